@@ -1,6 +1,6 @@
-// Package block is what clients of remote block devices have in common whose data lies in device memory: blocks are
-// read from the network into GPU memory, and written from there. nvmetcp and nbd are such clients, each written
-// against package devmem alone.
+// Package block has what clients of remote block devices with data in device memory share: they
+// read blocks from the network into GPU memory, and write blocks from it. nvmetcp and nbd are such
+// clients; each uses only package devmem.
 //
 // The package is API (README, Stability).
 package block
@@ -13,7 +13,8 @@ import (
 	"time"
 )
 
-// Op is an operation on a device: Len bytes from Off on, to or from a buffer in device memory from Mem on.
+// Op is an operation on a device: Len bytes from Off on, to or from a buffer in device memory from
+// Mem on.
 type Op struct {
 	Write bool
 	Off   uint64 // on the device, in bytes: whole blocks
@@ -29,19 +30,19 @@ func (o Op) String() string {
 	return fmt.Sprintf("%s of %d bytes at %d", what, o.Len, o.Off)
 }
 
-// Info says what a device is.
+// Info describes a device.
 type Info struct {
 	Size        uint64 // in bytes
-	BlockSize   uint64 // in bytes: what Off and Len are multiples of
-	MaxTransfer uint64 // in bytes, of an operation
+	BlockSize   uint64 // in bytes: Off and Len are multiples of it
+	MaxTransfer uint64 // in bytes, of one operation
 	MaxDepth    int    // operations at a time
 	ReadOnly    bool
-	Name        string // for people: what the server says that it is
+	Name        string // for people: the server's description of itself
 }
 
-// Check says what is wrong with an operation on a device and a buffer of size bytes: EINVAL (no whole blocks, none at
-// all, too many), ENOSPC (a write beyond the device's end), EIO (a read beyond it), EROFS, EFAULT (outside of the
-// buffer).
+// Check returns an error for an operation that is invalid on a device and a buffer of size bytes:
+// EINVAL (not whole blocks, empty, or too long), ENOSPC (a write beyond the device's end), EIO (a
+// read beyond it), EROFS, EFAULT (outside the buffer).
 func (i *Info) Check(o Op, size uint64) error {
 	fail := func(why string, errno syscall.Errno) error { return fmt.Errorf("%v: %s: %w", o, why, errno) }
 	switch {
@@ -63,50 +64,52 @@ func (i *Info) Check(o Op, size uint64) error {
 	return nil
 }
 
-// Device is a connection, or several, to a remote device. One goroutine uses it; Close may come from any, and ends what
-// is under way.
+// Device is one or several connections to a remote device. One goroutine uses it; any goroutine may
+// call Close, which ends the operations in progress.
 type Device interface {
 	Info() Info
 
-	// Do does the operations that next gives, depth of them at a time at most, until it gives no more; it may complete
-	// them in any order. done is called once for each that was begun, when its memory is not in use any more and, of a
-	// read, has the data, from the goroutine that called Do, and with an error, if only this one failed: *OpError for
-	// what the server said, or that of Info.Check, for which nothing was sent. Do returns another error when the
-	// connection is of no use any more, or ctx has ended; then done has been called with it for each that was under way.
+	// Do performs the operations that next returns, at most depth at a time, until next returns
+	// false; it may complete them in any order. Do calls done, in its own goroutine, once for each
+	// started operation, when the operation's memory is no longer in use and, for a read, has the
+	// data. An operation that fails alone has an error: *OpError for a failure that the server
+	// reports, or an error of Info.Check, for which nothing was sent. Do returns an error when the
+	// connection cannot be used any more, or ctx has ended; then it has called done with that error
+	// for each operation in progress.
 	Do(ctx context.Context, depth int, next func() (Op, bool), done func(Done)) error
 
 	Stats() Stats
 	Close() error
 }
 
-// Done is an operation that has ended.
+// Done is a completed operation.
 type Done struct {
 	Op
-	Took time.Duration // from when its command was sent
+	Took time.Duration // since its command was sent
 	Err  error
 }
 
 // Stats counts bytes and messages since the Device was made.
 type Stats struct {
-	Read, Written uint64 // payload of operations that went well
-	HostBytes     uint64 // of what was read: came in host memory
-	Looked        uint64 // bytes of heads that were looked at in device memory
-	Looks         uint64 // calls in which that was done
-	Messages      uint64 // heads that were received: NVMe/TCP's PDUs, NBD's replies
+	Read, Written uint64 // payload of successful operations
+	HostBytes     uint64 // received bytes that arrived in host memory
+	Looked        uint64 // bytes of headers that were read in device memory
+	Looks         uint64 // calls that read them
+	Messages      uint64 // headers that were received: NVMe/TCP's PDUs, NBD's replies
 }
 
-// ErrProtocol is a server that breaks its protocol: the connection is closed, and nothing outside of the buffers of the
-// operations that were under way was touched.
+// ErrProtocol means that a server broke its protocol: the connection is closed, and only the
+// buffers of operations in progress were written.
 var ErrProtocol = errors.New("the server breaks the protocol")
 
-// OpError is an operation that the server did not do.
+// OpError means that the server did not perform an operation.
 type OpError struct {
 	Op     Op
 	Status string        // in the protocol's words, with its number
-	Errno  syscall.Errno // what comes closest
+	Errno  syscall.Errno // the closest errno
 }
 
 func (e *OpError) Error() string { return fmt.Sprintf("%v: %s", e.Op, e.Status) }
 
-// Unwrap is the errno.
+// Unwrap returns the errno.
 func (e *OpError) Unwrap() error { return e.Errno }

@@ -7,13 +7,14 @@ import (
 	"vnic.dev/vnic/devmem"
 )
 
-// Payload goes to the next rank alone, so a rank whose neighbour is gone and one whose neighbour waits for such a rank
-// look the same: nothing comes. Heartbeats tell them apart. From when it has come each rank sends a byte to the rank
-// before it, against the way of payload, eight times in Timeout. Its acknowledgment says that the rank before is there,
-// and its arrival says so of the next rank: both are progress of a connection (devmem.Conn, SetStallLimit), so that
-// only the neighbours of a rank that is gone see none.
+// A rank sends payload only to the next rank, so a rank that is gone, and a rank that waits for a
+// rank that is gone, look the same to the next rank: no payload comes. Heartbeats tell them apart.
+// Each rank sends a byte to the rank before it, against the direction of payload, eight times in
+// Timeout. The byte shows the rank before that this rank is there; its acknowledgment shows this
+// rank that the rank before is there. Both are progress of a connection (devmem.Conn,
+// SetStallLimit), so that only the neighbours of a rank that is gone see no progress.
 
-// beat sends heartbeats.
+// beat sends heartbeats until the Ring is left.
 func (r *Ring) beat() {
 	t := time.NewTicker(max(r.c.Timeout/8, time.Millisecond))
 	defer t.Stop()
@@ -24,23 +25,25 @@ func (r *Ring) beat() {
 		case <-t.C:
 		}
 		if _, err := r.in.Write([]byte{0}); err != nil && !stalled(err) {
-			return // who receives from it sees why
+			return // receive reports the error
 		}
 		r.beats.Add(1)
 	}
 }
 
-// hear takes the heartbeats of the next rank, until the connection ends. They come in host memory: no rule steers them.
+// hear reads the heartbeats of the next rank, until the connection ends. They come in host memory:
+// no rule steers them.
 func (r *Ring) hear() {
 	b := make([]byte, 256)
 	for {
 		if _, err := r.out.Read(b); err != nil && !stalled(err) {
-			return // who sends on it sees why
+			return // send reports the error
 		}
 	}
 }
 
-// stalled says that a connection made no progress, which matters in an operation only.
+// stalled reports whether err says that a connection made no progress, which is an error only in an
+// operation.
 func stalled(err error) bool {
 	s := (*devmem.StallError)(nil)
 	return errors.As(err, &s)

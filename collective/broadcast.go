@@ -8,11 +8,13 @@ import (
 	"vnic.dev/vnic/devmem"
 )
 
-// pieceLen is what a broadcast sends at a time, in bytes: the rank behind sends one on while the next comes.
+// pieceLen is how many bytes a broadcast sends at a time: the next rank forwards a piece while it
+// receives another.
 const pieceLen = 1 << 20
 
-// Broadcast takes count elements of the root's buffer, from offset off on, to the same place of all others, from rank
-// to rank. It needs no scratch memory. Errors are AllReduce's, but ENOSPC; EINVAL for a root that is none of the ranks.
+// Broadcast copies count elements of the root's buffer, from offset off on, to the same offset of
+// all other ranks' buffers, from rank to rank. It needs no scratch memory. Errors are AllReduce's
+// without ENOSPC; EINVAL also if root is not a rank.
 func (r *Ring) Broadcast(ctx context.Context, t devmem.Type, b devmem.Buffer, off, count uint64, root int) error {
 	if err := r.checkBroadcast(t, b, off, count, root); err != nil {
 		return err
@@ -41,7 +43,7 @@ func (r *Ring) Broadcast(ctx context.Context, t devmem.Type, b devmem.Buffer, of
 	})
 }
 
-// checkBroadcast says what is wrong with one.
+// checkBroadcast returns the error of a broadcast that must not start.
 func (r *Ring) checkBroadcast(t devmem.Type, b devmem.Buffer, off, count uint64, root int) error {
 	if root < 0 || root >= r.c.Ranks {
 		return fmt.Errorf("broadcast: from rank %d of %d: %w", root, r.c.Ranks, syscall.EINVAL)

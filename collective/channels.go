@@ -10,23 +10,24 @@ import (
 	"vnic.dev/vnic/devmem"
 )
 
-// Channel is a Ring, and the memory of its rank as the Ring's Device knows it.
+// Channel is a Ring, and its rank's memory as a Buffer of the Ring's Device.
 type Channel struct {
 	*Ring
 	Buffer devmem.Buffer
 }
 
-// Channels are several rings of the same ranks that share the work of each operation: the elements are cut in as many
-// parts as there are channels, and each goes round a ring of its own at the same time. Channels may be connections of
-// one NIC, each with a receive queue, or of a NIC each (rails); then each NIC's Device has its own Buffer of the same
-// memory.
+// Channels are several rings of the same ranks that share the work of each operation: the elements
+// are cut into one part for each channel, and all parts go round their rings at the same time.
+// Channels may be connections of one NIC, each with a receive queue, or may have one NIC each
+// (rails); then each NIC's Device has its own Buffer of the same memory.
 type Channels struct{ list []Channel }
 
-// maxChannels bounds what Channels cost.
+// maxChannels bounds the memory of Channels.
 const maxChannels = 64
 
-// NewChannels makes Channels of rings that have joined, which it owns. All ranks have as many, in the same order.
-// EINVAL: none, too many, or rings that are not of one rank.
+// NewChannels makes Channels of rings that have joined; the Channels own the rings. All ranks have
+// the same number of channels in the same order. EINVAL: no rings, too many, or rings of different
+// ranks or memory sizes.
 func NewChannels(list ...Channel) (*Channels, error) {
 	if len(list) == 0 || len(list) > maxChannels {
 		return nil, fmt.Errorf("%d channels: 1 to %d: %w", len(list), maxChannels, syscall.EINVAL)
@@ -40,8 +41,8 @@ func NewChannels(list ...Channel) (*Channels, error) {
 	return &Channels{list}, nil
 }
 
-// AllReduce is Ring.AllReduce of all channels' buffers. Channel c adds the elements that Part(c, channels, count) says,
-// in its own order of ranks. After an error of any channel all are closed.
+// AllReduce is Ring.AllReduce on all channels' buffers. Channel c adds the elements of Part(c,
+// channels, count), in its own order of ranks. After an error of one channel all are closed.
 func (s *Channels) AllReduce(ctx context.Context, t devmem.Type, off, count uint64) error {
 	return s.each(ctx, t, off, count, func(c Channel, off, count uint64) error {
 		_, err := c.reduces("all-reduce", t, c.Buffer, off, count)
@@ -51,7 +52,7 @@ func (s *Channels) AllReduce(ctx context.Context, t devmem.Type, off, count uint
 	})
 }
 
-// Broadcast is Ring.Broadcast, likewise.
+// Broadcast is Ring.Broadcast on all channels, with the parts of AllReduce.
 func (s *Channels) Broadcast(ctx context.Context, t devmem.Type, off, count uint64, root int) error {
 	return s.each(ctx, t, off, count, func(c Channel, off, count uint64) error {
 		return c.checkBroadcast(t, c.Buffer, off, count, root)
@@ -60,7 +61,7 @@ func (s *Channels) Broadcast(ctx context.Context, t devmem.Type, off, count uint
 	})
 }
 
-// each has all channels do their parts at the same time, if check finds nothing wrong with any.
+// each runs f for all channels at the same time, if check accepts all of them.
 func (s *Channels) each(ctx context.Context, t devmem.Type, off, count uint64,
 	check func(c Channel, off, count uint64) error,
 	f func(ctx context.Context, c Channel, off, count uint64) error) error {
@@ -82,7 +83,7 @@ func (s *Channels) each(ctx context.Context, t devmem.Type, off, count uint64,
 				return
 			}
 			errs[i] = fmt.Errorf("channel %d: %w", i, errs[i])
-			for _, other := range s.list { // whose neighbours may wait for the rank that failed
+			for _, other := range s.list { // their neighbours may wait for this rank
 				other.abort()
 			}
 		})
@@ -91,7 +92,7 @@ func (s *Channels) each(ctx context.Context, t devmem.Type, off, count uint64,
 	return errors.Join(errs...)
 }
 
-// Stats adds up those of all channels.
+// Stats returns the sum of all channels' Stats.
 func (s *Channels) Stats() (sum Stats) {
 	for _, c := range s.list {
 		x := c.Ring.Stats()
@@ -101,7 +102,7 @@ func (s *Channels) Stats() (sum Stats) {
 	return sum
 }
 
-// Close leaves all rings.
+// Close closes all rings.
 func (s *Channels) Close() error {
 	var errs []error
 	for _, c := range s.list {

@@ -26,7 +26,7 @@ const (
 	poolSize = 1 << 20
 )
 
-// rank is one, with what it owns.
+// rank is a rank with its memory and device.
 type rank struct {
 	gpu  *plain.GPU
 	dev  *plain.Device
@@ -36,15 +36,15 @@ type rank struct {
 	ring *Ring
 }
 
-// newRanks makes n ranks over ordinary sockets, which have not joined.
+// newRanks makes n ranks over ordinary sockets. They have not joined.
 func newRanks(t *testing.T, n int) []*rank {
 	t.Helper()
 	testkit.LeavesNothing(t)
 	x, _ := testkit.Loopback()
 	var list []*rank
-	var at []netip.AddrPort
+	var addrs []netip.AddrPort
 	for i := range n {
-		at = append(at, netip.AddrPortFrom(x, uint16(5300+i)))
+		addrs = append(addrs, netip.AddrPortFrom(x, uint16(5300+i)))
 	}
 	for i := range n {
 		r := &rank{gpu: testkit.Must(plain.NewGPU(dataSize + poolSize + dataSize))(t)}
@@ -57,13 +57,13 @@ func newRanks(t *testing.T, n int) []*rank {
 		register := func(off, size uint64) devmem.Buffer { return testkit.Must(r.dev.Register(0, off, size))(t) }
 		r.data = register(0, dataSize)
 		r.conf = Config{Rank: i, Ranks: n, Device: r.dev, Memory: r.mem, Queue: 1, Pool: register(dataSize, poolSize),
-			Scratch: register(dataSize+poolSize, dataSize), Listen: at[i], Next: at[(i+1)%n], Timeout: 20 * time.Second}
+			Scratch: register(dataSize+poolSize, dataSize), Listen: addrs[i], Next: addrs[(i+1)%n], Timeout: 20 * time.Second}
 		list = append(list, r)
 	}
 	return list
 }
 
-// all has each rank do something, at the same time.
+// all runs f for all ranks at the same time.
 func all(list []*rank, f func(i int, r *rank) error) []error {
 	errs := make([]error, len(list))
 	var work sync.WaitGroup
@@ -74,7 +74,7 @@ func all(list []*rank, f func(i int, r *rank) error) []error {
 	return errs
 }
 
-// join has all join.
+// join makes all ranks join.
 func join(t *testing.T, list []*rank) {
 	t.Helper()
 	for _, err := range all(list, func(_ int, r *rank) (err error) {
@@ -90,13 +90,13 @@ func join(t *testing.T, list []*rank) {
 	})
 }
 
-// scalar is the reference: what chunk by chunk comes of adding one rank's element after the other's, in the order of
-// the ring, one at a time.
+// scalar is the reference: chunk by chunk it adds the ranks' elements one by one, in the order of
+// the ring.
 func scalar(t devmem.Type, inputs [][]byte, n int) []byte {
 	size := int(t.Size())
 	out := make([]byte, len(inputs[0]))
 	count := len(out) / size
-	chunk, at := 0, 0
+	chunk, pos := 0, 0
 	left := count / n
 	if count%n > 0 {
 		left++
@@ -112,7 +112,7 @@ func scalar(t devmem.Type, inputs [][]byte, n int) []byte {
 		left--
 		var bits uint32
 		for k := range n {
-			x := inputs[(chunk+k)%n][at:]
+			x := inputs[(chunk+k)%n][pos:]
 			switch {
 			case t == devmem.Int32:
 				bits += binary.LittleEndian.Uint32(x)
@@ -133,43 +133,43 @@ func scalar(t devmem.Type, inputs [][]byte, n int) []byte {
 			}
 		}
 		if size == 2 {
-			binary.LittleEndian.PutUint16(out[at:], uint16(bits))
+			binary.LittleEndian.PutUint16(out[pos:], uint16(bits))
 		} else {
-			binary.LittleEndian.PutUint32(out[at:], bits)
+			binary.LittleEndian.PutUint32(out[pos:], bits)
 		}
-		at += size
+		pos += size
 		_ = i
 	}
 	return out
 }
 
-// numbers fills memory with elements that are no NaN and do not overflow.
+// numbers fills memory with elements that are not NaN and do not overflow.
 func numbers(t devmem.Type, b []byte, seed uint64) {
 	r := rand.New(rand.NewPCG(seed, 1))
-	for at := 0; at+int(t.Size()) <= len(b); at += int(t.Size()) {
+	for off := 0; off+int(t.Size()) <= len(b); off += int(t.Size()) {
 		f := math.Float32bits(float32(r.NormFloat64()))
 		switch t {
 		case devmem.Int32:
-			binary.LittleEndian.PutUint32(b[at:], r.Uint32())
+			binary.LittleEndian.PutUint32(b[off:], r.Uint32())
 		case devmem.Float32:
-			binary.LittleEndian.PutUint32(b[at:], f)
+			binary.LittleEndian.PutUint32(b[off:], f)
 		default:
-			binary.LittleEndian.PutUint16(b[at:], uint16(f>>16))
+			binary.LittleEndian.PutUint16(b[off:], uint16(f>>16))
 		}
 	}
 }
 
-// wrong is how many elements differ.
+// wrong counts the elements that differ.
 func wrong(t devmem.Type, got, want []byte) (n int) {
-	for at := 0; at < len(want); at += int(t.Size()) {
-		if string(got[at:at+int(t.Size())]) != string(want[at:at+int(t.Size())]) {
+	for off := 0; off < len(want); off += int(t.Size()) {
+		if string(got[off:off+int(t.Size())]) != string(want[off:off+int(t.Size())]) {
 			n++
 		}
 	}
 	return n
 }
 
-// reduce has all ranks do an all-reduce, and says how many elements are wrong.
+// reduce runs an all-reduce on all ranks, and counts wrong elements.
 func reduce(t *testing.T, list []*rank, typ devmem.Type, off, count uint64) (bad int) {
 	t.Helper()
 	n := count * typ.Size()
@@ -191,7 +191,7 @@ func reduce(t *testing.T, list []*rank, typ devmem.Type, off, count uint64) (bad
 	for i, r := range list {
 		bad += wrong(typ, r.gpu.Bytes()[off:off+n], want)
 		now := r.ring.Stats()
-		// It passes on all chunks but one, and all but another.
+		// A rank sends all chunks but one in each half, and not the same one.
 		parts := chunks(count, typ.Size(), len(list))
 		sent := 2*n - parts[(i+1)%len(list)].n - parts[(i+2)%len(list)].n
 		if len(list) == 1 {
@@ -203,7 +203,7 @@ func reduce(t *testing.T, list []*rank, typ devmem.Type, off, count uint64) (bad
 	return bad
 }
 
-// Invariant: collective: each rank has the sums, in the order of the ring, to the bit.
+// Invariant: collective: each rank has the sums, added in the order of the ring, to the bit.
 func TestAllReduce(t *testing.T) {
 	for _, n := range []int{1, 2, 3, 4, 8} {
 		t.Run(fmt.Sprint(n), func(t *testing.T) {
@@ -220,7 +220,8 @@ func TestAllReduce(t *testing.T) {
 	}
 }
 
-// Invariant: collective: reduce-scatter and all-gather are the halves of an all-reduce; parts are all elements, once.
+// Invariant: collective: reduce-scatter and all-gather are the halves of an all-reduce; the parts
+// cover each element once.
 func TestHalves(t *testing.T) {
 	for _, n := range []int{1, 2, 3, 5} {
 		t.Run(fmt.Sprint(n), func(t *testing.T) {
@@ -230,9 +231,9 @@ func TestHalves(t *testing.T) {
 				want := make([]byte, 4*count)
 				for i, r := range list {
 					numbers(devmem.Int32, r.gpu.Bytes()[:4*count], count+uint64(i))
-					for at := 0; at < len(want); at += 4 {
-						binary.LittleEndian.PutUint32(want[at:], binary.LittleEndian.Uint32(want[at:])+
-							binary.LittleEndian.Uint32(r.gpu.Bytes()[at:]))
+					for off := 0; off < len(want); off += 4 {
+						binary.LittleEndian.PutUint32(want[off:], binary.LittleEndian.Uint32(want[off:])+
+							binary.LittleEndian.Uint32(r.gpu.Bytes()[off:]))
 					}
 				}
 				for _, err := range all(list, func(_ int, r *rank) error {
@@ -250,7 +251,7 @@ func TestHalves(t *testing.T) {
 						t.Errorf("%d elements: rank %d: %d of its part are wrong", count, i, bad)
 					}
 					keep := append([]byte(nil), part...)
-					clear(r.gpu.Bytes()[:4*count]) // or what the others left would do
+					clear(r.gpu.Bytes()[:4*count]) // so that AllGather has to bring the other parts
 					copy(part, keep)
 				}
 				testkit.Equal(t, "elements of all parts", next, count)
@@ -269,7 +270,7 @@ func TestHalves(t *testing.T) {
 	}
 }
 
-// Invariant: collective: a broadcast from any rank comes to all others, and to no other place.
+// Invariant: collective: a broadcast from any rank arrives at all others, and writes nowhere else.
 func TestBroadcast(t *testing.T) {
 	list := newRanks(t, 3)
 	join(t, list)
@@ -303,7 +304,7 @@ func TestBroadcast(t *testing.T) {
 	testkit.ErrorIs(t, list[0].ring.AllGather(t.Context(), 9, list[0].data, 0, 1), syscall.EINVAL)
 }
 
-// sabotaged adds one time too often.
+// sabotaged adds the first element twice.
 type sabotaged struct{ devmem.Memory }
 
 func (s sabotaged) Reduce(ctx context.Context, t devmem.Type, dst devmem.Buffer, dstOff uint64, src devmem.Buffer,
@@ -321,7 +322,8 @@ func TestSabotageIsSeen(t *testing.T) {
 	}
 }
 
-// A rank that has left the ring: the others end, and its neighbours name it and the step.
+// When a rank has left the ring, operations of the others end, and its neighbours name it and the
+// step.
 func TestRankThatLeaves(t *testing.T) {
 	list := newRanks(t, 4)
 	join(t, list)
@@ -341,7 +343,7 @@ func TestRankThatLeaves(t *testing.T) {
 	testkit.ErrorSays(t, errs[3], "rank 2: all-reduce, step 1 of 6: ")
 }
 
-// A rank that takes its time is waited for, beyond Timeout, as it is there; who waits may give up all the same.
+// If a rank is slow but its host answers, the others wait beyond Timeout, until their contexts end.
 func TestRankThatIsLate(t *testing.T) {
 	list := newRanks(t, 3)
 	for _, r := range list {
@@ -355,7 +357,7 @@ func TestRankThatIsLate(t *testing.T) {
 	for i := range errs {
 		work.Go(func() { errs[i] = list[i].ring.AllReduce(ctx, devmem.Int32, list[i].data, 0, dataSize/4) })
 	}
-	// Eight heartbeats are one Timeout.
+	// Twelve heartbeats take longer than Timeout.
 	testkit.Eventually(t, "heartbeats", func() bool { return list[0].ring.beats.Load() > 12 })
 	cancel(late)
 	work.Wait()
@@ -364,7 +366,7 @@ func TestRankThatIsLate(t *testing.T) {
 	}
 }
 
-// What cannot be done is said before anything is sent, and the ring is good for more.
+// An operation that cannot be done fails before anything is sent, and the ring still works.
 func TestRefusals(t *testing.T) {
 	list := newRanks(t, 2)
 	join(t, list)
@@ -397,7 +399,7 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// Joining ends when nobody comes, and strangers are turned away.
+// Join ends if nobody connects, and closes other connections.
 func TestJoin(t *testing.T) {
 	list := newRanks(t, 2)
 	nobody := errors.New("nobody came")

@@ -1,25 +1,28 @@
-// Package collective is collective operations of device memory over TCP, written against package devmem alone:
-// all-reduce, reduce-scatter, all-gather and broadcast on a ring. What ranks exchange goes from GPU memory to GPU
-// memory; sums are the owner of the memory's work (devmem.Memory), so no CPU touches payload.
+// Package collective implements collective operations on device memory over TCP, with package
+// devmem alone: all-reduce, reduce-scatter, all-gather and broadcast on a ring. Payload goes from
+// GPU memory to GPU memory. The owner of the memory adds (devmem.Memory), so no CPU touches
+// payload.
 //
-// A [Ring] is one rank's. It has one connection to the next rank, to which it only sends, and one from the rank
-// before it, which is steered to a queue with device memory. Ranks speak no protocol: each knows from the operation,
-// the count and the number of ranks which bytes come and in which order, so all ranks have to call the same
-// operations in the same order with the same counts. The one exception is a head of 16 bytes that each connection
-// begins with (see hello), which is looked at in device memory: it says whose connection it is.
+// A [Ring] belongs to one rank. It has one connection to the next rank, on which it sends payload,
+// and one from the rank before it, which is steered to a queue with device memory. Payload has no
+// framing: a rank derives from the operation, the count and the number of ranks which bytes come in
+// which order, so all ranks must call the same operations in the same order with the same counts.
+// The one exception is a header of 16 bytes at the start of each connection (see hello), which says
+// whose connection it is. The receiver reads it in device memory.
 //
-// n ranks cut a buffer in n chunks: n-1 times each rank sends a chunk and adds the one that it receives to its own
-// (reduce-scatter), so that chunk c is added up in the order of ranks c, c+1, ...; then n-1 times it sends the sum that
-// it has and takes the next one (all-gather). It sends 2(n-1)/n of the buffer in all, exactly, where n divides the
-// count.
+// n ranks cut a buffer into n chunks. n-1 times each rank sends a chunk and adds the received one
+// to its own (reduce-scatter), so that chunk c is added in the order of ranks c, c+1, ...; then n-1
+// times each rank sends a sum and receives the next one (all-gather). If n divides the count, a
+// rank sends exactly 2(n-1)/n of the buffer in all.
 //
-// Errors name the rank that they are about and the step. After one the Ring is closed, whose connections end: so the
-// other ranks learn of it. Neither byte nor acknowledgment from a neighbour for Config.Timeout is an error.
+// An *Error names the neighbour and the step. After an error the Ring is closed, and so are its
+// connections: this ends the operation on the other ranks too. It is an error if neither a byte nor
+// an acknowledgment comes from a neighbour for Config.Timeout.
 //
-// The buffer of the last operation stays bound for transmit until there is one on another buffer, or the Ring is
-// closed.
+// The buffer of the last operation stays bound for transmit until an operation uses another buffer,
+// or the Ring is closed.
 //
-// Cost: a chunk of scratch memory, beside the pool; 1024 fragments' descriptions; two goroutines in a
+// Cost: scratch memory for a chunk, and the pool; 1024 fragments' descriptions; two goroutines in a
 // step, and two for heartbeats.
 //
 // The package is API (README, Stability).

@@ -14,8 +14,9 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// add is one rank of two: it has eight numbers in GPU memory, and gets the sums of both ranks'.
-func add(ctx context.Context, rank int, at [2]netip.AddrPort) (sums []int32, err error) {
+// add is one rank of two: it has eight numbers in GPU memory, and gets the sums of both ranks'
+// numbers.
+func add(ctx context.Context, rank int, addrs [2]netip.AddrPort) (sums []int32, err error) {
 	gpu, err := plain.NewGPU(8 << 20)
 	if err != nil {
 		return nil, err
@@ -27,16 +28,16 @@ func add(ctx context.Context, rank int, at [2]netip.AddrPort) (sums []int32, err
 	}
 	defer dev.Close()
 	data, err1 := dev.Register(0, 0, 1<<20)
-	pool, err2 := dev.Register(0, 1<<20, 4<<20)    // what comes lands here
-	scratch, err3 := dev.Register(0, 5<<20, 1<<20) // a chunk, before it is added
+	pool, err2 := dev.Register(0, 1<<20, 4<<20)    // for received data
+	scratch, err3 := dev.Register(0, 5<<20, 1<<20) // for a chunk, before it is added
 	if err := errors.Join(err1, err2, err3); err != nil {
 		return nil, err
 	}
-	for i := range 8 { // what a step of training leaves
+	for i := range 8 { // the result of a step of training
 		binary.LittleEndian.PutUint32(gpu.Bytes()[4*i:], uint32(10*rank+i))
 	}
 	ring, err := collective.Join(ctx, collective.Config{Rank: rank, Ranks: 2, Device: dev,
-		Memory: plain.NewMemory(gpu), Queue: 1, Pool: pool, Scratch: scratch, Listen: at[rank], Next: at[1-rank]})
+		Memory: plain.NewMemory(gpu), Queue: 1, Pool: pool, Scratch: scratch, Listen: addrs[rank], Next: addrs[1-rank]})
 	if err != nil {
 		return nil, err
 	}
@@ -52,16 +53,16 @@ func add(ctx context.Context, rank int, at [2]netip.AddrPort) (sums []int32, err
 	return sums, nil
 }
 
-// Two ranks in one process; on a real ring each is a machine of its own.
+// Two ranks in one process; on a real ring each rank has its machine.
 func Example() {
 	here, _ := testkit.Loopback() // an address of this machine
-	at := [2]netip.AddrPort{netip.AddrPortFrom(here, 5301), netip.AddrPortFrom(here, 5302)}
+	addrs := [2]netip.AddrPort{netip.AddrPortFrom(here, 5301), netip.AddrPortFrom(here, 5302)}
 	var sums [2][]int32
 	var work sync.WaitGroup
 	for rank := range sums {
 		work.Go(func() {
 			var err error
-			if sums[rank], err = add(context.Background(), rank, at); err != nil {
+			if sums[rank], err = add(context.Background(), rank, addrs); err != nil {
 				fmt.Println(rank, err)
 			}
 		})

@@ -29,7 +29,8 @@ const (
 	scratch = 4 << 20
 )
 
-// member is a rank over a NIC of vnic's, with its meters: of what goes out to the next rank, and of what comes in.
+// member is a rank over a NIC of vnic, with flow counters for the connections to the next rank and
+// from the rank before.
 type member struct {
 	port    *lab.Port
 	stack   *stack.Stack
@@ -38,7 +39,7 @@ type member struct {
 	out, in uint32
 }
 
-// newMembers makes n, which have joined, on links that may be lossy.
+// newMembers makes n members, which have joined, on links that may be lossy.
 func newMembers(t *testing.T, n int, lossy bool, timeout time.Duration) (*lab.Lab, []*member) {
 	t.Helper()
 	testkit.LeavesNothing(t)
@@ -53,7 +54,7 @@ func newMembers(t *testing.T, n int, lossy bool, timeout time.Duration) (*lab.La
 		p := l.Port(i)
 		nic := testkit.Must(p.InProcess(driver.Options{QueuePairs: 2, HostQueues: 1}))(t)
 		o := stack.Options{Addresses: []netip.Prefix{p.Addr4}, RACK: lossy}
-		if !lossy { // nothing is sent again because a busy machine is late
+		if !lossy { // so that a busy machine that is late causes no retransmission
 			o.MinRTO = 20 * time.Second
 		}
 		s := testkit.Must(stack.New(nic, nic.Control(), o))(t)
@@ -76,7 +77,7 @@ func newMembers(t *testing.T, n int, lossy bool, timeout time.Duration) (*lab.La
 	}
 	t.Cleanup(func() {
 		for _, m := range list {
-			_ = m.ring.Close() // of one whose NIC is gone
+			_ = m.ring.Close() // the NIC may be gone
 		}
 	})
 	return l, list
@@ -92,7 +93,7 @@ func each(list []*member, f func(i int, m *member) error) []error {
 	return errs
 }
 
-// traffic is payload without what was sent again, by where it lay.
+// traffic is payload without retransmissions, by the memory that it was in.
 type traffic struct{ device, host, bounced, again uint64 }
 
 func (m *member) traffic(t *testing.T, id uint32, rx bool) traffic {
@@ -105,10 +106,11 @@ func (m *member) traffic(t *testing.T, id uint32, rx bool) traffic {
 	return traffic{d.DeviceBytes, d.HostBytes + d.GPUFileBytes, d.BouncedBytes, d.RetransBytes}
 }
 
-// helloBytes are what each connection begins with: sent from host memory, received in device memory.
+// helloBytes is the length of a hello, which is sent from host memory, and received in device
+// memory.
 const helloBytes = 16
 
-// sums has all ranks add up count integers, and says how many are wrong.
+// sums makes all ranks add count integers, and counts wrong sums.
 func sums(t *testing.T, list []*member, count int) (wrong int) {
 	t.Helper()
 	b := make([]byte, 4*count)
@@ -139,7 +141,7 @@ func sums(t *testing.T, list []*member, count int) (wrong int) {
 	return wrong
 }
 
-// passes is what rank i of n passes on of count integers.
+// passes returns how many bytes rank i of n sends in an all-reduce of count integers.
 func passes(i, n, count int) (bytes uint64) {
 	chunk := func(c int) uint64 {
 		k := count / n
@@ -154,8 +156,8 @@ func passes(i, n, count int) (bytes uint64) {
 	return bytes - chunk(i+1) - chunk(i+2)
 }
 
-// Invariant: collective: payload lies in device memory on both sides, by the meters of NICs: each byte that a rank
-// passes on, and no other.
+// Invariant: collective: by the meters of NICs, exactly the bytes that a rank sends are in device
+// memory on both sides.
 func TestMeters(t *testing.T) {
 	for _, c := range []struct {
 		name  string
@@ -200,9 +202,11 @@ func TestMeters(t *testing.T) {
 	}
 }
 
-// Channels over rails: each rank has two NICs that reach one GPU, and each NIC carries half of the elements.
+// Channels over rails: each rank has two NICs that reach one GPU, and each NIC carries half of the
+// elements.
 //
-// Invariant: collective: channels share an operation's elements; each rail carries its part, and no other.
+// Invariant: collective: channels share an operation's elements; each rail carries exactly its
+// part.
 func TestRails(t *testing.T) {
 	testkit.LeavesNothing(t)
 	const ranks, rails, count = 3, 2, 100_001
@@ -220,7 +224,7 @@ func TestRails(t *testing.T) {
 	l := testkit.Must(lab.Open(d, lab.Options{Log: labtest.Log(t)}))(t)
 	t.Cleanup(func() { testkit.OK(t, l.Close()) })
 	port := func(rank, rail int) *lab.Port { return l.Machine(rank).Ports[rail] }
-	at := func(rank, rail int, port uint16) netip.AddrPort {
+	addr := func(rank, rail int, port uint16) netip.AddrPort {
 		return netip.AddrPortFrom(l.Machine(rank % ranks).Ports[rail].Addr4.Addr(), port)
 	}
 	var channels [ranks][rails]collective.Channel
@@ -235,12 +239,12 @@ func TestRails(t *testing.T) {
 			t.Cleanup(func() { testkit.OK(t, s.Close()) })
 			gpu := p.GPUs[0].ID()
 			register := func(off, size uint64) devmem.Buffer { return testkit.Must(s.Register(gpu, off, size))(t) }
-			own := uint64(data + k*4<<20) // of the rail
-			out[i][k] = testkit.Must(p.NIC().AddFlowCounter(control.FlowCounter{Proto: 6, Local: at(i, k, 5202),
-				Remote: at(i+1, k, 5201)}))(t)
+			buf := uint64(data + k*4<<20) // this rail's pool and scratch memory
+			out[i][k] = testkit.Must(p.NIC().AddFlowCounter(control.FlowCounter{Proto: 6, Local: addr(i, k, 5202),
+				Remote: addr(i+1, k, 5201)}))(t)
 			c := collective.Config{Rank: i, Ranks: ranks, Device: s, Memory: engine.New(nic.Control(), nic), GPU: gpu, Queue: 1,
-				Pool: register(own, 2<<20), Scratch: register(own+2<<20, 2<<20), Listen: at(i, k, 5201), From: at(i, k, 5202),
-				Next: at(i+1, k, 5201), Timeout: testkit.Patience}
+				Pool: register(buf, 2<<20), Scratch: register(buf+2<<20, 2<<20), Listen: addr(i, k, 5201), From: addr(i, k, 5202),
+				Next: addr(i+1, k, 5201), Timeout: testkit.Patience}
 			channels[i][k].Buffer = register(0, data)
 			work.Go(func() {
 				var err error
@@ -296,7 +300,7 @@ func TestRails(t *testing.T) {
 	testkit.ErrorIs(t, all[0].AllReduce(t.Context(), devmem.Int32, 0, data), syscall.EFAULT)
 }
 
-// Invariant: collective: a rank whose host is gone is named by its neighbours; the others end with them.
+// Invariant: collective: if a rank's host is gone, its neighbours name it; the others end too.
 func TestHostThatIsGone(t *testing.T) {
 	l, list := newMembers(t, 5, false, 4*time.Second)
 	testkit.OK(t, l.Apply(testkit.Must(lab.ParseChange("link port2 state=down"))(t)))

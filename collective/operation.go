@@ -16,7 +16,7 @@ import (
 // chunk is a part of a buffer, in bytes.
 type chunk struct{ off, n uint64 }
 
-// chunks cuts count elements of size bytes in n parts.
+// chunks cuts count elements of size bytes into n parts.
 func chunks(count, size uint64, n int) []chunk {
 	list := make([]chunk, n)
 	for i := range list {
@@ -28,7 +28,7 @@ func chunks(count, size uint64, n int) []chunk {
 
 func (r *Ring) mod(i int) int { return (i%r.c.Ranks + r.c.Ranks) % r.c.Ranks }
 
-// operation is one under way.
+// operation is an operation in progress.
 type operation struct {
 	r     *Ring
 	name  string
@@ -37,11 +37,11 @@ type operation struct {
 	tx    devmem.Binding
 	list  []chunk
 	off   uint64
-	now   int // which step
+	now   int // the number of the current step
 	steps int
 }
 
-// begin checks what an operation is to do.
+// begin checks the arguments of an operation.
 func (r *Ring) begin(name string, t devmem.Type, b devmem.Buffer, off, count uint64) (*operation, error) {
 	fail := func(err error) (*operation, error) { return nil, fmt.Errorf("%s: %w", name, err) }
 	if err := t.Check(off, 0, count); err != nil {
@@ -58,7 +58,7 @@ func (r *Ring) begin(name string, t devmem.Type, b devmem.Buffer, off, count uin
 	return o, nil
 }
 
-// reduces is begin for an operation that adds.
+// reduces is begin for an operation that uses scratch memory.
 func (r *Ring) reduces(name string, t devmem.Type, b devmem.Buffer, off, count uint64) (*operation, error) {
 	o, err := r.begin(name, t, b, off, count)
 	if err != nil {
@@ -82,7 +82,8 @@ func (o *operation) reduce(ctx context.Context, last int) error {
 	return nil
 }
 
-// gather is the second half: this rank has chunk first, and ends with all.
+// gather is the second half of an all-reduce: this rank starts with chunk first, and ends with all
+// chunks.
 func (o *operation) gather(ctx context.Context, first int) error {
 	r := o.r
 	for s := range r.c.Ranks - 1 {
@@ -93,7 +94,7 @@ func (o *operation) gather(ctx context.Context, first int) error {
 	return nil
 }
 
-// do runs an operation, which ends early when ctx does: then, as after each error, the ring is left.
+// do runs an operation. If ctx ends, the operation ends too. After an error the ring is closed.
 func (r *Ring) do(ctx context.Context, o *operation, f func(context.Context) error) (err error) {
 	if r.c.Ranks == 1 {
 		return nil
@@ -114,11 +115,11 @@ func (r *Ring) do(ctx context.Context, o *operation, f func(context.Context) err
 	return err
 }
 
-// bind binds a buffer for transmit, or finds that the operation before has: it stays bound, as its user has the next
-// operation on the same one.
+// bind binds a buffer for transmit. It stays bound for the next operation, which often uses the
+// same buffer.
 func (r *Ring) bind(b devmem.Buffer) (devmem.Binding, error) {
 	if r.c.Copy {
-		return nil, nil //nolint:nilnil // nil is a binding to Sender: payload goes through host memory
+		return nil, nil //nolint:nilnil // Sender takes a nil binding: payload goes through host memory
 	}
 	if r.tx != nil && r.txOf == b {
 		return r.tx, nil
@@ -134,7 +135,7 @@ func (r *Ring) bind(b devmem.Buffer) (devmem.Binding, error) {
 	return tx, nil
 }
 
-// unbind ends the binding of the last operation's buffer.
+// unbind closes the binding of the last operation's buffer.
 func (r *Ring) unbind() error {
 	if r.tx == nil {
 		return nil
@@ -147,7 +148,8 @@ func (r *Ring) unbind() error {
 
 func (o *operation) where() string { return fmt.Sprintf("%s, step %d of %d", o.name, o.now, o.steps) }
 
-// step sends a chunk and receives another: add adds it to what is there, else it takes its place.
+// step sends a chunk and receives another. If add is set, the received chunk is added to the
+// buffer, or else it replaces the content.
 func (o *operation) step(ctx context.Context, send, receive chunk, add bool) error {
 	o.now++
 	r := o.r
@@ -156,7 +158,7 @@ func (o *operation) step(ctx context.Context, send, receive chunk, add bool) err
 	work.Go(func() {
 		if sent = o.send(ctx, send); sent != nil {
 			sent = r.fault(r.next, o.where(), sent)
-			r.abort() // so the other half does not wait for a rank that may wait for us
+			r.abort() // ends the other half, which may wait for a rank that waits for this one
 		}
 	})
 	err := o.receive(ctx, receive, add)
@@ -185,7 +187,8 @@ func (o *operation) send(ctx context.Context, c chunk) error {
 	return o.r.sender.Wait()
 }
 
-// receive receives a chunk: to scratch memory, from where it is added, or to its place.
+// receive receives a chunk: into scratch memory and adds it to the buffer, or directly into the
+// buffer.
 func (o *operation) receive(ctx context.Context, c chunk, add bool) error {
 	r := o.r
 	to, base := o.b, o.off+c.off

@@ -16,49 +16,51 @@ import (
 	"vnic.dev/vnic/internal/limits"
 )
 
-// DefaultTimeout is Config.Timeout where that is 0.
+// DefaultTimeout is used if Config.Timeout is 0.
 const DefaultTimeout = time.Duration(limits.Silence)
 
-// Config says who a rank is.
+// Config configures a rank of a ring.
 type Config struct {
 	Rank, Ranks int // 0 to Ranks-1; 1 to 1024
 
 	Device devmem.Device
 	Memory devmem.Memory // of the Device's GPUs
-	GPU    int           // whose memory is reduced
+	GPU    int           // of the memory of all operations
 
-	Queue   int           // a receive queue that can be bound, which the Ring takes
-	Pool    devmem.Buffer // where what comes lands: of GPU, bound by the Ring
-	Scratch devmem.Buffer // of GPU: for a chunk; a longer chunk is ENOSPC
+	Queue   int           // a receive queue that can be bound, for the Ring alone
+	Pool    devmem.Buffer // memory of GPU for received data; the Ring binds it
+	Scratch devmem.Buffer // memory of GPU for one chunk; a longer chunk is ENOSPC
 
-	// Copy has payload go through host memory, as a baseline: nothing is bound or steered, and Pool is not used. All ranks
-	// do so, or none; sums are Memory's work all the same.
+	// Copy makes payload go through host memory, as a baseline: nothing is bound or steered, and
+	// Pool is not used. All ranks must have the same Copy. Memory adds in any case.
 	Copy bool
 
-	Listen netip.AddrPort // where the rank before connects
-	Next   netip.AddrPort // where the next rank listens
-	// From is what the connection to it is from; zero: the Device chooses. The same one can be joined from again when
-	// TCP lets go of it (TIME_WAIT), and Join waits for that.
+	Listen netip.AddrPort // the rank before connects to this address
+	Next   netip.AddrPort // the address that the next rank listens on
+	// From is the local address of the connection to Next; zero: the Device chooses. TCP may keep
+	// the address for a while after an earlier connection from it (TIME_WAIT); Join waits until it
+	// is free.
 	From netip.AddrPort
 
-	// Timeout is for how long there may be neither byte nor acknowledgment from a neighbour; 0 means DefaultTimeout. A
-	// neighbour whose host is there is waited for, whatever its program does, as long as the operation's context.
+	// Timeout is how long there may be neither a byte nor an acknowledgment from a neighbour; 0
+	// means DefaultTimeout. If the neighbour's host answers and its program is slow, an operation
+	// waits until its context ends.
 	Timeout time.Duration
 }
 
-// Error says what went wrong with a neighbour.
+// Error is an error of a neighbour.
 type Error struct {
 	Rank int    // the neighbour's
-	Step string // in which, as "all-reduce, step 2 of 6"
+	Step string // the step in which it occurred, for example "all-reduce, step 2 of 6"
 	Err  error
 }
 
 func (e *Error) Error() string { return fmt.Sprintf("rank %d: %s: %v", e.Rank, e.Step, e.Err) }
 
-// Unwrap is what the connection said.
+// Unwrap returns the error of the connection.
 func (e *Error) Unwrap() error { return e.Err }
 
-// Ring is a rank's place in a ring. One operation is under way at a time.
+// Ring is a rank's place in a ring. One operation is in progress at a time.
 type Ring struct {
 	c          Config
 	prev, next int
@@ -73,7 +75,7 @@ type Ring struct {
 	stream *devmem.Stream // of in
 	sender *devmem.Sender // of out
 
-	now   sync.Mutex // one operation at a time, or the end of the last one's binding
+	now   sync.Mutex // held by an operation, and while Close ends the last binding
 	stats Stats
 	beats atomic.Uint64
 
@@ -81,18 +83,18 @@ type Ring struct {
 	work sync.WaitGroup
 
 	once sync.Once
-	err  error // of once
+	err  error // the result of once
 }
 
 // Stats counts bytes of payload.
 type Stats struct {
 	Sent, Received uint64
-	Linear         uint64 // of Received: in host memory
-	Looked         uint64 // of the heads
-	Beats          uint64 // heartbeats sent, of a byte each, beside payload
+	Linear         uint64 // bytes of Received that came in host memory
+	Looked         uint64 // bytes of hellos that were read in device memory
+	Beats          uint64 // heartbeats sent, each a byte that Sent does not count
 }
 
-// maxRanks bounds what a Config costs.
+// maxRanks bounds the memory of a Ring.
 const maxRanks = 1024
 
 func (c *Config) check() error {
@@ -111,8 +113,8 @@ func (c *Config) check() error {
 	return nil
 }
 
-// Join takes a rank's place: it binds the pool, listens, and connects to the next rank, which may come later. It
-// returns when both neighbours are there, or ctx ends.
+// Join takes a rank's place in a ring: it binds the pool, listens, and connects to the next rank,
+// which may start later. It returns when both neighbours are connected, or ctx ends.
 func Join(ctx context.Context, c Config) (_ *Ring, err error) {
 	if c.Timeout == 0 {
 		c.Timeout = limits.Silence.Here()
@@ -163,8 +165,8 @@ func Join(ctx context.Context, c Config) (_ *Ring, err error) {
 	return r, nil
 }
 
-// steer has what the rank before sends land in the pool. That is before anybody connects: the first byte is device
-// memory's already.
+// steer makes the data of the rank before arrive in the pool. It is called before anybody connects,
+// so that the first byte arrives in device memory.
 func (r *Ring) steer() (err error) {
 	if r.c.Copy {
 		return nil
@@ -176,10 +178,10 @@ func (r *Ring) steer() (err error) {
 	return err
 }
 
-// redial is how long a rank that is not there yet is left alone.
+// redial is the pause between attempts to connect to the next rank.
 const redial = 20 * time.Millisecond
 
-// dial connects to the next rank, and says who we are.
+// dial connects to the next rank, and sends the hello.
 func (r *Ring) dial(ctx context.Context) error {
 	for {
 		c, err := r.c.Device.Dial(ctx, r.c.From, r.c.Next)
@@ -201,7 +203,7 @@ func (r *Ring) dial(ctx context.Context) error {
 	}
 }
 
-// accept takes the connection of the rank before. Others are turned away.
+// accept accepts the connection of the rank before, and closes other connections.
 func (r *Ring) accept(ctx context.Context, l devmem.Listener) error {
 	for {
 		c, err := l.AcceptConn()
@@ -228,7 +230,7 @@ func (r *Ring) accept(ctx context.Context, l devmem.Listener) error {
 	}
 }
 
-// hello is what a connection begins with, 16 bytes, little endian: magic u64, rank u32, ranks u32.
+// hello is the start of each connection: 16 bytes, little endian: magic u64, rank u32, ranks u32.
 type hello struct{ Rank, Ranks uint32 }
 
 const (
@@ -242,7 +244,7 @@ func (h hello) bytes() []byte {
 	return binary.LittleEndian.AppendUint32(b, h.Ranks)
 }
 
-// head receives a hello, which lies in device memory.
+// head receives a hello, which is in device memory.
 func (r *Ring) head(ctx context.Context, s *devmem.Stream) (h hello, err error) {
 	var b [helloLen]byte
 	if err := s.Fill(ctx, helloLen); err != nil {
@@ -260,7 +262,7 @@ func (r *Ring) head(ctx context.Context, s *devmem.Stream) (h hello, err error) 
 	return hello{binary.LittleEndian.Uint32(b[8:]), binary.LittleEndian.Uint32(b[12:])}, nil
 }
 
-// fault is an Error.
+// fault returns err as an *Error.
 func (r *Ring) fault(rank int, step string, err error) error {
 	if e := (*Error)(nil); errors.As(err, &e) {
 		return err
@@ -268,25 +270,26 @@ func (r *Ring) fault(rank int, step string, err error) error {
 	return &Error{Rank: rank, Step: step, Err: err}
 }
 
-// Stats is a snapshot, between operations.
+// Stats returns a snapshot; it must not be called during an operation.
 func (r *Ring) Stats() Stats {
 	s := r.stats
 	s.Beats = r.beats.Load()
 	return s
 }
 
-// abort is Close after an error: what was sent and not acknowledged would go out from the buffer for as long as a rank
-// that is gone is called.
+// abort closes the Ring after an error. It resets the connections: otherwise TCP would keep sending
+// data of the buffer to a rank that is gone.
 func (r *Ring) abort() {
 	for _, c := range []devmem.Conn{r.in, r.out} {
 		if c != nil { // a single rank has none
-			_ = c.SetLinger(0) // of one that is closed
+			_ = c.SetLinger(0) // the error says that it is closed
 		}
 	}
 	_ = r.leave()
 }
 
-// Close leaves the ring, idempotent; what is under way ends. Buffers are the caller's, who may close them then.
+// Close leaves the ring, and ends the operation in progress. It is idempotent. Then the caller may
+// close the buffers.
 func (r *Ring) Close() error {
 	err := r.leave()
 	r.now.Lock()
@@ -294,7 +297,7 @@ func (r *Ring) Close() error {
 	return errors.Join(err, r.unbind())
 }
 
-// leave is Close, but for what the operation under way uses.
+// leave is Close without unbinding the buffer of the operation in progress.
 func (r *Ring) leave() error {
 	r.once.Do(func() {
 		close(r.left)

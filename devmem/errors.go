@@ -7,15 +7,16 @@ import (
 	"time"
 )
 
-// ErrTooSmall is the kernel's internal errno 525, ETOOSMALL, which recvmsg lets through when no control message fits.
+// ErrTooSmall is the kernel's internal errno 525, ETOOSMALL, which recvmsg returns when no control
+// message fits.
 const ErrTooSmall = syscall.Errno(525)
 
-// StallError is a connection that made no progress for the time set by SetStallLimit.
+// StallError is the error of a connection that made no progress for the time set by SetStallLimit.
 type StallError struct {
 	Op   string
 	Idle time.Duration
-	// Diagnosis names the likely mistake, in words for people: tokens that were not returned, a rule that is missing, a
-	// peer that is gone. "": none is known.
+	// Diagnosis names the likely mistake, for people: tokens that were not returned, a missing
+	// rule, a peer that is gone. "" if none was found.
 	Diagnosis string
 	State     string // the connection's own side: Conn.State
 }
@@ -30,10 +31,11 @@ func (e *StallError) Error() string {
 // Timeout makes a StallError a net.Error.
 func (e *StallError) Timeout() bool { return true }
 
-// Temporary is false: the connection is to be given up.
+// Temporary returns false: the connection should be given up.
 func (e *StallError) Temporary() bool { return false }
 
-// Accept is l's AcceptConn until ctx ends: then it closes l, and says that nobody came.
+// Accept calls l's AcceptConn. If ctx ends first, it closes l, and returns an error that says that
+// no peer connected.
 func Accept(ctx context.Context, l Listener) (Conn, error) {
 	stop := context.AfterFunc(ctx, func() { _ = l.Close() })
 	defer stop()
@@ -45,9 +47,9 @@ func Accept(ctx context.Context, l Listener) (Conn, error) {
 	return c, err
 }
 
-// Diagnose says why the payload of a connection comes in host memory although its user wants it in device memory: no
-// flow rule, a rule to a queue without a binding. It is for programs that RecvDevmem gave bytes without fragments. "":
-// the implementation does not know.
+// Diagnose says why the payload of a connection arrives in host memory although its user wants it
+// in device memory: no flow rule, or a rule to a queue without a binding. It is for programs that
+// received bytes without frags from RecvDevmem. It returns "" if the implementation cannot tell.
 func Diagnose(c Conn) string {
 	if d, ok := c.(interface{ Diagnose() string }); ok {
 		return d.Diagnose()

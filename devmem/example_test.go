@@ -13,8 +13,8 @@ import (
 	"vnic.dev/vnic/stack"
 )
 
-// receive takes one connection to addr into memory of GPU 0 and returns what came, piece by piece,
-// where it lies: mem is that memory as the CPU sees it, to show the bytes at the end.
+// receive takes one connection to addr into memory of GPU 0 and returns the received text. It reads
+// the bytes where they are: mem is that memory as the CPU sees it.
 func receive(dev devmem.Device, addr netip.AddrPort, mem []byte) (string, error) {
 	buf, err := dev.Register(0, 0, 1<<20) // 1 MiB from the GPU's start
 	if err != nil {
@@ -41,7 +41,7 @@ func receive(dev devmem.Device, addr netip.AddrPort, mem []byte) (string, error)
 	}
 	defer conn.Close()
 	var text string
-	frags, linear := make([]devmem.Frag, 64), make([]byte, 64<<10) // len(linear) bounds what a call takes, also of frags
+	frags, linear := make([]devmem.Frag, 64), make([]byte, 64<<10) // len(linear) also limits the bytes in frags
 	for {
 		_, n, _, err := conn.RecvDevmem(frags, linear, 0)
 		if err == io.EOF {
@@ -50,7 +50,7 @@ func receive(dev devmem.Device, addr netip.AddrPort, mem []byte) (string, error)
 		if err != nil {
 			return "", err
 		}
-		for _, f := range frags[:n] { // a real receiver gives (f.Off, f.Size) to the GPU
+		for _, f := range frags[:n] { // a real receiver passes (f.Off, f.Size) to the GPU
 			text += string(mem[f.Off : f.Off+uint64(f.Size)])
 			if _, err := conn.DontNeed([]devmem.TokenRange{{Start: f.Token, Count: 1}}); err != nil {
 				return "", err
@@ -59,7 +59,7 @@ func receive(dev devmem.Device, addr netip.AddrPort, mem []byte) (string, error)
 	}
 }
 
-// send sends [off, off+size) of GPU 0 to addr, and returns when its memory may be used for something else.
+// send sends [off, off+size) of GPU 0 to addr, and returns when its memory may be reused.
 func send(dev devmem.Device, addr netip.AddrPort, off, size uint64) error {
 	buf, err := dev.Register(0, 0, 1<<20)
 	if err != nil {
@@ -77,7 +77,7 @@ func send(dev devmem.Device, addr netip.AddrPort, off, size uint64) error {
 		return err
 	}
 	defer conn.Close()
-	conn.SetStallLimit(time.Minute) // a peer that does not take the data is an error that says where it stands
+	conn.SetStallLimit(time.Minute) // then a peer that takes no data causes an error with a diagnosis
 	if _, err := conn.SendDevmem(binding.ID(), []devmem.Range{{Off: off, Len: size}}); err != nil {
 		return err
 	}
@@ -89,7 +89,7 @@ func send(dev devmem.Device, addr netip.AddrPort, off, size uint64) error {
 	return nil
 }
 
-// dial tries until there is a listener.
+// dial retries until there is a listener.
 func dial(ctx context.Context, dev devmem.Device, addr netip.AddrPort) (devmem.Conn, error) {
 	for {
 		conn, err := dev.Dial(ctx, netip.AddrPort{}, addr)
@@ -99,8 +99,8 @@ func dial(ctx context.Context, dev devmem.Device, addr netip.AddrPort) (devmem.C
 	}
 }
 
-// A sender and a receiver on two devices that are joined in memory; with a device of driver.OpenPCI
-// they are two guests.
+// A sender and a receiver on two devices that are joined in memory; with devices from
+// driver.OpenPCI they would be two guests.
 func Example() {
 	na, nb := stacktest.NewPair(stacktest.Options{})
 	a, err := stack.New(na, na, stack.Options{Addresses: []netip.Prefix{netip.MustParsePrefix("10.0.0.1/24")}})

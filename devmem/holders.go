@@ -2,8 +2,8 @@ package devmem
 
 import "net/netip"
 
-// Holder is a connection that holds tokens of a binding: pages that its user was given, and has not returned by
-// [Conn.DontNeed].
+// Holder is a connection that holds tokens of a binding: its user has received pages, and has not
+// returned them by [Conn.DontNeed].
 type Holder struct {
 	Binding uint32         `json:"binding"`
 	Local   netip.AddrPort `json:"local"`
@@ -11,8 +11,9 @@ type Holder struct {
 	Tokens  int            `json:"tokens"`
 }
 
-// Holders says who holds tokens of a device's bindings, in no order; known is false if the implementation cannot say.
-// It looks at every token that is held.
+// Holders lists the connections that hold tokens of a device's bindings, in any order; known is
+// false if the implementation has no such list. Its cost is proportional to the number of held
+// tokens.
 func Holders(d Device) (list []Holder, known bool) {
 	h, known := d.(interface{ Holders() []Holder })
 	if known {

@@ -7,52 +7,56 @@ import (
 	"syscall"
 )
 
-// Memory is what a program has the owner of device memory do with it: a few bytes looked at, as the heads of
-// protocols, which lie in device memory with all else of a connection that is steered there; the fragments of a message
-// put together; and sums. On hardware that is cudaMemcpy or GDRCopy, a copy kernel, and a reduction kernel.
+// Memory is what a program asks the owner of device memory to do with it: read a few bytes, such as
+// protocol headers, which are in device memory with the rest of a steered connection; put together
+// the fragments of a message; and add sums. On hardware these are cudaMemcpy or GDRCopy, a copy
+// kernel, and a reduction kernel.
 //
-// All offsets are from the start of the buffer, which may have been registered by any [Device] over the same memory.
-// What is done to two buffers needs both on one GPU (EXDEV). Methods return when the memory is not touched any more:
-// also when ctx ends, whose cause is then the error. They may be called from many goroutines; what they do to
-// overlapping memory at the same time has any order. Who calls sees what a [Conn] has received; what was written is
-// sent by a later SendDevmem.
+// All offsets are from the start of the buffer, which any [Device] over the same memory may have
+// registered. Operations on two buffers need both on one GPU (EXDEV). Methods return when the
+// memory is no longer accessed, also when ctx ends; then the error is its cause. They may be called
+// from several goroutines; concurrent operations on overlapping memory have any order. A caller
+// sees data that a [Conn] has received before; a later SendDevmem sends what was written before.
 //
-// Errors: EFAULT (outside of the buffer; nothing beyond it was touched, what lies before may have been; also a buffer
-// that is closed, where the owner knows), EXDEV, and those named below.
+// Errors: EFAULT (outside the buffer: nothing outside is accessed, but bytes before may have been;
+// also a closed buffer, if the owner knows), EXDEV, and the errors named at each method.
 type Memory interface {
-	// Look copies ranges of a buffer to dst, one behind the other. It is for what a CPU has to see: Stats tells how many
-	// bytes that were. EINVAL: dst is not as long as the ranges are together.
+	// Look copies ranges of a buffer to dst, one after another. It is for bytes that a CPU must
+	// see: Stats counts them. EINVAL: dst is not as long as all ranges together.
 	Look(ctx context.Context, dst []byte, b Buffer, ranges ...Range) error
 
-	// LookEach copies the pieces of s to dst, one behind the other: as the heads of messages of one length, in one go.
-	// EINVAL as for Look.
+	// LookEach copies the pieces of s to dst, one after another, in one operation: such as the
+	// headers of messages of equal length. EINVAL as for Look.
 	LookEach(ctx context.Context, dst []byte, b Buffer, s Strided) error
 
-	// Put copies src to the buffer from offset off on, as bytes that came in host memory (Linear). Get is the other
-	// way around: for a baseline that takes payload through the host. Neither counts as looked at.
+	// Put copies src to the buffer from offset off on, for bytes that arrived in host memory
+	// (Linear). Get copies in the other direction, for a baseline that sends payload through the
+	// host. Stats counts neither as Looked.
 	Put(ctx context.Context, b Buffer, off uint64, src []byte) error
 	Get(ctx context.Context, dst []byte, b Buffer, off uint64) error
 
-	// Gather copies moves from one buffer to another, or within one, in their order. Source and destination of a move
-	// must not overlap (any bytes come of it).
+	// Gather copies moves from one buffer to another, or within one, in their order. If source and
+	// destination of a move overlap, the copied bytes are unspecified.
 	Gather(ctx context.Context, dst, src Buffer, moves []Move) error
 
-	// Reduce adds: dst[i] += src[i] for n elements of a type from these offsets on, which are multiples of the type's
-	// size (EINVAL, as is an unknown type). The two may be the same, but not overlap otherwise (any sums come of it).
+	// Reduce adds: dst[i] += src[i] for n elements of a type, from these offsets on. They must be
+	// multiples of the type's size, and the type must be known (EINVAL). The two ranges may be the
+	// same; if they overlap otherwise the sums are unspecified.
 	Reduce(ctx context.Context, t Type, dst Buffer, dstOff uint64, src Buffer, srcOff uint64, n uint64) error
 
-	// Stats is a snapshot.
+	// Stats returns a snapshot.
 	Stats() MemoryStats
 }
 
-// Strided are Count pieces of Len bytes: the first at Off, each Stride behind the start of the one before.
+// Strided is Count pieces of Len bytes: the first at Off, each Stride after the start of the one
+// before.
 type Strided struct {
 	Off, Stride uint64
 	Len, Count  int
 }
 
-// Check says what is wrong with the pieces where n bytes are to hold them: EINVAL, or EFAULT for pieces that lie beyond
-// all memory.
+// Check returns an error if the pieces do not exactly fill n bytes (EINVAL), or exceed the address
+// space (EFAULT).
 func (s Strided) Check(n int) error {
 	if s.Len < 0 || s.Count < 0 || s.Len > 0 && s.Count > n/s.Len || s.Len*s.Count != n {
 		return fmt.Errorf("%d pieces of %d bytes with room for %d: %w", s.Count, s.Len, n, syscall.EINVAL)
@@ -68,7 +72,7 @@ func (s Strided) Check(n int) error {
 	return nil
 }
 
-// CheckRanges says what is wrong with ranges where n bytes are to hold them: EINVAL.
+// CheckRanges returns EINVAL if the ranges do not exactly fill n bytes.
 func CheckRanges(n int, ranges []Range) error {
 	all := uint64(0)
 	for _, r := range ranges {
@@ -87,18 +91,18 @@ func CheckRanges(n int, ranges []Range) error {
 // Move is a piece to copy, of Len bytes.
 type Move struct{ Src, Dst, Len uint64 }
 
-// Type is of the elements that Reduce adds.
+// Type is the type of elements that Reduce adds.
 type Type uint8
 
-// Types of elements. Integers wrap around; sums of floating point are rounded to the nearest, ties to even, each by
-// itself. A NaN stays one.
+// Types of elements. Integers wrap around; floating-point sums are rounded to the nearest, ties to
+// even, for each element. A NaN stays a NaN.
 const (
 	Int32    Type = 1 // two's complement, little endian
 	Float32  Type = 2 // IEEE 754 binary32, little endian
 	BFloat16 Type = 3 // the upper half of a Float32, little endian; added as Float32
 )
 
-// Size is an element's, in bytes; 0 for an unknown type.
+// Size returns the size of an element in bytes; 0 for an unknown type.
 func (t Type) Size() uint64 {
 	switch t {
 	case Int32, Float32:
@@ -109,7 +113,8 @@ func (t Type) Size() uint64 {
 	return 0
 }
 
-// Check says what is wrong with n elements from two offsets on: EINVAL, or EFAULT for more than there is of any memory.
+// Check returns an error for n elements at two offsets: EINVAL if type or offsets are invalid,
+// EFAULT for too many elements.
 func (t Type) Check(dst, src, n uint64) error {
 	size := t.Size()
 	switch {
@@ -123,7 +128,7 @@ func (t Type) Check(dst, src, n uint64) error {
 	return nil
 }
 
-// String is the type's name in nccl-tests' terms.
+// String returns the type's name in nccl-tests.
 func (t Type) String() string {
 	switch t {
 	case Int32:
@@ -141,5 +146,5 @@ type MemoryStats struct {
 	Looked   uint64 // by Look and LookEach
 	Put, Got uint64
 	Gathered uint64
-	Reduced  uint64 // of dst
+	Reduced  uint64 // bytes of dst
 }

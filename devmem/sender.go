@@ -7,25 +7,28 @@ import (
 	"time"
 )
 
-// senderCall is how much goes through host memory in one go.
+// senderCall is how many bytes go through host memory at a time.
 const senderCall = 256 << 10
 
-// Sender is the sending side of a connection: whole messages, and when their memory is free. Heads of messages, which
-// are host memory's, go by [Conn.Write] in between. One goroutine uses a Sender, and only that calls ReadCompletion.
+// Sender is the sending side of a connection: it sends whole messages, and waits until their memory
+// is free. Headers of messages, which are in host memory, are sent by [Conn.Write] in between. One
+// goroutine uses a Sender, and only the Sender calls ReadCompletion.
 type Sender struct {
 	c    Conn
 	m    Memory
 	host []byte
 
-	sent, completed uint32 // calls of SendDevmem that went well, modulo 2^32; of these
+	sent, completed uint32 // successful calls of SendDevmem, modulo 2^32; of these, the completed ones
 }
 
-// NewSender makes a Sender of a connection, which stays the caller's. m is for what goes through host memory.
+// NewSender returns a Sender for a connection, which stays the caller's. It needs m only to send
+// through host memory.
 func NewSender(c Conn, m Memory) *Sender { return &Sender{c: c, m: m} }
 
-// Send sends all of [off, off+n) of a buffer: from device memory, by its binding for transmit, or without one through
-// host memory, as a baseline (Memory.Get, Conn.Write). It may return before the peer has any of it: see Wait. Errors:
-// EFAULT (outside of the buffer: nothing is sent), those of SendDevmem, Write and Memory, after which part was sent.
+// Send sends all of [off, off+n) of a buffer: from device memory, by its transmit binding, or if tx
+// is nil through host memory, as a baseline (Memory.Get, Conn.Write). It may return before the peer
+// has received anything: see Wait. EFAULT: the range is outside the buffer, and nothing is sent.
+// After an error of SendDevmem, Write or Memory a part was sent.
 func (s *Sender) Send(ctx context.Context, b Buffer, tx Binding, off, n uint64) error {
 	if size := b.Size(); off > size || n > size-off {
 		return fmt.Errorf("send: [%#x, +%#x) of a buffer of %#x bytes: %w", off, n, size, syscall.EFAULT)
@@ -48,7 +51,7 @@ func (s *Sender) Send(ctx context.Context, b Buffer, tx Binding, off, n uint64) 
 	return nil
 }
 
-// copied sends some bytes through host memory.
+// copied sends up to senderCall bytes through host memory, and returns how many.
 func (s *Sender) copied(ctx context.Context, b Buffer, off, n uint64) (int, error) {
 	if s.host == nil {
 		s.host = make([]byte, senderCall)
@@ -60,8 +63,8 @@ func (s *Sender) copied(ctx context.Context, b Buffer, off, n uint64) (int, erro
 	return s.c.Write(part)
 }
 
-// Wait waits until the peer has acknowledged all that was sent from device memory, which may change then. Its errors
-// are ReadCompletion's.
+// Wait waits until the peer has acknowledged all sends from device memory; then the memory may
+// change. It returns the errors of ReadCompletion.
 func (s *Sender) Wait() error {
 	for s.completed != s.sent {
 		_, hi, err := s.c.ReadCompletion(time.Time{})

@@ -9,68 +9,74 @@ import (
 )
 
 const (
-	// MaxFill is how many bytes [Stream.Fill] waits for at most: enough for the head of any message.
+	// MaxFill is the largest number of bytes that [Stream.Fill] waits for: enough for the header of
+	// any message.
 	MaxFill = 64 << 10
 
-	streamCall = 256 << 10 // bytes that a call of RecvDevmem may give
+	streamCall = 256 << 10 // limit of one call of RecvDevmem
 )
 
-// Stream is the receiving side of a connection, taken message by message: the few bytes that a protocol's heads have
-// are looked at where they lie, the rest is gathered to where it belongs, and tokens go back. It makes no difference
-// to its user how the stream lies in fragments, whether a head straddles two of them, and whether bytes came in device
-// memory at all: of a connection that no rule steers all are put to their places from host memory.
+// Stream is the receiving side of a connection, read message by message: it reads the few bytes of
+// a protocol's headers in place, gathers the rest to its destination, and returns tokens. Its user
+// need not care how the stream is cut into fragments, whether a header crosses two of them, or
+// whether bytes arrived in device memory at all: for a connection that no rule steers all bytes are
+// copied from host memory.
 //
-// What was received and not taken holds pages of the binding. Take and Skip only note what is to be done; Flush does
-// it, in one call of [Memory.Gather], and gives the pages back. Receiving does so by itself before it waits, so that
-// nobody waits for pages that the Stream holds.
+// Data that was received and not taken holds pages of the binding. Take and Skip only record what
+// to do; Flush does it, in one call of [Memory.Gather], and returns the pages. Receiving calls
+// Flush before it waits, so that no sender waits for pages that the Stream holds.
 //
-// One goroutine uses a Stream. The contexts are Memory's: who wants to end the wait for bytes closes the connection or
-// sets its read deadline. After an error that is the connection's or Memory's the Stream is of no use any more.
+// One goroutine uses a Stream. The contexts are for Memory: to end the wait for bytes, close the
+// connection or set its read deadline. After an error of the connection or of Memory the Stream
+// cannot be used any more.
 //
-// Cost: descriptions of 1024 fragments, 256 KiB for bytes in host memory, and what lies in the pool.
+// Cost: descriptions of 1024 fragments, 256 KiB for bytes in host memory, and the pages that it
+// holds.
 type Stream struct {
 	c    Conn
 	m    Memory
 	pool Buffer
 
 	frags  []Frag
-	linear []byte // room for host memory; nil: what came lies in lent
-	lent   []byte // pieces may lie in it
+	linear []byte // buffer for host memory; nil: the data of the last call is in lent
+	lent   []byte // pieces may be in it
 
-	pieces []piece // pieces[first:] were not taken
+	pieces []piece // pieces[first:] are not taken
 	first  int
-	n      uint64 // bytes of these
+	n      uint64 // bytes in pieces[first:]
 
-	to     Buffer // of moves
+	to     Buffer // destination of moves
 	moves  []Move
-	tokens Tokens // to be given back when the moves are done
+	tokens Tokens // to be returned when the moves are done
 
 	host uint64
 }
 
-// piece is a piece of what was received.
+// piece is a received piece of the stream.
 type piece struct {
-	host  []byte // in host memory, all of it; nil: in the pool
+	host  []byte // in host memory, if not nil; otherwise in the pool
 	off   uint64 // in the pool
 	n     uint64
 	token uint32
 }
 
-// NewStream makes a Stream of a connection, which stays the caller's. Pool is the buffer that the queue is bound to
-// which the connection is steered to, or nil for a connection that is not steered.
+// NewStream returns a Stream for a connection, which stays the caller's. pool is the buffer that is
+// bound to the queue to which the connection is steered, or nil for a connection that is not
+// steered.
 func NewStream(c Conn, m Memory, pool Buffer) *Stream {
 	return &Stream{c: c, m: m, pool: pool, frags: make([]Frag, MaxFrags)}
 }
 
-// Len is how many bytes were received and not taken.
+// Len returns how many bytes are received and not taken.
 func (s *Stream) Len() uint64 { return s.n }
 
-// HostBytes is how many bytes came in host memory since the Stream was made.
+// HostBytes returns how many bytes arrived in host memory since the Stream was made.
 func (s *Stream) HostBytes() uint64 { return s.host }
 
-// Fill waits until there are n bytes at least. Errors: EMSGSIZE (more than MaxFill); io.EOF where the stream has ended
-// with no byte left, io.ErrUnexpectedEOF where some are, but not n; those of [Conn.RecvDevmem], Memory's, EPROTO
-// (fragments that do not add up).
+// Fill waits until at least n bytes are received and not taken. Errors: EMSGSIZE (n is above
+// MaxFill); io.EOF if the stream has ended and no byte is left, io.ErrUnexpectedEOF if fewer than n
+// are left; errors of [Conn.RecvDevmem] and of Memory; EPROTO (lengths of fragments that do not add
+// up).
 func (s *Stream) Fill(ctx context.Context, n int) error {
 	if n > MaxFill {
 		return fmt.Errorf("fill: %d bytes, %d at most: %w", n, MaxFill, syscall.EMSGSIZE)
@@ -86,9 +92,9 @@ func (s *Stream) Fill(ctx context.Context, n int) error {
 	return nil
 }
 
-// receive adds what a call gives.
+// receive appends the data of one call of RecvDevmem.
 func (s *Stream) receive(ctx context.Context) error {
-	if s.first > 0 && s.first >= len(s.pieces)/2 { // or they would grow for as long as a peer leaves half a head
+	if s.first > 0 && s.first >= len(s.pieces)/2 { // keeps pieces from growing while half a header is always left
 		n := copy(s.pieces, s.pieces[s.first:])
 		clear(s.pieces[n:])
 		s.pieces, s.first = s.pieces[:n], 0
@@ -147,21 +153,22 @@ func (s *Stream) add(p piece) {
 	s.n += p.n
 }
 
-// here says what is wrong with n bytes from the at-th on.
-func (s *Stream) here(what string, at, n uint64) error {
-	if at > s.n || n > s.n-at {
-		return fmt.Errorf("%s: bytes [%d, +%d) of %d that were received: %w", what, at, n, s.n, syscall.EINVAL)
+// check returns an error unless n bytes from offset pos on are received and not taken.
+func (s *Stream) check(what string, pos, n uint64) error {
+	if pos > s.n || n > s.n-pos {
+		return fmt.Errorf("%s: bytes [%d, +%d) of %d that were received: %w", what, pos, n, s.n, syscall.EINVAL)
 	}
 	return nil
 }
 
-// Look copies bytes that were received and not taken to dst, from the at-th on, and takes none. EINVAL: there are
-// fewer.
-func (s *Stream) Look(ctx context.Context, dst []byte, at uint64) error {
-	return s.LookEach(ctx, dst, Strided{Off: at, Len: len(dst), Count: 1})
+// Look copies bytes that are received and not taken to dst, from offset pos on, and takes none.
+// EINVAL: there are fewer.
+func (s *Stream) Look(ctx context.Context, dst []byte, pos uint64) error {
+	return s.LookEach(ctx, dst, Strided{Off: pos, Len: len(dst), Count: 1})
 }
 
-// LookEach is Look for pieces, as the heads of messages of one length: all of them in one call of [Memory.Look].
+// LookEach is Look for several pieces, such as the headers of messages of equal length, in one call
+// of [Memory.Look].
 func (s *Stream) LookEach(ctx context.Context, dst []byte, each Strided) error {
 	if err := each.Check(len(dst)); err != nil {
 		return fmt.Errorf("look: %w", err)
@@ -169,33 +176,33 @@ func (s *Stream) LookEach(ctx context.Context, dst []byte, each Strided) error {
 	if len(dst) == 0 {
 		return nil
 	}
-	last := each.Off + each.Stride*uint64(each.Count-1) // Check has seen that this is no more than there can be
-	if err := errors.Join(s.here("look", each.Off, uint64(each.Len)), s.here("look", last, uint64(each.Len))); err != nil {
+	last := each.Off + each.Stride*uint64(each.Count-1) // Check has excluded an overflow
+	if err := errors.Join(s.check("look", each.Off, uint64(each.Len)), s.check("look", last, uint64(each.Len))); err != nil {
 		return err
 	}
 	var ranges []Range
 	var parts [][]byte // of dst, one for each range
 	i, start := s.first, uint64(0)
 	for k := range each.Count {
-		at := each.Off + each.Stride*uint64(k)
-		if at < start {
+		pos := each.Off + each.Stride*uint64(k)
+		if pos < start {
 			i, start = s.first, 0
 		}
 		for to := dst[k*each.Len : (k+1)*each.Len]; len(to) > 0; {
 			p := &s.pieces[i]
-			if at-start >= p.n {
+			if pos-start >= p.n {
 				start += p.n
 				i++
 				continue
 			}
-			off := at - start
+			off := pos - start
 			n := min(p.n-off, uint64(len(to)))
 			if p.host != nil {
 				copy(to[:n], p.host[off:])
 			} else {
 				ranges, parts = append(ranges, Range{p.off + off, n}), append(parts, to[:n])
 			}
-			to, at = to[n:], at+n
+			to, pos = to[n:], pos+n
 		}
 	}
 	if len(ranges) == 0 {
@@ -206,7 +213,7 @@ func (s *Stream) LookEach(ctx context.Context, dst []byte, each Strided) error {
 		sum += len(p)
 	}
 	seen := dst
-	if sum < len(dst) { // some of it came in host memory
+	if sum < len(dst) { // some of it arrived in host memory
 		seen = make([]byte, sum)
 	}
 	if err := s.m.Look(ctx, seen, s.pool, ranges...); err != nil {
@@ -220,10 +227,10 @@ func (s *Stream) LookEach(ctx context.Context, dst []byte, each Strided) error {
 	return nil
 }
 
-// Take takes the next n bytes, which are to go to dst from offset off on: they are there when Flush returns. Errors:
-// EINVAL (fewer were received), Memory's.
+// Take takes the next n bytes for dst, from offset off on: they are there when Flush has returned.
+// Errors: EINVAL (fewer were received), EFAULT (outside dst), errors of Memory.
 func (s *Stream) Take(ctx context.Context, dst Buffer, off, n uint64) error {
-	if err := s.here("take", 0, n); err != nil {
+	if err := s.check("take", 0, n); err != nil {
 		return err
 	}
 	if size := dst.Size(); off > size || n > size-off {
@@ -236,29 +243,29 @@ func (s *Stream) Take(ctx context.Context, dst Buffer, off, n uint64) error {
 		s.to = dst
 	}
 	return s.take(n, func(p *piece, k uint64) error {
-		at := off
+		start := off
 		off += k
 		if p.host != nil {
-			return s.m.Put(ctx, dst, at, p.host[:k])
+			return s.m.Put(ctx, dst, start, p.host[:k])
 		}
-		if i := len(s.moves) - 1; i >= 0 && s.moves[i].Src+s.moves[i].Len == p.off && s.moves[i].Dst+s.moves[i].Len == at {
-			s.moves[i].Len += k // as pages that lie behind each other
+		if i := len(s.moves) - 1; i >= 0 && s.moves[i].Src+s.moves[i].Len == p.off && s.moves[i].Dst+s.moves[i].Len == start {
+			s.moves[i].Len += k // adjacent pages
 			return nil
 		}
-		s.moves = append(s.moves, Move{Src: p.off, Dst: at, Len: k})
+		s.moves = append(s.moves, Move{Src: p.off, Dst: start, Len: k})
 		return nil
 	})
 }
 
-// Skip takes the next n bytes to nowhere. EINVAL: fewer were received.
+// Skip takes the next n bytes and drops them. EINVAL: fewer were received.
 func (s *Stream) Skip(n uint64) error {
-	if err := s.here("skip", 0, n); err != nil {
+	if err := s.check("skip", 0, n); err != nil {
 		return err
 	}
 	return s.take(n, func(*piece, uint64) error { return nil })
 }
 
-// take takes n bytes that are there.
+// take takes n received bytes, and calls f with each piece.
 func (s *Stream) take(n uint64, f func(p *piece, k uint64) error) error {
 	for n > 0 {
 		p := &s.pieces[s.first]
@@ -284,8 +291,8 @@ func (s *Stream) take(n uint64, f func(p *piece, k uint64) error) error {
 	return nil
 }
 
-// Receive takes n bytes as they come, and returns when they are at their place. Errors: those of Fill and Take;
-// io.ErrUnexpectedEOF where the stream ends before.
+// Receive takes n bytes as they arrive, and returns when they are at their destination. It returns
+// the errors of Fill and Take; io.ErrUnexpectedEOF if the stream ends before.
 func (s *Stream) Receive(ctx context.Context, dst Buffer, off, n uint64) error {
 	for n > 0 {
 		if err := s.Fill(ctx, 1); err != nil {
@@ -308,7 +315,8 @@ func (s *Stream) Receive(ctx context.Context, dst Buffer, off, n uint64) error {
 	return s.Flush(ctx)
 }
 
-// Flush brings what was taken to its place, and gives its tokens back. Errors: Memory's, [Tokens.GiveBack]'s.
+// Flush copies the taken data to its destination, and returns its tokens. It returns the errors of
+// Memory and [Tokens.GiveBack].
 func (s *Stream) Flush(ctx context.Context) error {
 	if len(s.moves) > 0 {
 		moves := s.moves

@@ -18,7 +18,7 @@ func (c *halves) RecvDevmem(_ []Frag, linear []byte, _ RecvFlags) (n, nfrags, nl
 	return n, 0, n, nil
 }
 
-// A Stream of which a part of a message is always left does not grow.
+// A Stream that always has a part of a message left does not grow.
 func TestStreamThatIsNeverEmpty(t *testing.T) {
 	s := NewStream(&halves{}, nil, nil)
 	if err := s.Fill(t.Context(), 1); err != nil {

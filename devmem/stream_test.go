@@ -14,16 +14,17 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// script is a connection whose stream is cut in pieces at random: of pages of a pool, or in host memory.
+// script is a connection whose stream is cut into random pieces: in pages of a pool, or in host
+// memory.
 type script struct {
 	devmem.Conn
 	t      *testing.T
 	rnd    *rand.Rand
 	pool   []byte
 	rest   []byte
-	device func() bool // whether the next call gives device memory
-	mixed  bool        // linear fragments among those of device memory
-	most   int         // bytes of a fragment
+	device func() bool // whether the next call returns device memory
+	mixed  bool        // linear fragments between fragments in device memory
+	most   int         // most bytes of a fragment
 	free   []uint64    // pages
 	held   map[uint32]uint64
 	last   uint32
@@ -96,7 +97,7 @@ func (c *script) DontNeed(ranges []devmem.TokenRange) (freed int, err error) {
 	return freed, nil
 }
 
-// messages of a head, which says how long they are, and a body.
+// A message is a header with its length, and a body.
 const headLen = 8
 
 func message(rnd *rand.Rand, most int) []byte {
@@ -109,8 +110,9 @@ func message(rnd *rand.Rand, most int) []byte {
 	return b
 }
 
-// Invariant: devmem: a Stream gives the bytes of a connection, in their order, however they lie in fragments and in
-// whatever memory; tokens go back when nobody needs their pages, and it never waits with all pages in its hands.
+// Invariant: devmem: A Stream returns the bytes of a connection in order, however they are
+// fragmented and in whatever memory; it returns tokens when their pages are no longer needed, and
+// never waits while it holds all pages.
 func TestStream(t *testing.T) {
 	always := func(v bool) func() bool { return func() bool { return v } }
 	for name, c := range map[string]struct {
@@ -174,7 +176,7 @@ func TestStream(t *testing.T) {
 	}
 }
 
-// Heads at a stride are seen in one call, wherever they lie.
+// Headers at a fixed distance are read in one call, wherever they are.
 func TestStreamLooksAtEachHead(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(1, 2))
 	g := testkit.Must(plain.NewGPU(256 * devmem.PageSize))(t)
@@ -240,7 +242,7 @@ func TestFragmentsThatDoNotAddUp(t *testing.T) {
 	} {
 		testkit.ErrorIs(t, devmem.NewStream(c, nil, buffer(4096)).Fill(t.Context(), 1), syscall.EPROTO)
 	}
-	// Of a connection that nobody steers nothing can come in device memory.
+	// A connection that no rule steers cannot receive in device memory.
 	c := &crooked{frag: devmem.Frag{Size: 1, Token: 1}, n: 1}
 	testkit.ErrorIs(t, devmem.NewStream(c, nil, nil).Fill(t.Context(), 1), syscall.EPROTO)
 }
@@ -277,7 +279,7 @@ type binding struct{ devmem.Binding }
 
 func (binding) ID() uint32 { return 4 }
 
-// zeros is memory that has nothing but zeros.
+// zeros is memory that contains only zeros.
 type zeros struct{ devmem.Memory }
 
 func (zeros) Get(context.Context, []byte, devmem.Buffer, uint64) error { return nil }
@@ -287,12 +289,12 @@ func TestSender(t *testing.T) {
 	s := devmem.NewSender(c, zeros{})
 	ctx := t.Context()
 	testkit.OK(t, s.Send(ctx, buffer(10_000), binding{}, 100, 2500))
-	at := uint64(100)
+	pos := uint64(100)
 	for _, r := range c.took {
-		testkit.Equal(t, "offset", r.Off, at)
-		at += r.Len
+		testkit.Equal(t, "offset", r.Off, pos)
+		pos += r.Len
 	}
-	testkit.Equal(t, "end", at, 2600)
+	testkit.Equal(t, "end", pos, 2600)
 	testkit.OK(t, s.Send(ctx, buffer(1<<20), nil, 5, 1<<20-5))
 	testkit.Equal(t, "bytes through host memory", c.written, 1<<20-5)
 	testkit.ErrorIs(t, s.Send(ctx, buffer(4096), binding{}, 4096, 1), syscall.EFAULT)

@@ -6,9 +6,9 @@ import (
 	"syscall"
 )
 
-// Tokens collects tokens of frags that are done with, neighbours as one range, to give them back in as few
-// calls as the limits of [Conn.DontNeed] allow. The zero Tokens is empty and ready for use; one goroutine
-// uses it at a time.
+// Tokens collects tokens that are no longer needed, adjacent ones as one range, to return them in
+// as few calls as the limits of [Conn.DontNeed] allow. The zero Tokens is empty and ready for use;
+// one goroutine at a time uses it.
 type Tokens struct {
 	ranges []TokenRange
 	n      int
@@ -26,14 +26,14 @@ func (t *Tokens) Add(token uint32) {
 	t.ranges = append(t.ranges, TokenRange{Start: token, Count: 1})
 }
 
-// Len is how many tokens there are.
+// Len returns the number of tokens.
 func (t *Tokens) Len() int { return t.n }
 
-// Reset forgets all tokens.
+// Reset removes all tokens.
 func (t *Tokens) Reset() { t.ranges, t.n = t.ranges[:0], 0 }
 
-// Calls gives the ranges of one call of DontNeed after the other: at most MaxTokenRanges, of at most
-// MaxFrags tokens in all. They are t's, and good until it changes.
+// Calls yields the arguments of successive calls of DontNeed: at most MaxTokenRanges ranges, with
+// at most MaxFrags tokens in all. The slices are t's, and valid until t changes.
 func (t *Tokens) Calls() iter.Seq[[]TokenRange] {
 	return func(yield func([]TokenRange) bool) {
 		for rest := t.ranges; len(rest) > 0; {
@@ -50,8 +50,8 @@ func (t *Tokens) Calls() iter.Seq[[]TokenRange] {
 	}
 }
 
-// GiveBack returns the tokens to the connection that gave them out, and forgets them. Errors: those of
-// DontNeed; EPROTO if the connection did not know all of them.
+// GiveBack returns the tokens to the connection that issued them, and removes them. It returns the
+// errors of DontNeed, and EPROTO if the connection did not know all of them.
 func (t *Tokens) GiveBack(c Conn) error {
 	freed, n := 0, t.n
 	for ranges := range t.Calls() {

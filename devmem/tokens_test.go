@@ -10,7 +10,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// tokenConn is a connection that knows tokens, by the rules of DontNeed.
+// tokenConn is a connection that has issued tokens, with the rules of DontNeed.
 type tokenConn struct {
 	devmem.Conn
 	known map[uint32]bool
@@ -37,7 +37,7 @@ func (c *tokenConn) DontNeed(ranges []devmem.TokenRange) (freed int, err error) 
 	return freed, nil
 }
 
-// All tokens go back, whatever the limits of a call, and none is asked for twice.
+// All tokens are returned, within the limits of a call, and each only once.
 func TestTokensGoBackWithinTheLimitsOfACall(t *testing.T) {
 	for _, c := range []struct {
 		name   string

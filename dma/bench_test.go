@@ -7,11 +7,12 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// benchPlaces is how far a benchmark walks through its files, so that it measures memory and not the first cache.
+// benchPlaces is how many bytes of its files a benchmark walks through, so that it measures memory
+// and not the first cache.
 const benchPlaces = 8 << 20
 
-// BenchmarkCopier reports, next to the speed of each way to copy, the ratio to copy() of the same bytes ("x-copy", 1
-// is as fast).
+// BenchmarkCopier reports, next to the speed of each way to copy, its ratio to copy() of the same
+// bytes ("x-copy"; 1 is as fast).
 func BenchmarkCopier(b *testing.B) {
 	files := NewFiles()
 	s := NewSpace("bench", files)
@@ -111,7 +112,8 @@ func BenchmarkTranslate(b *testing.B) {
 	}
 }
 
-// BenchmarkManyRegions adds as many regions as a space holds one by one, and removes them: one by one, or at once.
+// BenchmarkManyRegions adds as many regions as a space holds one by one, and removes them one by
+// one or all at once.
 func BenchmarkManyRegions(b *testing.B) {
 	fd := memfd(b, 1<<20)
 	fill := func(b *testing.B) *Space {

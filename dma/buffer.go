@@ -6,15 +6,16 @@ import (
 	"slices"
 )
 
-// extent is [off, end) of a file.
+// extent is the range [off, end) of a file.
 type extent struct{ off, end uint64 }
 
 func (a extent) compare(b extent) int {
 	return cmp.Or(cmp.Compare(a.off, b.off), cmp.Compare(a.end, b.end))
 }
 
-// SetGPU makes the file GPU memory of that id, or of none (-1). It is called right after Open, before the file is
-// given to anyone. An id of MaxGPUs or more is the caller's bug and panics.
+// SetGPU makes the file memory of the GPU with this id, or of no GPU (-1). The caller calls it
+// right after Open, before it passes the file on. An id of MaxGPUs or more is a bug of the caller,
+// and panics.
 func (f *File) SetGPU(id int) {
 	if id < -1 || id >= MaxGPUs {
 		panic(fmt.Sprintf("dma: SetGPU(%d): ids end at %d", id, MaxGPUs-1))
@@ -25,8 +26,8 @@ func (f *File) SetGPU(id int) {
 // GPU returns the id of the GPU whose memory the file is, or -1.
 func (f *File) GPU() int { return int(f.gpu.Load()) }
 
-// Register makes [off, off+n) a registered GPU buffer: its bytes are of kind GPU from now on. Ranges may overlap and
-// may be given twice; each needs its own Unregister.
+// Register makes [off, off+n) a registered GPU buffer: its bytes are of kind GPU from now on.
+// Ranges may overlap and may be registered twice; each Register needs its own Unregister.
 func (f *File) Register(off, n uint64) error {
 	if f.GPU() < 0 {
 		return fmt.Errorf("%w: register [%#x, +%#x): file %v is no GPU's", ErrBadFile, off, n, f)
@@ -43,7 +44,7 @@ func (f *File) Register(off, n uint64) error {
 	return nil
 }
 
-// Unregister takes back one Register of the same range.
+// Unregister undoes one Register of the same range.
 func (f *File) Unregister(off, n uint64) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -56,7 +57,7 @@ func (f *File) Unregister(off, n uint64) error {
 	return nil
 }
 
-// publish gives readers the union of what is registered. Under mu.
+// publish stores the union of the registered ranges for readers. Under mu.
 func (f *File) publish() {
 	if len(f.registered) == 0 {
 		f.bufs.Store(nil)
@@ -73,7 +74,8 @@ func (f *File) publish() {
 	f.bufs.Store(&union)
 }
 
-// MemKind returns the kind of memory of the byte at off and for how many bytes it goes on; 0 bytes at or past the end.
+// MemKind returns the kind of memory of the byte at off, and how many bytes from there on have that
+// kind; 0 bytes at or past the end.
 func (f *File) MemKind(off uint64) (d MemKind, n uint64) {
 	if off >= f.Size() {
 		return Host, 0

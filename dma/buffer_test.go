@@ -23,7 +23,8 @@ func TestDomainsOfAGPU(t *testing.T) {
 	}
 }
 
-// The lock-free ranges agree with a count per byte, whatever is registered and in which order.
+// MemKind, which reads the ranges without a lock, agrees with a count per byte after any
+// registrations.
 //
 // Invariant: dma: Each byte that is copied is counted by the kinds of memory it came from and went
 // to, and by GPU.

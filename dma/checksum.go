@@ -5,12 +5,14 @@ import (
 	"math/bits"
 )
 
-// Ones' complement sums (RFC 1071) are made of little-endian 64-bit words with end-around carry and turned into the
-// network's order at the end: the sum does not care about the order of bytes, nor about the width of words.
+// A ones' complement sum (RFC 1071) is computed over little-endian 64-bit words with end-around
+// carry, and converted to network order at the end: the order of bytes and the width of words do
+// not change the sum.
 
 var le = binary.LittleEndian
 
-// sum64 adds b, padded with a zero byte if odd, to acc. Two chains of carries run side by side: one waits for itself.
+// sum64 adds b, padded with a zero byte if its length is odd, to acc. It sums in two independent
+// chains of carries: in a single chain each addition waits for the one before.
 func sum64(b []byte, acc uint64) uint64 {
 	var acc2 uint64
 	for len(b) >= 64 {
@@ -19,7 +21,7 @@ func sum64(b []byte, acc uint64) uint64 {
 		acc, c = bits.Add64(acc, le.Uint64(b[8:16]), c)
 		acc, c = bits.Add64(acc, le.Uint64(b[16:24]), c)
 		acc, c = bits.Add64(acc, le.Uint64(b[24:32]), c)
-		acc += c // cannot carry: what a chain leaves when it carries is at most 2^64-2
+		acc += c // cannot carry: a chain that carries out leaves at most 2^64-2
 		acc2, c2 = bits.Add64(acc2, le.Uint64(b[32:40]), 0)
 		acc2, c2 = bits.Add64(acc2, le.Uint64(b[40:48]), c2)
 		acc2, c2 = bits.Add64(acc2, le.Uint64(b[48:56]), c2)
@@ -39,8 +41,8 @@ func sum64(b []byte, acc uint64) uint64 {
 	return add64(acc, w)
 }
 
-// copySum64 copies src to dst, which is at least as long, and adds what it copied to acc. Each byte is read once, so
-// the sum is that of the copy even while the owner of src writes to it.
+// copySum64 copies src to dst, which is at least as long, and adds the copied bytes to acc. It
+// reads each byte once, so the sum matches the copy even while the owner of src writes to it.
 func copySum64(dst, src []byte, acc uint64) uint64 {
 	var acc2 uint64
 	dst = dst[:len(src)]
@@ -90,21 +92,22 @@ func add64(a, b uint64) uint64 {
 	return s + c
 }
 
-// fold64 makes 16 bits of a sum of little-endian words, in network order.
+// fold64 folds a sum of little-endian words to 16 bits, in network order.
 func fold64(acc uint64) uint16 {
 	acc = acc>>32 + acc&0xffffffff
 	acc = acc>>32 + acc&0xffffffff
 	return bits.ReverseBytes16(Fold(uint32(acc)))
 }
 
-// Checksum adds the ones' complement sum of b to initial, a sum that Checksum or Fold returned, or 0. An odd last byte
-// is the high half of its word: what comes after it must be added at an even place.
+// Checksum adds the ones' complement sum of b to initial, a sum that Checksum or Fold returned, or
+// 0. An odd last byte is the high half of its word: to add bytes after it, their offset in the data
+// must be even.
 func Checksum(b []byte, initial uint32) uint32 {
 	s := uint64(initial) + uint64(fold64(sum64(b, 0)))
 	return uint32(s) + uint32(s>>32)
 }
 
-// Fold makes 16 bits of a sum, not inverted.
+// Fold folds a sum to 16 bits, without inverting it.
 func Fold(sum uint32) uint16 {
 	sum = sum>>16 + sum&0xffff
 	sum = sum>>16 + sum&0xffff

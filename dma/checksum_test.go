@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// naiveSum is RFC 1071 as it is written.
+// naiveSum is a literal RFC 1071 sum.
 func naiveSum(b []byte) uint16 {
 	var sum uint32
 	for i, v := range b {

@@ -6,20 +6,20 @@ import (
 	"sync/atomic"
 )
 
-// Copier moves bytes between places. It belongs to one goroutine at a time, started by Go, which is
-// inside the spaces of the segments that it gives. Nothing in it allocates, errors apart.
+// Copier copies bytes between segments and slices. One goroutine at a time uses it; Go started that
+// goroutine, and it is inside the spaces of the segments that it passes. Only errors allocate.
 //
-// A fault in a file comes back as that file's *FaultError; Space.Has tells whose it is. The count of bytes is then
-// that of the pieces that were copied whole.
+// A fault in a file comes back as that file's *FaultError; Space.Has tells which space has the
+// file. The returned count then includes only pieces that were copied completely.
 type Copier struct {
-	counts atomic.Pointer[Counts] // nil: nobody has asked
+	counts atomic.Pointer[Counts] // nil until Counts is called
 }
 
 // NewCopier returns a Copier.
 func NewCopier() *Copier { return new(Copier) }
 
-// Counts returns the copier's counters, which anyone may read at any time. The copier counts from the first call on: to
-// look where the bytes of each small frame lie, and to add them so that others may read the sum, is not for nothing.
+// Counts returns the copier's counters, which any goroutine may read at any time. Counting begins
+// with the first call of Counts, because it costs time for every frame.
 func (c *Copier) Counts() *Counts {
 	if counts := c.counts.Load(); counts != nil {
 		return counts
@@ -28,19 +28,19 @@ func (c *Copier) Counts() *Counts {
 	return c.counts.Load()
 }
 
-// counting says whether anybody wants to know what is copied.
+// counting reports whether the copier counts what it copies.
 func (c *Copier) counting() bool { return c.counts.Load() != nil }
 
 // cursor walks over segments, or over one private slice.
 type cursor struct {
 	rest   []byte    // of the current segment, not used yet
-	segs   []Segment // after the current one
-	region *Region   // of the current one; nil: private
-	off    uint64    // of rest in region
+	segs   []Segment // the segments after the current one
+	region *Region   // the current segment's; nil: a private slice
+	off    uint64    // offset of rest in region
 	access Access
 }
 
-// next makes rest not empty. It returns false at the end.
+// next moves to the next segment until rest is not empty. It returns false at the end.
 func (u *cursor) next() (bool, error) {
 	for len(u.rest) == 0 {
 		if len(u.segs) == 0 {
@@ -52,7 +52,7 @@ func (u *cursor) next() (bool, error) {
 			return false, err
 		}
 		u.rest, u.region, u.off = b, s.Region, s.Off
-		u.segs = u.segs[1:] // alone: escape analysis knows this form, and so callers' slices may live on their stacks
+		u.segs = u.segs[1:] // only in this form escape analysis lets callers keep their slices on the stack
 	}
 	return true, nil
 }
@@ -62,7 +62,7 @@ func (u *cursor) advance(n int) {
 	u.off += uint64(n)
 }
 
-// memKind returns the kind of memory at the cursor, how far it goes on, and the GPU.
+// memKind returns the kind of memory at the cursor, how many bytes of it follow, and the GPU or -1.
 func (u *cursor) memKind() (d MemKind, n uint64, gpu int) {
 	switch {
 	case u.region == nil:
@@ -74,8 +74,9 @@ func (u *cursor) memKind() (d MemKind, n uint64, gpu int) {
 	return d, n, u.region.file.GPU()
 }
 
-// done moves on by n bytes, which have just been copied, and counts them if that is wanted. Every
-// write to guest and GPU memory passes here or through View, but for those to rings (Pin).
+// done advances both cursors by n bytes, which have just been copied, and counts them if counters
+// are on. Every write to guest and GPU memory passes here or through View, except writes to rings
+// (Pin).
 func (c *Copier) done(dst, src *cursor, n int) {
 	// A dirty-page log would mark [dst.off, dst.off+n) of dst.region here.
 	counts := c.counts.Load()
@@ -101,12 +102,12 @@ func (c *Copier) done(dst, src *cursor, n int) {
 	}
 }
 
-// Copy copies src to dst until one of them ends, and returns how many bytes that were.
+// Copy copies src to dst until one of them ends, and returns how many bytes it copied.
 func (c *Copier) Copy(dst, src []Segment) (n uint64, err error) {
 	return c.copy(&cursor{segs: dst, access: Write}, &cursor{segs: src})
 }
 
-// CopyBehind copies head, a slice of the caller's own, and behind it src to dst until one end is reached.
+// CopyBehind copies head, a private slice, and then src to dst until dst or src ends.
 func (c *Copier) CopyBehind(dst []Segment, head []byte, src []Segment) (n uint64, err error) {
 	if len(dst) == 1 && len(src) <= 1 && uint64(len(head)) <= uint64(dst[0].Len) {
 		if n, err, done := c.behind(&dst[0], head, src); done {
@@ -134,10 +135,11 @@ func (c *Copier) copy(dst, src *cursor) (n uint64, err error) {
 
 // move copies the next n bytes of src to dst.
 //
-// Go's memmove copies backwards if dst begins inside src, and on an amd64 without AVX it sets the direction flag to
-// do so. A fault would leave the flag set: the panic and all that follows would run with it, and the runtime's own
-// string instructions then write below what they were given. Moves of up to 256 bytes load everything before they
-// store.
+// Go's memmove copies backwards if dst begins inside src, and on an amd64 without AVX it sets the
+// direction flag to do so. After a fault the flag would stay set: the runtime's own string
+// instructions would then run backwards and write below their destination. So move copies
+// overlapping bytes in pieces of 256, from the end: a memmove of up to 256 bytes loads everything
+// before it stores.
 func move(dst, src *cursor, n int) {
 	d, s := dst.rest[:n], src.rest[:n]
 	if src.region == nil || dst.region == nil || src.region.file != dst.region.file || src.region.file == nil ||
@@ -153,9 +155,9 @@ func move(dst, src *cursor, n int) {
 	}
 }
 
-// CopySum is Copy, and also returns the ones' complement sum (RFC 1071, not inverted, in host order) of the bytes
-// that it copied, as if they were contiguous and began at an even offset. Where dst begins inside src, what it copies
-// is unspecified.
+// CopySum is Copy, and also returns the ones' complement sum (RFC 1071, not inverted, in host
+// order) of the bytes that it copied, as if they were contiguous and began at an even offset. If
+// dst begins inside src, the copied bytes are unspecified.
 func (c *Copier) CopySum(dst, src []Segment) (n uint64, sum uint16, err error) {
 	defer Recover(&err)
 	d, s := cursor{segs: dst, access: Write}, cursor{segs: src}
@@ -175,7 +177,8 @@ func (c *Copier) CopySum(dst, src []Segment) (n uint64, sum uint16, err error) {
 	}
 }
 
-// join adds the sum of a piece that begins at byte n. At an odd place its bytes are the other halves of their words.
+// join adds to acc the sum of a piece that begins at byte n. If n is odd, the piece's bytes are in
+// the opposite halves of their words.
 func join(acc, part, n uint64) uint64 {
 	if n&1 != 0 {
 		part = bits.RotateLeft64(part, 8)
@@ -183,7 +186,8 @@ func join(acc, part, n uint64) uint64 {
 	return add64(acc, part)
 }
 
-// Sum returns the ones' complement sum of src, as CopySum does. It is not counted: nothing moves.
+// Sum returns the ones' complement sum of src, as CopySum does. Nothing is counted, as nothing
+// moves.
 func (c *Copier) Sum(src []Segment) (sum uint16, err error) {
 	defer Recover(&err)
 	s := cursor{segs: src}
@@ -198,7 +202,7 @@ func (c *Copier) Sum(src []Segment) (sum uint16, err error) {
 	}
 }
 
-// Write copies src, a slice of the caller's own, to dst until one of them ends.
+// Write copies src, a private slice, to dst until one of them ends.
 func (c *Copier) Write(dst []Segment, src []byte) (int, error) {
 	if len(dst) == 1 {
 		if n, err, done := c.behind(&dst[0], src[:min(len(src), int(dst[0].Len))], nil); done {
@@ -209,14 +213,15 @@ func (c *Copier) Write(dst []Segment, src []byte) (int, error) {
 	return int(n), err
 }
 
-// View calls f with the memory of seg in place, in order, in pieces of at most limit bytes, until f returns an error.
-// It is for engines (hash, fill), which f does not outlive; nothing is counted. A fault in f is guarded as in Copy.
+// View calls f with the memory of seg itself, in order, in pieces of at most limit bytes, until f
+// returns an error. It is for engines (hash, fill); f must not keep the slice. Nothing is counted.
+// A fault in f becomes an error, as in Copy.
 func (c *Copier) View(seg Segment, limit int, f func([]byte) error) (err error) {
 	defer Recover(&err)
 	if limit <= 0 {
 		return fmt.Errorf("%w: view in pieces of %d bytes", ErrBounds, limit)
 	}
-	b, err := seg.bytes(Read) // the caller that fills has translated for Write
+	b, err := seg.bytes(Read) // to fill, the caller has translated for Write
 	if err != nil {
 		return err
 	}

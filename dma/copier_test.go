@@ -10,8 +10,8 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// A copy between any segments is the copy of their bytes, its sum is that of the bytes, and each byte is counted
-// once, under the domains it went between.
+// Copying between any segments copies their bytes; its sum is the sum of the bytes; and each byte
+// is counted once, under the kinds of memory between which it moved.
 //
 // Invariant: dma: Each byte that is copied is counted by the kinds of memory it came from and went
 // to, and by GPU.
@@ -49,7 +49,7 @@ func TestCopyAgainstBytes(t *testing.T) {
 				r.mem[i] = r.mem[i-64] + byte(i)
 			}
 		}
-		half := rapid.IntRange(1, 2).Draw(t, "sources") // no overlap between source and destination regions
+		half := rapid.IntRange(1, 2).Draw(t, "sources") // source and destination regions do not overlap
 		draw := func(from, to int, name string) (segs []Segment) {
 			for range rapid.IntRange(0, 5).Draw(t, name) {
 				off := rapid.Uint64Range(0, size).Draw(t, "off")
@@ -82,7 +82,7 @@ func TestCopyAgainstBytes(t *testing.T) {
 		data := flat(src)
 		n := min(len(from), len(to))
 		want := snapshot(c.Counts())
-		// count adds what a copy between these places counts, and compares.
+		// count adds what a copy between these bytes should count, and compares.
 		count := func(to, from []byteAt) {
 			for i := range min(len(to), len(from)) {
 				gpu := to[i].gpu
@@ -95,8 +95,8 @@ func TestCopyAgainstBytes(t *testing.T) {
 				t.Fatal("counts differ")
 			}
 		}
-		// What the regions hold after b was copied to dst. Destinations may overlap each other: the
-		// later wins, as in a loop over bytes.
+		// model returns the regions' bytes after b was copied to dst. Destinations may overlap each
+		// other: the later one wins, as in a loop over bytes.
 		model := func(b []byte) map[*Region][]byte {
 			m := map[*Region][]byte{}
 			for _, r := range regions {
@@ -132,17 +132,17 @@ func TestCopyAgainstBytes(t *testing.T) {
 		holds("copy", copied)
 		count(to, from)
 		buf := make([]byte, rapid.IntRange(0, 600).Draw(t, "private"))
-		own := slices.Repeat([]byteAt{{Private, -1}}, len(buf))
+		private := slices.Repeat([]byteAt{{Private, -1}}, len(buf))
 		k, err := c.Read(buf, src)
 		if err != nil || k != min(len(buf), len(data)) || !bytes.Equal(buf[:k], flat(src)[:k]) {
 			t.Fatalf("Read: %d, %v", k, err)
 		}
-		count(own, from)
+		count(private, from)
 		k, err = c.Write(dst, buf)
 		if err != nil || k != min(len(buf), len(to)) {
 			t.Fatalf("Write: %d, %v", k, err)
 		}
-		count(to, own)
+		count(to, private)
 		both := append(bytes.Clone(buf), flat(src)...)
 		both = both[:min(len(both), len(to))]
 		copied = model(both)
@@ -150,7 +150,7 @@ func TestCopyAgainstBytes(t *testing.T) {
 			t.Fatalf("CopyBehind: %d of %d, %v", got, len(both), err)
 		}
 		holds("CopyBehind", copied)
-		count(to, slices.Concat(own, from))
+		count(to, slices.Concat(private, from))
 		if sum, err := c.Sum(dst); err != nil || sum != naiveSum(flat(dst)) {
 			t.Fatalf("Sum: %#x, %v", sum, err)
 		}

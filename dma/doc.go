@@ -1,45 +1,51 @@
-// Package dma is a guest's memory as a device sees it: files mapped once, address spaces of regions in them,
-// translation from I/O virtual addresses to places, and the one copier through which every byte moves.
+// Package dma is a guest's memory as a device sees it: files that are mapped once, address spaces
+// made of regions of files, translation from I/O virtual addresses to segments, and the one copier
+// through which every byte moves.
 //
-// A Segment is a place {region, offset, length}, not a slice: only this package turns one into bytes, so
-// bounds, byte counts by kind of memory, faults and (later) dirty pages are dealt with here and nowhere
-// else. Rings are the exception: a Pin hands out their memory, because its owner must use atomics on it.
+// A Segment is {region, offset, length}, not a slice: only this package turns one into bytes. So
+// bounds, byte counts by kind of memory, faults and (later) dirty pages are handled here and
+// nowhere else. Rings are the exception: a Pin exposes their memory, because its owner must use
+// atomics on it.
 //
-// Files owns the mappings: one mmap per file (FileID), counted, so a place in a file has one
-// address and one kind of memory however many spaces map it. A Space owns its table of regions, which is
-// immutable and replaced as a whole. A worker translates and copies between Enter and Leave;
-// Remove, RemoveRange, Replace and Close put the new table in place first and then wait for the
-// workers that were inside this space, so what a worker translated stays mapped until it leaves.
-// They wait once, however many regions go, and not at all if nobody is inside (Space.Waits counts).
-// Nobody waits in Enter. Removing from a space while inside it waits for itself forever.
+// Files owns the mappings: one mmap per file (FileID), reference-counted, so a byte of a file has
+// one address and one kind of memory however many spaces map it. A Space owns its table of regions;
+// a table is immutable, and a change replaces it as a whole. A worker translates and copies between
+// Enter and Leave. Remove, RemoveRange, Replace and Close first install the new table and then wait
+// until the workers inside the space have left, so a translated segment stays mapped until its
+// worker leaves. They wait once, however many regions they remove, and not at all if no worker is
+// inside (Space.Waits counts the waits). Enter never waits. A goroutine that removes from a space
+// while it is inside it deadlocks.
 //
-// The table is a tree whose nodes are shared by old and new: with n regions, of which a space has
-// MaxRegions at most, Add, Remove and a translation take O(log n) time, and each region of a range
-// O(log n) more, or all of them O(n). A change allocates at most 16 KiB for each region that it adds
-// or removes, most of it garbage at once, and RemoveRange of however many no more than 4 MiB; 65,535
-// regions hold less than 16 MiB.
+// The table is a tree; the old and the new table share nodes. With n regions (at most MaxRegions
+// per space), Add, Remove and a translation take O(log n) time; a range takes O(log n) more for
+// each of its regions, or O(n) for all. A change allocates at most 16 KiB for each region that it
+// adds or removes, most of it garbage at once, and RemoveRange at most 4 MiB for any
+// number; 65,535 regions occupy less than 16 MiB.
 //
-// The regions may be the entries of an IOTLB (Space.SetIOTLB). An address in none of them is then
-// ErrMiss, an answer of its own: the entry may be added, and the same call succeeds. One miss is
-// told at a time, for the first address that lacks: a range that n entries cover is translated at
+// The regions may be the entries of an IOTLB (Space.SetIOTLB). An address outside all of them is
+// then ErrMiss instead of ErrUnmapped: after the entry is added, the same call succeeds. An error
+// reports one miss, at the first missing address: a range that n entries cover is translated at
 // most n+1 times. The package asks no IOMMU and drops no entry; a Pin, and so each part of a ring,
 // must lie in one entry.
 //
-// No system call on a peer's descriptor waits for the peer. Files takes files of tmpfs, hugetlbfs and
-// of local disks only, and knows which is which without asking a server that may be behind one: 7
-// system calls, and a look at /proc/self/mountinfo for what is no memory. A disk has 2 s to answer
-// (ErrBlocked). A descriptor that may not even be closed stays open (Space.Discard), 64 of them in a
-// Space and those of one message; then the Space serves nobody any more (Space.DiscardErr).
+// No system call on a peer's descriptor waits for the peer. Files accepts only files of tmpfs,
+// hugetlbfs and local disks. It determines the file system without asking a server that may be
+// behind the file: by 7 system calls, and for files that are not memory by reading
+// /proc/self/mountinfo. A disk has 2 s to answer (ErrBlocked). A descriptor that cannot be closed
+// without asking a server stays open (Space.Discard): at most 64 per Space, plus the descriptors of one
+// message; then the Space's owner must stop serving (Space.DiscardErr).
 //
-// A peer may have a file mapped privately: its guest writes to copies of the file's pages, and the file has none of it.
-// A Space that knows its peer (SetPeer) looks, and such memory is not accessible (ErrNotShared). A look reads at most
-// 1 MiB of /proc/PID/maps; there are 64 at once, and 10 a second.
+// A peer may have mapped a file privately: then its guest writes to private copies of the file's
+// pages, and the file does not change. A Space that has its peer's pid (SetPeer) checks this, and
+// makes such memory inaccessible (ErrNotShared). A check reads at most 1 MiB of /proc/PID/maps; a
+// space may make 64 checks at once, and 10 a second.
 //
-// A peer may truncate a file under its mapping. Goroutines that touch mapped memory are started by Go, and the fault is
-// turned by Recover, which guards each call of the Copier, into a *FaultError that names the file: the file is dead
-// from then on, every Space that maps it is told (Faulted), and no other. A fault at any other address panics on.
+// A peer may truncate a file while it is mapped. Goroutines that touch mapped memory must be
+// started by Go; Recover, which guards each call of the Copier, turns the fault into a *FaultError
+// that names the file. From then on the file is dead, and every Space that maps it reports it
+// (Faulted); other spaces do not notice. A fault at any other address stays a panic.
 //
-// The package knows no rings, no packets and no protocol. Linux only.
+// The package is independent of rings, packets and protocols. Linux only.
 //
 // The package is API (README, Stability).
 package dma

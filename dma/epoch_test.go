@@ -11,7 +11,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// pending starts f, which has to wait, and returns a channel that is closed when it is done.
+// pending starts f, which must block, and returns a channel that is closed when f returns.
 func pending(t *testing.T, what string, f func() error) <-chan struct{} {
 	t.Helper()
 	done := make(chan struct{})
@@ -21,7 +21,7 @@ func pending(t *testing.T, what string, f func() error) <-chan struct{} {
 			t.Errorf("%s: %v", what, err)
 		}
 	}()
-	synctest.Wait() // until it is done or asleep
+	synctest.Wait() // until f has returned or blocks
 	select {
 	case <-done:
 		t.Fatalf("%s did not wait", what)
@@ -66,9 +66,9 @@ func TestRemoveWaitsForThoseInsideAndNobodyWaitsForIt(t *testing.T) {
 				segs := testkit.Must(s.Translate(nil, 0, page, Write))(t)
 				done := pending(t, c.name, func() error { return c.change(s) })
 
-				late := s.Enter() // not blocked by the one who waits, and does not hold it up
+				late := s.Enter() // does not block while a Remove waits, and does not delay the Remove
 				testkit.ErrorIs(t, testkit.Err(s.Translate(nil, 0, 1, Read)), ErrUnmapped, "after the change")
-				add(t, s, Map{IOVA: page, Size: page, FD: fd}) // neither is Add
+				add(t, s, Map{IOVA: page, Size: page, FD: fd}) // nor does Add block
 				testkit.NoError(t, testkit.Err(s.Translate(nil, page, 1, Read)))
 				testkit.NoError(t, testkit.Err(NewCopier().Write(segs, []byte("still mapped"))))
 				if isDone(done) {
@@ -109,7 +109,7 @@ func TestManyRemovesWaitAtOnce(t *testing.T) {
 			}()
 			done = append(done, gone)
 		}
-		for i, token := range tokens { // a Remove may wait for those who entered before its turn, never for fewer
+		for i, token := range tokens { // a Remove waits at least for the workers that entered before its turn
 			for _, gone := range done[i:] {
 				if isDone(gone) {
 					t.Fatalf("a Remove did not wait for worker %d", i)
@@ -134,8 +134,8 @@ func TestLeaveWithoutEnterPanics(t *testing.T) {
 	NewSpace("a", NewFiles()).Leave(0)
 }
 
-// Workers read through translations while regions come and go. A region that went too early is unmapped, and reading
-// it ends the test process; bytes of another region would be seen.
+// Workers read through translations while regions come and go. If a region is unmapped too early,
+// reading it ends the test process or returns bytes of another region.
 //
 // Invariant: dma: Removing a region waits for the workers inside, for nobody else, and holds nobody
 // up.
@@ -147,7 +147,7 @@ func TestWorkersReadWhatTheyTranslated(t *testing.T) {
 	maps := make([][]Map, len(spaces))
 	for k := range spaces {
 		for i := range uint64(regions) {
-			fd := memfd(t, page) // a file each: Remove unmaps it
+			fd := memfd(t, page) // a file for each region, so that Remove unmaps it
 			f := testkit.Must(files.Open(fd, page))(t)
 			r, _ := f.Region(0, page)
 			var b [page]byte

@@ -9,8 +9,8 @@ import (
 	"vnic.dev/vnic/dma"
 )
 
-// A worker moves bytes of one guest into GPU memory that another guest maps; the counter says that they went to a
-// registered buffer.
+// A worker copies bytes of one guest into GPU memory that another guest maps; the counters show
+// that they went to a registered buffer.
 func Example() {
 	files := dma.NewFiles()
 	ram, err := unix.MemfdCreate("ram", unix.MFD_CLOEXEC)
@@ -37,7 +37,7 @@ func Example() {
 	worker := dma.NewCopier()
 	counts := worker.Counts()
 	done := make(chan error)
-	dma.Go(func() { // a truncated file is an error here, not the end of the process
+	dma.Go(func() { // Go: a truncated file is an error here, not the end of the process
 		defer sender.Leave(sender.Enter())
 		defer receiver.Leave(receiver.Enter())
 		src, err := sender.Translate(nil, 0x2000, 1448, dma.Read)
@@ -61,7 +61,7 @@ func Example() {
 	// to host memory: 0
 }
 
-// must ends the program at an error.
+// must ends the program if there is an error.
 func must(err error) {
 	if err != nil {
 		log.Fatal(err)

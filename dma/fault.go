@@ -7,11 +7,11 @@ import (
 	"runtime/debug"
 )
 
-// ErrFault is what every *FaultError unwraps to.
+// ErrFault is wrapped by every *FaultError.
 var ErrFault = errors.New("memory fault")
 
-// FaultError says that a file could not be read or written through its mapping (SIGBUS): it was truncated, or there is
-// no memory for its pages.
+// FaultError means that a file could not be read or written through its mapping (SIGBUS): it was
+// truncated, or there is no memory for its pages.
 type FaultError struct {
 	File *File
 	Off  uint64 // in the file
@@ -26,8 +26,8 @@ func (e *FaultError) Error() string {
 // Unwrap returns ErrFault.
 func (e *FaultError) Unwrap() error { return ErrFault }
 
-// Go starts f on a goroutine on which a fault in mapped memory is a panic, which Recover turns into an error, and not
-// the end of the process. The caller waits for f in its own way.
+// Go starts f on a new goroutine where a fault in mapped memory is a panic that Recover turns into
+// an error; on other goroutines a fault ends the process. Go does not wait for f.
 func Go(f func()) {
 	go func() {
 		Guard()
@@ -35,13 +35,14 @@ func Go(f func()) {
 	}()
 }
 
-// Guard makes the calling goroutine one on which Recover works, for goroutines that somebody else starts. Enter does
-// so too; it costs a nanosecond.
+// Guard makes Recover work on the calling goroutine, for goroutines that Go did not start. Enter
+// calls it too; it costs a nanosecond.
 func Guard() { debug.SetPanicOnFault(true) } // per goroutine
 
-// Recover is deferred, as `defer dma.Recover(&err)`, by a function that touches mapped memory, on a goroutine started
-// by Go, marked by Guard, or inside a Space. If the function faults inside a mapped File, *err becomes the
-// *FaultError, the file is dead, and every space that maps it is told. Any other panic goes on.
+// Recover is deferred, as `defer dma.Recover(&err)`, by a function that touches mapped memory on a
+// goroutine that Go started, that called Guard, or that is inside a Space. If the function faults
+// inside a mapped File, Recover sets *err to the *FaultError, marks the file dead, and reports it
+// to every space that maps it. It re-raises any other panic.
 func Recover(err *error) {
 	v := recover()
 	if v == nil {
@@ -56,8 +57,8 @@ func Recover(err *error) {
 	panic(v)
 }
 
-// FaultAddr is the address of the fault in mapped memory that has panicked with v, as recover returns it, on a goroutine
-// as Recover has it; false: v is something else.
+// FaultAddr returns the address at which mapped memory faulted, from v, the value that recover
+// returned on a goroutine where Recover works; ok is false if v is no memory fault.
 func FaultAddr(v any) (addr uintptr, ok bool) {
 	e, ok := v.(interface {
 		runtime.Error
@@ -69,8 +70,8 @@ func FaultAddr(v any) (addr uintptr, ok bool) {
 	return e.Addr(), true
 }
 
-// markDead marks the file dead for a fault at off and tells the spaces that have it. All callers get
-// the first fault.
+// markDead marks the file dead after a fault at off, and reports it to the spaces that map the
+// file. All callers get the error of the first fault.
 func (f *File) markDead(off uint64) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -84,7 +85,7 @@ func (f *File) markDead(off uint64) error {
 	return fe
 }
 
-// reportFault closes Faulted.
+// reportFault records the fault and closes the channel that Faulted returned.
 func (s *Space) reportFault(fe *FaultError) {
 	s.faultMu.Lock()
 	defer s.faultMu.Unlock()
@@ -94,10 +95,10 @@ func (s *Space) reportFault(fe *FaultError) {
 	}
 }
 
-// clearFault opens a new Faulted if the file at fault is not mapped here any more. Under mu, so there
-// is no Add meanwhile.
+// clearFault makes a new Faulted channel if no dead file is mapped here any more. Under mu, so no
+// Add runs meanwhile.
 func (s *Space) clearFault() {
-	s.faultMu.Lock() // a file that dies after we looked at it waits here to report it
+	s.faultMu.Lock() // a file that dies from now on reports it after this function
 	defer s.faultMu.Unlock()
 	if s.fault == nil {
 		return
@@ -111,15 +112,15 @@ func (s *Space) clearFault() {
 	s.fault, s.faulted = nil, make(chan struct{})
 }
 
-// Faulted returns a channel that is closed once a file mapped here has faulted. When the file is gone from the space,
-// there is a new channel.
+// Faulted returns a channel that is closed once a file mapped here has faulted. After the file is
+// removed from the space, Faulted returns a new channel.
 func (s *Space) Faulted() <-chan struct{} {
 	s.faultMu.Lock()
 	defer s.faultMu.Unlock()
 	return s.faulted
 }
 
-// FaultErr returns the *FaultError of a file mapped here, or nil.
+// FaultErr returns the *FaultError of a file that is mapped here, or nil.
 func (s *Space) FaultErr() error {
 	s.faultMu.Lock()
 	defer s.faultMu.Unlock()

@@ -35,7 +35,7 @@ func closed(c <-chan struct{}) bool {
 	}
 }
 
-// twoGuests returns spaces with 1 MiB each at 0, and their descriptors.
+// twoGuests returns two spaces with 1 MiB each at address 0, and their file descriptors.
 func twoGuests(t *testing.T) (victim, healthy *Space, fd, healthyFD int) {
 	files := NewFiles()
 	victim, healthy = NewSpace("victim", files), NewSpace("healthy", files)
@@ -46,7 +46,7 @@ func twoGuests(t *testing.T) (victim, healthy *Space, fd, healthyFD int) {
 	return
 }
 
-// copyAll copies the whole of from to to, as a worker does.
+// copyAll copies all memory of one space to another, as a worker does.
 func copyAll(c *Copier, to, from *Space) error {
 	defer to.Leave(to.Enter())
 	defer from.Leave(from.Enter())
@@ -62,7 +62,7 @@ func copyAll(c *Copier, to, from *Space) error {
 	return err
 }
 
-// Invariant: dma: A file that was truncated is an error of the spaces that map it, and of no other.
+// Invariant: dma: Truncating a file is an error for the spaces that map it, and for no other space.
 func TestFileTruncatedUnderACopy(t *testing.T) {
 	for _, c := range []struct {
 		name string
@@ -124,9 +124,9 @@ func TestFileTruncatedUnderACopy(t *testing.T) {
 			testkit.ErrorIs(t, c.run(copier, victim, healthy), fe, "again")
 			testkit.ErrorIs(t, victim.Add(Map{IOVA: 1 << 30, Size: page, FD: fd}), ErrFault, "Add of a dead file")
 			testkit.ErrorIs(t, testkit.Err(victim.Pin(0, page)), ErrFault, "Pin of a dead file")
-			// Others go on, on the same copier.
+			// Other guests go on, on the same copier.
 			on(func() { testkit.NoError(t, copyAll(copier, healthy, healthy)) })
-			// The guest comes back with a whole file.
+			// The guest comes back with a complete file.
 			testkit.OK(t, victim.Close())
 			if closed(victim.Faulted()) || victim.FaultErr() != nil {
 				t.Error("an empty space is at fault")
@@ -138,7 +138,7 @@ func TestFileTruncatedUnderACopy(t *testing.T) {
 	}
 }
 
-// Invariant: dma: A file that was truncated is an error of the spaces that map it, and of no other.
+// Invariant: dma: Truncating a file is an error for the spaces that map it, and for no other space.
 func TestFaultIsToldToEverySpaceThatHasTheFile(t *testing.T) {
 	leakFree(t)
 	victim, healthy, fd, healthyFD := twoGuests(t)
@@ -162,7 +162,7 @@ func TestFaultIsToldToEverySpaceThatHasTheFile(t *testing.T) {
 			t.Errorf("%s: %v", s.Name(), s.FaultErr())
 		}
 	}
-	// The fault goes with the last region of the file.
+	// The space reports the fault until the last region of the file is removed.
 	if err := sharer.Remove(0, page); err != nil || !closed(sharer.Faulted()) {
 		t.Errorf("forgiven with the file still there: %v", err)
 	}
@@ -171,7 +171,7 @@ func TestFaultIsToldToEverySpaceThatHasTheFile(t *testing.T) {
 	}
 }
 
-// netstack's goroutines are not ours, and send: being inside a space is enough.
+// netstack's goroutines, which we do not start, send too: being inside a space must suffice.
 func TestEnterGuardsAnyGoroutine(t *testing.T) {
 	leakFree(t)
 	victim, healthy, fd, _ := twoGuests(t)
@@ -259,7 +259,8 @@ func TestOtherPanicsGoOn(t *testing.T) {
 // overlapEnv makes the test binary run faultInOverlap instead of the tests.
 const overlapEnv = "DMA_TEST_FAULT_IN_OVERLAP"
 
-// faultInOverlap faults in a copy to a place that begins inside its source, and then looks whether clear() works.
+// faultInOverlap faults while copying to a place that begins inside its source, and then checks
+// that clear() still works.
 func faultInOverlap() {
 	must := func(err error) {
 		if err != nil {

@@ -12,12 +12,14 @@ import (
 // ErrBadFile is returned by Files.Open and Space.Add for a descriptor that cannot be a guest's memory.
 var ErrBadFile = errors.New("bad memory file")
 
-// ErrClosed is returned by the copier for a place in a file that is not mapped any more: a Segment was kept too long.
+// ErrClosed is returned by the copier for a segment in a file that is no longer mapped: the caller
+// kept the Segment too long.
 var ErrClosed = errors.New("memory is no longer mapped")
 
-// A sparse file costs its owner nothing, but us address space (47 bits on amd64) and a mapping
-// (vm.max_map_count, 65530), which the Go heap needs as well. So one space cannot take what others
-// need, nor all of them what the process needs.
+// A sparse file costs its owner nothing, but it costs this process address space (47 bits on amd64)
+// and a mapping (vm.max_map_count, 65530), which the Go heap needs as well. These limits keep one
+// space from exhausting what other spaces need, and all spaces from exhausting what the process
+// needs.
 const (
 	maxFile       = 1 << 43 // bytes
 	maxSpaceBytes = 1 << 43
@@ -26,12 +28,12 @@ const (
 	maxFiles      = 16384
 )
 
-// Files is the registry of mapped files. Files of one process that are to know each other (the guests' and the GPUs')
-// are opened in one registry.
+// Files is the registry of mapped files. A file that several users share (guests' spaces, GPUs)
+// must be opened in one registry.
 type Files struct {
 	mu   sync.Mutex
 	open map[FileID]*File // under mu
-	size uint64           // under mu: sum of their sizes
+	size uint64           // under mu: sum of the files' sizes
 }
 
 // NewFiles returns an empty registry.
@@ -46,13 +48,15 @@ func (fs *Files) Len() int {
 	return len(fs.open)
 }
 
-// Open maps the file behind fd, whole, shared and writable, unless it is mapped already, and takes a reference. fd
-// stays the caller's and may be closed at once: the mapping keeps the inode. It is an ErrBadFile if fd is not open
-// for reading and writing, is no regular file (memfd, tmpfs, hugetlbfs or disk) of this machine, or is shorter than
-// need; ENOSPC if too much is mapped already. A file that has grown since it was mapped keeps its old size until its
-// last reference is closed.
+// Open maps the file behind fd, whole, shared and writable, unless it is already mapped, and takes
+// a reference. fd stays the caller's and may be closed at once: the mapping keeps the inode. The
+// error is ErrBadFile if fd is not open for reading and writing, is no regular file (memfd, tmpfs,
+// hugetlbfs or disk) of this machine, or is shorter than need; ENOSPC if too much is mapped
+// already. A file that has grown since it was mapped keeps its old size until its last reference is
+// closed.
 //
-// It waits for no server that is behind a file, and 2 s at the most for a disk: ErrBlocked then.
+// Open never waits for a server behind a file, and at most 2 s for a disk: then it returns
+// ErrBlocked.
 func (fs *Files) Open(fd int, need uint64) (*File, error) {
 	id, size, err := check(fd)
 	if err != nil {
@@ -61,7 +65,8 @@ func (fs *Files) Open(fd int, need uint64) (*File, error) {
 	return fs.openFor(nil, fd, id, size, need)
 }
 
-// openFor is Open for a Space, which hugetlbfs files are known in alone, of a file that check has looked at.
+// openFor is Open for a Space (or nil), of a file that check has examined. The id of a hugetlbfs
+// file is valid within one Space only.
 func (fs *Files) openFor(s *Space, fd int, id FileID, size, need uint64) (*File, error) {
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
@@ -101,29 +106,29 @@ func (fs *Files) openFor(s *Space, fd int, id FileID, size, need uint64) (*File,
 	return f, nil
 }
 
-// File is a file mapped once. Its methods may be called from any goroutine.
+// File is a file that is mapped once. Its methods may be called from any goroutine.
 type File struct {
 	files *Files
 	id    FileID
 	mem   []byte  // set by mapFile, never changed
 	base  uintptr // address of mem
 	refs  int     // under files.mu
-	fd    int     // under files.mu until it is set: of the file, by which Space.Occupied asks; -1: none
+	fd    int     // under files.mu until it is set: descriptor for Space.Occupied; -1: none
 
-	gpu  atomic.Int32             // -1 = none
-	node atomic.Int32             // 1 + the NUMA node whose RAM it is; 0 = not known
-	gone atomic.Pointer[gone]     // why mem must not be touched any more; nil while it may be
-	bufs atomic.Pointer[[]extent] // registered GPU buffers, sorted, disjoint and not touching; nil = none
+	gpu  atomic.Int32             // -1: none
+	node atomic.Int32             // 1 + the guest's NUMA node whose RAM the file is; 0: unknown
+	gone atomic.Pointer[gone]     // why mem must not be touched any more; nil: it may be
+	bufs atomic.Pointer[[]extent] // registered GPU buffers, sorted, disjoint and not adjacent; nil: none
 
 	mu         sync.Mutex
-	registered []extent       // under mu: as given to Register, sorted
-	spaces     map[*Space]int // under mu: who maps it, how often
+	registered []extent       // under mu: ranges as passed to Register, sorted
+	spaces     map[*Space]int // under mu: number of regions of the file in each space
 }
 
-// gone says why a file may not be touched.
+// gone is the reason why a file must not be touched.
 type gone struct {
 	err   error
-	fault *FaultError // nil if it was closed
+	fault *FaultError // nil if the file was closed
 }
 
 // Close drops the reference that Open took; the last one unmaps the file.
@@ -139,35 +144,36 @@ func (f *File) Close() {
 	switch {
 	case refs == 0:
 		f.gone.CompareAndSwap(nil, &gone{err: fmt.Errorf("file %v: %w", f, ErrClosed)})
-		f.unmap() // outside the lock: it takes a while for gigabytes, and others may open files
+		f.unmap() // outside the lock: gigabytes take a while, and other goroutines may open files
 		if f.fd >= 0 {
-			_ = unix.Close(f.fd) // of memory: it waits for nobody
+			_ = unix.Close(f.fd) // a file of memory: close does not block
 		}
 	case refs < 0:
-		panic("dma: File closed more often than opened") // our own bug: someone else's mapping would be gone
+		panic("dma: File closed more often than opened") // our own bug: the mapping may be another user's
 	}
 }
 
-// hold takes one more reference; the caller knows that there is one.
+// hold takes one more reference; the caller makes sure that there is one already.
 func (f *File) hold() {
 	f.files.mu.Lock()
 	f.refs++
 	f.files.mu.Unlock()
 }
 
-// Size returns the mapped size, which is the file's when it was opened first.
+// Size returns the mapped size: the file's size when it was first opened.
 func (f *File) Size() uint64 { return uint64(len(f.mem)) }
 
 // String returns the file's device and inode.
 func (f *File) String() string { return f.id.String() }
 
-// Dead reports whether a fault was seen in the file. It stays dead until its last reference is closed.
+// Dead reports whether a fault was seen in the file. A dead file stays dead until its last
+// reference is closed.
 func (f *File) Dead() bool {
 	g := f.gone.Load()
 	return g != nil && g.fault != nil
 }
 
-// usable returns why the file must not be touched, or nil.
+// usable returns the reason why the file must not be touched, or nil.
 func (f *File) usable() error {
 	if g := f.gone.Load(); g != nil {
 		return g.err
@@ -175,8 +181,8 @@ func (f *File) usable() error {
 	return nil
 }
 
-// Region returns [off, off+n) of the file as a region of no space, for whoever works on the file itself (engines). It
-// is good as long as the caller's reference.
+// Region returns [off, off+n) of the file as a region outside any space, for users of the file
+// itself (engines). The region is valid while the caller holds its reference to the file.
 func (f *File) Region(off, n uint64) (*Region, error) {
 	if off > f.Size() || n > f.Size()-off {
 		return nil, fmt.Errorf("%w: file %v: [%#x, +%#x) of %#x bytes", ErrBounds, f, off, n, f.Size())

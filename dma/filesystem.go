@@ -13,21 +13,23 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrBlocked is the cause of an error about a descriptor whose file system did not answer a system call in time.
+// ErrBlocked is the cause of an error if a descriptor's file system did not answer a system call in
+// time.
 var ErrBlocked = errors.New("the file system does not answer")
 
-// localFileSystems are those that answer system calls and page faults out of this machine's memory
-// and disks, as /proc/self/mountinfo names them. All others are refused, because what they ask may
-// be a server of the peer's own, which never answers: FUSE, network file systems, and overlayfs as
-// well, whose layers may be FUSE. (mountinfo names an overlay's layers, but by paths that were looked
-// up when and where it was mounted: what lies there cannot be told.) ramfs and others that number
-// their inodes with 32 bits are not in the list either, see FileID.
+// localFileSystems are the file systems that answer system calls and page faults from this
+// machine's memory and disks, by their names in /proc/self/mountinfo. All others are refused,
+// because they may ask a server of the peer that never answers: FUSE, network file systems, and
+// overlayfs too, whose layers may be FUSE. (mountinfo names an overlay's layers, but by paths as of
+// when and where it was mounted; they may lead elsewhere now.) ramfs and others that number their
+// inodes with 32 bits are not in the list either, see FileID.
 var localFileSystems = []string{"bcachefs", "btrfs", "devtmpfs", "exfat", "ext2", "ext3", "ext4", "f2fs", "hugetlbfs",
 	"jfs", "nilfs2", "ntfs3", "reiserfs", "tmpfs", "vfat", "xfs", "zfs"}
 
-// isLocal makes sure, without asking a server, that none is behind fd. The system calls here are
-// answered by the kernel alone: statx(2), fstat(2), fstatfs(2), and close(2) as well, of a file on
-// FUSE wait for its server, and no signal ends that (fs/fuse/dev.c, request_wait_answer).
+// isLocal returns an error if a server may be behind fd, and asks no server to find out. The kernel
+// alone answers the system calls made here. In contrast statx(2), fstat(2), fstatfs(2) and even
+// close(2) of a file on FUSE wait for its server, and no signal ends the wait (fs/fuse/dev.c,
+// request_wait_answer).
 func isLocal(fd int) error {
 	// Only files of tmpfs and hugetlbfs, memfds among them, have seals (mm/memfd.c, memfd_file_seals_ptr).
 	switch _, err := unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0); {
@@ -41,7 +43,7 @@ func isLocal(fd int) error {
 		return err
 	}
 	if !strings.HasPrefix(name, "/") && !strings.HasPrefix(name, "(unreachable)") {
-		return nil // a pipe, a socket, an anon_inode (fs/d_path.c: what has a path has a slash)
+		return nil // a pipe, a socket, an anon_inode (fs/d_path.c: a file with a path has a slash)
 	}
 	mount, err := mountOf(fd)
 	if err != nil {
@@ -55,14 +57,15 @@ func isLocal(fd int) error {
 	return checkMount(f, mount)
 }
 
-// isOpen: F_GET_SEALS of a descriptor that was opened with O_PATH is EBADF as well.
+// isOpen reports whether fd is open. F_GETFD tells, whereas F_GET_SEALS also gives EBADF for a
+// descriptor opened with O_PATH.
 func isOpen(fd int) bool {
 	_, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0)
 	return err == nil
 }
 
-// mountOf returns the identifier of the mount that fd was opened through. (statx has it too, but asks
-// the file system for the rest of its answer.)
+// mountOf returns the identifier of the mount through which fd was opened. (statx returns it too,
+// but asks the file system for the rest of its answer.)
 func mountOf(fd int) (string, error) {
 	info, err := os.ReadFile(fmt.Sprintf("/proc/self/fdinfo/%d", fd))
 	if err != nil {
@@ -76,13 +79,14 @@ func mountOf(fd int) (string, error) {
 	return "", errors.New("/proc/self/fdinfo has no mnt_id")
 }
 
-// checkMount refuses a mount that is not of a local file system, or not in the list.
+// checkMount returns an error if the mount is not of a local file system, or is not listed in
+// mountinfo.
 func checkMount(mountinfo io.Reader, mount string) error {
 	lines := bufio.NewScanner(mountinfo)
-	lines.Buffer(nil, 1<<20) // an overlay's options are a page each at the most, and mount points paths
+	lines.Buffer(nil, 1<<20) // an overlay's options are at most a page each, and mount points are paths
 	for lines.Scan() {
-		// proc_pid_mountinfo(5): identifier, ..., and behind a single hyphen the type of the file system. No field has
-		// a space in it, and the hyphen comes after the sixth.
+		// proc_pid_mountinfo(5): identifier, ..., and after a single hyphen the type of the file
+		// system. No field contains a space, and the hyphen comes after at least six fields.
 		f := strings.Fields(lines.Text())
 		if len(f) < 7 || f[0] != mount {
 			continue
@@ -104,21 +108,23 @@ func checkMount(mountinfo io.Reader, mount string) error {
 		"use a memfd, or a file in /dev/shm", mount)
 }
 
-// statLimit is how long a file system may take to say what a file is.
+// statLimit is how long a file system may take to answer statx.
 const statLimit = 2 * time.Second
 
-// statFile asks the file system for what a FileID is made of, the mode and the size. A test replaces it.
+// statFile asks the file system for the fields of a FileID, the mode and the size. A test replaces
+// it.
 var statFile = func(fd int, st *unix.Statx_t) error {
 	return unix.Statx(fd, "", unix.AT_EMPTY_PATH|unix.AT_STATX_DONT_SYNC, unix.STATX_BASIC_STATS|unix.STATX_BTIME, st)
 }
 
-// stat is statFile, in time. A disk that does not answer costs its Space a goroutine and a
-// descriptor, which end when it does; the peer's connection ends with ErrBlocked.
+// stat calls statFile and waits at most statLimit. A disk that does not answer costs a goroutine
+// and a descriptor, which are released when it does answer; the caller gets ErrBlocked, which ends
+// the peer's connection.
 func stat(fd int) (st unix.Statx_t, err error) {
 	if _, err := unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0); err == nil { // memory
 		return st, statFile(fd, &st)
 	}
-	own, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0) // fd is another file's once the caller has gone on
+	dup, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0) // the caller may close fd meanwhile
 	if err != nil {
 		return st, err
 	}
@@ -129,8 +135,8 @@ func stat(fd int) (st unix.Statx_t, err error) {
 	done := make(chan answer, 1)
 	go func() {
 		var a answer
-		a.err = statFile(own, &a.st)
-		_ = unix.Close(own)
+		a.err = statFile(dup, &a.st)
+		_ = unix.Close(dup)
 		done <- a
 	}()
 	limit := time.NewTimer(statLimit)
@@ -143,21 +149,22 @@ func stat(fd int) (st unix.Statx_t, err error) {
 	}
 }
 
-// A FileID tells files apart that are there at the same time.
+// A FileID identifies a file among all files that exist at the same time.
 //
-// Device and inode are not enough: hugetlbfs numbers its inodes with 32 bits, which every pipe uses
-// up as well, so a peer can wait until its own file has the number of another guest's. Nothing else
-// of such a file is beyond its owner's reach (its times are those of its last change, its size is
-// what it was made), so hugetlbfs files are known within one Space only. All others have a time of birth
-// (tmpfs since Linux 5.18), which nobody can set, or inode numbers that do not come again.
+// Device and inode are not enough: hugetlbfs numbers its inodes with 32 bits, from a counter that
+// every pipe advances as well, so a peer can wait until its own file gets the number of another
+// guest's. The owner of such a file controls everything else about it (its times change with its
+// last write, its size is chosen at creation). So the FileID of a hugetlbfs file is valid within
+// one Space only. All other accepted files have a time of birth, which cannot be set (tmpfs since
+// Linux 5.18), or inode numbers that are not reused.
 type FileID struct {
 	dev, ino  uint64
-	birth     int64 // ns since 1970; 0 if the file system does not know
+	birth     int64 // ns since 1970; 0 if the file system has none
 	hugetlbfs bool
-	space     *Space // of a hugetlbfs file: the one that knows it
+	space     *Space // of a hugetlbfs file: the Space in which the id is valid
 }
 
-// in is the identity of the file to a Space.
+// in returns the file's identity within a Space.
 func (id FileID) in(s *Space) FileID {
 	if id.hugetlbfs {
 		id.space = s
@@ -167,14 +174,14 @@ func (id FileID) in(s *Space) FileID {
 
 func (id FileID) String() string { return fmt.Sprintf("%d:%d", id.dev, id.ino) }
 
-// FileIDOf tells which file fd is, of those that can be a guest's memory. Errors are those of Files.Open. It asks no
-// server for it.
+// FileIDOf returns the identity of the file behind fd, if it can be a guest's memory. It returns
+// the same errors as Files.Open. It asks no server.
 func FileIDOf(fd int) (FileID, error) {
 	id, _, err := check(fd)
 	return id, err
 }
 
-// check looks at fd before anything is mapped.
+// check examines fd before anything is mapped.
 func check(fd int) (id FileID, size uint64, err error) {
 	if err := isLocal(fd); err != nil {
 		return id, 0, fmt.Errorf("%w: fd %d: %w", ErrBadFile, fd, err)
@@ -201,7 +208,7 @@ func check(fd int) (id FileID, size uint64, err error) {
 	if st.Size == 0 || st.Size > maxFile {
 		return id, 0, fmt.Errorf("%w: file %v: size %d", ErrBadFile, id, st.Size)
 	}
-	if _, err := unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0); err == nil { // tmpfs or hugetlbfs, which ask nobody
+	if _, err := unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0); err == nil { // tmpfs or hugetlbfs: no server
 		var vfs unix.Statfs_t
 		if err := unix.Fstatfs(fd, &vfs); err != nil {
 			return id, 0, fmt.Errorf("%w: fd %d: %w", ErrBadFile, fd, err)
@@ -211,25 +218,25 @@ func check(fd int) (id FileID, size uint64, err error) {
 	return id, st.Size, nil
 }
 
-// maxKept is how many descriptors a Space keeps that may not be closed.
+// maxKept is how many descriptors a Space may have left open in Discard.
 const maxKept = 64
 
-// Discard closes a descriptor that a peer has sent, unless a server might be asked: the last thing that
-// a process may do with a file on FUSE is to close it, since that waits for the server, and neither
-// a signal nor exit_group(2) ends the wait (fs/fuse/file.c, fuse_flush). Such a descriptor is kept open
-// until the process ends, when Linux 6.2 and newer do not wait. DiscardErr counts them.
+// Discard closes a descriptor that a peer has sent, unless a server may be behind it: closing a
+// file on FUSE waits for the server, and neither a signal nor exit_group(2) ends the wait
+// (fs/fuse/file.c, fuse_flush). Such a descriptor stays open until the process ends (Linux 6.2 and
+// newer do not wait then). DiscardErr counts them.
 func (s *Space) Discard(fd int) {
 	switch err := isLocal(fd); {
 	case fd < 0:
 	case err == nil:
-		_ = unix.Close(fd) // of a descriptor that is ours: EIO at worst, and gone all the same
+		_ = unix.Close(fd) // at worst EIO, and the descriptor is closed all the same
 	default:
 		s.kept.Add(1)
 	}
 }
 
-// DiscardErr is an error, ErrBadFile, once Discard keeps more descriptors than a process can afford for one device:
-// its owner then serves nobody any more.
+// DiscardErr returns an error, ErrBadFile, once Discard has left more descriptors open than a
+// process can afford for one device: the owner must then stop serving.
 func (s *Space) DiscardErr() error {
 	if n := s.kept.Load(); n > maxKept {
 		return fmt.Errorf("space %s: %w: %d descriptors came that nobody may close, as a server might be asked, which need "+

@@ -12,7 +12,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// Which file systems are taken: those of which it is known that no server is asked.
+// Only file systems that ask no server are accepted.
 func TestMountsThatAreLocal(t *testing.T) {
 	for kind, want := range map[string]string{
 		"tmpfs": "", "ext4": "", "xfs": "", "btrfs": "", "hugetlbfs": "", "zfs": "", "devtmpfs": "",
@@ -45,7 +45,7 @@ func TestMountsThatAreLocal(t *testing.T) {
 	}
 }
 
-// This machine's own files, as the kernel describes them.
+// Files of this machine, as the kernel describes them.
 func TestDescriptorsThatAreLocal(t *testing.T) {
 	r, w, err := os.Pipe()
 	testkit.OK(t, err)
@@ -62,11 +62,11 @@ func TestDescriptorsThatAreLocal(t *testing.T) {
 	testkit.ErrorSays(t, isLocal(int(proc.Fd())), "on proc, where a server may be asked")
 }
 
-// A disk that does not answer holds nobody up.
+// A disk that does not answer does not block other users.
 //
 // Invariant: dma: A file whose file system does not answer is refused in time.
 func TestBlockedFileSystem(t *testing.T) {
-	pipe := [2]int{} // no memory, so it is asked apart
+	pipe := [2]int{} // not a memory file, so it is asked on a goroutine
 	testkit.OK(t, unix.Pipe2(pipe[:], unix.O_CLOEXEC))
 	defer unix.Close(pipe[0])
 	defer unix.Close(pipe[1])
@@ -81,11 +81,11 @@ func TestBlockedFileSystem(t *testing.T) {
 		if _, err := files.Open(pipe[0], 1); !errors.Is(err, ErrBlocked) || !errors.Is(err, ErrBadFile) {
 			t.Errorf("%v", err)
 		}
-		close(answer) // what waits ends
+		close(answer) // ends the goroutine that waits
 	})
 }
 
-// A descriptor that nobody may close is counted; others are closed.
+// Discard counts a descriptor that must not be closed; it closes others.
 func TestDiscard(t *testing.T) {
 	s := NewSpace("guest", NewFiles())
 	fd := testkit.Must(unix.Dup(memfd(t, 1)))(t)
@@ -93,7 +93,7 @@ func TestDiscard(t *testing.T) {
 	testkit.ErrorIs(t, testkit.Err(unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0)), unix.EBADF)
 	s.Discard(-1)
 	testkit.OK(t, s.DiscardErr())
-	proc := testkit.Must(os.Open("/proc/self/stat"))(t) // stands for one on FUSE
+	proc := testkit.Must(os.Open("/proc/self/stat"))(t) // stands for a file on FUSE
 	defer proc.Close()
 	for range maxKept {
 		s.Discard(int(proc.Fd()))
@@ -104,10 +104,10 @@ func TestDiscard(t *testing.T) {
 	testkit.OK(t, testkit.Err(unix.FcntlInt(proc.Fd(), unix.F_GETFD, 0)))
 }
 
-// Nobody makes a file that is taken for another guest's: numbers of inodes come again, times of
-// birth do not, and hugetlbfs, which has none, is not shared.
+// A peer cannot make a file that passes for another guest's: inode numbers are reused, times of
+// birth are not, and a hugetlbfs file, which has none, is known in one space only.
 //
-// Invariant: dma: A file is known again by its time of birth also, or in one space only.
+// Invariant: dma: A file is identified by its birth time too, or it is known in one space only.
 func TestFilesAreToldApart(t *testing.T) {
 	a, b := NewSpace("a", NewFiles()), NewSpace("b", NewFiles())
 	id := testkit.Must(FileIDOf(memfd(t, 4096)))(t)

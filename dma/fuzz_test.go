@@ -12,15 +12,15 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// modelPage is what one page of the fuzzed space should be.
+// modelPage is the expected state of one page of the fuzzed space.
 type modelPage struct {
 	mapped, ro, none bool
 	file, page       int // of the file
-	region           int // which Add made it
+	region           int // number of the Add that mapped it
 }
 
-// FuzzSpace plays operations against a space and against an array of pages. The window lies at the
-// bottom and at the top of the address space by turns: there the arithmetic may wrap.
+// FuzzSpace plays operations on a space and on an array of pages. The window lies alternately at
+// the bottom and at the top of the address space, where the arithmetic may wrap.
 //
 // Invariant: dma: A translation stays inside its regions, and asks for the right to them.
 func FuzzSpace(f *testing.F) {
@@ -61,10 +61,11 @@ func FuzzSpace(f *testing.F) {
 			ops = ops[1:]
 			return int(b)
 		}
-		// arg reads a map: start, pages, file and its page, flags. It returns what Add should say.
+		// arg reads a map from the input: start, pages, file, page in the file, flags. It also
+		// returns the error that Add should return.
 		arg := func(m *[window]modelPage) (Map, error) {
-			start, n, file, at, flags := next()%window, next()%(filePages+2), next()%files, next()%filePages, next()
-			x := Map{IOVA: base + uint64(start*page), Size: uint64(n * page), FD: fds[file], FileOffset: uint64(at * page),
+			start, n, file, from, flags := next()%window, next()%(filePages+2), next()%files, next()%filePages, next()
+			x := Map{IOVA: base + uint64(start*page), Size: uint64(n * page), FD: fds[file], FileOffset: uint64(from * page),
 				ReadOnly: flags&1 != 0, NoAccess: flags&6 == 6}
 			switch {
 			case n == 0:
@@ -75,7 +76,7 @@ func FuzzSpace(f *testing.F) {
 				x.Size = uint64((window - start) * page)
 				n = window - start
 			}
-			if !x.NoAccess && at+n > filePages {
+			if !x.NoAccess && from+n > filePages {
 				return x, ErrBadFile
 			}
 			for i := start; i < start+n; i++ {
@@ -85,7 +86,7 @@ func FuzzSpace(f *testing.F) {
 			}
 			adds++
 			for i := start; i < start+n; i++ {
-				m[i] = modelPage{true, x.ReadOnly, x.NoAccess, file, at + i - start, adds}
+				m[i] = modelPage{true, x.ReadOnly, x.NoAccess, file, from + i - start, adds}
 			}
 			return x, nil
 		}
@@ -174,7 +175,8 @@ func FuzzSpace(f *testing.F) {
 
 func tagOf(file, off int) byte { return byte(file*101 + off/4096*17 + off*3) }
 
-// checkTranslate also asks a Translator that has seen all that was asked before, whatever has been mapped since.
+// checkTranslate also asks a Translator that has answered all earlier questions, whatever was
+// mapped since.
 func checkTranslate(t *testing.T, s *Space, tr *Translator, c *Copier, model *[64]modelPage, base uint64, off, n int,
 	a Access) {
 	defer s.Leave(s.Enter())

@@ -28,7 +28,7 @@ func truncate(t testing.TB, fd int, size int64) {
 	testkit.OK(t, unix.Ftruncate(fd, size))
 }
 
-// leakFree fails the test if, at its end, other descriptors are open than now, or files are mapped.
+// leakFree fails the test if at its end other descriptors are open than now, or files are mapped.
 func leakFree(t testing.TB) {
 	t.Helper()
 	testkit.CheckFDs(t)
@@ -41,7 +41,7 @@ func leakFree(t testing.TB) {
 	})
 }
 
-// guestSpace returns an empty space that is closed with the test, which leaves nothing.
+// guestSpace returns an empty space that is closed with the test; the test fails if anything leaks.
 func guestSpace(t testing.TB) *Space {
 	t.Helper()
 	leakFree(t)
@@ -50,7 +50,8 @@ func guestSpace(t testing.TB) *Space {
 	return s
 }
 
-// openFile maps a new file of size bytes until the end of the test, which leaves nothing.
+// openFile maps a new file of size bytes until the end of the test; the test fails if anything
+// leaks.
 func openFile(t testing.TB, size int64) *File {
 	t.Helper()
 	leakFree(t)
@@ -59,7 +60,7 @@ func openFile(t testing.TB, size int64) *File {
 	return f
 }
 
-// add maps m and fails the test if it cannot.
+// add maps m and fails the test on an error.
 func add(t testing.TB, s *Space, m Map) {
 	t.Helper()
 	testkit.OK(t, s.Add(m))

@@ -9,21 +9,21 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// mappings lists every mapped file of the process by address, for the fault path: a fault comes with an address only.
-// Its lock is a leaf, and no mapped memory is touched under it.
+// mappings lists every mapped file of the process by address: a fault reports only an address. Its
+// lock is a leaf, and no mapped memory is touched under it.
 var mappings struct {
 	mu    sync.Mutex
 	files []*File // sorted by base, disjoint
 }
 
-// mapFile maps size bytes of fd, shared and writable, and lists f under their address.
+// mapFile maps size bytes of fd, shared and writable, and adds f to mappings.
 func (f *File) mapFile(fd int, size int) error {
 	mem, err := unix.Mmap(fd, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
 	if err != nil {
 		return err
 	}
 	f.mem = mem
-	f.base = uintptr(unsafe.Pointer(unsafe.SliceData(mem))) // a number to compare fault addresses with, never cast back
+	f.base = uintptr(unsafe.Pointer(unsafe.SliceData(mem))) // compared with fault addresses, never cast back
 	mappings.mu.Lock()
 	defer mappings.mu.Unlock()
 	i, _ := slices.BinarySearchFunc(mappings.files, f.base, byBase)
@@ -31,7 +31,7 @@ func (f *File) mapFile(fd int, size int) error {
 	return nil
 }
 
-// unmap takes f off the list and unmaps it. The slice header stays in the regions that point into it; the copier
+// unmap removes f from mappings and unmaps it. Regions still hold slices of the memory; the copier
 // refuses a file that is not mapped any more.
 func (f *File) unmap() {
 	mappings.mu.Lock()
@@ -39,10 +39,10 @@ func (f *File) unmap() {
 		mappings.files = slices.Delete(mappings.files, i, i+1)
 	}
 	mappings.mu.Unlock()
-	_ = unix.Munmap(f.mem) // fails only for a range that is not a mapping
+	_ = unix.Munmap(f.mem) // fails only for a range that is not mapped
 }
 
-// fileAt returns the file that is mapped at addr and the offset there, or nil.
+// fileAt returns the file that is mapped at addr and the offset of addr in it, or nil.
 func fileAt(addr uintptr) (*File, uint64) {
 	mappings.mu.Lock()
 	defer mappings.mu.Unlock()

@@ -5,22 +5,23 @@ import (
 	"sync/atomic"
 )
 
-// MemKind says what kind of memory a byte lies in. It comes from the file behind the byte, never from an address.
+// MemKind is the kind of memory that a byte lies in. It depends on the file behind the byte, never
+// on its address.
 type MemKind uint8
 
 // The kinds of memory.
 const (
-	Private     MemKind = iota // a slice of the caller's own (header copies): neither guest nor GPU memory
-	Host                       // guest RAM, or process memory that stands for host RAM (bounce)
+	Private     MemKind = iota // a private slice of the caller (header copies): neither guest nor GPU memory
+	Host                       // guest RAM, or process memory in the role of host RAM (bounce buffers)
 	GPUFile                    // a GPU's file, outside every registered buffer
-	GPU                        // inside a registered GPU buffer: the only one that counts as device memory
+	GPU                        // inside a registered GPU buffer: only this counts as device memory
 	Wire                       // buffers of the wire (delay line, gateway)
-	NumMemKinds                // how many there are
+	NumMemKinds                // the number of kinds
 )
 
 var memKindNames = [NumMemKinds]string{Private: "private", Host: "host", GPUFile: "gpu-file", GPU: "gpu", Wire: "wire"}
 
-// String returns the name as counters spell it.
+// String returns the name that counters use.
 func (d MemKind) String() string {
 	if d < NumMemKinds {
 		return memKindNames[d]
@@ -28,17 +29,19 @@ func (d MemKind) String() string {
 	return "domain-" + strconv.Itoa(int(d))
 }
 
-// MaxGPUs is how many GPUs are told apart by Counts; GPU ids are below it.
+// MaxGPUs is how many GPUs Counts can distinguish; GPU ids are below it.
 const MaxGPUs = 64
 
-// Counts holds the bytes that one Copier moved. The copier's goroutine writes, anyone reads.
+// Counts holds the numbers of bytes that one Copier copied. The copier's goroutine writes; any
+// goroutine reads.
 type Counts struct {
-	bytes [NumMemKinds][NumMemKinds][MaxGPUs + 1]atomic.Uint64 // last index: gpu + 1, 0 = none
-	_     [64]byte                                             // keeps the next object off the last line
+	bytes [NumMemKinds][NumMemKinds][MaxGPUs + 1]atomic.Uint64 // last index: gpu + 1; 0: no GPU
+	_     [64]byte                                             // keeps the next object off the last cache line
 }
 
-// Bytes returns how many bytes went from src to dst. gpu is the GPU of the destination if that is GPU memory, else the
-// GPU of the source; -1 asks for the bytes that touched no GPU. An index out of range counts nothing.
+// Bytes returns how many bytes were copied from src to dst. gpu is the destination's GPU if dst is
+// GPU memory, else the source's; -1 asks for the bytes that touched no GPU. For an index out of
+// range the result is 0.
 func (c *Counts) Bytes(src, dst MemKind, gpu int) uint64 {
 	if src >= NumMemKinds || dst >= NumMemKinds || gpu < -1 || gpu >= MaxGPUs {
 		return 0
@@ -46,7 +49,7 @@ func (c *Counts) Bytes(src, dst MemKind, gpu int) uint64 {
 	return c.bytes[src][dst][gpu+1].Load()
 }
 
-// Total returns how many bytes went from src to dst, whatever the GPU.
+// Total returns how many bytes were copied from src to dst, over all GPUs.
 func (c *Counts) Total(src, dst MemKind) uint64 {
 	var n uint64
 	for gpu := -1; gpu < MaxGPUs; gpu++ {

@@ -1,14 +1,16 @@
 package dma
 
-// MaxNodes is how many NUMA nodes of a guest are told apart.
+// MaxNodes is how many NUMA nodes of a guest are distinguished.
 const MaxNodes = 8
 
-// nodeRegions is how many regions a space has at most in which nodes are looked for: RAM is a few.
+// nodeRegions is the largest number of regions with which a space looks for nodes: RAM is a few
+// regions.
 const nodeRegions = 256
 
-// SetNodes says that the guest has n NUMA nodes with RAM, each a file of its own, in the order of their addresses, as
-// QEMU lays them out. From when as many files are mapped that are no GPU's, segments in them have a Node; with any
-// other number, or with addresses that an IOMMU translates (SetIOTLB), nothing is known. n above MaxNodes is as 0.
+// SetNodes declares that the guest has n NUMA nodes with RAM, each a file of its own, in the order
+// of their addresses, as QEMU lays them out. Once exactly n files that are no GPU's are mapped,
+// segments in them have a Node. With any other number of files, or if an IOMMU translates the
+// addresses (SetIOTLB), the nodes stay unknown. n above MaxNodes is treated as 0.
 func (s *Space) SetNodes(n int) {
 	if n < 0 || n > MaxNodes {
 		n = 0
@@ -19,10 +21,10 @@ func (s *Space) SetNodes(n int) {
 	s.tellNodes()
 }
 
-// Nodes is what SetNodes said, 0 at first.
+// Nodes returns the number passed to SetNodes, 0 before.
 func (s *Space) Nodes() int { return int(s.nodes.Load()) }
 
-// tellNodes notes of files which node's RAM they are, once all are there. Under mu.
+// tellNodes sets each file's node once all nodes' files are mapped. Under mu.
 func (s *Space) tellNodes() {
 	n := int(s.nodes.Load())
 	if n == 0 || s.count > nodeRegions || s.iotlb.Load() {

@@ -6,7 +6,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// nodeAt is the node of what is at an address.
+// nodeAt returns the node of the memory at an address.
 func nodeAt(t *testing.T, s *Space, iova uint64) int {
 	t.Helper()
 	defer s.Leave(s.Enter())
@@ -15,8 +15,9 @@ func nodeAt(t *testing.T, s *Space, iova uint64) int {
 	return segs[0].Node()
 }
 
-// Each node's RAM is a file, in the order of addresses, whatever the order in which they are mapped; GPUs' are none.
-// With another number of files nothing is known, and what is known of a file stays.
+// Each node's RAM is a file; nodes are numbered by address, in whatever order the files are mapped.
+// GPUs' files are no nodes. With another number of files no node is found, and nodes found earlier
+// stay.
 func TestNodesAreFilesInTheirOrder(t *testing.T) {
 	leakFree(t)
 	files := NewFiles()
@@ -27,22 +28,22 @@ func TestNodesAreFilesInTheirOrder(t *testing.T) {
 	gpu := testkit.Must(files.Open(fds[2], size))(t)
 	defer gpu.Close()
 	gpu.SetGPU(3)
-	at := []uint64{0, 1 << 30, 2 << 30}
+	addrs := []uint64{0, 1 << 30, 2 << 30}
 	add := func(iova uint64, fd int, off uint64) {
 		testkit.OK(t, s.Add(Map{IOVA: iova, Size: size, FD: fd, FileOffset: off}))
 	}
 	s.SetNodes(2)
-	add(at[2], fds[2], 0)
-	add(at[1], fds[1], 0)
-	testkit.Equal(t, "of one file", nodeAt(t, s, at[1]), -1)
-	add(at[0], fds[0], 0)
-	add(3<<30, fds[0], size) // the rest of node 0's, above
-	for i, want := range map[uint64]int{at[0]: 0, at[1]: 1, at[2]: -1, 3 << 30: 0} {
+	add(addrs[2], fds[2], 0)
+	add(addrs[1], fds[1], 0)
+	testkit.Equal(t, "of one file", nodeAt(t, s, addrs[1]), -1)
+	add(addrs[0], fds[0], 0)
+	add(3<<30, fds[0], size) // the rest of node 0, at a higher address
+	for i, want := range map[uint64]int{addrs[0]: 0, addrs[1]: 1, addrs[2]: -1, 3 << 30: 0} {
 		testkit.Equal(t, "node", nodeAt(t, s, i), want)
 	}
 	add(4<<30, memfd(t, size), 0)
 	testkit.Equal(t, "a third file", nodeAt(t, s, 4<<30), -1)
-	testkit.Equal(t, "the second, beside a third", nodeAt(t, s, at[1]), 1)
+	testkit.Equal(t, "the second, beside a third", nodeAt(t, s, addrs[1]), 1)
 
 	plain := NewSpace("other", files)
 	defer plain.Close()

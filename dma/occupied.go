@@ -6,12 +6,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// maxCountedFiles is how many files a Space has at most whose memory is counted: each costs a descriptor.
+// maxCountedFiles is how many files a Space that counts memory may map: each costs a descriptor.
 const maxCountedFiles = 32
 
-// CountMemory makes the space keep a descriptor of each file of memory that is mapped from now on, 32 at most, so that
-// Occupied can ask what these files occupy. It is called while nothing is mapped: before the first Map, and whenever
-// another peer begins to use the space, as it also forgets the files that were unmapped.
+// CountMemory makes the space keep a descriptor of each memory file that is mapped from now on, at
+// most 32, so that Occupied can ask how much memory these files occupy. Call it while nothing is
+// mapped: before the first Map, and again before another peer uses the space. It also forgets the
+// unmapped files.
 func (s *Space) CountMemory() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -19,11 +20,12 @@ func (s *Space) CountMemory() {
 	s.left, s.leftMore = make(map[FileID]uint64), 0
 }
 
-// Occupied returns how many bytes of memory the files of the space occupy, holes left out: memfds, and files of tmpfs
-// and hugetlbfs. What is written into a hole, by whoever it is, occupies memory from then on; the kernel charges who
-// writes first. A file that was unmapped counts with what it occupied then, until it is mapped again or CountMemory is
-// called: its owner may keep it, and with it the memory. Files of disks and of GPUs are not counted; nothing is without
-// CountMemory.
+// Occupied returns how many bytes of memory the space's files occupy, without holes: memfds, and
+// files of tmpfs and hugetlbfs. A hole occupies memory once anyone has written to it; the kernel
+// charges the first writer. An unmapped file counts with the bytes that it occupied when it was
+// unmapped, until it is mapped again or CountMemory is called: its owner may still hold it, and
+// with it the memory. Files of disks and of GPUs are not counted. Without CountMemory the result is
+// 0.
 func (s *Space) Occupied() (bytes uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -36,7 +38,8 @@ func (s *Space) Occupied() (bytes uint64) {
 	return bytes + s.leftMore
 }
 
-// occupied returns how many bytes the file occupies; 0 if nobody counts them. A space that uses the file holds it.
+// occupied returns how many bytes the file occupies; 0 if no space counts it. The caller's space
+// has the file mapped.
 func (f *File) occupied() uint64 {
 	f.files.mu.Lock()
 	fd := f.fd
@@ -48,7 +51,7 @@ func (f *File) occupied() uint64 {
 	return uint64(st.Blocks) * 512 // inode(7): st_blocks
 }
 
-// leave notes what a file occupies that the space does not use any more. Under mu.
+// leave records how many bytes f occupies when the space no longer uses it. Under mu.
 func (s *Space) leave(f *File) {
 	if !s.counts.Load() {
 		return
@@ -57,12 +60,12 @@ func (s *Space) leave(f *File) {
 	case n == 0:
 	case len(s.left) < maxSpaceFiles:
 		s.left[f.id] = n
-	default: // it counts, but is not known if it comes again
+	default: // counted, but not recognized if it is mapped again
 		s.leftMore += n
 	}
 }
 
-// keep keeps a descriptor of a file of memory, where a space counts it. Under files.mu.
+// keep duplicates fd, the descriptor of a memory file, if space s counts memory. Under files.mu.
 func (f *File) keep(s *Space, fd int) (err error) {
 	if s == nil || !s.counts.Load() || f.fd >= 0 || f.GPU() >= 0 {
 		return nil

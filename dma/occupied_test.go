@@ -9,8 +9,8 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// Invariant: dma: What a space's memory occupies is counted by blocks, as it is written by whoever: holes are free, a
-// file counts once, and a GPU's not.
+// Invariant: dma: The memory that a space's files occupy is counted by blocks, whoever wrote them:
+// holes are free, a file counts once, and a GPU's file does not count.
 func TestOccupiedMemory(t *testing.T) {
 	s := guestSpace(t)
 	const size, written = 1 << 40, 3 << 20
@@ -23,7 +23,7 @@ func TestOccupiedMemory(t *testing.T) {
 	testkit.OK(t, s.Add(Map{IOVA: 0, Size: size / 2, FD: fd}))
 	testkit.OK(t, s.Add(Map{IOVA: size, Size: size / 2, FD: fd, FileOffset: size / 2}))
 	testkit.Equal(t, "a hole", s.Occupied(), 0)
-	testkit.Must(unix.Pwrite(fd, make([]byte, written), size-written))(t) // as its owner does
+	testkit.Must(unix.Pwrite(fd, make([]byte, written), size-written))(t) // as the file's owner does
 	testkit.Equal(t, "what its owner has written", s.Occupied(), written)
 	in := s.Enter()
 	segs := testkit.Must(s.Translate(nil, 1<<30, 4096, Write))(t)
@@ -42,7 +42,7 @@ func TestOccupiedMemory(t *testing.T) {
 	testkit.Equal(t, "of a GPU", s.Occupied(), 0)
 }
 
-// Each file that is counted costs a descriptor: there are 32 at most, and they are closed with the files.
+// Each counted file costs a descriptor: there are at most 32, and they are closed with the files.
 func TestCountedFilesAreBounded(t *testing.T) {
 	s := guestSpace(t)
 	s.CountMemory()
@@ -56,7 +56,7 @@ func TestCountedFilesAreBounded(t *testing.T) {
 	testkit.OK(t, s.Remove(0, 4096))
 	testkit.OK(t, s.Add(more))
 	testkit.Equal(t, "occupied", s.Occupied(), 0)
-	other := NewSpace("of another", s.files) // that counts nothing
+	other := NewSpace("of another", s.files) // a space that does not count memory
 	defer other.Close()
 	testkit.OK(t, other.Add(more))
 	testkit.OK(t, s.Close())
@@ -64,8 +64,8 @@ func TestCountedFilesAreBounded(t *testing.T) {
 	testkit.Equal(t, "of nobody", s.Occupied(), 0)
 }
 
-// Invariant: dma: A file that was unmapped counts with what it occupied then, until it is mapped again or another peer
-// uses the space: its owner may keep it.
+// Invariant: dma: An unmapped file counts with the bytes that it occupied when it was unmapped,
+// until it is mapped again or another peer uses the space: its owner may keep it.
 func TestUnmappedMemoryIsCounted(t *testing.T) {
 	s := guestSpace(t)
 	s.CountMemory()
@@ -88,7 +88,7 @@ func TestUnmappedMemoryIsCounted(t *testing.T) {
 	testkit.Equal(t, "both are unmapped", s.Occupied(), 8192+4096)
 	s.CountMemory()
 	testkit.Equal(t, "of another peer", s.Occupied(), 0)
-	for range maxSpaceFiles + 1 { // more than it knows
+	for range maxSpaceFiles + 1 { // more files than the space remembers
 		fd := testkit.Must(unix.MemfdCreate("one of many", unix.MFD_CLOEXEC))(t)
 		testkit.OK(t, unix.Ftruncate(fd, 1<<20))
 		testkit.Must(unix.Pwrite(fd, []byte{1}, 0))(t)

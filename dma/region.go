@@ -8,22 +8,22 @@ import (
 // ErrBounds is returned for a range that is not inside its region or file.
 var ErrBounds = errors.New("out of bounds")
 
-// Region is a contiguous piece of memory that a device may use: a piece of a File in a Space, or a host buffer. It
-// does not change.
+// Region is a contiguous piece of memory that a device may use: a piece of a File in a Space, or a
+// host buffer. It is immutable.
 type Region struct {
 	mem      []byte
 	file     *File  // nil: process memory
 	off      uint64 // in file
 	iova     uint64
-	size     uint64  // len(mem), but of a region without mem (NoAccess) its own
-	buf      MemKind // of process memory
+	size     uint64  // len(mem), or the size of a region without mem (NoAccess)
+	buf      MemKind // kind of process memory
 	readOnly bool
 	noAccess bool
-	private  bool // noAccess, as the peer has it mapped privately
+	private  bool // noAccess because the peer has mapped the file privately
 }
 
-// NewBuffer returns process memory as a region of kind d (Wire, Host, Private). b is the caller's to keep alive and
-// unchanged in length.
+// NewBuffer returns process memory as a region of kind d (Wire, Host, Private). The caller keeps b
+// alive, and its length unchanged.
 func NewBuffer(b []byte, d MemKind) *Region {
 	return &Region{mem: b, size: uint64(len(b)), buf: d}
 }
@@ -31,16 +31,16 @@ func NewBuffer(b []byte, d MemKind) *Region {
 // Size returns the region's length in bytes.
 func (r *Region) Size() uint64 { return r.size }
 
-// File returns the file behind the region, nil for process memory.
+// File returns the file behind the region, or nil for process memory.
 func (r *Region) File() *File { return r.file }
 
-// FileOffset returns where the region begins in its file.
+// FileOffset returns the region's offset in its file.
 func (r *Region) FileOffset() uint64 { return r.off }
 
-// IOVA returns where the region begins in its space; 0 if it is in none.
+// IOVA returns the region's address in its space; 0 if it is in none.
 func (r *Region) IOVA() uint64 { return r.iova }
 
-// denied is why the region may not be used in some way.
+// denied returns the error for a use that the region does not allow.
 func (r *Region) denied() error {
 	if r.private {
 		return ErrNotShared
@@ -52,10 +52,10 @@ func (r *Region) info() RegionInfo {
 	return RegionInfo{r.iova, r.Size(), r.file, r.off, r.readOnly, r.noAccess, r.private}
 }
 
-// Segment returns [off, off+n) of the region as a place. Bounds are checked when it is used.
+// Segment returns [off, off+n) of the region as a Segment. Its bounds are checked when it is used.
 func (r *Region) Segment(off uint64, n uint32) Segment { return Segment{Region: r, Off: off, Len: n} }
 
-// memKind returns the kind of memory at off and how far it goes on in the region's memory.
+// memKind returns the kind of memory at off and how many bytes of it follow in the region's memory.
 func (r *Region) memKind(off uint64) (MemKind, uint64) {
 	if r.file == nil {
 		if off > uint64(len(r.mem)) {
@@ -66,14 +66,16 @@ func (r *Region) memKind(off uint64) (MemKind, uint64) {
 	return r.file.MemKind(r.off + off)
 }
 
-// Segment is a place: Len bytes at Off of Region. A Segment that a Space gave is good until Leave.
+// Segment is a piece of memory: Len bytes at Off of Region. A Segment from a Space is valid until
+// Leave.
 type Segment struct {
 	Region *Region
 	Off    uint64
 	Len    uint32
 }
 
-// MemKind returns the kind of memory at the segment's first byte and for how many of its bytes it goes on.
+// MemKind returns the kind of memory of the segment's first byte, and how many bytes of the segment
+// from there on have that kind.
 func (s Segment) MemKind() (MemKind, uint32) {
 	if s.Region == nil {
 		return Private, s.Len
@@ -90,7 +92,8 @@ func (s Segment) GPU() int {
 	return s.Region.file.GPU()
 }
 
-// Node returns the NUMA node whose RAM the segment lies in, from 0, or -1 if that is not known (Space.SetNodes).
+// Node returns the NUMA node whose RAM the segment lies in, from 0, or -1 if unknown
+// (Space.SetNodes).
 func (s Segment) Node() int {
 	if s.Region == nil || s.Region.file == nil {
 		return -1
@@ -98,7 +101,7 @@ func (s Segment) Node() int {
 	return int(s.Region.file.node.Load()) - 1
 }
 
-// bytes returns the memory of a segment, if it may be touched.
+// bytes returns the memory of a segment, if the access is allowed.
 func (s *Segment) bytes(a Access) ([]byte, error) {
 	r := s.Region
 	if r == nil {
@@ -119,7 +122,7 @@ func (s *Segment) bytes(a Access) ([]byte, error) {
 	return r.mem[s.Off : s.Off+uint64(s.Len)], nil
 }
 
-// Len returns the bytes in segs.
+// Len returns the total number of bytes in segs.
 func Len(segs []Segment) uint64 {
 	var n uint64
 	for i := range segs {
@@ -128,13 +131,13 @@ func Len(segs []Segment) uint64 {
 	return n
 }
 
-// KeepSegments is how many segments a list may have room for that is kept for reuse. Packets have
-// far fewer: a Linux guest's lie in at most 17 fragments (MAX_SKB_FRAGS).
+// KeepSegments is the largest capacity of a list that is kept for reuse. Packets have far fewer
+// segments: a Linux guest's lie in at most 17 fragments (MAX_SKB_FRAGS).
 const KeepSegments = 128
 
-// Reuse returns segs emptied, for the next packet; nil if it has room for more than KeepSegments
-// and needed no more the last time. So a peer that once made a list long does not have its memory
-// held for ever, and one that goes on making it long does not have us make garbage.
+// Reuse returns segs emptied, for the next packet; or nil if its capacity is above KeepSegments and
+// its length is not. So a list that a peer once made long is freed, but a peer that keeps making
+// long lists does not cause an allocation each time.
 func Reuse(segs []Segment) []Segment {
 	if cap(segs) > KeepSegments && len(segs) <= KeepSegments {
 		return nil
@@ -142,7 +145,8 @@ func Reuse(segs []Segment) []Segment {
 	return segs[:0]
 }
 
-// Cut appends to dst the part [off, off+n) of segs, or as much of it as there is. dst must not lie in segs.
+// Cut appends to dst the part [off, off+n) of segs, or as much of it as exists. dst must not share
+// memory with segs.
 func Cut(dst, segs []Segment, off, n uint64) []Segment {
 	for _, s := range segs {
 		if n == 0 {

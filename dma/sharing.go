@@ -11,27 +11,29 @@ import (
 	"vnic.dev/vnic/internal/procmaps"
 )
 
-// ErrNotShared is an ErrAccess: the peer has the memory mapped privately, so what the guest writes there is in copies
-// of the file's pages, and the file has none of it.
+// ErrNotShared is an ErrAccess: the peer has mapped the memory privately, so the guest's writes go
+// to private copies of the file's pages, and the file does not change.
 var ErrNotShared = fmt.Errorf("%w: the peer has this memory mapped privately, not shared (share=on)", ErrAccess)
 
-// Sharing is how a process has a file mapped.
+// Sharing is how a process has mapped a file.
 type Sharing uint8
 
-// How a process has a file mapped. One that has it mapped both ways shares it.
+// Values of Sharing. A process that has mapped a file both ways counts as sharing it.
 const (
-	SharingUnknown Sharing = iota // the process has not mapped the file, or its maps may not be read
+	SharingUnknown Sharing = iota // the process has not mapped the file, or its maps cannot be read
 	SharingOn
-	SharingOff // privately
+	SharingOff // mapped privately only
 )
 
-// SharingOf looks at how a process has the file mapped that has this device and inode (/proc/PID/maps, 1 MiB of it at
-// the most). It is SharingUnknown of another user's process, of one in another PID namespace, whose pid is 0, and where
-// the file system has other device numbers there than in stat(2), as btrfs does.
+// SharingOf reads from /proc/PID/maps (at most 1 MiB of it) how a process has mapped the file with
+// this device and inode. The result is SharingUnknown for another user's process, for a process in
+// another PID namespace, whose pid is 0, and if the file system has other device numbers there than
+// in stat(2), as btrfs does.
 //
-// A Space trusts such a process to share what it maps: nothing else tells. A write to a private mapping allocates the
-// file's page (SEEK_DATA finds it), and in /proc/self/pagemap bit 61 is set of every file's page, bit 56 (mapped here
-// alone) also of a shared page that the peer's page tables lack for the moment (Linux 6.18).
+// A Space trusts a process with SharingUnknown to share its memory, as there is no other way to
+// find out. A write to a private mapping also allocates the file's page (SEEK_DATA finds it); in
+// /proc/self/pagemap bit 61 is set for every page of a file, and bit 56 (mapped exclusively here)
+// is also set for a shared page that the peer's page tables lack for the moment (Linux 6.18).
 func SharingOf(pid int, dev, ino uint64) Sharing {
 	if pid <= 0 {
 		return SharingUnknown
@@ -48,37 +50,37 @@ func SharingOf(pid int, dev, ino uint64) Sharing {
 		}
 		return !m.Shared
 	})
-	if sharing == SharingOff && !complete { // it may be shared further on
+	if sharing == SharingOff && !complete { // the file may be mapped shared beyond what was read
 		return SharingUnknown
 	}
 	return sharing
 }
 
-// How often a Space looks at its peer's mappings: a peer may map files as often as it likes. Beyond it the last answer
-// counts, or none.
+// How often a Space checks its peer's mappings: a peer may map files as often as it likes. When a
+// check is not allowed, the last answer for the file applies, if there is one.
 const (
 	sharingBurst = 64
 	sharingRate  = 10 // a second
 )
 
-// peer is who maps memory into a Space.
+// peer is the process that maps memory into a Space.
 type peer struct {
 	mu      sync.Mutex
-	ask     func(pid int, dev, ino uint64) Sharing // SharingOf, if nil
-	pid     int                                    // 0: none that is known
+	ask     func(pid int, dev, ino uint64) Sharing // SharingOf if nil
+	pid     int                                    // 0: no process is known
 	private func(m Map, file string)
 	limit   *rate.Limiter
-	answers map[FileID]answer // maxSpaceFiles at the most
-	removed atomic.Uint64     // private regions that were removed
+	answers map[FileID]answer // at most maxSpaceFiles
+	removed atomic.Uint64     // number of private regions that were removed
 }
 
-// answer is how a file was mapped when removed was so.
+// answer is how a file was mapped at a check, with the value of peer.removed at that time.
 type answer struct {
 	removed uint64
 	sharing Sharing
 }
 
-// SetSharing sets who looks at mappings in the place of SharingOf, for a process that may not. It is called before
+// SetSharing replaces SharingOf, for a process that may not read the peer's maps. Call it before
 // SetPeer.
 func (s *Space) SetSharing(ask func(pid int, dev, ino uint64) Sharing) {
 	s.peer.mu.Lock()
@@ -86,11 +88,12 @@ func (s *Space) SetSharing(ask func(pid int, dev, ino uint64) Sharing) {
 	s.peer.ask = ask
 }
 
-// SetPeer sets the process whose memory is mapped from now on. Before the first region of a file is added, and of each
-// file at each Replace, the space looks whether that process has the file mapped privately. Then the region is as with
-// Map.NoAccess, but for the error of its use, ErrNotShared; and the first region that finds the file so is given to
-// private, with the file's name. A pid of 0 is no process: nothing is looked at. A space looks 64 times at once, and 10
-// times a second; when it may not, the last answer for the file counts.
+// SetPeer sets the process whose memory is mapped from now on. Before the first region of a file is
+// added, and for each file at each Replace, the space checks whether that process has mapped the
+// file privately. If so, the region is like one with Map.NoAccess, but its error is ErrNotShared;
+// and the space calls private with the first such region of a file, and the file's name. With a pid
+// of 0 the space checks nothing. A space makes up to 64 checks at once, and 10 a second; beyond
+// that the last answer for the file applies.
 func (s *Space) SetPeer(pid int, private func(m Map, file string)) {
 	p := &s.peer
 	p.mu.Lock()
@@ -99,8 +102,8 @@ func (s *Space) SetPeer(pid int, private func(m Map, file string)) {
 	p.limit, p.answers = rate.NewLimiter(sharingRate, sharingBurst), make(map[FileID]answer)
 }
 
-// isPrivate reports whether the peer has the file of m mapped privately. It looks, unless a region of the file is here
-// already; if again, then too.
+// isPrivate reports whether the peer has mapped the file of m privately. If a region of the file is
+// mapped here already, it checks only if again is set.
 func (s *Space) isPrivate(m *Map, id FileID, again bool) bool {
 	p := &s.peer
 	p.mu.Lock()
@@ -128,7 +131,7 @@ func (s *Space) isPrivate(m *Map, id FileID, again bool) bool {
 	}
 	p.mu.Unlock()
 	if now.sharing == SharingOff && last.sharing != SharingOff && private != nil {
-		name, _ := os.Readlink(fmt.Sprintf("/proc/self/fd/%d", m.FD)) // "": nobody knows
+		name, _ := os.Readlink(fmt.Sprintf("/proc/self/fd/%d", m.FD)) // "" if it cannot be read
 		private(*m, name)
 	}
 	return now.sharing == SharingOff

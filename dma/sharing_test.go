@@ -12,7 +12,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// mapAs maps a file of one page in this process, and returns what unmaps it.
+// mapAs maps a file of one page in this process, and returns the function that unmaps it.
 func mapAs(t *testing.T, fd, flags int) (unmap func()) {
 	t.Helper()
 	mem, err := unix.Mmap(fd, 0, page, unix.PROT_READ|unix.PROT_WRITE, flags)
@@ -26,7 +26,8 @@ func sharingHere(t *testing.T, fd int) Sharing {
 	return SharingOf(os.Getpid(), id.dev, id.ino)
 }
 
-// How a process has a file mapped is read of its mappings; one that maps it both ways shares it.
+// SharingOf reads from a process's mappings how it has mapped a file; a process that maps it both
+// ways shares it.
 func TestSharingOfAFile(t *testing.T) {
 	fd, other := memfd(t, page), memfd(t, page)
 	defer mapAs(t, other, unix.MAP_PRIVATE)()
@@ -44,11 +45,11 @@ func TestSharingOfAFile(t *testing.T) {
 	}
 }
 
-// fakePeer answers for a process, and counts.
+// fakePeer answers for a process, and counts the questions.
 type fakePeer struct {
-	answer Sharing
-	asked  int
-	told   []string
+	answer   Sharing
+	asked    int
+	reported []string
 }
 
 func newFakePeer(s *Space) *fakePeer {
@@ -57,13 +58,14 @@ func newFakePeer(s *Space) *fakePeer {
 		p.asked++
 		return p.answer
 	})
-	s.SetPeer(1234, func(m Map, file string) { p.told = append(p.told, file) })
+	s.SetPeer(1234, func(m Map, file string) { p.reported = append(p.reported, file) })
 	return p
 }
 
-// A file that the peer has mapped privately is no memory: each use is an error that says share=on. It is told once.
+// A file that the peer has mapped privately is not accessible: each use is an error that names
+// share=on. The space reports the file once.
 //
-// Invariant: dma: Memory that a peer has mapped privately is known, and neither read nor written.
+// Invariant: dma: Memory that a peer has mapped privately is found, and neither read nor written.
 func TestPrivateMemoryIsNotAccessible(t *testing.T) {
 	leakFree(t)
 	files := NewFiles()
@@ -94,10 +96,10 @@ func TestPrivateMemoryIsNotAccessible(t *testing.T) {
 			t.Errorf("%+v", r)
 		}
 	}
-	if len(p.told) != 1 || !strings.HasPrefix(p.told[0], "/memfd:") {
-		t.Errorf("told of %q", p.told)
+	if len(p.reported) != 1 || !strings.HasPrefix(p.reported[0], "/memfd:") {
+		t.Errorf("told of %q", p.reported)
 	}
-	p.answer = SharingOn // it comes again, and is shared now
+	p.answer = SharingOn // the peer maps it again, now shared
 	testkit.OK(t, s.Remove(page, page))
 	testkit.OK(t, s.Add(Map{IOVA: page, Size: page, FD: fd}))
 	token = s.Enter()
@@ -106,44 +108,44 @@ func TestPrivateMemoryIsNotAccessible(t *testing.T) {
 	testkit.OK(t, s.Close())
 }
 
-// A peer's mappings are looked at when a file comes, not for each region of it, and at each whole table; and no more
-// often than that, whatever the peer does: then the last answer counts.
+// The space checks a peer's mappings when a file is first mapped, not for each of its regions, and
+// at each Replace. The rate is limited, whatever the peer does: beyond it the last answer applies.
 func TestMappingsAreLookedAtOncePerFile(t *testing.T) {
 	leakFree(t)
 	s := NewSpace("looks", NewFiles())
 	p := newFakePeer(s)
 	fd := memfd(t, 2*page)
-	at := func(i uint64) Map { return Map{IOVA: i * page, Size: page, FD: fd} }
+	region := func(i uint64) Map { return Map{IOVA: i * page, Size: page, FD: fd} }
 	for n, answer := range []Sharing{SharingOff, SharingOn} {
 		p.answer = answer
 		for i := range uint64(1000) {
-			testkit.OK(t, s.Add(at(i)))
+			testkit.OK(t, s.Add(region(i)))
 		}
 		testkit.Equal(t, "looks for a file", p.asked, n+1)
 		testkit.OK(t, s.RemoveRange(0, 1000*page))
 	}
 	p.asked = 0
-	testkit.OK(t, s.Add(at(1)))
+	testkit.OK(t, s.Add(region(1)))
 	testkit.Equal(t, "looks for a file that comes again", p.asked, 1)
-	testkit.OK(t, s.Replace([]Map{at(1), {IOVA: page << 20, Size: page, FD: memfd(t, page)}}))
+	testkit.OK(t, s.Replace([]Map{region(1), {IOVA: page << 20, Size: page, FD: memfd(t, page)}}))
 	testkit.Equal(t, "looks for a table of two more", p.asked, 3)
 	testkit.OK(t, s.Replace(nil))
 	began := time.Now()
-	for range 2000 { // a page that an IOMMU maps again and again, of a file that has no other
-		testkit.OK(t, s.Add(at(1)))
+	for range 2000 { // a page that an IOMMU maps again and again, the only one of its file
+		testkit.OK(t, s.Add(region(1)))
 		testkit.OK(t, s.Remove(page, page))
 	}
 	if most := sharingBurst + int(time.Since(began)*sharingRate/time.Second); p.asked > most {
 		t.Errorf("looked %d times, more than %d", p.asked, most)
 	}
 	p.answer = SharingOff
-	testkit.OK(t, s.Add(at(1)))
+	testkit.OK(t, s.Add(region(1)))
 	if r := s.Regions(); len(r) != 1 || p.asked <= sharingBurst && r[0].NotShared {
 		t.Errorf("when it may not look: %+v", r)
 	}
 	p.asked = 0
 	s.SetPeer(0, nil)
-	testkit.OK(t, s.Add(at(2)))
+	testkit.OK(t, s.Add(region(2)))
 	testkit.Equal(t, "looks at no process", p.asked, 0)
 	testkit.OK(t, s.Close())
 }

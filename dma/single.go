@@ -1,8 +1,9 @@
 package dma
 
-// Copies of what most frames are: few bytes in one or two segments, for which two cursors cost more than the bytes.
+// Most frames are a few bytes in one or two segments, where two cursors cost more than the copy.
+// These are the short ways for them.
 
-// Read copies src to dst, a slice of the caller's own, until one of them ends.
+// Read copies src to dst, a private slice, until one of them ends.
 func (c *Copier) Read(dst []byte, src []Segment) (n int, err error) {
 	defer Recover(&err)
 	for i := range src {
@@ -23,8 +24,8 @@ func (c *Copier) Read(dst []byte, src []Segment) (n int, err error) {
 	return n, nil
 }
 
-// behind is CopyBehind of one segment at most, into one that has room for head. done is false if that is not simple:
-// then nothing was copied.
+// behind is CopyBehind for at most one source segment, into one segment that has room for head. If
+// the two segments may overlap, done is false and nothing was copied.
 func (c *Copier) behind(dst *Segment, head []byte, src []Segment) (n uint64, err error, done bool) {
 	done = true
 	defer Recover(&err)
@@ -51,7 +52,8 @@ func (c *Copier) behind(dst *Segment, head []byte, src []Segment) (n uint64, err
 	return n + uint64(k), nil, true
 }
 
-// overlap says whether two segments may share bytes: those of one file, or of none.
+// overlap reports whether two segments may share bytes: they overlap in one file, or neither is in
+// a file.
 func overlap(a, b *Segment) bool {
 	if b.Region == nil || b.Region.file != a.Region.file {
 		return false
@@ -63,15 +65,16 @@ func overlap(a, b *Segment) bool {
 	return x < y+uint64(b.Len) && y < x+uint64(a.Len)
 }
 
-// single counts what behind has copied to dst: head, and the first bytes of src, which are from.
+// single counts what behind has copied to dst: head, and the bytes from, which are the first of
+// src.
 func (c *Copier) single(dst *Segment, head []byte, src *Segment, from []byte) {
 	if !c.counting() {
 		return
 	}
 	to, _ := dst.bytes(Write)
-	at := cursor{rest: to, region: dst.Region, off: dst.Off}
-	c.done(&at, &cursor{rest: head}, len(head))
+	d := cursor{rest: to, region: dst.Region, off: dst.Off}
+	c.done(&d, &cursor{rest: head}, len(head))
 	if src != nil {
-		c.done(&at, &cursor{rest: from, region: src.Region, off: src.Off}, len(from))
+		c.done(&d, &cursor{rest: from, region: src.Region, off: src.Off}, len(from))
 	}
 }

@@ -6,7 +6,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// Nobody pays for counters that nobody asked for.
+// A copier counts nothing until Counts is called.
 func TestCountsBeginWithTheFirstCall(t *testing.T) {
 	c, buf := NewCopier(), NewBuffer(make([]byte, page), Host)
 	for _, want := range []uint64{0, 10} {
@@ -15,7 +15,7 @@ func TestCountsBeginWithTheFirstCall(t *testing.T) {
 	}
 }
 
-// What one segment takes from a GPU's is that GPU's, as where there are several.
+// A copy of one segment from a GPU's memory is counted for that GPU, as one of several segments is.
 func TestOneSegmentIsCountedByItsGPU(t *testing.T) {
 	f := openFile(t, page)
 	f.SetGPU(3)
@@ -31,8 +31,8 @@ func TestOneSegmentIsCountedByItsGPU(t *testing.T) {
 	testkit.Equal(t, "bytes of the head", counts.Bytes(Private, Host, -1), 10)
 }
 
-// Segments that share bytes of a file go the way of those that may overlap (TestOverlappingCopyIsAMove),
-// in whatever regions they lie; neighbors do not.
+// Two segments overlap if they share bytes of a file, in whatever regions they lie (copying them is
+// tested in TestOverlappingCopyIsAMove); neighbours do not overlap.
 func TestOverlapIsOfBytesOfOneFile(t *testing.T) {
 	f := openFile(t, 4*page)
 	g := testkit.Must(NewFiles().Open(memfd(t, 4*page), 0))(t)
@@ -53,7 +53,7 @@ func TestOverlapIsOfBytesOfOneFile(t *testing.T) {
 		{"neighbors by two regions", low.Segment(page+100, 50), high.Segment(150, 50), false},
 		{"of another file", low.Segment(100, 50), other.Segment(100, 50), false},
 		{"of no file", low.Segment(100, 50), buf.Segment(100, 50), false},
-		{"both of no file", buf.Segment(0, 50), buf.Segment(100, 50), true}, // nobody looks
+		{"both of no file", buf.Segment(0, 50), buf.Segment(100, 50), true}, // taken for overlapping without a check
 	} {
 		if got := overlap(&tt.a, &tt.b); got != tt.want {
 			t.Errorf("%s: %v", tt.name, got)

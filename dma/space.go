@@ -15,13 +15,13 @@ import (
 // MaxRegions is how many regions a space holds (vfio-user's default max_dma_maps).
 const MaxRegions = 65535
 
-// Map asks for a region: Size bytes at IOVA are the file's at FileOffset.
+// Map describes a region to be mapped: Size bytes at IOVA are the file's bytes at FileOffset.
 type Map struct {
 	IOVA, Size uint64
-	FD         int // not used, not kept and may be -1 if NoAccess; never closed
+	FD         int // not kept and never closed; unused if NoAccess, and may then be -1
 	FileOffset uint64
 	ReadOnly   bool // the device may not write
-	NoAccess   bool // known to be there, but not accessible: every translation is an ErrAccess
+	NoAccess   bool // mapped but not accessible: every translation returns ErrAccess
 }
 
 // RegionInfo describes a region of a space.
@@ -30,10 +30,10 @@ type RegionInfo struct {
 	File               *File // nil if NoAccess
 	FileOffset         uint64
 	ReadOnly, NoAccess bool
-	NotShared          bool // NoAccess, as the peer has the file mapped privately (SetPeer)
+	NotShared          bool // NoAccess because the peer has mapped the file privately (SetPeer)
 }
 
-// Space is the address space of one device: what its guest lets it reach.
+// Space is the address space of one device: the guest memory that the device can reach.
 type Space struct {
 	name  string
 	files *Files
@@ -41,28 +41,28 @@ type Space struct {
 	gen   atomic.Uint64
 	epoch epoch.Epoch
 	iotlb atomic.Bool
-	kept  atomic.Int32 // descriptors that Discard has kept
+	kept  atomic.Int32 // number of descriptors that Discard left open
 
-	counts atomic.Bool // memory, see CountMemory
+	counts atomic.Bool // CountMemory was called
 
 	peer peer
 
-	nodes atomic.Int32 // of its guest, if each has a file of its own; 0: nobody has said
+	nodes atomic.Int32 // NUMA nodes of the guest (SetNodes); 0: unknown
 
-	mu    sync.Mutex         // held while the table is changed; not while waiting
+	mu    sync.Mutex         // held while the table is changed, not while waiting
 	count int                // under mu: regions in the table
 	using map[*File]struct{} // under mu: the files of regions that are not retired yet
 	reach uint64             // under mu: the sum of their sizes
 
-	left     map[FileID]uint64 // under mu: files that were unmapped, and the bytes that they occupied then (CountMemory)
-	leftMore uint64            // under mu: the bytes of those for which left has no room
+	left     map[FileID]uint64 // under mu: bytes that files occupied when they were unmapped (CountMemory)
+	leftMore uint64            // under mu: the bytes of the unmapped files for which left has no room
 
 	faultMu sync.Mutex    // leaf
 	faulted chan struct{} // under faultMu
 	fault   *FaultError   // under faultMu; not nil once faulted is closed
 }
 
-// NewSpace returns an empty space whose files are kept in files. The name is for errors.
+// NewSpace returns an empty space that opens its files in files. The name is for errors.
 func NewSpace(name string, files *Files) *Space {
 	s := &Space{name: name, files: files, using: make(map[*File]struct{}), faulted: make(chan struct{})}
 	s.epoch.Init()
@@ -73,32 +73,32 @@ func NewSpace(name string, files *Files) *Space {
 // Name returns the name given to NewSpace.
 func (s *Space) Name() string { return s.name }
 
-// SetIOTLB says whether the regions are entries of an IOTLB, the device's cache of what an IOMMU
-// translates. An address in none of them is then an ErrMiss, whose AddrError says what to ask the
-// IOMMU for: its owner leaves the space, adds the entry as a region, and tries again. An entry that
-// the IOMMU takes back is removed.
+// SetIOTLB declares whether the regions are entries of an IOTLB, the device's cache of an IOMMU's
+// translations. Then an address outside all of them is an ErrMiss, and its AddrError says which
+// address and access to ask the IOMMU for: the owner leaves the space, adds the entry as a region,
+// and tries again. When the IOMMU invalidates an entry, the owner removes the region.
 func (s *Space) SetIOTLB(on bool) { s.iotlb.Store(on) }
 
-// Enter begins a section in which what Translate returns stays mapped. It never blocks, and one goroutine may be
-// inside several spaces. The token goes to Leave. Do not wait for anything inside. The goroutine is guarded (see
-// Guard) from now on.
+// Enter begins a section during which translated segments stay mapped. It never blocks, and one
+// goroutine may be inside several spaces. Pass the token to Leave. Do not wait for anything inside.
+// The goroutine is guarded (see Guard) from now on.
 func (s *Space) Enter() (token int) {
 	Guard()
 	return s.epoch.Enter()
 }
 
-// Leave ends what Enter began. Segments of this space are void after it.
+// Leave ends the section that Enter began. Segments of this space must not be used after it.
 func (s *Space) Leave(token int) { s.epoch.Leave(token) }
 
 // Generation returns a number that grows with each change of the space.
 func (s *Space) Generation() uint64 { return s.gen.Load() }
 
-// Waits returns how often a change of the space waited for workers that were inside.
+// Waits returns how often a change of the space waited for workers inside it.
 func (s *Space) Waits() uint64 { return s.epoch.Waits() }
 
-// Add maps a region. It waits for nobody. The error is EEXIST if it overlaps another, EINVAL for a
-// bad range, ENOSPC for too many regions or files, ErrBadFile for a bad file, ErrFault for one that
-// has faulted and is still mapped somewhere.
+// Add maps a region. It does not wait for workers. The error is EEXIST if the region overlaps
+// another, EINVAL for a bad range, ENOSPC for too many regions or files, ErrBadFile for a bad file,
+// ErrFault for a file that has faulted and is still mapped somewhere.
 func (s *Space) Add(m Map) error {
 	r, err := s.open(m, false)
 	if err != nil {
@@ -128,12 +128,12 @@ func (s *Space) with(r *Region) (*table, error) {
 	return s.table.Load().with(r)
 }
 
-// Remove unmaps the region that has exactly this address and size, and returns when no worker uses it any more. The
-// error is ENOENT if there is none.
+// Remove unmaps the region that has exactly this address and size, and returns when no worker uses
+// it any more. The error is ENOENT if there is no such region.
 func (s *Space) Remove(iova, size uint64) error {
 	s.mu.Lock()
 	t := s.table.Load()
-	r := t.at(iova)
+	r := t.lastBefore(iova)
 	if r == nil || r.iova != iova || r.Size() != size {
 		s.mu.Unlock()
 		return fmt.Errorf("space %s: remove [%#x, +%#x): no such region: %w", s.name, iova, size, unix.ENOENT)
@@ -144,9 +144,9 @@ func (s *Space) Remove(iova, size uint64) error {
 	return nil
 }
 
-// RemoveRange unmaps the regions that lie in [iova, iova+size), none as well, at once, and returns when no worker uses
-// them any more: it waits once, however many they are. The error is EINVAL if the range cuts a region, or is none;
-// then nothing has changed.
+// RemoveRange unmaps all regions that lie in [iova, iova+size), which may be none, and returns when
+// no worker uses them any more. It waits once, however many regions there are. The error is EINVAL
+// if the range cuts a region, or is no valid range; then nothing has changed.
 func (s *Space) RemoveRange(iova, size uint64) error {
 	s.mu.Lock()
 	t := s.table.Load()
@@ -162,8 +162,8 @@ func (s *Space) RemoveRange(iova, size uint64) error {
 	return nil
 }
 
-// RegionsIn lists the regions that lie in [iova, iova+size), by address. The error is EINVAL if the range cuts a
-// region, or is none.
+// RegionsIn lists the regions that lie in [iova, iova+size), by address. The error is EINVAL if the
+// range cuts a region, or is no valid range.
 func (s *Space) RegionsIn(iova, size uint64) ([]RegionInfo, error) {
 	regions, err := s.table.Load().within(iova, size)
 	if err != nil {
@@ -176,8 +176,8 @@ func (s *Space) RegionsIn(iova, size uint64) ([]RegionInfo, error) {
 	return infos, nil
 }
 
-// Replace puts maps in the place of all regions at once, and returns when no worker uses the old ones any more. On an
-// error nothing has changed.
+// Replace replaces all regions by maps at once, and returns when no worker uses the old ones any
+// more. On an error nothing has changed.
 func (s *Space) Replace(maps []Map) error {
 	regions := make([]*Region, 0, min(len(maps), MaxRegions))
 	fail := func(err error) error {
@@ -219,10 +219,11 @@ func (s *Space) Replace(maps []Map) error {
 	return nil
 }
 
-// Close removes everything and returns when no worker uses any of it. The space is empty then, and may be used again.
+// Close removes all regions and returns when no worker uses them any more. The empty space may be
+// used again.
 func (s *Space) Close() error { return s.Replace(nil) }
 
-// Regions lists what is mapped, by address.
+// Regions lists the mapped regions, by address.
 func (s *Space) Regions() []RegionInfo {
 	var infos []RegionInfo
 	s.table.Load().walk(0, func(r *Region) bool {
@@ -232,7 +233,7 @@ func (s *Space) Regions() []RegionInfo {
 	return infos
 }
 
-// Has reports whether a region of f is mapped, or was and is still in use by workers.
+// Has reports whether a region of f is mapped, or was unmapped and is still in use by workers.
 func (s *Space) Has(f *File) bool {
 	if f == nil {
 		return false
@@ -242,8 +243,8 @@ func (s *Space) Has(f *File) bool {
 	return f.spaces[s] != 0
 }
 
-// open checks m and takes a reference on its file. again: how the peer has the file mapped is looked at even if a
-// region of it is there already.
+// open checks m and takes a reference to its file. If again is set, it checks how the peer has
+// mapped the file even if a region of the file is mapped already.
 func (s *Space) open(m Map, again bool) (*Region, error) {
 	fail := func(err error) (*Region, error) {
 		return nil, fmt.Errorf("space %s: region [%#x, +%#x): %w", s.name, m.IOVA, m.Size, err)
@@ -278,14 +279,15 @@ func (s *Space) open(m Map, again bool) (*Region, error) {
 	return r, nil
 }
 
-// drop gives back the reference that open took.
+// drop drops the reference that open took.
 func (s *Space) drop(r *Region) {
 	if r.file != nil {
 		r.file.Close()
 	}
 }
 
-// attach lists the space with the region's file, for faults. Under mu.
+// attach adds the region to the space's count of its file's regions, for faults and limits. Under
+// mu.
 func (s *Space) attach(r *Region) error {
 	f := r.file
 	if f == nil {
@@ -306,7 +308,7 @@ func (s *Space) attach(r *Region) error {
 		delete(s.left, f.id)
 	}
 	f.spaces[s]++
-	if g := f.gone.Load(); g != nil && g.fault != nil { // it died between open and here
+	if g := f.gone.Load(); g != nil && g.fault != nil { // it died after open
 		s.reportFault(g.fault)
 	}
 	return nil
@@ -331,7 +333,7 @@ func (s *Space) detach(r *Region) {
 	}
 }
 
-// retire waits until nobody is inside who may know these regions, then lets go of them.
+// retire waits until no worker that may use these regions is inside, then releases them.
 func (s *Space) retire(old []*Region) {
 	if len(old) == 0 {
 		return
@@ -350,7 +352,7 @@ func (s *Space) retire(old []*Region) {
 	}
 }
 
-// set makes t, of count regions, the table. Under mu.
+// set makes t, which has count regions, the table. Under mu.
 func (s *Space) set(t *table, count int) {
 	s.table.Store(t)
 	s.count = count
@@ -362,5 +364,5 @@ func (s *Space) set(t *table, count int) {
 
 func (r *Region) compare(q *Region) int { return cmp.Compare(r.iova, q.iova) }
 
-// String returns the region's place, for errors.
+// String returns the region's range, for errors.
 func (r *Region) String() string { return fmt.Sprintf("region [%#x, +%#x)", r.iova, r.Size()) }

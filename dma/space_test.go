@@ -90,8 +90,9 @@ func TestTranslateGoesAcrossRegionsThatTouchAndNoFurther(t *testing.T) {
 	}
 }
 
-// Of a space whose regions are an IOTLB's entries, what is in none of them is a miss: told where,
-// once for each entry that lacks, and gone with the entry. What an entry denies stays denied.
+// In a space whose regions are IOTLB entries, an address outside all of them is a miss: the error
+// names the address, once for each missing entry, until the entry is added. An entry that denies
+// the access still denies it.
 func TestMissIsAnAnswerOfItsOwn(t *testing.T) {
 	s := guestSpace(t)
 	fd := memfd(t, 4*page)
@@ -110,12 +111,12 @@ func TestMissIsAnAnswerOfItsOwn(t *testing.T) {
 		s.SetIOTLB(true)
 		err := use()
 		for ; errors.Is(err, ErrMiss) && !errors.Is(err, ErrUnmapped); err = use() {
-			var at *AddrError
-			if !errors.As(err, &at) || at.IOVA+at.Len > 4*page {
+			var miss *AddrError
+			if !errors.As(err, &miss) || miss.IOVA+miss.Len > 4*page {
 				t.Fatalf("%s: %v", name, err)
 			}
-			filled = append(filled, at.IOVA)
-			add(t, s, Map{IOVA: at.IOVA &^ (page - 1), Size: page, FD: fd})
+			filled = append(filled, miss.IOVA)
+			add(t, s, Map{IOVA: miss.IOVA &^ (page - 1), Size: page, FD: fd})
 		}
 		want := []uint64{page + 8, 2 * page, 3 * page}
 		if name == "Pin" {
@@ -137,8 +138,8 @@ func TestMissIsAnAnswerOfItsOwn(t *testing.T) {
 	}
 }
 
-// A range may need as many segments as its user takes, and no more: the walk over the regions ends
-// there.
+// A range may need as many segments as the limit allows, and no more: the walk over the regions
+// ends there.
 //
 // Invariant: virtq: A chain has at most 1024 descriptors and 4096 segments, and no long list is
 // kept.
@@ -147,7 +148,7 @@ func TestTranslateMaxStopsAtTheLimit(t *testing.T) {
 	const regions = 2000
 	fd := memfd(t, regions*page)
 	maps := make([]Map, regions)
-	for i := range uint64(regions) { // the file's pages in reverse: no two make one
+	for i := range uint64(regions) { // the file's pages in reverse: no two pages are adjacent in both
 		maps[i] = Map{IOVA: i * page, Size: page, FD: fd, FileOffset: (regions - 1 - i) * page}
 	}
 	testkit.OK(t, s.Replace(maps))
@@ -173,15 +174,15 @@ func TestTranslateMaxStopsAtTheLimit(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			got, err := s.TranslateMax([]Segment{first}, c.limit, c.iova, c.n, Read)
 			if c.want == 0 {
-				var at *AddrError
-				if !errors.Is(err, ErrScattered) || !errors.As(err, &at) {
+				var scattered *AddrError
+				if !errors.Is(err, ErrScattered) || !errors.As(err, &scattered) {
 					t.Fatalf("error %v", err)
 				}
 				longest := uint64(page)
 				if c.iova >= 1<<40 {
 					longest = maxSegment
 				}
-				if done := at.IOVA - c.iova; done > uint64(c.limit)*longest {
+				if done := scattered.IOVA - c.iova; done > uint64(c.limit)*longest {
 					t.Errorf("walked %#x bytes on for %d segments", done, c.limit)
 				}
 				if len(got) != 1 || got[0] != first {
@@ -255,7 +256,7 @@ func TestReplaceKeepsFilesMapped(t *testing.T) {
 	if err := s.Close(); err != nil || files.Len() != 0 || s.Has(f) || len(s.Regions()) != 0 {
 		t.Fatalf("after Close: %v, %d files", err, files.Len())
 	}
-	add(t, s, Map{Size: page, FD: other}) // it may be used again
+	add(t, s, Map{Size: page, FD: other}) // the space may be used again
 	s.Close()
 }
 
@@ -331,7 +332,8 @@ func TestTranslateCutsSegmentsOfMoreThan32Bits(t *testing.T) {
 	s.Close()
 }
 
-// Invariant: dma: A pin of a region keeps its file mapped, lies in the region, and is of a file that may be written.
+// Invariant: dma: A pin of a region keeps its file mapped, lies in the region, and needs a region
+// of a file that may be written.
 func TestPinOfARegion(t *testing.T) {
 	files := NewFiles()
 	fd := testkit.Must(unix.MemfdCreate("pin", unix.MFD_CLOEXEC))(t)

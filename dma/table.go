@@ -7,23 +7,24 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// maxNode is how many regions a leaf of a table has at most, and how many children a node; all but
-// the root have half as many at least.
+// maxNode is the largest number of regions in a leaf, and of children of a node; every node except
+// the root has at least half as many.
 const maxNode = 64
 
-// maxFlat is up to how many regions the root is a leaf, whose search is shorter: most guests' is. A
-// change copies all of it, 8 KiB.
+// maxFlat is the largest number of regions for which the root is a leaf, which is searched faster:
+// most guests have fewer. A change copies the whole leaf, 8 KiB.
 const maxFlat = 512
 
-// table is what workers see of a space: a B+ tree of regions, sorted and disjoint. A node never
-// changes: add and remove make new nodes on the way from the root to one leaf, and share the rest.
+// table is a space's regions as workers see them: a B+ tree, sorted and disjoint. A node never
+// changes: add and remove make new nodes on the path from the root to one leaf, and share the
+// others.
 type table struct {
 	starts  []uint64  // IOVA of the first region of each child, or of each region; dense for the search
 	regions []*Region // of a leaf
-	kids    []*table  // else
+	kids    []*table  // of any other node
 }
 
-// newTable returns the tree of regions, which are sorted and disjoint.
+// newTable returns the tree of regions, which must be sorted and disjoint.
 func newTable(regions []*Region) *table {
 	if len(regions) <= maxFlat {
 		return leafOf(regions)
@@ -44,7 +45,7 @@ func newTable(regions []*Region) *table {
 
 type part struct{ from, to int }
 
-// evenly cuts n things into as few nodes as they need.
+// evenly cuts n items into as few equal parts as fit nodes.
 func evenly(n int) func(yield func(part) bool) {
 	return func(yield func(part) bool) {
 		nodes := (n + maxNode - 1) / maxNode
@@ -72,8 +73,8 @@ func nodeOf(kids []*table) *table {
 	return t
 }
 
-// leaf returns the leaf in which the last region is that begins at or before iova. If there is no such region it is the
-// first leaf.
+// leaf returns the leaf with the last region that begins at or before iova, or the first leaf if
+// there is no such region.
 func (t *table) leaf(iova uint64) *table {
 	for t.kids != nil {
 		t = t.kids[max(t.find(iova), 0)]
@@ -81,13 +82,14 @@ func (t *table) leaf(iova uint64) *table {
 	return t
 }
 
-// follow returns where a translation of the tree goes on at iova, the leaf and the index in it, when it has come to an
-// index of at that is no region: of the root, or behind the end of a leaf. The leaf is nil if there is no region at or
-// before iova. With one leaf, as most guests have, only an error comes here.
+// follow returns the leaf, and the index in it, where a translation continues at iova, after its
+// index in node from has left the regions: from is an inner root, or the index is past the end of a
+// leaf. The leaf is nil if no region begins at or before iova. In a tree of one leaf, as for most
+// guests, it is called only for addresses outside all regions.
 //
 //go:noinline
-func (t *table) follow(at *table, iova uint64) (leaf *table, next int) {
-	if t.kids == nil || at != t && iova == 0 { // 0: round the top
+func (t *table) follow(from *table, iova uint64) (leaf *table, next int) {
+	if t.kids == nil || from != t && iova == 0 { // 0: round the top
 		return nil, 0
 	}
 	leaf = t.leaf(iova)
@@ -97,7 +99,8 @@ func (t *table) follow(at *table, iova uint64) (leaf *table, next int) {
 	return leaf, next
 }
 
-// find returns the index of the last of the node's starts at or before iova, -1 if there is none.
+// find returns the index of the last of the node's starts at or before iova, or -1 if there is
+// none.
 func (t *table) find(iova uint64) int {
 	lo, hi := 0, len(t.starts)
 	for lo < hi {
@@ -110,8 +113,8 @@ func (t *table) find(iova uint64) int {
 	return lo - 1
 }
 
-// at returns the last region that begins at or before iova, or nil.
-func (t *table) at(iova uint64) *Region {
+// lastBefore returns the last region that begins at or before iova, or nil.
+func (t *table) lastBefore(iova uint64) *Region {
 	t = t.leaf(iova)
 	if i := t.find(iova); i >= 0 {
 		return t.regions[i]
@@ -119,11 +122,11 @@ func (t *table) at(iova uint64) *Region {
 	return nil
 }
 
-// walk calls f with each region that begins at iova or behind it, by address, until f returns false.
+// walk calls f with each region that begins at or after iova, by address, until f returns false.
 func (t *table) walk(iova uint64, f func(*Region) bool) bool {
 	i := t.find(iova)
 	if t.kids != nil {
-		for _, k := range t.kids[max(i, 0):] { // from the one that may have some from iova on
+		for _, k := range t.kids[max(i, 0):] { // from the first child that may have regions at or after iova
 			if !k.walk(iova, f) {
 				return false
 			}
@@ -150,14 +153,15 @@ func (t *table) all() (regions []*Region) {
 	return regions
 }
 
-// within lists the regions in [iova, iova+size), which is EINVAL if it cuts one, or is no range.
+// within lists the regions in [iova, iova+size). The error is EINVAL if the range cuts a region or
+// is no valid range.
 func (t *table) within(iova, size uint64) (regions []*Region, err error) {
 	if size == 0 || size-1 > ^iova {
 		return nil, fmt.Errorf("[%#x, +%#x): %w", iova, size, unix.EINVAL)
 	}
 	last := iova + (size - 1)
 	var cut *Region
-	if r := t.at(iova); r != nil && r.iova < iova && iova-r.iova < r.Size() {
+	if r := t.lastBefore(iova); r != nil && r.iova < iova && iova-r.iova < r.Size() {
 		cut = r
 	}
 	t.walk(iova, func(r *Region) bool {
@@ -192,9 +196,9 @@ func (t *table) with(r *Region) (*table, error) {
 	return halves[0], nil
 }
 
-// free returns EEXIST if there is a region where r is to be.
+// free returns EEXIST if r overlaps a region.
 func (t *table) free(r *Region) error {
-	clash := t.at(r.iova)
+	clash := t.lastBefore(r.iova)
 	if clash == nil || r.iova-clash.iova >= clash.Size() {
 		clash = nil
 		t.walk(r.iova, func(next *Region) bool {
@@ -220,7 +224,7 @@ func (t *table) insert(r *Region) []*table {
 	return nodeOf(spliced(t.kids, i, i+1, t.kids[i].insert(r)...)).halves()
 }
 
-// without returns the tree without r, which is in it.
+// without returns the tree without r, which must be in it.
 func (t *table) without(r *Region) *table {
 	t = t.remove(r)
 	for len(t.kids) == 1 {
@@ -229,11 +233,13 @@ func (t *table) without(r *Region) *table {
 	return t
 }
 
-// rebuildFrom is of how many regions one must go at least for the tree to be built anew. That
-// allocates 24 bytes for each that stays, and removing one some 2.5 KiB.
+// rebuildFrom: the tree is built anew if more than one in rebuildFrom of its regions are removed.
+// Building allocates 24 bytes for each region that stays; removing a single region allocates some
+// 2.5 KiB.
 const rebuildFrom = 256
 
-// withoutAll returns the tree, of count regions, without those that lie from the first of gone to its last.
+// withoutAll returns the tree, which has count regions, without the regions from the first of gone
+// to its last.
 func (t *table) withoutAll(gone []*Region, count int) *table {
 	if len(gone) <= count/rebuildFrom {
 		for _, r := range gone {
@@ -252,7 +258,8 @@ func (t *table) withoutAll(gone []*Region, count int) *table {
 	return newTable(stay)
 }
 
-// remove returns the node without r, which is below it. The node may be too short, its children are not.
+// remove returns the node without r, which is below it. The node itself may be too short; its
+// children are not.
 func (t *table) remove(r *Region) *table {
 	i := t.find(r.iova)
 	if t.kids == nil {
@@ -262,15 +269,15 @@ func (t *table) remove(r *Region) *table {
 	if len(kid.starts) >= maxNode/2 {
 		return nodeOf(spliced(t.kids, i, i+1, kid))
 	}
-	// It is made one with its neighbour, or takes what that has too much. Each node but the root
-	// has two children and more, so there is one.
+	// The child is too short: it is merged with its neighbour, and cut in two again if that is too
+	// long. Each node except the root has at least two children, so there is a neighbour.
 	if i == 0 {
 		return nodeOf(spliced(t.kids, 0, 2, join2(kid, t.kids[1]).halves()...))
 	}
 	return nodeOf(spliced(t.kids, i-1, i+1, join2(t.kids[i-1], kid).halves()...))
 }
 
-// join2 returns a and b as one node.
+// join2 returns a and b merged into one node.
 func join2(a, b *table) *table {
 	if a.kids == nil {
 		return leafOf(slices.Concat(a.regions, b.regions))
@@ -278,7 +285,7 @@ func join2(a, b *table) *table {
 	return nodeOf(slices.Concat(a.kids, b.kids))
 }
 
-// halves returns the node, in two if it is too long.
+// halves returns the node, cut in two if it is too long.
 func (t *table) halves() []*table {
 	n := len(t.starts)
 	switch {
@@ -290,7 +297,7 @@ func (t *table) halves() []*table {
 	return []*table{nodeOf(slices.Clone(t.kids[:n/2])), nodeOf(slices.Clone(t.kids[n/2:]))}
 }
 
-// spliced returns a copy of s with what comes in the place of s[i:j].
+// spliced returns a copy of s in which what replaces s[i:j].
 func spliced[T any](s []T, i, j int, what ...T) []T {
 	return slices.Concat(s[:i], what, s[j:])
 }

@@ -12,7 +12,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// valid fails the test if the tree breaks a rule of its form, and returns its height.
+// valid fails the test if the tree breaks a rule of its structure, and returns its height.
 func (t *table) valid(tt interface{ Fatalf(string, ...any) }, root bool) int {
 	n := len(t.starts)
 	most := maxNode
@@ -41,7 +41,7 @@ func (t *table) valid(tt interface{ Fatalf(string, ...any) }, root bool) int {
 	return height + 1
 }
 
-// The tree is what a sorted list is, and older trees stay as they were.
+// The tree has the same regions as a sorted list, and older trees do not change.
 func TestTableAgainstAList(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var model []*Region
@@ -91,7 +91,7 @@ func TestTableAgainstAList(t *testing.T) {
 						want = r
 					}
 				}
-				if got := tree.at(iova); got != want {
+				if got := tree.lastBefore(iova); got != want {
 					t.Fatalf("at %#x: %v, want %v", iova, got, want)
 				}
 				size := rapid.Uint64Range(0, 4000).Draw(t, "size")
@@ -115,8 +115,8 @@ func TestTableAgainstAList(t *testing.T) {
 	})
 }
 
-// A tree from which the first regions go, or the last, becomes lower and lower, and a leaf in the
-// end.
+// A tree whose first or last regions are removed one by one loses levels, until it is a single
+// leaf.
 func TestTableShrinks(t *testing.T) {
 	for _, first := range []bool{true, false} {
 		var model []*Region
@@ -143,7 +143,7 @@ func TestTableShrinks(t *testing.T) {
 	}
 }
 
-// A translation goes on across the leaves of the tree, and not round the top.
+// A translation continues across the leaves of the tree, and does not wrap at the top.
 func TestTranslateAcrossLeaves(t *testing.T) {
 	s := guestSpace(t)
 	const regions = maxFlat + 5*maxNode
@@ -152,7 +152,7 @@ func TestTranslateAcrossLeaves(t *testing.T) {
 		add(t, s, Map{IOVA: 1<<64 - regions*page + i*page, Size: page, FD: fd}) // up to 2^64
 	}
 	testkit.ErrorIs(t, testkit.Err(s.Translate(nil, page, 1, Read)), ErrUnmapped, "before the first region")
-	add(t, s, Map{Size: page, FD: fd}) // what comes round the top
+	add(t, s, Map{Size: page, FD: fd}) // the region at 0, where a wrapped translation would continue
 	segs, err := s.Translate(nil, 1<<64-regions*page+1, regions*page-1, Write)
 	if err != nil || len(segs) != regions || Len(segs) != regions*page-1 {
 		t.Fatalf("%d segments, %d bytes, %v", len(segs), Len(segs), err)
@@ -160,14 +160,14 @@ func TestTranslateAcrossLeaves(t *testing.T) {
 	testkit.ErrorIs(t, testkit.Err(s.Translate(nil, 1<<64-page, page+1, Write)), ErrUnmapped, "round the top")
 }
 
-// What adding or removing a region allocates is some nodes of the tree, not all regions; and what as many regions as
-// there may be hold is far below what the package's doc says.
+// Adding or removing a region allocates a few nodes of the tree, not a list of all regions; and the
+// memory of the largest number of regions is far below the bound in the package's doc.
 func TestOneRegionOfManyIsCheap(t *testing.T) {
 	leakFree(t)
 	const (
 		each = 4 << 10 // a table of 65,535 addresses and pointers has 1 MiB
 		all  = 16 << 20
-		rest = 4 << 20 // the list of those that go, twice as it grows; one by one it is 150 MiB
+		rest = 4 << 20 // the list of the removed regions, twice as it grows; removing them one by one takes 150 MiB
 	)
 	fd := memfd(t, page)
 	s := NewSpace("guest", NewFiles())
@@ -204,7 +204,8 @@ func TestOneRegionOfManyIsCheap(t *testing.T) {
 		(removed.TotalAlloc-after.TotalAlloc)/some, after.HeapAlloc-before.HeapAlloc)
 }
 
-// A change makes a node or two on each level, and shares all others: also where leaves are cut in two, or made one.
+// A change makes a node or two on each level, and shares all others, also if leaves are cut or
+// merged.
 func TestChangeCopiesAFewNodes(t *testing.T) {
 	const n = 50_000
 	regions := make([]*Region, n)
@@ -249,7 +250,8 @@ func (t *table) nodes(f func(*table)) {
 	}
 }
 
-// Workers are waited for once, however many regions go, and not at all if there are none inside.
+// RemoveRange waits for workers once, however many regions it removes, and not at all if none is
+// inside.
 func TestOneWaitForManyRegions(t *testing.T) {
 	leakFree(t)
 	fd := memfd(t, page)

@@ -6,20 +6,19 @@ import (
 	"math"
 )
 
-// ErrUnmapped is returned for an address that is in no region.
+// ErrUnmapped is returned for an address in no region.
 var ErrUnmapped = errors.New("unmapped address")
 
-// ErrMiss is returned, in the place of ErrUnmapped, for an address that is in no region of an IOTLB
-// (Space.SetIOTLB).
+// ErrMiss is returned instead of ErrUnmapped if the regions are IOTLB entries (Space.SetIOTLB).
 var ErrMiss = errors.New("translation miss")
 
-// ErrAccess is returned for a write to a region that is read-only, or any use of one that is not accessible.
+// ErrAccess is returned for a write to a read-only region, or any use of an inaccessible one.
 var ErrAccess = errors.New("access denied")
 
-// ErrScattered is returned for a range that lies in more pieces than its user takes.
+// ErrScattered is returned for a range that lies in more pieces than its user accepts.
 var ErrScattered = errors.New("memory in too many pieces")
 
-// Access is what a device wants to do with memory.
+// Access is what a device does with memory.
 type Access uint8
 
 // Kinds of access.
@@ -36,7 +35,8 @@ func (a Access) String() string {
 	return "write"
 }
 
-// AddrError says which address could not be used. It formats itself only when asked, because guests cause it.
+// AddrError says which address could not be used. It is formatted only on demand, because guests
+// can cause many.
 type AddrError struct {
 	Space  string
 	IOVA   uint64 // the first address that could not be used
@@ -56,20 +56,21 @@ func (e *AddrError) Unwrap() error { return e.Err }
 // maxSegment is the longest segment that Translate makes; a multiple of every page size.
 const maxSegment = 1 << 30
 
-// Translate appends to dst the places of [iova, iova+n), across regions that touch, and never beyond one. The caller is
-// inside the space. On an error, an *AddrError, dst comes back as it was.
+// Translate appends to dst the segments of [iova, iova+n). The range may cross from one region to
+// an adjacent one; each segment lies in one region. The caller is inside the space. On an error,
+// which is an *AddrError, dst is returned unchanged.
 func (s *Space) Translate(dst []Segment, iova, n uint64, a Access) ([]Segment, error) {
 	return s.TranslateMax(dst, math.MaxInt, iova, n, a)
 }
 
-// TranslateMax is Translate into at most limit segments, those in dst before included. A range that
-// would need more is ErrScattered, found before one more is made: limit bounds time and memory,
-// however many regions the guest has made.
+// TranslateMax is Translate with at most limit segments in the result, which includes dst. A range
+// that needs more is ErrScattered, found before a further segment is made: limit bounds time and
+// memory, however many regions the guest has made.
 func (s *Space) TranslateMax(dst []Segment, limit int, iova, n uint64, a Access) ([]Segment, error) {
 	return s.translate(s.table.Load(), dst, limit, iova, n, a)
 }
 
-// translate is TranslateMax by a table that was the space's when the caller was inside.
+// translate is TranslateMax with a table that the space had while the caller was inside.
 func (s *Space) translate(root *table, dst []Segment, limit int, iova, n uint64, a Access) ([]Segment, error) {
 	out := dst
 	t := root
@@ -94,7 +95,7 @@ func (s *Space) translate(root *table, dst []Segment, limit int, iova, n uint64,
 		n -= k
 		iova += k // may wrap to 0 behind the last region: then there is no next one
 		for ; k > maxSegment; k -= maxSegment {
-			if len(out)+1 >= limit { // there is another one behind it
+			if len(out)+1 >= limit { // a further segment follows it
 				return dst, &AddrError{s.name, iova - k, n + k, a, ErrScattered}
 			}
 			out = append(out, Segment{r, off, maxSegment})
@@ -105,7 +106,7 @@ func (s *Space) translate(root *table, dst []Segment, limit int, iova, n uint64,
 	return out, nil
 }
 
-// unmapped is the error of an address that is in no region.
+// unmapped returns the error for an address in no region.
 func (s *Space) unmapped(iova, n uint64, a Access) error {
 	if s.iotlb.Load() {
 		return &AddrError{s.name, iova, n, a, ErrMiss}
@@ -113,8 +114,8 @@ func (s *Space) unmapped(iova, n uint64, a Access) error {
 	return &AddrError{s.name, iova, n, a, ErrUnmapped}
 }
 
-// ReadAt fills dst with what lies at iova, for structures that a device keeps a private copy of
-// (descriptor tables). The caller is inside the space. Nothing is counted.
+// ReadAt fills dst with the bytes at iova, for structures that a device copies
+// (descriptor tables). The caller is inside the space. The bytes are not counted.
 func (s *Space) ReadAt(dst []byte, iova uint64) (err error) {
 	defer Recover(&err)
 	var few [2]Segment
@@ -129,18 +130,19 @@ func (s *Space) ReadAt(dst []byte, iova uint64) (err error) {
 	return err
 }
 
-// Pin is a piece of a region whose file stays mapped until Close, whatever happens to the space.
+// Pin is a piece of a region whose file stays mapped until Close, however the space changes.
 type Pin struct {
 	file *File
 	mem  []byte
 }
 
-// Pin returns [iova, iova+n) as memory, for rings: it must lie in one region, which the device may write. The caller
-// guards every access with Recover, and drops the pin when the space has changed and the address means something else.
+// Pin returns [iova, iova+n) as memory, for rings: it must lie in one region, which the device may
+// write. The caller guards every access with Recover, and closes the pin when the space has changed
+// and the address means other memory.
 func (s *Space) Pin(iova, n uint64) (*Pin, error) {
 	token := s.Enter()
 	defer s.Leave(token)
-	r := s.table.Load().at(iova)
+	r := s.table.Load().lastBefore(iova)
 	if r == nil {
 		return nil, s.unmapped(iova, n, Write)
 	}
@@ -156,12 +158,12 @@ func (s *Space) Pin(iova, n uint64) (*Pin, error) {
 	if err := r.file.usable(); err != nil {
 		return nil, err
 	}
-	r.file.hold() // the region has a reference until we leave
+	r.file.hold() // the region holds a reference until we leave
 	return &Pin{file: r.file, mem: r.mem[off : off+n : off+n]}, nil
 }
 
-// Pin is Space.Pin of [off, off+n) of a region of a file, for who has the region itself, as a GPU's, and so its file
-// open.
+// Pin is Space.Pin of [off, off+n) of a region of a file, for callers that have the region itself,
+// such as a GPU's, and so keep its file open.
 func (r *Region) Pin(off, n uint64) (*Pin, error) {
 	switch {
 	case off > r.Size() || n > r.Size()-off:
@@ -176,13 +178,13 @@ func (r *Region) Pin(off, n uint64) (*Pin, error) {
 	return &Pin{file: r.file, mem: r.mem[off : off+n : off+n]}, nil
 }
 
-// Bytes returns the memory. It is shared with the guest and must not be used after Close.
+// Bytes returns the memory. The guest shares it; it must not be used after Close.
 func (p *Pin) Bytes() []byte { return p.mem }
 
-// File returns the file that the memory is in.
+// File returns the file that the memory lies in.
 func (p *Pin) File() *File { return p.file }
 
-// Close lets go of the memory. A second Close does nothing.
+// Close releases the memory. A second Close does nothing.
 func (p *Pin) Close() {
 	if p.mem != nil {
 		p.mem = nil

@@ -2,11 +2,12 @@ package dma
 
 import "math"
 
-// Translator translates the addresses of one space for one user, such as a ring, whose buffers mostly lie in the same
-// region: that one is looked at first. It belongs to whoever may use it now, who is inside the space.
+// Translator translates addresses of one space for one user, such as a ring, whose buffers mostly
+// lie in the same region: it tries the last region first. One goroutine at a time uses it, inside
+// the space.
 type Translator struct {
 	space  *Space
-	table  *table  // in which region was found; with another table nothing is known
+	table  *table  // the table in which region was found; region is void with another table
 	region *Region // of the last address, accessible; nil: none yet
 }
 
@@ -34,7 +35,7 @@ func (t *Translator) translate(dst []Segment, limit int, iova, n uint64, a Acces
 	return out, err
 }
 
-// ReadAt is Space.ReadAt, of a caller that defers Recover itself.
+// ReadAt is Space.ReadAt for a caller that defers Recover itself.
 func (t *Translator) ReadAt(dst []byte, iova uint64) error {
 	var few [2]Segment
 	segs, err := t.TranslateMax(few[:0], math.MaxInt, iova, uint64(len(dst)), Read)

@@ -7,7 +7,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// A Translator remembers a region, and no longer than it is mapped.
+// A Translator remembers a region only while it is mapped.
 //
 // Invariant: dma: A translation stays inside its regions, and asks for the right to them.
 func TestTranslatorForgetsWhatIsUnmapped(t *testing.T) {
@@ -33,7 +33,7 @@ func TestTranslatorForgetsWhatIsUnmapped(t *testing.T) {
 	testkit.OK(t, s.Remove(page, page))
 	refuses(Read, ErrUnmapped)
 	testkit.OK(t, s.Add(Map{IOVA: page, Size: page, FD: memfd(t, page), ReadOnly: true}))
-	if is := testkit.Must(ask(Read))(t); is == was {
+	if now := testkit.Must(ask(Read))(t); now == was {
 		t.Error("the file that was mapped before")
 	}
 	refuses(Write, ErrAccess)

@@ -8,10 +8,10 @@ import (
 	"unsafe"
 )
 
-// StoreWord stores v at the start of b, a ring's memory, as one little-endian word: who reads it
-// sees either the old word or the new one, and with the new one all that was stored before. That is
-// how a ring entry is published whose last word says that it is valid. b starts at a multiple of 4
-// (Aligned) and has 4 bytes; to call it otherwise is a bug, and panics.
+// StoreWord stores v at the start of b, a ring's memory, as one little-endian word: a reader sees
+// either the old word or the new one, and with the new one everything that was stored before it. So
+// a ring entry is published whose last word marks it as valid. b must start at a multiple of 4
+// (Aligned) and have at least 4 bytes; anything else is a bug, and panics.
 //
 // Why it is sound: atomic.StoreUint32 is XCHG on amd64 and STLR on arm64, both a release, and the
 // compiler moves no store behind it. Both are little endian.
@@ -19,25 +19,25 @@ func StoreWord(b []byte, v uint32) {
 	atomic.StoreUint32(word(b), v)
 }
 
-// LoadWord loads the word at the start of b, and what is loaded after it is no older.
+// LoadWord loads the word at the start of b; later loads see nothing older than it.
 func LoadWord(b []byte) uint32 { return atomic.LoadUint32(word(b)) }
 
-// CompareAndSwapWord stores v where the word at the start of b is old, and tells whether it was: for a
-// word that either side changes. It is a release and an acquire, as the other two.
+// CompareAndSwapWord stores v in the word at the start of b if that is old, and reports whether it
+// was: for a word that both sides change. It is both a release and an acquire.
 func CompareAndSwapWord(b []byte, old, v uint32) bool {
 	return atomic.CompareAndSwapUint32(word(b), old, v)
 }
 
 // word proves that b starts with a whole, 4-aligned word.
 func word(b []byte) *uint32 {
-	p := unsafe.Pointer(unsafe.SliceData(b[:4])) // bounds: panics if there are not 4
+	p := unsafe.Pointer(unsafe.SliceData(b[:4])) // bounds: panics if b has fewer than 4 bytes
 	if uintptr(p)&3 != 0 {
 		panic(fmt.Sprintf("dma: word at %p is not aligned", p))
 	}
 	return (*uint32)(p)
 }
 
-// Aligned tells whether the memory starts at a multiple of n, a power of two.
+// Aligned reports whether the memory starts at a multiple of n, a power of two.
 func (p *Pin) Aligned(n uintptr) bool {
 	return uintptr(unsafe.Pointer(unsafe.SliceData(p.mem)))&(n-1) == 0
 }

@@ -6,7 +6,8 @@ import (
 	"vnic.dev/vnic/dma"
 )
 
-// A word is stored whole, in little endian, and nothing beside it; a place where it cannot be is refused.
+// StoreWord stores the whole word in little endian, and nothing beside it; it refuses memory that
+// cannot hold a word.
 func TestStoreWord(t *testing.T) {
 	b := make([]byte, 16)
 	for i := range b {
@@ -31,15 +32,15 @@ func TestStoreWord(t *testing.T) {
 	if !dma.CompareAndSwapWord(b[4:], 0x04030201, 0x08070605) || b[3] != 0xee || b[4] != 5 || b[7] != 8 || b[8] != 0xee {
 		t.Errorf("not swapped, or more than that: % x", b)
 	}
-	for name, at := range map[string][]byte{"odd": b[1:], "2 mod 4": b[2:], "short": b[4:7:7], "empty": nil} {
+	for name, word := range map[string][]byte{"odd": b[1:], "2 mod 4": b[2:], "short": b[4:7:7], "empty": nil} {
 		func() {
 			defer func() {
 				if recover() == nil {
 					t.Errorf("%s: a word was stored", name)
 				}
 			}()
-			dma.StoreWord(at, 1)
+			dma.StoreWord(word, 1)
 		}()
 	}
-	dma.StoreWord(b[12:], 7) // the last one
+	dma.StoreWord(b[12:], 7) // the last word of b
 }

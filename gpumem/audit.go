@@ -14,17 +14,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// AuditWindow is how many successive bytes of a stream make a hit.
+// AuditWindow is the smallest number of successive bytes of a stream that make a hit.
 const AuditWindow = 64
 
-// Stream is the first Bytes bytes of the pattern of Seed. Seeds that lie apart by a multiple of step less than that of
-// Bytes/8 have bytes in common: use random ones.
+// Stream is the first Bytes bytes of the pattern of Seed. Two seeds whose difference is less than
+// Bytes/8 multiples of step have bytes in common: use random seeds.
 type Stream struct {
 	Seed  uint64
 	Bytes uint64
 }
 
-// Hit is a piece of a stream, as long as possible and at least AuditWindow bytes, found in memory.
+// Hit is a piece of a stream found in memory: as long as possible, and at least AuditWindow bytes.
 type Hit struct {
 	Off       uint64 // in the memory
 	Len       uint64
@@ -32,28 +32,28 @@ type Hit struct {
 	StreamOff uint64
 }
 
-// auditChunk is how much one worker looks at in one go.
+// auditChunk is how much memory a worker takes at a time.
 const auditChunk = 1 << 20
 
-// Audit finds every piece of the streams in ram, at any alignment of either, by place in ram.
+// Audit finds every piece of the streams in ram, at any alignment in both, in the order of ram.
 //
-// It is exact: a hit is AuditWindow bytes or more compared with the stream byte by byte, and no
-// window is missed. Bytes that have nothing to do with the stream make a false hit if they are
-// equal to one of its windows by chance: for random bytes, and all windows of 2^40 bytes of stream
-// at all offsets of 2^40 bytes of memory, 2^80 pairs, that is 2^80/2^512. Memory with little
-// variety (zeros, text, code, pointers) cannot be equal to a window at all unless it holds at least
-// seven of the words that mix64 makes of seven successive states.
+// It is exact: a hit has at least AuditWindow bytes, compared with the stream byte by byte, and no
+// window is missed. Unrelated bytes make a false hit only if they equal a window by chance: for
+// random bytes, all windows of 2^40 bytes of stream and all offsets of 2^40 bytes of memory are
+// 2^80 pairs, so the probability is 2^80/2^512. Memory with little variety (zeros, text, code,
+// pointers) can equal a window only if it contains at least seven of the words that mix64 makes of
+// seven successive states.
 //
-// ram must not shrink meanwhile. For the memory of a guest use AuditReader on its file: reading a
-// hole of a mapped memfd would allocate it, and a file may be truncated.
+// ram must not shrink meanwhile. For a guest's memory use AuditReader on its file: reading a hole
+// of a mapped memfd would allocate it, and a file may be truncated.
 func Audit(ram []byte, streams []Stream) []Hit {
 	look := func(off, n uint64) ([]byte, error) { return ram[off : off+n], nil }
-	hits, _ := audit(uint64(len(ram)), streams, func() view { return look }, nil) // look has no errors
+	hits, _ := audit(uint64(len(ram)), streams, func() view { return look }, nil) // look returns no errors
 	return hits
 }
 
-// AuditReader is Audit of the size bytes of r, which is read by two goroutines at once. If r is an *os.File, its holes
-// are not read (which moves its file offset).
+// AuditReader is Audit for the size bytes of r, which two goroutines read at once. If r is an
+// *os.File, it skips the file's holes (which moves the file offset).
 func AuditReader(r io.ReaderAt, size int64, streams []Stream) ([]Hit, error) {
 	open := func() view {
 		buf := make([]byte, auditChunk+AuditWindow-1)
@@ -71,22 +71,24 @@ func AuditReader(r io.ReaderAt, size int64, streams []Stream) ([]Hit, error) {
 	return audit(uint64(size), streams, open, hole)
 }
 
-// holes returns a function that tells whether a range of a file is nothing but hole, for ranges in any order.
+// holes returns a function that reports whether a range of a file consists only of holes, for
+// ranges in any order.
 func holes(f *os.File) func(off, n uint64) bool {
 	var mu sync.Mutex
 	return func(off, n uint64) bool {
 		mu.Lock()
 		defer mu.Unlock()
 		data, err := f.Seek(int64(off), unix.SEEK_DATA)
-		return err == nil && uint64(data) >= off+n || errors.Is(err, unix.ENXIO) // ENXIO: none from off on
+		return err == nil && uint64(data) >= off+n || errors.Is(err, unix.ENXIO) // ENXIO: no data from off on
 	}
 }
 
-// view gives [off, off+n) of the memory, good until it is called again.
+// view returns [off, off+n) of the memory, valid until its next call.
 type view func(off, n uint64) ([]byte, error)
 
-// audit looks at all of size bytes in chunks. Each is seen together with the AuditWindow-1 bytes behind it, so that a
-// window lies in the view of the chunk that it begins in; hits cut at the edges of views are joined afterwards.
+// audit scans size bytes in chunks. A worker sees each chunk together with the next AuditWindow-1
+// bytes, so that a window lies in the view of the chunk in which it begins; join merges hits that
+// are cut at the ends of views.
 func audit(size uint64, streams []Stream, open func() view, hole func(off, n uint64) bool) ([]Hit, error) {
 	var (
 		next   atomic.Uint64
@@ -130,8 +132,8 @@ func audit(size uint64, streams []Stream, open func() view, hole func(off, n uin
 	return join(all), nil
 }
 
-// join makes one of hits that are parts of one piece: of one stream, with one distance between stream and memory,
-// overlapping or next to each other.
+// join merges hits that are parts of one piece: of the same stream, at the same distance between
+// stream and memory, overlapping or adjacent.
 func join(hits []Hit) []Hit {
 	slices.SortFunc(hits, func(a, b Hit) int {
 		return cmp.Or(cmp.Compare(a.Stream, b.Stream), cmp.Compare(a.StreamOff-a.Off, b.StreamOff-b.Off),
@@ -154,18 +156,18 @@ func join(hits []Hit) []Hit {
 	return out
 }
 
-// scanner looks for streams; it belongs to one goroutine.
+// scanner searches for streams; one goroutine uses it.
 type scanner struct {
 	streams []Stream
 	targets []target
 	hits    []Hit
 }
 
-// target is a stream in the terms of the search.
+// target is a stream, prepared for the search.
 type target struct {
-	base  uint64 // a word that is number i of the stream has unmix64(word)*stepInv - base == i
-	words uint64 // whole words in the stream
-	// the last hit in this view, so that a long one is compared once
+	base  uint64 // for word number i of the stream unmix64(word)*stepInv - base == i
+	words uint64 // complete words in the stream
+	// the last hit in this view, so that a long one is compared only once
 	end      uint64
 	distance uint64
 }
@@ -182,42 +184,44 @@ const auditBlock = 4096
 
 // scan finds the pieces in b, which lies at off of the memory.
 //
-// Blocks of zeros are stepped over, but for the AuditWindow-1 bytes next to others. No window lies in zeros alone: it
-// has at least seven words of the stream, all different, as mix64 is a bijection.
+// It skips blocks of zeros, except the AuditWindow-1 bytes next to other blocks. No window consists
+// only of zeros: it has at least seven words of the stream, which all differ, because mix64 is a
+// bijection.
 func (s *scanner) scan(b []byte, off uint64) {
 	for i := range s.targets {
 		s.targets[i].end = 0
 	}
 	const edge = AuditWindow - 1
-	for at := 0; at < len(b); {
-		for at < len(b) && zero(b[at:min(at+auditBlock, len(b))]) {
-			at += auditBlock
+	for pos := 0; pos < len(b); {
+		for pos < len(b) && zero(b[pos:min(pos+auditBlock, len(b))]) {
+			pos += auditBlock
 		}
-		from := at
-		for at < len(b) && !zero(b[at:min(at+auditBlock, len(b))]) {
-			at += auditBlock
+		from := pos
+		for pos < len(b) && !zero(b[pos:min(pos+auditBlock, len(b))]) {
+			pos += auditBlock
 		}
 		if from < len(b) {
-			s.probe(b, off, max(from-edge, 0), min(at+edge, len(b)))
+			s.probe(b, off, max(from-edge, 0), min(pos+edge, len(b)))
 		}
 	}
 }
 
 // probe finds the pieces that have a window in b[from:to].
 //
-// A window holds at least seven whole words of its stream, which begin eight bytes apart. Trying the eight offsets
-// at each multiple of 56 hits one of any such seven: their offsets have seven different residues modulo 56, which are
-// all that are congruent to the first one modulo 8, and eight successive residues have one of these.
+// A window contains at least seven complete words of its stream, at offsets that are eight bytes
+// apart. Testing eight offsets after each multiple of 56 finds one of the seven: their offsets are
+// the seven residues modulo 56 that are congruent modulo 8, and any eight successive residues
+// include one of these.
 func (s *scanner) probe(b []byte, off uint64, from, to int) {
-	at := from
-	for ; at+16 <= to; at += 56 {
-		lo, hi := le.Uint64(b[at:]), le.Uint64(b[at+8:])
+	pos := from
+	for ; pos+16 <= to; pos += 56 {
+		lo, hi := le.Uint64(b[pos:]), le.Uint64(b[pos+8:])
 		w := lo
 		for k := 0; ; {
 			t := unmix64(w) * stepInv
 			for i := range s.targets {
 				if t-s.targets[i].base < s.targets[i].words {
-					s.confirm(b, off, at+k, i, (t-s.targets[i].base)*8)
+					s.confirm(b, off, pos+k, i, (t-s.targets[i].base)*8)
 				}
 			}
 			if k++; k == 8 {
@@ -226,31 +230,31 @@ func (s *scanner) probe(b []byte, off uint64, from, to int) {
 			w = lo>>(8*k) | hi<<(64-8*k)
 		}
 	}
-	for k := 0; k < 8 && at+k+8 <= to; k++ { // a group cut by the end
-		t := unmix64(le.Uint64(b[at+k:])) * stepInv
+	for k := 0; k < 8 && pos+k+8 <= to; k++ { // a group cut by the end
+		t := unmix64(le.Uint64(b[pos+k:])) * stepInv
 		for i := range s.targets {
 			if t-s.targets[i].base < s.targets[i].words {
-				s.confirm(b, off, at+k, i, (t-s.targets[i].base)*8)
+				s.confirm(b, off, pos+k, i, (t-s.targets[i].base)*8)
 			}
 		}
 	}
 }
 
-// confirm compares what is around b[at], where a word of stream i is, with the stream.
-func (s *scanner) confirm(b []byte, off uint64, at, i int, streamOff uint64) {
+// confirm compares the bytes around b[pos], where a word of stream i was found, with the stream.
+func (s *scanner) confirm(b []byte, off uint64, pos, i int, streamOff uint64) {
 	t, st := &s.targets[i], &s.streams[i]
-	if uint64(at) < t.end && streamOff-uint64(at) == t.distance {
+	if uint64(pos) < t.end && streamOff-uint64(pos) == t.distance {
 		return
 	}
-	before := matchBefore(b[:at], st.Seed, streamOff)
-	rest := b[at:]
+	before := matchBefore(b[:pos], st.Seed, streamOff)
+	rest := b[pos:]
 	rest = rest[:min(uint64(len(rest)), st.Bytes-streamOff)]
 	n := before + MatchAt(rest, st.Seed, streamOff)
 	if n < AuditWindow {
 		return
 	}
-	t.end, t.distance = uint64(at-before+n), streamOff-uint64(at)
-	s.hits = append(s.hits, Hit{Off: off + uint64(at-before), Len: uint64(n), Stream: i,
+	t.end, t.distance = uint64(pos-before+n), streamOff-uint64(pos)
+	s.hits = append(s.hits, Hit{Off: off + uint64(pos-before), Len: uint64(n), Stream: i,
 		StreamOff: streamOff - uint64(before)})
 }
 

@@ -17,22 +17,23 @@ import (
 
 var auditStreams = []Stream{{Seed: 0x1234, Bytes: 1 << 20}, {Seed: 0xfeedfacecafe, Bytes: 1<<40 + 3}}
 
-// plant writes n bytes of stream i from byte so on to ram[at:], and breaks the bytes at both ends.
-func plant(ram []byte, at, n, i int, so uint64) {
+// plant writes n bytes of stream i, from byte so on, to ram[pos:], and changes the bytes before and
+// after.
+func plant(ram []byte, pos, n, i int, so uint64) {
 	seed := auditStreams[i].Seed
-	FillAt(ram[at:at+n], seed, so)
-	if at > 0 && so > 0 {
-		ram[at-1] = ^pattern(1, seed, so-1)[0]
+	FillAt(ram[pos:pos+n], seed, so)
+	if pos > 0 && so > 0 {
+		ram[pos-1] = ^pattern(1, seed, so-1)[0]
 	}
-	if at+n < len(ram) {
-		ram[at+n] = ^pattern(1, seed, so+uint64(n))[0]
+	if pos+n < len(ram) {
+		ram[pos+n] = ^pattern(1, seed, so+uint64(n))[0]
 	}
 }
 
-// TestAuditFindsEachWindow plants one window, or one byte less, at every alignment of memory and stream, next to the
-// edges of blocks and chunks, in zeros and in other bytes.
+// TestAuditFindsEachWindow plants one window, or one byte less, at every alignment of memory and
+// stream, near the ends of blocks and chunks, among zeros and among other bytes.
 //
-// Invariant: gpumem: The audit misses no window of the payload and makes none up.
+// Invariant: gpumem: The audit misses no window of the payload, and reports no false one.
 func TestAuditFindsEachWindow(t *testing.T) {
 	const size = auditChunk + 3*auditBlock
 	noise := make([]byte, size)
@@ -45,28 +46,28 @@ func TestAuditFindsEachWindow(t *testing.T) {
 			ram := slices.Clone(back.ram)
 			for _, edge := range []int{0, auditBlock, auditChunk, auditChunk + auditBlock, size} {
 				for d := -72; d <= 72; d++ {
-					at := edge + d
+					pos := edge + d
 					for _, n := range []int{AuditWindow - 1, AuditWindow, AuditWindow + 9} {
-						if at < 0 || at+n > size {
+						if pos < 0 || pos+n > size {
 							continue
 						}
 						so := uint64(1000 + 13*d%64)
-						plant(ram, at, n, 0, so)
-						lo, hi := max(at-auditBlock-1, 0), min(at+n+auditBlock+1, size)
+						plant(ram, pos, n, 0, so)
+						lo, hi := max(pos-auditBlock-1, 0), min(pos+n+auditBlock+1, size)
 						s := newScanner(auditStreams)
-						if d%24 == 0 { // the whole way now and then, a part of memory else
+						if d%24 == 0 { // all of memory now and then, otherwise a part
 							s.hits = Audit(ram, auditStreams)
 						} else {
 							s.scan(ram[lo:hi], uint64(lo))
 						}
-						want := []Hit{{Off: uint64(at), Len: uint64(n), StreamOff: so}}
+						want := []Hit{{Off: uint64(pos), Len: uint64(n), StreamOff: so}}
 						if n < AuditWindow {
 							want = nil
 						}
 						if got := join(s.hits); !slices.Equal(got, want) {
-							t.Fatalf("%d bytes of stream at %d planted at %d: %+v", n, so, at, got)
+							t.Fatalf("%d bytes of stream at %d planted at %d: %+v", n, so, pos, got)
 						}
-						copy(ram[max(at-1, 0):], back.ram[max(at-1, 0):min(at+n+1, size)])
+						copy(ram[max(pos-1, 0):], back.ram[max(pos-1, 0):min(pos+n+1, size)])
 					}
 				}
 			}
@@ -74,30 +75,32 @@ func TestAuditFindsEachWindow(t *testing.T) {
 	}
 }
 
-// TestAuditAtTheEnds has memory of every length end, and begin, with a window, at every alignment of the stream.
+// TestAuditAtTheEnds has memory of every length that ends, and begins, with a window, at every
+// alignment of the stream.
 func TestAuditAtTheEnds(t *testing.T) {
 	for size := AuditWindow; size < 5*AuditWindow; size++ {
 		for so := range uint64(8) {
 			ram := make([]byte, size)
-			for _, at := range []int{size - AuditWindow, 0} {
+			for _, pos := range []int{size - AuditWindow, 0} {
 				random(rand.New(rand.NewPCG(3, 4)), ram)
-				plant(ram, at, AuditWindow, 0, 80+so)
-				want := []Hit{{Off: uint64(at), Len: AuditWindow, StreamOff: 80 + so}}
+				plant(ram, pos, AuditWindow, 0, 80+so)
+				want := []Hit{{Off: uint64(pos), Len: AuditWindow, StreamOff: 80 + so}}
 				if got := Audit(ram, auditStreams); !slices.Equal(got, want) {
-					t.Fatalf("%d bytes, stream at %d planted at %d: %+v", size, 80+so, at, got)
+					t.Fatalf("%d bytes, stream at %d planted at %d: %+v", size, 80+so, pos, got)
 				}
 			}
 		}
 	}
 }
 
-// TestAuditIntoZeros has windows that begin or end with zeros, of which those lie in blocks of zeros.
+// TestAuditIntoZeros has windows that begin or end with zeros, and these zeros lie in blocks of
+// zeros.
 func TestAuditIntoZeros(t *testing.T) {
 	stream := pattern(1<<22, auditStreams[0].Seed, 0)[:auditStreams[0].Bytes]
 	for zeros := 1; zeros <= 2; zeros++ {
 		for _, leading := range []bool{true, false} {
 			for align := range 8 {
-				so := align // of a window with so many zeros
+				so := align // offset of a window with that many zeros
 				for ; ; so += 8 {
 					edge := stream[so+AuditWindow-zeros : so+AuditWindow]
 					if leading {
@@ -112,18 +115,18 @@ func TestAuditIntoZeros(t *testing.T) {
 					for i := 1; i <= blocks; i++ {
 						ram[i*auditBlock+auditBlock/2] = 1
 					}
-					at := (blocks+1)*auditBlock - AuditWindow + zeros
+					pos := (blocks+1)*auditBlock - AuditWindow + zeros
 					if leading {
-						at = auditBlock - zeros
+						pos = auditBlock - zeros
 					}
-					plant(ram, at, AuditWindow, 0, uint64(so))
+					plant(ram, pos, AuditWindow, 0, uint64(so))
 					if leading {
-						ram[at-1] = 0
+						ram[pos-1] = 0
 					} else {
-						ram[at+AuditWindow] = 0
+						ram[pos+AuditWindow] = 0
 					}
 					got := Audit(ram, auditStreams)
-					if len(got) != 1 || got[0].Off > uint64(at) || got[0].Off+got[0].Len < uint64(at)+AuditWindow {
+					if len(got) != 1 || got[0].Off > uint64(pos) || got[0].Off+got[0].Len < uint64(pos)+AuditWindow {
 						t.Fatalf("%d zeros (leading: %v) of the window at %d in %d blocks: %+v", zeros, leading, so, blocks, got)
 					}
 				}
@@ -132,9 +135,10 @@ func TestAuditIntoZeros(t *testing.T) {
 	}
 }
 
-// TestAuditAgainstSimple plays any plants against a search that tries every window at every place.
+// TestAuditAgainstSimple compares random plants with a search that tries every window at every
+// offset.
 //
-// Invariant: gpumem: The audit misses no window of the payload and makes none up.
+// Invariant: gpumem: The audit misses no window of the payload, and reports no false one.
 func TestAuditAgainstSimple(t *testing.T) {
 	streams := []Stream{{Seed: 7, Bytes: 300}, {Seed: 8, Bytes: 77}, {Seed: 9, Bytes: 63}, {Seed: 7 + step, Bytes: 200}}
 	full := make([][]byte, len(streams))
@@ -154,11 +158,11 @@ func TestAuditAgainstSimple(t *testing.T) {
 			i := rapid.IntRange(0, len(streams)-1).Draw(t, "stream")
 			from := rapid.IntRange(0, len(full[i])-1).Draw(t, "from")
 			n := rapid.IntRange(1, len(full[i])-from).Draw(t, "n")
-			at := rapid.IntRange(0, len(ram)-1).Draw(t, "at")
+			pos := rapid.IntRange(0, len(ram)-1).Draw(t, "at")
 			if rapid.Bool().Draw(t, "near an edge") {
-				at = min(len(ram)-1, max(0, at/auditBlock*auditBlock-rapid.IntRange(0, 80).Draw(t, "before")))
+				pos = min(len(ram)-1, max(0, pos/auditBlock*auditBlock-rapid.IntRange(0, 80).Draw(t, "before")))
 			}
-			copy(ram[at:], full[i][from:from+n])
+			copy(ram[pos:], full[i][from:from+n])
 		}
 		want := simpleAudit(ram, full)
 		if got := Audit(ram, streams); !slices.Equal(got, want) {
@@ -171,17 +175,17 @@ func TestAuditAgainstSimple(t *testing.T) {
 	})
 }
 
-// simpleAudit knows every window of every stream by heart.
+// simpleAudit looks up every window of memory in a map of all windows of the streams.
 func simpleAudit(ram []byte, streams [][]byte) []Hit {
 	var hits []Hit
 	for i, s := range streams {
 		where := map[[AuditWindow]byte]int{}
-		for at := range max(len(s)-AuditWindow+1, 0) {
-			where[[AuditWindow]byte(s[at:])] = at
+		for pos := range max(len(s)-AuditWindow+1, 0) {
+			where[[AuditWindow]byte(s[pos:])] = pos
 		}
-		for at := range max(len(ram)-AuditWindow+1, 0) {
-			if so, ok := where[[AuditWindow]byte(ram[at:])]; ok {
-				hits = append(hits, Hit{Off: uint64(at), Len: AuditWindow, Stream: i, StreamOff: uint64(so)})
+		for pos := range max(len(ram)-AuditWindow+1, 0) {
+			if so, ok := where[[AuditWindow]byte(ram[pos:])]; ok {
+				hits = append(hits, Hit{Off: uint64(pos), Len: AuditWindow, Stream: i, StreamOff: uint64(so)})
 			}
 		}
 	}
@@ -191,7 +195,7 @@ func simpleAudit(ram []byte, streams [][]byte) []Hit {
 func TestAuditOfLongPieces(t *testing.T) {
 	ram := make([]byte, 3*auditChunk+777)
 	random(rand.New(rand.NewPCG(5, 6)), ram)
-	plant(ram, 5, 2*auditChunk+1000, 1, 1<<40-4*auditChunk) // over two edges of chunks
+	plant(ram, 5, 2*auditChunk+1000, 1, 1<<40-4*auditChunk) // over two ends of chunks
 	plant(ram, 2*auditChunk+2000, 100, 0, 0)
 	plant(ram, len(ram)-64, 64, 1, 1<<40+3-64) // the end of the stream at the end of memory
 	want := []Hit{
@@ -210,33 +214,33 @@ func TestAuditOfLongPieces(t *testing.T) {
 	}
 }
 
-// TestAuditWithTheZeroWord has a window whose words include the one that is zero, between zeros.
+// TestAuditWithTheZeroWord has a window, between zeros, in which one word of the stream is zero.
 func TestAuditWithTheZeroWord(t *testing.T) {
 	zeroAt := uint64(1000)
 	streams := []Stream{{Seed: -(zeroAt + 1) * step, Bytes: 1 << 20}}
 	testkit.Equal(t, "the word that is to be zero", word(streams[0].Seed, zeroAt), 0)
 	for d := range uint64(72) {
-		for _, at := range []int{auditBlock - 40, auditBlock, 2*auditBlock - 64, 100} {
+		for _, pos := range []int{auditBlock - 40, auditBlock, 2*auditBlock - 64, 100} {
 			ram := make([]byte, 4*auditBlock)
 			so := zeroAt*8 - 64 + d
-			FillAt(ram[at:at+AuditWindow], streams[0].Seed, so)
+			FillAt(ram[pos:pos+AuditWindow], streams[0].Seed, so)
 			got := Audit(ram, streams)
-			if len(got) != 1 || got[0].StreamOff-got[0].Off != so-uint64(at) || got[0].Off > uint64(at) ||
-				got[0].Off+got[0].Len < uint64(at)+AuditWindow {
-				t.Fatalf("stream at %d planted at %d: %+v", so, at, got)
+			if len(got) != 1 || got[0].StreamOff-got[0].Off != so-uint64(pos) || got[0].Off > uint64(pos) ||
+				got[0].Off+got[0].Len < uint64(pos)+AuditWindow {
+				t.Fatalf("stream at %d planted at %d: %+v", so, pos, got)
 			}
 		}
 	}
 }
 
 func TestAuditOfSparseFile(t *testing.T) {
-	const size = 1 << 33 // reading all of it would take seconds, and fill it
+	const size = 1 << 33 // reading all of it would take seconds, and allocate it
 	f := testkit.Memfd(t, size)
 	buf := pattern(300, auditStreams[1].Seed, 99)
 	var want []Hit
-	for _, at := range []int64{0, 5*auditChunk - 150, 123456789, size - 300} {
-		testkit.OK(t, errOf(f.WriteAt(buf, at)))
-		want = append(want, Hit{Off: uint64(at), Len: 300, Stream: 1, StreamOff: 99})
+	for _, pos := range []int64{0, 5*auditChunk - 150, 123456789, size - 300} {
+		testkit.OK(t, errOf(f.WriteAt(buf, pos)))
+		want = append(want, Hit{Off: uint64(pos), Len: 300, Stream: 1, StreamOff: 99})
 	}
 	var before, after unix.Stat_t
 	testkit.OK(t, unix.Fstat(int(f.Fd()), &before))

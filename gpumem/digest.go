@@ -15,33 +15,34 @@ import (
 	"vnic.dev/vnic/internal/sha256x16"
 )
 
-// DigestPiece is how many bytes there are to a digest in the list that Digest hashes.
+// DigestPiece is the size of the pieces whose digests Digest hashes.
 const DigestPiece = 1 << 20
 
-// groupLen is what a worker takes at a time: a piece for each lane of sha256x16.
+// groupLen is how much a worker takes at a time: a piece for each lane of sha256x16.
 const groupLen = sha256x16.Lanes * DigestPiece
 
-// inLanes says whether groups are hashed in lanes.
+// inLanes is set if groups are hashed in lanes.
 var inLanes = sha256x16.Available
 
 // Extent is [Off, Off+Size) of a GPU's memory.
 type Extent struct{ Off, Size uint64 }
 
-// Digest returns the digest of memory of a GPU, all extents one after the other: the SHA-256 of the SHA-256s of its
-// pieces of DigestPiece bytes, the last of which may be shorter. The memory must lie in buffers that the port
-// registered, else the error is EFAULT.
+// Digest returns the digest of memory of a GPU, all extents concatenated: the SHA-256 of the
+// SHA-256s of its pieces of DigestPiece bytes (the last may be shorter). The memory must lie in
+// buffers that the port registered, else the error is EFAULT.
 //
-// It is for the host: no guest can call it, and it does not count among MaxJobs. It works as jobs do, 1 MiB at a time
-// and maxInHand times at the same time, those of the jobs included, and enters the address space and the registry for
-// each. It needs 32 bytes of memory for a piece. It ends with the cause of ctx, and with ECANCELED by CancelAll and
-// Reset; when it returns nothing of it runs.
+// It is for the host: guests cannot call it, and it does not count towards MaxJobs. It works as
+// jobs do, in steps of 1 MiB, shares with them the limit of maxInHand steps at a time, and enters
+// the address space and the registry for each step. It needs 32 bytes of memory per piece. It ends
+// with the cause of ctx, or with ECANCELED after CancelAll or Reset; when it returns, all its
+// goroutines have ended.
 func (e *Engine) Digest(ctx context.Context, gpu int, extents []Extent) (sum [32]byte, err error) {
 	return e.DigestIdle(ctx, gpu, extents, nil)
 }
 
-// DigestIdle is Digest, but until hurry is closed only one thread works on it, which the kernel runs where no other
-// wants to (SCHED_IDLE): what goes on meanwhile is not slower for it. One who takes memory away may wait for that
-// thread to get through 1 MiB.
+// DigestIdle is Digest, but until hurry is closed it uses a single thread, which the kernel runs
+// only when a processor is idle (SCHED_IDLE), so that it does not slow down other work. Taking
+// memory away may have to wait until that thread has finished its 1 MiB.
 func (e *Engine) DigestIdle(ctx context.Context, gpu int, extents []Extent, hurry <-chan struct{}) (sum [32]byte,
 	err error) {
 	g := e.registry.GPU(gpu)
@@ -97,7 +98,7 @@ func (e *Engine) DigestIdle(ctx context.Context, gpu int, extents []Extent, hurr
 	return sum, nil
 }
 
-// enterDigest makes a digest known to CancelAll, until leaveDigest.
+// enterDigest adds a digest to the jobs that CancelAll cancels, until leaveDigest.
 func (e *Engine) enterDigest() *running {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -119,27 +120,27 @@ type digest struct {
 	gpu     *GPU
 	extents []Extent
 	total   uint64
-	next    atomic.Uint64 // where the group begins that a worker takes next
-	sums    [][32]byte    // each written by the worker that took its piece
+	next    atomic.Uint64 // start of the group that a worker takes next
+	sums    [][32]byte    // each is written by the worker that took its piece
 }
 
-// run is a worker: it hashes groups of pieces until there are no more.
+// run is a worker: it hashes groups of pieces until none is left.
 func (d *digest) run(w *work) error {
 	h, lanes := sha256.New(), new(sha256x16.State)
 	for {
-		at := d.next.Add(groupLen) - groupLen
-		if at >= d.total {
+		pos := d.next.Add(groupLen) - groupLen
+		if pos >= d.total {
 			return nil
 		}
-		sums := d.sums[at/DigestPiece:]
-		if off, ok := d.contiguous(w, at); ok && inLanes {
+		sums := d.sums[pos/DigestPiece:]
+		if off, ok := d.contiguous(w, pos); ok && inLanes {
 			if err := d.group(w, lanes, off, sums[:sha256x16.Lanes]); err != nil {
 				return err
 			}
 			continue
 		}
-		for end := min(at+groupLen, d.total); at < end; at += DigestPiece {
-			if err := d.piece(w, h, at, min(DigestPiece, end-at), &sums[0]); err != nil {
+		for end := min(pos+groupLen, d.total); pos < end; pos += DigestPiece {
+			if err := d.piece(w, h, pos, min(DigestPiece, end-pos), &sums[0]); err != nil {
 				return err
 			}
 			sums = sums[1:]
@@ -147,13 +148,13 @@ func (d *digest) run(w *work) error {
 	}
 }
 
-// contiguous says where [at, at+groupLen) of the extents begins in the GPU's memory, if all of it is there, in one
-// extent and in one buffer.
-func (d *digest) contiguous(w *work, at uint64) (off uint64, ok bool) {
-	if d.total-at < groupLen {
+// contiguous returns where [pos, pos+groupLen) of the extents begins in the GPU's memory. ok is
+// false unless the range lies in one extent and in one buffer.
+func (d *digest) contiguous(w *work, pos uint64) (off uint64, ok bool) {
+	if d.total-pos < groupLen {
 		return 0, false
 	}
-	_ = d.segments(at, groupLen, func(o, n uint64) error {
+	_ = d.segments(pos, groupLen, func(o, n uint64) error {
 		off, ok = o, n == groupLen
 		return nil
 	})
@@ -162,13 +163,14 @@ func (d *digest) contiguous(w *work, at uint64) (off uint64, ok bool) {
 	return off, ok && bufs.covers(d.gpu.id, off, groupLen)
 }
 
-// group hashes sixteen pieces, from off on, at the same time: a part of each in turn, pieceLen in all.
+// group hashes sixteen pieces, from off on, in parallel: in each step a part of every piece,
+// pieceLen bytes in all.
 func (d *digest) group(w *work, lanes *sha256x16.State, off uint64, sums [][32]byte) error {
 	const part = pieceLen / sha256x16.Lanes
 	const span = groupLen - DigestPiece + part // from the first part's beginning to the last one's end
 	lanes.Reset()
-	for at := uint64(0); at < DigestPiece; at += part {
-		if err := d.look(w, off+at, span, pieceLen, func(b []byte) { lanes.Write(b, DigestPiece, part) }); err != nil {
+	for pos := uint64(0); pos < DigestPiece; pos += part {
+		if err := d.look(w, off+pos, span, pieceLen, func(b []byte) { lanes.Write(b, DigestPiece, part) }); err != nil {
 			return err
 		}
 	}
@@ -176,10 +178,10 @@ func (d *digest) group(w *work, lanes *sha256x16.State, off uint64, sums [][32]b
 	return nil
 }
 
-// piece hashes [at, at+n) of the extents.
-func (d *digest) piece(w *work, h hash.Hash, at, n uint64, sum *[32]byte) error {
+// piece hashes [pos, pos+n) of the extents.
+func (d *digest) piece(w *work, h hash.Hash, pos, n uint64, sum *[32]byte) error {
 	h.Reset()
-	if err := d.segments(at, n, func(off, n uint64) error {
+	if err := d.segments(pos, n, func(off, n uint64) error {
 		return d.look(w, off, n, n, func(b []byte) { h.Write(b) })
 	}); err != nil {
 		return err
@@ -188,26 +190,26 @@ func (d *digest) piece(w *work, h hash.Hash, at, n uint64, sum *[32]byte) error 
 	return nil
 }
 
-// segments calls f with where [at, at+n) of the extents lies in the GPU's memory.
-func (d *digest) segments(at, n uint64, f func(off, n uint64) error) error {
+// segments calls f with the places in the GPU's memory where [pos, pos+n) of the extents lies.
+func (d *digest) segments(pos, n uint64, f func(off, n uint64) error) error {
 	for _, x := range d.extents {
 		if n == 0 {
 			return nil
 		}
-		if at >= x.Size {
-			at -= x.Size
+		if pos >= x.Size {
+			pos -= x.Size
 			continue
 		}
-		k := min(n, x.Size-at)
-		if err := f(x.Off+at, k); err != nil {
+		k := min(n, x.Size-pos)
+		if err := f(x.Off+pos, k); err != nil {
 			return err
 		}
-		at, n = 0, n-k
+		pos, n = 0, n-k
 	}
 	return nil
 }
 
-// look calls f with [off, off+n) of the GPU's memory, of which f reads the given number of bytes.
+// look calls f with [off, off+n) of the GPU's memory, and counts reads bytes as hashed.
 func (d *digest) look(w *work, off, n, reads uint64, f func([]byte)) error {
 	w.thread.look()
 	if err := w.acquire(); err != nil {

@@ -15,7 +15,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// bigRig is an engine and a GPU of n MiB, all of which is one buffer, with random contents.
+// bigRig returns an engine and a GPU of n MiB that is one buffer, with random contents.
 func bigRig(t testing.TB, n uint64) (*GPU, *Registry, *Engine) {
 	t.Helper()
 	files := dma.NewFiles()
@@ -28,7 +28,7 @@ func bigRig(t testing.TB, n uint64) (*GPU, *Registry, *Engine) {
 	t.Cleanup(func() {
 		e.CancelAll()
 		reg.CloseAll()
-		is(t, "Close", space.Close(), nil)
+		wantErr(t, "Close", space.Close(), nil)
 	})
 	return g, reg, e
 }
@@ -42,7 +42,7 @@ func memory(t testing.TB, g *GPU, f func(b []byte)) {
 	}))
 }
 
-// naive is the digest by its definition.
+// naive computes the digest by its definition.
 func naive(b []byte, extents []Extent) [32]byte {
 	var all, list []byte
 	for _, x := range extents {
@@ -87,14 +87,14 @@ func testDigestIsThatOfTheListOfPieces(t *testing.T) {
 	}
 }
 
-// A digest finds what the sum, or the set, of the pieces would not.
+// A digest changes in cases where a sum, or an unordered set, of the pieces would not.
 func TestDigestFindsWhatIsWrong(t *testing.T) {
 	g, _, e := bigRig(t, 33)
 	memory(t, g, func(b []byte) { FillAt(b, 1, 0) })
 	all := []Extent{{0, 33 << 20}}
 	digest := func() [32]byte { return testkit.Must(e.Digest(t.Context(), 0, all))(t) }
 	good := digest()
-	for _, place := range []int{0, 7 << 20, 16<<20 + 4096, 31<<20 - 1, 33<<20 - 1} { // of lanes, and of the rest
+	for _, place := range []int{0, 7 << 20, 16<<20 + 4096, 31<<20 - 1, 33<<20 - 1} { // in lanes, and in the rest
 		memory(t, g, func(b []byte) { b[place] ^= 0x10 })
 		if digest() == good {
 			t.Errorf("a flipped bit at %#x is not found", place)
@@ -140,14 +140,14 @@ func TestDigestIsRefused(t *testing.T) {
 	cancel(gone)
 	testkit.ErrorIs(t, testkit.Err(e.Digest(ctx, 0, []Extent{{0, 40 << 20}})), gone, "cancelled")
 
-	// Memory that is not the port's, as a hole of a page: with and without lanes.
+	// Memory outside the port's buffers: a hole of one page, with and without lanes.
 	reg.CloseAll()
 	testkit.OK(t, errOf(reg.RegisterBuffer(0, 0, 18<<20)))
 	testkit.OK(t, errOf(reg.RegisterBuffer(0, 18<<20+4096, 22<<20-4096)))
 	for _, x := range []Extent{{17 << 20, 2 << 20}, {10 << 20, 30 << 20}, {18 << 20, 1}} {
 		testkit.ErrorIs(t, testkit.Err(e.Digest(t.Context(), 0, []Extent{x})), syscall.EFAULT, fmt.Sprint(x))
 	}
-	// Two buffers side by side are no hole, although no group of lanes goes across.
+	// Two adjacent buffers leave no hole, although no group of lanes crosses from one to the other.
 	testkit.OK(t, errOf(reg.RegisterBuffer(0, 18<<20, 4096)))
 	all := []Extent{{0, 18 << 20}, {18 << 20, 4096}, {18<<20 + 4096, 22<<20 - 4096}}
 	var want [32]byte
@@ -155,7 +155,7 @@ func TestDigestIsRefused(t *testing.T) {
 	testkit.Equal(t, "digest", testkit.Must(e.Digest(t.Context(), 0, all))(t), want)
 }
 
-// A digest under way ends by CancelAll, which waits for it.
+// CancelAll ends a digest, and waits for it.
 func TestDigestEndsByCancelAll(t *testing.T) {
 	_, _, e := bigRig(t, 64)
 	for range maxInHand { // no piece gets its turn
@@ -185,7 +185,7 @@ func TestDigestEndsByCancelAll(t *testing.T) {
 	testkit.Equal(t, "bytes hashed", e.Stats().Hashed, 0)
 }
 
-// A file that loses its memory is an error, in lanes too, and not the end of the process.
+// A file that loses its memory makes the digest fail, also in lanes, and does not end the process.
 func TestDigestOfMemoryThatGoes(t *testing.T) {
 	files := dma.NewFiles()
 	ram := testkit.Memfd(t, 32<<20)

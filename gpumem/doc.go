@@ -1,19 +1,21 @@
-// Package gpumem is fake GPUs: their memory, what ports may do with it, and the engines that work on it.
+// Package gpumem implements fake GPUs: their memory, what ports may do with it, and the engines
+// that work on it.
 //
 // On the host, a GPU's memory is a sealed, fully allocated memfd, addressed as (GPU, offset) and
 // never by a guest's address. A port has a Registry of the buffers that its guest registered in
-// that memory, and an Engine whose jobs move and hash bytes of these buffers, so that a guest's CPU
+// that memory, and an Engine whose jobs copy and hash bytes of these buffers, so that a guest's CPU
 // never touches payload.
 //
-// In the guest, a Pool has the 4 KiB pages of a buffer that is bound for receive: it gives them to
-// the NIC's queues, and counts the references to what the NIC wrote there. Tokens are the ids by
-// which a socket's user returns its frags, each a piece {offset, length} of a page (Linux devmem
-// TCP: net/core/devmem.c). Package stack is on both; they touch no memory.
+// In the guest, a Pool manages the 4 KiB pages of a buffer that is bound for receive: it gives them
+// to the NIC's queues, and counts the references to the payload that the NIC wrote there. Tokens
+// are the ids by which a socket's user returns its frags, each a piece {offset, length} of a page
+// (Linux devmem TCP: net/core/devmem.c). Package stack uses both; they touch no memory.
 //
-// FillPattern and Audit are how "no payload in host memory" is proved: payload is made of 64-byte windows that occur
-// nowhere by chance, and Audit finds each that lies in memory where it should not.
+// FillPattern and Audit prove that no payload is in host memory: payload consists of 64-byte
+// windows that do not occur by chance, and Audit finds each of them in memory where it should not
+// be.
 //
-// The package knows no rings, no packets, no frames and no TCP.
+// The package is independent of rings, packets, frames and TCP.
 //
 // The package is not API (README, Stability).
 package gpumem

@@ -13,56 +13,57 @@ import (
 	"vnic.dev/vnic/internal/lab/shape"
 )
 
-// Status is how far a job is.
+// Status is the progress or the result of a job.
 type Status struct {
 	ID    uint64
 	Done  bool
 	Errno syscall.Errno // once done; 0 is success
 	Err   error         // the error behind Errno, for logs
-	Entry uint32        // entries done, which is the first one that was not done in full
-	Bytes uint64        // done
+	Entry uint32        // number of entries done: the index of the first one that is not completely done
+	Bytes uint64        // bytes done
 	Sum   [32]byte      // of SHA256
 }
 
 // EngineOptions configure an Engine.
 type EngineOptions struct {
-	MaxJobs int // under way at one time; 16 if 0
-	Keep    int // ended jobs whose status is kept for Poll; 256 if 0
-	// Done is called, if set, from the job's goroutine when the job has ended, and not after CancelAll has returned: it
-	// must not wait for a caller of CancelAll.
+	MaxJobs int // largest number of jobs at one time; 16 if 0
+	Keep    int // number of ended jobs whose status is kept for Poll; 256 if 0
+	// Done, if set, is called from the job's goroutine when the job has ended, and not after
+	// CancelAll has returned: it must not wait for a caller of CancelAll.
 	Done func(Status)
-	// ToGuest and FromGuest are the links that copies cross between a GPU, by its number, and guest memory of a NUMA node,
-	// -1 where that is not known: a job sleeps while one of them is taken. nil: nothing slows it down.
+	// ToGuest and FromGuest return the links that a copy crosses between a GPU, by its number, and
+	// guest memory of a NUMA node, or -1 if the node is unknown: a job sleeps while one of the
+	// links is busy. nil: copies are not delayed.
 	ToGuest, FromGuest func(gpu, node int) *shape.Route
 }
 
-// maxInHand is how many of the jobs under way have a piece in hand at one time.
+// maxInHand is how many jobs may work on a piece at one time.
 const maxInHand = 2
 
 // Engine runs the jobs of one port. Its methods may be called from any goroutine.
 //
-// A job has its own goroutine and works in pieces of at most 1 MiB. For each it enters the guest's address space and
-// the registry again, so a map or a buffer that is taken away in between makes the job fail with EFAULT, and taking
-// it away waits for one piece at most.
+// A job has its own goroutine and works in pieces of at most 1 MiB. For each piece it enters the
+// guest's address space and the registry again. So if a mapping or a buffer is removed in between,
+// the job fails with EFAULT, and the removal waits for at most one piece.
 type Engine struct {
 	registry *Registry
 	space    *dma.Space
 	o        EngineOptions
-	inHand   chan struct{} // holds one for each piece in hand
+	inHand   chan struct{} // has one element for each piece in hand
 
 	mu    sync.Mutex
-	last  uint64              // under mu: the last id; ids do not come again, not even after Reset
-	jobs  map[uint64]*running // under mu: under way
-	alive map[*running]bool   // under mu: these, and those whose end is being told
+	last  uint64              // under mu: the last id; ids are not reused, not even after Reset
+	jobs  map[uint64]*running // under mu: jobs that have not ended
+	alive map[*running]bool   // under mu: these, and jobs whose Done is being called
 	ended map[uint64]Status   // under mu
-	order []uint64            // under mu: of ended, oldest first
+	order []uint64            // under mu: ids in ended, oldest first
 
 	count, failed, gathered, toGuest, fromGuest, filled, hashed, tables, reduced atomic.Uint64
 
 	copies [dma.MaxGPUs]struct{ to, from byNode } // toGuest and fromGuest, by GPU
 }
 
-// running is a job under way.
+// running is a job that has not ended.
 type running struct {
 	id        uint64
 	job       Job
@@ -70,17 +71,17 @@ type running struct {
 	done      atomic.Uint32 // entries
 	bytes     atomic.Uint64
 	ended     chan struct{} // closed when its status is final and it touches no memory any more
-	gone      chan struct{} // closed when its goroutine is at its end
+	gone      chan struct{} // closed at the end of its goroutine
 }
 
-// EngineStats counts what jobs did, in bytes unless said otherwise.
+// EngineStats counts what jobs did, in bytes except Jobs and Failed.
 type EngineStats struct {
-	Jobs, Failed                 uint64 // jobs ended, and of these, with an error
+	Jobs, Failed                 uint64 // jobs ended; of these, the ones with an error
 	Gathered, ToGuest, FromGuest uint64
 	Filled, Hashed, TableBytes   uint64
 }
 
-// NewEngine returns an engine that reaches the buffers of r and the guest memory of space.
+// NewEngine returns an engine for the buffers of r and the guest memory of space.
 func NewEngine(r *Registry, space *dma.Space, o EngineOptions) *Engine {
 	o.MaxJobs, o.Keep = cmp.Or(o.MaxJobs, 16), cmp.Or(o.Keep, 256)
 	return &Engine{
@@ -89,8 +90,9 @@ func NewEngine(r *Registry, space *dma.Space, o EngineOptions) *Engine {
 	}
 }
 
-// Submit starts a job and returns its id. Errors: EINVAL (no such operation, too many entries), ENODEV (no such GPU for
-// this port), EAGAIN (MaxJobs under way). Whether the memory is the port's is found out when the job gets there.
+// Submit starts a job and returns its id. Errors: EINVAL (no such operation, too many entries),
+// ENODEV (no such GPU for this port), EAGAIN (MaxJobs have not ended). The job itself checks
+// whether the memory belongs to the port, when it gets there.
 func (e *Engine) Submit(j Job) (uint64, error) {
 	g := e.registry.GPU(j.GPU)
 	switch {
@@ -115,7 +117,7 @@ func (e *Engine) Submit(j Job) (uint64, error) {
 	return r.id, nil
 }
 
-// do is a job's goroutine.
+// do is the goroutine of a job.
 func (e *Engine) do(r *running, g *GPU) {
 	defer func() {
 		e.mu.Lock()
@@ -165,7 +167,7 @@ func (r *running) status() Status {
 
 func (e *Engine) release() { <-e.inHand }
 
-// Poll returns a job's status: ENOENT if there was none, or it ended too long ago.
+// Poll returns a job's status, or ENOENT if there was no such job or it ended too long ago.
 func (e *Engine) Poll(id uint64) (Status, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -178,8 +180,8 @@ func (e *Engine) Poll(id uint64) (Status, error) {
 	return Status{}, fmt.Errorf("no job %d, or it ended too long ago: %w", id, syscall.ENOENT)
 }
 
-// Cancel stops a job and returns its status when it touches no memory any more; Done may still be called after that. A
-// job that has ended keeps its status.
+// Cancel stops a job and returns its status when the job touches no memory any more; Done may still
+// be called after that. A job that has already ended keeps its status.
 func (e *Engine) Cancel(id uint64) (Status, error) {
 	e.mu.Lock()
 	r := e.jobs[id]
@@ -191,7 +193,7 @@ func (e *Engine) Cancel(id uint64) (Status, error) {
 	return e.Poll(id)
 }
 
-// CancelAll stops the jobs that there are and returns when nothing of them runs, Done included.
+// CancelAll stops all jobs and returns when their goroutines have ended, and so all calls of Done.
 func (e *Engine) CancelAll() {
 	e.mu.Lock()
 	var all []*running
@@ -205,7 +207,7 @@ func (e *Engine) CancelAll() {
 	}
 }
 
-// Reset is CancelAll, and forgets how jobs ended.
+// Reset is CancelAll, and also forgets the status of ended jobs.
 func (e *Engine) Reset() {
 	e.CancelAll()
 	e.mu.Lock()
@@ -214,17 +216,20 @@ func (e *Engine) Reset() {
 	e.order = e.order[:0]
 }
 
-// byNode counts bytes of guest memory by its NUMA node: 1 + that, or 0 where it is not known.
+// byNode counts bytes of guest memory by NUMA node: the index is 1 + node, or 0 if the node is
+// unknown.
 type byNode [dma.MaxNodes + 1]atomic.Uint64
 
-// Copied is how many bytes of a GPU went to guest memory of a NUMA node, and came from there; -1: of those of which it
-// is not known. Summed up it is the GPU's part of ToGuest and FromGuest.
+// Copied returns how many bytes were copied from a GPU to guest memory of a NUMA node, and back;
+// node -1 is memory whose node is unknown. The sums over all nodes are the GPU's parts of ToGuest
+// and FromGuest.
 func (e *Engine) Copied(gpu, node int) (toGuest, fromGuest uint64) {
 	c := &e.copies[gpu]
 	return c.to[node+1].Load(), c.from[node+1].Load()
 }
 
-// Reduced is how many bytes of sums there were, which Stats does not have: its form is the control protocol's.
+// Reduced returns how many bytes Reduce jobs have added. Stats does not include it, because its
+// format is the control protocol's.
 func (e *Engine) Reduced() uint64 { return e.reduced.Load() }
 
 // Stats returns the counters.

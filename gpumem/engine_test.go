@@ -24,8 +24,7 @@ const (
 	bufLen = 3 << 20
 )
 
-// rig is a port as an engine knows it: a guest's RAM, in two pieces that lie next to each other, and a GPU with one
-// buffer.
+// rig is a port for an engine: a guest's RAM, in two adjacent regions, and a GPU with one buffer.
 type rig struct {
 	t     testing.TB
 	ram   *os.File
@@ -53,12 +52,12 @@ func newRig(t testing.TB, o EngineOptions) *rig {
 	t.Cleanup(func() {
 		b.e.CancelAll()
 		b.reg.CloseAll()
-		is(t, "Close", b.space.Close(), nil)
+		wantErr(t, "Close", b.space.Close(), nil)
 	})
 	return b
 }
 
-// run does a job to its end.
+// run submits a job and waits for its end.
 func (b *rig) run(j Job) Status {
 	b.t.Helper()
 	id, err := b.e.Submit(j)
@@ -80,15 +79,15 @@ func (b *rig) good(j Job) Status {
 	return s
 }
 
-func (b *rig) write(at int64, p []byte) {
+func (b *rig) write(off int64, p []byte) {
 	b.t.Helper()
-	testkit.OK(b.t, errOf(b.ram.WriteAt(p, at)))
+	testkit.OK(b.t, errOf(b.ram.WriteAt(p, off)))
 }
 
-func (b *rig) read(at, n int64) []byte {
+func (b *rig) read(off, n int64) []byte {
 	b.t.Helper()
 	p := make([]byte, n)
-	testkit.OK(b.t, errOf(b.ram.ReadAt(p, at)))
+	testkit.OK(b.t, errOf(b.ram.ReadAt(p, off)))
 	return p
 }
 
@@ -100,7 +99,7 @@ func (b *rig) gpuHas(what string, off uint64, want []byte) {
 	}
 }
 
-// othersUntouched says that nothing outside of the port's buffer was written.
+// othersUntouched checks that no byte outside the port's buffer was written.
 func (b *rig) othersUntouched() {
 	b.t.Helper()
 	b.gpuHas("before the buffer", 0, make([]byte, bufOff))
@@ -145,7 +144,8 @@ func TestFillHashPoison(t *testing.T) {
 	testkit.Equal(t, "stats", b.e.Stats(), EngineStats{Jobs: 4, Filled: n + bufLen, Hashed: n})
 }
 
-// TestLists copies random pieces by tables in RAM and in GPU memory, and compares with the same done on slices.
+// TestLists copies random pieces by tables in RAM and in GPU memory, and compares with copies
+// between slices.
 func TestLists(t *testing.T) {
 	b := newRig(t, EngineOptions{})
 	noise := make([]byte, ramLen+1<<20)
@@ -158,7 +158,7 @@ func TestLists(t *testing.T) {
 		n := rapid.SampledFrom([]int{0, 1, 2, 100, batchLen, batchLen + 1, 3*batchLen + 5}).Draw(rt, "entries")
 		most := rapid.SampledFrom([]int{1, 100, 5000}).Draw(rt, "longest")
 		if n <= 2 {
-			most = 5 << 18 // longer than a piece, over the edge between the regions
+			most = 5 << 18 // longer than a piece, across the border between the regions
 		}
 		// Sources below the middle, destinations above it, so that no entry overlaps itself.
 		const half = 3 << 19
@@ -177,18 +177,18 @@ func TestLists(t *testing.T) {
 				e.src, e.dst = g, uint64(bufOff+half+r.IntN(half-l))
 				copy(gpu[e.dst:e.dst+uint64(l)], gpu[e.src:])
 			case CopyToGuest:
-				at := uint64(r.IntN(ramLen - 1<<20 - l))
-				e.src, e.dst = g, ramAt+at
-				copy(ram[at:at+uint64(l)], gpu[g:])
+				off := uint64(r.IntN(ramLen - 1<<20 - l))
+				e.src, e.dst = g, ramAt+off
+				copy(ram[off:off+uint64(l)], gpu[g:])
 			case CopyFromGuest:
-				at := uint64(r.IntN(ramLen - 1<<20 - l))
-				e.src, e.dst = ramAt+at, g
-				copy(gpu[g:g+uint64(l)], ram[at:])
+				off := uint64(r.IntN(ramLen - 1<<20 - l))
+				e.src, e.dst = ramAt+off, g
+				copy(gpu[g:g+uint64(l)], ram[off:])
 			}
 			es = append(es, e)
 			total += uint64(l)
 		}
-		// The table lies behind all that is copied.
+		// The table lies after all copied memory.
 		j := Job{Op: op, Entries: uint32(n), Table: ramAt + ramLen - 1<<20 + 3}
 		tab := table(es...)
 		if inGPU && op != Gather && len(tab) < 1<<17 {
@@ -231,7 +231,7 @@ func TestCopiesAreCountedByNode(t *testing.T) {
 		b.write(ramLen/2, table(es...))
 		b.good(Job{Op: op, Entries: uint32(len(es)), Table: ramAt + ramLen/2})
 	}
-	do(CopyToGuest, entry{src: bufOff, dst: ramAt, len: n}) // nobody has said that there are nodes
+	do(CopyToGuest, entry{src: bufOff, dst: ramAt, len: n}) // before SetNodes the node is unknown
 	b.space.SetNodes(2)
 	do(CopyToGuest, entry{src: bufOff, dst: far, len: 2 * n}, entry{src: bufOff, dst: ramAt, len: n})
 	do(CopyFromGuest, entry{src: ramAt, dst: bufOff, len: 3 * n})
@@ -253,20 +253,20 @@ func TestRefusedJobs(t *testing.T) {
 		{Job{Op: Reduce, Seed: 4}, syscall.EINVAL}, {Job{Op: Reduce, Seed: 1 << 32}, syscall.EINVAL}, {Job{Op: Fill, GPU: 1}, syscall.ENODEV},
 		{Job{Op: Fill, GPU: -1}, syscall.ENODEV}, {Job{Op: Gather, Entries: MaxEntries + 1}, syscall.EINVAL},
 	} {
-		is(t, fmt.Sprintf("%+v", tc.job), errOf(b.e.Submit(tc.job)), tc.want)
+		wantErr(t, fmt.Sprintf("%+v", tc.job), errOf(b.e.Submit(tc.job)), tc.want)
 	}
-	is(t, "poll of no job", errOf(b.e.Poll(1)), syscall.ENOENT)
-	is(t, "cancel of no job", errOf(b.e.Cancel(1)), syscall.ENOENT)
+	wantErr(t, "poll of no job", errOf(b.e.Poll(1)), syscall.ENOENT)
+	wantErr(t, "cancel of no job", errOf(b.e.Cancel(1)), syscall.ENOENT)
 }
 
-// endless is a job of 43690 entries of 1 MiB.
+// endless returns a job of 43690 entries of 1 MiB.
 func (b *rig) endless() Job {
 	const n = 1 << 20 / EntryLen
 	b.gpu.poke(b.t, bufOff+2<<20, bytes.Repeat(table(entry{bufOff, bufOff + 1<<20, 1 << 20}), n))
 	return Job{Op: Gather, TableInGPU: true, Table: bufOff + 2<<20, Entries: n}
 }
 
-// Invariant: gpumem: Memory that goes away, or a reset, ends the jobs on it.
+// Invariant: gpumem: Removing memory, or a reset, ends the jobs that use it.
 func TestCancel(t *testing.T) {
 	b := newRig(t, EngineOptions{MaxJobs: 3})
 	j := b.endless()
@@ -275,7 +275,7 @@ func TestCancel(t *testing.T) {
 		id := testkit.Must(b.e.Submit(j))(t)
 		ids = append(ids, id)
 	}
-	is(t, "a fourth job", errOf(b.e.Submit(j)), syscall.EAGAIN)
+	wantErr(t, "a fourth job", errOf(b.e.Submit(j)), syscall.EAGAIN)
 	s, err := b.e.Cancel(ids[1])
 	if err != nil || s.Errno != syscall.ECANCELED || !s.Done {
 		t.Fatalf("%+v, %v", s, err)
@@ -297,12 +297,12 @@ func TestCancel(t *testing.T) {
 	for range 3 {
 		testkit.Equal(t, "errno of a job", (<-b.done).Errno, syscall.ECANCELED)
 	}
-	is(t, "after reset", errOf(b.e.Poll(ids[0])), syscall.ENOENT)
+	wantErr(t, "after reset", errOf(b.e.Poll(ids[0])), syscall.ENOENT)
 	b.gpuHas("the buffer after a reset", bufOff, before)
 	testkit.Equal(t, "job afterwards", b.good(Job{Op: Fill, Off: bufOff, Len: 4096}).ID, 5)
 }
 
-// TestCancelWhileDoneWaits: Cancel does not wait for the callback, CancelAll does.
+// TestCancelWhileDoneWaits: Cancel does not wait for Done, CancelAll does.
 func TestCancelWhileDoneWaits(t *testing.T) {
 	entered, leave := make(chan struct{}), make(chan struct{})
 	var after atomic.Bool

@@ -23,12 +23,12 @@ type GPU struct {
 	region *dma.Region
 }
 
-// fallocStep bounds one fallocate: a signal undoes the whole call.
+// fallocStep is the size of one fallocate: a signal undoes the whole call.
 const fallocStep = 64 << 20
 
 // NewGPU makes a GPU of size bytes, a multiple of 4 KiB; ids are below dma.MaxGPUs. The memory is a
-// memfd that can neither shrink nor grow, nor be made a program, where Linux knows how (6.3); it is
-// allocated in full, so that no later access lacks a page.
+// memfd that can neither shrink nor grow, nor become executable on Linux 6.3 and newer. It is
+// allocated in full, so that no later access fails for lack of a page.
 func NewGPU(files *dma.Files, id int, size uint64, o Options) (*GPU, error) {
 	if id < 0 || id >= dma.MaxGPUs {
 		return nil, fmt.Errorf("GPU %d: ids are 0 to %d: %w", id, dma.MaxGPUs-1, syscall.EINVAL)
@@ -43,7 +43,7 @@ func NewGPU(files *dma.Files, id int, size uint64, o Options) (*GPU, error) {
 		o.Name = fmt.Sprintf("vnic-gpu%d", id)
 	}
 	const flags = unix.MFD_CLOEXEC | unix.MFD_ALLOW_SEALING
-	fd, err := unix.MemfdCreate(o.Name, flags|unix.MFD_NOEXEC_SEAL) // mode 0666: whoever is given it may open it again
+	fd, err := unix.MemfdCreate(o.Name, flags|unix.MFD_NOEXEC_SEAL) // mode 0666: a receiver may open it again
 	if errors.Is(err, syscall.EINVAL) {                             // before Linux 6.3
 		fd, err = unix.MemfdCreate(o.Name, flags)
 	}
@@ -96,23 +96,24 @@ func allocate(fd int, size uint64) error {
 // ID returns the GPU's number.
 func (g *GPU) ID() int { return g.id }
 
-// Size returns the bytes of memory.
+// Size returns the size of the memory in bytes.
 func (g *GPU) Size() uint64 { return g.region.Size() }
 
-// FD returns the memfd, which stays the GPU's.
+// FD returns the memfd, which the GPU still owns.
 func (g *GPU) FD() int { return g.fd }
 
 // File returns the memory as a mapped file.
 func (g *GPU) File() *dma.File { return g.file }
 
-// Region returns the whole memory as a region, for engines and bounces on the host. It is good until Close.
+// Region returns the whole memory as a region, for engines and bounce buffers on the host. It is
+// valid until Close.
 func (g *GPU) Region() *dma.Region { return g.region }
 
-// Close lets go of the memory. Ports and registries that use the GPU are closed before.
+// Close releases the memory. Ports and registries that use the GPU must be closed before.
 func (g *GPU) Close() error {
 	g.file.Close()
 	return unix.Close(g.fd)
 }
 
-// segment is [off, off+n) of the GPU's memory; n fits in 32 bits.
+// segment returns [off, off+n) of the GPU's memory; n must fit in 32 bits.
 func (g *GPU) segment(off, n uint64) dma.Segment { return g.region.Segment(off, uint32(n)) }

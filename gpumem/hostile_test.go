@@ -9,9 +9,10 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// TestHostileJobs: whatever a job says, nothing outside of the port's memory is touched, and the engine goes on.
+// TestHostileJobs: whatever a job contains, no byte outside the port's memory is touched, and the
+// engine goes on.
 //
-// Invariant: gpumem: A job touches the memory of its port's buffers and guest only.
+// Invariant: gpumem: A job touches only the memory of its port's buffers and guest.
 func TestHostileJobs(t *testing.T) {
 	const big = 1<<64 - 8
 	in := uint64(bufOff)
@@ -85,9 +86,10 @@ func TestHostileJobs(t *testing.T) {
 	}
 }
 
-// TestMemoryGoesAway takes the buffer, or the RAM, from under a job, which fails; the taker waits for a piece at most.
+// TestMemoryGoesAway removes the buffer, or the RAM, under a job, which fails; the removal waits
+// for at most one piece.
 //
-// Invariant: gpumem: Memory that goes away, or a reset, ends the jobs on it.
+// Invariant: gpumem: Removing memory, or a reset, ends the jobs that use it.
 func TestMemoryGoesAway(t *testing.T) {
 	for _, tc := range []struct {
 		name string
@@ -103,7 +105,7 @@ func TestMemoryGoesAway(t *testing.T) {
 			b.write(ramLen/2, bytes.Repeat(table(entry{bufOff, ramAt, 1 << 20}), n))
 			id, err := b.e.Submit(Job{Op: CopyToGuest, Entries: n, Table: ramAt + ramLen/2})
 			testkit.OK(t, err)
-			for s, err := b.e.Poll(id); s.Bytes == 0; s, err = b.e.Poll(id) { // it is at work
+			for s, err := b.e.Poll(id); s.Bytes == 0; s, err = b.e.Poll(id) { // until the job is at work
 				if err != nil || s.Done {
 					t.Fatalf("%+v, %v", s, err)
 				}
@@ -120,7 +122,7 @@ func TestMemoryGoesAway(t *testing.T) {
 	}
 }
 
-// TestTruncatedRAM has a guest truncate its RAM under a job. Another port goes on.
+// TestTruncatedRAM: a guest truncates its RAM under a job. Another port goes on.
 func TestTruncatedRAM(t *testing.T) {
 	b, other := newRig(t, EngineOptions{}), newRig(t, EngineOptions{})
 	b.write(0, table(entry{bufOff, ramAt + 2048, 1000}, entry{bufOff, ramAt + ramLen/2, 4096},
@@ -140,12 +142,12 @@ func TestTruncatedRAM(t *testing.T) {
 	}
 	other.good(Job{Op: Fill, Off: bufOff, Len: bufLen, Seed: 3})
 	testkit.Equal(t, "bytes of the other port that moved", MatchAt(other.gpu.peek(t, bufOff, bufLen), 3, 0), bufLen)
-	b.good(Job{Op: Fill, Off: bufOff, Len: bufLen, Seed: 3}) // nor is this port's GPU dead
+	b.good(Job{Op: Fill, Off: bufOff, Len: bufLen, Seed: 3}) // this port's GPU still works too
 }
 
-// FuzzEngine runs any job with any table: nothing outside of the port's buffer and RAM is touched.
+// FuzzEngine runs any job with any table: no byte outside the port's buffer and RAM is touched.
 //
-// Invariant: gpumem: A job touches the memory of its port's buffers and guest only.
+// Invariant: gpumem: A job touches only the memory of its port's buffers and guest.
 func FuzzEngine(f *testing.F) {
 	b := newRig(f, EngineOptions{})
 	seed := func(op Op, off, n uint64, inGPU bool, tab []byte) { f.Add(byte(op), off, n, inGPU, tab) }

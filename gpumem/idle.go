@@ -6,16 +6,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// idleThread is a goroutine's thread which the kernel runs only where no other wants to (SCHED_IDLE), until hurry is
-// closed. It ends with its goroutine.
+// idleThread is a goroutine's thread that the kernel runs only when a processor is idle
+// (SCHED_IDLE), until hurry is closed. The thread ends with its goroutine.
 type idleThread struct {
-	hurry <-chan struct{} // nil: as any other
+	hurry <-chan struct{} // nil: an ordinary thread
 	idle  bool
 }
 
-// begin makes the calling goroutine's thread idle. Where it must not be, begin waits for hurry or stop.
+// begin makes the calling goroutine's thread idle. If that is not permitted, begin waits for hurry
+// or stop instead.
 func (t *idleThread) begin(stop <-chan struct{}) {
-	runtime.LockOSThread() // for good: the thread is not to be used again
+	runtime.LockOSThread() // never unlocked: the thread is not used again
 	if t.idle = setPolicy(unix.SCHED_IDLE) == nil; t.idle {
 		return
 	}
@@ -25,20 +26,20 @@ func (t *idleThread) begin(stop <-chan struct{}) {
 	}
 }
 
-// look makes the thread one as any other once there is a hurry.
+// look makes the thread an ordinary one once hurry is closed.
 func (t *idleThread) look() {
 	if !t.idle {
 		return
 	}
 	select {
 	case <-t.hurry:
-		_ = setPolicy(unix.SCHED_NORMAL) // if it must not (sched(7)), it is slow where others want to run
+		_ = setPolicy(unix.SCHED_NORMAL) // if not permitted (sched(7)), the thread stays slow on a busy machine
 		t.idle = false
 	default:
 	}
 }
 
-// setPolicy sets the calling thread's scheduling policy and leaves its nice value.
+// setPolicy sets the calling thread's scheduling policy and keeps its nice value.
 func setPolicy(policy uint32) error {
 	a, err := unix.SchedGetAttr(0, 0)
 	if err != nil {

@@ -10,7 +10,8 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// Whenever the hurry begins, the digest is the same; if it never does, the digest still ends with its context.
+// The digest is the same whenever hurry is closed; if it never is, the digest still ends with its
+// context.
 func TestDigestIdle(t *testing.T) {
 	g, _, e := bigRig(t, 40)
 	memory(t, g, func(b []byte) { FillAt(b, 1, 0) })
@@ -36,8 +37,9 @@ func TestDigestIdle(t *testing.T) {
 	testkit.ErrorIs(t, testkit.Err(e.DigestIdle(ctx, 0, all, make(chan struct{}))), gone)
 }
 
-// The thread is idle to the kernel until there is a hurry, and keeps its nice value. Who is not root may leave
-// SCHED_IDLE only where RLIMIT_NICE covers the nice value (sched(7)): elsewhere the thread stays as it is.
+// The kernel treats the thread as idle until hurry is closed; the thread keeps its nice value. A
+// user other than root may leave SCHED_IDLE only if RLIMIT_NICE covers the nice value (sched(7)):
+// otherwise the thread stays idle.
 func TestThreadIsIdleUntilThereIsAHurry(t *testing.T) {
 	var limit unix.Rlimit
 	testkit.OK(t, unix.Getrlimit(unix.RLIMIT_NICE, &limit))
@@ -47,7 +49,7 @@ func TestThreadIsIdleUntilThereIsAHurry(t *testing.T) {
 		after = unix.SCHED_IDLE
 	}
 	hurry, ended := make(chan struct{}), make(chan struct{})
-	go func() { // whose thread ends with it
+	go func() { // the thread ends with this goroutine
 		defer close(ended)
 		th := idleThread{hurry: hurry}
 		th.begin(nil)

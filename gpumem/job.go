@@ -13,7 +13,7 @@ import (
 	"vnic.dev/vnic/internal/lab/shape"
 )
 
-// Op is what a job does. The numbers are those of the control protocol.
+// Op is the operation of a job. The numbers are the control protocol's.
 type Op uint8
 
 // Operations of jobs.
@@ -24,26 +24,27 @@ const (
 	CopyToGuest   Op = 4 // D2H. Table: Src is a GPU offset, Dst an IOVA
 	CopyFromGuest Op = 5 // H2D. Table: Src is an IOVA, Dst a GPU offset
 	SHA256        Op = 6 // hash [Off, Off+Len)
-	Reduce        Op = 7 // table: what is at Src is added to what is at Dst, both GPU offsets, as elements of type Seed
+	Reduce        Op = 7 // table: adds Src to Dst, both GPU offsets, as elements of type Seed
 )
 
 // Bounds of a job.
 const (
 	MaxEntries = 1 << 20
 	EntryLen   = 24      // {src u64, dst u64, len u32, zero u32}, little endian
-	pieceLen   = 1 << 20 // most bytes that are moved without a look at the cancel flag
-	batchLen   = 256     // most entries of a table that are read, and moved, in one go
+	pieceLen   = 1 << 20 // most bytes that are moved between two checks of the cancel flag
+	batchLen   = 256     // most entries of a table that are read, and moved, at a time
 )
 
-// Job is work for an engine. GPU offsets must lie in one buffer that the port registered, for each entry of a table.
-// Entries are done in their order; source and destination of one must not overlap, else the bytes written are any.
+// Job is work for an engine. GPU offsets must lie in one buffer that the port registered, for each
+// entry of a table. Entries are done in their order; if source and destination of an entry overlap,
+// the written bytes are unspecified.
 type Job struct {
 	Op         Op
-	GPU        int    // whose memory all GPU offsets of the job are in
+	GPU        int    // the GPU of all GPU offsets of the job
 	Off, Len   uint64 // Fill, Poison, SHA256
-	Seed       uint64 // Fill, Poison; Reduce: the elements' type, of which Src, Dst and Len are whole ones
+	Seed       uint64 // Fill, Poison; Reduce: the elements' type, whose size divides Src, Dst and Len
 	Stream     uint64 // Fill: byte position in the pattern's stream
-	Table      uint64 // the others: address of the entries, EntryLen bytes each
+	Table      uint64 // other operations: address of the entries, EntryLen bytes each
 	TableInGPU bool   // Table is a GPU offset, not an IOVA
 	Entries    uint32
 }
@@ -62,7 +63,7 @@ func (e *entry) decode(b *[EntryLen]byte) error {
 	return nil
 }
 
-// work is a job that runs; it belongs to the job's goroutine.
+// work is the execution of a job; only the job's goroutine uses it.
 type work struct {
 	*running
 	e      *Engine
@@ -72,7 +73,7 @@ type work struct {
 	thread idleThread // of a digest
 
 	table    [batchLen * EntryLen]byte // scratch
-	entries  [batchLen]entry           // read and not yet done, from first on
+	entries  [batchLen]entry           // entries that were read; those from first on are not done
 	n, first int
 	part     uint32 // bytes done of entries[first]
 	segs     []dma.Segment
@@ -83,7 +84,7 @@ type work struct {
 func (w *work) run() error {
 	switch w.job.Op {
 	case Fill:
-		return w.inPlace(&w.e.filled, func(b []byte, at uint64) { FillAt(b, w.job.Seed, w.job.Stream+at) })
+		return w.inPlace(&w.e.filled, func(b []byte, pos uint64) { FillAt(b, w.job.Seed, w.job.Stream+pos) })
 	case Poison:
 		for i := range w.table {
 			w.table[i] = byte(w.job.Seed)
@@ -102,40 +103,41 @@ func (w *work) run() error {
 		return w.list(&w.e.reduced)
 	case CopyToGuest:
 		return w.list(&w.e.toGuest)
-	default: // CopyFromGuest: Submit knows no other
+	default: // CopyFromGuest: Submit rejects other values
 		return w.list(&w.e.fromGuest)
 	}
 }
 
-// inPlace works on [Off, Off+Len) of the GPU's memory. f gets its bytes and their place in the range.
-func (w *work) inPlace(c *atomic.Uint64, f func(b []byte, at uint64)) error {
+// inPlace works on [Off, Off+Len) of the GPU's memory. f gets the bytes and their offset in that
+// range.
+func (w *work) inPlace(c *atomic.Uint64, f func(b []byte, pos uint64)) error {
 	for done := uint64(0); done < w.job.Len; {
 		if err := w.acquire(); err != nil {
 			return err
 		}
 		n := min(w.job.Len-done, pieceLen)
-		at := done
+		pos := done
 		err := w.piece(func(bufs *buffers) error {
 			if w.job.Off+done < done || !bufs.covers(w.gpu.id, w.job.Off+done, n) {
 				return w.outside(w.job.Off+done, n)
 			}
 			return w.copier.View(w.gpu.segment(w.job.Off+done, n), pieceLen, func(b []byte) error {
-				f(b, at)
-				at += uint64(len(b))
+				f(b, pos)
+				pos += uint64(len(b))
 				return nil
 			})
 		})
 		w.e.release()
-		w.moved(c, at-done)
+		w.moved(c, pos-done)
 		if err != nil {
 			return err
 		}
-		done = at
+		done = pos
 	}
 	return nil
 }
 
-// list copies what a table says.
+// list executes the entries of a table.
 func (w *work) list(c *atomic.Uint64) error {
 	links, by := w.links()
 	for next := uint32(0); next < w.job.Entries || w.first < w.n; {
@@ -169,7 +171,8 @@ func (w *work) list(c *atomic.Uint64) error {
 	return nil
 }
 
-// links are what a copy to or from guest memory crosses, and where it is counted; nil: it stays within GPU memory.
+// links returns the links that a copy to or from guest memory crosses, and its counters; nil if the
+// copy stays within GPU memory.
 func (w *work) links() (route func(gpu, node int) *shape.Route, by *byNode) {
 	c := &w.e.copies[w.gpu.id]
 	switch w.job.Op {
@@ -181,7 +184,8 @@ func (w *work) links() (route func(gpu, node int) *shape.Route, by *byNode) {
 	return nil, nil
 }
 
-// count counts the first n bytes of a batch by the NUMA node that guest memory is of, and gives the first one's.
+// count adds the first n bytes of a batch to the counters of their guest memory's NUMA nodes, and
+// returns the first one's node.
 func (w *work) count(by *byNode, n uint64) (first int) {
 	segs := w.dst
 	if w.job.Op == CopyFromGuest {
@@ -201,10 +205,11 @@ func (w *work) count(by *byNode, n uint64) (first int) {
 	return first
 }
 
-// longestSleep is how long a job that waits for a link goes without a look whether it was cancelled.
+// longestSleep is how long a job that waits for a link sleeps before it checks whether it was
+// cancelled.
 const longestSleep = 10 * time.Millisecond
 
-// cross takes links for n bytes that have been copied, and sleeps until they are free.
+// cross reserves the links for n bytes that have been copied, and sleeps until their time is over.
 func (w *work) cross(links *shape.Route, n uint64) error {
 	until := links.Take(shape.Now(), shape.Use{Payload: uint32(n)})
 	for left := shape.Until(until); left > 0; left = shape.Until(until) {
@@ -219,16 +224,16 @@ func (w *work) cross(links *shape.Route, n uint64) error {
 // readTable reads n entries of the table, from entry number next on.
 func (w *work) readTable(bufs *buffers, next, n uint32) (err error) {
 	w.n, w.first = 0, 0
-	at, size := w.job.Table+uint64(next)*EntryLen, uint64(n)*EntryLen
-	if at < w.job.Table {
+	addr, size := w.job.Table+uint64(next)*EntryLen, uint64(n)*EntryLen
+	if addr < w.job.Table {
 		return fmt.Errorf("table at %#x: entry %d is beyond all memory: %w", w.job.Table, next, syscall.EFAULT)
 	}
 	if w.job.TableInGPU {
-		if !bufs.covers(w.gpu.id, at, size) {
-			return fmt.Errorf("table: %w", w.outside(at, size))
+		if !bufs.covers(w.gpu.id, addr, size) {
+			return fmt.Errorf("table: %w", w.outside(addr, size))
 		}
-		w.segs = append(w.segs[:0], w.gpu.segment(at, size))
-	} else if w.segs, err = w.e.space.Translate(w.segs[:0], at, size, dma.Read); err != nil {
+		w.segs = append(w.segs[:0], w.gpu.segment(addr, size))
+	} else if w.segs, err = w.e.space.Translate(w.segs[:0], addr, size, dma.Read); err != nil {
 		return fmt.Errorf("table: %w: %w", err, syscall.EFAULT)
 	}
 	if _, err := w.copier.Read(w.table[:size], w.segs); err != nil {
@@ -244,7 +249,7 @@ func (w *work) readTable(bufs *buffers, next, n uint32) (err error) {
 	return nil
 }
 
-// batch copies what is left of the entries read, at most pieceLen bytes.
+// batch copies the rest of the entries that were read, at most pieceLen bytes.
 func (w *work) batch(bufs *buffers) (copied uint64, err error) {
 	w.dst, w.src = w.dst[:0], w.src[:0]
 	first, part, bad := w.first, w.part, error(nil)
@@ -292,12 +297,12 @@ func (w *work) add(bufs *buffers, e *entry, part, n uint64) (err error) {
 	if w.src, err = w.segments(bufs, w.src, src, n, w.job.Op == CopyFromGuest, dma.Read); err != nil {
 		return err
 	}
-	// Without a destination w.src is longer than w.dst: Copy ends with the shorter list.
+	// If there is no destination, w.src is longer than w.dst: Copy ends with the shorter list.
 	w.dst, err = w.segments(bufs, w.dst, dst, n, w.job.Op == CopyToGuest, dma.Write)
 	return err
 }
 
-// reduce adds w.src to w.dst, which have one segment each for a part of an entry.
+// reduce adds w.src to w.dst, where each part of an entry is one segment in both.
 func (w *work) reduce() (done uint64, err error) {
 	for i := range w.dst {
 		err := w.copier.View(w.dst[i], pieceLen, func(dst []byte) error {
@@ -314,7 +319,8 @@ func (w *work) reduce() (done uint64, err error) {
 	return done, nil
 }
 
-// segments appends n bytes of the guest's memory, or else of the GPU's, to segs, or leaves it with an error.
+// segments appends n bytes of the guest's memory, or if guest is false of the GPU's, to segs; after
+// an error segs is unchanged.
 func (w *work) segments(bufs *buffers, segs []dma.Segment, addr, n uint64, guest bool, a dma.Access) ([]dma.Segment,
 	error) {
 	if !guest {
@@ -334,7 +340,7 @@ func (w *work) outside(off, n uint64) error {
 	return fmt.Errorf("[%#x, +%#x) of GPU %d is not in one buffer of this port: %w", off, n, w.gpu.id, syscall.EFAULT)
 }
 
-// advance notes the entries that copied bytes of a failed batch complete.
+// advance marks the entries that the copied bytes of a failed batch complete as done.
 func (w *work) advance(copied uint64) {
 	for ; w.first < w.n; w.first++ {
 		left := uint64(w.entries[w.first].len - w.part)
@@ -346,7 +352,7 @@ func (w *work) advance(copied uint64) {
 	}
 }
 
-// piece does f while neither the guest's memory nor the port's buffers can be taken away.
+// piece calls f while neither the guest's memory nor the port's buffers can be removed.
 func (w *work) piece(f func(*buffers) error) (err error) {
 	defer dma.Recover(&err)
 	token := w.e.space.Enter()
@@ -356,7 +362,7 @@ func (w *work) piece(f func(*buffers) error) (err error) {
 	return f(bufs)
 }
 
-// acquire waits for the engine's turn; release gives it up.
+// acquire waits until fewer than maxInHand pieces are in hand; release ends the piece.
 func (w *work) acquire() error {
 	w.e.inHand <- struct{}{}
 	if w.cancelled.Load() {

@@ -12,20 +12,20 @@ import (
 
 func TestMain(m *testing.M) { testkit.Main(m) }
 
-// errOf is the error of a call, the last of its results.
+// errOf returns the last result of a call as an error.
 func errOf(results ...any) error {
 	err, _ := results[len(results)-1].(error)
 	return err
 }
 
-func is(t testing.TB, what string, err, want error) {
+func wantErr(t testing.TB, what string, err, want error) {
 	t.Helper()
 	if !errors.Is(err, want) {
 		t.Errorf("%s: %v, want %v", what, err, want)
 	}
 }
 
-// noLeak checks, when the test has ended, that it left no descriptor and no mapped file.
+// noLeak checks at the end of the test that it left no descriptor and no mapped file.
 func noLeak(t testing.TB, files *dma.Files) {
 	testkit.CheckFDs(t)
 	t.Cleanup(func() { testkit.Equal(t, "files that are still mapped", files.Len(), 0) })

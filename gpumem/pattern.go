@@ -7,8 +7,9 @@ import (
 
 var le = binary.LittleEndian
 
-// The pattern's stream of 8-byte words, little endian: word i is mix64(seed + (i+1)*step), splitmix64 (Steele, Lea,
-// Flood 2014) whose state is an index, so that a word tells its place: unmix64 finds it.
+// The pattern is a stream of 8-byte words, little endian: word i is mix64(seed + (i+1)*step). This
+// is splitmix64 (Steele, Lea, Flood 2014) with an index as state, so the position of a word can be
+// computed from it with unmix64.
 const (
 	step    = 0x9E3779B97F4A7C15
 	step2   = 2 * step & (1<<64 - 1)
@@ -36,7 +37,7 @@ func unmix64(z uint64) uint64 {
 
 func word(seed, i uint64) uint64 { return mix64(seed + (i+1)*step) }
 
-// FillPattern writes the pattern of seed to b, which begins with the 8-byte word number word of the stream.
+// FillPattern writes the pattern of seed to b, starting with the stream's 8-byte word number word.
 func FillPattern(b []byte, seed uint64, word uint64) {
 	z := seed + word*step
 	if n := uint64(len(b) / 64); vector && n > 0 {
@@ -63,7 +64,7 @@ func FillPattern(b []byte, seed uint64, word uint64) {
 	}
 }
 
-// FillAt writes the pattern of seed to b, which begins at byte off of the stream.
+// FillAt writes the pattern of seed to b, starting with byte off of the stream.
 func FillAt(b []byte, seed uint64, off uint64) {
 	if skip := off % 8; skip != 0 {
 		var first [8]byte
@@ -74,7 +75,7 @@ func FillAt(b []byte, seed uint64, off uint64) {
 	FillPattern(b, seed, off/8)
 }
 
-// MatchAt returns how many bytes of b, from its start, are those of the stream from byte off.
+// MatchAt returns how many bytes of b, from its start, equal the stream from byte off on.
 func MatchAt(b []byte, seed uint64, off uint64) int {
 	n := 0
 	if skip := off % 8; skip != 0 {
@@ -104,13 +105,14 @@ func MatchAt(b []byte, seed uint64, off uint64) int {
 	return n
 }
 
-// matchBefore returns how many bytes of b, from its end, are those of the stream before byte off.
+// matchBefore returns how many bytes of b, from its end backwards, equal the stream before byte
+// off.
 func matchBefore(b []byte, seed uint64, off uint64) int {
 	n := 0
 	for n < len(b) && uint64(n) < off {
-		at := off - uint64(n) - 1
-		w := word(seed, at/8)
-		if at%8 == 7 && len(b)-n >= 8 {
+		pos := off - uint64(n) - 1
+		w := word(seed, pos/8)
+		if pos%8 == 7 && len(b)-n >= 8 {
 			d := le.Uint64(b[len(b)-n-8:]) ^ w
 			if d == 0 {
 				n += 8
@@ -118,7 +120,7 @@ func matchBefore(b []byte, seed uint64, off uint64) int {
 			}
 			return n + bits.LeadingZeros64(d)/8
 		}
-		if b[len(b)-n-1] != byte(w>>(8*(at%8))) {
+		if b[len(b)-n-1] != byte(w>>(8*(pos%8))) {
 			break
 		}
 		n++

@@ -2,10 +2,11 @@ package gpumem
 
 import "golang.org/x/sys/cpu"
 
-// vector says whether this machine can do eight words of the pattern at a time: it has AVX-512 (F and DQ).
+// vector is set if this machine can compute eight words of the pattern at a time: it has AVX-512 (F
+// and DQ).
 var vector = cpu.X86.HasAVX512F && cpu.X86.HasAVX512DQ
 
-// steps are what the states of eight words in a row are ahead of the one before them.
+// steps are the differences between the states of eight successive words and the state before them.
 var steps = func() (s [8]uint64) { //nolint:unused // pattern_amd64.s reads it
 	for i := range s {
 		s[i] = uint64(i+1) * (step & (1<<64 - 1))
@@ -13,12 +14,14 @@ var steps = func() (s [8]uint64) { //nolint:unused // pattern_amd64.s reads it
 	return s
 }()
 
-// fill64 writes n times 64 bytes of the pattern, n > 0, to p. z is the state before the first word: seed + i*step.
+// fill64 writes n*64 bytes of the pattern, n > 0, to p. z is the state before the first word: seed
+// + i*step.
 //
 //go:noescape
 func fill64(p *byte, n, z uint64)
 
-// match64 returns how many times 64 bytes, of n > 0, are the pattern's, from p on.
+// match64 returns how many of the n blocks of 64 bytes at p, n > 0, equal the pattern before the
+// first difference.
 //
 //go:noescape
 func match64(p *byte, n, z uint64) uint64

@@ -17,43 +17,43 @@ type Range struct {
 	Len uint32
 }
 
-// Piece is a part of a page: payload, as the device wrote it.
+// Piece is a part of a page, with payload that the device wrote.
 type Piece struct {
 	Page uint32
 	Off  uint16
 	Len  uint16 // at most PageSize
 }
 
-// page states: how many hold it, or one of these.
+// Values of page.refs that are no count of references.
 const (
 	pageFree   = 0
 	pagePosted = -1
 )
 
 type page struct {
-	refs   int32 // pagePosted, pageFree, or the queued frames and tokens that hold it
-	tokens int32 // of refs
+	refs   int32 // pagePosted, pageFree, or the number of queued frames and tokens that hold the page
+	tokens int32 // the tokens among refs
 }
 
 // Pool is the pages of one receive binding, in the guest, shared by the binding's queues. Its lock
-// is held for table work only, and no other is taken under it.
+// is held only for work on its tables, and no other lock is taken under it.
 //
 // A page is free, then posted to the NIC, then, once the NIC has written to it, held by references:
-// of the stack, which has a frame queued there, and of tokens, which a user has. With the last
-// reference it is free. When the pool is exhausted the NIC finds no buffer and drops whole frames,
-// which it counts.
+// of the stack, which has queued a frame, and of tokens, which a user has. When the last reference
+// is dropped the page is free. When the pool is exhausted, the NIC finds no buffer and drops whole
+// frames, which it counts.
 type Pool struct {
 	gpu int
 	off uint64 // of page 0 in the GPU
-	// reserve is how many pages must be free or posted for data out of order to be kept, so that the segment that is
-	// missing always finds a buffer.
+	// reserve is how many pages must be free or posted for out-of-order data to be kept, so that
+	// the missing segment always finds a buffer.
 	reserve int
 	refill  func(queue int)
 	ended   func()
 
 	mu      sync.Mutex
 	pages   []page
-	free    []uint32 // last out first
+	free    []uint32 // the last one is taken first
 	posted  int
 	held    int   // pages with tokens
 	waiting []int // queues that got fewer pages than they asked for
@@ -61,9 +61,9 @@ type Pool struct {
 	emptied bool
 }
 
-// NewPool returns a pool over [off, off+size) of a GPU, all pages free. refill is called when there
-// is a page for a queue that got too few; ended once, when a closed pool has all its pages back.
-// Both are called without the pool's lock.
+// NewPool returns a pool over [off, off+size) of a GPU, all pages free. It calls refill when there
+// is a page for a queue that got too few, and ended once, when a closed pool has all its pages
+// back. Both are called without the pool's lock.
 func NewPool(gpu int, off, size uint64, refill func(queue int), ended func()) (*Pool, error) {
 	if size == 0 || size%PageSize != 0 || off%PageSize != 0 || size/PageSize > 1<<30 {
 		return nil, fmt.Errorf("page pool over [%#x, +%#x): not whole pages of %d: %w", off, size, PageSize, syscall.EINVAL)
@@ -79,10 +79,11 @@ func NewPool(gpu int, off, size uint64, refill func(queue int), ended func()) (*
 	return p, nil
 }
 
-// Pages is how many pages the pool has.
+// Pages returns the number of pages of the pool.
 func (p *Pool) Pages() int { return len(p.pages) }
 
-// TakePages takes free pages, to be posted to a queue, and returns how many it found. dst gets offsets in the GPU.
+// TakePages takes free pages to post to a queue, writes their offsets in the GPU to dst, and
+// returns how many it took.
 func (p *Pool) TakePages(queue int, dst []uint64) int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -103,7 +104,7 @@ func (p *Pool) TakePages(queue int, dst []uint64) int {
 	return n
 }
 
-// ReturnPages takes pages back that the device did not use.
+// ReturnPages takes back pages that the device did not use.
 func (p *Pool) ReturnPages(queue int, offs []uint64) {
 	p.mu.Lock()
 	for _, off := range offs {
@@ -125,7 +126,7 @@ func (p *Pool) takeBackLocked(i uint32) {
 	}
 }
 
-// index finds the page of an offset in the GPU.
+// index returns the page at an offset in the GPU.
 func (p *Pool) index(off uint64) (uint32, bool) {
 	if off < p.off || (off-p.off)/PageSize >= uint64(len(p.pages)) {
 		return 0, false
@@ -133,23 +134,25 @@ func (p *Pool) index(off uint64) (uint32, bool) {
 	return uint32((off - p.off) / PageSize), true
 }
 
-// Supply says how well a pool is off.
+// Supply is how well a pool is supplied with free pages.
 type Supply uint8
 
 const (
 	SupplyOK    Supply = iota
-	SupplyLow          // data out of order is to be refused
-	SupplyEmpty        // only the segment that is missing is to be taken
+	SupplyLow          // out-of-order data must be refused
+	SupplyEmpty        // only the missing segment may be taken
 )
 
-// segmentPages hold one segment of a jumbo frame (9,000 bytes): what a sender sends again is no longer.
+// segmentPages hold one segment of a jumbo frame (9,000 bytes): retransmitted segments are no
+// longer.
 const segmentPages = 4
 
-// Supply judges the pool as it will be when a frame that has come in keeps its pages. It is Low when the reserve is
-// touched, or when queued data has half of the pages. The other half is for tokens and for what comes in order: an
-// application that waits for missing data with up to so many tokens in its hands gets it. It is Empty when what is left
-// would not hold the segment that is missing. Not before: a sender whose segments in order are refused gets one through
-// in each of its retransmission timeouts.
+// Supply returns the state that the pool will have after an arriving frame keeps its pages. It is
+// SupplyLow when the reserve is touched, or when queued data has half of the pages. The other half
+// is for tokens and for in-order data: an application that holds that many tokens while it waits
+// for missing data still gets that data. It is SupplyEmpty only when the rest would not hold the
+// missing segment: if segments in order were refused earlier, the sender would get one through per
+// retransmission timeout.
 func (p *Pool) Supply(frame int) Supply {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -162,11 +165,12 @@ func (p *Pool) Supply(frame int) Supply {
 	return SupplyOK
 }
 
-// Window is the receive buffer that fits the pool, if each page has a segment of mss bytes.
+// Window returns the receive buffer that fits the pool if each page holds a segment of mss bytes.
 func (p *Pool) Window(mss int) int { return len(p.pages) * min(mss, PageSize) }
 
-// Receive turns the device's ranges into pieces, n bytes in all, and takes a reference on each page for the stack. The
-// device is not trusted: if it names a page that it did not get from us, or too few bytes, nothing is taken.
+// Receive converts the device's ranges to pieces, n bytes in all, and takes a reference to each
+// page for the stack. The device is not trusted: if it names a page that it did not get, or too few
+// bytes, Receive takes nothing and returns false.
 func (p *Pool) Receive(dst []Piece, ranges []Range, n int) ([]Piece, bool) {
 	dst = dst[:0]
 	p.mu.Lock()
@@ -193,7 +197,7 @@ func (p *Pool) Receive(dst []Piece, ranges []Range, n int) ([]Piece, bool) {
 	return dst, true
 }
 
-// Discard takes back the pages of a frame that is not delivered, those that the device really had.
+// Discard takes back the pages of a frame that is not delivered, if the device really had them.
 func (p *Pool) Discard(ranges []Range) {
 	p.mu.Lock()
 	for _, r := range ranges {
@@ -201,7 +205,7 @@ func (p *Pool) Discard(ranges []Range) {
 			p.takeBackLocked(i)
 		}
 	}
-	p.unlockAndTell()
+	p.unlockAndNotify()
 }
 
 // Release drops the stack's references of a frame.
@@ -210,10 +214,10 @@ func (p *Pool) Release(pieces []Piece) {
 	for _, pc := range pieces {
 		p.unrefLocked(pc.Page)
 	}
-	p.unlockAndTell()
+	p.unlockAndNotify()
 }
 
-// hold adds a token's reference to each of the pages, which are held already.
+// hold adds a token's reference to each of the pages, which must be held already.
 func (p *Pool) hold(pages []uint32) {
 	p.mu.Lock()
 	for _, pg := range pages {
@@ -234,7 +238,7 @@ func (p *Pool) unhold(pages []uint32) {
 		}
 		p.unrefLocked(pg)
 	}
-	p.unlockAndTell()
+	p.unlockAndNotify()
 }
 
 func (p *Pool) unrefLocked(pg uint32) {
@@ -243,25 +247,26 @@ func (p *Pool) unrefLocked(pg uint32) {
 	}
 }
 
-// unlockAndTell calls refill for queues that wait for pages, and ended for a closed pool that is empty.
-func (p *Pool) unlockAndTell() {
+// unlockAndNotify unlocks, then calls refill for queues that wait for pages, and ended if the pool
+// is closed and empty.
+func (p *Pool) unlockAndNotify() {
 	var queues [8]int
-	tell := queues[:0]
+	notify := queues[:0]
 	if len(p.waiting) > 0 && len(p.free) > 0 && !p.closed {
-		tell = append(tell, p.waiting...)
+		notify = append(notify, p.waiting...)
 		p.waiting = p.waiting[:0]
 	}
 	f := p.emptyLocked()
 	p.mu.Unlock()
-	for _, q := range tell {
+	for _, q := range notify {
 		p.refill(q)
 	}
 	f()
 }
 
-// Close ends the pool: it gives nothing out any more. If the device has stopped using its queues,
-// what it did not return is free; else it may still write there, and posted pages stay so until
-// they are returned, received, or until Close is called again.
+// Close ends the pool: it gives out no more pages. If stopped is set, the device has stopped using
+// its queues, and posted pages become free. Otherwise the device may still write to them: they stay
+// posted until they are returned, received, or until Close is called with stopped set.
 func (p *Pool) Close(stopped bool) {
 	p.mu.Lock()
 	p.closed = true
@@ -288,7 +293,7 @@ type PoolStats struct {
 	Pages  int
 	Free   int
 	Posted int // the NIC may write to it
-	Queued int // referenced by the stack only
+	Queued int // referenced only by the stack
 	Held   int // a user has a token
 }
 

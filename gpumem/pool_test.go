@@ -10,7 +10,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// newPool is a pool without callbacks.
+// newPool returns a pool without callbacks.
 func newPool(gpu int, off, size uint64) *Pool {
 	p, err := NewPool(gpu, off, size, func(int) {}, func() {})
 	if err != nil {
@@ -19,7 +19,7 @@ func newPool(gpu int, off, size uint64) *Pool {
 	return p
 }
 
-// testPool is a pool of n pages, all of them received as a frame.
+// testPool returns a pool of n pages, all of them received as a frame.
 func testPool(n int) (*Pool, []Piece) {
 	p := newPool(0, 1<<20, uint64(n)*PageSize)
 	offs := make([]uint64, n)
@@ -35,9 +35,11 @@ func testPool(n int) (*Pool, []Piece) {
 	return p, pieces
 }
 
-// Tokens against Linux's rule: the lowest free number, and nothing for what is not held.
+// Tokens follow Linux's rule: the lowest free number is issued, and returning a token that is not
+// issued does nothing.
 //
-// Invariant: gpumem: Tokens are given lowest first, and a page is free after its last reference.
+// Invariant: gpumem: The lowest free token is issued first, and a page is free after its last
+// reference.
 func TestTokensAreLowestFirst(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		p, pieces := testPool(40)
@@ -98,9 +100,9 @@ func TestTokensAreLowestFirst(t *testing.T) {
 	})
 }
 
-// The device is not trusted: only pages that it has are taken from it.
+// The device is not trusted: the pool accepts only pages that the device has.
 //
-// Invariant: gpumem: Only pages that the NIC has are taken from it.
+// Invariant: gpumem: The pool accepts from the NIC only pages that the NIC has.
 func TestPoolRefusesPagesThatWereNotPosted(t *testing.T) {
 	p := newPool(2, 1<<20, 64*PageSize)
 	var offs [4]uint64
@@ -140,17 +142,17 @@ func TestPoolRefusesPagesThatWereNotPosted(t *testing.T) {
 
 func TestPoolIsWholePages(t *testing.T) {
 	for _, bad := range [][2]uint64{{0, 0}, {1, PageSize}, {0, PageSize + 1}, {0, 1 << 50}} {
-		is(t, fmt.Sprint(bad), errOf(NewPool(0, bad[0], bad[1], nil, nil)), syscall.EINVAL)
+		wantErr(t, fmt.Sprint(bad), errOf(NewPool(0, bad[0], bad[1], nil, nil)), syscall.EINVAL)
 	}
 }
 
-// A queue that got too few pages hears of the next that is free, once; a page is free when neither
-// the stack nor a token holds it.
+// The pool calls refill once for a queue that got too few pages, at the next free page; a page is
+// free when neither the stack nor a token holds it.
 //
-// Invariant: gpumem: Only pages that the NIC has are taken from it.
+// Invariant: gpumem: The pool accepts from the NIC only pages that the NIC has.
 func TestDryPoolTells(t *testing.T) {
-	var told []int
-	p := testkit.Must(NewPool(0, 0, 2*PageSize, func(q int) { told = append(told, q) }, func() {}))(t)
+	var refilled []int
+	p := testkit.Must(NewPool(0, 0, 2*PageSize, func(q int) { refilled = append(refilled, q) }, func() {}))(t)
 	offs := make([]uint64, 3)
 	testkit.Equal(t, "pages", p.TakePages(7, offs), 2)
 	pieces, ok := p.Receive(nil, []Range{{Off: offs[0], Len: 10}, {Off: offs[1], Len: 10}}, 20)
@@ -162,16 +164,16 @@ func TestDryPoolTells(t *testing.T) {
 	tk.Issue(p, []uint32{pieces[0].Page, pieces[0].Page, pieces[1].Page}, tokens[:]) // two frags of one page
 	p.Release(pieces)
 	for i, want := range []int{0, 1, 1} {
-		if tk.Put([]TokenRange{{Start: tokens[i], Count: 1}}, 1); len(told) != want {
-			t.Fatalf("after token %d: told %v", tokens[i], told)
+		if tk.Put([]TokenRange{{Start: tokens[i], Count: 1}}, 1); len(refilled) != want {
+			t.Fatalf("after token %d: told %v", tokens[i], refilled)
 		}
 	}
-	if !slices.Equal(told, []int{7}) || p.Stats() != (PoolStats{Pages: 2, Free: 2}) {
-		t.Fatalf("told %v, %+v", told, p.Stats())
+	if !slices.Equal(refilled, []int{7}) || p.Stats() != (PoolStats{Pages: 2, Free: 2}) {
+		t.Fatalf("told %v, %+v", refilled, p.Stats())
 	}
 }
 
-// A pool ends when the last page is back: from the device, the stack, and the user.
+// A closed pool ends when the last page is back from the device, the stack, and the user.
 //
 // Invariant: stack: A binding is not done while the NIC may write to its pages.
 func TestClosedPoolEndsWithItsLastPage(t *testing.T) {
@@ -199,7 +201,7 @@ func TestClosedPoolEndsWithItsLastPage(t *testing.T) {
 	}
 }
 
-// The segment that is missing finds a buffer: before a pool is dry it is low.
+// The missing segment always finds a buffer: a pool is low before it is empty.
 func TestSupply(t *testing.T) {
 	p := newPool(0, 0, 100*PageSize)
 	offs := make([]uint64, 100)
@@ -207,7 +209,7 @@ func TestSupply(t *testing.T) {
 	testkit.Equal(t, "supply: posted pages are spare", p.Supply(0), SupplyOK)
 	var tk Tokens
 	for i, off := range offs {
-		for _, frame := range []int{1, FramePages} { // judged before it is received
+		for _, frame := range []int{1, FramePages} { // before it is received
 			want := SupplyOK
 			if spare := 100 - i - frame; spare < segmentPages {
 				want = SupplyEmpty
@@ -219,7 +221,7 @@ func TestSupply(t *testing.T) {
 			}
 		}
 		pieces, _ := p.Receive(nil, []Range{{Off: off, Len: 1}}, 1)
-		if i%2 == 0 { // every other page is the user's: only the reserve counts then
+		if i%2 == 0 { // the user has every other page: then only the reserve counts
 			tk.Issue(p, []uint32{pieces[0].Page}, make([]uint32, 1))
 		}
 	}

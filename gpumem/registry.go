@@ -14,21 +14,21 @@ type Buffer struct {
 	Off, Size uint64
 }
 
-// Registry is the buffers that one port has registered in the GPUs that it may use. Its methods may be called from any
-// goroutine.
+// Registry is the buffers that one port has registered in the GPUs that it may use. Its methods may
+// be called from any goroutine.
 type Registry struct {
 	gpus  []*GPU
 	limit int
 
 	mu     sync.Mutex
-	idle   sync.Cond  // of mu: a table has no users any more
+	idle   sync.Cond  // of mu: signalled when a replaced table has no users any more
 	now    *buffers   // under mu
-	old    []*buffers // under mu: replaced, but in use
+	old    []*buffers // under mu: replaced, but still in use
 	lastID uint32     // under mu
 }
 
-// buffers is a table of buffers, by id. It is not changed but replaced: an engine works on one
-// piece with one table, and taking a buffer away waits until the tables that have it are out of use.
+// buffers is a table of buffers, by id. It is never changed but replaced: an engine works on one
+// piece with one table, and Unregister waits until no table with the buffer is in use.
 type buffers struct {
 	list  []Buffer
 	users int // under the registry's mu
@@ -51,7 +51,7 @@ func NewRegistry(gpus []*GPU, limit int) *Registry {
 	return r
 }
 
-// GPU returns the GPU with that id, nil if the port may not use it.
+// GPU returns the GPU with this id, or nil if the port may not use it.
 func (r *Registry) GPU(id int) *GPU {
 	for _, g := range r.gpus {
 		if g.ID() == id {
@@ -61,8 +61,9 @@ func (r *Registry) GPU(id int) *GPU {
 	return nil
 }
 
-// RegisterBuffer registers [off, off+size) of a GPU and returns the buffer's id, from 1; ids do not come again. Errors:
-// ENODEV (no such GPU for this port), EINVAL (not whole pages of it), ENOSPC (too many).
+// RegisterBuffer registers [off, off+size) of a GPU and returns the buffer's id, from 1; ids are
+// not reused. Errors: ENODEV (no such GPU for this port), EINVAL (not whole pages of it), ENOSPC
+// (too many).
 func (r *Registry) RegisterBuffer(gpu int, off, size uint64) (uint32, error) {
 	g := r.GPU(gpu)
 	switch {
@@ -88,8 +89,8 @@ func (r *Registry) RegisterBuffer(gpu int, off, size uint64) (uint32, error) {
 	return r.lastID, nil
 }
 
-// Unregister undoes RegisterBuffer; it waits for engine pieces that are at work. Errors: ENOENT. That
-// no binding uses the buffer is its caller's to know.
+// Unregister undoes RegisterBuffer; it waits for engine pieces in progress. The error is ENOENT if
+// there is no such buffer. The caller makes sure that no binding uses the buffer.
 func (r *Registry) Unregister(id uint32) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -103,7 +104,7 @@ func (r *Registry) Unregister(id uint32) error {
 	return r.GPU(gone.GPU).File().Unregister(gone.Off, gone.Size)
 }
 
-// CloseAll unregisters everything: the port is reset or gone, its bindings with it.
+// CloseAll unregisters all buffers: the port is reset or gone, and so are its bindings.
 func (r *Registry) CloseAll() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -111,11 +112,11 @@ func (r *Registry) CloseAll() {
 	r.replace(nil)
 	r.drain()
 	for _, b := range gone {
-		_ = r.GPU(b.GPU).File().Unregister(b.Off, b.Size) // as it was registered
+		_ = r.GPU(b.GPU).File().Unregister(b.Off, b.Size) // the same range as registered
 	}
 }
 
-// replace puts a new table in place; under mu.
+// replace installs a new table; under mu.
 func (r *Registry) replace(list []Buffer) {
 	if r.now.users > 0 {
 		r.old = append(r.old, r.now)
@@ -123,7 +124,7 @@ func (r *Registry) replace(list []Buffer) {
 	r.now = &buffers{list: list}
 }
 
-// drain waits until no replaced table is in use; under mu, which it lets go meanwhile.
+// drain waits until no replaced table is in use; under mu, which it releases meanwhile.
 func (r *Registry) drain() {
 	for waitFor := slices.Clone(r.old); slices.ContainsFunc(waitFor, func(b *buffers) bool { return b.users > 0 }); {
 		r.idle.Wait()

@@ -37,12 +37,12 @@ func TestRegisteredBuffersAreDeviceMemory(t *testing.T) {
 		{0, 0, 4097, syscall.EINVAL}, {0, 60 << 10, 8192, syscall.EINVAL}, {0, 1<<64 - 4096, 8192, syscall.EINVAL},
 		{0, 4096, 1<<64 - 4096, syscall.EINVAL},
 	} {
-		is(t, fmt.Sprintf("%+v", tc), errOf(r.RegisterBuffer(tc.gpu, tc.off, tc.size)), tc.want)
+		wantErr(t, fmt.Sprintf("%+v", tc), errOf(r.RegisterBuffer(tc.gpu, tc.off, tc.size)), tc.want)
 	}
 	if err := r.Unregister(id); err != nil || domain(g1, 8192) != dma.GPUFile {
 		t.Fatal(err)
 	}
-	is(t, "twice", r.Unregister(id), syscall.ENOENT)
+	wantErr(t, "twice", r.Unregister(id), syscall.ENOENT)
 	for i := range 4 {
 		id, err := r.RegisterBuffer(0, 0, 8192) // the same range may be registered several times
 		if i < 3 && (err != nil || id != uint32(i+2)) || i == 3 && !errors.Is(err, syscall.ENOSPC) {
@@ -65,7 +65,7 @@ func TestRegisteredBuffersAreDeviceMemory(t *testing.T) {
 	}
 }
 
-// TestUnregisterWaitsForPieces: only for those that may use the buffer.
+// TestUnregisterWaitsForPieces: Unregister waits only for pieces that may use the buffer.
 func TestUnregisterWaitsForPieces(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		files := dma.NewFiles()

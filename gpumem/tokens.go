@@ -8,16 +8,16 @@ import (
 // TokenRange is Count tokens from Start (struct dmabuf_token).
 type TokenRange struct{ Start, Count uint32 }
 
-// Tokens are what a connection gave out: one for each frag, by which its user returns the frag's
-// page. The lowest free one is given first, from 1, and used again at once, as Linux does
-// (net/ipv4/tcp.c: tcp_xa_pool_refill): returning one twice can free another frag. Its lock is
-// above the pools'.
+// Tokens are the tokens of a connection: one for each frag, with which its user returns the frag's
+// page. The lowest free token is issued first, from 1, and reused at once, as in Linux
+// (net/ipv4/tcp.c: tcp_xa_pool_refill): so returning a token twice can free another frag. Its lock
+// is taken before the pools' locks.
 type Tokens struct {
 	mu     sync.Mutex
 	closed bool
 	held   []held   // by token - 1; pool is nil if free
 	free   []uint64 // bit set: free
-	low    int      // no word of free before it has a bit
+	low    int      // words of free before this index are 0
 	pages  []uint32 // scratch of Put
 }
 
@@ -26,7 +26,8 @@ type held struct {
 	page uint32
 }
 
-// Issue writes a token for each of the pages, which are held, to dst; false after Close.
+// Issue writes a token for each of the pages, which must be held, to dst. It returns false after
+// Close.
 func (t *Tokens) Issue(p *Pool, pages []uint32, dst []uint32) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -64,7 +65,7 @@ func (t *Tokens) takeLocked(token uint32) (held, bool) {
 	return h, true
 }
 
-// Put takes tokens back, limit at most, and returns how many there were.
+// Put takes back at most limit tokens, and returns how many of them were issued.
 func (t *Tokens) Put(ranges []TokenRange, limit uint32) (freed int) {
 	t.mu.Lock()
 	var p *Pool
@@ -94,7 +95,7 @@ func (t *Tokens) Put(ranges []TokenRange, limit uint32) (freed int) {
 	return freed
 }
 
-// Held is how many tokens are out that are of a pool.
+// Held returns how many issued tokens are for pages of a pool.
 func (t *Tokens) Held(p *Pool) (n int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -106,7 +107,7 @@ func (t *Tokens) Held(p *Pool) (n int) {
 	return n
 }
 
-// Close takes all back; none is given out later.
+// Close takes all tokens back, and Issue issues none any more.
 func (t *Tokens) Close() {
 	t.mu.Lock()
 	t.closed = true

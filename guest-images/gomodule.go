@@ -13,12 +13,12 @@ import (
 	"strings"
 )
 
-// goModule is what `go install MODULE/cmd/vnic@VERSION` built this binary from. A module holds
-// sources only, so there is no guest program in the binary; but there was a go tool, which can
-// build it from the same sources.
+// goModule is the module from which `go install MODULE/cmd/vnic@VERSION` built this binary. A
+// module holds sources only, so the binary has no embedded guest program; but the machine had a go
+// tool, which can build the guest program from the same sources.
 type goModule struct{ path, version, sum string }
 
-// builtFrom gives the module of this binary; false if it was built in a checkout.
+// builtFrom returns the module of this binary, or false if it was built in a checkout.
 func builtFrom() (goModule, bool) {
 	i, ok := debug.ReadBuildInfo()
 	if !ok || i.Main.Sum == "" || i.Main.Version == "" {
@@ -27,13 +27,13 @@ func builtFrom() (goModule, bool) {
 	return goModule{i.Main.Path, i.Main.Version, i.Main.Sum}, true
 }
 
-// cached is where the cache has its guest program, if it has.
+// cached returns the path of the module's guest program in the cache, which need not exist.
 func (m goModule) cached(cacheDir string) string {
 	return filepath.Join(cacheDir, "programs",
 		fmt.Sprintf("vnic-guest-%x", sha256.Sum256([]byte(m.path+" "+m.version+" "+m.sum))))
 }
 
-// program gives the module's guest program: from the cache, or built into it.
+// program returns the module's guest program: from the cache, or built into it.
 func (m goModule) program(ctx context.Context, cacheDir string) (program, error) {
 	path := m.cached(cacheDir)
 	dir := filepath.Dir(path)
@@ -58,10 +58,11 @@ func (m goModule) program(ctx context.Context, cacheDir string) (program, error)
 	return readProgram(path)
 }
 
-// build has the go tool find the module's sources, in its own cache as a rule, and build from them.
+// build lets the go tool find the module's sources, usually in the go tool's own cache, and builds
+// the guest program from them.
 func (m goModule) build(ctx context.Context, work string) (string, error) {
 	cmd := exec.CommandContext(ctx, "go", "mod", "download", "-json", m.path+"@"+m.version)
-	cmd.Dir = work // in no module
+	cmd.Dir = work // outside any module
 	cmd.Env = append(os.Environ(), "GOFLAGS=-mod=mod", "GOWORK=off")
 	out, err := cmd.Output()
 	var found struct{ Dir, Sum, Error string }
@@ -80,7 +81,7 @@ func (m goModule) build(ctx context.Context, work string) (string, error) {
 	return buildProgram(ctx, found.Dir, ProgramPackage, work, " -X vnic.dev/vnic/internal/version.stamped="+m.version)
 }
 
-// stderrOf is what a program that failed wrote on stderr.
+// stderrOf returns what a failed program wrote on stderr.
 func stderrOf(err error) string {
 	var e *exec.ExitError
 	if errors.As(err, &e) && len(e.Stderr) > 0 {

@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// A vnic of `go install` has its program from the cache, else from the go tool, if that has the
-// very module; else there is none, and no piece of one.
+// A vnic built by `go install` gets its guest program from the cache, else from the go tool if that
+// has exactly the same module; else there is none, and no partial file.
 func TestProgramOfAModule(t *testing.T) {
 	cache, tools := t.TempDir(), t.TempDir()
 	t.Setenv("PATH", tools)

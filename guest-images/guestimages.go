@@ -1,8 +1,9 @@
-// Package guestimages builds the initramfs that vnic's guests boot: one static Go program as /init, and kernel modules.
+// Package guestimages builds the initramfs that vnic's guests boot: one static Go program as /init,
+// and kernel modules.
 //
-// The image is reproducible: the same program and modules give the same bytes. It is kept in the cache under a hash of
-// what it is made of. What differs from run to run (agent.Config) is a second, small archive that the kernel unpacks
-// over the first and that never lies in the file system. The package starts no guest.
+// The image is reproducible: the same program and modules give the same bytes. The cache keeps it
+// under a hash of its inputs. Data of one run (agent.Config) is a second, small archive that the
+// kernel unpacks over the first; it is never written to a file system. The package starts no guest.
 //
 // The package and those below it are not API (README, Stability).
 package guestimages
@@ -28,33 +29,34 @@ import (
 	"vnic.dev/vnic/internal/newc"
 )
 
-// format is part of every image's key: change it with the layout.
+// format is part of every image's key: change it when the layout changes.
 const format = "vnic guest image 1"
 
-// keep is how long an image that is not opened stays in the cache.
+// keep is how long an unused image stays in the cache.
 const keep = 7 * 24 * time.Hour
 
-// Image is a built initramfs, not compressed: a guest without KVM unpacks slowly.
+// Image is a built initramfs. It is not compressed, because a guest without KVM decompresses
+// slowly.
 type Image struct {
 	Path string // in the cache
-	Key  string // hash of what it is made of
+	Key  string // hash of its inputs
 	Size int64
 }
 
-// Options says what goes into an image.
+// Options are the inputs of an image.
 type Options struct {
 	CacheDir   string            // vnic's cache
-	Kernel     string            // uname -r of the kernel that is to load them; "" = not checked
-	ModulesDir string            // the kernel's modules; may be empty when no module is named
-	Modules    []string          // names as modprobe knows them; what they need comes along
-	GPUModule  string            // vnicgpu.ko, for Modules with GPUModule; $VNIC_GPU_MODULE comes before it
-	Applets    []string          // links /bin/NAME to the program
-	Userland   *Userland         // u-root's commands, in UserlandDir; nil = none
-	Files      map[string]string // more files: path in the guest to path here; their modes are kept
+	Kernel     string            // uname -r of the kernel that will load the modules; "" = not checked
+	ModulesDir string            // the kernel's module directory; may be empty if Modules is
+	Modules    []string          // names, as for modprobe; their dependencies are added
+	GPUModule  string            // path of vnicgpu.ko, used if Modules has GPUModule; $VNIC_GPU_MODULE overrides it
+	Applets    []string          // names of links /bin/NAME to the program
+	Userland   *Userland         // u-root's commands, for UserlandDir; nil = none
+	Files      map[string]string // more files: path in the guest to path here; modes are kept
 	Program    string            // guest program; "" = $VNIC_GUEST, else the embedded one, else built with the go tool
 }
 
-// Build makes the image, or finds it in the cache.
+// Build builds the image, or finds it in the cache.
 func Build(ctx context.Context, o Options) (*Image, error) {
 	program, err := loadProgram(ctx, o)
 	if err != nil {
@@ -94,7 +96,7 @@ func Build(ctx context.Context, o Options) (*Image, error) {
 	img := &Image{Path: filepath.Join(dir, key+".cpio"), Key: key}
 	if st, err := os.Stat(img.Path); err == nil {
 		now := time.Now()
-		_ = os.Chtimes(img.Path, now, now) // marks it used; a cache that we may not write is not pruned either
+		_ = os.Chtimes(img.Path, now, now) // marks it as used; a cache that we may not write is not pruned either
 		img.Size = st.Size()
 		return img, nil
 	}
@@ -120,7 +122,8 @@ func Build(ctx context.Context, o Options) (*Image, error) {
 	return img, nil
 }
 
-// Initrd gives the image's bytes followed by c as an archive: what qemu.Config.Initrd wants. The caller closes it.
+// Initrd returns the image's bytes followed by c as an archive, for qemu.Config.Initrd. The caller
+// closes it.
 func (i *Image) Initrd(c agent.Config) (io.ReadCloser, error) {
 	conf, err := json.MarshalIndent(c, "", "\t")
 	if err != nil {
@@ -145,7 +148,7 @@ func (i *Image) Initrd(c agent.Config) (io.ReadCloser, error) {
 	}{io.MultiReader(f, &second), f}, nil
 }
 
-// contents gives all files of an image without a userland.
+// contents returns all files of an image except the userland.
 func contents(program program, mods []module, files []file, applets []string) ([]newc.File, error) {
 	init, err := program.unpack()
 	if err != nil {
@@ -154,7 +157,7 @@ func contents(program program, mods []module, files []file, applets []string) ([
 	list := []newc.File{
 		newc.Dir("bin", 0o755),
 		newc.Dir("dev", 0o755),
-		newc.CharDevice("dev/console", 0o600, 5, 1), // init's stdio, before there is a devtmpfs
+		newc.CharDevice("dev/console", 0o600, 5, 1), // for init's stdio, before devtmpfs is mounted
 		newc.CharDevice("dev/null", 0o666, 1, 3),
 		newc.Dir("vnic", 0o755),
 		newc.Dir(strings.TrimPrefix(agent.ModulesPath, "/"), 0o755),
@@ -162,7 +165,7 @@ func contents(program program, mods []module, files []file, applets []string) ([
 	}
 	for _, a := range applets {
 		if a == "" || strings.ContainsAny(a, "/\x00") {
-			return nil, fmt.Errorf("guest image: %q is no name for an applet", a)
+			return nil, fmt.Errorf("guest image: %q is not a valid applet name", a)
 		}
 		list = append(list, newc.Link("bin/"+a, "/init"))
 	}
@@ -179,7 +182,8 @@ func contents(program program, mods []module, files []file, applets []string) ([
 	return list, nil
 }
 
-// archive writes files, and pads the end so that another archive may follow. It returns how much that was.
+// archive writes files, pads the end so that another archive may follow, and returns the number of
+// bytes written.
 func archive(w io.Writer, list []newc.File) (int64, error) {
 	a := newc.NewWriter(w)
 	for i, f := range list {
@@ -196,8 +200,9 @@ func archive(w io.Writer, list []newc.File) (int64, error) {
 	return a.Len() + pad, err
 }
 
-// write puts the archive where others see it only when it is whole. Until then it has no name,
-// where the file system can do that (open(2), O_TMPFILE): a process that is killed leaves nothing.
+// write writes the archive to path, where other processes see it only once it is complete. Until
+// then the file has no name if the file system supports that (open(2), O_TMPFILE), so that a killed
+// process leaves nothing.
 func write(path string, list []newc.File) (size int64, err error) {
 	dir := filepath.Dir(path)
 	f, err := os.OpenFile(dir, os.O_RDWR|unix.O_TMPFILE, 0o644)
@@ -224,14 +229,14 @@ func write(path string, list []newc.File) (size int64, err error) {
 	default:
 		self := fmt.Sprintf("/proc/self/fd/%d", f.Fd())
 		err = unix.Linkat(unix.AT_FDCWD, self, unix.AT_FDCWD, path, unix.AT_SYMLINK_FOLLOW)
-		if errors.Is(err, unix.EEXIST) { // another process has made the same
+		if errors.Is(err, unix.EEXIST) { // another process has written the same image
 			err = nil
 		}
 	}
 	return size, err
 }
 
-// prune removes images, and pieces of them, that were last used before t.
+// prune removes images, and incomplete ones, that were last used before t.
 func prune(dir string, t time.Time) {
 	entries, _ := os.ReadDir(dir)
 	for _, e := range entries {

@@ -69,7 +69,7 @@ func gzOf(t *testing.T, b []byte) []byte {
 	return out.Bytes()
 }
 
-// kernel makes a module directory: top needs mid and built-in, mid needs low.
+// kernel makes a module directory: top depends on mid and built-in, mid on low.
 func kernel(t *testing.T) string {
 	dir := t.TempDir()
 	put(t, filepath.Join(dir, "kernel/a/top-module.ko.xz"), xzOf(t, ko(t, "license=GPL\x00depends=mid,built-in\x00")))
@@ -238,7 +238,7 @@ func TestBadProgramIsRefused(t *testing.T) {
 	testkit.ErrorIs(t, testkit.Err(Build(t.Context(), o)), os.ErrNotExist)
 	o = options(t)
 	o.Applets = []string{"a/b"}
-	testkit.ErrorSays(t, testkit.Err(Build(t.Context(), o)), "is no name for an applet")
+	testkit.ErrorSays(t, testkit.Err(Build(t.Context(), o)), "is not a valid applet name")
 }
 
 func TestGzippedProgramIsTheSameInTheGuest(t *testing.T) {
@@ -254,6 +254,6 @@ func TestGzippedProgramIsTheSameInTheGuest(t *testing.T) {
 func FuzzModuleNeeds(f *testing.F) {
 	f.Add([]byte("\x7fELF"))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		_, _, _ = moduleInfo(b) // an error or a list, no panic
+		_, _, _ = moduleInfo(b) // it may fail, but must not panic
 	})
 }

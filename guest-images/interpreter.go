@@ -22,10 +22,10 @@ import (
 // Path is $PATH of programs in a guest.
 const Path = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:" + UserlandDir
 
-// maxFirstLine is how much of a script the kernel looks at (BINPRM_BUF_SIZE).
+// maxFirstLine is the length up to which the kernel reads a script's first line (BINPRM_BUF_SIZE).
 const maxFirstLine = 256
 
-// firstLine reads the first line of a file, or as much of it as the kernel does.
+// firstLine reads the first line of a file, at most as far as the kernel does.
 func firstLine(host string) (string, error) {
 	f, err := os.Open(host)
 	if err != nil {
@@ -39,7 +39,7 @@ func firstLine(host string) (string, error) {
 	return line, nil
 }
 
-// Script adds what runs a file that is in the guest already, if that is a script.
+// Script adds the interpreter of a file that is already in the overlay, if the file is a script.
 func (o *Overlay) Script(guest string) error {
 	host := o.files[strings.TrimPrefix(path.Clean(guest), "/")].from
 	if host == "" {
@@ -55,9 +55,9 @@ func (o *Overlay) Script(guest string) error {
 	return o.interpreter(host, line, 0)
 }
 
-// Scripts adds what runs the files that were copied by name, where they are executable scripts. One that nothing here
-// can run is no error, as nobody may run it: Notes say so. It is for when all copies have been made, which may have
-// brought interpreters.
+// Scripts adds the interpreters of executable scripts among the files that the user named. A script
+// whose interpreter is missing here is no error, because the user may not run it; Notes mentions
+// it. Call Scripts after all copies, which may have added interpreters.
 func (o *Overlay) Scripts() {
 	named := o.named
 	for _, guest := range named {
@@ -71,10 +71,11 @@ func (o *Overlay) Scripts() {
 	}
 }
 
-// interpreter adds what a script's first line names, unless the guest has it already.
+// interpreter adds the interpreter that a script's first line names, unless the guest has it
+// already.
 func (o *Overlay) interpreter(script, line string, depth int) error {
 	if depth >= maxScripts {
-		return fmt.Errorf("%s: a script of too many interpreters that are scripts", script)
+		return fmt.Errorf("%s: too many nested script interpreters", script)
 	}
 	s, err := parseShebang(line)
 	if err != nil {
@@ -92,27 +93,27 @@ func (o *Overlay) interpreter(script, line string, depth int) error {
 	return o.fromPath(script, s.looksFor, depth)
 }
 
-// fromPath adds the program of a name that a script's env looks for in the guest's PATH.
+// fromPath adds the program that a script's env looks for in the guest's PATH.
 func (o *Overlay) fromPath(script, name string, depth int) error {
 	dirs := filepath.SplitList(Path)
 	if slices.ContainsFunc(dirs, func(dir string) bool { return o.Has(path.Join(dir, name)) }) {
 		return nil
 	}
-	at := path.Join("/usr/local/bin", name)
+	target := path.Join("/usr/local/bin", name)
 	found, err := exec.LookPath(name)
 	if err == nil {
 		found, err = filepath.Abs(found)
 	}
 	if err != nil {
-		return &NoInterpreterError{script, name, at}
+		return &NoInterpreterError{script, name, target}
 	}
 	if slices.Contains(dirs, filepath.Dir(found)) {
-		at = found
+		target = found
 	}
-	return o.runner(script, found, at, depth)
+	return o.runner(script, found, target, depth)
 }
 
-// runner adds a program that runs scripts, from host to guest.
+// runner adds a program that runs scripts, host, as guest.
 func (o *Overlay) runner(script, host, guest string, depth int) error {
 	if o.Has(guest) {
 		return nil
@@ -134,29 +135,31 @@ func exists(host string) bool {
 	return err == nil
 }
 
-// alone are interpreters that need nothing beside themselves.
+// alone matches the interpreters that need no library of scripts.
 var alone = regexp.MustCompile(`^(env|sh|[bdkz]?a?sh|busybox|[gmn]?awk|sed|make|bc|expect|jq)$`)
 
-// noteLibrary tells of an interpreter whose library may be missing.
+// noteLibrary adds a note about an interpreter whose library may be missing.
 func (o *Overlay) noteLibrary(host string) {
 	name := filepath.Base(host)
 	if alone.MatchString(name) || runtimeOf(name) != nil {
 		return
 	}
-	o.Notes = append(o.Notes, fmt.Sprintf("the interpreter %s comes along by itself: what else it needs is to be copied",
+	o.Notes = append(o.Notes, fmt.Sprintf("the interpreter %s is copied alone: copy the other files that it needs, too",
 		host))
 }
 
-// A runtime is an interpreter that needs a library, and can say where it is.
+// A runtime is an interpreter that needs a library of scripts and can print where that library is.
 type runtime struct {
 	name *regexp.Regexp
-	// ask are arguments with which it prints its own path, and directories of its library, each on a line.
+	// ask are the arguments with which it prints its own path and the directories of its library,
+	// one per line.
 	ask  []string
-	skip *regexp.Regexp // names of files and directories of the library that no script of a test needs
+	skip *regexp.Regexp // names of files and directories of the library that no test script needs
 }
 
-// What users have installed beside the library (site-packages and the like) does not come along: it may be gigabytes.
-// Neither do compiled files of Python's: they go by the times of the others, which an image has not.
+// Packages that users have installed beside the library (site-packages and the like) are not
+// copied: they may be gigabytes. Neither are Python's compiled files: they are valid only with the
+// times of their sources, which an image does not keep.
 var runtimes = []runtime{
 	{regexp.MustCompile(`^python([23](\.\d+)?)?$`),
 		[]string{"-I", "-c", "import os, sys, sysconfig; p = sysconfig.get_paths(); " +
@@ -178,10 +181,11 @@ func runtimeOf(name string) *runtime {
 	return &runtimes[i]
 }
 
-// maxAnswer bounds what an interpreter of this machine says of where its library is.
+// maxAnswer bounds an interpreter's answer to ask.
 const maxAnswer = 64 << 10
 
-// paths asks an interpreter. What is not as it should be is none: the file has a runtime's name, and may be anything.
+// paths asks the interpreter for its path and its library. It returns "" if the answer is
+// malformed: the file has a runtime's name, but may be any program.
 func (r *runtime) paths(host string) (program string, library []string) {
 	ctx, cancel := context.WithTimeout(context.Background(), limits.Interpreter.Here())
 	defer cancel()
@@ -205,9 +209,9 @@ func (r *runtime) paths(host string) (program string, library []string) {
 	return program, library
 }
 
-// limited keeps the first maxAnswer bytes of what is written, and calls full if there is more.
+// limited keeps the first maxAnswer bytes written, and calls full if more are written.
 type limited struct {
-	buf  bytes.Buffer // no part of the type: io.Copy would find its ReadFrom
+	buf  bytes.Buffer // not embedded: io.Copy would use its ReadFrom
 	full func()
 }
 
@@ -219,8 +223,9 @@ func (l *limited) Write(b []byte) (int, error) {
 	return l.buf.Write(b)
 }
 
-// withLibrary adds an interpreter that has a library, if host is one: as itself, whatever script of a version manager
-// led to it. ok: it has.
+// withLibrary adds an interpreter and its library, if host is a known runtime. It copies the
+// interpreter's real file, even if host is a version manager's script that starts it. It returns
+// false if host is no such runtime.
 func (o *Overlay) withLibrary(host, guest string) (ok bool, err error) {
 	r := runtimeOf(filepath.Base(host))
 	if r == nil {
@@ -242,7 +247,7 @@ func (o *Overlay) withLibrary(host, guest string) (ok bool, err error) {
 		o.Link(guest, program)
 	}
 	notes := o.Notes
-	defer func() { o.Notes = notes }() // of parts of the library that nobody has asked for
+	defer func() { o.Notes = notes }() // discards notes about parts of the library, which the user did not name
 	for _, dir := range library {
 		err := o.copyTree(dir, dir, func(name string) bool { return r.skip.MatchString(name) })
 		if err != nil {

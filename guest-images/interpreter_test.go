@@ -59,14 +59,15 @@ func FuzzFirstLine(f *testing.F) {
 	})
 }
 
-// inPath has PATH be a directory of this test's.
+// inPath sets PATH to a directory of this test.
 func inPath(t *testing.T) string {
 	dir := t.TempDir()
 	t.Setenv("PATH", dir)
 	return dir
 }
 
-// What a script wants comes from this machine, to where the guest looks for it, unless a copy has brought it.
+// A script's interpreter is copied from this machine to where the guest looks for it, unless
+// another copy has brought it.
 //
 // Invariant: vnic boot: Mistakes are found before anything boots.
 func TestInterpretersComeAlong(t *testing.T) {
@@ -80,16 +81,16 @@ func TestInterpretersComeAlong(t *testing.T) {
 	o := NewOverlay()
 	testkit.OK(t, o.Program(byEnv, "/run/it"))
 	for _, name := range []string{"/run/it", "/usr/bin/env", "/usr/local/bin/mine", "/bin/sh"} {
-		if !o.Has(name) { // PATH of this test is not the guest's
+		if !o.Has(name) { // this test's PATH differs from the guest's
 			t.Errorf("%s is missing", name)
 		}
 	}
-	testkit.Equal(t, "notes", strings.Join(o.Notes, "\n"), "the interpreter "+bin+"/mine comes along by itself: what "+
-		"else it needs is to be copied")
+	testkit.Equal(t, "notes", strings.Join(o.Notes, "\n"), "the interpreter "+bin+"/mine is copied alone: copy the "+
+		"other files that it needs, too")
 
 	o = NewOverlay()
 	testkit.OK(t, o.Copy(byPath, "/run/it"))
-	testkit.OK(t, o.Copy(byEnv, bin+"/mine")) // another, for the guest
+	testkit.OK(t, o.Copy(byEnv, bin+"/mine")) // replaces the interpreter in the guest
 	o.Scripts()
 	if m := unpacked(t, o); !strings.Contains(m[strings.TrimPrefix(bin, "/")+"/mine"], "X=y") {
 		t.Errorf("the interpreter is %q", m[strings.TrimPrefix(bin, "/")+"/mine"])
@@ -118,13 +119,13 @@ func TestInterpreterThatIsNotHereIsNamed(t *testing.T) {
 		if err := NewOverlay().Program(script, "/p"); !errors.As(err, &none) || *none != want {
 			t.Errorf("%q: %v", line, err)
 		}
-		o := NewOverlay() // one that is copied, and perhaps not run
+		o := NewOverlay() // a script that is copied, and may not be run
 		testkit.OK(t, o.Copy(script, "/p"))
 		o.Scripts()
 		if n := strings.Join(o.Notes, "\n"); n != want.Error()+": the guest cannot run it" {
 			t.Errorf("%q: notes %s", line, n)
 		}
-		testkit.OK(t, os.Chmod(script, 0o644)) // text
+		testkit.OK(t, os.Chmod(script, 0o644)) // no longer executable
 		o = NewOverlay()
 		testkit.OK(t, o.Copy(script, "/p"))
 		if o.Scripts(); o.Notes != nil {
@@ -134,7 +135,8 @@ func TestInterpreterThatIsNotHereIsNamed(t *testing.T) {
 	}
 }
 
-// An interpreter with a library is asked where it is: a version manager's script leads to another program.
+// The interpreter itself is asked for the path of its library, because a version manager's script
+// starts another program.
 func TestLibraryOfAnInterpreterComesAlong(t *testing.T) {
 	bin, root := inPath(t), t.TempDir()
 	for _, f := range []string{"bin/python3.99", "lib/python3.99/os.py", "lib/python3.99/json/decoder.py",
@@ -150,19 +152,19 @@ func TestLibraryOfAnInterpreterComesAlong(t *testing.T) {
 	o := NewOverlay()
 	testkit.OK(t, o.Program(script, "/run/it"))
 	m := unpacked(t, o)
-	at := strings.TrimPrefix(root, "/") + "/"
+	prefix := strings.TrimPrefix(root, "/") + "/"
 	for name, want := range map[string]string{
-		"usr/local/bin/python3": "-> " + root + "/bin/python3.99", at + "bin/python3.99": "755 bin/python3.99",
-		at + "lib/python3.99/os.py":           "755 lib/python3.99/os.py",
-		at + "lib/python3.99/json/decoder.py": "755 lib/python3.99/json/decoder.py", at + "linked/x.so": "755 other/x.so",
-		at + "lib/python3.99/test": "", at + "lib/python3.99/__pycache__": "", at + "lib/python3.99/site-packages": "",
+		"usr/local/bin/python3": "-> " + root + "/bin/python3.99", prefix + "bin/python3.99": "755 bin/python3.99",
+		prefix + "lib/python3.99/os.py":           "755 lib/python3.99/os.py",
+		prefix + "lib/python3.99/json/decoder.py": "755 lib/python3.99/json/decoder.py", prefix + "linked/x.so": "755 other/x.so",
+		prefix + "lib/python3.99/test": "", prefix + "lib/python3.99/__pycache__": "", prefix + "lib/python3.99/site-packages": "",
 	} {
 		testkit.Equal(t, name, m[name], want)
 	}
 	if o.Notes != nil {
 		t.Errorf("notes %q", o.Notes)
 	}
-	// One that only has such a name is taken as it is.
+	// A program that only has such a name is copied without a library.
 	for _, body := range []string{"exit 1", "echo nonsense", "while :; do echo " + strings.Repeat("x", 1000) + "; done"} {
 		put(t, filepath.Join(bin, "perl"), []byte("#!/bin/sh\n"+body+"\n"))
 		o := NewOverlay()
@@ -171,7 +173,7 @@ func TestLibraryOfAnInterpreterComesAlong(t *testing.T) {
 	}
 }
 
-// A directory that a link leads to is copied with what is in it.
+// For a link to a directory, the directory and its content are copied.
 func TestLinkToADirectoryIsCopied(t *testing.T) {
 	dir := t.TempDir()
 	put(t, filepath.Join(dir, "real/sub/f"), []byte("f"))

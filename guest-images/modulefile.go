@@ -7,15 +7,15 @@ import (
 	"strings"
 )
 
-// ModuleFile is a module of a kernel, as its file says.
+// ModuleFile is a kernel module, as read from its file.
 type ModuleFile struct {
-	Path    string // "": it is built in, and has no file
-	Release string // of the kernel that it was made for; "" = not known
+	Path    string // "": built in, without a file
+	Release string // of the kernel that it was built for; "" = unknown
 	content []byte
 }
 
-// FindModule looks for a module in a kernel's module directory. Its error may be ErrNoModule or ErrBadModule. It reads
-// the names of all files of the directory, and one file of at most 256 MB.
+// FindModule looks for a module in a kernel's module directory. Its error may be ErrNoModule or
+// ErrBadModule. It reads the names of all files of the directory, and one file of at most 256 MB.
 func FindModule(dir, name string) (*ModuleFile, error) {
 	index, builtin, err := scan(dir)
 	if err != nil {
@@ -46,8 +46,8 @@ func FindModule(dir, name string) (*ModuleFile, error) {
 	return m, nil
 }
 
-// Names says whether a symbol of that name is in the module's table: one that it has, or one that it takes from others.
-// Of the latter a module that can be loaded names all.
+// Names reports whether the module's string table has a symbol, defined or imported. A loadable
+// module's table has all imported symbols.
 func (m *ModuleFile) Names(symbol string) bool {
 	return bytes.Contains(m.content, []byte("\x00"+symbol+"\x00"))
 }

@@ -5,8 +5,9 @@ import (
 	"slices"
 )
 
-// ModuleFiles gives the files of a kernel's modules and of what they need, in a kernel's module directory: what Build
-// reads of it. One that is built in has no file. Its error may be ErrNoModule or ErrBadModule.
+// ModuleFiles returns the files that Build reads from a kernel's module directory for these modules
+// and their dependencies. A built-in module has no file. Its error may be ErrNoModule or
+// ErrBadModule.
 func ModuleFiles(dir string, names []string) (paths []string, err error) {
 	mods, err := resolve(dir, "", names)
 	if err != nil {

@@ -18,39 +18,40 @@ import (
 	"github.com/ulikunitz/xz"
 )
 
-// ErrNoModule says that a kernel has no module of a name.
+// ErrNoModule is the error for a name that no module of the kernel has.
 var ErrNoModule = errors.New("not among the kernel's modules")
 
-// ErrOtherKernel says that modules were made for another kernel, which would not load them.
+// ErrOtherKernel is the error for modules built for another kernel, which would not load them.
 var ErrOtherKernel = errors.New("made for another kernel")
 
-// ErrBadModule says that a file is no module, or is packed in a way that is not known.
+// ErrBadModule is the error for a file that is no module, or that has an unknown compression.
 var ErrBadModule = errors.New("cannot be read as a module")
 
 // module is one kernel module for an image.
 type module struct {
-	name    string   // with underscores, as the kernel has it
+	name    string   // with underscores, as in the kernel
 	needs   []string // likewise
-	release string   // of the kernel that it was made for; "" = not known
+	release string   // of the kernel that it was built for; "" = unknown
 	packed  []byte   // the file as found
 	content []byte   // what goes into the image; nil = built into the kernel
 	ext     string   // ".ko", or zstdModule
-	file    string   // of ours: where it is from; "" = the kernel's directory
+	file    string   // path of vnicgpu.ko; "" = from the kernel's module directory
 }
 
-// zstdModule is the end of names of modules that are left to the kernel to unpack.
+// zstdModule is the suffix of modules that the kernel decompresses itself.
 const zstdModule = ".ko.zst"
 
-// resolve finds modules by name in a kernel's module directory, with all that they need. Packages that no maintainer
-// script has finished have no modules.dep, so what a module needs is read from itself.
+// resolve finds modules by name in a kernel's module directory, with all their dependencies. A
+// kernel package that was unpacked but not configured has no modules.dep, so dependencies are read
+// from the modules themselves.
 //
-// Ours is own, a file, whatever dir has.
-func resolve(dir, own string, names []string) ([]module, error) {
+// vnicgpu comes from ownDir, a file, even if dir has a module of that name.
+func resolve(dir, ownDir string, names []string) ([]module, error) {
 	if len(names) == 0 {
 		return nil, nil
 	}
 	if dir == "" && !slices.ContainsFunc(names, func(n string) bool { return !isOwn(n) }) {
-		return ownModules(names, own)
+		return ownModules(names, ownDir)
 	}
 	index, builtin, err := scan(dir)
 	if err != nil {
@@ -70,7 +71,7 @@ func resolve(dir, own string, names []string) ([]module, error) {
 		}
 		seen[name] = true
 		if isOwn(name) {
-			m, err := ownModule(name, own)
+			m, err := ownModule(name, ownDir)
 			mods = append(mods, m)
 			return err
 		}
@@ -86,7 +87,7 @@ func resolve(dir, own string, names []string) ([]module, error) {
 		if err != nil {
 			return fmt.Errorf("module %s: %s: %w: %w", name, path, ErrBadModule, err)
 		}
-		if m.ext == zstdModule { // not read here
+		if m.ext == zstdModule { // compressed: its dependencies cannot be read here
 			m.needs = dep[name]
 		}
 		for _, n := range m.needs {
@@ -105,7 +106,8 @@ func resolve(dir, own string, names []string) ([]module, error) {
 	return mods, nil
 }
 
-// HasModule says whether a kernel has a module of that name, which is not built in.
+// HasModule reports whether a kernel has a loadable module of that name; a built-in one does not
+// count.
 func HasModule(dir, name string) bool {
 	index, _, err := scan(dir)
 	_, ok := index[kernelName(name)]
@@ -114,7 +116,7 @@ func HasModule(dir, name string) bool {
 
 func kernelName(s string) string { return strings.ReplaceAll(s, "-", "_") }
 
-// moduleName gives the kernel's name of a module file, "" for other files.
+// moduleName returns the kernel's name of a module file, or "" for other files.
 func moduleName(base string) string {
 	name, rest, ok := strings.Cut(base, ".ko")
 	if !ok || (rest != "" && rest != ".xz" && rest != ".gz" && rest != ".zst" && !unknownPack(rest)) {
@@ -123,12 +125,12 @@ func moduleName(base string) string {
 	return kernelName(name)
 }
 
-// unknownPack says whether a name's end is that of a compression that this package does not know.
+// unknownPack reports whether a suffix belongs to a compression that this package does not support.
 func unknownPack(ext string) bool {
 	return ext == ".bz2" || ext == ".lz4" || ext == ".lzma" || ext == ".lzo"
 }
 
-// scan lists a module directory: files by name, and what its modules.builtin says is part of the kernel.
+// scan lists a module directory: the files by module name, and the names in modules.builtin.
 func scan(dir string) (index map[string]string, builtin map[string]bool, err error) {
 	if dir == "" {
 		return nil, nil, errors.New("no module directory given: name one with --modules")
@@ -197,7 +199,7 @@ func readModule(name, path string) (module, error) {
 	return m, err
 }
 
-// checkRelease says whether modules are a kernel's.
+// checkRelease returns an error if a module was built for another kernel.
 func checkRelease(mods []module, release, dir string) error {
 	for _, m := range mods {
 		if release != "" && m.release != "" && m.release != release && m.file != "" {
@@ -241,8 +243,8 @@ func decompress(b []byte) ([]byte, error) {
 	return out, err
 }
 
-// moduleInfo reads "depends=a,b" and "vermagic=RELEASE ..." in the section .modinfo (Linux include/linux/module.h,
-// MODULE_INFO).
+// moduleInfo reads "depends=a,b" and "vermagic=RELEASE ..." in the section .modinfo (Linux
+// include/linux/module.h, MODULE_INFO).
 func moduleInfo(ko []byte) (needs []string, release string, err error) {
 	f, err := elf.NewFile(bytes.NewReader(ko))
 	if err != nil {

@@ -20,42 +20,42 @@ import (
 	"vnic.dev/vnic/internal/newc"
 )
 
-// ErrTooMuch says that files do not fit a guest's memory.
+// ErrTooMuch is the error for files that do not fit into a guest's memory.
 var ErrTooMuch = errors.New("too much for the guest's memory")
 
-// maxFiles is how many files an Overlay takes.
+// maxFiles is the most files in an Overlay.
 const maxFiles = 100_000
 
-// Overlay is a user's files, as an archive that the kernel unpacks over an image. With a dynamic
-// program come its interpreter and its libraries, at the places that they have on this machine.
-// Files are read when the archive is written. One goroutine may use an Overlay.
+// Overlay is a user's files, as an archive that the kernel unpacks over an image. A dynamic program
+// is copied with its ELF interpreter and its libraries, to the same paths as on this machine. Files
+// are read when the archive is written. Only one goroutine at a time may use an Overlay.
 type Overlay struct {
-	Notes []string // what a user should know
+	Notes []string // messages for the user
 
 	files map[string]overlayFile // by path without the first slash
 	bytes uint64
 	find  elfdeps.Finder
-	named []string // files that were copied by name, as the guest has them
+	named []string // guest paths of files that the user named
 }
 
 type overlayFile struct {
 	newc.File
-	from string // on this machine; "" = made up
+	from string // path on this machine; "" = generated content
 }
 
-// NewOverlay makes one that looks for libraries where this process would find them.
+// NewOverlay returns an empty overlay that looks for libraries where this process would find them.
 func NewOverlay() *Overlay {
 	return &Overlay{files: map[string]overlayFile{},
 		find: elfdeps.Finder{LibraryPath: filepath.SplitList(os.Getenv("LD_LIBRARY_PATH"))}}
 }
 
-// Bytes is how much all files have, together.
+// Bytes returns the size of all files together.
 func (o *Overlay) Bytes() uint64 { return o.bytes }
 
-// hidden are places of the guest where other file systems are mounted, or that are ours.
+// hidden are guest paths where other file systems are mounted, or where vnic has its own files.
 var hidden = []string{"/proc", "/sys", "/dev", "/init", "/vnic"}
 
-// guestPath checks a path of the guest.
+// guestPath checks and cleans a guest path from the user.
 func guestPath(p string) (string, error) {
 	if !path.IsAbs(p) || strings.ContainsRune(p, 0) {
 		return "", fmt.Errorf("%q is no absolute path in the guest", p)
@@ -69,7 +69,7 @@ func guestPath(p string) (string, error) {
 	return p, nil
 }
 
-// Has says whether there is something at a path of the guest.
+// Has reports whether the overlay has a file at a guest path.
 func (o *Overlay) Has(guest string) bool {
 	_, ok := o.files[strings.TrimPrefix(path.Clean(guest), "/")]
 	return ok
@@ -94,7 +94,8 @@ func (o *Overlay) put(guest string, f newc.File, from string) {
 	}
 }
 
-// Copy adds a file or a directory of this machine, links in a directory as they are. Modes are kept.
+// Copy adds a file or a directory of this machine. Links inside a directory are copied as links.
+// Modes are kept.
 func (o *Overlay) Copy(host, guest string) error {
 	guest, err := guestPath(guest)
 	if err != nil {
@@ -111,9 +112,9 @@ func (o *Overlay) Copy(host, guest string) error {
 	return o.copyTree(host, guest, func(string) bool { return false })
 }
 
-// copyTree adds a directory, without what in it has a name to be skipped.
+// copyTree adds a directory, without the files and directories whose names skip matches.
 func (o *Overlay) copyTree(host, guest string, skip func(name string) bool) error {
-	host, err := filepath.EvalSymlinks(host) // the walk follows no link, this one neither
+	host, err := filepath.EvalSymlinks(host) // WalkDir follows no links, not even its root
 	if err != nil {
 		return err
 	}
@@ -153,7 +154,8 @@ func (o *Overlay) copyTree(host, guest string, skip func(name string) bool) erro
 	})
 }
 
-// Ours adds a file of ours, below /vnic say, where a user's are refused.
+// Ours adds one of vnic's own files, at a path that is refused for a user's file, such as below
+// /vnic.
 func (o *Overlay) Ours(host, guest string) error {
 	st, err := os.Stat(host)
 	if err != nil {
@@ -162,8 +164,8 @@ func (o *Overlay) Ours(host, guest string) error {
 	return o.file(host, path.Clean(guest), st, needNone)
 }
 
-// Program adds a program that is to be run, with what it needs: ELF for a processor that the guest
-// has, or a script, with its interpreter.
+// Program adds a program that the guest will run, with its dependencies: an ELF program that the
+// guest can run, or a script, with its interpreter.
 func (o *Overlay) Program(host, guest string) error { return o.program(host, guest, 0) }
 
 const maxScripts = 4 // interpreters of interpreters (execve(2), "Interpreter scripts")
@@ -200,7 +202,7 @@ func (o *Overlay) program(host, guest string, depth int) error {
 	return o.Copy(host, guest)
 }
 
-// runs says whether a guest can run an ELF program.
+// runs returns an error if a guest cannot run an ELF program.
 func (o *Overlay) runs(host string) error {
 	e, err := elf.Open(host)
 	if err != nil {
@@ -213,12 +215,12 @@ func (o *Overlay) runs(host string) error {
 	return nil
 }
 
-// needs says which of the libraries that a file needs are to come with it.
+// needs selects which libraries of a file are added.
 type needs int
 
 const (
 	needNone needs = iota
-	needSome       // those that are on this machine: the user has not named this file
+	needSome       // those that are on this machine: the user did not name this file
 	needAll
 )
 
@@ -241,7 +243,7 @@ func (o *Overlay) file(host, guest string, st fs.FileInfo, n needs) error {
 		return fmt.Errorf("%s: %w: with it there are %d files, and %d is the most", host, ErrTooMuch, len(o.files)+1,
 			maxFiles)
 	}
-	o.bytes = min(o.bytes+uint64(st.Size()), 1<<62) // sparse files can say anything
+	o.bytes = min(o.bytes+uint64(st.Size()), 1<<62) // a sparse file can have any size
 	mode := unix.S_IFREG | uint32(st.Mode().Perm())
 	for bit, m := range map[fs.FileMode]uint32{fs.ModeSetuid: 0o4000, fs.ModeSetgid: 0o2000, fs.ModeSticky: 0o1000} {
 		if st.Mode()&bit != 0 {
@@ -256,14 +258,14 @@ func (o *Overlay) file(host, guest string, st fs.FileInfo, n needs) error {
 	return o.libraries(host, guest, n)
 }
 
-// same says whether two paths are one file.
+// same reports whether two paths lead to one file.
 func same(a, b string) bool {
 	sa, err1 := os.Stat(a)
 	sb, err2 := os.Stat(b)
 	return err1 == nil && err2 == nil && os.SameFile(sa, sb)
 }
 
-// libraries adds what a file needs, if it is a dynamic program or library.
+// libraries adds a file's libraries, if it is a dynamic program or library.
 func (o *Overlay) libraries(host, guest string, need needs) error {
 	var magic [4]byte
 	f, err := os.Open(host)
@@ -294,7 +296,8 @@ func (o *Overlay) libraries(host, guest string, need needs) error {
 	return nil
 }
 
-// library adds a library at its place on this machine, and where $ORIGIN leads from the program's place in the guest.
+// library adds a library at its path on this machine, and also where $ORIGIN leads from the
+// program's path in the guest.
 func (o *Overlay) library(lib, program, guest string) error {
 	if p, err := guestPath(lib); err != nil {
 		return err
@@ -310,12 +313,12 @@ func (o *Overlay) library(lib, program, guest string) error {
 	if program, err := filepath.EvalSymlinks(program); err == nil && path.Dir(guest) != filepath.Dir(program) &&
 		!ofSystem(lib) {
 		if rel, err := filepath.Rel(filepath.Dir(program), lib); err == nil {
-			if at, err := guestPath(path.Join(path.Dir(guest), rel)); err == nil {
-				o.put(at, newc.Link("", lib), lib)
+			if link, err := guestPath(path.Join(path.Dir(guest), rel)); err == nil {
+				o.put(link, newc.Link("", lib), lib)
 			}
 		}
 	}
-	// says where libraries are that lie in no directory of the linker's own
+	// names the libraries outside the linker's default directories
 	if cache := "/etc/ld.so.cache"; !o.Has(cache) {
 		if st, err := os.Stat(cache); err == nil {
 			return o.file(cache, cache, st, needNone)
@@ -324,7 +327,7 @@ func (o *Overlay) library(lib, program, guest string) error {
 	return nil
 }
 
-// ofSystem says whether a library is found without $ORIGIN.
+// ofSystem reports whether the linker finds a library without $ORIGIN.
 func ofSystem(lib string) bool {
 	return strings.HasPrefix(lib, "/lib") || strings.HasPrefix(lib, "/usr/lib") || strings.HasPrefix(lib, "/usr/local/lib")
 }
@@ -341,7 +344,7 @@ func (o *Overlay) Write(w io.Writer) error {
 		}
 	}
 	var list []newc.File
-	for _, name := range slices.Sorted(maps.Keys(o.files)) { // a directory before what is in it
+	for _, name := range slices.Sorted(maps.Keys(o.files)) { // sorted: a directory comes before its files
 		list = append(list, o.files[name].File)
 	}
 	if _, err := archive(w, list); err != nil {

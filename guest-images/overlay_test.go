@@ -17,7 +17,8 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// unpacked reads an overlay's archive: "mode content" by name, a link as "-> target".
+// unpacked reads an overlay's archive: a map of names to "mode content", or to "-> target" for a
+// link.
 func unpacked(t *testing.T, o *Overlay) map[string]string {
 	t.Helper()
 	var b bytes.Buffer
@@ -91,7 +92,7 @@ func TestCopiesThatCannotBeAreRefused(t *testing.T) {
 	testkit.ErrorSays(t, o.Copy(b, "/x"), a)
 	testkit.OK(t, o.Copy(b, "/y"))
 	testkit.Equal(t, "bytes", o.Bytes(), 8)
-	if err := os.Truncate(a, 1); err != nil { // shrinks before it is read
+	if err := os.Truncate(a, 1); err != nil { // it shrinks before it is read
 		t.Fatal(err)
 	}
 	if err := o.Write(io.Discard); err == nil {

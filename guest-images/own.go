@@ -10,32 +10,32 @@ import (
 	"slices"
 )
 
-// GPUModule is the kernel module of a GPU that is a PCI device with a driver: guest-images/vnicgpu.
+// GPUModule is the driver of a guest's GPU, which is a PCI device: guest-images/vnicgpu.
 const GPUModule = "vnicgpu"
 
-// EnvGPUModule names a vnicgpu.ko to use in place of the one that is built (internal/machine/assets/gpumodule).
+// EnvGPUModule names a vnicgpu.ko that replaces the built one (internal/machine/assets/gpumodule).
 const EnvGPUModule = "VNIC_GPU_MODULE"
 
-// ErrNoGPUModule says that an image is to have vnicgpu.ko, and that no file of it was given.
-var ErrNoGPUModule = errors.New("no file of it was given: name one by $" + EnvGPUModule)
+// ErrNoGPUModule is the error for an image that needs vnicgpu.ko when no file was given.
+var ErrNoGPUModule = errors.New("no file was given: name one by $" + EnvGPUModule)
 
-// ErrGPUModule says that an error is of vnicgpu.ko.
+// ErrGPUModule wraps all errors about vnicgpu.ko.
 var ErrGPUModule = errors.New("vnicgpu.ko, the driver of guests' GPUs")
 
-// gpuSource is what the module is built from.
+// gpuSource are the sources of vnicgpu.ko.
 //
 //go:embed vnicgpu/*.c vnicgpu/*.h vnicgpu/Kbuild
 var gpuSource embed.FS
 
-// GPUModuleSource gives the files that vnicgpu.ko is built from.
+// GPUModuleSource returns the source files of vnicgpu.ko.
 func GPUModuleSource() fs.FS {
-	dir, _ := fs.Sub(gpuSource, "vnicgpu") // an error is of a name that is none
+	dir, _ := fs.Sub(gpuSource, "vnicgpu") // Sub fails only for an invalid name
 	return dir
 }
 
 func isOwn(name string) bool { return name == GPUModule }
 
-// ownModules are modules of ours, each once; file is the one that was built.
+// ownModules returns vnic's own modules among names, each once; file is the built vnicgpu.ko.
 func ownModules(names []string, file string) (mods []module, err error) {
 	for i, n := range names {
 		if slices.Contains(names[:i], n) {
@@ -50,7 +50,7 @@ func ownModules(names []string, file string) (mods []module, err error) {
 	return mods, nil
 }
 
-// ownModule is a module of ours: the user's file, or the one that was built.
+// ownModule reads one of vnic's own modules: the user's file, else the built one.
 func ownModule(name, file string) (module, error) {
 	file = cmp.Or(os.Getenv(EnvGPUModule), file)
 	if file == "" {

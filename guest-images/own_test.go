@@ -10,7 +10,8 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// Invariant: vnicgpu: Guests load the module that was built for their kernel, whatever that kernel's directory has.
+// Invariant: vnicgpu: Guests load the module that was built for their kernel, even if that kernel's
+// directory has one too.
 func TestModuleThatWasBuiltIsTaken(t *testing.T) {
 	t.Setenv(EnvGPUModule, "")
 	const release = "7.1.0-some"
@@ -27,14 +28,15 @@ func TestModuleThatWasBuiltIsTaken(t *testing.T) {
 
 	_, err := resolve("", "", []string{GPUModule})
 	testkit.ErrorIs(t, err, ErrNoGPUModule)
-	o := options(t) // with modules of the kernel's own
+	o := options(t) // with modules of the kernel
 	o.Kernel, o.Modules = release, []string{GPUModule}
 	testkit.ErrorIs(t, testkit.Err(Build(t.Context(), o)), ErrNoGPUModule)
 	o.GPUModule = built
 	testkit.Must(Build(t.Context(), o))(t)
 }
 
-// What the module is built from is in this program: all that Kbuild names, and what that includes.
+// All sources of the module are embedded in this program: the files that Kbuild names, and the
+// files that these include.
 func TestSourceOfTheModuleIsEmbedded(t *testing.T) {
 	kbuild := testkit.Must(fs.ReadFile(GPUModuleSource(), "Kbuild"))(t)
 	_, list, ok := strings.Cut(string(kbuild), "vnicgpu-y :=")
@@ -49,8 +51,8 @@ func TestSourceOfTheModuleIsEmbedded(t *testing.T) {
 	}
 }
 
-// Invariant: vnicgpu: $VNIC_GPU_MODULE names a module of one's own; one that is none, or another kernel's, is refused
-// with its name.
+// Invariant: vnicgpu: $VNIC_GPU_MODULE names a user's module; an invalid one, or one of another
+// kernel, is refused by name.
 func TestModuleOfOnesOwn(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "my.ko")
 	t.Setenv(EnvGPUModule, file)
@@ -72,6 +74,6 @@ func TestModuleOfOnesOwn(t *testing.T) {
 	testkit.ErrorSays(t, err, "vnicgpu.ko", "its is 6.2.0, this is 6.1.0", file)
 	put(t, file, xzOf(t, ko(t, "depends=\x00vermagic=6.1.0 SMP preempt\x00")))
 	testkit.Must(Build(t.Context(), o))(t)
-	o.ModulesDir = "" // as with a kernel that has all else built in
+	o.ModulesDir = "" // as for a kernel with everything else built in
 	testkit.Must(Build(t.Context(), o))(t)
 }

@@ -18,25 +18,25 @@ import (
 // ProgramPackage is the guest program's import path.
 const ProgramPackage = "vnic.dev/vnic/guest-images/internal/vnic-guest"
 
-// EnvProgram names a guest program to use in place of the embedded one.
+// EnvProgram names a guest program that replaces the embedded one.
 const EnvProgram = "VNIC_GUEST"
 
-// ErrNoProgram says that this binary carries no guest program and could not build one.
+// ErrNoProgram is the error when this binary has no embedded guest program and could not build one.
 var ErrNoProgram = errors.New("this vnic carries no guest program, and building one did not work: build vnic with " +
 	"make or take a release, " +
 	"put Go in PATH, or give one by $" + EnvProgram)
 
-// programFile is the guest program's name among the carried files.
+// programFile is the guest program's name among the embedded files.
 const programFile = "vnic-guest.gz"
 
-// carried is what this program carries for guests: the guest program, and in a release the userland.
+// carried are the embedded files for guests: the guest program, and in a release the userland.
 var carried fs.FS = embed.FS{}
 
-// Carry sets the files that this program carries for guests. Only package internal/guestbin calls it, in its init.
+// Carry sets the embedded files for guests. Only package internal/guestbin calls it, in its init.
 func Carry(files fs.FS) { carried = files }
 
-// CarriesProgram reports whether this program carries the guest program. It does if it imports package
-// internal/guestbin and make has built it.
+// CarriesProgram reports whether the guest program is embedded in this binary. It is if the binary
+// imports package internal/guestbin and was built by make.
 func CarriesProgram() bool {
 	_, err := fs.Stat(carried, programFile)
 	return err == nil
@@ -77,7 +77,7 @@ func loadProgram(ctx context.Context, o Options) (program, error) {
 	return readProgram(path)
 }
 
-// Program gives the guest program itself, as guests have it: static, for any Linux on x86-64.
+// Program returns the guest program, uncompressed: static, for any Linux on x86-64.
 func Program(ctx context.Context, cacheDir string) ([]byte, error) {
 	p, err := loadProgram(ctx, Options{CacheDir: cacheDir})
 	if err != nil {
@@ -86,8 +86,8 @@ func Program(ctx context.Context, cacheDir string) ([]byte, error) {
 	return p.unpack()
 }
 
-// FindProgram says where a guest program will come from, in words for a user, and whether it is
-// there already. An error, ErrNoProgram or another, says that there will be none.
+// FindProgram returns, in words for a user, where loadProgram will get the guest program, and
+// whether it exists already. With an error, ErrNoProgram or another, there will be no program.
 func FindProgram(cacheDir string) (from string, there bool, err error) {
 	if path := os.Getenv(EnvProgram); path != "" {
 		_, err := readProgram(path)
@@ -140,13 +140,13 @@ func (p program) unpack() ([]byte, error) {
 	return nil, fmt.Errorf("guest program: %w", err)
 }
 
-// BuildProgram builds a guest program (ProgramPackage, or another main package) into dir with the go tool, from the
-// module that the current directory is in, the way the Makefile does.
+// BuildProgram builds a guest program (ProgramPackage, or another main package) into dir with the
+// go tool, from the module of the current directory, with the Makefile's flags.
 func BuildProgram(ctx context.Context, pkg, dir string) (string, error) {
 	return buildProgram(ctx, "", pkg, dir, "")
 }
 
-// buildProgram builds from the module that source is in, with more flags for the linker.
+// buildProgram builds from the module that contains source, with more flags for the linker.
 func buildProgram(ctx context.Context, source, pkg, dir, ldflags string) (string, error) {
 	path := filepath.Join(dir, "vnic-guest")
 	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-buildvcs=false", "-ldflags=-s -w -buildid="+ldflags,

@@ -7,25 +7,26 @@ import (
 	"strings"
 )
 
-// NoInterpreterError says that the program that a script names in its first line is not to be had.
+// NoInterpreterError is the error for a script whose interpreter is missing on this machine.
 type NoInterpreterError struct {
 	Script string // on this machine
-	Name   string // what the script, or env(1) for it, looks for
-	Guest  string // the place in the guest where it would be found
+	Name   string // the name that the script, or env(1) for it, looks for
+	Guest  string // the guest path where it would be found
 }
 
 func (e *NoInterpreterError) Error() string {
 	return fmt.Sprintf("%s: its interpreter %s is not on this machine, and not among what is copied", e.Script, e.Name)
 }
 
-// shebang is a script's first line, as the kernel and env(1) read it.
+// shebang is a script's parsed first line.
 type shebang struct {
 	interpreter string // an absolute path
-	looksFor    string // what env is to run: a name, or a path; "": the interpreter is not env
+	looksFor    string // the name or path that env looks for; "": the interpreter is not env
 }
 
-// parseShebang reads a line that begins with #! (execve(2), "Interpreter scripts"): after the interpreter there is at
-// most one argument, in which blanks are like any other character. env splits it with -S (env(1)).
+// parseShebang parses a line that begins with #! as the kernel does (execve(2), "Interpreter
+// scripts"): at most one argument follows the interpreter, and it may contain blanks. With -S, env
+// splits it (env(1)).
 func parseShebang(line string) (s shebang, err error) {
 	rest := strings.Trim(strings.TrimPrefix(strings.TrimSuffix(line, "\n"), "#!"), " \t")
 	if strings.HasSuffix(rest, "\r") {
@@ -51,7 +52,7 @@ func parseShebang(line string) (s shebang, err error) {
 	return s, err
 }
 
-// envRuns finds the program in env's one argument.
+// envRuns finds the program in env's single argument.
 func envRuns(arg string) (string, error) {
 	if !strings.HasPrefix(arg, "-") {
 		if name, more, two := strings.Cut(arg, " "); two && !strings.Contains(name, "=") {
@@ -66,7 +67,7 @@ func envRuns(arg string) (string, error) {
 	words := strings.Fields(arg)
 	for i := 0; i < len(words); i++ {
 		switch w := words[i]; {
-		case w == "-u", w == "-C", w == "--unset", w == "--chdir": // each has a word more
+		case w == "-u", w == "-C", w == "--unset", w == "--chdir": // options with an argument
 			i++
 		case strings.HasPrefix(w, "-S") && len(w) > len("-S"):
 			return w[len("-S"):], nil

@@ -10,11 +10,11 @@ import (
 	"vnic.dev/vnic/internal/newc"
 )
 
-// UserlandDir has the commands of the userland, each a link to one program.
+// UserlandDir is the directory of the userland's commands, each a link to one program.
 const UserlandDir = "/bbin"
 
-// The files that tools/uroot/build makes: u-root's commands as one program, their names, and the licences of all
-// modules that it is made of, which the guest has beside it.
+// The files that tools/uroot/build writes: u-root's commands as one program, the commands' names,
+// and the licences of all modules in that program, which are copied into the guest.
 const (
 	userlandFile     = "u-root.gz"
 	userlandNames    = "u-root.txt"
@@ -23,13 +23,14 @@ const (
 
 // Userland is u-root's commands. A nil Userland has none.
 type Userland struct {
-	InCache string // its directory below the cache; "": this program carries it
+	InCache string // its directory below the cache; "": embedded in this binary
 
 	names             []string // sorted
 	program, licences []byte   // gzipped
 }
 
-// readUserland reads the files of tools/uroot/build. Without the program the error is fs.ErrNotExist.
+// readUserland reads the files of tools/uroot/build. If the program is missing, the error is
+// fs.ErrNotExist.
 func readUserland(dir fs.FS) (*Userland, error) {
 	u := &Userland{}
 	names, err := fs.ReadFile(dir, userlandNames)
@@ -46,7 +47,7 @@ func readUserland(dir fs.FS) (*Userland, error) {
 	return u, nil
 }
 
-// Names gives the names of the commands of UserlandDir, sorted.
+// Names returns the sorted names of the commands in UserlandDir.
 func (u *Userland) Names() []string {
 	if u == nil {
 		return nil
@@ -60,7 +61,8 @@ func (u *Userland) Has(name string) bool {
 	return found
 }
 
-// archived gives the userland's files for an image, with /bin/sh: a user's own file at the same place replaces it.
+// archived returns the userland's files for an image, with /bin/sh. A user's file at the same path
+// replaces it.
 func (u *Userland) archived() ([]newc.File, error) {
 	bb, err := program{content: u.program, gzipped: true}.unpack()
 	if err != nil {

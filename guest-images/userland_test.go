@@ -16,7 +16,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// An image that is to have the userland has its commands, and a shell; another has none of it.
+// An image with the userland has its commands and a shell; an image without it has neither.
 func TestUserlandIsInTheImageThatWantsIt(t *testing.T) {
 	var packed bytes.Buffer
 	z := gzip.NewWriter(&packed)

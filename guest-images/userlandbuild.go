@@ -16,30 +16,32 @@ import (
 	"vnic.dev/vnic/internal/proc"
 )
 
-// EnvSource names a checkout of vnic. What a vnic needs and does not carry is built there.
+// EnvSource names a checkout of vnic, in which vnic builds the files that it needs and that are not
+// embedded.
 const EnvSource = "VNIC_SOURCE"
 
-// ErrNoUserland says that u-root's commands are not to be had here.
+// ErrNoUserland is the error when u-root's commands can neither be found nor built.
 var ErrNoUserland = errors.New("no u-root commands")
 
-// UserlandMegabytes is how much building the userland downloads: the modules of tools/uroot/go.mod.
+// UserlandMegabytes is the size of the downloads for building the userland: the modules of
+// tools/uroot/go.mod.
 const UserlandMegabytes = 60
 
-// userlandScript builds the userland, and userlandSources are all files that the result depends on.
+// userlandScript builds the userland; userlandSources are all files on which its output depends.
 const userlandScript = "tools/uroot/build"
 
 var userlandSources = []string{userlandScript, "tools/uroot/go.mod", "tools/uroot/go.sum", "tools/uroot/sh/main.go"}
 
-// UserlandOptions say where FindUserland looks.
+// UserlandOptions are the options of FindUserland.
 type UserlandOptions struct {
 	CacheDir string // vnic's cache
 	Offline  bool   // do not build: that downloads modules
 	Building func() // called before a build, which takes about a minute; may be nil
 }
 
-// FindUserland gives the userland that this program carries, else the one in the cache; a vnic in a checkout builds it
-// into the cache, and a vnic elsewhere takes the one that was imported last. Without any it gives nil. The error of what
-// cannot be built is ErrNoUserland.
+// FindUserland returns the embedded userland, else the one in the cache. If there is none, a vnic
+// in a checkout builds it into the cache, and a vnic outside a checkout uses the one imported last,
+// or nil if there is none. The error is ErrNoUserland if a checkout cannot build it.
 func FindUserland(ctx context.Context, o UserlandOptions) (*Userland, error) {
 	f := userlandFinder{carried: carried, checkout: checkout(), cacheDir: o.CacheDir}
 	u, _, err := f.find()
@@ -59,8 +61,8 @@ func FindUserland(ctx context.Context, o UserlandOptions) (*Userland, error) {
 	return u, nil
 }
 
-// LookUserland says, in words for a user, where FindUserland will take the userland from, and whether it is there
-// already. ErrNoUserland says that there will be none.
+// LookUserland returns, in words for a user, where FindUserland will get the userland, and whether
+// it exists already. ErrNoUserland: there will be none.
 func LookUserland(cacheDir string) (from string, there bool, err error) {
 	f := userlandFinder{carried: carried, checkout: checkout(), cacheDir: cacheDir}
 	switch _, from, err := f.find(); {
@@ -72,15 +74,15 @@ func LookUserland(cacheDir string) (from string, there bool, err error) {
 	return "none yet", false, nil
 }
 
-// userlandFinder has the places where a userland may be, in their order.
+// userlandFinder has the places where a userland may be, in search order.
 type userlandFinder struct {
-	carried  fs.FS  // embedded in this program; nil: nothing
+	carried  fs.FS  // embedded in this binary; nil: nothing
 	cacheDir string // vnic's cache
 	checkout string // directory of the checkout; "": none
 }
 
-// find gives the userland of the first place that has it, and that place in words. Where none has, the error is
-// fs.ErrNotExist.
+// find returns the userland of the first place that has one, and a description of the place. The
+// error is fs.ErrNotExist if none has.
 func (f userlandFinder) find() (u *Userland, from string, err error) {
 	if f.carried != nil {
 		if u, err = readUserland(f.carried); !errors.Is(err, fs.ErrNotExist) {
@@ -91,7 +93,7 @@ func (f userlandFinder) find() (u *Userland, from string, err error) {
 	if err == nil {
 		u, err = readUserland(os.DirFS(dir))
 	}
-	if p := (*fs.PathError)(nil); errors.As(err, &p) { // os.DirFS leaves its directory out of its errors
+	if p := (*fs.PathError)(nil); errors.As(err, &p) { // os.DirFS leaves its directory out of errors
 		err = &fs.PathError{Op: p.Op, Path: filepath.Join(dir, p.Path), Err: p.Err}
 	}
 	if err == nil {
@@ -100,11 +102,11 @@ func (f userlandFinder) find() (u *Userland, from string, err error) {
 	return u, "in the cache", err
 }
 
-// userlandDir is the directory of the cache whose directories u-root-HASH are userlands.
+// userlandDir is the cache directory whose subdirectories u-root-HASH are userlands.
 const userlandDir = "programs"
 
-// cached is the directory of the cache that the checkout's userland has; without a checkout, the newest one's: it was
-// imported.
+// cached returns the cache directory for the checkout's userland. Without a checkout it returns the
+// newest directory, which is the one imported last.
 func (f userlandFinder) cached() (string, error) {
 	if f.checkout == "" {
 		newest, dir := time.Time{}, ""
@@ -130,7 +132,7 @@ func (f userlandFinder) cached() (string, error) {
 	return filepath.Join(f.cacheDir, userlandDir, fmt.Sprintf("u-root-%x", h.Sum(nil))), nil
 }
 
-// build builds the userland into the cache, unless another process does that meanwhile.
+// build builds the userland into the cache, unless another process does so meanwhile.
 func (f userlandFinder) build(ctx context.Context, building func()) (*Userland, error) {
 	final, err := f.cached()
 	if err != nil {
@@ -156,7 +158,7 @@ func (f userlandFinder) build(ctx context.Context, building func()) (*Userland, 
 		return nil, err
 	}
 	defer proc.Sweep(work)()
-	made, tmp := filepath.Join(work, "made"), filepath.Join(work, "tmp") // an interrupted build's files go with work
+	made, tmp := filepath.Join(work, "made"), filepath.Join(work, "tmp") // removed with work, even if interrupted
 	if err := errors.Join(os.Mkdir(made, 0o755), os.Mkdir(tmp, 0o755)); err != nil {
 		return nil, err
 	}
@@ -173,7 +175,7 @@ func (f userlandFinder) build(ctx context.Context, building func()) (*Userland, 
 	return u, err
 }
 
-// lockDir takes a directory's lock, which ends with this process at the latest.
+// lockDir locks a directory. The lock ends with this process at the latest.
 func lockDir(ctx context.Context, dir string) (unlock func(), err error) {
 	d, err := os.Open(dir)
 	if err != nil {
@@ -196,7 +198,8 @@ func lockDir(ctx context.Context, dir string) (unlock func(), err error) {
 	}
 }
 
-// checkout is the checkout that this program is to build in: $VNIC_SOURCE, or the one in whose bin it lies. "": none.
+// checkout returns the checkout in which this program may build: $VNIC_SOURCE, or the one whose bin
+// directory has this program; "": none.
 func checkout() string {
 	if dir := os.Getenv(EnvSource); dir != "" {
 		return dir
@@ -211,8 +214,8 @@ func checkout() string {
 	return checkoutOf(exe)
 }
 
-// checkoutOf is the checkout in whose bin a program lies. A script beside it that neither the program's owner nor this
-// user nor root has put there is not run.
+// checkoutOf returns the checkout whose bin directory has a program, or "" if a file of the build
+// belongs to another user than the program's owner, this user and root: such a script is not run.
 func checkoutOf(exe string) string {
 	dir := filepath.Dir(filepath.Dir(exe))
 	program, err := os.Stat(exe)

@@ -15,8 +15,8 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// fakeCheckout is a checkout whose build takes no time: it makes the commands "built" and sh, and a line in the file
-// "builds".
+// fakeCheckout makes a checkout whose build takes no time: it makes the commands "built" and sh,
+// and adds a line to the file "builds".
 func fakeCheckout(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -33,7 +33,7 @@ func fakeCheckout(t *testing.T) string {
 	return dir
 }
 
-// The order is: embedded, in the cache, built.
+// The search order is: embedded, in the cache, built.
 func TestUserlandIsLookedForInItsOrder(t *testing.T) {
 	f := userlandFinder{cacheDir: t.TempDir(), checkout: fakeCheckout(t)}
 	if _, _, err := f.find(); !errors.Is(err, fs.ErrNotExist) {
@@ -48,7 +48,7 @@ func TestUserlandIsLookedForInItsOrder(t *testing.T) {
 	u, from, err = f.find()
 	testkit.OK(t, err)
 	testkit.Equal(t, "first place", from+" "+u.Names()[0], "in this program carried")
-	// A release's cannot be of another version than its program; the cache's has that of the checkout.
+	// An embedded userland always matches its program; one in the cache must match the checkout.
 	f.carried = nil
 	testkit.OK(t, os.WriteFile(filepath.Join(f.checkout, "tools/uroot/go.mod"), []byte("module y\n"), 0o644))
 	if _, _, err := f.find(); !errors.Is(err, fs.ErrNotExist) {
@@ -56,12 +56,12 @@ func TestUserlandIsLookedForInItsOrder(t *testing.T) {
 	}
 }
 
-// Those who want it at the same time have it built once, and later ones not again.
+// Concurrent callers build it only once, and later callers do not build it again.
 func TestUserlandIsBuiltOnce(t *testing.T) {
 	dir := fakeCheckout(t)
 	t.Setenv(EnvSource, dir)
-	var said atomic.Int32
-	o := UserlandOptions{CacheDir: t.TempDir(), Building: func() { said.Add(1) }}
+	var builds atomic.Int32
+	o := UserlandOptions{CacheDir: t.TempDir(), Building: func() { builds.Add(1) }}
 	find := func() {
 		if u, err := FindUserland(t.Context(), o); err != nil || !u.Has("built") || u.Has("none") {
 			t.Errorf("%v, %v", u, err)
@@ -75,7 +75,7 @@ func TestUserlandIsBuiltOnce(t *testing.T) {
 	o.Offline = true
 	find()
 	testkit.Equal(t, "builds", string(testkit.Must(os.ReadFile(filepath.Join(dir, "builds")))(t)), "x\n")
-	testkit.Equal(t, "said", said.Load(), int32(1))
+	testkit.Equal(t, "said", builds.Load(), int32(1))
 	left := testkit.Must(os.ReadDir(filepath.Join(o.CacheDir, "programs")))(t)
 	testkit.Equal(t, "entries of the cache", len(left), 1)
 }
@@ -108,7 +108,7 @@ func TestUserlandThatCannotBeBuilt(t *testing.T) {
 	if _, err := FindUserland(gone, o); !errors.Is(err, context.Canceled) {
 		t.Errorf("canceled: %v", err)
 	}
-	if u, err := FindUserland(t.Context(), o); err != nil || !u.Has("sh") { // and then it can be
+	if u, err := FindUserland(t.Context(), o); err != nil || !u.Has("sh") { // it can be built afterwards
 		t.Errorf("%v, %v", u, err)
 	}
 
@@ -116,7 +116,7 @@ func TestUserlandThatCannotBeBuilt(t *testing.T) {
 	if _, err := FindUserland(t.Context(), o); !errors.Is(err, ErrNoUserland) {
 		t.Errorf("$%s that is no checkout: %v", EnvSource, err)
 	}
-	t.Setenv(EnvSource, "") // the test's program is in no checkout's bin
+	t.Setenv(EnvSource, "") // the test program is not in the bin of a checkout
 	if u, err := FindUserland(t.Context(), o); err != nil || !u.Has("sh") || !strings.HasPrefix(u.InCache, "programs/u-root-") {
 		t.Errorf("without a checkout, one that was imported: %v, %v", u, err)
 	}
@@ -129,7 +129,7 @@ func TestUserlandThatCannotBeBuilt(t *testing.T) {
 	}
 }
 
-// A checkout is known by its scripts, and no other user's script is run.
+// A checkout is recognized by its scripts, and scripts of other users are not run.
 func TestCheckoutOfAProgram(t *testing.T) {
 	dir := fakeCheckout(t)
 	exe := filepath.Join(dir, "bin/vnic")

@@ -15,17 +15,18 @@ import (
 	"vnic.dev/vnic/internal/limits"
 )
 
-// Listener accepts connections whose payload lands in Memory.
+// Listener accepts connections whose payload arrives in Memory.
 type Listener struct {
 	devmem.Listener
 	Memory *Memory
 }
 
-// ListenGPU listens on a port of Addr for connections whose payload is to land in GPU memory: it
-// allocates that, binds receive queue Queue to it, and steers what comes to the port there. The
-// device's Close undoes it. Memory should have room for what is on its way and for the frags that
-// the program holds; 16 MiB are plenty. Port 0 picks one, and all that comes to Addr is steered. It
-// can be done once: a program that wants several calls Alloc, BindRX, AddFlow and Listen.
+// ListenGPU listens on a port of Addr for connections whose payload arrives in GPU memory: it
+// allocates size bytes, binds receive queue Queue to them, and steers the port's traffic to the
+// queue. Closing the device undoes this. Memory should have room for data in flight and for the
+// frags that the program holds; 16 MiB are plenty. If port is 0, the device picks a port, and all
+// traffic to Addr is steered. ListenGPU works once; a program that wants several listeners calls
+// Alloc, BindRX, AddFlow and Listen.
 func (d *Device) ListenGPU(port uint16, size uint64) (*Listener, error) {
 	m, err := d.Alloc(size)
 	if err != nil {
@@ -45,8 +46,9 @@ func (d *Device) ListenGPU(port uint16, size uint64) (*Listener, error) {
 	return &Listener{l, m}, nil
 }
 
-// Listen is devmem.Device's. Connections have the device's StallLimit, and AcceptConn its PeerLimit: when nobody came
-// by then it closes the listener and returns an error that is os.ErrDeadlineExceeded.
+// Listen implements devmem.Device. Connections have the device's StallLimit, and AcceptConn has its
+// PeerLimit: if nobody connects in time, AcceptConn closes the listener and returns an error that
+// is os.ErrDeadlineExceeded.
 func (d *Device) Listen(local netip.AddrPort) (devmem.Listener, error) {
 	l, err := d.Device.Listen(local)
 	if err != nil {
@@ -55,7 +57,7 @@ func (d *Device) Listen(local netip.AddrPort) (devmem.Listener, error) {
 	return &limited{l, d.PeerLimit, d.StallLimit}, nil
 }
 
-// Dial is devmem.Device's, within PeerLimit. The connection has the device's StallLimit.
+// Dial implements devmem.Device; it has PeerLimit. The connection has the device's StallLimit.
 func (d *Device) Dial(ctx context.Context, local, remote netip.AddrPort) (devmem.Conn, error) {
 	ctx, cancel := d.untilPeer(ctx)
 	defer cancel()
@@ -67,7 +69,7 @@ func (d *Device) Dial(ctx context.Context, local, remote netip.AddrPort) (devmem
 	return c, nil
 }
 
-// untilPeer is ctx with PeerLimit.
+// untilPeer returns ctx with PeerLimit as its timeout.
 func (d *Device) untilPeer(ctx context.Context) (context.Context, context.CancelFunc) {
 	if d.PeerLimit == 0 {
 		return context.WithCancel(ctx)
@@ -75,13 +77,13 @@ func (d *Device) untilPeer(ctx context.Context) (context.Context, context.Cancel
 	return context.WithTimeout(ctx, d.PeerLimit)
 }
 
-// limited is a listener that waits for a peer for so long.
+// limited is a listener whose AcceptConn waits at most peer.
 type limited struct {
 	devmem.Listener
 	peer, stall time.Duration
 }
 
-// Accept is AcceptConn, for net.Listener.
+// Accept implements net.Listener.
 func (l *limited) Accept() (net.Conn, error) { return l.AcceptConn() }
 
 // AcceptConn waits for a connection.
@@ -100,7 +102,8 @@ func (l *limited) AcceptConn() (devmem.Conn, error) {
 	return c, nil
 }
 
-// AcceptConn waits for a connection, for the device's PeerLimit as Listen has it. Its Close is that of DialGuest's.
+// AcceptConn waits for a connection, with the device's PeerLimit (see Listen). For the connection's
+// Close see DialGuest.
 func (l *Listener) AcceptConn() (devmem.Conn, error) {
 	c, err := l.Listener.AcceptConn()
 	if err != nil {
@@ -109,15 +112,15 @@ func (l *Listener) AcceptConn() (devmem.Conn, error) {
 	return &conn{Conn: c}, nil
 }
 
-// Accept is AcceptConn, for net.Listener.
+// Accept implements net.Listener.
 func (l *Listener) Accept() (net.Conn, error) { return l.AcceptConn() }
 
-// DialGuest connects to the device of a guest. Programs of several guests start in no order, so
-// while no program listens there it tries again, for PeerLimit.
+// DialGuest connects to the device of a guest. The guests' programs start in no certain order, so
+// DialGuest tries again until a program listens there, for at most PeerLimit.
 //
-// The connection's Close ends what we send and waits until the peer has ended too, but not for
-// longer than 5 seconds: once the device is closed nothing sends again what is lost.
-// SetLinger(0) makes Close abort the connection at once.
+// The connection's Close ends our stream and waits up to 5 seconds until the peer has ended its
+// stream: once the device is closed, nothing retransmits lost data. After SetLinger(0), Close
+// resets the connection at once.
 func (d *Device) DialGuest(ctx context.Context, guest int, port uint16) (devmem.Conn, error) {
 	to := netip.AddrPortFrom(d.AddrOf(guest), port)
 	if !to.IsValid() {
@@ -134,17 +137,17 @@ func (d *Device) DialGuest(ctx context.Context, guest int, port uint16) (devmem.
 	return &conn{Conn: c}, nil
 }
 
-// Diagnose is for devmem.Diagnose.
+// Diagnose is used by devmem.Diagnose.
 func (c *conn) Diagnose() string { return devmem.Diagnose(c.Conn) }
 
-// conn is a connection that ends before its device does.
+// conn is a connection whose Close waits for the peer.
 type conn struct {
 	devmem.Conn
-	abort atomic.Bool // by Close
+	abort atomic.Bool // Close resets the connection
 }
 
-// Close implements net.Conn. What the peer still sends is dropped; what lies in device memory ends
-// the wait, as it cannot be read.
+// Close implements net.Conn. It drops what the peer still sends. Payload in device memory ends the
+// wait, because Read cannot read it.
 func (c *conn) Close() error {
 	if !c.abort.Load() && c.CloseWrite() == nil && c.SetReadDeadline(time.Now().Add(limits.CloseWait.Here())) == nil {
 		for b, err := make([]byte, 4096), error(nil); err == nil; {

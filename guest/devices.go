@@ -9,16 +9,16 @@ import (
 	"strings"
 )
 
-// named is an entry of $VNIC_DEVICES, and that of its name in $VNIC_PEERS.
+// named is an entry of $VNIC_DEVICES, with the entry of the same name in $VNIC_PEERS.
 type named struct {
 	name, device string
 	addr         netip.Prefix
-	peers        string // addresses of the guests' devices on its rail, with commas; "": nothing is said of them
+	peers        string // addresses of the guests' devices on its rail, separated by commas; "": no entry
 }
 
-// Devices gives the names of the guest's devices, as its lab file has them, each on a rail of its own: that of this
-// name in another guest is on the same subnet. Without a lab file it is one, nic0; so it is in an image of vnic image
-// build.
+// Devices returns the names of the guest's devices, as in the lab file. Each device is on its own
+// rail: the devices of one name in all guests share a subnet. Without a lab file there is one
+// device, nic0, also in an image of vnic image build.
 func Devices() (names []string, err error) {
 	list, err := devices()
 	for _, d := range list {
@@ -27,7 +27,8 @@ func Devices() (names []string, err error) {
 	return names, err
 }
 
-// OpenDevice opens the device that has a name; of several GPUs it uses the one that is nearest in the PCIe tree.
+// OpenDevice opens the device with a name. Of several GPUs it uses the nearest one in the PCIe
+// tree.
 func OpenDevice(ctx context.Context, name string) (*Device, error) {
 	list, err := devices()
 	if err != nil {
@@ -35,7 +36,7 @@ func OpenDevice(ctx context.Context, name string) (*Device, error) {
 	}
 	i := slices.IndexFunc(list, func(d named) bool { return d.name == name })
 	if i < 0 {
-		names, _ := Devices() // as list has them
+		names, _ := Devices() // the same list as above
 		return nil, fmt.Errorf("no device %s: the guest has %s", name, strings.Join(names, ", "))
 	}
 	return open(ctx, list[i])
@@ -43,7 +44,7 @@ func OpenDevice(ctx context.Context, name string) (*Device, error) {
 
 func devices() (list []named, err error) {
 	entries := strings.Fields(os.Getenv("VNIC_DEVICES"))
-	if len(entries) == 0 { // in an image of vnic image build there are only the variables of the first
+	if len(entries) == 0 { // an image of vnic image build has only the variables of the first device
 		d, err := first()
 		if err != nil {
 			return nil, err
@@ -66,7 +67,7 @@ func devices() (list []named, err error) {
 	return list, nil
 }
 
-// peersOf is the entry of a device in $VNIC_PEERS, "" that of the first.
+// peersOf returns the entry of a device in $VNIC_PEERS, or the first entry if device is "".
 func peersOf(device string) string {
 	for _, e := range strings.Fields(os.Getenv("VNIC_PEERS")) {
 		if name, list, _ := strings.Cut(e, "="); name == device || device == "" {
@@ -76,7 +77,8 @@ func peersOf(device string) string {
 	return ""
 }
 
-// parsePeers reads such an entry; nil: there is none. A guest that has no device there has no address.
+// parsePeers parses an entry of $VNIC_PEERS; nil: there is none. A guest without a device on the
+// rail has the zero Addr.
 func parsePeers(text string) (*[]netip.Addr, error) {
 	if text == "" {
 		return nil, nil
@@ -95,7 +97,7 @@ func parsePeers(text string) (*[]netip.Addr, error) {
 	return &list, nil
 }
 
-// first is the first device, or the only one.
+// first returns the first device.
 func first() (d named, err error) {
 	d = named{name: "nic0", device: os.Getenv("VNIC_DEVICE"), peers: peersOf("")}
 	addr := os.Getenv("VNIC_ADDR")

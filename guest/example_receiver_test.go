@@ -10,7 +10,8 @@ import (
 	"vnic.dev/vnic/guest"
 )
 
-// receive takes one connection into GPU memory and digests what came, which it reads there.
+// receive takes one connection into GPU memory and computes a digest of the bytes, which it reads
+// from there.
 func receive(_ context.Context, d *guest.Device) error {
 	l, err := d.ListenGPU(5201, 16<<20)
 	if err != nil {
@@ -21,7 +22,7 @@ func receive(_ context.Context, d *guest.Device) error {
 		return err
 	}
 	sum, total := sha256.New(), 0
-	frags, linear := make([]devmem.Frag, 64), make([]byte, 64<<10) // len(linear) bounds what a call takes
+	frags, linear := make([]devmem.Frag, 64), make([]byte, 64<<10) // len(linear) bounds one call
 	for {
 		n, nfrags, _, err := c.RecvDevmem(frags, linear, 0)
 		if err == io.EOF {

@@ -1,28 +1,29 @@
-// Package guest is for programs in guests of `vnic boot` that do device memory TCP: it opens the
-// device that there is, whichever NIC it is (with --nic virtio our driver and stack on a second
-// NIC, with --nic gve Linux's own on eth0), and does what every such program needs: memory,
-// steering, a way to the other guests. What it gives are a [devmem.Device] and its connections:
-// receiving and sending are as package devmem has them.
+// Package guest is for programs in guests of `vnic boot` that use device memory TCP. It opens the
+// guest's device, whichever NIC it is (with --nic virtio our driver and stack on a second NIC, with
+// --nic gve Linux's own stack on eth0), and provides what each program needs: memory, steering, and
+// connections to other guests. The device is a [devmem.Device], so programs receive and send as
+// package devmem describes.
 //
-// A program is a function that gets the device, as root, in the guest:
+// A program is a function that gets the device. It runs as root in the guest:
 //
 //	func main() { guest.Main(receive) }
 //
 //	func receive(ctx context.Context, d *guest.Device) error {
-//		l, err := d.ListenGPU(5201, 16<<20) // what comes lands in 16 MiB of the GPU's memory: l.Memory
+//		l, err := d.ListenGPU(5201, 16<<20) // payload arrives in 16 MiB of the GPU's memory: l.Memory
 //		...
 //	}
 //
-// The examples are whole programs, a receiver and a sender. Both guests run the same command;
+// The examples are complete programs, a receiver and a sender. Both guests run the same command;
 // [Device.Index] tells them apart:
 //
 //	vnic boot --nic gve --guests 2 -- ./program
 //
-// Programs in other languages use Linux's own API, with --nic gve: docs/devmem.c is one in C.
+// Programs in other languages use Linux's own API, with --nic gve: docs/devmem.c is an example in
+// C.
 //
-// The device is the program's alone while it is open. What it is comes from the environment that
-// vnic boot makes, VNIC_DEVICE and so on; a program that is started in another way gets
-// [ErrNoGuest].
+// Only this program uses the device while it is open. The configuration of the device comes from
+// environment variables that vnic boot sets, such as VNIC_DEVICE; a program that is started in
+// another way gets [ErrNoGuest].
 //
 // The package is API (README, Stability).
 package guest
@@ -43,38 +44,41 @@ import (
 	"vnic.dev/vnic/internal/limits"
 )
 
-// ErrNoGuest says that a program does not run in a guest of vnic boot.
+// ErrNoGuest means that the program does not run in a guest of vnic boot.
 var ErrNoGuest = errors.New("not in a guest of vnic boot")
 
-// Device is the device, and who we are. Its methods, [devmem.Device]'s included, may be called from many goroutines.
+// Device is an open device of this guest. Its methods, [devmem.Device]'s included, are safe for
+// concurrent use.
 type Device struct {
 	devmem.Device
 
-	Index, Guests int        // which guest this is, from 0, and of how many; 0: not known, in an image of vnic image build
+	Index, Guests int        // its number from 0, and how many guests; 0: unknown (an image of vnic image build)
 	Addr          netip.Addr // the device's
-	Queue         int        // a receive queue that can be bound, the one that ListenGPU binds
-	GPU           int        // what Register wants
-	Size          uint64     // how much of the GPU's memory can be used, from 0: a multiple of devmem.PageSize
+	Queue         int        // a receive queue that can be bound; ListenGPU binds it
+	GPU           int        // the GPU's number, for Register
+	Size          uint64     // usable bytes of the GPU's memory, from offset 0: a multiple of devmem.PageSize
 
-	// StallLimit is the stall limit of connections (devmem.Conn.SetStallLimit) that are dialed or accepted from now on: 30
-	// seconds when the device is opened, so that a program that waits in vain ends, and says for what. A program whose
-	// connections may be idle for longer sets 0, which is none, or another limit, here or at a connection.
+	// StallLimit is the stall limit (devmem.Conn.SetStallLimit) of connections that are dialed or
+	// accepted later. Open sets 30 seconds, so that a program that waits in vain ends with an error
+	// that says for what it waited. A program whose connections may be idle for longer sets another
+	// limit, or 0 for none, here or at a connection.
 	StallLimit time.Duration
-	// PeerLimit is how long Dial, DialGuest and AcceptConn wait for a peer: a minute when the device is opened; 0: no
-	// limit.
+	// PeerLimit is how long Dial, DialGuest and AcceptConn wait for a peer. Open sets a minute; 0:
+	// no limit.
 	PeerLimit time.Duration
 
-	peers *[]netip.Addr // of guests, by their number; nil: they count up
+	peers *[]netip.Addr // addresses of the guests by number; nil: the guests have consecutive addresses
 
 	mu     sync.Mutex
 	memory devmem.Memory
-	used   uint64 // of Size, by Alloc; under mu
+	used   uint64 // bytes of Size that Alloc has given; under mu
 
 	once     sync.Once
-	closeErr error // of once
+	closeErr error // the result of once
 }
 
-// Open opens the device. Its Close closes all that was opened of it. Most programs leave both to [Main].
+// Open opens the device. Its Close closes everything that was opened with it. Most programs leave
+// both to [Main].
 func Open(ctx context.Context) (*Device, error) {
 	d, err := first()
 	if err != nil {
@@ -105,7 +109,8 @@ func open(ctx context.Context, n named) (*Device, error) {
 	return d, nil
 }
 
-// take fills in what an opened device has. Where RSS spreads over all queues, the one to be bound is taken out of it.
+// take sets the fields from an opened device. If RSS spreads over all queues, take removes the
+// queue to bind from RSS.
 func (d *Device) take(t *devmemtool.Device, addr netip.Addr) error {
 	if len(t.GPUs) == 0 || t.Queues < 2 {
 		return fmt.Errorf("%s: %d GPUs and %d receive queues: one GPU and two queues are needed", t.Name, len(t.GPUs),
@@ -120,15 +125,15 @@ func (d *Device) take(t *devmemtool.Device, addr netip.Addr) error {
 	return nil
 }
 
-// Close closes the device and all that was opened of it. It may be called again, and while others
-// use the device: their calls end.
+// Close closes the device and everything that was opened with it. It is idempotent. Calls of other
+// goroutines that use the device end.
 func (d *Device) Close() error {
 	d.once.Do(func() { d.closeErr = d.Device.Close() })
 	return d.closeErr
 }
 
-// AddrOf is the address of the device of another guest: with a lab file, of that on the same rail. A guest that has none
-// there has the zero Addr.
+// AddrOf returns the address of another guest's device; with a lab file, of its device on the same
+// rail. If the guest has no device there, AddrOf returns the zero Addr.
 func (d *Device) AddrOf(guest int) netip.Addr {
 	if d.peers != nil {
 		if guest < 0 || guest >= len(*d.peers) {

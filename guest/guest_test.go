@@ -35,7 +35,7 @@ func TestOutsideOfAGuestItSaysSo(t *testing.T) {
 	}
 }
 
-// What the environment says of devices is taken apart, and what it should not say is an error.
+// Devices parses the environment, and a malformed environment is an error.
 func TestDevicesHaveTheLabsNames(t *testing.T) {
 	t.Setenv("VNIC_DEVICES", "nic0=eth0,10.118.110.101/24,fd76:6e69::65/64 b=0000:13:00.0,10.118.111.101/24")
 	names := testkit.Must(Devices())(t)
@@ -51,7 +51,8 @@ func TestDevicesHaveTheLabsNames(t *testing.T) {
 	}
 }
 
-// A lab file may give guests any addresses: programs find each other's by what the environment says of each rail.
+// A lab file may give guests any addresses: programs take each other's addresses from the
+// environment, for each rail.
 func TestPeersAreWhereTheLabHasThem(t *testing.T) {
 	t.Setenv("VNIC_DEVICES", "nic0=eth0,192.0.2.1/24 b=0000:13:00.0,10.118.111.101/24")
 	t.Setenv("VNIC_PEERS", "nic0=192.0.2.1,192.0.2.2,- b=10.118.111.101,-,10.118.111.103")
@@ -74,7 +75,7 @@ func TestPeersAreWhereTheLabHasThem(t *testing.T) {
 	testkit.ErrorIs(t, testkit.Err(Open(t.Context())), ErrNoGuest)
 }
 
-// Programs for guests of a lab run in an image, too, where there is no list of devices.
+// Programs of a lab's guests run in an image too, where VNIC_DEVICES is not set.
 func TestDeviceOfAnImageIsNIC0(t *testing.T) {
 	t.Setenv("VNIC_DEVICES", "")
 	t.Setenv("VNIC_DEVICE", "0000:00:05.0")

@@ -22,7 +22,7 @@ import (
 	"vnic.dev/vnic/stack"
 )
 
-// pair is the devices of two guests, on a wire in memory.
+// pair returns the devices of two guests, on a wire in memory.
 func pair(t *testing.T) (a, b *Device) {
 	t.Helper()
 	ignore := goleak.IgnoreCurrent()
@@ -81,7 +81,7 @@ func TestMemoryIsApartAndBounded(t *testing.T) {
 	}
 }
 
-// Who dials first waits for who listens, and all bytes come in GPU memory.
+// A dialer that starts first waits for the listener, and all bytes arrive in GPU memory.
 func TestGuestsFindEachOther(t *testing.T) {
 	to, from := pair(t)
 	const text = "from GPU to GPU"
@@ -141,7 +141,7 @@ func TestDialEndsWithItsContextAndOnErrors(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	testkit.ErrorSays(t, testkit.Err(d.DialGuest(ctx, 1, 5201)), "guest1")
-	d.Addr = netip.MustParseAddr("10.9.9.9") // not ours: no use in trying again
+	d.Addr = netip.MustParseAddr("10.9.9.9") // not our subnet, so DialGuest does not try again
 	testkit.ErrorIs(t, testkit.Err(d.DialGuest(t.Context(), 1, 5201)), syscall.EADDRNOTAVAIL)
 }
 
@@ -160,7 +160,7 @@ func TestProgramEndsWithItsDeviceClosed(t *testing.T) {
 	}
 	err := run(t.Context(), func(context.Context) (*Device, error) { return nil, ErrNoGuest }, nil)
 	testkit.ErrorIs(t, err, ErrNoGuest)
-	// A program that waits, for ever by itself, ends when it is told to.
+	// A program that would wait forever ends when its context ends.
 	d, _ := pair(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	err = run(ctx, open(d), func(_ context.Context, d *Device) error {
@@ -178,7 +178,7 @@ func TestProgramEndsWithItsDeviceClosed(t *testing.T) {
 	}
 }
 
-// A connection that is to be aborted is, at once.
+// After SetLinger(0), Close resets the connection at once.
 func TestLingerOfZeroAborts(t *testing.T) {
 	a, b := pair(t)
 	l := testkit.Must(a.ListenGPU(5201, 1<<20))(t)

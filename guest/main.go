@@ -9,9 +9,9 @@ import (
 	"syscall"
 )
 
-// Main is a program: it opens the device, calls f with it, closes it, and ends the process, with
-// status 1 and the error on stderr if there is one. On SIGINT and SIGTERM ctx ends, the device is
-// closed, and so calls that wait for it return.
+// Main is a program's main function: it opens the device, calls f with it, closes it, and ends the
+// process, with status 1 and the error on stderr if there is one. On SIGINT and SIGTERM ctx ends
+// and the device is closed, so that blocked calls return.
 func Main(f func(ctx context.Context, d *Device) error) {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()

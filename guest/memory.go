@@ -9,20 +9,21 @@ import (
 	"vnic.dev/vnic/devmem"
 )
 
-// Memory is a part of the GPU's memory, registered with the device: its Buffer is what BindRX and
-// BindTX take, and offsets of frags and ranges are offsets in it.
+// Memory is a part of the GPU's memory, registered with the device. BindRX and BindTX take its
+// Buffer; the offsets of frags and ranges are offsets in Memory.
 type Memory struct {
 	Buffer devmem.Buffer
 	d      *Device
 }
 
-// Engines are what GPU memory is worked on with where no CPU is to see it, and looked at a few bytes at a time: with
-// --nic virtio the engines of vnic's GPU, with --nic gve this process, which has the memory mapped.
+// Engines returns the devmem.Memory that works on GPU memory for cases where no CPU should see the
+// data, and reads a few bytes at a time: with --nic virtio the engines of vnic's GPU, with --nic
+// gve this process, which maps the memory.
 func (d *Device) Engines() devmem.Memory { return d.memory }
 
-// Alloc registers a part of the GPU's memory that no other Alloc has given, of size bytes, a
-// multiple of devmem.PageSize. It is the program's as long as the device is open. A program that
-// divides the memory itself calls Register. There are Size bytes: more is ENOMEM.
+// Alloc registers a part of the GPU's memory of size bytes, a multiple of devmem.PageSize, that no
+// other Alloc has returned. The program owns it as long as the device is open. A program that
+// divides the memory itself calls Register. More than Size bytes in all are ENOMEM.
 func (d *Device) Alloc(size uint64) (*Memory, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -38,25 +39,26 @@ func (d *Device) Alloc(size uint64) (*Memory, error) {
 	return &Memory{b, d}, nil
 }
 
-// WriteAt puts bytes there, as io.WriterAt. It is for a program's own few bytes, as they would come
-// from disk: what the device sends does not pass here. What lies there must not be under way
+// WriteAt implements io.WriterAt. It is for a few bytes of the program, as they would come from
+// disk: data that the device sends does not pass here. The bytes at off must not be in flight
 // (SendDevmem).
 func (m *Memory) WriteAt(b []byte, off int64) (int, error) {
-	return m.access(b, off, io.ErrShortWrite, func(b []byte, at uint64) error {
-		return m.d.memory.Put(context.Background(), m.Buffer, at, b)
+	return m.access(b, off, io.ErrShortWrite, func(b []byte, pos uint64) error {
+		return m.d.memory.Put(context.Background(), m.Buffer, pos, b)
 	})
 }
 
-// ReadAt gets bytes from there, as io.ReaderAt: those of a frag, which starts at its Off, as long as its token is held.
+// ReadAt implements io.ReaderAt: for example it reads a frag, which starts at its Off, while its
+// token is held.
 func (m *Memory) ReadAt(b []byte, off int64) (int, error) {
-	return m.access(b, off, io.EOF, func(b []byte, at uint64) error {
-		return m.d.memory.Get(context.Background(), b, m.Buffer, at)
+	return m.access(b, off, io.EOF, func(b []byte, pos uint64) error {
+		return m.d.memory.Get(context.Background(), b, m.Buffer, pos)
 	})
 }
 
-// access calls f with as much of b as is in the memory at off. If it is not all of b,
-// the error is short.
-func (m *Memory) access(b []byte, off int64, short error, f func(b []byte, at uint64) error) (int, error) {
+// access calls f with the part of b that fits into the memory from off on. If it is not all of b,
+// access returns the error short.
+func (m *Memory) access(b []byte, off int64, short error, f func(b []byte, pos uint64) error) (int, error) {
 	size := m.Buffer.Size()
 	if off < 0 || uint64(off) > size {
 		return 0, fmt.Errorf("offset %d in %d bytes of GPU memory: %w", off, size, syscall.EINVAL)

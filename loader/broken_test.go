@@ -22,8 +22,8 @@ func TestServerThatIsKilledAndRestarted(t *testing.T) {
 			w := newWorld(t)
 			w.conf.Copy, w.conf.Connections, w.conf.RangeSize = copied, 1, 1<<20
 			file := random(3<<20+11, 11)
-			s := &server{t: t, at: "127.0.0.1:0"}
-			const half = 1<<20 + 300_000 // from there on nothing comes
+			s := &server{t: t, addr: "127.0.0.1:0"}
+			const half = 1<<20 + 300_000 // the body ends here
 			reached := make(chan struct{})
 			s.start(func(rw http.ResponseWriter, r *http.Request) {
 				if r.Header.Get("Range") != fmt.Sprintf("bytes=%d-%d", 1<<20, 2<<20-1) {
@@ -39,7 +39,7 @@ func TestServerThatIsKilledAndRestarted(t *testing.T) {
 				close(reached)
 				<-r.Context().Done()
 			})
-			o := w.open("http://" + s.at + "/file")
+			o := w.open("http://" + s.addr + "/file")
 			var mu sync.Mutex
 			var asked []string
 			restarted := make(chan struct{})
@@ -71,7 +71,7 @@ func TestServerThatIsKilledAndRestarted(t *testing.T) {
 func TestBodiesThatEndEarly(t *testing.T) {
 	w := newWorld(t)
 	file := random(100_000, 12)
-	s := raw(t, file, func(c *net.TCPConn, _ *bufio.Reader, a ask) bool { // a third of what is left, each time
+	s := raw(t, file, func(c *net.TCPConn, _ *bufio.Reader, a ask) bool { // sends a third of the rest each time
 		_, _ = c.Write(append(head206(a.off, a.n, len(file)), file[a.off:a.off+(a.n+2)/3]...))
 		return false
 	})
@@ -133,9 +133,9 @@ func TestNoProgressIsAnError(t *testing.T) {
 func TestServerThatIsGoneIsAnError(t *testing.T) {
 	w := newWorld(t)
 	file := random(1000, 14)
-	s := &server{t: t, at: "127.0.0.1:0"}
+	s := &server{t: t, addr: "127.0.0.1:0"}
 	s.start(content(file))
-	o := w.open("http://" + s.at)
+	o := w.open("http://" + s.addr)
 	o.c.Retry = 20 * time.Millisecond
 	s.kill()
 	_, err := w.fetch(o, Piece{Len: 1000})
@@ -174,7 +174,7 @@ func TestServerThatClosesConnections(t *testing.T) {
 				if f(c, a) {
 					return true
 				}
-				// What was asked for behind is read, lest the close is a reset.
+				// Read the later requests, so that the close is no reset.
 				_ = c.CloseWrite()
 				_, _ = io.Copy(io.Discard, c)
 				return false

@@ -13,7 +13,7 @@ import (
 	"vnic.dev/vnic/internal/limits"
 )
 
-// What a Config has where it says nothing.
+// The values that a Config has where a field is zero.
 const (
 	DefaultConnections = 4
 	DefaultPipeline    = 2
@@ -28,50 +28,52 @@ const (
 	MaxPipeline    = 16
 	MaxRangeSize   = 1 << 30
 
-	poolEach = 16 * devmem.PageSize // of the pool, for each connection: the head that it waits for, and more
+	poolEach = 16 * devmem.PageSize // bytes of the pool for each connection: enough for a response head
 )
 
-// Config says how a file is read.
+// Config configures how a file is read.
 type Config struct {
 	Device devmem.Device
 	Memory devmem.Memory // of the Device's GPUs
 
-	Queue int           // a receive queue that can be bound, which the Object takes
-	Pool  devmem.Buffer // where what comes lands: bound by the Object; 64 KiB for each connection at least (ENOSPC)
-	Copy  bool          // no queue and no pool are used: all comes in host memory and is put in its place, as a baseline
+	Queue int           // a receive queue that can be bound, for the Object alone
+	Pool  devmem.Buffer // for received data; the Object binds it; at least 64 KiB for each connection (ENOSPC)
+	Copy  bool          // use neither queue nor pool: receive in host memory and copy to the destination, as a baseline
 
-	// Local is the address that connections are from, whose family is the server's; zero: the
-	// Device chooses.
+	// Local is the address that connections come from, of the same family as the server's. Zero:
+	// the Device chooses.
 	Local netip.Addr
-	// Resolve finds a host's addresses, also of one that is an address; nil means net.DefaultResolver.
+	// Resolve returns a host's addresses; it is called for literal addresses too. nil means
+	// net.DefaultResolver.
 	Resolve func(ctx context.Context, host string) ([]netip.Addr, error)
 
 	Connections int    // 1 to 64; 0 means DefaultConnections
-	Pipeline    int    // requests under way on each, 1 to 16; 0 means DefaultPipeline
-	RangeSize   uint64 // bytes that a request asks for at most, up to 1 GiB; 0 means DefaultRangeSize
+	Pipeline    int    // requests in progress on each connection, 1 to 16; 0 means DefaultPipeline
+	RangeSize   uint64 // the most bytes that one request asks for, up to 1 GiB; 0 means DefaultRangeSize
 
-	// Header is sent with each request, such as Authorization; Host is instead of the URL's. What
-	// the loader itself says is refused (EINVAL): ranges, conditions, codings and what belongs to a
-	// connection.
+	// Header is sent with each request, for example Authorization. The value of Host replaces the
+	// URL's host. Headers that the loader sets itself are refused (EINVAL): ranges, conditions,
+	// codings and headers of the connection.
 	Header http.Header
 
-	// Timeout is for how long a server that was asked may send nothing, and for connecting; 0 means
-	// DefaultTimeout.
+	// Timeout is how long a server may take to connect, and how long it may send nothing after a
+	// request. 0 means DefaultTimeout.
 	Timeout time.Duration
-	// Retry is for how long it is tried again without a byte of progress, where a connection breaks or
-	// the server answers 408, 429 or 5xx: each connection for itself. 0 means DefaultRetry.
+	// Retry is how long a connection tries again without receiving a byte of the file, after the
+	// connection broke or the server answered 408, 429 or 5xx. Each connection counts for itself. 0
+	// means DefaultRetry.
 	Retry time.Duration
 
 	now   func() time.Time // a test's clock; nil: package time's
 	after func(time.Duration) <-chan time.Time
 }
 
-// ours are the headers that users do not set.
-var ours = []string{"Range", "If-Range", "If-Match", "If-None-Match", "If-Modified-Since", "If-Unmodified-Since",
+// reserved are the headers that users must not set.
+var reserved = []string{"Range", "If-Range", "If-Match", "If-None-Match", "If-Modified-Since", "If-Unmodified-Since",
 	"Connection", "Content-Length", "Transfer-Encoding", "Accept-Encoding", "Te", "Trailer", "Upgrade", "Expect",
 	"Keep-Alive"}
 
-// check fills in what is not set, and says what is wrong.
+// check sets the defaults; the error names the first value that is not allowed.
 func (c *Config) check() error {
 	set(&c.Connections, DefaultConnections)
 	set(&c.Pipeline, DefaultPipeline)
@@ -110,7 +112,7 @@ func set[V comparable](v *V, otherwise V) {
 	}
 }
 
-// checkHeader checks the headers, and completes them.
+// checkHeader checks the headers, makes their names canonical, and adds User-Agent.
 func (c *Config) checkHeader() error {
 	if err := CheckHeader(c.Header); err != nil {
 		return err

@@ -12,10 +12,10 @@ import (
 	"vnic.dev/vnic/devmem"
 )
 
-// Piece is [Off, Off+Len) of a file, and where it goes: from Mem on in the buffer of Fetch.
+// Piece is the bytes [Off, Off+Len) of a file. Fetch writes them to its buffer from offset Mem on.
 type Piece struct{ Off, Len, Mem uint64 }
 
-// Pieces gives pieces of a list, for Fetch.
+// Pieces returns a next function for Fetch that gives the pieces of a list.
 func Pieces(list ...Piece) func(context.Context) (Piece, bool) {
 	return func(context.Context) (p Piece, ok bool) {
 		if len(list) == 0 {
@@ -26,42 +26,42 @@ func Pieces(list ...Piece) func(context.Context) (Piece, bool) {
 	}
 }
 
-// span is a part of a piece that one request asks for, or what is left of it.
+// span is the part of a piece that one request asks for, or the rest of the part.
 type span struct {
 	off, n, mem uint64
-	all         uint64 // n at first
-	of          *pending
+	all         uint64 // the first value of n
+	piece       *pending
 }
 
-// pending is a piece that is on its way.
+// pending is a piece that is not complete.
 type pending struct {
 	Piece
-	left uint64 // bytes that are not in their place; Fetch's
+	left uint64 // bytes that have not arrived in the buffer; only Fetch's goroutine uses it
 }
 
-// fetch is what is under way.
+// fetch is a Fetch in progress.
 type fetch struct {
 	o      *Object
 	dst    devmem.Buffer
 	spans  chan span
 	landed chan span
-	idle   atomic.Int64 // workers that have nothing to bring
+	idle   atomic.Int64 // workers without a span
 }
 
 // Fetch brings pieces of the file to a buffer in device memory, of the pool's GPU, on all
-// connections; a piece that is longer than a range is asked for in parts. next gives one piece
-// after the other, from one goroutine; it may wait, as for a place to be free, until its context
-// ends, and is asked for no more pieces than 2 x Connections x Pipeline + 1 beyond those that are
-// in their places. done is called once for each piece that is in its place, from the goroutine that
-// called Fetch, in any order; what it waits for, all connections wait for. Fetch returns when no
-// memory of dst is touched any more: nil when next has given no more and all pieces are there, or
-// the first error, among them that of done.
+// connections; a piece that is longer than RangeSize is asked for in parts. Fetch calls next from
+// one goroutine for one piece after the other. next may block, for example until memory is free,
+// until its context ends; Fetch asks for at most 2 x Connections x Pipeline + 1 pieces that are not
+// complete. Fetch calls done once for each complete piece, in any order, from the goroutine that
+// called Fetch; while done blocks, all connections wait. Fetch returns when it no longer writes to
+// dst: nil if next has no more pieces and all are complete, or else the first error, which may be
+// done's.
 //
 // Errors: EINVAL (a piece is empty or beyond the file, or the buffer overlaps the pool), EFAULT (a
 // piece is beyond the buffer), EXDEV, EBUSY, ErrChanged, ErrProtocol, *StatusError, EOPNOTSUPP (as
-// for Open), that of the connection which made no progress for Config.Retry, the cause of the
-// context's end, net.ErrClosed, Memory's. After one the Object can still be used; pieces that done
-// was not called for have any bytes.
+// for Open), the error of the connection that made no progress for Config.Retry, the cause of the
+// context's end, net.ErrClosed, and Memory's. After an error the Object can still be used; the
+// memory of pieces without a call of done has any content.
 func (o *Object) Fetch(ctx context.Context, dst devmem.Buffer, next func(ctx context.Context) (Piece, bool),
 	done func(Piece) error) error {
 	ctx, cancel, end, err := o.begin(ctx)
@@ -72,7 +72,7 @@ func (o *Object) Fetch(ctx context.Context, dst devmem.Buffer, next func(ctx con
 	if err := o.checkBuffer(dst); err != nil {
 		return fmt.Errorf("%s: %w", o.name, err)
 	}
-	most := o.c.Connections * o.c.Pipeline // requests under way; as many wait, lest a connection does
+	most := o.c.Connections * o.c.Pipeline // requests in progress; spans holds as many more
 	f := &fetch{o: o, dst: dst, spans: make(chan span, most), landed: make(chan span, most)}
 	f.idle.Store(int64(o.c.Connections))
 	var work sync.WaitGroup
@@ -95,7 +95,7 @@ func (o *Object) Fetch(ctx context.Context, dst devmem.Buffer, next func(ctx con
 		close(f.landed)
 	}()
 	for s := range f.landed {
-		p := s.of
+		p := s.piece
 		if p.left -= s.all; p.left > 0 || ctx.Err() != nil {
 			continue
 		}
@@ -124,7 +124,7 @@ func (o *Object) checkBuffer(dst devmem.Buffer) error {
 	return nil
 }
 
-// feed cuts pieces.
+// feed cuts pieces into spans.
 func (f *fetch) feed(ctx context.Context, next func(ctx context.Context) (Piece, bool)) error {
 	for ctx.Err() == nil {
 		p, ok := next(ctx)
@@ -137,35 +137,35 @@ func (f *fetch) feed(ctx context.Context, next func(ctx context.Context) (Piece,
 		if size := f.dst.Size(); p.Mem > size || p.Len > size-p.Mem {
 			return fmt.Errorf("memory [%#x, +%#x) of a buffer of %#x bytes: %w", p.Mem, p.Len, size, syscall.EFAULT)
 		}
-		of := &pending{Piece: p, left: p.Len}
-		for at := uint64(0); at < p.Len; {
-			n := min(p.Len-at, f.o.c.RangeSize)
+		piece := &pending{Piece: p, left: p.Len}
+		for pos := uint64(0); pos < p.Len; {
+			n := min(p.Len-pos, f.o.c.RangeSize)
 			select {
-			case f.spans <- span{off: p.Off + at, n: n, mem: p.Mem + at, all: n, of: of}:
+			case f.spans <- span{off: p.Off + pos, n: n, mem: p.Mem + pos, all: n, piece: piece}:
 			case <-ctx.Done():
 				return nil
 			}
-			at += n
+			pos += n
 		}
 	}
 	return nil
 }
 
-// worker has a connection, or makes one, and asks for spans on it.
+// worker uses a connection of the Object, or makes one, and asks for spans on it.
 type worker struct {
 	f *fetch
 	l **link // the Object's
 
-	list   []span // that this one is to bring; the first may have come in part
-	landed []span // in their places at the next flush
-	busy   bool   // list is not empty: Fetch.idle does not count this one
+	list   []span // asked for or to be asked for by this worker; the first may have come in part
+	landed []span // taken from the stream; in dst after the next flush
+	busy   bool   // list is not empty: Fetch.idle does not count this worker
 
 	tried retries
 }
 
-// run brings spans until there are no more. The connection is kept where all has gone well.
+// run brings spans until there are no more. If there was no error, the connection stays open.
 func (w *worker) run(ctx context.Context) (err error) {
-	if l := *w.l; l != nil { // of the Fetch before
+	if l := *w.l; l != nil { // from the Fetch before
 		l.hold(ctx)
 	}
 	defer func() {
@@ -197,7 +197,7 @@ func (w *worker) run(ctx context.Context) (err error) {
 	}
 }
 
-// name says which bytes an error is about.
+// name adds the range of bytes to an error.
 func (w *worker) name(err error) error {
 	if len(w.list) == 0 {
 		return err
@@ -205,7 +205,8 @@ func (w *worker) name(err error) error {
 	return fmt.Errorf("bytes %d-%d: %w", w.list[0].off, w.list[0].off+w.list[0].n-1, err)
 }
 
-// gain gets a span where there is none to bring, and waits for one; false: there are no more.
+// gain makes sure that list has a span, and waits for one if needed. It returns false if there are
+// no more.
 func (w *worker) gain(ctx context.Context) (more bool, err error) {
 	if len(w.list) > 0 {
 		return true, nil
@@ -219,7 +220,7 @@ func (w *worker) gain(ctx context.Context) (more bool, err error) {
 		return w.got(ctx, s, ok)
 	default:
 	}
-	// What has landed is told of before there is a wait: a new span may not come until it is.
+	// Report landed spans before waiting: next may wait until they are reported.
 	if err := w.settle(ctx); err != nil {
 		return false, err
 	}
@@ -231,7 +232,7 @@ func (w *worker) gain(ctx context.Context) (more bool, err error) {
 	}
 }
 
-// got takes a span; not ok: there are no more.
+// got adds a span to list; ok is false if there are no more.
 func (w *worker) got(ctx context.Context, s span, ok bool) (more bool, err error) {
 	if !ok {
 		return false, w.settle(ctx)
@@ -242,7 +243,7 @@ func (w *worker) got(ctx context.Context, s span, ok bool) (more bool, err error
 	return true, nil
 }
 
-// settle brings what was taken to its place, and tells of it.
+// settle flushes the landed spans to dst, and reports them.
 func (w *worker) settle(ctx context.Context) error {
 	if len(w.landed) == 0 {
 		return nil
@@ -250,19 +251,19 @@ func (w *worker) settle(ctx context.Context) error {
 	if err := (*w.l).flush(ctx); err != nil {
 		return err
 	}
-	w.tell()
+	w.report()
 	return nil
 }
 
-// tell tells of what is in its place. Fetch takes it, whatever happens.
-func (w *worker) tell() {
+// report reports the landed spans to Fetch, which always receives them.
+func (w *worker) report() {
 	for _, s := range w.landed {
 		w.f.landed <- s
 	}
 	w.landed = w.landed[:0]
 }
 
-// serve asks for what may be asked for, and takes a response.
+// serve sends the requests that may be sent, and receives one response.
 func (w *worker) serve(ctx context.Context) error {
 	l := *w.l
 	if l == nil {
@@ -276,12 +277,12 @@ func (w *worker) serve(ctx context.Context) error {
 	if err := w.ask(l); err != nil {
 		return err
 	}
-	if l.s.Len() == 0 { // there may be long to wait
+	if l.s.Len() == 0 { // the wait may be long
 		if err := w.settle(ctx); err != nil {
 			return err
 		}
 	}
-	resp, err := l.response(ctx) //nolint:bodyclose // it has none: what follows lies in device memory
+	resp, err := l.response(ctx) //nolint:bodyclose // resp has no Body: the body of the response lies in device memory
 	if err != nil {
 		return err
 	}
@@ -304,19 +305,19 @@ func (w *worker) serve(ctx context.Context) error {
 	if err := w.settle(ctx); err != nil {
 		return err
 	}
-	_ = l.close() // the server does; what else was asked for it forgets
+	_ = l.close() // the server closes it too, and drops the other requests
 	*w.l = nil
 	return nil
 }
 
-// ask gets more spans, as many as may be under way, and sends what was not asked for.
+// ask gets more spans, up to the most that may be in progress, and sends requests for the new ones.
 func (w *worker) ask(l *link) error {
 	most := 1
 	if l.persists {
 		most = w.f.o.c.Pipeline
 	}
 gain:
-	for len(w.list) < most && w.f.idle.Load() == 0 { // not what another connection could bring at once
+	for len(w.list) < most && w.f.idle.Load() == 0 { // leave spans to workers that have none
 		select {
 		case s, ok := <-w.f.spans:
 			if !ok {
@@ -338,7 +339,7 @@ gain:
 	return l.ask(last - first)
 }
 
-// body takes the bytes of a span as they come.
+// body moves the bytes of a span to dst as they come.
 func (w *worker) body(ctx context.Context, l *link, s *span) error {
 	for s.n > 0 {
 		if l.s.Len() == 0 {
@@ -359,17 +360,17 @@ func (w *worker) body(ctx context.Context, l *link, s *span) error {
 	return nil
 }
 
-// recover prepares for another connection, or says why there is to be none. What was taken of the
-// one that broke is brought to its place.
+// recover prepares for another connection, or returns the error that ends the worker. It flushes
+// the bytes that were taken from the broken connection.
 func (w *worker) recover(ctx context.Context, why error) error {
 	if l := *w.l; l != nil {
 		var away *broken
 		if err := l.flush(ctx); err != nil && !errors.As(err, &away) {
 			return err
 		}
-		w.tell()
-		// One that the server keeps no longer, or that went with the server, has brought all that
-		// it began.
+		w.report()
+		// The server closed or lost the connection between two responses: each response that began
+		// is complete.
 		kept := l.served > 0 && !l.begun && !timeout(why)
 		_ = l.close()
 		*w.l = nil

@@ -59,7 +59,7 @@ func TestFetchBringsTheRightBytes(t *testing.T) {
 			} else if st.HostBytes != 0 || st.Looked == 0 || st.Looks < st.Requests {
 				t.Errorf("%+v, want none of it in host memory", st)
 			}
-			w.whole(o, file, 0) // another one, on the same connections
+			w.whole(o, file, 0) // a second Fetch, on the same connections
 			if now := o.Stats(); now.Resumed != 0 {
 				t.Errorf("%+v: connections did not last", now)
 			}
@@ -67,7 +67,8 @@ func TestFetchBringsTheRightBytes(t *testing.T) {
 	}
 }
 
-// Invariant: loader: at ranges of 1 MiB less than a thousandth of what comes is looked at by the CPU.
+// Invariant: loader: with ranges of 1 MiB the CPU looks at less than a thousandth of the received
+// bytes.
 func TestLittleIsLookedAt(t *testing.T) {
 	w := newWorld(t)
 	file := random(8<<20, 2)
@@ -116,12 +117,12 @@ func TestPiecesGoWhereTheyBelong(t *testing.T) {
 func TestMoreThanOneRequestIsUnderWay(t *testing.T) {
 	w := newWorld(t)
 	file := random(10_000, 4)
-	wait := make(chan struct{}) // until so many pieces were asked for that two wait
+	wait := make(chan struct{}) // closed when two pieces wait for a free connection
 	s := raw(t, file, func(c *net.TCPConn, in *bufio.Reader, a ask) bool {
 		switch a.nth {
 		case 0:
 			<-wait
-		case 1: // the next one has to come before this one is answered
+		case 1: // answer this one only after the next request has come
 			if _, err := in.Peek(1); err != nil {
 				return false
 			}
@@ -240,7 +241,7 @@ func TestContextEndsFetch(t *testing.T) {
 	err := o.Fetch(ctx, w.dst, Pieces(Piece{Len: uint64(len(file))}), func(Piece) error { return nil })
 	testkit.ErrorIs(t, err, why)
 
-	// While it waits for a place, too.
+	// Fetch also ends while next waits.
 	ctx, cancel = context.WithCancelCause(t.Context())
 	err = o.Fetch(ctx, w.dst, func(ctx context.Context) (p Piece, ok bool) {
 		cancel(why)
@@ -291,7 +292,7 @@ func TestRuleThatIsRefusedIsAnError(t *testing.T) {
 	w.whole(o, file, 0)
 }
 
-// brokenMemory fails to gather.
+// brokenMemory fails each Gather.
 type brokenMemory struct{ devmem.Memory }
 
 func (brokenMemory) Gather(context.Context, devmem.Buffer, devmem.Buffer, []devmem.Move) error {
@@ -309,17 +310,17 @@ func TestMemorysErrorIsFinal(t *testing.T) {
 	testkit.Equal(t, "connections that were made anew", o.Stats().Resumed, 0)
 }
 
-// server serves on a port of its own until it is killed, and can be started anew.
+// server serves on its address until it is killed, and can be started again.
 type server struct {
 	t    *testing.T
-	at   string
+	addr string
 	http *http.Server
 	done chan struct{}
 }
 
 func (s *server) start(h http.HandlerFunc) {
-	l := testkit.Must(net.Listen("tcp4", s.at))(s.t)
-	s.at = l.Addr().String()
+	l := testkit.Must(net.Listen("tcp4", s.addr))(s.t)
+	s.addr = l.Addr().String()
 	s.http, s.done = &http.Server{Handler: h}, make(chan struct{})
 	go func() {
 		defer close(s.done)
@@ -335,8 +336,8 @@ func (s *server) kill() {
 func TestFileThatChanges(t *testing.T) {
 	file, other := random(100_000, 16), random(100_000, 17)
 	for name, c := range map[string]struct {
-		etag, modified bool // which validator there is
-		deaf           bool // conditions are ignored
+		etag, modified bool // which validators responses have
+		deaf           bool // the server ignores conditions
 		now            []byte
 		says           string
 	}{

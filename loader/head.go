@@ -14,34 +14,34 @@ import (
 )
 
 const (
-	lookStep  = 512      // bytes of a head that are looked at in one go
-	headLimit = 16 << 10 // of a head
-	interims  = 8        // responses 1xx before one that counts
+	lookStep  = 512      // bytes of a head that one Look reads
+	headLimit = 16 << 10 // bytes of a head
+	interims  = 8        // responses 1xx before the final one
 )
 
 var (
-	// ErrChanged is a file that changed while it was read: what came of it before belongs to
+	// ErrChanged means that the file changed while it was read: bytes that came before belong to
 	// another version.
 	ErrChanged = errors.New("the file changed while it was read")
 
-	// ErrProtocol is a server that breaks HTTP, or answers something else than what it was asked.
-	// The connection is closed, and nothing outside of the places of what was asked for was
-	// touched.
+	// ErrProtocol means that the server breaks HTTP, or answers with something else than the
+	// request asked for. The connection is closed, and nothing outside of the destination of the
+	// request was written.
 	ErrProtocol = errors.New("the server breaks the protocol")
 )
 
 func unsupported(what string) error { return fmt.Errorf("%s: %w", what, syscall.EOPNOTSUPP) }
 
-// headParser turns the bytes of heads into responses.
+// headParser parses heads of responses.
 type headParser struct {
 	src bytes.Reader
 	buf *bufio.Reader
 }
 
-// askedBy is the request that all heads are taken for answers to.
+// askedBy is the request of all responses, for http.ReadResponse.
 var askedBy = &http.Request{Method: http.MethodGet}
 
-// parse parses a head, which ends with its empty line. The body of the response is not to be read.
+// parse parses a head, including its empty line. The caller must not read the response's Body.
 func (p *headParser) parse(head []byte) (*http.Response, error) {
 	p.src.Reset(head)
 	if p.buf == nil {
@@ -54,14 +54,15 @@ func (p *headParser) parse(head []byte) (*http.Response, error) {
 		return nil, fmt.Errorf("%w: a head that is none: %v", ErrProtocol, err)
 	case resp.ProtoMajor != 1:
 		return nil, fmt.Errorf("%w: version %q in an answer to HTTP/1.1", ErrProtocol, resp.Proto)
-	case p.buf.Buffered()+p.src.Len() != 0: // where we and net/http see its end differ
+	case p.buf.Buffered()+p.src.Len() != 0: // headEnd and net/http find different ends
 		return nil, fmt.Errorf("%w: a head with an empty line in it", ErrProtocol)
 	}
 	return resp, nil
 }
 
-// headEnd is the length of the head that b begins with, or -1 where its end, which is an empty
-// line, is not there. Lines end with LF, whether CR precedes it or not (RFC 9112, section 2.2).
+// headEnd returns the length of the head at the start of b, or -1 if b does not have the empty line
+// that ends it. from is where the search begins. A line ends with LF, with or without a CR before
+// it (RFC 9112, section 2.2).
 func headEnd(b []byte, from int) int {
 	for {
 		k := bytes.IndexByte(b[from:], '\n')
@@ -78,16 +79,17 @@ func headEnd(b []byte, from int) int {
 	}
 }
 
-// version is what a response says of the file it is from.
+// version is what a response says about its version of the file.
 type version struct {
-	size         uint64   // 0: not said
+	size         uint64   // 0: the response does not have it
 	etag         string   // "": none
 	lastModified string   // "": none
-	from         net.Addr // the server's, who says so
+	from         net.Addr // the server's address
 }
 
-// conditions are the headers by which the server refuses to serve another version: If-Match compares
-// strong ETags alone (RFC 9110, section 13.1.1), and a date is sent in the form of section 5.6.7.
+// conditions sets the header by which the server refuses to serve another version: If-Match
+// compares strong ETags alone (RFC 9110, section 13.1.1), and If-Unmodified-Since has the date in
+// the form of section 5.6.7.
 func (v *version) conditions(h http.Header) {
 	if strong(v.etag) {
 		h.Set("If-Match", v.etag)
@@ -96,9 +98,9 @@ func (v *version) conditions(h http.Header) {
 	}
 }
 
-// same says what is wrong with a response's version where this one was there first. Of one ETag the
-// weak and the strong form are the same (RFC 9110, section 8.8.3.2). Where both are strong, it is the
-// same file to the byte, whenever each server got it.
+// same returns an error if now differs from the first version v. The weak and the strong form of an
+// ETag are equal (RFC 9110, section 8.8.3.2). If both ETags are strong and equal, the file is the
+// same to the byte, whatever its dates.
 func (v *version) same(now version) error {
 	switch {
 	case v.size != 0 && now.size != 0 && v.size != now.size:
@@ -118,14 +120,15 @@ func (v *version) comparable(now version) bool {
 	return v.etag != "" && now.etag != "" || v.lastModified != "" && now.lastModified != ""
 }
 
-// validators reports whether there is one.
+// validators reports whether v has an ETag or a date.
 func (v *version) validators() bool { return v.etag != "" || v.lastModified != "" }
 
-func (v *version) changed(what string, was, is any, by net.Addr) error {
-	return fmt.Errorf("%w: its %s was %v, from %v, and is %v, from %v", ErrChanged, what, was, v.from, is, by)
+func (v *version) changed(what string, was, now any, by net.Addr) error {
+	return fmt.Errorf("%w: its %s was %v, from %v, and is %v, from %v", ErrChanged, what, was, v.from, now, by)
 }
 
-// opaque is what of an ETag is compared (RFC 9110, section 8.8.3). Some servers leave out its quotes.
+// opaque returns the part of an ETag that is compared (RFC 9110, section 8.8.3). Some servers omit
+// the quotes.
 func opaque(etag string) string {
 	tag := strings.TrimPrefix(etag, "W/")
 	if n := len(tag); n > 1 && tag[0] == '"' && tag[n-1] == '"' {
@@ -134,18 +137,18 @@ func opaque(etag string) string {
 	return tag
 }
 
-// strong reports whether an ETag is a strong one, as it should be written.
+// strong reports whether an ETag is strong and has its quotes.
 func strong(etag string) bool { return etag == `"`+opaque(etag)+`"` }
 
-// sameDate compares dates, which have three forms (RFC 9110, section 5.6.7).
+// sameDate reports whether dates are equal in any of the three forms (RFC 9110, section 5.6.7).
 func sameDate(a, b string) bool {
 	x, err1 := http.ParseTime(a)
 	y, err2 := http.ParseTime(b)
 	return a == b || err1 == nil && err2 == nil && x.Equal(y)
 }
 
-// partial checks that a response is the n bytes from off on and nothing else, and says which
-// version they are of, whose size need not be said.
+// partial checks that a response is exactly the n bytes from off on, and returns their version,
+// whose size is 0 if the response does not say it.
 func partial(resp *http.Response, off, n uint64) (v version, err error) {
 	if err := status(resp); err != nil {
 		return v, err
@@ -179,7 +182,7 @@ func partial(resp *http.Response, off, n uint64) (v version, err error) {
 	return version{size: size, etag: h.Get("Etag"), lastModified: h.Get("Last-Modified")}, nil
 }
 
-// status says what is wrong with a status that is not 206: it is broken where that may pass.
+// status returns an error if the status is not 206; the error is broken if it may pass.
 func status(resp *http.Response) error {
 	switch resp.StatusCode {
 	case http.StatusPartialContent:
@@ -198,8 +201,8 @@ func status(resp *http.Response) error {
 	return e
 }
 
-// unsatisfied is the size of a file that has not the range that was asked for (RFC 9110, section
-// 15.5.17).
+// unsatisfied returns the size of the file from a response 416, which means that the file does not
+// have the range that was asked for (RFC 9110, section 15.5.17).
 func unsatisfied(resp *http.Response) (size uint64, ok bool) {
 	unit, rest, _ := strings.Cut(resp.Header.Get("Content-Range"), " ")
 	s, ok := strings.CutPrefix(rest, "*/")
@@ -210,8 +213,8 @@ func unsatisfied(resp *http.Response) (size uint64, ok bool) {
 	return size, err == nil
 }
 
-// contentRange parses "bytes FIRST-LAST/SIZE" (RFC 9110, section 14.4). A range lies in the file. The
-// size is 0 where the server does not say it: "*".
+// contentRange parses "bytes FIRST-LAST/SIZE" (RFC 9110, section 14.4) and checks that the range
+// lies in the file. The size is 0 if the server sends "*" for it.
 func contentRange(s string) (first, last, size uint64, err error) {
 	unit, rest, _ := strings.Cut(s, " ")
 	span, total, _ := strings.Cut(rest, "/")
@@ -229,7 +232,7 @@ func contentRange(s string) (first, last, size uint64, err error) {
 	return first, last, size, nil
 }
 
-// decimal is digits only, and fits an int64, as Content-Length does.
+// decimal parses a number of digits only that fits an int64, like Content-Length.
 func decimal(s string) (uint64, error) {
 	if s == "" || strings.Trim(s, "0123456789") != "" {
 		return 0, syscall.EINVAL

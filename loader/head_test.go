@@ -14,7 +14,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// pad makes a head n bytes long, at least.
+// pad returns a response head of length bytes, or the shortest one.
 func pad(off, n, size, length int) []byte {
 	h := head206(off, n, size)
 	if more := length - len(h) - len("X: \r\n"); more >= 0 {
@@ -28,10 +28,10 @@ func TestHeadsOfAnyLengthInAnyPieces(t *testing.T) {
 	w.conf.Connections = 1
 	file := random(600, 30)
 	var length, piece atomic.Int64
-	var own atomic.Pointer[[]byte] // the head; nil: a padded one
+	var custom atomic.Pointer[[]byte] // a response head to send; nil: one from pad
 	s := raw(t, file, func(c *net.TCPConn, _ *bufio.Reader, a ask) bool {
 		h := pad(a.off, a.n, len(file), int(length.Load()))
-		if p := own.Load(); p != nil {
+		if p := custom.Load(); p != nil {
 			h = *p
 		}
 		b := append(bytes.Clone(h), file[a.off:a.off+a.n]...)
@@ -68,7 +68,7 @@ func TestHeadsOfAnyLengthInAnyPieces(t *testing.T) {
 		[]byte("HTTP/1.1 206 x\r\n" +
 			"Content-Encoding: identity\r\nContent-Range: bytes 0-599/600\r\nContent-Length: 600\r\n\r\n"),
 	} {
-		own.Store(&h)
+		custom.Store(&h)
 		w.whole(o, file, 0)
 	}
 	testkit.Equal(t, "connections that broke", o.Stats().Resumed, 0)
@@ -80,7 +80,7 @@ const (
 	cr = "Content-Range: bytes 1000-1499/10000\r\n"
 )
 
-// hostile are responses to a request of [1000, +500) of 10000 bytes.
+// hostile are responses to a request for [1000, +500) of 10000 bytes.
 var hostile = map[string]struct {
 	head string
 	want error
@@ -123,7 +123,8 @@ var hostile = map[string]struct {
 	"folded":          {ok + "X: y\r\n \r\nContent-Length: 501\r\n" + cr, ErrProtocol, ""},
 }
 
-// Invariant: loader: whatever a server answers, no byte outside of the place of what was asked for is touched.
+// Invariant: loader: whatever a server answers, no byte outside of the destination of the request
+// is written.
 func TestHostileResponsesAreRefused(t *testing.T) {
 	w := newWorldOf(t, 64<<10)
 	file := random(10_000, 31)
@@ -191,7 +192,7 @@ func TestBytesBehindABodyAreNotPayload(t *testing.T) {
 		t.Error("the piece is not there")
 	}
 	w.only(5000, 500)
-	_, err := w.fetch(o, Piece{Off: 1000, Len: 500, Mem: 5000}) // they are taken for a head
+	_, err := w.fetch(o, Piece{Off: 1000, Len: 500, Mem: 5000}) // the loader parses the extra bytes as a head
 	testkit.ErrorIs(t, err, ErrProtocol)
 	w.only(5000, 500)
 	w.whole(o, file, 0)
@@ -206,7 +207,7 @@ func FuzzHead(f *testing.F) {
 	f.Add([]byte("HTTP/1.0 206 x\nContent-Range: bytes 1000-1499/10000\nContent-Length: 500\n\nbody"))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		end := headEnd(b, 0)
-		for _, step := range []int{1, 2, 7} { // however it comes
+		for _, step := range []int{1, 2, 7} { // the size of each read
 			seen := -1
 			for have := 0; have < len(b) && seen < 0; have += step {
 				seen = headEnd(b[:min(have+step, len(b))], max(0, have-2))
@@ -219,7 +220,7 @@ func FuzzHead(f *testing.F) {
 			return
 		}
 		var p headParser
-		resp, err := p.parse(b[:end]) //nolint:bodyclose // it has none
+		resp, err := p.parse(b[:end]) //nolint:bodyclose // the parsed head has no body
 		if err != nil {
 			if !errors.Is(err, ErrProtocol) {
 				t.Fatalf("%q: %v", b, err)

@@ -8,19 +8,19 @@ import (
 	"syscall"
 )
 
-// CheckHeader says what is wrong with Config.Header: EINVAL.
+// CheckHeader checks a Config.Header. The error is EINVAL.
 func CheckHeader(h http.Header) error {
 	for name, values := range h {
 		canonical := http.CanonicalHeaderKey(name)
 		switch {
 		case !isToken(name):
 			return fmt.Errorf("header %q: no name of one: %w", name, syscall.EINVAL)
-		case slices.Contains(ours, canonical):
+		case slices.Contains(reserved, canonical):
 			return fmt.Errorf("header %s: the loader sets it, leave it out: %w", canonical, syscall.EINVAL)
 		case canonical == "Host" && (len(values) != 1 || !isHost(values[0])):
 			return fmt.Errorf("header Host: not one name of a host: %w", syscall.EINVAL)
 		}
-		for _, v := range values { // which may be a secret: it is not shown
+		for _, v := range values { // a value may be a secret, so the error does not show it
 			if !isFieldValue(v) {
 				return fmt.Errorf("header %s: its value has characters that cannot be sent: %w", canonical, syscall.EINVAL)
 			}
@@ -29,25 +29,26 @@ func CheckHeader(h http.Header) error {
 	return nil
 }
 
-// consistsOf reports whether each byte of s is an ASCII letter, a digit, or a byte of others.
-func consistsOf(s, others string) bool {
+// consistsOf reports whether each byte of s is an ASCII letter, a digit, or a byte of extra.
+func consistsOf(s, extra string) bool {
 	for _, b := range []byte(s) {
 		letter := 'a' <= b|0x20 && b|0x20 <= 'z'
-		if !letter && !('0' <= b && b <= '9') && strings.IndexByte(others, b) < 0 {
+		if !letter && !('0' <= b && b <= '9') && strings.IndexByte(extra, b) < 0 {
 			return false
 		}
 	}
 	return true
 }
 
-// isToken goes by RFC 9110, 5.6.2.
+// isToken reports whether s is a token of RFC 9110, 5.6.2.
 func isToken(s string) bool { return s != "" && consistsOf(s, "!#$%&'*+-.^_`|~") }
 
-// isHost says whether s has only characters that a host and a port may have (RFC 3986, 3.2.2 and 3.2.3), as net/http
-// does: their order is not checked.
+// isHost reports whether s has only characters that a host and a port may have (RFC 3986, 3.2.2 and
+// 3.2.3). Like net/http it does not check their order.
 func isHost(s string) bool { return consistsOf(s, "-._~%!$&'()*+,;=:[]") }
 
-// isFieldValue goes by RFC 9110, 5.5: of the control characters a value may have the tabulator.
+// isFieldValue reports whether s is a field value of RFC 9110, 5.5: its only control character is
+// the tab.
 func isFieldValue(s string) bool {
 	return !strings.ContainsFunc(s, func(r rune) bool { return r < ' ' && r != '\t' || r == 0x7f })
 }

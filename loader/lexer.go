@@ -9,18 +9,18 @@ import (
 	"strconv"
 )
 
-// lexer takes a JSON text apart (RFC 8259) that is valid UTF-8. It makes nothing but what it returns:
-// encoding/json's Decoder allocates for each token, 12 to 24 bytes for each byte of a header. Strings
-// with escapes and values that are skipped are encoding/json's to judge.
+// lexer splits a JSON text (RFC 8259), which must be valid UTF-8, into values. It allocates only
+// what it returns; encoding/json's Decoder allocates for each token, 12 to 24 bytes for each byte
+// of a header. encoding/json checks strings with escapes and values that are skipped.
 type lexer struct {
-	b  []byte
-	at int
+	b   []byte
+	pos int
 }
 
-// peek skips white space, and is the next byte; 0: there is none.
+// peek skips white space and returns the next byte, or 0 at the end.
 func (l *lexer) peek() byte {
-	for ; l.at < len(l.b); l.at++ {
-		switch c := l.b[l.at]; c {
+	for ; l.pos < len(l.b); l.pos++ {
+		switch c := l.b[l.pos]; c {
 		case ' ', '\t', '\n', '\r':
 		default:
 			return c
@@ -29,16 +29,16 @@ func (l *lexer) peek() byte {
 	return 0
 }
 
-// take takes c, if it comes next.
+// take skips c if c comes next, and reports whether it did.
 func (l *lexer) take(c byte) bool {
 	if l.peek() != c {
 		return false
 	}
-	l.at++
+	l.pos++
 	return true
 }
 
-// want takes c.
+// want skips c, which must come next.
 func (l *lexer) want(c byte) error {
 	if !l.take(c) {
 		return l.unexpected(strconv.QuoteRune(rune(c)))
@@ -46,15 +46,15 @@ func (l *lexer) want(c byte) error {
 	return nil
 }
 
-// unexpected is the error that what should come next does not.
+// unexpected returns the error for text that is not what should come next.
 func (l *lexer) unexpected(should string) error {
-	if l.peek(); l.at == len(l.b) {
+	if l.peek(); l.pos == len(l.b) {
 		return io.ErrUnexpectedEOF
 	}
-	return fmt.Errorf("%q where %s should be", short(l.b[l.at:]), should)
+	return fmt.Errorf("%q where %s should be", short(l.b[l.pos:]), should)
 }
 
-// list takes a list in brackets: item takes each thing in it.
+// list parses a list between the brackets from and to; it calls item to parse each element.
 func (l *lexer) list(from, to byte, item func() error) error {
 	if err := l.want(from); err != nil {
 		return err
@@ -75,7 +75,7 @@ func (l *lexer) list(from, to byte, item func() error) error {
 	}
 }
 
-// object takes an object: f is called with each key, and takes its value.
+// object parses an object: it calls f with each key, and f parses the value.
 func (l *lexer) object(f func(key string) error) error {
 	return l.list('{', '}', func() error {
 		key, err := l.text()
@@ -89,9 +89,10 @@ func (l *lexer) object(f func(key string) error) error {
 	})
 }
 
-// count is how many keys the object has that comes next, whose values are not looked at.
+// count returns the number of keys of the object that comes next, without moving past it. It skips
+// the values.
 func (l *lexer) count() (n int, err error) {
-	from := l.at
+	from := l.pos
 	err = l.list('{', '}', func() error {
 		n++
 		_, _, err := l.quoted()
@@ -104,12 +105,12 @@ func (l *lexer) count() (n int, err error) {
 		return l.skip()
 	})
 	if err == nil {
-		l.at = from
+		l.pos = from
 	}
 	return n, err
 }
 
-// text takes a string.
+// text parses a string.
 func (l *lexer) text() (s string, err error) {
 	raw, plain, err := l.quoted()
 	if err == nil && !plain {
@@ -119,17 +120,17 @@ func (l *lexer) text() (s string, err error) {
 	return string(bytes.Trim(raw, `"`)), err
 }
 
-// quoted takes a string as it is written; plain says that it has neither escapes nor what it must not
-// have.
+// quoted takes a string as it is written; plain reports that it has no escapes and no control
+// characters.
 func (l *lexer) quoted() (raw []byte, plain bool, err error) {
 	if l.peek() != '"' {
 		return nil, false, l.unexpected("a string")
 	}
 	plain = true
-	for i := l.at + 1; i < len(l.b); i++ {
+	for i := l.pos + 1; i < len(l.b); i++ {
 		switch c := l.b[i]; {
 		case c == '"':
-			raw, l.at = l.b[l.at:i+1], i+1
+			raw, l.pos = l.b[l.pos:i+1], i+1
 			return raw, plain, nil
 		case c == '\\':
 			plain = false
@@ -141,10 +142,10 @@ func (l *lexer) quoted() (raw []byte, plain bool, err error) {
 	return nil, false, io.ErrUnexpectedEOF
 }
 
-// integers takes an array of whole numbers that are not negative.
+// integers parses an array of integers that are not negative.
 func (l *lexer) integers() (list []uint64, err error) {
-	if l.peek() == '[' { // room for all at once: a list that grows is there twice
-		span := l.b[l.at : l.at+1+max(0, bytes.IndexByte(l.b[l.at+1:], ']'))]
+	if l.peek() == '[' { // allocate once: while a list grows, the old and the new one exist
+		span := l.b[l.pos : l.pos+1+max(0, bytes.IndexByte(l.b[l.pos+1:], ']'))]
 		if n := min(bytes.Count(span, []byte{','})+1, len(span)/2); n > 0 {
 			list = make([]uint64, 0, n)
 		}
@@ -152,9 +153,9 @@ func (l *lexer) integers() (list []uint64, err error) {
 	return list, l.list('[', ']', func() error {
 		l.peek()
 		n := 0
-		for rest := l.b[l.at:]; n < len(rest) && bytes.IndexByte([]byte("+-.0123456789Ee"), rest[n]) >= 0; n++ {
+		for rest := l.b[l.pos:]; n < len(rest) && bytes.IndexByte([]byte("+-.0123456789Ee"), rest[n]) >= 0; n++ {
 		}
-		s := l.b[l.at : l.at+n]
+		s := l.b[l.pos : l.pos+n]
 		if n == 0 {
 			return l.unexpected("a number")
 		}
@@ -162,18 +163,18 @@ func (l *lexer) integers() (list []uint64, err error) {
 		if err != nil || s[0] == '+' || n > 1 && s[0] == '0' {
 			return fmt.Errorf("%s: no whole number from 0 to 2^64-1", short(s))
 		}
-		l.at += n
+		l.pos += n
 		list = append(list, v)
 		return nil
 	})
 }
 
-// skip takes a value of any kind.
+// skip skips a value of any kind.
 func (l *lexer) skip() error {
 	l.peek()
-	from := l.at
-	for depth := 0; l.at < len(l.b); {
-		switch l.b[l.at] {
+	from := l.pos
+	for depth := 0; l.pos < len(l.b); {
+		switch l.b[l.pos] {
 		case '"':
 			if _, _, err := l.quoted(); err != nil {
 				return err
@@ -185,16 +186,16 @@ func (l *lexer) skip() error {
 			depth--
 		case ',':
 		default:
-			l.at++
+			l.pos++
 			continue
 		}
-		if depth < 0 || depth == 0 && l.b[l.at] == ',' { // what holds the value goes on
-			if !json.Valid(l.b[from:l.at]) {
+		if depth < 0 || depth == 0 && l.b[l.pos] == ',' { // the enclosing object or list continues here
+			if !json.Valid(l.b[from:l.pos]) {
 				return errors.New("a value that is no JSON")
 			}
 			return nil
 		}
-		l.at++
+		l.pos++
 	}
 	return io.ErrUnexpectedEOF
 }

@@ -13,13 +13,13 @@ import (
 	"vnic.dev/vnic/devmem"
 )
 
-// broken is an error of a connection: another one may do better.
+// broken is an error of one connection: another connection may succeed.
 type broken struct{ err error }
 
 func (b *broken) Error() string { return b.err.Error() }
 func (b *broken) Unwrap() error { return b.err }
 
-// memory remembers that a Memory failed, which no other connection would mend.
+// memory remembers the first error of a Memory: another connection would not help.
 type memory struct {
 	devmem.Memory
 	failed atomic.Pointer[error]
@@ -47,35 +47,34 @@ func (m *memory) Gather(ctx context.Context, dst, src devmem.Buffer, moves []dev
 	return m.note(m.Memory.Gather(ctx, dst, src, moves))
 }
 
-// link is a connection to the server, that ranges are asked for on. It may be used by one Fetch
-// after the other.
+// link is a connection to the server for requests of ranges. One Fetch after the other may use it.
 type link struct {
-	o    *Object
-	c    devmem.Conn
-	s    *devmem.Stream
-	m    *memory
-	flow devmem.FlowID
-	rule bool        // flow is one
-	stop func() bool // the context's hold on it; nil: none has it
+	o       *Object
+	c       devmem.Conn
+	s       *devmem.Stream
+	m       *memory
+	flow    devmem.FlowID
+	steered bool        // flow is valid
+	stop    func() bool // undoes hold; nil: no context holds the link
 
 	parser headParser
 	head   []byte
 	out    []byte
-	host   uint64 // of Stats.HostBytes: what this one has told
+	host   uint64 // the part of Stats.HostBytes that this link has added
 
-	sent     int  // requests whose responses have not come in whole
-	served   int  // responses that came in whole
-	begun    bool // the one that comes now has given a byte
-	persists bool // the server has answered, and goes on: more may be asked for before it does
+	sent     int  // requests without a complete response
+	served   int  // complete responses
+	begun    bool // a byte of the next response has come
+	persists bool // the server has answered and keeps the connection: several requests may be in progress
 
 	request     *asking
 	conditional bool // request has conditions
 
-	took      bool // bytes of bodies
+	took      bool // a byte of a body was taken
 	unflushed uint64
 }
 
-// connect makes a connection, and has what comes on it land in the pool.
+// connect makes a connection, and steers it to the pool's queue.
 func (o *Object) connect(ctx context.Context) (*link, error) {
 	c, err := o.dial(ctx, o.address())
 	if err != nil {
@@ -93,12 +92,12 @@ func (o *Object) connect(ctx context.Context) (*link, error) {
 		f.Dst, err = addrPort(c.LocalAddr())
 	}
 	if err == nil {
-		l.flow, err = o.c.Device.AddFlow(f) // before anything is asked for: nothing is on its way
+		l.flow, err = o.c.Device.AddFlow(f) // before the first request, so nothing arrives earlier
 	}
 	if err != nil {
 		return nil, errors.Join(err, l.close())
 	}
-	l.rule = true
+	l.steered = true
 	l.s = devmem.NewStream(c, l.m, o.c.Pool)
 	o.stats.connections.Add(1)
 	return l, nil
@@ -112,7 +111,7 @@ func addrPort(a net.Addr) (netip.AddrPort, error) {
 	return netip.ParseAddrPort(a.String())
 }
 
-// close ends the connection: at once where more is to come on it. A nil link has none.
+// close closes the connection, and resets it if responses are missing. A nil link is allowed.
 func (l *link) close() error {
 	if l == nil {
 		return nil
@@ -125,13 +124,14 @@ func (l *link) close() error {
 	if errors.Is(err, net.ErrClosed) { // by the Device
 		err = nil
 	}
-	if l.rule {
+	if l.steered {
 		err = errors.Join(err, l.o.c.Device.DelFlow(l.flow))
 	}
 	return err
 }
 
-// hold has ctx end what the link waits for, until release; false: it has done so.
+// hold makes the end of ctx end the link's waits, until release. release returns false if ctx has
+// ended them.
 func (l *link) hold(ctx context.Context) {
 	l.stop = context.AfterFunc(ctx, func() { _ = l.c.SetDeadline(time.Unix(1, 0)) })
 }
@@ -142,7 +142,7 @@ func (l *link) release() (ok bool) {
 	return stop == nil || stop()
 }
 
-// failed makes an error what it is to be: Memory's is final, any other the connection's.
+// failed returns Memory's error as final if there is one, or else err as broken.
 func (l *link) failed(err error) error {
 	if p := l.m.failed.Load(); p != nil {
 		return fmt.Errorf("memory: %w", *p)
@@ -150,7 +150,7 @@ func (l *link) failed(err error) error {
 	return &broken{err}
 }
 
-// fill waits until n bytes are there.
+// fill waits until the stream has n bytes.
 func (l *link) fill(ctx context.Context, n int) error {
 	err := l.s.Fill(ctx, n)
 	all := l.s.HostBytes()
@@ -163,7 +163,7 @@ func (l *link) fill(ctx context.Context, n int) error {
 	return nil
 }
 
-// ask sends what is in out.
+// ask sends the requests in out.
 func (l *link) ask(requests int) error {
 	l.sent += requests
 	l.o.stats.requests.Add(uint64(requests))
@@ -174,7 +174,7 @@ func (l *link) ask(requests int) error {
 	return nil
 }
 
-// response takes the head of the next response.
+// response receives the head of the next final response.
 func (l *link) response(ctx context.Context) (*http.Response, error) {
 	for range interims {
 		resp, err := l.nextHead(ctx)
@@ -185,7 +185,7 @@ func (l *link) response(ctx context.Context) (*http.Response, error) {
 	return nil, fmt.Errorf("%w: %d responses 1xx to one request", ErrProtocol, interims)
 }
 
-// nextHead looks at a head, and takes it.
+// nextHead reads a head in device memory, and skips it.
 func (l *link) nextHead(ctx context.Context) (*http.Response, error) {
 	l.head = l.head[:0]
 	for {
@@ -201,7 +201,7 @@ func (l *link) nextHead(ctx context.Context) (*http.Response, error) {
 		if err := l.s.Look(ctx, l.head[have:], uint64(have)); err != nil {
 			return nil, l.failed(err)
 		}
-		if l.rule {
+		if l.steered {
 			l.o.stats.looked.Add(uint64(n))
 			l.o.stats.looks.Add(1)
 		}
@@ -214,7 +214,7 @@ func (l *link) nextHead(ctx context.Context) (*http.Response, error) {
 	}
 }
 
-// take takes n bytes that are there to their place, where they are at the next flush.
+// take moves n received bytes to offset off of dst; they are there after the next flush.
 func (l *link) take(ctx context.Context, dst devmem.Buffer, off, n uint64) error {
 	if err := l.s.Take(ctx, dst, off, n); err != nil {
 		return l.failed(err)
@@ -227,7 +227,7 @@ func (l *link) take(ctx context.Context, dst devmem.Buffer, off, n uint64) error
 	return nil
 }
 
-// flush brings what was taken to its place, and gives its pages back.
+// flush completes the moves of take, and returns the tokens of the bytes.
 func (l *link) flush(ctx context.Context) error {
 	l.unflushed = 0
 	if err := l.s.Flush(ctx); err != nil {
@@ -236,8 +236,8 @@ func (l *link) flush(ctx context.Context) error {
 	return nil
 }
 
-// flushAt is how many bytes may be taken and not be in their place: they hold pages that others
-// wait for.
+// flushAt returns how many bytes may be taken before a flush: until then they hold pages of the
+// pool that other connections need.
 func (o *Object) flushAt() uint64 {
 	const most = 1 << 20
 	if o.c.Copy {

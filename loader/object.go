@@ -21,44 +21,44 @@ import (
 )
 
 const (
-	redirects = 10 // that are followed
-	addresses = 16 // of a host that are tried
+	redirects = 10 // the most that are followed
+	addresses = 16 // of a host: the most that are tried
 )
 
-// Object is a file on a server. One Fetch, or one Records, is under way at a time (EBUSY).
+// Object is a file on a server. One Fetch, or one Records, is in progress at a time (EBUSY).
 type Object struct {
 	c       Config
-	url     *url.URL // behind redirects
-	name    string   // of it, for people
+	url     *url.URL // after redirects
+	name    string   // of the URL, for messages
 	version version
 
-	client *http.Client // of what comes in host memory
+	client *http.Client // for requests to host memory
 
 	conditional, plain asking      // requests with the conditions of version, and without
-	refused            atomic.Bool // a server has answered 412: requests of new connections are plain
+	refused            atomic.Bool // a server has answered 412: new connections use plain
 
 	rx    devmem.Binding
-	links []*link // by worker, nil: none; of the Fetch that is under way
+	links []*link // by worker; nil: no connection. The Fetch in progress owns them
 
 	stats counters
 
 	mu     sync.Mutex
-	learnt version // of the first response with a validator, where version has none
+	learnt version // the first response with a validator, if version has none
 	closed bool
-	cancel context.CancelCauseFunc // of the Fetch that is under way; nil: none
-	idle   chan struct{}           // closed when it has ended
+	cancel context.CancelCauseFunc // of the Fetch in progress; nil: none
+	idle   chan struct{}           // closed when that Fetch has ended
 
 	once sync.Once
-	err  error // of once
+	err  error // the result of once
 }
 
-// asking is a request but for its range.
+// asking is a request without its range.
 type asking struct {
 	base *http.Request
-	head []byte // of base, as it is sent
+	head []byte // of base, in wire format
 }
 
-// askingWith returns the request that base is with headers.
+// askingWith returns base with headers h.
 func askingWith(base *http.Request, h http.Header) (asking, error) {
 	r := &http.Request{Method: base.Method, URL: base.URL, Header: h, Host: base.Host}
 	var b bytes.Buffer
@@ -66,7 +66,7 @@ func askingWith(base *http.Request, h http.Header) (asking, error) {
 	return asking{r, bytes.TrimSuffix(b.Bytes(), []byte("\r\n"))}, err
 }
 
-// asking returns the request of a new connection, and whether it has conditions.
+// asking returns the request of a new connection, and whether the request has conditions.
 func (o *Object) asking() (_ *asking, conditional bool) {
 	if o.refused.Load() {
 		return &o.plain, false
@@ -74,23 +74,23 @@ func (o *Object) asking() (_ *asking, conditional bool) {
 	return &o.conditional, true
 }
 
-// Stats counts since the Object was opened.
+// Stats counts events since Open.
 type Stats struct {
-	Payload     uint64 // bytes of the file that came for Fetch
-	HostBytes   uint64 // of all that came on its connections: in host memory
-	HeaderBytes uint64 // bytes of the file that came for ReadHost, on another connection, and the first one of Open
-	Looked      uint64 // bytes of heads that were looked at in device memory
-	Looks       uint64 // calls in which that was done
-	Requests    uint64 // of ranges, by Fetch; what is asked for again is another one
-	Connections uint64 // that Fetch made
-	Resumed     uint64 // of them that ended in the middle, and were followed by another
+	Payload     uint64 // bytes of the file that Fetch received
+	HostBytes   uint64 // bytes on Fetch's connections, of any kind, that were received in host memory
+	HeaderBytes uint64 // bytes of the file for Open and ReadHost, on another connection
+	Looked      uint64 // bytes of response heads that were read in device memory
+	Looks       uint64 // the calls of Look that read them
+	Requests    uint64 // requests of ranges by Fetch; a repeated request counts again
+	Connections uint64 // connections that Fetch made
+	Resumed     uint64 // connections that ended before all their responses, and were replaced
 }
 
 type counters struct {
 	payload, host, header, looked, looks, requests, connections, resumed atomic.Uint64
 }
 
-// Stats is a snapshot.
+// Stats returns a snapshot.
 func (o *Object) Stats() Stats {
 	s := &o.stats
 	return Stats{Payload: s.payload.Load(), HostBytes: s.host.Load(), HeaderBytes: s.header.Load(),
@@ -98,20 +98,19 @@ func (o *Object) Stats() Stats {
 		Connections: s.connections.Load(), Resumed: s.resumed.Load()}
 }
 
-// Size is the file's, in bytes: 1 at least.
+// Size returns the file's size in bytes; at least 1.
 func (o *Object) Size() uint64 { return o.version.size }
 
-// ETag is the file's, as the server writes it; "" where it gives none.
+// ETag returns the file's ETag as the server writes it; "" if there is none.
 func (o *Object) ETag() string { return o.version.etag }
 
-// URL is where the file is, behind redirects.
+// URL returns the file's URL after redirects.
 func (o *Object) URL() string { return o.url.String() }
 
-// Open asks a server for the first byte of a file, follows redirects, and binds the pool. A server that
-// answers 408, 429 or 5xx is asked again for Config.Retry. Errors:
-// EINVAL (the URL, or the Config), EOPNOTSUPP (https, a server that serves no ranges, or codes what
-// it sends), ENODATA (an empty file), *StatusError, ErrProtocol, those of Device.Dial and
-// Device.BindRX.
+// Open asks a server for the first byte of a file, follows redirects, and binds the pool. If the
+// server answers 408, 429 or 5xx, Open asks again for Config.Retry. Errors: EINVAL (the URL, or the
+// Config), EOPNOTSUPP (https, a server that serves no ranges or codes its bodies), ENODATA (an
+// empty file), *StatusError, ErrProtocol, and the errors of Device.Dial and Device.BindRX.
 func Open(ctx context.Context, from string, c Config) (_ *Object, err error) {
 	u, err := url.Parse(from)
 	if err != nil {
@@ -154,7 +153,7 @@ func Open(ctx context.Context, from string, c Config) (_ *Object, err error) {
 	return o, nil
 }
 
-// checkURL says what is wrong with where a file is.
+// checkURL returns an error if the loader cannot read from u.
 func checkURL(u *url.URL) error {
 	switch {
 	case u.Scheme == "https":
@@ -169,7 +168,7 @@ func checkURL(u *url.URL) error {
 	return nil
 }
 
-// nameOf is a URL for people. Its query may be a secret, as its user.
+// nameOf returns a URL for messages. It hides the query and the user, which may be secret.
 func nameOf(u *url.URL) string {
 	x := url.URL{Scheme: u.Scheme, Host: u.Host, Path: u.Path, RawPath: u.RawPath}
 	if u.RawQuery != "" {
@@ -178,7 +177,7 @@ func nameOf(u *url.URL) string {
 	return x.String()
 }
 
-// inner is what a *url.Error says beside the URL.
+// inner returns the error inside a *url.Error, without the URL.
 func inner(err error) error {
 	if e := (*url.Error)(nil); errors.As(err, &e) {
 		return e.Err
@@ -201,7 +200,7 @@ func (o *Object) probe(ctx context.Context) error {
 		return err
 	}
 	o.version = v
-	h := resp.Request.Header.Clone() // without what must not go to another host
+	h := resp.Request.Header.Clone() // net/http removed secret headers if a redirect led to another host
 	h.Del("Range")
 	u := *o.url
 	u.Fragment, u.RawFragment = "", ""
@@ -224,8 +223,8 @@ func (a *asking) ranged(b []byte, off, n uint64) []byte {
 	return append(b, "\r\n\r\n"...)
 }
 
-// get reads bytes of the file to host memory, and asks again where the server answers that it cannot
-// now.
+// get reads bytes of the file to host memory, and asks again if the server answers that it cannot
+// serve now.
 func (o *Object) get(ctx context.Context, p []byte, off uint64) (*http.Response, version, error) {
 	var tried retries
 	for {
@@ -239,7 +238,7 @@ func (o *Object) get(ctx context.Context, p []byte, off uint64) (*http.Response,
 	}
 }
 
-// getOnce asks for bytes of the file. Its error is broken where it may be asked again.
+// getOnce asks for bytes of the file once. The error is broken if the request may be repeated.
 func (o *Object) getOnce(ctx context.Context, p []byte, off uint64) (*http.Response, version, error) {
 	var from net.Addr
 	ask, conditional := o.asking()
@@ -266,10 +265,11 @@ func (o *Object) getOnce(ctx context.Context, p []byte, off uint64) (*http.Respo
 	return resp, v, err
 }
 
-// answer checks a response: it is what was asked for, and of the version that was there first. A 412 to a conditional
-// request is broken, and asked again without conditions: a server whose ETag is weak answers so for the same file, as
-// If-Match compares strong ETags alone (RFC 9110, section 13.1.1). The response to a request without conditions has to
-// have something to compare.
+// answer checks that a response is what was asked for, and of the first response's version. If the
+// server answers 412 to a conditional request, the error is broken, and the request is repeated
+// without conditions: a server whose ETag is weak answers 412 for the same file, because If-Match
+// compares strong ETags alone (RFC 9110, section 13.1.1). A response to a request without
+// conditions must have a validator to compare.
 func (o *Object) answer(resp *http.Response, from net.Addr, conditional bool, off, n uint64) (version, error) {
 	first := o.version.size == 0
 	if resp.StatusCode == http.StatusPreconditionFailed && !first {
@@ -310,7 +310,8 @@ func (o *Object) answer(resp *http.Response, from net.Addr, conditional bool, of
 	return v, o.learn(v)
 }
 
-// learn compares a later response with the first one that had a validator, where that of Open had none.
+// learn compares a later response with the first one that had a validator, if Open's response had
+// none.
 func (o *Object) learn(v version) error {
 	if o.version.validators() || !v.validators() {
 		return nil
@@ -324,8 +325,8 @@ func (o *Object) learn(v version) error {
 }
 
 // ReadHost reads len(p) bytes of the file from off on to host memory, over an ordinary connection:
-// what a CPU has to see, as a header. Errors: EINVAL (beyond the file), ErrChanged, those of Open. A
-// connection that breaks is not made again.
+// data that a CPU has to see, like a header. Errors: EINVAL (beyond the file), ErrChanged, and
+// Open's. A connection that breaks is not replaced.
 func (o *Object) ReadHost(ctx context.Context, p []byte, off uint64) error {
 	if n := uint64(len(p)); off > o.Size() || n > o.Size()-off {
 		return fmt.Errorf("%s: bytes [%d, +%d) of %d: %w", o.name, off, n, o.Size(), syscall.EINVAL)
@@ -339,7 +340,7 @@ func (o *Object) ReadHost(ctx context.Context, p []byte, off uint64) error {
 	return nil
 }
 
-// dial connects to a host, by its name or address.
+// dial connects to a host, given by its name or address.
 func (o *Object) dial(ctx context.Context, to string) (devmem.Conn, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, o.c.Timeout,
 		fmt.Errorf("no connection within %v: %w", o.c.Timeout, syscall.ETIMEDOUT))
@@ -375,7 +376,7 @@ func (o *Object) dial(ctx context.Context, to string) (devmem.Conn, error) {
 	return nil, errors.Join(errs...)
 }
 
-// resolve finds the addresses that there is a way to from Local.
+// resolve returns the host's addresses of Local's family.
 func (o *Object) resolve(ctx context.Context, host string) (list []netip.Addr, err error) {
 	all, err := o.c.Resolve(ctx, host)
 	if err != nil {
@@ -395,7 +396,7 @@ func (o *Object) resolve(ctx context.Context, host string) (list []netip.Addr, e
 	return list, nil
 }
 
-// address is the server's, for dial.
+// address returns the server's host and port, for dial.
 func (o *Object) address() string {
 	port := o.url.Port()
 	if port == "" {
@@ -404,7 +405,7 @@ func (o *Object) address() string {
 	return net.JoinHostPort(o.url.Hostname(), port)
 }
 
-// begin has a Fetch under way: until end, which frees its place.
+// begin registers a Fetch in progress, until end is called.
 func (o *Object) begin(ctx context.Context) (_ context.Context, cancel context.CancelCauseFunc, end func(), err error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -426,8 +427,8 @@ func (o *Object) begin(ctx context.Context) (_ context.Context, cancel context.C
 	}, nil
 }
 
-// Close ends what is under way, the connections and the binding, idempotent; not from a callback of
-// Fetch. Buffers stay the caller's.
+// Close ends the Fetch in progress, closes the connections and the binding. It is idempotent and
+// must not be called from a callback of Fetch. Buffers stay the caller's.
 func (o *Object) Close() error {
 	o.once.Do(func() {
 		o.mu.Lock()

@@ -20,7 +20,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// refused fails the test unless Open fails, and leaves nothing.
+// refused fails the test unless Open fails, and leaves no resources.
 func (w *world) refused(url string, want error, says ...string) {
 	w.t.Helper()
 	o, err := Open(w.t.Context(), url, w.conf)
@@ -171,12 +171,12 @@ func TestRedirectsAreFollowed(t *testing.T) {
 		asked.Add(1)
 		n := 0
 		_, _ = fmt.Sscan(r.URL.Path[1:], &n)
-		// Another host: the same address by another name.
+		// The same address by another name counts as another host.
 		http.Redirect(rw, r, strings.Replace(there.URL, "127.0.0.1", "there.example", 1)+"/file?key=1", n)
 	})
 	w.conf.Header = http.Header{"Authorization": {"Bearer hush"}, "X-Mine": {"mine"}}
 	w.conf.Resolve = func(_ context.Context, host string) ([]netip.Addr, error) {
-		if host != "127.0.0.1" && host != "there.example" { // an address is asked for as a name is
+		if host != "127.0.0.1" && host != "there.example" { // Resolve also gets addresses
 			t.Errorf("host %s", host)
 		}
 		return []netip.Addr{netip.MustParseAddr("::ffff:127.0.0.1")}, nil
@@ -262,7 +262,7 @@ func TestAddressesThatCannotBeReached(t *testing.T) {
 	w.refused(url, syscall.EADDRNOTAVAIL, "127.0.0.1")
 	w.refused("http://[::1]:"+port, syscall.EADDRNOTAVAIL)
 	give = []netip.Addr{netip.MustParseAddr("::1"), netip.MustParseAddr("127.0.0.9"), netip.MustParseAddr("127.0.0.1")}
-	w.whole(w.open(url), file, 0) // the second one refuses, the third one is there
+	w.whole(w.open(url), file, 0) // the second one refuses, the third one accepts
 }
 
 func TestOpenEndsWithItsContext(t *testing.T) {

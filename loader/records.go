@@ -12,59 +12,59 @@ import (
 	"vnic.dev/vnic/devmem"
 )
 
-// maxDepth bounds what a RecordsConfig costs.
+// maxDepth bounds the memory of Records.
 const maxDepth = 1 << 16
 
-// RecordsConfig says how a file of records is read.
+// RecordsConfig configures how a file of records is read.
 type RecordsConfig struct {
-	Buffer devmem.Buffer // in which Depth batches have room from Off on, one behind the other (ENOSPC)
+	Buffer devmem.Buffer // must have room for Depth batches from Off on, one after the other (ENOSPC)
 	Off    uint64
 
 	Skip       uint64 // bytes of the file before the first record
-	RecordSize uint64 // in bytes; the file holds whole ones (EINVAL)
-	Batch      uint64 // records in a batch; the last one has what is left
-	Depth      int    // batches under way, there and not taken, or in use: 1 fetches one only when the last is released
+	RecordSize uint64 // in bytes; a file with a part of a record is EINVAL
+	Batch      uint64 // records in a batch; the last batch has the rest
+	Depth      int    // batches in memory: being fetched, ready, or held by the consumer
 }
 
-// Records is a file of records of one size, which one consumer takes batch by batch, in the order
-// of the file, while those that follow are fetched.
+// Records is a file of records of one size. One consumer takes it batch by batch, in the order of
+// the file, while the next batches are fetched.
 type Records struct {
 	o      *Object
 	c      RecordsConfig
-	size   uint64 // of the file, but for Skip
+	size   uint64 // of the file, without Skip
 	each   uint64 // bytes of a batch
 	count  uint64 // batches
 	cancel context.CancelCauseFunc
-	free   chan struct{}   // one for each place that the next batch may have
-	ready  []chan struct{} // by place: its batch is there
-	ended  chan struct{}   // the fetch
-	err    error           // of it, behind ended
+	free   chan struct{}   // one element for each slot of Buffer that is free
+	ready  []chan struct{} // by slot: its batch is complete
+	ended  chan struct{}   // closed when the fetch has ended
+	err    error           // the fetch's; valid after ended
 
-	next, held uint64 // the consumer's
+	next, held uint64 // used by the consumer alone
 
 	now   func() time.Time
-	asked time.Time // when Next returned; zero: not yet
+	asked time.Time // when Next returned last; zero: never
 	stats RecordsStats
 }
 
-// Batch is a batch that is in its place.
+// Batch is a complete batch in memory.
 type Batch struct {
 	Index   uint64 // from 0
-	First   uint64 // its first record
+	First   uint64 // the number of its first record in the file
 	Records uint64
-	Off     uint64 // where it is in RecordsConfig.Buffer
+	Off     uint64 // in RecordsConfig.Buffer
 	Len     uint64 // in bytes
 }
 
-// RecordsStats says what the consumer got, and how its time went.
+// RecordsStats counts what the consumer received, and measures its time.
 type RecordsStats struct {
 	Batches, Records, Bytes uint64
 	Waited                  time.Duration // in Next
-	First                   time.Duration // of Waited: for the first batch
+	First                   time.Duration // the part of Waited before the first batch
 	Busy                    time.Duration // between calls of Next
 }
 
-// Share is the share of the consumer's time that it waited for data, from 0 to 1.
+// Share returns the share of its time that the consumer waited for data, from 0 to 1.
 func (s *RecordsStats) Share() float64 {
 	if s.Waited+s.Busy == 0 {
 		return 0
@@ -72,7 +72,7 @@ func (s *RecordsStats) Share() float64 {
 	return float64(s.Waited) / float64(s.Waited+s.Busy)
 }
 
-// check says what is wrong, and how long a batch is.
+// check checks c for a file of file bytes, and returns the length of a batch.
 func (c *RecordsConfig) check(file uint64) (each uint64, err error) {
 	over, each := bits.Mul64(c.RecordSize, c.Batch)
 	switch {
@@ -92,7 +92,7 @@ func (c *RecordsConfig) check(file uint64) (each uint64, err error) {
 	return each, nil
 }
 
-// Records begins to fetch a file of records, until ctx ends or Close. Errors: EINVAL, ENOSPC.
+// Records starts to fetch a file of records, until ctx ends or Close. Errors: EINVAL, ENOSPC.
 func (o *Object) Records(ctx context.Context, c RecordsConfig) (*Records, error) {
 	each, err := c.check(o.Size())
 	if err != nil {
@@ -109,21 +109,21 @@ func (o *Object) Records(ctx context.Context, c RecordsConfig) (*Records, error)
 	go func() {
 		defer close(r.ended)
 		r.err = o.Fetch(ctx, c.Buffer, r.feed(), func(p Piece) error {
-			r.ready[(p.Mem-c.Off)/each] <- struct{}{} // there is room: nobody has asked for its next batch
+			r.ready[(p.Mem-c.Off)/each] <- struct{}{} // never blocks: feed asks for a slot's next batch after Release
 			return nil
 		})
 	}()
 	return r, nil
 }
 
-// batch is the i-th one.
+// batch returns the i-th batch.
 func (r *Records) batch(i uint64) Batch {
 	n := min(r.each, r.size-i*r.each)
 	return Batch{Index: i, First: i * r.c.Batch, Records: n / r.c.RecordSize, Len: n,
 		Off: r.c.Off + i%uint64(r.c.Depth)*r.each}
 }
 
-// feed gives batches as places become free.
+// feed returns a next function that gives a batch when a slot is free.
 func (r *Records) feed() func(ctx context.Context) (Piece, bool) {
 	i := uint64(0)
 	return func(ctx context.Context) (Piece, bool) {
@@ -141,9 +141,9 @@ func (r *Records) feed() func(ctx context.Context) (Piece, bool) {
 	}
 }
 
-// Next gives the next batch when it is there; the consumer owns its memory until Release. One
-// goroutine calls Next, Release and Stats. Errors: io.EOF (there are no more), ENOBUFS (the
-// consumer holds all places), the context's cause, Fetch's.
+// Next returns the next batch when it is complete; the consumer owns its memory until Release. One
+// goroutine calls Next, Release and Stats. Errors: io.EOF (no more batches), ENOBUFS (the consumer
+// holds Depth batches), the context's cause, and Fetch's.
 func (r *Records) Next(ctx context.Context) (b Batch, err error) {
 	begin := r.now()
 	if !r.asked.IsZero() {
@@ -178,7 +178,7 @@ func (r *Records) Next(ctx context.Context) (b Batch, err error) {
 			select {
 			case <-ready:
 			default:
-				return b, r.err // not nil, as a batch has not come
+				return b, r.err // not nil: a batch is missing
 			}
 		case <-ctx.Done():
 			return b, context.Cause(ctx)
@@ -190,8 +190,7 @@ func (r *Records) Next(ctx context.Context) (b Batch, err error) {
 	return b, nil
 }
 
-// Release gives back the place of the oldest batch that Next gave and that was not released.
-// EINVAL: there is none.
+// Release frees the slot of the oldest batch that the consumer holds. EINVAL: it holds none.
 func (r *Records) Release() error {
 	if r.held == 0 {
 		return fmt.Errorf("release: no batch is held: %w", syscall.EINVAL)
@@ -201,14 +200,14 @@ func (r *Records) Release() error {
 	return nil
 }
 
-// Stats is a snapshot.
+// Stats returns a snapshot.
 func (r *Records) Stats() RecordsStats { return r.stats }
 
-// errLeft is the cause of a fetch's end that is nobody's fault.
+// errLeft is the cause with which Close ends a fetch.
 var errLeft = errors.New("the records were closed")
 
-// Close ends the fetch, and returns when it touches no memory any more; the Object can be used for
-// another. Idempotent.
+// Close ends the fetch, and returns when the fetch no longer writes to memory; then the Object can
+// be used for another. It is idempotent.
 func (r *Records) Close() error {
 	r.cancel(errLeft)
 	<-r.ended

@@ -24,7 +24,7 @@ func TestRecordsComeInOrder(t *testing.T) {
 		{1000, 100, 64, 4, 0, 1},
 		{1000, 100, 64, 4, 12, 3},
 		{333, 4099, 7, 5, 1, 5},
-		{10, 1000, 100, 3, 0, 1}, // less than a batch
+		{10, 1000, 100, 3, 0, 1}, // all records in less than a batch
 	} {
 		t.Run(fmt.Sprintf("%+v", c), func(t *testing.T) {
 			w.poison()
@@ -32,11 +32,11 @@ func TestRecordsComeInOrder(t *testing.T) {
 			s := serve(t, content(file))
 			o := testkit.Must(Open(t.Context(), s.URL, w.conf))(t)
 			defer func() { testkit.OK(t, o.Close()) }()
-			const at = 4097
-			r := testkit.Must(o.Records(t.Context(), RecordsConfig{Buffer: w.dst, Off: at, Skip: uint64(c.skip),
+			const off = 4097
+			r := testkit.Must(o.Records(t.Context(), RecordsConfig{Buffer: w.dst, Off: off, Skip: uint64(c.skip),
 				RecordSize: uint64(c.size), Batch: uint64(c.batch), Depth: c.depth}))(t)
 			want, held := file[c.skip:], []Batch(nil)
-			release := func() { // the bytes are there as long as they are held
+			release := func() { // checks the bytes just before Release
 				b := held[0]
 				held = held[1:]
 				first := c.skip + int(b.First)*c.size
@@ -65,7 +65,7 @@ func TestRecordsComeInOrder(t *testing.T) {
 				release()
 			}
 			testkit.Equal(t, "bytes that did not come", len(want), 0)
-			w.only(at, c.batch*c.size*c.depth)
+			w.only(off, c.batch*c.size*c.depth)
 			testkit.ErrorIs(t, r.Release(), syscall.EINVAL)
 			st := r.Stats()
 			if st.Batches != n || st.Records != uint64(c.records) || st.Bytes != uint64(c.records*c.size) ||
@@ -78,7 +78,8 @@ func TestRecordsComeInOrder(t *testing.T) {
 	}
 }
 
-// A connection that waits for a place must have told of the batch before: the consumer waits for that.
+// A connection must report its batch before it waits for a slot, because the consumer waits for the
+// batch.
 func TestBatchesAreToldOfBeforeAConnectionWaits(t *testing.T) {
 	w := newWorldOf(t, 64<<10)
 	w.conf.Connections = 2
@@ -90,7 +91,7 @@ func TestBatchesAreToldOfBeforeAConnectionWaits(t *testing.T) {
 		if i%4 < 3 {
 			continue
 		}
-		for range 4 { // several places at once, that connections contend for
+		for range 4 { // free several slots at once, so that connections compete
 			testkit.OK(t, r.Release())
 		}
 	}
@@ -120,7 +121,7 @@ func TestRecordsAreFetchedAhead(t *testing.T) {
 	testkit.OK(t, r.Release())
 	b := testkit.Must(r.Next(t.Context()))(t)
 	testkit.Equal(t, "place", b.Off, 0)
-	testkit.OK(t, r.Close()) // in the middle
+	testkit.OK(t, r.Close()) // during the fetch
 	_, err = r.Next(t.Context())
 	testkit.ErrorIs(t, err, syscall.ENOBUFS)
 	testkit.OK(t, r.Release())
@@ -135,7 +136,7 @@ func TestShareOfTimeThatTheConsumerWaits(t *testing.T) {
 	o := w.open(serve(t, content(random(3000, 42))).URL)
 	r := testkit.Must(o.Records(t.Context(), RecordsConfig{Buffer: w.dst, RecordSize: 1000, Batch: 1, Depth: 1}))(t)
 	now := time.Unix(0, 0)
-	step := time.Second // of the clock, each time that it is looked at
+	step := time.Second // the clock advances by step with each reading
 	r.now = func() time.Time {
 		now = now.Add(step)
 		return now
@@ -158,7 +159,7 @@ func TestShareOfTimeThatTheConsumerWaits(t *testing.T) {
 func TestRecordsThatDoNotCome(t *testing.T) {
 	w := newWorld(t)
 	file := random(10_000, 43)
-	var state atomic.Int64 // 0: good; 1: says nothing; 2: gone
+	var state atomic.Int64 // 0: serves; 1: does not answer; 2: file is gone
 	h := content(file)
 	o := w.open(serve(t, func(rw http.ResponseWriter, r *http.Request) {
 		switch state.Load() {

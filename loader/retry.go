@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// StatusError is a response that is none of what was asked for, as 404 or 503.
+// StatusError is a response with another status than the request needs, for example 404 or 503.
 type StatusError struct {
 	Code   int
 	Status string // the server's words: "404 Not Found"
@@ -19,8 +19,9 @@ type StatusError struct {
 
 func (e *StatusError) Error() string { return "the server answers " + strconv.Quote(e.Status) }
 
-// transient reports whether the same request may have another answer later (RFC 9110, sections 15.5.9
-// and 15.6; RFC 6585, section 4). A code above 599 is taken for 500 (RFC 9110, section 15).
+// transient reports whether the server may answer the same request differently later (RFC 9110,
+// sections 15.5.9 and 15.6; RFC 6585, section 4). A code above 599 counts as 500 (RFC 9110, section
+// 15).
 func (e *StatusError) transient() bool {
 	switch e.Code {
 	case http.StatusRequestTimeout, http.StatusTooManyRequests:
@@ -31,8 +32,8 @@ func (e *StatusError) transient() bool {
 	return e.Code >= 500
 }
 
-// wait is how long the server asks to wait: Retry-After, in seconds or as a date (RFC 9110, section
-// 10.2.3), which the server's own clock is compared with where it gives that. 0: it does not ask.
+// wait returns the server's Retry-After, which is in seconds or a date (RFC 9110, section 10.2.3).
+// A date is compared with the response's Date if there is one, or else with now. 0: no Retry-After.
 func (e *StatusError) wait(now time.Time) time.Duration {
 	if until, err := http.ParseTime(e.retryAfter); err == nil {
 		if date, err := http.ParseTime(e.date); err == nil {
@@ -40,11 +41,11 @@ func (e *StatusError) wait(now time.Time) time.Duration {
 		}
 		return max(0, until.Sub(now))
 	}
-	seconds, _ := strconv.ParseUint(e.retryAfter, 10, 32) // the largest where there are more
+	seconds, _ := strconv.ParseUint(e.retryAfter, 10, 32) // the largest uint32 if it is too large
 	return time.Duration(seconds) * time.Second
 }
 
-// Bounds of the pause before it is tried again where the attempt before brought nothing.
+// Bounds of the pause between attempts without progress.
 const (
 	pauseFirst = 10 * time.Millisecond
 	pauseLast  = time.Second
@@ -52,12 +53,12 @@ const (
 
 // retries counts attempts without progress.
 type retries struct {
-	since time.Time // when the first of them failed; zero: there is none
+	since time.Time // when the first of them failed; zero: none failed
 	n     int
 }
 
-// pause waits until the next attempt, where one has failed because of why; or says why there is to be
-// none.
+// pause waits until the next attempt, after one has failed with why, or returns the error that ends
+// the attempts.
 func (r *retries) pause(ctx context.Context, c *Config, why error) error {
 	now := c.now()
 	if r.since.IsZero() {

@@ -16,7 +16,8 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// unwilling serves a file; while answer gives something for the n-th request, from 1, that is sent instead.
+// unwilling serves a file. If answer returns a text for the n-th request, from 1, the server sends
+// the text instead.
 func unwilling(t *testing.T, file []byte, answer func(n int64) string) (url string, asked *atomic.Int64) {
 	t.Helper()
 	asked = new(atomic.Int64)
@@ -33,13 +34,13 @@ func unwilling(t *testing.T, file []byte, answer func(n int64) string) (url stri
 		}
 		_, _ = c.Write([]byte("HTTP/1.1 " + a + "\r\n\r\n"))
 		_ = c.(*net.TCPConn).CloseWrite()
-		_, _ = bufio.NewReader(c).Peek(1) // until the client has gone
+		_, _ = bufio.NewReader(c).Peek(1) // wait until the client has closed
 		_ = c.Close()
 	})
 	return s.URL, asked
 }
 
-// times is an answer to the first n requests from the one numbered from on.
+// times returns an answer for n requests, starting with request number from.
 func times(from, n int64, answer string) func(int64) string {
 	return func(i int64) string {
 		if i >= from && i < from+n {
@@ -51,7 +52,7 @@ func times(from, n int64, answer string) func(int64) string {
 
 const noBody = "\r\nContent-Length: 0"
 
-// Invariant: loader: a server that answers that it cannot serve now is asked again, in the middle of a load and before.
+// Invariant: loader: if a server answers that it cannot serve now, Open and Fetch ask it again.
 func TestAnswersThatMayChangeAreWaitedOut(t *testing.T) {
 	file := random(400_000, 60)
 	for name, answer := range map[string]string{
@@ -68,7 +69,7 @@ func TestAnswersThatMayChangeAreWaitedOut(t *testing.T) {
 		"a code that is none":   "799 x" + noBody, // RFC 9110, section 15: as 5xx
 	} {
 		for _, connections := range []int{1, 2} {
-			for _, from := range []int64{1, 2, 5} { // at Open, then at the first piece, then among others
+			for _, from := range []int64{1, 2, 5} { // during Open, at the first piece, and between pieces
 				t.Run(fmt.Sprintf("%s/%d from %d", name, connections, from), func(t *testing.T) {
 					w := newWorldOf(t, 512<<10)
 					c := w.clock()
@@ -85,7 +86,8 @@ func TestAnswersThatMayChangeAreWaitedOut(t *testing.T) {
 	}
 }
 
-// A server that gives up an idle connection may say so, behind a response or in the place of the next one.
+// A server that closes an idle connection may send a 408 after a response or in place of the next
+// one.
 func TestTimeoutOfAKeptConnection(t *testing.T) {
 	w := newWorldOf(t, 64<<10)
 	c := w.clock()
@@ -135,7 +137,8 @@ func TestAnswersThatDoNotChangeAreErrors(t *testing.T) {
 	}
 }
 
-// Invariant: loader: what a server can make a load wait without a byte more is Config.Retry and a second.
+// Invariant: loader: a server can delay a load without another byte by at most Config.Retry and a
+// second.
 func TestWaitsAreBounded(t *testing.T) {
 	file := random(1000, 63)
 	for _, retryAfter := range []string{"", "Retry-After: 0", "Retry-After: 7", "Retry-After: soon"} {
@@ -168,7 +171,8 @@ func TestWaitsAreBounded(t *testing.T) {
 	}
 }
 
-// The bound is of time without progress: a server that serves some of a load at a time is waited for as often.
+// Retry bounds the time without progress: if a server serves a part of a load at a time, each wait
+// starts anew.
 func TestProgressBeginsTheWaitAnew(t *testing.T) {
 	w := newWorld(t)
 	c := w.clock()
@@ -187,7 +191,7 @@ func TestProgressBeginsTheWaitAnew(t *testing.T) {
 }
 
 func TestRetryAfter(t *testing.T) {
-	const date = "Date: Thu, 02 Jan 2020 03:04:05 GMT"   // which is the clock's
+	const date = "Date: Thu, 02 Jan 2020 03:04:05 GMT"   // the same as the clock
 	for headers, want := range map[string]time.Duration{ // -1: an error
 		"":                                     pauseFirst,
 		"Retry-After: 12":                      12 * time.Second,

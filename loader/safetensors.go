@@ -15,17 +15,17 @@ import (
 	"vnic.dev/vnic/devmem"
 )
 
-// MaxHeader is how long the header of a safetensors file may be, in bytes: as long as the format's
-// reference takes it (huggingface/safetensors, safetensors/src/tensor.rs, MAX_HEADER_SIZE).
+// MaxHeader is the most bytes that the header of a safetensors file may have: the limit of the
+// format's reference (huggingface/safetensors, safetensors/src/tensor.rs, MAX_HEADER_SIZE).
 const MaxHeader = 100_000_000
 
-// minEntry is how long a tensor's entry in a header is, at least.
+// minEntry is the length of the shortest entry of a tensor in a header.
 const minEntry = len(`"":{"dtype":"U8","shape":[],"data_offsets":[0,0]},`)
 
-// ErrFormat is a file that is no safetensors file, or a broken one.
+// ErrFormat means that a file is not a valid safetensors file.
 var ErrFormat = errors.New("no safetensors file")
 
-// dtypes are the types of elements, by bits: those of the format's reference implementation
+// dtypes maps the types of elements to their bits, as the format's reference implementation does
 // (huggingface/safetensors, safetensors/src/tensor.rs, Dtype).
 var dtypes = map[string]uint64{
 	"F4": 4, "F6_E2M3": 6, "F6_E3M2": 6,
@@ -36,29 +36,29 @@ var dtypes = map[string]uint64{
 	"I64": 64, "U64": 64, "F64": 64, "C64": 64,
 }
 
-// Tensor is one of a file.
+// Tensor is one tensor of a file.
 type Tensor struct {
 	Name  string
-	DType string // the format's word, as "BF16"
+	DType string // in the format's notation, for example "BF16"
 	Shape []uint64
-	Begin uint64 // in the data, which follows the header
+	Begin uint64 // offset in the data, which follows the header
 	Len   uint64 // in bytes
 }
 
 // Safetensors is a file of tensors (https://github.com/huggingface/safetensors, "Format"): 8 bytes
-// that say how long the header is, little endian; the header, JSON; the tensors, one behind the
+// with the length of the header, little endian; the header, in JSON; the tensors, one after the
 // other.
 type Safetensors struct {
-	Tensors  []Tensor // as their data lies
+	Tensors  []Tensor // in the order of their data
 	Metadata map[string]string
-	Data     uint64 // where the data begins in the file, in bytes
-	Size     uint64 // how long it is
+	Data     uint64 // offset of the data in the file, in bytes
+	Size     uint64 // length of the data
 
 	o *Object
 }
 
 // Safetensors reads the header of a file, over an ordinary connection (ReadHost). Errors:
-// ErrFormat, those of ReadHost.
+// ErrFormat, and ReadHost's.
 func (o *Object) Safetensors(ctx context.Context) (*Safetensors, error) {
 	var length [8]byte
 	if o.Size() < uint64(len(length)) {
@@ -86,8 +86,8 @@ func (o *Object) Safetensors(ctx context.Context) (*Safetensors, error) {
 	return s, nil
 }
 
-// Load brings the data of all tensors to a buffer, as it lies in the file: tensor t to off +
-// t.Begin. Errors: those of Fetch.
+// Load brings the data of all tensors to a buffer, in the layout of the file: tensor t to off +
+// t.Begin. Errors: Fetch's.
 func (s *Safetensors) Load(ctx context.Context, dst devmem.Buffer, off uint64) error {
 	if s.Size == 0 {
 		return nil
@@ -95,9 +95,10 @@ func (s *Safetensors) Load(ctx context.Context, dst devmem.Buffer, off uint64) e
 	return s.o.Fetch(ctx, dst, Pieces(Piece{Off: s.Data, Len: s.Size, Mem: off}), func(Piece) error { return nil })
 }
 
-// ParseSafetensors parses a header, without its length, that size bytes of data follow. It checks
-// what the format's reference does: names are there once, elements and shape make the length, and
-// the tensors fill the data without holes and in no place twice. Errors: ErrFormat.
+// ParseSafetensors parses a header, without the 8 bytes of its length. size is the length of the
+// data. It checks what the format's reference checks: each name occurs once, elements and shape
+// give the length, and the tensors cover the data without gaps and without overlap. Errors:
+// ErrFormat.
 func ParseSafetensors(header []byte, size uint64) (*Safetensors, error) {
 	s := &Safetensors{Size: size}
 	if err := s.parse(header); err != nil {
@@ -106,20 +107,20 @@ func ParseSafetensors(header []byte, size uint64) (*Safetensors, error) {
 	slices.SortFunc(s.Tensors, func(a, b Tensor) int {
 		return cmp.Or(cmp.Compare(a.Begin, b.Begin), cmp.Compare(a.Len, b.Len), cmp.Compare(a.Name, b.Name))
 	})
-	at := uint64(0)
+	end := uint64(0)
 	for _, t := range s.Tensors {
-		if t.Begin != at {
+		if t.Begin != end {
 			return nil, fmt.Errorf("%w: tensor %q begins at %d, and the one before ends at %d", ErrFormat, short(t.Name),
-				t.Begin, at)
+				t.Begin, end)
 		}
-		if t.Len > size-at {
+		if t.Len > size-end {
 			return nil, fmt.Errorf("%w: tensor %q has bytes [%d, +%d), of %d", ErrFormat, short(t.Name),
 				t.Begin, t.Len, size)
 		}
-		at += t.Len
+		end += t.Len
 	}
-	if at != size {
-		return nil, fmt.Errorf("%w: the tensors have %d bytes, and there are %d", ErrFormat, at, size)
+	if end != size {
+		return nil, fmt.Errorf("%w: the tensors have %d bytes, and there are %d", ErrFormat, end, size)
 	}
 	return s, nil
 }
@@ -132,7 +133,7 @@ func (s *Safetensors) parse(header []byte) error {
 		return errors.New("the header is not UTF-8")
 	}
 	l := lexer{b: header}
-	// Room for all of them at once, as what grows is there twice.
+	// Allocate once: while a slice grows, the old and the new one exist.
 	n := min(bytes.Count(header, []byte(`"dtype"`)), len(header)/minEntry)
 	s.Tensors = slices.Grow(s.Tensors, n)
 	seen := make(map[string]struct{}, n)
@@ -152,9 +153,9 @@ func (s *Safetensors) parse(header []byte) error {
 		return nil
 	})
 	if err != nil {
-		return fmt.Errorf("header, at byte %d: %w", l.at, err)
+		return fmt.Errorf("header, at byte %d: %w", l.pos, err)
 	}
-	if l.peek(); l.at < len(header) {
+	if l.peek(); l.pos < len(header) {
 		return errors.New("the header goes on behind its }")
 	}
 	return nil
@@ -182,7 +183,7 @@ func (s *Safetensors) parseMetadata(l *lexer) error {
 // parse parses {"dtype": ..., "shape": [...], "data_offsets": [begin, end]}.
 func (t *Tensor) parse(l *lexer) error {
 	var offsets []uint64
-	var dtype, shape, place int // how often they are there
+	var dtype, shape, place int // how often each key occurs
 	err := l.object(func(key string) (err error) {
 		switch key {
 		case "dtype":
@@ -194,7 +195,7 @@ func (t *Tensor) parse(l *lexer) error {
 		case "data_offsets":
 			place++
 			offsets, err = l.integers()
-		default: // as the reference does
+		default: // the reference skips other keys too
 			err = l.skip()
 		}
 		return err
@@ -225,13 +226,13 @@ func (t *Tensor) parse(l *lexer) error {
 	return nil
 }
 
-// maxShort is how much of what a file says an error shows, in runes; of a list, in numbers.
+// maxShort is how many runes of the file's text, or numbers of a list, an error shows.
 const maxShort = 80
 
-// listed writes numbers as JSON does: [1, 2].
+// listed formats numbers as JSON does: [1, 2].
 func listed(v []uint64) string { return strings.ReplaceAll(fmt.Sprint(v), " ", ", ") }
 
-// short is what an error shows of what a file says, which may be long.
+// short returns the start of v, which may be long, for an error message.
 func short[T string | []byte](v T) string {
 	s := []rune(string(v[:min(len(v), maxShort*utf8.UTFMax)]))
 	if len(s) > maxShort {

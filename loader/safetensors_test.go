@@ -17,7 +17,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// tensors is a file with a header and n bytes of data.
+// tensors returns a file with a header and n bytes of data.
 func tensors(header string, n int) []byte {
 	b := binary.LittleEndian.AppendUint64(nil, uint64(len(header)))
 	return append(append(b, header...), random(n, 50)...)
@@ -40,14 +40,14 @@ func TestTensorsLandBehindEachOther(t *testing.T) {
 	}
 	testkit.Equal(t, "metadata", fmt.Sprint(s.Metadata), "map[:x format:pt]")
 	testkit.Equal(t, "data", s.Data, uint64(8+len(header)))
-	const at = 12_345
-	testkit.OK(t, s.Load(t.Context(), w.dst, at))
+	const off = 12_345
+	testkit.OK(t, s.Load(t.Context(), w.dst, off))
 	for _, x := range s.Tensors {
-		if !bytes.Equal(w.mem()[at+x.Begin:at+x.Begin+x.Len], file[s.Data+x.Begin:s.Data+x.Begin+x.Len]) {
+		if !bytes.Equal(w.mem()[off+x.Begin:off+x.Begin+x.Len], file[s.Data+x.Begin:s.Data+x.Begin+x.Len]) {
 			t.Errorf("tensor %s has other bytes", x.Name)
 		}
 	}
-	w.only(at, 200_024)
+	w.only(off, 200_024)
 	st := o.Stats()
 	testkit.Equal(t, "payload", st.Payload, 200_024)
 	testkit.Equal(t, "bytes of the header", st.HeaderBytes, uint64(1+8+len(header)))
@@ -145,7 +145,7 @@ func TestHeadersThatAreRefused(t *testing.T) {
 	}
 }
 
-// C10: what the reference takes (huggingface/safetensors, safetensors/src/tensor.rs).
+// What the reference accepts (huggingface/safetensors, safetensors/src/tensor.rs).
 func TestHeadersThatTheReferenceTakes(t *testing.T) {
 	const a = `"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}`
 	for _, c := range []struct {
@@ -169,7 +169,7 @@ func TestHeadersThatTheReferenceTakes(t *testing.T) {
 	}
 }
 
-// spaces is a file whose header, of n bytes, is {} and spaces.
+// spaces serves a file whose header has n bytes: {} and spaces.
 func spaces(n int) http.HandlerFunc {
 	head := append(binary.LittleEndian.AppendUint64(nil, uint64(n)), "{}"...)
 	return func(rw http.ResponseWriter, r *http.Request) {
@@ -206,7 +206,7 @@ func TestLongestHeader(t *testing.T) {
 	testkit.ErrorSays(t, err, "100000001 bytes", "100000000 at most")
 }
 
-// repeated is an object of size bytes, or some more, that has as many entries.
+// repeated returns a JSON object of at least size bytes, made of entries that contain their index.
 func repeated(size int, entry string) string {
 	b := []byte{'{'}
 	for i := 0; len(b) < size; i++ {
@@ -216,7 +216,8 @@ func repeated(size int, entry string) string {
 	return string(b)
 }
 
-// Invariant: loader: a header of tensors takes at most 8 bytes of memory for each of its bytes, its metadata 16.
+// Invariant: loader: a header of tensors takes at most 8 bytes of memory for each of its bytes, its
+// metadata 16.
 func TestMemoryThatAHeaderTakes(t *testing.T) {
 	zeros := func(n int) string { return strings.Repeat("0,", n) + "0" }
 	for _, size := range []int{1 << 17, 3 << 16} {
@@ -278,7 +279,7 @@ func FuzzSafetensors(f *testing.F) {
 			Shape   []uint64  `json:"shape"`
 			Offsets [2]uint64 `json:"data_offsets"`
 		}
-		again, at := make(map[string]any), uint64(0)
+		again, end := make(map[string]any), uint64(0)
 		for _, x := range s.Tensors {
 			n := uint64(1)
 			for _, d := range x.Shape {
@@ -287,14 +288,14 @@ func FuzzSafetensors(f *testing.F) {
 					t.Fatalf("%+v overflows", x)
 				}
 			}
-			if x.Begin != at || x.Len*8 != n*dtypes[x.DType] {
-				t.Fatalf("%+v, %d bytes are before it", x, at)
+			if x.Begin != end || x.Len*8 != n*dtypes[x.DType] {
+				t.Fatalf("%+v, %d bytes are before it", x, end)
 			}
-			at += x.Len
-			again[x.Name] = info{x.DType, append([]uint64{}, x.Shape...), [2]uint64{x.Begin, at}}
+			end += x.Len
+			again[x.Name] = info{x.DType, append([]uint64{}, x.Shape...), [2]uint64{x.Begin, end}}
 		}
-		if at != size {
-			t.Fatalf("%d bytes of %d", at, size)
+		if end != size {
+			t.Fatalf("%d bytes of %d", end, size)
 		}
 		if s.Metadata != nil {
 			again["__metadata__"] = s.Metadata

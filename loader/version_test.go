@@ -15,7 +15,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// labelled serves a file with the headers that f gives for the n-th request, from 1, and the size that it gives.
+// labelled serves a file. f returns the size, and sets headers, of the n-th response, from 1.
 func labelled(file []byte, f func(n int64, h http.Header) (size string)) http.HandlerFunc {
 	var asked atomic.Int64
 	return func(rw http.ResponseWriter, r *http.Request) {
@@ -29,10 +29,10 @@ func labelled(file []byte, f func(n int64, h http.Header) (size string)) http.Ha
 	}
 }
 
-// A response need not say how long the file is (RFC 9110, section 14.4), but for the first.
+// Only the first response must say how long the file is (RFC 9110, section 14.4).
 func TestSizeIsSaidOnce(t *testing.T) {
 	file := random(300_000, 70)
-	for _, from := range []int64{1, 2, 3} { // the first one that does not say it
+	for _, from := range []int64{1, 2, 3} { // the first response without the size
 		w := newWorld(t)
 		w.conf.RangeSize = 100_000
 		s := serve(t, labelled(file, func(n int64, _ http.Header) string {
@@ -53,7 +53,7 @@ func TestSizeIsSaidOnce(t *testing.T) {
 	}
 }
 
-// What servers of one file say of it, as nodes behind one name do.
+// The validators of several servers of one file, like nodes behind one name.
 func TestValidatorsOfSeveralServers(t *testing.T) {
 	file := random(400_000, 71)
 	const (
@@ -65,7 +65,7 @@ func TestValidatorsOfSeveralServers(t *testing.T) {
 	type headers = map[string]string
 	for name, c := range map[string]struct {
 		first, then, last headers
-		says              []string // of the error; nil: it is one file
+		says              []string // of the error; nil: no error
 	}{
 		"the same":             {headers{etag: `"a"`, date: when}, headers{etag: `"a"`, date: when}, nil, nil},
 		"strong, then weak":    {headers{etag: `"a"`}, headers{etag: `W/"a"`}, nil, nil},
@@ -122,7 +122,8 @@ func TestValidatorsOfSeveralServers(t *testing.T) {
 	}
 }
 
-// A condition is a strong ETag, or else a date in the form that is to be sent (RFC 9110, sections 13.1.1 and 5.6.7).
+// A condition is a strong ETag, or else a date in the form that clients send (RFC 9110, sections
+// 13.1.1 and 5.6.7).
 func TestConditionsOfRequests(t *testing.T) {
 	const date = "Thu, 02 Jan 2020 03:04:05 GMT"
 	for _, c := range []struct{ etag, modified, match, unmodified string }{
@@ -144,14 +145,15 @@ func TestConditionsOfRequests(t *testing.T) {
 	}
 }
 
-// A server that has the file by a weak ETag, or by none, meets no If-Match (RFC 9110, section 13.1.1): it is asked
-// again without, once for all connections, and what it says of the file decides.
+// A server that has the file under a weak ETag, or without one, answers 412 to If-Match (RFC 9110,
+// section 13.1.1). The loader asks again without conditions, once for all connections, and compares
+// the validators of the response.
 func TestConditionThatIsNotMet(t *testing.T) {
 	file := random(400_000, 73)
 	for name, c := range map[string]struct {
 		etag string // of later responses; the first one's is strong
 		date time.Time
-		says string // of the error; "": it is one file
+		says string // of the error; "": no error
 	}{
 		"weak":                     {`W/"v1"`, longAgo, ""},
 		"weak, without a date":     {`W/"v1"`, time.Time{}, ""},
@@ -209,7 +211,7 @@ func TestConditionThatIsNotMet(t *testing.T) {
 	}
 }
 
-// The error of two servers that differ names both, and what each said.
+// The error about two servers that differ names both servers, and the validator of each.
 func TestServersThatDifferAreNamed(t *testing.T) {
 	file := random(100_000, 72)
 	x, y := testkit.Loopback()
@@ -255,10 +257,10 @@ func TestServersThatDifferAreNamed(t *testing.T) {
 			o := w.open(fmt.Sprintf("http://data.example:%d/file", port))
 			_, err := w.fetch(o, Piece{Len: 100_000})
 			testkit.ErrorIs(t, err, ErrChanged)
-			for i, at := range []netip.Addr{x, y} {
-				testkit.ErrorSays(t, err, fmt.Sprintf(c.says[i], netip.AddrPortFrom(at, port)))
+			for i, addr := range []netip.Addr{x, y} {
+				testkit.ErrorSays(t, err, fmt.Sprintf(c.says[i], netip.AddrPortFrom(addr, port)))
 			}
-			if err := o.ReadHost(t.Context(), make([]byte, 1), 5); err != nil { // its connection is still the first's
+			if err := o.ReadHost(t.Context(), make([]byte, 1), 5); err != nil { // uses Open's connection
 				t.Error(err)
 			}
 		})

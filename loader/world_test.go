@@ -29,11 +29,11 @@ const (
 	poison   = 0xa5
 )
 
-// rules counts flow rules of a Device.
+// rules counts the flow rules of a Device.
 type rules struct {
 	devmem.Device
 	n, added atomic.Int64
-	full     atomic.Bool // there is no place for another
+	full     atomic.Bool // AddFlow fails with ENOSPC
 }
 
 func (r *rules) AddFlow(f devmem.Flow) (devmem.FlowID, error) {
@@ -67,7 +67,7 @@ type world struct {
 
 func newWorld(t *testing.T) *world { return newWorldOf(t, dstSize) }
 
-// newWorldOf makes one whose destination has size bytes.
+// newWorldOf makes a world whose destination has size bytes.
 func newWorldOf(t *testing.T, size uint64) *world {
 	t.Helper()
 	testkit.LeavesNothing(t)
@@ -87,14 +87,14 @@ func newWorldOf(t *testing.T, size uint64) *world {
 	return w
 }
 
-// clock is a time that passes when it is waited for, and not else.
+// clock is a clock that only pauses advance.
 type clock struct {
 	mu     sync.Mutex
 	now    time.Time
 	paused []time.Duration
 }
 
-// clock gives Objects that are opened from now on one.
+// clock makes a clock for Objects that are opened later.
 func (w *world) clock() *clock {
 	c := &clock{now: longAgo}
 	w.conf.now = func() time.Time {
@@ -114,7 +114,7 @@ func (w *world) clock() *clock {
 	return c
 }
 
-// pauses are those that were made since the last call.
+// pauses returns the pauses since the last call.
 func (c *clock) pauses() (list []time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -122,12 +122,12 @@ func (c *clock) pauses() (list []time.Duration) {
 	return list
 }
 
-// mem is the destination.
+// mem returns the memory of the destination.
 func (w *world) mem() []byte { return w.gpu.Bytes()[:w.dst.Size()] }
 
 func (w *world) poison() { copy(w.mem(), bytes.Repeat([]byte{poison}, len(w.mem()))) }
 
-// only fails the test unless the destination has poison everywhere but in [off, off+n).
+// only fails the test unless all bytes of the destination outside [off, off+n) are poison.
 func (w *world) only(off, n int) {
 	w.t.Helper()
 	for _, part := range [][]byte{w.mem()[:off], w.mem()[off+n:]} {
@@ -144,7 +144,7 @@ func (w *world) open(url string) *Object {
 	return o
 }
 
-// fetch fetches pieces and counts those that are done.
+// fetch fetches pieces and returns how many are done.
 func (w *world) fetch(o *Object, list ...Piece) (n int, err error) {
 	err = o.Fetch(w.t.Context(), w.dst, Pieces(list...), func(Piece) error {
 		n++
@@ -153,19 +153,20 @@ func (w *world) fetch(o *Object, list ...Piece) (n int, err error) {
 	return n, err
 }
 
-// whole fetches all of a file, and fails the test unless that is there, and nothing else.
-func (w *world) whole(o *Object, file []byte, at int) {
+// whole fetches the whole file to off, and fails the test unless the destination has the file and
+// else only poison.
+func (w *world) whole(o *Object, file []byte, off int) {
 	w.t.Helper()
 	w.poison()
-	n := testkit.Must(w.fetch(o, Piece{Len: uint64(len(file)), Mem: uint64(at)}))(w.t)
+	n := testkit.Must(w.fetch(o, Piece{Len: uint64(len(file)), Mem: uint64(off)}))(w.t)
 	testkit.Equal(w.t, "pieces", n, 1)
-	if !bytes.Equal(w.mem()[at:at+len(file)], file) {
+	if !bytes.Equal(w.mem()[off:off+len(file)], file) {
 		w.t.Error("the file's bytes are not in their place")
 	}
-	w.only(at, len(file))
+	w.only(off, len(file))
 }
 
-// random is a file.
+// random returns n random bytes.
 func random(n int, seed uint64) []byte {
 	b := make([]byte, n)
 	r := rand.NewChaCha8([32]byte{byte(seed)})
@@ -173,7 +174,7 @@ func random(n int, seed uint64) []byte {
 	return b
 }
 
-// serve starts a server, which goes with the test.
+// serve starts a server that is closed at the end of the test.
 func serve(t *testing.T, h http.HandlerFunc) *httptest.Server {
 	t.Helper()
 	s := httptest.NewServer(h)
@@ -191,16 +192,16 @@ func content(file []byte) http.HandlerFunc {
 	}
 }
 
-// ask is a request that a raw server has got.
+// ask is a request that a raw server received.
 type ask struct {
 	conn     int // which connection, from 0
-	nth      int // which request of it, from 0
+	nth      int // which request of the connection, from 0
 	off, n   int
 	r        *http.Request
-	buffered int // bytes behind it that have been read
+	buffered int // bytes after the request that the server has read
 }
 
-// rawServer is a server that answers what it likes.
+// rawServer answers with any bytes.
 type rawServer struct {
 	*net.TCPListener
 	url  string
@@ -208,8 +209,8 @@ type rawServer struct {
 	asks []ask
 }
 
-// raw starts a server. The first byte of the file, which Open asks for, it serves of itself; f
-// answers all else, and returns whether the connection goes on.
+// raw starts a server. It answers requests for the first byte, which Open sends, itself; f answers
+// all others, and returns whether the connection stays open.
 func raw(t *testing.T, file []byte, f func(c *net.TCPConn, in *bufio.Reader, a ask) bool) *rawServer {
 	t.Helper()
 	l := testkit.Must(net.ListenTCP("tcp4", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)}))(t)
@@ -261,20 +262,20 @@ func (s *rawServer) serve(c *net.TCPConn, conn int, file []byte, f func(*net.TCP
 	}
 }
 
-// all is what was asked for.
+// all returns the requests so far.
 func (s *rawServer) all() []ask {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.asks
 }
 
-// head206 is the head of a good response.
+// head206 returns the head of a valid response.
 func head206(off, n, size int, more ...string) []byte {
 	return fmt.Appendf(nil, "HTTP/1.1 206 Partial Content\r\nContent-Length: %d\r\nContent-Range: bytes %d-%d/%d\r\n"+
 		"ETag: \"v1\"\r\n%s\r\n", n, off, off+n-1, size, strings.Join(more, ""))
 }
 
-// good answers as it should.
+// good sends a valid response.
 func good(c *net.TCPConn, file []byte, a ask) bool {
 	_, err := c.Write(append(head206(a.off, a.n, len(file)), file[a.off:a.off+a.n]...))
 	return err == nil

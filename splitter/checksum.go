@@ -5,15 +5,15 @@ import (
 	"math/bits"
 )
 
-// Places of checksum fields in their headers.
+// Offsets of the checksum fields in their headers.
 const (
 	ipv4CsumOff = 10
 	tcpCsumOff  = 16
 	udpCsumOff  = 6
 )
 
-// Sum is the ones' complement sum of b (RFC 1071), folded, not inverted, in network order, with initial added. It is
-// meant for headers.
+// Sum returns the ones' complement sum of b and initial (RFC 1071), folded, not inverted, in
+// network order. It is meant for headers.
 func Sum(b []byte, initial uint16) uint16 {
 	acc := uint64(initial)
 	for len(b) >= 4 {
@@ -44,7 +44,8 @@ func Add(a, b uint16) uint16 {
 	return uint16(s>>16) + uint16(carry)
 }
 
-// SumAt makes a sum over bytes that start at offset off of the whole fit to be added: it swaps its bytes if off is odd.
+// SumAt converts the sum of bytes that start at offset off of the data, so that Add can add it to
+// sums of other parts: it swaps the sum's bytes if off is odd.
 func SumAt(sum uint16, off uint32) uint16 {
 	if off&1 != 0 {
 		return bits.ReverseBytes16(sum)
@@ -52,7 +53,7 @@ func SumAt(sum uint16, off uint32) uint16 {
 	return sum
 }
 
-// addressSum adds up the addresses and the protocol of the pseudo-header.
+// addressSum sums the addresses and the protocol of the pseudo-header.
 func addressSum(h *Headers, hdr []byte) uint16 {
 	ip := hdr[h.L3Off:]
 	if h.IPv6 {
@@ -61,8 +62,9 @@ func addressSum(h *Headers, hdr []byte) uint16 {
 	return Sum(ip[12:20], uint16(h.Proto))
 }
 
-// PseudoSum is the sum of the pseudo-header (RFC 9293, 3.1; RFC 8200, 8.1) of a TCP or UDP frame, for a layer 4 length
-// (its header and payload) of l4len. hdr is the frame's header, all of it, as in each function here that takes both.
+// PseudoSum returns the sum of the pseudo-header (RFC 9293, 3.1; RFC 8200, 8.1) of a TCP or UDP
+// frame whose layer 4 header and payload have l4len bytes. As in each function here with h and hdr,
+// hdr has all headers of the frame.
 func PseudoSum(h *Headers, hdr []byte, l4len uint32) uint16 {
 	return fold(uint64(addressSum(h, hdr)) + uint64(l4len))
 }
@@ -77,13 +79,14 @@ func FixIPv4(h *Headers, hdr []byte) {
 	binary.BigEndian.PutUint16(ip[ipv4CsumOff:], ^Sum(ip, 0))
 }
 
-// VerifyIPv4 says whether the IPv4 header checksum holds. It is true for frames that are not IPv4, and false if hdr is
-// shorter than L4Off.
+// VerifyIPv4 reports whether the IPv4 header checksum is right. It returns true for frames that are
+// not IPv4, and false if hdr is shorter than L4Off.
 func VerifyIPv4(h *Headers, hdr []byte) bool {
 	return h.IPv6 || h.L4Off == 0 || int(h.L4Off) <= len(hdr) && Sum(hdr[h.L3Off:h.L4Off], 0) == 0xffff
 }
 
-// CsumPlace returns the start and offset that CsumPartial must have for a frame of this class; ok for TCP and UDP only.
+// CsumPlace returns the start and offset that CsumPartial must have for a frame of this class; ok
+// is true only for TCP and UDP.
 func CsumPlace(h *Headers) (start, offset uint16, ok bool) {
 	switch h.Class {
 	case TCP:
@@ -94,7 +97,8 @@ func CsumPlace(h *Headers) (start, offset uint16, ok bool) {
 	return 0, 0, false
 }
 
-// FixPartial writes the pseudo-header's sum into the checksum field of a TCP or UDP frame, as CsumPartial wants it.
+// FixPartial writes the pseudo-header's sum into the checksum field of a TCP or UDP frame, as
+// CsumPartial requires.
 func FixPartial(h *Headers, hdr []byte, payloadLen uint32) {
 	if start, offset, ok := CsumPlace(h); ok {
 		l4len := uint32(h.HdrLen-h.L4Off) + payloadLen
@@ -102,7 +106,8 @@ func FixPartial(h *Headers, hdr []byte, payloadLen uint32) {
 	}
 }
 
-// FixL4 writes the full layer 4 checksum of a TCP or UDP frame whose payload of payloadLen bytes adds up to payloadSum.
+// FixL4 writes the full layer 4 checksum of a TCP or UDP frame whose payload has payloadLen bytes
+// and the sum payloadSum.
 func FixL4(h *Headers, hdr []byte, payloadLen uint32, payloadSum uint16) {
 	start, offset, ok := CsumPlace(h)
 	if !ok {
@@ -112,7 +117,8 @@ func FixL4(h *Headers, hdr []byte, payloadLen uint32, payloadSum uint16) {
 	PutCsum(hdr[start+offset:], Sum(hdr[start:h.HdrLen], payloadSum), h.Class == UDP)
 }
 
-// PutCsum inverts a sum and writes it as a checksum; a UDP checksum of 0 would mean that there is none (RFC 768).
+// PutCsum inverts a sum and writes it as a checksum. In UDP a checksum of 0 would mean that there
+// is none (RFC 768), so it is written as 0xffff.
 func PutCsum(field []byte, sum uint16, udp bool) {
 	if sum = ^sum; sum == 0 && udp {
 		sum = 0xffff
@@ -120,8 +126,9 @@ func PutCsum(field []byte, sum uint16, udp bool) {
 	binary.BigEndian.PutUint16(field, sum)
 }
 
-// VerifyL4 checks the layer 4 checksum of a TCP or UDP frame: CsumGood, CsumBad, or CsumNone if there is nothing to
-// check (another class; UDP without a checksum, or shorter than its datagram).
+// VerifyL4 checks the layer 4 checksum of a TCP or UDP frame. It returns CsumGood, CsumBad, or
+// CsumNone if it cannot be checked (another class; UDP without a checksum, or with a length that
+// differs from l4's).
 func VerifyL4(h *Headers, hdr []byte, payloadLen uint32, payloadSum uint16) Csum {
 	l4 := hdr[h.L4Off:h.HdrLen]
 	l4len := uint32(len(l4)) + payloadLen
@@ -140,8 +147,8 @@ func VerifyL4(h *Headers, hdr []byte, payloadLen uint32, payloadSum uint16) Csum
 	return CsumGood
 }
 
-// Complete turns the CsumPartial of a TCP or UDP frame, whose start and offset are CsumPlace's, into a full checksum;
-// the payload adds up to payloadSum.
+// Complete replaces the CsumPartial of a TCP or UDP frame, whose start and offset are as in
+// CsumPlace, by a full checksum; payloadSum is the sum of the payload.
 func (m *Meta) Complete(hdr []byte, payloadSum uint16) {
 	FixL4(&m.Headers, hdr, m.Headers.FrameLen-uint32(m.Headers.HdrLen), payloadSum)
 	m.Csum, m.CsumStart, m.CsumOffset = CsumGood, 0, 0

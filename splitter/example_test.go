@@ -10,14 +10,15 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// The headers of a frame as a guest with TSO gives it: 4000 bytes of payload, in one packet of 4054.
+// The headers of a frame as a guest with TSO sends it: 4000 bytes of payload, in one packet of
+// 4054.
 const superPacket = `
 	0200 0000 0001 0200 0000 0002 0800
 	4500 0fc8 0001 4000 4006 0000 0a00 0001 0a00 0002
 	9c40 1451 0000 03e8 0000 0001 5018 ffff 0000 0000`
 
-// A NIC's work on one packet: it finds where the headers end, chooses a queue, and cuts the packet into
-// segments that fit the wire. The payload stays where it is: its length and its sum are enough.
+// A NIC's work on one packet: find the end of the headers, choose a queue, and cut the packet into
+// segments that fit the wire. The payload is not touched: its length and its sum are enough.
 func Example() {
 	hdr, err := hex.DecodeString(strings.Join(strings.Fields(superPacket), ""))
 	must(err)
@@ -29,7 +30,7 @@ func Example() {
 	n, ok := h.SplitLen(256)
 	fmt.Println("header buffer of 256 bytes:", n, ok)
 
-	// The queue: by a rule, if one matches, else by the hash of the flow.
+	// The queue: by a rule if one matches, otherwise by the hash of the flow.
 	rss, err := splitter.NewRSS(splitter.DefaultKey, []uint16{0, 1, 2, 3})
 	must(err)
 	hash := rss.Hash(&h.Flow)
@@ -41,7 +42,8 @@ func Example() {
 	queue, ok := rules.Lookup(&h.Flow)
 	fmt.Printf("rule for port 5201 of %v: queue %d, %v\n", netip.AddrFrom4([4]byte(h.Flow.Dst[:4])), queue, ok)
 
-	// The segments. The guest left the checksum partial: the field has the sum of the pseudo-header.
+	// The segments. The guest left the checksum partial: the field has the sum of the
+	// pseudo-header.
 	m.Csum = splitter.CsumPartial
 	m.CsumStart, m.CsumOffset, _ = splitter.CsumPlace(h)
 	splitter.FixPartial(h, hdr, payload)
@@ -71,7 +73,7 @@ func Example() {
 	// seq 3896: 1104 bytes, PSH true, checksum good: true
 }
 
-// must ends the program at an error.
+// must ends the program if there is an error.
 func must(err error) {
 	if err != nil {
 		log.Fatal(err)

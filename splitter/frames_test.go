@@ -8,13 +8,13 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// frame describes a frame for tests. build makes it with code of its own, so that a fault in the package does not hide
-// itself.
+// frame describes a frame for tests. build shares no code with the package, so that a fault in the
+// package does not cancel out.
 type frame struct {
 	tags     []uint16 // EtherTypes of the tags, outermost first; TCI is 0x2000 + index
 	src, dst string
 	ipOpts   int    // bytes of IPv4 options
-	ext      []byte // IPv6 extension headers in short: next header numbers, 8 bytes each
+	ext      []byte // IPv6 extension headers: their next header numbers, 8 bytes each
 	fragOff  uint16 // IPv4: flags and offset field
 	id       uint16
 	proto    uint8
@@ -75,10 +75,10 @@ func (f *frame) build() []byte {
 	return append(b, make([]byte, f.padding)...)
 }
 
-// transport makes the layer 4 header and payload, with the full checksum.
+// transport returns the layer 4 header and payload, with the full checksum.
 func (f *frame) transport() []byte {
 	var l4 []byte
-	at := 0
+	csum := 0
 	switch f.proto {
 	case ProtoTCP:
 		l4 = make([]byte, 20+f.tcpOpts, 20+f.tcpOpts+len(f.payload))
@@ -89,11 +89,11 @@ func (f *frame) transport() []byte {
 		for i := 20; i < len(l4); i++ {
 			l4[i] = 1
 		}
-		at = 16
+		csum = 16
 	case ProtoUDP:
 		l4 = make([]byte, 8, 8+len(f.payload))
 		binary.BigEndian.PutUint16(l4[4:], uint16(8+len(f.payload)))
-		at = 6
+		csum = 6
 	default:
 		return f.payload
 	}
@@ -104,7 +104,7 @@ func (f *frame) transport() []byte {
 	if sum == 0 && f.proto == ProtoUDP {
 		sum = 0xffff
 	}
-	binary.BigEndian.PutUint16(l4[at:], sum)
+	binary.BigEndian.PutUint16(l4[csum:], sum)
 	return l4
 }
 
@@ -115,7 +115,7 @@ func (f *frame) pseudo(n int) []byte {
 	return append(p, 0, 0, 0, f.proto)
 }
 
-// naive is RFC 1071 word by word.
+// naive computes RFC 1071 word by word.
 func naive(b []byte) uint16 {
 	var s uint32
 	for i := 0; i < len(b); i += 2 {
@@ -130,14 +130,14 @@ func naive(b []byte) uint16 {
 	return uint16(s)
 }
 
-// parsed gives the headers of a whole frame.
+// parsed returns the headers of a complete frame.
 func parsed(t testing.TB, b []byte) (h Headers) {
 	t.Helper()
 	testkit.OK(t, Parse(b, uint32(len(b)), &h))
 	return h
 }
 
-// pattern makes payload that differs everywhere.
+// pattern returns payload without repetition.
 func pattern(n int) []byte {
 	b := make([]byte, n)
 	for i := range b {
@@ -146,7 +146,7 @@ func pattern(n int) []byte {
 	return b
 }
 
-// tcp4 and tcp6 are the usual frames, to be changed.
+// tcp4 and tcp6 return ordinary frames, for tests to modify.
 func tcp4(payload int) frame {
 	return frame{src: "10.0.0.1", dst: "10.0.0.2", proto: ProtoTCP, sport: 40000, dport: 5201, seq: 0xfffffe00, ack: 77,
 		id: 0xfffe, flags: ACK, tcpOpts: 12, payload: pattern(payload)}

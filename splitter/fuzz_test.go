@@ -10,7 +10,8 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// FuzzParse checks what Parse promises for any bytes, and its reading of the headers against gVisor's.
+// FuzzParse checks the guarantees of Parse for any bytes, and compares the headers with gVisor's
+// parser.
 func FuzzParse(f *testing.F) {
 	for _, b := range [][]byte{
 		built(tcp4(20)), built(tcp6(20)), built(udp(tcp4(20))), built(udp(tcp6(20))), tagged(tcp4(0), 0x88a8, 0x8100),
@@ -21,7 +22,7 @@ func FuzzParse(f *testing.F) {
 		f.Add(b, uint32(len(b)), uint16(40))
 	}
 	f.Fuzz(func(t *testing.T, b []byte, frameLen uint32, n uint16) {
-		b = bytes.Clone(b[:min(len(b), int(n))]) // no room behind it to read
+		b = bytes.Clone(b[:min(len(b), int(n))]) // without spare capacity that Parse could read
 		whole := bytes.Clone(b)
 		var h Headers
 		err := Parse(b, frameLen, &h)
@@ -56,7 +57,7 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-// compare reads the headers with gVisor.
+// compare compares the headers with gVisor's parser.
 func compare(t *testing.T, b []byte, h *Headers) {
 	var src, dst tcpip.Address
 	switch {
@@ -99,7 +100,8 @@ func compare(t *testing.T, b []byte, h *Headers) {
 	}
 }
 
-// useHeaders runs what works on headers: none of it may panic, and what is written verifies.
+// useHeaders calls the functions that work on headers: none may panic, and checksums that they
+// write must verify.
 func useHeaders(t *testing.T, b []byte, h *Headers) {
 	hdr := bytes.Clone(b)
 	FixIPv4(h, hdr)

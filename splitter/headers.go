@@ -2,10 +2,10 @@ package splitter
 
 import "errors"
 
-// Lengths that callers size their buffers by.
+// Lengths by which callers size their buffers.
 const (
 	EthLen    = 14  // link header without tags
-	MaxHeader = 512 // the longest headers that Parse follows; a frame whose headers are longer is Malformed
+	MaxHeader = 512 // longest headers that Parse reads; a frame with longer headers is Malformed
 )
 
 // EtherTypes that Parse knows (IEEE 802 numbers).
@@ -38,25 +38,26 @@ const (
 	CWR = 0x80
 )
 
-// ErrShort says that the headers go on beyond the bytes given to Parse, while the frame itself is longer.
+// ErrShort means that the headers continue beyond the bytes given to Parse, and the frame is longer
+// than these.
 var ErrShort = errors.New("headers go on beyond the bytes given")
 
-// Class is what Parse made of a frame.
+// Class is the kind of a frame, as Parse found it.
 type Class uint8
 
 // Classes of frames.
 const (
-	NotIP     Class = iota // ARP, LLDP and the like: only the link header is known
-	Fragment               // of an IP datagram, the first one too: no ports, never matches a rule with ports
+	NotIP     Class = iota // ARP, LLDP and the like: only the link header is parsed
+	Fragment               // of an IP datagram, also the first one: no ports, never matches a rule with ports
 	OtherIP                // IP with a protocol that is neither TCP nor UDP, or a source route that is not at its end
-	TCP                    // whole headers, options included
-	UDP                    // whole headers
-	Malformed              // headers that contradict themselves, the frame's length or MaxHeader
+	TCP                    // complete headers, options included
+	UDP                    // complete headers
+	Malformed              // headers that contradict themselves, or exceed the frame or MaxHeader
 )
 
 var classNames = [...]string{NotIP: "not-ip", Fragment: "fragment", OtherIP: "other-ip", TCP: "tcp", UDP: "udp"}
 
-// String gives the class's name for counters and logs.
+// String returns the class's name for counters and logs.
 func (c Class) String() string {
 	if int(c) < len(classNames) {
 		return classNames[c]
@@ -64,9 +65,10 @@ func (c Class) String() string {
 	return "malformed"
 }
 
-// Flow is the 5-tuple. It is comparable, so it is a map key. IPv4 addresses lie in the first 4 bytes, the rest is 0.
-// Of ESP and AH the ports are the upper and the lower half of the SPI. Frames without ports (Fragment, OtherIP that is
-// neither SCTP, ESP nor AH) have both ports 0; a frame that is not IP has the zero Flow.
+// Flow is the 5-tuple. It is comparable, so it can be a map key. An IPv4 address is in the first 4
+// bytes, the rest is 0. For ESP and AH the ports are the upper and the lower half of the SPI.
+// Frames without ports (Fragment, OtherIP that is neither SCTP, ESP nor AH) have both ports 0; a
+// frame that is not IP has the zero Flow.
 type Flow struct {
 	Src, Dst         [16]byte
 	SrcPort, DstPort uint16
@@ -74,46 +76,48 @@ type Flow struct {
 	IPv6             bool
 }
 
-// HasSPI says whether it is a flow of ESP or AH, whose ports are an SPI's halves.
+// HasSPI reports whether the flow is ESP or AH, where the ports are an SPI's halves.
 func (f *Flow) HasSPI() bool { return f.Proto == ProtoESP || f.Proto == ProtoAH }
 
-// SPI is the security parameters index of a flow of ESP or AH; 0: it has none, as a fragment.
+// SPI returns the security parameters index of an ESP or AH flow; 0 if the frame has none, as a
+// fragment.
 func (f *Flow) SPI() uint32 { return uint32(f.SrcPort)<<16 | uint32(f.DstPort) }
 
-// Headers is what Parse found in a frame. Offsets count from the start of the frame.
+// Headers is the result of Parse. Offsets count from the start of the frame.
 type Headers struct {
 	Class     Class
-	Proto     uint8 // of the upper layer, behind IPv6 extension headers
+	Proto     uint8 // of the upper layer, after IPv6 extension headers
 	TCPFlags  uint8
-	VLANs     uint8  // tags before the EtherType
-	IPv6      bool   // of an IP frame
-	AH        bool   // IPv6 has an authentication header, behind which Parse has looked: its SPI is AHSPI
-	EtherType uint16 // behind the tags
+	VLANs     uint8  // number of tags before the EtherType
+	IPv6      bool   // the frame is IPv6
+	AH        bool   // the IPv6 frame has an authentication header, after which Parse went on: its SPI is AHSPI
+	EtherType uint16 // after the tags
 	VLAN      uint16 // TCI of the outermost tag, if VLANs > 0; see Tagged
 	L3Off     uint16 // end of the link header with its tags (also for NotIP)
 	L4Off     uint16 // end of the IP headers; 0 for NotIP and Malformed
-	// HdrLen is the length of all headers: for TCP with its options, for UDP with the UDP header. For OtherIP and
-	// Fragment it is the end of the IP headers (of a fragment in IPv6: of the fragment header), for NotIP of the link
-	// header, for Malformed 0. Never more than FrameLen or than the bytes that Parse was given.
+	// HdrLen is the length of all headers: for TCP with its options, for UDP with the UDP header.
+	// For OtherIP and Fragment it is the end of the IP headers (of an IPv6 fragment: of the
+	// fragment header), for NotIP the end of the link header, for Malformed 0. It never exceeds
+	// FrameLen or the bytes given to Parse.
 	HdrLen   uint16
 	Seq, Ack uint32 // of TCP
 	AHSPI    uint32 // of the first authentication header, if AH
-	// FrameLen is the frame's length by its IP header: what lies behind it is padding of a runt (see Carried), or a
-	// trailer, which no length or checksum of IP, TCP or UDP covers. For NotIP and Malformed it is the length that Parse
-	// was given.
+	// FrameLen is the frame's length by its IP header: bytes after it are padding of a short frame
+	// (see Carried), or a trailer, which no length or checksum of IP, TCP or UDP covers. For NotIP
+	// and Malformed it is the length that was given to Parse.
 	FrameLen uint32
 	Flow     Flow
 }
 
-// minFrame is the shortest frame on a wire, without its checksum (IEEE 802.3, 4A.4.2); a tag makes it longer by tagLen
-// if its sender likes (802.1Q, annex G.2.3).
+// minFrame is the shortest frame on a wire, without its frame check sequence (IEEE 802.3, 4A.4.2).
+// A sender may let each tag lengthen it by tagLen (802.1Q, annex G.2.3).
 const (
 	minFrame = 60
 	tagLen   = 4
 )
 
-// Carried says how many of a frame's n bytes a NIC and a switch carry on: all of them, but for what pads an IP packet
-// that is too short for a frame.
+// Carried returns how many of a frame's n bytes NICs and switches forward: all, except the padding
+// of an IP packet that is too short for a frame.
 func (h *Headers) Carried(n uint32) uint32 {
 	if h.FrameLen < n && h.FrameLen >= EthLen && n <= minFrame+tagLen*uint32(h.VLANs) {
 		return h.FrameLen
@@ -121,14 +125,14 @@ func (h *Headers) Carried(n uint32) uint32 {
 	return n
 }
 
-// PayloadLen is how many bytes of a frame of TCP or UDP lie behind its headers by its IP header: what their checksums
-// cover, without a trailer.
+// PayloadLen returns how many bytes of a TCP or UDP frame follow its headers, by its IP header: the
+// bytes that the layer 4 checksum covers, without a trailer.
 func (h *Headers) PayloadLen() uint32 { return h.FrameLen - uint32(h.HdrLen) }
 
-// SplitLen says how many bytes of the frame belong in a header buffer of limit bytes: of TCP the
-// headers, of all else the whole frame, as devmem wants it (no payload for SYN, ACK, ARP, ICMP,
-// UDP). ok is false if that does not fit or the frame is Malformed: then it cannot be split and is
-// the device model's to place.
+// SplitLen returns how many bytes of the frame belong in a header buffer of limit bytes: for TCP
+// the headers, for all other classes the whole frame, as devmem requires (no payload for SYN, ACK,
+// ARP, ICMP, UDP). ok is false if that does not fit or the frame is Malformed: then it cannot be
+// split, and the device model decides where it goes.
 func (h *Headers) SplitLen(limit uint32) (n uint32, ok bool) {
 	n = h.FrameLen
 	if h.Class == TCP {
@@ -137,6 +141,6 @@ func (h *Headers) SplitLen(limit uint32) (n uint32, ok bool) {
 	return n, h.Class != Malformed && n <= limit
 }
 
-// Tagged says whether a frame is of a VLAN: a tag alone whose VLAN is 0 gives a priority only, and the frame counts as
-// one without (802.1Q, 9.6).
+// Tagged reports whether a frame belongs to a VLAN: a single tag with VLAN 0 sets only a priority,
+// and the frame counts as untagged (802.1Q, 9.6).
 func (h *Headers) Tagged() bool { return h.VLANs > 1 || h.VLANs == 1 && h.VLAN&0xfff != 0 }

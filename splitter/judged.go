@@ -1,27 +1,27 @@
 package splitter
 
-// What the gateway's filter reads behind the link header of ARP (RFC 826) and behind the IP headers
-// of ICMPv6: type and target address of a neighbor solicitation (RFC 4861, 4.3).
+// Bytes that the gateway's filter reads after the link header of ARP (RFC 826) and after the IP
+// headers of ICMPv6: type and target address of a neighbor solicitation (RFC 4861, 4.3).
 const (
 	judgedARP    = 28
 	judgedICMPv6 = 24
 	protoICMPv6  = 58
 )
 
-// JudgedLen says how many bytes at the start of a frame decide what becomes of it: no code of ours
-// reads more of a frame before it is delivered. The readers are:
+// JudgedLen returns how many bytes at the start of a frame decide what happens to it: our code
+// reads no more of a frame before it is delivered. The readers are:
 //
 //   - the switch: the link header (addresses, EtherType), for the address table and to find control
 //     frames;
-//   - Parse: the headers up to HdrLen, from which steering, RSS, rules, meters, header split and
-//     GSO take all they know; of SCTP the ports, of ESP and AH the SPI;
+//   - Parse: the headers up to HdrLen, the only input of steering, RSS, rules, flow counters, header
+//     split and GSO; also the ports of SCTP, and the SPI of ESP and AH;
 //   - the gateway's filter: also the body of ARP and the start of ICMPv6.
 //
-// Where a wire judges source addresses (wire.Identity), it reads more of neighbor discovery, behind its
-// checksum: what it reads it has copied, after it has completed a partial checksum.
+// A wire that checks source addresses (wire.Identity) also reads neighbor discovery messages beyond
+// that, after their checksum: it reads a private copy, after it has completed a partial checksum.
 //
-// A capture copies headers and payload to a file and judges nothing. A reader of more bytes has to
-// be added here. Of a Malformed frame nothing is known, so all of it counts.
+// A capture copies headers and payload to a file, and decides nothing. A new reader of more bytes
+// must be added here. For a Malformed frame the result is its whole length.
 func (h *Headers) JudgedLen() uint32 {
 	n := uint32(h.HdrLen)
 	switch {
@@ -37,17 +37,17 @@ func (h *Headers) JudgedLen() uint32 {
 	return min(n, h.FrameLen)
 }
 
-// CsumAllowed says whether the CsumPartial of a frame of frameLen bytes is one that may be
-// completed: doing so changes no byte that somebody has judged, or will. Of TCP and UDP, start and
-// offset are CsumPlace's. Of other IP protocols and of what is not IP, start and field lie behind
-// JudgedLen, and the field lies in the frame: there it belongs to something that Parse does not
-// follow (PPPoE, MPLS, a third VLAN tag, a tunnel, a source route that is not at its end).
-// Fragments have no partial checksum, and Malformed frames may have none.
+// CsumAllowed reports whether the CsumPartial of a frame of frameLen bytes may be completed: that
+// must change no byte by which a reader decides (JudgedLen). For TCP and UDP, start and offset must
+// be as in CsumPlace. For other IP protocols and frames that are not IP, start and field must lie
+// after JudgedLen, and the field inside the frame: there it belongs to a header that Parse does not
+// read (PPPoE, MPLS, a third VLAN tag, a tunnel, a source route that is not at its end). Fragments
+// and Malformed frames may have no partial checksum.
 func (m *Meta) CsumAllowed(frameLen uint32) bool {
 	return m.csumPlaced() || m.csumBehindJudged(frameLen)
 }
 
-// csumPlaced says whether start and offset are where TCP and UDP have their checksum.
+// csumPlaced reports whether start and offset are where TCP and UDP have their checksum.
 func (m *Meta) csumPlaced() bool {
 	start, offset, ok := CsumPlace(&m.Headers)
 	return ok && m.CsumStart == start && m.CsumOffset == offset

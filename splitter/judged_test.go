@@ -2,22 +2,22 @@ package splitter
 
 import "testing"
 
-// What is judged ends where the last reader ends, and a partial checksum is allowed exactly where
-// TCP and UDP have it, or behind that.
+// JudgedLen ends where the last reader ends, and a partial checksum is allowed exactly where TCP
+// and UDP have it, or after JudgedLen.
 func TestCsumAllowed(t *testing.T) {
 	arp := append([]byte{2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 8, 6}, make([]byte, 46)...)
 	icmp6, gre := tcp6(0), tcp4(0)
 	icmp6.proto, icmp6.payload = 58, pattern(64)
 	gre.proto, gre.payload = 47, pattern(64)
 	route := extended(tcp6(100), extRouting)
-	route[14+40+3] = 1 // a segment is left
+	route[14+40+3] = 1 // one segment left
 	wrong := built(tcp4(100))
 	wrong[14] = 0x46
 	for _, c := range []struct {
 		name   string
 		b      []byte
 		judged int
-		start  int // and offset, if only one place is allowed; else 0: behind judged, -1: nowhere
+		start  int // and offset, if only one place is allowed; 0: any place after JudgedLen; -1: none
 		offset int
 	}{
 		{"TCP", built(tcp4(100)), 14 + 20 + 32, 34, 16},

@@ -1,6 +1,6 @@
 package splitter
 
-// GSOType says what kind of super-packet a frame is (virtio_net_hdr.gso_type, without the ECN bit).
+// GSOType is the kind of a super-packet (virtio_net_hdr.gso_type, without the ECN bit).
 type GSOType uint8
 
 // GSO types.
@@ -13,7 +13,7 @@ const (
 
 var gsoNames = [...]string{GSONone: "none", GSOTCPv4: "tcpv4", GSOTCPv6: "tcpv6", GSOUDPL4: "udp-l4"}
 
-// String gives the type's name for counters and logs.
+// String returns the type's name for counters and logs.
 func (t GSOType) String() string {
 	if int(t) < len(gsoNames) {
 		return gsoNames[t]
@@ -21,28 +21,28 @@ func (t GSOType) String() string {
 	return "unknown"
 }
 
-// Csum is what is known of a frame's layer 4 checksum.
+// Csum is the state of a frame's layer 4 checksum.
 type Csum uint8
 
 // States of a checksum.
 const (
-	CsumNone    Csum = iota // nothing is known: a receiver that must know verifies it
-	CsumPartial             // the field holds the pseudo-header's sum; a receiver that needs it complete adds the rest
-	CsumGood                // verified or computed here, or vouched for by a port of ours
+	CsumNone    Csum = iota // unknown: a receiver that must know verifies it
+	CsumPartial             // the field holds the pseudo-header's sum; the full checksum needs the rest
+	CsumGood                // verified or computed here, or vouched for by one of our ports
 	CsumBad                 // verified, and wrong
 )
 
-// Meta goes along with a frame.
+// Meta describes a frame on its way from port to port.
 type Meta struct {
 	Headers    Headers
 	GSOType    GSOType
 	ECN        bool   // VIRTIO_NET_HDR_GSO_ECN: a super-packet with CWR set
 	GSOSize    uint16 // payload bytes per segment (MSS) of a super-packet
-	FixedID    bool   // the segments of an IPv4 super-packet all have its identification (RFC 6864, atomic datagrams)
+	FixedID    bool   // all segments of an IPv4 super-packet have its identification (RFC 6864, atomic datagrams)
 	Csum       Csum
-	CsumStart  uint16 // of CsumPartial: where summing starts, in the frame
-	CsumOffset uint16 // of CsumPartial: where the field is, from CsumStart
+	CsumStart  uint16 // of CsumPartial: offset in the frame where summing starts
+	CsumOffset uint16 // of CsumPartial: offset of the field from CsumStart
 	HashValid  bool
-	AccECN     bool   // CWR of a super-packet is on all segments, not on the first alone (Linux: SKB_GSO_TCP_ACCECN)
+	AccECN     bool   // a super-packet's CWR is set on all segments, not only the first (Linux: SKB_GSO_TCP_ACCECN)
 	Hash       uint32 // RSS hash of the flow
 }

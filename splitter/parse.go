@@ -5,7 +5,7 @@ import (
 	"errors"
 )
 
-// maxVLANs is how many tags Parse looks behind (802.1ad: a service and a customer tag).
+// maxVLANs is how many tags Parse reads (802.1ad: a service and a customer tag).
 const maxVLANs = 2
 
 // Numbers of IPv6 extension headers (RFC 8200, 4.1; RFC 4302).
@@ -20,9 +20,10 @@ const (
 // errMalformed ends a parse whose class is already Malformed.
 var errMalformed = errors.New("malformed")
 
-// Parse reads the headers of a frame of frameLen bytes; b is the start of it (all of it, or at least MaxHeader bytes
-// to never see ErrShort). It always fills in h. ErrShort means that b is too short to tell, then h.Class is Malformed;
-// a frame that is wrong in itself is no error, its Class says so.
+// Parse reads the headers of a frame of frameLen bytes; b is the start of it (all of it, or at
+// least MaxHeader bytes to never get ErrShort). It always fills in h. ErrShort means that b is too
+// short to decide; then h.Class is Malformed. A frame that is wrong in itself is no error: its
+// Class is Malformed.
 func Parse(b []byte, frameLen uint32, h *Headers) error {
 	*h = Headers{FrameLen: frameLen}
 	p := parser{b: b, end: frameLen}
@@ -39,13 +40,13 @@ func Parse(b []byte, frameLen uint32, h *Headers) error {
 	return nil
 }
 
-// parser walks a frame. Its position is checked by need before bytes are read.
+// parser walks a frame. need checks each position before bytes there are read.
 type parser struct {
-	b   []byte // never longer than end at first
-	end uint32 // of the frame; of the IP datagram once that is known
+	b   []byte // at first no longer than end
+	end uint32 // end of the frame; once known, of the IP datagram
 }
 
-// need makes sure that the first n bytes of the frame exist and are at hand.
+// need makes sure that the frame has the first n bytes and that they are in b.
 func (p *parser) need(n uint32) error {
 	if n > p.end || n > MaxHeader {
 		return errMalformed
@@ -84,7 +85,7 @@ func (p *parser) link(h *Headers) error {
 	return nil
 }
 
-// ipv4 reads an IPv4 header (RFC 791, 3.1) at l3.
+// ipv4 reads an IPv4 header (RFC 791, 3.1) at offset l3.
 func (p *parser) ipv4(h *Headers, l3 uint32) error {
 	if err := p.need(l3 + 20); err != nil {
 		return err
@@ -111,7 +112,7 @@ func (p *parser) ipv4(h *Headers, l3 uint32) error {
 	return p.transport(h, off)
 }
 
-// ipv6 reads an IPv6 header and its extension headers (RFC 8200, 3 and 4) at l3.
+// ipv6 reads an IPv6 header and its extension headers (RFC 8200, 3 and 4) at offset l3.
 func (p *parser) ipv6(h *Headers, l3 uint32) error {
 	if err := p.need(l3 + 40); err != nil {
 		return err
@@ -127,7 +128,7 @@ func (p *parser) ipv6(h *Headers, l3 uint32) error {
 	copy(h.Flow.Src[:], ip[8:24])
 	copy(h.Flow.Dst[:], ip[24:40])
 	next, off := ip[6], l3+40
-	for { // ends: off grows by at least 8, need bounds it
+	for { // ends: off grows by at least 8, and need bounds it
 		var n uint32
 		switch next {
 		case extHopByHop, extDestOpts, extRouting, extAH, extFragment:
@@ -140,7 +141,7 @@ func (p *parser) ipv6(h *Headers, l3 uint32) error {
 			return p.transport(h, off)
 		}
 		switch next {
-		case extFragment: // whole ones too (RFC 6946): nobody splits or steers them
+		case extFragment: // complete ones too (RFC 6946): they are not split or steered by ports
 			next = p.b[off]
 			off += 8
 			h.Class, h.Proto, h.Flow.Proto, h.L4Off, h.HdrLen = Fragment, next, next, uint16(off), uint16(off)
@@ -154,7 +155,7 @@ func (p *parser) ipv6(h *Headers, l3 uint32) error {
 		if next == extAH && !h.AH {
 			h.AH, h.AHSPI = true, binary.BigEndian.Uint32(p.b[off+4:off+8])
 		}
-		if next == extRouting && p.b[off+3] != 0 { // not at its last stop: the checksum's address is another
+		if next == extRouting && p.b[off+3] != 0 { // not at its last stop: the checksum is over another address
 			off += n
 			h.Class, h.Proto, h.Flow.Proto, h.L4Off, h.HdrLen = OtherIP, next, next, uint16(off), uint16(off)
 			return nil
@@ -164,7 +165,7 @@ func (p *parser) ipv6(h *Headers, l3 uint32) error {
 	}
 }
 
-// transport reads the header behind the IP headers, at off.
+// transport reads the header that follows the IP headers, at off.
 func (p *parser) transport(h *Headers, off uint32) error {
 	h.L4Off = uint16(off)
 	switch h.Proto {
@@ -200,8 +201,9 @@ func (p *parser) transport(h *Headers, off uint32) error {
 	return nil
 }
 
-// selectors reads what rules tell flows of other protocols apart by: the ports of SCTP (RFC 9260, 3.1), the SPI of ESP
-// and AH (RFC 4303, 2.1; RFC 4302, 2). A frame that ends before them has none.
+// selectors reads the fields by which rules distinguish flows of other protocols: the ports of SCTP
+// (RFC 9260, 3.1), the SPI of ESP and AH (RFC 4303, 2.1; RFC 4302, 2). A frame that ends before
+// them gets zeros.
 func (p *parser) selectors(h *Headers, off uint32) error {
 	n := selectorsLen(h.Proto)
 	if n == 0 {
@@ -217,7 +219,8 @@ func (p *parser) selectors(h *Headers, off uint32) error {
 	return nil
 }
 
-// selectorsLen is how many bytes of a protocol's header selectors reads: the last four of them.
+// selectorsLen returns how many bytes of a protocol's header selectors needs: it reads the last
+// four of them.
 func selectorsLen(proto uint8) uint32 {
 	switch proto {
 	case ProtoSCTP, ProtoESP:

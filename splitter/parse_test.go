@@ -58,14 +58,15 @@ func TestParseClasses(t *testing.T) {
 	}
 }
 
-// What rules tell flows of SCTP, ESP and AH apart by is found, where the frame has it.
+// Parse finds the fields by which rules distinguish flows of SCTP, ESP and AH, if the frame has
+// them.
 func TestParseFindsSelectors(t *testing.T) {
 	tags, first, first6 := tcp6(0), tcp4(0), tcp6(0)
 	tags.tags, first.fragOff, first6.ext = []uint16{0x88a8}, 0x2000, []byte{extFragment}
 	for name, c := range map[string]struct {
 		b        []byte
 		src, dst uint16
-		spi      uint32 // of an authentication header of IPv6
+		spi      uint32 // of an IPv6 authentication header
 	}{
 		"sctp4":             {b: other(tcp4(0), ProtoSCTP, 12), src: 0x0108, dst: 0x0f16},
 		"sctp6, tags":       {b: other(tags, ProtoSCTP, 4), src: 0x0108, dst: 0x0f16},
@@ -84,9 +85,9 @@ func TestParseFindsSelectors(t *testing.T) {
 		if h.Flow.SrcPort != c.src || h.Flow.DstPort != c.dst || h.AHSPI != c.spi || h.AH != (c.spi != 0) {
 			t.Errorf("%s: %+v", name, h)
 		}
-		for n := range h.JudgedLen() { // with fewer bytes at hand than decide, Parse says so
+		for n := range h.JudgedLen() { // with fewer bytes than JudgedLen, Parse returns ErrShort
 			if c.src == 0 && n >= uint32(h.HdrLen) {
-				break // there are none to be had
+				break // the frame has no selectors
 			}
 			var short Headers
 			if err := Parse(c.b[:n], uint32(len(c.b)), &short); !errors.Is(err, ErrShort) {
@@ -96,7 +97,7 @@ func TestParseFindsSelectors(t *testing.T) {
 	}
 }
 
-// other makes a frame of another protocol, of which n bytes are there.
+// other returns a frame of another protocol with n bytes after the IP headers.
 func other(f frame, proto uint8, n int) []byte {
 	f.proto, f.payload = proto, pattern(n)
 	return f.build()
@@ -104,7 +105,7 @@ func other(f frame, proto uint8, n int) []byte {
 
 // ahOf puts an authentication header of 16 bytes before TCP.
 func ahOf(f frame) []byte {
-	f.ext = []byte{extAH, extDestOpts} // two headers of 8, to be made one of 16
+	f.ext = []byte{extAH, extDestOpts} // two headers of 8 bytes, to be merged into one of 16
 	b := f.build()
 	ah := b[54:70]
 	next := ah[8]
@@ -155,7 +156,8 @@ func TestParseFindsFlowAndNumbers(t *testing.T) {
 	}
 }
 
-// TestParseSweepsHeaderLengths goes through every length of TCP and IPv4 options, with the lengths that drivers know.
+// TestParseSweepsHeaderLengths tries every length of TCP and IPv4 options, including the lengths
+// that drivers use.
 func TestParseSweepsHeaderLengths(t *testing.T) {
 	seen := map[uint16]bool{}
 	for _, f := range []frame{tcp4(5), tcp6(5)} {
@@ -186,13 +188,14 @@ func TestParseSweepsHeaderLengths(t *testing.T) {
 	}
 }
 
-// TestParseOfEveryPrefix gives Parse each prefix of frames: ErrShort until the headers are there, then always the same.
+// TestParseOfEveryPrefix gives Parse each prefix of frames: it returns ErrShort until the headers
+// are complete, then always the same result.
 func TestParseOfEveryPrefix(t *testing.T) {
 	for _, b := range [][]byte{built(tcp4(50)), tagged(tcp6(50), 0x88a8, 0x8100), built(udp(tcp4(50))),
 		extended(tcp6(9), extHopByHop, extDestOpts), extended(tcp6(9), extFragment)} {
 		whole := parsed(t, b)
 		for n := range len(b) + 1 {
-			prefix := append([]byte(nil), b[:n]...) // its own array: reading on would panic
+			prefix := append([]byte(nil), b[:n]...) // without spare capacity: reading on would panic
 			var h Headers
 			err := Parse(prefix, uint32(len(b)), &h)
 			if n < int(whole.HdrLen) {
@@ -224,10 +227,10 @@ func TestParseCutsPadding(t *testing.T) {
 func TestParseRefusesContradictions(t *testing.T) {
 	base, base6, u := built(tcp4(8)), built(tcp6(8)), built(udp(tcp4(8)))
 	for _, c := range []struct {
-		name string
-		of   []byte
-		at   int
-		set  []byte
+		name  string
+		frame []byte
+		off   int
+		set   []byte
 	}{
 		{"version", base, 14, []byte{0x65}},
 		{"ihl 4", base, 14, []byte{0x44}},
@@ -243,8 +246,8 @@ func TestParseRefusesContradictions(t *testing.T) {
 		{"udp length past datagram", u, 38, []byte{0, 17}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			b := append([]byte(nil), c.of...)
-			copy(b[c.at:], c.set)
+			b := append([]byte(nil), c.frame...)
+			copy(b[c.off:], c.set)
 			var h Headers
 			if err := Parse(b, uint32(len(b)), &h); err != nil || h.Class != Malformed || h.HdrLen != 0 || h.Flow != (Flow{}) {
 				t.Fatalf("%v %+v", err, h)

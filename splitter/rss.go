@@ -9,21 +9,22 @@ import (
 // KeyLen is the length of a Toeplitz key in bytes.
 const KeyLen = 40
 
-// DefaultKey is the key of Microsoft's RSS verification suite, which most drivers come up with.
+// DefaultKey is the key of Microsoft's RSS verification suite, and the initial key of most drivers.
 var DefaultKey = [KeyLen]byte{
 	0x6d, 0x5a, 0x56, 0xda, 0x25, 0x5b, 0x0e, 0xc2, 0x41, 0x67, 0x25, 0x3d, 0x43, 0xa3, 0x8f, 0xb0,
 	0xd0, 0xca, 0x2b, 0xcb, 0xae, 0x7b, 0x30, 0xb4, 0x77, 0xcb, 0x2d, 0xa3, 0x80, 0x30, 0xf2, 0x0c,
 	0x6a, 0x42, 0xb7, 0x3b, 0xbe, 0xac, 0x01, 0xfa,
 }
 
-// maxTable bounds an indirection table (virtio's rss_max_indirection_table_length is 16 bits wide).
+// maxTable is the largest indirection table (virtio's rss_max_indirection_table_length has 16
+// bits).
 const maxTable = 1 << 15
 
 // inputLen is the longest input of the hash: two IPv6 addresses and two ports.
 const inputLen = 36
 
-// Toeplitz hashes a flow bit by bit: addresses, then ports. Ports that are 0 add nothing, so a flow without ports gets
-// the 2-tuple hash. It is the reference; RSS.Hash gives the same and is for the fast path.
+// Toeplitz hashes a flow bit by bit: addresses, then ports. Ports of 0 add nothing, so a flow
+// without ports gets the 2-tuple hash. It is the reference; RSS.Hash returns the same value faster.
 func Toeplitz(key *[KeyLen]byte, f *Flow) uint32 {
 	var in [inputLen]byte
 	n := f.input(&in)
@@ -43,7 +44,7 @@ func Toeplitz(key *[KeyLen]byte, f *Flow) uint32 {
 	return hash
 }
 
-// input lays a flow out as the hash takes it.
+// input writes the hash's input for a flow to in, and returns its length.
 func (f *Flow) input(in *[inputLen]byte) int {
 	n := 4
 	if f.IPv6 {
@@ -56,15 +57,16 @@ func (f *Flow) input(in *[inputLen]byte) int {
 	return 2*n + 4
 }
 
-// RSS spreads flows over queues. It is made by NewRSS and then immutable: replace it through an atomic pointer.
+// RSS spreads flows over queues. NewRSS makes it; it is immutable: replace it through an atomic
+// pointer.
 type RSS struct {
 	Key   [KeyLen]byte
-	Table []uint16 // queue by hash; a power of two long
+	Table []uint16 // queue by hash; its length is a power of two
 
 	nibble [2 * inputLen][16]uint32 // what each half byte of the input adds to the hash
 }
 
-// NewRSS makes an RSS; the length of table, which it keeps, must be a power of two up to 32768.
+// NewRSS returns an RSS; the length of table, which it keeps, must be a power of two up to 32768.
 func NewRSS(key [KeyLen]byte, table []uint16) (*RSS, error) {
 	if n := len(table); n == 0 || n > maxTable || bits.OnesCount(uint(n)) != 1 {
 		return nil, fmt.Errorf("indirection table of %d: not a power of two up to %d", len(table), maxTable)
@@ -82,14 +84,14 @@ func NewRSS(key [KeyLen]byte, table []uint16) (*RSS, error) {
 	return r, nil
 }
 
-// keyWindow gives the 32 bits of the key that start at a bit.
+// keyWindow returns the 32 bits of the key that start at a bit.
 func keyWindow(key *[KeyLen]byte, bit int) uint32 {
 	var b [8]byte
 	copy(b[:], key[bit/8:])
 	return uint32(binary.BigEndian.Uint64(b[:]) << (bit % 8) >> 32)
 }
 
-// Hash gives the flow's Toeplitz hash.
+// Hash returns the flow's Toeplitz hash.
 func (r *RSS) Hash(f *Flow) uint32 {
 	var hash uint32
 	n := 4
@@ -104,7 +106,7 @@ func (r *RSS) Hash(f *Flow) uint32 {
 	return hash
 }
 
-// add hashes bytes with the tables at the start of t and gives the rest of t.
+// add hashes bytes with the tables at the start of t and returns the rest of t.
 func add(t [][16]uint32, b []byte, hash *uint32) [][16]uint32 {
 	x := *hash
 	for len(b) > 0 && len(t) >= 2 {
@@ -115,5 +117,5 @@ func add(t [][16]uint32, b []byte, hash *uint32) [][16]uint32 {
 	return t
 }
 
-// Queue gives the queue for a hash.
+// Queue returns the queue for a hash.
 func (r *RSS) Queue(hash uint32) uint16 { return r.Table[hash&uint32(len(r.Table)-1)] }

@@ -14,7 +14,7 @@ import (
 // Fields is a set of fields of a Flow.
 type Fields uint8
 
-// Fields of a rule. The IP version always counts.
+// Fields of a rule. The IP version must always match.
 const (
 	FieldSrc Fields = 1 << iota
 	FieldDst
@@ -33,34 +33,34 @@ var (
 	ErrBadRule    = errors.New("bad rule")
 )
 
-// Rule sends the flows that equal Flow in Fields to Queue. Fields of Flow that are not in Fields
+// Rule steers the flows that equal Flow in Fields to Queue. Fields of Flow that are not in Fields
 // are ignored. A rule has at least one field; a port or SPI in it is not 0, so fragments match only
 // rules without ports. A rule for ESP or AH has both ports, which are the SPI's halves, or none.
 type Rule struct {
-	ID     uint32 // what errors name it by
+	ID     uint32 // names the rule in errors
 	Flow   Flow
 	Fields Fields
 	Queue  uint16
 }
 
-// Rules is a table of exact-match flow rules. It is made by NewRules and then immutable: replace it
-// through an atomic pointer. A rule with more fields beats one with fewer; of two with as many,
+// Rules is a table of exact-match flow rules. NewRules makes it; it is immutable: replace it
+// through an atomic pointer. A rule with more fields beats one with fewer; with equally many,
 // addresses beat ports and the destination beats the source. The zero Rules has no rules.
 type Rules struct {
 	groups []group // best first
 }
 
-// group is the rules with the same fields: a hash table with open addressing, at most half full. A lookup reads the
-// flow's fields where they lie and one cache line of the table, in nearly all cases; a map would want a copy of the
-// masked flow.
+// group is the rules with the same fields: a hash table with open addressing, at most half full. In
+// nearly all cases a lookup reads the flow in place and one cache line of the table; a map would
+// need a copy of the masked flow.
 type group struct {
 	fields Fields
 	mask   words
 	n      int
-	table  []entry // a power of two
+	table  []entry // its length is a power of two
 }
 
-// entry is a rule's place in the table.
+// entry is a rule in the table.
 type entry struct {
 	flow  words // masked
 	queue uint16
@@ -68,12 +68,13 @@ type entry struct {
 	id    uint32
 }
 
-// words is a Flow as the table compares it. (Where it is one value, the compiler keeps it in memory.)
+// words is a Flow as five words, as the table compares it. (In most functions they are five
+// variables, because the compiler keeps the struct in memory.)
 type words struct{ src0, src1, dst0, dst1, rest uint64 }
 
 var le = binary.LittleEndian
 
-// rest is what a flow has beside its addresses.
+// rest returns the flow's fields other than its addresses, as one word.
 func (f *Flow) rest() (w uint64) {
 	w = uint64(f.SrcPort) | uint64(f.DstPort)<<16 | uint64(f.Proto)<<32
 	if f.IPv6 {
@@ -82,7 +83,7 @@ func (f *Flow) rest() (w uint64) {
 	return w
 }
 
-// mask has the bits of the fields; the IP version always counts.
+// mask returns the bits of the fields; the IP version is always included.
 func (f Fields) mask() (m words) {
 	all := Flow{IPv6: true}
 	if f&FieldSrc != 0 {
@@ -104,10 +105,10 @@ func (f Fields) mask() (m words) {
 	return m
 }
 
-// seeds keep those who choose rules or flows from aiming at one place of a table.
+// seeds are random, so that nobody can choose rules or flows that collide in a table.
 var seeds = [6]uint64{rand.Uint64(), rand.Uint64(), rand.Uint64(), rand.Uint64(), rand.Uint64(), rand.Uint64()}
 
-// hash folds products of 128 bits, as wyhash does.
+// hash folds 128-bit products, as wyhash does.
 func hash(src0, src1, dst0, dst1, rest uint64) uint64 {
 	h := product(src0^seeds[0], dst0^seeds[1]) ^ product(rest^seeds[2], seeds[3])
 	if src1|dst1 != 0 { // IPv6
@@ -121,7 +122,7 @@ func product(a, b uint64) uint64 {
 	return hi ^ lo
 }
 
-// minTable is how many entries the smallest table has.
+// minTable is the number of entries of the smallest table.
 const minTable = 4
 
 func newGroup(f Fields, n int) group {
@@ -132,7 +133,7 @@ func newGroup(f Fields, n int) group {
 	return group{fields: f, mask: f.mask(), table: make([]entry, size)}
 }
 
-// find gives the entry of a flow, or the free one where it belongs.
+// find returns the entry of a flow, or the free entry where it belongs.
 func (g *group) find(src0, src1, dst0, dst1, rest uint64) *entry {
 	m := &g.mask
 	src0, src1, dst0, dst1, rest = src0&m.src0, src1&m.src1, dst0&m.dst0, dst1&m.dst1, rest&m.rest
@@ -145,7 +146,7 @@ func (g *group) find(src0, src1, dst0, dst1, rest uint64) *entry {
 	}
 }
 
-// with gives a group with space for one more rule, which shares nothing with this one.
+// with returns a group with space for one more rule, which shares no memory with this one.
 func (g *group) with() group {
 	if 2*(g.n+1) <= len(g.table) {
 		n := *g
@@ -163,8 +164,8 @@ func (g *group) with() group {
 	return n
 }
 
-// NewRules makes the table of a list of rules, in time that grows with the list. ErrRuleExists: two
-// match the same.
+// NewRules returns the table for a list of rules, in time linear in the list. The error is
+// ErrRuleExists if two rules match the same flows.
 func NewRules(list []Rule) (*Rules, error) {
 	var count [FieldsAll + 1]int
 	for i := range list {
@@ -188,7 +189,7 @@ func NewRules(list []Rule) (*Rules, error) {
 	return r, nil
 }
 
-// With makes the table with one rule more, much faster than NewRules does. r stays what it is.
+// With returns the table with one more rule, much faster than NewRules. r does not change.
 func (r *Rules) With(rule Rule) (*Rules, error) {
 	if err := rule.check(); err != nil {
 		return nil, err
@@ -219,7 +220,7 @@ func (r *Rules) sort() {
 	slices.SortFunc(r.groups, func(a, b group) int { return cmp.Compare(b.fields.weight(), a.fields.weight()) })
 }
 
-// add puts a rule that was checked into its group, whose table has space and is not shared yet.
+// add puts a checked rule into its group, whose table has space and is not shared yet.
 func (r *Rules) add(rule *Rule) error {
 	g := r.group(rule.Fields)
 	m := &g.mask
@@ -235,7 +236,7 @@ func (r *Rules) add(rule *Rule) error {
 	return nil
 }
 
-// weight orders groups: the number of fields, then which.
+// weight orders groups by the number of fields, then by which fields they are.
 func (f Fields) weight() int {
 	w := bits.OnesCount8(uint8(f)) << 5
 	for i, one := range []Fields{FieldSrcPort, FieldDstPort, FieldProto, FieldSrc, FieldDst} {
@@ -246,7 +247,7 @@ func (f Fields) weight() int {
 	return w
 }
 
-// check says what is wrong with a rule.
+// check returns an error if the rule is invalid.
 func (r *Rule) check() error {
 	switch {
 	case r.Fields == 0 || r.Fields&^FieldsAll != 0:
@@ -269,8 +270,8 @@ func (r *Rule) check() error {
 
 func hasPorts(proto uint8) bool { return proto == ProtoTCP || proto == ProtoUDP || proto == ProtoSCTP }
 
-// LookupFrame finds the queue for an IP frame. A rule for the flow of its upper layer goes before one for the
-// authentication header that IPv6 has in between.
+// LookupFrame returns the queue for an IP frame. A rule for the flow of its upper layer precedes
+// one for the authentication header that IPv6 has in between.
 func (r *Rules) LookupFrame(h *Headers) (queue uint16, ok bool) {
 	queue, ok = r.Lookup(&h.Flow)
 	if ok || !h.AH || len(r.groups) == 0 {
@@ -281,7 +282,7 @@ func (r *Rules) LookupFrame(h *Headers) (queue uint16, ok bool) {
 	return r.Lookup(&f)
 }
 
-// Lookup finds the queue for the flow of an IP frame.
+// Lookup returns the queue for the flow of an IP frame.
 func (r *Rules) Lookup(f *Flow) (queue uint16, ok bool) {
 	e := r.lookup(f)
 	if e == nil {
@@ -290,7 +291,7 @@ func (r *Rules) Lookup(f *Flow) (queue uint16, ok bool) {
 	return e.queue, true
 }
 
-// LookupID finds the rule for the flow of an IP frame, and gives its ID.
+// LookupID returns the ID of the rule for the flow of an IP frame.
 func (r *Rules) LookupID(f *Flow) (id uint32, ok bool) {
 	e := r.lookup(f)
 	if e == nil {

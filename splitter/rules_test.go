@@ -37,12 +37,12 @@ func TestRulesMatchTheMostExactRule(t *testing.T) {
 	look(r, v6, 0, false)
 	fragment := f
 	fragment.SrcPort, fragment.DstPort = 0, 0
-	look(r, fragment, 1, true) // the rule without ports only
+	look(r, fragment, 1, true) // only the rule without ports
 
 	fewer, err := NewRules([]Rule{all[0], all[3]})
 	testkit.OK(t, err)
 	look(fewer, f, 4, true)
-	look(r, f, 3, true) // the table of before is what it was
+	look(r, f, 3, true) // the earlier table has not changed
 	look(new(Rules), f, 0, false)
 	grown := new(Rules)
 	for i := range all {
@@ -60,7 +60,7 @@ func TestRulesMatchTheMostExactRule(t *testing.T) {
 	more, err := grown.With(Rule{ID: 5, Fields: FieldsAll, Flow: same, Queue: 5})
 	testkit.OK(t, err)
 	look(more, same, 5, true)
-	look(grown, same, 2, true) // of all but the one
+	look(grown, same, 2, true) // matches all rules except one
 	look(grown, f, 3, true)
 	if none, err := NewRules(nil); err != nil {
 		t.Error(err)
@@ -69,11 +69,12 @@ func TestRulesMatchTheMostExactRule(t *testing.T) {
 	}
 }
 
-// Rules for SCTP, ESP and AH find their frames, and an upper layer's rule goes before one for what is around it.
+// Rules for SCTP, ESP and AH match their frames, and a rule for the upper layer precedes one for
+// the header around it.
 func TestRulesFindFrames(t *testing.T) {
-	of := func(b []byte) Headers { return parsed(t, b) }
-	sctp, esp, ah4, ah6 := of(other(tcp4(0), ProtoSCTP, 12)), of(other(tcp6(0), ProtoESP, 12)),
-		of(other(tcp4(0), ProtoAH, 24)), of(ahOf(tcp6(1)))
+	headers := func(b []byte) Headers { return parsed(t, b) }
+	sctp, esp, ah4, ah6 := headers(other(tcp4(0), ProtoSCTP, 12)), headers(other(tcp6(0), ProtoESP, 12)),
+		headers(other(tcp4(0), ProtoAH, 24)), headers(ahOf(tcp6(1)))
 	list := []Rule{
 		{ID: 1, Fields: FieldProto | FieldDstPort, Flow: sctp.Flow, Queue: 1},
 		{ID: 2, Fields: FieldProto | fieldPorts, Flow: esp.Flow, Queue: 2},
@@ -156,10 +157,11 @@ func BenchmarkLookup(b *testing.B) {
 	}
 }
 
-// A table of many rules, made at once or one rule at a time, answers as a look at each rule would.
+// A table of many rules, made at once or one rule at a time, returns what a search of the list
+// would.
 func TestRulesAnswerAsAList(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
-	some := func() Flow { // few values, so that rules and flows meet
+	some := func() Flow { // few distinct values, so that rules and flows often match
 		f := Flow{Proto: []uint8{ProtoTCP, ProtoUDP}[r.IntN(2)], IPv6: r.IntN(2) == 0, SrcPort: uint16(1 + r.IntN(20)),
 			DstPort: uint16(1 + r.IntN(20))}
 		f.Src[r.IntN(4)], f.Dst[r.IntN(4)] = byte(r.IntN(3)), byte(r.IntN(3))

@@ -6,13 +6,13 @@ import (
 	"fmt"
 )
 
-// MinGSOSize is the smallest segment that a super-packet may ask to be cut into (Linux: TCP_MIN_GSO_SIZE).
+// MinGSOSize is the smallest segment size that a super-packet may have (Linux: TCP_MIN_GSO_SIZE).
 const MinGSOSize = 8
 
-// ErrBadGSO says that a super-packet contradicts itself: its type, its headers and its segment size do not fit.
+// ErrBadGSO means that a super-packet's type, headers and segment size do not fit each other.
 var ErrBadGSO = errors.New("bad super-packet")
 
-// The errors of Init are made beforehand: a guest can cause as many as it likes.
+// The errors of CheckGSO are allocated once: a guest can cause any number of them.
 var (
 	errGSOType   = fmt.Errorf("%w: type does not fit the headers", ErrBadGSO)
 	errGSOSize   = fmt.Errorf("%w: segments too small", ErrBadGSO)
@@ -22,18 +22,19 @@ var (
 	errPiece     = fmt.Errorf("%w: piece off the segment grid", ErrBadGSO)
 )
 
-// Segmenter cuts one super-packet into MSS segments or into smaller super-packets of k times the MSS. It works by
-// payload offset, in any order, so segments can be left out. It is reused: Init again for the next packet.
+// Segmenter cuts one super-packet into segments of MSS bytes or into smaller super-packets of k
+// times the MSS. It works by payload offset, in any order, so segments can be left out. Call Init
+// again for the next packet.
 type Segmenter struct {
 	hdr        []byte
 	meta       Meta
 	payloadLen uint32
 	mss        uint32
-	addresses  uint16 // pseudo-header's sum without the length
-	id         uint16 // of IPv4
+	addresses  uint16 // sum of the pseudo-header without the length
+	id         uint16 // IPv4 identification
 }
 
-// CheckGSO says what is wrong with a packet that claims to be a super-packet; nil for GSONone.
+// CheckGSO returns an error if a packet is no valid super-packet; nil for GSONone.
 func CheckGSO(hdr []byte, m *Meta, payloadLen uint32) error {
 	h := &m.Headers
 	switch m.GSOType {
@@ -71,9 +72,9 @@ func CheckGSO(hdr []byte, m *Meta, payloadLen uint32) error {
 	return nil
 }
 
-// Init starts on a packet: hdr is its header (HdrLen bytes, kept until the next Init and never written), m its Meta.
-// The Csum of a super-packet must be CsumPartial, with CsumPlace's start and offset, or CsumGood. A packet that is no
-// super-packet (GSONone) is one segment.
+// Init starts on a packet: hdr is its headers (HdrLen bytes, kept until the next Init and never
+// written), m its Meta. The Csum of a super-packet must be CsumPartial, with the start and offset
+// of CsumPlace, or CsumGood. A packet that is no super-packet (GSONone) is one segment.
 func (s *Segmenter) Init(hdr []byte, m *Meta, payloadLen uint32) error {
 	if err := CheckGSO(hdr, m, payloadLen); err != nil {
 		return err
@@ -92,18 +93,18 @@ func (s *Segmenter) Init(hdr []byte, m *Meta, payloadLen uint32) error {
 	return nil
 }
 
-// MSS is the payload length of a segment (only the last one is shorter); not 0.
+// MSS returns the payload length of a segment (only the last may be shorter); it is never 0.
 func (s *Segmenter) MSS() uint32 { return s.mss }
 
-// Segments says how many segments the packet is: 1 at least.
+// Segments returns the number of segments, at least 1.
 func (s *Segmenter) Segments() uint32 {
 	return max(1, uint32((uint64(s.payloadLen)+uint64(s.mss)-1)/uint64(s.mss)))
 }
 
-// Piece writes the header of the piece that carries payload [off, off+n) to dst, which has room for HdrLen bytes, and
-// fills in its Meta. off is a multiple of the MSS; n is too, or goes to the end. A piece of more than one segment is a
-// super-packet. The checksum is left partial (Meta.Complete makes it full). A packet that is no super-packet has one
-// piece: itself, as it was.
+// Piece writes the headers of the piece that carries payload [off, off+n) to dst, which has room
+// for HdrLen bytes, and fills in its Meta. off is a multiple of the MSS; n is too, or extends to
+// the end. A piece of more than one segment is a super-packet. The checksum is left partial
+// (Meta.Complete makes it full). A packet that is no super-packet has one piece: itself, unchanged.
 func (s *Segmenter) Piece(dst []byte, m *Meta, off, n uint32) error {
 	if off > s.payloadLen || n > s.payloadLen-off || off%s.mss != 0 || n == 0 && s.payloadLen != 0 ||
 		n%s.mss != 0 && n != s.payloadLen-off || len(dst) < len(s.hdr) {

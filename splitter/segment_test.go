@@ -11,7 +11,8 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// golden is a super-packet whose segments, as Linux makes them, lie in testdata/gso (kernel_test.go writes them).
+// golden is a super-packet whose segments, as Linux makes them, are in testdata/gso (kernel_test.go
+// writes them).
 type golden struct {
 	frame
 	gso GSOType
@@ -43,7 +44,7 @@ func goldenSuperPackets() map[string]golden {
 func tagFrame(f frame, tags ...uint16) frame { f.tags = tags; return f }
 func extFrame(f frame, ext ...byte) frame    { f.ext = ext; return f }
 
-// super gives the super-packet with a partial checksum, and its Meta.
+// super returns the super-packet with a partial checksum, and its Meta.
 func (g *golden) super() ([]byte, *Meta) {
 	b := g.build()
 	m := &Meta{GSOType: g.gso, GSOSize: g.mss, Csum: CsumPartial}
@@ -56,7 +57,7 @@ func (g *golden) super() ([]byte, *Meta) {
 	return b, m
 }
 
-// readPcap gives the frames of a classic capture file.
+// readPcap returns the frames of a classic capture file.
 func readPcap(t *testing.T, path string) (frames [][]byte) {
 	t.Helper()
 	b := testkit.Must(os.ReadFile(path))(t)
@@ -68,7 +69,8 @@ func readPcap(t *testing.T, path string) (frames [][]byte) {
 	return frames
 }
 
-// TestSegmentsAreThoseOfLinux cuts super-packets into segments and compares them, byte for byte, with the kernel's.
+// TestSegmentsAreThoseOfLinux cuts super-packets into segments and compares them, byte for byte,
+// with the kernel's.
 //
 // Invariant: splitter: Segments of a super-packet are Linux's, byte for byte.
 func TestSegmentsAreThoseOfLinux(t *testing.T) {
@@ -90,7 +92,7 @@ func TestSegmentsAreThoseOfLinux(t *testing.T) {
 				}
 			}
 			same("at once", segments(t, super, m, 1))
-			// The same in two steps: super-packets of k segments, and those cut again.
+			// The same in two steps: super-packets of k segments, which are cut again.
 			for k := uint32(2); k < 5; k++ {
 				var again [][]byte
 				for i, b := range segments(t, super, m, k) {
@@ -205,8 +207,8 @@ func BenchmarkPiece(b *testing.B) {
 	}
 }
 
-// TestFixedIDStays: identifications rise from segment to segment, as Linux's TSO has them, unless the packet says that
-// they stay.
+// TestFixedIDStays: identifications rise from segment to segment, as with Linux's TSO, unless
+// FixedID is set.
 func TestFixedIDStays(t *testing.T) {
 	for _, fixed := range []bool{false, true} {
 		f := tcp4(3000)

@@ -12,16 +12,16 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// BenchmarkReceive is what one side pays: frames of a peer that is not there, into device memory and into host memory.
-// Its reference is the copy of as many bytes.
+// BenchmarkReceive measures one stack that receives frames made by the benchmark, into device
+// memory and into host memory. The reference is a copy of the same size.
 func BenchmarkReceive(b *testing.B) {
 	for _, size := range []int{1448, 64000} {
 		b.Run(fmt.Sprintf("copy/%d", size), func(b *testing.B) {
 			src, dst := make([]byte, 16<<20), make([]byte, size)
 			b.SetBytes(int64(size))
 			for i := range b.N {
-				at := i * size % (len(src) - size)
-				copy(dst, src[at:])
+				off := i * size % (len(src) - size)
+				copy(dst, src[off:])
 			}
 		})
 		b.Run(fmt.Sprintf("device/%d", size), func(b *testing.B) { benchReceive(b, size, true) })
@@ -87,7 +87,7 @@ func benchReceive(b *testing.B, size int, device bool) {
 	}
 }
 
-// BenchmarkStream is two stacks and two NICs in one process, with everything copied once by the NIC.
+// BenchmarkStream is two stacks and two NICs in one process; the NIC copies all data once.
 func BenchmarkStream(b *testing.B) {
 	for _, v := range []struct {
 		name   string

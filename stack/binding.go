@@ -14,25 +14,25 @@ import (
 	"vnic.dev/vnic/internal/limits"
 )
 
-// Buffer is a devmem.Buffer.
+// Buffer implements devmem.Buffer.
 type Buffer struct {
 	s         *Stack
 	gpu       int
 	off, size uint64
 
 	// under configMu
-	id     uint32 // the NIC's
+	id     uint32 // the NIC's number of the buffer
 	bound  int
 	closed bool
 }
 
-// GPU is the number of the GPU that the memory is of.
+// GPU returns the number of the memory's GPU.
 func (b *Buffer) GPU() int { return b.gpu }
 
-// Offset is where in the GPU's memory the buffer begins, in bytes.
+// Offset returns the start of the buffer in the GPU's memory, in bytes.
 func (b *Buffer) Offset() uint64 { return b.off }
 
-// Size is the buffer's, in bytes.
+// Size returns the buffer's size in bytes.
 func (b *Buffer) Size() uint64 { return b.size }
 
 // Close unregisters the buffer.
@@ -55,7 +55,7 @@ func (b *Buffer) Close() error {
 	return nil
 }
 
-// boundTo are the bindings of a buffer that are not done. Under configMu.
+// boundTo returns the bindings of a buffer that are not done. Under configMu.
 func (s *Stack) boundTo(b *Buffer) []devmem.BindingStats {
 	return slices.DeleteFunc(s.bindingStats(), func(st devmem.BindingStats) bool {
 		if rb := s.rxBinds[st.ID]; rb != nil {
@@ -66,13 +66,14 @@ func (s *Stack) boundTo(b *Buffer) []devmem.BindingStats {
 	})
 }
 
-// rxBinding is a buffer bound for receive: its pages belong to a pool, and each of its queues has a shadow queue.
+// rxBinding is a buffer bound for receive: its pages belong to a pool, and each of its queues has a
+// shadow queue.
 //
-// A queue whose pool has no page to post takes nothing, headers and resets neither: a chain of the
-// device is headers and payload, and there is no chain without pages. Frames wait in the NIC then
-// until pages are free, and are dropped after that; so with most pages in an application's hands,
-// GSO packets of up to 64 KiB may never fit, and the peer, whose window knows nothing of tokens,
-// goes on with what its retransmissions get through. Bind more than an application holds.
+// A queue whose pool has no page to post receives nothing, not even headers and resets: a chain of
+// the device consists of headers and payload, so there is no chain without pages. Frames wait in
+// the NIC until pages are free, and the NIC drops frames that it has no room for. If an application
+// holds most pages, GSO packets of up to 64 KiB may never fit; the peer, whose window does not
+// count tokens, then proceeds only by its retransmissions. Bind more than an application holds.
 type rxBinding struct {
 	binding
 	pool         *gpumem.Pool
@@ -80,7 +81,7 @@ type rxBinding struct {
 
 	// under configMu
 	closed  bool
-	unbound bool // closed, and the NIC has given up all queues
+	unbound bool // closed, and the NIC has released all queues
 }
 
 // txBinding is a buffer bound for transmit.
@@ -91,7 +92,7 @@ type txBinding struct {
 	once   sync.Once
 }
 
-// binding is what both kinds of bindings have.
+// binding has the fields of both kinds of bindings.
 type binding struct {
 	s     *Stack
 	id    uint32
@@ -106,7 +107,7 @@ func (b *binding) ID() uint32 { return b.id }
 // Done implements devmem.Binding.
 func (b *binding) Done() <-chan struct{} { return b.done }
 
-// ref takes a reference for a send; false if the binding is closed.
+// ref takes a reference for a send. It returns false if the binding is closed.
 func (b *txBinding) ref() bool {
 	for {
 		n := b.refs.Load()
@@ -119,15 +120,15 @@ func (b *txBinding) ref() bool {
 	}
 }
 
-// unref may be called with any lock held.
+// unref drops a reference; the last one ends the binding. It may be called with any lock held.
 func (b *txBinding) unref() {
 	if b.refs.Add(-1) == 0 {
-		b.s.work.Go(func() { // commands wait for an answer
+		b.s.work.Go(func() { // commands to the NIC wait for an answer
 			b.s.configMu.Lock()
 			defer b.s.configMu.Unlock()
 			b.s.txBinds.Delete(b.id)
 			b.buf.bound--
-			if !b.s.isClosed() { // else the NIC is about to forget all
+			if !b.s.isClosed() { // or else the NIC drops all bindings anyway
 				if err := b.s.unbind(b.nicID); err != nil {
 					b.s.log.Warn("unbind tx", "binding", b.id, "err", err)
 				}
@@ -146,9 +147,9 @@ func (b *txBinding) Close() error {
 	return nil
 }
 
-// Close takes the queues back. If the NIC keeps one it may still write to its pages: the binding is
-// not done then before these are used, or Close is called again and succeeds, or the stack is
-// closed.
+// Close unbinds the queues. If the NIC does not release a queue, it may still write to the queue's
+// pages. Then the binding is done only when the pages are used up, or a later Close succeeds, or
+// the stack is closed.
 func (b *rxBinding) Close() error {
 	b.s.configMu.Lock()
 	defer b.s.configMu.Unlock()
@@ -160,7 +161,7 @@ func (s *Stack) closeRX(b *rxBinding) error {
 		return nil
 	}
 	b.closed, b.unbound = true, true
-	err := s.unbind(b.nicID) // first: a bound queue cannot cease to be split
+	err := s.unbind(b.nicID) // first: a bound queue must stay split
 	if err == nil {
 		b.nicID = 0
 	}
@@ -171,15 +172,15 @@ func (s *Stack) closeRX(b *rxBinding) error {
 		if e := s.nic.UnbindQueue(l.queue); e != nil {
 			err = errors.Join(err, fmt.Errorf("queue %d: unbind: %w", l.queue, e))
 			b.unbound = false
-			continue // what still comes there is received
+			continue // frames that come to the queue are still received
 		}
 		s.rx[l.queue].Store(nil)
 	}
-	b.pool.Close(b.unbound) // the binding is done when its last page is back
+	b.pool.Close(b.unbound) // the binding is done when its last page is returned
 	return err
 }
 
-// ended is called when the last page of a closed binding is back, under whatever locks.
+// ended is called, under any locks, when the last page of a closed binding is returned.
 func (b *rxBinding) ended() {
 	b.s.work.Go(func() {
 		b.s.configMu.Lock()
@@ -187,14 +188,14 @@ func (b *rxBinding) ended() {
 		delete(b.s.rxBinds, b.id)
 		b.buf.bound--
 		for _, l := range b.shadowQueues {
-			b.s.rx[l.queue].CompareAndSwap(l, nil) // a queue that the NIC kept, without pages now
+			b.s.rx[l.queue].CompareAndSwap(l, nil) // a queue that the NIC did not release, without pages now
 		}
 		b.s.dropShadowQueues(b.shadowQueues)
 		close(b.done)
 	})
 }
 
-// unbind tells the NIC, unless that is gone with all that it knew.
+// unbind sends the command to the NIC, unless the NIC is gone.
 func (s *Stack) unbind(id uint32) error {
 	if id == 0 || s.nic.Err() != nil {
 		return nil
@@ -210,7 +211,7 @@ func (s *Stack) isClosed() bool {
 	return s.closed
 }
 
-// unbindAll closes every binding: the device gets its queues back.
+// unbindAll closes all bindings, so that the device releases its queues.
 func (s *Stack) unbindAll(context.Context) error {
 	s.configMu.Lock()
 	defer s.configMu.Unlock()

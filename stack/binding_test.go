@@ -10,17 +10,17 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// A NIC that does not give a queue back may still write to the pages that are posted there: the
-// binding is not done, and what comes is received, until the NIC gives up.
+// If a NIC does not release a queue, it may still write to the pages that are posted there. Until
+// the NIC releases the queue, the binding is not done, and frames that arrive are received.
 //
 // Invariant: stack: A binding is not done while the NIC may write to its pages.
 func TestBindingIsNotDoneWhileTheNICHasItsPages(t *testing.T) {
-	for _, again := range []bool{true, false} { // closed again, or ended by Stack.Close
+	for _, again := range []bool{true, false} { // by a second Close, or by Stack.Close
 		w := newRig(t, stacktest.Options{})
 		buf := testkit.Must(w.b.Register(0, 0, 1<<20))(t)
 		rx, err := w.b.BindRX(buf, 1, 2)
 		testkit.OK(t, err)
-		_, err = w.b.AddFlow(devmem.Flow{Queue: 1, Dst: w.at(7)})
+		_, err = w.b.AddFlow(devmem.Flow{Queue: 1, Dst: w.addr(7)})
 		testkit.OK(t, err)
 		ca, cb := w.connect(7, false)
 		w.nb.KeepQueues(syscall.ETIMEDOUT)
@@ -59,8 +59,7 @@ func TestBindingIsNotDoneWhileTheNICHasItsPages(t *testing.T) {
 	}
 }
 
-// A stack that is closed with a receive binding open undoes it at the NIC first: a queue that is
-// bound does not cease to split.
+// Stack.Close unbinds an open receive binding at the NIC first: a bound queue must stay split.
 func TestCloseUndoesBindingsAtTheNIC(t *testing.T) {
 	w := newRig(t, stacktest.Options{})
 	buf := testkit.Must(w.b.Register(0, 0, 1<<20))(t)

@@ -13,7 +13,7 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// syn makes the first segment of a connection, as a frame of w.a's to w.b's port 7.
+// syn makes the first segment of a connection, as a frame from w.a to port 7 of w.b.
 func (w *rig) syn(src, dst netip.Addr, seq uint32) []byte {
 	tcp := header.TCP(make([]byte, header.TCPMinimumSize))
 	tcp.Encode(&header.TCPFields{SrcPort: 1000, DstPort: 7, SeqNum: seq, DataOffset: header.TCPMinimumSize,
@@ -35,7 +35,7 @@ func (w *rig) syn(src, dst netip.Addr, seq uint32) []byte {
 	return append(append(append(eth, 0x86, 0xdd), ip...), tcp...)
 }
 
-// fragments cuts a frame of syn's into two, 16 bytes behind its IP header.
+// fragments cuts a frame of syn into two, 16 bytes after its IP header.
 func fragments(frame []byte) [][]byte {
 	const cut = 16
 	if frame[12] == 8 {
@@ -61,15 +61,15 @@ func fragments(frame []byte) [][]byte {
 	return [][]byte{piece(0, 1, frame[54:54+cut]), piece(cut, 0, frame[54+cut:])}
 }
 
-// A packet with a wrong checksum is dropped, also where no NIC can have looked: that of a segment in fragments, and of
-// an IPv4 header.
+// A packet with a wrong checksum is dropped, even if no NIC can have checked it: that of a segment
+// in fragments, and that of an IPv4 header.
 func TestWrongChecksumsAreDropped(t *testing.T) {
 	w := newRig(t, stacktest.Options{})
 	whole := func(f []byte) [][]byte { return [][]byte{f} }
 	for _, c := range []struct {
 		name     string
 		src, dst netip.Addr
-		at       int // of a byte that is changed
+		off      int // of the byte that is changed
 		cut      func([]byte) [][]byte
 	}{
 		{"IPv4, fragments", w.a4, w.b4, 34 + 17, fragments}, {"IPv6, fragments", w.a6, w.b6, 54 + 17, fragments},
@@ -85,9 +85,9 @@ func TestWrongChecksumsAreDropped(t *testing.T) {
 				}
 				return true
 			})
-			for i, seq := range []uint32{100, 200} { // the low byte is the ID of fragments
+			for i, seq := range []uint32{100, 200} { // the low byte is also the ID of the fragments
 				f := w.syn(c.src, c.dst, seq)
-				f[c.at] ^= []byte{1, 0}[i]
+				f[c.off] ^= []byte{1, 0}[i]
 				for _, p := range c.cut(f) {
 					w.nb.Inject([]driver.RxFrame{{Header: p, CsumGood: len(c.cut(f)) == 1}})
 				}
@@ -98,7 +98,7 @@ func TestWrongChecksumsAreDropped(t *testing.T) {
 	}
 }
 
-// So is a segment whose payload is in device memory.
+// A segment with payload in device memory is dropped too if its IPv4 header checksum is wrong.
 func TestWrongHeaderOfASplitFrameIsDropped(t *testing.T) {
 	w := newRig(t, stacktest.Options{})
 	bindRX(t, w.b, 0, 1<<20, 7, 1)
@@ -107,7 +107,7 @@ func TestWrongHeaderOfASplitFrameIsDropped(t *testing.T) {
 	skip(t, cb, 5)
 	for wrong, want := range []uint64{0, 1} {
 		h := w.nb.LastHeader()
-		h[22] -= byte(wrong) // its time to live
+		h[22] -= byte(wrong) // the TTL
 		page := driver.Range{Off: w.nb.TakePosted(1, 1)[0], Len: 5}
 		before := w.b.Stats().RxFrameDrops
 		w.nb.Inject([]driver.RxFrame{{Queue: 1, Header: h, Payload: []driver.Range{page}, PayloadLen: 5, CsumGood: true,

@@ -11,8 +11,8 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// A call that Close meets between its look at the connection and netstack's answer ends as one that waits does: not
-// with the end of the peer's stream, nor with an errno.
+// If Close comes while a call waits for netstack's answer, the call returns net.ErrClosed, like a
+// call that waits: not the end of the peer's stream, and not an errno.
 func TestCloseIsNoEndOfStream(t *testing.T) {
 	w := newRig(t, stacktest.Options{})
 	for i := range 200 {

@@ -21,7 +21,7 @@ import (
 	"vnic.dev/vnic/internal/ether"
 )
 
-// Conn is a devmem.Conn.
+// Conn implements devmem.Conn.
 type Conn struct {
 	s             *Stack
 	f             *flow
@@ -51,7 +51,7 @@ type Conn struct {
 
 var _ devmem.Conn = (*Conn)(nil)
 
-// newConn takes over an endpoint that is connected, or was. The queue is the endpoint's.
+// newConn takes over an endpoint that is or was connected, and its queue.
 func (s *Stack) newConn(ep tcpip.Endpoint, wq *waiter.Queue) (*Conn, error) {
 	c := &Conn{
 		s: s, ep: ep, wq: wq, rd: deadline.New(), wd: deadline.New(), closed: make(chan struct{}),
@@ -77,17 +77,18 @@ func (s *Stack) newConn(ep tcpip.Endpoint, wq *waiter.Queue) (*Conn, error) {
 	c.fitWindow()
 	c.entry.Init(c, waiter.ReadableEvents|waiter.WritableEvents|waiter.EventErr|waiter.EventHUp|waiter.EventRdHUp)
 	wq.EventRegister(&c.entry)
-	c.NotifyEvent(waiter.EventHUp) // it may have ended before
+	c.NotifyEvent(waiter.EventHUp) // the connection may have ended before EventRegister
 	return c, nil
 }
 
-// fitWindow makes the receive buffer, of which the window is half, no larger than the pool that its
-// payload will come to, if the handshake came to a bound queue. Linux leaves that to the
-// administrator; but a window that is wider than the pool is an invitation to lose segments. Of a NIC
-// that gives GSO packets, pages are taken to come half full: a sender that needs all of the window is
-// one whose frames come together, in pages that are full, and as many again are the application's to
-// hold. Taken as full, a receiver that was late lost segments (vnic run on a busy machine).
-// It is done now or never: netstack deadlocks when a buffer shrinks under data out of order.
+// fitWindow limits the receive buffer, which is twice the window, to the size of the pool that
+// receives the payload, if the handshake came through a bound queue. Linux leaves this to the
+// administrator; but a window that is wider than the pool makes the peer send segments that are
+// then lost. With a NIC that receives GSO packets, pages count as half full: a sender that needs
+// the whole window sends large frames, which fill their pages, and the other half of the pool is
+// for pages that the application holds. When pages counted as full, late receivers lost segments
+// (vnic run on a busy machine). The limit cannot be set later: netstack deadlocks when a buffer
+// shrinks while data is out of order.
 func (c *Conn) fitWindow() {
 	c.f.mu.Lock()
 	queue := c.f.queue
@@ -96,7 +97,7 @@ func (c *Conn) fitWindow() {
 	if l == nil || c.s.wide {
 		return
 	}
-	page := int(c.s.link.MTU()) - 52 // what a page has of a frame: less IPv4 and TCP headers with timestamps
+	page := int(c.s.link.MTU()) - 52 // payload of a frame in a page: the MTU less IPv4 and TCP headers with timestamps
 	if c.s.merges(c.f.key.IPv6) {
 		page = pageSize / 2
 	}
@@ -105,7 +106,7 @@ func (c *Conn) fitWindow() {
 	}
 }
 
-// NotifyEvent implements waiter.EventListener. Locks of netstack are held.
+// NotifyEvent implements waiter.EventListener. The caller holds locks of netstack.
 func (c *Conn) NotifyEvent(mask waiter.EventMask) {
 	if mask&(waiter.ReadableEvents|waiter.EventErr|waiter.EventHUp|waiter.EventRdHUp) != 0 {
 		ether.Signal(c.rsig)
@@ -121,18 +122,18 @@ func (c *Conn) NotifyEvent(mask waiter.EventMask) {
 	}
 }
 
-// wait waits for sig. It returns an error when the connection is closed, when the deadline has passed, or when the
-// connection makes no progress.
+// wait waits for sig. It returns an error if the connection is closed, the deadline has passed, or
+// the connection makes no progress.
 func (c *Conn) wait(op string, sig <-chan struct{}, d <-chan struct{}) error {
 	var tick <-chan time.Time
 	limit := time.Duration(c.stall.Load())
-	var at time.Time
+	var lastProgress time.Time
 	var last uint64
 	var start since
 	if limit > 0 {
 		t := time.NewTicker(max(limit/8, time.Millisecond))
 		defer t.Stop()
-		tick, at, last, start = t.C, time.Now(), c.f.progress(), c.since()
+		tick, lastProgress, last, start = t.C, time.Now(), c.f.progress(), c.since()
 	}
 	for {
 		select {
@@ -144,8 +145,8 @@ func (c *Conn) wait(op string, sig <-chan struct{}, d <-chan struct{}) error {
 			return os.ErrDeadlineExceeded
 		case now := <-tick:
 			if p := c.f.progress(); p != last {
-				last, at, start = p, now, c.since()
-			} else if idle := now.Sub(at); idle <= limit/2 {
+				last, lastProgress, start = p, now, c.since()
+			} else if idle := now.Sub(lastProgress); idle <= limit/2 {
 				start.half = c.since().heard
 			} else if idle >= limit {
 				return c.stalled(op, idle, start)
@@ -154,7 +155,8 @@ func (c *Conn) wait(op string, sig <-chan struct{}, d <-chan struct{}) error {
 	}
 }
 
-// failure is why the connection does not work any more, given netstack's reason. A Close that came meanwhile is one.
+// failure returns the error of a connection that failed with netstack's err: the NIC's failure, or
+// net.ErrClosed after Close, or else err.
 func (c *Conn) failure(err tcpip.Error) error {
 	if err := c.s.failed(); err != nil {
 		return err
@@ -167,7 +169,7 @@ func (c *Conn) failure(err tcpip.Error) error {
 
 func (c *Conn) isClosed() bool { return isDone(c.closed) }
 
-// over says why a call that has the deadline d cannot begin, or go on.
+// over returns an error if the connection is closed or the deadline d has passed.
 func (c *Conn) over(d <-chan struct{}) error {
 	switch {
 	case c.isClosed():
@@ -229,7 +231,7 @@ func (c *Conn) Close() error {
 		err = nil
 		close(c.closed) // wakes readers and writers
 		c.ep.Close()
-		c.rmu.Lock() // a reader may still be giving out tokens
+		c.rmu.Lock() // a reader may still be issuing tokens
 		releaseAll(c.f.stop(c))
 		c.tokens.Close()
 		c.rmu.Unlock()
@@ -281,10 +283,10 @@ func (c *Conn) RemoteAddr() net.Addr { return c.remote }
 // SetDeadline implements net.Conn.
 func (c *Conn) SetDeadline(t time.Time) error { c.rd.Set(t); c.wd.Set(t); return c.settable() }
 
-// SetReadDeadline implements net.Conn; it holds for RecvDevmem too.
+// SetReadDeadline implements net.Conn; it applies to RecvDevmem too.
 func (c *Conn) SetReadDeadline(t time.Time) error { c.rd.Set(t); return c.settable() }
 
-// SetWriteDeadline implements net.Conn; it holds for SendDevmem too.
+// SetWriteDeadline implements net.Conn; it applies to SendDevmem too.
 func (c *Conn) SetWriteDeadline(t time.Time) error { c.wd.Set(t); return c.settable() }
 
 func (c *Conn) settable() error {
@@ -302,14 +304,14 @@ func (c *Conn) State() string {
 	f := c.f
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	var theirs uint8
+	var peerShift uint8
 	if f.scale[0] >= 0 && f.scale[1] >= 0 {
-		theirs = uint8(f.scale[1])
+		peerShift = uint8(f.scale[1])
 	}
 	return fmt.Sprintf("%v %v->%v snd{iss %d una %d nxt %d written %d wnd %d sends %d cwnd %d ssthresh %d rto %v rtt %v} "+
 		"rcv{irs %d acked %d ahead %d read %d unread %d wnd %d kept %d frames %d pages}",
 		tcp.EndpointState(c.ep.State()), c.local, c.remote,
-		f.iss, f.una, f.nxt, f.written, f.wnd<<theirs, f.sends.len(), info.SndCwnd, info.SndSsthresh, info.RTO, info.RTT,
+		f.iss, f.una, f.nxt, f.written, f.wnd<<peerShift, f.sends.len(), info.SndCwnd, info.SndSsthresh, info.RTO, info.RTT,
 		f.irs, f.acked, f.ahead, f.read, unread, f.adv<<f.shift(), f.pending.len(), f.pages)
 }
 

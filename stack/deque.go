@@ -1,6 +1,6 @@
 package stack
 
-// deque is a queue in a ring that grows: what is popped makes room for what is pushed.
+// deque is a double-ended queue in a ring that grows when it is full.
 type deque[T any] struct {
 	ring []T // len is a power of two, or 0
 	head int
@@ -9,34 +9,35 @@ type deque[T any] struct {
 
 func (d *deque[T]) len() int { return d.n }
 
-// at is the element i behind the front. It is valid until the next push or insert.
-func (d *deque[T]) at(i int) *T { return &d.ring[(d.head+i)&(len(d.ring)-1)] }
+// elem returns element i, counted from the front. The pointer is valid until the next push or
+// insert.
+func (d *deque[T]) elem(i int) *T { return &d.ring[(d.head+i)&(len(d.ring)-1)] }
 
 func (d *deque[T]) push(v T) {
 	if d.n == len(d.ring) {
 		ring := make([]T, max(16, 2*d.n))
 		for i := range d.n {
-			ring[i] = *d.at(i)
+			ring[i] = *d.elem(i)
 		}
 		d.ring, d.head = ring, 0
 	}
 	d.n++
-	*d.at(d.n - 1) = v
+	*d.elem(d.n - 1) = v
 }
 
-// insert puts v before element i.
+// insert inserts v before element i.
 func (d *deque[T]) insert(i int, v T) {
 	d.push(v)
 	for j := d.n - 1; j > i; j-- {
-		*d.at(j) = *d.at(j - 1)
+		*d.elem(j) = *d.elem(j - 1)
 	}
-	*d.at(i) = v
+	*d.elem(i) = v
 }
 
 func (d *deque[T]) pop() T {
 	var zero T
-	v := *d.at(0)
-	*d.at(0) = zero
+	v := *d.elem(0)
+	*d.elem(0) = zero
 	d.head = (d.head + 1) & (len(d.ring) - 1)
 	d.n--
 	return v
@@ -44,8 +45,8 @@ func (d *deque[T]) pop() T {
 
 func (d *deque[T]) popBack() T {
 	var zero T
-	v := *d.at(d.n - 1)
-	*d.at(d.n - 1) = zero
+	v := *d.elem(d.n - 1)
+	*d.elem(d.n - 1) = zero
 	d.n--
 	return v
 }

@@ -18,12 +18,12 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// minPages is how many pages a bound queue needs: for some of the largest frames, one of them in reserve.
+// minPages is how many pages a bound queue needs: four times the pages of the largest frame.
 const minPages = 4 * gpumem.FramePages
 
 const pageSize = gpumem.PageSize
 
-// flowKey is the flow of received segments.
+// flowKey identifies the flow of received segments.
 type flowKey = splitter.Flow
 
 // Register implements devmem.Device.
@@ -105,13 +105,13 @@ func (s *Stack) BindRX(buf devmem.Buffer, queues ...int) (devmem.Binding, error)
 	s.rxBinds[rb.id] = rb
 	b.bound++
 	s.addShadowQueues(rb.shadowQueues)
-	for i, l := range rb.shadowQueues { // splits the queue, which the NIC wants of one that is bound
+	for i, l := range rb.shadowQueues { // splits the queue, which the NIC requires before BindRx
 		s.rx[l.queue].Store(l)
 		if err := s.nic.BindQueue(l.queue, b.gpu, rb.pool); err != nil {
 			s.rx[l.queue].Store(nil)
 			s.dropShadowQueues(rb.shadowQueues[i:])
 			rb.shadowQueues = rb.shadowQueues[:i]
-			_ = s.closeRX(rb) // the first error says why
+			_ = s.closeRX(rb) // err says why; this error does not matter
 			return fail(err, fmt.Sprintf("queue %d", l.queue))
 		}
 	}
@@ -157,9 +157,10 @@ func (s *Stack) newID() uint32 {
 	}
 }
 
-// newShadowQueue makes a shadow queue with address space of an old one, or new address space. Under configMu.
+// newShadowQueue makes a shadow queue, with the address space of an old one if there is one. Under
+// configMu.
 func (s *Stack) newShadowQueue(queue int, b *rxBinding) (*shadowQueue, error) {
-	n := min(b.pool.Pages(), maxSlots-1) + 1 // and the junk slot
+	n := min(b.pool.Pages(), maxSlots-1) + 1 // one more, for the junk slot
 	free := s.shadows[n]
 	if len(free) == 0 {
 		sh, err := newShadow(n)
@@ -172,8 +173,8 @@ func (s *Stack) newShadowQueue(queue int, b *rxBinding) (*shadowQueue, error) {
 	return makeShadowQueue(queue, b, free[len(free)-1], n), nil
 }
 
-// dropShadowQueues keeps the address space of shadow queues that are not in use. Netstack may have
-// views of it, but delivers none.
+// dropShadowQueues keeps the address space of shadow queues that are no longer used: netstack may
+// still have views of it, but does not deliver them.
 func (s *Stack) dropShadowQueues(ls []*shadowQueue) {
 	all := slices.DeleteFunc(slices.Clone(*s.shadowQueues.Load()),
 		func(l *shadowQueue) bool { return slices.Contains(ls, l) })
@@ -189,11 +190,12 @@ func (s *Stack) addShadowQueues(ls []*shadowQueue) {
 	s.shadowQueues.Store(&all)
 }
 
-// find says where received bytes lie: in a shadow queue's slot, or, if l is nil, where they are. It reads none.
+// find returns the slot of a shadow queue that received bytes are in, or nil if they are not in a
+// shadow. It does not read b.
 func (s *Stack) find(b []byte) (l *shadowQueue, slot uint32, off int) {
 	all := *s.shadowQueues.Load()
 	i, j := 0, len(all)
-	for i < j { // the last that does not start behind b
+	for i < j { // the last shadow that does not start behind b
 		if m := int(uint(i+j) / 2); all[m].shadow.startsBehind(b) {
 			j = m
 		} else {
@@ -289,8 +291,8 @@ func (s *Stack) SetRSS(n int) error {
 	return nil
 }
 
-// Restore sets up again what the NIC knew of buffers, bindings, rules and RSS, after it has lost that: call it from
-// driver.Options.OnGeneration. Connections, tokens and the ids of all these go on as before.
+// Restore sets up buffers, bindings, rules and RSS again after the NIC has lost them: call it from
+// driver.Options.OnGeneration. Connections, tokens and the ids of bindings and flows stay valid.
 func (s *Stack) Restore(ctx context.Context) error {
 	s.configMu.Lock()
 	defer s.configMu.Unlock()
@@ -300,7 +302,7 @@ func (s *Stack) Restore(ctx context.Context) error {
 		if err != nil {
 			errs = append(errs, fmt.Errorf("restore %s: %w", what, err))
 		}
-		*id = n // 0 if there is none now
+		*id = n // 0 after an error
 	}
 	for b := range s.buffers {
 		do(&b.id, "buffer", func() (uint32, error) { return s.control.RegisterBuffer(ctx, uint16(b.gpu), b.off, b.size) })
@@ -330,7 +332,7 @@ func (s *Stack) Restore(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// Stats implements devmem.Device. It asks the NIC for what it dropped.
+// Stats implements devmem.Device. It asks the NIC for its drop counter.
 func (s *Stack) Stats() devmem.Stats {
 	t := s.ns.Stats().TCP
 	st := devmem.Stats{

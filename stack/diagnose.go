@@ -15,10 +15,11 @@ import (
 	"vnic.dev/vnic/internal/diagnosis"
 )
 
-// keepalives is how many probes the peer is sent within a stall limit: whether it answers says whether it is gone.
+// keepalives is how many probes are sent to the peer within a stall limit. A peer that answers none
+// is gone.
 const keepalives = 4
 
-// SetStallLimit implements devmem.Conn. While there is a limit an idle peer is probed.
+// SetStallLimit implements devmem.Conn. While there is a limit, an idle peer is probed.
 func (c *Conn) SetStallLimit(d time.Duration) {
 	c.stall.Store(int64(d))
 	if d > 0 {
@@ -26,16 +27,16 @@ func (c *Conn) SetStallLimit(d time.Duration) {
 		every := tcpip.KeepaliveIntervalOption(idle)
 		_ = c.ep.SetSockOpt(&idle)
 		_ = c.ep.SetSockOpt(&every)
-		_ = c.ep.SetSockOptInt(tcpip.KeepaliveCountOption, 1<<10) // the limit ends a call, and nothing the connection
+		_ = c.ep.SetSockOptInt(tcpip.KeepaliveCountOption, 1<<10) // so many that probes never end the connection
 	}
 	c.ep.SocketOptions().SetKeepAlive(d > 0)
 }
 
-// since is what a connection had heard and sent when it last made progress.
+// since holds a connection's counters at its last progress.
 type since struct {
 	heard       uint32
 	retransmits uint64
-	half        uint32 // heard by the middle of the stall limit
+	half        uint32 // heard, at the middle of the stall limit
 }
 
 func (c *Conn) since() since {
@@ -48,7 +49,8 @@ func (c *Conn) since() since {
 	return since{c.f.heard, n, c.f.heard}
 }
 
-// stalled is the error of a call that waits for a connection that makes no progress. It takes configMu.
+// stalled returns the error of a call that waits while the connection makes no progress. It takes
+// configMu.
 func (c *Conn) stalled(op string, idle time.Duration, start since) error {
 	now := c.since()
 	x := c.facts()
@@ -59,7 +61,7 @@ func (c *Conn) stalled(op string, idle time.Duration, start since) error {
 		State: c.State()}
 }
 
-// Diagnose says why payload comes in host memory, for devmem.Diagnose.
+// Diagnose explains why payload comes in host memory, for devmem.Diagnose.
 func (c *Conn) Diagnose() string { return c.s.facts().Steering(c.facts()) }
 
 func (c *Conn) facts() diagnosis.Connection {
@@ -74,7 +76,7 @@ func (c *Conn) facts() diagnosis.Connection {
 	return x
 }
 
-// facts is the configuration, and who holds tokens.
+// facts returns the configuration and the holders of tokens.
 func (s *Stack) facts() (d diagnosis.Device) {
 	s.configMu.Lock()
 	for _, r := range s.rules {
@@ -115,7 +117,7 @@ func flowOf(r control.FlowRule) devmem.Flow {
 		Queue: int(r.Queue)}
 }
 
-// bindingStats are of all bindings that are not done. Under configMu.
+// bindingStats returns the statistics of all bindings that are not done. Under configMu.
 func (s *Stack) bindingStats() (all []devmem.BindingStats) {
 	for _, b := range s.rxBinds {
 		p := b.pool.Stats()
@@ -137,7 +139,7 @@ func (s *Stack) bindingStats() (all []devmem.BindingStats) {
 	return all
 }
 
-// noTXBinding is the error of a send from a binding that there is not.
+// noTXBinding returns the error of a send from a binding that does not exist.
 func (s *Stack) noTXBinding(id uint32) error {
 	s.configMu.Lock()
 	defer s.configMu.Unlock()

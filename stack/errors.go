@@ -13,7 +13,7 @@ import (
 	"vnic.dev/vnic/internal/diagnosis"
 )
 
-// errnos are Linux's numbers for netstack's errors; any other is EIO.
+// errnos maps netstack's errors to Linux's error numbers; all others are EIO.
 var errnos = []struct {
 	errno syscall.Errno
 	errs  []tcpip.Error
@@ -39,7 +39,7 @@ var errnos = []struct {
 	}},
 }
 
-// errno is Linux's number for a netstack error.
+// errno returns Linux's error number for a netstack error.
 func errno(err tcpip.Error) syscall.Errno {
 	same := func(e tcpip.Error) bool { return reflect.TypeOf(e) == reflect.TypeOf(err) }
 	for _, e := range errnos {
@@ -50,7 +50,7 @@ func errno(err tcpip.Error) syscall.Errno {
 	return syscall.EIO
 }
 
-// opError wraps an error as package net does, but for io.EOF.
+// opError wraps an error as package net does; it returns io.EOF unchanged.
 func (c *Conn) opError(op string, err error) error {
 	if err == nil || err == io.EOF {
 		return err

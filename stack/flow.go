@@ -9,71 +9,73 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// flow is what the link layer knows of one TCP connection, by looking at its headers in both directions: enough to say
-// where each byte of the stream lies. Positions are stream offsets: 0 is the first byte behind the SYN.
+// flow is the link layer's view of a TCP connection, from its headers in both directions: it knows
+// in which memory each byte of the stream is. Positions are stream offsets: 0 is the first byte
+// after the SYN.
 //
-// A flow is made when our SYN goes out. Its conn is set when the application has the connection, and unset when it has
-// closed it. The lock is taken below netstack's and the transmit queue's, above those of shadow queues and pools.
+// An outgoing SYN creates a flow. Its conn is set while the application has the connection open.
+// The lock is taken below netstack's and the transmit queue's locks, above the locks of shadow queues
+// and pools.
 type flow struct {
 	key   splitter.Flow // of received packets
-	heads atomic.Int32  // len(linear): readers look before they lock
+	heads atomic.Int32  // len(linear), to be read without the lock
 
 	mu    sync.Mutex
 	conn  *Conn
 	age   int    // sweeps that found no endpoint
-	queue int    // of the handshake
-	last  int    // queue by which payload came last; -1: none came
-	heard uint32 // packets of the peer
+	queue int    // the queue that the handshake came through
+	last  int    // the queue that the last payload came through; -1: none came
+	heard uint32 // packets received
 
-	// Transmit. What lies in no part was written by Write, and netstack carries its bytes.
+	// Transmit. Bytes that are in no part were written by Write; netstack holds them.
 	issKnown, finSent bool
 	iss               uint32
-	mss               int    // of the packets that netstack leaves to be cut; 0: not known
+	mss               int    // segment size of netstack's last GSO packet; 0: unknown
 	una, nxt, written uint64 // acknowledged, sent, accepted from the application
 	parts             deque[part]
 	sends             deque[send]
-	firstSend         uint32 // number of the send in front
+	firstSend         uint32 // number of the first send in sends
 	done              deque[completion]
 	tail              tail
-	ended             bool   // netstack sends no more: nothing needs to be acknowledged
-	wnd               uint32 // as the peer advertised it last, not scaled
+	ended             bool   // netstack sends no more: no acknowledgment is needed
+	wnd               uint32 // the peer's last advertised window, not scaled
 	wndKnown          bool
 
 	// Receive.
 	irsKnown   bool
 	irs        uint32
-	acked      uint64 // what we have acknowledged: a lower bound of netstack's RCV.NXT
-	ahead      uint64 // end of what was given to netstack without a gap, if netstack dropped nothing
-	read       uint64 // position of the application
+	acked      uint64 // the last acknowledgment that we sent: a lower bound of netstack's RCV.NXT
+	ahead      uint64 // the end of the bytes that netstack received without a gap, if it dropped none
+	read       uint64 // the application's position
 	pending    deque[pending]
 	pages      int    // in pending
-	linear     []span // of packets that are not readable but begin with bytes in host memory
-	rxShutdown bool   // no more is read
-	adv        uint32 // as netstack advertised it last, not scaled
+	linear     []span // of packets that are not readable but start with bytes in host memory
+	rxShutdown bool   // the application reads no more
+	adv        uint32 // our last advertised window, not scaled
 	scale      [2]int8
-	answered   bool // our SYN answered the peer's
+	answered   bool // our SYN answered the peer's SYN
 }
 
-// part is a piece of the stream that lies in a GPU.
+// part is a piece of the stream in a GPU's memory.
 type part struct {
 	span
-	off  uint64 // of start, in the GPU
+	off  uint64 // where start is in the GPU's memory
 	gpu  int
 	send uint32
 }
 
-// span is [start, end) of the stream.
+// span is the range [start, end) of the stream.
 type span struct{ start, end uint64 }
 
 // send is one call of SendDevmem.
 type send struct {
 	binding  *txBinding
 	end      uint64
-	open     bool // the call goes on
+	open     bool // the call has not returned
 	inFlight int  // frames that the device may still read
 }
 
-// completion is a range of sends, both ends included.
+// completion is a range of sends, including both ends.
 type completion struct{ lo, hi uint32 }
 
 // pending is a frame's payload that netstack may still deliver.
@@ -83,7 +85,7 @@ type pending struct {
 	slot  uint32
 }
 
-// syn notes an outgoing SYN. It returns false if the flow is another, older connection.
+// syn records an outgoing SYN. It returns false if the flow belongs to an older connection.
 func (f *flow) syn(seq uint32, hasAck bool, ack uint32) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -100,7 +102,8 @@ func (f *flow) syn(seq uint32, hasAck bool, ack uint32) bool {
 	return true
 }
 
-// txOffset is the stream offset of an outgoing sequence number; of a probe it lies before una, and -1 is the SYN's.
+// txOffset returns the stream offset of an outgoing sequence number. A SYN has -1, and a probe may
+// be before una.
 func (f *flow) txOffset(seq uint32) int64 {
 	return int64(f.una) + int64(int32(seq-(f.iss+1+uint32(f.una))))
 }
@@ -109,7 +112,8 @@ func (f *flow) rxOffset(seq uint32) int64 {
 	return int64(f.acked) + int64(int32(seq-(f.irs+1+uint32(f.acked))))
 }
 
-// acknowledge notes the peer's ACK and completes sends. ACKs of what was never sent are ignored, as netstack does.
+// acknowledge processes the peer's ACK and completes sends. Like netstack it ignores ACKs of data
+// that was not sent.
 func (f *flow) acknowledge(ack, wnd uint32) {
 	if !f.issKnown {
 		return
@@ -133,21 +137,21 @@ func (f *flow) acknowledge(ack, wnd uint32) {
 	}
 }
 
-// complete moves sends that are acknowledged, and that the device does not read, to done.
+// complete moves sends to done that are acknowledged and that the device no longer reads.
 func (f *flow) complete() {
-	for f.parts.len() > 0 && (f.parts.at(0).end <= f.una || f.ended) {
+	for f.parts.len() > 0 && (f.parts.elem(0).end <= f.una || f.ended) {
 		f.parts.pop()
 	}
 	woke := false
 	for f.sends.len() > 0 {
-		s := f.sends.at(0)
+		s := f.sends.elem(0)
 		if s.open || s.inFlight > 0 || (s.end > f.una && !f.ended) {
 			break
 		}
 		s.binding.unref()
 		f.sends.pop()
-		if n := f.done.len(); n > 0 && f.done.at(n-1).hi+1 == f.firstSend {
-			f.done.at(n-1).hi++
+		if n := f.done.len(); n > 0 && f.done.elem(n-1).hi+1 == f.firstSend {
+			f.done.elem(n-1).hi++
 		} else {
 			f.done.push(completion{f.firstSend, f.firstSend})
 		}
@@ -159,7 +163,7 @@ func (f *flow) complete() {
 	}
 }
 
-// txDone says that the device has read a frame of sends lo to hi.
+// txDone is called when the device has read a frame of sends lo to hi.
 func (f *flow) txDone(lo, hi uint32) {
 	f.mu.Lock()
 	f.addInFlight(lo, hi, -1)
@@ -167,25 +171,26 @@ func (f *flow) txDone(lo, hi uint32) {
 	f.mu.Unlock()
 }
 
-// addInFlight counts a frame of sends lo to hi that the device may read from now on, or with -1
-// reads no more.
+// addInFlight adds n to the frames in flight of sends lo to hi: 1 for a frame that the device may
+// read, -1 when it has read the frame.
 func (f *flow) addInFlight(lo, hi uint32, n int) {
 	for i := lo; ; i++ {
-		f.sends.at(int(i - f.firstSend)).inFlight += n
+		f.sends.elem(int(i - f.firstSend)).inFlight += n
 		if i == hi {
 			return
 		}
 	}
 }
 
-// end says that netstack will send nothing more: sends need no acknowledgement any longer.
+// end is called when netstack will send nothing more: sends then complete without an
+// acknowledgment.
 func (f *flow) end() {
 	f.mu.Lock()
 	if !f.ended {
 		f.ended = true
 		f.dropTail()
 		f.complete()
-		if f.conn != nil { // a writer that waits may have looked before the end
+		if f.conn != nil { // a waiting writer may have looked before ended was set
 			ether.Signal(f.conn.csig)
 			ether.Signal(f.conn.wsig)
 		}
@@ -193,19 +198,19 @@ func (f *flow) end() {
 	f.mu.Unlock()
 }
 
-// verdict is what becomes of received payload.
+// verdict is the decision about received payload.
 type verdict uint8
 
 const (
 	deliver verdict = iota
 	junk            // netstack must see the segment, but will not deliver its payload
-	refuse          // no room: the segment is lost
+	refuse          // no room: the segment is dropped
 )
 
-// maxWindow is more than any receive window can be: payload beyond is not in it.
+// maxWindow is more than any receive window: payload further ahead is outside of the window.
 const maxWindow = 64 << 20
 
-// receive looks at a received segment with n bytes of payload.
+// receive processes a received segment with n bytes of payload, and decides about the payload.
 func (f *flow) receive(h *splitter.Headers, wnd uint32, n int, queue int, pages gpumem.Supply) verdict {
 	if f.conn == nil {
 		f.queue = queue
@@ -233,8 +238,8 @@ func (f *flow) receive(h *splitter.Headers, wnd uint32, n int, queue int, pages 
 	switch {
 	case end <= int64(f.acked), off > int64(f.ahead)+maxWindow:
 		return junk
-	case off <= int64(f.acked): // what we asked for: always
-		f.ahead = uint64(end) // netstack may have dropped what came behind it before
+	case off <= int64(f.acked): // the next bytes of the stream: always delivered
+		f.ahead = uint64(end) // netstack may have dropped later bytes
 		return deliver
 	case uint64(off) == f.ahead && pages < gpumem.SupplyEmpty: // most likely in order
 	case pages > gpumem.SupplyOK:
@@ -246,19 +251,20 @@ func (f *flow) receive(h *splitter.Headers, wnd uint32, n int, queue int, pages 
 	return deliver
 }
 
-// keep notes payload that netstack was given.
+// keep records payload that was given to netstack.
 func (f *flow) keep(seq uint32, n int, l *shadowQueue, slot uint32) {
 	end := uint64(f.rxOffset(seq) + int64(n))
 	i := f.pending.len()
-	for i > 0 && f.pending.at(i-1).end > end {
+	for i > 0 && f.pending.elem(i-1).end > end {
 		i--
 	}
 	f.pending.insert(i, pending{end, l, slot})
 	f.pages += len(l.slots[slot])
 }
 
-// keepLinear notes that the first n bytes of a segment lie in host memory although it is not readable. If all
-// of them lie before the stream, or were read already, it notes nothing.
+// keepLinear records that the first n bytes of a segment are in host memory although the packet is
+// not readable. It ignores bytes before the start of the stream and segments whose n bytes were all
+// read.
 func (f *flow) keepLinear(seq uint32, n int) {
 	off := f.rxOffset(seq)
 	if off+int64(n) <= int64(f.read) {
@@ -268,7 +274,8 @@ func (f *flow) keepLinear(seq uint32, n int) {
 	f.heads.Store(int32(len(f.linear)))
 }
 
-// headAt says whether the byte at pos belongs to a packet that is not readable, and how far that goes.
+// headAt reports whether the byte at pos is in a recorded span of keepLinear, and how many bytes of
+// the span follow.
 func (f *flow) headAt(pos uint64) (n int, ok bool) {
 	if f.heads.Load() == 0 {
 		return 0, false
@@ -283,7 +290,8 @@ func (f *flow) headAt(pos uint64) (n int, ok bool) {
 	return 0, false
 }
 
-// advance moves the application's position and returns what netstack cannot deliver any more.
+// advance moves the application's position and returns the payload that netstack cannot deliver any
+// more.
 func (f *flow) advance(n int, drop []pending) []pending {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -303,7 +311,7 @@ func (f *flow) advance(n int, drop []pending) []pending {
 }
 
 func (f *flow) drop(drop []pending, all bool) []pending {
-	for f.pending.len() > 0 && (all || f.pending.at(0).end <= f.read) {
+	for f.pending.len() > 0 && (all || f.pending.elem(0).end <= f.read) {
 		p := f.pending.pop()
 		f.pages -= len(p.queue.slots[p.slot])
 		drop = append(drop, p)
@@ -311,8 +319,8 @@ func (f *flow) drop(drop []pending, all bool) []pending {
 	return drop
 }
 
-// stop takes the flow from its Conn, which is nil if it has none: no more is read. It returns all
-// that is kept.
+// stop detaches the flow from its Conn (nil if it has none), and ends reading. It returns all
+// pending payload.
 func (f *flow) stop(c *Conn) []pending {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -333,7 +341,7 @@ func releaseAll(ps []pending) {
 	}
 }
 
-// progress changes whenever a byte was received or acknowledged, or read.
+// progress changes whenever a byte was received, acknowledged or read.
 func (f *flow) progress() uint64 {
 	f.mu.Lock()
 	defer f.mu.Unlock()

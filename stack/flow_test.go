@@ -12,7 +12,8 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// Offsets are 64 bits, sequence numbers 32: a stream may wrap around them often, from any start.
+// Offsets have 64 bits, and sequence numbers have 32: a stream may wrap around them often, from any
+// start.
 func TestFlowOffsetsWrap(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		iss := rapid.Uint32().Draw(t, "iss")
@@ -25,7 +26,7 @@ func TestFlowOffsetsWrap(t *testing.T) {
 	})
 }
 
-// A flow's parts and sends against a plain list of the stream's bytes.
+// Compares a flow's parts and sends with a plain list of the stream's bytes.
 //
 // Invariant: stack: A byte is sent from where the application said, until it is acknowledged and
 // the device is done.
@@ -101,32 +102,32 @@ func TestFlowPlacesAndCompletes(t *testing.T) {
 				n := rapid.IntRange(1, int(uint64(len(where))-off)).Draw(t, "n")
 				for pos := off; pos < off+uint64(n); {
 					linear, device, lo, hi := f.place(pos, int(off+uint64(n)-pos), make([]driver.Range, 0, maxRanges))
-					at := pos
+					next := pos
 					for range linear {
-						if where[at] != -1 {
-							t.Fatalf("byte %d is not linear", at)
+						if where[next] != -1 {
+							t.Fatalf("byte %d is not linear", next)
 						}
-						at++
+						next++
 					}
 					for _, r := range device {
 						for i := range uint64(r.Len) {
-							if r.GPU != 3 || where[at] != int64(r.Off+i) {
-								t.Fatalf("byte %d is placed at %d, not %d", at, r.Off+i, where[at])
+							if r.GPU != 3 || where[next] != int64(r.Off+i) {
+								t.Fatalf("byte %d is placed at %d, not %d", next, r.Off+i, where[next])
 							}
-							at++
+							next++
 						}
 					}
-					if at == pos || at > off+uint64(n) {
-						t.Fatalf("a frame of %d bytes, %d wanted", at-pos, n)
+					if next == pos || next > off+uint64(n) {
+						t.Fatalf("a frame of %d bytes, %d wanted", next-pos, n)
 					}
 					if len(device) > 0 {
 						flying = append(flying, fly{lo, hi})
 						for i := lo; i <= hi; i++ {
-							f.sends.at(int(i-f.firstSend)).inFlight++
+							f.sends.elem(int(i-f.firstSend)).inFlight++
 							calls[i].inFlight++
 						}
 					}
-					pos = at
+					pos = next
 				}
 				f.nxt = max(f.nxt, off+uint64(n))
 			},
@@ -196,7 +197,7 @@ func TestFlowAdmission(t *testing.T) {
 	}
 }
 
-// A frame in pages that the device did not get has no slot, so nothing of it is delivered.
+// A frame in pages that were not posted gets no slot, so none of it is delivered.
 func TestShadowQueueTakesPostedPagesOnly(t *testing.T) {
 	pool := testkit.Must(gpumem.NewPool(0, 0, 64*pageSize, func(int) {}, func() {}))(t)
 	l := makeShadowQueue(1, &rxBinding{pool: pool}, nil, 4)
@@ -205,7 +206,8 @@ func TestShadowQueueTakesPostedPagesOnly(t *testing.T) {
 	}
 }
 
-// A writer that waits for room hears of the end: netstack's event came before, when the flow had not ended yet.
+// A writer that waits for room is woken at the end: netstack's event may come before the flow has
+// ended.
 func TestEndWakesWriters(t *testing.T) {
 	c := &Conn{wsig: make(chan struct{}, 1), csig: make(chan struct{}, 1)}
 	f := &flow{conn: c}
@@ -215,7 +217,7 @@ func TestEndWakesWriters(t *testing.T) {
 	}
 }
 
-// Payload is kept until the application has read past its end, in whatever order it came.
+// Payload is kept until the application has read past its end, in any order of arrival.
 func TestFlowKeepsUntilRead(t *testing.T) {
 	l := &shadowQueue{slots: make([][]gpumem.Piece, 100)}
 	f := &flow{irsKnown: true}
@@ -230,8 +232,8 @@ func TestFlowKeepsUntilRead(t *testing.T) {
 	}
 }
 
-// headAt finds the bytes that keepLinear has noted by their position in the stream. It finds none that lie before the
-// stream's start or that were read already.
+// headAt finds the bytes that keepLinear has recorded by their position in the stream. It does not
+// find bytes before the start of the stream or bytes that were read.
 func TestFlowHeads(t *testing.T) {
 	f := &flow{irsKnown: true}
 	for _, c := range []struct{ first, n, pos, want int }{
@@ -250,7 +252,7 @@ func TestFlowHeads(t *testing.T) {
 	}
 }
 
-// A packet has whole segments, or is one, however long the MTU allows it to be.
+// A packet has whole segments, or less than one, for any MTU.
 func TestLongestPacket(t *testing.T) {
 	for mss, want := range map[int]int{0: writeSize, 1: writeSize, 1448: 45 * 1448, 8948: 7 * 8948, 40_000: 40_000,
 		writeSize - 1: writeSize - 1, writeSize: writeSize, writeSize + 1: writeSize, 65483: writeSize} {

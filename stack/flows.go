@@ -14,9 +14,9 @@ import (
 
 const (
 	sweepEvery = time.Second
-	maxUnowned = 16384 // flows without a Conn, half open ones above all
-	maxAge     = 10    // sweeps that a flow without an endpoint may see: a SYN cookie may yet be answered
-	maxKeep    = 3     // the same if it has payload: an answer came, and was none
+	maxUnowned = 16384 // flows without a Conn; most are half open
+	maxAge     = 10    // sweeps that a flow without an endpoint survives: a SYN cookie may still be answered
+	maxKeep    = 3     // the same for a flow with payload: the answer was not valid
 )
 
 // flows finds the flow of a segment.
@@ -25,9 +25,9 @@ type flows struct {
 
 	mu      sync.RWMutex
 	m       map[splitter.Flow]*flow
-	unowned int // without a Conn; as of the last sweep, and new ones since
+	unowned int // flows without a Conn at the last sweep, plus new flows since
 
-	kick chan struct{} // to the sweeper
+	kick chan struct{} // wakes the sweeper
 }
 
 func (fs *flows) get(k *splitter.Flow) *flow {
@@ -37,7 +37,7 @@ func (fs *flows) get(k *splitter.Flow) *flow {
 	return f
 }
 
-// outgoing finds the flow of one of our segments; our SYN makes it.
+// outgoing returns the flow of an outgoing segment. A SYN creates it.
 func (fs *flows) outgoing(k splitter.Flow, t header.TCP) *flow {
 	f := fs.get(&k)
 	if flags := t.Flags(); !flags.Contains(header.TCPFlagSyn) {
@@ -52,7 +52,7 @@ func (fs *flows) outgoing(k splitter.Flow, t header.TCP) *flow {
 	if fs.unowned >= maxUnowned {
 		fs.mu.Unlock()
 		fs.sweepSoon()
-		return nil // the handshake goes on, but a connection that comes of it is refused
+		return nil // the handshake goes on, but newConn refuses the connection
 	}
 	fs.m[k] = f
 	fs.unowned++
@@ -64,13 +64,13 @@ func (fs *flows) outgoing(k splitter.Flow, t header.TCP) *flow {
 	return f
 }
 
-// forget ends a flow that no segment will find any more.
+// forget ends a flow that has been removed or replaced.
 func (fs *flows) forget(f *flow) {
 	f.end()
-	releaseAll(f.stop(nil)) // if it has a Conn, its application may still read
+	releaseAll(f.stop(nil)) // if it has a Conn, the application may still read
 }
 
-// claim gives a flow to a Conn. It returns nil if there is no flow, or it has a Conn, or had one.
+// claim assigns a flow to a Conn. It returns nil if there is no flow, or it has or had a Conn.
 func (fs *flows) claim(k splitter.Flow, c *Conn) *flow {
 	f := fs.get(&k)
 	if f == nil {
@@ -87,7 +87,7 @@ func (fs *flows) claim(k splitter.Flow, c *Conn) *flow {
 
 func (fs *flows) sweepSoon() { ether.Signal(fs.kick) }
 
-// sweeper forgets flows whose endpoint is gone: netstack does not say when one ends.
+// sweeper removes flows without an endpoint: netstack does not report when an endpoint ends.
 func (fs *flows) sweeper(stop <-chan struct{}) {
 	var tick <-chan time.Time
 	for {
@@ -107,7 +107,7 @@ func (fs *flows) sweeper(stop <-chan struct{}) {
 	}
 }
 
-// sweep looks at each flow that has no Conn, and returns how many are left.
+// sweep checks each flow that has no Conn, and returns how many are left.
 func (fs *flows) sweep() int {
 	fs.mu.RLock()
 	var look []*flow
@@ -138,7 +138,7 @@ func (fs *flows) sweep() int {
 	return left
 }
 
-// alive says whether netstack may still receive or send for a flow.
+// alive reports whether netstack may still receive or send for a flow.
 func (fs *flows) alive(f *flow) bool {
 	proto := header.IPv4ProtocolNumber
 	local, remote := tcpip.AddrFrom4Slice(f.key.Dst[:4]), tcpip.AddrFrom4Slice(f.key.Src[:4])
@@ -154,7 +154,7 @@ func (fs *flows) alive(f *flow) bool {
 	defer f.mu.Unlock()
 	if ok {
 		switch tcp.EndpointState(ep.State()) {
-		case tcp.StateListen: // it is not ours, but there may be a SYN cookie under way
+		case tcp.StateListen: // the listener's endpoint: a SYN cookie may be unanswered
 		case tcp.StateClose, tcp.StateError:
 			return false
 		default:

@@ -13,22 +13,22 @@ import (
 
 const (
 	ethLen = header.EthernetMinimumSize
-	// of what netstack sends split from its payload
+	// the longest header that netstack sends separate from its payload
 	maxHeader = ethLen + header.IPv6MinimumSize + header.TCPHeaderMaximumSize
 )
 
-// txHeader is the header of an outgoing packet, to be changed for each frame that is made of it.
+// txHeader is the header of an outgoing packet, from which the headers of its frames are made.
 type txHeader struct {
 	b    [maxHeader + header.IPv4MaximumHeaderSize]byte
-	n    int // of b in use
-	l4   int // offset of the transport header; 0 if there is none
+	n    int // bytes of b in use
+	l4   int // offset of the transport header; 0: there is none
 	ipv6 bool
-	// The sum of the pseudo-header but for the length, of the packet's frames: addresses are long.
+	// The sum of the pseudo-header without the length; all frames of the packet share it.
 	sum    uint16
 	summed bool
 }
 
-// set copies a packet's headers. It returns false if they are longer than any header that netstack makes.
+// set copies a packet's headers. It returns false if they do not fit.
 func (h *txHeader) set(pkt *stack.PacketBuffer) bool {
 	link, network, transport := pkt.LinkHeader().Slice(), pkt.NetworkHeader().Slice(), pkt.TransportHeader().Slice()
 	if len(link)+len(network)+len(transport) > len(h.b) {
@@ -48,8 +48,8 @@ func (h *txHeader) set(pkt *stack.PacketBuffer) bool {
 
 func (h *txHeader) tcp() header.TCP { return header.TCP(h.b[h.l4:h.n]) }
 
-// frame writes the header of a frame that carries payload [pos, pos+n) of the packet's total bytes to dst, and the
-// fields of f that go with it. The checksum is left to the device.
+// frame writes the header of a frame that carries payload [pos, pos+n) of the packet's total bytes
+// to dst, and sets the fields of f that belong to the header. The device completes the checksum.
 func (h *txHeader) frame(dst []byte, f *driver.TxFrame, pos, n, total int, mss uint16) {
 	dst = dst[:copy(dst, h.b[:h.n])]
 	f.Header = dst
@@ -79,7 +79,7 @@ func (h *txHeader) frame(dst []byte, f *driver.TxFrame, pos, n, total int, mss u
 	}
 }
 
-// pseudoSum is the sum of the pseudo-header for n bytes of transport header and payload.
+// pseudoSum returns the sum of the pseudo-header for n bytes of transport header and payload.
 func (h *txHeader) pseudoSum(proto tcpip.TransportProtocolNumber, n uint16) uint16 {
 	if !h.summed {
 		h.summed = true
@@ -92,7 +92,7 @@ func (h *txHeader) pseudoSum(proto tcpip.TransportProtocolNumber, n uint16) uint
 	return checksum.Combine(h.sum, n)
 }
 
-// other fills in the frame of a packet that is not TCP. UDP's checksum is left to the device.
+// other fills in the frame of a packet that is not TCP. The device completes UDP's checksum.
 func (h *txHeader) other(dst []byte, f *driver.TxFrame, pkt *stack.PacketBuffer, n int) {
 	dst = dst[:copy(dst, h.b[:h.n])]
 	f.Header = dst
@@ -104,13 +104,13 @@ func (h *txHeader) other(dst []byte, f *driver.TxFrame, pkt *stack.PacketBuffer,
 		return
 	}
 	if ip := header.IPv4(dst[ethLen:]); !h.ipv6 && (ip.More() || ip.FragmentOffset() != 0) {
-		return // a fragment goes without
+		return // a fragment is sent without a checksum
 	}
 	udp.SetChecksum(h.pseudoSum(header.UDPProtocolNumber, uint16(len(udp)+n)))
 	f.NeedsCsum, f.CsumStart, f.CsumOffset = true, uint16(h.l4), 6 // RFC 768
 }
 
-// flowKey is the flow that a packet's answers belong to.
+// flowKey returns the flow of the answers to a packet.
 func (h *txHeader) flowKey() splitter.Flow {
 	k := splitter.Flow{Proto: splitter.ProtoTCP, IPv6: h.ipv6}
 	tcp := h.b[h.l4:h.n]
@@ -125,8 +125,8 @@ func (h *txHeader) flowKey() splitter.Flow {
 	return k
 }
 
-// dataAt returns bytes [pos, pos+n) of a packet's payload: in place if they lie in one view, else in scratch. ok is
-// false if they are not all there.
+// dataAt returns bytes [pos, pos+n) of a packet's payload: in place if they are in one view, or
+// else in scratch. ok is false if a byte is missing.
 func dataAt(pkt *stack.PacketBuffer, hdrLen, pos, n int, scratch *[]byte) (b []byte, ok bool) {
 	if n == 0 {
 		return nil, true
@@ -153,7 +153,7 @@ func dataAt(pkt *stack.PacketBuffer, hdrLen, pos, n int, scratch *[]byte) (b []b
 	return out, len(out) == n
 }
 
-// wscale finds the window scale in a SYN's options (RFC 7323, 2.2); -1 if it has none.
+// wscale returns the window scale option of a SYN (RFC 7323, 2.2), or -1 if it has none.
 func wscale(tcp []byte) int8 {
 	if o := tcpOption(tcp, header.TCPOptionWS, header.TCPOptionWSLength); o != nil {
 		return int8(min(o[0], 14))
@@ -161,7 +161,8 @@ func wscale(tcp []byte) int8 {
 	return -1
 }
 
-// tcpOption finds the data of an option of a given size, kind and length included; nil if there is none.
+// tcpOption returns the data of an option; size counts kind and length too. nil: the header does
+// not have it.
 func tcpOption(tcp []byte, kind, size byte) []byte {
 	if len(tcp) < header.TCPMinimumSize {
 		return nil

@@ -12,10 +12,10 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// FuzzReceive has a device deliver frames that make no sense for a connection that does: bytes of
-// the header changed, payload in pages that it has, has not, or has twice. Any touch of payload by
-// the stack is a fault and ends the test. In the end another connection, over another bound queue,
-// still works.
+// FuzzReceive makes a device deliver invalid frames for a valid connection: changed bytes of the
+// header, and payload in pages that it has, does not have, or has twice. If the stack reads
+// payload, the access faults and the test ends. In the end another connection, over another bound
+// queue, still works.
 //
 // Invariant: stack: netstack carries the shadow without reading it, whatever a device delivers.
 func FuzzReceive(f *testing.F) {

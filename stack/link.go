@@ -16,7 +16,8 @@ type link struct {
 	s   *Stack
 	gso bool
 
-	// unverified is whether nobody has looked at the checksum of the packet that netstack gets now: it came in fragments.
+	// unverified reports that the checksum of the packet that netstack is receiving was not
+	// checked, because it came in fragments.
 	unverified atomic.Bool
 }
 
@@ -25,11 +26,12 @@ var (
 	_ stack.GSOEndpoint  = (*link)(nil)
 )
 
-// queue is where a packet, and all of its flow, is sent; but an acknowledgment goes where little payload waits, if
-// much does on its own queue. Behind another flow's payload, two transfers in opposite directions take turns at being
-// idle: while one sends its window, what the other waits for is behind it (Zhang, Shenker, Clark, "Observations on
-// the Dynamics of a Congestion Control Algorithm", SIGCOMM 1991). Linux keeps its rings short instead (TCP small
-// queues).
+// queue returns the transmit queue of a packet: all packets of a flow have the same one, except
+// that an acknowledgment goes to the queue with the least payload if its own has much. If
+// acknowledgments waited behind another flow's payload, two transfers in opposite directions would
+// take turns at being idle: one would wait for an acknowledgment behind the other's window of data
+// (Zhang, Shenker, Clark, "Observations on the Dynamics of a Congestion Control Algorithm", SIGCOMM
+// 1991). Linux keeps its rings short instead (TCP small queues).
 func (l *link) queue(pkt *stack.PacketBuffer) *txQueue {
 	q := l.s.tx[int(pkt.Hash)%len(l.s.tx)]
 	if len(l.s.tx) > 1 && q.waiting.Load() >= fewFrames && acknowledges(pkt) {
@@ -42,10 +44,12 @@ func (l *link) queue(pkt *stack.PacketBuffer) *txQueue {
 	return q
 }
 
-// fewFrames with payload on a ring are not worth another one, and one more thread that serves it.
+// fewFrames is how many frames with payload may be on a ring before acknowledgments use another
+// ring and its thread.
 const fewFrames = 8
 
-// acknowledges says whether a packet is an acknowledgment and nothing else, which may overtake what is before it.
+// acknowledges reports whether a packet is only an acknowledgment, which may overtake earlier
+// packets.
 func acknowledges(pkt *stack.PacketBuffer) bool {
 	if pkt.TransportProtocolNumber != header.TCPProtocolNumber || pkt.Data().Size() > 0 {
 		return false
@@ -64,7 +68,7 @@ func (l *link) WritePackets(pkts stack.PacketBufferList) (int, tcpip.Error) {
 	return pkts.Len(), nil
 }
 
-// Capabilities implements stack.LinkEndpoint. Netstack asks for each packet that it gets.
+// Capabilities implements stack.LinkEndpoint. Netstack calls it for each received packet.
 func (l *link) Capabilities() stack.LinkEndpointCapabilities {
 	c := stack.CapabilityTXChecksumOffload | stack.CapabilityResolutionRequired
 	if !l.unverified.Load() {

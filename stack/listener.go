@@ -22,7 +22,7 @@ import (
 // backlog is how many connections may wait to be accepted (net.core.somaxconn).
 const backlog = 4096
 
-// Listener is a devmem.Listener.
+// Listener implements devmem.Listener.
 type Listener struct {
 	s      *Stack
 	ep     tcpip.Endpoint
@@ -34,7 +34,8 @@ type Listener struct {
 
 var _ devmem.Listener = (*Listener)(nil)
 
-// local says whether an address is the stack's, or none: netstack binds to others as well.
+// local reports whether an address is one of the stack's, or unspecified: netstack would bind to
+// others too.
 func (s *Stack) local(a netip.Addr) bool {
 	return !a.IsValid() || a.IsUnspecified() ||
 		slices.ContainsFunc(s.addrs, func(p netip.Prefix) bool { return p.Addr() == a })
@@ -57,7 +58,7 @@ func addrPort(a *net.TCPAddr) netip.AddrPort {
 	return netip.AddrPortFrom(p.Addr().Unmap(), p.Port())
 }
 
-// keyOf is the flow of what an endpoint receives.
+// keyOf returns the flow of the segments that an endpoint receives.
 func keyOf(local, remote tcpip.FullAddress) flowKey {
 	k := flowKey{SrcPort: remote.Port, DstPort: local.Port, Proto: uint8(tcp.ProtocolNumber),
 		IPv6: remote.Addr.Len() == 16}
@@ -93,8 +94,8 @@ func (s *Stack) Listen(local netip.AddrPort) (devmem.Listener, error) {
 		return fail(errno(err))
 	}
 	l.ep = ep
-	at, _ := ep.GetLocalAddress()
-	l.addr = tcpAddr(at)
+	addr, _ := ep.GetLocalAddress()
+	l.addr = tcpAddr(addr)
 	if len(l.addr.IP) == 0 {
 		l.addr.IP = local.Addr().AsSlice()
 	}
@@ -127,7 +128,7 @@ func (l *Listener) AcceptConn() (devmem.Conn, error) {
 		case nil:
 			c, err := l.s.newConn(ep, wq)
 			if err != nil {
-				continue // that one is gone
+				continue // the connection is gone
 			}
 			return c, nil
 		case *tcpip.ErrWouldBlock:
@@ -226,7 +227,7 @@ func (s *Stack) Dial(ctx context.Context, local, remote netip.AddrPort) (devmem.
 	return c, nil
 }
 
-// DialContext is net.Dialer's, for what wants one. The address is one of numbers: the stack resolves no names.
+// DialContext is like net.Dialer's. The address must be numeric: the stack resolves no names.
 func (s *Stack) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
 	to, err := netip.ParseAddrPort(address)
 	if err != nil {

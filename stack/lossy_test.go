@@ -17,12 +17,12 @@ func TestLossless(t *testing.T) {
 	transfer(t, w, 1, short(8<<20), false, 0, true)
 }
 
-// transfer sends n bytes each way at once, and checks that nothing is left. With halfClose each side closes when it has
-// sent all, else when it has received all too.
+// transfer sends n bytes in each direction at once, and checks that nothing is left. With halfClose
+// each side closes its direction when it has sent all, or else when it has also received all.
 func transfer(t *testing.T, w *rig, seed uint64, n int, v6 bool, linear float64, halfClose bool) {
 	t.Helper()
 	const half = 8 << 20
-	bindRX(t, w.a, 0, half, 0, 1) // port 0: any; A's connections have ports of their own
+	bindRX(t, w.a, 0, half, 0, 1) // port 0 means any; A's connections have ephemeral ports
 	bindRX(t, w.b, 0, half, 0, 1)
 	atx, btx := bindTX(t, w.a, half, half), bindTX(t, w.b, half, half)
 	ca, cb := w.connect(7, v6)
@@ -85,7 +85,7 @@ func TestLossy(t *testing.T) {
 					n = (n + 1) / 2
 				}
 				if v.slow {
-					n = (n + 2) / 3 // a time out is a second at least
+					n = (n + 2) / 3 // a timeout is at least a second
 				}
 				for seed := range n {
 					t.Run(fmt.Sprint(seed), func(t *testing.T) {
@@ -94,8 +94,9 @@ func TestLossy(t *testing.T) {
 						w := newRig(t, o, func(c *stack.Options) {
 							c.NoGSO, c.RACK = v.noGSO, !v.slow
 						})
-						// A receiver of gVisor's that has closed its own direction sends no SACK, and RACK does not go on
-						// without: two segments for each time out, of seconds soon (stack.Options).
+						// A gVisor receiver that has closed its own direction sends no SACK, and
+						// then RACK recovers only two segments in each timeout, which soon takes
+						// seconds (stack.Options).
 						transfer(t, w, seed, size, v6, v.linear, v.slow)
 						if w.nb.BadSums()+w.na.BadSums() > 0 {
 							t.Errorf("%d segments with a bad checksum", w.nb.BadSums()+w.na.BadSums())

@@ -8,11 +8,12 @@ import (
 	"vnic.dev/vnic/internal/driver"
 )
 
-// NIC is the device under a stack: *driver.NIC, or a pair of them in memory (package stacktest). The stack owns it from
-// New on, and closes it.
+// NIC is the device under a stack: *driver.NIC, or a pair of them in memory (package stacktest).
+// The stack owns it from New on, and closes it.
 //
-// Receive, Completed and Wake are called without a lock held, and may call Transmit and Refill. Every frame that
-// Transmit took has its cookie returned by Completed, unless it is 0, after the device's last look at the frame.
+// Receive, Completed and Wake are called without a lock held, and may call Transmit and Refill. For
+// each frame that Transmit accepted, Completed returns the cookie, unless it is 0, when the device
+// no longer reads the frame.
 type NIC interface {
 	MAC() net.HardwareAddr
 	MTU() int
@@ -29,7 +30,8 @@ type NIC interface {
 	Offloads() driver.Offloads
 }
 
-// merges says whether the NIC gives GSO packets: those that are sent so, and what it merges by itself.
+// merges reports whether the NIC receives GSO packets: packets of a peer, and segments that
+// the NIC merges.
 func (s *Stack) merges(ipv6 bool) bool {
 	o := s.nic.Offloads()
 	if ipv6 {

@@ -5,15 +5,15 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip"
 )
 
-// newPlaceholder returns n bytes that stand for payload in device memory: netstack counts them, and
-// the link layer says where the payload lies.
+// newPlaceholder returns a stand-in for n bytes of payload in device memory: netstack counts the
+// bytes, and the link layer finds the payload.
 //
-// Netstack reads a payload into buffers that it allocates and clears first, which is most of what a
-// send costs, and then keeps 64 KiB of nothing for each segment. So a thin placeholder asks for a
-// buffer of one byte and says that it has put n bytes there: the view counts n bytes over memory
-// that it has not got. No byte of it can be read, not even by mistake: that is a slice out of
-// bounds. thinWorks says whether this netstack takes thin placeholders; a thick one leaves a buffer
-// of the right size as it is.
+// Netstack reads a payload into buffers that it allocates and clears, which would be most of the
+// cost of a send, and it would keep 64 KiB of zeros for each segment. So a thin placeholder asks
+// for a buffer of one byte and returns n from Read: the view then has n bytes over memory that it
+// does not have. No byte of it can be read by mistake, because the slice would be out of bounds.
+// thinWorks reports whether this netstack accepts thin placeholders; a thick one fills a buffer of
+// n bytes with nothing.
 func newPlaceholder(n int) tcpip.Payloader {
 	if thinWorks {
 		return &thinPlaceholder{n}
@@ -23,10 +23,10 @@ func newPlaceholder(n int) tcpip.Payloader {
 
 type thinPlaceholder struct{ n int }
 
-// Len implements tcpip.Payloader: room for one byte is to be made.
+// Len implements tcpip.Payloader: it asks for room for one byte.
 func (g *thinPlaceholder) Len() int { return min(g.n, 1) }
 
-// Read implements io.Reader, but for the bound.
+// Read implements io.Reader, except that it returns more than len(b).
 func (g *thinPlaceholder) Read(b []byte) (n int, err error) {
 	if len(b) > 0 {
 		n, g.n = g.n, 0
@@ -46,7 +46,7 @@ func (g *thickPlaceholder) Read(b []byte) (int, error) {
 	return n, nil
 }
 
-// isPlaceholder says whether a view's bytes are not there.
+// isPlaceholder reports whether a view counts bytes that it does not have.
 func isPlaceholder(v *buffer.View) bool { return v.Size() > v.Capacity() }
 
 var thinWorks = func() bool {

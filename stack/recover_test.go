@@ -30,9 +30,10 @@ func (w *rig) stream(ca, cb devmem.Conn, tx devmem.Binding, size, total, hold in
 
 func rack(o *stack.Options) { o.RACK = true }
 
-// A pool with few pages, of which many are held. With a window that is wider than the pool the NIC
-// drops for want of buffers, or the stack refuses what would take the last ones, and everything
-// still arrives; with one that fits nothing need be dropped.
+// A pool has few pages, and the application holds many of them. With a window that is wider than
+// the pool the NIC drops frames for lack of buffers, or the stack refuses frames that would take
+// the last ones, and all data still arrives. With a window that fits the pool nothing need be
+// dropped.
 //
 // Invariant: stack: A pool that runs dry recovers, and the segment that is missing always finds a
 // page.
@@ -57,7 +58,7 @@ func TestRecoversFromAnEmptyPool(t *testing.T) {
 						return r.run()
 					})
 				})
-				if wide && pages < 300 { // it reads when the pool is used up, however fast it is
+				if wide && pages < 300 { // the receiver starts to read when the pool is used up
 					testkit.Eventually(t, "something is dropped or refused", func() bool {
 						return w.nb.Drops()+w.b.Stats().RxRefused > 0
 					})
@@ -72,14 +73,14 @@ func TestRecoversFromAnEmptyPool(t *testing.T) {
 	}
 }
 
-// A segment is lost again and again while what comes behind it finds the pool low, or dry, as the
-// application holds many pages: what is missing must still find a buffer.
+// A segment is lost again and again while the segments after it find the pool low or dry, because
+// the application holds many pages: the missing segment must still find a buffer.
 //
 // Invariant: stack: A pool that runs dry recovers, and the segment that is missing always finds a
 // page.
 func TestTheMissingSegmentAlwaysFindsABuffer(t *testing.T) {
 	t.Parallel()
-	const pages = 72 // of which gpumem's pool.go reserves 36; with less than 18 it takes nothing but what is missing
+	const pages = 72 // gpumem's pool.go reserves 36; with fewer than 18 only the missing segment is accepted
 	for name, v := range map[string]struct{ held, total int }{"low": {33, 30_000}, "dry": {58, 6_000}} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -88,7 +89,7 @@ func TestTheMissingSegmentAlwaysFindsABuffer(t *testing.T) {
 			tx := bindTX(t, w.a, 0, 1<<20)
 			ca, cb := w.connect(7, false)
 			var tokens []devmem.TokenRange
-			for range v.held { // each byte is a segment of its own, and has a page
+			for range v.held { // each byte is a segment and gets a page
 				send(t, ca, tx, 0, 1)
 				completed(t, ca)
 				tokens = append(tokens, devmem.TokenRange{Start: frag(t, cb, 1).Token, Count: 1})
@@ -128,7 +129,8 @@ func TestTheMissingSegmentAlwaysFindsABuffer(t *testing.T) {
 	}
 }
 
-// A send is complete when it is acknowledged and the device has let go of it: one of them is not enough.
+// A send is complete when it is acknowledged and the device has read it: one of the two is not
+// enough.
 //
 // Invariant: stack: A byte is sent from where the application said, until it is acknowledged and
 // the device is done.
@@ -175,7 +177,8 @@ func TestCompletionNeedsAckAndDevice(t *testing.T) {
 	}
 }
 
-// Payload for an ordinary connection that RSS sends to a bound queue is device memory all the same.
+// If RSS sends an ordinary connection to a bound queue, its payload is received in device memory
+// too.
 func TestUnsteeredFlowOnABoundQueue(t *testing.T) {
 	t.Parallel()
 	w := newRig(t, stacktest.Options{GPUSize: 16 << 20})
@@ -204,7 +207,8 @@ func TestUnsteeredFlowOnABoundQueue(t *testing.T) {
 	balanced(t, w.b)
 }
 
-// What the device left in the header buffer comes as Linear frags, packed, in the order of the stream.
+// Bytes that the device left in the header buffer come as Linear frags, packed, in the order of the
+// stream.
 func TestLinearHeads(t *testing.T) {
 	w := newRig(t, stacktest.Options{LinearHead: 200, Cut: true})
 	bindRX(t, w.b, 0, 1<<20, 7, 1)
@@ -248,7 +252,7 @@ func TestDialErrors(t *testing.T) {
 		{"192.0.2.1:1", []error{syscall.ENETUNREACH, syscall.EHOSTUNREACH}}, // no route
 		{"10.0.0.77:1", []error{syscall.EHOSTUNREACH}},                      // no neighbour
 	} {
-		if c.to == "10.0.0.77:1" { // nobody is there to be late
+		if c.to == "10.0.0.77:1" { // three seconds are enough, because nobody is there
 			testkit.OK(t, w.a.AskNeighbors(3))
 		}
 		_, err := w.a.Dial(t.Context(), netip.AddrPort{}, netip.MustParseAddrPort(c.to))
@@ -273,7 +277,7 @@ func TestManyConnections(t *testing.T) {
 	w := newRig(t, stacktest.Options{GPUSize: 16 << 20, Reorder: 0.02, Seed: 4, Cut: true})
 	rx := bindRX(t, w.b, 0, 8<<20, 7, 1, 2)
 	tx := bindTX(t, w.a, 0, 8<<20)
-	l, err := w.b.Listen(w.at(7))
+	l, err := w.b.Listen(w.addr(7))
 	testkit.OK(t, err)
 	const n, size = 60, 30_000
 	pattern(w.na.Memory()[:size], 1, 0)
@@ -307,7 +311,7 @@ func TestManyConnections(t *testing.T) {
 	var servers, clients errgroup.Group
 	servers.Go(func() error {
 		for {
-			c, err := l.AcceptConn() // fewer than n, if a client aborts before its handshake is done here
+			c, err := l.AcceptConn() // fewer than n if a client resets during the handshake
 			if errors.Is(err, net.ErrClosed) {
 				return nil
 			}
@@ -319,7 +323,7 @@ func TestManyConnections(t *testing.T) {
 	})
 	for i := range n {
 		clients.Go(func() error {
-			c, err := w.a.Dial(t.Context(), netip.AddrPort{}, w.at(7))
+			c, err := w.a.Dial(t.Context(), netip.AddrPort{}, w.addr(7))
 			if err != nil {
 				return err
 			}
@@ -328,11 +332,11 @@ func TestManyConnections(t *testing.T) {
 				return fmt.Errorf("send: %d, %w", k, err)
 			}
 			switch i % 4 {
-			case 0: // wait for the peer's answer, and close together with it
+			case 0: // wait for the peer's answer, and close at the same time
 				if _, err := c.Read(make([]byte, 1)); err != nil {
 					return fmt.Errorf("answer: %w", err)
 				}
-			case 1: // abort
+			case 1: // reset
 				c.SetLinger(0)
 			case 2:
 				if err := c.CloseWrite(); err != nil {
@@ -351,16 +355,16 @@ func TestManyConnections(t *testing.T) {
 	unbind(tx, rx)
 }
 
-// Bindings come and go, three times at least, under a connection's traffic.
+// Bindings are made and closed, at least three times, under a connection's traffic.
 func TestRebindUnderTraffic(t *testing.T) {
 	t.Parallel()
 	w := newRig(t, stacktest.Options{GPUSize: 16 << 20})
 	buf, err := w.b.Register(0, 0, 8<<20)
 	testkit.OK(t, err)
-	_, err = w.b.AddFlow(devmem.Flow{Dst: w.at(7), Queue: 1})
+	_, err = w.b.AddFlow(devmem.Flow{Dst: w.addr(7), Queue: 1})
 	testkit.OK(t, err)
 	tx := bindTX(t, w.a, 0, 8<<20)
-	l := testkit.Must(w.b.Listen(w.at(7)))(t)
+	l := testkit.Must(w.b.Listen(w.addr(7)))(t)
 	defer l.Close()
 	total := short(24 << 20)
 	var rebinds atomic.Int64
@@ -368,8 +372,8 @@ func TestRebindUnderTraffic(t *testing.T) {
 	stop := make(chan struct{})
 	g.Go(func() error {
 		defer close(stop)
-		for first := true; first || rebinds.Load() < 3; first = false { // a transfer may end before the second
-			ca, err := w.a.Dial(t.Context(), netip.AddrPort{}, w.at(7))
+		for first := true; first || rebinds.Load() < 3; first = false { // a transfer may end before the second rebind
+			ca, err := w.a.Dial(t.Context(), netip.AddrPort{}, w.addr(7))
 			if err != nil {
 				return err
 			}
@@ -387,14 +391,14 @@ func TestRebindUnderTraffic(t *testing.T) {
 	})
 	for running := true; running; rebinds.Add(1) {
 		b := testkit.Must(w.b.BindRX(buf, 1))(t)
-		at := w.b.Stats().RxSegments
+		before := w.b.Stats().RxSegments
 		testkit.Eventually(t, "some traffic, or the end", func() bool {
 			select {
 			case <-stop:
 				running = false
 			default:
 			}
-			return !running || w.b.Stats().RxSegments >= at+3
+			return !running || w.b.Stats().RxSegments >= before+3
 		})
 		testkit.OK(t, b.Close())
 		<-b.Done()
@@ -406,11 +410,12 @@ func TestRebindUnderTraffic(t *testing.T) {
 	}
 }
 
-// The window fits the pool: a page has a segment at the least, and of a NIC that gives GSO packets it is half full.
+// The window fits the pool: a page holds at least a segment; with a NIC that receives GSO packets a
+// page counts as half full.
 func TestWindowFitsThePool(t *testing.T) {
 	const pages = 256
 	for _, v6 := range []bool{false, true} {
-		for merge, most := range map[bool]int{false: pages * 1448 / 2, true: pages * 2048 / 2} { // netstack's is half
+		for merge, most := range map[bool]int{false: pages * 1448 / 2, true: pages * 2048 / 2} { // half of the buffer
 			w := newRig(t, stacktest.Options{Cut: true, Merge: merge})
 			bindRX(t, w.b, 0, pages*4096, 7, 1)
 			ca, cb := w.connect(7, v6)
@@ -429,7 +434,7 @@ func TestWindowFitsThePool(t *testing.T) {
 	}
 }
 
-// A receiver that does not read, and whose news that it has read are lost: the sender asks.
+// A receiver reads late, and its window updates are lost: the sender probes the window.
 func TestZeroWindow(t *testing.T) {
 	t.Parallel()
 	for _, device := range []bool{false, true} {
@@ -454,7 +459,7 @@ func TestZeroWindow(t *testing.T) {
 				w.nb.Filter(func(*splitter.Headers, int) bool { return !cutOff.Load() })
 				w.na.Filter(func(*splitter.Headers, int) bool {
 					if probes.Add(1) == 2 {
-						cutOff.Store(false) // the first answer is lost as well
+						cutOff.Store(false) // the first answer is lost too
 					}
 					return true
 				})
@@ -469,14 +474,14 @@ func TestZeroWindow(t *testing.T) {
 	}
 }
 
-// The NIC loses what it was told, in the middle of a transfer, and is told again.
+// The NIC loses its configuration in the middle of a transfer, and Restore sends it again.
 func TestRestore(t *testing.T) {
 	t.Parallel()
 	w := newRig(t, stacktest.Options{})
 	rx := bindRX(t, w.b, 0, 1<<20, 7, 1)
 	tx := bindTX(t, w.a, 0, 1<<20)
 	testkit.OK(t, w.b.SetRSS(1))
-	id := testkit.Must(w.b.AddFlow(devmem.Flow{Dst: w.at(9), Queue: 2}))(t)
+	id := testkit.Must(w.b.AddFlow(devmem.Flow{Dst: w.addr(9), Queue: 2}))(t)
 	ca, cb := w.connect(7, false)
 	var g errgroup.Group
 	g.Go(func() error {
@@ -496,7 +501,7 @@ func TestRestore(t *testing.T) {
 	}
 }
 
-// When the NIC dies, everything that waits ends with that error.
+// When the NIC dies, all waiting calls end with its error.
 func TestNICStops(t *testing.T) {
 	w := newRig(t, stacktest.Options{})
 	bindRX(t, w.b, 0, 1<<20, 7, 1)
@@ -519,8 +524,8 @@ func TestNICStops(t *testing.T) {
 	testkit.ErrorIs(t, testkit.Err(cb.Write([]byte("x"))), syscall.ENETDOWN, "write")
 }
 
-// Who waits for a connection does not wait for ever at a NIC that is gone: what it gets is ENODEV in the first place, as
-// the errno that the error is.
+// Accept and Dial do not wait forever when the NIC is gone: the first errno in their error is
+// ENODEV.
 func TestNICStopsWhoWaitsForConnections(t *testing.T) {
 	w := newRig(t, stacktest.Options{})
 	l := testkit.Must(w.b.Listen(netip.AddrPortFrom(w.b4, 9)))(t)
@@ -538,7 +543,7 @@ func TestNICStopsWhoWaitsForConnections(t *testing.T) {
 	check(testkit.Err(w.b.Dial(t.Context(), netip.AddrPort{}, netip.AddrPortFrom(w.a4, 9))))
 }
 
-// Ordinary traffic of several kinds needs no binding and no control channel.
+// Several kinds of ordinary traffic need neither bindings nor a control channel.
 func TestOrdinaryTraffic(t *testing.T) {
 	t.Parallel()
 	for name, o := range map[string]stacktest.Options{

@@ -11,7 +11,7 @@ import (
 	"vnic.dev/vnic/gpumem"
 )
 
-// errStop ends a read of netstack's queue; what the sink took before is consumed.
+// errStop ends a read of netstack's queue; the bytes that the sink took are consumed.
 var errStop = errors.New("stop")
 
 type sinkMode uint8
@@ -22,8 +22,8 @@ const (
 	discard                 // RecvDevmem with Trunc
 )
 
-// sink takes what netstack delivers, slice by slice in stream order, and says when to stop. It looks at addresses, and
-// copies only what lies in host memory.
+// sink receives the slices that netstack delivers, in stream order, and stops the read. It looks at
+// addresses, and copies only bytes in host memory.
 type sink struct {
 	c      *Conn
 	mode   sinkMode
@@ -32,13 +32,13 @@ type sink struct {
 	frags  []devmem.Frag
 	nlin   int
 	nfrags int
-	pos    uint64 // of the next byte
+	pos    uint64 // stream position of the next byte
 	began  bool
-	device bool  // what was taken is of packets that are not readable
-	err    error // why it stopped before it took a byte
+	device bool  // the bytes so far are from packets that are not readable
+	err    error // the reason why it took no byte
 }
 
-// Write implements io.Writer: it takes what it can of b.
+// Write implements io.Writer: it takes as much of b as it can.
 func (k *sink) Write(b []byte) (n int, err error) {
 	for n < len(b) {
 		if k.room == 0 {
@@ -59,7 +59,7 @@ func (k *sink) Write(b []byte) (n int, err error) {
 	return n, nil
 }
 
-// take takes some of b, at least a byte unless it returns an error.
+// take takes at least one byte of b, or returns an error.
 func (k *sink) take(b []byte) (int, error) {
 	b = b[:min(len(b), k.room)]
 	if k.mode == discard {
@@ -100,7 +100,8 @@ func (k *sink) copy(b []byte) int {
 	return n
 }
 
-// token gives out the bytes [off, off+n) of a slot as frags, each up to the end of its page, as far as there is room.
+// token issues frags for the bytes [off, off+n) of a slot, each up to the end of its page, as far
+// as there is room.
 func (k *sink) token(l *shadowQueue, slot uint32, off, n int) (int, error) {
 	var pages, tokens [gpumem.FramePages]uint32
 	room := min(len(k.frags)-k.nfrags, len(pages))
@@ -125,7 +126,7 @@ func (k *sink) token(l *shadowQueue, slot uint32, off, n int) (int, error) {
 		off = 0
 	}
 	if given == 0 {
-		return 0, syscall.EIO // payload that was to be dropped
+		return 0, syscall.EIO // the payload was to be dropped
 	}
 	if !k.c.tokens.Issue(l.binding.pool, pages[:given], tokens[:given]) {
 		return 0, net.ErrClosed
@@ -195,7 +196,7 @@ func (c *Conn) RecvDevmem(fs []devmem.Frag, linear []byte, flags devmem.RecvFlag
 	return n, nfrags, nlinear, c.opError("recv", err)
 }
 
-// end is why there is nothing more to read.
+// end returns the error of a stream without more bytes: io.EOF if the peer closed it.
 func (c *Conn) end() error {
 	if c.s.failure.Load() != nil || c.isClosed() {
 		return c.failure(nil)

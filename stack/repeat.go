@@ -8,33 +8,34 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/stack"
 )
 
-// This file works around a fault of gVisor's RACK. After a tail loss probe it arms no timer if it
-// counts nothing as outstanding, and of what is sent during a recovery it counts too little, of a
-// FIN nothing (tcp/snd.go: SetPipe, postXmit; tcp/rack.go: probeTimerExpired). If the probe is lost
-// as well, that end of the connection is silent forever.
+// This file works around a bug of gVisor's RACK. After a tail loss probe it arms no timer if it
+// counts nothing as outstanding; during a recovery it counts too few of the sent segments, and
+// never a FIN (tcp/snd.go: SetPipe, postXmit; tcp/rack.go: probeTimerExpired). If the probe is lost
+// as well, this end of the connection is silent forever.
 //
-// So the link layer keeps the last segment of each flow until it is acknowledged, and sends it once
-// more when the flow has sent nothing for a while. A segment that comes twice is nothing new to a
-// peer, and its answer sets netstack going again. The answer to a FIN alone does not, where data
-// before it is missing, as no SACK tells of a FIN: so the last data is kept beside it.
+// So the link layer keeps the last segment of each flow until it is acknowledged, and sends it
+// again if the flow has sent nothing for a while. A peer accepts a duplicate segment, and its
+// answer makes netstack continue. If data before a FIN is missing, the answer to the FIN alone does
+// not help, because a SACK does not cover a FIN: so the last data is kept together with the FIN.
 
 const (
 	repeatTick  = 250 * time.Millisecond
-	repeatAfter = 4  // ticks of silence; netstack's own timers are shorter at first
-	repeatMost  = 32 // ticks: each repetition doubles them up to here
+	repeatAfter = 4  // ticks of silence; netstack's first timers are shorter
+	repeatMost  = 32 // ticks: each repetition doubles the wait up to this
 )
 
-// tail is what a flow has sent last and the peer has not acknowledged: a segment, and the FIN behind it.
+// tail is the last segment of a flow that the peer has not acknowledged, and the FIN after it.
 type tail struct {
 	pkt    *stack.PacketBuffer // nil: all is acknowledged
-	fin    *stack.PacketBuffer // a FIN without data behind pkt; nil: none
-	end    uint64              // of the segment, a FIN included
-	silent int                 // ticks without data or FIN, or without progress
-	wait   int                 // ticks
-	tsval  uint32              // of the last segment sent, a timestamp (RFC 7323)
+	fin    *stack.PacketBuffer // a FIN without data after pkt; nil: none
+	end    uint64              // the stream offset after the segment and the FIN
+	silent int                 // ticks since data or a FIN was sent, or progress was made
+	wait   int                 // ticks of silence before the next repetition
+	tsval  uint32              // the timestamp (RFC 7323) of the last segment sent
 }
 
-// remember keeps an outgoing segment with n bytes of payload, if it is the last. Under the flow's lock.
+// remember keeps an outgoing segment with n bytes of payload if it is the last of the stream. Under
+// the flow's lock.
 func (f *flow) remember(pkt *stack.PacketBuffer, tcp header.TCP, n int) {
 	if o := tcpOption(tcp, header.TCPOptionTS, header.TCPOptionTSLength); o != nil {
 		f.tail.tsval = binary.BigEndian.Uint32(o)
@@ -57,7 +58,7 @@ func (f *flow) remember(pkt *stack.PacketBuffer, tcp header.TCP, n int) {
 	case n > 0 || t.pkt == nil:
 		f.dropTail()
 		t.pkt = pkt.IncRef()
-	case t.fin == nil && uint64(end) == t.end: // the FIN that is kept, anew
+	case t.fin == nil && uint64(end) == t.end: // a retransmission of the FIN
 		t.pkt.DecRef()
 		t.pkt = pkt.IncRef()
 	default:
@@ -69,7 +70,7 @@ func (f *flow) remember(pkt *stack.PacketBuffer, tcp header.TCP, n int) {
 	t.end, t.wait = uint64(end), repeatAfter
 }
 
-// dropTail is called when the last segment needs no repetition any more. Under the flow's lock.
+// dropTail drops the tail, which needs no repetition any more. Under the flow's lock.
 func (f *flow) dropTail() {
 	t := &f.tail
 	if t.pkt != nil {
@@ -82,9 +83,9 @@ func (f *flow) dropTail() {
 	}
 }
 
-// refresh brings an outgoing segment up to date that was made some time ago, as netstack would if it sent it now: an
-// older acknowledgement is nothing to a peer, but a segment with an older timestamp it drops (RFC 7323, 5.2). Under the
-// flow's lock.
+// refresh updates the acknowledgment and the timestamp of an outgoing segment that was made some
+// time ago. A peer ignores an older acknowledgment, but drops a segment with an older timestamp
+// (RFC 7323, 5.2). Under the flow's lock.
 func (f *flow) refresh(tcp header.TCP) {
 	if !f.irsKnown || tcp.Flags()&(header.TCPFlagAck|header.TCPFlagSyn|header.TCPFlagRst) != header.TCPFlagAck {
 		return
@@ -99,7 +100,7 @@ func (f *flow) refresh(tcp header.TCP) {
 	}
 }
 
-// silence counts a tick, and adds what is to be sent again to list, if that is now.
+// silence counts a tick, and appends the tail to list if it must be repeated now.
 func (f *flow) silence(list []*stack.PacketBuffer) []*stack.PacketBuffer {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -118,7 +119,7 @@ func (f *flow) silence(list []*stack.PacketBuffer) []*stack.PacketBuffer {
 	return list
 }
 
-// repeater sends tails again.
+// repeater repeats tails.
 func (fs *flows) repeater(stop <-chan struct{}) {
 	tick := time.NewTicker(repeatTick)
 	defer tick.Stop()
@@ -136,7 +137,7 @@ func (fs *flows) repeater(stop <-chan struct{}) {
 		}
 		fs.mu.RUnlock()
 		for i, pkt := range again {
-			_ = fs.s.link.queue(pkt).write(pkt) // else it is repeated later
+			_ = fs.s.link.queue(pkt).write(pkt) // after an error the next repetition follows
 			pkt.DecRef()
 			again[i] = nil
 		}

@@ -13,11 +13,11 @@ import (
 	"vnic.dev/vnic/stack"
 )
 
-// What is sent last, while another segment is being recovered, is lost, and its tail loss probe with it. With RACK,
-// gVisor then has no timer that would send it again: so repeat.go does.
+// The last segment is lost while an earlier one is being recovered, and so is its tail loss probe.
+// With RACK, gVisor then has no timer that would send it again, so repeat.go sends it.
 //
 // Invariant: stack: What is sent last is sent until it arrives, also with RACK.
-func TestLastSegmentIsSentUntilItArrives(t *testing.T) { // not beside others: a busy processor makes long time outs
+func TestLastSegmentIsSentUntilItArrives(t *testing.T) { // not parallel: a busy processor makes long timeouts
 	const total = 12 * 1448
 	for _, withRACK := range []bool{true, false} {
 		for _, last := range []string{"FIN", "data", "data and FIN"} {
@@ -27,13 +27,14 @@ func TestLastSegmentIsSentUntilItArrives(t *testing.T) { // not beside others: a
 				bindRX(t, w.b, 0, 1<<20, 7, 1)
 				tx := bindTX(t, w.a, 0, 1<<20)
 				ca, cb := w.connect(7, false)
-				// This opens the congestion window; netstack recovers no first segment without a time out.
+				// This opens the congestion window; netstack recovers the first segment only with a
+				// timeout.
 				send(t, ca, tx, 0, 50_000)
 				skip(t, cb, 50_000)
 				completed(t, ca)
 				var mu sync.Mutex
 				var first, end uint32
-				seen, lost, finLost := 0, 0, 0 // of the first segment; of what comes last; of a FIN behind it
+				seen, lost, finLost := 0, 0, 0 // of the first segment; of the last; of a FIN after it
 				recovering, queued := make(chan struct{}), make(chan struct{})
 				w.na.Filter(func(h *splitter.Headers, payload int) bool {
 					mu.Lock()
@@ -45,7 +46,7 @@ func TestLastSegmentIsSentUntilItArrives(t *testing.T) { // not beside others: a
 						first, end, seen = h.Seq, h.Seq+total, 1
 						return false
 					case h.Seq == first:
-						if seen++; seen == 2 { // it is sent again: the recovery goes on until this arrives
+						if seen++; seen == 2 { // the second sending: the recovery lasts until it arrives
 							close(recovering)
 							<-queued
 						}

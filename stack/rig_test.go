@@ -26,13 +26,13 @@ import (
 
 func TestMain(m *testing.M) {
 	flag.Parse()
-	if flag.Lookup("test.fuzz").Value.String() == "" { // or it is how many processes fuzz
-		flag.Set("test.parallel", "32") // the tests of loss wait for timers most of the time
+	if flag.Lookup("test.fuzz").Value.String() == "" { // with -fuzz, the flag is how many processes fuzz
+		flag.Set("test.parallel", "32") // the tests of loss mostly wait for timers
 	}
 	goleak.VerifyTestMain(m)
 }
 
-// rig is two stacks on a wire. B's queue 1 is bound, A's as well.
+// rig is two stacks on a wire. Queue 1 of each may be bound.
 type rig struct {
 	t          testing.TB
 	na, nb     *stacktest.NIC
@@ -49,13 +49,13 @@ func newRig(t testing.TB, o stacktest.Options, change ...func(*stack.Options)) *
 	w.a6, w.b6 = netip.MustParseAddr("fd00::1"), netip.MustParseAddr("fd00::2")
 	mk := func(n *stacktest.NIC, a4, a6 netip.Addr) *stack.Stack {
 		c := stack.Options{Addresses: []netip.Prefix{netip.PrefixFrom(a4, 24), netip.PrefixFrom(a6, 64)},
-			MinRTO: 200 * time.Millisecond} // as with RACK
+			MinRTO: 200 * time.Millisecond} // the same as with RACK
 		for _, f := range change {
 			f(&c)
 		}
 		s, err := stack.New(n, n, c)
 		testkit.OK(t, err)
-		testkit.OK(t, s.AskNeighbors(60)) // on a busy machine three seconds are not many
+		testkit.OK(t, s.AskNeighbors(60)) // three seconds are short on a busy machine
 		t.Cleanup(func() {
 			if err := s.Close(); err != nil {
 				t.Errorf("close: %v", err)
@@ -90,7 +90,7 @@ func bindTX(t testing.TB, s *stack.Stack, off, size uint64) devmem.Binding {
 	return b
 }
 
-// unbind ends bindings, and waits until they are done.
+// unbind closes bindings, and waits until they are done.
 func unbind(bs ...devmem.Binding) {
 	for _, b := range bs {
 		b.Close()
@@ -100,8 +100,8 @@ func unbind(bs ...devmem.Binding) {
 	}
 }
 
-// at is one of B's addresses.
-func (w *rig) at(port uint16) netip.AddrPort { return netip.AddrPortFrom(w.b4, port) }
+// addr returns B's IPv4 address with a port.
+func (w *rig) addr(port uint16) netip.AddrPort { return netip.AddrPortFrom(w.b4, port) }
 
 // connect opens a connection from A to B.
 func (w *rig) connect(port uint16, v6 bool) (a, b devmem.Conn) {
@@ -140,7 +140,7 @@ func write(t testing.TB, c devmem.Conn, s string) {
 	testkit.OK(t, err)
 }
 
-// send sends n bytes of device memory, in one piece.
+// send sends n bytes of device memory, in one range.
 func send(t testing.TB, c devmem.Conn, tx devmem.Binding, off, n int) {
 	t.Helper()
 	k := testkit.Must(c.SendDevmem(tx.ID(), []devmem.Range{{Off: uint64(off), Len: uint64(n)}}))(t)
@@ -157,7 +157,7 @@ func completed(t testing.TB, c devmem.Conn) (lo, hi uint32) {
 	return lo, hi
 }
 
-// frag receives n bytes that come as one frag.
+// frag receives n bytes that must come as one frag.
 func frag(t testing.TB, c devmem.Conn, n int) devmem.Frag {
 	t.Helper()
 	var f [1]devmem.Frag
@@ -196,18 +196,18 @@ func mix(z uint64) uint64 {
 	return z ^ z>>31
 }
 
-// sender sends total bytes of a pattern from device memory, in pieces at random places, and scribbles over each piece
-// as soon as it is said to be complete; then it closes its side.
+// sender sends total bytes of a pattern from device memory, in ranges at random offsets, and
+// overwrites each piece as soon as its send is complete; then it closes its side.
 type sender struct {
 	conn    devmem.Conn
 	binding uint32
-	mem     []byte // of the binding
+	mem     []byte // the binding's memory
 	seed    uint64
 	total   int
 	rng     *rand.Rand
-	linear  float64         // of pieces, that are written from host memory
+	linear  float64         // the share of pieces that are written from host memory
 	first   uint32          // number of the first send
-	after   <-chan struct{} // close no sooner; nil: at once
+	after   <-chan struct{} // it closes after this; nil: at once
 }
 
 const arena = 64 << 10
@@ -221,7 +221,7 @@ func (s *sender) run() error {
 	owner := map[uint32]int{} // send to slot
 	sends := s.first
 	const sending, failed = -1, -2
-	var end atomic.Int64 // one of these, or the number behind the last send
+	var end atomic.Int64 // sending, failed, or the number after the last send
 	end.Store(sending)
 	finished := make(chan error, 1)
 	go func() {
@@ -269,12 +269,12 @@ func (s *sender) run() error {
 				finished <- err
 				return fmt.Errorf("no slot at %d: completions ended: %w", pos, err)
 			}
-			at := s.rng.IntN(arena - n + 1)
-			pattern(s.mem[slot*arena+at:][:n], s.seed, uint64(pos))
+			off := s.rng.IntN(arena - n + 1)
+			pattern(s.mem[slot*arena+off:][:n], s.seed, uint64(pos))
 			var ranges []devmem.Range
 			for done := 0; done < n; {
 				m := min(n-done, 1+s.rng.IntN(n))
-				ranges = append(ranges, devmem.Range{Off: uint64(slot*arena + at + done), Len: uint64(m)})
+				ranges = append(ranges, devmem.Range{Off: uint64(slot*arena + off + done), Len: uint64(m)})
 				done += m
 			}
 			mu.Lock()
@@ -436,7 +436,7 @@ func (r *receiver) run() error {
 	return nil
 }
 
-// short is fewer bytes for short tests.
+// short returns fewer bytes for short tests.
 func short(n int) int {
 	if testing.Short() {
 		return n / 4
@@ -444,7 +444,8 @@ func short(n int) int {
 	return n
 }
 
-// all runs functions side by side. When one fails, the connections are closed, and so the others end.
+// all runs functions at the same time. When one fails, it closes the connections, so that the
+// others end.
 func all(conns []devmem.Conn, fs ...func() error) error {
 	var g errgroup.Group
 	var once sync.Once

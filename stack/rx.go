@@ -15,8 +15,8 @@ import (
 // receiver implements driver.Receiver.
 type receiver struct{ s *Stack }
 
-// Receive gives frames to netstack. What it may keep of a frame is copied first and looked at in the copy: the device
-// could change the original at any time.
+// Receive gives frames to netstack. It copies headers before it parses them: the device could
+// change the originals at any time.
 func (r receiver) Receive(frames []driver.RxFrame) {
 	for i := range frames {
 		if f := &frames[i]; len(f.Payload) > 0 {
@@ -45,7 +45,7 @@ func (r receiver) Wake() {
 	}
 }
 
-// receiveWhole takes a frame that lies in host memory as a whole.
+// receiveWhole receives a frame that is completely in host memory.
 func (s *Stack) receiveWhole(fr *driver.RxFrame) {
 	var start [splitter.MaxHeader]byte
 	var h splitter.Headers
@@ -57,7 +57,7 @@ func (s *Stack) receiveWhole(fr *driver.RxFrame) {
 	}
 	hdrLen := int(h.HdrLen)
 	if h.Class != splitter.TCP {
-		hdrLen = min(int(h.FrameLen), n) // ICMP wants more than the headers in one piece
+		hdrLen = min(int(h.FrameLen), n) // ICMP needs more than the headers in one piece
 	}
 	buf := buffer.MakeWithView(buffer.NewViewWithData(start[h.L3Off:hdrLen]))
 	if int(h.FrameLen) > hdrLen {
@@ -80,7 +80,7 @@ func (s *Stack) receiveWhole(fr *driver.RxFrame) {
 	s.inject(&h, buf)
 }
 
-// queueOf is the queue of a frame, if there is such a queue.
+// queueOf returns the queue of a frame, or 0 if there is no such queue.
 func (s *Stack) queueOf(fr *driver.RxFrame) int {
 	if fr.Queue < 0 || fr.Queue >= len(s.rx) {
 		return 0
@@ -88,7 +88,8 @@ func (s *Stack) queueOf(fr *driver.RxFrame) int {
 	return fr.Queue
 }
 
-// verify checks the transport checksum of a packet in host memory: netstack will not, as it has a NIC that does.
+// verify checks the transport checksum of a packet in host memory: netstack does not, because the
+// link has RXChecksumOffload.
 func (s *Stack) verify(h *splitter.Headers, hdr []byte, buf *buffer.Buffer) bool {
 	head := int(h.HdrLen)
 	var sum uint16
@@ -98,14 +99,15 @@ func (s *Stack) verify(h *splitter.Headers, hdr []byte, buf *buffer.Buffer) bool
 	return splitter.VerifyL4(h, hdr[:head], h.FrameLen-uint32(head), sum) != splitter.CsumBad
 }
 
-// receiveSplit takes a frame whose payload lies in device memory. The pages of its payload are ours.
+// receiveSplit receives a frame whose payload is in device memory. It owns the pages of the
+// payload.
 func (s *Stack) receiveSplit(fr *driver.RxFrame) {
 	var l *shadowQueue
 	if fr.Queue >= 0 && fr.Queue < len(s.rx) {
 		l = s.rx[fr.Queue].Load()
 	}
 	if l == nil {
-		s.count.rxDropped.Add(1) // the owner of the pages is not known
+		s.count.rxDropped.Add(1) // the owner of the pages is unknown
 		return
 	}
 	pool := l.binding.pool
@@ -152,7 +154,7 @@ func (s *Stack) receiveSplit(fr *driver.RxFrame) {
 	buf := buffer.MakeWithView(buffer.NewViewWithData(hdr[h.L3Off:h.HdrLen]))
 	if head > 0 {
 		b := buffer.MakeWithView(buffer.NewViewWithData(hdr[h.HdrLen : int(h.HdrLen)+head]))
-		buf.Merge(&b) // never Append: it would read the payload
+		buf.Merge(&b) // never Append, which would read the payload
 	}
 	if device > 0 {
 		b := buffer.MakeWithView(l.view(slot, device))
@@ -161,8 +163,8 @@ func (s *Stack) receiveSplit(fr *driver.RxFrame) {
 	s.inject(&h, buf)
 }
 
-// inject hands a packet to netstack, on the NIC's polling goroutine. No lock is held: an answer may be sent before it
-// returns.
+// inject gives a packet to netstack, on the NIC's polling goroutine. No lock may be held: netstack
+// may send an answer before inject returns.
 func (s *Stack) inject(h *splitter.Headers, buf buffer.Buffer) {
 	pkt := stack.NewPacketBuffer(stack.PacketBufferOptions{Payload: buf})
 	s.link.unverified.Store(h.Class == splitter.Fragment)
@@ -177,7 +179,7 @@ func tcpWindow(hdr []byte, h *splitter.Headers) uint32 {
 	return uint32(binary.BigEndian.Uint16(hdr[h.L4Off+header.TCPWinSizeOffset:]))
 }
 
-// synOptions notes the peer's window scale.
+// synOptions records the peer's window scale.
 func (f *flow) synOptions(tcp []byte, h *splitter.Headers) {
 	if h.TCPFlags&splitter.SYN != 0 {
 		f.scale[1] = wscale(tcp)

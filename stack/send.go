@@ -12,11 +12,11 @@ import (
 	"vnic.dev/vnic/internal/ether"
 )
 
-// writeSize is netstack's largest segment: less headers, as snd.go:sendData computes it.
+// writeSize is netstack's largest segment without headers (snd.go: sendData).
 const writeSize = ether.MaxGSO - 160 - 1
 
-// room waits until a good part of n bytes fits into the send buffer, and says how many to write: whole segments, as far
-// as possible. Under wmu.
+// room waits until a good part of n bytes fits into the send buffer, and returns how many to write:
+// whole segments if possible. Under wmu.
 func (c *Conn) room(op string, n int) (int, error) {
 	d := c.wd.Wait()
 	for {
@@ -38,7 +38,8 @@ func (c *Conn) room(op string, n int) (int, error) {
 	}
 }
 
-// longest is the longest packet that netstack is to make: whole segments, as what is left would be one of its own.
+// longest returns the longest payload of a packet: whole segments, because netstack would send the
+// rest as a separate segment.
 func (f *flow) longest() int {
 	if f.mss > 0 && f.mss < writeSize {
 		return writeSize - writeSize%f.mss
@@ -46,7 +47,7 @@ func (f *flow) longest() int {
 	return writeSize
 }
 
-// put gives netstack payload; it may take less.
+// put gives payload to netstack, which may take less.
 func (c *Conn) put(op string, p tcpip.Payloader) (int, error) {
 	d := c.wd.Wait()
 	for {
@@ -98,7 +99,7 @@ func (c *Conn) SendDevmem(binding uint32, ranges []devmem.Range) (n int, err err
 			if m, err = c.room("send", int(min(r.Len-done, writeSize))); err != nil {
 				break
 			}
-			// Where the bytes lie must be known before netstack sends them, which it may do at once.
+			// Record where the bytes are first, because netstack may send them at once.
 			c.f.addPart(b.buf.gpu, b.buf.off+r.Off+done, m)
 			m, err = c.put("send", newPlaceholder(m))
 			c.f.cutPart(m)
@@ -112,7 +113,7 @@ func (c *Conn) SendDevmem(binding uint32, ranges []devmem.Range) (n int, err err
 	c.f.closeSend(n)
 	c.s.count.txDevice.Add(uint64(n))
 	if n > 0 && err == syscall.EFAULT {
-		err = nil // short, as sendmsg is
+		err = nil // a short write, like sendmsg's
 	}
 	return n, c.opError("send", err)
 }
@@ -149,21 +150,21 @@ func (c *Conn) ReadCompletion(until time.Time) (lo, hi uint32, err error) {
 	}
 }
 
-// wrote counts linear bytes that netstack took.
+// wrote counts bytes of Write that netstack took.
 func (f *flow) wrote(n int) {
 	f.mu.Lock()
 	f.written += uint64(n)
 	f.mu.Unlock()
 }
 
-// openSend begins a call of SendDevmem; it owns the caller's reference of b.
+// openSend begins a call of SendDevmem; the call owns the caller's reference of b.
 func (f *flow) openSend(b *txBinding) {
 	f.mu.Lock()
 	f.sends.push(send{binding: b, open: true})
 	f.mu.Unlock()
 }
 
-// addPart says that the next n bytes lie in a GPU.
+// addPart records that the next n bytes are in a GPU's memory.
 func (f *flow) addPart(gpu int, off uint64, n int) {
 	f.mu.Lock()
 	f.parts.push(part{
@@ -173,22 +174,22 @@ func (f *flow) addPart(gpu int, off uint64, n int) {
 	f.mu.Unlock()
 }
 
-// cutPart says that netstack took n bytes of the last part, and not more.
+// cutPart records that netstack took only n bytes of the last part.
 func (f *flow) cutPart(n int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.written += uint64(n)
 	if f.parts.len() == 0 {
-		return // acknowledged already, or ended
+		return // already acknowledged, or ended
 	}
-	if p := f.parts.at(f.parts.len() - 1); p.end > f.written {
+	if p := f.parts.elem(f.parts.len() - 1); p.end > f.written {
 		if p.end = f.written; p.start == p.end {
 			f.parts.popBack()
 		}
 	}
 }
 
-// closeSend ends the call. If it queued nothing it never was.
+// closeSend ends a call of SendDevmem. A call that queued nothing gets no number.
 func (f *flow) closeSend(n int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -197,7 +198,7 @@ func (f *flow) closeSend(n int) {
 		s.binding.unref()
 		return
 	}
-	s := f.sends.at(f.sends.len() - 1)
+	s := f.sends.elem(f.sends.len() - 1)
 	s.open, s.end = false, f.written
 	f.complete()
 }

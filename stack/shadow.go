@@ -10,28 +10,29 @@ import (
 	"gvisor.dev/gvisor/pkg/buffer"
 )
 
-// This is the one file of the package that uses unsafe: it gives netstack payload views over memory
-// that cannot be read. A buffer.View is {read, write int; chunk *chunk}, a chunk is {references,
-// data []byte}; the chunk of a view of more than buffer.MaxChunkSize bytes is never pooled, so its
-// data can be replaced by a reservation. initShadow proves the layout before the first use; a
-// gVisor that has changed it makes New fail, never corrupts.
+// This is the only file of the package that uses unsafe: it gives netstack payload views over
+// memory that cannot be read. A buffer.View is {read, write int; chunk *chunk}, a chunk is
+// {references, data []byte}; the chunk of a view of more than buffer.MaxChunkSize bytes is never
+// pooled, so its data can be replaced by a reservation. initShadow checks the layout before the
+// first use; if gVisor has changed it, New fails and nothing is corrupted.
 
-// Each frame's payload gets one slot of the shadow, however its pages are scattered: so it is one view.
+// Each frame's payload gets one slot of the shadow, even if its pages are scattered, so that it is
+// one view.
 const (
 	slotShift = 16
 	slotSize  = 1 << slotShift // payload of the largest frame, in bytes
 	junkSlot  = 0              // for payload that the stack will not deliver
 )
 
-// shadow is address space, reserved and not accessible, that stands for received payload. Any touch of it is a fault.
-// Its owner is the receive queue's lock, except for find, which needs no lock.
+// shadow is reserved, inaccessible address space that stands for received payload. Any access to it
+// is a fault. The shadow queue's lock protects it, except for find, which needs no lock.
 type shadow struct {
 	mem  []byte // PROT_NONE
 	lo   uintptr
 	base *buffer.View // all of mem
 }
 
-// newShadow reserves slots slots, junkSlot included.
+// newShadow reserves slots slots, including junkSlot.
 func newShadow(slots int) (*shadow, error) {
 	if errLayout != nil {
 		return nil, errLayout
@@ -43,11 +44,11 @@ func newShadow(slots int) (*shadow, error) {
 	}
 	base := buffer.NewView(buffer.MaxChunkSize + 1)
 	chunkData(base)[0] = mem
-	base.Grow(n) // moves the write mark only, as the chunk is large enough
+	base.Grow(n) // moves only the write mark, because the chunk is large enough
 	return &shadow{mem: mem, lo: uintptr(unsafe.Pointer(unsafe.SliceData(mem))), base: base}, nil
 }
 
-// view returns n bytes at the start of a slot.
+// view returns a view of n bytes at the start of a slot.
 func (s *shadow) view(slot uint32, n int) *buffer.View {
 	v := s.base.Clone()
 	v.TrimFront(int(slot) << slotShift)
@@ -55,29 +56,30 @@ func (s *shadow) view(slot uint32, n int) *buffer.View {
 	return v
 }
 
-// find says where in the shadow p starts. p is not read, and is not empty.
+// find returns the slot that p starts in, and the offset in the slot. It does not read p, which
+// must not be empty.
 func (s *shadow) find(p []byte) (slot uint32, off int, ok bool) {
-	at := uintptr(unsafe.Pointer(unsafe.SliceData(p)))
-	if at < s.lo || at-s.lo >= uintptr(len(s.mem)) {
+	addr := uintptr(unsafe.Pointer(unsafe.SliceData(p)))
+	if addr < s.lo || addr-s.lo >= uintptr(len(s.mem)) {
 		return 0, 0, false
 	}
-	d := at - s.lo
+	d := addr - s.lo
 	return uint32(d >> slotShift), int(d & (slotSize - 1)), true
 }
 
-// startsBehind says whether all of the shadow has higher addresses than p starts at.
+// startsBehind reports whether all addresses of the shadow are higher than the start of p.
 func (s *shadow) startsBehind(p []byte) bool {
 	return s.lo > uintptr(unsafe.Pointer(unsafe.SliceData(p)))
 }
 
-// close gives the address space back. No view may be left in the stack.
+// close releases the address space. Netstack must have no view of it.
 func (s *shadow) close() error {
 	s.base.Release()
 	return unix.Munmap(s.mem)
 }
 
-// chunkData returns the data field of a view's chunk. The view was made by buffer.NewView and is not empty of chunk;
-// errLayout is nil, so both offsets were found by reflection on the same types.
+// chunkData returns the data field of a view's chunk. v must come from buffer.NewView and have a
+// chunk; errLayout must be nil, so that both offsets were found by reflection on the same types.
 func chunkData(v *buffer.View) *[1][]byte {
 	chunk := *(*unsafe.Pointer)(unsafe.Add(unsafe.Pointer(v), layout.chunk))
 	return (*[1][]byte)(unsafe.Add(chunk, layout.data))
@@ -99,17 +101,17 @@ func initShadow() error {
 		return errors.New("gvisor's buffer.chunk has no data: vnic needs the gvisor of its go.mod")
 	}
 	layout.chunk, layout.data = chunk.Offset, data.Offset
-	// The proof by behaviour: a view over memory of ours shows its bytes, at its address.
+	// Check the behaviour: a view over this memory must show its bytes, at its address.
 	v := buffer.NewView(buffer.MaxChunkSize + 1)
-	ours := make([]byte, buffer.MaxChunkSize+2)
-	ours[0], ours[1], ours[2] = 1, 2, 3
-	chunkData(v)[0] = ours
-	v.Grow(len(ours))
+	mem := make([]byte, buffer.MaxChunkSize+2)
+	mem[0], mem[1], mem[2] = 1, 2, 3
+	chunkData(v)[0] = mem
+	v.Grow(len(mem))
 	w := v.Clone()
 	w.TrimFront(1)
 	w.CapLength(2)
 	got := w.AsSlice()
-	same := len(got) == 2 && got[0] == 2 && got[1] == 3 && &got[0] == &ours[1]
+	same := len(got) == 2 && got[0] == 2 && got[1] == 3 && &got[0] == &mem[1]
 	w.Release()
 	v.Release()
 	if !same {

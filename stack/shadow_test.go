@@ -9,14 +9,14 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// faults says whether f touches memory that is not there, and where.
+// faults reports whether f accesses memory that is not accessible, and at which address.
 func faults(f func()) (addr uintptr, ok bool) {
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	defer func() {
-		if e, is := recover().(interface {
+		if e, isFault := recover().(interface {
 			runtime.Error
 			Addr() uintptr
-		}); is {
+		}); isFault {
 			addr, ok = e.Addr(), true
 		}
 	}()
@@ -45,7 +45,7 @@ func TestShadowFaultsWhenItIsRead(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			// Each has a shadow of its own: a buffer that is left by a panic has lost count of its references.
+			// Each view has its own shadow: a panic leaves a buffer with wrong reference counts.
 			s := testkit.Must(newShadow(4))(t)
 			defer s.close()
 			v := s.view(2, 1448)

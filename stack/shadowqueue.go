@@ -11,17 +11,17 @@ import (
 // maxSlots bounds a shadow queue's address space to 4 GiB.
 const maxSlots = 1 << 16
 
-// shadowQueue is one receive queue's part of a binding: its shadow, and what lies in the shadow's
-// slots. A slot is taken when a frame comes in and given back when no byte of it can be delivered
-// any more; views that netstack still has of it then are never read. The pieces of a slot belong to
-// the taker, until it is given back.
+// shadowQueue is one receive queue's part of a binding: its shadow, and the contents of the
+// shadow's slots. A slot is taken when a frame arrives and released when no byte of it can be
+// delivered any more; views that netstack still has of it are then never read. The taker owns the
+// pieces of a slot until the slot is released.
 type shadowQueue struct {
 	queue   int
 	binding *rxBinding
 	shadow  *shadow
 	slots   [][]gpumem.Piece
 
-	mu   sync.Mutex // of free and of the shadow
+	mu   sync.Mutex // protects free and the shadow
 	free []uint32
 }
 
@@ -33,8 +33,8 @@ func makeShadowQueue(queue int, b *rxBinding, sh *shadow, n int) *shadowQueue {
 	return l
 }
 
-// take puts n bytes that the device left in ranges into a slot. If it returns false, the slot is the
-// junk slot, and the ranges are still the caller's.
+// take puts n bytes that the device wrote to ranges into a slot. If it returns false, the slot is
+// the junk slot, and the caller still owns the ranges.
 func (l *shadowQueue) take(ranges []driver.Range, n int) (slot uint32, ok bool) {
 	l.mu.Lock()
 	if len(l.free) == 0 {
@@ -54,13 +54,13 @@ func (l *shadowQueue) take(ranges []driver.Range, n int) (slot uint32, ok bool) 
 	return slot, true
 }
 
-// discard gives back what the device left in ranges for a frame that is not delivered.
+// discard returns to the pool the ranges of a frame that is not delivered.
 func (l *shadowQueue) discard(ranges []driver.Range) {
 	var rs [gpumem.FramePages]gpumem.Range
 	l.binding.pool.Discard(places(rs[:0], ranges))
 }
 
-// places are the driver's ranges in gpumem's words.
+// places converts the driver's ranges to gpumem's.
 func places(dst []gpumem.Range, ranges []driver.Range) []gpumem.Range {
 	for _, r := range ranges {
 		dst = append(dst, gpumem.Range(r))
@@ -75,7 +75,7 @@ func (l *shadowQueue) view(slot uint32, n int) *buffer.View {
 	return l.shadow.view(slot, n)
 }
 
-// release gives a slot back, and the stack's references of its pages.
+// release releases a slot, and the stack's references to its pages.
 func (l *shadowQueue) release(slot uint32) {
 	l.binding.pool.Release(l.slots[slot])
 	l.mu.Lock()

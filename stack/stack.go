@@ -1,30 +1,31 @@
-// Package stack implements package devmem with gVisor netstack over a NIC with header split: a TCP stack that carries
-// payload it cannot read.
+// Package stack implements package devmem with gVisor netstack over a NIC with header split: a TCP
+// stack whose payload it cannot read.
 //
-// Received payload in device memory enters netstack as views of a shadow: address space that is reserved and not
-// accessible (mmap PROT_NONE). Netstack trims, reorders, merges and drops such views by their addresses; when it
-// delivers them, the address says which pages of which binding the bytes lie in. Any read of payload by the stack is a
-// fault: the shadow is the proof that it processes headers only. Bytes at any other address are linear: they were in a
-// header buffer. For transmission netstack is given as many bytes of nothing, and the link layer says, by sequence
-// number, where in device memory they lie; a retransmission reads them there again.
+// Received payload in device memory enters netstack as views of a shadow: address space that is
+// reserved but not accessible (mmap PROT_NONE). Netstack trims, reorders, merges and drops such
+// views by their addresses. When it delivers them, the address gives the pages and the binding of
+// the bytes. If the stack reads payload, the access faults: the shadow is the proof that the stack
+// processes only headers. Bytes at any other address are linear: they were in a header buffer. For
+// transmit, netstack gets placeholders of the same length, and the link layer finds the payload in
+// device memory by the sequence number, also for a retransmission.
 //
-// Pages of a received frame are held until the application has read past the frame's end, and for
-// each token that it was given; until then they are not written to. Memory that is sent is the
-// application's again when the peer has acknowledged it and no descriptor of the device points at
-// it.
+// Pages of a received frame are held until the application has read past the end of the frame and
+// has returned each token for it; until then nothing is written to them. The application owns sent
+// memory again when the peer has acknowledged it and no descriptor of the device points to it.
 //
-// Exhaustion recovers: data out of order is dropped when a pool has few pages left, the segment that is missing never.
+// If a pool has few pages left, data out of order is dropped, but never the missing segment, so
+// that the stream recovers.
 //
 // Locks, from the top: netstack's, a transmit queue's or a connection's tokens', a flow's, a shadow
-// queue's, a pool's. None is held while the NIC is called except the first two, for Transmit and
-// for Refill. configMu is apart from these: a command to the NIC, and a binding, hold it meanwhile,
-// and take connMu, shadow queues' and pools' under it; it is taken under no other lock, so a
-// binding that ends under one leaves the rest to a goroutine.
+// queue's, a pool's. None is held while the NIC is called, except the first two, for Transmit and
+// Refill. configMu is separate: commands to the NIC and changes of bindings hold it, and take
+// connMu, shadow queues' and pools' locks below it. It is never taken under another lock, so a
+// binding that ends under a lock leaves the rest to a goroutine.
 //
-// It does not know: several NICs or addresses that change, IP forwarding, UDP sockets, TCP Fast Open, urgent data (its
-// bytes stay in the stream).
+// Not supported: several NICs, changes of addresses, IP forwarding, UDP sockets, TCP Fast Open,
+// urgent data (its bytes stay in the stream).
 //
-// The package and those below it are not API (README, Stability).
+// The package and the packages below it are not API (README, Stability).
 package stack
 
 import (
@@ -51,36 +52,37 @@ import (
 	"vnic.dev/vnic/internal/netlog"
 )
 
-// Options are a stack's. Addresses are needed.
+// Options configure a stack. Addresses are required.
 type Options struct {
 	Addresses []netip.Prefix // of the NIC, IPv4 and IPv6
-	Gateways  []netip.Addr   // default routes, one for each family
+	Gateways  []netip.Addr   // default routes, at most one for each family
 
 	MTU        int // 0: the NIC's
-	SendBuffer int // bytes of a connection that may be unacknowledged; 0: 1 MiB, and up to 4 MiB by itself
-	// bytes of a connection that may be unread; the window is half of it. 0: 1 MiB, and up to 8 MiB by
-	// itself
+	SendBuffer int // unacknowledged bytes of a connection; 0: 1 MiB, which netstack raises up to 4 MiB
+	// RecvBuffer limits the unread bytes of a connection; the window is half of it. 0: 1 MiB, which
+	// netstack raises up to 8 MiB.
 	RecvBuffer int
-	// NoGSO has frames of the MTU's size sent. Netstack still makes packets of up to 64 KiB, which are cut before they go
-	// to the NIC, as Linux does for a NIC without TSO (GSO); with RACK, which has a time for each segment sent, it makes
-	// the segments itself.
+	// NoGSO sends frames of the MTU's size. Netstack still makes packets of up to 64 KiB, which are
+	// cut before they go to the NIC, as Linux does for a NIC without TSO (GSO). With RACK, which
+	// needs a time for each sent segment, netstack makes the segments.
 	NoGSO bool
-	// RACK is loss recovery by time with tail loss probes (RFC 8985), for links that lose segments. Without it recovery is
-	// by SACK alone (RFC 6675), and nothing is sent twice only because an acknowledgement is late, as it often is from
-	// emulated guests. gVisor's RACK needs the help of repeat.go. And it hardly recovers
-	// what a gVisor loses that has closed its own direction before, as that sends no SACK then (tcp/connect.go: sendRaw):
-	// on a link that loses, close when all has arrived.
+	// RACK enables loss recovery by time with tail loss probes (RFC 8985), for links that lose
+	// segments. Without it recovery uses only SACK (RFC 6675), and nothing is retransmitted only
+	// because an acknowledgment is late, as happens often with emulated guests. gVisor's RACK needs
+	// the help of repeat.go. It hardly recovers data that is sent to a gVisor that has already
+	// closed its own direction, because such a gVisor sends no SACK (tcp/connect.go: sendRaw): on a
+	// lossy link, close a connection only when all data has arrived.
 	RACK bool
-	// MinRTO is how long at the least an acknowledgement may take before a segment counts as lost (RFC 6298, 2.4). 0: a
-	// second, 200 ms with RACK.
+	// MinRTO is the minimum of the retransmission timeout (RFC 6298, 2.4). 0: a second, 200 ms with
+	// RACK.
 	MinRTO time.Duration
-	// WideWindow lets a connection's receive window be larger than the pool that its payload comes to, as Linux does; the
-	// NIC drops what then finds no page.
+	// WideWindow lets a connection's receive window be larger than the pool of its payload, as on
+	// Linux; the NIC drops frames that find no page.
 	WideWindow bool
 	Log        *slog.Logger
 }
 
-// Stack is a devmem.Device.
+// Stack implements devmem.Device.
 type Stack struct {
 	nic          NIC
 	control      Control
@@ -88,19 +90,19 @@ type Stack struct {
 	ns           *stack.Stack
 	link         *link
 	tx           []*txQueue
-	rx           []atomic.Pointer[shadowQueue] // by queue; nil: host memory
+	rx           []atomic.Pointer[shadowQueue] // by queue; nil: payload goes to host memory
 	shadowQueues atomic.Pointer[[]*shadowQueue]
 	flows        flows
 	count        counters
 	addrs        []netip.Prefix
-	maxRecv      int // bytes of a receive buffer
+	maxRecv      int // the largest receive buffer, in bytes
 	wide         bool
-	repeat       bool // the last segment of a flow, when it is silent
-	cut          bool // netstack's packets, to the MTU's size
+	repeat       bool // the repeater runs
+	cut          bool // netstack's packets are cut to the MTU's size
 
 	stop    chan struct{}
 	work    sync.WaitGroup
-	failure atomic.Pointer[error] // the NIC is gone
+	failure atomic.Pointer[error] // set when the NIC is gone
 	down    chan struct{}         // closed with failure
 
 	connMu    sync.Mutex
@@ -108,15 +110,15 @@ type Stack struct {
 	listeners map[*Listener]struct{}
 	closed    bool
 
-	configMu sync.Mutex // of what follows but txBinds, and held during commands to the NIC
+	configMu sync.Mutex // protects the fields below except txBinds; held during commands to the NIC
 	nextID   uint32
 	buffers  map[*Buffer]struct{}
-	rules    map[devmem.FlowID]control.FlowRule // as the NIC has them
+	rules    map[devmem.FlowID]control.FlowRule // with the NIC's ids
 	nextFlow devmem.FlowID
 	rss      *control.RSS
 	rxBinds  map[uint32]*rxBinding
-	txBinds  sync.Map          // uint32 to *txBinding: senders look without a lock
-	shadows  map[int][]*shadow // of closed bindings, by slots: netstack may still have views of them
+	txBinds  sync.Map          // uint32 to *txBinding; senders read it without a lock
+	shadows  map[int][]*shadow // of closed bindings, by number of slots; netstack may still have views
 }
 
 type counters struct {
@@ -126,8 +128,8 @@ type counters struct {
 
 var _ devmem.Device = (*Stack)(nil)
 
-// New starts a stack on a NIC, which it owns from then on; without control nothing can be bound or
-// steered. If it fails, the NIC is still the caller's.
+// New starts a stack on a NIC, and takes ownership of it. Without ctl nothing can be bound or
+// steered. After an error the caller still owns the NIC.
 func New(nic NIC, ctl Control, o Options) (*Stack, error) {
 	if errLayout != nil {
 		return nil, errLayout
@@ -180,7 +182,7 @@ func (s *Stack) configure(o Options) error {
 		recv.Min, recv.Default, recv.Max = min(recv.Min, o.RecvBuffer), o.RecvBuffer, o.RecvBuffer
 	}
 	s.maxRecv = recv.Max
-	// A guest that is emulated on a busy host may be silent for long without having lost anything.
+	// An emulated guest on a busy host may be silent for long without loss.
 	rto := limits.MinRTO.Here()
 	recovery := tcpip.TCPRecovery(0)
 	if o.RACK {
@@ -210,7 +212,7 @@ func (s *Stack) configure(o Options) error {
 	return nil
 }
 
-// fail ends every connection, and all that waits for one: there is no NIC any more.
+// fail ends all connections and all waits for one: the NIC is gone.
 func (s *Stack) fail(err error) {
 	if s.failure.CompareAndSwap(nil, &err) {
 		s.log.Error("nic stopped", "err", err)
@@ -223,8 +225,8 @@ func (s *Stack) fail(err error) {
 	}
 }
 
-// failed says why nothing works any more: ENETDOWN, and first of all ENODEV if the NIC has been taken away; nil: it
-// works.
+// failed returns the error of a NIC that is gone: it is ENETDOWN, and ENODEV first if the NIC was
+// removed. nil: the NIC works.
 func (s *Stack) failed() error {
 	err := s.failure.Load()
 	switch {
@@ -242,8 +244,8 @@ func (s *Stack) allConns() []*Conn {
 	return slices.Collect(maps.Keys(s.conns))
 }
 
-// add notes an end of connections that is to be closed with the stack; false if the stack is closed
-// already.
+// add registers a connection or listener that Close will close. It returns false if the stack is
+// already closed.
 func add[E comparable](s *Stack, open map[E]struct{}, e E) bool {
 	s.connMu.Lock()
 	defer s.connMu.Unlock()
@@ -259,7 +261,7 @@ func remove[E comparable](s *Stack, open map[E]struct{}, e E) {
 	delete(open, e)
 }
 
-// Close resets every connection, ends every binding, and closes the NIC.
+// Close resets all connections, closes all bindings, and closes the NIC.
 func (s *Stack) Close() error {
 	s.connMu.Lock()
 	if s.closed {
@@ -276,9 +278,9 @@ func (s *Stack) Close() error {
 		c.SetLinger(0)
 		c.Close()
 	}
-	s.ns.Close() // connections without an owner
+	s.ns.Close() // closes connections without an owner
 	err := s.unbindAll(context.Background())
-	err = errors.Join(err, s.nic.Close()) // from here on nothing comes in
+	err = errors.Join(err, s.nic.Close()) // nothing arrives after this
 	s.configMu.Lock()
 	for _, b := range s.rxBinds {
 		b.pool.Close(true)
@@ -297,7 +299,7 @@ func (s *Stack) Close() error {
 	for _, f := range all {
 		s.flows.forget(f)
 	}
-	s.work.Wait() // bindings that ended by this
+	s.work.Wait() // for bindings that forget has ended
 	for _, free := range s.shadows {
 		for _, sh := range free {
 			err = errors.Join(err, sh.close())

@@ -12,50 +12,49 @@ import (
 
 const (
 	maxRanges  = 17   // pieces of device memory in a frame: MAX_SKB_FRAGS
-	maxBacklog = 4096 // packets that wait for room on a ring; netstack takes more for lost
+	maxBacklog = 4096 // packets that wait for room on a ring; more are dropped, and netstack retransmits them
 )
 
-// txQueue turns netstack's packets into frames. What goes on a ring is decided each time: where the
-// payload of a retransmission lies, and whether it is still needed, is looked up when it is put on
-// the ring.
+// txQueue turns netstack's packets into frames. It looks up the payload when it puts a frame on the
+// ring, also for a retransmission: where the payload is, and whether it is still needed.
 //
 // Its lock is taken below netstack's locks and above a flow's.
 type txQueue struct {
 	s     *Stack
 	queue int
 
-	waiting atomic.Int64 // frames with payload on the ring, until Completed says that they are sent
+	waiting atomic.Int64 // frames with payload on the ring, until Completed returns their cookies
 
 	mu      sync.Mutex
 	header  txHeader
-	frames  []txFrame // of one packet
+	frames  []txFrame // of the current packet
 	out     []driver.TxFrame
-	flights []flight // by cookie
-	idle    []uint32 // cookies that are free
+	flights []flight // by cookie - 1
+	idle    []uint32 // free cookies
 	backlog deque[backlogged]
 }
 
-// txFrame is a frame and what must be known to take it back.
+// txFrame is the memory of a frame.
 type txFrame struct {
 	header  [maxHeader + header.IPv4MaximumHeaderSize]byte
 	ranges  [maxRanges]driver.Range
 	scratch []byte
-	pos, n  int // of the packet's payload
+	pos, n  int // its part of the packet's payload
 }
 
-// flight is a frame that the device may read device memory for.
+// flight is a frame for which the device may read device memory.
 type flight struct {
-	flow   *flow // nil: the frame has none
+	flow   *flow // nil: the cookie is free
 	lo, hi uint32
 }
 
-// backlogged is a packet that did not fit on the ring, from payload byte skip on.
+// backlogged is a packet that did not fit on the ring; skip bytes of its payload were sent.
 type backlogged struct {
 	pkt  *stack.PacketBuffer
 	skip int
 }
 
-// write sends a packet, or keeps it for later.
+// write sends a packet, or puts it on the backlog.
 func (q *txQueue) write(pkt *stack.PacketBuffer) tcpip.Error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -73,7 +72,7 @@ func (q *txQueue) write(pkt *stack.PacketBuffer) tcpip.Error {
 	return nil
 }
 
-// completed takes cookies back and goes on with what waits.
+// completed processes returned cookies and sends from the backlog.
 func (q *txQueue) completed(cookies []uint64) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -88,8 +87,8 @@ func (q *txQueue) completed(cookies []uint64) {
 	q.flush()
 }
 
-// putCookie takes back the cookie of a frame that the device reads no more; one that is not under
-// way is nothing.
+// putCookie frees the cookie of a frame that the device no longer reads. It ignores a cookie that
+// is not in use.
 func (q *txQueue) putCookie(cookie uint64) {
 	fl := q.flights[cookie-1]
 	if fl.flow == nil {
@@ -100,10 +99,10 @@ func (q *txQueue) putCookie(cookie uint64) {
 	fl.flow.txDone(fl.lo, fl.hi)
 }
 
-// flush sends from the backlog what fits.
+// flush sends as much of the backlog as fits.
 func (q *txQueue) flush() {
 	for q.backlog.len() > 0 {
-		b := q.backlog.at(0)
+		b := q.backlog.elem(0)
 		skip, all := q.transmit(b.pkt, b.skip)
 		if !all {
 			b.skip = skip
@@ -113,7 +112,7 @@ func (q *txQueue) flush() {
 	}
 }
 
-// close forgets everything: the NIC is closed.
+// close drops the backlog and frees all cookies; the NIC is closed.
 func (q *txQueue) close() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -125,8 +124,8 @@ func (q *txQueue) close() {
 	}
 }
 
-// transmit puts a packet's frames on the ring, those from payload byte skip on. If it did not take all, it returns
-// where to go on.
+// transmit puts a packet's frames from payload byte skip on on the ring. If not all fit, it returns
+// the next byte.
 func (q *txQueue) transmit(pkt *stack.PacketBuffer, skip int) (next int, all bool) {
 	if !q.build(pkt, skip) {
 		q.takeBack(q.out)
@@ -139,7 +138,7 @@ func (q *txQueue) transmit(pkt *stack.PacketBuffer, skip int) (next int, all boo
 		q.count(q.out[sent-n : sent])
 		switch {
 		case sent == len(q.out):
-		case err != nil: // about this frame, or there is no NIC any more
+		case err != nil: // the frame is bad, or the NIC is gone
 			q.s.count.txDropped.Add(1)
 			q.takeBack(q.out[sent : sent+1])
 			sent++
@@ -151,13 +150,13 @@ func (q *txQueue) transmit(pkt *stack.PacketBuffer, skip int) (next int, all boo
 	return 0, true
 }
 
-// Cookies of frames that the device reads no device memory for: without payload, and with some.
+// Cookies of frames without device memory: bare has no payload, loaded has payload.
 const (
 	bare   = ^uint64(0)
 	loaded = bare - 1
 )
 
-// count counts the frames with payload that were put on the ring.
+// count counts frames with payload that were put on the ring.
 func (q *txQueue) count(frames []driver.TxFrame) {
 	n := int64(0)
 	for i := range frames {
@@ -170,7 +169,7 @@ func (q *txQueue) count(frames []driver.TxFrame) {
 	}
 }
 
-// takeBack undoes the flights of frames that were not sent.
+// takeBack frees the cookies of frames that were not sent.
 func (q *txQueue) takeBack(frames []driver.TxFrame) {
 	for i := range frames {
 		if len(frames[i].Device) > 0 {
@@ -184,19 +183,19 @@ func (q *txQueue) next() (*txFrame, *driver.TxFrame) {
 	i := len(q.out)
 	if i == len(q.frames) {
 		q.frames = append(q.frames, make([]txFrame, max(1, i))...)
-		for j := range i { // the slices in out point into frames
+		for j := range i { // the slices in out point to the old frames
 			q.out[j].Header = q.frames[j].header[:len(q.out[j].Header)]
 			if len(q.out[j].Device) > 0 {
 				q.out[j].Device = q.frames[j].ranges[:len(q.out[j].Device)]
 			}
 		}
 	}
-	// Completed is to tell when a full ring has room, for frames without device memory too.
+	// Each frame has a cookie: Completed shows when a full ring has room.
 	q.out = append(q.out, driver.TxFrame{Cookie: bare})
 	return &q.frames[i], &q.out[i]
 }
 
-// build makes the frames of a packet in out. It returns false if the packet is not to be sent.
+// build makes the frames of a packet in out. It returns false if the packet must be dropped.
 func (q *txQueue) build(pkt *stack.PacketBuffer, skip int) bool {
 	q.out = q.out[:0]
 	h := &q.header
@@ -214,7 +213,7 @@ func (q *txQueue) build(pkt *stack.PacketBuffer, skip int) bool {
 	tcp := h.tcp()
 	f := q.s.flows.outgoing(h.flowKey(), tcp)
 	if f == nil {
-		if total > 0 { // it is not known where it lies
+		if total > 0 { // the flow, and so the place of the payload, is unknown
 			return false
 		}
 		b, fr := q.next()
@@ -239,9 +238,10 @@ func (q *txQueue) build(pkt *stack.PacketBuffer, skip int) bool {
 	}
 	base := f.txOffset(tcp.SequenceNumber())
 	if base+int64(total) <= int64(f.una) {
-		// Late: the peer has it all, and its memory is the application's again; or a probe of netstack's. An empty segment
-		// below the window makes the peer acknowledge, as a keep-alive does (RFC 9293, 3.8.4), and carries no byte of host
-		// memory in the place of device memory.
+		// A late retransmission, whose memory the application owns again, or a probe of netstack.
+		// Send an empty segment below the window instead: it makes the peer acknowledge, like a
+		// keep-alive (RFC 9293, 3.8.4), and cannot carry a byte of host memory in place of device
+		// memory.
 		tcp.SetSequenceNumber(f.iss + uint32(f.una))
 		b, fr := q.next()
 		h.frame(b.header[:], fr, 0, 0, total, 0)
@@ -269,7 +269,7 @@ func (q *txQueue) build(pkt *stack.PacketBuffer, skip int) bool {
 		b.pos, b.n = pos, n
 		h.frame(b.header[:], fr, pos, n, total, mss)
 		var ok bool
-		if fr.Linear, ok = dataAt(pkt, h.n, pos, linear, &b.scratch); !ok { // it would not be the stream's
+		if fr.Linear, ok = dataAt(pkt, h.n, pos, linear, &b.scratch); !ok { // the bytes are not there
 			return false
 		}
 		if len(device) > 0 {
@@ -295,7 +295,7 @@ func (q *txQueue) cookie(f *flow, lo, hi uint32) uint64 {
 	return uint64(c)
 }
 
-// sent notes what an outgoing segment says.
+// sent records the header of an outgoing segment with n bytes of payload.
 func (f *flow) sent(tcp header.TCP, n int) {
 	flags := tcp.Flags()
 	if f.irsKnown && flags.Contains(header.TCPFlagAck) && !flags.Contains(header.TCPFlagRst) {
@@ -317,15 +317,17 @@ func (f *flow) sent(tcp header.TCP, n int) {
 	}
 }
 
-// narrow makes the window that an outgoing segment advertises one unit of the window scale smaller.
+// narrow reduces the window that an outgoing segment advertises by one unit of the window scale.
 //
-// Netstack takes nothing back of what it has advertised, but in the header it is rounded down: the edge that a peer
-// sees moves to the left by up to a unit. Linux takes what is sent up to the old edge all the same. Netstack drops it
-// if the window is closed by that (tcp/rcv.go: acceptable), and a short segment that the peer was free to send is sent
-// twice. With a unit less, no segment promises what lies behind the edge that a later one is rounded to.
+// Netstack never shrinks its window, but the header rounds it down, so the right edge that a peer
+// sees may move left by up to a unit. Linux accepts data up to the old edge. Netstack drops such
+// data if the rounding closes the window (tcp/rcv.go: acceptable), so a short segment that the peer
+// was allowed to send is sent twice. With a unit less, the edge that a segment advertises is never
+// beyond the rounded edge of a later segment.
 //
-// Netstack opens a closed window when an MSS fits in again, and this is not to close one that it takes to be open: so
-// two units have to be less than the least MSS (RFC 9293, 3.7.1). They are in windows of up to 16 MiB.
+// Netstack opens a closed window when an MSS fits again, and narrow must not close a window that
+// netstack treats as open: so two units must be less than the smallest MSS (RFC 9293, 3.7.1). They
+// are less for windows of up to 16 MiB.
 func (f *flow) narrow(tcp header.TCP) {
 	const least = 536
 	unit := 1 << f.shift()
@@ -334,8 +336,9 @@ func (f *flow) narrow(tcp header.TCP) {
 	}
 }
 
-// shift is the scale of the windows that we advertise: both ends have to offer theirs, and who answers a SYN offers
-// what was offered to him (RFC 7323, 2.2). What that SYN said came before there was a flow.
+// shift returns the scale of the windows that we advertise. Both ends have to offer a scale, and
+// the answer to a SYN offers one only if the SYN did (RFC 7323, 2.2); the flow did not exist yet
+// when the peer's SYN came.
 func (f *flow) shift() uint8 {
 	if f.scale[0] > 0 && (f.scale[1] >= 0 || f.answered) {
 		return uint8(f.scale[0])
@@ -343,12 +346,13 @@ func (f *flow) shift() uint8 {
 	return 0
 }
 
-// place says where up to n bytes of the stream from off on lie: first linear bytes that netstack has, then device
-// memory, as far as that goes into one frame. lo and hi are the sends of the device memory.
+// place returns where up to n bytes of the stream from off on are: first linear bytes, which
+// netstack has, then device memory, as much as fits into one frame. lo and hi are the first and
+// last send of the device memory.
 func (f *flow) place(off uint64, n int, dst []driver.Range) (linear int, device []driver.Range, lo, hi uint32) {
-	i, j := 0, f.parts.len() // the first part that ends behind off
+	i, j := 0, f.parts.len() // the first part that ends after off
 	for i < j {
-		if m := int(uint(i+j) / 2); f.parts.at(m).end > off {
+		if m := int(uint(i+j) / 2); f.parts.elem(m).end > off {
 			j = m
 		} else {
 			i = m + 1
@@ -358,7 +362,7 @@ func (f *flow) place(off uint64, n int, dst []driver.Range) (linear int, device 
 		return n, nil, 0, 0
 	}
 	end := off + uint64(n)
-	p := f.parts.at(i)
+	p := f.parts.elem(i)
 	if p.start >= end {
 		return n, nil, 0, 0
 	}
@@ -368,17 +372,17 @@ func (f *flow) place(off uint64, n int, dst []driver.Range) (linear int, device 
 	}
 	device, lo = dst, p.send
 	for ; i < f.parts.len() && off < end; i++ {
-		p := f.parts.at(i)
+		p := f.parts.elem(i)
 		if p.start > off {
 			break
 		}
-		at, l := p.off+(off-p.start), uint32(min(p.end, end)-off)
-		if k := len(device) - 1; k >= 0 && device[k].GPU == p.gpu && device[k].Off+uint64(device[k].Len) == at {
+		gpuOff, l := p.off+(off-p.start), uint32(min(p.end, end)-off)
+		if k := len(device) - 1; k >= 0 && device[k].GPU == p.gpu && device[k].Off+uint64(device[k].Len) == gpuOff {
 			device[k].Len += l
 		} else if len(device) == cap(device) {
 			break
 		} else {
-			device = append(device, driver.Range{GPU: p.gpu, Off: at, Len: l})
+			device = append(device, driver.Range{GPU: p.gpu, Off: gpuOff, Len: l})
 		}
 		hi = p.send
 		off += uint64(l)

@@ -17,7 +17,7 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// ringNIC is a NIC that takes so many frames, and keeps them.
+// ringNIC is a NIC that accepts room frames, and keeps them.
 type ringNIC struct {
 	NIC
 	room   int
@@ -43,8 +43,9 @@ func (n *ringNIC) MAC() net.HardwareAddr { return nil }
 
 const testISS = 0xffffff00 // wraps soon
 
-// newTxRig makes a transmit queue with one flow, of which una bytes are acknowledged and the first
-// total are written: bytes from deviceFrom on lie in the GPU, each 100 of them at a place of their own.
+// newTxRig makes a transmit queue with one flow. una bytes are acknowledged, and the first total
+// bytes are written: bytes from deviceFrom on are in the GPU, each 100 of them at a separate
+// offset.
 func newTxRig(ipv6 bool, una, deviceFrom, total int) (*txQueue, *ringNIC, *flow) {
 	n := &ringNIC{room: 1000}
 	s := &Stack{nic: n}
@@ -54,9 +55,9 @@ func newTxRig(ipv6 bool, una, deviceFrom, total int) (*txQueue, *ringNIC, *flow)
 	f := &flow{iss: testISS, issKnown: true, una: 0, nxt: uint64(total)}
 	f.wrote(deviceFrom)
 	f.openSend(b)
-	for at := deviceFrom; at < total; at += 100 {
-		m := min(100, total-at)
-		f.addPart(0, uint64(at)*1000, m)
+	for off := deviceFrom; off < total; off += 100 {
+		m := min(100, total-off)
+		f.addPart(0, uint64(off)*1000, m)
 		f.cutPart(m)
 	}
 	f.closeSend(total - deviceFrom)
@@ -70,7 +71,7 @@ func newTxRig(ipv6 bool, una, deviceFrom, total int) (*txQueue, *ringNIC, *flow)
 	return q, n, f
 }
 
-// testPacket is what netstack would send: n bytes of the stream from pos on.
+// testPacket returns a packet as netstack would send it: n bytes of the stream from pos on.
 func testPacket(ipv6 bool, pos, n int, gso *stack.GSO) *stack.PacketBuffer {
 	payload := make([]byte, n)
 	for i := range payload {
@@ -107,10 +108,11 @@ func testPacket(ipv6 bool, pos, n int, gso *stack.GSO) *stack.PacketBuffer {
 	return p
 }
 
-// checkFrames checks that frames are valid and carry bytes [from, to) of the stream, each from where it lies.
+// checkFrames checks that frames are valid and carry bytes [from, to) of the stream, each from the
+// right memory.
 func checkFrames(t *testing.T, frames []driver.TxFrame, from, to, deviceFrom int) {
 	t.Helper()
-	at := from
+	pos := from
 	for i, f := range frames {
 		n := len(f.Linear)
 		for _, r := range f.Device {
@@ -122,7 +124,7 @@ func checkFrames(t *testing.T, frames []driver.TxFrame, from, to, deviceFrom int
 			int(h.FrameLen) != len(f.Header)+n {
 			t.Fatalf("frame %d of %d payload: %+v, %v", i, n, h, err)
 		}
-		testkit.Equal(t, fmt.Sprintf("seq of frame %d", i), h.Seq-testISS-1, uint32(at))
+		testkit.Equal(t, fmt.Sprintf("seq of frame %d", i), h.Seq-testISS-1, uint32(pos))
 		if last := i == len(frames)-1; (h.TCPFlags&splitter.PSH != 0) != last {
 			t.Errorf("frame %d of %d: flags %#x", i, len(frames), h.TCPFlags)
 		}
@@ -140,22 +142,22 @@ func checkFrames(t *testing.T, frames []driver.TxFrame, from, to, deviceFrom int
 			t.Errorf("frame %d of %d bytes: gso %v %d", i, n, f.GSOType, f.GSOSize)
 		}
 		for _, b := range f.Linear {
-			if at >= deviceFrom || b != byte(at) {
-				t.Fatalf("frame %d: byte %d is linear, %#x", i, at, b)
+			if pos >= deviceFrom || b != byte(pos) {
+				t.Fatalf("frame %d: byte %d is linear, %#x", i, pos, b)
 			}
-			at++
+			pos++
 		}
 		for _, r := range f.Device {
 			for j := range int(r.Len) {
-				base := (at-deviceFrom)/100*100 + deviceFrom
-				if at < deviceFrom || r.Off+uint64(j) != uint64(base)*1000+uint64(at-base) {
-					t.Fatalf("frame %d: byte %d at %d", i, at, r.Off+uint64(j))
+				base := (pos-deviceFrom)/100*100 + deviceFrom
+				if pos < deviceFrom || r.Off+uint64(j) != uint64(base)*1000+uint64(pos-base) {
+					t.Fatalf("frame %d: byte %d at %d", i, pos, r.Off+uint64(j))
 				}
-				at++
+				pos++
 			}
 		}
 	}
-	testkit.Equal(t, "end of the frames", at, to)
+	testkit.Equal(t, "end of the frames", pos, to)
 }
 
 func TestTransmitPlacesPayload(t *testing.T) {
@@ -190,8 +192,8 @@ func TestTransmitPlacesPayload(t *testing.T) {
 	}
 }
 
-// A stack without GSO cuts netstack's packets: frames have a segment each, wherever its bytes lie,
-// and go on where a full ring stopped them.
+// A stack without GSO cuts netstack's packets: each frame has one segment, wherever its bytes are,
+// and after a full ring the next frame continues with the next byte.
 func TestTransmitCuts(t *testing.T) {
 	gso := stack.GSO{Type: stack.GSOTCPv4, MSS: 1448, NeedsCsum: true}
 	for _, ipv6 := range []bool{false, true} {
@@ -229,7 +231,7 @@ func TestTransmitCuts(t *testing.T) {
 	}
 }
 
-// returnAll completes all frames and the flow.
+// returnAll acknowledges the whole flow and completes all frames.
 func returnAll(t *testing.T, q *txQueue, n *ringNIC, f *flow) {
 	t.Helper()
 	for i := range n.frames {
@@ -246,7 +248,8 @@ func returnAll(t *testing.T, q *txQueue, n *ringNIC, f *flow) {
 	}
 }
 
-// What the peer has is not sent again: its memory may have changed. The peer is asked to acknowledge instead.
+// Bytes that the peer has acknowledged are not sent again: their memory may have changed. Instead
+// the peer is asked to acknowledge.
 func TestTransmitOfReleasedMemoryIsEmpty(t *testing.T) {
 	for _, ipv6 := range []bool{false, true} {
 		for _, c := range []struct{ una, pos, n int }{{5000, 0, 1448}, {5000, 3552, 1448}, {5000, 4999, 1}, {0, -1, 1}} {
@@ -270,7 +273,8 @@ func TestTransmitOfReleasedMemoryIsEmpty(t *testing.T) {
 	}
 }
 
-// A full ring: what did not fit waits, in order, and goes on where it stopped. Acknowledged bytes are left out then.
+// After a full ring the rest waits, in order, and continues with the next byte. Bytes that are
+// acknowledged by then are left out.
 func TestTransmitGoesOnAfterAFullRing(t *testing.T) {
 	gso := stack.GSO{Type: stack.GSOTCPv4, MSS: 1448, NeedsCsum: true}
 	q, n, f := newTxRig(false, 0, 0, 9000)
@@ -300,8 +304,8 @@ func TestTransmitGoesOnAfterAFullRing(t *testing.T) {
 	returnAll(t, q, n, f)
 }
 
-// Frames that the NIC refuses, and packets of which it is not known where their payload lies, are
-// dropped and hold nothing.
+// Frames that the NIC refuses, and packets whose payload cannot be found, are dropped and hold
+// nothing.
 func TestTransmitDrops(t *testing.T) {
 	q, n, f := newTxRig(false, 0, 0, 5000)
 	n.err = syscall.EIO
@@ -322,8 +326,8 @@ func TestTransmitDrops(t *testing.T) {
 	}
 }
 
-// A segment that is sent some time after it was made has the acknowledgement and the timestamp of now, and nothing else
-// is changed; one that is not late is not changed at all.
+// A segment that is sent late gets the current acknowledgment and timestamp, and nothing else
+// changes; a segment that is not late does not change at all.
 func TestLateSegmentIsBroughtUpToDate(t *testing.T) {
 	for _, ipv6 := range []bool{false, true} {
 		q, n, f := newTxRig(ipv6, 0, 0, 2000)
@@ -344,7 +348,7 @@ func TestLateSegmentIsBroughtUpToDate(t *testing.T) {
 		}{
 			{0, 0xfffffff1, 100, 0xfffffff1, 100},
 			{500, 5, 200, 5, 200},
-			{0, 0xfffffff1, 100, 5, 200}, // again
+			{0, 0xfffffff1, 100, 5, 200}, // a retransmission
 			{1000, 7, 300, 7, 300},
 		} {
 			p := stamped(v.pos, v.ack, v.ts)
@@ -380,8 +384,8 @@ func TestLateSegmentIsBroughtUpToDate(t *testing.T) {
 	}
 }
 
-// The last data is repeated beside a FIN that follows it alone: a peer that lacks both says nothing that is of use of
-// the FIN. Both are kept until both are acknowledged.
+// The last data is repeated together with a later FIN: if a peer lacks both, its answer to the FIN
+// alone does not help. Both are kept until both are acknowledged.
 func TestLastDataIsRepeatedBesideTheFIN(t *testing.T) {
 	q, _, f := newTxRig(false, 0, 0, 500)
 	q.s.repeat = true

@@ -14,10 +14,12 @@ import (
 	"vnic.dev/vnic/stack"
 )
 
-// A sends up to the edge of the window that it was told last, in a segment of a byte at the end; before that byte
-// arrives, B has told, which A has not heard, of a window that is closed but for less than a unit of the window scale.
+// A sends up to the edge of the last window that it received; the last segment has one byte. Before
+// the byte arrives, B sends an acknowledgment, which is lost, with a window of less than one unit
+// of the window scale.
 //
-// Invariant: stack: What a peer sends within the window that it was told is taken, and not sent twice.
+// Invariant: stack: A segment within the window that a peer has received is accepted, and not sent
+// twice.
 func TestWindowIsKeptOpenAsFarAsPromised(t *testing.T) {
 	for _, v6 := range []bool{false, true} {
 		w := newRig(t, stacktest.Options{}, func(o *stack.Options) {
@@ -32,7 +34,7 @@ func TestWindowIsKeptOpenAsFarAsPromised(t *testing.T) {
 			return true
 		})
 		piece := strings.Repeat("x", 32<<10)
-		write(t, ca, "x") // before, the filter knows no sequence number
+		write(t, ca, "x") // the filter has no sequence number before this
 		skip(t, cb, 1)
 		again.Store(0)
 		for range 128 { // this opens the congestion window
@@ -40,7 +42,7 @@ func TestWindowIsKeptOpenAsFarAsPromised(t *testing.T) {
 			skip(t, cb, len(piece))
 		}
 		filled := 0
-		// What B does not read closes the window. What is left of it at the end is more than a segment of a byte.
+		// B does not read, so the window closes. The rest of it is more than a segment of one byte.
 		left := window(t, ca)
 		for left > 4000 {
 			n := min(left-2000, len(piece))
@@ -60,7 +62,7 @@ func TestWindowIsKeptOpenAsFarAsPromised(t *testing.T) {
 		testkit.Eventually(t, "the last byte is answered", func() bool { return acks.Load() > before })
 		w.nb.Filter(nil)
 		skip(t, cb, filled+left-1)
-		for range 8 { // whose arrival tells A if a byte is missing
+		for range 8 { // their arrival shows A whether a byte is missing
 			write(t, ca, piece[:2000])
 		}
 		skip(t, cb, 1+8*2000)
@@ -70,7 +72,7 @@ func TestWindowIsKeptOpenAsFarAsPromised(t *testing.T) {
 	}
 }
 
-// window is what a connection's peer lets it send, once all is acknowledged.
+// window returns how much a connection's peer lets it send when all is acknowledged.
 func window(t *testing.T, c devmem.Conn) (wnd int) {
 	t.Helper()
 	testkit.Eventually(t, "all is acknowledged", func() bool {

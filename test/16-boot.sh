@@ -4,7 +4,8 @@
 # gve." And errors, signals, what is left. Programs of package guest, written from its documentation
 # alone: TestProgramRunsInAGuest (cmd/vnic/internal/boot).
 #
-# Invariant: vnic boot: A program's bytes and status come out as they are, on either NIC.
+# Invariant: vnic boot: A program's output and exit status reach the host unchanged, with either
+# NIC.
 . "$(dirname "$0")/lib.sh"
 private_cache "$work/cache"
 export VNIC_CACHE=$work/cache VNIC_QEMU= VNIC_KERNEL= VNIC_MODULES=

@@ -33,7 +33,7 @@ func serveQuiet(b testing.TB) *vfiotest.Client {
 	return l.Client
 }
 
-// A doorbell: what a driver's write costs the process that serves it, and the one that sends it.
+// BenchmarkDoorbell measures what a driver's doorbell write costs the server and the client.
 func BenchmarkDoorbell(b *testing.B) {
 	c := serveQuiet(b)
 	m := vfiotest.Message{Header: vfiouser.Header{Command: vfiouser.CmdRegionWrite, Flags: vfiouser.FlagNoReply},
@@ -42,10 +42,10 @@ func BenchmarkDoorbell(b *testing.B) {
 	for b.Loop() {
 		must(b, c.Send(m))
 	}
-	must(b, c.Reset()) // all of them were served
+	must(b, c.Reset()) // after its reply all writes have been served
 }
 
-// A register that is read: a vCPU waits for it.
+// BenchmarkRead reads a register while a vCPU would wait.
 func BenchmarkRead(b *testing.B) {
 	c := serveQuiet(b)
 	var v [4]byte
@@ -55,7 +55,8 @@ func BenchmarkRead(b *testing.B) {
 	}
 }
 
-// Map and unmap, with a thousand others there: what an IOMMU's driver does for each buffer (gve.md, section 2).
+// BenchmarkMapUnmap maps and unmaps a range beside a thousand others: an IOMMU's driver does so for
+// each buffer (gve.md, section 2).
 func BenchmarkMapUnmap(b *testing.B) {
 	c := serveQuiet(b)
 	m := memory(b, 1<<22)
@@ -69,8 +70,8 @@ func BenchmarkMapUnmap(b *testing.B) {
 	}
 }
 
-// As many maps as there may be, each by a message, and one that undoes them: what a client can keep
-// the server busy with.
+// BenchmarkMostMaps makes the largest number of maps, one message each, and removes them with one
+// message: the most work that a client can cause.
 func BenchmarkMostMaps(b *testing.B) {
 	c := serveQuiet(b)
 	m := memory(b, 1<<22)

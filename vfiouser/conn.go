@@ -16,13 +16,13 @@ import (
 // conn receives and sends whole messages. One goroutine uses it.
 type conn struct {
 	sock      scm.Socket
-	broken    bool // a message was received or sent in part: the stream is of no use
-	graceUsed bool // the message that was arriving when the connection was to end had its extra time
+	broken    bool // a message was received or sent in part: the stream cannot be used any more
+	graceUsed bool // a message that was arriving at the end of the connection got its extra time
 	head      [HeaderLen]byte
-	out       []byte // the reply: space for a header, then what the handler has appended
+	out       []byte // the reply: space for a header, then the handler's payload
 }
 
-// MaxFDs is how many descriptors one message may carry (max_msg_fds; QEMU sends no more than 16).
+// MaxFDs is how many descriptors one message may carry (max_msg_fds; QEMU sends at most 16).
 const MaxFDs = scm.MaxFDs
 
 // message is a received message. body is valid until the next one; the receiver closes fds.
@@ -33,12 +33,13 @@ type message struct {
 	buf  []byte
 }
 
-// receive reads a message. It returns io.EOF when the peer closed between two messages,
-// io.ErrUnexpectedEOF in the middle of one. m.fds may hold descriptors even then.
+// receive reads a message. It returns io.EOF if the peer closed between two messages,
+// io.ErrUnexpectedEOF in the middle of one. m.fds may hold descriptors even after an error.
 //
-// Descriptors come with the first byte of a message (gve.md, section 2). The kernel drops those that
-// come with later bytes, as nothing asks for them. (A read ends after the piece of the stream that
-// descriptors came with, and no read crosses the end of a message: each gets its own descriptors.)
+// Descriptors come with the first byte of a message (gve.md, section 2). The kernel drops
+// descriptors that come with later bytes, because those reads ask for none. (A read ends after the
+// part of the stream that descriptors came with, and no read crosses the end of a message: each
+// message gets its own descriptors.)
 func (c *conn) receive(m *message) error {
 	m.Header, m.body = Header{}, nil
 	n, err := c.sock.ReadFDs(c.head[:], &m.fds)
@@ -62,8 +63,8 @@ func (c *conn) receive(m *message) error {
 	return nil
 }
 
-// rest fills b with what follows. A connection that is to end does so between two messages: a message
-// that has begun to arrive gets drainTimeout more, once.
+// rest fills b with the following bytes. When Serve is to end, the connection ends between two
+// messages: a message that has begun to arrive gets drainTimeout more, once.
 func (c *conn) rest(b []byte) error {
 	n, err := io.ReadFull(&c.sock, b)
 	if errors.Is(err, os.ErrDeadlineExceeded) && !c.graceUsed {
@@ -75,7 +76,7 @@ func (c *conn) rest(b []byte) error {
 			err = derr
 		}
 	}
-	if err == io.EOF { //nolint:errorlint // ReadFull returns it bare: nothing has come
+	if err == io.EOF { //nolint:errorlint // ReadFull returns it unwrapped: nothing was read
 		err = io.ErrUnexpectedEOF
 	}
 	return err
@@ -84,7 +85,7 @@ func (c *conn) rest(b []byte) error {
 // beginReply reserves space for the header of a reply.
 func (c *conn) beginReply() { c.out = append(c.out[:0], make([]byte, HeaderLen)...) }
 
-// reply sends what was appended to out since begin, as the reply to m.
+// reply sends the bytes appended to out since beginReply, as the reply to m.
 func (c *conn) reply(m *message) error {
 	h := Header{ID: m.ID, Command: m.Command, Size: uint32(len(c.out)), Flags: FlagReply}
 	return c.send(&h)
@@ -105,9 +106,9 @@ func (c *conn) send(h *Header) error {
 	return err
 }
 
-// discard reads what there is, so that nothing is unread when the socket is closed: see farewell.
-// The socket takes nothing any more, so this waits for nothing. The kernel closes
-// descriptors that are not read.
+// discard reads what has arrived, so that nothing is unread when the socket is closed: see drain.
+// The socket is shut down for reading, so discard does not block. The kernel closes descriptors
+// that are not read.
 func (c *conn) discard() {
 	if c.sock.SetReadDeadline(time.Time{}) != nil {
 		return

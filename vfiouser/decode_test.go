@@ -14,7 +14,8 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// golden messages, byte for byte: the layouts of vfio-user.rst, and what QEMU 11.1 sends (gve.md, section 2).
+// TestGoldenMessages compares messages byte for byte: the layouts of vfio-user.rst, and messages of
+// QEMU 11.1 (gve.md, section 2).
 func TestGoldenMessages(t *testing.T) {
 	var head [HeaderLen]byte
 	(&Header{ID: 0x1234, Command: CmdRegionWrite, Size: 0x24, Flags: FlagNoReply, Errno: 5}).encode(&head)
@@ -38,7 +39,7 @@ func TestGoldenMessages(t *testing.T) {
 	}
 }
 
-// FuzzMessage decodes any message, and encodes what came out again: the same bytes.
+// FuzzMessage decodes any message, and encodes the result again: the bytes must be the same.
 //
 // Invariant: vfiouser: A hostile client ends its own connection at most, and leaves nothing behind.
 func FuzzMessage(f *testing.F) {
@@ -123,7 +124,7 @@ func FuzzMessage(f *testing.F) {
 	})
 }
 
-// again decodes the payload of a message, and encodes what came out.
+// again decodes the payload of a message, encodes the result, and compares.
 func again[T any](t *testing.T, m *message) {
 	t.Helper()
 	wantSame(t, m, peer.Append(nil, peer.Decode[T](m.body)))

@@ -15,13 +15,14 @@ import (
 	"vnic.dev/vnic/vfiouser"
 )
 
-// lost is what the log says when a guest loses its device (gve.md, section 2, "Disconnect").
+// lost is the log's text when a guest loses its device (gve.md, section 2, "Disconnect").
 const lost = "the guest has lost a device"
 
-// drainPatiently has answers sent however long a loaded machine keeps the server, or the test, from running.
+// drainPatiently makes the end of Serve wait for answers long enough for a loaded machine.
 func drainPatiently(t *testing.T) { t.Cleanup(vfiouser.SetDrainTimeout(testkit.Patience)) }
 
-// blockRead has the device wait in a read: inRead is closed when it does, goOn by the test.
+// blockRead makes the device block in a read: the device closes inRead then, and the test closes
+// goOn.
 func (h *host) blockRead() (inRead, goOn chan struct{}) {
 	inRead, goOn = make(chan struct{}), make(chan struct{})
 	h.OnCall(func(method string) {
@@ -56,8 +57,8 @@ func TestHangUpInAMessage(t *testing.T) {
 	h.wantNotLost()
 }
 
-// Invariant: vfiouser: A server that ends answers what was sent, says what the guest will see, and
-// resets no connection.
+// Invariant: vfiouser: A server that ends answers every received request, logs what the guest will
+// see, and resets no connection.
 func TestCancelSaysWhatTheGuestSees(t *testing.T) {
 	h, l := serving(t)
 	must(t, l.Map(guestIOVA, memory(t, 4096)))
@@ -72,10 +73,10 @@ func TestCancelSaysWhatTheGuestSees(t *testing.T) {
 	}
 }
 
-// QEMU waits for the answers to what it has sent, with its lock held: they come, even from a server that ends.
+// QEMU waits with its lock held for the answers to its requests: a server that ends sends them too.
 //
-// Invariant: vfiouser: A server that ends answers what was sent, says what the guest will see, and
-// resets no connection.
+// Invariant: vfiouser: A server that ends answers every received request, logs what the guest will
+// see, and resets no connection.
 func TestCancelAnswersWhatWasSent(t *testing.T) {
 	drainPatiently(t)
 	h, l := serving(t)
@@ -102,7 +103,8 @@ func TestCancelAnswersWhatWasSent(t *testing.T) {
 			break
 		}
 		got = append(got, r.ID)
-		// Serve notices that it is to end between two messages: before any of those that wait, or after.
+		// Serve notices that it is to end between two messages: before any of the waiting requests,
+		// or after some.
 		if r.Flags == vfiouser.FlagReply|vfiouser.FlagError && unix.Errno(r.Errno) == unix.ESHUTDOWN && len(r.Body) == 0 &&
 			r.ID != 1 {
 			continue
@@ -116,7 +118,8 @@ func TestCancelAnswersWhatWasSent(t *testing.T) {
 	}
 }
 
-// A message of very many writes keeps no server that is to end: each write may be as much work as a device has to give.
+// A message of very many writes does not delay a server that is to end, although each write may be
+// slow.
 func TestCancelInManyWrites(t *testing.T) {
 	drainPatiently(t)
 	h, l := serving(t)
@@ -139,7 +142,7 @@ func TestCancelInManyWrites(t *testing.T) {
 	}
 }
 
-// A machine that was switched off has lost nothing, whatever Serve notices first.
+// A machine that was switched off has not lost its device, whatever Serve notices first.
 func TestCancelAfterHangUpIsNoLoss(t *testing.T) {
 	h, l := serving(t)
 	inRead, goOn := h.blockRead()
@@ -154,11 +157,11 @@ func TestCancelAfterHangUpIsNoLoss(t *testing.T) {
 	}
 }
 
-// Whatever the client is sending at that moment, the end of the connection is an end and no reset:
-// that QEMU does not survive.
+// Whatever the client is sending when the connection ends, the connection is closed and not reset:
+// QEMU does not survive a reset.
 //
-// Invariant: vfiouser: A server that ends answers what was sent, says what the guest will see, and
-// resets no connection.
+// Invariant: vfiouser: A server that ends answers every received request, logs what the guest will
+// see, and resets no connection.
 func TestCancelUnderTrafficIsNoReset(t *testing.T) {
 	testkit.CheckFDs(t)
 	h := newHost(t)
@@ -198,7 +201,7 @@ func TestCancelBeforeServe(t *testing.T) {
 	h.servesAnother()
 }
 
-// A client that never reads its answers stops only itself.
+// A client that never reads its answers blocks only itself.
 func TestClientThatDoesNotRead(t *testing.T) {
 	h, l := serving(t)
 	reads := make(chan struct{}, 1)
@@ -223,7 +226,7 @@ func TestClientThatDoesNotRead(t *testing.T) {
 	<-sent
 }
 
-// What comes when the device is gone already is answered too.
+// Requests that come after the device was disconnected are answered too.
 func TestLateRequestsAreAnswered(t *testing.T) {
 	drainPatiently(t)
 	h, l := serving(t)

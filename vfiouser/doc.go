@@ -1,27 +1,30 @@
-// Package vfiouser is the server end of the vfio-user protocol (QEMU docs/interop/vfio-user.rst): a PCI device in this
-// process for a virtual machine in another. It knows no device type.
+// Package vfiouser is the server end of the vfio-user protocol (QEMU docs/interop/vfio-user.rst): a
+// PCI device in this process for a virtual machine in another. It is independent of the type of the
+// device.
 //
-// A Server serves one Device over a connection. What the client maps for DMA is put into a
-// dma.Space: with a descriptor it is memory, without one (ROMs) it is a reserved address that
-// cannot be used. A range leaves the space, and the client hears that it has, only after the device
-// was told (Unmapping) and every worker inside the space has left.
+// A Server serves one Device over a connection. It puts the ranges that the client maps for DMA
+// into a dma.Space: a range with a descriptor is memory, a range without one (ROMs) is a reserved
+// address that cannot be used. A range leaves the space, and the client gets its reply, only after
+// the device was called (Unmapping) and every worker inside the space has left.
 //
 // The client is hostile: each message is checked against the rules in rules.go before a handler
-// sees it. A message whose length cannot be trusted ends the connection; any other that is wrong or
-// not served is answered with an error reply, which is a header and Linux's errno. Descriptors that
-// no handler takes are closed.
+// sees it. A message whose length cannot be trusted ends the connection; any other message that is
+// wrong or not served gets an error reply, which is a header with Linux's errno. Descriptors that
+// no handler keeps are closed.
 //
-// A range is whole pages of 4 KiB, and there are at most max_dma_maps of them, so n bytes lie in at
-// most n/4096 + 2. With n mapped a message that maps or unmaps one takes O(log n) time; one that unmaps
-// a range, O(log n) for each in it, and never more than a pass over all: 65,535 are mapped, and unmapped
-// again, in less than a second of a processor, and hold less than 64 MiB. A message makes at most 16 KiB
-// of garbage; to unmap all 65,535, 32 MiB.
+// A range consists of whole pages of 4 KiB, and there are at most max_dma_maps ranges, so n bytes
+// lie in at most n/4096 + 2. With n ranges mapped, a message that maps or unmaps one takes O(log n)
+// time; a message that unmaps several takes O(log n) for each, but at most one pass over all.
+// Mapping and unmapping 65,535 ranges takes less than a second of processor time, and less than 64
+// MiB while they are mapped. A message makes at most 16 KiB of garbage; unmapping all 65,535 ranges
+// at once makes 32 MiB.
 //
-// Memory that the client has mapped privately is taken and not used (dma.ErrNotShared), as memory without a descriptor
-// is: QEMU ends at an error. That makes a line of log, and 16 lines a connection at the most.
+// Memory that the client has mapped privately is accepted and not used (dma.ErrNotShared), like
+// memory without a descriptor: QEMU exits at an error. It is logged, in at most 16 lines a
+// connection.
 //
 // Not served, with ENOTSUP: descriptors for regions (mmap, ioeventfd), DMA by message (memory must
-// be shared: share=on), dirty pages, migration. A server never sends commands of its own.
+// be shared: share=on), dirty pages, migration. The server never sends commands.
 //
 // The package is API (README, Stability).
 package vfiouser

@@ -2,8 +2,8 @@ package vfiouser
 
 import "errors"
 
-// ErrBadMessage is returned when the client sent what no client may send, so that the stream cannot
-// be trusted any more.
+// ErrBadMessage means that the client sent something that no client may send, so that the stream
+// cannot be trusted any more.
 var ErrBadMessage = errors.New("bad vfio-user message")
 
 // ErrBusy is returned by Serve while another Serve of the same Server runs.

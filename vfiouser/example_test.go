@@ -14,8 +14,8 @@ import (
 	"vnic.dev/vnic/vfiouser/pci"
 )
 
-// adder is a device with one register: a driver writes the address of two 32-bit numbers there, the
-// device adds them up, writes the sum behind them, and interrupts.
+// adder is a device with one register: a driver writes the address of two 32-bit numbers to it; the
+// device adds them, writes the sum behind them, and interrupts.
 type adder struct {
 	space  *dma.Space
 	copier *dma.Copier
@@ -37,7 +37,7 @@ func (d *adder) Info() vfiouser.Info {
 		Reset: true,
 		Regions: []vfiouser.Region{
 			0:                     {Size: 4096, Write: true},
-			1:                     {Size: 4096, Read: true, Write: true}, // the table is QEMU's; it asks for the pending bits
+			1:                     {Size: 4096, Read: true, Write: true}, // QEMU handles the table, but not the PBA
 			vfiouser.RegionConfig: {Size: d.config.Size(), Read: true, Write: true},
 		},
 		IRQs: []vfiouser.IRQ{vfiouser.IRQMSIX: {Count: 1}},
@@ -62,7 +62,7 @@ func (d *adder) WriteRegion(region int, off uint64, b []byte) error {
 }
 
 func (d *adder) add(iova uint64) error {
-	defer d.space.Leave(d.space.Enter()) // what is translated stays mapped
+	defer d.space.Leave(d.space.Enter()) // translated segments stay mapped until Leave
 	var b [8]byte
 	from, err := d.space.Translate(nil, iova, 8, dma.Read)
 	if err != nil {
@@ -99,7 +99,8 @@ func (d *adder) Unmapping(uint64, uint64) {} // nothing is kept from one write t
 func (d *adder) MemoryChanged()           {}
 func (d *adder) Disconnected()            { _ = d.SetIRQ(0, 0, -1) }
 
-// A device, and a driver that uses it in the same process. QEMU would be given a Unix socket to connect to, and
+// A device, and a driver that uses it in the same process. QEMU would connect to a Unix socket,
+// with
 //
 //	-device '{"driver":"vfio-user-pci","socket":{"type":"unix","path":"/run/adder.sock"}}'
 //	-object memory-backend-memfd,id=ram,size=1G,share=on -machine q35,memory-backend=ram

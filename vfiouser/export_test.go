@@ -6,7 +6,8 @@ import (
 	"vnic.dev/vnic/internal/limits"
 )
 
-// SetDrainTimeout sets how long the end of Serve waits for answers to be sent, and gives what undoes it.
+// SetDrainTimeout sets how long the end of Serve waits to send answers, and returns a function that
+// restores it.
 func SetDrainTimeout(d time.Duration) (undo func()) {
 	was := drainTimeout
 	drainTimeout = limits.Limit(d)

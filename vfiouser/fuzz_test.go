@@ -10,7 +10,8 @@ import (
 	"vnic.dev/vnic/vfiouser"
 )
 
-// script is session operations of FuzzSession: a byte chooses one, the next ones are its arguments.
+// script is the operations of FuzzSession: one byte chooses an operation, the next bytes are its
+// arguments.
 type script struct {
 	peertest.Script
 	l      *link
@@ -18,7 +19,7 @@ type script struct {
 	events [3]*vfiotest.Event
 }
 
-// span is a range on a grid where ranges meet, overlap and wrap around.
+// span returns a range on a grid, on which ranges are adjacent, overlap and wrap around.
 func (s *script) span() (iova, size uint64) {
 	a, n := uint64(s.Next()), uint64(s.Next()%40)
 	if a >= 240 {
@@ -81,7 +82,7 @@ func (s *script) step() error {
 				m.Body = append(m.Body, access(int(s.Next()%10), uint64(s.Next()), int(s.Next()%10), 1, 2, 3, 4, 5, 6, 7, 8)...)
 			}
 		}
-	case 15: // anything
+	case 15: // any command
 		m.Command = vfiouser.Command(s.Next() % 24)
 		m.Body = zeros(int(s.Next() % 64))
 		for i := range m.Body {
@@ -97,13 +98,14 @@ func (s *script) step() error {
 	return s.l.Send(m)
 }
 
-// FuzzSession plays a client from bytes: messages in any order, with any descriptors. Whatever it
-// says, the device is told only what it may be told, and nothing is left when it hangs up.
+// FuzzSession plays a client from bytes: messages in any order, with any descriptors. The device
+// must only get calls that the contract of Device allows, and nothing must be left after the client
+// hangs up.
 //
 // Invariant: vfiouser: A hostile client ends its own connection at most, and leaves nothing behind.
 func FuzzSession(f *testing.F) {
 	version := []byte{0, 0}
-	ram := []byte{0x41, 0, 32, 3, 0, 0x42, 32, 16, 1, 64} // two maps that meet
+	ram := []byte{0x41, 0, 32, 3, 0, 0x42, 32, 16, 1, 64} // two adjacent maps
 	f.Add(append(version, ram...))
 	f.Add([]byte{12, 0, 0, 4})
 	f.Add([]byte{0, 1})

@@ -42,7 +42,7 @@ const (
 	guestSize = 1 << 20
 )
 
-// recorder is a Device that writes down what it is told, and complains about what no Server may do.
+// recorder is a Device that records its calls, and reports calls that a Server must not make.
 type recorder struct {
 	*peertest.Rig
 	config *pci.Config
@@ -202,7 +202,8 @@ func newHost(t testing.TB) *host {
 	return &host{recorder: d, t: t, server: vfiouser.NewServer(d, d.Space, d.Log())}
 }
 
-// serving returns a host and a connection to it. When the test ends the host serves another, and nothing is left.
+// serving returns a host and a connection to it. At the end of the test the host must serve another
+// connection, and nothing may leak.
 func serving(t testing.TB) (*host, *link) {
 	t.Helper()
 	testkit.CheckFDs(t)
@@ -217,12 +218,12 @@ type link struct {
 	*peertest.Served
 }
 
-// dial connects and says nothing.
+// dial connects and sends nothing.
 func (h *host) dial() *link {
 	h.t.Helper()
 	a, b := testkit.SocketPair(h.t)
 	c := vfiotest.New(a)
-	must(h.t, c.SetTimeout(20*time.Second)) // only of a test that fails
+	must(h.t, c.SetTimeout(20*time.Second)) // reached only if a test fails
 	serve := func(ctx context.Context) error { return h.server.Serve(ctx, b) }
 	return &link{c, peertest.Serve(h.t, serve, c.Close)}
 }
@@ -281,7 +282,8 @@ func event(t testing.TB) *vfiotest.Event {
 	return e
 }
 
-// works shows that a connection serves: registers, memory, interrupts, reset. iova is free for a guest's memory.
+// works checks that a connection is served: registers, memory, interrupts, reset. At iova no memory
+// must be mapped.
 func (h *host) works(l *link, iova uint64) {
 	h.t.Helper()
 	must(h.t, l.Write(0, 8, []byte{1, 2, 3, 4}))
@@ -295,7 +297,7 @@ func (h *host) works(l *link, iova uint64) {
 	e := event(h.t)
 	must(h.t, l.SetIRQ(vfiouser.IRQMSIX, 3, e))
 	h.fire(h.t, 3)
-	ctx, cancel := context.WithTimeout(context.Background(), testkit.Patience) // the test's may have ended
+	ctx, cancel := context.WithTimeout(context.Background(), testkit.Patience) // the test's own context may have ended
 	defer cancel()
 	if n, err := e.Wait(ctx); err != nil || n != 1 {
 		h.t.Errorf("interrupt: %d, %v", n, err)
@@ -305,7 +307,7 @@ func (h *host) works(l *link, iova uint64) {
 	must(h.t, l.Unmap(iova, 8192))
 }
 
-// servesAnother shows that a host serves a connection of its own.
+// servesAnother checks that a host serves a new connection.
 func (h *host) servesAnother() {
 	h.t.Helper()
 	h.OnCall(nil)

@@ -5,11 +5,11 @@ import (
 	"fmt"
 )
 
-// "all data is in the endianness of the host system" (vfio-user.rst, "Protocol Specification"): ours are little-endian
-// machines.
+// "all data is in the endianness of the host system" (vfio-user.rst, "Protocol Specification"): we
+// support only little-endian machines.
 var le = binary.LittleEndian
 
-// Command says what a message is about (vfio-user.rst, "Commands").
+// Command is the kind of a message (vfio-user.rst, "Commands").
 type Command uint16
 
 // The commands (vfio-user.rst, "Commands"; QEMU hw/vfio-user/protocol.h for 14).
@@ -42,7 +42,7 @@ func (c Command) String() string {
 	return fmt.Sprintf("command %d", uint16(c))
 }
 
-// Flags are those of a header (vfio-user.rst, "Header").
+// Flags are the flags of a header (vfio-user.rst, "Header").
 type Flags uint32
 
 // The flags (vfio-user.rst, "Header").
@@ -50,7 +50,7 @@ const (
 	FlagType    Flags = 0xf    // mask of the type; 0 is a command
 	FlagReply   Flags = 0x1    // the type of a reply
 	FlagNoReply Flags = 1 << 4 // No_reply: a command that is not answered
-	FlagError   Flags = 1 << 5 // Error: a reply that says why not
+	FlagError   Flags = 1 << 5 // Error: a reply with an errno
 )
 
 // HeaderLen is the length of a Header.
@@ -58,7 +58,7 @@ const HeaderLen = 16
 
 // Header precedes every message (vfio-user.rst, "Header").
 type Header struct {
-	ID      uint16  // offset 0: the reply has the command's
+	ID      uint16  // offset 0: a reply repeats the command's
 	Command Command // 2
 	Size    uint32  // 4: of the whole message, this header included
 	Flags   Flags   // 8
@@ -81,7 +81,8 @@ func (h *Header) encode(b *[HeaderLen]byte) {
 	le.PutUint32(b[12:], h.Errno)
 }
 
-// check refuses a header that does not tell where the next message begins, or that is no command.
+// check returns an error for a header from which the start of the next message cannot be computed,
+// or that is no command.
 func (h *Header) check() error {
 	switch {
 	case h.Size < HeaderLen:

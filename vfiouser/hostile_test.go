@@ -17,9 +17,9 @@ import (
 	"vnic.dev/vnic/vfiouser"
 )
 
-// attack is what a hostile client does on a connection with memory and an interrupt: it sends a header, with
-// descriptors (see files), or whatever do does. ends, if not nil, is the error with which Serve must end of itself;
-// otherwise the connection must go on.
+// attack is what a hostile client does on a connection with memory and an interrupt: it sends a
+// header, with descriptors (see files), or calls do. ends, if not nil, is the error with which
+// Serve must end by itself; otherwise the connection must go on.
 type attack struct {
 	name  string
 	sends vfiouser.Header
@@ -33,14 +33,14 @@ func head(cmd vfiouser.Command, flags vfiouser.Flags) vfiouser.Header {
 	return vfiouser.Header{ID: 77, Command: cmd, Flags: flags}
 }
 
-// write writes bytes as they are.
+// write sends bytes unchanged.
 func (l *link) write(t *testing.T, b ...byte) {
 	t.Helper()
 	_, err := l.Conn().Write(b)
 	must(t, err)
 }
 
-// files opens descriptors by kind, separated by spaces, for the time of the test.
+// files opens descriptors by their kinds, separated by spaces, until the end of the test.
 func files(t *testing.T, kinds string) []int {
 	t.Helper()
 	var fds []int
@@ -84,7 +84,7 @@ func multi(n uint64, entries ...[]byte) []byte {
 
 func zeros(n int) []byte { return make([]byte, n) }
 
-// bare returns words, 32 bits each.
+// bare returns words of 32 bits as bytes.
 func bare(ws ...uint32) []byte { return peer.Append(nil, ws) }
 
 var (
@@ -140,7 +140,7 @@ var attacks = []attack{
 			_, _, err := l.Conn().WriteMsgUnix([]byte{b}, unix.UnixRights(event(t).FD()), nil)
 			must(t, err)
 		}
-		// One with the first byte is one too many for a reset.
+		// A descriptor with the first byte is one too many for a reset.
 		if r, err := l.Receive(); err != nil || r.Flags&vfiouser.FlagError == 0 {
 			t.Errorf("%+v, %v", r, err)
 		}
@@ -152,7 +152,8 @@ var attacks = []attack{
 	}},
 }
 
-// refusals are requests that must be answered with an errno, on a connection that lives. The log says why.
+// refusals are requests that must be answered with an errno, and must not end the connection. The
+// log has the reason.
 var refusals = []struct {
 	name  string
 	errno unix.Errno
@@ -258,7 +259,7 @@ var refusals = []struct {
 	{"reset with a payload", unix.EINVAL, vfiouser.CmdReset, zeros(1), "", ""},
 }
 
-// attackIOVA is where an attacked connection has 8192 bytes of memory.
+// attackIOVA is the address of the 8192 bytes of memory of an attacked connection.
 const attackIOVA = 0x1000_0000
 
 // Invariant: vfiouser: A hostile client ends its own connection at most, and leaves nothing behind.
@@ -303,7 +304,7 @@ func TestHostileClients(t *testing.T) {
 	}
 }
 
-// What is wrong with VERSION ends the connection, as does what comes before it.
+// A wrong VERSION ends the connection, and so does a message before VERSION.
 //
 // Invariant: vfiouser: A hostile client ends its own connection at most, and leaves nothing behind.
 func TestHostileVersions(t *testing.T) {

@@ -30,10 +30,10 @@ func (s *session) getIRQInfo(m *message) error {
 	return nil
 }
 
-// setIRQs assigns eventfds to vectors, or takes them away. QEMU sends a vector's again whenever the
-// guest unmasks it, with no descriptor for a vector without a listener (gve.md, section 2).
-// Masking and triggering by message are for what a device with an eventfd per vector does not have:
-// level-triggered interrupts, and tests of the client.
+// setIRQs assigns eventfds to vectors, or removes them. QEMU sends a vector's eventfd again
+// whenever the guest unmasks it, and no descriptor for a vector without a listener (gve.md, section
+// 2). Masking and triggering by message are not served: they are for level-triggered interrupts and
+// for tests of the client, and a device here has one eventfd per vector.
 func (s *session) setIRQs(m *message) error {
 	i := peer.Decode[irqSet](m.body)
 	n := s.vectors(i.Index)
@@ -60,13 +60,13 @@ func (s *session) setIRQs(m *message) error {
 	return fmt.Errorf("flags %#x: not one kind of data and one action: %w", i.Flags, unix.EINVAL)
 }
 
-// setEvents gives each vector of i its eventfd, or all of them none: "If no file descriptors are
+// setEvents sets the eventfd of each vector of i, or removes them all: "If no file descriptors are
 // provided, this de-assigns the specified previously configured interrupts".
 func (s *session) setEvents(m *message, i *irqSet) error {
 	if i.Count == 0 || m.fds.Len() != 0 && uint32(m.fds.Len()) != i.Count {
 		return fmt.Errorf("index %d: %d descriptors for %d vectors: %w", i.Index, m.fds.Len(), i.Count, unix.EINVAL)
 	}
-	for k := range m.fds.Len() { // all before the first is given away
+	for k := range m.fds.Len() { // all before the first is passed on
 		if err := scm.CheckEvent(m.fds.At(k)); err != nil {
 			return fmt.Errorf("index %d: vector %d: %w", i.Index, int(i.Start)+k, err)
 		}
@@ -83,7 +83,7 @@ func (s *session) setEvents(m *message, i *irqSet) error {
 	return nil
 }
 
-// disableIRQs is no error where there are none: QEMU disables whatever it may have enabled.
+// disableIRQs succeeds also without vectors: QEMU disables any index that it may have enabled.
 func (s *session) disableIRQs(index uint32) error {
 	if s.vectors(index) == 0 {
 		return nil

@@ -10,19 +10,19 @@ import (
 	"vnic.dev/vnic/internal/peer"
 )
 
-// shareHint is what the client's user can do about guest memory that comes without a descriptor.
+// shareHint tells the client's user how to share guest memory that comes without a descriptor.
 const shareHint = "if this is the guest's RAM, it must be shared: " + peer.ShareFlags
 
-// pageSize is what ranges are made of: pgsizes says so in VERSION (its default is 4 KiB, and QEMU
-// knows none smaller). QEMU rounds what it maps to pages (hw/vfio/listener.c,
-// vfio_get_section_iova_range), an IOMMU maps no less. Without this a client would have a device
-// look at each byte of its guest's memory by itself.
+// pageSize is the granularity of ranges, announced as pgsizes in VERSION (default 4 KiB, the
+// smallest that QEMU supports). QEMU rounds what it maps to pages (hw/vfio/listener.c,
+// vfio_get_section_iova_range), and an IOMMU maps no less. Without this granularity a client could
+// make every byte of memory a range of its own.
 const pageSize = 4096
 
-// dmaMap adds a range to the space. One that comes without a descriptor is recorded all the same,
-// as QEMU takes a refusal of its ROMs for the end of the device; the device cannot use it. (Reading
-// it by message would be possible; what needs that is a machine without share=on, which is told
-// so.)
+// dmaMap adds a range to the space. A range without a descriptor is recorded too, but the device
+// cannot use it: QEMU exits if mapping its ROMs is refused. (Reading such memory by message would
+// be possible, but only a machine without share=on needs that, and the log tells its user to share
+// memory.)
 func (s *session) dmaMap(m *message) error {
 	d := peer.Decode[dmaMap](m.body)
 	if d.Argsz < dmaMapLen || d.Flags == 0 || d.Flags&^(dmaRead|dmaWrite) != 0 {
@@ -32,8 +32,8 @@ func (s *session) dmaMap(m *message) error {
 		return fmt.Errorf("[%#x, +%#x) from offset %#x of its file: not whole pages of %d bytes: %w",
 			d.IOVA, d.Size, d.Offset, pageSize, unix.EINVAL)
 	}
-	// A range that may be written and not read (an IOMMU's) is taken for one that may be both: it is
-	// the guest's own memory that its driver gave us to write to.
+	// A range that may be written and not read (an IOMMU's) is mapped for both: it is the guest's
+	// own memory, which its driver gave the device to write to.
 	to := dma.Map{IOVA: d.IOVA, Size: d.Size, FileOffset: d.Offset, ReadOnly: d.Flags&dmaWrite == 0}
 	if m.fds.Len() == 1 {
 		to.FD = m.fds.At(0)
@@ -42,16 +42,16 @@ func (s *session) dmaMap(m *message) error {
 	}
 	err := s.space.Add(to)
 	if errors.Is(err, dma.ErrBadFile) && !errors.Is(err, dma.ErrBlocked) && to.ReadOnly {
-		// The file of a ROM, which is not open for writing: nothing that a device needs.
+		// The file of a ROM, which is not open for writing: no device needs it.
 		to.NoAccess = true
 		err = s.space.Add(to)
 	}
 	if err != nil {
 		return err
 	}
-	// One page is no RAM: QEMU has such a one for a guest's stolen time (hw/arm/virt.c, VIRT_PVTIME).
+	// A single page is no RAM: QEMU has one for a guest's stolen time (hw/arm/virt.c, VIRT_PVTIME).
 	if to.NoAccess && !to.ReadOnly && d.Size > pageSize && !s.warnedUnshared {
-		s.warnedUnshared = true // once: there may be many, and some are no loss (video memory)
+		s.warnedUnshared = true // once: there may be many, and some do not matter (video memory)
 		s.log.Warn("the device cannot reach memory that comes without a descriptor", "iova", fmt.Sprintf("%#x", d.IOVA),
 			"size", d.Size, "hint", shareHint)
 	}
@@ -59,15 +59,15 @@ func (s *session) dmaMap(m *message) error {
 	return nil
 }
 
-// dmaUnmap takes ranges out of the space. The reply says that the device does not use them any
-// more: it was told before, and RemoveRange and Replace wait for every worker that is inside the
+// dmaUnmap removes ranges from the space. The reply means that the device does not use them any
+// more: the device was called before, and RemoveRange and Replace wait for every worker inside the
 // space, once for all ranges.
 //
 // "The address and size of the DMA region being unmapped must match exactly a previous mapping".
 // But when a device with an emulated IOMMU is reset, QEMU 11.1 unmaps the whole address space by
-// powers of two, whatever is mapped (measured), and reports each error. So it is as in Linux
-// (VFIO_IOMMU_UNMAP_DMA of a type 1 v2 IOMMU): a range may contain any number of mappings, none as
-// well, and may not cut one.
+// powers of two, whatever is mapped (measured), and reports each error. So the rule is Linux's
+// (VFIO_IOMMU_UNMAP_DMA of a type 1 v2 IOMMU): a range may contain any number of mappings, also
+// none, but must not cut one.
 func (s *session) dmaUnmap(m *message) error {
 	d := peer.Decode[dmaUnmap](m.body)
 	switch {
@@ -91,9 +91,9 @@ func (s *session) dmaUnmap(m *message) error {
 	return nil
 }
 
-// unmapAll takes all ranges out of the space, and tells how many those were.
+// unmapAll removes all ranges from the space, and returns how many it removed.
 func (s *session) unmapAll(d *dmaUnmap) (n int, err error) {
-	if d.IOVA != 0 || d.Size != 0 { // as Linux has it
+	if d.IOVA != 0 || d.Size != 0 { // as in Linux
 		return 0, fmt.Errorf("all of [%#x, +%#x): %w", d.IOVA, d.Size, unix.EINVAL)
 	}
 	all := s.space.Regions()
@@ -101,7 +101,7 @@ func (s *session) unmapAll(d *dmaUnmap) (n int, err error) {
 	return len(all), s.space.Replace(nil)
 }
 
-// unmap takes the ranges inside d out of the space, and tells how many those were.
+// unmap removes the ranges inside d from the space, and returns how many it removed.
 func (s *session) unmap(d *dmaUnmap) (n int, err error) {
 	inside, err := s.space.RegionsIn(d.IOVA, d.Size)
 	if err != nil || len(inside) == 0 {

@@ -25,7 +25,7 @@ func TestMapAndUnmap(t *testing.T) {
 	h, l := serving(t)
 	m := memory(t, guestSize)
 
-	// Guest RAM as QEMU maps it: pieces of one file that touch, one of them read only.
+	// Guest RAM as QEMU maps it: adjacent pieces of one file, one of them read-only.
 	must(t, l.MapRange(0, 0xa0000, m.FD(), 0, true))
 	must(t, l.MapRange(0xc0000, 0x10000, m.FD(), 0xc0000, false))
 	must(t, l.MapRange(0xa0000, 0x20000, m.FD(), 0xa0000, true))
@@ -62,8 +62,8 @@ func TestMapWithoutRead(t *testing.T) {
 	}
 }
 
-// ROMs come without a descriptor, or with one that is not open for writing; QEMU takes an error for
-// the end (gve.md, 2).
+// ROMs come without a descriptor, or with one that is not open for writing; QEMU exits if mapping
+// them fails (gve.md, 2).
 func TestMapWithoutAccess(t *testing.T) {
 	h, l := serving(t)
 	path := filepath.Join(t.TempDir(), "rom")
@@ -85,14 +85,14 @@ func TestMapWithoutAccess(t *testing.T) {
 	for _, iova := range []uint64{0xfffc0000, 0xc0000, 0x90a0000, 0, 0x2000} {
 		h.wantNoByte(iova, dma.ErrAccess)
 	}
-	want(t, l.MapRange(0x1000_0000, 0x2000, int(rom.Fd()), 0, true), unix.EINVAL) // RAM is another matter
+	want(t, l.MapRange(0x1000_0000, 0x2000, int(rom.Fd()), 0, true), unix.EINVAL) // RAM is not accepted so
 	must(t, l.Unmap(0xfffc0000, 0x40000))
 	must(t, l.Unmap(0xc0000, 0x2000))
 	h.works(l, guestIOVA)
 }
 
-// Invariant: vfiouser: An unmap is answered when the device was told and no worker is inside, and
-// cuts no mapping.
+// Invariant: vfiouser: An unmap is answered after the device was called and every worker has left,
+// and cuts no mapping.
 func TestUnmapOfSeveral(t *testing.T) {
 	h, l := serving(t)
 	m := memory(t, guestSize)
@@ -117,7 +117,7 @@ func TestUnmapOfSeveral(t *testing.T) {
 	must(t, l.Unmap(top, 4096))
 	h.WantCalls("Unmapping 0xfffffffffffff000+0x1000", "MemoryChanged 1")
 
-	// All.
+	// Unmap all.
 	_, err := l.Request(vfiouser.CmdDMAUnmap, dmaUnmap(2, 0x1000, 0x1000), 24)
 	want(t, err, unix.EINVAL)
 	must(t, l.UnmapAll())
@@ -134,7 +134,8 @@ func (l *link) unmap(all bool, iova, size uint64) error {
 	return l.Unmap(iova, size)
 }
 
-// unmapWaits begins to unmap while a worker is inside the space, and returns when waiting says that this waits.
+// unmapWaits starts to unmap while a worker is inside the space, and returns when waiting returns
+// true.
 func (l *link) unmapWaits(t *testing.T, all bool, iova, size uint64, waiting func() bool) (unmapped chan error) {
 	t.Helper()
 	unmapped = make(chan error, 1)
@@ -150,19 +151,19 @@ func (l *link) unmapWaits(t *testing.T, all bool, iova, size uint64, waiting fun
 	return unmapped
 }
 
-// The reply to an unmap comes when the device is told and no worker is inside the space; while it waits nothing else is
-// answered.
+// The reply to an unmap comes after the device was called and every worker has left the space;
+// until then no other request is answered.
 //
-// Invariant: vfiouser: An unmap is answered when the device was told and no worker is inside, and
-// cuts no mapping.
+// Invariant: vfiouser: An unmap is answered after the device was called and every worker has left,
+// and cuts no mapping.
 func TestUnmapWaitsForWorkers(t *testing.T) {
 	testkit.CheckFDs(t)
 	for _, all := range []bool{false, true} {
 		h := newHost(t)
-		told := make(chan struct{})
+		called := make(chan struct{})
 		h.OnCall(func(method string) {
 			if method == "Unmapping" {
-				close(told)
+				close(called)
 			}
 		})
 		l := h.connect()
@@ -173,8 +174,8 @@ func TestUnmapWaitsForWorkers(t *testing.T) {
 		segs, err := h.Space.Translate(nil, guestIOVA, 1, dma.Write)
 		must(t, err)
 		unmapped := l.unmapWaits(t, all, guestIOVA, 4096, func() bool {
-			<-told
-			return len(h.Space.Regions()) == 0 // the range is gone for workers that enter now
+			<-called
+			return len(h.Space.Regions()) == 0 // workers that enter now do not find the range
 		})
 		_, err = dma.NewCopier().Write(segs, []byte{42}) // still mapped for a worker that was inside
 		must(t, err)
@@ -187,7 +188,8 @@ func TestUnmapWaitsForWorkers(t *testing.T) {
 	}
 }
 
-// A client may truncate its memory: its own connection ends, with an error that says so.
+// A client may truncate its memory: its own connection ends, with an error that names the
+// truncation.
 //
 // Invariant: vfiouser: Truncated memory ends its connection only.
 func TestTruncatedMemoryEndsTheConnection(t *testing.T) {
@@ -207,8 +209,8 @@ func TestTruncatedMemoryEndsTheConnection(t *testing.T) {
 	l.Close()
 }
 
-// As many maps as there may be are made and undone by messages: what they hold, and what one message
-// makes, has a bound.
+// A client makes and removes the largest number of maps: the memory that they take, and the garbage
+// of one message, are bounded.
 //
 // Invariant: vfiouser: 65,535 maps hold less than 64 MiB, and a message about one costs the same as
 // about the first.
@@ -216,8 +218,8 @@ func TestMostMaps(t *testing.T) {
 	const (
 		most = dma.MaxRegions
 		held = 64 << 20
-		each = 16 << 10 // a message, with what the client makes of it
-		all  = 32 << 20 // one message that undoes all
+		each = 16 << 10 // a message, and the client's garbage for it
+		all  = 32 << 20 // one message that removes all
 	)
 	testkit.CheckFDs(t)
 	h := newHost(t)
@@ -226,8 +228,8 @@ func TestMostMaps(t *testing.T) {
 	l := h.connect()
 	must(t, l.Conn().SetDeadline(time.Time{}))
 	m := memory(t, guestSize)
-	at := func(i uint64) uint64 { return i * 7919 % most << 13 }
-	mapOne := func(i uint64) error { return l.MapRange(at(i), 4096, m.FD(), i%256<<12, true) }
+	iova := func(i uint64) uint64 { return i * 7919 % most << 13 }
+	mapOne := func(i uint64) error { return l.MapRange(iova(i), 4096, m.FD(), i%256<<12, true) }
 	var stats [6]runtime.MemStats
 	read := func(i int) {
 		runtime.GC()
@@ -240,11 +242,11 @@ func TestMostMaps(t *testing.T) {
 	read(1)
 	want(t, l.MapRange(1<<50, 4096, m.FD(), 0, true), unix.ENOSPC)
 	for i := range uint64(1000) {
-		must(t, l.Unmap(at(i), 4096))
+		must(t, l.Unmap(iova(i), 4096))
 		must(t, mapOne(i))
 	}
 	read(2)
-	for i := range uint64(1000) { // what QEMU does when a device with an emulated IOMMU is reset
+	for i := range uint64(1000) { // as QEMU does when a device with an emulated IOMMU is reset
 		must(t, l.Unmap(1<<50+i<<20, 1<<20))
 	}
 	read(3)
@@ -278,7 +280,7 @@ func TestMostMaps(t *testing.T) {
 	h.servesAnother()
 }
 
-// counting is a device that counts what it is told of memory.
+// counting is a device that counts the calls about memory.
 type counting struct {
 	quiet
 	unmapping, changed int
@@ -300,10 +302,11 @@ func TestManyMaps(t *testing.T) {
 	h.works(l, 1<<40)
 }
 
-// Workers go on while memory comes and goes; where nothing is mapped they get an error, and never a fault.
+// Workers go on while memory is mapped and unmapped; where nothing is mapped they get an error,
+// never a fault.
 //
-// Invariant: vfiouser: An unmap is answered when the device was told and no worker is inside, and
-// cuts no mapping.
+// Invariant: vfiouser: An unmap is answered after the device was called and every worker has left,
+// and cuts no mapping.
 func TestMapAndUnmapUnderTraffic(t *testing.T) {
 	h, l := serving(t)
 	done := make(chan struct{})
@@ -330,7 +333,7 @@ func TestMapAndUnmapUnderTraffic(t *testing.T) {
 		})
 	}
 	for range 25 {
-		m, err := vfiotest.NewMemory(8192) // another file each time, so that the old mapping is gone for good
+		m, err := vfiotest.NewMemory(8192) // another file each time, so that the old mapping is really gone
 		must(t, err)
 		must(t, l.Map(guestIOVA, m))
 		for n := written.Load(); written.Load() == n; {
@@ -346,7 +349,7 @@ func TestMapAndUnmapUnderTraffic(t *testing.T) {
 	wg.Wait()
 }
 
-// A range that covers several mappings is waited for once, and not at all if no worker is inside the space.
+// Unmapping several mappings waits once, and not at all if no worker is inside the space.
 func TestUnmapOfSeveralWaitsOnce(t *testing.T) {
 	testkit.CheckFDs(t)
 	for _, all := range []bool{false, true} {
@@ -375,8 +378,9 @@ func TestUnmapOfSeveralWaitsOnce(t *testing.T) {
 	}
 }
 
-// Memory that the client has mapped privately is recorded, as QEMU takes a refusal for the end; it is not used, and a
-// line for each file says what to do. The same file is memory when it is shared.
+// Memory that the client has mapped privately is recorded, as QEMU exits at a refusal; it is not
+// used, and the log has a line for each file that says what to do. The same file is used once it is
+// shared.
 //
 // Invariant: vfiouser: Memory that the client does not share is recorded, named once, and not used.
 func TestMapOfPrivateMemory(t *testing.T) {

@@ -2,10 +2,11 @@ package vfiouser
 
 import "fmt"
 
-// MaxTransfer is how many bytes a read or write of a region may have (max_data_xfer_size, its default).
+// MaxTransfer is how many bytes a read or write of a region may have (max_data_xfer_size, its
+// default).
 const MaxTransfer = 1 << 20
 
-// maxPayload is that of the longest message: a REGION_WRITE.
+// maxPayload is the payload of the longest message, a REGION_WRITE.
 const maxPayload = accessLen + MaxTransfer
 
 // Lengths of the fixed parts of the payloads (vfio-user.rst, under each command).
@@ -20,7 +21,7 @@ const (
 	accessLen     = 16
 	multiHeadLen  = 8
 	multiLen      = accessLen + multiData
-	multiData     = 8 // bytes of data in an entry of REGION_WRITE_MULTI, however few it means
+	multiData     = 8 // bytes of data in an entry of REGION_WRITE_MULTI; count of them are valid
 )
 
 // Flags of DMA_MAP.
@@ -38,8 +39,8 @@ type dmaMap struct {
 	Size   uint64 // 24
 }
 
-// Flags of DMA_UNMAP: those of struct vfio_iommu_type1_dma_unmap (linux/vfio.h). The document has none, QEMU sends the
-// second.
+// Flags of DMA_UNMAP, from struct vfio_iommu_type1_dma_unmap (linux/vfio.h). The document has none;
+// QEMU sends the second.
 const (
 	unmapDirty = 1 << 0 // VFIO_DMA_UNMAP_FLAG_GET_DIRTY_BITMAP
 	unmapAll   = 1 << 1 // VFIO_DMA_UNMAP_FLAG_ALL
@@ -78,12 +79,12 @@ type regionInfo struct {
 	Argsz  uint32 // offset 0
 	Flags  uint32 // 4
 	Index  uint32 // 8
-	Caps   uint32 // 12: where capabilities begin
+	Caps   uint32 // 12: offset of the capabilities
 	Size   uint64 // 16
 	Offset uint64 // 24: for mmap
 }
 
-// irqEventFD is the one flag of DEVICE_GET_IRQ_INFO that a device here has: VFIO_IRQ_INFO_EVENTFD.
+// irqEventFD is the only flag of DEVICE_GET_IRQ_INFO used here: VFIO_IRQ_INFO_EVENTFD.
 const irqEventFD = 1 << 0
 
 // irqInfo is the payload of DEVICE_GET_IRQ_INFO and of its reply.
@@ -113,7 +114,7 @@ type irqSet struct {
 	Count uint32 // 16
 }
 
-// access says what part of a region is read or written: the head of REGION_READ, REGION_WRITE,
+// access is the part of a region to be read or written: the head of REGION_READ, REGION_WRITE,
 // their replies, and of each entry of REGION_WRITE_MULTI.
 type access struct {
 	offset uint64 // offset 0
@@ -127,7 +128,7 @@ func (a *access) decode(b *[accessLen]byte) {
 	a.count = le.Uint32(b[12:])
 }
 
-// String says what is accessed, for errors.
+// String describes the access, for errors.
 func (a *access) String() string {
 	return fmt.Sprintf("region %d [%#x, +%#x)", a.region, a.offset, a.count)
 }

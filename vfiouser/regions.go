@@ -28,12 +28,12 @@ func (s *session) getRegionInfo(m *message) error {
 		return fmt.Errorf("argsz %d, index %d: %w", r.Argsz, r.Index, unix.EINVAL)
 	}
 	r = regionInfo{Argsz: regionInfoLen, Index: r.Index}
-	if is := s.region(r.Index); is.Size > 0 {
-		r.Size = is.Size
-		if is.Read {
+	if info := s.region(r.Index); info.Size > 0 {
+		r.Size = info.Size
+		if info.Read {
 			r.Flags |= regionRead
 		}
-		if is.Write {
+		if info.Write {
 			r.Flags |= regionWrite
 		}
 	}
@@ -41,7 +41,7 @@ func (s *session) getRegionInfo(m *message) error {
 	return nil
 }
 
-// region returns region i, which is empty if there is none.
+// region returns region i, or an empty one if there is none.
 func (s *session) region(i uint32) Region {
 	if int64(i) >= int64(len(s.info.Regions)) {
 		return Region{}
@@ -49,7 +49,7 @@ func (s *session) region(i uint32) Region {
 	return s.info.Regions[i]
 }
 
-// checkAccess refuses what lies outside a region, or is not allowed there.
+// checkAccess returns an error for an access that is not inside a region, or is not allowed there.
 func (s *session) checkAccess(a *access, write bool) error {
 	r := s.region(a.region)
 	switch {
@@ -104,7 +104,7 @@ func (s *session) write(a *access, data []byte) error {
 	return nil
 }
 
-// regionWriteMulti makes the writes one by one, up to the first that fails, or until Serve is to end.
+// regionWriteMulti performs the writes one by one, until one fails or Serve is to end.
 func (s *session) regionWriteMulti(m *message) error {
 	n, list := le.Uint64(m.body), m.body[multiHeadLen:]
 	if n > maxPayload/multiLen || uint64(len(list)) != n*multiLen {

@@ -107,7 +107,7 @@ func TestRegionsAreReadAndWritten(t *testing.T) {
 	}
 	h.Take()
 
-	// Posted writes are not answered, and in order with all else.
+	// Posted writes are not answered, and are in order with other requests.
 	must(t, l.Post(0, 0, []byte{1}))
 	must(t, l.Post(2, 4, []byte{2, 0, 0, 0}))
 	must(t, l.WriteMulti(vfiotest.Write{Region: 2, Off: 8, Data: []byte{3}},
@@ -119,7 +119,7 @@ func TestRegionsAreReadAndWritten(t *testing.T) {
 		"Write 0 0x10 01 02 03 04 05 06 07 08", "Write 2 0xc 05", "Read 0 0x10+4")
 }
 
-// A posted WRITE_MULTI is what QEMU sends when it has much to say (proxy.c).
+// QEMU sends a posted WRITE_MULTI when it has many writes (proxy.c).
 func TestPostedWriteMulti(t *testing.T) {
 	h, l := serving(t)
 	body := multi(1, access(2, 4, 4, 9, 0, 0, 0, 0xff, 0xff, 0xff, 0xff))
@@ -185,7 +185,8 @@ func TestNoReset(t *testing.T) {
 func TestInterrupts(t *testing.T) {
 	h, l := serving(t)
 
-	// As QEMU does it (gve.md, section 2): enable with a dead vector, vectors one by one, again at each unmasking.
+	// As QEMU does (gve.md, section 2): enable with a dead vector, then each vector, and again at
+	// each unmasking.
 	must(t, l.SetIRQ(vfiouser.IRQMSIX, 0, nil))
 	first, second := event(t), event(t)
 	must(t, l.SetIRQ(vfiouser.IRQMSIX, 5, first))
@@ -212,25 +213,25 @@ func TestInterrupts(t *testing.T) {
 			t.Errorf("event %d was not signalled", i)
 		}
 	}
-	// None for several.
+	// Remove several.
 	_, err := l.Request(vfiouser.CmdSetIRQs, irqSet(0x24, vfiouser.IRQMSIX, 20, 2), 0)
 	must(t, err)
 	testkit.Equal(t, "eventfds are left", h.irqs(), vfiouser.MaxFDs-2)
 	must(t, l.DisableIRQs(vfiouser.IRQMSIX))
 	testkit.Equal(t, "eventfds are left", h.irqs(), 0)
-	must(t, l.DisableIRQs(vfiouser.IRQINTx)) // there are none: QEMU asks all the same
+	must(t, l.DisableIRQs(vfiouser.IRQINTx)) // there are none: QEMU disables them all the same
 	must(t, l.SetIRQs(vfiouser.IRQMSIX, 0, events...))
 }
 
-// A wait of QEMU's iothread and one of a vCPU overlap: answers go by their id.
+// Requests of QEMU's iothread and of a vCPU overlap: a reply is matched by its id.
 func TestSeveralRequestsInFlight(t *testing.T) {
 	h, l := serving(t)
 	m := memory(t, guestSize)
 	const n = 64
 	for i := range uint16(n) {
-		at := guestIOVA + uint64(i)*8192
-		l.post(t, vfiouser.Header{ID: 1000 + i, Command: vfiouser.CmdDMAMap}, dmaMap(3, uint64(i)*4096, at, 4096), m.FD())
-		l.post(t, vfiouser.Header{ID: 7, Command: vfiouser.CmdDMAMap}, dmaMap(1, 0, at+4096, 4096))
+		iova := guestIOVA + uint64(i)*8192
+		l.post(t, vfiouser.Header{ID: 1000 + i, Command: vfiouser.CmdDMAMap}, dmaMap(3, uint64(i)*4096, iova, 4096), m.FD())
+		l.post(t, vfiouser.Header{ID: 7, Command: vfiouser.CmdDMAMap}, dmaMap(1, 0, iova+4096, 4096))
 	}
 	for i := range uint16(n) {
 		for _, id := range []uint16{1000 + i, 7} {

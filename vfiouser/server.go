@@ -22,8 +22,8 @@ type Server struct {
 	busy  atomic.Bool
 }
 
-// NewServer returns a Server for dev. What a client maps is in space while a connection lasts;
-// nothing else changes space. A nil log discards.
+// NewServer returns a Server for dev. While a connection lasts, space holds what the client maps;
+// only the Server may change space. A nil log discards.
 func NewServer(dev Device, space *dma.Space, log *slog.Logger) *Server {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
@@ -31,22 +31,23 @@ func NewServer(dev Device, space *dma.Space, log *slog.Logger) *Server {
 	return &Server{dev: dev, space: space, log: log}
 }
 
-// Serve speaks for the device on sock, which it owns, until the client hangs up (nil;
+// Serve serves the device on sock, which it closes, until the client hangs up (nil;
 // io.ErrUnexpectedEOF in the middle of a message), ctx ends (its cause), memory of the client
-// faults (a *dma.FaultError), or the client breaks the protocol (ErrBadMessage). When it returns
-// Disconnected was called, the space is empty, and every descriptor that came is closed, discarded
-// (dma.Space.Discard) or the device's.
+// faults (a *dma.FaultError), or the client breaks the protocol (ErrBadMessage). When it returns,
+// Disconnected was called, the space is empty, and every received descriptor is closed, discarded
+// (dma.Space.Discard) or owned by the device.
 func (s *Server) Serve(ctx context.Context, sock *net.UnixConn) error {
 	defer sock.Close()
 	if !s.busy.CompareAndSwap(false, true) {
 		return ErrBusy
 	}
 	defer s.busy.Store(false)
-	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true)) // the device looks at rings on this goroutine
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true)) // the device reads rings on this goroutine
 
 	ses := newSession(s, sock, ctx.Done())
 	err, cause := peer.Serve(ctx, s.space, func() {
-		// The read that runs ends, and each later one; an answer on its way has a moment to arrive.
+		// Ends the present read and each later one; an answer that is being written has a moment to
+		// arrive.
 		_ = sock.SetReadDeadline(time.Unix(1, 0))
 		_ = sock.SetWriteDeadline(time.Now().Add(drainTimeout.Here()))
 	}, ses.serveOne)
@@ -60,8 +61,8 @@ func (s *Server) Serve(ctx context.Context, sock *net.UnixConn) error {
 		return err
 	}
 	ses.drain()
-	// QEMU 11.1 does not connect again (gve.md, section 2, "Disconnect"), and takes a memory map that
-	// it cannot tell anybody of for the end (hw/vfio/listener.c; measured with a reboot).
+	// QEMU 11.1 does not connect again (gve.md, section 2, "Disconnect"), and aborts when it cannot
+	// report a change of the memory map (hw/vfio/listener.c; measured with a reboot).
 	s.log.Error("the guest has lost a device: reads of its registers give all ones, writes go nowhere, its driver "+
 		"times out and gives up; its QEMU goes on, does not connect again, and aborts when the guest reboots: end that "+
 		"QEMU, and start it anew once vnic serves again (this machine, and vnic itself, need no restart)", "cause", err)

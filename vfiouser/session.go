@@ -15,7 +15,7 @@ import (
 	"vnic.dev/vnic/internal/scm"
 )
 
-// session is one connection. Everything in it belongs to the goroutine of Serve.
+// session is one connection. Only the goroutine of Serve uses it.
 type session struct {
 	conn
 	dev   Device
@@ -26,7 +26,7 @@ type session struct {
 
 	info           Info
 	negotiated     bool
-	warnedUnshared bool // it was said that memory came without a descriptor
+	warnedUnshared bool // the log has said that memory came without a descriptor
 	refusals       peer.Refusals
 }
 
@@ -44,11 +44,11 @@ func newSession(s *Server, sock *net.UnixConn, over <-chan struct{}) *session {
 	return ses
 }
 
-// qemuTimeout is how long QEMU waits for a reply (vfio-user-pci's x-msg-timeout, as package qemu sets it). It drops the
-// message then, and takes a later reply for garbage.
+// qemuTimeout is how long QEMU waits for a reply (vfio-user-pci's x-msg-timeout, as package qemu
+// sets it). Then it drops the message, and takes a later reply for an error.
 const qemuTimeout = limits.QEMUReply
 
-// serveOne serves one message. An error ends the connection.
+// serveOne receives, handles and answers one message. An error ends the connection.
 func (s *session) serveOne() error {
 	m := &s.msg
 	defer m.fds.Close()
@@ -92,7 +92,8 @@ func (s *session) serveOne() error {
 	return s.reply(m)
 }
 
-// fail answers a message for which the connection ends; whether the answer arrives changes nothing.
+// fail answers a message with an error before the connection ends; an error of sending does not
+// matter.
 func (s *session) fail(m *message) {
 	if m.Flags&FlagNoReply == 0 {
 		_ = s.refuse(m, unix.EINVAL)
@@ -113,11 +114,11 @@ func errno(err error) unix.Errno {
 	return unix.EIO
 }
 
-// refused logs a request that failed and did not end the connection.
+// refused logs a request that failed without ending the connection.
 func (s *session) refused(m *message, err error) {
 	level := slog.LevelWarn
 	if m.Command == CmdDMAMap {
-		level = slog.LevelError // the device will miss it
+		level = slog.LevelError // the device lacks that memory
 	}
 	s.refusals.Refused(level, fmt.Sprint(m.Command), "posted", m.Flags&FlagNoReply != 0, "error", err)
 }
@@ -129,7 +130,7 @@ func (s *session) reset(*message) error {
 	return s.dev.Reset()
 }
 
-// end gives back everything the connection had.
+// end disconnects the device and unmaps the memory.
 func (s *session) end() {
 	s.dev.Disconnected()
 	if err := s.space.Replace(nil); err != nil {
@@ -139,19 +140,20 @@ func (s *session) end() {
 	s.refusals.End()
 }
 
-// drainTimeout is how long a client that does not read its answers may delay the end of Serve; a test gives it more.
+// drainTimeout is how long a client that does not read its answers may delay the end of Serve; a
+// test sets it higher.
 var drainTimeout = limits.Drain
 
-// drain answers what the client has sent already, all of it with an error. A QEMU whose request
-// just goes unanswered waits for it, with its lock held, for as long as qemuTimeout; what it sends
-// later fails at once. And a socket that is closed with something unread in it is a reset to the
-// other end, which QEMU 11.1 does not survive (util/error.c, an assertion of error_setv; measured).
+// drain answers all requests that the client has already sent, with an error. A QEMU whose request
+// stays unanswered waits for qemuTimeout with its lock held; requests that it sends later fail at
+// once. Also, closing a socket with unread data resets the connection, which QEMU 11.1 does not
+// survive (util/error.c, an assertion of error_setv; measured).
 func (s *session) drain() {
 	if s.sock.SetDeadline(time.Now().Add(drainTimeout.Here())) != nil || s.sock.CloseRead() != nil {
 		return
 	}
 	defer s.discard()
-	for !s.broken { // ends: no more than what a socket holds is there to be read
+	for !s.broken { // ends: it reads at most what the socket holds
 		m := &s.msg
 		err := s.receive(m)
 		m.fds.Close()

@@ -10,7 +10,7 @@ import (
 	"vnic.dev/vnic/dma"
 )
 
-// The version that is spoken (QEMU sends 0.0; minor versions only add).
+// The supported version (QEMU sends 0.0; a minor version only adds to the one before).
 const (
 	major = 0
 	minor = 0
@@ -19,7 +19,8 @@ const (
 // maxVersionData is how long the JSON of VERSION may be. QEMU's has some 200 bytes.
 const maxVersionData = 64 << 10
 
-// capabilities are the names in VERSION's JSON (vfio-user.rst, "VFIO_USER_VERSION"). Each is optional.
+// capabilities are the names in VERSION's JSON (vfio-user.rst, "VFIO_USER_VERSION"). Each is
+// optional.
 type capabilities struct {
 	MaxMsgFDs       *uint64 `json:"max_msg_fds,omitempty"`
 	MaxDataXferSize *uint64 `json:"max_data_xfer_size,omitempty"`
@@ -33,8 +34,8 @@ type versionData struct {
 	Capabilities capabilities `json:"capabilities"`
 }
 
-// decodeVersion decodes VERSION. has says that there is JSON.
-func decodeVersion(b []byte) (gotMajor, gotMinor uint16, data versionData, has bool, err error) {
+// decodeVersion decodes VERSION. hasData reports whether it contains JSON.
+func decodeVersion(b []byte) (gotMajor, gotMinor uint16, data versionData, hasData bool, err error) {
 	gotMajor, gotMinor = le.Uint16(b[0:]), le.Uint16(b[2:])
 	text := b[versionLen:]
 	if len(text) == 0 {
@@ -51,9 +52,9 @@ func decodeVersion(b []byte) (gotMajor, gotMinor uint16, data versionData, has b
 	return gotMajor, gotMinor, data, true, nil
 }
 
-// answer returns what of the proposed capabilities this end has: "The capability list must be a
-// subset of those proposed". A reply is thus never longer than what QEMU has space for, which is
-// the length of its request.
+// answer returns the proposed capabilities that this end supports: "The capability list must be a
+// subset of those proposed". So a reply is never longer than the request, which is the space that
+// QEMU has for it.
 func (c *capabilities) answer() capabilities {
 	least := func(p *uint64, ours uint64) *uint64 {
 		if p == nil {
@@ -71,8 +72,9 @@ func (c *capabilities) answer() capabilities {
 	}
 }
 
-// pages returns those of the proposed page sizes that DMA_MAP takes: all that are whole pages of
-// ours. Files are mapped whole, so any will do. Without one it says nothing, which means 4 KiB.
+// pages returns the proposed page sizes that DMA_MAP accepts: all multiples of our page. Any such
+// size works, because files are mapped as a whole. If there is none, the answer omits pgsizes,
+// which means 4 KiB.
 func pages(proposed *uint64) *uint64 {
 	if proposed == nil || *proposed&^(pageSize-1) == 0 {
 		return nil
@@ -87,7 +89,7 @@ func (s *session) version(m *message) error {
 	if s.negotiated {
 		return fmt.Errorf("once more: %w", unix.EINVAL)
 	}
-	theirMajor, theirMinor, data, has, err := decodeVersion(m.body)
+	theirMajor, theirMinor, data, hasData, err := decodeVersion(m.body)
 	if err != nil {
 		return err
 	}
@@ -96,7 +98,7 @@ func (s *session) version(m *message) error {
 	}
 	s.out = le.AppendUint16(s.out, major)
 	s.out = le.AppendUint16(s.out, min(theirMinor, minor))
-	if has {
+	if hasData {
 		text, err := json.Marshal(versionData{data.Capabilities.answer()})
 		if err != nil {
 			return err

@@ -21,11 +21,11 @@ type Backend struct {
 	log   *slog.Logger
 	busy  atomic.Bool
 
-	unaccepted atomic.Pointer[string] // Unaccepted
+	unaccepted atomic.Pointer[string] // result of Unaccepted
 }
 
-// NewBackend returns a Backend for dev. The memory that a frontend shares is in space while a
-// connection lasts; nothing else changes space. A nil log discards.
+// NewBackend returns a Backend for dev. While a connection lasts, space holds the memory that the
+// frontend shares; only the Backend may change space. A nil log discards.
 func NewBackend(dev Device, space *dma.Space, log *slog.Logger) *Backend {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
@@ -33,23 +33,23 @@ func NewBackend(dev Device, space *dma.Space, log *slog.Logger) *Backend {
 	return &Backend{dev: dev, space: space, log: log}
 }
 
-// Serve speaks for the device on sock, which it owns, until the frontend hangs up (nil), ctx ends
+// Serve serves the device on sock, which it closes, until the frontend hangs up (nil), ctx ends
 // (its cause), memory of the frontend faults (a *dma.FaultError), or the frontend breaks the
-// protocol (ErrBadMessage, ErrUnsupported). When it returns every queue is stopped, every
-// descriptor that came is closed or discarded (dma.Space.Discard), Disconnected was called and the
-// space is empty.
+// protocol (ErrBadMessage, ErrUnsupported). When it returns, every queue is stopped, every received
+// descriptor is closed or discarded (dma.Space.Discard), Disconnected was called and the space is
+// empty.
 func (b *Backend) Serve(ctx context.Context, sock *net.UnixConn) error {
 	defer sock.Close()
 	if !b.busy.CompareAndSwap(false, true) {
 		return ErrBusy
 	}
 	defer b.busy.Store(false)
-	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true)) // the device looks at rings on this goroutine
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true)) // the device reads rings on this goroutine
 
 	s := newSession(b, sock)
 	b.log.Info("vhost-user frontend connected")
 	err, cause := peer.Serve(ctx, b.space, func() {
-		_ = sock.SetDeadline(time.Unix(1, 0)) // long past: ends the read or write that runs, and each later one
+		_ = sock.SetDeadline(time.Unix(1, 0)) // long past: ends the present read or write, and each later one
 	}, s.serveOne)
 	s.end()
 	if cause != nil {
@@ -64,10 +64,11 @@ func (b *Backend) Serve(ctx context.Context, sock *net.UnixConn) error {
 	return err
 }
 
-// Unaccepted is what was offered to the frontend of the last connection, if that asked for the features and hung up
-// before it accepted any; else "". QEMU does so when it starts, if it is ended before its guest has a driver, and each
-// time it connects, once a guest uses what is not offered any more (hw/net/vhost_net.c, vhost_net_init;
-// net/vhost-user.c, vhost_user_start).
+// Unaccepted returns the offer that the frontend of the last connection did not accept: it asked
+// for the features and hung up before it accepted any. Else it returns "". QEMU hangs up so if it
+// is ended before its guest has loaded a driver, and at each connection if the guest uses a feature
+// that is no longer offered (hw/net/vhost_net.c, vhost_net_init; net/vhost-user.c,
+// vhost_user_start).
 func (b *Backend) Unaccepted() string {
 	if p := b.unaccepted.Load(); p != nil {
 		return *p
@@ -75,7 +76,7 @@ func (b *Backend) Unaccepted() string {
 	return ""
 }
 
-// serveOne serves one message. An error ends the connection.
+// serveOne receives, handles and answers one message. An error ends the connection.
 func (s *session) serveOne() error {
 	m := &s.msg
 	m.Header = Header{}
@@ -87,7 +88,7 @@ func (s *session) serveOne() error {
 	})
 	if err != nil {
 		if errors.Is(err, ErrUnsupported) && s.ackDue(m) {
-			s.fail(m) // it waits; an answer is better than a connection that just closes
+			s.fail(m) // the frontend waits, so it gets a failure before the connection closes
 		}
 		return err
 	}
@@ -96,7 +97,7 @@ func (s *session) serveOne() error {
 	if err = checkFDs(m, ru); err == nil {
 		reply, err = ru.handle(s, m)
 	}
-	due = (due || s.ackDue(m)) && ru.answer != ownReply // SET_PROTOCOL_FEATURES changes it
+	due = (due || s.ackDue(m)) && ru.answer != ownReply // SET_PROTOCOL_FEATURES changes what is due
 	switch {
 	case err == nil && ru.answer == ownReply:
 		return s.reply(m, reply)
@@ -121,7 +122,7 @@ func (s *session) serveOne() error {
 	return nil
 }
 
-// ackDue reports whether a message without a reply of its own must be answered (vhost-user.rst,
+// ackDue reports whether a message that has no reply of its own must be answered (vhost-user.rst,
 // "VHOST_USER_PROTOCOL_F_REPLY_ACK").
 func (s *session) ackDue(m *message) bool {
 	return m.Flags&FlagNeedReply != 0 && s.protocol&ProtocolReplyAck != 0
@@ -135,19 +136,20 @@ func (s *session) ack(m *message, result uint64) error {
 	return s.reply(m, le.AppendUint64(nil, result))
 }
 
-// fail answers a message for which the connection ends; whether the answer arrives changes nothing.
+// fail answers a message with a failure before the connection ends; an error of sending does not
+// matter.
 func (s *session) fail(m *message) { _ = s.ack(m, 1) }
 
-// refused logs a request that failed and did not end the connection.
+// refused logs a request that failed without ending the connection.
 func (s *session) refused(m *message, err error) {
 	level := slog.LevelWarn
 	if errors.Is(err, ErrMemory) {
-		if s.unreached { // QEMU asks again for each ring
+		if s.unreached { // QEMU repeats the request for each ring
 			s.refusals.Repeated()
 			return
 		}
 		s.unreached = true
-		level = slog.LevelError // nothing will move
+		level = slog.LevelError // no frame will move
 	}
 	s.refusals.Refused(level, fmt.Sprint(m.Request), "error", err)
 }

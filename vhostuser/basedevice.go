@@ -6,36 +6,37 @@ import (
 	"vnic.dev/vnic/internal/scm"
 )
 
-// BaseDevice answers what devices of all types answer the same way, for a Device that embeds it: VIRTIO_F_VERSION_1
-// alone, the device status, no configuration space, no MTU, no error eventfds, nothing to do when the memory has
-// changed. What is left to the type is MaxQueues, StartQueue, SetCall, EnableQueue and StopQueue, for which a Worker
-// serves; it replaces of these methods what it has more of. The zero value is ready.
+// BaseDevice has the Device methods that most types implement alike, for embedding: only
+// VIRTIO_F_VERSION_1, the device status, no configuration space, no MTU, no error eventfds, nothing
+// to do when the memory has changed. The embedding type adds MaxQueues, StartQueue, SetCall,
+// EnableQueue and StopQueue (a Worker helps), and replaces methods of BaseDevice as it needs. The
+// zero value is ready.
 type BaseDevice struct {
 	status uint8
 }
 
-// Features offers VIRTIO_F_VERSION_1 alone: no event index, no indirect descriptors.
+// Features offers only VIRTIO_F_VERSION_1: no event index, no indirect descriptors.
 func (*BaseDevice) Features() uint64 { return FeatureVersion1 }
 
-// ProtocolFeatures offers all that a Backend supports but the configuration space, the MTU and
+// ProtocolFeatures offers all that a Backend supports except the configuration space, the MTU and
 // RARP.
 func (*BaseDevice) ProtocolFeatures() uint64 {
 	return uint64(SupportedProtocol &^ (ProtocolConfig | ProtocolMTU | ProtocolRARP))
 }
 
-// SetFeatures accepts what Features offered.
+// SetFeatures accepts any subset of Features.
 func (*BaseDevice) SetFeatures(uint64) error { return nil }
 
-// Status returns what SetStatus got.
+// Status returns the status that SetStatus stored.
 func (d *BaseDevice) Status() uint8 { return d.status }
 
-// SetStatus keeps the device status.
+// SetStatus stores the device status.
 func (d *BaseDevice) SetStatus(s uint8) error {
 	d.status = s
 	return nil
 }
 
-// errNotOffered answers what a frontend may send only if its protocol feature was offered.
+// errNotOffered is the answer to a request whose protocol feature is not offered.
 var errNotOffered = errors.New("not offered by this device type")
 
 // MTU refuses: the protocol feature is not offered.
@@ -47,17 +48,17 @@ func (*BaseDevice) GetConfig(uint32, []byte) error { return errNotOffered }
 // SetConfig refuses: the protocol feature is not offered.
 func (*BaseDevice) SetConfig(uint32, []byte) error { return errNotOffered }
 
-// SetErr closes the error eventfd: a queue that stops is told of in the log alone.
+// SetErr closes the error eventfd: a stopped queue is only logged.
 func (*BaseDevice) SetErr(_, fd int) error {
 	scm.Close(fd)
 	return nil
 }
 
-// Reset forgets the status.
+// Reset sets the status to 0.
 func (d *BaseDevice) Reset() error { return d.SetStatus(0) }
 
-// MemoryChanged does nothing: queues whose ring has moved were stopped.
+// MemoryChanged does nothing: the Backend has already stopped the queues whose rings moved.
 func (*BaseDevice) MemoryChanged() error { return nil }
 
-// Disconnected forgets the status.
+// Disconnected sets the status to 0.
 func (d *BaseDevice) Disconnected() { d.status = 0 }

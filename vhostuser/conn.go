@@ -10,12 +10,12 @@ import (
 	"vnic.dev/vnic/internal/scm"
 )
 
-// conn sends and receives whole messages. One goroutine receives and one sends at a time.
+// conn sends and receives whole messages. At most one goroutine receives and one sends at a time.
 type conn struct {
 	sock scm.Socket
 }
 
-// maxFDs is how many descriptors one message may carry: a SET_MEM_TABLE's.
+// maxFDs is how many descriptors one message may carry: as many as a SET_MEM_TABLE.
 const maxFDs = MaxTableRegions
 
 func newConn(sock *net.UnixConn) conn {
@@ -30,13 +30,13 @@ type message struct {
 	buf  [maxPayload]byte
 }
 
-// receive reads a header and what check, which sees the header before the payload is read, lets pass. It returns io.EOF
-// when the peer closed between two messages, io.ErrUnexpectedEOF in the middle of one. m.fds may hold descriptors even
-// then.
+// receive reads a header, passes it to check, and if check accepts it reads the payload. It returns
+// io.EOF if the peer closed between two messages, io.ErrUnexpectedEOF in the middle of one. m.fds
+// may hold descriptors even after an error.
 //
-// Descriptors come with the first byte of a message, so those that come with bytes that are read
-// later are an error. (A read ends after the piece of the stream that descriptors came with, and no
-// read crosses the end of a message: each gets its own descriptors.)
+// Descriptors come with the first byte of a message; descriptors that come with later bytes are an
+// error. (A read ends after the part of the stream that descriptors came with, and no read crosses
+// the end of a message: each message gets its own descriptors.)
 func (c *conn) receive(m *message, check func(*Header) error) error {
 	var head [headerLen]byte
 	if err := c.readFull(head[:], &m.fds, true); err != nil {
@@ -56,7 +56,8 @@ func (c *conn) receive(m *message, check func(*Header) error) error {
 	return nil
 }
 
-// readFull fills b. With first, b starts a message: there an end of the stream is in order, and descriptors are.
+// readFull fills b. If first is set, b starts a message: only there the stream may end, and only
+// its first byte may bring descriptors.
 func (c *conn) readFull(b []byte, fds *scm.FDs, first bool) error {
 	for done := 0; done < len(b); {
 		start := first && done == 0
@@ -76,7 +77,7 @@ func (c *conn) readFull(b []byte, fds *scm.FDs, first bool) error {
 	return nil
 }
 
-// send writes a message. The descriptors stay the caller's.
+// send writes a message. The descriptors remain the caller's.
 func (c *conn) send(h Header, body []byte, fds []int) error {
 	b := peer.Append(make([]byte, 0, headerLen+maxPayload), h)
 	return c.sock.WriteFDs(append(b, body...), fds)

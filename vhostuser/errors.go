@@ -3,13 +3,16 @@ package vhostuser
 import "errors"
 
 var (
-	// ErrBadMessage says that the peer broke the protocol: framing, sizes, descriptors, or values out of range.
+	// ErrBadMessage means that the peer broke the protocol: framing, sizes, descriptors, or values
+	// out of range.
 	ErrBadMessage = errors.New("bad vhost-user message")
-	// ErrUnsupported says that the frontend sent a request which is unknown, not served, or was never offered.
+	// ErrUnsupported means that the frontend sent a request that is unknown, not implemented, or
+	// not offered.
 	ErrUnsupported = errors.New("unsupported vhost-user request")
-	// ErrMemory says that a memory region cannot be used. Its text says what the frontend's user has to do.
+	// ErrMemory means that a memory region cannot be used. Its text says what the frontend's user
+	// must change.
 	ErrMemory = errors.New("guest memory cannot be used")
-	// ErrRefused says that the backend answered a request with a failure (REPLY_ACK).
+	// ErrRefused means that the backend answered a request with a failure (REPLY_ACK).
 	ErrRefused = errors.New("refused by the vhost-user backend")
 	// ErrBusy is returned by Serve while another connection is served.
 	ErrBusy = errors.New("vhost-user backend serves another connection")

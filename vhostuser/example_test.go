@@ -14,17 +14,17 @@ import (
 	"vnic.dev/vnic/vhostuser"
 )
 
-// bell is a device with one queue and 8 bytes of configuration. It answers each kick with a call and
-// never looks into the ring: package virtq does that, with the addresses of the Vring.
+// bell is a device with one queue and 8 bytes of configuration. It answers each kick with a call
+// and never reads the ring: a real device gives the addresses of the Vring to package virtq.
 type bell struct {
 	vhostuser.BaseDevice
 	config  [8]byte
 	enabled bool
 	worker  *vhostuser.Worker // of the started queue
-	kicks   uint32            // so many were taken: the worker's
+	kicks   uint32            // number of kicks; the worker counts them
 }
 
-const bellFeatures = vhostuser.FeatureVersion1 | 1<<3 // the lower bits are the device type's own
+const bellFeatures = vhostuser.FeatureVersion1 | 1<<3 // bits below 24 belong to the device type
 
 func (b *bell) Features() uint64         { return bellFeatures }
 func (b *bell) ProtocolFeatures() uint64 { return uint64(vhostuser.SupportedProtocol) }
@@ -62,19 +62,20 @@ func (b *bell) EnableQueue(_ int, on bool) error {
 }
 
 func (b *bell) StopQueue(int) (base uint32, err error) {
-	b.worker.Stop() // from here on nothing of the device touches the ring
+	b.worker.Stop() // from here on the device does not touch the ring
 	b.worker = nil
 	return b.kicks, nil
 }
 
-// event is an eventfd that a Read waits for.
+// event returns an eventfd whose Read waits.
 func event() *os.File {
 	fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
 	check(err)
 	return os.NewFile(uintptr(fd), "eventfd")
 }
 
-// socketpair is the two ends of a connection. With QEMU the backend would listen on a Unix socket.
+// socketpair returns the two ends of a connection. With QEMU the backend would listen on a Unix
+// socket.
 func socketpair() (a, b *net.UnixConn) {
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	check(err)
@@ -89,19 +90,19 @@ func socketpair() (a, b *net.UnixConn) {
 	return ends[0].(*net.UnixConn), ends[1].(*net.UnixConn)
 }
 
-// A backend serves a device of our own, and a frontend uses it, in one process. To serve a QEMU, listen
-// on a Unix socket and give Serve what connects; the machine's memory must be shared:
+// A backend serves a device of ours, and a frontend uses it, in one process. To serve a QEMU,
+// listen on a Unix socket and pass each connection to Serve; the machine's memory must be shared:
 //
 //	-chardev socket,id=bell,path=$XDG_RUNTIME_DIR/bell.sock
 //	-object memory-backend-memfd,id=ram,size=1G,share=on -machine q35,memory-backend=ram
 func Example() {
 	ours, theirs := socketpair()
-	space := dma.NewSpace("bell", dma.NewFiles()) // the frontend's memory, while a connection lasts
+	space := dma.NewSpace("bell", dma.NewFiles()) // holds the frontend's memory, while a connection lasts
 	served := make(chan error)
 	go func() { served <- vhostuser.NewBackend(&bell{}, space, nil).Serve(context.Background(), theirs) }()
 
-	// The frontend has 64 KiB of memory at guest-physical address 1 MiB. It names rings by addresses
-	// of its own, which are 0 to 64 KiB here.
+	// The frontend has 64 KiB of memory at guest-physical address 1 MiB. Its user addresses, by
+	// which it names rings, are 0 to 64 KiB here.
 	ram, err := unix.MemfdCreate("ram", unix.MFD_CLOEXEC)
 	check(err)
 	defer unix.Close(ram)
@@ -129,7 +130,8 @@ func Example() {
 		var calls uint64
 		check(binary.Read(call, binary.NativeEndian, &calls))
 	}
-	// The guest's driver has its interrupt elsewhere now: the running queue calls there, and once at once.
+	// The guest's driver moves its interrupt: the running queue now fires the other eventfd, and
+	// once immediately.
 	other := event()
 	defer other.Close()
 	check(front.SetVringCall(0, int(other.Fd())))

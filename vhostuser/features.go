@@ -6,12 +6,13 @@ import (
 	"strings"
 )
 
-// FeatureProtocol is bit 30 of the virtio features, which devices never offer, reused for the negotiation of protocol
-// features (vhost-user.rst, "Communication": VHOST_USER_F_PROTOCOL_FEATURES). A Backend offers it for its device.
+// FeatureProtocol is bit 30 of the virtio features. Devices never offer it; vhost-user uses it to
+// negotiate protocol features (vhost-user.rst, "Communication": VHOST_USER_F_PROTOCOL_FEATURES).
+// The Backend offers it for its device.
 const FeatureProtocol uint64 = 1 << 30
 
-// Ring and transport bits of the virtio features (virtio 1.3, 6; VHOST_F_LOG_ALL: linux/vhost_types.h). The bits below
-// 24 and from 50 are a device type's own.
+// Ring and transport bits of the virtio features (virtio 1.3, 6; VHOST_F_LOG_ALL:
+// linux/vhost_types.h). Bits below 24 and from 50 on belong to the device type.
 const (
 	FeatureNotifyOnEmpty  uint64 = 1 << 24 // VIRTIO_F_NOTIFY_ON_EMPTY
 	FeatureLogAll         uint64 = 1 << 26 // VHOST_F_LOG_ALL
@@ -36,14 +37,14 @@ var featureNames = [64]string{
 	38: "NOTIFICATION_DATA", 39: "NOTIF_CONFIG_DATA", 40: "RING_RESET", 41: "ADMIN_VQ",
 }
 
-// Features prints virtio feature bits by name. Device, if not nil, names the bits of the device type; a bit without a
-// name is printed as its number.
+// Features prints virtio feature bits by name. Device, if not nil, has the names of the device
+// type's bits; a bit without a name is printed as its number.
 type Features struct {
 	Bits   uint64
 	Device *[64]string
 }
 
-// String returns the names of the bits that are set, lowest first, joined by |.
+// String returns the names of the set bits, lowest first, joined by |.
 func (f Features) String() string {
 	return bitNames(f.Bits, func(i int) string {
 		if f.Device == nil {
@@ -53,7 +54,7 @@ func (f Features) String() string {
 	})
 }
 
-// ProtocolFeatures are those of the protocol (vhost-user.rst, "Protocol features").
+// ProtocolFeatures is a set of protocol features (vhost-user.rst, "Protocol features").
 type ProtocolFeatures uint64
 
 // The protocol features (vhost-user.rst, "Protocol features"; VHOST_USER_PROTOCOL_F_*).
@@ -83,7 +84,7 @@ const (
 	ProtocolShmem             ProtocolFeatures = 1 << 22 // SHMEM
 )
 
-// SupportedProtocol is what a Backend can offer for its device; Device.ProtocolFeatures chooses among it.
+// SupportedProtocol is the set that a Backend can offer; Device.ProtocolFeatures selects from it.
 const SupportedProtocol = ProtocolMQ | ProtocolRARP | ProtocolReplyAck | ProtocolMTU | ProtocolBackendReq |
 	ProtocolConfig | ProtocolResetDevice | ProtocolMemSlots | ProtocolStatus
 
@@ -93,7 +94,7 @@ var protocolNames = [64]string{
 	"STATUS", "XEN_MMAP", "SHARED_OBJECT", "DEVICE_STATE", "GET_VRING_BASE_INFLIGHT", "GPA_ADDRESSES", "SHMEM",
 }
 
-// String returns the names of the bits that are set, lowest first, joined by |.
+// String returns the names of the set bits, lowest first, joined by |.
 func (p ProtocolFeatures) String() string {
 	return bitNames(uint64(p), func(i int) string { return protocolNames[i] })
 }

@@ -11,39 +11,39 @@ import (
 	"vnic.dev/vnic/internal/peer"
 )
 
-// DefaultTimeout is how long a Frontend waits for an answer, on a machine that is not slow. GET_VRING_BASE drains a
-// queue before it is answered.
+// DefaultTimeout is how long a Frontend waits for an answer, on a machine that is not slow. The
+// backend drains a queue before it answers GET_VRING_BASE.
 const DefaultTimeout = time.Duration(limits.Frontend)
 
-// Frontend is the side of vhost-user that owns the memory: what QEMU is, for a Go process. Its
-// methods may be called from any goroutine; requests go one after another. An error other than
-// ErrRefused is the end of the connection.
+// Frontend is the end of vhost-user that owns the memory, like QEMU, for a Go process. Any
+// goroutine may call its methods; requests go one after another. After any error except ErrRefused
+// the connection is closed.
 type Frontend struct {
 	mu       sync.Mutex // one request at a time
 	conn     conn
 	msg      message
 	timeout  time.Duration
-	broken   error // why nothing can be sent any more
+	broken   error // why no request can be sent any more
 	features uint64
 	protocol ProtocolFeatures // acked
 	queues   int
-	table    []MemRegion // what SET_MEM_TABLE sends, with descriptors of our own; unused with CONFIGURE_MEM_SLOTS
+	table    []MemRegion // regions for SET_MEM_TABLE, with duplicated descriptors; unused with CONFIGURE_MEM_SLOTS
 }
 
-// NewFrontend returns a Frontend that speaks on sock, which it owns.
+// NewFrontend returns a Frontend on sock, which it owns.
 func NewFrontend(sock *net.UnixConn) *Frontend {
 	return &Frontend{conn: newConn(sock), timeout: limits.Frontend.Here()}
 }
 
-// SetTimeout sets how long each request waits for its answer; 0 is for ever. Close ends a wait as well: with a context,
-// context.AfterFunc(ctx, func() { f.Close() }).
+// SetTimeout sets how long each request waits for its answer; 0 is for ever. Close ends a wait too,
+// so a context can: context.AfterFunc(ctx, func() { f.Close() }).
 func (f *Frontend) SetTimeout(d time.Duration) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.timeout = d
 }
 
-// Close hangs up. A request that waits in another goroutine ends with net.ErrClosed.
+// Close closes the connection. A request that waits in another goroutine ends with net.ErrClosed.
 func (f *Frontend) Close() error {
 	err := f.conn.sock.Close() // not under mu, which the waiting request holds
 	f.mu.Lock()
@@ -52,7 +52,7 @@ func (f *Frontend) Close() error {
 	return err
 }
 
-// fail is called under mu.
+// fail closes the connection for err, unless it has failed before. Under mu.
 func (f *Frontend) fail(err error) {
 	if f.broken != nil {
 		return
@@ -63,14 +63,15 @@ func (f *Frontend) fail(err error) {
 	f.table = nil
 }
 
-// Features returns the features that Negotiate agreed on.
+// Features returns the negotiated features.
 func (f *Frontend) Features() (features uint64, protocol ProtocolFeatures) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.features, f.protocol
 }
 
-// command sends a request that has no reply of its own, and waits for REPLY_ACK's if that was negotiated.
+// command sends a request that has no reply of its own, and if REPLY_ACK was negotiated waits for
+// that answer.
 func (f *Frontend) command(r Request, body []byte, fds ...int) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -91,7 +92,7 @@ func (f *Frontend) commandLocked(r Request, body []byte, fds ...int) error {
 	return nil
 }
 
-// query sends a request that has a reply of size bytes. The result is valid under mu.
+// query sends a request whose reply has size bytes. The result is valid under mu.
 func (f *Frontend) query(r Request, body []byte, size uint32) ([]byte, error) {
 	return f.exchange(Header{r, Version, uint32(len(body))}, body, nil, size)
 }
@@ -145,7 +146,7 @@ func (f *Frontend) sendLocked(h Header, body []byte, fds []int) error {
 	return nil
 }
 
-// receiveLocked receives into f.msg. No answer carries descriptors for us.
+// receiveLocked receives into f.msg. Descriptors in an answer are closed, as no answer needs any.
 func (f *Frontend) receiveLocked(check func(*Header) error) error {
 	if f.broken != nil {
 		return f.broken
@@ -164,10 +165,10 @@ func (f *Frontend) setDeadline() {
 	if f.timeout > 0 {
 		t = time.Now().Add(f.timeout)
 	}
-	_ = f.conn.sock.SetDeadline(t) // of a closed socket: the next step says so
+	_ = f.conn.sock.SetDeadline(t) // on a closed socket the next read or write fails
 }
 
-// Send sends any message as it is, for tests of backends: neither h nor what it means is checked.
+// Send sends any message unchecked, for tests of backends.
 func (f *Frontend) Send(h Header, body []byte, fds []int) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -184,9 +185,9 @@ func (f *Frontend) Receive() (h Header, body []byte, err error) {
 	return f.msg.Header, append([]byte(nil), f.msg.body...), nil
 }
 
-// Negotiate agrees on features (of the device and its rings) and protocol features, and takes
-// ownership, in QEMU's order. It asks for bit 30 unless protocol is 0, and returns what both ends
-// have.
+// Negotiate negotiates features (of the device and its rings) and protocol features, and takes
+// ownership, in QEMU's order. It asks for bit 30 unless protocol is 0, and returns the features
+// that both ends have.
 func (f *Frontend) Negotiate(features, protocol uint64) (gotF, gotP uint64, err error) {
 	if protocol != 0 {
 		features |= FeatureProtocol
@@ -233,20 +234,21 @@ func (f *Frontend) negotiateProtocol(want uint64) (got uint64, err error) {
 	return got, nil
 }
 
-// Queues returns the backend's answer to GET_QUEUE_NUM: virtqueues, or queue pairs if it is a
-// network device. It is 1 if MQ was not negotiated.
+// Queues returns the backend's answer to GET_QUEUE_NUM: the number of virtqueues, or of queue pairs
+// for a network device. It is 1 if MQ was not negotiated.
 func (f *Frontend) Queues() int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.queues
 }
 
-// SetMTU tells the backend the host's MTU.
+// SetMTU sends the host's MTU to the backend.
 func (f *Frontend) SetMTU(mtu uint16) error {
 	return f.command(NetSetMTU, le.AppendUint64(nil, uint64(mtu)))
 }
 
-// SetStatus sets the virtio device status; 0 stops the queues, and is a reset if RESET_DEVICE was not negotiated.
+// SetStatus sets the virtio device status; 0 stops the queues, and also resets the device if
+// RESET_DEVICE was not negotiated.
 func (f *Frontend) SetStatus(s uint8) error {
 	return f.command(SetStatus, le.AppendUint64(nil, uint64(s)))
 }
@@ -257,7 +259,7 @@ func (f *Frontend) GetStatus() (uint8, error) {
 	return uint8(s), err
 }
 
-// ResetDevice takes the device to its initial state. Memory stays.
+// ResetDevice puts the device into its initial state. Memory stays shared.
 func (f *Frontend) ResetDevice() error { return f.command(ResetDevice, nil) }
 
 // SendRARP asks the backend to announce mac.

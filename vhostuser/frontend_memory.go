@@ -11,9 +11,9 @@ import (
 
 // MemRegion is one piece of the frontend's memory.
 type MemRegion struct {
-	FD     int    // a memfd or a file on tmpfs, open for reading and writing; stays the caller's
+	FD     int    // a memfd or a file on tmpfs, open for reading and writing; remains the caller's
 	GPA    uint64 // guest-physical address
-	User   uint64 // address in the frontend, by which it names rings. Any number will do that the frontend keeps to
+	User   uint64 // address in the frontend, which names rings by it: any unique base, stable for the session
 	Size   uint64
 	Offset uint64 // in FD
 }
@@ -23,7 +23,7 @@ var errNoFD = errors.New("memory without a descriptor")
 func (r *MemRegion) wire() memRegion { return memRegion{r.GPA, r.Size, r.User, r.Offset} }
 
 // AddMemory shares [off, off+size) of fd at the guest-physical address gpa and the user address
-// user. fd stays the caller's. Without CONFIGURE_MEM_SLOTS the whole table is sent again, and it
+// user. fd remains the caller's. Without CONFIGURE_MEM_SLOTS it sends the whole table again, which
 // holds at most MaxTableRegions.
 func (f *Frontend) AddMemory(fd int, gpa, user, size, off uint64) error {
 	if fd < 0 {
@@ -38,8 +38,8 @@ func (f *Frontend) AddMemory(fd int, gpa, user, size, off uint64) error {
 	return f.sendTable(append(slices.Clone(f.table), r))
 }
 
-// RemoveMemory takes a region back. Once it returns without an error (and with REPLY_ACK) the
-// backend does not touch it any more.
+// RemoveMemory stops sharing a region. Once it returns without an error (and with REPLY_ACK) the
+// backend no longer touches the region.
 func (f *Frontend) RemoveMemory(gpa, user, size uint64) error {
 	r := MemRegion{GPA: gpa, User: user, Size: size}
 	f.mu.Lock()
@@ -54,7 +54,8 @@ func (f *Frontend) RemoveMemory(gpa, user, size uint64) error {
 	return f.sendTable(slices.Delete(slices.Clone(f.table), i, i+1))
 }
 
-// SetMemTable replaces all regions, at most MaxTableRegions. The descriptors stay the caller's.
+// SetMemTable replaces all regions, by at most MaxTableRegions. The descriptors remain the
+// caller's.
 func (f *Frontend) SetMemTable(regions []MemRegion) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -63,7 +64,8 @@ func (f *Frontend) SetMemTable(regions []MemRegion) error {
 
 func (r *MemRegion) single() []byte { return peer.Append(nil, singleRegion{memRegion: r.wire()}) }
 
-// sendTable makes next the table. f.table keeps descriptors of its own, as every later table needs them again.
+// sendTable makes next the table. f.table holds duplicates of the descriptors, because every later
+// table sends them again.
 func (f *Frontend) sendTable(next []MemRegion) error {
 	if len(next) > MaxTableRegions {
 		return fmt.Errorf("SET_MEM_TABLE: %d regions: %w: %d at most without CONFIGURE_MEM_SLOTS", len(next), errTooLong,

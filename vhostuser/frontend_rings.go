@@ -11,12 +11,14 @@ type VringSetup struct {
 	Index             int
 	Size              uint16
 	Desc, Avail, Used uint64 // user addresses, in shared memory
-	Base              uint32 // where the ring goes on: GetVringBase's answer, or 0
-	// Kick and Call are eventfds and stay the caller's; -1 is none. They become non-blocking: sleep on them with poll.
+	Base              uint32 // where the ring goes on: the result of GetVringBase, or 0
+	// Kick and Call are eventfds and remain the caller's; -1 is none. They become non-blocking:
+	// wait for them with poll.
 	Kick, Call int
 }
 
-// SetupVring describes a ring and gives its descriptors, in QEMU's order. The backend starts it at its first kick.
+// SetupVring describes a ring and sends its descriptors, in QEMU's order. The backend starts it at
+// its first kick.
 func (f *Frontend) SetupVring(v VringSetup) error {
 	if err := f.vringState(SetVringNum, v.Index, uint32(v.Size)); err != nil {
 		return err
@@ -33,7 +35,7 @@ func (f *Frontend) SetupVring(v VringSetup) error {
 	return f.SetVringKick(v.Index, v.Kick)
 }
 
-// SetVringAddr tells where the parts of a ring lie, as user addresses.
+// SetVringAddr sets the user addresses of a ring's parts.
 func (f *Frontend) SetVringAddr(i int, desc, avail, used uint64) error {
 	if err := checkIndex(i); err != nil {
 		return err
@@ -42,13 +44,13 @@ func (f *Frontend) SetVringAddr(i int, desc, avail, used uint64) error {
 	return f.command(SetVringAddr, peer.Append(nil, a))
 }
 
-// SetVringKick sets the eventfd by which the backend is told of new buffers; -1 asks it to poll.
+// SetVringKick sets the eventfd that notifies the backend of new buffers; -1 asks it to poll.
 func (f *Frontend) SetVringKick(i, fd int) error { return f.vringFD(SetVringKick, i, fd) }
 
-// SetVringCall sets the eventfd by which the backend tells of used buffers; -1 is none.
+// SetVringCall sets the eventfd that notifies the driver of used buffers; -1 is none.
 func (f *Frontend) SetVringCall(i, fd int) error { return f.vringFD(SetVringCall, i, fd) }
 
-// SetVringErr sets the eventfd by which the backend tells that a ring is broken; -1 is none.
+// SetVringErr sets the eventfd by which the backend reports a broken ring; -1 is none.
 func (f *Frontend) SetVringErr(i, fd int) error { return f.vringFD(SetVringErr, i, fd) }
 
 // SetEnable enables or disables ring i.
@@ -60,8 +62,8 @@ func (f *Frontend) SetEnable(i int, on bool) error {
 	return f.vringState(SetVringEnable, i, n)
 }
 
-// GetVringBase stops ring i and returns where it goes on (its next available index). The backend is
-// done with the ring then.
+// GetVringBase stops ring i and returns where it goes on (its next available index). The backend no
+// longer touches the ring then.
 func (f *Frontend) GetVringBase(i int) (uint32, error) {
 	if err := checkIndex(i); err != nil {
 		return 0, err

@@ -16,7 +16,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// backend is the other end of a Frontend under test: it says what the test has it say.
+// backend is the other end of a Frontend under test: the test sends its answers.
 type backend struct{ conn }
 
 func frontend(t *testing.T) (*Frontend, *backend) {
@@ -42,7 +42,7 @@ func (b *backend) next(t *testing.T) *message {
 	return &m
 }
 
-// unhex decodes bytes in hexadecimal, with spaces wherever they help to read.
+// unhex decodes hexadecimal bytes; spaces are ignored.
 func unhex(t *testing.T, s string) []byte {
 	t.Helper()
 	b, err := hex.DecodeString(strings.ReplaceAll(s, " ", ""))
@@ -50,10 +50,11 @@ func unhex(t *testing.T, s string) []byte {
 	return b
 }
 
-// TestFrontendTakesNoBadAnswer: a backend that answers nonsense ends the connection, in every request after it as well.
+// TestFrontendTakesNoBadAnswer: a wrong answer of the backend ends the connection, also for every
+// later request.
 func TestFrontendTakesNoBadAnswer(t *testing.T) {
 	for _, c := range []struct {
-		name, answer string // to GET_VRING_BASE of ring 1, with need_reply unset
+		name, answer string // to GET_VRING_BASE of ring 1, without need_reply
 		want         error
 	}{
 		{"closes", "", io.EOF},
@@ -95,7 +96,7 @@ func TestFrontendTimeout(t *testing.T) {
 	_, err := f.GetStatus()
 	peertest.WantError(t, "status", err, os.ErrDeadlineExceeded)
 	f.SetTimeout(0)
-	_, err = f.GetStatus() // its answer may come yet: the connection is no good
+	_, err = f.GetStatus() // its answer may still come: the connection cannot be used any more
 	peertest.WantError(t, "status", err, os.ErrDeadlineExceeded)
 	if err := f.Close(); err == nil {
 		t.Error("closed twice")
@@ -110,12 +111,13 @@ func TestFrontendCloseEndsAWait(t *testing.T) {
 		_, err := f.GetVringBase(0)
 		result <- err
 	}()
-	back.next(t) // it waits now, or will
+	back.next(t) // the other goroutine waits, or will soon
 	must(t, f.Close())
 	peertest.WantError(t, "error", <-result, net.ErrClosed)
 }
 
-// TestFrontendTable: without CONFIGURE_MEM_SLOTS the table is kept, with descriptors of its own.
+// TestFrontendTable: without CONFIGURE_MEM_SLOTS the Frontend keeps the table, with duplicated
+// descriptors.
 func TestFrontendTable(t *testing.T) {
 	h, _, l := serving(t)
 	if _, p, err := l.Negotiate(testFeatures, uint64(ProtocolReplyAck)); err != nil || p != uint64(ProtocolReplyAck) {
@@ -126,7 +128,7 @@ func TestFrontendTable(t *testing.T) {
 		must(t, err)
 		must(t, unix.Ftruncate(fd, 4096))
 		must(t, l.AddMemory(fd, i<<20, i<<30, 4096, 0))
-		must(t, unix.Close(fd)) // needed again for the next table
+		must(t, unix.Close(fd)) // the Frontend needs the descriptor again, for the next table
 	}
 	g := newGuest(t)
 	peertest.WantError(t, "ninth region", l.AddMemory(g.fd, 1<<40, 1<<40, 4096, 0), errTooLong)
@@ -154,7 +156,7 @@ func TestFrontendRefusesBadArguments(t *testing.T) {
 	peertest.WantError(t, "error", f.SetConfig(0, make([]byte, MaxConfig+1)), errTooLong)
 }
 
-// TestFrontendWithAForeignHandshake: a backend that offers no protocol features.
+// TestFrontendWithoutProtocolFeatures: the backend offers no protocol features.
 func TestFrontendWithoutProtocolFeatures(t *testing.T) {
 	f, back := frontend(t)
 	back.write(t, raw(GetFeatures, Version|FlagReply, u64Body(FeatureVersion1|1)...))
@@ -172,7 +174,7 @@ func TestFrontendWithoutProtocolFeatures(t *testing.T) {
 	}
 }
 
-// A backend that hangs up, whatever request of the handshake it answered last.
+// A backend hangs up during the handshake, after any number of answers.
 func TestFrontendNegotiationFails(t *testing.T) {
 	for answers := range 5 {
 		f, back := frontend(t)

@@ -14,11 +14,11 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// TestSilentFUSE: a frontend sends files whose server answers no system call. Nothing waits for it:
-// not what looks at the files, not what closes them, and not the end of Serve.
+// TestSilentFUSE: a frontend sends files whose server answers no system call. Neither examining the
+// files, nor closing them, nor the end of Serve waits for the server.
 //
-// Invariant: vhostuser: No descriptor that a frontend sends makes Serve wait, not one whose file
-// system is a server that does not answer either.
+// Invariant: vhostuser: No descriptor that a frontend sends makes Serve wait, not even of a file
+// whose server does not answer.
 func TestSilentFUSE(t *testing.T) {
 	fusetest.Run(t, func(t *testing.T) {
 		fs := fusetest.Mount(t)
@@ -33,7 +33,7 @@ func TestSilentFUSE(t *testing.T) {
 	})
 }
 
-// inTime fails if f waits, and ends the servers then, so that it does no longer.
+// inTime fails if f blocks, and ends the servers then, so that f returns.
 func inTime(t *testing.T, f func(), servers ...*fusetest.FS) {
 	t.Helper()
 	late := time.AfterFunc(testkit.Patience, func() {
@@ -63,7 +63,7 @@ func silentFile(t *testing.T, fd int) {
 	}
 	testkit.ErrorIs(t, l.Wait(), ErrBadMessage)
 	h.servesAnother()
-	// It may have so many, and then nobody is served there; the others are.
+	// One connection may send a limited number; then its host stops serving. Other hosts go on.
 	l = h.connect()
 	l.negotiate(t, allProtocol)
 	sent := 0
@@ -79,7 +79,7 @@ func silentFile(t *testing.T, fd int) {
 	testkit.OK(t, a.Close())
 	bystander.works(b)
 	must(t, b.HangUp())
-	// The context ends a connection that has sent one.
+	// Cancelling the context ends a connection that has sent one.
 	h = newHost(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	a, theirs = testkit.SocketPair(t)

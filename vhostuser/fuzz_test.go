@@ -11,7 +11,8 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// FuzzMessage decodes any message, and encodes what came out again: the same bytes, as far as they mean something.
+// FuzzMessage decodes any message, and encodes the result again: the meaningful bytes must be the
+// same.
 func FuzzMessage(f *testing.F) {
 	for _, a := range [][]byte{
 		raw(GetFeatures, Version),
@@ -68,9 +69,9 @@ func FuzzMessage(f *testing.F) {
 			for i := range regions {
 				known[i].memRegion = regions[i]
 				if regions[i].check() == nil {
-					if at, err := translate(known[:i+1], regions[i].User, 1); err != nil || i == 0 &&
-						at != (location{gpa: regions[i].GPA, off: regions[i].Offset}) {
-						t.Fatalf("%+v: %+v, %v", regions[i], at, err)
+					if found, err := translate(known[:i+1], regions[i].User, 1); err != nil || i == 0 &&
+						found != (location{gpa: regions[i].GPA, off: regions[i].Offset}) {
+						t.Fatalf("%+v: %+v, %v", regions[i], found, err)
 					}
 				}
 			}
@@ -84,7 +85,8 @@ func FuzzMessage(f *testing.F) {
 	})
 }
 
-// session operations of FuzzSession: a byte chooses one, the next ones are its arguments.
+// script is the operations of FuzzSession: one byte chooses an operation, the next bytes are its
+// arguments.
 type script struct {
 	peertest.Script
 	sock *conn
@@ -92,7 +94,8 @@ type script struct {
 	ev   int
 }
 
-// region is a piece of memory on a grid where pieces meet, overlap and go beyond the file.
+// region returns a piece of memory on a grid, on which pieces are adjacent, overlap or exceed the
+// file.
 func (s *script) region() memRegion {
 	a, n, o := uint64(s.Next()%24), uint64(s.Next()%9), uint64(s.Next()%20)
 	return memRegion{a << 16, n << 16, userBase + o<<16, o << 16}
@@ -158,7 +161,7 @@ func (s *script) step() error {
 		r, body = []Request{GetConfig, SetConfig}[s.Next()%2], append(stateBody(uint32(s.Next()), 4), 0, 0, 0, 0, 1, 2, 3, 4)
 	case 18:
 		r, fds = SetBackendReqFD, []int{s.ev}
-	case 19: // anything
+	case 19: // any request
 		r = Request(s.Next())
 		body = make([]byte, s.Next()%64)
 		for i := range body {
@@ -179,8 +182,9 @@ func (s *script) step() error {
 	return s.sock.sock.WriteFDs(b, fds)
 }
 
-// FuzzSession plays a frontend from bytes: messages in any order, with any descriptors. Whatever it
-// says, the device is told only what it may be told, and nothing is left when it hangs up.
+// FuzzSession plays a frontend from bytes: messages in any order, with any descriptors. The device
+// must only get calls that the contract of Device allows, and nothing must be left after the
+// frontend hangs up.
 //
 // Invariant: vhostuser: A hostile frontend ends its own connection at most, and leaves nothing
 // behind.
@@ -188,7 +192,7 @@ func FuzzSession(f *testing.F) {
 	// Region of 1 MiB at 0, ring 0 on pages 1 to 3, kick, enable, get base.
 	good := []byte{
 		0, 0, 0, 0, 1, 0, 0, 0, // protocol and other features
-		5, 0, 2, 0, 8, 0, 8, 8, 8, 0, // two regions that meet
+		5, 0, 2, 0, 8, 0, 8, 8, 8, 0, // two adjacent regions
 		6, 0, 7, 0, 7, 0, 1, 0, 8, 0, 0, 1, 2, 3, 0, // 128 descriptors, base, addresses
 		10, 0, 3, 0, 11, 0, 3, 0, 13, 0, 1, 0, // kick, call, enable
 	}

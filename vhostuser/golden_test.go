@@ -12,8 +12,8 @@ import (
 )
 
 // TestGoldenRequests checks the bytes of every request that a Frontend sends, against hand-written
-// ones: little endian, as struct VhostUserMsg of QEMU lays them out. The other end answers what it
-// must.
+// ones: little endian, as QEMU's struct VhostUserMsg. The other end sends the answers that the
+// Frontend needs.
 func TestGoldenRequests(t *testing.T) {
 	testkit.CheckFDs(t)
 	fd := eventfd(t)
@@ -142,10 +142,10 @@ func TestGoldenReplies(t *testing.T) {
 			"10000000 05000000 08000000 0000000000000000"},
 		{"acked", "03000000 09000000 00000000", "03000000 05000000 08000000 0000000000000000"},
 		{"refused", "14000000 09000000 08000000 0100000000000000", "14000000 05000000 08000000 0100000000000000"},
-		// A request with an answer of its own has one only; the next bytes are the next answer.
+		// A request with a reply of its own gets only that; the next bytes are the next answer.
 		{"need_reply of a GET", "01000000 09000000 00000000 28000000 09000000 00000000",
 			"01000000 05000000 08000000 2080007001000000 28000000 05000000 08000000 0000000000000000"},
-		// POSTCOPY_LISTEN: the last
+		// POSTCOPY_LISTEN comes last, because it ends the connection
 		{"unsupported", "1d000000 09000000 00000000", "1d000000 05000000 08000000 0100000000000000"},
 	} {
 		must(t, l.conn.sock.WriteFDs(unhex(t, c.send), nil))
@@ -178,7 +178,7 @@ func TestNames(t *testing.T) {
 			t.Errorf("%q, want %q", c.got, c.want)
 		}
 	}
-	for r := GetFeatures; r <= GetShmemConfig; r++ { // each is served or says why not
+	for r := GetFeatures; r <= GetShmemConfig; r++ { // each request is served, or has a reason why it is not
 		if served, why := rules[r].handle != nil, rules[r].unserved != ""; served == why || rules[r].name == "" {
 			t.Errorf("%v: served %t, excuse %t", r, served, why)
 		}

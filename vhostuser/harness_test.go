@@ -18,7 +18,7 @@ import (
 
 func TestMain(m *testing.M) { testkit.Main(m) }
 
-// recorder is a Device that writes down what it is told, and complains about what no Backend may do.
+// recorder is a Device that records its calls, and reports calls that a Backend must not make.
 type recorder struct {
 	*peertest.Rig
 	queues int
@@ -29,7 +29,7 @@ type recorder struct {
 	enabled map[int]bool
 	status  uint8
 	config  [24]byte
-	base    uint32       // what StopQueue answers
+	base    uint32       // result of StopQueue
 	first   map[int]byte // first byte of the descriptor table at StartQueue, read through the Space
 }
 
@@ -221,8 +221,8 @@ func newHost(t testing.TB) *host {
 	return &host{recorder: d, t: t, back: NewBackend(d, d.Space, d.Log())}
 }
 
-// serving returns a host, a guest, and a connection that has said nothing. When the test ends the host
-// serves another, and nothing is left.
+// serving returns a host, a guest, and a new connection. At the end of the test the host must serve
+// another connection, and nothing may leak.
 func serving(t *testing.T) (*host, *guest, *link) {
 	t.Helper()
 	testkit.CheckFDs(t)
@@ -242,18 +242,18 @@ func (h *host) connect() *link {
 	h.t.Helper()
 	a, b := testkit.SocketPair(h.t)
 	f := NewFrontend(a)
-	f.SetTimeout(10 * time.Second) // only of a test that fails
+	f.SetTimeout(10 * time.Second) // reached only if a test fails
 	return &link{f, peertest.Serve(h.t, func(ctx context.Context) error { return h.back.Serve(ctx, b) }, f.Close), a}
 }
 
-// negotiate agrees on all features, and these of the protocol.
+// negotiate negotiates all features, and the given protocol features.
 func (l *link) negotiate(t testing.TB, protocol ProtocolFeatures) {
 	t.Helper()
 	_, _, err := l.Negotiate(testFeatures, uint64(protocol))
 	must(t, err)
 }
 
-// wantBase stops a ring, which goes on at base.
+// wantBase stops a ring and checks its base.
 func (l *link) wantBase(t testing.TB, ring int, base uint32) {
 	t.Helper()
 	got, err := l.GetVringBase(ring)
@@ -275,7 +275,7 @@ const (
 func newGuest(t testing.TB) *guest {
 	t.Helper()
 	g := &guest{t, memfd(t, guestSize)}
-	for off := int64(0); off < guestSize; off += 4096 { // page n starts with n
+	for off := int64(0); off < guestSize; off += 4096 { // page n starts with byte n
 		_, err := unix.Pwrite(g.fd, []byte{byte(off / 4096)}, off)
 		must(t, err)
 	}
@@ -294,7 +294,7 @@ func eventfd(t testing.TB) int {
 	return fd
 }
 
-// vring is queue i of the guest: its parts lie on pages 3i+1, 3i+2 and 3i+3.
+// vring returns queue i of the guest: its parts lie on pages 3i+1, 3i+2 and 3i+3.
 func (g *guest) vring(i int) VringSetup {
 	page := func(n int) uint64 { return userBase + uint64(3*i+n)*4096 }
 	return VringSetup{Index: i, Size: 128, Desc: page(1), Avail: page(2), Used: page(3), Kick: eventfd(g.t),
@@ -307,7 +307,7 @@ func must(t testing.TB, err error) {
 	testkit.OK(t, err)
 }
 
-// start negotiates everything and starts n queues.
+// start negotiates all features and starts n queues.
 func (g *guest) start(l *link, n int) {
 	g.t.Helper()
 	l.negotiate(g.t, allProtocol)
@@ -318,8 +318,8 @@ func (g *guest) start(l *link, n int) {
 	}
 }
 
-// servesAnother shows that a host serves: a connection of its own, with memory that is read and rings
-// that start and stop.
+// servesAnother checks that a host serves a new connection, reads its memory, and starts and stops
+// its rings.
 func (h *host) servesAnother() {
 	h.t.Helper()
 	g := newGuest(h.t)
@@ -329,7 +329,7 @@ func (h *host) servesAnother() {
 	must(h.t, l.HangUp())
 }
 
-// works shows that a connection with two started queues works.
+// works checks that a connection with two started queues works.
 func (h *host) works(l *link) {
 	h.t.Helper()
 	h.mu.Lock()

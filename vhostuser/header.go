@@ -5,11 +5,11 @@ import (
 	"fmt"
 )
 
-// "All numbers are in the machine native byte order" (vhost-user.rst, "Message Specification"): ours are little-endian
-// machines.
+// "All numbers are in the machine native byte order" (vhost-user.rst, "Message Specification"): we
+// support only little-endian machines.
 var le = binary.LittleEndian
 
-// Flags are those of a message header (vhost-user.rst, "Header").
+// Flags are the flags of a message header (vhost-user.rst, "Header").
 type Flags uint32
 
 // The flags (vhost-user.rst, "Header").

@@ -17,7 +17,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// raw is a message as bytes, its size that of its payload.
+// raw returns a message as bytes, with the size of its payload.
 func raw(r Request, flags Flags, body ...byte) []byte {
 	return append(peer.Append(nil, Header{r, flags, uint32(len(body))}), body...)
 }
@@ -29,12 +29,12 @@ func singleBody(r memRegion) []byte   { return peer.Append(nil, singleRegion{mem
 
 func zeros(n int) []byte { return make([]byte, n) }
 
-// at1T is memory at 1 TiB, where a guest has none.
+// at1T returns a region at 1 TiB, where a guest has no memory.
 func at1T(size, offset uint64) []byte { return singleBody(memRegion{1 << 40, size, 1 << 40, offset}) }
 
-// attack is what a hostile frontend does on a connection with two live rings: it sends bytes, with descriptors (see
-// files), or whatever do does. ends is the error with which Serve must end of itself; if it is nil the connection must
-// go on.
+// attack is what a hostile frontend does on a connection with two live rings: it sends bytes, with
+// descriptors (see files), or calls do. ends is the error with which Serve must end by itself; nil:
+// the connection must go on.
 type attack struct {
 	name  string
 	bytes []byte
@@ -91,7 +91,7 @@ var attacks = []attack{
 		do: func(t *testing.T, g *guest, l *link) {
 			b := raw(SetVringKick, Version, u64Body(0)...)
 			l.write(t, g, b[:3], "")
-			l.waitRead(t) // else one read takes both parts
+			l.waitRead(t) // otherwise one read takes both parts
 			l.write(t, g, b[3:], "event")
 		}},
 	{name: "descriptors with a payload", ends: ErrBadMessage, says: "in the middle",
@@ -193,7 +193,7 @@ var attacks = []attack{
 	}},
 }
 
-// refusals are requests with need_reply that must fail, on a connection that lives.
+// refusals are requests with need_reply that must be refused, and must not end the connection.
 var refusals = []struct {
 	name    string
 	request Request
@@ -228,7 +228,7 @@ func wantRefused(t *testing.T, what string, err error) {
 	testkit.ErrorIs(t, err, ErrRefused, "%s", what)
 }
 
-// files opens descriptors by kind, separated by spaces, for the time of the test.
+// files opens descriptors by their kinds, separated by spaces, until the end of the test.
 func (g *guest) files(t *testing.T, kinds string) (fds []int) {
 	t.Helper()
 	open := func(name string, mode int) int {
@@ -264,13 +264,13 @@ func (g *guest) files(t *testing.T, kinds string) (fds []int) {
 	return fds
 }
 
-// write writes bytes as they are.
+// write sends bytes unchanged.
 func (l *link) write(t *testing.T, g *guest, b []byte, files string) {
 	t.Helper()
 	must(t, l.conn.sock.WriteFDs(b, g.files(t, files)))
 }
 
-// waitRead returns when the backend has read all that was written.
+// waitRead returns when the backend has read everything that was written.
 func (l *link) waitRead(t *testing.T) {
 	t.Helper()
 	raw, err := l.sock.SyscallConn()
@@ -282,11 +282,11 @@ func (l *link) waitRead(t *testing.T) {
 	}
 }
 
-// errHungUp stands for an orderly end, which is nil.
+// errHungUp stands for a regular end, which is nil.
 var errHungUp = errors.New("hung up")
 
-// TestHostileFrontends: each attack ends with another port that still works, the attacked one
-// serving a new connection, and descriptors and goroutines as before.
+// TestHostileFrontends: after each attack another port still works, the attacked one serves a new
+// connection, and descriptors and goroutines are as before.
 //
 // Invariant: vhostuser: A hostile frontend ends its own connection at most, and leaves nothing
 // behind.
@@ -321,7 +321,8 @@ func TestHostileFrontends(t *testing.T) {
 	}
 }
 
-// TestHostileFrontendDoesNotRead: the answers fill the socket, Serve waits to write, and its context still ends it.
+// TestHostileFrontendDoesNotRead: the answers fill the socket and Serve blocks in a write;
+// cancelling its context still ends it.
 func TestHostileFrontendDoesNotRead(t *testing.T) {
 	_, g, l := serving(t)
 	g.start(l, 2)
@@ -340,7 +341,7 @@ func TestHostileFrontendDoesNotRead(t *testing.T) {
 			}
 		}
 	}()
-	// Once the frontend's own writes find no more space, Serve does not read: it cannot write.
+	// When the frontend's own writes block too, Serve has stopped reading because it cannot write.
 	raw, err := l.sock.SyscallConn()
 	must(t, err)
 	for full := false; !full; {

@@ -13,14 +13,16 @@ import (
 	"vnic.dev/vnic/dma"
 )
 
-// ListenAndServe serves a device to the frontends that connect to a Unix socket at path, one after the other, until ctx
-// ends; then it returns nil, and the socket is gone. Who connects decides what the device sees as guest memory, so the
-// socket's mode is 0600. How a connection ended is logged; log may be nil.
+// ListenAndServe serves a device to the frontends that connect to a Unix socket at path, one after
+// another, until ctx ends; then it removes the socket and returns nil. A frontend decides what the
+// device sees as guest memory, so the socket's mode is 0600. The errors of connections are logged;
+// log may be nil.
 func ListenAndServe(ctx context.Context, path string, d Device, space *dma.Space, log *slog.Logger) error {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	// A socket's file has the mode that the socket has when it is bound (Linux net/unix/af_unix.c, unix_bind_bsd).
+	// A socket's file gets the mode that the socket has when it is bound (Linux net/unix/af_unix.c,
+	// unix_bind_bsd).
 	lc := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) (err error) {
 		return errors.Join(c.Control(func(fd uintptr) { err = unix.Fchmod(int(fd), 0o600) }), err)
 	}}
@@ -28,8 +30,9 @@ func ListenAndServe(ctx context.Context, path string, d Device, space *dma.Space
 	if err != nil {
 		return err
 	}
-	defer func() { _ = listener.Close() }() // which removes the socket, too
-	// Not Close: its descriptor might still be open when ListenAndServe has returned. The deadline is long past.
+	defer func() { _ = listener.Close() }() // also removes the socket
+	// A deadline (long past) instead of Close: after Close in another goroutine the descriptor
+	// might still be open when ListenAndServe returns.
 	defer context.AfterFunc(ctx, func() { _ = listener.(*net.UnixListener).SetDeadline(time.Unix(1, 0)) })()
 	log.Info("listening", "socket", path)
 	backend := NewBackend(d, space, log)

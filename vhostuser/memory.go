@@ -8,33 +8,34 @@ import (
 	"vnic.dev/vnic/internal/peer"
 )
 
-// region is a piece of the frontend's memory, and which file it is of: another file may come to lie where one was.
+// region is a piece of the frontend's memory, and the identity of its file: a later region at the
+// same address may be of another file.
 type region struct {
 	memRegion
 	file dma.FileID
 }
 
-// newRegion records which file fd is.
+// newRegion records the identity of the file behind fd.
 func newRegion(r memRegion, fd int) (region, error) {
 	file, err := dma.FileIDOf(fd)
 	return region{r, file}, peer.Wrap(err, "region at %#x", r.GPA)
 }
 
-// location is a guest-physical address, and the file and offset that are mapped there.
+// location is a guest-physical address, with the file and offset that are mapped there.
 type location struct {
 	gpa  uint64
 	file dma.FileID
 	off  uint64
 }
 
-// pageSize is what regions are made of: the smallest page there is. QEMU shares the guest's RAM,
-// which is made of pages of 4 KiB at least, in sections that end where others begin
-// (hw/virtio/vhost.c, vhost_commit); its device memory in parts of a page, such as a TPM's, has no
-// descriptor and is left out (vhost_user_mem_section_filter), but for -machine aux-ram-share=on.
-// Without this a frontend would have a device look at each byte of its guest's memory by itself.
+// pageSize is the granularity of regions: the smallest page size. QEMU shares the guest's RAM,
+// which consists of pages of at least 4 KiB, in sections (hw/virtio/vhost.c, vhost_commit). Its
+// device memory in parts of a page, such as a TPM's, has no descriptor and is left out
+// (vhost_user_mem_section_filter), except with -machine aux-ram-share=on. Without this granularity
+// a frontend could make every byte of memory a region of its own.
 const pageSize = 4096
 
-// check refuses a region that no address can lie in, or that is not whole pages.
+// check returns an error for a region that exceeds an address space, or is not whole pages.
 func (r *memRegion) check() error {
 	switch last := r.Size - 1; {
 	case r.Size == 0:
@@ -57,13 +58,13 @@ func (r *memRegion) dma(fd int) dma.Map {
 	return dma.Map{IOVA: r.GPA, Size: r.Size, FD: fd, FileOffset: r.Offset}
 }
 
-// same reports whether REM_MEM_REG means this region: "identified by its guest address, user address and size. The mmap
-// offset is ignored".
+// same reports whether q, of a REM_MEM_REG, identifies this region: "identified by its guest
+// address, user address and size. The mmap offset is ignored".
 func (r *memRegion) same(q *memRegion) bool {
 	return r.GPA == q.GPA && r.User == q.User && r.Size == q.Size
 }
 
-// translate finds [user, user+n), which must lie in one region.
+// translate finds the location of [user, user+n), which must lie in one region.
 func translate(regions []region, user, n uint64) (location, error) {
 	for i := range regions {
 		r := &regions[i]
@@ -75,11 +76,11 @@ func translate(regions []region, user, n uint64) (location, error) {
 		"%w (%s)", user, n, len(regions), ErrMemory, shareHint)
 }
 
-// shareHint is what the frontend's user can do about memory that is missing or cannot be used. QEMU
-// says nothing of memory that has no descriptor: it sends the rings, and no region for them.
+// shareHint tells the frontend's user how to share memory that is missing or cannot be used. QEMU
+// sends no region for memory without a descriptor, and no error: it sends the rings alone.
 const shareHint = "is the guest's memory shared? QEMU: " + peer.ShareFlags
 
-// memoryError wraps an error of the space with what the frontend's user can do; nil stays nil.
+// memoryError wraps an error of the space with shareHint; nil stays nil.
 func memoryError(what string, err error) error {
 	if err == nil {
 		return nil
@@ -112,8 +113,8 @@ func (s *session) setMemTable(m *message) ([]byte, error) {
 
 func (s *session) getMaxMemSlots(*message) ([]byte, error) { return replyU64(MaxMemSlots) }
 
-// addMemReg adds a region. Its "reply payload" is that of postcopy, which is not offered: otherwise there is none but
-// REPLY_ACK's, and QEMU takes it so.
+// addMemReg adds a region. The specification's "reply payload" is for postcopy, which is not
+// offered: otherwise the only answer is REPLY_ACK's, as QEMU expects.
 func (s *session) addMemReg(m *message) ([]byte, error) {
 	r := peer.Decode[singleRegion](m.body)
 	if err := r.check(); err != nil {
@@ -146,9 +147,9 @@ func (s *session) remMemReg(m *message) ([]byte, error) {
 	})
 }
 
-// remap makes next the regions by way of apply. Rings that will not be where they are, in the same
-// bytes of the same files, are stopped before and started after, if their memory is there then:
-// QEMU takes a region away and adds its parts again one by one.
+// remap changes the regions to next by calling apply. Rings that will not stay in the same bytes of
+// the same files are stopped before, and started after if their memory is mapped then: QEMU removes
+// a region and adds its parts again one by one.
 func (s *session) remap(next []region, apply func() error) error {
 	for i := range s.rings {
 		r := &s.rings[i]

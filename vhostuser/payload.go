@@ -16,20 +16,21 @@ const (
 	singleRegionLen = 8 + memRegionLen
 	configHeadLen   = 12
 
-	// maxPayload is that of the longest message, GET_CONFIG and SET_CONFIG.
+	// maxPayload is the payload of the longest message, GET_CONFIG and SET_CONFIG.
 	maxPayload = configHeadLen + MaxConfig
 )
 
 const (
-	// MaxTableRegions is how many regions a SET_MEM_TABLE holds: "Multiple Memory regions description", region7 is
-	// the last. ADD_MEM_REG goes beyond.
+	// MaxTableRegions is how many regions a SET_MEM_TABLE holds: "Multiple Memory regions
+	// description", where region7 is the last. ADD_MEM_REG allows more.
 	MaxTableRegions = 8
-	// MaxMemSlots is the answer to GET_MAX_MEM_SLOTS, and how many regions a session holds: as many as libvhost-user's
-	// (VHOST_USER_MAX_RAM_SLOTS), on which QEMU is tested.
+	// MaxMemSlots is the answer to GET_MAX_MEM_SLOTS, and how many regions a session holds: as many
+	// as libvhost-user (VHOST_USER_MAX_RAM_SLOTS), with which QEMU is tested.
 	MaxMemSlots = 509
 	// MaxConfig is the largest configuration space (QEMU VHOST_USER_MAX_CONFIG_SIZE).
 	MaxConfig = 256
-	// MaxVrings is how many rings the kick, call and err messages can name: bits 0 to 7 (SET_VRING_KICK).
+	// MaxVrings is how many rings the kick, call and err messages can name: bits 0 to 7
+	// (SET_VRING_KICK).
 	MaxVrings = 256
 	// MaxRingSize is the largest number of descriptors in a ring (virtio 1.3, 2.7).
 	MaxRingSize = 32768
@@ -43,8 +44,9 @@ type vringState struct {
 	Num   uint32 // 4
 }
 
-// vringAddr is "A vring address description". The document draws a size between flags and descriptor that
-// struct vhost_vring_addr (linux/vhost_types.h), which is what is sent, does not have.
+// vringAddr is "A vring address description". The document has a size field between flags and
+// descriptor; struct vhost_vring_addr (linux/vhost_types.h), which is what frontends send, has
+// none.
 type vringAddr struct {
 	Index uint32 // offset 0
 	Flags uint32 // 4
@@ -56,8 +58,8 @@ type vringAddr struct {
 
 const vringLog = 1 << 0 // VHOST_VRING_F_LOG
 
-// The payload of SET_VRING_KICK, SET_VRING_CALL and SET_VRING_ERR: bits 0 to 7 are the ring, bit 8 says
-// that no descriptor comes with the message.
+// The payload of SET_VRING_KICK, SET_VRING_CALL and SET_VRING_ERR: bits 0 to 7 are the ring, bit 8
+// means that no descriptor comes with the message.
 const vringNoFD = 1 << 8 // VHOST_USER_VRING_NOFD_MASK
 
 // memRegion is "Memory region description".
@@ -87,7 +89,7 @@ func decodeMemTable(b []byte) ([]memRegion, error) {
 	return regions, nil
 }
 
-// appendMemTable encodes what decodeMemTable decodes.
+// appendMemTable encodes a table for decodeMemTable.
 func appendMemTable(b []byte, regions []memRegion) []byte {
 	b = le.AppendUint32(b, uint32(len(regions)))
 	b = le.AppendUint32(b, 0) // padding

@@ -8,36 +8,36 @@ import (
 	"vnic.dev/vnic/internal/scm"
 )
 
-// Queue is a started queue of a QueueDevice. A struct that embeds a *virtq.Device has all but
-// Process. Its methods are called on the queue's goroutine, one at a time; Base and Close when that
-// has ended.
+// Queue is a started queue of a QueueDevice. A struct that embeds a *virtq.Device lacks only
+// Process. The queue's goroutine calls its methods, one at a time; Base and Close are called after
+// that goroutine has ended.
 type Queue interface {
-	// Process takes chains that the driver made available and commits them: at least one if there is
-	// one, and not so many that it takes long, as what stops the queue waits for it. An error stops
-	// the queue and is logged.
+	// Process takes chains that the driver made available and commits them: at least one if there
+	// is one, and only a bounded number, because stopping the queue waits for Process. An error
+	// stops the queue and is logged.
 	Process() error
-	// Pending tells whether Process would find a chain or an error.
+	// Pending reports whether Process would find a chain or an error.
 	Pending() bool
-	// Publish shows the driver what was committed, and tells whether it wants a call.
+	// Publish shows the driver the committed chains, and reports whether it wants a call.
 	Publish() (call bool)
-	// Base is the next available index, which the frontend is told.
+	// Base returns the next available index, for the frontend.
 	Base() uint32
-	// Close gives up the ring's memory.
+	// Close releases the ring's memory.
 	Close()
 }
 
-// QueueDevice is a Device that is its queues and nothing else: no feature bits of its type, no
+// QueueDevice is a Device that consists only of queues: no feature bits of its type, no
 // configuration space, no MTU. Each queue has a goroutine that waits for kicks, calls Process, and
-// sends calls. A queue that is disabled waits. A type that needs more embeds a QueueDevice and
-// replaces methods.
+// sends calls. A disabled queue waits. A type that needs more embeds a QueueDevice and replaces
+// methods.
 //
-// A frontend that never reads its calls holds up its own queue alone, and not the end of it. One
-// that makes its eventfds blocking, while they are used, can hold up its own connection and the end
-// of Serve.
+// A frontend that never reads its calls blocks only its own queue, which can still be stopped. A
+// frontend that makes its eventfds blocking while they are in use can block its own connection and
+// the end of Serve.
 type QueueDevice struct {
 	BaseDevice
-	Queues int                          // how many there are, 1 to MaxVrings; set before Serve
-	Open   func(v Vring) (Queue, error) // opens a queue that starts; v's descriptors are not its business
+	Queues int                          // number of queues, 1 to MaxVrings; set before Serve
+	Open   func(v Vring) (Queue, error) // opens a queue that starts; it must ignore v's descriptors
 	Log    *slog.Logger                 // may be nil
 
 	enabled [MaxVrings]bool
@@ -73,7 +73,7 @@ func (d *QueueDevice) StartQueue(v Vring) error {
 	return nil
 }
 
-// StopQueue waits until the goroutine has ended.
+// StopQueue stops the queue's goroutine, waits until it has ended, and closes the queue.
 func (d *QueueDevice) StopQueue(index int) (base uint32, err error) {
 	w := d.workers[index]
 	if w == nil {
@@ -85,7 +85,7 @@ func (d *QueueDevice) StopQueue(index int) (base uint32, err error) {
 	return w.queue.Base(), nil
 }
 
-// SetCall has the queue's goroutine use another call eventfd, and fire it once.
+// SetCall makes the queue's goroutine use another call eventfd, and fire it once.
 func (d *QueueDevice) SetCall(index, fd int) error {
 	w := d.workers[index]
 	if w == nil {
@@ -95,7 +95,7 @@ func (d *QueueDevice) SetCall(index, fd int) error {
 	return w.setCall(fd)
 }
 
-// EnableQueue lets the queue's goroutine go on, or has it wait.
+// EnableQueue lets the queue's goroutine run, or makes it wait.
 func (d *QueueDevice) EnableQueue(index int, on bool) error {
 	d.enabled[index] = on
 	if w := d.workers[index]; w != nil {
@@ -104,8 +104,8 @@ func (d *QueueDevice) EnableQueue(index int, on bool) error {
 	return nil
 }
 
-// run works until kick is closed or the queue has an error. It looks at the queue at its first
-// kick, or now.
+// run processes the queue until kick is closed or the queue has an error. It starts at the first
+// kick, or at once if now is set.
 func (w *queueWorker) run(now bool) error {
 	for started := now; ; {
 		for started && w.enabled.Load() && w.queue.Pending() {
@@ -117,7 +117,7 @@ func (w *queueWorker) run(now bool) error {
 				return err
 			}
 			if w.kick.SetReadDeadline(time.Time{}) != nil {
-				return nil // closed: a driver that always has more does not keep us
+				return nil // closed: also a driver that always has more cannot prevent the end
 			}
 		}
 		kicked, err := w.wait()

@@ -11,7 +11,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// fakeQueue is a Queue with so many chains in it. Each Process takes one and sends a token.
+// fakeQueue is a Queue with a number of pending chains. Each Process takes one and sends a token.
 type fakeQueue struct {
 	pending   atomic.Int64
 	endless   atomic.Bool // there is always one more
@@ -28,13 +28,13 @@ func (q *fakeQueue) Process() error {
 	q.taken.Add(1)
 	select {
 	case q.processed <- struct{}{}:
-	default: // the endless ones are not counted
+	default: // an endless queue may send more tokens than are read
 	}
 	return q.fail
 }
 
 func (q *fakeQueue) Publish() bool { return true }
-func (q *fakeQueue) Base() uint32  { return uint32(uint16(q.taken.Load())) } // a split ring's
+func (q *fakeQueue) Base() uint32  { return uint32(uint16(q.taken.Load())) } // of a split ring
 func (q *fakeQueue) Close()        { q.closed.Store(true) }
 
 // queueHost is a Backend of a QueueDevice with two queues, and a frontend that has set up ring 0.
@@ -84,8 +84,8 @@ func (q *queueHost) must(err error) {
 }
 
 func (q *queueHost) vring(i, kick, call int) VringSetup {
-	at := uint64(userBase + i*0x10000)
-	return VringSetup{Index: i, Size: 4, Desc: at, Avail: at + 0x1000, Used: at + 0x2000, Kick: kick, Call: call}
+	addr := uint64(userBase + i*0x10000)
+	return VringSetup{Index: i, Size: 4, Desc: addr, Avail: addr + 0x1000, Used: addr + 0x2000, Kick: kick, Call: call}
 }
 
 func (q *queueHost) setup(i, kick, call int) {
@@ -99,7 +99,7 @@ func (q *queueHost) signal(fd int) {
 	q.must(err)
 }
 
-// serveOne gives a queue a chain and waits until that is processed.
+// serveOne makes a chain available in a queue, kicks, and waits until it is processed.
 func (q *queueHost) serveOne(i, kick int) {
 	q.t.Helper()
 	q.queues[i].pending.Add(1)
@@ -107,7 +107,7 @@ func (q *queueHost) serveOne(i, kick int) {
 	<-q.queues[i].processed
 }
 
-// waitCall waits until fd was signalled, and takes that.
+// waitCall waits until fd is signalled, and reads it.
 func (q *queueHost) waitCall(fd int) {
 	q.t.Helper()
 	p := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
@@ -128,7 +128,7 @@ func TestQueueDeviceWorksAtItsKickWhileEnabled(t *testing.T) {
 	f := q.queues[0]
 	f.pending.Add(2)
 	q.must(q.SetEnable(0, true))
-	// Enabled, and not kicked yet: the answer to a request shows that both are known.
+	// Enabled, and not kicked yet: after the answer to a request the backend has handled both.
 	q.must(q.SetStatus(1))
 	if s, err := q.GetStatus(); err != nil || s != 1 {
 		t.Fatalf("status %d, %v", s, err)
@@ -150,7 +150,7 @@ func TestQueueDeviceWorksAtItsKickWhileEnabled(t *testing.T) {
 	}
 }
 
-// One that did not come is not made up.
+// The queue waits for its first kick; enabling it is none.
 func TestQueueDeviceWaitsForItsFirstKick(t *testing.T) {
 	q := newQueueHost(t)
 	q.queues[0].pending.Add(1)
@@ -161,14 +161,14 @@ func TestQueueDeviceWaitsForItsFirstKick(t *testing.T) {
 	<-q.queues[0].processed
 }
 
-// A ring that is changed while it runs needs no kick to go on.
+// A ring that is changed while it runs goes on without another kick.
 func TestQueueDeviceGoesOnAfterAChange(t *testing.T) {
 	q := newQueueHost(t)
 	q.must(q.SetEnable(0, true))
 	q.serveOne(0, q.kick)
 	q.queues[0].pending.Add(1)
-	at := uint64(userBase + 0x8000)
-	q.must(q.SetVringAddr(0, at, at+0x1000, at+0x2000))
+	addr := uint64(userBase + 0x8000)
+	q.must(q.SetVringAddr(0, addr, addr+0x1000, addr+0x2000))
 	<-q.queues[0].processed
 }
 
@@ -181,14 +181,14 @@ func TestQueueDeviceFiresACallThatIsReplaced(t *testing.T) {
 	}
 	q.must(q.SetVringCall(0, -1))
 	q.must(q.SetEnable(0, true))
-	q.serveOne(0, q.kick) // a call without an eventfd blocks nothing
+	q.serveOne(0, q.kick) // without a call eventfd nothing blocks
 }
 
-// A frontend that never reads its calls, and a driver that always has more, keep neither Serve nor
+// Neither a frontend that never reads its calls nor a driver that always has more blocks Serve or
 // the end of the queue.
 //
 // Invariant: vhostuser: Whatever the peer does to its rings and eventfds, a queue of a QueueDevice
-// stops when it is told.
+// can be stopped.
 func TestQueueDeviceStopsWhateverThePeerDoes(t *testing.T) {
 	q := newQueueHost(t)
 	full := eventfd(t)
@@ -198,7 +198,7 @@ func TestQueueDeviceStopsWhateverThePeerDoes(t *testing.T) {
 	q.must(q.SetEnable(0, true))
 	q.queues[0].pending.Add(1)
 	q.signal(q.kick)
-	_, err = q.GetVringBase(0) // the worker waits in a call, before or after the chain
+	_, err = q.GetVringBase(0) // the worker blocks in a call, before or after the chain
 	q.must(err)
 
 	q.queues[1].endless.Store(true)
@@ -214,7 +214,7 @@ func TestQueueDeviceStopsWhateverThePeerDoes(t *testing.T) {
 }
 
 // Invariant: vhostuser: Whatever the peer does to its rings and eventfds, a queue of a QueueDevice
-// stops when it is told.
+// can be stopped.
 func TestQueueDeviceEndsAQueueThatFails(t *testing.T) {
 	q := newQueueHost(t)
 	q.queues[0].fail = errors.New("bad chain")
@@ -222,11 +222,11 @@ func TestQueueDeviceEndsAQueueThatFails(t *testing.T) {
 	q.queues[0].pending.Add(2)
 	q.signal(q.kick)
 	<-q.queues[0].processed
-	q.waitCall(q.call) // what was committed before is shown
+	q.waitCall(q.call) // chains committed before the error are published
 	kick := eventfd(t)
 	q.setup(1, kick, -1)
 	q.must(q.SetEnable(1, true))
-	q.serveOne(1, kick) // the other goes on
+	q.serveOne(1, kick) // the other queue goes on
 	q.wantBase(t, 0, 1)
 }
 

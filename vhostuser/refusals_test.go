@@ -8,8 +8,9 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// What a frontend was offered is known when it hangs up without having accepted any of it, as QEMU does that wants
-// more: not of one that accepted, that asked for nothing, or whose connection ended for an error.
+// Unaccepted returns the offer after a frontend hung up without accepting it, as a QEMU does that
+// needs more. It returns "" if the frontend accepted, did not ask, or if the connection ended with
+// an error.
 func TestUnacceptedOffer(t *testing.T) {
 	h, _, l := serving(t)
 	offered := func(when, want string) {
@@ -42,15 +43,15 @@ func TestUnacceptedOffer(t *testing.T) {
 		t.Error("a request that is none")
 	}
 	offered("ended for an error", "")
-	l = h.connect() // reset is not a refusal
+	l = h.connect() // a reset is no refusal
 	l.negotiate(t, allProtocol)
 	must(t, l.ResetDevice())
 	must(t, l.HangUp())
 	offered("accepted, and reset", "")
 }
 
-// Memory that the frontend does not share is named once, not for each ring again, until the frontend shares other
-// memory; the rest is counted.
+// Memory that the frontend does not share is logged once, not again for each ring, until the
+// frontend shares other memory; repetitions are only counted.
 func TestUnsharedMemoryIsNamedOnce(t *testing.T) {
 	h, g, l := serving(t)
 	l.negotiate(t, allProtocol)

@@ -14,7 +14,7 @@ func TestServeResets(t *testing.T) {
 	must(t, l.ResetDevice())
 	h.WantCalls("StopQueue 0", "EnableQueue 0 false", "Reset")
 	testkit.Equal(t, "regions after a reset", len(h.Space.Regions()), 1)
-	must(t, l.SetVringKick(0, g.vring(0).Kick)) // all else is forgotten
+	must(t, l.SetVringKick(0, g.vring(0).Kick)) // the reset cleared the rest of the ring's description
 	h.WantCalls()
 	must(t, l.ResetDevice())
 	h.WantCalls("Reset")
@@ -25,8 +25,8 @@ func TestServeResets(t *testing.T) {
 		"SetStatus 0x0")
 }
 
-// Status 0 is a reset where there is no other one. Where there is, a frontend stops the device by it and goes on: the
-// device keeps what it has.
+// Status 0 is a reset only if RESET_DEVICE was not negotiated. If it was, a frontend stops the
+// device by status 0 and may go on: the device keeps its configuration.
 func TestServeTakesStatusZeroForAResetWithoutResetDevice(t *testing.T) {
 	for name, protocol := range map[string]ProtocolFeatures{"RESET_DEVICE": allProtocol,
 		"no RESET_DEVICE": allProtocol &^ ProtocolResetDevice, "no protocol features": 0} {
@@ -35,14 +35,14 @@ func TestServeTakesStatusZeroForAResetWithoutResetDevice(t *testing.T) {
 			l.negotiate(t, protocol)
 			must(t, l.AddMemory(g.fd, 0, userBase, guestSize, 0))
 			must(t, l.SetupVring(g.vring(0)))
-			for range 2 { // the second finds no queue
+			for range 2 { // the second SetStatus finds no started queue
 				must(t, l.SetStatus(0))
 			}
 			v := g.vring(0)
 			v.Base = 77
 			must(t, l.SetupVring(v))
 			must(t, l.SetStatus(8))
-			_, err := l.GetStatus() // which is answered: all before has been done
+			_, err := l.GetStatus() // after its answer all requests before have been handled
 			must(t, err)
 			calls := h.Take()
 			want := []string{"StopQueue 0", "SetStatus 0x0", "SetStatus 0x0"}

@@ -9,52 +9,52 @@ import (
 	"vnic.dev/vnic/internal/scm"
 )
 
-// ringLocation is where a ring lies in the guest's memory.
+// ringLocation is where a ring's parts lie in the guest's memory.
 type ringLocation struct{ desc, avail, used location }
 
-// ring is what the frontend said about a virtqueue. kick, call and err are the session's own, -1
-// for none; the device gets duplicates, so a queue can be stopped and started again without the
+// ring is a virtqueue as the frontend described it. The session owns kick, call and err, -1 for
+// none, and passes duplicates to the device, so it can stop and start a queue again without the
 // frontend.
 type ring struct {
 	size            uint16    // 0: unknown
 	addr            vringAddr // user addresses
 	haveAddr        bool
-	haveKick        bool // since the ring was last stopped: what starts it. Without a descriptor: polled
+	haveKick        bool // a kick came since the ring was last stopped, so it may start; without a descriptor: polled
 	kick, call, err int
 	base            uint32
 	enabled         bool
 
-	live    bool         // the device has it
+	live    bool         // the device has started it
 	located ringLocation // of a live ring
-	ran     bool         // the device had it since haveKick
+	ran     bool         // the device has started it since haveKick
 }
 
 func newRing() ring { return ring{kick: -1, call: -1, err: -1} }
 
-// complete reports whether enough is known to start the ring. A base that was never sent is 0.
+// complete reports whether enough is known to start the ring. If no base was sent, it is 0.
 func (r *ring) complete() bool { return r.size > 0 && r.haveAddr && r.haveKick }
 
-// locate finds the three parts of the ring, each whole, in regions (virtio 1.3, 2.7: the sizes of a
-// split ring, with the two bytes of VIRTIO_F_EVENT_IDX).
+// locate finds the three parts of the ring, each in a single region (virtio 1.3, 2.7: the sizes of
+// a split ring, with the two bytes of VIRTIO_F_EVENT_IDX).
 func (r *ring) locate(regions []region) (p ringLocation, err error) {
 	n := uint64(r.size)
 	for _, part := range []struct {
 		name      string
 		user, len uint64
-		at        *location
+		location  *location
 	}{
 		{"descriptor table", r.addr.Desc, 16 * n, &p.desc},
 		{"available ring", r.addr.Avail, 6 + 2*n, &p.avail},
 		{"used ring", r.addr.Used, 6 + 8*n, &p.used},
 	} {
-		if *part.at, err = translate(regions, part.user, part.len); err != nil {
+		if *part.location, err = translate(regions, part.user, part.len); err != nil {
 			return ringLocation{}, fmt.Errorf("%s: %w", part.name, err)
 		}
 	}
 	return p, nil
 }
 
-// ring returns ring i of a message.
+// ring returns ring i, which message m names.
 func (s *session) ring(m *message, i uint32) (*ring, error) {
 	if int64(i) >= int64(len(s.rings)) {
 		return nil, fmt.Errorf("%v: ring %d of %d: %w", m.Request, i, len(s.rings), ErrBadMessage)
@@ -66,7 +66,7 @@ func (s *session) anyLive() bool {
 	return slices.ContainsFunc(s.rings, func(r ring) bool { return r.live })
 }
 
-// startRing gives a complete ring to the device, if it has not got it.
+// startRing makes the device start a complete ring that it has not started yet.
 func (s *session) startRing(i int) error {
 	r := &s.rings[i]
 	if r.live || !r.complete() {
@@ -95,7 +95,7 @@ func (s *session) startRing(i int) error {
 	return nil
 }
 
-// pauseRing takes a ring from the device and keeps all that is known of it, for startRing.
+// pauseRing makes the device stop a ring, and keeps its description for startRing.
 func (s *session) pauseRing(i int) error {
 	r := &s.rings[i]
 	if !r.live {
@@ -107,7 +107,7 @@ func (s *session) pauseRing(i int) error {
 	return peer.Wrap(err, "ring %d: stop", i)
 }
 
-// whilePaused applies f to a ring that may be live: a live one is paused for it.
+// whilePaused calls f to change a ring; a live ring is stopped before and started after.
 func (s *session) whilePaused(i int, f func()) error {
 	err := s.pauseRing(i)
 	f()
@@ -117,8 +117,8 @@ func (s *session) whilePaused(i int, f func()) error {
 	return err
 }
 
-// whileAllPaused applies f while the device has no ring: live ones are paused for it, and go on by what f has changed,
-// or as before if it fails. The others go on beside one that does not start.
+// whileAllPaused calls f while all rings are stopped. Then it starts the live ones again, with
+// what f changed, or as before if f failed. If one does not start, the others still do.
 func (s *session) whileAllPaused(f func() error) (err error) {
 	var live []int
 	for i := range s.rings {
@@ -134,8 +134,8 @@ func (s *session) whileAllPaused(f func() error) (err error) {
 	return cmp.Or(errs...)
 }
 
-// stopRing takes a ring from the device until it has a new kick. Its call goes too, as in other
-// backends: the frontend may use it for something else now.
+// stopRing stops a ring until it gets a new kick. It also closes its call, as other backends do:
+// the frontend may use that eventfd for something else now.
 func (s *session) stopRing(i int) error {
 	err := s.pauseRing(i)
 	r := &s.rings[i]
@@ -145,8 +145,8 @@ func (s *session) stopRing(i int) error {
 	return err
 }
 
-// resetRing takes a ring back to what it is when a connection begins, but for err: QEMU sends that
-// once, before the reset of the device.
+// resetRing puts a ring into its state at the begin of a connection, but keeps err: QEMU sends err
+// once, before it resets the device.
 func (s *session) resetRing(i int) error {
 	err := s.stopRing(i)
 	if e := s.enable(i, false); e != nil {
@@ -158,7 +158,7 @@ func (s *session) resetRing(i int) error {
 	return err
 }
 
-// enable tells the device about a change.
+// enable enables or disables a ring in the device, if it is not so already.
 func (s *session) enable(i int, on bool) error {
 	r := &s.rings[i]
 	if r.enabled == on {
@@ -171,7 +171,7 @@ func (s *session) enable(i int, on bool) error {
 	return nil
 }
 
-// enableAll tells the device about all rings, also behind one for which it fails.
+// enableAll enables or disables all rings, also those after one that fails.
 func (s *session) enableAll(on bool) (err error) {
 	for i := range s.rings {
 		err = cmp.Or(err, s.enable(i, on))
@@ -179,7 +179,7 @@ func (s *session) enableAll(on bool) (err error) {
 	return err
 }
 
-// withState is the handler of a request whose payload is a vringState; r is the ring it is for.
+// withState wraps handle, the handler of a request whose payload is a vringState for ring r.
 func withState(handle func(s *session, m *message, r *ring, v vringState) ([]byte, error)) handler {
 	return func(s *session, m *message) ([]byte, error) {
 		v := peer.Decode[vringState](m.body)
@@ -212,7 +212,7 @@ func (s *session) setVringAddr(m *message) ([]byte, error) {
 		return nil, fmt.Errorf("SET_VRING_ADDR: ring %d: VHOST_VRING_F_LOG: live migration is not supported", a.Index)
 	}
 	if r.haveAddr && a.Desc == r.addr.Desc && a.Avail == r.addr.Avail && a.Used == r.addr.Used {
-		return nil, s.startRing(int(a.Index)) // sent again, perhaps after memory that was missing
+		return nil, s.startRing(int(a.Index)) // sent again, perhaps after missing memory was added
 	}
 	return nil, s.whilePaused(int(a.Index), func() { r.addr, r.haveAddr = a, true })
 }
@@ -225,7 +225,8 @@ func (s *session) setVringBase(_ *message, r *ring, v vringState) ([]byte, error
 	return nil, s.whilePaused(int(v.Index), func() { r.base = v.Num })
 }
 
-// getVringBase stops the ring and tells where. The answer is due even if the device had trouble.
+// getVringBase stops the ring and returns its base. It must answer even if the device failed to
+// stop.
 func (s *session) getVringBase(m *message, r *ring, v vringState) ([]byte, error) {
 	if err := s.stopRing(int(v.Index)); err != nil {
 		s.refused(m, err)
@@ -234,7 +235,8 @@ func (s *session) getVringBase(m *message, r *ring, v vringState) ([]byte, error
 	return peer.Append(nil, v), nil
 }
 
-// withFD is the handler of a request for ring i, r, that brings an eventfd, which is handle's: -1 for none.
+// withFD wraps handle, the handler of a request with an eventfd for ring i, which is r. handle owns
+// fd; -1 is none.
 func withFD(handle func(s *session, i int, r *ring, fd int) error) handler {
 	return func(s *session, m *message) ([]byte, error) {
 		i, want := int(uint8(m.u64())), 1
@@ -277,7 +279,7 @@ func (s *session) setVringErr(i int, r *ring, fd int) error {
 	return s.giveEventFD(i, fd, s.dev.SetErr)
 }
 
-// giveEventFD gives the device of a live ring a duplicate of fd.
+// giveEventFD passes a duplicate of fd to the device if the ring is live.
 func (s *session) giveEventFD(i, fd int, set func(index, fd int) error) error {
 	if !s.rings[i].live {
 		return nil

@@ -7,8 +7,9 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// Where features change under live rings each of these goes on, but for one that does not start by the new features:
-// the frontend is told, and may start it later. Features that the device refuses leave all rings as they were.
+// When features change while rings are live, each ring goes on, except one that does not start with
+// the new features: the frontend gets an error, and may start that ring later. If the device
+// refuses the features, all rings go on as before.
 func TestRingsGoOnBesideOneThatDoesNotStart(t *testing.T) {
 	boom := errors.New("boom")
 	all, fewer := u64Body(testFeatures|FeatureProtocol), u64Body(testFeatures&^(1<<5)|FeatureProtocol)
@@ -39,7 +40,7 @@ func TestRingsGoOnBesideOneThatDoesNotStart(t *testing.T) {
 		lives(h, true, false, true)
 		h.OnCall(nil)
 		v := g.vring(1)
-		must(t, l.SetVringAddr(1, v.Desc, v.Avail, v.Used)) // the same again
+		must(t, l.SetVringAddr(1, v.Desc, v.Avail, v.Used)) // the same addresses again
 		lives(h, true, true, true)
 		h.Take()
 		must(t, l.command(SetFeatures, fewer))

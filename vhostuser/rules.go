@@ -2,18 +2,18 @@ package vhostuser
 
 import "fmt"
 
-// answer says how a request is answered. The zero value: only by REPLY_ACK, if asked; else a failure
-// is logged.
+// answer is how a request is answered. The zero value: only by REPLY_ACK, if the frontend asked;
+// otherwise a failure is only logged.
 type answer uint8
 
 const (
-	// as the zero value, but a failure that the frontend does not hear of ends the connection: the two
+	// as the zero value, but if the frontend did not ask, a failure ends the connection: both ends
 	// would disagree
 	mustSucceed answer = iota + 1
-	ownReply           // by a reply of its own, so never by REPLY_ACK's as well
+	ownReply           // by a reply of its own, so never by REPLY_ACK's
 )
 
-// span is how many there may be.
+// span is a range of allowed numbers.
 type span struct{ min, max uint32 }
 
 var (
@@ -26,18 +26,18 @@ func exactly(n uint32) span { return span{n, n} }
 // handler serves a request.
 type handler func(*session, *message) (reply []byte, err error)
 
-// rule says what a request looks like and how it is served, or why it is not.
+// rule describes the form of a request and how it is served, or why it is not.
 type rule struct {
 	name     string // without VHOST_USER_
 	body     span   // bytes of payload
 	fds      span   // descriptors in the ancillary data
 	answer   answer
-	needs    ProtocolFeatures // what the device must have offered. Not acked: GET_QUEUE_NUM, for one, may come before
+	needs    ProtocolFeatures // what the device must offer; need not be acked: GET_QUEUE_NUM may come before
 	handle   handler
-	unserved string // why a request that is known ends the connection
+	unserved string // why a known request is not served and ends the connection
 }
 
-// rules are those of the requests that are known.
+// rules are indexed by request; an unknown request has none.
 var rules = [...]rule{
 	GetFeatures: {name: "GET_FEATURES", answer: ownReply, handle: (*session).getFeatures},
 	SetFeatures: {name: "SET_FEATURES", body: exactly(u64Len), answer: mustSucceed, handle: (*session).setFeatures},
@@ -89,8 +89,8 @@ var rules = [...]rule{
 		handle: (*session).getMaxMemSlots},
 	AddMemReg: {name: "ADD_MEM_REG", body: exactly(singleRegionLen), fds: one, answer: mustSucceed,
 		needs: ProtocolMemSlots, handle: (*session).addMemReg},
-	// "For compatibility with existing incorrect implementations, the back-end MAY accept messages with one file
-	// descriptor." It is closed, like each that no handler takes.
+	// "For compatibility with existing incorrect implementations, the back-end MAY accept messages
+	// with one file descriptor." It is closed, like every descriptor that no handler keeps.
 	RemMemReg: {name: "REM_MEM_REG", body: exactly(singleRegionLen), fds: optional, answer: mustSucceed,
 		needs: ProtocolMemSlots, handle: (*session).remMemReg},
 	SetStatus:        {name: "SET_STATUS", body: exactly(u64Len), needs: ProtocolStatus, handle: (*session).setStatus},
@@ -101,7 +101,8 @@ var rules = [...]rule{
 	GetShmemConfig:   {name: "GET_SHMEM_CONFIG", unserved: "shared memory regions are not supported"},
 }
 
-// ruleFor checks a request's header, before its payload is read, against what a device that offers offered serves.
+// ruleFor returns the rule for a request, after it checked the header before the payload is read.
+// offered are the protocol features that the device offers.
 func ruleFor(h *Header, offered ProtocolFeatures) (*rule, error) {
 	if v := h.Flags & FlagVersion; v != Version {
 		return nil, fmt.Errorf("%v: protocol version %d, not %d: not a vhost-user frontend?: %w", h.Request, uint32(v),

@@ -38,8 +38,8 @@ func TestServeLifeOfARing(t *testing.T) {
 		"StartQueue 0 size 128 at 0x1000 0x2000 0x3000 base 9 running false",
 		"StopQueue 0",
 	)
-	l.wantBase(t, 0, 21) // of a stopped ring: where it stopped
-	// QEMU starts a ring again with all of it; a new kick is what does it.
+	l.wantBase(t, 0, 21) // a stopped ring returns the base at which it stopped
+	// QEMU repeats the whole setup to start a ring again; the new kick starts it.
 	must(t, l.SetVringAddr(0, v.Desc, v.Avail, v.Used))
 	h.WantCalls()
 	must(t, l.SetVringKick(0, v.Kick))
@@ -48,10 +48,10 @@ func TestServeLifeOfARing(t *testing.T) {
 	h.WantCalls("StopQueue 0", "EnableQueue 0 false", "Disconnected")
 }
 
-// TestServeQEMUSequence replays what QEMU 11.1.2 was seen to send for two queue pairs: a handshake
-// per pair on one socket, a reset of the device and its rings enabled before anything is known of
-// them, the first pair live before the second is configured, calls before kicks and again after,
-// REPLY_ACK only where QEMU asks.
+// TestServeQEMUSequence replays what QEMU 11.1.2 sends for two queue pairs: a handshake per pair on
+// one socket; a reset of the device, and rings enabled before they are described; the first pair
+// live before the second is configured; calls before kicks and again after; REPLY_ACK only for some
+// requests.
 func TestServeQEMUSequence(t *testing.T) {
 	h, g, l := serving(t)
 	send := func(r Request, flags Flags, body []byte, fds []int) {
@@ -107,7 +107,7 @@ func TestServeQEMUSequence(t *testing.T) {
 	reset := func() {
 		t.Helper()
 		tell(ResetDevice, nil)
-		for i := range uint32(4) { // the first pair is there before the guest asks for more
+		for i := range uint32(4) { // only the first pair until the guest asks for more
 			need(SetVringEnable, state(i, 1-i/2))
 		}
 	}
@@ -172,8 +172,8 @@ func TestServeEnablesRingsWithoutBit30(t *testing.T) {
 	}
 	must(t, l.SetMemTable([]MemRegion{{g.fd, 0, userBase, guestSize, 0}}))
 	must(t, l.SetupVring(g.vring(0)))
-	must(t, l.command(ResetOwner, nil)) // nothing could enable them again
-	_, err := l.queryU64(GetFeatures)   // nothing else is answered: all before has been done
+	must(t, l.command(ResetOwner, nil)) // the frontend could not enable them again
+	_, err := l.queryU64(GetFeatures)   // after its answer all requests before have been handled
 	must(t, err)
 	h.WantCalls(
 		fmt.Sprintf("SetFeatures %#x", testFeatures),
@@ -183,8 +183,8 @@ func TestServeEnablesRingsWithoutBit30(t *testing.T) {
 	)
 }
 
-// The workers inside the space are waited for once, however many regions a table takes the place of, and not at all if
-// there are none.
+// Replacing a table waits once for the workers inside the space, however many regions it replaces,
+// and not at all if no worker is inside.
 func TestServeWaitsOnceForATable(t *testing.T) {
 	h, g, l := serving(t)
 	l.negotiate(t, 0)
@@ -195,7 +195,7 @@ func TestServeWaitsOnceForATable(t *testing.T) {
 	for range 2 {
 		must(t, l.SetMemTable(table))
 	}
-	_, err := l.queryU64(GetFeatures) // when this is answered both are in place
+	_, err := l.queryU64(GetFeatures) // after its answer both tables have been set
 	must(t, err)
 	if n := h.Space.Waits(); n != 0 || len(h.Space.Regions()) != 8 {
 		t.Errorf("waited %d times without a worker; %d regions", n, len(h.Space.Regions()))
@@ -259,8 +259,8 @@ func TestServeLiveChanges(t *testing.T) {
 	h.mu.Unlock()
 }
 
-// Invariant: vhostuser: Rings whose memory goes, moves or becomes another file's are stopped, and
-// started again where it is.
+// Invariant: vhostuser: When a ring's memory is removed, moved or replaced by another file's, the
+// ring is stopped, and started again where it is mapped.
 func TestServeMemoryChanges(t *testing.T) {
 	h, g, l := serving(t)
 	g.start(l, 2)
@@ -274,7 +274,8 @@ func TestServeMemoryChanges(t *testing.T) {
 	}
 	moves := slices.Concat(stops, []string{"MemoryChanged 1"}, starts)
 
-	// QEMU splits a region: takes it away and adds the parts. The rings wait for theirs.
+	// QEMU splits a region: it removes it and adds the parts. A ring waits for the part that it
+	// lies in.
 	must(t, l.RemoveMemory(0, userBase, guestSize))
 	h.WantCalls("StopQueue 0", "StopQueue 1", "MemoryChanged 0")
 	must(t, l.AddMemory(g.fd, half, userBase+half, half, half))
@@ -284,19 +285,19 @@ func TestServeMemoryChanges(t *testing.T) {
 		"StartQueue 0 size 128 at 0x1000 0x2000 0x3000 base 8 running true",
 		"StartQueue 1 size 128 at 0x4000 0x5000 0x6000 base 8 running true")
 
-	// Memory that no ring lies in comes and goes beside live rings: a BAR.
+	// Adding and removing memory in which no ring lies, such as a BAR, does not stop live rings.
 	bar := memfd(t, 1<<16)
 	must(t, l.AddMemory(bar, 1<<40, userBase+1<<30, 1<<16, 0))
 	must(t, l.RemoveMemory(1<<40, userBase+1<<30, 1<<16))
 	h.WantCalls("MemoryChanged 3", "MemoryChanged 2")
 
-	// A table that says the same leaves the rings alone; one that moves them does not.
+	// A table with the same regions does not stop the rings; one that moves them does.
 	must(t, l.SetMemTable([]MemRegion{{g.fd, 0, userBase, guestSize, 0}}))
 	h.WantCalls("MemoryChanged 1")
 	must(t, l.SetMemTable([]MemRegion{{g.fd, 1 << 32, userBase, guestSize, 0}}))
 	h.WantCalls(moves...)
 
-	// The same place in another file, or in another part of the file, is another place.
+	// A ring whose address maps to another file, or to another part of the file, has moved.
 	other := newGuest(t)
 	for _, r := range []MemRegion{{other.fd, 1 << 32, userBase, guestSize, 0}, {other.fd, 1 << 32, userBase, half, half}} {
 		must(t, l.SetMemTable([]MemRegion{r}))
@@ -317,13 +318,14 @@ func TestServeRingBeforeItsMemory(t *testing.T) {
 	h, g, l := serving(t)
 	l.negotiate(t, allProtocol)
 	v := g.vring(0)
-	wantRefused(t, "ring without memory", l.SetupVring(v)) // told, and kept
+	wantRefused(t, "ring without memory", l.SetupVring(v)) // refused, but remembered
 	h.Take()
 	must(t, l.AddMemory(g.fd, 0, userBase, guestSize, 0))
 	h.WantCalls("MemoryChanged 1", "StartQueue 0 size 128 at 0x1000 0x2000 0x3000 base 0 running false")
 }
 
-// TestServeTellsOfMemoryThatIsNotShared: QEMU sends no region for memory without a descriptor, only rings.
+// TestServeTellsOfMemoryThatIsNotShared: for memory without a descriptor QEMU sends no region, only
+// rings.
 func TestServeTellsOfMemoryThatIsNotShared(t *testing.T) {
 	h, g, l := serving(t)
 	l.negotiate(t, allProtocol&^ProtocolReplyAck)
@@ -364,7 +366,7 @@ func TestServeSmallRequests(t *testing.T) {
 		t.Errorf("configuration % x", b)
 	}
 	for _, err := range []error{
-		l.GetConfig(20, make([]byte, 5)), l.GetConfig(1<<32-1, b), l.SetConfig(24, b), // the connection survives them
+		l.GetConfig(20, make([]byte, 5)), l.GetConfig(1<<32-1, b), l.SetConfig(24, b), // not fatal
 		l.command(SetConfig, append([]byte{0, 0, 0, 0, 1, 0, 0, 0, 1, 0, 0, 0}, 0)), // for migration
 	} {
 		wantRefused(t, "configuration", err)
@@ -375,8 +377,8 @@ func TestServeSmallRequests(t *testing.T) {
 	}
 }
 
-// TestServeReportsFailures: what a device refuses is answered if the frontend asked; else it ends
-// the connection where the two would disagree.
+// TestServeReportsFailures: a failure of the device is answered if the frontend asked for it;
+// otherwise it ends the connection if both ends would disagree.
 func TestServeReportsFailures(t *testing.T) {
 	boom := errors.New("boom")
 	for _, c := range []struct {
@@ -403,7 +405,7 @@ func TestServeReportsFailures(t *testing.T) {
 				l := h.connect()
 				g.start(l, 1)
 				if !ack {
-					// answered once more
+					// the last request that is answered
 					must(t, l.command(SetProtocolFeatures, u64Body(uint64(allProtocol&^ProtocolReplyAck))))
 					l.protocol &^= ProtocolReplyAck
 				}
@@ -453,7 +455,7 @@ func TestServeOneConnectionAtATime(t *testing.T) {
 	h.works(l)
 }
 
-// TestServeEndsOnAFault: a frontend truncates its memory, which the device then touches.
+// TestServeEndsOnAFault: a frontend truncates its memory; the device touches it later.
 func TestServeEndsOnAFault(t *testing.T) {
 	h, g, l := serving(t)
 	g.start(l, 1)
@@ -467,12 +469,12 @@ func TestServeEndsOnAFault(t *testing.T) {
 	l.WantEnd(dma.ErrFault)
 }
 
-// TestServeStartsOnAFault: the memory is gone when Serve's own goroutine looks at a ring.
+// TestServeStartsOnAFault: the memory is gone when Serve's own goroutine reads a ring.
 func TestServeStartsOnAFault(t *testing.T) {
 	h, g, l := serving(t)
 	g.start(l, 0)
 	must(t, unix.Ftruncate(g.fd, 0))
-	_ = l.SetupVring(g.vring(0)) // the device complains about its ring, and the connection ends
+	_ = l.SetupVring(g.vring(0)) // the device returns an error for its ring, and the connection ends
 	l.WantEnd(dma.ErrFault)
 	h.ClearErrors()
 }

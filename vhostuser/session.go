@@ -10,11 +10,11 @@ import (
 	"vnic.dev/vnic/internal/scm"
 )
 
-// unservedFeatures are ring features that this package cannot carry for a device: dirty logs,
-// IOTLB, and the packed ring, whose base is 32 bits.
+// unservedFeatures are ring features that this package does not implement: dirty logs, IOTLB, and
+// the packed ring, whose base has 32 bits.
 const unservedFeatures = FeatureLogAll | FeatureAccessPlatform | FeaturePacked
 
-// session is one connection. Everything in it belongs to the goroutine of Serve.
+// session is one connection. Only the goroutine of Serve uses it.
 type session struct {
 	dev   Device
 	space *dma.Space
@@ -28,10 +28,10 @@ type session struct {
 	haveFeats  bool             // features has been set since the start or the last reset
 	asked      bool             // GET_FEATURES came
 	accepted   bool             // SET_FEATURES passed
-	unreached  bool             // a request failed for memory, and the regions are as they were then
+	unreached  bool             // a request failed for missing memory, and the regions have not changed since
 	rings      []ring
 	regions    []region
-	backendReq int // channel for requests of ours, -1 for none; nothing is sent on it yet
+	backendReq int // channel for our requests, -1 for none; unused
 	refusals   peer.Refusals
 }
 
@@ -51,7 +51,7 @@ func newSession(b *Backend, sock *net.UnixConn) *session {
 	return s
 }
 
-// end gives back everything the connection had.
+// end stops the queues, unmaps the memory and closes the connection's descriptors.
 func (s *session) end() {
 	for i := range s.rings {
 		if err := s.resetRing(i); err != nil {
@@ -79,12 +79,12 @@ func checkFDs(m *message, ru *rule) error {
 
 func replyU64(v uint64) ([]byte, error) { return le.AppendUint64(nil, v), nil }
 
-// u64 returns the payload, "A single 64-bit integer", of a message whose rule says so.
+// u64 returns the payload "A single 64-bit integer"; the message's rule has checked its length.
 func (m *message) u64() uint64 { return le.Uint64(m.body) }
 
 func (s *session) setOwner(*message) ([]byte, error) { return nil, nil }
 
-// offeredFeatures are those of GET_FEATURES.
+// offeredFeatures returns the answer to GET_FEATURES.
 func (s *session) offeredFeatures() uint64 {
 	return s.dev.Features()&^unservedFeatures | FeatureProtocol
 }
@@ -94,7 +94,7 @@ func (s *session) getFeatures(*message) ([]byte, error) {
 	return replyU64(s.offeredFeatures())
 }
 
-// offer says what GET_FEATURES and GET_QUEUE_NUM offer.
+// offer describes the answers to GET_FEATURES and GET_QUEUE_NUM.
 func (s *session) offer() string {
 	queues := fmt.Sprintf("virtqueues: %d", len(s.rings))
 	if c, ok := s.dev.(QueueCounter); ok {
@@ -121,7 +121,7 @@ func (s *session) setFeatures(m *message) ([]byte, error) {
 		err := s.whileAllPaused(func() error {
 			err := s.dev.SetFeatures(f)
 			if err == nil {
-				s.features, s.haveFeats = f, true // also where a ring does not start by these
+				s.features, s.haveFeats = f, true // also if a ring does not start with these features
 			}
 			return err
 		})
@@ -136,8 +136,9 @@ func (s *session) setFeatures(m *message) ([]byte, error) {
 	if f&FeatureProtocol != 0 {
 		return nil, nil
 	}
-	// "Upon receiving a VHOST_USER_SET_FEATURES message from the front-end without VHOST_USER_F_PROTOCOL_FEATURES set,
-	// the back-end must enable all rings immediately" ("Ring states").
+	// "Upon receiving a VHOST_USER_SET_FEATURES message from the front-end without
+	// VHOST_USER_F_PROTOCOL_FEATURES set, the back-end must enable all rings immediately" ("Ring
+	// states").
 	return nil, s.enableAll(true)
 }
 
@@ -159,7 +160,8 @@ func (s *session) getQueueNum(*message) ([]byte, error) {
 	return replyU64(uint64(len(s.rings)))
 }
 
-// setBackendReqFD keeps the channel open, as the frontend watches it. Nobody looks what it is.
+// setBackendReqFD keeps the channel open, as the frontend watches it. It is never used, so its type
+// is not checked.
 func (s *session) setBackendReqFD(m *message) ([]byte, error) {
 	s.space.Discard(s.backendReq)
 	s.backendReq = m.fds.Take(0)
@@ -197,8 +199,9 @@ func (s *session) getConfig(m *message) ([]byte, error) {
 	return m.body, nil
 }
 
-// setConfig: "back-ends MUST NOT accept SET_CONFIG for read-only configuration space fields unless the live migration
-// bit is set"; the device knows which are read-only, and there is no migration.
+// setConfig: "back-ends MUST NOT accept SET_CONFIG for read-only configuration space fields unless
+// the live migration bit is set". The device rejects writes to read-only fields; migration is not
+// supported.
 func (s *session) setConfig(m *message) ([]byte, error) {
 	head, data, err := decodeConfig(m.body)
 	if err != nil {
@@ -212,9 +215,9 @@ func (s *session) setConfig(m *message) ([]byte, error) {
 
 func (s *session) getStatus(*message) ([]byte, error) { return replyU64(uint64(s.dev.Status())) }
 
-// setStatus: 0 is a reset (virtio 1.3, 2.1) only where RESET_DEVICE was not negotiated. QEMU sends it whenever it stops
-// vhost: at QMP stop and each migration, after which it goes on with the bases that it got. A guest's own reset it
-// sends as RESET_DEVICE, if it can.
+// setStatus: 0 is a reset (virtio 1.3, 2.1) only if RESET_DEVICE was not negotiated. QEMU sends 0
+// whenever it stops vhost: at QMP stop and each migration, after which it goes on from the bases
+// that it read. When a guest resets the device, QEMU sends RESET_DEVICE, if it was negotiated.
 func (s *session) setStatus(m *message) ([]byte, error) {
 	st := m.u64()
 	if st > 0xff {
@@ -236,7 +239,8 @@ func (s *session) setStatus(m *message) ([]byte, error) {
 	return nil, peer.Wrap(s.dev.SetStatus(uint8(st)), "SET_STATUS %#x", st)
 }
 
-// resetDevice: "disable all rings and reset all internal device state to the initial state". The memory stays.
+// resetDevice: "disable all rings and reset all internal device state to the initial state". The
+// memory stays.
 func (s *session) resetDevice(m *message) ([]byte, error) {
 	for i := range s.rings {
 		if err := s.resetRing(i); err != nil {
@@ -248,7 +252,7 @@ func (s *session) resetDevice(m *message) ([]byte, error) {
 }
 
 // resetOwner is deprecated: "It is recommended that back-ends either ignore this message, or use it
-// to disable all rings". It is ignored where nothing could enable them again.
+// to disable all rings". It is ignored if the frontend could not enable them again.
 func (s *session) resetOwner(*message) ([]byte, error) {
 	if s.haveFeats && s.features&FeatureProtocol == 0 {
 		return nil, nil

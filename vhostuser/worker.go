@@ -11,22 +11,24 @@ import (
 	"vnic.dev/vnic/internal/scm"
 )
 
-// Worker calls a function for each kick of a started queue, on a goroutine of its own, on which a fault in mapped
-// memory is a panic (for dma.Recover). It owns the queue's eventfds. Its methods but Call are for the goroutine of
-// Serve, as those of a Device are, and may be called while the function runs.
+// Worker calls a function for each kick of a started queue, on a separate goroutine, where a fault
+// in mapped memory is a panic (for dma.Recover). It owns the queue's eventfds. All methods except
+// Call are called on the goroutine of Serve, like the methods of a Device, and may be called while
+// the function runs.
 //
-// A frontend that never reads its calls holds up its own queue alone, and not Stop.
+// A frontend that never reads its calls blocks only its own queue; Stop still works.
 type Worker struct {
 	kicks
 }
 
-// StartWorker begins with a queue that StartQueue was given; enabled says whether it is. kicked is called at the first
-// kick, or at once if v.Running, and then for each kick that has come since, several at once as one; while the queue is
-// disabled, not before it is enabled again. What stops the queue waits for it, so it is to look at a bounded part of
-// the ring, and returns true if it has left something: then it is called again.
+// StartWorker starts a Worker for the queue v, which StartQueue received; enabled is the queue's
+// present state. The worker calls kicked at the first kick, or at once if v.Running, and then for
+// each later kick; several kicks may lead to one call. While the queue is disabled it postpones the
+// call. Stopping the queue waits for kicked, so kicked must process a bounded part of the ring, and
+// return true if chains are left: then it is called again.
 //
-// v's descriptors are the Worker's, with an error too: a queue without a kick eventfd is to be polled, which is not
-// supported.
+// v's descriptors belong to the Worker, also after an error. A queue without a kick eventfd would
+// have to be polled, which is not supported.
 func StartWorker(v Vring, enabled bool, kicked func(w *Worker) (more bool)) (*Worker, error) {
 	w := new(Worker)
 	if err := w.take(v, enabled); err != nil {
@@ -36,17 +38,18 @@ func StartWorker(v Vring, enabled bool, kicked func(w *Worker) (more bool)) (*Wo
 	return w, nil
 }
 
-// Call calls the driver, if it wants calls. It is for the function that is called for kicks.
+// Call calls the driver, if there is a call eventfd. Only kicked may use it.
 func (w *Worker) Call() { w.fire() }
 
-// SetCall has the worker use another call eventfd, -1 for none, and fire it once, as a call that was due may have gone
-// to the old one.
+// SetCall makes the worker use another call eventfd, -1 for none, and fire it once, because an
+// earlier call may have gone to the old one.
 func (w *Worker) SetCall(fd int) error { return w.setCall(fd) }
 
-// Enable lets the worker go on, or has it wait.
+// Enable lets the worker run, or makes it wait.
 func (w *Worker) Enable(on bool) error { return w.enable(on) }
 
-// Stop ends the worker and closes its eventfds. When it returns, the function does not run, and is not called again.
+// Stop ends the worker and closes its eventfds. When it returns, the function is not running, and
+// is not called again.
 func (w *Worker) Stop() { w.stop() }
 
 func (w *Worker) run(now bool, kicked func(w *Worker) bool) {
@@ -54,7 +57,7 @@ func (w *Worker) run(now bool, kicked func(w *Worker) bool) {
 		if due && w.enabled.Load() {
 			due = kicked(w)
 			if w.kick.SetReadDeadline(time.Time{}) != nil {
-				return // closed: a driver that always has more does not keep us
+				return // closed: also a driver that always has more cannot prevent the end
 			}
 			if due {
 				continue
@@ -68,8 +71,9 @@ func (w *Worker) run(now bool, kicked func(w *Worker) bool) {
 	}
 }
 
-// kicks are the eventfds of a started queue, and the goroutine that waits for its kicks. All but the atomics is of the
-// goroutine of Serve, or set before the other starts.
+// kicks are the eventfds of a started queue, and the goroutine that waits for its kicks. Only the
+// goroutine of Serve writes the fields that are not atomic, most of them before it starts the other
+// goroutine.
 type kicks struct {
 	kick    *os.File // closed: stop
 	call    atomic.Pointer[os.File]
@@ -78,7 +82,7 @@ type kicks struct {
 	done    chan struct{} // closed when the goroutine has ended
 }
 
-// take takes a queue's eventfds, which are closed if there is an error.
+// take takes over the eventfds of queue v. After an error it has closed them.
 func (k *kicks) take(v Vring, enabled bool) error {
 	scm.Close(v.Err)
 	k.kick = os.NewFile(uintptr(v.Kick), "kick") // nil if there is none
@@ -93,7 +97,7 @@ func (k *kicks) take(v Vring, enabled bool) error {
 
 func (k *kicks) close() {
 	_ = k.kick.Close()
-	_ = k.call.Load().Close() // a write may wait in it
+	_ = k.call.Load().Close() // ends a write that blocks
 }
 
 // start starts the goroutine.
@@ -105,7 +109,7 @@ func (k *kicks) start(run func()) {
 	})
 }
 
-// stop waits until the goroutine has ended.
+// stop closes the eventfds and waits until the goroutine has ended.
 func (k *kicks) stop() {
 	k.close()
 	<-k.done
@@ -122,10 +126,11 @@ func (k *kicks) enable(on bool) error {
 	return k.wake()
 }
 
-// wake has a goroutine that waits for a kick look at what was changed before.
+// wake makes a goroutine that waits for a kick check the changes made before.
 func (k *kicks) wake() error { return k.kick.SetReadDeadline(time.Unix(1, 0)) }
 
-// wait waits for a kick, or for wake. An error is the end: the kick is closed, or no eventfd.
+// wait waits for a kick, or for wake. An error means the end: the kick was closed, or is no
+// eventfd.
 func (k *kicks) wait() (kicked bool, err error) {
 	if k.callDue.Swap(false) {
 		k.fire()
@@ -146,5 +151,5 @@ func (k *kicks) wait() (kicked bool, err error) {
 func (k *kicks) fire() {
 	var one [8]byte
 	binary.NativeEndian.PutUint64(one[:], 1)
-	_, _ = k.call.Load().Write(one[:]) // a nil or closed file is an error, and no call
+	_, _ = k.call.Load().Write(one[:]) // a nil or closed file only returns an error
 }

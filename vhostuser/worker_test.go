@@ -14,12 +14,12 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// kicked is a Device of BaseDevice and a Worker, whose function tells of each call.
+// kicked is a Device made of a BaseDevice and a Worker whose function reports each call.
 type kicked struct {
 	BaseDevice
 	enabled bool
 	worker  *Worker
-	more    atomic.Int32 // so often the function has left something
+	more    atomic.Int32 // how often the function reports that chains are left
 	took    chan bool
 }
 
@@ -29,7 +29,7 @@ func (k *kicked) StartQueue(v Vring) (err error) {
 	k.worker, err = StartWorker(v, k.enabled, func(w *Worker) bool {
 		select {
 		case k.took <- true:
-		default: // the endless ones are not counted
+		default: // an endless queue may send more than is read
 		}
 		w.Call()
 		return k.more.Add(-1) >= 0
@@ -52,8 +52,9 @@ func (k *kicked) StopQueue(int) (uint32, error) {
 	return 7, nil
 }
 
-// A worker's function is called for each kick while its queue is enabled, again while it leaves something, and calls by
-// whichever eventfd the queue has; what a BaseDevice answers is the same for all.
+// A worker calls its function for each kick while its queue is enabled, and again while the
+// function reports more. Calls go to the queue's present eventfd. A BaseDevice answers the other
+// requests.
 func TestWorkerCallsItsFunctionForEachKick(t *testing.T) {
 	testkit.CheckFDs(t)
 	h := &host{recorder: newRecorder(t), t: t}
@@ -68,7 +69,7 @@ func TestWorkerCallsItsFunctionForEachKick(t *testing.T) {
 	q.must(q.AddMemory(q.mem.fd, 0, userBase, guestSize, 0))
 	q.kick, q.call = eventfd(t), eventfd(t)
 	q.setup(0, q.kick, q.call)
-	q.signal(q.kick) // disabled: it waits
+	q.signal(q.kick) // disabled: the worker waits
 	q.must(q.SetStatus(4))
 	if s, err := q.GetStatus(); err != nil || s != 4 || len(dev.took) != 0 {
 		t.Errorf("status %d, %v, %d calls", s, err, len(dev.took))
@@ -77,15 +78,15 @@ func TestWorkerCallsItsFunctionForEachKick(t *testing.T) {
 	<-dev.took
 	q.waitCall(q.call)
 	other := eventfd(t)
-	q.must(q.SetVringCall(0, other)) // while it runs
-	q.waitCall(other)                // once, for what may have gone to the old one
+	q.must(q.SetVringCall(0, other)) // while the worker runs
+	q.waitCall(other)                // once, because an earlier call may have gone to the old eventfd
 	dev.more.Store(2)
 	q.signal(q.kick)
 	for range 3 {
 		<-dev.took
 	}
 	q.waitCall(other)
-	dev.more.Store(1 << 30) // a function that is never done does not keep the queue from its end
+	dev.more.Store(1 << 30) // a function that always reports more cannot prevent the end of the queue
 	q.signal(q.kick)
 	if base, err := q.GetVringBase(0); err != nil || base != 7 {
 		t.Errorf("base %d, %v", base, err)
@@ -94,7 +95,7 @@ func TestWorkerCallsItsFunctionForEachKick(t *testing.T) {
 	q.must(q.HangUp())
 }
 
-// A queue without a kick is refused, and its descriptors are closed.
+// A queue without a kick eventfd is refused, and its descriptors are closed.
 func TestWorkerWantsAKick(t *testing.T) {
 	testkit.CheckFDs(t)
 	call := testkit.Must(unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK))(t)
@@ -102,7 +103,8 @@ func TestWorkerWantsAKick(t *testing.T) {
 	testkit.ErrorSays(t, err, "no kick eventfd")
 }
 
-// A device is served to one frontend after the other, at a socket that is its user's alone and goes with the context.
+// ListenAndServe serves one frontend after another, on a socket that only its user may open and
+// that is removed when the context ends.
 func TestListenAndServeServesOneAfterTheOther(t *testing.T) {
 	testkit.CheckFDs(t)
 	path := filepath.Join(t.TempDir(), "s")

@@ -9,7 +9,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// TestHotPathsDoNotAllocate: a batch of 32 through both ends, direct and indirect, there and back.
+// TestHotPathsDoNotAllocate sends batches of 32 chains through both ends, direct and indirect.
 //
 // Invariant: hot path: Nothing is allocated for a packet.
 func TestHotPathsDoNotAllocate(t *testing.T) {

@@ -28,8 +28,9 @@ func TestBaseOfASplitRing(t *testing.T) {
 	testkit.ErrorIs(t, testkit.Err(NewDevice(g.space, r.conf)), ErrBadRing, "base 0x10000")
 }
 
-// Base has no operators but == and !=, by its type. Where a transport carries one as a number, in a field or a result
-// named Base or base, nothing is computed with it either, nor is it compared with a number.
+// A Base is opaque: by its type it has no operators but == and !=. In code that handles rings, a
+// field or result named Base or base must not appear in arithmetic or be compared with a number
+// either.
 func TestNobodyComputesWithABase(t *testing.T) {
 	files := 0
 	for _, dir := range []string{"../internal/nic", "../vhostuser", "../internal/driver", "../internal/lab", "../cmd"} {
@@ -43,8 +44,8 @@ func TestNobodyComputesWithABase(t *testing.T) {
 				return err
 			}
 			files++
-			for _, at := range computes(file) {
-				t.Errorf("%v: computes with a ring's base", f.Position(at))
+			for _, pos := range computes(file) {
+				t.Errorf("%v: computes with a ring's base", f.Position(pos))
 			}
 			return nil
 		})
@@ -67,29 +68,29 @@ func handlesRings(i *ast.ImportSpec) bool {
 	return strings.HasSuffix(i.Path.Value, `/vhostuser"`) || strings.HasSuffix(i.Path.Value, `/virtq"`)
 }
 
-// computes finds operators with a base on one side.
-func computes(file *ast.File) (at []token.Pos) {
+// computes returns the positions of operators that have a base on one side.
+func computes(file *ast.File) (positions []token.Pos) {
 	ast.Inspect(file, func(n ast.Node) bool {
 		switch n := n.(type) {
 		case *ast.BinaryExpr:
 			if isBase(n.X) || isBase(n.Y) {
-				at = append(at, n.OpPos)
+				positions = append(positions, n.OpPos)
 			}
 		case *ast.IncDecStmt:
 			if isBase(n.X) {
-				at = append(at, n.TokPos)
+				positions = append(positions, n.TokPos)
 			}
 		case *ast.AssignStmt:
 			if n.Tok != token.ASSIGN && n.Tok != token.DEFINE && (isBase(n.Lhs[0]) || isBase(n.Rhs[0])) {
-				at = append(at, n.TokPos)
+				positions = append(positions, n.TokPos)
 			}
 		}
 		return true
 	})
-	return at
+	return positions
 }
 
-// isBase tells whether e is x.Base, x.base, x.Base(), one of these converted, or its State.
+// isBase reports whether e is x.Base, x.base, x.Base(), a conversion of one of these, or its State.
 func isBase(e ast.Expr) bool {
 	switch e := e.(type) {
 	case *ast.ParenExpr:

@@ -10,8 +10,8 @@ import (
 
 const batch = 32
 
-// loop is a raw ring whose driver only moves avail.idx: entry i is head i, descriptor i a buffer of n bytes. So a
-// benchmark with it measures the device's end.
+// loop is a raw ring whose driver only moves avail.idx: avail entry i is head i, and descriptor i
+// is a buffer of n bytes. So a benchmark with it measures only the device's end.
 type loop struct {
 	avail header
 	idx   uint16
@@ -30,8 +30,8 @@ func newLoop(b *testing.B, g *guest, base, bufs uint64, size int, n uint32, flag
 
 func (l *loop) publish(n uint16) { l.idx += n; l.avail.store(0, l.idx) }
 
-// BenchmarkBothEnds is a packet's whole way through one ring: Add, Peek, Commit and Poll, 32 at a time, nothing copied.
-// A chain is a header and a payload buffer.
+// BenchmarkBothEnds sends a packet the whole way through one ring: Add, Peek, Commit and Poll, 32
+// at a time, without copying. A chain is a header buffer and a payload buffer.
 func BenchmarkBothEnds(b *testing.B) {
 	for _, indirect := range []bool{false, true} {
 		b.Run(fmt.Sprintf("indirect=%v", indirect), func(b *testing.B) {
@@ -63,8 +63,9 @@ func BenchmarkBothEnds(b *testing.B) {
 	}
 }
 
-// BenchmarkForward is a switch without a head: pop from one ring, translate, pop from the other, copy, return on both,
-// 32 at a time. An op is a packet. The reference copies the same bytes between the same buffers.
+// BenchmarkForward is a switch that reads no headers: it peeks a chain of one ring, peeks one of
+// the other, copies, and returns both, 32 at a time. An op is a packet. The reference copies the
+// same bytes between the same buffers.
 func BenchmarkForward(b *testing.B) {
 	for _, n := range []int{0, 64, 1448} {
 		b.Run(fmt.Sprintf("%dB/ring", n), func(b *testing.B) {
@@ -105,7 +106,7 @@ func BenchmarkForward(b *testing.B) {
 		}
 		b.Run(fmt.Sprintf("%dB/memcpy", n), func(b *testing.B) {
 			g := newGuest(b)
-			src, dst := g.at(bufIOVA, mib), g.at(seamIOVA, mib)
+			src, dst := g.buffer(bufIOVA, mib), g.buffer(seamIOVA, mib)
 			b.SetBytes(int64(n))
 			for i := 0; i < b.N; i++ {
 				off := (i & 255) * 2048

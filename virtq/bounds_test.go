@@ -10,21 +10,21 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// pagesIOVA is where a guest's many regions of a page begin.
+// pagesIOVA is the address of the first of a guest's many one-page regions.
 const pagesIOVA = 1 << 32
 
-// shatter gives the guest n regions of a page each, which touch.
+// shatter gives the guest n adjacent regions of one page each.
 func (g *guest) shatter(t testing.TB, n int) {
 	t.Helper()
 	maps := g.maps()
 	for i := range uint64(n) {
-		at := i * pageLen
-		maps = append(maps, dma.Map{IOVA: pagesIOVA + at, Size: pageLen, FD: g.fd, FileOffset: at % fileLen})
+		offset := i * pageLen
+		maps = append(maps, dma.Map{IOVA: pagesIOVA + offset, Size: pageLen, FD: g.fd, FileOffset: offset % fileLen})
 	}
 	testkit.OK(t, g.space.Replace(maps))
 }
 
-// link makes descriptors from head on a chain of n.
+// link makes the n descriptors from head on one chain.
 func (r *raw) link(head, n int, d desc) {
 	for i := head; i < head+n; i++ {
 		d.flags, d.next = d.flags|flagNext, uint16(i+1)
@@ -35,7 +35,7 @@ func (r *raw) link(head, n int, d desc) {
 	}
 }
 
-// linkTable does so in an indirect table.
+// linkTable makes a chain of n descriptors in an indirect table.
 func (r *raw) linkTable(iova uint64, n int, d desc) {
 	for i := range n {
 		d.flags, d.next = d.flags|flagNext, uint16(i+1)
@@ -46,16 +46,17 @@ func (r *raw) linkTable(iova uint64, n int, d desc) {
 	}
 }
 
-// largeConfig is the largest ring that there can be.
+// largeConfig is a ring of the largest size.
 var largeConfig = Config{
 	Size: MaxSize, Desc: ringIOVA, Avail: ringIOVA + 0x80000, Used: ringIOVA + 0xa0000, Indirect: true,
 }
 
-// TestTableMayBeLongerThanItsRing: as Linux makes them; what a chain costs is bounded all the same.
+// TestTableMayBeLongerThanItsRing: Linux makes such tables; the cost of a chain is bounded all the
+// same.
 func TestTableMayBeLongerThanItsRing(t *testing.T) {
 	buf := desc{addr: endIOVA - 4096, len: 1}
 	for _, size := range []uint16{1, 2, 4, 8} {
-		for _, outside := range []int{0, 1} { // descriptors of the ring before the table's
+		for _, outside := range []int{0, 1} { // descriptors of the ring before the one that refers to the table
 			if outside >= int(size) {
 				continue
 			}
@@ -86,9 +87,9 @@ func TestTableMayBeLongerThanItsRing(t *testing.T) {
 	}
 }
 
-// TestChainCostIsBounded: chains of a ring of 32768 over 8192 regions, around each limit. What is
-// refused is refused at the limit, not behind it, and leaves no long list; what is accepted has
-// lists no longer than they must be.
+// TestChainCostIsBounded walks chains of a ring of 32768 over 8192 regions, around each limit. A
+// chain that is refused is refused at the limit and leaves no long list; the lists of one that is
+// accepted are no longer than necessary.
 //
 // Invariant: virtq: A chain has at most 1024 descriptors and 4096 segments, and no long list is
 // kept.
@@ -102,11 +103,11 @@ func TestChainCostIsBounded(t *testing.T) {
 	pages := func(n int) desc { return desc{addr: pagesIOVA, len: uint32(n * pageLen)} }
 	write := func(d desc) desc { d.flags |= flagWrite; return d }
 	for _, c := range []struct {
-		name string
-		make func(r *raw)
-		segs int    // of a good chain
-		want string // in the error of a bad one
-		is   error
+		name   string
+		make   func(r *raw)
+		segs   int    // segments of a good chain
+		want   string // in the error of a bad chain
+		target error
 	}{
 		{"most descriptors", func(r *raw) { r.link(0, MaxDescriptors, buf) }, MaxDescriptors, "", nil},
 		{"one more", func(r *raw) { r.link(0, MaxDescriptors+1, buf) }, 0, "descriptor 1024: " + tooMany, nil},
@@ -175,7 +176,7 @@ func TestChainCostIsBounded(t *testing.T) {
 					if err := q.Load(0, &chain); err != nil || len(chain.Out)+len(chain.In) != c.segs {
 						t.Errorf("again: %d and %d segments, %v", len(chain.Out), len(chain.In), err)
 					}
-					// The next ones are short, and the memory goes.
+					// The next chains are short, and the long lists' memory is freed.
 					for n := range uint32(2) {
 						if ok, err := q.Peek(&chain); !ok || chain.OutLen != 5+n {
 							t.Errorf("the next: %v, %d bytes, %v", ok, chain.OutLen, err)
@@ -187,7 +188,7 @@ func TestChainCostIsBounded(t *testing.T) {
 					return
 				}
 				if !errors.Is(err, ErrBadChain) || !strings.Contains(err.Error(), c.want) ||
-					c.is != nil && !errors.Is(err, c.is) {
+					c.target != nil && !errors.Is(err, c.target) {
 					t.Errorf("got %v\nwant %q", err, c.want)
 				}
 				if cap(chain.Out)+cap(chain.In) != 0 {
@@ -199,10 +200,10 @@ func TestChainCostIsBounded(t *testing.T) {
 	}
 }
 
-// TestReturningUnusedReadsNoDescriptor: a ring of 32768 chains, each of which ends a queue that looks at it, is given
-// back in pieces, whatever its descriptors say, and nothing is made for it.
+// TestReturningUnusedReadsNoDescriptor returns a ring of 32768 chains in batches. Each chain would
+// stop the queue if its descriptors were read; nothing is allocated.
 //
-// Invariant: virtq: What is given back unused costs the same a chain, whatever it is.
+// Invariant: virtq: Returning an unused chain costs the same for every chain.
 func TestReturningUnusedReadsNoDescriptor(t *testing.T) {
 	g := newGuest(t)
 	r := newRaw(g, largeConfig)
@@ -235,7 +236,7 @@ func TestReturningUnusedReadsNoDescriptor(t *testing.T) {
 	g.echo(t)
 }
 
-// TestReturningUnusedChecksTheRing: what is not a ring stops the queue, as Peek does.
+// TestReturningUnusedChecksTheRing: a broken ring stops the queue, as it does in Peek.
 func TestReturningUnusedChecksTheRing(t *testing.T) {
 	for _, c := range []struct {
 		name     string
@@ -268,8 +269,7 @@ func TestReturningUnusedChecksTheRing(t *testing.T) {
 	}
 }
 
-// TestTrimLetsGoOfLongLists: of what a Chain has room for, its owner has not to keep more than
-// packets need.
+// TestTrimLetsGoOfLongLists: after Trim a Chain keeps no more room than packets need.
 func TestTrimLetsGoOfLongLists(t *testing.T) {
 	for _, n := range []int{1, dma.KeepSegments, dma.KeepSegments + 1, MaxSegments} {
 		c := Chain{Out: make([]dma.Segment, n), In: make([]dma.Segment, n)}
@@ -284,7 +284,7 @@ func TestTrimLetsGoOfLongLists(t *testing.T) {
 	}
 }
 
-// TestDriverMakesNoChainThatDevicesRefuse: of a ring that is longer than a chain may be.
+// TestDriverMakesNoChainThatDevicesRefuse uses a ring that is longer than a chain may be.
 func TestDriverMakesNoChainThatDevicesRefuse(t *testing.T) {
 	g := newGuest(t)
 	dr, dev := g.ends(t, 2*MaxDescriptors, false, true)
@@ -308,9 +308,9 @@ func TestDriverMakesNoChainThatDevicesRefuse(t *testing.T) {
 	g.echo(t)
 }
 
-// BenchmarkLongestChain is what the package doc says of the worst case.
+// BenchmarkLongestChain measures the worst case that the package doc states.
 func BenchmarkLongestChain(b *testing.B) {
-	for _, per := range []int{0, 1, MaxSegments / MaxDescriptors} { // segments of a descriptor
+	for _, per := range []int{0, 1, MaxSegments / MaxDescriptors} { // segments per descriptor
 		b.Run(fmt.Sprintf("%d segments", per*MaxDescriptors), func(b *testing.B) {
 			g := newGuest(b)
 			g.shatter(b, 8192)
@@ -331,7 +331,7 @@ func BenchmarkLongestChain(b *testing.B) {
 	}
 }
 
-// BenchmarkReturnUnused is what a chain costs that is given back, by pieces of 256.
+// BenchmarkReturnUnused measures the cost of a chain that is returned unused, 256 at a time.
 func BenchmarkReturnUnused(b *testing.B) {
 	r := newRaw(newGuest(b), Config{Size: 256, Desc: ringIOVA, Avail: ringIOVA + 0x1000, Used: ringIOVA + 0x2000})
 	for i := range 256 {

@@ -8,25 +8,27 @@ import (
 	"vnic.dev/vnic/dma"
 )
 
-// Chain is one descriptor chain, translated. Out is what the device reads, In what it writes, each in order.
-// The slices are reused by the next Peek or Load into the same Chain.
+// Chain is one descriptor chain, translated. Out has the segments that the device reads, In the
+// segments that it writes, each in order. The next Peek or Load into the same Chain reuses the
+// slices.
 type Chain struct {
 	Head    uint16
 	Out, In []dma.Segment
 	OutLen  uint32
 	InLen   uint32
-	InFirst uint32 // bytes of In that lie in the first writable buffer: a header buffer, to a device that splits
-	Empty   int    // empty buffers, which have no segment
-	Descs   int    // descriptors of the ring's table that it takes: one for all of an indirect table
-	// Fault says which memory of the chain the device cannot reach, as it is not mapped (dma.ErrUnmapped), not to be used
-	// in this way (dma.ErrAccess) or not shared (dma.ErrNotShared); nil: none. Such a chain has no buffers. It is taken as
+	InFirst uint32 // bytes of In in the first non-empty writable buffer: where a device that splits headers puts them
+	Empty   int    // number of empty buffers: they have no segment
+	Descs   int    // descriptors of the ring's table that the chain takes: an indirect table takes one
+	// Fault names memory of the chain that the device cannot reach: it is not mapped
+	// (dma.ErrUnmapped), the access is not allowed (dma.ErrAccess), or it is not shared
+	// (dma.ErrNotShared). nil: there is none. A chain with a Fault has no buffers; it is held like
 	// any other, and the owner commits it.
 	Fault error
 }
 
-// Trim lets go of the segments of a chain that the caller is done with: of their memory too, if the
-// driver made the chain long. The next Peek or Load does so if this one needed no long list; a
-// Chain that waits for its next use, or has none, would keep what it has.
+// Trim empties the chain's lists, and frees their memory if a chain made them long. The next Peek
+// or Load frees long lists too, if c's present chain needed no long list. Trim is for a Chain that
+// is not used again soon.
 func (c *Chain) Trim() { c.Out, c.In = dma.Reuse(c.Out[:0]), dma.Reuse(c.In[:0]) }
 
 // Config says where a split ring lies and what was negotiated for it.
@@ -40,15 +42,17 @@ type Config struct {
 
 // Device is the device's end of a split virtqueue.
 //
-// A chain goes through three states. Peek takes it; several may be held, as long as needed. Commit gives it back,
-// in any order. Publish shows the driver all that was committed since the last one, by one store, as mergeable
-// receive buffers need. Rewind puts the latest peeked back instead, as PutBack does one, and Peek will find them again.
+// A chain goes through three states. Peek takes it; the owner may hold several, for as long as it
+// needs. Commit stages its return, in any order. Publish shows the driver all chains committed
+// since the last Publish, by one store, as mergeable receive buffers need. Instead of committing,
+// Rewind makes the chains peeked last available again, and PutBack the last one; Peek finds them
+// again.
 //
-// After an error Peek and Load give that error; what was peeked before can still be committed and
-// published. Err has it too, also where a method returns none: ring memory may fault under any of
-// them. One error stops nothing: a translation miss (dma.ErrMiss). The chain stays where it is,
-// available or held, and the same call succeeds once the IOTLB has the entry; until then Pending
-// says true, so a worker that sleeps on a miss waits for the entry, not for a kick.
+// After an error Peek and Load return that error; chains peeked before can still be committed and
+// published. Err returns it too: ring memory may fault in any method, and some return no error. A
+// translation miss (dma.ErrMiss) is the one error that does not stop the queue. The chain stays
+// available or held, and the same call succeeds once the IOTLB has the entry. Until then Pending
+// returns true, so a worker that sleeps after a miss waits for the entry, not for a kick.
 type Device struct {
 	size    uint16
 	ring    deviceRing
@@ -57,24 +61,24 @@ type Device struct {
 	resumed bool
 
 	held  []bool  // by head: peeked and not committed
-	order []taken // the chains taken, in order, by number: what Rewind lets go of
+	order []taken // the chains taken, in order, by number: Rewind makes the last of them available again
 
-	next   pos           // of the chain to be peeked next
-	number uint32        // of that chain: how many were peeked
-	known  uint32        // the chains before this number surely are available
+	next   pos           // position of the chain that is peeked next
+	number uint32        // number of that chain: how many were peeked
+	known  uint32        // the chains before this number are surely available
 	done   uint32        // how many were published: number-done are held or staged
-	staged []usedElement // not yet published; cap is the ring's size, see available
+	staged []usedElement // committed, not yet published; cap is the ring's size, which available guarantees to suffice
 }
 
 // taken is a chain that was peeked.
 type taken struct {
-	at   pos
+	pos  pos
 	head uint16
 }
 
-// NewDevice pins the ring's memory and checks its size and alignment. What is used goes on from where ring memory
-// says it is, and kicks are asked for: a device that was here before may have left them off, and the first kick is what
-// starts a ring. From here on the calling goroutine is guarded (dma.Guard).
+// NewDevice pins the ring's memory and checks its size and alignment. The used ring goes on at the
+// used.idx found in memory. Kicks are enabled: an earlier device may have disabled them, and the
+// first kick starts a ring. From here on the calling goroutine is guarded (dma.Guard).
 func NewDevice(s *dma.Space, c Config) (*Device, error) {
 	r, err := pinSplit(s, c)
 	if err != nil {
@@ -103,9 +107,9 @@ func (q *Device) start(b Base) {
 	q.ring.enableKick(q.next, 0)
 }
 
-// Repin takes hold of the ring's memory again, after the space changed. If it is no longer there
-// the queue keeps the memory that it had, and must be closed; after a translation miss Repin may be
-// called again instead.
+// Repin pins the ring's memory again after the space changed. If the ring's addresses are no longer
+// mapped, the queue keeps its old memory and must be closed; after a translation miss the caller
+// may call Repin again instead.
 func (q *Device) Repin() error {
 	if !q.open {
 		return fmt.Errorf("closed: %w", ErrMisuse)
@@ -118,7 +122,7 @@ func (q *Device) Repin() error {
 	return nil
 }
 
-// Close releases the ring's memory. The queue touches it no more.
+// Close unpins the ring's memory. The queue no longer touches it.
 func (q *Device) Close() {
 	q.ring.close()
 	q.open = false
@@ -130,8 +134,8 @@ func (q *Device) Close() {
 // Err is the error that stopped the queue, or nil.
 func (q *Device) Err() error { return q.err }
 
-// Peek loads the next available chain into c; without one it returns false. The caller is inside the space's
-// epoch, and the segments are good as long as it stays there.
+// Peek loads the next available chain into c; if there is none it returns false. The caller must be
+// inside the space's epoch, and the segments are valid until it leaves the epoch.
 func (q *Device) Peek(c *Chain) (ok bool, err error) {
 	if q.err != nil {
 		return false, q.err
@@ -142,7 +146,8 @@ func (q *Device) Peek(c *Chain) (ok bool, err error) {
 	return ok, err
 }
 
-// PeekBatch is Peek for up to len(cs) chains, and cheaper. With an error come the n good chains before it.
+// PeekBatch peeks up to len(cs) chains, faster than as many calls of Peek. With an error it also
+// returns the n good chains before it.
 func (q *Device) PeekBatch(cs []Chain) (n int, err error) {
 	if q.err != nil {
 		return 0, q.err
@@ -158,7 +163,7 @@ func (q *Device) peek(c *Chain) (ok bool, err error) {
 	return q.take(c)
 }
 
-// peekBatch counts by a pointer, because a fault ends it in the middle.
+// peekBatch returns its count through a pointer, because a fault may end it in the middle.
 func (q *Device) peekBatch(cs []Chain, n *int) (err error) {
 	defer dma.Recover(&err)
 	for i := range cs {
@@ -170,15 +175,15 @@ func (q *Device) peekBatch(cs []Chain, n *int) (err error) {
 	return nil
 }
 
-// stop makes the error the queue's, if it is no translation miss: what missed may be there the next
-// time.
+// stop makes err the queue's sticky error, unless it is a translation miss: the IOTLB may have the
+// entry the next time.
 func (q *Device) stop(err error) {
 	if !errors.Is(err, dma.ErrMiss) {
 		q.err = err
 	}
 }
 
-// take is Peek without a guard. A chain that is not good stays where it is.
+// take is Peek without a guard against faults. A bad chain stays available.
 func (q *Device) take(c *Chain) (ok bool, err error) {
 	if q.number == q.known {
 		if ok, err = q.refresh(); !ok {
@@ -186,7 +191,7 @@ func (q *Device) take(c *Chain) (ok bool, err error) {
 		}
 	}
 	var next pos
-	if r, split := q.ring.(*splitDevice); split { // inlined: a call by the interface takes 4 % of a packet's time
+	if r, split := q.ring.(*splitDevice); split { // inlined: a call through the interface takes 4 % of a packet's time
 		next, err = r.take(q.next, c)
 	} else {
 		next, err = q.ring.take(q.next, c)
@@ -201,7 +206,7 @@ func (q *Device) take(c *Chain) (ok bool, err error) {
 	return true, nil
 }
 
-// refuse empties a chain that is not good, for err or, without one, because it is held already.
+// refuse empties a bad chain and returns err; without err, the chain's head is already held.
 func (q *Device) refuse(c *Chain, err error) error {
 	c.Out, c.In = nil, nil
 	if err == nil {
@@ -214,7 +219,7 @@ func (q *Device) inUse(head uint16) error {
 	return bad(head, "avail entry %d: made available again while in use", q.next)
 }
 
-// chain is where the chain of that number is kept once it was taken.
+// chain returns the record of the taken chain with this number.
 func (q *Device) chain(number uint32) *taken { return &q.order[int(number)&(len(q.order)-1)] }
 
 func (q *Device) refresh() (some bool, err error) {
@@ -223,8 +228,8 @@ func (q *Device) refresh() (some bool, err error) {
 	return n > 0, err
 }
 
-// Load walks a chain again that was peeked and not yet committed: the memory map may have changed since, or the caller
-// has left the epoch and entered it again.
+// Load walks a chain again that was peeked and not yet committed: the memory map may have changed,
+// or the caller has left the epoch and entered it again.
 func (q *Device) Load(head uint16, c *Chain) error {
 	if q.err != nil {
 		return q.err
@@ -256,7 +261,7 @@ func (q *Device) misused(format string, args ...any) {
 	}
 }
 
-// Rewind makes the last n peeked chains available again; none of them may be committed.
+// Rewind makes the last n peeked chains available again; none of them may have been committed.
 func (q *Device) Rewind(n int) {
 	for ; n > 0; n-- {
 		last := *q.chain(q.number - 1)
@@ -265,13 +270,13 @@ func (q *Device) Rewind(n int) {
 			return
 		}
 		q.held[last.head] = false
-		q.next = last.at
+		q.next = last.pos
 		q.number--
 	}
 }
 
-// PutBack makes a peeked chain available again, if none was peeked behind it that was not put back as well. Else it
-// returns false, and the chain is still held.
+// PutBack makes a peeked chain available again, if no chain peeked after it is still taken.
+// Otherwise it returns false, and the chain stays held.
 func (q *Device) PutBack(head uint16) (ok bool) {
 	if !q.holds(head) {
 		q.misused("put back of head %d, which is not held", int(head))
@@ -284,7 +289,8 @@ func (q *Device) PutBack(head uint16) (ok bool) {
 	return true
 }
 
-// Commit stages the used element of a peeked chain, of which written bytes were written, for Publish.
+// Commit stages the used element of a peeked chain for Publish; written is how many bytes the
+// device wrote to the chain.
 func (q *Device) Commit(head uint16, written uint32) {
 	if !q.holds(head) {
 		q.misused("commit of head %d, which is not held", int(head))
@@ -294,8 +300,9 @@ func (q *Device) Commit(head uint16, written uint32) {
 	q.staged = append(q.staged, usedElement(head)|usedElement(written)<<32)
 }
 
-// ReturnUnused commits up to n available chains with nothing written, and says how many those were. It reads no
-// descriptor: a chain costs the same whatever it is, and a bad one comes back like any other.
+// ReturnUnused commits up to n available chains with nothing written, and returns how many it
+// committed. It reads no descriptor: every chain costs the same, and a bad one is returned like any
+// other.
 func (q *Device) ReturnUnused(n int) (returned int, err error) {
 	if q.err != nil {
 		return 0, q.err
@@ -306,7 +313,7 @@ func (q *Device) ReturnUnused(n int) (returned int, err error) {
 	return returned, err
 }
 
-// returnUnused counts by a pointer, because a fault ends it in the middle.
+// returnUnused returns its count through a pointer, because a fault may end it in the middle.
 func (q *Device) returnUnused(n int, returned *int) (err error) {
 	defer dma.Recover(&err)
 	for ; *returned < n; *returned++ {
@@ -330,7 +337,8 @@ func (q *Device) returnUnused(n int, returned *int) (err error) {
 	return nil
 }
 
-// Publish shows all committed chains to the driver by one store, and tells whether it wants a call.
+// Publish shows all committed chains to the driver by one store, and reports whether the driver
+// wants a call.
 func (q *Device) Publish() (call bool) {
 	if !q.open || len(q.staged) == 0 {
 		return false
@@ -342,7 +350,7 @@ func (q *Device) Publish() (call bool) {
 	return call
 }
 
-// DisableKick tells the driver that kicks are not needed; one may still come.
+// DisableKick tells the driver that no kick is needed; one may still come.
 func (q *Device) DisableKick() {
 	if !q.open {
 		return
@@ -351,35 +359,37 @@ func (q *Device) DisableKick() {
 	q.ring.disableKick(q.next)
 }
 
-// EnableKick asks for a kick at the next chain. more says that there is one already, for which no kick may come: peek
-// before sleeping. It says so of a stopped queue, too, so that its error is found.
+// EnableKick asks for a kick at the next chain. It returns true if a chain is already available: no
+// kick may come for it, so peek before sleeping. It also returns true for a stopped queue, so that
+// its owner peeks and finds the error.
 func (q *Device) EnableKick() (more bool) { return q.EnableKickBeyond(0) }
 
-// EnableKickBeyond is EnableKick for an owner whom n chains did not suffice, and who rewound them:
-// it asks for a kick when there are more than n to peek, or at each, as the ring can, and more says
-// that there are already.
+// EnableKickBeyond is EnableKick for an owner that rewound n chains because they did not suffice.
+// It asks for a kick once more than n chains are available (or at each chain, if the ring's format
+// has no such request), and returns true if more than n are already available.
 func (q *Device) EnableKickBeyond(n int) (more bool) {
 	if q.err != nil {
 		return true
 	}
-	more = true // should the ring fault
+	more = true // if the ring faults
 	defer dma.Recover(&q.err)
 	more = q.ring.enableKick(q.next, n)
 	return more
 }
 
-// Pending tells whether Peek would find something; an error is something.
+// Pending reports whether Peek would return a chain or an error.
 func (q *Device) Pending() (some bool) {
 	if q.err != nil || q.number != q.known {
 		return true
 	}
-	some = true // should the ring fault
+	some = true // if the ring faults
 	defer dma.Recover(&q.err)
 	some = q.ring.pending(q.next)
 	return some
 }
 
-// Available is how many chains Peek would find, if nothing is wrong with them: in a packed ring, at least so many.
+// Available returns how many chains Peek would find if none is bad: in a packed ring, at least so
+// many.
 func (q *Device) Available() (n int) {
 	if q.err != nil {
 		return 0
@@ -391,14 +401,15 @@ func (q *Device) Available() (n int) {
 	return 0
 }
 
-// Held is how many chains are peeked and not committed.
+// Held returns how many chains are peeked and not committed.
 func (q *Device) Held() int { return int(q.number-q.done) - len(q.staged) }
 
-// Base is where the ring goes on. With nothing held, and all published, it is what GET_VRING_BASE answers.
+// Base returns where the ring goes on. With nothing held and everything published, it is the answer
+// to GET_VRING_BASE.
 func (q *Device) Base() Base { return q.ring.base(q.next) }
 
-// Resumed tells whether the ring's base said, when the Device was made, that it goes on from before.
+// Resumed reports whether the Device was made with a Base other than the ring's start.
 func (q *Device) Resumed() bool { return q.resumed }
 
-// Size is the ring's size.
+// Size returns the ring's size.
 func (q *Device) Size() uint16 { return q.size }

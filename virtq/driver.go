@@ -5,7 +5,7 @@ import (
 	"math"
 )
 
-// Buf is a piece of memory of the driver, by its address as the device sees it.
+// Buf is a piece of the driver's memory, by its address as the device sees it.
 type Buf struct {
 	Addr uint64
 	Len  uint32
@@ -14,19 +14,22 @@ type Buf struct {
 // DriverConfig describes a ring that a driver makes.
 type DriverConfig struct {
 	Size uint16
-	Mem  []byte // ring memory, Layout's total long, 16-aligned, shared with the device; NewDriver clears it
+	Mem  []byte // ring memory, as long as Layout's total, 16-aligned, shared with the device; NewDriver clears it
 	Addr uint64 // IOVA of Mem
-	// Indirect, if not empty, is memory for indirect tables (VIRTIO_F_INDIRECT_DESC): each of the Size heads has
-	// an equal share of it. A chain of several descriptors that fits into that takes one of the ring's.
+	// Indirect, if not empty, is memory for indirect tables (VIRTIO_F_INDIRECT_DESC), divided
+	// equally among the Size heads. A chain of several descriptors that fits into its head's share
+	// takes one descriptor of the ring.
 	Indirect     []byte
 	IndirectAddr uint64 // IOVA of Indirect
 	EventIdx     bool   // VIRTIO_F_EVENT_IDX
-	// Emulated says that the driver may run on a processor that QEMU emulates: it costs an explicit barrier (tens of
-	// nanoseconds) each time that something is published, without which kicks are lost there (index.go).
+	// Emulated is set if the driver may run on a processor that QEMU emulates. It costs an explicit
+	// barrier (tens of nanoseconds) at each Publish and EnableCall; without it kicks are lost there
+	// (index.go).
 	Emulated bool
 }
 
-// Used is a chain that came back. Len is what the device says it wrote, at most what the chain can take.
+// Used is a chain that the device returned. Len is how many bytes the device says it wrote, at most
+// what the chain has room for.
 type Used struct {
 	Cookie uint32
 	Len    uint32
@@ -34,33 +37,33 @@ type Used struct {
 
 // Driver is the driver's end of a split virtqueue.
 //
-// What the device needs not to change, the driver does not read back from ring memory: chains, free descriptors and
-// indices are its own copies.
+// The driver never reads back from ring memory what it wrote there: it keeps its own copies of
+// chains, free descriptors and indices, which the device cannot change.
 type Driver struct {
 	ring  driverRing
 	addr  [3]uint64
 	err   error // sticky
 	slots []slot
 	next  []uint16 // links of chains and of the free list
-	free  uint16   // its head
+	free  uint16   // head of the free list
 	nfree int
 
 	tables     [][descLen]byte // indirect tables, perTable descriptors for each head
 	tablesAddr uint64
 	perTable   int
 
-	added  uint64 // chains added since the start; avail.idx to be is its low half
-	shown  uint64 // of these, published
-	polled uint64 // chains that came back
-	seen   uint16 // used.idx last read
+	added  uint64 // chains added since the start; its low half is the next avail.idx
+	shown  uint64 // chains published
+	polled uint64 // chains that the device returned
+	seen   uint16 // used.idx as last read
 }
 
-// slot is what the driver knows of a chain in flight, by its head.
+// slot describes a chain in flight, by its head.
 type slot struct {
-	seq    uint64 // added, when it was
+	seq    uint64 // value of Driver.added when the chain was added
 	cookie uint32
 	in     uint32 // bytes the device may write
-	descs  uint16 // of the ring; 0: not in flight
+	descs  uint16 // descriptors of the ring; 0: not in flight
 }
 
 // NewDriver makes an empty ring.
@@ -98,7 +101,7 @@ func NewDriver(c DriverConfig) (*Driver, error) {
 	return d, nil
 }
 
-// Add puts a chain into the ring; Publish shows it to the device. Without room it returns ErrFull.
+// Add puts a chain into the ring; Publish shows it to the device. Without room Add returns ErrFull.
 func (d *Driver) Add(out, in []Buf, cookie uint32) error {
 	n := len(out) + len(in)
 	if n == 0 || n > min(len(d.slots), MaxDescriptors) {
@@ -137,7 +140,8 @@ func total(bufs []Buf) (n uint64) {
 	return n
 }
 
-// addDirect writes the chain into free descriptors and takes them off the list. There are enough.
+// addDirect writes the chain into free descriptors and takes them off the free list. The caller has
+// checked that there are enough.
 func (d *Driver) addDirect(out, in []Buf) {
 	left := len(out) + len(in)
 	put := func(bufs []Buf, flags uint16) {
@@ -157,7 +161,8 @@ func (d *Driver) addDirect(out, in []Buf) {
 	put(in, flagWrite)
 }
 
-// addTable writes the chain into the head's indirect table (2.7.5.3), and the table's descriptor.
+// addTable writes the chain into the head's indirect table (2.7.5.3), and the descriptor that
+// refers to it.
 func (d *Driver) addTable(head uint16, out, in []Buf) {
 	n := len(out) + len(in)
 	first := int(head) * d.perTable
@@ -180,7 +185,8 @@ func (d *Driver) addTable(head uint16, out, in []Buf) {
 	e.encode(&d.ring.descs[head])
 }
 
-// Publish shows all added chains to the device by one store, and tells whether it wants a kick.
+// Publish shows all added chains to the device by one store, and reports whether the device wants a
+// kick.
 func (d *Driver) Publish() (kick bool) {
 	if d.added == d.shown {
 		return false
@@ -190,8 +196,8 @@ func (d *Driver) Publish() (kick bool) {
 	return kick
 }
 
-// Poll fetches chains that the device returned, at most len(dst). What the device made up is ErrBadUsed, after the n
-// good ones before it, and from then on.
+// Poll fetches up to len(dst) chains that the device returned. A used element that the device made
+// up is ErrBadUsed, returned with the n good ones before it, and again by every later Poll.
 func (d *Driver) Poll(dst []Used) (n int, err error) {
 	if d.err != nil {
 		return 0, d.err
@@ -229,7 +235,7 @@ func (d *Driver) take(i uint16) (Used, error) {
 	}
 	switch {
 	case s.in == 0:
-		n = 0 // some devices write a length for what they only read
+		n = 0 // some devices write a length for a chain that they can only read
 	case n > s.in:
 		return Used{}, fmt.Errorf("%w: element %d: id %d: wrote %d bytes into %d", ErrBadUsed, i, id, n, s.in)
 	}
@@ -244,23 +250,23 @@ func (d *Driver) take(i uint16) (Used, error) {
 	return Used{Cookie: s.cookie, Len: n}, nil
 }
 
-// DisableCall tells the device that calls are not needed; one may still come.
+// DisableCall tells the device that no call is needed; one may still come.
 func (d *Driver) DisableCall() { d.ring.disableCall(uint16(d.shown), uint16(d.polled)) }
 
-// EnableCall asks for a call at the next used chain. more says that there is one already, for which no call may
-// come: poll before sleeping.
+// EnableCall asks for a call at the next used chain. It returns true if there already is one: no
+// call may come for it, so poll before sleeping.
 func (d *Driver) EnableCall() (more bool) {
 	return d.ring.enableCall(uint16(d.shown), uint16(d.polled))
 }
 
-// Free is how many descriptors are free.
+// Free returns how many descriptors are free.
 func (d *Driver) Free() int { return d.nfree }
 
-// Size is the ring's size.
+// Size returns the ring's size.
 func (d *Driver) Size() uint16 { return uint16(len(d.slots)) }
 
-// Err is the error that stopped the queue, or nil.
+// Err returns the error that stopped the queue, or nil.
 func (d *Driver) Err() error { return d.err }
 
-// Addrs gives the ring's three addresses, as the device must be told.
+// Addrs returns the addresses of the ring's three parts, for the device's configuration.
 func (d *Driver) Addrs() (desc, avail, used uint64) { return d.addr[0], d.addr[1], d.addr[2] }

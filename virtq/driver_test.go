@@ -63,7 +63,7 @@ func TestAddLimits(t *testing.T) {
 				t.Errorf("%s: %v", c.name, err)
 			}
 		}
-		want := 2 // chains of two in a ring of four
+		want := 2 // chains of two descriptors that fit a ring of four
 		if indirect {
 			want = 4
 		}
@@ -86,9 +86,11 @@ func TestAddLimits(t *testing.T) {
 	}
 }
 
-// TestBadUsedIsAnError: a device that lies. Good elements before the lie are delivered, then the queue is stopped.
+// TestBadUsedIsAnError: the device returns false used elements. Poll delivers good elements before
+// the false one, then the queue is stopped.
 //
-// Invariant: virtq: A driver takes no used element that it did not give.
+// Invariant: virtq: A driver accepts no used element for a chain that it did not give to the
+// device.
 func TestBadUsedIsAnError(t *testing.T) {
 	type element struct{ id, n uint32 }
 	for _, c := range []struct {
@@ -137,7 +139,7 @@ func TestBadUsedIsAnError(t *testing.T) {
 	}
 }
 
-// TestLengthOfWhatIsOnlyReadIsIgnored: devices are known to write one.
+// TestLengthOfWhatIsOnlyReadIsIgnored: some devices write a length for a chain they can only read.
 func TestLengthOfWhatIsOnlyReadIsIgnored(t *testing.T) {
 	g := newGuest(t)
 	d, dev := g.ends(t, 4, false, false)
@@ -152,7 +154,8 @@ func TestLengthOfWhatIsOnlyReadIsIgnored(t *testing.T) {
 	polls(t, d, Used{7, 0})
 }
 
-// TestRingGoesOnAfterReconnect: a device's successor starts where it stopped, from the base and the used ring.
+// TestRingGoesOnAfterReconnect: a second device goes on where the first stopped, from the base and
+// the used ring.
 func TestRingGoesOnAfterReconnect(t *testing.T) {
 	for _, event := range []bool{false, true} {
 		t.Run(fmt.Sprintf("event=%v", event), func(t *testing.T) { reconnect(t, event) })
@@ -164,10 +167,10 @@ func reconnect(t *testing.T, event bool) {
 	d, dev := g.ends(t, 4, true, event)
 	var c Chain
 	desc, avail, used := d.Addrs()
-	for round := range uint32(70_000) { // past the wrap
+	for round := range uint32(70_000) { // more than 65536, so that the indices wrap
 		again := round%10_000 == 0
 		if again {
-			dev.DisableKick() // and there it dies
+			dev.DisableKick() // the device ends with kicks disabled
 			base := dev.Base()
 			dev.Close()
 			var err error
@@ -189,7 +192,7 @@ func reconnect(t *testing.T, event bool) {
 	dev.Close()
 }
 
-// TestRepinFollowsTheMemory: SET_MEM_TABLE puts other memory at the ring's addresses, then none.
+// TestRepinFollowsTheMemory: SET_MEM_TABLE maps other memory at the ring's addresses, then none.
 func TestRepinFollowsTheMemory(t *testing.T) {
 	g, other := newGuest(t), newGuest(t)
 	d, dev := g.ends(t, 4, false, true)
@@ -207,7 +210,7 @@ func TestRepinFollowsTheMemory(t *testing.T) {
 	copy(other.mem, g.mem)
 	testkit.OK(t, g.space.Replace(other.maps()))
 	testkit.OK(t, dev.Repin())
-	clear(g.mem) // nobody looks there any more
+	clear(g.mem) // the device must not read the old memory any more
 	desc, avail, used := d.Addrs()
 	testkit.OK(t, d.ring.init(4, true, other.ring(desc), other.ring(avail), other.ring(used)))
 	step(2)

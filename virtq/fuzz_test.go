@@ -11,10 +11,11 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// fuzzArea is the memory that a fuzzed peer writes: rings of up to 16, and whatever it likes behind them.
+// fuzzArea is the size of the memory that a fuzzed peer writes: rings of up to 16 entries, and any
+// bytes behind them.
 const fuzzArea = 1024
 
-// fuzzConfig reads a ring's shape from two bytes. All parts lie in fuzzArea.
+// fuzzConfig reads a ring's configuration from two bytes. All its parts lie in fuzzArea.
 func fuzzConfig(shape, base byte) Config {
 	size := uint16(1) << (shape & 7 % 5)
 	c := Config{Size: size, Desc: ringIOVA, Base: BaseOf(uint32(uint16(int8(base)))), Indirect: shape&0x10 != 0,
@@ -27,7 +28,7 @@ func fuzzConfig(shape, base byte) Config {
 	return c
 }
 
-// fuzzRing is a golden ring for the corpus: descriptors, then avail entries 0, 1, 2... with idx.
+// fuzzRing is a good ring for the corpus: descriptors, then avail entries 0, 1, 2... and avail.idx.
 func fuzzRing(shape byte, idx uint16, ds ...desc) []byte {
 	c := fuzzConfig(shape, 0)
 	b := make([]byte, fuzzArea)
@@ -42,8 +43,9 @@ func fuzzRing(shape byte, idx uint16, ds ...desc) []byte {
 	return b
 }
 
-// FuzzDescriptorWalk is a hostile driver: ring memory is mem, and ops plays both the device's owner and a guest that
-// rewrites ring memory meanwhile. Whatever comes out lies in the address space, with the right to it.
+// FuzzDescriptorWalk plays a hostile driver: mem is ring memory; ops are operations of the device's
+// owner, and writes of a guest to ring memory between them. Every segment that a Peek returns must
+// lie in the address space and allow its access.
 //
 // Invariant: virtq: A bad chain stops its queue, and another queue goes on moving bytes.
 func FuzzDescriptorWalk(f *testing.F) {
@@ -66,7 +68,7 @@ func FuzzDescriptorWalk(f *testing.F) {
 		area := g.ring(ringIOVA)[:fuzzArea]
 		clear(area)
 		copy(area, mem)
-		g.write(seamIOVA-fuzzArea/2, area) // so that a table across the seam is something
+		g.write(seamIOVA-fuzzArea/2, area) // so that the memory around the seam has a table too
 		conf := fuzzConfig(shape, base)
 		q := testkit.Must(NewDevice(g.space, conf))(t)
 		defer q.Close()
@@ -82,7 +84,7 @@ func FuzzDescriptorWalk(f *testing.F) {
 				}
 				w.do(op)
 			}
-			// The queue comes to an end by itself, as long as nobody writes.
+			// While the guest does not write, the queue runs out of chains by itself.
 			for n := 0; w.peek(); n++ {
 				if n > int(conf.Size) {
 					t.Fatalf("%d chains from a ring of %d", n, conf.Size)
@@ -92,14 +94,14 @@ func FuzzDescriptorWalk(f *testing.F) {
 	})
 }
 
-// owner uses a Device as its contract wants it, and checks what it gives.
+// owner uses a Device by the rules, and checks what it returns.
 type owner struct {
 	t    *testing.T
 	q    *Device
 	conf Config
 	c    Chain
 	held []uint16 // in order of Peek
-	run  int      // how many of the last may be rewound
+	run  int      // how many of the last held chains may be rewound
 }
 
 func (w *owner) do(op byte) {
@@ -131,7 +133,7 @@ func (w *owner) do(op byte) {
 	case 7:
 		w.q.DisableKick()
 		w.q.Pending()
-		if op >= 64 { // behind those held, of which none can be rewound from now on
+		if op >= 64 { // after the held chains, which can no longer be rewound
 			if n, _ := w.q.ReturnUnused(int(op-64) / 8); n > 0 {
 				w.run = 0
 			}
@@ -187,8 +189,8 @@ func inside(t *testing.T, segs []dma.Segment, write bool) {
 	}
 }
 
-// TestChainIsReadOnce: a guest rewrites its descriptors, its table and the avail ring while they
-// are walked. What comes out is consistent, or an error.
+// TestChainIsReadOnce: a guest rewrites its descriptors, its table and the avail ring while the
+// device walks them. Each chain comes out consistent, or as an error.
 //
 // Invariant: virtq: Ring memory is read once, then checked.
 func TestChainIsReadOnce(t *testing.T) {
@@ -231,10 +233,11 @@ func TestChainIsReadOnce(t *testing.T) {
 	newGuest(t).echo(t)
 }
 
-// FuzzDriverPoll is a hostile device: ops plays the driver's owner, and a device that writes what it likes to the used
-// ring. Each chain comes back at most once, and descriptors are neither lost nor made.
+// FuzzDriverPoll plays a hostile device: ops are operations of the driver's owner, and writes of a
+// device to the used ring. Each chain comes back at most once, and the number of descriptors stays.
 //
-// Invariant: virtq: A driver takes no used element that it did not give.
+// Invariant: virtq: A driver accepts no used element for a chain that it did not give to the
+// device.
 func FuzzDriverPoll(f *testing.F) {
 	f.Add([]byte{0, 1, 2, 3, 4, 4, 200, 2, 1, 5, 5})
 	f.Add([]byte{3, 3, 4, 200, 4, 0, 200, 12, 1, 200, 2, 2, 5, 5})

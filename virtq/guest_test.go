@@ -10,7 +10,8 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// A guest's memory in tests. One file, mapped three ways, so that neighbours in the address space are none in the file:
+// A guest's memory in tests is one file, mapped in four pieces, so that neighbours in the address
+// space are no neighbours in the file:
 //
 //	IOVA 0x0010_0000  1 MiB  file 0x0010_0000  rings
 //	IOVA 0x0020_0000  1 MiB  file 0x0030_0000  buffers
@@ -56,11 +57,11 @@ func (g *guest) maps() []dma.Map {
 	}
 }
 
-// ring is ring memory as the driver maps it, from IOVA on.
+// ring returns ring memory as the driver maps it, from iova on.
 func (g *guest) ring(iova uint64) []byte { return g.mem[iova : ringIOVA+mib] }
 
-// at is n bytes of a buffer, or fewer at the seam.
-func (g *guest) at(iova uint64, n int) []byte {
+// buffer returns n bytes of buffer memory, or fewer if they cross the seam.
+func (g *guest) buffer(iova uint64, n int) []byte {
 	switch {
 	case iova >= seamIOVA:
 		return g.mem[iova-seamIOVA+2*mib:][:n]
@@ -72,13 +73,13 @@ func (g *guest) at(iova uint64, n int) []byte {
 
 func (g *guest) write(iova uint64, b []byte) {
 	for len(b) > 0 {
-		n := copy(g.at(iova, len(b)), b)
+		n := copy(g.buffer(iova, len(b)), b)
 		b = b[n:]
 		iova += uint64(n)
 	}
 }
 
-// ends joins a driver and a device by memory.
+// ends joins a driver and a device by shared memory.
 func (g *guest) ends(t testing.TB, size uint16, indirect, eventIdx bool) (*Driver, *Device) {
 	t.Helper()
 	_, _, _, total := Layout(size)
@@ -96,13 +97,13 @@ func (g *guest) ends(t testing.TB, size uint16, indirect, eventIdx bool) (*Drive
 	return dr, dev
 }
 
-// inside runs f in the guest's epoch.
+// inside runs f in the epoch of the guest's space.
 func (g *guest) inside(f func()) {
 	defer g.space.Leave(g.space.Enter())
 	f()
 }
 
-// peek takes the next chain, which must be there. The caller is inside the epoch.
+// peek takes the next chain, which must exist. The caller is inside the epoch.
 func peek(t testkit.T, q *Device, c *Chain) {
 	t.Helper()
 	if ok, err := q.Peek(c); !ok || err != nil {
@@ -110,7 +111,7 @@ func peek(t testkit.T, q *Device, c *Chain) {
 	}
 }
 
-// polls fails the test if these are not the chains that came back.
+// polls fails the test if the device did not return exactly these chains.
 func polls(t testing.TB, d *Driver, want ...Used) {
 	t.Helper()
 	got := make([]Used, len(want)+1)
@@ -119,7 +120,7 @@ func polls(t testing.TB, d *Driver, want ...Used) {
 	}
 }
 
-// raw is a driver that checks nothing: it writes what it is told.
+// raw is a driver that writes to the ring without any check.
 type raw struct {
 	g    *guest
 	conf Config
@@ -127,7 +128,7 @@ type raw struct {
 
 func newRaw(g *guest, c Config) *raw { return &raw{g: g, conf: c} }
 
-// oneChain is a driver that made one chain available, head 0 of one buffer of a byte.
+// oneChain returns a driver that made one chain available: head 0, one buffer of one byte.
 func oneChain(t testing.TB) *raw {
 	t.Helper()
 	r := newRaw(newGuest(t), rawConfig)
@@ -136,7 +137,7 @@ func oneChain(t testing.TB) *raw {
 	return r
 }
 
-// rawConfig is a ring of 8 with every part at a page of its own.
+// rawConfig is a ring of 8 with each part on a page of its own.
 var rawConfig = Config{Size: 8, Desc: ringIOVA, Avail: ringIOVA + 0x1000, Used: ringIOVA + 0x2000, Indirect: true}
 
 func (r *raw) desc(i int, d desc) {
@@ -156,7 +157,7 @@ func (r *raw) entry(i int, head uint16) {
 	le.PutUint16(r.g.ring(r.conf.Avail+4+2*uint64(i%int(r.conf.Size))), head)
 }
 
-// offer makes chains available, the first of the ring.
+// offer makes chains available, as the first of the ring.
 func (r *raw) offer(heads ...uint16) {
 	for i, head := range heads {
 		r.entry(i, head)
@@ -164,7 +165,7 @@ func (r *raw) offer(heads ...uint16) {
 	r.idx(uint16(len(heads)))
 }
 
-// idx stores avail.idx; tests with two goroutines use a Driver instead.
+// idx stores avail.idx without atomics; tests with two goroutines use a Driver instead.
 func (r *raw) idx(v uint16) { le.PutUint16(r.g.ring(r.conf.Avail+2), v) }
 
 func (r *raw) usedIdx() uint16 { return le.Uint16(r.g.ring(r.conf.Used + 2)) }
@@ -181,7 +182,7 @@ func (r *raw) device(t testing.TB) *Device {
 	return q
 }
 
-// echo shows that another queue still moves bytes.
+// echo checks that another queue still moves bytes.
 func (g *guest) echo(t testing.TB) {
 	t.Helper()
 	dr, dev := g.ends(t, 4, false, true)
@@ -198,7 +199,7 @@ func (g *guest) echo(t testing.TB) {
 			dev.Publish()
 		})
 		polls(t, dr, Used{uint32(i), 9})
-		if got := string(g.at(endIOVA-100, 9)); got != word {
+		if got := string(g.buffer(endIOVA-100, 9)); got != word {
 			t.Fatalf("got %q, want %q", got, word)
 		}
 	}

@@ -12,8 +12,9 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// TestBadChainStopsItsQueue: each case makes a chain of head 3 available behind a good one. The good one is served, the
-// bad one is an error that says what is wrong, the queue stays stopped, and another one moves bytes.
+// TestBadChainStopsItsQueue: each case makes a bad chain of head 3 available behind a good one. The
+// good one is served; the bad one is an error that names the fault; the queue stays stopped, and
+// another queue moves bytes.
 //
 // Invariant: virtq: A bad chain stops its queue, and another queue goes on moving bytes.
 func TestBadChainStopsItsQueue(t *testing.T) {
@@ -22,10 +23,10 @@ func TestBadChainStopsItsQueue(t *testing.T) {
 	table := func(n int) desc { return desc{addr: tableIOVA, len: uint32(n * descLen), flags: flagIndirect} }
 	with := func(d desc, flags, next uint16) desc { d.flags |= flags; d.next = next; return d }
 	for _, c := range []struct {
-		name string
-		make func(r *raw)
-		want string // in the error
-		is   error
+		name   string
+		make   func(r *raw)
+		want   string // in the error
+		target error
 	}{
 		{"loop of one", func(r *raw) { r.desc(3, with(buf, flagNext, 3)) }, "head 3: descriptor 3: a loop", nil},
 		{"loop of the whole table", func(r *raw) {
@@ -115,8 +116,8 @@ func TestBadChainStopsItsQueue(t *testing.T) {
 			if !errors.Is(err, ErrBadChain) || !strings.Contains(err.Error(), c.want) {
 				t.Fatalf("got %v, want %q", err, c.want)
 			}
-			if c.is != nil && !errors.Is(err, c.is) {
-				t.Errorf("%v is not %v", err, c.is)
+			if c.target != nil && !errors.Is(err, c.target) {
+				t.Errorf("%v is not %v", err, c.target)
 			}
 			if head, ok := BadHead(err); strings.Contains(err.Error(), "head 3") && (!ok || head != 3) {
 				t.Errorf("BadHead: %d %v", head, ok)
@@ -129,7 +130,7 @@ func TestBadChainStopsItsQueue(t *testing.T) {
 			if !q.Pending() || !q.EnableKick() || !q.EnableKickBeyond(5) {
 				t.Error("a stopped queue must not let its worker sleep on it")
 			}
-			// What was taken before the bad chain can be given back.
+			// A chain taken before the bad one can still be returned.
 			if base := q.Base(); base == BaseOf(1) {
 				q.Commit(0, 0)
 				if q.Publish(); r.usedIdx() != 1 {
@@ -148,7 +149,7 @@ func TestBadChainStopsItsQueue(t *testing.T) {
 	}
 }
 
-// TestGoodChains: what looks odd and is allowed.
+// TestGoodChains has chains that look odd and are allowed.
 func TestGoodChains(t *testing.T) {
 	const tableIOVA = bufIOVA + 0x8000
 	for _, c := range []struct {
@@ -226,7 +227,7 @@ func TestGoodChains(t *testing.T) {
 	}
 }
 
-// same compares segments with address ranges, region cuts aside.
+// same compares segments with address ranges; the ranges may be cut at regions' ends.
 func same(g *guest, segs []dma.Segment, n uint32, bufs []Buf) error {
 	var got, want []Buf
 	join := func(bs []Buf, b Buf) []Buf {
@@ -256,7 +257,8 @@ func same(g *guest, segs []dma.Segment, n uint32, bufs []Buf) error {
 	return nil
 }
 
-// TestDriverCannotHaveMoreOutThanTheRing: a driver that makes heads available again before it got them back.
+// TestDriverCannotHaveMoreOutThanTheRing: a driver makes heads available again before the device
+// returned them.
 func TestDriverCannotHaveMoreOutThanTheRing(t *testing.T) {
 	g := newGuest(t)
 	r := newRaw(g, rawConfig)
@@ -271,7 +273,7 @@ func TestDriverCannotHaveMoreOutThanTheRing(t *testing.T) {
 			peek(t, q, &c)
 			q.Commit(c.Head, 0)
 		}
-		r.idx(9) // nothing is published yet
+		r.idx(9) // the device has returned nothing yet
 		if _, err := q.Peek(&c); !errors.Is(err, ErrBadChain) || !strings.Contains(err.Error(), "with 8 in use") {
 			t.Fatal(err)
 		}
@@ -281,9 +283,9 @@ func TestDriverCannotHaveMoreOutThanTheRing(t *testing.T) {
 
 func TestRingsThatAreRefused(t *testing.T) {
 	for _, c := range []struct {
-		name string
-		edit func(c *Config)
-		is   error
+		name   string
+		edit   func(c *Config)
+		target error
 	}{
 		{"size 0", func(c *Config) { c.Size = 0 }, nil},
 		{"size 6", func(c *Config) { c.Size = 6 }, nil},
@@ -302,7 +304,7 @@ func TestRingsThatAreRefused(t *testing.T) {
 			g := newGuest(t)
 			conf := rawConfig
 			c.edit(&conf)
-			if _, err := NewDevice(g.space, conf); !errors.Is(err, ErrBadRing) || c.is != nil && !errors.Is(err, c.is) {
+			if _, err := NewDevice(g.space, conf); !errors.Is(err, ErrBadRing) || c.target != nil && !errors.Is(err, c.target) {
 				t.Fatalf("got %v", err)
 			}
 			g.space.Close()
@@ -313,7 +315,7 @@ func TestRingsThatAreRefused(t *testing.T) {
 	}
 }
 
-// TestRingInMisalignedMapping: the address is aligned, the memory behind it is not.
+// TestRingInMisalignedMapping: the guest's address is aligned, the memory mapped there is not.
 func TestRingInMisalignedMapping(t *testing.T) {
 	g := newGuest(t)
 	for off := uint64(1); off < 4; off++ {
@@ -326,10 +328,10 @@ func TestRingInMisalignedMapping(t *testing.T) {
 	}
 }
 
-// TestTruncatedRingIsAnError: the file shrinks under the ring. The queue ends with the file's
-// fault; another guest's goes on.
+// TestTruncatedRingIsAnError: the file shrinks under the ring. The queue stops with the file's
+// fault; another guest's queue goes on.
 //
-// Invariant: dma: A file that was truncated is an error of the spaces that map it, and of no other.
+// Invariant: dma: Truncating a file is an error for the spaces that map it, and for no other space.
 func TestTruncatedRingIsAnError(t *testing.T) {
 	awake := func(more func(q *Device) bool) func(*Device, *Chain) error {
 		return func(q *Device, _ *Chain) error {
@@ -382,7 +384,7 @@ func TestTruncatedRingIsAnError(t *testing.T) {
 	}
 }
 
-// TestTruncatedBeforeTheStart: setting up a ring comes from whichever goroutine speaks the protocol.
+// TestTruncatedBeforeTheStart: any goroutine may set up a ring, also one that is not guarded.
 func TestTruncatedBeforeTheStart(t *testing.T) {
 	g := newGuest(t)
 	testkit.OK(t, unix.Ftruncate(g.fd, 0))

@@ -8,9 +8,9 @@ import (
 	"unsafe"
 )
 
-// This file is the only one of the package that touches memory through unsafe: for the 16-bit fields that both ends
-// of a ring share, and to cut bytes into descriptors. The rest of a ring (descriptors, entries) is ordinary bytes,
-// ordered by these fields.
+// This is the package's only file that touches memory through unsafe: for the 16-bit fields that
+// both ends of a ring share, and to view bytes as descriptors and ring entries. The rest of a ring
+// (descriptors, entries) is ordinary bytes; accesses to these fields order them.
 //
 // Go has no 16-bit atomics, so:
 //
@@ -37,25 +37,25 @@ import (
 // barrier; it also drains the non-temporal stores of a large memmove.
 //
 // arm64: atomic.LoadUint32 is LDAR (acquire), atomic.StoreUint32 is STLR (release), and an LDAR
-// does not pass an earlier STLR (Arm ARM B2.3, barrier-ordered-before: [L]; po; [A]). That orders
-// our idx before the peer's event. For the 16-bit STRH of an event, fence puts an STLR to a private
-// word behind it: STRH is before STLR, STLR before LDAR. (A read-modify-write would do only where
-// it is one instruction; without LSE it is a loop around LDAXR and STLXR, into which the later load
+// does not pass an earlier STLR (Arm ARM B2.3, barrier-ordered-before: [L]; po; [A]). So our idx
+// comes before the peer's event. The 16-bit STRH of an event is followed by an STLR to a private
+// word (fence): STRH is before STLR, STLR before LDAR. (A read-modify-write would order them only
+// as one instruction; without LSE it is a loop around LDAXR and STLXR, into which the later load
 // may move.)
 //
-// A driver in a guest that QEMU emulates needs more. With one virtual processor TCG makes a load
-// and a store of a locked instruction (CF_PARALLEL is not set), and STLR before LDAR orders
-// nothing, though the device is another thread or process. TCG keeps explicit barriers whatever the
-// number of processors (tcg_gen_mb: "even with a single cpu we have i/o threads running in
-// parallel"), so such a driver has one: barrier, in fence_$GOARCH.s.
+// A driver in a guest that QEMU emulates needs more. With one virtual processor TCG translates a
+// locked instruction to a plain load and store (CF_PARALLEL is not set), and STLR before LDAR
+// orders nothing, although the device is another thread or process. TCG keeps explicit barriers for
+// any number of processors (tcg_gen_mb: "even with a single cpu we have i/o threads running in
+// parallel"), so such a driver executes one: barrier, in fence_$GOARCH.s.
 //
-// A build with -race needs it too. There atomic.StoreUint32 is a call of ThreadSanitizer, whose store to memory that is
-// not the Go heap's (a ring's) is a plain one that releases and nothing more (tsan_interface_atomic.cpp,
-// __tsan_go_atomic32_store: mo_release): no barrier follows.
+// A build with -race needs the barrier too. There atomic.StoreUint32 calls ThreadSanitizer, whose
+// store to memory outside the Go heap (a ring's) is a plain release store
+// (tsan_interface_atomic.cpp, __tsan_go_atomic32_store: mo_release): no barrier follows.
 
 // field is a 16-bit little-endian field in shared memory.
 type field struct {
-	word  *uint32 // the aligned word that contains it
+	word  *uint32 // the aligned word that contains the field
 	shift uint8   // 0: lower half, 16: upper half
 }
 
@@ -69,20 +69,21 @@ func fieldAt(b []byte, off int) (field, error) {
 		return field{}, fmt.Errorf("field at %d: odd address: %w", off, ErrBadRing)
 	}
 	half := uintptr(p) & 2
-	// In the same aligned word, so in the same page: see above.
+	// The word is aligned, so it does not cross a page: see above.
 	return field{word: (*uint32)(unsafe.Add(p, -int(half))), shift: uint8(half * 8)}, nil
 }
 
 // load acquires.
 func (f field) load() uint16 { return uint16(atomic.LoadUint32(f.word) >> (f.shift & 31)) }
 
-// store writes the field's own two bytes and nothing else; it orders nothing. The address is that of fieldAt's
-// check again: a little-endian word has its upper half at +2.
+// store writes the field's own two bytes and nothing else; it orders nothing. It recomputes the
+// address that fieldAt checked: a little-endian word has its upper half at +2.
 func (f field) store(v uint16) {
 	*(*uint16)(unsafe.Add(unsafe.Pointer(f.word), int(f.shift>>3))) = v
 }
 
-// header is {flags u16, idx u16} at the head of a ring that this end writes: both halves are ours.
+// header is {flags u16, idx u16} at the start of a ring part that this end writes: both halves are
+// ours.
 type header struct{ word *uint32 }
 
 // headerAt proves that b starts with a whole, 4-aligned word.
@@ -97,7 +98,7 @@ func headerAt(b []byte) (header, error) {
 	return header{word: (*uint32)(p)}, nil
 }
 
-// store releases, and is a full barrier before a load that follows, on a processor that is not emulated.
+// store releases. On a processor that is not emulated it is also a full barrier before later loads.
 func (h header) store(flags, idx uint16) {
 	atomic.StoreUint32(h.word, uint32(flags)|uint32(idx)<<16)
 	if raceEnabled {
@@ -105,10 +106,10 @@ func (h header) store(flags, idx uint16) {
 	}
 }
 
-// barrier is an instruction that is a full barrier and nothing else: MFENCE, DMB ISH.
+// barrier executes one instruction that is only a full barrier: MFENCE on amd64, DMB ISH on arm64.
 func barrier()
 
-// fence is a full barrier between the stores before it and the field loads after it.
+// fence is a full barrier between the stores before full and the field loads after it.
 type fence struct{ word uint32 }
 
 func (f *fence) full() {
@@ -118,8 +119,8 @@ func (f *fence) full() {
 	}
 }
 
-// rows is b as descriptors or as entries of a ring; what is left over at its end is not in it.
-// Bytes need no alignment.
+// rows returns b as an array of descriptors or ring entries, without a rest that is shorter than
+// one. Bytes need no alignment.
 func rows[R [descLen]byte | [availElem]byte | [usedElem]byte](b []byte) []R {
 	var r R
 	n := len(b) / int(unsafe.Sizeof(r))
@@ -129,19 +130,19 @@ func rows[R [descLen]byte | [availElem]byte | [usedElem]byte](b []byte) []R {
 	return unsafe.Slice((*R)(unsafe.Pointer(&b[0])), n)
 }
 
-// aligned tells whether b starts at a multiple of n in memory.
+// aligned reports whether b starts at a multiple of n in memory.
 func aligned(b []byte, n uintptr) bool {
 	return len(b) > 0 && uintptr(unsafe.Pointer(&b[0]))%n == 0
 }
 
-// fieldPlace says where a field lies.
+// fieldPlace is a field to be found at offset off of b.
 type fieldPlace struct {
 	f   *field
 	b   []byte
 	off int
 }
 
-// fields finds several.
+// fields finds several fields.
 func fields(ps ...fieldPlace) (err error) {
 	for _, p := range ps {
 		if *p.f, err = fieldAt(p.b, p.off); err != nil {

@@ -55,16 +55,16 @@ func TestNeedEvent(t *testing.T) {
 		event, now, was uint16
 		want            bool
 	}{
-		{0, 1, 0, true},              // the one asked for
+		{0, 1, 0, true},              // exactly the index asked for
 		{0, 0, 0, false},             // nothing new
-		{1, 1, 0, false},             // not yet
-		{5, 10, 5, true},             // first of the new
-		{9, 10, 5, true},             // last of the new
-		{10, 10, 5, false},           // behind the new
-		{4, 10, 5, false},            // long ago
-		{0xffff, 0, 0xffff, true},    // wrap
-		{0xfffe, 3, 0xffff, false},   // wrap, long ago
-		{2, 3, 0xfffe, true},         // wrap, inside
+		{1, 1, 0, false},             // not reached yet
+		{5, 10, 5, true},             // the first new one
+		{9, 10, 5, true},             // the last new one
+		{10, 10, 5, false},           // behind the new ones
+		{4, 10, 5, false},            // passed long ago
+		{0xffff, 0, 0xffff, true},    // index wraps
+		{0xfffe, 3, 0xffff, false},   // index wraps, passed long ago
+		{2, 3, 0xfffe, true},         // index wraps in between
 		{0x8000, 0x8001, 0x0, true},  // far
 		{0x8001, 0x8001, 0x0, false}, // far, not yet
 	} {
@@ -74,8 +74,9 @@ func TestNeedEvent(t *testing.T) {
 	}
 }
 
-// TestNothingBehindTheRingsIsWritten runs rings with avail at 2 mod 4, so that each ring's last two bytes are an upper
-// half for some and a lower one for others, between canaries.
+// TestNothingBehindTheRingsIsWritten runs rings, some with the avail ring at 2 mod 4, between
+// canaries. So the last two bytes of a ring are the upper half of a word in some cases, the lower
+// half in others.
 //
 // Invariant: virtq: Nothing behind a ring is written, also with avail at 2 mod 4.
 func TestNothingBehindTheRingsIsWritten(t *testing.T) {
@@ -100,7 +101,7 @@ func TestNothingBehindTheRingsIsWritten(t *testing.T) {
 						area[i] = 0
 					}
 				}
-				rounds := 2 + (1<<16)/n // past the wrap
+				rounds := 2 + (1<<16)/n // more than 65536 chains, so that the indices wrap
 				if raceEnabled {
 					rounds = 2 + 1000/n
 				}
@@ -116,7 +117,7 @@ func TestNothingBehindTheRingsIsWritten(t *testing.T) {
 	}
 }
 
-// roundTrips plays n rounds of a full ring between a plain driver's and a Device's end. Indices wrap.
+// roundTrips sends n full rings of chains between a plain driver and a Device. Indices wrap.
 func (g *guest) roundTrips(t *testing.T, c Config, n int) {
 	t.Helper()
 	dr := newPlain(t, g, c)
@@ -150,8 +151,9 @@ func (g *guest) roundTrips(t *testing.T, c Config, n int) {
 	}
 }
 
-// plain is a driver for rings that do not lie as Layout has it, avail at 2 mod 4 among them: it stores each field as
-// 16 bits, and a fence behind it. Its chains are one empty descriptor each, in order.
+// plain is a driver for rings that lie otherwise than Layout places them, also with the avail ring
+// at 2 mod 4: it stores each field as 16 bits, followed by a fence. Each of its chains is one empty
+// descriptor, in order.
 type plain struct {
 	conf                           Config
 	flags, idx, event              field // avail
@@ -178,13 +180,13 @@ func newPlain(t *testing.T, g *guest, c Config) *plain {
 	return p
 }
 
-// free is how many chains can be added.
+// free returns how many chains can be added.
 func (p *plain) free() int { return int(p.conf.Size - (p.added - p.polled)) }
 
 func (p *plain) add(n int) (kick bool) {
 	was := p.added
 	p.added += uint16(n)
-	p.idx.store(p.added) // entries never change; on arm64 this would want a release otherwise
+	p.idx.store(p.added) // entries never change; otherwise this store would have to release on arm64
 	p.fence.full()
 	if p.conf.EventIdx {
 		return needEvent(p.availEvent.load(), p.added, was)
@@ -217,8 +219,8 @@ func (p *plain) enableCall() (more bool) {
 	return p.usedIdx.load() != p.polled
 }
 
-// TestEventStoreDoesNotUndoItsNeighbour: the two bytes behind a ring are somebody's. Reading, changing and writing back
-// the whole word would now and then undo what they do meanwhile.
+// TestEventStoreDoesNotUndoItsNeighbour: another thread owns the two bytes behind a ring. Writing
+// the event by reading and rewriting its whole word would now and then undo that thread's stores.
 func TestEventStoreDoesNotUndoItsNeighbour(t *testing.T) {
 	b := newGuest(t).ring(ringIOVA)
 	event := testkit.Must(fieldAt(b, 0))(t)
@@ -240,7 +242,7 @@ func TestEventStoreDoesNotUndoItsNeighbour(t *testing.T) {
 	}
 	for i := range rounds {
 		neighbour.store(uint16(i))
-		f.full() // out of the store buffer, or we should see our own in it
+		f.full() // drains the store buffer, from which the load would otherwise be served
 		if got := neighbour.load(); got != uint16(i) {
 			t.Errorf("%d became %d", uint16(i), got)
 			break
@@ -250,8 +252,9 @@ func TestEventStoreDoesNotUndoItsNeighbour(t *testing.T) {
 	wg.Wait()
 }
 
-// TestStoreComesBeforeLoad: of two ends that each store their own index and then load the other's, one sees the other's
-// store, or both would sleep. Ring memory is not Go's: with -race that is another path.
+// TestStoreComesBeforeLoad: two ends each store their own index and then load the other's. At least
+// one must see the other's store, or both would sleep. Ring memory is outside the Go heap, which
+// the race detector treats differently.
 //
 // Invariant: virtq: No wake-up is lost.
 func TestStoreComesBeforeLoad(t *testing.T) {
@@ -272,7 +275,7 @@ func TestStoreComesBeforeLoad(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			mem := newGuest(t).ring(ringIOVA)
 			words := [2][]byte{mem[:4], mem[256:260]}
-			var saw [2][rounds + 2]uint16 // of the other's index, after the store of each of ours
+			var saw [2][rounds + 2]uint16 // index of the other end, as seen after each own store
 			var wg sync.WaitGroup
 			for me := range 2 {
 				store, other := c.store(words[me]), testkit.Must(fieldAt(words[1-me], 2))(t)
@@ -285,7 +288,8 @@ func TestStoreComesBeforeLoad(t *testing.T) {
 			}
 			wg.Wait()
 			for i := uint16(1); i <= rounds; i++ {
-				// When we had stored i, the other had not stored next. So it saw i once it had.
+				// When end 0 had stored i, end 1 had not yet stored next. So end 1 saw i after it
+				// stored next.
 				if next := saw[0][i] + 1; next <= rounds && saw[1][next] < i {
 					t.Fatalf("one stored %d and saw %d, the other stored %d and saw %d", i, next-1, next, saw[1][next])
 				}

@@ -9,12 +9,12 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// fakeIOMMU translates for a guest whose device has an IOTLB, an empty one at first. An entry is a
-// page, or all of the rings' memory.
+// fakeIOMMU translates for a guest whose device has an IOTLB, which is empty at first. An entry
+// covers a page, or all memory of the rings.
 type fakeIOMMU struct {
 	t     *testing.T
 	g     *guest
-	fills []uint64 // the addresses asked for
+	fills []uint64 // the addresses that missed
 }
 
 func newFakeIOMMU(t *testing.T) *fakeIOMMU {
@@ -24,7 +24,7 @@ func newFakeIOMMU(t *testing.T) *fakeIOMMU {
 	return u
 }
 
-// fill answers a miss with an entry. It is not called from inside the space.
+// fill answers a miss with an entry. The caller is not inside the space.
 func (u *fakeIOMMU) fill(err error) {
 	u.t.Helper()
 	var miss *dma.AddrError
@@ -47,7 +47,7 @@ func (u *fakeIOMMU) fill(err error) {
 	u.t.Fatalf("the guest has nothing at %#x", miss.IOVA)
 }
 
-// filling calls f inside the space, again after each miss, which must have changed nothing of the
+// filling calls f inside the space, and again after each miss, which must not have changed the
 // queue.
 func (u *fakeIOMMU) filling(q *Device, f func() error) {
 	u.t.Helper()
@@ -65,7 +65,7 @@ func (u *fakeIOMMU) filling(q *Device, f func() error) {
 	}
 }
 
-// TestATranslationMissStopsNothing: with an empty IOTLB each call that translates answers ErrMiss,
+// TestATranslationMissStopsNothing: with an empty IOTLB each call that translates returns ErrMiss,
 // leaves the chain where it is, and succeeds once the entry is there: NewDevice, Peek, PeekBatch,
 // Load and Repin.
 //
@@ -75,8 +75,8 @@ func TestATranslationMissStopsNothing(t *testing.T) {
 	u := newFakeIOMMU(t)
 	g := u.g
 	r := newRaw(g, rawConfig)
-	// Head 0: a table over a page's end, a buffer of three pages, one over the seam. Heads 1 and 2:
-	// a page each.
+	// Head 0: a table that crosses a page's end, a buffer of three pages, one across the seam.
+	// Heads 1 and 2: one page each.
 	const tableIOVA, readIOVA, pageIOVA = bufIOVA + 2*pageLen - descLen, bufIOVA + 8*pageLen + 7, bufIOVA + 32*pageLen
 	r.desc(0, desc{addr: tableIOVA, len: 2 * descLen, flags: flagIndirect})
 	r.table(tableIOVA, desc{addr: readIOVA, len: 2 * pageLen, flags: flagNext, next: 1},
@@ -106,11 +106,11 @@ func TestATranslationMissStopsNothing(t *testing.T) {
 	if !slices.Equal(u.fills, want) {
 		t.Errorf("filled at %#x, want %#x", u.fills, want)
 	}
-	if got := string(g.at(seamIOVA-4, 4)) + string(g.at(seamIOVA, 4)); got != "dma.Miss" || c.OutLen != 2*pageLen {
+	if got := string(g.buffer(seamIOVA-4, 4)) + string(g.buffer(seamIOVA, 4)); got != "dma.Miss" || c.OutLen != 2*pageLen {
 		t.Errorf("moved %q of a chain of %d bytes", got, c.OutLen)
 	}
 
-	// With the miss come the good chains before it.
+	// PeekBatch returns the good chains before the miss together with it.
 	testkit.OK(t, g.space.Add(dma.Map{IOVA: pageIOVA + pageLen, Size: pageLen, FD: g.fd}))
 	cs := make([]Chain, 4)
 	var n int
@@ -124,7 +124,8 @@ func TestATranslationMissStopsNothing(t *testing.T) {
 		t.Fatalf("%d chains after the miss: %v", n, err)
 	}
 
-	// The IOMMU takes an entry back: the chain is still held, and loaded once there is another.
+	// The IOMMU takes an entry back: the chain stays held, and Load succeeds once there is a new
+	// entry.
 	testkit.OK(t, g.space.Remove(pageIOVA+2*pageLen, pageLen))
 	u.fills = nil
 	u.filling(q, func() error { return q.Load(2, &c) })
@@ -142,8 +143,8 @@ func TestATranslationMissStopsNothing(t *testing.T) {
 	}
 }
 
-// TestWhatNoIOTLBCanMendIsTheChainsFault: an entry that denies the access, and an unmapped address
-// where there is no IOTLB.
+// TestWhatNoIOTLBCanMendIsTheChainsFault: an IOTLB entry that denies the access, and without an
+// IOTLB an unmapped address, become the chain's Fault.
 func TestWhatNoIOTLBCanMendIsTheChainsFault(t *testing.T) {
 	for _, iotlb := range []bool{true, false} {
 		u := newFakeIOMMU(t)

@@ -10,8 +10,9 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// TestRingIsAModelOfItself plays both ends against slices: what is added comes out in order with its buffers, what is
-// committed comes back in that order, each once, and every kick and call is as the standard has it.
+// TestRingIsAModelOfItself plays both ends against slices: chains come out in the order in which
+// they were added, with their buffers; committed ones come back in the order of Commit, each once;
+// and every kick and call is as the standard requires.
 func TestRingIsAModelOfItself(t *testing.T) {
 	g := newGuest(t)
 	rapid.Check(t, func(t *rapid.T) {
@@ -38,11 +39,11 @@ type modelChain struct {
 	out, in []Buf
 	cookie  uint32
 	descs   int
-	head    uint16 // once held
+	head    uint16 // set once it is held
 }
 
-// model is both ends and what they should say. Chains move from added to avail to held, their used elements from staged
-// to used; indices never wrap.
+// model has both ends and their expected state. Chains move from added to avail to held, their used
+// elements from staged to used; its indices never wrap.
 type model struct {
 	g   *guest
 	dr  *Driver
@@ -54,7 +55,7 @@ type model struct {
 	cookies                uint32
 	free                   int
 	base                   int
-	shown, usedShown       int // chains, elements published
+	shown, usedShown       int // chains and elements published
 	peeked, polled         int
 	event                  bool
 	kickAt, callAt         int // event indices
@@ -74,7 +75,7 @@ func newModel(t *rapid.T, g *guest) *model {
 	}
 	dr := testkit.Must(NewDriver(c))(t)
 	desc, avail, used := dr.Addrs()
-	// A ring with a past: both indices at base.
+	// The ring has been used before: both indices are at base.
 	dr.added, dr.shown, dr.polled, dr.seen = uint64(base), uint64(base), uint64(base), uint16(base)
 	le.PutUint16(g.ring(avail+2), uint16(base))
 	le.PutUint16(g.ring(used+2), uint16(base))
@@ -120,8 +121,8 @@ func (m *model) add(t *rapid.T) {
 	}
 }
 
-// signal tells whether the other end is to be told that an index went from was to now, if it asked
-// for one at event.
+// signal reports whether the other end wants an event when an index goes from was to now; it asked
+// for one at event, or disabled events (off).
 func (m *model) signal(was, now, event int, off bool) bool {
 	if m.event {
 		return was <= event && event < now
@@ -179,19 +180,19 @@ func (m *model) same(t *rapid.T, c *Chain, want *modelChain) {
 	}
 }
 
-// rewind takes back as many of the last peeked as are still held without a gap: those that were peeked after the last
-// one that was committed out of order are known by their cookies.
+// rewind rewinds a random number of the chains peeked last, no more than are still held without a
+// gap. A chain committed out of order leaves a gap in the cookies.
 func (m *model) rewind(t *rapid.T) {
 	n := 0
-	next := m.cookies - uint32(len(m.added)) - uint32(len(m.avail)) // cookie of the next to be peeked
+	next := m.cookies - uint32(len(m.added)) - uint32(len(m.avail)) // cookie of the chain that is peeked next
 	for n < len(m.held) && m.held[len(m.held)-1-n].cookie == next-1-uint32(n) {
 		n++
 	}
 	n = rapid.IntRange(0, n).Draw(t, "n")
 	m.dev.Rewind(n)
-	at := len(m.held) - n
-	m.avail = append(slices.Clone(m.held[at:]), m.avail...)
-	m.held = m.held[:at]
+	first := len(m.held) - n
+	m.avail = append(slices.Clone(m.held[first:]), m.avail...)
+	m.held = m.held[:first]
 	m.peeked -= n
 }
 
@@ -301,7 +302,8 @@ func TestSegmentsReachTheirBytes(t *testing.T) {
 		dev := testkit.Must(NewDevice(g.space, Config{Size: 8, Desc: desc, Avail: avail, Used: used}))(t)
 		defer dev.Close()
 		data := rapid.SliceOfN(rapid.Byte(), 1, 300).Draw(t, "data")
-		// out and in are cut differently, but hold the same; out lies before the seam and over it, in behind
+		// out and in have the same total length but are cut differently; out lies before the seam
+		// and across it, in behind it
 		cut := func(addr uint64, name string) (bufs []Buf) {
 			left := len(data)
 			for k := range 4 {
@@ -333,7 +335,7 @@ func TestSegmentsReachTheirBytes(t *testing.T) {
 		}
 		var got []byte
 		for _, b := range in {
-			got = append(got, g.at(b.Addr, int(b.Len))...)
+			got = append(got, g.buffer(b.Addr, int(b.Len))...)
 		}
 		if !slices.Equal(got, data) {
 			t.Fatalf("got %x, want %x", got, data)

@@ -8,9 +8,10 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// fakePacked is a ring behind the seam that is no split ring: as in a packed one (virtio 1.3, 2.8) a place is an index
-// and a wrap counter, a chain takes several places, nothing says how many chains there are, heads are buffer ids that
-// the driver chose, and a base has both ends. Its size is no power of two. Its memory is our own.
+// fakePacked is a ring of another format, like a packed one (virtio 1.3, 2.8): a position is an
+// index and a wrap counter; a chain takes several slots; no index tells how many chains there are;
+// heads are buffer ids that the driver chose; and a base has the positions of both ends. Its size
+// is no power of two. It lies in memory of the test, not of a guest.
 type fakePacked struct {
 	slots   []fakeSlot
 	used    pos
@@ -24,18 +25,18 @@ type fakePacked struct {
 type fakeSlot struct {
 	id    uint16
 	n     int // slots of the chain that begins here
-	there pos // the place, with its wrap counter, for which it was made available
+	there pos // the position, with its wrap counter, at which it was made available
 }
 
 type fakeUsed struct {
-	at      pos
+	pos     pos
 	id      uint16
 	written uint32
 }
 
 const (
 	fakeWrap  = 1 << 15
-	fakeStart = fakeWrap // index 0, the wrap counter is 1 at first
+	fakeStart = fakeWrap // index 0; the wrap counter starts at 1
 )
 
 func (r *fakePacked) behind(p pos, n int) pos {
@@ -49,7 +50,7 @@ func (r *fakePacked) behind(p pos, n int) pos {
 
 func (r *fakePacked) slot(p pos) *fakeSlot { return &r.slots[p&(fakeWrap-1)] }
 
-// offer is the driver's part: a chain of n slots at p.
+// offer makes a chain of n slots available at p, as a driver does.
 func (r *fakePacked) offer(p pos, id uint16, n int) (next pos) {
 	*r.slot(p) = fakeSlot{id, n, p | 1<<31}
 	return r.behind(p, n)
@@ -70,7 +71,7 @@ func (r *fakePacked) base(next pos) Base { return Base{uint32(r.used)<<16 | uint
 
 func (r *fakePacked) available(next pos, out int) (n int, err error) {
 	if r.pending(next) {
-		return 1, nil // the next one alone is known
+		return 1, nil // only the next chain is known
 	}
 	return 0, nil
 }
@@ -82,7 +83,7 @@ func (r *fakePacked) take(p pos, c *Chain) (next pos, err error) {
 	if int(s.id) >= len(r.slots) {
 		return p, bad(s.id, "id of a ring of %d", len(r.slots))
 	}
-	if _, twice := r.taken[s.id]; !twice { // else the Device says so
+	if _, twice := r.taken[s.id]; !twice { // for a second time the Device reports the error
 		r.taken[s.id] = s.n
 	}
 	return r.behind(p, s.n), r.load(s.id, c)
@@ -109,7 +110,7 @@ func (r *fakePacked) publish(es []usedElement) (call bool) {
 	for _, e := range es {
 		id := uint16(e)
 		r.back = append(r.back, fakeUsed{r.used, id, uint32(e >> 32)})
-		for range r.taken[id] { // what lay there is consumed, by this chain or another
+		for range r.taken[id] { // slots that this chain or another consumed
 			r.slot(r.used).there = 0
 			r.used = r.behind(r.used, 1)
 		}
@@ -120,7 +121,7 @@ func (r *fakePacked) publish(es []usedElement) (call bool) {
 
 func (r *fakePacked) disableKick(pos) { r.kicks = false }
 
-// enableKick cannot say "beyond n": it asks for each, and counts.
+// enableKick cannot ask for a kick beyond n chains: it asks for each, and counts.
 func (r *fakePacked) enableKick(next pos, n int) (more bool) {
 	r.kicks = true
 	for i := 0; r.pending(next); i++ {
@@ -137,7 +138,8 @@ func newFakePacked() *fakePacked {
 		segment: dma.NewBuffer(make([]byte, 4), dma.Host).Segment(0, 4)}
 }
 
-// A Device needs not know where chains are: what is taken, put back, and more than so many is said without indices.
+// TestRingOfAnotherFormat runs a Device on a ring without indices: taking, putting back, and asking
+// whether there are more than n chains.
 func TestRingOfAnotherFormat(t *testing.T) {
 	g := newGuest(t)
 	r := newFakePacked()
@@ -147,7 +149,7 @@ func TestRingOfAnotherFormat(t *testing.T) {
 	if q.Resumed() || q.Base() != conf.Base || !r.kicks {
 		t.Fatalf("resumed: %t, base %#x, kicks: %t", q.Resumed(), q.Base().State(), r.kicks)
 	}
-	at := pos(fakeStart)
+	tail := pos(fakeStart)
 	var c Chain
 	check := func(what string, ok bool) {
 		t.Helper()
@@ -165,13 +167,13 @@ func TestRingOfAnotherFormat(t *testing.T) {
 		ok, err := q.Peek(&c)
 		check("the ring is empty", !ok && err == nil && !q.Pending())
 	}
-	for round := range 40 { // 3 chains, of 1, 2 and 4 slots: round the end at every place
+	for round := range 40 { // 3 chains, of 1, 2 and 4 slots: over the rounds they cross the ring's end at every slot
 		empty()
 		check("no more than nothing", !q.EnableKick())
 		ids := [3]uint16{uint16(round) % 12, uint16(round+5) % 12, uint16(round+3) % 12}
-		first := at
+		first := tail
 		for i, id := range ids {
-			at = r.offer(at, id, 1<<i)
+			tail = r.offer(tail, id, 1<<i)
 		}
 		check("3 chains", q.Pending() && q.EnableKick() && q.EnableKickBeyond(2) && !q.EnableKickBeyond(3))
 		peeks(ids[0])
@@ -196,16 +198,16 @@ func TestRingOfAnotherFormat(t *testing.T) {
 		q.Commit(ids[1], 9)
 		q.Publish()
 		want := []fakeUsed{{used, ids[2], 7}, {r.behind(used, 4), ids[0], 8}, {r.behind(used, 5), ids[1], 9}}
-		if !slices.Equal(r.back, want) || r.used != at || q.Base() != r.base(at) {
+		if !slices.Equal(r.back, want) || r.used != tail || q.Base() != r.base(tail) {
 			t.Fatalf("round %d: returned %v, want %v; base %#x", round, r.back, want, q.Base().State())
 		}
-		r.back, used = nil, at
-		at = r.offer(r.offer(at, ids[0], 2), ids[1], 3)
+		r.back, used = nil, tail
+		tail = r.offer(r.offer(tail, ids[0], 2), ids[1], 3)
 		returned := testkit.Must(q.ReturnUnused(12))(t)
 		check("those that are there are returned, unused", returned == 2 && q.Held() == 0 && q.Publish() &&
-			slices.Equal(r.back, []fakeUsed{{used, ids[0], 0}, {r.behind(used, 2), ids[1], 0}}) && r.used == at)
+			slices.Equal(r.back, []fakeUsed{{used, ids[0], 0}, {r.behind(used, 2), ids[1], 0}}) && r.used == tail)
 		r.back = nil
-		if round%7 == 3 { // another device goes on from there
+		if round%7 == 3 { // another device goes on from the same base
 			conf.Base = BaseOf(q.Base().State())
 			q.Close()
 			if q, err = newDevice(g.space, conf, r); err != nil ||
@@ -215,7 +217,7 @@ func TestRingOfAnotherFormat(t *testing.T) {
 		}
 		check("pinned again", q.Repin() == nil && r.repins > 0)
 	}
-	r.offer(r.offer(at, 3, 1), 3, 1)
+	r.offer(r.offer(tail, 3, 1), 3, 1)
 	peeks(3)
 	testkit.ErrorIs(t, testkit.Err(q.Peek(&c)), ErrBadChain, "an id that is in use")
 }

@@ -12,7 +12,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// eventFD is an eventfd: it remembers that it was notified, not how often.
+// eventFD stands for an eventfd: it remembers that it was notified, not how often.
 type eventFD chan struct{}
 
 func (b eventFD) notify() {
@@ -22,9 +22,9 @@ func (b eventFD) notify() {
 	}
 }
 
-// TestNoWakeupIsLost pumps chains between two goroutines that sleep whenever they may, on the word of kick and call
-// suppression alone. A lost wake-up is a deadlock, which the test runner reports. Each chain carries a number there
-// and back.
+// TestNoWakeupIsLost pumps chains between two goroutines that sleep whenever the results of kick
+// and call suppression allow it. A lost wake-up is a deadlock, which the test runner reports. Each
+// chain carries a number there and back.
 //
 // Invariant: virtq: No wake-up is lost.
 func TestNoWakeupIsLost(t *testing.T) {
@@ -38,7 +38,7 @@ func TestNoWakeupIsLost(t *testing.T) {
 				t.Run(fmt.Sprintf("size=%d/event=%v/indirect=%v", size, event, indirect), func(t *testing.T) {
 					g := newGuest(t)
 					dr, dev := g.ends(t, size, indirect, event)
-					dr.ring.emulated = indirect // either way
+					dr.ring.emulated = indirect // must work with the barrier and without
 					pump(t, g, dr, dev, total)
 				})
 			}
@@ -48,7 +48,7 @@ func TestNoWakeupIsLost(t *testing.T) {
 
 func pump(t *testing.T, g *guest, dr *Driver, dev *Device, total int) {
 	kick, call := make(eventFD, 1), make(eventFD, 1)
-	stop := make(chan struct{}) // ends the other side after an error
+	stop := make(chan struct{}) // ends the other goroutine after an error
 	var once sync.Once
 	fail := func(format string, args ...any) {
 		t.Errorf(format, args...)
@@ -64,7 +64,7 @@ func pump(t *testing.T, g *guest, dr *Driver, dev *Device, total int) {
 	}
 	var wg sync.WaitGroup
 	wg.Add(2)
-	dma.Go(func() { // device: copies Out to In, adds one
+	dma.Go(func() { // device: copies Out to In, plus one
 		defer wg.Done()
 		var c Chain
 		var b [4]byte
@@ -108,7 +108,7 @@ func pump(t *testing.T, g *guest, dr *Driver, dev *Device, total int) {
 	dma.Go(func() { // driver
 		defer wg.Done()
 		used := make([]Used, 5)
-		slots := make([]uint32, 0, dr.Size()) // free places for numbers
+		slots := make([]uint32, 0, dr.Size()) // free slots for numbers
 		for i := range dr.Size() {
 			slots = append(slots, uint32(i))
 		}
@@ -145,7 +145,7 @@ func pump(t *testing.T, g *guest, dr *Driver, dev *Device, total int) {
 			for _, u := range used[:n] {
 				var b [4]byte
 				for k := range b {
-					b[k] = g.at(in(u.Cookie)+uint64(k), 1)[0]
+					b[k] = g.buffer(in(u.Cookie)+uint64(k), 1)[0]
 				}
 				sum += int(le.Uint32(b[:])) - 1
 				slots = append(slots, u.Cookie)
@@ -165,7 +165,8 @@ func pump(t *testing.T, g *guest, dr *Driver, dev *Device, total int) {
 	}
 }
 
-// TestNoWakeupIsLostWithAvailAtTwoModFour does it with the plain driver, for the halves that a Driver never has.
+// TestNoWakeupIsLostWithAvailAtTwoModFour pumps with the plain driver, so that fields lie in halves
+// of words where a Driver never has them.
 //
 // Invariant: virtq: No wake-up is lost.
 func TestNoWakeupIsLostWithAvailAtTwoModFour(t *testing.T) {

@@ -2,5 +2,5 @@
 
 package virtq
 
-// raceEnabled says that the race detector stands between our atomic operations and the memory: see index.go.
+// raceEnabled is set if the race detector replaces our atomic operations by its own: see index.go.
 const raceEnabled = true

@@ -10,8 +10,9 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// TestChainOutOfReachIsTakenWithoutBuffers: each case makes a chain of head 3 available between two good ones, in
-// memory that the device cannot reach. All three are taken and given back, and the fault says which memory it is.
+// TestChainOutOfReachIsTakenWithoutBuffers: each case makes a chain of head 3 available between two
+// good ones, in memory that the device cannot reach. The device takes and returns all three, and
+// the fault names the memory.
 //
 // Invariant: virtq: A chain in memory that the device cannot reach is given back, and its queue goes on.
 func TestChainOutOfReachIsTakenWithoutBuffers(t *testing.T) {
@@ -19,10 +20,10 @@ func TestChainOutOfReachIsTakenWithoutBuffers(t *testing.T) {
 	buf := desc{addr: bufIOVA, len: 16}
 	with := func(d desc, flags, next uint16) desc { d.flags |= flags; d.next = next; return d }
 	for _, c := range []struct {
-		name string
-		make func(r *raw)
-		want string // in the fault
-		is   error
+		name   string
+		make   func(r *raw)
+		want   string // in the fault
+		target error
 	}{
 		{"unmapped", func(r *raw) { r.desc(3, desc{addr: endIOVA + mib/2, len: 1}) },
 			"head 3: descriptor 3: buffer at 0x480000, 1 bytes: ", dma.ErrUnmapped},
@@ -69,7 +70,7 @@ func TestChainOutOfReachIsTakenWithoutBuffers(t *testing.T) {
 				testkit.Equal(t, "chains", n, 3)
 				testkit.OK(t, q.Load(3, faulty))
 			})
-			if !errors.Is(faulty.Fault, c.is) || errors.Is(faulty.Fault, ErrBadChain) ||
+			if !errors.Is(faulty.Fault, c.target) || errors.Is(faulty.Fault, ErrBadChain) ||
 				!strings.Contains(faulty.Fault.Error(), c.want) {
 				t.Fatalf("got %v, want %q", faulty.Fault, c.want)
 			}
@@ -83,15 +84,15 @@ func TestChainOutOfReachIsTakenWithoutBuffers(t *testing.T) {
 				}
 			})
 			for i, head := range []uint16{0, 3, 7} {
-				if at := &chains[i]; at.Head != head || (at.Fault != nil) != (i == 1) || i != 1 && at.OutLen != 16 {
-					t.Errorf("chain %d: %+v", i, at)
+				if c := &chains[i]; c.Head != head || (c.Fault != nil) != (i == 1) || i != 1 && c.OutLen != 16 {
+					t.Errorf("chain %d: %+v", i, c)
 				}
 				q.Commit(head, 0)
 			}
 			if q.Publish(); r.usedIdx() != 3 || q.Err() != nil {
 				t.Errorf("used.idx is %d: %v", r.usedIdx(), q.Err())
 			}
-			r.desc(3, buf) // the same Chain again, for one that can be reached
+			r.desc(3, buf) // the same Chain again, now for a chain that can be reached
 			r.entry(3, 3)
 			r.idx(4)
 			g.inside(func() {

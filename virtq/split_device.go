@@ -8,8 +8,8 @@ import (
 	"vnic.dev/vnic/dma"
 )
 
-// splitDevice is the memory of a split ring as the device uses it: it reads desc and avail, and writes used. A pos is
-// an avail index, and so is a Base.
+// splitDevice is the memory of a split ring as the device uses it: it reads desc and avail, and
+// writes used. A pos and a Base are avail indices.
 type splitDevice struct {
 	walk     walker
 	conf     Config
@@ -28,7 +28,7 @@ type splitDevice struct {
 	availFlags field
 	availIdx   field
 	usedEvent  field
-	usedIdx    field // ours, read back once: where the ring was left
+	usedIdx    field // written by the device, read back once: where the ring was left
 }
 
 // pinSplit checks the ring's size and alignment and pins its memory.
@@ -56,7 +56,7 @@ func (r *splitDevice) repin() (deviceRing, error) {
 	return q, nil
 }
 
-// pin takes hold of the ring's three parts and finds its fields.
+// pin pins the ring's three parts and finds its fields.
 func (r *splitDevice) pin() (err error) {
 	c := &r.conf
 	r.mask, r.eventIdx = c.Size-1, c.EventIdx
@@ -80,7 +80,7 @@ func (r *splitDevice) pin() (err error) {
 			return fmt.Errorf("%s at %#x: not %d-aligned: %w", p.name, p.iova, p.align, ErrBadRing)
 		}
 		if r.pins[i], err = r.walk.space.Pin(p.iova, uint64(p.n)); errors.Is(err, dma.ErrMiss) {
-			return fmt.Errorf("%s at %#x: %w", p.name, p.iova, err) // nothing is wrong with the ring
+			return fmt.Errorf("%s at %#x: %w", p.name, p.iova, err) // the ring itself may be good
 		} else if err != nil {
 			return fmt.Errorf("%s at %#x: %w: %w", p.name, p.iova, ErrBadRing, err)
 		}
@@ -117,8 +117,8 @@ func (r *splitDevice) start(b Base) (first pos, resumed bool) {
 
 func (r *splitDevice) base(next pos) Base { return Base{uint32(next)} }
 
-// available reads avail.idx, once for all chains up to it. It may neither go back nor so far that more chains than the
-// ring has heads are out: available, held or staged.
+// available reads avail.idx, once for all chains up to it. It is an error if avail.idx went back,
+// or so far that more chains than the ring has heads are available, held or staged.
 func (r *splitDevice) available(next pos, out int) (n int, err error) {
 	idx := r.availIdx.load()
 	n = int(idx - uint16(next))
@@ -146,8 +146,9 @@ func (r *splitDevice) head(p pos) (next pos, head uint16, err error) {
 
 func (r *splitDevice) load(head uint16, c *Chain) error { return r.walk.walk(0, head, c) }
 
-// publish writes the used elements {id u32, len u32}, moves used.idx behind them, and tells whether the driver wants a
-// call. The store is a full barrier before the load.
+// publish writes the used elements {id u32, len u32}, moves used.idx behind them, and reports
+// whether the driver wants a call. The store of used.idx is a full barrier before the load of the
+// driver's used_event or flags.
 func (r *splitDevice) publish(es []usedElement) (call bool) {
 	was := r.shown
 	i := was
@@ -163,7 +164,8 @@ func (r *splitDevice) publish(es []usedElement) (call bool) {
 	return r.availFlags.load()&availNoInterrupt == 0
 }
 
-// disableKick sets the event just behind what was consumed, where it is farthest away, or the flag.
+// disableKick sets avail_event just behind the consumed chains, where the driver reaches it last;
+// or it sets the flag.
 func (r *splitDevice) disableKick(next pos) {
 	if r.eventIdx {
 		r.availEvent.store(uint16(next) - 1)

@@ -1,7 +1,7 @@
 package virtq
 
-// driverRing is the memory of a split ring as the driver uses it: it writes desc and avail, and reads used. It
-// keeps no index; the caller's are passed in. The packed ring will have another.
+// driverRing is the memory of a split ring as the driver uses it: it writes desc and avail, and
+// reads used. It stores no index; callers pass them in.
 type driverRing struct {
 	mask     uint16
 	flags    uint16 // avail.flags as stored
@@ -20,7 +20,7 @@ type driverRing struct {
 	availEvent field
 }
 
-// init finds the ring's fields in its three parts, which may be longer than needed.
+// init finds the ring's fields in its three parts; each slice may be longer than its part.
 func (r *driverRing) init(size uint16, eventIdx bool, descs, avail, used []byte) (err error) {
 	n := int(size)
 	avail, used = avail[:availLen(n)], used[:usedLen(n)]
@@ -44,8 +44,8 @@ func (r *driverRing) init(size uint16, eventIdx bool, descs, avail, used []byte)
 // put writes the avail entry at index i.
 func (r *driverRing) put(i, head uint16) { le.PutUint16(r.avails[i&r.mask][:], head) }
 
-// publish moves avail.idx from was to now, and tells whether the device wants a kick. The store is a full barrier
-// before the load.
+// publish moves avail.idx from was to now, and reports whether the device wants a kick. The store
+// is a full barrier before the load of the device's avail_event or flags.
 func (r *driverRing) publish(now, was uint16) (kick bool) {
 	r.avail.store(r.flags, now)
 	if r.emulated {
@@ -57,16 +57,17 @@ func (r *driverRing) publish(now, was uint16) (kick bool) {
 	return r.usedFlags.load()&usedNoNotify == 0
 }
 
-// used is used.idx: the elements before it may be read.
+// used returns used.idx: the elements before it may be read.
 func (r *driverRing) used() uint16 { return r.usedIdx.load() }
 
-// element reads the used element at index i once.
+// element returns the used element at index i, reading it once.
 func (r *driverRing) element(i uint16) (id, n uint32) {
 	e := le.Uint64(r.useds[i&r.mask][:])
 	return uint32(e), uint32(e >> 32)
 }
 
-// disableCall sets the event just behind what was polled, where it is farthest away, or the flag.
+// disableCall sets used_event just behind the polled elements, where the device reaches it last; or
+// it sets the flag.
 func (r *driverRing) disableCall(idx, polled uint16) {
 	if r.eventIdx {
 		r.usedEvent.store(polled - 1)

@@ -11,13 +11,13 @@ import (
 // walker turns descriptor chains into segments (2.7.5). Its input is hostile.
 type walker struct {
 	space    *dma.Space
-	mem      dma.Translator // of it
-	longest  int            // descriptors of the ring that a chain may have: the ring's size, or MaxDescriptors
+	mem      dma.Translator // of space
+	longest  int            // most direct descriptors of a chain: the ring's size, or MaxDescriptors
 	indirect bool           // VIRTIO_F_INDIRECT_DESC was negotiated
 
 	descs [][descLen]byte // the ring's descriptor table
 	table []byte          // private copy of an indirect table
-	rows  [][descLen]byte // the same
+	rows  [][descLen]byte // table, as descriptors
 }
 
 func (w *walker) init(s *dma.Space, c *Config) {
@@ -35,9 +35,9 @@ func (w *walker) grow(n int) {
 	w.rows = rows[[descLen]byte](w.table)
 }
 
-// walk translates the chain that starts at head, which is in table, the ring's. The caller is
-// inside the space's epoch. After an error the caller empties c, whose lists may be as long as they
-// may be. Memory that the device cannot reach is no error, but c.Fault.
+// walk translates the chain that starts at head in the ring's table. The caller is inside the
+// space's epoch. After an error the caller empties c, whose lists may have reached their limit.
+// Memory that the device cannot reach is no error: walk sets c.Fault.
 func (w *walker) walk(entry pos, head uint16, c *Chain) (err error) {
 	table := w.descs
 	if int(head) >= len(table) {
@@ -55,10 +55,10 @@ func (w *walker) walk(entry pos, head uint16, c *Chain) (err error) {
 	c.OutLen, c.InLen, c.InFirst, c.Empty = 0, 0, 0, 0
 	var (
 		nested bool        // table is an indirect one
-		most   = w.longest // how many descriptors the chain may have
-		left   = most      // how many may follow before it is a loop, or too long
+		most   = w.longest // most descriptors that the chain may have
+		left   = most      // how many may follow: one more is a loop, or a chain that is too long
 		total  uint64
-		writes bool // a write-only buffer was seen
+		writes bool // a writable buffer was seen
 	)
 	for i := int(head); ; {
 		d := decode(&table[i])
@@ -80,7 +80,7 @@ func (w *walker) walk(entry pos, head uint16, c *Chain) (err error) {
 		if total += uint64(d.len); total > math.MaxUint32 {
 			return bad(head, "descriptor %d: %d bytes in all", i, total)
 		}
-		// An empty buffer is allowed, wherever it points.
+		// An empty buffer is allowed, with any address.
 		if d.flags&flagWrite != 0 {
 			writes = true
 			if d.len != 0 {
@@ -115,9 +115,10 @@ func (w *walker) walk(entry pos, head uint16, c *Chain) (err error) {
 	}
 }
 
-// fetch makes a private copy of the indirect table to which t refers (2.7.5.3). t's write-only flag means nothing. The
-// table may be longer than the ring: 2.7.5.3.1 forbids drivers to make a chain so long, but Linux does
-// (virtqueue_use_indirect looks at the ring's space alone), and QEMU reads it.
+// fetch makes a private copy of the indirect table that t refers to (2.7.5.3). t's write-only flag
+// is ignored. The table may be longer than the ring: 2.7.5.3.1 forbids drivers to make such a
+// chain, but Linux does (virtqueue_use_indirect checks only the ring's free space), and QEMU reads
+// it.
 func (w *walker) fetch(t desc, head uint16) (table [][descLen]byte, err error) {
 	switch {
 	case !w.indirect:
@@ -137,8 +138,8 @@ func (w *walker) fetch(t desc, head uint16) (table [][descLen]byte, err error) {
 	return w.rows[:t.len/descLen], nil
 }
 
-// unreached makes err, that of descriptor i's memory, the chain's Fault if the device cannot reach that, and else the
-// error of the walk.
+// unreached handles err, the error of accessing the memory of descriptor i: memory that the device
+// cannot reach becomes the chain's Fault, any other error is returned.
 func (w *walker) unreached(c *Chain, i int, d desc, err error) error {
 	var isBad *chainError
 	what := "buffer"
@@ -157,7 +158,8 @@ func (w *walker) unreached(c *Chain, i int, d desc, err error) error {
 	return bad(c.Head, "descriptor %d: %s at %#x, %d bytes: %w", i, what, d.addr, d.len, err)
 }
 
-// faultError is a Fault. It formats itself only when asked, as a driver may cause one for each chain.
+// faultError is a Fault. It is formatted only on demand, because a driver may cause one for each
+// chain.
 type faultError struct {
 	head uint16
 	i    int
@@ -172,7 +174,8 @@ func (e *faultError) Error() string {
 }
 func (e *faultError) Unwrap() error { return e.err }
 
-// chainError is ErrBadChain with the head and what is wrong with it. Is makes both, and what lies below, findable.
+// chainError is ErrBadChain for one head, with the reason. errors.Is finds ErrBadChain and the
+// reason.
 type chainError struct {
 	head   uint16
 	reason error
@@ -184,8 +187,8 @@ func (e *chainError) Error() string {
 func (e *chainError) Is(target error) bool { return target == ErrBadChain }
 func (e *chainError) Unwrap() error        { return e.reason }
 
-// bad is the error of a chain. If the reason is a translation miss, nothing is wrong with the
-// chain.
+// bad returns the error of a bad chain. If the reason is a translation miss, the chain is not bad,
+// and the error is not ErrBadChain.
 func bad(head uint16, format string, args ...any) error {
 	reason := fmt.Errorf(format, args...)
 	if errors.Is(reason, dma.ErrMiss) {
@@ -194,12 +197,12 @@ func bad(head uint16, format string, args ...any) error {
 	return &chainError{head: head, reason: reason}
 }
 
-// badEntry is the error of an avail entry that names no descriptor.
+// badEntry returns the error of an avail entry that is no index of a descriptor.
 func badEntry(entry pos, head uint16, size int) error {
 	return bad(head, "avail entry %d: ring of %d", entry, size)
 }
 
-// BadHead tells which head an ErrBadChain is about.
+// BadHead returns the head that an ErrBadChain is about.
 func BadHead(err error) (head uint16, ok bool) {
 	var e *chainError
 	if !errors.As(err, &e) {

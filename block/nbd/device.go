@@ -18,35 +18,36 @@ import (
 	"vnic.dev/vnic/internal/limits"
 )
 
-// DefaultTimeout is Config.Timeout where that is 0.
+// DefaultTimeout replaces a Config.Timeout of 0.
 const DefaultTimeout = time.Duration(limits.Silence)
 
-// maxDepth bounds what a Config costs.
+// maxDepth bounds the cost of a Config.
 const maxDepth = 1024
 
-// Config says which export of which server, and where its data is to lie.
+// Config names an export of a server, and the memory for its data.
 type Config struct {
 	Device devmem.Device
 	Memory devmem.Memory // of the Device's GPUs
 
 	Server netip.AddrPort
 	Export string     // its name, of up to 4096 bytes; "" is the server's default
-	Local  netip.Addr // where connections are from; the zero Addr: the Device chooses
+	Local  netip.Addr // local address of the connections; the zero Addr: the Device chooses
 
-	// Queue is a receive queue that can be bound, which the Device takes for its reads. No RSS may lead there.
+	// Queue is a receive queue that can be bound; the Device uses it for its reads. RSS must not
+	// spread other packets to it.
 	Queue int
-	Pool  devmem.Buffer // where what is read lands, and is taken from: of Data's GPU, bound by the Device
-	Data  devmem.Buffer // where Mem of operations is; bound for transmit by the Device, where it can write
+	Pool  devmem.Buffer // receives the data of reads before it is moved to Data; on Data's GPU; the Device binds it
+	Data  devmem.Buffer // buffer of the operations' Mem; the Device binds it for transmit, unless it is read-only
 
 	Depth    int  // operations at a time, 1 to 1024
-	ReadOnly bool // there is no connection for writes, and none is done (EROFS)
+	ReadOnly bool // no connection for writes is opened, and writes fail (EROFS)
 
-	// Timeout is for how long a connection on which something is under way may make no progress, and how long
-	// connecting and a handshake may take in all; 0 means DefaultTimeout.
+	// Timeout is how long a connection with operations in progress may make no progress, and how
+	// long connecting and handshake may take together; 0 means DefaultTimeout.
 	Timeout time.Duration
 
-	// Copy has all payload go through host memory, as a baseline: nothing is bound, no flow is steered, and Pool and
-	// Queue are not used.
+	// Copy sends all payload through host memory, as a baseline: nothing is bound or steered, and
+	// Pool and Queue are not used.
 	Copy bool
 }
 
@@ -74,13 +75,13 @@ type link struct {
 	devmem.Conn
 	what string // for errors
 
-	queue []uint32 // of slots whose requests are to be sent; under mu
-	out   int      // requests that were sent, and are not answered; under mu
+	queue []uint32 // slots whose requests must be sent; under mu
+	out   int      // requests that were sent and not answered; under mu
 
-	send, receive chan struct{} // wake the goroutines that do so; of capacity 1
+	send, receive chan struct{} // wake the goroutines that send and receive; of capacity 1
 }
 
-// wake has a goroutine look again that waits for ch, now or later.
+// wake wakes the goroutine that waits for ch, now or when it waits next.
 func wake(ch chan struct{}) {
 	select {
 	case ch <- struct{}{}:
@@ -93,32 +94,32 @@ type Device struct {
 	c       Config
 	info    block.Info
 	flushes bool // the server has NBD_CMD_FLUSH
-	shared  bool // and NBD_FLAG_CAN_MULTI_CONN
+	shared  bool // the server has NBD_FLAG_CAN_MULTI_CONN
 
 	rx, tx devmem.Binding // nil: none
 	flow   devmem.FlowID  // 0: none
 	reads  *link
 	writes *link // nil: none
 
-	stream *devmem.Stream // of reads: the receiving goroutine's
-	sender *devmem.Sender // of writes: the sending goroutine's
+	stream *devmem.Stream // of reads; the receiving goroutine uses it
+	sender *devmem.Sender // of writes; the sending goroutine uses it
 
-	heads    []byte   // the receiving goroutine's, of reads: heads that were looked at
-	landed   []uint32 // likewise: slots whose data was taken
-	requests []byte   // the sending goroutine's, of reads
+	heads    []byte   // headers of replies to reads; the receiving goroutine uses it
+	landed   []uint32 // likewise: slots whose data was taken from the stream
+	requests []byte   // requests of reads; the sending goroutine uses it
 
-	free []uint32 // slots; Do's
-	done []uint32 // Do's, in turns with events
+	free []uint32 // free slots; Do uses it
+	done []uint32 // completed slots; Do swaps it with events
 
 	mu     sync.Mutex
-	slots  []slot // Depth of them, and one for a flush
-	count  uint64 // of operations that were begun
-	sizes  []size // of reads that are under way
+	slots  []slot // Depth slots, and one for a flush
+	count  uint64 // number of operations started
+	sizes  []size // lengths of the reads in progress
 	ready  []uint32
 	events []uint32
 	busy   bool // Do runs
 	err    error
-	cancel context.CancelCauseFunc // ends what Do does; nil: it does not run
+	cancel context.CancelCauseFunc // ends the work of Do; nil: Do does not run
 
 	ended chan struct{} // wakes Do; of capacity 1
 	work  sync.WaitGroup
@@ -126,14 +127,15 @@ type Device struct {
 	read, written, host, looked, looks, messages atomic.Uint64
 
 	once   sync.Once
-	closed error // of once
+	closed error // result of once
 }
 
 var _ block.Device = (*Device)(nil)
 
-// Open connects to a server, and opens one of its exports. Errors that can be asked for: ENOENT (no such export),
-// EOPNOTSUPP (TLS is wanted, or the server is of an older protocol), EPERM (its policy), block.ErrProtocol (it breaks
-// the protocol), EINVAL and EXDEV (the Config), and those of devmem.Device.
+// Open connects to a server, and opens one of its exports. Errors with an errno or sentinel: ENOENT
+// (no such export), EOPNOTSUPP (TLS is required, or the server's protocol is older), EPERM (the
+// server's policy), block.ErrProtocol (it breaks the protocol), EINVAL and EXDEV (the Config), and
+// errors of devmem.Device.
 func Open(ctx context.Context, c Config) (_ *Device, err error) {
 	if c.Timeout == 0 {
 		c.Timeout = limits.Silence.Here()
@@ -149,7 +151,7 @@ func Open(ctx context.Context, c Config) (_ *Device, err error) {
 	if err := d.open(ctx); err != nil {
 		d.err = err
 		for _, l := range d.links() {
-			_ = l.Close() // which are not in the transmission phase; NBD_OPT_ABORT may be on its way
+			_ = l.Close() // not in the transmission phase; NBD_OPT_ABORT may have been sent
 		}
 		return nil, errors.Join(fmt.Errorf("nbd: %w", err), d.Close())
 	}
@@ -244,16 +246,16 @@ func (d *Device) connect(ctx context.Context, to **link, what string) (e export,
 	return e, nil
 }
 
-// Info implements block.Device. BlockSize is the server's minimum, or 512 where it gives none (proto.md, Size
-// constraints); MaxTransfer is the server's, 32 MiB at most.
+// Info implements block.Device. BlockSize is the server's minimum, or 512 if the server has none
+// (proto.md, Size constraints); MaxTransfer is the server's, at most 32 MiB.
 func (d *Device) Info() block.Info { return d.info }
 
-// Coherent says whether what was written is read after Do has returned, by the server's word: it has
-// NBD_FLAG_CAN_MULTI_CONN and NBD_CMD_FLUSH. It is false of an export that is only read.
+// Coherent reports whether reads see written data after Do has returned, according to the server:
+// it has NBD_FLAG_CAN_MULTI_CONN and NBD_CMD_FLUSH. It is false for a read-only export.
 func (d *Device) Coherent() bool { return d.shared && d.flushes }
 
-// Stats implements block.Device. HostBytes has heads in it, as of a connection that is not steered. Looked has all
-// bytes that were looked at, those behind a reply with an error too.
+// Stats implements block.Device. HostBytes includes the headers of a connection that is not
+// steered. Looked includes all bytes that were read, also those after a reply with an error.
 func (d *Device) Stats() block.Stats {
 	return block.Stats{Read: d.read.Load(), Written: d.written.Load(), HostBytes: d.host.Load(),
 		Looked: d.looked.Load(), Looks: d.looks.Load(), Messages: d.messages.Load()}
@@ -268,7 +270,7 @@ func (d *Device) links() (list []*link) {
 	return list
 }
 
-// fail ends the connections, for the reason that is the first.
+// fail closes the connections; only the first reason is kept.
 func (d *Device) fail(err error) {
 	d.mu.Lock()
 	if d.err == nil {
@@ -280,13 +282,13 @@ func (d *Device) fail(err error) {
 		cancel(err)
 	}
 	for _, l := range d.links() {
-		_ = l.SetLinger(0) // or what was sent and not acknowledged goes out from memory that is not ours any more
+		_ = l.SetLinger(0) // otherwise unacknowledged data would be retransmitted from memory that is no longer ours
 		_ = l.Close()
 	}
 }
 
-// leave ends the connections as the protocol has it (proto.md, Terminating the transmission phase): nothing is under
-// way, and no goroutine of ours sends.
+// leave ends the connections by the protocol (proto.md, Terminating the transmission phase). No
+// operation may be in progress, and no goroutine may send.
 func (d *Device) leave() error {
 	var errs []error
 	for _, l := range d.links() {
@@ -294,7 +296,7 @@ func (d *Device) leave() error {
 		r := request{Type: cmdDisc}
 		r.encode(&b)
 		_ = l.SetWriteDeadline(time.Now().Add(d.c.Timeout))
-		_, _ = l.Write(b[:]) // a server that is gone already is no error
+		_, _ = l.Write(b[:]) // a server that has already gone is no error
 		if err := l.Close(); !errors.Is(err, net.ErrClosed) {
 			errs = append(errs, err)
 		}
@@ -302,9 +304,9 @@ func (d *Device) leave() error {
 	return errors.Join(errs...)
 }
 
-// Close implements block.Device: by NBD_CMD_DISC where nothing is under way, else at once; Do returns then. Buffers
-// stay the caller's, whose bindings are closed and done when it returns. It is idempotent, and may be called by what
-// Do calls.
+// Close implements block.Device: if no operation is in progress it ends the connections by
+// NBD_CMD_DISC, otherwise at once; then Do returns. Buffers stay the caller's; when Close returns,
+// their bindings are closed and done. It is idempotent, and may be called from the callbacks of Do.
 func (d *Device) Close() error {
 	d.once.Do(func() {
 		d.mu.Lock()

@@ -11,41 +11,42 @@ import (
 	"vnic.dev/vnic/block"
 )
 
-// Where an operation is.
+// States of an operation.
 const (
 	free     uint8 = iota
-	queued         // its request is to be sent
+	queued         // its request must be sent
 	sent           // or is being sent
 	answered       // by the server
 )
 
-// slot is an operation that is under way.
+// slot is an operation in progress.
 type slot struct {
 	op     block.Op
 	flush  bool // it is NBD_CMD_FLUSH
 	state  uint8
-	handed bool // all of it, payload too, was given to the connection
+	handed bool // request and payload were passed to the connection
 	cookie uint64
 	began  time.Time // when its request was sent
-	err    error     // what the server said
+	err    error     // the server's error
 	took   time.Duration
 }
 
 // A cookie is the number of the operation, from 1, and the index of its slot.
 const slotBits = 16
 
-// size counts reads of a length.
+// size counts the reads of one length.
 type size struct {
 	n     uint64
 	reads int
 }
 
-// Do implements block.Device: depth is the Config's at most. After a context that has ended, or any other error but
-// that of a flush, the Device's connections are closed and it is of no use any more.
+// Do implements block.Device; depth is limited to the Config's. After ctx has ended, or any error
+// except that of a flush, the Device's connections are closed and it cannot be used any more.
 //
-// Besides what block.Device says: a Do that wrote ends with NBD_CMD_FLUSH where the server has it, and the error of
-// that is Do's; what was written may not be kept then. When the server says that it is being shut down (NBD_ESHUTDOWN)
-// no operation is begun any more, those under way go on, and Do returns ESHUTDOWN.
+// In addition to block.Device: a Do that wrote ends with NBD_CMD_FLUSH if the server has it, and
+// returns the flush's error; then written data may be lost. If the server reports that it is being
+// shut down (NBD_ESHUTDOWN), Do starts no more operations, finishes those in progress, and returns
+// ESHUTDOWN.
 func (d *Device) Do(ctx context.Context, depth int, next func() (block.Op, bool), done func(block.Done)) error {
 	if depth < 1 {
 		return fmt.Errorf("nbd: a depth of %d: 1 at least: %w", depth, syscall.EINVAL)
@@ -110,22 +111,22 @@ func (d *Device) begin(ctx context.Context, cancel context.CancelCauseFunc) erro
 	return nil
 }
 
-// failed is why the Device is of no use any more.
+// failed returns why the Device cannot be used any more, or nil.
 func (d *Device) failed() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.err
 }
 
-// run is a Do.
+// run is one call of Do.
 type run struct {
 	d     *Device
 	depth int
 	next  func() (block.Op, bool)
 	done  func(block.Done)
 
-	under   int  // operations that are under way
-	last    bool // next gives no more
+	under   int  // operations in progress
+	last    bool // next returns no more
 	wrote   bool
 	leaving bool // the server is being shut down
 	flush   error
@@ -166,7 +167,7 @@ func (r *run) do() error {
 	return r.flush
 }
 
-// fill begins operations as far as the depth allows.
+// fill starts operations up to the depth.
 func (r *run) fill() error {
 	d := r.d
 	for r.under < r.depth && !r.last {
@@ -190,7 +191,7 @@ func (r *run) fill() error {
 	return nil
 }
 
-// begin has the request of an operation sent.
+// begin queues the request of an operation for sending.
 func (r *run) begin(op block.Op, i uint32) {
 	d := r.d
 	l := d.reads
@@ -206,14 +207,14 @@ func (r *run) begin(op block.Op, i uint32) {
 	wake(l.send)
 }
 
-// wait waits until operations have ended, and says so; or until the Device has failed.
+// wait waits until operations have completed, and reports them; or until the Device has failed.
 func (r *run) wait() error {
 	<-r.d.ended
 	r.collect()
 	return r.d.failed()
 }
 
-// collect tells of operations that have ended.
+// collect reports completed operations to done.
 func (r *run) collect() {
 	d := r.d
 	d.mu.Lock()
@@ -244,14 +245,14 @@ func (r *run) collect() {
 	}
 }
 
-// abort tells of all that was under way when the Device failed.
+// abort reports all operations in progress when the Device has failed.
 func (r *run) abort(err error) error {
 	d := r.d
-	d.fail(err) // again: when it returns the connections are closed
+	d.fail(err) // again: when it returns, the connections are closed
 	d.work.Wait()
-	r.collect() // what ended before
+	r.collect() // operations that completed before
 	if d.tx != nil && slices.ContainsFunc(d.slots, func(s slot) bool { return s.op.Write && s.state >= sent }) {
-		// Memory that was being sent is not in use any more when the binding is done.
+		// Once the binding is done, memory that was being sent is no longer in use.
 		if e := d.tx.Close(); e != nil {
 			err = errors.Join(err, e)
 		} else {
@@ -274,7 +275,8 @@ func (r *run) abort(err error) error {
 	return err
 }
 
-// take takes the next request out of a link's queue, to be sent; false: there is none. Under mu.
+// take takes the next request to send out of a link's queue; ok is false if there is none. Under
+// mu.
 func (d *Device) take(l *link, b *[requestLen]byte) (i uint32, ok bool) {
 	if len(l.queue) == 0 {
 		return 0, false
@@ -297,7 +299,7 @@ func (d *Device) take(l *link, b *[requestLen]byte) (i uint32, ok bool) {
 	return i, true
 }
 
-// tally counts reads of a length. Under mu.
+// tally changes the count of reads of a length. Under mu.
 func (d *Device) tally(n uint64, more int) {
 	i := slices.IndexFunc(d.sizes, func(s size) bool { return s.n == n })
 	if i < 0 {
@@ -311,7 +313,7 @@ func (d *Device) tally(n uint64, more int) {
 	}
 }
 
-// answer finds the operation that a reply on a link is of.
+// answer returns the operation that a reply on a link answers.
 func (d *Device) answer(l *link, r *reply) (i uint32, op block.Op, err error) {
 	if err := r.check(); err != nil {
 		return 0, op, err
@@ -351,7 +353,7 @@ func (d *Device) answer(l *link, r *reply) (i uint32, op block.Op, err error) {
 	return uint32(index), s.op, nil
 }
 
-// finish tells Do that operations have ended. Under mu.
+// finish reports completed operations to Do. Under mu.
 func (d *Device) finish(list []uint32) {
 	now := time.Now()
 	for _, i := range list {

@@ -12,7 +12,7 @@ import (
 	"vnic.dev/vnic/block"
 )
 
-// fuzzed are the operations that are under way when a server says what it says. Their cookies are the first ones.
+// fuzzed are the operations in progress when a server replies. Their cookies are the first ones.
 var fuzzed = []block.Op{
 	{Off: 0, Len: 16, Mem: 1}, {Off: 32, Len: 16, Mem: 100}, {Off: 99, Len: 1, Mem: 200},
 	{Off: 512, Len: 5000, Mem: 4000},
@@ -21,7 +21,7 @@ var fuzzed = []block.Op{
 
 const fuzzedReads = 4
 
-// replyTo is the reply to the i-th of them.
+// replyTo returns the reply to the operation of index i.
 func replyTo(i int, value uint32, data []byte) []byte {
 	b := binary.BigEndian.AppendUint32(nil, 0x67446698)
 	b = binary.BigEndian.AppendUint32(b, value)
@@ -29,14 +29,14 @@ func replyTo(i int, value uint32, data []byte) []byte {
 	return append(b, data...)
 }
 
-// outcome is what a stream of replies says of an operation.
+// outcome is the result of an operation according to a stream of replies.
 type outcome struct {
 	answered bool
 	value    uint32
 	data     []byte
 }
 
-// judge reads a stream of replies to the operations from the first-th on, n of them, one after the other.
+// judge reads a stream of replies to the n operations from index first on, in their order.
 func judge(b []byte, first, n int) (list [6]outcome) {
 	for len(b) >= 16 {
 		i := int(b[15])
@@ -57,8 +57,8 @@ func judge(b []byte, first, n int) (list [6]outcome) {
 	return list
 }
 
-// Invariant: nbd: Whatever a server replies, no byte beside the buffers of reads changes, and what is done was
-// answered.
+// Invariant: nbd: Whatever a server replies, only bytes in the buffers of reads change, and each
+// completed operation was answered.
 func FuzzReplies(f *testing.F) {
 	data := pattern(6000)
 	good := bytes.Join([][]byte{replyTo(0, 0, data[:16]), replyTo(1, 0, data[:16]), replyTo(2, 0, data[:1]),
@@ -140,7 +140,7 @@ func FuzzReplies(f *testing.F) {
 	})
 }
 
-// readRequest receives a request and its payload, and gives its type.
+// readRequest receives a request and its payload, and returns its type.
 func readRequest(c net.Conn) (uint16, error) {
 	var b [28]byte
 	if _, err := io.ReadFull(c, b[:]); err != nil {

@@ -11,24 +11,24 @@ import (
 	"vnic.dev/vnic/block"
 )
 
-// Bounds of a handshake.
+// Limits of a handshake.
 const (
 	maxReplies  = 64
 	maxReplyLen = 64 << 10
-	maxShown    = 200 // bytes of what a server says, in an error or a name
+	maxShown    = 200 // bytes of a server's text that are shown in an error or a name
 )
 
-// export is what a server says of an export.
+// export is the server's description of an export.
 type export struct {
 	size  uint64
 	flags uint16 // transmission flags
 
-	minBlock, maxPayload uint32 // 0: not said
+	minBlock, maxPayload uint32 // 0: not given
 	name, description    string
 }
 
-// handshake negotiates, up to the transmission phase. It reads to the byte what the server sends. Where the server
-// refuses it ends the session as the protocol has it, by NBD_OPT_ABORT.
+// handshake negotiates, up to the transmission phase. It reads exactly the handshake's bytes. If
+// the server refuses, it ends the session by the protocol, with NBD_OPT_ABORT.
 func handshake(c io.ReadWriter, name string) (e export, err error) {
 	if len(name) > maxString {
 		return e, fmt.Errorf("an export's name of %d bytes: %d at most: %w", len(name), maxString, syscall.EINVAL)
@@ -60,7 +60,7 @@ func handshake(c io.ReadWriter, name string) (e export, err error) {
 		switch {
 		case typ&repErr != 0:
 			abort := be.AppendUint32(be.AppendUint32(be.AppendUint64(nil, optMagic), optAbort), 0)
-			_, _ = c.Write(abort) // its answer is not waited for
+			_, _ = c.Write(abort) // without waiting for its reply
 			return e, refused(name, typ, data)
 		case typ == repAck && !exported:
 			return e, fmt.Errorf("handshake: NBD_REP_ACK without NBD_INFO_EXPORT: %w", block.ErrProtocol)
@@ -69,16 +69,16 @@ func handshake(c io.ReadWriter, name string) (e export, err error) {
 		case typ != repInfo:
 			return e, fmt.Errorf("handshake: a reply of type %d to NBD_OPT_GO: %w", typ, block.ErrProtocol)
 		}
-		is, err := e.info(data)
+		kind, err := e.info(data)
 		if err != nil {
 			return e, fmt.Errorf("handshake: %w", err)
 		}
-		exported = exported || is == infoExport
+		exported = exported || kind == infoExport
 	}
 	return e, fmt.Errorf("handshake: more than %d replies to NBD_OPT_GO: %w", maxReplies, block.ErrProtocol)
 }
 
-// greet receives the server's greeting, and gives the client's flags.
+// greet receives the server's greeting, and returns the client's flags.
 func greet(c io.Reader) (flags uint32, err error) {
 	var b [18]byte
 	if err := full(c, b[:8]); err != nil {
@@ -108,7 +108,7 @@ func greet(c io.Reader) (flags uint32, err error) {
 	return uint32(has & (flagFixedNewstyle | flagNoZeroes)), nil // proto.md, Client flags
 }
 
-// full reads all of b; an end before it is io.ErrUnexpectedEOF.
+// full reads all of b; if the stream ends before, it returns io.ErrUnexpectedEOF.
 func full(c io.Reader, b []byte) error {
 	_, err := io.ReadFull(c, b)
 	if errors.Is(err, io.EOF) {
@@ -141,31 +141,31 @@ func optReply(c io.Reader) (typ uint32, data []byte, err error) {
 	return typ, data, full(c, data)
 }
 
-// info takes in an NBD_REP_INFO (proto.md, Option reply types).
-func (e *export) info(b []byte) (is uint16, err error) {
+// info stores the content of an NBD_REP_INFO, and returns its type (proto.md, Option reply types).
+func (e *export) info(b []byte) (typ uint16, err error) {
 	if len(b) < 2 {
 		return 0, fmt.Errorf("NBD_REP_INFO of %d bytes: 2 at least: %w", len(b), block.ErrProtocol)
 	}
-	is = be.Uint16(b)
+	typ = be.Uint16(b)
 	wants := func(name string, n int) error {
 		if len(b) != n {
 			return fmt.Errorf("%s of %d bytes, and not %d: %w", name, len(b), n, block.ErrProtocol)
 		}
 		return nil
 	}
-	switch is {
+	switch typ {
 	case infoExport:
 		if err := wants("NBD_INFO_EXPORT", 12); err != nil {
-			return is, err
+			return typ, err
 		}
 		e.size, e.flags = be.Uint64(b[2:]), be.Uint16(b[10:])
 	case infoBlockSize:
 		if err := wants("NBD_INFO_BLOCK_SIZE", 14); err != nil {
-			return is, err
+			return typ, err
 		}
 		e.minBlock, e.maxPayload = be.Uint32(b[2:]), be.Uint32(b[10:])
 		if bits.OnesCount32(e.minBlock) != 1 || e.minBlock > maxMinBlock || e.maxPayload < e.minBlock {
-			return is, fmt.Errorf("NBD_INFO_BLOCK_SIZE: blocks of %d bytes, payload of up to %d: %w", e.minBlock,
+			return typ, fmt.Errorf("NBD_INFO_BLOCK_SIZE: blocks of %d bytes, payload of up to %d: %w", e.minBlock,
 				e.maxPayload, block.ErrProtocol)
 		}
 	case infoName:
@@ -173,10 +173,10 @@ func (e *export) info(b []byte) (is uint16, err error) {
 	case infoDescription:
 		e.description = shown(b[2:])
 	}
-	return is, nil // others are for clients that know them
+	return typ, nil // other types are for clients that know them
 }
 
-// check says what is wrong with what the server has said in all.
+// check returns an error if the server's description is invalid.
 func (e *export) check() error {
 	if e.flags&flagHasFlags == 0 {
 		return fmt.Errorf("handshake: transmission flags %#x, without NBD_FLAG_HAS_FLAGS: %w", e.flags,
@@ -185,7 +185,7 @@ func (e *export) check() error {
 	return nil
 }
 
-// shown is what a server says, for people: printable, and not long.
+// shown returns a server's text for people: printable, and limited in length.
 func shown(b []byte) string {
 	return strings.Map(func(r rune) rune {
 		if r < ' ' || r == 0x7f {
@@ -203,8 +203,9 @@ func refused(name string, typ uint32, data []byte) error {
 	return fmt.Errorf("export %q: %s: %w", name, text, err)
 }
 
-// device is what of an export block.Info tells. Without block sizes from the server they are 512 bytes and 32 MiB; an
-// export that 512 does not divide can have none of these, or its end could not be read.
+// device returns the block.Info of an export. If the server gives no block sizes, they are 512
+// bytes and 32 MiB; if 512 does not divide the export's size, the block size is 1, so that the end
+// can be read.
 func (e *export) device(depth int) block.Info {
 	i := block.Info{Size: e.size, BlockSize: defaultBlockSize, MaxTransfer: maxPayload, MaxDepth: depth,
 		ReadOnly: e.flags&flagReadOnly != 0}

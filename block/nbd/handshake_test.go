@@ -15,17 +15,17 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// script is a connection whose other end says what it says, whatever it is asked.
+// script is a connection whose other end sends a fixed stream, whatever it receives.
 type script struct {
 	io.Reader
-	said bytes.Buffer
+	sent bytes.Buffer
 }
 
-func (s *script) Write(b []byte) (int, error) { return s.said.Write(b) }
+func (s *script) Write(b []byte) (int, error) { return s.sent.Write(b) }
 
 func says(parts ...[]byte) *script { return &script{Reader: bytes.NewReader(bytes.Join(parts, nil))} }
 
-// info is an NBD_REP_INFO.
+// info returns an NBD_REP_INFO.
 func info(typ uint16, data ...byte) []byte {
 	return optMessage(7, 3, append(binary.BigEndian.AppendUint16(nil, typ), data...))
 }
@@ -41,7 +41,7 @@ func sizes(minimum, maximum uint32) []byte {
 	return info(3, binary.BigEndian.AppendUint32(b, maximum)...)
 }
 
-// What the client says, to the byte.
+// The client's bytes are exactly these.
 func TestHandshake(t *testing.T) {
 	for _, flags := range []uint16{1, 3, 0xff03} {
 		s := says(greeting(flags), sizes(512, 65536), info(1, []byte("name")...), info(2, []byte("what")...), info(77,
@@ -50,13 +50,13 @@ func TestHandshake(t *testing.T) {
 		e := testkit.Must(handshake(s, "disk"))(t)
 		want := export{size: 65536, flags: 1, minBlock: 512, maxPayload: 65536, name: "name", description: "what"}
 		testkit.Equal(t, "export", e, want)
-		testkit.Equal(t, "what was said", s.said.String(), "\x00\x00\x00"+string(rune(flags&3))+
+		testkit.Equal(t, "what was said", s.sent.String(), "\x00\x00\x00"+string(rune(flags&3))+
 			"IHAVEOPT\x00\x00\x00\x07\x00\x00\x00\x10\x00\x00\x00\x04disk\x00\x03\x00\x03\x00\x01\x00\x02")
 		testkit.Equal(t, "what is left", string(testkit.Must(io.ReadAll(s))(t)), "what comes next")
 	}
 }
 
-// Invariant: nbd: A handshake that cannot go well is refused, and the error has the reason by name.
+// Invariant: nbd: A handshake that cannot succeed is refused, and the error names the reason.
 func TestHandshakeIsRefused(t *testing.T) {
 	long := strings.Repeat("x", 5000)
 	refusedBy := func(n uint32, text string) [][]byte {
@@ -64,7 +64,7 @@ func TestHandshakeIsRefused(t *testing.T) {
 	}
 	for name, c := range map[string]struct {
 		server [][]byte
-		is     error
+		target error
 		says   string
 	}{
 		"nobody":           {nil, io.ErrUnexpectedEOF, "the greeting"},
@@ -130,15 +130,15 @@ func TestHandshakeIsRefused(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := says(c.server...)
 			_, err := handshake(s, "disk")
-			testkit.ErrorIs(t, err, c.is)
+			testkit.ErrorIs(t, err, c.target)
 			testkit.ErrorSays(t, err, c.says)
 			if len(err.Error()) > 600 {
 				t.Errorf("an error of %d bytes", len(err.Error()))
 			}
-			abort := strings.HasSuffix(s.said.String(), "IHAVEOPT\x00\x00\x00\x02\x00\x00\x00\x00")
+			abort := strings.HasSuffix(s.sent.String(), "IHAVEOPT\x00\x00\x00\x02\x00\x00\x00\x00")
 			if refused := strings.Contains(err.Error(),
 				"NBD_REP_ERR_"); refused && !abort || !refused && abort && name != "another error" {
-				t.Errorf("the client ended it with %q", s.said.String())
+				t.Errorf("the client ended it with %q", s.sent.String())
 			}
 		})
 	}
@@ -146,15 +146,15 @@ func TestHandshakeIsRefused(t *testing.T) {
 	testkit.ErrorIs(t, err, syscall.EINVAL)
 }
 
-// Open refuses by a real connection, and leaves nothing: the export is not there; the server is silent; its two
-// connections do not have one export.
+// Open refuses on a real connection, and leaks nothing: the export does not exist; the server is
+// silent; its two connections have different exports.
 func TestOpenIsRefused(t *testing.T) {
 	s := &server{store: pattern(1 << 20)}
 	r := newRig(t, s, 1<<20, 1<<20)
 	r.conf.Export = "tape"
 	err := testkit.Err(Open(t.Context(), r.conf))
 	testkit.ErrorIs(t, err, syscall.ENOENT)
-	testkit.ErrorSays(t, err, "nbd: read connection to "+s.at.String(), `export "tape"`, `"no such export here.[2J"`)
+	testkit.ErrorSays(t, err, "nbd: read connection to "+s.addr.String(), `export "tape"`, `"no such export here.[2J"`)
 	testkit.Eventually(t, "NBD_OPT_ABORT", func() bool { return s.get(func() int { return s.aborts }) == 1 })
 
 	s = &server{store: pattern(1 << 20), clients: 1}
@@ -180,7 +180,7 @@ func TestOpenIsRefused(t *testing.T) {
 		"the export has 524288 bytes and flags 0x105, and to the read connection 1048576 and 0x105")
 	testkit.Equal(t, "bindings that are left", len(r.dev.Stats().Bindings), 0)
 
-	nobody := testkit.Must(net.Listen("tcp", netip.AddrPortFrom(s.at.Addr(), 0).String()))(t)
+	nobody := testkit.Must(net.Listen("tcp", netip.AddrPortFrom(s.addr.Addr(), 0).String()))(t)
 	r.conf.Server = netip.MustParseAddrPort(nobody.Addr().String())
 	testkit.OK(t, nobody.Close())
 	err = testkit.Err(Open(t.Context(), r.conf))
@@ -188,7 +188,7 @@ func TestOpenIsRefused(t *testing.T) {
 	testkit.ErrorSays(t, err, "no server listens at its port")
 }
 
-// Whatever a server says, a handshake ends, and what it gives is sound.
+// Whatever a server sends, a handshake ends, and a successful one returns a valid export.
 func FuzzHandshake(f *testing.F) {
 	f.Add(bytes.Join([][]byte{greeting(3), sizes(512, 65536), info(1, []byte("name")...), goodExport, goodAck}, nil))
 	f.Add(bytes.Join([][]byte{greeting(3), goodExport, optMessage(7, 1<<31+6, []byte("no"))}, nil))

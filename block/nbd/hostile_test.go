@@ -15,7 +15,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// cookie changes the cookie of the n-th answer.
+// cookie changes the cookie of answer number n.
 func cookie(n int, f func(old uint64) uint64) func(a *answerTo) {
 	return func(a *answerTo) {
 		if a.n == n {
@@ -24,7 +24,7 @@ func cookie(n int, f func(old uint64) uint64) func(a *answerTo) {
 	}
 }
 
-// magic changes the magic of the n-th answer.
+// magic changes the magic of answer number n.
 func magic(n int, to uint32) func(a *answerTo) {
 	return func(a *answerTo) {
 		if a.n == n {
@@ -33,22 +33,23 @@ func magic(n int, to uint32) func(a *answerTo) {
 	}
 }
 
-// cut ends the connection within the n-th answer.
-func cut(n, at int) func(a *answerTo) {
+// cut ends the connection within answer number n.
+func cut(n, length int) func(a *answerTo) {
 	return func(a *answerTo) {
 		if a.n == n {
-			a.b, a.end = a.b[:min(at, len(a.b))], true
+			a.b, a.end = a.b[:min(length, len(a.b))], true
 		}
 	}
 }
 
-// Invariant: nbd: A server that breaks the protocol is named and left, and no byte beside the buffers changes.
+// Invariant: nbd: A server that breaks the protocol is named in the error and disconnected, and
+// only the buffers change.
 func TestServerBreaksTheProtocol(t *testing.T) {
 	const n, length = 16, 4096
 	for name, c := range map[string]struct {
 		bend   func() func(a *answerTo)
-		writes bool // it can be done to writes too
-		is     error
+		writes bool // applies to writes too
+		target error
 		says   string
 	}{
 		"a cookie of nobody's": {func() func(*answerTo) {
@@ -128,14 +129,14 @@ func TestServerBreaksTheProtocol(t *testing.T) {
 						return
 					}
 					bad++
-					testkit.ErrorIs(t, x.Err, c.is)
+					testkit.ErrorIs(t, x.Err, c.target)
 				})
-				testkit.ErrorIs(t, err, c.is)
+				testkit.ErrorIs(t, err, c.target)
 				link := "read"
 				if write {
 					link = "write"
 				}
-				testkit.ErrorSays(t, err, c.says, link+" connection to "+s.at.String())
+				testkit.ErrorSays(t, err, c.says, link+" connection to "+s.addr.String())
 				if good+bad != n || bad == 0 {
 					t.Errorf("%d operations went well, and %d did not", good, bad)
 				}
@@ -145,16 +146,16 @@ func TestServerBreaksTheProtocol(t *testing.T) {
 					}
 				}
 				r.check(t)
-				testkit.ErrorIs(t, d.Do(t.Context(), 1, give(ops), nil), c.is)
+				testkit.ErrorIs(t, d.Do(t.Context(), 1, give(ops), nil), c.target)
 				testkit.OK(t, d.Close())
 				s.set(func() { s.bend, s.batch = nil, 0 })
-				all(t, r.open(t), n, ops) // all was given back, and is good for more
+				all(t, r.open(t), n, ops) // all resources were released, and can be used again
 			}
 		})
 	}
 }
 
-// A reply on the wrong connection, though its operation is under way.
+// A reply on the wrong connection is an error, although its operation is in progress.
 func TestReplyOnTheOtherConnection(t *testing.T) {
 	for _, write := range []bool{false, true} {
 		var other atomic.Uint64
@@ -164,7 +165,7 @@ func TestReplyOnTheOtherConnection(t *testing.T) {
 			if a.write != write {
 				other.Store(binary.BigEndian.Uint64(a.b[8:]))
 				close(came)
-				a.b = nil // it is under way, for ever
+				a.b = nil // it stays in progress for ever
 				return
 			}
 			<-came
@@ -182,7 +183,7 @@ func TestReplyOnTheOtherConnection(t *testing.T) {
 	}
 }
 
-// What comes before anything was asked for is found when something is.
+// A reply that comes before any request is detected at the first request.
 func TestReplyToNothing(t *testing.T) {
 	for _, write := range []bool{false, true} {
 		s := &server{store: pattern(1 << 20)}
@@ -196,8 +197,8 @@ func TestReplyToNothing(t *testing.T) {
 		}
 		r := newRig(t, s, 1<<20, 1<<20)
 		d := r.open(t)
-		// It cannot be told from a reply that is quick, but the second one to the same request is found. The server may
-		// answer the second request before the first.
+		// It looks like a quick reply, but the second reply to the same request is detected. The
+		// server may answer the second request before the first.
 		o := block.Op{Write: write, Len: 512, Mem: 5}
 		err := d.Do(t.Context(), 1, give([]block.Op{o, o, o}), func(block.Done) {})
 		testkit.ErrorIs(t, err, block.ErrProtocol, "write %v", write)
@@ -208,14 +209,14 @@ func TestReplyToNothing(t *testing.T) {
 	}
 }
 
-// limit shortens how long connections may make no progress, behind a handshake that may take its time.
+// limit shortens the stall limit of the connections after the handshake.
 func (d *Device) limit(to time.Duration) {
 	for _, l := range d.links() {
 		l.SetStallLimit(to)
 	}
 }
 
-// A server that says nothing any more ends Do, within Timeout.
+// A server that becomes silent ends Do, within Timeout.
 func TestServerIsSilent(t *testing.T) {
 	for name, bend := range map[string]func(a *answerTo){
 		"no reply":         func(a *answerTo) { a.b = nil },
@@ -245,14 +246,14 @@ func TestServerIsSilent(t *testing.T) {
 						t.Errorf("%v", x.Err)
 					}
 				})
-				testkit.ErrorSays(t, err, "no progress for "+limit.String(), s.at.String())
+				testkit.ErrorSays(t, err, "no progress for "+limit.String(), s.addr.String())
 				testkit.Equal(t, "operations that have ended", n, 1)
 			}
 		})
 	}
 }
 
-// A server that takes nothing ends Do too.
+// A server that receives nothing ends Do too.
 func TestServerTakesNothing(t *testing.T) {
 	s := &server{store: make([]byte, 32<<20)}
 	over := make(chan struct{})
@@ -263,7 +264,7 @@ func TestServerTakesNothing(t *testing.T) {
 		return false
 	}
 	r := newRig(t, s, 32<<20, 1<<20)
-	t.Cleanup(func() { close(over) }) // before the server's own
+	t.Cleanup(func() { close(over) }) // before the server's own cleanup
 	d := r.open(t)
 	d.limit(100 * time.Millisecond)
 	var ops []block.Op

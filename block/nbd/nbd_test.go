@@ -35,10 +35,10 @@ type rig struct {
 	dev  *plain.Device
 	conf Config
 	size int    // of the data
-	want []byte // what the memory but the pool is to be
+	want []byte // expected memory, except the pool
 }
 
-// checked are tests that are known to leave nothing, with all of their rigs.
+// checked are the tests whose leaks are already checked.
 var checked sync.Map
 
 func newRig(t testing.TB, s *server, size, pool uint64) *rig {
@@ -59,7 +59,7 @@ func newRig(t testing.TB, s *server, size, pool uint64) *rig {
 		copy(b[n:], b[:n])
 	}
 	r.want = bytes.Clone(b[:guard+size+guard])
-	r.conf = Config{Device: r.dev, Memory: plain.NewMemory(r.gpu), Server: s.at, Export: "disk", Queue: 1,
+	r.conf = Config{Device: r.dev, Memory: plain.NewMemory(r.gpu), Server: s.addr, Export: "disk", Queue: 1,
 		Data: testkit.Must(r.dev.Register(0, guard, size))(t),
 		Pool: testkit.Must(r.dev.Register(0, guard+size+guard, pool))(t), Depth: 64, Timeout: 20 * time.Second}
 	return r
@@ -73,15 +73,15 @@ func (r *rig) open(t testing.TB) *Device {
 	return d
 }
 
-// memory is the data's.
+// memory returns the data.
 func (r *rig) memory() []byte { return r.gpu.Bytes()[guard : guard+r.size] }
 
-// read notes what a read is to bring.
+// read records what a read should bring.
 func (r *rig) read(o block.Op, content []byte) {
 	copy(r.want[guard+o.Mem:], content[o.Off:o.Off+o.Len])
 }
 
-// check fails the test if any byte is not what it is to be.
+// check fails the test if any byte differs from the expected memory.
 func (r *rig) check(t testing.TB) {
 	t.Helper()
 	got := r.gpu.Bytes()[:len(r.want)]
@@ -100,7 +100,7 @@ func (r *rig) check(t testing.TB) {
 		r.want[first])
 }
 
-// give gives operations, one after the other.
+// give returns a function that returns operations one after another.
 func give(ops []block.Op) func() (block.Op, bool) {
 	return func() (block.Op, bool) {
 		if len(ops) == 0 {
@@ -112,7 +112,7 @@ func give(ops []block.Op) func() (block.Op, bool) {
 	}
 }
 
-// all does operations, of which none may fail.
+// all performs operations that must all succeed.
 func all(t testing.TB, d *Device, depth int, ops []block.Op) {
 	t.Helper()
 	seen := map[block.Op]int{}
@@ -130,7 +130,8 @@ func all(t testing.TB, d *Device, depth int, ops []block.Op) {
 	}
 }
 
-// readsOf are n reads of a length, from places of a store all over it, to memory one behind the other with gaps.
+// readsOf returns n reads of a length, from random places of a store, to successive memory with
+// gaps.
 func readsOf(n int, length, store uint64, seed uint64) (ops []block.Op) {
 	x := rand.New(rand.NewPCG(seed, 2))
 	for i := range n {
@@ -139,7 +140,7 @@ func readsOf(n int, length, store uint64, seed uint64) (ops []block.Op) {
 	return ops
 }
 
-// Invariant: nbd: What is read is at its place in device memory, and no byte beside it changes.
+// Invariant: nbd: Reads store their data at its place in device memory, and no other byte changes.
 func TestReads(t *testing.T) {
 	const store = 3<<20 + 5
 	for _, length := range []uint64{1, 15, 16, 512, 4080, 4095, 4096, 4097, 12345, 128 << 10, 1 << 20} {
@@ -173,7 +174,8 @@ func TestReads(t *testing.T) {
 	}
 }
 
-// Reads of several lengths at a time, at depths that are not the Config's, and a pool that holds few of them.
+// Reads of several lengths at a time, at depths other than the Config's, with a pool that holds few
+// of them.
 func TestReadsOfSeveralLengths(t *testing.T) {
 	const store = 1 << 20
 	s := &server{store: pattern(store), minBlock: 1, maxPayload: 32 << 20, seed: 4}
@@ -199,7 +201,7 @@ func TestReadsOfSeveralLengths(t *testing.T) {
 	testkit.Equal(t, "bytes looked at", d.Stats().Looked, 16*d.Stats().Messages)
 }
 
-// gate is a Memory whose first look waits.
+// gate is a Memory whose first Look blocks.
 type gate struct {
 	devmem.Memory
 	first sync.Once
@@ -215,7 +217,7 @@ func (g *gate) Look(ctx context.Context, dst []byte, b devmem.Buffer, ranges ...
 	return g.Memory.Look(ctx, dst, b, ranges...)
 }
 
-// Heads that have come are looked at together.
+// Arrived headers are read together.
 func TestHeadsAreLookedAtTogether(t *testing.T) {
 	const n = 32
 	s := &server{store: pattern(1 << 20), batch: n, reads: n}
@@ -246,7 +248,8 @@ func TestHeadsAreLookedAtTogether(t *testing.T) {
 	}
 }
 
-// Invariant: nbd: What is written is what the device memory held, at its place and no other.
+// Invariant: nbd: A write stores the bytes of device memory at its place on the server and nowhere
+// else.
 func TestWrites(t *testing.T) {
 	const store = 4 << 20
 	for _, copied := range []bool{false, true} {
@@ -276,7 +279,7 @@ func TestWrites(t *testing.T) {
 					if !bytes.Equal(s.content(), want) {
 						t.Error("the server has something else")
 					}
-					r.check(t) // the client's memory is as it was
+					r.check(t) // the client's memory is unchanged
 					testkit.Equal(t, "bytes written", d.Stats().Written, uint64(n)*length)
 					testkit.Equal(t, "flushes", s.get(func() int { return s.flushes }), 1)
 					if got := r.dev.Stats().TxDevmemBytes; copied && got != 0 || !copied && got != uint64(n)*length {
@@ -288,7 +291,7 @@ func TestWrites(t *testing.T) {
 	}
 }
 
-// Reads and writes at a time; then what was written is read.
+// Reads and writes at the same time; then the written data is read.
 func TestReadsAndWrites(t *testing.T) {
 	for _, copied := range []bool{false, true} {
 		const half = 2 << 20
@@ -299,10 +302,10 @@ func TestReadsAndWrites(t *testing.T) {
 		copy(r.want[guard+2*half:], pattern(half))
 		d := r.open(t)
 		var ops, back []block.Op
-		for at := uint64(0); at < half; at += 32 << 10 {
-			ops = append(ops, block.Op{Off: at, Len: 32 << 10, Mem: at},
-				block.Op{Write: true, Off: half + at, Len: 32 << 10, Mem: 2*half + at})
-			back = append(back, block.Op{Off: half + at, Len: 32 << 10, Mem: half + at})
+		for i := uint64(0); i < half; i += 32 << 10 {
+			ops = append(ops, block.Op{Off: i, Len: 32 << 10, Mem: i},
+				block.Op{Write: true, Off: half + i, Len: 32 << 10, Mem: 2*half + i})
+			back = append(back, block.Op{Off: half + i, Len: 32 << 10, Mem: half + i})
 		}
 		for _, o := range ops {
 			if !o.Write {
@@ -332,14 +335,15 @@ func TestReadsAndWrites(t *testing.T) {
 	}
 }
 
-// discsIn waits for n.
+// discsIn waits until the server has received n NBD_CMD_DISC.
 func (s *server) discsIn(t testing.TB, n int) int {
 	t.Helper()
 	testkit.Eventually(t, "NBD_CMD_DISC", func() bool { return s.get(func() int { return s.discs }) >= n })
 	return s.get(func() int { return s.discs })
 }
 
-// Invariant: nbd: An operation that the server refuses fails by itself, wherever its reply lies among others.
+// Invariant: nbd: An operation that the server refuses fails alone, wherever its reply is among
+// others.
 func TestErrorsOfOperations(t *testing.T) {
 	const n, length = 64, 4096
 	for name, fails := range map[string]func(i int) uint32{
@@ -382,7 +386,7 @@ func TestErrorsOfOperations(t *testing.T) {
 					t.Errorf("errors %v, want %v", got, want)
 				}
 				r.check(t)
-				s.set(func() { s.status, s.reads, s.writes = nil, n, n }) // the Device is good for more
+				s.set(func() { s.status, s.reads, s.writes = nil, n, n }) // the Device can still be used
 				if !write {
 					for _, o := range ops {
 						r.read(o, content)
@@ -413,7 +417,7 @@ func TestNamesOfErrors(t *testing.T) {
 	}
 }
 
-// What Info.Check refuses is not sent, and is done.
+// An operation that Info.Check refuses is not sent, and is reported.
 func TestOperationsAreChecked(t *testing.T) {
 	s := &server{store: pattern(1 << 20)}
 	r := newRig(t, s, 1<<20, 1<<20)
@@ -436,7 +440,7 @@ func TestOperationsAreChecked(t *testing.T) {
 	r.check(t)
 }
 
-// The size of blocks is the server's, or what the protocol's document has without it.
+// The block size is the server's, or the protocol document's default.
 func TestInfo(t *testing.T) {
 	for _, c := range []struct {
 		s    *server
@@ -462,7 +466,8 @@ func TestInfo(t *testing.T) {
 	}
 }
 
-// A flush that fails is Do's error, and the Device is good for more. Without NBD_FLAG_SEND_FLUSH there is none.
+// A flush that fails is Do's error, and the Device can still be used. Without NBD_FLAG_SEND_FLUSH
+// there is no flush.
 func TestFlush(t *testing.T) {
 	s := &server{store: make([]byte, 1<<20), flushed: 5}
 	r := newRig(t, s, 1<<20, 1<<20)
@@ -486,7 +491,8 @@ func TestFlush(t *testing.T) {
 	}
 }
 
-// A server that is being shut down: what is under way ends, nothing more begins, and the session ends by the protocol.
+// When a server is being shut down, operations in progress complete, no more start, and the session
+// ends by the protocol.
 func TestShutdown(t *testing.T) {
 	s := &server{store: pattern(1 << 20), batch: 8, reads: 8}
 	s.status = func(i int, _ bool) uint32 { return map[int]uint32{2: 108}[i] }
@@ -515,7 +521,7 @@ func TestShutdown(t *testing.T) {
 	testkit.ErrorIs(t, d.Do(t.Context(), 1, give(ops), nil), syscall.ESHUTDOWN)
 }
 
-// conn and device count what was sent from device memory, and what is complete.
+// conn and device count sends from device memory, and completed ones.
 type device struct {
 	devmem.Device
 	sent, complete atomic.Int64
@@ -605,7 +611,8 @@ func TestWriteIsDoneWhenItsMemoryIsFree(t *testing.T) {
 	}))
 }
 
-// Neither end has room: a server that does not take requests while its replies do not get away is no deadlock.
+// Neither end has room: a server that takes no requests while its replies cannot be sent causes no
+// deadlock.
 func TestLittleRoom(t *testing.T) {
 	s := &server{store: pattern(4 << 20), small: true, seed: 3}
 	r := newRig(t, s, 8<<20, 16*devmem.PageSize)
@@ -621,7 +628,7 @@ func TestLittleRoom(t *testing.T) {
 	r.check(t)
 }
 
-// Do ends with its context, and all that was under way is told of.
+// Do ends with its context, and reports all operations in progress.
 func TestContextEnds(t *testing.T) {
 	over := errors.New("over")
 	for _, write := range []bool{false, true} {
@@ -651,7 +658,7 @@ func TestContextEnds(t *testing.T) {
 	}
 }
 
-// Close from elsewhere ends Do, and so does Close in what Do calls.
+// Close from another goroutine ends Do, and so does Close in a callback of Do.
 func TestCloseEndsDo(t *testing.T) {
 	for _, inside := range []bool{false, true} {
 		s := &server{store: pattern(1 << 20)}
@@ -689,7 +696,7 @@ func TestCloseEndsDo(t *testing.T) {
 	}
 }
 
-// A second Do is refused, and the first goes on; a test that ends in a callback leaves nothing.
+// A second Do is refused, and the first goes on; a test that ends in a callback leaks nothing.
 func TestDoIsAlone(t *testing.T) {
 	s := &server{store: pattern(1 << 20)}
 	r := newRig(t, s, 1<<20, 1<<20)

@@ -26,14 +26,14 @@ const (
 
 	repAck  = 1       // NBD_REP_ACK
 	repInfo = 3       // NBD_REP_INFO
-	repErr  = 1 << 31 // in all of NBD_REP_ERR_*
+	repErr  = 1 << 31 // set in all of NBD_REP_ERR_*
 
 	infoExport      = 0 // NBD_INFO_EXPORT
 	infoName        = 1 // NBD_INFO_NAME
 	infoDescription = 2 // NBD_INFO_DESCRIPTION
 	infoBlockSize   = 3 // NBD_INFO_BLOCK_SIZE
 
-	maxString = 4096 // of a string (proto.md, Conventions)
+	maxString = 4096 // length of a string (proto.md, Conventions)
 )
 
 // Transmission flags (proto.md, Transmission flags).
@@ -59,11 +59,11 @@ const (
 	replyLen   = 16
 )
 
-// Size constraints where the server gives none (proto.md, Size constraints): a client that wants to get on with any
-// server keeps to these.
+// Size constraints if the server gives none (proto.md, Size constraints): with these a client works
+// with any server.
 const (
 	defaultBlockSize = 512
-	maxPayload       = 32 << 20 // what is more may be taken for an attack, whatever the server says
+	maxPayload       = 32 << 20 // a server may take more for an attack, whatever it announces
 	maxMinBlock      = 64 << 10
 )
 
@@ -84,7 +84,7 @@ func (r *request) encode(b *[requestLen]byte) {
 	be.PutUint32(b[24:], r.Len)
 }
 
-// reply is a simple reply message, but for its data.
+// reply is a simple reply message without its data.
 type reply struct {
 	Magic  uint32 // offset 0
 	Error  uint32 // 4
@@ -95,7 +95,7 @@ func (r *reply) decode(b *[replyLen]byte) {
 	r.Magic, r.Error, r.Cookie = be.Uint32(b[0:]), be.Uint32(b[4:]), be.Uint64(b[8:])
 }
 
-// check says what is wrong with a reply's magic.
+// check returns an error if a reply's magic is wrong.
 func (r *reply) check() error {
 	switch r.Magic {
 	case simpleMagic:
@@ -106,8 +106,8 @@ func (r *reply) check() error {
 	return fmt.Errorf("a reply begins with %#08x, not %#x: %w", r.Magic, uint32(simpleMagic), block.ErrProtocol)
 }
 
-// status is an error value of a reply in words, and what comes closest (proto.md, Error values; what is none of them is
-// EIO here, though the document would have EINVAL: the request was right).
+// status returns the name of a reply's error value, and the closest errno (proto.md, Error values).
+// An unknown value is EIO, although the document says EINVAL, because the request was valid.
 func status(value uint32) (string, syscall.Errno) {
 	if e, ok := map[uint32]struct {
 		name  string
@@ -127,7 +127,8 @@ func status(value uint32) (string, syscall.Errno) {
 	return fmt.Sprintf("error %d, which is none of NBD's", value), syscall.EIO
 }
 
-// refusal is an error reply to NBD_OPT_GO in words, and what comes closest (proto.md, Option reply types).
+// refusal returns the text of an error reply to NBD_OPT_GO, and the closest errno (proto.md, Option
+// reply types).
 func refusal(typ uint32) (string, error) {
 	if e, ok := map[uint32]struct {
 		text string

@@ -15,32 +15,32 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// answerTo is what the server is about to send: a reply's head, with its data behind it.
+// answerTo is an answer of the server: a reply's header, followed by its data.
 type answerTo struct {
-	n     int // how many came before it on its connection
+	n     int // number of answers before it on its connection
 	write bool
 	b     []byte
-	end   bool // the connection ends behind it
+	end   bool // the connection ends after it
 }
 
-// server is an NBD server, written for these tests alone: its bytes are made from the protocol document, not by the
-// client's own functions.
+// server is an NBD server for these tests only: it builds its bytes from the protocol document, not
+// by the client's functions.
 type server struct {
 	flags                uint16
-	minBlock, maxPayload uint32 // 0: it does not say
+	minBlock, maxPayload uint32 // 0: not given
 	description          string
 	seed                 uint64
-	batch                int                            // requests that it answers together; 0: any
-	reads, writes        int                            // with batch: how many there will be
-	status               func(n int, write bool) uint32 // of the n-th answer of a connection; nil: none fails
-	bend                 func(a *answerTo)              // may change what is sent; nil
+	batch                int                            // requests that it answers together; 0: any number
+	reads, writes        int                            // with batch: the number of all requests
+	status               func(n int, write bool) uint32 // of answer number n of a connection; nil: none fails
+	bend                 func(a *answerTo)              // may change what is sent; may be nil
 	flushed              uint32                         // the error value of flushes
 	small                bool                           // sockets have little room
-	greet                func(c net.Conn) bool          // in the place of the handshake; false: the connection ends
+	greet                func(c net.Conn) bool          // replaces the handshake; false: the connection ends
 	clients              int                            // at a time; 0: any number
 
 	l    net.Listener
-	at   netip.AddrPort
+	addr netip.AddrPort
 	work sync.WaitGroup
 
 	mu      sync.Mutex
@@ -54,21 +54,21 @@ type server struct {
 // patterned is nbdkit's pattern: each 8 bytes are their own offset.
 var patterned = sync.OnceValue(func() []byte {
 	b := make([]byte, 8<<20)
-	for at := 0; at < len(b); at += 8 {
-		binary.BigEndian.PutUint64(b[at:], uint64(at))
+	for off := 0; off < len(b); off += 8 {
+		binary.BigEndian.PutUint64(b[off:], uint64(off))
 	}
 	return b
 })
 
-// pattern is the first n bytes of it.
+// pattern returns the first n bytes of nbdkit's pattern.
 func pattern(n int) []byte { return slices.Clone(patterned()[:n]) }
 
-// start has the server serve until the test ends.
+// start serves until the test ends.
 func (s *server) start(t testing.TB) {
 	t.Helper()
 	x, _ := testkit.Loopback()
 	s.l = testkit.Must(net.Listen("tcp", netip.AddrPortFrom(x, 0).String()))(t)
-	s.at = s.l.Addr().(*net.TCPAddr).AddrPort()
+	s.addr = s.l.Addr().(*net.TCPAddr).AddrPort()
 	if s.flags == 0 {
 		s.flags = 1 | 1<<2 | 1<<8
 	}
@@ -83,7 +83,7 @@ func (s *server) start(t testing.TB) {
 			s.conns = append(s.conns, c)
 			s.mu.Unlock()
 			if many {
-				continue // as one that waits for its turn
+				continue // the client waits for its turn
 			}
 			s.work.Go(func() {
 				defer c.Close()
@@ -104,14 +104,14 @@ func (s *server) stop() {
 	s.work.Wait()
 }
 
-// set changes what the server does, between two uses of it.
+// set changes the server's behaviour, between two uses.
 func (s *server) set(f func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	f()
 }
 
-// get is a value that mu is of.
+// get returns a value that mu protects.
 func (s *server) get(f func() int) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -170,7 +170,7 @@ func (s *server) serve(c net.Conn) {
 	}
 }
 
-// message is a message of an option's.
+// optMessage returns a reply to an option.
 func optMessage(option, typ uint32, data []byte) []byte {
 	b := binary.BigEndian.AppendUint64(nil, 0x3e889045565a9)
 	b = binary.BigEndian.AppendUint32(b, option)
@@ -179,12 +179,12 @@ func optMessage(option, typ uint32, data []byte) []byte {
 	return append(b, data...)
 }
 
-// greeting is fixed newstyle's.
+// greeting returns the greeting of fixed newstyle.
 func greeting(flags uint16) []byte {
 	return binary.BigEndian.AppendUint16([]byte("NBDMAGICIHAVEOPT"), flags)
 }
 
-// exported is NBD_INFO_EXPORT, and what else the server says.
+// exported returns NBD_INFO_EXPORT, and the server's other replies.
 func (s *server) exported() (b []byte) {
 	info := binary.BigEndian.AppendUint64([]byte{0, 0}, uint64(s.get(func() int { return len(s.store) })))
 	b = optMessage(7, 3, binary.BigEndian.AppendUint16(info, s.flags))
@@ -196,11 +196,11 @@ func (s *server) exported() (b []byte) {
 	if s.description != "" {
 		b = append(b, optMessage(7, 3, append([]byte{0, 2}, s.description...))...)
 	}
-	b = append(b, optMessage(7, 3, []byte{0x99, 0x99, 1, 2, 3})...) // what nobody knows
+	b = append(b, optMessage(7, 3, []byte{0x99, 0x99, 1, 2, 3})...) // an unknown type
 	return append(b, optMessage(7, 1, nil)...)
 }
 
-// asks receives the client's flags and an option, and gives the option's number and data.
+// asks receives the client's flags and an option, and returns the option's number and data.
 func asks(c io.Reader, flags bool) (option uint32, data []byte, err error) {
 	n := 16
 	if flags {
@@ -276,7 +276,7 @@ func (s *server) ask(c net.Conn, to chan<- asked) bool {
 	return true
 }
 
-// gather gives the requests that are to be answered next.
+// gather returns the requests to answer next.
 func (s *server) gather(from <-chan asked) (list []asked) {
 	take := func(wait bool) bool {
 		if !wait && len(from) == 0 {
@@ -328,12 +328,12 @@ func (s *server) answer(a *answerTo, q asked) {
 	}
 }
 
-// content is a copy of what the server has.
+// content returns a copy of the server's data.
 func (s *server) content() []byte {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.Clone(s.store)
 }
 
-// patient is a deadline for what should not take long.
+// patient returns a deadline for something that should not take long.
 func patient() time.Time { return time.Now().Add(testkit.Patience) }

@@ -5,8 +5,9 @@ import (
 	"fmt"
 )
 
-// sendWrites is the goroutine that sends writes, and learns when their memory is free. That is told for all that was
-// sent: it is asked for when a reply has come, and nothing is to be sent.
+// sendWrites is the goroutine that sends writes, and waits until their memory is free. Sender.Wait
+// waits for everything that was sent: so it is called only when a reply has arrived and no request
+// is queued.
 func (d *Device) sendWrites(ctx context.Context) error {
 	var b [requestLen]byte
 	var ready []uint32
@@ -49,7 +50,7 @@ func (d *Device) sendWrites(ctx context.Context) error {
 	}
 }
 
-// settle notes that a write was sent and answered: only that its memory is free is to be learnt. Under mu.
+// settle records a write that was sent and answered: only its memory may still be in use. Under mu.
 func (d *Device) settle(i uint32) {
 	d.ready = append(d.ready, i)
 	wake(d.writes.send)

@@ -7,7 +7,7 @@ import (
 	"vnic.dev/vnic/block"
 )
 
-// Reads into device memory, and as the reference those that are copied through the host's.
+// BenchmarkRead reads into device memory; the reference copies through host memory.
 func BenchmarkRead(b *testing.B) {
 	for _, bs := range []uint64{4 << 10, 128 << 10, 1 << 20} {
 		for _, copies := range []bool{false, true} {

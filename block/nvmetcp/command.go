@@ -6,7 +6,7 @@ import "fmt"
 const (
 	opWrite       = 0x01
 	opRead        = 0x02
-	opIdentify    = 0x06 // of the admin queue, as the next
+	opIdentify    = 0x06 // of the admin queue, like the next
 	opSetFeatures = 0x09
 	opFabrics     = 0x7f
 )
@@ -58,7 +58,7 @@ const (
 // sqe is a submission queue entry (Base 4.2).
 type sqe [sqeLen]byte
 
-// newSQE begins a command.
+// newSQE returns a command with its opcode and namespace.
 func newSQE(opcode uint8, nsid uint32) *sqe {
 	var s sqe
 	s[0], s[1] = opcode, usesSGL
@@ -66,7 +66,7 @@ func newSQE(opcode uint8, nsid uint32) *sqe {
 	return &s
 }
 
-// newFabrics begins a Fabrics command.
+// newFabrics returns a Fabrics command.
 func newFabrics(kind uint8) *sqe {
 	s := newSQE(opFabrics, 0)
 	s[4] = kind
@@ -91,7 +91,7 @@ func (s *sqe) setBlocks(lba uint64, n uint32) {
 	le.PutUint16(s[48:], uint16(n-1))
 }
 
-// connectSQE is the Connect command (Fabrics 3.3) for a queue of size entries. KATO is 0.
+// connectSQE returns the Connect command (Fabrics 3.3) for a queue of size entries. KATO is 0.
 func connectSQE(qid uint16, size int, attr uint8) *sqe {
 	s := newFabrics(fabricsConnect)
 	le.PutUint16(s[42:], qid)
@@ -100,7 +100,7 @@ func connectSQE(qid uint16, size int, attr uint8) *sqe {
 	return s
 }
 
-// connectData is its data.
+// connectData returns the data of the Connect command.
 func connectData(hostID [16]byte, cntlid uint16, subNQN, hostNQN string) []byte {
 	b := make([]byte, connectLen)
 	copy(b, hostID[:])
@@ -110,7 +110,7 @@ func connectData(hostID [16]byte, cntlid uint16, subNQN, hostNQN string) []byte 
 	return b
 }
 
-// connectFault names the parameter that is invalid, as the result of a Connect has it (Fabrics 3.3).
+// connectFault names the invalid parameter that the result of a Connect refers to (Fabrics 3.3).
 func connectFault(result uint64) string {
 	off, inData := uint16(result), result>>16&1 != 0
 	type place struct {

@@ -13,18 +13,18 @@ import (
 	"vnic.dev/vnic/block"
 )
 
-// Bounds.
+// Limits.
 const (
-	adminEntries = 32      // of the admin queue, the least that a target has to offer (Fabrics 3.3)
-	noLimit      = 4 << 20 // MaxTransfer where the target has no limit, in bytes
+	adminEntries = 32      // of the admin queue: the least that a target must offer (Fabrics 3.3)
+	noLimit      = 4 << 20 // MaxTransfer if the target has no limit, in bytes
 	maxNLB       = 1 << 16 // blocks of a command
 	minLBADS     = 9       // of a block: 512 bytes
 	maxLBADS     = 20
-	readyPause   = 10 * time.Millisecond // between looks at CSTS
+	readyPause   = 10 * time.Millisecond // between reads of CSTS
 	maxPDO       = math.MaxUint8
 )
 
-// controller is what a controller and a namespace say of themselves.
+// controller is what a controller and a namespace report about themselves.
 type controller struct {
 	cntlid    uint16
 	capab     uint64 // CAP
@@ -32,11 +32,11 @@ type controller struct {
 	mdts      uint8
 	inCapsule uint64 // bytes of data that fit in a command's capsule
 	icdoff    uint16
-	maxCmd    int // MAXCMD; 0: not said
+	maxCmd    int // MAXCMD; 0: not given
 	info      block.Info
 }
 
-// connect makes the controller (Fabrics 3.3), enables it, and asks it what it is.
+// connect connects to the controller (Fabrics 3.3), enables it, and identifies it.
 func (d *Device) connect(ctx context.Context) error {
 	k, l := &d.ctrl, d.admin
 	if err := l.open(); err != nil {
@@ -63,12 +63,12 @@ func (d *Device) connect(ctx context.Context) error {
 	}
 	s := newSQE(opSetFeatures, 0)
 	s.setDword(10, queuesFID)
-	s.setDword(11, 0) // one of each, less one
+	s.setDword(11, 0) // one queue of each kind (the fields are counts less one)
 	_, err = l.do("Set Features, number of queues", s, nil, nil)
 	return err
 }
 
-// property is Property Get (Fabrics 3.5).
+// property executes Property Get (Fabrics 3.5).
 func (l *link) property(off uint32, wide bool) (uint64, error) {
 	s := newFabrics(fabricsPropertyGet)
 	if wide {
@@ -82,7 +82,7 @@ func (l *link) property(off uint32, wide bool) (uint64, error) {
 	return v, err
 }
 
-// setProperty is Property Set of 4 bytes (Fabrics 3.6).
+// setProperty executes Property Set of 4 bytes (Fabrics 3.6).
 func (l *link) setProperty(off, v uint32) error {
 	s := newFabrics(fabricsPropertySet)
 	le.PutUint32(s[44:], off)
@@ -91,10 +91,10 @@ func (l *link) setProperty(off, v uint32) error {
 	return err
 }
 
-// cc is the CC of an enabled controller, with the smallest pages that there are.
+// cc returns CC of an enabled controller, with its smallest page size.
 func cc(capab uint64) uint32 { return ccEnable | ccSQES | ccCQES | uint32(capab>>48&0xf)<<7 }
 
-// enable sets CC.EN and waits for CSTS.RDY, for as long as CAP.TO says (Base 3.1.1).
+// enable sets CC.EN and waits for CSTS.RDY, for up to CAP.TO (Base 3.1.1).
 func (l *link) enable(ctx context.Context, capab uint64) error {
 	if err := l.setProperty(propCC, cc(capab)); err != nil {
 		return err
@@ -103,8 +103,8 @@ func (l *link) enable(ctx context.Context, capab uint64) error {
 	return l.await(ctx, limit, "CSTS.RDY", func(csts uint64) bool { return csts&cstsReady != 0 })
 }
 
-// await waits for a state of the controller.
-func (l *link) await(ctx context.Context, limit time.Duration, what string, is func(csts uint64) bool) error {
+// await waits until CSTS reaches a state.
+func (l *link) await(ctx context.Context, limit time.Duration, what string, reached func(csts uint64) bool) error {
 	for end := time.Now().Add(limit); ; {
 		csts, err := l.property(propCSTS, false)
 		switch {
@@ -112,7 +112,7 @@ func (l *link) await(ctx context.Context, limit time.Duration, what string, is f
 			return err
 		case csts&cstsFatal != 0:
 			return fmt.Errorf("the controller has failed: CSTS %#x: %w", csts, syscall.EIO)
-		case is(csts):
+		case reached(csts):
 			return nil
 		case time.Now().After(end):
 			return fmt.Errorf("no %s in %v: CSTS %#x: %w", what, limit, csts, syscall.ETIMEDOUT)
@@ -125,7 +125,7 @@ func (l *link) await(ctx context.Context, limit time.Duration, what string, is f
 	}
 }
 
-// identify asks the controller and the namespace (Base 5.15).
+// identify identifies the controller and the namespace (Base 5.15).
 func (d *Device) identify() error {
 	var b [identifyLen]byte
 	ask := func(name string, cns, nsid uint32) error {
@@ -151,15 +151,16 @@ func (d *Device) identify() error {
 	return nil
 }
 
-// isController takes an Identify Controller data structure (Base figure 247; Fabrics 4.1).
+// isController reads an Identify Controller data structure (Base figure 247; Fabrics 4.1), and
+// returns an error if the controller cannot be used.
 func (k *controller) isController(b *[identifyLen]byte, nqn string) error {
-	said, _, _ := bytes.Cut(b[768:1024], []byte{0})
+	subNQN, _, _ := bytes.Cut(b[768:1024], []byte{0})
 	switch cntrltype := b[111]; {
 	case cntrltype > 1:
 		return fmt.Errorf("it is no I/O controller but of type %d (2: discovery, 3: administrative), without namespaces: %w",
 			cntrltype, syscall.EMEDIUMTYPE)
-	case string(said) != nqn:
-		return violation("SUBNQN %q, not %q", said, nqn)
+	case string(subNQN) != nqn:
+		return violation("SUBNQN %q, not %q", subNQN, nqn)
 	}
 	sgls, ioccsz, icdoff := le.Uint32(b[536:]), le.Uint32(b[1792:]), le.Uint16(b[1800:])
 	if sgls&3 == 0 {
@@ -168,14 +169,14 @@ func (k *controller) isController(b *[identifyLen]byte, nqn string) error {
 	k.mdts, k.icdoff = b[77], icdoff
 	k.maxCmd = int(le.Uint16(b[514:]))
 	k.name = fmt.Sprintf("%s (%s)", printable(b[24:64]), nqn)
-	// IOCCSZ counts 16 bytes, the SQE included; ICDOFF likewise, from the end of the SQE on.
+	// IOCCSZ counts units of 16 bytes, including the SQE; ICDOFF too, from the end of the SQE on.
 	if room, before := 16*uint64(ioccsz), sqeLen+16*uint64(icdoff); room > before {
 		k.inCapsule = room - before
 	}
 	return nil
 }
 
-// printable is text that a target said, for people.
+// printable returns a target's text for people.
 func printable(b []byte) string {
 	return strings.TrimRight(strings.Map(func(r rune) rune {
 		switch {
@@ -188,7 +189,8 @@ func printable(b []byte) string {
 	}, string(b)), " ")
 }
 
-// isNamespace takes an Identify Namespace data structure (Base figure 245).
+// isNamespace reads an Identify Namespace data structure (Base figure 245), and returns an error if
+// the namespace cannot be used.
 func (k *controller) isNamespace(b *[identifyLen]byte) error {
 	nsze, flbas := le.Uint64(b[:]), b[26]
 	format := int(flbas&0xf) | int(flbas>>5&3)<<4
@@ -211,7 +213,7 @@ func (k *controller) isNamespace(b *[identifyLen]byte) error {
 	k.info = block.Info{Size: nsze << lbads, BlockSize: size, ReadOnly: b[99]&1 != 0, Name: k.name}
 	k.info.MaxTransfer = noLimit
 	if page := 12 + uint(k.capab>>48&0xf); k.mdts > 0 { // of CAP.MPSMIN
-		k.info.MaxTransfer = uint64(1) << min(uint(k.mdts)+page, 31) // DATAL is 32 bits
+		k.info.MaxTransfer = uint64(1) << min(uint(k.mdts)+page, 31) // DATAL has 32 bits
 	}
 	k.info.MaxTransfer = min(k.info.MaxTransfer, maxNLB*size) &^ (size - 1)
 	if k.info.MaxTransfer == 0 {
@@ -220,7 +222,8 @@ func (k *controller) isNamespace(b *[identifyLen]byte) error {
 	return nil
 }
 
-// shutdown ends the controller (Base 7.6.2). That is a courtesy: its connection ends all the same.
+// shutdown shuts the controller down (Base 7.6.2). Errors do not matter: its connection ends in any
+// case.
 func (d *Device) shutdown() {
 	ctx, cancel := context.WithTimeout(context.Background(), d.c.Timeout)
 	defer cancel()
@@ -232,8 +235,8 @@ func (d *Device) shutdown() {
 	})
 }
 
-// ioQueue connects the I/O queue: without SQ flow control, with which Linux's target sends no responses to reads,
-// or with it where the target wants that.
+// ioQueue connects the I/O queue: without SQ flow control, because then Linux's target omits
+// responses to reads; or with it if the target requires that.
 func (d *Device) ioQueue(ctx context.Context) error {
 	refused := (*commandError)(nil)
 	err := d.tryQueue(ctx, noSQFlow)

@@ -20,7 +20,7 @@ import (
 	"vnic.dev/vnic/internal/limits"
 )
 
-// What a Config has where it has nothing.
+// Defaults of a Config.
 const (
 	DefaultTimeout = time.Duration(limits.Silence)
 	DefaultDepth   = 128
@@ -29,40 +29,42 @@ const (
 const (
 	maxDepth  = 1023
 	maxNQN    = 223        // bytes (Base 7.9)
-	allNSIDs  = 0xffffffff // NSID that means all of them
+	allNSIDs  = 0xffffffff // NSID that means all namespaces
 	uuidNQN   = "nqn.2014-08.org.nvmexpress:uuid:"
 	discovery = "nqn.2014-08.org.nvmexpress.discovery"
 )
 
-// Config says what is opened, and by whom.
+// Config names the namespace to open, and the memory for its data.
 type Config struct {
 	Device devmem.Device
 	Memory devmem.Memory // of the Device's GPUs
 
 	Target    netip.AddrPort
 	NQN       string // of the subsystem
-	HostNQN   string // ours; empty: made of a random UUID
+	HostNQN   string // ours; empty: made from a random UUID
 	Namespace uint32 // NSID; 0 means 1
 
-	Local netip.Addr    // what connections are from; the zero Addr: the Device chooses
-	Queue int           // a receive queue that can be bound, which nothing else is spread to (Device.SetRSS)
-	Pool  devmem.Buffer // where what the I/O queue receives lands: the Device binds it to Queue
-	Data  devmem.Buffer // what operations name; of Pool's GPU; the Device binds it for transmit
+	Local netip.Addr    // local address of the connections; the zero Addr: the Device chooses
+	Queue int           // a receive queue that can be bound, and to which RSS spreads nothing (Device.SetRSS)
+	Pool  devmem.Buffer // receives the I/O queue's data before it is moved to Data: the Device binds it to Queue
+	Data  devmem.Buffer // buffer of the operations' Mem; on Pool's GPU; the Device binds it for transmit
 
-	// Depth is how many commands the I/O queue holds, 1 to 1023; 0 means DefaultDepth. A target that has less gets less:
-	// Info.MaxDepth.
+	// Depth is how many commands the I/O queue holds, 1 to 1023; 0 means DefaultDepth. The target
+	// may allow fewer: see Info.MaxDepth.
 	Depth int
 
-	// Timeout is for how long there may be neither byte nor acknowledgment from the target while something is asked of
-	// it; 0 means DefaultTimeout. It bounds each step of Open and of Close as well, but for a controller that is to
-	// become ready, which has as long as it says (CAP.TO, up to 128 s).
+	// Timeout is how long the target may send neither data nor an acknowledgment while a request is
+	// outstanding; 0 means DefaultTimeout. It also limits each step of Open and Close, except
+	// waiting until the controller is ready: the controller itself gives that limit (CAP.TO, up to
+	// 128 s).
 	Timeout time.Duration
 
-	// Copy takes all through host memory, as a baseline: nothing is bound and steered; Queue and Pool are not used.
+	// Copy sends all payload through host memory, as a baseline: nothing is bound or steered; Queue
+	// and Pool are not used.
 	Copy bool
 }
 
-// check says what is wrong, and fills in what is not there.
+// check returns an error if the Config is invalid, and sets its defaults.
 func (c *Config) check() error {
 	fail := func(format string, args ...any) error {
 		return fmt.Errorf("%s: %w", fmt.Sprintf(format, args...), syscall.EINVAL)
@@ -102,16 +104,16 @@ func (c *Config) check() error {
 	return nil
 }
 
-// randomNQN is a host NQN of a random UUID (Base 7.9; RFC 4122, 4.4).
+// randomNQN returns a host NQN with a random UUID (Base 7.9; RFC 4122, 4.4).
 func randomNQN() string {
 	var u [16]byte
-	_, _ = rand.Read(u[:]) // which does not return without
+	_, _ = rand.Read(u[:]) // never fails
 	u[6], u[8] = u[6]&0x0f|0x40, u[8]&0x3f|0x80
 	return fmt.Sprintf("%s%x-%x-%x-%x-%x", uuidNQN, u[:4], u[4:6], u[6:8], u[8:10], u[10:])
 }
 
-// hostID is the HOSTID that belongs to a host NQN: its UUID, or else a hash. Linux's target wants the two to belong
-// together.
+// hostID returns the HOSTID for a host NQN: its UUID, or else a hash. Linux's target requires a
+// fixed HOSTID for each host NQN.
 func hostID(nqn string) (id [16]byte) {
 	if u, ok := strings.CutPrefix(nqn, uuidNQN); ok {
 		if b, err := hex.DecodeString(strings.ReplaceAll(u, "-", "")); err == nil && len(b) == len(id) {
@@ -122,8 +124,8 @@ func hostID(nqn string) (id [16]byte) {
 	return [16]byte(sum[:])
 }
 
-// Device is a namespace of a subsystem, as block.Device. It implements that interface: see there for what each method
-// promises. Errors name the target.
+// Device is a namespace of a subsystem. It implements block.Device, which describes each method.
+// Errors name the target.
 type Device struct {
 	c     Config
 	ctrl  controller
@@ -132,26 +134,27 @@ type Device struct {
 
 	rx, tx devmem.Binding // nil with Copy
 	flow   devmem.FlowID
-	rule   bool // flow is one
+	rule   bool // flow is set
 
-	doing sync.Mutex // held by Do, and by what ends the Device
+	doing sync.Mutex // held by Do, and while the Device ends
 
 	mu     sync.Mutex
-	err    error                   // why it is of no use any more
-	cancel context.CancelCauseFunc // of the Do that is under way
+	err    error                   // why it cannot be used any more
+	cancel context.CancelCauseFunc // ends the present Do
 
 	once   sync.Once
-	closed error // of once
+	closed error // result of once
 }
 
 var _ block.Device = (*Device)(nil)
 
-// Open connects to a target, whose namespace is then ready for Do. It takes Queue until Close: a rule for the I/O
-// queue's connection is added when nothing of it is under way. Errors: EINVAL (Config), EXDEV, those of
-// [devmem.Device]; what the target refuses, with its status: EACCES (host not allowed, or authentication), EBUSY
-// (controller busy), EINVAL (as where there is no such subsystem), ENODEV (no such namespace); EMEDIUMTYPE (no I/O
-// controller), EOPNOTSUPP (metadata, protection information); block.ErrProtocol; os.ErrDeadlineExceeded and ETIMEDOUT
-// (Timeout); the context's cause.
+// Open connects to a target; its namespace is then ready for Do. It uses Queue until Close: it adds
+// a rule for the I/O queue's connection when no command is outstanding. Errors: EINVAL (Config),
+// EXDEV, errors of [devmem.Device]; a refusal of the target, with its status: EACCES (host not
+// allowed, or authentication), EBUSY (controller busy), EINVAL (for example no such subsystem),
+// ENODEV (no such namespace); EMEDIUMTYPE (no I/O controller), EOPNOTSUPP (metadata, protection
+// information); block.ErrProtocol; os.ErrDeadlineExceeded and ETIMEDOUT (Timeout); the context's
+// cause.
 func Open(ctx context.Context, c Config) (*Device, error) {
 	if err := c.check(); err != nil {
 		return nil, fmt.Errorf("nvme/tcp: %w", err)
@@ -169,7 +172,7 @@ func Open(ctx context.Context, c Config) (*Device, error) {
 }
 
 func (d *Device) open(ctx context.Context) (err error) {
-	if !d.c.Copy { // before anything is under way: a NIC may restart the queue
+	if !d.c.Copy { // before any packet is in flight: a NIC may restart the queue
 		if d.rx, err = d.c.Device.BindRX(d.c.Pool, d.c.Queue); err != nil {
 			return err
 		}
@@ -204,7 +207,8 @@ func (d *Device) open(ctx context.Context) (err error) {
 	return nil
 }
 
-// depth sets Info.MaxDepth: a queue of n entries holds n-1 commands, and MQES is entries less one.
+// depth sets Info.MaxDepth: a queue of n entries holds n-1 commands, and MQES is the number of
+// entries less one.
 func (d *Device) depth() {
 	n := min(d.c.Depth, max(int(d.ctrl.capab&0xffff), 1))
 	if d.ctrl.maxCmd > 0 {
@@ -228,7 +232,7 @@ func (d *Device) dial(ctx context.Context) (*link, error) {
 	return &link{c: c, timeout: d.c.Timeout, align: wordLen}, nil
 }
 
-// wrap names the target.
+// wrap adds the target to err.
 func (d *Device) wrap(err error) error {
 	if err == nil {
 		return nil
@@ -236,14 +240,14 @@ func (d *Device) wrap(err error) error {
 	return fmt.Errorf("nvme/tcp: %s at %v: %w", d.c.NQN, d.c.Target, err)
 }
 
-// abort ends a connection at once: what was sent and not acknowledged would else go out from the memory for as long
-// as a target that is gone is called.
+// abort resets a connection: otherwise unacknowledged data would be retransmitted from the memory
+// while the target does not answer.
 func abort(c devmem.Conn) {
 	_ = c.SetLinger(0)
 	_ = c.Close()
 }
 
-// fail ends the Device, unless it has ended, and says why it has.
+// fail ends the Device, unless it has ended already, and returns why it has ended.
 func (d *Device) fail(err error) error {
 	d.mu.Lock()
 	was, cancel := d.err, d.cancel
@@ -266,29 +270,31 @@ func (d *Device) fail(err error) error {
 	return err
 }
 
-// failed says why the Device is of no use any more, if it is.
+// failed returns why the Device cannot be used any more, or nil.
 func (d *Device) failed() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.err
 }
 
-// Info says what the namespace is: Size, BlockSize, ReadOnly (it is write protected), MaxTransfer (MDTS, or 4 MiB
-// where the target has no limit) and MaxDepth; Name is the controller's model, and the subsystem's NQN in
-// parentheses.
+// Info describes the namespace: Size, BlockSize, ReadOnly (write protected), MaxTransfer (MDTS, or
+// 4 MiB if the target has no limit) and MaxDepth; Name is the controller's model, and the
+// subsystem's NQN in parentheses.
 func (d *Device) Info() block.Info { return d.ctrl.info }
 
-// Stats is a snapshot, between calls of Do. With Config.Copy no head is looked at in device memory.
+// Stats returns a snapshot; call it between calls of Do. With Config.Copy no header is read in
+// device memory.
 func (d *Device) Stats() block.Stats { return d.q.snapshot() }
 
-// Close ends what is under way, shuts the controller down, if it answers within Config.Timeout, and returns when
-// the queue, the pool and the data are not in use any more, and Do has returned: neither next nor done may call
-// it. Errors: those of [devmem.Device]; ETIMEDOUT (the memory is in use, for longer than Config.Timeout).
+// Close ends the operations in progress, shuts the controller down if it answers within
+// Config.Timeout, and returns when the queue, the pool and the data are no longer in use, and Do
+// has returned: so neither next nor done may call it. Errors: errors of [devmem.Device]; ETIMEDOUT
+// (the memory stays in use for longer than Config.Timeout).
 func (d *Device) Close() error {
 	d.once.Do(func() {
 		err := d.wrap(net.ErrClosed)
 		if d.doing.TryLock() {
-			if d.failed() == nil { // nothing is under way
+			if d.failed() == nil { // no operation is in progress
 				_ = d.q.conn.Close()
 				d.shutdown()
 				_ = d.admin.c.Close()
@@ -304,7 +310,7 @@ func (d *Device) Close() error {
 	return d.closed
 }
 
-// release gives back what the Device took, when its connections are closed.
+// release releases what the Device took. Its connections are closed.
 func (d *Device) release() error {
 	var errs []error
 	if d.rule {
@@ -319,7 +325,7 @@ func (d *Device) release() error {
 	return errors.Join(append(errs, d.settled(d.rx), d.settled(d.tx))...)
 }
 
-// settled waits until the memory of a binding that is closed is not in use.
+// settled waits until the memory of a closed binding is no longer in use.
 func (d *Device) settled(b devmem.Binding) error {
 	if b == nil {
 		return nil

@@ -14,11 +14,11 @@ import (
 
 const (
 	readBeyond = syscall.EIO
-	// mostTaken is how many bytes are taken and not gathered at most, if the pool is not small.
+	// mostTaken is how many bytes are taken before they are gathered, unless the pool is small.
 	mostTaken = 1 << 20
 )
 
-// run is one call of Do. Its goroutine receives, and calls next and done; another one sends.
+// run is one call of Do. Its goroutine receives, and calls next and done; another goroutine sends.
 type run struct {
 	d     *Device
 	q     *queue
@@ -28,25 +28,25 @@ type run struct {
 
 	jobs    chan job
 	sent    chan struct{} // closed when the sender has ended
-	sendErr error         // then
+	sendErr error         // valid then
 
-	over  bool    // next gives no more
-	open  []*slot // under way, the answered ones too
-	unans int     // of these: not answered
-	reads int     // of these: reads
-	kinds int     // of what was not answered when a head was looked at last
+	over  bool    // next returns no more
+	open  []*slot // in progress, the answered ones too
+	unans int     // number of these that are not answered
+	reads int     // number of these that are reads
+	kinds int     // kinds of the unanswered commands when the last header was read
 
-	// The C2HData that is being taken.
+	// The C2HData that is being received.
 	into      *slot
-	pad, left uint64 // bytes before the data; of the data
+	pad, left uint64 // bytes before the data; bytes of the data
 	final     bool   // no CapsuleResp follows
 
-	taken  uint64 // bytes, of heads too, that the stream has not flushed
+	taken  uint64 // bytes, of headers too, that the stream has not flushed
 	placed bool   // some of them are data
 }
 
-// Do implements block.Device. Depth above Info.MaxDepth is that. EINVAL: depth is not positive, for which nothing is
-// harmed.
+// Do implements block.Device. It limits depth to Info.MaxDepth. EINVAL: depth is not positive; the
+// Device can still be used.
 func (d *Device) Do(ctx context.Context, depth int, next func() (block.Op, bool), done func(block.Done)) (err error) {
 	if depth < 1 {
 		return d.wrap(fmt.Errorf("depth %d: %w", depth, syscall.EINVAL))
@@ -73,7 +73,7 @@ func (d *Device) Do(ctx context.Context, depth int, next func() (block.Op, bool)
 	r.jobs = make(chan job, maxJobs*r.depth)
 	err = r.do(ctx)
 	if !stop() {
-		<-ended // the context has: the Device is of no use any more
+		<-ended // ctx has ended: the Device cannot be used any more
 		err = d.failed()
 	}
 	d.mu.Lock()
@@ -82,7 +82,7 @@ func (d *Device) Do(ctx context.Context, depth int, next func() (block.Op, bool)
 	return err
 }
 
-// do does all operations.
+// do performs all operations.
 func (r *run) do(ctx context.Context) error {
 	go func() {
 		defer close(r.sent)
@@ -90,7 +90,7 @@ func (r *run) do(ctx context.Context) error {
 	}()
 	err := r.loop(ctx)
 	if err != nil {
-		err = r.d.fail(r.d.wrap(r.cause(err))) // which ends the sender, too
+		err = r.d.fail(r.d.wrap(r.cause(err))) // also ends the sender
 	}
 	close(r.jobs)
 	<-r.sent
@@ -98,7 +98,7 @@ func (r *run) do(ctx context.Context) error {
 		return nil
 	}
 	for _, s := range r.open {
-		if s.op.Write && r.d.tx != nil { // which may be sent again until nothing has it
+		if s.op.Write && r.d.tx != nil { // its data may be retransmitted until the binding is done
 			err = errors.Join(err, r.d.tx.Close(), r.d.settled(r.d.tx))
 			break
 		}
@@ -110,10 +110,10 @@ func (r *run) do(ctx context.Context) error {
 	return err
 }
 
-// cause is what an error comes of.
+// cause returns the original error behind err.
 func (r *run) cause(err error) error {
 	if errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, errSender) {
-		<-r.sent // it sets the deadline when it fails
+		<-r.sent // the sender sets the deadline when it fails
 		err = fmt.Errorf("send: %w", r.sendErr)
 	}
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
@@ -122,7 +122,7 @@ func (r *run) cause(err error) error {
 	return fmt.Errorf("%d commands under way: %w", len(r.open), err)
 }
 
-// errSender says that the sender has ended.
+// errSender means that the sender has ended.
 var errSender = errors.New("cannot send")
 
 func (r *run) loop(ctx context.Context) error {
@@ -139,7 +139,7 @@ func (r *run) loop(ctx context.Context) error {
 		} else {
 			err = r.settle(ctx)
 		}
-		// Also of a connection that has failed: what was answered before is done.
+		// Also after an error: operations that were answered before it are reported.
 		if e := r.finish(ctx); err == nil {
 			err = e
 		}
@@ -149,7 +149,7 @@ func (r *run) loop(ctx context.Context) error {
 	}
 }
 
-// begin begins operations.
+// begin starts operations up to the depth.
 func (r *run) begin() error {
 	for !r.over && len(r.open) < r.depth {
 		o, ok := r.next()
@@ -174,7 +174,7 @@ func (r *run) begin() error {
 	return nil
 }
 
-// give gives a job to the sender. It does not wait: jobs has room for maxJobs of each command.
+// give passes a job to the sender. It does not block: jobs has room for maxJobs of each command.
 func (r *run) give(j job) error {
 	j.s.jobs.Add(1)
 	select {
@@ -185,7 +185,7 @@ func (r *run) give(j job) error {
 	}
 }
 
-// receive waits for something, and takes all that has come.
+// receive waits until something arrives, and processes all that has arrived.
 func (r *run) receive(ctx context.Context) error {
 	for first := true; ; first = false {
 		need := headLen
@@ -212,7 +212,7 @@ func (r *run) receive(ctx context.Context) error {
 	}
 }
 
-// pdu takes the head of a PDU.
+// pdu processes the header of a PDU.
 func (r *run) pdu(ctx context.Context) error {
 	var b [headLen]byte
 	if kinds := r.kindsUnderWay(); kinds != r.kinds || kinds == bothKinds {
@@ -243,7 +243,8 @@ func (r *run) pdu(ctx context.Context) error {
 	return r.capsule(&b)
 }
 
-// What may be under way. The PDUs of reads are as far from each other as those of writes only by chance.
+// Kinds of commands in progress. PDUs of reads and of writes are at the same distance only by
+// chance.
 const (
 	someReads = 1 << iota
 	someWrites
@@ -260,14 +261,14 @@ func (r *run) kindsUnderWay() (kinds int) {
 	return kinds
 }
 
-// skip takes bytes to nowhere.
+// skip skips bytes.
 func (r *run) skip(n uint64) error {
 	r.q.heads.took(n)
 	r.taken += n
 	return r.q.stream.Skip(n)
 }
 
-// c2hData takes the head of data of a read.
+// c2hData processes the header of data of a read.
 func (r *run) c2hData(b *[headLen]byte) error {
 	var p transfer
 	p.decode(b)
@@ -280,7 +281,7 @@ func (r *run) c2hData(b *[headLen]byte) error {
 	switch {
 	case s.op.Write:
 		return violation("C2HData for %v", s)
-	case p.Len != p.PLen-uint32(p.PDO): // which check has seen not to wrap
+	case p.Len != p.PLen-uint32(p.PDO): // which check has ensured not to wrap
 		return violation("C2HData for %v: DATAL %d in a PDU that holds %d", s, p.Len, p.PLen-uint32(p.PDO))
 	case uint64(p.Off) != s.got:
 		return violation("C2HData for %v: DATAO %d, not %d", s, p.Off, s.got)
@@ -296,7 +297,7 @@ func (r *run) c2hData(b *[headLen]byte) error {
 	return nil
 }
 
-// take takes what there is of a C2HData behind its head.
+// take takes the arrived bytes that follow the header of a C2HData.
 func (r *run) take(ctx context.Context) error {
 	st := r.q.stream
 	if r.pad > 0 {
@@ -322,13 +323,13 @@ func (r *run) take(ctx context.Context) error {
 	return r.gather(ctx)
 }
 
-// gather brings what was taken to its place.
+// gather moves the taken data to its memory.
 func (r *run) gather(ctx context.Context) error {
 	r.taken, r.placed = 0, false
 	return r.q.stream.Flush(ctx)
 }
 
-// answer notes that a command was answered.
+// answer records that a command was answered.
 func (r *run) answer(s *slot, err error) {
 	s.answered, s.err = true, err
 	r.unans--
@@ -337,7 +338,7 @@ func (r *run) answer(s *slot, err error) {
 	}
 }
 
-// r2t has data sent that the target asks for.
+// r2t passes the data that the target requests to the sender.
 func (r *run) r2t(b *[headLen]byte) error {
 	var p transfer
 	p.decode(b)
@@ -354,7 +355,7 @@ func (r *run) r2t(b *[headLen]byte) error {
 		return violation("R2T for %v: R2TO %d, not %d", s, p.Off, s.got)
 	case p.Len == 0 || uint64(p.Len) > s.op.Len-s.got:
 		return violation("R2T for %v: R2TL %d, not 1 to the %d bytes that are left", s, p.Len, s.op.Len-s.got)
-	case s.jobs.Load() >= maxJobs-1: // the command may be sent again behind the data
+	case s.jobs.Load() >= maxJobs-1: // the command may be sent again after the data
 		return violation("R2T for %v: more than one at a time (MAXR2T is 0)", s)
 	}
 	j := r.q.job(s)
@@ -363,7 +364,7 @@ func (r *run) r2t(b *[headLen]byte) error {
 	return r.give(j)
 }
 
-// capsule takes the response to a command.
+// capsule processes the response to a command.
 func (r *run) capsule(b *[headLen]byte) error {
 	var p response
 	p.decode(b)
@@ -371,7 +372,7 @@ func (r *run) capsule(b *[headLen]byte) error {
 	switch {
 	case err != nil:
 		return err
-	case p.Status.mayRetry() && s.retries < maxRetries: // behind its data, where that is being sent
+	case p.Status.mayRetry() && s.retries < maxRetries: // the retry follows its data, if that is being sent
 		if s.jobs.Load() >= maxJobs {
 			return violation("CapsuleResp for %v: it was not sent yet", s)
 		}
@@ -388,14 +389,14 @@ func (r *run) capsule(b *[headLen]byte) error {
 	return nil
 }
 
-// terminated is a C2HTermReq, whose head is looked at.
+// terminated returns the error of a C2HTermReq; b is its header.
 func (r *run) terminated(ctx context.Context, h *common, b *[headLen]byte) error {
 	var p termReq
 	p.decode(b)
 	var buf [maxTermLen]byte
 	pdu := buf[:h.PLen]
 	if r.q.stream.Fill(ctx, len(pdu)) != nil || r.q.stream.Look(ctx, pdu, 0) != nil {
-		pdu = pdu[:headLen] // it says as much as it has said
+		pdu = pdu[:headLen] // the header alone
 	}
 	return fmt.Errorf("the target ends the connection (C2HTermReq): %s: %w", p.say(pdu[headLen:]), syscall.EPROTO)
 }
@@ -430,7 +431,7 @@ func (r *run) finish(ctx context.Context) (err error) {
 	return err
 }
 
-// end ends an operation.
+// end reports an operation.
 func (r *run) end(s *slot) {
 	if s.err == nil && s.op.Write {
 		r.q.written += s.op.Len
@@ -441,7 +442,7 @@ func (r *run) end(s *slot) {
 	r.done(block.Done{Op: s.op, Took: time.Since(s.began), Err: s.err})
 }
 
-// settle waits where all commands were answered, but the memory of some is in use.
+// settle waits when all commands are answered, but the memory of some is in use.
 func (r *run) settle(ctx context.Context) error {
 	for _, s := range r.open {
 		if s.op.Write && s.jobs.Load() == 0 {

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// A target that has taken the commands, and sends anything: Do returns, and nothing is touched but the memory of
-// operations (attack).
+// A target that has received the commands sends anything: Do returns, and only the memory of
+// operations is written (attack).
 func FuzzStream(f *testing.F) {
 	whole := make([]byte, headLen+hostileLen)
 	p := transfer{common: common{Type: typeC2HData, Flags: flagLast | flagSuccess, HLen: headLen, PDO: headLen,
@@ -40,7 +40,7 @@ func FuzzStream(f *testing.F) {
 			}
 			return true
 		}})
-		r.target.quiet = true // of what is sent because it asks for it
+		r.target.quiet = true // do not report errors of the initiator
 		r.conf.Timeout = 5 * time.Second
 		d := r.open(t)
 		if bad, err := r.attack(t, d, true); err == nil && bad < hostileOps {

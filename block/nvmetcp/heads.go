@@ -7,43 +7,44 @@ import (
 	"vnic.dev/vnic/devmem"
 )
 
-// maxWindow is how many heads are looked at in one go.
+// maxWindow is how many headers are read at a time.
 const maxWindow = 64
 
-// heads looks at the heads of PDUs where they lie. It looks ahead, at where heads lie if the PDUs that were
-// received go on as the last ones were: of one length; or in pairs of a C2HData and the CapsuleResp behind it. What
-// it has looked at is a head only where the PDU before ends there: whoever uses heads takes PDUs one by one, by
-// what their own heads say, and what does not lie at the start of one is forgotten.
+// heads reads the headers of PDUs in place. It reads ahead, at the positions where headers are if
+// the next PDUs are like the last ones: all of one length; or pairs of a C2HData and the
+// CapsuleResp after it. Bytes that were read ahead are a header only if a PDU begins there: the
+// user of heads processes PDUs one by one, by their own headers, and heads drops bytes that are not
+// at the start of a PDU.
 type heads struct {
 	stream *devmem.Stream
-	device bool // it lies in device memory
-	at     uint64
+	device bool // the data is in device memory
+	pos    uint64
 
 	seen    [maxWindow]seenHead
 	i, n    int // seen[i:n] are ahead
-	window  int // of the next look
+	window  int // number of headers of the next look
 	scratch [maxWindow * headLen]byte
 
-	stride uint64 // from a head to the next; 0: not known
-	pair   bool   // a CapsuleResp is expected behind each C2HData; stride is from one of these to the next
-	inPair bool   // it is expected now
+	stride uint64 // distance from a header to the next; 0: unknown
+	pair   bool   // a CapsuleResp is expected after each C2HData; stride is the distance between CapsuleResps
+	inPair bool   // a CapsuleResp is expected next
 
 	stats block.Stats // Looked, Looks and Messages
 }
 
-// seenHead is what lies at a place of the stream.
+// seenHead is what was read at a position of the stream.
 type seenHead struct {
-	at uint64
-	b  [headLen]byte
+	pos uint64
+	b   [headLen]byte
 }
 
-// next gives the head at the start of what was not taken, of which there are headLen bytes at least.
+// next returns the header at the start of the untaken data, which has at least headLen bytes.
 func (h *heads) next(ctx context.Context, b *[headLen]byte) error {
-	for h.i < h.n && h.seen[h.i].at < h.at {
+	for h.i < h.n && h.seen[h.i].pos < h.pos {
 		h.i++
 		h.window = 1
 	}
-	if h.i == h.n || h.seen[h.i].at != h.at {
+	if h.i == h.n || h.seen[h.i].pos != h.pos {
 		if h.i < h.n {
 			h.window = 1
 		}
@@ -57,12 +58,13 @@ func (h *heads) next(ctx context.Context, b *[headLen]byte) error {
 	return nil
 }
 
-// forget forgets what PDUs were like: the next ones are others, and where a head is expected may be data.
+// forget forgets the pattern of PDUs: the next ones differ, and data may be where a header was
+// expected.
 func (h *heads) forget() { h.stride, h.pair, h.inPair, h.window = 0, false, false, 1 }
 
-// look looks at as many heads as the window has.
+// look reads up to window headers.
 func (h *heads) look(ctx context.Context) error {
-	// Each piece is size bytes.
+	// Each piece has size bytes.
 	size, count, most := uint64(headLen), 1, maxWindow
 	if h.pair && h.inPair {
 		most /= 2
@@ -75,7 +77,7 @@ func (h *heads) look(ctx context.Context) error {
 	}
 	dst := h.scratch[:count*int(size)]
 	each := devmem.Strided{Stride: h.stride, Len: int(size), Count: count}
-	if h.stride == size { // heads alone, which lie behind each other
+	if h.stride == size { // adjacent headers without data
 		each.Len, each.Count = len(dst), 1
 	}
 	if err := h.stream.LookEach(ctx, dst, each); err != nil {
@@ -90,7 +92,7 @@ func (h *heads) look(ctx context.Context) error {
 	for k := range count {
 		for off := uint64(0); off < size; off += headLen {
 			s := &h.seen[h.n]
-			s.at = h.at + uint64(k)*h.stride + off
+			s.pos = h.pos + uint64(k)*h.stride + off
 			copy(s.b[:], dst[uint64(k)*size+off:])
 			h.n++
 		}
@@ -98,10 +100,10 @@ func (h *heads) look(ctx context.Context) error {
 	return nil
 }
 
-// took notes that n bytes of the stream were taken.
-func (h *heads) took(n uint64) { h.at += n }
+// took records that n bytes of the stream were taken.
+func (h *heads) took(n uint64) { h.pos += n }
 
-// learn notes what a PDU was like.
+// learn records the pattern of a received PDU.
 func (h *heads) learn(p *common) {
 	switch {
 	case p.Type == typeC2HData && p.Flags&flagLast != 0 && p.Flags&flagSuccess == 0:

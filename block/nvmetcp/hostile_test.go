@@ -18,7 +18,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// The operations that a hostile target meets: reads and writes, of them one that R2Ts are for, with room between them.
+// The operations of the attacks: reads, and writes that need R2Ts, with room between them.
 const (
 	hostileOps  = 8
 	hostileLen  = 24 << 10 // more than a capsule holds
@@ -38,8 +38,9 @@ func twice(f func() bool) bool {
 	return true
 }
 
-// attack has a Device do operations with a target. It checks that nothing outside of the operations' memory was
-// touched, that each was done once, and that those that are said to be well are; a liar may send any data.
+// attack performs operations with a target. It checks that no byte outside the operations' memory
+// was written, that each operation was reported once, and that successful ones have the right data;
+// a liar may send any data.
 func (r *rig) attack(t testing.TB, d *Device, liar bool) (bad int, err error) {
 	t.Helper()
 	all := r.data()[:hostileStep*(hostileOps+2)]
@@ -82,7 +83,7 @@ func (r *rig) attack(t testing.TB, d *Device, liar bool) (bad int, err error) {
 	return bad, err
 }
 
-// raw sends bytes of a PDU of which some differ.
+// raw sends a PDU, some of whose bytes are changed.
 func raw(q *ioServer, p transfer, data []byte, change func(b []byte)) bool {
 	if p.HLen == 0 {
 		p.HLen = headLen
@@ -103,7 +104,8 @@ func raw(q *ioServer, p transfer, data []byte, change func(b []byte)) bool {
 	return true
 }
 
-// Invariant: nvmetcp: a target that breaks the protocol is named, and touches nothing but the memory of operations.
+// Invariant: nvmetcp: A target that breaks the protocol is named in the error, and writes only the
+// memory of operations.
 func TestHostileTargets(t *testing.T) {
 	data := original
 	c2hOf := func(c *command) transfer {
@@ -116,13 +118,13 @@ func TestHostileTargets(t *testing.T) {
 		}
 		return raw(q, p, data[c.lba*testBlock:][:c.length], edit)
 	}
-	// The deviation is at the command of a number, others are answered as they should be.
+	// The target deviates at one command; it answers the others correctly.
 	for _, c := range []struct {
 		name  string
-		at    int // 3 is a write
+		index int // number of the command; 3 is a write
 		what  func(q *ioServer, c *command) bool
 		says  string
-		other error // in the place of ErrProtocol
+		other error // instead of ErrProtocol
 	}{
 		{"PLEN that is short", 2, func(q *ioServer, c *command) bool {
 			return whole(q, c, nil, func(b []byte) { le.PutUint32(b[4:], 24) })
@@ -258,7 +260,7 @@ func TestHostileTargets(t *testing.T) {
 		}, "PLEN 153, not 24 to 152", nil},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			r := newRig(t, script{answer: func(q *ioServer, x *command) bool { return x.n == c.at && c.what(q, x) }})
+			r := newRig(t, script{answer: func(q *ioServer, x *command) bool { return x.n == c.index && c.what(q, x) }})
 			d := r.open(t)
 			bad, err := r.attack(t, d, false)
 			if err == nil || bad == 0 {
@@ -285,10 +287,11 @@ func TestHostileTargets(t *testing.T) {
 	}
 }
 
-// errGone stands for what a connection says that was reset.
+// errGone stands for the error of a connection that was reset.
 var errGone = errors.New("gone")
 
-// An R2T for what is in the capsule, and more of them at a time than was agreed, whose answers are not read.
+// R2Ts for data that is in the capsule, and more R2Ts at a time than agreed, from a target that
+// does not read the answers.
 func TestTooManyR2T(t *testing.T) {
 	r := newRig(t, script{answer: func(q *ioServer, c *command) bool { q.r2t(c.cid, 1, 0, 512); return true }})
 	d := r.open(t)
@@ -297,7 +300,7 @@ func TestTooManyR2T(t *testing.T) {
 	testkit.ErrorSays(t, err, "all of whose data was sent or asked for")
 	testkit.OK(t, d.Close())
 	r.target.behave(script{serial: true, answer: func(q *ioServer, c *command) bool {
-		q.r2t(c.cid, 1, 0, 30<<20) // which does not fit in the sockets
+		q.r2t(c.cid, 1, 0, 30<<20) // does not fit in the sockets
 		for off := range 100 {
 			q.r2t(c.cid, 2, 30<<20+off, 1)
 		}
@@ -313,10 +316,11 @@ func TestTooManyR2T(t *testing.T) {
 	testkit.ErrorSays(t, err, "more than one at a time (MAXR2T is 0)")
 }
 
-// A target that refuses commands again and again before it has got them, whose answers are not read.
+// A target refuses commands again and again before it has received them, and does not read the
+// answers.
 func TestRefusalsOfCommandsThatWereNotSent(t *testing.T) {
 	r := newRig(t, script{serial: true, answer: func(q *ioServer, c *command) bool {
-		q.r2t(c.cid, 1, 0, 30<<20) // which does not fit in the sockets
+		q.r2t(c.cid, 1, 0, 30<<20) // does not fit in the sockets
 		for n := range uint16(maxRetries) {
 			respond(q.c, c.cid+n<<slotBits, 0x0082, 0)
 		}
@@ -331,7 +335,7 @@ func TestRefusalsOfCommandsThatWereNotSent(t *testing.T) {
 	testkit.ErrorSays(t, err, "it was not sent yet")
 }
 
-// hold waits until the initiator has reset a connection, whose data is not read.
+// hold waits until the initiator has reset a connection, without reading its data.
 func (g *target) hold(c *net.TCPConn) <-chan struct{} {
 	gone := make(chan struct{})
 	g.work.Go(func() {
@@ -342,7 +346,7 @@ func (g *target) hold(c *net.TCPConn) <-chan struct{} {
 		}
 		tick := time.NewTicker(time.Millisecond)
 		defer tick.Stop()
-		for over := false; !over; <-tick.C { // nothing tells of it but a read; the test's end closes the connection
+		for over := false; !over; <-tick.C { // only a read would tell; the test's end closes the connection
 			over = true
 			_ = raw.Control(func(fd uintptr) {
 				i, err := unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO)
@@ -353,7 +357,7 @@ func (g *target) hold(c *net.TCPConn) <-chan struct{} {
 	return gone
 }
 
-// A target that is silent: it is given up, whatever is waited for.
+// A silent target is given up, whatever the initiator waits for.
 func TestSilence(t *testing.T) {
 	for _, c := range []struct {
 		name   string
@@ -396,7 +400,7 @@ func TestSilence(t *testing.T) {
 	}
 }
 
-// A target that answers before it has got the data: an error of the operation, when its data was sent.
+// A target answers before it has received the data: the operation fails when its data was sent.
 func TestEarlyFailure(t *testing.T) {
 	r := newRig(t, script{answer: func(q *ioServer, c *command) bool {
 		if c.got == 0 && c.write {
@@ -411,13 +415,13 @@ func TestEarlyFailure(t *testing.T) {
 	testkit.OK(t, r.each(d, []block.Op{{Len: 1 << 20}})[0])
 }
 
-// respondThen asks for all data, and answers at once.
+// respondThen requests all data, and answers at once.
 func respondThen(q *ioServer, c *command) {
 	q.ask(c)
 	respond(q.c, c.cid, 0x4081, 0)
 }
 
-// A hundred devices, one after the other: nothing is left over of any.
+// TestOpenAndClose opens and closes devices one after another: none leaks.
 func TestOpenAndClose(t *testing.T) {
 	r := newRig(t, script{})
 	for i := range 30 {

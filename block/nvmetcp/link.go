@@ -10,26 +10,26 @@ import (
 	"vnic.dev/vnic/devmem"
 )
 
-// connectName is how errors call the Connect command.
+// connectName is the name of the Connect command in errors.
 const connectName = "Connect"
 
-// minMaxH2C is the least MAXH2CDATA (TCP 3.6.2.3).
+// minMaxH2C is the smallest allowed MAXH2CDATA (TCP 3.6.2.3).
 const minMaxH2C = 4096
 
-// link is a queue's connection while one command at a time is done, by Read and Write: that of the admin queue, and
-// that of the I/O queue until it is steered.
+// link is a queue's connection while it executes one command at a time, by Read and Write: the
+// admin queue's, and the I/O queue's until it is steered.
 type link struct {
 	c       devmem.Conn
 	timeout time.Duration // of a command
 	cid     uint16
 
-	align  int    // what PDO is a multiple of, of what we send
+	align  int    // PDO of the PDUs that we send is a multiple of this
 	maxH2C uint32 // MAXH2CDATA
 
-	buf [icLen + identifyLen]byte // of a PDU that was received: head, padding and data
+	buf [icLen + identifyLen]byte // a received PDU: header, padding and data
 }
 
-// ended says what the end of the connection means.
+// ended adds to err what was going on, and whether the target closed the connection.
 func ended(during string, err error) error {
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
 		return fmt.Errorf("%s: the target closed the connection: %w", during, io.ErrUnexpectedEOF)
@@ -37,7 +37,7 @@ func ended(during string, err error) error {
 	return fmt.Errorf("%s: %w", during, err)
 }
 
-// open exchanges ICReq and ICResp (TCP 3.3): no digests; Linux's target wants HPDA to be 0.
+// open exchanges ICReq and ICResp (TCP 3.3): no digests; Linux's target requires HPDA to be 0.
 func (l *link) open() error {
 	const during = "initialize connection"
 	if err := l.c.SetDeadline(time.Now().Add(l.timeout)); err != nil {
@@ -97,8 +97,8 @@ func (l *link) receive(during string) (h common, err error) {
 	return h, nil
 }
 
-// do does a command: out goes in its capsule, and all of in is its data from the target. Its status, if it is no
-// success, is a *commandError.
+// do executes a command: its capsule has the data out, and the target's data must fill in. A status
+// other than success is a *commandError.
 func (l *link) do(name string, s *sqe, out, in []byte) (result uint64, err error) {
 	if err := l.c.SetDeadline(time.Now().Add(l.timeout)); err != nil {
 		return 0, err
@@ -116,7 +116,7 @@ func (l *link) do(name string, s *sqe, out, in []byte) (result uint64, err error
 	b := make([]byte, head.PLen)
 	head.encode((*[commonLen]byte)(b))
 	copy(b[commonLen:], s[:])
-	copy(b[head.PDO:], out) // without any, PDO is 0
+	copy(b[head.PDO:], out) // without data PDO is 0
 	if _, err := l.c.Write(b); err != nil {
 		return 0, ended(name, err)
 	}
@@ -145,9 +145,9 @@ func (l *link) do(name string, s *sqe, out, in []byte) (result uint64, err error
 	}
 }
 
-// data takes a C2HData that is in buf, of which room has place for all that may come. last says that no response
-// follows.
-func (l *link) data(h *common, room []byte, at int) (n int, last bool, err error) {
+// data copies the C2HData in buf to room, which is the space for all further data; off is the
+// number of bytes before. last means that no response follows.
+func (l *link) data(h *common, room []byte, off int) (n int, last bool, err error) {
 	var p transfer
 	p.decode((*[headLen]byte)(l.buf[:]))
 	switch {
@@ -155,8 +155,8 @@ func (l *link) data(h *common, room []byte, at int) (n int, last bool, err error
 		return 0, false, violation("C2HData: CCCID %#04x, not %#04x", p.CID, l.cid)
 	case uint64(p.Len) != uint64(h.PLen)-uint64(h.PDO):
 		return 0, false, violation("C2HData: DATAL %d in a PDU that holds %d", p.Len, h.PLen-uint32(h.PDO))
-	case uint64(p.Off) != uint64(at) || uint64(p.Len) > uint64(len(room)):
-		return 0, false, violation("C2HData: bytes [%d, +%d), not [%d, +%d)", p.Off, p.Len, at, len(room))
+	case uint64(p.Off) != uint64(off) || uint64(p.Len) > uint64(len(room)):
+		return 0, false, violation("C2HData: bytes [%d, +%d), not [%d, +%d)", p.Off, p.Len, off, len(room))
 	}
 	n = copy(room, l.buf[h.PDO:h.PLen])
 	if p.Flags&flagSuccess != 0 && (p.Flags&flagLast == 0 || n < len(room)) {
@@ -165,7 +165,7 @@ func (l *link) data(h *common, room []byte, at int) (n int, last bool, err error
 	return n, p.Flags&flagSuccess != 0, nil
 }
 
-// answer takes a CapsuleResp that is in buf. whole says that all data has come.
+// answer processes the CapsuleResp in buf. whole is set if all data has arrived.
 func (l *link) answer(name string, whole bool) (uint64, error) {
 	var r response
 	r.decode((*[headLen]byte)(l.buf[:]))
@@ -180,5 +180,5 @@ func (l *link) answer(name string, whole bool) (uint64, error) {
 	return r.Result, nil
 }
 
-// roundUp is the next multiple of a power of two.
+// roundUp returns n rounded up to a multiple of a power of two.
 func roundUp(n, to int) int { return (n + to - 1) / to * to }

@@ -19,7 +19,8 @@ import (
 
 func TestMain(m *testing.M) { testkit.Main(m) }
 
-// Invariant: nvmetcp: reads land where they belong and writes come from there, for any size, depth and order.
+// Invariant: nvmetcp: Reads store their data at its place and writes send it from there, for any
+// size, depth and order.
 func TestReadsAndWrites(t *testing.T) {
 	for _, v := range variants {
 		t.Run(v.name, func(t *testing.T) {
@@ -88,7 +89,7 @@ func TestDeepAndLarge(t *testing.T) {
 	clean(t, "all of the data", r.data())
 }
 
-// Invariant: nvmetcp: of what is read in blocks of 128 KiB less than 0.1 % is looked at.
+// Invariant: nvmetcp: Of data read in blocks of 128 KiB less than 0.1 % is read by the CPU.
 func TestFewBytesAreLookedAt(t *testing.T) {
 	r := newRig(t, script{})
 	d := r.open(t)
@@ -100,7 +101,7 @@ func TestFewBytesAreLookedAt(t *testing.T) {
 	testkit.Equal(t, "bytes that the memory says were looked at", looked, d.Stats().Looked)
 }
 
-// Invariant: nvmetcp: where the operations of a Do have one length, nothing but heads is looked at.
+// Invariant: nvmetcp: If all operations of a Do have one length, the CPU reads only headers.
 func TestOnlyHeadsAreLookedAt(t *testing.T) {
 	for _, v := range []script{{}, {refuseCATTR: true}} {
 		r := newRig(t, v)
@@ -151,7 +152,7 @@ func TestInfo(t *testing.T) {
 	}
 }
 
-// each does operations, and gives what came of each.
+// each performs operations, and returns the error of each.
 func (r *rig) each(d *Device, ops []block.Op) []error {
 	errs := make([]error, len(ops))
 	byMem := make(map[block.Op]int)
@@ -172,7 +173,7 @@ func (r *rig) each(d *Device, ops []block.Op) []error {
 	return errs
 }
 
-// What a target does not do is an error of the operation alone.
+// An operation that the target does not perform fails alone.
 func TestStatusOfAnOperation(t *testing.T) {
 	stat := map[uint64]status{8: 0x4080, 16: 0x0281, 24: 0x4020, 32: 0x6006, 40: 0x4081, 48: 0x0082,
 		56: 0x4182, 64: 0x0777}
@@ -209,7 +210,7 @@ func TestStatusOfAnOperation(t *testing.T) {
 	if !bytes.Equal(r.data()[:4096], original[:4096]) {
 		t.Error("the operation beside them has other bytes")
 	}
-	// A read may fail when some of its data has come.
+	// A read may fail when some of its data has arrived.
 	r.target.behave(script{answer: func(q *ioServer, c *command) bool {
 		c2h(q.c, 0, c.cid, 0, original[:512], 0)
 		respond(q.c, c.cid, 0x0281, 0)
@@ -221,7 +222,7 @@ func TestStatusOfAnOperation(t *testing.T) {
 	testkit.Equal(t, "bytes read", d.Stats().Read, 0)
 }
 
-// What cannot be opened is said by name, and leaves nothing.
+// A namespace that cannot be opened is an error that names the reason, and leaks nothing.
 func TestOpenRefusals(t *testing.T) {
 	r := newRig(t, script{})
 	ctx := context.Background()
@@ -301,7 +302,7 @@ func TestOpenRefusals(t *testing.T) {
 			testkit.ErrorSays(t, err, c.says, "nvme/tcp: "+testNQN)
 		})
 	}
-	// Data of Identify that is not what was asked for.
+	// Data of Identify that was not requested.
 	for says, p := range map[string]transfer{
 		"CCCID 0x0009":              {CID: 9, Len: 512},
 		"bytes [512, +512)":         {CID: 5, Off: 512, Len: 512},
@@ -333,7 +334,7 @@ func TestOpenRefusals(t *testing.T) {
 		testkit.ErrorIs(t, err, block.ErrProtocol)
 		testkit.ErrorSays(t, err, says)
 	}
-	// One that says nothing, for as long as it may, and for as long as the context says.
+	// A silent target, until the Timeout, and until the context ends.
 	r.target.behave(script{admin: func(net.Conn, uint8) bool { return true }})
 	conf := r.conf
 	conf.Timeout = 50 * time.Millisecond
@@ -352,7 +353,7 @@ func TestOpenRefusals(t *testing.T) {
 	testkit.OK(t, r.each(d, []block.Op{{Len: 4096}})[0])
 }
 
-// free is an address where nobody listens.
+// free returns an address without a listener.
 func (r *rig) free(t *testing.T) netip.AddrPort {
 	_, from := testkit.Loopback()
 	ln := testkit.Must(net.Listen("tcp4", from.String()+":0"))(t)
@@ -370,7 +371,8 @@ func terminate(c net.Conn, fes uint16, fei uint32, about pduType) bool {
 	return true
 }
 
-// A context that ends ends Do, and with it the Device; one that has ended already harms nothing.
+// The end of a context ends Do, and with it the Device; a context that has ended before does no
+// harm.
 func TestContextEndsDo(t *testing.T) {
 	came := make(chan bool, 64)
 	r := newRig(t, script{answer: func(_ *ioServer, c *command) bool { came <- true; return c.n >= 2 }})
@@ -401,7 +403,7 @@ func TestContextEndsDo(t *testing.T) {
 	testkit.ErrorIs(t, d.Do(t.Context(), 1, nil, nil), errTest)
 }
 
-// Close ends what is under way.
+// Close ends the operations in progress.
 func TestCloseEndsDo(t *testing.T) {
 	came := make(chan bool, 64)
 	r := newRig(t, script{answer: func(*ioServer, *command) bool { came <- true; return true }})

@@ -39,7 +39,7 @@ func (t pduType) String() string {
 // FLAGS of the common header (TCP 3.6.2).
 const (
 	flagHDGST   = 1 << 0 // a digest of the header follows it
-	flagDDGST   = 1 << 1 // of the data
+	flagDDGST   = 1 << 1 // a digest of the data
 	flagLast    = 1 << 2 // LAST_PDU: of the data of a command (C2HData), of an R2T (H2CData)
 	flagSuccess = 1 << 3 // SUCCESS: no CapsuleResp follows (C2HData)
 )
@@ -50,8 +50,8 @@ const (
 	headLen    = 24  // HLEN of C2HData, H2CData, R2T, CapsuleResp and the TermReqs
 	commandLen = 72  // of CapsuleCmd: CH and an SQE
 	icLen      = 128 // of ICReq and ICResp, HLEN and PLEN
-	maxTermLen = 152 // PLEN of a TermReq (TCP 3.6.2.4, 3.6.2.5): the head, and up to 128 bytes of the PDU that is wrong
-	wordLen    = 4   // what PDO is a multiple of: HPDA is 0 (TCP 3.6.2.2)
+	maxTermLen = 152 // PLEN of a TermReq (TCP 3.6.2.4, 3.6.2.5): the header, and up to 128 bytes of the wrong PDU
+	wordLen    = 4   // PDO is a multiple of it: HPDA is 0 (TCP 3.6.2.2)
 )
 
 // common is the common header, CH (TCP 3.6.1).
@@ -59,8 +59,8 @@ type common struct {
 	Type  pduType // offset 0
 	Flags uint8   // 1
 	HLen  uint8   // 2
-	PDO   uint8   // 3: where data begins, from the start of the PDU
-	PLen  uint32  // 4: of all of the PDU
+	PDO   uint8   // 3: offset of the data in the PDU
+	PLen  uint32  // 4: of the whole PDU
 }
 
 func (h *common) decode(b *[commonLen]byte) {
@@ -72,10 +72,10 @@ func (h *common) encode(b *[commonLen]byte) {
 	le.PutUint32(b[4:], h.PLen)
 }
 
-// icReq is ICReq (TCP 3.6.2.2): PFV, HPDA and DGST, the offsets 8, 10 and 11, are 0.
+// icReq is ICReq (TCP 3.6.2.2): PFV, HPDA and DGST, at offsets 8, 10 and 11, are 0.
 type icReq struct {
 	common
-	MaxR2T uint32 // 12: R2Ts outstanding of a command, less one
+	MaxR2T uint32 // 12: outstanding R2Ts of a command, less one
 }
 
 func (p *icReq) encode(b *[icLen]byte) {
@@ -88,7 +88,7 @@ func (p *icReq) encode(b *[icLen]byte) {
 type icResp struct {
 	common
 	PFV    uint16 // 8: version of the PDUs' format
-	CPDA   uint8  // 10: data that the host sends is aligned to so many words of 4 bytes, less one
+	CPDA   uint8  // 10: alignment of the host's data, in words of 4 bytes, less one
 	Digest uint8  // 11
 	MaxH2C uint32 // 12: MAXH2CDATA, in bytes: most data of an H2CData
 }
@@ -106,11 +106,12 @@ func (p *icResp) encode(b *[icLen]byte) {
 	le.PutUint32(b[12:], p.MaxH2C)
 }
 
-// transfer is C2HData (TCP 3.6.2.10), H2CData (3.6.2.9) and R2T (3.6.2.11), which have the same fields.
+// transfer is C2HData (TCP 3.6.2.10), H2CData (3.6.2.9) and R2T (3.6.2.11), which have the same
+// fields.
 type transfer struct {
 	common
 	CID uint16 // 8: CCCID, of the command
-	Tag uint16 // 10: TTAG, of the transfer; 0 of C2HData
+	Tag uint16 // 10: TTAG, of the transfer; 0 in C2HData
 	Off uint32 // 12: DATAO, R2TO: in the command's data
 	Len uint32 // 16: DATAL, R2TL: bytes
 }
@@ -154,7 +155,7 @@ func (p *response) encode(b *[headLen]byte) {
 	le.PutUint16(b[22:], uint16(p.Status)<<1)
 }
 
-// termReq is C2HTermReq (TCP 3.6.2.5): what follows is the start of the PDU that is wrong.
+// termReq is C2HTermReq (TCP 3.6.2.5): after it comes the start of the wrong PDU.
 type termReq struct {
 	common
 	FES uint16 // 8: Fatal Error Status
@@ -173,13 +174,13 @@ func (p *termReq) encode(b *[headLen]byte) {
 	le.PutUint32(b[10:], p.FEI)
 }
 
-// violation is an error that says how the target breaks the protocol.
+// violation returns an error that describes how the target breaks the protocol.
 func violation(format string, args ...any) error {
 	return fmt.Errorf("%w: %s", block.ErrProtocol, fmt.Sprintf(format, args...))
 }
 
-// check says what is wrong with the lengths of a PDU that comes from a target after ICResp, and whether there is
-// such a PDU. After it, PLen - PDO is how long the data is of a C2HData.
+// check returns an error if a target must not send such a PDU after ICResp, or if its lengths are
+// wrong. If it returns nil, PLen - PDO is the length of the data of a C2HData.
 func (h *common) check() error {
 	switch h.Type {
 	case typeCapsuleResp, typeR2T, typeC2HData, typeC2HTermReq:

@@ -53,7 +53,7 @@ func TestPDUsOnTheWire(t *testing.T) {
 	}
 }
 
-// What is decoded is what was encoded, and a head that passes has data within its PDU.
+// Decoding reverses encoding, and the data of a valid header is inside its PDU.
 func FuzzHead(f *testing.F) {
 	for _, s := range []string{"0704181818000200", "0900180018000000", "0500180018000000", "0300180098000000",
 		"07ff18ff00000000"} {
@@ -101,11 +101,11 @@ func FuzzHead(f *testing.F) {
 	})
 }
 
-// tape is a connection whose stream is there.
+// tape is a connection whose whole stream has arrived.
 type tape struct {
 	devmem.Conn
 	b    []byte
-	call int // bytes of a call at most
+	call int // most bytes of a call
 }
 
 func (c *tape) RecvDevmem(_ []devmem.Frag, linear []byte, _ devmem.RecvFlags) (int, int, int, error) {
@@ -117,7 +117,8 @@ func (c *tape) RecvDevmem(_ []devmem.Frag, linear []byte, _ devmem.RecvFlags) (i
 	return n, 0, n, nil
 }
 
-// Heads are right whatever PDUs follow each other, and those of one length are looked at together.
+// Headers are right whatever PDUs follow each other, and headers of PDUs of one length are read
+// together.
 func TestHeadsAreLookedAtTogether(t *testing.T) {
 	head := func(b []byte, p transfer) []byte {
 		var h [headLen]byte
@@ -133,8 +134,8 @@ func TestHeadsAreLookedAtTogether(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		next  func(i int) []transfer
-		looks uint64 // at most, for 6400 heads
-		spare uint64 // bytes that are looked at and are no heads, at most
+		looks uint64 // at most, for 6400 headers
+		spare uint64 // bytes that are read and are no headers, at most
 	}{
 		{"reads", func(int) []transfer { return []transfer{data(512, flagLast|flagSuccess)} }, 120, 0},
 		{"reads and responses", func(int) []transfer { return []transfer{data(512, flagLast), resp} }, 250, 0},

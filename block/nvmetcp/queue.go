@@ -9,13 +9,13 @@ import (
 	"vnic.dev/vnic/devmem"
 )
 
-// A command identifier has the slot's number in its lower bits, and above them how often the slot was used: so what
-// names a command that was answered already is found out.
+// A command identifier has the slot's number in its lower bits, and above them how often the slot
+// was used: so a PDU that names an already answered command is detected.
 const slotBits = 10
 
-// maxJobs is how many jobs of a command the sender may have: the command or the data before, which the target may have
-// before the sender has counted it as sent; the data of an R2T, which come one at a time (MAXR2T is 0); and the command
-// once more, if the target refuses it before it has taken that data.
+// maxJobs is how many jobs of a command the sender may have: the command, or earlier data, which
+// the target may have received before the sender has counted it as sent; the data of the one R2T (MAXR2T
+// is 0); and the command once more, if the target refuses it before it has received the data.
 const maxJobs = 3
 
 // queue is the I/O queue.
@@ -30,35 +30,35 @@ type queue struct {
 	align      int
 	maxH2C     uint32
 	inCapsule  uint64 // bytes of data that a capsule holds
-	commandPDO int    // where they begin
+	commandPDO int    // offset of these in the capsule
 
 	stream    *devmem.Stream
 	heads     heads
 	sender    sender
-	completed uint64 // calls of SendDevmem, the first ones, that are complete
+	completed uint64 // number of completed calls of SendDevmem, counted from the first
 
 	slots []slot
-	free  []uint16 // slots that are not used
+	free  []uint16 // unused slots
 
 	read, written uint64
 }
 
-// slot is a place for a command. The goroutine of Do uses it, but for what is atomic.
+// slot is a place for a command. Only the goroutine of Do uses it, except for the atomic fields.
 type slot struct {
 	op       block.Op
 	cid      uint16
 	used     bool
-	answered bool   // by the target: with status, or all is well
+	answered bool   // by the target: with a status, or successfully
 	retries  int    // how often it was sent again
-	got      uint64 // of a read: bytes that have come; of a write: that were asked for
+	got      uint64 // of a read: bytes received; of a write: bytes requested
 	began    time.Time
 	err      error
 
-	jobs atomic.Int32  // that the sender has
-	need atomic.Uint64 // calls of SendDevmem that have to be complete, written before jobs goes down
+	jobs atomic.Int32  // jobs that the sender has
+	need atomic.Uint64 // calls of SendDevmem that must be complete; written before jobs is decremented
 }
 
-// init makes the queue ready for Do, with the connection that is steered.
+// init makes the queue ready for Do, with its steered connection.
 func (q *queue) init(d *Device) {
 	k := &d.ctrl
 	q.timeout, q.data, q.tx = d.c.Timeout, d.c.Data, d.tx
@@ -66,7 +66,7 @@ func (q *queue) init(d *Device) {
 	if pdo := roundUp(commandLen+16*int(k.icdoff), q.align); pdo <= maxPDO {
 		q.commandPDO = pdo
 	} else {
-		q.inCapsule = 0 // where it would begin cannot be said
+		q.inCapsule = 0 // its offset does not fit in PDO
 	}
 	pool := d.c.Pool
 	if d.c.Copy {
@@ -102,12 +102,13 @@ func (q *queue) take(o block.Op) *slot {
 	return s
 }
 
-// renew makes a slot's command one that was not sent, with an identifier that no answer to another names.
+// renew gives a slot's command a new identifier, which no answer to an earlier command names, and
+// marks it as not sent.
 func (q *queue) renew(s *slot) {
 	s.cid += 1 << slotBits
 	s.answered, s.got, s.err = false, 0, nil
 	if s.op.Write && s.op.Len <= q.inCapsule {
-		s.got = s.op.Len // nothing is asked for
+		s.got = s.op.Len // nothing will be requested
 	}
 }
 
@@ -117,7 +118,7 @@ func (q *queue) put(s *slot) {
 	q.free = append(q.free, s.cid&(1<<slotBits-1))
 }
 
-// find is the command that a PDU names, which is under way and not answered.
+// find returns the command that a PDU names, which must be in progress and not answered.
 func (q *queue) find(t pduType, cid uint16) (*slot, error) {
 	if i := int(cid & (1<<slotBits - 1)); i < len(q.slots) {
 		if s := &q.slots[i]; s.used && s.cid == cid {
@@ -132,19 +133,19 @@ func (q *queue) find(t pduType, cid uint16) (*slot, error) {
 
 func (s *slot) String() string { return fmt.Sprintf("command %#04x (%v)", s.cid, s.op) }
 
-// job is the command of a slot.
+// job returns the command of a slot as a job.
 func (q *queue) job(s *slot) job {
 	return job{s: s, cid: s.cid, write: s.op.Write, lba: s.op.Off / q.info.BlockSize, len: s.op.Len, mem: s.op.Mem}
 }
 
-// opError is a status that is no success, of a slot's command.
+// opError returns the error of a slot's command for a status other than success.
 func (q *queue) opError(s *slot, st status) *block.OpError {
 	opcode := opRead
 	if s.op.Write {
 		opcode = opWrite
 	}
 	errno := st.in(statuses).errno
-	if st.code() == 0x080 && !s.op.Write { // LBA out of range: as block.Info.Check has it
+	if st.code() == 0x080 && !s.op.Write { // LBA out of range: as in block.Info.Check
 		errno = readBeyond
 	}
 	return &block.OpError{Op: s.op, Errno: errno, Status: fmt.Sprintf("opcode %#02x, LBA %d: %s", opcode,

@@ -18,7 +18,8 @@ type attempts struct {
 	seen map[*command]bool
 }
 
-// count counts a command once, also one that comes again with data that was asked for: it was the n-th, or 0.
+// count counts a command once, and returns its number among the attempts; 0 if the same command
+// comes again with requested data.
 func (a *attempts) count(c *command) (n int) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -33,15 +34,15 @@ func (a *attempts) count(c *command) (n int) {
 	return a.n[c.lba]
 }
 
-// of is how many commands there were.
-func (a *attempts) of(o block.Op) int {
+// sent returns how many commands there were for an operation.
+func (a *attempts) sent(o block.Op) int {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.n[o.Off/testBlock]
 }
 
-// A command that the target refuses without Do Not Retry is sent again, up to five times, and what comes of it is what
-// came of the last one.
+// A command that the target refuses without Do Not Retry is sent again, up to five times, and the
+// result is that of the last attempt.
 func TestCommandsAreSentAgain(t *testing.T) {
 	const off, size = 8 * 512, 256 << 10 // more than a capsule holds
 	for _, st := range []status{0x0021, 0x0022, 0x0082, 0x0006, 0x0303} {
@@ -67,7 +68,7 @@ func TestCommandsAreSentAgain(t *testing.T) {
 				errs := r.each(d, ops)
 				for i, op := range ops {
 					want := min(failures, maxRetries) + 1
-					testkit.Equal(t, "commands of a "+op.String(), a.of(op), want)
+					testkit.Equal(t, "commands of a "+op.String(), a.sent(op), want)
 					if failures > maxRetries {
 						testkit.ErrorIs(t, errs[i], st.in(statuses).errno)
 						continue
@@ -103,10 +104,10 @@ func TestDoNotRetry(t *testing.T) {
 	d := r.open(t)
 	op := block.Op{Len: 4096}
 	testkit.ErrorIs(t, r.each(d, []block.Op{op})[0], syscall.EAGAIN)
-	testkit.Equal(t, "commands", a.of(op), 1)
+	testkit.Equal(t, "commands", a.sent(op), 1)
 }
 
-// An answer to a command that was sent again is none to its successor.
+// An answer to a command that was sent again does not answer its successor.
 func TestAnswerToTheFormerCommand(t *testing.T) {
 	var a attempts
 	var former uint16
@@ -125,7 +126,7 @@ func TestAnswerToTheFormerCommand(t *testing.T) {
 	testkit.ErrorIs(t, r.each(d, []block.Op{{Len: 4096}})[0], block.ErrProtocol)
 }
 
-// A write whose data is on its way when the target refuses it is sent again behind that.
+// A write that the target refuses while its data is being sent is sent again after that data.
 func TestWriteIsSentAgainBehindItsData(t *testing.T) {
 	const size = 2 << 20
 	var a attempts

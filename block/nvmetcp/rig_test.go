@@ -21,7 +21,7 @@ const (
 	poison   = 0xa5
 )
 
-// rig is a target, and what a Device needs.
+// rig is a target, and the parts of a Config.
 type rig struct {
 	gpu    *plain.GPU
 	dev    *plain.Device
@@ -53,7 +53,7 @@ func (r *rig) open(t testing.TB) *Device {
 	d := testkit.Must(Open(context.Background(), r.conf))(t)
 	t.Cleanup(func() {
 		testkit.OK(t, d.Close())
-		// All that it took is given back.
+		// The Device has released all that it took.
 		for _, q := range r.dev.Stats().Queues {
 			if q.Binding != 0 {
 				t.Errorf("queue %d is bound", q.Queue)
@@ -63,15 +63,15 @@ func (r *rig) open(t testing.TB) *Device {
 	return d
 }
 
-// clean checks that memory has poison and nothing else.
+// clean checks that memory contains only poison.
 func clean(t testing.TB, what string, b []byte) {
 	t.Helper()
 	if bytes.Count(b, []byte{poison}) == len(b) {
 		return
 	}
-	for at, x := range b {
+	for off, x := range b {
 		if x != poison {
-			t.Fatalf("%s: byte %#x has %#x", what, at, x)
+			t.Fatalf("%s: byte %#x has %#x", what, off, x)
 		}
 	}
 }
@@ -84,7 +84,7 @@ func spoil(b []byte) {
 	}
 }
 
-// places are where operations of bs bytes go, depth of them, at odd alignments and with gaps.
+// places are the memory of operations of bs bytes, depth of them, at odd alignments and with gaps.
 type places struct {
 	bs   uint64
 	free []uint64
@@ -92,33 +92,34 @@ type places struct {
 
 func newPlaces(bs uint64, depth int) *places {
 	p := &places{bs: bs}
-	at := uint64(0)
+	off := uint64(0)
 	for i := range depth {
-		at += uint64(1 + 77*i%500)
-		p.free = append(p.free, at)
-		at += bs
+		off += uint64(1 + 77*i%500)
+		p.free = append(p.free, off)
+		off += bs
 	}
 	return p
 }
 
 func (p *places) take() uint64 {
-	at := p.free[len(p.free)-1]
+	off := p.free[len(p.free)-1]
 	p.free = p.free[:len(p.free)-1]
-	return at
+	return off
 }
 
-func (p *places) put(at uint64) { p.free = append(p.free, at) }
+func (p *places) put(off uint64) { p.free = append(p.free, off) }
 
-// extent is how much memory they take.
+// extent returns how much memory they take.
 func (p *places) extent() uint64 {
 	end := uint64(0)
-	for _, at := range p.free {
-		end = max(end, at+p.bs)
+	for _, off := range p.free {
+		end = max(end, off+p.bs)
 	}
 	return end + 4096
 }
 
-// play does n operations of bs bytes at random places: reads are compared; what is written is compared at the end.
+// play performs n operations of bs bytes at random places: it compares each read, and at the end
+// all written data.
 func (r *rig) play(t *testing.T, d *Device, bs uint64, depth, n int, write func(i int) bool) {
 	t.Helper()
 	mem := newPlaces(bs, depth)
@@ -137,7 +138,7 @@ func (r *rig) play(t *testing.T, d *Device, bs uint64, depth, n int, write func(
 		}
 		o := block.Op{Write: write(i), Off: uint64(lbas[i])*bs + testBlock, Len: bs, Mem: mem.take()}
 		if o.Write {
-			written[o.Off] = original[(uint64(i)*7919*8)%(testStore-bs):][:bs] // of another place
+			written[o.Off] = original[(uint64(i)*7919*8)%(testStore-bs):][:bs] // data from another place
 			copy(r.data()[o.Mem:], written[o.Off])
 		}
 		i++
@@ -176,14 +177,14 @@ func (r *rig) play(t *testing.T, d *Device, bs uint64, depth, n int, write func(
 	copy(r.target.store, original)
 }
 
-// original is what a target has at first.
+// original is the initial content of a target.
 var original = func() []byte {
 	b := make([]byte, testStore)
 	fill(b, 1)
 	return b
 }()
 
-// cutDevice gives connections whose stream comes in pieces of any length.
+// cutDevice makes connections whose stream comes in pieces of any length.
 type cutDevice struct {
 	devmem.Device
 	random *rand.Rand
@@ -212,7 +213,7 @@ var variants = []struct {
 	name   string
 	script script
 	copies bool
-	cut    bool // fragments end anywhere, in heads too
+	cut    bool // fragments end anywhere, in headers too
 	pool   uint64
 }{
 	{name: "as Linux's"},

@@ -10,36 +10,36 @@ import (
 	"vnic.dev/vnic/internal/limits"
 )
 
-// maxBurst is how many commands go out in one Write.
+// maxBurst is how many commands are sent with one Write.
 const maxBurst = 64
 
-// job is a piece of what is to be sent: a command, or the data that an R2T asks for.
+// job is something to send: a command, or the data that an R2T requests.
 type job struct {
 	s    *slot
 	cid  uint16
-	data bool // what an R2T asks for
+	data bool // data that an R2T requests
 	tag  uint16
 
 	write    bool
 	lba      uint64
-	off, len uint64 // bytes of the device's operation: all of it; of an R2T: which of it
-	mem      uint64 // where they are in Config.Data
+	off, len uint64 // bytes of the operation: all of it; for an R2T: the requested range
+	mem      uint64 // their offset in Config.Data
 }
 
-// sender is the sending side of the I/O queue's connection. One goroutine at a time uses it. What it sends may have to
-// wait for the target, which may wait for us to receive: that is another goroutine's work.
+// sender is the sending side of the I/O queue's connection. One goroutine at a time uses it. It may
+// have to wait for the target, which may wait until we receive: so another goroutine receives.
 type sender struct {
 	q    *queue
-	send *devmem.Sender // for Copy, which goes through host memory
+	send *devmem.Sender // for Copy, through host memory
 
 	sent  uint64 // calls of SendDevmem that queued a byte
-	burst []byte // commands that were not written yet
+	burst []byte // commands that are not written yet
 	held  []*slot
 
-	wake chan struct{} // tells that a job was done
+	wake chan struct{} // notified when a job is done
 }
 
-// run does jobs until there will be no more.
+// run executes jobs until the channel is closed.
 func (s *sender) run(ctx context.Context, jobs <-chan job) error {
 	for j := range jobs {
 		for more := true; more; {
@@ -59,7 +59,7 @@ func (s *sender) run(ctx context.Context, jobs <-chan job) error {
 	return nil
 }
 
-// over gives who receives the time to see what the target says of it.
+// over gives the receiving goroutine time to read the target's message about the error.
 func (s *sender) over(err error) error {
 	wait := min(limits.LastWords.Here(), s.q.timeout)
 	if stalled := (*devmem.StallError)(nil); errors.As(err, &stalled) {
@@ -69,7 +69,7 @@ func (s *sender) over(err error) error {
 	return err
 }
 
-// do sends what a job is.
+// do sends a job.
 func (s *sender) do(ctx context.Context, j *job) error {
 	if j.data {
 		if err := s.flush(); err != nil {
@@ -98,7 +98,7 @@ func (s *sender) do(ctx context.Context, j *job) error {
 	return s.flush()
 }
 
-// command adds a CapsuleCmd to burst, and says whether its data follows in the capsule.
+// command appends a CapsuleCmd to burst, and reports whether its data follows in the capsule.
 func (s *sender) command(j *job) (inCapsule bool) {
 	q := s.q
 	opcode := uint8(opRead)
@@ -123,13 +123,13 @@ func (s *sender) command(j *job) (inCapsule bool) {
 	return inCapsule
 }
 
-// pad adds zeros to burst.
+// pad appends zeros to burst.
 func (s *sender) pad(n int) {
 	var zero [maxPDO]byte
 	s.burst = append(s.burst, zero[:n]...)
 }
 
-// h2c sends what an R2T asks for, in PDUs of MAXH2CDATA at most.
+// h2c sends the data that an R2T requests, in PDUs of at most MAXH2CDATA.
 func (s *sender) h2c(ctx context.Context, j *job) error {
 	pdo := roundUp(headLen, s.q.align)
 	for off, mem, left := j.off, j.mem, j.len; left > 0; {
@@ -194,18 +194,19 @@ func (s *sender) write(b []byte) error {
 	return err
 }
 
-// done says that a job of a slot was sent.
+// done records that a job of a slot was sent.
 func (s *sender) done(x *slot) {
 	x.need.Store(s.sent)
 	x.jobs.Add(-1)
 	select {
 	case s.wake <- struct{}{}:
-	default: // it is told already
+	default: // already notified
 	}
 }
 
-// completed reads which calls of SendDevmem are complete: all before *n are. It returns when these are need at
-// least; or else, without wait, when none is left that is known of. It is the receiving goroutine's.
+// completed counts the completed calls of SendDevmem in *n: all calls before number *n are
+// complete. It returns when *n is at least need; or, without wait, when no further completion is
+// available. The receiving goroutine calls it.
 func completed(c devmem.Conn, n *uint64, need uint64, wait bool) error {
 	deadline := time.Time{}
 	if !wait {

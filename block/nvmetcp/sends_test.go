@@ -14,7 +14,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// lateDevice gives connections whose sends are complete only when somebody waits for that, or fail.
+// lateDevice makes connections whose sends are complete only when a caller waits for that, or fail.
 type lateDevice struct {
 	devmem.Device
 	waited atomic.Int32 // calls that have waited
@@ -49,7 +49,8 @@ func (c *lateConn) SendDevmem(binding uint32, ranges []devmem.Range) (int, error
 	return c.Conn.SendDevmem(binding, ranges)
 }
 
-// Invariant: nvmetcp: a write is done when its memory is not in use any more, which its answer does not say.
+// Invariant: nvmetcp: A write is done when its memory is no longer in use, which its answer does
+// not show.
 func TestWriteIsDoneWhenItsMemoryIsFree(t *testing.T) {
 	r := newRig(t, script{})
 	d := &lateDevice{Device: r.dev}
@@ -69,7 +70,7 @@ func TestWriteIsDoneWhenItsMemoryIsFree(t *testing.T) {
 	testkit.Equal(t, "operations", done, 40)
 	testkit.OK(t, dev.Close())
 
-	d.err = syscall.ENODEV // as where a route has changed
+	d.err = syscall.ENODEV // as after a change of the route
 	dev = r.open(t)
 	errs := r.each(dev, []block.Op{{Write: true, Len: 4096}, {Len: 4096, Mem: 4096}, {Write: true, Len: 65536, Mem: 8192}})
 	testkit.ErrorIs(t, errs[0], syscall.ENODEV)
@@ -77,7 +78,7 @@ func TestWriteIsDoneWhenItsMemoryIsFree(t *testing.T) {
 	testkit.ErrorIs(t, errs[2], syscall.ENODEV)
 }
 
-// A controller that does not become ready in the time that it says.
+// A controller does not become ready within the time that it announces.
 func TestControllerThatIsNotReady(t *testing.T) {
 	r := newRig(t, script{idle: true})
 	testkit.ErrorIs(t, testkit.Err(Open(t.Context(), r.conf)), syscall.ETIMEDOUT)

@@ -5,7 +5,8 @@ import (
 	"syscall"
 )
 
-// status is the Status Field of a CQE (Base 4.6.1): bits 7:0 are SC, 10:8 SCT, 12:11 CRD, 13 M, 14 DNR.
+// status is the Status Field of a CQE (Base 4.6.1): bits 7:0 are SC, 10:8 SCT, 12:11 CRD, 13 M, 14
+// DNR.
 type status uint16
 
 const statusDNR status = 1 << 14 // do not retry
@@ -13,25 +14,26 @@ const statusDNR status = 1 << 14 // do not retry
 // maxRetries is how often a command is sent again (Linux's nvme_core.max_retries).
 const maxRetries = 5
 
-// code is SCT and SC.
+// code returns SCT and SC.
 func (s status) code() uint16 { return uint16(s) & 0x7ff }
 
-// ok says that the command did what it was to do.
+// ok reports whether the command succeeded.
 func (s status) ok() bool { return s.code() == 0 }
 
-// mayRetry reports whether the same command may do better. It is sent again at once: a delay, CRD, is only given to
-// hosts that have asked for it (Host Behavior Support, ACRE; Base 5.21.1.22).
+// mayRetry reports whether the same command may succeed later. It is sent again at once: targets
+// give a delay, CRD, only to hosts that have enabled it (Host Behavior Support, ACRE; Base
+// 5.21.1.22).
 func (s status) mayRetry() bool { return !s.ok() && s&statusDNR == 0 }
 
 var statusTypes = [8]string{0: "generic", 1: "command specific", 2: "media", 3: "path", 7: "vendor specific"}
 
-// statusText has the words of a status, and the errno that comes closest.
+// statusText is the text of a status, and the closest errno.
 type statusText struct {
 	text  string
 	errno syscall.Errno
 }
 
-// statuses are those that can be met here (Base, figures 128 to 132; Fabrics 2.2 for 1f8xh of other numbers).
+// statuses are the statuses that can occur here (Base, figures 128 to 132; Fabrics 2.2).
 var statuses = map[uint16]statusText{
 	0x001: {"invalid command opcode", syscall.EOPNOTSUPP},
 	0x002: {"invalid field in command", syscall.EINVAL},
@@ -64,7 +66,7 @@ var statuses = map[uint16]statusText{
 	0x083: {"reservation conflict", syscall.EBUSY},
 	0x084: {"format in progress", syscall.EBUSY},
 
-	// Of reads and writes; of Connect, the same numbers say what connectStatuses has.
+	// Of reads and writes; for Connect these numbers have the meaning in connectStatuses.
 	0x180: {"conflicting attributes", syscall.EINVAL},
 	0x181: {"invalid protection information", syscall.EILSEQ},
 	0x182: {"attempted write to read only range", syscall.EROFS},
@@ -88,7 +90,7 @@ var statuses = map[uint16]statusText{
 	0x371: {"command aborted by host", syscall.ECANCELED},
 }
 
-// connectStatuses are those of Connect (Fabrics 3.3).
+// connectStatuses are the statuses of Connect (Fabrics 3.3).
 var connectStatuses = map[uint16]statusText{
 	0x180: {"incompatible format", syscall.EPROTONOSUPPORT},
 	0x181: {"controller busy", syscall.EBUSY},
@@ -100,7 +102,7 @@ var connectStatuses = map[uint16]statusText{
 	0x191: {"authentication required, which is not supported", syscall.EACCES},
 }
 
-// in finds a status in a table.
+// in returns a status's entry in a table.
 func (s status) in(table map[uint16]statusText) statusText {
 	if t, ok := table[s.code()]; ok {
 		return t
@@ -108,7 +110,8 @@ func (s status) in(table map[uint16]statusText) statusText {
 	return statusText{"unknown", syscall.EIO}
 }
 
-// say puts a status in words: its type and code, what a table has for it, and its number.
+// say returns a status as text: its type and code, the text of its entry in a table, and its
+// number.
 func (s status) say(table map[uint16]statusText) string {
 	kind := statusTypes[s>>8&7]
 	if kind == "" {
@@ -128,8 +131,8 @@ type commandError struct {
 	result  uint64
 }
 
-// table is where the status is explained: a generic one of Connect, as of a field that is invalid, means what it does
-// for all commands.
+// table returns the table with the status. A generic status of Connect, such as an invalid field,
+// has the same meaning as for all commands.
 func (e *commandError) table() map[uint16]statusText {
 	if _, ok := connectStatuses[e.status.code()]; ok && e.command == connectName {
 		return connectStatuses
@@ -148,14 +151,14 @@ func (e *commandError) Error() string {
 	return s
 }
 
-// Unwrap is the errno.
+// Unwrap returns the errno.
 func (e *commandError) Unwrap() error { return e.status.in(e.table()).errno }
 
 // Fatal Error Status of C2HTermReq (TCP 3.6.2.5).
 var fatalErrors = map[uint16]string{1: "invalid PDU header field", 2: "PDU sequence error", 3: "header digest error",
 	4: "data transfer out of range", 5: "data transfer limit exceeded", 6: "unsupported parameter"}
 
-// say says what a target has against a PDU of ours, whose start is pdu.
+// say describes the target's complaint about a PDU of ours, whose start is pdu.
 func (p *termReq) say(pdu []byte) string {
 	text := fatalErrors[p.FES]
 	if text == "" {
@@ -180,14 +183,14 @@ func field(pdu []byte, off uint32) string {
 	names := map[place]string{{typeICReq, 8}: "PFV", {typeICReq, 10}: "HPDA", {typeICReq, 11}: "DGST",
 		{typeICReq, 12}: "MAXR2T", {typeH2CData, 8}: "CCCID", {typeH2CData, 10}: "TTAG", {typeH2CData, 12}: "DATAO",
 		{typeH2CData, 16}: "DATAL"}
-	at := fmt.Sprintf("at offset %d", off)
+	offset := fmt.Sprintf("at offset %d", off)
 	switch {
 	case off < commonLen:
-		return [commonLen]string{"PDU-Type", "FLAGS", "HLEN", "PDO", "PLEN", "PLEN", "PLEN", "PLEN"}[off] + " " + at
+		return [commonLen]string{"PDU-Type", "FLAGS", "HLEN", "PDO", "PLEN", "PLEN", "PLEN", "PLEN"}[off] + " " + offset
 	case len(pdu) > 0 && names[place{pduType(pdu[0]), off}] != "":
-		return names[place{pduType(pdu[0]), off}] + " " + at
+		return names[place{pduType(pdu[0]), off}] + " " + offset
 	case len(pdu) > 0 && pduType(pdu[0]) == typeCapsuleCmd && off < commandLen:
-		return fmt.Sprintf("SQE byte %d %s", off-commonLen, at)
+		return fmt.Sprintf("SQE byte %d %s", off-commonLen, offset)
 	}
-	return "the field " + at
+	return "the field " + offset
 }

@@ -17,7 +17,7 @@ import (
 
 const (
 	testNQN    = "nqn.2026-11.dev.vnic:test"
-	testIOCCSZ = 1028 // as Linux's target has it: 64 + 16 KiB
+	testIOCCSZ = 1028 // as in Linux's target: 64 + 16 KiB
 	testMaxH2C = 4 << 20
 	testBlock  = 512
 	testStore  = 8 << 20
@@ -25,32 +25,32 @@ const (
 	maxTestPDU = 8 << 20
 )
 
-// script is how a target behaves. The zero script is how Linux's does.
+// script is the behaviour of a target. The zero script is Linux's.
 type script struct {
-	piece       int    // bytes of a C2HData at most; 0: as many as the command has
-	pad         int    // bytes between the head and the data of a C2HData
-	r2t         int    // bytes that an R2T asks for at most; 0: all
-	seed        uint64 // answers commands out of order; 0: as they come
-	gather      int    // commands that have to be there before the first is answered
+	piece       int    // most bytes of a C2HData; 0: as many as the command has
+	pad         int    // bytes between the header and the data of a C2HData
+	r2t         int    // most bytes that an R2T requests; 0: all
+	seed        uint64 // answers commands out of order; 0: in order
+	gather      int    // number of commands that must have arrived before the first is answered
 	serial      bool   // receives nothing while it sends
 	refuseCATTR bool
 	cpda        uint8
 	icdoff      uint16
 	maxH2C      uint32 // 0: testMaxH2C
-	ioccsz      uint32 // 0: testIOCCSZ; 1 means 4: none
+	ioccsz      uint32 // 0: testIOCCSZ; 1 means 4: no data in a capsule
 	mqes        uint16 // 0: 1023
 	connect     status // of Connect
 	idle        bool   // the controller is never ready
 
-	fail   func(c *command) status             // of a read or write; 0: it does it
-	answer func(q *ioServer, c *command) bool  // of the I/O queue, in the place of what it does; false: it does that
-	ctrl   func(controller, namespace []byte)  // changes what Identify says
-	admin  func(c net.Conn, opcode uint8) bool // in the place of an answer
+	fail   func(c *command) status             // of a read or write; 0: success
+	answer func(q *ioServer, c *command) bool  // replaces the I/O queue's answer; false: the usual answer
+	ctrl   func(controller, namespace []byte)  // changes the data of Identify
+	admin  func(c net.Conn, opcode uint8) bool // replaces an answer
 	icResp func(r *icResp)
 }
 
-// target is an NVMe/TCP target that behaves as Linux's was measured to, unless its script says else. It tells the
-// test of all that an initiator does wrong.
+// target is an NVMe/TCP target with the measured behaviour of Linux's, unless its script differs.
+// It reports all errors of an initiator to the test.
 type target struct {
 	t     testing.TB
 	ln    *net.TCPListener
@@ -60,7 +60,7 @@ type target struct {
 	mu     sync.Mutex
 	script script
 	conns  map[net.Conn]bool
-	orders int // commands that were answered before one that had come earlier
+	orders int // commands that were answered before an earlier one
 	quiet  bool
 }
 
@@ -102,14 +102,14 @@ func newTarget(t testing.TB, s script) *target {
 
 func fill(b []byte, seed uint64) {
 	r := rand.New(rand.NewPCG(seed, 2))
-	for at := 0; at+8 <= len(b); at += 8 {
-		le.PutUint64(b[at:], r.Uint64())
+	for off := 0; off+8 <= len(b); off += 8 {
+		le.PutUint64(b[off:], r.Uint64())
 	}
 }
 
 func (g *target) addr() netip.AddrPort { return g.ln.Addr().(*net.TCPAddr).AddrPort() }
 
-// behave changes the script for connections to come.
+// behave changes the script for later connections.
 func (g *target) behave(s script) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -123,16 +123,16 @@ type command struct {
 	cid     uint16
 	kind    uint8 // of its SGL
 	length  uint32
-	data    []byte // in the capsule; of a write, all of it in the end
-	n       int    // which one it is, of the connection
+	data    []byte // in the capsule; for a write, finally all of it
+	n       int    // its number on the connection
 	write   bool
 	lba     uint64
-	got     int    // bytes of a write that have come
-	tag     uint16 // of the R2T that is outstanding
-	waiting int    // bytes that it still waits for
+	got     int    // bytes of a write that have arrived
+	tag     uint16 // of the outstanding R2T
+	waiting int    // bytes that are still requested
 }
 
-// wrong tells the test of a fault of the initiator.
+// wrong reports an error of the initiator to the test.
 func (g *target) wrong(format string, args ...any) {
 	g.mu.Lock()
 	quiet := g.quiet
@@ -142,7 +142,7 @@ func (g *target) wrong(format string, args ...any) {
 	}
 }
 
-// receive reads a PDU, at most 8 MiB.
+// receive reads a PDU of at most 8 MiB.
 func receive(r io.Reader) (h common, b []byte, err error) {
 	var head [commonLen]byte
 	if _, err := io.ReadFull(r, head[:]); err != nil {
@@ -158,7 +158,7 @@ func receive(r io.Reader) (h common, b []byte, err error) {
 	return h, b, err
 }
 
-// capsule takes a command apart.
+// capsule parses a command.
 func (g *target) capsule(h common, b []byte, align, icdoff int) *command {
 	if h.Type != typeCapsuleCmd || h.HLen != commandLen || len(b) < commandLen {
 		g.wrong("%v of HLEN %d in the place of a command", h.Type, h.HLen)
@@ -200,7 +200,7 @@ func c2h(w io.Writer, flags uint8, cid uint16, off int, data []byte, pad int) {
 	_, _ = w.Write(append(append(b[:], make([]byte, pad)...), data...))
 }
 
-// serve is one connection.
+// serve serves one connection.
 func (g *target) serve(c *net.TCPConn) {
 	g.mu.Lock()
 	s := g.script
@@ -268,7 +268,7 @@ func (g *target) mayConnect(s *script, c *command) (status, uint64) {
 	return 0, 0
 }
 
-// serveAdmin is the admin queue.
+// serveAdmin serves the admin queue.
 func (g *target) serveAdmin(c net.Conn, r io.Reader, s *script, align int) {
 	props := map[uint32]uint64{propCAP: 1<<37 | 1<<24 | 1023}
 	if s.mqes > 0 {
@@ -321,7 +321,7 @@ func (g *target) serveAdmin(c net.Conn, r io.Reader, s *script, align int) {
 	}
 }
 
-// identify is what Identify says.
+// identify returns the data of Identify.
 func (s *script) identify() (ctrl, ns []byte) {
 	ctrl, ns = make([]byte, identifyLen), make([]byte, identifyLen)
 	copy(ctrl[24:64], "Linux                                   ")
@@ -342,7 +342,7 @@ func (s *script) identify() (ctrl, ns []byte) {
 	return ctrl, ns
 }
 
-// ioServer is an I/O queue. A goroutine receives, another one answers.
+// ioServer is an I/O queue. One goroutine receives, another one answers.
 type ioServer struct {
 	target  *target
 	s       script
@@ -354,7 +354,7 @@ type ioServer struct {
 	mu     sync.Mutex // of tags, and of commands' counts of bytes
 	tags   map[uint16]*command
 	last   uint16
-	events chan *command // new, or that have got the data that they asked for
+	events chan *command // new commands, and commands whose requested data has arrived
 	n      int
 }
 
@@ -409,7 +409,7 @@ func (q *ioServer) read() error {
 	}
 	if want := c.write && int(c.length) <= q.inCapsule(); want != (c.kind == sglInCapsule) {
 		q.target.wrong("command %#x of %d bytes has an SGL of type %#x", c.opcode, c.length, c.kind)
-		return io.ErrUnexpectedEOF // for which Linux's target waits for ever
+		return io.ErrUnexpectedEOF // Linux's target would wait for ever
 	}
 	if c.got = len(c.data); c.write && c.got == 0 {
 		c.data = make([]byte, c.length)
@@ -418,7 +418,7 @@ func (q *ioServer) read() error {
 	return nil
 }
 
-// h2c takes data that was asked for.
+// h2c receives requested data.
 func (q *ioServer) h2c(b []byte) error {
 	var p transfer
 	p.decode((*[headLen]byte)(b))
@@ -448,7 +448,7 @@ func (q *ioServer) h2c(b []byte) error {
 	return io.ErrUnexpectedEOF
 }
 
-// answers answers what has come.
+// answers answers the arrived commands.
 func (q *ioServer) answers() {
 	order := rand.New(rand.NewPCG(q.s.seed, 3))
 	var list []*command
@@ -489,7 +489,7 @@ func (q *ioServer) answers() {
 	}
 }
 
-// do goes on with a command.
+// do continues a command.
 func (q *ioServer) do(c *command) {
 	if q.s.answer != nil && q.s.answer(q, c) {
 		return
@@ -527,8 +527,8 @@ func (q *ioServer) read2host(c *command, data []byte) {
 	if piece == 0 {
 		piece = len(data)
 	}
-	for at := 0; at < len(data); at += piece {
-		end := min(at+piece, len(data))
+	for off := 0; off < len(data); off += piece {
+		end := min(off+piece, len(data))
 		flags := uint8(0)
 		if end == len(data) {
 			flags = flagLast
@@ -536,7 +536,7 @@ func (q *ioServer) read2host(c *command, data []byte) {
 				flags |= flagSuccess
 			}
 		}
-		c2h(q.c, flags, c.cid, at, data[at:end], q.s.pad)
+		c2h(q.c, flags, c.cid, off, data[off:end], q.s.pad)
 	}
 	if !q.success {
 		respond(q.c, c.cid, 0, 0)

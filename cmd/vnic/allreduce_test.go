@@ -23,9 +23,9 @@ func TestFlagsOfNCCLTests(t *testing.T) {
 		if err == nil {
 			err = c.ValidateArgs(c.Flags().Args())
 		}
-		name, value, is := strings.Cut(want, "=")
+		name, value, found := strings.Cut(want, "=")
 		switch {
-		case !is:
+		case !found:
 			testkit.ErrorSays(t, c.FlagErrorFunc()(c, err), want)
 		case err != nil || c.Flags().Lookup(name).Value.String() != value:
 			t.Errorf("%s: %v, and not %s", args, err, want)

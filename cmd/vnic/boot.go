@@ -78,8 +78,7 @@ receiver in C: devmem.c, in share/doc/vnic/examples beside bin, and in guest/doc
 				o.End = "''" // no value either
 			}
 			if labName != "" {
-				file, err := loadLab(c, labName, withRAM, "nic", "guests", "cpus", "memory", "gpu-memory", "mtu", "max-mtu",
-					"xdp", "rsc-usecs", "seed", "uplink")
+				file, err := loadLab(c, labName, withRAM, "nic", "guests", "cpus", "seed", "uplink")
 				if err != nil {
 					return err
 				}
@@ -143,10 +142,7 @@ receiver in C: devmem.c, in share/doc/vnic/examples beside bin, and in guest/doc
 	f.Var((*bytesFlag)(&o.GPUMemory), "gpu-memory", "memory of each GPU, a power of two; 0: no GPUs")
 	gpuDriverFlag(f, &o.GPUDriver, &o.Fetch)
 	iommuFlag(f, &o.IOMMU)
-	f.IntVar(&o.MTU, "mtu", 1500, mtuHelp)
-	maxMTUFlag(f, &o.MaxMTU)
-	xdpFlag(f, &o.XDP)
-	rscFlag(f, &o.RSCUsecs)
+	nicFlags(f, &o.NICOptions)
 	flowsFlag(f, &o.Flows, "it is printed at the end, and by 'vnic stat' before")
 	f.StringVar(&account, "json", "", "also write that account, when all guests have ended, to this file")
 	impairFlags(f, &o.Impair)

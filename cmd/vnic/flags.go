@@ -27,46 +27,31 @@ func (b *bytesFlag) Set(s string) error {
 	return err
 }
 
-// fraction is 0 to less than 1: 0.01 or 1%.
-type fraction float64
-
-func (f *fraction) Type() string   { return "part" }
-func (f *fraction) String() string { return lab.FormatFraction(float64(*f)) }
-
-func (f *fraction) Set(s string) error {
-	v, err := lab.ParseFraction(s)
-	*f = fraction(v)
-	return err
+// impairFlags are flags for impairments of all links.
+func impairFlags(f *pflag.FlagSet, im *lab.Impairment) {
+	for _, x := range lab.Impairments() {
+		if x.Flag != "" {
+			f.Var(impairFlag{x.Value(im), x.Flag}, x.Key, x.Help+"; as "+x.Example)
+		}
+	}
 }
 
-// impairNames are those of impairFlags.
-var impairNames = []string{"loss", "reorder", "duplicate", "corrupt", "delay", "jitter"}
-
-// impairFlags say what links do to the segments that guests send.
-func impairFlags(f *pflag.FlagSet, i *lab.Impairment) {
-	f.Var((*fraction)(&i.Loss), "loss", "part of the segments that the link loses, as 0.01 or 1%")
-	f.Var((*fraction)(&i.Reorder), "reorder", "part of the segments that the link holds back")
-	f.Var((*fraction)(&i.Duplicate), "duplicate", "part of the segments that come twice")
-	f.Var((*fraction)(&i.Corrupt), "corrupt", "part of the segments of which a bit is another one; checksums tell")
-	f.DurationVar(&i.Delay, "delay", 0, "how long packets are under way, as 10us or 2ms")
-	f.DurationVar(&i.Jitter, "jitter", 0, "how much more or less that is, by chance")
+// impairFlag is an impairment with its unit.
+type impairFlag struct {
+	lab.Value
+	unit string
 }
 
-// rscFlag says for how long merges of received frames stay open.
-func rscFlag(f *pflag.FlagSet, usecs *int) {
-	f.IntVar(usecs, "rsc-usecs", 0,
-		"microseconds for which frames of a TCP flow that a guest is to get may wait for more of it, and go to the guest as "+
-			"one packet, where its driver takes those; a lab file says so for each NIC (default 0: only frames that come in "+
-			"one batch are merged)")
-}
+// Type implements pflag.Value.
+func (v impairFlag) Type() string { return v.unit }
 
-// flowsFlag is how many flows a NIC keeps account of.
+// flowsFlag is the number of flows that a NIC keeps account of.
 func flowsFlag(f *pflag.FlagSet, n *int, shown string) {
 	f.IntVar(n, "flows", lab.DefaultFlows, fmt.Sprintf("flows of which each NIC keeps account, who sent what to whom, up "+
 		"to %d; the least used go to a row of others; 0: none; %s", lab.MaxFlows, shown))
 }
 
-// checkFlows says what is wrong with it.
+// checkFlows checks the number of --flows.
 func checkFlows(n int) error {
 	if n < 0 || n > lab.MaxFlows {
 		return fmt.Errorf("--flows %d: how many flows, 0 to %d", n, lab.MaxFlows)
@@ -74,7 +59,8 @@ func checkFlows(n int) error {
 	return nil
 }
 
-// gatewayFlags say what guests reach by the gateway. ports is the command's default of --host-ports.
+// gatewayFlags are flags for what guests reach through the gateway. ports is the command's default
+// of --host-ports.
 func gatewayFlags(f *pflag.FlagSet, g *lab.GatewayFlags, ports string) {
 	f.StringVar(&g.Gateway, "gateway", "",
 		"nat, to this machine's network; isolated: the guests, their names and --forward; off: there is none (default nat)")
@@ -88,12 +74,12 @@ func gatewayFlags(f *pflag.FlagSet, g *lab.GatewayFlags, ports string) {
 			"clouds' metadata; the longest network decides, --host-ports is for this machine's own")
 }
 
-// impairSeedFlag is for commands of which nothing else is random.
+// impairSeedFlag is --seed of commands in which only impairments are random.
 func impairSeedFlag(f *pflag.FlagSet, i *lab.Impairment) {
 	f.Uint64Var(&i.Seed, "seed", 0, "seed of what links do by chance (default: random, printed)")
 }
 
-// seeded draws a seed where links are impaired and the user gave none, and says which it is.
+// seeded draws a seed and notes it, if links are lossy and the user gave none.
 func seeded(f *pflag.FlagSet, i *lab.Impairment, note func(format string, args ...any)) {
 	if i.Lossy() && !f.Changed("seed") {
 		i.Seed = uint64(rand.Uint32())
@@ -101,23 +87,28 @@ func seeded(f *pflag.FlagSet, i *lab.Impairment, note func(format string, args .
 	}
 }
 
-// mtuHelp is the help of --mtu where there is --max-mtu.
-const mtuHelp = "MTU of the link, which is also the largest that the NICs take, unless --max-mtu says more"
-
-// maxMTUFlag says to which MTU guests may raise theirs.
-func maxMTUFlag(f *pflag.FlagSet, mtu *int) {
-	f.IntVar(mtu, "max-mtu", 0, "MTU to which a guest can raise its own with 'ip link set eth0 mtu N' (default: --mtu); "+
-		"the kernel's drivers begin with the largest, vnic's guests and those that go by DHCP with --mtu")
+// nicFlags are flags for keys of NICs in lab files; loadLab refuses them beside a lab file.
+func nicFlags(f *pflag.FlagSet, o *lab.NICOptions) {
+	f.IntVar(&o.MTU, "mtu", 1500, "MTU of the link, which is also the largest that the NICs take, unless --max-mtu says "+
+		"more")
+	f.IntVar(&o.MaxMTU, "max-mtu", 0, "MTU to which a guest can raise its own with 'ip link set eth0 mtu N' (default: "+
+		"--mtu); the kernel's drivers begin with the largest, vnic's guests and those that go by DHCP with --mtu")
+	xdpFlag(f, &o.XDP)
+	f.IntVar(&o.RSCUsecs, "rsc-usecs", 0,
+		"microseconds for which frames of a TCP flow that a guest is to get may wait for more of it, and go to the guest as "+
+			"one packet, where its driver takes those; a lab file says so for each NIC (default 0: only frames that come in "+
+			"one batch are merged)")
 }
 
-// xdpFlag has virtio NICs take XDP programs.
+// xdpFlag makes virtio NICs take XDP programs.
 func xdpFlag(f *pflag.FlagSet, xdp *bool) {
-	f.BoolVar(xdp, "xdp", false, "have the kernel's virtio driver take native XDP programs: the NIC offloads nothing for "+
-		"it to receive, so packets come one by one, and slower; without, native XDP is refused, and each generic program "+
-		"gets a warning in the kernel's log; gve takes no such flag, and native XDP after, in the guest, "+lab.GVEBeforeXDP)
+	f.BoolVar(xdp, "xdp", false, "have the kernel's virtio driver take native XDP programs: the NIC offloads nothing "+
+		"for it to receive, so packets come one by one, and slower; without, native XDP is refused, and each generic "+
+		"program gets a warning in the kernel's log; gve takes no such flag, and native XDP after, in the guest, "+
+		lab.GVEBeforeXDP)
 }
 
-// uplinksFlag are uplinks, whose names count.
+// uplinksFlag is a list of uplinks, named up0, up1 and so on.
 type uplinksFlag []uplink.Config
 
 func (u *uplinksFlag) Type() string { return "uplink" }
@@ -140,14 +131,14 @@ func (u *uplinksFlag) Set(s string) error {
 	return err
 }
 
-// uplinkFlag says what the switch leads to.
+// uplinkFlag is --uplink: networks that the switch leads to.
 func uplinkFlag(f *pflag.FlagSet, u *[]uplink.Config) {
 	f.Var((*uplinksFlag)(u), "uplink", "lead the switch to another machine: vxlan=LOCAL,REMOTE,VNI with addresses and "+
 		"ports, tap=NAME of a device that is there, stream=listen:ADDRESS or stream=connect:ADDRESS, a file with a "+
 		"slash or HOST:PORT, as QEMU's -netdev stream; once for each")
 }
 
-// uplinks are the services for them. Where there is a sandbox, its broker removes sockets' files.
+// uplinks are services of a lab, for uplinks. In a sandbox its broker removes the files of sockets.
 func uplinks(list []uplink.Config, b *broker.Client) []lab.Service {
 	if b == nil {
 		return lab.Uplinks(list, nil)
@@ -167,20 +158,20 @@ func (m *macsFlag) Set(s string) error {
 	return err
 }
 
-// allowMACFlag says which MACs guests may send from; own is what they may without.
-func allowMACFlag(f *pflag.FlagSet, m *lab.AllowedMACs, own string) {
+// allowMACFlag is --allow-mac: MACs that guests may send from; own is the default, for the help.
+func allowMACFlag(f *pflag.FlagSet, m *lab.AllowedMACs, ownRule string) {
 	f.Var((*macsFlag)(m), "allow-mac", "other MACs that guests may send from, with commas, or any, as for a bridge or "+
-		"macvlan in a guest; never the gateway's or another guest's (default: "+own+")")
+		"macvlan in a guest; never the gateway's or another guest's (default: "+ownRule+")")
 }
 
-// stormFlag bounds what each guest's NIC, and each uplink, sends to all others.
+// stormFlag is --storm: the bound of broadcasts and multicasts of each NIC and uplink.
 func stormFlag(f *pflag.FlagSet, storm *uint) {
 	f.UintVar(storm, "storm", lab.DefaultStorm, "broadcast and multicast `frames` a second that a guest may send, and "+
 		"that may come in by an uplink; what is beyond is dropped, and counted as storm. 5000 full frames are a multicast stream "+
 		"of 60 Mb/s: give more for a faster one (0: no limit)")
 }
 
-// limitFlag is a time that something may take.
+// limitFlag is the longest time that something may take.
 type limitFlag time.Duration
 
 func (l *limitFlag) Type() string   { return "duration" }
@@ -195,7 +186,7 @@ func (l *limitFlag) Set(s string) error {
 	return nil
 }
 
-// timeoutFlag bounds how long a command takes.
+// timeoutFlag is --timeout: how long a command may take.
 func timeoutFlag(f *pflag.FlagSet, limit *time.Duration) {
 	f.Var((*limitFlag)(limit), "timeout", "end everything after this time, as 90s or 10m, counted from the start, "+
 		"downloads included: exit status 124, and a message says which guests still ran (default 0: no limit)")

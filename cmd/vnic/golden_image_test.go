@@ -111,11 +111,11 @@ func (tr *transcript) elf(name string, kind elf.Type, sections ...section) {
 	table, nameAt := []elf.Section64{{}}, uint32(1)
 	var content bytes.Buffer
 	for i, s := range sections {
-		at := uint64(headerLen + progLen + content.Len())
-		t := elf.Section64{Name: nameAt, Type: uint32(s.kind), Off: at, Size: uint64(len(s.content))}
+		pos := uint64(headerLen + progLen + content.Len())
+		t := elf.Section64{Name: nameAt, Type: uint32(s.kind), Off: pos, Size: uint64(len(s.content))}
 		if s.kind == elf.SHT_DYNAMIC {
 			t.Link = uint32(i)
-			prog = elf.Prog64{Type: uint32(elf.PT_DYNAMIC), Off: at, Filesz: t.Size, Memsz: t.Size}
+			prog = elf.Prog64{Type: uint32(elf.PT_DYNAMIC), Off: pos, Filesz: t.Size, Memsz: t.Size}
 		}
 		table = append(table, t)
 		nameAt += uint32(len(s.name) + 1)

@@ -222,9 +222,9 @@ func (tr *transcript) says(args []string) {
 func (tr *transcript) helps([]string) {
 	var walk func(c *cobra.Command)
 	walk = func(c *cobra.Command) {
-		at := len(tr.text)
+		pos := len(tr.text)
 		tr.says(append(strings.Fields(c.CommandPath()), "--help"))
-		for l := range strings.Lines(string(tr.text[at:])) {
+		for l := range strings.Lines(string(tr.text[pos:])) {
 			if len(l) > 121 && !strings.HasPrefix(c.CommandPath(), "vnic completion") { // cobra's texts
 				tr.Fatalf("%s --help: %d columns: %s", c.CommandPath(), len(l)-1, l)
 			}
@@ -336,7 +336,7 @@ func (tr *transcript) append(s string) { tr.text = append(tr.text, tr.clean(s)..
 
 var varying = []struct {
 	what *regexp.Regexp
-	is   string
+	got  string
 }{
 	{regexp.MustCompile(`/proc/PID/fd/\d+`), "/proc/PID/fd/<n>"},
 	{regexp.MustCompile(`\d+ KiB of memory for each, \d+ KiB in all`), "<n> KiB of memory for each, <n> KiB in all"},
@@ -359,11 +359,11 @@ func (tr *transcript) clean(s string) string {
 		s = regexp.MustCompile(`\b`+value+`\b`).ReplaceAllLiteralString(s, name)
 	}
 	for _, pid := range tr.pids {
-		own := regexp.MustCompile(`(process |vnic |vnic stat |/proc/|"pid": )` + strconv.Itoa(pid) + `\b`)
-		s = own.ReplaceAllString(s, "${1}PID")
+		pattern := regexp.MustCompile(`(process |vnic |vnic stat |/proc/|"pid": )` + strconv.Itoa(pid) + `\b`)
+		s = pattern.ReplaceAllString(s, "${1}PID")
 	}
 	for _, v := range varying {
-		s = v.what.ReplaceAllLiteralString(s, v.is)
+		s = v.what.ReplaceAllLiteralString(s, v.got)
 	}
 	return s
 }
@@ -445,18 +445,18 @@ func (tr *transcript) end(args []string) {
 	if len(args) < 1 || len(args) > 2 || tr.running[args[0]] == nil {
 		tr.Fatalf("usage: end NAME [SIGNAL]")
 	}
-	p, how := tr.running[args[0]], ""
+	p, mode := tr.running[args[0]], ""
 	if len(args) == 2 {
 		sig := unix.SignalNum("SIG" + args[1])
 		if sig == 0 {
 			tr.Fatalf("no signal %s", args[1])
 		}
 		tr.Check(p.Process.Signal(sig))
-		how = " # ended by SIG" + args[1]
+		mode = " # ended by SIG" + args[1]
 	}
 	s, err := status(p.Cmd, <-p.ended)
 	tr.Check(err)
-	tr.add(p.line+how, s, p.out.b.String(), p.errs.b.String())
+	tr.add(p.line+mode, s, p.out.b.String(), p.errs.b.String())
 	delete(tr.running, args[0])
 }
 
@@ -514,11 +514,11 @@ func (tr *transcript) replace(args []string) {
 // sorted puts the lines of the last command's output into order: those of several guests come as
 // they come.
 func (tr *transcript) sorted([]string) {
-	at := bytes.LastIndex(tr.text, []byte("\n= ")) + 1
-	at += bytes.IndexByte(tr.text[at:], '\n') + 1
-	lines := strings.Split(strings.TrimSpace(string(tr.text[at:])), "\n")
+	pos := bytes.LastIndex(tr.text, []byte("\n= ")) + 1
+	pos += bytes.IndexByte(tr.text[pos:], '\n') + 1
+	lines := strings.Split(strings.TrimSpace(string(tr.text[pos:])), "\n")
 	slices.Sort(lines)
-	tr.text = append(tr.text[:at:at], strings.Join(lines, "\n")+"\n\n"...)
+	tr.text = append(tr.text[:pos:pos], strings.Join(lines, "\n")+"\n\n"...)
 }
 
 var metricsURL = regexp.MustCompile(`http://127\.0\.0\.1:\d+/metrics`)

@@ -116,8 +116,8 @@ func TestKilledVnicLeavesNothing(t *testing.T) {
 			c.leavesNothing("exit status 1")
 			const end = "vnic: sandbox: the process outside of the sandbox, which opens, connects and ends QEMUs for " +
 				"this one, has ended: signal: killed: start this vnic again, or give --sandbox off\n"
-			if !strings.HasSuffix(c.said.String(), end) {
-				t.Errorf("said: %s", &c.said)
+			if !strings.HasSuffix(c.output.String(), end) {
+				t.Errorf("said: %s", &c.output)
 			}
 		})
 	}
@@ -135,7 +135,7 @@ func TestKilledVnicLeavesNothing(t *testing.T) {
 type killable struct {
 	*exec.Cmd
 	t       *testing.T
-	said    strings.Builder
+	output  strings.Builder
 	out     *os.File
 	started map[int]string
 }
@@ -149,7 +149,7 @@ func startKillable(t *testing.T, cache, ready string, args []string) *killable {
 	t.Cleanup(func() { _ = r.Close() })
 	c.Stdout, c.Stderr, c.out = w, w, r
 	testkit.OK(t, errors.Join(c.Start(), w.Close()))
-	lines := bufio.NewScanner(io.TeeReader(r, &c.said))
+	lines := bufio.NewScanner(io.TeeReader(r, &c.output))
 	for lines.Scan() && !strings.HasPrefix(strings.TrimSpace(lines.Text()), ready) {
 	}
 	c.started = children(t, c.Process.Pid)
@@ -160,9 +160,9 @@ func startKillable(t *testing.T, cache, ready string, args []string) *killable {
 func (c *killable) leavesNothing(status string) {
 	c.t.Helper()
 	testkit.OK(c.t, c.out.SetReadDeadline(time.Now().Add(testkit.Patience)))
-	testkit.Must(io.Copy(&c.said, c.out))(c.t)
+	testkit.Must(io.Copy(&c.output, c.out))(c.t)
 	if err := c.Wait(); fmt.Sprint(err) != status {
-		c.t.Errorf("%v, not %s: %s", err, status, &c.said)
+		c.t.Errorf("%v, not %s: %s", err, status, &c.output)
 	}
 	for fd, cmd := range c.started {
 		if !ends(c.t, fd) {

@@ -9,6 +9,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -29,7 +30,7 @@ func labFlag(f *pflag.FlagSet, name *string) {
 		" (vnic lab show; instead of flags that say the same)")
 }
 
-// gpuDriverFlag says who drives the GPUs in the guests, and what a kernel's module for that is built with.
+// gpuDriverFlag is --gpu-driver: the driver of GPUs in guests; with --headers, to build its module.
 func gpuDriverFlag(f *pflag.FlagSet, name *string, o *assets.Options) {
 	f.Var(&oneOf{to: name, words: []string{lab.DriverNode, lab.DriverVNICGPU}}, "gpu-driver",
 		"node: no driver, GPU memory is a NUMA node's where the NIC is gve; or vnicgpu: a kernel module, to which GPUs are "+
@@ -37,26 +38,26 @@ func gpuDriverFlag(f *pflag.FlagSet, name *string, o *assets.Options) {
 	headersFlag(f, o)
 }
 
-// headersFlag says what the driver of GPUs is built with for a kernel of the user's own.
+// headersFlag is --headers: what the module vnicgpu is built with, for a kernel of the user's own.
 func headersFlag(f *pflag.FlagSet, o *assets.Options) {
 	f.StringVar(&o.Headers, "headers", "", "build tree of --kernel, or its headers, to build vnicgpu with ($"+
 		assets.EnvHeaders+"; else as --modules links to them, else Debian's of the kernel's version, fetched)")
 }
 
-// iommuFlag has guests' kernels translate what NICs address.
+// iommuFlag is --iommu: guests' kernels translate the addresses that NICs use.
 func iommuFlag(f *pflag.FlagSet, on *bool) {
 	f.BoolVar(on, "iommu", false,
 		"the guests' kernels translate the addresses that NICs use, by an IOMMU of QEMU's: a map for each buffer; --nic gve")
 }
 
-// setIOMMU gives all guests of a lab an IOMMU, or leaves them what the file says.
+// setIOMMU gives all guests of a lab an IOMMU if on; else those keep theirs that have one.
 func setIOMMU(l *labfile.Lab, on bool) {
 	for i := range l.Guests {
 		l.Guests[i].IOMMU = l.Guests[i].IOMMU || on
 	}
 }
 
-// driverNeedsKernel refuses a driver of GPUs whose guests have no kernel to load it.
+// driverNeedsKernel refuses a GPU driver for guests without a kernel that could load it.
 func driverNeedsKernel(c *cobra.Command, name string, inProc bool) error {
 	if inProc && name == lab.DriverVNICGPU {
 		return usagef(c, "--gpu-driver %s is of guests in QEMU: --guest inproc has no kernel", name)
@@ -64,7 +65,7 @@ func driverNeedsKernel(c *cobra.Command, name string, inProc bool) error {
 	return nil
 }
 
-// setGPUDriver has all guests of a lab have a driver of their GPUs; "": the one that they have.
+// setGPUDriver sets the GPU driver of all guests of a lab; "": they keep theirs.
 func setGPUDriver(l *labfile.Lab, name string) {
 	for i := range l.Guests {
 		l.Guests[i].Driver = cmp.Or(name, l.Guests[i].Driver)
@@ -88,7 +89,7 @@ func (o *oneOf) Set(s string) error {
 	return nil
 }
 
-// readLab reads a lab file; what is wrong with it is the user's mistake.
+// readLab reads a lab file. A mistake in the file is the user's.
 func readLab(c *cobra.Command, name string) (*labfile.Lab, error) {
 	if st, err := os.Stat(name); name == "-" || err == nil && !st.Mode().IsRegular() {
 		jobBegins() // it can be read once
@@ -100,9 +101,17 @@ func readLab(c *cobra.Command, name string) (*labfile.Lab, error) {
 	return l, err
 }
 
-// loadLab reads a lab file for a command that has flags for some of what it says, and takes so much memory for it.
+// loadLab reads a lab file for a command, and checks that there is as much memory as memory gives.
+// It refuses flags that the lab file is in the place of: flags of the command's own, impairments,
+// and those of NICs and memory.
 func loadLab(c *cobra.Command, name string, memory func(*labfile.Lab) uint64, flags ...string) (*labfile.Lab, error) {
-	for _, flag := range append(flags, impairNames...) {
+	flags = append(flags, "memory", "gpu-memory", "mtu", "max-mtu", "xdp", "rsc-usecs")
+	for _, x := range lab.Impairments() {
+		if x.Flag != "" {
+			flags = append(flags, x.Key)
+		}
+	}
+	for _, flag := range flags {
 		if c.Flags().Changed(flag) {
 			return nil, usagef(c, "--lab and --%s: the lab file says that", flag)
 		}
@@ -115,7 +124,7 @@ func loadLab(c *cobra.Command, name string, memory func(*labfile.Lab) uint64, fl
 	return l, enough(name, memory(l))
 }
 
-// accelOf has guests run as a lab file says, unless the user does.
+// accelOf sets --accel to that of the lab file, unless the user has set it.
 func accelOf(c *cobra.Command, l *labfile.Lab) {
 	f := c.Flags().Lookup("accel")
 	if l.Accel == "" || f == nil || f.Changed || os.Getenv(qemu.EnvAccel) != "" {
@@ -127,7 +136,7 @@ func accelOf(c *cobra.Command, l *labfile.Lab) {
 	}
 }
 
-// gatewayOnce sees that not both a lab file and a flag say what the gateway leads to.
+// gatewayOnce refuses flags for the gateway if the lab file has that key.
 func gatewayOnce(c *cobra.Command, l *labfile.Lab) error {
 	for _, flag := range []string{"gateway", "no-gateway"} {
 		if l.Gateway != "" && c.Flags().Changed(flag) {
@@ -137,13 +146,13 @@ func gatewayOnce(c *cobra.Command, l *labfile.Lab) error {
 	return nil
 }
 
-// withRAM is what a lab takes whose guests have RAM.
+// withRAM is the memory of a lab whose guests are booted here.
 func withRAM(l *labfile.Lab) uint64 { return l.Memory(true) }
 
-// withoutRAM is what it takes where guests are somebody else's.
+// withoutRAM is the memory of a lab whose guests another QEMU boots.
 func withoutRAM(l *labfile.Lab) uint64 { return l.Memory(false) }
 
-// enough says whether there is memory for a lab.
+// enough checks that there is memory for a lab.
 func enough(name string, memory uint64) error {
 	if err := memavail.Enough(memory, "/"); err != nil {
 		return fmt.Errorf("--lab %s: its guests and GPUs: %w", name, err)
@@ -151,7 +160,7 @@ func enough(name string, memory uint64) error {
 	return nil
 }
 
-// seedLab gives a lab's links seeds: the file's, or some that is said.
+// seedLab seeds a lab's links: with the file's seed, or with one that it draws and notes.
 func seedLab(l *labfile.Lab, note func(format string, args ...any)) {
 	seed := uint64(rand.Uint32())
 	if l.Seed != nil {
@@ -232,23 +241,10 @@ func labSetCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "set [PID] link|nic|gpu NAME KEY=VALUE...|remove",
 		Short: "Change what links, NICs and GPUs of a running vnic do",
-		Long: `Change what links, NICs and GPUs of a running vnic do, from now on, with all that is under way on them. What a
-link does is done to what its NIC's guest sends:
-  loss=1% gemodel=0.1%/20% drop=100,101 reorder=1% duplicate=1% corrupt=0.1% ecn=on delay=10ms jitter=1ms
-  rate=1Gbit limit=256K, as of lab files (docs/lab.md); 0, or off, ends it
-  state=down or up: of the NIC's link, in both directions
-A NIC has
-  p2p=off: it does not reach GPUs, and payload goes through host memory; p2p=on as it was
-  interrupt=lost: the next one that it would raise for a queue; the one behind comes
-  completions=5ms: it tells its driver so much later that a frame is sent, 1s at most; 0 ends it
-  exhaust=200ms: for that long it takes no receive buffers, 10s at most; 0 ends it
-  reset=ask: a gVNIC asks its driver to reset it, as after an error of hardware; its connections to GPUs end
-  tokens=200ms: receivers at it give devmem tokens back so much later (vnic run), 10s at most; 0 ends it
-  remove: its guest is asked to let go of it, and it is taken out of the machine (virtio; below a switch
-    with hotplug: true in the lab file)
-A GPU has
-  remove: the same, of GPU memory that is a PCI device
-Names are those of lab files (a.nic0), or as vnic stat shows them (port0).`,
+		Long: `Change links, NICs and GPUs of a running vnic from now on, for packets that are under way, too. A fault of a link
+applies to what its NIC's guest sends; 0, or off, ends it. Names are those of lab files (a.nic0), or as vnic stat
+shows them (port0).
+` + faultsHelp(),
 		Example: `  vnic lab set link a.nic0 loss=1% delay=10ms
   vnic lab set 1234 link a.nic0 state=down
   vnic lab set nic a.nic0 p2p=off
@@ -269,4 +265,20 @@ Names are those of lab files (a.nic0), or as vnic stat shows them (port0).`,
 			return stat.Change(c.Context(), snap.PID, what)
 		},
 	}
+}
+
+// faultsHelp lists all faults, with a value that each may have.
+func faultsHelp() string {
+	var b strings.Builder
+	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
+	kind := ""
+	for _, f := range lab.Faults() {
+		if f.Kind != kind {
+			kind = f.Kind
+			fmt.Fprintf(w, "\n%s:\n", kind)
+		}
+		fmt.Fprintf(w, "  %s\t%s\n", f.Words(), f.Help)
+	}
+	_ = w.Flush() // to a strings.Builder
+	return b.String()
 }

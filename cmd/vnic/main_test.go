@@ -14,9 +14,11 @@ import (
 	"time"
 
 	"github.com/rogpeppe/go-internal/testscript"
+	"github.com/spf13/pflag"
 
 	"vnic.dev/vnic/cmd/vnic/internal/broker"
 	"vnic.dev/vnic/cmd/vnic/internal/serve"
+	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/machine/assets"
 	"vnic.dev/vnic/internal/machine/qemu"
 	"vnic.dev/vnic/internal/testkit"
@@ -93,20 +95,20 @@ func TestSecondSignalMeansNow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancelCause(t.Context())
 		signals := make(chan os.Signal)
-		var at time.Time
+		var when time.Time
 		begin := time.Now()
-		go interrupts(signals, cancel, func() { at = time.Now() })
+		go interrupts(signals, cancel, func() { when = time.Now() })
 		for range 3 {
 			signals <- syscall.SIGTERM
 		}
 		synctest.Wait()
-		if context.Cause(ctx) != errInterrupted || !at.IsZero() {
-			t.Errorf("cause %v, gone at %v", context.Cause(ctx), at)
+		if context.Cause(ctx) != errInterrupted || !when.IsZero() {
+			t.Errorf("cause %v, gone at %v", context.Cause(ctx), when)
 		}
 		time.Sleep(impatience + time.Millisecond) // the bubble's clock
 		signals <- syscall.SIGINT
 		synctest.Wait()
-		if took := at.Sub(begin); took < impatience {
+		if took := when.Sub(begin); took < impatience {
 			t.Errorf("gone after %v", took)
 		}
 	})
@@ -187,15 +189,16 @@ func TestFlags(t *testing.T) {
 			t.Errorf("%q is taken for %d", s, b)
 		}
 	}
+	flags := pflag.NewFlagSet("", pflag.ContinueOnError)
+	impairFlags(flags, new(lab.Impairment))
+	f := flags.Lookup("loss").Value
 	for s, want := range map[string]string{"0": "0%", "1%": "1%", "0.01": "1%", "0.5%": "0.5%", "99.9%": "99.9%",
 		"1e-3": "0.1%", "0%": "0%"} {
-		var f fraction
 		if err := f.Set(s); err != nil || f.String() != want {
 			t.Errorf("%q: %v, %v", s, f.String(), err)
 		}
 	}
 	for _, s := range []string{"", "%", "1", "100%", "150%", "-1%", "-0.1", "NaN", "Inf", "1%%", "half"} {
-		var f fraction
 		if err := f.Set(s); err == nil {
 			t.Errorf("%q is taken for %s", s, f.String())
 		}

@@ -80,9 +80,9 @@ func TestPrintedCommandsBoot(t *testing.T) {
 				"--", "sh", "-c", "echo up $(ip -4 -o addr show scope global | "+
 					"while read n name inet addr rest; do echo $addr; done); "+
 					"read pid name state parent group session rest < /proc/self/stat; [ $session != $$ ] && exit 7")
-			said, err := build.CombinedOutput()
+			output, err := build.CombinedOutput()
 			if err != nil {
-				t.Fatalf("%v: %s", err, said)
+				t.Fatalf("%v: %s", err, output)
 			}
 			s := serveAndRead(t, dir, env, tt.ports, "--nic", tt.nic, "--gpu-memory", "64M", "--image", dir+"/image")
 			for title, up := range map[string]string{"port1": "10.118.110.2/24",

@@ -145,10 +145,7 @@ Memory TCP.`,
 	f.StringVar(&o.Scale, "scale", "",
 		"how many times slower than the lab file says its links are, or auto: so that they are what limits the transfer")
 	f.BoolVar(&o.MustShare, "check", false, "with --scale: fail where something else than links was the limit")
-	f.IntVar(&o.MTU, "mtu", o.MTU, mtuHelp)
-	maxMTUFlag(f, &o.MaxMTU)
-	xdpFlag(f, &o.XDP)
-	rscFlag(f, &o.RSCUsecs)
+	nicFlags(f, &o.NICOptions)
 	impairFlags(f, &o.Impairment)
 	f.IntVar(&o.Family, "family", o.Family, "IP version, 4 or 6")
 	f.IntVar(&o.BindQueues, "bind-queues", o.BindQueues, "receive queues that are bound to GPU memory")
@@ -189,11 +186,11 @@ Memory TCP.`,
 
 // setGuests reads --guest: how guests run, and which one of a lab file's does here.
 func setGuests(o *run.Options, words []string) error {
-	how := ""
+	guest := ""
 	for _, w := range words {
 		to := &o.Half
 		if w == "qemu" || w == "inproc" {
-			to = &how
+			to = &guest
 		}
 		if w == "" || *to != "" {
 			return fmt.Errorf("--guest %s: one of qemu and inproc, and one guest of a lab file at most",
@@ -201,19 +198,19 @@ func setGuests(o *run.Options, words []string) error {
 		}
 		*to = w
 	}
-	o.InProc = how == "inproc"
+	o.InProc = guest == "inproc"
 	return nil
 }
 
 // takeLab has the guests be those of a lab file, or of one of them that is named.
 func takeLab(c *cobra.Command, o *run.Options, name string) error {
-	said := []string{"memory", "gpu-memory", "mtu", "max-mtu", "xdp", "rsc-usecs", "p2p"}
+	refused := []string{"p2p"}
 	if o.Half == "" {
-		said = append(said, "uplink")
+		refused = append(refused, "uplink")
 	} else {
 		jobBegins() // the other host would not begin again
 	}
-	l, err := loadLab(c, name, o.LabMemory, said...)
+	l, err := loadLab(c, name, o.LabMemory, refused...)
 	if err != nil {
 		return err
 	}

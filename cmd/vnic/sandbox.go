@@ -19,12 +19,12 @@ func sandboxFlag(f *pflag.FlagSet, mode *string) {
 // confined starts the process outside of the sandbox, and gives what closes the sandbox, which leaves
 // this process more calls, too. Where it cannot be had that is an error if the user has asked for it,
 // else a line.
-func confined(of func(mode string) (broker.Config, error), mode string, asked bool, note func(string, ...any),
+func confined(configure func(mode string) (broker.Config, error), mode string, asked bool, note func(string, ...any),
 	more broker.Calls) (*broker.Client, func() error, error) {
 	if mode == broker.Off {
 		return nil, nil, nil
 	}
-	config, err := of(mode)
+	config, err := configure(mode)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -28,8 +28,9 @@ func selftestCommand() *cobra.Command {
 		verbose, list, asJSON, table bool
 		junit, fault                 string
 		seed                         uint64
-		o                            = selftest.Options{NIC: lab.GVE, MTU: 1500, MaxMTU: 9000, RSCUsecs: 80000,
-			Queues: selftest.DefaultQueues, Timeout: time.Duration(limits.Selftest), Repeat: 1}
+		o                            = selftest.Options{NIC: lab.GVE,
+			NICOptions: lab.NICOptions{MTU: 1500, MaxMTU: 9000, RSCUsecs: 80000},
+			Queues:     selftest.DefaultQueues, Timeout: time.Duration(limits.Selftest), Repeat: 1}
 	)
 	c := &cobra.Command{
 		Use:   "selftest [flags] [PROGRAM[:CASE]...]",

@@ -80,8 +80,7 @@ management software vnic serve keeps to QEMU's conventions of backend programs.`
 				return serve.PrintCapabilities(c.OutOrStdout())
 			}
 			if labName != "" {
-				l, err := loadLab(c, labName, withoutRAM, "ports", "nic", "gpu-memory", "queues", "mtu", "max-mtu", "xdp",
-					"rsc-usecs", "seed", "p2p", "uplink")
+				l, err := loadLab(c, labName, withoutRAM, "ports", "nic", "queues", "seed", "p2p", "uplink")
 				if err == nil {
 					err = gatewayOnce(c, l)
 				}
@@ -187,10 +186,7 @@ management software vnic serve keeps to QEMU's conventions of backend programs.`
 			"a second: its guest's RAM and a little more (default 0: no bound)")
 	f.IntVar(&o.NIC.QueuePairs, "queues", 0,
 		"queue pairs of each NIC; of gve its driver may have twice as many, as for XDP (default: virtio 2, gve 4)")
-	f.IntVar(&o.NIC.MTU, "mtu", 1500, mtuHelp)
-	maxMTUFlag(f, &o.NIC.MaxMTU)
-	xdpFlag(f, &o.NIC.XDP)
-	rscFlag(f, &o.NIC.RSCUsecs)
+	nicFlags(f, &o.NIC.NICOptions)
 	f.IntVar(&o.Poll, "poll", 0,
 		"threads that look at the rings of all NICs, virtio's, without waiting for kicks: for drivers that poll, as DPDK's "+
 			"do; each takes a processor, on which no QEMU should run (default 0: a thread sleeps at each ring)")

@@ -185,7 +185,7 @@ func TestGuestsCanBeLeft(t *testing.T) {
 }
 
 // run runs a vnic to its end, and calls saw with all that it has said on stderr, whenever it says something.
-func runAndSee(t *testing.T, saw func(said string), args ...string) (status int, said string) {
+func runAndSee(t *testing.T, saw func(notes string), args ...string) (status int, notes string) {
 	t.Helper()
 	c := exec.Command("vnic", args...)
 	c.Env = append(os.Environ(), assets.EnvCache+"="+cacheWithQEMU(t))
@@ -193,17 +193,17 @@ func runAndSee(t *testing.T, saw func(said string), args ...string) (status int,
 	c.Stderr = w
 	status, err := exitOf(c, c.Run())
 	testkit.OK(t, err)
-	return status, w.said.String()
+	return status, w.output.String()
 }
 
 type seen struct {
-	said strings.Builder
-	saw  func(string)
+	output strings.Builder
+	saw    func(string)
 }
 
 func (s *seen) Write(b []byte) (int, error) {
-	s.said.Write(b)
-	s.saw(s.said.String())
+	s.output.Write(b)
+	s.saw(s.output.String())
 	return len(b), nil
 }
 
@@ -233,8 +233,8 @@ func TestEndOfOneGuestOfSeveral(t *testing.T) {
 			close(held)
 		}()
 		var once sync.Once
-		status, said := runAndSee(t, func(said string) { // guest0 goes on when guest1's end has been said
-			if strings.Contains(said, first+"guest0 still runs\n") {
+		status, notes := runAndSee(t, func(notes string) { // guest0 goes on when guest1's end has been said
+			if strings.Contains(notes, first+"guest0 still runs\n") {
 				once.Do(func() {
 					if c := <-held; c != nil {
 						_ = c.Close()
@@ -243,16 +243,16 @@ func TestEndOfOneGuestOfSeveral(t *testing.T) {
 			}
 		}, "boot", "--offline", "--guests", "2", "--timeout", "3m", "--", "bash", "-c",
 			"[ $VNIC_INDEX = 0 ] || exit 3; cat < /dev/tcp/gateway/"+port+"; exit 5")
-		if status != 5 || !strings.HasSuffix(said, "note: guest0 has ended: exit status 5\n") {
-			t.Errorf("status %d: %s", status, said)
+		if status != 5 || !strings.HasSuffix(notes, "note: guest0 has ended: exit status 5\n") {
+			t.Errorf("status %d: %s", status, notes)
 		}
 	})
 	t.Run("first-failure", func(t *testing.T) {
 		atNight(t)
-		status, said := runAndSee(t, func(string) {}, "boot", "--offline", "--guests", "2", "--end", "first-failure", "--",
+		status, notes := runAndSee(t, func(string) {}, "boot", "--offline", "--guests", "2", "--end", "first-failure", "--",
 			"sh", "-c", "[ $VNIC_INDEX = 0 ] || exit 3; sleep 100000")
-		if status != 3 || !strings.HasSuffix(said, first+"--end first-failure ends guest0\n") {
-			t.Errorf("status %d: %s", status, said)
+		if status != 3 || !strings.HasSuffix(notes, first+"--end first-failure ends guest0\n") {
+			t.Errorf("status %d: %s", status, notes)
 		}
 	})
 }
@@ -273,17 +273,17 @@ func TestTimeLimit(t *testing.T) {
 			if strings.Contains(c.args, "run --offline") {
 				atNight(t)
 			}
-			status, said := runAndSee(t, func(string) {}, strings.Fields(c.args)...)
-			if status != exitTimeout || !regexp.MustCompile("(?m)^"+c.says+`\z`).MatchString(said) {
-				t.Errorf("status %d: %s", status, said)
+			status, notes := runAndSee(t, func(string) {}, strings.Fields(c.args)...)
+			if status != exitTimeout || !regexp.MustCompile("(?m)^"+c.says+`\z`).MatchString(notes) {
+				t.Errorf("status %d: %s", status, notes)
 			}
 		})
 	}
 	t.Run("not reached", func(t *testing.T) {
-		status, said := runAndSee(t, func(string) {}, "run", "--guest", "inproc", "--size", "1M", "--timeout",
+		status, notes := runAndSee(t, func(string) {}, "run", "--guest", "inproc", "--size", "1M", "--timeout",
 			fmt.Sprint(time.Hour))
 		if status != 0 {
-			t.Errorf("status %d: %s", status, said)
+			t.Errorf("status %d: %s", status, notes)
 		}
 	})
 }

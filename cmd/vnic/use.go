@@ -22,15 +22,15 @@ type use struct {
 	modes *[]string
 	seed  *uint64
 
-	mode, how, lab  string
-	unused          []string // of the lab file
-	asJSON, verbose bool
-	live            live
+	mode, guest, lab string
+	unused           []string // of the lab file
+	asJSON, verbose  bool
+	live             live
 }
 
 // newUse makes a use; how guests run unless a flag says otherwise. Without modes there is no flag for them.
 func newUse(command string, o *guests.Options, modes *[]string, seed *uint64) *use {
-	u := &use{opt: o, modes: modes, seed: seed, how: "qemu", live: newLive(command)}
+	u := &use{opt: o, modes: modes, seed: seed, guest: "qemu", live: newLive(command)}
 	if modes != nil {
 		u.mode = strings.Join(*modes, ",")
 	}
@@ -45,7 +45,7 @@ func (u *use) flags(c *cobra.Command) {
 	}
 	f.StringSliceVar(&o.NIC, "nic", o.NIC, "virtio: our driver and TCP stack in the guests; gve: the kernel's, which "+
 		"needs QEMU "+assets.MinVFIOUser+"; with commas between, one for each guest, the last one for all that follow")
-	f.StringVar(&u.how, "guest", u.how, "qemu, or inproc: guests in this process, over the same vhost-user socket")
+	f.StringVar(&u.guest, "guest", u.guest, "qemu, or inproc: guests in this process, over the same vhost-user socket")
 	labFlag(f, &u.lab)
 	f.IntVar(&o.MTU, "mtu", o.MTU, "MTU of the links, which is also the largest that the NICs take")
 	impairFlags(f, &o.Impairment)
@@ -82,12 +82,12 @@ func (u *use) complete(c *cobra.Command) error {
 	default:
 		*u.modes = []string{u.mode}
 	}
-	switch u.how {
+	switch u.guest {
 	case "qemu":
 	case "inproc":
 		u.opt.InProc = true
 	default:
-		return usagef(c, "--guest %s: qemu or inproc", u.how)
+		return usagef(c, "--guest %s: qemu or inproc", u.guest)
 	}
 	if err := driverNeedsKernel(c, u.opt.Driver, u.opt.InProc); err != nil {
 		return err
@@ -95,8 +95,7 @@ func (u *use) complete(c *cobra.Command) error {
 	if u.lab == "" {
 		return nil
 	}
-	l, err := loadLab(c, u.lab, func(l *labfile.Lab) uint64 { return l.Memory(!u.opt.InProc) }, "memory", "gpu-memory",
-		"mtu", "nic")
+	l, err := loadLab(c, u.lab, func(l *labfile.Lab) uint64 { return l.Memory(!u.opt.InProc) }, "nic")
 	if err != nil {
 		return err
 	}
@@ -107,10 +106,10 @@ func (u *use) complete(c *cobra.Command) error {
 	l.Sow(seed)
 	setGPUDriver(l, u.opt.Driver)
 	for _, x := range []struct {
-		key  string
-		said bool
+		key   string
+		given bool
 	}{{"script", len(l.Script) > 0}, {"uplinks", len(l.Uplinks) > 0}} {
-		if x.said {
+		if x.given {
 			u.unused = append(u.unused, x.key)
 		}
 	}

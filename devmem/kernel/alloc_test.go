@@ -8,7 +8,7 @@ import (
 	"vnic.dev/vnic/devmem"
 )
 
-// Receiving allocates nothing, however often it waits.
+// Receiving does not allocate, however often it waits.
 func TestReceiveAllocatesNothing(t *testing.T) {
 	td := newTestDevice(t)
 	c, h := pair(t, td)

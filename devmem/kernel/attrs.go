@@ -6,10 +6,11 @@ import (
 	"github.com/mdlayher/netlink"
 )
 
-// attrs are netlink attributes to send, in their order.
+// attrs are netlink attributes to send, in this order.
 type attrs []attr
 
-// attr is an attribute to send: a number of its own width, a string, attributes nested in it, or a flag, which is nil.
+// attr is an attribute to send: its value is a number, encoded in its own width, a string, nested
+// attributes, or nil for a flag.
 type attr struct {
 	kind  uint16
 	value any
@@ -32,8 +33,8 @@ func (as attrs) encode() ([]byte, error) {
 	return ae.Encode()
 }
 
-// fields are the attributes to look for in a message, by type: where a number is to be stored, the fields nested in
-// it, or a function that reads it.
+// fields are the attributes to read from a message, by type: the value points to where a number is
+// stored, or is the nested fields, or a function that reads the attribute.
 type fields map[uint16]any
 
 func (fs fields) decode(ad *netlink.AttributeDecoder) {

@@ -13,8 +13,8 @@ import (
 	"vnic.dev/vnic/internal/diagnosis"
 )
 
-// minPages is how many pages a bound queue needs. Drivers tell the NIC of buffers in batches (gve: of 32), so a queue
-// that gets fewer never receives; Linux binds it all the same.
+// minPages is how many pages a bound queue needs. Drivers post buffers to the NIC in batches (gve:
+// of 32), so a queue with fewer pages never receives; Linux binds it all the same.
 const minPages = 64
 
 // binding is a buffer bound for receive or transmit.
@@ -34,9 +34,9 @@ type binding struct {
 	held   atomic.Int64 // tokens
 
 	// of a transmit binding
-	base  uint64       // what offsets are added to: 0
-	host  bool         // for tests: the memory is the host's, base its address, and the kernel knows of no binding
-	sends atomic.Int64 // that are not complete
+	base  uint64       // added to offsets: 0, except in tests
+	host  bool         // for tests: the memory is the host's at address base, and the kernel has no binding
+	sends atomic.Int64 // sends that are not complete
 }
 
 func (b *binding) ID() uint32            { return b.id }
@@ -53,7 +53,7 @@ func (b *binding) close() error {
 	if b.closed.Swap(true) {
 		return nil
 	}
-	err := b.nl.Close() // the kernel gives the queues host memory before this returns
+	err := b.nl.Close() // the kernel gives the queues host memory before Close returns
 	if !b.tx {
 		b.d.runQueued()
 	}
@@ -64,14 +64,15 @@ func (b *binding) close() error {
 	return nil
 }
 
-// How often the kernel is asked whether a closed binding's memory is in use: nothing tells when that ends.
+// How often the kernel is asked whether a closed binding's memory is in use: the end of its use
+// causes no event.
 const (
 	minPoll = time.Millisecond
 	maxPoll = 50 * time.Millisecond
 )
 
-// watch waits until the memory is out of use, or the device gives up. What is in use for long may wait where another
-// process has restarted a queue.
+// watch waits until the memory is out of use, or the device gives up. Memory that is in use for
+// long may be held by packets that wait because another process has restarted a queue.
 func (b *binding) watch() {
 	pause := minPoll
 	late := b.d.late
@@ -107,7 +108,8 @@ func (b *binding) watch() {
 	close(b.done)
 }
 
-// runQueued sends on what waits at the interface since a receive queue was restarted, of whomever (kick.go).
+// runQueued sends packets of any process that wait at the interface since a receive queue was
+// restarted (kick.go).
 func (d *Device) runQueued() {
 	switch n, err := d.kick(); {
 	case err != nil:
@@ -117,7 +119,7 @@ func (d *Device) runQueued() {
 	}
 }
 
-// dropQueued drops, once, what the interface has not sent.
+// dropQueued drops, once, the packets that the interface has not sent.
 func (d *Device) dropQueued() {
 	d.flushed.Do(func() {
 		if err := d.flush(); err != nil {
@@ -127,7 +129,7 @@ func (d *Device) dropQueued() {
 	})
 }
 
-// putBack gives the dma-buf back to its buffer.
+// putBack returns the dma-buf to its buffer.
 func (b *binding) putBack() {
 	if b.buf.spare == nil && !b.buf.closed {
 		b.buf.spare = b.mem
@@ -136,14 +138,14 @@ func (b *binding) putBack() {
 	}
 }
 
-// bindings are those that are not done.
+// bindings returns the bindings that are not done.
 func (d *Device) bindings() iter.Seq[*binding] {
 	return func(yield func(*binding) bool) {
 		d.binds.Range(func(_, b any) bool { return yield(b.(*binding)) })
 	}
 }
 
-// rxBinding finds the binding of a token; it may be closed.
+// rxBinding returns the binding of a token; it may be closed.
 func (d *Device) rxBinding(id uint32) *binding {
 	if v, ok := d.binds.Load(id); ok && !v.(*binding).tx {
 		return v.(*binding)
@@ -151,7 +153,7 @@ func (d *Device) rxBinding(id uint32) *binding {
 	return foreignBinding
 }
 
-// txBinding finds the binding of a send; nil if there is none, or it is closed.
+// txBinding returns the binding for a send; nil if there is none, or it is closed.
 func (d *Device) txBinding(id uint32) *binding {
 	v, ok := d.binds.Load(id)
 	if b, _ := v.(*binding); ok && b.tx && !b.closed.Load() {
@@ -160,7 +162,8 @@ func (d *Device) txBinding(id uint32) *binding {
 	return nil
 }
 
-// bind makes a binding of a buffer for a command; check says what is against it, and prepares the interface.
+// bind makes a binding of a buffer by a netlink command; check returns an error if the buffer
+// cannot be bound, and prepares the interface.
 func (d *Device) bind(b devmem.Buffer, cmd uint8, queues []int, check func(*buffer) error) (*binding, error) {
 	if err := d.use(); err != nil {
 		return nil, err
@@ -188,7 +191,7 @@ func (d *Device) bind(b devmem.Buffer, cmd uint8, queues []int, check func(*buff
 	return nil, err
 }
 
-// buffer checks that a buffer is one of ours.
+// buffer returns an error unless a buffer is an open one of this device.
 func (d *Device) buffer(b devmem.Buffer) (*buffer, error) {
 	buf, ok := b.(*buffer)
 	if !ok || buf.d != d || buf.closed {
@@ -203,7 +206,7 @@ func (d *Device) BindRX(buf devmem.Buffer, queues ...int) (devmem.Binding, error
 	defer d.mu.Unlock()
 	restarts := false
 	defer func() {
-		if restarts { // as far as it came
+		if restarts { // also after an error
 			d.runQueued()
 		}
 	}()
@@ -232,7 +235,7 @@ func (d *Device) BindTX(buf devmem.Buffer) (devmem.Binding, error) {
 	return b, nil
 }
 
-// checkBind refuses what the API refuses. The kernel refuses the rest itself.
+// checkBind returns the errors that the API adds. The kernel refuses the rest itself.
 func (d *Device) checkBind(buf *buffer, queues []int) error {
 	n, err := d.queues()
 	switch {
@@ -271,8 +274,8 @@ func (d *Device) checkBind(buf *buffer, queues []int) error {
 	return nil
 }
 
-// enableSplit has all queues split headers from payload, at any size. What rings-get says may be what the driver does;
-// the kernel's check is of what it was told, so it is always told.
+// enableSplit makes all queues split headers from payload, for any size. It always sets the split,
+// because rings-get may report the driver's state, while the kernel checks what was configured.
 func (d *Device) enableSplit() error {
 	if d.undo.rings != nil {
 		return nil

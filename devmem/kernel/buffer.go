@@ -19,7 +19,7 @@ import (
 type dmabuf struct {
 	fd      int
 	release func() error
-	refs    int64 // of others than the binding
+	refs    int64 // references other than the binding's
 }
 
 func (b *dmabuf) close() error {
@@ -30,14 +30,16 @@ func (b *dmabuf) close() error {
 	return err
 }
 
-// inUse says whether the kernel's binding holds the dma-buf: it does until no queue, no packet and no token does
-// (net/core/devmem.c:__net_devmem_dmabuf_binding_free), and nothing else tells of that.
+// inUse reports whether the kernel's binding references the dma-buf: it does so while a queue, a
+// packet or a token uses it (net/core/devmem.c:__net_devmem_dmabuf_binding_free), and nothing else
+// tells.
 func (b *dmabuf) inUse(refs func(fd int) (int64, error)) (bool, error) {
 	n, err := refs(b.fd)
 	return n > b.refs, err
 }
 
-// dmabufRefs is how many references there are to a dma-buf (drivers/dma-buf/dma-buf.c:dma_buf_show_fdinfo).
+// dmabufRefs returns the number of references to a dma-buf
+// (drivers/dma-buf/dma-buf.c:dma_buf_show_fdinfo).
 func dmabufRefs(fd int) (int64, error) {
 	f, err := os.Open("/proc/self/fdinfo/" + strconv.Itoa(fd))
 	if err != nil {
@@ -59,7 +61,7 @@ type buffer struct {
 	off, size uint64
 
 	// under d.mu
-	spare  *dmabuf // that no binding uses
+	spare  *dmabuf // a dma-buf that no binding uses
 	bound  int
 	closed bool
 }
@@ -93,7 +95,8 @@ func (d *Device) Register(gpu int, off, size uint64) (devmem.Buffer, error) {
 	return b, nil
 }
 
-// export makes a dma-buf of the buffer. Each binding has its own, so that its references tell of that binding.
+// export makes a dma-buf of the buffer. Each binding has its own, so that its references show the
+// use by that binding.
 func (b *buffer) export() (*dmabuf, error) {
 	if b.d.exporter == nil {
 		return nil, fmt.Errorf("%s was opened without an exporter: %w", b.d.name, syscall.ENODEV)
@@ -109,7 +112,7 @@ func (b *buffer) export() (*dmabuf, error) {
 	return m, nil
 }
 
-// take gives a binding its dma-buf.
+// take returns a dma-buf for a binding.
 func (b *buffer) take() (*dmabuf, error) {
 	if m := b.spare; m != nil {
 		b.spare = nil

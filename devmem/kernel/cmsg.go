@@ -20,11 +20,11 @@ const (
 	tokenLen     = 8 // struct dmabuf_token
 	txSpace      = cmsgHdrLen + 8
 	extendedErr  = 16  // struct sock_extended_err (include/uapi/linux/errqueue.h)
-	completeRoom = 256 // for the control messages of one completion: sock_extended_err with an address behind it
+	completeRoom = 256 // for the control messages of one completion: sock_extended_err and an address
 )
 
-// nextCmsg takes the first control message off b: its data is what its length says, and the rest begins at the next
-// multiple of 8.
+// nextCmsg splits the first control message off b: its length field gives the length of data, and
+// the rest begins at the next multiple of 8.
 func nextCmsg(b []byte) (level, kind int32, data, rest []byte, err error) {
 	if len(b) < cmsgHdrLen {
 		return 0, 0, nil, nil, fmt.Errorf("control message: %d bytes: %w", len(b), syscall.EPROTO)
@@ -37,7 +37,8 @@ func nextCmsg(b []byte) (level, kind int32, data, rest []byte, err error) {
 	return level, kind, b[cmsgHdrLen:n], b[min((n+7)&^7, uint64(len(b))):], nil
 }
 
-// parseFrags reads the frags that came with received data, in stream order, and says how many bytes of them are linear.
+// parseFrags reads the frags that came with received data, in stream order, and returns how many
+// bytes of them are linear.
 func parseFrags(control []byte, frags []devmem.Frag) (n, linear int, err error) {
 	for len(control) > 0 {
 		var level, kind int32
@@ -46,7 +47,7 @@ func parseFrags(control []byte, frags []devmem.Frag) (n, linear int, err error) 
 			return n, linear, err
 		}
 		if level != unix.SOL_SOCKET || kind != scmDevmemDmabuf && kind != scmDevmemLinear {
-			continue // a time stamp, or another message that an option asked for
+			continue // a time stamp, or another message that an option enabled
 		}
 		if len(data) < fragLen || n == len(frags) {
 			return n, linear, fmt.Errorf("control message %d: %d bytes, room for %d frags: %w", kind, len(data), len(frags),
@@ -67,7 +68,7 @@ func parseFrags(control []byte, frags []devmem.Frag) (n, linear int, err error) 
 	return n, linear, nil
 }
 
-// encodeTokens writes DONTNEED's argument and returns its length.
+// encodeTokens writes the argument of SO_DEVMEM_DONTNEED and returns its length.
 func encodeTokens(b *[devmem.MaxTokenRanges * tokenLen]byte, ranges []devmem.TokenRange) int {
 	for i, r := range ranges {
 		native.PutUint32(b[i*tokenLen:], r.Start)
@@ -76,7 +77,7 @@ func encodeTokens(b *[devmem.MaxTokenRanges * tokenLen]byte, ranges []devmem.Tok
 	return len(ranges) * tokenLen
 }
 
-// txCmsg is the control message that names a transmit binding.
+// txCmsg returns the control message that names a transmit binding.
 func txCmsg(b *[txSpace]byte, id uint32) []byte {
 	native.PutUint64(b[0:], cmsgHdrLen+4)
 	native.PutUint32(b[8:], unix.SOL_SOCKET)
@@ -86,11 +87,11 @@ func txCmsg(b *[txSpace]byte, id uint32) []byte {
 	return b[:]
 }
 
-// seqRange is numbers of sends, both included. It may wrap.
+// seqRange is the sends numbered lo to hi, both included. It may wrap.
 type seqRange struct{ lo, hi uint32 }
 
-// parseCompletion reads what the error queue says of zerocopy sends (Documentation/networking/msg_zerocopy.rst). ok is
-// false for what else lies there.
+// parseCompletion reads a completion of zerocopy sends from the error queue
+// (Documentation/networking/msg_zerocopy.rst). ok is false for other messages there.
 func parseCompletion(control []byte) (r seqRange, ok bool, err error) {
 	for len(control) > 0 {
 		var level, kind int32

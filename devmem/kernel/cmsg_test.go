@@ -20,7 +20,7 @@ var someFrags = []devmem.Frag{
 	{Kind: devmem.Linear, Size: 100},
 }
 
-// putFrag writes the control message of a frag: parseFrags' inverse.
+// putFrag writes the control message of a frag: the inverse of parseFrags.
 func putFrag(b []byte, f devmem.Frag) []byte {
 	var c [fragSpace]byte
 	kind := uint32(scmDevmemDmabuf)
@@ -44,7 +44,7 @@ func controlOf(fs ...devmem.Frag) (b []byte) {
 	return b
 }
 
-// other is a control message of another kind.
+// other returns a control message of another kind.
 func other(level, kind uint32, data ...byte) []byte {
 	b := make([]byte, (cmsgHdrLen+len(data)+7)&^7)
 	native.PutUint64(b, uint64(cmsgHdrLen+len(data)))
@@ -139,8 +139,8 @@ func TestTokensAndBindingAreEncodedAsTheKernelHasThem(t *testing.T) {
 	}
 }
 
-// Whatever lies there, it is either all understood or an error, nothing is read twice, and what is understood is
-// written back the same.
+// Any control messages are either parsed completely or an error; none is read twice, and parsed
+// ones encode to the same bytes.
 func FuzzControlMessages(f *testing.F) {
 	f.Add(controlOf(someFrags...))
 	f.Add(completion(unix.SOL_IP, unix.IP_RECVERR, 0, unix.SO_EE_ORIGIN_ZEROCOPY, 1, 2))

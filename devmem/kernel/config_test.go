@@ -17,7 +17,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// configuration is what of an interface a device may change.
+// configuration is the part of an interface's configuration that a device may change.
 type configuration struct {
 	split  dataSplit
 	thresh uint32
@@ -47,14 +47,14 @@ func (td *testDevice) buffer(t *testing.T, off, size uint64) devmem.Buffer {
 	return b
 }
 
-// bindRX binds a MiB to queues.
+// bindRX binds 1 MiB to queues.
 func (td *testDevice) bindRX(t *testing.T, queues ...int) *binding {
 	t.Helper()
 	b := testkit.Must(td.BindRX(td.buffer(t, 0, 1<<20), queues...))(t)
 	return b.(*binding)
 }
 
-// isDone says whether a binding's memory is out of use.
+// isDone reports whether a binding's memory is out of use.
 func isDone(b devmem.Binding) bool {
 	select {
 	case <-b.Done():
@@ -68,7 +68,7 @@ func flowTo(port uint16) devmem.Flow {
 	return devmem.Flow{Dst: netip.AddrPortFrom(localhost, port), Queue: 1}
 }
 
-// useAll changes all that a device can change.
+// useAll changes everything that a device can change.
 func useAll(t *testing.T, td *testDevice) {
 	t.Helper()
 	td.bindRX(t, 1, 3)
@@ -81,7 +81,7 @@ func useAll(t *testing.T, td *testDevice) {
 	}
 }
 
-// Invariant: devmem/kernel: Close sets back what was changed at the interface, and an unused device
+// Invariant: devmem/kernel: Close restores what was changed at the interface, and an unused device
 // changes nothing.
 func TestCloseSetsTheInterfaceBack(t *testing.T) {
 	for name, prepare := range map[string]func(f *fakeNIC){
@@ -110,19 +110,19 @@ func TestCloseSetsTheInterfaceBack(t *testing.T) {
 	}
 }
 
-// Invariant: devmem/kernel: Close sets back what was changed at the interface, and an unused device
+// Invariant: devmem/kernel: Close restores what was changed at the interface, and an unused device
 // changes nothing.
 func TestUnusedDeviceChangesNothing(t *testing.T) {
 	td := newTestDevice(t)
 	before := td.nic.configuration()
 	td.buffer(t, 0, 4096)
 	testkit.Equal(t, "queues", td.Queues(), 4)
-	is(t, "SetRSS to what it is", td.SetRSS(4), nil)
+	wantErr(t, "SetRSS to what it is", td.SetRSS(4), nil)
 	testkit.Equal(t, "configuration", td.nic.configuration(), before)
 }
 
-// Invariant: devmem/kernel: That a dma-buf's maker refuses the NIC is said as what it means, with the kernel's number;
-// what else is not supported keeps its own words.
+// Invariant: devmem/kernel: If the exporter of a dma-buf refuses the NIC, the error explains the
+// cause, and keeps the kernel's errno; other unsupported operations keep the kernel's message.
 func TestRefusedDMABufSaysWhatItMeans(t *testing.T) {
 	const means = "that the NIC cannot reach it from where it is in the PCIe tree"
 	refusal := func(errno syscall.Errno, message string) error {
@@ -130,7 +130,7 @@ func TestRefusedDMABufSaysWhatItMeans(t *testing.T) {
 	}
 	for _, c := range []struct {
 		err   error
-		says  string // of the kernel's words
+		says  string // part of the kernel's message
 		means bool
 	}{
 		{refusal(syscall.EOPNOTSUPP, "Failed to bind dmabuf to device"), "Failed to bind dmabuf to device", true},
@@ -146,7 +146,7 @@ func TestRefusedDMABufSaysWhatItMeans(t *testing.T) {
 			testkit.ErrorSays(t, err, c.says)
 			testkit.Equal(t, fmt.Sprintf("%v says what it means", err), strings.Contains(err.Error(), means), c.means)
 		}
-		td.nic.refusal = nil // the next is bound
+		td.nic.refusal = nil // the next one is bound
 		td.bindRX(t, 1)
 		testkit.OK(t, td.Close())
 	}
@@ -155,28 +155,28 @@ func TestRefusedDMABufSaysWhatItMeans(t *testing.T) {
 func TestErrorsOfTheKernelKeepTheirNumber(t *testing.T) {
 	td := newTestDevice(t)
 	td.nic.fixed = true
-	is(t, "no flow rules", errOf(td.AddFlow(flowTo(1))), syscall.EOPNOTSUPP)
+	wantErr(t, "no flow rules", errOf(td.AddFlow(flowTo(1))), syscall.EOPNOTSUPP)
 	td.nic.fixed, td.nic.ruleRoom = false, 2
 	for p := range uint16(2) {
 		testkit.OK(t, errOf(td.AddFlow(flowTo(p+1))))
 	}
-	is(t, "table full", errOf(td.AddFlow(flowTo(3))), syscall.ENOSPC)
-	is(t, "twice", errOf(td.AddFlow(flowTo(2))), syscall.EEXIST)
-	is(t, "no such rule", td.DelFlow(77), syscall.ENOENT)
+	wantErr(t, "table full", errOf(td.AddFlow(flowTo(3))), syscall.ENOSPC)
+	wantErr(t, "twice", errOf(td.AddFlow(flowTo(2))), syscall.EEXIST)
+	wantErr(t, "no such rule", td.DelFlow(77), syscall.ENOENT)
 	v6 := devmem.Flow{Src: netip.MustParseAddrPort("[::1]:1"), Dst: netip.AddrPortFrom(localhost, 1), Queue: 1}
-	is(t, "two families", errOf(td.AddFlow(v6)), syscall.EINVAL)
+	wantErr(t, "two families", errOf(td.AddFlow(v6)), syscall.EINVAL)
 
-	is(t, "no buffer", errOf(td.BindRX(nil, 1)), syscall.EBADF)
+	wantErr(t, "no buffer", errOf(td.BindRX(nil, 1)), syscall.EBADF)
 	td.nic.mu.Lock()
 	td.nic.split = splitOn
 	td.nic.bound[99] = &fakeBinding{fd: -1, queues: []int{1}} // another process's
 	td.nic.mu.Unlock()
-	is(t, "bound by another", errOf(td.BindRX(td.buffer(t, 0, 1<<20), 1)), syscall.EEXIST)
+	wantErr(t, "bound by another", errOf(td.BindRX(td.buffer(t, 0, 1<<20), 1)), syscall.EEXIST)
 	td.nic.let(99)
 
 	td.nic.setQueues(0)
-	is(t, "interface down", errOf(td.BindRX(td.buffer(t, 0, 1<<20), 1)), syscall.ENETDOWN)
-	is(t, "interface down", td.SetRSS(1), syscall.ENETDOWN)
+	wantErr(t, "interface down", errOf(td.BindRX(td.buffer(t, 0, 1<<20), 1)), syscall.ENETDOWN)
+	wantErr(t, "interface down", td.SetRSS(1), syscall.ENETDOWN)
 	td.nic.setQueues(4)
 }
 
@@ -199,9 +199,9 @@ func TestRuleOnTheWire(t *testing.T) {
 	testkit.Equal(t, "mask", string(fs[76:112]), strings.Repeat("\x00", 16)+strings.Repeat("\xff", 16)+"\x00\x00\xff\xff")
 }
 
-// A binding is done when the kernel has let go of its dma-buf, not before.
+// A binding is done when the kernel has released its dma-buf, not before.
 //
-// Invariant: devmem/kernel: A binding is done when the kernel has let go of its memory.
+// Invariant: devmem/kernel: A binding is done when the kernel has released its memory.
 func TestDoneWaitsForTheKernel(t *testing.T) {
 	td := newTestDevice(t)
 	buf := td.buffer(t, 0, 1<<20)
@@ -210,19 +210,19 @@ func TestDoneWaitsForTheKernel(t *testing.T) {
 	td.nic.keep(rx.ID())
 	testkit.OK(t, errors.Join(rx.Close(), tx.Close()))
 	<-tx.Done()
-	is(t, "close of the buffer", buf.Close(), syscall.EBUSY)
-	is(t, "bind of the memory", errOf(td.BindRX(td.buffer(t, 4096, 1<<20), 2)), syscall.EBUSY)
+	wantErr(t, "close of the buffer", buf.Close(), syscall.EBUSY)
+	wantErr(t, "bind of the memory", errOf(td.BindRX(td.buffer(t, 4096, 1<<20), 2)), syscall.EBUSY)
 	if st := td.Stats(); len(st.Bindings) != 1 || !st.Bindings[0].Closed {
 		t.Errorf("%+v", st.Bindings)
 	}
 	testkit.Equal(t, "done before the kernel is", isDone(rx), false)
 	td.nic.let(rx.ID())
 	<-rx.Done()
-	is(t, "Close", buf.Close(), nil)
+	wantErr(t, "Close", buf.Close(), nil)
 }
 
-// Memory whose packets the interface has forgotten comes back when they are dropped, and only then:
-// never while there are connections that could be using it.
+// Memory of packets that the interface has forgotten is freed when they are dropped, and they are
+// dropped only when no connection can be using it.
 func TestCloseDropsWhatTheInterfaceForgot(t *testing.T) {
 	defer func(was limits.Limit) { flushTime = was }(flushTime)
 	flushTime = limits.Limit(time.Millisecond)
@@ -238,7 +238,7 @@ func TestCloseDropsWhatTheInterfaceForgot(t *testing.T) {
 	}
 	testkit.OK(t, tx.Close())
 	testkit.Equal(t, "dropped before Close", dropped, 0)
-	is(t, "Close", td.Close(), nil)
+	wantErr(t, "Close", td.Close(), nil)
 	<-tx.Done()
 	testkit.Equal(t, "dropped", dropped, 1)
 }
@@ -262,8 +262,8 @@ func TestStats(t *testing.T) {
 	td := newTestDevice(t)
 	td.nic.strings, td.nic.values = []string{"rx_packets", "rx_no_buffers_posted[0]", "rx_no_buffers_posted[1]"},
 		[]uint64{100, 3, 4}
-	testkit.Equal(t, "drops", td.Stats().NICDrops, 7) // opened when they were 0
-	td.nic.values = []uint64{100, 0, 0}               // the driver forgot
+	testkit.Equal(t, "drops", td.Stats().NICDrops, 7) // they were 0 at Open
+	td.nic.values = []uint64{100, 0, 0}               // the driver cleared its counters
 	td.nic.drops = 9
 	testkit.Equal(t, "drops", td.Stats().NICDrops, 9)
 	rx := td.bindRX(t, 2)
@@ -277,9 +277,10 @@ func TestStats(t *testing.T) {
 	testkit.Equal(t, "drops after Close", td.Stats().NICDrops, 9)
 }
 
-// Tokens are followed by the kernel's rules: lowest free number first, at most 1024 looked at in a call.
+// Tokens are tracked by the kernel's rules: lowest free number first, at most 1024 looked up in a
+// call.
 //
-// Invariant: devmem/kernel: Tokens are followed.
+// Invariant: devmem/kernel: The issued tokens are tracked.
 func TestTokensAreFollowed(t *testing.T) {
 	td := newTestDevice(t)
 	rx := td.bindRX(t, 2)
@@ -289,7 +290,7 @@ func TestTokensAreFollowed(t *testing.T) {
 		frags = append(frags, devmem.Frag{Token: i + 1, Binding: rx.ID(), Size: 1}, devmem.Frag{Kind: devmem.Linear, Size: 4})
 	}
 	ts.issued(td.Device, frags)
-	// not ours; absurd
+	// a token of another program's binding; an absurd one
 	ts.issued(td.Device, []devmem.Frag{{Token: 21, Binding: 12345}, {Token: 1 << 31, Binding: rx.ID()}})
 	for _, c := range []struct {
 		name   string
@@ -309,7 +310,7 @@ func TestTokensAreFollowed(t *testing.T) {
 	testkit.Equal(t, "held at the end", rx.held.Load(), 0)
 }
 
-// Flow rules that a killed process has left are deleted by a device that has the interface alone.
+// A device that has the interface alone deletes flow rules of a process that was killed.
 func TestRulesOfTheDeadAreDeleted(t *testing.T) {
 	td := newTestDevice(t)
 	for i := range uint16(3) {
@@ -317,7 +318,7 @@ func TestRulesOfTheDeadAreDeleted(t *testing.T) {
 	}
 	again := func(alone bool) {
 		d := testkit.Must(newDevice(Options{Interface: td.name, Alone: alone}, td.index, td.nic.dial, td.nic.ioctl))(t)
-		is(t, "Close", d.Close(), nil)
+		wantErr(t, "Close", d.Close(), nil)
 	}
 	again(false)
 	testkit.Equal(t, "rules", len(td.nic.rules), 3)

@@ -58,7 +58,7 @@ func (d *Device) newConn(s *sock) (*Conn, error) {
 		os.NewSyscallError("SO_ZEROCOPY", unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_ZEROCOPY, 1)))
 	s.unuse()
 	if lerr != nil || rerr != nil {
-		err = errors.Join(syscall.ECONNABORTED, err) // reset before we looked
+		err = errors.Join(syscall.ECONNABORTED, err) // reset before the addresses were read
 	}
 	if err == nil {
 		c.local, c.remote = tcpAddr(local), tcpAddr(remote)
@@ -71,17 +71,17 @@ func (d *Device) newConn(s *sock) (*Conn, error) {
 	return c, nil
 }
 
-// wait waits for sig. It returns an error when the connection is closed, when the deadline has passed, or when the
-// connection makes no progress.
+// wait waits for sig. It returns an error when the connection is closed, when the deadline d has
+// passed, or when the connection stalls.
 func (c *Conn) wait(op string, sig, d <-chan struct{}) error {
 	var tick <-chan time.Time
 	limit := time.Duration(c.stall.Load())
-	var at time.Time
+	var progressed time.Time
 	var last uint64
 	if limit > 0 {
 		t := time.NewTicker(max(limit/8, time.Millisecond))
 		defer t.Stop()
-		tick, at, last = t.C, time.Now(), c.progress()
+		tick, progressed, last = t.C, time.Now(), c.progress()
 	}
 	for {
 		select {
@@ -93,15 +93,15 @@ func (c *Conn) wait(op string, sig, d <-chan struct{}) error {
 			return os.ErrDeadlineExceeded
 		case now := <-tick:
 			if p := c.progress(); p != last {
-				last, at = p, now
-			} else if idle := now.Sub(at); idle >= limit {
+				last, progressed = p, now
+			} else if idle := now.Sub(progressed); idle >= limit {
 				return c.stalled(op, idle)
 			}
 		}
 	}
 }
 
-// attempt calls f until it does not say EAGAIN, and waits for sig in between.
+// attempt calls f until it returns something other than EAGAIN, and waits for sig in between.
 func (c *Conn) attempt(op string, sig, d <-chan struct{}, f func(fd int) error) error {
 	for {
 		if c.s.isClosed() {
@@ -125,7 +125,8 @@ func (c *Conn) attempt(op string, sig, d <-chan struct{}, f func(fd int) error) 
 	}
 }
 
-// fails notes an error of the connection itself: Linux reports it once, to whichever call comes first.
+// fails records an error of the connection itself: Linux reports it only to the first call after
+// it.
 func (c *Conn) fails(err error) error {
 	if err == nil {
 		return nil
@@ -141,7 +142,7 @@ func (c *Conn) fails(err error) error {
 	return err
 }
 
-// end is why there is nothing more to read: the error that ended the connection, if one did.
+// end returns why there is nothing more to read: the error that ended the connection, or io.EOF.
 func (c *Conn) end() error {
 	if e := c.failed.Load(); e != nil {
 		return *e

@@ -14,9 +14,10 @@ import (
 	"vnic.dev/vnic/internal/limits"
 )
 
-// Exporter gives dma-bufs of device memory: a GPU driver, or [UDMABuf] where there is none.
+// Exporter exports device memory as dma-bufs: a GPU driver, or [UDMABuf] on a machine without a
+// GPU.
 type Exporter interface {
-	// Export gives [off, off+size) of GPU gpu as a dma-buf of its own. The caller owns fd, keeps it
+	// Export returns [off, off+size) of GPU gpu as a separate dma-buf. The caller owns fd, keeps it
 	// open while it uses the memory, and calls release, which may be nil, after it has closed fd.
 	// Errors: ENODEV (no such GPU), EINVAL (outside it).
 	Export(gpu int, off, size uint64) (fd int, release func() error, err error)
@@ -25,10 +26,10 @@ type Exporter interface {
 // Options of Open.
 type Options struct {
 	Interface string       // a network interface's name, in the network namespace of the calling thread
-	Buffers   Exporter     // nil: Register is ENODEV
+	Buffers   Exporter     // nil: Register returns ENODEV
 	Log       *slog.Logger // nil: none
-	// Alone says that no other process has flow rules on the interface: those that are there are of a
-	// process that was killed, and Open deletes them.
+	// Alone means that no other process has flow rules on the interface: existing rules are left
+	// over from a process that was killed, and Open deletes them.
 	Alone bool
 }
 
@@ -42,11 +43,11 @@ type Device struct {
 	ioctl    func(b []byte) error // SIOCETHTOOL on the interface
 	refs     func(fd int) (int64, error)
 	poll     *poller
-	work     sync.WaitGroup // watchers of bindings, and connections that linger
-	giveUp   chan struct{}  // closed when watchers are to stop
-	aborted  chan struct{}  // closed when no connection is to linger
-	late     chan struct{}  // closed when watchers are to drop what the interface has not sent
-	flush    func() error   // drops it
+	work     sync.WaitGroup // goroutines that watch bindings, and connections that linger
+	giveUp   chan struct{}  // closed when the goroutines that watch bindings must stop
+	aborted  chan struct{}  // closed when no connection may linger any more
+	late     chan struct{}  // closed when packets that the interface has not sent must be dropped
+	flush    func() error   // drops them
 	kick     func() (int, error)
 	flushed  sync.Once
 	count    counters
@@ -68,16 +69,17 @@ type Device struct {
 	once sync.Once
 }
 
-// undo is what Close sets back.
+// undo is what Close restores.
 type undo struct {
-	rings  *rings   // as they were reported
+	rings  *rings   // as reported before
 	ntuple bool     // was off
-	rss    []uint32 // the table as it was, empty for the default; nil: not changed
+	rss    []uint32 // the previous table, empty for the default; nil: not changed
 }
 
 var _ devmem.Device = (*Device)(nil)
 
-// Open opens a network interface. It changes nothing there, but for Options.Alone, until a method needs it.
+// Open opens a network interface. It changes nothing there, except for Options.Alone, until a
+// method needs it.
 func Open(o Options) (*Device, error) {
 	ifc, err := net.InterfaceByName(o.Interface)
 	if err != nil {
@@ -120,7 +122,7 @@ func newDevice(o Options, index int, dial dialFunc, ioctl func([]byte) error) (d
 	return d, nil
 }
 
-// use refuses work on a device that is being closed. Under mu.
+// use returns an error if the device is being closed. Under mu.
 func (d *Device) use() error {
 	if d.closing {
 		return fmt.Errorf("%s: %w", d.name, net.ErrClosed)
@@ -128,7 +130,7 @@ func (d *Device) use() error {
 	return nil
 }
 
-// queues is the number of receive queues. Under mu.
+// queues returns the number of receive queues. Under mu.
 func (d *Device) queues() (int, error) {
 	qs, err := d.netdev.rxQueues(d.index)
 	if err != nil {
@@ -140,7 +142,7 @@ func (d *Device) queues() (int, error) {
 	return len(qs), nil
 }
 
-// Queues is the number of receive queues; 0 when it is not to be had.
+// Queues returns the number of receive queues; 0 if it is not available.
 func (d *Device) Queues() int {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -151,17 +153,17 @@ func (d *Device) Queues() int {
 	return n
 }
 
-// closeTime bounds how long Close waits for the memory of bindings; tests shorten it.
+// closeTime is how long Close waits for the memory of bindings; tests shorten it.
 var closeTime = limits.Unbind
 
-// flushTime is how long memory may stay in use before the interface is looked at for packets that wait for nothing
-// (kick.go), and how long Close waits before it has the interface drop what it has not sent: all connections are
-// aborted by then.
+// flushTime is how long memory may stay in use before packets that are stuck at the interface are
+// sent (kick.go), and how long Close waits before it makes the interface drop packets that it has
+// not sent: all connections are aborted by then.
 var flushTime = limits.Flush
 
-// Close implements devmem.Device. It also sets back what the device changed at the interface.
-// Memory that the NIC or another process still uses after 10 seconds is an error; the Done of its
-// binding then stays open.
+// Close implements devmem.Device. It also restores what the device changed at the interface. It
+// returns an error if the NIC or another process still uses memory after 10 seconds; then the Done
+// of its binding stays open.
 func (d *Device) Close() error {
 	var err error
 	d.once.Do(func() { err = d.close() })
@@ -217,7 +219,7 @@ func (d *Device) abort() {
 	}
 }
 
-// restore sets the interface back, in the reverse order of what needs what.
+// restore restores the interface, in the reverse order of the dependencies.
 func (d *Device) restore() error {
 	var errs []error
 	for id := range d.flows {
@@ -237,7 +239,8 @@ func (d *Device) restore() error {
 	return errors.Join(errs...)
 }
 
-// restoreRings leaves the split to the driver, unless that reports another than before then.
+// restoreRings lets the driver decide about the split, unless the driver then reports another state
+// than before.
 func (d *Device) restoreRings(was rings) error {
 	back := was
 	back.split = splitUnknown

@@ -14,11 +14,12 @@ import (
 	"vnic.dev/vnic/internal/diagnosis"
 )
 
-// keepalives is how many probes the peer is sent within a stall limit: whether it answers says whether it is gone.
+// keepalives is how many probes are sent to the peer within a stall limit: they show whether the
+// peer is gone.
 const keepalives = 4
 
-// SetStallLimit implements devmem.Conn. While there is a limit of two seconds or more an idle peer is probed: Linux
-// counts in seconds.
+// SetStallLimit implements devmem.Conn. With a limit of at least two seconds an idle peer is
+// probed: Linux counts in seconds.
 func (c *Conn) SetStallLimit(d time.Duration) {
 	c.stall.Store(int64(d))
 	_ = c.s.on(func(fd int) error {
@@ -28,14 +29,14 @@ func (c *Conn) SetStallLimit(d time.Duration) {
 		every := min(max(int(d/time.Second)/keepalives, 1), 32767) // MAX_TCP_KEEPIDLE, net/tcp.h
 		_ = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_KEEPIDLE, every)
 		_ = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_KEEPINTVL, every)
-		_ = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_KEEPCNT, 127) // the limit ends a call, not the connection
+		_ = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_KEEPCNT, 127) // never: the limit ends only a call
 		return unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_KEEPALIVE, 1)
 	})
 }
 
 func probes(limit time.Duration) bool { return limit >= 2*time.Second }
 
-// stalled is the error of a call that waits for a connection that makes no progress. It takes d.mu.
+// stalled returns the error for a call that waits on a connection without progress. It takes d.mu.
 func (c *Conn) stalled(op string, idle time.Duration) error {
 	x := c.facts()
 	x.Op, x.Idle = op, idle
@@ -50,7 +51,7 @@ func (c *Conn) stalled(op string, idle time.Duration) error {
 		State: c.State()}
 }
 
-// Diagnose says why payload comes in host memory, for devmem.Diagnose.
+// Diagnose says why payload arrives in host memory, for devmem.Diagnose.
 func (c *Conn) Diagnose() string { return c.d.facts().Steering(c.facts()) }
 
 func (c *Conn) facts() diagnosis.Connection {
@@ -68,7 +69,8 @@ func (c *Conn) facts() diagnosis.Connection {
 	return x
 }
 
-// queue is the receive queue by which packets of the connection came last, by its NAPI instance; -1: not known.
+// queue returns the receive queue of the connection's last packet, by its NAPI instance; -1 if
+// unknown.
 func (c *Conn) queue() int {
 	napi := 0
 	err := c.s.on(func(fd int) (err error) {
@@ -86,7 +88,7 @@ func (c *Conn) queue() int {
 	return c.d.netdev.queueOf(c.d.index, uint32(napi))
 }
 
-// facts is the configuration, and who holds tokens.
+// facts collects the configuration, and the connections that hold tokens.
 func (d *Device) facts() (f diagnosis.Device) {
 	d.mu.Lock()
 	f.Rules = slices.Collect(maps.Values(d.flows))
@@ -115,7 +117,7 @@ func (d *Device) Holders() (list []devmem.Holder) {
 	return list
 }
 
-// bindingStats are of all bindings that are not done. Under mu.
+// bindingStats returns the counters of all bindings that are not done. Under mu.
 func (d *Device) bindingStats() (all []devmem.BindingStats) {
 	var pages map[uint32]uint64
 	if !d.closing {
@@ -137,7 +139,7 @@ func (d *Device) bindingStats() (all []devmem.BindingStats) {
 	return all
 }
 
-// boundTo are the bindings of a buffer that are not done. Under mu.
+// boundTo returns the counters of a buffer's bindings that are not done. Under mu.
 func (d *Device) boundTo(buf *buffer) []devmem.BindingStats {
 	return slices.DeleteFunc(d.bindingStats(), func(st devmem.BindingStats) bool {
 		v, ok := d.binds.Load(st.ID)
@@ -145,14 +147,14 @@ func (d *Device) boundTo(buf *buffer) []devmem.BindingStats {
 	})
 }
 
-// noTXBinding is the error of a send from a binding that there is not.
+// noTXBinding returns the error for a send from a binding that does not exist.
 func (d *Device) noTXBinding(id uint32) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return diagnosis.NoTXBinding(id, d.bindingStats())
 }
 
-// count is how many tokens the connection has given out, by binding.
+// count returns how many tokens of the connection are issued, by binding.
 func (t *tokens) count() map[uint32]int {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -15,7 +15,7 @@ import (
 	"vnic.dev/vnic/internal/diagnosis"
 )
 
-// errDown is what there is no queue for.
+// errDown is the error if there is no queue.
 const errDown = syscall.ENETDOWN
 
 func sockaddr(a netip.AddrPort, index int) (unix.Sockaddr, int) {
@@ -50,7 +50,8 @@ func tcpAddr(s unix.Sockaddr) *net.TCPAddr {
 	return &net.TCPAddr{}
 }
 
-// socket makes a socket of the device's for an address: a send from a binding works on no other (net/core/datagram.c).
+// socket makes a socket for an address, bound to the device: a send from a binding works only on
+// such a socket (net/core/datagram.c).
 func (d *Device) socket(a netip.AddrPort) (*sock, unix.Sockaddr, error) {
 	sa, family := sockaddr(a, d.index)
 	fd, err := unix.Socket(family, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, unix.IPPROTO_TCP)
@@ -94,7 +95,7 @@ func (d *Device) connect(ctx context.Context, local, remote netip.AddrPort) (*Co
 			if !local.Addr().IsValid() {
 				local = netip.AddrPortFrom(anyOf(to), local.Port())
 			}
-			_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1) // a fixed port may have been used just now
+			_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1) // a fixed port may have been in use
 			from, _ := sockaddr(local, d.index)
 			if err := unix.Bind(fd, from); err != nil {
 				return os.NewSyscallError("bind", err)
@@ -112,7 +113,7 @@ func (d *Device) connect(ctx context.Context, local, remote netip.AddrPort) (*Co
 	return d.newConn(s)
 }
 
-// anyOf is the address of a family that stands for any.
+// anyOf returns the unspecified address of a family.
 func anyOf(family unix.Sockaddr) netip.Addr {
 	if _, is6 := family.(*unix.SockaddrInet6); is6 {
 		return netip.IPv6Unspecified()
@@ -146,7 +147,7 @@ func (s *sock) connected(ctx context.Context) error {
 	}
 }
 
-// adopt makes a connection one of the device's.
+// adopt adds a connection to the device's connections.
 func (d *Device) adopt(c *Conn) error {
 	d.connMu.Lock()
 	defer d.connMu.Unlock()

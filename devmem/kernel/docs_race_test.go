@@ -10,7 +10,8 @@ import (
 	"testing"
 )
 
-// The race detector links with a C compiler, so there is one wherever this is built (tools/with-tools --cc).
+// The race detector links with a C compiler, so there is one wherever this is built
+// (tools/with-tools --cc).
 func TestSnippetCompiles(t *testing.T) {
 	cc := cmp.Or(os.Getenv("CC"), "gcc")
 	out, err := exec.CommandContext(t.Context(), cc, "-Wall", "-Wextra", "-Werror", "-O2", "-c", "-o",

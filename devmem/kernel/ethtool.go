@@ -7,7 +7,8 @@ import (
 	"github.com/mdlayher/netlink"
 )
 
-// Of the family "ethtool" (Documentation/networking/ethtool-netlink.rst, include/uapi/linux/ethtool_netlink.h).
+// The family "ethtool" (Documentation/networking/ethtool-netlink.rst,
+// include/uapi/linux/ethtool_netlink.h).
 const (
 	ethtoolFamily = "ethtool"
 
@@ -36,7 +37,7 @@ const (
 	ntupleFeature = "rx-ntuple-filter" // net/ethtool/common.c:netdev_features_strings
 )
 
-// noReply, in a request's header, has it acknowledged only.
+// noReply, in a request's header, asks for an acknowledgement without a reply.
 var noReply = attr{attrHeaderFlags, uint32(omitReply)}
 
 // dataSplit is enum ethtool_tcp_data_split.
@@ -48,14 +49,14 @@ const (
 	splitOn
 )
 
-// rings is what of a ring configuration devmem needs.
+// rings is the part of a ring configuration that devmem needs.
 type rings struct {
 	split     dataSplit
-	thresh    uint32 // payload of packets up to this may stay with the header
+	thresh    uint32 // payload of packets up to this size may stay with the header
 	hasThresh bool
 }
 
-// header names the interface that a request is about.
+// header returns the attribute that names a request's interface.
 func header(ifindex int, more ...attr) attr {
 	return attr{attrHeader, append(attrs{{attrHeaderIndex, uint32(ifindex)}}, more...)}
 }
@@ -68,7 +69,7 @@ func (g *genl) getRings(ifindex int) (r rings, err error) {
 	return r, err
 }
 
-// setRings sets the split, and with hasThresh the threshold.
+// setRings sets the split, and if hasThresh is set the threshold.
 func (g *genl) setRings(ifindex int, r rings) error {
 	request := attrs{header(ifindex, noReply), {attrRingsDataSplit, uint8(r.split)}}
 	if r.hasThresh {
@@ -88,7 +89,7 @@ func (g *genl) getFeature(ifindex int, name string) (f feature, err error) {
 	return f, err
 }
 
-// hasBit looks for a bit in a list of those that are set: a verbose bitset without a mask.
+// hasBit looks for a bit by name in a list of set bits: a verbose bitset without a mask.
 func hasBit(name string, found *bool) fields {
 	compare := func(ad *netlink.AttributeDecoder) { *found = *found || ad.String() == name }
 	return fields{attrBitsetBits: fields{attrBitsetBit: fields{attrBitName: compare}}}

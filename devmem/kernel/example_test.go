@@ -13,13 +13,14 @@ import (
 	"vnic.dev/vnic/devmem/kernel"
 )
 
-// receive takes one connection to addr into memory of GPU 0 and gives the digest of what came.
+// receive takes one connection to addr into memory of GPU 0 and returns the digest of the received
+// data.
 func receive(dev devmem.Device, mem []byte, addr netip.AddrPort) (sum []byte, err error) {
 	buf, err := dev.Register(0, 0, uint64(len(mem)))
 	if err != nil {
 		return nil, err
 	}
-	if err := dev.SetRSS(1); err != nil { // what is not ours stays on queue 0
+	if err := dev.SetRSS(1); err != nil { // other traffic stays on queue 0
 		return nil, err
 	}
 	if _, err := dev.BindRX(buf, 1); err != nil {
@@ -50,7 +51,7 @@ func receive(dev devmem.Device, mem []byte, addr netip.AddrPort) (sum []byte, er
 			if f.Kind == devmem.Linear {
 				return nil, errors.New("payload came in host memory")
 			}
-			digest.Write(mem[f.Off : f.Off+uint64(f.Size)]) // a GPU would look at it here
+			digest.Write(mem[f.Off : f.Off+uint64(f.Size)]) // a GPU would read it here
 			if _, err := conn.DontNeed([]devmem.TokenRange{{Start: f.Token, Count: 1}}); err != nil {
 				return nil, err
 			}
@@ -58,7 +59,7 @@ func receive(dev devmem.Device, mem []byte, addr netip.AddrPort) (sum []byte, er
 	}
 }
 
-// address gives the first IPv4 address of an interface.
+// address returns the first IPv4 address of an interface.
 func address(name string) (netip.Addr, error) {
 	iface, err := net.InterfaceByName(name)
 	if err != nil {
@@ -76,8 +77,8 @@ func address(name string) (netip.Addr, error) {
 	return netip.Addr{}, fmt.Errorf("%s has no IPv4 address", name)
 }
 
-// A receiver. Run it as root on a machine whose NIC has devmem TCP, with the name of its interface, or in
-// a guest of `vnic boot --nic gve`. Send from another machine:
+// A receiver. Run it as root on a machine whose NIC supports devmem TCP, with the name of its
+// interface, or in a guest of `vnic boot --nic gve`. Send from another machine:
 //
 //	yes 'for GPU memory' | head -c 1500000 | nc -N 192.0.2.1 5202
 func Example() {
@@ -91,7 +92,7 @@ func Example() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	defer dev.Close() // sets eth0 back as it was
+	defer dev.Close() // restores eth0
 	addr, err := address(iface)
 	if err != nil {
 		log.Fatal(err)

@@ -13,40 +13,40 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// fakeNIC is the kernel's side of an interface's configuration, as of net/core/netdev-genl.c, net/ethtool and a driver
-// like gve's. It moves no byte.
+// fakeNIC is the kernel's side of an interface's configuration, like net/core/netdev-genl.c,
+// net/ethtool and a driver such as gve. It moves no data.
 type fakeNIC struct {
 	t     *testing.T
 	index int
 
 	mu       sync.Mutex
 	queues   int
-	split    dataSplit // configured
-	unknown  dataSplit // what the driver reports when it decides
+	split    dataSplit // as configured
+	unknown  dataSplit // the driver's state when it decides
 	thresh   uint32
 	noThresh bool
 	ntuple   bool
 	fixed    bool // the driver has no ntuple
-	special  bool // it places rules itself
+	special  bool // the driver chooses the locations of rules
 	rules    map[uint32][]byte
 	ruleRoom int
 	rss      []uint32
-	dflt     bool // the RSS table was reset last
+	dflt     bool // the RSS table was last reset to the default
 	bound    map[uint32]*fakeBinding
 	nextID   uint32
-	pages    map[uint32]uint64 // by binding, in flight
+	pages    map[uint32]uint64 // in flight, by binding
 	drops    uint64
 	strings  []string
 	values   []uint64
 	conns    int   // open sockets
-	refusal  error // what a dma-buf's maker answers to its attachment
+	refusal  error // the answer of a dma-buf's exporter to its attachment
 }
 
 type fakeBinding struct {
 	fd     int
 	queues []int
 	conn   *fakeConn
-	kept   bool // memory is in use after the end
+	kept   bool // memory stays in use after the end
 }
 
 func newFake(t *testing.T, index int) *fakeNIC {
@@ -73,7 +73,8 @@ func (f *fakeNIC) dial() (genlConn, error) {
 					{unix.CTRL_ATTR_VERSION, uint32(1)}})
 			}
 		}
-		// A reply and an acknowledgement are one too many for genetlink's Execute.
+		// Both a reply and an acknowledgement would be one message too many for genetlink's
+		// Execute.
 		set := n.Header.Type == 20 && (g.Header.Command == msgRingsSet || g.Header.Command == msgFeaturesSet)
 		if set != (n.Header.Flags&(netlink.Acknowledge|netlink.Dump) == netlink.Acknowledge) && n.Header.Type != 0 {
 			f.t.Errorf("command %d of family %d: flags %v", g.Header.Command, n.Header.Type, n.Header.Flags)
@@ -112,7 +113,7 @@ func (c *fakeConn) Close() error {
 	return c.Conn.Close()
 }
 
-// keep has the memory of a binding in use after its end.
+// keep makes the memory of a binding stay in use after its end.
 func (f *fakeNIC) keep(id uint32) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -125,14 +126,14 @@ func (f *fakeNIC) setQueues(n int) {
 	f.queues = n
 }
 
-// let frees what a binding that has ended still used.
+// let frees the memory that an ended binding still uses.
 func (f *fakeNIC) let(id uint32) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	delete(f.bound, id)
 }
 
-// refs is how many references there are to a dma-buf: our own, and the bindings'.
+// refs returns the number of references to a dma-buf: our own, and the bindings'.
 func (f *fakeNIC) refs(fd int) (int64, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -145,10 +146,11 @@ func (f *fakeNIC) refs(fd int) (int64, error) {
 	return n, nil
 }
 
-// refuse is what the kernel answers with an errno.
+// refuse is the kernel's answer with an errno.
 func refuse(e syscall.Errno) ([]genetlink.Message, error) { return nil, genltest.Error(int(e)) }
 
-// answer is one message for each list of attributes, or one that is empty: genltest has no acknowledgement.
+// answer returns one message for each list of attributes, or an empty one: genltest has no
+// acknowledgements.
 func answer(list ...attrs) (ms []genetlink.Message, err error) {
 	if len(list) == 0 {
 		list = []attrs{nil}
@@ -328,7 +330,7 @@ func (f *fakeNIC) serveEthtool(g genetlink.Message) ([]genetlink.Message, error)
 	return refuse(syscall.EOPNOTSUPP)
 }
 
-// header expects the interface, with no flag but that of no reply.
+// header expects the interface, and no flag except ETHTOOL_FLAG_OMIT_REPLY.
 func (f *fakeNIC) header(ad *netlink.AttributeDecoder) error {
 	for ad.Next() {
 		switch {
@@ -341,7 +343,7 @@ func (f *fakeNIC) header(ad *netlink.AttributeDecoder) error {
 	return nil
 }
 
-// bitList is a list of features without a mask; ntuple is in it or not.
+// bitList returns a list of features without a mask, with or without ntuple.
 func bitList(ntuple bool) attrs {
 	bit := func(name string) attr { return attr{attrBitsetBit, attrs{{1, uint32(3)}, {attrBitName, name}}} }
 	bits := attrs{bit("rx-checksum")}
@@ -351,7 +353,7 @@ func bitList(ntuple bool) attrs {
 	return attrs{{1, nil}, {attrBitsetBits, bits}} // ETHTOOL_A_BITSET_NOMASK
 }
 
-// changedBit reads a bit of a list of features to be turned on or off.
+// changedBit reads a bit of a list of features that are to be turned on or off.
 func changedBit(on, off *[]string) func(*netlink.AttributeDecoder) {
 	return func(ad *netlink.AttributeDecoder) {
 		to := off

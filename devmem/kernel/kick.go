@@ -9,24 +9,29 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A driver may stop its transmit queues while it restarts a receive queue, as gve does (gve_turndown, gve_turnup), and
-// start them again without having the queueing disciplines run (docs/specs/gve.md, 11). What was sent meanwhile then
-// waits there until something else is sent to the same queue. TCP does not see to that: it sends nothing again that
-// still waits in its own host (skb_still_in_host_queue), and what else it has to send, acknowledgements say, goes to
-// another queue as soon as it has looked for its route anew. So who restarts a queue has to, for all who send there.
+// A driver may stop its transmit queues while it restarts a receive queue, as gve does
+// (gve_turndown, gve_turnup), and start them again without running the queueing disciplines
+// (docs/specs/gve.md, 11). Packets sent meanwhile then wait there until another packet is sent to
+// the same queue. TCP does not help: it does not retransmit a segment that still waits in its own
+// host (skb_still_in_host_queue), and its other packets, such as acknowledgements, go to another
+// queue after their route is looked up anew. So the process that restarts a queue must help, for
+// all programs that send there.
 //
-// A packet is what has a discipline run that keeps what it has. So small ones are sent, to the interface's own address,
-// and only while something waits. Where the kernel puts a packet depends on the CPU that sends it (XPS) and on a hash
-// of its addresses and ports, whose key is secret: so they are sent on all CPUs, from many ports.
+// Sending a packet runs the discipline that holds earlier packets. So the Device sends small
+// packets to the interface's own address, only while something waits. The kernel chooses a packet's
+// queue by the sending CPU (XPS) and by a hash of its addresses and ports, with a secret key: so
+// they are sent on all CPUs, from many ports.
 
-// maxCPUs is CPU_SETSIZE: one more than the highest number that a [unix.CPUSet] has a place for.
+// maxCPUs is CPU_SETSIZE: one more than the highest CPU number in a [unix.CPUSet].
 const maxCPUs = 1024
 
-// kickRounds bounds how often packets are sent: a round of as many as there are queues misses one with a chance of 1/e.
+// kickRounds bounds how often packets are sent: a round with as many packets as queues misses a
+// given queue with a probability of 1/e.
 const kickRounds = 16
 
-// kick has the queueing disciplines of an interface send on what waits there although nothing stops it. It returns how
-// many there were that had to be told. A queue that is stopped, as the NIC is behind, is no error, whenever it goes on.
+// kick makes the queueing disciplines of an interface send packets that wait although their queue
+// is not stopped, and returns how many disciplines had such packets. A queue that is stopped
+// because the NIC is behind is no error.
 func kick(ifindex int) (n int, err error) {
 	err = withRoutes(func(ask asker) error {
 		list := func() ([]qdisc, error) { return qdiscs(ask, ifindex) }
@@ -49,14 +54,14 @@ func kick(ifindex int) (n int, err error) {
 	return n, err
 }
 
-// runQueued has send send packets, for so many queues, until of all disciplines where packets waited something has
-// gone, or nothing waits there any more. It returns how many those are.
+// runQueued calls send, with the number of queues, until each discipline where packets waited has
+// sent something or is empty. It returns how many such disciplines went on.
 func runQueued(list func() ([]qdisc, error), send func(queues int) error) (n int, err error) {
 	all, err := list()
 	if err != nil {
 		return 0, err
 	}
-	stuck := map[place]uint64{} // what had gone
+	stuck := map[place]uint64{} // bytes sent before
 	leaves := 0
 	for _, q := range all {
 		if q.shared() {
@@ -86,12 +91,12 @@ func runQueued(list func() ([]qdisc, error), send func(queues int) error) (n int
 	return n, nil
 }
 
-// prober sends packets that mean nothing, of an interface to itself.
+// prober sends meaningless packets from an interface to itself.
 type prober struct {
 	fd    int
 	to    unix.SockaddrLinklayer
-	frame [60]byte // the least that Ethernet takes
-	cpus  []int    // that a thread of ours may run on
+	frame [60]byte // the shortest Ethernet frame
+	cpus  []int    // that this process may run on
 	sent  int
 }
 
@@ -114,7 +119,7 @@ func newProber(ifindex int) (*prober, error) {
 
 func (p *prober) close() { _ = unix.Close(p.fd) }
 
-// send sends a packet for each of so many queues, and one on each CPU at least.
+// send sends one packet for each of the queues, and at least one on each CPU.
 func (p *prober) send(queues int) (err error) {
 	var was unix.CPUSet
 	runtime.LockOSThread()
@@ -125,19 +130,19 @@ func (p *prober) send(queues int) (err error) {
 	defer func() { err = errors.Join(err, unix.SchedSetaffinity(0, &was)) }()
 	if p.cpus == nil {
 		for cpu := range maxCPUs {
-			if moveTo(cpu) { // else there is none of that number, or it is not for us
+			if moveTo(cpu) { // false: no such CPU, or it is not allowed
 				p.cpus = append(p.cpus, cpu)
 			}
 		}
 	}
 	for _, cpu := range p.cpus {
 		if !moveTo(cpu) {
-			continue // it has gone
+			continue // the CPU has been removed
 		}
 		for range (queues + len(p.cpus) - 1) / len(p.cpus) {
 			p.sent++
 			setPort(&p.frame, p.sent)
-			// A discipline that has no room for it runs all the same.
+			// A discipline without room for it runs all the same.
 			err := unix.Sendto(p.fd, p.frame[:], unix.MSG_DONTWAIT, &p.to)
 			if err != nil && err != unix.ENOBUFS && err != unix.EAGAIN {
 				return fmt.Errorf("send a packet: %w", err)
@@ -147,22 +152,22 @@ func (p *prober) send(queues int) (err error) {
 	return nil
 }
 
-// moveTo has the calling thread run on one CPU.
+// moveTo makes the calling thread run on one CPU.
 func moveTo(cpu int) bool {
 	var one unix.CPUSet
 	one.Set(cpu)
 	return unix.SchedSetaffinity(0, &one) == nil
 }
 
-// Of a packet of [probe].
+// Offsets in a packet of [probe].
 const (
 	ipOffset  = 14
 	udpOffset = ipOffset + 20
 )
 
-// probe is an Ethernet frame to the station that sends it, with a UDP packet that no host takes: from no address (any
-// other would be somebody's, and switches note who uses which) to the loopback address, for port 9 (discard), with a
-// time to live of 1 and no data.
+// probe returns an Ethernet frame from the interface's station to itself, with a UDP packet that no
+// host accepts: from no address (any other might be in use, and switches learn which port has an
+// address) to the loopback address, port 9 (discard), with a time to live of 1 and no data.
 func probe(mac [6]byte) (b [60]byte) {
 	copy(b[:], mac[:])
 	copy(b[6:], mac[:])

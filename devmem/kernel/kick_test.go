@@ -12,7 +12,8 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// fakeQueues are an interface's queueing disciplines. A packet in those that are forgotten goes out with the next.
+// fakeQueues are an interface's queueing disciplines. A packet in a forgotten discipline is sent
+// with the next packet.
 type fakeQueues struct {
 	all       []qdisc
 	forgotten map[uint32]bool // by parent
@@ -21,7 +22,7 @@ type fakeQueues struct {
 
 func (f *fakeQueues) list() ([]qdisc, error) { return append([]qdisc(nil), f.all...), nil }
 
-// pass lets a packet through one of them.
+// pass sends a packet through one discipline.
 func (f *fakeQueues) pass(parent uint32) {
 	f.sent++
 	for i := range f.all {
@@ -35,8 +36,8 @@ func (f *fakeQueues) pass(parent uint32) {
 	}
 }
 
-// Packets are sent until what waits has gone, in every queue, and none where nothing waits. A queue that stays stopped
-// is left alone in the end.
+// Packets are sent until no packet waits in any queue, and none is sent where nothing waits. A
+// queue that stays stopped is finally left alone.
 func TestWhatWaitsIsSent(t *testing.T) {
 	queue := func(parent, waiting uint32) qdisc {
 		return qdisc{place{0, parent}, "fq_codel", uint64(parent), waiting}
@@ -63,7 +64,7 @@ func TestWhatWaitsIsSent(t *testing.T) {
 			leaves := 0
 			for _, q := range f.all {
 				if !q.shared() {
-					if leaves == rounds { // the kernel's choice: all packets of a round to one queue
+					if leaves == rounds { // the kernel may send all packets of a round to one queue
 						f.pass(q.parent)
 					}
 					leaves++
@@ -73,7 +74,7 @@ func TestWhatWaitsIsSent(t *testing.T) {
 			rounds++
 			return nil
 		})
-		is(t, c.name, err, nil)
+		wantErr(t, c.name, err, nil)
 		testkit.Equal(t, c.name+": queues", n, c.n)
 		testkit.Equal(t, c.name+": rounds", rounds, c.rounds)
 	}
@@ -82,7 +83,7 @@ func TestWhatWaitsIsSent(t *testing.T) {
 func TestWhatCannotBeAskedOrSentIsSaid(t *testing.T) {
 	list := func() ([]qdisc, error) { return []qdisc{{place{}, "pfifo_fast", 0, 1}}, nil }
 	_, err := runQueued(list, func(int) error { return syscall.EPERM })
-	is(t, "send", err, syscall.EPERM)
+	wantErr(t, "send", err, syscall.EPERM)
 	asked := 0
 	_, err = runQueued(func() ([]qdisc, error) {
 		if asked++; asked == 2 {
@@ -90,12 +91,12 @@ func TestWhatCannotBeAskedOrSentIsSaid(t *testing.T) {
 		}
 		return list()
 	}, func(int) error { return nil })
-	is(t, "the second list", err, syscall.EIO)
+	wantErr(t, "the second list", err, syscall.EIO)
 	_, err = runQueued(func() ([]qdisc, error) { return nil, syscall.EINTR }, nil)
-	is(t, "the first list", err, syscall.EINTR)
+	wantErr(t, "the first list", err, syscall.EINTR)
 }
 
-// A probe is of its sender and to it, no host takes what is in it, and its port is all that changes.
+// A probe goes from the interface to itself, no host accepts it, and only its port changes.
 func TestProbe(t *testing.T) {
 	mac := [6]byte{2, 4, 6, 8, 10, 12}
 	b := probe(mac)
@@ -120,8 +121,8 @@ func TestProbe(t *testing.T) {
 	testkit.Equal(t, "ports", len(seen), 1<<14)
 }
 
-// Whatever restarts receive queues is followed by a look at what waits to be sent, and nothing else is. Memory that
-// stays in use has it looked at again.
+// After every restart of receive queues, and only then, stuck packets are looked for; once more if
+// memory stays in use.
 //
 // Invariant: devmem/kernel: A bind or unbind of a queue leaves no packet waiting at a transmit queue.
 func TestWhatRestartsQueuesSendsOnWhatWaits(t *testing.T) {
@@ -145,10 +146,10 @@ func TestWhatRestartsQueuesSendsOnWhatWaits(t *testing.T) {
 	testkit.OK(t, tx.Close())
 	<-tx.Done()
 	times("a transmit binding", 0)
-	is(t, "no such queue", errOf(td.BindRX(buf, 99)), syscall.EINVAL)
+	wantErr(t, "no such queue", errOf(td.BindRX(buf, 99)), syscall.EINVAL)
 	times("nothing was tried", 0)
 	td.nic.refusal = syscall.EOPNOTSUPP
-	is(t, "refused", errOf(td.BindRX(buf, 1)), syscall.EOPNOTSUPP)
+	wantErr(t, "refused", errOf(td.BindRX(buf, 1)), syscall.EOPNOTSUPP)
 	times("split was turned on", 1)
 	td.nic.refusal = nil
 	rx := testkit.Must(td.BindRX(buf, 1, 2))(t)
@@ -162,7 +163,7 @@ func TestWhatRestartsQueuesSendsOnWhatWaits(t *testing.T) {
 	flushTime = limits.Limit(time.Millisecond)
 	td.nic.keep(rx.ID())
 	testkit.OK(t, rx.Close())
-	for range 3 { // one by Close, the others as the memory stays in use
+	for range 3 { // one by Close, the others because the memory stays in use
 		<-kicked
 	}
 	td.nic.let(rx.ID())
@@ -175,8 +176,8 @@ func TestWhatRestartsQueuesSendsOnWhatWaits(t *testing.T) {
 	times("the split as it was", 1)
 }
 
-// A probe is a whole IPv4 packet that says of nobody's address that it is from there: switches drop what is from an
-// address that is another's, or that nobody can have, and say so.
+// A probe is a complete IPv4 packet whose source is no host's address: switches drop, and log,
+// packets from an address that belongs to another port or to none.
 func TestProbeNamesNobody(t *testing.T) {
 	b := probe([6]byte{2, 0, 0, 0, 0, 1})
 	sum := uint32(0)

@@ -9,10 +9,10 @@ import (
 	"vnic.dev/vnic/internal/limits"
 )
 
-// shouldLinger says whether a connection has sends under way when it is closed. The kernel would go
-// on with them after the last descriptor was closed; but then nothing could abort them, and their
-// memory would be in use for minutes if the peer has gone. Close does not wait in any case. With
-// unread data the kernel resets the connection, as it should.
+// shouldLinger reports whether a connection has sends in progress when it is closed. The kernel
+// would continue them after the last descriptor was closed; but then nothing could abort them, and
+// their memory would be in use for minutes if the peer is gone. Close does not wait in any case.
+// With unread data the kernel resets the connection, as it should.
 func (c *Conn) shouldLinger(fd int) bool {
 	if c.setLinger.Load() {
 		return false
@@ -24,8 +24,8 @@ func (c *Conn) shouldLinger(fd int) bool {
 	return c.sends.underWay() > 0
 }
 
-// startLinger ends a connection for its user, and has a goroutine keep its socket until its sends are
-// complete or the device is closed. It returns false if the device is.
+// startLinger ends a connection for its user, and starts a goroutine that keeps its socket until
+// its sends are complete or the device is closed. It returns false if the device is closed already.
 func (d *Device) startLinger(c *Conn) bool {
 	d.connMu.Lock()
 	defer d.connMu.Unlock()
@@ -36,7 +36,7 @@ func (d *Device) startLinger(c *Conn) bool {
 	if err != nil {
 		return true // closed by another call
 	}
-	// A peer that sends something from now on is answered by a reset, as after close.
+	// A peer that sends more from now on gets a reset, as after close.
 	_ = unix.Shutdown(fd, unix.SHUT_RDWR)
 	_ = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(limits.Linger.Here()/time.Millisecond))
 	s, err := d.poll.newSock(fd)
@@ -49,7 +49,7 @@ func (d *Device) startLinger(c *Conn) bool {
 }
 
 func (c *Conn) linger(s *sock) {
-	fd := s.fd // closed by this goroutine only
+	fd := s.fd // only this goroutine closes it
 	for c.reap(fd); c.sends.underWay() > 0; c.reap(fd) {
 		select {
 		case <-s.esig:
@@ -64,7 +64,7 @@ func (c *Conn) linger(s *sock) {
 	c.sends.abandon()
 }
 
-// detach closes a socket for its users, and gives its descriptor to the caller.
+// detach closes a socket for its users, and passes its descriptor to the caller.
 func (s *sock) detach() (int, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -24,7 +24,7 @@ func fillPeer(t *testing.T, td *testDevice, tx devmem.Binding) (h io.ReadCloser,
 	return h, sent
 }
 
-// full says whether there is data that the peer has no room for.
+// full reports whether there is data for which the peer has no room.
 func full(t *testing.T, c *Conn) bool {
 	info, ok := c.info()
 	if !ok {
@@ -43,7 +43,7 @@ func TestClosedConnectionSendsOn(t *testing.T) {
 	if b, err := io.ReadAll(h); len(b) != sent || err != nil {
 		t.Errorf("%d of %d bytes, %v", len(b), sent, err)
 	}
-	for td.Stats().Bindings[0].Sends > 0 { // its goroutine reads completions
+	for td.Stats().Bindings[0].Sends > 0 { // the lingering goroutine reads completions
 		continue
 	}
 }
@@ -57,6 +57,6 @@ func TestDeviceCloseAbortsWhatLingers(t *testing.T) {
 	if len(b) >= sent {
 		t.Errorf("%d bytes of %d came", len(b), sent)
 	}
-	is(t, "read", err, syscall.ECONNRESET)
+	wantErr(t, "read", err, syscall.ECONNRESET)
 	<-tx.Done()
 }

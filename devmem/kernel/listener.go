@@ -86,7 +86,7 @@ func (l *Listener) AcceptConn() (devmem.Conn, error) {
 		switch {
 		case err == nil:
 			return c, nil
-		case errors.Is(err, syscall.ECONNABORTED) || errors.Is(err, syscall.EINTR): // it has gone, the listener has not
+		case errors.Is(err, syscall.ECONNABORTED) || errors.Is(err, syscall.EINTR): // the listener goes on
 			continue
 		case !errors.Is(err, syscall.EAGAIN):
 			return nil, &net.OpError{Op: "accept", Net: "tcp", Source: l.local, Err: err}
@@ -100,8 +100,8 @@ func (l *Listener) AcceptConn() (devmem.Conn, error) {
 
 func (l *Listener) accept() (*Conn, error) {
 	fd := -1
-	err := l.s.on(func(at int) (err error) {
-		fd, _, err = unix.Accept4(at, unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC)
+	err := l.s.on(func(listener int) (err error) {
+		fd, _, err = unix.Accept4(listener, unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC)
 		return os.NewSyscallError("accept", err)
 	})
 	if err != nil {

@@ -12,7 +12,7 @@ import (
 	"vnic.dev/vnic/devmem"
 )
 
-// Of the family "netdev" (Documentation/netlink/specs/netdev.yaml, include/uapi/linux/netdev.h).
+// The family "netdev" (Documentation/netlink/specs/netdev.yaml, include/uapi/linux/netdev.h).
 const (
 	netdevFamily = "netdev"
 
@@ -43,7 +43,7 @@ const (
 	queueTypeRx = 0 // NETDEV_QUEUE_TYPE_RX
 )
 
-// genlConn is what is needed of a *genetlink.Conn.
+// genlConn is the part of a *genetlink.Conn that is used here.
 type genlConn interface {
 	GetFamily(name string) (genetlink.Family, error)
 	Execute(m genetlink.Message, family uint16, flags netlink.HeaderFlags) ([]genetlink.Message, error)
@@ -51,7 +51,7 @@ type genlConn interface {
 	Close() error
 }
 
-// genl is a generic netlink socket, and the family's number.
+// genl is a generic netlink socket, with the family's number.
 type genl struct {
 	genlConn
 	family genetlink.Family
@@ -67,7 +67,7 @@ func (f dialFunc) open(family string) (*genl, error) {
 	if err != nil {
 		return nil, fmt.Errorf("generic netlink: %w", err)
 	}
-	// Errors then say what is wrong (extack); a kernel that lacks this says less.
+	// With it errors have a text (extack); a kernel without this option only lacks the text.
 	_ = c.SetOption(netlink.ExtendedAcknowledge, true)
 	g := &genl{genlConn: c}
 	if g.family, err = c.GetFamily(family); err != nil {
@@ -77,7 +77,7 @@ func (f dialFunc) open(family string) (*genl, error) {
 	return g, nil
 }
 
-// unsupported makes EOPNOTSUPP of a missing family.
+// unsupported returns EOPNOTSUPP for a missing family.
 func unsupported(err error) error {
 	if errors.Is(err, syscall.ENOENT) {
 		return errors.Join(syscall.EOPNOTSUPP, err)
@@ -85,8 +85,9 @@ func unsupported(err error) error {
 	return err
 }
 
-// ask executes a command with attributes. reply gets the attributes of each answer; nil says that
-// there is none, but an acknowledgement: Execute reads one or the other.
+// ask executes a command with attributes, and calls reply with the attributes of each answer. If
+// reply is nil, the kernel sends an acknowledgement instead of an answer: Execute reads one or the
+// other.
 func (g *genl) ask(cmd uint8, dump bool, request attrs, reply func(*netlink.AttributeDecoder)) error {
 	flags := netlink.Request
 	switch {
@@ -119,12 +120,12 @@ func (g *genl) ask(cmd uint8, dump bool, request attrs, reply func(*netlink.Attr
 	return nil
 }
 
-// noAttach is what the kernel says where a dma-buf cannot be attached to the NIC (net/core/devmem.c,
+// noAttach is the kernel's message if a dma-buf cannot be attached to the NIC (net/core/devmem.c,
 // net_devmem_bind_dmabuf).
 const noAttach = "Failed to bind dmabuf to device"
 
-// bind binds a dma-buf, for receive (cmdBindRx) to queues, or for transmit (cmdBindTx). The binding is the socket's: it
-// ends when that is closed.
+// bind binds a dma-buf, for receive (cmdBindRx) to queues, or for transmit (cmdBindTx). The binding
+// belongs to the socket: it ends when the socket is closed.
 func (g *genl) bind(cmd uint8, ifindex, fd int, queues []int) (id uint32, err error) {
 	request := attrs{{attrDmabufIfindex, uint32(ifindex)}, {attrDmabufFD, uint32(fd)}}
 	for _, q := range queues {
@@ -143,7 +144,7 @@ func (g *genl) bind(cmd uint8, ifindex, fd int, queues []int) (id uint32, err er
 	return id, err
 }
 
-// rxQueues lists the receive queues in use, none of an interface that is down.
+// rxQueues lists the receive queues in use; an interface that is down has none.
 func (g *genl) rxQueues(ifindex int) (qs []devmem.QueueStats, err error) {
 	err = g.ask(cmdQueueGet, true, attrs{{attrQueueIfindex, uint32(ifindex)}}, func(ad *netlink.AttributeDecoder) {
 		var queue, index, binding uint32
@@ -156,7 +157,7 @@ func (g *genl) rxQueues(ifindex int) (qs []devmem.QueueStats, err error) {
 	return qs, err
 }
 
-// queueOf is the receive queue that a NAPI instance serves; -1: none is known.
+// queueOf returns the receive queue that a NAPI instance serves; -1 if unknown.
 func (g *genl) queueOf(ifindex int, napi uint32) int {
 	queue := -1
 	err := g.ask(cmdQueueGet, true, attrs{{attrQueueIfindex, uint32(ifindex)}}, func(ad *netlink.AttributeDecoder) {
@@ -173,7 +174,8 @@ func (g *genl) queueOf(ifindex int, napi uint32) int {
 	return queue
 }
 
-// inflight counts the pages of each binding that its page pools hold: posted, queued, held, or in a cache.
+// inflight counts the pages of each binding that are out of its page pools: posted, queued, held,
+// or in a cache.
 func (g *genl) inflight(ifindex int) (map[uint32]uint64, error) {
 	pages := map[uint32]uint64{}
 	err := g.ask(cmdPagePoolGet, true, nil, func(ad *netlink.AttributeDecoder) {
@@ -187,7 +189,7 @@ func (g *genl) inflight(ifindex int) (map[uint32]uint64, error) {
 	return pages, err
 }
 
-// hwDrops is how many packets the NIC dropped, where its driver tells that.
+// hwDrops returns how many packets the NIC dropped, if its driver reports that.
 func (g *genl) hwDrops(ifindex int) (sum uint64, err error) {
 	err = g.ask(cmdQstatsGet, true, attrs{{attrQstatsIfindex, uint32(ifindex)}}, func(ad *netlink.AttributeDecoder) {
 		var n uint64

@@ -10,10 +10,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// poller waits for all sockets of a device. Go's own poller waits for its epoll descriptor only:
-// given the sockets themselves it takes an event that says nothing but EPOLLERR, which is what a
-// completion on the error queue is, for the end of the descriptor (runtime/netpoll.go,
-// setEventErr), and reads fail with ErrNotPollable.
+// poller waits for all sockets of a device. Go's own poller only waits for the poller's epoll
+// descriptor: it takes an event that has only EPOLLERR, which is a completion on the error queue,
+// for the end of the descriptor (runtime/netpoll.go, setEventErr), and reads would fail with
+// ErrNotPollable.
 type poller struct {
 	ep   *os.File
 	raw  syscall.RawConn
@@ -29,7 +29,7 @@ func newPoller() (*poller, error) {
 	if err != nil {
 		return nil, os.NewSyscallError("epoll_create1", err)
 	}
-	if err := unix.SetNonblock(fd, true); err != nil { // which tells os.NewFile to poll it
+	if err := unix.SetNonblock(fd, true); err != nil { // makes os.NewFile poll it
 		_ = unix.Close(fd)
 		return nil, os.NewSyscallError("fcntl", err)
 	}
@@ -57,7 +57,7 @@ func (p *poller) run() {
 		}
 		p.mu.Lock()
 		for _, e := range events[:n] {
-			if s := p.socks[e.Fd]; s != nil { // else it was closed meanwhile
+			if s := p.socks[e.Fd]; s != nil { // nil: it was closed meanwhile
 				s.notify(e.Events)
 			}
 		}
@@ -65,13 +65,13 @@ func (p *poller) run() {
 	}
 }
 
-// close ends the poller; sockets get no event any more.
+// close ends the poller; sockets get no more events.
 func (p *poller) close() {
 	_ = p.ep.Close()
 	<-p.done
 }
 
-// control is epoll_ctl, unless the poller is closed.
+// control calls epoll_ctl, unless the poller is closed.
 func (p *poller) control(op, fd int, e *unix.EpollEvent) error {
 	var err error
 	if cerr := p.raw.Control(func(ep uintptr) { err = unix.EpollCtl(int(ep), op, fd, e) }); cerr != nil {
@@ -80,12 +80,12 @@ func (p *poller) control(op, fd int, e *unix.EpollEvent) error {
 	return os.NewSyscallError("epoll_ctl", err)
 }
 
-// sock is a socket that does not block. Its descriptor is closed when no call uses it.
+// sock is a non-blocking socket. Its descriptor is closed when no call uses it.
 type sock struct {
 	p      *poller
 	id     int32
 	closed chan struct{}
-	// A value in each says that a call of its kind is worth another try.
+	// A value in one of these means that a call of its kind should be tried again.
 	rsig, wsig, esig chan struct{}
 
 	mu sync.RWMutex // held for reading during a system call on fd
@@ -112,7 +112,7 @@ func (p *poller) newSock(fd int) (*sock, error) {
 	return s, nil
 }
 
-// notify is called under the poller's lock.
+// notify signals the calls that may be tried again after events. Under the poller's lock.
 func (s *sock) notify(events uint32) {
 	if events&(unix.EPOLLIN|unix.EPOLLRDHUP|unix.EPOLLHUP|unix.EPOLLERR) != 0 {
 		signal(s.rsig)
@@ -132,7 +132,8 @@ func signal(c chan struct{}) {
 	}
 }
 
-// use gives the descriptor for one call, after which comes unuse; false: the socket is closed, and there is no unuse.
+// use returns the descriptor for one call, followed by unuse; false: the socket is closed, and
+// unuse must not be called.
 func (s *sock) use() (fd int, ok bool) {
 	s.mu.RLock()
 	if s.fd < 0 {
@@ -144,7 +145,7 @@ func (s *sock) use() (fd int, ok bool) {
 
 func (s *sock) unuse() { s.mu.RUnlock() }
 
-// on calls f, which does not wait, with the descriptor.
+// on calls f, which must not wait, with the descriptor.
 func (s *sock) on(f func(fd int) error) error {
 	fd, ok := s.use()
 	if !ok {
@@ -163,7 +164,7 @@ func (s *sock) isClosed() bool {
 	}
 }
 
-// close wakes all that wait, and closes the descriptor when the calls on it have returned.
+// close wakes all waiting calls, and closes the descriptor when the calls on it have returned.
 func (s *sock) close() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -172,10 +173,10 @@ func (s *sock) close() error {
 	}
 	fd := s.fd
 	s.invalidate()
-	return os.NewSyscallError("close", unix.Close(fd)) // and epoll forgets it
+	return os.NewSyscallError("close", unix.Close(fd)) // this also removes it from epoll
 }
 
-// invalidate takes the descriptor from the socket's users. Under mu.
+// invalidate marks the descriptor as closed for the socket's users. Under mu.
 func (s *sock) invalidate() {
 	close(s.closed)
 	s.p.mu.Lock()

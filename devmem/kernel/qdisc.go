@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Of include/uapi/linux/pkt_sched.h, gen_stats.h and rtnetlink.h.
+// From include/uapi/linux/pkt_sched.h, gen_stats.h and rtnetlink.h.
 const (
 	tcHRoot       = 0xffffffff // TC_H_ROOT
 	tcmsgLen      = 20         // struct tcmsg: u8 family, 3 unused, s32 ifindex, u32 handle, parent, info
@@ -19,10 +19,10 @@ const (
 	tcaStatsQueue = 3          // TCA_STATS_QUEUE, struct gnet_stats_queue: u32 qlen, backlog, drops, requeues, overlimits
 )
 
-// errOwnQdisc says that the interface has a queueing discipline that was chosen for it.
+// errOwnQdisc means that an administrator has chosen the interface's queueing discipline.
 var errOwnQdisc = errors.New("its queueing discipline is not the default")
 
-// asker sends a request of rtnetlink's and returns the replies.
+// asker sends a request of rtnetlink and returns the replies.
 type asker func(netlink.Message) ([]netlink.Message, error)
 
 // withRoutes calls f with a netlink socket of the calling thread's network namespace.
@@ -34,14 +34,14 @@ func withRoutes(f func(asker) error) error {
 	return errors.Join(f(c.Execute), c.Close())
 }
 
-// dropQueued has the queueing disciplines of a network interface drop what they hold: others take
-// their place, and go again. One that is not the kernel's default is left alone: nothing would set
-// it up again.
+// dropQueued makes the queueing disciplines of a network interface drop their packets, by replacing
+// the disciplines and then restoring the default. It returns an error for a discipline that is not
+// the kernel's default, because nothing would restore that.
 func dropQueued(ifindex int) error {
 	return withRoutes(func(ask asker) error { return replaceQdisc(ask, ifindex) })
 }
 
-// tcmsg is a request of a kind about an interface's queueing disciplines.
+// tcmsg returns a request of this kind about an interface's queueing disciplines.
 func tcmsg(kind netlink.HeaderType, flags netlink.HeaderFlags, ifindex int, parent uint32,
 	attrs []byte) netlink.Message {
 	b := make([]byte, tcmsgLen, tcmsgLen+len(attrs))
@@ -50,7 +50,7 @@ func tcmsg(kind netlink.HeaderType, flags netlink.HeaderFlags, ifindex int, pare
 	return netlink.Message{Header: netlink.Header{Type: kind, Flags: netlink.Request | flags}, Data: append(b, attrs...)}
 }
 
-// replaceQdisc does so over a netlink socket.
+// replaceQdisc is dropQueued on a netlink socket.
 func replaceQdisc(ask asker, ifindex int) error {
 	all, err := qdiscs(ask, ifindex)
 	if err != nil {
@@ -75,22 +75,23 @@ func replaceQdisc(ask asker, ifindex int) error {
 	return nil
 }
 
-// place is where an interface has a queueing discipline. The kernel's own have handle 0, one of a transmit queue with
-// the queue's number in parent.
+// place is the position of a queueing discipline in an interface. The kernel's own disciplines have
+// handle 0, and one of a transmit queue has the queue's number in parent.
 type place struct{ handle, parent uint32 }
 
 // qdisc is a queueing discipline.
 type qdisc struct {
 	place
 	kind    string
-	gone    uint64 // bytes that it has given to the driver
+	gone    uint64 // bytes passed to the driver
 	waiting uint32 // packets
 }
 
-// shared says that a discipline holds nothing itself: it has one for each transmit queue, which is listed too.
+// shared reports whether a discipline holds no packets itself: it has one discipline for each
+// transmit queue, which is listed too.
 func (q qdisc) shared() bool { return q.kind == "mq" || q.kind == "mqprio" }
 
-// qdiscs lists an interface's queueing disciplines. What the kernel does not tell of one is 0.
+// qdiscs lists an interface's queueing disciplines. Values that the kernel does not report are 0.
 func qdiscs(ask asker, ifindex int) ([]qdisc, error) {
 	msgs, err := ask(tcmsg(unix.RTM_GETQDISC, netlink.Dump, ifindex, 0, nil))
 	if err != nil {
@@ -99,7 +100,7 @@ func qdiscs(ask asker, ifindex int) ([]qdisc, error) {
 	var all []qdisc
 	for _, m := range msgs {
 		u := binary.NativeEndian.Uint32
-		if len(m.Data) < tcmsgLen || u(m.Data[4:]) != uint32(ifindex) { // old kernels list those of all interfaces
+		if len(m.Data) < tcmsgLen || u(m.Data[4:]) != uint32(ifindex) { // old kernels list all interfaces
 			continue
 		}
 		q := qdisc{place: place{handle: u(m.Data[8:]), parent: u(m.Data[12:])}}

@@ -12,7 +12,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// The default discipline is replaced and set back; one that was chosen stays.
+// The default discipline is replaced and restored; one that was configured stays.
 func TestQueueingDisciplineIsReplaced(t *testing.T) {
 	qdisc := func(ifindex, handle, parent uint32) netlink.Message {
 		b := make([]byte, tcmsgLen)
@@ -55,7 +55,7 @@ func TestQueueingDisciplineIsReplaced(t *testing.T) {
 	}
 }
 
-// What waits in a discipline, and what has gone through it, is read of its second statistics.
+// The waiting and the sent bytes of a discipline are read from its second statistics.
 func TestQueueingDisciplinesAreListed(t *testing.T) {
 	u32 := func(vs ...uint32) (b []byte) {
 		for _, v := range vs {

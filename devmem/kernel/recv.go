@@ -9,7 +9,7 @@ import (
 	"vnic.dev/vnic/devmem"
 )
 
-// errNoWait is EAGAIN for a caller that does not wait.
+// errNoWait stands for EAGAIN if the caller does not wait.
 var errNoWait = errors.New("nothing to receive")
 
 // Read implements net.Conn.
@@ -24,7 +24,7 @@ func (c *Conn) Read(b []byte) (int, error) {
 	return n, c.opError("read", err)
 }
 
-// receive is one recvmsg that got something, or why there is nothing to get. Under rmu.
+// receive calls recvmsg until it returns data or an error. Under rmu.
 func (c *Conn) receive(op string, b []byte, frags []devmem.Frag, flags int) (n, nfrags, nlinear int, err error) {
 	var control []byte
 	if flags&msgSockDevmem != 0 {
@@ -51,7 +51,7 @@ func (c *Conn) receive(op string, b []byte, frags []devmem.Frag, flags int) (n, 
 			return nil
 		}
 		if nfrags, nlinear, err = parseFrags(control[:nc], frags); err == nil && nfrags == 0 {
-			nlinear = n // packets that are not of a bound queue
+			nlinear = n // packets that did not come through a bound queue
 		}
 		c.tokens.issued(c.d, frags[:nfrags])
 		return err
@@ -62,8 +62,8 @@ func (c *Conn) receive(op string, b []byte, frags []devmem.Frag, flags int) (n, 
 	return n, nfrags, nlinear, c.fails(err)
 }
 
-// RecvDevmem implements devmem.Conn. With Trunc the kernel neither wants nor gives what the flag MSG_SOCK_DEVMEM is for
-// (net/ipv4/tcp.c:tcp_recvmsg_locked).
+// RecvDevmem implements devmem.Conn. With Trunc it omits the flag MSG_SOCK_DEVMEM: the kernel then
+// returns no frags (net/ipv4/tcp.c:tcp_recvmsg_locked).
 func (c *Conn) RecvDevmem(frags []devmem.Frag, linear []byte, flags devmem.RecvFlags) (n, nfrags, nlinear int,
 	err error) {
 	if len(linear) == 0 {

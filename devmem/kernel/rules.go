@@ -13,8 +13,8 @@ import (
 	"vnic.dev/vnic/internal/diagnosis"
 )
 
-// Flow rules and RSS are set by ioctl: the netlink family has the first not at all, the second since 6.17 only
-// (include/uapi/linux/ethtool.h).
+// Flow rules and RSS are set by ioctl: the netlink family has no flow rules, and RSS only since
+// 6.17 (include/uapi/linux/ethtool.h).
 const (
 	ethtoolGRXCLSRLCNT = 0x2e
 	ethtoolGRXCLSRLALL = 0x30
@@ -26,7 +26,7 @@ const (
 	tcpV4Flow = 0x01 // TCP_V4_FLOW
 	tcpV6Flow = 0x05 // TCP_V6_FLOW
 
-	locSpecial = 0x80000000 // RX_CLS_LOC_SPECIAL: the driver takes locAny
+	locSpecial = 0x80000000 // RX_CLS_LOC_SPECIAL: the driver accepts locAny
 	locAny     = 0xffffffff // RX_CLS_LOC_ANY
 
 	// struct ethtool_rxnfc: u32 cmd, u32 flow_type, u64 data, struct ethtool_rx_flow_spec fs, u32
@@ -36,8 +36,8 @@ const (
 	rxnfcSpec   = 16
 	rxnfcCount  = 184
 	rxnfcLocs   = 188
-	specKey     = 4   // in fs: u32 flow_type, then what to match
-	specMask    = 76  // and which bits of it
+	specKey     = 4   // in fs: u32 flow_type, then the values to match
+	specMask    = 76  // and their masks
 	specCookie  = 152 // the queue
 	specLoc     = 160
 	maxLocs     = 1 << 16
@@ -46,7 +46,8 @@ const (
 
 var big = binary.BigEndian
 
-// command asks the interface, by size bytes of which words are the first, and gives them with the answer.
+// command sends an ioctl of size bytes that begins with words, and returns the bytes with the
+// answer.
 func (d *Device) command(size int, words ...uint32) ([]byte, error) {
 	b := make([]byte, size)
 	for i, w := range words {
@@ -55,7 +56,8 @@ func (d *Device) command(size int, words ...uint32) ([]byte, error) {
 	return b, d.ioctl(b)
 }
 
-// ruleMatch writes what a flow matches, and its mask: struct ethtool_tcpip4_spec or ethtool_tcpip6_spec.
+// ruleMatch writes the values that a flow matches, and their mask: struct ethtool_tcpip4_spec or
+// ethtool_tcpip6_spec.
 func ruleMatch(f devmem.Flow, key, mask []byte) (flowType uint32) {
 	src, dst := f.Src.Addr().Unmap(), f.Dst.Addr().Unmap()
 	flowType, size := tcpV4Flow, 4
@@ -102,7 +104,8 @@ func deleteRule(location uint32) []byte {
 	return b
 }
 
-// freeRule finds a place for a rule: the last free one, as ethtool does, where the driver does not choose.
+// freeRule returns a location for a rule: the last free one, as ethtool does, unless the driver
+// chooses.
 func (d *Device) freeRule() (uint32, error) {
 	b, err := d.command(rxnfcLen, ethtoolGRXCLSRLCNT)
 	if err != nil {
@@ -127,7 +130,7 @@ func (d *Device) freeRule() (uint32, error) {
 	return 0, fmt.Errorf("all %d rules are in use: %w", size, syscall.ENOSPC)
 }
 
-// ruleLocs lists where up to count rules are, of size places that there are.
+// ruleLocs lists the locations of up to count rules; size is the number of locations.
 func (d *Device) ruleLocs(count uint32) (used []uint32, size uint64, err error) {
 	b := make([]byte, rxnfcLen+4*int(count))
 	native.PutUint32(b, ethtoolGRXCLSRLALL)
@@ -145,7 +148,7 @@ func (d *Device) ruleLocs(count uint32) (used []uint32, size uint64, err error) 
 func (d *Device) dropRules() error {
 	b, err := d.command(rxnfcLen, ethtoolGRXCLSRLCNT)
 	if errors.Is(err, syscall.EOPNOTSUPP) {
-		return nil // or ntuple is off
+		return nil // no rules, or ntuple is off
 	} else if err != nil {
 		return fmt.Errorf("count rules: %w", err)
 	}
@@ -217,7 +220,7 @@ func (d *Device) delFlow(id devmem.FlowID) error {
 		return fmt.Errorf("%s: %w", d.name, diagnosis.NoFlow(id, slices.Collect(maps.Keys(d.flows))))
 	}
 	err := d.ioctl(deleteRule(uint32(id - 1)))
-	if err == nil || errors.Is(err, syscall.ENOENT) { // another process was faster
+	if err == nil || errors.Is(err, syscall.ENOENT) { // another process has deleted it
 		delete(d.flows, id)
 		return nil
 	}
@@ -257,14 +260,15 @@ func (d *Device) indir() ([]uint32, error) {
 	return table, err
 }
 
-// setIndir sets the RSS table; with none, the driver's own.
+// setIndir sets the RSS table; an empty one restores the driver's default.
 func (d *Device) setIndir(table []uint32) error {
 	request := append([]uint32{ethtoolSRXFHINDIR, uint32(len(table))}, table...)
 	_, err := d.command(4*len(request), request...)
 	return err
 }
 
-// equalTable is ethtool's -X equal n, and for all queues what drivers start with (ethtool_rxfh_indir_default).
+// equalTable returns the table of ethtool -X equal n; for all queues it is the drivers' default
+// (ethtool_rxfh_indir_default).
 func equalTable(size, n int) []uint32 {
 	t := make([]uint32, size)
 	for i := range t {

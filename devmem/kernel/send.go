@@ -12,9 +12,10 @@ import (
 	"vnic.dev/vnic/internal/deadline"
 )
 
-// maxPieces is how many pieces of memory a segment may be made of. Drivers have a limit for each segment that the NIC
-// cuts, and drop what exceeds it, again and again, as they cannot linearize what they cannot read; the lowest known is
-// gve's: 9 beside the header (gve_tx_dqo.c:gve_can_send_tso).
+// maxPieces is how many pieces of memory a segment may consist of. Drivers have a limit for each
+// segment that the NIC cuts, and drop segments above it, again and again, because they cannot
+// linearize unreadable memory; the lowest known limit is gve's: 9 besides the header
+// (gve_tx_dqo.c:gve_can_send_tso).
 const maxPieces = 9
 
 // SendDevmem implements devmem.Conn.
@@ -58,11 +59,11 @@ func (c *Conn) SendDevmem(binding uint32, ranges []devmem.Range) (n int, err err
 	return n, c.opError("send", c.fails(err))
 }
 
-// group is how many of ranges go into one sendmsg, which ends a packet: of neighbouring pieces,
-// more than maxPieces must never lie in one segment. The kernel cuts ranges into pages.
+// group returns how many of ranges go into one sendmsg, which ends a packet: no segment may contain
+// more than maxPieces adjacent pieces. The kernel cuts ranges into pages.
 func group(ranges []devmem.Range, mss int) int {
 	var sizes [maxPieces - 1]uint64 // of the last pieces
-	var inner uint64                // their sum: what lies in a segment with a byte of those before and behind
+	var inner uint64                // their sum: a segment with these pieces has also a byte before and after
 	pieces := 0
 	for i, r := range ranges {
 		if i == maxIovecs {
@@ -73,9 +74,9 @@ func group(ranges []devmem.Range, mss int) int {
 				return i
 			}
 			k := min(left, devmem.PageSize-off%devmem.PageSize)
-			at := &sizes[pieces%len(sizes)]
-			inner += k - *at
-			*at = k
+			last := &sizes[pieces%len(sizes)]
+			inner += k - *last
+			*last = k
 			pieces++
 			off, left = off+k, left-k
 		}
@@ -116,7 +117,7 @@ func (c *Conn) sendGroup(b *binding, ranges []devmem.Range, call *sendCall) (_ *
 	return call, sent, err
 }
 
-// cut takes the first n bytes off iov.
+// cut removes the first n bytes from iov.
 func cut(iov []iovec, n int) []iovec {
 	for n > 0 {
 		k := min(uint64(n), iov[0].len)
@@ -130,19 +131,19 @@ func cut(iov []iovec, n int) []iovec {
 	return iov
 }
 
-// optmemFull handles ENOBUFS: every send has a notification in the memory that
-// net.core.optmem_max limits, until its completion is read.
+// optmemFull handles ENOBUFS: every send has a notification in memory that net.core.optmem_max
+// limits, until its completion is read.
 func (c *Conn) optmemFull(fd int) error {
 	if c.reap(fd) {
 		return nil // try again
 	}
 	if c.sends.underWay() == 0 {
-		return syscall.ENOBUFS // others use it up
+		return syscall.ENOBUFS // other sockets use it up
 	}
 	return syscall.EAGAIN
 }
 
-// reap reads the error queue, and says whether there was a completion in it.
+// reap reads the error queue, and reports whether it had a completion.
 func (c *Conn) reap(fd int) (some bool) {
 	var control [completeRoom]byte
 	for {
@@ -160,7 +161,7 @@ func (c *Conn) reap(fd int) (some bool) {
 		some = true
 	}
 	if some {
-		signal(c.s.esig) // the call that waits for completions need not be the one that reads them
+		signal(c.s.esig) // another call may wait for completions
 	}
 	return some
 }
@@ -178,7 +179,7 @@ func (c *Conn) ReadCompletion(limit time.Time) (lo, hi uint32, err error) {
 		if !ok {
 			return 0, 0, c.opError("completion", net.ErrClosed)
 		}
-		over := c.over(fd) // before the queue is read: what ended the connection completes all sends
+		over := c.over(fd) // before the queue is read: the end of the connection completes all sends
 		c.reap(fd)
 		c.s.unuse()
 		r, ok, none := c.sends.take()
@@ -196,7 +197,7 @@ func (c *Conn) ReadCompletion(limit time.Time) (lo, hi uint32, err error) {
 	}
 }
 
-// over is the error that has ended the connection, if one did.
+// over returns the error that has ended the connection, if any.
 func (c *Conn) over(fd int) error {
 	if e := c.failed.Load(); e != nil {
 		return *e
@@ -205,7 +206,7 @@ func (c *Conn) over(fd int) error {
 	if err != nil || info.State != tcpClose {
 		return nil
 	}
-	if e, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_ERROR); err == nil && e != 0 { // which clears it
+	if e, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_ERROR); err == nil && e != 0 { // clears the error
 		_ = c.fails(syscall.Errno(e))
 	}
 	if e := c.failed.Load(); e != nil {

@@ -37,7 +37,7 @@ func TestGroup(t *testing.T) {
 	}
 }
 
-// Wherever a group is cut into segments, none of them has too many pieces, unless a single range has.
+// However a group is cut into segments, no segment has too many pieces, unless a single range has.
 //
 // Invariant: devmem/kernel: No segment has more pieces than a driver can send.
 func TestNoSegmentHasTooManyPieces(t *testing.T) {
@@ -55,19 +55,19 @@ func TestNoSegmentHasTooManyPieces(t *testing.T) {
 			if k < 1 {
 				t.Fatal("no progress")
 			}
-			var at []int // where pieces begin
+			var starts []int // where pieces begin
 			end := 0
 			for _, r := range ranges[:k] {
 				for off, left := r.Off, r.Len; left > 0; {
-					at = append(at, end)
+					starts = append(starts, end)
 					n := min(left, devmem.PageSize-off%devmem.PageSize)
 					end += int(n)
 					off, left = off+n, left-n
 				}
 			}
-			for i := range at { // the segment that begins with the last byte of piece i-1
-				if n := pieces(at, max(at[i]-1, 0), mss); n > maxPieces {
-					t.Fatalf("%d pieces in the %d bytes from %d: pieces begin at %v", n, mss, at[i], at)
+			for i := range starts { // the segment that begins with the last byte of piece i-1
+				if n := pieces(starts, max(starts[i]-1, 0), mss); n > maxPieces {
+					t.Fatalf("%d pieces in the %d bytes from %d: pieces begin at %v", n, mss, starts[i], starts)
 				}
 			}
 			ranges = ranges[k:]
@@ -75,10 +75,10 @@ func TestNoSegmentHasTooManyPieces(t *testing.T) {
 	})
 }
 
-// pieces counts those that have bytes in [from, from+n).
-func pieces(at []int, from, n int) (count int) {
-	for i, a := range at {
-		if a < from+n && (i+1 == len(at) || at[i+1] > from) {
+// pieces counts the pieces that have bytes in [from, from+n).
+func pieces(starts []int, from, n int) (count int) {
+	for i, a := range starts {
+		if a < from+n && (i+1 == len(starts) || starts[i+1] > from) {
 			count++
 		}
 	}
@@ -97,15 +97,15 @@ func TestCut(t *testing.T) {
 	}
 }
 
-// The kernel completes sendmsgs in any order and merged; calls are complete when all of theirs are,
-// each once, in ranges that rise and do not touch.
+// The kernel completes sendmsgs in any order and merged. A call is complete when all its sendmsgs
+// are; each call is reported once, in ascending ranges that are not adjacent.
 func TestSendLog(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		l := sendLog{base: rapid.SampledFrom([]uint32{0, math.MaxUint32 - 3}).Draw(t, "base")}
 		var b binding
 		next := l.base
 		parts := map[uint32]int{} // sendmsgs of a call that are not complete
-		of := map[uint32]uint32{}
+		callOf := map[uint32]uint32{}
 		var open []uint32 // sendmsgs
 		var calls uint32
 		got := map[uint32]bool{}
@@ -116,7 +116,7 @@ func TestSendLog(t *testing.T) {
 				k := rapid.IntRange(0, 3).Draw(t, "sendmsgs")
 				for range k {
 					call = l.queued(call, &b)
-					of[next] = calls
+					callOf[next] = calls
 					open = append(open, next)
 					next++
 				}
@@ -139,7 +139,7 @@ func TestSendLog(t *testing.T) {
 					l.completed(seqRange{open[i], open[j]})
 				}
 				for _, s := range open[i : j+1] {
-					parts[of[s]]--
+					parts[callOf[s]]--
 				}
 				open = slices.Delete(open, i, j+1)
 			case 2:
@@ -169,7 +169,7 @@ func TestSendLog(t *testing.T) {
 				}
 			}
 		}
-		l.completed(seqRange{next + 5, next + 1<<20}) // what was never sent
+		l.completed(seqRange{next + 5, next + 1<<20}) // never sent
 		l.abandon()
 		if l.open != 0 || b.sends.Load() != 0 {
 			t.Fatalf("%d, %d after the end", l.open, b.sends.Load())

@@ -6,14 +6,14 @@ import (
 	"sync"
 )
 
-// sendLog translates the kernel's numbers of completed sends, which count sendmsg, to those of
-// SendDevmem, which may take several sendmsg to queue all that it was given.
+// sendLog translates the kernel's numbers of completed sends, which count calls of sendmsg, to
+// numbers of calls of SendDevmem. One such call may need several sendmsg.
 type sendLog struct {
-	mu    sync.Mutex // also held during sendmsg: a completion must not come before what it is of is noted
+	mu    sync.Mutex // also held during sendmsg: a send must be recorded before its completion
 	base  uint32     // the kernel's number of recs[0]
 	recs  []sendRec
-	calls uint32     // numbers given out
-	done  []seqRange // complete calls, rising, not adjacent, not yet read
+	calls uint32     // numbers assigned
+	done  []seqRange // complete calls, ascending, not adjacent, not yet read
 	open  int        // calls that are not complete
 }
 
@@ -22,15 +22,16 @@ type sendRec struct {
 	done bool
 }
 
-// sendCall is one SendDevmem that queued a byte.
+// sendCall is a call of SendDevmem that queued a byte.
 type sendCall struct {
 	b      *binding
 	number uint32
 	left   int  // sendmsgs that are not complete
-	ended  bool // there will be no more
+	ended  bool // no more sendmsgs will follow
 }
 
-// queued notes a sendmsg that queued something; call is nil for the first of a SendDevmem. Under mu.
+// queued records a sendmsg that queued something; call is nil for the first of a SendDevmem. Under
+// mu.
 func (l *sendLog) queued(call *sendCall, b *binding) *sendCall {
 	if call == nil {
 		call = &sendCall{b: b, number: l.calls}
@@ -43,7 +44,7 @@ func (l *sendLog) queued(call *sendCall, b *binding) *sendCall {
 	return call
 }
 
-// end says that a SendDevmem has queued all that it will.
+// end records that a SendDevmem will queue no more.
 func (l *sendLog) end(call *sendCall) {
 	if call == nil {
 		return
@@ -72,9 +73,9 @@ func (l *sendLog) settle(call *sendCall) {
 	}
 }
 
-// completed notes what the kernel says is complete. Under mu.
+// completed records the sends that the kernel reports as complete. Under mu.
 func (l *sendLog) completed(r seqRange) {
-	n := r.hi - r.lo // less one; numbers wrap
+	n := r.hi - r.lo // one less than their number; numbers wrap
 	for i := uint32(0); ; i++ {
 		if k := r.lo + i - l.base; k < uint32(len(l.recs)) && !l.recs[k].done {
 			l.recs[k].done = true
@@ -93,7 +94,7 @@ func (l *sendLog) completed(r seqRange) {
 	l.base += uint32(k)
 }
 
-// take gives the first complete calls; none says that no other call is under way either.
+// take returns the first complete calls; none means that no other call is in progress either.
 func (l *sendLog) take() (r seqRange, ok, none bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -105,14 +106,14 @@ func (l *sendLog) take() (r seqRange, ok, none bool) {
 	return r, true, false
 }
 
-// underWay is how many calls are not complete.
+// underWay returns how many calls are not complete.
 func (l *sendLog) underWay() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.open
 }
 
-// abandon ends the count of what is under way: Binding.Done waits for the kernel itself.
+// abandon stops counting the calls in progress: Binding.Done waits for the kernel itself.
 func (l *sendLog) abandon() {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -27,7 +27,7 @@ func (c *Conn) info() (info *unix.TCPInfo, ok bool) {
 	return info, err == nil
 }
 
-// progress changes with each byte received and each byte acknowledged.
+// progress returns a number that changes with each byte received and each byte acknowledged.
 func (c *Conn) progress() uint64 {
 	info, ok := c.info()
 	if !ok {
@@ -36,7 +36,7 @@ func (c *Conn) progress() uint64 {
 	return info.Bytes_received + info.Bytes_acked
 }
 
-// mss is the largest segment that is sent now.
+// mss returns the present size of the largest segment.
 func (c *Conn) mss() int {
 	if info, ok := c.info(); ok && info.Snd_mss > 0 {
 		return int(info.Snd_mss)

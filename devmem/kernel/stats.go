@@ -16,22 +16,22 @@ import (
 	"vnic.dev/vnic/internal/rtnl"
 )
 
-// counters of a device. Those of the interface count from its boot, ours from Open.
+// counters of a device. Counters of the interface start at boot, ours at Open.
 type counters struct {
 	rxDevice, rxLinear, txDevice, txLinear atomic.Uint64
 
 	mu       sync.Mutex
-	segments segments // of connections that were closed
+	segments segments // of closed connections
 	base     nicCounters
-	last     nicCounters // they never go down, though drivers forget at a reset
+	last     nicCounters // these never decrease, although drivers clear theirs at a reset
 }
 
 type segments struct{ in, out, retrans uint64 }
 
-// nicCounters are the interface's.
+// nicCounters are the interface's counters.
 type nicCounters struct{ rxDrops, txDrops, nicDrops uint64 }
 
-// since gives what was counted since Open.
+// since returns what was counted since Open.
 func (c *counters) since(n nicCounters) nicCounters {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -47,7 +47,7 @@ func (c *counters) since(n nicCounters) nicCounters {
 	}
 }
 
-// count adds what a connection did, when it ends.
+// count adds a connection's segments when it ends.
 func (c *Conn) count(fd int) {
 	info, err := tcpInfo(fd)
 	if err != nil {
@@ -64,20 +64,21 @@ func (s *segments) add(i *unix.TCPInfo) {
 	s.retrans += uint64(i.Total_retrans)
 }
 
-// nicCounters asks the kernel. What cannot be had is 0.
+// nicCounters reads the kernel's counters. Unavailable ones are 0.
 func (d *Device) nicCounters() nicCounters {
 	n, _ := linkCounters(d.index)
-	// Drivers tell of the same drops in several ways, and some in none of the general ones.
+	// Drivers report the same drops in several counters, and some drivers in none of the standard
+	// ones.
 	if hw, err := d.netdev.hwDrops(d.index); err == nil {
 		n.nicDrops = max(n.nicDrops, hw)
 	}
-	if own, err := d.driverDrops(); err == nil {
-		n.nicDrops = max(n.nicDrops, own)
+	if drops, err := d.driverDrops(); err == nil {
+		n.nicDrops = max(n.nicDrops, drops)
 	}
 	return n
 }
 
-// linkCounters are rx_dropped, tx_dropped and rx_missed_errors of struct rtnl_link_stats64
+// linkCounters returns rx_dropped, tx_dropped and rx_missed_errors of struct rtnl_link_stats64
 // (include/uapi/linux/if_link.h).
 func linkCounters(index int) (nicCounters, error) {
 	link, err := rtnl.LinkByIndex(index)
@@ -88,7 +89,7 @@ func linkCounters(index int) (nicCounters, error) {
 	return nicCounters{rxDrops: st.RxDropped, txDrops: st.TxDropped, nicDrops: st.RxMissedErrors}, nil
 }
 
-// Of include/uapi/linux/ethtool.h.
+// From include/uapi/linux/ethtool.h.
 const (
 	ethtoolGSTRINGS   = 0x1b
 	ethtoolGSTATS     = 0x1d
@@ -98,8 +99,8 @@ const (
 	maxDriverCounters = 1 << 14
 )
 
-// driverDrops sums those of the driver's own counters (ethtool -S) that by their names count
-// packets that the NIC had no place for.
+// driverDrops sums the driver's own counters (ethtool -S) that by their names count packets for
+// which the NIC had no buffer.
 func (d *Device) driverDrops() (sum uint64, err error) {
 	var info [16 + 4]byte // struct ethtool_sset_info: u32 cmd, u32, u64 mask, u32 data[]
 	native.PutUint32(info[:], ethtoolGSSETINFO)
@@ -111,7 +112,7 @@ func (d *Device) driverDrops() (sum uint64, err error) {
 	if n == 0 || n > maxDriverCounters {
 		return 0, fmt.Errorf("%d counters: %w", n, syscall.EOPNOTSUPP)
 	}
-	// The kernel writes as many as there are by then, so there is room for those of more queues.
+	// The kernel writes as many as there are then: leave room for more queues.
 	room := 2*int(n) + maxDriverCounters/16
 	// struct ethtool_gstrings: u32 cmd, set, len
 	names, err := d.command(12+room*ethGStringLen, ethtoolGSTRINGS, ethSSStats, n)
@@ -131,18 +132,18 @@ func (d *Device) driverDrops() (sum uint64, err error) {
 	return sum, nil
 }
 
-// countsDrops knows the words that drivers use. A sum over queues must not be counted beside its
-// parts, so only names of parts and of the whole NIC's own are wanted: gve rx_no_buffers_posted[q],
-// mlx5 rx_out_of_buffer, bnxt rx_discards.
+// countsDrops reports whether a counter's name has one of the words that drivers use. A sum over
+// queues must not be counted besides its parts, so the words match only parts, and counters of the
+// whole NIC: gve rx_no_buffers_posted[q], mlx5 rx_out_of_buffer, bnxt rx_discards.
 func countsDrops(name string) bool {
 	words := []string{"no_buffers_posted", "queue_drop_cnt", "out_of_buffer", "rx_missed", "rx_discards"}
 	return slices.ContainsFunc(words, func(word string) bool { return strings.Contains(name, word) })
 }
 
-// Stats implements devmem.Device. Counters of the interface, the drops, count what others do with
-// it too. The kernel does not tell where a binding's pages are: Posted counts those in receive
-// buffers, in sockets, and in caches together, Held counts tokens, of which one page may have
-// several, and Sends is right when completions were read or there is one to be read.
+// Stats implements devmem.Device. The interface's drop counters include other programs' drops. The
+// kernel does not report where a binding's pages are: Posted counts pages in receive buffers, in
+// sockets, and in caches together; Held counts tokens, and a page may have several; Sends is exact
+// only after completions were read.
 func (d *Device) Stats() devmem.Stats {
 	st := devmem.Stats{
 		RxDevmemBytes: d.count.rxDevice.Load(), RxLinearBytes: d.count.rxLinear.Load(),
@@ -163,7 +164,7 @@ func (d *Device) Stats() devmem.Stats {
 	return st
 }
 
-// segments sums over connections, and reads the completions that lie there.
+// segments sums over all connections, and reads their available completions.
 func (d *Device) segments() segments {
 	d.connMu.Lock()
 	conns := slices.Collect(maps.Keys(d.conns))

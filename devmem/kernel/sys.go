@@ -10,10 +10,11 @@ import (
 	"vnic.dev/vnic/devmem"
 )
 
-// What golang.org/x/sys/unix cannot say: calls whose vectors hold no pointers, or whose results it drops. Each pointer
-// given to the kernel here is that of a slice whose length goes with it.
+// System calls that golang.org/x/sys/unix cannot make: their vectors hold no pointers, or it drops
+// their results. Each pointer passed to the kernel here is that of a slice, with the slice's
+// length.
 
-// Of include/linux/socket.h and include/uapi/asm-generic/socket.h.
+// From include/linux/socket.h and include/uapi/asm-generic/socket.h.
 const (
 	msgSockDevmem    = 0x2000000 // MSG_SOCK_DEVMEM
 	scmDevmemLinear  = 78        // SO_DEVMEM_LINEAR, SCM_DEVMEM_LINEAR
@@ -21,16 +22,16 @@ const (
 	soDevmemDontNeed = 80        // SO_DEVMEM_DONTNEED
 )
 
-// iovec is struct iovec with an address that Go need not know: an offset in a dma-buf.
+// iovec is struct iovec with an address that is not Go's: an offset in a dma-buf.
 type iovec struct{ base, len uint64 }
 
-// The kernel's iovec on every 64-bit architecture, and nothing else is supported.
+// The kernel's iovec has two words on every 64-bit architecture; no other is supported.
 var _ [unsafe.Sizeof(unix.Iovec{})]byte = [unsafe.Sizeof(iovec{})]byte{}
 
-// maxIovecs is UIO_MAXIOV: sendmsg takes no more.
+// maxIovecs is UIO_MAXIOV: the limit of sendmsg.
 const maxIovecs = 1024
 
-// errAgain is EAGAIN, of which there are many, made once.
+// errAgain is EAGAIN, converted once, because it is frequent.
 var errAgain error = unix.EAGAIN
 
 // retryEINTR calls f until no signal interrupts it.
@@ -49,7 +50,7 @@ func retryEINTR(f func() (uintptr, syscall.Errno)) (int, error) {
 	}
 }
 
-// sendmsg sends what iov names.
+// sendmsg sends the memory in iov.
 func sendmsg(fd int, iov []iovec, control []byte, flags int) (int, error) {
 	var m unix.Msghdr
 	if len(iov) > 0 {
@@ -66,7 +67,7 @@ func sendmsg(fd int, iov []iovec, control []byte, flags int) (int, error) {
 	})
 }
 
-// recvmsg receives n bytes into b, or as many of device memory, and nc bytes of control messages.
+// recvmsg receives n bytes, into b or in device memory, and nc bytes of control messages.
 func recvmsg(fd int, b, control []byte, flags int) (n, nc, rflags int, err error) {
 	var m unix.Msghdr
 	var v unix.Iovec
@@ -90,7 +91,7 @@ func recvmsg(fd int, b, control []byte, flags int) (n, nc, rflags int, err error
 	return n, min(int(m.Controllen), len(control)), int(m.Flags), nil
 }
 
-// dontNeed is setsockopt(SO_DEVMEM_DONTNEED), which returns how many frags it freed
+// dontNeed calls setsockopt(SO_DEVMEM_DONTNEED), which returns how many frags it freed
 // (net/core/sock.c:sock_devmem_dontneed).
 func dontNeed(fd int, ranges []devmem.TokenRange) (int, error) {
 	var b [devmem.MaxTokenRanges * tokenLen]byte
@@ -109,7 +110,8 @@ type ifreq struct {
 	_    [16]byte // the union is 24 bytes
 }
 
-// ethtoolIoctl is SIOCETHTOOL on a network interface; b begins with the command and has room for what it gives.
+// ethtoolIoctl calls SIOCETHTOOL on a network interface; b begins with the command and has room for
+// the answer.
 func ethtoolIoctl(name string, b []byte) error {
 	if len(b) < 4 || len(name) >= unix.IFNAMSIZ {
 		return unix.EINVAL
@@ -128,7 +130,7 @@ func ethtoolIoctl(name string, b []byte) error {
 	return err
 }
 
-// Of include/uapi/linux/udmabuf.h and mempolicy.h.
+// From include/uapi/linux/udmabuf.h and mempolicy.h.
 const (
 	udmabufCreate  = 0x40187542 // UDMABUF_CREATE: _IOW('u', 0x42, struct udmabuf_create)
 	udmabufCloexec = 1          // UDMABUF_FLAGS_CLOEXEC
@@ -147,7 +149,7 @@ func createUDMABuf(dev, memfd int, off, size uint64) (int, error) {
 	})
 }
 
-// bindToNode has the pages of a mapping come from one NUMA node.
+// bindToNode makes the pages of a mapping come from one NUMA node.
 func bindToNode(b []byte, node int) error {
 	if len(b) == 0 || node < 0 || node > 63 {
 		return fmt.Errorf("numa node %d: %w", node, unix.EINVAL)
@@ -155,7 +157,7 @@ func bindToNode(b []byte, node int) error {
 	mask := uint64(1) << node
 	_, err := retryEINTR(func() (uintptr, syscall.Errno) {
 		_, _, e := unix.Syscall6(unix.SYS_MBIND, uintptr(unsafe.Pointer(&b[0])), uintptr(len(b)), mpolBind,
-			uintptr(unsafe.Pointer(&mask)), 64+1, 0) // the kernel takes one off maxnode
+			uintptr(unsafe.Pointer(&mask)), 64+1, 0) // the kernel subtracts one from maxnode
 		return 0, e
 	})
 	return err

@@ -59,7 +59,7 @@ func (h host) Dial(ctx context.Context, local, remote netip.AddrPort) (net.Conn,
 	return (&net.Dialer{}).DialContext(ctx, "tcp", remote.String())
 }
 
-// onLoopback are the cases that need no payload in device memory.
+// onLoopback reports whether a case needs no payload in device memory.
 func onLoopback(name string) bool {
 	for _, part := range []string{
 		"bind/", "send/", "receive/payload that is not steered", "tokens/DontNeed wants 1 to 128",
@@ -90,31 +90,31 @@ func TestConformanceOverLoopback(t *testing.T) {
 }
 
 // listen listens on a port of the loopback.
-func listen(t testing.TB, d devmem.Device, at netip.Addr) (devmem.Listener, netip.AddrPort) {
+func listen(t testing.TB, d devmem.Device, addr netip.Addr) (devmem.Listener, netip.AddrPort) {
 	t.Helper()
-	l := testkit.Must(d.Listen(netip.AddrPortFrom(at, 0)))(t)
+	l := testkit.Must(d.Listen(netip.AddrPortFrom(addr, 0)))(t)
 	t.Cleanup(func() { l.Close() })
 	return l, l.Addr().(*net.TCPAddr).AddrPort()
 }
 
-// pair is a connection of the device's, and the host's end.
+// pair returns a connection of the device's, and the host's end.
 func pair(t testing.TB, d devmem.Device) (*Conn, *net.TCPConn) {
 	t.Helper()
-	l, at := listen(t, d, localhost)
-	h := testkit.Must(net.DialTCP("tcp", nil, net.TCPAddrFromAddrPort(at)))(t)
+	l, addr := listen(t, d, localhost)
+	h := testkit.Must(net.DialTCP("tcp", nil, net.TCPAddrFromAddrPort(addr)))(t)
 	t.Cleanup(func() { h.Close() })
 	c := testkit.Must(l.AcceptConn())(t)
 	t.Cleanup(func() { c.Close() })
 	return c.(*Conn), h
 }
 
-// errOf is the error of a call, the last of its results.
+// errOf returns the last result of a call as an error.
 func errOf(results ...any) error {
 	err, _ := results[len(results)-1].(error)
 	return err
 }
 
-func is(t testing.TB, what string, err, want error) {
+func wantErr(t testing.TB, what string, err, want error) {
 	t.Helper()
 	if !errors.Is(err, want) {
 		t.Errorf("%s: %v, want %v", what, err, want)
@@ -125,13 +125,13 @@ func TestDialAndListen(t *testing.T) {
 	for _, addr := range []string{"127.0.0.1", "::1", "0.0.0.0", "::"} {
 		t.Run(addr, func(t *testing.T) {
 			td := newTestDevice(t)
-			at, from := netip.MustParseAddr(addr), netip.AddrPort{}
-			l, on := listen(t, td, at)
-			if at.IsUnspecified() {
-				at = map[bool]netip.Addr{true: localhost, false: netip.IPv6Loopback()}[at.Is4()]
-				from = netip.AddrPortFrom(at, 0)
+			addr, from := netip.MustParseAddr(addr), netip.AddrPort{}
+			l, on := listen(t, td, addr)
+			if addr.IsUnspecified() {
+				addr = map[bool]netip.Addr{true: localhost, false: netip.IPv6Loopback()}[addr.Is4()]
+				from = netip.AddrPortFrom(addr, 0)
 			}
-			c := testkit.Must(td.Dial(t.Context(), from, netip.AddrPortFrom(at, on.Port())))(t)
+			c := testkit.Must(td.Dial(t.Context(), from, netip.AddrPortFrom(addr, on.Port())))(t)
 			defer c.Close()
 			p, err := l.AcceptConn()
 			testkit.OK(t, err)
@@ -153,33 +153,33 @@ func TestDialAndListen(t *testing.T) {
 
 func TestDialErrors(t *testing.T) {
 	td := newTestDevice(t)
-	l, at := listen(t, td, localhost)
-	is(t, "listen twice", errOf(td.Listen(at)), syscall.EADDRINUSE)
+	l, addr := listen(t, td, localhost)
+	wantErr(t, "listen twice", errOf(td.Listen(addr)), syscall.EADDRINUSE)
 	l.Close()
-	is(t, "nobody listens", errOf(td.Dial(t.Context(), netip.AddrPort{}, at)), syscall.ECONNREFUSED)
-	is(t, "two families", errOf(td.Dial(t.Context(), netip.AddrPortFrom(netip.IPv6Loopback(), 0), at)), syscall.EINVAL)
-	is(t, "nowhere", errOf(td.Dial(t.Context(), netip.AddrPort{}, netip.AddrPort{})), syscall.EINVAL)
+	wantErr(t, "nobody listens", errOf(td.Dial(t.Context(), netip.AddrPort{}, addr)), syscall.ECONNREFUSED)
+	wantErr(t, "two families", errOf(td.Dial(t.Context(), netip.AddrPortFrom(netip.IPv6Loopback(), 0), addr)), syscall.EINVAL)
+	wantErr(t, "nowhere", errOf(td.Dial(t.Context(), netip.AddrPort{}, netip.AddrPort{})), syscall.EINVAL)
 	ctx, cancel := context.WithCancelCause(t.Context())
 	cancel(errNever)
-	is(t, "cancelled", errOf(td.Dial(ctx, netip.AddrPort{}, at)), errNever)
-	is(t, "accept of a closed listener", errOf(l.AcceptConn()), net.ErrClosed)
+	wantErr(t, "cancelled", errOf(td.Dial(ctx, netip.AddrPort{}, addr)), errNever)
+	wantErr(t, "accept of a closed listener", errOf(l.AcceptConn()), net.ErrClosed)
 }
 
 func TestDialEndsWithItsContext(t *testing.T) {
 	td := newTestDevice(t)
-	// A listener whose backlog is full drops SYNs.
+	// A listener with a full backlog drops SYNs.
 	fd := testkit.Must(unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0))(t)
 	defer unix.Close(fd)
 	testkit.OK(t, errors.Join(unix.Bind(fd, &unix.SockaddrInet4{Addr: localhost.As4()}), unix.Listen(fd, 0)))
 	name, err := unix.Getsockname(fd)
 	testkit.OK(t, err)
-	at := netip.AddrPortFrom(localhost, uint16(name.(*unix.SockaddrInet4).Port))
+	addr := netip.AddrPortFrom(localhost, uint16(name.(*unix.SockaddrInet4).Port))
 	for range 3 {
 		ctx, cancel := context.WithCancelCause(t.Context())
 		defer cancel(nil)
 		ended := make(chan error)
 		go func() {
-			c, err := td.Dial(ctx, netip.AddrPort{}, at)
+			c, err := td.Dial(ctx, netip.AddrPort{}, addr)
 			if err == nil {
 				c.Close()
 			}
@@ -188,10 +188,10 @@ func TestDialEndsWithItsContext(t *testing.T) {
 		select {
 		case err := <-ended:
 			testkit.OK(t, err)
-		case <-time.After(100 * time.Millisecond): // full
+		case <-time.After(100 * time.Millisecond): // the backlog is full
 			cancel(errNever)
-			if err := <-ended; err != nil { // else it was slow, and there was room
-				is(t, "dial", err, errNever)
+			if err := <-ended; err != nil { // otherwise it was slow, and there was room
+				wantErr(t, "dial", err, errNever)
 				return
 			}
 		}
@@ -207,8 +207,8 @@ func TestAcceptEndsWithTheListener(t *testing.T) {
 		got <- errOf(l.Accept())
 	}()
 	l.Close()
-	is(t, "accept", <-got, net.ErrClosed)
-	is(t, "second close", l.Close(), net.ErrClosed)
+	wantErr(t, "accept", <-got, net.ErrClosed)
+	wantErr(t, "second close", l.Close(), net.ErrClosed)
 }
 
 func TestReceiveOrdinaryData(t *testing.T) {
@@ -218,11 +218,11 @@ func TestReceiveOrdinaryData(t *testing.T) {
 		t.Errorf("nothing wanted: %d, %v", n, err)
 	}
 	frags, linear := make([]devmem.Frag, 4), make([]byte, 8)
-	is(t, "nothing there", errOf(c.RecvDevmem(frags, linear, devmem.DontWait)), syscall.EAGAIN)
+	wantErr(t, "nothing there", errOf(c.RecvDevmem(frags, linear, devmem.DontWait)), syscall.EAGAIN)
 	c.SetReadDeadline(time.Now().Add(time.Millisecond))
-	is(t, "deadline", errOf(c.RecvDevmem(frags, linear, 0)), os.ErrDeadlineExceeded)
+	wantErr(t, "deadline", errOf(c.RecvDevmem(frags, linear, 0)), os.ErrDeadlineExceeded)
 	c.SetReadDeadline(time.Now().Add(-time.Second))
-	is(t, "deadline in the past", errOf(c.Read(linear)), os.ErrDeadlineExceeded)
+	wantErr(t, "deadline in the past", errOf(c.Read(linear)), os.ErrDeadlineExceeded)
 	c.SetDeadline(time.Time{})
 
 	h.Write([]byte("0123456789abcdef"))
@@ -263,10 +263,10 @@ func TestResetIsToldToEveryCall(t *testing.T) {
 		t.Errorf("completion [%d, %d], %v", lo, hi, err)
 	}
 	for range 2 {
-		is(t, "completion", errOf(c.ReadCompletion(time.Time{})), syscall.ECONNRESET)
-		is(t, "read", errOf(c.Read(make([]byte, 1))), syscall.ECONNRESET)
-		is(t, "send", errOf(c.SendDevmem(tx.ID(), []devmem.Range{{Off: 0, Len: 1}})), syscall.EPIPE)
-		is(t, "write", errOf(c.Write([]byte{1})), syscall.EPIPE)
+		wantErr(t, "completion", errOf(c.ReadCompletion(time.Time{})), syscall.ECONNRESET)
+		wantErr(t, "read", errOf(c.Read(make([]byte, 1))), syscall.ECONNRESET)
+		wantErr(t, "send", errOf(c.SendDevmem(tx.ID(), []devmem.Range{{Off: 0, Len: 1}})), syscall.EPIPE)
+		wantErr(t, "write", errOf(c.Write([]byte{1})), syscall.EPIPE)
 	}
 }
 
@@ -279,7 +279,7 @@ func TestStallLimit(t *testing.T) {
 	if !errors.As(err, &stall) || stall.Op != "read" || !strings.HasPrefix(stall.State, "ESTABLISHED 127.0.0.1") {
 		t.Errorf("read: %v", err)
 	}
-	for err = nil; err == nil; { // nobody reads
+	for err = nil; err == nil; { // the peer does not read
 		_, err = c.Write(make([]byte, 1<<20))
 	}
 	if !errors.As(err, &stall) || stall.Op != "write" {
@@ -304,14 +304,14 @@ func TestCloseWriteAndLinger(t *testing.T) {
 	if b, err := io.ReadAll(h); string(b) != "bye" || err != nil {
 		t.Errorf("%q, %v", b, err)
 	}
-	is(t, "write", errOf(c.Write([]byte("more"))), syscall.EPIPE)
+	wantErr(t, "write", errOf(c.Write([]byte("more"))), syscall.EPIPE)
 	h.Write([]byte("still here"))
 	b := make([]byte, 10)
 	if _, err := io.ReadFull(c, b); err != nil || string(b) != "still here" {
 		t.Errorf("%q, %v", b, err)
 	}
-	is(t, "SetLinger", c.SetLinger(0), nil)
-	is(t, "Close", c.Close(), nil)
+	wantErr(t, "SetLinger", c.SetLinger(0), nil)
+	wantErr(t, "Close", c.Close(), nil)
 	var err error
 	for err == nil {
 		_, err = h.Write([]byte("x"))
@@ -320,9 +320,9 @@ func TestCloseWriteAndLinger(t *testing.T) {
 		t.Errorf("after a close with linger 0 the peer's write: %v, read: %v", err, rerr)
 	}
 	for _, err := range []error{c.Close(), c.CloseWrite(), c.SetLinger(1), c.SetDeadline(time.Time{})} {
-		is(t, "after Close", err, net.ErrClosed)
+		wantErr(t, "after Close", err, net.ErrClosed)
 	}
-	is(t, "completion after Close", errOf(c.ReadCompletion(time.Time{})), net.ErrClosed)
+	wantErr(t, "completion after Close", errOf(c.ReadCompletion(time.Time{})), net.ErrClosed)
 }
 
 func TestDeviceCloseEndsCalls(t *testing.T) {
@@ -335,15 +335,15 @@ func TestDeviceCloseEndsCalls(t *testing.T) {
 	go func() { errs <- errOf(l.Accept()) }()
 	testkit.OK(t, td.Close())
 	for range 3 {
-		is(t, "call", <-errs, net.ErrClosed)
+		wantErr(t, "call", <-errs, net.ErrClosed)
 	}
-	is(t, "listen", errOf(td.Listen(netip.AddrPortFrom(localhost, 0))), net.ErrClosed)
-	is(t, "dial", errOf(td.Dial(t.Context(), netip.AddrPort{}, netip.AddrPortFrom(localhost, 1))), net.ErrClosed)
-	is(t, "register", errOf(td.Register(0, 0, 4096)), net.ErrClosed)
-	is(t, "rss", td.SetRSS(1), net.ErrClosed)
-	is(t, "bind", errOf(td.BindRX(nil, 1)), net.ErrClosed)
-	is(t, "add a rule", errOf(td.AddFlow(flowTo(1))), net.ErrClosed)
-	is(t, "delete a rule", td.DelFlow(1), net.ErrClosed)
+	wantErr(t, "listen", errOf(td.Listen(netip.AddrPortFrom(localhost, 0))), net.ErrClosed)
+	wantErr(t, "dial", errOf(td.Dial(t.Context(), netip.AddrPort{}, netip.AddrPortFrom(localhost, 1))), net.ErrClosed)
+	wantErr(t, "register", errOf(td.Register(0, 0, 4096)), net.ErrClosed)
+	wantErr(t, "rss", td.SetRSS(1), net.ErrClosed)
+	wantErr(t, "bind", errOf(td.BindRX(nil, 1)), net.ErrClosed)
+	wantErr(t, "add a rule", errOf(td.AddFlow(flowTo(1))), net.ErrClosed)
+	wantErr(t, "delete a rule", td.DelFlow(1), net.ErrClosed)
 	testkit.Equal(t, "queues", td.Queues(), 0)
 	td.Stats()
 }
@@ -354,7 +354,7 @@ func bindTX(t *testing.T, td *testDevice) devmem.Binding {
 	return tx
 }
 
-// Sends without a reader of their completions fill memory that is limited: SendDevmem frees it itself.
+// Sends whose completions are not read fill limited memory: SendDevmem frees it itself.
 func TestSendsWithoutReadingCompletions(t *testing.T) {
 	td := newTestDevice(t)
 	tx := bindTX(t, td)

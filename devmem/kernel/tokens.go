@@ -6,14 +6,15 @@ import (
 	"vnic.dev/vnic/devmem"
 )
 
-// tokens knows which tokens a connection has given out, so that Close can return them and Stats can count them. The
-// kernel gives the lowest free numbers, from 1 (net/ipv4/tcp.c:tcp_xa_pool_refill), so a slice is enough.
+// tokens records the issued tokens of a connection, so that Close can return them and Stats can
+// count them. The kernel issues the lowest free numbers, from 1
+// (net/ipv4/tcp.c:tcp_xa_pool_refill), so a slice is enough.
 type tokens struct {
 	mu   sync.Mutex
-	held []*binding // by token; nil: not held
+	held []*binding // by token; nil: not issued
 }
 
-// foreignBinding is the binding of tokens of bindings that are not ours.
+// foreignBinding stands for bindings of other programs.
 var foreignBinding = &binding{}
 
 // maxTrack bounds the slice: no binding has as many pages.
@@ -35,8 +36,8 @@ func (t *tokens) issued(d *Device, frags []devmem.Frag) {
 	}
 }
 
-// returned notes what DONTNEED is going to free, by its rules: tokens beyond the limit of a call
-// stay. It comes before the call, as a freed token can be issued again at once.
+// returned records which tokens DONTNEED will free, by its rules: tokens beyond the limit of a call
+// stay. It is called before DONTNEED, because a freed token can be issued again at once.
 func (t *tokens) returned(ranges []devmem.TokenRange) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -54,7 +55,7 @@ func (t *tokens) returned(ranges []devmem.TokenRange) {
 	}
 }
 
-// release returns what is held.
+// release returns all issued tokens to the kernel.
 func (t *tokens) release(fd int) {
 	t.mu.Lock()
 	var list devmem.Tokens
@@ -66,7 +67,7 @@ func (t *tokens) release(fd int) {
 	t.mu.Unlock()
 	for ranges := range list.Calls() {
 		if _, err := dontNeed(fd, ranges); err != nil {
-			return // the kernel does it when the socket is gone
+			return // the kernel frees them when the socket is destroyed
 		}
 	}
 }

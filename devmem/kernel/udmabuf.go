@@ -15,12 +15,12 @@ import (
 // UDMABufOptions of NewUDMABuf.
 type UDMABufOptions struct {
 	Size uint64 // of GPU 0, whole pages
-	Node int    // NUMA node that the memory comes from; -1: any
+	Node int    // NUMA node of the memory; -1: any
 }
 
-// UDMABuf is an Exporter for machines without a GPU: GPU 0 is a memfd, and its dma-bufs come from /dev/udmabuf. The
-// memory of a NUMA node without CPUs passes for that of a device. The module's parameter size_limit_mb (64) bounds a
-// dma-buf.
+// UDMABuf is an Exporter for machines without a GPU: GPU 0 is a memfd, and its dma-bufs come from
+// /dev/udmabuf. The memory of a NUMA node without CPUs can play the role of a device's. The
+// module's parameter size_limit_mb (64) limits the size of a dma-buf.
 type UDMABuf struct {
 	dev   int
 	memfd int
@@ -28,7 +28,7 @@ type UDMABuf struct {
 	once  sync.Once
 }
 
-// NewUDMABuf allocates the memory: all of it, so that no page is missing when the NIC writes to it.
+// NewUDMABuf allocates all of the memory, so that no page is missing when the NIC writes to it.
 func NewUDMABuf(o UDMABufOptions) (_ *UDMABuf, err error) {
 	if o.Size == 0 || o.Size%devmem.PageSize != 0 || o.Size > 1<<47 {
 		return nil, fmt.Errorf("udmabuf of %#x bytes: not whole pages: %w", o.Size, syscall.EINVAL)
@@ -48,14 +48,15 @@ func NewUDMABuf(o UDMABufOptions) (_ *UDMABuf, err error) {
 	if err := unix.Ftruncate(u.memfd, int64(o.Size)); err != nil {
 		return nil, os.NewSyscallError("ftruncate", err)
 	}
-	// udmabuf wants a file that cannot shrink, and can be written (drivers/dma-buf/udmabuf.c:check_memfd_seals).
+	// udmabuf needs a file that cannot shrink, and can be written
+	// (drivers/dma-buf/udmabuf.c:check_memfd_seals).
 	if _, err := unix.FcntlInt(uintptr(u.memfd), unix.F_ADD_SEALS, unix.F_SEAL_SHRINK|unix.F_SEAL_GROW); err != nil {
 		return nil, os.NewSyscallError("F_ADD_SEALS", err)
 	}
 	if u.mem, err = unix.Mmap(u.memfd, 0, int(o.Size), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED); err != nil {
 		return nil, os.NewSyscallError("mmap", err)
 	}
-	if o.Node >= 0 { // shmem keeps the policy of a mapping with the file
+	if o.Node >= 0 { // shmem keeps a mapping's policy with the file
 		if err := bindToNode(u.mem, o.Node); err != nil {
 			return nil, os.NewSyscallError("mbind", err)
 		}
@@ -81,13 +82,13 @@ func (u *UDMABuf) Export(gpu int, off, size uint64) (fd int, release func() erro
 	return fd, nil, nil
 }
 
-// Bytes is the memory as the CPU sees it, until Close.
+// Bytes returns the memory as the CPU sees it, valid until Close.
 func (u *UDMABuf) Bytes() []byte { return u.mem }
 
-// FD is the memfd.
+// FD returns the memfd.
 func (u *UDMABuf) FD() int { return u.memfd }
 
-// Close gives up the memory; it is free once no dma-buf of it is left.
+// Close releases the memory; it is freed when no dma-buf of it is left.
 func (u *UDMABuf) Close() error {
 	var errs []error
 	u.once.Do(func() {

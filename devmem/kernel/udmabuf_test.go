@@ -10,20 +10,21 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// Where there is no /dev/udmabuf that is what is said, and nothing is left; in guests kerneltest uses it.
+// Without /dev/udmabuf NewUDMABuf returns an error for it, and leaks nothing; in guests kerneltest
+// uses it.
 func TestUDMABuf(t *testing.T) {
 	for _, size := range []uint64{0, 100, 1 << 62} {
-		is(t, "size", errOf(NewUDMABuf(UDMABufOptions{Size: size, Node: -1})), syscall.EINVAL)
+		wantErr(t, "size", errOf(NewUDMABuf(UDMABufOptions{Size: size, Node: -1})), syscall.EINVAL)
 	}
 	u, err := NewUDMABuf(UDMABufOptions{Size: 1 << 20, Node: -1})
 	if _, serr := os.Stat("/dev/udmabuf"); serr != nil {
-		is(t, "without the device", err, syscall.ENOENT)
+		wantErr(t, "without the device", err, syscall.ENOENT)
 		return
 	}
 	testkit.OK(t, err)
 	defer u.Close()
-	is(t, "gpu 1", errOf(u.Export(1, 0, 4096)), syscall.ENODEV)
-	is(t, "outside", errOf(u.Export(0, 1<<20, 4096)), syscall.EINVAL)
+	wantErr(t, "gpu 1", errOf(u.Export(1, 0, 4096)), syscall.ENODEV)
+	wantErr(t, "outside", errOf(u.Export(0, 1<<20, 4096)), syscall.EINVAL)
 	fd, _, err := u.Export(0, 4096, 8192)
 	testkit.OK(t, err)
 	defer unix.Close(fd)
@@ -42,35 +43,35 @@ func TestUDMABuf(t *testing.T) {
 func TestOnlyADMABufHasReferences(t *testing.T) {
 	f := testkit.Must(os.Open("/dev/null"))(t)
 	defer f.Close()
-	is(t, "/dev/null", errOf(dmabufRefs(int(f.Fd()))), syscall.EINVAL)
-	is(t, "no descriptor", errOf(dmabufRefs(1<<20)), os.ErrNotExist)
+	wantErr(t, "/dev/null", errOf(dmabufRefs(int(f.Fd()))), syscall.EINVAL)
+	wantErr(t, "no descriptor", errOf(dmabufRefs(1<<20)), os.ErrNotExist)
 	b, err := unix.Mmap(-1, 0, 1<<16, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
 	testkit.OK(t, err)
 	defer unix.Munmap(b)
 	for _, node := range []int{-1, 64} {
-		is(t, "node", bindToNode(b, node), syscall.EINVAL)
+		wantErr(t, "node", bindToNode(b, node), syscall.EINVAL)
 	}
 	if err := bindToNode(b, 0); err != nil && !errors.Is(err, syscall.ENOSYS) {
 		t.Error(err)
 	}
-	is(t, "a node that is not there", bindToNode(b, 63), syscall.EINVAL)
+	wantErr(t, "a node that is not there", bindToNode(b, 63), syscall.EINVAL)
 }
 
-// What the kernel of this machine says of its loopback interface, by all the ways that Open and Stats go.
+// Open and Stats read the kernel's state of this machine's loopback interface in all their ways.
 func TestOpenOnARealInterface(t *testing.T) {
 	lo := loopback(t)
 	d, err := Open(Options{Interface: lo.Name})
 	testkit.OK(t, err)
-	is(t, "getFeature", errOf(d.ethtool.getFeature(lo.Index, ntupleFeature)), nil)
-	is(t, "linkCounters", errOf(linkCounters(lo.Index)), nil)
-	is(t, "register without an exporter", errOf(d.Register(0, 0, 4096)), syscall.ENODEV)
+	wantErr(t, "getFeature", errOf(d.ethtool.getFeature(lo.Index, ntupleFeature)), nil)
+	wantErr(t, "linkCounters", errOf(linkCounters(lo.Index)), nil)
+	wantErr(t, "register without an exporter", errOf(d.Register(0, 0, 4096)), syscall.ENODEV)
 	c, _ := pair(t, d)
-	is(t, "send", errOf(c.SendDevmem(1, nil)), syscall.EINVAL)
+	wantErr(t, "send", errOf(c.SendDevmem(1, nil)), syscall.EINVAL)
 	if err := d.SetRSS(1); err == nil {
 		t.Error("the loopback has an rss table")
 	}
 	d.Stats()
-	is(t, "Close", d.Close(), nil)
+	wantErr(t, "Close", d.Close(), nil)
 	if _, err := Open(Options{Interface: "no-such-interface"}); err == nil {
 		t.Error("opened what is not there")
 	}

@@ -33,8 +33,8 @@ func (g *fakeGPU) Export(gpu int, off, size uint64) (int, func() error, error) {
 	return fd, func() error { g.open.Add(-1); return nil }, nil
 }
 
-// testDevice is a device over a fake interface whose sockets are those of the loopback. Its
-// transmit bindings are of host memory, so sends are plain MSG_ZEROCOPY.
+// testDevice is a device over a fake interface, with sockets on the loopback. Its transmit bindings
+// are of host memory, so sends are plain MSG_ZEROCOPY.
 type testDevice struct {
 	*Device
 	nic *fakeNIC
@@ -55,10 +55,10 @@ func newTestDevice(t *testing.T) *testDevice {
 	testkit.OK(t, err)
 	td.refs, td.flush, td.kick = td.nic.refs, func() error { return nil }, func() (int, error) { return 0, nil }
 	t.Cleanup(func() {
-		is(t, "Close", td.Close(), nil)
+		wantErr(t, "Close", td.Close(), nil)
 		testkit.Equal(t, "dma-bufs left open", td.gpu.open.Load(), 0)
 		testkit.Equal(t, "netlink sockets left open", td.nic.conns, 0)
-		is(t, "Munmap", unix.Munmap(mem), nil)
+		wantErr(t, "Munmap", unix.Munmap(mem), nil)
 	})
 	return td
 }

@@ -70,15 +70,16 @@ type binding struct {
 	mu     sync.Mutex
 	closed bool
 	gone   bool
-	// Receive: pages that are free; of the others, how often each is queued, and how many tokens name it.
+	// Receive: free pages; for each other page, how often it is queued, and how many tokens hold
+	// it.
 	free         []uint32
 	queued, held []uint32
-	nq, nh       int           // pages that are queued; that are held, and not queued
-	room         chan struct{} // closed when pages come back, or the binding is closed; nil: nobody waits
-	sends        int           // transmit: under way
+	nq, nh       int           // pages that are queued; pages that are held, but not queued
+	room         chan struct{} // closed when pages become free, or the binding is closed; nil: no reader waits
+	sends        int           // transmit: sends in progress
 }
 
-// bind is called under d.mu.
+// bind makes a binding. Under d.mu.
 func (d *Device) bind(b devmem.Buffer, tx bool, queues []int) (*binding, error) {
 	x, ok := b.(*buffer)
 	if !ok || x.d != d {
@@ -179,7 +180,7 @@ func (b *binding) Close() error {
 	return nil
 }
 
-// wake is called under b.mu.
+// wake wakes the readers that wait for pages. Under b.mu.
 func (b *binding) wake() {
 	if b.room != nil {
 		close(b.room)
@@ -201,7 +202,8 @@ func (b *binding) settle() {
 	}
 }
 
-// take gives pages for payload, n at most. Without any it gives what to wait for; closed: the binding takes no more.
+// take returns up to n pages for payload. If none is free, it returns a channel to wait for; closed
+// means that the binding is closed.
 func (b *binding) take(pages []uint32, n int) (got []uint32, room <-chan struct{}, closed bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -224,10 +226,10 @@ func (b *binding) take(pages []uint32, n int) (got []uint32, room <-chan struct{
 	return pages, nil, false
 }
 
-// page is a page's memory.
+// page returns a page's memory.
 func (b *binding) page(i uint32) []byte { return b.buf.mem[int(i)*devmem.PageSize:][:devmem.PageSize] }
 
-// hold has one more token name a page.
+// hold counts one more token for a page.
 func (b *binding) hold(i uint32) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -236,17 +238,17 @@ func (b *binding) hold(i uint32) {
 	}
 }
 
-// unhold takes a token back, unqueue a page out of a queue.
+// unhold drops a token's reference to a page, unqueue the queue's.
 func (b *binding) unhold(i uint32) { b.drop(i, b.held, b.queued, &b.nh) }
 
 func (b *binding) unqueue(i uint32) { b.drop(i, b.queued, b.held, &b.nq) }
 
-func (b *binding) drop(i uint32, of, other []uint32, n *int) {
+func (b *binding) drop(i uint32, from, other []uint32, n *int) {
 	b.mu.Lock()
-	of[i]--
+	from[i]--
 	switch {
-	case of[i] > 0:
-	case other[i] > 0 && n == &b.nq: // held, from now on
+	case from[i] > 0:
+	case other[i] > 0 && n == &b.nq: // now only held
 		b.nq--
 		b.nh++
 	case other[i] > 0: // still queued
@@ -262,7 +264,7 @@ func (b *binding) drop(i uint32, of, other []uint32, n *int) {
 	}
 }
 
-// stats is called under d.mu.
+// stats returns the binding's counters. Under d.mu.
 func (b *binding) stats() devmem.BindingStats {
 	b.mu.Lock()
 	defer b.mu.Unlock()

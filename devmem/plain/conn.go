@@ -18,11 +18,11 @@ import (
 )
 
 const (
-	// maxQueued is how much of a connection lies in its queue at most, read from the socket and not received: then it
-	// is not read on, and TCP's window closes.
+	// maxQueued is how many bytes of a connection may be in its queue, read from the socket and not
+	// received: above it the socket is not read, and TCP's window closes.
 	maxQueued = 1 << 20
-	batch     = 32       // pages that are filled in one go
-	linearMax = 64 << 10 // bytes of host memory likewise
+	batch     = 32       // pages that are filled at a time
+	linearMax = 64 << 10 // bytes of host memory that are filled at a time
 )
 
 // chunk is a piece of the stream that was read from the socket.
@@ -34,14 +34,14 @@ type chunk struct {
 	host []byte
 }
 
-// token is what a user holds; b is nil where it holds none.
+// token is the page that an issued token holds; b is nil if the token is not issued.
 type token struct {
 	b    *binding
 	page uint32
 }
 
-// conn is a devmem.Conn. A goroutine reads the socket, as a NIC would: what comes is steered by the rules of that
-// moment.
+// conn is a devmem.Conn. A goroutine reads the socket, as a NIC would, and steers the data by the
+// present rules.
 type conn struct {
 	*net.TCPConn // addresses, SetLinger
 	d            *Device
@@ -53,11 +53,11 @@ type conn struct {
 	queue  []chunk // queue[first:] has bytes
 	first  int
 	bytes  int
-	err    error         // of the socket, behind what is queued; io.EOF: its end
-	news   chan struct{} // closed when there is something new for whoever receives; never nil
+	err    error         // of the socket, after the queued data; io.EOF: its end
+	news   chan struct{} // closed when there is news for receivers; never nil
 	room   chan struct{} // closed when the queue has room again; nil: the reader does not wait
-	tokens []token       // the one of number i at i-1
-	low    int           // no free number is below
+	tokens []token       // token number i is at i-1
+	low    int           // index of the lowest free number or below
 
 	stallLimit    time.Duration
 	writeDeadline time.Time
@@ -98,8 +98,8 @@ func addrOf(a net.Addr) netip.AddrPort {
 	return unmapped(t.AddrPort())
 }
 
-// tell wakes who waits for something new; under c.mu.
-func (c *conn) tell() {
+// notify wakes the receivers that wait for news. Under c.mu.
+func (c *conn) notify() {
 	close(c.news)
 	c.news = make(chan struct{})
 }
@@ -135,7 +135,7 @@ func (c *conn) read() {
 		}
 		c.queue = append(c.queue, more...)
 		c.err = err
-		c.tell()
+		c.notify()
 		c.mu.Unlock()
 		if err != nil {
 			return
@@ -143,7 +143,7 @@ func (c *conn) read() {
 	}
 }
 
-// release gives back the pages of chunks.
+// release drops the queue's references to the pages of chunks.
 func release(list []chunk) {
 	for _, x := range list {
 		if x.b != nil {
@@ -152,7 +152,7 @@ func release(list []chunk) {
 	}
 }
 
-// fill waits until the socket has bytes, and reads some of them to where they are steered.
+// fill waits until the socket has bytes, and reads some of them to where the rules steer them.
 func (c *conn) fill() (list []chunk, err error) {
 	var pages []uint32
 	for {
@@ -161,12 +161,13 @@ func (c *conn) fill() (list []chunk, err error) {
 		n := 0
 		failed := error(nil)
 		err := c.raw.Read(func(fd uintptr) bool {
-			// Bytes, or the end, have to be there: who waits must hold no pages.
+			// Wait for bytes, or the end, before taking pages: a connection that waits must hold
+			// none.
 			var one [1]byte
 			_, _, e := unix.Recvfrom(int(fd), one[:], unix.MSG_PEEK|unix.MSG_DONTWAIT)
 			if e == unix.EAGAIN || e == unix.EINTR {
 				return false
-			} else if e != nil { // which the socket tells once
+			} else if e != nil { // the socket reports it only once
 				failed = os.NewSyscallError("recvfrom", e)
 				return true
 			}
@@ -200,7 +201,7 @@ func (c *conn) fill() (list []chunk, err error) {
 		switch {
 		case err != nil:
 			return nil, err
-		case room != nil: // as a NIC without buffers drops, and TCP sends again
+		case room != nil: // a NIC without buffers drops, and TCP retransmits
 			c.d.drops.Add(1)
 			select {
 			case <-room:
@@ -226,7 +227,7 @@ func (c *conn) fill() (list []chunk, err error) {
 	}
 }
 
-// wait waits for something new since news was taken.
+// wait waits until news is closed.
 func (c *conn) wait(news <-chan struct{}, op string) error {
 	var tick <-chan time.Time
 	s := c.watch()
@@ -256,8 +257,9 @@ func (c *conn) wrap(op string, err error) error {
 		c.RemoteAddr())}
 }
 
-// there says what can be received now: nil, or why not, and what to wait for where it is EAGAIN. Under c.mu.
-func (c *conn) there(op string) error {
+// available returns nil if data can be received now; otherwise the reason: EAGAIN if it is only not
+// there yet. Under c.mu.
+func (c *conn) available(op string) error {
 	switch {
 	case c.closed:
 		return c.wrap(op, net.ErrClosed)
@@ -273,17 +275,17 @@ func (c *conn) there(op string) error {
 	return syscall.EAGAIN
 }
 
-// await waits until something can be received, and holds c.mu then.
+// await waits until data can be received. If it returns nil, it holds c.mu.
 func (c *conn) await(op string, dontWait bool) error {
 	c.mu.Lock()
 	for {
-		err := c.there(op)
+		err := c.available(op)
 		if err == nil {
 			return nil
 		}
 		news := c.news
 		c.mu.Unlock()
-		if err != syscall.EAGAIN || dontWait { //nolint:errorlint // there gives it as it is
+		if err != syscall.EAGAIN || dontWait { //nolint:errorlint // available returns it unwrapped
 			return err
 		}
 		if err := c.wait(news, op); err != nil {
@@ -309,7 +311,7 @@ func (c *conn) Read(b []byte) (n int, err error) {
 	return n, nil
 }
 
-// took takes n bytes out of the first chunk. Under c.mu.
+// took removes n bytes from the first chunk. Under c.mu.
 func (c *conn) took(n int) int {
 	x := &c.queue[c.first]
 	x.off, x.n, c.bytes = x.off+n, x.n-n, c.bytes-n
@@ -340,12 +342,12 @@ func (c *conn) RecvDevmem(frags []devmem.Frag, linear []byte, flags devmem.RecvF
 	defer c.mu.Unlock()
 	peek, trunc := flags&devmem.Peek != 0, flags&devmem.Trunc != 0
 	device := c.queue[c.first].b != nil
-	at := c.first
-	for at < len(c.queue) && n < len(linear) {
-		x := c.queue[at]
+	i := c.first
+	for i < len(c.queue) && n < len(linear) {
+		x := c.queue[i]
 		k := min(x.n, len(linear)-n)
 		switch {
-		case trunc: // of either kind
+		case trunc: // discards either kind
 		case (x.b != nil) != device:
 			return n, nfrags, nlinear, nil
 		case x.b == nil:
@@ -362,7 +364,7 @@ func (c *conn) RecvDevmem(frags []devmem.Frag, linear []byte, flags devmem.RecvF
 		}
 		n += k
 		if peek {
-			at++
+			i++
 			continue
 		}
 		if !trunc && x.b != nil {
@@ -371,12 +373,12 @@ func (c *conn) RecvDevmem(frags []devmem.Frag, linear []byte, flags devmem.RecvF
 			c.d.rxLinear.Add(uint64(k))
 		}
 		c.took(k)
-		at = c.first
+		i = c.first
 	}
 	return n, nfrags, nlinear, nil
 }
 
-// token gives out the lowest free number. Under c.mu.
+// token issues the lowest free number. Under c.mu.
 func (c *conn) token(b *binding, page uint32) uint32 {
 	for c.low < len(c.tokens) && c.tokens[c.low].b != nil {
 		c.low++
@@ -404,8 +406,8 @@ func (c *conn) DontNeed(ranges []devmem.TokenRange) (freed int, err error) {
 	for _, r := range ranges {
 		for i := uint32(0); i < r.Count && looked < devmem.MaxFrags; i++ {
 			looked++
-			if at := uint64(r.Start) + uint64(i); at >= 1 && at <= uint64(len(c.tokens)) && c.tokens[at-1].b != nil {
-				c.free(int(at - 1))
+			if k := uint64(r.Start) + uint64(i); k >= 1 && k <= uint64(len(c.tokens)) && c.tokens[k-1].b != nil {
+				c.free(int(k - 1))
 				freed++
 			}
 		}
@@ -420,7 +422,7 @@ func (c *conn) free(i int) {
 	t.b.unhold(t.page)
 }
 
-// Close implements net.Conn. What was written still goes out.
+// Close implements net.Conn. Written data is still sent.
 func (c *conn) Close() error {
 	c.mu.Lock()
 	if c.closed {
@@ -436,7 +438,7 @@ func (c *conn) Close() error {
 		}
 	}
 	close(c.ended)
-	c.tell()
+	c.notify()
 	c.mu.Unlock()
 	release(rest)
 	err := c.TCPConn.Close()
@@ -449,7 +451,8 @@ func (c *conn) SetDeadline(t time.Time) error {
 	return errors.Join(c.SetReadDeadline(t), c.SetWriteDeadline(t))
 }
 
-// SetReadDeadline implements net.Conn. The socket itself has none, as it is read all the time.
+// SetReadDeadline implements net.Conn. The socket itself has no deadline, because the goroutine
+// reads it all the time.
 func (c *conn) SetReadDeadline(t time.Time) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -474,10 +477,10 @@ func (c *conn) State() string {
 		held, c.unacknowledged(), c.err)
 }
 
-// ReadFrom hides net.TCPConn's, which would go past Write.
+// ReadFrom replaces net.TCPConn's, which would bypass Write.
 func (c *conn) ReadFrom(r io.Reader) (int64, error) { return io.Copy(struct{ io.Writer }{c}, r) }
 
-// WriteTo hides net.TCPConn's, which would read the socket.
+// WriteTo replaces net.TCPConn's, which would read the socket.
 func (c *conn) WriteTo(w io.Writer) (int64, error) { return io.Copy(w, struct{ io.Reader }{c}) }
 
 // deadline is a time that may change while others wait for it.

@@ -61,7 +61,7 @@ func New(o Options) (*Device, error) {
 		ends: make(map[interface{ Close() error }]struct{})}, nil
 }
 
-// use is called under d.mu.
+// use returns an error if the device is closed. Under d.mu.
 func (d *Device) use() error {
 	if d.closed {
 		return fmt.Errorf("device: %w", net.ErrClosed)
@@ -114,7 +114,7 @@ func (d *Device) DelFlow(id devmem.FlowID) error {
 	return nil
 }
 
-// SetRSS implements devmem.Device. Nothing is spread here: what no rule matches is in host memory.
+// SetRSS implements devmem.Device. It has no effect: data that matches no rule is in host memory.
 func (d *Device) SetRSS(n int) error {
 	if n < 1 || n > len(d.queues) {
 		return fmt.Errorf("rss over %d queues: 1 to %d: %w", n, len(d.queues), syscall.EINVAL)
@@ -122,15 +122,16 @@ func (d *Device) SetRSS(n int) error {
 	return nil
 }
 
-// steered is the binding that payload of a flow goes to now, as it stands in received packets; nil: host memory. Of
-// several rules that match, the one with most fields counts, and of these the oldest.
+// steered returns the binding to which payload of a flow now goes; nil: host memory. src and dst
+// are as in received packets. Of several matching rules the one with most fields applies, and among
+// these the oldest.
 func (d *Device) steered(src, dst netip.AddrPort) *binding {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return d.queues[d.queueOf(src, dst)] // nobody is bound to 0
+	return d.queues[d.queueOf(src, dst)] // queue 0 has no binding
 }
 
-// queueOf is the queue that a flow comes by; 0, if no rule matches. Under d.mu.
+// queueOf returns the queue of a flow; 0 if no rule matches. Under d.mu.
 func (d *Device) queueOf(src, dst netip.AddrPort) int {
 	var best devmem.FlowID
 	most, queue := -1, 0
@@ -143,17 +144,17 @@ func (d *Device) queueOf(src, dst netip.AddrPort) int {
 	return queue
 }
 
-// matches says whether a rule matches, and how many of its fields.
+// matches reports whether a rule matches, and with how many fields.
 func matches(r devmem.Flow, src, dst netip.AddrPort) (fields int, ok bool) {
-	for _, x := range []struct{ rule, is netip.AddrPort }{{r.Src, src}, {r.Dst, dst}} {
+	for _, x := range []struct{ rule, addr netip.AddrPort }{{r.Src, src}, {r.Dst, dst}} {
 		if a := x.rule.Addr(); a.IsValid() && !a.IsUnspecified() {
-			if a != x.is.Addr() {
+			if a != x.addr.Addr() {
 				return 0, false
 			}
 			fields++
 		}
 		if p := x.rule.Port(); p != 0 {
-			if p != x.is.Port() {
+			if p != x.addr.Port() {
 				return 0, false
 			}
 			fields++
@@ -217,7 +218,7 @@ func (l *listener) Close() error {
 	return l.TCPListener.Close()
 }
 
-// add remembers what Close has to close.
+// add adds a connection or listener that Close must close.
 func (d *Device) add(x interface{ Close() error }) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -234,7 +235,7 @@ func (d *Device) remove(x interface{ Close() error }) {
 	delete(d.ends, x)
 }
 
-// Stats implements devmem.Device. Segments are the operating system's, and are not counted here.
+// Stats implements devmem.Device. The operating system's segments are not counted here.
 func (d *Device) Stats() devmem.Stats {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -273,7 +274,7 @@ func (d *Device) Close() error {
 		if c, ok := x.(*conn); ok {
 			_ = c.SetLinger(0)
 		}
-		if err := x.Close(); !errors.Is(err, net.ErrClosed) { // its owner may have been first
+		if err := x.Close(); !errors.Is(err, net.ErrClosed) { // its owner may have closed it before
 			errs = append(errs, err)
 		}
 	}

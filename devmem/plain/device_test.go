@@ -35,7 +35,7 @@ func (h peerHost) Dial(ctx context.Context, l, r netip.AddrPort) (net.Conn, erro
 	return d.DialContext(ctx, "tcp", r.String())
 }
 
-// newDevice makes a device with a GPU of 4 MiB, which the test takes down.
+// newDevice returns a device with a GPU of 4 MiB, which are closed at the end of the test.
 func newDevice(t *testing.T) (*Device, *GPU) {
 	t.Helper()
 	testkit.LeavesNothing(t)
@@ -48,7 +48,7 @@ func newDevice(t *testing.T) (*Device, *GPU) {
 	return d, g
 }
 
-// Invariant: devmem/plain: ordinary sockets have the semantics that package devmemtest checks.
+// Invariant: devmem/plain: Ordinary sockets have the semantics that package devmemtest checks.
 func TestConformance(t *testing.T) {
 	for _, c := range devmemtest.Cases() {
 		t.Run(c.Name, func(t *testing.T) {
@@ -60,15 +60,15 @@ func TestConformance(t *testing.T) {
 	}
 }
 
-// pair is a connection whose payload goes to a receive binding, and its other end.
+// pair returns a connection whose payload goes to a receive binding, and its other end.
 func pair(t *testing.T, d *Device) (devmem.Binding, devmem.Conn, net.Conn) {
 	t.Helper()
 	b := testkit.Must(d.BindRX(testkit.Must(d.Register(0, 0, 256<<10))(t), 1))(t)
 	x, _ := testkit.Loopback()
 	l := testkit.Must(d.Listen(netip.AddrPortFrom(x, 0)))(t)
-	at := addrOf(l.Addr())
-	testkit.Must(d.AddFlow(devmem.Flow{Dst: at, Queue: 1}))(t)
-	peer := testkit.Must(net.Dial("tcp", at.String()))(t)
+	addr := addrOf(l.Addr())
+	testkit.Must(d.AddFlow(devmem.Flow{Dst: addr, Queue: 1}))(t)
+	peer := testkit.Must(net.Dial("tcp", addr.String()))(t)
 	t.Cleanup(func() { _ = peer.Close() })
 	c := testkit.Must(l.AcceptConn())(t)
 	testkit.OK(t, l.Close())
@@ -76,7 +76,7 @@ func pair(t *testing.T, d *Device) (devmem.Binding, devmem.Conn, net.Conn) {
 	return b, c, peer
 }
 
-// The other end may write no more than fits: what nobody receives is not read from the socket without end.
+// The other end can write only a bounded amount: the socket is not read without a receiver.
 func TestQueueIsBounded(t *testing.T) {
 	d, _ := newDevice(t)
 	x, _ := testkit.Loopback()
@@ -110,7 +110,8 @@ func TestQueueIsBounded(t *testing.T) {
 	testkit.Equal(t, "bytes", int(got), want)
 }
 
-// One who waits for pages gets those that another connection gives back, and ends by Close.
+// A connection that waits for pages gets pages that another connection returns, and stops waiting
+// at Close.
 func TestWaitsForPages(t *testing.T) {
 	d, _ := newDevice(t)
 	_, c, peer := pair(t, d)
@@ -160,7 +161,7 @@ func TestWaitsForPages(t *testing.T) {
 	testkit.OK(t, <-wrote)
 }
 
-// A deadline that is moved wakes and delays who waits.
+// Moving a deadline wakes or delays a waiting call.
 func TestDeadlineMoves(t *testing.T) {
 	d, _ := newDevice(t)
 	_, c, peer := pair(t, d)
@@ -195,7 +196,7 @@ func TestOptionsAreChecked(t *testing.T) {
 	}
 }
 
-// A peer that takes nothing ends a send at the stall limit, and that is the end of that call alone.
+// A peer that takes nothing ends a send at the stall limit, but not the connection.
 func TestSendStalls(t *testing.T) {
 	d, gpu := newDevice(t)
 	_, c, peer := pair(t, d)
@@ -224,7 +225,7 @@ func TestSendStalls(t *testing.T) {
 	testkit.OK(t, tx.Close())
 }
 
-// A reset that comes behind a FIN ends who waits for acknowledgments.
+// A reset after a FIN ends the wait for acknowledgments.
 func TestResetBehindFIN(t *testing.T) {
 	d, _ := newDevice(t)
 	_, c, peer := pair(t, d)

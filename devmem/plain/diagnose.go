@@ -11,7 +11,7 @@ import (
 	"vnic.dev/vnic/internal/diagnosis"
 )
 
-// stalled is the error of a call that waits for a connection that makes no progress.
+// stalled returns the error for a call that waits on a connection without progress.
 func (c *conn) stalled(op string, idle time.Duration) error {
 	x := c.facts()
 	x.Op, x.Idle = op, idle
@@ -30,7 +30,7 @@ func (c *conn) stalled(op string, idle time.Duration) error {
 	return &devmem.StallError{Op: op, Idle: idle, Diagnosis: diagnosis.Stall(x, c.d.facts()), State: c.State()}
 }
 
-// Diagnose says why payload comes in host memory, for devmem.Diagnose.
+// Diagnose says why payload arrives in host memory, for devmem.Diagnose.
 func (c *conn) Diagnose() string { return c.d.facts().Steering(c.facts()) }
 
 func (c *conn) facts() diagnosis.Connection {
@@ -45,7 +45,7 @@ func (c *conn) facts() diagnosis.Connection {
 	return x
 }
 
-// facts is the configuration, and who holds tokens.
+// facts collects the configuration, and the connections that hold tokens.
 func (d *Device) facts() (f diagnosis.Device) {
 	var conns []*conn
 	d.mu.Lock()
@@ -59,7 +59,7 @@ func (d *Device) facts() (f diagnosis.Device) {
 		}
 	}
 	d.mu.Unlock()
-	for _, c := range conns { // their locks are above the device's
+	for _, c := range conns { // their locks must be taken before the device's
 		n := map[uint32]int{}
 		c.mu.Lock()
 		for _, t := range c.tokens {
@@ -75,17 +75,17 @@ func (d *Device) facts() (f diagnosis.Device) {
 	return f
 }
 
-// bindingStats are of all bindings that are not done. Under d.mu.
-func (d *Device) bindingStats(of func(b *binding) bool) (all []devmem.BindingStats) {
+// bindingStats returns the counters of the bindings that are not done and that match. Under d.mu.
+func (d *Device) bindingStats(match func(b *binding) bool) (all []devmem.BindingStats) {
 	for _, id := range slices.Sorted(maps.Keys(d.bindings)) {
-		if b := d.bindings[id]; of(b) {
+		if b := d.bindings[id]; match(b) {
 			all = append(all, b.stats())
 		}
 	}
 	return all
 }
 
-// noTXBinding is the error of a send from a binding that there is not.
+// noTXBinding returns the error for a send from a binding that does not exist.
 func (d *Device) noTXBinding(id uint32) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -1,21 +1,24 @@
-// Package plain is device memory TCP without a device: [Device] is a devmem.Device over the operating system's ordinary
-// TCP sockets, [GPU] is memory that passes for a GPU's, and [Memory] a devmem.Memory over it, which the CPU does all
-// work for. Programs that are written against package devmem run with it on any machine, as any user: to develop them,
-// and as the baseline that copies all payload.
+// Package plain is device memory TCP without a device: [Device] is a devmem.Device over the
+// operating system's ordinary TCP sockets, [GPU] is ordinary memory in the role of a GPU's, and
+// [Memory] a devmem.Memory over it, where the CPU does all work. Programs written against package
+// devmem run with it on any machine, as any user: to develop them, and as a baseline that copies
+// all payload.
 //
-// Semantics, limits and errno names are package devmem's: what is steered by a flow rule to a queue with a binding comes
-// as fragments in pages of the bound buffer, with tokens; all else as linear bytes. What differs from a NIC:
+// Semantics, limits and errno names are package devmem's: data that a flow rule steers to a queue
+// with a binding arrives as fragments in pages of the bound buffer, with tokens; all other data as
+// linear bytes. Differences from a NIC:
 //
-//   - A goroutine of each connection reads its socket as bytes come, up to 1 MiB beyond what was received, and has the
-//     operating system copy them to where the rules of that moment say: what waits in the socket is steered later than
-//     it came. Fragments are as long as pages, whatever segments the bytes came in.
-//   - Where no page is free it stops reading, and TCP's window closes; that counts as one of Stats.NICDrops.
-//   - A send is complete when the peer has acknowledged it (SIOCOUTQ), and its memory is free to change when SendDevmem
-//     returns: a binding is done then.
-//   - SetRSS changes nothing, and Stats counts no segments.
+//   - A goroutine of each connection reads its socket as bytes arrive, up to 1 MiB ahead of the user, and lets
+//     the operating system copy them to where the present rules steer them: data that waits in the socket is
+//     steered later than it arrived. Fragments are as long as pages, whatever segments the bytes arrived in.
+//   - If no page is free, the goroutine stops reading, and TCP's window closes; that counts as one of
+//     Stats.NICDrops.
+//   - A send is complete when the peer has acknowledged it (SIOCOUTQ). Its memory may change when SendDevmem
+//     returns, so a closed binding is done then.
+//   - SetRSS has no effect, and Stats counts no segments.
 //
-// Cost: a goroutine a connection, and 64 KiB where it is not steered; a rule costs each read of each connection a look,
-// and there are 1024 at most.
+// Cost: a goroutine per connection, and 64 KiB if it is not steered; each read of a connection
+// checks each rule (at most 1024).
 //
 // The package is API (README, Stability).
 package plain

@@ -11,14 +11,15 @@ import (
 	"vnic.dev/vnic/devmem"
 )
 
-// GPU is memory that passes for a GPU's.
+// GPU is ordinary memory in the role of a GPU's.
 type GPU struct {
 	mem  []byte
 	once sync.Once
 	err  error
 }
 
-// NewGPU allocates size bytes, whole pages (EINVAL); they are zero. A page costs memory when it is first written.
+// NewGPU allocates size bytes, whole pages (EINVAL); they are zero. A page costs memory when it is
+// first written.
 func NewGPU(size uint64) (*GPU, error) {
 	if size == 0 || size%devmem.PageSize != 0 || size > 1<<46 {
 		return nil, fmt.Errorf("gpu of %#x bytes: not whole pages, or beyond all memory: %w", size, syscall.EINVAL)
@@ -30,13 +31,14 @@ func NewGPU(size uint64) (*GPU, error) {
 	return &GPU{mem: b}, nil
 }
 
-// Bytes is the memory, until Close.
+// Bytes returns the memory, valid until Close.
 func (g *GPU) Bytes() []byte { return g.mem }
 
-// Size is how long it is, in bytes.
+// Size returns its length in bytes.
 func (g *GPU) Size() uint64 { return uint64(len(g.mem)) }
 
-// Close gives the memory back. Devices and Memories that use it are closed, or not used any more, before.
+// Close releases the memory. Devices that use it must be closed before, and Memories no longer
+// used.
 func (g *GPU) Close() error {
 	g.once.Do(func() { g.err = os.NewSyscallError("munmap", unix.Munmap(g.mem)) })
 	return g.err

@@ -10,8 +10,8 @@ import (
 	"vnic.dev/vnic/internal/elements"
 )
 
-// Memory is a devmem.Memory whose work the CPU does: on memory that it sees. It costs a pass over what is moved, and
-// looks at its context once a MiB.
+// Memory is a devmem.Memory in which the CPU does the work, on memory that it can access. An
+// operation costs a pass over the moved bytes, and checks its context once per MiB.
 type Memory struct {
 	bytes func(gpu int, off, size uint64) ([]byte, error)
 
@@ -20,7 +20,7 @@ type Memory struct {
 
 var _ devmem.Memory = (*Memory)(nil)
 
-// NewMemory makes a Memory of GPUs, which are numbered in this order, as a Device's.
+// NewMemory returns a Memory of GPUs, which are numbered in this order, as in a Device.
 func NewMemory(gpus ...*GPU) *Memory {
 	return MapMemory(func(gpu int, off, size uint64) ([]byte, error) {
 		if gpu < 0 || gpu >= len(gpus) {
@@ -34,51 +34,53 @@ func NewMemory(gpus ...*GPU) *Memory {
 	})
 }
 
-// MapMemory makes a Memory of what a function finds: bytes of a GPU's memory from off on, as the CPU sees them, such as
-// of a dma-buf that is mapped; size of them, or as many as lie together, which are whole pages but for the end. It is
-// asked from many goroutines; the bytes are used until the call of Memory that asked returns.
+// MapMemory returns a Memory over memory that the CPU can access, such as a mapped dma-buf. bytes
+// returns size bytes of a GPU's memory from off on, or fewer if fewer are contiguous: then whole
+// pages, except at the end. It is called from several goroutines; its result is used until the
+// method of Memory that called it returns.
 func MapMemory(bytes func(gpu int, off, size uint64) ([]byte, error)) *Memory {
 	return &Memory{bytes: bytes}
 }
 
-// step is how much is done without a look at the context: whole elements of any type.
+// step is how many bytes are processed between two checks of the context: whole elements of any
+// type.
 const step = 1 << 20
 
-// part is a part of a buffer, from which pieces are taken one after the other.
+// part is a part of a buffer, from which pieces are taken one after another.
 type part struct {
-	m        *Memory
-	gpu      int
-	at, left uint64
-	now      []byte // of it
+	m         *Memory
+	gpu       int
+	pos, left uint64
+	now       []byte // the next bytes of it
 }
 
-// open gives [off, off+n) of a buffer.
+// open returns [off, off+n) of a buffer as a part.
 func (m *Memory) open(b devmem.Buffer, off, n uint64) (part, error) {
 	if size := b.Size(); off > size || n > size-off {
 		return part{}, fmt.Errorf("[%#x, +%#x) of a buffer of %#x bytes: %w", off, n, size, syscall.EFAULT)
 	}
-	return part{m: m, gpu: b.GPU(), at: b.Offset() + off, left: n}, nil
+	return part{m: m, gpu: b.GPU(), pos: b.Offset() + off, left: n}, nil
 }
 
-// look says which bytes come next.
+// look returns the next bytes.
 func (p *part) look() ([]byte, error) {
 	if len(p.now) > 0 || p.left == 0 {
 		return p.now, nil
 	}
-	b, err := p.m.bytes(p.gpu, p.at, p.left)
+	b, err := p.m.bytes(p.gpu, p.pos, p.left)
 	if err == nil && len(b) == 0 {
-		err = fmt.Errorf("%#x of gpu %d: no memory is there: %w", p.at, p.gpu, syscall.EFAULT)
+		err = fmt.Errorf("%#x of gpu %d: no memory is there: %w", p.pos, p.gpu, syscall.EFAULT)
 	}
 	p.now = b
 	return b, err
 }
 
-// skip leaves out n bytes of those that come next.
+// skip skips n of the next bytes.
 func (p *part) skip(n int) {
-	p.now, p.at, p.left = p.now[n:], p.at+uint64(n), p.left-uint64(n)
+	p.now, p.pos, p.left = p.now[n:], p.pos+uint64(n), p.left-uint64(n)
 }
 
-// pairs has f work on bytes of two parts, of the same length, piece by piece, and counts them.
+// pairs calls f with pieces of equal length of both parts, until dst ends, and counts the bytes.
 func pairs(ctx context.Context, dst, src *part, count *atomic.Uint64, f func(dst, src []byte)) error {
 	for dst.left > 0 {
 		if ctx.Err() != nil {
@@ -101,7 +103,7 @@ func pairs(ctx context.Context, dst, src *part, count *atomic.Uint64, f func(dst
 	return nil
 }
 
-// host is a part of the host's memory.
+// host returns host memory as a part.
 func host(b []byte) part { return part{now: b, left: uint64(len(b))} }
 
 func move(dst, src []byte) { copy(dst, src) }
@@ -195,7 +197,7 @@ func (m *Memory) Reduce(ctx context.Context, t devmem.Type, dst devmem.Buffer, d
 	return nil
 }
 
-// both has f work on n bytes of two buffers.
+// both calls f with pieces of n bytes of two buffers.
 func (m *Memory) both(ctx context.Context, dst devmem.Buffer, dstOff uint64, src devmem.Buffer, srcOff, n uint64,
 	count *atomic.Uint64, f func(dst, src []byte)) error {
 	to, err := m.open(dst, dstOff, n)
@@ -209,7 +211,7 @@ func (m *Memory) both(ctx context.Context, dst devmem.Buffer, dstOff uint64, src
 	return pairs(ctx, &to, &from, count, f)
 }
 
-// together says what is wrong with two buffers for work on both.
+// together returns an error if two buffers are not on one GPU.
 func together(dst, src devmem.Buffer) error {
 	if dst.GPU() != src.GPU() {
 		return fmt.Errorf("of gpu %d and of gpu %d: %w", dst.GPU(), src.GPU(), syscall.EXDEV)

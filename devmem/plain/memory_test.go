@@ -29,7 +29,7 @@ func TestMemory(t *testing.T) {
 					if n := uint64(len(all)); off > n || size > n-off {
 						return nil, fmt.Errorf("%#x of gpu %d: %w", off, gpu, syscall.EFAULT)
 					}
-					size = min(size, 64<<10-off%(64<<10)) // so much lies together
+					size = min(size, 64<<10-off%(64<<10)) // only so much is contiguous
 					return all[off : off+size : off+size], nil
 				})
 				if plain {

@@ -16,17 +16,17 @@ import (
 	"vnic.dev/vnic/devmem"
 )
 
-// sends remembers which calls of SendDevmem are not complete.
+// sends records the calls of SendDevmem that are not complete.
 type sends struct {
 	mu     sync.Mutex
-	total  uint64   // bytes given to the socket
+	total  uint64   // bytes written to the socket
 	next   uint32   // number of the next call
-	done   uint32   // calls before it were told of
-	ends   []uint64 // where in the stream calls from done on end
-	failed error    // the socket's
+	done   uint32   // calls before this number were reported as complete
+	ends   []uint64 // stream positions at which the calls from done on end
+	failed error    // the socket's error
 }
 
-// writable turns the socket's error for a write into the Conn's.
+// writable returns the Conn's error for the socket's error of a write.
 func (c *conn) writable(err error) error {
 	select {
 	case <-c.ended:
@@ -49,7 +49,7 @@ func (c *conn) Write(b []byte) (int, error) {
 	return int(n), c.writable(err)
 }
 
-// wrote notes what the socket took.
+// wrote records how many bytes the socket took.
 func (c *conn) wrote(n int, err error, call bool) {
 	s := &c.sends
 	s.mu.Lock()
@@ -64,7 +64,7 @@ func (c *conn) wrote(n int, err error, call bool) {
 	}
 }
 
-// passing says that an error is not the connection's end.
+// passing reports whether the connection goes on after an error.
 func passing(err error) bool {
 	stalled := (*devmem.StallError)(nil)
 	return errors.Is(err, os.ErrDeadlineExceeded) || errors.As(err, &stalled)
@@ -101,12 +101,12 @@ func (c *conn) SendDevmem(id uint32, ranges []devmem.Range) (n int, err error) {
 	c.wrote(int(k), err, true)
 	c.d.txDevice.Add(uint64(k))
 	if k > 0 && passing(err) {
-		err = nil // the next call says so
+		err = nil // the next call returns it
 	}
 	return int(k), c.writable(err)
 }
 
-// begin notes a send; false: the binding is closed.
+// begin counts a send; it returns false if the binding is closed.
 func (b *binding) begin() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -117,7 +117,7 @@ func (b *binding) begin() bool {
 	return true
 }
 
-// end notes that a send has been copied to the socket.
+// end counts a send down, which has been copied to the socket.
 func (b *binding) end() {
 	b.mu.Lock()
 	b.sends--
@@ -128,13 +128,14 @@ func (b *binding) end() {
 	}
 }
 
-// unacknowledged is how many bytes the peer has not acknowledged (SIOCOUTQ, tcp(7)).
+// unacknowledged returns how many bytes the peer has not acknowledged (SIOCOUTQ, tcp(7)).
 func (c *conn) unacknowledged() (n int) {
 	_ = c.raw.Control(func(fd uintptr) { n, _ = unix.IoctlGetInt(int(fd), unix.SIOCOUTQ) })
 	return n
 }
 
-// reset says that the connection has failed; behind a FIN nobody who reads learns of it.
+// reset returns an error if the connection has failed. A reader that has received FIN gets no error
+// any more.
 func (c *conn) reset() (err error) {
 	_ = c.raw.Control(func(fd uintptr) {
 		if n, e := unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_ERROR); e == nil && n != 0 {
@@ -149,14 +150,14 @@ func (c *conn) reset() (err error) {
 	return err
 }
 
-// Bounds of how often ReadCompletion looks while it waits.
+// Bounds of the interval at which ReadCompletion polls.
 const (
 	lookSoon = 100 * time.Microsecond
 	lookLate = 10 * time.Millisecond
 )
 
-// ReadCompletion implements devmem.Conn. It asks the socket again and again while it waits, as nothing tells of
-// acknowledgments.
+// ReadCompletion implements devmem.Conn. It polls the socket while it waits, because
+// acknowledgments cause no event.
 func (c *conn) ReadCompletion(deadline time.Time) (lo, hi uint32, err error) {
 	s := c.watch()
 	for pause := lookSoon; ; pause = min(2*pause, lookLate) {
@@ -180,7 +181,7 @@ func (c *conn) ReadCompletion(deadline time.Time) (lo, hi uint32, err error) {
 	}
 }
 
-// complete tells of calls whose bytes were acknowledged, or that the connection has failed.
+// complete returns the calls whose bytes were acknowledged, or the error of a failed connection.
 func (c *conn) complete() (lo, hi uint32, ok bool, err error) {
 	waiting, reset := uint64(c.unacknowledged()), error(nil)
 	if waiting > 0 {

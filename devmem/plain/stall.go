@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// progress changes with each byte received and each byte acknowledged.
+// progress returns a number that changes with each byte received and each byte acknowledged.
 func (c *conn) progress() (n uint64) {
 	_ = c.raw.Control(func(fd uintptr) {
 		if i, err := unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO); err == nil {
@@ -18,11 +18,12 @@ func (c *conn) progress() (n uint64) {
 	return n
 }
 
-// stall tells when a connection has made no progress for its limit, to one who waits for it.
+// stall finds out when a connection has made no progress for its limit, for a caller that waits on
+// it.
 type stall struct {
 	c     *conn
 	limit time.Duration // 0: none
-	at    time.Time
+	since time.Time
 	last  uint64
 }
 
@@ -31,30 +32,31 @@ func (c *conn) watch() stall {
 	s := stall{c: c, limit: c.stallLimit}
 	c.mu.Unlock()
 	if s.limit > 0 {
-		s.at, s.last = time.Now(), c.progress()
+		s.since, s.last = time.Now(), c.progress()
 	}
 	return s
 }
 
-// every is how often to look; only of one with a limit.
+// every returns how often to call look, if there is a limit.
 func (s *stall) every() time.Duration { return max(s.limit/8, time.Millisecond) }
 
-// look gives a *devmem.StallError once there was no progress for the limit.
+// look returns a *devmem.StallError once there was no progress for the limit.
 func (s *stall) look(op string) error {
 	if s.limit == 0 {
 		return nil
 	}
 	if p := s.c.progress(); p != s.last {
-		s.last, s.at = p, time.Now()
+		s.last, s.since = p, time.Now()
 		return nil
 	}
-	if time.Since(s.at) < s.limit {
+	if time.Since(s.since) < s.limit {
 		return nil
 	}
 	return s.c.stalled(op, s.limit)
 }
 
-// send calls write, which gives bytes to the socket and waits for room: until the write deadline, or a stall.
+// send calls write, which writes to the socket and waits for room: until the write deadline, or
+// until the connection stalls.
 func (c *conn) send(write func() (int64, error)) (n int64, err error) {
 	s := c.watch()
 	if s.limit == 0 {

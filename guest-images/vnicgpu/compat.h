@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * What older kernels lack, or call otherwise, back to 6.12. What is here for kernels before 6.19 maps a BAR by
- * dma_map_resource, as their drivers of GPUs do.
+ * What older kernels, back to 6.12, lack or name differently. For kernels before 6.19, a BAR is
+ * mapped by dma_map_resource, as those kernels' GPU drivers do.
  */
 #ifndef _VNICGPU_COMPAT_H
 #define _VNICGPU_COMPAT_H
@@ -23,7 +23,7 @@ static inline struct dev_pagemap *page_pgmap(const struct page *page)
 }
 #endif
 
-/* Makes a page of pgmap one that somebody has, locked. */
+/* Initializes a free page of pgmap as one that is in use, and locks it. */
 static inline void vnicgpu_page_init(struct page *page, struct dev_pagemap *pgmap)
 {
 #if LINUX_VERSION_CODE < KERNEL_VERSION(6, 19, 0)
@@ -45,7 +45,7 @@ struct phys_vec {
 	size_t len;
 };
 
-/* pci_p2pdma_distance_many needs neither. */
+/* pci_p2pdma_distance_many works without it and without a provider. */
 static inline int pcim_p2pdma_init(struct pci_dev *pdev)
 {
 	return 0;
@@ -53,7 +53,7 @@ static inline int pcim_p2pdma_init(struct pci_dev *pdev)
 
 static inline struct p2pdma_provider *pcim_p2pdma_provider(struct pci_dev *pdev, int bar)
 {
-	return (struct p2pdma_provider *)pdev; /* which nobody looks into */
+	return (struct p2pdma_provider *)pdev; /* nobody dereferences it */
 }
 
 static inline void dma_buf_free_sgt(struct dma_buf_attachment *attach, struct sg_table *sgt,
@@ -70,7 +70,7 @@ static inline void dma_buf_free_sgt(struct dma_buf_attachment *attach, struct sg
 	kfree(sgt);
 }
 
-/* vec is one piece, of that size. An entry of the table has less than 4 GiB. */
+/* vec has one piece of the given size. An entry of the table must be smaller than 4 GiB. */
 static inline struct sg_table *dma_buf_phys_vec_to_sgt(struct dma_buf_attachment *attach,
 						       struct p2pdma_provider *provider, struct phys_vec *vec,
 						       size_t n, size_t size, enum dma_data_direction dir)

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * dma-bufs of a GPU's memory (Documentation/driver-api/dma-buf.rst). Memory never moves, and an importer that cannot be
- * told so - devmem TCP's binding is one - is as good as any other: it has the mapping until it lets go of it, and the
- * GPU's removal waits for that.
+ * dma-bufs of a GPU's memory (Documentation/driver-api/dma-buf.rst). The memory never moves, so
+ * importers without a move callback, such as devmem TCP's binding, are accepted too. An importer
+ * keeps its mapping until it unmaps it, and removal of the GPU waits for that.
  */
 #include <linux/dma-buf.h>
 #include <linux/file.h>
@@ -22,11 +22,11 @@ MODULE_IMPORT_NS("DMA_BUF");
 
 struct vnicgpu_buf {
 	struct vnicgpu *gpu;
-	struct file *file;	/* has a reference to gpu, and the memory */
+	struct file *file;	/* holds a reference to gpu, and owns the memory */
 	u64 offset, size;
 };
 
-/* The port of a switch that both devices are below, if there is one. */
+/* Returns the switch port above both devices, or NULL. */
 static struct pci_dev *common_port(struct pci_dev *a, struct pci_dev *b)
 {
 	struct pci_dev *x, *y;
@@ -39,9 +39,9 @@ static struct pci_dev *common_port(struct pci_dev *a, struct pci_dev *b)
 }
 
 /*
- * Below a switch Linux has devices use addresses of the bus, which go past the IOMMU in hardware. QEMU's switches
- * forward nothing between their ports, so its vIOMMU gets them, which knows of no such address: transfers would wait
- * for ever.
+ * For two devices below one switch, Linux uses bus addresses, which bypass the IOMMU on real
+ * hardware. QEMU's switches do not forward between their ports, so the vIOMMU gets such an address
+ * and cannot translate it: transfers would never finish.
  */
 static bool iommu_breaks(struct vnicgpu *gpu, struct device *dev)
 {
@@ -55,7 +55,10 @@ static bool iommu_breaks(struct vnicgpu *gpu, struct device *dev)
 	return true;
 }
 
-/* Whether a device reaches the GPU's memory is decided by Linux, which names both in its log where it does not. */
+/*
+ * Linux decides whether a device can reach the GPU's memory. If not, it logs the names of both
+ * devices.
+ */
 static int buf_attach(struct dma_buf *dmabuf, struct dma_buf_attachment *attach)
 {
 	struct vnicgpu_buf *buf = dmabuf->priv;

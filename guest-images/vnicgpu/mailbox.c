@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * What the driver tells the NIC that reaches pages of programs: a page of the GPU's memory, in which the host sees what
- * is asked of it, and answers. README.md has its layout. Nothing here allocates memory or takes a page fault once the
- * page is there, as who tells may be about to reclaim memory.
+ * The mailbox by which the driver sends notes to a NIC that uses pages of programs: a page of the
+ * GPU's memory, in which the host reads the notes and answers them. README.md has its layout. After
+ * the page was made, nothing here allocates memory or takes a page fault, because the sender may be
+ * reclaiming memory.
  */
 #include <linux/delay.h>
 #include <linux/genalloc.h>
@@ -15,7 +16,10 @@
 #define VERSION	1
 #define SLOTS	VNICGPU_SLOTS
 
-/* How often an answer is looked for, in microseconds. A NIC of vnic's answers in some 200, emulated. */
+/*
+ * The interval between looks for an answer, in microseconds. vnic's emulated NIC answers in about
+ * 200.
+ */
 #define LOOK_MIN 20
 #define LOOK_MAX 100
 
@@ -51,7 +55,7 @@ struct mailbox {
 };
 static_assert(sizeof(struct slot) == 64 && sizeof(struct mailbox) == VNICGPU_MAILBOX_SIZE);
 
-/* Requests of all GPUs have different tags: a page may become a mailbox again as a GPU comes back. */
+/* Tags differ over all GPUs: the same page may become a mailbox again when a GPU returns. */
 static atomic64_t tags;
 
 static struct mailbox *mailbox_of(const struct vnicgpu *gpu)
@@ -62,18 +66,18 @@ static struct mailbox *mailbox_of(const struct vnicgpu *gpu)
 int vnicgpu_mailbox(struct vnicgpu *gpu)
 {
 	struct mailbox *m;
-	unsigned long at;
+	unsigned long addr;
 	int ret = 0;
 
 	mutex_lock(&gpu->mailbox_lock);
 	if (gpu->has_mailbox)
 		goto unlock;
-	at = gen_pool_alloc(gpu->pool, VNICGPU_MAILBOX_SIZE);
-	if (!at) {
+	addr = gen_pool_alloc(gpu->pool, VNICGPU_MAILBOX_SIZE);
+	if (!addr) {
 		ret = -ENOMEM;
 		goto unlock;
 	}
-	gpu->mailbox = at - gpu->start;
+	gpu->mailbox = addr - gpu->start;
 	vnicgpu_poison_taken(gpu, gpu->mailbox, VNICGPU_MAILBOX_SIZE);
 	gpu->ack_ms = READ_ONCE(ack_ms);
 	m = mailbox_of(gpu);
@@ -81,7 +85,7 @@ int vnicgpu_mailbox(struct vnicgpu *gpu)
 	m->version = cpu_to_le32(VERSION);
 	m->slots = cpu_to_le32(SLOTS);
 	m->ack_ms = cpu_to_le32(gpu->ack_ms);
-	wmb(); /* the rest of it is there before it says that it is one */
+	wmb(); /* all other fields are visible before the magic number */
 	WRITE_ONCE(m->magic, cpu_to_le32(MAGIC));
 	gpu->has_mailbox = true;
 unlock:
@@ -94,13 +98,13 @@ void vnicgpu_mailbox_end(struct vnicgpu *gpu)
 	if (!gpu->has_mailbox)
 		return;
 	WRITE_ONCE(mailbox_of(gpu)->magic, 0);
-	wmb(); /* before anybody else has the page */
+	wmb(); /* before the page gets another user */
 	gen_pool_free(gpu->pool, gpu->start + gpu->mailbox, VNICGPU_MAILBOX_SIZE);
 	gpu->unanswered = NULL;
 	gpu->has_mailbox = false;
 }
 
-/* A slot that nobody of us has, and the host is done with; NULL: there is none now. */
+/* Takes a slot that no sender has and that the host has finished with, or returns NULL. */
 static struct slot *take(struct vnicgpu *gpu)
 {
 	struct mailbox *m = mailbox_of(gpu);
@@ -120,8 +124,9 @@ static struct slot *take(struct vnicgpu *gpu)
 }
 
 /*
- * Whether the NIC left a note unanswered until the module gave it up, and has not looked at that note since. Then the
- * next notes fail at once: reclaim would otherwise wait for the NIC once for each region.
+ * Returns whether the NIC left a note unanswered until its sender stopped waiting, and has not
+ * looked at that note since. Then further notes fail at once: otherwise reclaim would wait for the
+ * NIC once for each region.
  */
 static bool nic_is_silent(struct vnicgpu *gpu)
 {
@@ -156,7 +161,7 @@ int vnicgpu_tell(struct vnicgpu *gpu, const struct vnicgpu_note *note)
 		return -ETIMEDOUT;
 	}
 	for (;;) {
-		late = ktime_after(ktime_get(), end); /* before it looks: who was not run for long looks once more */
+		late = ktime_after(ktime_get(), end); /* before the attempt: a sender that was descheduled tries again */
 		s = take(gpu);
 		if (s)
 			break;
@@ -172,21 +177,21 @@ int vnicgpu_tell(struct vnicgpu *gpu, const struct vnicgpu_note *note)
 	s->generation = cpu_to_le32(note->generation);
 	s->reason = cpu_to_le32(note->reason);
 	s->tag = cpu_to_le64(atomic64_inc_return(&tags));
-	wmb(); /* all of it, which the CPU may combine, is there before the host sees the state */
+	wmb(); /* the whole note is visible, even if the CPU combines writes, before the host sees the state */
 	WRITE_ONCE(s->state, cpu_to_le32(ASKED));
-	wmb(); /* and that does not wait in the CPU */
+	wmb(); /* flushes the state from the CPU's write-combining buffers */
 	for (;;) {
 		late = ktime_after(ktime_get(), end);
 		if (READ_ONCE(s->state) == cpu_to_le32(DONE))
 			break;
-		/* The answer may come just now. */
+		/* The answer may arrive right now. */
 		if (late && cmpxchg(&s->state, cpu_to_le32(ASKED), cpu_to_le32(GIVEN_UP)) != cpu_to_le32(DONE)) {
 			ret = -ETIMEDOUT;
 			break;
 		}
 		usleep_range(LOOK_MIN, LOOK_MAX);
 	}
-	rmb(); /* what the NIC wrote to the pages is there */
+	rmb(); /* what the NIC wrote to the pages is visible */
 	if (!ret)
 		WRITE_ONCE(s->state, cpu_to_le32(FREE));
 	spin_lock(&gpu->slots_lock);

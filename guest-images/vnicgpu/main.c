@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * vnicgpu: the driver of a GPU that has memory and no processor, which vnic shows to a guest as QEMU's ivshmem-plain.
- * The memory is a PCI BAR. It is given to programs by mmap, and to other devices as dma-bufs.
+ * vnicgpu: the driver of a GPU with memory but no processor, which vnic presents to a guest as
+ * QEMU's ivshmem-plain. The memory is a PCI BAR. Programs get it by mmap, and other devices as
+ * dma-bufs.
  */
 #include <linux/cleanup.h>
 #include <linux/file.h>
@@ -19,7 +20,7 @@
 
 static DEFINE_IDA(ids);
 
-/* Of all that may use a PCI device: it is removed when they have left. */
+/* Held by all users of a PCI device: its removal waits until they have left. */
 DEFINE_STATIC_SRCU(users);
 
 bool vnicgpu_enter(struct vnicgpu *gpu, int *idx)
@@ -52,7 +53,10 @@ static void vnicgpu_put(struct vnicgpu *gpu)
 	kref_put(&gpu->ref, vnicgpu_free);
 }
 
-/* misc_open has put the miscdevice there; it excludes misc_deregister, after which nobody comes here. */
+/*
+ * misc_open has set private_data to the miscdevice; it excludes misc_deregister, after which no
+ * file can be opened.
+ */
 static int gpu_open(struct inode *inode, struct file *file)
 {
 	struct vnicgpu *gpu = container_of(file->private_data, struct vnicgpu, misc);
@@ -122,12 +126,12 @@ int vnicgpu_mmap(struct file *file, struct vm_area_struct *vma)
 		return ret;
 	vm_flags_set(vma, VM_PFNMAP | VM_IO | VM_DONTEXPAND | VM_DONTDUMP);
 	vma->vm_page_prot = pgprot_writecombine(vma->vm_page_prot);
-	vma->vm_private_data = f->gpu;	/* vma->vm_file has the reference, and the memory */
+	vma->vm_private_data = f->gpu;	/* vma->vm_file holds the reference and the memory */
 	vma->vm_ops = &gpu_vm_ops;
 	return 0;
 }
 
-/* What is done between vnicgpu_enter and vnicgpu_exit. */
+/* Handles the ioctls that run between vnicgpu_enter and vnicgpu_exit. */
 static int gpu_call(struct file *file, unsigned int cmd, void *arg)
 {
 	struct vnicgpu_file *f = file->private_data;
@@ -190,7 +194,10 @@ static int gpu_do(struct file *file, unsigned int cmd, void *arg)
 	return ret;
 }
 
-/* Where the answer cannot be written, what was made is the file's, or an open descriptor, all the same. */
+/*
+ * If the result cannot be copied to the program, the ioctl's effect remains: the allocation belongs
+ * to the file, and a descriptor stays open.
+ */
 static long gpu_ioctl(struct file *file, unsigned int cmd, unsigned long data)
 {
 	union {
@@ -215,7 +222,7 @@ static long gpu_ioctl(struct file *file, unsigned int cmd, unsigned long data)
 	if (_IOC_DIR(cmd) & _IOC_WRITE && copy_from_user(&arg, user, size))
 		return -EFAULT;
 	ret = gpu_do(file, cmd, &arg);
-	/* Of a part that was moved before an error it is told how much. */
+	/* After an error, VNICGPU_MIGRATE still reports the pages moved before it. */
 	if ((!ret || cmd == VNICGPU_MIGRATE) && _IOC_DIR(cmd) & _IOC_READ && copy_to_user(user, &arg, size))
 		return -EFAULT;
 	return ret;
@@ -306,8 +313,9 @@ put:
 }
 
 /*
- * NICs lose what they have of programs' memory; programs lose their mappings, and get their pages back. It waits until
- * no device has a mapping of the memory: DMA to a BAR that is gone would go anywhere.
+ * NICs lose their access to programs' memory; programs lose their mappings, and their pages return
+ * to RAM. It waits until no device has a mapping of the memory: DMA to a removed BAR could reach
+ * anything.
  */
 static void gpu_remove(struct pci_dev *pdev)
 {
@@ -319,7 +327,10 @@ static void gpu_remove(struct pci_dev *pdev)
 	synchronize_srcu(&users);
 	vnicgpu_regions_end(gpu);
 	vnicgpu_private_end(gpu);
-	/* What is mapped is so by an open file; nothing is mapped anew (gpu_fault). Device nodes may be several. */
+	/*
+	 * All mappings belong to open files, and none is made any more (gpu_fault). Several device
+	 * nodes may exist.
+	 */
 	mutex_lock(&gpu->lock);
 	list_for_each_entry(f, &gpu->files, list)
 		unmap_mapping_range(f->file->f_mapping, 0, 0, 1);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* Who has which part of a GPU's memory: a file, in pieces. */
+/* Allocation of a GPU's memory: each file owns pieces of it. */
 #include <linux/genalloc.h>
 #include <linux/log2.h>
 #include <linux/mm.h>
@@ -14,7 +14,7 @@ struct piece {
 	u64 offset, size;
 };
 
-/* In parts, as it may be a lot. */
+/* In steps, because it may be large. */
 static void clear(void *mem, u64 size)
 {
 	while (size) {
@@ -31,10 +31,10 @@ int vnicgpu_alloc(struct vnicgpu_file *f, struct vnicgpu_alloc *arg)
 {
 	struct vnicgpu *gpu = f->gpu;
 	u64 align = arg->align ?: PAGE_SIZE;
-	/* The BAR lies at a multiple of its size. */
+	/* The BAR's address is a multiple of its size. */
 	struct genpool_data_align data = { .align = align };
 	struct piece *p;
-	unsigned long at;
+	unsigned long addr;
 
 	if (!arg->size || !PAGE_ALIGNED(arg->size) || !is_power_of_2(align) || align < PAGE_SIZE || align > INT_MAX)
 		return -EINVAL;
@@ -43,12 +43,12 @@ int vnicgpu_alloc(struct vnicgpu_file *f, struct vnicgpu_alloc *arg)
 	p = kzalloc(sizeof(*p), GFP_KERNEL_ACCOUNT);
 	if (!p)
 		return -ENOMEM;
-	at = gen_pool_alloc_algo(gpu->pool, arg->size, gen_pool_first_fit_align, &data);
-	if (!at) {
+	addr = gen_pool_alloc_algo(gpu->pool, arg->size, gen_pool_first_fit_align, &data);
+	if (!addr) {
 		kfree(p);
 		return -ENOMEM;
 	}
-	p->offset = at - gpu->start;
+	p->offset = addr - gpu->start;
 	p->size = arg->size;
 	vnicgpu_poison_taken(gpu, p->offset, p->size);
 	clear(gpu->mem + p->offset, p->size);

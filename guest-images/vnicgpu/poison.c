@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Whether somebody writes to pages that programs had in the GPU and have no more: for tests of NICs that say that they
- * have let go of a page. Each is filled with one byte as it is given back, and looked at when it is given to somebody,
- * and when it is asked for.
+ * Detects writes to pages of the GPU that programs have given up: for tests of NICs that confirm
+ * that they have released a page. Each page is filled with one byte when it is freed, and checked
+ * when it is allocated again and when a program asks.
  */
 #include <linux/mm.h>
 #include <linux/sched.h>
@@ -12,7 +12,7 @@
 
 #define POISON 0xdb
 
-/* Looks at a page, which is whoever's by now if taken. Under poison_lock. */
+/* Checks a free page; taken: it has just been allocated again. Under poison_lock. */
 static void look(struct vnicgpu *gpu, unsigned long page, bool taken)
 {
 	void *p = gpu->mem + ((u64)page << PAGE_SHIFT);
@@ -21,7 +21,7 @@ static void look(struct vnicgpu *gpu, unsigned long page, bool taken)
 		return;
 	if (memchr_inv(p, POISON, PAGE_SIZE)) {
 		gpu->broken++;
-		memset(p, POISON, PAGE_SIZE); /* it counts once */
+		memset(p, POISON, PAGE_SIZE); /* so that the change counts only once */
 	}
 	if (taken)
 		clear_bit(page, gpu->poisoned);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Pages of programs in the GPU's memory (Documentation/mm/hmm.rst): memory that the CPU is not given, of which it has
- * a struct page for each 4 KiB. What is moved to the GPU comes back when the CPU touches it, when it is asked for, and
- * when the GPU is removed. Huge pages are split.
+ * Pages of programs in the GPU's memory (Documentation/mm/hmm.rst): memory that the CPU cannot
+ * access, with a struct page for each 4 KiB. Pages that were moved to the GPU return when the CPU
+ * touches them, on request, and when the GPU is removed. Huge pages are split.
  */
 #include <linux/genalloc.h>
 #include <linux/highmem.h>
@@ -18,10 +18,10 @@
 
 #include "internal.h"
 
-/* How many pages are moved in one go: of that many a program's other threads wait. */
+/* The most pages moved at a time. A program's other threads that touch them wait meanwhile. */
 #define BATCH 64
 
-/* vnicgpu_where answers for that many pages at once. */
+/* The most pages in one vnicgpu_where. */
 #define MAX_WHERE (1UL << 20)
 
 static struct vnicgpu *gpu_of(const struct page *page)
@@ -56,22 +56,25 @@ static void private_free(struct folio *folio)
 	atomic_long_dec(&gpu->private);
 }
 
-/* A page of the GPU's memory, locked, whose bytes are anything. */
+/* Allocates a page of the GPU's memory, locked, with undefined content. */
 static struct page *private_alloc(struct vnicgpu *gpu)
 {
-	unsigned long at = gen_pool_alloc(gpu->pool, PAGE_SIZE);
+	unsigned long addr = gen_pool_alloc(gpu->pool, PAGE_SIZE);
 	struct page *page;
 
-	if (!at)
+	if (!addr)
 		return NULL;
-	vnicgpu_poison_taken(gpu, at - gpu->start, PAGE_SIZE);
-	page = pfn_to_page(PHYS_PFN(gpu->pgmap.range.start + (at - gpu->start)));
+	vnicgpu_poison_taken(gpu, addr - gpu->start, PAGE_SIZE);
+	page = pfn_to_page(PHYS_PFN(gpu->pgmap.range.start + (addr - gpu->start)));
 	atomic_long_inc(&gpu->private);
 	vnicgpu_page_init(page, &gpu->pgmap);
 	return page;
 }
 
-/* Copies pages that are in the GPU to RAM, for those of src that can be moved. Gives how many have got a place. */
+/*
+ * Copies to RAM those pages of src that are in the GPU and can be moved. Returns for how many it
+ * found a page in RAM.
+ */
 static unsigned long copy_to_ram(struct vnicgpu *gpu, const unsigned long *src, unsigned long *dst, unsigned long n)
 {
 	unsigned long i, done = 0;
@@ -108,7 +111,7 @@ static unsigned long count_moved(const unsigned long *src, const unsigned long *
 	return moved;
 }
 
-/* The CPU has touched a page: it comes back. */
+/* The CPU touched a page: moves it back to RAM. */
 static vm_fault_t private_to_ram(struct vm_fault *vmf)
 {
 	struct vnicgpu *gpu = gpu_of(vmf->page);
@@ -132,7 +135,7 @@ static vm_fault_t private_to_ram(struct vm_fault *vmf)
 	migrate_vma_pages(&m);
 	atomic64_add(count_moved(&src, &dst, 1), &gpu->faulted);
 	migrate_vma_finalize(&m);
-	return ret; /* where the page could not be moved now, the CPU touches it again */
+	return ret; /* if the page could not be moved now, the CPU faults again */
 }
 
 #if LINUX_VERSION_CODE < KERNEL_VERSION(6, 19, 0)
@@ -151,14 +154,14 @@ static const struct dev_pagemap_ops private_ops = {
 	.migrate_to_ram = private_to_ram,
 };
 
-/* The struct pages are made when they are first wanted: they take 64 bytes of RAM for each page of the GPU. */
+/* Makes the struct pages on first use: they take 64 bytes of RAM for each page of the GPU. */
 static int private_ready(struct vnicgpu *gpu)
 {
 	struct resource *res;
 	int ret = 0;
 	void *p;
 
-	if (!IS_ENABLED(CONFIG_DEVICE_PRIVATE)) /* as in Debian's 6.12: memremap_pages would warn, with a stack */
+	if (!IS_ENABLED(CONFIG_DEVICE_PRIVATE)) /* Debian's 6.12: memremap_pages would WARN */
 		return -EOPNOTSUPP;
 	mutex_lock(&gpu->private_lock);
 	if (gpu->region)
@@ -186,7 +189,7 @@ unlock:
 	return ret;
 }
 
-/* Gives pages of the GPU to what can be moved of src, and copies it there. */
+/* Allocates pages of the GPU for those pages of src that can be moved, and copies them. */
 static void copy_to_gpu(struct vnicgpu *gpu, const unsigned long *src, unsigned long *dst, unsigned long n)
 {
 	unsigned long i;
@@ -205,7 +208,7 @@ static void copy_to_gpu(struct vnicgpu *gpu, const unsigned long *src, unsigned 
 
 			memcpy(gpu->mem + offset_of(gpu, to), p, PAGE_SIZE);
 			kunmap_local(p);
-		} else { /* it was never touched */
+		} else { /* the page was never touched */
 			memset(gpu->mem + offset_of(gpu, to), 0, PAGE_SIZE);
 		}
 		dst[i] = migrate_pfn(page_to_pfn(to));
@@ -214,7 +217,7 @@ static void copy_to_gpu(struct vnicgpu *gpu, const unsigned long *src, unsigned 
 	}
 }
 
-/* Moves [start, end) of a vma, BATCH pages at most. */
+/* Moves [start, end) of a vma, at most BATCH pages. */
 static int move_batch(struct vnicgpu *gpu, struct vm_area_struct *vma, unsigned long start, unsigned long end,
 		      bool to_gpu, unsigned long *moved)
 {
@@ -248,7 +251,7 @@ int vnicgpu_migrate(struct vnicgpu *gpu, struct vnicgpu_migrate *arg)
 	bool to_gpu = arg->flags & VNICGPU_TO_GPU;
 	struct mm_struct *mm = current->mm;
 	u64 end = arg->addr + arg->size;
-	unsigned long at;
+	unsigned long addr;
 	int ret;
 
 	if (arg->flags & ~VNICGPU_TO_GPU || arg->pad || !arg->size || !PAGE_ALIGNED(arg->addr) ||
@@ -258,35 +261,35 @@ int vnicgpu_migrate(struct vnicgpu *gpu, struct vnicgpu_migrate *arg)
 	if (ret)
 		return ret;
 	arg->moved = 0;
-	for (at = arg->addr; at < end;) {
+	for (addr = arg->addr; addr < end;) {
 		struct vm_area_struct *vma;
 		unsigned long moved = 0, next;
 
 		if (fatal_signal_pending(current))
 			return -EINTR;
-		if (READ_ONCE(gpu->gone)) /* which waits for us */
+		if (READ_ONCE(gpu->gone)) /* its removal waits for us */
 			return -ENODEV;
 		ret = mmap_read_lock_killable(mm);
 		if (ret)
 			return ret;
-		vma = vma_lookup(mm, at);
+		vma = vma_lookup(mm, addr);
 		if (!vma) {
 			mmap_read_unlock(mm);
 			return -EFAULT;
 		}
-		next = min3((unsigned long)end, vma->vm_end, at + BATCH * PAGE_SIZE);
-		/* Of files, and of memory that is not this program's to move, nothing is. */
-		ret = vma_is_anonymous(vma) ? move_batch(gpu, vma, at, next, to_gpu, &moved) : 0;
+		next = min3((unsigned long)end, vma->vm_end, addr + BATCH * PAGE_SIZE);
+		/* Pages of files and of shared memory are not moved. */
+		ret = vma_is_anonymous(vma) ? move_batch(gpu, vma, addr, next, to_gpu, &moved) : 0;
 		mmap_read_unlock(mm);
 		if (ret)
 			return ret;
 		arg->moved += moved;
-		at = next;
+		addr = next;
 	}
 	return 0;
 }
 
-/* vnicgpu_where only looks: what changes meanwhile makes it look again. */
+/* Only a change during the lookup matters: vnicgpu_where then starts again. */
 static bool where_invalidate(struct mmu_interval_notifier *n, const struct mmu_notifier_range *range,
 			     unsigned long seq)
 {
@@ -308,7 +311,7 @@ static u64 place_of(const struct vnicgpu *gpu, unsigned long pfn)
 	return is_ours(gpu, page) ? offset_of(gpu, page) : VNICGPU_RAM;
 }
 
-/* Fills in where pages are. */
+/* Fills in the places of the pages. */
 static int look(struct vnicgpu *gpu, struct hmm_range *range)
 {
 	struct mmu_interval_notifier notifier;
@@ -325,7 +328,7 @@ static int look(struct vnicgpu *gpu, struct hmm_range *range)
 			ret = -EINTR;
 			break;
 		}
-		if (READ_ONCE(gpu->gone)) { /* which waits for us */
+		if (READ_ONCE(gpu->gone)) { /* its removal waits for us */
 			ret = -ENODEV;
 			break;
 		}
@@ -371,16 +374,19 @@ exit:
 	return ret;
 }
 
-/* Moves all pages of the GPU that programs have to RAM; some may be about to be moved by others. */
+/*
+ * Moves all pages of programs from the GPU to RAM. Other threads may be moving some of them
+ * already.
+ */
 static void evict(struct vnicgpu *gpu)
 {
-	unsigned long first = PHYS_PFN(gpu->pgmap.range.start), n = gpu->size >> PAGE_SHIFT, at;
+	unsigned long first = PHYS_PFN(gpu->pgmap.range.start), n = gpu->size >> PAGE_SHIFT, done;
 	unsigned long src[BATCH], dst[BATCH];
 
-	for (at = 0; at < n && atomic_long_read(&gpu->private); at += BATCH) {
-		unsigned long k = min(n - at, (unsigned long)BATCH);
+	for (done = 0; done < n && atomic_long_read(&gpu->private); done += BATCH) {
+		unsigned long k = min(n - done, (unsigned long)BATCH);
 
-		if (migrate_device_range(src, first + at, k))
+		if (migrate_device_range(src, first + done, k))
 			continue;
 		copy_to_ram(gpu, src, dst, k);
 		migrate_device_pages(src, dst, k);

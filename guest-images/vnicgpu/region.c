@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Memory of programs of which a NIC has pages on demand (Documentation/mm/hmm.rst). A program of the guest asks for
- * them, as the NIC misses them; Linux has us take them away, and waits until the NIC has let go of them, which it is
- * told by the mailbox. The NIC's answer needs no program, so none can keep Linux waiting; a NIC that does not answer in
+ * Regions: memory of programs whose pages a NIC gets on demand (Documentation/mm/hmm.rst). When the
+ * NIC misses pages, a program of the guest asks for them. When Linux invalidates pages, it waits
+ * until the NIC has confirmed through the mailbox that it has released them. The NIC confirms
+ * without any program's help, so no program can keep Linux waiting. A NIC that does not answer in
  * time loses the region for good.
  *
- * An invalidation is either over before the lock is taken for an answer, or finds the answer's pages in the bitmap. Two
- * at the same time are told one after the other: the second may not return while the NIC has not let go of what the
- * first one took.
+ * An invalidation either is over before the lock is taken for an answer, or finds the answer's
+ * pages in the bitmap. Two concurrent invalidations send their notes one after the other: the
+ * second must not return before the NIC has released what the first one took.
  */
 #include <linux/bitmap.h>
 #include <linux/hmm.h>
@@ -25,32 +26,35 @@
 #include "internal.h"
 
 #define MAX_SIZE	SZ_1G
-#define MAX_REGIONS	16 /* of a file */
+#define MAX_REGIONS	16 /* per file */
 #define MAX_FAULT	64 /* pages */
 
-/* After that many attempts that Linux has thwarted, half as many pages are looked at. */
+/* After this many attempts that an invalidation spoiled, half as many pages are requested. */
 #define PATIENCE 16
 
 struct region {
 	struct mmu_interval_notifier notifier;
-	struct kref ref;			/* the file's, and of those who use it without a lock of its lists */
+	struct kref ref;			/* held by the file, and by users that hold no lock of its lists */
 	struct vnicgpu *gpu;
-	struct mm_struct *mm;			/* whose memory it is; its page tables may be gone */
-	struct list_head list;			/* of the file */
+	struct mm_struct *mm;			/* the owner of the memory; its page tables may be gone */
+	struct list_head list;			/* entry in the file's list */
 	struct list_head of_gpu;
-	bool ended;				/* under gpu->regions_lock: vnicgpu_regions_end has it behind it */
+	bool ended;				/* under gpu->regions_lock: vnicgpu_regions_end has handled it */
 	u32 id;
 	unsigned long start, pages;
 
-	struct mutex lock;			/* is taken in invalidations: whoever has it allocates nothing */
-	unsigned long *mapped;			/* under lock: pages that the NIC may have */
-	u32 generation;				/* under lock: of the last invalidation */
-	int error;				/* under lock: why no page is given any more */
-	struct vnicgpu_region_stats stats;	/* under lock, but for refused and what is not counted */
+	struct mutex lock;			/* taken in invalidations: do not allocate memory while holding it */
+	unsigned long *mapped;			/* under lock: pages that the NIC may use */
+	u32 generation;				/* under lock: number of the last invalidation */
+	int error;				/* under lock: why no more pages are given to the NIC; 0: they are */
+	struct vnicgpu_region_stats stats;	/* under lock, except refused and the fields that are no counters */
 	atomic64_t refused;
 };
 
-/* Numbers of all regions there are. They are not used again soon, as the NIC may know one that is gone. */
+/*
+ * The numbers of all regions. A number is not reused soon, because the NIC may still know the old
+ * region.
+ */
 static DEFINE_IDR(numbers);
 static DEFINE_MUTEX(numbers_lock);
 
@@ -72,7 +76,7 @@ static void region_put(struct region *r)
 	kref_put(&r->ref, region_free);
 }
 
-/* How many bits of [first, end) are set. */
+/* Counts the set bits of [first, end). */
 static unsigned long weight_from(const unsigned long *map, unsigned long first, unsigned long end)
 {
 	unsigned long n = 0;
@@ -82,7 +86,7 @@ static unsigned long weight_from(const unsigned long *map, unsigned long first, 
 	return n;
 }
 
-/* Has the NIC let go of those pages of [first, end) that it may have. Under lock. */
+/* Makes the NIC release the pages of [first, end) that it may use. Under lock. */
 static void take_back(struct region *r, unsigned long first, unsigned long end, u32 reason)
 {
 	struct vnicgpu_note note = { .region = r->id, .reason = reason };
@@ -103,11 +107,14 @@ static void take_back(struct region *r, unsigned long first, unsigned long end, 
 	r->stats.invalidations++;
 	t = ktime_get();
 	ret = vnicgpu_tell(r->gpu, &note);
-	waited = min(ktime_us_delta(ktime_get(), t), (s64)U32_MAX); /* so that its square is a number */
+	waited = min(ktime_us_delta(ktime_get(), t), (s64)U32_MAX); /* bounded, so that its square does not overflow */
 	r->stats.waits[waited ? min(ilog2(waited * waited), VNICGPU_WAITS - 1) : 0]++;
 	if (!ret)
 		return;
-	/* It is not told anything any more, so that who has the memory waits once. The host sees to it that it is off. */
+	/*
+	 * No further notes are sent for this region, so that the memory's owner waits only once.
+	 * The host makes sure that the NIC stops using it.
+	 */
 	r->stats.timeouts++;
 	r->stats.quarantined = 1;
 	r->stats.mapped = 0;
@@ -118,8 +125,8 @@ static void take_back(struct region *r, unsigned long first, unsigned long end, 
 }
 
 /*
- * Linux takes pages, of whose places the NIC may know. It may be reclaiming memory. Pages that we move ourselves are
- * taken like all others: the NIC knows where they were.
+ * Linux invalidates pages that the NIC may use, possibly while reclaiming memory. Pages that this
+ * module moves are not exempt, because the NIC has their old places.
  */
 static bool region_invalidate(struct mmu_interval_notifier *n, const struct mmu_notifier_range *range,
 			      unsigned long seq)
@@ -152,7 +159,7 @@ static const struct mmu_interval_notifier_ops region_ops = {
 	.invalidate = region_invalidate,
 };
 
-/* No page is given any more, for this reason, and the NIC has none. */
+/* Gives the NIC no more pages, for this reason, and takes back those that it has. */
 static void region_end(struct region *r, int error, u32 reason)
 {
 	mutex_lock(&r->lock);
@@ -162,10 +169,10 @@ static void region_end(struct region *r, int error, u32 reason)
 	mutex_unlock(&r->lock);
 }
 
-/* Of a region that is in no file's list any more. */
+/* Closes a region that is in no file's list any more. */
 static void region_close(struct region *r)
 {
-	/* Before it leaves the GPU's list: the mailbox is there until then. */
+	/* Before it leaves the GPU's list: the mailbox exists until then. */
 	region_end(r, -ENOENT, VNICGPU_REASON_CLOSED);
 	mmu_interval_notifier_remove(&r->notifier);
 	mutex_lock(&r->gpu->regions_lock);
@@ -246,7 +253,7 @@ int vnicgpu_region_open(struct vnicgpu_file *f, struct vnicgpu_region_open *arg)
 	return ret;
 }
 
-/* A region of the file's, or NULL. Under its lock. */
+/* Returns a region of the file, or NULL. Under the file's lock. */
 static struct region *find(struct vnicgpu_file *f, u32 id)
 {
 	struct region *r;
@@ -257,7 +264,7 @@ static struct region *find(struct vnicgpu_file *f, u32 id)
 	return NULL;
 }
 
-/* The same, with a reference of the caller's. */
+/* Like find, but takes a reference for the caller. */
 static struct region *region_get(struct vnicgpu_file *f, u32 id)
 {
 	struct region *r;
@@ -302,7 +309,7 @@ void vnicgpu_regions_end(struct vnicgpu *gpu)
 	struct region *r;
 	bool found;
 
-	/* Who closes a region meanwhile does not wait for all others. */
+	/* A concurrent close of one region need not wait for all regions. */
 	do {
 		found = false;
 		mutex_lock(&gpu->regions_lock);
@@ -342,7 +349,7 @@ static u64 invalid(int error)
 	return VNICGPU_ENTRY_INVALID | (u64)-error << VNICGPU_ENTRY_ERRNO;
 }
 
-/* What is said of a page that is there. The invalidation that takes it waits for our lock. */
+/* Returns the entry for a present page. An invalidation of it waits for our lock. */
 static u64 entry_of(const struct vnicgpu *gpu, unsigned long pfn)
 {
 	struct page *page = hmm_pfn_to_page(pfn);
@@ -356,24 +363,28 @@ static u64 entry_of(const struct vnicgpu *gpu, unsigned long pfn)
 		return invalid(-EOPNOTSUPP);
 	if (pfn & HMM_PFN_WRITE) {
 		entry |= VNICGPU_ENTRY_WRITE;
-		/* The NIC sets no dirty bit in the page tables: what MADV_FREE has seen clean would be dropped. */
+		/*
+		 * The NIC sets no dirty bit in page tables. Without this, a clean page under
+		 * MADV_FREE would be dropped.
+		 */
 		folio_mark_dirty(page_folio(page));
 	}
 	return entry;
 }
 
 /*
- * Has n pages be there. Of private pages of the owner Linux only says where they are, also where they are to be written
- * and may not be, as after a fork: then they are had as a CPU would have them, which is in RAM.
+ * Makes n pages present. For private pages of the owner Linux only returns their places, even if
+ * they are to be written and may not be, as after a fork. These are then faulted in as for a CPU,
+ * which moves them to RAM.
  */
-static int fault_range(struct hmm_range *range, unsigned long at, unsigned long n, unsigned long *pfns)
+static int fault_range(struct hmm_range *range, unsigned long addr, unsigned long n, unsigned long *pfns)
 {
 	void *owner = range->dev_private_owner;
 	unsigned long i, k;
 	int ret;
 
-	range->start = at;
-	range->end = at + (n << PAGE_SHIFT);
+	range->start = addr;
+	range->end = addr + (n << PAGE_SHIFT);
 	range->hmm_pfns = pfns;
 	ret = hmm_range_fault(range);
 	if (!(range->default_flags & HMM_PFN_REQ_WRITE))
@@ -385,29 +396,30 @@ static int fault_range(struct hmm_range *range, unsigned long at, unsigned long 
 			continue;
 		while (i + k < n && !(pfns[i + k] & HMM_PFN_WRITE))
 			k++;
-		range->start = at + (i << PAGE_SHIFT);
+		range->start = addr + (i << PAGE_SHIFT);
 		range->end = range->start + (k << PAGE_SHIFT);
 		range->hmm_pfns = pfns + i;
-		ret = hmm_range_fault(range); /* EBUSY, as what it has moved we are told of: then for the next ones */
+		/* EBUSY if it moved pages, because that called the notifier; the next attempt finds them moved. */
+		ret = hmm_range_fault(range);
 	}
 	range->dev_private_owner = owner;
 	return ret;
 }
 
 /*
- * Has n pages of a vma be there. Where one of them cannot, Linux says so of all: then each is asked for by itself.
- * EBUSY: something has changed.
+ * Makes n pages of a vma present. If one page fails, Linux fails the whole range: then each page is
+ * requested alone. EBUSY: there was an invalidation.
  */
-static int fault_vma(struct hmm_range *range, unsigned long at, unsigned long n, unsigned long *pfns, u64 *entries)
+static int fault_vma(struct hmm_range *range, unsigned long addr, unsigned long n, unsigned long *pfns, u64 *entries)
 {
 	unsigned long i;
-	int ret = fault_range(range, at, n, pfns);
+	int ret = fault_range(range, addr, n, pfns);
 
 	if (!ret || ret == -EBUSY)
 		return ret;
 	for (i = 0; i < n; i++) {
 		pfns[i] = 0;
-		ret = fault_range(range, at + (i << PAGE_SHIFT), 1, pfns + i);
+		ret = fault_range(range, addr + (i << PAGE_SHIFT), 1, pfns + i);
 		if (ret == -EBUSY)
 			return ret;
 		if (ret) {
@@ -419,11 +431,11 @@ static int fault_vma(struct hmm_range *range, unsigned long at, unsigned long n,
 }
 
 /*
- * Has n pages from at on be there: pfns says where they are, and entries why those are not whose pfn is not valid. Only
- * memory that a program has for itself is looked at: another's may have page faults that wait for a program (FUSE), and
- * a removal of the GPU would wait with them.
+ * Makes n pages from addr on present: pfns gets their places, and entries the errors of the pages
+ * without a valid pfn. Only private memory of the program is accepted: page faults of other memory
+ * may wait for another program (FUSE), and removal of the GPU would wait with them.
  */
-static int fault_pages(struct hmm_range *range, struct mm_struct *mm, unsigned long at, unsigned long n,
+static int fault_pages(struct hmm_range *range, struct mm_struct *mm, unsigned long addr, unsigned long n,
 		       unsigned long *pfns, u64 *entries)
 {
 	struct vm_area_struct *vma;
@@ -431,25 +443,28 @@ static int fault_pages(struct hmm_range *range, struct mm_struct *mm, unsigned l
 	int ret;
 
 	memset(pfns, 0, n * sizeof(*pfns));
-	for (i = 0; i < n; i += k, at += k << PAGE_SHIFT) {
+	for (i = 0; i < n; i += k, addr += k << PAGE_SHIFT) {
 		k = 1;
 		entries[i] = invalid(-EFAULT);
-		vma = vma_lookup(mm, at);
+		vma = vma_lookup(mm, addr);
 		if (!vma)
 			continue;
-		k = min(n - i, (vma->vm_end - at) >> PAGE_SHIFT);
+		k = min(n - i, (vma->vm_end - addr) >> PAGE_SHIFT);
 		for (j = i; j < i + k; j++)
 			entries[j] = invalid(-EOPNOTSUPP);
 		if (!vma_is_anonymous(vma))
 			continue;
-		ret = fault_vma(range, at, k, pfns + i, entries + i);
+		ret = fault_vma(range, addr, k, pfns + i, entries + i);
 		if (ret)
 			return ret;
 	}
 	return 0;
 }
 
-/* Marks pages as the NIC's, and says where they are. EAGAIN: they were taken before. */
+/*
+ * Marks pages as used by the NIC, and fills in their entries. EAGAIN: an invalidation came in
+ * between.
+ */
 static int answer(struct region *r, const struct hmm_range *range, u64 first, unsigned long n,
 		  const unsigned long *pfns, u64 *entries, struct vnicgpu_fault *arg)
 {
@@ -490,7 +505,7 @@ unlock:
 
 static int fault(struct region *r, struct mm_struct *mm, struct vnicgpu_fault *arg, u64 *entries)
 {
-	unsigned long pfns[MAX_FAULT], n = arg->count, at = r->start + (arg->first << PAGE_SHIFT);
+	unsigned long pfns[MAX_FAULT], n = arg->count, addr = r->start + (arg->first << PAGE_SHIFT);
 	struct hmm_range range = {
 		.notifier = &r->notifier,
 		.default_flags = HMM_PFN_REQ_FAULT | (arg->flags & VNICGPU_FAULT_WRITE ? HMM_PFN_REQ_WRITE : 0),
@@ -502,7 +517,7 @@ static int fault(struct region *r, struct mm_struct *mm, struct vnicgpu_fault *a
 	do {
 		if (fatal_signal_pending(current))
 			return -EINTR;
-		if (READ_ONCE(r->gpu->gone)) /* which waits for us */
+		if (READ_ONCE(r->gpu->gone)) /* its removal waits for us */
 			return -ENODEV;
 		if (READ_ONCE(r->error))
 			return r->error;
@@ -512,7 +527,7 @@ static int fault(struct region *r, struct mm_struct *mm, struct vnicgpu_fault *a
 		ret = mmap_read_lock_killable(mm);
 		if (ret)
 			return ret;
-		ret = fault_pages(&range, mm, at, n, pfns, entries);
+		ret = fault_pages(&range, mm, addr, n, pfns, entries);
 		mmap_read_unlock(mm);
 		if (!ret)
 			ret = answer(r, &range, arg->first, n, pfns, entries, arg);
@@ -548,7 +563,7 @@ int vnicgpu_region_fault(struct vnicgpu_file *f, struct vnicgpu_fault *arg)
 	}
 	ret = fault(r, r->mm, arg, entries);
 	vnicgpu_exit(idx);
-	mmput(r->mm); /* it may be the last one, and have all pages of the program be taken */
+	mmput(r->mm); /* it may be the last reference, and invalidate all pages of the program */
 	region_put(r);
 	if (!ret && copy_to_user(u64_to_user_ptr(arg->entries), entries, arg->count * sizeof(*entries)))
 		ret = -EFAULT;

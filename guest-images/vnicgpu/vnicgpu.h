@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0 WITH Linux-syscall-note */
 /*
- * What programs ask of /dev/vnicgpuN, which vnicgpu.ko makes for a GPU of vnic's: a PCI device (1af4:1110) whose BAR 2
- * is its memory. Offsets and sizes are bytes of that memory, whole pages of 4096. An open file has the memory that it
- * allocates, for as long as it, a mapping of it or a dma-buf of it is there. mmap(2) at an offset gives memory of the
- * file's to the CPU, shared.
+ * The interface of /dev/vnicgpuN, which vnicgpu.ko makes for a GPU of vnic: a PCI device
+ * (1af4:1110) whose BAR 2 is its memory. Offsets and sizes are in bytes of that memory, in whole
+ * pages of 4096. An open file owns the memory that it allocates, until the file, all its mappings
+ * and all its dma-bufs are gone. mmap(2) at an offset maps the file's memory for the CPU, shared.
  */
 #ifndef _UAPI_VNICGPU_H
 #define _UAPI_VNICGPU_H
@@ -15,42 +15,43 @@
 
 struct vnicgpu_info {
 	__u32 version;	/* VNICGPU_VERSION of the driver */
-	__u32 mapped;	/* mappings of dma-bufs for devices, now */
+	__u32 mapped;	/* current mappings of dma-bufs for devices */
 	__u64 size;	/* of the memory */
-	__u64 free;	/* of it, in one piece or several */
-	__u64 private;	/* pages of programs that are in it, now */
-	__u64 to_gpu;	/* pages that were moved there, ever */
-	__u64 to_ram;	/* ... and back, as was asked for */
-	__u64 faulted;	/* ... as a CPU touched them */
-	__u64 evicted;	/* ... as the GPU was removed */
+	__u64 free;	/* free memory, in one piece or several */
+	__u64 private;	/* pages of programs in the GPU's memory now */
+	__u64 to_gpu;	/* pages ever moved to the GPU */
+	__u64 to_ram;	/* ... moved back on request */
+	__u64 faulted;	/* ... moved back because a CPU touched them */
+	__u64 evicted;	/* ... moved back because the GPU was removed */
 };
 
 /*
- * Moves pages of the calling program, [addr, addr + size), to the GPU or back. What cannot be moved stays: pages of
- * files, of memory that is shared or pinned, and where there is no memory. EFAULT: nothing is mapped there; what lies
- * before was moved.
+ * Moves pages of the calling program, [addr, addr + size), to the GPU or back. Pages that cannot be
+ * moved stay: pages of files, shared or pinned pages, and pages for which there is no memory.
+ * EFAULT: part of the range is not mapped; the pages before it were moved.
  */
 struct vnicgpu_migrate {
 	__u64 addr;
 	__u64 size;
-	__u32 flags;	/* VNICGPU_TO_GPU; without, they come back */
+	__u32 flags;	/* VNICGPU_TO_GPU; 0: back to RAM */
 	__u32 pad;	/* 0 */
-	__u64 moved;	/* out: pages */
+	__u64 moved;	/* out: pages moved */
 };
 #define VNICGPU_TO_GPU 1
 
 /*
- * Says where the pages of [addr, addr + size) are, without moving any. E2BIG: more than 2^20 pages.
+ * Returns where the pages of [addr, addr + size) are, without moving any. E2BIG: more than 2^20
+ * pages.
  */
 struct vnicgpu_where {
 	__u64 addr;
 	__u64 size;
-	__u64 places;	/* address of an array of __u64, one for each page: an offset in the GPU's memory, or below */
+	__u64 places;	/* address of an array of __u64, one per page: an offset in the GPU, or a constant below */
 };
 #define VNICGPU_RAM	(~0ULL)		/* in RAM, or in the memory of another device */
-#define VNICGPU_ABSENT	(~0ULL - 1)	/* never touched, on a disk, or nothing is mapped there */
+#define VNICGPU_ABSENT	(~0ULL - 1)	/* never touched, swapped out, or not mapped */
 
-/* Memory in one piece, whose bytes are 0. ENOMEM: there is no such piece. */
+/* Allocates memory in one zeroed piece. ENOMEM: no free piece is large enough. */
 struct vnicgpu_alloc {
 	__u64 size;
 	__u64 align;	/* a power of two; 0: 4096 */
@@ -58,8 +59,8 @@ struct vnicgpu_alloc {
 };
 
 /*
- * A dma-buf of [offset, offset + size). Which devices can attach it is Linux's business (drivers/pci/p2pdma.c):
- * EOPNOTSUPP for one that cannot reach the GPU.
+ * Exports [offset, offset + size) as a dma-buf. Linux decides which devices can attach it
+ * (drivers/pci/p2pdma.c): EOPNOTSUPP for one that cannot reach the GPU.
  */
 struct vnicgpu_export {
 	__u64 offset;
@@ -69,19 +70,21 @@ struct vnicgpu_export {
 };
 
 /*
- * Where the host finds the page by which the driver tells the NIC of pages that it may not use any more (README.md has
- * its layout). The driver makes it when it is asked for first, or with the first region.
+ * Returns the offset of the mailbox, the page in which the driver tells the NIC which pages it must
+ * release (README.md has its layout). The driver makes it on the first such call, or with the first
+ * region.
  */
 struct vnicgpu_mailbox {
 	__u64 offset;	/* out: in the GPU's memory */
 	__u32 size;	/* out: 4096 */
-	__u32 ack_ms;	/* out: how long an answer of the NIC may take */
+	__u32 ack_ms;	/* out: how long the NIC may take to answer, in ms */
 };
 
 /*
- * A range of the calling program's memory, whole pages, 1 GiB at most, of which a NIC may have pages: those that
- * VNICGPU_FAULT gives it. What becomes of them the NIC is told, and Linux waits until it has let go of them. The region
- * is the open file's, 16 at most (EMFILE), until it is closed. Its number is no other's in this guest.
+ * Opens a region: a range of the calling program's memory, in whole pages, at most 1 GiB, of which
+ * a NIC gets pages by VNICGPU_FAULT. When Linux takes such a page, the driver tells the NIC, and
+ * Linux waits until the NIC has released it. The region belongs to the open file, which has at most
+ * 16 (EMFILE), until it is closed. Its number is unique in this guest.
  */
 struct vnicgpu_region_open {
 	__u64 addr;
@@ -90,79 +93,90 @@ struct vnicgpu_region_open {
 	__u32 pad;	/* 0 */
 };
 
-/* The NIC has no page of it any more when this returns. ENOENT: the file has no such region. */
+/*
+ * Closes a region. When it returns, the NIC uses no page of it any more. ENOENT: the file has no
+ * such region.
+ */
 struct vnicgpu_region_close {
 	__u32 id;
 	__u32 pad;	/* 0 */
 };
 
 /*
- * Has pages of a region be there, and says where: the NIC may use them from then on, until it is told otherwise. The
- * caller may be another program than that whose memory it is. Of what the NIC is told, and of each answer, goes the
- * region's generation: what is told with a greater one (of which the difference is positive, as __s32) is later than
- * the answer, and takes it back.
+ * Makes pages of a region present, and returns their places, which the NIC may use until a note
+ * takes them back. The caller may be another program than the owner of the memory. Each note and
+ * each answer has the region's generation: a note with a greater one (a positive difference, as
+ * __s32) is later than the answer and revokes it.
  *
- * EIO: the region is quarantined, as the NIC has not answered in time. ESRCH: the program is gone. ENOENT: no such
- * region, or it is closed. ENODEV: so is the GPU. EINTR: a fatal signal.
+ * EIO: the region is quarantined, because the NIC did not answer in time. ESRCH: the owner of the
+ * memory has exited. ENOENT: there is no such region, or it is closed. ENODEV: the GPU is gone.
+ * EINTR: a fatal signal.
  */
 struct vnicgpu_fault {
 	__u32 id;
 	__u32 flags;		/* VNICGPU_FAULT_... */
-	__u64 first;		/* page of the region */
-	__u32 count;		/* of pages, 64 at most */
+	__u64 first;		/* first page, counted from the region's start */
+	__u32 count;		/* number of pages, at most 64 */
 	__u32 generation;	/* out */
-	__u64 entries;		/* address of an array of __u64, one for each page: VNICGPU_ENTRY_... */
+	__u64 entries;		/* address of an array of __u64, one per page: VNICGPU_ENTRY_... */
 };
-#define VNICGPU_FAULT_WRITE	1	/* they are to be written */
-#define VNICGPU_FAULT_RAM	2	/* what is in the GPU comes back to RAM first */
+#define VNICGPU_FAULT_WRITE	1	/* the NIC will write them */
+#define VNICGPU_FAULT_RAM	2	/* move pages that are in the GPU to RAM first */
 
 /*
- * An entry: bits 0 and 1 say what it is, and bits 12 and up where. One that is invalid has an errno in bits 16 and up:
- * EFAULT: nothing is mapped there, or not for this. EOPNOTSUPP: no memory of the program's alone, but a file's or
- * shared. EAGAIN: it has changed too often meanwhile; ask again.
+ * An entry: bits 0 and 1 are its kind, and bits 12 and up its place. An invalid entry has an errno
+ * in bits 16 and up. EFAULT: not mapped, or not with this access. EOPNOTSUPP: memory of a file, or
+ * shared. EAGAIN: it changed too often meanwhile; ask again.
  */
 #define VNICGPU_ENTRY_INVALID	0
-#define VNICGPU_ENTRY_RAM	1	/* at this physical address of the guest */
-#define VNICGPU_ENTRY_GPU	2	/* at this offset of the GPU's memory */
+#define VNICGPU_ENTRY_RAM	1	/* the place is a physical address of the guest */
+#define VNICGPU_ENTRY_GPU	2	/* the place is an offset in the GPU's memory */
 #define VNICGPU_ENTRY_KIND	3
 #define VNICGPU_ENTRY_WRITE	4	/* and may be written */
-#define VNICGPU_ENTRY_ERRNO	16	/* shift */
+#define VNICGPU_ENTRY_ERRNO	16	/* the bit where the errno begins */
 
-/* What of a region was, ever. */
+/* Counts what has happened to a region. */
 #define VNICGPU_WAITS 40
 struct vnicgpu_region_stats {
 	__u32 id;
-	__u32 quarantined;	/* out, and so are all others: 1: it is */
-	__u64 mapped;		/* pages that the NIC may have, now */
-	__u64 faults;		/* VNICGPU_FAULT that were answered; in them: */
-	__u64 ram, gpu, invalid;	/* entries */
-	__u64 invalidations;	/* of pages that the NIC may have had: it was told */
-	__u64 untold;		/* of others */
-	__u64 refused;		/* where Linux did not want to wait, and it was told nothing */
-	__u64 timeouts;		/* 1 at most: the region is quarantined by it */
+	__u32 quarantined;	/* out, like all fields below; 1: the region is quarantined */
+	__u64 mapped;		/* pages that the NIC may use now */
+	__u64 faults;		/* answered VNICGPU_FAULT calls; the next line counts their entries */
+	__u64 ram, gpu, invalid;	/* entries by kind */
+	__u64 invalidations;	/* invalidations that needed a note, because the NIC may have used the pages */
+	__u64 untold;		/* invalidations that needed none */
+	__u64 refused;		/* invalidations that failed without a note, because Linux did not want to wait */
+	__u64 timeouts;		/* notes without an answer; at most 1, which quarantines the region */
 	/*
-	 * How long Linux has waited for the NIC: waits[i] counts those of w microseconds, rounded down, where
-	 * 2^i <= w * w < 2^(i + 1); waits[0] has those of 0, too, and the last those that are longer.
+	 * Histogram of the time that Linux waited for the NIC: waits[i] counts waits of w
+	 * microseconds, rounded down, with 2^i <= w * w < 2^(i + 1); waits[0] also counts waits of
+	 * 0, and the last element all longer ones.
 	 */
 	__u32 waits[VNICGPU_WAITS];
 };
 
 /*
- * From the first call on, pages that programs had in the GPU are filled with one byte as they leave them. It is an
- * error of whoever uses the GPU's memory if one has changed before it is given to somebody again. Each call looks at all that
- * are free.
+ * From the first call on, pages of the GPU are filled with one byte when programs free them. If
+ * such a byte changes before the page is allocated again, some user of the GPU's memory is in
+ * error. Each call checks all free pages.
  */
 struct vnicgpu_poison {
-	__u64 left;	/* out: pages that were left, ever */
-	__u64 held;	/* ... that are free and filled, now */
-	__u64 broken;	/* ... that had changed, ever */
+	__u64 left;	/* out: pages freed since the first call */
+	__u64 held;	/* ... free and filled now */
+	__u64 broken;	/* ... found changed since the first call */
 };
 
-/* Why the NIC has to let go of pages: an enum mmu_notifier_event of Linux (include/linux/mmu_notifier.h), or: */
-#define VNICGPU_REASON_REMOVED	0x100	/* the GPU is removed */
-#define VNICGPU_REASON_CLOSED	0x101	/* the region is closed */
+/*
+ * Why the NIC must release pages: a value of Linux's enum mmu_notifier_event
+ * (include/linux/mmu_notifier.h), or one of these.
+ */
+#define VNICGPU_REASON_REMOVED	0x100	/* the GPU is being removed */
+#define VNICGPU_REASON_CLOSED	0x101	/* the region is being closed */
 
-/* ENODEV of each: the device was removed. EINVAL: no whole pages. EACCES: not all of it is memory of the file's. */
+/*
+ * Errors of each: ENODEV: the device was removed. EINVAL: not whole pages. EACCES: not all of the
+ * range is the file's memory.
+ */
 #define VNICGPU_IOC		0xE9
 #define VNICGPU_GET_INFO	_IOR(VNICGPU_IOC, 0x00, struct vnicgpu_info)
 #define VNICGPU_ALLOC		_IOWR(VNICGPU_IOC, 0x01, struct vnicgpu_alloc)

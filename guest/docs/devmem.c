@@ -1,25 +1,26 @@
-// devmem sends GPU memory of one guest to GPU memory of another by Linux's own API for device memory TCP (devmem.h):
+// devmem sends GPU memory of one guest to GPU memory of another with Linux's own API for device
+// memory TCP (devmem.h):
 //
 //     cc -O2 -Wall -o devmem devmem.c
 //     vnic boot --nic gve --guests 2 -- ./devmem          guest0 receives, guest1 sends
-//     vnic boot --nic gve --guests 2 -- ./devmem host     the same bytes by way of host memory, to compare counters
+//     vnic boot --nic gve --guests 2 -- ./devmem host     the same bytes through host memory, to compare counters
 #include "devmem.h"
 
 #define PORT "5201"
 #define TOTAL (24u << 20)  // bytes to send
-#define BUFFER (16u << 20) // of GPU memory to receive into: pages are used again and again
+#define BUFFER (16u << 20) // GPU memory for received data; its pages are used again and again
 
-// The byte at a place of the stream. No part of it is like another.
+// pattern returns the byte at an offset of the stream. The pattern does not repeat within it.
 static uint8_t pattern(uint64_t at) { return (at + 1) * 0x9E3779B97F4A7C15ull >> 56; }
 
-// What came: bytes, those of them in host memory, and those that are not what was sent.
+// The bytes received: all, those in host memory, and those with a wrong value.
 struct received {
 	uint64_t bytes, host, wrong;
 	int dmabuf;
 	const uint8_t *gpu;
 };
 
-// look compares a piece of what came.
+// look compares a received piece with the pattern.
 static void look(void *arg, int gpu, uint64_t offset, const uint8_t *host, uint32_t n)
 {
 	struct received *got = arg;

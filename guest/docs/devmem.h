@@ -1,8 +1,8 @@
-// devmem.h is Linux's own API for device memory TCP (Documentation/networking/devmem.rst) in a dozen functions, with
-// nothing but libc: copy it, or what you need of it. devmem.c beside it uses them.
+// devmem.h uses Linux's own API for device memory TCP (Documentation/networking/devmem.rst) in a
+// dozen functions, with nothing but libc: copy it, or the parts that you need. devmem.c uses them.
 //
-// Of vnic it knows gpu_memory(): where a GPU's driver would be asked for a dma-buf, vnic's socket is. What fails ends
-// the program, with what it was.
+// Only gpu_memory() is particular to vnic: it asks vnic's socket for a dma-buf, in place of a GPU's
+// driver. A function that fails prints the error and ends the program.
 #ifndef DEVMEM_H
 #define DEVMEM_H
 #define _GNU_SOURCE
@@ -30,7 +30,7 @@
 
 #define IFACE "eth0"
 
-// What headers older than Linux 6.16 lack: linux/netdev.h, asm/socket.h, linux/uio.h.
+// Constants that headers older than Linux 6.16 lack: linux/netdev.h, asm/socket.h, linux/uio.h.
 enum { BIND_RX = 13, BIND_TX = 15 };                                      // NETDEV_CMD_*
 enum { DMABUF_IFINDEX = 1, DMABUF_QUEUES = 2, DMABUF_FD = 3, DMABUF_ID = 4 }; // NETDEV_A_DMABUF_*
 enum { QUEUE_ID = 1, QUEUE_TYPE = 3, QUEUE_TYPE_RX = 0 };                 // NETDEV_A_QUEUE_*
@@ -54,8 +54,8 @@ static inline void check(int ok, const char *what)
 		die(what);
 }
 
-// gpu_memory gives a dma-buf of GPU memory, and the CPU's view of it. The socket stays open: as long as
-// it is, the NIC takes the memory for the GPU's.
+// gpu_memory returns a dma-buf of GPU memory, and maps it for the CPU. It leaves the socket open:
+// while the socket is open, the NIC treats the memory as the GPU's.
 static inline int gpu_memory(uint64_t size, uint8_t **map)
 {
 	struct sockaddr_un to = { .sun_family = AF_UNIX };
@@ -79,7 +79,7 @@ static inline int gpu_memory(uint64_t size, uint8_t **map)
 	return fd;
 }
 
-// cpu_access begins or ends access to the memory by CPU (Documentation/driver-api/dma-buf.rst).
+// cpu_access begins or ends CPU access to the memory (Documentation/driver-api/dma-buf.rst).
 static inline void cpu_access(int dmabuf, uint64_t flags)
 {
 	struct dma_buf_sync sync = { flags };
@@ -87,8 +87,8 @@ static inline void cpu_access(int dmabuf, uint64_t flags)
 	check(!ioctl(dmabuf, DMA_BUF_IOCTL_SYNC, &sync), "DMA_BUF_IOCTL_SYNC");
 }
 
-// Generic netlink: a request is built of attributes, and answered by one attribute that is wanted, or
-// by an acknowledgement.
+// Generic netlink: a request consists of attributes. ask returns the value of one attribute of the
+// answer, or 0 for an acknowledgement.
 struct request {
 	struct nlmsghdr n;
 	struct genlmsghdr g;
@@ -162,8 +162,8 @@ static inline int netlink(void)
 	return nl;
 }
 
-// bind_memory gives a dma-buf to a receive queue, or with queue -1 to senders. The binding lives as long
-// as its netlink socket.
+// bind_memory binds a dma-buf to a receive queue, or with queue -1 for senders. The binding lives
+// as long as its netlink socket.
 static inline uint32_t bind_memory(int dmabuf, int queue)
 {
 	int nl = netlink();
@@ -191,9 +191,9 @@ static inline int ethtool(int s, void *cmd)
 	return ioctl(s, SIOCETHTOOL, &ifr);
 }
 
-// steer sets the interface up for device memory: headers are split off, what comes to our port goes to
-// the last receive queue, and nothing else does. It is ethtool -G tcp-data-split on, -X equal N-1,
-// -K ntuple on, -N flow-type tcp4 ... action N-1.
+// steer sets up the interface for device memory: it splits headers off, and steers traffic to our
+// port, and no other traffic, to the last receive queue. It is ethtool -G tcp-data-split on, -X
+// equal N-1, -K ntuple on, -N flow-type tcp4 ... action N-1.
 static inline int steer(struct sockaddr_in *to)
 {
 	struct request r = { 0 };
@@ -242,7 +242,7 @@ static inline int steer(struct sockaddr_in *to)
 	return queues - 1;
 }
 
-// address is that of a guest, by its name.
+// address resolves a guest's name.
 static inline struct sockaddr_in address(const char *name, const char *port)
 {
 	struct addrinfo hints = { .ai_family = AF_INET, .ai_socktype = SOCK_STREAM }, *a;
@@ -258,16 +258,16 @@ static inline struct sockaddr_in address(const char *name, const char *port)
 	return sin;
 }
 
-// completed waits until so many sends are complete: their memory may change again.
+// completed waits until the first calls sends are complete; then their memory may change again.
 static inline void completed(int s, uint32_t *done, uint32_t calls)
 {
 	while (*done < calls) {
 		char control[256];
 		struct msghdr m = { .msg_control = control, .msg_controllen = sizeof control };
-		struct pollfd p = { .fd = s }; // POLLERR comes unasked
+		struct pollfd p = { .fd = s }; // poll always reports POLLERR
 
 		check(poll(&p, 1, -1) == 1, "poll");
-		if (recvmsg(s, &m, MSG_ERRQUEUE) < 0) { // there is none: the connection is broken
+		if (recvmsg(s, &m, MSG_ERRQUEUE) < 0) { // no completion: the connection is broken
 			socklen_t len = sizeof errno;
 			getsockopt(s, SOL_SOCKET, SO_ERROR, &errno, &len);
 			die("completions");
@@ -281,8 +281,8 @@ static inline void completed(int s, uint32_t *done, uint32_t calls)
 	}
 }
 
-// send_devmem queues bytes of GPU memory, which a binding for transmit has, and returns how many: at is an offset in
-// the dma-buf. They must not change before they are completed.
+// send_devmem queues bytes of a dma-buf that is bound for transmit, from offset at on, and returns
+// how many it queued. They must not change before completed returns.
 static inline ssize_t send_devmem(int s, uint32_t id, uint64_t at, size_t n)
 {
 	char control[CMSG_SPACE(sizeof id)] = { 0 };
@@ -297,7 +297,7 @@ static inline ssize_t send_devmem(int s, uint32_t id, uint64_t at, size_t n)
 	return sendmsg(s, &m, MSG_ZEROCOPY);
 }
 
-// connect_to connects to a guest, and waits until it listens.
+// connect_to connects to a guest, and tries again until the guest listens.
 static inline int connect_to(const struct sockaddr_in *to)
 {
 	for (;;) {
@@ -313,7 +313,7 @@ static inline int connect_to(const struct sockaddr_in *to)
 	}
 }
 
-// accept_one listens at an address, and gives the first connection.
+// accept_one listens on an address, and returns the first connection.
 static inline int accept_one(const struct sockaddr_in *me)
 {
 	int l = socket(AF_INET, SOCK_STREAM, 0), one = 1, c;
@@ -326,12 +326,13 @@ static inline int accept_one(const struct sockaddr_in *me)
 	return c;
 }
 
-// piece is called for each piece of what has come. gpu: it lies in GPU memory, at offset in the dma-buf. Else it is at
-// host, as the flow was not steered, or the packet could not be split.
+// piece is called for each received piece. If gpu is set, the piece is in GPU memory, at offset in
+// the dma-buf. If not, it is at host, because the flow was not steered, or the packet could not be
+// split.
 typedef void piece(void *arg, int gpu, uint64_t offset, const uint8_t *host, uint32_t n);
 
-// recv_devmem takes what has come, and gives the pages of GPU memory back when f has returned. 0: the peer has closed
-// the connection.
+// recv_devmem receives pieces, calls f for each, and then returns the piece's pages of GPU memory.
+// It returns 0 if the peer has closed the connection.
 static inline ssize_t recv_devmem(int c, piece *f, void *arg)
 {
 	static char linear[256 << 10], control[64 << 10];
@@ -341,7 +342,7 @@ static inline ssize_t recv_devmem(int c, piece *f, void *arg)
 	const uint8_t *next = (uint8_t *)linear;
 
 	check(n >= 0, "recvmsg");
-	if (n > 0 && !CMSG_FIRSTHDR(&m)) // of packets that went to no queue of ours
+	if (n > 0 && !CMSG_FIRSTHDR(&m)) // the packets came through another queue
 		f(arg, 0, 0, next, n);
 	for (struct cmsghdr *h = CMSG_FIRSTHDR(&m); h; h = CMSG_NXTHDR(&m, h)) {
 		struct dmabuf_cmsg *d = (void *)CMSG_DATA(h);
@@ -350,7 +351,7 @@ static inline ssize_t recv_devmem(int c, piece *f, void *arg)
 			struct dmabuf_token t = { d->frag_token, 1 };
 
 			f(arg, 1, d->frag_offset, NULL, d->frag_size);
-			check(setsockopt(c, SOL_SOCKET, SO_DEVMEM_DONTNEED, &t, sizeof t) == 1, "SO_DEVMEM_DONTNEED"); // it counts
+			check(setsockopt(c, SOL_SOCKET, SO_DEVMEM_DONTNEED, &t, sizeof t) == 1, "SO_DEVMEM_DONTNEED"); // tokens
 		} else if (h->cmsg_level == SOL_SOCKET && h->cmsg_type == SCM_DEVMEM_LINEAR) {
 			f(arg, 0, 0, next, d->frag_size);
 			next += d->frag_size;

@@ -1,13 +1,14 @@
-// Package agent is both ends of the results channel of a vnic guest: JSON lines (package jsonlines) both ways over a
-// serial port.
+// Package agent implements both ends of the results channel of a vnic guest: JSON lines (package
+// jsonlines) in both directions over a serial port.
 //
-// In the guest, Serve answers requests with the operations that packages have registered. On the host, a Client sends
-// them. Events of the guest are "boot" once its init is done, and "panic" when its agent died. Its first message says
-// which vnic it is of, and so does the host's: ends of different protocols refuse each other.
+// In the guest, Serve answers requests by the operations that packages have registered. On the
+// host, a Client sends the requests. Events of the guest are "boot" after its init is done and
+// "panic" after its agent died. The first message of each end names its vnic and the version of its
+// protocol: ends of different versions refuse each other.
 //
-// Each operation runs in a goroutine of its own. The host trusts nothing that a guest sends: a line
-// that is too long or no message is dropped and counted. A panic in the guest is not recovered: the
-// agent's process dies and its parent, the guest's init, reports it.
+// Each operation runs in its own goroutine. The host does not trust a guest: it drops and counts
+// lines that are too long or malformed. A panic in the guest is not recovered: the agent's process
+// dies, and its parent, the guest's init, reports it.
 package agent
 
 import (
@@ -24,41 +25,41 @@ import (
 
 // Names of events.
 const (
-	EventBoot  = "boot"  // init has done its work and the agent is about to serve
+	EventBoot  = "boot"  // init is done and the agent is about to serve
 	EventPanic = "panic" // the agent's process died; args are a Panic
 )
 
-// Config is /vnic/config.json of the initramfs: what the guest's init does before the agent serves.
+// Config is /vnic/config.json of the initramfs: the settings of the guest's init and agent.
 type Config struct {
-	Modules  []string `json:"modules,omitempty"`  // loaded in this order, what they need first
-	Hostname string   `json:"hostname,omitempty"` // "" = the kernel's
-	Channel  string   `json:"channel,omitempty"`  // "" = /dev/ttyS1
-	// the virtio port PortName in place of Channel, if the kernel has it
+	Modules  []string `json:"modules,omitempty"`  // loaded in this order; a module's dependencies come first
+	Hostname string   `json:"hostname,omitempty"` // "" = the kernel's default
+	Channel  string   `json:"channel,omitempty"`  // path of the results channel; "" = /dev/ttyS1
+	// use the virtio port PortName instead of Channel, if the kernel has it
 	Port      bool `json:"port,omitempty"`
 	HugePages int  `json:"hugepages,omitempty"` // 2 MiB pages to reserve
-	// nodes but 0 are GPU memory: all tasks, and the huge pages, keep to node 0
+	// all nodes except node 0 are GPU memory: all tasks and the huge pages stay on node 0
 	Node0  bool              `json:"node0,omitempty"`
 	Sysctl map[string]string `json:"sysctl,omitempty"` // "net.core.x" or "net/core/x" to value
 	Extra  map[string]string `json:"extra,omitempty"`  // for operations
-	Alone  *Alone            `json:"alone,omitempty"`  // there is no results channel
-	Slow   float64           `json:"slow,omitempty"`   // limits.Slow of the host, at the boot; 0: 1
+	Alone  *Alone            `json:"alone,omitempty"`  // set: there is no results channel
+	Slow   float64           `json:"slow,omitempty"`   // limits.Slow of the host when the guest booted; 0: 1
 }
 
-// Alone is what a guest does whose QEMU is not ours: it brings its network up, runs a program on
-// its console and powers off.
+// Alone is the program of a guest whose QEMU vnic did not start. The guest configures its network,
+// runs the program on its console and powers off.
 type Alone struct {
-	Path   string   `json:"path"` // without a slash it is looked for in PATH of Env
-	Args   []string `json:"args"` // with argv[0]
+	Path   string   `json:"path"` // looked up in PATH of Env if it has no slash
+	Args   []string `json:"args"` // including argv[0]
 	Env    []string `json:"env"`
 	Dir    string   `json:"dir"`
-	Shell  bool     `json:"shell,omitempty"` // a person uses it
-	Driver string   `json:"driver"`          // the kernel's, of the interfaces
-	// OwnDriver says that devmem programs drive a NIC themselves: the last interface, of which the
-	// kernel lets go if there are others.
+	Shell  bool     `json:"shell,omitempty"` // interactive: a person uses it
+	Driver string   `json:"driver"`          // the kernel driver of the guest's interfaces
+	// OwnDriver: devmem programs drive a NIC themselves. It is that of the last interface, which is
+	// detached from the kernel if there are others.
 	OwnDriver bool `json:"own_driver,omitempty"`
 }
 
-// ReadConfig reads what the initramfs has of it; nothing is the zero Config.
+// ReadConfig reads the Config of the initramfs, or returns the zero Config if there is none.
 func ReadConfig() (c Config, err error) {
 	b, err := os.ReadFile(ConfigPath)
 	if err == nil {
@@ -70,19 +71,19 @@ func ReadConfig() (c Config, err error) {
 	return c, nil
 }
 
-// DefaultChannel is the guest's results channel.
+// DefaultChannel is the device of the guest's results channel.
 const DefaultChannel = "/dev/ttyS1"
 
-// PortName is the name of the virtio port that may be the results channel.
+// PortName is the name of the virtio port that can replace it.
 const PortName = "vnic.results"
 
-// ConfigPath and ModulesPath are where the initramfs keeps what init reads.
+// ConfigPath and ModulesPath are where init finds its settings and its modules in the initramfs.
 const (
 	ConfigPath  = "/vnic/config.json"
 	ModulesPath = "/vnic/modules"
 )
 
-// Env is what operations know about their guest.
+// Env describes the guest to its operations.
 type Env struct {
 	Config  Config   `json:"config"`
 	Modules []string `json:"modules"` // loaded by init
@@ -91,14 +92,15 @@ type Env struct {
 // Panic are the args of EventPanic.
 type Panic struct {
 	Status string `json:"status"` // how the process ended
-	Output string `json:"output"` // the last of what it wrote to stderr
+	Output string `json:"output"` // the end of its stderr
 }
 
-// Op is an operation of the guest. Its result is sent as JSON. ctx ends when the host cancels or the guest powers off.
+// Op is an operation of the guest. Its result is sent as JSON. ctx ends when the host cancels the
+// operation or the guest powers off.
 type Op func(ctx context.Context, args json.RawMessage) (any, error)
 
-// Applet is a program inside the guest's one binary, run under its own name (argv[0], or the first
-// argument); it returns the exit status.
+// Applet is a program inside the guest's single binary, run by its name (argv[0], or the first
+// argument). It returns the exit status.
 type Applet func(args []string) int
 
 var registry = struct {
@@ -107,8 +109,8 @@ var registry = struct {
 	applets map[string]Applet
 }{ops: map[string]Op{}, applets: map[string]Applet{}}
 
-// Register adds an operation, before the agent serves. A later registration of a name replaces the earlier. Its
-// arguments are decoded from JSON; without any they are the zero value.
+// Register adds an operation; call it before Serve. A later registration of a name replaces the
+// earlier one. Arguments are decoded from JSON; a request without arguments gets the zero value.
 func Register[A any](name string, op func(ctx context.Context, args A) (any, error)) {
 	registry.Lock()
 	defer registry.Unlock()
@@ -123,7 +125,7 @@ func Register[A any](name string, op func(ctx context.Context, args A) (any, err
 	}
 }
 
-// RegisterApplet adds an applet, before boot.Main looks for it. The image needs a link of that name
+// RegisterApplet adds an applet; call it before boot.Main. The image needs a link of that name
 // (guestimages.Options.Applets).
 func RegisterApplet(name string, main Applet) {
 	registry.Lock()
@@ -139,13 +141,13 @@ func LookupApplet(name string) (Applet, bool) {
 	return a, ok
 }
 
-// ConsoleApplet is the name of the applet that does what Alone says.
+// ConsoleApplet is the name of the applet that runs Alone.
 const ConsoleApplet = "vnic-console"
 
-// ownPrefix begins the names of applets that are not for users.
+// ownPrefix begins the names of applets that users do not call.
 const ownPrefix = "vnic-"
 
-// Tools are the names of the applets that users may want.
+// Tools returns the sorted names of the applets for users.
 func Tools() []string {
 	registry.Lock()
 	defer registry.Unlock()
@@ -167,13 +169,13 @@ const (
 	progressKey
 )
 
-// EnvOf gives an operation its guest's Env.
+// EnvOf returns the Env of an operation's guest.
 func EnvOf(ctx context.Context) Env {
 	e, _ := ctx.Value(envKey).(Env)
 	return e
 }
 
-// Progress sends v to the host while an operation runs. Outside an operation it does nothing.
+// Progress sends v to the host from a running operation. Outside an operation it does nothing.
 func Progress(ctx context.Context, v any) error {
 	send, _ := ctx.Value(progressKey).(func(any) error)
 	if send == nil {

@@ -45,7 +45,7 @@ func init() {
 	})
 }
 
-// client gives a client, and the guest's end of its pipe.
+// client returns a client, and the guest's end of its pipe.
 func client(t *testing.T) (*Client, net.Conn) {
 	ignore := goleak.IgnoreCurrent()
 	host, guest := net.Pipe()
@@ -57,7 +57,7 @@ func client(t *testing.T) (*Client, net.Conn) {
 	return c, guest
 }
 
-// link serves one end of a pipe and gives a client on the other.
+// link serves one end of a pipe, and returns a client of the other.
 func link(t *testing.T) (c *Client, served <-chan error) {
 	t.Helper()
 	c, guest := client(t)
@@ -75,7 +75,7 @@ func link(t *testing.T) (c *Client, served <-chan error) {
 	t.Cleanup(func() {
 		cancel()
 		_ = c.Close()
-		for range done { // its end
+		for range done { // waits for its end
 		}
 	})
 	<-c.Booted()
@@ -145,7 +145,7 @@ func TestPowerOffEndsOperations(t *testing.T) {
 	}
 }
 
-// A guest that does not read must not hold its host up beyond the call's context.
+// If a guest does not read, its host's call ends with the call's context.
 func TestGuestThatDoesNotReadDoesNotBlockItsHost(t *testing.T) {
 	c, _ := client(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
@@ -170,7 +170,7 @@ func TestDeathOfTheAgentEndsCalls(t *testing.T) {
 	go func() {
 		b := make([]byte, 1000)
 		_, _ = guest.Read(b)
-		_, _ = io.WriteString(guest, `{"id":1,"o`) // died while it wrote
+		_, _ = io.WriteString(guest, `{"id":1,"o`) // it died while writing
 		_ = WriteEvent(guest, EventPanic, Panic{Status: "exit status 2", Output: "panic: x"})
 		_ = guest.Close()
 	}()
@@ -273,7 +273,7 @@ func TestGuestTextIsMadePlain(t *testing.T) {
 		"grüß\xff\u009b31m":                    "grüß31m",
 		"a\u202egnp.exe\u2069\u200f\u061c":     "agnp.exe",
 		"one\u2028two\u2029three\x7f\u0085":    "onetwothree",
-		"\u0645\u0631\u062d\u0628\u0627 - 你好":  "\u0645\u0631\u062d\u0628\u0627 - 你好", // right to left by itself
+		"\u0645\u0631\u062d\u0628\u0627 - 你好":  "\u0645\u0631\u062d\u0628\u0627 - 你好", // without control characters
 	} {
 		testkit.Equal(t, in, Plain(in), want)
 	}

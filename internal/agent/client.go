@@ -9,13 +9,13 @@ import (
 	"vnic.dev/vnic/internal/jsonlines"
 )
 
-// ErrClosed says that the results channel has ended.
+// ErrClosed is the error of a results channel that has ended.
 var ErrClosed = errors.New("results channel closed")
 
-// RemoteError is an operation's error, in the guest's words, which are plain.
+// RemoteError is an operation's error in the guest. Its text is Plain.
 type RemoteError = jsonlines.RemoteError
 
-// PanicError says that the guest's agent died.
+// PanicError is the error after the guest's agent died.
 type PanicError struct{ Panic }
 
 func (e *PanicError) Error() string {
@@ -33,11 +33,12 @@ type Client struct {
 	booted chan struct{}
 }
 
-// Conn is what a Client needs of the results channel.
+// Conn is a connection to the results channel.
 type Conn = jsonlines.Conn
 
-// NewClient takes over conn and reads it until Close or its end. Err is a version.Error when the agent is of another
-// vnic, a *PanicError when it died, else ErrClosed.
+// NewClient takes ownership of conn and reads it until Close or its end. Then Err returns a
+// version.Error if the agent has another version of the protocol, a *PanicError if the agent died,
+// else ErrClosed.
 func NewClient(conn Conn) *Client {
 	c := &Client{booted: make(chan struct{})}
 	c.Client = jsonlines.NewClient(conn, jsonlines.Options{Protocol: jsonlines.Protocol{Version: protocol,
@@ -46,7 +47,7 @@ func NewClient(conn Conn) *Client {
 	return c
 }
 
-// Booted is closed once the guest's init has reported.
+// Booted returns a channel that is closed once the guest's init has reported that it is done.
 func (c *Client) Booted() <-chan struct{} { return c.booted }
 
 func (c *Client) event(m *jsonlines.Message) error {

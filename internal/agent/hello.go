@@ -12,10 +12,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// SayHello asks a guest what it sees of itself.
+// SayHello asks a guest for its Hello.
 var SayHello = NewOperation[None, Hello]("hello")
 
-// Hello is what a guest sees of itself.
+// Hello describes a guest, as seen from inside.
 type Hello struct {
 	Kernel    string   `json:"kernel"`  // uname -r
 	Cmdline   string   `json:"cmdline"` // of the kernel
@@ -23,7 +23,7 @@ type Hello struct {
 	CPUs      int      `json:"cpus"`
 	MemTotal  uint64   `json:"mem_total"` // bytes
 	HugePages int      `json:"hugepages"` // reserved, 2 MiB each
-	BootMS    int64    `json:"boot_ms"`   // since the kernel's start, when init had done its work
+	BootMS    int64    `json:"boot_ms"`   // time from the kernel's start until init was done
 	UptimeMS  int64    `json:"uptime_ms"` // now
 	Modules   []string `json:"modules"`   // loaded by init
 	PCI       []PCI    `json:"pci"`
@@ -47,7 +47,7 @@ type BAR struct {
 	Flags uint64 `json:"flags"` // Linux's IORESOURCE_*
 }
 
-// Find gives the devices with these ids.
+// Find returns the devices with these ids.
 func (h *Hello) Find(vendor, device uint16) []PCI {
 	var found []PCI
 	for _, p := range h.PCI {
@@ -58,7 +58,7 @@ func (h *Hello) Find(vendor, device uint16) []PCI {
 	return found
 }
 
-// started is the guest's clock when its init had done its work.
+// started is the guest's uptime when its init was done.
 var started = uptime()
 
 func init() {
@@ -82,7 +82,7 @@ func hello(ctx context.Context) *Hello {
 	return h
 }
 
-// uptime is in milliseconds.
+// uptime returns the time since boot in milliseconds.
 func uptime() int64 {
 	var ts unix.Timespec
 	if unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts) != nil {
@@ -121,7 +121,8 @@ func readHex(path string) uint64 {
 	return v
 }
 
-// parseResource reads sysfs' "resource": a line "start end flags" for each BAR, ROM after the sixth.
+// parseResource parses sysfs' "resource": one line "start end flags" per BAR; the seventh line is
+// the ROM.
 func parseResource(text string) []BAR {
 	var bars []BAR
 	for i, line := range strings.Split(text, "\n") {

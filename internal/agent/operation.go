@@ -5,17 +5,17 @@ import (
 	"encoding/json"
 )
 
-// Operation is an operation of guests with arguments of type A and a result of type R. One value makes both ends: a
-// guest's program serves it, the host calls it.
+// Operation is a guest operation with arguments of type A and a result of type R. One value serves
+// both ends: a guest's program serves it, the host calls it.
 type Operation[A, R any] struct{ name string }
 
-// None are no arguments, or no result.
+// None stands for no arguments or no result.
 type None struct{}
 
-// NewOperation makes an operation. No two operations of a guest have the same name.
+// NewOperation makes an operation. Names must be unique in a guest.
 func NewOperation[A, R any](name string) Operation[A, R] { return Operation[A, R]{name} }
 
-// Serve registers the operation, before the agent of this process serves.
+// Serve registers the operation; call it before the agent of this process serves.
 func (o Operation[A, R]) Serve(run func(ctx context.Context, args A) (R, error)) {
 	Register(o.name, func(ctx context.Context, args A) (any, error) { return run(ctx, args) })
 }
@@ -25,13 +25,13 @@ func (o Operation[A, R]) Call(ctx context.Context, c *Client, args A) (R, error)
 	return o.CallProgress(ctx, c, args, nil)
 }
 
-// Do is Call without the result.
+// Do is Call for an operation without a result.
 func (o Operation[A, R]) Do(ctx context.Context, c *Client, args A) error {
 	_, err := o.Call(ctx, c, args)
 	return err
 }
 
-// CallProgress is Call with a function for what the operation reports on its way, as Client.CallProgress has it.
+// CallProgress is Call with a function for progress messages, as in Client.CallProgress.
 func (o Operation[A, R]) CallProgress(ctx context.Context, c *Client, args A, progress func(json.RawMessage)) (r R,
 	err error) {
 	err = c.CallProgress(ctx, o.name, args, &r, progress)

@@ -9,7 +9,7 @@ import (
 	"vnic.dev/vnic/internal/limits"
 )
 
-// Run runs a program or an applet of the guest, and waits for its end.
+// Run runs a program or an applet in the guest, and waits for its end.
 var Run = NewOperation[Exec, ExecResult]("exec")
 
 // Exec names the program of Run.
@@ -18,7 +18,7 @@ type Exec struct {
 	Stdin string   `json:"stdin,omitempty"`
 }
 
-// ExecResult is what came of it. Output beyond execOutput is cut at its beginning.
+// ExecResult is the result of Run. Of longer output only the last execOutput bytes are kept.
 type ExecResult struct {
 	Status int    `json:"status"` // exit status; -1 = ended by a signal
 	Stdout string `json:"stdout"`
@@ -27,10 +27,10 @@ type ExecResult struct {
 
 const execOutput = 256 << 10
 
-// stretch has the guest's limits follow the host's, which may have grown since the boot began.
+// stretch raises the guest's limits to the host's, which may have grown since the guest booted.
 var stretch = NewOperation[float64, None]("slow")
 
-// TellSlow has a guest's limits follow this process's.
+// TellSlow raises a guest's limits to this process's.
 func TellSlow(ctx context.Context, c *Client) error {
 	ctx, cancel := context.WithTimeout(ctx, limits.Ask.Here())
 	defer cancel()
@@ -53,7 +53,7 @@ func runProgram(ctx context.Context, a Exec) (r ExecResult, err error) {
 	cmd := exec.CommandContext(ctx, a.Args[0], a.Args[1:]...)
 	cmd.Stdin = bytes.NewReader([]byte(a.Stdin))
 	cmd.Stdout, cmd.Stderr = &out, &errs
-	// For output that its children may hold open; Serve waits longer.
+	// Children of the program may hold its output open. Serve waits longer than this.
 	cmd.WaitDelay = limits.AgentStop.Here() - limits.LastOutput.Here()
 	err = cmd.Run()
 	if exit := (*exec.ExitError)(nil); err != nil && !errors.As(err, &exit) {
@@ -81,5 +81,5 @@ func (t *Tail) Write(p []byte) (int, error) {
 	return n, nil
 }
 
-// Bytes is what is kept.
+// Bytes returns the bytes kept.
 func (t *Tail) Bytes() []byte { return t.buf }

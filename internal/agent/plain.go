@@ -5,13 +5,15 @@ import (
 	"unicode"
 )
 
-// Obeyed reports whether a terminal may obey a character, or change the order of what is shown beside it: control
-// characters, C1 (U+0080 to U+009F) among them, lines' and paragraphs' ends, and Unicode's Bidi_Control.
+// Obeyed reports whether a terminal may interpret a character, or reorder the text around it:
+// control characters, including C1 (U+0080 to U+009F), line and paragraph separators, and Unicode's
+// Bidi_Control.
 func Obeyed(r rune) bool {
 	return unicode.IsControl(r) || unicode.In(r, unicode.Bidi_Control, unicode.Zl, unicode.Zp)
 }
 
-// Plain drops escape sequences and all that is Obeyed: what a guest says is not fit for a terminal as it is.
+// Plain removes escape sequences and all characters that are Obeyed from a guest's text, so that it
+// can be printed on a terminal.
 func Plain(s string) string {
 	var b strings.Builder
 	inEscape := false

@@ -13,25 +13,25 @@ import (
 	"vnic.dev/vnic/internal/limits"
 )
 
-// protocol is the version of what is said on the results channel, operations included. That of 780d5150 is 1, which
-// nobody says.
+// protocol is the version of the messages on the results channel, operations included. 780d5150
+// sends none and counts as version 1.
 const protocol = 2
 
-// MaxLine bounds a line in either direction. The guest's tty holds 64 KiB of unread bytes: requests stay below
-// maxRequest. maxRunning bounds the operations that a guest runs at a time.
 const (
+	// MaxLine bounds a line in either direction. Requests are shorter, maxRequest at most: the
+	// guest's tty holds 64 KiB of unread bytes.
 	MaxLine    = 1 << 20
 	maxRequest = 32 << 10
-	maxRunning = 1 << 10
+	maxRunning = 1 << 10 // operations of a guest at a time
 )
 
-// opPoweroff is answered by Serve itself: it ends Serve.
+// opPoweroff is answered by Serve itself, which then returns.
 const opPoweroff = "poweroff"
 
-// ErrBusy says that operations went on after they were cancelled.
+// ErrBusy is the error for operations that kept running after they were cancelled.
 var ErrBusy = errors.New("operations did not end")
 
-// server is one Serve.
+// server is the state of one Serve.
 type server struct {
 	out     *jsonlines.Writer
 	mu      sync.Mutex
@@ -39,8 +39,8 @@ type server struct {
 	wg      sync.WaitGroup
 }
 
-// Serve answers requests on rw until the host asks for power-off (nil), ctx ends, or rw fails. It returns once the
-// operations have ended, or ErrBusy when some do not stop in time.
+// Serve answers requests on rw until the host asks for power-off (nil), ctx ends, or rw fails. It
+// returns once the operations have ended, or returns ErrBusy if some do not stop in time.
 func Serve(ctx context.Context, rw io.ReadWriter, env Env) error {
 	limits.Stretch(env.Config.Slow)
 	ctx, cancel := context.WithCancel(context.WithValue(ctx, envKey, env))
@@ -125,11 +125,12 @@ func (s *server) start(ctx context.Context, m *jsonlines.Message) {
 		s.mu.Lock()
 		delete(s.running, m.ID)
 		s.mu.Unlock()
-		_ = s.out.Answer(m.ID, v, err) // a channel that is gone ends the loop too
+		_ = s.out.Answer(m.ID, v, err) // a write error also ends the loop
 	})
 }
 
-// WriteEvent writes an event line, after the end of whatever was being written: for the guest's init.
+// WriteEvent writes an event line for the guest's init. It writes a newline first, because the
+// agent may have died within a line.
 func WriteEvent(w io.Writer, event string, data any) error {
 	m := &jsonlines.Message{Event: event}
 	var err error

@@ -93,12 +93,12 @@ func TestOffencesAreFound(t *testing.T) {
 	var want, got []string
 	for i, text := range strings.Split(string(src), "\n") {
 		_, offends, _ := strings.Cut(text, "// offends: ")
-		for _, of := range strings.Fields(offends) {
-			want = append(want, fmt.Sprintf("api.go:%d: api.%s", i+1, of))
+		for _, owner := range strings.Fields(offends) {
+			want = append(want, fmt.Sprintf("api.go:%d: api.%s", i+1, owner))
 		}
 	}
 	for _, o := range c.offences(module) {
-		got = append(got, fmt.Sprintf("%s:%d: %s", filepath.Base(o.pos.Filename), o.pos.Line, o.of))
+		got = append(got, fmt.Sprintf("%s:%d: %s", filepath.Base(o.pos.Filename), o.pos.Line, o.owner))
 		if !strings.HasPrefix(o.typ, module+"/hidden.") {
 			t.Error(o)
 		}

@@ -11,20 +11,20 @@ import (
 
 // offence is a use of a type that is not API in what an API package exports.
 type offence struct {
-	pos token.Position
-	of  string // what is exported, "dma.Space.Add"
-	typ string // the type, with its package's path
+	pos   token.Position
+	owner string // what is exported, "dma.Space.Add"
+	typ   string // the type, with its package's path
 }
 
 func (o offence) String() string {
-	return fmt.Sprintf("%s: %s exports %s, whose package is not API", o.pos, o.of, o.typ)
+	return fmt.Sprintf("%s: %s exports %s, whose package is not API", o.pos, o.owner, o.typ)
 }
 
 // offences lists the types of packages of module that an importer of the given packages meets
 // though these packages are not among them.
 //
 // All that can be reached from outside counts: types of constants, variables, parameters and
-// results; exported fields and methods, also those of unexported types that something exported
+// results; exported fields and methods, also of unexported types that something exported
 // gives out or embeds; type arguments and constraints; what an alias stands for. Unexported fields
 // do not count.
 func (c *checkout) offences(module string) []offence {
@@ -33,7 +33,7 @@ func (c *checkout) offences(module string) []offence {
 		w := walker{checkout: c, module: module, pkg: p, seen: map[types.Type]bool{}}
 		for _, name := range p.Scope().Names() {
 			if o := p.Scope().Lookup(name); o.Exported() {
-				w.at(path.Base(dir)+"."+name, o).object(o)
+				w.placeAt(path.Base(dir)+"."+name, o).object(o)
 			}
 		}
 		all = append(all, w.found...)
@@ -51,14 +51,14 @@ type walker struct {
 	found    []offence
 }
 
-// place is where a walker is: at an object, of which a user speaks by a name.
+// place is a walker's position: an object, and the name by which a user refers to it.
 type place struct {
 	*walker
 	name string
 	pos  token.Position
 }
 
-func (w *walker) at(name string, o types.Object) place {
+func (w *walker) placeAt(name string, o types.Object) place {
 	return place{w, name, w.checkout.fset.Position(o.Pos())}
 }
 
@@ -85,7 +85,7 @@ func (p place) declared(t *types.Named) {
 	p.typ(t.Underlying())
 	for m := range t.Methods() {
 		if m.Exported() {
-			p.at(p.name+"."+m.Name(), m).typ(m.Type())
+			p.placeAt(p.name+"."+m.Name(), m).typ(m.Type())
 		}
 	}
 }
@@ -133,13 +133,13 @@ func (p place) typ(t types.Type) {
 	case *types.Struct:
 		for f := range t.Fields() {
 			if f.Exported() || f.Embedded() { // an embedded field's methods are promoted
-				p.at(p.name+"."+f.Name(), f).typ(f.Type())
+				p.placeAt(p.name+"."+f.Name(), f).typ(f.Type())
 			}
 		}
 	case *types.Interface:
 		for m := range t.ExplicitMethods() {
 			if m.Exported() {
-				p.at(p.name+"."+m.Name(), m).typ(m.Type())
+				p.placeAt(p.name+"."+m.Name(), m).typ(m.Type())
 			}
 		}
 		for e := range t.EmbeddedTypes() {

@@ -8,9 +8,9 @@ import (
 	"vnic.dev/vnic/internal/limits"
 )
 
-// runAlone is process 1 of a guest without a results channel: another process runs what is
-// to be run on the console. What could not be set up is said there, and the program is run all the
-// same: it may not need that, or may find out why.
+// runAlone is process 1 of a guest without a results channel: another process runs the console's
+// program. It prints setUp's error and runs the program in any case: the program may not need the
+// missing part, or may report it.
 func runAlone(setUp error) {
 	say := func(err error) {
 		if err != nil {

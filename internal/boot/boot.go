@@ -1,10 +1,10 @@
 // Package boot is the frame of a guest's one program: process 1, the agent's process, and applets.
 //
 // As process 1 it mounts, loads modules, opens the results channel, starts itself again as the
-// agent and powers off when that has ended: so process 1 can still report an agent that died.
-// Where no host is at the other end of a channel (agent.Alone), it starts the applet for the
-// console in the agent's place. What the agent can do, its operations and applets, is registered
-// with package agent before Main is called.
+// agent, and powers off when the agent has ended: so process 1 can report an agent that died. If no
+// host is at the other end of a channel (agent.Alone), it starts the applet for the console in
+// place of the agent. The agent's operations and applets must be registered with package agent
+// before Main is called.
 package boot
 
 import (
@@ -18,7 +18,8 @@ import (
 // agentName is argv[0] of the agent's process.
 const agentName = "vnic-agent"
 
-// Main is the program, and gives its exit status. As process 1 it does not return.
+// Main is the program's main function, and returns the exit status. As process 1 it does not
+// return.
 func Main(args []string) int {
 	name := filepath.Base(args[0])
 	if applet, ok := agent.LookupApplet(name); ok {
@@ -41,7 +42,8 @@ func Main(args []string) int {
 	return usage(args)
 }
 
-// usage says what the program is to a user who has it outside of vnic's guests, and gives the exit status.
+// usage explains the program to a user who runs it outside of vnic's guests, and returns the exit
+// status.
 func usage(args []string) int {
 	w, status := os.Stderr, 2
 	if len(args) > 1 && (args[1] == "-h" || args[1] == "-help" || args[1] == "--help" || args[1] == "help") {

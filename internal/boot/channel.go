@@ -14,11 +14,12 @@ import (
 	"vnic.dev/vnic/internal/limits"
 )
 
-// openResults opens the results channel that the configuration wants, for process 1, which writes to it: a file that
-// blocks, and that Go's poller does not know. The agent's process, which has it too, is the only one that may poll it
-// (agentChannel). With two pollers messages stay unseen: whoever polls takes a message from the port's queue, and the
-// message's interrupt, which comes later, finds nothing there and wakes nobody (Linux drivers/char/virtio_console.c,
-// port_has_data, and drivers/virtio/virtio_ring.c, vring_interrupt).
+// openResults opens the configured results channel for process 1, which writes to it: a blocking
+// file that Go's poller does not use. Only the agent's process, which inherits the channel, may
+// poll it (agentChannel). With two pollers, messages stay unseen: a poll removes the message from
+// the port's queue, and when the message's interrupt comes later, it finds nothing there and wakes
+// nobody (Linux drivers/char/virtio_console.c, port_has_data, and drivers/virtio/virtio_ring.c,
+// vring_interrupt).
 func openResults(c *agent.Config) (*os.File, error) {
 	if c.Port {
 		f, err := openPort("/", agent.PortName)
@@ -30,7 +31,8 @@ func openResults(c *agent.Config) (*os.File, error) {
 	return openChannel(c.Channel)
 }
 
-// openPort opens the virtio port of this name (Linux drivers/char/virtio_console.c), if the kernel has a driver for it.
+// openPort opens the virtio port with a name (Linux drivers/char/virtio_console.c), if the kernel
+// has a driver for ports.
 func openPort(root, name string) (*os.File, error) {
 	if _, err := os.Stat(filepath.Join(root, "sys/bus/virtio/drivers/virtio_console")); err != nil {
 		return nil, errors.New("this kernel has no VIRTIO_CONSOLE")
@@ -48,7 +50,8 @@ func openPort(root, name string) (*os.File, error) {
 	}
 }
 
-// connected opens a port and waits until its other end is connected: before that a read gives the end of the file.
+// connected opens a port and waits until its other end is connected: before, a read returns the end
+// of the file.
 func connected(path string, end time.Time) (*os.File, error) {
 	fd, err := unix.Open(path, unix.O_RDWR|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -64,13 +67,13 @@ func connected(path string, end time.Time) (*os.File, error) {
 		case err != nil || !time.Now().Before(end):
 			_ = unix.Close(fd)
 			return nil, fmt.Errorf("%s: not connected: %w", path, errors.Join(err, os.ErrDeadlineExceeded))
-		default: // POLLHUP, until it is connected
+		default: // POLLHUP until the other end is connected
 			time.Sleep(time.Millisecond)
 		}
 	}
 }
 
-// openChannel opens the results channel as a raw line.
+// openChannel opens the results channel as a raw serial line.
 func openChannel(path string) (*os.File, error) {
 	if path == "" {
 		path = agent.DefaultChannel
@@ -98,7 +101,7 @@ func openChannel(path string) (*os.File, error) {
 	return blocking(fd, path)
 }
 
-// blocking takes a descriptor over.
+// blocking makes a descriptor blocking, and takes ownership.
 func blocking(fd int, path string) (*os.File, error) {
 	if err := unix.SetNonblock(fd, false); err != nil {
 		_ = unix.Close(fd)
@@ -107,7 +110,7 @@ func blocking(fd int, path string) (*os.File, error) {
 	return os.NewFile(uintptr(fd), path), nil
 }
 
-// agentChannel is the results channel in the agent's process.
+// agentChannel opens the inherited results channel in the agent's process.
 func agentChannel() (*os.File, error) {
 	if err := unix.SetNonblock(channelFD, true); err != nil {
 		return nil, fmt.Errorf("results channel: %w", err)

@@ -21,16 +21,17 @@ import (
 	"vnic.dev/vnic/internal/rtnl"
 )
 
-// channelFD is where the agent's process finds the results channel, envFD its agent.Env.
+// channelFD is the agent process's descriptor of the results channel, envFD the one of its
+// agent.Env.
 const (
 	channelFD = 3
 	envFD     = 4
 )
 
-// panicOutput is how much of a dead agent's stderr is reported.
+// panicOutput is how many bytes of a dead agent's stderr are reported.
 const panicOutput = 16 << 10
 
-// runInit is process 1. It does not return: at its end the machine is off.
+// runInit is process 1. It does not return: at its end it powers the machine off.
 func runInit() {
 	defer powerOff()
 	if err := mounts(); err != nil {
@@ -63,10 +64,11 @@ func runInit() {
 	}
 }
 
-// report tells the host, and the console, that there is no agent any more. The console has had output already.
+// report tells the host and the console that the agent has ended. The console already has the
+// output.
 func report(channel *os.File, status, output string) {
 	fmt.Fprintf(os.Stderr, "vnic-guest: agent ended (%s)\n", status)
-	err := unix.SetNonblock(int(channel.Fd()), false) // as it was before the agent had it, too
+	err := unix.SetNonblock(int(channel.Fd()), false) // the agent has made it non-blocking
 	if err == nil {
 		err = agent.WriteEvent(channel, agent.EventPanic, agent.Panic{Status: status, Output: output})
 	}
@@ -84,7 +86,7 @@ func describe(ws unix.WaitStatus) string {
 
 func powerOff() {
 	if f, err := os.OpenFile(agent.DefaultChannel, os.O_WRONLY|unix.O_NOCTTY, 0); err == nil {
-		_ = unix.IoctlSetInt(int(f.Fd()), unix.TCSBRK, 1) // wait until the last line has left
+		_ = unix.IoctlSetInt(int(f.Fd()), unix.TCSBRK, 1) // wait until the last line was sent
 		_ = f.Close()
 	}
 	unix.Sync()
@@ -102,7 +104,7 @@ func mounts() error {
 		{"hugetlbfs", "/dev/hugepages", ""}, {"tmpfs", "/dev/shm", ""}, {"devpts", "/dev/pts", "mode=620,ptmxmode=666"},
 	} {
 		if files, _ := os.ReadDir(m.dir); m.dir == "/tmp" && len(files) > 0 {
-			continue // the image has brought files there, which a mount would hide; where they are is memory, too
+			continue // the image has files there, which a mount would hide; they are in memory too
 		}
 		err := os.MkdirAll(m.dir, 0o755)
 		if err == nil {
@@ -115,7 +117,7 @@ func mounts() error {
 	return errors.Join(errs...)
 }
 
-// setUp does what the configuration asks for.
+// setUp sets up the guest as configured.
 func setUp() (agent.Env, error) {
 	var env agent.Env
 	var err error
@@ -154,10 +156,10 @@ func setUp() (agent.Env, error) {
 	return env, err
 }
 
-// keepToNode0 has all threads of this process, and what they start, take memory from NUMA node 0
-// only. The kernel takes its own from there too, as all CPUs are there.
+// keepToNode0 makes all threads of this process, and processes that they start, take memory from
+// NUMA node 0 only. The kernel takes its memory from there too, because all CPUs are there.
 func keepToNode0() error {
-	var mask unix.CPUSet // as set_mempolicy(2) has it: a bit for each node
+	var mask unix.CPUSet // for set_mempolicy(2): a bit for each node
 	mask.Set(0)
 	words := mask[:]
 	_, _, errno := syscall.AllThreadsSyscall(unix.SYS_SET_MEMPOLICY, unix.MPOL_BIND, reflect.ValueOf(words).Pointer(),
@@ -169,9 +171,8 @@ func keepToNode0() error {
 	return nil
 }
 
-// reserve sets huge pages aside. The kernel gives fewer without a word, also when it meets a signal
-// on the way, which the Go runtime sends its threads now and then (mm/hugetlb.c,
-// set_max_huge_pages).
+// reserve reserves huge pages. The kernel silently reserves fewer if memory is short, or if a
+// signal comes, and the Go runtime sends signals to its threads (mm/hugetlb.c, set_max_huge_pages).
 func reserve(n int, node0 bool) error {
 	path := "/proc/sys/vm/nr_hugepages"
 	if node0 {
@@ -179,7 +180,7 @@ func reserve(n int, node0 bool) error {
 	}
 	if _, err := os.Stat(path); errors.Is(err, os.ErrNotExist) {
 		fmt.Fprintln(os.Stderr, "vnic-guest: init: this kernel has no huge pages")
-		return nil // not every guest needs them: what does reports it
+		return nil // not every guest needs them: a program that does reports it
 	}
 	got := 0
 	for tries, last := 10, 0; got < n && tries > 0; last = got {

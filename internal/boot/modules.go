@@ -10,7 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// loader loads modules from a flat directory: NAME.ko, its needs one a line in NAME.needs (both made by guest-images).
+// loader loads modules from a flat directory: NAME.ko, with its dependencies in NAME.needs, one a
+// line (guest-images).
 type loader struct {
 	dir   string
 	done  map[string]bool
@@ -39,7 +40,8 @@ func (l *loader) load(names []string) error {
 	return nil
 }
 
-// insert loads NAME.ko, or NAME.ko.zst for the kernel to unpack. Neither: the kernel has it built in.
+// insert loads NAME.ko, or NAME.ko.zst, which the kernel unpacks. If there is neither, the module
+// is built in.
 func insert(base string) error {
 	flags := 0
 	f, err := os.Open(base + ".ko")

@@ -15,8 +15,8 @@ import (
 	"vnic.dev/vnic/internal/limits"
 )
 
-// superviseAgent runs this program as the agent and gives its end and the last of its stderr. As process 1 it also
-// collects every orphan.
+// superviseAgent runs this program as the agent and returns its wait status and the end of its
+// stderr. As process 1 it also reaps every orphan.
 func superviseAgent(channel *os.File, env agent.Env) (unix.WaitStatus, string, error) {
 	er, ew, err := os.Pipe()
 	if err != nil {
@@ -59,7 +59,7 @@ func superviseAgent(channel *os.File, env agent.Env) (unix.WaitStatus, string, e
 	return ws, string(tail.Bytes()), nil
 }
 
-// reap collects every process that ends, until it is this one.
+// reap reaps processes until process pid has ended.
 func reap(pid int) (unix.WaitStatus, error) {
 	for {
 		var ws unix.WaitStatus

@@ -13,8 +13,8 @@ func TestMain(m *testing.M) { testkit.Main(m) }
 
 const program = "vnic.dev/vnic/internal/clienttest/devmem-clients"
 
-// What is of ours in the program: clients, package devmem and what implements it without a NIC of ours, and small
-// things that know nothing of ours.
+// The program's packages of this module: clients, package devmem, implementations of it without
+// vnic's NICs, and small independent packages.
 //
 // Invariant: devmem: The clients pass in a guest over Linux's device memory TCP and a mapped dma-buf, without any of
 // vnic's code below package devmem; payload lies in the GPU's memory, by the NIC's count.
@@ -23,8 +23,8 @@ func TestProgramHasNoPackageOfTheGuest(t *testing.T) {
 	out := testkit.Must(exec.CommandContext(t.Context(), "go", "list", "-deps", program).Output())(t)
 	var list []string
 	for p := range strings.FieldsSeq(string(out)) {
-		if of, ours := strings.CutPrefix(p, module); ours {
-			list = append(list, of)
+		if path, ours := strings.CutPrefix(p, module); ours {
+			list = append(list, path)
 		}
 	}
 	slices.Sort(list)

@@ -14,19 +14,19 @@ import (
 	"vnic.dev/vnic/internal/devmemtest"
 )
 
-// Where what lies in GPU memory.
+// Layout of the GPU memory.
 const (
-	dataOff, dataSize       = 0, devmemtest.MemorySize // what jobs work on
+	dataOff, dataSize       = 0, devmemtest.MemorySize // for jobs
 	poolOff, poolSize       = dataOff + dataSize, 4 << 20
 	scratchOff, scratchSize = poolOff + poolSize, 2 << 20
 	gpuSize                 = scratchOff + scratchSize
 )
 
-// gpu is memory of GPU 0, of which a dma-buf is mapped: so the CPU sees a GPU's memory whose driver can map it. Caches
-// of the machine are coherent with its devices (x86), so that there is no DMA_BUF_IOCTL_SYNC.
+// gpu is memory of GPU 0 whose dma-buf is mapped, as a driver that allows this would show it to the
+// CPU. Caches are coherent with devices (x86), so that DMA_BUF_IOCTL_SYNC is not needed.
 type gpu struct {
 	*kernel.UDMABuf
-	mapped []byte // of the dma-buf
+	mapped []byte // the mapping of the dma-buf
 }
 
 func newGPU(node int) (_ *gpu, err error) {
@@ -37,7 +37,7 @@ func newGPU(node int) (_ *gpu, err error) {
 	fd, _, err := g.Export(0, 0, gpuSize)
 	if err == nil {
 		g.mapped, err = unix.Mmap(fd, 0, gpuSize, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
-		err = errors.Join(os.NewSyscallError("mmap of a dma-buf", err), unix.Close(fd)) // the mapping keeps it
+		err = errors.Join(os.NewSyscallError("mmap of a dma-buf", err), unix.Close(fd)) // the mapping keeps the dma-buf
 	}
 	if err != nil {
 		return nil, errors.Join(err, g.Close())
@@ -45,7 +45,7 @@ func newGPU(node int) (_ *gpu, err error) {
 	return g, nil
 }
 
-// find is for plain.MapMemory.
+// find is the function for plain.MapMemory.
 func (g *gpu) find(id int, off, size uint64) ([]byte, error) {
 	if id != 0 {
 		return nil, fmt.Errorf("gpu %d: %w", id, syscall.ENODEV)
@@ -58,7 +58,7 @@ func (g *gpu) find(id int, off, size uint64) ([]byte, error) {
 
 func (g *gpu) memory() devmem.Memory { return plain.MapMemory(g.find) }
 
-// Close gives the memory back.
+// Close frees the memory.
 func (g *gpu) Close() error {
 	var err error
 	if g.mapped != nil {

@@ -22,22 +22,22 @@ import (
 	"vnic.dev/vnic/loader"
 )
 
-// Report is what came of a job.
+// Report is the result of a job.
 type Report struct {
-	// Of "memory": cases that passed, and those that did not.
+	// For "memory": the number of passed cases, and the failed ones.
 	Passed int                 `json:"passed,omitempty"`
 	Cases  []devmemtest.Result `json:"cases,omitempty"`
 
 	Received  uint64 `json:"received,omitempty"` // payload, in bytes
 	Sent      uint64 `json:"sent,omitempty"`
-	HostBytes uint64 `json:"host_bytes,omitempty"` // of what was received on connections that are steered
-	SHA256    string `json:"sha256,omitempty"`     // of what was received, as it lies in GPU memory
-	Written   string `json:"written,omitempty"`    // SHA-256 of what was written
+	HostBytes uint64 `json:"host_bytes,omitempty"` // of Received, on steered connections
+	SHA256    string `json:"sha256,omitempty"`     // of the received bytes in GPU memory
+	Written   string `json:"written,omitempty"`    // SHA-256 of the written bytes
 
 	Memory devmem.MemoryStats `json:"memory"`
 }
 
-// bench is what a job uses.
+// bench is the setup of a job.
 type bench struct {
 	gpu    *gpu
 	dev    *kernel.Device
@@ -47,7 +47,7 @@ type bench struct {
 	data, pool, scratch devmem.Buffer
 }
 
-// newBench opens the interface. What no rule steers is kept from the last queue, which is the client's.
+// newBench opens the interface. RSS does not use the last queue, which is for the client.
 func newBench(name string, node int) (b *bench, err error) {
 	b = &bench{}
 	defer func() {
@@ -89,18 +89,18 @@ func (b *bench) close() (err error) {
 	return err
 }
 
-// bytes are the first n of data, in the mapped dma-buf.
+// bytes returns the first n bytes of data, in the mapped dma-buf.
 func (b *bench) bytes(n uint64) []byte { return b.gpu.mapped[dataOff : dataOff+n : dataOff+n] }
 
 func digest(b []byte) string { return fmt.Sprintf("%x", sha256.Sum256(b)) }
 
-// other is a buffer as if it were another GPU's.
+// other is a buffer that claims to be another GPU's.
 type other struct{ devmem.Buffer }
 
 func (other) GPU() int { return 1 }
 
-// cases runs the suite of devmem.Memory over the mapped dma-buf. Contents are judged in the memfd that the dma-buf is
-// made of, by a mapping of its own.
+// cases runs the test suite of devmem.Memory over the mapped dma-buf. It checks contents through a
+// separate mapping of the dma-buf's memfd.
 func (b *bench) cases(ctx context.Context, r *Report) error {
 	buffers := [2]devmem.Buffer{b.data, nil}
 	var err error
@@ -141,7 +141,7 @@ func (b *bench) load(ctx context.Context, url string, r *Report) (err error) {
 	return nil
 }
 
-// plain brings the file to host memory by an ordinary socket, as others do: for comparison.
+// plain brings the file to host memory by an ordinary socket, for comparison.
 func (b *bench) plain(ctx context.Context, url string, r *Report) error {
 	q, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
@@ -181,7 +181,7 @@ const (
 	writeSeed  = 7
 )
 
-// blocks reads all of a device, writes all of it from another place, and reads it again.
+// blocks reads a whole device, writes all of it from another offset, and reads it again.
 func (b *bench) blocks(ctx context.Context, d block.Device, r *Report) (err error) {
 	defer func() { err = errors.Join(err, d.Close()) }()
 	size := d.Info().Size
@@ -212,7 +212,8 @@ func (b *bench) blocks(ctx context.Context, d block.Device, r *Report) (err erro
 	return nil
 }
 
-// all reads or writes all of a device, from the last block to the first; its first byte is at mem of the buffer.
+// all reads or writes a whole device, from the last block to the first; the device's first byte is
+// at mem in the buffer.
 func all(ctx context.Context, d block.Device, write bool, mem uint64) error {
 	left := d.Info().Size
 	var errs []error
@@ -224,25 +225,25 @@ func all(ctx context.Context, d block.Device, write bool, mem uint64) error {
 	return errors.Join(append(errs, err)...)
 }
 
-// fill makes bytes of a seed: a linear congruential generator's (Knuth, MMIX), 8 bytes each.
+// fill fills b from a seed with a linear congruential generator (Knuth, MMIX), 8 bytes at a time.
 func fill(b []byte, seed uint64) {
-	for at := 0; at+8 <= len(b); at += 8 {
+	for off := 0; off+8 <= len(b); off += 8 {
 		seed = seed*6364136223846793005 + 1442695040888963407
-		binary.LittleEndian.PutUint64(b[at:], seed)
+		binary.LittleEndian.PutUint64(b[off:], seed)
 	}
 }
 
-// Ring is a rank's place.
+// Ring is a rank's place in a ring.
 type Ring struct {
 	Rank, Ranks  int
 	Listen, Next netip.AddrPort
-	Count        int // of integers
+	Count        int // number of integers
 }
 
-// Element is the k-th integer of a rank before they are added up.
+// Element returns the k-th integer of a rank before the reduction.
 func (r Ring) Element(rank, k int) uint32 { return uint32(k*7919 + rank*104729) }
 
-// Sum is the k-th integer afterwards.
+// Sum returns the k-th integer after the reduction.
 func (r Ring) Sum(k int) (sum uint32) {
 	for rank := range r.Ranks {
 		sum += r.Element(rank, k)
@@ -250,7 +251,7 @@ func (r Ring) Sum(k int) (sum uint32) {
 	return sum
 }
 
-// ring adds up integers with the other ranks, and checks the sums.
+// ring adds integers with the other ranks, and checks the sums.
 func (b *bench) ring(ctx context.Context, c Ring, r *Report) (err error) {
 	if c.Count < 0 || c.Count > dataSize/4 {
 		return fmt.Errorf("%d integers: up to %d", c.Count, dataSize/4)
@@ -261,14 +262,14 @@ func (b *bench) ring(ctx context.Context, c Ring, r *Report) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, ring.Close()) }()
-	mine := b.bytes(uint64(4 * c.Count))
+	data := b.bytes(uint64(4 * c.Count))
 	for k := range c.Count {
-		binary.LittleEndian.PutUint32(mine[4*k:], c.Element(c.Rank, k))
+		binary.LittleEndian.PutUint32(data[4*k:], c.Element(c.Rank, k))
 	}
 	if err := ring.AllReduce(ctx, devmem.Int32, b.data, 0, uint64(c.Count)); err != nil {
 		return err
 	}
-	sums := slices.Clone(mine)
+	sums := slices.Clone(data)
 	for k := range c.Count {
 		if got := binary.LittleEndian.Uint32(sums[4*k:]); got != c.Sum(k) {
 			return fmt.Errorf("sum %d is %d, not %d", k, got, c.Sum(k))

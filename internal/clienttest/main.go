@@ -35,12 +35,12 @@ type options struct {
 	limit  time.Duration
 	url    string
 	server netip.AddrPort
-	remote string // of the export, or the subsystem
+	remote string // the name of the export, or of the subsystem
 	ring   Ring
 	job    string
 }
 
-// Main is the program, and returns its exit status.
+// Main is the program's main function, and returns its exit status.
 func Main(args []string) int {
 	var o options
 	fs := flag.NewFlagSet("devmem-clients", flag.ContinueOnError)

@@ -21,7 +21,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// probing has the test's program be a process that confines itself, and then tries what it may not:
+// probing makes the test's program a process that confines itself, and then tries forbidden calls:
 // on, log, off.
 const probing = "VNIC_CONFINE_PROBE"
 
@@ -36,14 +36,14 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// A try is something that a process that was taken over would do.
+// try is an action of a process that an attacker has taken over.
 type try struct {
 	name string
-	call string // as a Refusal names it; "": Landlock refuses it, if there is one
+	call string // the Refusal's text; "": Landlock refuses it, if there is one
 	do   func() error
 }
 
-// tries are made on several threads. Sockets were open before: two of TCP, one of UDP. dir has a
+// tries run on several threads. The sockets are already open: two of TCP, one of UDP. dir has a
 // file "mine".
 func tries(sockets [3]int, dir string) []try {
 	nobody := func() unix.Sockaddr { return &unix.SockaddrInet4{Port: 9, Addr: [4]byte{127, 0, 0, 1}} }
@@ -72,7 +72,7 @@ func tries(sockets [3]int, dir string) []try {
 		{"datagram to anybody", "sendto", func() error { return unix.Sendto(sockets[2], []byte("x"), 0, nobody()) }},
 		{"message to anybody", "sendmsg", func() error { return unix.Sendmsg(sockets[2], []byte("x"), nil, nobody(), 0) }},
 		{"bind", "bind", func() error { return unix.Bind(sockets[1], &unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}) }},
-		{"ptrace", "ptrace", func() error { // of a process that there is not
+		{"ptrace", "ptrace", func() error { // of a process that does not exist
 			if _, _, e := unix.Syscall(unix.SYS_PTRACE, unix.PTRACE_ATTACH, 1<<30, 0); e != unix.ESRCH {
 				return e
 			}
@@ -87,13 +87,13 @@ func tries(sockets [3]int, dir string) []try {
 	}
 }
 
-// result is what came of a try.
+// result is the result of a try.
 type result struct {
 	Name, Err string
 	Refused   bool
 }
 
-// probe is the process that is confined: its descriptor 3 leads to the test.
+// probe is the confined process: its descriptor 3 is connected to the test.
 func probe(mode, dir string) error {
 	var sockets [3]int
 	for i, kind := range []int{unix.SOCK_STREAM, unix.SOCK_STREAM, unix.SOCK_DGRAM} {
@@ -102,7 +102,7 @@ func probe(mode, dir string) error {
 			return err
 		}
 	}
-	// Threads that are there already when the process is confined: all of them have to be.
+	// Threads that exist when the process is confined: all of them must be confined.
 	var ready, begin, done sync.WaitGroup
 	results := make(chan result, 100)
 	list := tries(sockets, dir)
@@ -139,7 +139,7 @@ func probe(mode, dir string) error {
 	if err := answers.Encode(out); err != nil {
 		return err
 	}
-	err := unix.Exec("/bin/true", []string{"true"}, nil) // where it is allowed, this is the end
+	err := unix.Exec("/bin/true", []string{"true"}, nil) // if it is allowed, the program ends here
 	return answers.Encode([]result{{"program", err.Error(), errors.Is(err, unix.EPERM)}})
 }
 
@@ -168,7 +168,7 @@ func confineProbe(mode string) error {
 	return errors.Join(unix.Sendmsg(3, []byte("listener"), unix.UnixRights(int(l.Fd())), nil, 0), l.Close())
 }
 
-// run has a probe made, and gives its results, and what it was refused.
+// run runs a probe, and returns its results and refused calls.
 func run(t *testing.T, mode string) (results map[string]result, refused map[string]int) {
 	t.Helper()
 	a, b, err := scm.Pair()
@@ -180,8 +180,8 @@ func run(t *testing.T, mode string) (results map[string]result, refused map[stri
 	testkit.OK(t, os.WriteFile(filepath.Join(dir, "mine"), nil, 0o600))
 	cmd := exec.Command("/proc/self/exe")
 	cmd.Env = append(os.Environ(), probing+"="+mode, probing+"_DIR="+dir)
-	var said bytes.Buffer
-	cmd.ExtraFiles, cmd.Stdout, cmd.Stderr = []*os.File{theirs}, &said, os.Stderr
+	var output bytes.Buffer
+	cmd.ExtraFiles, cmd.Stdout, cmd.Stderr = []*os.File{theirs}, &output, os.Stderr
 	testkit.OK(t, errors.Join(cmd.Start(), theirs.Close()))
 	results, refused = map[string]result{}, map[string]int{}
 	watched := make(chan error, 1)
@@ -203,8 +203,8 @@ func run(t *testing.T, mode string) (results map[string]result, refused map[stri
 		}()
 	}
 	testkit.OK(t, cmd.Wait())
-	testkit.OK(t, <-watched) // ends by itself
-	for d := json.NewDecoder(&said); ; {
+	testkit.OK(t, <-watched) // it ends with the process
+	for d := json.NewDecoder(&output); ; {
 		var list []result
 		if err := d.Decode(&list); errors.Is(err, io.EOF) {
 			return results, refused
@@ -217,8 +217,8 @@ func run(t *testing.T, mode string) (results map[string]result, refused map[stri
 	}
 }
 
-// What a process that was taken over would try fails, with an errno and a count, on each of its
-// threads; and the process lives. The same without confinement succeeds, and in a trial as well,
+// In a confined process forbidden calls fail with an errno and a count, on each of its threads; and
+// the process continues. Without confinement the calls succeed, and in a trial they succeed and are
 // counted.
 //
 // Invariant: sandbox: A confined process starts, opens, connects and traces nothing.

@@ -9,11 +9,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrNoListener says that refused system calls cannot be told of to anybody: the kernel is older
-// than 5.7, or this process runs under somebody's listener already. They fail nevertheless.
+// ErrNoListener means that refused system calls cannot be reported: the kernel is older than 5.7,
+// or this process already has somebody else's listener. Refused calls fail nevertheless.
 var ErrNoListener = errors.New("refused system calls are not counted: the kernel has no listener for them")
 
-// What a filter can do with a call (seccomp(2)).
+// Actions of a filter (seccomp(2)).
 const (
 	actionAllow  = uint32(unix.SECCOMP_RET_ALLOW)
 	actionNotify = uint32(unix.SECCOMP_RET_USER_NOTIF)
@@ -23,7 +23,7 @@ const (
 	actionAbsent = actionErrno | uint32(unix.ENOSYS)
 )
 
-// program builds the filter. What is not listed gets the default action.
+// program builds the filter. Calls that are not listed get the action otherwise.
 func program(list []Call, otherwise uint32) ([]unix.SockFilter, error) {
 	p := policy{otherwise: otherwise, badArch: actionRefuse, calls: make(map[uint32][]bpf.Instruction)}
 	absent := make(map[uint32]bool)
@@ -40,7 +40,7 @@ func program(list []Call, otherwise uint32) ([]unix.SockFilter, error) {
 			p.calls[nr] = []bpf.Instruction{bpf.RetConstant{Val: actionAllow}}
 		}
 	}
-	// A call with conditions: one alternative after the other, and behind them what becomes of it if none holds.
+	// A call with conditions: one alternative after the other, and then the action if none matches.
 	alternatives := make(map[uint32][]bpf.Instruction)
 	for _, c := range list {
 		nr := uint32(c.Nr)
@@ -62,10 +62,11 @@ func program(list []Call, otherwise uint32) ([]unix.SockFilter, error) {
 	return p.assemble()
 }
 
-// Calls leaves the process no system calls but these, on all threads and for ever. The listener is
-// to be handed to another process, whose Watch answers, and closed here; until then each thread
-// that makes a refused call waits. An error that is ErrNoListener comes with a filter that holds
-// nevertheless. trial: nothing may be refused, so without a listener there is no filter.
+// Calls removes all system calls but the listed ones, from all threads, permanently. The caller
+// must pass the listener to another process, whose Watch answers, and close it; until then each
+// thread that makes a refused call blocks. If the error is ErrNoListener, the filter is installed
+// nevertheless. If trial is set, nothing may be refused, so without a listener no filter is
+// installed.
 func Calls(list []Call, trial bool) (listener *os.File, err error) {
 	p, err := program(list, actionNotify)
 	if err != nil {
@@ -73,10 +74,10 @@ func Calls(list []Call, trial bool) (listener *os.File, err error) {
 	}
 	const all = unix.SECCOMP_FILTER_FLAG_TSYNC | unix.SECCOMP_FILTER_FLAG_NEW_LISTENER |
 		unix.SECCOMP_FILTER_FLAG_TSYNC_ESRCH
-	// A thread that a signal interrupts while it waits would else make its call, and have it
+	// Otherwise a thread that a signal interrupts during its wait would make its call, and be
 	// counted, again.
 	fd, err := setFilter(p, all|unix.SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV)
-	if errors.Is(err, unix.EINVAL) { // older than 5.19
+	if errors.Is(err, unix.EINVAL) { // the kernel is older than 5.19
 		fd, err = setFilter(p, all)
 	}
 	switch {
@@ -96,9 +97,9 @@ func Calls(list []Call, trial bool) (listener *os.File, err error) {
 	return nil, ErrNoListener
 }
 
-// Forbid takes system calls away from all threads that Calls has left: what was needed to hand the
-// listener over. They fail with EPERM and are not counted. seccomp(2) and prctl(PR_SET_NO_NEW_PRIVS)
-// have to be left until then.
+// Forbid removes system calls that Calls has left, from all threads: calls that were needed to pass
+// on the listener. They then fail with EPERM and are not counted. Calls must have left seccomp(2)
+// and prctl(PR_SET_NO_NEW_PRIVS).
 func Forbid(list ...uintptr) error {
 	p, err := forbidding(list)
 	if err == nil {
@@ -110,7 +111,7 @@ func Forbid(list ...uintptr) error {
 	return nil
 }
 
-// forbidding builds a filter that refuses some calls and leaves the others to the filters that there are.
+// forbidding builds a filter that refuses some calls and leaves the others to earlier filters.
 func forbidding(list []uintptr) ([]unix.SockFilter, error) {
 	p := policy{otherwise: actionAllow, badArch: actionAllow, calls: make(map[uint32][]bpf.Instruction)}
 	for _, nr := range list {

@@ -22,7 +22,7 @@ import (
 func reference(list []Call, otherwise seccomp.Action) ([]gbpf.Instruction, error) {
 	rules := seccomp.NewSyscallRules()
 	for _, c := range list {
-		if len(c.If) == 0 && !rules.Has(c.Nr) { // it panics at a number that it has
+		if len(c.If) == 0 && !rules.Has(c.Nr) { // Set panics if the number is already set
 			rules.Set(c.Nr, seccomp.MatchAll{})
 		}
 	}
@@ -59,7 +59,7 @@ func reference(list []Call, otherwise seccomp.Action) ([]gbpf.Instruction, error
 	return instructions, err
 }
 
-// referenceForbidding is a filter of Forbid's, of gVisor's making.
+// referenceForbidding builds Forbid's filter with gVisor's package.
 func referenceForbidding(list []uintptr) ([]gbpf.Instruction, error) {
 	rules := seccomp.NewSyscallRules()
 	for _, nr := range list {
@@ -73,14 +73,14 @@ func referenceForbidding(list []uintptr) ([]gbpf.Instruction, error) {
 	return instructions, err
 }
 
-// data is what a filter sees of a call: struct seccomp_data.
+// data is the input of a filter: struct seccomp_data.
 type data struct {
 	nr, arch uint32
 	ip       uint64
 	args     [6]uint64
 }
 
-// filters are the reference and ours, which is run by two interpreters.
+// filters are the reference and our filter, which two interpreters run.
 type filters struct {
 	theirs, ours gbpf.Program
 	vm           *bpf.VM
@@ -114,7 +114,7 @@ func newFilters(t rapid.TB, theirs []gbpf.Instruction, ours []unix.SockFilter) *
 	return f
 }
 
-// same holds that all do the same with a call, and gives what that is.
+// same checks that all do the same with a call, and returns the action.
 func (f *filters) same(t rapid.TB, d data) uint32 {
 	t.Helper()
 	f.tried++
@@ -125,7 +125,7 @@ func (f *filters) same(t rapid.TB, d data) uint32 {
 	for i, v := range d.args {
 		binary.NativeEndian.PutUint64(b[offArgs+8*i:], v)
 	}
-	for i := 0; i < len(b); i += 4 { // this VM is for packets: what it loads is big endian
+	for i := 0; i < len(b); i += 4 { // this VM is for packets: it loads big endian
 		binary.BigEndian.PutUint32(f.swapped[i:], binary.NativeEndian.Uint32(b[i:]))
 	}
 	want, err1 := gbpf.Exec[gbpf.NativeEndian](f.theirs, b[:])
@@ -139,8 +139,9 @@ func (f *filters) same(t rapid.TB, d data) uint32 {
 
 const otherArch = unix.AUDIT_ARCH_X86_64 ^ unix.AUDIT_ARCH_AARCH64 ^ auditArch
 
-// everyNumber runs both filters for the numbers of all system calls, and for some that no call has, with arguments and
-// without. It counts the actions for calls of this architecture without arguments.
+// everyNumber runs both filters for the numbers of all system calls, and for some unused numbers,
+// with arguments and without. It counts the actions for calls of this architecture without
+// arguments.
 func (f *filters) everyNumber(t rapid.TB) map[uint32]int {
 	t.Helper()
 	const x32 = 1 << 30 // __X32_SYSCALL_BIT
@@ -162,7 +163,8 @@ func (f *filters) everyNumber(t rapid.TB) map[uint32]int {
 	return count
 }
 
-// around gives values that meet the conditions on an argument, and values that differ from those by a bit or by one.
+// around returns values that meet the conditions on an argument, and values that differ from them
+// by a bit or by one.
 func around(conditions []Arg) []uint64 {
 	values := map[uint64]bool{0: true, 1: true, 1 << 31: true, 1 << 32: true, math.MaxUint32: true, math.MaxInt64: true,
 		1 << 63: true, math.MaxUint64: true}
@@ -179,8 +181,8 @@ func around(conditions []Arg) []uint64 {
 	return slices.Sorted(maps.Keys(values))
 }
 
-// everyArgument runs both filters for the calls that have conditions. Arguments with a condition have the values of
-// around, in all combinations; the others are all zeros, or all ones.
+// everyArgument runs both filters for the calls that have conditions. Arguments with a condition
+// have the values of around, in all combinations; the others are all zeros, or all ones.
 func (f *filters) everyArgument(t rapid.TB, list []Call) {
 	t.Helper()
 	conditions := make(map[uintptr]*[6][]Arg)
@@ -219,7 +221,7 @@ func (f *filters) everyArgument(t rapid.TB, list []Call) {
 	}
 }
 
-// lists are some that processes are confined to; that of "serve" has the conditions of cmd/vnic/internal/broker.
+// lists are lists as in use; "serve" has the conditions of cmd/vnic/internal/broker.
 func lists() map[string][]Call {
 	const writes = unix.O_ACCMODE | unix.O_CREAT | unix.O_TRUNC | unix.O_PATH
 	serve := slices.Concat(GoRuntime(4711), Sockets, []Call{
@@ -259,8 +261,8 @@ func lists() map[string][]Call {
 	}
 }
 
-// A filter does with each call what gVisor's seccomp package would have it do: with all numbers of this architecture,
-// of others and of x32, and with values around those that the conditions are about.
+// A filter does with each call what gVisor's seccomp package does: with all numbers of this
+// architecture, of others and of x32, and with values around the values of the conditions.
 //
 // Invariant: sandbox: A confined process starts, opens, connects and traces nothing.
 func TestFilterIsThatOfTheList(t *testing.T) {
@@ -284,7 +286,7 @@ func TestFilterIsThatOfTheList(t *testing.T) {
 	}
 }
 
-// The same of any list.
+// The same for any list.
 func TestFilterOfAnyList(t *testing.T) {
 	half := rapid.OneOf(rapid.SampledFrom([]uint64{0, 1, math.MaxUint32, 1 << 31}), rapid.Uint64Max(math.MaxUint32))
 	number := rapid.Custom(func(t *rapid.T) uint64 { return half.Draw(t, "high")<<32 | half.Draw(t, "low") })
@@ -317,11 +319,11 @@ func TestFilterOfAnyList(t *testing.T) {
 				d.args[i] = number.Draw(t, "argument")
 			}
 			f.same(t, d)
-			for _, a := range c.If { // as it is allowed
+			for _, a := range c.If { // an allowed call
 				d.args[a.Index] = d.args[a.Index]&^uint64(a.Mask) | uint64(a.Value)
 			}
 			f.same(t, d)
-			for _, a := range c.If { // and missed by one bit
+			for _, a := range c.If { // a call that differs by one bit
 				was := d.args[a.Index]
 				d.args[a.Index] ^= 1 << rapid.IntRange(0, 63).Draw(t, "bit")
 				f.same(t, d)
@@ -334,8 +336,8 @@ func TestFilterOfAnyList(t *testing.T) {
 	})
 }
 
-// A call that is listed without conditions is allowed without a look at its arguments: only so the kernel keeps one bit
-// for it, and does not run the filter (seccomp_is_const_allow, Linux 5.11).
+// A call that is listed without conditions is allowed without loading its arguments: only then does
+// the kernel keep one bit for it, and does not run the filter (seccomp_is_const_allow, Linux 5.11).
 func TestListedCallIsAllowedByItsNumber(t *testing.T) {
 	list := lists()["serve"]
 	var raw []bpf.RawInstruction
@@ -347,7 +349,7 @@ func TestListedCallIsAllowedByItsNumber(t *testing.T) {
 	for _, c := range list {
 		b := binary.BigEndian.AppendUint32(nil, uint32(c.Nr))
 		b = append(binary.BigEndian.AppendUint32(b, auditArch), make([]byte, 8)...)
-		// There are no arguments in b: to load one is the end, with 0.
+		// b has no arguments: a load ends the program, with 0
 		n := testkit.Must(vm.Run(b))(t)
 		if constant := uint32(n) == actionAllow; constant != (len(c.If) == 0) {
 			t.Errorf("%s, with %d conditions: %#x", c.Name, len(c.If), n)
@@ -355,8 +357,8 @@ func TestListedCallIsAllowedByItsNumber(t *testing.T) {
 	}
 }
 
-// Jumps over more code than a conditional one reaches are where they should be: one call has more alternatives than
-// 255 instructions, others lie behind it.
+// Jumps over more code than a conditional jump can skip are correct: one call has alternatives with
+// more than 255 instructions, and others come after it.
 func TestFilterOfManyConditions(t *testing.T) {
 	var list []Call
 	for i := range uintptr(150) {

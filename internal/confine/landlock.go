@@ -9,12 +9,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrNoLandlock says that this kernel has no Landlock, or not in use.
+// ErrNoLandlock means that this kernel has no Landlock, or does not use it.
 var ErrNoLandlock = errors.New("the kernel has no Landlock, or does not use it (CONFIG_SECURITY_LANDLOCK, lsm= on " +
 	"its command line)")
 
-// LandlockABI is the version of Landlock that the kernel has; 0: none. 1 is files only; 4 and newer
-// know TCP too, 6 abstract sockets.
+// LandlockABI returns the kernel's version of Landlock; 0: none. Version 1 has only files; 4 and
+// newer also have TCP, and 6 abstract sockets.
 func LandlockABI() int {
 	v, err := llsys.LandlockGetABIVersion()
 	if err != nil {
@@ -23,18 +23,18 @@ func LandlockABI() int {
 	return v
 }
 
-// pinned are the paths, held open: procfs makes a directory's inode anew when nobody has it, and a
+// pinned holds the paths open: procfs creates a directory's inode anew when nobody uses it, and a
 // rule is about an inode.
 var pinned []int
 
-// scopes are what of Landlock's scopes is in use: not that of signals. It would hold for the one, too,
-// by which the kernel ends our children when we die (PR_SET_PDEATHSIG): they would outlive a process
-// that is killed. Calls leaves no way to signal others.
+// scopes are the scopes of Landlock in use, without signals. That scope would also block the signal
+// with which the kernel ends our children when we die (PR_SET_PDEATHSIG): they would outlive a
+// killed process. Calls leaves no way to signal others.
 const scopes = landlock.ScopedSet(llsys.ScopeAbstractUnixSocket)
 
-// Files leaves the process nothing of the file system but reading these paths, and takes binding
-// and connecting of TCP sockets, and abstract sockets of others, as far as the kernel knows these.
-// What is open stays open. It is for all threads, and for ever.
+// Files removes access to the file system, except for reading these paths. As far as the kernel
+// supports it, it also removes bind and connect of TCP sockets, and abstract sockets of other
+// processes. Open descriptors stay usable. It applies to all threads, permanently.
 func Files(paths []Path) error {
 	if LandlockABI() == 0 {
 		return ErrNoLandlock

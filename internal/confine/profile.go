@@ -6,8 +6,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Call is a system call that stays allowed, if all conditions hold. The same call may be listed
-// several times, with other conditions.
+// Call is an allowed system call, if all its conditions hold. A call may be listed several times,
+// with different conditions.
 type Call struct {
 	Nr   uintptr
 	Name string
@@ -15,38 +15,38 @@ type Call struct {
 	Why  string
 }
 
-// Absent are calls that fail with ENOSYS and are not counted, as on a kernel without them: who
-// makes them has another way.
+// Absent are calls that fail with ENOSYS and are not counted, as on a kernel without them: their
+// callers have an alternative.
 var Absent = []Call{
 	{unix.SYS_CLONE3, "clone3", nil, "C's threads; its flags are in memory, which no filter sees, and clone does"},
 }
 
-// An Arg is a condition: of argument Index (0 to 5), the bits of Mask have this value.
+// Arg is a condition: the bits of Mask in argument Index (0 to 5) equal Value.
 type Arg struct {
 	Index       int
 	Mask, Value uintptr
 }
 
-// Is has an argument be a value.
+// Is requires that an argument equals a value.
 func Is(index int, value uintptr) Arg { return Arg{index, ^uintptr(0), value} }
 
-// IsInt is Is for an argument that the kernel takes as 32 bits: what is above them says nothing.
+// IsInt is Is for an argument that the kernel reads as 32 bits: the upper bits are ignored.
 func IsInt(index int, value uint32) Arg { return Arg{index, 1<<32 - 1, uintptr(value)} }
 
-// Without has none of some bits set in an argument.
+// Without requires that none of some bits are set in an argument.
 func Without(index int, bits uintptr) Arg { return Arg{index, bits, 0} }
 
-// A Path is what can still be read: a file, or all below a directory.
+// Path is a readable path: a file, or everything below a directory.
 type Path struct {
 	Path     string
 	Why      string
-	Optional bool // where it is not there, nobody needs it; else that is an error
+	Optional bool // if it does not exist, it is skipped; otherwise this is an error
 }
 
-// GoRuntime is what Go's runtime and its packages os, net and time call in any program, without a
-// way to open, connect or start anything. pid is the process's own.
+// GoRuntime are the calls of Go's runtime and its packages os, net and time in any program, without
+// calls that open, connect or start anything. pid is the process's id.
 func GoRuntime(pid int) []Call {
-	own := uint32(pid)
+	self := uint32(pid)
 	return append([]Call{
 		{unix.SYS_READ, "read", nil, "what is open"},
 		{unix.SYS_WRITE, "write", nil, "what is open"},
@@ -85,7 +85,7 @@ func GoRuntime(pid int) []Call {
 		{unix.SYS_SIGALTSTACK, "sigaltstack", nil, "threads"},
 		{unix.SYS_GETPID, "getpid", nil, "preemption"},
 		{unix.SYS_GETTID, "gettid", nil, "preemption"},
-		{unix.SYS_TGKILL, "tgkill", []Arg{IsInt(0, own)}, "preemption; no other process"},
+		{unix.SYS_TGKILL, "tgkill", []Arg{IsInt(0, self)}, "preemption; no other process"},
 		{unix.SYS_GETRANDOM, "getrandom", nil, "maps, crypto/rand"},
 		{unix.SYS_EPOLL_CTL, "epoll_ctl", nil, "the network poller"},
 		{unix.SYS_EPOLL_PWAIT, "epoll_pwait", nil, "the network poller"},
@@ -96,7 +96,7 @@ func GoRuntime(pid int) []Call {
 	}, goRuntimeArch...)
 }
 
-// Sockets is what package net calls on sockets that are connected or listen already.
+// Sockets are the calls of package net on sockets that are already connected or listen.
 var Sockets = []Call{
 	{unix.SYS_ACCEPT4, "accept4", nil, "listeners that are open; theirs are connections to us"},
 	{unix.SYS_SHUTDOWN, "shutdown", nil, ""},
@@ -117,7 +117,7 @@ var Sockets = []Call{
 	{unix.SYS_SENDTO, "sendto", []Arg{Is(4, 0)}, "what is connected: with an address a UDP socket would send anywhere"},
 }
 
-// names are those of system calls that somebody who has taken over a process would like.
+// names are names of system calls that an attacker would use in a process that he has taken over.
 var names = map[int32]string{
 	unix.SYS_EXECVE: "execve", unix.SYS_EXECVEAT: "execveat", unix.SYS_OPENAT: "openat", unix.SYS_OPENAT2: "openat2",
 	unix.SYS_SOCKET: "socket", unix.SYS_SOCKETPAIR: "socketpair", unix.SYS_CONNECT: "connect", unix.SYS_BIND: "bind",
@@ -134,7 +134,7 @@ var names = map[int32]string{
 	unix.SYS_SPLICE: "splice", unix.SYS_SENDFILE: "sendfile",
 }
 
-// name is that of a system call, as far as it is known; the call may be a listed one with other
+// name returns the name of a system call, if it is known; the call may be a listed one with other
 // arguments.
 func name(nr int32) string {
 	if n, ok := names[nr]; ok {

@@ -9,9 +9,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Offsets in struct seccomp_data (linux/seccomp.h), which a filter sees of a call: 32 bits of a number, 32 bits of an
-// architecture, 64 bits of an instruction pointer, and six arguments of 64 bits, whose lower half comes first: both
-// architectures are little endian.
+// Offsets in struct seccomp_data (linux/seccomp.h), a filter's input: 32 bits of the call's number,
+// 32 bits of architecture, 64 bits of instruction pointer, and six arguments of 64 bits, lower half
+// first: both architectures are little endian.
 const (
 	offNr   = 0
 	offArch = 4
@@ -21,16 +21,16 @@ const (
 	args   = 6
 )
 
-// policy is what a filter does with each call.
+// policy has the actions of a filter for each call.
 type policy struct {
-	// calls is what is run for each call: its paths all end in a return, and it may load arguments.
+	// calls is the code for each call: all its paths end in a return, and it may load arguments.
 	calls     map[uint32][]bpf.Instruction
-	otherwise uint32 // the action for all other calls, those of x32 too: their numbers have one more bit set
-	badArch   uint32 // the action for calls of another architecture, whose numbers mean other calls
+	otherwise uint32 // the action for all other calls, also x32's: their numbers have one more bit set
+	badArch   uint32 // the action for calls of another architecture, whose numbers have another meaning
 }
 
-// assemble makes the program. The kernel runs it at each system call that is not known to be allowed whatever its
-// arguments are (Linux 5.11), so it looks for the number in a binary tree.
+// assemble makes the program. The kernel runs it for each system call that is not always allowed
+// (Linux 5.11), so it finds the number by a binary tree.
 func (p *policy) assemble() ([]unix.SockFilter, error) {
 	code := []bpf.Instruction{
 		bpf.LoadAbsolute{Off: offArch, Size: 4},
@@ -39,7 +39,7 @@ func (p *policy) assemble() ([]unix.SockFilter, error) {
 		bpf.LoadAbsolute{Off: offNr, Size: 4},
 	}
 	code = append(code, p.search(slices.Sorted(maps.Keys(p.calls)))...)
-	if len(code) > unix.BPF_MAXINSNS { // the kernel would say EINVAL, as it does where it knows no listener
+	if len(code) > unix.BPF_MAXINSNS { // the kernel would return EINVAL, as it does without listeners
 		return nil, fmt.Errorf("a filter of %d instructions: the kernel takes %d", len(code), unix.BPF_MAXINSNS)
 	}
 	raw, err := bpf.Assemble(code)
@@ -53,21 +53,22 @@ func (p *policy) assemble() ([]unix.SockFilter, error) {
 	return filter, nil
 }
 
-// search finds the number that is loaded among these, in ascending order, and runs what there is for it.
+// search finds the loaded number in numbers, which are in ascending order, and runs its code.
 func (p *policy) search(numbers []uint32) []bpf.Instruction {
 	switch len(numbers) {
 	case 0:
 		return []bpf.Instruction{bpf.RetConstant{Val: p.otherwise}}
 	case 1:
-		found, others := p.calls[numbers[0]], []bpf.Instruction{bpf.RetConstant{Val: p.otherwise}}
-		return branch(bpf.JumpEqual, numbers[0], found, others)
+		found, otherwise := p.calls[numbers[0]], []bpf.Instruction{bpf.RetConstant{Val: p.otherwise}}
+		return branch(bpf.JumpEqual, numbers[0], found, otherwise)
 	}
 	middle := len(numbers) / 2
 	return branch(bpf.JumpGreaterOrEqual, numbers[middle], p.search(numbers[middle:]), p.search(numbers[:middle]))
 }
 
-// branch tests the loaded number, and runs yes or no, both of which end in returns. A conditional jump skips at most 255
-// instructions. If yes is longer, an unconditional jump, whose distance has 32 bits, skips it.
+// branch tests the loaded number, and runs yes or no, which both end in returns. A conditional
+// jump skips at most 255 instructions. If yes is longer, an unconditional jump, whose distance has
+// 32 bits, skips it.
 func branch(cond bpf.JumpTest, v uint32, yes, no []bpf.Instruction) []bpf.Instruction {
 	code := []bpf.Instruction{bpf.JumpIf{Cond: cond, Val: v, SkipFalse: uint8(len(yes))}}
 	if len(yes) > 255 {
@@ -76,7 +77,7 @@ func branch(cond bpf.JumpTest, v uint32, yes, no []bpf.Instruction) []bpf.Instru
 	return slices.Concat(code, yes, no)
 }
 
-// check says what of a call's conditions cannot be made into a filter.
+// check returns an error if a filter cannot check a call's conditions.
 func (c *Call) check() error {
 	var seen [args]bool
 	for _, a := range c.If {
@@ -91,16 +92,18 @@ func (c *Call) check() error {
 	return nil
 }
 
-// alternative allows a call whose arguments meet all conditions, and goes on behind its end if they do not.
+// alternative allows a call whose arguments meet all conditions; otherwise execution continues
+// after its code.
 func alternative(conditions []Arg) []bpf.Instruction {
 	var code []bpf.Instruction
 	for _, a := range conditions {
-		at := offArgs + argLen*uint32(a.Index)
-		code = append(code, half(at, uint32(a.Mask), uint32(a.Value))...)
-		code = append(code, half(at+4, uint32(uint64(a.Mask)>>32), uint32(uint64(a.Value)>>32))...)
+		off := offArgs + argLen*uint32(a.Index)
+		code = append(code, half(off, uint32(a.Mask), uint32(a.Value))...)
+		code = append(code, half(off+4, uint32(uint64(a.Mask)>>32), uint32(uint64(a.Value)>>32))...)
 	}
 	code = append(code, bpf.RetConstant{Val: actionAllow})
-	// Each jump leads to the end. That is near enough: six arguments are 37 instructions at most.
+	// Each jump goes to the end. The distance is small enough: six arguments have at most 37
+	// instructions.
 	for i, in := range code {
 		if j, ok := in.(bpf.JumpIf); ok {
 			j.SkipFalse = uint8(len(code) - 1 - i)
@@ -110,14 +113,14 @@ func alternative(conditions []Arg) []bpf.Instruction {
 	return code
 }
 
-// half compares half an argument: the bits of mask are to have this value. If they do not, its jump is taken, whose
-// distance alternative fills in.
-func half(at, mask, value uint32) []bpf.Instruction {
-	load := bpf.LoadAbsolute{Off: at, Size: 4}
+// half compares half of an argument: the bits of mask must equal value. If they do not, the jump is
+// taken; alternative sets its distance.
+func half(off, mask, value uint32) []bpf.Instruction {
+	load := bpf.LoadAbsolute{Off: off, Size: 4}
 	compare := bpf.JumpIf{Cond: bpf.JumpEqual, Val: value}
 	switch {
 	case mask == 0 && value == 0:
-		return nil // whatever it is
+		return nil // always true
 	case mask == ^uint32(0):
 		return []bpf.Instruction{load, compare}
 	}

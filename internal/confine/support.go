@@ -6,14 +6,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Support is what of this package a machine has.
+// Support says which parts of this package a machine supports.
 type Support struct {
 	Landlock  int  // LandlockABI
 	Seccomp   bool // filters
-	Listeners bool // refused calls can be counted; whether one is to be had in this process only Calls finds out
+	Listeners bool // refused calls can be counted; only Calls finds out whether this process can have a listener
 }
 
-// Look finds out, and changes nothing.
+// Look returns the machine's support, and changes nothing.
 func Look() Support {
 	s := Support{Landlock: LandlockABI()}
 	// PR_GET_SECCOMP is EINVAL without seccomp (prctl(2)).
@@ -25,7 +25,7 @@ func Look() Support {
 	return s
 }
 
-// String says it in words.
+// String returns a description.
 func (s Support) String() string {
 	var words []string
 	if s.Seccomp {

@@ -11,21 +11,21 @@ import (
 // setFilterOnAll installs a filter without a listener on all threads.
 func setFilterOnAll(filter []unix.SockFilter) error {
 	thread, err := setFilter(filter, unix.SECCOMP_FILTER_FLAG_TSYNC)
-	if err == nil && thread != 0 { // seccomp(2): one that has other filters
+	if err == nil && thread != 0 { // seccomp(2): a thread with other filters
 		err = fmt.Errorf("couldn't synchronize filter to TID %d", thread)
 	}
 	return err
 }
 
-// setFilter installs a filter, and gives its listener, if it is to have one.
+// setFilter installs a filter, and returns its listener if flags request one.
 func setFilter(filter []unix.SockFilter, flags uintptr) (fd int, err error) {
 	prog := unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]}
-	runtime.LockOSThread() // no_new_privs is this thread's, and TSYNC gives it to the others
+	runtime.LockOSThread() // no_new_privs is set for this thread, and TSYNC copies it to the others
 	defer runtime.UnlockOSThread()
 	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
 		return -1, err
 	}
-	// The kernel reads prog, and through it Len instructions of filter: all that there are.
+	// The kernel reads prog, and through it Len instructions of filter, which is all of filter.
 	n, _, errno := unix.Syscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, flags, uintptr(unsafe.Pointer(&prog)))
 	runtime.KeepAlive(filter)
 	if errno != 0 {
@@ -34,13 +34,13 @@ func setFilter(filter []unix.SockFilter, flags uintptr) (fd int, err error) {
 	return int(n), nil
 }
 
-// available says whether the kernel knows an action (SECCOMP_GET_ACTION_AVAIL reads 32 bits).
+// available reports whether the kernel supports an action (SECCOMP_GET_ACTION_AVAIL reads 32 bits).
 func available(action uint32) bool {
 	_, _, errno := unix.Syscall(unix.SYS_SECCOMP, unix.SECCOMP_GET_ACTION_AVAIL, 0, uintptr(unsafe.Pointer(&action)))
 	return errno == 0
 }
 
-// Sizes of the kernel's structs (linux/seccomp.h), which are in the numbers of its ioctls.
+// Sizes of the kernel's structs (linux/seccomp.h), which are part of the ioctls' numbers.
 const (
 	notifLen = 80 // struct seccomp_notif
 	respLen  = 24 // struct seccomp_notif_resp
@@ -51,12 +51,12 @@ func receive(fd int, b *[notifLen]byte) error {
 	return ioctl(fd, unix.SECCOMP_IOCTL_NOTIF_RECV, unsafe.Pointer(b))
 }
 
-// answer says what becomes of it.
+// answer decides about a refused call.
 func answer(fd int, b *[respLen]byte) error {
 	return ioctl(fd, unix.SECCOMP_IOCTL_NOTIF_SEND, unsafe.Pointer(b))
 }
 
-// ioctl hands the kernel an array of the size that is in the request (_IOC_SIZE).
+// ioctl passes an array to the kernel; its size is in the request (_IOC_SIZE).
 func ioctl(fd int, request uintptr, p unsafe.Pointer) error {
 	if _, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), request, uintptr(p)); errno != 0 {
 		return errno

@@ -14,20 +14,20 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Trial is the list for Calls in a trial run: the holder of its listener is told of each openat, as
-// there is no Landlock that could be tried, and asks Opens what would come of it.
+// Trial returns the list for Calls in a trial run: without openat, so that the holder of the
+// listener gets each openat, and calls Opens, because Landlock has no trial mode.
 func Trial(list []Call) []Call {
 	return slices.DeleteFunc(slices.Clone(list), func(c Call) bool { return c.Nr == unix.SYS_OPENAT })
 }
 
-// LetLook has another process read this one's memory, for Opens, where otherwise only its parents may
-// (Yama's ptrace_scope). Before Calls.
+// LetLook lets another process read this process's memory, for Opens; otherwise only its parents
+// may (Yama's ptrace_scope). Call it before Calls.
 func LetLook(pid int) { _ = unix.Prctl(unix.PR_SET_PTRACER, uintptr(pid), 0, 0, 0) }
 
-// Opens says what of an openat Calls of list, or Files of paths, would refuse; "": nothing. It looks at
-// what its path leads to just now: nobody is held by that.
+// Opens describes what Calls of list, or Files of paths, would refuse of an openat; "": nothing. It
+// resolves the path at this moment, so an attacker could evade it.
 func (r Refusal) Opens(list []Call, paths []Path) string {
-	if !slices.ContainsFunc(list, r.is) {
+	if !slices.ContainsFunc(list, r.matches) {
 		return r.String()
 	}
 	path, self, err := r.path()
@@ -40,22 +40,22 @@ func (r Refusal) Opens(list []Call, paths []Path) string {
 		return fmt.Sprintf("openat: %v", err)
 	}
 	for _, p := range paths {
-		at := ownProc(p.Path, self)
-		if path == at || strings.HasPrefix(path, at+"/") {
+		allowed := ownProc(p.Path, self)
+		if path == allowed || strings.HasPrefix(path, allowed+"/") {
 			return ""
 		}
 	}
 	return "openat of " + path + ", by Landlock"
 }
 
-// is says whether a call is as c lists it.
-func (r Refusal) is(c Call) bool {
+// matches reports whether a call meets the conditions of c.
+func (r Refusal) matches(c Call) bool {
 	return int32(c.Nr) == r.Nr && !slices.ContainsFunc(c.If, func(a Arg) bool {
 		return uintptr(r.Args[a.Index])&a.Mask != a.Value
 	})
 }
 
-// path is that of an openat, and the process that makes it.
+// path returns the path of an openat, and the process that makes it.
 func (r Refusal) path() (path string, self int, err error) {
 	proc := "/proc/" + strconv.Itoa(r.PID)
 	if self, err = process(proc); err != nil {
@@ -74,7 +74,7 @@ func (r Refusal) path() (path string, self int, err error) {
 	return filepath.Join(dir, path), self, nil
 }
 
-// ownProc replaces /proc/self, which is another for each process.
+// ownProc replaces /proc/self, which is different for each process.
 func ownProc(path string, self int) string {
 	if rest, ok := strings.CutPrefix(path, "/proc/self"); ok && (rest == "" || rest[0] == '/') {
 		return "/proc/" + strconv.Itoa(self) + rest
@@ -82,7 +82,7 @@ func ownProc(path string, self int) string {
 	return path
 }
 
-// process is the id of the process that a thread belongs to.
+// process returns the process of a thread.
 func process(proc string) (int, error) {
 	f, err := os.Open(proc + "/status")
 	if err != nil {
@@ -97,20 +97,21 @@ func process(proc string) (int, error) {
 	return 0, fmt.Errorf("%s: no process", proc)
 }
 
-// readString reads a string of another process, a page at a time: what is behind it may not be there.
-func readString(pid int, at uintptr) (string, error) {
+// readString reads a string of another process, page by page: the page after the string may not be
+// mapped.
+func readString(pid int, addr uintptr) (string, error) {
 	var s []byte
 	for len(s) < unix.PathMax {
-		b := make([]byte, os.Getpagesize()-int(at)%os.Getpagesize())
+		b := make([]byte, os.Getpagesize()-int(addr)%os.Getpagesize())
 		n, err := unix.ProcessVMReadv(pid, []unix.Iovec{{Base: &b[0], Len: uint64(len(b))}},
-			[]unix.RemoteIovec{{Base: at, Len: len(b)}}, 0)
+			[]unix.RemoteIovec{{Base: addr, Len: len(b)}}, 0)
 		if err != nil {
 			return "", os.NewSyscallError("process_vm_readv", err)
 		}
 		if i := bytes.IndexByte(b[:n], 0); i >= 0 && len(s)+i < unix.PathMax {
 			return string(append(s, b[:i]...)), nil
 		}
-		s, at = append(s, b[:n]...), at+uintptr(n)
+		s, addr = append(s, b[:n]...), addr+uintptr(n)
 	}
 	return "", unix.ENAMETOOLONG
 }

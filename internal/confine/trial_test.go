@@ -14,7 +14,8 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// What Landlock would refuse of opening a file, a trial run says: by what the path leads to.
+// A trial run reports what Landlock would refuse when a file is opened, by the path that the open
+// leads to.
 func TestTrialSaysWhatLandlockWouldRefuse(t *testing.T) {
 	dir := testkit.Must(filepath.EvalSymlinks(t.TempDir()))(t)
 	t.Chdir(dir)

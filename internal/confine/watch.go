@@ -8,14 +8,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Refusal is a system call that was not listed, with its arguments.
+// Refusal is a system call that was not listed, with its arguments.
 type Refusal struct {
 	Nr   int32
-	PID  int // of the thread, as the holder of the listener sees it
+	PID  int // of the thread, in the PID namespace of the listener's holder
 	Args [6]uint64
 }
 
-// String names the call.
+// String returns the call's name.
 func (r Refusal) String() string {
 	switch r.Nr {
 	case unix.SYS_SOCKET:
@@ -32,14 +32,14 @@ func (r Refusal) String() string {
 
 var ne = binary.NativeEndian
 
-// refusedWith is what a refused call returns to the kernel's side of it: a negative errno.
+// refusedWith is the negative errno that the kernel returns from a refused call.
 var refusedWith = -int32(unix.EPERM)
 
 // Watch answers the refused calls of a listener, until its last process has ended: with EPERM, or,
-// in a trial, by letting the call happen. refused is told of each one first.
+// in a trial, by letting the call happen. It calls refused for each call first.
 func Watch(listener int, trial bool, refused func(Refusal)) error {
 	for {
-		// A RECV that waits is not told of the end of the last process (Linux before 6.11).
+		// A waiting RECV does not return when the last process ends (Linux before 6.11).
 		ready := []unix.PollFd{{Fd: int32(listener), Events: unix.POLLIN}}
 		if _, err := unix.Poll(ready, -1); errors.Is(err, unix.EINTR) {
 			continue

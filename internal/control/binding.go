@@ -11,20 +11,20 @@ type Buffer struct {
 
 func (f Buffer) number() uint32 { return f.ID }
 
-// MaxBindQueues bounds the receive queues that a binding can name: numbers below it.
+// MaxBindQueues bounds the numbers of receive queues in a binding: they are below it.
 const MaxBindQueues = 256
 
-// Binding ties receive queues, or transmission, to a buffer.
+// Binding binds receive queues, or transmission, to a buffer.
 type Binding struct {
 	ID     uint32   // offset 0: chosen by the NIC, from 1
 	Buffer uint32   // 4
 	Tx     bool     // 8: 0 or 1
-	Queues []uint16 // 16: receive queues, as a bit map; none if Tx. Decoded in order, each once
+	Queues []uint16 // 16: receive queues, as a bit map; none if Tx. Decoded in ascending order
 }
 
 func (n Binding) number() uint32 { return n.ID }
 
-// binding is a Binding as it travels.
+// binding is a Binding in wire format.
 type binding struct {
 	ID, Buffer uint32
 	Tx         bool

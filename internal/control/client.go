@@ -15,9 +15,9 @@ import (
 	"vnic.dev/vnic/internal/limits"
 )
 
-// Sender puts a frame on a transmit queue of the NIC. Send copies the frame before it returns, and
-// is called by many goroutines at once. After an error that is net.ErrClosed the call fails; any
-// other is as good as a lost frame.
+// Sender puts a frame on a transmit queue of the NIC. Send copies the frame before it returns; many
+// goroutines may call it at once. If the error is net.ErrClosed, the call fails; after any other
+// error the client treats the frame as lost.
 type Sender interface{ Send(frame []byte) error }
 
 // Times of a Client.
@@ -26,26 +26,26 @@ const (
 	lastRetry  = time.Second
 )
 
-// maxSpan is how far the sequence numbers of a client's requests under way may lie apart. It keeps
-// the oldest inside the dispatcher's window.
+// maxSpan bounds the distance between the sequence numbers of a client's pending requests. It keeps
+// the oldest one inside the dispatcher's window.
 const maxSpan = Window / 2
 
-// ClientOptions configure a Client; the zero value is good.
+// ClientOptions configure a Client; the zero value works.
 type ClientOptions struct {
-	MAC     [6]byte       // the driver's: source of the frames
-	Timeout time.Duration // without an answer; 10 s if 0
-	// OnGeneration is called, if set, when an answer shows that the port's state is not the one
-	// that earlier answers came from: it is empty and is to be set up again. It is called by
-	// Receive, before the answer reaches its caller, so it must not wait for the client.
+	MAC     [6]byte       // the driver's; the source address of frames
+	Timeout time.Duration // how long a call waits for an answer; 10 s if 0
+	// OnGeneration is called, if set, when the generation in an answer differs from the one in
+	// earlier answers: the port's state is empty and must be set up again. Receive calls it before
+	// the answer reaches its caller, so it must not wait for the client.
 	OnGeneration func(old, generation uint32)
 }
 
-// Error is a refusal by the NIC. errors.Is finds its errno.
+// Error is the NIC's refusal of a command. errors.Is finds its errno.
 type Error struct {
 	Class   Class
 	Command Command
 	Errno   syscall.Errno
-	Text    string // the NIC's own words
+	Text    string // the NIC's text
 }
 
 func (e *Error) Error() string {
@@ -58,22 +58,22 @@ func (e *Error) Error() string {
 // Unwrap returns the errno.
 func (e *Error) Unwrap() error { return e.Errno }
 
-// ErrNoAnswer is returned when requests stay without an answer; it is also an ETIMEDOUT.
+// ErrNoAnswer is returned when a request gets no answer; it is also ETIMEDOUT.
 var ErrNoAnswer = fmt.Errorf("no answer from the NIC's control channel: %w", syscall.ETIMEDOUT)
 
-// Client is a driver's end of the control channel, with a session of its own. Its methods may be
-// called by many goroutines at once.
+// Client is a driver's end of the control channel, with its own session. Its methods are safe for
+// concurrent use.
 type Client struct {
 	send    Sender
 	o       ClientOptions
 	session uint32
 	closed  chan struct{}
-	why     error // set before closed is closed
+	why     error // the error of later calls; set before closed is closed
 
 	mu       sync.Mutex
-	seq      uint32           // under mu: of the next request
+	seq      uint32           // under mu: the number of the next request
 	pending  map[uint32]*call // under mu
-	freed    chan struct{}    // under mu: closed, and replaced, when a request ends
+	freed    chan struct{}    // under mu: closed and replaced when a request ends
 	gen      uint32           // under mu
 	genKnown bool             // under mu
 	done     bool             // under mu: closed
@@ -82,7 +82,7 @@ type Client struct {
 	stats    ClientStats      // under mu
 }
 
-// call is a request under way.
+// call is a pending request.
 type call struct {
 	class Class
 	cmd   Command
@@ -96,11 +96,11 @@ type answer struct {
 
 // ClientStats counts frames.
 type ClientStats struct {
-	Requests uint64 // first sendings
-	Repeats  uint64 // sent again
-	Replies  uint64 // to requests under way
+	Requests uint64 // new requests
+	Repeats  uint64 // retransmissions
+	Replies  uint64 // replies to pending requests
 	Notifies uint64
-	Strays   uint64 // answers to nothing, of another session, or malformed
+	Strays   uint64 // malformed frames, frames of another session, and replies without a pending request
 }
 
 // NewClient returns a client with a new session.
@@ -118,10 +118,11 @@ func NewClient(s Sender, o ClientOptions) *Client {
 	return c
 }
 
-// Close makes calls under way and later ones return net.ErrClosed.
+// Close makes pending and later calls return net.ErrClosed.
 func (c *Client) Close() { c.Fail(net.ErrClosed) }
 
-// Fail is Close with another error, for a NIC that does not answer any more. The first reason stays.
+// Fail is Close with another error, for a NIC that no longer answers. After the first Fail or Close
+// others have no effect.
 func (c *Client) Fail(err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -131,7 +132,7 @@ func (c *Client) Fail(err error) {
 	}
 }
 
-// Generation is that of the last answer; 0 before the first.
+// Generation returns the generation of the last answer; 0 before the first.
 func (c *Client) Generation() uint32 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -145,9 +146,9 @@ func (c *Client) Stats() ClientStats {
 	return c.stats
 }
 
-// Receive takes a frame from receive queue 0. It returns false if the frame is not the control
-// channel's; one that is needs no further handling, good or bad. The frame is not kept. Receive
-// never waits.
+// Receive processes a frame from receive queue 0. It returns false if the frame does not belong to
+// the control channel; if it returns true, the caller drops the frame. Receive does not keep the
+// frame and never blocks.
 func (c *Client) Receive(frame []byte) bool {
 	if !IsControl(frame) {
 		return false
@@ -158,15 +159,15 @@ func (c *Client) Receive(frame []byte) bool {
 	if changed && c.o.OnGeneration != nil {
 		c.o.OnGeneration(old, f.Generation)
 	}
-	rdma.tell(&f, old, changed)
+	rdma.notify(&f, old, changed)
 	if cl != nil {
 		cl.reply <- answer{f.Errno, bytes.Clone(f.Data)}
 	}
 	return true
 }
 
-// classify finds out what a frame is, and returns the request that it answers, if it is an answer, and what is to be
-// told of it.
+// classify returns the pending request that a frame answers, if any, and the RDMA events that it
+// causes.
 func (c *Client) classify(f *Frame, err error) (old uint32, changed bool, cl *call, rdma rdmaNotify) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -189,7 +190,7 @@ func (c *Client) classify(f *Frame, err error) (old uint32, changed bool, cl *ca
 		c.stats.Strays++
 		return 0, false, nil, rdmaNotify{}
 	}
-	rdma.told = c.rdma
+	rdma.events = c.rdma
 	old, changed = c.gen, c.genKnown && c.gen != f.Generation
 	c.gen, c.genKnown = f.Generation, true
 	if changed {
@@ -213,7 +214,8 @@ func (c *Client) remove(seq uint32) {
 	}
 }
 
-// begin gives a request its number as soon as the oldest one under way is near enough.
+// begin gives a request its number, after it has waited until the oldest pending request is near
+// enough.
 func (c *Client) begin(ctx context.Context, class Class, cmd Command) (seq uint32, cl *call, err error) {
 	for {
 		c.mu.Lock()
@@ -241,9 +243,9 @@ func (c *Client) begin(ctx context.Context, class Class, cmd Command) (seq uint3
 	}
 }
 
-// Call sends a request and waits for its answer, sending it again until then, until ctx ends, or
-// until the client's timeout (ErrNoAnswer). A refusal is an *Error. After any other error it is not
-// known whether the NIC did it.
+// Call sends a request and waits for its answer. It repeats the request until the answer comes, ctx
+// ends, or the client's timeout expires (ErrNoAnswer). A refusal is an *Error. After any other
+// error it is unknown whether the NIC executed the command.
 func (c *Client) Call(ctx context.Context, class Class, cmd Command, data []byte) ([]byte, error) {
 	if len(data) > MaxData {
 		return nil, badData("%d bytes of data do not fit in a frame of %d", len(data), MaxFrame)

@@ -15,7 +15,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// TestEachRequestIsHandledOnce runs many callers over a link that loses and doubles frames.
+// TestEachRequestIsHandledOnce runs many callers over a link that loses and duplicates frames.
 //
 // Invariant: control: A request is handled once, over a link that loses and doubles frames.
 func TestEachRequestIsHandledOnce(t *testing.T) {
@@ -40,7 +40,7 @@ func TestEachRequestIsHandledOnce(t *testing.T) {
 				if s := c.Stats(); s.Requests != 90 || s.Repeats == 0 || s.Replies != 90 {
 					t.Errorf("%+v", s)
 				}
-				// A second copy may come so late that it is stale, and its refusal answers no call.
+				// A second copy may be stale; its refusal then reaches no call.
 				if s := l.d.Stats(); s.Malformed != 0 || s.Failed != 0 || s.Repeats == 0 {
 					t.Errorf("%+v", s)
 				}
@@ -75,7 +75,7 @@ func TestCloseEndsCalls(t *testing.T) {
 		c, l, _ := connect(t, ClientOptions{})
 		l.drop = func(int) (bool, bool) { return true, false }
 		errs := make(chan error, 100)
-		for range cap(errs) { // more than may be under way: some wait for their turn
+		for range cap(errs) { // more than may be pending: some wait
 			go func() { _, err := c.Hello(t.Context()); errs <- err }()
 		}
 		synctest.Wait()
@@ -96,8 +96,8 @@ func TestClosedSender(t *testing.T) {
 	}
 }
 
-// TestSlowRequestStaysInWindow has one request wait in the NIC, its reply lost, while hundreds go
-// by.
+// TestSlowRequestStaysInWindow blocks one request in the NIC and loses its reply, while hundreds of
+// others are handled.
 func TestSlowRequestStaysInWindow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, _, p := connect(t, ClientOptions{Timeout: time.Hour})
@@ -114,7 +114,7 @@ func TestSlowRequestStaysInWindow(t *testing.T) {
 			})
 		}
 		synctest.Wait()
-		time.Sleep(10 * time.Second) // synctest's: repeats of the slow one go by
+		time.Sleep(10 * time.Second) // in synctest's time, while the slow request is repeated
 		close(p.block)
 		testkit.OK(t, <-slow)
 		wg.Wait()

@@ -8,21 +8,21 @@ import (
 	"strings"
 )
 
-// What travels is a fixed-size struct, laid out by encoding/binary: its fields in order, little
-// endian, without gaps; a field named _ is reserved and zero. A type that is not of fixed size
-// itself (it has an address, a string, a table) implements appender and decoder, over such a
+// Values on the wire are fixed-size structs, laid out by encoding/binary: their fields in order,
+// little endian, without gaps; a field named _ is reserved and zero. A type without a fixed size
+// (it has an address, a string, a table) implements appender and decoder, by means of such a
 // struct.
 type (
 	appender interface {
 		append(b []byte) ([]byte, error)
 	}
 	decoder interface {
-		// decode sets the value from the start of data and returns how many bytes that took.
+		// decode sets the value from the start of data and returns how many bytes it used.
 		decode(data []byte) (n int, err error)
 	}
 )
 
-// none is the data of a request or of a reply that has none.
+// none is the data of a request or of a reply without data.
 type none struct{}
 
 // encode appends v's bytes to b.
@@ -33,7 +33,7 @@ func encode(b []byte, v any) ([]byte, error) {
 	return binary.Append(b, le, v)
 }
 
-// decode sets v, a pointer, from data, of which nothing may be left.
+// decode sets v, a pointer, from data. It is an error if bytes are left.
 func decode(data []byte, v any) error {
 	n, err := decodeFirst(data, v)
 	if err == nil && n != len(data) {
@@ -42,9 +42,9 @@ func decode(data []byte, v any) error {
 	return err
 }
 
-// decodeFirst sets v, a pointer, from the start of data and returns how many bytes that took. There
-// is one way to write each value: data that encode would not have written for it (a reserved byte
-// or bit that is not zero, a bool of 2) is refused.
+// decodeFirst sets v, a pointer, from the start of data and returns how many bytes it used. Each
+// value has one encoding: data that encode would not have written (a reserved byte or bit that is
+// not zero, a bool of 2) is refused.
 func decodeFirst(data []byte, v any) (n int, err error) {
 	if d, ok := v.(decoder); ok {
 		n, err = d.decode(data)
@@ -69,27 +69,27 @@ func decodeFirst(data []byte, v any) (n int, err error) {
 	return n, nil
 }
 
-// decodeFixed sets v, a pointer to a fixed-size struct or number, and leaves reserved bytes unread.
+// decodeFixed sets v, a pointer to a fixed-size struct or number. It does not check reserved bytes.
 func decodeFixed(data []byte, v any) (int, error) {
 	n, err := binary.Decode(data, le, v)
-	if err != nil { // the types are ours, so data is too short
+	if err != nil { // all types have a fixed size, so data is too short
 		err = badData("%d bytes of data, not %d", len(data), binary.Size(v))
 	}
 	return n, err
 }
 
-// element is what lists hold.
+// element is the type of a list's elements.
 type element interface {
-	// number orders a list; it is not 0.
+	// number returns the element's position in the list's order; not 0.
 	number() uint32
 }
 
 // list is the reply to a request for a list: {count u16, more u16, zero u32} and the elements. The
-// request is the number after which to begin, so that a list that needs several frames can change
-// in between and every element that stays is still seen.
+// request is a number; the reply has the elements with greater numbers. So a list that needs
+// several frames may change between them, and each element that stays is still listed.
 type list[T element] struct {
 	elems []T
-	more  bool // there are others behind these
+	more  bool // there are elements after these
 }
 
 type listHead struct {
@@ -98,7 +98,7 @@ type listHead struct {
 	_     uint32
 }
 
-// after leaves the elements of a list whose number is greater than n; 0 leaves all.
+// after returns the elements whose number is greater than n; 0 returns all.
 func after[T element](elems []T, n uint32) list[T] {
 	if n != 0 {
 		elems = slices.DeleteFunc(slices.Clone(elems), func(e T) bool { return e.number() <= n })
@@ -130,8 +130,8 @@ func (l list[T]) append(b []byte) ([]byte, error) {
 	return append(b, elems...), err
 }
 
-// decode takes as many elements as the head says, each from bytes that are there: the count alone
-// reserves nothing.
+// decode decodes as many elements as the header says. It allocates only for elements whose bytes
+// are there: a large count alone costs nothing.
 func (l *list[T]) decode(data []byte) (int, error) {
 	var head listHead
 	n, err := decodeFirst(data, &head)

@@ -11,17 +11,17 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// layouts has a value of each type that travels, with how many of its bytes take one value, as they
-// are reserved, and how many take two, as bools do.
+// layouts has a value of each type on the wire, how many of its bytes may have only one value,
+// because they are reserved, and how many may have two values, because they are bools.
 var layouts = []struct {
 	name            string
 	value           any
 	reserved, bools int
 }{
 	{"split", Split{}, 1, 1},
-	// Addresses and ports that no flag names are as reserved as the last four bytes.
+	// Addresses and ports without their flag are reserved, like the last four bytes.
 	{"rule", FlowRule{}, 4 + 2*16 + 2*2, 0},
-	{"rule of IPv4", FlowRule{Src: addr4, Dst: addr4}, 4 + 2*12 + 2*2, 1}, // the flags: IPv6 too
+	{"rule of IPv4", FlowRule{Src: addr4, Dst: addr4}, 4 + 2*12 + 2*2, 1}, // the flags count too: IPv6
 	{"buffer", Buffer{}, 2, 0},
 	{"binding", Binding{}, 7, 1},
 	{"gpu", GPUInfo{}, 4 + MaxPlace, 0},
@@ -30,16 +30,16 @@ var layouts = []struct {
 	{"meter counters", FlowCounts{}, 0, 0},
 	{"job", Job{}, 0, 1},
 	{"job status", JobStatus{State: JobDone}, 1, 1},
-	{"rss", RSS{Table: []uint16{1}}, 2 + 2, 0}, // the length too
+	{"rss", RSS{Table: []uint16{1}}, 2 + 2, 0}, // the length counts too
 	{"rules", list[FlowRule]{}, 4 + 4, 0},
 	{"counters", PortCounters{}, 0, 0},
 	{"rdma limits", RDMALimits{}, 0, 0},
-	{"mr", MR{}, 4 + 4, 0}, // the count too
+	{"mr", MR{}, 4 + 4, 0}, // the count counts too
 	{"mr of ranges", MR{Ranges: make([]MRRange, 2)}, 4 + 4, 0},
 	{"mr more", MRMore{Ranges: make([]MRRange, 1)}, 4, 0},
 	{"qp", QP{}, 4, 0},
 	{"qp path", QPPath{Local: addr4, Remote: addr4}, 2 * 12, 1},
-	{"qp path of IPv6", QPPath{Local: addr6, Remote: addr6}, 1, 0}, // IPv4 has less of an address
+	{"qp path of IPv6", QPPath{Local: addr6, Remote: addr6}, 1, 0}, // IPv4 uses a part of the address
 	{"post", Post{}, 4, 0},
 	{"post of two", Post{WRs: []WR{{SGEs: make([]SGE, 2)}, {}}}, 4 + 2*(2+4), 0},
 	{"poll", Poll{}, 0, 0},
@@ -57,7 +57,7 @@ var layouts = []struct {
 
 var addr4, addr6 = netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("fd00::1")
 
-// again decodes data as the type that v has, and encodes it.
+// again decodes data as v's type, and encodes the result.
 func again(v any, data []byte) ([]byte, error) {
 	p := reflect.New(reflect.TypeOf(v)).Interface()
 	if err := decode(data, p); err != nil {
@@ -66,7 +66,7 @@ func again(v any, data []byte) ([]byte, error) {
 	return encode(nil, p)
 }
 
-// enc is the bytes of a value that has some.
+// enc returns the encoding of a value that has one.
 func enc(v any) []byte {
 	b, err := encode(nil, v)
 	if err != nil {
@@ -75,8 +75,8 @@ func enc(v any) []byte {
 	return b
 }
 
-// FuzzFrame holds that what decodes encodes to the same bytes, for frames and for the data of every
-// command, and that nothing panics.
+// FuzzFrame checks that frames and the data of each command that decode are encoded to the same
+// bytes again, and that nothing panics.
 func FuzzFrame(f *testing.F) {
 	for _, b := range goldenFrames(f) {
 		f.Add(b)
@@ -86,11 +86,11 @@ func FuzzFrame(f *testing.F) {
 		if one.Parse(b) != nil {
 			return
 		}
-		own := one.Append(nil)
-		if !bytes.Equal(own, b[:len(own)]) || len(own) != EthernetLen+HeaderLen+int(one.Len) {
-			t.Fatalf("frame %x\nbecomes %x", b, own)
+		encoded := one.Append(nil)
+		if !bytes.Equal(encoded, b[:len(encoded)]) || len(encoded) != EthernetLen+HeaderLen+int(one.Len) {
+			t.Fatalf("frame %x\nbecomes %x", b, encoded)
 		}
-		if err := two.Parse(own); err != nil {
+		if err := two.Parse(encoded); err != nil {
 			t.Fatalf("our own frame: %v", err)
 		}
 		if d := cmp.Diff(one, two); d != "" {
@@ -130,9 +130,9 @@ func TestBadValuesAreNotEncoded(t *testing.T) {
 	}
 }
 
-// TestWhatIsReservedIsZero changes every byte of every structure to every value: what decodes has
-// one way to be written, and what is refused is refused with EINVAL. Bytes that are reserved take
-// one value, bools take two, and all are counted.
+// TestWhatIsReservedIsZero changes each byte of each structure to each value: values that decode
+// are encoded to the same bytes again, and others are refused with EINVAL. Reserved bytes must
+// accept one value and bools two; both are counted.
 func TestWhatIsReservedIsZero(t *testing.T) {
 	for _, l := range layouts {
 		t.Run(l.name, func(t *testing.T) {
@@ -173,7 +173,7 @@ func TestWhatIsReservedIsZero(t *testing.T) {
 	}
 }
 
-// TestAllAreAll holds that All has each counter, in order.
+// TestAllAreAll checks that All returns each counter, in order.
 func TestAllAreAll(t *testing.T) {
 	var c DirCounters
 	all := c.All()

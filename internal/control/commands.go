@@ -6,16 +6,15 @@ import (
 	"syscall"
 )
 
-// Handler is the NIC's side of every command. Calls come from the goroutines of all transmit queues
-// at once.
+// Handler is the NIC's side of all commands. The goroutines of all transmit queues call it at once.
 //
-// An error's syscall.Errno travels to the driver together with its text, other errors as EIO.
-// Slices that a method is given are its own to keep; those that it returns are only read, and not
-// after Handle has returned.
+// An error's syscall.Errno is sent to the driver with the error's text; an error without one is
+// sent as EIO. A method may keep slices that it is given; the dispatcher only reads slices that a
+// method returns, and not after Handle has returned.
 type Handler interface {
-	// Generation of the port's state, put in every reply.
+	// Generation returns the generation of the port's state, which each reply has.
 	Generation() uint32
-	// Info answers Hello: the driver knows the generation from then on.
+	// Info answers Hello: the driver then knows the generation.
 	Info() (Info, error)
 
 	SetSplit(s Split) error
@@ -35,7 +34,7 @@ type Handler interface {
 	UnregisterBuffer(id uint32) error
 	Buffers() ([]Buffer, error) // sorted by ID
 
-	BindRx(buffer uint32, queues []uint16) (id uint32, err error) // queues are sorted, each once; perhaps none
+	BindRx(buffer uint32, queues []uint16) (id uint32, err error) // queues are sorted, without duplicates; may be empty
 	BindTx(buffer uint32) (id uint32, err error)
 	Unbind(id uint32) error
 	Bindings() ([]Binding, error) // sorted by ID
@@ -52,32 +51,32 @@ type Handler interface {
 	RDMA
 }
 
-// RDMA is the part of a Handler that does so. A NIC without it says EOPNOTSUPP to all of them.
+// RDMA is the part of a Handler for RDMA. A NIC without RDMA answers EOPNOTSUPP to all of it.
 type RDMA interface {
 	RDMALimits() (RDMALimits, error)
 	AddPD() (id uint32, err error)
 	DelPD(id uint32) error
 	AddMR(m MR) (key uint32, err error)
 	MoreMR(m MRMore) error
-	DelMR(key uint32) error // when it returns nobody uses the MR's memory
+	DelMR(key uint32) error // after it returns nobody uses the MR's memory
 	AddCQ(depth uint32) (id uint32, err error)
 	DelCQ(id uint32) error
 	PollCQ(p Poll) (Completions, error)
 	AddQP(q QP) (qpn uint32, err error)
 	ConnectQP(p QPPath) error
-	DelQP(qpn uint32) error // nothing of it is under way when it returns
+	DelQP(qpn uint32) error // after it returns nothing of the QP is in progress
 	QPStatus(qpn uint32) (QPStatus, error)
 	PostSend(p Post) error
 	PostRecv(p Post) error
 	RDMACounts() (RDMAPortCounts, error)
 	SetMailbox(m Mailbox) error
-	PageRequests() ([]PageRequest, error) // those without an answer, sorted by ID
+	PageRequests() ([]PageRequest, error) // requests without an answer, sorted by ID
 	AnswerPages(a PageAnswer) error
 	PageCounts(key uint32) (PageCounts, error)
 }
 
-// The table of commands: class and command, the types of request and reply, and the handler.
-// Both ends use it: the dispatcher by number, the client by name. JobCompleted is not here: it is a
+// The table of commands: class and command, the types of request and reply, and the handler. The
+// dispatcher uses it by number, and the client by name. JobCompleted is not here, because it is a
 // notify.
 var (
 	_ = row[none, Info](ClassInfo, InfoHello, withoutArgs(Handler.Info))
@@ -144,41 +143,41 @@ type command[Q, R any] struct {
 	handle func(Handler, Q) (R, error)
 }
 
-// number is a command's.
+// number identifies a command.
 type number struct {
 	class Class
 	cmd   Command
 }
 
-// server is a command to the dispatcher.
+// server is the dispatcher's view of a command.
 type server interface {
 	// serve decodes a request's data, calls h, and appends the reply's data to out.
 	serve(h Handler, data, out []byte) ([]byte, error)
 }
 
-// commands has the rows by number. It is filled before main and then only read.
+// commands has the rows by number. It is complete before main runs, and is then only read.
 var commands = make(map[number]server)
 
 func row[Q, R any](class Class, cmd Command, handle func(Handler, Q) (R, error)) *command[Q, R] {
 	c := &command[Q, R]{class, cmd, handle}
 	if commands[number{class, cmd}] != nil {
-		panic(fmt.Sprintf("control: two commands %d.%d", class, cmd)) // every program that has the package would
+		panic(fmt.Sprintf("control: two commands %d.%d", class, cmd)) // at the start of every program with this package
 	}
 	commands[number{class, cmd}] = c
 	return c
 }
 
-// withoutArgs is the handler of a command whose request is empty.
+// withoutArgs adapts the handler of a command with an empty request.
 func withoutArgs[R any](f func(Handler) (R, error)) func(Handler, none) (R, error) {
 	return func(h Handler, _ none) (R, error) { return f(h) }
 }
 
-// withoutReply is the handler of a command whose reply is empty.
+// withoutReply adapts the handler of a command with an empty reply.
 func withoutReply[Q any](f func(Handler, Q) error) func(Handler, Q) (none, error) {
 	return func(h Handler, q Q) (none, error) { return none{}, f(h, q) }
 }
 
-// listOf is the handler of a command that asks for a list.
+// listOf adapts the handler of a command that asks for a list.
 func listOf[T element](f func(Handler) ([]T, error)) func(Handler, uint32) (list[T], error) {
 	return func(h Handler, n uint32) (list[T], error) {
 		elems, err := f(h)
@@ -198,7 +197,7 @@ func (c *command[Q, R]) serve(h Handler, data, out []byte) ([]byte, error) {
 	return encode(out, r)
 }
 
-// handle serves a request.
+// handle calls the handler of a request.
 func handle(h Handler, class Class, cmd Command, data, out []byte) ([]byte, error) {
 	if c := commands[number{class, cmd}]; c != nil {
 		return c.serve(h, data, out)
@@ -206,7 +205,7 @@ func handle(h Handler, class Class, cmd Command, data, out []byte) ([]byte, erro
 	return nil, fmt.Errorf("class %d has no command %d: %w", class, cmd, syscall.EOPNOTSUPP)
 }
 
-// call has the NIC carry out the command.
+// call sends the command to the NIC and returns the reply.
 func (c *command[Q, R]) call(ctx context.Context, client *Client, q Q) (r R, err error) {
 	data, err := encode(nil, q)
 	if err == nil {
@@ -218,7 +217,7 @@ func (c *command[Q, R]) call(ctx context.Context, client *Client, q Q) (r R, err
 	return r, err
 }
 
-// callVoid is call without the empty reply.
+// callVoid is call for a command with an empty reply.
 func callVoid[Q any](ctx context.Context, client *Client, c *command[Q, none], q Q) error {
 	_, err := c.call(ctx, client, q)
 	return err
@@ -236,17 +235,17 @@ func callList[T element](ctx context.Context, client *Client, c *command[uint32,
 		}
 		last := elems[len(elems)-1].number()
 		if last <= after {
-			return nil, badData("list: element %d after %d", last, after) // it would never end
+			return nil, badData("list: element %d after %d", last, after) // the loop would never end
 		}
 		after = last
 	}
 }
 
-// Hello asks what the NIC is and tells it that the driver knows the generation of its state.
+// Hello asks for the NIC's properties, and tells the NIC that the driver knows the generation.
 func (c *Client) Hello(ctx context.Context) (i Info, err error) {
 	b, err := c.Call(ctx, ClassInfo, InfoHello, nil)
 	if err == nil {
-		_, err = decodeFixed(b, &i) // a later revision's reply is longer, and uses what is reserved here
+		_, err = decodeFixed(b, &i) // the reply of a later revision is longer, and uses reserved bytes
 	}
 	return i, err
 }
@@ -259,8 +258,8 @@ func (c *Client) Split(ctx context.Context, queue uint16) (Split, error) {
 	return splitGet.call(ctx, c, Split{Queue: queue})
 }
 
-// AddFlow adds a rule and returns its id. A rule is stronger than RSS; the one with more fields set
-// goes first.
+// AddFlow adds a rule and returns its id. Rules take precedence over RSS, and rules with more
+// fields over rules with fewer.
 func (c *Client) AddFlow(ctx context.Context, r FlowRule) (uint32, error) {
 	return flowAdd.call(ctx, c, r)
 }
@@ -280,7 +279,7 @@ func (c *Client) RSS(ctx context.Context) (RSS, error) { return rssGet.call(ctx,
 // GPUs lists the GPUs that the port may use.
 func (c *Client) GPUs(ctx context.Context) ([]GPUInfo, error) { return callList(ctx, c, gpuList) }
 
-// GPUMaps lists where in the guest's address space the memory of GPUs lies.
+// GPUMaps lists where the memory of GPUs is in the guest's address space.
 func (c *Client) GPUMaps(ctx context.Context) ([]GPUMap, error) { return callList(ctx, c, gpuMapList) }
 
 // RegisterBuffer registers a range of GPU memory and returns its id.
@@ -329,12 +328,12 @@ func (c *Client) DelFlowCounter(ctx context.Context, id uint32) error {
 	return callVoid(ctx, c, meterDel, id)
 }
 
-// PortCounters reads what the port has seen in all.
+// PortCounters reads the port's totals.
 func (c *Client) PortCounters(ctx context.Context) (PortCounters, error) {
 	return flowCounterPort.call(ctx, c, none{})
 }
 
-// SubmitJob starts a job and returns its id. EAGAIN: as many as can be are under way.
+// SubmitJob starts a job and returns its id. EAGAIN: the maximum of jobs is running.
 func (c *Client) SubmitJob(ctx context.Context, j Job) (uint64, error) {
 	return jobSubmit.call(ctx, c, j)
 }
@@ -345,7 +344,7 @@ func (c *Client) PollJob(ctx context.Context, id uint64) (JobStatus, error) {
 	return jobPoll.call(ctx, c, id)
 }
 
-// CancelJob stops a job; when it returns nothing of the job runs. A job that had ended keeps its
+// CancelJob stops a job; when it returns nothing of the job runs. A job that has ended keeps its
 // status.
 func (c *Client) CancelJob(ctx context.Context, id uint64) (JobStatus, error) {
 	return jobCancel.call(ctx, c, id)

@@ -7,25 +7,24 @@ import (
 	"syscall"
 )
 
-// Sizes of what a Dispatcher remembers.
+// Bounds of what a Dispatcher stores.
 const (
-	// Window is how many requests of a session are told apart: the newest one and those before it.
-	// A client has fewer under way; an older one is refused with ESTALE, as it may have been
-	// handled and forgotten.
+	// Window is how many requests of a session can be recognized as repeats: the newest one and
+	// those before it. A client has fewer pending. An older request is refused with ESTALE, because
+	// it may have been handled before.
 	Window = 64
-	// MaxSessions is how many sessions are remembered; the one unused for longest is forgotten for
-	// a new one.
+	// MaxSessions is how many sessions are stored. A new one replaces the one that was unused for
+	// the longest time.
 	MaxSessions = 8
-	// maxText is the most of an error's text that travels.
+	// maxText is how many bytes of an error's text are sent.
 	maxText = 256
 )
 
-// Dispatcher is a port's end of the control channel. Its methods may be called by many goroutines
-// at once.
+// Dispatcher is a port's end of the control channel. Its methods are safe for concurrent use.
 //
-// Each request is handled once: a repeat gets the stored reply, or none while the first is still
-// being handled (the driver will repeat it again). Sessions are only about repeats: what commands
-// have set up belongs to the port and outlives the session, until device reset.
+// Each request is handled once: a repeat gets the stored reply, or none while the first one is
+// still being handled (the driver will repeat it again). Sessions serve only to recognize repeats:
+// the results of commands belong to the port and outlive the session, until device reset.
 type Dispatcher struct {
 	h Handler
 
@@ -36,7 +35,7 @@ type Dispatcher struct {
 	requests, repeats, stale, malformed, failed atomic.Uint64
 }
 
-// session is what is known of one client; all under the dispatcher's mu.
+// session is the state of one client; all under the dispatcher's mu.
 type session struct {
 	used   uint64
 	newest uint32
@@ -46,7 +45,7 @@ type session struct {
 type slot struct {
 	state slotState
 	seq   uint32
-	reply []byte // once done; never changed
+	reply []byte // set when done; never changed
 }
 
 type slotState uint8
@@ -64,11 +63,11 @@ func NewDispatcher(h Handler) *Dispatcher {
 
 // DispatcherStats counts frames.
 type DispatcherStats struct {
-	Requests  uint64 // given to the handler
-	Failed    uint64 // of these, refused by it, or with data that does not decode
+	Requests  uint64 // passed to the handler
+	Failed    uint64 // of Requests: with an error
 	Repeats   uint64 // answered from the stored reply, or still being handled
-	Stale     uint64 // too old to tell: refused
-	Malformed uint64 // not a request of this protocol
+	Stale     uint64 // refused because they are too old
+	Malformed uint64 // not requests of this protocol
 }
 
 // Stats returns the counters.
@@ -79,17 +78,17 @@ func (d *Dispatcher) Stats() DispatcherStats {
 	}
 }
 
-// Reset forgets all sessions and their replies: device reset, after the handler's state has got a
-// new generation.
+// Reset drops all sessions and their replies. Call it at device reset, after the handler's state
+// has a new generation.
 func (d *Dispatcher) Reset() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	clear(d.sessions)
 }
 
-// Handle takes a control frame, with its Ethernet header, and returns the frame of the reply, to be
-// put on receive queue 0, or nil if there is none. The reply is written to reply's storage if that
-// holds MaxFrame bytes. The frame is not kept. Handle returns when the Handler has.
+// Handle processes a control frame, with its Ethernet header, and returns the frame of the reply,
+// for receive queue 0, or nil if there is none. The reply is written to reply's storage if that
+// holds MaxFrame bytes. Handle does not keep frame, and returns after the Handler has returned.
 func (d *Dispatcher) Handle(frame, reply []byte) []byte {
 	reply = reply[:0]
 	var f Frame
@@ -101,7 +100,7 @@ func (d *Dispatcher) Handle(frame, reply []byte) []byte {
 	if err != nil || f.Kind != KindRequest || f.Session == 0 {
 		d.malformed.Add(1)
 		if f.Kind != KindRequest || f.Session == 0 {
-			return nil // no way to answer; and never an answer to an answer
+			return nil // it cannot be answered; a reply must never be answered
 		}
 		return d.answer(&f, nil, err).Append(reply)
 	}
@@ -127,8 +126,8 @@ func (d *Dispatcher) Handle(frame, reply []byte) []byte {
 
 var errStale = &textError{"this request is older than those that are remembered", syscall.ESTALE}
 
-// begin finds out whether a request is to be run. If not, old is the stored reply, or nil if there
-// is none yet. A request too old to tell is to be run without a session.
+// begin decides whether a request must be handled (run). If not, old is the stored reply, or nil if
+// there is none yet. For a request that is too old, run is true and s is nil.
 func (d *Dispatcher) begin(f *Frame) (s *session, old []byte, run bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -168,7 +167,7 @@ func (d *Dispatcher) session(id, seq uint32) *session {
 	return s
 }
 
-// end stores the reply for repeats, unless the window has gone past it.
+// end stores the reply for repeats, unless the request is no longer in the window.
 func (d *Dispatcher) end(s *session, seq uint32, reply []byte) {
 	kept := append([]byte(nil), reply...)
 	d.mu.Lock()
@@ -178,7 +177,7 @@ func (d *Dispatcher) end(s *session, seq uint32, reply []byte) {
 	}
 }
 
-// refresh makes a stored reply one of now: its generation is the current one.
+// refresh sets the current generation in a stored reply.
 func (d *Dispatcher) refresh(reply []byte, f *Frame) []byte {
 	var r Frame
 	if r.Parse(reply) == nil {
@@ -200,7 +199,7 @@ func (d *Dispatcher) answer(f *Frame, data []byte, err error) *Frame {
 	return r
 }
 
-// errnoOf returns the number that an error travels as.
+// errnoOf returns the number that is sent for an error.
 func errnoOf(err error) syscall.Errno {
 	var no syscall.Errno
 	if errors.As(err, &no) && no > 0 && no <= 0xffff {
@@ -209,21 +208,20 @@ func errnoOf(err error) syscall.Errno {
 	return syscall.EIO
 }
 
-// NotifyJob appends to frame the frame that tells the driver, whose MAC is dst, that a job has
-// ended.
+// NotifyJob appends a frame to frame that tells the driver, whose MAC is dst, that a job has ended.
 func (d *Dispatcher) NotifyJob(frame []byte, dst [6]byte, s *JobStatus) []byte {
 	return d.notify(frame, dst, ClassJob, JobCompleted, s)
 }
 
-// notify appends the frame of a notify, whose data is of fixed size.
+// notify appends the frame of a notify with data of fixed size.
 func (d *Dispatcher) notify(frame []byte, dst [6]byte, class Class, cmd Command, v any) []byte {
-	data, _ := encode(nil, v) // of fixed size: there is no error
+	data, _ := encode(nil, v) // cannot fail for a fixed size
 	f := Frame{Dst: dst, Src: MAC, Data: data}
 	f.Kind, f.Class, f.Command, f.Generation = KindNotify, class, cmd, d.h.Generation()
 	return f.Append(frame)
 }
 
-// textError is an errno with words of its own.
+// textError is an errno with another text.
 type textError struct {
 	text  string
 	errno syscall.Errno

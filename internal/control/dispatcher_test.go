@@ -8,10 +8,10 @@ import (
 	"testing/synctest"
 )
 
-// driverMAC is where the tests' requests come from.
+// driverMAC is the source of the tests' requests.
 var driverMAC = [6]byte{2, 0, 0, 0, 0, 9}
 
-// request is the frame of a request.
+// request makes the frame of a request.
 func request(session, seq uint32, class Class, cmd Command, data []byte) []byte {
 	f := Frame{Dst: MAC, Src: driverMAC, Data: data}
 	f.Kind, f.Class, f.Command, f.Session, f.Seq = KindRequest, class, cmd, session, seq
@@ -44,7 +44,7 @@ func TestRepeatGetsTheSameReply(t *testing.T) {
 	if got := d.Handle(frame, nil); !bytes.Equal(got, first) || p.count("buffer") != 1 {
 		t.Fatalf("%x, then %x; handled %d times", first, got, p.count("buffer"))
 	}
-	clear(first) // the caller's storage is not what is kept
+	clear(first) // Handle keeps its own copy of the reply
 	f := answerOf(t, d, frame)
 	if f.Errno != 0 || !bytes.Equal(f.Data, []byte{1, 0, 0, 0}) {
 		t.Fatalf("%+v", f)
@@ -80,7 +80,7 @@ func TestRepeatOfOneInHandIsNotAnswered(t *testing.T) {
 		if got := d.Handle(frame, nil); got != nil {
 			t.Fatalf("answered %x", got)
 		}
-		// Another request is not held up.
+		// Another request need not wait.
 		if f := answerOf(t, d, request(1, 2, ClassInfo, InfoHello, nil)); f.Errno != 0 {
 			t.Fatal(f.Errno)
 		}
@@ -92,11 +92,11 @@ func TestRepeatOfOneInHandIsNotAnswered(t *testing.T) {
 }
 
 func TestOldRequestsAreRefused(t *testing.T) {
-	for _, start := range []uint32{0, 1000, 0xfffffff0} { // also over the wrap
+	for _, start := range []uint32{0, 1000, 0xfffffff0} { // also across the wrap
 		p := newPort()
 		d := NewDispatcher(p)
 		hello := func(n uint32) *Frame { return answerOf(t, d, request(1, start+n, ClassInfo, InfoHello, nil)) }
-		for _, n := range []uint32{3, 1, 2, 0, Window - 1} { // in any order, inside of the window
+		for _, n := range []uint32{3, 1, 2, 0, Window - 1} { // in any order, inside the window
 			if f := hello(n); f.Errno != 0 {
 				t.Fatalf("request %d: %v", n, f.Errno)
 			}
@@ -119,24 +119,24 @@ func TestSessionsAreBounded(t *testing.T) {
 	d := NewDispatcher(p)
 	for s := range uint32(1000) {
 		answerOf(t, d, request(s+1, 1, ClassInfo, InfoHello, nil))
-		answerOf(t, d, request(1, 1+s, ClassInfo, InfoHello, nil)) // used all the time: stays
+		answerOf(t, d, request(1, 1+s, ClassInfo, InfoHello, nil)) // used all the time, so it is kept
 	}
 	if len(d.sessions) != MaxSessions || d.sessions[1] == nil || d.sessions[1000] == nil {
 		t.Fatalf("%d sessions", len(d.sessions))
 	}
-	// Hello 1 of session 1 came twice: new, and as a repeat.
+	// Hello 1 of session 1 came twice: once new, and once as a repeat.
 	if s := d.Stats(); s.Repeats != 1 || s.Requests != 1999 {
 		t.Fatalf("%+v", s)
 	}
 }
 
-// FuzzDispatcher plays frames, each with its length before it, to a port: it never panics, answers
-// only well-formed frames, and is in order afterwards.
+// FuzzDispatcher sends frames, each after its length, to a port: the dispatcher never panics,
+// answers only well-formed frames, and still works afterwards.
 //
 // Invariant: control: A request is handled once, over a link that loses and doubles frames.
 func FuzzDispatcher(f *testing.F) {
 	var all []byte
-	rest := request(0x01020304, 1000, ClassGPU, GPUList, []byte{1, 0, 0, 0}) // of a list that goes on
+	rest := request(0x01020304, 1000, ClassGPU, GPUList, []byte{1, 0, 0, 0}) // the rest of a list
 	for _, b := range append(goldenFrames(f), rest) {
 		f.Add(append([]byte{byte(len(b)), byte(len(b) >> 8)}, b...))
 		all = append(append(all, byte(len(b)), byte(len(b)>>8)), b...)

@@ -1,20 +1,19 @@
-// Package control carries a driver's commands to its NIC inside Ethernet frames, and the answers
+// Package control carries a driver's commands to its NIC in Ethernet frames, and the NIC's answers
 // back.
 //
-// QEMU keeps virtio-net's control queue to itself and a gve guest has no device of ours, so commands
-// (header split, flow rules, RSS, GPUs, buffers, bindings, flow counters, jobs, RDMA) travel as frames of
-// EtherType 0x88B5 to the NIC's control MAC on any transmit queue and are answered on receive queue
-// 0. The bytes are in docs/specs/control.md; the commands are one table (commands.go), which both
-// ends use: number, types of request and reply, handler.
+// QEMU does not pass virtio-net's control queue on, and a gve guest has no device of ours. So
+// commands (header split, flow rules, RSS, GPUs, buffers, bindings, flow counters, jobs, RDMA) are
+// sent as frames of EtherType 0x88B5 to the NIC's control MAC on any transmit queue, and answered
+// on receive queue 0. The bytes are in docs/specs/control.md; the commands are one table
+// (commands.go), which both ends use: number, types of request and reply, handler.
 //
-// Client is the driver's end: it numbers requests, repeats what got no answer and turns the errno
-// of an answer into an error. Dispatcher is the NIC's end: it decodes, calls a Handler once for
-// each request however often its frame came, and keeps the last replies for repeats. State is what
-// the commands set up on a port, with the rules that each must obey; it dies with device reset, not
-// with a session.
+// Client is the driver's end: it numbers requests, repeats requests without an answer, and turns
+// the errno of an answer into an error. Dispatcher is the NIC's end: it decodes requests, calls a
+// Handler once for each request however often its frame came, and stores the last replies for
+// repeats. State is the result of the commands on a port, with the rules that commands must obey;
+// device reset clears it, and the end of a session does not.
 //
-// The package knows no transport, no queue and no device model: it takes frames and returns
-// frames.
+// The package depends on no transport, queue or device model: its input and output are frames.
 //
 // The package is not API (README, Stability).
 package control

@@ -9,8 +9,8 @@ import (
 
 var le = binary.LittleEndian
 
-// ErrMalformed is returned for a frame that is not a control frame, or whose parts do not fit
-// together.
+// ErrMalformed is returned for a frame that is not a control frame, or whose parts contradict each
+// other.
 var ErrMalformed = errors.New("malformed control frame")
 
 // Frame is a control frame.
@@ -38,8 +38,8 @@ func (h *Header) decode(b *[HeaderLen]byte) {
 	h.Len = le.Uint16(b[18:])
 }
 
-// Append appends the frame's bytes to b. Version and Len are set here. Data that is longer than
-// MaxData is cut: only an error's text can be.
+// Append appends the frame's bytes to b. It sets Version and Len. It cuts data that is longer than
+// MaxData, which only an error's text can be.
 func (f *Frame) Append(b []byte) []byte {
 	data := f.Data[:min(len(f.Data), MaxData)]
 	f.Version, f.Len = Version, uint16(len(data))
@@ -51,8 +51,8 @@ func (f *Frame) Append(b []byte) []byte {
 	return append(append(b, head[:]...), data...)
 }
 
-// Parse takes a frame apart. Data points into b; what follows it is padding. After an error, Kind,
-// Session and Seq are those of the frame if it was long enough to have them, and 0 if not.
+// Parse decodes a frame. Data points into b, without padding. After an error Kind, Session and Seq
+// are set from the frame if it was long enough to have them, and 0 if not.
 func (f *Frame) Parse(b []byte) error {
 	*f = Frame{}
 	if len(b) < EthernetLen+HeaderLen || len(b) > MaxFrame {
@@ -77,13 +77,13 @@ func (f *Frame) Parse(b []byte) error {
 }
 
 // IsControl reports whether a frame belongs to the control channel: by EtherType, or by the control
-// MAC at either end.
+// MAC as source or destination.
 func IsControl(frame []byte) bool {
 	return len(frame) >= EthernetLen && (binary.BigEndian.Uint16(frame[12:]) == EtherType ||
 		[6]byte(frame[0:]) == MAC || [6]byte(frame[6:]) == MAC)
 }
 
-// badData is the error of a command's data that does not decode, or of a value that cannot be
+// badData returns the error for data of a command that does not decode, or a value that cannot be
 // encoded.
 func badData(what string, args ...any) error {
 	return fmt.Errorf("%w: %s: %w", ErrMalformed, fmt.Sprintf(what, args...), syscall.EINVAL)

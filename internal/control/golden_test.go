@@ -25,42 +25,42 @@ import (
 
 const goldenDir = "testdata/golden"
 
-// exchange is a call of the client's and what the NIC makes of it.
+// exchange is a call of the client and the NIC's response.
 type exchange struct {
 	what string // comment in the golden file
 	call clientCall
-	want any // what the handler answers, and the client must return; an error is a refusal
+	want any // the handler's answer, which the client must return; an error is a refusal
 }
 
-// clientCall is a method of the client's with its arguments, and what the handler must have been
-// asked in the end.
+// clientCall is a method of the client with its arguments, and the arguments that the handler must
+// receive.
 type clientCall struct {
 	do    func(ctx context.Context, c *Client) (any, error)
 	asked []any
 }
 
-// get is a call without arguments.
+// get makes a call without arguments.
 func get[R any](f func(*Client, context.Context) (R, error)) clientCall {
 	return clientCall{do: func(ctx context.Context, c *Client) (any, error) { return f(c, ctx) }}
 }
 
-// send is a call that hands its argument to the handler.
+// send makes a call that passes its argument to the handler.
 func send[A, R any](f func(*Client, context.Context, A) (R, error), a A) clientCall {
 	return clientCall{func(ctx context.Context, c *Client) (any, error) { return f(c, ctx, a) }, []any{a}}
 }
 
-// set is send, of a call that returns only an error.
+// set is send for a call that returns only an error.
 func set[A any](f func(*Client, context.Context, A) error, a A) clientCall {
 	return clientCall{func(ctx context.Context, c *Client) (any, error) { return nil, f(c, ctx, a) }, []any{a}}
 }
 
-// sameAddr compares addresses as ==.
+// sameAddr compares addresses with ==.
 var sameAddr = cmp.Options{
 	cmp.Comparer(func(a, b netip.Addr) bool { return a == b }),
 	cmp.Comparer(func(a, b netip.AddrPort) bool { return a == b }),
 }
 
-// play makes the exchanges on one link and returns what travelled.
+// play makes the exchanges on one link and returns the frames as text.
 func play(t *testing.T, title string, exchanges []exchange) string {
 	h := &goldenHandler{generation: 0x0a0b0c0d}
 	l := newGoldenLink(t, h, ClientOptions{})
@@ -95,12 +95,12 @@ func checkRefused(t *testing.T, what string, err, want error) {
 	}
 }
 
-// refusal is an error that a reply carries in the golden files: its number and words.
+// refusal returns an error that a reply in the golden files carries: its number and text.
 func refusal(errno syscall.Errno, words string) error {
 	return fmt.Errorf("%s: %w", words, errno)
 }
 
-// fullDir has another value in each counter, that uses each of its bytes.
+// fullDir sets each counter to a different value that uses all its bytes.
 func fullDir(n uint64) (c DirCounters) {
 	for i, counter := range c.All() {
 		*counter = 0x0101010101010100*n + 0x0001020304050607 + uint64(i)<<56
@@ -108,7 +108,7 @@ func fullDir(n uint64) (c DirCounters) {
 	return c
 }
 
-// numbered gives n elements, made from the numbers from 1 on.
+// numbered returns n elements, made from the numbers from 1 on.
 func numbered[T any](n uint32, element func(i uint32) T) []T {
 	var all []T
 	for i := range n {
@@ -175,7 +175,7 @@ func goldenFlow() []exchange {
 		r.r.ID = id
 		every = append(every, r.r)
 	}
-	many := numbered(61, func(i uint32) FlowRule { // more than two frames hold
+	many := numbered(61, func(i uint32) FlowRule { // more than fit in two frames
 		return FlowRule{ID: i, Proto: 17, Queue: uint16((i - 1) % 4), DstPort: uint16(i)}
 	})
 	del, list := set((*Client).DelFlow, 0x01020304), get((*Client).Flows)
@@ -227,9 +227,9 @@ func goldenGPU() []exchange {
 	gpus := numbered(MaxGPUs, func(i uint32) GPUInfo {
 		return GPUInfo{ID: uint16(i - 1), Size: 1 << 20, Place: fmt.Sprintf("rc%d/gpu%d", (i-1)/4, i-1)}
 	})
-	many := numbered(100, func(i uint32) GPUMap { // more than two frames hold
-		at := uint64(i - 1)
-		return GPUMap{ID: i, GPU: uint16(at % 3), IOVA: 1<<40 + at<<20, Off: at << 12, Size: 1 << 12}
+	many := numbered(100, func(i uint32) GPUMap { // more than fit in two frames
+		n := uint64(i - 1)
+		return GPUMap{ID: i, GPU: uint16(n % 3), IOVA: 1<<40 + n<<20, Off: n << 12, Size: 1 << 12}
 	})
 	full := []GPUMap{{ID: 0x01020304, GPU: 0x0506, IOVA: 0x1112131415161718, Off: 0x2122232425262728,
 		Size: 0x3132333435363738}}
@@ -381,7 +381,7 @@ func fullStatus() JobStatus {
 	return s
 }
 
-// goldenNotify has the frames that the NIC sends unasked.
+// goldenNotify returns the frames that the NIC sends without a request.
 func goldenNotify(t *testing.T) string {
 	h := &goldenHandler{generation: 0x0a0b0c0d, answer: uint64(9)}
 	l := newGoldenLink(t, h, ClientOptions{})
@@ -415,21 +415,20 @@ func goldenNotify(t *testing.T) string {
 	return l.text.String()
 }
 
-// goldenTable has entries of jobs' tables, which lie in memory and never travel.
+// goldenTable returns entries of jobs' tables, which are in memory and are never sent.
 func goldenTable() string {
 	var b strings.Builder
 	b.WriteString("# Entries of a job's table, in memory\n")
 	for _, e := range []JobEntry{{}, {Src: 0x0102030405060708, Dst: 0x1112131415161718, Len: 0x21222324}} {
-		raw := [JobEntryLen]byte{20: 0xff, 0xff, 0xff, 0xff} // what was there before is overwritten
+		raw := [JobEntryLen]byte{20: 0xff, 0xff, 0xff, 0xff} // Encode must overwrite the old bytes
 		e.Encode(&raw)
 		fmt.Fprintf(&b, "\n# source %#x, destination %#x, length %#x\n%x\n", e.Src, e.Dst, e.Len, raw)
 	}
 	return b.String()
 }
 
-// TestGolden holds that the bytes of every command are those that were frozen, as they travel
-// between the real client and the real dispatcher, and that what either end gets is what the other
-// gave.
+// TestGolden checks that the bytes of each command, between the real client and the real
+// dispatcher, equal the golden files, and that each end receives what the other sent.
 func TestGolden(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		golden.Check(t, goldenDir, map[string]string{
@@ -453,8 +452,8 @@ func TestGolden(t *testing.T) {
 	})
 }
 
-// goldenProtocol has what belongs to no command: repeats, frames that are no requests, generations,
-// padding.
+// goldenProtocol returns frames that belong to no command: repeats, frames that are not requests,
+// generations, padding.
 func goldenProtocol(t *testing.T) string {
 	var seen []uint32
 	h := &goldenHandler{generation: 77}
@@ -510,7 +509,7 @@ func goldenProtocol(t *testing.T) string {
 	h.answer = errors.New(strings.Repeat("0123456789abcdef", 20))
 	refused("the longest words of a refusal", ClassInfo, InfoHello, nil, syscall.EIO)
 	h.answer = nil
-	// Behind the others, as what is above was frozen before there was RDMA.
+	// After the others, because the frames above were frozen before RDMA existed.
 	refused("no command 10.99", ClassRDMA, 99, make([]byte, 8), syscall.EOPNOTSUPP)
 	refused("notifies' commands are no requests", ClassRDMA, RDMACompletions, make([]byte, 4), syscall.EOPNOTSUPP)
 	refused("notifies' commands are no requests", ClassRDMA, RDMAPages, make([]byte, 24), syscall.EOPNOTSUPP)
@@ -524,42 +523,42 @@ func goldenProtocol(t *testing.T) string {
 			l.text.WriteString("# (no answer)\n")
 		}
 	}
-	at := func(i int, v ...byte) func([]byte) []byte {
+	patch := func(i int, v ...byte) func([]byte) []byte {
 		return func(b []byte) []byte { copy(b[i:], v); return b }
 	}
 	unchanged := func(b []byte) []byte { return b }
 	h.calls = 0
-	raw("version 0", 100, at(14, 0))
-	raw("version 2", 100, at(14, 2))
-	raw("version 2 of a reply", 100, at(14, 2, 2))
-	raw("kind 0", 100, at(15, 0))
-	raw("a reply", 100, at(15, 2))
-	raw("a notify", 100, at(15, 3))
-	raw("kind 4", 100, at(15, 4))
-	raw("session 0", 100, at(18, 0, 0, 0, 0))
-	raw("more data promised than there is", 100, at(32, 1))
+	raw("version 0", 100, patch(14, 0))
+	raw("version 2", 100, patch(14, 2))
+	raw("version 2 of a reply", 100, patch(14, 2, 2))
+	raw("kind 0", 100, patch(15, 0))
+	raw("a reply", 100, patch(15, 2))
+	raw("a notify", 100, patch(15, 3))
+	raw("kind 4", 100, patch(15, 4))
+	raw("session 0", 100, patch(18, 0, 0, 0, 0))
+	raw("more data promised than there is", 100, patch(32, 1))
 	raw("a byte short", 100, func(b []byte) []byte { return b[:len(b)-1] })
 	raw("longer than a frame may be", 100, func(b []byte) []byte { return append(b, make([]byte, MaxFrame)...) })
-	raw("another EtherType", 100, at(12, 8, 0))
-	raw("to another MAC", 100, at(0, 3))
+	raw("another EtherType", 100, patch(12, 8, 0))
+	raw("to another MAC", 100, patch(0, 3))
 	if l.d.Handle(nil, nil) != nil || l.d.Stats().Malformed != 14 || h.calls != 0 {
 		t.Errorf("malformed frames: %+v, %d calls", l.d.Stats(), h.calls)
 	}
-	raw("from a group address", 101, at(6, 0xff))
-	raw("generation and errno in a request", 102, at(26, 1, 2, 3, 4, 5, 6))
+	raw("from a group address", 101, patch(6, 0xff))
+	raw("generation and errno in a request", 102, patch(26, 1, 2, 3, 4, 5, 6))
 	raw("the newest request", 164, unchanged)
 	raw("63 before it", 101, unchanged)
 	raw("64 before it", 100, unchanged)
 	raw("the largest number, older than all", 0xffffffff, unchanged)
 	raw("after a device reset: sessions are forgotten", 100, func(b []byte) []byte { l.d.Reset(); return b })
-	if !slices.Equal(seen, []uint32{77, 78}) { // told once
+	if !slices.Equal(seen, []uint32{77, 78}) { // once only
 		t.Errorf("generations %v", seen)
 	}
 	return l.text.String()
 }
 
-// declaredCommands reads the constants of type Command from the package's source, with the class
-// that each is named for.
+// declaredCommands reads the constants of type Command from the package's source, with the class in
+// their names.
 func declaredCommands(t *testing.T) map[number]string {
 	sources, err := filepath.Glob("*.go")
 	testkit.OK(t, err)
@@ -571,8 +570,8 @@ func declaredCommands(t *testing.T) map[number]string {
 			files = append(files, f)
 		}
 	}
-	// Imports are not looked up: constants need none, and errors of other declarations are of no
-	// interest.
+	// Imports are not resolved: constants need none, and errors in other declarations do not
+	// matter.
 	conf := types.Config{Error: func(error) {}, IgnoreFuncBodies: true}
 	pkg, _ := conf.Check("control", fset, files, nil)
 	constants := func(kind string) map[string]uint64 {
@@ -602,7 +601,7 @@ func declaredCommands(t *testing.T) map[number]string {
 	return found
 }
 
-// TestGoldenIsComplete holds that the golden files have each command of the package: a request, a
+// TestGoldenIsComplete checks that the golden files have each command of the package: a request, a
 // reply and a refusal, or a notify.
 func TestGoldenIsComplete(t *testing.T) {
 	type kind struct {

@@ -13,21 +13,21 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// goldenSession stands in every golden frame in the place of the client's own, which is random.
+// goldenSession replaces the client's session, which is random, in golden frames.
 var goldenSession = [4]byte{0x04, 0x03, 0x02, 0x01}
 
 const sessionAt = EthernetLen + 4
 
-// goldenLink joins a client and a dispatcher, in memory and at once, and writes down what it
-// carries: frames toward the NIC after ">", and those toward the driver after "<".
+// goldenLink joins a client and a dispatcher directly, in memory, and logs the frames: toward the
+// NIC after ">", and toward the driver after "<".
 type goldenLink struct {
-	t      *testing.T
-	d      *Dispatcher
-	client *Client
-	own    [4]byte // the client's session, once it has sent
-	text   strings.Builder
+	t       *testing.T
+	d       *Dispatcher
+	client  *Client
+	session [4]byte // the client's session, after its first request
+	text    strings.Builder
 
-	lose      func(n int) bool // if set: whether the nth frame, from 0, is lost
+	lose      func(n int) bool // if set: reports whether the nth frame, from 0, is lost
 	n         int
 	change    func(frame []byte) []byte // if set, applied to replies
 	changeAsk func(frame []byte) []byte // if set, applied to requests
@@ -43,11 +43,11 @@ func newGoldenLink(t *testing.T, h Handler, o ClientOptions) *goldenLink {
 
 // Send implements Sender.
 func (l *goldenLink) Send(frame []byte) error {
-	own := [4]byte(frame[sessionAt:])
-	if own == [4]byte{} || l.own != [4]byte{} && own != l.own {
-		l.t.Errorf("session %x after %x: not 0, and one for each client", own, l.own)
+	session := [4]byte(frame[sessionAt:])
+	if session == [4]byte{} || l.session != [4]byte{} && session != l.session {
+		l.t.Errorf("session %x after %x: not 0, and one for each client", session, l.session)
 	}
-	l.own = own
+	l.session = session
 	frame = slices.Clone(frame)
 	copy(frame[sessionAt:], goldenSession[:])
 	if l.changeAsk != nil {
@@ -69,7 +69,7 @@ func (l *goldenLink) toNIC(frame []byte) []byte {
 	return l.d.Handle(frame, make([]byte, 0, MaxFrame))
 }
 
-// toDriver carries an answer, or a notify, to the driver.
+// toDriver carries an answer or a notify to the driver.
 func (l *goldenLink) toDriver(frame []byte) {
 	if l.change != nil {
 		frame = l.change(slices.Clone(frame))
@@ -81,7 +81,7 @@ func (l *goldenLink) toDriver(frame []byte) {
 	l.write("<", frame)
 	frame = slices.Clone(frame)
 	if len(frame) >= sessionAt+4 && [4]byte(frame[sessionAt:]) == goldenSession {
-		copy(frame[sessionAt:], l.own[:])
+		copy(frame[sessionAt:], l.session[:])
 	}
 	if !l.client.Receive(frame) {
 		l.t.Errorf("the client does not know this frame: %x", frame)
@@ -93,15 +93,15 @@ func (l *goldenLink) lost() bool {
 	return l.lose != nil && l.lose(l.n-1)
 }
 
-// say writes a comment.
+// say logs a comment.
 func (l *goldenLink) say(what string, args ...any) {
 	fmt.Fprintf(&l.text, "\n# "+what+"\n", args...)
 }
 
 const dumpWidth = 32 // bytes of data on a line
 
-// write writes a frame: a line of its Ethernet header and control header, and its data on lines of
-// its own. The text of a refusal is repeated in a comment.
+// write logs a frame: a line with its Ethernet header and control header, and its data on separate
+// lines. The text of a refusal is repeated in a comment.
 func (l *goldenLink) write(dir string, frame []byte) {
 	b := &l.text
 	if len(frame) < EthernetLen+HeaderLen {
@@ -125,10 +125,10 @@ func (l *goldenLink) write(dir string, frame []byte) {
 	}
 }
 
-// goldenLines finds the frames of a golden file, each with its lines of data.
+// goldenLines matches the frames of a golden file, each with its lines of data.
 var goldenLines = regexp.MustCompile(`(?m)^[<>](?: \(lost\))? (.*\n(?:    .*\n)*)`)
 
-// goldenFrames reads the frames of all golden files back.
+// goldenFrames reads the frames of all golden files.
 func goldenFrames(t testing.TB) (frames [][]byte) {
 	files, err := golden.Read(goldenDir)
 	testkit.OK(t, err)
@@ -144,15 +144,15 @@ func goldenFrames(t testing.TB) (frames [][]byte) {
 	return frames
 }
 
-// goldenHandler answers with what the test has set, and keeps what it was asked.
+// goldenHandler answers with the test's value, and stores the arguments.
 type goldenHandler struct {
 	generation uint32
-	answer     any   // to the next calls: a value, or an error; nil is the zero value
+	answer     any   // to the next calls: a value, or an error; nil means the zero value
 	got        []any // the arguments of the last call
 	calls      int
 }
 
-// reply keeps the arguments of a call and answers it.
+// reply stores the arguments of a call and returns the answer.
 func reply[R any](h *goldenHandler, args ...any) (r R, err error) {
 	h.got, h.calls = args, h.calls+1
 	switch a := h.answer.(type) {

@@ -1,31 +1,31 @@
 package control
 
-// Info is what a NIC says about itself (Info/Hello).
+// Info has the properties of a NIC (Info/Hello).
 type Info struct {
-	Generation uint32    // offset 0: of the port's state: a new one means that the state is empty and to be set up again
+	Generation uint32    // offset 0: of the port's state: if it changes, the state is empty and must be set up again
 	Flags      InfoFlags // 4
 	MAC        [6]byte   // 8
 	MTU        uint16    // 14
 	QueuePairs uint16    // 16: receive queues are 0 to QueuePairs-1, and so are transmit queues
-	// 18: longest header, in bytes, that is split; a header buffer is at least 12 bytes longer
-	// (virtio)
+	// 18: length of the longest header that is split, in bytes; a header buffer is at least 12
+	// bytes longer (virtio)
 	HeaderLimit     uint16
 	MaxRSS          uint16  // 20: entries of the largest RSS table
 	MaxRules        uint16  // 22
 	MaxBuffers      uint16  // 24
 	MaxBindings     uint16  // 26
 	MaxFlowCounters uint16  // 28
-	MaxJobs         uint16  // 30: jobs that may be under way at one time
+	MaxJobs         uint16  // 30: jobs that may run at one time
 	GPUs            uint16  // 32: GPUs that this port may use
 	_               [6]byte // 34
 }
 
-// InfoFlags tell how a NIC was configured.
+// InfoFlags are properties of a NIC's configuration.
 type InfoFlags uint32
 
 // Flags of Info.
 const (
-	InfoP2P InfoFlags = 1 << 0 // payload goes to and from GPU memory directly where the PCIe path allows it
+	InfoP2P InfoFlags = 1 << 0 // payload goes directly to and from GPU memory if the PCIe path allows it
 )
 
 // GPUInfo describes a GPU that the port may use.
@@ -34,12 +34,12 @@ type GPUInfo struct {
 	Attach Attach // 2
 	BAR    uint8  // 3: of the PCI device, if AttachBAR
 	P2P    P2P    // 4: the path between this port's NIC and the GPU
-	DevFn  uint8  // 5: hint: device number << 3 | function, as the host placed it on its bus; 0xff unknown
+	DevFn  uint8  // 5: hint: device number << 3 | function, on the bus that the host chose; 0xff unknown
 	Node   uint8  // 6: NUMA node, if AttachNode; 0xff unknown
-	Vendor uint16 // 8: PCI ids of the device that shows the memory, if AttachBAR
+	Vendor uint16 // 8: PCI ids of the device that has the memory, if AttachBAR
 	Device uint16 // 10
 	Size   uint64 // 16
-	Place  string // 7: its length, 24: in the PCIe tree: "rc0/sw0/gpu0"; at most MaxPlace bytes
+	Place  string // 7: its length, 24: path in the PCIe tree: "rc0/sw0/gpu0"; at most MaxPlace bytes
 }
 
 // MaxPlace is the longest Place of a GPUInfo, in bytes.
@@ -48,12 +48,12 @@ const MaxPlace = 40
 // MaxGPUs is how many GPUs a port can list.
 const MaxGPUs = 16
 
-// Attach says how a guest sees a GPU's memory.
+// Attach is the way in which a guest sees a GPU's memory.
 type Attach uint8
 
 // Ways to attach.
 const (
-	AttachNone Attach = 0 // not at all, or by a descriptor (in a process)
+	AttachNone Attach = 0 // not visible, or only by a descriptor (in a process)
 	AttachBAR  Attach = 1 // a BAR of a PCI device (ivshmem-plain, or the NIC's own)
 	AttachNode Attach = 2 // a CPU-less NUMA node
 )
@@ -61,7 +61,7 @@ const (
 // P2P is the kind of path between a NIC and a GPU.
 type P2P uint8
 
-// Kinds of paths. The numbers are those of pcie.PathKind.
+// Kinds of paths. The numbers equal pcie.PathKind's.
 const (
 	P2PNone       P2P = 0 // payload is bounced through host memory
 	P2PBus        P2P = 1 // below a common switch
@@ -70,7 +70,7 @@ const (
 
 func (g GPUInfo) number() uint32 { return uint32(g.ID) + 1 }
 
-// gpuInfo is a GPUInfo as it travels.
+// gpuInfo is a GPUInfo in wire format.
 type gpuInfo struct {
 	ID             uint16
 	Attach         Attach
@@ -105,10 +105,10 @@ func (g *GPUInfo) decode(data []byte) (int, error) {
 	return n, nil
 }
 
-// GPUMap says that a GPU's memory, from Off on, lies in the guest's address space: how a guest that
-// got it as ordinary memory, on a NUMA node, finds out which of it is where in the GPU.
+// GPUMap is a part of a GPU's memory, from Off on, in the guest's address space. A guest that has
+// the memory as ordinary memory on a NUMA node needs it to find where each page is in the GPU.
 type GPUMap struct {
-	ID   uint32 // offset 0: place in the list, from 1
+	ID   uint32 // offset 0: position in the list, from 1
 	GPU  uint16 // 4
 	_    uint16
 	IOVA uint64 // 8

@@ -2,10 +2,10 @@ package control
 
 import "syscall"
 
-// JobOp is what a job does. The numbers are those of gpumem.Op.
+// JobOp is the operation of a job. The numbers equal gpumem.Op's.
 type JobOp uint8
 
-// Operations of jobs. GPU offsets lie in buffers that the port registered.
+// Operations of jobs. GPU offsets are in buffers that the port registered.
 const (
 	JobFill      JobOp = 1 // write the pattern of Seed from stream position Stream to [Off, Off+Len)
 	JobPoison    JobOp = 2 // write the byte Seed&0xff to [Off, Off+Len)
@@ -13,14 +13,14 @@ const (
 	JobToGuest   JobOp = 4 // D2H. Table: Src is a GPU offset, Dst an IOVA
 	JobFromGuest JobOp = 5 // H2D. Table: Src is an IOVA, Dst a GPU offset
 	JobSHA256    JobOp = 6 // hash [Off, Off+Len)
-	JobReduce    JobOp = 7 // table: what is at Src is added to what is at Dst, both GPU offsets, as elements of type Seed
+	JobReduce    JobOp = 7 // table: add elements of type Seed at Src to the elements at Dst, both GPU offsets
 )
 
 // Job is work for an engine.
 type Job struct {
 	Op         JobOp  // offset 0
 	TableInGPU bool   // 1: 0 or 1: Table is a GPU offset, not an IOVA
-	GPU        uint16 // 2: whose memory all GPU offsets of the job are in
+	GPU        uint16 // 2: whose memory all GPU offsets of the job refer to
 	Entries    uint32 // 4
 	Off        uint64 // 8
 	Len        uint64 // 16
@@ -47,28 +47,28 @@ func (e *JobEntry) Encode(b *[JobEntryLen]byte) {
 	le.PutUint32(b[20:], 0)
 }
 
-// JobState tells how far a job is.
+// JobState is the state of a job.
 type JobState uint8
 
 // States of a job.
 const (
 	JobRunning JobState = 1
-	JobDone    JobState = 2 // Errno tells how it ended
+	JobDone    JobState = 2 // Errno is valid
 )
 
-// JobStatus is what is known of a job.
+// JobStatus is the status of a job.
 type JobStatus struct {
 	ID    uint64   // offset 0
 	State JobState // 8
 	// 10, u16: ECANCELED, EFAULT (outside of the port's memory), EIO (memory is gone), ...; 0 is
 	// success
 	Errno syscall.Errno
-	Entry uint32   // 12: first entry that was not done in full
-	Bytes uint64   // 16: done
+	Entry uint32   // 12: the first entry that was not completed
+	Bytes uint64   // 16: completed
 	Sum   [32]byte // 24: of JobSHA256
 }
 
-// Err returns the job's error, nil while it runs and when it succeeded.
+// Err returns the job's error; nil while the job runs and after success.
 func (s *JobStatus) Err() error {
 	if s.State != JobDone || s.Errno == 0 {
 		return nil
@@ -76,7 +76,7 @@ func (s *JobStatus) Err() error {
 	return s.Errno
 }
 
-// jobStatus is a JobStatus as it travels.
+// jobStatus is a JobStatus in wire format.
 type jobStatus struct {
 	ID    uint64
 	State JobState

@@ -8,23 +8,23 @@ import (
 	"time"
 )
 
-// Times between polls of a job whose notify may be lost.
+// Times between polls of a job, whose notify may be lost.
 const (
 	firstPoll = 100 * time.Millisecond // doubles with each poll
 	lastPoll  = time.Second
 )
 
-// maxEnded is how many ended jobs are remembered for a WaitJob that comes after the notify.
+// maxEnded is how many ended jobs are stored for a WaitJob that comes after the notify.
 const maxEnded = 64
 
-// jobWaits hands notifies to the calls that wait for them; under the client's mu.
+// jobWaits passes notifies to waiting WaitJobs; under the client's mu.
 type jobWaits struct {
 	waiters map[uint64][]chan JobStatus // each of capacity 1
-	recent  [maxEnded]JobStatus         // ended before a WaitJob asked for them; a ring
+	recent  [maxEnded]JobStatus         // jobs that ended before their WaitJob; a ring
 	next    int
 }
 
-// ended hands a status to the calls that wait, or keeps it.
+// ended passes a status to waiting calls, or stores it.
 func (j *jobWaits) ended(s JobStatus) {
 	ws := j.waiters[s.ID]
 	delete(j.waiters, s.ID)
@@ -37,7 +37,7 @@ func (j *jobWaits) ended(s JobStatus) {
 	}
 }
 
-// wait returns a channel that gets the status, perhaps already has it.
+// wait returns a channel that receives the status, or already has it.
 func (j *jobWaits) wait(id uint64) chan JobStatus {
 	w := make(chan JobStatus, 1)
 	if i := slices.IndexFunc(j.recent[:], func(s JobStatus) bool { return s.ID == id && s.State == JobDone }); i >= 0 {
@@ -51,8 +51,8 @@ func (j *jobWaits) wait(id uint64) chan JobStatus {
 	return w
 }
 
-// reset ends all waits, as the port's state is a new one: its jobs have ended, and if the NIC is a
-// new one too, their ids come again.
+// reset ends all waits because the port has a new state: the old jobs have ended, and a new NIC
+// uses their ids again.
 func (j *jobWaits) reset() {
 	for id, ws := range j.waiters {
 		for _, w := range ws {
@@ -71,8 +71,8 @@ func (j *jobWaits) remove(id uint64, w chan JobStatus) {
 	}
 }
 
-// WaitJob waits for a job's end, by the NIC's notify, and asks now and then in case that is lost.
-// The error is not the job's own: that is JobStatus.Err.
+// WaitJob waits for a job's end, by the NIC's notify, and polls in case the notify is lost. The
+// error is not the job's, which is in JobStatus.Err.
 func (c *Client) WaitJob(ctx context.Context, id uint64) (JobStatus, error) {
 	c.mu.Lock()
 	w := c.jobs.wait(id)
@@ -93,7 +93,7 @@ func (c *Client) WaitJob(ctx context.Context, id uint64) (JobStatus, error) {
 			return JobStatus{ID: id, State: JobRunning}, ctx.Err()
 		case <-timer.C:
 			s, err := c.PollJob(ctx, id)
-			if errors.Is(err, syscall.ENOENT) { // it ended meanwhile, and many after it
+			if errors.Is(err, syscall.ENOENT) { // it has ended, and the NIC has dropped its status
 				return lateNotify(ctx, w, err)
 			}
 			if err != nil || s.State == JobDone {
@@ -105,8 +105,8 @@ func (c *Client) WaitJob(ctx context.Context, id uint64) (JobStatus, error) {
 	}
 }
 
-// lateNotify returns the status of a notify that came before the answer to a poll, or is still on
-// its way; if none comes, err.
+// lateNotify returns the status from a notify that came before the answer to a poll, or that comes
+// soon after; if none comes, it returns err.
 func lateNotify(ctx context.Context, w chan JobStatus, err error) (JobStatus, error) {
 	select {
 	case s := <-w:
@@ -117,13 +117,13 @@ func lateNotify(ctx context.Context, w chan JobStatus, err error) (JobStatus, er
 	return JobStatus{}, err
 }
 
-// RunJob is SubmitJob and WaitJob; the error is also the job's own. When ctx ends the job is
-// cancelled: it touches no memory any more when RunJob returns, unless the NIC does not answer.
+// RunJob is SubmitJob and WaitJob; the error may also be the job's. If ctx ends, RunJob cancels the
+// job: when RunJob returns, the job does not access memory, unless the NIC does not answer.
 func (c *Client) RunJob(ctx context.Context, j Job) (JobStatus, error) {
 	if err := ctx.Err(); err != nil {
 		return JobStatus{}, err
 	}
-	// Not given up half way: the job might run, and its id would not be known.
+	// Do not cancel this call: the job might run, and its id would be unknown.
 	id, err := c.SubmitJob(context.WithoutCancel(ctx), j)
 	if err != nil {
 		return JobStatus{}, err

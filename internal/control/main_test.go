@@ -13,8 +13,8 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// port is a Handler that does nothing but keep a State. What is not set up by commands is a
-// goldenHandler's.
+// port is a Handler that only keeps a State. Its goldenHandler answers commands that change no
+// State.
 type port struct {
 	goldenHandler
 	mu    sync.Mutex
@@ -23,7 +23,7 @@ type port struct {
 	jobs  map[uint64]*JobStatus
 	last  uint64
 	calls map[string]int
-	block chan struct{} // SetSplit waits for it, if set
+	block chan struct{} // if set, SetSplit waits for it
 }
 
 func newPort() *port {
@@ -137,8 +137,8 @@ func (p *port) end(id uint64, errno syscall.Errno) JobStatus {
 	return *s
 }
 
-// link joins a client and a dispatcher. drop, called with the number of the frame, says which are
-// lost: requests and replies count together.
+// link joins a client and a dispatcher. drop is called with the number of a frame, and reports
+// whether the frame is lost and whether it is duplicated; requests and replies count together.
 type link struct {
 	t      testing.TB
 	d      *Dispatcher

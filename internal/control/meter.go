@@ -5,17 +5,17 @@ import (
 	"net/netip"
 )
 
-// FlowCounter names a connection to be counted on this port. Both directions are counted.
+// FlowCounter identifies a connection to be counted on this port, in both directions.
 type FlowCounter struct {
 	ID     uint32         // offset 0: chosen by the NIC, from 1
 	Proto  uint8          // 5
-	Local  netip.AddrPort // 8, 40: as the port's guest sees it: received packets go from Remote to Local; 4: 1 if IPv6
-	Remote netip.AddrPort // 24, 42: of the same family
+	Local  netip.AddrPort // 8, 40: the port's guest; received packets go from Remote to Local; 4: 1 if IPv6
+	Remote netip.AddrPort // 24, 42: of Local's family
 }
 
 func (m FlowCounter) number() uint32 { return m.ID }
 
-// meter is a FlowCounter as it travels.
+// meter is a FlowCounter in wire format.
 type meter struct {
 	ID                    uint32
 	IPv6                  bool
@@ -46,42 +46,42 @@ func (m *FlowCounter) decode(data []byte) (int, error) {
 	return n, err
 }
 
-// DirCounters counts one direction. Payload bytes are counted by where they lie on this port's
-// side: the memory written for received packets, the memory read for sent ones.
+// DirCounters counts one direction. Payload bytes are counted by this port's memory: the memory
+// written for received packets, the memory read for sent packets.
 type DirCounters struct {
-	Packets      uint64 // as the guest saw or sent them: a GSO packet is one
-	Segments     uint64 // as packets of the wire's size: a GSO packet is many
+	Packets      uint64 // as the guest received or sent them: a GSO packet counts as one
+	Segments     uint64 // as packets of the wire's size: a GSO packet counts as many
 	HeaderBytes  uint64
 	DeviceBytes  uint64 // payload in registered GPU buffers
 	GPUFileBytes uint64 // payload in GPU memory outside of every registered buffer
 	HostBytes    uint64 // payload in host memory
-	BouncedBytes uint64 // payload that went through host memory on its way to or from a GPU, as P2P was not possible
-	RetransBytes uint64 // payload bytes seen again: part of the three payload counters above
-	Drops        uint64 // packets dropped by this port, not in the counters above
-	DroppedBytes uint64 // payload bytes of these
+	BouncedBytes uint64 // payload that went through host memory to or from a GPU, because P2P was not possible
+	RetransBytes uint64 // payload bytes seen again; included in the three payload counters above
+	Drops        uint64 // packets dropped by this port; not in the counters above
+	DroppedBytes uint64 // payload bytes of dropped packets
 }
 
-// All gives each counter, in the order of the fields.
+// All returns pointers to the counters, in the order of the fields.
 func (c *DirCounters) All() [10]*uint64 {
 	return [...]*uint64{&c.Packets, &c.Segments, &c.HeaderBytes, &c.DeviceBytes, &c.GPUFileBytes, &c.HostBytes,
 		&c.BouncedBytes, &c.RetransBytes, &c.Drops, &c.DroppedBytes}
 }
 
-// Add adds what has been counted elsewhere.
+// Add adds the counters of more.
 func (c *DirCounters) Add(more DirCounters) {
-	of := more.All()
+	from := more.All()
 	for i, n := range c.All() {
-		*n += *of[i]
+		*n += *from[i]
 	}
 }
 
-// FlowCounts is what a flow counter has seen.
+// FlowCounts has the values of a flow counter.
 type FlowCounts struct {
 	Rx DirCounters // offset 0
 	Tx DirCounters // 80
 }
 
-// PortCounters is what a port has seen in all, and what its engines did.
+// PortCounters has the totals of a port and of its engines.
 type PortCounters struct {
 	Rx, Tx DirCounters    // offsets 0, 80
 	Engine EngineCounters // 160
@@ -90,7 +90,7 @@ type PortCounters struct {
 // EngineCounters counts the work of a port's copy engines.
 type EngineCounters struct {
 	Jobs       uint64 // ended, with or without an error
-	Failed     uint64 // of these, with an error
+	Failed     uint64 // of Jobs: with an error
 	Gathered   uint64 // bytes within GPU memory
 	ToGuest    uint64 // bytes from GPU memory to guest RAM (D2H)
 	FromGuest  uint64 // bytes from guest RAM to GPU memory (H2D)

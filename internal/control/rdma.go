@@ -2,11 +2,12 @@ package control
 
 import "net/netip"
 
-// RDMA's commands set up what the verbs of the InfiniBand specification name: protection domains (PD), memory regions
-// (MR), completion queues (CQ) and reliably connected queue pairs (QP). They travel like all commands: a work request
-// costs a frame, or a part of one, and a completion is read by a command, after a notice.
+// The commands of RDMA make the objects of the InfiniBand verbs: protection domains (PD), memory
+// regions (MR), completion queues (CQ) and reliably connected queue pairs (QP). They are sent like
+// all commands: a work request takes a frame, or a part of one, and after a notify a command reads
+// the completion.
 
-// RDMALimits is what the NIC holds at most.
+// RDMALimits are the NIC's maxima.
 type RDMALimits struct {
 	PDs      uint32 // offset 0
 	MRs      uint32 // 4
@@ -15,46 +16,46 @@ type RDMALimits struct {
 	Depth    uint32 // 16: of a QP's send and receive queues; a CQ may have more
 	QPs      uint32 // 20
 	SGEs     uint16 // 24: of a work request
-	Reads    uint16 // 26: of a QP, under way in either direction
-	MTU      uint16 // 28: the largest path MTU that the NIC's MTU leaves room for
+	Reads    uint16 // 26: of a QP, in progress in either direction
+	MTU      uint16 // 28: the largest path MTU that fits the NIC's MTU
 	Flags    uint16 // 30: RDMAOnDemand
 	Length   uint64 // 32: of a message
-	Regions  uint32 // 40: on demand
-	Requests uint32 // 44: for pages, under way
+	Regions  uint32 // 40: MRs on demand
+	Requests uint32 // 44: requests for pages in progress
 }
 
-// RDMAOnDemand is set in RDMALimits' Flags if MRs may be on demand.
+// RDMAOnDemand is set in RDMALimits.Flags if MRs may be on demand.
 const RDMAOnDemand = 1
 
-// MRKind says what an MR is made of.
+// MRKind is the kind of memory of an MR.
 type MRKind uint8
 
 // Kinds of MRs.
 const (
 	MRBuffer   MRKind = 1 // a registered buffer of a GPU
 	MRGuest    MRKind = 2 // ranges of guest memory
-	MROnDemand MRKind = 3 // pages that the NIC asks for
+	MROnDemand MRKind = 3 // pages that the NIC requests
 )
 
-// Access of an MR; reading by the NIC's own queue pairs is always allowed.
+// Access to an MR; the NIC's queue pairs may always read it.
 const (
 	AccessLocalWrite  = 1
 	AccessRemoteWrite = 2
 	AccessRemoteRead  = 4
 )
 
-// MR is a memory region. Addresses in work requests and of the peer are in [VA, VA+Len).
+// MR is a memory region. Addresses in work requests and in the peer's requests are in [VA, VA+Len).
 type MR struct {
 	Key    uint32    // offset 0: chosen by the NIC, not 0; local and remote key
 	PD     uint32    // 4
 	Kind   MRKind    // 8
 	Access uint8     // 9
-	Buffer uint32    // 12: of MRBuffer, a registered buffer's id; of MROnDemand, the region's number in its owner's driver
+	Buffer uint32    // 12: of MRBuffer, a registered buffer's id; of MROnDemand, the region's number in its driver
 	VA     uint64    // 16
 	Len    uint64    // 24
 	Off    uint64    // 32: of MRBuffer, in the buffer; of MROnDemand, of the first byte in its first page
-	GPU    uint16    // 40: of MROnDemand, whose private pages it may have
-	Ranges []MRRange // 48, a count as u32 at 44: of MRGuest, the first ones
+	GPU    uint16    // 40: of MROnDemand, the GPU whose private pages it may have
+	Ranges []MRRange // 48, a count as u32 at 44: of MRGuest, the first ranges
 }
 
 func (m MR) number() uint32 { return m.Key }
@@ -65,10 +66,10 @@ type MRRange struct {
 	Len  uint64
 }
 
-// MaxMRRanges is how many ranges a frame holds.
+// MaxMRRanges is how many ranges fit in a frame.
 const MaxMRRanges = 80
 
-// mr is the fixed part of an MR as it travels.
+// mr is the fixed part of an MR in wire format.
 type mr struct {
 	Key, PD uint32
 	Kind    MRKind
@@ -108,7 +109,8 @@ func (m *MR) decode(data []byte) (int, error) {
 	return n + k, err
 }
 
-// MRMore adds ranges to an MR of guest memory, which is of use once they are as long as it is.
+// MRMore adds ranges to an MR of guest memory. The MR can be used when the sum of its ranges is
+// Len.
 type MRMore struct {
 	Key    uint32    // offset 0
 	Ranges []MRRange // 8, a count as u32 at 4
@@ -149,31 +151,31 @@ func decodeMany[T any](data []byte, n uint32, limit int) (elems []T, size int, e
 	return elems, size, err
 }
 
-// QP makes a queue pair.
+// QP describes a new queue pair.
 type QP struct {
 	PD      uint32 // offset 0
 	SendCQ  uint32 // 4
 	RecvCQ  uint32 // 8
-	MaxSend uint32 // 12: work requests posted and not completed
+	MaxSend uint32 // 12: the most work requests that are posted and not completed
 	MaxRecv uint32 // 16
 	_       uint32
 }
 
-// QPPath connects a queue pair: it may send and receive from then on (from INIT to RTS at once).
+// QPPath connects a queue pair: it may then send and receive (from INIT to RTS at once).
 type QPPath struct {
 	QPN       uint32     // offset 0
 	RemoteQPN uint32     // 4: 24 bits
 	SendPSN   uint32     // 8: 24 bits, of the first packet
-	RecvPSN   uint32     // 12: 24 bits, of the first packet that is expected
-	Local     netip.Addr // 16: as RoCEv2's packets have them
-	Remote    netip.Addr // 32; 56, bit 0: IPv6, both
-	MAC       [6]byte    // 48: where frames to Remote go
+	RecvPSN   uint32     // 12: 24 bits, of the first expected packet
+	Local     netip.Addr // 16: as in RoCEv2's packets
+	Remote    netip.Addr // 32; 56, bit 0: both are IPv6
+	MAC       [6]byte    // 48: destination of frames to Remote
 	MTU       uint16     // 54: payload of a packet: 256, 512, 1024, 2048 or 4096
 	Timeout   uint8      // 57: an answer takes at most 4.096 us * 2^Timeout; 1 to 31
-	Retries   uint8      // 58: 0 to 7, before a work request fails for want of an answer
-	RNR       uint8      // 59: 0 to 6, before it fails as the peer has no receive posted; 7: without end
-	RNRTimer  uint8      // 60: what peers are told to wait then: the specification's code, 0 to 31
-	Reads     uint8      // 61: READs under way, that the peer answers
+	Retries   uint8      // 58: 0 to 7, before a work request fails because no answer came
+	RNR       uint8      // 59: 0 to 6, before a work request fails because the peer has no receive posted; 7: no limit
+	RNRTimer  uint8      // 60: the wait that RNR NAKs ask peers for: the specification's code, 0 to 31
+	Reads     uint8      // 61: READs in progress, which the peer answers
 	ReadDepth uint8      // 62: READs of the peer that are answered at one time
 	DSCP      uint8      // 63
 }
@@ -214,7 +216,7 @@ func (p *QPPath) decode(data []byte) (int, error) {
 	return n, err
 }
 
-// WROp is what a work request does.
+// WROp is the operation of a work request.
 type WROp uint8
 
 // Operations of work requests.
@@ -224,14 +226,14 @@ const (
 	WRRead     WROp = 3
 	WRSend     WROp = 4
 	WRSendImm  WROp = 5
-	WRRecv     WROp = 6 // of completions, and of work requests to receive
+	WRRecv     WROp = 6 // only in completions, and in work requests to receive
 )
 
 // Flags of work requests.
 const (
-	WRSignaled  = 1 // it has a completion if it goes well; one that fails always has
+	WRSignaled  = 1 // make a completion on success; a failure always has one
 	WRSolicited = 2
-	WRFence     = 4 // it waits for the READs before it
+	WRFence     = 4 // wait for earlier READs
 )
 
 // SGE is a piece of local memory.
@@ -241,17 +243,17 @@ type SGE struct {
 	Key uint32
 }
 
-// MaxSGEs is the most that a work request has.
+// MaxSGEs is the maximum of SGEs in a work request.
 const MaxSGEs = 4
 
 // WR is a work request.
 type WR struct {
-	ID     uint64 // offset 0: the user's, for the completion
+	ID     uint64 // offset 0: the user's, returned in the completion
 	Op     WROp   // 8
 	Flags  uint8  // 9; 10: how many SGEs, u16
 	Imm    uint32 // 12
 	Key    uint32 // 16: of the peer's MR
-	Remote uint64 // 24: address in it
+	Remote uint64 // 24: address in the peer's MR
 	SGEs   []SGE  // 32, 16 bytes each
 }
 
@@ -275,10 +277,10 @@ type Post struct {
 	WRs []WR   // 8; 4: how many, u32
 }
 
-// postHead is what precedes work requests.
+// postHead is the number of bytes before the work requests.
 const postHead = 8
 
-// MaxPost is how many bytes of work requests (WRLen) a Post may have.
+// MaxPost is the maximum of bytes of work requests (WRLen) in a Post.
 const MaxPost = MaxData - postHead
 
 func (p Post) append(b []byte) ([]byte, error) {
@@ -306,7 +308,7 @@ func (p *Post) decode(data []byte) (int, error) {
 		return n, err
 	}
 	*p = Post{QPN: head[0]}
-	for range head[1] { // each from bytes that are there: the count alone reserves nothing
+	for range head[1] { // decoded one by one: the count alone reserves nothing
 		var w wr
 		k, err := decodeFixed(data[n:], &w)
 		if err != nil {
@@ -323,7 +325,8 @@ func (p *Post) decode(data []byte) (int, error) {
 	return n, nil
 }
 
-// WCStatus is how a work request ended: the numbers are those of Linux's enum ib_wc_status (include/rdma/ib_verbs.h).
+// WCStatus is the result of a work request: the numbers equal Linux's enum ib_wc_status
+// (include/rdma/ib_verbs.h).
 type WCStatus uint8
 
 // Statuses.
@@ -338,7 +341,7 @@ const (
 	WCRetriesExceeded  WCStatus = 12
 	WCRNRExceeded      WCStatus = 13
 	WCGeneral          WCStatus = 21
-	WCPagesUnavailable WCStatus = 64 // ours: a page on demand was not to be had
+	WCPagesUnavailable WCStatus = 64 // not in Linux: a page on demand was not available
 )
 
 // WC is a work completion.
@@ -349,23 +352,23 @@ type WC struct {
 	Op     WROp     // 13
 	HasImm bool     // 14
 	_      uint8
-	Len    uint32 // 16: bytes that were received or read
+	Len    uint32 // 16: bytes received or read
 	Imm    uint32 // 20
 }
 
-// Poll asks for completions, which the CQ has no more then.
+// Poll asks for completions and removes them from the CQ.
 type Poll struct {
 	CQ  uint32
 	Max uint32
 }
 
-// Completions is what Poll gets.
+// Completions is the reply to a Poll.
 type Completions struct {
 	WCs  []WC // 8 and on; 0: how many, u32
 	More bool // 4, u32: the CQ has more
 }
 
-// MaxWCs is how many completions a frame holds.
+// MaxWCs is how many completions fit in a frame.
 const MaxWCs = (MaxData - 8) / 24
 
 func (c Completions) append(b []byte) ([]byte, error) {
@@ -394,26 +397,26 @@ func (c *Completions) decode(data []byte) (int, error) {
 	return n + k, err
 }
 
-// QPState says whether a queue pair works.
+// QPState is the state of a queue pair.
 type QPState uint8
 
-// States, of those of the specification: nothing is sent between INIT and RTS.
+// The states in use, from the specification: ConnectQP goes from INIT to RTS at once.
 const (
 	QPInit  QPState = 1
 	QPReady QPState = 3 // RTS
 	QPError QPState = 6
 )
 
-// QPStatus is what is known of a queue pair.
+// QPStatus is the status of a queue pair.
 type QPStatus struct {
 	QPN     uint32 // offset 0
 	State   QPState
-	Cause   WCStatus // 5: of the error: what failed first, here or, as the peer's request, WCRemote...
-	Reads   uint16   // 6: READs under way
+	Cause   WCStatus // 5: the first error; if it was in the peer's request, WCRemote...
+	Reads   uint16   // 6: READs in progress
 	Sends   uint32   // 8: work requests that are not complete
-	Recvs   uint32   // 12: receives that are posted
+	Recvs   uint32   // 12: posted receives
 	SendPSN uint32   // 16: of the next new packet
-	Unacked uint32   // 20: of the oldest packet without an answer
+	Unacked uint32   // 20: of the oldest packet that is not acknowledged
 	RecvPSN uint32   // 24: expected
 	_       uint32
 	Out, In RDMACounts // 32, 160
@@ -421,66 +424,67 @@ type QPStatus struct {
 
 func (s QPStatus) number() uint32 { return s.QPN }
 
-// RDMACounts counts one direction of a queue pair, or of all of a port. Out is what its own requests did, packets that
-// answer them included; In what the peer's did. Payload bytes count by where they lie on this port's side.
+// RDMACounts counts one direction of a queue pair, or of all queue pairs of a port. Out counts the
+// port's requests and the packets that answer them; In counts the peer's. Payload bytes are counted
+// by this port's memory.
 type RDMACounts struct {
-	Requests     uint64 // packets of requests: sent (Out), carried out (In)
+	Requests     uint64 // packets of requests: sent (Out), executed (In)
 	Responses    uint64 // packets of answers: received (Out), sent (In)
-	Messages     uint64 // done
+	Messages     uint64 // completed
 	DeviceBytes  uint64 // payload in registered GPU buffers, or in private pages of a GPU
 	GPUFileBytes uint64 // payload elsewhere in GPU memory
 	HostBytes    uint64 // payload in host memory
-	BouncedBytes uint64 // of these, such as went through host memory to a GPU or from it
-	AgainPackets uint64 // Out: sent again; In: seen before
-	AgainBytes   uint64 // of these, payload: part of the bytes above if it was moved again
-	Sequence     uint64 // NAKs for packets that lack: received (Out), sent (In)
-	NotReady     uint64 // NAKs as no receive is posted, or a page is awaited: received (Out), sent (In)
-	Errors       uint64 // NAKs for what is wrong: received (Out), sent (In)
+	BouncedBytes uint64 // of the payload: bytes that went through host memory to or from a GPU
+	AgainPackets uint64 // Out: retransmissions; In: duplicates
+	AgainBytes   uint64 // payload of AgainPackets; included above if it was moved again
+	Sequence     uint64 // NAKs for missing packets: received (Out), sent (In)
+	NotReady     uint64 // NAKs because no receive is posted, or a page is awaited: received (Out), sent (In)
+	Errors       uint64 // NAKs for errors: received (Out), sent (In)
 	Timeouts     uint64 // Out: no answer in time
-	Discarded    uint64 // packets that fit nothing
+	Discarded    uint64 // packets that match no request
 	_            [2]uint64
 }
 
-// RDMAPortCounts is all of a port.
+// RDMAPortCounts has the totals of a port.
 type RDMAPortCounts struct {
 	Out, In   RDMACounts
 	ICRC      uint64 // packets with a wrong ICRC
-	Unknown   uint64 // to no queue pair of ours, or not from its peer
+	Unknown   uint64 // packets to no queue pair of this port, or not from its peer
 	Malformed uint64
 	_         uint64
 }
 
-// Mailbox says where a GPU's driver tells of invalidations: a page of its memory (package internal/mailbox). An MR on
-// demand is of a GPU that has one.
+// Mailbox is the page of a GPU's memory to which the GPU's driver reports invalidations (package
+// internal/mailbox). An MR on demand needs a GPU with a Mailbox.
 type Mailbox struct {
 	GPU uint16 // offset 0
 	_   [3]uint16
 	Off uint64 // 8
 }
 
-// PageRequest asks for pages of an MR on demand. It is a notify, RDMAPages, and is repeated until there is a
-// PageAnswer; RDMAPageList asks for those without one.
+// PageRequest asks for pages of an MR on demand. It is sent as the notify RDMAPages, and repeated
+// until there is a PageAnswer; RDMAPageList lists requests without one.
 type PageRequest struct {
 	ID     uint32 // offset 0: not 0
 	Key    uint32 // 4: the MR's
 	Region uint32 // 8: its number in the driver
 	Count  uint16 // 12: pages
-	Write  bool   // 14: they are to be written
-	InRAM  bool   // 15: the NIC does not reach the GPU: private pages are of no use to it
-	First  uint64 // 16: page, from the start of the region
+	Write  bool   // 14: the NIC will write to them
+	InRAM  bool   // 15: the NIC does not reach the GPU, so that it cannot use private pages
+	First  uint64 // 16: first page, from the start of the region
 }
 
 func (r PageRequest) number() uint32 { return r.ID }
 
-// MaxPages is how many pages a PageRequest asks for at most.
+// MaxPages is the maximum of pages in a PageRequest.
 const MaxPages = 64
 
-// PageAnswer answers a PageRequest: with one entry for each page, as the driver's ioctl FAULT makes them
-// (guest-images/vnicgpu/vnicgpu.h).
+// PageAnswer answers a PageRequest with one entry for each page, in the format of the driver's
+// ioctl FAULT (guest-images/vnicgpu/vnicgpu.h).
 type PageAnswer struct {
 	ID         uint32   // offset 0
-	Generation uint32   // 4: of the region, when the entries were true
-	Errno      uint16   // 10; 8, u16: how many entries. Not 0: no page is to be had
+	Generation uint32   // 4: of the region, when the entries were valid
+	Errno      uint16   // 10; 8, u16: number of entries. Not 0: no page is available
 	Entries    []uint64 // 16
 }
 
@@ -512,26 +516,26 @@ func (a *PageAnswer) decode(data []byte) (int, error) {
 	return n + k, err
 }
 
-// PageCounts is what an MR on demand has seen.
+// PageCounts are the counters of an MR on demand.
 type PageCounts struct {
 	Requests      uint64 // for pages
 	Answers       uint64
-	Stale         uint64 // answers that an invalidation had overtaken
-	MapsHost      uint64 // pages that became known, in RAM
-	MapsGPU       uint64 // in a GPU
-	Refused       uint64 // pages that were not to be had
+	Stale         uint64 // answers that were outdated by an invalidation
+	MapsHost      uint64 // pages that answers mapped in RAM
+	MapsGPU       uint64 // pages that answers mapped in a GPU
+	Refused       uint64 // pages that were not available
 	Invalidations uint64
 	Invalidated   uint64 // pages
 	Parked        uint64 // packets that waited for a page here
 	ParkedBytes   uint64
-	NotReady      uint64 // packets that were refused, to be sent again, as no more could wait
+	NotReady      uint64 // packets that were refused with an RNR NAK because no more could wait
 	GPUBytes      uint64 // payload in private pages
-	HostBytes     uint64 // in RAM
-	Quarantined   uint64 // 1: nothing moves any more
+	HostBytes     uint64 // payload in RAM
+	Quarantined   uint64 // 1: the MR is quarantined, and no payload moves
 	_             [2]uint64
 }
 
-// Add adds counts.
+// Add adds the counters of o.
 func (c *RDMACounts) Add(o *RDMACounts) {
 	c.Requests += o.Requests
 	c.Responses += o.Responses

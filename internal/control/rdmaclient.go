@@ -2,7 +2,7 @@ package control
 
 import "context"
 
-// RDMALimits asks what the NIC holds at most. EOPNOTSUPP: it knows no RDMA.
+// RDMALimits asks for the NIC's maxima. EOPNOTSUPP: the NIC has no RDMA.
 func (c *Client) RDMALimits(ctx context.Context) (RDMALimits, error) {
 	return rdmaInfo.call(ctx, c, none{})
 }
@@ -10,7 +10,7 @@ func (c *Client) RDMALimits(ctx context.Context) (RDMALimits, error) {
 // AddPD makes a protection domain.
 func (c *Client) AddPD(ctx context.Context) (uint32, error) { return pdAdd.call(ctx, c, none{}) }
 
-// DelPD ends it. EBUSY: it has MRs or queue pairs.
+// DelPD deletes a protection domain. EBUSY: it has MRs or queue pairs.
 func (c *Client) DelPD(ctx context.Context, id uint32) error { return callVoid(ctx, c, pdDel, id) }
 
 // AddMR makes a memory region and returns its key.
@@ -19,18 +19,18 @@ func (c *Client) AddMR(ctx context.Context, m MR) (uint32, error) { return mrAdd
 // MoreMR adds ranges to an MR of guest memory.
 func (c *Client) MoreMR(ctx context.Context, m MRMore) error { return callVoid(ctx, c, mrMore, m) }
 
-// DelMR ends an MR: when it returns the NIC uses its memory no more.
+// DelMR deletes an MR: when it returns, the NIC no longer uses its memory.
 func (c *Client) DelMR(ctx context.Context, key uint32) error { return callVoid(ctx, c, mrDel, key) }
 
-// AddCQ makes a completion queue of so many places.
+// AddCQ makes a completion queue with depth entries.
 func (c *Client) AddCQ(ctx context.Context, depth uint32) (uint32, error) {
 	return cqAdd.call(ctx, c, depth)
 }
 
-// DelCQ ends it. EBUSY: a queue pair has it.
+// DelCQ deletes a completion queue. EBUSY: a queue pair uses it.
 func (c *Client) DelCQ(ctx context.Context, id uint32) error { return callVoid(ctx, c, cqDel, id) }
 
-// PollCQ takes completions.
+// PollCQ removes completions from a CQ and returns them.
 func (c *Client) PollCQ(ctx context.Context, p Poll) (Completions, error) {
 	return cqPoll.call(ctx, c, p)
 }
@@ -38,12 +38,13 @@ func (c *Client) PollCQ(ctx context.Context, p Poll) (Completions, error) {
 // AddQP makes a queue pair and returns its number.
 func (c *Client) AddQP(ctx context.Context, q QP) (uint32, error) { return qpAdd.call(ctx, c, q) }
 
-// ConnectQP connects it.
+// ConnectQP connects a queue pair.
 func (c *Client) ConnectQP(ctx context.Context, p QPPath) error {
 	return callVoid(ctx, c, qpConnect, p)
 }
 
-// DelQP ends it: nothing of it is under way when it returns. What was not complete has no completion.
+// DelQP deletes a queue pair: when it returns, nothing of it is in progress. Work requests that
+// were not complete get no completion.
 func (c *Client) DelQP(ctx context.Context, qpn uint32) error { return callVoid(ctx, c, qpDel, qpn) }
 
 // QPStatus asks for the state of a queue pair.
@@ -62,17 +63,17 @@ func (c *Client) RDMACounts(ctx context.Context) (RDMAPortCounts, error) {
 	return rdmaCounts.call(ctx, c, none{})
 }
 
-// SetMailbox says where a GPU's driver tells of invalidations.
+// SetMailbox sets the page to which a GPU's driver reports invalidations.
 func (c *Client) SetMailbox(ctx context.Context, m Mailbox) error {
 	return callVoid(ctx, c, mailboxSet, m)
 }
 
-// PageRequests lists the requests for pages that have no answer.
+// PageRequests lists the requests for pages without an answer.
 func (c *Client) PageRequests(ctx context.Context) ([]PageRequest, error) {
 	return callList(ctx, c, pageRequests)
 }
 
-// AnswerPages answers one. ENOENT: it was answered, or has timed out.
+// AnswerPages answers a request for pages. ENOENT: it was answered, or has timed out.
 func (c *Client) AnswerPages(ctx context.Context, a PageAnswer) error {
 	return callVoid(ctx, c, pageAnswers, a)
 }

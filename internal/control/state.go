@@ -6,13 +6,13 @@ import (
 	"syscall"
 )
 
-// State is all that commands have set up on a port. It can be encoded (encoding/json) and put back;
-// it dies with device reset. It has no lock: its owner has.
+// State is the result of all commands on a port. It can be encoded with encoding/json and restored;
+// device reset clears it. It has no lock; its owner locks it.
 //
-// Its methods are the rules of each command, with the errnos of Linux's devmem
+// Its methods implement the rules of each command, with the errnos of Linux's devmem
 // (net/core/netdev-genl.c, net/ethtool/rings.c), and change the State only if they return no error.
-// They never write to what a slice of it holds, but replace the slice: a copy of the struct is a
-// State of its own, to be changed or to be kept. Doing what the State says is the owner's.
+// They never modify the elements of its slices but replace the slices: a copy of the struct is an
+// independent State. The owner makes the hardware model follow the State.
 type State struct {
 	Generation   uint32
 	Splits       []Split // one for each receive queue, in order
@@ -21,11 +21,11 @@ type State struct {
 	Buffers      []Buffer
 	Bindings     []Binding
 	FlowCounters []FlowCounter
-	LastID       uint32 // the last one given to a rule, binding or flow counter
+	LastID       uint32 // the last ID of a rule, binding or flow counter
 }
 
-// NewState returns the state of a port after reset: nothing split, all receive queues in RSS as far
-// as the table goes.
+// NewState returns the state of a port after reset: no queue is split, and RSS uses as many receive
+// queues as the table has entries for.
 func NewState(generation uint32, i *Info, key [40]byte) *State {
 	s := &State{Generation: generation, RSS: RSS{Key: key, Table: make([]uint16, max(i.MaxRSS, 1))}}
 	for q := range i.QueuePairs {
@@ -50,13 +50,13 @@ func (s *State) Clone() *State {
 	return &c
 }
 
-// refuse makes an error that is an errno and says why.
+// refuse returns an error with an errno and a text.
 func refuse(errno syscall.Errno, what string, args ...any) error {
 	return &textError{fmt.Sprintf(what, args...), errno}
 }
 
 // SetSplit sets a queue's split. A bound queue stays split, with threshold 0; queue 0 is never
-// split, as it takes what must be readable.
+// split, because it receives frames that must be readable.
 func (s *State) SetSplit(x Split) error {
 	switch {
 	case int(x.Queue) >= len(s.Splits):
@@ -83,10 +83,10 @@ func (s *State) Split(queue uint16) (Split, error) {
 	return s.Splits[queue], nil
 }
 
-// ruled are the protocols that have rules.
+// ruled are the protocols that rules may have.
 var ruled = []uint8{protoTCP, protoUDP, protoESP, protoAH, protoSCTP}
 
-// AddFlow adds a rule; limit is the most there can be.
+// AddFlow adds a rule; limit is the maximum of rules.
 func (s *State) AddFlow(r FlowRule, limit int) (uint32, error) {
 	r.ID = 0
 	if _, err := encode(nil, r); err != nil {
@@ -118,7 +118,7 @@ func (s *State) DelFlow(id uint32) error {
 	return del(&s.Rules, id, "rule")
 }
 
-// SetRSS sets receive side scaling; limit is the most entries of its table.
+// SetRSS sets receive side scaling; limit is the maximum of entries in its table.
 func (s *State) SetRSS(r RSS, limit int) error {
 	if n := len(r.Table); n == 0 || n > limit || n&(n-1) != 0 {
 		return refuse(syscall.EINVAL, "RSS table of %d entries: not a power of two up to %d", n, limit)
@@ -133,13 +133,13 @@ func (s *State) SetRSS(r RSS, limit int) error {
 	return nil
 }
 
-// AddBuffer notes a buffer that was registered under b.ID.
+// AddBuffer adds a buffer that was registered with number b.ID.
 func (s *State) AddBuffer(b Buffer) {
 	i, _ := slices.BinarySearchFunc(s.Buffers, b.ID, func(o Buffer, id uint32) int { return int(int64(o.ID) - int64(id)) })
 	s.Buffers = slices.Insert(slices.Clip(s.Buffers), i, b)
 }
 
-// DelBuffer forgets a buffer; a bound one is EBUSY.
+// DelBuffer removes a buffer. EBUSY: it is bound.
 func (s *State) DelBuffer(id uint32) error {
 	for _, n := range s.Bindings {
 		if n.Buffer == id {
@@ -157,7 +157,7 @@ func (s *State) Buffer(id uint32) (Buffer, bool) {
 	return Buffer{}, false
 }
 
-// Bound returns the binding that a receive queue is in, 0 if none.
+// Bound returns the binding that has a receive queue, or 0.
 func (s *State) Bound(queue uint16) uint32 {
 	for _, n := range s.Bindings {
 		if !n.Tx && slices.Contains(n.Queues, queue) {
@@ -167,9 +167,9 @@ func (s *State) Bound(queue uint16) uint32 {
 	return 0
 }
 
-// BindRx binds queues, all or none, to a buffer; limit is the most bindings there can be. A buffer
-// whose bytes another receive binding has is EBUSY: Linux allows it, and the queues overwrite each
-// other.
+// BindRx binds queues, all or none, to a buffer; limit is the maximum of bindings. EBUSY: another
+// receive binding has some of the buffer's bytes; Linux allows this, and the queues then overwrite
+// each other's data.
 func (s *State) BindRx(buffer uint32, queues []uint16, limit int) (uint32, error) {
 	b, ok := s.Buffer(buffer)
 	switch {
@@ -206,7 +206,7 @@ func (s *State) BindRx(buffer uint32, queues []uint16, limit int) (uint32, error
 	return s.bind(Binding{Buffer: buffer, Queues: queues}), nil
 }
 
-// BindTx allows transmission from a buffer; limit is the most bindings there can be.
+// BindTx allows transmission from a buffer; limit is the maximum of bindings.
 func (s *State) BindTx(buffer uint32, limit int) (uint32, error) {
 	if _, ok := s.Buffer(buffer); !ok {
 		return 0, refuse(syscall.EBADF, "buffer %d is not registered", buffer)
@@ -223,13 +223,13 @@ func (s *State) bind(n Binding) uint32 {
 	return n.ID
 }
 
-// Unbind ends a binding.
+// Unbind removes a binding.
 func (s *State) Unbind(id uint32) error {
 	return del(&s.Bindings, id, "binding")
 }
 
-// AddFlowCounter notes a flow counter; limit is the most there can be. Several of one connection count each on
-// their own.
+// AddFlowCounter adds a flow counter; limit is the maximum of flow counters. Several of one
+// connection count independently.
 func (s *State) AddFlowCounter(m FlowCounter, limit int) (uint32, error) {
 	m.ID = 0
 	if _, err := encode(nil, m); err != nil {
@@ -246,18 +246,18 @@ func (s *State) AddFlowCounter(m FlowCounter, limit int) (uint32, error) {
 	return m.ID, nil
 }
 
-// DelFlowCounter forgets a flow counter.
+// DelFlowCounter removes a flow counter.
 func (s *State) DelFlowCounter(id uint32) error {
 	return del(&s.FlowCounters, id, "meter")
 }
 
-// nextID is a number that no rule, binding or flow counter had since reset.
+// nextID returns a number that no rule, binding or flow counter has had since reset.
 func (s *State) nextID() uint32 {
 	s.LastID++
 	return s.LastID
 }
 
-// find gives the place of the element with an id, or -1.
+// find returns the index of the element with an id, or -1.
 func find[T element](elems []T, id uint32) int {
 	return slices.IndexFunc(elems, func(e T) bool { return e.number() == id })
 }

@@ -13,7 +13,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// check holds what every State keeps to.
+// check checks the invariants of every State.
 func (s *State) check(t interface{ Fatalf(string, ...any) }, i *Info) {
 	if len(s.Splits) != int(i.QueuePairs) || len(s.Rules) > int(i.MaxRules) || len(s.Bindings) > int(i.MaxBindings) ||
 		len(s.FlowCounters) > int(i.MaxFlowCounters) {
@@ -50,7 +50,7 @@ func testInfo() *Info {
 	return &Info{QueuePairs: 4, MaxRSS: 8, MaxRules: 2, MaxBuffers: 4, MaxBindings: 3, MaxFlowCounters: 1}
 }
 
-// TestRules is the errno of each refusal, and that a refusal changes nothing.
+// TestRules checks the errno of each refusal, and that a refusal changes nothing.
 func TestRules(t *testing.T) {
 	i := testInfo()
 	set := func(t *testing.T) *State {
@@ -192,8 +192,8 @@ func TestStateIsJSON(t *testing.T) {
 	}
 }
 
-// TestStateKeepsItsRules plays commands in any order: State stays in order, and a refusal leaves it
-// as it was.
+// TestStateKeepsItsRules plays commands in any order: the State stays valid, and a refused command
+// does not change it.
 //
 // Invariant: control: A command that is refused changes nothing.
 func TestStateKeepsItsRules(t *testing.T) {
@@ -235,7 +235,7 @@ func TestStateKeepsItsRules(t *testing.T) {
 			if d := cmp.Diff(before, &kept, sameAddr); d != "" {
 				t.Fatalf("a copy of the struct was changed too: %s", d)
 			}
-			after := s.Clone() // nor is s changed by what the copy is told
+			after := s.Clone() // changes of the copy do not change s
 			_, _ = kept.AddFlow(FlowRule{Proto: 17, DstPort: 9}, 100)
 			_, _ = kept.BindTx(nextBuffer, 100)
 			kept.AddBuffer(Buffer{ID: 1000, Off: 1 << 20, Size: 4096})

@@ -10,35 +10,35 @@ type Split struct {
 	Queue uint16 // offset 0
 	On    bool   // 2: 0 or 1
 	_     uint8
-	// 4: hds-thresh: frames with less payload are not split. A bound queue needs 0, which splits
-	// all, also those without payload
+	// 4: hds-thresh: frames with less payload are not split. A bound queue needs 0, so that all
+	// frames are split, also those without payload
 	Threshold uint32
 }
 
 // FlowRule steers packets of a flow to a receive queue.
 type FlowRule struct {
 	ID    uint32 // offset 0: chosen by the NIC, from 1
-	IPv6  bool   // 4, bit 0: family of the packets, also where both addresses are any
+	IPv6  bool   // 4, bit 0: family of the packets, even if both addresses are any
 	Proto uint8  // 5: 6 TCP, 17 UDP, 132 SCTP; 50 ESP, 51 AH
 	Queue uint16 // 6
 	// 8, 24 (IPv4 in the first four bytes); 4, bits 1 and 2: as in the received packet; the zero
-	// Addr is any
+	// Addr means any
 	Src, Dst netip.Addr
-	// 40, 42; 4, bits 3 and 4: 0 is any. Of ESP and AH they are the upper and the lower half of the SPI, which is
-	// compared whole; 0 in both is any.
+	// 40, 42; 4, bits 3 and 4: 0 means any. For ESP and AH they are the upper and the lower half of
+	// the SPI, which is compared as a whole; 0 in both means any.
 	SrcPort, DstPort uint16
 }
 
-// HasSPI says whether it is a rule for ESP or AH, whose ports are an SPI's halves.
+// HasSPI reports whether r is a rule for ESP or AH, whose ports are the halves of an SPI.
 func (r *FlowRule) HasSPI() bool { return r.Proto == protoESP || r.Proto == protoAH }
 
-// SPI is the security parameters index of a rule for ESP or AH; 0: any.
+// SPI returns the security parameters index of a rule for ESP or AH; 0 means any.
 func (r *FlowRule) SPI() uint32 { return uint32(r.SrcPort)<<16 | uint32(r.DstPort) }
 
-// SetSPI sets it.
+// SetSPI sets the security parameters index.
 func (r *FlowRule) SetSPI(spi uint32) { r.SrcPort, r.DstPort = uint16(spi>>16), uint16(spi) }
 
-// Protocols that have rules (IANA).
+// Protocols that rules may have (IANA numbers).
 const (
 	protoTCP  = 6
 	protoUDP  = 17
@@ -49,7 +49,7 @@ const (
 
 func (r FlowRule) number() uint32 { return r.ID }
 
-// flowRule is a FlowRule as it travels.
+// flowRule is a FlowRule in wire format.
 type flowRule struct {
 	ID               uint32
 	Flags            uint8
@@ -100,7 +100,8 @@ func (r *FlowRule) decode(data []byte) (int, error) {
 	return n, err
 }
 
-// putAddr writes an address of the family, if there is one; IPv4 in the first four bytes.
+// putAddr writes an address of the family; IPv4 in the first four bytes. An invalid address writes
+// nothing.
 func putAddr(b *[16]byte, a netip.Addr, v6 bool) error {
 	if a.IsValid() && (a.Is4() == v6 || a.Zone() != "") {
 		return badData("address %v: not of the family (IPv6: %v), or with a zone", a, v6)
@@ -126,17 +127,17 @@ const (
 	HashUDPv6 = 1 << 5
 )
 
-// MaxRSSTable is the most entries that RSS may have on the wire.
+// MaxRSSTable is the maximum of entries in RSS's table on the wire.
 const MaxRSSTable = 512
 
 // RSS is a port's receive side scaling.
 type RSS struct {
 	HashTypes uint32   // offset 0
 	Key       [40]byte // 8
-	Table     []uint16 // 4: entries, u16; 48: receive queues; a power of two of them, up to MaxRSSTable
+	Table     []uint16 // 4: number of entries, u16; 48: receive queues; a power of two of them, up to MaxRSSTable
 }
 
-// rssHead is what precedes the table of an RSS as it travels.
+// rssHead is the part of RSS before the table, in wire format.
 type rssHead struct {
 	HashTypes uint32
 	Entries   uint16
@@ -144,7 +145,7 @@ type rssHead struct {
 	Key       [40]byte
 }
 
-// checkTable refuses a table of RSS by its length.
+// checkTable checks the length of RSS's table.
 func checkTable(n int) error {
 	if n == 0 || n > MaxRSSTable || n&(n-1) != 0 {
 		return badData("RSS table of %d entries: not a power of two up to %d", n, MaxRSSTable)

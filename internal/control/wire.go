@@ -13,20 +13,20 @@ const (
 	MaxData     = MaxFrame - EthernetLen - HeaderLen
 )
 
-// Version of the protocol: a request of another one is answered with EPROTONOSUPPORT.
+// Version of the protocol: a request with another version is answered with EPROTONOSUPPORT.
 const Version = 1
 
-// MAC is where requests go and where answers come from.
+// MAC is the destination of requests and the source of answers.
 var MAC = [6]byte{0x02, 0x76, 0x6e, 0x69, 0x63, 0x01}
 
-// Kind says which end sends a frame, and why.
+// Kind is the direction and purpose of a frame.
 type Kind uint8
 
 // Kinds of frames.
 const (
 	KindRequest Kind = 1 // driver to NIC
 	KindReply   Kind = 2 // NIC to driver, with the session and sequence of its request
-	KindNotify  Kind = 3 // NIC to driver, unasked, session and sequence 0; may be lost
+	KindNotify  Kind = 3 // NIC to driver, without a request, session and sequence 0; may be lost
 )
 
 // Class groups commands.
@@ -114,8 +114,8 @@ type Header struct {
 	Kind       Kind          // 1
 	Class      Class         // 2
 	Command    Command       // 3
-	Session    uint32        // 4: random, chosen by the client at its start; never 0
-	Seq        uint32        // 8: grows by one for each new request of a session
+	Session    uint32        // 4: random, chosen by the client when it starts; never 0
+	Seq        uint32        // 8: each new request of a session adds one
 	Generation uint32        // 12: of the port's state; 0 in a request
 	Errno      syscall.Errno // 16: Linux's number as u16; 0 in a request and in success
 	Len        uint16        // 18: bytes of data that follow

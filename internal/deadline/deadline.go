@@ -1,4 +1,4 @@
-// Package deadline has a deadline that can be moved while goroutines wait for it, as net.Conn's can.
+// Package deadline has a deadline that can be moved while goroutines wait for it, like net.Conn's.
 package deadline
 
 import (
@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// Deadline is such a deadline; New makes one. Its methods may be called on any goroutine.
+// Deadline is such a deadline; New makes one. Its methods are safe for concurrent use.
 type Deadline struct {
 	mu     sync.Mutex
 	timer  *time.Timer   // under mu
@@ -16,12 +16,12 @@ type Deadline struct {
 // New returns a deadline that never passes, until it is set.
 func New() *Deadline { return &Deadline{passed: make(chan struct{})} }
 
-// Set moves the deadline; the zero time is never.
+// Set moves the deadline; the zero time means never.
 func (d *Deadline) Set(t time.Time) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.timer != nil && !d.timer.Stop() {
-		<-d.passed // its function runs, or has run
+		<-d.passed // the timer's function runs, or has run
 	}
 	d.timer = nil
 	select {
@@ -41,7 +41,7 @@ func (d *Deadline) Set(t time.Time) {
 	d.timer = time.AfterFunc(left, func() { close(c) })
 }
 
-// Wait is closed once the deadline, as set now, has passed.
+// Wait returns a channel that is closed when the deadline, as set now, has passed.
 func (d *Deadline) Wait() <-chan struct{} {
 	d.mu.Lock()
 	defer d.mu.Unlock()

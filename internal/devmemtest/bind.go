@@ -10,24 +10,24 @@ import (
 
 var bindCases = []testCase{
 	{"registers whole pages of a gpu that is there", func(e *env) {
-		e.is("size 0", errOf(e.Dev.Register(e.GPU, rxOff, 0)), syscall.EINVAL)
-		e.is("size 4097", errOf(e.Dev.Register(e.GPU, rxOff, 4097)), syscall.EINVAL)
-		e.is("offset 1", errOf(e.Dev.Register(e.GPU, 1, 4096)), syscall.EINVAL)
-		e.is("past the end", errOf(e.Dev.Register(e.GPU, 1<<60, 4096)), syscall.EINVAL)
-		e.is("around the end", errOf(e.Dev.Register(e.GPU, ^uint64(4095), 8192)), syscall.EINVAL)
-		e.is("gpu 77", errOf(e.Dev.Register(77, 0, 4096)), syscall.ENODEV)
+		e.errorIs("size 0", errOf(e.Dev.Register(e.GPU, rxOff, 0)), syscall.EINVAL)
+		e.errorIs("size 4097", errOf(e.Dev.Register(e.GPU, rxOff, 4097)), syscall.EINVAL)
+		e.errorIs("offset 1", errOf(e.Dev.Register(e.GPU, 1, 4096)), syscall.EINVAL)
+		e.errorIs("past the end", errOf(e.Dev.Register(e.GPU, 1<<60, 4096)), syscall.EINVAL)
+		e.errorIs("around the end", errOf(e.Dev.Register(e.GPU, ^uint64(4095), 8192)), syscall.EINVAL)
+		e.errorIs("gpu 77", errOf(e.Dev.Register(77, 0, 4096)), syscall.ENODEV)
 	}},
 	{"refuses queues that cannot be bound", func(e *env) {
 		b := e.buffer(rxOff, rxSize)
-		e.is("no queue", errOf(e.Dev.BindRX(b)), syscall.EINVAL)
-		e.is("queue -1", errOf(e.Dev.BindRX(b, -1)), syscall.EINVAL)
-		e.is("queue 2^20", errOf(e.Dev.BindRX(b, 1<<20)), syscall.EINVAL)
-		e.is("queue 0", errOf(e.Dev.BindRX(b, 0)), syscall.ERANGE)
+		e.errorIs("no queue", errOf(e.Dev.BindRX(b)), syscall.EINVAL)
+		e.errorIs("queue -1", errOf(e.Dev.BindRX(b, -1)), syscall.EINVAL)
+		e.errorIs("queue 2^20", errOf(e.Dev.BindRX(b, 1<<20)), syscall.EINVAL)
+		e.errorIs("queue 0", errOf(e.Dev.BindRX(b, 0)), syscall.ERANGE)
 	}},
 	{"refuses a queue that is bound, and then binds none", func(e *env) {
 		e.bindRX()
 		other := e.buffer(txOff, txSize)
-		e.is("second bind", errOf(e.Dev.BindRX(other, e.Queues[1], e.Queues[0])), syscall.EEXIST)
+		e.errorIs("second bind", errOf(e.Dev.BindRX(other, e.Queues[1], e.Queues[0])), syscall.EEXIST)
 		b, err := e.Dev.BindRX(other, e.Queues[1])
 		if err != nil {
 			e.Fatalf("the other queue, alone: %v", err)
@@ -38,29 +38,29 @@ var bindCases = []testCase{
 	}},
 	{"refuses memory that is bound for receive already", func(e *env) {
 		e.bindRX()
-		e.is("overlap", errOf(e.Dev.BindRX(e.buffer(rxOff+rxSize/2, rxSize), e.Queues[1])), syscall.EBUSY)
+		e.errorIs("overlap", errOf(e.Dev.BindRX(e.buffer(rxOff+rxSize/2, rxSize), e.Queues[1])), syscall.EBUSY)
 	}},
 	{"merges queues that are named twice", func(e *env) {
-		e.is("BindRX", errOf(e.Dev.BindRX(e.buffer(rxOff, rxSize), e.Queues[0], e.Queues[0])), nil)
+		e.errorIs("BindRX", errOf(e.Dev.BindRX(e.buffer(rxOff, rxSize), e.Queues[0], e.Queues[0])), nil)
 	}},
 	{"refuses a buffer with too few pages", func(e *env) {
-		e.is("one page", errOf(e.Dev.BindRX(e.buffer(rxOff, 4096), e.Queues[0])), syscall.ENOSPC)
+		e.errorIs("one page", errOf(e.Dev.BindRX(e.buffer(rxOff, 4096), e.Queues[0])), syscall.ENOSPC)
 	}},
 	{"refuses a closed buffer, and does not close a bound one", func(e *env) {
 		b := e.buffer(rxOff, rxSize)
 		testkit.OK(e, b.Close())
-		e.is("second close", b.Close(), nil)
-		e.is("bind rx", errOf(e.Dev.BindRX(b, e.Queues[0])), syscall.EBADF)
-		e.is("bind tx", errOf(e.Dev.BindTX(b)), syscall.EBADF)
+		e.errorIs("second close", b.Close(), nil)
+		e.errorIs("bind rx", errOf(e.Dev.BindRX(b, e.Queues[0])), syscall.EBADF)
+		e.errorIs("bind tx", errOf(e.Dev.BindTX(b)), syscall.EBADF)
 		b = e.buffer(rxOff, rxSize)
 		rx, err := e.Dev.BindRX(b, e.Queues[0])
 		if err != nil {
 			e.Fatal(err)
 		}
-		e.is("close while bound", b.Close(), syscall.EBUSY)
+		e.errorIs("close while bound", b.Close(), syscall.EBUSY)
 		testkit.OK(e, rx.Close())
 		<-rx.Done()
-		e.is("close after the binding", b.Close(), nil)
+		e.errorIs("close after the binding", b.Close(), nil)
 	}},
 	{"binds one buffer for receive and transmit", func(e *env) {
 		b := e.buffer(rxOff, rxSize)
@@ -79,19 +79,19 @@ var bindCases = []testCase{
 	{"closes a binding twice, and binds its queue again", func(e *env) {
 		b := e.bindRX()
 		for range 2 {
-			e.is("Close", b.Close(), nil)
+			e.errorIs("Close", b.Close(), nil)
 		}
 		<-b.Done()
 		e.bindRX()
 	}},
 	{"refuses rules that say nothing or lead nowhere", func(e *env) {
-		e.is("queue", errOf(e.Dev.AddFlow(devmem.Flow{Dst: netip.AddrPortFrom(e.Addr, port), Queue: 1 << 10})),
+		e.errorIs("queue", errOf(e.Dev.AddFlow(devmem.Flow{Dst: netip.AddrPortFrom(e.Addr, port), Queue: 1 << 10})),
 			syscall.EINVAL)
-		e.is("no field", errOf(e.Dev.AddFlow(devmem.Flow{Queue: e.Queues[0]})), syscall.EINVAL)
+		e.errorIs("no field", errOf(e.Dev.AddFlow(devmem.Flow{Queue: e.Queues[0]})), syscall.EINVAL)
 		id := e.steer()
-		e.is("DelFlow", e.Dev.DelFlow(id), nil)
-		e.is("delete again", e.Dev.DelFlow(id), syscall.ENOENT)
-		e.is("rss over 0", e.Dev.SetRSS(0), syscall.EINVAL)
-		e.is("rss over 1000", e.Dev.SetRSS(1000), syscall.EINVAL)
+		e.errorIs("DelFlow", e.Dev.DelFlow(id), nil)
+		e.errorIs("delete again", e.Dev.DelFlow(id), syscall.ENOENT)
+		e.errorIs("rss over 0", e.Dev.SetRSS(0), syscall.EINVAL)
+		e.errorIs("rss over 1000", e.Dev.SetRSS(1000), syscall.EINVAL)
 	}},
 }

@@ -9,15 +9,15 @@ import (
 	"sync"
 )
 
-// Result is how a case went.
+// Result is the result of a case.
 type Result struct {
 	Name    string   `json:"name"`
 	Failed  bool     `json:"failed"`
 	Skipped bool     `json:"skipped"`
-	Log     []string `json:"log,omitempty"` // why
+	Log     []string `json:"log,omitempty"` // the errors
 }
 
-// Check runs a case outside of `go test`. newWorld, like the case, may end it by Fatal.
+// Check runs a case outside of `go test`. newWorld, like the case, may end the case with Fatal.
 func Check(ctx context.Context, c Case, newWorld func(T) *World) Result {
 	return check(ctx, c.Name, func(t T) { c.Run(t, newWorld(t)) })
 }
@@ -73,8 +73,8 @@ func (t *checker) note(s string, failed bool) {
 	t.result.Log = append(t.result.Log, strings.TrimSuffix(s, "\n"))
 }
 
-// at says where in a case something was found.
-func at() string {
+// place returns where in a case an error was found.
+func place() string {
 	var pcs [16]uintptr
 	var where []string
 	frames := runtime.CallersFrames(pcs[:runtime.Callers(3, pcs[:])])
@@ -100,14 +100,14 @@ func (t *checker) Cleanup(f func()) {
 	defer t.mu.Unlock()
 	t.cleanups = append(t.cleanups, f)
 }
-func (t *checker) Error(args ...any)            { t.note(at()+": "+fmt.Sprintln(args...), true) }
-func (t *checker) Errorf(f string, args ...any) { t.note(at()+": "+fmt.Sprintf(f, args...), true) }
+func (t *checker) Error(args ...any)            { t.note(place()+": "+fmt.Sprintln(args...), true) }
+func (t *checker) Errorf(f string, args ...any) { t.note(place()+": "+fmt.Sprintf(f, args...), true) }
 func (t *checker) Fatal(args ...any) {
-	t.note(at()+": "+fmt.Sprintln(args...), true)
+	t.note(place()+": "+fmt.Sprintln(args...), true)
 	runtime.Goexit()
 }
 func (t *checker) Fatalf(f string, args ...any) {
-	t.note(at()+": "+fmt.Sprintf(f, args...), true)
+	t.note(place()+": "+fmt.Sprintf(f, args...), true)
 	runtime.Goexit()
 }
 func (t *checker) Skip(args ...any) {

@@ -21,7 +21,7 @@ func TestCheckRunsACaseAsGoTestDoes(t *testing.T) {
 		{"passes", func(e *env) { e.Cleanup(func() { order = append(order, "case") }) }, false, false, ""},
 		{"fails and goes on", func(e *env) { e.Errorf("one %d", 1); e.Error("two") }, true, false, "one 1|two"},
 		{"ends", func(e *env) { e.Fatalf("no %s", "more"); e.Error("unreachable") }, true, false, "no more"},
-		{"ends in a helper", func(e *env) { e.is("what", nil, nil); e.equal("bytes", []byte{1}, []byte{2}) }, true, false,
+		{"ends in a helper", func(e *env) { e.errorIs("what", nil, nil); e.equal("bytes", []byte{1}, []byte{2}) }, true, false,
 			"they differ from byte 0 on"},
 		{"fails in a cleanup", func(e *env) { e.Cleanup(func() { e.Fatal("late") }) }, true, false, "late"},
 		{"is not for this", func(e *env) { e.Skip("why") }, false, true, "why"},

@@ -15,8 +15,9 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// MemoryWorld is what a case of MemoryCases runs in: a devmem.Memory, two buffers of one GPU's, one of another GPU's
-// (nil: there is one GPU only), each of MemorySize bytes at least, and their memory as the CPU sees it.
+// MemoryWorld is the environment of a case of MemoryCases: a devmem.Memory, two buffers of one GPU,
+// one of another GPU (nil: there is only one GPU), each of at least MemorySize bytes, and their
+// memory as the CPU sees it.
 type MemoryWorld struct {
 	Memory   devmem.Memory
 	Buffers  [2]devmem.Buffer
@@ -24,7 +25,7 @@ type MemoryWorld struct {
 	Contents [2]Memory
 }
 
-// MemorySize is how long a MemoryWorld's buffers are at least.
+// MemorySize is the minimum length of a MemoryWorld's buffers.
 const MemorySize = 4 << 20
 
 // MemoryCase is one case of MemoryCases.
@@ -33,7 +34,7 @@ type MemoryCase struct {
 	run  func(e *memoryEnv)
 }
 
-// Run runs the case in a world of its own.
+// Run runs the case in a new world.
 func (c MemoryCase) Run(t T, w *MemoryWorld) {
 	t.Helper()
 	e := &memoryEnv{T: t, MemoryWorld: w, random: rand.New(rand.NewPCG(1, 2))}
@@ -45,20 +46,20 @@ func (c MemoryCase) Run(t T, w *MemoryWorld) {
 	e.compare()
 }
 
-// contents is what is in the buffers at first.
+// contents is the initial contents of the buffers.
 var contents = sync.OnceValue(func() (list [2][]byte) {
 	random := rand.New(rand.NewPCG(3, 4))
 	for i := range list {
 		list[i] = make([]byte, MemorySize)
-		for at := 0; at < MemorySize; at += 8 {
-			binary.LittleEndian.PutUint64(list[i][at:], random.Uint64())
+		for off := 0; off < MemorySize; off += 8 {
+			binary.LittleEndian.PutUint64(list[i][off:], random.Uint64())
 		}
 	}
 	return list
 })
 
-// MemoryCases is the suite of devmem.Memory: each method does what its doc says, to the byte and no byte more, and
-// counts it.
+// MemoryCases is the suite of devmem.Memory: each method does what its documentation says, to the
+// byte and no byte more, and counts it.
 func MemoryCases() []MemoryCase {
 	return []MemoryCase{
 		{"look at ranges", lookRanges}, {"look at strides", lookStrided}, {"put and get", putGet}, {"gather", gather},
@@ -70,11 +71,11 @@ func MemoryCases() []MemoryCase {
 type memoryEnv struct {
 	T
 	*MemoryWorld
-	want   [2][]byte // what is to be in the buffers at the end
+	want   [2][]byte // the expected contents of the buffers at the end
 	random *rand.Rand
 }
 
-// compare compares all memory with what is wanted.
+// compare compares all memory with the expected contents.
 func (e *memoryEnv) compare() {
 	e.Helper()
 	for i, want := range e.want {
@@ -110,7 +111,7 @@ func lookRanges(e *memoryEnv) {
 	testkit.Equal(e.T, "looked", string(got), string(want))
 	testkit.Equal(e.T, "counted", e.Memory.Stats(), devmem.MemoryStats{Looked: uint64(len(want))})
 	testkit.OK(e.T, e.Memory.Look(e.Context(), nil, e.Buffers[1]))
-	many := make([]devmem.Range, 5000) // more than go anywhere at once
+	many := make([]devmem.Range, 5000) // more than fit in one operation
 	want = want[:0]
 	for i := range many {
 		many[i] = devmem.Range{Off: uint64(e.random.IntN(MemorySize - 3)), Len: uint64(e.random.IntN(4))}
@@ -126,8 +127,8 @@ func lookStrided(e *memoryEnv) {
 		{Off: 9, Stride: 3, Len: 8, Count: 100}, {Off: 0, Stride: 0, Len: 2, Count: 3}, {}} {
 		var want []byte
 		for i := range s.Count {
-			at := s.Off + uint64(i)*s.Stride
-			want = append(want, e.want[0][at:at+uint64(s.Len)]...)
+			off := s.Off + uint64(i)*s.Stride
+			want = append(want, e.want[0][off:off+uint64(s.Len)]...)
 		}
 		got, before := make([]byte, len(want)), e.Memory.Stats().Looked
 		testkit.OK(e.T, e.Memory.LookEach(e.Context(), got, e.Buffers[0], s))
@@ -137,7 +138,7 @@ func lookStrided(e *memoryEnv) {
 }
 
 func putGet(e *memoryEnv) {
-	b := make([]byte, 3<<20) // more than goes anywhere at once
+	b := make([]byte, 3<<20) // more than fits in one operation
 	for i := range b {
 		b[i] = byte(e.random.Uint32())
 	}
@@ -153,12 +154,12 @@ func putGet(e *memoryEnv) {
 func gather(e *memoryEnv) {
 	var moves []devmem.Move
 	all := uint64(0)
-	for at := uint64(11); at < 2<<20; { // more than go anywhere at once
+	for to := uint64(11); to < 2<<20; { // more than fit in one operation
 		n := uint64(e.random.IntN(2000))
 		from := uint64(e.random.IntN(MemorySize - 2000))
-		moves = append(moves, devmem.Move{Src: from, Dst: at, Len: n})
-		copy(e.want[0][at:at+n], e.want[1][from:])
-		at, all = at+n, all+n
+		moves = append(moves, devmem.Move{Src: from, Dst: to, Len: n})
+		copy(e.want[0][to:to+n], e.want[1][from:])
+		to, all = to+n, all+n
 	}
 	testkit.OK(e.T, e.Memory.Gather(e.Context(), e.Buffers[0], e.Buffers[1], moves))
 	e.compare()
@@ -172,7 +173,7 @@ func gather(e *memoryEnv) {
 	testkit.Equal(e.T, "counted", e.Memory.Stats(), devmem.MemoryStats{Gathered: all})
 }
 
-// sum is the reference: one element at a time, by the types of the language.
+// sum is the reference: one element at a time, with Go's types.
 func sum(t devmem.Type, a, b []byte) {
 	le := binary.LittleEndian
 	switch t {
@@ -186,7 +187,8 @@ func sum(t devmem.Type, a, b []byte) {
 	}
 }
 
-// nearest finds the bfloat16 nearest to the float32 of a sum by trying both neighbours; of two the even one.
+// nearest finds the bfloat16 nearest to the float32 of a sum by trying both neighbours; of two
+// equally near ones the even one.
 func nearest(sum float64) uint16 {
 	f := float32(sum)
 	low := uint16(math.Float32bits(f) >> 16) // towards zero
@@ -195,7 +197,7 @@ func nearest(sum float64) uint16 {
 	switch {
 	case math.IsNaN(sum) || math.IsInf(float64(f), 0) || value(low) == float64(f):
 		return low
-	case math.IsInf(value(high), 0): // as far from the largest number as the next one would be
+	case math.IsInf(value(high), 0): // rounds like one more number after the largest
 		if math.Abs(float64(f)) >= math.Ldexp(2-math.Ldexp(1, -8), 127) {
 			return high
 		}
@@ -208,7 +210,7 @@ func nearest(sum float64) uint16 {
 	return high
 }
 
-// nan says whether an element is a NaN: which one comes of a sum is not said.
+// nan reports whether an element is a NaN: the bits of a NaN in a sum are not specified.
 func nan(t devmem.Type, b []byte) bool {
 	switch t {
 	case devmem.Float32:
@@ -219,7 +221,7 @@ func nan(t devmem.Type, b []byte) bool {
 	return false
 }
 
-// reduced adds n elements in what is wanted, takes over NaNs, and compares.
+// reduced adds n elements in the expected contents, copies NaNs, and compares.
 func (e *memoryEnv) reduced(t devmem.Type, dst int, dstOff uint64, src int, srcOff, n uint64) {
 	e.Helper()
 	size := t.Size()
@@ -251,7 +253,7 @@ func reduce(e *memoryEnv) {
 		e.reduced(t, 0, last, 1, last, 1)
 		all += size
 	}
-	// What random numbers seldom are: ties, both signs of zero, denormals, infinities.
+	// Values that random numbers seldom have: ties, both signs of zero, denormals, infinities.
 	edges := []float32{0, float32(math.Copysign(0, -1)), 1, -1, 1 << 8, 1<<8 + 2, 1.0 / 256, 3.0 / 256, -1.0 / 256,
 		math.MaxFloat32, -math.MaxFloat32, float32(math.Inf(1)), float32(math.Inf(-1)), math.SmallestNonzeroFloat32,
 		0x1p-126, 0xffp120, 0x1p119}
@@ -284,7 +286,7 @@ func reduceInPlace(e *memoryEnv) {
 	testkit.OK(e.T, e.Memory.Reduce(e.Context(), devmem.Int32, e.Buffers[0], 8, e.Buffers[0], 1<<20, 1000))
 	e.reduced(devmem.Int32, 0, 8, 0, 1<<20, 1000)
 	testkit.OK(e.T, e.Memory.Reduce(e.Context(), devmem.Int32, e.Buffers[0], 4096, e.Buffers[0], 4096, 5))
-	e.reduced(devmem.Int32, 0, 4096, 0, 4096, 5) // twice itself
+	e.reduced(devmem.Int32, 0, 4096, 0, 4096, 5) // added to itself
 }
 
 func beyond(e *memoryEnv) {
@@ -302,7 +304,7 @@ func beyond(e *memoryEnv) {
 		e.fails(m.Reduce(ctx, devmem.Int32, b, off, b, 0, 2), syscall.EFAULT)
 		e.fails(m.Reduce(ctx, devmem.Int32, b, 0, b, off, 2), syscall.EFAULT)
 	}
-	e.fails(m.Reduce(ctx, devmem.Int32, b, 0, b, 0, most/4+2), syscall.EFAULT) // whose bytes wrap around
+	e.fails(m.Reduce(ctx, devmem.Int32, b, 0, b, 0, most/4+2), syscall.EFAULT) // their bytes wrap around
 	for _, s := range []devmem.Strided{{Off: 0, Stride: size/2 - 3, Len: 8, Count: 3}, {Off: 0, Stride: most / 2, Len: 8, Count: 3},
 		{Off: size - 8, Stride: 1, Len: 8, Count: 3}, {Off: most - 3, Stride: 0, Len: 8, Count: 3}} {
 		e.fails(m.LookEach(ctx, make([]byte, 24), b, s), syscall.EFAULT)
@@ -328,7 +330,7 @@ func wrong(e *memoryEnv) {
 
 func twoGPUs(e *memoryEnv) {
 	if e.Other == nil {
-		return // the world says so
+		return // the world has one GPU
 	}
 	m, ctx := e.Memory, e.Context()
 	e.fails(m.Gather(ctx, e.Buffers[0], e.Other, []devmem.Move{{Len: 1}}), syscall.EXDEV)

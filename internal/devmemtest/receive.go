@@ -42,7 +42,7 @@ var receiveCases = []testCase{
 		e.write(host, want)
 		for range 3 {
 			n, err := c.Read(make([]byte, 100))
-			e.is("read", err, syscall.EFAULT)
+			e.errorIs("read", err, syscall.EFAULT)
 			if n != 0 {
 				e.Errorf("read %d bytes", n)
 			}
@@ -88,7 +88,7 @@ var receiveCases = []testCase{
 			e.Fatal(err)
 		}
 		e.equal("read", got[:n], x)
-		e.is("next read", errOf(c.Read(got)), syscall.EFAULT)
+		e.errorIs("next read", errOf(c.Read(got)), syscall.EFAULT)
 		e.recvAll(c, y)
 	}},
 	{"len(linear) bounds the bytes of a call, and cuts a frag", func(e *env) {
@@ -123,7 +123,7 @@ var receiveCases = []testCase{
 		e.write(host, want)
 		for range 2 {
 			n, nf, nl, err := c.RecvDevmem(nil, make([]byte, 100), 0)
-			e.is("no frags", err, devmem.ErrTooSmall)
+			e.errorIs("no frags", err, devmem.ErrTooSmall)
 			if n+nf+nl > 0 {
 				e.Errorf("no frags: %d bytes, %d frags, %d linear", n, nf, nl)
 			}
@@ -163,10 +163,10 @@ var receiveCases = []testCase{
 	{"DontWait and deadlines", func(e *env) {
 		_, c, host := e.steered()
 		frags, linear := make([]devmem.Frag, 1), make([]byte, 10)
-		e.is("nothing there", errOf(c.RecvDevmem(frags, linear, devmem.DontWait)), syscall.EAGAIN)
+		e.errorIs("nothing there", errOf(c.RecvDevmem(frags, linear, devmem.DontWait)), syscall.EAGAIN)
 		c.SetReadDeadline(time.Now().Add(20 * time.Millisecond))
-		e.is("deadline while waiting", errOf(c.RecvDevmem(frags, linear, 0)), os.ErrDeadlineExceeded)
-		e.is("deadline passed", errOf(c.Read(linear)), os.ErrDeadlineExceeded)
+		e.errorIs("deadline while waiting", errOf(c.RecvDevmem(frags, linear, 0)), os.ErrDeadlineExceeded)
+		e.errorIs("deadline passed", errOf(c.Read(linear)), os.ErrDeadlineExceeded)
 		c.SetReadDeadline(time.Time{})
 		e.write(host, linear)
 		e.recvAll(c, linear)
@@ -186,7 +186,7 @@ var receiveCases = []testCase{
 				e.Errorf("at the end: %d, %d, %d, %v", n, nf, nl, err)
 			}
 		}
-		e.is("Read at the end", errOf(c.Read(make([]byte, 1))), io.EOF)
+		e.errorIs("Read at the end", errOf(c.Read(make([]byte, 1))), io.EOF)
 	}},
 	{"segments of all sizes around pages", func(e *env) {
 		_, c, host := e.steered()
@@ -198,7 +198,7 @@ var receiveCases = []testCase{
 	}},
 }
 
-// settled waits until n more bytes are behind the first that can be read.
+// settled waits until n more bytes can be read after the first ones.
 func (e *env) settled(c devmem.Conn, first, n int) {
 	e.Helper()
 	if !e.poll(func() bool {

@@ -81,21 +81,21 @@ var sendCases = []testCase{
 		tx, rx := e.bindTX(), e.bindRX()
 		c, host := e.accept()
 		one := []devmem.Range{{Off: 0, Len: 1}}
-		e.is("id 0", errOf(c.SendDevmem(0, one)), syscall.EINVAL)
-		e.is("unknown id", errOf(c.SendDevmem(1<<30, one)), syscall.EINVAL)
-		e.is("receive binding", errOf(c.SendDevmem(rx.ID(), one)), syscall.EINVAL)
-		e.is("no range", errOf(c.SendDevmem(tx.ID(), nil)), syscall.EINVAL)
-		e.is("empty range", errOf(c.SendDevmem(tx.ID(), []devmem.Range{{Off: 5, Len: 0}})), syscall.EINVAL)
+		e.errorIs("id 0", errOf(c.SendDevmem(0, one)), syscall.EINVAL)
+		e.errorIs("unknown id", errOf(c.SendDevmem(1<<30, one)), syscall.EINVAL)
+		e.errorIs("receive binding", errOf(c.SendDevmem(rx.ID(), one)), syscall.EINVAL)
+		e.errorIs("no range", errOf(c.SendDevmem(tx.ID(), nil)), syscall.EINVAL)
+		e.errorIs("empty range", errOf(c.SendDevmem(tx.ID(), []devmem.Range{{Off: 5, Len: 0}})), syscall.EINVAL)
 		testkit.OK(e, tx.Close())
-		e.is("closed binding", errOf(c.SendDevmem(tx.ID(), one)), syscall.EINVAL)
-		e.write(c, []byte("x")) // nothing of this harmed the stream
+		e.errorIs("closed binding", errOf(c.SendDevmem(tx.ID(), one)), syscall.EINVAL)
+		e.write(c, []byte("x")) // the failed calls did not harm the stream
 		e.readAll(host, []byte("x"))
 	}},
 	{"a range outside the buffer is EFAULT, or ends the send short", func(e *env) {
 		b, c, host, mem := e.sender(41, txSize)
 		for _, r := range []devmem.Range{{Off: txSize, Len: 1}, {Off: ^uint64(0), Len: 1}, {Off: ^uint64(0) - 1, Len: 4}} {
 			n, err := c.SendDevmem(b.ID(), []devmem.Range{r})
-			e.is("send", err, syscall.EFAULT)
+			e.errorIs("send", err, syscall.EFAULT)
 			if n != 0 {
 				e.Errorf("%+v sent %d", r, n)
 			}
@@ -105,7 +105,7 @@ var sendCases = []testCase{
 			e.Errorf("20 good bytes, then a bad one: %d, %v", n, err)
 		}
 		e.readAll(host, mem[10:30])
-		e.completions(c, 1) // those that failed have no number
+		e.completions(c, 1) // failed sends have no number
 	}},
 	{"completions count calls and are merged", func(e *env) {
 		b, c, host, mem := e.sender(42, txSize)
@@ -114,7 +114,7 @@ var sendCases = []testCase{
 		}
 		e.readAll(host, mem[:5000])
 		e.completions(c, 50)
-		e.is("no more", errOf(c.ReadCompletion(time.Now().Add(-time.Second))), os.ErrDeadlineExceeded)
+		e.errorIs("no more", errOf(c.ReadCompletion(time.Now().Add(-time.Second))), os.ErrDeadlineExceeded)
 		e.send(c, b, devmem.Range{Off: 0, Len: 9})
 		e.readAll(host, mem[:9])
 		if lo, hi, err := c.ReadCompletion(time.Now().Add(patience)); lo != 50 || hi != 50 || err != nil {
@@ -195,7 +195,7 @@ var sendCases = []testCase{
 			n, err := c.SendDevmem(b.ID(), []devmem.Range{{Off: 0, Len: txSize}}) // nobody reads
 			total += n
 			if err != nil {
-				e.is("send", err, os.ErrDeadlineExceeded)
+				e.errorIs("send", err, os.ErrDeadlineExceeded)
 				break
 			}
 			if total > 1<<30 {
@@ -219,7 +219,7 @@ var closeCases = []testCase{
 			e.Errorf("host reads %d, %v", n, err)
 		}
 		wait()
-		e.is("send after CloseWrite", errOf(c.SendDevmem(tx.ID(), []devmem.Range{{Off: 0, Len: 1}})), syscall.EPIPE)
+		e.errorIs("send after CloseWrite", errOf(c.SendDevmem(tx.ID(), []devmem.Range{{Off: 0, Len: 1}})), syscall.EPIPE)
 		wait = e.background(func() error { return errors.Join(writeAll(host, mem), host.Close()) })
 		e.recvAll(c, mem)
 		wait()
@@ -242,17 +242,17 @@ var closeCases = []testCase{
 		host.Close()
 		frags, linear := make([]devmem.Frag, 8), make([]byte, 1000)
 		var err error
-		for range 4 { // what had come may still be read
+		for range 4 { // data that has come may still be read
 			if _, _, _, err = c.RecvDevmem(frags, linear, 0); err != nil {
 				break
 			}
 		}
-		e.is("recv", err, syscall.ECONNRESET)
+		e.errorIs("recv", err, syscall.ECONNRESET)
 		_, err = c.SendDevmem(tx.ID(), []devmem.Range{{Off: 0, Len: 10}})
 		if !errors.Is(err, syscall.ECONNRESET) && !errors.Is(err, syscall.EPIPE) {
 			e.Errorf("send: %v", err)
 		}
-		e.is("Close", tx.Close(), nil)
+		e.errorIs("Close", tx.Close(), nil)
 		<-tx.Done()
 	}},
 	{"Close ends calls that wait", func(e *env) {
@@ -275,10 +275,10 @@ var closeCases = []testCase{
 		e.poll(func() bool { s, _ := e.binding(tx.ID()); return s.Sends > 0 })
 		testkit.OK(e, c.Close())
 		for range 3 {
-			e.is("call", <-errs, net.ErrClosed)
+			e.errorIs("call", <-errs, net.ErrClosed)
 		}
-		e.is("read later", errOf(c.Read(make([]byte, 1))), net.ErrClosed)
-		e.is("write later", errOf(c.Write(make([]byte, 1))), net.ErrClosed)
+		e.errorIs("read later", errOf(c.Read(make([]byte, 1))), net.ErrClosed)
+		e.errorIs("write later", errOf(c.Write(make([]byte, 1))), net.ErrClosed)
 	}},
 	{"the device's Close ends everything", func(e *env) {
 		rx, c, host := e.steered()
@@ -289,7 +289,7 @@ var closeCases = []testCase{
 		testkit.OK(e, e.Dev.Close())
 		<-rx.Done()
 		<-tx.Done()
-		e.is("read", errOf(c.Read(make([]byte, 1))), net.ErrClosed)
-		e.is("second close", e.Dev.Close(), nil)
+		e.errorIs("read", errOf(c.Read(make([]byte, 1))), net.ErrClosed)
+		e.errorIs("second close", e.Dev.Close(), nil)
 	}},
 }

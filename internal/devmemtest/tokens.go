@@ -30,8 +30,8 @@ var tokenCases = []testCase{
 	{"DontNeed wants 1 to 128 ranges", func(e *env) {
 		e.bindRX()
 		c, _ := e.accept()
-		e.is("none", errOf(c.DontNeed(nil)), syscall.EINVAL)
-		e.is("129", errOf(c.DontNeed(make([]devmem.TokenRange, devmem.MaxTokenRanges+1))), syscall.EINVAL)
+		e.errorIs("none", errOf(c.DontNeed(nil)), syscall.EINVAL)
+		e.errorIs("129", errOf(c.DontNeed(make([]devmem.TokenRange, devmem.MaxTokenRanges+1))), syscall.EINVAL)
 		e.dontNeed(c, "128 empty ranges", 0, make([]devmem.TokenRange, devmem.MaxTokenRanges)...)
 	}},
 	{"DontNeed skips what is unknown, and what is back already", func(e *env) {
@@ -89,7 +89,7 @@ var tokenCases = []testCase{
 		wait := e.background(func() error { return writeAll(host, want) })
 		var held []devmem.Frag
 		got := 0
-		// Take all that comes and give nothing back, until no page is left.
+		// Receive everything and return no token, until no page is left.
 		e.poll(func() bool {
 			frags, linear := make([]devmem.Frag, 1024), make([]byte, len(want))
 			n, nf, _, err := c.RecvDevmem(frags, linear, devmem.DontWait)
@@ -104,7 +104,7 @@ var tokenCases = []testCase{
 		if e.Dev.Stats().NICDrops == 0 && !e.poll(func() bool { return e.Dev.Stats().NICDrops > 0 }) {
 			e.Error("nothing was dropped")
 		}
-		e.deadlines(c, host) // drops may be told of late, and by then the host waits long before it tries again
+		e.deadlines(c, host) // drops may be reported late, and by then the host waits long before it retransmits
 		e.free(c, held)
 		e.recvAll(c, want[got:])
 		wait()
@@ -127,7 +127,7 @@ var tokenCases = []testCase{
 		e.free(c, f)
 		e.recvAll(c, rest)
 		<-b.Done()
-		e.readAll(c, more) // in host memory: the stream goes on
+		e.readAll(c, more) // in host memory: the stream continues
 	}},
 	{"are returned by Close", func(e *env) {
 		b, c, host := e.steered()

@@ -1,6 +1,6 @@
-// Package devmemtest is the conformance suite of package devmem: it runs over any implementation and asks for the
-// semantics that must not differ from Linux's (byte accounting, where calls stop, errors by number, tokens, limits,
-// meaning of completions, life of bindings).
+// Package devmemtest is the conformance suite of package devmem: it runs over any implementation
+// and checks the semantics that must not differ from Linux's (byte accounting, where calls stop,
+// errors by number, tokens, limits, meaning of completions, life of bindings).
 //
 // The implementation's own test makes a World for each case:
 //
@@ -10,10 +10,10 @@
 //		}
 //	}
 //
-// A program that is no test, say in a guest, has Check run a case.
+// A program that is not a test, for example in a guest, runs a case with Check.
 //
-// A world is a device and an ordinary TCP host in its reach. Each case gets its own, so nothing a case leaves behind
-// can help or hurt another. Traffic goes over addresses of the world's choice.
+// A world is a device and an ordinary TCP host that can reach it. Each case gets a new world, so
+// that it cannot be affected by other cases. The world chooses the addresses.
 //
 // The package is not API (README, Stability).
 package devmemtest
@@ -33,7 +33,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// T is what a case needs of a *testing.T.
+// T is the part of *testing.T that a case needs.
 type T interface {
 	Helper()
 	Name() string
@@ -46,21 +46,21 @@ type T interface {
 	Skip(args ...any)
 }
 
-// World is what a case runs in. Its maker takes it down by T.Cleanup.
+// World is the environment of a case. Its maker destroys it in T.Cleanup.
 type World struct {
 	Dev  devmem.Device // under test
 	Addr netip.Addr    // of Dev
-	// Queues are receive queues of Dev that can be bound, at least 2, in rising order. They get no traffic but by flow
-	// rules.
+	// Queues are receive queues of Dev that can be bound, at least 2, in rising order. Only flow
+	// rules send traffic to them.
 	Queues []int
 	GPU    int
-	// Memory is the GPU's, at least 4 MiB, zero, and visible to the CPU.
+	// Memory is the GPU's memory: at least 4 MiB, zero, and visible to the CPU.
 	Memory Memory
 
 	Host Host
-	// Strict says that tokens are given out as Linux does: the lowest free number first, from 1.
+	// Strict reports that tokens are issued as on Linux: the lowest free number first, from 1.
 	Strict bool
-	// Pages says that Stats counts pages.
+	// Pages reports that Stats counts pages.
 	Pages bool
 }
 
@@ -105,7 +105,7 @@ const (
 	patience = time.Minute
 )
 
-// env is a World with helpers that end the test on what is not the case's business.
+// env is a World with helpers that end the test on errors that the case does not expect.
 type env struct {
 	T
 	*World
@@ -113,17 +113,17 @@ type env struct {
 
 // Case is one case of the suite.
 type Case struct {
-	Name string // group/what it is about
+	Name string // group/topic
 	run  func(e *env)
 }
 
-// Run runs the case in a world of its own.
+// Run runs the case in a new world.
 func (c Case) Run(t T, w *World) {
 	t.Helper()
 	c.run(&env{t, w})
 }
 
-// Cases is the suite.
+// Cases returns the suite.
 func Cases() (cs []Case) {
 	for _, group := range []struct {
 		name  string
@@ -165,7 +165,7 @@ func (e *env) bindTX() devmem.Binding {
 	return b
 }
 
-// steer sends what comes to the port to the bound queue.
+// steer steers the port's traffic to the bound queue.
 func (e *env) steer() devmem.FlowID {
 	e.Helper()
 	id, err := e.Dev.AddFlow(devmem.Flow{Dst: netip.AddrPortFrom(e.Addr, port), Queue: e.Queues[0]})
@@ -202,7 +202,7 @@ func (e *env) steered() (devmem.Binding, devmem.Conn, net.Conn) {
 	return b, c, host
 }
 
-// sender opens a connection, and gives a transmit binding with n bytes of data.
+// sender opens a connection, and returns a transmit binding with n bytes of data.
 func (e *env) sender(seed uint64, n int) (b devmem.Binding, c devmem.Conn, host net.Conn, mem []byte) {
 	e.Helper()
 	b, mem = e.bindTX(), data(seed, n)
@@ -218,7 +218,7 @@ func (e *env) deadlines(cs ...net.Conn) {
 	}
 }
 
-// data is n bytes that differ from those of other seeds.
+// data returns n bytes that depend on the seed.
 func data(seed uint64, n int) []byte {
 	b := make([]byte, n)
 	rng := rand.New(rand.NewPCG(seed, 1))
@@ -228,9 +228,9 @@ func data(seed uint64, n int) []byte {
 	return b
 }
 
-// background runs f beside the case, which calls wait before it ends. What is more than a few
-// segments is sent so, while the other end receives: how much lies between two ends is theirs to
-// say.
+// background runs f while the case continues; the case calls wait before it ends. More than a few
+// segments must be sent in this way, while the other end receives: the ends decide how much may be
+// in flight.
 func (e *env) background(f func() error) (wait func()) {
 	done := make(chan error, 1)
 	go func() { done <- f() }()
@@ -252,7 +252,7 @@ func (e *env) write(c net.Conn, b []byte) {
 	testkit.OK(e, writeAll(c, b))
 }
 
-// stream has the host write, and receives all of it.
+// stream makes the host write, and receives all of it.
 func (e *env) stream(c devmem.Conn, host net.Conn, want []byte) {
 	e.Helper()
 	wait := e.background(func() error { return writeAll(host, want) })
@@ -260,7 +260,7 @@ func (e *env) stream(c devmem.Conn, host net.Conn, want []byte) {
 	wait()
 }
 
-// arrive has the host write n bytes, and waits until they can be read.
+// arrive makes the host write n bytes, and waits until they can be read.
 func (e *env) arrive(c devmem.Conn, host net.Conn, seed uint64, n int) []byte {
 	e.Helper()
 	b := data(seed, n)
@@ -269,7 +269,7 @@ func (e *env) arrive(c devmem.Conn, host net.Conn, seed uint64, n int) []byte {
 	return b
 }
 
-// arrived waits until n bytes can be read from c, without taking them.
+// arrived waits until n bytes can be read from c, without reading them.
 func (e *env) arrived(c devmem.Conn, n int) {
 	e.Helper()
 	frags, linear := make([]devmem.Frag, 256), make([]byte, n)
@@ -287,7 +287,7 @@ func (e *env) arrived(c devmem.Conn, n int) {
 	}
 }
 
-// poll asks again and again, for what no call waits for.
+// poll calls f again and again, for conditions that no call waits for.
 func (e *env) poll(f func() bool) bool {
 	tick := time.NewTicker(time.Millisecond)
 	defer tick.Stop()
@@ -311,7 +311,7 @@ func (e *env) free(c devmem.Conn, frags []devmem.Frag) {
 	testkit.OK(e, list.GiveBack(c))
 }
 
-// bytes reads what frags and linear say. With no frags it is linear.
+// bytes reads the bytes of frags and linear. With no frags it returns linear.
 func (e *env) bytes(frags []devmem.Frag, linear []byte) []byte {
 	e.Helper()
 	if len(frags) == 0 {
@@ -336,7 +336,7 @@ func (e *env) bytes(frags []devmem.Frag, linear []byte) []byte {
 	return out
 }
 
-// recv is RecvDevmem that must work, with its bytes.
+// recv is RecvDevmem that must succeed, with its bytes.
 func (e *env) recv(c devmem.Conn, room, n int, flags devmem.RecvFlags) ([]devmem.Frag, []byte) {
 	e.Helper()
 	frags, linear := make([]devmem.Frag, room), make([]byte, n)
@@ -351,13 +351,13 @@ func (e *env) recv(c devmem.Conn, room, n int, flags devmem.RecvFlags) ([]devmem
 	return frags[:nf], b
 }
 
-// recvAll receives what is wanted, and returns its tokens.
+// recvAll receives the expected bytes, and returns their tokens.
 func (e *env) recvAll(c devmem.Conn, want []byte) {
 	e.Helper()
 	e.recvEach(c, 256, want, func([]devmem.Frag) {})
 }
 
-// recvEach is recvAll with room for so many frags in a call, which check gets.
+// recvEach is recvAll with room frags in each call; check gets them.
 func (e *env) recvEach(c devmem.Conn, room int, want []byte, check func(frags []devmem.Frag)) {
 	e.Helper()
 	for got := 0; got < len(want); {
@@ -369,7 +369,7 @@ func (e *env) recvEach(c devmem.Conn, room int, want []byte, check func(frags []
 	}
 }
 
-// dontNeed returns tokens, of which so many are known.
+// dontNeed returns tokens, and checks how many of them the device knows.
 func (e *env) dontNeed(c devmem.Conn, what string, known int, ranges ...devmem.TokenRange) {
 	e.Helper()
 	if n, err := c.DontNeed(ranges); n != known || err != nil {
@@ -377,7 +377,7 @@ func (e *env) dontNeed(c devmem.Conn, what string, known int, ranges ...devmem.T
 	}
 }
 
-// unused says that no page of a binding holds data, and no token is out.
+// unused checks that no page of a binding holds data, and no token is held.
 func (e *env) unused(b devmem.Binding) {
 	e.Helper()
 	if s, _ := e.binding(b.ID()); e.Pages && s.Held+s.Queued != 0 {
@@ -394,7 +394,7 @@ func (e *env) readAll(c net.Conn, want []byte) {
 	e.equal("read", got, want)
 }
 
-// readWhile has the host read what f sends, which runs meanwhile.
+// readWhile makes the host read the bytes that f sends while it runs.
 func (e *env) readWhile(c net.Conn, want []byte, f func() error) {
 	e.Helper()
 	wait := e.background(f)
@@ -413,20 +413,20 @@ func (e *env) equal(what string, got, want []byte) {
 	}
 }
 
-// errOf is the error of a call, the last of its results.
+// errOf returns the error of a call, its last result.
 func errOf(results ...any) error {
 	err, _ := results[len(results)-1].(error)
 	return err
 }
 
-func (e *env) is(what string, err, want error) {
+func (e *env) errorIs(what string, err, want error) {
 	e.Helper()
 	if !errors.Is(err, want) {
 		e.Errorf("%s: %v, want %v", what, err, want)
 	}
 }
 
-// store puts bytes in the transmit buffer.
+// store writes bytes to the transmit buffer.
 func (e *env) store(off int, b []byte) {
 	e.Helper()
 	testkit.OK(e, errOf(e.Memory.WriteAt(b, int64(txOff+off))))

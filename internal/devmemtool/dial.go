@@ -11,14 +11,15 @@ import (
 	"vnic.dev/vnic/devmem"
 )
 
-// dialPause is between two tries.
+// dialPause is the pause between two attempts.
 const dialPause = 100 * time.Millisecond
 
-// DialAgain has dial try again while no program listens there yet, until ctx ends: programs of several guests start in
-// no order. An error that is something else is dial's. waits is told of the first try that was in vain; it may be nil.
+// DialAgain repeats dial while no program listens yet, until ctx ends: the programs of several
+// guests start in no certain order. It returns dial's other errors at once. It calls waits, which
+// may be nil, with the error of the first attempt.
 func DialAgain(ctx context.Context, dial func(ctx context.Context) (devmem.Conn, error),
 	waits func(err error)) (devmem.Conn, error) {
-	var last error // that names more than the time that is over
+	var last error // says more than that the time is over
 	for {
 		c, err := dial(ctx)
 		if err == nil {
@@ -44,7 +45,7 @@ func DialAgain(ctx context.Context, dial func(ctx context.Context) (devmem.Conn,
 	}
 }
 
-// notYet says whether an error means that no program listens there yet.
+// notYet reports whether an error means that no program listens yet.
 func notYet(err error) bool {
 	return slices.ContainsFunc([]syscall.Errno{syscall.ECONNREFUSED, syscall.ECONNRESET, syscall.EHOSTUNREACH,
 		syscall.EHOSTDOWN,

@@ -11,15 +11,15 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// A program that is there later is found; what is no matter of time is said at once; and a time that is over says what
-// was tried.
+// DialAgain finds a program that starts later; it returns an error that time does not change at
+// once; and when the time is over, the error says what was tried.
 func TestDialAgain(t *testing.T) {
 	refused := fmt.Errorf("dial: %w", syscall.ECONNREFUSED)
 	type try = func(context.Context) (devmem.Conn, error)
-	tries, told := 0, 0
+	tries, reported := 0, 0
 	waits := func(err error) {
 		testkit.ErrorIs(t, err, syscall.ECONNREFUSED)
-		told++
+		reported++
 	}
 	testkit.Must(DialAgain(t.Context(), try(func(context.Context) (devmem.Conn, error) {
 		if tries++; tries < 3 {
@@ -28,7 +28,7 @@ func TestDialAgain(t *testing.T) {
 		return nil, nil
 	}), waits))(t)
 	testkit.Equal(t, "tries", tries, 3)
-	testkit.Equal(t, "told", told, 1)
+	testkit.Equal(t, "told", reported, 1)
 
 	other := errors.New("something else")
 	_, err := DialAgain(t.Context(), func(context.Context) (devmem.Conn, error) { return nil, other }, waits)
@@ -42,5 +42,5 @@ func TestDialAgain(t *testing.T) {
 		return nil, refused
 	}, func(error) { cancel(errors.New("time is over")) })
 	testkit.ErrorSays(t, err, "again and again: dial: connection refused (time is over)")
-	testkit.Equal(t, "told", told, 1)
+	testkit.Equal(t, "told", reported, 1)
 }

@@ -1,12 +1,14 @@
-// Package devmemtool is `devmem`, netcat for device memory TCP inside vnic's guests: what ncdevmem is for Linux's own
-// devmem sockets (tools/testing/selftests/drivers/net/hw/ncdevmem.c), with its flags where they mean the same.
+// Package devmemtool is `devmem`, netcat for device memory TCP inside vnic's guests, like ncdevmem
+// for Linux's own devmem sockets (tools/testing/selftests/drivers/net/hw/ncdevmem.c), with its
+// flags if they have the same meaning.
 //
-// It is written against package devmem; only what opens a device (open.go) knows which device and stack that is. The
-// tool owns its device while it runs: binds, steers, moves bytes, and leaves nothing behind.
+// It uses package devmem; only the code that opens a device (open.go) depends on the device and the
+// stack. The tool owns its device while it runs: it binds, steers, moves bytes, and leaves nothing
+// behind.
 //
-// It differs from ncdevmem where that hides failures: one wrong byte is one too many, bytes in host
-// memory are validated in their place, and nothing received is no success when a pattern was asked
-// for.
+// It differs from ncdevmem where that hides failures: one wrong byte is a failure, bytes in host
+// memory are validated at their position in the stream, and a test of a pattern fails if nothing is
+// received.
 package devmemtool
 
 import (
@@ -17,7 +19,7 @@ import (
 	"vnic.dev/vnic/devmem"
 )
 
-// Name is the applet's; the image needs a link of this name (guestimages.Options.Applets).
+// Name is the applet's name; the image needs a link with this name (guestimages.Options.Applets).
 const Name = "devmem"
 
 // GPU is a GPU that a device reaches.
@@ -31,25 +33,26 @@ type Device struct {
 	devmem.Device
 	Name   string
 	Queues int // receive queues
-	// Shared says that RSS spreads over all of them, and those that are to be bound must be taken out of it.
+	// Shared reports that RSS spreads over all queues, so that queues to be bound must be removed
+	// from RSS.
 	Shared bool
 	GPUs   []GPU
-	Memory devmem.Memory // of all GPUs: the tool's own bytes go to GPU memory, and out of it, by it
+	Memory devmem.Memory // of all GPUs: the tool copies to and from GPU memory by it
 }
 
-// Request says which device to open, and as whom.
+// Request configures which device to open.
 type Request struct {
-	Interface string       // PCI address, or "virtio": the only one; else the name of a network interface
+	Interface string       // PCI address, or "virtio" for the only device; or the name of a network interface
 	Address   netip.Prefix // ours
-	// Unguarded: nothing is cleaned up at the NIC when the program is killed. Programs that cannot be
-	// started as kernelnic.GuardName have it so.
+	// Unguarded: nothing is cleaned up at the NIC when the program is killed. Programs that cannot
+	// be started as kernelnic.GuardName need this.
 	Unguarded bool
 }
 
 // Opener opens a device.
 type Opener func(ctx context.Context, r Request) (*Device, error)
 
-// Stdio is what the tool reads and writes: payload on Out, all else on Err.
+// Stdio has the streams of the tool: payload goes to Out, all other output to Err.
 type Stdio struct {
 	In       io.Reader
 	Out, Err io.Writer

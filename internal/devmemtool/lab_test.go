@@ -18,7 +18,7 @@ import (
 
 func TestMain(m *testing.M) { testkit.Main(m) }
 
-// world is two guests' NICs and GPUs, on a switch. The tool opens them, as often as it is run.
+// world is two guests' NICs and GPUs, on a switch. Each run of the tool opens them.
 type world struct {
 	t      testing.TB
 	guests [2]*guest
@@ -28,7 +28,7 @@ type guest struct {
 	t    testing.TB
 	port *lab.Port
 	gpu  *gpumem.GPU
-	// change may wrap the device that was opened.
+	// change may wrap the opened device.
 	change func(*Device)
 }
 
@@ -71,8 +71,8 @@ func (r run) String() string {
 	return fmt.Sprintf("status %d\nstdout: %.200q\nstderr: %s", r.status, r.out, r.err)
 }
 
-// want fails the test unless the run ended with a status, wrote no more than out to stdout, and says all
-// of says on stderr.
+// want fails the test unless the run ended with status, wrote exactly out to stdout, and has all of
+// says on stderr.
 func (r run) want(t testing.TB, who string, status int, out string, says ...string) {
 	t.Helper()
 	missing := func(part string) bool { return !strings.Contains(r.err, part) }
@@ -81,7 +81,7 @@ func (r run) want(t testing.TB, who string, status int, out string, says ...stri
 	}
 }
 
-// start runs the tool in guest i. waiting is closed once it has said that it waits for a connection.
+// start runs the tool in guest i. waiting is closed when it waits for a connection, or has ended.
 func (w *world) start(ctx context.Context, i int, in, args string) (done <-chan run, waiting <-chan struct{}) {
 	d, listens := make(chan run, 1), make(chan struct{})
 	go func() {
@@ -95,7 +95,7 @@ func (w *world) start(ctx context.Context, i int, in, args string) (done <-chan 
 	return d, listens
 }
 
-// watched closes listens when it is told of it, or at the end.
+// watched closes listens when the tool reports that it waits, or at the end.
 type watched struct {
 	buf     bytes.Buffer
 	once    sync.Once

@@ -16,7 +16,7 @@ import (
 	"vnic.dev/vnic/internal/limits"
 )
 
-// Applet is the tool as a guest's program has it: on a PCI device, until it is done or interrupted.
+// Applet is the tool as a guest's program: on a PCI device, until it is done or interrupted.
 func Applet(args []string) int {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
@@ -24,7 +24,8 @@ func Applet(args []string) int {
 	return Main(ctx, args, Stdio{In: os.Stdin, Out: os.Stdout, Err: os.Stderr}, Open)
 }
 
-// Main runs the tool with the arguments behind its name, and returns its exit status. ctx ends it early.
+// Main runs the tool with the arguments after its name, and returns its exit status. ctx ends it
+// early.
 func Main(ctx context.Context, args []string, std Stdio, open Opener) int {
 	o, err := parse(args, std.Out)
 	if errors.Is(err, errHelp) {
@@ -49,7 +50,7 @@ func Main(ctx context.Context, args []string, std Stdio, open Opener) int {
 	return exitDone
 }
 
-// usageError is wrong use that only the device reveals.
+// usageError is wrong use that only the device can detect.
 type usageError struct{ error }
 
 // tool is one run.
@@ -57,7 +58,7 @@ type tool struct {
 	*options
 	std  Stdio
 	dev  *Device
-	undo []func() error // in reverse
+	undo []func() error // called in reverse order
 }
 
 func (t *tool) run(ctx context.Context, open Opener) (err error) {
@@ -82,10 +83,10 @@ func (t *tool) run(ctx context.Context, open Opener) (err error) {
 	return t.receiveAll(ctx)
 }
 
-// say tells the user what goes on.
+// say prints a message for the user.
 func (t *tool) say(format string, args ...any) { _, _ = fmt.Fprintf(t.std.Err, format+"\n", args...) }
 
-// later has f called at the end, in reverse order.
+// later registers f to be called at the end, in reverse order.
 func (t *tool) later(what string, f func() error) {
 	t.undo = append(t.undo, func() error {
 		if err := f(); err != nil && !errors.Is(err, net.ErrClosed) {
@@ -114,10 +115,10 @@ func (t *tool) pickGPU() error {
 	return usageError{fmt.Errorf("-g: no GPU %d: there are %s", t.gpu, strings.Join(ids, ", "))}
 }
 
-// numPages is ncdevmem's NUM_PAGES: how large a buffer is, at most.
+// numPages is ncdevmem's NUM_PAGES: the maximum size of a buffer.
 const numPages = 16000
 
-// register makes a buffer of numPages, or as much as the GPU has.
+// register makes a buffer of numPages, or of the GPU's size if that is smaller.
 func (t *tool) register() (devmem.Buffer, error) {
 	size := uint64(numPages * devmem.PageSize)
 	for _, g := range t.dev.GPUs {
@@ -133,7 +134,7 @@ func (t *tool) register() (devmem.Buffer, error) {
 	return buf, nil
 }
 
-// bound has a binding closed, and its memory out of use, before its buffer is closed.
+// bound makes sure that a binding is closed, and its memory unused, before its buffer is closed.
 func (t *tool) bound(b devmem.Binding) {
 	t.say("got dmabuf id=%d", b.ID())
 	t.later("unbind", func() error {
@@ -149,7 +150,7 @@ func (t *tool) bound(b devmem.Binding) {
 	})
 }
 
-// untilPeer is ctx for as long as the peer may take to come.
+// untilPeer returns ctx with the limit for the peer to come.
 func (t *tool) untilPeer(ctx context.Context) (context.Context, context.CancelFunc) {
 	if t.peer == 0 {
 		return context.WithCancel(ctx)
@@ -157,7 +158,8 @@ func (t *tool) untilPeer(ctx context.Context) (context.Context, context.CancelFu
 	return context.WithTimeoutCause(ctx, t.peer, fmt.Errorf("(-w %v) %w", t.peer, os.ErrDeadlineExceeded))
 }
 
-// using has a connection closed at the end, or when ctx ends; whole says whether what is not acknowledged may go on.
+// using makes sure that a connection is closed at the end, or when ctx ends. If whole is not set,
+// it is reset.
 func (t *tool) using(ctx context.Context, c devmem.Conn, whole *bool) {
 	c.SetStallLimit(t.stall)
 	abort := func() error {

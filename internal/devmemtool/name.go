@@ -11,21 +11,21 @@ import (
 	"vnic.dev/vnic/internal/guestnet"
 )
 
-// resolve gives a name's addresses, as net.Resolver.LookupNetIP does.
+// resolve returns a name's addresses, like net.Resolver.LookupNetIP.
 type resolve func(ctx context.Context, network, name string) ([]netip.Addr, error)
 
-// hosts finds names of /etc/hosts, where guests of vnic have each other, and asks no server of names.
+// hosts resolves names of /etc/hosts, which has vnic's guests, and asks no DNS server.
 var hosts = resolve((&net.Resolver{PreferGo: true, Dial: func(context.Context, string, string) (net.Conn, error) {
 	return nil, errors.ErrUnsupported
 }}).LookupNetIP)
 
-// lookup finds the address of a name. A guest's name is that of its kernel; devmem programs have an address of their
-// own, and it is meant. IPv4 goes first.
+// lookup returns the address of a name. If a guest's devmem programs have a separate address, a
+// guest's name means it, and not the kernel's. IPv4 is preferred.
 func (r resolve) lookup(name string) (netip.Addr, error) {
 	ctx := context.Background()
 	var list []netip.Addr
-	if own, ok := guestnet.DevmemNameOf(name); ok {
-		list, _ = r(ctx, "ip", own)
+	if devmemName, ok := guestnet.DevmemNameOf(name); ok {
+		list, _ = r(ctx, "ip", devmemName)
 	}
 	if len(list) == 0 {
 		list, _ = r(ctx, "ip", name)

@@ -11,7 +11,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// A peer is named as users think of it: a guest's name is the address of its devmem programs, where it has one.
+// A guest's name as peer is the address of its devmem programs, if it has one.
 func TestNamesArePeers(t *testing.T) {
 	known := map[string][]netip.Addr{
 		"guest0":        {netip.MustParseAddr("10.0.0.1")},
@@ -34,7 +34,8 @@ func TestNamesArePeers(t *testing.T) {
 	testkit.ErrorSays(t, testkit.Err(r.lookup("guest9")), "guest9 is neither an address nor a name of /etc/hosts")
 }
 
-// What /etc/hosts says is found, and no server is asked of what it does not say. A machine may have no such file.
+// Names of /etc/hosts are found, and no server is asked for others. A machine may have no such
+// file.
 func TestNamesAreThoseOfHosts(t *testing.T) {
 	testkit.ErrorSays(t, testkit.Err(hosts.lookup("vnic-test.invalid")), "neither an address nor a name of /etc/hosts")
 	text, _ := os.ReadFile("/etc/hosts")

@@ -38,11 +38,11 @@ type options struct {
 	pattern  int // -v; 0: none
 	first    int // receive queue; -1: the last
 	queues   int
-	chunk    uint64        // -z; 0: a piece at a time
+	chunk    uint64        // -z; 0: a whole piece
 	bytes    uint64        // -b; 0: stdin
 	gpu      int           // -1: the first
-	stall    time.Duration // without progress; 0: for ever
-	peer     time.Duration // until there is one; likewise
+	stall    time.Duration // without progress; 0: no limit
+	peer     time.Duration // until there is one; 0: no limit
 	linear   bool          // -L: fails
 	hold     bool          // -H
 	describe bool          // -d
@@ -50,7 +50,7 @@ type options struct {
 
 var errHelp = errors.New("help")
 
-// parse reads a command and its flags. Help and complaints go to out.
+// parse parses a command and its flags. It writes help to out.
 func parse(args []string, out io.Writer) (*options, error) {
 	if len(args) > 0 && (args[0] == "-h" || args[0] == "-help" || args[0] == "--help" || args[0] == "help") {
 		usage(out, nil)
@@ -125,7 +125,7 @@ func (o *options) check(rest []string) error {
 	return nil
 }
 
-// ourselves takes our address from what the guest says of it, unless it was given.
+// ourselves takes our address from the guest's environment, unless it was given.
 func (o *options) ourselves() error {
 	p, name := &o.server, "VNIC_ADDR"
 	if o.send {
@@ -145,7 +145,7 @@ func (o *options) ourselves() error {
 	return nil
 }
 
-// ours is the address that the tool has.
+// ours returns the tool's address.
 func (o *options) ours() netip.Prefix {
 	if o.send {
 		return o.client
@@ -163,7 +163,7 @@ func usage(out io.Writer, fs *flag.FlagSet) {
 	fs.PrintDefaults()
 }
 
-// address takes an address, with prefix length or without, or a name.
+// address parses an address, with or without prefix length, or a name.
 func address(p *netip.Prefix) func(string) error {
 	return func(s string) (err error) {
 		*p, err = parseAddress(s)
@@ -184,7 +184,7 @@ func parseAddress(s string) (netip.Prefix, error) {
 	return onLink(a.Unmap()), err
 }
 
-// onLink is an address with the prefix length that links have here.
+// onLink returns an address with the prefix length of links in this network.
 func onLink(a netip.Addr) netip.Prefix {
 	bits := 24
 	if a.Is6() {

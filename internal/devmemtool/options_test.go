@@ -8,7 +8,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// What a guest's environment says of the device and of us need not be said again; what is said counts.
+// The device and our address are taken from the guest's environment; flags have precedence.
 func TestGuestSaysWhoWeAre(t *testing.T) {
 	t.Setenv("VNIC_DEVICE", "eth7")
 	t.Setenv("VNIC_ADDR", "10.0.0.101/16")

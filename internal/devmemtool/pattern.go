@@ -5,10 +5,10 @@ import (
 	"io"
 )
 
-// pattern is ncdevmem's: the bytes 1 to n-1 and a newline, again and again.
+// pattern is ncdevmem's: the bytes 1 to n-1 and a newline, repeated.
 type pattern struct{ n int }
 
-func (p pattern) at(pos uint64) byte {
+func (p pattern) byteAt(pos uint64) byte {
 	if b := (pos + 1) % uint64(p.n); b != 0 {
 		return byte(b)
 	}
@@ -18,7 +18,7 @@ func (p pattern) at(pos uint64) byte {
 // fill writes the bytes of the stream from pos on.
 func (p pattern) fill(b []byte, pos uint64) {
 	for i := range b {
-		b[i] = p.at(pos + uint64(i))
+		b[i] = p.byteAt(pos + uint64(i))
 	}
 }
 
@@ -33,10 +33,10 @@ type validator struct {
 	out   io.Writer
 }
 
-// Write implements io.Writer: it never fails, wrong counts.
+// Write implements io.Writer: it never fails; wrong counts the errors.
 func (v *validator) Write(b []byte) (int, error) {
 	for i, got := range b {
-		if want := v.at(v.pos + uint64(i)); got != want {
+		if want := v.byteAt(v.pos + uint64(i)); got != want {
 			if v.wrong++; v.wrong <= maxWrong {
 				_, _ = fmt.Fprintf(v.out, "Failed validation: expected=%d, actual=%d, index=%d\n", want, got, v.pos+uint64(i))
 			}

@@ -13,11 +13,11 @@ import (
 )
 
 const (
-	recvBytes = 819200 // of one call, as ncdevmem's iobuf
-	recvFrags = 1024   // no more tokens can be given back in one call
+	recvBytes = 819200 // of one call, like ncdevmem's iobuf
+	recvFrags = 1024   // one call can return no more tokens
 )
 
-// receiveAll is the server: one connection, until its end.
+// receiveAll is the server: it receives one connection until its end.
 func (t *tool) receiveAll(ctx context.Context) error {
 	local := netip.AddrPortFrom(t.server.Addr(), t.port)
 	buf, err := t.bindQueues(local)
@@ -63,7 +63,8 @@ func (t *tool) receiveAll(ctx context.Context) error {
 	return err
 }
 
-// accept takes the first connection; of others than -c, if that is given, none. It waits for as long as -w says.
+// accept accepts the first connection; with -c, the first one from that address. It waits for at
+// most -w.
 func (t *tool) accept(ctx context.Context, l devmem.Listener) (devmem.Conn, error) {
 	ctx, cancel := t.untilPeer(ctx)
 	defer cancel()
@@ -82,9 +83,9 @@ func (t *tool) accept(ctx context.Context, l devmem.Listener) (devmem.Conn, erro
 	}
 }
 
-// bindQueues gives device memory to receive queues and steers the flow to the first of them. What
-// no rule matches goes to the queues before them: of our own stack to queue 0, so there is no RSS
-// to change. It returns the memory.
+// bindQueues binds device memory to receive queues and steers the flow to the first of them. Other
+// traffic goes to the queues before them: with our own stack to queue 0, so that RSS need not
+// change. It returns the memory.
 func (t *tool) bindQueues(local netip.AddrPort) (devmem.Buffer, error) {
 	if t.first < 0 {
 		t.first, t.queues = t.dev.Queues-1, 1
@@ -128,7 +129,7 @@ func (t *tool) bindQueues(local netip.AddrPort) (devmem.Buffer, error) {
 	return buf, nil
 }
 
-// receiver takes a stream out of device memory.
+// receiver reads a stream from device memory.
 type receiver struct {
 	*tool
 	conn   devmem.Conn
@@ -136,7 +137,7 @@ type receiver struct {
 	out    io.Writer
 	frags  []devmem.Frag
 	linear []byte
-	buf    []byte // what was in device memory
+	buf    []byte // bytes from device memory
 	pieces []devmem.Range
 	tokens devmem.Tokens
 
@@ -166,7 +167,7 @@ func (r *receiver) loop(ctx context.Context) error {
 	}
 }
 
-// take writes out what a call received, in the order of the stream, and gives the tokens back.
+// take writes the bytes of a call in the order of the stream, and returns the tokens.
 func (r *receiver) take(ctx context.Context, frags []devmem.Frag, linear []byte) error {
 	r.pieces = r.pieces[:0]
 	r.tokens.Reset()

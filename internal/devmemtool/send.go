@@ -15,7 +15,7 @@ import (
 )
 
 const (
-	maxIOV   = 1024    // ranges of one send, as MAX_IOV
+	maxIOV   = 1024    // ranges of one send, like MAX_IOV
 	sendSize = 1 << 18 // bytes of one send, at most
 )
 
@@ -71,9 +71,9 @@ func (t *tool) sendAll(ctx context.Context) error {
 	return nil
 }
 
-// closeBoth closes our end and waits for the peer's. Once the tool has
-// closed its device nothing repeats a lost FIN: there is no kernel behind it. All bytes are acknowledged before, so
-// that a peer that stays is no failure; nor is a reset, by which a peer's device may end too.
+// closeBoth closes our end and waits until the peer has closed its end. Once the tool has closed
+// its device, nothing retransmits a lost FIN. All bytes are already acknowledged, so a peer that
+// stays open is no failure; nor is a reset, by which a peer's device may end too.
 func (t *tool) closeBoth(c devmem.Conn) error {
 	if err := errors.Join(c.CloseWrite(), c.SetReadDeadline(time.Now().Add(limits.CloseWait.Here()))); err != nil {
 		return err
@@ -92,7 +92,7 @@ func (t *tool) closeBoth(c devmem.Conn) error {
 	}
 }
 
-// sender copies pieces of a stream to slots of its buffer, one after the other, and sends them from there.
+// sender copies pieces of a stream to the slots of its buffer in turn, and sends them from there.
 type sender struct {
 	*tool
 	conn    devmem.Conn
@@ -100,9 +100,9 @@ type sender struct {
 	buffer  devmem.Buffer
 	size    uint64 // of a slot
 	slots   uint32
-	calls   uint32 // that sent something
-	done    uint32 // of these, complete, the first ones
-	early   []bool // complete though an earlier one is not, from done on
+	calls   uint32 // calls that sent bytes
+	done    uint32 // the first ones of calls that are complete
+	early   []bool // from done on: complete although an earlier one is not
 	ranges  []devmem.Range
 	total   uint64
 }
@@ -112,7 +112,7 @@ func (s *sender) loop(ctx context.Context, in io.Reader) error {
 	for {
 		n, rerr := in.Read(b)
 		if n > 0 {
-			if err := s.wait(s.slots - 1); err != nil { // the slot's last send is through
+			if err := s.wait(s.slots - 1); err != nil { // the slot's last send is complete
 				return err
 			}
 			if err := s.put(ctx, b[:n]); err != nil {
@@ -139,8 +139,8 @@ func (s *sender) put(ctx context.Context, b []byte) error {
 	if chunk == 0 {
 		chunk = s.size
 	}
-	for at := uint64(0); at < uint64(len(b)); at += chunk {
-		s.ranges = append(s.ranges, devmem.Range{Off: off + at, Len: min(chunk, uint64(len(b))-at)})
+	for pos := uint64(0); pos < uint64(len(b)); pos += chunk {
+		s.ranges = append(s.ranges, devmem.Range{Off: off + pos, Len: min(chunk, uint64(len(b))-pos)})
 	}
 	n, err := s.conn.SendDevmem(s.binding, s.ranges)
 	s.total += uint64(n)
@@ -157,7 +157,7 @@ func (s *sender) put(ctx context.Context, b []byte) error {
 	return nil
 }
 
-// wait waits until at most so many sends are not complete.
+// wait waits until at most open sends are not complete.
 func (s *sender) wait(open uint32) error {
 	for s.calls-s.done > open {
 		lo, hi, err := s.conn.ReadCompletion(time.Time{})
@@ -184,7 +184,7 @@ func (s *sender) wait(open uint32) error {
 	return nil
 }
 
-// patternReader reads a pattern without end.
+// patternReader reads an endless pattern.
 type patternReader struct {
 	pattern
 	pos uint64

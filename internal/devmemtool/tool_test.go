@@ -16,7 +16,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// closing sees that the tool leaves nothing in the NIC when it closes its device.
+// closing checks that the tool leaves nothing in the NIC when it closes its device.
 type closing struct {
 	devmem.Device
 	guest *guest
@@ -36,7 +36,7 @@ func (c *closing) Close() error {
 	return c.Device.Close()
 }
 
-// The flags of a receiver, and of a sender to it.
+// The flags of a receiver, and of its sender.
 const (
 	toServer   = "-s 10.0.0.2 -p 5201"
 	fromClient = "-s 10.0.0.2 -c 10.0.0.1 -p 5201"
@@ -127,7 +127,7 @@ func TestWrongUse(t *testing.T) {
 		"send -s 10.0.0.2 -c 10.0.0.1 -p 5201 -z 0",
 		"send -s 10.0.0.2 -c 10.0.0.1 -p 5201 -v 7 -b 1T", "send -s 10.0.0.2 -c 10.0.0.1 -p 5201 -v 7 -b -1",
 		"send -s 10.0.0.2 -c 10.0.0.1 -p 5201 -t 1 -q 1",
-		// What only the device reveals.
+		// Only the device can detect these.
 		"recv -s 10.0.0.2 -p 5201 -t 0 -q 1", "recv -s 10.0.0.2 -p 5201 -t 3 -q 1", "recv -s 10.0.0.2 -p 5201 -t 1 -q 3",
 		"recv -s 10.0.0.2 -p 5201 -g 9",
 		"send -s 10.0.0.2 -c 10.0.0.1 -p 5201 -g 9",
@@ -157,7 +157,7 @@ func TestHelpOpensWithExamples(t *testing.T) {
 	}
 }
 
-// TestExamplesRun runs what the help says.
+// TestExamplesRun runs the examples of the help.
 func TestExamplesRun(t *testing.T) {
 	var lines []string
 	for line := range strings.SplitSeq(help, "\n") {
@@ -226,7 +226,7 @@ func TestFailures(t *testing.T) {
 	t.Run("a stranger", func(t *testing.T) {
 		w := newWorld(t, 2)
 		recv := w.recv(t.Context(), fromClient)
-		// its byte may have been acknowledged before it was turned away
+		// its byte may have been acknowledged before it was reset
 		<-w.send(t.Context(), "x", "-s 10.0.0.2 -c 10.0.0.9 -p 5201")
 		(<-w.send(t.Context(), "y", fromClient)).want(t, "send", 0, "")
 		(<-recv).want(t, "recv", 0, "y", "turned away 10.0.0.9")
@@ -265,12 +265,12 @@ func TestFailures(t *testing.T) {
 		if status != 1 || !strings.Contains(e.String(), "stdin: broken pipe") {
 			t.Errorf("%d: %s", status, e.String())
 		}
-		cancel() // it may not have seen the connection before that was reset
+		cancel() // it may not have seen the connection before the reset
 		(<-recv).want(t, "recv", 1, "")
 	})
 }
 
-// newHanging is a stdin that gives nothing until it is let go.
+// newHanging returns a stdin that gives nothing until it is released.
 func newHanging() (io.Reader, func()) {
 	r, w := io.Pipe()
 	return r, func() { _ = w.Close() }
@@ -281,13 +281,13 @@ type brokenPipe struct{}
 func (brokenPipe) Write([]byte) (int, error) { return 0, syscall.EPIPE }
 func (brokenPipe) Read([]byte) (int, error)  { return 0, syscall.EPIPE }
 
-// noRules has no flow steering.
+// noRules accepts flow rules without effect.
 type noRules struct{ devmem.Device }
 
 func (noRules) AddFlow(devmem.Flow) (devmem.FlowID, error) { return 1, nil }
 func (noRules) DelFlow(devmem.FlowID) error                { return nil }
 
-// TestInterrupted ends the tool while it waits for a connection, for data, and for room.
+// TestInterrupted interrupts the tool while it waits for a connection, for data, and for room.
 func TestInterrupted(t *testing.T) {
 	t.Run("accept", func(t *testing.T) {
 		w := newWorld(t, 2)
@@ -347,7 +347,8 @@ func (s *slow) Look(ctx context.Context, dst []byte, b devmem.Buffer, ranges ...
 	return s.Memory.Look(ctx, dst, b, ranges...)
 }
 
-// TestLinearBytes has a call bring bytes of both kinds: they are in their places, or too many with -L.
+// TestLinearBytes makes a call return bytes of both kinds: they are in the right order, or an error
+// with -L.
 func TestLinearBytes(t *testing.T) {
 	gpu := []byte("....world..!")
 	frags := []devmem.Frag{
@@ -383,7 +384,7 @@ func TestLinearBytes(t *testing.T) {
 	}
 }
 
-// whole is a devmem.Buffer of all of a slice.
+// whole is a devmem.Buffer over a whole slice.
 type whole []byte
 
 func (w whole) GPU() int       { return 0 }

@@ -1,6 +1,6 @@
-// Package dhcp asks for a guest's address: a DHCP client (RFC 2131) for a guest that has no other.
-// It asks once and renews nothing: the gateway gives each of its guests the same address for as
-// long as it lives.
+// Package dhcp gets a guest's address: a DHCP client (RFC 2131) for a guest that has no other. It
+// asks once and renews nothing: the gateway gives each of its guests the same address for its whole
+// life.
 package dhcp
 
 import (
@@ -17,26 +17,27 @@ import (
 	"vnic.dev/vnic/internal/dhcp4"
 )
 
-// Lease is what a server gave.
+// Lease is a server's answer.
 type Lease struct {
 	Addr    netip.Prefix
 	Routers []netip.Addr
 	DNS     []netip.Addr
 	Name    string // of this host; "" = none
-	MTU     int    // of the network; 0 = none is said
+	MTU     int    // of the network; 0 = unknown
 }
 
-// ErrNoAnswer says that no server has answered.
+// ErrNoAnswer means that no server has answered.
 var ErrNoAnswer = errors.New("no DHCP server answers")
 
-// minMTU is the least that a server may say (RFC 2132, 5.1).
+// minMTU is the minimum MTU that a server may send (RFC 2132, 5.1).
 const minMTU = 68
 
 // Ask asks on an interface, which must be up and needs no address.
 //
-// Some servers answer to the address that they give, though they are asked to broadcast (passt before 2024): the kernel
-// gives no UDP socket such a packet before the address is ours, so a packet socket is what listens (RFC 2131, 4.1). A
-// kernel without those gets what is broadcast.
+// Some servers send the answer to the address that they assign, although the client asks for
+// broadcasts (passt before 2024). The kernel passes no UDP socket such a packet before the address
+// is ours, so Ask listens on a packet socket (RFC 2131, 4.1). With a kernel without packet sockets
+// it receives only broadcasts.
 func Ask(ctx context.Context, name string, mac net.HardwareAddr) (Lease, error) {
 	l, err := askOn(ctx, name, mac)
 	if err != nil {
@@ -68,7 +69,7 @@ func ask(ctx context.Context, c *client) (Lease, error) {
 	return read(ack)
 }
 
-// read takes what is wanted from an acknowledgement.
+// read reads the lease from an acknowledgement.
 func read(ack *dhcp4.Message) (Lease, error) {
 	a, _ := ack.Options.Addr(dhcp4.SubnetMask)
 	mask := net.IPMask(a.AsSlice())
@@ -89,7 +90,7 @@ func read(ack *dhcp4.Message) (Lease, error) {
 	return l, nil
 }
 
-// hostName says whether a name is fit to be a host's (RFC 1123, 2.1): it goes into files.
+// hostName reports whether a name can be a host's name (RFC 1123, 2.1): it is written to files.
 func hostName(s string) bool {
 	const longest = 64 // Linux's
 	for _, r := range s {

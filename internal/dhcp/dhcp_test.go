@@ -19,7 +19,7 @@ import (
 
 var mac = net.HardwareAddr{2, 0, 0, 0, 0, 1}
 
-// pair gives a client, and the socket of its server.
+// pair returns a client, and the socket of its server.
 func pair(t *testing.T) (*client, net.PacketConn) {
 	t.Helper()
 	var ends [2]net.PacketConn
@@ -31,7 +31,7 @@ func pair(t *testing.T) (*client, net.PacketConn) {
 	return &client{conn: udpConn{ends[0], ends[1].LocalAddr()}, wait: 10 * time.Second, mac: [6]byte(mac)}, ends[1]
 }
 
-// serve answers n messages: each with what answers gives for it.
+// serve answers n messages, each with the result of answers.
 func serve(t *testing.T, pc net.PacketConn, n int,
 	answers func(i int, m *dhcpv4.DHCPv4) [][]byte) (done chan struct{}) {
 	done = make(chan struct{})
@@ -77,7 +77,7 @@ func answer(t *testing.T, i int, m *dhcpv4.DHCPv4) []byte {
 	return reply(t, m, dhcpv4.MessageTypeAck)
 }
 
-// Answers to others, and what is none, are passed over.
+// Answers to other clients, and malformed ones, are ignored.
 func TestLeaseIsTaken(t *testing.T) {
 	c, pc := pair(t)
 	done := serve(t, pc, 2, func(i int, m *dhcpv4.DHCPv4) [][]byte {
@@ -90,7 +90,7 @@ func TestLeaseIsTaken(t *testing.T) {
 		for _, k := range []dhcpv4.MessageType{dhcpv4.MessageTypeOffer, dhcpv4.MessageTypeAck, dhcpv4.MessageTypeNak} {
 			list = append(list, reply(t, &other, k, not), reply(t, &stranger, k, not),
 				reply(t, m, k, not, func(r *dhcpv4.DHCPv4) { r.OpCode = dhcpv4.OpcodeBootRequest }))
-			if i == 1 { // of a server whose offer was not taken
+			if i == 1 { // of a server whose offer was not accepted
 				list = append(list, reply(t, m, k, not, dhcpv4.WithOption(dhcpv4.OptServerIdentifier(net.IPv4(10, 1, 2, 253)))))
 			}
 		}
@@ -121,7 +121,7 @@ func TestAsksAgainAndGivesUp(t *testing.T) {
 	<-done
 }
 
-// silent is a network without a server. It keeps the deadlines of reads.
+// silent is a network without a server. It records the deadlines of reads.
 type silent struct {
 	conn
 	waits []time.Duration
@@ -131,8 +131,8 @@ func (s *silent) Write(b []byte) (int, error) { return len(b), nil }
 
 func (s *silent) Read([]byte) (int, error) { return 0, os.ErrDeadlineExceeded }
 
-func (s *silent) SetReadDeadline(at time.Time) error {
-	s.waits = append(s.waits, time.Until(at))
+func (s *silent) SetReadDeadline(deadline time.Time) error {
+	s.waits = append(s.waits, time.Until(deadline))
 	return nil
 }
 
@@ -147,30 +147,30 @@ func TestEachWaitIsTwiceAsLong(t *testing.T) {
 	})
 }
 
-// What a server says of the MTU is taken, if it is one.
+// A valid MTU from a server is used.
 func TestMTUIsTaken(t *testing.T) {
 	for _, x := range []struct {
-		said []byte // nil: nothing
-		want int
+		value []byte // nil: nothing
+		want  int
 	}{
 		{nil, 0}, {[]byte{0x05, 0xdc}, 1500}, {[]byte{0x23, 0x28}, 9000}, {[]byte{0, 67}, 0}, {[]byte{0, 68}, 68},
 		{[]byte{9}, 0},
 	} {
 		c, pc := pair(t)
 		done := serve(t, pc, 2, func(i int, m *dhcpv4.DHCPv4) [][]byte {
-			if i == 0 || x.said == nil {
+			if i == 0 || x.value == nil {
 				return [][]byte{answer(t, i, m)}
 			}
-			return [][]byte{reply(t, m, dhcpv4.MessageTypeAck, dhcpv4.WithGeneric(dhcpv4.OptionInterfaceMTU, x.said))}
+			return [][]byte{reply(t, m, dhcpv4.MessageTypeAck, dhcpv4.WithGeneric(dhcpv4.OptionInterfaceMTU, x.value))}
 		})
 		l, err := ask(t.Context(), c)
 		<-done
 		testkit.OK(t, err)
-		testkit.Equal(t, fmt.Sprintf("MTU of %v", x.said), l.MTU, x.want)
+		testkit.Equal(t, fmt.Sprintf("MTU of %v", x.value), l.MTU, x.want)
 	}
 }
 
-// A server that refuses is not asked again.
+// After a server's refusal the client does not ask again.
 func TestRefusalIsSaid(t *testing.T) {
 	c, pc := pair(t)
 	done := serve(t, pc, 2, func(i int, m *dhcpv4.DHCPv4) [][]byte {

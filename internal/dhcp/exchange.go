@@ -20,17 +20,17 @@ type conn interface {
 	SetReadDeadline(time.Time) error
 }
 
-// How often a client asks, and how long it waits for the first answer; each next wait is twice as
-// long, 5 s in all for either of the two messages. A server on the same machine needs milliseconds.
+// How often a client asks, and how long it waits for the first answer; each later wait is twice as
+// long, 5 s in all for each of the two messages. A server on the same machine needs milliseconds.
 const (
 	tries = 5
 	wait  = limits.Lease
 )
 
-// maxMessage is the longest message that we read: the client's MTU may be no more than Ethernet's.
+// maxMessage is the longest message that we accept: the client's MTU may be only Ethernet's.
 const maxMessage = 1500
 
-// client is a client in one exchange with the servers, of one transaction ID.
+// client is a client in one exchange with the servers; the exchange has one transaction ID.
 type client struct {
 	conn conn
 	wait time.Duration // for the first answer to a message
@@ -65,8 +65,8 @@ func (c *client) lease(ctx context.Context) (*dhcp4.Message, error) {
 	return answer, nil
 }
 
-// message makes a message to the servers (RFC 2131, table 5). Answers are asked to be broadcast, as we have no address
-// yet.
+// message makes a message to the servers (RFC 2131, table 5). It asks for broadcast answers,
+// because we have no address yet.
 func (c *client) message(kind dhcp4.Type) *dhcp4.Message {
 	return &dhcp4.Message{Op: dhcp4.BootRequest, XID: c.xid, Flags: dhcp4.Broadcast, MAC: c.mac, Options: dhcp4.Options{
 		dhcp4.MessageType:    {byte(kind)},
@@ -76,7 +76,7 @@ func (c *client) message(kind dhcp4.Type) *dhcp4.Message {
 	}}
 }
 
-// request makes the message that takes an offer.
+// request makes the message that accepts an offer.
 func (c *client) request(offer *dhcp4.Message) *dhcp4.Message {
 	m := c.message(dhcp4.Request)
 	m.Options[dhcp4.RequestedAddress] = offer.Yours.AsSlice()
@@ -86,7 +86,7 @@ func (c *client) request(offer *dhcp4.Message) *dhcp4.Message {
 	return m
 }
 
-// exchange sends a message, again and again, until an answer to it is accepted.
+// exchange sends a message repeatedly until accept accepts an answer.
 func (c *client) exchange(ctx context.Context, m *dhcp4.Message, accept func(*dhcp4.Message) bool) (*dhcp4.Message,
 	error) {
 	b := m.Encode()
@@ -102,13 +102,13 @@ func (c *client) exchange(ctx context.Context, m *dhcp4.Message, accept func(*dh
 	return nil, ErrNoAnswer
 }
 
-// receive reads until an answer to this client is accepted. Whatever else comes is passed over.
+// receive reads until accept accepts an answer to this client. It ignores all other packets.
 func (c *client) receive(ctx context.Context, wait time.Duration, accept func(*dhcp4.Message) bool) (*dhcp4.Message,
 	error) {
 	if err := c.conn.SetReadDeadline(time.Now().Add(wait)); err != nil {
 		return nil, err
 	}
-	// After that call, which would replace the deadline that ends the read.
+	// After SetReadDeadline, which would replace the deadline that ends the read.
 	stop := context.AfterFunc(ctx, func() { _ = c.conn.SetReadDeadline(time.Unix(1, 0)) })
 	defer stop()
 	for {

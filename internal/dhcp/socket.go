@@ -19,14 +19,15 @@ const (
 	clientPort = 68
 )
 
-// Lengths of the headers that we write.
+// Lengths of the headers that frame writes.
 const (
 	ipLen      = 20
 	udpLen     = 8
 	headersLen = splitter.EthLen + ipLen + udpLen
 )
 
-// packetConn is a packet socket of an interface (packet(7)): it hears what the kernel has no address for.
+// packetConn is a packet socket of an interface (packet(7)): it also receives packets to addresses
+// that the kernel does not have.
 type packetConn struct {
 	*os.File
 	mac [6]byte
@@ -71,8 +72,9 @@ func (c *packetConn) Write(b []byte) (int, error) {
 	return len(b), err
 }
 
-// datagram is the payload of a frame that is a datagram to the client's port, else nil. Checksums are not verified: a
-// host leaves the UDP checksum of what it sends to its own guest incomplete (VIRTIO_NET_HDR_F_NEEDS_CSUM).
+// datagram returns the payload of a frame that is a datagram to the client's port, or nil. It does
+// not verify checksums: a host leaves the UDP checksum of packets to its own guest incomplete
+// (VIRTIO_NET_HDR_F_NEEDS_CSUM).
 func datagram(b []byte) []byte {
 	var h splitter.Headers
 	if splitter.Parse(b, uint32(len(b)), &h) != nil || h.Class != splitter.UDP || h.IPv6 ||
@@ -82,7 +84,7 @@ func datagram(b []byte) []byte {
 	return b[h.HdrLen:h.FrameLen]
 }
 
-// frame makes a broadcast frame of a message, of a client without an address.
+// frame makes a broadcast frame with a message of a client without an address.
 func frame(mac [6]byte, message []byte) []byte {
 	b := make([]byte, headersLen, headersLen+len(message))
 	copy(b, "\xff\xff\xff\xff\xff\xff")
@@ -104,13 +106,13 @@ func frame(mac [6]byte, message []byte) []byte {
 	return b
 }
 
-// udpConn is a UDP socket that sends to one address and hears anybody.
+// udpConn is a UDP socket that sends to one address and receives from any.
 type udpConn struct {
 	net.PacketConn
 	server net.Addr
 }
 
-// listenUDP gives a UDP socket of an interface without an address.
+// listenUDP opens a UDP socket of an interface without an address.
 func listenUDP(ctx context.Context, name string) (conn, error) {
 	lc := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) (err error) {
 		cerr := c.Control(func(fd uintptr) {

@@ -14,8 +14,8 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// packets is a packet socket to the reference library: it keeps the IP packet that is sent, and gives it once to a
-// reader.
+// packets is a packet socket for the reference library: it keeps the sent IP packet, and returns it
+// once to a reader.
 type packets struct {
 	net.PacketConn
 	b []byte
@@ -35,7 +35,7 @@ func (p *packets) ReadFrom(b []byte) (int, net.Addr, error) {
 	return n, nil, nil
 }
 
-// referenceFrame is a frame with a datagram, as the reference library makes it.
+// referenceFrame makes a frame with a datagram by the reference library.
 func referenceFrame(t testkit.T, from int, to *net.UDPAddr, payload []byte) []byte {
 	var p packets
 	pc := nclient4.NewBroadcastUDPConn(&p, &net.UDPAddr{IP: net.IPv4zero, Port: from})
@@ -43,7 +43,7 @@ func referenceFrame(t testkit.T, from int, to *net.UDPAddr, payload []byte) []by
 	return append(append(append([]byte("\xff\xff\xff\xff\xff\xff"), mac...), 8, 0), p.b...)
 }
 
-// What goes out is, byte for byte, what the reference library sends: its messages, and the frames around them.
+// Messages and their frames equal the reference library's, byte for byte.
 func TestMessagesAreThoseOfTheReference(t *testing.T) {
 	c := &client{mac: [6]byte(mac), xid: 0x01020304}
 	like := func(m *dhcp4.Message, r *dhcpv4.DHCPv4) {
@@ -77,7 +77,7 @@ func toClient(t testkit.T, payload string) []byte {
 
 func TestDatagramsAreFound(t *testing.T) {
 	const ip, udp = splitter.EthLen, splitter.EthLen + 20
-	set := func(b []byte, at int, v byte) []byte { b[at] = v; return b }
+	set := func(b []byte, i int, v byte) []byte { b[i] = v; return b }
 	options := toClient(t, "abc")
 	options = append(options[:udp:udp], append([]byte{1, 1, 1, 1}, options[udp:]...)...)
 	options[ip], options[ip+3] = 0x46, options[ip+3]+4
@@ -103,14 +103,14 @@ func TestDatagramsAreFound(t *testing.T) {
 	}
 }
 
-// Whatever comes, what is taken of it is what the reference library takes.
+// For any input, datagram accepts what the reference library accepts.
 func FuzzDatagram(f *testing.F) {
 	f.Add(toClient(f, "abc"))
 	f.Add(append(toClient(f, "abc"), 0, 0))
 	f.Add(toClient(f, "abc")[:40])
 	f.Fuzz(func(t *testing.T, b []byte) {
 		got := datagram(b)
-		if got == nil || binary.BigEndian.Uint16(b[12:]) != 0x0800 { // the reference sees no link header, and no tags
+		if got == nil || binary.BigEndian.Uint16(b[12:]) != 0x0800 { // the reference does not see link headers and tags
 			return
 		}
 		pc := nclient4.NewBroadcastUDPConn(&packets{b: b[splitter.EthLen:]}, &net.UDPAddr{Port: clientPort})

@@ -15,8 +15,8 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// A server that answers to the address which it gives is heard, though that is not the interface's yet; so is one that
-// broadcasts.
+// The client receives an answer to the assigned address, which the interface does not have yet, and
+// a broadcast answer.
 func TestAnswerToTheAddressThatIsGivenIsHeard(t *testing.T) {
 	runtime.LockOSThread() // never unlocked: the thread ends with its namespace
 	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {

@@ -4,7 +4,8 @@
 // writes the other fields as zeros, and Decode does not read them. This includes sname and file: options that a sender
 // puts there (option overload) are not seen.
 //
-// Decode takes bytes of a stranger. It keeps none of them, and no more memory than a small multiple of their length.
+// Decode accepts untrusted bytes. It does not keep b, and uses memory of at most a small multiple
+// of its length.
 package dhcp4
 
 import (
@@ -40,7 +41,7 @@ const (
 // Broadcast is the flag of a client that cannot receive unicast packets yet (RFC 2131, figure 2).
 const Broadcast = 0x8000
 
-// Message is a DHCP message. The zero Addr stands for 0.0.0.0; Decode never gives it.
+// Message is a DHCP message. The zero Addr stands for 0.0.0.0; Decode never returns it.
 type Message struct {
 	Op     Op
 	XID    uint32
@@ -53,10 +54,11 @@ type Message struct {
 	Options Options
 }
 
-// Of the header (RFC 2131, figure 1), with the magic cookie that begins the options (RFC 2131, 3).
+// Constants of the header (RFC 2131, figure 1), with the magic cookie before the options (RFC 2131,
+// 3).
 const (
 	headerLen = 240
-	minLen    = 300 // of a BOOTP message (RFC 951, 3): some servers and relays drop what is shorter
+	minLen    = 300 // of a BOOTP message (RFC 951, 3): some servers and relays drop shorter ones
 
 	ethernet = 1 // htype (RFC 1700, "Hardware Type")
 	cookie   = 0x63825363
@@ -64,7 +66,8 @@ const (
 
 var be = binary.BigEndian
 
-// Decode decodes a message. It refuses one without an End option, and one of hardware that is not Ethernet.
+// Decode decodes a message. It refuses a message without an End option, and hardware other than
+// Ethernet.
 func Decode(b []byte) (*Message, error) {
 	if len(b) < headerLen {
 		return nil, fmt.Errorf("DHCP message: %d bytes, fewer than its header's %d", len(b), headerLen)
@@ -115,7 +118,7 @@ func (m *Message) Encode() []byte {
 	return b
 }
 
-// Type is the message's type, 0 if it has none.
+// Type returns the message's type, 0 if it has none.
 func (m *Message) Type() Type {
 	if b := m.Options[MessageType]; len(b) == 1 {
 		return Type(b[0])

@@ -34,11 +34,11 @@ const (
 	optEnd Code = 255 // 3.2, without a length
 )
 
-// Options are a message's options but Pad and End. The value of an option that is there more than once is all of its
-// values, one after the other (RFC 3396, 7).
+// Options are a message's options without Pad and End. If an option occurs several times, its value
+// is the concatenation of all values (RFC 3396, 7).
 type Options map[Code][]byte
 
-// decodeOptions decodes the options behind the magic cookie. What follows End is not looked at.
+// decodeOptions decodes the options after the magic cookie. It ignores bytes after End.
 func decodeOptions(b []byte) (Options, error) {
 	o := Options{}
 	for len(b) > 0 {
@@ -59,7 +59,8 @@ func decodeOptions(b []byte) (Options, error) {
 	return nil, errors.New("options without an End")
 }
 
-// append appends the options, and End. What is longer than an option can be becomes several of its code (RFC 3396, 5).
+// append appends the options, and End. It splits long values into several options of the same code
+// (RFC 3396, 5).
 func (o Options) append(b []byte) []byte {
 	for _, code := range slices.Sorted(maps.Keys(o)) {
 		for v := o[code]; ; {
@@ -74,7 +75,7 @@ func (o Options) append(b []byte) []byte {
 	return append(b, byte(optEnd))
 }
 
-// Addr is the address that an option has; ok if it is there and an IPv4 address.
+// Addr returns the value of an option; ok reports that the option exists and is an IPv4 address.
 func (o Options) Addr(code Code) (a netip.Addr, ok bool) {
 	if b := o[code]; len(b) == 4 {
 		return addr(b), true
@@ -82,7 +83,7 @@ func (o Options) Addr(code Code) (a netip.Addr, ok bool) {
 	return a, false
 }
 
-// Addrs are the addresses that an option has, none if it is not a list of IPv4 addresses.
+// Addrs returns the addresses of an option; none if its value is not a list of IPv4 addresses.
 func (o Options) Addrs(code Code) (list []netip.Addr) {
 	b := o[code]
 	if len(b)%4 != 0 {

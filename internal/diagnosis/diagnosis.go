@@ -1,9 +1,10 @@
-// Package diagnosis says in words what a program did wrong, to whoever implements package devmem: which mistake makes
-// a connection stall, which binding a wrong id was meant to be, why nobody answers a connect. It knows the usual
-// mistakes of devmem programs (docs/mistakes.md), judges facts that the implementation has collected, and asks nobody.
+// Package diagnosis explains a program's mistake, for implementations of package devmem: which
+// mistake makes a connection stall, which binding a wrong id meant, why nobody answers a connect.
+// It has the usual mistakes of devmem programs (docs/mistakes.md), and judges only facts that the
+// implementation has collected.
 //
-// It runs where a call fails, never for a packet. What it costs is bounded by what the device has open: bindings,
-// rules, and at most maxHolders connections that it names.
+// It runs when a call fails, never for a packet. Its cost is bounded by the device's open objects:
+// bindings, rules, and at most maxHolders connections that it names.
 package diagnosis
 
 import (
@@ -17,21 +18,21 @@ import (
 	"vnic.dev/vnic/devmem"
 )
 
-// Connection is what an implementation knows of a connection.
+// Connection has an implementation's facts about a connection.
 type Connection struct {
 	Op            string // of the call that waits: recv, read, send, write, completion
 	Local, Remote netip.AddrPort
 	Idle          time.Duration // without progress
-	Received      uint64        // bytes, wherever they lie
-	Queue         int           // by which its payload came last; -1: not known, or none came
+	Received      uint64        // bytes, in any memory
+	Queue         int           // the queue that its last payload came through; -1: unknown, or none came
 
 	Unacked    uint64 // bytes that were sent and not acknowledged
 	Sends      int    // calls of SendDevmem that are not complete
 	Window     int64  // the peer's, in bytes; -1: not known
-	Unanswered int    // retransmissions and probes since it stalled
-	Heard      bool   // anything of the peer since it stalled, acknowledgements too
-	Alive      bool   // likewise, in the later half of that time: a peer may have ended since it stalled
-	Asked      bool   // the peer was probed in that half, if it was sent nothing else
+	Unanswered int    // retransmissions and probes since the stall began
+	Heard      bool   // a packet of the peer came since the stall began, including acknowledgments
+	Alive      bool   // the same in the second half of that time: a peer may have ended since the stall began
+	Asked      bool   // the peer was probed in that half, if nothing else was sent to it
 }
 
 // Device is the configuration that the connection runs with.
@@ -41,7 +42,7 @@ type Device struct {
 	Holders  []Holder // connections with tokens
 }
 
-// Binding is a binding, and the receive queues that it has.
+// Binding is a binding and its receive queues.
 type Binding struct {
 	devmem.BindingStats
 	Queues []int
@@ -87,10 +88,11 @@ func Stall(c Connection, d Device) string {
 	return fmt.Sprintf("nothing came from peer %s", peer)
 }
 
-// fewPages are too few for the largest packets that a NIC may give: 64 KiB.
+// fewPages are not enough for the largest packets that a NIC may deliver: 64 KiB.
 const fewPages = 17
 
-// dry says that the pool which the connection's payload comes to is empty, and who has its pages.
+// dry returns a message if the pool for the connection's payload is empty, with the holders of its
+// pages.
 func (d Device) dry(c Connection) string {
 	queue := c.Queue
 	if r, ok := d.rule(c); ok {
@@ -114,10 +116,10 @@ func (d Device) dry(c Connection) string {
 	return ""
 }
 
-// maxHolders is how many connections are named.
+// maxHolders is how many connections a message names.
 const maxHolders = 4
 
-// by says who holds the tokens of a binding.
+// by names the holders of a binding's tokens.
 func (d Device) by(binding uint32, c Connection) string {
 	var hs []Holder
 	for _, h := range d.Holders {
@@ -144,7 +146,8 @@ func (d Device) by(binding uint32, c Connection) string {
 	return "; tokens of " + strings.Join(words, ", ")
 }
 
-// Steering says why the payload of a connection comes in host memory; "": nothing is bound, or it does not.
+// Steering explains why a connection's payload comes in host memory; "": nothing is bound, or it
+// does not.
 func (d Device) Steering(c Connection) string {
 	came := ""
 	if c.Queue >= 0 {
@@ -167,7 +170,7 @@ func (d Device) Steering(c Connection) string {
 	return ""
 }
 
-// rule finds the rule of a flow, the most particular one.
+// rule returns the rule of a flow; of several the most specific one.
 func (d Device) rule(c Connection) (found devmem.Flow, ok bool) {
 	best := -1
 	for _, r := range d.Rules {
@@ -180,7 +183,7 @@ func (d Device) rule(c Connection) (found devmem.Flow, ok bool) {
 	return found, ok
 }
 
-// matches compares the fields of a rule that are set, and says how many these are.
+// matches compares the fields of a rule that are set, and returns their number.
 func matches(rule, packet netip.AddrPort) (ok bool, fields int) {
 	if a := rule.Addr(); a.IsValid() && !a.IsUnspecified() {
 		if a.Unmap().WithZone("") != packet.Addr().Unmap().WithZone("") {
@@ -197,7 +200,7 @@ func matches(rule, packet netip.AddrPort) (ok bool, fields int) {
 	return true, fields
 }
 
-// open are the receive bindings with queues.
+// open returns the open receive bindings with queues.
 func (d Device) open() (open []Binding) {
 	for _, b := range d.Bindings {
 		if !b.TX && !b.Closed && len(b.Queues) > 0 {
@@ -219,7 +222,7 @@ func boundTo(open []Binding) string {
 	return "; bound is " + names
 }
 
-// boundQueues is "queue 3, which is bound" or "one of queues 2, 3, which are bound".
+// boundQueues returns "queue 3, which is bound" or "one of queues 2, 3, which are bound".
 func boundQueues(open []Binding) string {
 	names, n := queuesOf(open)
 	if n == 1 {
@@ -228,7 +231,7 @@ func boundQueues(open []Binding) string {
 	return names + ", which are bound"
 }
 
-// queuesOf is "queue 3" or "one of queues 2, 3", and how many there are.
+// queuesOf returns "queue 3" or "one of queues 2, 3", and the number of queues.
 func queuesOf(open []Binding) (names string, n int) {
 	var queues []string
 	for _, b := range open {

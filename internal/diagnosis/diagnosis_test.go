@@ -26,7 +26,7 @@ func rx(held int) Binding {
 
 func TestStallNamesTheMistake(t *testing.T) {
 	steered := []devmem.Flow{{Dst: here, Queue: 3}}
-	others := func(n int) (hs []Holder) {
+	otherHolders := func(n int) (hs []Holder) {
 		for i := range n {
 			hs = append(hs, Holder{Binding: 7, Local: here, Remote: netip.AddrPortFrom(there.Addr(), uint16(6000+i)),
 				Tokens: 10 - i})
@@ -44,7 +44,7 @@ func TestStallNamesTheMistake(t *testing.T) {
 			"100 of 100 pages of binding 7 are held by tokens that were not returned (DontNeed): the pool is empty; tokens of " +
 				"this connection: 100"},
 		{"by others, nothing came yet", Connection{Op: "recv", Queue: -1}, Device{Rules: steered, Bindings: []Binding{rx(90)},
-			Holders: others(6)},
+			Holders: otherHolders(6)},
 			"90 of 100 pages of binding 7 are held by tokens that were not returned (DontNeed): the pool is as good as empty, " +
 				"with 10; tokens of 10.0.0.1:7002 from 10.0.0.2:6000: 10, 10.0.0.1:7002 from 10.0.0.2:6001: 9, " +
 				"10.0.0.1:7002 from 10.0.0.2:6002: 8, 10.0.0.1:7002 from 10.0.0.2:6003: 7, 2 others"},

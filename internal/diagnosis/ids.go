@@ -12,8 +12,8 @@ import (
 // maxNamed is how many bindings or rules a message lists.
 const maxNamed = 16
 
-// NoTXBinding is the error of a send from a binding that there is not, given all that there are: EINVAL, and what the
-// id was.
+// NoTXBinding returns the error of a send from a binding that does not exist, given all bindings:
+// EINVAL, with an explanation of the id.
 func NoTXBinding(id uint32, all []devmem.BindingStats) error {
 	for _, b := range all {
 		switch {
@@ -29,7 +29,8 @@ func NoTXBinding(id uint32, all []devmem.BindingStats) error {
 	return fmt.Errorf("binding %d: there is no such TX binding%s: %w", id, list(all), syscall.EINVAL)
 }
 
-// InUse says why a buffer that is bound cannot be closed: EBUSY. bound are its bindings that are not done.
+// InUse returns the error of closing a buffer that is bound: EBUSY. bound are its bindings that are
+// not done.
 func InUse(bound []devmem.BindingStats) error {
 	var words []string
 	for _, b := range bound {
@@ -57,7 +58,7 @@ func underWay(sends int) string {
 	return fmt.Sprintf(", with %s under way: its memory is in use until Done", times(sends, "send"))
 }
 
-// list names the bindings that are open.
+// list names the open bindings.
 func list(all []devmem.BindingStats) string {
 	var words []string
 	for _, b := range all {
@@ -78,12 +79,12 @@ func list(all []devmem.BindingStats) string {
 	return "; open ones: " + strings.Join(words, ", ")
 }
 
-// Numbers writes numbers as a sentence does: 1, 2, 3.
+// Numbers formats numbers for a sentence: 1, 2, 3.
 func Numbers[N any](list []N) string {
 	return strings.ReplaceAll(strings.Trim(fmt.Sprint(list), "[]"), " ", ", ")
 }
 
-// NoFlow is the error of a rule that there is not, given the ids that there are: ENOENT.
+// NoFlow returns the error of a rule that does not exist, given the existing ids: ENOENT.
 func NoFlow(id devmem.FlowID, all []devmem.FlowID) error {
 	slices.Sort(all)
 	words := make([]string, 0, len(all))
@@ -97,12 +98,12 @@ func NoFlow(id devmem.FlowID, all []devmem.FlowID) error {
 	return fmt.Errorf("flow %d: there is no such rule; %s: %w", id, there, syscall.ENOENT)
 }
 
-// NoQueue says that a queue is out of range, of n.
+// NoQueue returns the message that a queue is out of range, of n.
 func NoQueue(queue, n int) string {
 	return fmt.Sprintf("there is no queue %d: the device has %d, 0 to %d", queue, n, n-1)
 }
 
-// QueueZero says why queue 0 cannot be bound, of n.
+// QueueZero explains why queue 0 cannot be bound, of n.
 func QueueZero(n int) string {
 	if n < 2 {
 		return "queue 0 is for what cannot be split, and the device has no other"
@@ -110,7 +111,7 @@ func QueueZero(n int) string {
 	return fmt.Sprintf("queue 0 is for what cannot be split: bind one of 1 to %d", n-1)
 }
 
-// PastEnd says that memory is not all of a GPU's, which has size bytes.
+// PastEnd returns the message that memory ends past the end of a GPU with size bytes.
 func PastEnd(size uint64) string {
 	return fmt.Sprintf("ends past its %#x bytes (%d MiB)", size, size>>20)
 }

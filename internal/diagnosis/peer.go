@@ -10,7 +10,7 @@ import (
 	"syscall"
 )
 
-// Dial adds to the error of a connect who does not answer, and what is to be looked at.
+// Dial adds an explanation and advice to the error of a connect.
 func Dial(err error, remote netip.AddrPort) error {
 	switch reason, _ := why(err); reason {
 	case syscall.ECONNREFUSED:
@@ -26,10 +26,11 @@ func Dial(err error, remote netip.AddrPort) error {
 	return err
 }
 
-// DialServer is an error of a device's Dial in the words of a server's client, where Dial has those of a receiver's.
+// DialServer replaces the explanation in an error of a device's Dial, which is about receivers, by
+// one about servers.
 func DialServer(err error, remote netip.AddrPort) error {
 	says := ""
-	reason, is := why(err)
+	reason, cause := why(err)
 	switch reason {
 	case syscall.ECONNREFUSED:
 		says = fmt.Sprintf("%v answers, and no server listens at its port %d: start it, or give the port that it has",
@@ -42,12 +43,12 @@ func DialServer(err error, remote netip.AddrPort) error {
 	default:
 		return err
 	}
-	return &net.OpError{Op: "dial", Net: "tcp", Addr: net.TCPAddrFromAddrPort(remote), Err: fmt.Errorf("%w: %s", is, says)}
+	return &net.OpError{Op: "dial", Net: "tcp", Addr: net.TCPAddrFromAddrPort(remote), Err: fmt.Errorf("%w: %s", cause, says)}
 }
 
-// why is the reason for which a connect failed, of those that are much the same one, and the error that is in err; 0:
-// another reason.
-func why(err error) (reason syscall.Errno, is error) {
+// why returns the reason of a failed connect, as the errno that stands for similar ones, and the
+// error in err that has it; 0: another reason.
+func why(err error) (reason syscall.Errno, cause error) {
 	for reason, like := range map[syscall.Errno][]error{
 		syscall.ECONNREFUSED: {syscall.ECONNREFUSED},
 		syscall.EHOSTUNREACH: {syscall.EHOSTUNREACH, syscall.EHOSTDOWN, syscall.ENETUNREACH},
@@ -62,7 +63,7 @@ func why(err error) (reason syscall.Errno, is error) {
 	return 0, nil
 }
 
-// Ended adds to an error that has ended a connection what it says of the peer.
+// Ended adds to an error that has ended a connection what it says about the peer.
 func Ended(err error, remote net.Addr) error {
 	switch {
 	case errors.Is(err, syscall.ECONNRESET):

@@ -1,19 +1,19 @@
 package driver
 
-// batch is what one call of Receive gets, with the memory it needs. The polling goroutine owns it.
+// batch holds the frames for one call of Receive, and their memory. The polling goroutine owns it.
 type batch struct {
 	frames []RxFrame
 	ranges []Range // payload of the frames
-	arena  []byte  // frames that had to be joined
+	arena  []byte  // for frames in several pieces
 }
 
 func (b *batch) init(ring, pages int) {
 	b.frames = make([]RxFrame, 0, maxBatch)
-	b.ranges = make([]Range, 0, max(1024, 2*ring*pages)) // a frame takes at most all pages of a ring
+	b.ranges = make([]Range, 0, max(1024, 2*ring*pages)) // a frame uses at most all pages of a ring
 	b.arena = make([]byte, 0, arenaSize)
 }
 
-// hasSpace tells whether one more frame of any kind fits.
+// hasSpace reports whether one more frame of any kind fits.
 func (b *batch) hasSpace() bool {
 	return len(b.frames) < cap(b.frames) && cap(b.ranges)-len(b.ranges) >= cap(b.ranges)/2 &&
 		cap(b.arena)-len(b.arena) >= maxFrame
@@ -26,22 +26,22 @@ func (b *batch) next() *RxFrame {
 
 func (b *batch) drop() { b.frames = b.frames[:len(b.frames)-1] }
 
-// join makes one piece of first and of piece(1) to piece(count-1). It fails if that is too long.
+// join joins first and piece(1) to piece(count-1). It fails if the frame is too long.
 func (b *batch) join(first []byte, piece func(int) []byte, count int) (frame []byte, ok bool) {
-	at := len(b.arena)
+	start := len(b.arena)
 	b.arena = append(b.arena, first...)
 	for i := 1; i < count; i++ {
 		p := piece(i)
-		if len(b.arena)-at+len(p) > maxFrame {
-			b.arena = b.arena[:at]
+		if len(b.arena)-start+len(p) > maxFrame {
+			b.arena = b.arena[:start]
 			return nil, false
 		}
 		b.arena = append(b.arena, p...)
 	}
-	return b.arena[at:len(b.arena):len(b.arena)], true
+	return b.arena[start:len(b.arena):len(b.arena)], true
 }
 
-// deliver gives the batch to the Receiver and empties it.
+// deliver passes the batch to the Receiver and empties it.
 func (b *batch) deliver(q *rxQueue) {
 	if len(b.frames) > 0 {
 		if r := q.n.receiver.Load(); r != nil {

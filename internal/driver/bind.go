@@ -11,11 +11,13 @@ import (
 	"vnic.dev/vnic/internal/limits"
 )
 
-// defaultHeader is the longest header that is split if the NIC does not say, in bytes (docs/specs/virtio.md, 4).
+// defaultHeader is the length of the longest header that is split if the NIC reports none
+// (docs/specs/virtio.md, 4).
 const defaultHeader = 256
 
-// BindQueue turns on header split for a receive queue without host buffers, and posts pages of a GPU to it. The
-// caller registers the pages' buffer with the NIC before, and steers flows there after.
+// BindQueue turns on header split for a receive queue without host buffers, and posts pages of a
+// GPU to it. Before it the caller registers the pages' buffer with the NIC; after it the caller
+// steers flows to the queue.
 func (n *NIC) BindQueue(queue int, gpu int, src PageSource) error {
 	n.binder.Lock()
 	defer n.binder.Unlock()
@@ -44,7 +46,7 @@ func (n *NIC) BindQueue(queue int, gpu int, src PageSource) error {
 	if err := q.makeHeaders(int(info.HeaderLimit)); err != nil {
 		return fmt.Errorf("header buffers of receive queue %d: %w", queue, err)
 	}
-	// Split goes on before the first page is there, so that nothing arrives unsplit.
+	// Turn split on before the first page is posted, so that nothing arrives unsplit.
 	if err := n.setSplit(ctx, queue, true); err != nil {
 		return err
 	}
@@ -65,11 +67,11 @@ func (n *NIC) BindQueue(queue int, gpu int, src PageSource) error {
 	return nil
 }
 
-// UnbindQueue turns header split off and gives the pages that no frame has used back to their
-// source. Frames that came before are delivered first. In a process, the device stops the queue
-// meanwhile (GET_VRING_BASE). In a guest it cannot (see pci.negotiate): there it is to return all
-// chains, used.len 0, when it is told that split is off; a binding that forbids that is undone
-// before.
+// UnbindQueue turns header split off and returns the unused pages to their source. Earlier frames
+// are delivered first. In a process the device stops the queue meanwhile (GET_VRING_BASE). In a
+// guest it cannot (see pci.settle): there the device has to return all chains, with used.len 0,
+// when split is turned off. If a binding of the NIC prevents turning split off, the caller must
+// undo it first.
 func (n *NIC) UnbindQueue(queue int) error {
 	n.binder.Lock()
 	defer n.binder.Unlock()
@@ -82,7 +84,7 @@ func (n *NIC) UnbindQueue(queue int) error {
 	return n.unbind(n.rx[queue])
 }
 
-// Refill says that pages for a bound queue are free again. It never waits.
+// Refill tells the driver that pages for a bound queue are free again. It never blocks.
 func (n *NIC) Refill(queue int) {
 	if queue < 0 || queue >= len(n.rx) {
 		return
@@ -92,7 +94,7 @@ func (n *NIC) Refill(queue int) {
 	}
 }
 
-// bindable finds a queue that may be bound.
+// bindable returns a queue that may be bound.
 func (n *NIC) bindable(queue int) (*rxQueue, error) {
 	if n.closed {
 		return nil, fmt.Errorf("NIC: %w", ErrClosed)
@@ -110,7 +112,7 @@ func (n *NIC) bindable(queue int) (*rxQueue, error) {
 	return n.rx[queue], nil
 }
 
-// makeHeaders makes the header buffers, once.
+// makeHeaders allocates the header buffers, once.
 func (q *rxQueue) makeHeaders(limit int) error {
 	if limit == 0 {
 		limit = defaultHeader
@@ -144,7 +146,7 @@ func (n *NIC) setSplit(ctx context.Context, queue int, on bool) error {
 	return nil
 }
 
-// unbind takes a queue's chains back from the device, and its pages.
+// unbind takes a queue's chains and pages back from the device.
 func (n *NIC) unbind(q *rxQueue) error {
 	ctx, cancel := context.WithTimeout(n.life, limits.Control.Here())
 	defer cancel()
@@ -195,7 +197,7 @@ func (n *NIC) unbind(q *rxQueue) error {
 	return n.t.startQueue(q.ring.vq)
 }
 
-// drain waits for the device to return all chains by itself.
+// drain turns split off and waits until the device has returned all chains.
 func (n *NIC) drain(ctx context.Context, q *rxQueue, drained <-chan struct{}) error {
 	if err := n.setSplit(ctx, q.index, false); err != nil {
 		return err

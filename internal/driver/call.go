@@ -2,13 +2,13 @@ package driver
 
 import "fmt"
 
-// call is a function to be run by the polling goroutine, which owns the receive queues.
+// call is a function for the polling goroutine, which owns the receive queues.
 type call struct {
 	f    func() error
 	done chan error
 }
 
-// do runs f on the polling goroutine and waits for it. Not to be called from there.
+// do runs f on the polling goroutine and waits for it. The polling goroutine must not call do.
 func (n *NIC) do(f func() error) error {
 	c := &call{f: f, done: make(chan error, 1)}
 	n.mu.Lock()
@@ -23,7 +23,7 @@ func (n *NIC) do(f func() error) error {
 	return <-c.done
 }
 
-// takeCalls takes what waits; nothing more is let in once it has ended.
+// takeCalls takes the waiting calls. If ended is set, later calls are refused.
 func (n *NIC) takeCalls(ended bool) []*call {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -32,7 +32,7 @@ func (n *NIC) takeCalls(ended bool) []*call {
 	return calls
 }
 
-// runCalls serves do.
+// runCalls runs the functions that do has passed.
 func (n *NIC) runCalls() {
 	if !n.hasCalls.Load() {
 		return
@@ -43,7 +43,7 @@ func (n *NIC) runCalls() {
 	}
 }
 
-// endCalls refuses what comes too late.
+// endCalls refuses waiting and later calls.
 func (n *NIC) endCalls() {
 	for _, c := range n.takeCalls(true) {
 		c.done <- fmt.Errorf("NIC: %w", ErrClosed)

@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// errNoConfig says that a transport cannot read the configuration space.
+// errNoConfig means that a transport cannot read the configuration space.
 var errNoConfig = errors.New("no configuration space")
 
 // Offsets in struct virtio_net_config (virtio 1.3, 5.1.4).
@@ -26,8 +26,8 @@ const (
 	minMTU     = 68
 )
 
-// readConfig settles addresses, MTU and the number of queues by what the device says; mac and mtu are the caller's,
-// or empty.
+// readConfig sets address, MTU and number of queues from the device's configuration; mac and mtu
+// are the caller's, or empty.
 func (n *NIC) readConfig(mac net.HardwareAddr, mtu int) error {
 	n.mac, n.mtu = mac, mtu
 	if n.mac == nil && n.features&featMAC != 0 {
@@ -60,7 +60,7 @@ func (n *NIC) readConfig(mac net.HardwareAddr, mtu int) error {
 	return n.countPairs()
 }
 
-// countPairs settles how many queue pairs are used.
+// countPairs sets how many queue pairs are used.
 func (n *NIC) countPairs() error {
 	pairs := 1
 	if n.features&featMQ != 0 {
@@ -79,7 +79,7 @@ func (n *NIC) countPairs() error {
 	return nil
 }
 
-// linkUp reads the link's state: up where there is none.
+// linkUp reports whether the link is up; a device without a link status is up.
 func (n *NIC) linkUp() bool {
 	if n.features&featStatus == 0 {
 		return true

@@ -7,7 +7,8 @@ type controlSender NIC
 
 var errRingFull = errors.New("transmit ring full")
 
-// Send implements control.Sender. The frame is copied. A full ring is a lost frame: the client repeats it.
+// Send implements control.Sender. It copies the frame. If the ring is full, the frame is lost, and
+// the client repeats it.
 func (s *controlSender) Send(frame []byte) error {
 	n, err := (*NIC)(s).Transmit(0, []TxFrame{{Header: frame}})
 	if err == nil && n == 0 {

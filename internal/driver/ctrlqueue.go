@@ -8,14 +8,14 @@ import (
 	"vnic.dev/vnic/virtq"
 )
 
-// Commands of the real control queue (virtio 1.3, 5.1.6.5): the ones that QEMU answers itself.
+// Commands of the device's control queue (virtio 1.3, 5.1.6.5) that QEMU answers itself.
 const (
 	ctrlMQ         = 4 // VIRTIO_NET_CTRL_MQ
 	ctrlMQPairsSet = 0 // VIRTIO_NET_CTRL_MQ_VQ_PAIRS_SET
 	ctrlOK         = 0 // VIRTIO_NET_OK
 )
 
-const ctrlPause = 200 * time.Microsecond // between looks: commands are few and slow
+const ctrlPause = 200 * time.Microsecond // between polls: commands are few and slow
 
 // controlQueue is the device's control virtqueue, used one command at a time.
 type controlQueue struct {

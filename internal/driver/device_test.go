@@ -20,12 +20,12 @@ import (
 	"vnic.dev/vnic/virtq"
 )
 
-// testDevice is a virtio-net device behind a vhost-user backend that sends each frame back to its driver, on the
-// receive queue that steer names. It splits on queues whose split is on, answers control frames, and can be told to
-// misbehave.
+// testDevice is a virtio-net device behind a vhost-user backend that sends each frame back to its
+// driver, on the receive queue that steer returns. It splits on queues with split on, answers
+// control frames, and can be made to misbehave.
 type testDevice struct {
-	control.Handler       // what is not implemented below is not called
-	vhostuser.QueueDevice // what is not about queues
+	control.Handler       // methods that are not implemented below are not called
+	vhostuser.QueueDevice // methods that are not about queues
 	t                     testing.TB
 	offer                 uint64
 	pairs                 int
@@ -36,14 +36,14 @@ type testDevice struct {
 	mu         sync.Mutex
 	features   uint64
 	queues     []*testQueue // by vring
-	backlog    []testFrame  // no buffers yet
+	backlog    []testFrame  // frames that wait for buffers
 	split      map[int]bool
 	generation uint32
 	steer      func(frame []byte) int // -1: drop
-	hold       bool                   // received, not sent back, not given back
-	mangle     func(h *netHdr)        // of frames to the driver
+	hold       bool                   // received frames are neither sent back nor returned
+	mangle     func(h *netHdr)        // changes the header of the next frame to the driver
 	flush      bool                   // return the chains of a queue when its split goes off
-	longest    int                    // chain of a frame from the driver, in buffers
+	longest    int                    // the longest chain of a frame from the driver, in buffers
 
 	hangUp context.CancelFunc
 	wakeFD int
@@ -55,7 +55,7 @@ type testQueue struct {
 	vring   vhostuser.Vring
 	enabled bool
 	held    []uint16
-	short   int // chains that were not enough
+	short   int // chains that were not enough for a frame
 }
 
 type testFrame struct {
@@ -82,7 +82,7 @@ func newTestDevice(t testing.TB, pairs int, files *dma.Files) *testDevice {
 	return d
 }
 
-// serve runs the device until the driver hangs up. The result closes when all of it has ended.
+// serve runs the device until the driver hangs up. The result is closed when the device has ended.
 func (d *testDevice) serve(conn *net.UnixConn) <-chan struct{} {
 	ended := make(chan struct{})
 	worker := make(chan struct{})
@@ -130,7 +130,7 @@ func (d *testDevice) work() {
 			continue
 		}
 		unix.Poll(fds, -1)
-		d.mu.Lock() // a queue that stopped meanwhile has closed its kick: do not read what has its number now
+		d.mu.Lock() // a stopped queue has closed its kick: do not read a new descriptor with its number
 		var b [8]byte
 		unix.Read(d.wakeFD, b[:])
 		for _, q := range d.queues {
@@ -142,7 +142,7 @@ func (d *testDevice) work() {
 	}
 }
 
-// process moves what there is. more says that there is more by now.
+// process moves frames once. more reports that there is more work.
 func (d *testDevice) process() (more bool) {
 	token := d.space.Enter()
 	defer d.space.Leave(token)
@@ -216,7 +216,7 @@ func (d *testDevice) deliver() {
 	}
 }
 
-// receive writes one frame, whole or not at all.
+// receive writes one frame completely, or not at all.
 func (d *testDevice) receive(q *testQueue, f *testFrame) bool {
 	hdrLen := 0
 	if d.split[f.queue] {
@@ -250,7 +250,7 @@ func (d *testDevice) receive(q *testQueue, f *testFrame) bool {
 		}
 		in := slices.Clone(c.In)
 		room := int(c.InLen)
-		if hdrLen > 0 { // the header buffer takes no payload
+		if hdrLen > 0 { // the header buffer has no payload
 			if c.InFirst != netHdrLen+defaultHeader {
 				d.t.Errorf("header buffer of %d bytes", c.InFirst)
 			}
@@ -275,16 +275,16 @@ func (d *testDevice) receive(q *testQueue, f *testFrame) bool {
 	rest := f.frame[hdrLen:]
 	for i, p := range pieces {
 		written := p.n
-		at := uint64(0)
+		pos := uint64(0)
 		if i == 0 {
 			d.write(p.in, 0, append(head[:], f.frame[:hdrLen]...))
-			at = uint64(netHdrLen)
+			pos = uint64(netHdrLen)
 			written += netHdrLen + hdrLen
 			if hdrLen > 0 {
-				at = netHdrLen + defaultHeader
+				pos = netHdrLen + defaultHeader
 			}
 		}
-		d.write(p.in, at, rest[:p.n])
+		d.write(p.in, pos, rest[:p.n])
 		rest = rest[p.n:]
 		q.vq.Commit(p.head, uint32(written))
 	}
@@ -307,12 +307,12 @@ func (d *testDevice) publish(q *testQueue) {
 	}
 }
 
-// inject gives the driver a frame.
+// inject sends a frame to the driver.
 func (d *testDevice) inject(queue int, h netHdr, frame []byte) {
 	d.do(func() { d.backlog = append(d.backlog, testFrame{queue, h, frame}) })
 }
 
-// release gives back what was held.
+// release returns the held frames.
 func (d *testDevice) release() {
 	d.do(func() {
 		d.hold = false
@@ -327,7 +327,7 @@ func (d *testDevice) release() {
 	})
 }
 
-// do runs f as the device would.
+// do runs f under mu and wakes the device.
 func (d *testDevice) do(f func()) {
 	d.mu.Lock()
 	f()
@@ -335,7 +335,7 @@ func (d *testDevice) do(f func()) {
 	d.wake()
 }
 
-// rawUsed puts used elements {id, length} that the ring's owner would never write, and calls.
+// rawUsed writes used elements {id, length} that a device must not write, and calls the driver.
 func (d *testDevice) rawUsed(vring int, elems ...[2]uint32) {
 	done := make(chan struct{})
 	dma.Go(func() {
@@ -460,7 +460,7 @@ func (d *testDevice) SetSplit(s control.Split) error {
 	return nil
 }
 
-// loseState is what a restart of the backend does to the in-band state.
+// loseState loses the in-band state, as a restart of the backend does.
 func (d *testDevice) loseState() {
 	d.do(func() {
 		d.generation++

@@ -10,7 +10,8 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// direct is a transport without a device: a test writes the rings itself. Addresses are offsets in its memory.
+// direct is a transport without a device: a test writes the rings itself. Addresses are offsets in
+// its memory.
 type direct struct {
 	mem   []byte
 	used  int
@@ -20,9 +21,9 @@ type direct struct {
 	sl    *sleeper
 }
 
-const directGPU = 1 << 40 // address of the GPU, where no memory is
+const directGPU = 1 << 40 // address of the GPU; there is no memory
 
-// newDirect makes a NIC with two pairs and no polling goroutine, whose queue 1 is bound.
+// newDirect makes a NIC with two pairs and no polling goroutine. Its queue 1 is bound.
 func newDirect(t testing.TB, feats uint64, ring, pages int, src PageSource, r Receiver) (*NIC, *direct) {
 	t.Helper()
 	mem := testkit.Must(unix.Mmap(-1, 0, 64<<20, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS))(t)
@@ -32,7 +33,7 @@ func newDirect(t testing.TB, feats uint64, ring, pages int, src PageSource, r Re
 	n := &NIC{t: d, gpus: []GPUInfo{{ID: 3, Addr: directGPU, Size: testGPUSize}}, failed: make(chan struct{})}
 	n.opts = Options{QueuePairs: 2, RingSize: ring, PagesPerChain: pages}
 	n.opts.fill()
-	n.settingUp.Store(true) // nobody answers
+	n.settingUp.Store(true) // prevents a set-up, which nobody would answer
 	testkit.OK(t, n.initialize([]byte{2, 0, 0, 0, 0, 1}, 0))
 	n.poller.init(n)
 	n.receiver.Store(&r)
@@ -71,7 +72,7 @@ func (d *direct) alloc(n int) (memory, error) {
 	return m, nil
 }
 
-// use returns the chain that starts with descriptor id, with a header written to its first buffer.
+// use returns the chain with descriptor id to the driver, with a header in its first buffer.
 func (d *direct) use(vq int, id, n uint32, hdr []byte) {
 	r := d.rings[vq]
 	if len(hdr) > 0 {
@@ -92,7 +93,7 @@ func (d *direct) use(vq int, id, n uint32, hdr []byte) {
 	le.PutUint16(used[2:], idx+1)
 }
 
-// next is the oldest chain that was made available and not yet returned, if chains are returned in order.
+// next returns the oldest available chain that was not returned, if chains are returned in order.
 func (d *direct) next(vq int) (id uint32, ok bool) {
 	r := d.rings[vq]
 	idx, made := le.Uint16(d.mem[r.used+2:]), le.Uint16(d.mem[r.avail+2:])
@@ -106,7 +107,7 @@ func header(flags, gso byte, hdrLen, buffers uint16) []byte {
 	return b[:]
 }
 
-// pageOwner hands pages out and knows where each is.
+// pageOwner is a PageSource that checks where each page is.
 type pageOwner struct {
 	t     testing.TB
 	free  []uint64
@@ -160,7 +161,8 @@ func (o *pageOwner) Receive(frames []RxFrame) {
 func (o *pageOwner) Completed(int, []uint64) {}
 func (o *pageOwner) Wake()                   {}
 
-// FuzzDevice lets a device return what it likes. Pages are never lost or given twice, and nothing panics.
+// FuzzDevice makes a device return anything. Pages are never lost or given twice, and nothing
+// panics.
 //
 // Invariant: driver: A device that breaks a rule stops that NIC; pages are never lost or given
 // twice.
@@ -188,7 +190,7 @@ func FuzzDevice(f *testing.F) {
 				if op == 2 {
 					vq, hdr = 1, nil
 				}
-				if next, ok := d.next(vq); id < 128 { // more often than not, what may be returned
+				if next, ok := d.next(vq); id < 128 { // mostly chains that may be returned
 					if !ok {
 						continue
 					}
@@ -224,10 +226,10 @@ func FuzzDevice(f *testing.F) {
 func TestRefillKeepsNobodyAwake(t *testing.T) {
 	owner := newPageOwner(t, 100)
 	n, _ := newDirect(t, 0, 16, 1, owner, owner)
-	for i := range 4 { // a host queue, a bound one, and none
+	for i := range 4 { // a host queue, a bound queue, and queues that do not exist
 		n.Refill(i - 1)
 	}
-	if worked, err := n.round(); !worked || err != nil { // the bound one has been looked at
+	if worked, err := n.round(); !worked || err != nil { // the bound queue has been polled
 		t.Fatal(worked, err)
 	}
 	for i, q := range n.rx {
@@ -237,7 +239,7 @@ func TestRefillKeepsNobodyAwake(t *testing.T) {
 	}
 }
 
-// newQuiet is a NIC for measurements, and the frame that it sends and gets.
+// newQuiet makes a NIC for measurements. step sends and receives frames.
 func newQuiet(t testing.TB) (step func()) {
 	r := newPageOwner(t, 512)
 	n, d := newDirect(t, featCSUM|featGuestCSUM|featIndirect|featEventIdx, 256, 4, r, r)
@@ -273,7 +275,7 @@ func TestFramesAllocateNothing(t *testing.T) {
 	testkit.Equal(t, "allocations for two frames sent and two received", testing.AllocsPerRun(1000, step), 0)
 }
 
-// BenchmarkFrames is two frames sent (one from a GPU) and two received (one split), without a device.
+// BenchmarkFrames sends two frames (one from a GPU) and receives two (one split), without a device.
 func BenchmarkFrames(b *testing.B) {
 	step := newQuiet(b)
 	b.ReportAllocs()

@@ -28,7 +28,7 @@ const (
 	featsMandatory = featVersion1 | featMrgRxBuf
 )
 
-// featsWanted is all that the driver can use.
+// featsWanted are all features that the driver can use.
 const featsWanted = featsMandatory | featCSUM | featGuestCSUM | featMTU | featMAC | featGuestTSO4 | featGuestTSO6 |
 	featGuestECN | featHostTSO4 | featHostTSO6 | featHostECN | featStatus | featCtrlVQ | featMQ | featIndirect |
 	featEventIdx | featRingReset
@@ -60,7 +60,8 @@ func featureString(f uint64) string {
 	return strings.Join(s, " ")
 }
 
-// chooseFeatures is what to accept of what is offered: no bit without those that it needs (virtio 1.3, 5.1.3.1).
+// chooseFeatures returns the features to accept. A feature is accepted only with the features that
+// it needs (virtio 1.3, 5.1.3.1).
 func chooseFeatures(offered uint64) (uint64, error) {
 	f := offered & featsWanted
 	if miss := featsMandatory &^ f; miss != 0 {
@@ -85,7 +86,7 @@ func chooseFeatures(offered uint64) (uint64, error) {
 	return f, nil
 }
 
-// Offloads is what the device does for its driver.
+// Offloads are the offloads that the driver and the device have negotiated.
 type Offloads struct {
 	TxCsum     bool // TxFrame.NeedsCsum
 	TxTSO4     bool // TxFrame.GSOType, over IPv4
@@ -94,7 +95,7 @@ type Offloads struct {
 	RxCsum     bool // RxFrame.CsumGood
 	RxTSO4     bool // RxFrame.GSOType may be set
 	RxTSO6     bool
-	QueueReset bool // UnbindQueue stops the queue; without it, the device must return its chains by itself
+	QueueReset bool // UnbindQueue stops the queue; without it, the device must return the chains itself
 }
 
 func offloads(f uint64) Offloads {

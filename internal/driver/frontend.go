@@ -15,39 +15,40 @@ import (
 	"vnic.dev/vnic/vhostuser"
 )
 
-// Addresses of a process's NIC. Its memory lies at guest-physical address 0, GPUs that ask for no place of their own
-// lie far behind it. User addresses are those plus userBase: nothing is mapped there, they are names only.
+// Addresses of a process's NIC. Its memory is at guest-physical address 0. GPUs without an address
+// of their own are far behind it. A user address is a guest-physical address plus userBase: nothing
+// is mapped there.
 const (
 	userBase   = 1 << 46
 	gpuBase    = 1 << 40
 	gpuStride  = 1 << 40
-	ramPerPair = 32 << 20  // at 256 entries a ring; what is not allocated is a hole
+	ramPerPair = 32 << 20  // for 256 entries in a ring; memory that is not allocated is a hole of the memfd
 	ramExtra   = 256 << 20 // for AllocDMA
 )
 
-// frontend is the transport of a process: a vhost-user frontend with memory of its own.
+// frontend is the transport of a process: a vhost-user frontend with its own memory.
 type frontend struct {
 	front   *vhostuser.Frontend
 	log     *slog.Logger
-	mtu     int // to tell the backend, 0: nothing
+	mtu     int // for the backend, 0: not sent
 	proto   uint64
 	gpus    []FrontendGPU
 	fd      int    // memfd
-	ram     []byte // of it
-	used    int    // bytes of ram that are allocated
-	kicks   []int  // eventfds by queue, -1: not set up yet
-	call    int    // the sleeper's eventfd; it belongs to it
+	ram     []byte // the mapping of fd
+	used    int    // allocated bytes of ram
+	kicks   []int  // eventfds by queue; -1: not set up
+	call    int    // the sleeper's eventfd; the sleeper owns it
 	sl      *sleeper
 	started []bool // by queue
 	halted  bool
 
-	conn    *net.UnixConn // the Frontend's
-	peek    *os.File      // a descriptor of the same, to see it end
+	conn    *net.UnixConn // the Frontend uses and owns it
+	peek    *os.File      // a duplicate descriptor, to detect hangup
 	monitor sync.WaitGroup
 }
 
-// watch calls gone once, when the backend hangs up; close ends it. It looks at a descriptor of its own: the Frontend
-// reads the other one when it expects an answer, and not before.
+// watch calls gone once if the backend hangs up, until close. It peeks at a duplicate descriptor:
+// the Frontend reads the connection only when it expects an answer.
 func (f *frontend) watch(gone func(error), _ func(string)) error {
 	raw, err := f.conn.SyscallConn()
 	if err != nil {
@@ -80,7 +81,8 @@ var errHangup = fmt.Errorf("the vhost-user backend hung up: %w", unix.ENODEV)
 
 func (f *frontend) lost() error { return errHangup }
 
-// Attach starts the device behind a vhost-user backend. The GPUs are announced to it as memory regions.
+// Attach starts the device behind a vhost-user backend. It announces the GPUs to the backend as
+// memory regions.
 func Attach(o FrontendOptions) (*NIC, error) {
 	if o.Conn == nil {
 		return nil, errors.New("no connection to a vhost-user backend")
@@ -97,7 +99,7 @@ func Attach(o FrontendOptions) (*NIC, error) {
 	return open(f, &o.Options, o.MAC, o.MTU, gpus)
 }
 
-// prepare makes memory and descriptors.
+// prepare allocates memory and descriptors.
 func (f *frontend) prepare(o *Options) error {
 	if err := f.makeRAM(o.QueuePairs*ramPerPair*max(1, o.RingSize/256) + ramExtra); err != nil {
 		return err
@@ -115,7 +117,7 @@ func (f *frontend) prepare(o *Options) error {
 	return err
 }
 
-// makeRAM makes memory that a backend cannot take away: it cannot shrink.
+// makeRAM allocates memory that a backend cannot shrink.
 func (f *frontend) makeRAM(size int) (err error) {
 	if f.fd, err = unix.MemfdCreate("vnic-driver", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING); err != nil {
 		return fmt.Errorf("memfd for rings and buffers: %w", err)
@@ -133,7 +135,7 @@ func (f *frontend) makeRAM(size int) (err error) {
 	return nil
 }
 
-// placeGPUs gives addresses to those without.
+// placeGPUs chooses addresses for GPUs without one.
 func (f *frontend) placeGPUs(list []FrontendGPU) ([]GPUInfo, error) {
 	var infos []GPUInfo
 	for i, g := range list {
@@ -152,13 +154,14 @@ func (f *frontend) placeGPUs(list []FrontendGPU) ([]GPUInfo, error) {
 func (f *frontend) negotiate() (feats uint64, err error) {
 	proto := vhostuser.ProtocolMQ | vhostuser.ProtocolReplyAck | vhostuser.ProtocolMTU | vhostuser.ProtocolConfig |
 		vhostuser.ProtocolMemSlots | vhostuser.ProtocolStatus
-	// There is no control queue to ask on: queue pairs are enabled by messages, queues reset by GET_VRING_BASE.
-	const ours = featCtrlVQ | featRingReset
-	feats, f.proto, err = f.front.Negotiate(featsWanted&^ours, uint64(proto))
+	// A backend has no control queue: queue pairs are enabled by messages, queues are reset by
+	// GET_VRING_BASE.
+	const provided = featCtrlVQ | featRingReset
+	feats, f.proto, err = f.front.Negotiate(featsWanted&^provided, uint64(proto))
 	if err != nil {
 		return 0, fmt.Errorf("negotiation with the vhost-user backend: %w", err)
 	}
-	if feats, err = chooseFeatures(feats | ours); err != nil {
+	if feats, err = chooseFeatures(feats | provided); err != nil {
 		return 0, err
 	}
 	if f.mtu > 0 && f.has(vhostuser.ProtocolMTU) {
@@ -171,7 +174,7 @@ func (f *frontend) negotiate() (feats uint64, err error) {
 
 func (f *frontend) has(p vhostuser.ProtocolFeatures) bool { return f.proto&uint64(p) != 0 }
 
-// share shows our memory and the GPUs to the backend.
+// share announces the driver's memory and the GPUs to the backend.
 func (f *frontend) share() error {
 	regions := []vhostuser.MemRegion{{FD: f.fd, GPA: 0, User: userBase, Size: uint64(len(f.ram))}}
 	for _, g := range f.gpus {
@@ -247,7 +250,7 @@ func (f *frontend) setupQueue(q int, r ringAddrs) (err error) {
 	return nil
 }
 
-// start enables the queues. Each starts with its first kick.
+// start enables the queues. Each queue starts with its first kick.
 func (f *frontend) start() error {
 	for q, on := range f.started {
 		if !on {
@@ -267,7 +270,7 @@ func (f *frontend) start() error {
 }
 
 func (f *frontend) stopQueue(q int) error {
-	// A kick that the backend has not read yet belongs to the old ring.
+	// Drop a kick that the backend has not read: it belongs to the old ring.
 	var b [8]byte
 	_, _ = unix.Read(f.kicks[q], b[:])
 	if _, err := f.front.GetVringBase(q); err != nil {
@@ -286,7 +289,7 @@ func (f *frontend) startQueue(q int) error {
 
 var eventfdOne = []byte{1, 0, 0, 0, 0, 0, 0, 0}
 
-func (f *frontend) kick(q int) { _, _ = unix.Write(f.kicks[q], eventfdOne) } // EAGAIN: it is kicked already
+func (f *frontend) kick(q int) { _, _ = unix.Write(f.kicks[q], eventfdOne) } // EAGAIN: a kick is already pending
 
 func (f *frontend) emulated() bool { return false }
 
@@ -294,7 +297,8 @@ func (f *frontend) arm() (bool, error) { return false, nil }
 
 func (f *frontend) sleeper() *sleeper { return f.sl }
 
-// halt stops all queues, or else the connection: a backend that hangs does not hang us.
+// halt stops all queues and closes the connection. After the first error it stops no more queues,
+// so that it does not wait for a backend that hangs.
 func (f *frontend) halt() error {
 	if f.halted {
 		return nil

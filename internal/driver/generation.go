@@ -9,34 +9,37 @@ import (
 	"vnic.dev/vnic/internal/limits"
 )
 
-// The in-band state of a port dies with a reset of the device, or of the backend behind it. The driver learns it
-// from a reply of the control channel with a new generation, or from a frame that is not split on a bound queue. Then
-// it sets the split of the bound queues again, and leaves the rest to Options.OnGeneration.
+// The in-band state of a port is lost when the device, or the backend behind it, is reset. The
+// driver detects this by a reply of the control channel with a new generation, or by an unsplit
+// frame on a bound queue. Then it turns the split of the bound queues on again, and leaves the rest
+// to Options.OnGeneration.
 
-// setUpPause keeps a device that never splits from being asked for each frame.
+// setUpPause limits how often the driver sets up a device that never splits.
 const setUpPause = 100 * time.Millisecond
 
-// onGeneration is called by the control client, on the polling goroutine, when the port has lost its state.
+// onGeneration is called by the control client, on the polling goroutine, when the port has lost
+// its state.
 func (n *NIC) onGeneration(old, generation uint32) {
 	n.log.Warn("the network device lost its state", "generation", generation, "before", old)
 	n.lost.Store(true)
 	n.setUpAgain()
 }
 
-// setUpAgain starts the set-up, if it is not under way. It never waits.
+// setUpAgain starts setUp unless it is running. It never blocks.
 func (n *NIC) setUpAgain() {
 	if n.settingUp.Swap(true) {
 		return
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if n.life.Err() != nil { // Close waits for set-ups that run already
+	if n.life.Err() != nil { // Close waits for a running setUp
 		return
 	}
 	n.background.Go(n.setUp)
 }
 
-// setUp asks for the generation and sets the split of bound queues again, until nothing is lost meanwhile.
+// setUp asks for the generation and turns the split of bound queues on. It repeats this if state
+// was lost meanwhile.
 func (n *NIC) setUp() {
 	for {
 		ctx, cancel := context.WithTimeout(n.life, limits.Control.Here())
@@ -58,7 +61,7 @@ func (n *NIC) setUp() {
 }
 
 func (n *NIC) setUpOnce(ctx context.Context) error {
-	info, err := n.ctl.Hello(ctx) // a new generation in its reply calls onGeneration
+	info, err := n.ctl.Hello(ctx) // a new generation in the reply calls onGeneration
 	if err != nil {
 		return fmt.Errorf("asking for the generation: %w", err)
 	}

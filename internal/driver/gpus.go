@@ -10,9 +10,10 @@ import (
 	"vnic.dev/vnic/internal/control"
 )
 
-// IdentifyGPUs asks the NIC which GPUs it reaches and where their memory is, and numbers those that were found on the
-// PCI bus so: until then they are numbered by their PCI addresses. They are in the NIC's order, the nearest first, and
-// those that it does not reach are left out. It is called before Start.
+// IdentifyGPUs asks the NIC which GPUs it reaches and where their memory is. It gives the GPUs that
+// were found on the PCI bus the NIC's numbers; before, they are numbered by their PCI addresses.
+// The list then has the NIC's order, the nearest first, without GPUs that the NIC does not reach.
+// It must be called before Start.
 func (n *NIC) IdentifyGPUs(ctx context.Context) error {
 	list, err := n.ctl.GPUs(ctx)
 	if err != nil {
@@ -36,11 +37,11 @@ func (n *NIC) IdentifyGPUs(ctx context.Context) error {
 	n.gpusMu.Lock()
 	defer n.gpusMu.Unlock()
 	n.gpus = gpus
-	n.gpusLost.Store(0) // by numbers that were others'
+	n.gpusLost.Store(0) // its bits are of the old numbers
 	return nil
 }
 
-// gpuAt finds the PCI device whose BAR is where the NIC has a GPU's memory.
+// gpuAt returns the PCI device whose BAR is at the address that the NIC has for a GPU's memory.
 func (n *NIC) gpuAt(g control.GPUInfo, maps []control.GPUMap) (found GPUInfo, err error) {
 	for _, m := range maps {
 		if m.GPU != g.ID {

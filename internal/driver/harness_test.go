@@ -17,13 +17,13 @@ import (
 
 func TestMain(m *testing.M) { testkit.Main(m) }
 
-// errOf is the error of a call, the last of its results.
+// errOf returns the error of a call, its last result.
 func errOf(results ...any) error {
 	err, _ := results[len(results)-1].(error)
 	return err
 }
 
-func is(t testing.TB, what string, err, want error) {
+func checkErr(t testing.TB, what string, err, want error) {
 	t.Helper()
 	if !errors.Is(err, want) {
 		t.Errorf("%s: %v, want %v", what, err, want)
@@ -55,7 +55,7 @@ func newTestGPU(t testing.TB, pages int) *testGPU {
 	fd := int(testkit.Memfd(t, testGPUSize).Fd())
 	g := &testGPU{fd: fd, mem: mapped(t, fd, testGPUSize)}
 	for i := range pages {
-		g.free = append(g.free, testGPUSize-uint64(i+1)*PageSize) // the upper half; tests send from the lower
+		g.free = append(g.free, testGPUSize-uint64(i+1)*PageSize) // the upper half; tests send from the lower half
 	}
 	return g
 }
@@ -82,24 +82,24 @@ func (g *testGPU) out() int {
 	return g.taken
 }
 
-// whole says that all pages were given back.
+// whole checks that all pages were returned.
 func (g *testGPU) whole(t testing.TB) {
 	t.Helper()
 	testkit.Equal(t, "pages that were not given back", g.out(), 0)
 }
 
-// testReceiver keeps copies of what it gets.
+// testReceiver keeps copies of frames and cookies.
 type testReceiver struct {
 	gpu  *testGPU
-	keep bool // pages
+	keep bool // do not return pages
 
-	mu      sync.Mutex
-	cond    *sync.Cond
-	frames  []gotFrame
-	cookies []uint64
-	tells   int // Completed calls
-	wakes   int
-	each    func(f *RxFrame) // called on the polling goroutine; set under mu
+	mu          sync.Mutex
+	cond        *sync.Cond
+	frames      []gotFrame
+	cookies     []uint64
+	completions int // calls of Completed
+	wakes       int
+	each        func(f *RxFrame) // called on the polling goroutine; set under mu
 }
 
 type gotFrame struct {
@@ -134,7 +134,7 @@ func (r *testReceiver) Receive(frames []RxFrame) {
 }
 
 func (r *testReceiver) Completed(queue int, cookies []uint64) {
-	r.locked(func() { r.cookies, r.tells = append(r.cookies, cookies...), r.tells+1 })
+	r.locked(func() { r.cookies, r.completions = append(r.cookies, cookies...), r.completions+1 })
 	r.cond.Broadcast()
 }
 
@@ -143,7 +143,7 @@ func (r *testReceiver) Wake() {
 	r.cond.Broadcast()
 }
 
-// wait waits until ok, which is called under mu.
+// wait waits until ok, which is called under mu, returns true.
 func (r *testReceiver) wait(ok func() bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -152,7 +152,7 @@ func (r *testReceiver) wait(ok func() bool) {
 	}
 }
 
-// waitFrames waits for n frames in all and takes them.
+// waitFrames waits until there are n frames and takes them.
 func (r *testReceiver) waitFrames(n int) (f []gotFrame) {
 	r.wait(func() bool { return len(r.frames) >= n })
 	r.locked(func() { f, r.frames = r.frames, nil })
@@ -166,7 +166,7 @@ type rig struct {
 	rcv *testReceiver
 	gpu *testGPU
 
-	gone bool // the backend is: Close fails
+	gone bool // the backend is gone: Close fails
 }
 
 type rigOptions struct {
@@ -193,7 +193,7 @@ func newRig(t testing.TB, o rigOptions) *rig {
 	return r
 }
 
-// attach starts a driver on a test device, both of which go with the test. Nobody receives yet.
+// attach starts a driver on a test device. Both end with the test. It has no receiver.
 func attach(t testing.TB, o rigOptions) (*rig, error) {
 	t.Helper()
 	testkit.CheckFDs(t)
@@ -214,7 +214,7 @@ func attach(t testing.TB, o rigOptions) (*rig, error) {
 	return &rig{dev: d, nic: n, rcv: newTestReceiver(g), gpu: g}, err
 }
 
-// newBoundRig is a rig of two pairs whose queue 1 is bound, and gets all frames.
+// newBoundRig makes a rig with two pairs whose queue 1 is bound and receives all frames.
 func newBoundRig(t testing.TB, o rigOptions) *rig {
 	t.Helper()
 	o.pairs = 2
@@ -223,14 +223,14 @@ func newBoundRig(t testing.TB, o rigOptions) *rig {
 	return r
 }
 
-// bind binds queue 1, and steers all frames but those of the control channel there.
+// bind binds queue 1, and steers all frames to it, except control frames.
 func (r *rig) bind(t testing.TB) {
 	t.Helper()
 	testkit.OK(t, r.nic.BindQueue(1, 3, r.gpu))
 	r.steer(1)
 }
 
-// steer has the device send frames back on a queue; -1: drop them.
+// steer makes the device send frames back on a queue; -1: drop them.
 func (r *rig) steer(queue int) { r.dev.do(func() { r.dev.steer = func([]byte) int { return queue } }) }
 
 // locked calls f under mu.
@@ -240,19 +240,19 @@ func (r *testReceiver) locked(f func()) {
 	f()
 }
 
-// send transmits all frames, waiting for room.
+// send transmits all frames, and waits for room.
 func (r *rig) send(t testing.TB, queue int, frames ...TxFrame) {
 	t.Helper()
 	for len(frames) > 0 {
 		r.rcv.mu.Lock()
-		tells := r.rcv.tells
+		tells := r.rcv.completions
 		r.rcv.mu.Unlock()
 		n, err := r.nic.Transmit(queue, frames)
 		if err != nil {
 			t.Fatalf("Transmit: %v", err)
 		}
 		if frames = frames[n:]; len(frames) > 0 {
-			r.rcv.wait(func() bool { return r.rcv.tells > tells })
+			r.rcv.wait(func() bool { return r.rcv.completions > tells })
 		}
 	}
 }
@@ -272,7 +272,7 @@ func tcpHeader(n int) []byte {
 	return h
 }
 
-// pattern fills b with bytes that tell where they belong.
+// pattern fills b with bytes that depend on their position.
 func pattern(b []byte, seed int) []byte {
 	for i := range b {
 		b[i] = byte(i*7 + i>>8 + seed*13)

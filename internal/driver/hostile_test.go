@@ -7,7 +7,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// TestBrokenDeviceStopsNIC lets the device break rules, one for each case.
+// TestBrokenDeviceStopsNIC makes the device break one rule in each case.
 //
 // Invariant: driver: A device that breaks a rule stops that NIC; pages are never lost or given
 // twice.
@@ -36,7 +36,7 @@ func TestBrokenDeviceStopsNIC(t *testing.T) {
 			r := newRig(t, rigOptions{pairs: 2, pages: 200})
 			testkit.OK(t, r.nic.BindQueue(1, 3, r.gpu))
 			r.dev.do(func() { r.dev.hold = true })
-			r.send(t, 0, TxFrame{Header: tcpHeader(0), Cookie: 77}) // in flight for ever
+			r.send(t, 0, TxFrame{Header: tcpHeader(0), Cookie: 77}) // in flight forever
 			c.evil(r)
 			<-r.nic.failed
 			if err := r.nic.Err(); !errors.Is(err, ErrBroken) {
@@ -45,11 +45,11 @@ func TestBrokenDeviceStopsNIC(t *testing.T) {
 				t.Log(err)
 			}
 			r.rcv.wait(func() bool { return r.rcv.wakes > 0 && len(r.rcv.cookies) == 1 })
-			is(t, "Transmit", errOf(r.nic.Transmit(0, []TxFrame{{Header: tcpHeader(0)}})), ErrBroken)
-			is(t, "UnbindQueue", r.nic.UnbindQueue(1), nil)
+			checkErr(t, "Transmit", errOf(r.nic.Transmit(0, []TxFrame{{Header: tcpHeader(0)}})), ErrBroken)
+			checkErr(t, "UnbindQueue", r.nic.UnbindQueue(1), nil)
 			r.gpu.whole(t)
-			is(t, "BindQueue", r.nic.BindQueue(1, 3, r.gpu), ErrBroken)
-			// Another one still moves bytes.
+			checkErr(t, "BindQueue", r.nic.BindQueue(1, 3, r.gpu), ErrBroken)
+			// Another NIC still moves frames.
 			other.send(t, 0, TxFrame{Header: tcpHeader(100), Linear: make([]byte, 100)})
 			other.rcv.waitFrames(1)
 		})
@@ -65,7 +65,7 @@ func (r *rig) mangle(queue int, f func(h *netHdr)) {
 func TestFramesTooStrangeAreDropped(t *testing.T) {
 	r := newRig(t, rigOptions{driver: func(o *FrontendOptions) { o.RingSize = 64 }})
 	r.dev.inject(0, netHdr{}, make([]byte, 13))         // no Ethernet header
-	r.dev.inject(0, netHdr{}, make([]byte, maxFrame+1)) // longer than any
+	r.dev.inject(0, netHdr{}, make([]byte, maxFrame+1)) // too long
 	r.dev.inject(0, netHdr{}, tcpHeader(0))
 	r.rcv.waitFrames(1)
 	if s := r.nic.Stats(); s.Rx[0].Dropped != 2 {
@@ -86,7 +86,7 @@ func TestLongestFrameIsJoined(t *testing.T) {
 func TestBackendThatGoesAwayDoesNotHangClose(t *testing.T) {
 	r := newBoundRig(t, rigOptions{pages: 100})
 	r.gone = true
-	r.nic.t.(*frontend).front.Close() // the same, seen from the other end
+	r.nic.t.(*frontend).front.Close() // looks like a hangup to the other end
 	if err := r.nic.UnbindQueue(1); err == nil {
 		t.Error("UnbindQueue: no error")
 	}
@@ -100,6 +100,6 @@ func TestBackendThatHangsUpStopsNIC(t *testing.T) {
 	r.gone = true
 	r.dev.hangUp()
 	<-r.nic.failed
-	is(t, "Err", r.nic.Err(), errHangup)
+	checkErr(t, "Err", r.nic.Err(), errHangup)
 	r.rcv.wait(func() bool { return r.rcv.wakes > 0 })
 }

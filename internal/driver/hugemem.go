@@ -11,14 +11,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// hugePage is the size of the pages that DMA memory comes from, in bytes: their physical address does not change, and
-// each is contiguous.
+// hugePage is the size of the pages of DMA memory, in bytes: each is contiguous, and its physical
+// address does not change.
 const hugePage = maxAlloc
 
-// hugeMem is DMA memory of a guest without an IOMMU: addresses are physical.
+// hugeMem is the DMA memory of a guest without an IOMMU: IOVAs are physical addresses.
 type hugeMem struct {
 	sys   sysfs
-	page  func() (b []byte, addr uint64, err error) // gets one more page
+	page  func() (b []byte, addr uint64, err error) // allocates one more page
 	pages [][]byte
 	addr  uint64 // of the last page
 	used  int    // of the last page
@@ -48,7 +48,7 @@ func (h *hugeMem) alloc(n int) (memory, error) {
 	return memory{b: page[off:h.used:h.used], addr: h.addr + uint64(off)}, nil
 }
 
-// newPage takes a huge page from the kernel, which is asked for one more if it has none.
+// newPage maps a huge page. If the kernel has none left, it asks for one more.
 func (h *hugeMem) newPage() (b []byte, addr uint64, err error) {
 	b, err = mapHuge()
 	if errors.Is(err, unix.ENOMEM) {
@@ -115,7 +115,8 @@ func readInt(path string) (int, error) {
 	return n, nil
 }
 
-// physical finds the physical address of a mapped page (Linux Documentation/admin-guide/mm/pagemap.rst).
+// physical returns the physical address of a mapped page (Linux
+// Documentation/admin-guide/mm/pagemap.rst).
 func physical(pagemap string, addr uintptr) (uint64, error) {
 	const (
 		entryLen = 8
@@ -142,7 +143,7 @@ func physical(pagemap string, addr uintptr) (uint64, error) {
 	return e&pfnMask*uint64(page) + uint64(addr%page), nil
 }
 
-// free gives all pages back. The device must not use them any more.
+// free unmaps all pages. The device must no longer use them.
 func (h *hugeMem) free() {
 	for _, b := range h.pages {
 		unix.Munmap(b)

@@ -57,23 +57,23 @@ func TestCloseUnderTraffic(t *testing.T) {
 				_, err = r.nic.Transmit(i, []TxFrame{frame})
 				r.nic.Refill(1)
 			}
-			is(t, "Transmit", err, ErrClosed)
+			checkErr(t, "Transmit", err, ErrClosed)
 		})
 	}
 	r.rcv.waitFrames(1000)
 	testkit.OK(t, r.nic.Close())
 	senders.Wait()
-	is(t, "second Close", r.nic.Close(), nil)
-	is(t, "BindQueue", r.nic.BindQueue(1, 3, r.gpu), ErrClosed)
-	is(t, "UnbindQueue", r.nic.UnbindQueue(1), ErrClosed)
-	is(t, "Err", r.nic.Err(), ErrClosed)
-	is(t, "AllocDMA", errOf(r.nic.AllocDMA(1)), ErrClosed)
-	is(t, "Hello", errOf(r.nic.Control().Hello(context.Background())), ErrClosed)
+	checkErr(t, "second Close", r.nic.Close(), nil)
+	checkErr(t, "BindQueue", r.nic.BindQueue(1, 3, r.gpu), ErrClosed)
+	checkErr(t, "UnbindQueue", r.nic.UnbindQueue(1), ErrClosed)
+	checkErr(t, "Err", r.nic.Err(), ErrClosed)
+	checkErr(t, "AllocDMA", errOf(r.nic.AllocDMA(1)), ErrClosed)
+	checkErr(t, "Hello", errOf(r.nic.Control().Hello(context.Background())), ErrClosed)
 }
 
 func TestCloseEndsBindThatWaits(t *testing.T) {
 	r := newRig(t, rigOptions{pairs: 2, pages: 100})
-	r.dev.do(func() { r.dev.hold = true }) // no command is answered
+	r.dev.do(func() { r.dev.hold = true }) // commands are not answered
 	failed := make(chan error)
 	go func() { failed <- r.nic.BindQueue(1, 3, r.gpu) }()
 	for r.nic.Stats().Tx[0].Frames == 0 {
@@ -107,8 +107,8 @@ func TestStart(t *testing.T) {
 		t.Error("a second receiver, or none, is accepted")
 	}
 	early := testkit.Must(attach(t, rigOptions{pairs: 2}))(t)
-	is(t, "bind before Start", early.nic.BindQueue(1, 3, early.gpu), unix.EINVAL)
-	is(t, "Close", early.nic.Close(), nil)
+	checkErr(t, "bind before Start", early.nic.BindQueue(1, 3, early.gpu), unix.EINVAL)
+	checkErr(t, "Close", early.nic.Close(), nil)
 }
 
 func TestAllocDMA(t *testing.T) {

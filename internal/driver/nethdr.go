@@ -44,7 +44,7 @@ var (
 	be = binary.BigEndian
 )
 
-// decode reads each word once: the device may write it at any time.
+// decode reads each word once: the device may write to it at any time.
 func (h *netHdr) decode(b *[netHdrLen]byte) {
 	lo, hi := le.Uint64(b[0:]), le.Uint32(b[8:])
 	*h = netHdr{
@@ -63,11 +63,11 @@ func (h *netHdr) encode(b *[netHdrLen]byte) {
 	le.PutUint16(b[10:], h.numBuffers)
 }
 
-// offload copies what the header says of checksum and segmentation. A GSO type that was not negotiated or is unknown
-// is the device's fault.
+// offload copies the header's checksum and segmentation fields. A GSO type that was not negotiated
+// or is unknown is the device's error.
 func (h *netHdr) offload(o *Offloads, f *RxFrame) error {
-	// DATA_VALID of a device that has not GUEST_CSUM is against virtio 1.3 (5.1.6.4.1), but Linux believes it, and so
-	// there are backends that make no checksum at all (passt).
+	// virtio 1.3 (5.1.6.4.1) forbids DATA_VALID without GUEST_CSUM, but Linux accepts it, and some
+	// backends compute no checksum at all (passt).
 	f.CsumGood = o.RxCsum && h.flags&hdrNeedsCsum != 0 || h.flags&hdrDataValid != 0
 	f.GSOType, f.GSOSize = splitter.GSONone, 0
 	switch t := h.gsoType &^ hdrGSOECN; {
@@ -84,7 +84,7 @@ func (h *netHdr) offload(o *Offloads, f *RxFrame) error {
 	return nil
 }
 
-// sum is the checksum of a frame that the device does not complete.
+// sum returns the checksum of a frame if the device does not compute it.
 func (f *TxFrame) sum() uint16 {
 	head := f.Header[f.CsumStart:]
 	payload := dma.Fold(dma.Checksum(f.Linear, 0))
@@ -92,19 +92,19 @@ func (f *TxFrame) sum() uint16 {
 	if c != 0xffff {
 		c = ^c
 	}
-	return c // never 0, which UDP has for none
+	return c // never 0, which means no checksum in UDP
 }
 
-// netHdrOf makes the header of a frame to send.
+// netHdrOf makes the virtio_net_hdr of a frame to send.
 func netHdrOf(o *Offloads, f *TxFrame) (netHdr, error) {
 	h := netHdr{hdrLen: uint16(len(f.Header))}
 	switch {
 	case !f.NeedsCsum:
 	case !o.TxCsum && len(f.Device) > 0:
 		return h, fmt.Errorf("%w: CSUM, for NeedsCsum of payload that is not in reach", ErrFeature)
-	case !o.TxCsum: // sum is done here, with the frame's copy
-		if at := int(f.CsumStart) + int(f.CsumOffset); at+2 > min(len(f.Header), chunkLen-netHdrLen) {
-			return h, fmt.Errorf("frame with its checksum at %d, %d bytes of header: %w", at, len(f.Header), unix.EINVAL)
+	case !o.TxCsum: // copyIn sets the checksum
+		if pos := int(f.CsumStart) + int(f.CsumOffset); pos+2 > min(len(f.Header), chunkLen-netHdrLen) {
+			return h, fmt.Errorf("frame with its checksum at %d, %d bytes of header: %w", pos, len(f.Header), unix.EINVAL)
 		}
 	default:
 		h.flags, h.csumStart, h.csumOffset = hdrNeedsCsum, f.CsumStart, f.CsumOffset
@@ -125,7 +125,7 @@ func netHdrOf(o *Offloads, f *TxFrame) (netHdr, error) {
 	default:
 		return h, fmt.Errorf("%w: segmentation of %v", ErrFeature, f.GSOType)
 	}
-	if f.GSOSize == 0 || !f.NeedsCsum { // 5.1.6.2.1: a GSO frame has NEEDS_CSUM
+	if f.GSOSize == 0 || !f.NeedsCsum { // 5.1.6.2.1: a GSO frame must have NEEDS_CSUM
 		return h, fmt.Errorf("frame of GSO type %v: size %d, NeedsCsum %v: both are needed", f.GSOType, f.GSOSize,
 			f.NeedsCsum)
 	}

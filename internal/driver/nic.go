@@ -18,7 +18,7 @@ import (
 // NIC is a virtio-net device in use.
 type NIC struct {
 	t        transport
-	tmu      sync.Mutex // held while t's queues are set up or stopped
+	tmu      sync.Mutex // held while a queue of t is set up or stopped
 	opts     Options
 	log      *slog.Logger
 	mac      net.HardwareAddr
@@ -32,15 +32,15 @@ type NIC struct {
 	tx []*txQueue
 
 	gpusMu             sync.Mutex
-	gpusUsed, gpusLost atomic.Uint64 // by bit: rings point there, or did; it has been taken away
+	gpusUsed, gpusLost atomic.Uint64 // by bit: GPUs that rings point or pointed to; GPUs that were removed
 
 	receiver atomic.Pointer[Receiver] // set once, by Start
 	poller   poller
 
-	mu     sync.Mutex // orders calls on the polling goroutine against its end, and Bind, Unbind and Close
+	mu     sync.Mutex // orders calls on the polling goroutine, and its end, against do
 	calls  []*call    // waiting; under mu
-	ended  bool       // the polling goroutine takes no more; under mu
-	binder sync.Mutex // held by BindQueue and UnbindQueue for all of their time
+	ended  bool       // the polling goroutine takes no more calls; under mu
+	binder sync.Mutex // held by BindQueue and UnbindQueue until they return
 	closed bool       // under binder
 
 	closing  sync.Once
@@ -48,23 +48,23 @@ type NIC struct {
 
 	hasCalls atomic.Bool
 	stop     atomic.Bool
-	sleeping atomic.Bool           // the polling goroutine is, or about to be
-	fatal    atomic.Pointer[error] // for the polling goroutine to stop with
+	sleeping atomic.Bool           // the polling goroutine sleeps, or is about to
+	fatal    atomic.Pointer[error] // the error with which the polling goroutine has to stop
 	err      atomic.Pointer[error]
 	failed   chan struct{} // closed with err
 	done     chan struct{} // closed by the polling goroutine
 
-	// The in-band set-up after a loss of state: see generation.go.
+	// Set-up after a loss of in-band state: see generation.go.
 	life        context.Context // ends with Close
 	endLife     context.CancelFunc
 	background  sync.WaitGroup
 	settingUp   atomic.Bool
-	lost        atomic.Bool // in-band state is, and Options.OnGeneration was not called yet
-	wakePending atomic.Bool // the Receiver is to be woken
+	lost        atomic.Bool // in-band state was lost, and Options.OnGeneration was not called yet
+	wakePending atomic.Bool // the Receiver has to be woken
 	linkDown    atomic.Bool
 }
 
-// open starts the device behind a transport, which it owns.
+// open starts the device behind a transport. The NIC owns the transport.
 func open(t transport, o *Options, mac net.HardwareAddr, mtu int, gpus []GPUInfo) (*NIC, error) {
 	n := &NIC{t: t, opts: *o, log: o.Log, gpus: gpus, failed: make(chan struct{}), done: make(chan struct{})}
 	n.life, n.endLife = context.WithCancel(context.Background())
@@ -84,13 +84,13 @@ func open(t transport, o *Options, mac net.HardwareAddr, mtu int, gpus []GPUInfo
 	return n, nil
 }
 
-// gone is called when the device has gone away.
+// gone is called when the device is gone.
 func (n *NIC) gone(err error) {
 	n.fatal.CompareAndSwap(nil, &err)
 	n.wake()
 }
 
-// initialize takes the device to where it moves frames.
+// initialize negotiates with the device and starts it.
 func (n *NIC) initialize(mac net.HardwareAddr, mtu int) (err error) {
 	if n.features, err = n.t.negotiate(); err != nil {
 		return err
@@ -105,7 +105,7 @@ func (n *NIC) initialize(mac net.HardwareAddr, mtu int) (err error) {
 	return n.startDevice()
 }
 
-// makeQueues makes rings and buffers for the pairs in use.
+// makeQueues allocates rings and buffers for the pairs in use.
 func (n *NIC) makeQueues() error {
 	for i := range n.opts.QueuePairs {
 		rx, err := newRxQueue(n, i)
@@ -122,7 +122,7 @@ func (n *NIC) makeQueues() error {
 	return nil
 }
 
-// startDevice lets the queues go and posts the first buffers.
+// startDevice starts the queues and posts the first buffers.
 func (n *NIC) startDevice() error {
 	var ctrl *controlQueue
 	if vq := n.t.controlQueue(); vq >= 0 && n.features&featCtrlVQ != 0 && len(n.tx) > 1 {
@@ -147,26 +147,27 @@ func (n *NIC) startDevice() error {
 	return nil
 }
 
-// MAC is the NIC's address.
+// MAC returns the NIC's address.
 func (n *NIC) MAC() net.HardwareAddr { return slices.Clone(n.mac) }
 
-// MTU is the largest IP packet, in bytes.
+// MTU returns the size of the largest IP packet, in bytes.
 func (n *NIC) MTU() int { return n.mtu }
 
-// Offloads are what the device does for us.
+// Offloads returns the negotiated offloads.
 func (n *NIC) Offloads() Offloads { return n.offloads }
 
-// QueuePairs is how many receive queues, and transmit queues, are in use.
+// QueuePairs returns how many receive queues, and how many transmit queues, are in use.
 func (n *NIC) QueuePairs() int { return len(n.tx) }
 
-// GPUs lists the GPUs in reach.
+// GPUs returns the GPUs that the device can reach.
 func (n *NIC) GPUs() []GPUInfo { return slices.Clone(n.gpus) }
 
-// Control is the in-band channel to the NIC.
+// Control returns the client of the in-band channel to the NIC.
 func (n *NIC) Control() *control.Client { return n.ctl }
 
-// AllocDMA gives memory that we and the device can reach, the device at iova: tables and staging buffers of jobs. It is
-// page aligned and contiguous, at most 2 MiB in a guest, and there until Close. There is no way to give it back.
+// AllocDMA allocates memory for the caller and the device, whose address for it is iova: tables and staging
+// buffers of jobs. It is page aligned and contiguous, and at most 2 MiB in a guest. It is freed by
+// Close, and not before.
 func (n *NIC) AllocDMA(size int) (b []byte, iova uint64, err error) {
 	n.binder.Lock()
 	defer n.binder.Unlock()
@@ -183,7 +184,7 @@ func (n *NIC) AllocDMA(size int) (b []byte, iova uint64, err error) {
 	return m.b[:size], m.addr, nil
 }
 
-// Start sets the Receiver of the frames; before it, they are dropped.
+// Start sets the Receiver of the frames. Earlier frames are dropped.
 func (n *NIC) Start(r Receiver) error {
 	if r == nil {
 		return errors.New("no receiver")
@@ -194,7 +195,8 @@ func (n *NIC) Start(r Receiver) error {
 	return n.Err()
 }
 
-// Err says why the NIC has stopped, nil if it has not. The Receiver is woken when it does.
+// Err returns the error with which the NIC has stopped, or nil. When the NIC stops, it calls the
+// Receiver's Wake.
 func (n *NIC) Err() error {
 	if e := n.err.Load(); e != nil {
 		return *e
@@ -202,22 +204,22 @@ func (n *NIC) Err() error {
 	return nil
 }
 
-// fail records why the NIC stops. The first reason stays.
+// fail records the error with which the NIC stops. Later errors are ignored.
 func (n *NIC) fail(err error) {
 	if n.err.CompareAndSwap(nil, &err) {
 		close(n.failed)
 	}
 }
 
-// wake ends the polling goroutine's sleep, for a reason that was stored before.
+// wake ends the polling goroutine's sleep. The caller has stored the reason before.
 func (n *NIC) wake() {
 	if n.sleeping.Load() {
 		n.t.sleeper().wake()
 	}
 }
 
-// Close stops the device and gives all pages back. It waits for callbacks under way. The Receiver is not called
-// again, not even for what is still in flight.
+// Close stops the device and returns all pages to their sources. It waits for running callbacks. It
+// does not call the Receiver for frames that are still in flight.
 func (n *NIC) Close() error {
 	n.endLife()
 	n.closing.Do(func() { n.closeErr = n.close() })
@@ -225,7 +227,7 @@ func (n *NIC) Close() error {
 }
 
 func (n *NIC) close() error {
-	n.binder.Lock() // calls that bind have ended, and no new ones begin
+	n.binder.Lock() // BindQueue and UnbindQueue have returned, and later calls fail
 	n.closed = true
 	n.binder.Unlock()
 	n.ctl.Close()

@@ -7,29 +7,30 @@ import (
 	"time"
 )
 
-// Options are those of every transport. The zero value is good.
+// Options are common to all transports. The zero value works.
 type Options struct {
-	QueuePairs int // to use; 0: all that the device has, up to 8
-	// HostQueues is how many receive queues have buffers in host memory, from queue 0 on; at least 1. The
-	// others wait to be bound: nothing should be steered there before.
+	QueuePairs int // the number in use; 0: all that the device has, up to 8
+	// HostQueues is how many receive queues have buffers in host memory, from queue 0 on; at least
+	// 1. The others receive nothing until they are bound: do not steer flows to them before.
 	HostQueues int
-	RingSize   int // entries of each ring, a power of two up to 1024; 0: 256, or what the device takes
-	// PagesPerChain is how many pages a bound queue posts with each header buffer, 1 to 16; 0: 4. Many are good for
-	// GSO packets, few for a small page pool.
+	RingSize   int // entries of each ring, a power of two up to 1024; 0: 256, or the device's maximum
+	// PagesPerChain is how many pages a bound queue posts with each header buffer, 1 to 16; 0: 4.
+	// Many are good for GSO packets, few for a small page pool.
 	PagesPerChain int
-	// Spin is how long at most the idle driver polls before it sleeps; 0: 30 us, or not at all on one processor;
-	// negative: not at all.
+	// Spin is how long, at most, the idle driver polls before it sleeps. 0: 30 us, or no polling
+	// with one processor; negative: no polling.
 	Spin time.Duration
-	// WholeFrames has what a frame to send has in host memory lie in one buffer, for backends that take no chain of
-	// several (passt). Frames then have no Device ranges.
+	// WholeFrames puts the host memory of a frame to send into one buffer, for backends that accept
+	// no chain of several (passt). Frames then must not have Device ranges.
 	WholeFrames bool
 	Log         *slog.Logger
-	// OnGeneration is called, on a goroutine of its own, when the device has lost its in-band state and the split of
-	// bound queues was set again: rules, buffers and bindings are the caller's to set again. Close waits for it.
+	// OnGeneration is called on a separate goroutine when the device has lost its in-band state and
+	// the driver has turned the split of bound queues on again. The caller has to set up rules,
+	// buffers and bindings again. Close waits for it.
 	OnGeneration func(generation uint32)
 }
 
-// MaxPairs is how many queue pairs the driver uses of a device.
+// MaxPairs is the maximum of queue pairs that the driver uses.
 const MaxPairs = 8
 
 const (
@@ -41,7 +42,7 @@ const (
 	defaultSpin  = 30 * time.Microsecond
 )
 
-// fill puts the defaults in.
+// fill sets the defaults.
 func (o *Options) fill() {
 	if o.QueuePairs <= 0 || o.QueuePairs > MaxPairs {
 		o.QueuePairs = MaxPairs
@@ -50,7 +51,7 @@ func (o *Options) fill() {
 	if o.RingSize <= 0 {
 		o.RingSize = defaultRing
 	}
-	size := minRing // the power of two at or below
+	size := minRing // the largest power of two that is not greater
 	for 2*size <= min(o.RingSize, maxRing) {
 		size *= 2
 	}
@@ -67,7 +68,7 @@ func (o *Options) fill() {
 	}
 }
 
-// PCIOptions are those of OpenPCI.
+// PCIOptions are the options of OpenPCI.
 type PCIOptions struct {
 	Options
 	Address string // of the virtio-net device, "0000:00:02.0"; empty: the only one
@@ -76,16 +77,16 @@ type PCIOptions struct {
 // FrontendGPU is a GPU that the process shares with the backend.
 type FrontendGPU struct {
 	ID   int
-	FD   int // stays the caller's
+	FD   int // the caller owns it
 	Size uint64
-	Addr uint64 // guest-physical address to announce it at; 0: the driver chooses
+	Addr uint64 // guest-physical address in the backend's memory map; 0: the driver chooses
 }
 
-// FrontendOptions are those of Attach.
+// FrontendOptions are the options of Attach.
 type FrontendOptions struct {
 	Options
-	Conn *net.UnixConn // owned by the NIC from then on
+	Conn *net.UnixConn // the NIC takes ownership
 	MAC  net.HardwareAddr
-	MTU  int // 0: 1500, or what the backend says
+	MTU  int // 0: 1500, or the backend's
 	GPUs []FrontendGPU
 }

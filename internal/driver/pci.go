@@ -17,19 +17,20 @@ import (
 	"vnic.dev/vnic/internal/inuse"
 )
 
-// pci is the transport of a guest: a virtio-net PCI device, taken from the kernel (specs: virtio 1.3, 4.1).
+// pci is the transport of a guest: a virtio-net PCI device that was taken from the kernel (virtio
+// 1.3, 4.1).
 //
-// Interrupts are INTx by uio_pci_generic: its handler sets INTX_DISABLE and makes /dev/uioN readable. Reading the ISR
-// byte takes the interrupt back; clearing INTX_DISABLE lets the next one come. Both wait until the driver wants to
-// sleep, so a busy driver pays for none.
+// Interrupts are INTx through uio_pci_generic: its handler sets INTX_DISABLE and makes /dev/uioN
+// readable. Reading the ISR byte deasserts the interrupt; clearing INTX_DISABLE allows the next
+// one. Both are done only before the driver sleeps, so a busy driver does not pay for them.
 type pci struct {
 	dev    pciDev
 	log    *slog.Logger
 	cfg    pciConfig
-	intr   *os.File // /dev/uioN; the sleeper's once there is one
+	intr   *os.File // /dev/uioN; the sleeper owns it once it exists
 	sl     *sleeper
 	bars   map[uint8][]byte
-	claim  io.Closer // that no other program takes it meanwhile; nil: none yet
+	claim  io.Closer // keeps other programs from using the device; nil: none yet
 	common common
 	notify regs
 	factor uint32 // notify_off_multiplier
@@ -37,20 +38,21 @@ type pci struct {
 	device regs
 	mem    *hugeMem
 
-	command  uint16 // of configuration space, with interrupts on
+	command  uint16 // command register of the configuration space, with interrupts on
 	features uint64
-	queues   map[int]int // place in notify, by queue that is set up
+	queues   map[int]int // offset in notify of each queue that is set up
 	halted   bool
 
-	gone    atomic.Bool // taken away: no register is touched any more
-	kept    bool        // its memory is not given back, as the device may still write there
-	events  *os.File    // of the kernel, of devices that go; nil: it does not say
+	gone    atomic.Bool // the device was removed: registers are not accessed any more
+	kept    bool        // its memory is not freed, because the device may still write there
+	events  *os.File    // the kernel's events about removed devices; nil: not available
 	hearing sync.WaitGroup
 }
 
-// OpenPCI takes a virtio-net PCI device from the kernel and starts it; GPUs are the BARs of ivshmem devices, numbered
-// by their PCI addresses. It wants root, huge pages and the module uio_pci_generic. A device is one program's: EBUSY
-// names another that has it.
+// OpenPCI takes a virtio-net PCI device from the kernel and starts it. GPUs are the BARs of ivshmem
+// devices, numbered by their PCI addresses. It needs root, huge pages and the module
+// uio_pci_generic. One program uses a device at a time: the error EBUSY names the program that uses
+// it.
 func OpenPCI(o PCIOptions) (*NIC, error) { return openPCI("/", newHugeMem("/"), o) }
 
 func openPCI(sys sysfs, mem *hugeMem, o PCIOptions) (*NIC, error) {
@@ -74,7 +76,7 @@ func openPCI(sys sysfs, mem *hugeMem, o PCIOptions) (*NIC, error) {
 	return n, nil
 }
 
-// gpus lists the shared memory devices and sees to it that they answer at their BARs.
+// gpus lists the shared memory devices and enables their BARs.
 func (s sysfs) gpus() ([]GPUInfo, error) {
 	devs, err := s.find(idIVSHMEM)
 	if err != nil {
@@ -103,7 +105,7 @@ func (s sysfs) gpus() ([]GPUInfo, error) {
 	return gpus, nil
 }
 
-const ivshmemBAR = 2 // of ivshmem-plain: its memory (QEMU docs/specs/ivshmem-spec.rst)
+const ivshmemBAR = 2 // BAR of ivshmem-plain's memory (QEMU docs/specs/ivshmem-spec.rst)
 
 // take takes the device from the kernel, opens its descriptors and maps its registers.
 func (p *pci) take() error {
@@ -115,7 +117,7 @@ func (p *pci) take() error {
 	if err != nil {
 		return err
 	}
-	// Opening comes before bus mastering: closing an earlier descriptor of it turns that off.
+	// Open before bus mastering is enabled: the close of an earlier descriptor disables it.
 	if p.intr, err = p.dev.openUIO(name); err != nil {
 		return err
 	}
@@ -175,13 +177,14 @@ func (p *pci) mapStructures() error {
 	return p.enter(pieces[capCommon:])
 }
 
-// enter makes the first access to each page of the structures, right after one to the configuration space. Where KVM
-// runs on an emulated processor (QEMU's SVM) it ends the guest at the first access to a page of a BAR, if an exception,
-// such as a page fault, came since the guest was last left (docs/found.md); reading the configuration space leaves it.
-// Elsewhere these are a few reads that change nothing: the ISR byte's comes before any interrupt that is waited for.
+// enter makes the first access to each page of the structures directly after an access to the
+// configuration space. If KVM runs on an emulated processor (QEMU's SVM), the first access to a
+// page of a BAR kills the guest if an exception, such as a page fault, has occurred since the last
+// VM exit (docs/found.md); reading the configuration space causes a VM exit. Elsewhere these reads
+// change nothing: the ISR byte is read before the driver waits for any interrupt.
 func (p *pci) enter(pieces []regs) error {
-	var own [1]byte
-	regs(own[:]).read8(0) // its code is in memory from now on
+	var code [1]byte
+	regs(code[:]).read8(0) // loads the code of read8 into memory
 	return p.touch(func() error {
 		for _, r := range pieces {
 			for off := 0; off < len(r); off += PageSize {
@@ -195,7 +198,7 @@ func (p *pci) enter(pieces []regs) error {
 	})
 }
 
-// errRemoved is the error of a device that has been taken away.
+// errRemoved returns the error of a device that was removed.
 func (p *pci) errRemoved() error { return removed(p.dev.addr) }
 
 func (p *pci) lost() error {
@@ -203,15 +206,15 @@ func (p *pci) lost() error {
 	return p.errRemoved()
 }
 
-// lose notes that the device has been taken away, and has the polling goroutine see it.
+// lose records that the device was removed, and wakes the polling goroutine.
 func (p *pci) lose() {
 	if p.gone.CompareAndSwap(false, true) && p.sl != nil {
 		p.sl.wake()
 	}
 }
 
-// touch runs f, which reads or writes registers. The mappings of its BARs go with a device that is taken away: an
-// access behind that is a fault, which ends f, and is the last.
+// touch runs f, which accesses registers. When a device is removed, the mappings of its BARs go
+// too: an access then faults, which ends f, and later calls fail without an access.
 func (p *pci) touch(f func() error) (err error) {
 	if p.gone.Load() {
 		return p.errRemoved()
@@ -221,7 +224,7 @@ func (p *pci) touch(f func() error) (err error) {
 	return f()
 }
 
-// caught is deferred by touch. A fault anywhere but in a BAR is a panic still.
+// caught is deferred by touch. It panics again for a fault outside of the BARs.
 func (p *pci) caught(err *error) {
 	v := recover()
 	if v == nil {
@@ -237,7 +240,7 @@ func (p *pci) caught(err *error) {
 func (p *pci) inBAR(addr uintptr) bool {
 	for _, b := range p.bars {
 		start := reflect.ValueOf(b).Pointer()
-		if addr-start < uintptr(len(b)) { // one below start is far behind it
+		if addr-start < uintptr(len(b)) { // an address below start gives a very large difference
 			return true
 		}
 	}
@@ -255,8 +258,9 @@ func (p *pci) settle() (uint64, error) {
 	}
 	p.common.addStatus(statusAcknowledge)
 	p.common.addStatus(statusDriver)
-	// QEMU (11.1) answers a queue reset itself and does not pass it on to a vhost-user backend, which goes on with the
-	// old ring: measured. So the queue reset is not used, and the device returns chains when split goes off.
+	// QEMU (11.1) answers a queue reset itself and does not pass it on to a vhost-user backend,
+	// which continues with the old ring: measured. So the queue reset is not used, and the device
+	// returns chains when split is turned off.
 	f, err := chooseFeatures(p.common.features() &^ featRingReset)
 	if err != nil {
 		p.common.addStatus(statusFailed)
@@ -272,7 +276,8 @@ func (p *pci) settle() (uint64, error) {
 	return f, nil
 }
 
-// config reads the device structure: whole, or not changed meanwhile (4.1.4.3.1, 2.5.1).
+// config reads the device structure consistently: it repeats if the generation changed (4.1.4.3.1,
+// 2.5.1).
 func (p *pci) config(off int, b []byte) error {
 	return p.touch(func() error { return p.readStructure(off, b) })
 }
@@ -284,7 +289,7 @@ func (p *pci) readStructure(off int, b []byte) error {
 	for range 100 {
 		before := p.common.read8(regConfigGeneration)
 		if len(b) == 2 {
-			le.PutUint16(b, p.device.read16(off)) // a field is read by its width
+			le.PutUint16(b, p.device.read16(off)) // a field must be read with its width
 		} else {
 			for i := range b {
 				b[i] = p.device.read8(off + i)
@@ -297,9 +302,9 @@ func (p *pci) readStructure(off int, b []byte) error {
 	return fmt.Errorf("%w: device configuration changes all the time", ErrBroken)
 }
 
-func (p *pci) pairs() int { return 1 } // the configuration space says more
+func (p *pci) pairs() int { return 1 } // without MQ; else the configuration space has the number
 
-// controlQueue lies behind all pairs that the device has, used or not (5.1.2).
+// controlQueue comes after all pairs that the device has, used or not (5.1.2).
 func (p *pci) controlQueue() int {
 	if p.features&featMQ == 0 {
 		return 2
@@ -315,7 +320,7 @@ func (p *pci) alloc(n int) (memory, error) { return p.mem.alloc(n) }
 
 func (p *pci) ringSize(q int, want uint16) uint16 {
 	most := uint16(0)
-	_ = p.touch(func() error { // of a device that has gone there is no queue
+	_ = p.touch(func() error { // after an error most is 0
 		if q < int(p.common.read16(regNumQueues)) {
 			most = p.common.selectQueue(q)
 		}
@@ -336,17 +341,17 @@ func (p *pci) placeQueue(q int, r ringAddrs) error {
 	if err != nil {
 		return err
 	}
-	at := uint64(off) * uint64(p.factor)
-	if at+2 > uint64(len(p.notify)) {
-		return fmt.Errorf("%w: virtqueue %d: notification at %#x of %#x", ErrBroken, q, at, len(p.notify))
+	off64 := uint64(off) * uint64(p.factor)
+	if off64+2 > uint64(len(p.notify)) {
+		return fmt.Errorf("%w: virtqueue %d: notification at %#x of %#x", ErrBroken, q, off64, len(p.notify))
 	}
-	p.queues[q] = int(at)
+	p.queues[q] = int(off64)
 	return nil
 }
 
 func (p *pci) start() error {
-	// Interrupts go on before the device does: QEMU's vhost asks at DRIVER_OK whether INTx is off, and if so gives the
-	// backend no call descriptor, for good.
+	// Enable interrupts before the device: at DRIVER_OK QEMU's vhost checks whether INTx is off,
+	// and if it is, it never gives the backend a call descriptor.
 	if err := p.cfg.write16(pciCommand, p.command); err != nil {
 		return err
 	}
@@ -368,14 +373,14 @@ func (p *pci) startQueue(int) error { return errNoReset }
 func (p *pci) emulated() bool { return true }
 
 func (p *pci) kick(q int) {
-	_ = p.touch(func() error { // one that has gone is seen by the polling goroutine
+	_ = p.touch(func() error { // the polling goroutine detects a device that is gone
 		p.notify.write16(p.queues[q], uint16(q))
 		return nil
 	})
 }
 
-// arm takes an interrupt back that came, and lets the next one come. Of a device that is not heard it only looks why
-// one would have come.
+// arm deasserts an interrupt that came, and allows the next one. If the device's interrupts do not
+// come (sleeper), arm only reads the ISR byte.
 func (p *pci) arm() (changed bool, err error) {
 	if p.gone.Load() {
 		return false, p.errRemoved()
@@ -383,7 +388,7 @@ func (p *pci) arm() (changed bool, err error) {
 	if !p.sl.called && !p.sl.ears.deaf() {
 		return false, nil
 	}
-	const configInterrupt = 2 // of the ISR byte (4.1.4.5); 1: a queue
+	const configInterrupt = 2 // in the ISR byte (4.1.4.5); 1: a queue
 	if err := p.touch(func() error {
 		changed = p.isr.read8(0)&configInterrupt != 0
 		if changed && p.common.read8(regDeviceStatus)&statusNeedsReset != 0 {
@@ -405,11 +410,11 @@ func (p *pci) arm() (changed bool, err error) {
 
 func (p *pci) sleeper() *sleeper { return p.sl }
 
-// watch hears from the kernel which devices are taken away; of a device that has failed DEVICE_NEEDS_RESET tells: see
-// arm.
+// watch listens to the kernel's events about removed devices. arm detects a device that has failed,
+// by DEVICE_NEEDS_RESET.
 func (p *pci) watch(gone func(error), gpuGone func(addr string)) error {
 	events, err := listenUevents()
-	if err != nil { // no network, or no right to: then the device's own descriptors and registers tell
+	if err != nil { // no network, or no permission: the device's own descriptors and registers show the removal too
 		p.log.Debug("the kernel's events are not to be had", "error", err)
 		return nil
 	}
@@ -418,7 +423,7 @@ func (p *pci) watch(gone func(error), gpuGone func(addr string)) error {
 	return nil
 }
 
-// removal is what is to be told of a device that has gone.
+// removal returns the function to call with the address of a removed device.
 func (p *pci) removal(gone func(error), gpuGone func(addr string)) func(addr string) {
 	return func(addr string) {
 		if addr == p.dev.addr {
@@ -430,7 +435,8 @@ func (p *pci) removal(gone func(error), gpuGone func(addr string)) func(addr str
 	}
 }
 
-// halt resets the device, and takes it off the bus. One that has been taken away is off it, or about to be.
+// halt resets the device and disables bus mastering. It ignores errors of a device that was
+// removed.
 func (p *pci) halt() error {
 	if p.halted || p.common.regs == nil {
 		return nil

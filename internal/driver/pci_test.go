@@ -84,7 +84,7 @@ func TestGPUsAreIVSHMEMDevices(t *testing.T) {
 	}
 }
 
-// fakeHugePages is memory like hugeMem's at made-up addresses.
+// fakeHugePages returns a hugeMem with ordinary memory at invented addresses.
 func fakeHugePages() *hugeMem {
 	h := newHugeMem("")
 	next := uint64(1 << 32)
@@ -96,7 +96,8 @@ func fakeHugePages() *hugeMem {
 	return h
 }
 
-// TestHugePage takes a real one where the machine has some: it does not change the machine to get it.
+// TestHugePage uses a real huge page if the machine has one: it does not change the machine to get
+// one.
 func TestHugePage(t *testing.T) {
 	tree := newPCITree(t)
 	testkit.OK(t, os.Symlink("/proc", tree.path("proc")))
@@ -155,7 +156,7 @@ func TestPhysicalErrors(t *testing.T) {
 	}
 }
 
-// TestPCIErrors checks that each step that fails says which one it was and what to do.
+// TestPCIErrors checks that each failing step says which one it was and what to do.
 func TestPCIErrors(t *testing.T) {
 	remove := func(path string) func(*pciTree, string) {
 		return func(p *pciTree, dir string) { os.RemoveAll(p.path(strings.ReplaceAll(path, "DIR/", dir))) }

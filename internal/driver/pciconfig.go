@@ -20,7 +20,8 @@ const (
 	pciConfigLen = 256
 )
 
-// pciConfig is a device's configuration space in sysfs. The kernel makes one access of each aligned 1, 2 or 4 bytes.
+// pciConfig is a device's configuration space in sysfs. The kernel makes one access for each
+// aligned 1, 2 or 4 bytes.
 type pciConfig struct{ f *os.File }
 
 func (c pciConfig) read16(off int64) (uint16, error) {
@@ -49,7 +50,7 @@ func (c pciConfig) setCommand(set, clear uint16) error {
 	return c.write16(pciCommand, old&^clear|set)
 }
 
-// read fetches the whole of the standard space.
+// read reads the whole standard space.
 func (c pciConfig) read() (b [pciConfigLen]byte, err error) {
 	n, err := c.f.ReadAt(b[:], 0)
 	if err == io.EOF && n > 0 {
@@ -79,37 +80,38 @@ type virtioCap struct {
 	bar        uint8  // offset 4
 	off        uint32 // 8
 	length     uint32 // 12
-	multiplier uint32 // 16: notify_off_multiplier, of capNotify
+	multiplier uint32 // 16: notify_off_multiplier; only capNotify has it
 }
 
-// virtioCaps finds the structures in a configuration space. Of several of a kind the first counts (4.1.4.1).
+// virtioCaps finds the structures in a configuration space. Of several of one kind the first counts
+// (4.1.4.1).
 func virtioCaps(cfg *[pciConfigLen]byte) (caps [capDevice + 1]virtioCap, err error) {
 	if cfg[pciStatus]&statusCapList == 0 {
 		return caps, fmt.Errorf("no capabilities: not a virtio 1 device")
 	}
 	var found [capDevice + 1]bool
-	at := int(cfg[pciCapabilities] &^ 3)
+	pos := int(cfg[pciCapabilities] &^ 3)
 	for range pciConfigLen / 4 { // a longer list is a loop
-		if at == 0 {
+		if pos == 0 {
 			break
 		}
-		if at < 0x40 || at > pciConfigLen-capLen {
-			return caps, fmt.Errorf("capability at %#x: outside of [0x40, %#x]", at, pciConfigLen-capLen)
+		if pos < 0x40 || pos > pciConfigLen-capLen {
+			return caps, fmt.Errorf("capability at %#x: outside of [0x40, %#x]", pos, pciConfigLen-capLen)
 		}
-		c := cfg[at:]
+		c := cfg[pos:]
 		next := int(c[1] &^ 3)
 		kind, bar := int(c[3]), c[4]
 		if c[0] == capVendor && c[2] >= capLen && kind >= capCommon && kind <= capDevice && bar < numBARs && !found[kind] {
 			v := virtioCap{bar: bar, off: le.Uint32(c[8:]), length: le.Uint32(c[12:])}
 			if kind == capNotify {
-				if c[2] < capNotifyLen || at > pciConfigLen-capNotifyLen {
-					return caps, fmt.Errorf("notify capability at %#x: %d bytes", at, c[2])
+				if c[2] < capNotifyLen || pos > pciConfigLen-capNotifyLen {
+					return caps, fmt.Errorf("notify capability at %#x: %d bytes", pos, c[2])
 				}
 				v.multiplier = le.Uint32(c[16:])
 			}
 			caps[kind], found[kind] = v, true
 		}
-		at = next
+		pos = next
 	}
 	for kind, name := range [...]string{capCommon: "common", capNotify: "notify", capISR: "ISR", capDevice: "device"} {
 		if kind >= capCommon && !found[kind] {

@@ -8,8 +8,8 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// TestPCIDeviceFromOpenToClose plays the device's part on the registers' file: they keep what is written to them, so
-// the queue that they tell of in the end is the last one, transmit queue 0.
+// TestPCIDeviceFromOpenToClose acts as the device by means of the registers' file: registers keep
+// their last values, so at the end they describe the last queue, transmit queue 0.
 func TestPCIDeviceFromOpenToClose(t *testing.T) {
 	testkit.CheckFDs(t)
 	tree := newPCITree(t)
@@ -35,7 +35,7 @@ func TestPCIDeviceFromOpenToClose(t *testing.T) {
 	}
 	testkit.Equal(t, "features 32 to 63", bar.read32(regDriverFeature), featVersion1>>32)
 	command := func() uint16 { return le.Uint16([]byte(tree.read(dir + "config"))[pciCommand:]) }
-	for command()&commandINTxDisable != 0 { // until it sleeps for the first time
+	for command()&commandINTxDisable != 0 { // until the driver sleeps for the first time
 		runtime.Gosched()
 	}
 	if c := command(); c != 0x103|commandMemory|commandMaster {
@@ -49,10 +49,10 @@ func TestPCIDeviceFromOpenToClose(t *testing.T) {
 		t.Fatalf("Transmit: %d, %v", k, err)
 	}
 	notify := bar[0x3000:]
-	if q := notify.read16(0); q != 1 { // all queues have offset 0 here
+	if q := notify.read16(0); q != 1 { // all queues have notify offset 0 here
 		t.Errorf("notified of queue %d", q)
 	}
-	used := mem.at(t, common{bar}.read64(regQueueDevice))
+	used := mem.find(t, common{bar}.read64(regQueueDevice))
 	le.PutUint32(used[4:], 0)       // id
 	le.PutUint32(used[8:], 0)       // length
 	le.PutUint32(used[0:], 0|1<<16) // flags, idx
@@ -61,22 +61,22 @@ func TestPCIDeviceFromOpenToClose(t *testing.T) {
 	defer intr.Close()
 	cfg := testkit.Must(pciDev{dir: tree.path(dir)}.openConfig())(t)
 	defer cfg.f.Close()
-	cfg.setCommand(commandINTxDisable, 0) // what uio's handler does
+	cfg.setCommand(commandINTxDisable, 0) // as uio's handler does
 	intr.Write([]byte{1, 0, 0, 0})
 	r.wait(func() bool { return len(r.cookies) == 1 && r.cookies[0] == 9 })
 	for command()&commandINTxDisable != 0 {
 		runtime.Gosched()
 	}
 
-	is(t, "Close", n.Close(), nil)
+	checkErr(t, "Close", n.Close(), nil)
 	testkit.Equal(t, "device status after Close", bar.read8(regDeviceStatus), 0)
 	if c := command(); c&commandMaster != 0 || c&commandINTxDisable == 0 {
 		t.Errorf("command register %#x after Close", c)
 	}
 }
 
-// at finds the memory at a made-up address.
-func (h *hugeMem) at(t *testing.T, addr uint64) []byte {
+// find returns the memory at an invented address.
+func (h *hugeMem) find(t *testing.T, addr uint64) []byte {
 	for i, b := range h.pages { // fakeHugePages counts down
 		if base := uint64(1<<32) - uint64(i+1)*hugePage; addr >= base && addr < base+hugePage {
 			return b[addr-base:]

@@ -21,7 +21,7 @@ const (
 	uioDriver = "uio_pci_generic"
 )
 
-// sysfs is the file system below which /sys, /proc and /dev lie: "/", or a test's tree.
+// sysfs is the directory that has sys, proc and dev: "/", or a test's tree.
 type sysfs string
 
 func (s sysfs) path(elem ...string) string {
@@ -37,7 +37,7 @@ type pciDev struct {
 	dir  string
 }
 
-// find lists the devices with an id, by address.
+// find lists the devices with an id, sorted by address.
 func (s sysfs) find(id string) ([]pciDev, error) {
 	dir := s.path("sys/bus/pci/devices")
 	entries, err := os.ReadDir(dir)
@@ -57,7 +57,7 @@ func (s sysfs) find(id string) ([]pciDev, error) {
 	return devs, nil
 }
 
-// findNIC finds the virtio-net device at addr, or the only one.
+// findNIC returns the virtio-net device at addr, or the only one.
 func (s sysfs) findNIC(addr string) (pciDev, error) {
 	devs, err := s.find(idVirtioNet)
 	if err != nil {
@@ -88,12 +88,12 @@ func (d pciDev) attr(name string) (string, error) {
 	return strings.TrimSpace(string(b)), err
 }
 
-// pciBAR is where a BAR lies.
+// pciBAR is the address range of a BAR.
 type pciBAR struct{ addr, size uint64 }
 
 const resourceMem = 0x200 // IORESOURCE_MEM
 
-// bars reads the places of the BARs; one that is not memory has size 0.
+// bars reads the address ranges of the BARs; a BAR that is not memory has size 0.
 func (d pciDev) bars() (bars [numBARs]pciBAR, err error) {
 	text, err := d.attr("resource")
 	if err != nil {
@@ -120,7 +120,7 @@ func (d pciDev) bars() (bars [numBARs]pciBAR, err error) {
 	return bars, nil
 }
 
-// driver is the name of the kernel's driver that has the device, "" if none has.
+// driver returns the name of the device's kernel driver, or "".
 func (d pciDev) driver() string {
 	link, err := os.Readlink(filepath.Join(d.dir, "driver"))
 	if err != nil {
@@ -129,7 +129,7 @@ func (d pciDev) driver() string {
 	return filepath.Base(link)
 }
 
-// writeAttr writes to a file that exists, at one go as sysfs wants it.
+// writeAttr writes to an existing file with one write, as sysfs requires.
 func writeAttr(path, value string) error {
 	f, err := os.OpenFile(path, os.O_WRONLY, 0)
 	if err != nil {
@@ -139,8 +139,8 @@ func writeAttr(path, value string) error {
 	return errors.Join(err, f.Close())
 }
 
-// bindUIO takes the device from the kernel's driver, gives it to uio_pci_generic and returns the name of its uio
-// device.
+// bindUIO unbinds the device from the kernel's driver, binds it to uio_pci_generic, and returns the
+// name of its uio device.
 func (d pciDev) bindUIO() (string, error) {
 	dir := filepath.Join(d.sys.drivers(), uioDriver)
 	if _, err := os.Stat(dir); err != nil {
@@ -152,7 +152,8 @@ func (d pciDev) bindUIO() (string, error) {
 				return "", fmt.Errorf("taking %s from %s: %w", d.addr, old, err)
 			}
 		}
-		// The override names one device; an id would claim every virtio-net device without a driver.
+		// The override names one device; an id would match every virtio-net device without a
+		// driver.
 		err := writeAttr(filepath.Join(d.dir, "driver_override"), uioDriver)
 		if errors.Is(err, fs.ErrNotExist) {
 			err = writeAttr(filepath.Join(dir, "new_id"), "1af4 1041")
@@ -160,7 +161,7 @@ func (d pciDev) bindUIO() (string, error) {
 		if err != nil && !errors.Is(err, unix.EEXIST) {
 			return "", fmt.Errorf("telling %s about %s: %w", uioDriver, d.addr, err)
 		}
-		// new_id binds by itself
+		// new_id has bound the device already
 		if err := writeAttr(filepath.Join(dir, "bind"), d.addr); err != nil && d.driver() != uioDriver {
 			return "", fmt.Errorf("binding %s to %s: %w: the kernel's log says why", d.addr, uioDriver, err)
 		}
@@ -173,7 +174,7 @@ func (d pciDev) bindUIO() (string, error) {
 	return names[0].Name(), nil
 }
 
-// openUIO opens the device for interrupts, and makes its node where nothing else does.
+// openUIO opens the uio device, and makes its node if nothing else has.
 func (d pciDev) openUIO(name string) (*os.File, error) {
 	path := d.sys.path("dev", name)
 	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {

@@ -10,8 +10,8 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// pciTree makes a file tree as sysfs has it, with a virtio-net device as QEMU shows it: its BAR 4 is a file, so that
-// registers keep what is written to them, and queue and feature selectors select nothing.
+// pciTree makes a file tree like sysfs, with a virtio-net device like QEMU's: its BAR 4 is a file,
+// so that registers keep their last values, and queue and feature selectors select nothing.
 type pciTree struct {
 	t    testing.TB
 	root sysfs
@@ -54,7 +54,7 @@ func (p *pciTree) device(addr, vendor, device, space, resource string) string {
 	return dir
 }
 
-// nic adds a virtio-net device that virtio-pci has.
+// nic adds a virtio-net device that is bound to virtio-pci.
 func (p *pciTree) nic(addr string) (dir string) {
 	dir = p.device(addr, "0x1af4", "0x1041", pciSpace(
 		pciCap{kind: capCommon, bar: 4, off: 0, length: 0x1000},
@@ -64,7 +64,7 @@ func (p *pciTree) nic(addr string) (dir string) {
 		pciCap{kind: 5, bar: 0, off: 0, length: 0},
 	), resources(nil, nil, nil, nil, &pciBAR{0xfe000000, 0x4000}))
 	bar := regs(make([]byte, 0x4000))
-	bar.write32(regDeviceFeature, featCSUM|featMAC|featMrgRxBuf|featGuestCSUM) // CSUM, 32 bits on, is VERSION_1
+	bar.write32(regDeviceFeature, featCSUM|featMAC|featMrgRxBuf|featGuestCSUM) // CSUM, 32 bits higher, is VERSION_1
 	bar.write16(regNumQueues, 3)
 	bar.write16(regQueueSize, 256)
 	copy(bar[0x2000:], []byte{0x52, 0x54, 0, 1, 2, 3, 1, 0, 1, 0, 0xdc, 5})
@@ -79,11 +79,11 @@ func (p *pciTree) nic(addr string) (dir string) {
 }
 
 // gpu adds an ivshmem device.
-func (p *pciTree) gpu(addr string, at, size uint64) (dir string) {
-	return p.device(addr, "0x1af4", "0x1110", pciSpace(), resources(&pciBAR{0xfe010000, 0x100}, nil, &pciBAR{at, size}))
+func (p *pciTree) gpu(pciAddr string, addr, size uint64) (dir string) {
+	return p.device(pciAddr, "0x1af4", "0x1110", pciSpace(), resources(&pciBAR{0xfe010000, 0x100}, nil, &pciBAR{addr, size}))
 }
 
-// resources is the text of the file resource.
+// resources returns the text of the file resource.
 func resources(bars ...*pciBAR) (s string) {
 	for i := range 13 {
 		var v [3]uint64
@@ -101,7 +101,7 @@ type pciCap struct {
 	multiplier  uint32
 }
 
-// pciSpace makes a configuration space with an MSI-X capability and virtio's, each behind the one before it.
+// pciSpace makes a configuration space with an MSI-X capability, followed by virtio's.
 func pciSpace(caps ...pciCap) string {
 	b := make([]byte, pciConfigLen)
 	le.PutUint16(b[pciCommand:], 0x103)
@@ -110,15 +110,15 @@ func pciSpace(caps ...pciCap) string {
 	b[0x40] = 0x11 // MSI-X
 	next := &b[0x41]
 	for i, c := range caps {
-		at := 0x50 + 0x14*i
-		*next = byte(at)
-		next = &b[at+1]
-		b[at], b[at+2], b[at+3], b[at+4] = capVendor, capLen, c.kind, c.bar
-		le.PutUint32(b[at+8:], c.off)
-		le.PutUint32(b[at+12:], c.length)
+		pos := 0x50 + 0x14*i
+		*next = byte(pos)
+		next = &b[pos+1]
+		b[pos], b[pos+2], b[pos+3], b[pos+4] = capVendor, capLen, c.kind, c.bar
+		le.PutUint32(b[pos+8:], c.off)
+		le.PutUint32(b[pos+12:], c.length)
 		if c.kind == capNotify {
-			b[at+2] = capNotifyLen
-			le.PutUint32(b[at+16:], c.multiplier)
+			b[pos+2] = capNotifyLen
+			le.PutUint32(b[pos+16:], c.multiplier)
 		}
 	}
 	return string(b)

@@ -10,14 +10,15 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// A backend that has no offloads and takes a frame in one buffer only, as passt, gets frames of all lengths so, with
-// checksums that are right, and is believed that those of what it delivers are.
+// A backend without offloads that accepts a frame only in one buffer, like passt, gets frames of
+// all lengths in one buffer, with correct checksums; the driver accepts the checksums of frames
+// that it delivers.
 func TestBackendWithoutOffloads(t *testing.T) {
 	r := newRig(t, rigOptions{offer: func(uint64) uint64 { return featsMandatory },
 		driver: func(o *FrontendOptions) { o.WholeFrames = true }})
 	for _, n := range []int{0, 1, 1460, 2047, 61441, MaxTxLinear - 54} {
 		payload := pattern(make([]byte, n), n)
-		header := tcpHeader(n % 0xffff) // the length is the test's alone
+		header := tcpHeader(n % 0xffff) // the length in the header does not matter
 		var h splitter.Headers
 		testkit.OK(t, splitter.Parse(header, uint32(len(header)+n), &h))
 		copy(header[50:], []byte{0, 0})
@@ -55,10 +56,10 @@ func TestBackendWithoutOffloads(t *testing.T) {
 		if n, err := r.nic.Transmit(0, []TxFrame{f}); n != 0 || err == nil {
 			t.Errorf("%s: %d, %v", name, n, err)
 		} else {
-			is(t, name, err, unix.EINVAL)
+			checkErr(t, name, err, unix.EINVAL)
 		}
 	}
 	_, err := r.nic.Transmit(0, []TxFrame{{Header: tcpHeader(1), Device: []Range{{3, 0, 1}}, NeedsCsum: true,
 		CsumStart: 34, CsumOffset: 16}})
-	is(t, "checksum of device memory", err, ErrFeature)
+	checkErr(t, "checksum of device memory", err, ErrFeature)
 }

@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// What the polling goroutine does now.
+// States of the polling goroutine.
 const (
 	stateBusy = iota
 	stateSpin
@@ -20,18 +20,19 @@ const (
 
 // poller is the state of the polling goroutine.
 //
-// It polls all queues as long as one has something; calls (interrupts) are off meanwhile. When none has, it may go on
-// polling for a short while: the window. Then it asks for calls, looks at all queues once more and sleeps. The window
-// follows what would have paid, as KVM's halt polling does: a sleep shorter than Options.Spin doubles it up to that,
-// a longer one halves it, down to nothing. So a busy request-reply exchange is polled, an idle NIC costs nothing, and
-// with one processor, where polling only keeps the peer from working, there is no window at all.
+// It polls all queues as long as one has work; calls (interrupts) are off meanwhile. When none has
+// work, it may poll on for a short time: the window. Then it asks for calls, polls all queues once
+// more and sleeps. The window adapts to what would have paid off, like KVM's halt polling: a sleep
+// shorter than Options.Spin doubles the window up to Options.Spin, a longer sleep halves it, down
+// to nothing. So a busy request-reply exchange is polled, and an idle NIC costs nothing. With one
+// processor, where polling only keeps the peer from running, there is no window.
 //
-// The clock is read when the state changes and while it spins, not for each packet.
+// The clock is read when the state changes and while the goroutine spins, not for each packet.
 type poller struct {
 	spin spinner
 
 	state                 atomic.Int32
-	since                 atomic.Int64         // when state began, in ns after start
+	since                 atomic.Int64         // when the current state began, in ns after start
 	spent                 [states]atomic.Int64 // ns, up to since
 	start                 time.Time            // set before the goroutine
 	sleeps, wakes, rounds atomic.Uint64
@@ -47,7 +48,7 @@ func (p *poller) init(n *NIC) {
 	p.cookies = make([]uint64, 0, doneLen(n.opts.RingSize))
 }
 
-// enter changes the state and accounts for the one that ends. It returns how long that was.
+// enter changes the state and adds the time of the old state to spent. It returns that time.
 func (p *poller) enter(state int32) time.Duration {
 	now := int64(time.Since(p.start))
 	d := now - p.since.Load()
@@ -57,7 +58,7 @@ func (p *poller) enter(state int32) time.Duration {
 	return time.Duration(d)
 }
 
-// times reads the account, with the part of the state that goes on.
+// times returns spent, plus the time in the current state.
 func (p *poller) times() (t [states]time.Duration) {
 	for i := range t {
 		t[i] = time.Duration(p.spent[i].Load())
@@ -82,7 +83,7 @@ func (n *NIC) run() {
 	n.afterFailure()
 }
 
-// poll serves the queues until Close, or until the device breaks a rule.
+// poll serves the queues until Close, or until an error.
 func (n *NIC) poll() error {
 	p := &n.poller
 	var end time.Time // of spinning
@@ -104,7 +105,7 @@ func (n *NIC) poll() error {
 			p.enter(stateBusy)
 			fallthrough
 		case worked:
-			runtime.Gosched() // what we delivered is processed by others
+			runtime.Gosched() // other goroutines process the delivered frames
 		case !spinning && p.spin.window > 0:
 			p.enter(stateSpin)
 			end = time.Now().Add(p.spin.window)
@@ -144,16 +145,17 @@ func (n *NIC) round() (worked bool, err error) {
 	return worked, nil
 }
 
-// hasWork tells whether the polling goroutine has something to do besides the queues.
+// hasWork reports whether the polling goroutine has work besides the queues.
 func (n *NIC) hasWork() bool {
 	return n.hasCalls.Load() || n.stop.Load() || n.wakePending.Load() || n.fatal.Load() != nil
 }
 
-// sleep asks for calls, looks once more, and sleeps. First the device's call is armed, then the queues ask for it,
-// then they are looked at: whatever comes later makes a call that ends the sleep.
+// sleep asks for calls, polls once more, and sleeps. The order is: arm the device's call, ask for
+// calls on the queues, poll the queues. So anything that comes after the poll makes a call that
+// ends the sleep.
 func (n *NIC) sleep() error {
 	p := &n.poller
-	n.sleeping.Store(true) // from here on, what others store wakes us
+	n.sleeping.Store(true) // whoever stores work after this wakes us
 	defer n.sleeping.Store(false)
 	changed, err := n.t.arm()
 	if err != nil {
@@ -198,7 +200,7 @@ func (n *NIC) sleep() error {
 	return nil
 }
 
-// configChanged looks at what may have changed in the configuration space.
+// configChanged reads the parts of the configuration space that may have changed.
 func (n *NIC) configChanged() {
 	if up := n.linkUp(); up == n.linkDown.Swap(!up) {
 		n.log.Info("link changed", "up", up)
@@ -206,7 +208,8 @@ func (n *NIC) configChanged() {
 	}
 }
 
-// afterFailure makes the device stop, gives back what was being sent, and then serves calls only.
+// afterFailure stops the device, returns the cookies of frames in flight, and then runs only calls
+// of do.
 func (n *NIC) afterFailure() {
 	n.tmu.Lock()
 	if err := n.t.halt(); err != nil {
@@ -228,7 +231,7 @@ func (n *NIC) afterFailure() {
 		n.runCalls()
 		if !n.hasCalls.Load() && !n.stop.Load() {
 			if _, err := n.t.sleeper().sleep(); err != nil {
-				n.t.sleeper().rest() // what it slept on is gone
+				n.t.sleeper().rest() // its descriptor is of no more use
 			}
 		}
 	}
@@ -242,7 +245,7 @@ type spinner struct {
 
 const minWindow = 5 * time.Microsecond
 
-// slept learns from a sleep that the device ended.
+// slept adapts the window to a sleep that the device ended.
 func (s *spinner) slept(d time.Duration) {
 	if d < s.max {
 		s.window = min(s.max, max(minWindow, 2*s.window))

@@ -6,19 +6,21 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A device may be taken away from its guest while it is used (PCI hotplug, or a backend that hangs up). Then the NIC
-// stops with an error that is ENODEV and names the device: nothing of it is touched again, and all that waits for it
-// ends. So it does when a GPU is taken away that it has written to or read from: what points there is in its rings,
-// and it is not told to leave that out. Of a NIC that has not used the GPU, only what names that fails.
+// A device may be removed while it is used (PCI hotplug, or a backend that hangs up). Then the NIC
+// stops with an error that is ENODEV and names the device: the driver does not touch the device
+// again, and all waits end. The NIC also stops if a GPU is removed that it has used: its rings
+// point to the GPU's memory, and the device cannot be told to skip those entries. If the NIC has
+// not used the GPU, only later uses of the GPU fail.
 
-// removed is the error of a device that has been taken away.
+// removed returns the error of a device that was removed.
 func removed(what string) error { return fmt.Errorf("%s has been removed: %w", what, unix.ENODEV) }
 
-// bit is a GPU's in a set of GPUs.
-func bit(gpu int) uint64 { return 1 << (uint(gpu) % 64) } // more are not in reach: control.MaxGPUs
+// bit is a GPU's bit in a set of GPUs.
+func bit(gpu int) uint64 { return 1 << (uint(gpu) % 64) } // control.MaxGPUs is less than 64
 
-// RemoveGPU says that a GPU is not there any more, whatever it is called: in a process somebody has to say so, in a
-// guest the driver hears it from the kernel. Where the NIC has used it, it stops: Err says why.
+// RemoveGPU tells the driver that the GPU with number id was removed. In a process the program must
+// call it; in a guest the kernel's events do. If the NIC has used the GPU, it stops, and Err
+// returns the error.
 func (n *NIC) RemoveGPU(id int) {
 	n.gpusMu.Lock()
 	defer n.gpusMu.Unlock()
@@ -29,7 +31,7 @@ func (n *NIC) RemoveGPU(id int) {
 	}
 }
 
-// removeGPUAt is RemoveGPU for the GPU at a PCI address, if one is there.
+// removeGPUAt is RemoveGPU for the GPU at a PCI address, if there is one.
 func (n *NIC) removeGPUAt(addr string) {
 	n.gpusMu.Lock()
 	defer n.gpusMu.Unlock()
@@ -40,15 +42,15 @@ func (n *NIC) removeGPUAt(addr string) {
 	}
 }
 
-// removeGPU is called under gpusMu.
+// removeGPU must be called under gpusMu.
 func (n *NIC) removeGPU(g GPUInfo) {
-	n.gpusLost.Or(bit(g.ID)) // before usedGPU looks
+	n.gpusLost.Or(bit(g.ID)) // before gpusUsed is read; useGPU does it the other way round
 	if n.gpusUsed.Load()&bit(g.ID) != 0 {
 		n.gone(gpuRemoved(g))
 	}
 }
 
-// gpuRemoved is the error of what wants a GPU that is gone.
+// gpuRemoved returns the error of a use of a removed GPU.
 func gpuRemoved(g GPUInfo) error {
 	name := fmt.Sprintf("GPU %d", g.ID)
 	if g.PCI != "" {
@@ -57,7 +59,7 @@ func gpuRemoved(g GPUInfo) error {
 	return removed(name)
 }
 
-// useGPU notes that rings are about to point to a GPU's memory. It fails if that is gone.
+// useGPU records that rings will point to a GPU's memory. It fails if the GPU was removed.
 func (n *NIC) useGPU(g *GPUInfo) error {
 	b := bit(g.ID)
 	if n.gpusUsed.Load()&b == 0 {

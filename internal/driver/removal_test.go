@@ -10,22 +10,22 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// removedNIC waits until a NIC has stopped as something of it has been removed, which the error names.
+// removedNIC waits until a NIC has stopped because the device named in the error was removed.
 func removedNIC(t *testing.T, n *NIC, name string) {
 	t.Helper()
 	<-n.failed
-	is(t, "Err", n.Err(), unix.ENODEV)
+	checkErr(t, "Err", n.Err(), unix.ENODEV)
 	testkit.ErrorSays(t, n.Err(), name+" has been removed")
 	frame, err := []TxFrame{{Header: tcpHeader(0)}}, error(nil)
-	for err == nil { // what it has begun when it stops it ends
+	for err == nil { // Transmit may succeed while the NIC stops
 		_, err = n.Transmit(0, frame)
 	}
-	is(t, "Transmit", err, unix.ENODEV)
-	is(t, "a command", errOf(n.Control().Hello(t.Context())), unix.ENODEV)
+	checkErr(t, "Transmit", err, unix.ENODEV)
+	checkErr(t, "a command", errOf(n.Control().Hello(t.Context())), unix.ENODEV)
 }
 
-// The mappings of a device go with it: who touches one then meets a fault (SIGBUS), upon which the NIC stops, and
-// touches none again. The fault is a real one: the registers' file is cut off.
+// The mappings of a device end with its removal: an access then faults (SIGBUS), the NIC stops, and
+// does not access the device again. The fault is real: the registers' file is truncated.
 func TestNICWhoseRegistersGoStops(t *testing.T) {
 	testkit.CheckFDs(t)
 	tree := newPCITree(t)
@@ -38,20 +38,20 @@ func TestNICWhoseRegistersGoStops(t *testing.T) {
 		t.Errorf("a kick allocates %v times", allocs)
 	}
 	testkit.OK(t, os.Truncate(tree.path(dir, "resource4"), 0))
-	_, _ = n.Transmit(0, []TxFrame{{Header: tcpHeader(0)}}) // the kick faults, if nobody has met the fault before
+	_, _ = n.Transmit(0, []TxFrame{{Header: tcpHeader(0)}}) // the kick faults, unless another access has faulted before
 	removedNIC(t, n, testNIC)
 	for what, err := range map[string]error{"config": p.config(0, make([]byte, 2)), "arm": errOf(p.arm()),
 		"setupQueue": p.setupQueue(0, ringAddrs{}), "negotiate": errOf(p.negotiate())} {
-		is(t, what, err, unix.ENODEV)
+		checkErr(t, what, err, unix.ENODEV)
 	}
 	if size := p.ringSize(0, 256); size != 0 {
 		t.Errorf("a ring of %d entries at a device that is gone", size)
 	}
 	p.kick(0)
-	is(t, "Close", n.Close(), nil)
+	checkErr(t, "Close", n.Close(), nil)
 }
 
-// A fault anywhere else is not a device's.
+// A fault at any other address is not a removal.
 func TestFaultElsewhereIsAPanic(t *testing.T) {
 	f := testkit.Memfd(t, PageSize)
 	b := testkit.Must(unix.Mmap(int(f.Fd()), 0, PageSize, unix.PROT_READ, unix.MAP_SHARED))(t)
@@ -66,12 +66,13 @@ func TestFaultElsewhereIsAPanic(t *testing.T) {
 	_ = p.touch(func() error { regs(b).read8(0); return nil })
 }
 
-// The kernel says which device goes: the NIC, a GPU that rings point to, one that they do not, or something else.
+// The kernel reports a removed device: the NIC, a GPU that rings point to, another GPU, or
+// something else.
 func TestRemovalsThatTheKernelTells(t *testing.T) {
 	const gpu = "0000:00:03.0"
 	for _, c := range []struct {
 		name, addr, want string
-		use              bool // the GPU
+		use              bool // the NIC has used the GPU
 	}{
 		{"the NIC", testNIC, testNIC, false},
 		{"a GPU in use", gpu, "GPU 0 (" + gpu + ")", true},
@@ -140,20 +141,20 @@ func TestRemovalEvents(t *testing.T) {
 	<-done
 }
 
-// Of the GPUs of a NIC in a process somebody says that one has gone: a NIC that has bound it stops, and gives its pages
-// back when it is unbound.
+// In a process the program reports a removed GPU: a NIC that has bound it stops, and returns its
+// pages when the queue is unbound.
 func TestGPUThatIsRemovedFromAProcess(t *testing.T) {
 	r := newBoundRig(t, rigOptions{})
-	r.nic.RemoveGPU(99) // none of its
+	r.nic.RemoveGPU(99) // not its GPU
 	testkit.OK(t, r.nic.Err())
 	r.nic.RemoveGPU(3)
 	removedNIC(t, r.nic, "GPU 3")
-	is(t, "BindQueue", r.nic.BindQueue(1, 3, r.gpu), unix.ENODEV)
-	is(t, "UnbindQueue", r.nic.UnbindQueue(1), nil)
+	checkErr(t, "BindQueue", r.nic.BindQueue(1, 3, r.gpu), unix.ENODEV)
+	checkErr(t, "UnbindQueue", r.nic.UnbindQueue(1), nil)
 	r.gpu.whole(t)
 }
 
-// What sleeps at a device that is gone is still woken: calls are served until Close.
+// After its device is gone, a sleeper can still be woken: calls are run until Close.
 func TestSleeperRests(t *testing.T) {
 	s, _ := newTestSleeper(t)
 	testkit.OK(t, s.f.Close())

@@ -14,8 +14,8 @@ type ring struct {
 	config virtq.DriverConfig
 }
 
-// newRing makes a ring of the size that the device takes, with tables of perTable descriptors for each chain where
-// the device knows indirect descriptors.
+// newRing makes a ring of the size that the device supports. If the device supports indirect
+// descriptors, each chain has a table of perTable descriptors.
 func newRing(t transport, vq int, want uint16, features uint64, perTable int) (*ring, error) {
 	size := t.ringSize(vq, want)
 	if size == 0 {
@@ -41,7 +41,7 @@ func newRing(t transport, vq int, want uint16, features uint64, perTable int) (*
 
 const descLen = 16 // struct virtq_desc
 
-// renew empties the ring. The device must not use it.
+// renew empties the ring. The device must not be using it.
 func (r *ring) renew() (err error) {
 	if r.Driver, err = virtq.NewDriver(r.config); err != nil {
 		return err

@@ -12,32 +12,33 @@ import (
 // Sizes of reception, in bytes.
 const (
 	hostBuf   = 4096    // a buffer of a host queue
-	maxFrame  = 1 << 17 // longer ones are dropped: IP has none, and a batch must have room for one
+	maxFrame  = 1 << 17 // longer frames are dropped: IP has none, and a batch must have room for one
 	arenaSize = 4 * maxFrame
 	maxBatch  = 64
 )
 
 // rxQueue is a receive queue. The polling goroutine owns it.
 //
-// A host queue has buffers in host memory, which a frame may take several of (VIRTIO_NET_F_MRG_RXBUF). Any other
-// queue has none until it is bound, then its chains are in split.
+// A host queue has buffers in host memory; a frame may use several of them
+// (VIRTIO_NET_F_MRG_RXBUF). Any other queue has no buffers until it is bound; then split has its
+// chains.
 type rxQueue struct {
 	n     *NIC
 	index int
 	ring  *ring
 	host  []memory // buffers of a host queue, by cookie
-	hdrs  []memory // header buffers, once bound; BindQueue's
-	split *split   // of a bound queue
+	hdrs  []memory // header buffers of a bound queue; BindQueue makes them
+	split *split   // nil: the queue is not bound
 
-	used []virtq.Used // chains that came back and are not yet posted again
-	have int          // how many
+	used []virtq.Used // chains that the device returned and that are not posted again
+	have int          // how many chains used has
 
 	refill atomic.Bool // Refill was called
-	stats  counters    // written by the polling goroutine, but for full
+	stats  counters    // written by the polling goroutine, except full
 }
 
 func newRxQueue(n *NIC, index int) (*rxQueue, error) {
-	// A bound queue's chain is a header buffer and pages.
+	// A chain of a bound queue is a header buffer and pages.
 	perTable := 2
 	for perTable < n.opts.PagesPerChain+1 {
 		perTable *= 2
@@ -72,7 +73,7 @@ func (q *rxQueue) addHost(i uint32) error {
 	return q.ring.Add(nil, buf[:], i)
 }
 
-// publish shows the added chains to the device.
+// publish makes the added chains available to the device.
 func (q *rxQueue) publish() {
 	if q.ring.Publish() {
 		q.n.t.kick(q.ring.vq)
@@ -80,7 +81,7 @@ func (q *rxQueue) publish() {
 	}
 }
 
-// poll takes what the device has returned, delivers it, and posts the buffers again.
+// poll takes returned buffers from the ring, delivers their frames, and posts the buffers again.
 func (q *rxQueue) poll(b *batch) (worked bool, err error) {
 	if q.host == nil && q.split == nil {
 		return false, nil
@@ -96,32 +97,32 @@ func (q *rxQueue) poll(b *batch) (worked bool, err error) {
 	if k == 0 {
 		return false, nil
 	}
-	for at := 0; ; {
-		n, err := q.takeHost(b, q.used[at:q.have])
+	for done := 0; ; {
+		n, err := q.takeHost(b, q.used[done:q.have])
 		if err != nil {
 			return false, err
 		}
-		if n == 0 { // the rest of a frame is not here yet
-			q.have = copy(q.used, q.used[at:q.have])
+		if n == 0 { // the rest of a frame has not come yet
+			q.have = copy(q.used, q.used[done:q.have])
 			return true, nil
 		}
 		b.deliver(q)
-		for _, u := range q.used[at : at+n] {
+		for _, u := range q.used[done : done+n] {
 			if err := q.addHost(u.Cookie); err != nil {
 				return false, err
 			}
 		}
-		at += n
+		done += n
 		q.publish()
 	}
 }
 
-// takeHost puts the frames at the start of used into the batch, as many as it has room for, and returns how many
-// buffers they take.
+// takeHost adds the frames at the start of used to the batch, as many as it has room for, and
+// returns how many buffers they use.
 func (q *rxQueue) takeHost(b *batch, used []virtq.Used) (n int, err error) {
 	for n < len(used) && b.hasSpace() {
 		first := used[n]
-		piece := q.host[first.Cookie].b[:first.Len] // at most its length: virtq checks it
+		piece := q.host[first.Cookie].b[:first.Len] // not more than the buffer: virtq checks Len
 		var h netHdr
 		count, err := q.readHeader(&h, piece, len(piece), "buffer")
 		if err != nil || count > len(used)-n {
@@ -143,8 +144,8 @@ func (q *rxQueue) takeHost(b *batch, used []virtq.Used) (n int, err error) {
 	return n, nil
 }
 
-// readHeader reads the header of a frame, whose first buffer (or chain) b has so many bytes of it, and returns how many
-// buffers the frame takes.
+// device wrote n bytes of b. readHeader returns how many buffers the frame uses.
+// device wrote n bytes, and returns how many buffers the frame uses.
 func (q *rxQueue) readHeader(h *netHdr, b []byte, n int, buffer string) (count int, err error) {
 	if n < netHdrLen {
 		return 0, fmt.Errorf("%w: a %s with %d bytes, less than virtio_net_hdr", ErrBroken, buffer, n)
@@ -156,7 +157,8 @@ func (q *rxQueue) readHeader(h *netHdr, b []byte, n int, buffer string) (count i
 	return int(h.numBuffers), nil
 }
 
-// addFrame adds a whole frame to the batch, if it is one for the Receiver.
+// addFrame adds a frame to the batch, or passes it to the control client. It drops a frame that is
+// too short or not ok.
 func (q *rxQueue) addFrame(b *batch, h *netHdr, frame []byte, ok bool) error {
 	if !ok || len(frame) < splitter.EthLen {
 		q.stats.dropped.Add(1)
@@ -178,7 +180,7 @@ func (q *rxQueue) addFrame(b *batch, h *netHdr, frame []byte, ok bool) error {
 	return nil
 }
 
-// enableCall asks for a call at the next returned chain; more says that there is something to do now.
+// enableCall asks for a call at the next returned chain; more reports that there is work already.
 func (q *rxQueue) enableCall() (more bool) {
 	if q.host == nil && q.split == nil {
 		return false

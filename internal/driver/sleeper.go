@@ -10,47 +10,49 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// sleeper is where the polling goroutine waits for the device's calls: on a descriptor (an eventfd, or /dev/uioN)
-// that becomes readable with each.
+// sleeper lets the polling goroutine wait for the device's calls: on a descriptor (an eventfd, or
+// /dev/uioN) that becomes readable with each call.
 //
-// It sleeps in Go's own poller and not in a raw ppoll: a guest may have a single processor, and a raw system call
-// keeps it from the other goroutines until the runtime's monitor notices, up to 10 ms later. A wake of our own is
-// a deadline in the past: no system call, and no second descriptor in the set.
+// It sleeps in Go's network poller and not in a raw ppoll: with a single processor a raw system
+// call blocks the other goroutines until the runtime's monitor notices, up to 10 ms later. wake
+// sets a deadline in the past: this needs no second descriptor.
 type sleeper struct {
 	f     *os.File
 	buf   [8]byte
-	size  int // bytes that a read returns: 8 of an eventfd, 4 of uio
+	size  int // bytes of a read: 8 for an eventfd, 4 for uio
 	woken atomic.Bool
-	// called tells that the device's call has ended a sleep since this was last cleared; the sleeping goroutine's.
+	// called is set when the device's call ends a sleep, and cleared by arm; only the sleeping
+	// goroutine uses it.
 	called bool
 	ears   ears
-	bell   chan struct{} // of capacity 1: rung by wake, for rest
+	bell   chan struct{} // of capacity 1: wake sends to it, rest receives
 }
 
-// ears are for calls of a device that may never come: QEMU (11.1) routes INTx of what is below a PCI expander bus of a
-// q35 machine to an interrupt that its ACPI tables do not name; and where INTx is masked for an interrupt that has come
-// when a guest goes on that was stopped (QMP cont), it takes the call from the backend, until the guest is stopped
-// again. So a sleep ends by itself after a while, a longer one after the first call. Where there was something to do,
-// twice, the device is not heard: it is looked at every millisecond until a call comes. They are the sleeping
-// goroutine's.
+// ears handle a device whose calls may never come. QEMU (11.1) routes INTx of devices below a PCI
+// expander bus of a q35 machine to an interrupt that its ACPI tables do not list. And if a stopped
+// guest continues (QMP cont) while INTx is masked because an interrupt has come, QEMU takes the
+// call from the backend until the guest is stopped again. So a sleep ends after a while, which is
+// longer after the first call. If there was work twice after such a sleep, the device counts as
+// deaf: it is polled every millisecond until a call comes. Only the sleeping goroutine uses ears.
 type ears struct {
-	nap    time.Duration // the longest sleep; 0: no end
-	heard  time.Duration // nap after a call
-	napped bool          // the last sleep ended by itself
-	missed int           // sleeps that did, with something to do
+	nap    time.Duration // the longest sleep; 0: no limit
+	heard  time.Duration // the value of nap after a call
+	napped bool          // the last sleep ended without a call or a wake
+	missed int           // naps after which there was work
 }
 
 const (
 	firstNap = 20 * time.Millisecond
 	heardNap = 5 * firstNap
 	deafNap  = time.Millisecond
-	tooMany  = 2 // missed
+	tooMany  = 2 // of missed
 )
 
-// deaf says whether the device is not heard.
+// deaf reports whether the device's calls seem not to arrive.
 func (e *ears) deaf() bool { return e.nap == deafNap }
 
-// worked tells that there was something to do after a sleep. It returns true when the device is not heard, once.
+// worked records that there was work after a sleep. It returns true once, when the device becomes
+// deaf.
 func (e *ears) worked() bool {
 	if !e.napped {
 		return false
@@ -64,7 +66,7 @@ func (e *ears) worked() bool {
 	return false
 }
 
-// uioEvent is how many bytes a read of a uio device gives.
+// uioEvent is how many bytes a read of a uio device returns.
 const uioEvent = 4
 
 var errUIO = fmt.Errorf("its uio device is gone: %w", unix.ENODEV)
@@ -76,10 +78,10 @@ func newSleeper(f *os.File, size int) (*sleeper, error) {
 	return &sleeper{f: f, size: size, bell: make(chan struct{}, 1)}, nil
 }
 
-// wake ends the sleep, or the next one. What it is about must be stored before.
+// wake ends the current sleep, or the next one. The caller must store the reason before.
 func (s *sleeper) wake() {
 	if s.woken.CompareAndSwap(false, true) {
-		s.f.SetReadDeadline(time.Unix(1, 0)) // an error means that it is closed, which ends a sleep as well
+		s.f.SetReadDeadline(time.Unix(1, 0)) // after an error the file is closed, which ends a sleep too
 		select {
 		case s.bell <- struct{}{}:
 		default:
@@ -87,16 +89,16 @@ func (s *sleeper) wake() {
 	}
 }
 
-// rest waits for wake alone: the descriptor is of no use any more.
+// rest waits for wake alone, because the descriptor cannot be used any more.
 func (s *sleeper) rest() {
 	<-s.bell
 	s.woken.Store(false)
 }
 
-// sleep waits for a call of the device (true), or for wake or the end of a nap (false).
+// sleep waits for a call of the device (true), or for a wake or the end of a nap (false).
 func (s *sleeper) sleep() (called bool, err error) {
 	if s.ears.nap > 0 {
-		err = s.f.SetReadDeadline(time.Now().Add(s.ears.nap)) // instead of a wake's that came before: woken says so
+		err = s.f.SetReadDeadline(time.Now().Add(s.ears.nap)) // replaces the deadline of a wake, if any
 	}
 	if err == nil && (s.ears.nap == 0 || !s.woken.Load()) {
 		_, err = s.f.Read(s.buf[:s.size])
@@ -105,14 +107,14 @@ func (s *sleeper) sleep() (called bool, err error) {
 	}
 	s.ears.napped = s.ears.nap > 0 && !s.woken.Load() && err != nil
 	if errors.Is(err, os.ErrDeadlineExceeded) && s.ears.napped && !s.ears.deaf() && s.ready() {
-		err = s.f.SetReadDeadline(time.Time{}) // the call was there, and this goroutine late: it is read at once
+		err = s.f.SetReadDeadline(time.Time{}) // the call had come, and this goroutine was late: read it
 		if err == nil {
 			_, err = s.f.Read(s.buf[:s.size])
 		}
 	}
 	if errors.Is(err, os.ErrDeadlineExceeded) {
-		// First the deadline, then the flag: a wake from here on sets both again, and a wake before it is one
-		// whose cause our caller sees when we return.
+		// Clear the deadline first, then the flag: a later wake sets both again, and the caller
+		// sees the reason of an earlier wake when sleep returns.
 		err = s.f.SetReadDeadline(time.Time{})
 		s.woken.Store(false)
 		return false, err
@@ -126,9 +128,10 @@ func (s *sleeper) sleep() (called bool, err error) {
 	return err == nil, err
 }
 
-// gone says whether the kernel has taken the device away: a read gives EIO then (drivers/uio/uio.c, uio_read). It reads
-// the descriptor itself, because the error of Go's read may name no errno: when epoll reports EPOLLERR alone (seen with
-// Linux 7.2), Go does not read at all and returns ErrNotPollable (internal/poll).
+// gone reports whether the kernel has removed the device: then a read returns EIO
+// (drivers/uio/uio.c, uio_read). It reads the descriptor itself, because the error of Go's read may
+// have no errno: when epoll reports only EPOLLERR (seen with Linux 7.2), Go does not read at all
+// and returns ErrNotPollable (internal/poll).
 func (s *sleeper) gone() bool {
 	c, err := s.f.SyscallConn()
 	if err != nil {
@@ -138,7 +141,7 @@ func (s *sleeper) gone() bool {
 	return cerr == nil && errors.Is(err, unix.EIO)
 }
 
-// ready says whether a call of the device is there.
+// ready reports whether the descriptor is readable.
 func (s *sleeper) ready() (there bool) {
 	c, err := s.f.SyscallConn()
 	if err != nil {

@@ -39,12 +39,12 @@ func TestSleepEndsOnce(t *testing.T) {
 	call() // before the sleep
 	expect(true)
 	s.wake()
-	s.wake() // the same
+	s.wake() // counts once
 	expect(false)
 	s.wake()
 	call()
-	expect(false) // both: the wake first,
-	expect(true)  // the call is not lost
+	expect(false) // both come: first the wake,
+	expect(true)  // then the call, which is not lost
 	go call()
 	expect(true)
 	go s.wake()
@@ -59,8 +59,9 @@ func TestSleepEndsOnce(t *testing.T) {
 	s.wake()
 }
 
-// A uio device is gone when a read of its descriptor gives EIO. A terminal whose other end is closed stands in for it.
-// EIO of an eventfd does not mean that, nor does an error of a descriptor that we have closed.
+// A uio device is gone when a read of its descriptor returns EIO. A terminal whose other end is
+// closed stands in for it. EIO of an eventfd does not mean this, nor does the error of a closed
+// descriptor.
 func TestUIODeviceThatIsGone(t *testing.T) {
 	fd := testkit.Must(unix.Open("/dev/ptmx", unix.O_RDWR|unix.O_NOCTTY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0))(t)
 	s := testkit.Must(newSleeper(os.NewFile(uintptr(fd), "ptmx"), uioEvent))(t)
@@ -69,17 +70,17 @@ func TestUIODeviceThatIsGone(t *testing.T) {
 		os.O_RDWR|unix.O_NOCTTY, 0))(t)
 	testkit.Equal(t, "gone while it is there", s.gone(), false)
 	testkit.OK(t, slave.Close())
-	is(t, "a device that is gone", errOf(s.sleep()), unix.ENODEV)
+	checkErr(t, "a device that is gone", errOf(s.sleep()), unix.ENODEV)
 	testkit.Equal(t, "gone", s.gone(), true)
 	s.size = 8
-	is(t, "an eventfd", errOf(s.sleep()), unix.EIO)
+	checkErr(t, "an eventfd", errOf(s.sleep()), unix.EIO)
 	s.size = uioEvent
 	testkit.OK(t, s.close())
-	is(t, "one that is closed", errOf(s.sleep()), os.ErrClosed)
+	checkErr(t, "one that is closed", errOf(s.sleep()), os.ErrClosed)
 }
 
-// A device whose calls do not come is looked at by and by, and once it was missed twice every millisecond; the first
-// call ends that.
+// A device whose calls do not come is polled now and then, and after two missed calls every
+// millisecond; the first call ends this.
 func TestDeviceThatIsNotHeard(t *testing.T) {
 	s, call := newTestSleeper(t)
 	s.ears.nap = firstNap
@@ -90,7 +91,7 @@ func TestDeviceThatIsNotHeard(t *testing.T) {
 		}
 	}
 	nap()
-	nap() // nothing to do: nothing is missed
+	nap() // no work: no call was missed
 	testkit.Equal(t, "deaf", s.ears.worked(), false)
 	testkit.Equal(t, "deaf without another nap", s.ears.worked(), false)
 	nap()
@@ -98,7 +99,7 @@ func TestDeviceThatIsNotHeard(t *testing.T) {
 	testkit.Equal(t, "nap", s.ears.nap, deafNap)
 	nap()
 	testkit.Equal(t, "told again", s.ears.worked(), false)
-	s.wake() // is no nap, and is not lost to one
+	s.wake() // a wake is no nap, and a nap does not lose it
 	if called, err := s.sleep(); called || err != nil || s.ears.napped {
 		t.Errorf("called %t, %v, %+v", called, err, s.ears)
 	}
@@ -111,7 +112,7 @@ func TestDeviceThatIsNotHeard(t *testing.T) {
 	if called, err := s.sleep(); called || err != nil || s.ears.napped {
 		t.Errorf("called %t, %v, %+v", called, err, s.ears)
 	}
-	// One whose calls stop coming, as those of a guest that was stopped may, is missed again.
+	// The calls of a device may stop, for example after a guest was stopped: they are missed again.
 	const heard = 2 * time.Millisecond
 	s.ears.heard = heard
 	for range 2 {
@@ -125,7 +126,7 @@ func TestDeviceThatIsNotHeard(t *testing.T) {
 		testkit.Equal(t, "deaf", s.ears.worked(), true)
 	}
 	s.ears.heard = 0
-	// A call that is there when a late goroutine looks is no nap, though its end has passed.
+	// If the call is there when a late goroutine looks, it is no nap, although the nap has expired.
 	s.ears.nap = 1
 	call()
 	if called, err := s.sleep(); !called || err != nil || s.ears != (ears{}) {
@@ -133,7 +134,8 @@ func TestDeviceThatIsNotHeard(t *testing.T) {
 	}
 }
 
-// TestNoWakeIsLost: a waker stores what it wants and wakes; the sleeper sees each, also between naps.
+// TestNoWakeIsLost: each waker stores a value and wakes; the sleeper sees each value, also between
+// naps.
 func TestNoWakeIsLost(t *testing.T) {
 	for _, d := range []time.Duration{0, 50 * time.Microsecond} {
 		s, _ := newTestSleeper(t)
@@ -229,8 +231,8 @@ func TestDefaults(t *testing.T) {
 	}
 }
 
-// TestRegistersAreOneAccess looks at what the compiler made of the register accessors: each has exactly one
-// instruction that touches the register, of the register's width.
+// TestRegistersAreOneAccess checks the compiled register accessors: each has exactly one
+// instruction that accesses the register, with the register's width.
 func TestRegistersAreOneAccess(t *testing.T) {
 	want := map[string]map[string]string{
 		"amd64": {"read8": "MOVBLZX", "write8": "MOVB", "read16": "MOVWLZX", "write16": "MOVW", "read32": "MOVL",
@@ -247,7 +249,7 @@ func TestRegistersAreOneAccess(t *testing.T) {
 	}
 	out, err := exec.CommandContext(t.Context(), goTool, "build", "-gcflags=-S", "-o", os.DevNull, ".").CombinedOutput()
 	if err != nil {
-		t.Skipf("go build: %v", err) // the tests run, so it is not the code: no sources here, or no cache
+		t.Skipf("go build: %v", err) // not an error of the code: no sources here, or no build cache
 	}
 	function := regexp.MustCompile(`^\S*driver\.regs\.(\w+) STEXT`)
 	indexed := regexp.MustCompile(`\t(MOV\w*)\t.*\((AX|R0)\)\(\w+(\*1)?\)`) // a slice's data pointer and an index

@@ -7,16 +7,16 @@ import (
 	"vnic.dev/vnic/virtq"
 )
 
-// split is what a bound queue has: chains of a header buffer in host memory and pages of a GPU
+// split is the state of a bound queue: chains of a header buffer in host memory and pages of a GPU
 // (docs/specs/virtio.md, 4). The polling goroutine owns it.
 //
-// A chain that comes back keeps the pages that its frame did not reach, in order; they are filled up from the
-// PageSource when it is posted again. A chain without a single page waits in idle.
+// A returned chain keeps the pages that its frame did not use, in order. Before it is posted again,
+// it is filled up with pages from the PageSource. A chain without any page waits in idle.
 type split struct {
 	gpu      GPUInfo
 	src      PageSource
 	hdrs     []memory   // header buffers, by cookie
-	pages    [][]uint64 // offsets in the GPU, by cookie; the capacity is what a chain takes
+	pages    [][]uint64 // offsets in the GPU, by cookie; the capacity is PagesPerChain
 	idle     []uint32   // cookies that are not posted
 	posted   int
 	draining bool          // nothing is posted any more
@@ -32,46 +32,47 @@ func newSplit(gpu GPUInfo, src PageSource, hdrs []memory, perChain int) *split {
 	all := make([]uint64, len(hdrs)*perChain)
 	for i := range s.pages {
 		s.pages[i] = all[i*perChain : i*perChain : (i+1)*perChain]
-		s.idle[i] = uint32(len(hdrs) - 1 - i) // taken from the end
+		s.idle[i] = uint32(len(hdrs) - 1 - i) // cookies are taken from the end
 	}
 	return s
 }
 
-// pollSplit delivers the frames in q.used and posts the chains again. got tells whether chains came.
+// pollSplit delivers the frames in q.used and posts the chains again. got reports that new chains
+// have come.
 func (q *rxQueue) pollSplit(b *batch, got bool) (worked bool, err error) {
 	refill := q.refill.Load() && q.refill.Swap(false)
 	if !got && !refill {
 		return false, nil
 	}
-	at := 0
-	for at < q.have {
-		n, err := q.takeSplit(b, q.used[at:q.have])
+	done := 0
+	for done < q.have {
+		n, err := q.takeSplit(b, q.used[done:q.have])
 		if err != nil {
 			return false, err
 		}
-		if n == 0 { // the rest of a frame is not here yet
+		if n == 0 { // the rest of a frame has not come yet
 			break
 		}
 		b.deliver(q)
-		if err := q.postSplit(q.used[at : at+n]); err != nil {
+		if err := q.postSplit(q.used[done : done+n]); err != nil {
 			return false, err
 		}
-		at += n
+		done += n
 	}
-	q.have = copy(q.used, q.used[at:q.have])
+	q.have = copy(q.used, q.used[done:q.have])
 	if refill {
 		err = q.postSplit(nil)
 	}
 	return true, err
 }
 
-// takeSplit puts the frames at the start of used into the batch, as many as it has room for, and returns how many
-// chains they take. It takes the frames' pages from their chains.
+// takeSplit adds the frames at the start of used to the batch, as many as it has room for, and
+// returns how many chains they use. It removes the frames' pages from their chains.
 func (q *rxQueue) takeSplit(b *batch, used []virtq.Used) (n int, err error) {
 	s := q.split
 	for n < len(used) && b.hasSpace() {
 		first := used[n]
-		if first.Len == 0 { // given back: the device was told that the queue is not split any more
+		if first.Len == 0 { // an empty chain: the device returns it because split was turned off
 			n++
 			continue
 		}
@@ -96,7 +97,7 @@ func (q *rxQueue) takeSplit(b *batch, used []virtq.Used) (n int, err error) {
 	return n, nil
 }
 
-// payloadOf is the length of the payload in chain i of a frame.
+// payloadOf returns the length of the payload in chain i of a frame.
 func payloadOf(chains []virtq.Used, i, hdrLen int) int {
 	if i == 0 {
 		return int(chains[0].Len) - netHdrLen - hdrLen
@@ -104,7 +105,7 @@ func payloadOf(chains []virtq.Used, i, hdrLen int) int {
 	return int(chains[i].Len)
 }
 
-// fits tells whether each chain's payload fits into its pages, as that of a split frame does.
+// fits reports whether each chain's payload fits into its pages, as it does for a split frame.
 func (s *split) fits(chains []virtq.Used, hdrLen int) bool {
 	for i, u := range chains {
 		if payloadOf(chains, i, hdrLen) > len(s.pages[u.Cookie])*PageSize {
@@ -130,18 +131,19 @@ func (q *rxQueue) addSplit(b *batch, h *netHdr, header []byte, chains []virtq.Us
 		b.drop()
 		return nil
 	}
-	at := len(b.ranges)
+	start := len(b.ranges)
 	for i, u := range chains {
 		b.ranges = q.split.take(b.ranges, u.Cookie, payloadOf(chains, i, len(header)))
 	}
-	f.Payload = b.ranges[at:len(b.ranges):len(b.ranges)]
+	f.Payload = b.ranges[start:len(b.ranges):len(b.ranges)]
 	q.stats.frames.Add(1)
 	q.stats.bytes.Add(uint64(len(header) + f.PayloadLen))
 	q.stats.payload.Add(uint64(f.PayloadLen))
 	return nil
 }
 
-// take appends the first n bytes of a chain's pages to ranges, and leaves the chain the pages behind them.
+// take appends the first n bytes of a chain's pages to ranges, and removes the used pages from the
+// chain.
 func (s *split) take(ranges []Range, cookie uint32, n int) []Range {
 	pages := s.pages[cookie]
 	i := 0
@@ -156,7 +158,7 @@ func (s *split) take(ranges []Range, cookie uint32, n int) []Range {
 	return ranges
 }
 
-// postSplit posts the chains that came back and those that waited, as far as there are pages.
+// postSplit posts returned and idle chains, as far as there are pages.
 func (q *rxQueue) postSplit(back []virtq.Used) error {
 	s := q.split
 	s.posted -= len(back)
@@ -190,7 +192,7 @@ func (q *rxQueue) postSplit(back []virtq.Used) error {
 	return nil
 }
 
-// postChain fills a chain up with pages and posts it, or leaves it idle if there is none.
+// postChain fills a chain up with pages and posts it, or leaves it idle if it has no page.
 func (q *rxQueue) postChain(c uint32, dry *bool) error {
 	s := q.split
 	if !*dry {
@@ -214,7 +216,7 @@ func (q *rxQueue) postChain(c uint32, dry *bool) error {
 			bufs = append(bufs, virtq.Buf{Addr: addr, Len: PageSize})
 		}
 	}
-	if err := q.ring.Add(nil, bufs, c); errors.Is(err, virtq.ErrFull) { // without indirect descriptors
+	if err := q.ring.Add(nil, bufs, c); errors.Is(err, virtq.ErrFull) { // the ring has no indirect descriptors
 		s.idle = append(s.idle, c)
 		*dry = true
 		return nil
@@ -225,7 +227,7 @@ func (q *rxQueue) postChain(c uint32, dry *bool) error {
 	return nil
 }
 
-// fill takes pages for a chain from the source; full tells whether it got all.
+// fill adds pages from the source to a chain; full reports whether the chain has all its pages.
 func (s *split) fill(queue int, c uint32) (full bool, err error) {
 	have := s.pages[c]
 	want := have[len(have):cap(have)]

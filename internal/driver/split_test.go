@@ -11,7 +11,7 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// payloads are the lengths of the sweep around header and page sizes, and GSO packets.
+// payloads are payload lengths around header and page sizes, and of GSO packets.
 var payloads = []int{0, 1, 2, 3, 7, 8, 63, 64, 65, 1447, 1448, 1449, 4095, 4096, 4097, 8191, 8192, 8193, 20000, 40000,
 	65000}
 
@@ -79,7 +79,7 @@ func TestQueueIsBoundAgain(t *testing.T) {
 	for i := range 5 {
 		r.steer(0)
 		r.bind(t)
-		for k := range 300 { // more than the ring: it wraps
+		for k := range 300 { // more than the ring, so that it wraps
 			r.send(t, 0, TxFrame{Header: tcpHeader(5000), Linear: pattern(make([]byte, 5000), i+k)})
 		}
 		for _, f := range r.rcv.waitFrames(300) {
@@ -108,7 +108,7 @@ func TestFewPagesAreEnough(t *testing.T) {
 	r.rcv.keep = true
 	r.bind(t)
 	for i := range 50 {
-		payload := pattern(make([]byte, 8193), i) // all three pages
+		payload := pattern(make([]byte, 8193), i) // uses all three pages
 		r.send(t, 0, TxFrame{Header: tcpHeader(len(payload)), Linear: payload})
 		f := r.rcv.waitFrames(1)[0]
 		if !bytes.Equal(f.whole[54:], payload) {
@@ -139,8 +139,8 @@ func TestUnsplitFrameIsDroppedAndQueueSetUpAgain(t *testing.T) {
 	testkit.Equal(t, "generation", <-generations, 2)
 	r.rcv.wait(func() bool { return r.rcv.wakes > 0 })
 	payload := pattern(make([]byte, 3000), 1)
-	// Frames sent before the split was on again may still be on their way: those that the device reads too early are
-	// dropped, the others arrive, split. This one is sent until it came.
+	// Frames from before the split was on again may still be in flight: if the device reads them
+	// too early, it drops them; the others arrive split. Repeat this one until it arrives.
 	for arrived := false; !arrived; {
 		r.send(t, 0, TxFrame{Header: tcpHeader(3000), Linear: payload})
 		r.rcv.mu.Lock()
@@ -177,11 +177,11 @@ func TestBindErrors(t *testing.T) {
 		}
 	}
 	testkit.OK(t, r.nic.UnbindQueue(2))
-	is(t, "no such GPU", r.nic.BindQueue(2, 4, r.gpu), unix.ENODEV)
-	is(t, "unbinding twice", r.nic.UnbindQueue(2), unix.EINVAL)
+	checkErr(t, "no such GPU", r.nic.BindQueue(2, 4, r.gpu), unix.ENODEV)
+	checkErr(t, "unbinding twice", r.nic.UnbindQueue(2), unix.EINVAL)
 }
 
-// badSource gives what is no page.
+// badSource returns an offset that is not a page's.
 type badSource struct{ pages int }
 
 func (b badSource) TakePages(queue int, dst []uint64) int {
@@ -197,7 +197,7 @@ func TestBadPageSourceIsRefused(t *testing.T) {
 			t.Fatalf("%d bad pages: no error", pages)
 		}
 	}
-	if err := r.nic.BindQueue(1, 3, r.gpu); err != nil { // a good one is welcome
+	if err := r.nic.BindQueue(1, 3, r.gpu); err != nil { // a correct source works
 		t.Fatal(err)
 	}
 	r.steer(1)

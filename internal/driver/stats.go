@@ -2,7 +2,7 @@ package driver
 
 import "sync/atomic"
 
-// Stats counts what the NIC did.
+// Stats returns the NIC's counters.
 func (n *NIC) Stats() Stats {
 	p := &n.poller
 	t := p.times()
@@ -17,7 +17,7 @@ func (n *NIC) Stats() Stats {
 	return s
 }
 
-// counters are QueueStats as they are counted.
+// counters are the QueueStats of a queue while it runs.
 type counters struct {
 	frames, bytes, payload, kicks, full, unsplit, dropped, control atomic.Uint64
 }

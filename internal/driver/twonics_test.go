@@ -46,18 +46,18 @@ func newStation(t testing.TB, sw *wire.Switch, files *dma.Files, i int) *station
 		GPUs: []FrontendGPU{{ID: i, FD: s.gpu.FD(), Size: s.gpu.Size()}}})
 	testkit.OK(t, err)
 	t.Cleanup(func() {
-		is(t, "Close", s.nic.Close(), nil)
-		is(t, "Serve", <-served, nil)
+		checkErr(t, "Close", s.nic.Close(), nil)
+		checkErr(t, "Serve", <-served, nil)
 		dev.Close()
 		s.gpu.Close()
 	})
 	return s
 }
 
-// mem is the memory of the station's GPU.
+// mem maps the memory of the station's GPU.
 func (s *station) mem(t testing.TB) []byte { return mapped(t, s.gpu.FD(), s.gpu.Size()) }
 
-// sink takes frames, checks that their payload is the pattern of seed 1, and gives the pages back.
+// sink receives frames, checks that their payload is the pattern of seed 1, and returns the pages.
 type sink struct {
 	t     testing.TB
 	gpu   []byte
@@ -71,7 +71,7 @@ type sink struct {
 	probes atomic.Uint64
 }
 
-const probeLen = 1 // payload of the frames that see whether the queue has started
+const probeLen = 1 // payload of the frames that test whether the queue has started
 
 func (s *sink) Receive(frames []RxFrame) {
 	for i := range frames {
@@ -100,7 +100,7 @@ func (s *sink) Receive(frames []RxFrame) {
 func (s *sink) Completed(int, []uint64) {}
 func (s *sink) Wake()                   {}
 
-// source counts what is in flight.
+// source reports room on the ring and received frames.
 type source struct{ room, came chan struct{} }
 
 func (s *source) Receive([]RxFrame) { s.came <- struct{}{} }
@@ -112,7 +112,7 @@ func (s *source) Completed(int, []uint64) {
 }
 func (s *source) Wake() {}
 
-// pair is two stations, the second with queue 1 bound and all TCP steered there.
+// pair is two stations; the second has queue 1 bound and all TCP steered to it.
 type pair struct {
 	a, b *station
 	src  *source
@@ -147,7 +147,7 @@ func newPair(t testing.TB, want uint64, check bool) *pair {
 	copy(hello[6:], p.b.mac[:])
 	testkit.OK(t, errOf(p.b.nic.Transmit(0, []TxFrame{{Header: hello}}))) // now the switch knows the way back
 	<-p.src.came
-	// A ring starts with its first kick, which the device learns of by itself: frames before that are dropped.
+	// A ring starts when the device reads its first kick: frames before that are dropped.
 	for p.sink.probes.Load() == 0 {
 		f := p.frame(0, probeLen, 8960)
 		f.Cookie = 1
@@ -157,7 +157,7 @@ func newPair(t testing.TB, want uint64, check bool) *pair {
 	return p
 }
 
-// frame makes a GSO packet of the whole ranges from off on.
+// frame makes a GSO packet from the memory [off, off+n).
 func (p *pair) frame(off uint64, n uint32, mss uint16) TxFrame {
 	hdr := tcpHeader(int(n))
 	copy(hdr[0:], p.b.mac[:])
@@ -169,19 +169,19 @@ func (p *pair) frame(off uint64, n uint32, mss uint16) TxFrame {
 	return f
 }
 
-// send transmits count frames of n bytes from the first MiB of the GPU, over and over.
+// send transmits count frames of n bytes from the first MiB of the GPU, again and again.
 func (p *pair) send(t testing.TB, count int, n uint32, mss uint16) {
 	frames := make([]TxFrame, (1<<20)/n)
 	for i := range frames {
 		frames[i] = p.frame(uint64(i)*uint64(n), n, mss)
 	}
-	for at := 0; count > 0; {
-		batch := frames[at:min(len(frames), at+count, at+16)]
+	for next := 0; count > 0; {
+		batch := frames[next:min(len(frames), next+count, next+16)]
 		k := testkit.Must(p.a.nic.Transmit(0, batch))(t)
 		if k < len(batch) {
 			<-p.src.room
 		}
-		at, count = (at+k)%len(frames), count-k
+		next, count = (next+k)%len(frames), count-k
 	}
 }
 
@@ -226,7 +226,7 @@ func BenchmarkGPUToGPU(b *testing.B) {
 	}
 }
 
-// memcpy is how long it takes to copy n bytes from one GPU to the other, walking through as much of them as frames do.
+// memcpy measures a copy of n bytes from one GPU to the other, over the same memory as the frames.
 func memcpy(p *pair, b *testing.B, n int) time.Duration {
 	src, dst := p.a.mem(b), p.sink.gpu[:4<<20]
 	const rounds = 2000

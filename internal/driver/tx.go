@@ -12,41 +12,42 @@ import (
 
 // Sizes of transmission.
 const (
-	chunkLen   = 2048          // DMA memory for headers and linear data comes in chunks: an ordinary frame takes one
-	wholeLen   = 17 * PageSize // a chunk that any frame fits in: Options.WholeFrames
+	chunkLen   = 2048          // DMA memory for headers and linear data comes in chunks; an ordinary frame uses one
+	wholeLen   = 17 * PageSize // a chunk for a whole frame: Options.WholeFrames
 	maxTxDescs = 64            // of a chain
-	// MaxTxRanges is how many device ranges a TxFrame may have, beside 64 KiB of linear data.
+	// MaxTxRanges is how many device ranges a TxFrame may have, in addition to 64 KiB of linear
+	// data.
 	MaxTxRanges = 30
-	// MaxTxLinear is how much Header and Linear a frame may have together, in bytes.
+	// MaxTxLinear is how many bytes Header and Linear may have together.
 	MaxTxLinear = 33*chunkLen - netHdrLen
 )
 
-// txQueue is a transmit queue: used by callers of Transmit and by the polling goroutine, under mu.
+// txQueue is a transmit queue. Callers of Transmit and the polling goroutine use it under mu.
 type txQueue struct {
 	n     *NIC
 	index int
 
 	mu      sync.Mutex
 	ring    *ring
-	err     error    // it is closed
+	err     error    // not nil: the queue is closed
 	chunks  []memory // DMA memory
 	chunk   int      // bytes of each
-	free    []uint32 // chunks that are
+	free    []uint32 // free chunks
 	slots   []txSlot // frames in flight, by the ring's cookie
-	idle    []uint32 // slots that are
+	idle    []uint32 // free slots
 	watched int      // frames in flight with a cookie
-	starved bool     // a caller was told that the ring is full
-	freed   bool     // something came back since
-	asleep  bool     // the polling goroutine is, or about to be
-	calls   bool     // the device is asked for calls
-	done    []uint64 // cookies that came back and are not reported yet
+	starved bool     // Transmit has returned because the ring was full
+	freed   bool     // a frame has been returned since
+	asleep  bool     // the polling goroutine sleeps, or is about to
+	calls   bool     // the device has been asked for calls
+	done    []uint64 // returned cookies that Completed has not reported
 	bufs    []virtq.Buf
 	used    []virtq.Used
 
 	stats counters
 }
 
-// doneLen is how many cookies may wait to be reported, for a ring of a size.
+// doneLen returns how many cookies may wait for Completed, for a ring of a size.
 func doneLen(size int) int { return 4 * size }
 
 // txSlot is a frame in flight.
@@ -65,7 +66,7 @@ func newTxQueue(n *NIC, index int) (*txQueue, error) {
 		n: n, index: index, ring: r, slots: make([]txSlot, size), bufs: make([]virtq.Buf, 0, maxTxDescs),
 		used: make([]virtq.Used, min(size, 64)), done: make([]uint64, 0, doneLen(size)),
 	}
-	// Each slot has its own first chunk; what is left is for long frames.
+	// One chunk for each slot, and more for long frames.
 	count := max(4*size, 2*MaxTxLinear/chunkLen)
 	if q.chunk = chunkLen; n.opts.WholeFrames {
 		q.chunk, count = wholeLen, size
@@ -82,9 +83,10 @@ func newTxQueue(n *NIC, index int) (*txQueue, error) {
 	return q, n.t.setupQueue(r.vq, r.addrs)
 }
 
-// Transmit puts frames on a transmit queue and returns how many it took: less than all if the ring is full, then
-// Completed, with or without cookies, tells when to go on. An error is about frame f[n]: that one is wrong, or the
-// NIC has stopped. Any goroutine may call it, the Receiver's too.
+// Transmit puts frames on a transmit queue and returns how many it accepted. If the ring is full,
+// it accepts less than all, and Completed, with or without cookies, is called when there is room.
+// An error is about frame f[n]: the frame is wrong, or the NIC has stopped. Any goroutine may call
+// it, including the Receiver's.
 func (n *NIC) Transmit(queue int, f []TxFrame) (int, error) {
 	if queue < 0 || queue >= len(n.tx) {
 		return 0, fmt.Errorf("transmit queue %d of %d: %w", queue, len(n.tx), unix.EINVAL)
@@ -111,7 +113,7 @@ func (q *txQueue) transmit(f []TxFrame) (n int, err error) {
 		n++
 	}
 	if q.ring.Publish() {
-		q.n.t.kick(q.ring.vq) // under mu: close may not take the descriptor away
+		q.n.t.kick(q.ring.vq) // under mu, so that close does not close the descriptor meanwhile
 		q.stats.kicks.Add(1)
 	}
 	if errors.Is(err, virtq.ErrFull) {
@@ -165,7 +167,8 @@ func (q *txQueue) add(f *TxFrame) error {
 	return nil
 }
 
-// copyIn writes virtio_net_hdr, Header and Linear to a slot's chunks and starts q.bufs with these.
+// copyIn writes virtio_net_hdr, Header and Linear to a slot's chunks, and starts q.bufs with these
+// chunks.
 func (q *txQueue) copyIn(slot *txSlot, h *netHdr, f *TxFrame) {
 	q.bufs = q.bufs[:0]
 	var hdr [netHdrLen]byte
@@ -174,22 +177,22 @@ func (q *txQueue) copyIn(slot *txSlot, h *netHdr, f *TxFrame) {
 	part := 0
 	for _, c := range slot.chunks {
 		m := &q.chunks[c]
-		at := 0
-		for part < len(parts) && at < len(m.b) {
-			n := copy(m.b[at:], parts[part])
-			at += n
+		pos := 0
+		for part < len(parts) && pos < len(m.b) {
+			n := copy(m.b[pos:], parts[part])
+			pos += n
 			if parts[part] = parts[part][n:]; len(parts[part]) == 0 {
 				part++
 			}
 		}
-		q.addBuf(m.addr, uint32(at))
+		q.addBuf(m.addr, uint32(pos))
 	}
 	if f.NeedsCsum && !q.n.offloads.TxCsum {
 		be.PutUint16(q.chunks[slot.chunks[0]].b[netHdrLen+int(f.CsumStart)+int(f.CsumOffset):], f.sum())
 	}
 }
 
-// addDevice adds device ranges to q.bufs and returns how many bytes they are.
+// addDevice adds device ranges to q.bufs and returns their number of bytes.
 func (q *txQueue) addDevice(ranges []Range) (payload int, err error) {
 	for i, r := range ranges {
 		g := q.n.gpu(r.GPU)
@@ -207,7 +210,7 @@ func (q *txQueue) addDevice(ranges []Range) (payload int, err error) {
 	return payload, nil
 }
 
-// addBuf adds to q.bufs, to the last one where it goes on there.
+// addBuf adds a buffer to q.bufs, or extends the last one if the buffer follows it.
 func (q *txQueue) addBuf(addr uint64, n uint32) {
 	if i := len(q.bufs) - 1; i >= 0 && q.bufs[i].Addr+uint64(q.bufs[i].Len) == addr {
 		q.bufs[i].Len += n
@@ -216,7 +219,7 @@ func (q *txQueue) addBuf(addr uint64, n uint32) {
 	q.bufs = append(q.bufs, virtq.Buf{Addr: addr, Len: n})
 }
 
-// reap takes back what the device has sent.
+// reap takes sent frames back from the ring.
 func (q *txQueue) reap() error {
 	for cap(q.done)-len(q.done) >= len(q.used) {
 		n, err := q.ring.Poll(q.used)
@@ -241,7 +244,8 @@ func (q *txQueue) reap() error {
 	return nil
 }
 
-// poll reports what was sent. The polling goroutine calls it; cookies is its scratch.
+// poll reports sent frames to the Receiver. The polling goroutine calls it; cookies is scratch
+// memory.
 func (q *txQueue) poll(cookies []uint64) (worked bool, err error) {
 	q.mu.Lock()
 	if q.err != nil {
@@ -251,30 +255,31 @@ func (q *txQueue) poll(cookies []uint64) (worked bool, err error) {
 	err = q.reap()
 	cookies = append(cookies, q.done...)
 	q.done = q.done[:0]
-	tell := len(cookies) > 0 || q.starved && q.freed
-	if tell {
+	report := len(cookies) > 0 || q.starved && q.freed
+	if report {
 		q.starved = false
 	}
 	q.mu.Unlock()
-	if tell {
+	if report {
 		if r := q.n.receiver.Load(); r != nil {
 			(*r).Completed(q.index, cookies)
 		}
 	}
-	return tell, err
+	return report, err
 }
 
-// wanted tells whether a caller waits for frames to be sent. Else they are taken back when the ring is full:
-// most frames of a TCP connection are acknowledgements, and an interrupt for each would cost more than they do.
+// wanted reports whether a caller waits for frames to be sent. If none waits, they are taken back
+// when the ring is full: most frames of a TCP connection are acknowledgments, and an interrupt for
+// each would cost more than the frame.
 func (q *txQueue) wanted() bool { return q.watched > 0 || q.starved }
 
-// askCalls asks the device for a call when it has sent something; more says that it already has.
+// askCalls asks the device for a call when it has sent a frame; more reports that it already has.
 func (q *txQueue) askCalls() (more bool) {
 	q.calls = true
 	return q.ring.EnableCall()
 }
 
-// enableCall is the polling goroutine's, before it sleeps.
+// enableCall is called by the polling goroutine before it sleeps.
 func (q *txQueue) enableCall() (more bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -288,7 +293,7 @@ func (q *txQueue) enableCall() (more bool) {
 	return more || len(q.done) > 0
 }
 
-// disableCall is the polling goroutine's, after it slept.
+// disableCall is called by the polling goroutine after it slept.
 func (q *txQueue) disableCall() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -298,7 +303,7 @@ func (q *txQueue) disableCall() {
 	}
 }
 
-// close ends transmission with an error and returns the cookies of what was in flight.
+// close ends transmission with an error and returns the cookies of frames in flight.
 func (q *txQueue) close(err error) (cookies []uint64) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -316,7 +321,7 @@ func (q *txQueue) close(err error) (cookies []uint64) {
 	return cookies
 }
 
-// gpu finds a GPU in reach.
+// gpu returns a GPU that the device can reach, or nil.
 func (n *NIC) gpu(id int) *GPUInfo {
 	for i := range n.gpus {
 		if n.gpus[i].ID == id {

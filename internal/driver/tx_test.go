@@ -42,7 +42,7 @@ func TestTransmitErrors(t *testing.T) {
 			}
 		})
 	}
-	// The longest frame of all goes.
+	// The longest frame is accepted.
 	var ranges []Range
 	for i := range MaxTxRanges {
 		ranges = append(ranges, Range{3, uint64(i) * 3, 2})
@@ -58,7 +58,7 @@ func TestFullRingTellsWhenToGoOn(t *testing.T) {
 	r.dev.do(func() { r.dev.hold = true })
 	frames := make([]TxFrame, 100)
 	for i := range frames {
-		frames[i] = TxFrame{Header: tcpHeader(0), Cookie: uint64(i)} // the first one without
+		frames[i] = TxFrame{Header: tcpHeader(0), Cookie: uint64(i)} // the first one has no cookie
 	}
 	n, err := r.nic.Transmit(0, frames)
 	if err != nil || n != 16 {
@@ -67,9 +67,9 @@ func TestFullRingTellsWhenToGoOn(t *testing.T) {
 	if n, err := r.nic.Transmit(0, frames[16:]); err != nil || n != 0 {
 		t.Fatalf("%d, %v; want 0", n, err)
 	}
-	r.dev.do(func() {}) // hold is kept while all is taken
+	r.dev.do(func() {}) // lets the device take all frames before hold is reset
 	go r.dev.release()
-	r.rcv.wait(func() bool { return r.rcv.tells > 0 })
+	r.rcv.wait(func() bool { return r.rcv.completions > 0 })
 	r.send(t, 0, frames[16:]...)
 	r.rcv.wait(func() bool { return len(r.rcv.cookies) == 99 })
 	for i, c := range r.rcv.cookies {
@@ -87,7 +87,7 @@ func TestFramesWithoutCookieAskForNoCall(t *testing.T) {
 	}
 	r.send(t, 0, TxFrame{Header: tcpHeader(0), Cookie: 5})
 	r.rcv.wait(func() bool { return len(r.rcv.cookies) == 1 })
-	// Full rings are told of by Completed as well: only those and the cookie woke us.
+	// Completed reports full rings too: only full rings and the cookie woke us.
 	if s := r.nic.Stats(); s.Sleeps > 20+10*s.Tx[0].Full {
 		t.Errorf("%d sleeps for 1000 frames: %+v", s.Sleeps, s)
 	}

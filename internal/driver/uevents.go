@@ -9,10 +9,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ueventsOf is the multicast group of the kernel's own events, of those of NETLINK_KOBJECT_UEVENT.
+// ueventsOf is the multicast group of the kernel's events; NETLINK_KOBJECT_UEVENT has others too.
 const ueventsOf = 1
 
-// listenUevents gives what the kernel says of devices that come and go, an event a read.
+// listenUevents returns a file with the kernel's events about devices, one event for each read.
 func listenUevents() (*os.File, error) {
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK,
 		unix.NETLINK_KOBJECT_UEVENT)
@@ -26,7 +26,8 @@ func listenUevents() (*os.File, error) {
 	return os.NewFile(uintptr(fd), "uevents"), nil
 }
 
-// removedDevice is the last part of the path of a device that an event says has gone: of a PCI device its address.
+// removedDevice returns the last part of the path of the device that an event reports as removed: a
+// PCI device's address.
 func removedDevice(event []byte) (name string, ok bool) {
 	header, _, _ := bytes.Cut(event, []byte{0}) // ACTION@DEVPATH (lib/kobject_uevent.c)
 	devpath, ok := bytes.CutPrefix(header, []byte("remove@"))
@@ -36,10 +37,10 @@ func removedDevice(event []byte) (name string, ok bool) {
 	return path.Base(string(devpath)), true
 }
 
-// hearRemovals tells of the PCI devices that go, until events is closed. Events that were too many to be kept are lost:
-// the device's own descriptors and registers say in the end that it has gone.
+// hearRemovals calls gone for each removed PCI device, until events is closed. If there are too
+// many events, some are lost: the device's own descriptors and registers show the removal too.
 func hearRemovals(events *os.File, gone func(addr string)) {
-	var b [8 << 10]byte // of which the kernel fills 2 KiB and a header at most
+	var b [8 << 10]byte // the kernel fills at most 2 KiB and a header
 	for {
 		n, err := events.Read(b[:])
 		if errors.Is(err, unix.ENOBUFS) {

@@ -1,5 +1,5 @@
-// Package elements adds arrays of numbers: what a GPU's reduction kernel does. Bytes are little endian, as GPUs have
-// them, wherever the package runs.
+// Package elements adds arrays of numbers, like a GPU's reduction kernel. Bytes are little endian,
+// as on GPUs, on any machine.
 //
 // Cost: a pass over the shorter of the two; no memory.
 //
@@ -11,7 +11,7 @@ import (
 	"math"
 )
 
-// Type is of the elements; the numbers are devmem.Type's.
+// Type is the type of elements; the numbers equal devmem.Type's.
 type Type uint8
 
 // Types of elements.
@@ -21,7 +21,7 @@ const (
 	BFloat16 Type = 3 // the upper half of a Float32
 )
 
-// Size is an element's, in bytes; 0 for an unknown type.
+// Size returns an element's size in bytes; 0 for an unknown type.
 func (t Type) Size() int {
 	switch t {
 	case Int32, Float32:
@@ -34,8 +34,8 @@ func (t Type) Size() int {
 
 var le = binary.LittleEndian
 
-// Add adds src to dst, element by element, for as many whole ones as both have. They may be the same memory, but not
-// overlap otherwise.
+// Add adds src to dst, element by element, for as many whole elements as both have. They may be the
+// same memory, but must not overlap otherwise.
 func Add(t Type, dst, src []byte) {
 	n := min(len(dst), len(src))
 	dst, src = dst[:n], src[:n]
@@ -64,10 +64,11 @@ func Add(t Type, dst, src []byte) {
 	}
 }
 
-// wide is a bfloat16 as a float32: exact.
+// wide converts a bfloat16 to a float32, exactly.
 func wide(b uint16) float32 { return math.Float32frombits(uint32(b) << 16) }
 
-// round gives the bfloat16 nearest to a float32, of two the even one. A NaN stays one, and is quiet.
+// round returns the bfloat16 nearest to a float32; of two equally near ones the even one. A NaN
+// stays a NaN, and is quiet.
 func round(f float32) uint16 {
 	b := math.Float32bits(f)
 	if f != f {

@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// libDirs are what $LIB may stand for: distributions differ.
+// libDirs returns the possible values of $LIB, which differ between distributions.
 func (o *object) libDirs() []string {
 	switch {
 	case o.machine == elf.EM_X86_64:
@@ -25,8 +25,8 @@ func platform(m elf.Machine) string {
 	return "i686"
 }
 
-// systemDirs are the directories that are searched for every program: those of the machine's configuration, and the
-// dynamic linker's own.
+// systemDirs returns the directories that are searched for every program: the directories of the
+// machine's configuration, and the defaults of the dynamic linker.
 func (f Finder) systemDirs(o *object) (dirs []string) {
 	if name, ok := strings.CutPrefix(filepath.Base(o.interp), "ld-musl-"); ok { // musl's ldso: /etc/ld-musl-ARCH.path
 		b, err := os.ReadFile(f.host("/etc/ld-musl-" + strings.TrimSuffix(name, ".so.1") + ".path"))
@@ -42,10 +42,10 @@ func (f Finder) systemDirs(o *object) (dirs []string) {
 	return dirs
 }
 
-// maxInclude is how deep configuration files may include others.
+// maxInclude is how deeply configuration files may include others.
 const maxInclude = 8
 
-// conf reads the directories of a file as /etc/ld.so.conf (ldconfig(8)).
+// conf reads the directories of a file in the format of /etc/ld.so.conf (ldconfig(8)).
 func (f Finder) conf(path string, depth int) (dirs []string) {
 	b, err := os.ReadFile(f.host(path))
 	if err != nil || depth > maxInclude {

@@ -1,8 +1,9 @@
-// Package elfdeps finds the files that a dynamic program needs to start on another machine: its interpreter and its
-// libraries, and what these need, where the dynamic linker would find them on this one (ld.so(8), "DESCRIPTION").
+// Package elfdeps finds the files that a dynamic program needs to start on another machine: its
+// interpreter and its libraries, and the libraries of these, where the dynamic linker would find
+// them on this machine (ld.so(8), "DESCRIPTION").
 //
-// It reads ELF files and runs none of them. What a program opens by itself, with dlopen(3) or
-// otherwise, it does not know, but for libgcc_s, which glibc opens when a thread ends.
+// It reads ELF files and runs none of them. It does not find files that a program opens itself,
+// with dlopen(3) or otherwise, except libgcc_s, which glibc opens when a thread ends.
 package elfdeps
 
 import (
@@ -16,10 +17,10 @@ import (
 	"strings"
 )
 
-// ErrMissing says that a library is nowhere to be found.
+// ErrMissing means that a library was not found.
 var ErrMissing = errors.New("not found on this machine")
 
-// maxLibraries and maxPath bound what a file can make us read.
+// maxLibraries and maxPath bound how much a file can make us read.
 const (
 	maxLibraries = 1000
 	maxPath      = 4096
@@ -27,11 +28,11 @@ const (
 
 // Finder looks for libraries.
 type Finder struct {
-	Root        string   // where the file system to look in begins; "" = "/"
+	Root        string   // root of the file system to search; "" = "/"
 	LibraryPath []string // directories of LD_LIBRARY_PATH
 }
 
-// object is an ELF file that takes part.
+// object is the program, or a library that it needs.
 type object struct {
 	path    string // in the Finder's Root
 	class   elf.Class
@@ -41,18 +42,19 @@ type object struct {
 	needed  []string
 	rpath   []string
 	runpath []string
-	parent  *object // who needed it first; nil: the program
+	parent  *object // the object that needed it first; nil: the program
 }
 
-// Find gives the files that a program or library needs, as absolute paths, the interpreter first; none for a static
-// program. A path is the one that the dynamic linker will ask for, which may be a symbolic link here.
+// Find returns the files that a program or library needs, as absolute paths, the interpreter first;
+// none for a static program. Each path is the one that the dynamic linker will open, which may be a
+// symbolic link here.
 func (f Finder) Find(program string) ([]string, error) {
 	program, err := filepath.Abs(program)
 	if err != nil {
 		return nil, err
 	}
 	if real, err := filepath.EvalSymlinks(program); err == nil && f.Root == "" {
-		program = real // $ORIGIN of a program is where the kernel has found it
+		program = real // $ORIGIN is the directory of the program's real path
 	}
 	o, err := f.read(program)
 	if err != nil {
@@ -65,7 +67,7 @@ func (f Finder) Find(program string) ([]string, error) {
 		}
 		files = append(files, o.interp)
 	}
-	found := map[string]bool{} // by the name that is asked for, and by DT_SONAME
+	found := map[string]bool{} // by the needed name, and by DT_SONAME
 	if o.interp != "" {
 		found[filepath.Base(o.interp)] = true
 	}
@@ -101,10 +103,10 @@ func (f Finder) Find(program string) ([]string, error) {
 	return files, nil
 }
 
-// host is where a path of the Root lies.
+// host returns the path on this machine of a path in Root.
 func (f Finder) host(path string) string { return filepath.Join(f.Root, path) }
 
-// find finds a library for who needs it, and else says where it looked.
+// find finds a library for the object by; if it finds none, it returns where it looked.
 func (f Finder) find(name string, by *object, system []string) (*object, []string) {
 	if strings.Contains(name, "/") {
 		if lib := f.fits(name, by); lib != nil && filepath.IsAbs(name) {
@@ -113,7 +115,7 @@ func (f Finder) find(name string, by *object, system []string) (*object, []strin
 		return nil, []string{name}
 	}
 	var dirs []string
-	if len(by.runpath) == 0 { // DT_RUNPATH has DT_RPATH ignored
+	if len(by.runpath) == 0 { // the dynamic linker ignores DT_RPATH if there is DT_RUNPATH
 		for o := by; o != nil; o = o.parent {
 			if len(o.runpath) == 0 {
 				dirs = append(dirs, o.rpath...)
@@ -133,7 +135,7 @@ func (f Finder) find(name string, by *object, system []string) (*object, []strin
 	return nil, searched
 }
 
-// fits reads a library if it is one for the same machine; others the dynamic linker passes over.
+// fits reads a library if it is for the same machine; the dynamic linker skips others.
 func (f Finder) fits(path string, by *object) *object {
 	lib, err := f.read(path)
 	if err != nil || lib.class != by.class || lib.machine != by.machine {
@@ -143,7 +145,7 @@ func (f Finder) fits(path string, by *object) *object {
 	return lib
 }
 
-// read reads what matters of an ELF file.
+// read reads the needed parts of an ELF file.
 func (f Finder) read(path string) (*object, error) {
 	e, err := elf.Open(f.host(path))
 	if err != nil {

@@ -45,9 +45,9 @@ func (f file) build(t testing.TB) []byte {
 	}
 	_ = binary.Write(&dyn, binary.LittleEndian, elf.Dyn64{})
 	const header, prog, section = 64, 56, 64
-	at := uint64(header + 2*prog)
+	interpAt := uint64(header + 2*prog)
 	interp := append([]byte(f.interp), 0)
-	dynAt := at + uint64(len(interp))
+	dynAt := interpAt + uint64(len(interp))
 	strAt := dynAt + uint64(dyn.Len())
 	names := []byte("\x00.dynamic\x00.dynstr\x00.shstrtab\x00")
 	namesAt := strAt + uint64(len(strs))
@@ -59,7 +59,7 @@ func (f file) build(t testing.TB) []byte {
 	if f.noSections {
 		h.Shoff, h.Shnum, h.Shstrndx = 0, 0, 0
 	}
-	first := elf.Prog64{Type: uint32(elf.PT_INTERP), Off: at, Filesz: uint64(len(interp)), Memsz: uint64(len(interp))}
+	first := elf.Prog64{Type: uint32(elf.PT_INTERP), Off: interpAt, Filesz: uint64(len(interp)), Memsz: uint64(len(interp))}
 	if f.interp == "" {
 		first.Type = uint32(elf.PT_NOTE)
 	}
@@ -192,7 +192,7 @@ func TestWhatIsMissingIsNamedWithWhoNeedsIt(t *testing.T) {
 	}
 }
 
-// A program of this machine runs with what was found, and nothing else: its own linker is told so.
+// A program of this machine runs with exactly the files that Find returns: its own dynamic linker searches only these.
 func TestProgramOfThisMachineRunsWithWhatIsFound(t *testing.T) {
 	files, err := Finder{}.Find("/bin/ls")
 	if err != nil || len(files) < 2 {

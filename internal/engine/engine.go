@@ -1,9 +1,10 @@
-// Package engine is a devmem.Memory whose work the engines of vnic's GPUs do, by jobs that a guest's driver asks for
-// (docs/specs/control.md): no CPU of the guest touches payload. What is looked at, put or got goes through memory of
-// the guest that the NIC reaches.
+// Package engine is a devmem.Memory that uses the engines of vnic's GPUs, by jobs that a guest's
+// driver submits (docs/specs/control.md): no CPU of the guest accesses payload. Look, Put and Get
+// go through guest memory that the NIC reaches.
 //
-// Cost: four jobs at a time, each with a table of 1024 entries and 256 KiB of staging memory, made when first used; who
-// comes fifth waits. A call makes a job for every 1024 pieces, and for every 256 KiB that it looks at, puts or gets.
+// Cost: four jobs at a time, each with a table of 1024 entries and 256 KiB of staging memory,
+// allocated at the first use; a fifth call waits. A call makes a job for every 1024 pieces, and for
+// every 256 KiB that it looks at, puts or gets.
 //
 // The package is not API (README, Stability).
 package engine
@@ -18,13 +19,14 @@ import (
 	"vnic.dev/vnic/internal/control"
 )
 
-// Runner runs jobs on the guest's GPUs: *control.Client, or *kernelnic.Engine. When RunJob returns the job touches no
-// memory any more.
+// Runner runs jobs on the guest's GPUs: *control.Client, or *kernelnic.Engine. When RunJob returns,
+// the job no longer accesses memory.
 type Runner interface {
 	RunJob(ctx context.Context, j control.Job) (control.JobStatus, error)
 }
 
-// DMA gives memory of the guest that the NIC reaches: *driver.NIC, or *kernelnic.Memory. It is never given back.
+// DMA allocates guest memory that the NIC reaches: *driver.NIC, or *kernelnic.Memory. It is never
+// freed.
 type DMA interface {
 	AllocDMA(size int) (b []byte, iova uint64, err error)
 }
@@ -33,14 +35,14 @@ const (
 	jobs       = 4
 	maxEntries = 1024
 	staging    = 256 << 10
-	maxEntry   = 1 << 30 // bytes of an entry, whose length has 32 bits: whole elements of any type
+	maxEntry   = 1 << 30 // bytes of an entry, whose length field has 32 bits; a multiple of every type's size
 )
 
-// Memory is a devmem.Memory.
+// Memory implements devmem.Memory.
 type Memory struct {
 	run   Runner
 	dma   DMA
-	slots chan *slot // those not in use
+	slots chan *slot // free slots
 
 	looked, put, got, gathered, reduced atomic.Uint64
 }
@@ -56,15 +58,15 @@ func New(run Runner, dma DMA) *Memory {
 	return m
 }
 
-// slot is memory for a job.
+// slot is the memory of a job.
 type slot struct {
 	table, data         []byte
 	tableIOVA, dataIOVA uint64
-	n                   int // entries of the table
-	used                int // bytes of data
+	n                   int // entries in the table
+	used                int // bytes of data in use
 }
 
-// take waits for a slot.
+// take waits for an unused slot.
 func (m *Memory) take(ctx context.Context) (*slot, error) {
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
@@ -93,14 +95,14 @@ func (m *Memory) take(ctx context.Context) (*slot, error) {
 	}
 }
 
-// add puts an entry into the table.
+// add adds an entry to the table.
 func (s *slot) add(src, dst uint64, n int) {
 	e := control.JobEntry{Src: src, Dst: dst, Len: uint32(n)}
 	e.Encode((*[control.JobEntryLen]byte)(s.table[s.n*control.JobEntryLen:]))
 	s.n++
 }
 
-// do runs the job of a table, and empties it.
+// do runs the job of a table, and empties the table.
 func (m *Memory) do(ctx context.Context, s *slot, op control.JobOp, gpu int, t devmem.Type, count *atomic.Uint64) error {
 	if s.n == 0 {
 		return nil
@@ -118,8 +120,8 @@ func (m *Memory) do(ctx context.Context, s *slot, op control.JobOp, gpu int, t d
 	return err
 }
 
-// inside says whether [off, off+n) is in a buffer, and where that is in the GPU's memory.
-func inside(b devmem.Buffer, off, n uint64) (at uint64, err error) {
+// inside returns the offset in the GPU's memory of [off, off+n) of a buffer, or EFAULT.
+func inside(b devmem.Buffer, off, n uint64) (gpuOff uint64, err error) {
 	if size := b.Size(); off > size || n > size-off {
 		return 0, fmt.Errorf("[%#x, +%#x) of a buffer of %#x bytes: %w", off, n, size, syscall.EFAULT)
 	}
@@ -173,7 +175,7 @@ func (m *Memory) Get(ctx context.Context, dst []byte, b devmem.Buffer, off uint6
 	return nil
 }
 
-// toHost copies ranges to dst, which is as long as they are.
+// toHost copies ranges to dst, which has their length.
 func (m *Memory) toHost(ctx context.Context, dst []byte, b devmem.Buffer, count *atomic.Uint64,
 	ranges func(yield func(devmem.Range) bool)) error {
 	s, err := m.take(ctx)
@@ -190,7 +192,7 @@ func (m *Memory) toHost(ctx context.Context, dst []byte, b devmem.Buffer, count 
 		return nil
 	}
 	for r := range ranges {
-		at, err := inside(b, r.Off, r.Len)
+		gpuOff, err := inside(b, r.Off, r.Len)
 		if err != nil {
 			return err
 		}
@@ -201,8 +203,8 @@ func (m *Memory) toHost(ctx context.Context, dst []byte, b devmem.Buffer, count 
 				}
 			}
 			n := int(min(r.Len, uint64(staging-s.used)))
-			s.add(at, s.dataIOVA+uint64(s.used), n)
-			s.used, at, r.Len = s.used+n, at+uint64(n), r.Len-uint64(n)
+			s.add(gpuOff, s.dataIOVA+uint64(s.used), n)
+			s.used, gpuOff, r.Len = s.used+n, gpuOff+uint64(n), r.Len-uint64(n)
 		}
 	}
 	return flush()
@@ -210,7 +212,7 @@ func (m *Memory) toHost(ctx context.Context, dst []byte, b devmem.Buffer, count 
 
 // Put implements devmem.Memory.
 func (m *Memory) Put(ctx context.Context, b devmem.Buffer, off uint64, src []byte) error {
-	at, err := inside(b, off, uint64(len(src)))
+	gpuOff, err := inside(b, off, uint64(len(src)))
 	if err != nil {
 		return fmt.Errorf("put: %w", err)
 	}
@@ -221,11 +223,11 @@ func (m *Memory) Put(ctx context.Context, b devmem.Buffer, off uint64, src []byt
 	defer func() { m.slots <- s }()
 	for len(src) > 0 {
 		n := copy(s.data, src)
-		s.add(s.dataIOVA, at, n)
+		s.add(s.dataIOVA, gpuOff, n)
 		if err := m.do(ctx, s, control.JobFromGuest, b.GPU(), 0, &m.put); err != nil {
 			return fmt.Errorf("put: %w", err)
 		}
-		src, at = src[n:], at+uint64(n)
+		src, gpuOff = src[n:], gpuOff+uint64(n)
 	}
 	return nil
 }
@@ -252,7 +254,7 @@ func (m *Memory) Reduce(ctx context.Context, t devmem.Type, dst devmem.Buffer, d
 	return nil
 }
 
-// within does what a table says within a GPU's memory.
+// within runs jobs that move or add within a GPU's memory.
 func (m *Memory) within(ctx context.Context, op control.JobOp, t devmem.Type, dst, src devmem.Buffer,
 	moves []devmem.Move, count *atomic.Uint64) error {
 	if dst.GPU() != src.GPU() {

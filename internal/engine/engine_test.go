@@ -15,7 +15,7 @@ import (
 	"vnic.dev/vnic/stack"
 )
 
-// file is a part of a GPU's memory, by its file.
+// file is a part of a GPU's memory, accessed through its file.
 type file struct {
 	fd  int
 	off int64
@@ -24,7 +24,8 @@ type file struct {
 func (f file) ReadAt(b []byte, off int64) (int, error)  { return unix.Pread(f.fd, b, f.off+off) }
 func (f file) WriteAt(b []byte, off int64) (int, error) { return unix.Pwrite(f.fd, b, f.off+off) }
 
-// Invariant: devmem/engine: GPUs' engines do what package devmem says of a Memory, and touch no byte besides.
+// Invariant: devmem/engine: GPUs' engines implement devmem.Memory as package devmem specifies it,
+// and touch no other byte.
 func TestMemory(t *testing.T) {
 	testkit.LeavesNothing(t)
 	for _, c := range devmemtest.MemoryCases() {

@@ -1,23 +1,24 @@
-// Package epoch lets who changes something wait until everyone who used it as it was before has done with it, while
-// nobody who uses it ever waits.
+// Package epoch lets a writer wait until all readers of an old version have left, while readers
+// never wait.
 package epoch
 
 import "sync/atomic"
 
-// Epoch lets a writer wait until everyone who was inside has left, as sleepable RCU does (Linux,
-// kernel/rcu/srcutree.c): two counters of who is inside, and an index that says which one those who
-// enter now use. A writer that waits turns the index, so that the counter it waits for only falls;
-// nobody who enters ever waits.
+// Epoch lets a writer wait until all readers that were inside have left, as sleepable RCU does
+// (Linux, kernel/rcu/srcutree.c): there are two counters of readers inside, and an index of the
+// counter that new readers use. A waiting writer switches the index, so that the counter it waits
+// for only decreases; readers never wait.
 //
-// Why it is sound: one who is inside has counted itself before it loads the table, and all of this is sequentially
-// consistent. If a counter is seen to be zero after the new table was stored, everyone who counts itself in it later
-// loads the new table, and everyone before has left. So each counter has to be seen at zero once; one who loaded the
-// index long ago and counts itself in the "wrong" counter is no exception, it may only be waited for needlessly.
+// Why it is correct: a reader counts itself before it loads the table, and all operations are
+// sequentially consistent. If a counter is zero after the new table was stored, every reader that
+// counts itself in it later loads the new table, and every earlier reader has left. So each counter
+// must be seen at zero once. A reader that loaded the index long ago and counts itself in the other
+// counter is no exception: the writer may only wait for it needlessly.
 type Epoch struct {
 	index   atomic.Uint32
 	waiting atomic.Bool
-	wake    chan struct{} // capacity 1: a token to look at the counters again
-	grace   chan struct{} // capacity 1: one writer waits at a time
+	wake    chan struct{} // capacity 1: a token to read the counters again
+	grace   chan struct{} // capacity 1: held by the waiting writer
 	_       [64]byte
 	inside  [2]struct {
 		n atomic.Int64
@@ -31,15 +32,15 @@ func (e *Epoch) Init() {
 	e.wake, e.grace = make(chan struct{}, 1), make(chan struct{}, 1)
 }
 
-// Enter begins a section that Wait waits for; the token goes to Leave. It never waits. One who is inside must not call
-// Wait.
+// Enter begins a section that Wait waits for; the caller passes the token to Leave. Enter never
+// waits. A reader inside must not call Wait.
 func (e *Epoch) Enter() (token int) {
 	i := e.index.Load() & 1
 	e.inside[i].n.Add(1)
 	return int(i)
 }
 
-// Leave ends what Enter began.
+// Leave ends the section that Enter began.
 func (e *Epoch) Leave(token int) {
 	n := e.inside[token&1].n.Add(-1)
 	if n > 0 {

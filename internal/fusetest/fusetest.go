@@ -103,7 +103,7 @@ type FS struct {
 	silent io.Reader
 }
 
-// mounted are those of this process.
+// mounted are the file systems that this process has mounted.
 var mounted []*FS
 
 // Mount mounts one until the end of the test, in Run.

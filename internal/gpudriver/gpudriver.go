@@ -1,5 +1,5 @@
-// Package gpudriver is what programs of a guest have of the GPU's driver, vnicgpu.ko: the devices that it makes
-// (guest-images/vnicgpu/vnicgpu.h).
+// Package gpudriver is the interface for a guest's programs to the GPU's driver, vnicgpu.ko,
+// through its devices (guest-images/vnicgpu/vnicgpu.h).
 package gpudriver
 
 import (
@@ -21,7 +21,7 @@ import (
 // Module is the driver's name.
 const Module = "vnicgpu"
 
-// PageSize is what sizes and offsets are multiples of.
+// PageSize is the unit of sizes and offsets.
 const PageSize = 4096
 
 const (
@@ -33,18 +33,18 @@ const (
 	bar   = 2
 )
 
-// version is the one of the driver's calls.
+// version is the version of the driver's calls.
 const version = 1
 
-// GPU is one that the driver has.
+// GPU is a GPU with this driver.
 type GPU struct {
 	Path string // /dev/vnicgpuN
-	PCI  string // its address, as 0000:01:00.0
-	Addr uint64 // guest-physical, of its memory
+	PCI  string // its PCI address, for example 0000:01:00.0
+	Addr uint64 // guest-physical address of its memory
 	Size uint64 // bytes
 }
 
-// List finds the GPUs that the driver has, in the order of their names.
+// List returns the GPUs with this driver, in the order of their names.
 func List() ([]GPU, error) { return list(class) }
 
 func list(class string) (gpus []GPU, err error) {
@@ -71,7 +71,8 @@ func list(class string) (gpus []GPU, err error) {
 	return gpus, nil
 }
 
-// barOf reads the line of the BAR in a PCI device's resource: start, end and flags, in hexadecimal.
+// barOf parses the BAR's line in a PCI device's resource file: start, end and flags, in
+// hexadecimal.
 func barOf(resource []byte) (addr, size uint64, err error) {
 	lines := bytes.Split(resource, []byte("\n"))
 	if len(lines) <= bar {
@@ -86,17 +87,18 @@ func barOf(resource []byte) (addr, size uint64, err error) {
 	if err := errors.Join(err1, err2); err != nil {
 		return 0, 0, fmt.Errorf("BAR %d: %w", bar, err)
 	}
-	if end <= start || end-start == math.MaxUint64 { // 1<<64 bytes, which no size says
+	if end <= start || end-start == math.MaxUint64 { // 1<<64 bytes do not fit in size
 		return 0, 0, fmt.Errorf("BAR %d has no place: %w", bar, unix.ENXIO)
 	}
 	return start, end - start + 1, nil
 }
 
-// File is an open device. The memory that it allocates is its own, until it is closed and no mapping and no dma-buf of
-// it is left.
+// File is an open device. It owns the memory that it allocates, until it is closed and no mapping
+// and no dma-buf of the memory is left.
 type File struct{ fd int }
 
-// Open opens a GPU's device. An error is ENODEV where its driver is of another version than this package.
+// Open opens a GPU's device. The error is ENODEV if the driver has another version than this
+// package.
 func Open(path string) (*File, error) {
 	fd, err := unix.Open(path, unix.O_RDWR|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -117,15 +119,15 @@ func Open(path string) (*File, error) {
 // Close closes the device.
 func (f *File) Close() error { return os.NewSyscallError("close", unix.Close(f.fd)) }
 
-// Info is what the driver says of a GPU.
+// Info is the driver's information about a GPU.
 type Info struct {
 	Version int
-	Mapped  int    // mappings of dma-bufs for devices, now
+	Mapped  int    // current mappings of dma-bufs for devices
 	Size    uint64 // of the memory
-	Free    uint64 // of it, in one piece or several
+	Free    uint64 // free memory, in one piece or several
 
-	// Pages of programs: how many are in the GPU's memory, and how many were moved there, and back: as was asked for, as
-	// a CPU touched them, as the GPU was removed.
+	// Pages of programs: how many are in the GPU's memory; how many were moved there; and how many
+	// were moved back: on request, by a CPU's fault, and because the GPU was removed.
 	Private, ToGPU, ToRAM, Faulted, Evicted uint64
 }
 
@@ -136,13 +138,13 @@ func (f *File) Info() (i Info, err error) {
 		return i, err
 	}
 	ne := binary.NativeEndian
-	at := func(i int) uint64 { return ne.Uint64(arg[i:]) }
-	return Info{Version: int(ne.Uint32(arg)), Mapped: int(ne.Uint32(arg[4:])), Size: at(8), Free: at(16), Private: at(24),
-		ToGPU: at(32), ToRAM: at(40), Faulted: at(48), Evicted: at(56)}, nil
+	field := func(i int) uint64 { return ne.Uint64(arg[i:]) }
+	return Info{Version: int(ne.Uint32(arg)), Mapped: int(ne.Uint32(arg[4:])), Size: field(8), Free: field(16), Private: field(24),
+		ToGPU: field(32), ToRAM: field(40), Faulted: field(48), Evicted: field(56)}, nil
 }
 
-// Alloc has memory be the file's, in one piece whose bytes are 0, and gives its place in the GPU's memory. ENOMEM:
-// there is no such piece.
+// Alloc allocates zeroed memory for the file, in one piece, and returns its offset in the GPU's
+// memory. ENOMEM: there is no such piece.
 func (f *File) Alloc(size, align uint64) (off uint64, err error) {
 	ne := binary.NativeEndian
 	arg := ne.AppendUint64(ne.AppendUint64(ne.AppendUint64(nil, size), align), 0)
@@ -152,7 +154,7 @@ func (f *File) Alloc(size, align uint64) (off uint64, err error) {
 	return ne.Uint64(arg[16:]), nil
 }
 
-// Export makes a dma-buf of memory that is the file's. The descriptor is the caller's.
+// Export makes a dma-buf of the file's memory. The caller owns the descriptor.
 func (f *File) Export(off, size uint64) (fd int, err error) {
 	ne := binary.NativeEndian
 	arg := ne.AppendUint64(ne.AppendUint64(nil, off), size)
@@ -163,13 +165,13 @@ func (f *File) Export(off, size uint64) (fd int, err error) {
 	return int(int32(ne.Uint32(arg[20:]))), nil
 }
 
-// Mmap maps memory that is the file's. The caller unmaps it.
+// Mmap maps the file's memory. The caller unmaps it.
 func (f *File) Mmap(off, size uint64) ([]byte, error) {
 	b, err := unix.Mmap(f.fd, int64(off), int(size), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
 	return b, os.NewSyscallError("mmap", err)
 }
 
-// MmapPrivate maps memory of the file's in a way that the driver refuses, as a copy that would be: for tests.
+// MmapPrivate maps the file's memory as a private copy, which the driver refuses: for tests.
 func (f *File) MmapPrivate(off, size uint64) error {
 	b, err := unix.Mmap(f.fd, int64(off), int(size), unix.PROT_READ, unix.MAP_PRIVATE)
 	if err == nil {

@@ -26,18 +26,18 @@ const (
 	entryErrno = 16 // VNICGPU_ENTRY_ERRNO
 )
 
-// MaxFault is how many pages one Fault asks for at most.
+// MaxFault is the maximum of pages in one Fault.
 const MaxFault = 64
 
-// FromFD takes over the descriptor of a device that another program has opened: regions of its memory are the file's,
-// which both have (Region).
+// FromFD takes over the descriptor of a device that another program has opened. Both programs can
+// use the file's regions (Region).
 func FromFD(fd int) *File { return &File{fd} }
 
-// FD is the descriptor, which stays the file's: another program may be given it.
+// FD returns the descriptor, which stays the file's: it may be passed to another program.
 func (f *File) FD() int { return f.fd }
 
-// Mailbox says where the host finds the mailbox in the GPU's memory, by which the driver tells the NIC of pages that it
-// has to let go of, and for how long the driver waits for its answer.
+// Mailbox returns the offset of the mailbox in the GPU's memory, through which the driver asks the
+// NIC to release pages, and how long the driver waits for the answer.
 func (f *File) Mailbox() (off uint64, bound time.Duration, err error) {
 	arg := make([]byte, 16)
 	if err := f.call("VNICGPU_MAILBOX", mailbox, arg); err != nil {
@@ -47,21 +47,22 @@ func (f *File) Mailbox() (off uint64, bound time.Duration, err error) {
 	return ne.Uint64(arg), time.Duration(ne.Uint32(arg[12:])) * time.Millisecond, nil
 }
 
-// Region is memory of a program of which a NIC may have pages. It is the file's, and closed with it at the latest.
+// Region is memory of a program; a NIC may use its pages. The file owns it and closes it at the
+// latest with itself.
 type Region struct {
 	file *File
 	id   uint32
 }
 
-// OpenRegion makes a region of memory, whole pages, 1 GiB at most, which the caller does not let go of. EMFILE: the
-// file has 16.
+// OpenRegion makes a region of memory: whole pages, 1 GiB at most. The caller keeps the memory
+// mapped. EMFILE: the file already has 16 regions.
 func (f *File) OpenRegion(memory []byte) (*Region, error) {
 	r, err := f.OpenRegionAt(uint64(reflect.ValueOf(memory).Pointer()), uint64(len(memory)))
 	runtime.KeepAlive(memory)
 	return r, err
 }
 
-// OpenRegionAt is OpenRegion by address. Nothing need be mapped there.
+// OpenRegionAt is OpenRegion by address. The address need not be mapped.
 func (f *File) OpenRegionAt(addr, size uint64) (*Region, error) {
 	ne := binary.NativeEndian
 	arg := ne.AppendUint64(ne.AppendUint64(ne.AppendUint64(nil, addr), size), 0)
@@ -71,36 +72,36 @@ func (f *File) OpenRegionAt(addr, size uint64) (*Region, error) {
 	return f.Region(ne.Uint32(arg[16:])), nil
 }
 
-// Region is a region that another program with the same file has opened, by its number.
+// Region returns a region that another program has opened on the same file, by its number.
 func (f *File) Region(id uint32) *Region { return &Region{f, id} }
 
-// ID is the region's number, which no other has in this guest.
+// ID returns the region's number, which is unique in this guest.
 func (r *Region) ID() uint32 { return r.id }
 
-// Close has the NIC let go of all pages, and ends the region.
+// Close makes the NIC release all pages, and ends the region.
 func (r *Region) Close() error {
 	return r.file.call("VNICGPU_REGION_CLOSE", regionClose, binary.NativeEndian.AppendUint64(nil, uint64(r.id)))
 }
 
-// Kind says what a page is.
+// Kind is the kind of a page's memory.
 type Kind uint8
 
 // The kinds of pages.
 const (
-	Invalid Kind = iota // none, for Err
-	RAM                 // of the guest's
-	VRAM                // of the GPU's memory
+	Invalid Kind = iota // no memory, see Err
+	RAM                 // the guest's RAM
+	VRAM                // the GPU's memory
 )
 
-// Page is where a page of a region is.
+// Page is the location of a region's page.
 type Page struct {
-	Addr     uint64 // guest-physical of RAM, an offset of VRAM
+	Addr     uint64 // guest-physical for RAM, an offset for VRAM
 	Kind     Kind
 	Writable bool       // the NIC may write
-	Err      unix.Errno // of one that is Invalid
+	Err      unix.Errno // if the page is Invalid
 }
 
-// pageOf reads VNICGPU_ENTRY_....
+// pageOf decodes VNICGPU_ENTRY_....
 func pageOf(entry uint64) Page {
 	p := Page{Kind: Kind(entry & entryKind)}
 	switch p.Kind {
@@ -111,7 +112,8 @@ func pageOf(entry uint64) Page {
 	return Page{Err: unix.Errno(entry >> entryErrno)}
 }
 
-// Entry is the page as VNICGPU_FAULT's answer has it, and a NIC's request for pages (package control, PageAnswer).
+// Entry encodes the page as in the answer of VNICGPU_FAULT, and of a NIC's request for pages
+// (package control, PageAnswer).
 func (p Page) Entry() uint64 {
 	switch p.Kind {
 	case RAM, VRAM:
@@ -124,12 +126,14 @@ func (p Page) Entry() uint64 {
 	return uint64(p.Err) << entryErrno
 }
 
-// Fault has n pages of the region be there, MaxFault at most, for the NIC to read, or to write as well: it may use them
-// until it is told otherwise by a request with a greater generation. ram: pages in the GPU come back to RAM first.
+// Fault makes n pages of the region present, MaxFault at most, for the NIC to read, or also to
+// write: the NIC may use them until a request with a greater generation revokes them. ram: pages in
+// the GPU are moved back to RAM first.
 //
-// A page that is Invalid is EFAULT (nothing is mapped there, or not for that), EOPNOTSUPP (a file's or shared) or
-// EAGAIN (it changes too fast; ask again). The error of all is EIO for a region that is quarantined, ESRCH where the
-// program whose memory it is has ended, ENOENT where the region is closed, ENODEV where the GPU was removed.
+// The Err of an Invalid page is EFAULT (not mapped, or without the permission), EOPNOTSUPP (a
+// file's or shared) or EAGAIN (it changes too fast; ask again). The error of the call is EIO for a
+// region that is quarantined, ESRCH if the program that owns the memory has ended, ENOENT if the
+// region is closed, ENODEV if the GPU was removed.
 func (r *Region) Fault(first uint64, n int, write, ram bool) (pages []Page, generation uint32, err error) {
 	pages = make([]Page, min(max(n, 0), MaxFault))
 	generation, err = r.FaultInto(pages, first, n, write, ram)
@@ -139,7 +143,7 @@ func (r *Region) Fault(first uint64, n int, write, ram bool) (pages []Page, gene
 	return pages, generation, nil
 }
 
-// FaultInto is Fault of n pages into the caller's pages, of which there are as many.
+// FaultInto is Fault into pages, which must have n elements.
 func (r *Region) FaultInto(pages []Page, first uint64, n int, write, ram bool) (generation uint32, err error) {
 	var entries [MaxFault]uint64
 	flags := uint32(0)
@@ -167,21 +171,21 @@ func (r *Region) FaultInto(pages []Page, first uint64, n int, write, ram bool) (
 	return ne.Uint32(arg[20:]), nil
 }
 
-// RegionStats is what of a region was, ever.
+// RegionStats are a region's counters since it was opened.
 type RegionStats struct {
-	Quarantined bool   // the NIC has not answered in time: it gets no page of it any more
-	Mapped      uint64 // pages that the NIC may have, now
+	Quarantined bool   // the NIC has not answered in time: it gets no more pages of the region
+	Mapped      uint64 // pages that the NIC may use now
 
-	Faults             uint64 // that were answered, with
+	Faults             uint64 // answered Faults, with
 	RAM, VRAM, Invalid uint64 // pages
 
-	Invalidations uint64 // of pages that the NIC may have had: it was told
-	Untold        uint64 // of others
-	Refused       uint64 // where Linux did not want to wait, and the NIC was told nothing
+	Invalidations uint64 // of pages that the NIC may have used: it was notified
+	Untold        uint64 // of other pages
+	Refused       uint64 // Linux did not want to wait, and the NIC was not notified
 	Timeouts      uint64
 
-	// Waits[i] counts how often Linux has waited for w microseconds for the NIC, where 2^i <= w*w < 2^(i+1); the first has
-	// those of 0, too, the last those that are longer.
+	// Waits[i] counts how often Linux waited for w microseconds for the NIC, with 2^i <= w*w <
+	// 2^(i+1); the first also counts waits of 0, the last also longer ones.
 	Waits [40]uint32
 }
 
@@ -204,14 +208,14 @@ func (r *Region) Stats() (s RegionStats, err error) {
 	return s, nil
 }
 
-// Poison is what became of pages that programs had in the GPU and have left.
+// Poison checks pages that programs had in the GPU and have freed.
 type Poison struct {
-	Left   uint64 // so many, ever
-	Held   uint64 // of them are free now
-	Broken uint64 // were written to after they were left, before somebody got them: ever
+	Left   uint64 // how many, ever
+	Held   uint64 // how many of them are free now
+	Broken uint64 // how many were written to between being freed and being allocated again, ever
 }
 
-// Poison has the driver fill pages as they are left, from the first call on, and look at all that are free.
+// Poison makes the driver fill freed pages, from the first call on, and check all free ones.
 func (f *File) Poison() (p Poison, err error) {
 	arg := make([]byte, 24)
 	if err := f.call("VNICGPU_POISON", poison, arg); err != nil {

@@ -14,23 +14,23 @@ const (
 	toGPU = 1 // VNICGPU_TO_GPU
 )
 
-// Where a page is that is not in the GPU's memory.
+// Locations of a page that is not in the GPU's memory.
 const (
 	InRAM  = 1<<64 - 1 // VNICGPU_RAM: in RAM, or in the memory of another device
 	Absent = 1<<64 - 2 // VNICGPU_ABSENT: never touched, on a disk, or nothing is mapped there
 )
 
-// ToGPU moves the pages of memory to the GPU, where the CPU does not reach them: it gets those back that it touches.
-// What is shared, pinned or a file's stays, and what the GPU has no room for. It gives how many were moved. Memory is
-// whole pages.
+// ToGPU moves pages of memory to the GPU, where the CPU cannot access them: a page that the CPU
+// touches is moved back. Pages that are shared, pinned or a file's stay, and so do pages for which
+// the GPU has no room. It returns how many were moved. memory must be whole pages.
 func (f *File) ToGPU(memory []byte) (pages uint64, err error) { return f.migrate(memory, toGPU) }
 
-// ToRAM moves pages of memory back, and gives how many.
+// ToRAM moves pages of memory back, and returns how many.
 func (f *File) ToRAM(memory []byte) (pages uint64, err error) { return f.migrate(memory, 0) }
 
 func (f *File) migrate(memory []byte, flags uint32) (pages uint64, err error) {
-	at := reflect.ValueOf(memory).Pointer()
-	pages, err = f.Migrate(uint64(at), uint64(len(memory)), flags)
+	addr := reflect.ValueOf(memory).Pointer()
+	pages, err = f.Migrate(uint64(addr), uint64(len(memory)), flags)
 	runtime.KeepAlive(memory)
 	return pages, err
 }
@@ -46,7 +46,8 @@ func (f *File) Migrate(addr, size uint64, flags uint32) (pages uint64, err error
 	return ne.Uint64(arg[24:]), nil
 }
 
-// Where says where each page of memory is, without moving any: at an offset in the GPU's memory, InRAM or Absent.
+// Where returns the location of each page of memory, without moving any: an offset in the GPU's
+// memory, InRAM or Absent.
 func (f *File) Where(memory []byte) (places []uint64, err error) {
 	places = make([]uint64, len(memory)/PageSize)
 	ne := binary.NativeEndian

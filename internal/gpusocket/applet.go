@@ -10,7 +10,7 @@ import (
 	"syscall"
 )
 
-// Name is the applet's.
+// Name is the applet's name.
 const Name = "gpusocket"
 
 const help = `  gpusocket eth0 &      then run a program that asks at ` + Path + `

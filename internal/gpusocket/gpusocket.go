@@ -1,16 +1,16 @@
-// Package gpusocket gives the programs of a guest memory of its GPU where that is a NUMA node's, as
-// a GPU's driver would: by a Unix socket, in any language. It is for those that open devmem sockets
-// of Linux's themselves.
+// Package gpusocket gives a guest's programs memory of its GPU if that is a NUMA node's memory, as
+// a GPU's driver would: through a Unix socket, so for any language. It is for programs that open
+// Linux's devmem sockets themselves.
 //
-// A program connects to the socket at Path (unix(7), SOCK_SEQPACKET) and sends a size in bytes,
-// eight of them, in the machine's order. The answer is a number of four bytes: 0, and with it, as
-// SCM_RIGHTS, a descriptor of a dma-buf of that much GPU memory, zeroed, which bind-rx, bind-tx and
-// mmap take; or an errno. Another request gives another dma-buf. The NIC takes the memory for the
-// GPU's until the program closes the connection, or ends.
+// A program connects to the socket at Path (unix(7), SOCK_SEQPACKET) and sends a size in bytes as 8
+// bytes in the machine's byte order. The answer is a number of 4 bytes: 0, and with it, as
+// SCM_RIGHTS, a descriptor of a dma-buf of that much zeroed GPU memory, for bind-rx, bind-tx and
+// mmap; or an errno. Each request gives another dma-buf. The NIC treats the memory as the GPU's
+// until the program closes the connection, or ends.
 //
-// It is both ends: Ops registers the operation "gpu" with package agent, which has the agent serve;
-// Start is the host's call of it. Applet is the tool of that name, for guests of other people's. A
-// program may send what it likes: it gets EINVAL, and others are served.
+// The package has both ends: Ops registers the operation "gpu" with package agent, with which the
+// agent serves; Start is the host's call of it. Applet is the tool of that name, for guests of
+// other users. A program may send any bytes: it gets EINVAL, and others are still served.
 package gpusocket
 
 import (
@@ -22,7 +22,7 @@ import (
 	"vnic.dev/vnic/internal/kernelnic"
 )
 
-// Path is where the socket is in a guest.
+// Path is the socket's path in a guest.
 const Path = "/run/vnic-gpu"
 
 var serveMemory = agent.NewOperation[args, agent.None]("gpu")
@@ -31,12 +31,12 @@ type args struct {
 	Interface string `json:"interface"`
 }
 
-// Start has a guest serve, from now on: the memory of the GPU that the NIC of one of its interfaces reaches.
+// Start makes a guest serve the memory of the GPU that the NIC of an interface reaches.
 func Start(ctx context.Context, c *agent.Client, name string) error {
 	return serveMemory.Do(ctx, c, args{name})
 }
 
-// Ops registers the operation. What serves ends with the agent's process.
+// Ops registers the operation. The server ends with the agent's process.
 func Ops() {
 	serveMemory.Serve(func(_ context.Context, a args) (none agent.None, err error) {
 		s, err := open(a.Interface)
@@ -58,7 +58,7 @@ func open(name string) (*server, error) {
 	return s, nil
 }
 
-// Serve serves until ctx ends, where there is no agent.
+// Serve serves until ctx ends, without an agent.
 func Serve(ctx context.Context, name string) error {
 	s, err := open(name)
 	if err == nil {
@@ -67,7 +67,7 @@ func Serve(ctx context.Context, name string) error {
 	return err
 }
 
-// take gets memory from the NIC.
+// take takes memory from the NIC.
 func take(ctx context.Context, name string, size uint64) (*memory, error) {
 	n, err := kernelnic.Open(ctx, kernelnic.Options{Interface: name, Window: size, MemoryOnly: true})
 	if err != nil {

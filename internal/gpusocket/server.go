@@ -22,10 +22,10 @@ const (
 	page       = 4096
 )
 
-// memory is GPU memory of a program.
+// memory is a program's GPU memory.
 type memory struct {
 	fd      int          // of the dma-buf; the caller closes it after sending
-	release func() error // when the program has gone
+	release func() error // called when the program has gone
 }
 
 // server serves programs. Each has a goroutine, which owns its connection.
@@ -52,14 +52,14 @@ func listen(path string, take func(context.Context, uint64) (*memory, error)) (*
 	return &server{l: l, take: take, log: func(error) {}}, nil
 }
 
-// serve ends with ctx, and when it has returned all memory is given back.
+// serve ends with ctx. When it has returned, all memory is released.
 func (s *server) serve(ctx context.Context) {
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer func() { _ = s.l.Close() }()
-	// Not Close, which might still be under way when serve has returned. The deadlines are long past.
+	// Not Close, which might still be running when serve has returned. The deadlines are long past.
 	defer context.AfterFunc(ctx, func() { _ = s.l.SetDeadline(time.Unix(1, 0)) })()
 	for {
 		c, err := s.l.AcceptUnix()
@@ -92,7 +92,7 @@ func (s *server) program(ctx context.Context, c *net.UnixConn) (err error) {
 	for {
 		var b [requestLen + 1]byte
 		n, err := c.Read(b[:])
-		if n == 0 || err != nil { // it has gone
+		if n == 0 || err != nil { // the program has gone
 			return nil
 		}
 		m, err := s.request(ctx, b[:n])
@@ -133,7 +133,7 @@ func answer(e unix.Errno) []byte {
 	return binary.NativeEndian.AppendUint32(make([]byte, 0, answerLen), uint32(e))
 }
 
-// errno is an error in one number.
+// errno converts an error to a number.
 func errno(err error) unix.Errno {
 	var e unix.Errno
 	if errors.As(err, &e) && e != 0 {

@@ -15,7 +15,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// gpu gives memfds for GPU memory, of which there are 1 MiB.
+// gpu gives memfds as GPU memory, at most 1 MiB each.
 type gpu struct{ released chan uint64 }
 
 func (g *gpu) take(_ context.Context, size uint64) (*memory, error) {

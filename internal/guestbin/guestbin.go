@@ -1,7 +1,7 @@
-// Package guestbin embeds in a program the files that the Makefile puts into this directory for guests: the guest
-// program, and in a release, by an overlay, the userland. Programs, and tests that boot guests, import it for this
-// effect. It is apart from package guestimages so that nothing but these has to wait for the guest program when it is
-// compiled.
+// Package guestbin embeds the files for guests that the Makefile puts into this directory: the
+// guest program, and in a release, by an overlay, the userland. Programs, and tests that boot
+// guests, import it for this effect. It is separate from package guestimages so that only its
+// importers depend on the built guest program.
 package guestbin
 
 import (

@@ -1,12 +1,11 @@
 // Package guestnet gives a guest's network interfaces their addresses, and its programs names to
-// resolve: what DHCP and a name server would do, known beforehand. It is both ends: Ops registers
-// the operation "network" with package agent, Apply is the host's call of it.
+// resolve: values that DHCP and a name server would provide, but known beforehand. It has both
+// ends: Ops registers the operation "network" with package agent, Apply is the host's call of it.
 //
-// Interfaces are known by their MAC addresses. When all is set Apply waits, by netlink's events,
-// until links are up and addresses can be used: a program that is started then finds a network that works. Of
-// the interfaces that are to be left the kernel's driver lets go: they are for a driver in a
-// program. The package changes the files /etc/hosts and /etc/resolv.conf of the machine that it
-// runs in.
+// Interfaces are identified by their MAC addresses. Apply then waits, by netlink's events, until
+// links are up and addresses can be used, so that a program that is started later finds a working
+// network. Interfaces to be left are unbound from the kernel's driver: they are for a driver in a
+// program. The package writes the files /etc/hosts and /etc/resolv.conf of its machine.
 package guestnet
 
 import (
@@ -21,10 +20,10 @@ import (
 	"vnic.dev/vnic/internal/limits"
 )
 
-// Config is what the guest's network is to be.
+// Config is the wanted configuration of the guest's network.
 type Config struct {
 	Interfaces []Interface  `json:"interfaces"`
-	Gateways   []netip.Addr `json:"gateways,omitempty"` // default routes, by the first interface
+	Gateways   []netip.Addr `json:"gateways,omitempty"` // default routes, through the first interface
 	DNS        []netip.Addr `json:"dns,omitempty"`
 	Hosts      []Host       `json:"hosts,omitempty"`
 }
@@ -33,8 +32,8 @@ type Config struct {
 type Interface struct {
 	MAC   string         `json:"mac"` // as net.HardwareAddr's String
 	Addrs []netip.Prefix `json:"addrs,omitempty"`
-	MTU   int            `json:"mtu,omitempty"`   // 0 = as it is
-	Leave bool           `json:"leave,omitempty"` // the kernel is to let go of it
+	MTU   int            `json:"mtu,omitempty"`   // 0 = unchanged
+	Leave bool           `json:"leave,omitempty"` // unbind it from the kernel's driver
 }
 
 // Host is a line of /etc/hosts.
@@ -43,21 +42,21 @@ type Host struct {
 	Names []string   `json:"names"`
 }
 
-// Result says what the guest calls the interfaces, in their order.
+// Result has the guest's names of the interfaces, in the order of Config.
 type Result struct {
 	Interfaces []Found `json:"interfaces"`
-	NotReady   string  `json:"not_ready,omitempty"` // what cannot be used, though it was waited for
+	NotReady   string  `json:"not_ready,omitempty"` // the parts that still cannot be used after the wait
 }
 
-// Found is an interface as the guest has it.
+// Found is an interface in the guest.
 type Found struct {
-	Name string `json:"name"` // of one that was left it is gone
+	Name string `json:"name"` // no longer exists if the interface was left
 	PCI  string `json:"pci"`  // "0000:00:02.0"; "" = no PCI device
 }
 
 var configure = agent.NewOperation[Config, Result]("network")
 
-// Apply has a guest configure its network.
+// Apply makes a guest configure its network.
 func Apply(ctx context.Context, c *agent.Client, conf Config) (Result, error) {
 	r, err := configure.Call(ctx, c, conf)
 	if err == nil && len(r.Interfaces) != len(conf.Interfaces) {
@@ -71,7 +70,7 @@ func Ops() {
 	configure.Serve(func(ctx context.Context, c Config) (Result, error) { return c.apply(ctx, "/") })
 }
 
-// apply configures this machine; its files lie below root.
+// apply configures this machine; its files are below root.
 func (c *Config) apply(ctx context.Context, root string) (Result, error) {
 	links, err := c.find(ctx)
 	if err != nil {
@@ -102,7 +101,7 @@ func (c *Config) apply(ctx context.Context, root string) (Result, error) {
 	return r, err
 }
 
-// files writes what the resolver reads.
+// files writes the resolver's files.
 func (c *Config) files(root string) error {
 	etc := filepath.Join(root, "etc")
 	if err := os.MkdirAll(etc, 0o755); err != nil {
@@ -116,7 +115,7 @@ func (c *Config) files(root string) error {
 	return nil
 }
 
-// hosts is /etc/hosts (hosts(5)).
+// hosts returns the text of /etc/hosts (hosts(5)).
 func (c *Config) hosts() string {
 	var b strings.Builder
 	b.WriteString("127.0.0.1 localhost\n::1 localhost\n")
@@ -126,7 +125,7 @@ func (c *Config) hosts() string {
 	return b.String()
 }
 
-// resolvConf is /etc/resolv.conf (resolv.conf(5)).
+// resolvConf returns the text of /etc/resolv.conf (resolv.conf(5)).
 func (c *Config) resolvConf() string {
 	var b strings.Builder
 	for _, a := range c.DNS {

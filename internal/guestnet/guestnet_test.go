@@ -17,7 +17,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// alone puts the test into a network namespace of its own, on a thread of its own.
+// alone puts the test into a new network namespace, on a separate thread.
 func alone(t *testing.T) {
 	t.Helper()
 	runtime.LockOSThread() // for good: the thread ends with the test's goroutine
@@ -32,7 +32,7 @@ func dummy(t *testing.T, name, mac string) {
 	testkit.OK(t, err)
 	a := netlink.LinkAttrs{Name: name, HardwareAddr: hw}
 	err = netlink.LinkAdd(&netlink.Dummy{LinkAttrs: a})
-	if errors.Is(err, unix.EOPNOTSUPP) { // no such module: one end of a pair, the other of which is up
+	if errors.Is(err, unix.EOPNOTSUPP) { // the module is missing: use one end of a veth pair whose other end is up
 		peer := name + "-peer"
 		if err = netlink.LinkAdd(&netlink.Veth{LinkAttrs: a, PeerName: peer}); err == nil {
 			var l netlink.Link
@@ -91,7 +91,8 @@ func TestInterfacesGetAddressesRoutesAndNames(t *testing.T) {
 	}
 }
 
-// A lease of one address, with a gateway elsewhere, is what passt gives where its host has such an address.
+// passt gives a lease of one address, with a gateway outside of it, if its host has such an
+// address.
 func TestGatewayOutsideTheSubnetIsOnTheLink(t *testing.T) {
 	alone(t)
 	dummy(t, "d0", "02:00:00:00:00:01")
@@ -111,7 +112,7 @@ func TestGatewayOutsideTheSubnetIsOnTheLink(t *testing.T) {
 	}
 }
 
-// Without IPv6, by the kernel's command line or a user's setting, the rest is as it is to be.
+// Without IPv6, by the kernel's command line or a user's setting, the rest is configured.
 func TestNetworkWithoutIPv6(t *testing.T) {
 	alone(t)
 	dummy(t, "d0", "02:00:00:00:00:01")
@@ -132,7 +133,7 @@ func TestNetworkWithoutIPv6(t *testing.T) {
 	}
 }
 
-// An interface whose driver is late is waited for; one that never comes is named.
+// An interface whose driver is late is waited for; the error names one that never comes.
 func TestInterfaceThatIsLateIsWaitedFor(t *testing.T) {
 	alone(t)
 	c := Config{Interfaces: []Interface{{MAC: "02:00:00:00:00:03"}}}
@@ -147,7 +148,8 @@ func TestInterfaceThatIsLateIsWaitedFor(t *testing.T) {
 	testkit.ErrorSays(t, testkit.Err(c.apply(t.Context(), t.TempDir())), "no PCI device")
 }
 
-// The PCI device of a virtio interface is its parent's parent; a driver lets go of it by its address.
+// The PCI device of a virtio interface is its grandparent; a driver is unbound from it by its
+// address.
 func TestDeviceIsFoundAndLeft(t *testing.T) {
 	root := t.TempDir()
 	device := filepath.Join(root, "sys/devices/pci0000:00/0000:00:01.0/0000:01:00.0/virtio3")

@@ -17,7 +17,7 @@ import (
 	"vnic.dev/vnic/internal/rtnl"
 )
 
-// find waits until all interfaces are there, and gives them in their order.
+// find waits until all interfaces exist, and returns them in the order of Config.
 func (c *Config) find(ctx context.Context) ([]rtnl.Link, error) {
 	var links, found []rtnl.Link
 	var missing string
@@ -39,7 +39,7 @@ func (c *Config) find(ctx context.Context) ([]rtnl.Link, error) {
 		"its driver is not in the kernel, or its probe has failed: %w", missing, strings.Join(names, ", "), unix.ENODEV)
 }
 
-// sort puts links in the order of the interfaces, and gives the MAC address of one that is missing.
+// sort puts links in the order of Config, and returns the MAC address of one that is missing.
 func (c *Config) sort(links []rtnl.Link) (found []rtnl.Link, missing string) {
 	byMAC := map[string]rtnl.Link{}
 	for _, l := range links {
@@ -75,19 +75,19 @@ func (i *Interface) up(l rtnl.Link) error {
 	return nil
 }
 
-// withoutDAD has an interface's own link-local address be good at once (Linux
+// withoutDAD makes an interface's link-local address usable at once (Linux
 // Documentation/networking/ip-sysctl.rst, accept_dad). A kernel without IPv6 has no such setting.
 func withoutDAD(name string) {
 	_ = os.WriteFile(filepath.Join("/proc/sys/net/ipv6/conf", name, "accept_dad"), []byte("0"), 0)
 }
 
-// without6 says whether the kernel has no IPv6, or has it turned off.
+// without6 reports whether err means that the kernel has no IPv6, or that IPv6 is disabled.
 func without6(is6 bool, err error) bool {
 	return is6 && (errors.Is(err, unix.EAFNOSUPPORT) || errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EACCES))
 }
 
-// routes makes the default routes, as far as the interface has addresses of their kind: a kernel
-// without IPv6 has refused those.
+// routes adds the default routes. It skips IPv6 routes if the interface has no IPv6 address,
+// because the kernel has no IPv6.
 func (c *Config) routes(l rtnl.Link) error {
 	six, err := rtnl.Addrs(l.Index, unix.AF_INET6)
 	no6 := err == nil && len(six) == 0
@@ -107,8 +107,9 @@ func (c *Config) routes(l rtnl.Link) error {
 	return nil
 }
 
-// reaches says whether a gateway is on a network of the interface's addresses. A lease may be of a network of one
-// address, or have a gateway elsewhere, as clouds do it and passt after them: that one is on the link all the same.
+// reaches reports whether a gateway is in a network of the interface's addresses. A lease may have
+// a network of one address, or a gateway outside of it, as in clouds and with passt: such a gateway
+// is on the link nevertheless.
 func (i *Interface) reaches(gw netip.Addr) bool {
 	return gw.IsLinkLocalUnicast() && gw.Is6() ||
 		slices.ContainsFunc(i.Addrs, func(p netip.Prefix) bool { return p.Contains(gw) })
@@ -116,7 +117,7 @@ func (i *Interface) reaches(gw netip.Addr) bool {
 
 var pciName = regexp.MustCompile(`[0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]\b`)
 
-// pciAddress gives the PCI device of an interface, which may be its parent's parent: virtio's is.
+// pciAddress returns the PCI device of an interface, which may be its grandparent, as for virtio.
 func pciAddress(root, name string) string {
 	path, err := filepath.EvalSymlinks(filepath.Join(root, "sys/class/net", name, "device"))
 	if err != nil {
@@ -129,7 +130,7 @@ func pciAddress(root, name string) string {
 	return all[len(all)-1]
 }
 
-// leave has the kernel's driver let go of an interface's device.
+// leave unbinds an interface's device from the kernel's driver.
 func leave(root string, f Found) error {
 	if f.PCI == "" {
 		return fmt.Errorf("no PCI device: %w", unix.ENODEV)

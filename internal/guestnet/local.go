@@ -5,5 +5,5 @@ import "context"
 // Configure configures the network of the machine that the caller runs in.
 func Configure(ctx context.Context, c Config) (Result, error) { return c.apply(ctx, "/") }
 
-// PCIAddress gives the PCI device of an interface of this machine: "0000:00:02.0"; "" = none.
+// PCIAddress returns the PCI device of an interface of this machine: "0000:00:02.0"; "" = none.
 func PCIAddress(name string) string { return pciAddress("/", name) }

@@ -16,8 +16,8 @@ import (
 )
 
 // ready waits until interfaces that are up can be used: their links are up too, and all of their
-// addresses are good to bind and to send from. It gives what is missing at the end of its patience;
-// "" = nothing.
+// addresses can be bound and sent from. It returns what is still missing after patience; "" =
+// nothing.
 func (c *Config) ready(ctx context.Context, links []rtnl.Link, patience time.Duration) (missing string, err error) {
 	good, err := until(ctx, patience, func() (ok bool, err error) {
 		missing, err = c.missing(links)
@@ -29,8 +29,9 @@ func (c *Config) ready(ctx context.Context, links []rtnl.Link, patience time.Dur
 	return fmt.Sprintf("%s, %v after it was to be up", missing, patience), nil
 }
 
-// until calls f now, and after each change of links and addresses, until it gives true or an error.
-// It gives false when limit has passed. If a change interrupts f, f is called again at once, within limit too.
+// until calls f now, and after each change of links and addresses, until it returns true or an
+// error. It returns false when limit has passed. If a change interrupts f, f is called again at
+// once, within limit too.
 func until(ctx context.Context, limit time.Duration, f func() (bool, error)) (bool, error) {
 	changes, stop, err := rtnl.Watch()
 	if err != nil {
@@ -63,7 +64,7 @@ func until(ctx context.Context, limit time.Duration, f func() (bool, error)) (bo
 	}
 }
 
-// missing says what interfaces lack.
+// missing describes what interfaces lack.
 func (c *Config) missing(links []rtnl.Link) (string, error) {
 	var lacks []string
 	for k, l := range links {
@@ -85,8 +86,8 @@ func (c *Config) missing(links []rtnl.Link) (string, error) {
 	return strings.Join(lacks, ", "), nil
 }
 
-// lacks is what one lacks. The operational state of a link without carrier detection is unknown, and good
-// (Linux Documentation/networking/operstates.rst).
+// lacks describes what one interface lacks. The operational state of a link without carrier
+// detection is unknown, and counts as up (Linux Documentation/networking/operstates.rst).
 func (i *Interface) lacks(l rtnl.Link) (what []string, err error) {
 	if s := l.OperState; s != rtnl.OperUp && s != rtnl.OperUnknown || l.Flags&unix.IFF_UP == 0 {
 		what = append(what, fmt.Sprintf("the link is %v", s))
@@ -95,7 +96,7 @@ func (i *Interface) lacks(l rtnl.Link) (what []string, err error) {
 	if err != nil {
 		return nil, err
 	}
-	has6 := false // a kernel without IPv6 has refused all of its addresses
+	has6 := false // a kernel without IPv6 has refused all IPv6 addresses
 	have := map[netip.Addr]bool{}
 	linkLocal := !makesLinkLocal(l.Name)
 	for _, a := range addrs {
@@ -120,7 +121,8 @@ func (i *Interface) lacks(l rtnl.Link) (what []string, err error) {
 	return what, nil
 }
 
-// makesLinkLocal says whether the kernel gives an interface a link-local address, once it has a link.
+// makesLinkLocal reports whether the kernel gives an interface a link-local address when its link
+// is up.
 func makesLinkLocal(name string) bool {
 	b, err := os.ReadFile(filepath.Join("/proc/sys/net/ipv6/conf", name, "addr_gen_mode"))
 	return err == nil && strings.TrimSpace(string(b)) != "1" // IN6_ADDR_GEN_MODE_NONE

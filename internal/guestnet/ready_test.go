@@ -15,7 +15,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// cable is two interfaces, of which the second is the peer's; the first has a link when the second is up.
+// cable makes a pair of interfaces, ours and the peer's; ours has a link when the peer's is up.
 func cable(t *testing.T) (ours, peers rtnl.Link) {
 	t.Helper()
 	v := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "v0"}, PeerName: "v1"}
@@ -51,7 +51,7 @@ func TestLinkThatIsLateIsWaitedFor(t *testing.T) {
 	if _, err := c.ready(ctx, links, time.Hour); err != context.Canceled {
 		t.Errorf("%v", err)
 	}
-	// It comes while somebody waits: ready has seen that it is not there when its events have begun.
+	// The link comes up during a wait: ready reads it only after its events have begun.
 	events, stop, err := rtnl.Watch()
 	testkit.OK(t, err)
 	testkit.OK(t, rtnl.SetUp(peers.Index))
@@ -66,7 +66,7 @@ func TestLinkThatIsLateIsWaitedFor(t *testing.T) {
 	if err != nil || l.Attrs().OperState != netlink.OperUp {
 		t.Errorf("%v, %v", l.Attrs().OperState, err)
 	}
-	for range events { // the end of what stop has stopped
+	for range events { // until stop has ended them
 	}
 	goleak.VerifyNone(t, ignore)
 }
@@ -85,7 +85,7 @@ func TestTentativeAddressIsWaitedFor(t *testing.T) {
 	c := Config{Interfaces: []Interface{{MAC: ours.HardwareAddr.String(),
 		Addrs: []netip.Prefix{netip.MustParsePrefix("fd00::7/64")}}}}
 	links := []rtnl.Link{ours}
-	testkit.Eventually(t, "an address that is tentative", func() bool { // it is for a second, in which we may not run
+	testkit.Eventually(t, "an address that is tentative", func() bool { // for a second
 		_ = rtnl.RemoveAddr(ours.Index, a)
 		testkit.OK(t, rtnl.AddAddr(ours.Index, a, true))
 		missing := testkit.Must(c.ready(t.Context(), links, 0))(t)
@@ -97,7 +97,7 @@ func TestTentativeAddressIsWaitedFor(t *testing.T) {
 	s := testkit.Must(unix.Socket(unix.AF_INET6, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0))(t)
 	defer func() { _ = unix.Close(s) }()
 	testkit.OK(t, unix.Bind(s, &unix.SockaddrInet6{Addr: [16]byte{0: 0xfd, 15: 7}}))
-	// One that was to be there and is not.
+	// a configured address that is missing
 	c.Interfaces[0].Addrs = append(c.Interfaces[0].Addrs, netip.MustParsePrefix("10.9.8.7/24"))
 	if missing, err := c.ready(t.Context(), links, 0); err != nil ||
 		!strings.Contains(missing, "v0: no address 10.9.8.7") {

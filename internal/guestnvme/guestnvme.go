@@ -1,9 +1,9 @@
-// Package guestnvme makes a guest an NVMe/TCP target or an initiator, of its kernel's own drivers:
-// nvmet-tcp, and nvme-tcp (NVMe TCP Transport Specification 1.0c). It is both ends: Ops registers
+// Package guestnvme makes a guest an NVMe/TCP target or an initiator with its kernel's drivers,
+// nvmet-tcp and nvme-tcp (NVMe TCP Transport Specification 1.0c). It has both ends: Ops registers
 // the operations with package agent, the other functions are the host's calls of them.
 //
 // A target (Serve, Stop) exports block devices of its guest, which it knows by their serial
-// numbers: those of QEMU's disks, whose bytes are the host's (qemu.Disk). The kernel's target reads
+// numbers: QEMU's disks, whose bytes are the host's (qemu.Disk). The kernel's target reads
 // and writes a block device past the page cache of its guest, so what the host has written to the
 // disk's file is what an initiator reads, and a write whose command is complete can be read in the
 // file. An initiator (Connect, Disconnect) is the judge of a target that is another's, or ours:

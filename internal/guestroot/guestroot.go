@@ -24,8 +24,7 @@ import (
 	"vnic.dev/vnic/internal/limits"
 )
 
-// Modules are the kernel modules that a guest needs, those that are not part of its kernel. Of EROFS and others nothing
-// is known here: images are squashfs.
+// Modules are the kernel modules that a guest needs, unless they are built in. Images must be squashfs.
 var Modules = []string{"virtio_blk", "squashfs", "overlay"}
 
 // Dir is where the root is made.
@@ -38,7 +37,8 @@ const ModprobeName = "vnic-modprobe"
 // Image is a squashfs on a disk of the guest.
 type Image struct {
 	Serial string `json:"serial"` // of the disk
-	// At is where it is, below the root: "/ks"; of the first one "". What another image of the same place has it hides.
+	// At is where the image is mounted, below the root: "/ks"; "" for the first one. It hides an earlier image at the
+	// same place.
 	At string `json:"at"`
 }
 
@@ -80,25 +80,25 @@ func mountAll(ctx context.Context, images []Image) error {
 		}
 		lower[im.At] = append([]string{dir}, lower[im.At]...)
 	}
-	for i, at := range places {
-		if err := layer(lower[at], fmt.Sprintf("/vnic/memory/%d", i), filepath.Join(Dir, at)); err != nil {
+	for i, to := range places {
+		if err := layer(lower[to], fmt.Sprintf("/vnic/memory/%d", i), filepath.Join(Dir, to)); err != nil {
 			return err
 		}
 	}
-	for _, m := range []struct{ kind, at, options string }{
+	for _, m := range []struct{ kind, to, options string }{
 		{"proc", "proc", ""}, {"sysfs", "sys", ""}, {"devtmpfs", "dev", ""}, {"devpts", "dev/pts", "mode=620,ptmxmode=666"},
 		{"tmpfs", "dev/shm", ""}, {"tmpfs", "run", ""}, {"tmpfs", "tmp", ""}, {"bpf", "sys/fs/bpf", ""},
 		{"tracefs", "sys/kernel/tracing", ""}, {"debugfs", "sys/kernel/debug", ""}, {"cgroup2", "sys/fs/cgroup", ""},
 	} {
-		at := filepath.Join(Dir, m.at)
-		if _, err := os.Stat(at); err != nil {
-			if err := os.Mkdir(at, 0o755); err != nil {
+		to := filepath.Join(Dir, m.to)
+		if _, err := os.Stat(to); err != nil {
+			if err := os.Mkdir(to, 0o755); err != nil {
 				continue // a directory of sysfs that this kernel has not: it has no such file system either
 			}
 		}
-		err := unix.Mount(m.kind, at, m.kind, 0, m.options)
-		if err != nil && !strings.HasPrefix(m.at, "sys/") && !errors.Is(err, unix.EBUSY) {
-			return &os.PathError{Op: "mount " + m.kind, Path: at, Err: err}
+		err := unix.Mount(m.kind, to, m.kind, 0, m.options)
+		if err != nil && !strings.HasPrefix(m.to, "sys/") && !errors.Is(err, unix.EBUSY) {
+			return &os.PathError{Op: "mount " + m.kind, Path: to, Err: err}
 		}
 	}
 	if err := os.WriteFile("/proc/sys/kernel/modprobe", []byte("/bin/"+ModprobeName), 0); err != nil {
@@ -108,8 +108,8 @@ func mountAll(ctx context.Context, images []Image) error {
 }
 
 // layer mounts images at a directory, with a layer of memory above them.
-func layer(lower []string, upper, at string) error {
-	for _, d := range []string{upper, at} {
+func layer(lower []string, upper, to string) error {
+	for _, d := range []string{upper, to} {
 		if err := os.MkdirAll(d, 0o755); err != nil {
 			return err
 		}
@@ -124,8 +124,8 @@ func layer(lower []string, upper, at string) error {
 	}
 	options := fmt.Sprintf("lowerdir=%s,upperdir=%s/up,workdir=%s/work", strings.Join(lower, ":"),
 		upper, upper)
-	if err := unix.Mount("overlay", at, "overlay", 0, options); err != nil {
-		return &os.PathError{Op: "mount overlay", Path: at, Err: err}
+	if err := unix.Mount("overlay", to, "overlay", 0, options); err != nil {
+		return &os.PathError{Op: "mount overlay", Path: to, Err: err}
 	}
 	return nil
 }

@@ -34,8 +34,8 @@ import (
 	"vnic.dev/vnic/internal/guestroot"
 )
 
-// Modules are the kernel modules that a guest needs, those that are not part of its kernel; FileModules are those of a
-// guest that has its images as files.
+// Modules are the kernel modules that a guest needs, unless they are built in; FileModules are the modules for a guest
+// with images in files.
 var (
 	Modules     = guestroot.Modules
 	FileModules = []string{"loop", "squashfs", "overlay"}
@@ -156,33 +156,33 @@ func mount(ctx context.Context, c Config) error {
 	return scripts(c.Programs)
 }
 
-func mountAt(what, at, kind string, flags uintptr, options string) error {
-	if err := os.MkdirAll(at, 0o755); err != nil {
+func mountAt(what, to, kind string, flags uintptr, options string) error {
+	if err := os.MkdirAll(to, 0o755); err != nil {
 		return err
 	}
-	if err := unix.Mount(what, at, kind, flags, options); err != nil {
-		return &os.PathError{Op: "mount " + kind, Path: at, Err: err}
+	if err := unix.Mount(what, to, kind, flags, options); err != nil {
+		return &os.PathError{Op: "mount " + kind, Path: to, Err: err}
 	}
 	return nil
 }
 
-func bind(from, at string) error { return mountAt(from, at, "", unix.MS_BIND|unix.MS_REC, "") }
+func bind(from, to string) error { return mountAt(from, to, "", unix.MS_BIND|unix.MS_REC, "") }
 
-// usr are the directories below /usr that a system with a merged /usr has at the root, too.
+// usr are the directories below /usr that a system with a merged /usr also has at the root.
 var usr = []string{"bin", "sbin", "lib", "lib64"}
 
-// system makes what of Root is the packages': /usr, with the guest's below it, /etc and /var, which are the guest's,
-// with what these lack of the packages'.
+// system mounts the directories of Root that have the packages' files: /usr, with the guest's files below the packages',
+// and /etc and /var, which are the guest's with the packages' files added.
 func system(image string) error {
 	if err := overlay(filepath.Join(Root, "usr"), filepath.Join(image, "usr"), "/usr"); err != nil {
 		return err
 	}
 	for _, d := range usr {
-		at := filepath.Join(Root, "usr", d)
-		if _, err := os.Stat(at); err != nil {
+		to := filepath.Join(Root, "usr", d)
+		if _, err := os.Stat(to); err != nil {
 			continue
 		}
-		if err := overlay(at, filepath.Join(image, "usr", d), filepath.Join("/usr", d), filepath.Join("/", d)); err != nil {
+		if err := overlay(to, filepath.Join(image, "usr", d), filepath.Join("/usr", d), filepath.Join("/", d)); err != nil {
 			return err
 		}
 		if err := os.Symlink(filepath.Join("usr", d), filepath.Join(Root, d)); err != nil {
@@ -219,16 +219,16 @@ func exists(path string) bool {
 	return err == nil
 }
 
-// overlay shows directories in one, read-only, those that come first over the others. The first has to be there.
-func overlay(at string, lower ...string) error {
+// overlay mounts directories over one another, read-only; earlier ones hide later ones. The first must exist.
+func overlay(to string, lower ...string) error {
 	lower = slices.DeleteFunc(lower, func(d string) bool {
 		st, err := os.Lstat(d)
 		return err != nil || !st.IsDir()
 	})
 	if len(lower) == 1 {
-		return bind(lower[0], at)
+		return bind(lower[0], to)
 	}
-	return mountAt("overlay", at, "overlay", unix.MS_RDONLY, "lowerdir="+strings.Join(lower, ":"))
+	return mountAt("overlay", to, "overlay", unix.MS_RDONLY, "lowerdir="+strings.Join(lower, ":"))
 }
 
 // Bounds of what fill copies into the guest's memory, of one directory.
@@ -251,28 +251,28 @@ func fill(from, to string) error {
 		if err != nil {
 			return err
 		}
-		at := filepath.Join(to, rel)
+		to := filepath.Join(to, rel)
 		st, err := e.Info()
 		switch {
 		case err != nil:
 			return err
 		case e.IsDir():
-			return os.MkdirAll(at, st.Mode().Perm()|0o700)
-		case exists(at):
+			return os.MkdirAll(to, st.Mode().Perm()|0o700)
+		case exists(to):
 			return nil
 		case e.Type()&fs.ModeSymlink != 0:
 			target, err := os.Readlink(p)
 			if err != nil {
 				return err
 			}
-			return os.Symlink(target, at)
+			return os.Symlink(target, to)
 		case !e.Type().IsRegular():
 			return nil
 		}
 		if bytes, files = bytes+st.Size(), files+1; bytes > fillBytes || files > fillFiles {
 			return fmt.Errorf("%s of the packages: more than %d MB or %d files", to, fillBytes>>20, fillFiles)
 		}
-		return copyFile(p, at, st.Mode().Perm())
+		return copyFile(p, to, st.Mode().Perm())
 	})
 }
 
@@ -298,17 +298,17 @@ func bindAll(from, to string) error {
 		return err
 	}
 	for _, e := range entries {
-		at := filepath.Join(to, e.Name())
-		if e.Name() == "vnic" || slices.Contains(usr, e.Name()) || exists(at) {
+		to := filepath.Join(to, e.Name())
+		if e.Name() == "vnic" || slices.Contains(usr, e.Name()) || exists(to) {
 			continue
 		}
 		switch {
 		case e.IsDir():
-			err = bind(filepath.Join(from, e.Name()), at)
+			err = bind(filepath.Join(from, e.Name()), to)
 		case e.Type()&fs.ModeSymlink != 0:
 			var target string
 			if target, err = os.Readlink(filepath.Join(from, e.Name())); err == nil {
-				err = os.Symlink(target, at)
+				err = os.Symlink(target, to)
 			}
 		}
 		if err != nil {

@@ -19,9 +19,9 @@ func TestTreesOfGuests(t *testing.T) {
 	tree := testkit.Must(good.tree())(t)
 	testkit.Equal(t, "socket", tree.SocketOf(end.Name), root.Name)
 	for want, bad := range map[string]seen{
-		"is below pci0000:10, which is no": {Nodes: []pcie.Node{end}},
-		`"pci0000:10" is no endpoint`:      {Nodes: good.Nodes, Ends: []string{root.Name}},
-		`"0000:13:00.0" is no endpoint`:    {Nodes: good.Nodes, Ends: []string{"0000:13:00.0"}},
+		"is below pci0000:10, which is neither": {Nodes: []pcie.Node{end}},
+		`"pci0000:10" is no endpoint`:           {Nodes: good.Nodes, Ends: []string{root.Name}},
+		`"0000:13:00.0" is no endpoint`:         {Nodes: good.Nodes, Ends: []string{"0000:13:00.0"}},
 	} {
 		testkit.ErrorSays(t, testkit.Err(bad.tree()), want)
 	}

@@ -94,12 +94,12 @@ func leftOut(root string) (map[function]heldBy, error) {
 	return skips, err
 }
 
-// look tells how a function's own statements, not those of functions in it, skip, and what they call.
+// look returns how a function's statements skip, and what they call, without the statements of functions inside it.
 func look(body *ast.BlockStmt) (h heldBy, calls []string) {
 	ast.Inspect(body, func(n ast.Node) bool {
 		switch n := n.(type) {
 		case *ast.FuncLit, *ast.RangeStmt, *ast.ForStmt:
-			return false // cases, of which others run
+			return false // other cases run
 		case *ast.IfStmt:
 			if asked := called(n.Cond); slices.Contains(called(n.Body), "t.Skip") {
 				if slices.Contains(asked, "testkit.Long") {

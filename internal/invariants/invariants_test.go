@@ -254,7 +254,7 @@ func TestDocumentIsWhatTheTestsSay(t *testing.T) {
 	}
 }
 
-// What was held at 780d5150, AREA: SENTENCE a line, is held, in these words, or in those behind an arrow.
+// Each sentence of 780d5150, AREA: SENTENCE a line, still belongs to a test, in the same words or those after an arrow.
 func TestNoSentenceIsLost(t *testing.T) {
 	held := map[string]bool{}
 	for _, i := range testkit.Must(collect(root))(t) {

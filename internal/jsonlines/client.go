@@ -13,12 +13,13 @@ import (
 	"vnic.dev/vnic/internal/limits"
 )
 
-// RemoteError is a request's error, in the other end's words.
+// RemoteError is a request's error at the other end.
 type RemoteError struct{ Op, Text string }
 
 func (e *RemoteError) Error() string { return e.Op + ": " + e.Text }
 
-// Client asks the other end of a connection. Its methods may be called from any goroutine.
+// Client sends requests and events, and receives answers and events. Its methods may be called from
+// any goroutine.
 type Client struct {
 	o       Options
 	conn    Conn
@@ -39,23 +40,23 @@ type call struct {
 	reply    chan *Message
 }
 
-// Conn is what a Client needs of a connection.
+// Conn is the connection of a Client.
 type Conn interface {
 	io.ReadWriteCloser
 	SetWriteDeadline(time.Time) error
 }
 
-// Options are a Client's.
+// Options configure a Client.
 type Options struct {
 	Protocol
-	MaxRequest int                      // bytes of a line that is written
-	Strict     bool                     // a line that is no message ends the connection
-	Closed     func(error) error        // what the end of the connection means, or with Strict a line that is no message
-	Event      func(*Message) error     // takes an event, of which an error ends the connection; nil: there are none
-	Plain      func(text string) string // makes an error of the other end fit to be shown; nil: it is shown as it is
+	MaxRequest int                      // bytes of a line that is sent
+	Strict     bool                     // a malformed line ends the connection
+	Closed     func(error) error        // makes Err of the error that ended the connection
+	Event      func(*Message) error     // handles an event; its error ends the connection; nil: ignored
+	Plain      func(text string) string // cleans the text of a RemoteError; nil: unchanged
 }
 
-// NewClient takes over conn and reads it until Close or its end.
+// NewClient takes ownership of conn and reads it until Close or its end.
 func NewClient(conn Conn, o Options) *Client {
 	c := &Client{o: o, conn: conn, out: NewWriter(conn, o.Version, o.MaxRequest), sending: make(chan struct{}, 1),
 		done: make(chan struct{}), pending: map[uint64]*call{}}
@@ -63,32 +64,32 @@ func NewClient(conn Conn, o Options) *Client {
 	return c
 }
 
-// Done is closed when the connection has ended; Err then says why.
+// Done returns a channel that is closed when the connection has ended; then Err returns why.
 func (c *Client) Done() <-chan struct{} { return c.done }
 
-// Err is nil while the connection is open. Then it is a version.Error, what an event has ended it with, what Fail has, or
-// what Options.Closed says.
+// Err returns nil while the connection is open. Then it returns a version.Error, the error of an
+// event or of Fail, or that of Options.Closed.
 func (c *Client) Err() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.err
 }
 
-// Dropped counts lines of the other end that were no messages.
+// Dropped returns the number of malformed lines from the other end.
 func (c *Client) Dropped() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.dropped
 }
 
-// Close ends the connection and waits for the reader.
+// Close closes the connection and waits for the reader.
 func (c *Client) Close() error {
 	err := c.conn.Close()
 	c.reading.Wait()
 	return err
 }
 
-// Fail ends the connection for a reason, but for its Close. The first reason counts.
+// Fail ends all calls with err, but does not close the connection. Only the first error counts.
 func (c *Client) Fail(err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -98,14 +99,14 @@ func (c *Client) Fail(err error) {
 	}
 }
 
-// Call sends a request and decodes its result into out (may be nil). When ctx ends first, the other end is told to
-// cancel and Call returns at once.
+// Call sends a request and decodes its result into out (may be nil). If ctx ends first, Call asks
+// the other end to cancel and returns at once.
 func (c *Client) Call(ctx context.Context, op string, args, out any) error {
 	return c.CallProgress(ctx, op, args, out, nil)
 }
 
-// CallProgress is Call with a function for what the other end reports on its way. It is called from the connection's
-// reader: it must not block or call the Client.
+// CallProgress is Call with a function for progress messages. The reader of the connection calls
+// it: it must not block or call the Client.
 func (c *Client) CallProgress(ctx context.Context, op string, args, out any, progress func(json.RawMessage)) error {
 	err := c.call(ctx, op, args, out, progress)
 	if err != nil && !errors.As(err, new(*RemoteError)) {
@@ -136,7 +137,7 @@ func (c *Client) call(ctx context.Context, op string, args, out any, progress fu
 		delete(c.pending, m.ID)
 		c.mu.Unlock()
 	}()
-	if err := c.Send(ctx, m); err != nil && !errors.Is(err, syscall.EPIPE) { // it has hung up, and may have said why
+	if err := c.Send(ctx, m); err != nil && !errors.Is(err, syscall.EPIPE) { // it has closed, and may have answered before
 		return err
 	}
 	select {
@@ -174,7 +175,7 @@ func (c *Client) finish(op string, r *Message, out any) error {
 	return nil
 }
 
-// Send writes m; an end that does not read holds it up no longer than ctx.
+// Send writes m. If the other end does not read, Send returns when ctx ends.
 func (c *Client) Send(ctx context.Context, m *Message) error {
 	select {
 	case c.sending <- struct{}{}:
@@ -222,7 +223,7 @@ func (c *Client) read() {
 	}
 }
 
-// take takes a message.
+// take handles a message.
 func (c *Client) take(m *Message) error {
 	c.mu.Lock()
 	k := c.pending[m.ID]

@@ -1,13 +1,16 @@
-// Package jsonlines is the framing of what processes of vnic say to each other in JSON, one object a line: a guest's
-// agent and its host (internal/agent), the hosts that run a lab's guests together (vnic run), a running vnic and those
-// who ask for its counters (vnic stat).
+// Package jsonlines frames messages between processes of vnic as JSON, one object a line: between a
+// guest's agent and its host (internal/agent), between two hosts that run one lab together (vnic
+// run), and between a running vnic and its clients (vnic stat).
 //
-// A request is {"id":1,"op":"hello","args":{...}}. Its answer is {"id":1,"progress":...} any number of times, and at the
-// end {"id":1,"ok":...} or {"id":1,"error":"..."}. {"id":1,"cancel":true} asks for an early end of a request. A line
-// without an id is an event, {"event":"boot"}, which nobody answers. The first message of each end has "hello" besides:
-// its vnic and its version of the protocol (package version). An end of another version is refused.
+// A request is {"id":1,"op":"hello","args":{...}}. It is answered by {"id":1,"progress":...} any
+// number of times, and finally by {"id":1,"ok":...} or {"id":1,"error":"..."}.
+// {"id":1,"cancel":true} asks the other end to end a request early. A line without an id is an
+// event, {"event":"boot"}, which has no answer. The first message of each end also has "hello":
+// the versions of its vnic and of its protocol (package version). An end with another version of
+// the protocol is refused.
 //
-// Nothing that the other end says is trusted: lines are bounded, and those that are no message are told apart.
+// Neither end trusts the other: a line has a maximum length, and malformed lines are errors of
+// their own.
 package jsonlines
 
 import (
@@ -22,7 +25,7 @@ import (
 	"vnic.dev/vnic/internal/version"
 )
 
-// Message is a line.
+// Message is any line.
 type Message struct {
 	ID       uint64          `json:"id,omitempty"`
 	Op       string          `json:"op,omitempty"`
@@ -32,25 +35,26 @@ type Message struct {
 	Error    *string         `json:"error,omitempty"`
 	Progress json.RawMessage `json:"progress,omitempty"`
 	Event    string          `json:"event,omitempty"`
-	Say      string          `json:"say,omitempty"` // what a host of 780d5150 calls an event
+	Say      string          `json:"say,omitempty"` // the name of the event for a host of 780d5150
 	Hello    *version.Hello  `json:"hello,omitempty"`
 }
 
-// Protocol is what both ends of a connection agree on.
+// Protocol describes a protocol to a Reader.
 type Protocol struct {
 	Version int
-	MaxLine int    // of what is read, in bytes
-	Who     string // the other end is, in the refusal of another version
-	Fix     string // that refusal's
+	MaxLine int    // bytes of a line that is read
+	Who     string // names the other end in a version.Error
+	Fix     string // tells the user what to do about it
 }
 
-// Errors of lines.
+// Errors of lines. ErrNoMessage itself is a JSON object that is not a message; the error of a line
+// that is not JSON wraps it.
 var (
 	ErrTooLong   = errors.New("message too long")
 	ErrNoMessage = errors.New("this is no message")
 )
 
-// lineError is an ErrNoMessage, in the words of the JSON decoder.
+// lineError is an ErrNoMessage with the text of the JSON decoder.
 type lineError struct{ error }
 
 func (lineError) Is(target error) bool { return target == ErrNoMessage }
@@ -60,8 +64,8 @@ type Reader struct {
 	p       Protocol
 	r       *bufio.Reader
 	line    []byte
-	rest    bool // of a line that is too long is still to be read
-	greeted bool
+	rest    bool // the rest of a line that is too long is still unread
+	greeted bool // the first message has been read
 	refused error
 }
 
@@ -70,8 +74,8 @@ func NewReader(r io.Reader, p Protocol) *Reader {
 	return &Reader{p: p, r: bufio.NewReaderSize(r, 4096)}
 }
 
-// Next gives the next message. After ErrTooLong and ErrNoMessage, which stand for a line, there may be more. With a
-// version.Error there is a message, too: each one of an end that is refused.
+// Next returns the next message. ErrTooLong and ErrNoMessage are errors of one line: the next call
+// reads on. A version.Error comes together with each message of an end that is refused.
 func (r *Reader) Next() (*Message, error) {
 	var line []byte
 	for len(line) == 0 {
@@ -97,7 +101,7 @@ func (r *Reader) Next() (*Message, error) {
 	return m, r.refused
 }
 
-// readLine gives a line without its end.
+// readLine returns a line without its newline.
 func (r *Reader) readLine() ([]byte, error) {
 	r.line = r.line[:0]
 	for {
@@ -121,15 +125,15 @@ func (r *Reader) readLine() ([]byte, error) {
 	}
 }
 
-// Writer writes whole lines. After a write that was cut short it starts a new line first. It may be used from any
-// goroutine.
+// Writer writes whole lines. After an incomplete write it first writes a newline. It may be used
+// from any goroutine.
 type Writer struct {
 	w   io.Writer
 	max int
 
 	mu     sync.Mutex
-	hello  *version.Hello // under mu: is still to be said
-	broken bool           // under mu: the last line has no end
+	hello  *version.Hello // under mu: nil once it has been sent
+	broken bool           // under mu: the last line has no newline
 }
 
 // NewWriter makes a Writer of lines of less than max bytes.
@@ -138,7 +142,8 @@ func NewWriter(w io.Writer, protocol, max int) *Writer {
 	return &Writer{w: w, max: max, hello: &ours}
 }
 
-// Resume has the next line begin behind the end of whatever somebody else was writing.
+// Resume makes the next Send write a newline first, because another process may have left a line
+// incomplete.
 func (w *Writer) Resume() { w.broken = true }
 
 // Send writes a message.
@@ -165,11 +170,11 @@ func (w *Writer) Send(m *Message) error {
 	return nil
 }
 
-// Answer ends a request, with its result or an error.
+// Answer answers a request with its result or an error.
 func (w *Writer) Answer(id uint64, result any, err error) error {
 	m := &Message{ID: id}
 	if err == nil {
-		m.OK, err = json.Marshal(result) // null for nil: that is a result, too
+		m.OK, err = json.Marshal(result) // null for nil: so that an empty result is still a result
 	}
 	for range 2 {
 		if err != nil {

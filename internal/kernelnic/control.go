@@ -12,7 +12,8 @@ import (
 	"vnic.dev/vnic/internal/control"
 )
 
-// channel is the NIC's control channel behind a kernel's driver: a packet socket for its EtherType (packet(7)).
+// channel is the NIC's control channel below a kernel driver: a packet socket for its EtherType
+// (packet(7)).
 type channel struct {
 	f    *os.File
 	ctl  *control.Client
@@ -64,7 +65,7 @@ func (c *channel) close() error {
 	return err
 }
 
-// sender is a control.Sender. A frame that the interface does not take is as good as lost.
+// sender is a control.Sender. A frame that the interface refuses counts as lost.
 type sender struct{ f *os.File }
 
 func (s sender) Send(frame []byte) error {
@@ -75,7 +76,8 @@ func (s sender) Send(frame []byte) error {
 	return err
 }
 
-// transient says whether an error of the socket is of a moment only: the interface is down, or its queue full.
+// transient reports whether an error of the socket is temporary: the interface is down, or its
+// queue is full.
 func transient(err error) bool {
 	return errors.Is(err, unix.ENETDOWN) || errors.Is(err, unix.ENOBUFS) || errors.Is(err, unix.EAGAIN) ||
 		errors.Is(err, unix.ENXIO)

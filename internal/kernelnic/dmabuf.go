@@ -11,7 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// udmabuf is the device that makes a dma-buf of pages of memfds (Linux include/uapi/linux/udmabuf.h).
+// udmabuf is the device that makes a dma-buf from pages of memfds (Linux
+// include/uapi/linux/udmabuf.h).
 const (
 	udmabufPath       = "/dev/udmabuf"
 	udmabufCreateList = 0x40087543 // UDMABUF_CREATE_LIST: _IOW('u', 0x43, struct udmabuf_create_list)
@@ -20,29 +21,31 @@ const (
 	udmabufItem       = 24         // memfd u32, pad u32, offset u64, size u64
 )
 
-// KernelArgs let udmabuf make dma-bufs of any size, and of any number of pieces; by itself it stops at 64 MiB.
+// KernelArgs let udmabuf make dma-bufs of any size, from any number of pieces; its default limit is
+// 64 MiB.
 const KernelArgs = "udmabuf.size_limit_mb=1048576 udmabuf.list_limit=1048576"
 
-// item is a piece of the memfd.
+// item is a contiguous piece of the memfd.
 type item struct{ off, size uint64 }
 
-// items are the pieces of the memfd that [off, off+size) of the window consists of.
+// items returns the pieces of the memfd that form [off, off+size) of the window.
 func (w *Window) items(off, size uint64) []item {
 	var list []item
 	for size > 0 {
-		at := uint64(w.order[off/hugePage])*hugePage + off%hugePage
+		off0 := uint64(w.order[off/hugePage])*hugePage + off%hugePage
 		n := min(size, hugePage-off%hugePage)
-		if k := len(list); k > 0 && list[k-1].off+list[k-1].size == at {
+		if k := len(list); k > 0 && list[k-1].off+list[k-1].size == off0 {
 			list[k-1].size += n
 		} else {
-			list = append(list, item{at, n})
+			list = append(list, item{off0, n})
 		}
 		off, size = off+n, size-n
 	}
 	return list
 }
 
-// DMABuf makes a dma-buf of [off, off+size) of the window, whole 4 KiB pages. The pages are pinned as long as it lives.
+// DMABuf makes a dma-buf of [off, off+size) of the window, in whole 4 KiB pages. The pages stay
+// pinned as long as the dma-buf exists.
 func (w *Window) DMABuf(off, size uint64) (fd int, err error) {
 	if _, err := w.pieces(off, size); err != nil {
 		return -1, err
@@ -74,8 +77,8 @@ func (w *Window) DMABuf(off, size uint64) (fd int, err error) {
 	return int(n), nil
 }
 
-// Export gives [off, off+size) of the window as a dma-buf, and has the NIC know it as device memory
-// (devmem/kernel.Exporter).
+// Export makes a dma-buf of [off, off+size) of the window, and registers the range with the NIC as
+// device memory (devmem/kernel.Exporter).
 func (n *NIC) Export(gpu int, off, size uint64) (fd int, release func() error, err error) {
 	w := n.window
 	if w == nil || gpu != w.gpu {

@@ -12,25 +12,25 @@ import (
 	"vnic.dev/vnic/internal/limits"
 )
 
-// maxEntries is how many entries a table of ours has room for.
+// maxEntries is the most entries in one table; maxTables the most tables.
 const (
 	maxEntries = 1024
 	maxTables  = 8
 )
 
-// runner carries out jobs that name GPU memory by its own offsets: *control.Client.
+// runner runs jobs whose addresses are offsets in the GPU's memory: *control.Client.
 type runner interface {
 	RunJob(ctx context.Context, j control.Job) (control.JobStatus, error)
 }
 
-// Engine runs jobs whose GPU offsets are offsets in the window. It is control.Client's RunJob
-// otherwise, but that a job may become several: bytes are those of all of them, and the table is
-// read before they begin.
+// Engine runs jobs whose GPU addresses are offsets in the window. Otherwise it behaves as
+// control.Client's RunJob, except that it may split a job into several: the status then counts the
+// bytes of all of them, and the job's table is read before the first one begins.
 type Engine struct {
 	run    runner
 	w      *Window
 	mem    *Memory
-	tables chan table // those not in use
+	tables chan table // unused tables
 }
 
 type table struct {
@@ -41,7 +41,7 @@ type table struct {
 func newEngine(run runner, w *Window, mem *Memory) *Engine {
 	e := &Engine{run: run, w: w, mem: mem, tables: make(chan table, maxTables)}
 	for range maxTables {
-		e.tables <- table{} // made when first used
+		e.tables <- table{} // allocated on first use
 	}
 	return e
 }
@@ -78,7 +78,7 @@ func (e *Engine) onRange(ctx context.Context, j control.Job) (sum control.JobSta
 	return sum, nil
 }
 
-// add runs a job and adds its status.
+// add runs a job and adds its bytes to sum.
 func (e *Engine) add(ctx context.Context, sum *control.JobStatus, j control.Job) error {
 	s, err := e.run.RunJob(ctx, j)
 	s.Bytes += sum.Bytes
@@ -90,7 +90,7 @@ func (e *Engine) onTable(ctx context.Context, j control.Job) (sum control.JobSta
 	if j.TableInGPU {
 		return sum, fmt.Errorf("job with a table in GPU memory: %w", unix.EOPNOTSUPP)
 	}
-	in, err := e.mem.at(j.Table, uint64(j.Entries)*control.JobEntryLen)
+	in, err := e.mem.slice(j.Table, uint64(j.Entries)*control.JobEntryLen)
 	if err != nil {
 		return sum, fmt.Errorf("job table: %w", err)
 	}
@@ -128,21 +128,22 @@ func (e *Engine) onTable(ctx context.Context, j control.Job) (sum control.JobSta
 	return sum, flush()
 }
 
-// translate gives the first part of an entry that is contiguous in GPU memory, in its offsets.
+// translate returns the first part of an entry that is contiguous in the GPU's memory, with offsets
+// in that memory.
 func (e *Engine) translate(op control.JobOp, in control.JobEntry) (n uint32, out control.JobEntry, err error) {
 	out = in
 	for _, side := range []struct {
-		gpu bool
-		at  *uint64
+		gpu  bool
+		addr *uint64
 	}{{op != control.JobFromGuest, &out.Src}, {op != control.JobToGuest, &out.Dst}} {
 		if !side.gpu {
 			continue
 		}
-		pieces, err := e.w.pieces(*side.at, uint64(out.Len))
+		pieces, err := e.w.pieces(*side.addr, uint64(out.Len))
 		if err != nil {
 			return 0, out, fmt.Errorf("job entry: %w", err)
 		}
-		*side.at, out.Len = pieces[0].GPUOff, uint32(pieces[0].Size)
+		*side.addr, out.Len = pieces[0].GPUOff, uint32(pieces[0].Size)
 	}
 	return out.Len, out, nil
 }
@@ -152,7 +153,7 @@ func decode(b []byte) control.JobEntry {
 	return control.JobEntry{Src: le.Uint64(b[0:]), Dst: le.Uint64(b[8:]), Len: le.Uint32(b[16:])}
 }
 
-// take waits for a table.
+// take waits for an unused table.
 func (e *Engine) take(ctx context.Context) (t table, err error) {
 	select {
 	case t = <-e.tables:
@@ -168,14 +169,15 @@ func (e *Engine) take(ctx context.Context) (t table, err error) {
 	return t, nil
 }
 
-// Registered is a part of the window that the NIC takes for device memory: a buffer of its own.
+// Registered is a part of the window that is registered with the NIC as one buffer of device
+// memory.
 type Registered struct {
-	Buffer uint32 // the NIC's number for it
+	Buffer uint32 // the NIC's buffer id
 	Size   uint64 // bytes
 }
 
-// Register has the NIC take [off, off+size) of the window for device memory, until release is called: as buffers that
-// follow one another, one for each piece that is contiguous in GPU memory.
+// Register registers [off, off+size) of the window with the NIC as device memory, until release is
+// called: one buffer for each piece that is contiguous in GPU memory, in order.
 func (n *NIC) Register(gpu int, off, size uint64) (list []Registered, release func() error, err error) {
 	w := n.window
 	if w == nil || gpu != w.gpu {

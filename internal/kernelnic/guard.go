@@ -19,12 +19,12 @@ import (
 	"vnic.dev/vnic/internal/rtnl"
 )
 
-// GuardName is the name under which a program that uses Options.Guard must run Guard, when it is started so (argv[0]).
+// GuardName is the name (argv[0]) under which the program is started again to run Guard, if it uses
+// Options.Guard.
 const GuardName = "vnic-guard"
 
-// guard is a process that outlives this one and undoes what this one has registered with the NIC,
-// should it be killed: what a GPU's driver does when a file is closed. The kernel undoes the rest
-// by itself.
+// guard is a process that unregisters this process's buffers from the NIC if this process is
+// killed, as a GPU's driver does when a file is closed. The kernel undoes everything else.
 type guard struct {
 	mu   sync.Mutex
 	pipe *os.File // its stdin; under mu: whole lines
@@ -46,7 +46,8 @@ func startGuard(name string) (*guard, error) {
 	return &guard{pipe: w, proc: p}, nil
 }
 
-// note tells of a buffer that is registered, or not any more. A nil guard wants to know nothing.
+// note tells the guard that a buffer was registered ('+') or unregistered ('-'). A nil guard
+// ignores it.
 func (g *guard) note(sign byte, id uint32) error {
 	if g == nil {
 		return nil
@@ -57,7 +58,7 @@ func (g *guard) note(sign byte, id uint32) error {
 	return err
 }
 
-// close ends the guard, which does what is left to do.
+// close ends the guard, which unregisters the buffers that are left.
 func (g *guard) close() error {
 	if g == nil {
 		return nil
@@ -70,7 +71,8 @@ func (g *guard) close() error {
 	return errors.Join(err, werr)
 }
 
-// Guard is the guard's program: it reads what is registered until its stdin ends, and unregisters what is left.
+// Guard is the guard's program: it reads its stdin to the end, and unregisters the buffers that are
+// still registered.
 func Guard(args []string) int {
 	if len(args) != 1 {
 		fmt.Fprintf(os.Stderr, "%s: not to be started by hand\n", GuardName)
@@ -87,7 +89,7 @@ func Guard(args []string) int {
 	return 0
 }
 
-// registered reads lines "+ID" and "-ID" to their end.
+// registered reads lines "+ID" and "-ID", and returns the ids that are still registered.
 func registered(r io.Reader) map[uint32]struct{} {
 	left := map[uint32]struct{}{}
 	for s := bufio.NewScanner(r); s.Scan(); {
@@ -123,7 +125,8 @@ func unregisterOf(name string, ids map[uint32]struct{}) (err error) {
 	return err
 }
 
-// unregister has the NIC forget a buffer; after a reset it has.
+// unregister removes a buffer from the NIC. It is no error if the NIC does not have it, as after a
+// reset.
 func unregister(ctx context.Context, c *control.Client, id uint32) error {
 	if err := c.UnregisterBuffer(ctx, id); err != nil && !errors.Is(err, unix.ENOENT) {
 		return fmt.Errorf("unregister buffer %d: %w", id, err)

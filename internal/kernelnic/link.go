@@ -14,7 +14,7 @@ import (
 	"vnic.dev/vnic/internal/rtnl"
 )
 
-// findInterface gives the name of the one network interface of a driver.
+// findInterface returns the name of a driver's only network interface.
 func findInterface(sys, driver string) (string, error) {
 	links, err := filepath.Glob(filepath.Join(sys, "class/net/*/device/driver"))
 	if err != nil {
@@ -37,8 +37,8 @@ func findInterface(sys, driver string) (string, error) {
 		unix.EINVAL)
 }
 
-// bringUp sets an interface's MTU and addresses and brings it up. IPv6 addresses can be used at once. Those that it did
-// not have before are added, also where there is an error.
+// bringUp sets an interface's MTU and addresses and brings it up. IPv6 addresses are usable at
+// once. added are the addresses that the interface did not have before, also after an error.
 func bringUp(name string, mtu int, addrs []netip.Prefix) (mac net.HardwareAddr, index int, added []netip.Prefix,
 	err error) {
 	fail := func(what string, err error) (net.HardwareAddr, int, []netip.Prefix, error) {
@@ -67,7 +67,7 @@ func bringUp(name string, mtu int, addrs []netip.Prefix) (mac net.HardwareAddr, 
 	return link.HardwareAddr, link.Index, added, nil
 }
 
-// addRoutes makes default routes by the interface. They go with its addresses.
+// addRoutes adds default routes through the interface. The kernel removes them with its addresses.
 func addRoutes(index int, gateways []netip.Addr) error {
 	for _, g := range gateways {
 		if err := rtnl.AddDefaultRoute(index, g, 0); err != nil && !errors.Is(err, unix.EEXIST) {
@@ -77,11 +77,11 @@ func addRoutes(index int, gateways []netip.Addr) error {
 	return nil
 }
 
-// rtoSettings are settings of TCP (Linux Documentation/networking/ip-sysctl.rst): no tail loss probes,
-// and 2 s at least until a retransmission.
+// rtoSettings are TCP settings (Linux Documentation/networking/ip-sysctl.rst): no tail loss probes,
+// and a retransmission timeout of at least 2 s.
 var rtoSettings = map[string]string{"tcp_early_retrans": "0", "tcp_rto_min_us": "2000000"}
 
-// raiseMinRTO makes these settings. One that the kernel does not have is left out.
+// raiseMinRTO applies rtoSettings. It ignores settings that the kernel does not have.
 func raiseMinRTO() error {
 	for name, value := range rtoSettings {
 		if err := os.WriteFile("/proc/sys/net/ipv4/"+name, []byte(value), 0); err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -91,7 +91,7 @@ func raiseMinRTO() error {
 	return nil
 }
 
-// takeDown undoes bringUp, but for the MTU.
+// takeDown undoes bringUp, except for the MTU.
 func takeDown(name string, addrs []netip.Prefix) error {
 	link, err := rtnl.LinkByName(name)
 	if err != nil {

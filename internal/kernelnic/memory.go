@@ -11,15 +11,15 @@ import (
 
 const mapHuge2MB = 21 << 26 // MAP_HUGE_2MB: log2 of the size at MAP_HUGE_SHIFT
 
-// Memory is guest RAM that engines reach, at its physical addresses: huge pages, which stay where they are.
+// Memory is guest RAM that engines access at its physical addresses: huge pages, which do not move.
 type Memory struct {
 	mu    sync.Mutex
 	pages [][]byte // under mu
 	addrs []uint64 // under mu: of pages
-	used  int      // under mu: of the last page
+	used  int      // under mu: bytes used of the last page
 }
 
-// AllocDMA gives memory until Close (transfer.Memory).
+// AllocDMA allocates memory that remains until Close (transfer.Memory).
 func (m *Memory) AllocDMA(size int) (b []byte, iova uint64, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -52,8 +52,8 @@ func (m *Memory) grow() error {
 	return nil
 }
 
-// at finds memory that was allocated by its address.
-func (m *Memory) at(iova, size uint64) ([]byte, error) {
+// slice returns allocated memory by its address.
+func (m *Memory) slice(iova, size uint64) ([]byte, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for i, a := range m.addrs {
@@ -64,7 +64,7 @@ func (m *Memory) at(iova, size uint64) ([]byte, error) {
 	return nil, fmt.Errorf("[%#x, +%#x) is not DMA memory: %w", iova, size, unix.EFAULT)
 }
 
-// Close gives all of it back.
+// Close frees all memory.
 func (m *Memory) Close() (err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -19,43 +19,44 @@ import (
 	"vnic.dev/vnic/internal/inuse"
 )
 
-// Modules are the kernel modules of a guest, those that are not part of its kernel.
+// Modules are the kernel modules that a guest needs, unless they are built in.
 var Modules = []string{driverName}
 
-// HugePages is how many 2 MiB pages of node 0 a guest sets aside for Memory.
+// HugePages is the number of 2 MiB pages of node 0 that a guest reserves for Memory.
 const HugePages = 8
 
 const driverName = "gve"
 
 // Options of Open.
 type Options struct {
-	Interface  string // "" = the one of our driver
+	Interface  string // "" = the only interface of the driver
 	Addrs      []netip.Prefix
 	Gateways   []netip.Addr // default routes
-	MTU        int          // 0 = as it is
+	MTU        int          // 0 = unchanged
 	Window     uint64       // bytes of GPU memory; 0 = none
-	GPU        *int         // which GPU they are of, by the NIC's number; nil = the first
-	HostQueues int          // receive queues that RSS spreads over, from 0; the others are free to be bound. 0 = as it is
+	GPU        *int         // the GPU, by the NIC's number; nil = the first
+	HostQueues int          // number of receive queues, from 0, that RSS uses; the others can be bound. 0 = unchanged
 	Log        *slog.Logger
-	// Lossless says that the link loses nothing: TCP then waits before it takes what is late for lost, as a guest that is
-	// emulated is late all the time.
+	// Lossless: the link never loses packets. TCP then waits longer before it treats late packets
+	// as lost, because an emulated guest is always late.
 	Lossless bool
-	// Guard has a process of its own see to it that nothing stays registered with the NIC when this one is killed.
+	// Guard starts a process that unregisters this process's buffers from the NIC if this process
+	// is killed.
 	Guard bool
-	// MemoryOnly is for programs that want memory to Export and nothing of the interface's devmem: Device must
-	// not be called.
+	// MemoryOnly is for programs that only Export memory and do not use device memory TCP: Device
+	// must not be called.
 	MemoryOnly bool
 }
 
-// NIC is a network interface under the kernel's driver, with its NIC's control channel and GPU memory.
+// NIC is a network interface of the kernel's driver, with the NIC's control channel and GPU memory.
 type NIC struct {
 	name    string
 	mac     net.HardwareAddr
-	addrs   []netip.Prefix // that Open has added to the interface
+	addrs   []netip.Prefix // the addresses that Open added to the interface
 	info    control.Info
 	gpu     control.GPUInfo
 	channel *channel
-	window  *Window // nil: none was asked for
+	window  *Window // nil: not requested
 	memory  *Memory
 	engine  *Engine
 	device  *kernel.Device
@@ -63,8 +64,9 @@ type NIC struct {
 	claim   io.Closer // nil: none
 }
 
-// Open brings the interface up, takes GPU memory and opens the device, which is this process's alone: EBUSY names
-// another that has it. It can be open several times in one process, each with a window of its own.
+// Open brings the interface up, takes GPU memory and opens the device. Only one process can have it
+// open: EBUSY names the process that has. One process can open it several times, each time with a
+// separate window.
 func Open(ctx context.Context, o Options) (n *NIC, err error) {
 	n = &NIC{name: o.Interface, memory: new(Memory)}
 	defer func() {
@@ -99,7 +101,7 @@ func Open(ctx context.Context, o Options) (n *NIC, err error) {
 		return n, err
 	}
 	if n.info, err = n.channel.ctl.Hello(ctx); err != nil {
-		return n, fmt.Errorf("%s: is it a NIC of ours? %w", n.name, err)
+		return n, fmt.Errorf("%s: is it a vnic NIC? %w", n.name, err)
 	}
 	if o.Guard {
 		if n.guard, err = startGuard(n.name); err != nil {
@@ -125,7 +127,7 @@ func Open(ctx context.Context, o Options) (n *NIC, err error) {
 	return n, nil
 }
 
-// takeWindow takes memory of a GPU, and makes sure that it is that.
+// takeWindow takes memory of a GPU as the window, and verifies that it is that GPU's.
 func (n *NIC) takeWindow(ctx context.Context, gpu *int, size uint64) error {
 	gpus, err := n.channel.ctl.GPUs(ctx)
 	if err != nil {
@@ -161,7 +163,8 @@ func (n *NIC) takeWindow(ctx context.Context, gpu *int, size uint64) error {
 	return n.checkWindow(ctx)
 }
 
-// checkWindow has an engine write to each end of each extent what the CPU must then find there.
+// checkWindow lets an engine write to both ends of each extent, and checks that the CPU reads what
+// was written.
 func (n *NIC) checkWindow(ctx context.Context) error {
 	for i, e := range n.window.extents {
 		for j, off := range []uint64{e.Off, e.Off + e.Size - devmem.PageSize} {
@@ -185,33 +188,34 @@ func (n *NIC) mark(ctx context.Context, off uint64, mark byte) error {
 		return err
 	}
 	if got := n.window.page(off)[:devmem.PageSize]; !bytes.Equal(got, bytes.Repeat([]byte{mark}, devmem.PageSize)) {
-		return fmt.Errorf("the GPU's memory is not what the NIC says it is: %#x, %#x expected: %w", got[:8], mark, unix.EIO)
+		return fmt.Errorf("the GPU's memory is not where the NIC reports it: %#x, %#x expected: %w", got[:8], mark,
+			unix.EIO)
 	}
 	return nil
 }
 
-// MAC is the interface's address.
+// MAC returns the interface's MAC address.
 func (n *NIC) MAC() net.HardwareAddr { return n.mac }
 
-// Queues is how many receive queues the interface has.
+// Queues returns the interface's number of receive queues.
 func (n *NIC) Queues() int { return n.device.Queues() }
 
-// GPU is the GPU that the window is of.
+// GPU returns the GPU whose memory the window is.
 func (n *NIC) GPU() control.GPUInfo { return n.gpu }
 
-// Window is GPU memory, nil if none was asked for.
+// Window returns the GPU memory, or nil if none was requested.
 func (n *NIC) Window() *Window { return n.window }
 
-// Memory is guest RAM that the GPU's engines reach.
+// Memory returns guest RAM that the GPU's engines can access.
 func (n *NIC) Memory() *Memory { return n.memory }
 
-// Engine runs jobs on the GPU.
+// Engine returns the engine that runs jobs on the GPU.
 func (n *NIC) Engine() *Engine { return n.engine }
 
-// Control is the NIC's control channel.
+// Control returns the client of the NIC's control channel.
 func (n *NIC) Control() *control.Client { return n.channel.ctl }
 
-// Device is the kernel's device memory TCP on the interface. Its Close closes the NIC.
+// Device returns the kernel's device memory TCP on the interface. Its Close closes the NIC.
 func (n *NIC) Device() devmem.Device { return device{n.device, n} }
 
 type device struct {
@@ -221,8 +225,8 @@ type device struct {
 
 func (d device) Close() error { return d.nic.Close() }
 
-// Close closes the device, gives the memory back and takes the addresses off that the interface did not have before;
-// it stays up.
+// Close closes the device, frees the memory and removes the addresses that Open added; the
+// interface stays up.
 func (n *NIC) Close() error {
 	var errs []error
 	if n.device != nil {

@@ -10,8 +10,9 @@ import (
 	"vnic.dev/vnic/internal/gpudriver"
 )
 
-// NewDriverWindow takes size bytes, rounded up to huge pages or to all that there is, of a GPU that the driver vnicgpu
-// has. maps says what of the guest's memory is where in GPU gpu, by which its device is found.
+// NewDriverWindow allocates size bytes, rounded up to huge pages or to the whole memory, from a GPU
+// with the driver vnicgpu. The GPU's PCI device is found by maps, which says where GPU gpu's memory
+// is in the guest.
 func NewDriverWindow(gpu int, size uint64, maps []control.GPUMap) (w *Window, err error) {
 	if size == 0 || size > 1<<46 {
 		return nil, fmt.Errorf("window of %d bytes: %w", size, unix.EINVAL)
@@ -20,7 +21,7 @@ func NewDriverWindow(gpu int, size uint64, maps []control.GPUMap) (w *Window, er
 	if err != nil {
 		return nil, err
 	}
-	g, at, err := findGPU(list, gpu, maps)
+	g, iova, err := findGPU(list, gpu, maps)
 	if err != nil {
 		return nil, err
 	}
@@ -38,12 +39,12 @@ func NewDriverWindow(gpu int, size uint64, maps []control.GPUMap) (w *Window, er
 	if w.base, err = w.driver.Alloc(size, hugePage); err != nil {
 		return w, err
 	}
-	w.extents = []Extent{{GPUOff: at + w.base, Size: size}}
+	w.extents = []Extent{{GPUOff: iova + w.base, Size: size}}
 	w.mem, err = w.driver.Mmap(w.base, size)
 	return w, err
 }
 
-// driverSize rounds a window's size up; a GPU may have less than a huge page.
+// driverSize rounds a window's size up to huge pages, but not above the GPU's size.
 func driverSize(size, gpu uint64) uint64 {
 	up := (size + hugePage - 1) &^ (hugePage - 1)
 	if size <= gpu {
@@ -52,8 +53,9 @@ func driverSize(size, gpu uint64) uint64 {
 	return up
 }
 
-// findGPU finds a GPU's device, and where in the GPU's memory its BAR begins.
-func findGPU(list []gpudriver.GPU, gpu int, maps []control.GPUMap) (g gpudriver.GPU, at uint64, err error) {
+// findGPU returns the PCI device of a GPU, and the offset in the GPU's memory at which the device's
+// BAR begins.
+func findGPU(list []gpudriver.GPU, gpu int, maps []control.GPUMap) (g gpudriver.GPU, iova uint64, err error) {
 	for _, g := range list {
 		for _, m := range maps {
 			if int(m.GPU) == gpu && g.Addr >= m.IOVA && g.Addr-m.IOVA < m.Size && g.Size <= m.Size-(g.Addr-m.IOVA) {
@@ -65,17 +67,17 @@ func findGPU(list []gpudriver.GPU, gpu int, maps []control.GPUMap) (g gpudriver.
 		gpudriver.Module, gpu, unix.ENODEV)
 }
 
-// OpenDriver opens the device of a GPU that the driver vnicgpu has, of which maps says where in the guest's memory it
-// is. at is where in the GPU's memory the driver's begins. The file is the caller's.
-func OpenDriver(gpu int, maps []control.GPUMap) (f *gpudriver.File, at uint64, err error) {
+// OpenDriver opens the vnicgpu device of a GPU, found by maps as in NewDriverWindow. iova is the
+// offset in the GPU's memory at which the device's memory begins. The caller owns the file.
+func OpenDriver(gpu int, maps []control.GPUMap) (f *gpudriver.File, iova uint64, err error) {
 	list, err := gpudriver.List()
 	if err != nil {
 		return nil, 0, err
 	}
-	g, at, err := findGPU(list, gpu, maps)
+	g, iova, err := findGPU(list, gpu, maps)
 	if err != nil {
 		return nil, 0, err
 	}
 	f, err = gpudriver.Open(g.Path)
-	return f, at, err
+	return f, iova, err
 }

@@ -12,7 +12,8 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// Invariant: guest-images: The device of the NIC's GPU is the one whose BAR is where the NIC says that the GPU is.
+// Invariant: guest-images: The PCI device of the NIC's GPU is found by the address of its BAR,
+// which the NIC reports.
 func TestDeviceOfAGPU(t *testing.T) {
 	const size = 64 << 20
 	gpus := []gpudriver.GPU{
@@ -26,49 +27,49 @@ func TestDeviceOfAGPU(t *testing.T) {
 		{GPU: 1, IOVA: 0x4000_0000, Size: size},
 		{GPU: 2, IOVA: 0x8000_0000 - 4096, Off: 1 << 20, Size: size + 4096}, // begins before the BAR
 		{GPU: 3, IOVA: 1<<33 + 4096, Size: size},                            // the BAR begins before it
-		{GPU: 4, IOVA: 1 << 33, Size: size - 4096},                          // the BAR ends behind it
+		{GPU: 4, IOVA: 1 << 33, Size: size - 4096},                          // the BAR ends after it
 		{GPU: 5, IOVA: 1 << 40, Size: size},                                 // no device is there
-		{GPU: 6, IOVA: 1 << 33, Size: size / 2},                             // in two pieces, none of which is it
+		{GPU: 6, IOVA: 1 << 33, Size: size / 2},                             // two pieces, neither covers the BAR
 		{GPU: 6, IOVA: 1<<33 + size/2, Off: size / 2, Size: size / 2},
 		{GPU: 7, IOVA: 0, Size: 1<<33 + size - 1},
 	}
 	for _, c := range []struct {
 		gpu  int
 		path string
-		at   uint64
+		iova uint64
 	}{
 		{0, "/dev/vnicgpu1", 0}, {1, "/dev/vnicgpu0", 0}, {2, "/dev/vnicgpu2", 1<<20 + 4096},
 		{gpu: 3}, {gpu: 4}, {gpu: 5}, {gpu: 6}, {gpu: 8},
 	} {
-		g, at, err := findGPU(gpus, c.gpu, maps)
+		g, iova, err := findGPU(gpus, c.gpu, maps)
 		if c.path == "" {
 			testkit.ErrorIs(t, err, unix.ENODEV, "GPU %d, which is %s", c.gpu, g.Path)
 			continue
 		}
 		testkit.NoError(t, err)
-		if g.Path != c.path || at != c.at {
-			t.Errorf("GPU %d: %s at %#x, and not %s at %#x", c.gpu, g.Path, at, c.path, c.at)
+		if g.Path != c.path || iova != c.iova {
+			t.Errorf("GPU %d: %s at %#x, and not %s at %#x", c.gpu, g.Path, iova, c.path, c.iova)
 		}
 	}
-	// One map over all of the guest's memory: the last GPU is a byte too long for it.
-	g, at, err := findGPU(gpus[3:], 7, maps)
-	testkit.ErrorIs(t, err, unix.ENODEV, "%s at %#x", g.Path, at)
+	// One map over all of the guest's memory: the last GPU exceeds it by one byte.
+	g, iova, err := findGPU(gpus[3:], 7, maps)
+	testkit.ErrorIs(t, err, unix.ENODEV, "%s at %#x", g.Path, iova)
 	testkit.ErrorSays(t, testkit.Err(takeErr(findGPU(nil, 0, maps))), "none of the 0 GPUs", "vnicgpu", "GPU 0")
 }
 
-// takeErr leaves a result out.
+// takeErr drops the second result.
 func takeErr(g gpudriver.GPU, _ uint64, err error) (gpudriver.GPU, error) { return g, err }
 
-// ofDriver is a window of memory that a driver has given in one piece, from base on; the memory is ordinary, and the
-// driver a file that is no device.
+// ofDriver makes a window of one piece from a driver, from base on; the memory is ordinary, and the
+// driver's file is no device.
 func ofDriver(base, size uint64) *Window {
 	return &Window{gpu: 2, fd: -1, mem: make([]byte, size), driver: &gpudriver.File{}, base: base,
 		extents: []Extent{{GPUOff: base, Size: size}}, restore: func() error { return nil }}
 }
 
-// Invariant: guest-images: A window that a GPU's driver has given is in one piece, each byte in its place.
+// Invariant: guest-images: A window from a GPU's driver is one piece, with each byte at its place.
 func TestWindowOfADriverIsInOnePiece(t *testing.T) {
-	const size = 2*hugePage + 3*gpudriver.PageSize // the last huge page is none
+	const size = 2*hugePage + 3*gpudriver.PageSize // the last huge page is not complete
 	w := ofDriver(8*hugePage, size)
 	testkit.Equal(t, "size", w.Size(), size)
 	pieces := testkit.Must(w.pieces(hugePage-1, hugePage+2))(t)
@@ -109,7 +110,7 @@ func TestWindowOfADriverIsInOnePiece(t *testing.T) {
 func TestSizeOfADriversWindow(t *testing.T) {
 	for _, c := range []struct{ size, gpu, want uint64 }{
 		{1, 64 << 20, hugePage}, {hugePage, 64 << 20, hugePage}, {hugePage + 1, 64 << 20, 2 * hugePage},
-		{64 << 20, 64 << 20, 64 << 20}, {65 << 20, 64 << 20, 66 << 20}, // which the driver does not have
+		{64 << 20, 64 << 20, 64 << 20}, {65 << 20, 64 << 20, 66 << 20}, // more than the driver has
 		{4096, 4096, 4096}, {1, 1 << 20, 1 << 20}, {1 << 20, 1 << 20, 1 << 20}, {1<<20 + 1, 1 << 20, hugePage},
 	} {
 		testkit.Equal(t, fmt.Sprintf("%d bytes of %d", c.size, c.gpu), driverSize(c.size, c.gpu), c.want)

@@ -21,7 +21,7 @@ import (
 	"vnic.dev/vnic/internal/limits"
 )
 
-// hugePage is the size of the pages that a window consists of.
+// hugePage is the size of a window's pages.
 const hugePage = 2 << 20
 
 // Extent is a piece of a window that is contiguous in GPU memory.
@@ -31,24 +31,25 @@ type Extent struct {
 	Size   uint64 `json:"size"`
 }
 
-// Window is GPU memory that this process has: huge pages of a NUMA node, in the order of their
-// addresses, so that a window of a node with no other user is one extent or a few; or memory of a
-// GPU that has a driver, in one piece.
+// Window is GPU memory that this process owns: either huge pages of a NUMA node, ordered by
+// address, so that a window on a node without other users has few extents; or one piece of a GPU
+// with a driver.
 type Window struct {
 	gpu     int
-	fd      int      // a memfd; -1: driver has the memory
-	mem     []byte   // of it
-	order   []uint32 // order[i] is the page of the memfd that is the window's page i; nil: they are in order
+	fd      int      // a memfd; -1: the driver has the memory
+	mem     []byte   // the mapping
+	order   []uint32 // order[i] is the memfd's page that is page i of the window; nil: page i itself
 	extents []Extent
-	driver  *gpudriver.File // nil: none
-	base    uint64          // where mem is in the driver's memory
-	restore func() error    // gives the huge pages back
+	driver  *gpudriver.File // nil: memory of a node
+	base    uint64          // offset of mem in the driver's memory
+	restore func() error    // frees the huge pages
 
 	mu    sync.Mutex
-	inUse int // under mu: dma-bufs that were exported, and what was registered, and not released
+	inUse int // under mu: dma-bufs and registrations that were not released
 }
 
-// NewWindow takes size bytes, rounded up to huge pages, from a node. maps says what of its memory is where in GPU gpu.
+// NewWindow takes size bytes, rounded up to huge pages, from a node. maps says where the node's
+// memory lies in the memory of GPU gpu.
 func NewWindow(gpu, node int, size uint64, maps []control.GPUMap) (w *Window, err error) {
 	if size == 0 || size > 1<<46 {
 		return nil, fmt.Errorf("window of %d bytes: %w", size, unix.EINVAL)
@@ -73,11 +74,12 @@ func NewWindow(gpu, node int, size uint64, maps []control.GPUMap) (w *Window, er
 	if err := unix.Ftruncate(w.fd, int64(length)); err != nil {
 		return w, os.NewSyscallError("ftruncate", err)
 	}
-	// udmabuf wants it
+	// udmabuf requires these seals
 	if _, err := unix.FcntlInt(uintptr(w.fd), unix.F_ADD_SEALS, unix.F_SEAL_SHRINK|unix.F_SEAL_GROW); err != nil {
 		return w, os.NewSyscallError("seal", err)
 	}
-	// No reservation: the kernel would look for it on the nodes of this task's own policy (mm/hugetlb.c, allowed_mems_nr).
+	// No reservation: the kernel would reserve on the nodes of this task's own policy
+	// (mm/hugetlb.c, allowed_mems_nr).
 	if w.mem, err = unix.Mmap(w.fd, 0, length, unix.PROT_READ|unix.PROT_WRITE,
 		unix.MAP_SHARED|unix.MAP_NORESERVE); err != nil {
 		return w, os.NewSyscallError("mmap", err)
@@ -95,7 +97,8 @@ func NewWindow(gpu, node int, size uint64, maps []control.GPUMap) (w *Window, er
 	return w, w.arrange(addrs, maps)
 }
 
-// bind has a mapping's pages come from a node, whatever the policy of who touches them (mbind(2)).
+// bind makes a mapping's pages come from a node, whatever the policy of the task that touches them
+// (mbind(2)).
 func bind(b []byte, node int) error {
 	mask := make([]uint64, node/64+1)
 	mask[node/64] = 1 << (node % 64)
@@ -108,10 +111,10 @@ func bind(b []byte, node int) error {
 	return nil
 }
 
-// reserve makes sure that a node has n free huge pages. The kernel gives fewer without a word, also
-// when it meets a signal on the way, which the Go runtime sends its threads now and then
-// (mm/hugetlb.c, set_max_huge_pages); and those of a process that was killed come back only when
-// the network has let go of them.
+// reserve makes sure that a node has n free huge pages, and retries if it has fewer. The kernel
+// silently provides fewer pages than requested, also when a signal interrupts it, and the Go
+// runtime sends signals to its threads (mm/hugetlb.c, set_max_huge_pages). Pages of a killed
+// process are freed only after the network has released them.
 func reserve(node, n int) (restore func() error, err error) {
 	dir := fmt.Sprintf("/sys/devices/system/node/node%d/hugepages/hugepages-%dkB/", node, hugePage>>10)
 	had, err := readInt(dir + "nr_hugepages")
@@ -158,8 +161,8 @@ func readInt(path string) (int, error) {
 
 func writeInt(path string, n int) error { return os.WriteFile(path, []byte(strconv.Itoa(n)), 0) }
 
-// physical finds where the pages of a mapping are, which must be in memory, and stay (Linux
-// Documentation/admin-guide/mm/pagemap.rst).
+// physical returns the physical addresses of a mapping's pages, which must be present and must not
+// move (Linux Documentation/admin-guide/mm/pagemap.rst).
 func physical(b []byte, page int) ([]uint64, error) {
 	const (
 		entryLen = 8
@@ -172,23 +175,23 @@ func physical(b []byte, page int) ([]uint64, error) {
 	}
 	defer f.Close()
 	small := os.Getpagesize()
-	at := int(reflect.ValueOf(b).Pointer())
+	start := int(reflect.ValueOf(b).Pointer())
 	var addrs []uint64
 	for i := 0; i < len(b); i += page {
 		var raw [entryLen]byte
-		if _, err := f.ReadAt(raw[:], int64((at+i)/small*entryLen)); err != nil {
+		if _, err := f.ReadAt(raw[:], int64((start+i)/small*entryLen)); err != nil {
 			return nil, err
 		}
 		e := binary.NativeEndian.Uint64(raw[:])
 		if e&present == 0 || e&pfnMask == 0 {
-			return nil, fmt.Errorf("pagemap: no address of the page at %#x: in memory? root?", at+i)
+			return nil, fmt.Errorf("pagemap: no address of the page at %#x: in memory? root?", start+i)
 		}
 		addrs = append(addrs, e&pfnMask*uint64(small))
 	}
 	return addrs, nil
 }
 
-// arrange orders the pages and finds their places in GPU memory.
+// arrange sorts the pages by address and finds their offsets in the GPU's memory.
 func (w *Window) arrange(addrs []uint64, maps []control.GPUMap) error {
 	w.order = make([]uint32, len(addrs))
 	for i := range w.order {
@@ -210,7 +213,7 @@ func (w *Window) arrange(addrs []uint64, maps []control.GPUMap) error {
 	return nil
 }
 
-// locate finds a huge page in GPU memory.
+// locate returns the offset of a huge page in the GPU's memory.
 func locate(gpu int, addr uint64, maps []control.GPUMap) (uint64, error) {
 	for _, m := range maps {
 		if int(m.GPU) == gpu && addr >= m.IOVA && addr-m.IOVA < m.Size && hugePage <= m.Size-(addr-m.IOVA) {
@@ -220,20 +223,22 @@ func locate(gpu int, addr uint64, maps []control.GPUMap) (uint64, error) {
 	return 0, fmt.Errorf("the huge page at %#x is not of GPU %d: %w", addr, gpu, unix.ENODEV)
 }
 
-// Size is the window's size in bytes.
+// Size returns the window's size in bytes.
 func (w *Window) Size() uint64 { return uint64(len(w.mem)) }
 
-// use counts those who have memory of the window registered: Close refuses while there are any.
+// use changes the number of dma-bufs and registrations of the window; while it is above 0, Close
+// fails.
 func (w *Window) use(more int) {
 	w.mu.Lock()
 	w.inUse += more
 	w.mu.Unlock()
 }
 
-// Extents say where in GPU memory the window is.
+// Extents returns where in the GPU's memory the window lies.
 func (w *Window) Extents() []Extent { return slices.Clone(w.extents) }
 
-// pieces gives the parts of [off, off+size) of the window in GPU memory.
+// pieces returns the contiguous pieces of [off, off+size) of the window, as offsets in the GPU's
+// memory.
 func (w *Window) pieces(off, size uint64) ([]Extent, error) {
 	if off > w.Size() || size > w.Size()-off {
 		return nil, fmt.Errorf("[%#x, +%#x) ends past the %#x bytes (%d MiB) that there are: %w", off, size, w.Size(),
@@ -251,7 +256,7 @@ func (w *Window) pieces(off, size uint64) ([]Extent, error) {
 	return list, nil
 }
 
-// page is the CPU's view of the huge page that holds an offset of the window, from there on.
+// page returns the CPU's mapping of a huge page of the window, from offset off to the page's end.
 func (w *Window) page(off uint64) []byte {
 	if w.driver != nil {
 		return w.mem[off:min(uint64(len(w.mem)), off/hugePage*hugePage+hugePage)]
@@ -260,8 +265,8 @@ func (w *Window) page(off uint64) []byte {
 	return w.mem[p*hugePage+off%hugePage : (p+1)*hugePage]
 }
 
-// Bytes is the CPU's view of the window from off on, size bytes at most: as many as lie together. It is for
-// plain.MapMemory.
+// Bytes returns the CPU's mapping of the window from off on: at most size bytes, as far as they are
+// contiguous. It is for plain.MapMemory.
 func (w *Window) Bytes(gpu int, off, size uint64) ([]byte, error) {
 	if gpu != w.gpu {
 		return nil, fmt.Errorf("gpu %d: %w", gpu, unix.ENODEV)
@@ -273,7 +278,7 @@ func (w *Window) Bytes(gpu int, off, size uint64) ([]byte, error) {
 	return b[:min(size, uint64(len(b)))], nil
 }
 
-// ReadAt reads the window by CPU (io.ReaderAt).
+// ReadAt copies from the window by CPU (io.ReaderAt).
 func (w *Window) ReadAt(b []byte, off int64) (n int, err error) {
 	if _, err := w.pieces(uint64(off), uint64(len(b))); err != nil {
 		return 0, err
@@ -284,7 +289,7 @@ func (w *Window) ReadAt(b []byte, off int64) (n int, err error) {
 	return n, nil
 }
 
-// WriteAt writes the window by CPU (io.WriterAt).
+// WriteAt copies to the window by CPU (io.WriterAt).
 func (w *Window) WriteAt(b []byte, off int64) (n int, err error) {
 	if _, err := w.pieces(uint64(off), uint64(len(b))); err != nil {
 		return 0, err
@@ -295,7 +300,7 @@ func (w *Window) WriteAt(b []byte, off int64) (n int, err error) {
 	return n, nil
 }
 
-// Close gives the memory back; while dma-bufs of it are in use that is EBUSY.
+// Close frees the memory. It fails with EBUSY while dma-bufs of it are in use.
 func (w *Window) Close() error {
 	w.mu.Lock()
 	busy := w.inUse

@@ -16,15 +16,15 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// Where the test's GPU 2 is in the guest's address space: in two pieces, the second of them before
-// the first in GPU memory.
+// The place of the test's GPU 2 in the guest's address space: in two pieces, the second of which
+// comes first in GPU memory.
 var testMaps = []control.GPUMap{
 	{GPU: 1, IOVA: 0, Off: 0, Size: 1 << 40},
 	{GPU: 2, IOVA: 0x4000_0000, Off: 32 << 20, Size: 32 << 20},
 	{GPU: 2, IOVA: 1 << 32, Off: 0, Size: 32 << 20},
 }
 
-// window makes a window of pages at the given addresses, its memory ordinary.
+// window makes a window of pages at the given addresses, on ordinary memory.
 func window(t *testing.T, addrs ...uint64) *Window {
 	t.Helper()
 	w := &Window{gpu: 2, fd: -1, mem: make([]byte, len(addrs)*hugePage), restore: func() error { return nil }}
@@ -32,7 +32,7 @@ func window(t *testing.T, addrs ...uint64) *Window {
 	return w
 }
 
-// scattered is a window of five pages in three extents.
+// scattered makes a window of five pages in three extents.
 func scattered(t *testing.T) *Window {
 	return window(t, 1<<32+2*hugePage, 0x4000_0000+3*hugePage, 1<<32, 1<<32+hugePage, 0x4000_0000+5*hugePage)
 }
@@ -52,7 +52,7 @@ func TestPagesAreInTheOrderOfTheirAddresses(t *testing.T) {
 	}
 }
 
-// Invariant: guest-images: Memory that is no GPU's is refused.
+// Invariant: guest-images: Memory that does not belong to a GPU is refused.
 func TestPageThatIsNoGPUsIsRefused(t *testing.T) {
 	for name, addr := range map[string]uint64{"before": 0x4000_0000 - hugePage, "behind": 0x4000_0000 + 32<<20,
 		"over the end": 1<<32 + 32<<20 - 4096} {
@@ -61,9 +61,10 @@ func TestPageThatIsNoGPUsIsRefused(t *testing.T) {
 	}
 }
 
-// The pieces of any range follow each other, and are where each byte of the range is.
+// The pieces of any range are adjacent, and contain each byte of the range.
 //
-// Invariant: guest-images: A window's page is where the NIC says, and jobs go to each byte.
+// Invariant: guest-images: A window's pages are where the NIC reports them, and jobs reach each
+// byte.
 func TestPiecesAgainstAByteAtATime(t *testing.T) {
 	w := scattered(t)
 	place := func(off uint64) uint64 {
@@ -80,27 +81,27 @@ func TestPiecesAgainstAByteAtATime(t *testing.T) {
 		off := r.Uint64N(w.Size() + 1)
 		size := r.Uint64N(w.Size() - off + 1)
 		pieces := testkit.Must(w.pieces(off, size))(t)
-		at := off
+		pos := off
 		for _, p := range pieces {
-			if p.Off != at || p.Size == 0 || p.GPUOff != place(at) || p.GPUOff+p.Size-1 != place(at+p.Size-1) {
+			if p.Off != pos || p.Size == 0 || p.GPUOff != place(pos) || p.GPUOff+p.Size-1 != place(pos+p.Size-1) {
 				t.Fatalf("[%#x, +%#x): %+v", off, size, pieces)
 			}
-			at += p.Size
+			pos += p.Size
 		}
-		if at != off+size {
-			t.Fatalf("[%#x, +%#x): ends at %#x", off, size, at)
+		if pos != off+size {
+			t.Fatalf("[%#x, +%#x): ends at %#x", off, size, pos)
 		}
-		at = off
+		pos = off
 		for _, i := range w.items(off, size) {
 			for n := uint64(0); n < i.size; n += min(4096, i.size-n) {
-				if want := uint64(w.order[(at+n)/hugePage])*hugePage + (at+n)%hugePage; i.off+n != want {
-					t.Fatalf("item %+v at %#x: not %#x", i, at+n, want)
+				if want := uint64(w.order[(pos+n)/hugePage])*hugePage + (pos+n)%hugePage; i.off+n != want {
+					t.Fatalf("item %+v at %#x: not %#x", i, pos+n, want)
 				}
 			}
-			at += i.size
+			pos += i.size
 		}
-		if at != off+size {
-			t.Fatalf("items of [%#x, +%#x): end at %#x", off, size, at)
+		if pos != off+size {
+			t.Fatalf("items of [%#x, +%#x): end at %#x", off, size, pos)
 		}
 	}
 	for _, bad := range [][2]uint64{{w.Size(), 1}, {w.Size() + 1, 0}, {1, w.Size()}, {^uint64(0), 2}, {1, ^uint64(0)}} {
@@ -141,12 +142,13 @@ func TestWindowOfNoSize(t *testing.T) {
 	}
 }
 
-// jobs is a GPU that notes its jobs, and carries out those that it can check: tables of byte positions.
+// jobs is a GPU that records its jobs, and runs those that the test can check: tables of byte
+// positions.
 type jobs struct {
 	mem  *Memory
 	list []control.Job
 	ents []control.JobEntry
-	fail int // this job fails, from 1
+	fail int // the number, from 1, of the job that fails
 }
 
 func (g *jobs) RunJob(_ context.Context, j control.Job) (s control.JobStatus, err error) {
@@ -155,7 +157,7 @@ func (g *jobs) RunJob(_ context.Context, j control.Job) (s control.JobStatus, er
 		return s, unix.EIO
 	}
 	if j.Entries > 0 {
-		b, err := g.mem.at(j.Table, uint64(j.Entries)*control.JobEntryLen)
+		b, err := g.mem.slice(j.Table, uint64(j.Entries)*control.JobEntryLen)
 		if err != nil {
 			return s, err
 		}
@@ -170,7 +172,7 @@ func (g *jobs) RunJob(_ context.Context, j control.Job) (s control.JobStatus, er
 	return s, nil
 }
 
-// ram is Memory of one made-up page.
+// ram is Memory of one invented page.
 func ram() *Memory {
 	return &Memory{pages: [][]byte{make([]byte, hugePage)}, addrs: []uint64{0x1000_0000}}
 }
@@ -210,9 +212,11 @@ func TestJobsOnRangesAreTranslated(t *testing.T) {
 	}
 }
 
-// Every byte of every entry goes where it was to go, for each operation, also in more jobs than one.
+// Every byte of every entry is moved to the right place, for each operation, also when a job is
+// split.
 //
-// Invariant: guest-images: A window's page is where the NIC says, and jobs go to each byte.
+// Invariant: guest-images: A window's pages are where the NIC reports them, and jobs reach each
+// byte.
 func TestJobTablesAreTranslated(t *testing.T) {
 	r := rand.New(rand.NewPCG(3, 4))
 	w := scattered(t)
@@ -239,7 +243,7 @@ func TestJobTablesAreTranslated(t *testing.T) {
 		if err != nil || s.Bytes != bytes || len(g.list) < 2 {
 			t.Fatalf("%+v of %d, %d jobs, %v", s, bytes, len(g.list), err)
 		}
-		at := func(gpu bool, off uint64) uint64 {
+		addr := func(gpu bool, off uint64) uint64 {
 			if gpu {
 				return gpuPlace(off)
 			}
@@ -251,8 +255,8 @@ func TestJobTablesAreTranslated(t *testing.T) {
 			}
 			x := &in[0]
 			last := uint64(out.Len - 1)
-			if out.Len == 0 || out.Len > x.Len || out.Src != at(side[0], x.Src) || out.Dst != at(side[1], x.Dst) ||
-				out.Src+last != at(side[0], x.Src+last) || out.Dst+last != at(side[1], x.Dst+last) {
+			if out.Len == 0 || out.Len > x.Len || out.Src != addr(side[0], x.Src) || out.Dst != addr(side[1], x.Dst) ||
+				out.Src+last != addr(side[0], x.Src+last) || out.Dst+last != addr(side[1], x.Dst+last) {
 				t.Fatalf("operation %d: %+v of %+v", op, out, *x)
 			}
 			x.Src, x.Dst, x.Len = x.Src+uint64(out.Len), x.Dst+uint64(out.Len), x.Len-out.Len
@@ -288,12 +292,12 @@ func TestMemoryIsFoundByItsAddress(t *testing.T) {
 		t.Fatalf("%#x, %v", next, err)
 	}
 	c[0] = 9
-	if got, err := m.at(next, 1); err != nil || got[0] != 9 {
+	if got, err := m.slice(next, 1); err != nil || got[0] != 9 {
 		t.Errorf("%v, %v", got, err)
 	}
 	for _, bad := range [][2]uint64{{iova - 1, 1}, {iova + hugePage, 1}, {iova + hugePage - 1, 2}, {iova, ^uint64(0)},
 		{0, 1}} {
-		testkit.ErrorIs(t, testkit.Err(m.at(bad[0], bad[1])), unix.EFAULT, "[%#x, +%#x)", bad[0], bad[1])
+		testkit.ErrorIs(t, testkit.Err(m.slice(bad[0], bad[1])), unix.EFAULT, "[%#x, +%#x)", bad[0], bad[1])
 	}
 	for _, n := range []int{0, -1, hugePage + 1} {
 		if _, _, err := m.AllocDMA(n); !errors.Is(err, unix.EINVAL) {

@@ -36,10 +36,10 @@ type Result struct {
 	Passed  int                 `json:"passed"`
 	Skipped int                 `json:"skipped"`
 	Failed  int                 `json:"failed"`
-	Cases   []devmemtest.Result `json:"cases"` // those that did not pass
+	Cases   []devmemtest.Result `json:"cases"` // the failed ones
 }
 
-// memSize is what the suite needs of GPU memory.
+// memSize is how much GPU memory the suite needs.
 const memSize = 4 << 20
 
 // Run runs the suite.

@@ -19,16 +19,16 @@ import (
 // Our stacks send from GPU to GPU at an MTU of 1500, without TSO: every byte is right with coalescing, also where
 // merges outlive their batch, and without, on links that lose and reorder too.
 //
-// Invariant: nic: Frames are merged to a GSO packet that gives them again, byte for byte.
+// Invariant: nic: Cutting a merged GSO packet gives the original frames, byte for byte.
 func TestCoalescedTransfersKeepBytes(t *testing.T) {
 	for name, links := range map[string]lab.Impairment{
 		"clean": {}, "loss": {Loss: 0.01, Seed: 1}, "reorder": {Reorder: 0.02, Seed: 2},
 		"both": {Loss: 0.01, Reorder: 0.02, Seed: 3},
 	} {
-		for how, usecs := range map[string]int{"merged": 0, "held": 500, "apart": 500} {
-			t.Run(name+"/"+how, func(t *testing.T) {
+		for mode, usecs := range map[string]int{"merged": 0, "held": 500, "apart": 500} {
+			t.Run(name+"/"+mode, func(t *testing.T) {
 				testkit.LeavesNothing(t)
-				sendGPU(t, links, how != "apart", usecs)
+				sendGPU(t, links, mode != "apart", usecs)
 			})
 		}
 	}
@@ -36,7 +36,8 @@ func TestCoalescedTransfersKeepBytes(t *testing.T) {
 
 func sendGPU(t *testing.T, links lab.Impairment, on bool, usecs int) {
 	const size, pool, queue, port = 2 << 20, 4 << 20, 1, 7
-	d := lab.Uniform(2, lab.NIC{Model: lab.Virtio, MTU: 1500, QueuePairs: queue + 1, RSCUsecs: usecs}, pool)
+	d := lab.Uniform(2, lab.NIC{Model: lab.Virtio, QueuePairs: queue + 1,
+		NICOptions: lab.NICOptions{MTU: 1500, RSCUsecs: usecs}}, pool)
 	d.Impair(links)
 	w := open(t, d, lab.Options{})
 	nic := w.Port(1).NIC()
@@ -66,15 +67,15 @@ func sendGPU(t *testing.T, links lab.Impairment, on bool, usecs int) {
 	testkit.OK(t, err)
 	_, err = b.BindRX(into, queue)
 	testkit.OK(t, err)
-	at := netip.AddrPortFrom(w.Port(1).Addr4.Addr(), port)
-	_, err = b.AddFlow(devmem.Flow{Dst: at, Queue: queue})
+	addr := netip.AddrPortFrom(w.Port(1).Addr4.Addr(), port)
+	_, err = b.AddFlow(devmem.Flow{Dst: addr, Queue: queue})
 	testkit.OK(t, err)
 
-	l, err := b.Listen(at)
+	l, err := b.Listen(addr)
 	testkit.OK(t, err)
 	sent := make(chan error, 1)
 	go func() {
-		c, err := a.Dial(ctx, netip.AddrPort{}, at)
+		c, err := a.Dial(ctx, netip.AddrPort{}, addr)
 		if err == nil {
 			c.SetStallLimit(time.Minute)
 			_, err = c.SendDevmem(tx.ID(), []devmem.Range{{Len: size}})
@@ -92,11 +93,11 @@ func sendGPU(t *testing.T, links lab.Impairment, on bool, usecs int) {
 		_, n, _, err := c.RecvDevmem(frags, linear, 0)
 		testkit.OK(t, err)
 		var tokens []devmem.TokenRange
-		at := 0 // in linear
+		pos := 0 // in linear
 		for _, f := range frags[:n] {
 			if f.Kind != devmem.Dmabuf {
-				got = append(got, linear[at:at+int(f.Size)]...)
-				at += int(f.Size)
+				got = append(got, linear[pos:pos+int(f.Size)]...)
+				pos += int(f.Size)
 				continue
 			}
 			part := make([]byte, f.Size)

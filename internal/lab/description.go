@@ -91,17 +91,10 @@ type NIC struct {
 	MAC        wire.MAC     // zero: MAC(i) of port i
 	Addr4      netip.Prefix // what the guest is meant to have; zero: Addr4(i)
 	Addr6      netip.Prefix // zero: Addr6(i)
-	MTU        int          // bytes, that its guest begins with; 0: 1500
-	MaxMTU     int          // to which its guest may raise that; 0: MTU
 	Rate       float64      // of its wire, bytes a second in each direction; 0: nothing is said of it
 	QueuePairs int          // 0: the model's
 	GPUs       []int        // which of the guest's GPUs it may address, by number; nil: all of them
-	// RSCUsecs is for how many microseconds frames of a TCP flow that its guest is to get wait for more of the flow, to
-	// become one packet; 0: only those that come in one batch do.
-	RSCUsecs int
-	// XDP has the NIC offload nothing for the guest to receive, no checksums and no segments made one: only then Linux's
-	// virtio_net takes native XDP programs. Of Virtio in QEMU; a gVNIC's driver takes them after GVEBeforeXDP.
-	XDP  bool
+	NICOptions
 	Slot Slot // of a guest with sockets; zero of one that may address no GPU: none, on the root complex
 	// Hotplug says that it can be removed while the guest runs, also where it is below a switch: QEMU's guest then sees a
 	// link of 2.5 GT/s and one lane there, whatever Slot says. Of Virtio, and of a guest with sockets.
@@ -113,6 +106,18 @@ type NIC struct {
 	Link wire.LinkOptions
 	// Sabotage is a fault that the NIC is made with (package internal/nic/sabotage); nil: none.
 	Sabotage *nic.Sabotage
+}
+
+// NICOptions are what users set of a NIC by a flag, for all NICs of a command, or in a lab file.
+type NICOptions struct {
+	MTU    int // in bytes, with which the guest begins; 0: 1500
+	MaxMTU int // to which the guest may raise its MTU; 0: MTU
+	// RSCUsecs is how many microseconds a received frame of a TCP flow waits for more of the flow, to become one packet
+	// with them; 0: only frames of one batch become one packet.
+	RSCUsecs int
+	// XDP makes the NIC offload nothing that the guest receives, no checksums and no merged segments: only then Linux's
+	// virtio_net takes native XDP programs. Of Virtio in QEMU; a gVNIC's driver takes them after GVEBeforeXDP.
+	XDP bool
 }
 
 // GPU is memory that is neither the guest's RAM nor its CPUs'. How the guest sees it follows from
@@ -190,8 +195,8 @@ func Addr6(i int) netip.Prefix {
 func (d *Description) Check() error {
 	ports, gpus := 0, 0
 	for _, g := range d.Guests {
-		for _, n := range g.NICs {
-			if err := n.check(len(g.GPUs)); err != nil {
+		for i := range g.NICs {
+			if err := g.checkNIC(i); err != nil {
 				return err
 			}
 		}
@@ -204,9 +209,9 @@ func (d *Description) Check() error {
 		return fmt.Errorf("%d ports with GPU memory: %d at most: fewer ports, or --gpu-memory 0", gpus, MaxGPUs)
 	}
 	for _, g := range d.Guests {
-		for _, n := range g.NICs {
-			if n.Hotplug && (len(g.Sockets) == 0 || !g.inside(&n)) {
-				return fmt.Errorf("NIC %s cannot be hotplug: %w", n.Name, errNoPort)
+		for i := range g.NICs {
+			if n := &g.NICs[i]; n.Hotplug && (len(g.Sockets) == 0 || !g.inside(n)) {
+				return g.wrongNIC(i, "hotplug", "", errNoPort.Error())
 			}
 		}
 		if err := errors.Join(g.checkGPUs(), g.checkIOMMU()); err != nil {
@@ -222,46 +227,54 @@ func (d *Description) Check() error {
 	return nil
 }
 
-func (n *NIC) check(gpus int) error {
+// wrongNIC is an error of a field of NIC i.
+func (g *Guest) wrongNIC(i int, key, value, text string) error {
+	return &FieldError{Guest: g.Name, Part: "nics", Index: i, Name: g.NICs[i].Name, Key: key, Value: value, Text: text}
+}
+
+// checkNIC says what is wrong with NIC i, if it is not what depends on the guest's tree.
+func (g *Guest) checkNIC(i int) error {
+	n, gpus := &g.NICs[i], len(g.GPUs)
+	wrong := func(key string, value any, format string, args ...any) error {
+		return g.wrongNIC(i, key, fmt.Sprint(value), fmt.Sprintf(format, args...))
+	}
 	m, known := LookupModel(n.Model)
+	mtu := cmp.Or(n.MTU, defaultMTU)
 	switch {
 	case !known:
-		return fmt.Errorf("--nic %s: virtio or gve", n.Model)
-	case n.MTU != 0 && (n.MTU < MinMTU || n.MTU > m.MaxMTU):
-		return fmt.Errorf("--mtu %d: %d to %d with --nic %s", n.MTU, MinMTU, m.MaxMTU, n.Model)
-	case !n.MTUs(&m):
-		return fmt.Errorf("--max-mtu %d: %d (--mtu) to %d with --nic %s", n.MaxMTU, cmp.Or(n.MTU, defaultMTU), m.MaxMTU,
-			n.Model)
+		return wrong("model", n.Model, modelNames)
+	case mtu < MinMTU || mtu > m.MaxMTU:
+		return wrong("mtu", mtu, "%d to %d with model %s", MinMTU, m.MaxMTU, n.Model)
+	case n.MaxMTU != 0 && (n.MaxMTU < mtu || n.MaxMTU > m.MaxMTU):
+		return wrong("max-mtu", n.MaxMTU, "%d (mtu) to %d with model %s", mtu, m.MaxMTU, n.Model)
 	case n.RSCUsecs < 0 || n.RSCUsecs > MaxRSCUsecs:
-		return fmt.Errorf("--rsc-usecs %d: microseconds, 0 to %d", n.RSCUsecs, MaxRSCUsecs)
+		return wrong("rsc-usecs", n.RSCUsecs, "microseconds, 0 to %d", MaxRSCUsecs)
 	case n.QueuePairs < 0 || n.QueuePairs > MaxQueuePairs:
-		return fmt.Errorf("%d queue pairs: 1 to %d", n.QueuePairs, MaxQueuePairs)
+		return wrong("queues", n.QueuePairs, "1 to %d pairs", MaxQueuePairs)
 	case n.XDP && m.VFIOUser:
-		return fmt.Errorf("--xdp and --nic %s: %s", n.Model, WhyNoXDP)
+		return wrong("xdp", "with model "+n.Model, "%s", WhyNoXDP)
 	case n.Hotplug && m.VFIOUser:
-		return fmt.Errorf("NIC %s: a gVNIC cannot be hotplug: %s", n.Name, whyNoGVNIC)
+		return wrong("hotplug", "", "not with model gve: %s: leave it out, and take the link down instead (link %s state=down)",
+			whyNoGVNIC, n.Name)
 	case n.Timestamps && n.Model != GVE:
-		return fmt.Errorf("NIC %s: timestamps are of model gve: virtio-net has none", n.Name)
+		return wrong("timestamps", "", "of model gve: virtio-net has none")
 	}
 	reached := gpus
 	if n.GPUs != nil {
 		reached = len(n.GPUs)
 	}
 	if reached > control.MaxGPUs {
-		return fmt.Errorf("NIC %s may address %d GPUs: %d at most, so name those that it may", n.Name, reached,
-			control.MaxGPUs)
+		return wrong("gpus", "", "it may address %d: %d at most, so name those that it may", reached, control.MaxGPUs)
 	}
-	for i, g := range n.GPUs {
-		if g < 0 || g >= gpus || slices.Contains(n.GPUs[:i], g) {
-			return fmt.Errorf("NIC %s: GPU %d: not one of the guest's %d, or twice", n.Name, g, gpus)
+	if err := CheckLink(&n.Link.Up); err != nil {
+		return fmt.Errorf("--%w", err)
+	}
+	for k, gpu := range n.GPUs {
+		if gpu < 0 || gpu >= gpus || slices.Contains(n.GPUs[:k], gpu) {
+			return wrong("gpus", gpu, "not one of the guest's %d, or twice", gpus)
 		}
 	}
 	return nil
-}
-
-// MTUs says whether MaxMTU is none, or one that the model can have and that MTU does not exceed.
-func (n *NIC) MTUs(m *Model) bool {
-	return n.MaxMTU == 0 || n.MaxMTU >= cmp.Or(n.MTU, defaultMTU) && n.MaxMTU <= m.MaxMTU
 }
 
 // WhyNoXDP says why a gVNIC does not have NIC.XDP (drivers/net/ethernet/google/gve/gve_main.c,
@@ -273,30 +286,35 @@ const WhyNoXDP = "leave it out: in the guest gve's driver takes native XDP progr
 const GVEBeforeXDP = "ethtool -K eth0 rx-gro-hw off, ethtool -G eth0 rx-buf-len 2048 and ethtool -L eth0 rx 2 tx 2 " +
 	"(half of the queues)"
 
+// wrongGPU is an error of a field of GPU i.
+func (g *Guest) wrongGPU(i int, key, value, text string) error {
+	return &FieldError{Guest: g.Name, Part: "gpus", Index: i, Name: g.GPUs[i].Name, Key: key, Value: value, Text: text}
+}
+
 // checkGPUs looks at GPUs as the NICs that may address them show them to the guest.
 func (g *Guest) checkGPUs() error {
 	for i, gpu := range g.GPUs {
 		owner := g.owner(i)
 		if owner < 0 {
-			return &GPUError{Index: i, guest: g.Name, Text: "no NIC of the guest may address it"}
+			return g.wrongGPU(i, "", "", "no NIC of the guest may address it")
 		}
 		m := g.ModelOf(&g.NICs[owner])
 		for _, n := range g.NICs {
 			if n.Reaches(i) && g.ModelOf(&n).Node != m.Node {
-				return &GPUError{Index: i, guest: g.Name,
-					Text: "NICs of both models may address it, and it can only be one of PCI device and NUMA node: say at each NIC " +
-						"which it may, as gpus: [gpu0]"}
+				return g.wrongGPU(i, "", "",
+					"NICs of both models may address it, and it can only be one of PCI device and NUMA node: say at each NIC "+
+						"which it may, as gpus: [gpu0]")
 			}
 		}
 		switch {
 		case !m.Node && (gpu.Memory < 4096 || gpu.Memory&(gpu.Memory-1) != 0):
-			return &GPUError{Index: i, Size: FormatBytes(gpu.Memory), Text: "not a power of two from 4K, as a PCI BAR must be"}
+			return g.wrongGPU(i, "memory", FormatBytes(gpu.Memory), "not a power of two from 4K, as a PCI BAR must be")
 		case m.Node && (gpu.Memory == 0 || gpu.Memory%hugePage != 0):
-			return &GPUError{Index: i, Size: FormatBytes(gpu.Memory), Text: "not a multiple of 2M, as a NUMA node must be"}
+			return g.wrongGPU(i, "memory", FormatBytes(gpu.Memory), "not a multiple of 2M, as a NUMA node must be")
 		case gpu.Hotplug && m.Node:
-			return &GPUError{Index: i, Hotplug: true, guest: g.Name, Text: "it cannot be hotplug: " + whyNoNode}
+			return g.wrongGPU(i, "hotplug", "", whyNoNode)
 		case gpu.Hotplug && len(g.Sockets) == 0:
-			return &GPUError{Index: i, Hotplug: true, guest: g.Name, Text: "it cannot be hotplug: " + errNoPort.Error()}
+			return g.wrongGPU(i, "hotplug", "", errNoPort.Error())
 		}
 	}
 	return nil
@@ -344,23 +362,6 @@ func (d *Description) Complete() (c Description) {
 		c.Guests = append(c.Guests, g)
 	}
 	return c
-}
-
-// GPUError says what is wrong with a GPU of a guest.
-type GPUError struct {
-	Index   int    // of the guest's
-	Size    string // of its memory, which is wrong; "": something else is
-	Hotplug bool   // it is Hotplug that is wrong
-	Text    string
-
-	guest string
-}
-
-func (e *GPUError) Error() string {
-	if e.Size != "" {
-		return "--gpu-memory " + e.Size + ": " + e.Text
-	}
-	return fmt.Sprintf("GPU %d of guest %s: %s", e.Index, e.guest, e.Text)
 }
 
 // MemoryError says that there is not enough memory for a GPU, and what to do.

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"math"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -15,238 +14,200 @@ import (
 	"vnic.dev/vnic/internal/wire"
 )
 
-// linkSetting is a word for what a link does to what its port sends, and how it is read and written.
-type linkSetting struct {
-	key  string
-	set  func(im *wire.Impairment, v string) error
-	text func(im *wire.Impairment) string // "": it does nothing
+// Fault is one setting that changes in a lab that runs: `vnic lab set KIND NAME KEY=VALUE`, or the
+// script of a lab file. An impairment is also a key of `links` in a lab file, and may be a flag.
+type Fault struct {
+	Kind, Key string
+	Example   string // of a value
+	Help      string // what it does, without a full stop
+	Flag      string // the unit that help shows for the flag of this name, which is for all links; "": no flag
+	// Value gives the field of an impairment. nil: it is no impairment, and parse reads its value.
+	Value func(im *wire.Impairment) Value
+	parse func(value string) (change, error)
+	// unable is the reason why a port cannot do it, before anything is changed. nil: all can.
+	unable func(p *Port) error
 }
 
-// fractionOf is a setting that is a part of the segments.
-func fractionOf(key string, at func(*wire.Impairment) *float64) linkSetting {
-	return linkSetting{key, func(im *wire.Impairment, v string) (err error) {
-		*at(im), err = ParseFraction(v)
-		return err
-	}, func(im *wire.Impairment) string {
-		if *at(im) == 0 {
-			return ""
-		}
-		return FormatFraction(*at(im))
-	}}
-}
+// change makes a port, or its guest, do something. Lab.changing is held.
+type change func(l *Lab, p *Port) error
 
-// durationOf is a setting that is a time.
-func durationOf(key string, at func(*wire.Impairment) *time.Duration) linkSetting {
-	return linkSetting{key, func(im *wire.Impairment, v string) (err error) {
-		*at(im), err = ParseTime(v, wire.MaxDelay)
-		return err
-	}, func(im *wire.Impairment) string {
-		if *at(im) == 0 {
-			return ""
-		}
-		return at(im).String()
-	}}
-}
-
-// linkSettings are named as tc-netem names them, where it has them.
-var linkSettings = []linkSetting{
-	fractionOf("loss", func(im *wire.Impairment) *float64 { return &im.Loss }),
-	{"gemodel", setBurst, burstText},
-	{"drop", setDrop, dropText},
-	fractionOf("reorder", func(im *wire.Impairment) *float64 { return &im.Reorder }),
-	fractionOf("duplicate", func(im *wire.Impairment) *float64 { return &im.Duplicate }),
-	fractionOf("corrupt", func(im *wire.Impairment) *float64 { return &im.Corrupt }),
-	{"ecn", func(im *wire.Impairment, v string) error {
-		if v != "on" && v != "off" {
-			return errors.New("on or off")
-		}
-		im.ECN = v == "on"
-		return nil
-	}, func(im *wire.Impairment) string {
-		if !im.ECN {
-			return ""
-		}
-		return "on"
-	}},
-	durationOf("delay", func(im *wire.Impairment) *time.Duration { return &im.Delay }),
-	durationOf("jitter", func(im *wire.Impairment) *time.Duration { return &im.Jitter }),
-	{"rate", func(im *wire.Impairment, v string) (err error) {
-		if v == "0" {
-			im.Rate, im.Limit = 0, 0
-			return nil
-		}
-		if im.Rate, err = ParseRate(v); err == nil && im.Limit == 0 {
-			im.Limit = DefaultLimit
-		}
-		return err
-	}, func(im *wire.Impairment) string {
-		if im.Rate == 0 {
-			return ""
-		}
-		return FormatBitRate(im.Rate)
-	}},
-	{"limit", func(im *wire.Impairment, v string) error {
-		n, err := ParseBytes(v)
-		if err == nil && (n == 0 || n > wire.MaxLimit) {
-			err = errors.New("1 to 1G")
-		}
-		im.Limit = int(min(n, wire.MaxLimit))
-		return err
-	}, func(im *wire.Impairment) string {
-		if im.Rate == 0 {
-			return ""
-		}
-		return FormatBytes(uint64(im.Limit))
-	}},
-}
-
-// DefaultLimit is how many bytes the queue of a link with a rate holds, unless something else is said.
-const DefaultLimit = 1 << 20
-
-// setBurst reads P/R, or P/R/1-H/1-K, as tc-netem's gemodel has them.
-func setBurst(im *wire.Impairment, v string) error {
-	parts := strings.Split(v, "/")
-	b := wire.Burst{}
-	if v == "0" {
-		im.Burst = b
-		return nil
-	}
-	to := []*float64{&b.P, &b.R, &b.Bad, &b.Good}
-	if len(parts) < 2 || len(parts) > 4 {
-		return errors.New("how likely a good link turns bad, and a bad one good, at a segment, as 1%/20%")
-	}
-	for i, p := range parts {
-		f, err := 1., error(nil)
-		if p != "100%" && p != "1" {
-			f, err = ParseFraction(p)
-		}
-		if err != nil {
-			return err
-		}
-		*to[i] = f
-	}
-	im.Burst = b
-	return nil
-}
-
-func burstText(im *wire.Impairment) string {
-	b := im.Burst
-	if b == (wire.Burst{}) {
-		return ""
-	}
-	list := []float64{b.P, b.R, b.Bad, b.Good}
-	for len(list) > 2 && list[len(list)-1] == 0 {
-		list = list[:len(list)-1]
-	}
-	var parts []string
-	for _, f := range list {
-		parts = append(parts, FormatFraction(f))
-	}
-	return strings.Join(parts, "/")
-}
-
-// setDrop reads numbers of segments.
-func setDrop(im *wire.Impairment, v string) error {
-	var list []uint32
-	for _, s := range strings.FieldsFunc(v, func(r rune) bool { return r == ',' || r == ' ' }) {
-		n, err := strconv.ParseUint(s, 10, 32)
-		if err != nil {
-			return errors.New("numbers of segments of a connection, from 0, as 100,101")
-		}
-		list = append(list, uint32(n))
-	}
-	slices.Sort(list)
-	if list = slices.Compact(list); len(list) > wire.MaxDrop {
-		return fmt.Errorf("%d numbers: %d at most", len(list), wire.MaxDrop)
-	}
-	im.Drop = list
-	return nil
-}
-
-func dropText(im *wire.Impairment) string {
-	var list []string
-	for _, n := range im.Drop {
-		list = append(list, strconv.FormatUint(uint64(n), 10))
-	}
-	return strings.Join(list, ",")
-}
-
-// SetLink changes one thing that a link does; the error says what a value looks like.
-func SetLink(im *wire.Impairment, key, value string) error {
-	for _, s := range linkSettings {
-		if s.key == key {
-			if err := s.set(im, value); err != nil {
-				return fmt.Errorf("%s is %s: %w", key, value, err)
-			}
-			return nil
-		}
-	}
-	return fmt.Errorf("a link has no %q: it has %s", key, strings.Join(LinkKeys(), ", "))
-}
-
-// CheckLink says what is wrong with all that a link does, where each thing of it is right: a limit is of the queue of a
-// link with a rate.
-func CheckLink(im *wire.Impairment) error {
-	if im.Limit != 0 && im.Rate == 0 {
-		return errors.New("limit is of a queue, which a link with a rate has: say rate, too")
-	}
-	return nil
-}
-
-// LinkText is what SetLink was told, "" where it is as it would be anyhow.
-func LinkText(im *wire.Impairment, key string) string {
-	for _, s := range linkSettings {
-		if s.key == key {
-			return s.text(im)
-		}
-	}
-	return ""
-}
-
-// LinkKeys are what SetLink knows.
-func LinkKeys() (keys []string) {
-	for _, s := range linkSettings {
-		keys = append(keys, s.key)
-	}
-	return keys
-}
-
-// Change is something to be changed in a lab that runs.
-type Change struct {
-	Kind string      // "link", "nic" or "gpu"
-	Of   string      // a NIC, as a.nic0, or a GPU, as a.gpu0
-	Set  [][2]string // a word and its value; removal has none, and is alone
-}
-
-// Kinds of changes.
+// Kinds of faults.
 const (
 	KindLink = "link"
 	KindNIC  = "nic"
 	KindGPU  = "gpu"
 )
 
-// removes says whether it takes something away from its guest.
-func (c *Change) removes() bool {
-	return slices.ContainsFunc(c.Set, func(x [2]string) bool { return x[0] == removal })
-}
-
-// removal is the word for what is taken away from its guest.
+// removal is the key without a value: it takes a NIC or a GPU away from its guest.
 const removal = "remove"
 
-// changes are what each kind knows beside what SetLink does of a link.
-var changes = map[string][]string{KindLink: {"state"}, KindNIC: append(nicKeys, removal), KindGPU: {removal}}
+// faults has all faults. Impairments have the names that tc-netem gives them, where it has them.
+var faults = []Fault{
+	{Kind: KindLink, Key: "state", Example: "down",
+		Help:  "no carrier, in both directions; a gVNIC tells its guest; state=up ends it",
+		parse: oneOf(func(_ *Lab, p *Port, word string) { p.setCarrier(word == "up") }, "up", "down")},
+	{Kind: KindLink, Key: "loss", Example: "1%", Flag: "part",
+		Help:  "fraction of the segments that are lost, at random",
+		Value: func(im *wire.Impairment) Value { return (*fraction)(&im.Loss) }},
+	{Kind: KindLink, Key: "gemodel", Example: "0.1%/20%",
+		Help:  "losses in bursts: P/R[/1-H[/1-K]] of tc-netem's gemodel; 1-H is 100% unless given, 1-K is 0%",
+		Value: func(im *wire.Impairment) Value { return (*burst)(&im.Burst) }},
+	{Kind: KindLink, Key: "drop", Example: "100,101",
+		Help:  "numbers of segments of each TCP connection, from 0, that are lost when they are first sent",
+		Value: func(im *wire.Impairment) Value { return (*segments)(&im.Drop) }},
+	{Kind: KindLink, Key: "reorder", Example: "1%", Flag: "part",
+		Help:  "fraction of the segments that wait until 1 to 3 others have overtaken them, 10 ms at most",
+		Value: func(im *wire.Impairment) Value { return (*fraction)(&im.Reorder) }},
+	{Kind: KindLink, Key: "duplicate", Example: "1%", Flag: "part",
+		Help:  "fraction of the segments that arrive twice",
+		Value: func(im *wire.Impairment) Value { return (*fraction)(&im.Duplicate) }},
+	{Kind: KindLink, Key: "corrupt", Example: "0.1%", Flag: "part",
+		Help:  "fraction of the segments in which one bit is flipped; checksums detect it",
+		Value: func(im *wire.Impairment) Value { return (*fraction)(&im.Corrupt) }},
+	{Kind: KindLink, Key: "ecn", Example: "on",
+		Help:  "mark segments instead of losing them, where their sender supports ECN (RFC 3168)",
+		Value: func(im *wire.Impairment) Value { return (*onOff)(&im.ECN) }},
+	{Kind: KindLink, Key: "delay", Example: "10ms", Flag: "duration",
+		Help:  "time that each packet is under way; none overtakes another",
+		Value: func(im *wire.Impairment) Value { return (*duration)(&im.Delay) }},
+	{Kind: KindLink, Key: "jitter", Example: "1ms", Flag: "duration",
+		Help:  "how much the delay varies at random, up or down",
+		Value: func(im *wire.Impairment) Value { return (*duration)(&im.Jitter) }},
+	{Kind: KindLink, Key: "rate", Example: "1Gbit",
+		Help:  "rate of a queue that drops what does not fit (a NIC's rate makes its guest wait instead)",
+		Value: func(im *wire.Impairment) Value { return (*queueRate)(im) }},
+	{Kind: KindLink, Key: "limit", Example: "256K", Help: "bytes that the queue of rate holds (default 1M)",
+		Value: func(im *wire.Impairment) Value { return (*queueLimit)(im) }},
+	{Kind: KindNIC, Key: "p2p", Example: "off",
+		Help:  "it does not reach GPUs, and payload goes through host memory; p2p=on ends it",
+		parse: oneOf(func(_ *Lab, p *Port, word string) { p.NIC().SetP2P(word == "on") }, "on", "off")},
+	{Kind: KindNIC, Key: "interrupt", Example: "lost",
+		Help:  "the next interrupt that it would raise for a queue is lost; the one after it is not",
+		parse: oneOf(func(_ *Lab, p *Port, _ string) { p.NIC().LoseInterrupt() }, "lost")},
+	{Kind: KindNIC, Key: "completions", Example: "5ms",
+		Help: "it reports sent frames to its driver so much later, 1s at most; 0 ends it",
+		parse: upTo(nic.MaxCompletionDelay, func(l *Lab, p *Port, d time.Duration) error {
+			p.completions = d
+			p.NIC().DelayCompletions(longer(d, l.clock.Scale()))
+			return nil
+		})},
+	{Kind: KindNIC, Key: "exhaust", Example: "200ms",
+		Help: "it takes no receive buffers for so long, 10s at most; 0 ends it",
+		parse: upTo(nic.MaxExhaustion, func(l *Lab, p *Port, d time.Duration) error {
+			p.NIC().Exhaust(longer(d, max(l.clock.Scale(), 1)))
+			return nil
+		})},
+	{Kind: KindNIC, Key: "reset", Example: "ask",
+		Help:   "a gVNIC asks its driver to reset it, as after a hardware error; its connections to GPUs end",
+		parse:  oneOf(func(_ *Lab, p *Port, _ string) { p.dev.(resetter).AskReset() }, "ask"),
+		unable: (*Port).noReset},
+	{Kind: KindNIC, Key: "tokens", Example: "200ms",
+		Help:  "receivers at it return devmem tokens so much later (vnic run), 10s at most; 0 ends it",
+		parse: upTo(MaxLateTokens, (*Lab).lateTokens)},
+	{Kind: KindNIC, Key: removal,
+		Help: "its guest is asked to let go of it, then it is unplugged (virtio, with hotplug: true in the file)"},
+	{Kind: KindGPU, Key: removal, Help: "the same, of GPU memory that is a PCI device"},
+}
 
-// Faults lists what can be changed, a kind and a word each: "link loss", "nic remove".
-func Faults() (list []string) {
-	for _, key := range LinkKeys() {
-		list = append(list, KindLink+" "+key)
+// oneOf reads one of some words.
+func oneOf(do func(l *Lab, p *Port, word string), words ...string) func(value string) (change, error) {
+	return func(value string) (change, error) {
+		if !slices.Contains(words, value) {
+			return nil, errors.New(strings.Join(words, " or "))
+		}
+		return func(l *Lab, p *Port) error { do(l, p, value); return nil }, nil
 	}
-	for _, kind := range []string{KindLink, KindNIC, KindGPU} {
-		for _, key := range changes[kind] {
-			list = append(list, kind+" "+key)
+}
+
+// upTo reads a time.
+func upTo(most time.Duration, do func(*Lab, *Port, time.Duration) error) func(value string) (change, error) {
+	return func(value string) (change, error) {
+		d, err := ParseTime(value, most)
+		if err != nil {
+			return nil, fmt.Errorf("%w; 0 ends it", err)
+		}
+		return func(l *Lab, p *Port) error { return do(l, p, d) }, nil
+	}
+}
+
+// Faults gives all faults, one kind after the other.
+func Faults() []Fault { return slices.Clone(faults) }
+
+// Impairments gives the faults that are impairments.
+func Impairments() []Fault {
+	return slices.DeleteFunc(Faults(), func(f Fault) bool { return f.Value == nil })
+}
+
+// Words are the fault with a value, as ParseChange reads them.
+func (f *Fault) Words() string { return strings.TrimSuffix(f.Key+"="+f.Example, "=") }
+
+// Text is the value that an impairment has; "": that of an unimpaired link.
+func (f *Fault) Text(im *wire.Impairment) string {
+	text := f.Value(im).String()
+	if text == f.Value(new(wire.Impairment)).String() {
+		return ""
+	}
+	return text
+}
+
+// lookUp finds a fault.
+func lookUp(kind, key string) (*Fault, error) {
+	var keys []string
+	for i := range faults {
+		if f := &faults[i]; f.Kind == kind {
+			if f.Key == key {
+				return f, nil
+			}
+			keys = append(keys, f.Key)
 		}
 	}
-	return list
+	return nil, fmt.Errorf("a %s has no %q: it has %s", kind, key, strings.Join(keys, ", "))
+}
+
+// set puts a value into an impairment, or gives the change that the fault is.
+func (f *Fault) set(im *wire.Impairment, value string) (do change, err error) {
+	if f.Value != nil {
+		err = f.Value(im).Set(value)
+	} else {
+		do, err = f.parse(value)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%s is %s: %w", f.Key, value, err)
+	}
+	return do, nil
+}
+
+// Set puts a value into an impairment; the error says what a value looks like.
+func (f *Fault) Set(im *wire.Impairment, value string) error {
+	_, err := f.set(im, value)
+	return err
+}
+
+// CheckLink says what is wrong with an impairment.
+func CheckLink(im *wire.Impairment) error {
+	for _, f := range Impairments() {
+		if text := f.Text(im); text != "" {
+			if err := f.Set(new(wire.Impairment), text); err != nil {
+				return err
+			}
+		}
+	}
+	if im.Limit != 0 && im.Rate == 0 {
+		return errors.New("limit is of a queue, which a link with a rate has: say rate, too")
+	}
+	return nil
+}
+
+// Change is a change of a lab that runs.
+type Change struct {
+	Kind string
+	Of   string      // a NIC, as a.nic0, or a GPU, as a.gpu0
+	Set  [][2]string // keys and values; a removal has no value, and is alone
+}
+
+// removes reports whether it takes something away from its guest.
+func (c *Change) removes() bool {
+	return slices.ContainsFunc(c.Set, func(x [2]string) bool { return x[0] == removal })
 }
 
 // ParseChange reads one, as "link a.nic0 loss=1% state=down", "nic a.nic0 p2p=off" or "gpu a.gpu0 remove".
@@ -256,40 +217,25 @@ func ParseChange(s string) (c Change, err error) {
 		return c, errors.New("not a change, as link a.nic0 loss=1%, or nic a.nic0 p2p=off")
 	}
 	c.Kind, c.Of = words[0], words[1]
-	known, ok := changes[c.Kind]
-	if !ok {
+	if !slices.ContainsFunc(faults, func(f Fault) bool { return f.Kind == c.Kind }) {
 		return c, fmt.Errorf("%s: a link, a nic or a gpu, as link a.nic0 loss=1%%, nic a.nic0 p2p=off, or gpu a.gpu0 remove",
 			c.Kind)
 	}
-	if words[2] == removal && len(words) == 3 && slices.Contains(known, removal) {
-		c.Set = [][2]string{{removal, ""}}
-		return c, nil
-	}
 	for _, w := range words[2:] {
-		if key, _, _ := strings.Cut(w, "="); key == removal && slices.Contains(known, removal) {
-			return c, fmt.Errorf("%s: it has no value, and nothing else is set, as what is removed does nothing any more", w)
-		}
 		key, value, ok := strings.Cut(w, "=")
-		if !ok {
+		f, err := lookUp(c.Kind, key)
+		switch {
+		case err == nil && key == removal && (ok || len(words) > 3):
+			return c, fmt.Errorf("%s: it has no value, and nothing else is set, as what is removed does nothing any more", w)
+		case err == nil && key == removal:
+		case !ok:
 			return c, fmt.Errorf("%s: a word, = and a value, as loss=1%%", w)
-		}
-		if !slices.Contains(known, key) {
-			if c.Kind != KindLink {
-				return c, fmt.Errorf("a %s has no %q: it has %s", c.Kind, key, strings.Join(known, ", "))
-			}
-			if err := SetLink(new(wire.Impairment), key, value); err != nil {
-				if !slices.Contains(LinkKeys(), key) {
-					err = fmt.Errorf("a link has no %q: it has %s, %s", key, strings.Join(known, ", "), strings.Join(LinkKeys(), ", "))
-				}
+		case err != nil:
+			return c, err
+		default:
+			if err := f.Set(new(wire.Impairment), value); err != nil {
 				return c, err
 			}
-		}
-		if c.Kind != KindLink {
-			if _, err := nicChange(key, value); err != nil {
-				return c, err
-			}
-		} else if key == "state" && value != "up" && value != "down" {
-			return c, fmt.Errorf("%s is %s: up or down", key, value)
 		}
 		c.Set = append(c.Set, [2]string{key, value})
 	}
@@ -307,8 +253,8 @@ func (c Change) String() string {
 	return s
 }
 
-// OnApply has f called with each change that was made (Apply), from now on; nil: nothing is. f returns at once, and
-// changes nothing.
+// OnApply makes Apply call f with each change that it has made; nil: it calls nothing. f returns at
+// once, and changes nothing.
 func (l *Lab) OnApply(f func(Change)) {
 	if f == nil {
 		l.applied.Store(nil)
@@ -349,26 +295,21 @@ func (l *Lab) apply(c Change) error {
 		return l.removeNIC(p)
 	}
 	im := p.desc.Link.Up
-	var after []func() error
+	var after []change
 	for _, x := range c.Set {
-		key, value := x[0], x[1]
-		switch {
-		case c.Kind == KindNIC:
-			change, err := nicChange(key, value)
-			if err == nil && key == "reset" && p.asksReset() == nil {
-				err = fmt.Errorf("%s: virtio-net cannot ask for a reset: the device status is QEMU's, and vhost-user has no "+
-					"message for it", c.Of)
-			}
-			if err != nil {
-				return err
-			}
-			after = append(after, func() error { return change(l, p) })
-		case c.Kind == KindLink && key == "state":
-			after = append(after, func() error { p.setCarrier(value == "up"); return nil })
-		default:
-			if err := SetLink(&im, key, value); err != nil {
-				return err
-			}
+		f, err := lookUp(c.Kind, x[0])
+		if err != nil {
+			return err
+		}
+		do, err := f.set(&im, x[1])
+		if err == nil && f.unable != nil {
+			err = f.unable(p)
+		}
+		if err != nil {
+			return err
+		}
+		if do != nil {
+			after = append(after, do)
 		}
 	}
 	if err := CheckLink(&im); err != nil {
@@ -377,73 +318,22 @@ func (l *Lab) apply(c Change) error {
 	if err := l.impair(p, im); err != nil {
 		return err
 	}
-	for _, f := range after {
-		if err := f(); err != nil {
+	for _, do := range after {
+		if err := do(l, p); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// nicKeys are what nicChange knows.
-var nicKeys = []string{"p2p", "interrupt", "completions", "exhaust", "reset", "tokens"}
+// resetter is a device that can ask its driver to reset it.
+type resetter interface{ AskReset() }
 
-// doChange has a port, or its guest, do something; changing is held.
-type doChange func(l *Lab, p *Port) error
-
-// nicChange reads what a NIC is to do, and gives what has a port do it.
-func nicChange(key, value string) (doChange, error) {
-	wrong := func(want string) (doChange, error) {
-		return nil, fmt.Errorf("%s is %s: %s", key, value, want)
-	}
-	does := func(f func(l *Lab, p *Port)) (doChange, error) {
-		return func(l *Lab, p *Port) error { f(l, p); return nil }, nil
-	}
-	switch key {
-	case "p2p":
-		if value != "on" && value != "off" {
-			return wrong("on or off")
-		}
-		return does(func(_ *Lab, p *Port) { p.NIC().SetP2P(value == "on") })
-	case "interrupt":
-		if value != "lost" {
-			return wrong("lost")
-		}
-		return does(func(_ *Lab, p *Port) { p.NIC().LoseInterrupt() })
-	case "completions":
-		d, err := ParseTime(value, nic.MaxCompletionDelay)
-		if err != nil {
-			return wrong(err.Error() + "; 0 ends it")
-		}
-		return does(func(l *Lab, p *Port) {
-			p.completions = d
-			p.NIC().DelayCompletions(longer(d, l.clock.Scale()))
-		})
-	case "exhaust":
-		d, err := ParseTime(value, nic.MaxExhaustion)
-		if err != nil {
-			return wrong(err.Error() + "; 0 ends it")
-		}
-		return does(func(l *Lab, p *Port) { p.NIC().Exhaust(longer(d, max(l.clock.Scale(), 1))) })
-	case "reset":
-		if value != "ask" {
-			return wrong("ask")
-		}
-		return does(func(_ *Lab, p *Port) { p.asksReset()() })
-	case "tokens":
-		d, err := ParseTime(value, MaxLateTokens)
-		if err != nil {
-			return wrong(err.Error() + "; 0 ends it")
-		}
-		return func(l *Lab, p *Port) error { return l.lateTokens(p, d) }, nil
-	}
-	return nil, fmt.Errorf("a nic has no %q: it has %s", key, strings.Join(nicKeys, ", "))
-}
-
-// asksReset gives what has the NIC ask its driver to reset it; nil: it cannot.
-func (p *Port) asksReset() func() {
-	if d, ok := p.dev.(interface{ AskReset() }); ok {
-		return d.AskReset
+// noReset is the reason why the NIC cannot ask its driver to reset it.
+func (p *Port) noReset() error {
+	if _, ok := p.dev.(resetter); !ok {
+		return fmt.Errorf("%s: virtio-net cannot ask for a reset: the device status is QEMU's, and vhost-user has no "+
+			"message for it", p.Name)
 	}
 	return nil
 }
@@ -457,7 +347,7 @@ func (p *Port) setCarrier(up bool) {
 	p.NIC().SetCarrier(up)
 }
 
-// impair has a port's link do something else to what the port sends, at the lab's scale. changing is held.
+// impair changes the impairment of what a port sends, at the lab's scale. changing is held.
 func (l *Lab) impair(p *Port, im wire.Impairment) error {
 	if err := p.NIC().Link().Impair(scaled(im, l.clock.Scale()), p.desc.Link.Down); err != nil {
 		return err
@@ -466,7 +356,8 @@ func (l *Lab) impair(p *Port, im wire.Impairment) error {
 	return nil
 }
 
-// scaled is what a link does where it is so many times slower than it says; 0: without its rate and its delay.
+// scaled is the impairment of a link that is so many times slower than it says; 0: without its rate
+// and its delay.
 func scaled(im wire.Impairment, scale float64) wire.Impairment {
 	if scale == 0 {
 		im.Rate, im.Limit, im.Delay, im.Jitter = 0, 0, 0, 0
@@ -477,13 +368,13 @@ func scaled(im wire.Impairment, scale float64) wire.Impairment {
 	return im
 }
 
-// longer is a time at a scale; whoever waits for so long has a bound of its own.
+// longer is a time at a scale, wire.MaxDelay at most.
 func longer(d time.Duration, scale float64) time.Duration {
 	return time.Duration(min(float64(d)*scale, float64(wire.MaxDelay)))
 }
 
-// SetScale has all links be so many times slower than they say, with delays as many times longer, those of completions
-// too; 0: there are neither rates nor delays.
+// SetScale makes all links so many times slower than they say, and all delays so many times longer,
+// those of completions too; 0: there are neither rates nor delays.
 func (l *Lab) SetScale(scale float64) error {
 	l.changing.Lock()
 	defer l.changing.Unlock()
@@ -504,7 +395,7 @@ type Event struct {
 	Change
 }
 
-// Told says that the event took place, or why it did not.
+// Told is a line about the event: that it took place, or why it did not.
 func (e Event) Told(err error) string {
 	s := fmt.Sprintf("at %v: %v", e.At, e.Change)
 	if err != nil {
@@ -513,19 +404,20 @@ func (e Event) Told(err error) string {
 	return s
 }
 
-// MaxEvents is how many a lab file has at most.
+// MaxEvents is how many events a lab file has at most.
 const MaxEvents = 1000
 
-// Play makes changes at their times, which are as many times longer as links are slower, until all are made or ctx
-// ends. tell is told of each as it is made, and why it could not be.
+// Play applies events at their times, which are as many times longer as links are slower, until all
+// are applied or ctx ends. It calls tell after each, with the error of an event that could not be
+// applied.
 func (l *Lab) Play(ctx context.Context, events []Event, tell func(Event, error)) {
 	start, scale := time.Now(), max(l.clock.Scale(), 1)
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	inOrder := slices.SortedStableFunc(slices.Values(events), func(a, b Event) int { return cmp.Compare(a.At, b.At) })
 	for _, e := range inOrder {
-		at := time.Duration(min(float64(e.At)*scale, math.MaxInt64/2))
-		timer.Reset(time.Until(start.Add(at)))
+		when := time.Duration(min(float64(e.At)*scale, math.MaxInt64/2))
+		timer.Reset(time.Until(start.Add(when)))
 		select {
 		case <-ctx.Done():
 			return

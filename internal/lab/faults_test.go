@@ -3,6 +3,9 @@ package lab
 import (
 	"context"
 	"errors"
+	"flag"
+	"fmt"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -21,11 +24,12 @@ func TestLinkSettings(t *testing.T) {
 		{"rate", "1000kbit/s", "1Mbit"}, {"rate", "125MB/s", "1Gbit"}, {"rate", "0", ""},
 	} {
 		var im wire.Impairment
-		if err := SetLink(&im, c.key, c.value); err != nil || LinkText(&im, c.key) != c.text {
-			t.Errorf("%s=%s: %v, %q, not %q", c.key, c.value, err, LinkText(&im, c.key), c.text)
+		f := testkit.Must(lookUp(KindLink, c.key))(t)
+		if err := f.Set(&im, c.value); err != nil || f.Text(&im) != c.text {
+			t.Errorf("%s=%s: %v, %q, not %q", c.key, c.value, err, f.Text(&im), c.text)
 		}
 		if c.text != "" {
-			testkit.OK(t, SetLink(&im, c.key, c.text))
+			testkit.OK(t, f.Set(&im, c.text))
 		}
 	}
 	for _, c := range [][2]string{{"loss", "100%"}, {"loss", "-1%"}, {"gemodel", "1%"}, {"gemodel", "1/2/3/4/5"},
@@ -33,8 +37,7 @@ func TestLinkSettings(t *testing.T) {
 		{"ecn", "yes"}, {"delay", "-1s"}, {"delay", "2h"}, {"rate", "0.1kbit"}, {"rate", "fast"},
 		{"limit", "0"}, {"limit", "2G"},
 		{"speed", "1"}} {
-		var im wire.Impairment
-		if err := SetLink(&im, c[0], c[1]); err == nil || !strings.Contains(err.Error(), c[0]) {
+		if _, err := ParseChange("link port0 " + c[0] + "=" + c[1]); err == nil || !strings.Contains(err.Error(), c[0]) {
 			t.Errorf("%v: %v", c, err)
 		}
 	}
@@ -51,6 +54,34 @@ func TestParseTime(t *testing.T) {
 		if d, err := ParseTime(s, 2*time.Second); err == nil || d != 0 || !strings.HasSuffix(err.Error(), ": 2s at most") {
 			t.Errorf("%q: %v, %v", s, d, err)
 		}
+	}
+}
+
+var update = flag.Bool("update", false, "write the table of faults in docs/lab.md anew")
+
+// The table of docs/lab.md is that of faults.
+//
+//	go test ./internal/lab -run TestDocsHaveAllFaults -update
+func TestDocsHaveAllFaults(t *testing.T) {
+	const file, head = "../../docs/lab.md", "| fault | flag | what it does |\n|---|---|---|\n"
+	var rows strings.Builder
+	for _, f := range faults {
+		name := ""
+		if f.Flag != "" {
+			name = " `--" + f.Key + "`"
+		}
+		fmt.Fprintf(&rows, "| %s `%s` |%s | %s |\n", f.Kind, f.Words(), name, f.Help)
+	}
+	text := string(testkit.Must(os.ReadFile(file))(t))
+	before, after, found := strings.Cut(text, head)
+	old, after, ends := strings.Cut(after, "\n\n")
+	if !found || !ends {
+		t.Fatal("no table of faults")
+	}
+	if *update {
+		testkit.OK(t, os.WriteFile(file, []byte(before+head+rows.String()+"\n"+after), 0o644))
+	} else if old+"\n" != rows.String() {
+		t.Errorf("write it anew with -update: it has\n%s\nnot\n%s", old, rows.String())
 	}
 }
 
@@ -159,10 +190,10 @@ func TestPlay(t *testing.T) {
 	d.Scale = 10
 	l := testkit.Must(Open(d, Options{}))(t)
 	defer func() { testkit.OK(t, l.Close()) }()
-	event := func(at time.Duration, s string) Event { return Event{at, testkit.Must(ParseChange(s))(t)} }
-	start, told := time.Now(), []string{}
+	event := func(when time.Duration, s string) Event { return Event{when, testkit.Must(ParseChange(s))(t)} }
+	start, notes := time.Now(), []string{}
 	tell := func(e Event, err error) {
-		told = append(told, e.Told(err))
+		notes = append(notes, e.Told(err))
 		if d := time.Since(start); d < 10*e.At {
 			t.Errorf("%s after %v", e.Told(err), d)
 		}
@@ -172,13 +203,13 @@ func TestPlay(t *testing.T) {
 		event(2*time.Millisecond, "link port0 loss=3%")}, tell)
 	want := "at 1ms: link nobody loss=1%: nobody is no NIC of the lab: there are port0|at 2ms: link port0 loss=2%|" +
 		"at 2ms: link port0 loss=3%"
-	if got := strings.Join(told, "|"); got != want || lossOf(l, 0) != 0.03 {
+	if got := strings.Join(notes, "|"); got != want || lossOf(l, 0) != 0.03 {
 		t.Errorf("%s; loss %v", got, lossOf(l, 0))
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	l.Play(ctx, []Event{event(time.Hour, "link port0 loss=2%")}, tell)
-	testkit.Equal(t, "told", len(told), 3)
+	testkit.Equal(t, "told", len(notes), 3)
 }
 
 func FuzzParseChange(f *testing.F) {

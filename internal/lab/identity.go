@@ -34,8 +34,8 @@ func ParseAllowedMACs(s string) (a AllowedMACs, err error) {
 			return a, fmt.Errorf("%s is the gateway's", w)
 		case slices.Contains(a.List, m):
 			return a, fmt.Errorf("%s twice", w)
-		case len(a.List) == wire.MaxClaims:
-			return a, fmt.Errorf("more than %d: give any", wire.MaxClaims)
+		case len(a.List) == wire.MaxBindings:
+			return a, fmt.Errorf("more than %d: give any", wire.MaxBindings)
 		}
 		a.List = append(a.List, m)
 	}
@@ -79,7 +79,7 @@ func (p *Port) refused(r wire.Refusal) {
 
 // refusalText says what was refused and what to do.
 func refusalText(r wire.Refusal) string {
-	const idle = wire.ClaimIdle / time.Second
+	const idle = wire.BindingIdle / time.Second
 	mac := net.HardwareAddr(r.MAC[:]).String()
 	s := r.Reason.String() + ": the guest's frames from "
 	switch {
@@ -87,7 +87,7 @@ func refusalText(r wire.Refusal) string {
 		return s + "MAC " + mac + " are dropped: it is the address of " + r.Holder + ", and no flag gives it to another"
 	case r.Reason == wire.DropMAC && r.Full:
 		return s + fmt.Sprintf("MAC %s are dropped: it has %d already: one that is not used for %d s makes room", mac,
-			wire.MaxClaims, idle)
+			wire.MaxBindings, idle)
 	case r.Reason == wire.DropMAC && (r.MAC[0]&1 != 0 || r.MAC == wire.MAC{}):
 		return s + "MAC " + mac + " are dropped: no host can have that address"
 	case r.Reason == wire.DropMAC:
@@ -99,7 +99,7 @@ func refusalText(r wire.Refusal) string {
 	case r.Full:
 		return s + fmt.Sprintf("%s are dropped: it has %d addresses already: one that is not used for %d s makes room",
 			r.Addr,
-			wire.MaxClaims, idle)
+			wire.MaxBindings, idle)
 	}
 	return s + r.Addr.String() + " are dropped: no host can have that address"
 }

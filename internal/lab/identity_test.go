@@ -89,20 +89,20 @@ func TestPortsSendFromTheirOwnMAC(t *testing.T) {
 		"learned, the gateway's": {who: &wire.Identity{Learn: true}, mac: "02:76:6e:69:00:fe", text: "address of gateway"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			var told notes
+			var seen notes
 			w := open(t, lab.Uniform(2, lab.NIC{Model: lab.Virtio, Link: wire.LinkOptions{Identity: c.who}}, 0),
-				lab.Options{Services: gw, Note: told.note})
+				lab.Options{Services: gw, Note: seen.note})
 			a, b := attach(t, w.Port(0)), attachAs(t, w.Port(1), c.mac)
 			defer a.Close()
 			if c.pass {
 				testkit.OK(t, b.Exchange(t.Context(), a, 10_000))
 				testkit.OK(t, b.Close())
-				testkit.Equal(t, "refusals", len(told.all), 0)
+				testkit.Equal(t, "refusals", len(seen.all), 0)
 				return
 			}
 			refuses(t, w.Port(1), b, w.Port(0).Addr4.Addr(), wire.DropMAC)
-			if !told.has("port1: mac-not-yours", c.mac, c.text) {
-				t.Errorf("told: %q", told.all)
+			if !seen.has("port1: mac-not-yours", c.mac, c.text) {
+				t.Errorf("told: %q", seen.all)
 			}
 		})
 	}
@@ -125,16 +125,16 @@ func TestTheNextGuestBeginsAnew(t *testing.T) {
 // TestAddressesOfOthersAreTold: a guest with the address of another is told whose it is.
 func TestAddressesOfOthersAreTold(t *testing.T) {
 	testkit.LeavesNothing(t)
-	var told notes
+	var seen notes
 	w := open(t, lab.Uniform(2, lab.NIC{Model: lab.Virtio}, 0),
-		lab.Options{Services: []lab.Service{lab.Gateway(gateway.Options{})}, Note: told.note})
+		lab.Options{Services: []lab.Service{lab.Gateway(gateway.Options{})}, Note: seen.note})
 	client, server := testkit.SocketPair(t)
 	w.Port(1).Connected(server)
 	b := testkit.Must(labtest.New(client, "02:76:6e:69:00:02", []netip.Prefix{w.Port(0).Addr4}))(t)
 	gw, _ := lab.GatewayAddrs()
 	refuses(t, w.Port(1), b, gw.Addr(), wire.DropAddress)
-	if !told.has("port1: address-not-yours", "10.118.110.1", "address of port0") {
-		t.Errorf("told: %q", told.all)
+	if !seen.has("port1: address-not-yours", "10.118.110.1", "address of port0") {
+		t.Errorf("told: %q", seen.all)
 	}
 }
 

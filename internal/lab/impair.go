@@ -2,52 +2,184 @@ package lab
 
 import (
 	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
 	"time"
 
 	"vnic.dev/vnic/internal/wire"
 )
 
-// Impairment is what the links of a lab do to the segments that guests send.
-type Impairment struct {
-	Loss    float64 // probability that a segment is lost: 0 to less than 1
-	Reorder float64 // probability that one that is not lost is held back
-	// Duplicate and Corrupt are how likely one comes twice, and with a bit that is another one.
-	Duplicate, Corrupt float64
-	// Delay is how long packets are under way; each takes up to Jitter more or less.
-	Delay, Jitter time.Duration
-	Seed          uint64 // decides which; each port has its own, counted from it
+// Impairment is what a link does to the segments that its NIC's guest sends.
+type Impairment = wire.Impairment
+
+// Value is a field of an Impairment, in the words of users.
+type Value interface {
+	String() string // what Set reads
+	Set(text string) error
 }
 
-// Check says what is wrong with it, in terms of flags.
-func (i Impairment) Check() error {
-	for _, p := range []float64{i.Loss, i.Reorder, i.Duplicate, i.Corrupt} {
-		if p < 0 || p >= 1 {
-			return errors.New("--loss, --reorder, --duplicate, --corrupt: at least 0%, less than 100%")
-		}
+// fraction is 0 to less than 1.
+type fraction float64
+
+func (f *fraction) String() string { return FormatFraction(float64(*f)) }
+
+func (f *fraction) Set(s string) error {
+	v, err := ParseFraction(s)
+	*f = fraction(v)
+	return err
+}
+
+// duration is a time of at most wire.MaxDelay.
+type duration time.Duration
+
+func (d *duration) String() string {
+	if *d == 0 {
+		return "0"
 	}
-	if max(i.Delay, i.Jitter) > wire.MaxDelay || min(i.Delay, i.Jitter) < 0 {
-		return errors.New("--delay, --jitter: at most an hour")
+	return time.Duration(*d).String()
+}
+
+func (d *duration) Set(s string) error {
+	v, err := ParseTime(s, wire.MaxDelay)
+	*d = duration(v)
+	return err
+}
+
+type onOff bool
+
+func (o *onOff) String() string {
+	if *o {
+		return "on"
 	}
+	return "off"
+}
+
+func (o *onOff) Set(s string) error {
+	if s != "on" && s != "off" {
+		return errors.New("on or off")
+	}
+	*o = s == "on"
 	return nil
 }
 
-// Lossy says whether segments are lost or held back at all.
-func (i Impairment) Lossy() bool { return i.up().Lossy() }
+// burst is P/R, or P/R/1-H/1-K, as tc-netem's gemodel has them.
+type burst wire.Burst
 
-// up is what it is to one link. The seed is wanting.
-func (i Impairment) up() *wire.Impairment {
-	return &wire.Impairment{Loss: i.Loss, Reorder: i.Reorder, Duplicate: i.Duplicate, Corrupt: i.Corrupt,
-		Delay: i.Delay, Jitter: i.Jitter}
+func (b *burst) String() string {
+	if *b == (burst{}) {
+		return "0"
+	}
+	list := []float64{b.P, b.R, b.Bad, b.Good}
+	for len(list) > 2 && list[len(list)-1] == 0 {
+		list = list[:len(list)-1]
+	}
+	var parts []string
+	for _, f := range list {
+		parts = append(parts, FormatFraction(f))
+	}
+	return strings.Join(parts, "/")
 }
 
-// Impair has every port's link do so.
-func (d *Description) Impair(i Impairment) {
-	for g := range d.Guests {
-		for n := range d.Guests[g].NICs {
-			d.Guests[g].NICs[n].Link.Up = *i.up()
+func (b *burst) Set(s string) error {
+	parts, v := strings.Split(s, "/"), burst{}
+	to := []*float64{&v.P, &v.R, &v.Bad, &v.Good}
+	if s != "0" && (len(parts) < 2 || len(parts) > len(to)) {
+		return errors.New("how likely a good link turns bad, and a bad one good, at a segment, as 1%/20%")
+	}
+	for i, p := range parts {
+		if *to[i] = 1; p == "100%" || p == "1" {
+			continue
+		}
+		var err error
+		if *to[i], err = ParseFraction(p); err != nil {
+			return err
 		}
 	}
-	d.Sow(i.Seed)
+	*b = v
+	return nil
+}
+
+// segments are numbers of segments of a connection.
+type segments []uint32
+
+func (l *segments) String() string {
+	var list []string
+	for _, n := range *l {
+		list = append(list, strconv.FormatUint(uint64(n), 10))
+	}
+	return strings.Join(list, ",")
+}
+
+func (l *segments) Set(s string) error {
+	var list []uint32
+	for _, word := range strings.FieldsFunc(s, func(r rune) bool { return r == ',' || r == ' ' }) {
+		n, err := strconv.ParseUint(word, 10, 32)
+		if err != nil {
+			return errors.New("numbers of segments of a connection, from 0, as 100,101")
+		}
+		list = append(list, uint32(n))
+	}
+	slices.Sort(list)
+	if list = slices.Compact(list); len(list) > wire.MaxDrop {
+		return fmt.Errorf("%d numbers: %d at most", len(list), wire.MaxDrop)
+	}
+	*l = list
+	return nil
+}
+
+// DefaultLimit is how many bytes the queue of a link with a rate holds, unless limit is set.
+const DefaultLimit = 1 << 20
+
+// queueRate is the rate of a link's queue.
+type queueRate wire.Impairment
+
+func (q *queueRate) String() string {
+	if q.Rate == 0 {
+		return "0"
+	}
+	return FormatBitRate(q.Rate)
+}
+
+func (q *queueRate) Set(s string) (err error) {
+	if s == "0" {
+		q.Rate, q.Limit = 0, 0
+		return nil
+	}
+	if q.Rate, err = ParseRate(s); err == nil && q.Limit == 0 {
+		q.Limit = DefaultLimit
+	}
+	return err
+}
+
+// queueLimit is how many bytes a link's queue holds.
+type queueLimit wire.Impairment
+
+func (q *queueLimit) String() string {
+	if q.Rate == 0 {
+		return ""
+	}
+	return FormatBytes(uint64(q.Limit))
+}
+
+func (q *queueLimit) Set(s string) error {
+	n, err := ParseBytes(s)
+	if err == nil && (n == 0 || n > wire.MaxLimit) {
+		err = errors.New("1 to 1G")
+	}
+	q.Limit = int(min(n, wire.MaxLimit))
+	return err
+}
+
+// Impair impairs the link of every port.
+func (d *Description) Impair(im Impairment) {
+	for g := range d.Guests {
+		for n := range d.Guests[g].NICs {
+			d.Guests[g].NICs[n].Link.Up = im
+		}
+	}
+	d.Sow(im.Seed)
 }
 
 // Sow gives each port's link a seed of its own, counted from one.

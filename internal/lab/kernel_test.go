@@ -102,9 +102,9 @@ func wired(t *testing.T, mtu int, a, b []string) (there func(f func())) {
 }
 
 // echoes serves connections at an address of the kernel's: what comes goes back.
-func echoes(t *testing.T, at string) netip.AddrPort {
+func echoes(t *testing.T, where string) netip.AddrPort {
 	t.Helper()
-	l, err := net.Listen("tcp", at)
+	l, err := net.Listen("tcp", where)
 	if err != nil {
 		t.Error(err)
 		return netip.AddrPort{}
@@ -177,19 +177,19 @@ func TestVXLANOfTheKernel(t *testing.T) {
 	there := wired(t, 1600, []string{"192.0.2.1/24", "2001:db8::1/64"}, []string{"192.0.2.2/24", "2001:db8::2/64"})
 	for i, ends := range [][2]string{{"192.0.2.1", "192.0.2.2"}, {"2001:db8::1", "2001:db8::2"}} {
 		a, b := netip.MustParseAddr(ends[0]), netip.MustParseAddr(ends[1])
-		var at netip.AddrPort
+		var addr netip.AddrPort
 		there(func() {
 			attrs := netlink.NewLinkAttrs()
 			attrs.Name, attrs.MTU = "vx0", 1500
 			add(t, &netlink.Vxlan{LinkAttrs: attrs, VxlanId: 42 + i, SrcAddr: b.AsSlice(), Group: a.AsSlice(), Port: 4789,
 				UDP6ZeroCSumTx: i == 1}, "10.118.110.77/24")
 			completes(t, "vx0")
-			at = echoes(t, "10.118.110.77:0")
+			addr = echoes(t, "10.118.110.77:0")
 		})
 		t.Run(ends[0], func(t *testing.T) {
 			g := joined(t, uplink.Config{VXLAN: &uplink.VXLAN{Local: netip.AddrPortFrom(a, 4789),
 				Remote: netip.AddrPortFrom(b, 4789), VNI: uint32(42 + i)}})
-			through(t, g, at, 2_000_000)
+			through(t, g, addr, 2_000_000)
 		})
 		there(func() {
 			l, err := netlink.LinkByName("vx0")
@@ -220,7 +220,7 @@ func TestVXLANOverAnInterfaceOf1500(t *testing.T) {
 	} {
 		o := uplink.Config{Name: "up0", VXLAN: &uplink.VXLAN{Local: netip.MustParseAddrPort(c.a),
 			Remote: netip.MustParseAddrPort(c.b), VNI: 1}}
-		w, err := lab.Open(lab.Uniform(1, lab.NIC{Model: lab.Virtio, MTU: c.mtu}, 0), lab.Options{
+		w, err := lab.Open(lab.Uniform(1, lab.NIC{Model: lab.Virtio, NICOptions: lab.NICOptions{MTU: c.mtu}}, 0), lab.Options{
 			Services: []lab.Service{lab.Uplink(uplink.Options{Config: o})}})
 		if c.want != "" {
 			testkit.ErrorSays(t, err, c.want)
@@ -246,14 +246,14 @@ func TestTapOfTheKernel(t *testing.T) {
 	raise(t, "tap0")
 	dev := testkit.Must(netlink.LinkByName("tap0"))(t)
 	testkit.OK(t, netlink.LinkSetMaster(dev, br))
-	at := echoes(t, "10.118.110.77:0")
+	addr := echoes(t, "10.118.110.77:0")
 	for range 2 { // whom the device is closed by may open it again
-		t.Run("", func(t *testing.T) { through(t, joined(t, uplink.Config{Tap: "tap0"}), at, 2_000_000) })
+		t.Run("", func(t *testing.T) { through(t, joined(t, uplink.Config{Tap: "tap0"}), addr, 2_000_000) })
 	}
 	try := func(c uplink.Config, mtu int, want ...string) {
 		t.Helper()
 		c.Name = "up0"
-		_, err := lab.Open(lab.Uniform(1, lab.NIC{Model: lab.Virtio, MTU: mtu}, 0), lab.Options{
+		_, err := lab.Open(lab.Uniform(1, lab.NIC{Model: lab.Virtio, NICOptions: lab.NICOptions{MTU: mtu}}, 0), lab.Options{
 			Services: []lab.Service{lab.Uplink(uplink.Options{Config: c})}})
 		testkit.ErrorSays(t, err, want...)
 	}
@@ -261,5 +261,5 @@ func TestTapOfTheKernel(t *testing.T) {
 	try(uplink.Config{Tap: "br0"}, 1500, "br0: invalid argument: it is no tap device")
 	try(uplink.Config{Tap: "tap0"}, 1501, "carries packets of 1500 bytes (tap0's own MTU)", "MTU of 1501")
 	_ = joined(t, uplink.Config{Tap: "tap0"})
-	try(uplink.Config{Tap: "tap0"}, 1500, "another program has it")
+	try(uplink.Config{Tap: "tap0"}, 1500, "another program uses it")
 }

@@ -124,7 +124,7 @@ func (l *Lab) addMachine(g *Guest) error {
 	}
 	for i := range g.NICs {
 		n := &g.NICs[i]
-		at := g.nicInTree(n)
+		path := g.nicInTree(n)
 		var reached []*GPUMemory // the nearest first
 		for j, gpu := range m.GPUs {
 			if n.Reaches(j) {
@@ -132,11 +132,11 @@ func (l *Lab) addMachine(g *Guest) error {
 			}
 		}
 		slices.SortStableFunc(reached, func(a, b *GPUMemory) int {
-			return cmp.Compare(tree.Path(at, a.Place).Distance, tree.Path(at, b.Place).Distance)
+			return cmp.Compare(tree.Path(path, a.Place).Distance, tree.Path(path, b.Place).Distance)
 		})
 		var gpus []nic.GPU
 		for _, gpu := range reached {
-			path := tree.Path(at, gpu.Place)
+			path := tree.Path(path, gpu.Place)
 			if l.desc.NoP2P {
 				path = path.Off()
 			}
@@ -146,7 +146,7 @@ func (l *Lab) addMachine(g *Guest) error {
 		}
 		place := ""
 		if g.inside(n) {
-			place = at
+			place = path
 		}
 		p, err := l.newPort(n, gpus, reached, m, place)
 		if p != nil {

@@ -131,28 +131,32 @@ func TestBadOptionsAreRefused(t *testing.T) {
 	none := lab.Guest{NICs: []lab.NIC{{Model: lab.Virtio, GPUs: []int{}}}, GPUs: []lab.GPU{{Memory: 2 << 20}}}
 	far := lab.Guest{NICs: []lab.NIC{{Model: lab.Virtio, GPUs: []int{1}}}, GPUs: []lab.GPU{{Memory: 2 << 20}}}
 	for want, d := range map[string]lab.Description{
-		"--nic e1000":                       lab.Uniform(1, lab.NIC{Model: "e1000"}, 0),
-		"0 ports":                           lab.Uniform(0, virtio, 0),
-		"251 ports":                         lab.Uniform(251, virtio, 0),
-		"--mtu 9199":                        lab.Uniform(1, lab.NIC{Model: lab.GVE, MTU: 9199}, 0),
-		"17 queue pairs":                    lab.Uniform(1, lab.NIC{Model: lab.GVE, QueuePairs: 17}, 0),
-		"NIC : timestamps are of model gve": lab.Uniform(1, lab.NIC{Model: lab.Virtio, Timestamps: true}, 0),
+		"--nic e1000": lab.Uniform(1, lab.NIC{Model: "e1000"}, 0),
+		"0 ports":     lab.Uniform(0, virtio, 0),
+		"251 ports":   lab.Uniform(251, virtio, 0),
+		"--mtu 9199": lab.Uniform(1, lab.NIC{Model: lab.GVE,
+			NICOptions: lab.NICOptions{MTU: 9199}}, 0),
+		"--queues 17: 1 to 16 pairs":        lab.Uniform(1, lab.NIC{Model: lab.GVE, QueuePairs: 17}, 0),
+		"NIC 0 of guest : timestamps: of m": lab.Uniform(1, lab.NIC{Model: lab.Virtio, Timestamps: true}, 0),
 		"an IOMMU (--iommu) is for guests":  {Guests: []lab.Guest{{NICs: []lab.NIC{{Model: lab.GVE}, virtio}, IOMMU: true}}},
 		"an IOMMU (--iommu) and GPUs with": {Guests: []lab.Guest{{NICs: []lab.NIC{{Model: lab.GVE}}, IOMMU: true,
 			Driver: lab.DriverVNICGPU, GPUs: []lab.GPU{{Memory: 2 << 20}}}}},
-		"65 ports with GPU":                lab.Uniform(65, virtio, 4096),
-		"--gpu-memory 3M: not":             lab.Uniform(1, virtio, 3<<20),
-		"--gpu-memory 1M: not":             lab.Uniform(1, lab.NIC{Model: lab.GVE}, 1<<20),
-		"GPU 0 of guest : NICs of both":    {Guests: []lab.Guest{two}},
-		"GPU 0 of guest : no NIC":          {Guests: []lab.Guest{none}},
-		"NIC : GPU 1: not one of the gues": {Guests: []lab.Guest{far}},
-		"--rsc-usecs 1000001: ":            lab.Uniform(1, lab.NIC{Model: lab.GVE, RSCUsecs: 1e6 + 1}, 0),
+		"65 ports with GPU":                 lab.Uniform(65, virtio, 4096),
+		"--gpu-memory 3M: not":              lab.Uniform(1, virtio, 3<<20),
+		"--gpu-memory 1M: not":              lab.Uniform(1, lab.NIC{Model: lab.GVE}, 1<<20),
+		"GPU 0 of guest : NICs of both":     {Guests: []lab.Guest{two}},
+		"GPU 0 of guest : no NIC":           {Guests: []lab.Guest{none}},
+		"NIC 0 of guest : gpus 1: not one ": {Guests: []lab.Guest{far}},
+		"--rsc-usecs 1000001: ": lab.Uniform(1, lab.NIC{Model: lab.GVE,
+			NICOptions: lab.NICOptions{RSCUsecs: 1e6 + 1}}, 0),
+		"--loss is 100%: not a part": lab.Uniform(1, lab.NIC{Model: lab.Virtio,
+			Link: wire.LinkOptions{Up: lab.Impairment{Loss: 1}}}, 0),
 	} {
 		if w, err := lab.Open(d, lab.Options{}); w != nil || err == nil || !strings.HasPrefix(err.Error(), want) {
 			t.Errorf("%s: %v, %v", want, w, err)
 		}
 	}
-	if (lab.Impairment{Loss: 1}).Check() == nil || (lab.Impairment{Loss: 0.99}).Check() != nil {
+	if lab.CheckLink(&lab.Impairment{Loss: 1}) == nil || lab.CheckLink(&lab.Impairment{Loss: 0.99}) != nil {
 		t.Error("all segments may be lost, or not nearly all")
 	}
 	var missing *lab.MemoryError

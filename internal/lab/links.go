@@ -158,13 +158,13 @@ type loadsOf struct {
 }
 
 // known gives loads that somebody has asked for before, or makes them: trees and models do not change.
-func (p *Port) known(of loadsOf, loads func() []Load) []Load {
+func (p *Port) known(kind loadsOf, loads func() []Load) []Load {
 	p.loadsMu.Lock()
 	defer p.loadsMu.Unlock()
-	list, ok := p.loads[of]
+	list, ok := p.loads[kind]
 	if !ok {
 		list = loads()
-		p.loads[of] = list
+		p.loads[kind] = list
 	}
 	return list
 }

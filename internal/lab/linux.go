@@ -106,9 +106,9 @@ func (d *Description) Refused(i int, linux func(nic, gpu string) pcie.Path) (lis
 }
 
 // difference puts into words how the lab's path and the kernel's differ; "": they do not.
-func difference(is, linux pcie.Path) string {
+func difference(path, linux pcie.Path) string {
 	switch {
-	case is.P2P() == linux.P2P():
+	case path.P2P() == linux.P2P():
 		return ""
 	case linux.Kind == pcie.Bus:
 		return "Linux in this guest allows it: QEMU's switches have no ACS"

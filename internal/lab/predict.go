@@ -9,9 +9,9 @@ import "math"
 func MaxMin(loads []map[*Edge]float64) (rates []float64, limits []*Edge) {
 	rates, limits = make([]float64, len(loads)), make([]*Edge, len(loads))
 	left := make(map[*Edge]float64) // of the edges' rates
-	for i, of := range loads {
+	for i, flow := range loads {
 		rates[i] = math.Inf(1)
-		for e := range of {
+		for e := range flow {
 			if e.Rate > 0 {
 				left[e] = e.Rate
 			}
@@ -23,9 +23,9 @@ func MaxMin(loads []map[*Edge]float64) (rates []float64, limits []*Edge) {
 		most := math.Inf(1)
 		for e, n := range left {
 			sum := 0.
-			for i, of := range loads {
+			for i, flow := range loads {
 				if limits[i] == nil {
-					sum += of[e]
+					sum += flow[e]
 				}
 			}
 			if sum <= 0 {
@@ -38,12 +38,12 @@ func MaxMin(loads []map[*Edge]float64) (rates []float64, limits []*Edge) {
 		if full == nil {
 			return rates, limits
 		}
-		for i, of := range loads {
-			if limits[i] != nil || of[full] <= 0 {
+		for i, flow := range loads {
+			if limits[i] != nil || flow[full] <= 0 {
 				continue
 			}
 			rates[i], limits[i] = most, full
-			for e, b := range of {
+			for e, b := range flow {
 				if _, ok := left[e]; ok {
 					left[e] = max(0, left[e]-b*most)
 				}

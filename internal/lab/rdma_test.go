@@ -37,7 +37,7 @@ const rdmaMemory = 8 << 20
 func newVerbs(t testing.TB, mtu uint16, im lab.Impairment) (l *lab.Lab, ends [2]*verbs) {
 	t.Helper()
 	testkit.LeavesNothing(t)
-	d := lab.Uniform(2, lab.NIC{Model: lab.Virtio, QueuePairs: 2, MTU: 9000}, rdmaMemory)
+	d := lab.Uniform(2, lab.NIC{Model: lab.Virtio, QueuePairs: 2, NICOptions: lab.NICOptions{MTU: 9000}}, rdmaMemory)
 	d.Impair(im)
 	l = testkit.Must(lab.Open(d, lab.Options{Log: labtest.Log(t)}))(t)
 	t.Cleanup(func() { testkit.OK(t, l.Close()) })

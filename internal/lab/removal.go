@@ -169,9 +169,9 @@ func (l *Lab) removing(name string, removed *atomic.Bool, done <-chan error, err
 	go func() {
 		defer close(ended)
 		select {
-		case err, told := <-done:
+		case err, reported := <-done:
 			switch {
-			case !told:
+			case !reported:
 			case err != nil:
 				removed.Store(false)
 				l.note(name, "is still there: "+err.Error())

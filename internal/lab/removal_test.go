@@ -27,20 +27,20 @@ func removalDescription() (d Description) {
 		name, model string
 		sockets     []Socket
 	}{{"a", Virtio, []Socket{{Name: "s0"}}}, {"b", GVE, []Socket{{Name: "s0"}}}, {"c", Virtio, nil}} {
-		at := below("s0")
+		slot := below("s0")
 		if g.sockets == nil {
-			at = Slot{}
+			slot = Slot{}
 		}
 		d.Guests = append(d.Guests, Guest{Name: g.name, Sockets: g.sockets,
-			NICs: []NIC{{Name: g.name + ".nic0", Model: g.model, Slot: at}, {Name: g.name + ".nic1", Model: g.model, Slot: at}},
-			GPUs: []GPU{{Name: g.name + ".gpu0", Memory: 2 << 20, Slot: at}, {Name: g.name + ".gpu1", Memory: 2 << 20, Slot: at}}})
+			NICs: []NIC{{Name: g.name + ".nic0", Model: g.model, Slot: slot}, {Name: g.name + ".nic1", Model: g.model, Slot: slot}},
+			GPUs: []GPU{{Name: g.name + ".gpu0", Memory: 2 << 20, Slot: slot}, {Name: g.name + ".gpu1", Memory: 2 << 20, Slot: slot}}})
 	}
-	at := below("sw0")
+	slot := below("sw0")
 	d.Guests = append(d.Guests, Guest{Name: "d", Sockets: []Socket{{Name: "s0"}},
 		Switches: []Switch{{Name: "sw0", Slot: below("s0")}},
-		NICs:     []NIC{{Name: "d.nic0", Model: Virtio, Slot: at}, {Name: "d.nic1", Model: Virtio, Slot: at, Hotplug: true}},
-		GPUs: []GPU{{Name: "d.gpu0", Memory: 2 << 20, Slot: at},
-			{Name: "d.gpu1", Memory: 2 << 20, Slot: at, Hotplug: true}}})
+		NICs:     []NIC{{Name: "d.nic0", Model: Virtio, Slot: slot}, {Name: "d.nic1", Model: Virtio, Slot: slot, Hotplug: true}},
+		GPUs: []GPU{{Name: "d.gpu0", Memory: 2 << 20, Slot: slot},
+			{Name: "d.gpu1", Memory: 2 << 20, Slot: slot, Hotplug: true}}})
 	return d
 }
 
@@ -49,13 +49,13 @@ func removalDescription() (d Description) {
 func TestRemovalIsAskedOfTheGuest(t *testing.T) {
 	testkit.LeavesNothing(t)
 	var mu sync.Mutex
-	said := make(map[string]string)
-	told := make(chan string, 10)
+	notes := make(map[string]string)
+	removals := make(chan string, 10)
 	l := removalLab(t, func(name, text string) {
 		mu.Lock()
 		defer mu.Unlock()
-		said[name] = text
-		told <- name
+		notes[name] = text
+		removals <- name
 	})
 	apply := func(s string) error { return l.Apply(testkit.Must(ParseChange(s))(t)) }
 	for what, want := range map[string]string{
@@ -102,11 +102,11 @@ func TestRemovalIsAskedOfTheGuest(t *testing.T) {
 		t.Error("others are said to be removed")
 	}
 	ends["nic0.1"] <- nil
-	testkit.Equal(t, "told of", <-told, "a.nic1")
-	ends["gpu0.0"] <- errors.New("the guest did not let go of it")
-	testkit.Equal(t, "told of", <-told, "a.gpu0")
-	if said["a.nic1"] != "has been removed" || said["a.gpu0"] != "is still there: the guest did not let go of it" {
-		t.Errorf("%v", said)
+	testkit.Equal(t, "told of", <-removals, "a.nic1")
+	ends["gpu0.0"] <- errors.New("the guest did not release it")
+	testkit.Equal(t, "told of", <-removals, "a.gpu0")
+	if notes["a.nic1"] != "has been removed" || notes["a.gpu0"] != "is still there: the guest did not release it" {
+		t.Errorf("%v", notes)
 	}
 	if !p.Removed() || g.Removed() {
 		t.Errorf("removed: NIC %v, GPU %v", p.Removed(), g.Removed())
@@ -142,10 +142,10 @@ func TestWhatAScriptRemovesIsHotplug(t *testing.T) {
 	}
 	testkit.Equal(t, "hotplug", fmt.Sprint(got), "[a.nic0 a.gpu1 d.nic1 d.gpu1]")
 	for want, change := range map[string]func(d *Description){
-		"NIC b.nic1: a gVNIC cannot be hotplug":                   func(d *Description) { d.Guests[1].NICs[1].Hotplug = true },
-		"a NUMA node's":                                           func(d *Description) { d.Guests[1].GPUs[1].Hotplug = true },
-		"NIC c.nic1 cannot be hotplug: it is on the root complex": func(d *Description) { d.Guests[2].NICs[1].Hotplug = true },
-		"hotplug: it is on the root complex":                      func(d *Description) { d.Guests[2].GPUs[1].Hotplug = true },
+		"NIC b.nic1: hotplug: not with model gve": func(d *Description) { d.Guests[1].NICs[1].Hotplug = true },
+		"a NUMA node's": func(d *Description) { d.Guests[1].GPUs[1].Hotplug = true },
+		"NIC c.nic1: hotplug: it is on the root complex": func(d *Description) { d.Guests[2].NICs[1].Hotplug = true },
+		"GPU c.gpu1: hotplug: it is on the root complex": func(d *Description) { d.Guests[2].GPUs[1].Hotplug = true },
 	} {
 		d := removalDescription()
 		change(&d)

@@ -10,13 +10,13 @@ import (
 
 // twoSockets is a guest with a switch below each of two sockets, and a NIC and a GPU below each switch.
 func twoSockets(r pcie.Routing) lab.Guest {
-	at := func(below string) lab.Slot { return lab.Slot{Below: below, Link: pcie.Link{Gen: 4, Width: 16}} }
+	slot := func(below string) lab.Slot { return lab.Slot{Below: below, Link: pcie.Link{Gen: 4, Width: 16}} }
 	return lab.Guest{Name: "a",
 		Sockets:  []lab.Socket{{Name: "s0", Routing: r}, {Name: "s1", Routing: r}},
-		Switches: []lab.Switch{{Name: "sw0", Slot: at("s0")}, {Name: "sw1", Slot: at("s1")}},
-		NICs: []lab.NIC{{Name: "a.nic0", Model: lab.Virtio, Slot: at("sw0")},
-			{Name: "a.nic1", Model: lab.Virtio, Slot: at("sw1")}},
-		GPUs: []lab.GPU{{Name: "a.gpu0", Memory: 4096, Slot: at("sw0")}, {Name: "a.gpu1", Memory: 4096, Slot: at("sw1")}}}
+		Switches: []lab.Switch{{Name: "sw0", Slot: slot("s0")}, {Name: "sw1", Slot: slot("s1")}},
+		NICs: []lab.NIC{{Name: "a.nic0", Model: lab.Virtio, Slot: slot("sw0")},
+			{Name: "a.nic1", Model: lab.Virtio, Slot: slot("sw1")}},
+		GPUs: []lab.GPU{{Name: "a.gpu0", Memory: 4096, Slot: slot("sw0")}, {Name: "a.gpu1", Memory: 4096, Slot: slot("sw1")}}}
 }
 
 // Each NIC of a guest with several has a path to each GPU, by the tree, and the guest is told what it is: of its
@@ -26,7 +26,7 @@ func TestEachNICHasAPathToEachGPU(t *testing.T) {
 	for _, c := range []struct {
 		routing pcie.Routing
 		off     bool
-		own     pcie.PathKind
+		kind    pcie.PathKind
 		other   pcie.PathKind
 	}{
 		{pcie.NoRouting, false, pcie.Bus, pcie.NoPath},
@@ -39,12 +39,12 @@ func TestEachNICHasAPathToEachGPU(t *testing.T) {
 			gpus := testkit.Must(p.NIC().GPUs())(t)
 			testkit.Equal(t, "GPUs", len(gpus), 2)
 			for j, g := range gpus {
-				want, at := c.own, i
+				want, pos := c.kind, i
 				if j > 0 {
-					want, at = c.other, 1-i
+					want, pos = c.other, 1-i
 				}
-				if pcie.PathKind(g.P2P) != want || g.ID != uint16(at) ||
-					g.Place != []string{"s0/sw0/gpu0", "s1/sw1/gpu1"}[at] {
+				if pcie.PathKind(g.P2P) != want || g.ID != uint16(pos) ||
+					g.Place != []string{"s0/sw0/gpu0", "s1/sw1/gpu1"}[pos] {
 					t.Errorf("%v: %s to GPU %d: %+v", c, p.Name, j, g)
 				}
 			}
@@ -66,11 +66,11 @@ func TestGuestWithoutSocketsHasASwitchForEachNIC(t *testing.T) {
 
 func TestBadTreesAreRefused(t *testing.T) {
 	for want, change := range map[string]func(g *lab.Guest){
-		"guest a: nic0 is below sw9, which is no socket": func(g *lab.Guest) { g.NICs[0].Slot.Below = "sw9" },
-		"guest a: there are two sw0":                     func(g *lab.Guest) { g.Switches[1].Name = "sw0" },
-		"guest a: sw0 is below itself":                   func(g *lab.Guest) { g.Switches[0].Below = "sw0" },
-		"guest a: gpu0: a socket is below nothing":       func(g *lab.Guest) { g.GPUs[0].Slot.Below = "" },
-		"NIC a.nic0 may address 17 GPUs: 16 at most": func(g *lab.Guest) {
+		"guest a: nic0 is below sw9, which is neither": func(g *lab.Guest) { g.NICs[0].Slot.Below = "sw9" },
+		"guest a: there are two sw0":                   func(g *lab.Guest) { g.Switches[1].Name = "sw0" },
+		"guest a: sw0 is below itself":                 func(g *lab.Guest) { g.Switches[0].Below = "sw0" },
+		"guest a: gpu0: a socket is below nothing":     func(g *lab.Guest) { g.GPUs[0].Slot.Below = "" },
+		"NIC a.nic0: gpus: it may address 17: 16 at most": func(g *lab.Guest) {
 			for range 15 {
 				g.GPUs = append(g.GPUs, g.GPUs[0])
 			}

@@ -38,7 +38,7 @@ func TestFuzzTargetsHaveACorpus(t *testing.T) {
 	}
 }
 
-// adds says whether a fuzz target adds inputs itself.
+// adds reports whether a fuzz target adds inputs itself.
 func adds(f *ast.FuncDecl) (found bool) {
 	ast.Inspect(f, func(n ast.Node) bool {
 		s, ok := n.(*ast.SelectorExpr)

@@ -108,8 +108,8 @@ func broken(p *pkg) (list []string) {
 	inTests := slices.Concat(row.tests, strings.Fields(everywhereInTests), []string{name}, may)
 	check := func(what string, imports, allowed []string) {
 		for _, i := range imports {
-			if of, ours := strings.CutPrefix(i, module); ours && !slices.Contains(allowed, of) {
-				list = append(list, fmt.Sprintf("%s%s imports %s: the table of layers does not allow it", what, name, of))
+			if path, ours := strings.CutPrefix(i, module); ours && !slices.Contains(allowed, path) {
+				list = append(list, fmt.Sprintf("%s%s imports %s: the table of layers does not allow it", what, name, path))
 			}
 			for _, f := range foreign {
 				if what == "" && f.pkg == name && strings.HasPrefix(i, f.not) {

@@ -1,12 +1,13 @@
-// Package limits has the times after which vnic gives something up: a guest that does not boot, a peer that is silent,
-// a program that does not end. list.go lists them, each with its base: what is ample on two processors that emulate the
-// guests. A slow machine is slow and not broken, so what is waited for is the base times Slow, one value for all limits
-// of a process.
+// Package limits has the times after which vnic gives up waiting: for a guest that does not boot, a
+// silent peer, a program that does not end. list.go lists them, each with its base: a time that is
+// ample on two processors that emulate the guests. A slow machine is not broken, so each limit is
+// its base times Slow, one factor for all limits of a process.
 //
-// Slow is 1, unless a user says more (Stretch, by --slow or $VNIC_SLOW), or a guest needs longer to boot than the known
-// one did (Booted). It never sinks. vnic tells its guests, and programs in guests take it from their environment.
+// Slow is 1, unless a user sets more (Stretch, by --slow or $VNIC_SLOW), or a guest takes longer to
+// boot than knownBoot (Booted). It never decreases. vnic passes it to its guests, and programs in
+// guests read it from their environment.
 //
-// A limit that a user gives (--timeout, a Config's) is taken as it is, unless it is the default.
+// A limit that a user sets (--timeout, a Config's) is used unchanged, unless it is the default.
 package limits
 
 import (
@@ -19,16 +20,17 @@ import (
 	"time"
 )
 
-// Env is the environment's variable that has Slow at the start of a process.
+// Env is the environment variable that has Slow at the start of a process.
 const Env = "VNIC_SLOW"
 
 // Max is the largest Slow.
 const Max = 1000
 
-// A Limit is a time after which something is given up; its value is its base.
+// Limit is a time after which vnic gives up waiting; its value is the base.
 type Limit time.Duration
 
-// Here is the limit on this machine: the base times Slow. It is asked for when the wait begins, as Slow may grow.
+// Here returns the limit on this machine: the base times Slow. Call it when the wait begins,
+// because Slow may grow.
 func (l Limit) Here() time.Duration {
 	if d := float64(l) * Slow(); d < math.MaxInt64 {
 		return time.Duration(d)
@@ -36,7 +38,7 @@ func (l Limit) Here() time.Duration {
 	return math.MaxInt64
 }
 
-// Unless is a time that a user may give where the limit is the default: the limit here, unless another one was given.
+// Unless returns given if a user has set it, or Here if given equals the default.
 func (l Limit) Unless(given time.Duration) time.Duration {
 	if given == time.Duration(l) {
 		return l.Here()
@@ -47,14 +49,15 @@ func (l Limit) Unless(given time.Duration) time.Duration {
 // slow has the bits of Slow, as a float64.
 var slow atomic.Uint64
 
-// fromEnv takes the environment's value, once. What is no number is none: commands say so (Check).
+// fromEnv reads the environment variable, once. It ignores a value that is no number; commands
+// report it (Check).
 var fromEnv = sync.OnceFunc(func() {
 	if n, err := Parse(os.Getenv(Env)); err == nil {
 		raise(n)
 	}
 })
 
-// Slow is how many times slower than the machines of the bases this one is taken to be: 1 to Max.
+// Slow returns how many times slower this machine is than the machines of the bases: 1 to Max.
 func Slow() float64 {
 	fromEnv()
 	return max(1, math.Float64frombits(slow.Load()))
@@ -75,18 +78,17 @@ func raise(n float64) {
 	}
 }
 
-// Booted tells how long a guest has taken to boot: where that was longer than it is for the known one, all limits
-// follow.
+// Booted records how long a guest took to boot: if it was longer than knownBoot, all limits grow.
 func Booted(d time.Duration) { Stretch(float64(d) / float64(knownBoot)) }
 
-// Doublings is how often a time has to be doubled to be as much longer, at least, as limits are: for a protocol that
-// has powers of two.
+// Doublings returns how often a time must be doubled to grow at least by Slow: for a protocol whose
+// timeouts are powers of two.
 func Doublings() int { return int(math.Ceil(math.Log2(Slow()))) }
 
-// Started is what Slow would be by the time that a QEMU took to say its version.
+// Started returns the value of Slow that fits the time that a QEMU took to print its version.
 func Started(d time.Duration) float64 { return min(max(1, float64(d)/float64(knownStart)), Max) }
 
-// Environ is Slow as the environment of a process has it, for one in a guest; nothing where it is 1.
+// Environ returns Slow as environment of a process in a guest; nothing if it is 1.
 func Environ() []string {
 	if n := Slow(); n > 1 {
 		return []string{Env + "=" + strconv.FormatFloat(n, 'g', 4, 64)}
@@ -103,7 +105,7 @@ func Parse(s string) (float64, error) {
 	return n, nil
 }
 
-// Check says what is wrong with Env's value.
+// Check returns an error if Env has a bad value.
 func Check() error {
 	s, there := os.LookupEnv(Env)
 	if !there || s == "" {

@@ -9,9 +9,10 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// Slow is the largest of what was said of the machine, and all limits follow; what a user gives stays.
+// Slow is the largest value that was set, and all limits follow; a user's limit stays.
 //
-// Invariant: limits: On a machine that is N times slower everything that is waited for may take N times longer.
+// Invariant: limits: On a machine that is N times slower everything that is waited for may take N
+// times longer.
 func TestLimitsFollowTheMachine(t *testing.T) {
 	t.Cleanup(func() { slow.Store(0) })
 	l := Limit(10 * time.Second)

@@ -1,8 +1,8 @@
-// Package machine boots the guests of a lab under QEMU: it fetches QEMU and a kernel, builds what
-// guests boot from, gives each machine its NICs and GPUs, and says what ended one: QEMU, the guest
-// or its agent.
+// Package machine boots the guests of a lab under QEMU: it fetches QEMU and a kernel, builds the
+// guests' images, gives each machine its NICs and GPUs, and says what caused a guest's end: QEMU,
+// the guest or its agent.
 //
-// Images are made once and boot any number of guests. The caller of Boot closes the Guest, before
-// the lab; a guest that is gone explains the errors that came of it (Guest.Gone), and its Close
-// then does not tell of it again.
+// Images are made once and boot any number of guests. The caller of Boot closes the Guest before
+// the lab. Guest.Gone returns why a guest has ended, which explains errors that follow from it;
+// Close then does not return the same error again.
 package machine

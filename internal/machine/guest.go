@@ -20,37 +20,37 @@ import (
 	"vnic.dev/vnic/internal/machine/qemu"
 )
 
-// Config says how a guest of ours is booted.
+// Config are the settings for booting a guest.
 type Config struct {
 	Name string
-	// Agent's huge pages, nodes and settings follow from the hardware. Modules are those of the image that are to be
-	// loaded; nil: all that Images.Build was told.
+	// Boot sets the agent's huge pages, nodes and settings from the hardware. Modules are the
+	// image's modules to load; nil: all modules given to Images.Build.
 	Agent   agent.Config
-	Files   io.Reader   // archive with files of a user's, behind the initramfs; may be nil
+	Files   io.Reader   // archive of a user's files, after the initramfs; may be nil
 	RAMSize uint64      // bytes
 	CPUs    int         // 0: 1
-	Disks   []qemu.Disk // of the guest, whatever its hardware in the lab
-	Append  string      // last words of the kernel's command line
-	Args    []string    // last arguments of QEMU
-	Console io.Writer   // gets the console; may be nil
-	Accel   qemu.Accel  // "": KVM where it works, else TCG
-	// Connected has the connections of NICs; nil: the lab's ports serve them.
+	Disks   []qemu.Disk // in addition to the machine's hardware in the lab
+	Append  string      // added to the end of the kernel's command line
+	Args    []string    // added to the end of QEMU's arguments
+	Console io.Writer   // receives the console; may be nil
+	Accel   qemu.Accel  // "": KVM if it works, else TCG
+	// Connected gets the connections of NICs; nil: the lab's ports serve them.
 	Connected   func(p *lab.Port, conn *net.UnixConn)
-	ResultsPort bool // offer the results channel as a virtio port, too
+	ResultsPort bool // also offer the results channel as a virtio port
 	BootLimit   time.Duration
 	TimeLimit   time.Duration
 	Log         *slog.Logger
 	Started     qemu.Started // may be nil
 }
 
-// Guest is a machine that has booted.
+// Guest is a booted machine.
 type Guest struct {
 	*qemu.Machine
 	gone bool // Gone has reported its end
 }
 
-// Boot boots a guest with the hardware of a machine of a lab. It lives as long as ctx, at most
-// until it is closed.
+// Boot boots a guest with the hardware of a lab's machine. The guest ends with ctx, or when it is
+// closed.
 func (im *Images) Boot(ctx context.Context, hw *lab.Machine, c Config) (*Guest, error) {
 	conf := qemu.Config{Name: c.Name, QEMU: im.QEMU, Kernel: im.Kernel, RAMSize: c.RAMSize, CPUs: c.CPUs, Cache: im.Cache,
 		Log: c.Log, Args: c.Args, Disks: c.Disks,
@@ -97,7 +97,7 @@ func (im *Images) Boot(ctx context.Context, hw *lab.Machine, c Config) (*Guest, 
 	if err != nil {
 		return nil, err
 	}
-	if limits.Slow() > max(a.Slow, 1) { // this boot was slow, or another one's meanwhile
+	if limits.Slow() > max(a.Slow, 1) { // this boot or a concurrent one was slow
 		if err := agent.TellSlow(ctx, m.Agent()); err != nil {
 			return nil, errors.Join(fmt.Errorf("%s: %w", c.Name, err), m.Close())
 		}
@@ -109,7 +109,7 @@ func (im *Images) Boot(ctx context.Context, hw *lab.Machine, c Config) (*Guest, 
 	return &Guest{Machine: m}, nil
 }
 
-// memoryOf is a guest's memory by physical address.
+// memoryOf returns a guest's memory by physical address.
 func memoryOf(m *qemu.Machine) (maps []dma.Map) {
 	for _, x := range m.Physical() {
 		maps = append(maps, dma.Map{IOVA: x.Addr, Size: x.Size, FD: int(x.File.Fd()), FileOffset: x.Off})
@@ -117,7 +117,7 @@ func memoryOf(m *qemu.Machine) (maps []dma.Map) {
 	return maps
 }
 
-// Attach gives a machine of QEMU's the GPUs and NICs of one of a lab.
+// Attach adds the GPUs and NICs of a lab's machine to QEMU's configuration.
 func Attach(c *qemu.Config, hw *lab.Machine) {
 	if !hw.Bare {
 		c.Tree = hw.Tree
@@ -136,7 +136,7 @@ func Attach(c *qemu.Config, hw *lab.Machine) {
 	}
 }
 
-// driven is how many NICs of a model are for programs that have GPU memory.
+// driven returns the number of NICs of a model that devmem programs drive.
 func driven(hw *lab.Machine, model string) (n int) {
 	for _, p := range hw.Ports {
 		if p.Model.Name == model && p.GPU() != nil {
@@ -146,14 +146,14 @@ func driven(hw *lab.Machine, model string) (n int) {
 	return n
 }
 
-// several says that several NICs may be the kernel's: a gVNIC is, and another one, of whichever model. With several
-// interfaces on one switch each is to answer for its own addresses (Linux: Documentation/networking/ip-sysctl.rst,
-// arp_ignore and arp_announce).
+// several reports whether the kernel may have several interfaces: a gVNIC, and a NIC of any model.
+// Each of several interfaces on one switch must answer only for its own addresses (Linux:
+// Documentation/networking/ip-sysctl.rst, arp_ignore and arp_announce).
 func several(hw *lab.Machine) bool {
 	return len(hw.Ports) > 1 && slices.ContainsFunc(hw.Ports, func(p *lab.Port) bool { return p.Model.Kernel })
 }
 
-// modelsOf lists the models of a machine's NICs, each once.
+// modelsOf lists the models of a machine's NICs, without repetitions.
 func modelsOf(hw *lab.Machine) (list []string) {
 	for _, p := range hw.Ports {
 		if !slices.Contains(list, p.Model.Name) {
@@ -163,14 +163,14 @@ func modelsOf(hw *lab.Machine) (list []string) {
 	return list
 }
 
-// Gone gives the error of a guest that has ended, or whose agent has; nil: it is there. Whatever
-// came of that is explained by it, and Close does not tell of it again. while says in what a guest
-// that has powered itself off has done so.
+// Gone returns the error of a guest that has ended, or whose agent has; nil: it is running. This
+// error explains others that follow from it, and Close does not return it again. while says what
+// the run was doing, for the error of a guest that has powered itself off.
 func (g *Guest) Gone(while string) error {
 	if !g.Ended() {
 		return nil
 	}
-	select { // QEMU's own end, if it is that, is seen a moment after the agent's
+	select { // QEMU's end is seen a moment after the agent's
 	case <-g.Done():
 	case <-time.After(limits.GuestEnd.Here()):
 	}
@@ -181,7 +181,7 @@ func (g *Guest) Gone(while string) error {
 	return &qemu.RunError{Name: g.Name(), Err: errors.New("powered off " + while)}
 }
 
-// Ended says whether the guest has ended, or its agent.
+// Ended reports whether the guest or its agent has ended.
 func (g *Guest) Ended() bool {
 	select {
 	case <-g.Done():
@@ -192,7 +192,7 @@ func (g *Guest) Ended() bool {
 	return true
 }
 
-// Close ends the guest. An end that Gone has reported is no error.
+// Close ends the guest. It does not return an error that Gone has returned.
 func (g *Guest) Close() error {
 	err := g.Machine.Close()
 	if g.gone {

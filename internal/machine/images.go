@@ -17,12 +17,12 @@ import (
 	"vnic.dev/vnic/internal/transfer"
 )
 
-// Software is what a guest of ours needs, besides its programs, for a NIC of some model.
+// Software is the software that a guest needs for a NIC of a model, besides its programs.
 type Software struct {
-	Modules    []string // of the kernel, for devmem programs
-	HugePages  int      // of 2 MiB, to be set aside on node 0
-	KernelArgs string   // for the kernel's command line
-	Driver     string   // the kernel's module for an interface
+	Modules    []string // kernel modules for devmem programs
+	HugePages  int      // number of 2 MiB pages to reserve on node 0
+	KernelArgs string   // additions to the kernel's command line
+	Driver     string   // the kernel module of the NIC's interface
 }
 
 var software = map[string]Software{
@@ -31,10 +31,10 @@ var software = map[string]Software{
 		Driver: "gve"},
 }
 
-// SoftwareFor gives the software for a model.
+// SoftwareFor returns the software for a model.
 func SoftwareFor(model string) Software { return software[model] }
 
-// DriverModules are the kernel modules of GPUs' drivers that guests need.
+// DriverModules returns the modules of GPU drivers that the guests need.
 func DriverModules(guests []lab.Guest) []string {
 	if slices.ContainsFunc(guests, func(g lab.Guest) bool { return g.Driver == lab.DriverVNICGPU }) {
 		return []string{guestimages.GPUModule}
@@ -42,18 +42,18 @@ func DriverModules(guests []lab.Guest) []string {
 	return nil
 }
 
-// Images is what guests boot from.
+// Images are the files from which guests boot.
 type Images struct {
 	*assets.Resolved
-	Modules []string // that are in the initramfs, with what they need
+	Modules []string // in the initramfs, without dependencies
 
 	initrd *guestimages.Image
-	from   assets.Options // where they, and what more is needed, come from
+	from   assets.Options // for fetching more later
 	note   func(format string, args ...any)
 }
 
-// Fetch finds or fetches QEMU and a kernel for guests with NICs of these models. note gets what
-// a user should know. Without an error the caller closes the Images.
+// Fetch finds or fetches QEMU and a kernel for guests with NICs of these models. note gets messages
+// for the user. Without an error the caller closes the Images.
 func Fetch(ctx context.Context, o assets.Options, models []string, note func(format string, args ...any)) (*Images,
 	error) {
 	for _, name := range models {
@@ -70,8 +70,8 @@ func Fetch(ctx context.Context, o assets.Options, models []string, note func(for
 	return &Images{Resolved: res, from: o, note: note}, nil
 }
 
-// CheckKernel says whether a kernel of the user's own will do for guests with NICs of these models, before it boots in
-// vain: with devmem for device memory TCP, without for an interface.
+// CheckKernel returns an error before the boot if a user's kernel does not work for guests with
+// NICs of these models: with devmem for device memory TCP, else for an ordinary interface.
 func (im *Images) CheckKernel(models []string, devmem bool) error {
 	if im.Kernel.Source != assets.SourceGiven {
 		return nil
@@ -85,13 +85,13 @@ func (im *Images) CheckKernel(models []string, devmem bool) error {
 	return nil
 }
 
-// Build makes the initramfs, with these modules and applets.
+// Build makes the initramfs with these modules and applets.
 func (im *Images) Build(ctx context.Context, modules []string, applets ...string) error {
 	return im.BuildImage(ctx, guestimages.Options{Modules: modules, Applets: applets})
 }
 
-// BuildImage makes the initramfs. What o says of the cache and the kernel is replaced. If the driver of GPUs is among
-// the modules, it is built, unless the cache has it or the user names one.
+// BuildImage makes the initramfs. It sets o's fields for the cache and the kernel. If the driver of
+// GPUs is among the modules, BuildImage builds it, unless it is in the cache or the user names one.
 func (im *Images) BuildImage(ctx context.Context, o guestimages.Options) error {
 	o.CacheDir, o.Kernel, o.ModulesDir = im.Cache, im.Kernel.Version, im.Kernel.Modules
 	if slices.Contains(o.Modules, guestimages.GPUModule) && os.Getenv(guestimages.EnvGPUModule) == "" {
@@ -119,10 +119,11 @@ func (im *Images) BuildImage(ctx context.Context, o guestimages.Options) error {
 	return nil
 }
 
-// busDriver is what virtio_net needs, and does not name: many kernels have it as a module.
+// busDriver is a driver that virtio_net needs but does not list as a dependency; in many kernels it
+// is a module.
 const busDriver = "virtio_pci"
 
-// Drivers are the modules that a guest needs for the kernel to have interfaces of a model's NICs.
+// Drivers returns the modules with which the kernel has interfaces for a model's NICs.
 func (im *Images) Drivers(model string) []string {
 	drivers := []string{SoftwareFor(model).Driver}
 	if model == lab.Virtio && guestimages.HasModule(im.Kernel.Modules, busDriver) {
@@ -131,10 +132,10 @@ func (im *Images) Drivers(model string) []string {
 	return drivers
 }
 
-// Size is how large the initramfs is, in bytes.
+// Size returns the size of the initramfs in bytes.
 func (im *Images) Size() int64 { return im.initrd.Size }
 
-// Initrd is the initramfs with a configuration of the guest's agent. The caller closes it.
+// Initrd returns the initramfs with a configuration for the guest's agent. The caller closes it.
 func (im *Images) Initrd(c agent.Config) (io.ReadCloser, error) { return im.initrd.Initrd(c) }
 
 // Close releases the files of the cache; im may be nil.
@@ -145,17 +146,17 @@ func (im *Images) Close() error {
 	return im.Resolved.Close()
 }
 
-// LacksModules says whether an error of Build is that the kernel's modules are not what is needed.
+// LacksModules reports whether an error of Build is about missing or wrong modules of the kernel.
 func LacksModules(err error) bool {
 	if errors.Is(err, guestimages.ErrGPUModule) {
-		return false // that one is not the kernel's
+		return false // vnicgpu is not a module of the kernel
 	}
 	return errors.Is(err, guestimages.ErrNoModule) || errors.Is(err, guestimages.ErrOtherKernel) ||
 		errors.Is(err, guestimages.ErrBadModule)
 }
 
-// BlameKernel names the user's kernel where its driver refused the NIC: it may be too old, as gve
-// of 6.1 is. fix is what to do.
+// BlameKernel adds advice to an error if a user's kernel has a driver that refused the NIC: it may
+// be too old, as gve of 6.1 is. fix is the advice.
 func (im *Images) BlameKernel(err error, fix string) error {
 	if remote := (*agent.RemoteError)(nil); errors.As(err, &remote) && im.Kernel.Source == assets.SourceGiven {
 		return &assets.Missing{What: "kernel " + im.Kernel.Version, Err: err, Fix: fix}

@@ -9,8 +9,8 @@ import (
 	"vnic.dev/vnic/internal/machine/assets"
 )
 
-// completed makes up for a kernel that was imported without a module that is missing now, as err says: with a network
-// the whole kernel takes its place, and nil is returned; without, the error says what to do.
+// completed handles a missing module of an imported kernel, as named by err: with a network it
+// fetches the whole kernel and returns nil; without one it returns an error with advice.
 func (im *Images) completed(ctx context.Context, err error) error {
 	if !errors.Is(err, guestimages.ErrNoModule) || im.Kernel.Partial == "" {
 		return err

@@ -11,7 +11,8 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// Invariant: offline: a module that was not in the archive of an imported kernel is named, with what to do.
+// Invariant: offline: the error for a module missing in an imported kernel's archive names it and
+// says what to do.
 func TestModuleThatWasNotImportedIsNamed(t *testing.T) {
 	dir := t.TempDir()
 	program := filepath.Join(dir, "program")

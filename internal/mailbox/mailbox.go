@@ -1,14 +1,16 @@
-// Package mailbox is the host's end of the page by which the driver of a guest's GPU, vnicgpu.ko, tells the NIC that it
-// has to let go of pages of programs (guest-images/vnicgpu/README.md, "The mailbox").
+// Package mailbox implements the host's end of the mailbox: a page in which the driver of a guest's
+// GPU, vnicgpu.ko, tells the NIC that it must release pages of programs
+// (guest-images/vnicgpu/README.md, "The mailbox").
 //
-// The driver fills in one of 63 slots and waits. The host looks at all of them (Poll), has the NIC let go of what is
-// asked, and says so (Done). A driver that has waited for too long has given up: it does as if the NIC had let go, so
-// the host takes the region from the NIC for good before it gives the slot back (Free).
+// The driver fills in one of 63 slots and waits. The host polls all slots (Poll), makes the NIC
+// release the pages, and confirms (Done). A driver that has waited for too long gives up and
+// continues as if the NIC had released the pages. The host then takes the whole region from the NIC
+// for good before it frees the slot (Free).
 //
-// The page is the guest's, which may write anything there at any time: what comes out of it is a request that says so,
-// and nothing else. No value has Poll take longer, allocate or fail. A request may name a region, pages or a reason
-// that there are not, and be there again and again; a range of pages does not wrap. Guests that lie are told lies by
-// their own memory, and by nobody else's.
+// The guest owns the page and may write anything there at any time: the host only ever reads
+// requests from it, and no value makes Poll take longer, allocate or fail. A request may name a
+// region, pages or a reason that do not exist, and may be repeated; a range of pages does not wrap.
+// A guest that writes false requests harms only itself.
 //
 // The package is not API (README, Stability).
 package mailbox
@@ -24,13 +26,14 @@ import (
 	"vnic.dev/vnic/gpumem"
 )
 
-// Slots is how many requests there may be at the same time.
+// Slots is the most concurrent requests.
 const Slots = 63
 
-// Size is that of a mailbox, in bytes.
+// Size is the size of a mailbox in bytes.
 const Size = 4096
 
-// The layout, little endian, as guest-images/vnicgpu/mailbox.c has it: a header and slots of 64 bytes each.
+// The layout, little endian, as in guest-images/vnicgpu/mailbox.c: a header and slots of 64 bytes
+// each.
 const (
 	magic   = 0x424d4756 // "VGMB"
 	version = 1
@@ -53,45 +56,47 @@ const (
 	free    = 0
 	asked   = 1 // by the guest
 	done    = 2 // by the host
-	givenUp = 3 // by the guest, in the place of asked
+	givenUp = 3 // by the guest, replacing asked
 )
 
-// Reasons that are none of Linux's (enum mmu_notifier_event, from 0).
+// Reasons that are not values of Linux's enum mmu_notifier_event, which begins at 0.
 const (
 	Removed = 0x100 // the GPU is removed from the guest
 	Closed  = 0x101 // the program closed the region
 )
 
-// ErrNone says that there is no mailbox of this version.
+// ErrNone is the error when there is no mailbox of this version.
 var ErrNone = errors.New("no mailbox")
 
-// Request is that the NIC lets go of pages.
+// Request asks that the NIC release pages.
 type Request struct {
 	Slot         int
-	GivenUp      bool // the guest waits no more: take the region from the NIC, then Free the slot
+	GivenUp      bool // the guest waits no longer: take the region from the NIC, then Free the slot
 	Region       uint32
-	First, Pages uint64 // of the region; the sum does not wrap
-	Generation   uint32 // of the region; answers of the driver with a smaller one are void for these pages
+	First, Pages uint64 // pages of the region; the sum does not wrap
+	Generation   uint32 // of the region; the driver's answers with a smaller one are void for these pages
 	Reason       uint32
-	Tag          uint64 // counts up
+	Tag          uint64 // increases with each request
 }
 
-// Mailbox is one of a GPU. Poll is for one goroutine, all else for any, until Close.
+// Mailbox is the mailbox of one GPU. Only one goroutine may call Poll; any may call the other
+// methods, until Close.
 type Mailbox struct {
 	pin   *dma.Pin
 	mem   []byte
 	bound time.Duration
-	seen  [Slots]seen // of Poll
+	seen  [Slots]seen // used by Poll
 }
 
-// seen is what Poll saw last in a slot.
+// seen is the state of a slot that Poll saw last.
 type seen struct {
 	state uint32
 	tag   uint64
 }
 
-// Open finds the mailbox at an offset of a GPU's memory, as its guest names it. It is dma.ErrBounds or EINVAL for a
-// place where none can be, ErrNone where there is none. The GPU stays open until Close, which is the caller's.
+// Open opens the mailbox at an offset of a GPU's memory that the guest named. The error is
+// dma.ErrBounds or EINVAL for an offset where no mailbox can be, and ErrNone if there is none. The
+// GPU stays open until the caller calls Close.
 func Open(gpu *gpumem.GPU, off uint64) (*Mailbox, error) {
 	m, err := open(gpu.Region(), off)
 	if err != nil {
@@ -116,7 +121,7 @@ func open(r *dma.Region, off uint64) (*Mailbox, error) {
 	return m, nil
 }
 
-// check reads the header. The magic is read first, as the driver writes it last.
+// check reads the header. It reads the magic first, because the driver writes it last.
 func (m *Mailbox) check() error {
 	if x := m.word(0); x != magic {
 		return fmt.Errorf("%w: it begins with %#x", ErrNone, x)
@@ -128,63 +133,65 @@ func (m *Mailbox) check() error {
 	return nil
 }
 
-// Bound is how long the driver said that it waits for Done: any time, as the guest wrote it.
+// Bound returns how long the driver waits for Done. The guest may have written any value.
 func (m *Mailbox) Bound() time.Duration { return m.bound }
 
-// Alive tells whether the driver has not taken the mailbox away, as it does with its GPU: all regions are gone then.
+// Alive reports whether the mailbox still exists. The driver removes it together with its GPU,
+// after all regions.
 func (m *Mailbox) Alive() bool { return m.word(0) == magic }
 
-// Lost is how many requests have found no slot within the bound, ever: where it has changed, take all regions of the
-// GPU from the NIC, as which ones are meant is not known.
+// Lost returns the number of requests so far that found no free slot in time. If it has changed,
+// take all regions of the GPU from the NIC, because it is unknown which ones those requests named.
 func (m *Mailbox) Lost() uint32 { return m.word(atLost) }
 
-// Poll calls f for each request that is new since the last call, and again for one that the guest has given up since.
-// It looks at each slot once; f may call Done and Free. Nothing is new in a mailbox that is not Alive.
+// Poll calls f for each request that is new since the last call, and again for one that the guest
+// has given up since. It looks at each slot once; f may call Done and Free. A mailbox that is not
+// Alive has no new requests.
 func (m *Mailbox) Poll(f func(Request)) {
 	if !m.Alive() {
 		return
 	}
 	for i := range Slots {
-		state := m.word(at(i, atState))
+		state := m.word(fieldOff(i, atState))
 		was := &m.seen[i]
 		if state != asked && state != givenUp {
 			was.state = state
 			continue
 		}
-		tag := m.long(at(i, atTag))
+		tag := m.long(fieldOff(i, atTag))
 		if was.state == state && was.tag == tag {
 			continue
 		}
 		was.state, was.tag = state, tag
 		r := Request{Slot: i, GivenUp: state == givenUp, Tag: tag,
-			Region: m.word(at(i, atRegion)), First: m.long(at(i, atFirst)), Pages: m.long(at(i, atPages)),
-			Generation: m.word(at(i, atGeneration)), Reason: m.word(at(i, atReason))}
+			Region: m.word(fieldOff(i, atRegion)), First: m.long(fieldOff(i, atFirst)), Pages: m.long(fieldOff(i, atPages)),
+			Generation: m.word(fieldOff(i, atGeneration)), Reason: m.word(fieldOff(i, atReason))}
 		r.Pages = min(r.Pages, math.MaxUint64-r.First)
 		f(r)
 	}
 }
 
-// Done says that the NIC has let go of what was asked in a slot. It is false where the guest does not wait for it any
-// more: then the slot is to be freed (Free), once its region is taken from the NIC.
+// Done tells the guest that the NIC has released the pages of a slot's request. It returns false if
+// the guest no longer waits: then take the region from the NIC, and Free the slot.
 func (m *Mailbox) Done(slot int) bool {
-	return dma.CompareAndSwapWord(m.mem[at(slot, atState):], asked, done)
+	return dma.CompareAndSwapWord(m.mem[fieldOff(slot, atState):], asked, done)
 }
 
-// Free gives back a slot that the guest has given up. It is false for one that it has not.
+// Free frees a slot whose request the guest has given up. It returns false if the guest has not.
 func (m *Mailbox) Free(slot int) bool {
-	return dma.CompareAndSwapWord(m.mem[at(slot, atState):], givenUp, free)
+	return dma.CompareAndSwapWord(m.mem[fieldOff(slot, atState):], givenUp, free)
 }
 
-// Close lets go of the memory. A second Close does nothing.
+// Close unpins the memory. A second Close does nothing.
 func (m *Mailbox) Close() {
 	m.pin.Close()
 	m.mem = nil
 }
 
-// at is the place of a field of a slot.
-func at(slot, field int) int { return atSlot + slot*slotSize + field }
+// fieldOff is the offset of a field of a slot.
+func fieldOff(slot, field int) int { return atSlot + slot*slotSize + field }
 
 func (m *Mailbox) word(off int) uint32 { return dma.LoadWord(m.mem[off:]) }
 
-// long reads two words: a guest that writes meanwhile gives some of both.
+// long reads two words; it may mix old and new ones if the guest writes meanwhile.
 func (m *Mailbox) long(off int) uint64 { return uint64(m.word(off)) | uint64(m.word(off+4))<<32 }

@@ -17,7 +17,7 @@ func TestMain(m *testing.M) { testkit.Main(m) }
 
 var le = binary.LittleEndian
 
-// page is a mailbox as a driver makes it.
+// page makes a mailbox as a driver does.
 func page() []byte {
 	b := make([]byte, Size)
 	le.PutUint32(b, magic)
@@ -27,9 +27,9 @@ func page() []byte {
 	return b
 }
 
-// ask has a driver ask in a slot.
+// ask writes a request into a slot, as a driver does.
 func ask(b []byte, r Request) {
-	s := b[at(r.Slot, 0):]
+	s := b[fieldOff(r.Slot, 0):]
 	le.PutUint32(s[atRegion:], r.Region)
 	le.PutUint64(s[atFirst:], r.First)
 	le.PutUint64(s[atPages:], r.Pages)
@@ -44,7 +44,7 @@ func poll(m *Mailbox) (list []Request) {
 	return list
 }
 
-// opened is a mailbox in the memory of a GPU, with the memory that its driver has.
+// opened returns a mailbox in a GPU's memory, and the driver's view of that memory.
 func opened(t *testing.T) (*Mailbox, []byte) {
 	t.Helper()
 	files := dma.NewFiles()
@@ -64,7 +64,7 @@ func opened(t *testing.T) (*Mailbox, []byte) {
 	return m, pin.Bytes()
 }
 
-// Invariant: gpumem: A mailbox is found where its driver says that it is, and at no other place.
+// Invariant: gpumem: A mailbox is found at the offset that its driver names, and nowhere else.
 func TestOnlyAMailboxIsOpened(t *testing.T) {
 	files := dma.NewFiles()
 	testkit.CheckFDs(t)
@@ -108,7 +108,8 @@ func TestOnlyAMailboxIsOpened(t *testing.T) {
 	}
 }
 
-// Invariant: gpumem: Each request in a mailbox is told once, and once more if the guest has given it up.
+// Invariant: gpumem: Each request in a mailbox is reported once, and once more if the guest has
+// given it up.
 func TestRequestsAreToldOnce(t *testing.T) {
 	m, b := opened(t)
 	testkit.Equal(t, "of an empty one", len(poll(m)), 0)
@@ -120,25 +121,25 @@ func TestRequestsAreToldOnce(t *testing.T) {
 		want := []Request{first, last}
 		testkit.Equal(t, "requests", slices.Equal(poll(m), want), true)
 		testkit.Equal(t, "requests that were told", len(poll(m)), 0)
-		// It is done, and the slot is used again at once: nobody has looked in between.
+		// It is done, and the guest uses the slot again at once, without a Poll in between.
 		for i, r := range []*Request{&first, &last} {
 			testkit.Equal(t, "done", m.Done(r.Slot), true)
 			testkit.Equal(t, "done twice", m.Done(r.Slot), false)
 			testkit.Equal(t, "freed, though it is not given up", m.Free(r.Slot), false)
-			testkit.Equal(t, "its state", le.Uint32(b[at(r.Slot, atState):]), done)
+			testkit.Equal(t, "its state", le.Uint32(b[fieldOff(r.Slot, atState):]), done)
 			r.Tag += uint64(2 + i)
 			ask(b, *r)
 		}
 	}
 	testkit.Equal(t, "new requests", len(poll(m)), 2)
 
-	le.PutUint32(b[at(first.Slot, atState):], givenUp)
+	le.PutUint32(b[fieldOff(first.Slot, atState):], givenUp)
 	testkit.Equal(t, "done, as it is given up", m.Done(first.Slot), false)
 	first.GivenUp = true
 	testkit.Equal(t, "what is given up is told", slices.Equal(poll(m), []Request{first}), true)
 	testkit.Equal(t, "... once", len(poll(m)), 0)
 	testkit.Equal(t, "free", m.Free(first.Slot), true)
-	testkit.Equal(t, "its state", le.Uint32(b[at(first.Slot, atState):]), free)
+	testkit.Equal(t, "its state", le.Uint32(b[fieldOff(first.Slot, atState):]), free)
 	first.GivenUp = false
 	first.Tag++
 	ask(b, first)
@@ -170,7 +171,8 @@ func TestPollAllocatesNothing(t *testing.T) {
 	testkit.Equal(t, "requests", n, 101*Slots)
 }
 
-// FuzzPage has a guest write anything: twice, with a host in between that answers all there is.
+// FuzzPage lets a guest write anything, twice; between the two writes the host answers all
+// requests.
 func FuzzPage(f *testing.F) {
 	good := page()
 	ask(good, Request{Slot: 3, First: math.MaxUint64, Pages: math.MaxUint64, Tag: 1})

@@ -1,3 +1,3 @@
-// Package memavail says how much memory can be had on this machine: what the kernel calls
-// available, or what is left of the limits of this process's control groups, of either version.
+// Package memavail reports how much memory is available on this machine: the kernel's value, or the
+// rest of the limits of this process's control groups, of either version.
 package memavail

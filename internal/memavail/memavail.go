@@ -11,8 +11,8 @@ import (
 	"syscall"
 )
 
-// Enough tells whether size bytes of memory can be had: an allocation beyond a limit is not refused
-// by the kernel but ends some process. root is "/", or a copy of /proc and /sys.
+// Enough returns an error if size bytes of memory are not available: the kernel does not refuse an
+// allocation beyond a limit but kills some process. root is "/", or a copy of /proc and /sys.
 func Enough(size uint64, root string) error {
 	avail, where := Available(root)
 	if size > avail {
@@ -22,8 +22,8 @@ func Enough(size uint64, root string) error {
 	return nil
 }
 
-// Available returns how much memory there is to be had, and what says so. What cannot be read
-// limits nothing.
+// Available returns how much memory is available, and the file with the limit. A limit that cannot
+// be read is ignored.
 func Available(root string) (avail uint64, where string) {
 	avail = math.MaxUint64
 	meminfo := filepath.Join(root, "proc/meminfo")
@@ -44,10 +44,10 @@ func Available(root string) (avail uint64, where string) {
 	return avail, where
 }
 
-// cgroup is where a control group's memory limit is.
+// cgroup has the files of a control group's memory limit.
 type cgroup struct{ dir, limit, used, cache string }
 
-// cgroups lists the groups that this process is in, up to the root, of both versions.
+// cgroups returns this process's groups, up to the root, of both versions.
 func cgroups(root string) (all []cgroup) {
 	b, err := os.ReadFile(filepath.Join(root, "proc/self/cgroup"))
 	if err != nil {
@@ -77,7 +77,7 @@ func cgroups(root string) (all []cgroup) {
 	return all
 }
 
-// number reads a file that is one number.
+// number reads a file that consists of one number.
 func number(name string) (uint64, bool) {
 	b, err := os.ReadFile(name)
 	if err != nil {
@@ -102,7 +102,7 @@ func field(name, key string) (uint64, bool) {
 	return 0, false
 }
 
-// Human writes a number of bytes for people.
+// Human formats a number of bytes for people.
 func Human(n uint64) string {
 	units := []string{"bytes", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"}
 	v, u := float64(n), 0

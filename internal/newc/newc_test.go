@@ -76,8 +76,8 @@ func TestArchiveIsThatOfURoot(t *testing.T) {
 	testkit.Equal(t, "names", strings.Join(names, " "),
 		". dev dev/console dev/big init empty a a/b a/b/c a/b/c/five! tmp a/link a/all")
 	wanted := sample()
-	for i, at := range map[int]int{0: 1, 1: 2, 2: 3, 3: 4, 7: 11, 8: 12} {
-		testkit.Equal(t, list[at].Name, list[at].Header, wanted[i].Header)
+	for i, pos := range map[int]int{0: 1, 1: 2, 2: 3, 3: 4, 7: 11, 8: 12} {
+		testkit.Equal(t, list[pos].Name, list[pos].Header, wanted[i].Header)
 	}
 	if d := cmp.Diff([]string{"12345", "/init", "all"},
 		[]string{content["a/b/c/five!"], content["a/link"], content["a/all"]}); d != "" {
@@ -194,15 +194,15 @@ func TestReaderEndsBehindTheTrailer(t *testing.T) {
 func TestBadArchivesAreRefused(t *testing.T) {
 	good := archived(t, Text("abc", "text", 0))
 	start := bytes.LastIndex(good[:bytes.Index(good, []byte("abc\x00"))], []byte(magic))
-	at := func(offset int, digits string) []byte {
+	pos := func(offset int, digits string) []byte {
 		b := bytes.Clone(good)
 		copy(b[start+offset:], digits)
 		return b
 	}
 	for want, b := range map[string][]byte{
-		"the magic is": at(0, "070702"), "is \"0000000g\"": at(6, "0000000g"), "is \"+0000000\"": at(14, "+0000000"),
-		"a name of 0 bytes": at(94, "00000000"), "a name of 4294967295 bytes": at(94, "FFFFFFFF"),
-		"only zero byte": at(94, "00000003"), "before its trailer": good[:len(good)-1], "before its": at(54, "FFFFFFFF"),
+		"the magic is": pos(0, "070702"), "is \"0000000g\"": pos(6, "0000000g"), "is \"+0000000\"": pos(14, "+0000000"),
+		"a name of 0 bytes": pos(94, "00000000"), "a name of 4294967295 bytes": pos(94, "FFFFFFFF"),
+		"only zero byte": pos(94, "00000003"), "before its trailer": good[:len(good)-1], "before its": pos(54, "FFFFFFFF"),
 		"ends before": nil, "it ends": good[:start+50],
 	} {
 		r := NewReader(bytes.NewReader(b))

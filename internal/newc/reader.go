@@ -10,22 +10,23 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrBadArchive says that bytes are no archive of this form.
+// ErrBadArchive means that bytes are not an archive of this format.
 var ErrBadArchive = errors.New("no cpio archive of the form newc")
 
-// Reader reads an archive: Next goes to a file, whose content Read gives. One goroutine may use a Reader.
+// Reader reads an archive: Next goes to a file, and Read returns its content. One goroutine may use
+// a Reader.
 type Reader struct {
 	r    io.Reader
 	left int64 // of the content
-	pad  int64 // behind it
-	err  error // that has ended the Reader
+	pad  int64 // bytes of padding after the content
+	err  error // the error that has ended the Reader
 }
 
-// NewReader makes one. It takes no byte from r that is behind the trailer and its padding.
+// NewReader makes a Reader. It reads no byte from r after the trailer and its padding.
 func NewReader(r io.Reader) *Reader { return &Reader{r: r} }
 
-// Next goes to the next file. After the last one, at the trailer, the error is io.EOF; any error is the Reader's last.
-// A File that was read has no Open.
+// Next goes to the next file. After the last one, at the trailer, the error is io.EOF; after any
+// error later calls return the same error. A File from Next has no Open.
 func (r *Reader) Next() (File, error) {
 	if r.err != nil {
 		return File{}, r.err
@@ -77,7 +78,7 @@ func (r *Reader) next() (f File, err error) {
 	return f, nil
 }
 
-// Read reads the content of the file that Next went to.
+// Read reads the content of the current file.
 func (r *Reader) Read(p []byte) (int, error) {
 	if r.left == 0 {
 		return 0, io.EOF
@@ -90,7 +91,7 @@ func (r *Reader) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// short is the error of an archive that ends too early.
+// short returns the error of an archive that ends too early.
 func short(err error) error {
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
 		return fmt.Errorf("%w: it ends before its trailer", ErrBadArchive)

@@ -12,24 +12,24 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrBadFile says that an archive cannot have a file, or that Linux would skip it.
+// ErrBadFile means that an archive cannot have a file, or that Linux would skip it.
 var ErrBadFile = errors.New("no file for an initramfs")
 
-// Writer writes an archive. After an error of Add what it has written is of no use.
+// Writer writes an archive. After an error of Add, the output is useless.
 type Writer struct {
 	w     io.Writer
 	n     int64
-	names map[string]bool // of all files and directories that were written
+	names map[string]bool // of all written files and directories
 }
 
-// NewWriter makes one; Close completes the archive.
+// NewWriter makes a Writer; Close completes the archive.
 func NewWriter(w io.Writer) *Writer { return &Writer{w: w, names: map[string]bool{}} }
 
-// Len is the length of what has been written.
+// Len returns the number of written bytes.
 func (w *Writer) Len() int64 { return w.n }
 
-// Add writes a file, and before it the directories of its path that the archive does not have. A second file of one
-// name is fs.ErrExist.
+// Add writes a file, and before it the directories of its path that the archive does not have. A
+// second file with the same name is fs.ErrExist.
 func (w *Writer) Add(f File) error {
 	f.Name = path.Clean(strings.TrimLeft(f.Name, "/"))
 	if w.names[f.Name] {
@@ -38,9 +38,9 @@ func (w *Writer) Add(f File) error {
 	if err := f.check(); err != nil {
 		return fmt.Errorf("%.100q: %w", f.Name, err)
 	}
-	for at := range len(f.Name) {
-		if f.Name[at] == '/' {
-			if err := w.directory(f.Name[:at]); err != nil {
+	for i := range len(f.Name) {
+		if f.Name[i] == '/' {
+			if err := w.directory(f.Name[:i]); err != nil {
 				return err
 			}
 		}
@@ -54,7 +54,7 @@ func (w *Writer) Add(f File) error {
 	return w.file(&f)
 }
 
-// check finds what init/initramfs.c would skip (do_header), cut off, or not read at all.
+// check finds files that init/initramfs.c would skip (do_header), truncate, or not read at all.
 func (f *File) check() error {
 	switch {
 	case len(f.Name) >= unix.PathMax:
@@ -117,5 +117,5 @@ func (w *Writer) padded(b []byte) error {
 	return err
 }
 
-// Close writes the trailer. It does not close what is below.
+// Close writes the trailer. It does not close the underlying writer.
 func (w *Writer) Close() error { return w.file(&File{Name: trailer}) }

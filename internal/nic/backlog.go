@@ -8,25 +8,26 @@ import (
 	"vnic.dev/vnic/internal/wire"
 )
 
-// maxBacklog is how many frames of the control channel wait for buffers; a driver has fewer
+// maxBacklog is the most frames of the control channel that wait for buffers; a driver has fewer
 // requests pending.
 const maxBacklog = 32
 
-// replyBacklog has the frames of the control channel that found no buffer on receive queue 0. A
-// goroutine puts them there when the queue has buffers: it is started for this, as the goroutine
-// that calls Wake must not wait, and a driver's call may block. mu is taken under the queue's lock.
+// replyBacklog holds frames of the control channel that found no buffer on receive queue 0. A
+// goroutine puts them there when the queue has buffers again. It is started for this, because the
+// goroutine that calls Wake must not wait, and a call of the driver may block. mu is taken under
+// the queue's lock.
 type replyBacklog struct {
 	port   *Port
-	copier *dma.Copier // the goroutine's
+	copier *dma.Copier // used by the goroutine
 	work   sync.WaitGroup
 
 	mu     sync.Mutex
 	frames [][]byte // under mu
-	active bool     // under mu: there is a goroutine, or the queue will wake one
+	active bool     // under mu: the goroutine runs, or the queue will start it (Wake)
 	closed bool     // under mu
 }
 
-// add keeps a copy of a frame, unless there are too many.
+// add keeps a copy of a frame; false: the backlog is full or closed.
 func (b *replyBacklog) add(frame []byte) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -41,7 +42,7 @@ func (b *replyBacklog) add(frame []byte) bool {
 	return true
 }
 
-// Wake implements wire.Waker: the queue has buffers, or it died.
+// Wake implements wire.Waker: the queue has buffers, or has stopped.
 func (b *replyBacklog) Wake() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -60,7 +61,7 @@ func (b *replyBacklog) start() {
 	})
 }
 
-// flush puts frames into the queue until there are none, or no buffer again.
+// flush puts frames into the queue until the backlog is empty or the queue has no buffer.
 func (b *replyBacklog) flush() {
 	rq := b.port.queues[0]
 	for frame := b.first(); frame != nil; frame = b.first() {
@@ -72,7 +73,7 @@ func (b *replyBacklog) flush() {
 			wait = &rq.exhaustion
 		}
 		b.port.with(rq, func() {
-			b.mu.Lock() // behind clear none of the frames that it dropped is put any more
+			b.mu.Lock() // so no frame is put after clear has dropped it
 			defer b.mu.Unlock()
 			if kept = b.isFirst(frame); kept && !exhausted {
 				res = rq.putOwn(b.copier, &pkt)
@@ -99,12 +100,13 @@ func (b *replyBacklog) first() []byte {
 	return b.frames[0]
 }
 
-// isFirst says whether a frame is the first, as it was: clear may have dropped it. The caller holds mu.
+// isFirst reports whether a frame is still the first one: clear may have dropped it. The caller
+// holds mu.
 func (b *replyBacklog) isFirst(frame []byte) bool {
 	return len(b.frames) > 0 && &b.frames[0][0] == &frame[0]
 }
 
-// remove takes the first frame out, unless clear has done so before.
+// remove removes the first frame, unless clear has dropped it.
 func (b *replyBacklog) remove(frame []byte) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -113,7 +115,7 @@ func (b *replyBacklog) remove(frame []byte) {
 	}
 }
 
-// clear drops all frames: they are answers to a driver that has gone.
+// clear drops all frames: the driver that they answer is gone.
 func (b *replyBacklog) clear() {
 	b.mu.Lock()
 	defer b.mu.Unlock()

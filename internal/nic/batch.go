@@ -1,23 +1,23 @@
 package nic
 
-// batchBytes is how much payload the frames of a batch have together, at about the most. Their
-// sender and their receivers are told of them when the last one has been moved: while the next
-// batch is, they work on this one. Of frames as long as GSO packets, a batch as large as the ring
-// allows would have them take turns with the worker instead.
+// batchBytes bounds the payload of a batch, roughly. Sender and receivers are notified when the
+// last frame of a batch has been moved, and process it while the worker moves the next batch. With
+// frames as long as GSO packets, a batch as large as the ring would make them wait for the worker
+// instead.
 const batchBytes = 256 << 10
 
 // batchSize limits the batches of a Sender.
-type batchSize struct{ last uint32 } // payload of the newest frame, which the next ones are taken to be like
+type batchSize struct{ last uint32 } // payload of the newest frame, an estimate for the next ones
 
-// of gives those of the free frames that the next batch may fill: one at the least.
-func (b *batchSize) of(free []*TxFrame) []*TxFrame {
+// limit returns the part of the free frames that the next batch may fill: at least one.
+func (b *batchSize) limit(free []*TxFrame) []*TxFrame {
 	if uint64(b.last)*uint64(len(free)) <= batchBytes {
 		return free
 	}
 	return free[:min(len(free), max(1, int(batchBytes/b.last)))]
 }
 
-// filled notes the frames of a batch.
+// filled records the frames of a batch.
 func (b *batchSize) filled(fs []*TxFrame) {
 	if len(fs) > 0 {
 		b.last = fs[len(fs)-1].Packet.PayloadLen

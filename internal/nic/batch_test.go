@@ -2,7 +2,8 @@ package nic
 
 import "testing"
 
-// TestBatchSize: the batch behind long frames is short, so that it has about batchBytes; behind short ones it has all.
+// TestBatchSize: after long frames a batch is limited to about batchBytes; after short ones it
+// takes all slots.
 func TestBatchSize(t *testing.T) {
 	frames := make([]*TxFrame, 32)
 	for i := range frames {
@@ -19,8 +20,8 @@ func TestBatchSize(t *testing.T) {
 	} {
 		frames[4].Packet.PayloadLen = c.payload
 		b.filled(frames[:5])
-		b.filled(nil) // nothing new: as before
-		if n := len(b.of(frames[:c.free])); n != c.want {
+		b.filled(nil) // no new frames: no change
+		if n := len(b.limit(frames[:c.free])); n != c.want {
 			t.Errorf("behind frames of %d bytes a batch has %d of %d frames, not %d", c.payload, n, c.free, c.want)
 		}
 	}

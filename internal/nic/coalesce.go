@@ -8,44 +8,44 @@ import (
 )
 
 const (
-	// maxMerges is how many merges, of as many flows, are under way on a queue: as many as Linux's
-	// GRO keeps of flows with the same bits of their hash (MAX_GRO_SKBS).
+	// maxMerges is the most open merges, each of another flow, on a queue: as many flows as Linux's
+	// GRO keeps in one hash bucket (MAX_GRO_SKBS).
 	maxMerges = 8
-	// lookAhead is how many packets behind one are looked at for the next of its flow, before a merge
-	// begins: flows of one sender seldom alternate in more than that.
+	// lookAhead is how many following packets are searched for the next one of a flow before a
+	// merge begins: a sender seldom interleaves more flows than that.
 	lookAhead = maxMerges
-	// mergeSegments is how many pieces of the senders' memory a merge's payload lies in.
+	// mergeSegments bounds the segments of senders' memory in which the payload of a merge lies.
 	mergeSegments = dma.KeepSegments
 )
 
 // merger merges frames of one flow to GSO packets (receive coalescing) on their way to a receive
-// queue, under its lock. What it has taken it puts into the queue before the queue's run of the batch
-// ends, unless merges may outlive their batch (hold.go).
+// queue. It is used under the queue's lock. Before the queue's run of the batch ends, it puts all
+// merged frames into the queue, unless merges may outlive their batch (hold.go).
 type merger struct {
-	limits wire.Limits // of the driver, for this run
+	limits wire.Limits // of the driver, during this run
 	holds  bool        // merges outlive their batch
-	open   []merge     // as long as there may be
-	n      int         // of open, oldest first
-	next   []int32     // for each packet of the batch that a merge has taken, the next one of that merge
+	open   []merge     // all slots; the first n are in use
+	n      int         // open merges, oldest first
+	next   []int32     // for each packet of the batch in a merge, the index of the merge's next packet
 	pkt    wire.Packet
 	hdr    [splitter.MaxHeader]byte
-	store  *store // of what outlives its batch; made when first needed
+	store  *store // memory for merges that outlive their batch; made when first needed
 }
 
-// merge is a merge under way: frames of a batch, and of those before, which are put into the queue
+// merge is an open merge: frames of this batch and of earlier ones, which are put into the queue
 // together.
 type merge struct {
 	coalesce.Merge
 	route       route
-	first, last int32 // of the batch
-	here        int   // how many are of the batch
-	segments    int   // of their payload
-	checked     bool  // the first one's checksum was asked for
-	alone       bool  // nothing can join it
-	held        *held // what there is of batches before; nil: nothing
+	first, last int32 // indices in this batch
+	here        int   // number of its frames in this batch
+	segments    int   // memory segments of its payload
+	checked     bool  // the first frame's checksum was checked
+	alone       bool  // no frame can join it
+	held        *held // its frames of earlier batches; nil: none
 }
 
-// merging prepares the queue's merger for a run of a batch, nil if nothing is to be merged.
+// merging prepares the queue's merger for a run of a batch; nil if the queue does not merge.
 func (rq *rxQueue) merging(d *delivery, batch []*wire.Packet) *merger {
 	p, holds := d.port, d.port.hold != nil
 	if !holds && len(batch) < 2 {
@@ -53,7 +53,7 @@ func (rq *rxQueue) merging(d *delivery, batch []*wire.Packet) *merger {
 	}
 	m, limits := rq.merger, p.limits.Load()
 	if p.separate.Load() || !limits.Csum || limits.GSO == 0 {
-		if m != nil && m.n > 0 { // of batches before
+		if m != nil && m.n > 0 { // merges of earlier batches
 			m.finish(d, rq, nil)
 			rq.holding.Store(int32(m.n))
 		}
@@ -74,8 +74,9 @@ func (rq *rxQueue) merging(d *delivery, batch []*wire.Packet) *merger {
 	return m
 }
 
-// take takes packet i of the batch into a merge. false: it is to be put by itself, and no merge is
-// under way that it must not overtake, or the queue is blocked for it.
+// take puts packet i of the batch into a merge. It returns false if the caller is to put the packet
+// by itself: then no merge is open that the packet must not overtake, or the queue is blocked for
+// it.
 func (m *merger) take(d *delivery, rq *rxQueue, batch []*wire.Packet, i int, r *route) bool {
 	pkt := batch[i]
 	followed := m.holds || followed(batch, i)
@@ -87,11 +88,11 @@ func (m *merger) take(d *delivery, rq *rxQueue, batch []*wire.Packet, i int, r *
 	case splitter.TCP:
 	case splitter.UDP, splitter.NotIP:
 		return false
-	default: // it may belong to a flow of which it says nothing: a fragment, a tunnel
+	default: // a fragment or a tunnel: its flow is unknown, and it may belong to any of the merges
 		m.finish(d, rq, batch)
 		return false
 	}
-	if m.holds && d.blocked.waitFor(r) != nil { // one of its flow waits, which it might overtake into what is held
+	if m.holds && d.blocked.waitFor(r) != nil { // a packet of its flow waits; held, this one might overtake it
 		return false
 	}
 	possible := m.possible(d, pkt, r)
@@ -117,7 +118,7 @@ func (m *merger) take(d *delivery, rq *rxQueue, batch []*wire.Packet, i int, r *
 		if !m.end(d, rq, batch, k) {
 			return false
 		}
-		break // a flow has one merge
+		break // a flow has at most one merge
 	}
 	if !possible || !followed {
 		return false
@@ -135,8 +136,9 @@ func (m *merger) take(d *delivery, rq *rxQueue, batch []*wire.Packet, i int, r *
 	return true
 }
 
-// followed says whether the next packet of a packet's flow may be among those behind it. It is cheap,
-// and right for all that follow in sequence; for others it is nearly always false.
+// followed reports whether the next packet of a packet's flow may be among the packets behind it.
+// It is cheap, and true for each packet that is followed in sequence; otherwise it is nearly always
+// false.
 func followed(batch []*wire.Packet, i int) bool {
 	h := &batch[i].Meta.Headers
 	if h.Class != splitter.TCP || batch[i].PayloadLen == 0 {
@@ -151,7 +153,7 @@ func followed(batch []*wire.Packet, i int) bool {
 	return false
 }
 
-// possible says whether a packet could be one of a merge on its way by that route.
+// possible reports whether a packet that takes route r could be part of a merge.
 func (m *merger) possible(d *delivery, pkt *wire.Packet, r *route) bool {
 	if !coalesce.Possible(&pkt.Meta, pkt.PayloadLen) || r.unsplit || !r.split && d.s.splits[r.home].On {
 		return false
@@ -163,7 +165,7 @@ func (m *merger) possible(d *delivery, pkt *wire.Packet, r *route) bool {
 	return m.limits.GSO.Has(t)
 }
 
-// longest is the longest GSO packet that the driver takes.
+// longest returns the longest GSO packet that the driver accepts.
 func (m *merger) longest() uint32 {
 	if m.limits.MaxBytes == 0 {
 		return MaxFrame
@@ -171,8 +173,8 @@ func (m *merger) longest() uint32 {
 	return min(m.limits.MaxBytes, MaxFrame)
 }
 
-// joins says whether a packet continues a merge of its flow, which goes the same way: a flow's packets
-// that can be merged are split alike.
+// joins reports whether a packet continues a merge of its flow. It takes the same route then: all
+// packets of a flow that can be merged are split alike.
 func (m *merger) joins(d *delivery, g *merge, batch []*wire.Packet, pkt *wire.Packet) bool {
 	if g.alone || !g.Continues(pkt.Header, &pkt.Meta, pkt.PayloadLen) ||
 		g.segments+len(pkt.Payload) > mergeSegments {
@@ -187,7 +189,7 @@ func (m *merger) joins(d *delivery, g *merge, batch []*wire.Packet, pkt *wire.Pa
 	return vouched(d.w.Copier, pkt.Header, &pkt.Meta, pkt.Payload, pkt.PayloadLen)
 }
 
-// firstVouched is vouched of a merge's first frame.
+// firstVouched is vouched for a merge's first frame.
 func (m *merger) firstVouched(c *dma.Copier, g *merge, batch []*wire.Packet) bool {
 	if g.held != nil {
 		hdr, meta := g.First()
@@ -198,19 +200,19 @@ func (m *merger) firstVouched(c *dma.Copier, g *merge, batch []*wire.Packet) boo
 	return vouched(c, first.Header, &first.Meta, first.Payload, first.PayloadLen)
 }
 
-// vouched says whether a frame's checksum is good, or left to be completed.
+// vouched reports whether a frame's checksum is good, or partial (left to be completed).
 func vouched(c *dma.Copier, hdr []byte, m *splitter.Meta, payload []dma.Segment, n uint32) bool {
 	var sum uint16
 	if coalesce.NeedsSum(m) {
 		var err error
 		if sum, err = c.Sum(payload); err != nil {
-			return false // whoever copies it says what is wrong
+			return false // the copy of the frame will report the error
 		}
 	}
 	return coalesce.Vouched(hdr, m, n, sum)
 }
 
-// finish ends all merges, the oldest first. What is held, and finds no buffers, stays.
+// finish ends all merges, oldest first. A merge with held frames that finds no buffers stays open.
 func (m *merger) finish(d *delivery, rq *rxQueue, batch []*wire.Packet) {
 	for k := 0; k < m.n; {
 		if !m.end(d, rq, batch, k) {
@@ -219,8 +221,9 @@ func (m *merger) finish(d *delivery, rq *rxQueue, batch []*wire.Packet) {
 	}
 }
 
-// end ends a merge: its frames are put into the queue as one, or one by one if that is not possible.
-// false: some that are held found no buffers. They stay, and those of this batch are Busy.
+// end ends a merge: its frames are put into the queue as one packet, or one by one if that is not
+// possible. It returns false if held frames found no buffers: these stay, and the merge's frames of
+// this batch become Busy.
 func (m *merger) end(d *delivery, rq *rxQueue, batch []*wire.Packet, k int) bool {
 	if m.open[k].held != nil {
 		return m.release(d, rq, batch, k)
@@ -241,15 +244,16 @@ func (m *merger) apart(d *delivery, rq *rxQueue, batch []*wire.Packet, g *merge)
 	}
 }
 
-// remove takes a merge out of the list.
+// remove removes a merge from the list.
 func (m *merger) remove(k int) {
 	m.n--
 	copy(m.open[k:], m.open[k+1:m.n+1])
-	m.open[m.n] = merge{} // it refers to the sender's header
+	m.open[m.n] = merge{} // drops its reference to the sender's header
 }
 
-// put puts a merge's frames into the queue as one, and counts them and tells of them as they crossed
-// the wire; in the account of flows they are one packet, as the guest sees them. false: the queue did not take it.
+// put puts a merge's frames into the queue as one packet; false: the queue did not take it.
+// Counters and taps see the frames as they crossed the wire; the account of flows sees one packet,
+// as the guest does.
 func (m *merger) put(d *delivery, rq *rxQueue, batch []*wire.Packet, g *merge) bool {
 	p := &m.pkt
 	p.Header = g.Header(m.hdr[:], &p.Meta)
@@ -270,14 +274,14 @@ func (m *merger) put(d *delivery, rq *rxQueue, batch []*wire.Packet, g *merge) b
 	if rq.q.Put(&rq.mover, &rq.frame) != PutTaken {
 		return false
 	}
-	at := wire.Placement{Queue: r.q, Split: r.split, HeaderLen: r.hlen, Merged: true,
+	place := wire.Placement{Queue: r.q, Split: r.split, HeaderLen: r.hlen, Merged: true,
 		Bounced: rq.mover.byMem.bounced > 0}
 	off := uint32(0)
 	if h := g.held; h != nil {
-		off = m.parts(d, rq, h, &at)
+		off = m.parts(d, rq, h, &place)
 	}
 	for i, n := g.first, g.here; n > 0; i, n = m.next[i], n-1 {
-		off = rq.part(d, batch[i], &at, off)
+		off = rq.part(d, batch[i], &place, off)
 	}
 	rq.delta.add(&rq.mover.byMem)
 	if a := rq.account(d.s, p); a != nil {
@@ -291,21 +295,21 @@ func (m *merger) put(d *delivery, rq *rxQueue, batch []*wire.Packet, g *merge) b
 	return true
 }
 
-// part counts one frame of what was put as one, and tells of it. Its payload is at off of the whole; it returns the
-// next one's place.
-func (rq *rxQueue) part(d *delivery, pkt *wire.Packet, at *wire.Placement, off uint32) (next uint32) {
+// part counts one frame of a merged packet, and reports it to the tap. The frame's payload is at
+// offset off of the packet's; part returns the offset of the next one.
+func (rq *rxQueue) part(d *delivery, pkt *wire.Packet, place *wire.Placement, off uint32) (next uint32) {
 	PutTaken.verdict(&pkt.Verdict, rq.wait)
 	rq.delta.count(1, uint64(len(pkt.Header)), &bytesByMem{})
-	for _, mt := range d.s.meters {
-		if mt.rx.flow == pkt.Meta.Headers.Flow {
+	for _, fc := range d.s.flowCounters {
+		if fc.rx.flow == pkt.Meta.Headers.Flow {
 			w := rq.mover.part(off, pkt.PayloadLen)
-			mt.rx.count(&pkt.Meta.Headers, 1, uint64(len(pkt.Header)), uint64(pkt.PayloadLen), &w)
+			fc.rx.count(&pkt.Meta.Headers, 1, uint64(len(pkt.Header)), uint64(pkt.PayloadLen), &w)
 		}
 	}
 	if d.tap != nil {
-		at.Payload = rq.mover.placed(off, pkt.PayloadLen)
-		d.tap.Received(d.w, pkt, *at)
+		place.Payload = rq.mover.placed(off, pkt.PayloadLen)
+		d.tap.Received(d.w, pkt, *place)
 	}
-	at.HeaderLen = 0 // the headers of all but the first lie nowhere
+	place.HeaderLen = 0 // only the first frame's headers are in the guest's memory
 	return off + pkt.PayloadLen
 }

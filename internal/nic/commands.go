@@ -8,13 +8,13 @@ import (
 	"vnic.dev/vnic/internal/control"
 )
 
-// The rules of the commands, and their errnos, are control.State's; here is what follows from them.
-// Commands run on the transmit workers of the port's guest, one at a time.
+// control.State checks commands and returns their errnos; this file carries out what follows from
+// them. Commands run on the transmit workers of the port's guest, one at a time.
 
 // Generation implements control.Handler.
 func (p *Port) Generation() uint32 { return p.generation.Load() }
 
-// Info implements control.Handler. The driver that asks knows the generation from now on.
+// Info implements control.Handler. From now on the driver knows the current generation.
 func (p *Port) Info() (control.Info, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -34,9 +34,9 @@ func (p *Port) info() control.Info {
 	return i
 }
 
-// SetSplit implements control.Handler. Queue 0 is never split: it carries what cannot be, and the
-// answers to commands. Where split goes off, what is posted comes back unused, before steering
-// changes: no whole frame may find a chain that is laid out for split ones.
+// SetSplit implements control.Handler. Queue 0 is never split: it gets the frames that cannot be
+// split and the answers to commands. When split goes off, posted buffers are returned unused before
+// steering changes: no whole frame may meet a chain that is laid out for split ones.
 func (p *Port) SetSplit(s control.Split) error {
 	if p.conf.QueueSplits {
 		return fmt.Errorf("split of queue %d: it goes with the queue's ring, which is the driver's to set up: %w", s.Queue,
@@ -49,15 +49,15 @@ func (p *Port) SetSplit(s control.Split) error {
 	if err := state.SetSplit(s); err != nil {
 		return err
 	}
-	p.FlushRx(int(s.Queue)) // what is held was split as the queue is now
+	p.FlushRx(int(s.Queue)) // held frames still go out under the old split setting
 	if was.On && !s.On {
 		p.returnBuffers(s.Queue)
 	}
 	return p.change(func(state *control.State) error { return state.SetSplit(s) })
 }
 
-// SplitQueue says that a queue is to be started with header split on or off, for device models with
-// Config.QueueSplits. The queue is stopped meanwhile. Any may be split, 0 too.
+// SplitQueue turns header split of a queue on or off before the queue starts, for device models
+// with Config.QueueSplits. The queue is stopped. Any queue may be split, 0 too.
 func (p *Port) SplitQueue(queue int, on bool) {
 	_ = p.change(func(s *control.State) error {
 		s.Splits = slices.Clone(s.Splits)
@@ -79,7 +79,7 @@ func (p *Port) DelFlow(id uint32) error {
 	return p.change(func(s *control.State) error { return s.DelFlow(id) })
 }
 
-// ReplaceFlow puts a rule in the place of another, which stays if that cannot be.
+// ReplaceFlow replaces a rule by another one. On an error the old rule stays.
 func (p *Port) ReplaceFlow(old uint32, r control.FlowRule) (id uint32, err error) {
 	return p.add(func(s *control.State) (uint32, error) {
 		if err := s.DelFlow(old); err != nil {
@@ -92,7 +92,7 @@ func (p *Port) ReplaceFlow(old uint32, r control.FlowRule) (id uint32, err error
 // Flows implements control.Handler.
 func (p *Port) Flows() ([]control.FlowRule, error) { return slices.Clone(p.state().Rules), nil }
 
-// SetRSS implements control.Handler. Setting the default table counts as not setting one.
+// SetRSS implements control.Handler. A table equal to the default one counts as unset.
 func (p *Port) SetRSS(r control.RSS) error {
 	if r.HashTypes&^hashTypes != 0 {
 		return fmt.Errorf("rss: hash types %#x: only %#x are known: %w", r.HashTypes, hashTypes, syscall.EOPNOTSUPP)
@@ -146,10 +146,10 @@ func (p *Port) RegisterBuffer(b control.Buffer) (uint32, error) {
 	})
 }
 
-// UnregisterBuffer implements control.Handler. It waits for a piece of an engine's work at most.
+// UnregisterBuffer implements control.Handler. It waits at most for one step of an engine's job.
 func (p *Port) UnregisterBuffer(id uint32) error {
 	if p.rdma.usesBuffer(id) {
-		return fmt.Errorf("buffer %d: a memory region is made of it: %w", id, syscall.EBUSY)
+		return fmt.Errorf("buffer %d: a memory region uses it: %w", id, syscall.EBUSY)
 	}
 	return p.change(func(s *control.State) error {
 		if err := s.DelBuffer(id); err != nil {
@@ -202,7 +202,7 @@ func (p *Port) AddFlowCounter(m control.FlowCounter) (id uint32, err error) {
 
 // ReadFlowCounter implements control.Handler.
 func (p *Port) ReadFlowCounter(id uint32) (control.FlowCounts, error) {
-	if m := p.steering.Load().meter(id); m != nil {
+	if m := p.steering.Load().counter(id); m != nil {
 		p.settle()
 		return control.FlowCounts{Rx: m.rx.Read(), Tx: m.tx.Read()}, nil
 	}
@@ -229,5 +229,5 @@ func (p *Port) PortCounters() (c control.PortCounters, err error) {
 	return c, nil
 }
 
-// State gives a copy of all that commands have set up.
+// State returns a copy of all state that commands have set up.
 func (p *Port) State() *control.State { return p.state().Clone() }

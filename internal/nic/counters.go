@@ -7,58 +7,59 @@ import (
 	"vnic.dev/vnic/internal/control"
 )
 
-// Counters count one direction of a queue or a flow counter. Their owner of the moment (a transmit
-// queue's worker, the holder of a flow counter's lock) adds; any goroutine may read.
+// Counters count one direction of a queue or a flow counter. One goroutine at a time adds (a
+// transmit queue's worker, the holder of a flow counter's lock); any goroutine may read.
 type Counters struct {
 	live control.DirCounters // each field is stored and loaded atomically
 }
 
-// add adds to a counter, which has one writer at a time, so it needs no locked add.
+// add adds to a counter. There is one writer at a time, so a load and a store are enough.
 func add(c *uint64, n uint64) { atomic.StoreUint64(c, atomic.LoadUint64(c)+n) }
 
-// addAny spares the store where there is nothing to add.
+// addAny is add, without the store if n is 0.
 func addAny(c *uint64, n uint64) {
 	if n > 0 {
 		add(c, n)
 	}
 }
 
-// counter is one that stands alone.
+// counter is a single counter with one writer at a time.
 type counter struct{ v atomic.Uint64 }
 
 func (c *counter) add(n uint64) { c.v.Store(c.v.Load() + n) }
 
-// bytesByMem is how much of a payload lies in which kind of memory, on this port's side.
+// bytesByMem is the payload of a frame by kind of memory, on this port's side.
 type bytesByMem struct {
 	device, gpuFile, host, bounced uint64
 
-	buffers uint32 // pieces of memory
-	nodes   bool   // NUMA nodes are noted
-	gpu     int32  // 1 + the GPU of the first byte that is a GPU's; 0: none is
-	node    int32  // 1 + the NUMA node of the first byte of host memory; 0: not known
+	buffers uint32 // memory segments
+	nodes   bool   // count host memory by NUMA node
+	gpu     int32  // 1 + the GPU of the first byte in GPU memory; 0: none
+	node    int32  // 1 + the NUMA node of the first byte in host memory; 0: unknown
 
-	// Only where gpu is not 0.
-	second  int32  // 1 + the GPU of the first byte that is another's; 0: none
-	seconds uint64 // bytes that are not the first one's
+	// Valid if gpu is not 0.
+	second      int32  // 1 + the second GPU in whose memory payload lies; 0: none
+	secondBytes uint64 // bytes outside the first GPU
 
-	// Only where node is not 0.
-	other        int32  // 1 + the node of the first byte that is another's; 0: none
-	here, others uint64 // bytes of theirs
+	// Valid if node is not 0.
+	secondNode      int32  // 1 + the second node; 0: none
+	here, elsewhere uint64 // bytes on the first node, and outside it
 }
 
-// reset makes it that of a frame of which nothing has been looked at, at the least cost: there is one for each.
+// reset prepares w for a new frame. It runs once a frame, so it clears only the fields that must be
+// clear.
 func (w *bytesByMem) reset(nodes bool) {
 	w.device, w.gpuFile, w.host, w.bounced = 0, 0, 0, 0
 	w.buffers, w.nodes, w.gpu, w.node = 0, nodes, 0, 0
 }
 
-// locate adds up segs by kind of memory, and returns how many bytes they are.
+// locate adds segs to w by kind of memory, and returns their total length.
 func (w *bytesByMem) locate(segs []dma.Segment) (total uint64) {
 	for _, s := range segs {
 		total += uint64(s.Len)
 		for s.Len > 0 {
 			d, n := s.MemKind()
-			if n == 0 { // beyond its region: the copier refuses it
+			if n == 0 { // beyond its region: the copier will return an error
 				n = s.Len
 			}
 			switch d {
@@ -80,65 +81,66 @@ func (w *bytesByMem) locate(segs []dma.Segment) (total uint64) {
 	return total
 }
 
-// gpuBytes notes whose n bytes of a segment are. Of a frame in more than two GPUs' memory, as no driver of ours makes
-// one, the third's count as the second's.
+// gpuBytes counts the next n bytes of a segment for their GPU. If a frame lies in more than two
+// GPUs, which no driver of ours does, bytes of a third GPU count as the second's.
 func (w *bytesByMem) gpuBytes(s *dma.Segment, n uint32) {
 	switch g := int32(s.GPU() + 1); {
 	case w.gpu == 0:
-		w.gpu, w.second, w.seconds = g, 0, 0
+		w.gpu, w.second, w.secondBytes = g, 0, 0
 	case g == w.gpu:
 	default:
 		if w.second == 0 {
 			w.second = g
 		}
-		w.seconds += uint64(n)
+		w.secondBytes += uint64(n)
 	}
 }
 
-// nodeBytes notes of which NUMA node n bytes of host memory are; -1: that is not known. Of a frame in more than two
-// nodes' memory the third's count as the second's.
+// nodeBytes counts n bytes of host memory for a NUMA node (-1: unknown). Bytes of a third node
+// count as the second's.
 func (w *bytesByMem) nodeBytes(node int, n uint64) {
-	switch at := int32(node + 1); {
-	case at == 0:
+	switch slot := int32(node + 1); {
+	case slot == 0:
 	case w.node == 0:
-		w.node, w.here, w.other, w.others = at, n, 0, 0
-	case at == w.node:
+		w.node, w.here, w.secondNode, w.elsewhere = slot, n, 0, 0
+	case slot == w.node:
 		w.here += n
 	default:
-		if w.other == 0 {
-			w.other = at
+		if w.secondNode == 0 {
+			w.secondNode = slot
 		}
-		w.others += n
+		w.elsewhere += n
 	}
 }
 
-// nodesOf takes over of which nodes host memory is.
+// nodesOf adds the NUMA nodes of w to t.
 func (t *bytesByMem) nodesOf(w *bytesByMem) {
 	if w.node == 0 {
 		return
 	}
 	t.nodeBytes(int(w.node-1), w.here)
-	if w.other != 0 {
-		t.nodeBytes(int(w.other-1), w.others)
+	if w.secondNode != 0 {
+		t.nodeBytes(int(w.secondNode-1), w.elsewhere)
 	}
 }
 
-// placed takes over whose memory it is and in how many pieces.
+// placed adds the GPUs of w, and its number of segments, to t.
 func (t *bytesByMem) placed(w *bytesByMem) {
 	t.buffers += w.buffers
 	if w.gpu == 0 {
 		return
 	}
 	if t.gpu == 0 {
-		t.gpu, t.second, t.seconds = w.gpu, 0, 0
+		t.gpu, t.second, t.secondBytes = w.gpu, 0, 0
 	}
 	if w.second != 0 {
 		t.second = w.second
 	}
-	t.seconds += w.seconds
+	t.secondBytes += w.secondBytes
 }
 
-// addTo adds the delta, and empties it, where a lock is held that readers take too: that is cheaper than flush.
+// addTo adds the delta to c and clears it. It is for a caller that holds a lock which readers take
+// as well: that is cheaper than flush.
 func (t *delta) addTo(c *control.DirCounters) {
 	if t.packets > 0 {
 		c.Packets += t.packets
@@ -156,24 +158,25 @@ func (t *delta) addTo(c *control.DirCounters) {
 	t.clear()
 }
 
-// delta is what a batch adds to Counters: a store that others may read at any time costs as much as
-// a small copy, so there is one for a batch and not for a packet.
+// delta is what a batch adds to Counters. A store that other goroutines may read at any time costs
+// as much as a small copy, so it happens once a batch and not once a packet.
 type delta struct {
 	packets, segments, header, drops, dropped uint64
 	device, gpuFile, host, bounced, buffers   uint64
 
-	to      *Traffic // nil: of a flow counter
-	gpu     int32    // 1 + the one that these are of
+	to      *Traffic // nil: this is a flow counter's delta
+	gpu     int32    // 1 + the GPU to which direct and through belong
 	direct  uint64
-	through uint64 // host memory
+	through uint64 // bytes bounced through host memory
 
-	node int32 // 1 + the one that these are of
+	node int32 // 1 + the NUMA node to which here belongs
 	here uint64
 }
 
-// Traffic is what else is counted of one direction of a queue: payload by the GPU in whose memory it is, and how many
-// buffers held it, headers included. Direct, summed up, is DeviceBytes and GPUFileBytes of the queue's counters, and
-// Bounced its BouncedBytes. Host is payload in host memory that was not bounced, where it is known of which NUMA node.
+// Traffic is the payload of one direction of a queue by GPU, and the number of buffers that held
+// it, headers included. The sum of Direct is the queue's DeviceBytes plus GPUFileBytes, the sum of
+// Bounced its BouncedBytes. Host is payload in host memory that was not bounced, as far as its NUMA
+// node is known.
 type Traffic struct {
 	Buffers         uint64
 	Direct, Bounced [dma.MaxGPUs]uint64  // by GPU
@@ -209,23 +212,23 @@ func (t *delta) add(w *bytesByMem) {
 	}
 }
 
-// places adds whose memory it is.
+// places adds the payload of w by GPU and by NUMA node.
 func (t *delta) places(w *bytesByMem) {
 	if w.gpu != 0 {
-		t.of(w.gpu, w, w.device+w.gpuFile+w.bounced-w.seconds)
+		t.toGPU(w.gpu, w, w.device+w.gpuFile+w.bounced-w.secondBytes)
 		if w.second != 0 {
-			t.of(w.second, w, w.seconds)
+			t.toGPU(w.second, w, w.secondBytes)
 		}
 	}
 	if w.node != 0 {
 		t.on(w.node, w.here)
-		if w.other != 0 {
-			t.on(w.other, w.others)
+		if w.secondNode != 0 {
+			t.on(w.secondNode, w.elsewhere)
 		}
 	}
 }
 
-// on adds n bytes of a node's. A batch is seldom of more than one.
+// on adds n bytes for a NUMA node. A batch seldom has bytes of more than one.
 func (t *delta) on(node int32, n uint64) {
 	if t.node != node {
 		t.flushNode()
@@ -241,8 +244,8 @@ func (t *delta) flushNode() {
 	}
 }
 
-// of adds n bytes of a GPU's. A batch is seldom of more than one.
-func (t *delta) of(gpu int32, w *bytesByMem, n uint64) {
+// toGPU adds n bytes for a GPU. A batch seldom has bytes of more than one.
+func (t *delta) toGPU(gpu int32, w *bytesByMem, n uint64) {
 	if t.gpu != gpu {
 		t.flushGPU()
 		t.gpu = gpu
@@ -262,7 +265,7 @@ func (t *delta) flushGPU() {
 	}
 }
 
-// clear empties the delta, whose rest goes to where there is no other writer.
+// clear clears the delta, after adding to Traffic what is left; Traffic has no other writer.
 func (t *delta) clear() {
 	to := t.to
 	if to != nil {
@@ -278,7 +281,7 @@ func (t *delta) drop(payload uint64) {
 	t.dropped += payload
 }
 
-// flush adds the delta, and empties it.
+// flush adds the delta to c and clears it.
 func (t *delta) flush(c *Counters) {
 	if t.packets > 0 {
 		add(&c.live.Packets, t.packets)
@@ -286,7 +289,7 @@ func (t *delta) flush(c *Counters) {
 		add(&c.live.HeaderBytes, t.header)
 		addAny(&c.live.DeviceBytes, t.device)
 		addAny(&c.live.GPUFileBytes, t.gpuFile)
-		t.flushNode() // before the bytes that they are a part of: see Read
+		t.flushNode() // before the byte counters that include it: see Read
 		addAny(&c.live.BouncedBytes, t.bounced)
 		addAny(&c.live.HostBytes, t.host)
 	}
@@ -297,13 +300,14 @@ func (t *delta) flush(c *Counters) {
 	t.clear()
 }
 
-// Read gives the counters as the control channel carries them. Others may add meanwhile: then there are no more bytes
-// in host memory that were not bounced, and no longer headers in the mean, than have been counted.
+// Read returns the counters as the control channel carries them. While a writer adds, the result
+// may be inconsistent, but host bytes that were not bounced, and the mean length of headers, are
+// never more than was counted.
 func (c *Counters) Read() (now control.DirCounters) {
 	to := now.All()
 	for i, v := range c.live.All() {
 		*to[i] = atomic.LoadUint64(v)
 	}
-	now.Packets = atomic.LoadUint64(&c.live.Packets) // flush adds them first, so they are read last
+	now.Packets = atomic.LoadUint64(&c.live.Packets) // flush adds packets first, so they are read last
 	return now
 }

@@ -11,39 +11,40 @@ import (
 	"vnic.dev/vnic/internal/wire"
 )
 
-// rxQueue is a receive queue with what the port keeps for it, used under q's lock.
+// rxQueue is a receive queue with the port's state for it, which is used under q's lock.
 type rxQueue struct {
 	q       RxQueue
-	wait    wire.Waitable // q, for those that wait for it
+	wait    wire.Waitable // q, as the Waitable of senders
 	mover   Mover
 	frame   Frame
 	merger  *merger      // made when frames are first merged
 	holding atomic.Int32 // merges that are open between batches; written under q's lock
-	delta   delta        // of this batch
-	way     *shape.Route // of the last packet
-	pieces  uint32       // likewise: of memory
+	delta   delta        // of the current batch
+	way     *shape.Route // route of the last packet over links
+	pieces  uint32       // memory segments of the last packet
 	in      control.DirCounters
 	traffic Traffic
-	flows   *flows.Shard // nil: flows are not counted
+	flows   *flows.Shard // nil: no account of flows
 	unsplit counter      // frames that came here because, or although, they could not be split
-	merged  counter      // frames that came as part of a GSO packet, of which the merger made
-	merges  counter      // so many
+	merged  counter      // frames that reached the guest as part of a merged GSO packet
+	merges  counter      // those GSO packets
 
 	exhaustion exhaustion
 }
 
-// blockedQueues remembers which queues lacked buffers in a batch, so that nothing overtakes a
-// packet of its own flow: neither on the same queue nor by way of the one for what cannot be split.
+// blockedQueues are the queues that lacked buffers during a batch, so that no packet overtakes
+// another one of its flow: neither on the same queue, nor on the queue for frames that cannot be
+// split.
 type blockedQueues struct {
 	n     int
 	queue [4]struct {
 		home, q int
 		wait    wire.Waitable
 	}
-	all wire.Waitable // more than four: everything waits
+	all wire.Waitable // set when there were more than four: all packets wait
 }
 
-// waitFor gives the queue that a packet has to wait for, nil if none.
+// waitFor returns the queue for which a packet has to wait; nil: none.
 func (s *blockedQueues) waitFor(r *route) wire.Waitable {
 	for i := range s.n {
 		switch b := &s.queue[i]; {
@@ -51,7 +52,7 @@ func (s *blockedQueues) waitFor(r *route) wire.Waitable {
 			return b.wait
 		case b.q == r.q:
 			wait := b.wait
-			s.add(r, wait) // for the rest of its flow, which may go elsewhere
+			s.add(r, wait) // its flow's later packets may take another queue
 			return wait
 		}
 	}
@@ -86,7 +87,7 @@ func (p *Port) Deliver(w *wire.Worker, batch []*wire.Packet) {
 	}
 	tok := p.space.Enter()
 	defer p.space.Leave(tok)
-	var d delivery // field by field: a copy of what was just written would wait for it
+	var d delivery // set field by field: copying a struct just written would stall on store forwarding
 	d.w, d.s, d.port = w, p.steering.Load(), p
 	d.tap = p.tap()
 	d.gate.shape = p.conf.Shape
@@ -103,7 +104,7 @@ func (d *delivery) toQueues(batch []*wire.Packet, trouble uint32) {
 	p := d.port
 	for p.steer(d.s, batch[0], &r); len(batch) > 0; {
 		rq := p.queues[r.q]
-		if trouble&noBuffers != 0 { // all of the batch: nothing overtakes its flow
+		if trouble&noBuffers != 0 { // all queues: no packet overtakes another one of its flow
 			batch = batch[rq.refuse(d, batch, &r):]
 			continue
 		}
@@ -118,7 +119,7 @@ func (d *delivery) toQueues(batch []*wire.Packet, trouble uint32) {
 	}
 }
 
-// delivery is a Deliver on its way.
+// delivery is the state of one call of Deliver.
 type delivery struct {
 	w       *wire.Worker
 	s       *steering
@@ -128,9 +129,9 @@ type delivery struct {
 	gate    gate
 }
 
-// fill puts the run of packets at the start of batch that go to r.q into that queue, under its
-// lock, and returns how many those are; r is the first one's route, and then that of the packet
-// behind the run.
+// fill puts the packets at the start of batch that go to queue r.q into it, under its lock, and
+// returns how many they were. r is the route of the first packet; when fill returns, it is the
+// route of the packet behind them.
 func (rq *rxQueue) fill(d *delivery, batch []*wire.Packet, r *route) (n int, call bool) {
 	rq.q.Lock()
 	defer rq.q.Unlock()
@@ -141,7 +142,7 @@ func (rq *rxQueue) fill(d *delivery, batch []*wire.Packet, r *route) (n int, cal
 	m, holds := rq.merging(d, batch), d.port.hold != nil
 	for q := r.q; r.q == q; {
 		if d.gate.shape != nil && !rq.arrives(d, batch[n]) {
-			// It waits.
+			// The packet waits for its links.
 		} else if m == nil || !m.take(d, rq, batch, n, r) {
 			rq.one(d, batch[n], r)
 		}
@@ -165,8 +166,8 @@ func (rq *rxQueue) fill(d *delivery, batch []*wire.Packet, r *route) (n int, cal
 	return n, rq.q.Flush()
 }
 
-// tally ends a use of the queue, whose lock is held: it adds what was counted to the counters that others read, and
-// forgets the frame and the copier.
+// tally ends a use of the queue, whose lock is held. It adds the delta to the counters that readers
+// see, and drops the references to the frame and the copier.
 func (rq *rxQueue) tally() {
 	rq.mover.c = nil
 	rq.frame.Packet = nil
@@ -176,7 +177,7 @@ func (rq *rxQueue) tally() {
 	}
 }
 
-// counters reads what the queue counted.
+// counters reads the queue's counters.
 func (rq *rxQueue) counters() control.DirCounters {
 	rq.q.Lock()
 	defer rq.q.Unlock()
@@ -203,7 +204,8 @@ func (rq *rxQueue) one(d *delivery, pkt *wire.Packet, r *route) {
 
 func (rq *rxQueue) put(s *steering, pkt *wire.Packet, r *route) Result {
 	rq.mover.begin()
-	// One by one: a processor waits for narrow writes to be done before it reads them at once, to copy a whole Frame.
+	// Field by field: copying a Frame just written by narrow stores would stall on store
+	// forwarding.
 	f := &rq.frame
 	f.Packet, f.Split, f.HeaderLen, f.Unsplit, f.Merged = pkt, r.split, r.hlen, r.unsplit, false
 	f.Hashed, f.Hash = r.hashed, r.hash
@@ -228,7 +230,7 @@ func (rq *rxQueue) put(s *steering, pkt *wire.Packet, r *route) Result {
 			dropFlow(a, pkt, reasons[res])
 		}
 	}
-	for _, m := range s.meters {
+	for _, m := range s.flowCounters {
 		switch {
 		case m.rx.flow != pkt.Meta.Headers.Flow:
 		case res == PutTaken:
@@ -240,7 +242,7 @@ func (rq *rxQueue) put(s *steering, pkt *wire.Packet, r *route) Result {
 	return res
 }
 
-// account gives what this use of the queue adds to a packet's flow, nil if flows are not counted.
+// account returns the accumulator of a packet's flow; nil: no account of flows.
 func (rq *rxQueue) account(s *steering, pkt *wire.Packet) *flows.Acc {
 	if rq.flows == nil {
 		return nil
@@ -252,20 +254,20 @@ func (rq *rxQueue) account(s *steering, pkt *wire.Packet) *flows.Acc {
 	return a
 }
 
-// placement says where the packet lies that was just put, for as long as the lock is held.
+// placement describes where the packet just put lies. It is valid while the lock is held.
 func (rq *rxQueue) placement(r *route, pkt *wire.Packet) wire.Placement {
-	at := wire.Placement{Queue: r.q, Split: r.split, HeaderLen: r.hlen, Unsplit: r.unsplit,
+	place := wire.Placement{Queue: r.q, Split: r.split, HeaderLen: r.hlen, Unsplit: r.unsplit,
 		Bounced: rq.mover.byMem.bounced > 0}
 	if pkt.Verdict.Kind == wire.Taken {
-		at.Payload = rq.mover.placed(0, pkt.PayloadLen)
+		place.Payload = rq.mover.placed(0, pkt.PayloadLen)
 	}
-	return at
+	return place
 }
 
 // ReportsPlacement implements wire.PlacementReporter.
 func (p *Port) ReportsPlacement() {}
 
-// tap is the tap of the port's link, nil if there is none.
+// tap returns the tap of the port's link; nil: none.
 func (p *Port) tap() wire.Tap {
 	if link := p.link.Load(); link != nil {
 		return link.Tap()
@@ -273,15 +275,16 @@ func (p *Port) tap() wire.Tap {
 	return nil
 }
 
-// putOwn puts a frame of our own into receive queue 0: the control channel's. It never waits;
-// without a buffer the frame goes there as soon as there is one.
+// putOwn puts a frame of the control channel into receive queue 0. It never waits; if there is no
+// buffer, the backlog puts the frame when there is one.
 func (p *Port) putOwn(c *dma.Copier, pkt *wire.Packet) {
 	if res := p.tryOwn(c, pkt); res != PutNoBuffer || !p.backlog.add(pkt.Header) {
 		p.lost(res)
 	}
 }
 
-// lost counts a frame of our own that was not taken; the driver repeats its request.
+// lost counts a frame of the control channel that was not taken; the driver will repeat its
+// request.
 func (p *Port) lost(res Result) {
 	if res != PutTaken {
 		p.lostReplies.Add(1)
@@ -297,7 +300,7 @@ func (p *Port) tryOwn(c *dma.Copier, pkt *wire.Packet) (res Result) {
 	return res
 }
 
-// putOwn puts a frame of our own into the queue, whose lock is held.
+// putOwn puts a frame of the control channel into the queue, whose lock is held.
 func (rq *rxQueue) putOwn(c *dma.Copier, pkt *wire.Packet) Result {
 	rq.mover.c = c
 	rq.frame = Frame{Packet: pkt}
@@ -307,7 +310,8 @@ func (rq *rxQueue) putOwn(c *dma.Copier, pkt *wire.Packet) Result {
 	return res
 }
 
-// with has f use a receive queue under its lock, inside the epoch, and then tells the driver.
+// with calls f under a receive queue's lock, inside the epoch, and then interrupts the driver if
+// needed.
 func (p *Port) with(rq *rxQueue, f func()) {
 	tok := p.space.Enter()
 	defer p.space.Leave(tok)
@@ -324,21 +328,21 @@ func (rq *rxQueue) locked(f func()) (call bool) {
 }
 
 const (
-	returnPiece = 256     // posted buffers that are returned under one hold of a queue's lock
-	maxReturned = 1 << 15 // in all: as many as a ring has. A driver that goes on posting is not waited for
+	returnPiece = 256     // posted buffers returned under one hold of a queue's lock
+	maxReturned = 1 << 15 // most buffers returned, those of the largest ring: the driver may go on posting
 )
 
-// returnBuffers returns the posted buffers of a queue whose split is to be turned off: it has no use
-// for header buffers and GPU pages. The caller need not be inside the epoch, and holds no lock that
-// others wait for: between pieces frames pass, and the driver is called.
+// returnBuffers returns the posted buffers of a queue whose split is about to go off, which cannot
+// use header buffers and GPU pages. The caller need not be inside the epoch, and must hold no lock
+// that others wait for: between pieces frames pass, and the driver is interrupted.
 func (p *Port) returnBuffers(queue uint16) {
 	rq := p.queues[queue]
-	r, ok := rq.wait.(Returner) // the model's own, whatever is in its place (Sabotage)
+	r, ok := rq.wait.(Returner) // the model's queue, also if Sabotage has replaced q
 	if !ok {
 		return
 	}
 	for all, n := 0, returnPiece; n == returnPiece && all < maxReturned; all += n {
 		p.with(rq, func() { n = r.Return(returnPiece) })
-		runtime.Gosched() // to those that wait for the lock
+		runtime.Gosched() // lets waiters of the lock run
 	}
 }

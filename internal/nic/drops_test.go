@@ -12,7 +12,8 @@ import (
 	"vnic.dev/vnic/internal/wire"
 )
 
-// books are the drops of two NICs: of the sender's queue, of the receiver's, and by reason at both links.
+// books are the drops of two NICs: of the sender's queue, of the receiver's queue, and by reason at
+// both links.
 type books struct {
 	tx, rx  uint64
 	reasons [wire.NumDropReasons]uint64
@@ -30,10 +31,10 @@ func booksOf(a, b *toy) (k books) {
 	return k
 }
 
-// Each way to lose a frame counts one drop of the sender's queue, unless the link lost it, one reason at a link, and
-// one drop of the receiver's queue if that refused it.
+// Each way to lose a frame counts one drop at the sender's queue (unless the link lost it), one
+// reason at a link, and one drop at the receiver's queue if that queue refused the frame.
 //
-// Invariant: nic: Each frame that a queue drops has a reason in the drops of a link.
+// Invariant: nic: Each frame that a queue drops is counted in the link's drops, by reason.
 func TestEachDropHasAReason(t *testing.T) {
 	patience := nic.SenderOptions{Patience: time.Millisecond}
 	ether := func(dst, src wire.MAC, kind uint16, n int) []byte {
@@ -48,17 +49,17 @@ func TestEachDropHasAReason(t *testing.T) {
 			b.rx.refuses = r
 		}
 	}
-	// stopped stops the queue while the frame waits.
+	// stopped stops the sender's queue while the frame waits.
 	stopped := func(a, _ *toy) { a.tx.waits(); a.tx.sender.Stop() }
 	for name, c := range map[string]struct {
 		reason wire.DropReason
-		frame  func(a, b *toy) []byte // nil: one of UDP
+		frame  func(a, b *toy) []byte // nil: a UDP frame
 		before func(a, b *toy)
 		during func(a, b *toy)
 		rx     uint64 // drops of the receiver's queue
-		sent   bool   // it counts as sent: the guest's NIC has done its part
+		sent   bool   // it counts as sent: the sender's NIC did its part
 		link   wire.LinkOptions
-		waits  bool // for longer than the test
+		waits  bool // patience is longer than the test
 	}{
 		"not a frame": {reason: wire.DropBadFrame, frame: func(*toy, *toy) []byte { return make([]byte, 13) }},
 		"command, too long": {reason: wire.DropTooBig, frame: func(a, _ *toy) []byte {
@@ -75,7 +76,8 @@ func TestEachDropHasAReason(t *testing.T) {
 			return ether(b.mac, wire.MAC{2, 0, 0, 0, 0, 99}, 0x1234, 100)
 		}, link: wire.LinkOptions{Identity: &wire.Identity{MAC: wire.MAC{2, 0, 0, 0, 0, 1}}}},
 		"lost by the link": {reason: wire.DropLinkLoss, sent: true, link: wire.LinkOptions{Up: wire.Impairment{Loss: 1}}},
-		"for which the link's queue has no room": {reason: wire.DropLinkQueue, // nor for hours: the first fills it
+		// The first frame fills the queue for hours.
+		"for which the link's queue has no room": {reason: wire.DropLinkQueue,
 			link: wire.LinkOptions{Up: wire.Impairment{Rate: 0.01, Limit: 1}}},
 		"longer than the receiver takes": {reason: wire.DropTooBig, frame: func(a, b *toy) []byte {
 			return ether(b.mac, a.mac, 0x1234, 1600)

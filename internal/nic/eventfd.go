@@ -1,130 +1,195 @@
 package nic
 
 import (
-	"os"
+	"sync"
 	"sync/atomic"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
 
-var signal = [8]byte{1} // what an eventfd is written
-
-// sharedFD is an eventfd that goroutines write while its owner closes it: the last of them ends it.
+// EventFD is an eventfd that a frontend wants us to write: the call eventfd of a virtqueue, an
+// MSI-X vector. EventFDs creates and ends it; any goroutine may fire it.
 //
-// It is no os.File. Writes of one wait in Go's netpoller, unless its descriptor blocks when the file is made. But that
-// flag belongs to the open file: a read of the peer's that met it would block until the next signal.
-type sharedFD struct {
-	fd     int
-	users  atomic.Int32 // and the owner; 0: closed
-	closed atomic.Bool  // by the owner
+// A write to a full eventfd blocks unless O_NONBLOCK is set (eventfd(2)). That flag belongs to the
+// open file, which the frontend shares with us and may change; for writes there is no RWF_NOWAIT.
+// The writer is usually another guest's worker. So the device's Monitor looks for writers that
+// block in a full eventfd, takes all eventfds away from that frontend, and frees the writers by
+// reading. The eventfd of an honest frontend is never full.
+type EventFD struct {
+	eventFDs *EventFDs
+	file     sharedFD
+	inside   atomic.Int32 // number of writers
 }
 
-// own takes an eventfd.
-func (s *sharedFD) own(fd int) {
-	s.fd = fd
-	s.users.Store(1)
-}
+// Enter announces a Write.
+func (e *EventFD) Enter() { e.inside.Add(1) }
 
-// do calls f with the descriptor, unless it is closed.
-func (s *sharedFD) do(f func(fd int)) {
-	if s.enter() {
-		f(s.fd)
-		s.leave()
+// Write signals. Enter comes first.
+func (e *EventFD) Write() {
+	if fds := e.eventFDs; fds.parked.Load() && fds.parked.Swap(false) {
+		fds.wake()
 	}
+	e.file.signal()
+	e.inside.Add(-1)
 }
 
-// signal writes it once. A full counter is a signal already, a broken eventfd its owner's loss.
-func (s *sharedFD) signal() {
-	if !s.enter() {
+// Fire signals: Enter and Write.
+func (e *EventFD) Fire() {
+	e.Enter()
+	e.Write()
+}
+
+// Busy reports whether a writer is between Enter and the end of Write.
+func (e *EventFD) Busy() bool { return e.inside.Load() > 0 }
+
+// Stuck reports whether a writer is blocked in Write.
+func (e *EventFD) Stuck() (stuck bool) {
+	if e.Busy() {
+		e.file.do(func(fd int) { stuck = isFull(fd) })
+	}
+	return stuck
+}
+
+// drain reads the eventfd if it is full, and so lets one blocked writer go on. If it is not full,
+// drain reads nothing: that would lose a signal.
+func (e *EventFD) drain() {
+	e.file.do(func(fd int) {
+		if isFull(fd) {
+			_ = unix.SetNonblock(fd, true)
+			var b [8]byte
+			_, _ = unix.Preadv2(fd, [][]byte{b[:]}, -1, unix.RWF_NOWAIT) // whatever the file's flags say
+		}
+	})
+}
+
+func isFull(fd int) bool {
+	p := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLOUT}}
+	_, err := unix.Poll(p, 0)
+	return err == nil && p[0].Revents&unix.POLLOUT == 0
+}
+
+// EventFDs are the eventfds that a device gets from its frontends, one frontend after another. The
+// zero value is ready; any goroutine may call the methods.
+type EventFDs struct {
+	quarantined atomic.Bool
+	parked      atomic.Bool // the monitor sleeps until wake is called
+	wake        func()      // set before the first Park
+
+	mu    sync.Mutex
+	open  map[*EventFD]bool // under mu: not ended
+	ended []*EventFD        // under mu: ended while writers were inside
+}
+
+// New makes an EventFD of fd and takes ownership of it. It returns nil, and closes fd, while the
+// frontend is quarantined.
+func (fds *EventFDs) New(fd int) *EventFD {
+	if fds.quarantined.Load() {
+		_ = unix.Close(fd)
+		return nil
+	}
+	e := &EventFD{eventFDs: fds}
+	e.file.init(fd)
+	fds.mu.Lock()
+	defer fds.mu.Unlock()
+	if fds.open == nil {
+		fds.open = make(map[*EventFD]bool)
+	}
+	fds.open[e] = true
+	return e
+}
+
+// End ends an EventFD whose owner does not use it any more; nil is allowed. If writers are inside,
+// Free closes it later.
+func (fds *EventFDs) End(e *EventFD) {
+	if e == nil {
 		return
 	}
-	for {
-		if _, err := unix.Write(s.fd, signal[:]); err != unix.EINTR {
-			break
-		}
+	fds.mu.Lock()
+	defer fds.mu.Unlock()
+	delete(fds.open, e)
+	if e.Busy() { // the writer may be stuck
+		fds.ended = append(fds.ended, e)
+		return
 	}
-	s.leave()
+	e.file.close()
 }
 
-func (s *sharedFD) enter() bool {
-	for {
-		n := s.users.Load()
-		if n == 0 {
-			return false
-		}
-		if s.users.CompareAndSwap(n, n+1) {
+// OnWrite sets the function that wakes a parked monitor. The writing goroutine calls it, holding no
+// lock of EventFDs; it must not block. Set it before the first Park.
+func (fds *EventFDs) OnWrite(wake func()) { fds.wake = wake }
+
+// Park lets the monitor sleep until the next write, which wakes it, so an idle device costs
+// nothing. It returns false if writers are inside: then the monitor has to look again after a
+// while.
+func (fds *EventFDs) Park() bool {
+	fds.parked.Store(true) // before the check: a writer that enters later sees it
+	if fds.busy() {
+		fds.parked.Store(false)
+		return false
+	}
+	return true
+}
+
+// busy reports whether writers are inside.
+func (fds *EventFDs) busy() bool {
+	fds.mu.Lock()
+	defer fds.mu.Unlock()
+	return len(fds.ended) > 0 || fds.anyOpen((*EventFD).Busy)
+}
+
+// anyStuck reports whether a writer is blocked in an EventFD that has not ended.
+func (fds *EventFDs) anyStuck() bool {
+	fds.mu.Lock()
+	defer fds.mu.Unlock()
+	return fds.anyOpen((*EventFD).Stuck)
+}
+
+// anyOpen reports whether f is true for an EventFD that has not ended. The caller holds mu.
+func (fds *EventFDs) anyOpen(f func(*EventFD) bool) bool {
+	for e := range fds.open {
+		if f(e) {
 			return true
 		}
 	}
+	return false
 }
 
-func (s *sharedFD) leave() {
-	if s.users.Add(-1) == 0 {
-		_ = unix.Close(s.fd)
+// Parked reports whether the monitor is parked: no write has come since Park.
+func (fds *EventFDs) Parked() bool { return fds.parked.Load() }
+
+// Quarantine quarantines the frontend, which has blocked writers: New refuses its eventfds until
+// Release.
+func (fds *EventFDs) Quarantine() { fds.quarantined.Store(true) }
+
+// Release ends the quarantine, for the next frontend.
+func (fds *EventFDs) Release() { fds.quarantined.Store(false) }
+
+// Quarantined reports whether the frontend is quarantined.
+func (fds *EventFDs) Quarantined() bool { return fds.quarantined.Load() }
+
+// freeTime bounds one call of Free: the frontend may fill an eventfd again meanwhile.
+const freeTime = 100 * time.Millisecond
+
+// Free frees the writers of ended EventFDs, and closes those that have no writers left.
+func (fds *EventFDs) Free() {
+	fds.mu.Lock()
+	left := fds.ended
+	fds.ended = nil
+	fds.mu.Unlock()
+	var still []*EventFD
+	for end := time.Now().Add(freeTime); len(left) > 0; left = left[1:] {
+		e := left[0]
+		for e.Busy() && time.Now().Before(end) {
+			e.drain()
+		}
+		if e.Busy() {
+			still = append(still, e)
+			continue
+		}
+		e.file.close()
 	}
+	fds.mu.Lock()
+	defer fds.mu.Unlock()
+	fds.ended = append(fds.ended, still...)
 }
-
-// close is the owner's. It waits for nobody.
-func (s *sharedFD) close() {
-	if !s.closed.Swap(true) {
-		s.leave()
-	}
-}
-
-// EventReader reads eventfds that a frontend shares with us. It holds the memory that a read needs,
-// which would be allocated each time.
-type EventReader struct {
-	b   [8]byte
-	iov [1][]byte
-}
-
-// Consume takes the signals of an eventfd and tells whether there were any. It never blocks:
-// O_NONBLOCK belongs to the open file, and a frontend could take the flag away.
-func (r *EventReader) Consume(fd int) bool {
-	r.iov[0] = r.b[:]
-	n, err := unix.Preadv2(fd, r.iov[:], -1, unix.RWF_NOWAIT)
-	if err == unix.EOPNOTSUPP || err == unix.ENOSYS { // Linux before 5.8
-		n, err = unix.Read(fd, r.b[:])
-	}
-	return err == nil && n == len(r.b)
-}
-
-// event is an eventfd of our own, by which one goroutine that sleeps is woken.
-//
-// The sleeper calls Park, looks once more whether there is something to do, and then sleeps, or
-// calls Unpark. A goroutine that has work for it makes the work visible first, and then calls Wake:
-// one of the two sees the other.
-type event struct {
-	file   sharedFD
-	parked atomic.Bool
-	b      [8]byte // memory for consume
-}
-
-func (e *event) open() error {
-	fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
-	if err != nil {
-		return os.NewSyscallError("eventfd", err)
-	}
-	e.file.own(fd)
-	return nil
-}
-
-// Wake implements wire.Waker. It makes a system call only if the owner sleeps, and may come late,
-// after Close.
-func (e *event) Wake() {
-	if e.parked.Load() && e.parked.Swap(false) {
-		e.file.signal()
-	}
-}
-
-// Park says that the owner is about to sleep: from now on it can be woken.
-func (e *event) Park() { e.parked.Store(true) }
-
-// Unpark takes Park back. A Wake that was on its way ends the next sleep early.
-func (e *event) Unpark() { e.parked.Store(false) }
-
-// consume takes the signals, if there are any.
-func (e *event) consume() { _, _ = unix.Read(e.file.fd, e.b[:]) }
-
-// Close closes the descriptor. The owner does not sleep any more.
-func (e *event) Close() { e.file.close() }

@@ -2,21 +2,21 @@ package nic
 
 import "golang.org/x/sys/unix"
 
-// Signaled tells whether the sleeper's own eventfd has signals.
+// Signaled reports whether the sleeper's own eventfd has signals.
 func (s *Sleeper) Signaled() bool {
 	p := []unix.PollFd{{Fd: int32(s.file.fd), Events: unix.POLLIN}}
 	n, err := unix.Poll(p, 0)
 	return err == nil && n == 1
 }
 
-// Open says whether there is any EventFD that is not closed.
-func (ls *EventFDs) Open() bool {
-	ls.mu.Lock()
-	defer ls.mu.Unlock()
-	return len(ls.open)+len(ls.ended) > 0
+// Open reports whether an EventFD is still open.
+func (fds *EventFDs) Open() bool {
+	fds.mu.Lock()
+	defer fds.mu.Unlock()
+	return len(fds.open)+len(fds.ended) > 0
 }
 
-// Loads gives how many queues each thread serves.
+// Loads returns how many queues each thread serves.
 func (p *Pollers) Loads() (loads []int) {
 	for _, t := range p.threads {
 		loads = append(loads, int(t.load.Load()))

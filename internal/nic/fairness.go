@@ -8,75 +8,79 @@ import (
 	"vnic.dev/vnic/internal/wire"
 )
 
-// Bounds of what a Sender knows of its receivers, and what it makes of that.
+// Parameters by which a Sender finds slow receivers.
 const (
-	// slowWait is how long in the last second frames to a receiver may have waited before it can be judged slow.
+	// slowWait is how long frames to a receiver must have waited, in the last second, before it can
+	// be found slow.
 	slowWait = 50 * time.Millisecond
-	// judgeAgain is how long after that was too short it is looked at again; the mean of slowWait is a bit less.
+	// judgeAgain is the interval after which a receiver is looked at again whose wait was shorter
+	// than slowWait. It is longer than slowWait because the decaying mean of the wait is a bit less
+	// than the real time.
 	judgeAgain = slowWait * 6 / 5
-	// slowRate is how many frames a receiver takes in a second that is not slow, whatever is sent to it: those that wait
-	// in a ring of 256 it takes within 50 ms.
+	// slowRate is the rate of frames a second from which on a receiver is never slow, whatever is
+	// sent to it: it takes all frames of a ring of 256 within about 50 ms.
 	slowRate = 5000
-	// slowKeeps: of the Sender's places a slow receiver keeps one in so many, with the frames that came last.
+	// slowKeeps: a slow receiver keeps one in slowKeeps of the Sender's slots, with its newest
+	// frames.
 	slowKeeps = 8
-	// window is the time that is judged.
+	// window is the time over which receivers are judged.
 	window = time.Second
-	// recent frames tell what waits in the ring.
+	// recent is the number of recent frames from which the mix of frames in the ring is estimated.
 	recent = 1024
-	// surge is how many frames in surgeTime, about, tell of a sender that sends more than it did before.
+	// A sender has become faster if surge frames came within about surgeTime.
 	surge     = 32
 	surgeTime = 10 * time.Millisecond
-	// maxReceivers are remembered; the one that was seen first is forgotten.
+	// maxReceivers bounds the receivers in memory; a new one replaces the one updated longest ago.
 	maxReceivers = 64
 )
 
-// receiver is what a Sender knows of one receive queue: what it sent there in the last second, and what became of it.
-// The last second is a mean whose weights fall with age, by e in a second: it is five numbers and no list.
+// receiver is a Sender's state for one receive queue: the frames sent to it and taken by it. Rates
+// are exponentially weighted sums with a time constant of 1 s.
 type receiver struct {
-	// What is used for each frame comes first, in one cache line.
+	// The fields used for each frame come first, in one cache line.
 	queue             wire.Waitable
-	place             int // in receivers.known
-	newSent, newTaken int // frames since at: the clock is read only where frames are held
-	held              int // frames
+	place             int // index in receivers.known
+	newSent, newTaken int // frames since updated: the clock is read only while frames are held
+	held              int // frames held for it
 
-	at          time.Time // the numbers are those of this moment
+	updated     time.Time // when the sums below were updated
 	sent, taken float64   // frames
-	waited      float64   // seconds in which frames to it were held
-	stuck       float64   // of these: in which they had most places, no place was free, and the driver's ring was full
-	stuckSent   float64   // frames in that time
+	waited      float64   // seconds during which frames to it were held
+	stuck       float64   // part of waited in which it held most slots, all were held, and the driver's ring was full
+	stuckSent   float64   // frames sent during stuck
 
-	busy     bool      // it is one of the Sender's busy ones
-	sticks   bool      // since at
-	lastTook time.Time // frames that were held, the last time
-	lastSent time.Time // frames, the last time; long ago, if it is not known within window
-	mixed    int       // frames to it since any were held, or of the last recent ones to all
+	busy     bool      // it is in receivers.busy
+	sticks   bool      // stuck is counting, since updated
+	lastTook time.Time // when it last took frames that were held
+	lastSent time.Time // when frames were last sent to it; long ago, if not known within window
+	mixed    int       // frames to it since any frame was held, or among the last recent ones to all receivers
 
 	fill fill
 }
 
-// fill tells how fast frames to a receiver came as they filled the ring.
+// fill measures the rate at which frames to a receiver filled the ring.
 type fill struct {
-	since time.Time // frames to the receiver are held
+	since time.Time // since when frames to the receiver are held
 	came  int       // frames since then
-	rate  float64   // frames a second until the ring was full; 0: it was not
+	rate  float64   // frames a second until the ring was full; 0: it has not been full
 
-	lastly time.Time // surgeTime ago, about
-	there  float64   // frames that had come by then
+	lastly time.Time // about surgeTime ago
+	there  float64   // frames that had come at lastly
 }
 
-// receivers are those of one Sender.
+// receivers are the receivers of one Sender.
 type receivers struct {
 	known []*receiver
-	index map[wire.Waitable]*receiver // of known
-	last  *receiver                   // of the frame before
-	busy  []*receiver                 // frames to them are held
-	slows *receiver                   // of slow, the last time
-	again bool                        // slow may say something else in a while
+	index map[wire.Waitable]*receiver // index of known by queue
+	last  *receiver                   // receiver of the previous frame
+	busy  []*receiver                 // receivers for which frames are held
+	slows *receiver                   // result of the last call of slow
+	again bool                        // slow may find a receiver some time later
 }
 
-// of gives what is known of a queue, at the same cost however many are known: a sender that serves its receivers in
-// turn finds each behind the one before.
-func (rs *receivers) of(q wire.Waitable, now func() time.Time) *receiver {
+// find returns the state of a queue. The cost does not depend on the number of receivers: a Sender
+// that serves its receivers in turn finds each one behind the one before.
+func (rs *receivers) find(q wire.Waitable, now func() time.Time) *receiver {
 	if r := rs.last; r != nil && r.queue == q {
 		return r
 	}
@@ -89,15 +93,15 @@ func (rs *receivers) of(q wire.Waitable, now func() time.Time) *receiver {
 	r := rs.index[q]
 	if r == nil {
 		r = rs.add()
-		*r = receiver{queue: q, place: r.place, at: now()}
+		*r = receiver{queue: q, place: r.place, updated: now()}
 		rs.index[q] = r
 	}
 	rs.last = r
 	return r
 }
 
-// add gives the place for one more receiver: a new one, or of the one that was counted last the longest ago, and of
-// which nothing is held.
+// add returns a slot for one more receiver: a new one, or that of the receiver updated longest ago
+// for which no frame is held.
 func (rs *receivers) add() *receiver {
 	if len(rs.known) < maxReceivers {
 		if rs.index == nil {
@@ -108,7 +112,7 @@ func (rs *receivers) add() *receiver {
 	}
 	oldest := 0
 	for i, k := range rs.known {
-		if o := rs.known[oldest]; k.held == 0 && (o.held > 0 || k.at.Before(o.at)) {
+		if o := rs.known[oldest]; k.held == 0 && (o.held > 0 || k.updated.Before(o.updated)) {
 			oldest = i
 		}
 	}
@@ -117,18 +121,18 @@ func (rs *receivers) add() *receiver {
 	return r
 }
 
-// count notes what became of frames, of which the first old were held before. It is all that is done where no frame is,
-// and was, held.
+// count records the verdicts of frames; the first old ones were held before. While no frame is held
+// this is all the work.
 func (rs *receivers) count(frames []*TxFrame, old int, now func() time.Time) (busy int) {
 	for i, f := range frames {
 		v := &f.Packet.Verdict
-		if v.Queue == nil { // dropped, the wire's own, or for a link that is taken
+		if v.Queue == nil { // dropped, a packet for the wire itself, or waiting for a link
 			if v.Kind == wire.Busy {
 				busy++
 			}
 			continue
 		}
-		r := rs.of(v.Queue, now)
+		r := rs.find(v.Queue, now)
 		if i >= old {
 			r.newSent++
 		}
@@ -141,8 +145,8 @@ func (rs *receivers) count(frames []*TxFrame, old int, now func() time.Time) (bu
 	return busy
 }
 
-// hold brings the numbers to now, and notes of which receivers frames are held from now on. The first old frames were
-// held before.
+// hold updates all sums to now, and records for which receivers frames are held. The first old
+// frames were held before.
 func (rs *receivers) hold(frames []*TxFrame, old int, now time.Time) {
 	if len(rs.busy) == 0 {
 		rs.begin(frames[old:], now)
@@ -158,8 +162,9 @@ func (rs *receivers) hold(frames []*TxFrame, old int, now time.Time) {
 		if f.Packet.Verdict.Kind != wire.Busy || f.Packet.Verdict.Queue == nil {
 			continue
 		}
-		// It may have been forgotten since count, for another frame's receiver. One of which frames are held is not.
-		r := rs.of(f.Packet.Verdict.Queue, func() time.Time { return now })
+		// Between count and here it may have been evicted for another frame's receiver, unless it
+		// is busy.
+		r := rs.find(f.Packet.Verdict.Queue, func() time.Time { return now })
 		if !r.busy {
 			r.pass(now)
 			r.busy, r.fill = true, fill{since: now, lastly: now}
@@ -173,34 +178,35 @@ func (rs *receivers) hold(frames []*TxFrame, old int, now time.Time) {
 	})
 }
 
-// begin counts anew which receivers frames go to, from the first that is held on. Those in its batch are of now.
+// begin starts counting which receivers frames go to, when the first frame is held. Frames in its
+// batch count as sent now.
 func (rs *receivers) begin(batch []*TxFrame, now time.Time) {
 	for _, r := range rs.known {
-		if now.Sub(r.at) > time.Millisecond { // else its frames are dated well enough
+		if now.Sub(r.updated) > time.Millisecond { // otherwise updated is recent enough for its frames
 			r.pass(now)
 		}
-		r.mixed = -r.newSent // which pass will count
+		r.mixed = -r.newSent // cancels newSent, which pass will add
 	}
 	for _, f := range batch {
 		if q := f.Packet.Verdict.Queue; q != nil {
-			r := rs.of(q, func() time.Time { return now })
+			r := rs.find(q, func() time.Time { return now })
 			r.mixed++
 			r.lastSent = now
 		}
 	}
 }
 
-// pass brings a receiver's numbers to now.
+// pass updates a receiver's sums to now.
 func (r *receiver) pass(now time.Time) {
-	dt := now.Sub(r.at).Seconds()
+	dt := now.Sub(r.updated).Seconds()
 	if dt <= 0 {
 		return
 	}
-	if r.newSent > 0 && now.Sub(r.at) <= window { // else nobody knows when they were
+	if r.newSent > 0 && now.Sub(r.updated) <= window { // otherwise it is unknown when they were sent
 		r.lastSent = now
 	}
 	left := math.Exp(-dt)
-	spread := (1 - left) / dt // what is left of frames that came at any time in dt
+	spread := (1 - left) / dt // weight of frames spread evenly over dt
 	r.sent = r.sent*left + float64(r.newSent)*spread
 	r.taken = r.taken*left + float64(r.newTaken)*spread
 	r.waited *= left
@@ -215,18 +221,18 @@ func (r *receiver) pass(now time.Time) {
 	}
 	r.fill.came += r.newSent
 	r.mixed += r.newSent
-	r.at, r.newSent, r.newTaken = now, 0, 0
+	r.updated, r.newSent, r.newTaken = now, 0, 0
 }
 
-// judges says whether slow is to be asked, where frames take all places: if all of these are held, and from the time on
-// at which one was found to be slow, before others have to wait again.
-func (rs *receivers) judges(all bool) bool { return all || rs.slows != nil && rs.slows.held > 0 }
+// mayBeSlow reports whether slow is worth a call while frames take all slots: if all slots are
+// held, or if the receiver that was found slow the last time still holds some.
+func (rs *receivers) mayBeSlow(all bool) bool { return all || rs.slows != nil && rs.slows.held > 0 }
 
-// slow gives the receiver that is to give up frames when all slots are held, so that frames to others are seen; nil if
-// all wait on. It is the one that holds most, if in the last second frames to it have waited for more than slowWait, it
-// has taken fewer than slowRate, and less than half of what was sent to it. Where frames went to nobody else in that
-// second, nobody is kept waiting. backlog is how many frames wait in the ring, and full says that the driver has no
-// space there for more.
+// slow returns the receiver that has to give up frames, so that frames to others get slots; nil:
+// none. It is the one with most held frames, if in the last second frames to it have waited for
+// more than slowWait, it has taken fewer than slowRate, and less than half of the frames sent to
+// it, and frames went to another receiver. backlog is the number of frames in the ring; full means
+// that the ring has no space for the driver.
 func (rs *receivers) slow(backlog int, full bool, now time.Time) *receiver {
 	rs.slows, rs.again = nil, false
 	var most *receiver
@@ -238,13 +244,13 @@ func (rs *receivers) slow(backlog int, full bool, now time.Time) *receiver {
 	if most == nil {
 		return nil
 	}
-	all, others := 0, false
+	all, waiting := 0, false
 	for _, r := range rs.known {
-		if now.Sub(r.at) > time.Millisecond {
+		if now.Sub(r.updated) > time.Millisecond {
 			r.pass(now)
 		}
 		all += r.mixed + r.newSent
-		others = others || r != most && now.Sub(r.lastSent) <= window
+		waiting = waiting || r != most && now.Sub(r.lastSent) <= window
 	}
 	if all > recent {
 		for _, r := range rs.known {
@@ -257,7 +263,7 @@ func (rs *receivers) slow(backlog int, full bool, now time.Time) *receiver {
 	}
 	most.fill.note(share, full, now)
 	most.sticks = full
-	if !others {
+	if !waiting {
 		return nil
 	}
 	offered := most.offered(share)
@@ -269,16 +275,17 @@ func (rs *receivers) slow(backlog int, full bool, now time.Time) *receiver {
 	return most
 }
 
-// offered is how many frames were sent to a receiver in the last second, or would have been if it had taken them; share
-// of those in the ring are to it. While the ring was full the driver waited too, and sent as fast as the receiver took:
-// it is presumed to send then as fast as it filled the ring. It makes no difference if it is more than twice slowRate.
+// offered returns how many frames were sent to a receiver in the last second, or would have been if
+// it had taken them. share is the part of the frames in the ring that go to it. While the ring was
+// full the driver waited, and could send no faster than the receiver took: for that time offered
+// uses the rate at which the ring was filled, at most twice slowRate.
 func (r *receiver) offered(share float64) float64 {
-	came := share * math.Exp(-r.at.Sub(r.fill.since).Seconds()) // in that second
+	came := share * math.Exp(-r.updated.Sub(r.fill.since).Seconds()) // decayed like sent
 	return r.sent - r.stuckSent + came + max(r.stuckSent, r.stuck*min(r.fill.rate, 2*slowRate))
 }
 
-// note takes the rate as the ring turns full for the first time since frames to the receiver are held; share of those
-// in the ring are to it.
+// note sets rate when the ring is full for the first time since frames to the receiver are held.
+// share is the part of the frames in the ring that go to the receiver.
 func (f *fill) note(share float64, full bool, now time.Time) {
 	there := float64(f.came) + share
 	if full && f.rate == 0 {
@@ -292,6 +299,6 @@ func (f *fill) note(share float64, full bool, now time.Time) {
 	}
 }
 
-// RingFull says whether a ring of so many descriptors, of which some are used, has no space to speak of: a driver stops
-// when it has too few for its longest frame, and goes on when there are some more.
+// RingFull reports whether a ring with used of its size descriptors in use is as good as full: a
+// driver stops when it has too few for its longest frame, and goes on when it has some more.
 func RingFull(used, size int) bool { return 4*used >= 3*size }

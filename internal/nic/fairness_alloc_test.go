@@ -10,14 +10,14 @@ import (
 	"vnic.dev/vnic/internal/wire"
 )
 
-// waitable is a receive queue.
+// waitable stands for a receive queue.
 type waitable struct{ _ int }
 
 func (*waitable) Arm(wire.Waker) bool { return true }
 func (*waitable) Disarm(wire.Waker)   {}
 
-// What a Sender knows of its receivers allocates nothing for a frame, however many they are and in whatever order they
-// come; and it finds what it knew before, as long as there are no more than it remembers.
+// A Sender's state of its receivers allocates nothing for a frame, whatever their number and order,
+// and is kept for as many receivers as it has room for.
 //
 // Invariant: hot path: Nothing is allocated for a packet.
 func TestReceiversAllocateNothing(t *testing.T) {
@@ -38,7 +38,7 @@ func TestReceiversAllocateNothing(t *testing.T) {
 		for range 10 {
 			round()
 		}
-		for _, step = range []int{1, 5} { // in turn, and not
+		for _, step = range []int{1, 5} { // receivers in turn, and in another order
 			testkit.Equal(t, "allocations of a round", testing.AllocsPerRun(100, round), 0)
 		}
 		if len(rs.known) != min(n, maxReceivers) || len(rs.index) != len(rs.known) {

@@ -13,7 +13,8 @@ type queueNamed string
 func (queueNamed) Arm(wire.Waker) bool { return true }
 func (queueNamed) Disarm(wire.Waker)   {}
 
-// sim is a sender with a ring of 256 for two receivers, of which the other takes all, by a clock of its own.
+// sim simulates a sender with a ring of 256 and two receivers: "the receiver", whose buffers the
+// case posts, and "the other", which takes every frame at once. It has its own clock.
 type sim struct {
 	rs   receivers
 	now  time.Time
@@ -22,9 +23,9 @@ type sim struct {
 	held int
 
 	slots   [32]*TxFrame
-	buffers int // that the receiver has
-	others  int // frames that went to the other
-	taken   int // frames that went to the receiver
+	buffers int // free buffers of the receiver
+	rest    int // frames that went to the other
+	taken   int // frames that the receiver took
 	slow    int // frames given up
 }
 
@@ -42,8 +43,8 @@ func newSim() *sim {
 	return s
 }
 
-// round sends what is held and as much of the ring as there is space for, and says whether it did anything. It goes on
-// like Sender.settle.
+// round sends held frames and as many frames of the ring as there are slots, and reports whether it
+// did anything. It then does what Sender.settle does.
 func (s *sim) round() (some bool) {
 	old := s.held
 	n := min(len(s.slots)-old, len(s.ring))
@@ -57,7 +58,7 @@ func (s *sim) round() (some bool) {
 		switch {
 		case v.Queue == simOther:
 			v.Kind = wire.Taken
-			s.others++
+			s.rest++
 		case s.buffers > 0:
 			v.Kind = wire.Taken
 			s.buffers--
@@ -71,7 +72,7 @@ func (s *sim) round() (some bool) {
 		return n > 0
 	}
 	s.rs.hold(frames, old, s.now)
-	if all := s.held == len(s.slots); len(frames) == len(s.slots) && s.rs.judges(all) {
+	if all := s.held == len(s.slots); len(frames) == len(s.slots) && s.rs.mayBeSlow(all) {
 		full := RingFull(s.held+len(s.ring), s.size)
 		if slow := s.rs.slow(len(s.ring), full && all, s.now); slow != nil {
 			give := max(0, slow.held-len(s.slots)/slowKeeps)
@@ -87,21 +88,21 @@ func (s *sim) round() (some bool) {
 	return some || n > 0
 }
 
-// behaviour is what the receiver and the sender do in a case.
+// behaviour describes receiver and sender in a case.
 type behaviour struct {
-	each    int                    // of so many frames one is for the receiver; 0: none is
-	sends   int                    // frames a second; 0: as many as the ring has space for
-	buffers func(step int) (n int) // that the receiver posts; its ring has space for 255
+	each    int                    // one frame in each goes to the receiver; 0: none
+	sends   int                    // frames a second; 0: the sender fills the ring
+	buffers func(step int) (n int) // buffers posted in a step; the receiver's ring has space for 255
 }
 
-// run goes on for a while, from its first step on.
+// run simulates steps steps, numbered from first.
 func (s *sim) run(b behaviour, first, steps int) {
 	due, n := 0.0, 0
 	for step := first; step < first+steps; step++ {
 		s.buffers = min(s.buffers+b.buffers(step), 255)
 		due += float64(b.sends) * simStep.Seconds()
 		if b.sends == 0 {
-			due = 20 // in a step
+			due = 20 // frames in a step
 		}
 		for some := true; some; {
 			for ; due >= 1 && s.held+len(s.ring) < s.size; due-- {
@@ -118,13 +119,13 @@ func (s *sim) run(b behaviour, first, steps int) {
 	}
 }
 
-// perSecond posts n buffers a second, one at a time where there are few.
+// perSecond posts n buffers a second, one at a time if they are few.
 func perSecond(n int) func(step int) int {
 	const steps = int(time.Second / simStep)
 	return func(step int) int { return (step+1)*n/steps - step*n/steps }
 }
 
-// pausing posts n buffers a second, but none in the last ms of each.
+// pausing posts n buffers a second, but none in the last ms milliseconds of each second.
 func pausing(n, ms int) func(step int) int {
 	return func(step int) int {
 		if step%10_000 >= 10*(1000-ms) {
@@ -134,9 +135,9 @@ func pausing(n, ms int) func(step int) int {
 	}
 }
 
-// A receiver that takes a few buffers a second, or none, gives up frames as soon as they keep others waiting, and
-// others get their frames; not one that takes many, or half of what is sent to it, or that only pauses, nor one beside
-// which there is no other.
+// A receiver that takes few buffers a second, or none, gives up frames as soon as they keep others
+// waiting, and the others get their frames. A receiver does not if it takes many, or half of the
+// frames sent to it, or only pauses, or is the only receiver.
 func TestSlowReceivers(t *testing.T) {
 	for _, c := range []struct {
 		name string
@@ -176,15 +177,16 @@ func TestSlowReceivers(t *testing.T) {
 			}
 			s.run(c.behaviour, 0, seconds*10_000)
 			if got := s.slow > 0; got != c.slow {
-				t.Errorf("%d frames given up, %d taken, %d went to the other", s.slow, s.taken, s.others)
+				t.Errorf("%d frames given up, %d taken, %d went to the other", s.slow, s.taken, s.rest)
 			}
-			// 0.9 of what it has beside one that takes all, but for the first 0.1 s.
+			// At least 0.9 of the frames that would arrive beside a receiver that takes all, as the
+			// first 0.1 s is lost.
 			most := seconds * 10_000 * 20 * (c.each - 1) / c.each
 			if c.sends > 0 {
 				most = seconds * c.sends * (c.each - 1) / c.each
 			}
-			if c.slow && s.others < most*9/10 {
-				t.Errorf("%d frames of %d went to the other", s.others, most)
+			if c.slow && s.rest < most*9/10 {
+				t.Errorf("%d frames of %d went to the other", s.rest, most)
 			}
 			if len(s.rs.known) > 2 {
 				t.Errorf("%d receivers are known", len(s.rs.known))
@@ -193,8 +195,8 @@ func TestSlowReceivers(t *testing.T) {
 	}
 }
 
-// What was before does not count for long: not for a receiver that has turned slow, nor against one that has ceased to
-// be, nor does traffic to another that has ended.
+// Old traffic does not count for long: not for a receiver that has become slow, not against one
+// that is not slow any more, and not for another receiver that gets no frames any more.
 func TestSlowReceiversByTime(t *testing.T) {
 	all := func(int) int { return 255 }
 	for _, c := range []struct {
@@ -202,7 +204,7 @@ func TestSlowReceiversByTime(t *testing.T) {
 		first behaviour
 		idle  time.Duration
 		then  behaviour
-		from  int // ms of the second from which on
+		from  int // from which ms of the second on slow is expected
 		slow  bool
 	}{
 		{"others had much, then 50 a second", behaviour{sends: 200_000, buffers: all}, 0,
@@ -228,17 +230,18 @@ func TestSlowReceiversByTime(t *testing.T) {
 			s := newSim()
 			s.run(c.first, 0, 20_000)
 			s.now = s.now.Add(c.idle)
-			at := 10 * c.from
-			s.run(c.then, 0, at)
-			given, others := s.slow, s.others
-			s.run(c.then, at, 10_000)
-			given, others = s.slow-given, s.others-others
+			mid := 10 * c.from
+			s.run(c.then, 0, mid)
+			given, rest := s.slow, s.rest
+			s.run(c.then, mid, 10_000)
+			given, rest = s.slow-given, s.rest-rest
 			most := 10_000 * 20 / 2
 			if c.then.sends > 0 {
 				most = c.then.sends / 2
 			}
-			if (given > 0) != c.slow || c.slow && others < most*85/100 { // but for what it takes to find out
-				t.Errorf("%d frames given up, %d went to the other", given, others)
+			// Some frames are lost until the receiver is found slow.
+			if (given > 0) != c.slow || c.slow && rest < most*85/100 {
+				t.Errorf("%d frames given up, %d went to the other", given, rest)
 			}
 		})
 	}
@@ -251,7 +254,7 @@ func one(yes bool) int {
 	return 0
 }
 
-// What a sender knows of receivers is bounded, and what is held is not forgotten.
+// The number of receivers remembered is bounded, and those with held frames are kept.
 func TestReceiversAreBounded(t *testing.T) {
 	s := newSim()
 	s.slots[0].Packet.Verdict = wire.Verdict{Kind: wire.Busy, Queue: queueNamed("held")}
@@ -264,7 +267,8 @@ func TestReceiversAreBounded(t *testing.T) {
 	if n := len(s.rs.known); n != maxReceivers {
 		t.Errorf("%d are known", n)
 	}
-	// One that is forgotten for a frame behind it, in the batch in which it turns busy, is known again.
+	// A receiver that becomes busy in a batch, and is evicted for a later frame of that batch, is
+	// added again.
 	s.slots[0].Packet.Verdict = wire.Verdict{Kind: wire.Busy, Queue: s.rs.known[1].queue}
 	for i := range maxReceivers {
 		s.slots[1].Packet.Verdict = wire.Verdict{Kind: wire.Taken, Queue: queueNamed(fmt.Sprint("new", i))}
@@ -274,7 +278,7 @@ func TestReceiversAreBounded(t *testing.T) {
 		s.slots[0].Packet.Verdict.Queue = s.rs.known[(i+1)%maxReceivers].queue
 		s.now = s.now.Add(time.Millisecond)
 	}
-	if r := s.rs.of(queueNamed("held"), nil); r.held != 1 || r.waited < 0.5 {
+	if r := s.rs.find(queueNamed("held"), nil); r.held != 1 || r.waited < 0.5 {
 		t.Errorf("%+v", r)
 	}
 }

@@ -10,38 +10,38 @@ import (
 	"vnic.dev/vnic/internal/wire"
 )
 
-// Bounds of what is asked of a port that misbehaves: no driver is without its ring for longer.
+// Bounds of requested faults: no driver loses its ring for longer.
 const (
 	MaxCompletionDelay = time.Second
 	MaxExhaustion      = 10 * time.Second
 )
 
-// What is the matter with a port, in Port.trouble.
+// Bits of Port.trouble: reasons why batches need special treatment.
 const (
 	noCarrier       = 1 << iota // the link is down
-	noBuffers                   // receive buffers are not taken: Exhaust
+	noBuffers                   // Exhaust: the port takes no receive buffers
 	lateCompletions             // DelayCompletions
 )
 
-// faults are what a NIC does wrong because somebody wants to see what its guest makes of it.
+// faults is the state of the faults that a port has on request, to test its guest.
 type faults struct {
-	losing   atomic.Int32 // interrupts that are still to be lost
+	losing   atomic.Int32 // interrupts still to be dropped
 	delay    atomic.Int64 // of transmit completions, in nanoseconds
 	counters struct{ lost, late, refused atomic.Uint64 }
 
-	waiting atomic.Int32 // how many waiters there are
+	waiting atomic.Int32 // len(waiters)
 	work    sync.WaitGroup
 	mu      sync.Mutex
-	waiters []wire.Waker // under mu: for the end of noBuffers
-	timer   *time.Timer  // under mu: of that end; nil: none
+	waiters []wire.Waker // under mu: woken when noBuffers is cleared
+	timer   *time.Timer  // under mu: clears noBuffers; nil: none
 	closed  bool         // under mu
 }
 
-// FaultCounters count what a port did wrong, as it was told to.
+// FaultCounters count requested faults as they happened, with their keys in the JSON of vnic stat.
 type FaultCounters struct {
-	LostInterrupts  uint64
-	LateCompletions uint64 // frames
-	Refused         uint64 // frames that found no buffer as none was taken, as often as they came
+	LostInterrupts  uint64 `json:"lost_interrupts"`
+	LateCompletions uint64 `json:"late_completions"` // frames
+	Refused         uint64 `json:"refused"`          // frames refused by Exhaust, each retry included
 }
 
 // Faults reads the counters.
@@ -50,12 +50,13 @@ func (p *Port) Faults() FaultCounters {
 	return FaultCounters{c.lost.Load(), c.late.Load(), c.refused.Load()}
 }
 
-// LoseInterrupt has the next call of the driver not be made, on whichever queue it is. What was to be told is told
-// with the next that comes.
+// LoseInterrupt drops the next interrupt of the driver, on whichever queue. The driver learns about
+// its frames with the next interrupt.
 func (p *Port) LoseInterrupt() { p.faults.losing.Add(1) }
 
-// InterruptLost says whether a call that the driver wants is lost. The device model asks before it makes one, and sees
-// to it that the next is made even if the driver did not ask for it anew.
+// InterruptLost reports whether to drop an interrupt that the driver wants. The device model calls
+// it before each interrupt, and sends the next one after a drop even if the driver did not ask for
+// it anew.
 func (p *Port) InterruptLost() bool {
 	for n := p.faults.losing.Load(); n > 0; n = p.faults.losing.Load() {
 		if p.faults.losing.CompareAndSwap(n, n-1) {
@@ -66,19 +67,20 @@ func (p *Port) InterruptLost() bool {
 	return false
 }
 
-// DelayCompletions has transmit completions shown to the driver so much later, MaxCompletionDelay at most. 0: at once,
-// as at first; those that wait are shown when their queue has something to do, or at their time.
+// DelayCompletions delays transmit completions by d, at most MaxCompletionDelay. 0, the default,
+// ends that: delayed completions are shown when their queue has other work, or at their time.
 func (p *Port) DelayCompletions(d time.Duration) {
 	d = min(max(d, 0), MaxCompletionDelay)
 	p.faults.delay.Store(int64(d))
 	p.set(lateCompletions, d > 0)
 }
 
-// CompletionDelay is what DelayCompletions set.
+// CompletionDelay returns the delay set by DelayCompletions.
 func (p *Port) CompletionDelay() time.Duration { return time.Duration(p.faults.delay.Load()) }
 
-// Exhaust has the port take no receive buffers for so long, MaxExhaustion at most, as if no driver had posted any: what
-// comes is Busy, and waits for the end. It begins anew what is under way. 0 ends that.
+// Exhaust makes the port take no receive buffers for d, at most MaxExhaustion, as if no driver had
+// posted any: frames are Busy and wait for the end. A new call replaces the one before; d = 0 ends
+// it.
 func (p *Port) Exhaust(d time.Duration) {
 	f := &p.faults
 	f.mu.Lock()
@@ -96,9 +98,9 @@ func (p *Port) Exhaust(d time.Duration) {
 	var timer *time.Timer
 	timer = time.AfterFunc(min(d, MaxExhaustion), func() {
 		defer f.work.Done()
-		f.mu.Lock() // behind which timer is set
+		f.mu.Lock() // waits until timer is set
 		if f.timer != timer {
-			f.mu.Unlock() // another one ends it
+			f.mu.Unlock() // Exhaust was called again
 			return
 		}
 		f.timer = nil
@@ -108,7 +110,7 @@ func (p *Port) Exhaust(d time.Duration) {
 	f.mu.Unlock()
 }
 
-// stopTimer has the timer end nothing. The caller holds mu.
+// stopTimer cancels the timer. The caller holds mu.
 func (f *faults) stopTimer() {
 	if f.timer != nil && f.timer.Stop() {
 		f.work.Done()
@@ -116,9 +118,8 @@ func (f *faults) stopTimer() {
 	f.timer = nil
 }
 
-// endExhaustion has buffers taken again, and wakes those that wait for them, all at once: only the user ends an
-// exhaustion, and who finds no buffers then waits for its port's turn. The caller holds mu, which is free when it
-// returns.
+// endExhaustion lets the port take buffers again, and wakes all waiters at once: a sender that then
+// finds no buffers waits for its port's turn. The caller holds mu; endExhaustion releases it.
 func (p *Port) endExhaustion() {
 	f := &p.faults
 	p.set(noBuffers, false)
@@ -131,7 +132,7 @@ func (p *Port) endExhaustion() {
 	}
 }
 
-// endFaults ends what is under way, for good.
+// endFaults ends all faults, for good.
 func (p *Port) endFaults() {
 	p.Exhaust(0)
 	f := &p.faults
@@ -141,7 +142,7 @@ func (p *Port) endFaults() {
 	f.work.Wait()
 }
 
-// set says that something is, or is no more, the matter.
+// set sets or clears bits of trouble.
 func (p *Port) set(what uint32, on bool) {
 	if on {
 		p.trouble.Or(what)
@@ -152,8 +153,9 @@ func (p *Port) set(what uint32, on bool) {
 
 func (p *Port) exhausted() bool { return p.trouble.Load()&noBuffers != 0 }
 
-// exhaustion is what waits for the end of noBuffers wait for, on a receive queue. It is not the queue itself: that
-// would wake them when its driver posts, and let them wait on for more buffers than it had when it last lacked some.
+// exhaustion is the Waitable of senders to a receive queue while noBuffers is set. It is not the
+// queue: the queue would wake them when its driver posts, and might keep them waiting for more
+// buffers than it had when it last lacked some.
 type exhaustion struct{ port *Port }
 
 // Arm implements wire.Waitable.
@@ -183,7 +185,9 @@ func (e *exhaustion) Disarm(w wire.Waker) {
 	}
 }
 
-// refuse has the run of packets at the start of batch that go to r.q wait for the end of noBuffers, as fill puts them.
+// refuse gives the packets at the start of batch that go to queue r.q the verdict Busy until
+// noBuffers is cleared, and returns how many they were. Like fill, it leaves in r the route of the
+// packet behind them.
 func (rq *rxQueue) refuse(d *delivery, batch []*wire.Packet, r *route) (n int) {
 	for q := r.q; r.q == q; {
 		batch[n].Verdict = wire.Verdict{Kind: wire.Busy, Queue: &rq.exhaustion}
@@ -196,44 +200,44 @@ func (rq *rxQueue) refuse(d *delivery, batch []*wire.Packet, r *route) (n int) {
 	return n
 }
 
-// LateTxQueue is a TxQueue that can give frames back later than they are done, when their places are other frames'
-// (Port.DelayCompletions).
+// LateTxQueue is a TxQueue that can return frames to the driver some time after they are done, when
+// their TxFrames are in use for other frames (Port.DelayCompletions).
 type LateTxQueue interface {
-	// Token is what DoneLate takes for a frame that is done.
+	// Token identifies a done frame for DoneLate.
 	Token(f *TxFrame) uint32
-	// DoneLate is Done for such a frame.
+	// DoneLate is Done for the frame of a token.
 	DoneLate(token uint32) error
 }
 
-// maxLate is how many frames are done late at a time, which is more than an honest driver has on its way. Beyond it the
-// oldest are shown early.
+// maxLate is the most frames whose completion is delayed at a time, more than an honest driver has
+// in flight. Beyond it the oldest are completed early.
 const maxLate = 1 << 15
 
-// lateFrames are frames that are done, and are to be given back in their order when each is due.
+// lateFrames are done frames whose completion is delayed, in their order.
 type lateFrames struct {
-	q    LateTxQueue // nil: it cannot
+	q    LateTxQueue // nil: the queue cannot complete frames late
 	port *Port
 	list []lateFrame
-	next int // in list: those before have been given back
+	next int // index of the first frame in list that is not completed
 }
 
 type lateFrame struct {
-	due   int64 // of shape.Now
+	due   int64 // by shape.Now
 	token uint32
 }
 
-// end gives all back that can be, as the queue stops.
+// end completes all frames, as the queue stops.
 func (l *lateFrames) end() {
-	_ = l.show(true) // nobody is there any more whom an error would stop
+	_ = l.show(true) // the queue stops anyway
 	l.list, l.next = l.list[:0], 0
 }
 
 func (l *lateFrames) some() bool { return l.next < len(l.list) }
 
-// wanted says whether completions are to be late now.
+// wanted reports whether completions are to be delayed now.
 func (l *lateFrames) wanted() bool { return l.q != nil && l.port.trouble.Load()&lateCompletions != 0 }
 
-// put takes frames that are done.
+// put adds frames that are done.
 func (l *lateFrames) put(fs []*TxFrame) error {
 	due := shape.Now() + l.port.faults.delay.Load()
 	l.port.faults.counters.late.Add(uint64(len(fs)))
@@ -252,7 +256,7 @@ func (l *lateFrames) put(fs []*TxFrame) error {
 	return nil
 }
 
-// give gives the oldest back.
+// give completes the oldest frame.
 func (l *lateFrames) give() error {
 	token := l.list[l.next].token
 	if l.next++; l.next == len(l.list) {
@@ -261,7 +265,7 @@ func (l *lateFrames) give() error {
 	return l.q.DoneLate(token)
 }
 
-// show gives back those that are due, or all of them.
+// show completes the frames that are due, or all of them.
 func (l *lateFrames) show(all bool) error {
 	all = all || !l.wanted()
 	for now := shape.Now(); l.some() && (all || l.list[l.next].due <= now); {

@@ -6,10 +6,10 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// Each reason of a drop has a place in what is counted of a flow.
+// flows has a drop counter for each reason.
 var _ [flows.NumReasons - int(wire.NumDropReasons)]struct{}
 
-// countFlow adds a packet that was received or sent to what its batch has of its flow.
+// countFlow adds a received or sent packet to the accumulator of its flow.
 func countFlow(a *flows.Acc, p *wire.Packet, segments, header uint32, w *bytesByMem) {
 	a.Packets++
 	a.Segments += uint64(segments)
@@ -21,19 +21,20 @@ func countFlow(a *flows.Acc, p *wire.Packet, segments, header uint32, w *bytesBy
 	if h := &p.Meta.Headers; h.Class == splitter.TCP {
 		a.TCP(h.TCPFlags, h.Seq, p.PayloadLen)
 		const ack = 0x10
-		if at := int(h.L4Off) + 14; h.TCPFlags&ack != 0 && len(p.Header) >= at+2 { // RFC 9293, 3.1
-			a.Acked(h.Ack, uint16(p.Header[at])<<8|uint16(p.Header[at+1]))
+		if windowOff := int(h.L4Off) + 14; h.TCPFlags&ack != 0 && len(p.Header) >= windowOff+2 { // RFC 9293, 3.1: window
+			a.Acked(h.Ack, uint16(p.Header[windowOff])<<8|uint16(p.Header[windowOff+1]))
 		}
 	}
 }
 
-// dropFlow adds one that was dropped. One that was lost on a link was sent: countFlow adds it as well.
+// dropFlow adds a dropped packet. A packet lost on a link was also sent: countFlow counts it as
+// well.
 func dropFlow(a *flows.Acc, p *wire.Packet, r wire.DropReason) {
 	a.Drops[r]++
 	a.Lost += uint64(p.PayloadLen)
 }
 
-// flowsOfTx gives the place of transmit queue i in the account of flows, nil if it has none.
+// flowsOfTx returns the shard of transmit queue i in the account of flows; nil: none.
 func (p *Port) flowsOfTx(i int) *flows.Shard {
 	if p.flows == nil || i >= len(p.queues) {
 		return nil
@@ -41,16 +42,16 @@ func (p *Port) flowsOfTx(i int) *flows.Shard {
 	return p.flows.Shard(len(p.queues) + i)
 }
 
-// QueueFlows is what a queue has counted of each flow, in one direction.
+// QueueFlows are the counters of each flow on a queue, in one direction.
 type QueueFlows struct {
 	Queue  int
 	Tx     bool
-	Rows   []flows.Row // in no order
+	Rows   []flows.Row // in any order
 	Others flows.Others
 }
 
-// FlowAccount reads the account of flows: receive queues, then transmit queues. It is nil where none is kept
-// (Config.Flows).
+// FlowAccount reads the account of flows: receive queues, then transmit queues. It returns nil if
+// the port keeps none (Config.Flows).
 func (p *Port) FlowAccount() (list []QueueFlows) {
 	if p.flows == nil {
 		return nil
@@ -67,8 +68,9 @@ func (p *Port) FlowAccount() (list []QueueFlows) {
 	return list
 }
 
-// CountsFlows says whether there is an account of flows.
+// CountsFlows reports whether the port keeps an account of flows.
 func (p *Port) CountsFlows() bool { return p.flows != nil }
 
-// Reaches says whether the NIC reads and writes a GPU's memory itself; else payload goes through host memory.
+// Reaches reports whether the NIC accesses a GPU's memory peer to peer; otherwise payload is
+// bounced.
 func (p *Port) Reaches(gpu int) bool { return p.p2p.Load()&(1<<uint(gpu)) != 0 }

@@ -9,34 +9,35 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// MaxHeader is the longest headers of a packet, in bytes: splitter reads no further.
+// MaxHeader is the greatest length of a packet's headers, in bytes: splitter reads no further.
 const MaxHeader = splitter.MaxHeader
 
 // MaxFrame is the longest frame, link header included, that a guest may send: a 64 KiB IP packet
 // with its link header and two tags.
 const MaxFrame = 65535 + splitter.EthLen + 8
 
-// firstLook is how much of a frame is read at first: headers of nearly all packets end before it.
+// firstLook is how many bytes of a frame are read at first: the headers of nearly all packets end
+// before it.
 const firstLook = 128
 
-// ErrBadFrame says that a guest sent a malformed frame: too short or too long.
+// ErrBadFrame is the error for a malformed frame from a guest: too short or too long.
 var ErrBadFrame = errors.New("bad frame")
 
-// Errors that a guest can cause for each frame are made beforehand.
+// Errors that a guest can cause for each frame are allocated once.
 var (
 	errFrameLen  = fmt.Errorf("%w: its length is not %d to %d", ErrBadFrame, splitter.EthLen, MaxFrame)
 	errShortRead = fmt.Errorf("%w: fewer bytes in memory than promised", ErrBadFrame)
 	errChanged   = fmt.Errorf("%w: its buffers became shorter while it waited", ErrBadFrame)
 )
 
-// ParseFrame fills in p for the frame that lies in segs behind skip bytes of the device model's own
-// (virtio_net_hdr); all is total bytes long. buf holds skip + MaxHeader bytes and is the caller's
-// as long as p is: it gets the device model's bytes, then the frame's headers. Payload stays in
-// place. Meta.Headers is set; the rest of Meta is the caller's to set before it calls p.Prepare.
-// p.Payload's storage is reused.
+// ParseFrame fills in p for the frame that lies in segs behind skip bytes of the device model's
+// header (virtio_net_hdr); total is the length of both. buf holds skip + MaxHeader bytes, and must
+// stay unchanged as long as p is used: it gets the device model's header, then the frame's headers.
+// The payload stays in segs. ParseFrame sets Meta.Headers; the caller sets the rest of Meta, and
+// then calls p.Prepare. The storage of p.Payload is reused.
 //
-// Of the frame's first segment no more than its own bytes are read unless the headers go on behind
-// it, so that a driver that keeps headers and payload apart never has payload read as headers.
+// ParseFrame reads bytes behind the first segment only if the headers go on there. So if a driver
+// keeps headers and payload in different segments, payload is never read as headers.
 func ParseFrame(c *dma.Copier, segs []dma.Segment, skip, total uint32, buf []byte, p *wire.Packet) error {
 	if total < skip+splitter.EthLen || total > skip+MaxFrame {
 		return errFrameLen
@@ -56,7 +57,7 @@ func ParseFrame(c *dma.Copier, segs []dma.Segment, skip, total uint32, buf []byt
 			return errShortRead
 		}
 		err = splitter.Parse(buf[skip:skip+look], n, h)
-		if err == nil || look == min(n, MaxHeader) { // as much as Parse ever wants: it says Malformed itself
+		if err == nil || look == min(n, MaxHeader) { // Parse reads no more than MaxHeader: it will report Malformed
 			break
 		}
 		look = min(n, MaxHeader)
@@ -72,7 +73,7 @@ func ParseFrame(c *dma.Copier, segs []dma.Segment, skip, total uint32, buf []byt
 	return nil
 }
 
-// firstBytes is how many bytes lie together behind the first skip ones.
+// firstBytes returns how many bytes are contiguous behind the first skip bytes.
 func firstBytes(segs []dma.Segment, skip uint32) uint32 {
 	for i := range segs {
 		if n := segs[i].Len; n > skip {
@@ -83,9 +84,9 @@ func firstBytes(segs []dma.Segment, skip uint32) uint32 {
 	return 0
 }
 
-// RelocatePayload places the payload of a frame that ParseFrame has seen, after its memory may have moved: the
-// same bytes of segs, total in all. The headers are those that were read then: headers that were
-// checked are not read twice.
+// RelocatePayload finds the payload of a frame again after its memory may have moved: the same
+// bytes of segs, which are total bytes long. p keeps its headers: checked headers are not read
+// twice.
 func RelocatePayload(segs []dma.Segment, skip, total uint32, p *wire.Packet) error {
 	if total < skip || total-skip < p.Len() {
 		return errChanged

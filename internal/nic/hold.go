@@ -14,47 +14,47 @@ import (
 )
 
 const (
-	// maxHeld is how many merges, of as many flows, are under way on a queue where they outlive their batch.
+	// maxHeld is the most open merges on a queue if merges outlive their batch.
 	maxHeld = 64
-	// chunkBytes and maxChunks are of the memory of a queue in which payload waits: two pieces for the first frame of
-	// each flow, at an MTU of 9000. Where there is no piece left, the oldest merge ends.
+	// chunkBytes and maxChunks bound a queue's memory for held payload: two chunks for the first
+	// frame of each flow, at an MTU of 9000. When all chunks are in use, the oldest merge ends.
 	chunkBytes = 8 << 10
 	maxChunks  = 2 * maxHeld
-	heldChunks = MaxFrame/chunkBytes + 2 // pieces of one merge, or of one frame, at the most
-	// MaxHold is the longest time for which merges may be told to stay open.
+	heldChunks = MaxFrame/chunkBytes + 2 // most chunks of a merge, or of a frame
+	// MaxHold is the longest Config.Hold.
 	MaxHold = time.Second
-	// holdRetry is when what is held is tried again, at a queue that says that it has buffers, or died.
+	// holdRetry is the retry interval for frames held for a full queue.
 	holdRetry = int64(time.Millisecond)
 )
 
-// store keeps frames of a queue's merges whose batch has ended, in the port's own memory. It is used under the queue's
-// lock.
+// store holds the frames of a queue's merges after their batch has ended, in the port's memory. It
+// is used under the queue's lock.
 type store struct {
-	free   []*held       // that are in no merge
-	chunks []dma.Segment // that are in none
-	made   int           // chunks, in use or not
-	worker wire.Worker   // of those who put frames and send none
+	free   []*held       // not in use by a merge
+	chunks []dma.Segment // not in use by a merge
+	made   int           // chunks allocated
+	worker wire.Worker   // for puts outside a sender's Deliver
 	cutter splitter.Segmenter
-	pkt    wire.Packet // see frame
+	pkt    wire.Packet // the result of frame
 	hdr    [splitter.MaxHeader]byte
 	merged [splitter.MaxHeader]byte
 	meta   splitter.Meta
 }
 
-// held is what a merge has of batches before. All its frames are as long as the first one, as a shorter one ends the
-// merge.
+// held has the frames of a merge that came in earlier batches. All have the length of the first
+// one, because a shorter frame ends the merge.
 type held struct {
-	kept     coalesce.Merge // the merge without what this batch adds
+	kept     coalesce.Merge // the merge without frames of this batch
 	hdr      [splitter.MaxHeader]byte
 	meta     splitter.Meta
 	src, dst wire.MAC
 	from     uint32
-	chunks   []dma.Segment // the payload is the first bytes of these
+	chunks   []dma.Segment // the payload is at the start of these
 	frames   uint32
-	done     uint32 // of the frames: those that the queue has. Nothing joins the merge from then on
+	done     uint32 // frames put into the queue; if not 0, no frame may join the merge any more
 	bytes    uint32
-	whole    [coalesce.MaxFrames / 64]uint64 // bit j: frame j came with its checksum whole
-	due      int64                           // when it ends, at the latest, of holder.now
+	whole    [coalesce.MaxFrames / 64]uint64 // bit j: frame j came with a complete checksum
+	due      int64                           // when the merge has to end, by holder.now
 }
 
 func newStore() *store {
@@ -63,7 +63,8 @@ func newStore() *store {
 	return s
 }
 
-// keep moves what merges have of this batch to the port's memory: the senders' frames are theirs again.
+// keep copies the frames that merges have of this batch to the port's memory: the senders own their
+// frames again.
 func (m *merger) keep(d *delivery, rq *rxQueue, batch []*wire.Packet) {
 	now := int64(0)
 	for k := 0; k < m.n; {
@@ -80,14 +81,14 @@ func (m *merger) keep(d *delivery, rq *rxQueue, batch []*wire.Packet) {
 		}
 		if !m.store.room(g) {
 			if k > 0 && m.end(d, rq, batch, 0) {
-				k-- // there is one merge less before it
+				k-- // the first merge is gone
 			} else {
 				m.end(d, rq, batch, k)
 			}
 			continue
 		}
 		if !m.store.fill(d.w.Copier, g, batch, m.next, now+d.port.hold.time) {
-			m.end(d, rq, batch, k) // it finds out which frame is to blame
+			m.end(d, rq, batch, k) // end will find the frame with the bad memory
 			continue
 		}
 		for i, n := g.first, g.here; n > 0; i, n = m.next[i], n-1 {
@@ -102,7 +103,7 @@ func (m *merger) keep(d *delivery, rq *rxQueue, batch []*wire.Packet) {
 	}
 }
 
-// room says whether there is memory for what a merge has of this batch.
+// room reports whether there is memory for a merge's frames of this batch.
 func (s *store) room(g *merge) bool {
 	n := int(g.Payload()+chunkBytes-1) / chunkBytes
 	if g.held != nil {
@@ -111,8 +112,8 @@ func (s *store) room(g *merge) bool {
 	return n <= len(s.chunks)+maxChunks-s.made
 }
 
-// fill copies what a merge has of this batch to chunks, of which there are enough. false: the memory of a sender is
-// gone, and nothing has changed.
+// fill copies a merge's frames of this batch to chunks; the caller has checked that there are
+// enough. It returns false, with nothing changed, if the memory of a sender is gone.
 func (s *store) fill(c *dma.Copier, g *merge, batch []*wire.Packet, next []int32, due int64) bool {
 	h, fresh := g.held, g.held == nil
 	if fresh {
@@ -121,17 +122,17 @@ func (s *store) fill(c *dma.Copier, g *merge, batch []*wire.Packet, next []int32
 	for len(h.chunks)*chunkBytes < int(g.Payload()) {
 		h.chunks = append(h.chunks, s.chunk())
 	}
-	at := h.bytes
+	pos := h.bytes
 	for i, n := g.first, g.here; n > 0; i, n = next[i], n-1 {
 		pkt := batch[i]
-		s.pkt.Payload = dma.Cut(dma.Reuse(s.pkt.Payload), h.chunks, uint64(at), uint64(pkt.PayloadLen))
+		s.pkt.Payload = dma.Cut(dma.Reuse(s.pkt.Payload), h.chunks, uint64(pos), uint64(pkt.PayloadLen))
 		if k, err := c.Copy(s.pkt.Payload, pkt.Payload); err != nil || k < uint64(pkt.PayloadLen) {
 			if fresh {
 				s.put(h)
 			}
 			return false
 		}
-		at += pkt.PayloadLen
+		pos += pkt.PayloadLen
 	}
 	if fresh {
 		first := batch[g.first]
@@ -144,11 +145,11 @@ func (s *store) fill(c *dma.Copier, g *merge, batch []*wire.Packet, next []int32
 		}
 		h.frames++
 	}
-	h.bytes, h.kept, g.segments = at, g.Merge, len(h.chunks)
+	h.bytes, h.kept, g.segments = pos, g.Merge, len(h.chunks)
 	return true
 }
 
-// slot gives a held that is empty.
+// slot returns an empty held.
 func (s *store) slot() *held {
 	n := len(s.free)
 	if n == 0 {
@@ -159,7 +160,7 @@ func (s *store) slot() *held {
 	return h
 }
 
-// chunk gives a piece of memory.
+// chunk returns a free chunk.
 func (s *store) chunk() (c dma.Segment) {
 	if n := len(s.chunks); n > 0 {
 		c, s.chunks = s.chunks[n-1], s.chunks[:n-1]
@@ -169,7 +170,7 @@ func (s *store) chunk() (c dma.Segment) {
 	return dma.NewBuffer(make([]byte, chunkBytes), dma.Wire).Segment(0, chunkBytes)
 }
 
-// put takes back a slot and its memory.
+// put frees a held and its chunks.
 func (s *store) put(h *held) {
 	s.chunks = append(s.chunks, h.chunks...)
 	h.kept, h.chunks, h.whole = coalesce.Merge{}, h.chunks[:0], [coalesce.MaxFrames / 64]uint64{}
@@ -177,14 +178,14 @@ func (s *store) put(h *held) {
 	s.free = append(s.free, h)
 }
 
-// cut prepares frame for what is held of a merge.
+// cut prepares frame for a merge's held frames.
 func (s *store) cut(h *held) {
 	if h.frames > 1 {
-		_ = s.cutter.Init(h.kept.Header(s.merged[:], &s.meta), &s.meta, h.bytes) // a GSO packet of ours
+		_ = s.cutter.Init(h.kept.Header(s.merged[:], &s.meta), &s.meta, h.bytes) // never fails: we made this GSO packet
 	}
 }
 
-// frame gives frame j of what is held, as it came, until the next one.
+// frame rebuilds held frame j as it came. It is valid until the next call.
 func (s *store) frame(c *dma.Copier, h *held, j uint32) *wire.Packet {
 	hdr, meta := h.kept.First()
 	p, n := &s.pkt, h.kept.MSS()
@@ -197,20 +198,21 @@ func (s *store) frame(c *dma.Copier, h *held, j uint32) *wire.Packet {
 	p.Header = s.hdr[:len(hdr)]
 	_ = s.cutter.Piece(p.Header, &p.Meta, j*n, n)
 	if h.whole[j/64]&(1<<(j%64)) != 0 {
-		sum, _ := c.Sum(p.Payload) // memory of ours
+		sum, _ := c.Sum(p.Payload) // never fails: it is our memory
 		p.Meta.Complete(p.Header, sum)
 	}
 	return p
 }
 
-// release ends a merge of which there are frames of batches before. They are put together with those of this batch; or,
-// where that is not possible, one by one, and then those of this batch. false: some of batches before found no buffers.
-// They stay for the next time, and those of this batch are Busy.
+// release ends a merge with held frames. It puts them into the queue together with those of this
+// batch; if that is not possible, it puts them one by one, then those of this batch. It returns
+// false if held frames found no buffers: they stay for the next try, and those of this batch are
+// Busy.
 func (m *merger) release(d *delivery, rq *rxQueue, batch []*wire.Packet, k int) bool {
 	g, h := &m.open[k], m.open[k].held
 	if wait := d.blocked.waitFor(&g.route); wait == nil {
 		q := g.route.q
-		d.port.split(d.s, m.first(g), &g.route) // as the queue is split now
+		d.port.split(d.s, m.first(g), &g.route) // by the queue's current split setting
 		g.route.q = q
 		if h.done == 0 && g.Frames() > 1 && m.put(d, rq, batch, g) {
 			m.store.put(h)
@@ -239,11 +241,11 @@ func (m *merger) release(d *delivery, rq *rxQueue, batch []*wire.Packet, k int) 
 	return gone
 }
 
-// parts counts the frames that are held of what was put as one, and tells of them. It returns where those of this batch
-// begin.
-func (m *merger) parts(d *delivery, rq *rxQueue, h *held, at *wire.Placement) (off uint32) {
+// parts counts the held frames of a merged packet, and reports them to the tap. It returns the
+// payload offset at which this batch's frames begin.
+func (m *merger) parts(d *delivery, rq *rxQueue, h *held, place *wire.Placement) (off uint32) {
 	hdr, _ := h.kept.First()
-	if d.tap == nil && len(d.s.meters) == 0 { // nobody looks at single frames
+	if d.tap == nil && len(d.s.flowCounters) == 0 { // nothing looks at single frames
 		for range h.frames {
 			rq.delta.count(1, uint64(len(hdr)), &bytesByMem{})
 		}
@@ -251,19 +253,19 @@ func (m *merger) parts(d *delivery, rq *rxQueue, h *held, at *wire.Placement) (o
 	}
 	m.store.cut(h)
 	for j := range h.frames {
-		off = rq.part(d, m.store.frame(d.w.Copier, h, j), at, off)
+		off = rq.part(d, m.store.frame(d.w.Copier, h, j), place, off)
 	}
 	return off
 }
 
-// first is what says of a merge how it is split.
+// first returns a packet with the merge's first header, from which split decides how to split it.
 func (m *merger) first(g *merge) *wire.Packet {
 	hdr, meta := g.First()
 	m.pkt.Header, m.pkt.Meta, m.pkt.PayloadLen = hdr, *meta, g.Payload()
 	return &m.pkt
 }
 
-// late puts a frame that its sender has long forgotten. false: there is no buffer.
+// late puts a frame whose sender has got its verdict already. false: there is no buffer.
 func (rq *rxQueue) late(d *delivery, pkt *wire.Packet, r *route) bool {
 	rq.one(d, pkt, r)
 	switch pkt.Verdict.Kind {
@@ -275,7 +277,7 @@ func (rq *rxQueue) late(d *delivery, pkt *wire.Packet, r *route) bool {
 	return true
 }
 
-// lose drops what is held of a merge, for want of buffers.
+// lose drops the held frames of a merge that found no buffers in time.
 func (m *merger) lose(d *delivery, rq *rxQueue, k int) {
 	h := m.open[k].held
 	for m.store.cut(h); h.done < h.frames; h.done++ {
@@ -285,9 +287,9 @@ func (m *merger) lose(d *delivery, rq *rxQueue, k int) {
 		if a := rq.account(d.s, pkt); a != nil {
 			dropFlow(a, pkt, wire.DropNoBuffer)
 		}
-		for _, mt := range d.s.meters {
-			if mt.rx.flow == pkt.Meta.Headers.Flow {
-				mt.rx.lose(uint64(pkt.PayloadLen))
+		for _, fc := range d.s.flowCounters {
+			if fc.rx.flow == pkt.Meta.Headers.Flow {
+				fc.rx.lose(uint64(pkt.PayloadLen))
 			}
 		}
 		if d.tap != nil {
@@ -299,20 +301,20 @@ func (m *merger) lose(d *delivery, rq *rxQueue, k int) {
 	m.remove(k)
 }
 
-// refuse counts a frame that the port has taken from the wire, and dropped later.
+// refuse counts at the link a frame that the port took from the wire and dropped later.
 func (p *Port) refuse(r wire.DropReason) {
 	if link := p.link.Load(); link != nil {
 		link.Refuse(r)
 	}
 }
 
-// holder is the goroutine of a port that ends merges when their time is up.
+// holder is a port's goroutine that ends merges when their time is up.
 type holder struct {
 	port *Port
-	time int64        // for how long a merge stays open
+	time int64        // Config.Hold, in nanoseconds
 	now  func() int64 // Config.Clock
-	all  atomic.Bool  // it is to end all merges
-	next atomic.Int64 // when it looks by itself; MaxInt64: it is to be woken in any case
+	all  atomic.Bool  // end all merges
+	next atomic.Int64 // when it wakes by itself; MaxInt64: never
 	kick chan struct{}
 	stop chan struct{}
 	done chan struct{}
@@ -328,21 +330,21 @@ func newHolder(p *Port, d time.Duration) *holder {
 	return h
 }
 
-// close ends the goroutine.
+// close ends the goroutine and waits for it.
 func (h *holder) close() {
 	close(h.stop)
 	<-h.done
 }
 
-// Wake implements wire.Waker: a queue that something is held for has got buffers, or died.
+// Wake implements wire.Waker: a queue with stuck merges has buffers, or has stopped.
 func (h *holder) Wake() {
 	select {
 	case h.kick <- struct{}{}:
-	default: // it is about to look
+	default: // it will look anyway
 	}
 }
 
-// wakeBy has it look at some time at the latest. It never blocks.
+// wakeBy makes the goroutine look at due or earlier. It never blocks.
 func (h *holder) wakeBy(due int64) {
 	if due < h.next.Load() {
 		h.Wake()
@@ -360,7 +362,7 @@ func (h *holder) run() {
 		case <-h.stop:
 			return
 		}
-		h.next.Store(math.MaxInt64) // before it looks: what begins to be held meanwhile wakes it again
+		h.next.Store(math.MaxInt64) // before it looks: a merge held meanwhile wakes it again
 		if h.all.Swap(false) {
 			h.port.flushDue(math.MaxInt64)
 		}
@@ -374,8 +376,8 @@ func (h *holder) run() {
 	}
 }
 
-// mayOvertake says whether a packet may be of a flow that is merged on another queue: it could not be split, or does
-// not say of which flow it is.
+// mayOvertake reports whether a packet may belong to a flow that is merged on another queue: it
+// could not be split, or its flow is unknown.
 func (r *route) mayOvertake(pkt *wire.Packet) bool {
 	switch pkt.Meta.Headers.Class {
 	case splitter.UDP, splitter.NotIP:
@@ -386,7 +388,7 @@ func (r *route) mayOvertake(pkt *wire.Packet) bool {
 	return true
 }
 
-// holdsBeside says whether merges are open between batches on another queue than q.
+// holdsBeside reports whether another queue than q has merges open between batches.
 func (p *Port) holdsBeside(q int) bool {
 	for i, rq := range p.queues {
 		if i != q && rq.holding.Load() > 0 {
@@ -396,8 +398,8 @@ func (p *Port) holdsBeside(q int) bool {
 	return false
 }
 
-// flushFor ends what a packet on its way by that route may overtake on other queues. What is stuck there blocks the
-// packet.
+// flushFor ends the merges on other queues that a packet with route r may overtake. If one of these
+// queues lacks buffers, the packet has to wait for it.
 func (d *delivery) flushFor(r *route) {
 	for i, rq := range d.port.queues {
 		if i == r.q || rq.holding.Load() == 0 {
@@ -412,7 +414,7 @@ func (d *delivery) flushFor(r *route) {
 	}
 }
 
-// flushAll ends all merges that are open between batches.
+// flushAll ends all merges of the queue that are open between batches.
 func (rq *rxQueue) flushAll(d *delivery) (call bool) {
 	rq.q.Lock()
 	defer rq.q.Unlock()
@@ -425,7 +427,7 @@ func (rq *rxQueue) flushAll(d *delivery) (call bool) {
 	return rq.q.Flush()
 }
 
-// settle ends a use of the queue, whose lock is held, but for Flush.
+// settle ends a use of the queue, whose lock is held; the caller calls Flush.
 func (rq *rxQueue) settle() {
 	rq.tally()
 	if rq.merger != nil {
@@ -433,7 +435,8 @@ func (rq *rxQueue) settle() {
 	}
 }
 
-// flushDue ends merges whose time is up, on all queues, and says when the next one's is; MaxInt64: there is none.
+// flushDue ends merges whose time is up, on all queues, and returns when the next one is due;
+// MaxInt64: none.
 func (p *Port) flushDue(now int64) (next int64) {
 	next = math.MaxInt64
 	for _, rq := range p.queues {
@@ -454,7 +457,7 @@ func (p *Port) flushHeld() {
 	}
 }
 
-// flushSoon is flushHeld for a caller that must not call drivers.
+// flushSoon makes the holder call flushHeld: for a caller that must not interrupt drivers.
 func (p *Port) flushSoon() {
 	if p.hold != nil && p.holdsBeside(-1) {
 		p.hold.all.Store(true)
@@ -462,16 +465,17 @@ func (p *Port) flushSoon() {
 	}
 }
 
-// FlushRx ends the merges that are open on a receive queue. What finds no buffers stays until there are some, or is
-// lost in its time. A device model calls it before it stops the queue, or changes what its driver takes, and after:
-// what came in between is dropped, if the queue is stopped, and counted.
+// FlushRx ends the open merges of a receive queue. Frames that find no buffers stay until there are
+// some, or until they are dropped. A device model calls it before it stops the queue or changes
+// what its driver accepts, and again afterwards: frames merged in between are dropped and counted
+// if the queue has stopped.
 func (p *Port) FlushRx(queue int) {
 	if rq := p.queues[queue]; rq.holding.Load() > 0 {
 		p.flushRx(rq, math.MaxInt64)
 	}
 }
 
-// flushRx ends merges whose time is up, and says when the next one's is.
+// flushRx ends the queue's merges that are due by now, and returns when the next one is due.
 func (p *Port) flushRx(rq *rxQueue, now int64) (next int64) {
 	tok := p.space.Enter()
 	defer p.space.Leave(tok)
@@ -487,7 +491,7 @@ func (p *Port) flushRx(rq *rxQueue, now int64) (next int64) {
 	if p.exhausted() {
 		wait = &rq.exhaustion
 	}
-	wait.Disarm(p.hold) // of the time before
+	wait.Disarm(p.hold) // armed by an earlier flush
 	if !wait.Arm(p.hold) {
 		next = min(next, p.hold.now()+holdRetry)
 	}
@@ -521,7 +525,7 @@ func (rq *rxQueue) flush(p *Port, now int64) (next int64, stuck, call bool) {
 			break
 		}
 		m.lose(&d, rq, 0)
-		d.blocked = blockedQueues{} // each is tried
+		d.blocked = blockedQueues{} // each merge is tried by itself
 	}
 	rq.settle()
 	return next, stuck, rq.q.Flush()

@@ -36,8 +36,8 @@ func jobStatus(s gpumem.Status) control.JobStatus {
 	return c
 }
 
-// notifier tells the driver what it has not asked for. Jobs end on goroutines of their own, so it has a copier of its
-// own, and a lock.
+// notifier sends the driver notices that answer no request. Jobs end on goroutines of their own, so
+// it has its own copier and a lock.
 type notifier struct {
 	mu     sync.Mutex
 	copier *dma.Copier
@@ -45,7 +45,8 @@ type notifier struct {
 	pkt    wire.Packet
 }
 
-// jobDone sends the notice that a job has ended. Lost notices do no harm: the driver polls as well.
+// jobDone sends the notice that a job has ended. A lost notice does no harm: the driver polls as
+// well.
 func (p *Port) jobDone(s gpumem.Status) {
 	c := jobStatus(s)
 	if s.Err != nil {
@@ -54,7 +55,7 @@ func (p *Port) jobDone(s gpumem.Status) {
 	p.notice(func(frame []byte) []byte { return p.dispatcher.NotifyJob(frame, p.conf.MAC, &c) })
 }
 
-// notice puts a frame that f makes into receive queue 0.
+// notice puts a frame made by f into receive queue 0.
 func (p *Port) notice(f func(frame []byte) []byte) {
 	p.notify.mu.Lock()
 	defer p.notify.mu.Unlock()
@@ -62,7 +63,8 @@ func (p *Port) notice(f func(frame []byte) []byte) {
 	p.putOwn(p.notify.copier, &p.notify.pkt)
 }
 
-// Digest is gpumem.Engine.DigestIdle, of the port's engine: the host's call, which no guest can make.
+// Digest calls gpumem.Engine.DigestIdle of the port's engine. Only the host calls it, never a
+// guest.
 func (p *Port) Digest(ctx context.Context, gpu int, extents []gpumem.Extent, hurry <-chan struct{}) ([32]byte, error) {
 	return p.engine.DigestIdle(ctx, gpu, extents, hurry)
 }

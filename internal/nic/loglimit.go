@@ -7,12 +7,12 @@ import (
 	"time"
 )
 
-// LogLimit logs once a second at most, and says how often it did not: a guest can cause as many
-// lines as it likes. Any goroutine may use it.
+// LogLimit logs at most one line a second and adds how many it suppressed: a guest can cause any
+// number of lines. Any goroutine may use it.
 type LogLimit struct {
 	mu   sync.Mutex
 	next time.Time // under mu
-	held int       // under mu
+	held int       // lines suppressed; under mu
 }
 
 // Log logs msg, unless it did so within the last second.

@@ -6,9 +6,10 @@ import (
 	"time"
 )
 
-// What a guest can make us say is said once a second, with how often it was not.
+// A line that a guest can cause is logged at most once a second, with the number of suppressed
+// ones.
 //
-// Invariant: nic: What a guest can make vnic log has a bound.
+// Invariant: nic: The log lines that a guest can cause are bounded.
 func TestLogLimit(t *testing.T) {
 	var l LogLimit
 	var got []int

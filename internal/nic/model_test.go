@@ -19,8 +19,8 @@ import (
 	"vnic.dev/vnic/internal/wire"
 )
 
-// This is a device model as small as one can be: its rings are slices, its registers methods. All
-// that it has beside them is in package nic (see its doc).
+// This is the smallest possible device model: its rings are slices, its registers are methods. The
+// rest of the NIC is package nic (see its doc).
 
 const toyBatch = 8
 
@@ -33,8 +33,7 @@ type toy struct {
 	tx   *toyTx
 }
 
-// newToy makes a NIC on a switch, which knows its address by the time it is there. Its transmit
-// queue is stopped.
+// newToy makes a NIC on a switch, which has learnt its address. Its transmit queue is stopped.
 func newToy(t testing.TB, sw *wire.Switch, n byte, o nic.SenderOptions, link wire.LinkOptions) *toy {
 	t.Helper()
 	d := &toy{t: t, sw: sw, mac: wire.MAC{2, 0, 0, 0, 0, n}, rx: &toyRx{called: make(chan struct{}, 1)}}
@@ -58,7 +57,7 @@ func newToy(t testing.TB, sw *wire.Switch, n byte, o nic.SenderOptions, link wir
 	return d
 }
 
-// newTx makes a transmit queue of the NIC, which is stopped.
+// newTx makes a stopped transmit queue of the NIC.
 func (d *toy) newTx(o nic.SenderOptions) *toyTx {
 	q := &toyTx{space: o.Space, t: d.port.NewTransmitter(toyBatch), called: make(chan struct{}, 1),
 		stopped: make(chan error, 1), failAt: -1}
@@ -67,7 +66,7 @@ func (d *toy) newTx(o nic.SenderOptions) *toyTx {
 	return q
 }
 
-// toys are NICs on a switch; the first one sends.
+// toys are NICs on one switch; the first one sends.
 func toys(t testing.TB, n int, o nic.SenderOptions) []*toy {
 	t.Helper()
 	sw := wire.NewSwitch(slog.New(slog.DiscardHandler))
@@ -79,22 +78,22 @@ func toys(t testing.TB, n int, o nic.SenderOptions) []*toy {
 	return ds
 }
 
-// pair is a NIC that sends, and another on its switch.
+// pair is a sending NIC and another one on its switch.
 func pair(t testing.TB, o nic.SenderOptions) (a, b *toy) {
 	ds := toys(t, 2, o)
 	return ds[0], ds[1]
 }
 
-// start starts the transmit queue, which is kicked by a Wake.
+// start starts the transmit queue, without a kick eventfd.
 func (d *toy) start() { d.tx.sender.Start(-1, false) }
 
-// frame makes a frame with a number.
+// frame makes frame number seq.
 func (d *toy) frame(to wire.MAC, seq int) []byte {
 	f := nictest.Make(to, d.mac, nictest.Spec{UDP: true, Payload: 100, Seq: uint32(seq)})
 	return f.Bytes()
 }
 
-// send posts frames, and kicks if the queue wants that.
+// send posts frames, and wakes the sender if it has asked for kicks.
 func (d *toy) send(frames ...[]byte) { d.tx.send(frames...) }
 
 func (q *toyTx) send(frames ...[]byte) {
@@ -116,13 +115,13 @@ func (d *toy) sendTo(to *toy, seqs ...int) {
 	}
 }
 
-// drops is how many of the NIC's frames were dropped, but for its first.
+// drops returns the number of the NIC's dropped frames, without its first frame.
 func (d *toy) drops() uint64 {
 	_, tx := d.port.QueueCounters(0)
 	return tx.Drops - 1
 }
 
-// receives waits for the frames with these numbers, in this order, from another.
+// receives waits for the frames with these numbers, in this order, from another NIC.
 func (d *toy) receives(from *toy, seqs ...int) {
 	d.t.Helper()
 	for _, seq := range seqs {
@@ -135,12 +134,12 @@ func (d *toy) receives(from *toy, seqs ...int) {
 // toyRx is a receive ring: buffers of 2 KiB.
 type toyRx struct {
 	nic.RxBase
-	posted  []toyBuf // all that follows is used under the lock
+	posted  []toyBuf // this and the fields below are used under the lock
 	staged  []toyBuf
 	came    []toyBuf
-	refuses nic.Result    // of all frames; PutTaken: of none
-	meets   func()        // what Put does first, if not nil
-	called  chan struct{} // holds one
+	refuses nic.Result    // Put returns it for each frame; PutTaken: no refusal
+	meets   func()        // called first by Put, if not nil
+	called  chan struct{} // capacity 1
 }
 
 type toyBuf struct {
@@ -228,34 +227,34 @@ type toyTx struct {
 
 	mu    sync.Mutex
 	ring  [][]dma.Segment // posted
-	next  int             // to be read
-	kicks bool            // the sender wants to be woken
-	done  []int           // places in the ring of frames that came back, in their order
+	next  int             // index of the next one to be read
+	kicks bool            // the sender has asked for kicks
+	done  []int           // indices of completed frames, in the order of completion
 
-	called  chan struct{} // holds one: frames came back
+	called  chan struct{} // capacity 1: frames were completed
 	stopped chan error
 
-	// What a test wants to happen.
+	// Settings of a test.
 	keeps    bool // Abandon puts frames back
-	failAt   int  // the place of a frame at which Gather fails
-	goneAt   int  // the place of a held frame whose memory is gone, if moved
+	failAt   int  // index of a frame at which Gather fails
+	goneAt   int  // index of a held frame whose memory is gone, when moved
 	failures bool // Reload fails
 
-	// The worker's.
+	// Used by the worker.
 	slots  [toyBatch]toySlot
 	staged []int
 	looks  int  // calls of Gather and DisableKick
-	moved  bool // Reload was told so
+	moved  bool // Reload was called with moved
 }
 
 type toySlot struct {
-	at  int
+	pos int
 	buf [nic.MaxHeader]byte
 }
 
 var errToy = errors.New("bad descriptor")
 
-// await waits until n frames in all have come back.
+// await waits until n frames have been completed.
 func (q *toyTx) await(n int) (done []int) {
 	for {
 		q.mu.Lock()
@@ -286,12 +285,12 @@ func (q *toyTx) Gather(free []*nic.TxFrame) (filled, taken int, err error) {
 		f := free[filled]
 		s := &q.slots[f.Slot]
 		segs := q.ring[q.next]
-		s.at = q.next
+		s.pos = q.next
 		q.next++
 		taken++
 		if err := nic.ParseFrame(q.t.Worker.Copier, segs, 0, segs[0].Len, s.buf[:], &f.Packet); err != nil {
 			q.t.Discard(wire.DropBadFrame)
-			q.staged = append(q.staged, s.at)
+			q.staged = append(q.staged, s.pos)
 			continue
 		}
 		f.Packet.Prepare()
@@ -305,29 +304,29 @@ func (q *toyTx) Reload(f *nic.TxFrame, moved bool) (ok bool, err error) {
 	if q.failures {
 		return false, errToy
 	}
-	if q.moved = q.moved || moved; moved && s.at == q.goneAt {
+	if q.moved = q.moved || moved; moved && s.pos == q.goneAt {
 		return false, nil
 	}
 	q.mu.Lock()
-	segs := q.ring[s.at]
+	segs := q.ring[s.pos]
 	q.mu.Unlock()
 	return true, nic.RelocatePayload(segs, 0, segs[0].Len, &f.Packet)
 }
 
 func (q *toyTx) Done(fs []*nic.TxFrame) error {
 	for _, f := range fs {
-		q.staged = append(q.staged, q.slots[f.Slot].at)
+		q.staged = append(q.staged, q.slots[f.Slot].pos)
 	}
 	return nil
 }
 
 func (q *toyTx) Abandon(f *nic.TxFrame) (kept bool) {
 	s := &q.slots[f.Slot]
-	if q.keeps && s.at == q.next-1 {
+	if q.keeps && s.pos == q.next-1 {
 		q.next--
 		return true
 	}
-	q.staged = append(q.staged, s.at)
+	q.staged = append(q.staged, s.pos)
 	return false
 }
 
@@ -351,7 +350,7 @@ func (q *toyTx) Pending() bool {
 func (q *toyTx) Backlog() (frames int, full bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	return len(q.ring) - q.next, false // it has no end
+	return len(q.ring) - q.next, false // the ring is never full
 }
 
 func (q *toyTx) EnableKick() (more bool) {
@@ -372,7 +371,7 @@ func (q *toyTx) Idle([]*nic.TxFrame) {}
 
 func (q *toyTx) Stopped(err error) { q.stopped <- err }
 
-// signal sets a channel of capacity 1.
+// signal puts a value into a channel of capacity 1.
 func signal(c chan struct{}) {
 	select {
 	case c <- struct{}{}:
@@ -380,7 +379,7 @@ func signal(c chan struct{}) {
 	}
 }
 
-// numbers counts from a to b-1.
+// numbers returns a to b-1.
 func numbers(a, b int) (ns []int) {
 	for i := a; i < b; i++ {
 		ns = append(ns, i)
@@ -388,16 +387,16 @@ func numbers(a, b int) (ns []int) {
 	return ns
 }
 
-// patient is the patience of tests with frames that wait until the test goes on.
+// patient is for tests whose frames wait until the test goes on.
 var patient = nic.SenderOptions{Patience: time.Minute, Spin: true}
 
-// Frames to a busy receiver wait, in their order, and those to others go on. Each comes back once.
+// Frames to a busy receiver wait, in order, while frames to others go on. Each is completed once.
 func TestSenderRetriesInOrder(t *testing.T) {
 	ds := toys(t, 3, patient)
 	a, busy, other := ds[0], ds[1], ds[2]
 	other.rx.postNew(99)
 	a.start()
-	const n = 3 // of each: both fit into a batch
+	const n = 3 // to each receiver: all fit into a batch
 	for i := range n {
 		a.send(a.frame(busy.mac, i), a.frame(other.mac, i))
 	}
@@ -409,11 +408,12 @@ func TestSenderRetriesInOrder(t *testing.T) {
 	busy.rx.postNew(n)
 	busy.receives(a, numbers(0, n)...)
 	a.tx.await(2 * n)
-	// After a new start the sender knows nothing of the other. Beside it one that takes buffers as late as this test
-	// posts them on a loaded machine, each 50 ms, would be slow, and lose frames.
+	// After a new start the sender has no state of the other receiver. Otherwise this receiver,
+	// whose buffers a loaded machine may post only every 50 ms, would be slow beside it, and lose
+	// frames.
 	a.tx.sender.Stop()
 	a.start()
-	a.sendTo(busy, numbers(n, 50)...) // most find no place in the batch, and wait in the ring
+	a.sendTo(busy, numbers(n, 50)...) // most find no slot, and wait in the ring
 	for i := n; i < 50; i++ {
 		busy.rx.postNew(1)
 		busy.receives(a, i)
@@ -427,8 +427,8 @@ func TestSenderRetriesInOrder(t *testing.T) {
 	}
 }
 
-// A dead receiver's frames come back, are dropped and counted when patience ends, and hold up
-// no other receiver for long.
+// Frames to a dead receiver are dropped, counted and completed when patience ends, and do not delay
+// frames to other receivers for long.
 func TestSenderGivesUp(t *testing.T) {
 	ds := toys(t, 3, nic.SenderOptions{Patience: 5 * time.Millisecond})
 	a, dead, other := ds[0], ds[1], ds[2]
@@ -442,12 +442,12 @@ func TestSenderGivesUp(t *testing.T) {
 	if s := a.tx.sender.Stats(); s.GaveUp != 30 || s.PutBack != 0 || a.drops() != 30 {
 		t.Errorf("%+v, %d drops", s, a.drops())
 	}
-	dead.rx.postNew(1) // it is waited for again
+	dead.rx.postNew(1) // frames to it wait again
 	a.sendTo(dead, 99)
 	dead.receives(a, 99)
 }
 
-// By the default, which follows how slow the machine is, a Sender sleeps while it waits.
+// With the default patience, which depends on the machine's speed, a Sender sleeps while it waits.
 func TestSenderSleepsForItsDefaultPatience(t *testing.T) {
 	a, b := pair(t, nic.SenderOptions{})
 	a.start()
@@ -458,8 +458,8 @@ func TestSenderSleepsForItsDefaultPatience(t *testing.T) {
 	}
 }
 
-// A frame is not given up for time in which its Sender did not run: neither may its receiver have. It is when the
-// Sender has looked for buffers all the while.
+// A frame is not given up because of time during which its Sender did not run: the receiver may not
+// have run either. It is given up when the Sender has looked for buffers all the time.
 func TestSenderThatDidNotRunWaitsOn(t *testing.T) {
 	const patience = 16 * time.Millisecond
 	a, b := pair(t, nic.SenderOptions{Patience: patience})
@@ -469,7 +469,7 @@ func TestSenderThatDidNotRunWaitsOn(t *testing.T) {
 		return a.tx.sender.Stats()
 	}
 	round()
-	time.Sleep(5 * patience) // the host has taken the processor
+	time.Sleep(5 * patience) // the host has taken the processor away
 	if s := round(); s.GaveUp != 0 {
 		t.Fatalf("given up after a stall: %+v", s)
 	}
@@ -477,16 +477,17 @@ func TestSenderThatDidNotRunWaitsOn(t *testing.T) {
 	for ; round().GaveUp == 0; looks++ {
 		time.Sleep(patience / 16)
 	}
-	if looks < 8 { // of which each counts an eighth at the most
+	if looks < 8 { // each look counts at most an eighth of patience
 		t.Errorf("given up after %d looks", looks)
 	}
 }
 
-// Behind long frames a round takes few, so that sender and receiver work on these while the next ones are moved.
+// After long frames a round takes few frames, so that sender and receiver process these while the
+// next ones are moved.
 func TestSenderTellsOfLongFramesSoon(t *testing.T) {
 	const size, n = 60_000, 3 * toyBatch
 	a, b := pair(t, patient)
-	for i := range n { // no receiver takes these: what becomes of them is nothing to the round
+	for i := range n { // no receiver takes frames of this size; that does not matter for the round
 		f := nictest.Make(b.mac, a.mac, nictest.Spec{UDP: true, Payload: size, Seq: uint32(i)})
 		a.send(f.Bytes())
 	}
@@ -497,13 +498,13 @@ func TestSenderTellsOfLongFramesSoon(t *testing.T) {
 		rounds = append(rounds, k)
 		testkit.Equal(t, "frames that came back", len(a.tx.done), done+k)
 	}
-	if !slices.Equal(rounds, []int{toyBatch, 4, 4, 4, 4}) { // 4 are 256 KiB, nearly
+	if !slices.Equal(rounds, []int{toyBatch, 4, 4, 4, 4}) { // 4 frames are nearly 256 KiB
 		t.Errorf("rounds of %v frames", rounds)
 	}
 }
 
-// A queue that is stopped while frames are held ends at once. They are left to the driver for the
-// next start if the ring can take them, else they are dropped.
+// A queue that is stopped while frames are held ends at once. Held frames go back to the driver for
+// the next start if the ring can take them; otherwise they are dropped.
 func TestSenderStopsWithFramesHeld(t *testing.T) {
 	for _, keeps := range []bool{true, false} {
 		t.Run(fmt.Sprint("keeps=", keeps), func(t *testing.T) {
@@ -531,8 +532,8 @@ func TestSenderStopsWithFramesHeld(t *testing.T) {
 	}
 }
 
-// An error of the ring stops its queue: what was good before it has been sent, what is behind it
-// stays the driver's, and a new start goes on.
+// An error of the ring stops its queue: frames before it have been sent, frames behind it stay with
+// the driver, and a new start goes on.
 func TestSenderStopsOnAnError(t *testing.T) {
 	t.Run("new", func(t *testing.T) {
 		a, b := pair(t, patient)
@@ -569,8 +570,8 @@ func TestSenderStopsOnAnError(t *testing.T) {
 	})
 }
 
-// A held frame's memory is found again when the map has changed, and only then is it asked for; a
-// frame whose memory has gone is dropped, and the others are sent.
+// The memory of held frames is looked up again only when mappings have changed. A frame whose
+// memory is gone is dropped; the others are sent.
 func TestSenderFindsHeldFramesAgain(t *testing.T) {
 	for _, change := range []bool{true, false} {
 		t.Run(fmt.Sprint("changed=", change), func(t *testing.T) {
@@ -596,13 +597,13 @@ func TestSenderFindsHeldFramesAgain(t *testing.T) {
 	}
 }
 
-// A ring that starts with the first kick is not touched before; a kick wakes the sender by the
-// driver's eventfd alone.
+// With kickFirst the ring is not touched before the first kick, and the driver's eventfd alone
+// wakes the sender.
 func TestSenderStartsWithTheFirstKick(t *testing.T) {
 	a, b := pair(t, patient)
 	b.rx.postNew(9)
 	fd := eventFD(t)
-	a.sendTo(b, 0) // EnableKick was not called: it wakes no sender
+	a.sendTo(b, 0) // EnableKick was not called: send wakes no sender
 	looks := a.tx.looks
 	a.tx.sender.Start(fd, true)
 	a.tx.sender.Wake()
@@ -615,7 +616,7 @@ func TestSenderStartsWithTheFirstKick(t *testing.T) {
 	b.receives(a, 0)
 	for i := 1; i < 9; i++ {
 		a.tx.mu.Lock()
-		a.tx.kicks = false // send wakes no sender
+		a.tx.kicks = false // so send wakes no sender
 		a.tx.mu.Unlock()
 		a.sendTo(b, i)
 		write(t, fd, one)
@@ -623,8 +624,8 @@ func TestSenderStartsWithTheFirstKick(t *testing.T) {
 	}
 }
 
-// A sender that drains sends all that is in the ring before Stop returns, to receivers that take
-// them; the rest is dropped.
+// With Drain, Stop sends all frames in the ring before it returns, to receivers that take them; the
+// rest is dropped.
 func TestSenderDrains(t *testing.T) {
 	ds := toys(t, 3, nic.SenderOptions{Patience: time.Minute, Drain: true})
 	a, b, dead := ds[0], ds[1], ds[2]
@@ -642,8 +643,7 @@ func TestSenderDrains(t *testing.T) {
 	}
 }
 
-// Neither a frame that is posted nor a buffer that is posted while the sender is about to sleep is
-// missed.
+// A frame or a buffer posted while the sender is about to sleep is not missed.
 func TestSenderMissesNoWake(t *testing.T) {
 	for _, spin := range []bool{true, false} {
 		t.Run(fmt.Sprint("spin=", spin), func(t *testing.T) {
@@ -667,11 +667,11 @@ func TestSenderMissesNoWake(t *testing.T) {
 	}
 }
 
-// Frames to a receiver that takes one now and then do not keep those to another waiting: it gives up some, which are
-// counted. Where there is no other, they wait.
+// Frames to a receiver that takes few do not delay frames to another one: the slow receiver gives
+// up some, which are counted. Without another receiver they wait.
 //
-// A sender that a loaded machine keeps from running for a second has sent to nobody else in that second: it waits until
-// patience ends, and another one is tried.
+// If a loaded machine keeps the sender from running for a second, it has sent to no other receiver
+// in that second, and so waits until patience ends; then the test tries again.
 func TestSlowReceiverKeepsNobodyWaiting(t *testing.T) {
 	const n = 200
 	var s nic.SenderStats
@@ -683,7 +683,8 @@ func TestSlowReceiverKeepsNobodyWaiting(t *testing.T) {
 	t.Errorf("%+v", s)
 }
 
-// besideASlowReceiver sends n frames to each of two receivers, of which one takes a frame now and then.
+// besideASlowReceiver sends n frames to each of two receivers, one of which takes a frame now and
+// then.
 func besideASlowReceiver(t *testing.T, n int) nic.SenderStats {
 	ds := toys(t, 3, nic.SenderOptions{Patience: 2 * time.Second, Spin: true})
 	a, slow, other := ds[0], ds[1], ds[2]
@@ -708,10 +709,10 @@ func besideASlowReceiver(t *testing.T, n int) nic.SenderStats {
 	return s
 }
 
-// BenchmarkSlowReceiver sends frames to two receivers in turn, of which one takes so many a second. share is what the
-// other gets, in parts of what it gets where both take all.
+// BenchmarkSlowReceiver sends frames to two receivers in turn; one takes perSecond frames a second.
+// share is the rate of the other one, relative to its rate when both take all frames.
 func BenchmarkSlowReceiver(b *testing.B) {
-	const frames = 100_000 // to each
+	const frames = 100_000 // to each receiver
 	run := func(b *testing.B, perSecond int) time.Duration {
 		ds := toys(b, 3, nic.SenderOptions{Spin: true})
 		a, slow, other := ds[0], ds[1], ds[2]

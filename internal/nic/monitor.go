@@ -13,47 +13,47 @@ import (
 	"vnic.dev/vnic/internal/limits"
 )
 
-// stuckAfter is after how long a write that blocks is ended; it takes twice that in the worst case.
+// stuckAfter is how long a write may block. The monitor frees the writer after at most twice that.
 const stuckAfter = limits.StuckWrite
 
-// Monitor is the goroutine of a device that does what none of its queues can do: it frees writers
-// that are blocked in the frontend's eventfds (EventFDs), passes on kicks of receive queues, and calls
-// the device when something is due. Else it sleeps.
+// Monitor is a goroutine that does a device's work outside its queues: it frees writers that block
+// in the frontend's eventfds (EventFDs), forwards kicks of receive queues, and calls the device
+// when timed work is due. Otherwise it sleeps.
 type Monitor struct {
 	event
-	dev     Monitored
-	lines   *EventFDs
-	log     *slog.Logger
-	ep      int
-	closing atomic.Bool
-	done    chan struct{}
+	dev      Monitored
+	eventFDs *EventFDs
+	log      *slog.Logger
+	ep       int
+	closing  atomic.Bool
+	done     chan struct{}
 
-	// The goroutine's.
-	looked time.Time // for stuck writers
-	parked bool      // no writer was inside then, and the next one wakes us
+	// Used by the monitor's goroutine.
+	looked time.Time // when it last looked for stuck writers
+	parked bool      // no writer was inside at looked; the next writer wakes the monitor
 }
 
-// Monitored is a device with a Monitor, which calls it on its goroutine.
+// Monitored is a device with a Monitor. The Monitor calls these methods on its goroutine.
 type Monitored interface {
-	// Kicked says that a descriptor added by Watch has got a signal, or may have.
+	// Kicked is called when a descriptor added by Watch has a signal, or may have.
 	Kicked(tag int)
-	// Tend does what is due, and says when it is to be called again; the zero Time: not before
+	// Tend does the work that is due, and returns when to call it again; the zero Time: not before
 	// Wake. It is called after each Wake, and also when nothing is due.
 	Tend(now time.Time) (next time.Time)
-	// TakeEventFDs takes all eventfds away from the frontend, which has blocked writers
-	// (EventFDs.End); EventFDs gives it no more.
+	// TakeEventFDs ends all eventfds of the frontend (EventFDs.End), which has blocked writers.
+	// EventFDs accepts no new ones from it.
 	TakeEventFDs()
 }
 
 const wakeTag = -1 // epoll data of the Monitor's own event
 
 // NewMonitor starts the Monitor of a device. Any goroutine may Wake it.
-func NewMonitor(d Monitored, ls *EventFDs, log *slog.Logger) (*Monitor, error) {
+func NewMonitor(d Monitored, fds *EventFDs, log *slog.Logger) (*Monitor, error) {
 	ep, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
 	if err != nil {
 		return nil, os.NewSyscallError("epoll_create1", err)
 	}
-	m := &Monitor{dev: d, lines: ls, log: log, ep: ep, done: make(chan struct{})}
+	m := &Monitor{dev: d, eventFDs: fds, log: log, ep: ep, done: make(chan struct{})}
 	if err = m.open(); err == nil {
 		if err = m.Watch(m.file.fd, wakeTag); err != nil {
 			m.event.Close()
@@ -63,20 +63,20 @@ func NewMonitor(d Monitored, ls *EventFDs, log *slog.Logger) (*Monitor, error) {
 		_ = unix.Close(ep)
 		return nil, err
 	}
-	ls.OnWrite(m.Wake)
+	fds.OnWrite(m.Wake)
 	dma.Go(m.run)
 	return m, nil
 }
 
-// Watch has Kicked called with tag, which is not negative, for the signals of an eventfd. It is
-// edge triggered: a signal that is not consumed must not make us spin. Each write to an eventfd is
-// an edge, and one that is readable already is one when it is added.
+// Watch calls Kicked with tag, which is not negative, for each signal of an eventfd. It is edge
+// triggered, because a signal that nobody consumes must not make the monitor spin. Each write to an
+// eventfd is an edge; a readable eventfd gives one when it is added.
 func (m *Monitor) Watch(fd, tag int) error {
 	ev := unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLET, Fd: int32(tag)}
 	return os.NewSyscallError("epoll_ctl", unix.EpollCtl(m.ep, unix.EPOLL_CTL_ADD, fd, &ev))
 }
 
-// Unwatch ends Watch. A call of Kicked may still be under way.
+// Unwatch ends Watch. A call of Kicked may still be running.
 func (m *Monitor) Unwatch(fd int) { _ = unix.EpollCtl(m.ep, unix.EPOLL_CTL_DEL, fd, nil) }
 
 // Close ends the Monitor, after a last Tend.
@@ -92,7 +92,7 @@ func (m *Monitor) run() {
 	defer close(m.done)
 	var events [16]unix.EpollEvent
 	for {
-		m.Park() // before we look
+		m.Park() // before it looks for work
 		closing := m.closing.Load()
 		now := time.Now()
 		next := m.look(now)
@@ -121,19 +121,19 @@ func (m *Monitor) run() {
 	}
 }
 
-// look frees stuck writers if it is time to look for them, and says when it is next; the zero Time:
-// at the next write.
+// look frees stuck writers when it is time, and returns when to look next; the zero Time: at the
+// next write.
 func (m *Monitor) look(now time.Time) (next time.Time) {
 	switch {
-	case m.parked && !m.lines.Parked(): // a write began: look again after stuckAfter whether it still blocks
+	case m.parked && !m.eventFDs.Parked(): // a write began: look again after stuckAfter whether it still blocks
 		m.looked, m.parked = now, false
 	case !m.parked && now.Sub(m.looked) >= stuckAfter.Here():
-		if m.lines.anyStuck() {
-			m.lines.Quarantine()
+		if m.eventFDs.anyStuck() {
+			m.eventFDs.Quarantine()
 			m.dev.TakeEventFDs()
 		}
-		m.lines.Free()
-		m.looked, m.parked = now, m.lines.Park()
+		m.eventFDs.Free()
+		m.looked, m.parked = now, m.eventFDs.Park()
 	}
 	if m.parked {
 		return time.Time{}

@@ -12,14 +12,14 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// monitored is a device with one eventfd, on which each call of the monitor is seen.
+// monitored is a device with one eventfd, which records the monitor's calls.
 type monitored struct {
-	lines  nic.EventFDs
-	line   *nic.EventFD
-	kicked chan int
-	taken  chan struct{}
-	tended atomic.Int64
-	due    atomic.Int64 // how often Tend wants to be called at once
+	eventFDs nic.EventFDs
+	line     *nic.EventFD
+	kicked   chan int
+	taken    chan struct{}
+	tended   atomic.Int64
+	due      atomic.Int64 // how often Tend asks to be called again at once
 }
 
 func (m *monitored) Kicked(tag int) { m.kicked <- tag }
@@ -33,18 +33,18 @@ func (m *monitored) Tend(now time.Time) (next time.Time) {
 }
 
 func (m *monitored) TakeEventFDs() {
-	m.lines.End(m.line)
+	m.eventFDs.End(m.line)
 	close(m.taken)
 }
 
 func newMonitored(t *testing.T) (*monitored, *nic.Monitor) {
 	dev := &monitored{kicked: make(chan int), taken: make(chan struct{})}
-	m := testkit.Must(nic.NewMonitor(dev, &dev.lines, slog.New(slog.DiscardHandler)))(t)
+	m := testkit.Must(nic.NewMonitor(dev, &dev.eventFDs, slog.New(slog.DiscardHandler)))(t)
 	return dev, m
 }
 
-// A monitor passes on kicks by their tags, calls Tend when it is due and when it is woken, and once
-// more as it is closed.
+// A monitor forwards kicks by their tags, calls Tend when it is due and when it is woken, and once
+// more when it is closed.
 func TestMonitorTendsAndPassesOnKicks(t *testing.T) {
 	dev, m := newMonitored(t)
 	until := func(n int64) {
@@ -55,7 +55,7 @@ func TestMonitorTendsAndPassesOnKicks(t *testing.T) {
 	}
 	until(1)
 	dev.due.Store(50)
-	m.Wake() // one Tend for it, 50 that are due
+	m.Wake() // one Tend for the Wake, 50 because they are due
 	until(1 + 50)
 	kicks := make([]int, 3)
 	for i := range kicks {
@@ -63,7 +63,7 @@ func TestMonitorTendsAndPassesOnKicks(t *testing.T) {
 		testkit.OK(t, m.Watch(kicks[i], 10+i))
 	}
 	for i := range kicks {
-		for range 2 { // each write is told of, also when the one before was not read
+		for range 2 { // each write is forwarded, even if the one before was not read
 			write(t, kicks[i], one)
 			if tag := <-dev.kicked; tag != 10+i {
 				t.Errorf("kick %d came as %d", i, tag)
@@ -76,27 +76,26 @@ func TestMonitorTendsAndPassesOnKicks(t *testing.T) {
 	if dev.tended.Load() <= n {
 		t.Error("no last Tend")
 	}
-	m.Wake() // too late: it does no harm
+	m.Wake() // after Close, without effect
 }
 
-// A writer that is blocked in a full eventfd is freed, and the frontend loses its
-// eventfds.
+// A writer that blocks in a full eventfd is freed, and the frontend loses its eventfds.
 func TestMonitorFreesAStuckWriter(t *testing.T) {
 	dev, m := newMonitored(t)
 	defer m.Close()
-	l, front := frontend(t, &dev.lines)
-	dev.line = l
-	l.Fire() // an honest one
+	e, front := frontend(t, &dev.eventFDs)
+	dev.line = e
+	e.Fire() // an honest frontend reads it
 	_, err := unix.Read(front, make([]byte, 8))
 	testkit.OK(t, err)
 	write(t, front, almost)
 	testkit.OK(t, unix.SetNonblock(front, false))
-	l.Fire() // returns when it is freed
+	e.Fire() // returns when the monitor frees it
 	<-dev.taken
-	if !dev.lines.Quarantined() {
+	if !dev.eventFDs.Quarantined() {
 		t.Error("the frontend is not quarantined")
 	}
-	for dev.lines.Open() {
+	for dev.eventFDs.Open() {
 		time.Sleep(time.Millisecond)
 	}
 }

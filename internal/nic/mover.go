@@ -7,34 +7,34 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// Mover moves the bytes of frames into a receive queue's buffers, and knows afterwards where
-// payload came to lie. There is one for each receive queue, used under its lock.
+// Mover copies the bytes of frames into a receive queue's buffers, and records where the payload
+// lies. Each receive queue has one, used under its lock.
 type Mover struct {
-	c      *dma.Copier // the sender's, for the time of a Deliver
-	port   *Port
-	at     []dma.Segment // where the payload of this frame went to, behind skip bytes of something else
-	skip   uint64
-	nodes  bool // NUMA nodes are noted; for the time of a Deliver
-	byMem  bytesByMem
-	parts  bytesByMem    // scratch of payload
-	shown  []dma.Segment // scratch of placed
-	step   []dma.Segment // scratch of a bounce
-	rest   []dma.Segment // likewise
-	head   []dma.Segment // scratch of Whole
-	tail   []dma.Segment // likewise
-	bounce []dma.Segment // host memory of bounceSize, made when first needed
+	c         *dma.Copier // the sender's, during a Deliver
+	port      *Port
+	payloadAt []dma.Segment // where this frame's payload lies, behind skip other bytes
+	skip      uint64
+	nodes     bool // count host memory by NUMA node; set during a Deliver
+	byMem     bytesByMem
+	parts     bytesByMem    // scratch of payload
+	shown     []dma.Segment // scratch of placed
+	step      []dma.Segment // scratch of a bounce
+	rest      []dma.Segment // likewise
+	head      []dma.Segment // scratch of Whole
+	tail      []dma.Segment // likewise
+	bounce    []dma.Segment // host memory of bounceSize bytes, made when first needed
 }
 
-// bounceSize is the most that is bounced in one step.
+// bounceSize is the most bytes bounced in one step.
 const bounceSize = 64 << 10
 
-// begin forgets the frame before.
+// begin resets the Mover for a new frame.
 func (m *Mover) begin() {
 	m.byMem.reset(m.nodes)
-	m.at = nil
+	m.payloadAt = nil
 }
 
-// Header writes bytes that are not payload.
+// Header writes bytes that are not payload to dst.
 func (m *Mover) Header(dst []dma.Segment, b []byte) error {
 	m.byMem.buffers += uint32(len(dst))
 	if n, err := m.c.Write(dst, b); err != nil || n != len(b) {
@@ -43,11 +43,11 @@ func (m *Mover) Header(dst []dma.Segment, b []byte) error {
 	return nil
 }
 
-// Whole fills dst, which is as long as both, with b, which is not payload, and src, which is.
+// Whole fills dst with b, which is not payload, and then src, which is. dst has the length of both.
 func (m *Mover) Whole(dst []dma.Segment, b []byte, src []dma.Segment) error {
 	n := dma.Len(dst)
 	for i := range dst {
-		if dst[i].GPU() >= 0 { // seldom: each part has its own rules then
+		if dst[i].GPU() >= 0 { // rare: header and payload follow different rules in GPU memory
 			m.head = dma.Cut(dma.Reuse(m.head), dst, 0, uint64(len(b)))
 			m.tail = dma.Cut(dma.Reuse(m.tail), dst, uint64(len(b)), n)
 			if err := m.Header(m.head, b); err != nil {
@@ -56,7 +56,7 @@ func (m *Mover) Whole(dst []dma.Segment, b []byte, src []dma.Segment) error {
 			return m.Payload(m.tail, src)
 		}
 	}
-	m.at, m.skip = dst, uint64(len(b))
+	m.payloadAt, m.skip = dst, uint64(len(b))
 	k, err := m.c.CopyBehind(dst, b, src)
 	m.byMem.host += n - uint64(len(b))
 	if m.nodes {
@@ -66,7 +66,7 @@ func (m *Mover) Whole(dst []dma.Segment, b []byte, src []dma.Segment) error {
 	return short(err, k, n)
 }
 
-// behind notes of which nodes the host memory in segs is, behind skip bytes.
+// behind counts host memory in segs by NUMA node, without the first skip bytes.
 func (m *Mover) behind(segs []dma.Segment, skip uint64) {
 	for i := range segs {
 		n := uint64(segs[i].Len)
@@ -77,16 +77,16 @@ func (m *Mover) behind(segs []dma.Segment, skip uint64) {
 	}
 }
 
-// Payload fills dst with the first bytes of src, which has at least as many. Where peer to peer is
-// not possible between this NIC and the GPU that dst lies in, the bytes go to host memory and the
-// GPU's copy engine takes them on from there.
+// Payload fills dst with the first bytes of src, which has at least as many. If the NIC cannot
+// reach the GPU memory in dst peer to peer, it writes host memory, and the GPU's copy engine copies
+// the bytes from there.
 func (m *Mover) Payload(dst, src []dma.Segment) error {
 	_, err := m.payload(dst, src, false)
 	return err
 }
 
-// PayloadSum is Payload, and returns the ones' complement sum of what it moved (RFC 1071), as if it
-// began at an even place.
+// PayloadSum is Payload, and returns the ones' complement sum of the bytes that it moved (RFC
+// 1071), as if they began at an even offset.
 func (m *Mover) PayloadSum(dst, src []dma.Segment) (sum uint16, err error) {
 	return m.payload(dst, src, true)
 }
@@ -98,14 +98,15 @@ func (m *Mover) payload(dst, src []dma.Segment, summed bool) (sum uint16, err er
 	if n == 0 {
 		return 0, nil
 	}
-	m.at, m.skip = dst, 0
+	m.payloadAt, m.skip = dst, 0
 	m.byMem.placed(w)
 	m.byMem.buffers += uint32(len(dst))
 	if w.device+w.gpuFile > 0 && !m.port.direct(dst) {
 		if sum, err = m.bounced(dst, src, n, summed); err != nil {
 			return 0, err
 		}
-		// The NIC wrote host memory: that is what counts. The engine's copy is counted as such.
+		// The NIC wrote host memory, so the bytes count as host bytes; the engine's copy counts as
+		// bounced.
 		m.byMem.host += n
 		m.byMem.bounced += w.device + w.gpuFile
 		return sum, nil
@@ -120,13 +121,14 @@ func (m *Mover) payload(dst, src []dma.Segment, summed bool) (sum uint16, err er
 	return sum, nil
 }
 
-// placed is where bytes [off, off+n) of the payload of the frame just moved lie, until the next call or frame.
+// placed returns where bytes [off, off+n) of the payload just moved lie. Valid until the next call
+// or frame.
 func (m *Mover) placed(off, n uint32) []dma.Segment {
-	m.shown = dma.Cut(dma.Reuse(m.shown), m.at, m.skip+uint64(off), uint64(n))
+	m.shown = dma.Cut(dma.Reuse(m.shown), m.payloadAt, m.skip+uint64(off), uint64(n))
 	return m.shown
 }
 
-// part is what bytes [off, off+n) of the payload of the frame just moved are of byMem.
+// part returns the share of byMem for bytes [off, off+n) of the payload just moved.
 func (m *Mover) part(off, n uint32) (w bytesByMem) {
 	w.locate(m.placed(off, n))
 	if m.byMem.bounced > 0 {
@@ -167,10 +169,10 @@ func (m *Mover) bounced(dst, src []dma.Segment, n uint64, summed bool) (sum uint
 	return sum, nil
 }
 
-// errShortFrame says that a frame has fewer bytes than its sender said.
+// errShortFrame: a frame has fewer bytes than its sender promised.
 var errShortFrame = errors.New("frame shorter than described")
 
-// short is the error of a copy that ended early.
+// short returns the error of a copy that may have ended early.
 func short(err error, got, want uint64) error {
 	if err == nil && got < want {
 		err = errShortFrame
@@ -178,8 +180,8 @@ func short(err error, got, want uint64) error {
 	return err
 }
 
-// SenderFault says whether an error of a Mover is that of the frame's sender, and not of the
-// receiver that owns space: the memory that it sends from is gone.
+// SenderFault reports whether an error of a Mover is due to the frame's sender: the memory that it
+// sends from is gone, or too short. Otherwise it is due to the receiver, which owns space.
 func SenderFault(err error, space *dma.Space) bool {
 	var fault *dma.FaultError
 	return errors.As(err, &fault) && !space.Has(fault.File) || errors.Is(err, errShortFrame)
@@ -189,7 +191,7 @@ func newBounce(n uint32) []dma.Segment {
 	return []dma.Segment{{Region: dma.NewBuffer(make([]byte, n), dma.Host), Len: n}}
 }
 
-// direct says whether this NIC reaches all GPU memory in segs without the host's help.
+// direct reports whether this NIC reaches all GPU memory in segs peer to peer.
 func (p *Port) direct(segs []dma.Segment) bool {
 	mask := p.p2p.Load()
 	for i := range segs {

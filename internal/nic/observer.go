@@ -8,18 +8,19 @@ import (
 	"vnic.dev/vnic/internal/control"
 )
 
-// Observer is told of what drivers set up at a port. It is called on a driver's or a device's goroutine, under locks of
-// the port's: it returns at once, and calls no method of the port.
+// Observer is notified about what drivers set up at a port. It is called on a driver's or a
+// device's goroutine, under locks of the port: it must return at once and call no method of the
+// port.
 type Observer interface {
-	// Changed tells of what commands have set up: before, and now. Both are the port's, not to be changed. Another
-	// Generation is a reset, or another driver.
-	Changed(was, is *control.State)
-	// DeviceQueue tells that a receive queue has buffers in GPU memory, where its driver posts them without a command,
-	// and that it has none any more.
+	// Changed has the State before and after a command. Both belong to the port and must not be
+	// changed. A new Generation means a device reset, or another driver.
+	Changed(was, now *control.State)
+	// DeviceQueue is called when a receive queue gets its first buffers in GPU memory, and when it
+	// has none any more, on NICs whose driver posts such buffers without a command.
 	DeviceQueue(queue int, on bool)
 }
 
-// Observe has o told of what drivers set up from now on; nil: nobody.
+// Observe makes o the port's only observer from now on; nil: none.
 func (p *Port) Observe(o Observer) {
 	if o == nil {
 		p.observer.Store(nil)
@@ -28,17 +29,17 @@ func (p *Port) Observe(o Observer) {
 	p.observer.Store(&o)
 }
 
-// changed tells the observer.
-func (p *Port) changed(was, is *control.State) {
+// changed notifies the observer.
+func (p *Port) changed(was, now *control.State) {
 	if o := p.observer.Load(); o != nil && was != nil {
-		(*o).Changed(was, is)
+		(*o).Changed(was, now)
 	}
 }
 
 // queueSet is a set of receive queues. Any goroutine may change or read it.
 type queueSet [MaxQueuePairs / 64]atomic.Uint64
 
-func (s *queueSet) add(queue int) (is bool) {
+func (s *queueSet) add(queue int) (added bool) {
 	return s[queue/64].Or(1<<(queue%64))&(1<<(queue%64)) == 0
 }
 
@@ -55,8 +56,8 @@ func (s *queueSet) list() (queues []int) {
 	return queues
 }
 
-// NoteDeviceQueue says whether a receive queue that was started has buffers in GPU memory: for device models whose
-// drivers bind without a command.
+// NoteDeviceQueue records whether a started receive queue has buffers in GPU memory, for device
+// models whose drivers bind without a command.
 func (p *Port) NoteDeviceQueue(queue int, on bool) {
 	changed := false
 	if on {
@@ -70,21 +71,24 @@ func (p *Port) NoteDeviceQueue(queue int, on bool) {
 	}
 }
 
-// DeviceQueues are the receive queues that have had buffers in GPU memory since the port was made, in their order.
+// DeviceQueues returns, sorted, the receive queues that have had buffers in GPU memory since the
+// port was made.
 func (p *Port) DeviceQueues() []int { return p.deviceQueues.list() }
 
-// Poster is a receive queue that shows what its driver has posted. Posted calls visit with the places of posted
-// buffers, and changes nothing. It looks at no more buffers than limit, or, where one can be of many pieces, begins
-// none when it has seen so many of these. It is called under the lock, inside the epoch: visit returns at once.
+// Poster is a receive queue that can list posted buffers. Posted calls visit with the segments of
+// each, and changes nothing. It looks at no more than limit buffers; if a buffer can have many
+// segments, it starts no buffer after limit segments. It is called under the lock, inside the
+// epoch: visit must return at once.
 type Poster interface {
 	Posted(limit int, visit func([]dma.Segment))
 }
 
-// maxPosted is how many buffers are looked at under one hold of a queue's lock: as many as a large ring has.
+// maxPosted is the most buffers looked at under one hold of a queue's lock: the size of a large
+// ring.
 const maxPosted = 4096
 
-// Posted calls visit with places of buffers that are posted at a receive queue. It is for people: it holds the queue's
-// lock for as long as it takes to read its ring.
+// Posted calls visit with the segments of buffers posted at a receive queue. It is for inspection
+// by people: it holds the queue's lock while it reads the ring.
 func (p *Port) Posted(queue int, visit func([]dma.Segment)) {
 	q, ok := p.queues[queue].wait.(Poster)
 	if !ok {

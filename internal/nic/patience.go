@@ -8,24 +8,26 @@ import (
 	"vnic.dev/vnic/internal/wire"
 )
 
-// patienceSteps are in Limit.
+// patienceSteps is how many Steps Limit has.
 const patienceSteps = 16
 
 // Patience decides for a Sender how long frames wait for busy receivers: a dead guest must not
-// stall frames to others again and again. The zero value is ready.
+// delay frames to others again and again. The zero value is ready.
 //
-// Its times are those of the Sender's own clock, which Pass keeps. A host may take the processors from
-// all threads for a second; who was not looked for in that time has not failed to come. So a Sender that
-// waits looks at the clock once a Step, and what passes between two looks counts as two Steps at most.
+// It measures the time during which the Sender ran, by the Sender's own clock (Pass). A host may
+// take the processors from all threads for a second, and a receiver could not post buffers in that
+// time. So a waiting Sender looks at the clock once a Step, and the time between two looks counts
+// as at most two Steps.
 type Patience struct {
-	Limit   time.Duration // 0: limits.Patience; limit has it
+	Limit   time.Duration // 0: limits.Patience; read it through limit
 	stalled [4]stalled
 
-	looked time.Time     // real
-	lost   time.Duration // what real time is ahead of the Sender's
+	looked time.Time     // real time of the last look
+	lost   time.Duration // how far the Sender's clock is behind real time
 }
 
-// limit is how long frames wait, on a machine that may have been found to be slow since they began to.
+// limit returns how long frames wait. A machine found to be slow meanwhile gets a longer
+// limits.Patience.
 func (p *Patience) limit() time.Duration {
 	if p.Limit != 0 {
 		return p.Limit
@@ -33,35 +35,35 @@ func (p *Patience) limit() time.Duration {
 	return limits.Patience.Here()
 }
 
-// Step is how often a Sender that waits looks at the clock.
+// Step returns how often a waiting Sender looks at the clock.
 func (p *Patience) Step() time.Duration { return max(p.limit()/patienceSteps, time.Microsecond) }
 
-// Pass gives the time by the Sender's clock at a real one. waited says that frames have been held since
-// the call before.
+// Pass converts real time to the Sender's clock, and records the look. waited: frames have been
+// held since the call before.
 func (p *Patience) Pass(now time.Time, waited bool) time.Time {
 	if late := now.Sub(p.looked) - 2*p.Step(); waited && late > 0 {
 		p.lost += late
 	}
 	p.looked = now
-	return p.at(now)
+	return p.clockAt(now)
 }
 
-// at is Pass where nothing has to be kept: in between two looks.
-func (p *Patience) at(now time.Time) time.Time { return now.Add(-p.lost) }
+// clockAt converts real time between two looks.
+func (p *Patience) clockAt(now time.Time) time.Time { return now.Add(-p.lost) }
 
-// stalled is a receiver that was waited for in vain. It is forgotten as soon as the receiver gets
-// buffers.
+// stalled is a receiver that took nothing within the limit. The entry is freed as soon as the
+// receiver has buffers.
 type stalled struct {
-	receiver wire.Waitable // nil: none
-	until    time.Time     // the next frame is waited for again
+	receiver wire.Waitable // nil: the entry is free
+	until    time.Time     // until then frames to it do not wait
 	penalty  time.Duration
-	posted   atomic.Bool // the receiver got buffers
+	posted   atomic.Bool // the receiver has buffers
 }
 
 // Wake implements wire.Waker, on any goroutine.
 func (s *stalled) Wake() { s.posted.Store(true) }
 
-// ShouldWait says whether a frame that has waited for a receiver since then is to wait on.
+// ShouldWait reports whether a frame that has waited for a receiver since then may go on waiting.
 func (p *Patience) ShouldWait(receiver wire.Waitable, since, now time.Time) bool {
 	s := p.find(receiver)
 	if s != nil && s.posted.Load() {
@@ -87,14 +89,14 @@ func (p *Patience) find(receiver wire.Waitable) *stalled {
 	return nil
 }
 
-// penalize begins the penalty of a receiver, or a longer one for s, which has served one.
+// penalize starts a penalty for a receiver, or a longer one in entry s, whose penalty has ended.
 func (p *Patience) penalize(s *stalled, receiver wire.Waitable, now time.Time) {
 	if s != nil {
 		s.penalty = min(2*s.penalty, limits.LastPenalty.Here())
 		s.until = now.Add(s.penalty)
 		return
 	}
-	s = &p.stalled[0] // a free one, else that which ends first
+	s = &p.stalled[0] // take a free entry, or the one that ends first
 	for i := range p.stalled {
 		if o := &p.stalled[i]; o.receiver == nil || s.receiver != nil && o.until.Before(s.until) {
 			s = o
@@ -114,7 +116,7 @@ func (s *stalled) reset() {
 	}
 }
 
-// Reset ends all penalties, as the queue stops.
+// Reset ends all penalties. It is called when the queue stops.
 func (p *Patience) Reset() {
 	for i := range p.stalled {
 		p.stalled[i].reset()

@@ -7,15 +7,15 @@ import (
 	"vnic.dev/vnic/internal/nic"
 )
 
-// A receiver that was waited for in vain is not waited for again and again, each time for longer,
-// until it gets buffers; and that holds for each of several.
+// Frames do not wait again and again for a receiver that took nothing: its penalty grows until it
+// has buffers. This holds for each of several receivers.
 func TestPatience(t *testing.T) {
 	p := nic.Patience{Limit: time.Second}
 	r, other := newWaitRing(), newWaitRing()
-	at := func(ms int) time.Time { return time.UnixMilli(int64(1_000_000 + ms)) }
+	clock := func(ms int) time.Time { return time.UnixMilli(int64(1_000_000 + ms)) }
 	for _, step := range []struct {
 		receiver   *waitRing
-		since, now int // in ms
+		since, now int // ms
 		want       bool
 		what       string
 	}{
@@ -28,18 +28,18 @@ func TestPatience(t *testing.T) {
 		{r, 7900, 7900, false, "in the second penalty, which is longer than the first"},
 		{other, 5000, 5000, true, "where another receiver has a penalty"},
 	} {
-		if got := p.ShouldWait(step.receiver, at(step.since), at(step.now)); got != step.want {
+		if got := p.ShouldWait(step.receiver, clock(step.since), clock(step.now)); got != step.want {
 			t.Errorf("%s: waited for: %v", step.what, got)
 		}
 	}
 	r.locked(r.WakeAll)
-	if !p.ShouldWait(r, at(7000), at(7000)) {
+	if !p.ShouldWait(r, clock(7000), clock(7000)) {
 		t.Error("a penalty for one that got buffers")
 	}
 	var rs []*waitRing
-	for range 6 { // more than are kept
+	for range 6 { // more than Patience keeps
 		rs = append(rs, newWaitRing())
-		p.ShouldWait(rs[len(rs)-1], at(0), at(10_000))
+		p.ShouldWait(rs[len(rs)-1], clock(0), clock(10_000))
 	}
 	n := 0
 	for _, r := range rs {
@@ -58,23 +58,23 @@ func TestPatience(t *testing.T) {
 	}
 }
 
-// A second in which nobody ran, the Sender neither, is not one in which a receiver was waited for; one in which the
-// Sender looked at the clock is, and one in which no frame was held passes as it is.
+// Time in which the Sender did not run does not count as waiting. Time in which the Sender looked
+// at the clock counts, and so does all time in which no frame was held.
 func TestPatienceIsOfTimeThatASenderHad(t *testing.T) {
 	p := nic.Patience{Limit: time.Second}
 	start := time.UnixMilli(1_000_000)
-	at := func(ms int) time.Time { return start.Add(time.Duration(ms) * time.Millisecond) }
-	if now := p.Pass(at(0), false); !now.Equal(at(0)) {
+	clock := func(ms int) time.Time { return start.Add(time.Duration(ms) * time.Millisecond) }
+	if now := p.Pass(clock(0), false); !now.Equal(clock(0)) {
 		t.Fatalf("begins at %v", now)
 	}
-	if now := p.Pass(at(5000), false); !now.Equal(at(5000)) {
+	if now := p.Pass(clock(5000), false); !now.Equal(clock(5000)) {
 		t.Errorf("without frames: %v, want 5 s later", now)
 	}
-	since, r := at(5000), newWaitRing()
-	if now := p.Pass(at(9000), true); !now.Equal(since.Add(2*p.Step())) || !p.ShouldWait(r, since, now) {
+	since, r := clock(5000), newWaitRing()
+	if now := p.Pass(clock(9000), true); !now.Equal(since.Add(2*p.Step())) || !p.ShouldWait(r, since, now) {
 		t.Errorf("after 4 s without a look: %v, want two steps of %v later, and to wait on", now, p.Step())
 	}
-	real, looks := at(9000), 0
+	real, looks := clock(9000), 0
 	for now := since; p.ShouldWait(r, since, now); looks++ {
 		if looks > 100 {
 			t.Fatal("waits for ever, with a look each step")

@@ -13,34 +13,34 @@ import (
 	"vnic.dev/vnic/dma"
 )
 
-// Pollers are threads that serve the transmit queues of several devices by looking at their rings
-// again and again, as DPDK's drivers do: no driver kicks, and no thread is woken. Each queue
-// belongs to one of them. One that has found nothing in all of its queues for pollIdle sleeps with
-// kicks on, unless it is hot.
+// Pollers are threads that serve the transmit queues of several devices by polling their rings, as
+// DPDK's drivers do: no driver kicks, and no thread is woken. Each queue belongs to one thread. A
+// thread that has found nothing in its queues for pollIdle sleeps with kicks enabled, unless it is
+// hot.
 //
-// A thread serves ports in turn, whatever number of queues each has: in a turn, a batch of the port's
-// next queue that has frames. A port whose batch had more than turnBytes misses turns until it has paid
-// for the rest, unless no other port has frames.
+// A thread serves ports in turn, however many queues each has: a turn is a batch of the port's next
+// queue that has frames. A port whose batch had more than turnBytes skips turns until it has paid
+// for the excess, unless no other port has frames.
 //
-// The runtime gets a processor more for each, so that other goroutines have as many as before.
+// Each thread adds one to GOMAXPROCS, so that other goroutines keep their processors.
 type Pollers struct {
 	hot     bool
 	threads []*poller
 	once    sync.Once
 }
 
-// pollIdle is how long a poller looks at empty rings before it sleeps.
+// pollIdle is how long a poller polls empty rings before it sleeps.
 const pollIdle = time.Millisecond
 
-// firstKicks is how many looks at a ring pass between two looks for its first kick, which is a system call.
+// firstKicks: a poller checks for a ring's first kick, by a system call, once in firstKicks looks.
 const firstKicks = 64
 
 const (
-	turnBytes = 64 << 10 // what a port may move in a turn on average, where others have frames
-	frameCost = 2 << 10  // what a frame counts at least: a short one takes about as long as this copied
+	turnBytes = 64 << 10 // average bytes of a port's turn, if other ports have frames
+	frameCost = 2 << 10  // least bytes that a frame counts: the cost of a short one
 )
 
-// NewPollers starts n threads. Close ends them, when no queue is served any more.
+// NewPollers starts n threads. Close ends them; no queue may be in service then.
 func NewPollers(n int, hot bool) (*Pollers, error) {
 	if n < 1 {
 		return nil, fmt.Errorf("%d threads that poll", n)
@@ -72,7 +72,7 @@ func (p *Pollers) Close() {
 	})
 }
 
-// serve gives a started Sender to the thread that has fewest.
+// serve assigns a started Sender to the thread with fewest.
 func (p *Pollers) serve(s *Sender) {
 	least := p.threads[0]
 	for _, t := range p.threads[1:] {
@@ -88,21 +88,21 @@ func (p *Pollers) serve(s *Sender) {
 	least.Wake()
 }
 
-// poller is one of the threads.
+// poller is one thread.
 type poller struct {
 	event
 	hot     bool
 	closing atomic.Bool
 	done    chan struct{}
-	load    atomic.Int32 // Senders that it has, or is about to
+	load    atomic.Int32 // number of its Senders, those in added included
 
-	changed atomic.Bool // there may be some in added
+	changed atomic.Bool // added may have Senders
 	mu      sync.Mutex
 	added   []*Sender // under mu
 
-	// The thread's.
+	// Used by the thread.
 	senders []*Sender
-	ports   []*polledPort // of these, in the order of their turns
+	ports   []*polledPort // the ports of senders, in the order of their turns
 	fds     []unix.PollFd
 	watched []*Patience
 	nap     nap
@@ -112,7 +112,7 @@ func (t *poller) run() {
 	defer close(t.done)
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	var idle time.Time // since then; zero: not idle
+	var idle time.Time // since when it found no frames; zero: it found some
 	for !t.closing.Load() {
 		if t.changed.Load() {
 			t.take()
@@ -132,7 +132,7 @@ func (t *poller) run() {
 	}
 }
 
-// take takes the Senders that are new.
+// take moves added Senders to senders.
 func (t *poller) take() {
 	t.changed.Store(false)
 	t.mu.Lock()
@@ -146,15 +146,15 @@ func (t *poller) take() {
 	t.added = t.added[:0]
 }
 
-// polledPort is a port of which a thread has queues.
+// polledPort is a port with queues on a thread.
 type polledPort struct {
 	port    *Port
 	senders []*Sender
-	next    int // of these, the one whose turn it is
-	credit  int // bytes that it may move; below 0 it has moved so many too much
+	next    int // index of the Sender whose turn it is
+	credit  int // bytes that it may move; negative: excess of its last batch
 }
 
-// portOf gives the port of a Sender, which is one by itself if it is of no NIC.
+// portOf returns the port of a Sender. A Sender without a NIC gets a polledPort of its own.
 func (t *poller) portOf(s *Sender) *polledPort {
 	for _, p := range t.ports {
 		if p.port != nil && p.port == s.port {
@@ -166,7 +166,7 @@ func (t *poller) portOf(s *Sender) *polledPort {
 	return p
 }
 
-// turn is a turn of each port, and reports whether one of them had frames.
+// turn gives each port a turn, and reports whether frames were moved or a port skipped its turn.
 func (t *poller) turn() (busy bool) {
 	missed := false
 	for i := 0; i < len(t.ports); i++ {
@@ -181,7 +181,7 @@ func (t *poller) turn() (busy bool) {
 			i--
 		}
 	}
-	if missed && !busy { // nobody else has frames
+	if missed && !busy { // no other port has frames
 		for _, p := range t.ports {
 			p.credit = max(p.credit, 0)
 		}
@@ -189,8 +189,8 @@ func (t *poller) turn() (busy bool) {
 	return busy || missed
 }
 
-// serve does a round of the port's next queue that has something to do, and reports whether it had frames. Frames that
-// are held are something to do as well: each retry takes time.
+// serve runs a round of the port's next queue that has work, and reports whether it moved frames.
+// Held frames are work too, because each retry takes time.
 func (t *poller) serve(p *polledPort) (busy bool) {
 	for range len(p.senders) {
 		if p.next >= len(p.senders) {
@@ -203,7 +203,7 @@ func (t *poller) serve(p *polledPort) (busy bool) {
 			i := slices.Index(t.senders, s)
 			t.senders = slices.Delete(t.senders, i, i+1)
 			t.load.Add(-1)
-			close(s.done) // it may start again, on another thread
+			close(s.done) // it may be started again, on another thread
 			continue
 		}
 		p.next++
@@ -217,7 +217,7 @@ func (t *poller) serve(p *polledPort) (busy bool) {
 	return false
 }
 
-// costOf is what frames that are done count in a port's turn.
+// costOf returns how many bytes done frames count in a port's turn.
 func costOf(fs []*TxFrame) (bytes int) {
 	for _, f := range fs {
 		bytes += max(frameCost, int(f.Packet.Len()))
@@ -225,8 +225,8 @@ func costOf(fs []*TxFrame) (bytes int) {
 	return bytes
 }
 
-// sleep sleeps until a driver kicks, a receiver of held frames has buffers, the patience of one ends, or somebody
-// wakes the thread.
+// sleep sleeps until a driver kicks, a receiver of held frames has buffers, patience ends for a
+// held frame, or Wake is called.
 func (t *poller) sleep() {
 	t.Park()
 	defer t.Unpark()
@@ -246,7 +246,7 @@ func (t *poller) sleep() {
 		}
 		t.watched = append(t.watched, s.watch())
 		t.fds = append(t.fds, unix.PollFd{Fd: int32(s.sleep.file.fd), Events: unix.POLLIN},
-			unix.PollFd{Fd: int32(s.kick), Events: unix.POLLIN}) // ppoll skips -1
+			unix.PollFd{Fd: int32(s.kick), Events: unix.POLLIN}) // ppoll ignores -1
 	}
 	if !ready {
 		if err := t.nap.poll(t.fds, left, t.watched); err != nil {
@@ -259,14 +259,14 @@ func (t *poller) sleep() {
 	}
 }
 
-// consumeAll takes the signals that ended the sleep.
+// consumeAll consumes the signals that ended the sleep.
 func (t *poller) consumeAll() {
 	if t.fds[0].Revents != 0 {
 		t.consume()
 	}
 	for i, s := range t.senders {
-		own, kick := &t.fds[1+2*i], &t.fds[2+2*i]
-		if own.Revents != 0 {
+		wake, kick := &t.fds[1+2*i], &t.fds[2+2*i]
+		if wake.Revents != 0 {
 			s.sleep.consume()
 		}
 		if kick.Revents != 0 && s.sleep.kicks.Consume(s.kick) {
@@ -275,7 +275,7 @@ func (t *poller) consumeAll() {
 	}
 }
 
-// fail stops all queues: nothing could wake the thread for them.
+// fail stops all queues: the thread cannot sleep any more.
 func (t *poller) fail(err error) {
 	for _, s := range t.senders {
 		s.broken = err

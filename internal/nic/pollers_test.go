@@ -9,7 +9,8 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// TestPollersShareTheQueues: each thread has as many as another, one at most, and what has stopped it lets go.
+// TestPollersShareTheQueues: the numbers of queues of two threads differ by one at most, and a
+// stopped queue leaves its thread.
 func TestPollersShareTheQueues(t *testing.T) {
 	before := runtime.GOMAXPROCS(0)
 	pollers := testkit.Must(nic.NewPollers(3, false))(t)
@@ -43,8 +44,8 @@ func TestPollersShareTheQueues(t *testing.T) {
 	shares(0, 0, 0)
 }
 
-// TestAQueueThatIsFullKeepsNobodyWaiting: one thread serves both, a batch in turn. The first queue's frames wait for a
-// receiver without buffers.
+// TestAQueueThatIsFullKeepsNobodyWaiting: one thread serves two queues, a batch in turn. The first
+// queue's frames wait for a receiver without buffers.
 func TestAQueueThatIsFullKeepsNobodyWaiting(t *testing.T) {
 	pollers := testkit.Must(nic.NewPollers(1, true))(t)
 	defer pollers.Close()

@@ -9,13 +9,14 @@ import (
 	"vnic.dev/vnic/internal/wire"
 )
 
-// steadyQueue is a transmit queue, and where it leads: it has as many frames of a size as its Sender takes.
+// steadyQueue is a transmit queue and its outlet: it has as many frames of a size as its Sender
+// takes.
 type steadyQueue struct {
 	s      *Sender
-	size   uint32 // 0: it has none
-	busy   bool   // nobody takes them
-	rounds int    // that had frames, new ones or held
-	bytes  int    // sent
+	size   uint32 // 0: no frames
+	busy   bool   // no receiver takes them
+	rounds int    // rounds with new or held frames
+	bytes  int    // bytes sent
 }
 
 func (q *steadyQueue) Gather(free []*TxFrame) (filled, taken int, err error) {
@@ -60,7 +61,7 @@ func (q *steadyQueue) starts(t *testing.T, p *Port, kick int) *Sender {
 	return q.s
 }
 
-// steadyPort is a port of a poller that no thread runs.
+// steadyPort is a port whose queues belong to a poller without a running thread.
 func steadyPort(t *testing.T, on *poller, queues int, like steadyQueue) (qs []*steadyQueue) {
 	p := new(Port)
 	for range queues {
@@ -73,7 +74,7 @@ func steadyPort(t *testing.T, on *poller, queues int, like steadyQueue) (qs []*s
 	return qs
 }
 
-// sums are the rounds and bytes of queues.
+// sums returns the rounds and bytes of all queues.
 func sums(qs []*steadyQueue) (rounds, bytes int) {
 	for _, q := range qs {
 		rounds += q.rounds
@@ -82,10 +83,10 @@ func sums(qs []*steadyQueue) (rounds, bytes int) {
 	return rounds, bytes
 }
 
-// Of a poller's turns each port has as many, whatever number of queues it has, what these hold, and how long its frames
-// are, and its queues have equal parts of them. Long frames count more than short ones.
+// Each port gets equally many of a poller's turns, whatever its number of queues, held frames and
+// frame lengths, and its queues share them equally. Long frames count more than short ones.
 //
-// Invariant: nic: Ports that a poller serves have equal parts of its turns.
+// Invariant: nic: A poller gives its ports equal numbers of turns.
 func TestPortsTakeTurnsAtAPoller(t *testing.T) {
 	const turns, small = 1600, 64
 	for _, c := range []struct {
@@ -121,7 +122,8 @@ func TestPortsTakeTurnsAtAPoller(t *testing.T) {
 	}
 }
 
-// A port that is alone loses no turn but one for each batch of long frames, and an idle queue none of its port's.
+// A port alone misses only one turn for each batch of long frames, and an idle queue costs its port
+// no turn.
 func TestPortAloneAtAPoller(t *testing.T) {
 	on := new(poller)
 	long := steadyPort(t, on, 2, steadyQueue{size: 60_000})
@@ -144,7 +146,7 @@ func TestPortAloneAtAPoller(t *testing.T) {
 	testkit.Equal(t, "queues left", len(on.senders)+len(on.ports), 0)
 }
 
-// The first kick of each of a port's rings is seen, whatever number of them there is beside it.
+// The first kick of each of a port's rings is seen, whatever the number of rings.
 func TestFirstKicksAtAPoller(t *testing.T) {
 	on := new(poller)
 	p := new(Port)

@@ -19,7 +19,7 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// Bounds of what a port holds.
+// Bounds of a port's tables.
 const (
 	MaxQueuePairs   = 128
 	MaxRules        = 1024 // flow rules
@@ -29,53 +29,54 @@ const (
 	maxJobs         = 16
 )
 
-// Config says what a port is. The device model sets QueuePairs, and from HeaderLimit to Hash, to
-// what it can do.
+// Config describes a port. The device model sets QueuePairs, and HeaderLimit to Hash, to its
+// capabilities.
 type Config struct {
 	Name         string
 	MAC          wire.MAC
 	MTU          uint16
 	QueuePairs   int
-	HeaderLimit  uint32 // longest header that is split, in bytes
+	HeaderLimit  uint32 // longest header that can be split off, in bytes
 	MaxRSS       int    // entries of the largest RSS table; 0: control.MaxRSSTable
-	UnsplitQueue int    // receive queue for frames on a split queue that cannot be split; -1: their own
-	QueueSplits  bool   // a queue's driver says whether it is split, as it starts it (SplitQueue): no command does
-	Hash         bool   // receive queues want each IP frame's hash
+	UnsplitQueue int    // receive queue for unsplittable frames of a split queue; -1: the split queue itself
+	QueueSplits  bool   // a queue's driver sets header split when it starts the queue (SplitQueue), not by a command
+	Hash         bool   // receive queues need the RSS hash of each IP frame
 	GPUs         []GPU
-	Memory       *dma.Space // by physical address, where an IOMMU translates what the NIC uses; nil: it does not
-	Shape        *Shape     // nil: nothing slows it down
-	// Hold is for how long a merge of frames may stay open when its batch has ended (receive coalescing), at most MaxHold;
-	// 0: it ends with the batch.
+	Memory       *dma.Space // physical address space, if an IOMMU translates the NIC's addresses; nil: there is none
+	Shape        *Shape     // nil: unlimited
+	// Hold is how long a merge of frames may stay open after its batch (receive coalescing), at
+	// most MaxHold; 0: it ends with the batch.
 	Hold     time.Duration
-	Clock    func() int64 // that Hold goes by: nanoseconds, above 0; nil: shape.Now. Tests turn it by hand
-	Flows    int          // rows of the account of flows (FlowAccount), at most flows.MaxRows; 0: none is kept
-	Pollers  *Pollers     // that serve its transmit queues, if the model's rings can be polled; nil: a thread each
-	Sabotage *Sabotage    // nil: no fault is made on purpose
+	Clock    func() int64 // Hold's clock: nanoseconds, above 0; nil: shape.Now. Tests set it
+	Flows    int          // rows in the account of flows (FlowAccount), at most flows.MaxRows; 0: no account
+	Pollers  *Pollers     // serve the transmit queues, if the model's rings can be polled; nil: a thread for each queue
+	Sabotage *Sabotage    // nil: no deliberate fault
 	Log      *slog.Logger // nil: none
 }
 
 // GPU is a GPU that a port may use.
 type GPU struct {
 	*gpumem.GPU
-	Info control.GPUInfo // how the guest sees it; ID, Size and P2P are set by the port
+	Info control.GPUInfo // as the guest sees it; the port sets ID, Size and P2P
 	Path pcie.Path       // from this NIC
 }
 
-// Port is a NIC on the wire: a wire.Port, and the control.Handler of its guest's commands.
+// Port is a NIC on the wire: it implements wire.Port, and control.Handler for its guest's commands.
 type Port struct {
-	// What each run of packets looks at, in one cache line: with many ports none of it is at hand.
+	// Read for each run of packets, so in one cache line: with many ports none of it is in the
+	// cache.
 	space    *dma.Space
-	steering atomic.Pointer[steering]     // of the State; stored under mu
-	limits   *atomic.Pointer[wire.Limits] // what the driver takes
+	steering atomic.Pointer[steering]     // compiled from the State; stored under mu
+	limits   *atomic.Pointer[wire.Limits] // of the driver
 	queues   []*rxQueue
 	link     atomic.Pointer[wire.Link] // nil until Attach
-	trouble  atomic.Uint32             // noCarrier and so on; 0: nothing
-	separate atomic.Bool               // no frames are merged: SetCoalescing
+	trouble  atomic.Uint32             // noCarrier and other bits; 0: none
+	separate atomic.Bool               // SetCoalescing(false): no frames are merged
 	flows    *flows.Table              // nil: none
 	hold     *holder                   // nil: merges end with their batch
 
 	conf   Config
-	memory *dma.Space   // guest memory as commands name it: by physical address
+	memory *dma.Space   // guest memory by physical address, as in commands
 	sw     *wire.Switch // set by Attach
 
 	dispatcher *control.Dispatcher
@@ -89,18 +90,18 @@ type Port struct {
 	backlog      replyBacklog
 	faults       faults
 	rdma         roce
-	deviceQueues queueSet                 // that have had buffers in GPU memory
-	deviceNow    queueSet                 // that have them by NoteDeviceQueue
-	observer     atomic.Pointer[Observer] // nil: nobody
-	lostReplies  atomic.Uint64            // answers and notices of the control channel that receive queue 0 did not take
+	deviceQueues queueSet                 // have had buffers in GPU memory
+	deviceNow    queueSet                 // have them now (NoteDeviceQueue)
+	observer     atomic.Pointer[Observer] // nil: none
+	lostReplies  atomic.Uint64            // control frames that receive queue 0 did not take
 
-	splitMu sync.Mutex // held by SetSplit; before mu
+	splitMu sync.Mutex // held by SetSplit; taken before mu
 
-	mu           sync.Mutex // guards what follows; taken on no fast path
+	mu           sync.Mutex // guards the fields below; not taken on the fast path
 	transmitters []*Transmitter
 	known        bool     // the driver has read this generation
-	inUse        []uint16 // receive queues: SetDefaultRSS
-	rssSet       bool     // RSS's table is another than the default
+	inUse        []uint16 // receive queues in use (SetDefaultRSS)
+	rssSet       bool     // a driver has set an RSS table other than the default
 }
 
 var (
@@ -109,8 +110,8 @@ var (
 	_ TxQueue                = (*roce)(nil)
 )
 
-// NewPort makes the port of a device model that owns space and queues; limits is what the
-// driver takes now.
+// NewPort makes the port of a device model, which owns space and queues. limits is updated by the
+// model and has the driver's current limits.
 func NewPort(c Config, space *dma.Space, queues []RxQueue, limits *atomic.Pointer[wire.Limits]) (*Port, error) {
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
@@ -137,8 +138,8 @@ func NewPort(c Config, space *dma.Space, queues []RxQueue, limits *atomic.Pointe
 	p.registry = gpumem.NewRegistry(gpus, maxBuffers)
 	engine := gpumem.EngineOptions{MaxJobs: maxJobs, Done: p.jobDone}
 	if s := c.Shape; s != nil {
-		engine.ToGuest = func(gpu, node int) *shape.Route { return s.ToHost[gpu].of(node) }
-		engine.FromGuest = func(gpu, node int) *shape.Route { return s.FromHost[gpu].of(node) }
+		engine.ToGuest = func(gpu, node int) *shape.Route { return s.ToHost[gpu].route(node) }
+		engine.FromGuest = func(gpu, node int) *shape.Route { return s.FromHost[gpu].route(node) }
 	}
 	p.engine = gpumem.NewEngine(p.registry, p.memory, engine)
 	p.dispatcher = control.NewDispatcher(p)
@@ -166,7 +167,7 @@ func NewPort(c Config, space *dma.Space, queues []RxQueue, limits *atomic.Pointe
 	return p, nil
 }
 
-// Attach puts the port on a switch, once. What the guest sends before is dropped.
+// Attach connects the port to a switch. It is called once; packets sent before are dropped.
 func (p *Port) Attach(sw *wire.Switch, o wire.LinkOptions) error {
 	link, err := sw.Attach(p, o)
 	if err != nil {
@@ -177,7 +178,7 @@ func (p *Port) Attach(sw *wire.Switch, o wire.LinkOptions) error {
 	return nil
 }
 
-// Close takes the port off the wire and ends its jobs. Its queues are stopped.
+// Close detaches the port and ends its jobs. Its queues must be stopped.
 func (p *Port) Close() {
 	if link := p.link.Load(); link != nil {
 		_ = p.sw.Detach(link) // ErrDetached: the switch was closed before
@@ -193,8 +194,8 @@ func (p *Port) Close() {
 	p.registry.CloseAll()
 }
 
-// Reset is device reset: everything that commands have set up is gone, and jobs have ended when it
-// returns.
+// Reset is device reset: it clears all state that commands set up, and returns when jobs have
+// ended.
 func (p *Port) Reset() {
 	p.rdma.reset()
 	p.engine.Reset() // not under mu: jobs that end put frames into receive queue 0
@@ -204,16 +205,17 @@ func (p *Port) Reset() {
 	p.Restarted()
 }
 
-// Restarted tells the other ports of the switch that this one's guest begins anew: its connections are gone. Reset and
-// DriverChanged do so; a device model does when it has nobody behind it any more.
+// Restarted tells the other ports of the switch that this port's guest has restarted: its
+// connections are gone. Reset and DriverChanged call it; a device model calls it when its frontend
+// is gone.
 func (p *Port) Restarted() {
 	if link := p.link.Load(); link != nil {
 		link.Restarted()
 	}
 }
 
-// DriverChanged says that another driver took over without a device reset: its guest replaced one that has
-// gone. What commands set up was the previous driver's, and is dropped.
+// DriverChanged is called when another driver has taken over without a device reset, because its
+// guest replaced another one. It drops all state that the previous driver's commands set up.
 func (p *Port) DriverChanged() {
 	p.mu.Lock()
 	s := p.state()
@@ -234,20 +236,20 @@ func (p *Port) reset() {
 	p.backlog.clear()
 }
 
-// clear gives the port the state of a device just reset. The caller holds mu.
+// clear sets the state of a device after reset. The caller holds mu.
 func (p *Port) clear() {
 	generation := p.generation.Add(1)
 	info := p.info()
 	s := control.NewState(generation, &info, splitter.DefaultKey)
 	p.known, p.rssSet, p.inUse = false, false, nil
 	s.RSS.Table = p.defaultRSS()
-	now, _ := p.compile(s, new(steering)) // no rules, and a table of one queue: there is no error
+	now, _ := p.compile(s, new(steering)) // no rules, and a table of one queue: compile returns no error
 	if old := p.steering.Swap(now); old != nil {
 		p.changed(old.state, s)
 	}
 }
 
-// state is what commands have set up, not to be changed.
+// state returns what commands have set up. It must not be changed.
 func (p *Port) state() *control.State { return p.steering.Load().state }
 
 // Name implements wire.Port.
@@ -256,13 +258,12 @@ func (p *Port) Name() string { return p.conf.Name }
 // Limits implements wire.Port.
 func (p *Port) Limits() wire.Limits { return *p.limits.Load() }
 
-// SetCarrier says whether the link is up, as it is at first. While it is down the port takes
-// nothing from the wire, and what its guest sends is dropped. Telling the guest is the
-// device model's.
+// SetCarrier sets whether the link is up, which is the default. While it is down the port takes
+// nothing from the wire, and drops packets of its guest. The device model tells the guest.
 func (p *Port) SetCarrier(up bool) { p.set(noCarrier, !up) }
 
-// SetP2P says whether the NIC reaches GPUs as its Path to them says, as it does at first, or none of them: then payload
-// goes through host memory. Packets that are under way may still go the way before.
+// SetP2P turns peer to peer on (the default: as far as each GPU's Path allows) or off: then payload
+// goes through host memory. Packets in flight may still take the old way.
 func (p *Port) SetP2P(on bool) {
 	mask := uint64(0)
 	for _, g := range p.conf.GPUs {
@@ -273,33 +274,32 @@ func (p *Port) SetP2P(on bool) {
 	p.p2p.Store(mask)
 }
 
-// SetMTU sets the MTU that the guest is told.
+// SetMTU sets the MTU that the control channel reports to the guest.
 func (p *Port) SetMTU(mtu uint16) { p.mtu.Store(uint32(mtu)) }
 
-// Space is the guest's address space.
+// Space returns the guest's address space.
 func (p *Port) Space() *dma.Space { return p.space }
 
-// Link is the port's way into the switch, nil before Attach.
+// Link returns the port's link to the switch; nil before Attach.
 func (p *Port) Link() *wire.Link { return p.link.Load() }
 
-// LostReplies counts answers and notices of the control channel that did not get into receive queue
-// 0.
+// LostReplies counts answers and notices of the control channel that receive queue 0 did not take.
 func (p *Port) LostReplies() uint64 { return p.lostReplies.Load() }
 
-// QueuePairs is how many queue pairs the port has; its driver may use fewer.
+// QueuePairs returns the port's number of queue pairs; its driver may use fewer.
 func (p *Port) QueuePairs() int { return p.conf.QueuePairs }
 
-// settle waits until what the transmit queues have brought to others is counted.
+// settle waits until all packets that transmit queues have delivered are counted.
 func (p *Port) settle() {
 	p.mu.Lock()
-	all := p.transmitters // to which others are only added
+	all := p.transmitters // append only
 	p.mu.Unlock()
 	for _, t := range all {
 		t.settle()
 	}
 }
 
-// QueueCounters reads the counters of receive and transmit queue pair i.
+// QueueCounters reads the counters of queue pair i.
 func (p *Port) QueueCounters(i int) (rx, tx control.DirCounters) {
 	p.settle()
 	p.mu.Lock()
@@ -313,7 +313,7 @@ func (p *Port) QueueCounters(i int) (rx, tx control.DirCounters) {
 	return rx, tx
 }
 
-// QueueTraffic reads whose memory payload of receive and transmit queue pair i was in.
+// QueueTraffic reads payload of queue pair i by GPU and NUMA node.
 func (p *Port) QueueTraffic(i int) (rx, tx Traffic) {
 	p.settle()
 	p.mu.Lock()
@@ -327,15 +327,15 @@ func (p *Port) QueueTraffic(i int) (rx, tx Traffic) {
 	return rx, tx
 }
 
-// Reduced is how many bytes of sums the port's engines have made.
+// Reduced returns how many bytes the port's engines have reduced (sums).
 func (p *Port) Reduced() uint64 { return p.engine.Reduced() }
 
-// Copied is how many bytes of a GPU the port's engines brought to guest memory of a NUMA node, and from there; -1: of
-// those of which it is not known.
+// Copied returns how many bytes the port's engines have copied between a GPU and guest memory on a
+// NUMA node, by direction; node -1: the node is unknown.
 func (p *Port) Copied(gpu, node int) (toGuest, fromGuest uint64) { return p.engine.Copied(gpu, node) }
 
-// SetCoalescing says whether frames of one flow that come together may go to the guest as one GSO
-// packet, as they do at first where its driver takes such packets.
+// SetCoalescing sets whether frames of one flow that arrive together may reach the guest as one GSO
+// packet. The default is on, if the driver accepts such packets.
 func (p *Port) SetCoalescing(on bool) {
 	p.separate.Store(!on)
 	if !on {
@@ -343,8 +343,8 @@ func (p *Port) SetCoalescing(on bool) {
 	}
 }
 
-// Coalesced counts the frames that came to the guest as part of a GSO packet that was made of
-// several, and those packets.
+// Coalesced counts the frames that reached the guest as part of a merged GSO packet, and those
+// packets.
 func (p *Port) Coalesced() (frames, packets uint64) {
 	for _, q := range p.queues {
 		frames += q.merged.v.Load()
@@ -353,7 +353,7 @@ func (p *Port) Coalesced() (frames, packets uint64) {
 	return frames, packets
 }
 
-// Unsplit counts the frames that should have been split and could not be, on all queues.
+// Unsplit counts the frames, on all queues, that should have been split but could not be.
 func (p *Port) Unsplit() (n uint64) {
 	for _, q := range p.queues {
 		n += q.unsplit.v.Load()

@@ -17,28 +17,28 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// roceBatch is how many frames of RDMA are under way, those that wait for a busy receiver included.
+// roceBatch is the most RDMA frames in flight, those held for a busy receiver included.
 const roceBatch = 32
 
-// roce is a port's RDMA: an rdma.Engine, the TxQueue of what it sends, and the Outlet of that queue's Sender. There is
-// nothing of it before the first command.
+// roce is a port's RDMA: an rdma.Engine, the TxQueue of the frames that it sends, and the Outlet of
+// that queue's Sender. The Engine and the Sender are made at the first command.
 type roce struct {
 	port   *Port
 	engine atomic.Pointer[rdma.Engine]
-	way    atomic.Pointer[shape.Route] // of the last packet that came in
-	rests  atomic.Bool                 // the guest is not there: nothing comes in or goes out
+	way    atomic.Pointer[shape.Route] // route of the last packet received
+	rests  atomic.Bool                 // the guest is gone: nothing is received or sent
 
-	mu     sync.Mutex // of begin and close
+	mu     sync.Mutex // guards begin and close
 	closed bool
 	sender *Sender
 
-	// The worker's.
+	// Used by the worker.
 	worker *wire.Worker
 	run    []*wire.Packet
 	byMem  bytesByMem
 }
 
-// begin gives the Engine, and makes it at the first call.
+// begin returns the Engine. The first call makes it.
 func (r *roce) begin() (*rdma.Engine, error) {
 	if e := r.engine.Load(); e != nil {
 		return e, nil
@@ -72,8 +72,9 @@ func (r *roce) begin() (*rdma.Engine, error) {
 	return e, nil
 }
 
-// SuspendRDMA says that the guest is gone, perhaps to come back with all that it had set up: until then the NIC neither
-// takes nor sends anything of RDMA, and peers miss their answers, as from a machine that is off.
+// SuspendRDMA suspends RDMA while the guest is gone; it may come back with all its state. Meanwhile
+// the NIC receives and sends no RDMA packet, and peers get no answers, as from a machine that is
+// off.
 func (p *Port) SuspendRDMA(on bool) { p.rdma.rests.Store(on) }
 
 // buffer finds a registered buffer.
@@ -86,7 +87,7 @@ func (p *Port) buffer(id uint32) (memory *dma.Region, off, size uint64, ok bool)
 	return nil, 0, 0, false
 }
 
-// gpuMemory is the memory of a GPU that the port may use; nil: it has none of that number.
+// gpuMemory returns the memory of a GPU of the port; nil: there is no such GPU.
 func (p *Port) gpuMemory(id uint16) *dma.Region {
 	if g := p.registry.GPU(int(id)); g != nil {
 		return g.Region()
@@ -94,7 +95,7 @@ func (p *Port) gpuMemory(id uint16) *dma.Region {
 	return nil
 }
 
-// mailbox opens that of a GPU's driver.
+// mailbox opens the mailbox of a GPU's driver.
 func (p *Port) mailbox(id uint16, off uint64) (rdma.Mailbox, error) {
 	g := p.registry.GPU(int(id))
 	if g == nil {
@@ -107,7 +108,7 @@ func (p *Port) mailbox(id uint16, off uint64) (rdma.Mailbox, error) {
 	return m, nil
 }
 
-// active says whether frames to RoCEv2's port are the Engine's.
+// active reports whether the Engine takes frames to RoCEv2's port.
 func (r *roce) active() bool {
 	e := r.engine.Load()
 	return e != nil && e.Active()
@@ -118,7 +119,7 @@ func (r *roce) usesBuffer(id uint32) bool {
 	return e != nil && e.UsesBuffer(id)
 }
 
-// reset is device reset.
+// reset handles device reset.
 func (r *roce) reset() {
 	if e := r.engine.Load(); e != nil {
 		e.Reset()
@@ -135,7 +136,7 @@ func (r *roce) close() {
 	}
 }
 
-// deliver takes from a batch what is the Engine's; the rest goes to receive queues.
+// deliver passes the Engine's packets of a batch to it, and the rest to receive queues.
 func (r *roce) deliver(d *delivery, batch []*wire.Packet, trouble uint32) {
 	e := r.engine.Load()
 	begin := 0
@@ -155,8 +156,8 @@ func (r *roce) deliver(d *delivery, batch []*wire.Packet, trouble uint32) {
 	}
 }
 
-// receive gives a packet to the Engine, as soon as the links to its memory are free. Nobody knows these before, so they
-// are those of the last packet.
+// receive passes a packet to the Engine as soon as the links to its memory are free. The packet's
+// own memory is not known yet, so the links of the last packet are used.
 func (r *roce) receive(e *rdma.Engine, d *delivery, p *wire.Packet) {
 	if r.rests.Load() {
 		p.Verdict = wire.Drop(wire.DropStopped)
@@ -183,7 +184,7 @@ func (r *roce) receive(e *rdma.Engine, d *delivery, p *wire.Packet) {
 		p.Verdict = wire.Drop(wire.DropRDMA)
 	}
 	if s != nil {
-		r.way.Store(s.Rx.of(&bytesByMem{gpu: int32(gpu)}, bounced))
+		r.way.Store(s.Rx.route(&bytesByMem{gpu: int32(gpu)}, bounced))
 	}
 	if d.tap != nil {
 		d.tap.Received(d.w, p, wire.Nowhere)
@@ -222,7 +223,7 @@ func (r *roce) Send(batch []*wire.Packet) {
 	}
 }
 
-// Dropped implements Outlet: what is lost is sent again, when it is missed.
+// Dropped implements Outlet. The Engine retransmits a lost packet when its answer is missing.
 func (r *roce) Dropped(p *wire.Packet, why wire.DropReason) {
 	if link := r.port.link.Load(); link != nil {
 		link.GaveUp(r.worker, p, why)
@@ -239,7 +240,7 @@ func (r *roce) Gather(free []*TxFrame) (filled, taken int, err error) {
 	return filled, filled, nil
 }
 
-// Reload implements TxQueue: a frame's bytes are the Engine's own.
+// Reload implements TxQueue. A frame's bytes are in the Engine's memory, which does not move.
 func (r *roce) Reload(*TxFrame, bool) (ok bool, err error) { return true, nil }
 
 // Done implements TxQueue.
@@ -257,10 +258,10 @@ func (r *roce) Call() {}
 // Pending implements TxQueue.
 func (r *roce) Pending() bool { return r.engine.Load().Pending() }
 
-// Backlog implements TxQueue: no driver waits for a place.
+// Backlog implements TxQueue: no driver waits for space.
 func (r *roce) Backlog() (frames int, full bool) { return 0, false }
 
-// EnableKick implements TxQueue: the Engine wakes the Sender each time.
+// EnableKick implements TxQueue: the Engine wakes the Sender for each frame.
 func (r *roce) EnableKick() (more bool) { return r.Pending() }
 
 // DisableKick implements TxQueue.
@@ -269,22 +270,23 @@ func (r *roce) DisableKick() {}
 // Idle implements TxQueue.
 func (r *roce) Idle([]*TxFrame) {}
 
-// Stopped implements TxQueue. Nothing of this queue can fail but the sleep.
+// Stopped implements TxQueue. Only the worker's sleep can fail.
 func (r *roce) Stopped(err error) {
 	r.port.conf.Log.Error("RDMA sends no more", "port", r.port.conf.Name, slog.Any("err", err))
 }
 
-// DelayPageAcks has the NIC acknowledge invalidations of pages on demand that much later, or never (negative).
+// DelayPageAcks delays the NIC's acknowledgments of page invalidations by d; negative: for ever.
 func (p *Port) DelayPageAcks(d time.Duration) error {
 	return toRDMA(p, func(e *rdma.Engine, d time.Duration) error { e.DelayAcks(d); return nil }, d)
 }
 
-// LosePageAnswers has the next n answers to its requests for pages get lost.
+// LosePageAnswers makes the NIC lose the next n answers to its page requests.
 func (p *Port) LosePageAnswers(n int) error {
 	return toRDMA(p, func(e *rdma.Engine, n int) error { e.LoseAnswers(n); return nil }, n)
 }
 
-// KeepStalePages has it acknowledge invalidations and go on using the pages, as a NIC does that is broken.
+// KeepStalePages makes the NIC, like a broken one, acknowledge invalidations but go on using the
+// pages.
 func (p *Port) KeepStalePages(on bool) error {
 	return toRDMA(p, func(e *rdma.Engine, on bool) error { e.KeepStale(on); return nil }, on)
 }

@@ -13,15 +13,16 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// postedRx is a receive queue that counts what is returned under each hold of its lock. It takes each frame.
+// postedRx is a receive queue that takes each frame, and records how many buffers are returned
+// under each hold of its lock.
 type postedRx struct {
 	RxBase
 	posted  int
 	endless bool // the driver posts as fast as buffers are returned
 	called  func()
 
-	hold  int   // returned under this hold
-	holds []int // and under those before
+	hold  int   // returned under the current hold
+	holds []int // returned under each earlier hold
 	split []bool
 }
 
@@ -57,11 +58,11 @@ func (q *postedRx) AwaitBuffers() bool { return false }
 func (q *postedRx) Buffers() int       { return q.posted }
 func (q *postedRx) Stopped(error)      {}
 
-// Buffers are returned in pieces. Between two of them the port's lock is free, frames pass, also to
-// the queue itself, and are split as before; a whole frame comes when all are returned. A driver that
-// goes on posting is not waited for, and a command that is refused returns nothing.
+// Buffers are returned in pieces. Between two pieces the port's lock is free and frames pass;
+// frames to this queue are still split. A whole frame comes only when all buffers are returned. If
+// the driver goes on posting, the command does not wait for it. A refused command returns nothing.
 //
-// Invariant: nic: To return a queue's buffers keeps nobody waiting for more than a piece of them.
+// Invariant: nic: While a queue's buffers are returned, others wait at most for a part of them.
 func TestBuffersAreReturnedInPieces(t *testing.T) {
 	const ring = 1 << 15
 	for _, c := range []struct {
@@ -83,7 +84,7 @@ func TestBuffersAreReturnedInPieces(t *testing.T) {
 			p, err := NewPort(conf, space, []RxQueue{other, q}, new(atomic.Pointer[wire.Limits]))
 			testkit.OK(t, err)
 			w := wire.NewWorker()
-			deliver := func(class splitter.Class) { // UDP goes to q, what is not IP to the other
+			deliver := func(class splitter.Class) { // UDP goes to q, frames that are not IP to the other queue
 				pkt := &wire.Packet{Header: make([]byte, 60)}
 				pkt.Meta.Headers = splitter.Headers{Class: class}
 				p.Deliver(w, []*wire.Packet{pkt})

@@ -10,53 +10,53 @@ import (
 
 // RxBase is the part of a receive queue that is the same in all device models: its lock, the list
 // of senders that wait for buffers, and the error that stopped it. A device model embeds it in its
-// RxQueue, of which it implements Lock, Unlock, Arm and Disarm, and calls Init before the queue is
-// used.
+// RxQueue, for Lock, Unlock, Arm and Disarm, and calls Init before the queue is used.
 //
-// Ports that wait take turns, whatever number of queues each waits with. For each turnBuffers that there
-// are one waiter (PortWaker) is woken, of the port that has had fewest frames, and one of a port at a
-// time: the one that has waited longest. A turn ends with the waiter's Disarm, which follows the frames
-// that it sends; if there are buffers left, others have theirs then. A waiter of no port is woken
-// whenever buffers are posted.
+// Waiting ports take turns, however many queues each waits with. For each turnBuffers buffers one
+// waiter (PortWaker) is woken: of the port that has had fewest frames, the waiter that has waited
+// longest. A port has at most one turn at a time. A turn ends with the waiter's Disarm, after it
+// has sent its frames; if buffers are left, other waiters get a turn then. A waiter without a port
+// is woken whenever buffers are posted.
 //
-// A port does not need a turn to send: a sender that is awake has none. But while another port has a turn,
-// a port that is more than mostLead frames ahead of it gets no turn, and none of its frames is taken
-// (Admit). Its senders wait in the list meanwhile, also beside free buffers.
+// A port needs no turn to send: a sender that is awake sends without one. But while another port
+// has a turn, a port that is more than mostLead frames ahead of it gets no turn, and none of its
+// frames is admitted (Admit). Its senders wait in the list meanwhile, even if there are free
+// buffers.
 //
-// Parts are equal in frames, not in bytes: ports compete for buffers, and the driver's work for a frame
-// hardly depends on its length. A port that sends longer frames moves more bytes in its part.
+// Shares are equal in frames, not in bytes: ports compete for buffers, and the driver's work for a
+// frame hardly depends on its length. A port that sends longer frames moves more bytes.
 //
-// Unlock does what must not be done under the lock: it wakes senders and reports an error.
+// Unlock wakes senders and reports an error, which must not happen under the lock.
 type RxBase struct {
 	model   RxModel
-	waiting atomic.Int32 // how many senders wait, one that Arm is busy with included
+	waiting atomic.Int32 // number of waiting senders, one inside Arm included
 
-	mu     sync.Mutex
-	ports  []portTurns  // under mu, as all that follows
-	served int          // the greatest portTurns.took that there was
-	others []wire.Waker // those of no port
-	posts  uint64       // calls of WakeNext
-	woken  []wire.Waker // to be woken by Unlock
-	err    error        // why the queue stopped
-	failed bool         // Unlock is to report err
+	mu       sync.Mutex
+	ports    []portTurns  // under mu, as all fields below
+	served   int          // greatest portTurns.took so far
+	portless []wire.Waker // waiters without a port
+	posts    uint64       // calls of WakeNext
+	woken    []wire.Waker // Unlock wakes these
+	err      error        // why the queue stopped
+	failed   bool         // Unlock reports err
 }
 
 const (
-	turnBuffers = 32  // buffers for which a port is given a turn: a Sender's batch
-	mostLead    = 128 // frames that a port may have more than one that has a turn
-	mostLag     = 256 // frames that a port may have more than others, once it waits again, for those that it has missed
-	keepTurns   = 64  // calls of WakeNext for which a port is remembered of which nobody waits
+	turnBuffers = 32  // buffers for one turn: a Sender's batch
+	mostLead    = 128 // frames that a port may be ahead of a port that has a turn
+	mostLag     = 256 // credit, in frames, that a port keeps when it waits again
+	keepTurns   = 64  // calls of WakeNext after which a port without waiters is forgotten
 )
 
-// portTurns are the senders of a port that wait.
+// portTurns is a port with waiting senders.
 type portTurns struct {
-	serial  uint32     // of its link
-	waiters []waiter   // the first is next
+	serial  uint32     // wire.Link.Serial of the port
+	waiters []waiter   // in the order of waking
 	turn    wire.Waker // woken, and not disarmed since; nil: none
-	before  int        // took when the turn began
-	vain    wire.Waker // whose turn was the last one, if nothing was taken; it keeps its place
-	took    int        // frames that the queue took of the port, those counted in that it did not wait for
-	posts   uint64     // RxBase.posts when one of it began to wait last
+	before  int        // took at the start of the turn
+	vain    wire.Waker // waiter of the last turn, if it sent nothing: it keeps its place in waiters
+	took    int        // frames of the port that the queue took, plus a start value from served
+	posts   uint64     // RxBase.posts when one of its waiters last began to wait
 }
 
 type waiter struct {
@@ -64,27 +64,27 @@ type waiter struct {
 	posts uint64 // RxBase.posts when it last looked for buffers
 }
 
-// PortWaker is a wire.Waker of a port with several queues. After it is woken it is to be disarmed, as
-// soon as it has sent what it had, or has nothing to send any more: until then a receive queue wakes no
-// other one of its port.
+// PortWaker is a wire.Waker of a port with several queues. Once woken, it must be disarmed as soon
+// as it has sent its frames, or has none: until then a receive queue wakes no other waker of its
+// port.
 type PortWaker interface {
 	wire.Waker
-	// PortSerial is the wire.Link.Serial of the port, and does not change while the waker waits or has
-	// its turn; 0: it is of none.
+	// PortSerial is the wire.Link.Serial of the port; 0: no port. It does not change while the
+	// waker waits or has a turn.
 	PortSerial() uint32
 }
 
-// RxModel is what a device model says to its queue's RxBase.
+// RxModel is the device model's part of an RxBase.
 type RxModel interface {
-	// AwaitBuffers asks the driver to say when it posts buffers; WakeNext is called then. It returns
-	// false if there are more buffers already than the last frame found, or if the queue does not
-	// run. It is called under the lock.
+	// AwaitBuffers makes the driver notify the device when it posts buffers; the model calls
+	// WakeNext then. It returns false if there are already more buffers than the last frame found,
+	// or if the queue does not run. It is called under the lock.
 	AwaitBuffers() bool
-	// Buffers is about how many buffers there are, be they too few for the last frame. It is called
+	// Buffers is the approximate number of buffers, even if too few for the last frame. Called
 	// under the lock.
 	Buffers() int
 	// Stopped is called once after each Fail, without the lock, on the goroutine that held it. It
-	// does not wait.
+	// must not wait.
 	Stopped(err error)
 }
 
@@ -107,24 +107,24 @@ func (b *RxBase) Unlock() {
 	}
 }
 
-// Arm implements wire.Waitable. Though there are buffers, a sender waits whose port has others that wait, which is
-// behind them, or whose port Admit refuses.
+// Arm implements wire.Waitable. A sender has to wait in spite of free buffers if other senders of
+// its port wait, or if Admit refuses its port.
 func (b *RxBase) Arm(w wire.Waker) bool {
 	b.Lock()
 	defer b.Unlock()
-	b.waiting.Add(1) // before AwaitBuffers looks: a driver that posts and then asks Waiting does it the other way round
+	b.waiting.Add(1) // before AwaitBuffers looks: a driver posts first, and then reads Waiting
 	b.disarm(w)
 	more := b.err != nil || !b.model.AwaitBuffers()
 	serial, looked := serialOf(w), b.posts
 	if more {
-		looked-- // it has not seen the last ones
+		looked-- // it has not seen the last posts
 	}
 	switch p := b.find(serial); {
 	case more && (p == nil || p.idle() && !b.leads(p)):
 		b.waiting.Add(-1)
 		return false
 	case serial == 0:
-		b.others = append(b.others, w)
+		b.portless = append(b.portless, w)
 	default:
 		if p == nil {
 			p = b.add(serial)
@@ -132,11 +132,11 @@ func (b *RxBase) Arm(w wire.Waker) bool {
 		if p.idle() {
 			p.took = max(p.took, b.served-mostLag)
 		}
-		at := len(p.waiters)
+		pos := len(p.waiters)
 		if p.vain == w {
-			at, p.vain = 0, nil
+			pos, p.vain = 0, nil
 		}
-		p.waiters, p.posts = slices.Insert(p.waiters, at, waiter{w, looked}), b.posts
+		p.waiters, p.posts = slices.Insert(p.waiters, pos, waiter{w, looked}), b.posts
 	}
 	if more {
 		b.giveTurns(true)
@@ -151,12 +151,12 @@ func (b *RxBase) Disarm(w wire.Waker) {
 	b.disarm(w)
 }
 
-// disarm takes a waiter off the list, or ends its turn.
+// disarm removes a waiter from the list, or ends its turn.
 func (b *RxBase) disarm(w wire.Waker) {
 	serial := serialOf(w)
 	if serial == 0 {
-		if i := slices.Index(b.others, w); i >= 0 {
-			b.others = slices.Delete(b.others, i, i+1)
+		if i := slices.Index(b.portless, w); i >= 0 {
+			b.portless = slices.Delete(b.portless, i, i+1)
 			b.waiting.Add(-1)
 		}
 		return
@@ -181,8 +181,9 @@ func (b *RxBase) disarm(w wire.Waker) {
 	}
 }
 
-// goOn lets others have a turn after one has ended, if there are buffers left. If there are more than the last frame
-// found, that is anybody; else those who have not looked since they were posted, as they may need fewer.
+// goOn gives others a turn after one has ended, if buffers are left: any waiter if there are more
+// buffers than the last frame found, otherwise only waiters that have not looked since the last
+// post, whose frames may need fewer.
 func (b *RxBase) goOn() {
 	for i := range b.ports {
 		if len(b.ports[i].waiters) > 0 {
@@ -194,8 +195,8 @@ func (b *RxBase) goOn() {
 	}
 }
 
-// giveTurns has waiters woken for the buffers that there are, of ports that have no turn: all of these, or those that
-// have not looked since the last WakeNext.
+// giveTurns gives ports without a turn one, as many as buffers allow: with all, to any waiter,
+// otherwise only to waiters that have not looked since the last WakeNext. Unlock wakes them.
 func (b *RxBase) giveTurns(all bool) {
 	turns := 0
 	for i := range b.ports {
@@ -215,8 +216,8 @@ func (b *RxBase) giveTurns(all bool) {
 	}
 }
 
-// next is the port that giveTurns gives a turn, and its waiter; nil: none.
-func (b *RxBase) next(all bool) (least *portTurns, at int) {
+// next returns the port whose turn is next, and the index of its waiter; nil: none.
+func (b *RxBase) next(all bool) (least *portTurns, index int) {
 	for i := range b.ports {
 		p := &b.ports[i]
 		if p.turn != nil || least != nil && p.took >= least.took {
@@ -224,18 +225,18 @@ func (b *RxBase) next(all bool) (least *portTurns, at int) {
 		}
 		for j := range p.waiters {
 			if all || p.waiters[j].posts != b.posts {
-				least, at = p, j
+				least, index = p, j
 				break
 			}
 		}
 	}
-	if least != nil && b.leads(least) { // and so do all others that wait
+	if least != nil && b.leads(least) { // so do all other waiting ports, which have had more
 		return nil, 0
 	}
-	return least, at
+	return least, index
 }
 
-// leads reports whether a port is too far ahead of another one that has a turn.
+// leads reports whether a port is too far ahead of one that has a turn.
 func (b *RxBase) leads(p *portTurns) bool {
 	for i := range b.ports {
 		if o := &b.ports[i]; o.turn != nil && o.behind(p) {
@@ -245,11 +246,11 @@ func (b *RxBase) leads(p *portTurns) bool {
 	return false
 }
 
-// behind reports whether another port has had so many frames more that it lets p go first.
+// behind reports whether port o has had so many frames more than p that o has to wait.
 func (p *portTurns) behind(o *portTurns) bool { return o != p && o.took-p.took > mostLead }
 
-// Admit reports whether frames of a port, by its PortSerial, may be put now. If not they are Busy, and wait for this
-// queue. It is called under the lock.
+// Admit reports whether frames of a port (PortSerial) may be put now. If not, they are Busy and
+// wait for this queue. It is called under the lock.
 func (b *RxBase) Admit(serial uint32) bool {
 	if len(b.ports) == 0 {
 		return true
@@ -262,19 +263,19 @@ func (b *RxBase) Admit(serial uint32) bool {
 		}
 	}
 	switch {
-	case waits && p == nil: // its frames count from now on
+	case waits && p == nil: // the port's frames are counted from now on
 		b.add(serial).posts = b.posts
 		return true
 	case !behind || p.turn != nil:
 		return true
-	case !b.model.AwaitBuffers(): // who waits may not have been woken yet: the driver's kick is on its way
+	case !b.model.AwaitBuffers(): // waiters may not have been woken yet: the driver's kick is on its way
 		b.giveTurns(true)
 	}
-	p = b.find(serial) // which AwaitBuffers may have moved
+	p = b.find(serial) // AwaitBuffers may have moved it
 	return p == nil || !b.leads(p)
 }
 
-// Delivered is told what became of frames of one port, under the lock.
+// Delivered counts the frames of one port that the queue took. It is called under the lock.
 func (b *RxBase) Delivered(batch []*wire.Packet) {
 	if len(b.ports) == 0 {
 		return
@@ -289,7 +290,7 @@ func (b *RxBase) Delivered(batch []*wire.Packet) {
 	}
 }
 
-// serialOf is that of a waiter's port; 0: it is of none.
+// serialOf returns the PortSerial of a waiter; 0: no port.
 func serialOf(w wire.Waker) uint32 {
 	if p, ok := w.(PortWaker); ok {
 		return p.PortSerial()
@@ -297,7 +298,7 @@ func serialOf(w wire.Waker) uint32 {
 	return 0
 }
 
-// find finds a port; nil: it has no waiters, and no turn.
+// find returns a port; nil: it is not in the list.
 func (b *RxBase) find(serial uint32) *portTurns {
 	for i := range b.ports {
 		if b.ports[i].serial == serial {
@@ -307,7 +308,7 @@ func (b *RxBase) find(serial uint32) *portTurns {
 	return nil
 }
 
-// add adds a port. It takes the memory of one that has been forgotten.
+// add adds a port, in the memory of a forgotten one if there is one.
 func (b *RxBase) add(serial uint32) *portTurns {
 	n := len(b.ports)
 	if n < cap(b.ports) {
@@ -320,15 +321,15 @@ func (b *RxBase) add(serial uint32) *portTurns {
 	return p
 }
 
-// idle reports whether nobody of a port waits, or has a turn.
+// idle reports whether a port has no waiters and no turn.
 func (p *portTurns) idle() bool { return p.turn == nil && len(p.waiters) == 0 }
 
-// Waiting says whether senders wait. It needs no lock: after buffers were made visible, it misses
-// no sender.
+// Waiting reports whether senders wait. It needs no lock: called after buffers were made visible,
+// it misses no sender.
 func (b *RxBase) Waiting() bool { return b.waiting.Load() > 0 }
 
-// WakeNext is called when there are new buffers: it gives ports that wait their turns, and has those woken who wait for
-// no port. Unlock wakes them.
+// WakeNext is called when the driver has posted buffers. It gives waiting ports their turns, and
+// wakes waiters without a port. Unlock does the waking.
 func (b *RxBase) WakeNext() {
 	b.posts++
 	b.wakeOthers()
@@ -343,7 +344,7 @@ func (b *RxBase) WakeNext() {
 	b.giveTurns(true)
 }
 
-// forget forgets the ports from place n on, but for their memory.
+// forget removes the ports from index n on, and keeps their memory for add.
 func (b *RxBase) forget(n int) {
 	for i := n; i < len(b.ports); i++ {
 		p := &b.ports[i]
@@ -353,7 +354,7 @@ func (b *RxBase) forget(n int) {
 	b.ports = b.ports[:n]
 }
 
-// WakeAll has all senders that wait woken by Unlock, and ends all turns: what they waited for does not come.
+// WakeAll wakes all waiters at Unlock, and ends all turns: their buffers will not come.
 func (b *RxBase) WakeAll() {
 	b.wakeOthers()
 	for i := range b.ports {
@@ -366,17 +367,16 @@ func (b *RxBase) WakeAll() {
 }
 
 func (b *RxBase) wakeOthers() {
-	b.waiting.Add(-int32(len(b.others)))
-	b.woken = append(b.woken, b.others...)
-	clear(b.others)
-	b.others = b.others[:0]
+	b.waiting.Add(-int32(len(b.portless)))
+	b.woken = append(b.woken, b.portless...)
+	clear(b.portless)
+	b.portless = b.portless[:0]
 }
 
-// Err is the error that stopped the queue.
+// Err returns the error that stopped the queue.
 func (b *RxBase) Err() error { return b.err }
 
-// Fail stops the queue and has all senders that wait woken. It returns false if the queue has
-// stopped already.
+// Fail stops the queue and wakes all waiters. It returns false if the queue has stopped already.
 func (b *RxBase) Fail(err error) bool {
 	if b.err != nil {
 		return false
@@ -386,5 +386,5 @@ func (b *RxBase) Fail(err error) bool {
 	return true
 }
 
-// Restart forgets the error: the driver sets the queue up again, or has ended it.
+// Restart clears the error: the driver has set the queue up again, or ended it.
 func (b *RxBase) Restart() { b.err = nil }

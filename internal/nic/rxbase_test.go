@@ -11,11 +11,11 @@ import (
 	"vnic.dev/vnic/internal/wire"
 )
 
-// waitRing is a device model's receive queue, as far as waiting goes.
+// waitRing is a device model's receive queue with only what waiting needs.
 type waitRing struct {
 	nic.RxBase
 	buffers bool
-	moved   bool // whoever waits waits for another place from now on
+	moved   bool // AwaitBuffers wakes all waiters, as virtio's may
 	stopped []error
 }
 
@@ -29,7 +29,7 @@ func (q *waitRing) AwaitBuffers() bool {
 func (q *waitRing) Buffers() int { return 0 }
 
 func (q *waitRing) Stopped(err error) {
-	q.Lock() // it is told without the lock
+	q.Lock() // Stopped is called without the lock
 	defer q.Unlock()
 	q.stopped = append(q.stopped, err)
 }
@@ -41,7 +41,7 @@ func (q *waitRing) locked(f func()) {
 	f()
 }
 
-// newWaitRing makes one without buffers.
+// newWaitRing makes a waitRing without buffers.
 func newWaitRing() *waitRing {
 	q := new(waitRing)
 	q.Init(q)
@@ -52,8 +52,8 @@ type wakes int
 
 func (w *wakes) Wake() { *w++ }
 
-// Senders wait while there are too few buffers and the queue runs; each is woken once, after the
-// lock is free.
+// Senders wait while there are too few buffers and the queue runs. Each is woken once, after the
+// lock is released.
 func TestRxBaseWakesWhoeverWaits(t *testing.T) {
 	q := newWaitRing()
 	var a, b wakes
@@ -117,7 +117,7 @@ func TestRxBaseWakesWhoeverWaits(t *testing.T) {
 type countRing struct {
 	nic.RxBase
 	buffers int
-	short   int // how many were not enough, when a frame last found too few
+	short   int // buffers that were too few for a frame, when one last found too few
 }
 
 func newCountRing() *countRing {
@@ -144,7 +144,7 @@ func (q *countRing) locked(f func()) {
 	f()
 }
 
-// take takes up to n buffers, or all of n or none.
+// take takes up to n buffers; with whole, n or none.
 func (q *countRing) take(n int, whole bool) int {
 	q.Lock()
 	defer q.Unlock()
@@ -158,8 +158,8 @@ func (q *countRing) take(n int, whole bool) int {
 	return n
 }
 
-// portQueue is a queue of a port that always has frames, of which each round takes 32. Queues that are woken lie in
-// ready, in their order.
+// portQueue is a port's queue that always has frames; a round takes up to 32 buffers. Woken queues
+// are appended to ready.
 type portQueue struct {
 	port  uint32
 	ready *[]*portQueue
@@ -169,7 +169,7 @@ type portQueue struct {
 func (s *portQueue) PortSerial() uint32 { return s.port }
 func (s *portQueue) Wake()              { *s.ready = append(*s.ready, s) }
 
-// round is what a Sender does once it runs.
+// round does what a Sender does once it runs.
 func (s *portQueue) round(q *countRing) {
 	n := q.take(32, false)
 	s.took += n
@@ -187,7 +187,7 @@ func (s *portQueue) round(q *countRing) {
 	}
 }
 
-// sumOf is what queues took.
+// sumOf returns what the queues took.
 func sumOf(qs []*portQueue) (n int) {
 	for _, s := range qs {
 		n += s.took
@@ -195,10 +195,10 @@ func sumOf(qs []*portQueue) (n int) {
 	return n
 }
 
-// Of a full receiver each port has an equal part, whatever number of queues it waits with, and each of these has some.
-// Nobody is left asleep beside free buffers.
+// Each port gets an equal share of a full receiver, whatever number of queues it waits with, and
+// each queue gets some. No queue stays asleep while there are free buffers.
 //
-// Invariant: nic: Ports that wait for a receiver have equal parts of it.
+// Invariant: nic: Ports that wait for a receiver get equal numbers of its buffers.
 func TestPortsTakeTurns(t *testing.T) {
 	for _, posted := range []int{1, 8, 32, 48, 200, 1000} {
 		t.Run(fmt.Sprint(posted), func(t *testing.T) {
@@ -238,10 +238,12 @@ func TestPortsTakeTurns(t *testing.T) {
 	}
 }
 
-// A port's turn passes on when it ends, be it that nothing was sent, and only then; so does each after the last, as
-// long as there are buffers. Whoever needs fewer buffers than the one before looks as well.
+// When a turn ends, and only then, the port's next queue gets one, even if nothing was sent; and so
+// on, as long as there are buffers. A waiter that needs fewer buffers than the one before looks as
+// well.
 //
-// Invariant: nic: A wake that is not used leaves nobody asleep beside free buffers.
+// Invariant: nic: No sender stays asleep while there are free buffers, even if a woken one does not
+// use them.
 func TestTurnsPassOn(t *testing.T) {
 	q := newCountRing()
 	var ready []*portQueue
@@ -288,10 +290,11 @@ func TestTurnsPassOn(t *testing.T) {
 	testkit.Equal(t, "senders wait", q.Waiting(), false)
 }
 
-// A port that is ahead of one that has a turn waits beside free buffers, and is woken when that turn ends, whatever is
-// left.
+// A port that is ahead of a port that has a turn waits beside free buffers, and is woken when that
+// turn ends, whatever buffers are left.
 //
-// Invariant: nic: A wake that is not used leaves nobody asleep beside free buffers.
+// Invariant: nic: No sender stays asleep while there are free buffers, even if a woken one does not
+// use them.
 func TestPortAheadWaitsForTheOthersTurn(t *testing.T) {
 	q := newCountRing()
 	var ready []*portQueue
@@ -330,7 +333,7 @@ func TestPortAheadWaitsForTheOthersTurn(t *testing.T) {
 	q.take(64, false)
 	q.Disarm(ahead)
 	testkit.Equal(t, "it may wait", q.Arm(behind), true)
-	q.locked(func() { q.short, q.buffers = 0, 64 }) // and the driver's kick comes later
+	q.locked(func() { q.short, q.buffers = 0, 64 }) // the driver's kick comes later
 	admitted("the other waits for buffers that are there", 1, false)
 	woken("before the kick", behind)
 	q.Disarm(behind)

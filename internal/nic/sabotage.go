@@ -5,44 +5,44 @@ import (
 	"vnic.dev/vnic/internal/control"
 )
 
-// Sabotage is a fault that a NIC is made with, so that tests can show that they see it (package sabotage has them).
-// It puts other implementations in the place of parts of the NIC, as these are made, or as what commands set up is
-// compiled: a NIC without a fault has no branch for one. What is nil, or zero, is left as it is.
+// Sabotage is a deliberate fault of a NIC, for tests that show that they detect it (package
+// sabotage lists them). It replaces parts of the NIC when they are made, or when a State is
+// compiled, so a NIC without a fault has no branch for one. Nil or zero fields change nothing.
 type Sabotage struct {
 	Name  string
-	Every uint32 // of that many occasions of a queue that a fault could use it uses one; 0 is 1
-	Seed  uint64 // says which one
+	Every uint32 // the fault hits one of Every occasions of a queue; 0: each
+	Seed  uint64 // selects which one
 
-	Rx       func(RxQueue) RxQueue             // puts another receive queue in the place of each
-	Tx       func(TxQueue) TxQueue             // puts another transmit queue in the place of a Sender's
-	Out      func(Outlet) Outlet               // puts another outlet in the place of a Sender's
-	Steering func(control.State) control.State // changes what is compiled of a State, which it must not write to
-	Ring     RingFault                         // is the device model's to put in the place of its receive rings
+	Rx       func(RxQueue) RxQueue             // wraps each receive queue
+	Tx       func(TxQueue) TxQueue             // wraps each Sender's transmit queue
+	Out      func(Outlet) Outlet               // wraps each Sender's outlet
+	Steering func(control.State) control.State // changes a copy of the State to compile; not its slices
+	Ring     RingFault                         // fault of the receive rings, which the device model implements
 }
 
-// RingFault is a fault of what a device model writes to its rings.
+// RingFault is a fault of the marks that a device model writes to its rings.
 type RingFault uint8
 
-// Faults of rings.
+// Ring faults.
 const (
 	NoRingFault    RingFault = iota
-	RingEnd                  // a frame of several buffers ends with its first one
-	RingGeneration           // a completion keeps the generation of the lap before; of a model that has generations
+	RingEnd                  // a frame of several buffers ends with the first one
+	RingGeneration           // a completion keeps the generation bit of the lap before (models that have one)
 )
 
-// Occasions count what a fault could use. They belong to one goroutine at a time.
+// Occasions count the occasions for a fault. One goroutine at a time uses them.
 type Occasions struct{ every, left uint32 }
 
-// Occasions begins a count.
+// Occasions starts a count.
 func (s *Sabotage) Occasions() Occasions {
 	every := max(s.Every, 1)
 	return Occasions{every: every, left: uint32(s.Seed % uint64(every))}
 }
 
-// Due says whether the fault is to use this one.
+// Due reports whether the fault hits the current occasion.
 func (o *Occasions) Due() bool { return o.left == 0 }
 
-// Pass goes on to the next one.
+// Pass moves on to the next occasion.
 func (o *Occasions) Pass() {
 	if o.left == 0 {
 		o.left = o.every
@@ -50,7 +50,7 @@ func (o *Occasions) Pass() {
 	o.left--
 }
 
-// RingFault is that of a model's rings; there is none without sabotage.
+// RingFault returns the fault of the receive rings; NoRingFault if s is nil.
 func (s *Sabotage) RingFault() RingFault {
 	if s == nil {
 		return NoRingFault
@@ -79,15 +79,15 @@ func (s *Sabotage) out(o Outlet) Outlet {
 	return s.Out(o)
 }
 
-// compile makes the steering of a State, that of a port with a fault anew each time: what was compiled before is of
-// another State than the port says.
+// compile makes the steering of a State. With a fault it never reuses the old compiled tables: they
+// belong to a changed State, not to the one in old.state.
 func (p *Port) compile(s *control.State, old *steering) (*steering, error) {
 	fault := p.conf.Sabotage
 	if fault == nil || fault.Steering == nil {
 		return compile(s, old)
 	}
 	changed := fault.Steering(*s)
-	now, err := compile(&changed, &steering{meters: old.meters})
+	now, err := compile(&changed, &steering{flowCounters: old.flowCounters})
 	if err != nil {
 		return nil, err
 	}
@@ -95,14 +95,15 @@ func (p *Port) compile(s *control.State, old *steering) (*steering, error) {
 	return now, nil
 }
 
-// Placed is where bytes [off, off+n) of the payload of the frame just moved lie, until the next call or frame.
+// Placed returns where bytes [off, off+n) of the payload just moved lie. Valid until the next call
+// or frame.
 func (m *Mover) Placed(off, n uint32) []dma.Segment { return m.placed(off, n) }
 
-// Copier is what moves bytes, for the time of a Put.
+// Copier returns the copier that moves the bytes, during a Put.
 func (m *Mover) Copier() *dma.Copier { return m.c }
 
-// Space is the address space of the receiver.
+// Space returns the receiver's address space.
 func (m *Mover) Space() *dma.Space { return m.port.space }
 
-// Miscount counts n bytes more as payload in host memory, of the frame just moved.
+// Miscount adds n bytes to the host memory payload of the frame just moved.
 func (m *Mover) Miscount(n uint64) { m.byMem.host += n }

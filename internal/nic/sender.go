@@ -13,122 +13,125 @@ import (
 // TxFrame is a frame on its way through a Sender.
 type TxFrame struct {
 	Packet wire.Packet
-	// Slot is which of the Sender's frames this is, from 0 to Batch-1. At this index the queue
-	// keeps what it knows of the frame, from Gather to Done or Abandon.
+	// Slot is the frame's number in its Sender, from 0 to Batch-1. The queue uses it as index of
+	// its own state of the frame, from Gather to Done or Abandon.
 	Slot int
 
-	since time.Time // only of frames that are held: since then its receiver has taken none of them
+	since time.Time // held frames: since when the receiver has taken none of its held frames
 }
 
-// TxQueue is the ring of a transmit queue, as a device model gives it to its Sender. The Sender's
-// worker calls all methods; Gather, Reload, Done and Publish inside the epoch of the queue's
-// address space. None of them waits.
+// TxQueue is the ring of a transmit queue, as a device model passes it to its Sender. The Sender's
+// worker calls all methods; it calls Gather, Reload, Done and Publish inside the epoch of the
+// queue's address space. None of them may wait.
 type TxQueue interface {
-	// Gather takes new frames from the ring, at most as many as free has, and describes those that
-	// are to be sent in free[:filled], in their order (ParseFrame, Meta, Prepare). taken counts also
-	// those that the queue disposed of by itself, as they are malformed. An error stops the queue,
-	// when what was filled has been sent; what comes behind it stays the driver's.
+	// Gather takes at most len(free) new frames from the ring, and describes those to be sent in
+	// free[:filled], in their order (ParseFrame, Meta, Prepare). taken also counts malformed
+	// frames, which the queue disposes of itself. An error stops the queue after the filled frames
+	// have been sent; later frames stay with the driver.
 	Gather(free []*TxFrame) (filled, taken int, err error)
-	// Reload finds the payload of a held frame again, before each retry (RelocatePayload): Send may have put
-	// other segments in its place. moved says that the address space has changed since Gather or
-	// the last Reload, so that translations are void. ok is false if the frame's memory has gone:
-	// it is dropped. An error stops the queue.
+	// Reload finds the payload of a held frame again before each retry (RelocatePayload), because
+	// Send may have replaced its segments. moved: the address space has changed since Gather or the
+	// last Reload, so translations are void. ok is false if the frame's memory is gone: the Sender
+	// drops it. An error stops the queue.
 	Reload(f *TxFrame, moved bool) (ok bool, err error)
-	// Done gives frames back to the driver, in this order; what became of each says its Verdict. An
-	// error stops the queue.
+	// Done returns frames to the driver, in this order; each has its Verdict. An error stops the
+	// queue.
 	Done(fs []*TxFrame) error
-	// Abandon disposes of a held frame, as the queue stops: the newest is the first. It returns
-	// true if the ring has the frame again, for the next start; else it is dropped.
+	// Abandon disposes of a held frame when the queue stops; the Sender starts with the newest. It
+	// returns true if the frame is back in the ring for the next start; otherwise the frame is
+	// dropped.
 	Abandon(f *TxFrame) (kept bool)
-	// Publish shows the driver what Done gave back, and says whether it wants a call.
+	// Publish makes frames returned by Done visible to the driver, and reports whether to interrupt
+	// it.
 	Publish() (call bool)
-	// Call calls the driver.
+	// Call interrupts the driver.
 	Call()
-	// Pending says whether Gather would find something; an error is something. It is cheap: it is
+	// Pending reports whether Gather would find a frame or an error. It must be cheap: it is
 	// polled.
 	Pending() bool
-	// Backlog is about how many frames Gather would find. full says that with those under way they take about all
-	// of the ring, so that the driver may be waiting to send more. It is asked only where frames fill the batch.
+	// Backlog is the approximate number of frames that Gather would find. full: together with the
+	// frames in flight they take nearly all of the ring, so the driver may be waiting. It is called
+	// only while frames fill the batch.
 	Backlog() (frames int, full bool)
-	// EnableKick asks the driver to kick, or to Wake the Sender, at the next frame. more says that
-	// there are frames already, for which no kick may come. DisableKick takes it back.
+	// EnableKick makes the driver kick, or Wake the Sender, at the next frame. more: there are
+	// frames already, for which no kick may come. DisableKick undoes it.
 	EnableKick() (more bool)
 	DisableKick()
-	// Idle is called before the worker sleeps and when it ends: it may be long until the next
-	// frame, so what the queue keeps for others than the held frames may go.
+	// Idle is called before the worker sleeps and when it ends: the next frame may be far away, so
+	// the queue may free memory that the held frames do not need.
 	Idle(held []*TxFrame)
-	// Stopped is the worker's last call, if an error of the queue has ended it.
+	// Stopped is the worker's last call if an error has ended it.
 	Stopped(err error)
 }
 
-// Outlet takes a Sender's frames: a Transmitter, of all device models.
+// Outlet takes a Sender's frames. For device models it is a Transmitter.
 type Outlet interface {
 	// Send sends a batch and sets every Verdict.
 	Send(batch []*wire.Packet)
-	// Dropped tells of a packet that Send did not see to its end: it was Busy, and is given up.
+	// Dropped is called for a packet that was Busy and is given up.
 	Dropped(p *wire.Packet, r wire.DropReason)
 }
 
-// SenderOptions say how a Sender works.
+// SenderOptions configure a Sender.
 type SenderOptions struct {
-	Space    *dma.Space    // where the ring and the frames lie; nil: in memory of ours, which no map changes
-	Batch    int           // most frames under way, those that wait for a busy receiver included
+	Space    *dma.Space    // the space of ring and frames; nil: our own memory, which no mapping changes
+	Batch    int           // most frames in flight, held ones included
 	Patience time.Duration // how long a frame waits for a receiver without buffers; 0: limits.Patience
-	Spin     bool          // it has a thread of its own, and waits busily for a moment before it sleeps
-	Drain    bool          // Stop sends what the ring has, to receivers that take it at once
-	Pollers  *Pollers      // whose threads serve it; nil: a goroutine of its own does
+	Spin     bool          // the worker locks its thread, and polls for a moment before it sleeps
+	Drain    bool          // Stop sends all frames in the ring, to receivers that take them at once
+	Pollers  *Pollers      // threads that serve it; nil: a goroutine of its own
 }
 
-// Sender is the worker of a transmit queue. It gathers frames, sends them, gives back what is
-// disposed of, and holds what meets a busy receiver: that is retried, before all new frames and in
-// its order, when the receiver has buffers, until patience ends. It sleeps until one of these
-// receivers, the driver or Stop wakes it.
+// Sender is the worker of a transmit queue. It gathers frames, sends them, returns finished frames
+// to the driver, and holds frames that meet a busy receiver. Held frames are retried, before all
+// new frames and in order, when the receiver has buffers, until patience ends. The worker sleeps
+// until a receiver, the driver or Stop wakes it.
 //
-// One goroutine, the control goroutine, calls Start, Stop and Close. The worker's steps do not
-// depend on one another's stack or thread: Round does no waiting, and what the worker waits for are
-// a Sleeper, its kick and a deadline. So one thread can come to serve several Senders.
+// One goroutine, the control goroutine, calls Start, Stop and Close. The worker is a sequence of
+// steps that depend on no stack or thread: Round does not wait, and the worker waits for a Sleeper,
+// a kick and a deadline. So one thread can serve several Senders (Pollers).
 type Sender struct {
 	q     TxQueue
 	out   Outlet
 	o     SenderOptions
 	sleep *Sleeper
-	port  *Port // whose transmit queue it is; nil: of no NIC, or RDMA's
+	port  *Port // whose transmit queue it is; nil: no NIC's, or RDMA's
 
-	stopping atomic.Bool   // set by Stop, which then wakes
-	done     chan struct{} // closed by the worker; nil: no worker. Control goroutine
+	stopping atomic.Bool   // set by Stop, which then wakes the worker
+	done     chan struct{} // closed by the worker; nil: no worker. Used by the control goroutine
 
-	// The worker's.
+	// Used by the worker.
 	cores      int
-	kick       int        // the driver's eventfd; -1: it calls Wake
-	frames     []*TxFrame // frames[:held] are under way, oldest first; the others are free
+	kick       int        // the driver's eventfd; -1: the driver calls Wake
+	frames     []*TxFrame // frames[:held] are in flight, oldest first; the others are free
 	held       int
 	size       batchSize
 	batch      []*wire.Packet // frames' packets, always in the same order
-	disposed   []*TxFrame     // memory of settle
+	disposed   []*TxFrame     // memory for settle
 	late       lateFrames
-	generation uint64          // of the space for which the held frames' segments are good
-	armed      []wire.Waitable // receivers that held frames wait for, from prepare to the end of the next step
+	generation uint64          // Generation of the space in which the held frames' segments are valid
+	armed      []wire.Waitable // receivers of held frames, from prepare to the end of the next step
 	patience   Patience
-	clock      func() time.Time // by which frames are held
+	clock      func() time.Time // times of held frames
 	receivers  receivers
-	kicked     bool  // the ring may be touched
-	started    bool  // a poller has begun with it
-	asked      bool  // the driver, for kicks
-	looks      int   // of a poller, for the first kick
-	moved      int   // costOf the frames done since a poller has looked
-	broken     error // of the poller
+	kicked     bool  // the first kick has come, or is not needed: the ring may be read
+	started    bool  // the first step is done: kicks are disabled
+	asked      bool  // kicks are enabled
+	looks      int   // a poller's looks for the first kick
+	moved      int   // costOf of the frames done since a poller's last look
+	broken     error // error of the poller
 	count      struct{ waits, gaveUp, slow, putBack counter }
 }
 
-// SenderStats count what became of frames that met a busy receiver.
+// SenderStats count frames that met a busy receiver.
 type SenderStats struct {
 	Waits   uint64 // sleeps for a busy receiver
-	GaveUp  uint64 // frames dropped after waiting, or as the queue stopped
-	Slow    uint64 // of these: for a slow receiver, so that frames to others are seen
-	PutBack uint64 // frames that waited when the queue was stopped, and were left to the driver
+	GaveUp  uint64 // frames dropped after waiting, or when the queue stopped
+	Slow    uint64 // part of GaveUp: dropped for a slow receiver, so that frames to others get slots
+	PutBack uint64 // frames that waited when the queue was stopped, and went back to the driver
 }
 
-// NewSender makes a stopped Sender of a queue, to be closed by Close.
+// NewSender makes a stopped Sender of a queue. Close frees it.
 func NewSender(q TxQueue, out Outlet, o SenderOptions) (*Sender, error) {
 	sleep, err := NewSleeper()
 	if err != nil {
@@ -139,7 +142,7 @@ func NewSender(q TxQueue, out Outlet, o SenderOptions) (*Sender, error) {
 		frames: make([]*TxFrame, o.Batch), batch: make([]*wire.Packet, o.Batch),
 		disposed: make([]*TxFrame, 0, o.Batch), armed: make([]wire.Waitable, 0, o.Batch),
 	}
-	s.clock = func() time.Time { return s.patience.at(time.Now()) }
+	s.clock = func() time.Time { return s.patience.clockAt(time.Now()) }
 	if t, ok := out.(*Transmitter); ok {
 		s.port, s.late.port = t.port, t.port
 		s.late.q, _ = q.(LateTxQueue)
@@ -152,8 +155,8 @@ func NewSender(q TxQueue, out Outlet, o SenderOptions) (*Sender, error) {
 	return s, nil
 }
 
-// Start runs the worker of a stopped queue. kick is the driver's eventfd, or -1 if the queue calls
-// Wake. If kickFirst, the ring is not touched before there is a signal in it.
+// Start runs the worker of a stopped queue. kick is the driver's eventfd, or -1 if the driver calls
+// Wake. With kickFirst the ring is not read before the first kick.
 func (s *Sender) Start(kick int, kickFirst bool) {
 	s.kick = kick
 	s.stopping.Store(false)
@@ -177,7 +180,7 @@ func (s *Sender) Start(kick int, kickFirst bool) {
 	})
 }
 
-// end is the worker's last step; err has ended it, nil: Stop.
+// end is the worker's last step. err is why it ended; nil: Stop.
 func (s *Sender) end(err error) {
 	s.disarm()
 	s.patience.Reset()
@@ -187,8 +190,8 @@ func (s *Sender) end(err error) {
 	}
 }
 
-// Stop ends the worker after a last round, in which held frames are sent once more: when it returns
-// nothing touches the ring.
+// Stop ends the worker after a last round, in which held frames are sent once more. When it
+// returns, the worker does not touch the ring any more.
 func (s *Sender) Stop() {
 	if s.done == nil {
 		return
@@ -199,10 +202,11 @@ func (s *Sender) Stop() {
 	s.done = nil
 }
 
-// Started says whether there was no Stop since Start. The worker may have ended for an error.
+// Started reports whether Start was called, and Stop has not been since. The worker may have ended
+// on an error.
 func (s *Sender) Started() bool { return s.done != nil }
 
-// Close stops the Sender and frees its descriptor.
+// Close stops the Sender and closes its descriptor.
 func (s *Sender) Close() {
 	s.Stop()
 	s.sleep.Close()
@@ -218,7 +222,7 @@ func (s *Sender) Stats() SenderStats {
 		PutBack: c.putBack.v.Load()}
 }
 
-// run moves frames until the queue is told to stop, or until an error of it.
+// run moves frames until Stop, or until an error of the queue.
 func (s *Sender) run() error {
 	s.cores = runtime.GOMAXPROCS(0)
 	for {
@@ -235,8 +239,8 @@ func (s *Sender) run() error {
 	}
 }
 
-// step is a round, or the last one, behind which nothing touches the ring. Before the first kick, if one is waited for,
-// it is neither.
+// step runs a round, or the last round, after which the ring is not touched. Before the first kick
+// it does nothing.
 func (s *Sender) step() (n int, ended bool, err error) {
 	last, full := s.stopping.Load(), s.held == len(s.frames)
 	if !s.kicked {
@@ -250,13 +254,14 @@ func (s *Sender) step() (n int, ended bool, err error) {
 	s.disarm()
 	if err != nil || last {
 		s.Release()
-		// Where held frames filled the batch, there may be more.
+		// If held frames filled the batch, the ring may have more.
 		return n, err != nil || n == 0 && !full, err
 	}
 	return n, false, nil
 }
 
-// turn is a poller's: a step, and the end if it was the last one; the poller closes done then.
+// turn is a step run by a poller; if ended is true, the worker has ended, and the poller closes
+// done.
 func (s *Sender) turn() (n int, ended bool) {
 	if !s.kicked {
 		s.kicked = s.looks%firstKicks == 0 && s.sleep.kicks.Consume(s.kick)
@@ -273,8 +278,8 @@ func (s *Sender) turn() (n int, ended bool) {
 	return n, ended
 }
 
-// Round sends what is held and what is new, and publishes what came of it. It returns how many new
-// frames there were, which are none if it is the last one.
+// Round sends held and new frames, and publishes the completed ones. It returns the number of new
+// frames, 0 in the last round.
 func (s *Sender) Round(last bool) (n int, err error) {
 	token := 0
 	if s.o.Space != nil {
@@ -296,7 +301,8 @@ func (s *Sender) Round(last bool) (n int, err error) {
 	return n, err
 }
 
-// exchange does so inside the epoch. After an error, what was good before it has been sent.
+// exchange sends held and new frames, inside the epoch. After an error, all frames before it have
+// been sent.
 func (s *Sender) exchange(last bool) (n int, err error) {
 	var generation uint64
 	if s.o.Space != nil {
@@ -311,7 +317,7 @@ func (s *Sender) exchange(last bool) (n int, err error) {
 	old := s.held
 	if !last && old < len(s.frames) {
 		var filled int
-		filled, n, err = s.q.Gather(s.size.of(s.frames[old:]))
+		filled, n, err = s.q.Gather(s.size.limit(s.frames[old:]))
 		s.held += filled
 		s.size.filled(s.frames[old:s.held])
 	}
@@ -324,14 +330,14 @@ func (s *Sender) exchange(last bool) (n int, err error) {
 	return n, err
 }
 
-// reload finds the memory of held frames again, as the map may have changed while we slept. What
-// has gone with it is dropped.
+// reload finds the memory of held frames again, because mappings may have changed during the sleep.
+// Frames whose memory is gone are dropped.
 func (s *Sender) reload(moved bool) (err error) {
 	gone := s.disposed[:0]
 	kept := 0
 	for i, f := range s.frames[:s.held] {
 		ok := true
-		if err == nil { // else the rest stays held, for Release
+		if err == nil { // after an error the rest stays held, for Release
 			ok, err = s.q.Reload(f, moved)
 		}
 		if ok || err != nil {
@@ -349,11 +355,11 @@ func (s *Sender) reload(moved bool) (err error) {
 	return err
 }
 
-// settle gives back the frames that are disposed of, and keeps those that met a busy receiver; the
-// first old ones have before.
+// settle returns finished frames to the driver, and holds those that met a busy receiver. The first
+// old frames were held before.
 func (s *Sender) settle(old int) error {
 	all := s.frames[:s.held]
-	busy := s.receivers.count(all, old, s.clock) // those that wait for links included
+	busy := s.receivers.count(all, old, s.clock) // frames that wait for links included
 	if busy == 0 && len(s.receivers.busy) == 0 {
 		s.held = 0
 		return s.giveBack(all)
@@ -361,7 +367,7 @@ func (s *Sender) settle(old int) error {
 	now := s.patience.Pass(time.Now(), old > 0)
 	s.receivers.hold(all, old, now)
 	slow, give := (*receiver)(nil), 0
-	if s.held == len(s.frames) && s.receivers.judges(busy == s.held) {
+	if s.held == len(s.frames) && s.receivers.mayBeSlow(busy == s.held) {
 		backlog, full := s.q.Backlog()
 		if slow = s.receivers.slow(backlog, full && busy == s.held, now); slow != nil {
 			give = slow.held - len(s.frames)/slowKeeps
@@ -371,12 +377,12 @@ func (s *Sender) settle(old int) error {
 	kept := 0
 	for i, f := range all {
 		if v := &f.Packet.Verdict; v.Kind == wire.Busy && v.Until != 0 {
-			f.since = now // nobody has been waited for
+			f.since = now // it waits for a link, not for a receiver
 			s.keep(kept, i)
 			kept++
 			continue
 		} else if v.Kind == wire.Busy {
-			r := s.receivers.of(f.Packet.Verdict.Queue, s.clock)
+			r := s.receivers.find(f.Packet.Verdict.Queue, s.clock)
 			if i >= old || r.lastTook.After(f.since) {
 				f.since = now
 			}
@@ -404,7 +410,7 @@ func (s *Sender) settle(old int) error {
 	return s.giveBack(done)
 }
 
-// giveBack gives frames back to the driver, now or later.
+// giveBack returns frames to the driver, now or later (DelayCompletions).
 func (s *Sender) giveBack(fs []*TxFrame) error {
 	if s.o.Pollers != nil {
 		s.moved += costOf(fs)
@@ -415,14 +421,14 @@ func (s *Sender) giveBack(fs []*TxFrame) error {
 	return s.q.Done(fs)
 }
 
-// keep moves frame i to place k.
+// keep moves frame i to index k.
 func (s *Sender) keep(k, i int) {
 	s.frames[k], s.frames[i] = s.frames[i], s.frames[k]
 	s.batch[k], s.batch[i] = s.batch[i], s.batch[k]
 }
 
-// Release gives back or drops all held frames, as the queue stops, and gives back those that are done. The worker calls
-// it by itself.
+// Release is the end of the queue: it puts held frames back into the ring or drops them, and
+// returns done frames to the driver. The worker calls it itself.
 func (s *Sender) Release() {
 	if s.late.some() {
 		s.late.end()
@@ -450,6 +456,6 @@ func (s *Sender) trim() {
 	s.q.Idle(s.frames[:s.held])
 }
 
-// Frames gives the frames of a Sender that does not run, in any order: what it keeps is bounded,
-// and tests of device models hold that.
+// Frames returns the frames of a stopped Sender, in any order: tests of device models check that
+// their memory is bounded.
 func (s *Sender) Frames() []*TxFrame { return s.frames }

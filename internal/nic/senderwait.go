@@ -8,8 +8,9 @@ import (
 	"vnic.dev/vnic/internal/lab/shape"
 )
 
-// Wait waits until the driver has more frames and the batch has space, a receiver of held frames
-// has buffers, or patience ends: first busily, if that is allowed and nothing is held, then asleep.
+// Wait waits until there is work: the driver has more frames and the batch has space, a receiver of
+// held frames has buffers, or patience ends. It polls first, if that is allowed and no frame is
+// held, then sleeps.
 func (s *Sender) Wait() error {
 	if s.kicked && s.held == 0 && s.spin() {
 		return nil
@@ -23,10 +24,11 @@ func (s *Sender) Wait() error {
 	return err
 }
 
-// prepare asks all for a wake who can give one. false: there is something to do already. resume follows in any case.
-// What receivers were asked is taken back behind the next step, as they let others of the port wait until then.
+// prepare asks receivers and the driver to wake the Sender. false: there is work already. The
+// caller calls resume in any case. The receivers stay armed until the end of the next step, as a
+// turn of the port lasts that long.
 func (s *Sender) prepare() bool {
-	s.disarm() // where a poller sleeps again before its turn
+	s.disarm() // a poller may sleep again before the Sender's turn
 	s.trim()
 	s.sleep.Park()
 	if s.held > 0 && !s.arm() {
@@ -42,7 +44,7 @@ func (s *Sender) prepare() bool {
 	return true
 }
 
-// resume takes back what prepare asked of the driver.
+// resume disables the driver's kicks and Unparks.
 func (s *Sender) resume() {
 	if s.asked {
 		s.asked = false
@@ -51,7 +53,7 @@ func (s *Sender) resume() {
 	s.sleep.Unpark()
 }
 
-// spin waits busily for a moment, and says whether there is something to do.
+// spin polls for a moment, and reports whether there is work.
 func (s *Sender) spin() bool {
 	if !s.o.Spin || int(workers.Load()) >= s.cores {
 		return false
@@ -66,16 +68,16 @@ func (s *Sender) spin() bool {
 	}
 }
 
-// arm has us woken by the receivers of held frames. false: one of them has buffers by now.
+// arm makes the receivers of held frames wake us. false: one of them has buffers by now.
 func (s *Sender) arm() bool {
 	for _, f := range s.frames[:s.held] {
 		receiver := f.Packet.Verdict.Queue
 		if n := len(s.armed); receiver == nil || n > 0 && s.armed[n-1] == receiver {
-			continue // a link, for which timeLeft wakes us, or the one before
+			continue // a link, for which timeLeft wakes us, or the same receiver as before
 		}
 		if len(s.armed) == 0 {
 			s.count.waits.add(1)
-			s.sleep.port = f.Packet.From // which is the same of all
+			s.sleep.port = f.Packet.From // the same for all frames
 		}
 		if !receiver.Arm(s.sleep) {
 			return false
@@ -85,7 +87,7 @@ func (s *Sender) arm() bool {
 	return true
 }
 
-// disarm takes back what arm asked for, and ends the turns that receivers gave us.
+// disarm cancels arm, and ends the turns that receivers gave us.
 func (s *Sender) disarm() {
 	for _, receiver := range s.armed {
 		receiver.Disarm(s.sleep)
@@ -94,7 +96,7 @@ func (s *Sender) disarm() {
 	s.armed = s.armed[:0]
 }
 
-// timeLeft is how long we may sleep; negative: for ever.
+// timeLeft returns how long the worker may sleep; negative: for ever.
 func (s *Sender) timeLeft() time.Duration {
 	left := s.heldLeft()
 	if s.late.some() {
@@ -105,7 +107,7 @@ func (s *Sender) timeLeft() time.Duration {
 	return left
 }
 
-// watch is who looks at the clock while the Sender sleeps; nil: nobody, as no frame is held.
+// watch returns the Patience that must look at the clock during the sleep; nil: no frame is held.
 func (s *Sender) watch() *Patience {
 	if s.held == 0 {
 		return nil
@@ -113,15 +115,15 @@ func (s *Sender) watch() *Patience {
 	return &s.patience
 }
 
-// heldLeft is how long the held frame whose patience ends first may wait on, or until a link that one waits for is
-// free, or the receivers are judged again; negative: none is held.
+// heldLeft returns how long the worker may sleep because of held frames: until the first one's
+// patience ends, a link is free, or receivers are to be judged again; negative: none is held.
 func (s *Sender) heldLeft() time.Duration {
 	if s.held == 0 {
 		return -1
 	}
 	limit := s.patience.limit()
 	left := limit
-	link := int64(math.MaxInt64) // as many wait for it as have a place: the clock is read once for them
+	link := int64(math.MaxInt64) // the earliest free link: one read of the clock for all frames that wait for links
 	var first time.Time
 	for _, f := range s.frames[:s.held] {
 		if until := f.Packet.Verdict.Until; until != 0 {
@@ -142,9 +144,9 @@ func (s *Sender) heldLeft() time.Duration {
 	return left
 }
 
-// spinTime bounds the busy wait of a worker for its next frame.
+// spinTime bounds a worker's polling before it sleeps.
 const spinTime = 50 * time.Microsecond
 
-// workers counts the workers with a thread of their own that run now. Where they outnumber the
-// cores none of them spins.
+// workers counts the running workers with a locked thread. If they outnumber the cores, none of
+// them polls.
 var workers atomic.Int32

@@ -11,14 +11,15 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// What has come to a receiver is counted at its sender by the time that anybody reads the counters, all of them: a
-// transfer is over for its guests as soon as its last byte is there.
+// A packet that has reached its receiver is counted at its sender in each counter that is read
+// after that: for guests a transfer is over when its last byte has arrived.
 func TestWhatHasComeIsCounted(t *testing.T) {
 	a, b := pair(t, nic.SenderOptions{})
 	id, err := a.port.AddFlowCounter(control.FlowCounter{Proto: splitter.ProtoUDP,
 		Local: netip.MustParseAddrPort("10.0.0.1:1000"), Remote: netip.MustParseAddrPort("10.0.0.2:2000")})
 	testkit.OK(t, err)
-	// How many packets a has sent, but for its first one, which told the switch where it is.
+	// Each reader returns the packets that a has sent, without its first one, from which the switch
+	// learnt its address.
 	readers := map[string]func() uint64{
 		"PortCounters": func() uint64 {
 			c, _ := a.port.PortCounters()
@@ -52,7 +53,7 @@ func TestWhatHasComeIsCounted(t *testing.T) {
 		b.rx.Lock()
 		b.rx.meets = func() {
 			go func() { after <- read() }()
-			for range 1000 { // it has all the time to read, and a waits here, before it counts
+			for range 1000 { // gives the reader time to read, before a counts
 				runtime.Gosched()
 			}
 		}

@@ -6,34 +6,36 @@ import (
 	"vnic.dev/vnic/internal/wire"
 )
 
-// Shape is what slows a port down: the edges of links and memories that its packets cross, by where their payload is.
+// Shape limits a port's rate: the links and memories that its packets cross, by where their payload
+// lies.
 type Shape struct {
 	Tx, Rx           Routes
-	ToHost, FromHost [dma.MaxGPUs]CopyRoutes // of the copies of a GPU's engines
+	ToHost, FromHost [dma.MaxGPUs]CopyRoutes // for copies by a GPU's engines
 }
 
-// CopyRoutes are those between a GPU and host memory.
+// CopyRoutes are the routes between a GPU and host memory.
 type CopyRoutes struct {
 	Host  *shape.Route
-	Nodes [dma.MaxNodes]*shape.Route // host memory of a NUMA node; nil: as Host
+	Nodes [dma.MaxNodes]*shape.Route // host memory on a NUMA node; nil: as Host
 }
 
-func (r *CopyRoutes) of(node int) *shape.Route {
+func (r *CopyRoutes) route(node int) *shape.Route {
 	if node >= 0 && r.Nodes[node] != nil {
 		return r.Nodes[node]
 	}
 	return r.Host
 }
 
-// Routes are those of one direction. A packet whose payload is in several memories takes the route of the first GPU.
+// Routes are the routes of one direction. Payload in several memories takes the route of the first
+// GPU.
 type Routes struct {
-	Host    *shape.Route               // payload in host memory, or none
-	Nodes   [dma.MaxNodes]*shape.Route // payload in that of a NUMA node; nil: as Host
-	Direct  [dma.MaxGPUs]*shape.Route  // in the memory of a GPU, by its number
-	Bounced [dma.MaxGPUs]*shape.Route  // likewise, where it goes through host memory
+	Host    *shape.Route               // payload in host memory, or no payload
+	Nodes   [dma.MaxNodes]*shape.Route // payload in host memory on a NUMA node; nil: as Host
+	Direct  [dma.MaxGPUs]*shape.Route  // payload in a GPU's memory, by GPU number
+	Bounced [dma.MaxGPUs]*shape.Route  // the same, bounced through host memory
 }
 
-func (r *Routes) of(w *bytesByMem, bounced bool) *shape.Route {
+func (r *Routes) route(w *bytesByMem, bounced bool) *shape.Route {
 	switch {
 	case w.gpu == 0 && w.node != 0 && r.Nodes[w.node-1] != nil:
 		return r.Nodes[w.node-1]
@@ -45,13 +47,13 @@ func (r *Routes) of(w *bytesByMem, bounced bool) *shape.Route {
 	return r.Direct[w.gpu-1]
 }
 
-// use is what a packet needs of the links, where buffers are as many as hold it.
+// use is a packet's load on the links; buffers is the number of buffers that hold it.
 func use(p *wire.Packet, buffers uint32) shape.Use {
 	return shape.Use{Payload: p.PayloadLen, Header: uint32(len(p.Header)), Buffers: buffers, Wire: p.WireLen()}
 }
 
-// WireBytes is what packets of so many segments take of the wire, whose headers are all of the mean length,
-// without the padding of short ones.
+// WireBytes returns the bytes on the wire of packets with so many segments, if all headers have the
+// mean length, without padding of short frames.
 func WireBytes(payload, header, packets, segments uint64) float64 {
 	if packets == 0 {
 		return 0
@@ -59,20 +61,23 @@ func WireBytes(payload, header, packets, segments uint64) float64 {
 	return float64(payload) + float64(segments)*(float64(header)/float64(packets)+wire.EtherOverhead)
 }
 
-// gate lets packets of a batch into links, in their order. Those that find links taken get them from some time on, turn
-// bytes of them; all behind wait without. So those who share a link get it in turn, as many bytes each.
+// gate lets packets of a batch into links, in their order. A packet that finds its links taken
+// reserves them for a later time; up to turn bytes of a batch may wait with a reservation, and all
+// packets behind them wait without. So queues that share a link get it in turn, for equal numbers
+// of bytes.
 type gate struct {
 	shape *Shape
 	now   int64  // 0: the clock has not been read
-	until int64  // of the first that waits; 0: open
-	last  int64  // of the last one
-	turn  uint32 // bytes that wait
+	until int64  // when the first waiting packet's links are free; 0: none waits
+	last  int64  // start time of the last packet
+	turn  uint32 // bytes that wait with a reservation
 }
 
-// turn is how many bytes of a queue may wait for links that they have: the longest packet.
+// turn is how many bytes of a queue may wait with a reservation: one packet of the greatest length.
 const turn = MaxFrame
 
-// passes says whether a packet may pass that got links from start on; 0: it has none yet.
+// passes reports whether a packet may pass now. start is when its reserved links are free; 0: it
+// has no reservation yet.
 func (g *gate) passes(p *wire.Packet, start *int64, r *shape.Route, u shape.Use, alone bool) bool {
 	if g.now == 0 || *start > g.now { // the batch may have taken a while
 		g.now = shape.Now()
@@ -80,12 +85,12 @@ func (g *gate) passes(p *wire.Packet, start *int64, r *shape.Route, u shape.Use,
 	if *start == 0 {
 		if g.until != 0 && (alone || g.turn+p.Len() > turn) {
 			p.Verdict = wire.Verdict{Kind: wire.Busy, Until: g.until}
-			g.turn = turn // those behind wait, too
+			g.turn = turn // packets behind wait too
 			return false
 		}
 		*start = max(r.Take(g.now, u), 1)
 	}
-	*start = max(*start, g.last) // nobody overtakes
+	*start = max(*start, g.last) // no packet overtakes
 	if *start <= g.now && g.until == 0 {
 		return true
 	}
@@ -98,13 +103,14 @@ func (g *gate) passes(p *wire.Packet, start *int64, r *shape.Route, u shape.Use,
 	return false
 }
 
-// leaves says whether a packet may leave over the links of its sender; else it has its verdict.
+// leaves reports whether a packet may leave over its sender's links; otherwise it has its verdict.
 func (g *gate) leaves(p *wire.Packet, w *bytesByMem, direct bool) bool {
-	return g.passes(p, &p.Leaves, g.shape.Tx.of(w, !direct), use(p, w.buffers), false)
+	return g.passes(p, &p.Leaves, g.shape.Tx.route(w, !direct), use(p, w.buffers), false)
 }
 
-// arrives says whether a packet may come in over the links of its receiver; else it has its verdict. Nobody knows these
-// before there is a place for it: they are those of the one before in its queue.
+// arrives reports whether a packet may come in over its receiver's links; otherwise it has its
+// verdict. The packet's buffers are not known yet, so it uses the links of the queue's previous
+// packet.
 func (rq *rxQueue) arrives(d *delivery, p *wire.Packet) bool {
 	if rq.way == nil {
 		rq.way = d.gate.shape.Rx.Host
@@ -116,8 +122,8 @@ func (rq *rxQueue) arrives(d *delivery, p *wire.Packet) bool {
 	return d.gate.passes(p, p.Progress.Arrives(), rq.way, use(p, rq.pieces), d.w.Cutting())
 }
 
-// took notes by which links a packet came.
+// took records the links of the packet just taken.
 func (rq *rxQueue) took(s *Shape) {
 	w := &rq.mover.byMem
-	rq.way, rq.pieces = s.Rx.of(w, w.bounced > 0), w.buffers
+	rq.way, rq.pieces = s.Rx.route(w, w.bounced > 0), w.buffers
 }

@@ -7,12 +7,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Sleeper lets a transmit worker, which owns its thread, sleep in ppoll until it is woken, its
-// driver kicks it, or time is up: the netpoller is not involved, and it wakes sooner this way. Its
-// protocol is Park, look, Sleep or Unpark (see event).
+// Sleeper lets a transmit worker with a locked thread sleep in ppoll, until it is woken, its driver
+// kicks, or time is up. It does not use the netpoller, and so wakes sooner. The protocol is Park,
+// look for work, Sleep or Unpark (see event).
 type Sleeper struct {
 	event
-	port    uint32 // the link's serial of the port whose Sender it is; 0: of none
+	port    uint32 // wire.Link.Serial of the Sender's port; 0: no port
 	kicks   EventReader
 	fds     [2]unix.PollFd
 	watched [1]*Patience
@@ -31,18 +31,18 @@ func NewSleeper() (*Sleeper, error) {
 // PortSerial implements PortWaker.
 func (s *Sleeper) PortSerial() uint32 { return s.port }
 
-// Sleep sleeps until it is woken, until there is a signal in kick, a frontend's eventfd (-1: none),
-// or for at most d (forever if negative). It may end early. It takes the signals, and tells whether
-// kick had any.
+// Sleep sleeps until Wake, until a signal in kick (a frontend's eventfd; -1: none), or for at most
+// d (negative: no limit). It may end early. It consumes the signals, and reports whether kick had
+// one.
 func (s *Sleeper) Sleep(kick int, d time.Duration) (kicked bool, err error) {
 	return s.sleep(kick, d, nil)
 }
 
-// sleep is Sleep, with p looking at the clock meanwhile, if there is one.
+// sleep is Sleep; if p is not nil, it looks at the clock once a Step meanwhile.
 func (s *Sleeper) sleep(kick int, d time.Duration, p *Patience) (kicked bool, err error) {
 	defer s.Unpark()
 	s.fds[0] = unix.PollFd{Fd: int32(s.file.fd), Events: unix.POLLIN}
-	s.fds[1] = unix.PollFd{Fd: int32(kick), Events: unix.POLLIN} // ppoll skips -1
+	s.fds[1] = unix.PollFd{Fd: int32(kick), Events: unix.POLLIN} // ppoll ignores -1
 	s.watched[0] = p
 	if err = s.nap.poll(s.fds[:], d, s.watched[:]); err != nil {
 		return false, err
@@ -53,13 +53,13 @@ func (s *Sleeper) sleep(kick int, d time.Duration, p *Patience) (kicked bool, er
 	return s.fds[1].Revents != 0 && s.kicks.Consume(kick), nil
 }
 
-// nap is one thread's sleep.
+// nap is a thread's sleep.
 type nap struct {
 	step unix.Timespec
 }
 
-// poll waits until there is an event of fds, or for d (forever if negative). Meanwhile each of those that watch, nil
-// ones apart, looks at the clock once a Step of it. It may end early.
+// poll waits until there is an event of fds, or for d (negative: no limit). Meanwhile each non-nil
+// Patience in watch looks at the clock once a Step. It may end early.
 func (n *nap) poll(fds []unix.PollFd, d time.Duration, watch []*Patience) error {
 	step := time.Duration(-1)
 	for _, p := range watch {
@@ -85,7 +85,7 @@ func (n *nap) poll(fds []unix.PollFd, d time.Duration, watch []*Patience) error 
 		switch {
 		case err == unix.EINTR:
 			for i := range fds {
-				fds[i].Revents = 0 // not written by the kernel
+				fds[i].Revents = 0 // the kernel has not written it
 			}
 			return nil
 		case err != nil:

@@ -10,8 +10,8 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// A sleeper wakes for a Wake, for its driver's kick, whose signals it takes, and when its time is
-// up, and for nothing that was said while it did not sleep.
+// A sleeper wakes on Wake, on its driver's kick, whose signals it consumes, and when time is up,
+// but not on a Wake from before its Park.
 func TestSleeperWakesForEachReason(t *testing.T) {
 	s, err := nic.NewSleeper()
 	testkit.OK(t, err)
@@ -23,7 +23,7 @@ func TestSleeperWakesForEachReason(t *testing.T) {
 		testkit.OK(t, err)
 		return kicked
 	}
-	s.Wake() // while there is no sleeper
+	s.Wake() // it does not sleep
 	if s.Signaled() {
 		t.Error("a Wake cost a system call without a sleeper")
 	}
@@ -39,7 +39,7 @@ func TestSleeperWakesForEachReason(t *testing.T) {
 	if sleep(kick, -1) || s.Signaled() {
 		t.Error("woken, and said to be kicked, or the signal was not taken")
 	}
-	s.Wake() // while there is no sleeper again
+	s.Wake() // it does not sleep any more
 	if s.Signaled() {
 		t.Error("a Wake after the sleep cost a system call")
 	}
@@ -55,8 +55,8 @@ func TestSleeperWakesForEachReason(t *testing.T) {
 	}
 }
 
-// Whoever makes something visible and then calls Wake is never missed by a sleeper that parks,
-// looks and sleeps.
+// A sleeper that parks, looks and sleeps misses no work that a goroutine made visible before it
+// called Wake.
 func TestSleeperMissesNoWake(t *testing.T) {
 	s, err := nic.NewSleeper()
 	testkit.OK(t, err)
@@ -79,7 +79,7 @@ func TestSleeperMissesNoWake(t *testing.T) {
 			seen.Add(1)
 			continue
 		}
-		if _, err := s.Sleep(-1, -1); err != nil { // a lost wake keeps us here for ever
+		if _, err := s.Sleep(-1, -1); err != nil { // a lost wake would block for ever here
 			t.Fatal(err)
 		}
 	}

@@ -10,20 +10,20 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// steering is what a port does to packets because of commands: a State, and what is compiled from
-// all of it. It is immutable but for what flow counters count, and replaced whole: a batch is steered by
-// one.
+// steering is how a port treats packets: a State, and the tables compiled from it. It is immutable,
+// except for the counts of flow counters, and replaced as a whole: one steering applies to a whole
+// batch.
 type steering struct {
-	state  *control.State
-	rules  *splitter.Rules
-	rss    *splitter.RSS
-	splits []control.Split // the State's
-	meters []*flowCounter
+	state        *control.State
+	rules        *splitter.Rules
+	rss          *splitter.RSS
+	splits       []control.Split // of the State
+	flowCounters []*flowCounter
 }
 
-// compile makes the steering of a State. What was compiled before from the same rules or the same
-// RSS is used again, and flow counters that stay go on counting; old is the steering before, empty at
-// first and after reset.
+// compile makes the steering of a State. Tables of unchanged rules and RSS are reused, and
+// remaining flow counters keep their counts. old is the previous steering, empty at first and after
+// reset.
 func compile(s *control.State, old *steering) (*steering, error) {
 	rules, err := compileRules(s.Rules, old)
 	if err != nil {
@@ -36,19 +36,19 @@ func compile(s *control.State, old *steering) (*steering, error) {
 		}
 	}
 	for _, m := range s.FlowCounters {
-		mt := old.meter(m.ID)
-		if mt == nil {
-			mt = &flowCounter{id: m.ID}
-			mt.rx.flow, mt.tx.flow = meterFlows(m)
+		fc := old.counter(m.ID)
+		if fc == nil {
+			fc = &flowCounter{id: m.ID}
+			fc.rx.flow, fc.tx.flow = counterFlows(m)
 		}
-		n.meters = append(n.meters, mt)
+		n.flowCounters = append(n.flowCounters, fc)
 	}
 	return n, nil
 }
 
-// meter gives the flow counter with an id, nil if there is none.
-func (s *steering) meter(id uint32) *flowCounter {
-	for _, m := range s.meters {
+// counter returns the flow counter with an id; nil: none.
+func (s *steering) counter(id uint32) *flowCounter {
+	for _, m := range s.flowCounters {
 		if m.id == id {
 			return m
 		}
@@ -56,8 +56,8 @@ func (s *steering) meter(id uint32) *flowCounter {
 	return nil
 }
 
-// compileRules makes the table of a list. If the list is that of before, and maybe one rule more,
-// this costs a comparison and a copy; else as much as all rules do.
+// compileRules makes the table of a list of rules. If the list is the old one, or the old one plus
+// one rule, the cost is a comparison and a copy; otherwise all rules are compiled.
 func compileRules(list []control.FlowRule, old *steering) (*splitter.Rules, error) {
 	if old.state != nil {
 		n := len(old.state.Rules)
@@ -101,15 +101,15 @@ func rule(r *control.FlowRule) splitter.Rule {
 // route is where a packet goes.
 type route struct {
 	home    int // the queue of its flow
-	q       int // the queue that gets it
+	q       int // the queue that gets the packet
 	split   bool
-	unsplit bool   // it should have been split, and cannot be
-	hlen    uint32 // of a split packet: bytes for the header buffer
+	unsplit bool   // it should have been split, but cannot be
+	hlen    uint32 // bytes for the header buffer, if split
 	hashed  bool
 	hash    uint32
 }
 
-// follow changes the route of a packet into that of the one behind it in a batch.
+// follow changes r from the route of packet before to that of pkt, the next one of the batch.
 func (p *Port) follow(s *steering, r *route, before, pkt *wire.Packet) {
 	h, b := &pkt.Meta.Headers, &before.Meta.Headers
 	if h.Class != b.Class || h.Flow != b.Flow || h.AH || b.AH {
@@ -119,7 +119,7 @@ func (p *Port) follow(s *steering, r *route, before, pkt *wire.Packet) {
 	p.split(s, pkt, r)
 }
 
-// steer finds the receive queue of a packet, and whether and where it is split.
+// steer finds the receive queue of a packet, and whether and where to split it.
 func (p *Port) steer(s *steering, pkt *wire.Packet, r *route) {
 	h := &pkt.Meta.Headers
 	r.home, r.hashed, r.hash = 0, false, 0
@@ -133,7 +133,7 @@ func (p *Port) steer(s *steering, pkt *wire.Packet, r *route) {
 			r.home = int(to)
 		case r.hashed:
 			r.home = int(s.rss.Queue(r.hash))
-		default: // what is not to be hashed goes to the table's first
+		default: // packets without a hash go to the table's first queue
 			r.home = int(s.rss.Table[0])
 		}
 	}
@@ -143,7 +143,7 @@ func (p *Port) steer(s *steering, pkt *wire.Packet, r *route) {
 	p.split(s, pkt, r)
 }
 
-// split completes a route that has the packet's home and hash.
+// split completes a route that has home and hash.
 func (p *Port) split(s *steering, pkt *wire.Packet, r *route) {
 	h := &pkt.Meta.Headers
 	r.q, r.split, r.unsplit, r.hlen = r.home, false, false, 0
@@ -153,7 +153,7 @@ func (p *Port) split(s *steering, pkt *wire.Packet, r *route) {
 	}
 	n, ok := h.SplitLen(p.conf.HeaderLimit)
 	if h.Class != splitter.TCP {
-		n = pkt.Len() // all of it, whatever its headers say
+		n = pkt.Len() // the whole frame
 		ok = ok && n <= p.conf.HeaderLimit
 	}
 	if !ok {
@@ -170,7 +170,7 @@ func (p *Port) split(s *steering, pkt *wire.Packet, r *route) {
 const hashTypes = control.HashIPv4 | control.HashTCPv4 | control.HashUDPv4 |
 	control.HashIPv6 | control.HashTCPv6 | control.HashUDPv6
 
-// hash gives the RSS hash of an IP packet, if it is to be hashed.
+// hash returns the RSS hash of an IP packet; ok is false if RSS does not hash its type.
 func (s *steering) hash(h *splitter.Headers) (hash uint32, ok bool) {
 	pair, tcp, udp := uint32(control.HashIPv4), uint32(control.HashTCPv4), uint32(control.HashUDPv4)
 	if h.IPv6 {
@@ -188,10 +188,10 @@ func (s *steering) hash(h *splitter.Headers) (hash uint32, ok bool) {
 	return 0, false
 }
 
-// change carries out a command: f changes a copy of the State, which becomes the port's if all goes
-// well, together with what is compiled from it. If not, nothing has changed.
+// change carries out a command: f changes a copy of the State, which is then compiled and becomes
+// the port's. On an error nothing changes.
 func (p *Port) change(f func(s *control.State) error) error {
-	defer p.flushHeld() // flows may go elsewhere now: behind what is held of them
+	defer p.flushHeld() // flows may move to other queues now, behind their held frames
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.changeLocked(f)
@@ -214,7 +214,7 @@ func (p *Port) changeLocked(f func(s *control.State) error) error {
 		return err
 	}
 	now, err := p.compile(&s, old)
-	if err != nil { // the State was to refuse it
+	if err != nil { // State should have refused it
 		return fmt.Errorf("steering: %w: %w", err, syscall.EINVAL)
 	}
 	p.steering.Store(now)
@@ -222,14 +222,13 @@ func (p *Port) changeLocked(f func(s *control.State) error) error {
 	return nil
 }
 
-// defaultTableLen is a length that is even enough for any number of queues.
+// defaultTableLen is long enough to spread flows evenly over any number of queues.
 const defaultTableLen = 128
 
 // defaultRSS is the table that applies until a driver sets RSS. It spreads flows over the receive
 // queues in use, as drivers without our commands (the kernel's virtio_net and gve) expect. A driver
-// of ours binds queues, so from its Hello on the table has queue 0 alone; not so where the driver
-// lays out the queues (QueueSplits).
-// The caller holds mu.
+// with our commands binds queues, so from its Hello on the table has only queue 0; this does not
+// apply if the driver lays out the queues (QueueSplits). The caller holds mu.
 func (p *Port) defaultRSS() []uint16 {
 	if n := len(p.inUse); n > 1 && (!p.known || p.conf.QueueSplits) {
 		table := make([]uint16, min(defaultTableLen, p.conf.MaxRSS))
@@ -248,15 +247,15 @@ func (p *Port) applyDefaultRSS() {
 	if p.rssSet || slices.Equal(p.steering.Load().state.RSS.Table, table) {
 		return
 	}
-	_ = p.changeLocked(func(s *control.State) error { // a table that NewRSS takes
+	_ = p.changeLocked(func(s *control.State) error { // NewRSS accepts this table
 		s.RSS.Table = table
 		return nil
 	})
-	p.flushSoon() // the caller holds mu, and may be the one who frees drivers' callers
+	p.flushSoon() // the caller holds mu, and may be the goroutine that frees callers of drivers
 }
 
-// SetDefaultRSS tells which receive queues the driver uses: they are enabled, and have had buffers. Flows
-// are spread over them until a driver sets RSS or says Hello.
+// SetDefaultRSS sets the receive queues in use: the driver has enabled them and posted buffers.
+// Flows are spread over them until a driver sets RSS or sends Hello.
 func (p *Port) SetDefaultRSS(queues []uint16) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -35,7 +35,7 @@ func ruleOf(i int) control.FlowRule {
 		Dst: netip.AddrFrom4([4]byte{10, 1, 0, 1}), SrcPort: uint16(i + 1), DstPort: 443, Queue: uint16(i % 4)}
 }
 
-// anyRule is a rule of few fields and few values, so that rules meet.
+// anyRule returns a rule with few fields and values, so that rules overlap.
 func anyRule(t *rapid.T) control.FlowRule {
 	r := control.FlowRule{Proto: 6, Queue: uint16(rapid.IntRange(0, 3).Draw(t, "queue"))}
 	r.IPv6 = rapid.Bool().Draw(t, "IPv6")
@@ -56,8 +56,8 @@ func anyRule(t *rapid.T) control.FlowRule {
 	return r
 }
 
-// TestSteeringIsTheState holds that after any commands, refused ones too, a port steers as if its
-// State had been compiled from nothing.
+// TestSteeringIsTheState: after any commands, refused ones too, a port steers as if its State had
+// been compiled from nothing.
 func TestSteeringIsTheState(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		p := commandPort(t, Config{})
@@ -112,8 +112,8 @@ func TestSteeringIsTheState(t *testing.T) {
 	})
 }
 
-// TestCommandsOneAfterAnother holds that commands that come at once all count, and that lookups
-// meanwhile see the rules of before or of after each.
+// TestCommandsOneAfterAnother: concurrent commands all take effect, and concurrent lookups see the
+// rules before or after each command.
 func TestCommandsOneAfterAnother(t *testing.T) {
 	p := commandPort(t, Config{})
 	always := control.FlowRule{Proto: 6, DstPort: 443, Queue: 2}
@@ -162,8 +162,7 @@ func TestCommandsOneAfterAnother(t *testing.T) {
 	}
 }
 
-// TestMetersCountOn holds that a flow counter keeps what it has counted while other commands come and go,
-// and no longer.
+// TestMetersCountOn: a flow counter keeps its counts while other commands run, until it is deleted.
 func TestMetersCountOn(t *testing.T) {
 	p := commandPort(t, Config{})
 	m := control.FlowCounter{Proto: 6, Local: netip.MustParseAddrPort("10.0.0.1:5"),
@@ -174,7 +173,7 @@ func TestMetersCountOn(t *testing.T) {
 		ids = append(ids, id)
 	}
 	packet := func() {
-		for _, m := range p.steering.Load().meters {
+		for _, m := range p.steering.Load().flowCounters {
 			m.rx.count(&splitter.Headers{Class: splitter.TCP}, 1, 54, 100, &bytesByMem{host: 100})
 		}
 	}
@@ -210,9 +209,9 @@ func TestMetersCountOn(t *testing.T) {
 	read(ids[0], 1)
 }
 
-// TestDefaultRSS is when flows are spread over the queues in use, and when not any more.
+// TestDefaultRSS: when flows are spread over the queues in use, and when not.
 func TestDefaultRSS(t *testing.T) {
-	mine := []uint16{3, 2}
+	table := []uint16{3, 2}
 	set := func(table ...uint16) func(*Port) error {
 		return func(p *Port) error {
 			r, _ := p.RSS()
@@ -243,16 +242,16 @@ func TestDefaultRSS(t *testing.T) {
 		"fewer again":                   {do: []func(*Port) error{use(0, 3), use(0)}, want: []uint16{0}},
 		"hello":                         {do: []func(*Port) error{use(0, 3), hello}, want: []uint16{0}},
 		"hello before":                  {do: []func(*Port) error{hello, use(0, 3)}, want: []uint16{0}},
-		"set":                           {do: []func(*Port) error{set(mine...), use(0, 3)}, want: mine},
-		"set, then hello":               {do: []func(*Port) error{use(0, 3), set(mine...), hello, use(0, 1)}, want: mine},
-		"hello, then set":               {do: []func(*Port) error{hello, set(mine...), use(0, 3)}, want: mine},
+		"set":                           {do: []func(*Port) error{set(table...), use(0, 3)}, want: table},
+		"set, then hello":               {do: []func(*Port) error{use(0, 3), set(table...), hello, use(0, 1)}, want: table},
+		"hello, then set":               {do: []func(*Port) error{hello, set(table...), use(0, 3)}, want: table},
 		"another key":                   {do: []func(*Port) error{use(0, 3), key, use(0, 1)}, want: over(0, 1)},
-		"reset":                         {do: []func(*Port) error{use(0, 3), set(mine...), reset}, want: []uint16{0}},
-		"reset, and queues":             {do: []func(*Port) error{set(mine...), hello, reset, use(0, 3)}, want: over(0, 3)},
+		"reset":                         {do: []func(*Port) error{use(0, 3), set(table...), reset}, want: []uint16{0}},
+		"reset, and queues":             {do: []func(*Port) error{set(table...), hello, reset, use(0, 3)}, want: over(0, 3)},
 		"driver's queues: hello":        {c: drivers, do: []func(*Port) error{use(0, 3), hello}, want: over(0, 3)},
 		"driver's queues: hello before": {c: drivers, do: []func(*Port) error{hello, use(0, 3)}, want: over(0, 3)},
 		"driver's queues: set": {c: drivers,
-			do: []func(*Port) error{use(0, 3), set(mine...), use(0, 1)}, want: mine},
+			do: []func(*Port) error{use(0, 3), set(table...), use(0, 1)}, want: table},
 		"driver's queues: set to the default": {c: drivers,
 			do: []func(*Port) error{use(0, 3), set(over(0, 3)...), use(0, 1)}, want: over(0, 1)},
 	} {

@@ -10,37 +10,38 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// Transmitter is the port's end for one transmit queue: it belongs to that queue's goroutine, which
+// Transmitter is the port's part of one transmit queue. It belongs to that queue's goroutine, which
 // must have been started by dma.Go and be inside the port's address space during Send.
 type Transmitter struct {
 	Worker *wire.Worker
 	port   *Port
-	delta  delta // of this batch
+	delta  delta // of the current batch
 
-	// uncounted is held from when a batch goes to the wire until it is counted. A reader of counters takes it, so that
-	// what a receiver has read is counted. Nobody holds it for longer than a batch takes: no Deliver waits.
+	// uncounted is held from the delivery of a batch until it is counted. Readers of counters take
+	// it, so that packets that a receiver has read are counted. It is held for one batch at most:
+	// Deliver does not wait.
 	uncounted sync.Mutex
 	out       Counters
 	traffic   Traffic
-	flows     *flows.Shard // nil: flows are not counted
+	flows     *flows.Shard // nil: no account of flows
 
 	bounce []dma.Segment // host memory for one batch, made when first needed
 	marks  []mark
 	run    []*wire.Packet // the batch without the control channel's frames
-	host   []dma.Segment  // pieces of bounce that stand for payload
-	ctl    []byte         // a control frame, whole
+	host   []dma.Segment  // segments of bounce that replace GPU payload
+	ctl    []byte         // a complete control frame
 	answer []byte
 	reply  wire.Packet
 }
 
-// mark remembers where the payload of a packet of the batch lies, before a port may change it.
+// mark records where a packet's payload lies before the port may move it.
 type mark struct {
 	header uint32
-	skip   bool // the control channel's, or the packet stays for a link that is taken
+	skip   bool // a control frame, or it waits for a link
 	byMem  bytesByMem
 }
 
-// NewTransmitter makes a Transmitter for batches of at most batch packets. The port keeps it, for
+// NewTransmitter makes a Transmitter for batches of at most batch packets. The port keeps it for
 // its counters.
 func (p *Port) NewTransmitter(batch int) *Transmitter {
 	t := &Transmitter{Worker: wire.NewWorker(), port: p, marks: make([]mark, batch), run: make([]*wire.Packet, 0, batch),
@@ -53,8 +54,8 @@ func (p *Port) NewTransmitter(batch int) *Transmitter {
 	return t
 }
 
-// Send takes the control channel's frames out of the batch, hands the rest to the wire, and counts
-// what became of it. It sets every Verdict. The packets were made by ParseFrame and Prepare, or are
+// Send carries out the control frames of a batch, delivers the other packets to the wire, and
+// counts them. It sets every Verdict. The packets were made by ParseFrame and Prepare, or are
 // retries (RelocatePayload), in their old order.
 func (t *Transmitter) Send(batch []*wire.Packet) {
 	bounced := uint32(0)
@@ -83,7 +84,7 @@ func (t *Transmitter) Send(batch []*wire.Packet) {
 	}
 	t.uncounted.Lock()
 	defer t.uncounted.Unlock()
-	if len(run) > 0 { // in one piece: only within one Deliver does a busy receiver hold up the rest of a flow
+	if len(run) > 0 { // in one Deliver, because only within one does a busy receiver hold up the rest of a flow
 		t.deliver(run)
 	}
 	for i, p := range batch {
@@ -94,7 +95,7 @@ func (t *Transmitter) Send(batch []*wire.Packet) {
 	t.flush()
 }
 
-// flush adds what a batch has counted.
+// flush adds the counts of a batch.
 func (t *Transmitter) flush() {
 	t.delta.flush(&t.out)
 	if t.flows != nil {
@@ -102,7 +103,7 @@ func (t *Transmitter) flush() {
 	}
 }
 
-// settle waits until what t has brought to others is counted.
+// settle waits until the packets that t has delivered are counted.
 func (t *Transmitter) settle() {
 	t.uncounted.Lock()
 	defer t.uncounted.Unlock()
@@ -114,7 +115,7 @@ func (t *Transmitter) deliver(run []*wire.Packet) {
 		link.Deliver(t.Worker, run)
 		return
 	}
-	for _, p := range run { // on no wire yet, or the link is down
+	for _, p := range run { // not attached yet, or the link is down
 		p.Verdict = wire.Drop(wire.DropStopped)
 		if link != nil {
 			link.GaveUp(t.Worker, p, wire.DropStopped)
@@ -122,8 +123,8 @@ func (t *Transmitter) deliver(run []*wire.Packet) {
 	}
 }
 
-// toHost has the copy engine bring a packet's payload to host memory, for a NIC that cannot read
-// the GPU.
+// toHost copies a packet's GPU payload to host memory by the copy engine, for a NIC that cannot
+// read the GPU.
 func (t *Transmitter) toHost(p *wire.Packet, m *mark, used uint32) uint32 {
 	if t.bounce == nil {
 		t.bounce = newBounce(uint32(len(t.marks)) * MaxFrame)
@@ -134,7 +135,7 @@ func (t *Transmitter) toHost(p *wire.Packet, m *mark, used uint32) uint32 {
 	slot.Off, slot.Len = uint64(used)*MaxFrame, p.PayloadLen
 	dst := t.host[used : used+1 : used+1]
 	if _, err := t.Worker.Copier.Copy(dst, p.Payload); err != nil {
-		// The memory is gone. The wire meets the same fault when it reads it, and drops the packet.
+		// The memory is gone. The receiver's copy will meet the same fault, and drop the packet.
 		return used
 	}
 	p.Payload = append(p.Payload[:0], *slot)
@@ -144,7 +145,7 @@ func (t *Transmitter) toHost(p *wire.Packet, m *mark, used uint32) uint32 {
 	return used + 1
 }
 
-// count counts a packet that is disposed of. One that the link lost counts as sent.
+// count counts a packet that is finished. A packet lost by the link counts as sent.
 func (t *Transmitter) count(p *wire.Packet, m *mark) {
 	switch {
 	case p.Verdict.Kind == wire.Busy:
@@ -161,14 +162,14 @@ func (t *Transmitter) count(p *wire.Packet, m *mark) {
 		}
 	}
 	t.delta.count(uint64(p.Segments()), uint64(m.header), &m.byMem)
-	for _, mt := range t.port.steering.Load().meters {
-		if mt.tx.flow == p.Meta.Headers.Flow {
-			mt.tx.count(&p.Meta.Headers, uint64(p.Segments()), uint64(m.header), uint64(p.PayloadLen), &m.byMem)
+	for _, fc := range t.port.steering.Load().flowCounters {
+		if fc.tx.flow == p.Meta.Headers.Flow {
+			fc.tx.count(&p.Meta.Headers, uint64(p.Segments()), uint64(m.header), uint64(p.PayloadLen), &m.byMem)
 		}
 	}
 }
 
-// Dropped counts a packet that the device model gave up on after Busy.
+// Dropped counts a packet that the Sender gave up after Busy.
 func (t *Transmitter) Dropped(p *wire.Packet, r wire.DropReason) {
 	if link := t.port.link.Load(); link != nil {
 		link.GaveUp(t.Worker, p, r)
@@ -182,21 +183,21 @@ func (t *Transmitter) lose(p *wire.Packet, r wire.DropReason) {
 	if t.flows != nil {
 		dropFlow(t.flows.At(&p.Meta.Headers.Flow), p, r)
 	}
-	for _, mt := range t.port.steering.Load().meters {
-		if mt.tx.flow == p.Meta.Headers.Flow {
-			mt.tx.lose(uint64(p.PayloadLen))
+	for _, fc := range t.port.steering.Load().flowCounters {
+		if fc.tx.flow == p.Meta.Headers.Flow {
+			fc.tx.lose(uint64(p.PayloadLen))
 		}
 	}
 }
 
-// Discard counts a frame that the device model gave back to its driver without making a packet of it: what is
-// malformed, or of a queue that sends nothing.
+// Discard counts a frame that the device model returned to its driver without making a packet of
+// it: it is malformed, or its queue is stopped.
 func (t *Transmitter) Discard(r wire.DropReason) {
 	t.discard(0, r)
 	t.delta.flush(&t.out)
 }
 
-// discard counts a frame that does not go to the wire: each that the queue drops has a reason at its link.
+// discard counts a frame that is dropped before the wire, with its reason at the link.
 func (t *Transmitter) discard(payload uint64, r wire.DropReason) {
 	t.delta.drop(payload)
 	if link := t.port.link.Load(); link != nil {
@@ -204,13 +205,13 @@ func (t *Transmitter) discard(payload uint64, r wire.DropReason) {
 	}
 }
 
-// isControl says whether a packet is for the port itself. A tagged one is not, and the wire drops
-// it.
+// isControl reports whether a packet is a control frame for the port. A tagged one is not: the wire
+// drops it.
 func isControl(p *wire.Packet) bool {
 	return p.Dst == wire.ControlMAC && p.Meta.Headers.EtherType == wire.EtherTypeControl && p.Meta.Headers.VLANs == 0
 }
 
-// command has a control frame carried out, and the answer put on receive queue 0.
+// command carries out a control frame, and puts the answer into receive queue 0.
 func (t *Transmitter) command(p *wire.Packet) {
 	p.Verdict = wire.Verdict{Kind: wire.Taken}
 	if p.Len() > uint32(len(t.ctl)) || p.Meta.GSOType != splitter.GSONone {
@@ -231,7 +232,7 @@ func (t *Transmitter) command(p *wire.Packet) {
 	}
 }
 
-// ownFrame makes a packet of a frame that is no more than headers.
+// ownFrame makes a packet of a frame that has only headers.
 func ownFrame(p *wire.Packet, b []byte) {
 	*p = wire.Packet{Header: b}
 	p.Meta.Headers = splitter.Headers{Class: splitter.NotIP, EtherType: wire.EtherTypeControl, L3Off: splitter.EthLen,

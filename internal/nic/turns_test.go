@@ -9,7 +9,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// queuesOf are several transmit queues of a NIC beside its first.
+// queuesOf makes n more transmit queues of a NIC.
 func queuesOf(d *toy, n int, o nic.SenderOptions) (qs []*toyTx) {
 	o.Space, o.Batch = d.tx.space, toyBatch
 	for range n {
@@ -20,7 +20,7 @@ func queuesOf(d *toy, n int, o nic.SenderOptions) (qs []*toyTx) {
 	return qs
 }
 
-// turnWaker waits in place of a Sender.
+// turnWaker is a waiter that only records its wake.
 type turnWaker struct {
 	port  uint32
 	woken bool
@@ -29,11 +29,11 @@ type turnWaker struct {
 func (w *turnWaker) PortSerial() uint32 { return w.port }
 func (w *turnWaker) Wake()              { w.woken = true }
 
-// A sender that never sleeps, as its guest sends to others as well, or as a thread polls for it, looks for buffers
-// before one that waits can run, or before it is woken. Both get equal parts all the same. When the other has no more
-// frames it gets all.
+// A sender that never sleeps, because it also sends to others or is polled, looks for buffers
+// before a waiting sender can run, or before it is woken. Both get equal shares all the same. When
+// the other has no more frames, the sender that is awake gets all buffers.
 //
-// Invariant: nic: A sender that is awake takes no more than its port's part.
+// Invariant: nic: A sender that is awake takes at most its port's share.
 func TestAwakeSendersLeaveOthersTheirPart(t *testing.T) {
 	for _, late := range []bool{false, true} {
 		t.Run(fmt.Sprintf("late=%v", late), func(t *testing.T) {
@@ -86,15 +86,16 @@ func TestAwakeSendersLeaveOthersTheirPart(t *testing.T) {
 	}
 }
 
-// Receivers post as many buffers as frames are sent to them, and no more, a few at a time: each frame arrives, but for
-// those of queues that are stopped now and then. So none of the senders, which wait for two receivers, is left asleep
-// beside a buffer.
+// Receivers post, a few at a time, exactly as many buffers as frames are sent to them. Each frame
+// arrives, except frames of queues that are stopped now and then. So no sender, all of which wait
+// for two receivers, stays asleep while there is a buffer.
 //
-// Invariant: nic: A wake that is not used leaves nobody asleep beside free buffers.
+// Invariant: nic: No sender stays asleep while there are free buffers, even if a woken one does not
+// use them.
 func TestTurnsLoseNoWake(t *testing.T) {
 	for _, polled := range []bool{false, true} {
 		t.Run(map[bool]string{false: "threads", true: "pollers"}[polled], func(t *testing.T) {
-			o := nic.SenderOptions{Patience: 2 * testkit.Patience} // no retry at its end hides a wake that is lost
+			o := nic.SenderOptions{Patience: 2 * testkit.Patience} // a retry at its end would hide a lost wake
 			if polled {
 				o.Pollers = testkit.Must(nic.NewPollers(2, false))(t)
 				t.Cleanup(o.Pollers.Close)
@@ -112,8 +113,8 @@ func turnsLoseNoWake(t *testing.T, o nic.SenderOptions, rnd *rand.Rand) {
 	const frames = 100 // of each queue
 	qs := queuesOf(from[0], 1, o)
 	qs = append(qs, queuesOf(from[1], 5, o)...)
-	left := make([]int, len(to)) // buffers to be posted
-	stopped := uint64(0)         // frames that were given up as their queue stopped
+	left := make([]int, len(to)) // buffers still to be posted
+	stopped := uint64(0)         // frames given up because their queue stopped
 	for i, q := range qs {
 		d := from[min(i, 1)]
 		for seq := range frames {
@@ -141,7 +142,7 @@ func turnsLoseNoWake(t *testing.T, o nic.SenderOptions, rnd *rand.Rand) {
 			q.Start(-1, false)
 		}
 	}
-	var gaveUp, slow uint64 // slow: a loaded machine posts so late
+	var gaveUp, slow uint64 // slow: a loaded machine may post late
 	for _, q := range qs {
 		testkit.Eventually(t, "each frame has come back", func() bool {
 			q.mu.Lock()

@@ -9,7 +9,7 @@ import (
 	"vnic.dev/vnic/internal/wire"
 )
 
-// fullPort is a port without buffers, which notes who waits for some.
+// fullPort is a port without buffers, which records its waiters.
 type fullPort struct{ waiters []wire.Waker }
 
 func (*fullPort) Name() string            { return "full" }
@@ -22,7 +22,7 @@ func (p *fullPort) Deliver(_ *wire.Worker, batch []*wire.Packet) {
 	}
 }
 
-// plainOutlet is that of a Sender of no NIC: a gateway's, an uplink's.
+// plainOutlet is the outlet of a Sender that belongs to no NIC: a gateway's, an uplink's.
 type plainOutlet struct {
 	link *wire.Link
 	w    *wire.Worker
@@ -31,10 +31,10 @@ type plainOutlet struct {
 func (o plainOutlet) Send(batch []*wire.Packet)           { o.link.Deliver(o.w, batch) }
 func (plainOutlet) Dropped(*wire.Packet, wire.DropReason) {}
 
-// Whoever sends for a port waits for a receiver as that port, which has turns with all of them: its transmit queues,
+// All senders of a port wait for a receiver as that port, and share its turns: its transmit queues,
 // its RDMA, and the sender of a port that is no NIC.
 //
-// Invariant: nic: Ports that wait for a receiver have equal parts of it.
+// Invariant: nic: Ports that wait for a receiver get equal numbers of its buffers.
 func TestSendersWaitAsTheirPort(t *testing.T) {
 	sw := wire.NewSwitch(slog.New(slog.DiscardHandler))
 	defer sw.Close()
@@ -46,7 +46,7 @@ func TestSendersWaitAsTheirPort(t *testing.T) {
 		testkit.OK(t, ParseFrame(dma.NewCopier(), segs, 0, uint32(len(b)), make([]byte, MaxHeader), p))
 		p.Prepare()
 	}
-	hello := new(wire.Packet) // from which the switch learns where it is
+	hello := new(wire.Packet) // from it the switch learns the address
 	parse(hello, wire.MAC{2}, mac)
 	testkit.Must(sw.Attach(full, wire.LinkOptions{}))(t).Deliver(wire.NewWorker(), []*wire.Packet{hello})
 	plain := plainOutlet{testkit.Must(sw.Attach(new(witness), wire.LinkOptions{}))(t), wire.NewWorker()}

@@ -11,21 +11,22 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Draft is a file that gets its name when it is whole. Until then what has that name stays as it is.
+// Draft is a file that gets its name when it is complete. Until then an existing file of that name
+// stays unchanged.
 type Draft struct {
-	Temp string // beside Name; "": it has no name yet, and is gone with the process
-	Name string // absolute; where links of ours lead to
+	Temp string // in the same directory as Name; "": the draft has no name yet, and ends with the process
+	Name string // absolute; the target if it is a link of ours
 
-	// Rename gives the draft its name, and Remove removes Temp. They may be set to what does it for a process that may not
-	// any more.
+	// Rename gives the draft its name, and Remove removes Temp. A process that may no longer do so
+	// can replace them.
 	Rename, Remove func() error
 
 	f *os.File
 }
 
-// NewDraft makes a draft, in the directory where it will be. It has no name as yet where the file system knows such
-// files (open(2), O_TMPFILE): then it goes with the process, even if that is killed. Errors name the file and say what
-// can be done.
+// NewDraft makes a draft, in the directory of the file. If the file system supports files without a
+// name (open(2), O_TMPFILE), the draft has none yet: then it ends with the process, even if that is
+// killed. Errors name the file and advise what to do.
 func NewDraft(name string) (*Draft, error) {
 	d, err := newDraft(name)
 	if err != nil {
@@ -63,7 +64,7 @@ func newDraft(name string) (*Draft, error) {
 	return d, d.withName()
 }
 
-// withName makes the draft a file that has a name.
+// withName makes the draft as a file with a temporary name.
 func (d *Draft) withName() (err error) {
 	if d.f, err = os.CreateTemp(filepath.Dir(d.Name), "."+filepath.Base(d.Name)+".*"); err != nil { // mode 0600
 		return err
@@ -74,7 +75,8 @@ func (d *Draft) withName() (err error) {
 	return nil
 }
 
-// Commit writes the file and gives it its name. After an error there is neither it nor the draft.
+// Commit writes the file and gives it its name. After an error neither the file nor the draft
+// exists.
 func (d *Draft) Commit(b []byte) error {
 	_, err := d.f.Write(b)
 	if err == nil && d.Temp == "" {
@@ -102,15 +104,16 @@ func (d *Draft) Commit(b []byte) error {
 	return err
 }
 
-// File is the draft's, to be handed to what is to give it its name: it stays the draft's to close.
+// File returns the draft's file, for a process that gives it its name; the draft still owns it.
 func (d *Draft) File() *os.File { return d.f }
 
-// Adopt gives a file without a name one in a directory, as openat(2) has them, in the place of what has that name. In
-// between it has another one beside it, for a moment: a link takes the place of nothing.
+// Adopt gives a file without a name the given name in a directory, as for openat(2), and replaces
+// an existing file. The file first gets a temporary name in the same directory, because a link
+// cannot replace a file.
 func Adopt(f *os.File, dir int, name string) error {
-	at, base := filepath.Split(name)
+	dirName, base := filepath.Split(name)
 	for range 100 {
-		temp := fmt.Sprintf("%s.%s.%08x", at, base, rand.Uint32())
+		temp := fmt.Sprintf("%s.%s.%08x", dirName, base, rand.Uint32())
 		err := unix.Linkat(unix.AT_FDCWD, fmt.Sprint("/proc/self/fd/", f.Fd()), dir, temp, unix.AT_SYMLINK_FOLLOW)
 		if errors.Is(err, unix.EEXIST) {
 			continue
@@ -125,7 +128,7 @@ func Adopt(f *os.File, dir int, name string) error {
 	return unix.EEXIST
 }
 
-// Discard removes the draft, unless there was a Commit.
+// Discard removes the draft, unless Commit was called.
 func (d *Draft) Discard() error {
 	if d == nil || d.f == nil {
 		return nil

@@ -1,10 +1,10 @@
-// Package outfile makes the files that a command writes for as long as it runs: captures, consoles.
-// A second command that was given the same name is refused, before it has harmed what the first one
-// wrote.
+// Package outfile makes the files that a command writes while it runs: captures, consoles. A second
+// command with the same name is refused before it harms the first one's output.
 //
-// The files are their user's alone, mode 0600: they hold what guests have said. A symbolic link at the
-// end of a name is followed only if our user or root made it, so nobody else chooses which file is
-// emptied. (Links on the way are for who may write there; sysctl fs.protected_symlinks looks at /tmp.)
+// Only their user can access the files, mode 0600: they contain data of guests. A symbolic link at
+// the end of a name is followed only if our user or root made it, so that nobody else chooses which
+// file is emptied. (Links in directories of the path are up to the users who may write there;
+// sysctl fs.protected_symlinks protects /tmp.)
 package outfile
 
 import (
@@ -19,18 +19,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrInUse says that another process writes to the file.
+// ErrInUse means that another process writes to the file.
 var ErrInUse = errors.New("in use: another process writes to it")
 
-// ErrLink says that the file is a symbolic link of another user.
+// ErrLink means that the file is a symbolic link of another user.
 var ErrLink = errors.New("a symbolic link that another user has made")
 
-// mode is that of a file that is made, or emptied: what was read by others before is so no longer.
+// mode is the mode of a file that is made or emptied: if others could read it before, they no
+// longer can.
 const mode = 0o600
 
-// Create opens a file for writing, and empties it. Until it is closed, no other Create has it. A
-// FIFO must have its reader already: without one its opening would wait, and no signal ends that.
-// Errors name the file and say what can be done.
+// Create opens a file for writing, and empties it. Until it is closed, another Create of it fails.
+// A FIFO must already have a reader: without one the open would block, and no signal would end it.
+// Errors name the file and advise what to do.
 func Create(name string) (*os.File, error) {
 	f, err := open(name)
 	if errors.Is(err, unix.ENXIO) {
@@ -40,8 +41,8 @@ func Create(name string) (*os.File, error) {
 		return nil, explain(name, err)
 	}
 	st, err := f.Stat()
-	if err == nil && st.Mode().IsRegular() { // of a device or FIFO there may be several writers, and nothing to be emptied
-		err = own(f)
+	if err == nil && st.Mode().IsRegular() { // a device or FIFO may have several writers, and cannot be emptied
+		err = takeOver(f)
 	}
 	if err != nil {
 		return nil, errors.Join(explain(name, err), f.Close())
@@ -49,8 +50,8 @@ func Create(name string) (*os.File, error) {
 	return f, nil
 }
 
-// open opens a file, or what links of ours lead to. (A link may be exchanged before it is read, but not
-// by others than those who may write its directory.)
+// open opens a file, or the target of links of ours. (A link may be replaced before it is read, but
+// only by users who may write to its directory.)
 func open(name string) (*os.File, error) {
 	const flags = os.O_WRONLY | os.O_CREATE | unix.O_NONBLOCK
 	for range 40 { // as Linux does (path_resolution(7))
@@ -65,7 +66,7 @@ func open(name string) (*os.File, error) {
 		if !ours(st) {
 			return nil, ErrLink
 		}
-		if strings.HasPrefix(name, "/proc/") { // /dev/stdout ends there, at a link that is no name
+		if strings.HasPrefix(name, "/proc/") { // /dev/stdout ends there, at a link without a path
 			return os.OpenFile(name, flags, mode)
 		}
 		to, err := os.Readlink(name)
@@ -80,13 +81,13 @@ func open(name string) (*os.File, error) {
 	return nil, unix.ELOOP
 }
 
-// ours says whether our user, or root, has made a file.
+// ours reports whether our user, or root, has made a file.
 func ours(st fs.FileInfo) bool {
 	sys, ok := st.Sys().(*syscall.Stat_t)
 	return ok && (sys.Uid == 0 || int(sys.Uid) == os.Geteuid())
 }
 
-func own(f *os.File) error {
+func takeOver(f *os.File) error {
 	err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
 	if errors.Is(err, unix.EWOULDBLOCK) {
 		return ErrInUse
@@ -97,7 +98,7 @@ func own(f *os.File) error {
 	return f.Truncate(0) // also on a file system without locks
 }
 
-// explain says what can be done.
+// explain adds advice to an error.
 func explain(name string, err error) error {
 	var p *fs.PathError
 	if errors.As(err, &p) {

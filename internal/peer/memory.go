@@ -9,15 +9,17 @@ import (
 	"vnic.dev/vnic/internal/scm"
 )
 
-// ShareFlags are what makes a QEMU share its guest's memory.
+// ShareFlags are the QEMU flags that share the guest's memory.
 const ShareFlags = "-object memory-backend-memfd,id=ram,size=SIZE,share=on -machine memory-backend=ram"
 
-// ShareMore is what to do about memory that is not shared, and may be another than the guest's first.
+// ShareMore is the advice about memory that is not shared, which may be an additional memory of the
+// guest.
 const ShareMore = "start QEMU with " + ShareFlags + "; each further memory backend, one that is added later too, " +
 	"needs share=on"
 
-// WatchMemory has a space look how the process at the other end of sock has files mapped that it shares. A file that is
-// mapped privately makes a line, MaxRefusalLogs of them do at the most. It ends with Unwatch.
+// WatchMemory makes a space check how the process at the other end of sock maps the files that it
+// shares. It logs each file that is mapped privately, at most MaxRefusalLogs of them. Unwatch ends
+// it.
 func WatchMemory(space *dma.Space, sock *net.UnixConn, log *slog.Logger) {
 	pid := 0
 	if c, err := scm.Peer(sock); err == nil {
@@ -34,5 +36,5 @@ func WatchMemory(space *dma.Space, sock *net.UnixConn, log *slog.Logger) {
 	})
 }
 
-// Unwatch ends what WatchMemory began.
+// Unwatch ends WatchMemory.
 func Unwatch(space *dma.Space) { space.SetPeer(0, nil) }

@@ -3,7 +3,8 @@ package peer
 import "encoding/binary"
 
 // Decode decodes a T from the beginning of b: a struct of fixed size whose fields are exported,
-// little-endian, without padding. That b is as long as a T was checked before: it panics if not.
+// little-endian, without padding. The caller has checked that b is as long as a T: otherwise it
+// panics.
 func Decode[T any](b []byte) (v T) {
 	if _, err := binary.Decode(b, binary.LittleEndian, &v); err != nil {
 		panic(err)
@@ -11,11 +12,11 @@ func Decode[T any](b []byte) (v T) {
 	return v
 }
 
-// Append appends what Decode decodes, or a slice of such.
+// Append appends a value that Decode can decode, or a slice of such values.
 func Append[T any](b []byte, v T) []byte {
 	b, err := binary.Append(b, binary.LittleEndian, v)
 	if err != nil {
-		panic(err) // a T that has no fixed size
+		panic(err) // a T without a fixed size
 	}
 	return b
 }

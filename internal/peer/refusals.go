@@ -5,11 +5,11 @@ import (
 	"log/slog"
 )
 
-// MaxRefusalLogs is how many refusals of a connection are logged one by one: a peer can ask for
-// ever.
+// MaxRefusalLogs is how many refusals of a connection are logged individually: a peer can send
+// requests forever.
 const MaxRefusalLogs = 16
 
-// Refusals logs the requests of a connection that failed and did not end it.
+// Refusals logs a connection's requests that failed without ending it.
 type Refusals struct {
 	Log      *slog.Logger
 	Protocol string // its name, for the log
@@ -25,10 +25,10 @@ func (r *Refusals) Refused(level slog.Level, request string, attrs ...any) {
 	r.Log.Log(context.Background(), level, r.Protocol+" request refused", append([]any{"request", request}, attrs...)...)
 }
 
-// Repeated counts a request that failed for a reason that is logged already.
+// Repeated counts a request that failed for a reason that was already logged.
 func (r *Refusals) Repeated() { r.repeated++ }
 
-// End logs how many were not logged.
+// End logs how many refusals were not logged.
 func (r *Refusals) End() {
 	if n := max(r.n-MaxRefusalLogs, 0) + r.repeated; n > 0 {
 		r.Log.Warn("more "+r.Protocol+" requests were refused than logged", "count", n)

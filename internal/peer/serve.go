@@ -11,12 +11,12 @@ import (
 	"vnic.dev/vnic/dma"
 )
 
-// Serve calls next, which serves one message, until it returns an error. err is that error, and nil
-// if it means that the peer hung up between two messages. It serves nobody when too many
-// descriptors had to be kept (dma.Space.DiscardErr), now or before.
+// Serve calls next, which serves one message, until it returns an error. err is that error, or nil
+// if the peer hung up between two messages. Serve returns at once if too many descriptors had to be
+// kept (dma.Space.DiscardErr).
 //
-// Once ctx ends or memory of the space faults, Serve calls interrupt on a goroutine of its own: it
-// has next return soon. cause is then why: the cause of ctx, or a *dma.FaultError.
+// When ctx ends or memory of the space faults, Serve calls interrupt on another goroutine: it must
+// make next return soon. cause is then the reason: the cause of ctx, or a *dma.FaultError.
 func Serve(ctx context.Context, space *dma.Space, interrupt func(), next func() error) (err, cause error) {
 	done := make(chan struct{})
 	var wg sync.WaitGroup
@@ -38,7 +38,7 @@ func Serve(ctx context.Context, space *dma.Space, interrupt func(), next func() 
 	close(done)
 	wg.Wait()
 	if errors.Is(err, io.EOF) || errors.Is(err, unix.ECONNRESET) || errors.Is(err, unix.EPIPE) {
-		err = nil // hung up, perhaps with a reply of ours unread
+		err = nil // the peer hung up, perhaps with an unread reply
 	}
 	if ctx.Err() != nil {
 		cause = context.Cause(ctx)

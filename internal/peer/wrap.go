@@ -2,7 +2,7 @@ package peer
 
 import "fmt"
 
-// Wrap wraps an error with what was being done; nil stays nil.
+// Wrap wraps an error with a description of the operation; nil stays nil.
 func Wrap(err error, format string, args ...any) error {
 	if err == nil {
 		return nil

@@ -9,21 +9,22 @@ import (
 )
 
 // Child is a process that does not outlive this one: the kernel kills it when the thread that
-// forked it ends (PR_SET_PDEATHSIG), so that thread is kept until the child has been waited for.
+// forked it ends (PR_SET_PDEATHSIG), so the thread is kept until the child has been waited for.
 type Child struct {
 	cmd  *exec.Cmd
 	done chan struct{} // closed after Wait
 	err  error         // Wait's; set before done is closed
 
-	send  func(syscall.Signal) error // own, or SignalBy's
-	group bool                       // it leads one
+	send  func(syscall.Signal) error // signal, or SignalBy's function
+	group bool                       // the child leads a process group
 }
 
-// StartChild starts cmd in a process group of its own, with /dev/null for the streams that cmd
-// leaves open. Of cmd.SysProcAttr it keeps the Credential.
+// StartChild starts cmd in a new process group, with /dev/null for the streams that cmd does not
+// set. Of cmd.SysProcAttr it uses only Credential.
 func StartChild(cmd *exec.Cmd) (*Child, error) { return start(cmd, true) }
 
-// StartBeside is StartChild, but the child stays in this process's group: it has the terminal, too.
+// StartBeside is StartChild, but the child stays in this process's group, so that it has the
+// terminal too.
 func StartBeside(cmd *exec.Cmd) (*Child, error) { return start(cmd, false) }
 
 func start(cmd *exec.Cmd, group bool) (*Child, error) {
@@ -33,7 +34,7 @@ func start(cmd *exec.Cmd, group bool) (*Child, error) {
 	}
 	cmd.SysProcAttr = attr
 	c := &Child{cmd: cmd, done: make(chan struct{}), group: group}
-	c.send = c.own
+	c.send = c.signal
 	started := make(chan error)
 	go func() {
 		runtime.LockOSThread()
@@ -51,16 +52,17 @@ func start(cmd *exec.Cmd, group bool) (*Child, error) {
 	return c, nil
 }
 
-// PID is the child's process id, which is its process group's too, unless it was started beside.
+// PID returns the child's process id, which is also its process group's, unless StartBeside has
+// started it.
 func (c *Child) PID() int { return c.cmd.Process.Pid }
 
-// Done is closed when the child has ended and has been waited for.
+// Done returns a channel that is closed when the child has ended and has been waited for.
 func (c *Child) Done() <-chan struct{} { return c.done }
 
-// Err says how the child ended, as exec.Cmd.Wait does, once Done is closed.
+// Err returns the child's exit error, like exec.Cmd.Wait, after Done is closed.
 func (c *Child) Err() error { return c.err }
 
-// Ends waits for at most d, and says whether the child has ended.
+// Ends waits for at most d, and reports whether the child has ended.
 func (c *Child) Ends(d time.Duration) bool {
 	select {
 	case <-c.done:
@@ -70,13 +72,13 @@ func (c *Child) Ends(d time.Duration) bool {
 	}
 }
 
-// SignalBy has signals for the child and what it has started sent by another process, as this one may
-// not any more. It is called before End.
+// SignalBy makes another process send the signals to the child, because this process may no longer
+// do so. Call it before End.
 func (c *Child) SignalBy(send func(syscall.Signal) error) { c.send = send }
 
-// End ends the child by SIGTERM, and by SIGKILL if it has not ended after grace, with whatever it
-// has started. When End returns, the child has been waited for; unless nobody is left to signal it:
-// then it ends with this process, at the latest.
+// End ends the child by SIGTERM, and by SIGKILL if it has not ended after grace, with all processes
+// that it has started. When End returns, the child has been waited for, unless nobody can signal it
+// any more: then it ends at the latest with this process.
 func (c *Child) End(grace time.Duration) {
 	if c.send(syscall.SIGTERM) == nil && c.Ends(grace) {
 		return
@@ -86,10 +88,11 @@ func (c *Child) End(grace time.Duration) {
 	}
 }
 
-// own sends a signal to a child that was not waited for; SIGKILL, without an error, to its group.
-func (c *Child) own(sig syscall.Signal) error {
+// signal sends a signal to a child that was not waited for; SIGKILL goes to the whole group,
+// without an error.
+func (c *Child) signal(sig syscall.Signal) error {
 	if sig == syscall.SIGKILL && c.group {
-		_ = syscall.Kill(-c.PID(), sig) // it has not been waited for, so the group is its
+		_ = syscall.Kill(-c.PID(), sig) // the child was not waited for, so the group is still its own
 		return nil
 	}
 	return c.cmd.Process.Signal(sig) // by pidfd: never another process

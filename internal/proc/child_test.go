@@ -15,7 +15,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// envParent makes this test's program start a child, tell its process id, and wait to be killed.
+// envParent makes this test's program start a child, print its process id, and wait to be killed.
 const envParent = "VNIC_TEST_PARENT"
 
 func parent() {

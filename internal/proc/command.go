@@ -14,15 +14,15 @@ import (
 	"vnic.dev/vnic/internal/limits"
 )
 
-// Command is a short-lived tool: apt-get, dpkg-deb, a QEMU asked for its version.
+// Command configures a short-lived tool: apt-get, dpkg-deb, a QEMU that prints its version.
 type Command struct {
 	Dir    string
 	Env    []string          // added to the environment
-	Unset  []string          // names that are taken from it
-	Stdout func(line string) // nil: Run gives the standard output
+	Unset  []string          // names that are removed from the environment
+	Stdout func(line string) // nil: Run returns the standard output
 }
 
-// ToolError is a tool's failure with what it said.
+// ToolError is a tool's failure with its standard error.
 type ToolError struct {
 	Name   string
 	Err    error
@@ -31,13 +31,13 @@ type ToolError struct {
 
 func (e *ToolError) Error() string {
 	s := fmt.Sprintf("%s: %v", e.Name, e.Err)
-	if said := LastLines([]byte(e.Stderr), 4); len(said) > 0 {
-		s += ": " + strings.Join(said, "; ")
+	if lines := LastLines([]byte(e.Stderr), 4); len(lines) > 0 {
+		s += ": " + strings.Join(lines, "; ")
 	}
 	return s
 }
 
-// Words are the tool's own on what went wrong, on one line.
+// Words returns the tool's error message, on one line.
 func (e *ToolError) Words() string {
 	for l := range strings.SplitSeq(e.Stderr, "\n") {
 		if w, ok := strings.CutPrefix(l, "E: "); ok {
@@ -47,17 +47,16 @@ func (e *ToolError) Words() string {
 	return strings.Join(LastLines([]byte(e.Stderr), 1), "")
 }
 
-// Unwrap gives exec's error, or a context's.
+// Unwrap returns exec's error, or a context's.
 func (e *ToolError) Unwrap() error { return e.Err }
 
-// What a tool's grandchildren have to close its streams after its end, and how much of its standard
-// error is kept.
+// How much of a tool's standard error is kept, in bytes.
 const (
 	stderrKept = 8 << 10
 )
 
-// Run runs a tool to its end and gives its standard output, or hands it line by line to c.Stdout.
-// When ctx ends, the tool's whole process group is killed.
+// Run runs a tool to its end and returns its standard output, or passes it line by line to
+// c.Stdout. When ctx ends, the tool's whole process group is killed.
 func (c Command) Run(ctx context.Context, name string, args ...string) ([]byte, error) {
 	cmd := exec.CommandContext(ctx, name, args...)
 	cmd.Dir = c.Dir
@@ -83,7 +82,7 @@ func (c Command) Run(ctx context.Context, name string, args ...string) ([]byte, 
 		return nil, ctx.Err()
 	}
 	if errors.Is(err, exec.ErrWaitDelay) {
-		err = nil // a grandchild held a pipe open; the tool itself ended well
+		err = nil // a grandchild held a pipe open; the tool itself succeeded
 	}
 	if err != nil {
 		return nil, &ToolError{Name: name, Err: err, Stderr: string(stderr.Bytes())}
@@ -91,11 +90,11 @@ func (c Command) Run(ctx context.Context, name string, args ...string) ([]byte, 
 	return out.Bytes(), nil
 }
 
-// LastLines gives up to n lines of what a program said, fit for a terminal: what a guest prints is
-// not ours to trust.
-func LastLines(said []byte, n int) []string {
+// LastLines returns up to n last lines of a program's output, made safe for a terminal: a guest's
+// output is not trusted.
+func LastLines(output []byte, n int) []string {
 	var lines []string
-	for l := range strings.SplitSeq(string(said), "\n") {
+	for l := range strings.SplitSeq(string(output), "\n") {
 		if l = strings.TrimSpace(agent.Plain(l)); l != "" {
 			lines = append(lines, l)
 		}
@@ -103,7 +102,7 @@ func LastLines(said []byte, n int) []string {
 	return lines[max(0, len(lines)-n):]
 }
 
-// lineFunc hands whole lines to f.
+// lineFunc passes whole lines to f.
 type lineFunc struct {
 	f   func(string)
 	buf []byte

@@ -1,7 +1,7 @@
 // Package procmaps reads which files a process has mapped (proc_pid_maps(5)).
 //
-// At most Limit bytes are read, of some 10,000 mappings, which takes some milliseconds: a process may have as many as
-// it likes.
+// At most Limit bytes are read, which are some 10,000 mappings and take some milliseconds: a
+// process may have any number of mappings.
 package procmaps
 
 import (
@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Limit is how many bytes of a process's list are read.
+// Limit is how many bytes of a process's list are read, at most.
 const Limit = 1 << 20
 
 // Mapping is a mapping of a file.
@@ -25,8 +25,9 @@ type Mapping struct {
 	Name     string // as /proc has it: "/memfd:ram (deleted)"
 }
 
-// Read calls visit with each mapping of a file that a process has, until visit returns false. complete reports whether
-// the list was read to its end: false too if it may not be read, as another user's.
+// Read calls visit for each file mapping of a process, until visit returns false. complete reports
+// whether the whole list was read: it is false too if the list may not be read, for example another
+// user's.
 func Read(pid int, visit func(m *Mapping) (more bool)) (complete bool) {
 	f, err := os.Open(fmt.Sprintf("/proc/%d/maps", pid))
 	if err != nil {
@@ -36,7 +37,7 @@ func Read(pid int, visit func(m *Mapping) (more bool)) (complete bool) {
 	return read(f, visit)
 }
 
-// read is Read of the text.
+// read is Read for the text of the list.
 func read(text io.Reader, visit func(m *Mapping) (more bool)) (complete bool) {
 	limited := &io.LimitedReader{R: text, N: Limit}
 	lines := bufio.NewScanner(limited)
@@ -48,7 +49,8 @@ func read(text io.Reader, visit func(m *Mapping) (more bool)) (complete bool) {
 	return lines.Err() == nil && limited.N > 0
 }
 
-// parse reads a line: range, permissions, offset, device, inode, name. ok is false for memory of no file.
+// parse parses a line: range, permissions, offset, device, inode, name. ok is false for anonymous
+// memory.
 func parse(line string) (m Mapping, ok bool) {
 	f := strings.Fields(line)
 	if len(f) < 6 || len(f[1]) != 4 {
@@ -61,6 +63,6 @@ func parse(line string) (m Mapping, ok bool) {
 	if err1 != nil || err2 != nil || err3 != nil || ino == 0 {
 		return m, false
 	}
-	_, name, _ := strings.Cut(line, "/") // what has a path has a slash, and nothing before it has one
+	_, name, _ := strings.Cut(line, "/") // a path begins with the line's first slash
 	return Mapping{unix.Mkdev(uint32(ma), uint32(mi)), ino, f[1][3] == 's', "/" + name}, true
 }

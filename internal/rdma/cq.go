@@ -13,40 +13,43 @@ import (
 	"vnic.dev/vnic/internal/control"
 )
 
-// Times between polls of a CQ whose notify may be lost.
+// Times between polls of a CQ, whose notify may be lost.
 const (
 	firstPoll = 100 * time.Millisecond // doubles with each poll
 	lastPoll  = time.Second
 )
 
-// CQ is a completion queue. Several queue pairs may share it, and goroutines that wait: each completion goes to one.
+// CQ is a completion queue. Queue pairs may share it. Goroutines may wait for it: each completion
+// goes to one of them.
 type CQ struct {
 	ID    uint32
 	Depth int
 	d     *Device
 
-	polls chan struct{} // of capacity 1: held by who polls, so that completions stay in order
+	polls chan struct{} // of capacity 1: held during a poll, so that completions stay in order
 
 	mu      sync.Mutex
-	quiet   bool              // under mu: the NIC had no more, and will tell of the next
-	common  []WC              // under mu: taken from the NIC and not yet given to the program
-	claims  map[uint32]*claim // under mu: of transfers, by their number
-	changed chan struct{}     // under mu: closed, and replaced, when there may be something new
+	quiet   bool              // under mu: the NIC had no more completions, and will send a notify for the next
+	common  []WC              // under mu: polled completions for the program
+	claims  map[uint32]*claim // under mu: of transfers, by number
+	changed chan struct{}     // under mu: closed and replaced when there may be completions
 	closed  bool              // under mu
 }
 
-// claim is a transfer that wants the completions of its own work requests.
+// claim holds the completions of one transfer's work requests.
 type claim struct {
 	qp   *QP
 	wcs  []WC // under the CQ's mu
 	gone bool // under the CQ's mu: the queue pair was closed
 }
 
-// own marks the ids of transfers' work requests: the transfer's number is above the lowest 32 bits.
-const own = 1 << 63
+// transferBit marks the ids of transfers' work requests; the bits from 32 on have the transfer's
+// number.
+const transferBit = 1 << 63
 
-// NewCQ makes a completion queue of so many places, of which the NIC may have more than Limits.Depth, as queue pairs
-// share it. A work request takes a place from when it is posted until its completion is polled.
+// NewCQ makes a completion queue with depth entries. depth may be larger than Limits.Depth, because
+// queue pairs share the CQ. A work request uses an entry from its post until its completion is
+// polled.
 func (d *Device) NewCQ(depth int) (*CQ, error) {
 	if depth <= 0 || uint64(depth) > math.MaxUint32 {
 		return nil, fmt.Errorf("completion queue of %d places: it takes one at least: %w", depth, syscall.EINVAL)
@@ -58,7 +61,7 @@ func (d *Device) NewCQ(depth int) (*CQ, error) {
 		})
 }
 
-// Close ends the CQ; who waits for it gets net.ErrClosed. EBUSY: a queue pair has it.
+// Close destroys the CQ; waiting calls return net.ErrClosed. EBUSY: a queue pair uses it.
 func (c *CQ) Close() error {
 	err := c.d.end(c, func(ctx context.Context) error { return c.d.client.DelCQ(ctx, c.ID) })
 	if err == nil {
@@ -72,7 +75,7 @@ func (c *CQ) Close() error {
 
 func (c *CQ) rank() int { return 1 }
 
-// wake has those who wait look again, and ask the NIC.
+// wake makes waiting goroutines poll the NIC.
 func (c *CQ) wake() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -80,20 +83,20 @@ func (c *CQ) wake() {
 	c.broadcast()
 }
 
-// broadcast wakes all who wait; under mu.
+// broadcast wakes all waiting goroutines; under mu.
 func (c *CQ) broadcast() {
 	close(c.changed)
 	c.changed = make(chan struct{})
 }
 
-// Poll takes completions, at most limit, and does not wait for any. ctx ends no request that is under way, as
-// completions would be lost with its answer.
+// Poll returns at most limit completions, and does not wait for any. The end of ctx does not
+// interrupt a request, because completions in its answer would be lost.
 func (c *CQ) Poll(ctx context.Context, limit int) ([]WC, error) {
 	all, _, _ := c.take(nil, limit)
 	for len(all) < limit {
 		if err := c.poll(ctx, true); err != nil {
 			if len(all) > 0 {
-				return all, nil // the error comes again
+				return all, nil // the next call returns the error
 			}
 			return nil, err
 		}
@@ -106,21 +109,21 @@ func (c *CQ) Poll(ctx context.Context, limit int) ([]WC, error) {
 	return all, nil
 }
 
-// Wait waits for completions and takes them, as many as there are, but at least one. It waits for the NIC's notify, and
-// asks now and then in case that is lost. net.ErrClosed: the CQ, or the device, was closed.
+// Wait waits until there is a completion, and returns all that there are. It waits for the NIC's
+// notify, and polls in case the notify is lost. net.ErrClosed: the CQ, or the device, was closed.
 func (c *CQ) Wait(ctx context.Context) ([]WC, error) { return c.wait(ctx, nil) }
 
-// wait is Wait for the completions of a transfer, or for those of the program itself.
-func (c *CQ) wait(ctx context.Context, of *claim) ([]WC, error) {
+// wait is Wait for the completions of owner's transfer, or of the program if owner is nil.
+func (c *CQ) wait(ctx context.Context, owner *claim) ([]WC, error) {
 	pause := firstPoll
 	timer := time.NewTimer(pause)
 	defer timer.Stop()
 	for {
-		wcs, quiet, changed := c.take(of, control.MaxWCs)
+		wcs, quiet, changed := c.take(owner, control.MaxWCs)
 		if len(wcs) > 0 {
 			return wcs, nil
 		}
-		if err := c.ended(of); err != nil {
+		if err := c.ended(owner); err != nil {
 			return nil, err
 		}
 		late := false
@@ -142,34 +145,35 @@ func (c *CQ) wait(ctx context.Context, of *claim) ([]WC, error) {
 	}
 }
 
-// ended says why there will be no completions.
-func (c *CQ) ended(of *claim) error {
+// ended returns an error if there will be no more completions.
+func (c *CQ) ended(owner *claim) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch {
 	case c.closed:
 		return fmt.Errorf("completion queue %d is closed: %w", c.ID, net.ErrClosed)
-	case of != nil && of.gone:
-		return fmt.Errorf("queue pair %d is closed: %w", of.qp.Number, net.ErrClosed)
+	case owner != nil && owner.gone:
+		return fmt.Errorf("queue pair %d is closed: %w", owner.qp.Number, net.ErrClosed)
 	}
 	return nil
 }
 
-// take takes what was polled already; of nil: by none of the transfers. changed is closed when there may be more.
-func (c *CQ) take(of *claim, limit int) (wcs []WC, quiet bool, changed chan struct{}) {
+// take returns polled completions of owner's transfer, or of the program if owner is nil. changed
+// is closed when there may be more.
+func (c *CQ) take(owner *claim, limit int) (wcs []WC, quiet bool, changed chan struct{}) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	from := &c.common
-	if of != nil {
-		from = &of.wcs
+	if owner != nil {
+		from = &owner.wcs
 	}
 	n := min(limit, len(*from))
 	wcs, *from = (*from)[:n:n], (*from)[n:]
 	return wcs, c.quiet && len(*from) == 0, c.changed
 }
 
-// poll asks the NIC for completions and gives them to whom they belong. It need not ask, and does so only with force,
-// if the NIC had none and has told of none.
+// poll polls the NIC for completions and assigns them to transfers or the program. If the NIC had
+// none at the last poll, and has sent no notify since, it does nothing without force.
 func (c *CQ) poll(ctx context.Context, force bool) error {
 	select {
 	case c.polls <- struct{}{}:
@@ -182,7 +186,7 @@ func (c *CQ) poll(ctx context.Context, force bool) error {
 		c.mu.Unlock()
 		return nil
 	}
-	c.quiet = true // a notify that comes from now on has the next one ask
+	c.quiet = true // a notify after this makes the next poll ask
 	c.mu.Unlock()
 	var got control.Completions
 	err := c.d.ask(ctx, func(ctx context.Context) (err error) {
@@ -198,10 +202,10 @@ func (c *CQ) poll(ctx context.Context, force bool) error {
 		err = fmt.Errorf("completion queue %d is closed: %w", c.ID, net.ErrClosed)
 	}
 	for _, w := range got.WCs {
-		if w.ID&own == 0 {
+		if w.ID&transferBit == 0 {
 			c.common = append(c.common, w)
-		} else if of := c.claims[transferOf(w.ID)]; of != nil { // else of one that was given up
-			of.wcs = append(of.wcs, w)
+		} else if owner := c.claims[transferOf(w.ID)]; owner != nil { // the transfer may have been given up
+			owner.wcs = append(owner.wcs, w)
 		}
 	}
 	if len(got.WCs) > 0 || err != nil {
@@ -210,13 +214,13 @@ func (c *CQ) poll(ctx context.Context, force bool) error {
 	return err
 }
 
-func transferOf(id uint64) uint32 { return uint32(id &^ own >> 32) }
+func transferOf(id uint64) uint32 { return uint32(id &^ transferBit >> 32) }
 
-// claim has completions of a transfer go to it, until release.
-func (c *CQ) claim(number uint32, of *claim) (release func()) {
+// claim assigns the completions of a transfer to owner, until release.
+func (c *CQ) claim(number uint32, owner *claim) (release func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.claims[number] = of
+	c.claims[number] = owner
 	return func() {
 		c.mu.Lock()
 		defer c.mu.Unlock()
@@ -228,8 +232,8 @@ func (c *CQ) claim(number uint32, of *claim) (release func()) {
 func (c *CQ) gone(q *QP) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for _, of := range c.claims {
-		of.gone = of.gone || of.qp == q
+	for _, owner := range c.claims {
+		owner.gone = owner.gone || owner.qp == q
 	}
 	c.broadcast()
 }

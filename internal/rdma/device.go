@@ -12,23 +12,23 @@ import (
 	"vnic.dev/vnic/internal/control"
 )
 
-// What travels to the NIC is control's own.
+// Types of package control.
 type (
 	WR    = control.WR      // a work request
-	WC    = control.WC      // a completion; Err says what it means
-	SGE   = control.SGE     // a piece of local memory; MR.Part and Local.SGE make them
-	Range = control.MRRange // a piece of guest memory, by its address as the NIC sees it
+	WC    = control.WC      // a completion; Err returns its error
+	SGE   = control.SGE     // a piece of local memory; Local.SGE makes it
+	Range = control.MRRange // a piece of guest memory, by its address for the NIC
 	Path  = control.QPPath  // between two queue pairs
 )
 
-// Access of memory regions.
+// Access to memory regions.
 const (
 	LocalWrite  = control.AccessLocalWrite // by READs and receives of this end
 	RemoteWrite = control.AccessRemoteWrite
 	RemoteRead  = control.AccessRemoteRead
 )
 
-// Device is RDMA on a port.
+// Device is the RDMA part of a port.
 type Device struct {
 	Limits control.RDMALimits
 
@@ -43,14 +43,15 @@ type Device struct {
 	transfer uint32              // under mu: the number of the last one
 }
 
-// object is what Close of a Device ends. Lower ranks go first, as they use what has higher ones.
+// object is an object that Device.Close closes. Lower ranks are closed first, because they use
+// objects of higher ranks.
 type object interface {
 	Close() error
 	rank() int
 }
 
-// Open asks the NIC what it can do. EOPNOTSUPP: it has no RDMA. The client is the caller's, who closes it after the
-// device.
+// Open asks the NIC for its limits. EOPNOTSUPP: it has no RDMA. The caller owns the client, and
+// closes it after the device.
 func Open(client *control.Client) (*Device, error) {
 	limits, err := client.RDMALimits(context.Background())
 	if errors.Is(err, syscall.EOPNOTSUPP) {
@@ -65,7 +66,7 @@ func Open(client *control.Client) (*Device, error) {
 	return d, nil
 }
 
-// notified wakes those who wait for completions of a CQ; called by the client's Receive.
+// notified wakes goroutines that wait for completions of a CQ; the client's Receive calls it.
 func (d *Device) notified(cq uint32) {
 	d.mu.Lock()
 	c := d.cqs[cq]
@@ -87,7 +88,8 @@ func (d *Device) wakeAll() {
 	}
 }
 
-// Close ends all that the device has made, in the right order. It goes on after an error, and returns all of them.
+// Close closes all objects of the device, in the right order. It continues after an error, and
+// returns all errors.
 func (d *Device) Close() error {
 	d.undo()
 	d.mu.Lock()
@@ -108,7 +110,7 @@ func (d *Device) Close() error {
 
 func (d *Device) wasReset() bool { return d.client.Generation() != d.gen }
 
-// alive is nil while calls have a meaning.
+// alive returns an error if the port was reset or the device is closed.
 func (d *Device) alive() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -121,8 +123,8 @@ func (d *Device) alive() error {
 	return nil
 }
 
-// ask has the NIC do something. It is not given up half way, as nobody would know whether it was done: the client has a
-// limit of its own.
+// ask sends a command to the NIC. The end of ctx does not interrupt it, because it would be unknown
+// whether the NIC has executed it; the client has its own timeout.
 func (d *Device) ask(ctx context.Context, f func(ctx context.Context) error) error {
 	if err := ctx.Err(); err != nil {
 		return context.Cause(ctx)
@@ -137,7 +139,7 @@ func (d *Device) ask(ctx context.Context, f func(ctx context.Context) error) err
 	return err
 }
 
-// create makes an object: add has the NIC do it, and del undoes it.
+// create makes an object: add makes it on the NIC, and del undoes this.
 func create[O object](d *Device, add func(ctx context.Context) (uint32, error),
 	del func(ctx context.Context, number uint32) error, object func(number uint32) O) (o O, err error) {
 	if err := d.alive(); err != nil {
@@ -174,7 +176,7 @@ func (d *Device) keep(o object, number uint32) error {
 	return nil
 }
 
-// end ends an object, once: del has the NIC do it. What a reset has taken is gone.
+// end removes an object, once: del deletes it on the NIC. After a reset it is already gone there.
 func (d *Device) end(o object, del func(ctx context.Context) error) error {
 	d.mu.Lock()
 	_, there := d.objects[o]
@@ -196,7 +198,7 @@ func (d *Device) end(o object, del func(ctx context.Context) error) error {
 	return nil
 }
 
-// Counts reads what RDMA has done on the port, all its queue pairs together.
+// Counts reads the port's counters of RDMA.
 func (d *Device) Counts(ctx context.Context) (c control.RDMAPortCounts, err error) {
 	err = d.ask(ctx, func(ctx context.Context) error {
 		c, err = d.client.RDMACounts(ctx)
@@ -205,7 +207,8 @@ func (d *Device) Counts(ctx context.Context) (c control.RDMAPortCounts, err erro
 	return c, err
 }
 
-// SetMailbox says at which page of a GPU, by its offset, its driver tells of invalidations. MRs on demand take it.
+// SetMailbox sets the page of a GPU, by its offset, to which the GPU's driver reports
+// invalidations. MRs on demand need it.
 func (d *Device) SetMailbox(ctx context.Context, gpu uint16, off uint64) error {
 	return d.ask(ctx, func(ctx context.Context) error {
 		return d.client.SetMailbox(ctx, control.Mailbox{GPU: gpu, Off: off})

@@ -8,18 +8,18 @@ import (
 	"vnic.dev/vnic/internal/control"
 )
 
-// ErrReset is returned when the port was reset after Open; it is also an ESTALE.
+// ErrReset is returned if the port was reset after Open; it is also ESTALE.
 var ErrReset = fmt.Errorf("the NIC's port was reset, and nothing of RDMA is left: close this device, open it again "+
 	"and connect anew: %w", syscall.ESTALE)
 
-// ErrFull is returned when a queue has no place for a work request, or its CQ has none for the completion: poll for
-// completions, and post again. It is also an ENOSPC.
+// ErrFull is returned if a queue is full, or its CQ has no entry for the completion: poll for
+// completions, and post again. It is also ENOSPC.
 var ErrFull = fmt.Errorf("the queue, or its CQ, is full: poll for completions first: %w", syscall.ENOSPC)
 
-// WCError is the error of a completion that failed.
+// WCError is the error of a failed completion.
 type WCError struct{ WC WC }
 
-// meaning says what a status means, and what to do.
+// meaning explains each status, and what to do.
 var meaning = map[control.WCStatus]string{
 	control.WCLocalLength: "local length error: the message is longer than the memory that was posted for it, or than a " +
 		"message may be: post as much as the peer sends",
@@ -68,7 +68,7 @@ func opName(op control.WROp) string {
 	return fmt.Sprintf("operation %d", op)
 }
 
-// Err is nil for a completion of success, else a *WCError.
+// Err returns nil for a successful completion, or else a *WCError.
 func Err(w WC) error {
 	if w.Status == control.WCSuccess {
 		return nil
@@ -76,7 +76,7 @@ func Err(w WC) error {
 	return &WCError{w}
 }
 
-// full has a refusal for want of places be an ErrFull.
+// full makes a refusal because of a full queue an ErrFull.
 func full(err error) error {
 	if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EAGAIN) {
 		return fmt.Errorf("%w (the NIC: %w)", ErrFull, err)

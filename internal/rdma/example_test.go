@@ -13,9 +13,9 @@ import (
 	"vnic.dev/vnic/internal/rdma"
 )
 
-// give lets a peer that connects write to a buffer of a GPU, and returns when it says that it has: nobody's processor
-// touches the bytes, and this program is not told of any but the last.
-func give(ctx context.Context, client *control.Client, buffer uint32, own rdma.Ends, l net.Listener) (err error) {
+// give lets a peer write to a buffer of a GPU, and returns when the peer reports that it is done:
+// no CPU accesses the bytes, and only the last WRITE makes a completion here.
+func give(ctx context.Context, client *control.Client, buffer uint32, local rdma.Ends, l net.Listener) (err error) {
 	dev, err := rdma.Open(client)
 	if err != nil {
 		return err
@@ -37,11 +37,11 @@ func give(ctx context.Context, client *control.Client, buffer uint32, own rdma.E
 	if err != nil {
 		return err
 	}
-	if _, err = qp.PostRecv(ctx, rdma.WR{ID: 1}); err != nil { // takes no bytes: a place for the peer's word
+	if _, err = qp.PostRecv(ctx, rdma.WR{ID: 1}); err != nil { // for the immediate of the peer, without bytes
 		return err
 	}
-	own.Offer = mr.Remote()
-	conn, _, err := rdma.Accept(ctx, l, qp, own)
+	local.Offer = mr.Remote()
+	conn, _, err := rdma.Accept(ctx, l, qp, local)
 	if err != nil {
 		return err
 	}
@@ -53,12 +53,12 @@ func give(ctx context.Context, client *control.Client, buffer uint32, own rdma.E
 	if err = rdma.Err(wcs[0]); err != nil {
 		return err
 	}
-	_, err = io.Copy(io.Discard, conn) // the queue pair stays until the peer has its answers: it closes conn then
+	_, err = io.Copy(io.Discard, conn) // keep the queue pair until the peer has its answers and closes conn
 	return err
 }
 
-// take writes 16 MiB of a buffer of this guest's GPU to what the peer offers.
-func take(ctx context.Context, client *control.Client, buffer uint32, own rdma.Ends, peer string) (err error) {
+// take writes 16 MiB of a buffer of this guest's GPU to the memory that the peer offers.
+func take(ctx context.Context, client *control.Client, buffer uint32, local rdma.Ends, peer string) (err error) {
 	dev, err := rdma.Open(client)
 	if err != nil {
 		return err
@@ -80,7 +80,7 @@ func take(ctx context.Context, client *control.Client, buffer uint32, own rdma.E
 	if err != nil {
 		return err
 	}
-	conn, to, err := rdma.Dial(ctx, peer, qp, own)
+	conn, to, err := rdma.Dial(ctx, peer, qp, local)
 	if err != nil {
 		return err
 	}
@@ -91,15 +91,15 @@ func take(ctx context.Context, client *control.Client, buffer uint32, own rdma.E
 }
 
 func Example() {
-	// What a guest has of its NIC: package driver's NIC has the client, guest.Device the addresses.
+	// package driver's NIC has the client, guest.Device the addresses
 	var client *control.Client
-	own := rdma.Ends{Addr: netip.MustParseAddr("10.0.0.1"), MAC: [6]byte{2, 0, 0, 0, 0, 1}}
-	if err := take(context.Background(), client, 1, own, "10.0.0.2:7000"); err != nil {
+	local := rdma.Ends{Addr: netip.MustParseAddr("10.0.0.1"), MAC: [6]byte{2, 0, 0, 0, 0, 1}}
+	if err := take(context.Background(), client, 1, local, "10.0.0.2:7000"); err != nil {
 		log.Fatal(err)
 	}
-	l, err := net.Listen("tcp", ":7000") // and in the other guest
+	l, err := net.Listen("tcp", ":7000") // in the other guest
 	if err == nil {
-		err = give(context.Background(), client, 1, own, l)
+		err = give(context.Background(), client, 1, local, l)
 	}
 	if err != nil {
 		log.Fatal(err)

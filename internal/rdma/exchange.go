@@ -22,56 +22,56 @@ import (
 
 // Bounds of an exchange.
 const (
-	maxReason = 256  // bytes of words that are not this end's own, or go to the peer
-	maxLine   = 2048 // bytes of what one end says at once: a reason may be six times as long in JSON
+	maxReason = 256  // of the peer's or this end's text in a message, in bytes
+	maxLine   = 2048 // of one line, in bytes: in JSON a reason may be six times as long
 )
 
-// version of the exchange.
+// version of the protocol of the exchange.
 const version = 1
 
-// ErrPeer is returned when the peer says what it should not, or that it cannot.
+// ErrPeer is returned if the peer breaks the protocol, or reports that it could not connect.
 var ErrPeer = errors.New("rdma: the peer")
 
-// Ends says what one end of a connection brings.
+// Ends configures this end of a connection.
 type Ends struct {
-	Addr  netip.Addr // own, that packets come from
-	MAC   [6]byte    // own
-	MTU   uint16     // path MTU at most, bytes; the NIC's limit if 0
-	Reads uint8      // READs under way at most, each way; the NIC's limit if 0
-	Offer Remote     // memory that the peer may use, if any: MR.Remote
-	// Timeout bounds all of the exchange, besides ctx; 30 s if 0.
+	Addr  netip.Addr // this end's, the source of packets
+	MAC   [6]byte    // this end's
+	MTU   uint16     // maximum of the path MTU, in bytes; the NIC's limit if 0
+	Reads uint8      // maximum of READs in progress, in each direction; the NIC's limit if 0
+	Offer Remote     // memory that the peer may use, from MR.Remote; zero: none
+	// Timeout is the timeout of the whole exchange, in addition to ctx; 30 s if 0.
 	Timeout time.Duration
-	// Path may change the path before the queue pair is connected: Timeout (16 unless it does, and more on a slow
-	// machine), Retries (7), RNR (7:
-	// without end), RNRTimer (12: 0.64 ms), DSCP (0), and MAC, if another than the peer is the next hop.
+	// Path, if set, may change the path before the queue pair is connected: Timeout (default 16,
+	// more on a slow machine), Retries (7), RNR (7: no limit), RNRTimer (12: 0.64 ms), DSCP (0),
+	// and MAC, if the next hop is not the peer.
 	Path func(p *Path)
 }
 
-// Peer is what an exchange came to.
+// Peer is the result of an exchange.
 type Peer struct {
-	Path Path   // as the queue pair was connected
-	MR   Remote // what the peer offers; its Key is 0 if nothing
+	Path Path   // the path of the queue pair
+	MR   Remote // the memory that the peer offers; its Key is 0 if there is none
 }
 
-// hello is the line that each end says first.
+// hello is the first line that each end sends.
 type hello struct {
 	Version int        `json:"vnic-rdma"`
 	QPN     uint32     `json:"qpn"`
-	PSN     uint32     `json:"psn"` // of the first packet that it sends
+	PSN     uint32     `json:"psn"` // of the first packet that this end sends
 	Addr    netip.Addr `json:"ip"`
 	MAC     mac        `json:"mac"`
 	MTU     uint16     `json:"mtu"`
-	Reads   uint8      `json:"reads"` // that it answers at one time
+	Reads   uint8      `json:"reads"` // that this end answers at one time
 	MR      *Remote    `json:"mr,omitempty"`
 }
 
-// verdict is the line that each end says when it has connected, or cannot.
+// verdict is the second line that each end sends, when it has connected or has failed.
 type verdict struct {
 	Ready bool   `json:"ready"`
 	Error string `json:"error,omitempty"`
 }
 
-// mac is a MAC address, as text.
+// mac is a MAC address, in text form.
 type mac [6]byte
 
 func (m mac) MarshalText() ([]byte, error) { return []byte(net.HardwareAddr(m[:]).String()), nil }
@@ -85,7 +85,7 @@ func (m *mac) UnmarshalText(b []byte) error {
 	return nil
 }
 
-// check refuses what no queue pair could be connected with.
+// check returns an error if no queue pair could be connected with h.
 func (h *hello) check() error {
 	switch {
 	case h.Version != version:
@@ -108,16 +108,19 @@ func (h *hello) check() error {
 
 func validMTU(n uint16) bool { return slices.Contains([]uint16{256, 512, 1024, 2048, 4096}, n) }
 
-// Exchange connects a queue pair with the peer's, which runs Exchange on the other end of conn: each says a line of
-// JSON with what the other needs, connects, and says that it is ready; when Exchange returns both are, so that either
-// may send. The smaller path MTU of the two is taken, and READs under way as many as the other end answers. conn is the
-// caller's, and can be used for other things before and afterwards: no byte is read that is not the exchange's.
+// Exchange connects a queue pair with the peer's, which runs Exchange on the other end of conn.
+// Each end sends a line of JSON with the values that the other needs, connects, and reports that it
+// is ready. When Exchange returns, both ends are ready, so that either may send. The path MTU is
+// the smaller one of both ends; READs in progress are limited by the number that the other end
+// answers. conn stays the caller's, and may be used for other data before and afterwards: Exchange
+// reads no byte that does not belong to it.
 //
-// An end that has all it wanted keeps its queue pair until the other end says, on conn, that it has its answers, too:
-// packets that are lost are asked for again, and from a queue pair that is closed nobody gets an answer.
+// An end that has received all its data keeps its queue pair until the other end reports, on conn,
+// that it has all its answers too: lost packets are requested again, and a closed queue pair
+// answers nobody.
 //
-// After an error the queue pair is of no more use, and conn is in the middle of something: both are to be closed.
-// ErrPeer: the peer broke the rules, or has said why it cannot.
+// After an error the queue pair cannot be used, and conn may be in the middle of a line: close
+// both. ErrPeer: the peer broke the protocol, or reported why it could not connect.
 func Exchange(ctx context.Context, conn net.Conn, qp *QP, e Ends) (Peer, error) {
 	if e.Timeout == 0 {
 		e.Timeout = limits.Exchange.Here()
@@ -128,13 +131,13 @@ func Exchange(ctx context.Context, conn net.Conn, qp *QP, e Ends) (Peer, error) 
 	stopped := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
 		defer close(stopped)
-		_ = conn.SetDeadline(time.Unix(1, 0)) // wakes who reads or writes
+		_ = conn.SetDeadline(time.Unix(1, 0)) // wakes a blocked read or write
 	})
 	p, err := exchange(ctx, conn, qp, &e)
 	if !stop() {
 		<-stopped
 		if err == nil {
-			err = conn.SetDeadline(time.Time{}) // too late: it is done
+			err = conn.SetDeadline(time.Time{}) // the exchange was complete before the deadline
 		}
 	}
 	if err != nil && ctx.Err() != nil {
@@ -144,22 +147,22 @@ func Exchange(ctx context.Context, conn net.Conn, qp *QP, e Ends) (Peer, error) 
 }
 
 func exchange(ctx context.Context, conn net.Conn, qp *QP, e *Ends) (Peer, error) {
-	ours, err := e.hello(qp)
+	local, err := e.hello(qp)
 	if err != nil {
 		return Peer{}, err
 	}
-	var theirs hello
+	var remote hello
 	var p Peer
-	err = swap(conn, ours, &theirs, func() error { return theirs.fits(&ours) })
+	err = swap(conn, local, &remote, func() error { return remote.fits(&local) })
 	if err == nil {
-		p, err = e.connect(ctx, qp, &ours, &theirs)
+		p, err = e.connect(ctx, qp, &local, &remote)
 	} else if !errors.Is(err, ErrPeer) {
-		return Peer{}, err // nobody is there to be told
+		return Peer{}, err // the peer does not answer
 	}
 	var peer verdict
 	if err != nil {
 		_ = conn.SetDeadline(time.Now().Add(limits.LastWords.Here()))
-		_ = swap(conn, verdict{Error: cut(err.Error())}, &peer, nil) // its own is of no interest
+		_ = swap(conn, verdict{Error: cut(err.Error())}, &peer, nil) // the peer's verdict does not matter
 		return Peer{}, err
 	}
 	if err := swap(conn, verdict{Ready: true}, &peer, nil); err != nil {
@@ -172,11 +175,11 @@ func exchange(ctx context.Context, conn net.Conn, qp *QP, e *Ends) (Peer, error)
 	return p, nil
 }
 
-// fits refuses what this end cannot connect with.
-func (h *hello) fits(ours *hello) error {
+// fits returns an error if this end cannot connect with h.
+func (h *hello) fits(local *hello) error {
 	err := h.check()
-	if err == nil && ours.Addr.Is4() != h.Addr.Is4() {
-		err = fmt.Errorf("the address is %v, this end's %v: two families", h.Addr, ours.Addr)
+	if err == nil && local.Addr.Is4() != h.Addr.Is4() {
+		err = fmt.Errorf("the address is %v, this end's %v: two families", h.Addr, local.Addr)
 	}
 	if err != nil {
 		err = fmt.Errorf("%w says what cannot be: %w: %w", ErrPeer, err, syscall.EPROTO)
@@ -184,7 +187,7 @@ func (h *hello) fits(ours *hello) error {
 	return err
 }
 
-// hello is what this end says.
+// hello makes this end's first line.
 func (e *Ends) hello(qp *QP) (hello, error) {
 	limits := &qp.pd.d.Limits
 	var psn [4]byte
@@ -209,51 +212,51 @@ func (e *Ends) hello(qp *QP) (hello, error) {
 	return h, nil
 }
 
-// connect connects the queue pair with what both ends said.
-func (e *Ends) connect(ctx context.Context, qp *QP, ours, theirs *hello) (Peer, error) {
-	p := Path{QPN: qp.Number, RemoteQPN: theirs.QPN, SendPSN: ours.PSN, RecvPSN: theirs.PSN, Local: ours.Addr,
-		Remote: theirs.Addr, MAC: theirs.MAC, MTU: min(ours.MTU, theirs.MTU), Timeout: 16 + uint8(limits.Doublings()),
+// connect connects the queue pair with the values of both ends.
+func (e *Ends) connect(ctx context.Context, qp *QP, local, remote *hello) (Peer, error) {
+	p := Path{QPN: qp.Number, RemoteQPN: remote.QPN, SendPSN: local.PSN, RecvPSN: remote.PSN, Local: local.Addr,
+		Remote: remote.Addr, MAC: remote.MAC, MTU: min(local.MTU, remote.MTU), Timeout: 16 + uint8(limits.Doublings()),
 		Retries: 7, RNR: 7, RNRTimer: 12,
-		Reads: min(ours.Reads, theirs.Reads), ReadDepth: ours.Reads}
+		Reads: min(local.Reads, remote.Reads), ReadDepth: local.Reads}
 	if e.Path != nil {
 		e.Path(&p)
 	}
 	peer := Peer{Path: p}
-	if theirs.MR != nil {
-		peer.MR = *theirs.MR
+	if remote.MR != nil {
+		peer.MR = *remote.MR
 	}
 	return peer, qp.Connect(ctx, p)
 }
 
-// swap says a line and hears the peer's, at the same time: neither end need have room for what it has not read. check,
-// if there is one, may refuse the peer's.
-func swap(conn net.Conn, ours, theirs any, check func() error) error {
-	line, err := json.Marshal(ours)
+// swap sends a line and reads the peer's at the same time, so that it works even if conn buffers
+// nothing. check, if not nil, checks the peer's line.
+func swap(conn net.Conn, local, remote any, check func() error) error {
+	line, err := json.Marshal(local)
 	if err != nil {
 		return err
 	}
-	said := make(chan error, 1)
+	sent := make(chan error, 1)
 	go func() {
 		_, err := conn.Write(append(line, '\n'))
-		said <- err
+		sent <- err
 	}()
-	err = hear(conn, theirs)
+	err = readLine(conn, remote)
 	if err == nil && check != nil {
 		err = check()
 	}
 	if err != nil {
-		// Nobody may read what we say: the writer is not waited for longer than it takes to stop it.
+		// The peer may not read our line: limit the wait for the writer.
 		_ = conn.SetWriteDeadline(time.Now().Add(limits.LastWords.Here()))
 	}
-	wrote := <-said
+	wrote := <-sent
 	if err == nil && wrote != nil {
 		err = fmt.Errorf("rdma: to the peer: %w", wrote)
 	}
 	return err
 }
 
-// hear reads a line of JSON, and not a byte more.
-func hear(conn io.Reader, v any) error {
+// readLine reads exactly one line of JSON.
+func readLine(conn io.Reader, v any) error {
 	line := make([]byte, 0, maxLine)
 	for {
 		b := line[len(line) : len(line)+1]
@@ -280,11 +283,11 @@ func hear(conn io.Reader, v any) error {
 	return nil
 }
 
-// cut shortens words to what fits in an error.
+// cut limits the length of a text for an error.
 func cut(s string) string { return s[:min(len(s), maxReason)] }
 
-// Dial connects to the address by TCP and connects the queue pair over that, see Exchange. The connection is open
-// afterwards, for what else the ends have to say.
+// Dial connects to an address by TCP and connects the queue pair over the connection; see Exchange.
+// The connection stays open for other data.
 func Dial(ctx context.Context, address string, qp *QP, e Ends) (net.Conn, Peer, error) {
 	var d net.Dialer
 	conn, err := d.DialContext(ctx, "tcp", address)
@@ -294,7 +297,8 @@ func Dial(ctx context.Context, address string, qp *QP, e Ends) (net.Conn, Peer, 
 	return over(ctx, conn, qp, e)
 }
 
-// Accept takes one connection of l, and is else as Dial. l's Close ends the wait; ctx is only of the exchange.
+// Accept accepts one connection of l, and then works like Dial. Closing l ends the wait; ctx
+// applies only to the exchange.
 func Accept(ctx context.Context, l net.Listener, qp *QP, e Ends) (net.Conn, Peer, error) {
 	conn, err := l.Accept()
 	if err != nil {

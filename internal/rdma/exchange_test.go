@@ -25,32 +25,32 @@ func addrOf(ip net.IP) (netip.Addr, bool) {
 	return a.Unmap(), ok
 }
 
-// TestExchangeAgrees holds that both ends take the smaller of what either can, and leave the connection to its owner
-// with all other bytes in it.
+// TestExchangeAgrees checks that both ends use the smaller limit of both, and that Exchange leaves
+// all other bytes in the connection.
 func TestExchangeAgrees(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &fabric{nics: map[netip.Addr]*fakeNIC{}}
 		a, b := open(t, f, 1), open(t, f, 2)
-		a.at.MTU, b.at.Reads = 512, 3
-		b.at.Offer = Remote{}
-		b.at.Path = func(p *Path) { p.DSCP, p.Timeout = 9, 20 }
+		a.ends.MTU, b.ends.Reads = 512, 3
+		b.ends.Offer = Remote{}
+		b.ends.Path = func(p *Path) { p.DSCP, p.Timeout = 9, 20 }
 		ca, cb := net.Pipe()
 		defer ca.Close()
 		defer cb.Close()
 		var wg sync.WaitGroup
 		wg.Go(func() {
-			p, err := Exchange(t.Context(), cb, b.qp, b.at)
-			if err != nil || p.Path.MTU != 512 || p.Path.Reads != 3 || p.Path.ReadDepth != 3 || p.MR != a.at.Offer ||
-				p.Path.DSCP != 9 || p.Path.Timeout != 20 || p.Path.MAC != a.at.MAC {
+			p, err := Exchange(t.Context(), cb, b.qp, b.ends)
+			if err != nil || p.Path.MTU != 512 || p.Path.Reads != 3 || p.Path.ReadDepth != 3 || p.MR != a.ends.Offer ||
+				p.Path.DSCP != 9 || p.Path.Timeout != 20 || p.Path.MAC != a.ends.MAC {
 				t.Errorf("%+v, %v", p, err)
 			}
 			if _, err := cb.Write([]byte("and more\n")); err != nil {
 				t.Error(err)
 			}
 		})
-		p, err := Exchange(t.Context(), ca, a.qp, a.at)
+		p, err := Exchange(t.Context(), ca, a.qp, a.ends)
 		if err != nil || p.Path.MTU != 512 || p.Path.Reads != 3 || p.Path.ReadDepth != 16 || p.MR != (Remote{}) ||
-			p.Path.DSCP != 0 || p.Path.Timeout != 16 || p.Path.MAC != b.at.MAC || p.Path.RemoteQPN != b.qp.Number {
+			p.Path.DSCP != 0 || p.Path.Timeout != 16 || p.Path.MAC != b.ends.MAC || p.Path.RemoteQPN != b.qp.Number {
 			t.Errorf("%+v, %v", p, err)
 		}
 		if line, err := bufio.NewReader(ca).ReadString('\n'); line != "and more\n" || err != nil {
@@ -61,7 +61,7 @@ func TestExchangeAgrees(t *testing.T) {
 	})
 }
 
-// TestDialAndAccept goes over real sockets.
+// TestDialAndAccept uses real sockets.
 func TestDialAndAccept(t *testing.T) {
 	f := &fabric{nics: map[netip.Addr]*fakeNIC{}}
 	a, b := open(t, f, 1), open(t, f, 2)
@@ -71,14 +71,14 @@ func TestDialAndAccept(t *testing.T) {
 	defer cancel()
 	var wg sync.WaitGroup
 	wg.Go(func() {
-		c, p, err := Accept(ctx, l, b.qp, b.at)
-		if err != nil || p.MR != a.at.Offer {
+		c, p, err := Accept(ctx, l, b.qp, b.ends)
+		if err != nil || p.MR != a.ends.Offer {
 			t.Errorf("%+v, %v", p, err)
 			return
 		}
 		testkit.NoError(t, c.Close())
 	})
-	c, p, err := Dial(ctx, l.Addr().String(), a.qp, a.at)
+	c, p, err := Dial(ctx, l.Addr().String(), a.qp, a.ends)
 	testkit.OK(t, err)
 	defer c.Close()
 	_, err = Put(ctx, a.qp, a.mr.Part(0, 1<<20), p.MR, TransferOptions{Size: 10_000})
@@ -92,7 +92,7 @@ func TestDialAndAccept(t *testing.T) {
 
 const good = `{"vnic-rdma":1,"qpn":99,"psn":5,"ip":"10.0.0.2","mac":"02:00:00:00:00:02","mtu":1024,"reads":4}`
 
-// hostile are what peers say in the place of good, and words of the error.
+// hostile are lines that peers send in place of good, and texts of the error.
 var hostile = map[string]struct{ say, want string }{
 	"no JSON":       {"hello", "not this exchange"},
 	"empty":         {"", "not this exchange"},
@@ -129,8 +129,8 @@ var hostile = map[string]struct{ say, want string }{
 	"bad UTF-8": {"{\"\xff\":1}", "not this exchange"},
 }
 
-// TestHostilePeers has peers that say what they should not. The error says what, and another peer is connected with
-// afterwards.
+// TestHostilePeers has peers that break the protocol. The error says how, and afterwards another
+// peer can connect.
 func TestHostilePeers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &fabric{nics: map[netip.Addr]*fakeNIC{}}
@@ -144,7 +144,7 @@ func TestHostilePeers(t *testing.T) {
 			qp := testkit.Must(a.pd.NewQP(QPConfig{SendCQ: a.cq, RecvCQ: a.cq, MaxSend: 1, MaxRecv: 1}))(t)
 			defer func() { testkit.NoError(t, qp.Close()) }()
 			wg.Go(func() { say(cb) })
-			_, err := Exchange(t.Context(), ca, qp, a.at)
+			_, err := Exchange(t.Context(), ca, qp, a.ends)
 			return err
 		}
 		for name, h := range hostile {
@@ -176,7 +176,7 @@ func TestHostilePeers(t *testing.T) {
 			testkit.ErrorIs(t, try(verdicts(say)), ErrPeer, "%s", name)
 		}
 		testkit.ErrorIs(t, try(verdicts(`{"ready":false}`)), syscall.ECONNREFUSED)
-		// Silent ones, and such as go away.
+		// Peers that send nothing, and peers that close.
 		silent := func(net.Conn) {}
 		err := try(silent)
 		testkit.ErrorIs(t, err, syscall.ETIMEDOUT)
@@ -204,11 +204,11 @@ func TestHostilePeers(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
 		ca, cb := net.Pipe()
-		testkit.ErrorIs(t, testkit.Err(Exchange(ctx, ca, a.qp, a.at)), context.Canceled)
+		testkit.ErrorIs(t, testkit.Err(Exchange(ctx, ca, a.qp, a.ends)), context.Canceled)
 		_, _ = ca.Close(), cb.Close()
 		synctest.Wait()
 
-		testkit.NoError(t, try(verdicts(`{"ready":true}`))) // the friendly one
+		testkit.NoError(t, try(verdicts(`{"ready":true}`))) // a peer that follows the protocol
 		b := open(t, f, 2)
 		_, _, errA, errB := exchangeOver(t, a, b)
 		testkit.NoError(t, errors.Join(errA, errB))
@@ -216,7 +216,7 @@ func TestHostilePeers(t *testing.T) {
 	})
 }
 
-// TestRefusalReachesThePeer has a NIC that does not connect: the other end knows why.
+// TestRefusalReachesThePeer has a NIC that refuses to connect: the other end gets the reason.
 func TestRefusalReachesThePeer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &fabric{nics: map[netip.Addr]*fakeNIC{}}
@@ -231,7 +231,7 @@ func TestRefusalReachesThePeer(t *testing.T) {
 	})
 }
 
-// TestOwnEndIsChecked has programs that say what cannot be of their own end: the peer hears nothing of it.
+// TestOwnEndIsChecked passes invalid values for this end: nothing is sent to the peer.
 func TestOwnEndIsChecked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &fabric{nics: map[netip.Addr]*fakeNIC{}}
@@ -241,7 +241,7 @@ func TestOwnEndIsChecked(t *testing.T) {
 			"MTU": func(e *Ends) { e.MTU = 1500 }, "too large": func(e *Ends) { e.MTU = 2048 },
 			"MR": func(e *Ends) { e.Offer.Key = 0 },
 		} {
-			e := a.at
+			e := a.ends
 			change(&e)
 			testkit.ErrorIs(t, testkit.Err(Exchange(t.Context(), nobody{}, a.qp, e)), syscall.EINVAL, "%s", name)
 		}
@@ -252,8 +252,8 @@ func TestOwnEndIsChecked(t *testing.T) {
 // nobody is a connection that must not be used.
 type nobody struct{ net.Conn }
 
-// FuzzHear holds that nothing that a peer says is taken that could not be connected with, and that what is taken is
-// what this end would say, too.
+// FuzzHear checks that each accepted line can be used to connect, and is encoded to the same values
+// again.
 func FuzzHear(f *testing.F) {
 	for _, h := range hostile {
 		f.Add([]byte(h.say + "\n"))
@@ -264,10 +264,10 @@ func FuzzHear(f *testing.F) {
 	f.Add([]byte(`{"ready":false,"error":"no"}` + "\n"))
 	f.Fuzz(func(t *testing.T, in []byte) {
 		var v verdict
-		_ = hear(bytes.NewReader(in), &v)
+		_ = readLine(bytes.NewReader(in), &v)
 		var h hello
 		r := bytes.NewReader(in)
-		if err := hear(r, &h); err != nil || h.check() != nil {
+		if err := readLine(r, &h); err != nil || h.check() != nil {
 			return
 		}
 		if taken := len(in) - r.Len(); bytes.IndexByte(in, '\n') != taken-1 || taken > maxLine {
@@ -276,7 +276,7 @@ func FuzzHear(f *testing.F) {
 		again, err := json.Marshal(h)
 		testkit.OK(t, err)
 		var same hello
-		testkit.OK(t, hear(bytes.NewReader(append(again, '\n')), &same))
+		testkit.OK(t, readLine(bytes.NewReader(append(again, '\n')), &same))
 		if same.MR != nil && h.MR != nil && *same.MR == *h.MR {
 			same.MR = h.MR
 		}

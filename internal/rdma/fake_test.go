@@ -19,16 +19,16 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// fabric is what fake NICs are on. Its lock is theirs.
+// fabric connects fake NICs. Its lock protects them too.
 type fabric struct {
 	mu   sync.Mutex
 	nics map[netip.Addr]*fakeNIC
 }
 
-// fakeNIC is the NIC's end of the control channel, and moves bytes at once: no packets, no wire. All is under the
-// fabric's mu but what is said otherwise.
+// fakeNIC is the NIC's end of the control channel, and moves bytes directly: no packets, no wire.
+// The fabric's mu protects all fields unless a comment says otherwise.
 type fakeNIC struct {
-	control.Handler // nil: commands that are not of RDMA
+	control.Handler // nil: the tests send only commands of RDMA
 	t               testing.TB
 	f               *fabric
 	limits          control.RDMALimits
@@ -45,8 +45,8 @@ type fakeNIC struct {
 	cqs        map[uint32]*fakeCQ
 	qps        map[uint32]*fakeQP
 	faults     map[uint32]*control.PageRequest
-	hold       bool          // nothing is carried out
-	steps      int           // but so many work requests
+	hold       bool          // no work request is executed
+	steps      int           // except this many
 	late       chan struct{} // if set: answers wait for it
 	lose       bool          // notifies are lost
 	deaf       bool          // requests are lost
@@ -59,12 +59,12 @@ type fakeNIC struct {
 
 type fakeMR struct {
 	control.MR
-	pages map[uint64][]byte // of one on demand
+	pages map[uint64][]byte // of an MR on demand
 }
 
 type fakeCQ struct {
 	wcs         []control.WC
-	depth, used int // places
+	depth, used int // used counts entries of depth
 	armed       bool
 }
 
@@ -98,7 +98,7 @@ func (f *fabric) add(t testing.TB, addr string) *fakeNIC {
 }
 
 func (n *fakeNIC) clear() {
-	n.last = 0 // numbers come again
+	n.last = 0 // the same numbers are used again
 	n.pds, n.mrs, n.cqs = map[uint32]bool{}, map[uint32]*fakeMR{}, map[uint32]*fakeCQ{}
 	n.qps, n.faults = map[uint32]*fakeQP{}, map[uint32]*control.PageRequest{}
 }
@@ -124,7 +124,7 @@ func (n *fakeNIC) Send(frame []byte) error {
 	return nil
 }
 
-// reset is a device reset; the next answer, or notify, tells of it.
+// reset is a device reset; the next answer or notify reports it.
 func (n *fakeNIC) reset() {
 	n.f.mu.Lock()
 	n.clear()
@@ -133,14 +133,14 @@ func (n *fakeNIC) reset() {
 	n.d.Reset()
 }
 
-// set changes what is under mu.
+// set changes fields under mu.
 func (n *fakeNIC) set(f func()) {
 	n.f.mu.Lock()
 	defer n.f.mu.Unlock()
 	f()
 }
 
-// release has a NIC that held work requests carry them out.
+// release executes work requests that were held.
 func (n *fakeNIC) release() {
 	n.f.mu.Lock()
 	defer n.f.mu.Unlock()
@@ -148,7 +148,7 @@ func (n *fakeNIC) release() {
 	n.f.run()
 }
 
-// asked is how often a CQ was polled.
+// asked returns how often CQs were polled.
 func (n *fakeNIC) asked() int {
 	n.f.mu.Lock()
 	defer n.f.mu.Unlock()
@@ -362,7 +362,7 @@ func (n *fakeNIC) post(p control.Post, send bool) error {
 	return nil
 }
 
-// run carries out what can be, until nothing can.
+// run executes work requests until none can run.
 func (f *fabric) run() {
 	for again := true; again; {
 		again = false
@@ -374,7 +374,7 @@ func (f *fabric) run() {
 	}
 }
 
-// complete takes the first work request of a queue away, with a completion or without.
+// complete removes the first work request of a queue, with a completion unless silent.
 func (q *fakeQP) complete(queue *[]control.WR, cq uint32, wc control.WC, silent bool) {
 	w := (*queue)[0]
 	*queue = (*queue)[1:]
@@ -391,7 +391,7 @@ func (q *fakeQP) complete(queue *[]control.WR, cq uint32, wc control.WC, silent 
 	c.armed = false
 }
 
-// fail puts a queue pair in error, and flushes it.
+// fail puts a queue pair in the error state, and flushes it.
 func (q *fakeQP) fail(cause control.WCStatus) {
 	if q.state != control.QPError {
 		q.state, q.cause = control.QPError, cause
@@ -404,7 +404,7 @@ func (q *fakeQP) fail(cause control.WCStatus) {
 	}
 }
 
-// step carries out the first work request, if it can be.
+// step executes the first work request if possible.
 func (q *fakeQP) step() bool {
 	if q.state != control.QPReady || len(q.sends) == 0 || q.n.hold && q.n.steps == 0 {
 		return false
@@ -443,7 +443,7 @@ func (q *fakeQP) step() bool {
 	imm := w.Op == control.WRWriteImm || w.Op == control.WRSendImm
 	receive := control.WC{HasImm: imm, Imm: w.Imm, Len: uint32(size)}
 	if takes := imm || w.Op == control.WRSend; takes && len(peer.recvs) == 0 {
-		return false // receiver not ready, without end
+		return false // receiver not ready, without a limit
 	}
 	switch w.Op {
 	case control.WRWrite, control.WRWriteImm, control.WRRead:
@@ -488,7 +488,7 @@ func (q *fakeQP) step() bool {
 	return q.ends(nil, control.WC{Len: uint32(size)})
 }
 
-// ends completes the first work request; if it failed both ends are in error.
+// ends completes the first work request; if it failed, both ends are put in the error state.
 func (q *fakeQP) ends(peer *fakeQP, wc control.WC) bool {
 	silent := wc.Status == 0 && q.sends[0].Flags&control.WRSignaled == 0
 	q.complete(&q.sends, q.SendCQ, wc, silent)
@@ -501,7 +501,7 @@ func (q *fakeQP) ends(peer *fakeQP, wc control.WC) bool {
 	return true
 }
 
-// move copies pieces to pieces.
+// move copies the bytes of src to dst.
 func move(dst, src [][]byte) {
 	all := slices.Concat(src...)
 	for _, d := range dst {
@@ -523,7 +523,7 @@ func (n *fakeNIC) sges(pd uint32, sges []control.SGE, need uint8) (all [][]byte,
 	return all, 0, false
 }
 
-// memory finds memory of an MR.
+// memory returns memory of an MR.
 func (n *fakeNIC) memory(pd, key uint32, va, size uint64, need uint8) (all [][]byte, s control.WCStatus, wait bool) {
 	if size == 0 {
 		return nil, 0, false
@@ -570,7 +570,7 @@ func (n *fakeNIC) paged(m *fakeMR, off, size uint64, write bool) (all [][]byte, 
 			n.faults[r.ID] = r
 			if !n.lose {
 				n.client.Receive(n.d.NotifyPages(nil, [6]byte{}, r))
-				n.client.Receive(n.d.NotifyPages(nil, [6]byte{}, r)) // again: it is answered once
+				n.client.Receive(n.d.NotifyPages(nil, [6]byte{}, r)) // a repeat: it is answered once
 			}
 			return nil, 0, true
 		}
@@ -631,15 +631,15 @@ func (n *fakeNIC) PageCounts(key uint32) (c control.PageCounts, err error) {
 	return control.PageCounts{Answers: uint64(n.answers)}, nil
 }
 
-// end is an end of a connection in tests.
+// end is one end of a connection.
 type end struct {
-	nic *fakeNIC
-	d   *Device
-	pd  *PD
-	cq  *CQ
-	qp  *QP
-	mr  *MR // all of buffer 1
-	at  Ends
+	nic  *fakeNIC
+	d    *Device
+	pd   *PD
+	cq   *CQ
+	qp   *QP
+	mr   *MR // all of buffer 1
+	ends Ends
 }
 
 const everyAccess = LocalWrite | RemoteWrite | RemoteRead
@@ -654,11 +654,11 @@ func open(t testing.TB, f *fabric, i byte) *end {
 	e.cq = testkit.Must(e.d.NewCQ(64))(t)
 	e.mr = testkit.Must(e.pd.RegisterBuffer(1, 0, 1<<20, everyAccess))(t)
 	e.qp = testkit.Must(e.pd.NewQP(QPConfig{SendCQ: e.cq, RecvCQ: e.cq, MaxSend: 40, MaxRecv: 10}))(t)
-	e.at = Ends{Addr: addr, MAC: [6]byte{2, 0, 0, 0, 0, i}, Offer: e.mr.Remote()}
+	e.ends = Ends{Addr: addr, MAC: [6]byte{2, 0, 0, 0, 0, i}, Offer: e.mr.Remote()}
 	return e
 }
 
-// pair makes two ends that are connected; a's memory is full of numbers, b's of zeroes.
+// pair makes two connected ends; a's memory is full of numbers, b's of zeroes.
 func pair(t testing.TB) (a, b *end, peerOfA Peer) {
 	t.Helper()
 	f := &fabric{nics: map[netip.Addr]*fakeNIC{}}
@@ -678,8 +678,8 @@ func exchangeOver(t testing.TB, a, b *end) (pa, pb Peer, errA, errB error) {
 	defer ca.Close()
 	defer cb.Close()
 	var wg sync.WaitGroup
-	wg.Go(func() { pb, errB = Exchange(t.Context(), cb, b.qp, b.at) })
-	pa, errA = Exchange(t.Context(), ca, a.qp, a.at)
+	wg.Go(func() { pb, errB = Exchange(t.Context(), cb, b.qp, b.ends) })
+	pa, errA = Exchange(t.Context(), ca, a.qp, a.ends)
 	wg.Wait()
 	return pa, pb, errA, errB
 }

@@ -9,7 +9,8 @@ import (
 	"vnic.dev/vnic/internal/control"
 )
 
-// PD is a protection domain: queue pairs use the memory regions of their own, and peers reach no others through them.
+// PD is a protection domain: its queue pairs, and peers through them, can use only its memory
+// regions.
 type PD struct {
 	d  *Device
 	id uint32
@@ -20,31 +21,31 @@ func (d *Device) AllocPD() (*PD, error) {
 	return create(d, d.client.AddPD, d.client.DelPD, func(id uint32) *PD { return &PD{d, id} })
 }
 
-// Close ends the PD. EBUSY: it has MRs or queue pairs.
+// Close destroys the PD. EBUSY: it has MRs or queue pairs.
 func (p *PD) Close() error {
 	return p.d.end(p, func(ctx context.Context) error { return p.d.client.DelPD(ctx, p.id) })
 }
 
 func (p *PD) rank() int { return 3 }
 
-// MR is a memory region, whose addresses are those of [VA, VA+Len).
+// MR is a memory region with the addresses [VA, VA+Len).
 type MR struct {
 	Key uint32 // local and remote
 	VA  uint64
 	Len uint64 // bytes
 	pd  *PD
 
-	ended func() // set before the MR is given out: called once it is closed
+	ended func() // called when the MR is closed; set before the MR is returned to the program
 }
 
-// RegisterBuffer makes an MR of length bytes at off of a registered buffer of a GPU. Its addresses are offsets in the
-// buffer. ENOENT: there is no such buffer; EINVAL: it is shorter.
+// RegisterBuffer makes an MR of length bytes from off of a GPU's registered buffer. Its addresses
+// are offsets in the buffer. ENOENT: there is no such buffer; EINVAL: it is shorter.
 func (p *PD) RegisterBuffer(buffer uint32, off, length uint64, access uint8) (*MR, error) {
 	return p.register(control.MR{Kind: control.MRBuffer, Access: access, Buffer: buffer, VA: off, Len: length, Off: off})
 }
 
-// RegisterGuest makes an MR of guest memory: the ranges, one behind the other, which are found from the address va on.
-// The memory must stay where it is, and the guest's, until the MR is closed.
+// RegisterGuest makes an MR of guest memory: the ranges, one after the other, get the addresses
+// from va on. The memory must not move, and must belong to the guest, until the MR is closed.
 func (p *PD) RegisterGuest(ranges []Range, va uint64, access uint8) (*MR, error) {
 	m := control.MR{Kind: control.MRGuest, Access: access, VA: va}
 	for _, r := range ranges {
@@ -80,7 +81,8 @@ func (p *PD) register(m control.MR) (*MR, error) {
 		func(key uint32) *MR { return &MR{Key: key, VA: m.VA, Len: m.Len, pd: p} })
 }
 
-// Close ends the MR: once it has returned nil the NIC uses its memory no more. Work requests that come to it fail.
+// Close destroys the MR: when it has returned nil, the NIC does not use its memory. Work requests
+// that need it fail.
 func (m *MR) Close() error {
 	err := m.pd.d.end(m, func(ctx context.Context) error { return m.pd.d.client.DelMR(ctx, m.Key) })
 	if err == nil && m.ended != nil {
@@ -91,19 +93,19 @@ func (m *MR) Close() error {
 
 func (m *MR) rank() int { return 2 }
 
-// Remote is what a peer needs to know of the MR.
+// Remote returns the values that a peer needs to use the MR.
 func (m *MR) Remote() Remote { return Remote{Key: m.Key, VA: m.VA, Len: m.Len} }
 
-// Part is n bytes at off of the MR.
+// Part returns the part of n bytes at off.
 func (m *MR) Part(off, n uint64) Local { return Local{MR: m, Off: off, Len: n} }
 
-// Local is a part of an MR of this end.
+// Local is a part of a local MR.
 type Local struct {
 	MR       *MR
 	Off, Len uint64 // bytes
 }
 
-// check refuses what is not inside of the MR.
+// check returns an error if l is not inside of its MR.
 func (l Local) check() error {
 	if l.MR == nil {
 		return fmt.Errorf("local memory without an MR: %w", syscall.EINVAL)
@@ -114,7 +116,7 @@ func (l Local) check() error {
 	return nil
 }
 
-// SGE is the part as a work request has it, which has less than 4 GiB.
+// SGE returns the part for a work request; it must have less than 4 GiB.
 func (l Local) SGE() (SGE, error) {
 	if err := l.check(); err != nil {
 		return SGE{}, err
@@ -125,14 +127,14 @@ func (l Local) SGE() (SGE, error) {
 	return SGE{VA: l.MR.VA + l.Off, Len: uint32(l.Len), Key: l.MR.Key}, nil
 }
 
-// Remote is memory of a peer. The zero Remote is none.
+// Remote is a peer's memory. The zero Remote is no memory.
 type Remote struct {
 	Key uint32 `json:"key"`
 	VA  uint64 `json:"va"`
 	Len uint64 `json:"len"` // bytes
 }
 
-// Part is n bytes at off of it. Beyond its end there is nothing: EINVAL.
+// Part returns n bytes at off. EINVAL: they are not inside of r.
 func (r Remote) Part(off, n uint64) (Remote, error) {
 	if off > r.Len || n > r.Len-off {
 		return Remote{}, fmt.Errorf("%d bytes at %d of the peer's %d: %w", n, off, r.Len, syscall.EINVAL)

@@ -12,54 +12,54 @@ import (
 	"vnic.dev/vnic/internal/control"
 )
 
-// OnDemand is memory whose pages the NIC asks for when it needs them: nothing of it is pinned.
+// OnDemand is memory whose pages the NIC requests when it needs them: it is not pinned.
 type OnDemand struct {
-	Region uint32 // its number in the driver that knows the pages
-	GPU    uint16 // whose private pages it may have; SetMailbox was called for it
+	Region uint32 // its number in the driver that finds the pages
+	GPU    uint16 // the GPU whose private pages it may have; call SetMailbox for it first
 	Off    uint64 // of the first byte, in the first page
 	Len    uint64 // bytes
 	VA     uint64 // address of the first byte in the MR
 	Access uint8
 }
 
-// PageFunc finds the pages of a request, and makes the entries of its answer, one for each page in order, or says in
-// Errno why there are none (the answer's ID need not be set). It may wait: several calls run at the same time, of
-// different requests.
+// PageFunc finds the pages of a request, and returns one entry for each page in order, or an Errno
+// if there are none. It need not set the answer's ID. It may block: several calls run at the same
+// time, for different requests.
 type PageFunc func(ctx context.Context, r control.PageRequest) control.PageAnswer
 
-// Of a PageServer.
+// Constants of a PageServer.
 const (
 	defaultWorkers = 4
-	pageQueue      = 256                    // requests that wait for a worker; of others the NIC tells again
-	pagePoll       = 100 * time.Millisecond // between lists of requests: a notify may be lost, and the NIC waits for 1 s
+	pageQueue      = 256                    // requests that wait for a worker; the NIC repeats others
+	pagePoll       = 100 * time.Millisecond // between lists: a notify may be lost, and the NIC waits for 1 s
 )
 
-// PageStats counts what a PageServer has done.
+// PageStats counts the work of a PageServer.
 type PageStats struct {
-	Requests uint64 // that were handed to a worker
+	Requests uint64 // passed to a worker
 	Answered uint64 // with pages
 	Refused  uint64 // with an errno
-	Late     uint64 // answers that the NIC wanted no more
+	Late     uint64 // answers that the NIC no longer needed
 	Failed   uint64 // answers that did not reach the NIC
-	Listed   uint64 // of Requests, those whose notify had not come
-	Put      uint64 // requests that were put off, as the queue was full
+	Listed   uint64 // of Requests: found by a list, not by a notify
+	Put      uint64 // requests that were postponed because the queue was full
 }
 
-// PageServer answers the NIC's requests for pages of MRs on demand that it has registered.
+// PageServer answers the NIC's requests for pages of the MRs that it has registered.
 type PageServer struct {
 	d       *Device
 	find    PageFunc
 	workers int
 
 	mu    sync.Mutex
-	keys  map[uint32]struct{} // under mu: of our MRs
-	busy  map[uint32]struct{} // under mu: ids of requests that wait for a worker, or have one
-	since map[uint32]struct{} // under mu: ids that were answered since the last list was asked for, which may have them
+	keys  map[uint32]struct{} // under mu: of the registered MRs
+	busy  map[uint32]struct{} // under mu: ids of requests in queue or with a worker
+	since map[uint32]struct{} // under mu: ids answered since the last list was requested; the list may have them
 	queue chan control.PageRequest
 	stats PageStats // under mu
 }
 
-// NewPageServer returns a server that finds pages by so many workers; 4 if 0. It answers while Serve runs.
+// NewPageServer returns a server with workers workers; 4 if 0. It answers while Serve runs.
 func NewPageServer(d *Device, find PageFunc, workers int) (*PageServer, error) {
 	if d.Limits.Flags&control.RDMAOnDemand == 0 {
 		return nil, fmt.Errorf("this NIC has no memory regions on demand: %w", syscall.EOPNOTSUPP)
@@ -71,7 +71,8 @@ func NewPageServer(d *Device, find PageFunc, workers int) (*PageServer, error) {
 		keys: make(map[uint32]struct{}), busy: make(map[uint32]struct{}), since: make(map[uint32]struct{})}, nil
 }
 
-// Register makes an MR on demand, whose requests the server answers from now on. ENODEV: the GPU has no mailbox.
+// Register makes an MR on demand, whose requests the server answers. ENODEV: the GPU has no
+// mailbox.
 func (s *PageServer) Register(pd *PD, m OnDemand) (*MR, error) {
 	if pd.d != s.d {
 		return nil, fmt.Errorf("the protection domain is another device's: %w", syscall.EINVAL)
@@ -92,7 +93,7 @@ func (s *PageServer) Register(pd *PD, m OnDemand) (*MR, error) {
 	return mr, nil
 }
 
-// PageCounts reads what the NIC counts of an MR on demand.
+// PageCounts reads the NIC's counters of an MR on demand.
 func (m *MR) PageCounts(ctx context.Context) (c control.PageCounts, err error) {
 	err = m.pd.d.ask(ctx, func(ctx context.Context) error {
 		c, err = m.pd.d.client.PageCounts(ctx, m.Key)
@@ -108,8 +109,8 @@ func (s *PageServer) Stats() PageStats {
 	return s.stats
 }
 
-// Serve answers requests until ctx ends, and returns nil then, or until the device ends: ErrReset or net.ErrClosed. It
-// returns when no worker runs any more. It is to run before a queue pair uses the MRs.
+// Serve answers requests until ctx ends, and then returns nil, or until the device ends: ErrReset
+// or net.ErrClosed. When it returns, no worker runs. Start it before a queue pair uses the MRs.
 func (s *PageServer) Serve(ctx context.Context) error {
 	ctx, end := context.WithCancelCause(ctx)
 	defer end(nil)
@@ -142,7 +143,7 @@ func (s *PageServer) Serve(ctx context.Context) error {
 	return nil
 }
 
-// take gives a request to a worker, once; it never waits.
+// take passes a request to a worker, once; it never blocks.
 func (s *PageServer) take(r control.PageRequest, listed bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -159,11 +160,11 @@ func (s *PageServer) take(r control.PageRequest, listed bool) {
 			s.stats.Listed++
 		}
 	default:
-		s.stats.Put++ // the NIC tells of it again, and lists it
+		s.stats.Put++ // the NIC repeats it, and lists it
 	}
 }
 
-// drop forgets requests that no worker has taken.
+// drop removes requests from the queue.
 func (s *PageServer) drop() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -173,7 +174,7 @@ func (s *PageServer) drop() {
 	}
 }
 
-// list asks for requests now and then, until ctx ends.
+// list asks for requests regularly, until ctx ends.
 func (s *PageServer) list(ctx context.Context, end context.CancelCauseFunc) {
 	tick := time.NewTicker(pagePoll)
 	defer tick.Stop()
@@ -202,17 +203,18 @@ func (s *PageServer) list(ctx context.Context, end context.CancelCauseFunc) {
 	}
 }
 
-// answer finds the pages of a request and tells the NIC. The error says that the device has ended.
+// answer finds the pages of a request and sends the answer to the NIC. It returns an error only if
+// the device has ended.
 func (s *PageServer) answer(ctx context.Context, r control.PageRequest) error {
 	a := s.find(ctx, r)
 	a.ID = r.ID
 	if a.Errno == 0 && len(a.Entries) != int(r.Count) {
-		a.Errno = uint16(syscall.EIO) // entries of other pages would be worse than none
+		a.Errno = uint16(syscall.EIO) // wrong entries would be worse than none
 	}
 	if a.Errno != 0 {
 		a.Entries = nil
 	}
-	if a.Errno != 0 && ctx.Err() != nil { // it was disturbed: whoever serves next is asked again
+	if a.Errno != 0 && ctx.Err() != nil { // find was interrupted: the next Serve gets the request again
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		delete(s.busy, r.ID)

@@ -15,7 +15,8 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// demand makes a pair whose b has an MR on demand of 64 pages, from the middle of its first one on, served by find.
+// demand makes a pair in which b has an MR on demand of 64 pages, from the middle of the first page
+// on, served by find.
 func demand(t *testing.T, workers int, find PageFunc) (a, b *end, s *PageServer, mr *MR, stop func() error) {
 	t.Helper()
 	a, b, _ = pair(t)
@@ -25,14 +26,14 @@ func demand(t *testing.T, workers int, find PageFunc) (a, b *end, s *PageServer,
 	ctx, cancel := context.WithCancel(t.Context())
 	served := make(chan error, 1)
 	go func() { served <- s.Serve(ctx) }()
-	synctest.Wait() // it hears notifies from here on
+	synctest.Wait() // Serve receives notifies after this
 	return a, b, s, mr, func() error {
 		cancel()
 		return <-served
 	}
 }
 
-// straight finds page i at 4096*i of guest memory.
+// straight maps page i to 4096*i of guest memory.
 func straight(_ context.Context, r control.PageRequest) (a control.PageAnswer) {
 	for i := range uint64(r.Count) {
 		a.Entries = append(a.Entries, (r.First+i)*4096)
@@ -40,7 +41,7 @@ func straight(_ context.Context, r control.PageRequest) (a control.PageAnswer) {
 	return a
 }
 
-// TestPagesOnDemand puts into pages that nobody had, with notifies and without.
+// TestPagesOnDemand puts into pages that are not mapped, with notifies and without.
 func TestPagesOnDemand(t *testing.T) {
 	for _, lost := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
@@ -75,7 +76,8 @@ func TestPagesOnDemand(t *testing.T) {
 	}
 }
 
-// TestPagesThatAreNotToBeHad has finders that refuse, and that give the wrong number of pages: the work request fails.
+// TestPagesThatAreNotToBeHad has finders that refuse, or return the wrong number of pages: the work
+// request fails.
 func TestPagesThatAreNotToBeHad(t *testing.T) {
 	for name, find := range map[string]PageFunc{
 		"errno": func(context.Context, control.PageRequest) control.PageAnswer { return control.PageAnswer{Errno: 14} },
@@ -102,7 +104,7 @@ func TestPagesThatAreNotToBeHad(t *testing.T) {
 	}
 }
 
-// TestPageWorkersAreBounded asks for more pages at once than there are workers.
+// TestPageWorkersAreBounded requests more pages at once than there are workers.
 func TestPageWorkersAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var mu sync.Mutex
@@ -112,7 +114,7 @@ func TestPageWorkersAreBounded(t *testing.T) {
 			now++
 			most = max(most, now)
 			mu.Unlock()
-			time.Sleep(time.Millisecond) // of synctest
+			time.Sleep(time.Millisecond) // in synctest's time
 			mu.Lock()
 			now--
 			mu.Unlock()
@@ -125,7 +127,7 @@ func TestPageWorkersAreBounded(t *testing.T) {
 				b.nic.client.Receive(b.nic.d.NotifyPages(nil, [6]byte{}, r))
 			})
 		}
-		other := control.PageRequest{ID: 2000, Key: mr.Key + 1, Count: 1} // of somebody else
+		other := control.PageRequest{ID: 2000, Key: mr.Key + 1, Count: 1} // of another server
 		b.nic.client.Receive(b.nic.d.NotifyPages(nil, [6]byte{}, &other))
 		time.Sleep(time.Second)
 		if st := s.Stats(); most != 3 || st.Requests != 10 || st.Answered != 10 {
@@ -142,7 +144,7 @@ func TestPageWorkersAreBounded(t *testing.T) {
 	})
 }
 
-// TestFullPageQueue has so many requests that some are put off; the list brings them back.
+// TestFullPageQueue makes so many requests that some are postponed; the list returns them.
 func TestFullPageQueue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		open := make(chan struct{})
@@ -171,7 +173,8 @@ func TestFullPageQueue(t *testing.T) {
 	})
 }
 
-// TestPageServerThatStops ends while a finder works: its request has no answer, and whoever serves next finds it.
+// TestPageServerThatStops stops a server during a call of find: the request gets no answer, and the
+// next Serve gets it.
 func TestPageServerThatStops(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		again := atomic.Bool{}

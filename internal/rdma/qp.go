@@ -10,11 +10,11 @@ import (
 	"vnic.dev/vnic/internal/control"
 )
 
-// QPConfig says what a queue pair is made of.
+// QPConfig configures a queue pair.
 type QPConfig struct {
 	SendCQ, RecvCQ *CQ // may be the same
-	MaxSend        int // work requests posted and not complete; 1 at least
-	MaxRecv        int // receives posted and not used
+	MaxSend        int // maximum of work requests that are not complete; at least 1
+	MaxRecv        int // maximum of receives that are not complete
 }
 
 // QP is a reliably connected queue pair.
@@ -23,7 +23,7 @@ type QP struct {
 	pd     *PD
 	c      QPConfig
 
-	transfers chan struct{} // of capacity 1: held by the transfer under way
+	transfers chan struct{} // of capacity 1: held by the running transfer
 	closed    atomic.Bool
 }
 
@@ -44,8 +44,9 @@ func (p *PD) NewQP(c QPConfig) (*QP, error) {
 		func(qpn uint32) *QP { return &QP{Number: qpn, pd: p, c: c, transfers: make(chan struct{}, 1)} })
 }
 
-// Close ends the queue pair: once it has returned nil nothing of it is under way. What was not complete has no
-// completion; completions that were not polled can be, until the CQ is closed.
+// Close destroys the queue pair: when it has returned nil, nothing of it is in progress. Work
+// requests that were not complete get no completion; older completions can be polled until the CQ
+// is closed.
 func (q *QP) Close() error {
 	err := q.pd.d.end(q, func(ctx context.Context) error { return q.pd.d.client.DelQP(ctx, q.Number) })
 	if err == nil && q.closed.CompareAndSwap(false, true) {
@@ -56,8 +57,8 @@ func (q *QP) Close() error {
 
 func (q *QP) rank() int { return 0 }
 
-// Connect connects the queue pair: it may send and receive from then on. Path's QPN is set here; see Exchange for where
-// the rest comes from.
+// Connect connects the queue pair: it may then send and receive. Connect sets Path.QPN; see
+// Exchange for the other values.
 func (q *QP) Connect(ctx context.Context, p Path) error {
 	p.QPN = q.Number
 	return q.pd.d.ask(ctx, func(ctx context.Context) error { return q.pd.d.client.ConnectQP(ctx, p) })
@@ -72,9 +73,10 @@ func (q *QP) Status(ctx context.Context) (s control.QPStatus, err error) {
 	return s, err
 }
 
-// Post posts work requests and returns how many of them, from the first on, were: they travel in frames (30 with one
-// piece of memory each), and all of a frame are posted, or none. ErrFull: there is no place for the next ones.
-// The ids with the highest bit set are the package's own: EINVAL.
+// Post posts work requests and returns how many of them, from the first on, it posted. They are
+// sent in frames (30 with one SGE each); all work requests of a frame are posted, or none. ErrFull:
+// the queue has no room for the next ones. EINVAL: an id has the highest bit set; such ids are
+// reserved for this package.
 func (q *QP) Post(ctx context.Context, wrs ...WR) (posted int, err error) {
 	if err := checkIDs(wrs); err != nil {
 		return 0, err
@@ -84,7 +86,7 @@ func (q *QP) Post(ctx context.Context, wrs ...WR) (posted int, err error) {
 
 func checkIDs(wrs []WR) error {
 	for i := range wrs {
-		if wrs[i].ID&own != 0 {
+		if wrs[i].ID&transferBit != 0 {
 			return fmt.Errorf("work request %#x: ids with the highest bit are not for programs: %w", wrs[i].ID,
 				syscall.EINVAL)
 		}
@@ -92,8 +94,8 @@ func checkIDs(wrs []WR) error {
 	return nil
 }
 
-// PostRecv posts memory for the peer's SENDs, and places for its WRITEs with immediate. Op need not be set. The rest is
-// as with Post.
+// PostRecv posts memory for the peer's SENDs, and receives for its WRITEs with immediate. Op need
+// not be set. Otherwise it is like Post.
 func (q *QP) PostRecv(ctx context.Context, wrs ...WR) (posted int, err error) {
 	if err := checkIDs(wrs); err != nil {
 		return 0, err
@@ -127,7 +129,7 @@ func (q *QP) post(ctx context.Context, call func(context.Context, control.Post) 
 	return posted, nil
 }
 
-// frameOf is as many work requests, from the first on, as a frame holds, and at least one.
+// frameOf returns as many work requests, from the first on, as a frame holds, and at least one.
 func frameOf(wrs []WR) []WR {
 	size := 0
 	for i := range wrs {

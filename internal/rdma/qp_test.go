@@ -20,7 +20,8 @@ func (e *end) sge(t *testing.T, off, n uint64) SGE {
 	return testkit.Must(e.mr.Part(off, n).SGE())(t)
 }
 
-// TestSendAndReceive sends messages of several pieces, with immediate data and without, to receives of several pieces.
+// TestSendAndReceive sends messages of several SGEs, with immediate data and without, to receives
+// of several SGEs.
 func TestSendAndReceive(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, b, _ := pair(t)
@@ -57,8 +58,8 @@ func TestSendAndReceive(t *testing.T) {
 	})
 }
 
-// TestFullQueues posts more than there are places, in a queue pair and in a completion queue: whole frames are posted,
-// or none of a frame.
+// TestFullQueues posts more than fits in a queue pair and in a completion queue: frames are posted
+// completely or not at all.
 func TestFullQueues(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, b, _ := pair(t)
@@ -70,7 +71,7 @@ func TestFullQueues(t *testing.T) {
 				SGEs: []SGE{a.sge(t, 0, 1)}}
 		}
 		n, err := a.qp.Post(ctx, many...)
-		if n != 30 || !errors.Is(err, ErrFull) { // 40 places, and frames of 30 and 15
+		if n != 30 || !errors.Is(err, ErrFull) { // 40 entries, and frames of 30 and 15
 			t.Fatalf("%d posted, %v", n, err)
 		}
 		if s := testkit.Must(a.qp.Status(ctx))(t); s.Sends != 30 {
@@ -80,7 +81,7 @@ func TestFullQueues(t *testing.T) {
 			t.Errorf("%d posted, %v", n, err)
 		}
 		a.nic.release()
-		n, err = a.qp.Post(ctx, many[:30]...) // the CQ has 64 places, of which 40 are taken
+		n, err = a.qp.Post(ctx, many[:30]...) // 40 of the CQ's 64 entries are in use
 		if n != 0 || !errors.Is(err, ErrFull) {
 			t.Errorf("%d posted, %v", n, err)
 		}
@@ -121,15 +122,15 @@ func TestNotConnected(t *testing.T) {
 	})
 }
 
-// path is some path.
+// path returns any path.
 func (q *QP) path(t *testing.T) Path {
 	a := testkit.Must(net.ResolveIPAddr("ip", "10.0.0.9"))(t).IP
 	addr, _ := addrOf(a)
 	return Path{RemoteQPN: 5, Local: addr, Remote: addr, MTU: 1024}
 }
 
-// TestWaitIsTold counts how often the NIC is asked: with its notify once for each wait, and without it until it says
-// that there are some.
+// TestWaitIsTold counts how often the NIC is polled: with a notify once for each wait, and without
+// notifies until there are completions.
 func TestWaitIsTold(t *testing.T) {
 	for _, lost := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
@@ -145,12 +146,12 @@ func TestWaitIsTold(t *testing.T) {
 						t.Errorf("%+v, %v", wcs, err)
 					}
 				})
-				synctest.Wait() // nobody asks as long as nothing is known, or time passes
+				synctest.Wait() // nobody polls without a notify, until time passes
 				if a.nic.asked() != before {
 					t.Errorf("asked %d times in vain", a.nic.asked()-before)
 				}
 				if lost {
-					time.Sleep(5 * time.Second) // of synctest
+					time.Sleep(5 * time.Second) // in synctest's time
 					if n := a.nic.asked() - before; n < 5 || n > 10 {
 						t.Errorf("asked %d times in 5 s", n)
 					}
@@ -168,7 +169,8 @@ func TestWaitIsTold(t *testing.T) {
 	}
 }
 
-// TestWaitTakesMoreThanAFrame has completions that take two frames: the second is asked for at once.
+// TestWaitTakesMoreThanAFrame makes completions for two frames: the second frame is requested at
+// once.
 func TestWaitTakesMoreThanAFrame(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, b, _ := pair(t)
@@ -197,8 +199,8 @@ func TestWaitTakesMoreThanAFrame(t *testing.T) {
 	})
 }
 
-// TestNoCompletionIsLostWithItsAnswer ends a context after the NIC has given completions away, and before they are
-// here.
+// TestNoCompletionIsLostWithItsAnswer ends a context after the NIC has sent completions, and before
+// they arrive.
 func TestNoCompletionIsLostWithItsAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, b, _ := pair(t)
@@ -223,7 +225,7 @@ func TestNoCompletionIsLostWithItsAnswer(t *testing.T) {
 	})
 }
 
-// TestWaitersShareACQ has many waiters and as many completions, some of them lost for the notify.
+// TestWaitersShareACQ has many waiting goroutines and as many completions; some notifies are lost.
 func TestWaitersShareACQ(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, b, _ := pair(t)
@@ -271,7 +273,7 @@ func TestWaitersShareACQ(t *testing.T) {
 	})
 }
 
-// TestCloseInOrder closes what others use, and then all at once while calls wait.
+// TestCloseInOrder closes objects that are in use, and then the device while calls wait.
 func TestCloseInOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, b, peer := pair(t)
@@ -296,7 +298,8 @@ func TestCloseInOrder(t *testing.T) {
 	})
 }
 
-// TestReset resets a port under calls that wait, and under ones that come later; a device that is opened anew works.
+// TestReset resets a port during waiting calls, and before later calls; a newly opened device
+// works.
 func TestReset(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, b, peer := pair(t)
@@ -318,8 +321,8 @@ func TestReset(t *testing.T) {
 		wait(func() error { return server.Serve(ctx) })
 		synctest.Wait()
 		a.nic.reset()
-		testkit.Must(a.nic.client.Hello(ctx))(t) // any answer tells
-		synctest.Wait()                          // and no time passes
+		testkit.Must(a.nic.client.Hello(ctx))(t) // any answer reports the reset
+		synctest.Wait()                          // no time passes
 		if n := ended.Load(); n != 3 {
 			t.Errorf("%d of 3 waits know", n)
 		}
@@ -333,13 +336,13 @@ func TestReset(t *testing.T) {
 			testkit.ErrorIs(t, err, ErrReset, "%s", name)
 			testkit.ErrorIs(t, err, syscall.ESTALE, "%s", name)
 		}
-		// Numbers come again, and what is old does not end what is new.
+		// Numbers are used again, and closing old objects does not delete new ones.
 		d := testkit.Must(Open(a.nic.client))(t)
 		for range 10 {
 			testkit.Must(d.AllocPD())(t)
 		}
 		testkit.NoError(t, a.d.Close())
-		if len(a.nic.pds) != 10 { // nobody else runs
+		if len(a.nic.pds) != 10 { // nothing else runs
 			t.Errorf("%d PDs are left of 10", len(a.nic.pds))
 		}
 		testkit.NoError(t, d.Close())
@@ -350,8 +353,8 @@ func TestReset(t *testing.T) {
 	})
 }
 
-// TestResetThatAnAnswerTells resets a port between two calls: the second one's own answer tells, and what it made in
-// the new state is undone.
+// TestResetThatAnAnswerTells resets a port between two calls: the answer to the second call reports
+// the reset, and the object that it made in the new state is deleted.
 func TestResetThatAnAnswerTells(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, b, _ := pair(t)
@@ -366,7 +369,7 @@ func TestResetThatAnAnswerTells(t *testing.T) {
 	})
 }
 
-// TestNICWithoutAnswer has a NIC that hears nothing: Close says so, and ends.
+// TestNICWithoutAnswer has a NIC that loses all requests: Close returns an error.
 func TestNICWithoutAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, b, _ := pair(t)
@@ -380,7 +383,7 @@ func TestNICWithoutAnswer(t *testing.T) {
 	})
 }
 
-// TestNoRDMA opens a NIC that has none.
+// TestNoRDMA opens a NIC without RDMA.
 func TestNoRDMA(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := &fabric{}

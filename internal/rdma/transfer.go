@@ -10,32 +10,32 @@ import (
 	"vnic.dev/vnic/internal/control"
 )
 
-// Of TransferOptions.
+// Defaults of TransferOptions.
 const (
 	defaultSize   = 1 << 20
 	defaultWindow = 16
 )
 
-// TransferOptions configure Put and Get; the zero value is good.
+// TransferOptions configure Put and Get; the zero value works.
 type TransferOptions struct {
-	Size   uint32 // bytes of a work request at most; 1 MiB if 0
-	Window int    // work requests under way at most; 16 if 0, and no more than the queue pair has places
-	// Notify has the last work request of a Put be a WRITE with immediate: the peer, which posted a receive, has a
-	// completion with Imm once all that was put is there.
+	Size   uint32 // maximum of bytes in a work request; 1 MiB if 0
+	Window int    // maximum of work requests in progress; 16 if 0; at most the queue pair's MaxSend
+	// Notify makes the last work request of a Put a WRITE with immediate: the peer, which must have
+	// posted a receive, gets a completion with Imm after all bytes have arrived.
 	Notify bool
 	Imm    uint32
-	// Progress is called, if set, after each batch of completions, with the bytes that are done.
+	// Progress is called, if set, after each batch of completions, with the number of bytes done.
 	Progress func(done uint64)
 }
 
-// Counts is what came of a transfer.
+// Counts is the result of a transfer.
 type Counts struct {
 	Posted    uint64 // work requests
-	Completed uint64 // of these, with success
-	Bytes     uint64 // of the completed ones: they are the first ones of the range
+	Completed uint64 // of Posted: completed successfully
+	Bytes     uint64 // the length of Completed: they are the first bytes of the range
 }
 
-// transfer is a Put or a Get under way.
+// transfer is a Put or a Get in progress.
 type transfer struct {
 	qp     *QP
 	local  Local
@@ -49,21 +49,22 @@ type transfer struct {
 	total  uint64 // work requests
 	counts Counts
 	ended  uint64 // work requests that have a completion
-	failed error  // the first one
+	failed error  // the first error
 }
 
-// Put writes a local part to memory of the peer, which must be as long at least, by work requests of o.Size, a window
-// of them at a time, and returns when the last one is complete: the bytes are in the peer's memory. Transfers of a
-// queue pair follow one another.
+// Put writes a local part to the peer's memory, which must not be shorter, by work requests of
+// o.Size, with at most o.Window in progress. It returns when the last one is complete: then the
+// bytes are in the peer's memory. A queue pair runs one transfer at a time.
 //
-// A *WCError says which work request failed; nothing of the transfer is under way any more then. After another error,
-// of ctx too, work requests may be: the local memory is the NIC's until QP.Close.
+// A *WCError says which work request failed; then nothing of the transfer is in progress. After
+// another error, including ctx's, work requests may be in progress: the NIC may use the local
+// memory until QP.Close.
 func Put(ctx context.Context, qp *QP, local Local, remote Remote, o TransferOptions) (Counts, error) {
 	return newTransfer(ctx, qp, local, remote, control.WRWrite, o)
 }
 
-// Get reads memory of the peer, of remote's length, into a local part that is as long at least. The rest is as with
-// Put.
+// Get reads the peer's memory, with remote's length, into a local part that must not be shorter.
+// Otherwise it is like Put.
 func Get(ctx context.Context, qp *QP, local Local, remote Remote, o TransferOptions) (Counts, error) {
 	if o.Notify {
 		return Counts{}, fmt.Errorf("get: a READ tells the peer nothing: %w", syscall.EINVAL)
@@ -120,7 +121,7 @@ func newTransfer(ctx context.Context, qp *QP, local Local, remote Remote, op con
 	d.mu.Unlock()
 	t.claim.qp = qp
 	defer qp.c.SendCQ.claim(t.number, &t.claim)()
-	if qp.closed.Load() { // after the claim: Close tells who has one
+	if qp.closed.Load() { // after the claim: Close marks existing claims
 		qp.c.SendCQ.gone(qp)
 	}
 	err := t.run(ctx)
@@ -134,12 +135,12 @@ func (t *transfer) run(ctx context.Context) error {
 				return err
 			}
 		}
-		if t.ended == t.counts.Posted { // with an error: nothing is under way
+		if t.ended == t.counts.Posted { // there is an error, and nothing is in progress
 			return t.failed
 		}
 		wcs, err := t.qp.c.SendCQ.wait(ctx, &t.claim)
 		if err != nil {
-			if t.failed != nil { // as text: a WCError says that nothing is under way
+			if t.failed != nil { // as text: a WCError means that nothing is in progress
 				err = fmt.Errorf("%w; before that: %v", err, t.failed)
 			}
 			return err
@@ -156,7 +157,7 @@ func (t *transfer) run(ctx context.Context) error {
 	return t.failed
 }
 
-// fill posts as many work requests as the window has room for.
+// fill posts as many work requests as the window allows.
 func (t *transfer) fill(ctx context.Context) error {
 	room := min(t.window-(t.counts.Posted-t.ended), t.total-t.counts.Posted)
 	wrs := make([]WR, 0, room)
@@ -164,7 +165,7 @@ func (t *transfer) fill(ctx context.Context) error {
 		wrs = append(wrs, t.request(t.counts.Posted+i))
 	}
 	var err error
-	for { // a frame is posted whole or not at all: smaller ones may fit
+	for { // a frame is posted completely or not at all: fewer may fit
 		var n int
 		n, err = t.qp.post(ctx, t.qp.pd.d.client.PostSend, wrs)
 		t.counts.Posted += uint64(n)
@@ -176,22 +177,22 @@ func (t *transfer) fill(ctx context.Context) error {
 	refused := (*control.Error)(nil)
 	switch {
 	case errors.Is(err, ErrFull) && t.counts.Posted > t.ended:
-		return nil // other work requests have the places: ours end first
+		return nil // retry after the transfer's work requests in progress
 	case errors.As(err, &refused):
-		t.failed = err // what is under way ends before it is returned
+		t.failed = err // returned after the work requests in progress have ended
 		return nil
 	}
 	return err
 }
 
-// size is the length of a work request.
+// size returns the length of a work request.
 func (t *transfer) size(i uint64) uint64 {
 	return min(uint64(t.o.Size), t.local.Len-i*uint64(t.o.Size))
 }
 
 func (t *transfer) request(i uint64) WR {
 	off := i * uint64(t.o.Size)
-	w := WR{ID: own | uint64(t.number)<<32 | i, Op: t.op, Flags: control.WRSignaled, Key: t.remote.Key,
+	w := WR{ID: transferBit | uint64(t.number)<<32 | i, Op: t.op, Flags: control.WRSignaled, Key: t.remote.Key,
 		Remote: t.remote.VA + off}
 	if n := t.size(i); n > 0 {
 		w.SGEs = []SGE{{VA: t.local.MR.VA + t.local.Off + off, Len: uint32(n), Key: t.local.MR.Key}}

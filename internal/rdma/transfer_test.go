@@ -17,19 +17,20 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// same fails the test unless [at, at+n) of both buffers is the same, and all else of b is zero.
-func same(t *testing.T, a, b *end, from, at, n int) {
+// same fails the test unless [to, to+n) of b equals [from, from+n) of a, and all else of b is zero.
+func same(t *testing.T, a, b *end, from, to, n int) {
 	t.Helper()
 	src, dst := a.nic.buffers[1], b.nic.buffers[1]
-	if !bytes.Equal(dst[at:at+n], src[from:from+n]) {
+	if !bytes.Equal(dst[to:to+n], src[from:from+n]) {
 		t.Error("other bytes than were sent")
 	}
-	if rest := append(bytes.Clone(dst[:at]), dst[at+n:]...); len(bytes.Trim(rest, "\x00")) > 0 {
+	if rest := append(bytes.Clone(dst[:to]), dst[to+n:]...); len(bytes.Trim(rest, "\x00")) > 0 {
 		t.Error("bytes outside of the range were written")
 	}
 }
 
-// TestPutAndGet moves ranges that are one work request and many, with windows smaller and larger than a frame.
+// TestPutAndGet moves ranges of one or many work requests, with windows smaller and larger than a
+// frame.
 func TestPutAndGet(t *testing.T) {
 	for _, tc := range []struct {
 		n      uint64
@@ -41,7 +42,7 @@ func TestPutAndGet(t *testing.T) {
 		{4096, TransferOptions{Size: 4096}, 1},
 		{4097, TransferOptions{Size: 4096}, 2},
 		{100_001, TransferOptions{Size: 1000, Window: 3}, 101},
-		{100_001, TransferOptions{Size: 1000, Window: 1000}, 101}, // the queue pair has 40 places: two frames
+		{100_001, TransferOptions{Size: 1000, Window: 1000}, 101}, // the queue pair has 40 entries: two frames
 		{1000_000, TransferOptions{Size: 333, Window: 33}, 3004},
 	} {
 		for name, op := range map[string]func(context.Context, *QP, Local, Remote, TransferOptions) (Counts, error){
@@ -73,12 +74,12 @@ func TestPutAndGet(t *testing.T) {
 	}
 }
 
-// closeAll closes both devices and holds that nothing is left on the NICs.
+// closeAll closes both devices and checks that nothing is left on the NICs.
 func closeAll(t *testing.T, ends ...*end) {
 	t.Helper()
 	for _, e := range ends {
 		testkit.NoError(t, e.d.Close())
-		testkit.NoError(t, e.d.Close()) // again
+		testkit.NoError(t, e.d.Close()) // a second time
 		if !e.nic.empty() {
 			t.Error("something is left on the NIC")
 		}
@@ -86,7 +87,8 @@ func closeAll(t *testing.T, ends ...*end) {
 	}
 }
 
-// TestPutTellsThePeer puts with Notify: the peer's receive is complete after all bytes are there.
+// TestPutTellsThePeer puts with Notify: the peer's receive is complete after all bytes have
+// arrived.
 func TestPutTellsThePeer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, b, peer := pair(t)
@@ -106,7 +108,7 @@ func TestPutTellsThePeer(t *testing.T) {
 			t.Errorf("%+v, %v", c, err)
 		}
 		wg.Wait()
-		c, err = Put(t.Context(), a.qp, a.mr.Part(0, 0), peer.MR, o) // nothing, and still told
+		c, err = Put(t.Context(), a.qp, a.mr.Part(0, 0), peer.MR, o) // no bytes, but a notification
 		if err != nil || c.Completed != 1 || c.Bytes != 0 {
 			t.Errorf("%+v, %v", c, err)
 		}
@@ -118,8 +120,8 @@ func TestPutTellsThePeer(t *testing.T) {
 	})
 }
 
-// TestTransfersShareAQueue has several queue pairs with one completion queue, transfers on each, two at a time, and a
-// program that waits for receives on the same queue.
+// TestTransfersShareAQueue has several queue pairs with one completion queue, two transfers at a
+// time on each, and a program that waits for receives on the same queue.
 func TestTransfersShareAQueue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, b, peer := pair(t)
@@ -172,7 +174,8 @@ func TestTransfersShareAQueue(t *testing.T) {
 	})
 }
 
-// TestTransferFails has a peer that refuses in the middle. What was done is counted, and another queue pair goes on.
+// TestTransferFails has a peer that refuses in the middle. Completed work requests are counted, and
+// another queue pair still works.
 func TestTransferFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, b, peer := pair(t)
@@ -183,7 +186,7 @@ func TestTransferFails(t *testing.T) {
 		_, _, errA, errB := exchangeOver(t, &a2, &b2)
 		testkit.OK(t, errors.Join(errA, errB))
 		short := testkit.Must(b.pd.RegisterBuffer(1, 0, 5500, RemoteWrite))(t).Remote()
-		short.Len = 1 << 20 // a lie
+		short.Len = 1 << 20 // longer than the peer's memory
 		c, err := Put(t.Context(), a.qp, a.mr.Part(0, 20_000), short, TransferOptions{Size: 1000, Window: 8})
 		failed := (*WCError)(nil)
 		if !errors.As(err, &failed) || failed.WC.Status != control.WCRemoteAccess || c.Completed != 5 || c.Bytes != 5000 {
@@ -221,7 +224,7 @@ func TestTransferFails(t *testing.T) {
 	})
 }
 
-// TestBadTransfers are refused before anything is asked of the NIC.
+// TestBadTransfers are refused before a command is sent.
 func TestBadTransfers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, b, peer := pair(t)
@@ -261,13 +264,13 @@ func TestBadTransfers(t *testing.T) {
 	})
 }
 
-// TestGuestMemory registers more ranges than a frame holds, and moves bytes through all of them; if the NIC refuses the
-// rest, nothing stays.
+// TestGuestMemory registers more ranges than a frame holds, and moves bytes through all of them; if
+// the NIC refuses the second frame, nothing is left.
 func TestGuestMemory(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, b, peer := pair(t)
 		var ranges []Range
-		for i := range uint64(200) { // backwards in memory, with gaps
+		for i := range uint64(200) { // in reverse order, with gaps
 			ranges = append(ranges, Range{IOVA: (199 - i) * 4096, Len: 1000 + i})
 		}
 		mr := testkit.Must(a.pd.RegisterGuest(ranges, 1<<40, LocalWrite))(t)
@@ -297,14 +300,15 @@ func TestGuestMemory(t *testing.T) {
 	})
 }
 
-// TestTransferWaitsForPlaces has the program's own work requests fill the queue before a transfer, and in its middle.
+// TestTransferWaitsForPlaces fills the queue with the program's work requests before a transfer,
+// and in its middle.
 func TestTransferWaitsForPlaces(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, b, peer := pair(t)
 		a.nic.set(func() { a.nic.hold = true })
 		fill := make([]WR, 38)
 		for i := range fill {
-			fill[i] = WR{ID: uint64(i), Op: control.WRWrite} // of nothing; unsignaled
+			fill[i] = WR{ID: uint64(i), Op: control.WRWrite} // no bytes; unsignaled
 		}
 		if n, err := a.qp.Post(t.Context(), fill...); n != 38 || err != nil {
 			t.Fatal(n, err)
@@ -335,7 +339,8 @@ func TestTransferWaitsForPlaces(t *testing.T) {
 	})
 }
 
-// TestTransferLosesItsPlaces has another take the place of each of a transfer's work requests that is complete.
+// TestTransferLosesItsPlaces uses the entry of each completed work request of a transfer for
+// another one.
 func TestTransferLosesItsPlaces(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, b, peer := pair(t)
@@ -369,7 +374,7 @@ func TestTransferLosesItsPlaces(t *testing.T) {
 	})
 }
 
-// TestGivenUpTransfer ends a transfer's context, and closes a queue pair under another.
+// TestGivenUpTransfer ends a transfer's context, and closes a queue pair during another transfer.
 func TestGivenUpTransfer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, b, peer := pair(t)
@@ -397,7 +402,7 @@ func TestGivenUpTransfer(t *testing.T) {
 		testkit.NoError(t, err)
 		a.nic.set(func() { a.nic.hold = true })
 		put(t.Context(), net.ErrClosed)
-		put(t.Context(), net.ErrClosed) // waits for the other
+		put(t.Context(), net.ErrClosed) // waits for the other transfer
 		synctest.Wait()
 		testkit.NoError(t, a.qp.Close())
 		wg.Wait()
@@ -405,7 +410,7 @@ func TestGivenUpTransfer(t *testing.T) {
 	})
 }
 
-// TestNICThatLies has completions that come in the wrong order.
+// TestNICThatLies makes completions come in the wrong order.
 func TestNICThatLies(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, b, peer := pair(t)
@@ -416,7 +421,7 @@ func TestNICThatLies(t *testing.T) {
 	})
 }
 
-// TestEachStatusHasWords holds that each status of a completion says what it means.
+// TestEachStatusHasWords checks that each status of a completion has an explanation.
 func TestEachStatusHasWords(t *testing.T) {
 	seen := map[string]bool{}
 	for s := range control.WCStatus(255) {

@@ -1,5 +1,6 @@
-// Package report makes the tables of commands' reports. What a table says of a figure, and how those of several runs are
-// added up, is one [Column]; its JSON key and what the schema says of it stand at its field (internal/schematest).
+// Package report makes the tables of commands' reports. How a table shows a figure, and whether figures of several runs are
+// added up, is one [Column]; the figure's JSON key and its description in the schema stand at its field
+// (internal/schematest).
 package report
 
 import (
@@ -17,7 +18,7 @@ type Column[T any] struct {
 	Title string           // the heading; " ": an empty one; "": no table shows the figure
 	Count func(*T) *uint64 // the figure, if it is a count that every T has
 	Text  func(*T) string  // the cell; nil: Count, with its thousands apart
-	If    func([]T) bool   // the table of a list has it; nil: always
+	If    func([]T) bool   // reports whether the table of a list shows the column; nil: always
 	Sum   bool             // Add adds Count up
 }
 
@@ -26,8 +27,8 @@ func Sum[T any](title string, count func(*T) *uint64) Column[T] {
 	return Column[T]{Title: title, Count: count, Sum: true}
 }
 
-// Optional is a column of a part that some T have: a table has it if one of the list has the part, and an empty cell for
-// the others.
+// Optional is a column of a part that some T have: a table shows the column if an element of the list has the part; the
+// cells of other elements are empty.
 func Optional[T, P any](title string, part func(*T) *P, text func(*P) string) Column[T] {
 	return Column[T]{Title: title, Text: func(x *T) string {
 		if p := part(x); p != nil {
@@ -39,7 +40,7 @@ func Optional[T, P any](title string, part func(*T) *P, text func(*P) string) Co
 	}}
 }
 
-// Columns are those of a table, from left to right, or of a sheet, from top to bottom.
+// Columns are the columns of a table, from left to right, or the lines of a sheet, from top to bottom.
 type Columns[T any] []Column[T]
 
 // Table writes a line for each of list, below the headings.
@@ -112,7 +113,7 @@ func (c *Column[T]) cell(x *T) string {
 // Number is a number with its thousands apart.
 func Number(n uint64) string { return humanize.Comma(int64(n)) }
 
-// Add adds the sums of x to those of to.
+// Add adds the counts of x to the same counts of to, where a column is a sum.
 func (c Columns[T]) Add(to, x *T) {
 	for _, col := range c {
 		if col.Sum {

@@ -15,10 +15,10 @@ func (f *Findings) If(bad bool, format string, args ...any) {
 	}
 }
 
-// Within adds findings of a part, which of names.
-func (f *Findings) Within(of string, part Findings) {
+// Within adds the findings of a part of the report, each with the part's name before it.
+func (f *Findings) Within(name string, part Findings) {
 	for _, err := range part {
-		*f = append(*f, fmt.Errorf("%s: %w", of, err))
+		*f = append(*f, fmt.Errorf("%s: %w", name, err))
 	}
 }
 

@@ -75,8 +75,8 @@ func Addrs(index int, family uint8) (addrs []Addr, err error) {
 	return addrs, nil
 }
 
-func wanted(family, of uint8) bool {
-	return family == of || of == unix.AF_UNSPEC && (family == unix.AF_INET || family == unix.AF_INET6)
+func wanted(family, requested uint8) bool {
+	return family == requested || requested == unix.AF_UNSPEC && (family == unix.AF_INET || family == unix.AF_INET6)
 }
 
 // AddAddr adds an address to a link: EEXIST if the link has it. An IPv6 address can be used at once; with dad it is
@@ -94,7 +94,7 @@ func RemoveAddr(index int, p netip.Prefix) error {
 	return changeAddr(unix.RTM_DELADDR, 0, index, p, 0)
 }
 
-func changeAddr(kind netlink.HeaderType, how netlink.HeaderFlags, index int, p netip.Prefix, flags uint8) error {
+func changeAddr(kind netlink.HeaderType, flag netlink.HeaderFlags, index int, p netip.Prefix, flags uint8) error {
 	ip := p.Addr().AsSlice()
 	attrs := netlink.NewAttributeEncoder()
 	attrs.Bytes(unix.IFA_LOCAL, ip)
@@ -103,7 +103,7 @@ func changeAddr(kind netlink.HeaderType, how netlink.HeaderFlags, index int, p n
 		broadcast := binary.BigEndian.Uint32(ip) | ^uint32(0)>>p.Bits()
 		attrs.Bytes(unix.IFA_BROADCAST, binary.BigEndian.AppendUint32(nil, broadcast))
 	}
-	return change(kind, how, addrHeader(family(p.Addr()), p.Bits(), flags, index), attrs)
+	return change(kind, flag, addrHeader(family(p.Addr()), p.Bits(), flags, index), attrs)
 }
 
 // AddDefaultRoute adds a default route by a gateway, with flags RTNH_F_*: EEXIST if there is one like it. It goes with

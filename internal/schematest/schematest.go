@@ -19,8 +19,8 @@ import (
 
 const module = "vnic.dev/vnic/"
 
-// Holds compares a schema's file with the type of v, and writes it with -update. dirs are those of the packages whose
-// comments it has, below root, the module's directory.
+// Holds compares the schema in a file with the type of v; with -update it writes the file. The schema's descriptions are
+// the comments of the packages in dirs, directories below root, which is the module's.
 func Holds(t *testing.T, file, title string, v any, root string, dirs ...string) {
 	t.Helper()
 	zero := json.Number("0")
@@ -31,9 +31,9 @@ func Holds(t *testing.T, file, title string, v any, root string, dirs ...string)
 		}
 		return nil
 	}}
-	own := reflect.TypeOf(v).Elem().PkgPath()
+	pkg := reflect.TypeOf(v).Elem().PkgPath()
 	r.Namer = func(t reflect.Type) string {
-		if t.PkgPath() == own {
+		if t.PkgPath() == pkg {
 			return t.Name()
 		}
 		return t.String() // of another package, whose type may have the same name
@@ -56,7 +56,7 @@ func Holds(t *testing.T, file, title string, v any, root string, dirs ...string)
 	}
 }
 
-// Compile gives what says whether a JSON text is as a schema has it.
+// Compile returns a function that checks a JSON text against a schema.
 func Compile(t testing.TB, schema string) (valid func(text string) error) {
 	t.Helper()
 	c := check.NewCompiler()

@@ -3,7 +3,7 @@
 // descriptor is ever leaked: one that is not taken is closed with its message, one too many is
 // closed at once.
 //
-// Descriptors come from a peer that may be hostile: CheckEvent tells whether one is what a datapath may write to.
+// Descriptors come from a peer that may be hostile: CheckEvent checks whether a datapath may write to one.
 package scm
 
 import (
@@ -45,7 +45,7 @@ func (d *FDs) Take(i int) int {
 	return fd
 }
 
-// Close closes those that were not taken, and empties d.
+// Close closes the descriptors that were not taken, and empties d.
 func (d *FDs) Close() {
 	for i, fd := range d.fd[:d.n] {
 		d.discard(fd)

@@ -14,20 +14,20 @@ import (
 // stream one sends at a time; messages (SOCK_SEQPACKET) can be sent by several.
 type Socket struct {
 	*net.UnixConn
-	MaxFDs int   // how many descriptors one message may carry, at most the constant of this name
-	Bad    error // what errors wrap that are about descriptors
+	MaxFDs int   // the maximum of descriptors in one message, at most the constant of this name
+	Bad    error // errors about descriptors wrap it
 	oob    [16 + 4*MaxFDs]byte
 }
 
-// ReadFDs reads what there is, at most b, and the descriptors that come with it, whatever error it
-// returns: io.EOF at the end of the stream.
+// ReadFDs reads available bytes, at most len(b), and the descriptors that come with them, even if
+// it returns an error: io.EOF at the end of the stream.
 //
-// There is space for the control message of MaxFDs descriptors and no more: the kernel drops the
-// rest and sets MSG_CTRUNC. (A struct cmsghdr is 16 bytes on 64-bit machines, descriptors 4; more
-// than needed is no harm.)
+// There is space for the control message of exactly MaxFDs descriptors: the kernel drops the rest
+// and sets MSG_CTRUNC. (A struct cmsghdr is 16 bytes on 64-bit machines, descriptors 4; more than
+// needed does no harm.)
 func (s *Socket) ReadFDs(b []byte, fds *FDs) (int, error) {
 	n, oobn, flags, _, err := s.ReadMsgUnix(b, s.oob[:16+4*s.MaxFDs])
-	if oobn > 0 { // before anything else: they are open now, whatever is wrong
+	if oobn > 0 { // first of all: they are open now, whatever the error
 		if err := fds.Collect(s.oob[:oobn], s.MaxFDs); err != nil {
 			return n, fmt.Errorf("%w: %w", err, s.Bad)
 		}
@@ -44,8 +44,9 @@ func (s *Socket) ReadFDs(b []byte, fds *FDs) (int, error) {
 	return n, nil
 }
 
-// WriteFDs writes all of b; the descriptors, which stay the caller's, go with its first byte. Without any it is a
-// write(2): a process in a sandbox may have no sendmsg(2).
+// WriteFDs writes all of b; the descriptors, which stay the caller's, go with its first byte.
+// Without descriptors it uses write(2): a process in a sandbox may not be allowed to call
+// sendmsg(2).
 func (s *Socket) WriteFDs(b []byte, fds []int) error {
 	if len(fds) == 0 {
 		_, err := s.Write(b)

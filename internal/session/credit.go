@@ -5,16 +5,16 @@ import (
 	"sync"
 )
 
-// credit is how many bytes the host has room for.
+// credit is the number of bytes for which the host has room.
 type credit struct {
 	mu   sync.Mutex
 	left int           // under mu
-	more chan struct{} // under mu: closed and replaced when there is more
+	more chan struct{} // under mu: closed and replaced when left grows
 }
 
 func newCredit(n int) *credit { return &credit{left: n, more: make(chan struct{})} }
 
-// give adds to it.
+// give adds n bytes to the credit.
 func (c *credit) give(n int) {
 	if n == 0 {
 		return
@@ -26,7 +26,8 @@ func (c *credit) give(n int) {
 	c.more = make(chan struct{})
 }
 
-// take takes up to most bytes of it. It waits until there are any, and gives 0 when ctx has ended.
+// take takes up to most bytes from the credit. It waits until there are any, and returns 0 after
+// ctx has ended.
 func (c *credit) take(ctx context.Context, most int) int {
 	for {
 		c.mu.Lock()

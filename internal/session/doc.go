@@ -1,13 +1,14 @@
-// Package session runs a program in a guest with its streams on the host: standard output and error
-// come out byte for byte as the program writes them, its input goes in, and its exit status or
-// signal comes back. With a terminal, the program leads a session on a pseudoterminal of the guest,
-// whose size follows the host's.
+// Package session runs a program in a guest with its streams on the host: the host receives
+// standard output and standard error byte for byte, sends standard input, and gets the exit status
+// or signal. With a terminal, the program leads a session on a pseudoterminal of the guest, whose
+// size follows the host's terminal.
 //
-// It is both ends: Ops registers the guest's operations with package agent, Run is the host's call
-// of them. Output is progress of the operation "session"; the guest sends no more than the host has
-// room for (window), and the host gives room back with "session-credit" when its reader has taken the
-// bytes: a host that does not read stops the program, not the memory. Input is one request at a
-// time, answered when the program's pipe has taken it.
+// It implements both ends: Ops registers the guest's operations with package agent, and Run calls
+// them from the host. Output is sent as progress of the operation "session". The guest sends only
+// as much as the host has room for (window), and the host extends this by "session-credit" after
+// its reader has taken bytes: a host that does not read stops the program instead of filling
+// memory. Input is sent one request at a time, which is answered when the program's pipe has taken
+// it.
 package session
 
 import (
@@ -17,22 +18,22 @@ import (
 	"vnic.dev/vnic/internal/agent"
 )
 
-// Command is a program to be run.
+// Command is a program to run in a guest.
 type Command struct {
-	Path string   // in the guest; without a slash it is looked for in PATH of Env
-	Args []string // with argv[0]
+	Path string   // in the guest; looked up in PATH of Env if it has no slash
+	Args []string // including argv[0]
 	Env  []string
 	Dir  string // "" = /
 
-	// Stdin may be nil: the program reads its end at once. If it is an io.Closer, Run closes it at its
-	// end, and waits for Read.
+	// If Stdin is nil, the program reads end of file at once. If it is an io.Closer, Run closes it
+	// before it returns, and waits for a pending Read.
 	Stdin  io.Reader
-	Stdout io.Writer // nil: dropped
+	Stdout io.Writer // nil: discarded
 	Stderr io.Writer
 
-	TTY    bool        // all on a terminal, whose output is Stdout
+	TTY    bool        // all streams use a terminal, whose output goes to Stdout
 	Size   Size        // of the terminal
-	Resize <-chan Size // its new sizes; may be nil
+	Resize <-chan Size // changes of the size; may be nil
 }
 
 // Size of a terminal, in characters.
@@ -43,11 +44,11 @@ type Size struct {
 
 // Status is how a program ended.
 type Status struct {
-	Code   int `json:"code"`             // exit status, if no signal ended it
+	Code   int `json:"code"`             // exit status, unless a signal ended it
 	Signal int `json:"signal,omitempty"` // 0 = none
 }
 
-// Exit is the status as a shell gives it: 128 and the signal's number for a signal.
+// Exit returns the status as a shell does: 128 plus the signal's number after a signal.
 func (s Status) Exit() int {
 	if s.Signal != 0 {
 		return 128 + s.Signal
@@ -55,16 +56,16 @@ func (s Status) Exit() int {
 	return s.Code
 }
 
-// ErrFlood says that a guest sent more than it was given room for.
+// ErrFlood is the error for a guest that sent more output than it had room for.
 var ErrFlood = errors.New("the guest sends more output than it may")
 
 const (
-	window = 256 << 10 // bytes of each stream that are under way
-	chunk  = 16 << 10  // of output, in one message
-	input  = 8 << 10   // of input, in one request
+	window = 256 << 10 // most bytes of each stream in flight
+	chunk  = 16 << 10  // bytes of output in one message
+	input  = 8 << 10   // bytes of input in one request
 )
 
-// The operations.
+// The operations of the guest.
 var (
 	opRun    = agent.NewOperation[runArgs, Status]("session")
 	opInput  = agent.NewOperation[inputArgs, agent.None]("session-input")
@@ -78,7 +79,7 @@ const (
 	stderr = 2
 )
 
-// Arguments of the operations, and what "session" reports.
+// Arguments of the operations, and the progress of "session".
 type (
 	runArgs struct {
 		ID   uint64   `json:"id"`
@@ -103,7 +104,7 @@ type (
 		ID uint64 `json:"id"`
 		Size
 	}
-	report struct { // with neither stream nor data: the program runs
+	report struct { // without stream and data: the program has started
 		Stream int    `json:"stream,omitempty"`
 		Data   []byte `json:"data,omitempty"`
 	}

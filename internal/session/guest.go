@@ -19,26 +19,26 @@ import (
 	"vnic.dev/vnic/internal/limits"
 )
 
-// grace is how long the output of a program that has ended may stay silent until it is taken for whole, while a process
-// that it has started holds it open.
+// grace is how long to wait for more output after a program has ended, while a child process holds
+// its output open.
 const grace = limits.SessionOutput
 
-// running is a program that runs in this guest.
+// running is a program running in this guest.
 type running struct {
 	id      uint64
-	stdin   *os.File // the terminal, or a pipe
+	stdin   *os.File // the terminal's master, or a pipe
 	tty     bool
 	streams map[int]*stream
 	exited  chan struct{}
 }
 
-// stream is one of a program's outputs.
+// stream is one output of a program.
 type stream struct {
 	from   *os.File
 	credit *credit
 }
 
-// sessions are the programs that run, by the host's number.
+// sessions are the running programs, by the host's session number.
 var sessions = struct {
 	sync.Mutex
 	m map[uint64]*running
@@ -62,7 +62,7 @@ func lookup(id uint64) (*running, error) {
 	return r, nil
 }
 
-// runProgram serves opRun. It ends with the program and its output.
+// runProgram serves opRun. It returns after the program and its output have ended.
 func runProgram(ctx context.Context, a runArgs) (status Status, err error) {
 	if len(a.Args) == 0 {
 		return status, errors.New("no program named")
@@ -94,7 +94,7 @@ func runProgram(ctx context.Context, a runArgs) (status Status, err error) {
 	}
 	defer r.leave()
 	_ = agent.Progress(ctx, report{})
-	// What the host does not want any more ends, with all that it has started in its session.
+	// If the host cancels the operation, the program and its process group are killed.
 	stop := context.AfterFunc(ctx, func() { _ = unix.Kill(-cmd.Process.Pid, unix.SIGKILL) })
 	var wg sync.WaitGroup
 	for n, s := range r.streams {
@@ -117,7 +117,7 @@ func runProgram(ctx context.Context, a runArgs) (status Status, err error) {
 	return Status{Code: ws.ExitStatus()}, nil
 }
 
-// Look finds a program in this guest as a shell does: by PATH of env, if its name has no slash.
+// Look finds a program in this guest as a shell does: in PATH of env, if its name has no slash.
 func Look(name string, env []string) (string, error) {
 	if strings.Contains(name, "/") {
 		return name, nil
@@ -137,8 +137,8 @@ func Look(name string, env []string) (string, error) {
 	return "", fmt.Errorf("%s: not in the guest's PATH, %s: %w", name, path, fs.ErrNotExist)
 }
 
-// connect makes the program's streams. The files that are returned are the program's ends, to be
-// closed when it has them.
+// connect makes the program's streams. The caller closes the returned files, the program's ends,
+// after the start.
 func connect(a *runArgs, cmd *exec.Cmd) (r *running, theirs []*os.File, err error) {
 	r = &running{id: a.ID, tty: a.TTY, streams: map[int]*stream{}, exited: make(chan struct{})}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
@@ -148,7 +148,7 @@ func connect(a *runArgs, cmd *exec.Cmd) (r *running, theirs []*os.File, err erro
 			return nil, nil, err
 		}
 		cmd.Stdin, cmd.Stdout, cmd.Stderr = slave, slave, slave
-		cmd.SysProcAttr.Setctty = true // of descriptor 0
+		cmd.SysProcAttr.Setctty = true // the terminal is descriptor 0
 		r.stdin = master
 		r.streams[stdout] = &stream{from: master, credit: newCredit(window)}
 		return r, []*os.File{slave}, nil
@@ -183,7 +183,7 @@ func (r *running) close() {
 		_ = r.stdin.Close()
 	}
 	for _, s := range r.streams {
-		_ = s.from.Close() // of a terminal a second time
+		_ = s.from.Close() // for a terminal, this is a second Close
 	}
 }
 
@@ -203,8 +203,8 @@ func (r *running) leave() {
 	delete(sessions.m, r.id)
 }
 
-// pump sends a stream's bytes to the host, as far as that has room for them, until their end. When
-// the program has ended, what it has written is read to its end, or until nothing more comes.
+// pump sends a stream's bytes to the host until the stream ends, as far as the host has room. After
+// the program has ended, it reads on until the end of the stream, or until no more output comes.
 func (r *running) pump(ctx context.Context, n int, s *stream) {
 	buf := make([]byte, chunk)
 	for {
@@ -221,16 +221,16 @@ func (r *running) pump(ctx context.Context, n int, s *stream) {
 		got, err := s.from.Read(buf[:room])
 		s.credit.give(room - got)
 		if errors.Is(err, os.ErrDeadlineExceeded) && time.Since(begin) < grace.Here()/2 {
-			continue // it had passed before: there was no look at what is there
+			continue // the deadline had already passed, so nothing was read: try again
 		}
-		// a terminal's end is EIO
+		// a terminal ends with EIO
 		if got > 0 && agent.Progress(ctx, report{Stream: n, Data: buf[:got]}) != nil || err != nil {
 			return
 		}
 	}
 }
 
-// giveInput serves opInput. It is answered when the program's pipe or terminal has taken the bytes.
+// giveInput serves opInput. It returns when the program's pipe or terminal has taken the bytes.
 func giveInput(ctx context.Context, a inputArgs) (none agent.None, err error) {
 	r, err := lookup(a.ID)
 	if err != nil {
@@ -243,7 +243,7 @@ func giveInput(ctx context.Context, a inputArgs) (none agent.None, err error) {
 	}
 	switch {
 	case a.End && r.tty:
-		_, err = r.stdin.Write([]byte{4}) // VEOF: what a terminal has for an end
+		_, err = r.stdin.Write([]byte{4}) // VEOF, the end-of-file character of a terminal
 	case a.End:
 		err = r.stdin.Close()
 	}

@@ -12,7 +12,7 @@ import (
 	"vnic.dev/vnic/internal/agent"
 )
 
-// next numbers sessions.
+// next is the number of the last session.
 var next atomic.Uint64
 
 // host is the host's end of a session.
@@ -25,9 +25,9 @@ type host struct {
 	fail    context.CancelCauseFunc
 }
 
-// Run runs a program in the guest, and returns when it has ended and its output is written. When
-// ctx ends, the program is killed and ctx's cause returned; only then may a Write that does not
-// return still be under way.
+// Run runs a program in the guest, and returns after it has ended and its output is written. If ctx
+// ends, the program is killed and Run returns ctx's cause; only then may a blocked Write still be
+// running.
 func Run(ctx context.Context, c *agent.Client, cmd Command) (Status, error) {
 	ctx, fail := context.WithCancelCause(ctx)
 	defer fail(nil)
@@ -65,7 +65,7 @@ func Run(ctx context.Context, c *agent.Client, cmd Command) (Status, error) {
 	return status, err
 }
 
-// progress takes output. It is called by the channel's reader, which must not wait.
+// progress receives output. The channel's reader calls it, so it must not wait.
 func (h *host) progress(raw json.RawMessage) {
 	var r report
 	if err := json.Unmarshal(raw, &r); err != nil {
@@ -85,7 +85,7 @@ func (h *host) progress(raw json.RawMessage) {
 	}
 }
 
-// write hands a stream's bytes on, and gives the guest room for more.
+// write writes a stream's bytes to its writer, and then gives the guest credit for more.
 func (h *host) write(ctx context.Context, n int, s *sink) {
 	taken := 0
 	for {
@@ -100,7 +100,7 @@ func (h *host) write(ctx context.Context, n int, s *sink) {
 		if taken += len(b); taken >= window/4 {
 			s.makeRoom(taken)
 			err := opCredit.Do(ctx, h.client, creditArgs{ID: h.id, Stream: n, Bytes: taken})
-			if remote := (*agent.RemoteError)(nil); err != nil && !errors.As(err, &remote) { // a session that is over wants none
+			if remote := (*agent.RemoteError)(nil); err != nil && !errors.As(err, &remote) { // else the session has ended
 				return
 			}
 			taken = 0
@@ -108,7 +108,7 @@ func (h *host) write(ctx context.Context, n int, s *sink) {
 	}
 }
 
-// feed gives the program its input.
+// feed sends the program its input.
 func (h *host) feed(ctx context.Context) {
 	select {
 	case <-h.started:
@@ -129,13 +129,13 @@ func (h *host) feed(ctx context.Context) {
 			continue
 		}
 		a := inputArgs{ID: h.id, Data: buf[:n], End: err != nil}
-		if opInput.Do(ctx, h.client, a) != nil || err != nil { // a program that reads no more has the rest dropped
+		if opInput.Do(ctx, h.client, a) != nil || err != nil { // input is dropped after the program has closed it
 			return
 		}
 	}
 }
 
-// resize passes on the terminal's new sizes.
+// resize sends the terminal's new sizes.
 func (h *host) resize(ctx context.Context) {
 	select {
 	case <-h.started:

@@ -86,9 +86,10 @@ func TestOutputInputAndStatusArePassedOn(t *testing.T) {
 	}
 }
 
-// Many times the window, both ways at once, byte for byte.
+// Many windows of data, in both directions at once, arrive unchanged.
 //
-// Invariant: vnic boot: A program's bytes and status come out as they are, on either NIC.
+// Invariant: vnic boot: A program's output and exit status reach the host unchanged, with either
+// NIC.
 func TestMuchComesOutAsItIs(t *testing.T) {
 	c := link(t)
 	in := make([]byte, 5*window/2+1)
@@ -104,7 +105,7 @@ func TestMuchComesOutAsItIs(t *testing.T) {
 	}
 }
 
-// stuck is a writer that takes nothing until it is let go.
+// stuck is a writer that blocks until it is freed.
 type stuck struct {
 	begun, free chan struct{}
 	n           int
@@ -119,10 +120,10 @@ func (s *stuck) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// A host that does not read holds the program up, not the guest, and loses nothing.
+// A host that does not read delays the program, but not the guest, and loses nothing.
 //
 // Invariant: vnic boot: A host that does not read stops the program, and a guest that sends more
-// than it may is found out.
+// than it may is an error.
 func TestSlowHostHoldsTheProgramUp(t *testing.T) {
 	c := link(t)
 	const size = 4 * window
@@ -166,12 +167,12 @@ func TestCancelEndsTheProgram(t *testing.T) {
 		cancel(why)
 	}()
 	testkit.ErrorIs(t, testkit.Err(Run(ctx, c, cmd)), why)
-	if st, err := Run(t.Context(), c, sh("exit 5")); err != nil || st.Code != 5 { // and the guest serves the next
+	if st, err := Run(t.Context(), c, sh("exit 5")); err != nil || st.Code != 5 { // the guest can run the next program
 		t.Errorf("%+v, %v", st, err)
 	}
 }
 
-// What a program leaves behind holds its output open; the program's end is the end all the same.
+// A child process may hold the output open after the program has ended; Run returns anyway.
 func TestChildThatGoesOnKeepsNobody(t *testing.T) {
 	c := link(t)
 	var out bytes.Buffer
@@ -188,7 +189,7 @@ func TestChildThatGoesOnKeepsNobody(t *testing.T) {
 	_ = p.Kill()
 }
 
-// Invariant: vnic boot: A terminal has its session and size.
+// Invariant: vnic boot: A program on a terminal has its own session and the terminal's size.
 func TestTerminalHasASessionASizeAndNewSizes(t *testing.T) {
 	c := link(t)
 	var out bytes.Buffer
@@ -224,7 +225,7 @@ type writer func([]byte)
 
 func (w writer) Write(b []byte) (int, error) { w(b); return len(b), nil }
 
-// Ctrl-C at the terminal reaches who is in the foreground.
+// Ctrl-C at the terminal signals the foreground process.
 func TestInterruptAtTheTerminalIsTheProgramsOwn(t *testing.T) {
 	c := link(t)
 	r, w := io.Pipe()
@@ -245,10 +246,10 @@ func TestInterruptAtTheTerminalIsTheProgramsOwn(t *testing.T) {
 	}
 }
 
-// A guest that sends more than it may is found out; one that sends nonsense, too.
+// A guest that sends more than it may, or malformed messages, is an error.
 //
 // Invariant: vnic boot: A host that does not read stops the program, and a guest that sends more
-// than it may is found out.
+// than it may is an error.
 func TestGuestThatSendsTooMuchIsFoundOut(t *testing.T) {
 	for name, tt := range map[string]struct {
 		reports []any
@@ -280,7 +281,7 @@ func TestGuestThatSendsTooMuchIsFoundOut(t *testing.T) {
 	Ops()
 }
 
-// Requests about sessions that are not there, or beyond what makes sense, are refused.
+// Requests about unknown sessions, or with invalid values, are refused.
 func TestBadRequestsAreRefused(t *testing.T) {
 	c := link(t)
 	var remote *agent.RemoteError

@@ -6,15 +6,15 @@ import (
 	"sync"
 )
 
-// sink holds what a guest has sent and its writer has not taken yet.
+// sink holds bytes from the guest that the writer has not taken yet.
 type sink struct {
 	to io.Writer
 
 	mu    sync.Mutex
 	data  []byte        // under mu
-	room  int           // under mu: what the guest may still send
+	room  int           // under mu: bytes that the guest may still send
 	ended bool          // under mu
-	news  chan struct{} // has room for one: data or ended have changed
+	news  chan struct{} // capacity 1: data or ended has changed
 }
 
 func newSink(to io.Writer) *sink {
@@ -24,7 +24,8 @@ func newSink(to io.Writer) *sink {
 	return &sink{to: to, room: window, news: make(chan struct{}, 1)}
 }
 
-// push says whether there was room. What is taken counts until more room is made, which the guest is then told of.
+// push appends bytes from the guest; it returns false if there was no room. Bytes use room until
+// makeRoom, after which the guest gets credit.
 func (s *sink) push(b []byte) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -37,14 +38,14 @@ func (s *sink) push(b []byte) bool {
 	return true
 }
 
-// makeRoom lets the guest send more.
+// makeRoom allows the guest to send n more bytes.
 func (s *sink) makeRoom(n int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.room += n
 }
 
-// end says that nothing more comes.
+// end marks the end of the stream.
 func (s *sink) end() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -59,7 +60,7 @@ func (s *sink) tell() {
 	}
 }
 
-// pop waits for bytes; nil: there are no more, or ctx has ended.
+// pop waits for bytes, and returns nil after the end of the stream or of ctx.
 func (s *sink) pop(ctx context.Context) []byte {
 	for {
 		s.mu.Lock()

@@ -2,7 +2,7 @@ package sha256x16
 
 import "golang.org/x/sys/cpu"
 
-// Available says whether this machine can: it has AVX-512 (F and BW).
+// Available reports whether this machine has AVX-512 (F and BW).
 var Available = cpu.X86.HasAVX512F && cpu.X86.HasAVX512BW
 
 // blocks adds n blocks of 64 bytes to each lane: lane i's are at p+i*stride.

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// The digests are those of crypto/sha256, for messages of whole blocks, written in pieces, at any alignment.
+// The digests equal crypto/sha256's, for messages of whole blocks, written in pieces, at any alignment.
 func TestSumsAreSHA256(t *testing.T) {
 	if !Available {
 		t.Log("no AVX-512 here: crypto/sha256 is used instead")
@@ -25,10 +25,10 @@ func TestSumsAreSHA256(t *testing.T) {
 			b[i] = byte(r.Uint32())
 		}
 		s.Reset()
-		for at := 0; at < size; {
-			n := 64 * (1 + r.IntN((size-at)/64))
-			s.Write(b[at:], stride, n)
-			at += n
+		for pos := 0; pos < size; {
+			n := 64 * (1 + r.IntN((size-pos)/64))
+			s.Write(b[pos:], stride, n)
+			pos += n
 		}
 		s.Sums(out[:])
 		for i := range out {

@@ -195,7 +195,7 @@ func (n *NIC) GPUs() []driver.GPUInfo {
 	return []driver.GPUInfo{{ID: 0, Size: uint64(len(n.gpu))}}
 }
 
-// Err says whether the NIC was broken or closed.
+// Err returns an error if the NIC was broken or closed.
 func (n *NIC) Err() error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -480,10 +480,10 @@ func (n *NIC) place(p *packet) (driver.RxFrame, bool) {
 		return driver.RxFrame{}, false
 	}
 	for len(payload) > 0 {
-		at := b.pages[0]
+		pos := b.pages[0]
 		b.pages = b.pages[1:]
-		c := copy(n.gpu[at:at+driver.PageSize], payload)
-		f.Payload = append(f.Payload, driver.Range{GPU: 0, Off: at, Len: uint32(c)})
+		c := copy(n.gpu[pos:pos+driver.PageSize], payload)
+		f.Payload = append(f.Payload, driver.Range{GPU: 0, Off: pos, Len: uint32(c)})
 		f.PayloadLen += c
 		payload = payload[c:]
 	}

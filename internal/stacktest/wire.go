@@ -76,7 +76,7 @@ func complete(h *splitter.Headers, p *packet) {
 	}
 }
 
-// valid says whether a TCP segment's checksum is good.
+// valid reports whether a TCP segment's checksum is good.
 func valid(h *splitter.Headers, p *packet) bool {
 	return splitter.VerifyL4(h, p.header, uint32(len(p.payload)), splitter.Sum(p.payload, 0)) == splitter.CsumGood
 }

@@ -6,23 +6,24 @@ import (
 	"strings"
 )
 
-// A T is what the checks need of a test: *testing.T, *testing.B, *testing.F, *rapid.T and kin have it.
+// T is the interface that the checks need of a test: *testing.T, *testing.B, *testing.F, *rapid.T
+// and others have it.
 type T interface {
 	Helper()
 	Errorf(format string, args ...any)
 	Fatal(args ...any)
 }
 
-// OK ends the test at an error.
+// OK ends the test if err is not nil.
 func OK(t T, err error) {
 	if err != nil {
-		t.Helper() // not before: it costs more than what some benchmarks measure
+		t.Helper() // not earlier: some benchmarks measure less than it costs
 		t.Fatal(err)
 	}
 }
 
-// Must is for a call that gives a value and an error: the function that it returns ends the test at
-// the error, else it returns the value. f := testkit.Must(os.Open(name))(t)
+// Must is for a call that returns a value and an error: the returned function ends the test if
+// there is an error, or else returns the value. f := testkit.Must(os.Open(name))(t)
 func Must[V any](v V, err error) func(T) V {
 	return func(t T) V {
 		t.Helper()
@@ -31,7 +32,7 @@ func Must[V any](v V, err error) func(T) V {
 	}
 }
 
-// ErrorSays fails the test, which goes on, unless the error's text has all of the parts.
+// ErrorSays fails the test, without ending it, unless the error's text contains all of the parts.
 func ErrorSays(t T, err error, parts ...string) {
 	t.Helper()
 	for _, part := range parts {
@@ -41,8 +42,8 @@ func ErrorSays(t T, err error, parts ...string) {
 	}
 }
 
-// ErrorIs fails the test, which goes on, unless the error is target (errors.Is). what, if it is given, is
-// a format and its arguments, and says what was done.
+// ErrorIs fails the test, without ending it, unless the error is target (errors.Is). what, if
+// given, is a format and its arguments, and describes the call.
 func ErrorIs(t T, err, target error, what ...any) {
 	if errors.Is(err, target) {
 		return
@@ -55,7 +56,7 @@ func ErrorIs(t T, err, target error, what ...any) {
 	t.Errorf("%s: %v, want %v", done, err, target)
 }
 
-// NoError fails the test, which goes on, at an error: OK for a goroutine that is not the test's.
+// NoError fails the test, without ending it, if err is not nil: OK for other goroutines.
 func NoError(t T, err error) {
 	if err != nil {
 		t.Helper()
@@ -63,10 +64,10 @@ func NoError(t T, err error) {
 	}
 }
 
-// Err is the error of a call whose other result does not matter.
+// Err returns the error of a call whose other result does not matter.
 func Err[V any](_ V, err error) error { return err }
 
-// Equal fails the test, which goes on, if what it got of a thing is not what it wants.
+// Equal fails the test, without ending it, if got is not want.
 func Equal[V comparable](t T, what string, got, want V) {
 	if got != want {
 		t.Helper()

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// judge is a test that only remembers how it failed.
+// judge is a T that records failures.
 type judge struct{ failed string }
 
 func (j *judge) Helper()                           {}

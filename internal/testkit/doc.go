@@ -1,5 +1,6 @@
-// Package testkit is what tests of several packages share: that a test, or all of a package's, leaves no
-// goroutine and no descriptor; socket pairs, memory files, and waiting for what no channel tells of.
+// Package testkit has helpers for the tests of several packages: checks that a test, or all tests
+// of a package, leave no goroutines and no descriptors; socket pairs, memory files, and polling for
+// conditions.
 //
-// It knows nothing of ours but small things below every package, so that any package's tests may use it.
+// It imports only small packages below all others, so that any package's tests may use it.
 package testkit

@@ -10,15 +10,15 @@ import (
 	"go.uber.org/goleak"
 )
 
-// The runtime opens its poller with the first file that can be polled, and keeps it: here, so that it is
-// there before any test.
+// The runtime opens its poller with the first file that can be polled, and keeps it open. Open it
+// here, before any test.
 func init() {
 	if r, w, err := os.Pipe(); err == nil {
 		_, _ = r.Close(), w.Close()
 	}
 }
 
-// FDs lists the descriptors of the process, each with what it is, sorted.
+// FDs returns the descriptors of the process, each with its target, sorted.
 func FDs() []string {
 	entries, err := os.ReadDir("/proc/self/fd")
 	if err != nil {
@@ -28,7 +28,7 @@ func FDs() []string {
 	for _, e := range entries {
 		name, err := os.Readlink("/proc/self/fd/" + e.Name())
 		if err != nil {
-			continue // the directory itself
+			continue // the descriptor of the directory
 		}
 		fds = append(fds, e.Name()+" "+name)
 	}
@@ -36,8 +36,9 @@ func FDs() []string {
 	return fds
 }
 
-// CheckFDs fails the test if it ends with descriptors that it has not now. By what they are, not by number: guests that
-// tests share go on, and their QEMU may have another eventfd for an interrupt at any time.
+// CheckFDs fails the test if it ends with more descriptors than it has now. It compares targets and
+// not numbers: guests that tests share keep running, and their QEMU may replace the eventfd of an
+// interrupt at any time.
 func CheckFDs(t testing.TB) {
 	t.Helper()
 	before := FDs()
@@ -48,7 +49,7 @@ func CheckFDs(t testing.TB) {
 	})
 }
 
-// more says whether there is more of anything after than before.
+// more reports whether a target occurs more often in after than in before.
 func more(before, after []string) bool {
 	count := make(map[string]int)
 	for _, fd := range before {
@@ -64,7 +65,7 @@ func more(before, after []string) bool {
 	return false
 }
 
-// LeavesNothing fails the test if it ends with goroutines or descriptors that it has not now.
+// LeavesNothing fails the test if it ends with goroutines or descriptors that it does not have now.
 func LeavesNothing(t testing.TB) {
 	t.Helper()
 	CheckFDs(t)

@@ -5,12 +5,12 @@ import (
 	"testing"
 )
 
-// Long says whether tests are to run in their large form too: sizes and repetitions that take
-// minutes. The environment variable VNIC_LONG asks for it, as `make test-all` does.
+// Long reports whether tests should also run in their large form: sizes and repetitions that take
+// minutes. The environment variable VNIC_LONG requests it, as in `make test-all`.
 func Long() bool { return os.Getenv("VNIC_LONG") != "" }
 
-// Boots skips a test that boots guests of its own, unless its large form is asked for: `make test` boots guests in one
-// place, test/internal/guests.
+// Boots skips a test that boots its own guests, unless the large form is requested: `make test`
+// boots guests in one place, test/internal/guests.
 func Boots(t testing.TB) {
 	t.Helper()
 	if testing.Short() || !Long() {

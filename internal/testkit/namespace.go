@@ -13,21 +13,22 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// inNamespace says to a process that it is one of InNamespace's.
+// inNamespace is set in the environment of a process that InNamespace has started.
 const inNamespace = "VNIC_TEST_NAMESPACE"
 
-// MayClone says whether a process may be started with these flags, of namespaces. Where that is refused with maps of
-// users, Go leaves two descriptors of a pipe open (syscall, forkAndExecInChild), so it is asked before, without maps.
+// MayClone returns an error if a process cannot be started with these namespace flags. Call it
+// before a start with maps of users: if such a start fails, Go leaves two descriptors of a pipe
+// open (syscall, forkAndExecInChild).
 func MayClone(flags uintptr) error {
 	cmd := exec.Command("/bin/true")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: flags, Pdeathsig: syscall.SIGKILL}
 	return cmd.Run()
 }
 
-// InNamespace runs the test that calls it again, in a process with a network namespace of its own,
-// where it may do what root may: with a user namespace, or without one where that is not allowed
-// and we are root. It is true there. Where there are no namespaces the test fails: what it is about
-// is not tested then.
+// InNamespace runs the calling test again, in a process with its own network namespace, where it
+// may do what root may do: with a user namespace, or without one if user namespaces are not allowed
+// and we are root. It returns true in that process. If there are no namespaces, it fails the test,
+// because the test cannot check anything.
 //
 //	if !testkit.InNamespace(t) {
 //		return
@@ -45,7 +46,7 @@ func InNamespace(t *testing.T) bool {
 			cmd.SysProcAttr.UidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getuid(), Size: 1}}
 			cmd.SysProcAttr.GidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getgid(), Size: 1}}
 		}
-		runtime.LockOSThread() // its end would be the child's
+		runtime.LockOSThread() // Pdeathsig kills the child when this thread ends
 		defer runtime.UnlockOSThread()
 		return cmd.CombinedOutput()
 	}
@@ -65,9 +66,9 @@ func InNamespace(t *testing.T) bool {
 	return false
 }
 
-// Elsewhere calls f on a thread in a new network namespace; sockets that f makes, and processes
-// that it starts, are there. tid is that of the thread, by which others name the namespace; it
-// lives until the test ends.
+// Elsewhere starts a thread in a new network namespace. do runs f on the thread: sockets and
+// processes that f makes are in the namespace. tid is the thread's id, which names the namespace;
+// the thread lives until the test ends.
 func Elsewhere(t *testing.T) (do func(f func()), tid int) {
 	t.Helper()
 	calls, ready, done := make(chan func()), make(chan error), make(chan struct{})
@@ -96,7 +97,7 @@ func Elsewhere(t *testing.T) (do func(f func()), tid int) {
 	}, tid
 }
 
-// Tap makes a tap device that stays, as 'ip tuntap add' does, in this thread's network namespace.
+// Tap makes a persistent tap device, as 'ip tuntap add' does, in this thread's network namespace.
 func Tap(name string) error {
 	fd, err := unix.Open("/dev/net/tun", unix.O_RDWR|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -114,12 +115,12 @@ func Tap(name string) error {
 	return os.NewSyscallError("TUNSETPERSIST", unix.IoctlSetInt(fd, unix.TUNSETPERSIST, 1))
 }
 
-// Loopback gives two addresses of this machine that no other process's tests have.
+// Loopback returns two addresses of this machine that the tests of no other process use.
 func Loopback() (a, b netip.Addr) {
 	pid := os.Getpid() // at most 22 bits (PID_MAX_LIMIT)
-	at := func(last int) netip.Addr {
+	addr := func(last int) netip.Addr {
 		n := pid<<2 | last
 		return netip.AddrFrom4([4]byte{127, byte(n >> 16), byte(n >> 8), byte(n)})
 	}
-	return at(1), at(2)
+	return addr(1), addr(2)
 }

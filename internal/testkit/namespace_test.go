@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Where namespaces are refused that is said, and no descriptor is left.
+// If namespaces are refused, MayClone returns the error, and no descriptor is left.
 func TestRefusedNamespacesLeaveNothing(t *testing.T) {
 	if !InNamespace(t) {
 		return
@@ -20,7 +20,7 @@ func TestRefusedNamespacesLeaveNothing(t *testing.T) {
 	}
 	LeavesNothing(t)
 	OK(t, MayClone(unix.CLONE_NEWUSER))
-	OK(t, os.WriteFile("/proc/sys/user/max_user_namespaces", []byte("0"), 0)) // of those below ours
+	OK(t, os.WriteFile("/proc/sys/user/max_user_namespaces", []byte("0"), 0)) // for namespaces below ours
 	if err := MayClone(unix.CLONE_NEWUSER); !errors.Is(err, unix.ENOSPC) {
 		t.Errorf("got %v", err)
 	}

@@ -7,12 +7,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// WithoutOverride calls f in a thread to which files' modes apply, also where it is root's.
+// WithoutOverride calls f in a thread to which file modes apply even if it runs as root.
 func WithoutOverride(t *testing.T, f func()) {
 	t.Helper()
 	done := make(chan error)
 	go func() {
-		runtime.LockOSThread() // and ends with the goroutine
+		runtime.LockOSThread() // the thread ends with the goroutine
 		head := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 		var data [2]unix.CapUserData
 		err := unix.Capget(&head, &data[0])

@@ -13,7 +13,7 @@ import (
 	"vnic.dev/vnic/internal/scm"
 )
 
-// Patience is how long anything may take in a test that fails.
+// Patience is the timeout of waits in tests.
 const Patience = time.Minute
 
 // SocketPair makes a connected pair of stream sockets, which the caller closes.
@@ -26,7 +26,7 @@ func SocketPair(t testing.TB) (a, b *net.UnixConn) {
 	return a, b
 }
 
-// Memfd makes a memory file of a size in bytes, which goes with the test.
+// Memfd makes a memory file of a size in bytes, which is closed at the end of the test.
 func Memfd(t testing.TB, size int64) *os.File {
 	t.Helper()
 	fd, err := unix.MemfdCreate(t.Name(), unix.MFD_CLOEXEC)
@@ -41,7 +41,8 @@ func Memfd(t testing.TB, size int64) *os.File {
 	return f
 }
 
-// Eventually waits for what no channel tells of, and fails the test if it does not come. what says it.
+// Eventually polls f until it returns true, and fails the test if it does not in time. what
+// describes the condition.
 func Eventually(t testing.TB, what string, f func() bool) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), Patience)
@@ -57,7 +58,8 @@ func Eventually(t testing.TB, what string, f func() bool) {
 	}
 }
 
-// Source names the checkout whose tests run ($VNIC_SOURCE, guest-images): a test's program lies outside of it.
+// Source sets $VNIC_SOURCE (guest-images) to the checkout of the tests: a test's program is outside
+// of it.
 func Source(t testing.TB) {
 	t.Helper()
 	for dir := Must(os.Getwd())(t); ; dir = filepath.Dir(dir) {

@@ -35,7 +35,7 @@ func (n *Node) Listen(ctx context.Context) error {
 	return nil
 }
 
-// Connect connects the sender.
+// Connect connects the sender to the receiver.
 func (n *Node) Connect(ctx context.Context) error {
 	ctx, s, end, err := n.begin(ctx, "connect")
 	if err != nil {
@@ -52,7 +52,7 @@ func (n *Node) Connect(ctx context.Context) error {
 	return nil
 }
 
-// Accept takes the sender's connection. Other connections are aborted.
+// Accept accepts the sender's connection, and aborts all others.
 func (n *Node) Accept(ctx context.Context) error {
 	ctx, s, end, err := n.begin(ctx, "accept")
 	if err != nil {
@@ -124,7 +124,8 @@ func (n *Node) State(context.Context) string {
 // A mover moves the bytes of a session and counts them in r.
 type mover func(ctx context.Context, p *pipe, s *session, r *Result) error
 
-// Holders says which of the device's connections hold tokens: errors.ErrUnsupported if it cannot say.
+// Holders returns the device's connections that hold tokens, or errors.ErrUnsupported if the device
+// cannot list them.
 func (n *Node) Holders(context.Context) ([]devmem.Holder, error) {
 	list, known := devmem.Holders(n.dev)
 	if !known {
@@ -133,7 +134,8 @@ func (n *Node) Holders(context.Context) ([]devmem.Holder, error) {
 	return list, nil
 }
 
-// move is Receive or Send, which a transfer sees once: both start at the first byte.
+// move implements Receive and Send. A transfer calls it only once per Node, because both start at
+// the first byte.
 func (n *Node) move(ctx context.Context, what string, send bool, byCopy, byReference mover) (r Result, err error) {
 	ctx, s, end, err := n.begin(ctx, what)
 	if err != nil {

@@ -15,7 +15,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// arrived waits until the receiving guest's NIC has so many bytes of payload from its guest's connection.
+// arrived waits until the receiving guest's NIC has received n bytes of payload.
 func (w *world) arrived(n uint64) {
 	w.t.Helper()
 	testkit.Eventually(w.t, "payload", func() bool {
@@ -28,17 +28,18 @@ func (w *world) arrived(n uint64) {
 	})
 }
 
-// TestCancelInTheMiddle cancels one end or both while bytes flow. What was cancelled returns, and
-// Finish finds all of it.
+// TestCancelInTheMiddle cancels one end or both while bytes flow. A cancelled operation returns,
+// and Finish frees everything.
 //
-// Invariant: guest-images: The end of a transfer, at any moment, leaves nothing in NIC and stack.
+// Invariant: guest-images: A transfer that ends at any moment leaves no state in NIC and stack.
 func TestCancelInTheMiddle(t *testing.T) {
 	for _, mode := range modes {
 		for _, who := range []string{"sender", "receiver", "both", "connections"} {
 			t.Run(mode+"/"+who, func(t *testing.T) {
 				w := newWorld(t, options{})
-				// In mode devmem it cannot end by itself: no token goes back. And a queue without pages takes nothing, not even
-				// the peer's RST, so that an end that is not cancelled may stall first.
+				// In mode devmem the transfer cannot complete, because no tokens are returned. A
+				// queue without pages does not receive anything, not even the peer's RST, so an end
+				// that is not cancelled may stall first.
 				send, recv := w.prepares(trial{mode: mode, size: 7 << 20, pages: 128, hold: 1 << 40, stall: 2, seed: 1})
 				testkit.OK(t, w.connect(t.Context(), send, recv))
 				sctx, scancel := context.WithCancel(t.Context())
@@ -51,7 +52,7 @@ func TestCancelInTheMiddle(t *testing.T) {
 					rerrs = start(rctx, w.b.receive)
 					w.arrived(100 << 10)
 				} else {
-					w.arrived(100 << 10) // more than the socket takes is not sent before somebody reads
+					w.arrived(100 << 10) // without a reader, no more is sent than the socket takes
 					rerrs = start(rctx, w.b.receive)
 					testkit.Eventually(t, "Receive", func() bool { return w.b.busy() == 1 || len(rerrs) > 0 })
 				}
@@ -68,7 +69,7 @@ func TestCancelInTheMiddle(t *testing.T) {
 				}
 				for name, err := range map[string]error{"sender": <-serrs, "receiver": <-rerrs} {
 					if mode == Copy && err == nil {
-						continue // it was done before
+						continue // it had completed before
 					}
 					if err == nil || (who == name || who == "both") != errors.Is(err, context.Canceled) {
 						t.Errorf("%s: %v", name, err)
@@ -82,9 +83,10 @@ func TestCancelInTheMiddle(t *testing.T) {
 	}
 }
 
-// TestFinishEndsWhatIsUnderWay finishes at every stage, with no word to the operations that are under way.
+// TestFinishEndsWhatIsUnderWay calls Finish at every stage, without cancelling the running
+// operations.
 //
-// Invariant: guest-images: The end of a transfer, at any moment, leaves nothing in NIC and stack.
+// Invariant: guest-images: A transfer that ends at any moment leaves no state in NIC and stack.
 func TestFinishEndsWhatIsUnderWay(t *testing.T) {
 	w := newWorld(t, options{})
 	x := trial{mode: Devmem, size: 4 << 20, pages: 128, hold: 1 << 40, seed: 9}
@@ -102,7 +104,7 @@ func TestFinishEndsWhatIsUnderWay(t *testing.T) {
 		if err := Listen(t.Context(), w.b.end); err == nil {
 			t.Error("a second Listen")
 		}
-		errs := start(t.Context(), at(w.b.end, Accept))
+		errs := start(t.Context(), on(w.b.end, Accept))
 		testkit.Eventually(t, "Accept", func() bool { return w.b.busy() == 1 })
 		w.finish()
 		testkit.ErrorIs(t, <-errs, errFinished, "accept")
@@ -111,9 +113,9 @@ func TestFinishEndsWhatIsUnderWay(t *testing.T) {
 	t.Run("connecting", func(t *testing.T) {
 		w := w.in(t)
 		send, _ := w.prepares(x)
-		send.Remote = netip.AddrPortFrom(netip.MustParseAddr("10.118.110.99"), send.Remote.Port()) // nobody
+		send.Remote = netip.AddrPortFrom(netip.MustParseAddr("10.118.110.99"), send.Remote.Port()) // no such host
 		testkit.OK(t, Prepare(t.Context(), w.a.end, send))
-		errs := start(t.Context(), at(w.a.end, Connect))
+		errs := start(t.Context(), on(w.a.end, Connect))
 		testkit.Eventually(t, "Connect", func() bool { return w.a.busy() == 1 })
 		w.finish()
 		testkit.ErrorIs(t, <-errs, errFinished, "connect")
@@ -130,12 +132,12 @@ func TestFinishEndsWhatIsUnderWay(t *testing.T) {
 			if mode == Devmem {
 				serrs := start(t.Context(), w.a.send)
 				w.arrived(100 << 10)
-				w.finish() // the sender's end first, which resets the receiver's
+				w.finish() // finishes the sender first, which resets the receiver's connection
 				testkit.ErrorIs(t, <-serrs, errFinished, "send")
 				if err := <-rerrs; !errors.Is(err, errFinished) && !errors.Is(err, syscall.ECONNRESET) {
 					t.Errorf("receive: %v", err)
 				}
-			} else { // nobody sends
+			} else { // without a sender
 				testkit.Eventually(t, "Receive", func() bool { return w.b.busy() == 1 })
 				testkit.OK(t, Finish(t.Context(), w.b.end))
 				w.finish()
@@ -158,14 +160,14 @@ func TestFinishEndsWhatIsUnderWay(t *testing.T) {
 	})
 }
 
-// start runs an operation beside the test.
+// start runs an operation concurrently with the test.
 func start(ctx context.Context, f func(context.Context) error) <-chan error {
 	errs := make(chan error, 1)
 	go func() { errs <- f(ctx) }()
 	return errs
 }
 
-// busy is how many operations are under way.
+// busy returns the number of running operations.
 func (g *guest) busy() int {
 	g.node.mu.Lock()
 	defer g.node.mu.Unlock()
@@ -175,14 +177,14 @@ func (g *guest) busy() int {
 	return len(g.node.now.running)
 }
 
-// TestOrderOfCalls has an orchestrator that does not know the order.
+// TestOrderOfCalls calls the operations in wrong orders.
 func TestOrderOfCalls(t *testing.T) {
 	w := newWorld(t, options{})
 	send, recv := w.prepares(trial{mode: Devmem, size: 100000, seed: 9})
 	testkit.OK(t, errors.Join(Prepare(t.Context(), w.a.end, send), Prepare(t.Context(), w.b.end, recv)))
 	testkit.ErrorIs(t, testkit.Err(Send(t.Context(), w.a.end)), syscall.ENOTCONN, "send before connect")
 	testkit.ErrorIs(t, Accept(t.Context(), w.b.end), syscall.EINVAL, "accept before listen")
-	testkit.OK(t, errors.Join(Listen(t.Context(), w.b.end), both(t.Context(), at(w.a.end, Connect), at(w.b.end, Accept))))
+	testkit.OK(t, errors.Join(Listen(t.Context(), w.b.end), both(t.Context(), on(w.a.end, Connect), on(w.b.end, Accept))))
 	testkit.ErrorIs(t, testkit.Err(Receive(t.Context(), w.a.end)), syscall.EINVAL, "receive by the sender")
 	testkit.ErrorIs(t, testkit.Err(Send(t.Context(), w.b.end)), syscall.EINVAL, "send by the receiver")
 	w.moves()
@@ -191,8 +193,9 @@ func TestOrderOfCalls(t *testing.T) {
 	w.end()
 }
 
-// TestAcceptTakesOnlyThePeer has a stranger connect first: the peer does once that is turned away, as of two whose
-// handshakes end at the same time either may be taken first, and who comes behind the peer is not looked at.
+// TestAcceptTakesOnlyThePeer: if a stranger connects first, it is rejected, and the peer is
+// accepted. Of two handshakes that complete at the same time either may be accepted first; a
+// connection after the peer's is not considered.
 func TestAcceptTakesOnlyThePeer(t *testing.T) {
 	w := newWorld(t, options{})
 	send, recv := w.prepares(trial{mode: Devmem, size: 100000, seed: 9})
@@ -202,7 +205,7 @@ func TestAcceptTakesOnlyThePeer(t *testing.T) {
 	defer c.Close()
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	accepted := start(ctx, at(w.b.end, Accept))
+	accepted := start(ctx, on(w.b.end, Accept))
 	testkit.OK(t, c.SetReadDeadline(time.Now().Add(testkit.Patience)))
 	if _, err := c.Read(make([]byte, 1)); !errors.Is(err, syscall.ECONNRESET) && !errors.Is(err, io.EOF) {
 		t.Errorf("the stranger: %v", err)
@@ -219,7 +222,7 @@ func TestAcceptTakesOnlyThePeer(t *testing.T) {
 
 var errAny = errors.New("an error")
 
-// TestPrepareLeavesNothingAfterAnError breaks each step of Prepare.
+// TestPrepareLeavesNothingAfterAnError makes each step of Prepare fail.
 func TestPrepareLeavesNothingAfterAnError(t *testing.T) {
 	w := newWorld(t, options{pairs: 3})
 	buf := testkit.Must(w.b.node.dev.Register(1, 4<<20, 1<<20))(t)
@@ -284,7 +287,7 @@ func TestPrepareLeavesNothingAfterAnError(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
 		testkit.ErrorIs(t, Prepare(ctx, w.b.end, p), context.Canceled)
-		for range 20 { // in the middle, wherever that is
+		for range 20 { // at any point
 			ctx, cancel := context.WithCancel(t.Context())
 			errs := start(ctx, func(ctx context.Context) error { return Prepare(ctx, w.b.end, p) })
 			testkit.Eventually(t, "Prepare", func() bool { return w.b.busy() > 0 || len(errs) > 0 })
@@ -302,7 +305,8 @@ func TestPrepareLeavesNothingAfterAnError(t *testing.T) {
 	w.run(trial{mode: Devmem, size: 1 << 20, seed: 1})
 }
 
-// holds says what a guest's NIC and stack hold. The NIC is asked from its own side.
+// holds returns what a guest's NIC and stack hold, in words. It asks the NIC directly, not through
+// the guest.
 func (g *guest) holds() string {
 	flows, _ := g.port.Flows()
 	buffers, _ := g.port.Buffers()

@@ -12,14 +12,14 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// dry says how often receive queue 1 of a guest had no page to post, and how many packets its NIC
-// dropped for want of one.
+// dry returns how often receive queue 1 of a guest had no page to post, and how many packets its
+// NIC dropped for lack of one.
 func (g *guest) dry() (unposted, drops uint64) {
 	rx, _ := g.port.QueueCounters(1)
 	return g.drv.Stats().Rx[1].Full, rx.Drops
 }
 
-// leastPool finds how many pages a pool must have at least.
+// leastPool returns the smallest number of pages that a pool may have.
 func (g *guest) leastPool() uint64 {
 	g.t.Helper()
 	for n := uint64(1); n <= 1024; n++ {
@@ -39,7 +39,8 @@ func (g *guest) leastPool() uint64 {
 	return 0
 }
 
-// TestTinyPool transfers much more than the page pool holds, through pools of every size near the least.
+// TestTinyPool transfers much more than the page pool holds, through pools of every size near the
+// smallest.
 func TestTinyPool(t *testing.T) {
 	w := newWorld(t, options{})
 	least := w.b.leastPool()
@@ -53,13 +54,13 @@ func TestTinyPool(t *testing.T) {
 				t.Errorf("the pool was never dry: %+v", w.b.drv.Stats().Rx[1])
 			}
 			t.Logf("%d times no page to post, %d packets dropped", unposted-was, drops-wasDrops)
-			w.run(trial{mode: Devmem, size: 1 << 20, seed: 5}) // with pages enough
+			w.run(trial{mode: Devmem, size: 1 << 20, seed: 5}) // with enough pages
 		})
 	}
 }
 
-// TestHeldTokensRunThePoolDry keeps tokens of most pages until the end: what is left must do, without a timeout of the
-// sender's for each segment or two.
+// TestHeldTokensRunThePoolDry holds the tokens of most pages until the end: the remaining pages
+// must suffice, and the sender must not need a timeout for every segment or two.
 func TestHeldTokensRunThePoolDry(t *testing.T) {
 	w := newWorld(t, options{})
 	pages := 2 * w.b.leastPool()
@@ -73,14 +74,15 @@ func TestHeldTokensRunThePoolDry(t *testing.T) {
 				t.Error("the pool was never dry")
 			}
 			if again := w.a.node.dev.Stats().Retransmits - wasAgain; again > 600 {
-				// Of 1,500 segments. A timeout sends again what the window has, 200 at most; there are two or three.
+				// Of 1,500 segments. A timeout retransmits the window, at most 200 segments; there
+				// are two or three timeouts.
 				t.Errorf("%d segments were sent again", again)
 			}
 		})
 	}
 }
 
-// TestStalledConnectionGoesOn keeps every token until nothing comes any more.
+// TestStalledConnectionGoesOn holds every token until no more data comes.
 func TestStalledConnectionGoesOn(t *testing.T) {
 	w := newWorld(t, options{})
 	least := w.b.leastPool()
@@ -96,14 +98,14 @@ func TestStalledConnectionGoesOn(t *testing.T) {
 	w.end()
 }
 
-// TestStallIsAnError has a receiver that gives no token back: both ends find out, say where TCP
-// stands, and all is given back.
+// TestStallIsAnError has a receiver that returns no tokens: both ends detect the stall, report
+// TCP's state, and free everything.
 func TestStallIsAnError(t *testing.T) {
 	w := newWorld(t, options{})
 	least := w.b.leastPool()
 	send, recv := w.prepares(trial{mode: Devmem, size: 4 << 20, pages: least, hold: 1 << 40, stall: 1, seed: 3})
 	testkit.OK(t, w.connect(t.Context(), send, recv))
-	errs := start(t.Context(), w.a.send) // each by itself: none cancels the other
+	errs := start(t.Context(), w.a.send) // started separately, so that neither end cancels the other
 	for what, err := range map[string]error{"receiver": w.b.receive(t.Context()), "sender": <-errs} {
 		var stall *devmem.StallError
 		if !errors.As(err, &stall) {
@@ -112,7 +114,7 @@ func TestStallIsAnError(t *testing.T) {
 		}
 		testkit.ErrorSays(t, err, "no progress for", "ESTABLISHED", "snd{", "rcv{", " of 4194304 bytes")
 	}
-	for _, g := range []*guest{w.a, w.b} { // the State of a connection that has stalled is there until Finish
+	for _, g := range []*guest{w.a, w.b} { // the State of a stalled connection remains until Finish
 		if s := State(t.Context(), g.end); !strings.Contains(s, "snd{") {
 			t.Errorf("state %q", s)
 		}

@@ -9,20 +9,20 @@ import (
 	"vnic.dev/vnic/devmem"
 )
 
-// held is tokens that a receiver keeps though it has gathered what they stand for: how a page pool
-// is exhausted on purpose.
+// held are tokens that a receiver keeps although it has gathered their fragments, to exhaust a page
+// pool on purpose.
 type held struct {
-	limit uint64        // tokens; 0: nothing is held
-	wait  time.Duration // without data, until they are given back; 0: for ever
+	limit uint64        // the most tokens to hold; 0: none
+	wait  time.Duration // the time without data after which all tokens are returned; 0: never
 
 	mu     sync.Mutex
 	sets   []devmem.Tokens // under mu
-	tokens uint64          // under mu: in sets
-	most   uint64          // under mu
-	stalls uint64          // under mu: how often they were given back
+	tokens uint64          // under mu: number of tokens in sets
+	most   uint64          // under mu: the largest value of tokens
+	stalls uint64          // under mu: how often all tokens were returned
 }
 
-// take keeps tokens, as many as there is room for, and returns the others.
+// take holds as many tokens as it may, and returns the others.
 func (h *held) take(t devmem.Tokens) (rest devmem.Tokens) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -51,7 +51,7 @@ func (h *held) take(t devmem.Tokens) (rest devmem.Tokens) {
 	return rest
 }
 
-// deadline is until when a receiver may wait for data.
+// deadline returns the time until which a receiver may wait for data; zero: no deadline.
 func (h *held) deadline() (t time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -61,14 +61,15 @@ func (h *held) deadline() (t time.Time) {
 	return t
 }
 
-// stalled gives everything back if err says that the deadline has passed, and holds nothing from then on.
+// stalled returns all held tokens to the connection if err is a passed deadline, and holds no
+// tokens afterwards.
 func (h *held) stalled(c devmem.Conn, err error) (bool, error) {
 	if !errors.Is(err, os.ErrDeadlineExceeded) {
 		return false, nil
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.tokens == 0 { // no sender waits for what we hold
+	if h.tokens == 0 { // no sender waits for held tokens
 		return true, nil
 	}
 	h.stalls++
@@ -81,7 +82,7 @@ func (h *held) stalled(c devmem.Conn, err error) (bool, error) {
 	return true, nil
 }
 
-// counts gives the most tokens that were held at a time, and how often they were given back.
+// counts returns the most tokens held at a time, and how often they were returned.
 func (h *held) counts() (most, stalls uint64) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

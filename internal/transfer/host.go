@@ -11,18 +11,18 @@ import (
 	"vnic.dev/vnic/internal/agent"
 )
 
-// host is what the operations share.
+// host is the state shared by the operations.
 type host struct {
 	open func(context.Context, SetupArgs) (*Node, SetupResult, error)
 
 	setup sync.Mutex       // one Setup or Close at a time
-	first map[string]first // under setup: by interface, those that are not the kernel's
+	first map[string]first // under setup, by interface: Nodes of NICs with vnic's driver
 
 	mu    sync.Mutex
 	nodes map[int]*Node // under mu
 }
 
-// first is the Node that has opened a NIC.
+// first is the first Node of a NIC, which opened it.
 type first struct {
 	*Node
 	found SetupResult
@@ -37,7 +37,7 @@ func (h *host) get(number int) (*Node, error) {
 	return h.nodes[number], nil
 }
 
-// set puts a Node at a number; nil: takes it away.
+// set sets the Node of a number; nil removes it.
 func (h *host) set(number int, n *Node) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -49,14 +49,14 @@ func (h *host) set(number int, n *Node) {
 	}
 }
 
-// Ops registers the operations with the agent of this process, whose Nodes they share.
+// Ops registers the operations with the agent of this process. They share its Nodes.
 func Ops() {
 	for name, op := range (&host{open: openNIC}).ops() {
 		agent.Register(name, op)
 	}
 }
 
-// ops are all operations by name.
+// ops returns all operations by name.
 func (h *host) ops() map[string]agent.Op {
 	all := map[string]agent.Op{setupName: h.setUp, closeName: h.closeNode}
 	for name, run := range served {

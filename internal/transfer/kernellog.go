@@ -8,11 +8,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// complaint is what the kernel says when something is wrong with itself.
+// complaint matches the kernel's messages about its own errors.
 var complaint = regexp.MustCompile(`WARNING:|BUG:|\bOops\b|cut here|Call Trace|Kernel panic|general protection|` +
 	`refcount_t:|use-after-free|blocked for more than|hung task|Unrecoverable platform error|Bad page`)
 
-// Complaints gives the lines of the kernel's log that say that something is wrong with the kernel.
+// Complaints returns the lines of the kernel's log that report an error of the kernel itself.
 func (n *Node) Complaints(context.Context) (lines []string, err error) {
 	b := make([]byte, 1<<20)
 	k, err := unix.Klogctl(unix.SYSLOG_ACTION_READ_ALL, b)

@@ -22,14 +22,14 @@ import (
 
 func TestMain(m *testing.M) { testkit.Main(m) }
 
-// world is two guests in this process, each with a GPU and a NIC of ours, on a switch.
+// world is two guests in this process, each with a GPU and a vnic NIC, on a switch.
 type world struct {
 	t     testing.TB
 	a, b  *guest
 	ports *atomic.Uint32
 }
 
-// options are a world's; the zero value is good.
+// options are a world's; the zero value is the default.
 type options struct {
 	mtu     int
 	gpuSize uint64
@@ -44,14 +44,14 @@ type guest struct {
 	port *nic.Port
 	drv  *driver.NIC
 	node *Node
-	new  string // what it holds when nothing is prepared
-	end  Guest  // node, or what stands for it
+	new  string // its state when nothing is prepared, to compare
+	end  Guest  // node, or a Remote of it
 	v4   netip.Addr
 	v6   netip.Addr
 }
 
-// at is an operation of a Guest.
-func at(g Guest, op func(context.Context, Guest) error) func(context.Context) error {
+// on is an operation of a Guest.
+func on(g Guest, op func(context.Context, Guest) error) func(context.Context) error {
 	return func(ctx context.Context) error { return op(ctx, g) }
 }
 
@@ -59,7 +59,7 @@ func newWorld(t testing.TB, o options) *world {
 	t.Helper()
 	o.pairs = cmp.Or(o.pairs, 2)
 	o.gpuSize = cmp.Or(o.gpuSize, 16<<20)
-	d := lab.Uniform(2, lab.NIC{Model: lab.Virtio, MTU: o.mtu, QueuePairs: o.pairs}, o.gpuSize)
+	d := lab.Uniform(2, lab.NIC{Model: lab.Virtio, QueuePairs: o.pairs, NICOptions: lab.NICOptions{MTU: o.mtu}}, o.gpuSize)
 	d.Impair(o.bad)
 	l := testkit.Must(lab.Open(d, lab.Options{Log: labtest.Log(t)}))(t)
 	t.Cleanup(func() { testkit.OK(t, l.Close()) })
@@ -89,7 +89,7 @@ func newGuest(t testing.TB, p *lab.Port, o options) *guest {
 	return g
 }
 
-// in is the world as a subtest sees it.
+// in returns the world with a subtest's t.
 func (w *world) in(t testing.TB) *world {
 	a, b := *w.a, *w.b
 	a.t, b.t = t, t
@@ -108,9 +108,9 @@ type trial struct {
 	seed  uint64
 }
 
-const dataOff = 8 << 20 // of the data in each GPU; the pool lies below
+const dataOff = 8 << 20 // offset of the data in each GPU; the pool lies below
 
-// prepares says what both ends prepare.
+// prepares returns the arguments of Prepare for both ends.
 func (w *world) prepares(x trial) (send, recv PrepareArgs) {
 	port := uint16(w.ports.Add(1))
 	from, to := netip.AddrPortFrom(w.a.v4, port), netip.AddrPortFrom(w.b.v4, port)
@@ -139,13 +139,13 @@ func (w *world) connect(ctx context.Context, send, recv PrepareArgs) error {
 	if err := Listen(ctx, w.b.end); err != nil {
 		return err
 	}
-	return both(ctx, at(w.a.end, Connect), at(w.b.end, Accept))
+	return both(ctx, on(w.a.end, Connect), on(w.b.end, Accept))
 }
 
 func (g *guest) send(ctx context.Context) error    { return testkit.Err(Send(ctx, g.end)) }
 func (g *guest) receive(ctx context.Context) error { return testkit.Err(Receive(ctx, g.end)) }
 
-// moves sends and receives what must arrive.
+// moves sends and receives, and must succeed.
 func (w *world) moves() {
 	w.t.Helper()
 	testkit.OK(w.t, both(w.t.Context(), w.a.send, w.b.receive))
@@ -163,7 +163,7 @@ func (w *world) finish() {
 	testkit.OK(w.t, errors.Join(Finish(w.t.Context(), w.a.end), Finish(w.t.Context(), w.b.end)))
 }
 
-// end finishes both ends, of which nothing is left.
+// end finishes both ends, and checks that nothing is left.
 func (w *world) end() {
 	w.t.Helper()
 	w.finish()
@@ -188,7 +188,7 @@ func (w *world) run(x trial) (ra, rb Result) {
 	return ra, rb
 }
 
-// check compares the destination with the pattern, and what lies behind it with the poison.
+// check compares the destination with the pattern, and the memory after it with the poison.
 func (w *world) check(p PrepareArgs, seed uint64) {
 	w.t.Helper()
 	got := w.b.ram[p.Off:][:p.Bytes]
@@ -207,7 +207,7 @@ func (w *world) check(p PrepareArgs, seed uint64) {
 	}
 }
 
-// empty sees that a guest holds nothing of any transfer, by what its NIC says and by what its stack says.
+// empty checks that a guest holds nothing of any transfer, by its NIC's and its stack's counters.
 func (g *guest) empty() {
 	g.t.Helper()
 	testkit.Equal(g.t, "left", g.holds(), g.new)
@@ -218,7 +218,7 @@ func (g *guest) empty() {
 	}
 }
 
-// both runs two ends at the same time; the first error cancels the other.
+// both runs two ends concurrently; the first error cancels the other.
 func both(ctx context.Context, f, g func(context.Context) error) error {
 	eg, ctx := errgroup.WithContext(ctx)
 	eg.Go(func() error { return f(ctx) })

@@ -11,21 +11,21 @@ import (
 	"vnic.dev/vnic/devmem"
 )
 
-// late has a receiver give tokens back later than it could, as a program does that is slow to use what it has received:
-// how a page pool runs low for a while.
+// late makes a receiver return tokens later than it could, as a program does that is slow to use
+// received data, so that a page pool runs low for a while.
 type late struct {
-	by atomic.Int64 // nanoseconds; 0: at once
+	by atomic.Int64 // the delay in nanoseconds; 0: none
 
 	mu      sync.Mutex
-	waiting uint64 // under mu: tokens
-	most    uint64 // under mu: of these at a time, since the transfer began
+	waiting uint64 // under mu: number of delayed tokens
+	most    uint64 // under mu: the largest value of waiting in this transfer
 }
 
-// maxLate is how late tokens may be.
+// maxLate bounds the delay.
 const maxLate = 10 * time.Second
 
-// LateTokens has the Node's receivers give tokens back so much later, from now on; 0: at once. At the end of a transfer
-// they go back all the same.
+// LateTokens makes the Node's receivers return tokens with a delay from now on; 0: without. At the
+// end of a transfer all tokens are returned at once.
 func (n *Node) LateTokens(_ context.Context, by time.Duration) error {
 	if by < 0 || by > maxLate {
 		return fmt.Errorf("tokens late by %v: 0 to %v: %w", by, maxLate, syscall.EINVAL)
@@ -34,17 +34,18 @@ func (n *Node) LateTokens(_ context.Context, by time.Duration) error {
 	return nil
 }
 
-// begin begins a transfer.
+// begin resets the count for a new transfer.
 func (l *late) begin() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.most = 0
 }
 
-// now is how late tokens are to be that could go back now.
+// now returns the current delay.
 func (l *late) now() time.Duration { return time.Duration(l.by.Load()) }
 
-// giveBack gives tokens back after a while, or when ctx ends: then the transfer is over, and the connection may be.
+// giveBack returns tokens after a delay, or when ctx ends: then the transfer is over, and the
+// connection may be closed.
 func (l *late) giveBack(ctx context.Context, by time.Duration, t *devmem.Tokens, c devmem.Conn) error {
 	n := uint64(t.Len())
 	l.mu.Lock()
@@ -66,7 +67,7 @@ func (l *late) giveBack(ctx context.Context, by time.Duration, t *devmem.Tokens,
 	return nil
 }
 
-// mostLate is how many tokens were late at a time.
+// mostLate returns the most tokens that were delayed at a time.
 func (l *late) mostLate() uint64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()

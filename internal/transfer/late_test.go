@@ -7,8 +7,8 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// Tokens that come back late have a small pool run dry, again and again: the stream is right, and the receiver says how
-// many tokens were late. Without that none is.
+// With delayed tokens a small pool runs dry repeatedly: the stream is still right, and the receiver
+// counts the delayed tokens. Without a delay the count is 0.
 func TestLateTokensRunThePoolDry(t *testing.T) {
 	w := newWorld(t, options{})
 	pages := w.b.leastPool()
@@ -34,7 +34,7 @@ func TestLateTokensRunThePoolDry(t *testing.T) {
 	}
 }
 
-// A transfer whose tokens would come back long after its end does not wait for them.
+// A transfer whose tokens would be returned long after its end does not wait for them.
 func TestLateTokensGoBackAtTheEnd(t *testing.T) {
 	w := newWorld(t, options{})
 	testkit.OK(t, w.b.node.LateTokens(t.Context(), maxLate))

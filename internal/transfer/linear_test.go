@@ -16,8 +16,8 @@ import (
 	"vnic.dev/vnic/stack"
 )
 
-// TestRuleThatGoes has a transfer arrive unsplit, on queue 0, from the beginning or from somewhere
-// on: it is in its place all the same, and counted, and takes no memory that is not given back.
+// TestRuleThatGoes: a transfer arrives unsplit on queue 0, from its beginning or from the middle
+// on. The bytes still reach their place, are counted, and use no memory that is not freed.
 func TestRuleThatGoes(t *testing.T) {
 	w := newWorld(t, options{})
 	const size = 6 << 20
@@ -39,7 +39,7 @@ func TestRuleThatGoes(t *testing.T) {
 			var rb Result
 			errs := start(t.Context(), func(ctx context.Context) (err error) { _, rb, err = w.move(ctx); return err })
 			if name == "in the middle" {
-				w.arrived(2*size + size/3) // after what other rounds received, on all queues
+				w.arrived(2*size + size/3) // after the bytes of other rounds, on all queues
 				forget()
 			}
 			testkit.OK(t, <-errs)
@@ -56,7 +56,8 @@ func TestRuleThatGoes(t *testing.T) {
 	}
 }
 
-// fakeHost is the memory and the engines of a guest on a NIC that lives in memory (stacktest), which has neither.
+// fakeHost is the memory and the engines of a guest for a simulated NIC (stacktest), which has
+// neither.
 type fakeHost struct {
 	gpu []byte
 	dma []byte
@@ -66,9 +67,9 @@ func (h *fakeHost) AllocDMA(n int) ([]byte, uint64, error) {
 	if n > cap(h.dma)-len(h.dma) {
 		return nil, 0, errors.New("no DMA memory left")
 	}
-	at := len(h.dma)
-	h.dma = h.dma[:at+n]
-	return h.dma[at : at+n : at+n], uint64(at), nil
+	pos := len(h.dma)
+	h.dma = h.dma[:pos+n]
+	return h.dma[pos : pos+n : pos+n], uint64(pos), nil
 }
 
 func (h *fakeHost) RunJob(_ context.Context, j control.Job) (s control.JobStatus, err error) {
@@ -97,7 +98,8 @@ func (h *fakeHost) RunJob(_ context.Context, j control.Job) (s control.JobStatus
 	return s, err
 }
 
-// TestLinearFragments receives from a NIC that leaves the beginning of each payload in the header buffer.
+// TestLinearFragments receives from a NIC that leaves the beginning of each payload in the header
+// buffer.
 func TestLinearFragments(t *testing.T) {
 	for _, head := range []int{1, 100} {
 		t.Run(fmt.Sprint(head), func(t *testing.T) {
@@ -140,7 +142,7 @@ func TestLinearFragments(t *testing.T) {
 	}
 }
 
-// TestTokensGoBackInSeveralCalls has more ranges than a call takes.
+// TestTokensGoBackInSeveralCalls returns more ranges than one call accepts.
 func TestTokensGoBackInSeveralCalls(t *testing.T) {
 	var tokens devmem.Tokens
 	fill := func() {

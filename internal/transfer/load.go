@@ -15,49 +15,49 @@ import (
 	"vnic.dev/vnic/loader"
 )
 
-// Source is a file on a web server, and what of a guest's GPU memory its use takes.
+// Source is a file on a web server, and the parts of a guest's GPU memory for it.
 type Source struct {
 	URL         string        `json:"url"`
 	Header      http.Header   `json:"header,omitempty"`
-	Names       []netip.Addr  `json:"names,omitempty"` // servers of names, asked over TCP
-	Hosts       []HostAddr    `json:"hosts,omitempty"` // names and addresses that lead elsewhere
+	Names       []netip.Addr  `json:"names,omitempty"` // DNS servers, asked over TCP
+	Hosts       []HostAddr    `json:"hosts,omitempty"` // names with a fixed address
 	Local       netip.Addr    `json:"local"`
 	GPU         int           `json:"gpu"`
-	Data        Area          `json:"data"` // where the file goes
-	Pool        Area          `json:"pool"` // where what comes lands
+	Data        Area          `json:"data"` // destination of the file
+	Pool        Area          `json:"pool"` // buffer for received packets
 	Queue       int           `json:"queue"`
 	Connections int           `json:"connections"`
 	RangeSize   uint64        `json:"range_size"`
-	Timeout     time.Duration `json:"timeout"` // nanoseconds; 0: the loader's
+	Timeout     time.Duration `json:"timeout"` // nanoseconds; 0: the loader's default
 	Retry       time.Duration `json:"retry"`   // likewise
 	Copy        bool          `json:"copy,omitempty"`
-	Tensors     bool          `json:"tensors,omitempty"` // the file is one of safetensors, whose header is read
+	Tensors     bool          `json:"tensors,omitempty"` // the file has the safetensors format, and its header is read
 }
 
-// HostAddr is where a host is.
+// HostAddr is the address of a host name.
 type HostAddr struct {
 	Name string     `json:"name"`
 	Addr netip.Addr `json:"addr"`
 }
 
-// SourceInfo is what a server says of a file.
+// SourceInfo is a server's description of a file.
 type SourceInfo struct {
-	URL     string          `json:"url"` // behind redirects
+	URL     string          `json:"url"` // after redirects
 	Size    uint64          `json:"size"`
 	ETag    string          `json:"etag,omitempty"`
-	Tensors []loader.Tensor `json:"tensors,omitempty"` // the first ones, as many as a message has room for
-	Count   int             `json:"count,omitempty"`   // how many there are
-	Data    uint64          `json:"data,omitempty"`    // of tensors: where in the file they begin
+	Tensors []loader.Tensor `json:"tensors,omitempty"` // the first ones, as many as fit into a message
+	Count   int             `json:"count,omitempty"`   // the number of tensors
+	Data    uint64          `json:"data,omitempty"`    // offset in the file at which the tensors begin
 }
 
 // LoadArgs say which part of an open Source to read, how, and to where.
 type LoadArgs struct {
-	// Records, if it is not 0, is the size of records, which a consumer takes in batches; else [Off, Off+Len) of the file
-	// is brought to Mem of the data, which is as large.
+	// If Records is not 0, it is the size of records, which a consumer takes in batches. Otherwise
+	// [Off, Off+Len) of the file is read to offset Mem of the data.
 	Records uint64        `json:"records,omitempty"`
-	Batch   uint64        `json:"batch,omitempty"` // records
-	Depth   int           `json:"depth,omitempty"` // batches
-	Step    time.Duration `json:"step,omitempty"`  // nanoseconds that the consumer takes for a batch
+	Batch   uint64        `json:"batch,omitempty"` // records per batch
+	Depth   int           `json:"depth,omitempty"` // batches read ahead
+	Step    time.Duration `json:"step,omitempty"`  // nanoseconds that the consumer needs per batch
 	Skip    uint64        `json:"skip,omitempty"`  // bytes before the first record
 
 	Off uint64 `json:"off,omitempty"`
@@ -65,7 +65,7 @@ type LoadArgs struct {
 	Mem uint64 `json:"mem,omitempty"`
 }
 
-// LoadResult is how that went.
+// LoadResult is the result of Load.
 type LoadResult struct {
 	Bytes       uint64              `json:"bytes"`
 	Seconds     float64             `json:"seconds"`
@@ -75,7 +75,7 @@ type LoadResult struct {
 	CPU         CPU                 `json:"cpu"`
 }
 
-// source is a file that a Node has open.
+// source is a Node's open file.
 type source struct {
 	*loader.Object
 	data    devmem.Buffer
@@ -83,7 +83,7 @@ type source struct {
 	tensors *loader.Safetensors
 }
 
-// OpenSource asks the server for the file.
+// OpenSource requests the file's description from the server.
 func (n *Node) OpenSource(ctx context.Context, s Source) (info SourceInfo, err error) {
 	n.opening.Lock()
 	defer n.opening.Unlock()
@@ -121,11 +121,11 @@ func (n *Node) OpenSource(ctx context.Context, s Source) (info SourceInfo, err e
 	return info, nil
 }
 
-// maxListed is how long the list of a file's tensors may be in a message, in bytes: a line of the results channel has a
-// MiB (agent.MaxLine), and JSON makes six of a byte at the most.
+// maxListed bounds the list of tensors in a message, in bytes: a line of the results channel has at
+// most 1 MiB (agent.MaxLine), and JSON encodes a byte as at most six.
 const maxListed = 128 << 10
 
-// listed are the first tensors, as many as a message has room for.
+// listed returns the first tensors, as many as fit into a message.
 func listed(list []loader.Tensor) []loader.Tensor {
 	n := 0
 	for i := range list {
@@ -136,8 +136,8 @@ func listed(list []loader.Tensor) []loader.Tensor {
 	return list
 }
 
-// resolver finds hosts' addresses: those that lead elsewhere, addresses as they are, other names by the servers of
-// names.
+// resolver returns a function that resolves host names: first those with a fixed address, then
+// literal addresses, then by DNS.
 func (n *Node) resolver(s *Source) func(ctx context.Context, host string) ([]netip.Addr, error) {
 	names := &net.Resolver{PreferGo: true, Dial: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		err := error(syscall.EHOSTUNREACH)
@@ -162,7 +162,8 @@ func (n *Node) resolver(s *Source) func(ctx context.Context, host string) ([]net
 	}
 }
 
-// Load brings a file, or a part of one, to the GPU's memory, and ends early when ctx does or CloseSource comes.
+// Load reads a file, or a part of one, into the GPU's memory. It ends early when ctx ends or
+// CloseSource is called.
 func (n *Node) Load(ctx context.Context, l LoadArgs) (r LoadResult, err error) {
 	n.opening.Lock()
 	s := n.source
@@ -192,7 +193,7 @@ func (n *Node) Load(ctx context.Context, l LoadArgs) (r LoadResult, err error) {
 	return r, err
 }
 
-// consume takes batches as a training loop does, and needs a time for each.
+// consume takes batches as a training loop does, and waits l.Step for each.
 func (s *source) consume(ctx context.Context, l *LoadArgs, r *LoadResult) error {
 	batches, err := s.Records(ctx, loader.RecordsConfig{Buffer: s.data, Off: l.Mem, Skip: l.Skip, RecordSize: l.Records,
 		Batch: l.Batch, Depth: l.Depth})
@@ -213,7 +214,7 @@ func (s *source) consume(ctx context.Context, l *LoadArgs, r *LoadResult) error 
 			return err
 		}
 		r.Bytes += b.Len
-		if l.Step > 0 { // what a GPU would do with the batch
+		if l.Step > 0 { // stands for the GPU's work on the batch
 			step.Reset(l.Step)
 			select {
 			case <-step.C:
@@ -227,7 +228,7 @@ func (s *source) consume(ctx context.Context, l *LoadArgs, r *LoadResult) error 
 	}
 }
 
-// CloseSource ends what is under way, and the connections to the server, if there are any.
+// CloseSource cancels running calls and closes the connections to the server, if there are any.
 func (n *Node) CloseSource(context.Context) error {
 	n.opening.Lock()
 	s := n.source

@@ -9,7 +9,8 @@ import (
 	"vnic.dev/vnic/internal/wire"
 )
 
-// TestLossyLink transfers over links that lose and reorder segments, in both directions, with many seeds.
+// TestLossyLink transfers over links that lose and reorder segments, in both directions, with many
+// seeds.
 //
 // Invariant: stack: Over loss, reordering and duplicates the right bytes arrive, and every page
 // comes back.
@@ -23,12 +24,12 @@ func TestLossyLink(t *testing.T) {
 	t.Run("seed", func(t *testing.T) {
 		for seed := range uint64(seeds) {
 			t.Run(fmt.Sprint(seed), func(t *testing.T) {
-				t.Parallel() // most of the time nothing happens: timers
+				t.Parallel() // most of the time they wait for timers
 				w := newWorld(t, options{bad: lab.Impairment{Seed: seed << 8, Loss: 0.02, Reorder: 0.02}})
 				for _, mode := range modes {
 					x := trial{mode: mode, v6: seed%2 == 1, size: size + seed, seed: seed}
 					if seed%4 == 0 {
-						x.pages, x.size = 128, x.size/4 // few: data out of order is refused
+						x.pages, x.size = 128, x.size/4 // few pages: data out of order is dropped
 					}
 					ra, _ := w.run(x)
 					again.Add(ra.Retransmits)

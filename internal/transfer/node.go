@@ -11,19 +11,19 @@ import (
 	"vnic.dev/vnic/stack"
 )
 
-// Loss says where segments are lost, and so how TCP is to recover.
+// Loss is where segments are lost, which decides how TCP recovers.
 type Loss int
 
 // Kinds of Loss.
 const (
-	NoLoss   Loss = iota // nowhere
-	PoolLoss             // where the receiver keeps its pages, so that they do not suffice
+	NoLoss   Loss = iota // segments are never lost
+	PoolLoss             // at the receiver, whose page pool is too small
 	LinkLoss             // on the link
 )
 
-// Open starts our stack on a NIC and makes a Node of both. cpu reads the guest's CPU time, to which
-// the driver adds how much of it was idle polling; nil: unknown. The Node owns the NIC, also after
-// an error.
+// Open starts vnic's stack on a NIC and makes a Node of both. cpu reads the guest's CPU time, to
+// which Open adds the driver's idle polling; nil: unknown. The Node owns the NIC, also after an
+// error.
 func Open(n *driver.NIC, addrs []netip.Prefix, gateways []netip.Addr, mtu int, loss Loss,
 	cpu func() (CPU, error)) (*Node, error) {
 	o := stack.Options{Addresses: addrs, Gateways: gateways, MTU: mtu, RACK: loss == LinkLoss}
@@ -42,7 +42,7 @@ func Open(n *driver.NIC, addrs []netip.Prefix, gateways []netip.Addr, mtu int, l
 			return nil, fmt.Errorf("read CPU time: %w", err)
 		}
 		read = func() CPU {
-			c, _ := cpu() // it could be read before
+			c, _ := cpu() // an earlier call succeeded
 			c.Spin = n.Stats().Spin.Seconds()
 			return c
 		}
@@ -52,7 +52,8 @@ func Open(n *driver.NIC, addrs []netip.Prefix, gateways []netip.Addr, mtu int, l
 	return node, nil
 }
 
-// Close ends what is under way, and closes the device and the NIC: the memory that transfers use is gone then.
+// Close cancels running operations, and closes the device and the NIC. The memory for transfers is
+// invalid afterwards.
 func (n *Node) Close() error {
 	ctx, cancel := context.WithTimeout(context.Background(), limits.Finish.Here())
 	defer cancel()
@@ -61,5 +62,5 @@ func (n *Node) Close() error {
 	if n.more {
 		return err
 	}
-	return n.dev.Close() // with what could not be given back
+	return n.dev.Close() // also frees what release could not
 }

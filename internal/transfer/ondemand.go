@@ -24,51 +24,51 @@ import (
 	"vnic.dev/vnic/internal/rdma"
 )
 
-// MemoryODP is memory of the guest's program that is not pinned: its pages are in RAM or, private to a GPU, where the
-// GPU's driver has moved them, and the NIC asks for each when it needs it.
+// MemoryODP is memory of the guest's program that is not pinned: a page is in RAM or, if the GPU's
+// driver has moved it, private to a GPU. The NIC requests each page when it needs it.
 const MemoryODP = "odp"
 
-// Storm moves pages of an RDMA's memory of the kind MemoryODP between RAM and the GPU while it goes on.
+// Storm moves pages of an RDMA's MemoryODP memory between RAM and the GPU while transfers run.
 type Storm struct {
-	Rate    float64 `json:"rate"`              // pages a second; 0: as fast as it goes
-	Seed    uint64  `json:"seed"`              // of which page is next
-	Compact bool    `json:"compact,omitempty"` // Linux moves pages in RAM besides (/proc/sys/vm/compact_memory)
+	Rate    float64 `json:"rate"`              // pages per second; 0: as fast as possible
+	Seed    uint64  `json:"seed"`              // of the random choice of pages
+	Compact bool    `json:"compact,omitempty"` // Linux also moves pages within RAM (/proc/sys/vm/compact_memory)
 }
 
-// ODPStats is what has become of memory on demand.
+// ODPStats are statistics of memory on demand.
 type ODPStats struct {
-	ToGPU   uint64 `json:"to_gpu"`  // pages that were moved to the GPU
-	ToRAM   uint64 `json:"to_ram"`  // and to RAM, as was asked for
-	Touched uint64 `json:"touched"` // to RAM, as the program, or the NIC's request, has touched them
-	Private uint64 `json:"private"` // that are in the GPU now
+	ToGPU   uint64 `json:"to_gpu"`  // pages moved to the GPU
+	ToRAM   uint64 `json:"to_ram"`  // pages moved to RAM on request
+	Touched uint64 `json:"touched"` // pages moved to RAM because the program, or the NIC's request, touched them
+	Private uint64 `json:"private"` // pages now in the GPU
 
-	Invalidations uint64   `json:"invalidations"` // that the NIC was told of
-	Untold        uint64   `json:"untold"`        // of pages that it did not have
-	Refused       uint64   `json:"refused"`       // Linux did not want to wait
+	Invalidations uint64   `json:"invalidations"` // invalidations that the NIC was notified of
+	Untold        uint64   `json:"untold"`        // invalidations of pages that the NIC did not use
+	Refused       uint64   `json:"refused"`       // invalidations that failed because Linux did not want to wait
 	Timeouts      uint64   `json:"timeouts"`
 	Quarantined   bool     `json:"quarantined"`
 	Waits         []uint32 `json:"waits"` // gpudriver.RegionStats.Waits
 
-	Left   uint64 `json:"left"`   // pages of the GPU that were left, and filled
-	Broken uint64 `json:"broken"` // of these, written to after that: DMA after acknowledgement
+	Left   uint64 `json:"left"`   // pages of the GPU freed and filled
+	Broken uint64 `json:"broken"` // of these, pages that were written afterwards: DMA after acknowledgement
 
-	Compacted uint64 `json:"compacted"` // pages of any program's that Linux has moved in RAM
+	Compacted uint64 `json:"compacted"` // pages of any program that Linux has moved within RAM
 
 	Key      uint32 `json:"key"`      // of the memory region
-	Requests uint64 `json:"requests"` // for pages, that the program has answered
-	Late     uint64 `json:"late"`     // of these, too late
-	Errno    uint16 `json:"errno"`    // the last one that the driver has said of a page
-	Idle     uint64 `json:"idle_ns"`  // how much later than asked for it was woken, 99th percentile, while nothing went on
+	Requests uint64 `json:"requests"` // page requests that the program has answered
+	Late     uint64 `json:"late"`     // of these, answered too late
+	Errno    uint16 `json:"errno"`    // the driver's last error for a page
+	Idle     uint64 `json:"idle_ns"`  // see idleWake
 }
 
-// onDemand is memory of this program's whose pages a NIC asks for.
+// onDemand is memory on demand of this program, or of an owner process.
 type onDemand struct {
 	file    *gpudriver.File
-	at      uint64          // where in the GPU's memory the driver's begins
-	memory  []byte          // of this program; nil: the owner has it
-	owner   *owner          // nil: this program is
-	buffer  uint32          // of the GPU's, pinned, beside memory of an owner's
-	control *control.Client // has registered it; nil: there is none
+	base    uint64          // offset in the GPU's memory at which the driver's memory begins
+	memory  []byte          // of this program; nil: the owner has the memory
+	owner   *owner          // nil: this program has the memory
+	buffer  uint32          // of pinned GPU memory, offered in addition to the owner's memory
+	control *control.Client // that registered buffer; nil: no buffer
 	region  *gpudriver.Region
 	key     uint32
 	server  *rdma.PageServer
@@ -76,15 +76,15 @@ type onDemand struct {
 
 	end    context.CancelFunc
 	served chan error
-	errno  atomic.Uint32 // the last one that the driver has said of a page that the NIC then did not get
+	errno  atomic.Uint32 // the driver's last error for a page that the NIC did not get
 
 	mu    sync.Mutex
 	storm context.CancelFunc // under mu; nil: none
 	moved chan error
 }
 
-// odpRegions makes memory on demand, of the size of the data. Of the GPU it needs the driver, and no memory: pages go
-// there one by one.
+// odpRegions makes memory on demand, of the size of the data. It needs the GPU's driver but
+// allocates no GPU memory: pages move there one by one.
 func (n *Node) odpRegions(dev *rdma.Device, pd *rdma.PD, r *RDMA, access uint8) (all *regions, err error) {
 	size := r.Data.Bytes
 	if size == 0 || size%gpudriver.PageSize != 0 || size > 1<<30 {
@@ -103,14 +103,14 @@ func (n *Node) odpRegions(dev *rdma.Device, pd *rdma.PD, r *RDMA, access uint8) 
 	if err != nil {
 		return nil, err
 	}
-	if o.file, o.at, err = kernelnic.OpenDriver(r.GPU, maps); err != nil {
+	if o.file, o.base, err = kernelnic.OpenDriver(r.GPU, maps); err != nil {
 		return nil, err
 	}
 	off, _, err := o.file.Mailbox()
 	if err != nil {
 		return nil, err
 	}
-	if err := dev.SetMailbox(ctx, uint16(r.GPU), o.at+off); err != nil {
+	if err := dev.SetMailbox(ctx, uint16(r.GPU), o.base+off); err != nil {
 		return nil, err
 	}
 	if _, err := o.file.Poison(); err != nil {
@@ -118,7 +118,7 @@ func (n *Node) odpRegions(dev *rdma.Device, pd *rdma.PD, r *RDMA, access uint8) 
 	}
 	var pinned *rdma.MR
 	if r.Owner {
-		pinned, err = o.own(ctx, n, pd, r, access)
+		pinned, err = o.serve(ctx, n, pd, r, access)
 	} else if o.memory, err = allocate(o.file, int(size)); err == nil {
 		o.region, err = o.file.OpenRegion(o.memory)
 	}
@@ -142,9 +142,9 @@ func (n *Node) odpRegions(dev *rdma.Device, pd *rdma.PD, r *RDMA, access uint8) 
 	return all, nil
 }
 
-// own has another process have the memory. What queue pairs use beside it, when that process is gone, is as much of the
-// GPU's, pinned.
-func (o *onDemand) own(ctx context.Context, n *Node, pd *rdma.PD, r *RDMA, access uint8) (*rdma.MR, error) {
+// serve starts another process that has the memory. It also allocates and registers as much pinned
+// GPU memory, which queue pairs still use after that process is gone.
+func (o *onDemand) serve(ctx context.Context, n *Node, pd *rdma.PD, r *RDMA, access uint8) (*rdma.MR, error) {
 	var id uint32
 	var err error
 	if o.owner, id, err = startOwner(o.file, r.Data.Bytes); err != nil {
@@ -155,14 +155,14 @@ func (o *onDemand) own(ctx context.Context, n *Node, pd *rdma.PD, r *RDMA, acces
 	if err != nil {
 		return nil, err
 	}
-	if o.buffer, err = n.port.control.RegisterBuffer(ctx, uint16(r.GPU), o.at+off, r.Data.Bytes); err != nil {
+	if o.buffer, err = n.port.control.RegisterBuffer(ctx, uint16(r.GPU), o.base+off, r.Data.Bytes); err != nil {
 		return nil, err
 	}
 	o.control = n.port.control
 	return pd.RegisterBuffer(o.buffer, 0, r.Data.Bytes, access)
 }
 
-// find asks the driver for pages.
+// find requests pages from the driver.
 func (o *onDemand) find(_ context.Context, r control.PageRequest) (a control.PageAnswer) {
 	pages, generation, err := o.region.Fault(r.First, int(r.Count), r.Write, r.InRAM)
 	var errno syscall.Errno
@@ -177,7 +177,7 @@ func (o *onDemand) find(_ context.Context, r control.PageRequest) (a control.Pag
 	a.Generation = generation
 	for _, p := range pages {
 		if p.Kind == gpudriver.VRAM {
-			p.Addr += o.at
+			p.Addr += o.base
 		}
 		if p.Err != 0 && p.Err != syscall.EAGAIN {
 			o.errno.Store(uint32(p.Err))
@@ -187,7 +187,7 @@ func (o *onDemand) find(_ context.Context, r control.PageRequest) (a control.Pag
 	return a
 }
 
-// close ends the storm and the answers. The memory regions are closed before.
+// close ends the storm and the page server. Close the memory regions before.
 func (o *onDemand) close() error {
 	err := o.calm()
 	if o.end != nil {
@@ -214,7 +214,7 @@ func (o *onDemand) close() error {
 	return err
 }
 
-// odp is the memory on demand that is open.
+// odp returns the open memory on demand, or an error.
 func (n *Node) odp(what string) (*onDemand, error) {
 	e, err := n.rdmaOf(what)
 	if err != nil {
@@ -226,7 +226,7 @@ func (n *Node) odp(what string) (*onDemand, error) {
 	return e.memory.odp, nil
 }
 
-// StartStorm begins to move pages.
+// StartStorm starts moving pages.
 func (n *Node) StartStorm(_ context.Context, s Storm) error {
 	o, err := n.odp("move pages")
 	if err != nil {
@@ -250,7 +250,7 @@ func (o *onDemand) startStorm(s Storm) error {
 	return nil
 }
 
-// EndStorm ends that.
+// EndStorm ends the storm.
 func (n *Node) EndStorm(context.Context) error {
 	o, err := n.odp("move pages")
 	if err != nil {
@@ -270,7 +270,7 @@ func (o *onDemand) calm() error {
 	return <-o.moved
 }
 
-// move moves pages until ctx ends: each time one, from wherever it is to the other place.
+// move moves one page after the other to the other place, RAM or the GPU, until ctx ends.
 func (o *onDemand) move(ctx context.Context, s Storm) error {
 	rnd := rand.New(rand.NewPCG(s.Seed, 1))
 	pages := len(o.memory) / gpudriver.PageSize
@@ -285,8 +285,8 @@ func (o *onDemand) move(ctx context.Context, s Storm) error {
 			if ctx.Err() != nil {
 				return nil
 			}
-			at := rnd.IntN(pages) * gpudriver.PageSize
-			page := o.memory[at : at+gpudriver.PageSize]
+			off := rnd.IntN(pages) * gpudriver.PageSize
+			page := o.memory[off : off+gpudriver.PageSize]
 			n, err := o.file.ToGPU(page)
 			if err == nil && n == 0 {
 				_, err = o.file.ToRAM(page)
@@ -302,7 +302,7 @@ func (o *onDemand) move(ctx context.Context, s Storm) error {
 				}
 			}
 		}
-		select { // where there is no pause the loop above ends with ctx alone
+		select { // without a pause the loop above ends only with ctx
 		case <-ctx.Done():
 			return nil
 		case <-pause.C:
@@ -310,7 +310,7 @@ func (o *onDemand) move(ctx context.Context, s Storm) error {
 	}
 }
 
-// ODP says what has become of the memory on demand.
+// ODP returns statistics of the memory on demand.
 func (n *Node) ODP(context.Context) (s ODPStats, err error) {
 	o, err := n.odp("look at memory on demand")
 	if err != nil {
@@ -336,7 +336,7 @@ func (n *Node) ODP(context.Context) (s ODPStats, err error) {
 		Idle: uint64(o.idle)}, nil
 }
 
-// compacted is how many pages Linux has moved in RAM since it booted.
+// compacted returns the number of pages that Linux has moved within RAM since it booted.
 func compacted() (n uint64) {
 	b, _ := os.ReadFile("/proc/vmstat")
 	for line := range strings.Lines(string(b)) {
@@ -347,7 +347,7 @@ func compacted() (n uint64) {
 	return n
 }
 
-// Digest is the SHA-256 of the memory as the program sees it, which brings all pages to RAM.
+// Digest is the SHA-256 of the program's memory. Computing it moves all pages to RAM.
 type Digest struct {
 	SHA256 string `json:"sha256"`
 }
@@ -365,8 +365,8 @@ func (n *Node) DigestODP(context.Context) (d Digest, err error) {
 	return Digest{hex.EncodeToString(sum[:])}, nil
 }
 
-// idleWake measures how much later than it asked for a program is woken here, while nothing else goes on: its 99th
-// percentile. What waits for a NIC's answer waits that long, too.
+// idleWake measures the 99th percentile of the delay with which a sleeping program wakes on this
+// idle machine. A driver that waits for a NIC's answer has the same delay.
 func idleWake() time.Duration {
 	const sleeps, asked = 200, 200 * time.Microsecond
 	late := make([]time.Duration, sleeps)

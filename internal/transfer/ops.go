@@ -7,8 +7,9 @@ import (
 	"vnic.dev/vnic/internal/agent"
 )
 
-// The table of operations. Each row is both ends of one: Ops serves it in a guest under its name, and a call of the
-// variable asks a Guest for it. Remote.Setup comes before them, and Remote.Close after.
+// The table of operations. Each row is both ends of one operation: Ops serves it in a guest under
+// its name, and calling the variable requests it from a Guest. Call Remote.Setup before them, and
+// Remote.Close after.
 var (
 	Prepare    = opNoResult("prepare", (*Node).Prepare)
 	Listen     = opPlain("listen", (*Node).Listen)
@@ -56,9 +57,9 @@ const (
 	closeName = prefix + "close"
 )
 
-// Guest is where a Node is: the Node itself, in this process, or a Remote, behind a guest's agent.
+// Guest is a Node in this process, or a Remote, which calls a guest's agent.
 type Guest interface {
-	// Do does an operation. Callers call the rows of the table instead.
+	// Do runs an operation. Callers use the rows of the table instead.
 	Do(ctx context.Context, c Call) error
 }
 
@@ -70,39 +71,39 @@ type Call struct {
 	run    func(n *Node) error
 }
 
-// Do does an operation of this Node.
+// Do runs an operation of this Node.
 func (n *Node) Do(_ context.Context, c Call) error { return c.run(n) }
 
-// Remote is a Node of a guest, behind its agent.
+// Remote is a Node in a guest, called through the guest's agent.
 type Remote struct {
 	Agent *agent.Client
-	Node  int // its number: 0 of the only one
+	Node  int // its number; 0 if the guest has only one
 }
 
-// request is an operation's arguments on their way to a guest, which may have several Nodes. All are set up before the
-// first transfer; operations of different Nodes go on at the same time.
+// request carries an operation's arguments to a guest, which may have several Nodes. All are set up
+// before the first transfer; operations of different Nodes run concurrently.
 type request[A any] struct {
 	Node int `json:"node,omitempty"`
 	Args A   `json:"args"`
 }
 
-// Do asks the guest for the operation.
+// Do requests the operation from the guest.
 func (r Remote) Do(ctx context.Context, c Call) error {
 	return r.Agent.Call(ctx, c.Name, request[any]{r.Node, c.args}, c.result)
 }
 
-// Setup sets a NIC of the guest's and its stack up.
+// Setup sets up a NIC of the guest and its stack.
 func (r Remote) Setup(ctx context.Context, s SetupArgs) (res SetupResult, err error) {
 	err = r.Do(ctx, Call{Name: setupName, args: s, result: &res})
 	return res, err
 }
 
-// Close is Node.Close. The guest's NIC can be set up again after.
+// Close is Node.Close. The guest's NIC can be set up again afterwards.
 func (r Remote) Close(ctx context.Context) error {
 	return r.Do(ctx, Call{Name: closeName, args: agent.None{}})
 }
 
-// State describes the TCP state of a Guest's connection, or says why that is not known.
+// State describes the TCP state of a Guest's connection, or says why it is unknown.
 func State(ctx context.Context, g Guest) string {
 	s, err := state(ctx, g)
 	if err != nil {
@@ -111,7 +112,7 @@ func State(ctx context.Context, g Guest) string {
 	return s
 }
 
-// served are the operations of the table by name, as the agent decodes their arguments.
+// served are the table's operations by name, with arguments as JSON.
 var served = map[string]func(ctx context.Context, h *host, raw json.RawMessage) (any, error){}
 
 // op makes the row of an operation with arguments and a result.
@@ -135,13 +136,13 @@ func op[A, R any](name string, run func(*Node, context.Context, A) (R, error)) f
 	}
 }
 
-// opNoArgs makes the row of an operation with a result alone.
+// opNoArgs makes the row of an operation with only a result.
 func opNoArgs[R any](name string, run func(*Node, context.Context) (R, error)) func(context.Context, Guest) (R, error) {
 	f := op(name, func(n *Node, ctx context.Context, _ agent.None) (R, error) { return run(n, ctx) })
 	return func(ctx context.Context, g Guest) (R, error) { return f(ctx, g, agent.None{}) }
 }
 
-// opNoResult makes the row of an operation with arguments alone.
+// opNoResult makes the row of an operation with only arguments.
 func opNoResult[A any](name string, run func(*Node, context.Context, A) error) func(context.Context, Guest, A) error {
 	f := op(name, func(n *Node, ctx context.Context, args A) (none agent.None, err error) {
 		return none, run(n, ctx, args)
@@ -158,7 +159,7 @@ func opPlain(name string, run func(*Node, context.Context) error) func(context.C
 	return func(ctx context.Context, g Guest) error { return f(ctx, g, agent.None{}) }
 }
 
-// decode decodes a request; nothing is the zero request.
+// decode decodes a request; an empty one is the zero request.
 func decode[A any](raw json.RawMessage) (q request[A], err error) {
 	if len(raw) > 0 {
 		err = json.Unmarshal(raw, &q)

@@ -16,7 +16,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// agents are the hosts of the guests that tests serve, by hostname: the agent's registry is the process's.
+// agents are the hosts that tests serve, by guest hostname, because the agent's registry is global.
 var agents struct {
 	sync.Mutex
 	hosts map[string]*host
@@ -34,7 +34,7 @@ func init() {
 	}
 }
 
-// remote puts a guest behind an agent of its own. Its NIC is opened by Setup, as in a guest under QEMU.
+// remote puts a guest behind its own agent. Setup opens its NIC, as in a guest under QEMU.
 func (g *guest) remote(t *testing.T, name string) (Remote, *host) {
 	t.Helper()
 	node := g.node
@@ -104,7 +104,8 @@ func TestRemoteGuests(t *testing.T) {
 		}
 		testkit.ErrorSays(t, Prepare(ctx, ra, PrepareArgs{Mode: "none"}), "neither")
 
-		// A host that gives up: its calls return at once, the guests' go on for a moment, Finish waits for them.
+		// A host cancels: its calls return at once, the guests' calls run on for a moment, and
+		// Finish waits for them.
 		for range 5 {
 			send, recv := w.prepares(trial{mode: Devmem, size: 4 << 20, pages: 128, hold: 1 << 40, seed: 7})
 			testkit.OK(t, w.connect(ctx, send, recv))
@@ -122,7 +123,7 @@ func TestRemoteGuests(t *testing.T) {
 			testkit.ErrorIs(t, <-done, context.Canceled)
 			w.end()
 		}
-		for range 5 { // and while it prepares
+		for range 5 { // the same during Prepare
 			send, _ = w.prepares(trial{mode: Devmem, size: 4 << 20})
 			part, cancel := context.WithCancel(ctx)
 			done := start(part, func(ctx context.Context) error { return Prepare(ctx, ra, send) })
@@ -151,7 +152,8 @@ func TestOpsWithoutNIC(t *testing.T) {
 	testkit.Must(h.closeNode(t.Context(), nil))(t)
 }
 
-// Nodes of one NIC transfer at the same time, each what it was told to; one is set up, and closed, without the other.
+// Nodes of one NIC transfer concurrently, each with its own arguments; each is set up and closed
+// without the other.
 func TestNodesOfOneNIC(t *testing.T) {
 	w := newWorld(t, options{})
 	ra, _ := w.a.remote(t, "several a")
@@ -166,7 +168,7 @@ func TestNodesOfOneNIC(t *testing.T) {
 			testkit.ErrorSays(t, testkit.Err(r.Setup(ctx, SetupArgs{})), "set up already")
 		}
 	}
-	// The first goes on while the second comes and goes, there and back.
+	// The first one's transfer continues while the second is set up and closed, and vice versa.
 	send, recv := w.prepares(trial{mode: Devmem, size: 4 << 20, pages: 128, hold: 1 << 40, seed: 1})
 	w.a.end, w.b.end = a[0], b[0]
 	testkit.OK(t, w.connect(ctx, send, recv))
@@ -178,7 +180,7 @@ func TestNodesOfOneNIC(t *testing.T) {
 	back.GPU, back.Off, there.GPU, there.Off = there.GPU, 14<<20, back.GPU, 14<<20
 	back.Local, back.Remote, there.Local, there.Remote = there.Local, there.Remote, back.Local, back.Remote
 	testkit.OK(t, errors.Join(Prepare(ctx, b[1], back), Prepare(ctx, a[1], there), Listen(ctx, a[1])))
-	testkit.OK(t, both(ctx, at(b[1], Connect), at(a[1], Accept)))
+	testkit.OK(t, both(ctx, on(b[1], Connect), on(a[1], Accept)))
 	testkit.OK(t, both(ctx, func(ctx context.Context) error { return testkit.Err(Send(ctx, b[1])) },
 		func(ctx context.Context) error { return testkit.Err(Receive(ctx, a[1])) }))
 	testkit.OK(t, errors.Join(Finish(ctx, a[1]), Finish(ctx, b[1])))

@@ -15,26 +15,26 @@ import (
 	"vnic.dev/vnic/internal/gpudriver"
 )
 
-// OwnerName is the name under which a guest's program must run Owner, when it is started so (argv[0]).
+// OwnerName is the name (argv[0]) under which the guest's program is started again to run Owner.
 const OwnerName = "vnic-memory-owner"
 
-// ownerFile is the descriptor of the GPU's device in the owner's process.
+// ownerFile is the file descriptor of the GPU's device in the owner's process.
 const ownerFile = 3
 
-// owner is the process whose memory an RDMA is about, where that is not this one: it can be killed, as others cannot,
-// and this one goes on answering the NIC for it, by the file that both have.
+// owner is a separate process that has an RDMA's memory, so that it can be killed. This process
+// keeps answering the NIC's page requests for it, through the device file that both have open.
 type owner struct {
 	proc *os.Process
-	in   *os.File // its stdin; it ends when that is closed
+	in   *os.File // its stdin; the process exits when it is closed
 }
 
-// ownerRegion is what it says first.
+// ownerRegion is the first line of its output.
 type ownerRegion struct {
 	ID    uint32 `json:"id"`
 	Error string `json:"error,omitempty"`
 }
 
-// startOwner starts the process, which has a region of size bytes.
+// startOwner starts the process, which opens a region of size bytes.
 func startOwner(f *gpudriver.File, size uint64) (o *owner, region uint32, err error) {
 	inR, inW, err := os.Pipe()
 	if err != nil {
@@ -71,10 +71,11 @@ func startOwner(f *gpudriver.File, size uint64) (o *owner, region uint32, err er
 	return o, r.ID, nil
 }
 
-// storm has it move pages, until it ends.
+// storm makes the process move pages until it exits.
 func (o *owner) storm(s Storm) error { return json.NewEncoder(o.in).Encode(s) }
 
-// kill kills it, and says how long its exit took: Linux takes its memory from the NIC meanwhile.
+// kill kills the process, and returns how long its exit took. Linux takes its memory from the NIC
+// during the exit.
 func (o *owner) kill() (took time.Duration, err error) {
 	begin := time.Now()
 	if err := o.proc.Kill(); err != nil {
@@ -84,18 +85,18 @@ func (o *owner) kill() (took time.Duration, err error) {
 	return time.Since(begin), err
 }
 
-// close ends it. One that was killed has ended.
+// close ends the process, unless it has been killed.
 func (o *owner) close() error {
 	err := o.in.Close()
 	if _, e := o.proc.Wait(); e != nil && !errors.Is(e, os.ErrProcessDone) && !errors.Is(e, syscall.ECHILD) &&
-		!errors.Is(e, syscall.EINVAL) { // of one that was waited for
+		!errors.Is(e, syscall.EINVAL) { // the process was waited for before
 		err = errors.Join(err, e)
 	}
 	return err
 }
 
-// Owner is that process's program: memory, as much as the argument says, and a region of it, until its stdin ends. Each
-// line there is a Storm.
+// Owner is the program of the owner process: it allocates as much memory as the argument says and
+// opens a region of it, until its stdin ends. Each line of stdin is a Storm.
 func Owner(args []string) int {
 	err := errors.New("not to be started by hand")
 	var size int
@@ -103,7 +104,7 @@ func Owner(args []string) int {
 		_, err = fmt.Sscan(args[0], &size)
 	}
 	if err == nil {
-		err = own(os.Stdin, os.Stdout, gpudriver.FromFD(ownerFile), size)
+		err = runOwner(os.Stdin, os.Stdout, gpudriver.FromFD(ownerFile), size)
 	}
 	if err != nil {
 		_ = json.NewEncoder(os.Stdout).Encode(ownerRegion{Error: err.Error()})
@@ -112,7 +113,7 @@ func Owner(args []string) int {
 	return 0
 }
 
-func own(in io.Reader, out io.Writer, f *gpudriver.File, size int) error {
+func runOwner(in io.Reader, out io.Writer, f *gpudriver.File, size int) error {
 	o := &onDemand{file: f}
 	var err error
 	if o.memory, err = allocate(f, size); err != nil {
@@ -135,7 +136,8 @@ func own(in io.Reader, out io.Writer, f *gpudriver.File, size int) error {
 	return errors.Join(err, o.calm())
 }
 
-// allocate gives memory of this process, all of which begins in the GPU; where that is full the rest begins in RAM.
+// allocate allocates memory of this process, which begins in the GPU, or in RAM where the GPU is
+// full.
 func allocate(f *gpudriver.File, size int) ([]byte, error) {
 	b, err := unix.Mmap(-1, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON)
 	if err != nil {
@@ -147,14 +149,14 @@ func allocate(f *gpudriver.File, size int) ([]byte, error) {
 	return b, nil
 }
 
-// Killed is how the process ended whose memory an RDMA was about.
+// Killed says how the owner process ended.
 type Killed struct {
-	Exit        time.Duration `json:"exit_ns"` // from the signal until it was gone
+	Exit        time.Duration `json:"exit_ns"` // from the signal until the exit
 	Timeouts    uint64        `json:"timeouts"`
 	Quarantined bool          `json:"quarantined"`
 }
 
-// KillOwner kills the process whose memory is on demand.
+// KillOwner kills the process that has the memory on demand.
 func (n *Node) KillOwner(context.Context) (k Killed, err error) {
 	o, err := n.odp("kill the memory's owner")
 	if err != nil {
@@ -176,19 +178,19 @@ type Page struct {
 	Page int `json:"page"`
 }
 
-// hardOffline has Linux take the page of RAM at an address for broken
+// hardOffline makes Linux treat the page of RAM at an address as broken
 // (Documentation/ABI/testing/sysfs-memory-page-offline). MADV_HWPOISON would kill this program.
 const hardOffline = "/sys/devices/system/memory/hard_offline_page"
 
-// BreakPage has Linux take the RAM of a page of memory on demand for broken, which comes to RAM for that.
+// BreakPage moves a page of memory on demand to RAM and makes Linux treat it as broken.
 func (n *Node) BreakPage(_ context.Context, p Page) error {
 	o, err := n.odp("break a page")
 	if err != nil {
 		return err
 	}
-	at, _, err := o.region.Fault(uint64(max(p.Page, 0)), 1, true, true)
+	segs, _, err := o.region.Fault(uint64(max(p.Page, 0)), 1, true, true)
 	if err == nil {
-		err = os.WriteFile(hardOffline, fmt.Appendf(nil, "%#x", at[0].Addr), 0)
+		err = os.WriteFile(hardOffline, fmt.Appendf(nil, "%#x", segs[0].Addr), 0)
 	}
 	if err != nil {
 		return fmt.Errorf("break page %d: %w", p.Page, err)
@@ -203,10 +205,10 @@ type Bytes struct {
 	Data []byte `json:"data,omitempty"`
 }
 
-// MaxRead is how much ReadODP gives at once, in bytes.
+// MaxRead bounds one ReadODP, in bytes.
 const MaxRead = 512 << 10
 
-// ReadODP reads memory on demand as its program does, which brings pages to RAM.
+// ReadODP reads memory on demand as its program does, which moves the pages to RAM.
 func (n *Node) ReadODP(_ context.Context, b Bytes) (Bytes, error) {
 	o, err := n.odp("read memory on demand")
 	if err != nil {

@@ -11,7 +11,8 @@ import (
 	"vnic.dev/vnic/internal/limits"
 )
 
-// Prepare registers, binds, fills and poisons what the transfer needs. After an error nothing of that is left.
+// Prepare registers, binds, fills and poisons the memory for the transfer. It undoes everything if
+// there is an error.
 func (n *Node) Prepare(ctx context.Context, p PrepareArgs) error {
 	if err := errors.Join(ctx.Err(), p.check()); err != nil {
 		return fmt.Errorf("prepare: %w", err)
@@ -41,7 +42,7 @@ func (n *Node) Prepare(ctx context.Context, p PrepareArgs) error {
 	return err
 }
 
-// because adds to an operation's error why the operation was cancelled, if it was.
+// because adds the cause of an operation's cancellation to its error, if it was cancelled.
 func because(ctx context.Context, err error) error {
 	if cause := context.Cause(ctx); err != nil && cause != nil && !errors.Is(err, cause) {
 		return fmt.Errorf("%w: %w", cause, err)

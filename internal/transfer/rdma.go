@@ -20,72 +20,75 @@ import (
 	"vnic.dev/vnic/internal/rdma"
 )
 
-// RDMA is a guest's end of queue pairs by which one guest's NIC reads or writes memory of the other's (package rdma).
+// RDMA is a guest's end of queue pairs with which one guest's NIC reads or writes the other guest's
+// memory (package rdma).
 type RDMA struct {
-	Offer   bool           `json:"offer,omitempty"` // the peer uses this end's memory; else this end uses the peer's
-	Read    bool           `json:"read,omitempty"`  // the memory that is offered is read; else it is written
-	Both    bool           `json:"both,omitempty"`  // it is read and written
-	Memory  string         `json:"memory"`          // of this end: MemoryGPU, MemoryRAM or MemoryODP
+	Offer   bool           `json:"offer,omitempty"` // this end's memory is accessed; else the peer's
+	Read    bool           `json:"read,omitempty"`  // the offered memory is read; else it is written
+	Both    bool           `json:"both,omitempty"`  // the offered memory is read and written
+	Memory  string         `json:"memory"`          // the kind of this end's memory: MemoryGPU, MemoryRAM or MemoryODP
 	GPU     int            `json:"gpu"`
-	Data    Area           `json:"data"`   // what is moved, or where to, in the GPU's memory
-	Local   netip.AddrPort `json:"local"`  // of the TCP connection by which queue pairs are connected
-	Remote  netip.AddrPort `json:"remote"` // where the end that offers listens
+	Data    Area           `json:"data"`   // source or destination in the GPU's memory
+	Local   netip.AddrPort `json:"local"`  // address of the TCP connection by which queue pairs are connected
+	Remote  netip.AddrPort `json:"remote"` // address on which the offering end listens
 	QPs     int            `json:"qps"`
-	Depth   int            `json:"depth"`              // work requests of a queue pair under way
-	PathMTU uint16         `json:"path_mtu,omitempty"` // bytes; 0: the largest that both NICs have room for
-	Spare   bool           `json:"spare,omitempty"`    // one more queue pair, which RDMAMove.Spare uses
-	// Owner has memory of MemoryODP be another process's, which can be killed. As much of the GPU's memory follows it in
-	// what is offered, pinned.
+	Depth   int            `json:"depth"`              // work requests in flight per queue pair
+	PathMTU uint16         `json:"path_mtu,omitempty"` // bytes; 0: the largest that both NICs support
+	Spare   bool           `json:"spare,omitempty"`    // adds a queue pair, for RDMAMove.Spare
+	// Owner puts memory of kind MemoryODP into another process, which can be killed. The offer then
+	// also has the same amount of pinned GPU memory, after it.
 	Owner bool `json:"owner,omitempty"`
 }
 
-// RDMAInfo is what was made for an RDMA.
+// RDMAInfo is the result of OpenRDMA.
 type RDMAInfo struct {
-	// Window is how many bytes of the data memory regions hold at one time: all, or a part, and then what is moved goes
-	// through it in steps, each with a StageRDMA at both ends.
+	// Window is the number of bytes that memory regions hold at a time: all of the data, or a part.
+	// A part moves in steps, each with a StageRDMA at both ends.
 	Window uint64 `json:"window"`
 }
 
-// RDMAPath is how queue pairs are connected.
+// RDMAPath is the path of connected queue pairs.
 type RDMAPath struct {
 	MTU uint16 `json:"mtu"` // bytes
 }
 
-// RDMAMove is what the end that does not offer moves: [Off, Off+Len) of the data, by work requests of Block bytes.
+// RDMAMove is a move by the end that does not offer memory: [Off, Off+Len) of the data, by work
+// requests of Block bytes.
 type RDMAMove struct {
 	Off   uint64 `json:"off"`
 	Len   uint64 `json:"len"`
 	Block uint32 `json:"block"`
 
-	Back bool   `json:"back,omitempty"` // the other way than RDMA.Read says; RDMA.Both
-	At   uint64 `json:"at,omitempty"`   // in this end's data, Off is behind it
+	Back bool   `json:"back,omitempty"` // opposite to RDMA.Read's direction; needs RDMA.Both
+	At   uint64 `json:"at,omitempty"`   // in this end's data, added to Off
 
-	Spare bool `json:"spare,omitempty"` // by the queue pair that RDMA.Spare has made
+	Spare bool `json:"spare,omitempty"` // use the queue pair of RDMA.Spare
 }
 
-// RDMAResult is how that went.
+// RDMAResult is the result of MoveRDMA.
 type RDMAResult struct {
 	Requests uint64  `json:"requests"` // work requests
 	Bytes    uint64  `json:"bytes"`
 	Seconds  float64 `json:"seconds"`
 }
 
-// RDMAStage is a part of the data that an engine copies to guest RAM, or from there.
+// RDMAStage is a part of the data that an engine copies to guest RAM, or from RAM.
 type RDMAStage struct {
 	Off  uint64 `json:"off"`
 	Len  uint64 `json:"len"`
 	Back bool   `json:"back,omitempty"` // from RAM to the GPU
 }
 
-// port is what RDMA takes of a NIC, besides its sockets.
+// port is the interface of a NIC for RDMA, besides its sockets.
 type port struct {
 	control *control.Client
 	mac     [6]byte
-	// register has the NIC take [off, off+size) of what the guest has of a GPU for device memory, until release is called.
+	// register registers [off, off+size) of the guest's GPU memory with the NIC as device memory,
+	// until release is called.
 	register func(gpu int, off, size uint64) (list []kernelnic.Registered, release func() error, err error)
 }
 
-// newPort makes the port of a NIC that reaches all of its GPUs' memory by the offsets that the guest has.
+// newPort makes the port of a NIC whose offsets in a GPU's memory equal the guest's.
 func newPort(c *control.Client, mac net.HardwareAddr) port {
 	return port{control: c, mac: [6]byte(mac), register: func(gpu int, off, size uint64) ([]kernelnic.Registered,
 		func() error, error) {
@@ -102,30 +105,31 @@ func newPort(c *control.Client, mac net.HardwareAddr) port {
 	}}
 }
 
-// rdmaEnd is an RDMA that a Node has open.
+// rdmaEnd is a Node's open RDMA.
 type rdmaEnd struct {
 	conf     RDMA
 	node     *Node
 	dev      *rdma.Device
 	qps      []*rdma.QP
 	memory   *regions
-	listener devmem.Listener // of the end that offers
+	listener devmem.Listener // at the offering end
 
-	closed context.Context // ends what is under way
+	closed context.Context // ends running calls
 	end    context.CancelFunc
 
-	busy   sync.Mutex // one call at a time, and CloseRDMA behind it
+	busy   sync.Mutex // one call at a time; CloseRDMA waits for it
 	conn   devmem.Conn
-	remote []rdma.Remote // what the peer offers: memory regions that follow one another
+	remote []rdma.Remote // the peer's offered memory regions, in order
 }
 
-// Limits of an RDMA that the NIC has, too, but would say in its own words.
+// The NIC enforces these limits too; checking them here gives clearer errors.
 const (
 	MaxRDMAQPs   = 64
 	MaxRDMADepth = 1024
 )
 
-// OpenRDMA makes memory regions and queue pairs, and listens if the end offers. After an error nothing of it is left.
+// OpenRDMA makes memory regions and queue pairs, and listens if this end offers memory. It undoes
+// everything if there is an error.
 func (n *Node) OpenRDMA(_ context.Context, r RDMA) (info RDMAInfo, err error) {
 	n.opening.Lock()
 	defer n.opening.Unlock()
@@ -179,7 +183,7 @@ func (n *Node) OpenRDMA(_ context.Context, r RDMA) (info RDMAInfo, err error) {
 	return RDMAInfo{Window: e.memory.size}, nil
 }
 
-// rdmaOf is the RDMA that is open.
+// rdmaOf returns the open RDMA, or an error.
 func (n *Node) rdmaOf(what string) (*rdmaEnd, error) {
 	n.opening.Lock()
 	defer n.opening.Unlock()
@@ -189,10 +193,10 @@ func (n *Node) rdmaOf(what string) (*rdmaEnd, error) {
 	return n.rdma, nil
 }
 
-// errRDMAClosed ends what is under way when CloseRDMA comes.
+// errRDMAClosed is the cancellation cause of calls that CloseRDMA ends.
 var errRDMAClosed = fmt.Errorf("RDMA was closed: %w", syscall.ECANCELED)
 
-// begin enters a call, whose context ends with CloseRDMA, too.
+// begin starts a call. Its context also ends with CloseRDMA.
 func (e *rdmaEnd) begin(ctx context.Context) (context.Context, func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	stop := context.AfterFunc(e.closed, func() { cancel(errRDMAClosed) })
@@ -204,8 +208,8 @@ func (e *rdmaEnd) begin(ctx context.Context) (context.Context, func()) {
 	}
 }
 
-// ConnectRDMA connects all queue pairs with the peer's, whose ConnectRDMA is under way at the same time. The peers tell
-// each other by TCP what that takes, and which memory is offered.
+// ConnectRDMA connects all queue pairs to the peer's, while the peer runs ConnectRDMA too. The
+// peers exchange the queue pairs' parameters and the offered memory over TCP.
 func (n *Node) ConnectRDMA(ctx context.Context) (path RDMAPath, err error) {
 	e, err := n.rdmaOf("connect RDMA")
 	if err != nil {
@@ -238,7 +242,7 @@ func (e *rdmaEnd) connect(ctx context.Context) (path RDMAPath, err error) {
 	defer stop()
 	for _, qp := range e.qps {
 		ends := rdma.Ends{Addr: e.conf.Local.Addr(), MAC: e.node.port.mac, MTU: e.conf.PathMTU}
-		if e.conf.Both { // an answer may have to wait for a page, which has limits.Page: eight times 1.07 s are enough
+		if e.conf.Both { // an answer may wait for a page, up to limits.Page: eight retries of 1.07 s suffice
 			ends.Path = func(p *rdma.Path) { p.Timeout += 2 }
 		}
 		peer, err := rdma.Exchange(ctx, e.conn, qp, ends)
@@ -247,7 +251,7 @@ func (e *rdmaEnd) connect(ctx context.Context) (path RDMAPath, err error) {
 		}
 		path.MTU = peer.Path.MTU
 	}
-	// An exchange has room for one memory region, and there may be several: GPU memory that is not contiguous.
+	// An exchange has room for one memory region, but non-contiguous GPU memory needs several.
 	if !e.conf.Offer {
 		if err := json.NewDecoder(io.LimitReader(e.conn, maxOffer)).Decode(&e.remote); err != nil {
 			return path, fmt.Errorf("what the peer offers: %w", err)
@@ -261,10 +265,11 @@ func (e *rdmaEnd) connect(ctx context.Context) (path RDMAPath, err error) {
 	return path, json.NewEncoder(e.conn).Encode(offer)
 }
 
-// maxOffer bounds what a peer says of its memory regions, in bytes.
+// maxOffer bounds the peer's list of memory regions, in bytes.
 const maxOffer = 1 << 20
 
-// MoveRDMA moves bytes between this end's memory and the peer's, and returns when they are there.
+// MoveRDMA moves bytes between this end's memory and the peer's, and returns when they have
+// arrived.
 func (n *Node) MoveRDMA(ctx context.Context, m RDMAMove) (res RDMAResult, err error) {
 	e, err := n.rdmaOf("move")
 	if err != nil {
@@ -292,7 +297,7 @@ func (n *Node) MoveRDMA(ctx context.Context, m RDMAMove) (res RDMAResult, err er
 	counts := make([]rdma.Counts, len(qps))
 	start := time.Now()
 	eg, ctx := errgroup.WithContext(ctx)
-	for i, qp := range qps { // each has its share of the blocks
+	for i, qp := range qps { // each queue pair moves an equal share of the blocks
 		from := uint64(i) * blocks / uint64(len(qps)) * uint64(m.Block)
 		to := min(m.Len, uint64(i+1)*blocks/uint64(len(qps))*uint64(m.Block))
 		eg.Go(func() error { return e.share(ctx, qp, &m, off+from, to-from, &counts[i]) })
@@ -309,14 +314,15 @@ func (n *Node) MoveRDMA(ctx context.Context, m RDMAMove) (res RDMAResult, err er
 	return res, err
 }
 
-// share moves n bytes at off on a queue pair: where a memory region ends on either side, so does a transfer.
+// share moves n bytes at off on a queue pair, by one transfer for each piece that lies in one
+// memory region at both ends.
 func (e *rdmaEnd) share(ctx context.Context, qp *rdma.QP, m *RDMAMove, off, n uint64, sum *rdma.Counts) error {
 	transfer := rdma.Put
 	if e.conf.Read != m.Back {
 		transfer = rdma.Get
 	}
 	for n > 0 {
-		mr, here, k := e.memory.at(off)
+		mr, here, k := e.memory.locate(off)
 		remote, there, l := remoteAt(e.remote, off-m.At)
 		if k = min(k, l, n); k == 0 {
 			return fmt.Errorf("the peer offers %d bytes, and not %d: %w", off, off+n, syscall.EFAULT)
@@ -335,8 +341,9 @@ func (e *rdmaEnd) share(ctx context.Context, qp *rdma.QP, m *RDMAMove, off, n ui
 	return nil
 }
 
-// remoteAt finds the memory region that has off, where in it, and how many bytes it has from there on; 0: none has.
-func remoteAt(list []rdma.Remote, off uint64) (r rdma.Remote, at, n uint64) {
+// remoteAt returns the memory region that contains off, the offset in it, and the bytes left in it
+// from there; n is 0 if there is none.
+func remoteAt(list []rdma.Remote, off uint64) (r rdma.Remote, addr, n uint64) {
 	for _, r := range list {
 		if off < r.Len {
 			return r, off, r.Len - off
@@ -346,7 +353,7 @@ func remoteAt(list []rdma.Remote, off uint64) (r rdma.Remote, at, n uint64) {
 	return r, 0, 0
 }
 
-// StageRDMA has an engine copy a part of the data between the GPU and the memory regions, where these are of RAM.
+// StageRDMA lets an engine copy a part of the data between the GPU and memory regions of RAM.
 func (n *Node) StageRDMA(ctx context.Context, s RDMAStage) error {
 	e, err := n.rdmaOf("stage")
 	if err != nil {
@@ -363,7 +370,8 @@ func (n *Node) StageRDMA(ctx context.Context, s RDMAStage) error {
 	return nil
 }
 
-// CloseRDMA ends what is under way, the queue pairs and the memory regions, if there are any.
+// CloseRDMA ends running calls, and closes the queue pairs and the memory regions, if there are
+// any.
 func (n *Node) CloseRDMA(context.Context) error {
 	n.opening.Lock()
 	defer n.opening.Unlock()
@@ -381,10 +389,10 @@ func (e *rdmaEnd) close() error {
 	if e.listener != nil {
 		errs = append(errs, ignoreClosed(e.listener.Close()))
 	}
-	e.busy.Lock() // who was under way has ended
+	e.busy.Lock() // running calls have ended
 	defer e.busy.Unlock()
 	if e.conn != nil {
-		_ = e.conn.Close() // nothing more is said on it
+		_ = e.conn.Close() // an error no longer matters
 	}
 	if e.dev != nil {
 		errs = append(errs, e.dev.Close())
@@ -395,7 +403,7 @@ func (e *rdmaEnd) close() error {
 	return errors.Join(errs...)
 }
 
-// ignoreClosed is nil for what was closed before.
+// ignoreClosed returns nil if err says that something was already closed.
 func ignoreClosed(err error) error {
 	if errors.Is(err, net.ErrClosed) {
 		return nil
@@ -403,7 +411,7 @@ func ignoreClosed(err error) error {
 	return err
 }
 
-// CPUTime is the guest's CPU time since it booted; zero: unknown.
+// CPUTime returns the guest's CPU time since boot; zero: unknown.
 func (n *Node) CPUTime(context.Context) (CPU, error) {
 	if n.cpu == nil {
 		return CPU{}, nil

@@ -13,7 +13,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// rdmaEnds are both guests' ends: A asks, B offers.
+// rdmaEnds returns both guests' arguments: A accesses memory, B offers it.
 func (w *world) rdmaEnds(r RDMA) (asks, offers RDMA) {
 	port := uint16(w.ports.Add(1))
 	r.Local, r.Remote = netip.AddrPortFrom(w.a.v4, 0), netip.AddrPortFrom(w.b.v4, port)
@@ -35,7 +35,7 @@ func (w *world) connectRDMA(r RDMA) (info RDMAInfo, path RDMAPath) {
 	return info, path
 }
 
-// closeRDMA closes both ends, of which nothing is left.
+// closeRDMA closes both ends, and checks that nothing is left.
 func (w *world) closeRDMA() {
 	w.t.Helper()
 	for _, g := range []*guest{w.a, w.b} {
@@ -45,8 +45,9 @@ func (w *world) closeRDMA() {
 	}
 }
 
-// Either end's memory is what the other's was, byte for byte, in both directions, by several queue pairs, and on a link
-// that loses segments; payload is where the kind of memory says.
+// After a move each end's memory equals the other's, byte for byte, in both directions, with
+// several queue pairs, and on a link that loses segments; payload is in the expected kind of
+// memory.
 func TestRDMA(t *testing.T) {
 	const size = 3<<20 + 4096
 	for _, c := range []struct {
@@ -69,7 +70,7 @@ func TestRDMA(t *testing.T) {
 			w := newWorld(t, options{mtu: c.mtu, bad: c.bad})
 			ctx := t.Context()
 			c.r.Data = Area{dataOff, size}
-			for range 2 { // Close gives all back
+			for range 2 { // Close frees everything
 				info, path := w.connectRDMA(c.r)
 				testkit.Equal(t, "path MTU", path.MTU, c.path)
 				src, dst := w.a, w.b
@@ -105,8 +106,9 @@ func TestRDMA(t *testing.T) {
 	}
 }
 
-// What the peer has not offered is refused: by this end, which knows what is offered, and by the peer's NIC, when this
-// end has forged that. Nothing is written, and the ends can be closed and opened again.
+// Access beyond the offered memory is refused: by this end, which knows the offer, and by the
+// peer's NIC if this end forges the offer. Nothing is written, and the ends can be closed and
+// opened again.
 func TestRDMABeyondWhatIsOffered(t *testing.T) {
 	w := newWorld(t, options{})
 	ctx := t.Context()
@@ -131,7 +133,7 @@ func TestRDMABeyondWhatIsOffered(t *testing.T) {
 	w.closeRDMA()
 }
 
-// What is under way ends with its context and by CloseRDMA; what nobody can do is refused.
+// Running calls end with their context and by CloseRDMA; invalid calls are refused.
 func TestRDMAEnds(t *testing.T) {
 	w := newWorld(t, options{})
 	ctx := t.Context()
@@ -160,7 +162,7 @@ func TestRDMAEnds(t *testing.T) {
 	testkit.OK(t, w.b.node.CloseRDMA(ctx))
 	testkit.OK(t, testkit.Err(w.b.node.OpenRDMA(ctx, offers)))
 	go func() { waits <- testkit.Err(w.b.node.ConnectRDMA(ctx)) }()
-	testkit.OK(t, w.b.node.CloseRDMA(ctx)) // before it waits, or while it does
+	testkit.OK(t, w.b.node.CloseRDMA(ctx)) // before it waits, or while it waits
 	if err := <-waits; err == nil {
 		t.Error("connected with nobody")
 	}
@@ -185,7 +187,7 @@ func TestRDMAEnds(t *testing.T) {
 	w.closeRDMA()
 }
 
-// Guests behind agents do the same, as those under QEMU do.
+// Guests behind agents do the same, as under QEMU.
 func TestRDMABehindAgents(t *testing.T) {
 	w := newWorld(t, options{})
 	a, _ := w.a.remote(t, "rdma a")

@@ -12,12 +12,12 @@ import (
 	"vnic.dev/vnic/internal/control"
 )
 
-// Receive receives all bytes and returns when they lie in the destination, contiguous.
+// Receive receives all bytes and returns when they lie contiguously in the destination.
 func (n *Node) Receive(ctx context.Context) (Result, error) {
 	return n.move(ctx, "receive", false, n.receiveCopy, n.receiveDevmem)
 }
 
-// receiveDevmem gathers fragments. Tokens go back when the fragments they stand for have been gathered.
+// receiveDevmem gathers fragments, and returns their tokens afterwards.
 func (n *Node) receiveDevmem(ctx context.Context, p *pipe, s *session, r *Result) error {
 	h := &held{limit: s.conf.Hold / devmem.PageSize, wait: time.Duration(s.conf.HoldSeconds) * time.Second}
 	n.late.begin()
@@ -41,7 +41,7 @@ func (n *Node) receiveDevmem(ctx context.Context, p *pipe, s *session, r *Result
 			}
 			rest := h.take(tokens)
 			if by := n.late.now(); by > 0 {
-				p.free <- sl // the engine is done with it
+				p.free <- sl // the engine has finished with it
 				return n.late.giveBack(ctx, by, &rest, s.conn)
 			}
 			if rest.Len() > 0 {
@@ -56,12 +56,12 @@ func (n *Node) receiveDevmem(ctx context.Context, p *pipe, s *session, r *Result
 	return p.drain(ctx)
 }
 
-// fill waits for a fragment, then takes what there is, until the slot's table is full.
+// fill waits for a fragment, then takes all available ones, until the slot's table is full.
 func (n *Node) fill(ctx context.Context, s *session, sl *slot, h *held, t *devmem.Tokens, r *Result) error {
 	for sl.entries < maxEntries && r.Bytes < s.conf.Len {
 		var flags devmem.RecvFlags
 		if sl.entries > 0 {
-			flags = devmem.DontWait // what there is goes to the engine while more comes
+			flags = devmem.DontWait // a full batch does not wait: the engine works while more arrives
 		}
 		room := n.linear.data[:min(stage, s.conf.Len-r.Bytes)]
 		if h.limit > 0 {
@@ -91,8 +91,9 @@ func (n *Node) fill(ctx context.Context, s *session, sl *slot, h *held, t *devme
 	return nil
 }
 
-// place notes where received fragments are to go. Linear bytes, which are not expected on a bound queue,
-// lie in guest RAM now; they go on at once, and are counted.
+// place adds the destinations of received fragments to the slot's table. Linear bytes, which are
+// unexpected on a bound queue, lie in guest RAM; an engine copies them at once, and they are
+// counted.
 func (n *Node) place(ctx context.Context, s *session, sl *slot, frags []devmem.Frag, linear int, t *devmem.Tokens,
 	r *Result) error {
 	lin := &n.linear
@@ -103,7 +104,7 @@ func (n *Node) place(ctx context.Context, s *session, sl *slot, frags []devmem.F
 		r.Bytes += uint64(k)
 		r.Linear += uint64(k)
 	}
-	if len(frags) == 0 { // packets that were not split
+	if len(frags) == 0 { // all packets arrived unsplit
 		host(linear)
 	}
 	for _, f := range frags {

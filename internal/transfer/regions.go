@@ -10,23 +10,24 @@ import (
 	"vnic.dev/vnic/internal/rdma"
 )
 
-// Kinds of memory that an RDMA's memory regions are of. Another kind is another case of Node.regions.
+// Kinds of memory of an RDMA's memory regions. Each has a case in Node.regions.
 const (
-	MemoryGPU = "gpu" // buffers of a GPU that are registered: pinned
-	MemoryRAM = "ram" // guest RAM, as a baseline: engines copy from the GPU to it, and from it to the GPU
+	MemoryGPU = "gpu" // registered buffers of a GPU: pinned
+	MemoryRAM = "ram" // guest RAM, as a baseline: engines copy between it and the GPU
 )
 
-// regions is memory that an RDMA moves from or to.
+// regions is the memory of an RDMA.
 type regions struct {
-	mrs     []*rdma.MR // which follow one another; the Device closes them
-	size    uint64     // bytes of all
+	mrs     []*rdma.MR // in order, contiguous; the Device closes them
+	size    uint64     // total bytes
 	stage   func(ctx context.Context, s RDMAStage) error
-	release func() error // once the memory regions are closed
-	odp     *onDemand    // of MemoryODP
+	release func() error // to call after the memory regions were closed
+	odp     *onDemand    // for MemoryODP
 }
 
-// at finds the memory region that has off, where in it, and how many bytes it has from there on; 0: none has.
-func (r *regions) at(off uint64) (mr *rdma.MR, at, n uint64) {
+// locate returns the memory region that contains off, the offset in it, and the bytes left in it
+// from there; n is 0 if there is none.
+func (r *regions) locate(off uint64) (mr *rdma.MR, addr, n uint64) {
 	for _, mr := range r.mrs {
 		if off < mr.Len {
 			return mr, off, mr.Len - off
@@ -43,7 +44,8 @@ func (r *regions) close() error {
 	return r.release()
 }
 
-// regions makes memory regions. After an error the Device has what was made of them, and nothing else is left.
+// regions makes memory regions. After an error the Device owns those already made; everything else
+// is undone.
 func (n *Node) regions(dev *rdma.Device, pd *rdma.PD, r *RDMA) (*regions, error) {
 	access := uint8(0)
 	switch {
@@ -68,7 +70,8 @@ func (n *Node) regions(dev *rdma.Device, pd *rdma.PD, r *RDMA) (*regions, error)
 		syscall.EINVAL)
 }
 
-// gpuRegions registers the data with the NIC: a buffer and a memory region for each piece that is contiguous.
+// gpuRegions registers the data with the NIC: one buffer and one memory region for each contiguous
+// piece.
 func (n *Node) gpuRegions(pd *rdma.PD, r *RDMA, access uint8) (*regions, error) {
 	list, release, err := n.port.register(r.GPU, r.Data.Off, r.Data.Bytes)
 	if err != nil {
@@ -78,7 +81,7 @@ func (n *Node) gpuRegions(pd *rdma.PD, r *RDMA, access uint8) (*regions, error) 
 	for _, b := range list {
 		mr, err := pd.RegisterBuffer(b.Buffer, 0, b.Size, access)
 		if err != nil {
-			for _, mr := range all.mrs { // or the buffers are in use
+			for _, mr := range all.mrs { // otherwise the buffers are in use
 				err = errors.Join(err, mr.Close())
 			}
 			return nil, errors.Join(err, release())
@@ -89,16 +92,17 @@ func (n *Node) gpuRegions(pd *rdma.PD, r *RDMA, access uint8) (*regions, error) 
 	return all, nil
 }
 
-// Of memory regions of RAM.
+// Memory regions of RAM:
 const (
 	ramPieces = 4
-	ramPiece  = 2 << 20 // no more is contiguous (Memory)
+	ramPiece  = 2 << 20 // the largest contiguous allocation (Memory)
 )
 
-// pinned is RAM that the NIC and the engines reach, for the life of the Node, as DMA memory is not given back.
+// pinned is RAM for the NIC and the engines. It lives as long as the Node, because DMA memory
+// cannot be freed.
 type pinned struct {
 	iova [ramPieces]uint64
-	slot slot // for the tables of jobs
+	slot slot // for the jobs' tables
 	size uint64
 }
 
@@ -122,7 +126,7 @@ func (n *Node) pin() (*pinned, error) {
 	return p, nil
 }
 
-// ramRegions makes a memory region of RAM, through which the data goes in steps.
+// ramRegions makes a memory region of RAM, through which the data moves in steps.
 func (n *Node) ramRegions(pd *rdma.PD, r *RDMA, access uint8) (*regions, error) {
 	p, err := n.pin()
 	if err != nil {
@@ -132,7 +136,7 @@ func (n *Node) ramRegions(pd *rdma.PD, r *RDMA, access uint8) (*regions, error) 
 	for i, iova := range p.iova {
 		ranges[i] = rdma.Range{IOVA: iova, Len: ramPiece}
 	}
-	_, release, err := n.port.register(r.GPU, r.Data.Off, r.Data.Bytes) // or engines refuse it
+	_, release, err := n.port.register(r.GPU, r.Data.Off, r.Data.Bytes) // otherwise engines refuse to access it
 	if err != nil {
 		return nil, fmt.Errorf("data [%#x, +%#x) of GPU %d: %w", r.Data.Off, r.Data.Bytes, r.GPU, err)
 	}
@@ -142,8 +146,8 @@ func (n *Node) ramRegions(pd *rdma.PD, r *RDMA, access uint8) (*regions, error) 
 	}
 	all := &regions{mrs: []*rdma.MR{mr}, size: p.size, release: release}
 	all.stage = func(ctx context.Context, s RDMAStage) error {
-		at := s.Off % p.size
-		if s.Off > r.Data.Bytes || s.Len > r.Data.Bytes-s.Off || s.Len > p.size-at {
+		pos := s.Off % p.size
+		if s.Off > r.Data.Bytes || s.Len > r.Data.Bytes-s.Off || s.Len > p.size-pos {
 			return fmt.Errorf("data of %#x bytes, of which %#x fit: %w", r.Data.Bytes, p.size, syscall.EFAULT)
 		}
 		job := control.Job{Op: control.JobToGuest, GPU: uint16(r.GPU), Table: p.slot.tableIOVA}
@@ -152,13 +156,13 @@ func (n *Node) ramRegions(pd *rdma.PD, r *RDMA, access uint8) (*regions, error) 
 		}
 		p.slot.reset()
 		for off, left := r.Data.Off+s.Off, s.Len; left > 0; {
-			k := min(left, ramPiece-at%ramPiece)
-			src, dst := off, p.iova[at/ramPiece]+at%ramPiece
+			k := min(left, ramPiece-pos%ramPiece)
+			src, dst := off, p.iova[pos/ramPiece]+pos%ramPiece
 			if s.Back {
 				src, dst = dst, src
 			}
 			p.slot.add(src, dst, uint32(k))
-			off, at, left = off+k, at+k, left-k
+			off, pos, left = off+k, pos+k, left-k
 		}
 		job.Entries = uint32(p.slot.entries)
 		_, err := n.engine.RunJob(ctx, job)

@@ -15,29 +15,30 @@ import (
 	"vnic.dev/vnic/devmem"
 )
 
-// Area is a part of the GPU's memory, or of what the guest has of it: whole pages.
+// Area is a part of the GPU's memory, or of the guest's window of it, in whole pages.
 type Area struct {
 	Off   uint64 `json:"off"`
 	Bytes uint64 `json:"bytes"`
 }
 
-// Rank is a guest's place in a ring of guests (package collective), and what of its GPU's memory that uses.
+// Rank is a guest's place in a ring of guests (package collective), and the GPU memory that it
+// uses.
 type Rank struct {
 	Rank    int            `json:"rank"`
 	Ranks   int            `json:"ranks"`
 	GPU     int            `json:"gpu"`
-	Data    Area           `json:"data"`    // what is reduced
-	Pool    Area           `json:"pool"`    // where what comes lands
-	Scratch Area           `json:"scratch"` // room for a chunk
-	Queues  []int          `json:"queues"`  // one for each channel, which shares pool and scratch with the others
-	Listen  netip.AddrPort `json:"listen"`  // of the first channel; of channel c the port is 2c more, as of the next two
+	Data    Area           `json:"data"`    // the data to reduce
+	Pool    Area           `json:"pool"`    // buffer for received packets
+	Scratch Area           `json:"scratch"` // room for one chunk
+	Queues  []int          `json:"queues"`  // one per channel; the channels divide pool and scratch
+	Listen  netip.AddrPort `json:"listen"`  // of channel 0; channel c adds 2c to the ports of all three
 	From    netip.AddrPort `json:"from"`
 	Next    netip.AddrPort `json:"next"`
 	Timeout time.Duration  `json:"timeout"`        // nanoseconds; 0: collective.DefaultTimeout
-	Copy    bool           `json:"copy,omitempty"` // collective.Config.Copy
+	Copy    bool           `json:"copy,omitempty"` // see collective.Config.Copy
 }
 
-// Names of collective operations, as nccl-tests has them.
+// Names of collective operations, as in nccl-tests.
 const (
 	AllReduce     = "all_reduce"
 	ReduceScatter = "reduce_scatter"
@@ -45,38 +46,40 @@ const (
 	Broadcast     = "broadcast"
 )
 
-// CollectiveArgs are an operation of all ranks.
+// CollectiveArgs are the arguments of a collective operation.
 type CollectiveArgs struct {
 	Op    string      `json:"op"`
 	Type  devmem.Type `json:"type"`
-	Off   uint64      `json:"off"` // in Rank.Data
+	Off   uint64      `json:"off"` // offset in Rank.Data
 	Count uint64      `json:"count"`
-	Root  int         `json:"root,omitempty"`  // of a Broadcast
-	Times int         `json:"times,omitempty"` // one behind the other; 0: once
-	Warm  int         `json:"warm,omitempty"`  // operations before, which are not measured
-	// From is where in Rank.Data the elements are copied from before each operation (out of place); nil: they are at Off.
+	Root  int         `json:"root,omitempty"`  // for a Broadcast
+	Times int         `json:"times,omitempty"` // repetitions; 0: once
+	Warm  int         `json:"warm,omitempty"`  // additional operations before, which are not measured
+	// From is the offset in Rank.Data from which the elements are copied before each operation (out
+	// of place); nil: they are already at Off.
 	From *uint64 `json:"from,omitempty"`
 }
 
-// CollectiveResult is what it cost this rank.
+// CollectiveResult is the cost of the operation for this rank.
 type CollectiveResult struct {
-	Seconds     float64          `json:"seconds"` // all of the times; the copies of Collective.From are part of it
+	Seconds     float64          `json:"seconds"` // for all repetitions, including copies for CollectiveArgs.From
 	Stats       collective.Stats `json:"stats"`
 	Retransmits uint64           `json:"retransmits"` // segments
 	CPU         CPU              `json:"cpu"`
 }
 
-// member is a Node's place in a ring, or in one for each channel.
+// member is a Node's place in a ring, or in one ring per channel.
 type member struct {
 	rings   []*collective.Ring
 	all     *collective.Channels // nil: one ring
 	memory  devmem.Memory
 	data    devmem.Buffer
 	buffers []devmem.Buffer
-	busy    sync.Mutex // one Collective at a time, and Leave behind it
+	busy    sync.Mutex // one Collective at a time; Leave waits for it
 }
 
-// Join takes a place in a ring, and returns when both neighbours are there. After an error nothing of it is left.
+// Join takes a place in a ring, and returns when both neighbours have connected. It undoes
+// everything if there is an error.
 func (n *Node) Join(ctx context.Context, r Rank) (err error) {
 	n.joining.Lock()
 	defer n.joining.Unlock()
@@ -130,16 +133,16 @@ func (n *Node) Join(ctx context.Context, r Rank) (err error) {
 	return nil
 }
 
-// maxChannels is how many channels a ring has at most.
+// maxChannels is the most channels of a ring.
 const maxChannels = 16
 
-// part is the c-th of n parts of an area, of whole pages.
+// part returns the c-th of n equal parts of an area, in whole pages.
 func (a Area) part(c, n uint64) Area {
 	each := a.Bytes / n &^ (devmem.PageSize - 1)
 	return Area{Off: a.Off + c*each, Bytes: each}
 }
 
-// stats adds up those of all channels.
+// stats returns the sum over all channels.
 func (m *member) stats() collective.Stats {
 	if m.all != nil {
 		return m.all.Stats()
@@ -158,7 +161,7 @@ func (m *member) close() error {
 	return errors.Join(errs...)
 }
 
-// Collective does an operation, which ends early when ctx does or Leave comes.
+// Collective runs an operation, which ends early when ctx ends or Leave is called.
 func (n *Node) Collective(ctx context.Context, c CollectiveArgs) (res CollectiveResult, err error) {
 	n.mu.Lock()
 	m := n.member
@@ -230,7 +233,7 @@ func (m *member) operation(c CollectiveArgs) (func(ctx context.Context) error, e
 	return nil, fmt.Errorf("operation %q: %w", c.Op, syscall.EINVAL)
 }
 
-// Leave leaves the ring, if the Node is in one, and ends what it does there.
+// Leave ends the running operation and leaves the ring, if the Node is in one.
 func (n *Node) Leave(context.Context) error {
 	n.joining.Lock()
 	defer n.joining.Unlock()

@@ -10,11 +10,12 @@ import (
 	"vnic.dev/vnic/internal/control"
 )
 
-// sendPiece is how much one send call of mode devmem names.
+// sendPiece is the most bytes in one send call of mode devmem.
 const sendPiece = 1 << 20
 
-// Send sends all bytes, and returns when their memory is free again: in mode devmem acknowledged by the peer and not in
-// use by the NIC, in mode copy with the socket, which Finish leaves to send what it has.
+// Send sends all bytes, and returns when their memory is free again: in mode devmem when the peer
+// has acknowledged them and the NIC no longer uses them; in mode copy when the socket has them.
+// Finish lets the socket send the rest.
 func (n *Node) Send(ctx context.Context) (Result, error) {
 	return n.move(ctx, "send", true, n.sendCopy, n.sendDevmem)
 }
@@ -32,7 +33,7 @@ func (n *Node) sendDevmem(_ context.Context, _ *pipe, s *session, r *Result) err
 			return fmt.Errorf("send after %d of %d bytes: %w", r.Bytes, s.conf.Len, err)
 		}
 	}
-	for done := uint32(0); done < calls; { // in any order, each send once
+	for done := uint32(0); done < calls; { // completions come in any order, one per send
 		lo, hi, err := s.conn.ReadCompletion(time.Time{})
 		if err != nil {
 			return fmt.Errorf("wait for completion of send %d of %d: %w", done+1, calls, err)
@@ -45,9 +46,9 @@ func (n *Node) sendDevmem(_ context.Context, _ *pipe, s *session, r *Result) err
 	return nil
 }
 
-// sendCopy has engines copy to guest RAM ahead of the socket.
+// sendCopy lets engines copy to guest RAM ahead of the socket.
 func (n *Node) sendCopy(ctx context.Context, p *pipe, s *session, r *Result) error {
-	ahead := make(chan *slot, len(n.staging)) // in the order of the stream
+	ahead := make(chan *slot, len(n.staging)) // in stream order
 	p.start(func() error {
 		defer close(ahead)
 		for off := uint64(0); off < s.conf.Len; {

@@ -11,14 +11,14 @@ import (
 	"vnic.dev/vnic/internal/limits"
 )
 
-// errFinished ends what is under way when its transfer is finished.
+// errFinished is the cancellation cause of operations that Finish ends.
 var errFinished = fmt.Errorf("the transfer was finished: %w", syscall.ECANCELED)
 
 // session is one transfer, from Prepare to the end of Finish.
 type session struct {
 	conf PrepareArgs
 
-	// Set by Prepare; given back, and cleared, by release when no operation runs.
+	// Set by Prepare; freed and cleared by release when no operation runs.
 	data, pool devmem.Buffer
 	rx, tx     devmem.Binding
 	flow       devmem.FlowID
@@ -27,17 +27,17 @@ type session struct {
 	listener devmem.Listener
 	conn     devmem.Conn
 	moved    bool // Receive or Send has begun
-	whole    bool // and has moved every byte
+	whole    bool // it has moved every byte
 	running  map[*operation]struct{}
 	ending   bool
-	idle     chan struct{} // closed once ending and nothing runs
+	idle     chan struct{} // closed when ending is set and no operation runs
 }
 
-// operation is a method of the Node that is under way.
+// operation is a running method of the Node.
 type operation struct{ cancel context.CancelCauseFunc }
 
-// begin enters an operation of the session that is prepared. Its context also ends when that is
-// finished. The caller calls end when it is through.
+// begin starts an operation of the prepared session. Its context also ends when the session is
+// finished. The caller calls end afterwards.
 func (n *Node) begin(ctx context.Context, what string) (_ context.Context, s *session, end func(), err error) {
 	if err := ctx.Err(); err != nil {
 		return nil, nil, nil, fmt.Errorf("%s: %w", what, err)
@@ -51,7 +51,7 @@ func (n *Node) begin(ctx context.Context, what string) (_ context.Context, s *se
 	return ctx, n.now, end, nil
 }
 
-// enter is called under mu.
+// enter starts an operation. The caller holds mu.
 func (n *Node) enter(ctx context.Context, s *session) (context.Context, func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	op := &operation{cancel}
@@ -67,8 +67,9 @@ func (n *Node) enter(ctx context.Context, s *session) (context.Context, func()) 
 	}
 }
 
-// Finish ends what is under way and gives back everything that Prepare and the rest made; without a transfer it does
-// nothing. After an error some of that is still there, and the next Finish tries again.
+// Finish ends running operations and frees everything that Prepare and the other methods made;
+// without a transfer it does nothing. After an error some of it remains, and the next Finish tries
+// again.
 func (n *Node) Finish(ctx context.Context) error {
 	n.mu.Lock()
 	s := n.now
@@ -80,7 +81,7 @@ func (n *Node) finish(ctx context.Context, s *session) error {
 	n.finishing.Lock()
 	defer n.finishing.Unlock()
 	n.mu.Lock()
-	if s == nil || n.now != s { // finished meanwhile
+	if s == nil || n.now != s { // another Finish has finished it
 		n.mu.Unlock()
 		return nil
 	}
@@ -97,7 +98,7 @@ func (n *Node) finish(ctx context.Context, s *session) error {
 	select {
 	case <-s.idle:
 	case <-ctx.Done():
-		return fmt.Errorf("finish: operations go on: %w", ctx.Err())
+		return fmt.Errorf("finish: operations are still running: %w", ctx.Err())
 	}
 	if err := n.release(ctx, s); err != nil {
 		return fmt.Errorf("finish: %w", err)
@@ -108,11 +109,11 @@ func (n *Node) finish(ctx context.Context, s *session) error {
 	return nil
 }
 
-// release gives everything back that it can.
+// release frees as much as it can.
 func (n *Node) release(ctx context.Context, s *session) error {
 	var errs []error
 	done := func(what string, err error) bool {
-		// Or it is gone already, if need be with the device.
+		// These errors mean that it is gone already, perhaps with the device.
 		if err == nil || errors.Is(err, net.ErrClosed) || errors.Is(err, syscall.ENOENT) || errors.Is(err, syscall.ENODEV) {
 			return true
 		}
@@ -148,7 +149,7 @@ func (n *Node) release(ctx context.Context, s *session) error {
 	return errors.Join(errs...)
 }
 
-// unbind closes a binding and waits until its memory is out of use: its buffer can be let go of only then.
+// unbind closes a binding and waits until its memory is unused: only then may its buffer be freed.
 func unbind(ctx context.Context, b devmem.Binding) error {
 	if err := b.Close(); err != nil {
 		return err
@@ -163,9 +164,9 @@ func unbind(ctx context.Context, b devmem.Binding) error {
 	}
 }
 
-// abort ends a connection that is not to go on: what is not acknowledged is dropped, as else it
-// would be sent again, from memory that is in use for that, for as long as the peer lives.
+// abort resets a connection so that unacknowledged data is dropped. Otherwise it would be
+// retransmitted, and its memory stay in use, for as long as the peer lives.
 func abort(c devmem.Conn) {
-	_ = c.SetLinger(0) // of a connection that has ended already
+	_ = c.SetLinger(0) // it fails if the connection has ended already
 	_ = c.Close()
 }

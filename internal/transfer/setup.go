@@ -11,39 +11,41 @@ import (
 	"vnic.dev/vnic/internal/kernelnic"
 )
 
-// Modules are the kernel modules that a guest needs for its NIC, and HugePages the 2 MiB pages.
+// Modules are the kernel modules that a guest needs for its NIC.
 var Modules = []string{"uio_pci_generic"}
 
-// HugePages is how many 2 MiB pages a guest reserves for rings, buffers, tables and staging.
+// HugePages is the number of 2 MiB pages that a guest reserves for rings, buffers, tables and
+// staging.
 const HugePages = 24
 
 // SetupArgs are the arguments of Remote.Setup.
 type SetupArgs struct {
-	// the NIC, by the PCI address or, if it is the kernel's, by the interface's name; "": the only one. For one that
-	// another Node has already it makes a further Node, which is closed before.
+	// The NIC: its PCI address or, if Kernel, its interface's name; "": the only one. If another
+	// Node has opened the NIC already, Setup makes an additional Node, which must be closed before
+	// the first.
 	Interface string `json:"interface,omitempty"`
-	// the NIC is the kernel's, and so is device memory TCP; else both are ours
+	// The kernel drives the NIC and provides device memory TCP; else vnic's driver and stack do.
 	Kernel     bool           `json:"kernel,omitempty"`
 	Addrs      []netip.Prefix `json:"addrs"`
-	Gateways   []netip.Addr   `json:"gateways,omitempty"` // default routes, one for each family
+	Gateways   []netip.Addr   `json:"gateways,omitempty"` // default routes, one per family
 	MTU        int            `json:"mtu"`
 	QueuePairs int            `json:"queue_pairs"`
-	// receive queues, from 0, for ordinary traffic; the others can be bound
+	// The number of receive queues, from 0, for ordinary traffic; the others can be bound.
 	HostQueues int    `json:"host_queues"`
-	Window     uint64 `json:"window,omitempty"` // Kernel: bytes to take of the GPU's node
-	GPU        *int   `json:"gpu,omitempty"`    // Kernel: of which; nil: of the first
+	Window     uint64 `json:"window,omitempty"` // Kernel: bytes to allocate from the GPU's node
+	GPU        *int   `json:"gpu,omitempty"`    // Kernel: the GPU; nil: the first
 	Loss       Loss   `json:"loss,omitempty"`
 }
 
-// SetupResult is its result: what the guest found.
+// SetupResult is the result of Remote.Setup.
 type SetupResult struct {
 	MAC        string `json:"mac"`
 	QueuePairs int    `json:"queue_pairs"`
 	GPUs       []GPU  `json:"gpus"`
 }
 
-// GPU is a GPU as a guest sees it: all of its memory, as a PCI device, or a window of it, whose
-// parts are in GPU memory where Extents say.
+// GPU is the guest's view of a GPU: its whole memory, as a PCI device, or a window of it, whose
+// pieces lie in the GPU's memory as Extents say.
 type GPU struct {
 	ID      int                `json:"id"`
 	Size    uint64             `json:"size"`
@@ -58,7 +60,8 @@ func openNIC(ctx context.Context, s SetupArgs) (*Node, SetupResult, error) {
 	return openPCI(ctx, s)
 }
 
-// openKernel opens a NIC of the kernel's. It can be open several times, each with a window of its own.
+// openKernel opens a NIC driven by the kernel. It can be open several times, each time with a
+// separate window.
 func openKernel(ctx context.Context, s SetupArgs) (*Node, SetupResult, error) {
 	n, err := kernelnic.Open(ctx, kernelnic.Options{Interface: s.Interface, Addrs: s.Addrs, Gateways: s.Gateways,
 		MTU: s.MTU, Window: s.Window, GPU: s.GPU, HostQueues: s.HostQueues, Lossless: s.Loss != LinkLoss})
@@ -73,14 +76,14 @@ func openKernel(ctx context.Context, s SetupArgs) (*Node, SetupResult, error) {
 	r := SetupResult{MAC: n.MAC().String(), QueuePairs: n.Queues(),
 		GPUs: []GPU{{ID: int(n.GPU().ID), Size: w.Size(), Extents: w.Extents()}}}
 	node := NewNode(n.Device(), n.Engine(), n.Memory(), func() CPU {
-		c, _ := ProcStat() // times of 0 say that there was an error
+		c, _ := ProcStat() // after an error the times are 0
 		return c
 	})
 	node.port = port{control: n.Control(), mac: [6]byte(n.MAC()), register: n.Register}
 	return node, r, nil
 }
 
-// openPCI opens a NIC with our driver.
+// openPCI opens a NIC with vnic's driver.
 func openPCI(ctx context.Context, s SetupArgs) (*Node, SetupResult, error) {
 	n, err := driver.OpenPCI(driver.PCIOptions{Address: s.Interface, Options: driver.Options{QueuePairs: s.QueuePairs,
 		HostQueues: s.HostQueues}})

@@ -12,26 +12,27 @@ import (
 )
 
 const (
-	// maxEntries is how many fragments one gather job takes: no more tokens can be given back in one call.
+	// maxEntries is the most fragments in one gather job, because no more tokens can be returned in
+	// one call.
 	maxEntries = 1024
 	tableBytes = maxEntries * control.JobEntryLen
-	// stage is how much of mode copy is in one piece of guest RAM, and of linear bytes in mode devmem.
+	// stage is the size of a piece of guest RAM for mode copy, and for linear bytes in mode devmem.
 	stage = 1 << 20
 	slots = 4
 )
 
-// slot is DMA memory for one job under way: a table, and room for payload on its way through guest RAM.
+// slot is DMA memory for one running job: a table, and room for payload in guest RAM.
 type slot struct {
 	table     []byte
 	tableIOVA uint64
-	data      []byte // in mode copy, and for linear bytes
+	data      []byte // for mode copy and for linear bytes
 	dataIOVA  uint64
 	entries   int
 	n         int           // bytes of data in use
-	full      chan struct{} // mode copy, sender: closed when data is there
+	full      chan struct{} // for a sender in mode copy: closed when data is filled
 }
 
-// makeTables makes what a receiver of mode devmem needs. What there is already is used again.
+// makeTables allocates the memory of a receiver in mode devmem, unless it exists already.
 func (n *Node) makeTables() error {
 	if n.frags == nil {
 		n.frags = make([]devmem.Frag, maxEntries)
@@ -42,7 +43,7 @@ func (n *Node) makeTables() error {
 	return n.linear.make(n.mem, true)
 }
 
-// makeStaging makes what mode copy needs.
+// makeStaging allocates the memory of mode copy.
 func (n *Node) makeStaging() error { return n.makeSlots(true) }
 
 func (n *Node) makeSlots(data bool) error {
@@ -71,17 +72,17 @@ func (s *slot) make(m Memory, data bool) (err error) {
 	return nil
 }
 
-// reset makes the slot empty.
+// reset empties the slot.
 func (s *slot) reset() { s.entries, s.n = 0, 0 }
 
-// add puts an entry into the table.
+// add appends an entry to the table.
 func (s *slot) add(src, dst uint64, n uint32) {
 	e := control.JobEntry{Src: src, Dst: dst, Len: n}
 	e.Encode((*[control.JobEntryLen]byte)(s.table[s.entries*control.JobEntryLen:]))
 	s.entries++
 }
 
-// run has an engine carry out a slot's table.
+// run lets an engine run a slot's table.
 func (n *Node) run(ctx context.Context, s *session, op control.JobOp, sl *slot) error {
 	limit := max(s.conf.stall(), limits.Engine.Here())
 	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("no end after %v: %w", limit, syscall.ETIMEDOUT))
@@ -94,11 +95,11 @@ func (n *Node) run(ctx context.Context, s *session, op control.JobOp, sl *slot) 
 	return nil
 }
 
-// pipe hands slots round, each to one job at a time. The first error ends everything: the pipe's
-// context, whose cause it is then, and the connection, on which calls wait.
+// pipe distributes slots to jobs, each to one job at a time. The first error cancels the pipe's
+// context, with the error as cause, and aborts the connection, so that calls waiting on it return.
 type pipe struct {
 	fail context.CancelCauseFunc
-	keep func() bool // stops the connection from being ended
+	keep func() bool // prevents the abort of the connection
 	free chan *slot
 	jobs sync.WaitGroup
 }
@@ -113,14 +114,14 @@ func (n *Node) newPipe(ctx context.Context, c devmem.Conn) (context.Context, *pi
 	return ctx, p
 }
 
-// end cancels jobs that are under way, and waits for them.
+// end cancels running jobs, and waits for them.
 func (p *pipe) end() {
 	p.keep()
 	p.fail(nil)
 	p.jobs.Wait()
 }
 
-// take waits for a slot.
+// take waits for a free slot.
 func (p *pipe) take(ctx context.Context) (*slot, error) {
 	select {
 	case s := <-p.free:
@@ -131,7 +132,7 @@ func (p *pipe) take(ctx context.Context) (*slot, error) {
 	}
 }
 
-// start runs f, a job.
+// start runs job f in a goroutine.
 func (p *pipe) start(f func() error) {
 	p.jobs.Go(func() {
 		if err := f(); err != nil {
@@ -140,7 +141,7 @@ func (p *pipe) start(f func() error) {
 	})
 }
 
-// drain waits until all slots are free: every job has ended well.
+// drain waits until all slots are free, which means that every job has succeeded.
 func (p *pipe) drain(ctx context.Context) error {
 	for range cap(p.free) {
 		if _, err := p.take(ctx); err != nil {

@@ -24,7 +24,7 @@ const (
 	NBD     = "nbd"
 )
 
-// Storage is a remote block device, and what of a guest's GPU memory its use takes.
+// Storage is a remote block device, and the parts of a guest's GPU memory for it.
 type Storage struct {
 	Protocol  string         `json:"protocol"`
 	Server    netip.AddrPort `json:"server"`
@@ -32,34 +32,34 @@ type Storage struct {
 	Namespace uint32         `json:"namespace,omitempty"` // of NVMe; 0: 1
 	Local     netip.Addr     `json:"local"`
 	GPU       int            `json:"gpu"`
-	Data      Area           `json:"data"` // where operations read to, and write from
-	Pool      Area           `json:"pool"` // where what comes lands
+	Data      Area           `json:"data"` // where operations read to and write from
+	Pool      Area           `json:"pool"` // buffer for received packets
 	Queue     int            `json:"queue"`
-	Depth     int            `json:"depth"` // operations at a time
+	Depth     int            `json:"depth"` // concurrent operations of the device
 	ReadOnly  bool           `json:"read_only,omitempty"`
 	Timeout   time.Duration  `json:"timeout"` // nanoseconds; 0: the protocol's default
 	Copy      bool           `json:"copy,omitempty"`
 }
 
-// IO is a range of the device that is read or written in operations of one size.
+// IO reads or writes a range of the device in operations of one size.
 type IO struct {
 	Write  bool    `json:"write,omitempty"`
 	Off    uint64  `json:"off"`   // on the device
 	Len    uint64  `json:"len"`   // in bytes
-	Size   uint64  `json:"size"`  // of an operation; the last one has what is left
-	Depth  int     `json:"depth"` // at a time
-	Mem    uint64  `json:"mem"`   // where in Storage.Data the range's first byte is
+	Size   uint64  `json:"size"`  // of each operation; the last one may be shorter
+	Depth  int     `json:"depth"` // concurrent operations
+	Mem    uint64  `json:"mem"`   // offset in Storage.Data of the range's first byte
 	Random *uint64 `json:"random,omitempty"`
 }
 
-// IOResult is how that went.
+// IOResult is the result of DoIO.
 type IOResult struct {
 	Operations  uint64      `json:"operations"`
-	Bytes       uint64      `json:"bytes"` // of operations that went well
+	Bytes       uint64      `json:"bytes"` // of successful operations
 	Failed      uint64      `json:"failed"`
-	Errors      []string    `json:"errors,omitempty"` // of the first ones that failed
+	Errors      []string    `json:"errors,omitempty"` // of the first failed operations
 	Seconds     float64     `json:"seconds"`
-	P50         float64     `json:"p50_us"` // of the time of an operation, in microseconds
+	P50         float64     `json:"p50_us"` // percentile of the operations' times, in microseconds
 	P99         float64     `json:"p99_us"`
 	Max         float64     `json:"max_us"`
 	Stats       block.Stats `json:"stats"`
@@ -67,18 +67,18 @@ type IOResult struct {
 	CPU         CPU         `json:"cpu"`
 }
 
-// storage is a device that a Node has open.
+// storage is a Node's open device.
 type storage struct {
 	block.Device
 	buffers []devmem.Buffer
 	size    uint64     // of Storage.Data
-	busy    sync.Mutex // one IO at a time, and CloseStorage behind it
+	busy    sync.Mutex // one IO at a time; CloseStorage waits for it
 }
 
-// maxOperations bounds what an IO costs: eight bytes each.
+// maxOperations bounds the memory for an IO: eight bytes per operation.
 const maxOperations = 1 << 24
 
-// areas registers areas of a GPU. After an error none is left.
+// areas registers areas of a GPU. After an error none stays registered.
 func (n *Node) areas(gpu int, list ...namedArea) (buffers []devmem.Buffer, err error) {
 	for _, a := range list {
 		b, err := n.dev.Register(gpu, a.Off, a.Bytes)
@@ -104,7 +104,8 @@ func closeBuffers(list []devmem.Buffer) error {
 	return errors.Join(errs...)
 }
 
-// gpuMemory is the GPUs' memory as programs use it, for the life of the Node: DMA memory is not given back.
+// gpuMemory returns programs' access to the GPUs' memory. It lives as long as the Node, because DMA
+// memory cannot be freed.
 func (n *Node) gpuMemory() devmem.Memory {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -114,7 +115,7 @@ func (n *Node) gpuMemory() devmem.Memory {
 	return n.memory
 }
 
-// OpenStorage connects to a device. After an error nothing of it is left.
+// OpenStorage connects to a device. It undoes everything if there is an error.
 func (n *Node) OpenStorage(ctx context.Context, s Storage) (info block.Info, err error) {
 	n.opening.Lock()
 	defer n.opening.Unlock()
@@ -147,8 +148,8 @@ func (n *Node) connect(ctx context.Context, s *Storage, data, pool devmem.Buffer
 	return nil, fmt.Errorf("storage by %q: %s or %s: %w", s.Protocol, NVMeTCP, NBD, syscall.EINVAL)
 }
 
-// DoIO reads or writes a range of the device, and ends early when ctx does or CloseStorage comes. Operations that the
-// server refuses are counted; any other error ends it.
+// DoIO reads or writes a range of the device. It ends early when ctx ends or CloseStorage is
+// called. Operations that the server refuses are counted; any other error ends it.
 func (n *Node) DoIO(ctx context.Context, x IO) (r IOResult, err error) {
 	n.opening.Lock()
 	s := n.storage
@@ -178,7 +179,7 @@ func (n *Node) DoIO(ctx context.Context, x IO) (r IOResult, err error) {
 	return r, err
 }
 
-// operations gives the range's, in their order or, by a seed, in another one.
+// operations returns the range's operations, in order or, with a seed, in random order.
 func (x *IO) operations(data uint64) (next func() (block.Op, bool), took []time.Duration, err error) {
 	switch {
 	case x.Len == 0 || x.Size == 0 || x.Depth < 1:
@@ -204,12 +205,12 @@ func (x *IO) operations(data uint64) (next func() (block.Op, bool), took []time.
 			k = order[i]
 		}
 		i++
-		at := uint64(k) * x.Size
-		return block.Op{Write: x.Write, Off: x.Off + at, Len: min(x.Size, x.Len-at), Mem: x.Mem + at}, true
+		off := uint64(k) * x.Size
+		return block.Op{Write: x.Write, Off: x.Off + off, Len: min(x.Size, x.Len-off), Mem: x.Mem + off}, true
 	}, make([]time.Duration, 0, count), nil
 }
 
-// maxErrors is how many of the operations that failed are told of.
+// maxErrors bounds the number of errors in a result.
 const maxErrors = 4
 
 func (r *IOResult) add(d block.Done, took *[]time.Duration) {
@@ -235,7 +236,7 @@ func (r *IOResult) percentiles(took []time.Duration) {
 	r.P50, r.P99, r.Max = us(0.5), us(0.99), us(1)
 }
 
-// CloseStorage ends what is under way, and the connections to the device, if there is one.
+// CloseStorage ends running operations, and closes the connections to the device, if there is one.
 func (n *Node) CloseStorage(context.Context) error {
 	n.opening.Lock()
 	defer n.opening.Unlock()

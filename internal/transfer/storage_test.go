@@ -14,7 +14,7 @@ import (
 	"vnic.dev/vnic/loader"
 )
 
-// What an IO says is cut in operations that cover its range once, in order or not.
+// An IO's operations cover its range exactly once, in order or not.
 func TestOperationsOfAnIO(t *testing.T) {
 	seed := uint64(3)
 	for _, x := range []IO{
@@ -35,14 +35,14 @@ func TestOperationsOfAnIO(t *testing.T) {
 		inOrder := slices.IsSortedFunc(list, func(a, b block.Op) int { return int(a.Off) - int(b.Off) })
 		testkit.Equal(t, "in order", inOrder, x.Random == nil)
 		slices.SortFunc(list, func(a, b block.Op) int { return int(a.Off) - int(b.Off) })
-		at := x.Off
+		off := x.Off
 		for _, o := range list {
-			if o.Off != at || o.Mem-x.Mem != at-x.Off || o.Len == 0 || o.Len > x.Size || o.Write != x.Write {
-				t.Fatalf("%+v: %+v at %d", x, o, at)
+			if o.Off != off || o.Mem-x.Mem != off-x.Off || o.Len == 0 || o.Len > x.Size || o.Write != x.Write {
+				t.Fatalf("%+v: %+v at %d", x, o, off)
 			}
-			at += o.Len
+			off += o.Len
 		}
-		testkit.Equal(t, "end", at, x.Off+x.Len)
+		testkit.Equal(t, "end", off, x.Off+x.Len)
 	}
 	for _, c := range []struct {
 		x    IO
@@ -77,7 +77,8 @@ func TestTimesOfOperations(t *testing.T) {
 	}
 }
 
-// What is not open, not there or open already is said, and costs nothing.
+// Calls without an open device or source, or with one that is open already, return an error and
+// leave nothing.
 func TestStorageAndSourceThatAreNotThere(t *testing.T) {
 	w := newWorld(t, options{})
 	ra, _ := w.a.remote(t, "storage")
@@ -86,7 +87,7 @@ func TestStorageAndSourceThatAreNotThere(t *testing.T) {
 	testkit.ErrorSays(t, testkit.Err(DoIO(ctx, ra, IO{Len: 1, Size: 1, Depth: 1})), "no storage is open")
 	testkit.ErrorSays(t, testkit.Err(Load(ctx, ra, LoadArgs{Len: 1})), "no source is open")
 	s := Storage{Protocol: "iscsi", Data: Area{dataOff, 1 << 20}, Pool: Area{0, 1 << 20}, Queue: 1, Depth: 1}
-	for range 2 { // buffers are given back
+	for range 2 { // buffers are freed
 		testkit.ErrorSays(t, testkit.Err(OpenStorage(ctx, ra, s)), `"iscsi"`)
 	}
 	s.Protocol, s.Pool.Off = NBD, 1
@@ -99,7 +100,7 @@ func TestStorageAndSourceThatAreNotThere(t *testing.T) {
 	testkit.OK(t, CloseSource(ctx, ra))
 }
 
-// A list of tensors that a file has many of, or with long names, fits a message.
+// The list of a file with many tensors, or with long names, fits into a message.
 func TestListOfTensorsFitsAMessage(t *testing.T) {
 	var many, long []loader.Tensor
 	for range 100_000 {

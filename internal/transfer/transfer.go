@@ -1,22 +1,24 @@
-// Package transfer moves a buffer from one guest's GPU memory to another's and says what it cost: the guests' part of
-// `vnic run`.
+// Package transfer moves a buffer from one guest's GPU memory to another's and reports the cost:
+// the guests' part of `vnic run`.
 //
-// A Node is one guest's end. The orchestrator (on the host) calls its methods in order: Prepare on both, Listen and
-// Connect, Accept; Receive and Send at the same time; Finish on both. In a guest under QEMU the calls arrive by the
-// results channel (Ops registers them with the agent); an in-process guest has its Node called directly.
+// A Node is one guest's end. The orchestrator on the host calls its methods in order: Prepare on
+// both, Listen and Connect, Accept; Receive and Send at the same time; Finish on both. The calls
+// reach a guest under QEMU through the results channel (Ops registers them with the agent); for an
+// in-process guest they are direct.
 //
-// In mode devmem payload goes from GPU memory into the socket and out of it by reference, and an
+// In mode devmem payload moves from GPU memory into the socket and out of it by reference, and an
 // engine gathers the received fragments into one contiguous buffer. In mode copy an engine copies
 // it to guest RAM, ordinary sockets carry it, and an engine copies it back, both pipelined. The
 // guest's CPU touches payload in mode copy only.
 //
-// A call that is cancelled may go on for a moment in its guest. Finish ends whatever is under way
-// and waits for it before it gives anything back: memory is let go of when neither the NIC nor an
-// engine nor a socket uses it. It can be called at any time, and again. The package does not know
-// what goes on at the other end: who compares both is the orchestrator.
+// A cancelled call may keep running for a moment in its guest. Finish ends all running calls and
+// waits for them before it frees anything: memory is freed only when neither the NIC nor an engine
+// nor a socket uses it. Finish can be called at any time, and repeatedly. The package does not know
+// the state of the other end: the orchestrator compares both.
 //
-// A Node can also take a place in a ring of guests, and do collective operations there (Join, Collective, Leave), and
-// have its NIC read or write another's memory, or offer its own for that (OpenRDMA, ConnectRDMA, MoveRDMA, CloseRDMA).
+// A Node can also join a ring of guests for collective operations (Join, Collective, Leave), and
+// let its NIC read or write another guest's memory, or offer its own for that (OpenRDMA,
+// ConnectRDMA, MoveRDMA, CloseRDMA).
 package transfer
 
 import (
@@ -38,84 +40,89 @@ const (
 	Copy   = "copy"
 )
 
-// Memory gives memory that the NIC and the engines reach, contiguous for them, kept until the NIC is closed.
+// Memory allocates memory that the NIC and the engines can access and that is contiguous for them.
+// It stays allocated until the NIC is closed.
 type Memory interface {
 	AllocDMA(size int) (b []byte, iova uint64, err error)
 }
 
-// Engine runs jobs on the guest's GPUs: *control.Client, or *kernelnic.Engine. When RunJob returns
-// the job touches no memory any more.
+// Engine runs jobs on the guest's GPUs: *control.Client, or *kernelnic.Engine. After RunJob has
+// returned, the job no longer accesses memory.
 type Engine interface {
 	RunJob(ctx context.Context, j control.Job) (control.JobStatus, error)
 }
 
-// Node is one guest's end. One transfer is under way at a time; methods may be called from any goroutine.
+// Node is one guest's end. It runs one transfer at a time; methods may be called from any
+// goroutine.
 type Node struct {
 	dev    devmem.Device
 	engine Engine
 	mem    Memory
 	cpu    func() CPU
-	port   port // of RDMA; its control is nil if the Node's maker sets none
-	more   bool // the device is another Node's to close
+	port   port // for RDMA; its control is nil if the Node's creator set none
+	more   bool // another Node closes the device
 	late   late
 
 	finishing sync.Mutex // one Finish at a time
 
 	joining sync.Mutex // one Join or Leave at a time
-	opening sync.Mutex // guards storage, source and rdma, which it opens and closes
-	storage *storage   // nil: none is open
+	opening sync.Mutex // guards storage, source and rdma, and their opening and closing
+	storage *storage   // nil: not open
 	source  *source    // likewise
 	rdma    *rdmaEnd   // likewise
 
-	mu     sync.Mutex // guards what follows, and what session says
+	mu     sync.Mutex // guards the fields below, and the fields of session as noted there
 	now    *session   // nil: nothing is prepared
 	member *member    // nil: in no ring
 	memory devmem.Memory
 
-	// For the life of the Node, as DMA memory is not given back; used by the session's Prepare, then
-	// by its Receive or Send.
+	// Allocated once, because DMA memory cannot be freed; used by the session's Prepare, then by
+	// its Receive or Send.
 	staging []slot
 	linear  slot
 	frags   []devmem.Frag
 	pinned  *pinned // under mu
 }
 
-// NewNode makes a Node of a device, its engines and its memory. cpu reads the guest's CPU time; nil: unknown.
+// NewNode makes a Node from a device, its engines and its memory. cpu reads the guest's CPU time;
+// nil: unknown.
 func NewNode(dev devmem.Device, engine Engine, mem Memory, cpu func() CPU) *Node {
 	return &Node{dev: dev, engine: engine, mem: mem, cpu: cpu}
 }
 
-// Another gives a second Node of the same device, for another transfer at the same time. Its Close ends that, and
-// leaves the device to the first's, which comes after.
+// Another returns a second Node of the same device, for a concurrent transfer. Its Close ends that
+// transfer but leaves the device open; close the first Node last.
 func (n *Node) Another() *Node {
 	other := NewNode(n.dev, n.engine, n.mem, n.cpu)
 	other.more, other.port = true, n.port
 	return other
 }
 
-// PrepareArgs say what is going to be transferred, and from or to where. Offsets are in the GPU's memory, or
-// in what the guest has of it (GPU.Extents).
+// PrepareArgs say what will be transferred, and from or to where. Offsets are in the GPU's memory,
+// or in the guest's window of it (GPU.Extents).
 type PrepareArgs struct {
 	Mode  string `json:"mode"`
 	Send  bool   `json:"send"`
 	GPU   int    `json:"gpu"`
-	Off   uint64 `json:"off"`   // of the data: source or destination
+	Off   uint64 `json:"off"`   // of the data, source or destination
 	Bytes uint64 `json:"bytes"` // whole pages
-	Len   uint64 `json:"len"`   // bytes of it that are sent
-	Seed  uint64 `json:"seed"`  // of the source's pattern; of the destination's poison, its low byte
+	Len   uint64 `json:"len"`   // bytes of it to send
+	Seed  uint64 `json:"seed"`  // of the source's pattern; its low byte is the destination's poison
 
-	// Of a receiver in mode devmem.
+	// For a receiver in mode devmem.
 	PoolOff   uint64 `json:"pool_off,omitempty"`
 	PoolBytes uint64 `json:"pool_bytes,omitempty"`
 	Queues    []int  `json:"queues,omitempty"`
 
 	Local  netip.AddrPort `json:"local"`
 	Remote netip.AddrPort `json:"remote"`
-	// Hold is how many bytes of tokens, in whole pages, are kept until the end instead of given back (exhaustion tests).
+	// Hold is the number of bytes, in whole pages, whose tokens are held until the end instead of
+	// returned (for exhaustion tests).
 	Hold uint64 `json:"hold,omitempty"`
-	// HoldSeconds is after how many seconds without any data they are given back all the same; 0: not before the end.
+	// HoldSeconds is the number of seconds without data after which they are returned anyway; 0:
+	// not before the end.
 	HoldSeconds int `json:"hold_seconds,omitempty"`
-	// StallSeconds is after how many seconds without progress the transfer fails; 0: 60.
+	// StallSeconds is the number of seconds without progress after which the transfer fails; 0: 60.
 	StallSeconds int `json:"stall_seconds,omitempty"`
 }
 
@@ -126,7 +133,7 @@ func (p *PrepareArgs) stall() time.Duration {
 	return time.Duration(p.StallSeconds) * time.Second
 }
 
-// check finds what neither the device nor the engines would refuse, or would refuse too late.
+// check rejects arguments that the device and the engines would not refuse, or only too late.
 func (p *PrepareArgs) check() error {
 	wrong := func(format string, args ...any) error {
 		return fmt.Errorf("%s: %w", fmt.Sprintf(format, args...), syscall.EINVAL)
@@ -157,29 +164,29 @@ func (p *PrepareArgs) check() error {
 	return nil
 }
 
-// Result is what one end did.
+// Result is the result of one end.
 type Result struct {
 	Bytes       uint64 `json:"bytes"`
-	Linear      uint64 `json:"linear_bytes"` // in mode devmem: payload that came in host memory
+	Linear      uint64 `json:"linear_bytes"` // in mode devmem: payload received in host memory
 	Frags       uint64 `json:"frags"`
 	Jobs        uint64 `json:"jobs"`
-	Held        uint64 `json:"held,omitempty"`   // tokens that were kept
-	Stalls      uint64 `json:"stalls,omitempty"` // how often they were given back, as nothing came any more
-	Late        uint64 `json:"late,omitempty"`   // the most tokens at a time that were to go back later
+	Held        uint64 `json:"held,omitempty"`   // tokens that were held
+	Stalls      uint64 `json:"stalls,omitempty"` // how often held tokens were returned because no more data came
+	Late        uint64 `json:"late,omitempty"`   // the most tokens delayed at a time
 	Retransmits uint64 `json:"retransmits"`      // segments
 	CPU         CPU    `json:"cpu"`
 }
 
-// measure runs f and fills in what it cost.
+// measure runs f and fills in its cost.
 func (n *Node) measure(r *Result, f func() error) error {
 	before := n.dev.Stats().Retransmits
-	var at CPU
+	var cpu CPU
 	if n.cpu != nil {
-		at = n.cpu()
+		cpu = n.cpu()
 	}
 	err := f()
 	if n.cpu != nil {
-		r.CPU = n.cpu().minus(at)
+		r.CPU = n.cpu().minus(cpu)
 	}
 	r.Retransmits = n.dev.Stats().Retransmits - before
 	return err

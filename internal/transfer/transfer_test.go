@@ -7,7 +7,7 @@ import (
 
 var modes = []string{Devmem, Copy}
 
-// TestEveryByteArrives transfers sizes around every unit that there is, over both families.
+// TestEveryByteArrives transfers sizes around every internal unit, over both IP versions.
 //
 // Invariant: guest-images: A transfer of any size arrives.
 func TestEveryByteArrives(t *testing.T) {

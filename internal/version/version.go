@@ -1,5 +1,5 @@
-// Package version says of which vnic this program is, and refuses what another vnic says where the two do not understand
-// each other. Each end of a protocol says in its first message which vnic it is of, and its version of the protocol.
+// Package version has the version of vnic that this program belongs to, and refuses peers with
+// another version of a protocol. Each end of a protocol sends both versions in its first message.
 package version
 
 import (
@@ -9,10 +9,10 @@ import (
 	"sync"
 )
 
-// stamped is the version that the Makefile knows. Without it, the module's says which one this is.
+// stamped is set by the Makefile. If it is empty, the version is the module's.
 var stamped string
 
-// String is the version of vnic, as `vnic version` prints it.
+// String returns the version of vnic, as `vnic version` prints it.
 var String = sync.OnceValue(func() string {
 	if stamped != "" {
 		return stamped
@@ -31,21 +31,22 @@ var String = sync.OnceValue(func() string {
 	return version + revision
 })
 
-// Hello is what an end says of itself. Vnics up to 780d5150 say nothing, or their protocol alone.
+// Hello has the versions that an end sends. Vnics up to 780d5150 send none, or Protocol alone.
 type Hello struct {
 	Protocol int    `json:"protocol"`
 	Vnic     string `json:"vnic"`
 }
 
-// Ours is the Hello of this program.
+// Ours returns the Hello of this program.
 func Ours(protocol int) Hello { return Hello{protocol, String()} }
 
-// Error is the refusal of an end that is of another vnic, in one line.
+// Error is the refusal of an end with another version of the protocol, in one line.
 type Error string
 
 func (e Error) Error() string { return string(e) }
 
-// Check refuses an end whose protocol is another one: who that is ("the guest's agent"), and what to do about it.
+// Check returns an Error if theirs has another version of the protocol. who names the other end
+// ("the guest's agent"), fix tells the user what to do.
 func (h Hello) Check(theirs Hello, who, fix string) error {
 	if theirs.Protocol == h.Protocol {
 		return nil

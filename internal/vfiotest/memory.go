@@ -52,7 +52,7 @@ func (c *Client) Map(iova uint64, m *Memory) error {
 	return c.MapRange(iova, uint64(len(m.mem)), m.fd, 0, true)
 }
 
-// MapRange maps [off, off+size) of fd at iova; write says whether the device may write. An fd of -1
+// MapRange maps [off, off+size) of fd at iova; write reports whether the device may write. An fd of -1
 // maps a range that the device cannot reach.
 func (c *Client) MapRange(iova, size uint64, fd int, off uint64, write bool) error {
 	flags := uint32(1)

@@ -11,7 +11,7 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// sink is a port that takes everything and looks at nothing.
+// sink is a port that takes every packet and ignores it.
 type sink struct {
 	lim Limits
 	n   int
@@ -33,7 +33,7 @@ func (blind) Sending(*Packet) uint64               { return 0 }
 func (blind) Sent(*Worker, *Packet, uint64)        {}
 func (blind) Received(*Worker, *Packet, Placement) {}
 
-// attachSink has host a send to a sink that is known by its address.
+// attachSink returns a host a, a sink, and the address of the sink, which the switch already knows.
 func attachSink(t testing.TB, up, down Impairment, lim Limits, who *Identity) (a *host, k *sink, to MAC) {
 	s := newSwitch(t)
 	a = newHost(t, s, 1, LinkOptions{Up: up, Identity: who})
@@ -52,7 +52,7 @@ func TestDeliverDoesNotAllocate(t *testing.T) {
 		lim      Limits
 		s        spec
 		flood    bool
-		mpls     bool // with a partial checksum behind the labels
+		mpls     bool // with a partial checksum behind the MPLS labels
 		who      *Identity
 		arp      bool
 	}{
@@ -87,7 +87,7 @@ func TestDeliverDoesNotAllocate(t *testing.T) {
 				if c.mpls {
 					p.Header[12], p.Header[13] = 0x88, 0x47
 					testkit.OK(t, splitter.Parse(p.Header, p.Len(), &p.Meta.Headers))
-					partial(p, 34, 40) // the field lies in the payload
+					partial(p, 34, 40) // the field is in the payload
 				}
 				batch = append(batch, p)
 			}
@@ -98,7 +98,7 @@ func TestDeliverDoesNotAllocate(t *testing.T) {
 				a.send(batch...)
 			}
 			for range 50 {
-				f() // scratch grows to its size
+				f() // lets buffers grow to their final size
 			}
 			if n := testing.AllocsPerRun(100, f); n != 0 {
 				t.Errorf("Deliver of %d packets allocates %v times", len(batch), n)
@@ -116,7 +116,7 @@ func TestDeliverDoesNotAllocate(t *testing.T) {
 	}
 }
 
-// awaited is a port that says when so many packets have come.
+// awaited is a port that signals when it has received a number of packets.
 type awaited struct {
 	sink
 	want int
@@ -130,7 +130,7 @@ func (k *awaited) Deliver(w *Worker, batch []*Packet) {
 	}
 }
 
-// Nothing is allocated for packets that are late either, where short ones are among super-packets.
+// Delayed packets cause no allocation either, even when short ones come between super-packets.
 func TestDelayDoesNotAllocate(t *testing.T) {
 	s := newSwitch(t)
 	a := newHost(t, s, 1, LinkOptions{Up: Impairment{Delay: time.Microsecond, Jitter: time.Microsecond}})
@@ -158,7 +158,8 @@ func TestDelayDoesNotAllocate(t *testing.T) {
 	}
 }
 
-// BenchmarkDeliver is what the wire costs a packet, in batches of 32; the port does nothing.
+// BenchmarkDeliver measures the cost of the wire per packet, in batches of 32; the port does
+// nothing.
 func BenchmarkDeliver(b *testing.B) {
 	for _, c := range []struct {
 		name     string

@@ -7,13 +7,13 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// fault is what a link does to a packet behind forwarding and what is judged of it: to a copy of its own.
+// fault is a change that an impaired link makes to a packet after switching and checks, in a copy.
 type fault struct {
-	kind fate   // passes: nothing; corrupt, of one segment; or marked
-	draw uint64 // which bit
+	kind fate   // passes: none; corrupt (one segment) or marked
+	draw uint64 // selects the bit
 }
 
-// alter brings a packet with a fault to the link's port: a copy of it, which has changed.
+// alter delivers a changed copy of a packet to the link's port, according to the packet's fault.
 func (l *Link) alter(w *Worker, p *Packet) {
 	x := &w.altered
 	from := cursor{segs: p.Payload}
@@ -37,8 +37,9 @@ func (l *Link) alter(w *Worker, p *Packet) {
 	p.Verdict, p.Progress = x.Verdict, x.Progress
 }
 
-// ecn is where a packet's two bits of ECN are, shifted up by so much; nil: it is no TCP in IP.
-func ecn(p *Packet) (at *byte, shift int) {
+// ecn returns the byte with a packet's ECN bits, and how far they are shifted up in it; nil: not
+// TCP in IP.
+func ecn(p *Packet) (b *byte, shift int) {
 	h := &p.Meta.Headers
 	if h.Class != splitter.TCP || int(h.L3Off)+20 > len(p.Header) {
 		return nil, 0
@@ -49,22 +50,22 @@ func ecn(p *Packet) (at *byte, shift int) {
 	return &p.Header[h.L3Off+1], shift
 }
 
-// capable says whether the sender of a packet can be told of congestion.
+// capable reports whether the packet is ECN-capable, by its codepoint (RFC 3168, 5).
 func capable(p *Packet) bool {
-	at, shift := ecn(p)
-	return at != nil && *at>>shift&3 != 0
+	b, shift := ecn(p)
+	return b != nil && *b>>shift&3 != 0
 }
 
-// mark sets Congestion Experienced (RFC 3168, section 5) in a packet that is capable. Of IPv4 the header's checksum
-// goes with it (RFC 1624).
+// mark sets Congestion Experienced (RFC 3168, section 5) in an ECN-capable packet, and updates the
+// IPv4 header checksum (RFC 1624).
 func (x *piece) mark() bool {
-	at, shift := ecn(&x.Packet)
-	if at == nil {
+	b, shift := ecn(&x.Packet)
+	if b == nil {
 		return false
 	}
 	ip := x.Header[x.Meta.Headers.L3Off:]
 	old := binary.BigEndian.Uint16(ip)
-	*at |= 3 << shift
+	*b |= 3 << shift
 	if shift == 0 {
 		sum := splitter.Add(splitter.Add(^binary.BigEndian.Uint16(ip[10:]), ^old), binary.BigEndian.Uint16(ip))
 		binary.BigEndian.PutUint16(ip[10:], ^sum)
@@ -72,7 +73,8 @@ func (x *piece) mark() bool {
 	return true
 }
 
-// corrupt turns over a bit of what the checksum of TCP or UDP covers, which is complete first. Anything else is left.
+// corrupt flips a bit that the TCP or UDP checksum covers, after completing the checksum. Other
+// packets stay unchanged.
 func (x *piece) corrupt(w *Worker, draw uint64) DropReason {
 	h := &x.Meta.Headers
 	if h.Class != splitter.TCP && h.Class != splitter.UDP || int(h.HdrLen) != len(x.Header) || h.L4Off == 0 ||
@@ -87,12 +89,12 @@ func (x *piece) corrupt(w *Worker, draw uint64) DropReason {
 	}
 	head := uint32(len(x.Header)) - uint32(h.L4Off)
 	bit := draw % (8 * uint64(head+covered))
-	if at := uint32(bit / 8); at < head {
-		x.Header[uint32(h.L4Off)+at] ^= 1 << (bit % 8)
-	} else if r := x.flip(w, at-head, 1<<(bit%8)); r != DropNone {
+	if off := uint32(bit / 8); off < head {
+		x.Header[uint32(h.L4Off)+off] ^= 1 << (bit % 8)
+	} else if r := x.flip(w, off-head, 1<<(bit%8)); r != DropNone {
 		return r
 	}
-	x.Meta.Csum, x.Meta.CsumStart, x.Meta.CsumOffset = splitter.CsumNone, 0, 0 // nobody vouches for it
+	x.Meta.Csum, x.Meta.CsumStart, x.Meta.CsumOffset = splitter.CsumNone, 0, 0 // not known to be good any more
 	return DropNone
 }
 
@@ -100,7 +102,7 @@ func (x *piece) corrupt(w *Worker, draw uint64) DropReason {
 const maxAltered = 64 << 10
 
 // flip changes bits of a byte of payload, in a copy.
-func (x *piece) flip(w *Worker, at uint32, bits byte) DropReason {
+func (x *piece) flip(w *Worker, off uint32, bits byte) DropReason {
 	if w.alteredBuf == nil {
 		w.alteredBuf = dma.NewBuffer(make([]byte, maxAltered), dma.Wire)
 	}
@@ -110,7 +112,7 @@ func (x *piece) flip(w *Worker, at uint32, bits byte) DropReason {
 		return faultReason(err)
 	}
 	var b [1]byte
-	w.alteredSeg[0] = dma.Segment{Region: w.alteredBuf, Off: uint64(at), Len: 1}
+	w.alteredSeg[0] = dma.Segment{Region: w.alteredBuf, Off: uint64(off), Len: 1}
 	if _, err := w.Copier.Read(b[:], w.alteredSeg[:]); err != nil {
 		return faultReason(err)
 	}

@@ -7,7 +7,7 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// finish makes the partial checksum of a piece of TCP or UDP a full one.
+// finish completes the partial checksum of a TCP or UDP piece.
 func (x *piece) finish(w *Worker) DropReason {
 	covered := x.Payload
 	if x.Trailed() {
@@ -30,20 +30,21 @@ func faultReason(err error) DropReason {
 	return DropBadFrame
 }
 
-// unplaced is what admit says of a packet that can pass, but whose partial checksum no receiver of ours
-// can place: one of neither TCP nor UDP, or of a frame with a trailer. It is no reason to drop, and never counted.
+// unplaced is returned by admit for a packet that may pass, but whose partial checksum no receiver
+// can place: it is neither TCP nor UDP, or its frame has a trailer. It is not a reason to drop, and
+// never counted.
 const unplaced = NumDropReasons
 
-// reachable says whether the field of an unplaced checksum lies in the part of a packet that
+// reachable reports whether the field of an unplaced checksum lies in the part of a packet that
 // completed copies.
 func reachable(p *Packet) bool {
 	end := uint32(p.Meta.CsumStart) + uint32(p.Meta.CsumOffset) + 2
 	return end <= uint32(len(p.Header))+splitter.MaxHeader
 }
 
-// completed makes a copy of p, but for the payload, with its checksum complete; that is an unplaced
-// one. The copy's headers are parsed again: they are p's, as the field lies behind them. The copy
-// is the worker's, until the next one.
+// completed makes the worker's copy of p, without copying payload, with its unplaced checksum
+// completed. It parses the copy's headers again: they are those of p, because the field lies behind
+// them. The copy is valid until the next one.
 func (w *Worker) completed(p *Packet) DropReason {
 	x := &w.whole
 	if len(p.Header) < int(p.Meta.Headers.HdrLen) {
@@ -63,12 +64,12 @@ func (w *Worker) completed(p *Packet) DropReason {
 		return r
 	}
 	if splitter.Parse(x.Header, x.Len(), &x.Meta.Headers) != nil || x.Meta.Headers != p.Meta.Headers {
-		return DropBadCsum // the sender's headers were not those of its bytes
+		return DropBadCsum // the sender's Meta.Headers did not match its bytes
 	}
 	return DropNone
 }
 
-// describe makes x a copy of p with a header of its own, and the n bytes at a cursor as its payload.
+// describe makes x a copy of p with a header of its own, and the n bytes at a cursor as payload.
 func (x *piece) describe(p *Packet, from *cursor, n uint32) (ok bool) {
 	if len(p.Header) > len(x.hdr) {
 		return false
@@ -83,21 +84,21 @@ func (x *piece) describe(p *Packet, from *cursor, n uint32) (ok bool) {
 }
 
 // sumUnplaced completes a checksum at a place that only the sender understands: it sums from start
-// to the frame's end, as any NIC would. The field may lie in the payload, which is not ours to
-// write: then the payload's start is copied.
+// to the frame's end, as any NIC would. The field may lie in the payload, which the wire must not
+// write: then the start of the payload is copied.
 func (x *piece) sumUnplaced(w *Worker) DropReason {
 	start, hdr := uint32(x.Meta.CsumStart), uint32(len(x.Header))
 	field := start + uint32(x.Meta.CsumOffset)
 	n := uint32(0) // bytes of payload that are copied
 	if field+2 > hdr {
-		n = field + 2 - hdr // at most len(w.csum) and PayloadLen: admit has seen to that
+		n = field + 2 - hdr // at most len(w.csum) and PayloadLen, as admit has checked
 		all := cursor{segs: x.Payload}
-		own := append(dma.Reuse(w.csumSegs), dma.Segment{Region: w.csumRegion, Len: n})
-		if _, err := w.Copier.Copy(own, x.Payload); err != nil {
+		sum := append(dma.Reuse(w.csumSegs), dma.Segment{Region: w.csumRegion, Len: n})
+		if _, err := w.Copier.Copy(sum, x.Payload); err != nil {
 			return faultReason(err)
 		}
 		all.skip(n)
-		w.csumSegs, _ = all.take(own, x.PayloadLen-n)
+		w.csumSegs, _ = all.take(sum, x.PayloadLen-n)
 		x.Payload, w.csumSegs = w.csumSegs, x.Payload
 	}
 	var sum uint16
@@ -116,12 +117,12 @@ func (x *piece) sumUnplaced(w *Worker) DropReason {
 		return faultReason(err)
 	}
 	var b [2]byte
-	splitter.PutCsum(b[:], splitter.Add(sum, splitter.SumAt(payload, even)), true) // 0xffff is as good as 0
+	splitter.PutCsum(b[:], splitter.Add(sum, splitter.SumAt(payload, even)), true) // 0xffff is equivalent to 0
 	for i, v := range b {
-		if at := field + uint32(i); at < hdr {
-			x.Header[at] = v
+		if off := field + uint32(i); off < hdr {
+			x.Header[off] = v
 		} else {
-			w.csum[at-hdr] = v
+			w.csum[off-hdr] = v
 		}
 	}
 	x.Meta.Csum, x.Meta.CsumStart, x.Meta.CsumOffset = splitter.CsumNone, 0, 0

@@ -2,33 +2,33 @@ package wire
 
 import "sync/atomic"
 
-// DropReason says why a packet was dropped.
+// DropReason is the reason why a packet was dropped.
 type DropReason uint8
 
 // Reasons to drop a packet.
 const (
 	DropNone         DropReason = iota
-	DropNoBuffer                // the receiver had no buffer, and waiting was not allowed or went on for too long
-	DropLinkLoss                // lost by an Impairment; counted by segments
-	DropUnknownDst              // no port to give it to
+	DropNoBuffer                // the receiver had no buffer, and the sender could not wait (any longer)
+	DropLinkLoss                // lost by an Impairment; counted in segments
+	DropUnknownDst              // no port to send it to
 	DropSamePort                // its destination is the port that it came from
 	DropControlMAC              // control EtherType or control MAC outside the control channel
-	DropTooBig                  // longer than the receiver takes, and not to be cut
+	DropTooBig                  // longer than the receiver accepts, and it cannot be segmented
 	DropStopped                 // the port or its queue is stopped, or the link is detached
-	DropFault                   // its memory went away under it
-	DropBadFrame                // malformed, too short, lengths that do not fit, or Identity cannot tell whose
+	DropFault                   // its memory went away
+	DropBadFrame                // malformed, too short, inconsistent lengths, or Identity cannot find the sender
 	DropBadSource               // a multicast source address
 	DropBadGSO                  // a GSO packet that contradicts itself
-	DropBadCsum                 // a partial checksum where it would change what is judged, or outside the frame
-	DropDelay                   // left in a delay line: its link was detached, or the receiver stayed busy
+	DropBadCsum                 // a partial checksum that would change checked fields, or lies outside the frame
+	DropDelay                   // dropped from a delay line: its link was detached, or the receiver stayed busy
 	DropDisabled                // the receiving queue is not enabled
-	DropUnsplit                 // the receiver wanted it split, and it cannot be
-	DropSlowReceiver            // frames to a slow receiver held all of a queue's slots
-	DropMAC                     // its source MAC, or one that it names as its sender's, is not its port's (Identity)
-	DropAddress                 // an IP address that it says is its sender's is not its port's (Identity)
+	DropUnsplit                 // the receiver wanted it split, but it cannot be
+	DropSlowReceiver            // held frames to a slow receiver took all slots of a queue
+	DropMAC                     // its source MAC, or a sender's MAC in it, is not its port's (Identity)
+	DropAddress                 // a sender's IP address in it is not its port's (Identity)
 	DropLinkQueue               // the queue of a link with a rate was full
-	DropStorm                   // to a group address, beyond what its port may send of these (LinkOptions.Storm)
-	DropRDMA                    // to RoCEv2's port of a NIC that has queue pairs, and for none of them, or damaged
+	DropStorm                   // to a group address, beyond the port's limit (LinkOptions.Storm)
+	DropRDMA                    // to RoCEv2's port of a NIC with queue pairs, but to none of them, or damaged
 	NumDropReasons
 )
 
@@ -37,7 +37,7 @@ var reasonNames = [NumDropReasons]string{"none", "no-buffer", "link-loss", "unkn
 	"slow-receiver", "mac-not-yours", "address-not-yours",
 	"link-queue", "storm", "rdma"}
 
-// String gives the reason's name in counters.
+// String returns the reason's name in counters.
 func (r DropReason) String() string {
 	if r < NumDropReasons {
 		return reasonNames[r]
@@ -45,23 +45,30 @@ func (r DropReason) String() string {
 	return "unknown"
 }
 
-// Counters are a link's. A packet counts once it is disposed of, not when it meets a busy port. What is dropped before
-// its receiver is known counts at the sender's link, the rest at the receiver's.
+// Counters are the counters of a link, with their keys in the JSON of vnic stat. A packet is counted
+// when it is finished, not when it meets a busy port. A packet dropped before its receiver is known
+// counts at the sender's link, any other at the receiver's.
 type Counters struct {
-	Sent, SentBytes, SentSegments             uint64 // by the port, whatever became of them; segments lost by Up too
-	Received, ReceivedBytes, ReceivedSegments uint64 // taken by the port; a packet that was cut is several
-	Busy                                      uint64 // times that the port had no buffers
-	Drops                                     [NumDropReasons]uint64
-	Held                                      uint64 // segments held back in a delay line
-	DelayFull                                 uint64 // segments that were to be, and there was no room
-	Duplicated, Corrupted, Marked             uint64 // segments that an Impairment sent twice, changed, and marked (ECN)
-	NotLearned                                uint64 // source addresses for which the table had no room
+	Sent             uint64                 `json:"sent"` // by the port, whatever the verdict
+	SentBytes        uint64                 `json:"sent_bytes"`
+	SentSegments     uint64                 `json:"sent_segments"` // with segments lost by Up
+	Received         uint64                 `json:"received"`      // taken by the port; a packet that was cut counts as several
+	ReceivedBytes    uint64                 `json:"received_bytes"`
+	ReceivedSegments uint64                 `json:"received_segments"`
+	Busy             uint64                 `json:"busy"` // how often the port had no buffers
+	Drops            [NumDropReasons]uint64 `json:"-"`
+	Held             uint64                 `json:"held"`                 // segments held back in a delay line
+	DelayFull        uint64                 `json:"delay_full"`           // segments that a full delay line did not hold back
+	Duplicated       uint64                 `json:"duplicated,omitempty"` // segments that an Impairment sent twice
+	Corrupted        uint64                 `json:"corrupted,omitempty"`  // segments that an Impairment changed
+	Marked           uint64                 `json:"marked,omitempty"`     // segments that an Impairment marked (ECN)
+	NotLearned       uint64                 `json:"not_learned"`          // source addresses for which the table had no room
 }
 
-// counters are the live ones, written by many workers, a few times a batch.
+// counters are the live counters; many workers write them, a few times for each batch.
 type counters struct {
 	received, receivedBytes     atomic.Uint64
-	receivedMore                atomic.Uint64 // segments, beyond one of each packet
+	receivedMore                atomic.Uint64 // segments beyond one for each packet
 	sent, sentBytes, sentMore   atomic.Uint64 // likewise
 	busy                        atomic.Uint64
 	drops                       [NumDropReasons]atomic.Uint64
@@ -85,7 +92,7 @@ func (c *counters) load() Counters {
 	return out
 }
 
-// drop gives a packet its verdict and counts it.
+// drop sets a packet's verdict and counts it.
 func (c *counters) drop(p *Packet, r DropReason) {
 	p.Verdict = Drop(r)
 	c.dropped(r)
@@ -104,7 +111,7 @@ func (c *counters) dropped(r DropReason) {
 	c.drops[r].Add(1)
 }
 
-// sentAll counts what a port sent, after it has its verdicts.
+// sentAll counts the packets that a port sent, after they have their verdicts.
 func (c *counters) sentAll(batch []*Packet) {
 	var n, bytes, segments uint64
 	for _, p := range batch {
@@ -121,14 +128,14 @@ func (c *counters) sentAll(batch []*Packet) {
 	}
 }
 
-// addMore spares the locked addition where there is nothing to add, as of frames that nobody would cut.
+// addMore skips the atomic addition of 0, the usual case.
 func addMore(c *atomic.Uint64, n uint64) {
 	if n > 0 {
 		c.Add(n)
 	}
 }
 
-// deliveredAll counts what a port made of a run, and gives the first busy one's verdict.
+// deliveredAll counts the verdicts of a run at its port, and returns the first Busy one.
 func (c *counters) deliveredAll(run []*Packet) (v Verdict, busy bool) {
 	var n, bytes, segments, waits uint64
 	var first *Packet
@@ -149,7 +156,7 @@ func (c *counters) deliveredAll(run []*Packet) (v Verdict, busy bool) {
 			}
 		case Dropped:
 			c.dropped(p.Verdict.Reason)
-		default: // a port that forgot it
+		default: // a port that set no verdict
 			c.drop(p, DropStopped)
 		}
 	}

@@ -15,56 +15,57 @@ import (
 
 const (
 	never    = math.MaxUint64
-	maxTries = 8 // of a segment whose port is busy, one each HoldMax
-	// Buffers have room for a segment at least, and those of more than largeFrom for any super-packet.
+	maxTries = 8 // deliveries of a segment to a busy port, one each HoldMax
+	// A buffer has room for at least one segment; a large one, for a packet above largeFrom, for
+	// any GSO packet.
 	minBuf    = 2 << 10
 	largeFrom = 16 << 10
 	largeBuf  = 64 << 10
-	// Of buffers that are free a line keeps as much for the next packets. Others go, so a burst leaves nothing behind.
+	// keepBytes of free buffers are kept for the next packets, so a burst does not keep its memory.
 	keepBytes = 8 << 20
-	// Of packets that are under way on a link with a delay; beyond them their sender waits.
+	// Bounds of packets in flight on a link with a delay; beyond them the sender waits.
 	maxQueued      = 1 << 14
 	maxQueuedBytes = 64 << 20
 )
 
-// line is a delay line: it holds segments back until enough later ones have overtaken them, or for long enough; and
-// all packets of a link with a delay, or a queue, in their order until they are through. Payload is copied to buffers
-// of the wire's own, so the sender's are free.
+// line is the delay line of a link. It holds segments back until enough later ones have overtaken
+// them, or for long enough; and it holds all packets of a link with a delay or a rate, in order,
+// until their time. Payload is copied to buffers of the wire, so the sender's are free.
 type line struct {
 	link     *Link
 	lv       int
-	queued   atomic.Int64 // packets of queue
+	queued   atomic.Int64 // packets in queue
 	maxCount int
 	maxBytes int
 	wait     time.Duration
-	due      atomic.Uint64 // the lowest due of all that are held; never if none
+	due      atomic.Uint64 // the lowest due of all held segments; never if none
 	kick     chan struct{} // capacity 1: something is held
 	stop     chan struct{}
 	done     chan struct{} // closed when the goroutine has ended
-	begin    sync.Once     // starts it
+	begin    sync.Once     // starts the goroutine
 
-	mu     sync.Mutex // never held while copying or delivering
+	mu     sync.Mutex // not held while copying or delivering
 	held   []*heldSegment
 	small  pool
-	large  pool // of buffers above largeFrom: a short packet takes none that a long one will need
-	count  int  // held, or being filled or sent
+	large  pool // of buffers above largeFrom, which short packets do not take
+	count  int  // segments held, being filled or being sent
 	bytes  int
 	closed bool
 
 	queue       deque
-	queueBytes  int       // of buffers, those that are being filled or sent included
-	queueCount  int       // likewise
-	departed    time.Time // when the last one has left the queue of a link with a rate
+	queueBytes  int       // buffer bytes in use for queue, those being filled or sent included
+	queueCount  int       // the same in packets
+	departed    time.Time // when the last packet has left the link's queue, on a link with a rate
 	jitterDraws uint64
 }
 
-// pool is entries that are free, with their buffers.
+// pool is a list of free entries with their buffers.
 type pool struct {
 	list  []*heldSegment
 	bytes int // of their buffers
 }
 
-// take gives the entry that came last, if its buffer is no longer than most; nil: there is none.
+// take returns the entry that was freed last, if its buffer is no longer than most; otherwise nil.
 func (f *pool) take(most int) *heldSegment {
 	k := len(f.list) - 1
 	if k < 0 || len(f.list[k].buf) > most {
@@ -81,7 +82,7 @@ func (f *pool) put(h *heldSegment) {
 	f.bytes += len(h.buf)
 }
 
-// deque is what goes through in order.
+// deque is a queue of entries.
 type deque struct {
 	list []*heldSegment
 	head int
@@ -117,10 +118,10 @@ type heldSegment struct {
 	Packet
 	hdr    [splitter.MaxHeader]byte
 	buf    []byte
-	region *dma.Region // buf
+	region *dma.Region // of buf
 	seg    [1]dma.Segment
 	run    [1]*Packet
-	due    uint64 // goes before this segment
+	due    uint64 // the entry is sent before the segment with this number
 	late   time.Time
 	tries  int
 
@@ -137,13 +138,13 @@ func newLine(link *Link, lv int, o *Impairment) *line {
 	return l
 }
 
-// start starts the goroutine, the first time.
+// start starts the goroutine, once.
 func (l *line) start() { l.begin.Do(func() { dma.Go(l.run) }) }
 
-// close ends the goroutine and drops what is held.
+// close ends the goroutine and drops all entries.
 func (l *line) close() {
 	close(l.stop)
-	l.begin.Do(func() { close(l.done) }) // nothing was ever held back
+	l.begin.Do(func() { close(l.done) }) // the goroutine was never started
 	<-l.done
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -161,8 +162,8 @@ func (l *line) close() {
 	}
 }
 
-// hold takes a copy of a segment, to be let go before segment due passes. It is false if there is no room, and then the
-// segment goes on at once, or if it could not be copied: then r says why.
+// hold keeps a copy of a segment, to be sent before segment due passes. It returns false if there
+// is no room, and the segment is to pass at once, or if the copy failed: then *r is the reason.
 func (l *line) hold(w *Worker, p *Packet, due uint64, r *DropReason) bool {
 	h := l.reserve(int(p.PayloadLen), false)
 	if h == nil {
@@ -201,8 +202,8 @@ func (h *heldSegment) fill(w *Worker, p *Packet) DropReason {
 	return DropNone
 }
 
-// reserve gives an entry with a buffer of n bytes; nil if the bounds allow none: those of what is held back, or of what
-// goes through in order.
+// reserve returns an entry with a buffer of at least n bytes; nil: the line is full. Held segments,
+// and packets in order, have different bounds.
 func (l *line) reserve(n int, inOrder bool) *heldSegment {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -235,7 +236,7 @@ func (l *line) reserve(n int, inOrder bool) *heldSegment {
 	return h
 }
 
-// put adds an entry to those held. Nobody does so once the line is closed.
+// put adds an entry to the held ones. It is not called after close.
 func (l *line) put(h *heldSegment) {
 	l.mu.Lock()
 	l.held = append(l.held, h)
@@ -245,12 +246,12 @@ func (l *line) put(h *heldSegment) {
 	}
 	l.mu.Unlock()
 	l.start()
-	if first { // else the goroutine waits for one that is let go no later
+	if first { // otherwise the goroutine is waiting for an earlier entry
 		signal(l.kick)
 	}
 }
 
-// recycle takes an entry back that is not held any more, and keeps it for the next packet if there are not many.
+// recycle frees an entry, and keeps it for the next packet unless too many are free.
 func (l *line) recycle(h *heldSegment) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -271,33 +272,33 @@ func (l *line) recycle(h *heldSegment) {
 	}
 }
 
-// popDue takes out the first entry that goes before segment seq, nil if there is none.
+// popDue removes the first entry that is due before segment seq; nil: none.
 func (l *line) popDue(seq uint64) *heldSegment {
 	return l.pop(func(h, best *heldSegment) bool { return h.due <= seq && (best == nil || h.due < best.due) })
 }
 
-// popLate takes out the first entry that was held for long enough.
+// popLate removes the first entry that was held for long enough.
 func (l *line) popLate(now time.Time) *heldSegment {
 	return l.pop(func(h, best *heldSegment) bool {
 		return !h.late.After(now) && (best == nil || h.late.Before(best.late))
 	})
 }
 
-// pop takes out the entry that is better than all others.
+// pop removes the entry that is better than all others.
 func (l *line) pop(better func(h, best *heldSegment) bool) *heldSegment {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	var best *heldSegment
-	at := -1
+	last := -1
 	for i, h := range l.held {
 		if better(h, best) {
-			best, at = h, i
+			best, last = h, i
 		}
 	}
 	if best == nil {
 		return nil
 	}
-	l.held = slices.Delete(l.held, at, at+1)
+	l.held = slices.Delete(l.held, last, last+1)
 	due := uint64(never)
 	for _, h := range l.held {
 		due = min(due, h.due)
@@ -306,7 +307,7 @@ func (l *line) pop(better func(h, best *heldSegment) bool) *heldSegment {
 	return best
 }
 
-// send lets an entry go. If its port is busy it is tried again later, by the line's goroutine.
+// send sends an entry. If its port is busy, the line's goroutine tries again later.
 func (l *line) send(w *Worker, h *heldSegment) {
 	l.beyond(w, h.run[:])
 	if h.Verdict.Kind == Busy {
@@ -326,7 +327,7 @@ func (l *line) send(w *Worker, h *heldSegment) {
 	l.recycle(h)
 }
 
-// run lets go of what was held for long enough.
+// run sends entries that were held for long enough.
 func (l *line) run() {
 	defer close(l.done)
 	w := NewWorker()
@@ -348,7 +349,7 @@ func (l *line) run() {
 	}
 }
 
-// sendLate is send on the line's goroutine, which is not inside the link.
+// sendLate is send on the line's goroutine, which has not entered the link.
 func (l *line) sendLate(w *Worker, h *heldSegment) {
 	if !l.link.enter() {
 		l.link.count.dropped(DropDelay)
@@ -359,7 +360,7 @@ func (l *line) sendLate(w *Worker, h *heldSegment) {
 	l.send(w, h)
 }
 
-// nextLate says how long until something has been held for long enough.
+// nextLate returns how long until the next entry has been held for long enough.
 func (l *line) nextLate() time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -374,7 +375,7 @@ func (l *line) nextLate() time.Duration {
 	return max(d, 0)
 }
 
-// beyond sends packets on to what lies behind the line.
+// beyond sends packets on behind the line.
 func (l *line) beyond(w *Worker, run []*Packet) {
 	if l.lv == levelUp {
 		l.link.forward(w, run)
@@ -383,11 +384,11 @@ func (l *line) beyond(w *Worker, run []*Packet) {
 	}
 }
 
-// delays says whether packets go through the line in order.
+// delays reports whether all packets go through the line in order.
 func (c *chances) delays() bool { return c.Delay > 0 || c.Jitter > 0 || c.Rate > 0 }
 
-// delay takes packets into the line, in order. Where there is no place for one, it and all behind it wait until there
-// is.
+// delay puts packets into the line, in order. If there is no room for one, it and all behind it are
+// Busy until there is.
 func (l *line) delay(w *Worker, c *chances, run []*Packet) {
 	for i, p := range run {
 		h := l.reserve(int(p.PayloadLen), true)
@@ -410,8 +411,8 @@ func (l *line) delay(w *Worker, c *chances, run []*Packet) {
 	}
 }
 
-// enqueue puts a filled entry into the queue of the link, and says when it is through. It is lost where the queue is
-// full.
+// enqueue puts a filled entry into the link's queue, and sets when it is sent. It is dropped if the
+// queue is full.
 func (l *line) enqueue(c *chances, h *heldSegment) DropReason {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -419,22 +420,22 @@ func (l *line) enqueue(c *chances, h *heldSegment) DropReason {
 		return DropStopped
 	}
 	now := time.Now()
-	at := now
+	due := now
 	if c.Rate > 0 {
 		if l.departed.After(now) {
-			at = l.departed
+			due = l.departed
 		}
-		waits, n := at.Sub(now).Seconds()*c.Rate, float64(h.WireLen())
-		if waits > 0 && waits+n > float64(c.Limit)+0.5 { // but for rounding
+		waits, n := due.Sub(now).Seconds()*c.Rate, float64(h.WireLen())
+		if waits > 0 && waits+n > float64(c.Limit)+0.5 { // tolerance for rounding
 			return DropLinkQueue
 		}
 		if c.ECN && waits > float64(c.Limit)/2 && h.fault.kind == passes && capable(&h.Packet) {
 			h.fault.kind = marked
 		}
-		at = at.Add(time.Duration(n / c.Rate * 1e9))
-		l.departed = at
+		due = due.Add(time.Duration(n / c.Rate * 1e9))
+		l.departed = due
 	}
-	h.late = at.Add(c.Delay)
+	h.late = due.Add(c.Delay)
 	if c.Jitter > 0 {
 		l.jitterDraws++
 		h.late = h.late.Add(time.Duration((float64(c.draw(l.jitterDraws, 6)>>11)/(1<<52) - 1) * float64(c.Jitter)))
@@ -453,7 +454,7 @@ func (l *line) enqueue(c *chances, h *heldSegment) DropReason {
 	return DropNone
 }
 
-// sendQueue sends what is through.
+// sendQueue sends the queued packets whose time has come.
 func (l *line) sendQueue(w *Worker) {
 	for {
 		l.mu.Lock()
@@ -477,7 +478,7 @@ func (l *line) sendQueue(w *Worker) {
 		}
 		l.mu.Lock()
 		if h.Verdict.Kind == Busy && h.tries < maxTries {
-			h.late = time.Now().Add(wait) // those behind it wait, too
+			h.late = time.Now().Add(wait) // packets behind it wait too
 			l.mu.Unlock()
 			return
 		}

@@ -1,54 +1,58 @@
-// Package wire is how ports reach each other: a learning switch, the links into it, and what a bad link does to
-// packets.
+// Package wire connects ports: a learning switch, the links between it and its ports, and the
+// impairments of links.
 //
-// A sending port hands a batch of Packets to its Link. The wire finds the receiving port of each, cuts GSO packets to
-// what that port takes, completes checksums that it does not, and calls its Deliver with as long a run of the batch as
-// goes there. The receiving port copies the bytes; the wire itself copies payload only into the delay line of a link
-// that reorders. Each packet comes back with a Verdict. Nothing here waits, but Detach and Close.
+// A sending port passes a batch of Packets to its Link. The wire finds the receiving port of each
+// packet, segments GSO packets and completes checksums that this port does not accept, and calls
+// its Deliver with as long a run of the batch as goes there. The receiving port copies the bytes;
+// the wire itself copies payload only into the delay line of a link that reorders or delays. Each
+// packet comes back with a Verdict. Nothing here waits, except Detach and Close.
 //
-// Order within a flow is kept, unless an Impairment is told to break it: once one packet of a batch
-// met a busy port, the rest of that batch to the port is busy too.
+// Order within a flow is kept, unless an Impairment breaks it: once a packet of a batch has met a
+// busy port, all later packets of the batch to that port are busy too.
 //
-// What is judged of a frame is what leaves, byte for byte. A sender may leave a checksum to be
-// completed (CsumPartial), and says where it lies; the wire refuses it (DropBadCsum) unless that
-// changes no byte that decides what becomes of the frame. splitter.Meta.CsumAllowed is
-// that rule, for GSO packets too: of TCP and UDP, start and field are where Parse has them; of
-// other IP protocols and of what is not IP, both lie behind splitter.Headers.JudgedLen, and the
-// field in the frame, at most splitter.MaxHeader bytes behind Packet.Header; fragments and
-// malformed frames have none. A checksum of TCP or UDP is completed last, if the receiver does not
-// take it partial. Any other is completed in a copy as the packet is admitted, which is then parsed
-// again, before it is learned from, switched or seen by a receiver. That costs its sender one read
-// of the frame, and again each time it retries after Busy.
+// Checked header fields leave unchanged. A sender may leave a checksum to be completed
+// (CsumPartial), with the place of its field; the wire refuses the packet (DropBadCsum) if
+// completing it would change a byte that decides what happens to the frame.
+// splitter.Meta.CsumAllowed is this rule, for GSO packets too. For TCP and UDP, start and field
+// must be where Parse finds them. For other IP protocols, and for frames that are not IP, both must
+// lie behind splitter.Headers.JudgedLen, and the field inside the frame, at most splitter.MaxHeader
+// bytes behind Packet.Header. Fragments and malformed frames cannot have a partial checksum. The
+// checksum of a TCP or UDP frame is completed last, if the receiver does not accept partial ones.
+// Any other checksum is completed when the packet is admitted, in a copy, which is parsed again
+// before the switch learns from it, switches it, or a receiver sees it. This costs the sender one
+// read of the frame, and one more for each retry after Busy.
 //
-// A link with an Identity sends only what says of its sender what is true: the MACs that its port may
-// have, and IP addresses that no other port has. Judged are the frame's source MAC; the source address
-// of IP; sender and probed address of ARP; target, source and link-layer options of neighbor discovery;
-// behind up to two tags, all in one namespace whatever the tag. ARP and neighbor discovery are judged
-// in a copy, with their checksum complete. Frames of which a receiver might read more than the wire are
-// dropped as DropBadFrame: more tags, neighbor discovery in fragments or behind headers that are too
-// long, ARP of another kind than IPv4 on Ethernet. Not judged are payload of any kind (tunnels, DHCP:
-// that is the gateway's), other EtherTypes beyond their source MAC, and router advertisements beyond
-// their sender: a guest may be a router.
+// A link with an Identity checks the source addresses of its port's frames: MACs that the port may
+// use, and IP addresses that no other port has. It checks the frame's source MAC; the source
+// address of IP packets; sender and probed address of ARP; target, source and link-layer options of
+// neighbor discovery; all of them behind up to two tags, in one namespace for all tags. ARP and
+// neighbor discovery are checked in a copy, with complete checksum. Frames in which a receiver
+// might read more than the wire are dropped as DropBadFrame: more tags, neighbor discovery in
+// fragments or behind long headers, ARP for anything but IPv4 on Ethernet. The check does not cover
+// payload (tunnels, DHCP, which the gateway checks), other EtherTypes except their source MAC, and
+// router advertisements except their sender, because a guest may be a router.
 //
-// A port has at most MaxClaims IP addresses and as many MACs beside what is reserved or its own. An
-// address that its port does not use can move after ClaimIdle, counted from when it is first wanted;
-// one that was only probed for, after 10 s; at Forget and Detach at once. What this costs: a frame like
-// the one before in its batch a comparison; one from addresses that its port has used before a look at
-// a list of at most 64 without a lock; ARP, neighbor discovery and malformed frames at most 512 bytes
-// copied, each a delivery of its own; a frame from a new address, one that is refused, a probe, and the
-// next use of an address that somebody else wants (6 times a minute at most) the switch's one lock, and
-// under it at most 65 claims and two lists of 65. Refused frames allocate nothing and are told once a
-// TellEvery and reason. The memory of it is about 200 bytes an address.
+// A port has bindings to at most MaxBindings IP addresses, and to as many MACs, beside reserved
+// ones and its own. Another port may take over an address that its port does not use for
+// BindingIdle, counted from the time when it was first wanted; 10 s if its port has only probed for
+// it; at once after Forget or Detach. Costs: a frame with the source of the previous frame in its
+// batch costs a comparison. A frame from addresses that its port has used before costs a search in
+// a list of at most 64, without a lock. ARP, neighbor discovery and malformed frames are copied, at
+// most 512 bytes, and each is a delivery of its own. A frame from a new address, a refused frame, a
+// probe, and the next use of an address that another port wants (at most 6 times a minute) take the
+// switch's lock, and look at no more than 65 bindings and two lists of 65 under it. Refused frames
+// allocate nothing, and are reported once in ReportEvery for each reason. An address takes about
+// 200 bytes of memory.
 //
-// Frames to group addresses and to unknown ones go to all ports, and wait for none. A link bounds how many of
-// the former its port sends a second (LinkOptions.Storm); what is beyond is dropped, and counted as
-// DropStorm. Frames to unknown addresses have no bound: to a machine that never sends, as a packet sink, all
-// frames are such.
+// Frames to group addresses and to unknown addresses go to all ports, and wait for none. A link
+// limits how many frames to group addresses its port may send a second (LinkOptions.Storm); frames
+// beyond it are dropped as DropStorm. Frames to unknown addresses have no limit, because all frames
+// to a machine that never sends, such as a packet sink, are frames to an unknown address.
 //
-// Packets are valid only during Deliver. The wire looks at the link header, and, but for Identity, at
-// no more than what splitter parsed; it knows no rings, no guest and no GPU. It is in the sender's goroutine and
-// uses the sender's Worker throughout, so the sender must be inside its own address space's epoch
-// (dma.Space.Enter) and started by dma.Go.
+// Packets are valid only during Deliver. The wire reads the link header and, except for Identity,
+// only what splitter has parsed. It is independent of rings, guests and GPUs. It runs in the
+// sender's goroutine and uses the sender's Worker, so the sender must be inside its address space's
+// epoch (dma.Space.Enter), and started by dma.Go.
 //
-// The package and those below it are not API (README, Stability).
+// This package and the packages below it are not API (README, Stability).
 package wire

@@ -10,45 +10,47 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// Impairment is what a bad link does to the segments that pass it in one direction. What happens to
-// the n-th segment depends on Seed, the direction and n alone, so the same sequence of segments
-// meets the same fate again. A GSO packet counts as its segments, and goes on as the runs that
-// survive. The zero value does nothing. Of several fates of a segment it meets the first, in the order of the fields.
+// Impairment is what a bad link does to the segments that pass it in one direction. The fate of the
+// n-th segment depends on Seed, the direction and n alone, so a sequence of segments meets the same
+// fates again. A GSO packet counts as its segments, and goes on as the runs that survive. The zero
+// value does nothing. A segment meets one fate: the first that applies, in the order of the fields.
 type Impairment struct {
 	Seed uint64
 	Loss float64 // probability that a segment is lost
-	// ECN has segments of TCP that would be lost by Loss, Burst or the queue marked instead, if their sender can be told
-	// of congestion (RFC 3168).
-	ECN bool
-	// Burst has segments lost in bursts, beside Loss.
-	Burst Burst
-	// Drop are segments of each TCP connection, counted by its maximum segment size from its first byte on, that are lost
-	// when they are first sent: at most MaxDrop, in order.
+	// ECN marks TCP segments that Loss, Burst or the queue would lose, if their sender supports ECN
+	// (RFC 3168).
+	ECN   bool
+	Burst Burst // losses in bursts, in addition to Loss
+	// Drop are the segments of each TCP connection that are lost when they are first sent: at most
+	// MaxDrop, in order. They are counted from 0, by the connection's maximum segment size.
 	Drop      []uint32
 	Reorder   float64 // probability that a segment that is not lost is held back
-	Duplicate float64 // probability that one that is neither comes twice
-	// Corrupt is the probability that a bit of one is turned over: of TCP's or UDP's header, or of their payload, so that
-	// the checksum, which is complete by then, tells.
+	Duplicate float64 // probability that one that is neither lost nor held back comes twice
+	// Corrupt is the probability that one bit is flipped, in the TCP or UDP header or in the
+	// payload. The checksum is complete before, so that the receiver detects it.
 	Corrupt float64
-	// ReorderDepth is how many later segments overtake one that is held back: 1 to ReorderDepth, by chance; 0 means 3.
+	// ReorderDepth is the largest number of later segments that overtake one that is held back; the
+	// number is random, from 1. 0 means 3.
 	ReorderDepth int
-	// HoldMax is how long a segment is held back if too few overtake it; 0 means 10 ms.
+	// HoldMax is the longest time for which a segment is held back; 0 means 10 ms.
 	HoldMax time.Duration
-	// MaxPackets and MaxBytes bound the delay line; beyond them segments are not held back. 0 means 256 and 4 MiB.
+	// MaxPackets and MaxBytes bound the delay line. While it is full, segments are not held back. 0
+	// means 256 and 4 MiB.
 	MaxPackets int
 	MaxBytes   int
 
-	// Delay is how long packets are under way; each takes up to Jitter more or less, by chance, and none overtakes
-	// another.
+	// Delay is the time that each packet is under way, give or take a random time of at most
+	// Jitter. None overtakes another.
 	Delay, Jitter time.Duration
-	// Rate, in bytes a second on the wire, is that of a queue that holds Limit bytes: what is too much for it is lost;
-	// with ECN, segments are marked from half of it on. 0: there is no queue, and Limit is not used.
+	// Rate, in bytes a second on the wire, is the rate of a queue that holds Limit bytes and drops
+	// what does not fit. With ECN, segments are marked when it is half full. 0: no queue, and no
+	// Limit.
 	Rate  float64
 	Limit int
 }
 
-// Burst is the model of Gilbert and Elliott: a link is good or bad, and each segment may change it. As tc-netem has it
-// (gemodel p r 1-h 1-k).
+// Burst is the model of Gilbert and Elliott, gemodel p r 1-h 1-k of tc-netem: a link is good or
+// bad, and its state may change at each segment.
 type Burst struct {
 	P, R      float64 // probability that a good link turns bad, and a bad one good, at each segment
 	Bad, Good float64 // probability that a bad link, and a good one, loses a segment; Bad: 0 means 1
@@ -61,13 +63,13 @@ const (
 	MaxLimit = 1 << 30
 )
 
-// Lossy says whether segments are lost, late or otherwise not as they were sent.
+// Lossy reports whether segments may be lost, reordered, duplicated or changed.
 func (im *Impairment) Lossy() bool {
 	return im.Loss > 0 || im.Burst.P > 0 || im.Burst.Good > 0 || len(im.Drop) > 0 || im.Reorder > 0 ||
 		im.Duplicate > 0 || im.Corrupt > 0 || im.Rate > 0
 }
 
-// does says whether it does anything.
+// does reports whether it does anything.
 func (im *Impairment) does() bool { return im.Lossy() || im.Delay > 0 || im.Jitter > 0 }
 
 func (im *Impairment) check() error {
@@ -106,7 +108,7 @@ const (
 	marked
 )
 
-// chances are an Impairment, compiled.
+// chances is a compiled Impairment.
 type chances struct {
 	Impairment
 	lv    int
@@ -119,11 +121,11 @@ type chances struct {
 	burst *burst // nil: none
 	drop  *drops // nil: none
 
-	onlyLoses bool // by Loss; Drop, which needs to see the segment, comes on top
+	onlyLoses bool // by Loss; Drop, which depends on the segment, comes on top
 }
 
-// newChances compiles an impairment from segment number from on; what old, nil or what the link did before, knows of
-// the same bursts and drops it keeps.
+// newChances compiles an impairment that begins at segment from. old is the link's impairment
+// before, or nil: where Burst and Drop are the same, their state is kept.
 func newChances(im Impairment, lv int, from uint64, old *chances) *chances {
 	c := &chances{Impairment: im, lv: lv, seed: mix64(im.Seed + uint64(lv)), depth: uint64(im.ReorderDepth)}
 	if c.depth == 0 {
@@ -145,10 +147,10 @@ func newChances(im Impairment, lv int, from uint64, old *chances) *chances {
 	return c
 }
 
-// draw is the k-th number of segment seq, of 64 bits.
+// draw is the k-th random number of segment seq, of 64 bits.
 func (c *chances) draw(seq, k uint64) uint64 { return mix64(mix64(c.seed+seq*0x9e3779b97f4a7c15) + k) }
 
-// passing is how many segments pass, from segment seq on, of n.
+// passing is the number of segments that pass before the first that does not, of n from seq on.
 func (c *chances) passing(seq, n uint64) (i uint64) {
 	if c.onlyLoses {
 		for h := c.seed + seq*0x9e3779b97f4a7c15; i < n && mix64(h)>>11 >= c.loss; i++ {
@@ -164,7 +166,7 @@ func (c *chances) passing(seq, n uint64) (i uint64) {
 	return i
 }
 
-// fate tells what happens to a segment, and before which later one it is let go if it is held.
+// fate is the fate of a segment; one that is held is released before segment due.
 func (c *chances) fate(seq uint64) (f fate, due uint64) {
 	h := mix64(c.seed + seq*0x9e3779b97f4a7c15)
 	switch {
@@ -193,17 +195,17 @@ func (c *chances) fateOf(p *Packet, seq uint64) (f fate, due uint64) {
 	return f, due
 }
 
-// burst tells in which state a link of Gilbert and Elliott's is. How long it stays in one depends on the seed alone, so
-// it is known of any segment whose predecessors have been asked for: of the last ones, the changes are kept.
+// burst is the state of a link in the model of Gilbert and Elliott. The seed alone decides how long
+// each state lasts. Of the latest changes of state it keeps at which segments they were.
 type burst struct {
 	Burst
 	seed uint64
-	from uint64     // the segment that it begins with
-	ln   [2]float64 // of the probability to stay: good, bad
+	from uint64     // the first segment
+	ln   [2]float64 // logarithms of the probabilities to stay good, and to stay bad
 
 	mu      sync.Mutex
-	changes []uint64 // at these the state changed, from good at from
-	first   uint64   // how many changes were before
+	changes []uint64 // segments at which the state changed; it was good at from
+	first   uint64   // how many changes were forgotten
 }
 
 const keptChanges = 256
@@ -215,7 +217,7 @@ func newBurst(b Burst, seed, from uint64) *burst {
 	return &burst{Burst: b, seed: seed, from: from, ln: [2]float64{math.Log1p(-b.P), math.Log1p(-b.R)}}
 }
 
-// stay is for how many segments the n-th state lasts: a geometric distribution.
+// stay is the number of segments that the n-th state lasts: a geometric distribution.
 func (b *burst) stay(n uint64) uint64 {
 	l := b.ln[n&1]
 	if l == 0 { // for ever
@@ -225,7 +227,8 @@ func (b *burst) stay(n uint64) uint64 {
 	return 1 + uint64(min(math.Log(u)/l, 1e18))
 }
 
-// bad says whether the link is bad for a segment. Of one from long ago it says that it was good.
+// bad reports whether the link is bad at a segment. At one before the changes that are kept it is
+// good.
 func (b *burst) bad(seq uint64) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -260,10 +263,10 @@ func (b *burst) loses(seq uint64) bool {
 	return float64(mix64(b.seed^mix64(seq))>>11) < p*(1<<53)
 }
 
-// maxDropFlows are remembered by drops: of others nothing is lost.
+// maxDropFlows is the number of connections that drops keeps; others lose nothing.
 const maxDropFlows = 4096
 
-// drops loses segments of connections by their number.
+// drops loses segments of connections by their numbers.
 type drops struct {
 	list []uint32
 
@@ -277,8 +280,8 @@ type dropFlow struct {
 	next  int    // of list
 }
 
-// hits says whether a segment of n bytes is to be lost: it has the first byte of one of the list. mss is how long a
-// whole segment is, as far as is known.
+// hits reports whether a segment of n bytes at seq has the first byte of the next segment of the
+// list. mss is the length of a full segment, as far as it is known.
 func (d *drops) hits(h *splitter.Headers, seq, n, mss uint32) bool {
 	if h.Class != splitter.TCP {
 		return false
@@ -302,10 +305,10 @@ func (d *drops) hits(h *splitter.Headers, seq, n, mss uint32) bool {
 	return f.next < len(d.list) && f.first(d) >= uint64(seq-f.start) && f.first(d) < uint64(seq-f.start)+uint64(n)
 }
 
-// first is the first byte of the next segment that is to be lost.
+// first is the offset of the next segment of the list, from the first byte of the connection.
 func (f *dropFlow) first(d *drops) uint64 { return uint64(d.list[f.next]) * uint64(f.mss) }
 
-// lost notes that a segment of n bytes was.
+// lost notes that a segment of n bytes at seq was lost.
 func (d *drops) lost(h *splitter.Headers, seq, n uint32) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -11,8 +11,8 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// Bursts are as long and as many as the model has them, are the seed's alone, and do not depend on how segments are
-// packed.
+// Bursts have the model's length and frequency, depend only on the seed, and not on how segments
+// are packed.
 func TestBurstsAreTheModels(t *testing.T) {
 	bad := Impairment{Seed: 3, Burst: Burst{P: 0.01, R: 0.25}}
 	var first []int
@@ -38,11 +38,11 @@ func TestBurstsAreTheModels(t *testing.T) {
 		}
 		before = f == lost
 	}
-	// A state is left after 1/p segments: 100 good ones, and 4 bad ones.
+	// A state lasts 1/p segments on average: 100 good ones, and 4 bad ones.
 	if mean := float64(lostAll) / float64(bursts); mean < 3.8 || mean > 4.2 || lostAll < n*3/104 || lostAll > n*5/104 {
 		t.Errorf("%d lost in %d bursts", lostAll, bursts)
 	}
-	// What was asked for long ago is not known any more, and the last ones still are.
+	// Old results are forgotten, and the latest are still known.
 	again := make([]bool, 500)
 	for i := range again {
 		f, _ := c.fate(uint64(n - 500 + i))
@@ -56,11 +56,12 @@ func TestBurstsAreTheModels(t *testing.T) {
 	}
 }
 
-// A link that is never good again, or never bad, and one that loses some in either state.
+// A link that never becomes good again, one that never becomes bad, and one that loses some
+// segments in either state.
 func TestBurstsAtTheirEnds(t *testing.T) {
 	for _, c := range []struct {
 		b           Burst
-		least, most int // of 1000
+		least, most int // lost of 1000
 	}{{Burst{P: 1, R: 0}, 999, 1000}, {Burst{P: 1, R: 1}, 499, 501}, {Burst{P: 0, Good: 0.5}, 400, 600},
 		{Burst{P: 1, R: 0, Bad: 0.1}, 60, 140}} {
 		ch, n := newChances(Impairment{Seed: 5, Burst: c.b}, levelUp, 0, nil), 0
@@ -85,8 +86,9 @@ func TestDuplicatesComeTwice(t *testing.T) {
 	testkit.Equal(t, "counted", a.link.Counters().Duplicated, uint64(n))
 }
 
-// A segment that is corrupted has one bit that is another than the sender's, behind the IP header, and a checksum that
-// was complete before: whoever verifies it finds it. The sender's bytes are as they were.
+// A corrupted segment differs from the sender's in one bit, after the IP header, and its checksum
+// was complete before: a receiver that verifies it detects the change. The sender's bytes do not
+// change.
 func TestCorruptSegmentsDoNotVerify(t *testing.T) {
 	for _, side := range []string{"up", "down"} {
 		up, down := Impairment{Seed: 9, Corrupt: 0.3}, Impairment{}
@@ -130,7 +132,7 @@ func TestCorruptSegmentsDoNotVerify(t *testing.T) {
 	}
 }
 
-// Marks are set only where the sender says that it can be told, and the IP header's checksum is good.
+// Marks are set only if the sender supports ECN, and the IP header's checksum stays correct.
 func TestMarksOfCongestion(t *testing.T) {
 	for _, v6 := range []bool{false, true} {
 		for _, capable := range []bool{false, true} {
@@ -170,14 +172,14 @@ func TestMarksOfCongestion(t *testing.T) {
 	}
 }
 
-// Segments that are named are lost when they are first sent, however they are packed; not when they come again, and of
-// each connection anew.
+// Named segments are lost when they are sent first, however they are packed, but not when they are
+// retransmitted, and again for each connection.
 func TestDropsByNumber(t *testing.T) {
 	for name, sizes := range shapes() {
 		a, b := badPair(t, newSwitch(t), Impairment{Drop: []uint32{0, 7, 8, 500, 5000}}, Impairment{})
 		b.setLimits(superLimits)
 		const mss, start = 100, 1_000_000
-		for range 2 { // connections on the same ports
+		for range 2 { // two connections on the same ports
 			taken(t, a.sent(a.packet(b.mac, spec{flags: splitter.SYN, seq: start - 1})))
 			b.take()
 			send := func() (seqs []int) {
@@ -213,8 +215,8 @@ func TestDropsByNumber(t *testing.T) {
 	}
 }
 
-// Packets of a link with a delay are under way for as long as it says, in their order, whole; and what comes behind
-// them when it has none any more does not overtake them.
+// Packets stay on a link with a delay for exactly that delay, in order and complete. After the
+// delay is removed, later packets do not overtake them.
 func TestDelay(t *testing.T) {
 	for _, side := range []string{"up", "down"} {
 		synctest.Test(t, func(t *testing.T) {
@@ -255,7 +257,8 @@ func TestDelay(t *testing.T) {
 	}
 }
 
-// A link with a rate has a queue: what is too much for it is lost, or marked from half of it on.
+// A link with a rate has a queue: packets beyond its limit are lost; from half of the limit on,
+// packets are marked.
 func TestQueueOfALink(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, b := badPair(t, newSwitch(t), Impairment{Rate: 1e6, Limit: 10_000}, Impairment{})
@@ -285,7 +288,7 @@ func TestQueueOfALink(t *testing.T) {
 	})
 }
 
-// A delay line has bounds, and a sender that meets them waits: nothing is lost.
+// A delay line is bounded, and a sender that reaches the bound waits: nothing is lost.
 func TestDelayedPacketsAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, b := badPair(t, newSwitch(t), Impairment{Delay: time.Second}, Impairment{})
@@ -306,7 +309,7 @@ func TestDelayedPacketsAreBounded(t *testing.T) {
 	})
 }
 
-// However much was under way, a line keeps few buffers for what comes next.
+// However much was in flight, the line keeps few buffers for later packets.
 func TestBuffersOfLatePacketsAreBounded(t *testing.T) {
 	for name, n := range map[string]int{"small": 1000, "large": 60000} {
 		synctest.Test(t, func(t *testing.T) {
@@ -347,7 +350,7 @@ func TestBuffersOfLatePacketsAreBounded(t *testing.T) {
 	}
 }
 
-// What a link does changes while it is used.
+// An impairment can be changed while the link is in use.
 func TestLinkChanges(t *testing.T) {
 	a, b := badPair(t, newSwitch(t), Impairment{}, Impairment{})
 	for range 2 {
@@ -358,7 +361,8 @@ func TestLinkChanges(t *testing.T) {
 	}
 }
 
-// What is not changed goes on, and what is new begins now: nobody counts through all segments that there have been.
+// Unchanged settings keep their state, and new ones start now: the new state is not computed from
+// all past segments.
 func TestChangesKeepWhatTheyDoNotChange(t *testing.T) {
 	im := Impairment{Seed: 3, Burst: Burst{P: 1, R: 1}, Drop: []uint32{7}}
 	const long = 1 << 62

@@ -2,8 +2,9 @@ package wire
 
 import "vnic.dev/vnic/splitter"
 
-// fit hands a run of packets to the link's port, as it is where the port takes it so, else cut and completed. The link
-// is entered. Once the port was busy with one, the rest of the run is busy too.
+// fit delivers a run of packets to the link's port: unchanged if the port accepts them, otherwise
+// segmented and completed. The caller has entered the link. Once the port was busy for a packet,
+// the rest of the run is busy too.
 func (l *Link) fit(w *Worker, run []*Packet) {
 	lim := l.port.Limits()
 	for len(run) > 0 {
@@ -30,7 +31,7 @@ func (l *Link) fit(w *Worker, run []*Packet) {
 	}
 }
 
-// deliver hands packets to the port and counts what it made of them. It gives the first busy one's verdict.
+// deliver delivers packets to the port and counts their verdicts. It returns the first Busy one.
 func (l *Link) deliver(w *Worker, run []*Packet) (v Verdict, busy bool) {
 	l.port.Deliver(w, run)
 	v, busy = l.count.deliveredAll(run)
@@ -38,12 +39,13 @@ func (l *Link) deliver(w *Worker, run []*Packet) (v Verdict, busy bool) {
 	return v, busy
 }
 
-// begun says whether the link has already got a part of the packet.
+// begun reports whether the link has already got a part of the packet.
 func (p *Packet) begun(l *Link) bool {
 	return p.Progress.begun && p.Progress.level[levelFit].done != 0 && p.Progress.link == l.serial
 }
 
-// at gives the progress on a level below a link; what another link has got does not count.
+// at returns the packet's progress on a level below a link. Progress on another link does not
+// count.
 func (p *Packet) at(lv int, l *Link) *level {
 	p.Progress.begun = true
 	if p.Progress.link != l.serial {
@@ -53,9 +55,9 @@ func (p *Packet) at(lv int, l *Link) *level {
 	return &p.Progress.level[lv]
 }
 
-// cut delivers one packet that the port does not take as it is.
+// cut delivers one packet that the port does not accept as it is.
 func (l *Link) cut(w *Worker, lim *Limits, p *Packet) {
-	at := p.at(levelFit, l)
+	state := p.at(levelFit, l)
 	if p.Meta.GSOType == splitter.GSONone {
 		l.complete(w, lim, p)
 		return
@@ -66,7 +68,7 @@ func (l *Link) cut(w *Worker, lim *Limits, p *Packet) {
 		return
 	}
 	hdr, mss := uint32(len(p.Header)), s.MSS()
-	if !lim.fits(&p.Meta.Headers, hdr+min(mss, p.PayloadLen)) { // one segment may be shorter than the MSS
+	if !lim.fits(&p.Meta.Headers, hdr+min(mss, p.PayloadLen)) { // a single segment may be shorter than the MSS
 		l.count.drop(p, DropTooBig)
 		return
 	}
@@ -78,14 +80,14 @@ func (l *Link) cut(w *Worker, lim *Limits, p *Packet) {
 		}
 	}
 	from := cursor{segs: p.Payload}
-	from.skip(at.done)
+	from.skip(state.done)
 	var took Waitable
 	for {
-		n, end, reason := 0, at.done, DropNone
+		n, end, reason := 0, state.done, DropNone
 		for ; n < maxPieces && (end < p.PayloadLen || p.PayloadLen == 0 && n == 0); n++ {
 			size := min(super, p.PayloadLen-end)
 			if end == 0 && !lim.ECN && cwr(&p.Meta) {
-				size = min(mss, p.PayloadLen) // CWR goes on a segment of its own
+				size = min(mss, p.PayloadLen) // CWR needs a segment of its own
 			}
 			x := &w.pieces[n]
 			if reason = x.cut(s, p, &from, end, size); reason == DropNone && !lim.Csum {
@@ -110,11 +112,11 @@ func (l *Link) cut(w *Worker, lim *Limits, p *Packet) {
 					p.Verdict, p.Progress.arrives = v, w.pieces[i].Progress.arrives
 					return
 				case Taken:
-					at.taken, took = true, w.pieces[i].Verdict.Queue
+					state.taken, took = true, w.pieces[i].Verdict.Queue
 				default:
 					p.Verdict = w.pieces[i].Verdict
 				}
-				at.done += w.pieces[i].PayloadLen
+				state.done += w.pieces[i].PayloadLen
 			}
 		}
 		if reason != DropNone {
@@ -124,13 +126,13 @@ func (l *Link) cut(w *Worker, lim *Limits, p *Packet) {
 			break
 		}
 	}
-	if at.taken {
+	if state.taken {
 		p.Verdict = Verdict{Kind: Taken, Queue: took}
 	}
 }
 
-// complete delivers a frame that is no GSO packet to a port that does not take its partial
-// checksum. That is one of TCP or UDP: any other is complete since forward.
+// complete delivers a frame that is not a GSO packet to a port that does not accept its partial
+// checksum. It is a TCP or UDP frame: forward has completed all others.
 func (l *Link) complete(w *Worker, lim *Limits, p *Packet) {
 	if !lim.fits(&p.Meta.Headers, p.Len()) {
 		l.count.drop(p, DropTooBig)

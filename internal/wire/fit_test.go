@@ -11,7 +11,8 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// stream checks that frames carry the payload of a packet, in order and once, and gives the lengths of their payloads.
+// stream checks that frames carry the payload of a packet, in order and once, and returns the
+// lengths of their payloads.
 func stream(t testing.TB, got []received, payload []byte, seq uint32) (sizes []int) {
 	t.Helper()
 	off := 0
@@ -40,7 +41,7 @@ func TestSuperPacketsAreCutToWhatThePortTakes(t *testing.T) {
 		lim    Limits
 		s      spec
 		frames int
-		gso    int // of them GSO packets
+		gso    int // how many of them are GSO packets
 		csum   splitter.Csum
 	}{
 		{"whole", Limits{GSO: all, Csum: true, MaxFrame: 1514}, spec{n: 20000, mss: 1448}, 1, 1, left},
@@ -104,7 +105,8 @@ func TestSuperPacketsAreCutToWhatThePortTakes(t *testing.T) {
 	}
 }
 
-// TestECNIsTakenBackWhereItIsNotTaken: the flag without CWR, which needs no cutting.
+// TestECNIsTakenBackWhereItIsNotTaken: for a port without ECN the flag is cleared; without CWR this
+// needs no segmentation.
 func TestECNIsTakenBackWhereItIsNotTaken(t *testing.T) {
 	a, b := pair(t)
 	for _, ecn := range []bool{false, true} {
@@ -142,7 +144,7 @@ func TestBusyMidwayGoesOnWithTheRest(t *testing.T) {
 	var got []received
 	for i, post := range []int{3, 0, 1, 40, 5, 1000} {
 		b.post(post)
-		p.Payload = append(p.Payload[:0:0], p.Payload...) // a retry may bring other segments for the same bytes
+		p.Payload = append(p.Payload[:0:0], p.Payload...) // a retry may bring other memory segments for the same bytes
 		a.send(p, next)
 		total += post
 		got = append(got, b.take()...)
@@ -159,7 +161,8 @@ func TestBusyMidwayGoesOnWithTheRest(t *testing.T) {
 	stream(t, got, append(bytes.Clone(a.ram[:60000]), a.ram[:10]...), 0)
 }
 
-// TestBusyMidwayThenTakenWhole: the port's limits change between tries; what it has got does not come again.
+// TestBusyMidwayThenTakenWhole: the port's limits change between tries; it does not get bytes
+// twice.
 func TestBusyMidwayThenTakenWhole(t *testing.T) {
 	a, b := pair(t)
 	s := a.link.sw
@@ -174,7 +177,7 @@ func TestBusyMidwayThenTakenWhole(t *testing.T) {
 	if len(got) != 5 || p.Verdict.Kind != Taken {
 		t.Errorf("%d frames", len(got))
 	}
-	// And to another port: that one has got nothing yet.
+	// The packet then goes to another port, which has got nothing yet and gets all of it.
 	p = a.packet(b.mac, spec{n: 10000, mss: 1000})
 	b.setLimits(Limits{})
 	b.post(4)
@@ -209,23 +212,23 @@ func TestPartialChecksums(t *testing.T) {
 	}
 }
 
-// TestChecksumsElsewhereAreCompleted has start and offset where no parse of ours expects them: in a
-// protocol we do not know, in the payload, across the end of the headers, at odd places. Of UDP,
-// and of the bytes that are judged, none are.
+// TestChecksumsElsewhereAreCompleted uses checksum starts and offsets that our parser does not
+// expect: in an unknown protocol, in the payload, across the end of the headers, at odd offsets.
+// Those in UDP or in checked bytes are refused.
 func TestChecksumsElsewhereAreCompleted(t *testing.T) {
 	a, b := pair(t)
-	b.setLimits(Limits{Csum: true}) // it takes partial checksums, but not these
+	b.setLimits(Limits{Csum: true}) // it accepts partial checksums, but not these
 	for _, start := range []uint16{0, 5, 12, 13, 14, 34, 35, 41, 42, 43, 60, 61, 200} {
 		for _, off := range []uint16{0, 1, 6, 7, 16, 90} {
 			p := a.packet(b.mac, spec{udp: true, n: 300, off: 3, cut: []int{1, 2, 30}})
-			if start != 34 || off != 6 { // the parse's own
+			if start != 34 || off != 6 { // the place that the parser expects
 				a.send(partial(p, start, off))
 				if p.Verdict != Drop(DropBadCsum) || len(b.take()) != 0 {
 					t.Fatalf("%d+%d of UDP: %+v", start, off, p.Verdict)
 				}
 			}
 			p = a.packet(b.mac, spec{udp: true, n: 300, off: 3, cut: []int{1, 2, 30}})
-			p.Header[12], p.Header[13] = 0x88, 0x47 // MPLS: nothing behind the type is judged
+			p.Header[12], p.Header[13] = 0x88, 0x47 // MPLS: nothing after the EtherType is checked
 			testkit.OK(t, splitter.Parse(p.Header, p.Len(), &p.Meta.Headers))
 			partial(p, start, off)
 			before := bytes.Clone(a.ram[3:303])
@@ -258,10 +261,11 @@ func TestChecksumsElsewhereAreCompleted(t *testing.T) {
 	p := a.packet(b.mac, spec{n: 2000})
 	p.Meta.Csum, p.Meta.CsumStart = splitter.CsumPartial, 1900
 	a.send(p)
-	dropped(t, p, DropBadCsum) // the field is too far in
+	dropped(t, p, DropBadCsum) // the field is too far from the start of the frame
 }
 
-// TestPayloadThatIsNotThere: a sender that promises more than its segments hold loses that packet and nothing else.
+// TestPayloadThatIsNotThere: if a sender's segments are shorter than it says, that packet is lost,
+// and no other.
 func TestPayloadThatIsNotThere(t *testing.T) {
 	a, b := pair(t)
 	for _, sp := range []spec{{n: 10000, mss: 1000}, {n: 1000, csum: splitter.CsumPartial}} {
@@ -277,7 +281,7 @@ func TestPayloadThatIsNotThere(t *testing.T) {
 	}
 }
 
-// TestMemoryThatGoesAway: a sender's file shrinks under its packets, where the wire itself reads them.
+// TestMemoryThatGoesAway: a sender's file shrinks while the wire itself reads its packets.
 func TestMemoryThatGoesAway(t *testing.T) {
 	for name, c := range map[string]struct {
 		up Impairment
@@ -304,8 +308,8 @@ func TestMemoryThatGoesAway(t *testing.T) {
 	}
 }
 
-// FuzzNothingIsLostOrRepeated plays a sender with retries against a port whose limits and buffers change at will: the
-// bytes arrive in order, once.
+// FuzzNothingIsLostOrRepeated simulates a sender with retries and a port whose limits and buffers
+// change at random: the bytes arrive in order, once.
 //
 // Invariant: wire: Cut, refused and retried, every byte arrives once, in order.
 func FuzzNothingIsLostOrRepeated(f *testing.F) {

@@ -9,8 +9,9 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// TestPacketsSayWhoSentThem: a receiver learns by which link a packet came, whatever its source address is and whatever
-// its sender wrote there before: whole, cut, completed, flooded, held back by either link, and sent again.
+// TestPacketsSayWhoSentThem: a packet names the link on which it came, whatever its source address
+// is and whatever its sender wrote there before: whole, cut, completed, flooded, held back by
+// either link, and sent again.
 func TestPacketsSayWhoSentThem(t *testing.T) {
 	late := Impairment{Seed: 1, Reorder: .5, HoldMax: time.Millisecond}
 	for name, c := range map[string]struct {
@@ -18,7 +19,7 @@ func TestPacketsSayWhoSentThem(t *testing.T) {
 		lim      Limits
 		spec     spec
 		change   func(*Packet)
-		packets  int // that arrive, of one
+		packets  int // that arrive for one sent
 	}{
 		"whole":     {spec: spec{n: 100}, packets: 1},
 		"cut":       {spec: spec{n: 5000, mss: 1000}, packets: 5},
@@ -32,7 +33,8 @@ func TestPacketsSayWhoSentThem(t *testing.T) {
 		"held on the way up":   {up: late, spec: spec{n: 20000, mss: 1000}, packets: 20},
 		"held on the way down": {down: late, spec: spec{n: 20000, mss: 1000}, packets: 20},
 	} {
-		// Time stands still while the receiver is busy: else a link gives up what it has held back.
+		// The clock stands still while the receiver is busy; otherwise the link would drop held
+		// packets.
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s := newSwitch(t)
@@ -52,7 +54,7 @@ func TestPacketsSayWhoSentThem(t *testing.T) {
 					b.post(0)
 					h.send(p)
 					b.post(-1)
-					if p.Dst[0]&1 != 0 { // a flood waits for nobody
+					if p.Dst[0]&1 != 0 { // a flood does not wait for busy ports
 						p.Verdict.Kind = Busy
 					}
 					for p.Verdict.Kind == Busy {

@@ -16,7 +16,8 @@ import (
 
 func TestMain(m *testing.M) { testkit.Main(m) }
 
-// host is a machine on the switch: memory in a memfd, and a port that copies what it gets into memory of its own.
+// host is a machine on the switch: its memory is a memfd, and its port copies what it gets into
+// separate memory.
 type host struct {
 	t     testing.TB
 	mac   MAC
@@ -24,13 +25,13 @@ type host struct {
 	w     *Worker
 	space *dma.Space
 	file  *os.File // the memfd
-	ram   []byte   // the same, as the host sees it
+	ram   []byte   // the same memory, mapped by the host
 
 	mu      sync.Mutex
 	limits  Limits
-	buffers int        // packets that it takes until it is busy; below 0: any number
-	sizes   []int      // of the batches that came
-	got     []received // in order
+	buffers int        // packets that it takes before it is busy; negative: any number
+	sizes   []int      // of the received batches
+	got     []received // in order of arrival
 	wakers  []Waker
 	slow    func() // called in Deliver
 	arrived chan struct{}
@@ -45,7 +46,7 @@ type received struct {
 
 const ramSize = 1 << 18
 
-// pattern is what hosts have in memory, each from another place.
+// pattern is the content of hosts' memory; each host begins at another place of it.
 var pattern = func() []byte {
 	b := make([]byte, ramSize+256)
 	for i := range b {
@@ -84,7 +85,7 @@ func newHost(t testing.TB, s *Switch, n byte, opts LinkOptions) *host {
 	return h
 }
 
-// pair makes two hosts of which the switch has heard.
+// pair makes two hosts that the switch has learned.
 func pair(t testing.TB) (a, b *host) {
 	t.Helper()
 	s := newSwitch(t)
@@ -93,7 +94,7 @@ func pair(t testing.TB) (a, b *host) {
 	return a, b
 }
 
-// three makes three hosts of which the switch has heard.
+// three makes three hosts that the switch has learned.
 func three(t testing.TB) (a, b, c *host) {
 	t.Helper()
 	a, b = pair(t)
@@ -104,8 +105,8 @@ func three(t testing.TB) (a, b, c *host) {
 	return a, b, c
 }
 
-// badPair makes two hosts with bad links from a to b. The switch knows b without a frame, which
-// would count.
+// badPair makes two hosts with impaired links from a to b. It makes the switch learn b without a
+// frame, which would count on the links.
 func badPair(t testing.TB, s *Switch, up, down Impairment) (a, b *host) {
 	t.Helper()
 	a, b = newHost(t, s, 1, LinkOptions{Up: up}), newHost(t, s, 2, LinkOptions{Down: down})
@@ -113,7 +114,7 @@ func badPair(t testing.TB, s *Switch, up, down Impairment) (a, b *host) {
 	return a, b
 }
 
-// taken fails the test if a packet was not.
+// taken fails the test if a packet was not taken.
 func taken(t testing.TB, p *Packet) {
 	t.Helper()
 	if p.Verdict.Kind != Taken {
@@ -121,7 +122,7 @@ func taken(t testing.TB, p *Packet) {
 	}
 }
 
-// dropped fails the test if a packet was not, or for another reason.
+// dropped fails the test if a packet was not dropped for this reason.
 func dropped(t testing.TB, p *Packet, want DropReason) {
 	t.Helper()
 	if p.Verdict != Drop(want) {
@@ -143,7 +144,7 @@ func (h *host) setLimits(l Limits) {
 	h.limits = l
 }
 
-// post gives the host buffers for n packets, and wakes those that wait.
+// post gives the host buffers for n packets, and wakes waiting senders.
 func (h *host) post(n int) {
 	h.mu.Lock()
 	h.buffers = n
@@ -205,7 +206,7 @@ func (h *host) Deliver(w *Worker, batch []*Packet) {
 	}
 }
 
-// take gives what came, and forgets it.
+// take returns the received frames, and forgets them.
 func (h *host) take() []received {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -214,20 +215,20 @@ func (h *host) take() []received {
 	return got
 }
 
-// send delivers packets from inside the host's space.
+// send delivers packets while it is inside the host's space, as a worker does.
 func (h *host) send(ps ...*Packet) {
 	tok := h.space.Enter()
 	defer h.space.Leave(tok)
 	h.link.Deliver(h.w, ps)
 }
 
-// sent sends one packet, which it returns.
+// sent sends one packet, and returns it.
 func (h *host) sent(p *Packet) *Packet {
 	h.send(p)
 	return p
 }
 
-// sendAll sends, and waits for buffers, until everything is disposed of.
+// sendAll sends packets, and waits for buffers until all packets have their final verdict.
 func (h *host) sendAll(ps ...*Packet) {
 	for len(ps) > 0 {
 		h.send(ps...)
@@ -263,11 +264,11 @@ type spec struct {
 	tags    int
 	flags   uint8
 	seq     uint32
-	off     int // of the payload in the sender's memory
+	off     int // offset of the payload in the sender's memory
 	n       int
 	mss     uint16        // not 0: a GSO packet
 	csum    splitter.Csum // CsumGood: complete
-	cut     []int         // lengths of payload segments; the rest is one
+	cut     []int         // lengths of the first payload segments; the rest is one
 	sport   uint16
 }
 
@@ -305,21 +306,20 @@ func (h *host) packet(to MAC, s spec) *Packet {
 	return p
 }
 
-// payload gives a packet n bytes of h's memory, in segments of which cut are the first ones'
-// lengths.
+// payload gives a packet n bytes of h's memory as payload, in segments whose first lengths are cut.
 func (h *host) payload(p *Packet, off, n int, cut []int) {
 	h.t.Helper()
 	p.PayloadLen = uint32(n)
 	tok := h.space.Enter()
 	defer h.space.Leave(tok)
-	at, left := uint64(off), uint64(n)
+	pos, left := uint64(off), uint64(n)
 	for _, c := range append(cut, n) {
 		k := min(uint64(c), left)
 		var err error
-		if p.Payload, err = h.space.Translate(p.Payload, at, k, dma.Read); k > 0 && err != nil {
+		if p.Payload, err = h.space.Translate(p.Payload, pos, k, dma.Read); k > 0 && err != nil {
 			h.t.Fatal(err)
 		}
-		at, left = at+k, left-k
+		pos, left = pos+k, left-k
 	}
 }
 
@@ -369,7 +369,7 @@ func (h *host) arp(to MAC) *Packet {
 
 var broadcast = MAC{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}
 
-// meet has each host heard of by the switch.
+// meet makes the switch learn hosts.
 func meet(hosts ...*host) {
 	for _, h := range hosts {
 		h.send(h.arp(broadcast))
@@ -379,7 +379,8 @@ func meet(hosts ...*host) {
 	}
 }
 
-// verify checks the checksums of a frame as its Meta has them, and gives its headers and payload.
+// verify checks the checksums of a frame according to its Meta, and returns its headers and
+// payload.
 func verify(t testing.TB, r *received) (h splitter.Headers, payload []byte) {
 	t.Helper()
 	if err := splitter.Parse(r.frame, uint32(len(r.frame)), &h); err != nil || h != r.meta.Headers {

@@ -10,57 +10,57 @@ import (
 	"time"
 )
 
-// Identity says which source addresses the frames of a port may have. What is refused is dropped
-// for DropMAC or DropAddress, before the switch learns from it.
+// Identity says which source addresses the frames of a port may have. Other frames are dropped as
+// DropMAC or DropAddress, before the switch learns from them.
 //
-// An IP address belongs to the port that uses it first, if nobody else has it: as source of an IP
-// packet or of an ARP frame, as target of a neighbor advertisement, or as what a probe for
-// duplicates asks for (RFC 4862, 5.4; RFC 5227, 2.1).
+// An IP address is bound to the port that uses it first, unless it is bound to another port. Uses
+// are: the source of an IP packet or an ARP frame, the target of a neighbor advertisement, and the
+// target of a probe for duplicates (RFC 4862, 5.4; RFC 5227, 2.1).
 type Identity struct {
-	MAC     MAC           // the port's own, from which no other port sends; zero: none
-	Learn   bool          // it sends from the MAC of its first frame since Link.Forget, and not from MAC
-	Also    []MAC         // it may send from these too, unless another port does
-	Any     bool          // and from any MAC that no other port has
-	Router  bool          // it is not checked, as it forwards others' packets; MAC is its own all the same
-	Refused func(Refusal) // told of what is refused, see TellEvery, by the sender's goroutine; nil: nobody
+	MAC     MAC           // the port's own, which no other port may use; zero: none
+	Learn   bool          // the port's own MAC is that of its first frame since Link.Forget, not MAC
+	Also    []MAC         // other MACs that it may use, unless another port does
+	Any     bool          // it may use any MAC that no other port uses
+	Router  bool          // its addresses are not checked, as it forwards others' packets; MAC is its own
+	Refused func(Refusal) // called by the sender's goroutine, at most once in ReportEvery; nil: none
 }
 
-// Refusal is a frame that was refused, and how many others were for the same reason since the last
-// one that was told.
+// Refusal is a refused frame, and the number of other frames refused for the same reason since the
+// last report.
 type Refusal struct {
 	Link   *Link
 	Reason DropReason // DropMAC or DropAddress
-	MAC    MAC        // the frame's source, or that which ARP or neighbor discovery named
-	Addr   netip.Addr // of DropAddress
-	Holder string     // the port that has it; "": nobody
-	Full   bool       // nobody has it, but the port has MaxClaims
+	MAC    MAC        // the frame's source, or the MAC that ARP or neighbor discovery named
+	Addr   netip.Addr // for DropAddress
+	Holder string     // the port that has the address; "": none
+	Full   bool       // no port has the address, but this one has MaxBindings
 	More   uint64
 }
 
-// Bounds of what a port claims.
+// Bounds of a port's bindings.
 const (
-	// MaxClaims is how many IP addresses a port has, beside those that are reserved for it, and how
-	// many MACs, beside its own. One more is refused, unless one of them is idle.
-	MaxClaims = 64
-	// ClaimIdle is how long an address was not used that another port may take, or that makes room
-	// for another of the same port. The time counts from when it was first wanted by somebody.
-	ClaimIdle = time.Minute
-	// TellEvery is how often Identity.Refused is told at most, of each reason.
-	TellEvery = time.Minute
-	// probeIdle is that of an address that a probe for duplicates asked for, and that was never
-	// used.
+	// MaxBindings is the most IP addresses of a port, beside those reserved for it, and the most
+	// MACs, beside its own. Another one is refused, unless one of them is idle.
+	MaxBindings = 64
+	// BindingIdle is how long a bound address must be unused before another port may take it, or
+	// before it makes room for another address of the port. The time counts from when the address
+	// was first wanted.
+	BindingIdle = time.Minute
+	// ReportEvery is the shortest interval between two calls of Identity.Refused, for each reason.
+	ReportEvery = time.Minute
+	// probeIdle is BindingIdle for an address that its port has probed for and never used.
 	probeIdle = 10 * time.Second
-	// wantedAgain is how long an address's last use must lie back before its port has to show again
-	// that it uses it: what others want, or a port that has too many, costs the user a search a few
-	// times a minute, and not at each frame.
+	// wantedAgain is how old the last recorded use of an address must be before its port has to
+	// show again that it uses the address. So an address that others want, or a port with too many,
+	// costs its user a look-up a few times a minute, and not for each frame.
 	wantedAgain = 10 * time.Second
 )
 
-// ErrIdentity is that of an Identity that cannot be.
+// ErrIdentity is the error for an invalid Identity.
 var ErrIdentity = errors.New("bad identity")
 
-// source is what a frame says that it comes from: a MAC or an IP address. IPv4 and MAC addresses lie
-// in the first bytes, as in splitter.Flow, the rest is 0.
+// source is a source address of a frame: a MAC or an IP address. IPv4 and MAC addresses are in the
+// first bytes, as in splitter.Flow; the rest is 0.
 type source struct {
 	b    [16]byte
 	kind kind
@@ -100,7 +100,7 @@ func sourceOf(a netip.Addr) source {
 	return source6(b[:])
 }
 
-// addr is the IP address; none of a MAC.
+// addr returns the IP address; the zero Addr for a MAC.
 func (s source) addr() netip.Addr {
 	switch s.kind {
 	case kindIPv4:
@@ -111,10 +111,10 @@ func (s source) addr() netip.Addr {
 	return netip.Addr{}
 }
 
-// unspecified says whether it is 0.0.0.0 or ::, which each port may use.
+// unspecified reports whether it is 0.0.0.0 or ::, which each port may use.
 func (s source) unspecified() bool { return s.b == [16]byte{} }
 
-// unicast says whether it may be somebody's address.
+// unicast reports whether it may be the address of a machine.
 func (s source) unicast() bool {
 	switch s.kind {
 	case kindIPv4:
@@ -126,58 +126,59 @@ func (s source) unicast() bool {
 	return s.b[0]&1 == 0 && !s.unspecified()
 }
 
-// registry knows which port of a switch has which address. Frames whose addresses their port has
-// used before do not get here: see identity.held.
-type registry struct {
+// bindings has the address bindings of a switch. Frames whose addresses their port has used before
+// do not look there: see identity.allowed.
+type bindings struct {
 	mu     sync.Mutex
 	clock  func() time.Time // nil: time.Now
-	claims map[source]*claim
+	byAddr map[source]*binding
 }
 
-// claim is an address that somebody has.
-type claim struct {
-	at     source
-	by     *identity // nil: nobody uses it, and it is reserved
-	own    bool      // a MAC that is nobody else's while its port is there
-	lessor *Link     // it is reserved, by this one
-	mac    MAC       // for the port that has this as its Identity.MAC
-	used   bool      // its port has sent from it
-	probed bool      // the last that its port did was to ask whether somebody has it
-	until  time.Time // it is leased
-	seen   time.Time // last use that came here
-	wanted time.Time // since then its user has to come here, to show that it is one; zero: not so
+// binding binds an address to a port.
+type binding struct {
+	src        source
+	by         *identity // nil: reserved, and no port uses it
+	isPortMAC  bool      // the own MAC of a port, which no other port may use
+	reservedBy *Link     // the link that has reserved it; nil: not reserved
+	mac        MAC       // if reserved: Identity.MAC of the port for which it is
+	used       bool      // the port has sent from it
+	probed     bool      // the port's latest use was a probe for duplicates
+	until      time.Time // end of the lease; zero: none
+	seen       time.Time // the latest recorded use
+	wanted     time.Time // since then the port has to show that it uses the address; zero: it need not
 }
 
-// bound says whether the claim does not count for its port, and does not end by itself.
-func (c *claim) bound() bool { return c.own || c.lessor != nil }
+// fixed reports whether the binding does not count towards its port's MaxBindings, and never becomes
+// idle.
+func (c *binding) fixed() bool { return c.isPortMAC || c.reservedBy != nil }
 
-// idle says whether the claim has ended.
-func (c *claim) idle(now time.Time) bool {
+// idle reports whether the binding may be given up.
+func (c *binding) idle(now time.Time) bool {
 	switch {
-	case c.bound() || now.Before(c.until):
+	case c.fixed() || now.Before(c.until):
 		return false
 	case !c.until.IsZero():
-		return true // its lease has run out
+		return true // the lease has expired
 	case !c.used:
 		return now.Sub(c.seen) >= probeIdle
 	}
-	return !c.wanted.IsZero() && now.Sub(c.wanted) >= ClaimIdle
+	return !c.wanted.IsZero() && now.Sub(c.wanted) >= BindingIdle
 }
 
-// identity is a link's.
+// identity is the Identity of a link, with its state.
 type identity struct {
 	Identity
-	link *Link
-	held atomic.Pointer[sources]
+	link    *Link
+	allowed atomic.Pointer[sources]
 
-	// under the registry's mu
-	learned MAC
-	mine    [2][]*claim  // that are not bound: IP addresses, MACs
-	told    [2]time.Time // when Refused was called last: for DropMAC, for DropAddress
-	more    [2]uint64    // refused since
+	// Under bindings.mu.
+	learned    MAC
+	movable    [2][]*binding // bindings that are not fixed: of IP addresses, of MACs
+	reported   [2]time.Time  // time of the last Refused: for DropMAC, for DropAddress
+	unreported [2]uint64     // frames refused since
 }
 
-// sources are the addresses that a port's frames may have without a look into the registry;
+// sources are the addresses that a port's frames may have without a look at the bindings;
 // immutable.
 type sources struct {
 	macs  []MAC
@@ -236,48 +237,48 @@ func (h *sources) without(s source) *sources {
 	return &n
 }
 
-// enter makes the identity of a link that is to be attached; nil for nil.
-func (r *registry) enter(o *Identity) (*identity, error) {
+// enter makes the identity of a link that is being attached; nil for nil.
+func (r *bindings) enter(o *Identity) (*identity, error) {
 	if o == nil {
 		return nil, nil
 	}
 	d := &identity{Identity: *o}
 	d.Also = slices.Clone(o.Also)
-	d.held.Store(new(sources))
+	d.allowed.Store(new(sources))
 	s := d.MAC.source()
 	if d.MAC != (MAC{}) && !s.unicast() {
 		return nil, fmt.Errorf("%w: %x is a group's address", ErrIdentity, d.MAC)
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.claims == nil {
-		r.claims = map[source]*claim{}
+	if r.byAddr == nil {
+		r.byAddr = map[source]*binding{}
 	}
 	if d.MAC != (MAC{}) {
-		if c := r.claims[s]; c != nil && c.own {
+		if c := r.byAddr[s]; c != nil && c.isPortMAC {
 			return nil, fmt.Errorf("%w: %x is the address of port %s", ErrIdentity, d.MAC, c.by.link.Name())
 		}
 		r.drop(s)
-		r.claims[s] = &claim{at: s, by: d, own: true}
+		r.byAddr[s] = &binding{src: s, by: d, isPortMAC: true}
 		if !d.Learn {
-			d.held.Store(d.held.Load().with(s))
+			d.allowed.Store(d.allowed.Load().with(s))
 		}
 	}
 	return d, nil
 }
 
-// leave forgets a link.
-func (r *registry) leave(l *Link) {
+// leave removes a link's bindings and reservations.
+func (r *bindings) leave(l *Link) {
 	if l.who == nil {
 		return
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for s, c := range r.claims {
+	for s, c := range r.byAddr {
 		switch {
-		case c.lessor == l:
+		case c.reservedBy == l:
 			r.drop(s)
-		case c.by == l.who && c.lessor != nil:
+		case c.by == l.who && c.reservedBy != nil:
 			c.by = nil
 		case c.by == l.who:
 			r.drop(s)
@@ -285,8 +286,9 @@ func (r *registry) leave(l *Link) {
 	}
 }
 
-// Forget says that another guest may be at the port: all that it claimed is free, and a MAC that was
-// learned is too. What is reserved for it stays. Nothing of the port may be under way.
+// Forget is called when another guest may be at the port: it removes the port's bindings, and a
+// learned MAC. Addresses reserved for the port stay reserved. No packet of the port may be in
+// flight.
 func (l *Link) Forget() {
 	if l.who == nil {
 		return
@@ -294,11 +296,11 @@ func (l *Link) Forget() {
 	r, d := &l.sw.names, l.who
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	own := d.MAC.source()
-	for s, c := range r.claims {
+	mac := d.MAC.source()
+	for s, c := range r.byAddr {
 		switch {
-		case c.by != d || s == own:
-		case c.lessor != nil:
+		case c.by != d || s == mac:
+		case c.reservedBy != nil:
 			c.by, c.used, c.probed = nil, false, false
 		default:
 			r.drop(s)
@@ -307,62 +309,63 @@ func (l *Link) Forget() {
 	d.learned = MAC{}
 	h := new(sources)
 	if d.MAC != (MAC{}) && !d.Learn {
-		h = h.with(own)
+		h = h.with(mac)
 	}
-	d.held.Store(h)
+	d.allowed.Store(h)
 }
 
-// Reserve keeps addresses for the port whose Identity.MAC is mac, which need not be there yet, as
-// long as the link is attached: no other port has them, and none that has one now keeps it.
+// Reserve reserves addresses for the port whose Identity.MAC is mac, which need not exist yet, as
+// long as this link is attached. No other port may use them, and existing bindings of them are
+// removed.
 func (l *Link) Reserve(mac MAC, addrs ...netip.Addr) {
 	r := &l.sw.names
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.claims == nil {
-		r.claims = map[source]*claim{}
+	if r.byAddr == nil {
+		r.byAddr = map[source]*binding{}
 	}
 	for _, a := range addrs {
 		s := sourceOf(a)
-		if c := r.claims[s]; c != nil && c.lessor != nil {
-			continue // the first reservation stands
+		if c := r.byAddr[s]; c != nil && c.reservedBy != nil {
+			continue // the first reservation counts
 		}
 		r.drop(s)
-		r.claims[s] = &claim{at: s, lessor: l, mac: mac}
+		r.byAddr[s] = &binding{src: s, reservedBy: l, mac: mac}
 	}
 }
 
-// Lease claims an address for the port that has mac, until a time, whether it uses it or not. It is
-// false if another port has the address. Where no port with an Identity has mac, nobody's address is
-// checked.
+// Lease binds an address to the port with mac, until a time, whether the port uses it or not. It
+// returns false if another port has the address. If no port with an Identity has mac, Lease checks
+// nothing.
 func (s *Switch) Lease(mac MAC, addr netip.Addr, until time.Time) bool {
 	return s.names.lease(mac, addr, &until)
 }
 
-// MayLease says whether Lease would succeed.
+// MayLease reports whether Lease would succeed.
 func (s *Switch) MayLease(mac MAC, addr netip.Addr) bool { return s.names.lease(mac, addr, nil) }
 
-// Holds says whether an address is that of the port that has mac. Where no port with an Identity
-// has it, nobody's address is checked.
+// Holds reports whether an address is bound to the port with mac. If no port with an Identity has
+// mac, Holds returns true.
 func (s *Switch) Holds(mac MAC, addr netip.Addr) bool {
 	r := &s.names
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	d, c := r.holder(mac.source()), r.claims[sourceOf(addr)]
+	d, c := r.holder(mac.source()), r.byAddr[sourceOf(addr)]
 	return d == nil || c != nil && c.by == d
 }
 
-// EndLease says that the port that has mac does not use an address any more.
+// EndLease removes the binding of an address to the port with mac, which does not use it any more.
 func (s *Switch) EndLease(mac MAC, addr netip.Addr) {
 	r := &s.names
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	d, a := r.holder(mac.source()), sourceOf(addr)
-	if c := r.claims[a]; d != nil && c != nil && c.by == d && !c.bound() {
+	if c := r.byAddr[a]; d != nil && c != nil && c.by == d && !c.fixed() {
 		r.drop(a)
 	}
 }
 
-func (r *registry) lease(mac MAC, addr netip.Addr, until *time.Time) bool {
+func (r *bindings) lease(mac MAC, addr netip.Addr, until *time.Time) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	d, a := r.holder(mac.source()), sourceOf(addr)
@@ -370,8 +373,8 @@ func (r *registry) lease(mac MAC, addr netip.Addr, until *time.Time) bool {
 		return true
 	}
 	now := r.now()
-	c := r.claims[a]
-	if c != nil && c.lessor != nil {
+	c := r.byAddr[a]
+	if c != nil && c.reservedBy != nil {
 		return c.mac == d.MAC
 	}
 	if until == nil {
@@ -381,62 +384,63 @@ func (r *registry) lease(mac MAC, addr netip.Addr, until *time.Time) bool {
 		r.want(c, now)
 		return false
 	}
-	if ok, _ := r.claim(d, a, false, now); !ok {
+	if ok, _ := r.bind(d, a, false, now); !ok {
 		return false
 	}
-	r.claims[a].until = *until
+	r.byAddr[a].until = *until
 	return true
 }
 
-// holder is the identity that has a MAC; nil: none. Under mu.
-func (r *registry) holder(s source) *identity {
-	if c := r.claims[s]; c != nil {
+// holder returns the identity to which a MAC is bound; nil: none. The caller holds mu.
+func (r *bindings) holder(s source) *identity {
+	if c := r.byAddr[s]; c != nil {
 		return c.by
 	}
 	return nil
 }
 
-func (r *registry) now() time.Time {
+func (r *bindings) now() time.Time {
 	if r.clock != nil {
 		return r.clock()
 	}
 	return time.Now()
 }
 
-// drop ends a claim. Under mu.
-func (r *registry) drop(s source) {
-	c := r.claims[s]
+// drop removes a binding. The caller holds mu.
+func (r *bindings) drop(s source) {
+	c := r.byAddr[s]
 	if c == nil {
 		return
 	}
-	delete(r.claims, s)
+	delete(r.byAddr, s)
 	if d := c.by; d != nil {
-		d.held.Store(d.held.Load().without(s))
+		d.allowed.Store(d.allowed.Load().without(s))
 		list := d.like(s)
-		*list = slices.DeleteFunc(*list, func(o *claim) bool { return o == c })
+		*list = slices.DeleteFunc(*list, func(o *binding) bool { return o == c })
 	}
 }
 
-// like gives the list that the claim of an address is in. Under the registry's mu.
-func (d *identity) like(s source) *[]*claim {
+// like returns the identity's list for bindings of the address's kind. The caller holds
+// bindings.mu.
+func (d *identity) like(s source) *[]*binding {
 	if s.kind == kindMAC {
-		return &d.mine[1]
+		return &d.movable[1]
 	}
-	return &d.mine[0]
+	return &d.movable[0]
 }
 
-// allow says whether a port may send from an address, and claims it: probe, if it only asks whether
-// it is somebody's. It looks into the registry, and tells of a refusal.
+// allow binds an address to the port, or returns why the port may not send from it; probe: the port
+// only probes for duplicates. It takes the lock of the bindings, and reports a refusal.
 func (d *identity) allow(s source, probe bool, mac MAC) DropReason {
 	r := &d.link.sw.names
 	r.mu.Lock()
 	now := r.now()
 	var ok bool
-	var c *claim // of another
+	var c *binding // of another port
 	if s.kind == kindMAC {
-		ok, c = r.claimMAC(d, s, now)
+		ok, c = r.bindMAC(d, s, now)
 	} else {
-		ok, c = r.claim(d, s, probe, now)
+		ok, c = r.bind(d, s, probe, now)
 	}
 	if ok {
 		r.mu.Unlock()
@@ -446,79 +450,80 @@ func (d *identity) allow(s source, probe bool, mac MAC) DropReason {
 	if s.kind == kindMAC {
 		reason = DropMAC
 	}
-	told, more := &d.told[reason-DropMAC], &d.more[reason-DropMAC]
-	if d.Refused == nil || !told.IsZero() && now.Sub(*told) < TellEvery {
-		*more++
+	reported, unreported := &d.reported[reason-DropMAC], &d.unreported[reason-DropMAC]
+	if d.Refused == nil || !reported.IsZero() && now.Sub(*reported) < ReportEvery {
+		*unreported++
 		r.mu.Unlock()
 		return reason
 	}
-	f := Refusal{Link: d.link, Reason: reason, MAC: mac, Addr: s.addr(), More: *more}
-	*told, *more = now, 0
+	f := Refusal{Link: d.link, Reason: reason, MAC: mac, Addr: s.addr(), More: *unreported}
+	*reported, *unreported = now, 0
 	if c != nil {
 		f.Holder = r.name(c)
 	} else {
-		f.Full = s.unicast() && len(*d.like(s)) >= MaxClaims
+		f.Full = s.unicast() && len(*d.like(s)) >= MaxBindings
 	}
 	r.mu.Unlock()
 	d.Refused(f)
 	return reason
 }
 
-// name is that of the port that has an address. Under mu.
-func (r *registry) name(c *claim) string {
+// name returns the name of the port that has an address. The caller holds mu.
+func (r *bindings) name(c *binding) string {
 	d := c.by
 	if d == nil {
 		d = r.holder(c.mac.source())
 	}
 	if d == nil {
-		return c.lessor.Name()
+		return c.reservedBy.Name()
 	}
 	return d.link.Name()
 }
 
-// claimMAC says whether a port may send from a MAC. If not, it gives who has it. Under mu.
-func (r *registry) claimMAC(d *identity, s source, now time.Time) (ok bool, other *claim) {
-	m, c := MAC(s.b[:6]), r.claims[s]
+// bindMAC reports whether a port may send from a MAC, and binds it. If not, it returns the other
+// port's binding. The caller holds mu.
+func (r *bindings) bindMAC(d *identity, s source, now time.Time) (ok bool, other *binding) {
+	m, c := MAC(s.b[:6]), r.byAddr[s]
 	switch {
 	case !s.unicast():
 		return false, nil
-	case c != nil && c.by != d && (c.own || !c.idle(now)):
-		if !c.own && (d.Any || slices.Contains(d.Also, m)) {
+	case c != nil && c.by != d && (c.isPortMAC || !c.idle(now)):
+		if !c.isPortMAC && (d.Any || slices.Contains(d.Also, m)) {
 			r.want(c, now)
 		}
 		return false, c
 	case d.Learn && d.learned == MAC{} && !d.Router:
 		if c == nil || c.by != d {
 			r.drop(s)
-			r.claims[s] = &claim{at: s, by: d, own: true}
+			r.byAddr[s] = &binding{src: s, by: d, isPortMAC: true}
 		}
 		d.learned = m
 	case m == d.learned, m == d.MAC && !d.Learn && m != MAC{}:
 	case d.Any || slices.Contains(d.Also, m):
-		if c == nil || !c.own { // else it is that which it was to have, and has not learned
-			return r.claim(d, s, false, now)
+		if c == nil || !c.isPortMAC { // otherwise it is the configured MAC, which the port has not learned
+			return r.bind(d, s, false, now)
 		}
 	default:
 		return false, nil
 	}
-	d.held.Store(d.held.Load().with(s))
+	d.allowed.Store(d.allowed.Load().with(s))
 	return true, nil
 }
 
-// claim says whether a port may use an address, and notes that it does. If not, it gives who has it,
-// nil if nobody may or the port has too many. Under mu.
-func (r *registry) claim(d *identity, s source, probe bool, now time.Time) (ok bool, other *claim) {
+// bind reports whether a port may use an address, and binds it. If not, it returns the other port's
+// binding; nil: no port may use the address, or this one has too many. The caller holds mu.
+func (r *bindings) bind(d *identity, s source, probe bool, now time.Time) (ok bool, other *binding) {
 	if !s.unicast() {
 		return false, nil
 	}
-	c := r.claims[s]
+	c := r.byAddr[s]
 	if c != nil && c.by != d {
-		mine := c.lessor != nil && c.mac == d.MAC && d.MAC != MAC{}
+		reserved := c.reservedBy != nil && c.mac == d.MAC && d.MAC != MAC{}
 		switch {
-		case mine:
+		case reserved:
 			c.by = d
 		case probe && !(c.probed && now.Sub(c.seen) < probeIdle):
-			return true, nil // whoever has it answers
+			return true, nil // its user answers the probe
 		case probe || !c.idle(now):
 			r.want(c, now)
 			return false, c
@@ -529,39 +534,40 @@ func (r *registry) claim(d *identity, s source, probe bool, now time.Time) (ok b
 	}
 	if c == nil {
 		list := d.like(s)
-		if len(*list) >= MaxClaims && !r.makeRoom(*list, now) {
+		if len(*list) >= MaxBindings && !r.makeRoom(*list, now) {
 			return false, nil
 		}
-		c = &claim{at: s, by: d}
-		r.claims[s] = c
-		if *list = append(*list, c); len(*list) == MaxClaims {
+		c = &binding{src: s, by: d}
+		r.byAddr[s] = c
+		if *list = append(*list, c); len(*list) == MaxBindings {
 			for _, o := range *list {
-				r.want(o, now) // so that those that are idle are known when there is to be another
+				r.want(o, now) // so that idle ones are known when the next address needs room
 			}
 		}
 	}
 	c.seen, c.wanted, c.probed, c.used = now, time.Time{}, probe, c.used || !probe
-	if h := d.held.Load(); probe {
-		d.held.Store(h.without(s)) // its next use is to come here
+	if h := d.allowed.Load(); probe {
+		d.allowed.Store(h.without(s)) // so that its next use is recorded
 	} else {
-		d.held.Store(h.with(s))
+		d.allowed.Store(h.with(s))
 	}
 	return true, nil
 }
 
-// want notes that somebody would like to have an address: the next time that its port uses it, the
-// registry hears of it. Under mu.
-func (r *registry) want(c *claim, now time.Time) {
-	if c.by == nil || c.bound() || !c.wanted.IsZero() || now.Sub(c.seen) < wantedAgain {
+// want records that another port wants an address: the next use by its port has to be recorded in
+// the bindings. The caller holds mu.
+func (r *bindings) want(c *binding, now time.Time) {
+	if c.by == nil || c.fixed() || !c.wanted.IsZero() || now.Sub(c.seen) < wantedAgain {
 		return
 	}
 	c.wanted = now
-	c.by.held.Store(c.by.held.Load().without(c.at))
+	c.by.allowed.Store(c.by.allowed.Load().without(c.src))
 }
 
-// makeRoom ends that claim of a port's that is idle for longest; false if none is. Under mu.
-func (r *registry) makeRoom(list []*claim, now time.Time) bool {
-	var found *claim
+// makeRoom removes the port's binding that has been idle for longest; false: none is idle. The
+// caller holds mu.
+func (r *bindings) makeRoom(list []*binding, now time.Time) bool {
+	var found *binding
 	for _, c := range list {
 		if c.idle(now) && (found == nil || c.seen.Before(found.seen)) {
 			found = c
@@ -569,7 +575,7 @@ func (r *registry) makeRoom(list []*claim, now time.Time) bool {
 		r.want(c, now)
 	}
 	if found != nil {
-		r.drop(found.at)
+		r.drop(found.src)
 	}
 	return found != nil
 }

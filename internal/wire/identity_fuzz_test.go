@@ -12,10 +12,9 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// said is what a receiver that is less strict than ours, and looks behind any number of tags and
-// extension headers, may take a frame to say of its sender: MACs and IP addresses. It shares no
-// code with the switch.
-func said(b []byte) (macs []MAC, addrs []netip.Addr) {
+// claimed returns the MACs and IP addresses that a lenient receiver, which skips any number of tags
+// and extension headers, may take as the sender's. It shares no code with the switch.
+func claimed(b []byte) (macs []MAC, addrs []netip.Addr) {
 	macs = append(macs, MAC(b[6:12]))
 	off := 14
 	et := binary.BigEndian.Uint16(b[12:14])
@@ -53,7 +52,7 @@ func said(b []byte) (macs []MAC, addrs []netip.Addr) {
 				return macs, addrs
 			}
 			if next == 43 && l4[3] != 0 || n > len(l4) {
-				return macs, addrs // not for whom it goes to
+				return macs, addrs // not for the addressed host
 			}
 			next, l4 = l4[0], l4[n:]
 		}
@@ -77,12 +76,12 @@ func saidND(b []byte) (macs []MAC, addrs []netip.Addr) {
 	return macs, addrs
 }
 
-// FuzzIdentity has two ports send frames in turn, with any split between header and memory, with
-// partial checksums and tags, as time passes and guests come and go. Whatever comes out of one
-// port's link never says that its sender has a MAC or an address that the router or the other port
-// has, by an independent reading of the bytes that arrived.
+// FuzzIdentity makes two ports send frames in turn, with any split between header and memory,
+// partial checksums and tags, while time passes and guests come and go. By an independent parse of
+// the received bytes, no frame from one port claims a MAC or an address of the router or of the
+// other port.
 //
-// Invariant: wire: No frame says that an address is its sender's which another port has.
+// Invariant: wire: No frame claims an address that belongs to another port.
 func FuzzIdentity(f *testing.F) {
 	a0, b0 := MAC{2, 0, 0, 0, 0, 1}, MAC{2, 0, 0, 0, 0, 2}
 	pair := func(x, y []byte, opts byte) []byte {
@@ -93,9 +92,9 @@ func FuzzIdentity(f *testing.F) {
 	}
 	for _, n := range []byte{1, 2, 9, 70} {
 		for tags := range 3 {
-			own, spoof := claims(a0, n, tags), claims(b0, n, tags)
-			for i, name := range slices.Sorted(maps.Keys(own)) {
-				f.Add(pair(own[name], spoof[name], byte(i)<<4|byte(tags)<<2))
+			good, spoof := claims(a0, n, tags), claims(b0, n, tags)
+			for i, name := range slices.Sorted(maps.Keys(good)) {
+				f.Add(pair(good[name], spoof[name], byte(i)<<4|byte(tags)<<2))
 			}
 		}
 	}
@@ -151,7 +150,7 @@ func FuzzIdentity(f *testing.F) {
 					if to == from {
 						t.Fatal("it came back")
 					}
-					macs, addrs := said(r.frame)
+					macs, addrs := claimed(r.frame)
 					var all []any
 					for _, m := range macs {
 						all = append(all, m)
@@ -162,7 +161,7 @@ func FuzzIdentity(f *testing.F) {
 						}
 					}
 					for _, s := range all {
-						// An address may have moved, if its owner has not used it for that long.
+						// An address may move if its owner has not used it for that long.
 						if h := owner[s]; h != nil && h != from &&
 							(h == v.router || s == any(v.a.mac) || v.now.Sub(seen[s]) < probeIdle) {
 							t.Fatalf("step %d: %s says that it has %v, which is %s's: % x", step, from.Name(), s, h.Name(), r.frame)

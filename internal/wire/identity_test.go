@@ -11,7 +11,7 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// refusals notes what an Identity tells.
+// refusals collects the refusals that an Identity reports.
 type refusals struct {
 	mu  sync.Mutex
 	got []Refusal
@@ -31,20 +31,20 @@ func (r *refusals) take() []Refusal {
 	return got
 }
 
-// town is a switch with a router and two checked hosts, which it has heard of, and a clock.
+// town is a switch with a clock, a router and two checked hosts, which the switch has learned.
 type town struct {
-	s      *Switch
-	router *host // number 9
-	a, b   *host
-	told   refusals
-	now    time.Time
+	s       *Switch
+	router  *host // number 9
+	a, b    *host
+	refused refusals
+	now     time.Time
 }
 
 func newTown(t testing.TB, change func(n byte, o *Identity)) *town {
 	v := &town{s: newSwitch(t), now: time.Unix(1000, 0)}
 	v.s.names.clock = func() time.Time { return v.now }
 	add := func(n byte, o Identity) *host {
-		o.MAC, o.Refused = MAC{2, 0, 0, 0, 0, n}, v.told.note
+		o.MAC, o.Refused = MAC{2, 0, 0, 0, 0, n}, v.refused.note
 		if change != nil {
 			change(n, &o)
 		}
@@ -60,14 +60,14 @@ func newTown(t testing.TB, change func(n byte, o *Identity)) *town {
 	return v
 }
 
-// ip4 and ip6 are addresses of host n.
+// ip4 and ip6 are the addresses of host n.
 func ip4(n byte) []byte { return []byte{10, 0, 0, n} }
 func ip6(n byte) []byte { return []byte{0: 0xfd, 15: n} }
 func ll6(n byte) []byte { return []byte{0: 0xfe, 1: 0x80, 15: n} }
 
 var none6 = make([]byte, 16)
 
-// frame makes a frame from src, with tags of VLAN 0 or more.
+// frame makes a frame from src, with a number of tags of VLAN 0.
 func frame(src MAC, tags int, etherType uint16, body []byte) []byte {
 	b := append(append([]byte{}, broadcast[:]...), src[:]...)
 	for i := range tags {
@@ -82,7 +82,7 @@ func arpBody(op byte, mac MAC, from, to []byte) []byte {
 	return append(b, to...)
 }
 
-// ipv4Body makes an IPv4 packet of a protocol that has no header of its own here.
+// ipv4Body makes an IPv4 packet with a protocol and body.
 func ipv4Body(from, to []byte, proto byte, body ...byte) []byte {
 	b := make([]byte, 20)
 	b[0], b[8], b[9] = 0x45, 64, proto
@@ -100,7 +100,8 @@ func ipv6Body(from, to []byte, proto byte, body ...byte) []byte {
 	return append(b, body...)
 }
 
-// nd makes a neighbor discovery message, with the option kind that names mac, if that is not 0.
+// nd makes a neighbor discovery message, with an option of a kind that names mac if the kind is not
+// 0.
 func nd(kind byte, target []byte, option byte, mac MAC) []byte {
 	b := append([]byte{kind, 0, 0, 0, 0, 0, 0, 0}, target...)
 	if option != 0 {
@@ -109,7 +110,7 @@ func nd(kind byte, target []byte, option byte, mac MAC) []byte {
 	return b
 }
 
-// icmp makes an ICMPv6 message from an address of host n; n and 0x80: its link-local one.
+// icmp makes an ICMPv6 message from an address of host n; n|0x80: from its link-local address.
 func icmp(n byte, body ...byte) []byte {
 	from := ip6(n)
 	if n&0x80 != 0 {
@@ -118,10 +119,11 @@ func icmp(n byte, body ...byte) []byte {
 	return ipv6Body(from, allNodes, protoICMPv6, body...)
 }
 
-// padded puts an ICMPv6 message behind an options header.
+// padded puts an ICMPv6 message after an options header.
 func padded(body ...byte) []byte { return append([]byte{protoICMPv6, 0, 1, 4, 0, 0, 0, 0}, body...) }
 
-// whole puts a message behind the header of a first and only fragment; next is its kind.
+// whole puts a message after a fragment header of a first and only fragment; next is the message's
+// protocol.
 func whole(next byte, body ...byte) []byte {
 	return ipv6Body(ip6(1), allNodes, 44, append([]byte{next, 0, 0, 0, 0, 0, 0, 1}, body...)...)
 }
@@ -136,8 +138,8 @@ func redirect(target []byte) []byte { return append(nd(137, target, 0, MAC{}), m
 
 var allNodes = []byte{0: 0xff, 1: 2, 15: 1}
 
-// try sends a frame, of which hdr bytes lie in the header and the rest in memory, and gives what
-// became of it.
+// try sends a frame, with hdr bytes in the header and the rest in memory, and returns its drop
+// reason.
 func (h *host) try(frame []byte, hdr int) DropReason {
 	h.t.Helper()
 	p := h.sent(h.rawFrame(frame, hdr, 0, 5))
@@ -150,8 +152,8 @@ func (h *host) try(frame []byte, hdr int) DropReason {
 	return p.Verdict.Reason
 }
 
-// say sends a frame with its headers whole, and with only the link header in the header: what
-// became of it must be the same.
+// say sends a frame, with all headers in the packet's header and with only the link header there;
+// both must have the same result.
 func (h *host) say(what string, frame []byte, want DropReason) {
 	h.t.Helper()
 	for _, hdr := range []int{splitter.EthLen, 60, 512} {
@@ -161,7 +163,7 @@ func (h *host) say(what string, frame []byte, want DropReason) {
 	}
 }
 
-// claims are frames by which a host says that an address is its own.
+// claims are frames by which a host claims an address as its own.
 func claims(mac MAC, n byte, tags int) map[string][]byte {
 	return map[string][]byte{
 		"ARP request":      frame(mac, tags, 0x0806, arpBody(1, mac, ip4(n), ip4(77))),
@@ -197,16 +199,16 @@ func fragment4(ip []byte) []byte {
 	return ip
 }
 
-// TestAPortSaysOnlyWhatItHas: each way to say that an address is one's own passes from who has it,
-// and not from another port: not the router's, not another host's; whole, and inside tags. Nobody
-// hears of it, and the switch goes on to find the right port.
+// TestAPortSaysOnlyWhatItHas: each way to claim an address works from the port that has it, and not
+// from another port: neither for the router's addresses nor for another host's, with and without
+// tags. No port receives a refused frame, and the switch keeps the right port for the address.
 //
-// Invariant: wire: No frame says that an address is its sender's which another port has.
+// Invariant: wire: No frame claims an address that belongs to another port.
 func TestAPortSaysOnlyWhatItHas(t *testing.T) {
 	v := newTown(t, nil)
 	a, b := v.a, v.b
 	for _, tags := range []int{0, 1, 2} {
-		for name, f := range claims(b.mac, 2, tags) { // b's own
+		for name, f := range claims(b.mac, 2, tags) { // b's own addresses
 			b.say(name, f, DropNone)
 		}
 	}
@@ -234,8 +236,8 @@ func TestAPortSaysOnlyWhatItHas(t *testing.T) {
 	}
 }
 
-// TestNeighborsNameOnlyTheirMAC: ARP and neighbor discovery of an address of one's own that name
-// another's MAC, those that are not to be read, and IPv6 sources that nobody may have.
+// TestNeighborsNameOnlyTheirMAC: refuses ARP and neighbor discovery for the sender's own address
+// that names another host's MAC, messages that cannot be parsed, and invalid IPv6 sources.
 func TestNeighborsNameOnlyTheirMAC(t *testing.T) {
 	v := newTown(t, nil)
 	a := v.a
@@ -284,15 +286,15 @@ func TestNeighborsNameOnlyTheirMAC(t *testing.T) {
 	}
 }
 
-// TestWhatWasJudgedOfNeighborsArrives: a sender that rewrites its memory once it has been judged
-// changes no byte of what it said.
+// TestWhatWasJudgedOfNeighborsArrives: a sender that rewrites its memory after the check changes no
+// byte of the checked message.
 func TestWhatWasJudgedOfNeighborsArrives(t *testing.T) {
 	v := newTown(t, nil)
 	for name, f := range claims(v.a.mac, 1, 1) {
 		p := v.a.rawFrame(f, splitter.EthLen, 0, 3)
 		n := len(f)
 		if p.Meta.Headers.Class == splitter.OtherIP && p.Meta.Headers.Proto != protoICMPv6 {
-			continue // its headers are all
+			continue // it consists only of headers
 		}
 		v.b.slow = func() { clear(v.a.ram[:600]) }
 		v.a.send(p)
@@ -305,14 +307,15 @@ func TestWhatWasJudgedOfNeighborsArrives(t *testing.T) {
 		}
 		if c := p.Meta.Headers.Class; c == splitter.TCP || c == splitter.UDP || c == splitter.Malformed ||
 			c == splitter.Fragment {
-			continue // what lies behind the headers nobody judges
+			continue // what lies after the headers is not checked
 		}
 		testkit.Equal(t, name, string(got[0].frame), string(f))
 	}
 }
 
-// TestDuplicatesAreFound: a probe for duplicates passes, so that whoever has the address answers;
-// but not one for what another has just probed itself: that would take it away before it is used.
+// TestDuplicatesAreFound: a probe for duplicate addresses passes, so that the owner can answer; but
+// not for an address that another port has just probed, because it would lose the address before
+// using it.
 func TestDuplicatesAreFound(t *testing.T) {
 	for name, probe := range map[string]func(h *host) []byte{
 		"DAD": func(h *host) []byte {
@@ -337,7 +340,7 @@ func TestDuplicatesAreFound(t *testing.T) {
 			v.a.say("a's, after b's probe", use(v.a), DropNone)
 			v.a.say("a's probe, booted again", probe(v.a), DropNone)
 			v.b.say("b's then", probe(v.b), DropAddress)
-			v.a.link.Forget() // it is gone
+			v.a.link.Forget() // port a has left
 			v.b.say("b's probe", probe(v.b), DropNone)
 			v.now = v.now.Add(probeIdle)
 			v.a.say("a's probe for what b has not used", probe(v.a), DropNone)
@@ -347,26 +350,26 @@ func TestDuplicatesAreFound(t *testing.T) {
 	}
 }
 
-// ping makes a frame from an address that is not to be another's.
+// ping makes a frame from an address that is not configured for any host.
 func ping(h *host, n int) []byte {
 	return frame(h.mac, 0, 0x0800, ipv4Body([]byte{172, 16, byte(n >> 8), byte(n)}, ip4(2), 1))
 }
 
-// TestAddressesMove: an address goes to another port when its port has left, forgotten it or not
-// used it for a while, and not while it uses it, however often another wants it.
+// TestAddressesMove: an address moves to another port after its port has left, forgotten it or not
+// used it for a while, but not while its port uses it, however often another port wants it.
 func TestAddressesMove(t *testing.T) {
 	v := newTown(t, nil)
 	a, b := v.a, v.b
 	a.say("first use", ping(a, 1), DropNone)
 	b.say("another's", ping(b, 1), DropAddress)
-	for range 100 { // a's frames are those that show that it is there
-		v.now = v.now.Add(ClaimIdle / 2)
+	for range 100 { // only frames from a show that a is there
+		v.now = v.now.Add(BindingIdle / 2)
 		b.say("while it is used", ping(b, 1), DropAddress)
 		a.say("its use", ping(a, 1), DropNone)
 	}
 	v.now = v.now.Add(24 * time.Hour)
 	b.say("idle, and not wanted yet", ping(b, 1), DropAddress)
-	v.now = v.now.Add(ClaimIdle - 1)
+	v.now = v.now.Add(BindingIdle - 1)
 	b.say("wanted", ping(b, 1), DropAddress)
 	v.now = v.now.Add(1)
 	b.say("idle", ping(b, 1), DropNone)
@@ -375,11 +378,11 @@ func TestAddressesMove(t *testing.T) {
 	a.say("forgotten", ping(a, 1), DropNone)
 	testkit.OK(t, v.s.Detach(a.link))
 	b.say("detached", ping(b, 1), DropNone)
-	testkit.Equal(t, "addresses, and MACs of two", len(v.s.names.claims), 3+1+2)
+	testkit.Equal(t, "addresses, and MACs of two", len(v.s.names.byAddr), 3+1+2)
 }
 
-// TestInventedAddressesAreBounded: a port that invents addresses gets MaxClaims, of IP and of MACs,
-// and nobody else notices. What it does not use for a while makes room.
+// TestInventedAddressesAreBounded: a port that invents addresses gets at most MaxBindings, of IP
+// and of MACs, without effect on other ports. Bindings that it has not used for a while make room.
 func TestInventedAddressesAreBounded(t *testing.T) {
 	v := newTown(t, func(n byte, o *Identity) { o.Any = n == 1 })
 	a, b := v.a, v.b
@@ -390,29 +393,29 @@ func TestInventedAddressesAreBounded(t *testing.T) {
 			ok++
 		}
 	}
-	testkit.Equal(t, "addresses that it got", ok, MaxClaims)
+	testkit.Equal(t, "addresses that it got", ok, MaxBindings)
 	ok = 0
 	for n := range 10_000 {
 		if a.try(frame(MAC{2, 5, 0, 0, byte(n >> 8), byte(n)}, 0, 0x88cc, nil), 512) == DropNone {
 			ok++
 		}
 	}
-	testkit.Equal(t, "MACs that it got", ok, MaxClaims)
-	testkit.Equal(t, "what the registry holds", len(v.s.names.claims), 3+3+2*MaxClaims+1)
+	testkit.Equal(t, "MACs that it got", ok, MaxBindings)
+	testkit.Equal(t, "what the registry holds", len(v.s.names.byAddr), 3+3+2*MaxBindings+1)
 	b.say("b's", ping(b, 60001), DropNone)
 	b.say("b's second", ping(b, 60002), DropNone)
-	told := v.told.take()
-	if len(told) != 2 || !told[0].Full || told[0].Link != a.link || !told[1].Full || told[1].Reason != DropMAC {
-		t.Errorf("told: %+v", told)
+	list := v.refused.take()
+	if len(list) != 2 || !list[0].Full || list[0].Link != a.link || !list[1].Full || list[1].Reason != DropMAC {
+		t.Errorf("told: %+v", list)
 	}
 	v.now = v.now.Add(wantedAgain)
 	a.say("one more", ping(a, 20_000), DropAddress)
-	testkit.Equal(t, "what is told at once", len(v.told.take()), 0)
-	v.now = v.now.Add(ClaimIdle - 1)
+	testkit.Equal(t, "what is told at once", len(v.refused.take()), 0)
+	v.now = v.now.Add(BindingIdle - 1)
 	a.say("one more, when others were not used for nearly a minute", ping(a, 20_000), DropAddress)
-	told = v.told.take()
-	if len(told) != 1 || told[0].Addr != netip.MustParseAddr("172.16.78.32") || told[0].More != 10_000-MaxClaims-1+3 {
-		t.Errorf("told: %+v", told)
+	list = v.refused.take()
+	if len(list) != 1 || list[0].Addr != netip.MustParseAddr("172.16.78.32") || list[0].More != 10_000-MaxBindings-1+3 {
+		t.Errorf("told: %+v", list)
 	}
 	a.say("in use", ping(a, 5), DropNone)
 	v.now = v.now.Add(1)
@@ -420,7 +423,7 @@ func TestInventedAddressesAreBounded(t *testing.T) {
 	a.say("that which is in use", ping(a, 5), DropNone)
 }
 
-// TestMACs: which MACs a port may send from.
+// TestMACs: the MACs from which a port may send.
 func TestMACs(t *testing.T) {
 	x, y := MAC{2, 8, 8, 8, 8, 1}, MAC{2, 8, 8, 8, 8, 2}
 	from := func(m MAC) []byte { return frame(m, 0, 0x88cc, nil) }
@@ -443,7 +446,7 @@ func TestMACs(t *testing.T) {
 	v.a.say("the router's", from(v.router.mac), DropMAC)
 	v.now = v.now.Add(wantedAgain)
 	v.b.say("wanted", from(x), DropMAC)
-	v.now = v.now.Add(ClaimIdle)
+	v.now = v.now.Add(BindingIdle)
 	v.b.say("a machine that has moved", from(x), DropNone)
 	v.a.say("from here", from(x), DropMAC)
 
@@ -475,8 +478,8 @@ func (sinkPort) Name() string               { return "sink" }
 func (sinkPort) Limits() Limits             { return Limits{} }
 func (sinkPort) Deliver(*Worker, []*Packet) {}
 
-// TestLeases: what is leased to a port's MAC is its own, used or not; what is reserved is only that
-// port's.
+// TestLeases: an address leased to a port's MAC belongs to that port, used or not; a reserved
+// address may be used only by its port.
 func TestLeases(t *testing.T) {
 	v := newTown(t, nil)
 	a, b := v.a, v.b
@@ -512,8 +515,8 @@ func TestLeases(t *testing.T) {
 	b.say("by nobody", ping(b, 2), DropNone)
 }
 
-// consistent fails the test unless what ports may send without a look into the registry is what it has for them, and
-// the lists of claims are those of their ports.
+// consistent fails the test unless each port's allowed addresses equal its bindings, and each
+// port's list has exactly the bindings of that port.
 func (v *town) consistent(t *testing.T) {
 	t.Helper()
 	r := &v.s.names
@@ -522,40 +525,40 @@ func (v *town) consistent(t *testing.T) {
 	listed := 0
 	for _, h := range []*host{v.router, v.a, v.b} {
 		d := h.link.who
-		held := d.held.Load()
+		held := d.allowed.Load()
 		for k, list := range held.addrs {
 			for _, b := range list {
-				if c := r.claims[source{b, kind(k)}]; c == nil || c.by != d || c.probed {
+				if c := r.byAddr[source{b, kind(k)}]; c == nil || c.by != d || c.probed {
 					t.Errorf("%s sends from %v: %+v", h.Name(), b, c)
 				}
 			}
 		}
 		for _, m := range held.macs {
-			if c := r.claims[m.source()]; c == nil || c.by != d {
+			if c := r.byAddr[m.source()]; c == nil || c.by != d {
 				t.Errorf("%s sends from %x: %+v", h.Name(), m, c)
 			}
 		}
-		for _, list := range d.mine {
+		for _, list := range d.movable {
 			for _, c := range list {
-				if listed++; r.claims[c.at] != c || c.by != d || c.bound() {
+				if listed++; r.byAddr[c.src] != c || c.by != d || c.fixed() {
 					t.Errorf("%s: %+v", h.Name(), c)
 				}
 			}
-			if len(list) > MaxClaims {
+			if len(list) > MaxBindings {
 				t.Errorf("%s: %d claims", h.Name(), len(list))
 			}
 		}
 	}
-	for _, c := range r.claims {
-		if c.by != nil && !c.bound() {
+	for _, c := range r.byAddr {
+		if c.by != nil && !c.fixed() {
 			listed--
 		}
 	}
 	testkit.Equal(t, "claims that no port lists", listed, 0)
 }
 
-// TestClaimsFromManySides: several queues of two ports use overlapping addresses while leases come and go. What the
-// ports keep is what the registry has.
+// TestClaimsFromManySides: several queues of two ports use overlapping addresses while leases come
+// and go. Each port's state stays consistent with the bindings.
 func TestClaimsFromManySides(t *testing.T) {
 	v := newTown(t, func(n byte, o *Identity) { o.Any = true })
 	var wg sync.WaitGroup
@@ -598,8 +601,8 @@ func TestClaimsFromManySides(t *testing.T) {
 	v.consistent(t)
 }
 
-// Frames that need no judgement go as they came, in one run: those whose addresses their port has, and those from
-// 0.0.0.0 and ::, which are nobody's.
+// Frames that need no check of the bindings stay in one batch: those whose addresses their port
+// has, and those from 0.0.0.0 and ::, which belong to nobody.
 func TestWhatPassesGoesTogether(t *testing.T) {
 	v := newTown(t, nil)
 	udp := []byte{0, 1, 0, 2, 0, 8, 0, 0}
@@ -629,7 +632,7 @@ func TestWhatPassesGoesTogether(t *testing.T) {
 			v.b.take()
 			return sizes
 		}
-		send(1) // claims the address
+		send(1) // binds the address
 		if sizes := send(8); len(sizes) != 1 {
 			t.Errorf("from %s: batches of %v", name, sizes)
 		}

@@ -12,7 +12,7 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// arrivals gives the sequence numbers of the segments that frames stand for, in order.
+// arrivals returns the sequence numbers of all segments in frames, in order.
 func arrivals(t testing.TB, got []received, mss int) (seqs []int) {
 	t.Helper()
 	for i := range got {
@@ -24,7 +24,8 @@ func arrivals(t testing.TB, got []received, mss int) (seqs []int) {
 	return seqs
 }
 
-// over sends segments, in packets of the given numbers of segments, over a link impaired as told, and gives what came.
+// over sends segments, in packets of the given numbers of segments, over impaired links, and
+// returns the segments that arrived.
 func over(t *testing.T, up, down Impairment, lim Limits, sizes []int) ([]int, *host, *host) {
 	t.Helper()
 	a, b := badPair(t, newSwitch(t), up, down)
@@ -53,7 +54,7 @@ func over(t *testing.T, up, down Impairment, lim Limits, sizes []int) ([]int, *h
 	return arrivals(t, got, mss), a, b
 }
 
-// shapes are ways to send 1000 segments.
+// shapes are ways to pack 1000 segments.
 func shapes() map[string][]int {
 	m := map[string][]int{"one by one": slices.Repeat([]int{1}, 1000), "by tens": slices.Repeat([]int{10}, 100),
 		"by 500": {500, 500}}
@@ -68,8 +69,8 @@ func shapes() map[string][]int {
 
 var superLimits = Limits{Csum: true, GSO: GSO(splitter.GSOTCPv4)}
 
-// TestFateOfSegmentsIsTheSeeds: the same segments are lost and held back, however they are packed,
-// whatever the port takes.
+// TestFateOfSegmentsIsTheSeeds: the same segments are lost and held back, however they are packed
+// and whatever the port accepts.
 //
 // Invariant: wire: The seed alone decides which segments are lost or late.
 func TestFateOfSegmentsIsTheSeeds(t *testing.T) {
@@ -106,7 +107,7 @@ func TestFateOfSegmentsIsTheSeeds(t *testing.T) {
 	}
 }
 
-// TestFateSurvivesBusyPorts: the same, when the port runs out of buffers again and again.
+// TestFateSurvivesBusyPorts: the same, while the port runs out of buffers repeatedly.
 //
 // Invariant: wire: The seed alone decides which segments are lost or late.
 func TestFateSurvivesBusyPorts(t *testing.T) {
@@ -163,15 +164,15 @@ func TestAllLostAndNoneLost(t *testing.T) {
 	dropped(t, p, DropLinkLoss)
 }
 
-// TestHeldSegmentsAreOvertakenAsToldAndNeverLost: with reordering alone all segments come, each at
-// most ReorderDepth late.
+// TestHeldSegmentsAreOvertakenAsToldAndNeverLost: with reordering alone all segments arrive, each
+// at most ReorderDepth late.
 func TestHeldSegmentsAreOvertakenAsToldAndNeverLost(t *testing.T) {
 	for _, depth := range []int{1, 4} {
 		bad := Impairment{Seed: 3, Reorder: 0.2, ReorderDepth: depth, HoldMax: time.Hour}
 		seqs, a, _ := over(t, bad, Impairment{}, superLimits, slices.Repeat([]int{20}, 50))
-		for at, seq := range seqs {
-			if at-seq > depth {
-				t.Fatalf("segment %d came at %d", seq, at)
+		for i, seq := range seqs {
+			if i-seq > depth {
+				t.Fatalf("segment %d came at %d", seq, i)
 			}
 		}
 		if missing := 1000 - len(seqs); missing > depth {
@@ -183,7 +184,7 @@ func TestHeldSegmentsAreOvertakenAsToldAndNeverLost(t *testing.T) {
 	}
 }
 
-// TestHeldPayloadIsACopy: the sender may use its memory again as soon as it has the verdict.
+// TestHeldPayloadIsACopy: the sender may reuse its memory as soon as it has the verdict.
 func TestHeldPayloadIsACopy(t *testing.T) {
 	a, b := badPair(t, newSwitch(t), Impairment{Reorder: 1, ReorderDepth: 1, HoldMax: time.Hour}, Impairment{})
 	want := bytes.Clone(a.ram[:500])
@@ -215,7 +216,7 @@ func TestHeldSegmentsAreLetGoInTime(t *testing.T) {
 		if d := time.Since(start); d != 10*time.Millisecond || len(b.take()) != 1 {
 			t.Errorf("it came after %v", d)
 		}
-		// Nobody else is there to overtake it, and its port is busy for a while.
+		// No other segment overtakes it, and its port is busy for a while.
 		b.post(0)
 		a.send(a.packet(b.mac, spec{n: 500}))
 		for range 3 {
@@ -257,7 +258,7 @@ func TestDelayLineIsBounded(t *testing.T) {
 	}
 }
 
-// TestFloodOverBadLinks: each port's own link decides for it.
+// TestFloodOverBadLinks: each port's own impairment applies to its copy.
 func TestFloodOverBadLinks(t *testing.T) {
 	s := newSwitch(t)
 	a := newHost(t, s, 1, LinkOptions{})
@@ -283,8 +284,8 @@ func TestFloodOverBadLinks(t *testing.T) {
 	}
 }
 
-// TestNothingGoesAstray has several workers of one port send over bad links while they are detached: every segment is
-// received, or counted as dropped.
+// TestNothingGoesAstray: several workers of one port send over impaired links while these are
+// detached: every segment is received, or counted as dropped.
 //
 // Invariant: wire: Every packet is received or counted as lost.
 func TestNothingGoesAstray(t *testing.T) {
@@ -340,7 +341,7 @@ func TestNothingGoesAstray(t *testing.T) {
 	taken(t, p)
 }
 
-// A frame whose checksum only the link can complete is lost as any other.
+// A frame whose checksum only the link can complete is lost like any other.
 func TestUnplacedChecksumIsNoWayRoundLoss(t *testing.T) {
 	a, b := badPair(t, newSwitch(t), Impairment{Loss: 1}, Impairment{})
 	p := a.packet(b.mac, spec{n: 1448})

@@ -7,18 +7,18 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// unjudged is what forward says of a packet that can pass, but of whose sender's addresses one has
-// to be looked for in the packet, or in the registry. It is no reason to drop, and never counted.
-const unjudged = NumDropReasons + 1
+// unchecked is used by forward for a packet that may pass, but whose sender's addresses have to be
+// looked up in the packet or in the bindings. It is not a reason to drop, and never counted.
+const unchecked = NumDropReasons + 1
 
-// checked says whether the link's source addresses are judged.
+// checked reports whether the link's source addresses are checked.
 func (l *Link) checked() bool { return l.who != nil && !l.who.Router }
 
-// passes says whether a packet's source addresses are all that it says of its sender, and its port
-// has used them before. It takes no lock, and looks only at what splitter has parsed.
+// passes reports whether a packet has no other source addresses than those in its headers, and its
+// port has used these before. It takes no lock, and looks only at what splitter has parsed.
 func (d *identity) passes(p *Packet) bool {
-	held, h := d.held.Load(), &p.Meta.Headers
-	if !held.hasMAC(p.Src) {
+	allowed, h := d.allowed.Load(), &p.Meta.Headers
+	if !allowed.hasMAC(p.Src) {
 		return false
 	}
 	switch h.Class {
@@ -37,11 +37,11 @@ func (d *identity) passes(p *Packet) bool {
 		return false
 	}
 	s := flowSource(h)
-	return s.unspecified() || held.has(s)
+	return s.unspecified() || allowed.has(s)
 }
 
-// sameSource says whether a packet that passes is from where the one before it in its batch was,
-// which passes.
+// sameSource reports whether a packet has the source addresses of the packet before it in its
+// batch, which passes.
 func sameSource(p, before *Packet) bool {
 	h, b := &p.Meta.Headers, &before.Meta.Headers
 	return (h.Class == splitter.TCP || h.Class == splitter.UDP) && (b.Class == splitter.TCP || b.Class == splitter.UDP) &&
@@ -56,12 +56,12 @@ func flowSource(h *splitter.Headers) source {
 	return s
 }
 
-// tagged says whether there are more tags than splitter looks behind.
+// tagged reports whether there are more tags than splitter parses.
 func tagged(h *splitter.Headers) bool {
 	return h.EtherType == splitter.EtherTypeVLAN || h.EtherType == splitter.EtherTypeQinQ
 }
 
-// Lengths and offsets of what says who its sender is.
+// Lengths and offsets of fields with source addresses.
 const (
 	arpLen      = 28 // RFC 826, for IPv4 on Ethernet
 	ipv4Len     = 20 // RFC 791
@@ -78,18 +78,19 @@ const (
 	ndTargetLink = 2
 )
 
-// judge says whether a packet's sender may send it. Of what has addresses behind the headers, ARP
-// and neighbor discovery, it gives a copy whose header has them: the sender may rewrite its memory.
-func (l *Link) judge(w *Worker, p *Packet) (*Packet, DropReason) {
+// checkSource returns why a packet's sender may not send it, or DropNone. For a packet with
+// addresses behind the headers (ARP, neighbor discovery) it returns a copy whose Header includes
+// them, because the sender may rewrite its memory.
+func (l *Link) checkSource(w *Worker, p *Packet) (*Packet, DropReason) {
 	d, h := l.who, &p.Meta.Headers
 	if r := d.from(p.Src.source(), p.Src); r != DropNone {
 		return p, r
 	}
 	if tagged(h) || h.Class == splitter.Malformed && h.EtherType == 0 {
-		return p, DropBadFrame // receivers may look further
+		return p, DropBadFrame // receivers may parse further
 	}
 	l3 := int(h.L3Off)
-	q, r := w.pulled(p, judgedLen(h))
+	q, r := w.pulled(p, checkedLen(h))
 	if r != DropNone {
 		return q, r
 	}
@@ -115,11 +116,11 @@ func (l *Link) judge(w *Worker, p *Packet) (*Packet, DropReason) {
 	return q, DropNone
 }
 
-// judgedLen is how many bytes judge reads of a frame.
-func judgedLen(h *splitter.Headers) uint32 {
+// checkedLen returns how many bytes of a frame checkSource reads.
+func checkedLen(h *splitter.Headers) uint32 {
 	switch {
 	case h.Class == splitter.TCP || h.Class == splitter.UDP:
-		return 0 // Header has them
+		return 0 // all are in Header
 	case h.EtherType == splitter.EtherTypeARP:
 		return uint32(h.L3Off) + arpLen
 	case h.Class == splitter.Malformed:
@@ -130,7 +131,7 @@ func judgedLen(h *splitter.Headers) uint32 {
 	return uint32(h.HdrLen)
 }
 
-// pulled gives a packet with at least n bytes in its header, or all that it has: p itself, or the
+// pulled returns a packet with at least n bytes in its Header, or all that it has: p itself, or the
 // worker's copy.
 func (w *Worker) pulled(p *Packet, n uint32) (*Packet, DropReason) {
 	n = min(n, p.Len(), splitter.MaxHeader)
@@ -156,23 +157,23 @@ func (w *Worker) pulled(p *Packet, n uint32) (*Packet, DropReason) {
 	return &x.Packet, DropNone
 }
 
-// from says whether the port may send from an address.
+// from returns why the port may not send from an address, or DropNone.
 func (d *identity) from(s source, mac MAC) DropReason {
-	if s.kind != kindMAC && s.unspecified() || d.held.Load().has(s) {
+	if s.kind != kindMAC && s.unspecified() || d.allowed.Load().has(s) {
 		return DropNone
 	}
 	return d.allow(s, false, mac)
 }
 
-// link says whether a link-layer address that a frame names is the port's.
+// linkAddr returns why the port may not use a link-layer address that a frame names, or DropNone.
 func (d *identity) linkAddr(b []byte) DropReason {
 	m := MAC(b[:6])
 	return d.from(m.source(), m)
 }
 
-// arp judges an ARP frame (RFC 826), of whatever operation, by what it says of its sender; and a
-// probe (RFC 5227) by what it asks for. One that is not of IPv4 on Ethernet is refused: nobody can
-// tell what it says.
+// arp checks an ARP frame (RFC 826), of whatever operation, by its sender addresses; and a probe
+// (RFC 5227) by its target. A frame that is not for IPv4 on Ethernet is refused, because its
+// addresses are unknown.
 func (d *identity) arp(b []byte, mac MAC) DropReason {
 	if len(b) < arpLen || binary.BigEndian.Uint16(b[2:]) != splitter.EtherTypeIPv4 || b[4] != 6 || b[5] != 4 {
 		return DropBadFrame
@@ -190,7 +191,7 @@ func (d *identity) arp(b []byte, mac MAC) DropReason {
 	return DropNone
 }
 
-// neighbor judges an ICMPv6 message, from :: if unspecified, of which there is more behind b if cut.
+// neighbor checks an ICMPv6 message. unspecified: its source is ::; cut: b is not all of it.
 func (d *identity) neighbor(b []byte, unspecified, cut bool, mac MAC) DropReason {
 	if len(b) < 1 {
 		return DropNone
@@ -225,9 +226,9 @@ func (d *identity) neighbor(b []byte, unspecified, cut bool, mac MAC) DropReason
 	return r
 }
 
-// malformed judges a frame whose headers contradict themselves, or go on for too long. A receiver
-// may be less strict, so its source address counts; what lies behind extension headers nobody can
-// tell.
+// malformed checks a frame whose headers are inconsistent or too long. A receiver may be less
+// strict, so its source address counts; a frame whose addresses may lie behind extension headers is
+// refused.
 func (d *identity) malformed(h *splitter.Headers, b []byte, mac MAC) DropReason {
 	ip := b[min(int(h.L3Off), len(b)):]
 	switch {
@@ -239,35 +240,35 @@ func (d *identity) malformed(h *splitter.Headers, b []byte, mac MAC) DropReason 
 	return DropBadFrame
 }
 
-// fragmented refuses the first fragment of a neighbor discovery message, which nobody may send (RFC
-// 6980), and one that does not show what it is of (RFC 7112). A whole packet with a fragment header
-// is a first fragment too.
+// fragmented refuses the first fragment of a neighbor discovery message, which is forbidden (RFC
+// 6980), and a first fragment that does not include the upper-layer header (RFC 7112). A whole
+// packet with a fragment header is a first fragment too.
 func fragmented(h *splitter.Headers, b []byte) DropReason {
-	at := int(h.L4Off)
-	if at < 8 || at > len(b) {
+	off := int(h.L4Off)
+	if off < 8 || off > len(b) {
 		return DropBadFrame
 	}
-	if binary.BigEndian.Uint16(b[at-6:])&^7 != 0 {
+	if binary.BigEndian.Uint16(b[off-6:])&^7 != 0 {
 		return DropNone // not the first
 	}
-	next := b[at-8]
+	next := b[off-8]
 	for extension(next) {
-		if len(b) < at+8 {
+		if len(b) < off+8 {
 			return DropBadFrame
 		}
-		n := (int(b[at+1]) + 1) * 8
+		n := (int(b[off+1]) + 1) * 8
 		switch next {
 		case extFragment:
 			n = 8
 		case extAH:
-			n = (int(b[at+1]) + 2) * 4
+			n = (int(b[off+1]) + 2) * 4
 		}
-		next, at = b[at], at+n
+		next, off = b[off], off+n
 	}
 	if next != protoICMPv6 {
 		return DropNone
 	}
-	if len(b) <= at || b[at] >= ndRouterSolicit && b[at] <= ndRedirect {
+	if len(b) <= off || b[off] >= ndRouterSolicit && b[off] <= ndRedirect {
 		return DropBadFrame
 	}
 	return DropNone

@@ -12,8 +12,8 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// rawFrame makes a packet of a frame's bytes, with hdr bytes or more in its header as nic.Describe
-// would have it, and the rest in h's memory at off.
+// rawFrame makes a packet from a frame's bytes, with at least hdr bytes in its header as
+// nic.Describe would, and the rest in h's memory at off.
 func (h *host) rawFrame(frame []byte, hdr, off int, cut ...int) *Packet {
 	h.t.Helper()
 	p := &Packet{}
@@ -35,13 +35,13 @@ func (h *host) rawFrame(frame []byte, hdr, off int, cut ...int) *Packet {
 	return p
 }
 
-// partial says of a packet that its sender left a checksum to be completed.
+// partial marks a packet's checksum as partial.
 func partial(p *Packet, start, offset uint16) *Packet {
 	p.Meta.Csum, p.Meta.CsumStart, p.Meta.CsumOffset = splitter.CsumPartial, start, offset
 	return p
 }
 
-// plainSum is RFC 1071, word by word.
+// plainSum is a direct implementation of RFC 1071.
 func plainSum(b []byte) uint16 {
 	var s uint32
 	for i, c := range b {
@@ -68,12 +68,12 @@ func pseudo(ip, to []byte, proto byte, l4 int) []byte {
 	return append(b, 0, 0, 0, proto)
 }
 
-// inner is what lies in a tunnel: IP with TCP or UDP whose checksum field has the pseudo-header's
-// sum, as Linux has it for CHECKSUM_PARTIAL.
+// inner is the packet inside a tunnel: IP with TCP or UDP, whose checksum field has the
+// pseudo-header's sum, as Linux sets it for CHECKSUM_PARTIAL.
 type inner struct {
 	b      []byte // from the IP header on
-	l4     int    // where TCP or UDP starts
-	field  int    // where the checksum lies
+	l4     int    // offset of TCP or UDP
+	field  int    // offset of the checksum
 	pseudo []byte
 }
 
@@ -94,8 +94,8 @@ func newInner(s spec, payload []byte) inner {
 	return in
 }
 
-// tunnels are frames in which the checksum that Linux leaves to the NIC is not that of the headers
-// that we parse, or lies behind tags. They start with the EtherType.
+// tunnels are frames whose partial checksum belongs to headers that the switch does not parse, or
+// that lie behind tags. They start with the EtherType.
 func tunnels(s spec, payload []byte) map[string]struct {
 	b  []byte
 	in inner
@@ -129,14 +129,14 @@ func tunnels(s spec, payload []byte) map[string]struct {
 	be.PutUint16(gre[2:], uint16(24+len(in.b)))
 	be.PutUint16(gre[10:], ^plainSum(gre[:20]))
 	add("GRE", []byte{8, 0}, gre)
-	// SRv6: a segment routing header with two segments (RFC 8754, 2), of which one is left.
+	// SRv6: a segment routing header with two segments (RFC 8754, 2), one of which is left.
 	srh := append([]byte{next, 4, 4, 1, 1, 0, 0, 0}, make([]byte, 32)...)
 	srh[8], srh[23], srh[24], srh[39] = 0xfd, 2, 0xfd, 7
 	outer := make([]byte, 40)
 	outer[0], outer[6], outer[7], outer[8], outer[23], outer[24], outer[39] = 0x60, 43, 64, 0xfd, 1, 0xfd, 7
 	be.PutUint16(outer[4:], uint16(len(srh)+len(in.b)))
 	add("SRv6, encapsulated", []byte{0x86, 0xdd}, outer, srh)
-	if s.v6 { // inline: the checksum's address is the last segment's
+	if s.v6 { // inline: the checksum uses the last segment's address
 		in := in
 		l4 := in.b[in.l4:]
 		in.b = l4
@@ -156,16 +156,16 @@ func tunnels(s spec, payload []byte) map[string]struct {
 	return all
 }
 
-// TestTunnelsArriveWithGoodSums: frames that Linux sends with a checksum to be completed, of TCP or
-// UDP that we parse only behind VLAN tags, arrive with a good one, whatever the receiver takes,
-// however the frame lies, and over bad links.
+// TestTunnelsArriveWithGoodSums: frames that Linux sends with partial checksums of a TCP or UDP
+// that the switch does not parse, or parses only behind VLAN tags, arrive with a correct checksum,
+// whatever the receiver accepts, however the frame lies in memory, and over impaired links.
 //
-// Invariant: wire: Partial checksums of PPPoE, MPLS, SRv6 and stacked tags arrive good.
+// Invariant: wire: Partial checksums inside PPPoE, MPLS, SRv6 and stacked tags arrive correct.
 func TestTunnelsArriveWithGoodSums(t *testing.T) {
 	late := Impairment{Reorder: 1, HoldMax: time.Millisecond}
 	for name, opts := range map[string]LinkOptions{"": {}, "late up": {Up: late}, "late down": {Down: late}} {
 		sizes, lies := []int{0, 1, 1000, 1001}, 5
-		if opts.Up.does() || opts.Down.does() || opts.Identity != nil { // each frame takes its time
+		if opts.Up.does() || opts.Down.does() || opts.Identity != nil { // each frame takes a while
 			sizes, lies = sizes[3:], 1
 		}
 		s := newSwitch(t)
@@ -197,7 +197,7 @@ func TestTunnelsArriveWithGoodSums(t *testing.T) {
 									t.Fatalf("%s %s: %d frames", name, kind, len(got))
 								}
 								f := bytes.Clone(got[0].frame)
-								if kind == "QinQ" && lim.Csum { // the receiver's to complete, where it is
+								if kind == "QinQ" && lim.Csum { // the receiver completes it, at the same place
 									m := &got[0].meta
 									if m.Csum != splitter.CsumPartial || int(m.CsumStart) != l4 || !bytes.Equal(f, frame) {
 										t.Errorf("%s %s: %+v", name, kind, *m)
@@ -220,16 +220,16 @@ func TestTunnelsArriveWithGoodSums(t *testing.T) {
 	}
 }
 
-// TestCompletedFramesMeetBusyPorts: a frame that is completed as it is admitted is so again when it
-// is sent again.
+// TestCompletedFramesMeetBusyPorts: a frame whose checksum is completed on its way is completed
+// again when it is sent again after a busy port.
 func TestCompletedFramesMeetBusyPorts(t *testing.T) {
 	a, b := pair(t)
 	tn := tunnels(spec{}, pattern[:300])["PPPoE"]
 	frame := append(append(bytes.Clone(b.mac[:]), a.mac[:]...), tn.b...)
-	at := uint16(len(frame) - len(tn.in.b) + tn.in.l4)
+	off := uint16(len(frame) - len(tn.in.b) + tn.in.l4)
 	var batch []*Packet
 	for i := range 6 {
-		batch = append(batch, partial(a.rawFrame(frame, 14, i*1000), at, 16), a.packet(b.mac, spec{n: 10}))
+		batch = append(batch, partial(a.rawFrame(frame, 14, i*1000), off, 16), a.packet(b.mac, spec{n: 10}))
 	}
 	b.post(3)
 	a.send(batch...)
@@ -249,7 +249,7 @@ func TestCompletedFramesMeetBusyPorts(t *testing.T) {
 		t.Fatalf("%d frames", len(got))
 	}
 	for i, r := range got {
-		whole := append(bytes.Clone(tn.in.pseudo), r.frame[at:]...)
+		whole := append(bytes.Clone(tn.in.pseudo), r.frame[off:]...)
 		if i%2 == 0 && plainSum(whole) != 0xffff || i%2 == 1 && len(r.frame) != 64 {
 			t.Errorf("frame %d: %x", i, r.frame)
 		}
@@ -259,8 +259,8 @@ func TestCompletedFramesMeetBusyPorts(t *testing.T) {
 	}
 }
 
-// TestHeadersThatAreNotTheFrames: a sender whose Meta does not fit its bytes loses the packet when
-// it is parsed again.
+// TestHeadersThatAreNotTheFrames: if a sender's Meta does not match its bytes, the packet is
+// dropped when the wire parses it again.
 func TestHeadersThatAreNotTheFrames(t *testing.T) {
 	a, b := pair(t)
 	for name, change := range map[string]func(p *Packet){
@@ -276,7 +276,7 @@ func TestHeadersThatAreNotTheFrames(t *testing.T) {
 	}
 }
 
-// refused are partial checksums that would change what is judged, or lie where none is.
+// refused are partial checksums that would change checked bytes, or whose place is invalid.
 func refused(a, b *host) map[string]*Packet {
 	eth := func(b2 ...[]byte) []byte {
 		return bytes.Join(append([][]byte{b.mac[:], a.mac[:]}, b2...), nil)
@@ -290,7 +290,7 @@ func refused(a, b *host) map[string]*Packet {
 	icmp[0], icmp[6], icmp[7], icmp[40] = 0x60, 58, 255, 135
 	binary.BigEndian.PutUint16(icmp[4:], 24)
 	fragment := append(header(a.mac, b.mac, &udp), pattern[:1000]...)
-	fragment[20] = 0x20 // more of them
+	fragment[20] = 0x20 // more fragments follow
 	malformed := append(header(a.mac, b.mac, &udp), pattern[:1000]...)
 	malformed[17]++ // longer than the frame
 	super := a.packet(b.mac, spec{n: 3000, mss: 1000})
@@ -333,7 +333,7 @@ func refused(a, b *host) map[string]*Packet {
 	}
 }
 
-// judged is all that decides what becomes of a frame.
+// judged are the properties of a frame that the switch's checks use.
 type judged struct {
 	dst, src  MAC
 	etherType uint16
@@ -347,14 +347,14 @@ func judge(h *splitter.Headers, b []byte) judged {
 	return judged{MAC(b[0:6]), MAC(b[6:12]), h.EtherType, h.Class, h.VLANs, h.VLAN, h.Flow}
 }
 
-// FuzzWhatIsJudgedLeaves sends any frame with any partial checksum and any claim to be a
-// GSO packet. What a port gets is what was judged: its bytes parse to the headers that came with
-// it, and to the addresses, type, ports and flow that the sender's frame had. Without segmentation
-// each byte is as it was sent, but for the two of the checksum, which lie behind what is judged. A
-// frame of the control channel never comes out.
+// FuzzWhatIsJudgedLeaves sends any frame with any partial checksum, as a GSO packet or not. A port
+// gets what was checked: its bytes parse to the headers in its Meta, and to the addresses, type,
+// ports and flow of the sender's frame. Without segmentation each byte equals the sender's, except
+// for the two bytes of the checksum, which lie after the checked ones. No frame of the control
+// channel comes out.
 //
-// Invariant: wire: What was judged of a frame is what leaves, byte for byte: a partial checksum
-// changes nothing that is judged.
+// Invariant: wire: The checked bytes of a frame leave unchanged: a partial checksum cannot change
+// them.
 func FuzzWhatIsJudgedLeaves(f *testing.F) {
 	a0, b0 := MAC{2, 0, 0, 0, 0, 1}, MAC{2, 0, 0, 0, 0, 2}
 	spoof := append(append([]byte{}, b0[:]...), 2, 0x76, 0x6e, 0x69, 0x63, 0x77, 0x99, 0xb5)
@@ -383,9 +383,9 @@ func FuzzWhatIsJudgedLeaves(f *testing.F) {
 		for _, name := range slices.Sorted(maps.Keys(all)) {
 			tn := all[name]
 			b := append(append(append([]byte{}, b0[:]...), a0[:]...), tn.b...)
-			at := len(b) - len(tn.in.b)
-			f.Add(b, uint16(at+tn.in.l4), uint16(tn.in.field-tn.in.l4), uint8(0), uint16(0), uint8(2))
-			f.Add(b, uint16(at), uint16(tn.in.field), uint8(0), uint16(0), uint8(5))
+			off := len(b) - len(tn.in.b)
+			f.Add(b, uint16(off+tn.in.l4), uint16(tn.in.field-tn.in.l4), uint8(0), uint16(0), uint8(2))
+			f.Add(b, uint16(off), uint16(tn.in.field), uint8(0), uint16(0), uint8(5))
 			f.Add(b, uint16(20), uint16(2), uint8(0), uint16(0), uint8(8))
 		}
 	}
@@ -406,7 +406,7 @@ func FuzzWhatIsJudgedLeaves(f *testing.F) {
 		}
 		b.setLimits(lim)
 		c.setLimits(lim)
-		for _, h := range []*host{b, c} { // whatever source addresses the frames before had
+		for _, h := range []*host{b, c} { // resets the table after earlier frames
 			h.send(h.arp(broadcast))
 		}
 		for _, h := range []*host{a, b, c, l} {
@@ -446,50 +446,51 @@ func FuzzWhatIsJudgedLeaves(f *testing.F) {
 	})
 }
 
-// leaves checks a frame that a port got against the one that was sent, of which m was said and
-// which was judged so.
+// leaves compares a frame that a port got with the sent one, whose metadata was m and whose checked
+// properties were was.
 func leaves(t *testing.T, r *received, frame []byte, m *splitter.Meta, was *judged) {
 	t.Helper()
 	var h splitter.Headers
 	if err := splitter.Parse(r.frame, uint32(len(r.frame)), &h); err != nil || h != r.meta.Headers {
 		t.Fatalf("the bytes are not those that were judged: %v\n%+v\n%+v", err, h, r.meta.Headers)
 	}
-	is := judge(&h, r.frame)
-	if is != *was {
-		t.Fatalf("judged %+v\nleft   %+v", was, is)
+	now := judge(&h, r.frame)
+	if now != *was {
+		t.Fatalf("judged %+v\nleft   %+v", was, now)
 	}
 	if h.EtherType == EtherTypeControl || binary.BigEndian.Uint16(r.frame[12:]) == EtherTypeControl ||
-		is.src == ControlMAC || is.dst == ControlMAC {
+		now.src == ControlMAC || now.dst == ControlMAC {
 		t.Fatalf("a control frame came out: %x", r.frame[:14])
 	}
-	// A super-packet may leave whole, with whatever sums its sender gave it, or in parts, whose sums are made anew.
+	// A super-packet may arrive whole, with whatever checksums its sender gave it, or cut, with new
+	// checksums.
 	if m.GSOType != splitter.GSONone && (r.meta.GSOType == splitter.GSONone || len(r.frame) != len(frame)) {
 		verify(t, r)
 		return
 	}
 	want := bytes.Clone(frame)
 	if m.Csum == splitter.CsumPartial {
-		at := int(m.CsumStart) + int(m.CsumOffset)
+		field := int(m.CsumStart) + int(m.CsumOffset)
 		_, _, placed := splitter.CsumPlace(&h)
-		if limit := int(h.JudgedLen()); !placed && (int(m.CsumStart) < limit || at < limit) {
+		if limit := int(h.JudgedLen()); !placed && (int(m.CsumStart) < limit || field < limit) {
 			t.Fatalf("a checksum at %d+%d, %d bytes are judged", m.CsumStart, m.CsumOffset, limit)
 		}
-		if placed && (m.CsumStart != h.L4Off || at >= int(h.HdrLen)) {
+		if placed && (m.CsumStart != h.L4Off || field >= int(h.HdrLen)) {
 			t.Fatalf("a checksum at %d+%d: %+v", m.CsumStart, m.CsumOffset, h)
 		}
 		if r.meta.Csum != splitter.CsumPartial {
-			if !placed { // of TCP and UDP it is made again
+			if !placed { // those of TCP and UDP are computed anew
 				sum := ^plainSum(frame[m.CsumStart:])
 				if sum == 0 {
 					sum = 0xffff
 				}
-				binary.BigEndian.PutUint16(want[at:], sum)
+				binary.BigEndian.PutUint16(want[field:], sum)
 			} else {
 				hdr, payload := r.frame[:h.HdrLen], r.frame[h.HdrLen:h.FrameLen]
 				if splitter.VerifyL4(&h, hdr, uint32(len(payload)), splitter.Sum(payload, 0)) == splitter.CsumBad {
 					t.Fatal("bad checksum")
 				}
-				copy(want[at:at+2], r.frame[at:])
+				copy(want[field:field+2], r.frame[field:])
 			}
 		} else if r.meta.CsumStart != m.CsumStart || r.meta.CsumOffset != m.CsumOffset {
 			t.Fatalf("%+v", r.meta)

@@ -7,42 +7,43 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// LinkOptions says how a port is attached.
+// LinkOptions configure a port's link.
 type LinkOptions struct {
-	Up   Impairment // of what the port sends
-	Down Impairment // of what the port receives
+	Up   Impairment // for packets that the port sends
+	Down Impairment // for packets that the port receives
 	// Identity says which source addresses the port's frames may have; nil: any.
 	Identity *Identity
-	// Storm is how many frames to group addresses the port may send a second; those beyond are dropped (DropStorm). 0:
-	// any number.
+	// Storm is how many frames to group addresses the port may send a second; more are dropped
+	// (DropStorm). 0: any number.
 	Storm int
 }
 
-// Link is a port's way into the switch.
+// Link connects a port to the switch.
 type Link struct {
-	// What each run of packets that comes down looks at, in one cache line with the first counters.
+	// Read for each run of packets to the port, in one cache line with the first counters.
 	port Port
 	down atomic.Pointer[impaired]
 	tap  atomic.Pointer[Tap] // nil: none
-	// inside counts the workers in the port's Deliver or in the link's; closed is added once it is to be detached.
+	// inside counts workers in the port's Deliver or the link's; closed is added when the link is
+	// to be detached.
 	inside atomic.Int64
 	count  counters
 
 	sw      *Switch
 	id      uint16 // in the tables, while attached
-	serial  uint32 // never used again
+	serial  uint32 // never reused
 	up      atomic.Pointer[impaired]
-	places  bool      // port is a Placer
-	who     *identity // nil: any
+	places  bool      // port is a PlacementReporter
+	who     *identity // nil: any source
 	storm   storm
 	drained chan struct{} // capacity 1: the last worker has left
 	detach  sync.Once
 }
 
-// closed in Link.inside refuses entry.
+// closed, added to Link.inside, refuses entry.
 const closed = 1 << 62
 
-// enter counts a worker in; false if the link is being detached. It never waits.
+// enter counts a worker in; false: the link is being detached. It never waits.
 func (l *Link) enter() bool {
 	if l.inside.Add(1) < closed {
 		return true
@@ -57,7 +58,7 @@ func (l *Link) leave() {
 	}
 }
 
-// signal sets a channel of capacity 1.
+// signal puts a value into a channel of capacity 1.
 func signal(c chan struct{}) {
 	select {
 	case c <- struct{}{}:
@@ -65,12 +66,12 @@ func signal(c chan struct{}) {
 	}
 }
 
-// drain refuses entry from now on and waits for the workers inside.
+// drain refuses entry from now on, and waits for the workers inside.
 func (l *Link) drain() {
 	if l.inside.Add(closed) == closed {
 		return
 	}
-	<-l.drained // workers only leave, but for those that enter and are refused at once
+	<-l.drained // from now on workers only leave, except for those that are refused at once
 	for l.inside.Load() != closed {
 		<-l.drained
 	}
@@ -79,11 +80,12 @@ func (l *Link) drain() {
 // Name returns the port's name.
 func (l *Link) Name() string { return l.port.Name() }
 
-// Serial is the link's number, by which receivers know who sent a packet (Packet.From). It is never 0, and on one
-// switch no two links ever have the same.
+// Serial is the link's number, by which receivers identify the sender of a packet (Packet.From). It
+// is never 0, and no two links of a switch ever have the same one.
 func (l *Link) Serial() uint32 { return l.serial }
 
-// Restarted tells the other ports that the machine behind this one begins anew (RestartObserver).
+// Restarted notifies the other ports that the machine behind this one has restarted
+// (RestartObserver).
 func (l *Link) Restarted() {
 	for _, o := range l.sw.ports.Load().list {
 		if p, ok := o.port.(RestartObserver); ok && o != l {
@@ -98,8 +100,8 @@ func (l *Link) Port() Port { return l.port }
 // Counters reads the link's counters.
 func (l *Link) Counters() Counters { return l.count.load() }
 
-// Deliver sends a batch, setting every Verdict: Taken, Dropped or Busy. Packets that a link lost whole are Dropped for
-// DropLinkLoss. It never waits.
+// Deliver sends a batch and sets every Verdict: Taken, Dropped or Busy. Packets that a link lost
+// completely are Dropped as DropLinkLoss. It never waits.
 func (l *Link) Deliver(w *Worker, batch []*Packet) {
 	if !l.enter() {
 		l.count.dropAll(batch, DropStopped)
@@ -122,20 +124,20 @@ func (l *Link) Deliver(w *Worker, batch []*Packet) {
 	}
 }
 
-// forward switches packets that came up the link: it groups them by where they go, in order.
+// forward switches packets that came up the link: it groups consecutive packets by destination.
 func (l *Link) forward(w *Worker, batch []*Packet) {
 	ports := l.sw.ports.Load()
-	var src, dst MAC  // of the packet before
-	var to, run *Link // where dst is, and where batch[start:i] goes; nil: none
+	var src, dst MAC  // of the previous packet
+	var to, run *Link // to: the link of dst; run: the link of batch[start:i]; nil: none
 	start := 0        // of the run
 	checked := l.checked()
-	var before *Packet // one that passed identity's check; nil: none
+	var before *Packet // the previous packet that passed the check of its source; nil: none
 	for i, p := range batch {
 		p.From = l.serial
 		r := admit(p)
 		if checked && r == DropNone && (before == nil || !sameSource(p, before)) {
 			if before = p; !l.who.passes(p) {
-				before, r = nil, unjudged
+				before, r = nil, unchecked
 			}
 		}
 		if r != DropNone {
@@ -168,18 +170,18 @@ func (l *Link) forward(w *Worker, batch []*Packet) {
 	l.send(w, ports, run, batch[start:])
 }
 
-// forwardAlone drops a packet that admit gave a reason for, or switches one that is unplaced or
-// unjudged: its checksum is completed, and then its source is judged, before the switch looks at it.
+// forwardAlone drops a packet for which admit returned a reason, or switches one that is unplaced
+// or unchecked: its checksum is completed, and its source checked, before the switch looks at it.
 func (l *Link) forwardAlone(w *Worker, ports *ports, one []*Packet, r DropReason) {
 	p := one[0]
 	q := p
 	if r == unplaced {
 		q, r = &w.whole.Packet, w.completed(p)
-	} else if r == unjudged {
+	} else if r == unchecked {
 		r = DropNone
 	}
 	if r == DropNone && l.checked() {
-		q, r = l.judge(w, q)
+		q, r = l.checkSource(w, q)
 	}
 	if r != DropNone {
 		l.count.drop(p, r)
@@ -201,7 +203,7 @@ func (l *Link) forwardAlone(w *Worker, ports *ports, one []*Packet, r DropReason
 	}
 }
 
-// send gives a run of packets to the link where they all go.
+// send passes a run of packets to the link to which all of them go.
 func (l *Link) send(w *Worker, ports *ports, to *Link, run []*Packet) {
 	switch {
 	case len(run) == 0:
@@ -218,7 +220,7 @@ func (l *Link) send(w *Worker, ports *ports, to *Link, run []*Packet) {
 	}
 }
 
-// receive brings packets down the link to its port; false if the link is being detached.
+// receive delivers packets down the link to its port; false: the link is being detached.
 func (l *Link) receive(w *Worker, run []*Packet) bool {
 	if !l.enter() {
 		return false
@@ -232,7 +234,7 @@ func (l *Link) receive(w *Worker, run []*Packet) bool {
 	return true
 }
 
-// flood gives packets to all links but their own. It never makes anyone wait: a port without buffers misses them.
+// flood sends packets to all other links. No sender waits: a port without buffers misses them.
 func (l *Link) flood(w *Worker, ports *ports, run []*Packet) {
 	w.flooding = true
 	defer func() { w.flooding = false }()
@@ -274,7 +276,8 @@ func (l *Link) flood(w *Worker, ports *ports, run []*Packet) {
 	}
 }
 
-// admit says why a packet cannot pass the wire at all, or unplaced. It looks only at what splitter has parsed.
+// admit returns why a packet may not pass the wire at all, or unplaced. It looks only at what
+// splitter has parsed.
 func admit(p *Packet) DropReason {
 	h := &p.Meta.Headers
 	if len(p.Header) < splitter.EthLen {
@@ -299,12 +302,12 @@ func admit(p *Packet) DropReason {
 	return DropNone
 }
 
-// admitPartial is admit's last part for packets with a partial checksum, GSO packets among them.
+// admitPartial is the part of admit for packets with a partial checksum, which include GSO packets.
 func admitPartial(p *Packet) DropReason {
 	m := &p.Meta
 	gso := m.GSOType != splitter.GSONone
 	if gso && splitter.CheckGSO(p.Header, m, p.PayloadLen) == nil {
-		return DropNone // CheckGSO holds CsumAllowed too
+		return DropNone // CheckGSO includes CsumAllowed
 	}
 	l4 := m.Headers.Class == splitter.TCP || m.Headers.Class == splitter.UDP
 	switch {

@@ -7,7 +7,8 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// A MAC is the port's that has it for its own, or uses it; of one that is not used any more it is nobody's.
+// A MAC belongs to the port that has it as its own or uses it; after it was not used for a while,
+// to none.
 func TestOwnerOfMAC(t *testing.T) {
 	s := newSwitch(t)
 	now := time.Now()
@@ -17,9 +18,9 @@ func TestOwnerOfMAC(t *testing.T) {
 	b := newHost(t, s, 3, LinkOptions{})
 	owner := func(mac MAC, want *Link, wantOwn bool) {
 		t.Helper()
-		l, own := s.Owner(mac)
+		l, isPortMAC := s.Owner(mac)
 		testkit.Equal(t, "owner", l, want)
-		testkit.Equal(t, "own", own, wantOwn)
+		testkit.Equal(t, "own", isPortMAC, wantOwn)
 	}
 	owner(a.mac, a.link, true)
 	owner(r.mac, r.link, true)
@@ -31,8 +32,8 @@ func TestOwnerOfMAC(t *testing.T) {
 	a.sendAll(a.packet(b.mac, spec{n: 100}))
 	owner(a.mac, a.link, false)
 	now = now.Add(wantedAgain)
-	owner(a.mac, a.link, false) // from now on somebody wants it
-	now = now.Add(ClaimIdle)
+	owner(a.mac, a.link, false) // from now on another port wants it
+	now = now.Add(BindingIdle)
 	owner(a.mac, nil, false)
 	a.mac = other
 	testkit.OK(t, s.Detach(a.link))

@@ -7,8 +7,8 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// Expected numbers are those of IEEE 802.3, added up by hand: a frame has 24 bytes around it, and at least 64 with its
-// checksum.
+// The expected numbers follow from IEEE 802.3: 24 bytes of overhead per frame, and a frame has at
+// least 64 bytes with its checksum.
 func TestWireLen(t *testing.T) {
 	for _, c := range []struct {
 		name           string

@@ -2,20 +2,20 @@ package wire
 
 import "sync/atomic"
 
-// storm bounds how many frames to group addresses a port sends a second, as each is delivered to every other port. It
-// is a token bucket that holds the frames of a tenth of a second, or stormLeast. The bucket is kept as the time at
-// which it will be full again (the generic cell rate algorithm of ITU-T I.371).
+// storm limits how many frames to group addresses a port sends a second, because each is delivered
+// to every other port. It is a token bucket of a tenth of a second, or of stormLeast frames, kept
+// as the time at which it will be full again (the generic cell rate algorithm of ITU-T I.371).
 //
-// Frames to an unknown address go to every port as well, and are not counted: to a machine that only receives all
-// frames are such.
+// Frames to an unknown address go to every port as well, but are not counted: all frames to a
+// machine that only receives are such frames.
 type storm struct {
-	each  int64        // nanoseconds in which the bucket gains a frame; 0: there is no bound
+	each  int64        // nanoseconds in which the bucket gains a frame; 0: no limit
 	spare int64        // nanoseconds in which an empty bucket becomes full
 	full  atomic.Int64 // when the bucket will be full
 	now   func() int64
 }
 
-// stormLeast is how many frames the bucket holds at least, so that a burst passes at any rate.
+// stormLeast is the least size of the bucket in frames, so that a burst passes at any rate.
 const stormLeast = 32
 
 func (s *storm) init(rate int, now func() int64) {

@@ -6,7 +6,8 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// Frames to groups pass at the rate that is set, and a tenth of a second's at once after a pause.
+// Frames to groups pass at the configured rate, and after a pause a tenth of a second's worth at
+// once.
 func TestStormIsBounded(t *testing.T) {
 	now := int64(1e15)
 	var s storm
@@ -23,7 +24,7 @@ func TestStormIsBounded(t *testing.T) {
 	now += 1e9 / 1000
 	testkit.Equal(t, "a millisecond later", passed(10), 1)
 	total := 0
-	for range 1000 { // a second, in which ten times as many come
+	for range 1000 { // one second, with ten times the rate
 		now += 1e6
 		total += passed(10)
 	}
@@ -38,7 +39,8 @@ func TestStormIsBounded(t *testing.T) {
 	testkit.Equal(t, "without a bound", none.pass(), true)
 }
 
-// A port that sends too many frames to groups loses those, and nothing else; others' pass, and its own to one port do.
+// A port that sends too many frames to groups loses only those; its frames to one port pass, and so
+// do other ports' frames.
 func TestStormsAreTheirPortsOwn(t *testing.T) {
 	s := newSwitch(t)
 	a, b := newHost(t, s, 1, LinkOptions{Storm: 1}), newHost(t, s, 2, LinkOptions{})

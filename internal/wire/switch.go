@@ -11,7 +11,7 @@ import (
 	"vnic.dev/vnic/internal/lab/shape"
 )
 
-// MaxPorts is how many ports a switch has.
+// MaxPorts is the most ports of a switch.
 const MaxPorts = 1024
 
 // Errors of a Switch.
@@ -21,22 +21,22 @@ var (
 	ErrBadImpairment = errors.New("bad impairment")
 )
 
-// Switch is a learning Ethernet switch. Ports come and go while traffic runs.
+// Switch is a learning Ethernet switch. Ports may be attached and detached while traffic runs.
 type Switch struct {
 	log   *slog.Logger
 	table *macTable
-	names registry // of addresses
+	names bindings // of addresses, for Identity
 	ports atomic.Pointer[ports]
 
-	mu     sync.Mutex // of changes
+	mu     sync.Mutex // held by changes
 	serial uint32     // of the last link
 	closed bool
 }
 
-// ports is what workers see of a switch; immutable.
+// ports is the list of a switch's links, as workers see it; immutable.
 type ports struct {
-	byID []*Link // nil where there is none
-	list []*Link // in order of arrival
+	byID []*Link // nil: no such link
+	list []*Link // in the order of attaching
 }
 
 // allLinks stands for all links but the sender's.
@@ -49,7 +49,7 @@ func NewSwitch(log *slog.Logger) *Switch {
 	return s
 }
 
-// find gives the link that an address is behind: allLinks if it is a group's or unknown.
+// find returns the link behind which an address is: allLinks if it is a group address or unknown.
 func (s *Switch) find(ps *ports, dst MAC) *Link {
 	if !dst.multicast() {
 		if id, ok := s.table.lookup(dst.key()); ok && int(id) < len(ps.byID) && ps.byID[id] != nil {
@@ -59,7 +59,7 @@ func (s *Switch) find(ps *ports, dst MAC) *Link {
 	return allLinks
 }
 
-// Attach gives a port its way into the switch; from then on it receives.
+// Attach connects a port to the switch; from then on the port receives.
 func (s *Switch) Attach(p Port, opts LinkOptions) (*Link, error) {
 	for _, im := range []Impairment{opts.Up, opts.Down} {
 		if err := im.check(); err != nil {
@@ -100,8 +100,8 @@ func (s *Switch) Attach(p Port, opts LinkOptions) (*Link, error) {
 	return l, nil
 }
 
-// Detach takes a port away. When it returns, no worker is in the port's Deliver or will be, and
-// none is in the link's. It must not be called from inside either.
+// Detach detaches a port. When it returns, no worker is in the port's Deliver, or will be, and none
+// is in the link's. It must not be called from inside either.
 func (s *Switch) Detach(l *Link) error {
 	err := fmt.Errorf("port %s: %w", l.Name(), ErrDetached)
 	if l.sw != s {
@@ -122,7 +122,8 @@ func (s *Switch) Detach(l *Link) error {
 	return err
 }
 
-// remove takes a link off the list; off the ids only once nothing knows its id, so that no other link gets it before.
+// remove removes a link from list; with id from byID too, which must happen after all uses of the
+// id are gone, so that no other link gets it before.
 func (s *Switch) remove(l *Link, id bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -136,10 +137,10 @@ func (s *Switch) remove(l *Link, id bool) {
 	s.ports.Store(next)
 }
 
-// Links gives the links attached now, in the order in which they came.
+// Links returns the attached links, in the order of attaching.
 func (s *Switch) Links() []*Link { return slices.Clone(s.ports.Load().list) }
 
-// Find gives the link that an address was last seen behind, nil if the address is not known.
+// Find returns the link behind which an address was last seen; nil: unknown.
 func (s *Switch) Find(mac MAC) *Link {
 	if l := s.find(s.ports.Load(), mac); l != allLinks {
 		return l
@@ -147,7 +148,7 @@ func (s *Switch) Find(mac MAC) *Link {
 	return nil
 }
 
-// Close detaches all ports; none can be attached after.
+// Close detaches all ports, and refuses new ones.
 func (s *Switch) Close() error {
 	s.mu.Lock()
 	s.closed = true

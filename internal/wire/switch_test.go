@@ -40,7 +40,7 @@ func TestUnknownAndGroupAddressesFlood(t *testing.T) {
 			t.Errorf("to %x: %+v", to, p.Verdict)
 		}
 	}
-	c.post(0) // no buffers: it misses the frame, and no sender waits
+	c.post(0) // c has no buffers: it misses the frame, and no sender waits
 	p := a.sent(a.arp(broadcast))
 	if p.Verdict.Kind != Taken || len(b.take()) != 1 {
 		t.Errorf("%+v", p.Verdict)
@@ -61,8 +61,8 @@ func TestFloodWithNobodyThere(t *testing.T) {
 }
 
 // Invariant: wire: Control frames never pass the wire.
-// Invariant: wire: What was judged of a frame is what leaves, byte for byte: a partial checksum
-// changes nothing that is judged.
+// Invariant: wire: The checked bytes of a frame leave unchanged: a partial checksum cannot change
+// them.
 func TestWhatTheWireRefuses(t *testing.T) {
 	s := newSwitch(t)
 	a, b := newHost(t, s, 1, LinkOptions{}), newHost(t, s, 2, LinkOptions{})
@@ -138,7 +138,7 @@ func TestBatchesPassInRuns(t *testing.T) {
 	}
 }
 
-// Invariant: wire: A busy port holds up its own packets only.
+// Invariant: wire: A busy port delays only its own packets.
 func TestBusyPortHoldsUpItsPacketsOnly(t *testing.T) {
 	a, b, c := three(t)
 	b.post(2)
@@ -158,7 +158,7 @@ func TestBusyPortHoldsUpItsPacketsOnly(t *testing.T) {
 		}
 		testkit.Equal(t, fmt.Sprintf("packet %d", i), p.Verdict, want)
 	}
-	testkit.Equal(t, "times that b was asked", len(b.sizes), 3) // not after it was busy
+	testkit.Equal(t, "times that b was asked", len(b.sizes), 3) // it was not called after it was busy
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -195,7 +195,7 @@ func TestAddressMovesToAnotherPort(t *testing.T) {
 func TestInventedAddressesDisplaceTheirInventorsOnly(t *testing.T) {
 	a, b, c := three(t)
 	s := a.link.sw
-	own := c.mac
+	mac := c.mac
 	for i := range 20_000 {
 		c.mac = MAC{2, 1, byte(i >> 16), byte(i >> 8), byte(i), 3}
 		s.table.learn(c.mac.key(), c.link.id)
@@ -212,12 +212,12 @@ func TestInventedAddressesDisplaceTheirInventorsOnly(t *testing.T) {
 	if used > maxPerLink+2 {
 		t.Errorf("%d slots used", used)
 	}
-	if s.Find(a.mac) != a.link || s.Find(b.mac) != b.link || s.Find(own) != nil {
+	if s.Find(a.mac) != a.link || s.Find(b.mac) != b.link || s.Find(mac) != nil {
 		t.Error("others were displaced, or not its own")
 	}
-	c.mac = own
+	c.mac = mac
 	meet(c)
-	testkit.Equal(t, "link of an address that comes back", s.Find(own), c.link)
+	testkit.Equal(t, "link of an address that comes back", s.Find(mac), c.link)
 }
 
 func TestPrepareCutsPadding(t *testing.T) {
@@ -239,7 +239,7 @@ func TestPrepareCutsPadding(t *testing.T) {
 	(&Packet{Header: []byte{1}}).Prepare()
 }
 
-// Invariant: wire: After Detach nobody is in the port.
+// Invariant: wire: After Detach has returned, no call into the port is running.
 func TestPortsComeAndGoUnderTraffic(t *testing.T) {
 	a, b := pair(t)
 	s := a.link.sw
@@ -251,7 +251,7 @@ func TestPortsComeAndGoUnderTraffic(t *testing.T) {
 		for n := range 8 {
 			dst := to.mac
 			if n%4 == 3 {
-				dst = MAC{2, 0, 0, 0, 0, 9} // c: now there, now not
+				dst = MAC{2, 0, 0, 0, 0, 9} // c, which comes and goes
 			} else if n%4 == 2 {
 				dst = broadcast
 			}
@@ -291,7 +291,7 @@ func TestPortsComeAndGoUnderTraffic(t *testing.T) {
 	taken(t, p)
 }
 
-// Invariant: wire: After Detach nobody is in the port.
+// Invariant: wire: After Detach has returned, no call into the port is running.
 func TestDetachWaitsForDeliver(t *testing.T) {
 	a, b, c := three(t)
 	s := a.link.sw
@@ -308,7 +308,7 @@ func TestDetachWaitsForDeliver(t *testing.T) {
 	for len(s.Links()) == 3 { // until Detach has begun
 		runtime.Gosched()
 	}
-	if err := s.Detach(c.link); err != nil { // another port goes meanwhile
+	if err := s.Detach(c.link); err != nil { // another port leaves meanwhile
 		t.Error(err)
 	}
 	select {

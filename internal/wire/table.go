@@ -7,15 +7,16 @@ import (
 	"sync/atomic"
 )
 
-// Bounds of the table of addresses.
+// Bounds of the address table.
 const (
 	buckets    = 1024
 	ways       = 8
-	maxPerLink = 128 // addresses that one link may have; its oldest makes room
+	maxPerLink = 128 // addresses of one link; its oldest makes room
 )
 
-// macTable knows behind which link an address is. Each entry is one word, so lookups take no lock and never see half of
-// a change; its size is fixed, so no guest makes it grow, and a guest that invents addresses displaces only its own.
+// macTable maps addresses to links. Each entry is one word, so a lookup takes no lock and never
+// sees half of a change. Its size is fixed, so no guest can make it grow, and a guest that invents
+// addresses displaces only its own.
 type macTable struct {
 	seed  uint64
 	slots [buckets][ways]atomic.Uint64 // link id + 1 in the top 16 bits, address below; 0: empty
@@ -34,7 +35,7 @@ func (m MAC) key() uint64 {
 	return uint64(m[0])<<40 | uint64(m[1])<<32 | uint64(m[2])<<24 | uint64(m[3])<<16 | uint64(m[4])<<8 | uint64(m[5])
 }
 
-// multicast says whether the address is a group's (broadcast too).
+// multicast reports whether it is a group address (broadcast included).
 func (m MAC) multicast() bool { return m[0]&1 != 0 }
 
 // bucket hashes an address. The seed keeps guests from aiming at one bucket.
@@ -42,7 +43,7 @@ func (t *macTable) bucket(key uint64) *[ways]atomic.Uint64 {
 	return &t.slots[mix64(key^t.seed)%buckets]
 }
 
-// lookup gives the id of the link that an address is behind.
+// lookup returns the id of the link behind which an address is.
 func (t *macTable) lookup(key uint64) (id uint16, ok bool) {
 	b := t.bucket(key)
 	for i := range b {
@@ -53,8 +54,8 @@ func (t *macTable) lookup(key uint64) (id uint16, ok bool) {
 	return 0, false
 }
 
-// learn notes that an address is behind a link, where it may have moved to from another. It is false if there is no
-// room.
+// learn records that an address is behind a link, maybe after it has moved from another link. It
+// returns false if there is no room.
 func (t *macTable) learn(key uint64, id uint16) bool {
 	if old, ok := t.lookup(key); ok && old == id {
 		return true
@@ -67,16 +68,16 @@ func (t *macTable) learn(key uint64, id uint16) bool {
 		if old == id {
 			return true
 		}
-		t.disown(old, key)
+		t.removeFrom(old, key)
 	} else if s = t.slot(key, true); s == nil {
 		return false
 	}
-	t.own(id, key)
+	t.addTo(id, key)
 	s.Store((uint64(id)+1)<<48 | key)
 	return true
 }
 
-// slot finds the slot of an address, or an empty one for it. Under mu.
+// slot finds the slot of an address, or an empty one for it. The caller holds mu.
 func (t *macTable) slot(key uint64, empty bool) *atomic.Uint64 {
 	b := t.bucket(key)
 	for i := range b {
@@ -87,8 +88,9 @@ func (t *macTable) slot(key uint64, empty bool) *atomic.Uint64 {
 	return nil
 }
 
-// own adds an address to a link's, of which the oldest goes if they are too many. Under mu.
-func (t *macTable) own(id uint16, key uint64) {
+// addTo adds an address to a link's list; the oldest goes if there are too many. The caller holds
+// mu.
+func (t *macTable) addTo(id uint16, key uint64) {
 	keys := t.byLink[id]
 	if len(keys) >= maxPerLink {
 		if s := t.slot(keys[0], false); s != nil {
@@ -99,8 +101,8 @@ func (t *macTable) own(id uint16, key uint64) {
 	t.byLink[id] = append(keys, key)
 }
 
-// disown takes an address from a link's. Under mu.
-func (t *macTable) disown(id uint16, key uint64) {
+// removeFrom removes an address from a link's list. The caller holds mu.
+func (t *macTable) removeFrom(id uint16, key uint64) {
 	if i := slices.Index(t.byLink[id], key); i >= 0 {
 		t.byLink[id] = slices.Delete(t.byLink[id], i, i+1)
 	}

@@ -2,42 +2,41 @@ package wire
 
 import "vnic.dev/vnic/dma"
 
-// Tap sees what a port sends and receives. It is called on the fast path, by many workers at once,
-// Received even under a receive queue's lock: it never waits, and keeps nothing of what it is
-// shown.
+// Tap observes what a port sends and receives. Many workers call it at once on the fast path,
+// Received even under a receive queue's lock: it must not wait, and must not keep its arguments.
 type Tap interface {
-	// Sending tells of a packet before anything becomes of it, so that a tap knows in which order things began. The mark
-	// that it returns comes back with Sent.
+	// Sending is called before anything happens to a packet, so that a tap knows the order in which
+	// packets were sent. The mark that it returns is passed to Sent.
 	Sending(p *Packet) (mark uint64)
-	// Sent tells what became of it. Of a packet whose Verdict is Busy nothing did: it will be sent again.
+	// Sent is called with the packet's Verdict. If it is Busy, the packet will be sent again.
 	Sent(w *Worker, p *Packet, mark uint64)
-	// Received tells of a packet that came for the port, which took or dropped it: Verdict is one of these two. What was
-	// cut comes as its pieces.
-	Received(w *Worker, p *Packet, at Placement)
+	// Received is called for a packet that came for the port; its Verdict is Taken or Dropped. A
+	// packet that was cut comes as its pieces.
+	Received(w *Worker, p *Packet, place Placement)
 }
 
-// Placement is where a receiving port has put a packet. Of one that was dropped it is nowhere.
+// Placement is where a receiving port has put a packet; Nowhere if it was dropped.
 type Placement struct {
 	Queue     int           // receive queue; -1: none
-	Split     bool          // headers lie apart from the payload
+	Split     bool          // headers and payload are in different buffers
 	HeaderLen uint32        // if Split: bytes of the frame in the header buffer
-	Unsplit   bool          // it should have been split, and could not be
-	Merged    bool          // the guest gets it as part of a GSO packet made of several: HeaderLen is 0 but in the first
-	Bounced   bool          // the payload went through host memory, as the NIC cannot reach the GPU
-	Payload   []dma.Segment // where the payload lies now; nil: not known
+	Unsplit   bool          // it should have been split, but could not be
+	Merged    bool          // merged with others to a GSO packet: HeaderLen is 0 except for the first one
+	Bounced   bool          // the payload went through host memory, because the NIC cannot reach the GPU
+	Payload   []dma.Segment // where the payload lies; nil: unknown
 }
 
-// Nowhere is the Placement of a packet that was dropped, and of one that lies where only its port knows.
+// Nowhere is the Placement of a packet that was dropped, or whose place only its port knows.
 var Nowhere = Placement{Queue: -1}
 
-// PlacementReporter is a Port that itself tells its link's tap what it received, as it knows where that lies.
-// For all other ports the link does so.
+// PlacementReporter is a Port that itself calls its link's tap for received packets, because it
+// knows where they lie. For all other ports the link calls the tap.
 type PlacementReporter interface {
 	Port
 	ReportsPlacement()
 }
 
-// SetTap sets the link's tap; nil takes it away. Workers that are on their way may still call the one before.
+// SetTap sets the link's tap; nil removes it. Workers in Deliver may still call the old tap.
 func (l *Link) SetTap(t Tap) {
 	if t == nil {
 		l.tap.Store(nil)
@@ -46,7 +45,7 @@ func (l *Link) SetTap(t Tap) {
 	l.tap.Store(&t)
 }
 
-// Tap gives the link's tap, nil if there is none.
+// Tap returns the link's tap; nil: none.
 func (l *Link) Tap() Tap {
 	if t := l.tap.Load(); t != nil {
 		return *t
@@ -54,7 +53,7 @@ func (l *Link) Tap() Tap {
 	return nil
 }
 
-// sending tells a tap of a batch that begins.
+// sending calls a tap's Sending for each packet of a batch.
 func sending(t Tap, batch []*Packet) {
 	for _, p := range batch {
 		p.mark = t.Sending(p)
@@ -67,8 +66,8 @@ func sent(t Tap, w *Worker, batch []*Packet) {
 	}
 }
 
-// GaveUp tells the tap of a packet that the port itself has dropped on its way to Deliver, or after
-// it was Busy, and counts it. The packet's payload may be out of reach by then: where it lay is not told.
+// GaveUp reports to the tap a packet that the port itself has dropped, before Deliver or after
+// Busy, and counts it. Its payload may be unreachable by then, so the tap does not see it.
 func (l *Link) GaveUp(w *Worker, p *Packet, r DropReason) {
 	l.count.dropped(r)
 	t := l.Tap()
@@ -82,10 +81,12 @@ func (l *Link) GaveUp(w *Worker, p *Packet, r DropReason) {
 	*q = Packet{}
 }
 
-// Discarded counts a frame that the port has dropped before it was a packet, so that there is nothing to tell the tap.
+// Discarded counts a frame that the port has dropped before it was a packet; the tap does not see
+// it.
 func (l *Link) Discarded(r DropReason) { l.count.dropped(r) }
 
-// missed tells the tap of a packet that was lost on its way down the link. It changes the Verdict.
+// missed reports to the tap a packet that was lost on its way down the link. It changes the
+// Verdict.
 func (l *Link) missed(w *Worker, p *Packet, r DropReason) {
 	if t := l.Tap(); t != nil {
 		p.Verdict = Drop(r)
@@ -93,7 +94,7 @@ func (l *Link) missed(w *Worker, p *Packet, r DropReason) {
 	}
 }
 
-// arrived tells the tap what the port made of a run, unless the port does.
+// arrived reports to the tap how the port treated a run, unless the port does so itself.
 func (l *Link) arrived(w *Worker, run []*Packet) {
 	t := l.Tap()
 	if t == nil || l.places {
@@ -106,9 +107,9 @@ func (l *Link) arrived(w *Worker, run []*Packet) {
 	}
 }
 
-// Origin gives the packet that a packet was cut from, itself if it was not, with the mark that the tap of that one's
-// sender had returned. That tap may have been taken away since, and another packet may have the mark. It is for taps,
-// while they are told that the packet was received.
+// Origin returns the packet from which p was cut, or p itself, and the mark of its sender's tap.
+// That tap may have been removed since, and another packet may have the same mark. Only taps may
+// call it, in Received.
 func (p *Packet) Origin() (o *Packet, mark uint64) {
 	if p.origin != nil {
 		p = p.origin
@@ -116,22 +117,22 @@ func (p *Packet) Origin() (o *Packet, mark uint64) {
 	return p, p.mark
 }
 
-// Held says how many segments of a packet the link held back as the port sent them; they come
-// later. It is for taps, as Lost is.
+// Held returns how many segments of a packet the sender's link held back; they come later. Only
+// taps may call it, like Lost.
 func (p *Packet) Held() int { return int(p.Progress.level[levelUp].held) }
 
-// Lost gives the first run of segments of a packet, from segment number from on, that the link lost
-// as the port sent them: segments [first, first+n). n is 0 if there is none. It is for taps, while
-// they are told of the packet.
+// Lost returns the first run of segments of a packet, from segment number from on, that the
+// sender's link lost: segments [first, first+n). n is 0 if there is none. Only taps may call it, in
+// their methods.
 func (l *Link) Lost(p *Packet, from uint32) (first, n uint32) {
-	at := &p.Progress.level[levelUp]
+	state := &p.Progress.level[levelUp]
 	up := l.up.Load()
-	if up == nil || !at.known {
+	if up == nil || !state.known {
 		return 0, 0
 	}
 	c := up.now.Load()
 	for i, all := from, p.Segments(); i < all; i++ {
-		f, _ := c.fateOf(p, at.seq+uint64(i))
+		f, _ := c.fateOf(p, state.seq+uint64(i))
 		if f == lost || i < 8*maxNoted && p.Progress.dropped[i/64]&(1<<(i%64)) != 0 {
 			if n == 0 {
 				first = i

@@ -11,16 +11,16 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// watcher is a Tap that notes what it is told.
+// watcher is a Tap that records its calls.
 type watcher struct {
 	mu    sync.Mutex
 	link  *Link
 	marks uint64
 	log   []string
-	lost  int // segments, of what was sent
-	held  int // likewise
-	bytes int // of payload, of what came
-	none  int // of what came, segments that were lost
+	lost  int // lost segments, from Sent
+	held  int // held segments, from Sent
+	bytes int // bytes of payload, from Received
+	none  int // lost segments, from Received
 }
 
 func watch(l *Link) *watcher {
@@ -54,7 +54,7 @@ func (t *watcher) Sent(_ *Worker, p *Packet, mark uint64) {
 	}
 }
 
-func (t *watcher) Received(_ *Worker, p *Packet, at Placement) {
+func (t *watcher) Received(_ *Worker, p *Packet, place Placement) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.log = append(t.log, fmt.Sprintf("received %d: %v %v", p.Len(), p.Verdict.Kind, p.Verdict.Reason))
@@ -80,11 +80,11 @@ func expect(t *testing.T, got []string, want ...string) {
 	}
 }
 
-// TestTapIsToldOfEachPacketOnce: a packet that meets a busy port is told of again, and what was cut
-// comes as its pieces.
+// TestTapIsToldOfEachPacketOnce: a packet that meets a busy port is reported again when it is sent
+// again, and a cut packet is reported as its pieces.
 //
-// Invariant: wire: A tap is told of each packet once, with what the link lost of it and where its
-// payload lies.
+// Invariant: wire: A tap sees each packet once, with the segments that the link lost and the place
+// of its payload.
 func TestTapIsToldOfEachPacketOnce(t *testing.T) {
 	a, b := pair(t)
 	up, down := watch(a.link), watch(b.link)
@@ -98,14 +98,14 @@ func TestTapIsToldOfEachPacketOnce(t *testing.T) {
 	expect(t, up.take(), "sending 3", "sending 4", "sent 3: taken none", "sent 4: taken none")
 	expect(t, down.take(), "received 154: taken none", "received 64: taken none")
 
-	// A port without buffers misses what is flooded.
+	// A port without buffers misses a flooded frame.
 	b.post(0)
 	a.send(a.arp(broadcast))
 	expect(t, down.take(), "received 42: dropped no-buffer")
 	b.post(-1)
 	up.take()
 
-	// What the port itself gave up on.
+	// A packet that the port itself gave up on.
 	a.link.GaveUp(a.w, p, DropNoBuffer)
 	expect(t, up.take(), "sending 6", "sent 6: dropped no-buffer")
 	if p.Verdict.Kind != Taken || p.Payload == nil {
@@ -120,10 +120,11 @@ func TestTapIsToldOfEachPacketOnce(t *testing.T) {
 	}
 }
 
-// TestTapIsToldWhatTheLinkLost: going up, the sender's tap can ask for it; going down, the receiver's sees it go.
+// TestTapIsToldWhatTheLinkLost: on the way up, the sender's tap can ask for the losses; on the way
+// down, the receiver's tap sees them.
 //
-// Invariant: wire: A tap is told of each packet once, with what the link lost of it and where its
-// payload lies.
+// Invariant: wire: A tap sees each packet once, with the segments that the link lost and the place
+// of its payload.
 func TestTapIsToldWhatTheLinkLost(t *testing.T) {
 	bad := Impairment{Seed: 11, Loss: 0.2, Reorder: 0.1, HoldMax: time.Hour}
 	for name, sizes := range shapes() {
@@ -160,7 +161,7 @@ func TestTapIsToldWhatTheLinkLost(t *testing.T) {
 	}
 }
 
-// placer is a port that tells the tap itself.
+// placer is a port that reports placements to the tap itself.
 type placer struct{ *host }
 
 func (placer) ReportsPlacement() {}

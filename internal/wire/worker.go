@@ -5,38 +5,38 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// maxPieces is how many pieces of a packet go to a port at once.
+// maxPieces is how many pieces of a packet are delivered to a port at once.
 const maxPieces = 32
 
-// Worker is a sending goroutine's own: the copier, and the scratch that the wire works in. One goroutine uses it at a
-// time.
+// Worker belongs to a sending goroutine: it has the copier and the wire's scratch. One goroutine at
+// a time uses it.
 type Worker struct {
 	Copier *dma.Copier
 
-	busy     []busyLink // links that had a busy queue in this batch
-	flooding bool       // then no busy link is remembered
-	cutting  bool       // pieces are delivered
+	busy     []busyLink // links that were busy in this batch
+	flooding bool       // set by flood: busy links are not remembered
+	cutting  bool       // pieces of a packet are being delivered
 
 	cutter splitter.Segmenter
 	pieces [maxPieces]piece
 	run    [maxPieces]*Packet // the pieces
 	stages [levelFit]stage
 
-	gone Packet // see GaveUp
+	gone Packet // used by GaveUp
 
-	altered    piece          // a packet that a link has changed, see alter
-	alteredRun [1]*Packet     // the same
-	alteredBuf *dma.Region    // its payload, if that is changed; made when first needed
-	alteredSeg [1]dma.Segment // the same
+	altered    piece          // a packet changed by a link, see alter
+	alteredRun [1]*Packet     // altered
+	alteredBuf *dma.Region    // the changed payload; made when first needed
+	alteredSeg [1]dma.Segment // the changed payload
 
 	whole      piece                    // a packet whose checksum was completed, see completed
-	wholeRun   [1]*Packet               // the same
+	wholeRun   [1]*Packet               // whole
 	csum       [splitter.MaxHeader]byte // start of its payload, if the checksum field lies there
-	csumRegion *dma.Region              // the same
+	csumRegion *dma.Region              // of csum
 	csumSegs   []dma.Segment
 }
 
-// busyLink is a link whose port was busy in this batch, and what to wait for.
+// busyLink is a link whose port was busy in this batch, with the verdict.
 type busyLink struct {
 	link    *Link
 	verdict Verdict
@@ -70,13 +70,15 @@ func NewWorker() *Worker {
 	return w
 }
 
-// Flooding says that packets go to all links now: then a port without buffers misses them, and nobody waits.
+// Flooding reports that packets go to all links: a port without buffers misses them, and no sender
+// waits.
 func (w *Worker) Flooding() bool { return w.flooding }
 
-// Cutting says that packets are pieces of one: after Busy all but the first are made anew, and know nothing of it.
+// Cutting reports that the packets are pieces of one packet: after Busy all but the first are made
+// anew, without their Progress.
 func (w *Worker) Cutting() bool { return w.cutting }
 
-// busyWith gives the verdict with which the link's port was busy in this batch.
+// busyWith returns the verdict with which the link was busy in this batch.
 func (w *Worker) busyWith(l *Link) (Verdict, bool) {
 	if w.flooding {
 		return Verdict{}, false
@@ -95,7 +97,7 @@ func (w *Worker) setBusy(l *Link, v Verdict) {
 	}
 }
 
-// setAll gives packets a verdict.
+// setAll sets the verdict of all packets.
 func setAll(run []*Packet, v Verdict) {
 	for _, p := range run {
 		p.Verdict = v
@@ -105,7 +107,7 @@ func setAll(run []*Packet, v Verdict) {
 // cursor walks over payload.
 type cursor struct {
 	segs []dma.Segment
-	off  uint32 // used of the first
+	off  uint32 // bytes used of the first segment
 }
 
 // take appends the next n bytes to dst; ok is false if there are fewer.
@@ -139,14 +141,15 @@ func (c *cursor) move(k uint32) {
 	}
 }
 
-// cut makes a piece of p: payload [off, off+n), of which at is the cursor, with the header that s makes.
-func (x *piece) cut(s *splitter.Segmenter, p *Packet, at *cursor, off, n uint32) DropReason {
+// cut makes a piece of p: payload [off, off+n), which starts at the cursor, with the header that s
+// makes.
+func (x *piece) cut(s *splitter.Segmenter, p *Packet, pos *cursor, off, n uint32) DropReason {
 	x.Header = x.hdr[:copy(x.hdr[:], p.Header)]
 	if len(p.Header) > len(x.hdr) || s.Piece(x.Header, &x.Meta, off, n) != nil {
 		return DropBadFrame
 	}
 	var ok bool
-	if x.Payload, ok = at.take(dma.Reuse(x.Payload), n); !ok {
+	if x.Payload, ok = pos.take(dma.Reuse(x.Payload), n); !ok {
 		return DropBadFrame
 	}
 	x.PayloadLen = n

@@ -2,9 +2,9 @@
 // 6; PCI Express Base 5.0, 7.5): identity, base address registers that answer sizing, MSI-X, and
 // the PCI Express capability.
 //
-// A Config keeps what the driver wrote, as far as it is writable, and does not act on it:
-// addresses, the MSI-X table and masking are the virtual machine's business (QEMU's, gve.md section
-// 2). One goroutine uses it at a time.
+// A Config stores writes of the driver to writable bits, and does not act on them: the virtual
+// machine handles addresses, the MSI-X table and masking (QEMU does, gve.md section 2). One
+// goroutine uses it at a time.
 //
 // The package is API (README, Stability).
 package pci
@@ -43,7 +43,8 @@ const (
 	firstCap     = 0x40
 )
 
-// Bits of the command register (PCI 3.0, 6.2.2), and the one of the status register that is not zero (6.2.3).
+// Bits of the command register (PCI 3.0, 6.2.2), and the only bit of the status register that is
+// set here (6.2.3).
 const (
 	commandMemory    = 1 << 1
 	commandBusMaster = 1 << 2
@@ -53,7 +54,7 @@ const (
 	statusCapList    = 1 << 4
 )
 
-// Options say what device it is. All memory, no I/O ports, no INTx, no expansion ROM.
+// Options describe the device. It has only memory: no I/O ports, no INTx, no expansion ROM.
 type Options struct {
 	Vendor, Device       uint16
 	SubVendor, SubDevice uint16
@@ -61,18 +62,18 @@ type Options struct {
 	Revision             uint8
 	BARs                 [6]BAR
 	MSIX                 MSIX
-	Express              Link // not zero: a PCI Express endpoint, with 4096 bytes and such a link; else 256 bytes
+	Express              Link // if not zero, a PCI Express endpoint with 4096 bytes and this link; else 256 bytes
 }
 
 // Config is a configuration space.
 type Config struct {
 	data  []byte
-	mask  []byte // which bits are writable
+	mask  []byte // writable bits
 	reset []byte // data after reset
-	msix  int    // where the capability is; 0: there is none
+	msix  int    // offset of the capability; 0: there is none
 }
 
-// New returns the configuration space of a device after reset. An error means that o makes no device.
+// New returns the configuration space of a device after reset, or an error if o is invalid.
 func New(o Options) (*Config, error) {
 	size := Size
 	if o.Express != (Link{}) {
@@ -110,7 +111,8 @@ func New(o Options) (*Config, error) {
 	return c, nil
 }
 
-// capability begins a capability at off and hooks it to the list: link is where its predecessor has its pointer.
+// capability begins a capability at off and links it into the list: link is the offset of its
+// predecessor's pointer.
 func (c *Config) capability(off, link int, id byte) {
 	c.data[regStatus] |= statusCapList
 	c.data[link] = byte(off)
@@ -120,7 +122,7 @@ func (c *Config) capability(off, link int, id byte) {
 // Size returns the size of the space: 256 or 4096.
 func (c *Config) Size() uint64 { return uint64(len(c.data)) }
 
-// Reset puts everything back as New left it.
+// Reset restores the state that New returned.
 func (c *Config) Reset() { copy(c.data, c.reset) }
 
 func (c *Config) check(off uint64, b []byte) error {
@@ -130,7 +132,7 @@ func (c *Config) check(off uint64, b []byte) error {
 	return nil
 }
 
-// Read fills b with what lies at off.
+// Read fills b from offset off.
 func (c *Config) Read(off uint64, b []byte) error {
 	if err := c.check(off, b); err != nil {
 		return err
@@ -139,7 +141,7 @@ func (c *Config) Read(off uint64, b []byte) error {
 	return nil
 }
 
-// Write writes b at off, as far as bits are writable.
+// Write writes the writable bits of b at offset off.
 func (c *Config) Write(off uint64, b []byte) error {
 	if err := c.check(off, b); err != nil {
 		return err

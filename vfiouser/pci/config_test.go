@@ -9,7 +9,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// nic is a device as gve.md, section 3.1, describes one.
+// nic returns a device as in gve.md, section 3.1.
 func nic() Options {
 	return Options{Vendor: 0x1ae0, Device: 0x0042, SubVendor: 0x1ae0, SubDevice: 0x0058, Class: 0x020000, Revision: 1,
 		BARs: [6]BAR{{Size: 0x1000}, {Size: 0x2000}, {Size: 0x10000}},
@@ -34,7 +34,7 @@ func put(t testing.TB, c *Config, off uint64, n int, v uint32) {
 	testkit.OK(t, c.Write(off, le.AppendUint32(nil, v)[:n]))
 }
 
-// wantPut writes a register and wants to read this.
+// wantPut writes a register and checks the value that it reads back.
 func wantPut(t testing.TB, what string, c *Config, off uint64, n int, v, want uint32) {
 	t.Helper()
 	put(t, c, off, n, v)
@@ -75,7 +75,7 @@ func TestBARSizing(t *testing.T) {
 		wantPut(t, fmt.Sprintf("BAR %d, zeroed", i), c, off, 4, 0, w.zeroed)
 	}
 	wantPut(t, "address", c, 0x10, 4, 0xfebf1234, 0xfebf1000)
-	put(t, c, 0x12, 1, 0xaa) // a byte of it
+	put(t, c, 0x12, 1, 0xaa) // one byte of it
 	if got := get(t, c, 0x10, 4); got != 0xfeaa1000 {
 		t.Errorf("address %#x", got)
 	}
@@ -112,13 +112,13 @@ func TestExpress(t *testing.T) {
 	c := mustNew(t, o)
 	testkit.Equal(t, "size", c.Size(), 4096)
 	ids := map[byte]int{}
-	at := c.data[regCapPtr]
-	for n := 0; at != 0; n++ {
-		if n > 4 || at < firstCap || at%4 != 0 {
-			t.Fatalf("capability list goes to %#x", at)
+	off := c.data[regCapPtr]
+	for n := 0; off != 0; n++ {
+		if n > 4 || off < firstCap || off%4 != 0 {
+			t.Fatalf("capability list goes to %#x", off)
 		}
-		ids[c.data[at]] = int(at)
-		at = c.data[at+1]
+		ids[c.data[off]] = int(off)
+		off = c.data[off+1]
 	}
 	if len(ids) != 2 || ids[capExpress] == 0 || ids[capMSIX] < ids[capExpress]+expressLen {
 		t.Fatalf("capabilities %v", ids)
@@ -182,7 +182,8 @@ func TestOptionsThatMakeNoDevice(t *testing.T) {
 	}
 }
 
-// FuzzConfig writes anything anywhere: what is not writable stays, and what a driver wrote is what it reads.
+// FuzzConfig writes anything anywhere: bits that are not writable stay, and the driver reads back
+// what it wrote to others.
 //
 // Invariant: vfiouser: A hostile client ends its own connection at most, and leaves nothing behind.
 func FuzzConfig(f *testing.F) {

@@ -12,14 +12,15 @@ const (
 	devCapRBER  = 1 << 15 // role-based error reporting, which every device has since 1.1
 	devCtl      = 0x08
 	devCtlReset = 0x2810 // relaxed ordering, no snoop, read requests of 512 bytes
-	// error reporting, relaxed ordering, sizes, no snoop; no tags, no phantoms, no aux power, no reset
+	// error reporting, relaxed ordering, sizes, no snoop; no tags, no phantoms, no aux power, no
+	// reset
 	devCtlMask = 0x78ff
 
 	linkCap    = 0x0c
 	linkCtl    = 0x10
 	linkMask   = 0x00c8 // read completion boundary, common clock, extended synch
 	linkStatus = 0x12
-	linkLanes  = 4 // shift of the number of lanes, in link capabilities and link status; the speed is below
+	linkLanes  = 4 // shift of the number of lanes, in link capabilities and link status; the speed is in the bits below
 	slotClock  = 1 << 12
 
 	devCap2    = 0x24
@@ -29,7 +30,7 @@ const (
 	linkCtl2   = 0x30 // target speed
 )
 
-// Link is what a device says of its link, trained as it can be.
+// Link is a device's PCI Express link, trained to its full speed and width.
 type Link struct {
 	Generation int // 1 to 6: 2.5, 5, 8, 16, 32, 64 GT/s
 	Lanes      int // 1 to 32

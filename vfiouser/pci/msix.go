@@ -16,10 +16,10 @@ const (
 	bitsOfPBAWord = 64
 )
 
-// MSIX describes the MSI-X capability. No vectors: no capability.
+// MSIX describes the MSI-X capability. Without vectors there is no capability.
 type MSIX struct {
 	Vectors  int    // 1 to 2048
-	BAR      int    // where table and pending bits lie
+	BAR      int    // the BAR with table and pending bits
 	TableOff uint32 // a multiple of 8
 	PBAOff   uint32 // a multiple of 8
 }

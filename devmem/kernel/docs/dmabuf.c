@@ -1,7 +1,7 @@
-// gpu_dmabuf gives a dma-buf of size bytes (whole pages, at most udmabuf.size_limit_mb) of the memory
-// of a NUMA node, here that of a GPU; -1 and errno if it cannot. It is what bind-rx, bind-tx and vnic's
-// devmem/kernel take. The policy is of the memfd's mapping alone, and the memfd keeps it: the program's
-// other memory, and the kernel's, stays where it was.
+// gpu_dmabuf returns a dma-buf of size bytes (whole pages, at most udmabuf.size_limit_mb) of the
+// memory of a NUMA node, in the role of a GPU's; -1 and errno on error. bind-rx, bind-tx and vnic's
+// devmem/kernel accept such a dma-buf. The memory policy applies only to the memfd's mapping, and
+// the memfd keeps it: the program's other memory, and the kernel's, is not affected.
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <linux/mempolicy.h>

@@ -146,7 +146,7 @@ func main() {
 
 // run makes two guests in this process, and has one use the other's memory.
 func run(ctx context.Context) (err error) {
-	l, err := lab.Open(lab.Uniform(2, lab.NIC{Model: lab.Virtio, MTU: 9000}, room),
+	l, err := lab.Open(lab.Uniform(2, lab.NIC{Model: lab.Virtio, NICOptions: lab.NICOptions{MTU: 9000}}, room),
 		lab.Options{Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		return err

@@ -21,7 +21,7 @@ import (
 	"vnic.dev/vnic/internal/session"
 )
 
-// Applet does what the image says.
+// Applet runs the program that the image names on the console, and returns its exit status.
 func Applet([]string) int {
 	c, err := agent.ReadConfig()
 	if err == nil && c.Alone == nil {
@@ -45,7 +45,7 @@ func Applet([]string) int {
 	}
 	words, _ := os.ReadFile("/proc/cmdline")
 	env := environment(c.Alone.Env, n.env, strings.Fields(string(words)))
-	if n.name != "" && !c.Alone.OwnDriver { // GPU memory is the kernel's to give: programs of any language may want it
+	if n.name != "" && !c.Alone.OwnDriver { // The kernel manages the GPU memory: programs in any language may want it.
 		go func() {
 			if err := gpusocket.Serve(context.Background(), n.name); err != nil {
 				say(os.Stderr, err)
@@ -59,16 +59,16 @@ func Applet([]string) int {
 	if err := lead(tty); err != nil {
 		say(os.Stderr, err)
 	}
-	how, status := run(c.Alone, env, tty)
-	signal.Ignore(unix.SIGTTOU) // which TCSBRK sends if a shell has left another process group in the foreground
-	_, _ = fmt.Fprintf(os.Stdout, "vnic-guest: %s: %s\n", c.Alone.Args[0], how)
+	end, status := run(c.Alone, env, tty)
+	signal.Ignore(unix.SIGTTOU) // TCSBRK raises it if a shell has left another process group in the foreground
+	_, _ = fmt.Fprintf(os.Stdout, "vnic-guest: %s: %s\n", c.Alone.Args[0], end)
 	_ = unix.IoctlSetInt(int(os.Stdout.Fd()), unix.TCSBRK, 1) // wait until the last line has left (tcdrain(3))
 	return status
 }
 
 func say(w io.Writer, err error) { _, _ = fmt.Fprintln(w, "vnic-guest:", err) }
 
-// greet tells who sits before it what there is.
+// greet prints the guest's interfaces and addresses for the user at the console.
 func greet(tty *os.File, n *network) {
 	if n.lease.Addr.IsValid() {
 		_, _ = fmt.Fprintf(tty,
@@ -86,7 +86,8 @@ func greet(tty *os.File, n *network) {
 	}
 }
 
-// open opens the terminal that is the console: a program cannot have /dev/console itself for a controlling one.
+// open opens the terminal behind the console, because /dev/console itself cannot become a program's
+// controlling terminal.
 func open(root string) (*os.File, error) {
 	b, err := os.ReadFile(filepath.Join(root, "sys/class/tty/console/active"))
 	if err != nil {
@@ -96,12 +97,13 @@ func open(root string) (*os.File, error) {
 	if len(names) == 0 {
 		return nil, errors.New("the kernel has no console: console=ttyS0 on its command line gives it one")
 	}
-	// the last one is /dev/console
+	// the last name is that of /dev/console
 	return os.OpenFile(filepath.Join(root, "dev", names[len(names)-1]), os.O_RDWR|unix.O_NOCTTY, 0)
 }
 
-// environment is the image's, what is known of the network, and a terminal's name from the kernel's
-// command line. What the image says comes first.
+// environment returns the program's environment: the image's variables, then those found for the
+// network, then TERM from the kernel's command line. A variable of the image takes precedence over
+// one found.
 func environment(image, found, words []string) []string {
 	env := append([]string(nil), image...)
 	has := map[string]bool{}
@@ -116,16 +118,18 @@ func environment(image, found, words []string) []string {
 	}
 	for _, w := range words {
 		if strings.HasPrefix(w, "TERM=") {
-			env = append(env, w) // the last one counts (os/exec)
+			env = append(env, w) // os/exec uses the last value of a variable
 		}
 	}
 	return env
 }
 
-// lead makes this process the leader of a session, whose terminal is tty if it is one. When a session's leader ends,
-// Linux hangs the terminal up, and a serial line forgets what it has not sent (drivers/tty: disassociate_ctty in
-// tty_jobctrl.c, uart_hangup in serial/serial_core.c). So the program is not the leader: its last lines would be lost.
-// The program is in the same process group, so that signals such as Ctrl-C's come to both; this process ignores them.
+// lead makes this process the leader of a session, with tty as its controlling terminal if tty is a
+// terminal. When a session's leader exits, Linux hangs the terminal up, and a serial line discards
+// its unsent output (drivers/tty: disassociate_ctty in tty_jobctrl.c, uart_hangup in
+// serial/serial_core.c). The program's last lines would be lost if it were the leader. The program
+// is in the same process group, so both processes get signals such as that of Ctrl-C; this process
+// ignores them.
 func lead(tty *os.File) error {
 	if _, err := unix.Setsid(); err != nil {
 		return fmt.Errorf("setsid: %w", err)
@@ -140,8 +144,8 @@ func lead(tty *os.File) error {
 	return nil
 }
 
-// run runs the program on the terminal and says how it ended.
-func run(a *agent.Alone, env []string, tty *os.File) (how string, status int) {
+// run runs the program on the terminal, and returns in words how it ended, and its exit status.
+func run(a *agent.Alone, env []string, tty *os.File) (end string, status int) {
 	path, err := session.Look(a.Path, env)
 	if err != nil {
 		return err.Error(), 127

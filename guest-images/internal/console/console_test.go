@@ -21,7 +21,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// sysfs makes network interfaces: name to "driver place".
+// sysfs makes network interfaces, from a map of names to "driver place".
 func sysfs(t *testing.T, list map[string]string) string {
 	t.Helper()
 	root := t.TempDir()
@@ -37,7 +37,8 @@ func sysfs(t *testing.T, list map[string]string) string {
 	return root
 }
 
-// Interfaces are those of our driver, in the order of the machine's slots, whatever the kernel calls them.
+// The interfaces are those of the given driver, in the order of their PCI slots, whatever their
+// names.
 func TestInterfacesAreInTheOrderOfTheirPlaces(t *testing.T) {
 	root := sysfs(t, map[string]string{"eth0": "gve 0000:00:05.0", "eth1": "gve 0000:00:03.0",
 		"eth2": "e1000e 0000:00:02.0"})
@@ -95,7 +96,8 @@ func TestLeaseBecomesNetworkAndIdentity(t *testing.T) {
 	}
 }
 
-// Of several virtio NICs the last one is no interface of the kernel's: the greeting says which, and what helps.
+// The last of several virtio NICs is not a kernel interface: the greeting names it and gives
+// advice.
 func TestInterfaceThatIsLeftIsNamed(t *testing.T) {
 	testkit.Equal(t, "line", left("eth1", "0000:00:05.0"), "eth1 is not the kernel's: of several virtio NICs the last "+
 		"one, 0000:00:05.0, is left to devmem programs ($VNIC_DEVICE); for two interfaces give the guest three NICs")
@@ -124,26 +126,26 @@ func TestConsoleIsTheLastOne(t *testing.T) {
 	testkit.ErrorSays(t, testkit.Err(open(root)), "console=ttyS0")
 }
 
-// Programs run, and how they ended is said in words, whether or not the console is a terminal.
+// Programs run, and their end is described, whether or not the console is a terminal.
 //
-// Invariant: vnic image: A guest needs nobody at a results channel.
+// Invariant: vnic image: A guest runs without a host at its results channel.
 func TestProgramsEnd(t *testing.T) {
 	env := []string{"PATH=/usr/bin:/bin"}
 	for script, want := range map[string]string{"echo out; exit 3": "exit status 3", "kill -9 $$": "ended by signal 9"} {
 		r, w, err := os.Pipe()
 		testkit.OK(t, err)
-		how, _ := run(&agent.Alone{Path: "sh", Args: []string{"sh", "-c", script}, Dir: "/"}, env, w)
+		end, _ := run(&agent.Alone{Path: "sh", Args: []string{"sh", "-c", script}, Dir: "/"}, env, w)
 		_ = w.Close()
-		if out, err := io.ReadAll(r); how != want || err != nil ||
+		if out, err := io.ReadAll(r); end != want || err != nil ||
 			strings.Contains(script, "echo") != (string(out) == "out\n") {
-			t.Errorf("%s: %s, %q, %v", script, how, out, err)
+			t.Errorf("%s: %s, %q, %v", script, end, out, err)
 		}
 		_ = r.Close()
 	}
 	for path, want := range map[string]int{"no-such-program": 127, "/etc/passwd": 126} {
-		if how, status := run(&agent.Alone{Path: path, Args: []string{path}, Dir: "/"}, env, os.Stdout); status != want ||
-			!strings.Contains(how, path) {
-			t.Errorf("%s: %d: %s", path, status, how)
+		if end, status := run(&agent.Alone{Path: path, Args: []string{path}, Dir: "/"}, env, os.Stdout); status != want ||
+			!strings.Contains(end, path) {
+			t.Errorf("%s: %d: %s", path, status, end)
 		}
 	}
 }

@@ -1,9 +1,9 @@
-// Package console is what a guest of vnic does by itself when it runs under a QEMU that is not
-// ours, as `vnic image build` makes them: it brings its network up by DHCP, runs a program on its
-// console (agent.Alone) and says how that ended. Process 1 starts it as agent.ConsoleApplet, and
-// powers the guest off after it.
+// Package console runs a guest's program when the guest runs under a QEMU that vnic did not start,
+// in an image of `vnic image build`. It configures the network by DHCP, runs a program on the
+// console (agent.Alone) and prints how the program ended. Process 1 starts it as
+// agent.ConsoleApplet, and powers the guest off afterwards.
 //
-// The program has in its environment what package guest and the tool devmem want: VNIC_DEVICE, and
-// as VNIC_ADDR an address of its own in the network, as the kernel loses the addresses that a
-// devmem program has.
+// The program's environment has what package guest and the tool devmem need: VNIC_DEVICE, and in
+// VNIC_ADDR a separate address in the guest's network, because the kernel loses the addresses that
+// a devmem program uses.
 package console

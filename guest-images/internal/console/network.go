@@ -22,16 +22,16 @@ import (
 	"vnic.dev/vnic/internal/rtnl"
 )
 
-// network is what the guest has of one.
+// network is the guest's network configuration.
 type network struct {
-	name  string // of the kernel's interface; "" = none
+	name  string // of the first kernel interface; "" = none
 	lease dhcp.Lease
-	env   []string // for programs
-	more  []string // what other interfaces have, or became
+	env   []string // variables for programs
+	more  []string // messages about other interfaces
 }
 
-// connect brings the interfaces up, by DHCP: all but the one that the kernel leaves to devmem programs. With an error
-// there may be some of a network all the same.
+// connect configures all interfaces by DHCP, except the one that is left to devmem programs. With
+// an error, n may still be partly set.
 func connect(ctx context.Context, a *agent.Alone) (n network, err error) {
 	names, err := interfaces(ctx, "/", a.Driver, limits.ImageInterface.Here())
 	if err != nil {
@@ -78,7 +78,7 @@ func connect(ctx context.Context, a *agent.Alone) (n network, err error) {
 		if errs[i] != nil || c.Interfaces[i].Leave {
 			continue
 		}
-		if l.MTU > links[i].MTU { // drivers begin with the largest that the NIC has
+		if l.MTU > links[i].MTU { // drivers begin with the largest MTU that the NIC supports
 			l.MTU = 0
 		}
 		if i == 0 {
@@ -103,13 +103,13 @@ func connect(ctx context.Context, a *agent.Alone) (n network, err error) {
 	return n, errors.Join(errs...)
 }
 
-// left says what became of an interface that the kernel lets go of.
+// left returns the message about an interface that the kernel releases.
 func left(name, device string) string {
 	return fmt.Sprintf("%s is not the kernel's: of several virtio NICs the last one, %s, is left to devmem programs "+
 		"($VNIC_DEVICE); for two interfaces give the guest three NICs", name, device)
 }
 
-// apart has each of several interfaces on one switch answer for its own addresses (Linux:
+// apart makes each of several interfaces on one switch answer only for its own addresses (Linux:
 // Documentation/networking/ip-sysctl.rst, arp_ignore and arp_announce).
 func apart(root string) error {
 	for name, value := range map[string]string{"arp_ignore": "1", "arp_announce": "2"} {
@@ -120,7 +120,8 @@ func apart(root string) error {
 	return nil
 }
 
-// also makes a lease the configuration of an interface that is not the first: routes and resolvers are that one's.
+// also configures an interface other than the first from a lease. Routes and resolvers come from
+// the first interface's lease.
 func also(c *guestnet.Config, i int, l dhcp.Lease) {
 	c.Interfaces[i].Addrs, c.Interfaces[i].MTU = []netip.Prefix{l.Addr}, l.MTU
 	if l.Name != "" {
@@ -128,17 +129,18 @@ func also(c *guestnet.Config, i int, l dhcp.Lease) {
 	}
 }
 
-// gatewayName is what the gateway is called everywhere else, portName with a number what it calls us.
+// gatewayName is the gateway's host name in every vnic guest. portName, followed by a number, is
+// the name that the gateway's leases give a guest.
 const (
 	gatewayName = "gateway"
 	portName    = "port"
 )
 
-// peers is how many guests of `vnic serve` can have names as guests of vnic boot have, so that the
-// same programs run: as many as can have GPUs.
+// peers is the number of guests of `vnic serve` that get host names as guests of vnic boot do, so
+// that the same programs run: the most guests that can have GPUs.
 const peers = 16
 
-// use makes a lease the network's configuration.
+// use configures the first interface and the network from a lease.
 func use(c *guestnet.Config, l dhcp.Lease) {
 	c.Interfaces[0].Addrs, c.Interfaces[0].MTU = []netip.Prefix{l.Addr}, l.MTU
 	c.Gateways, c.DNS = l.Routers, l.DNS
@@ -161,10 +163,12 @@ func use(c *guestnet.Config, l dhcp.Lease) {
 	}
 }
 
-// ofVNIC says whether a lease is of a vnic's network, which names its guests by their addresses.
+// ofVNIC reports whether a lease comes from a vnic network, which names its guests by their
+// addresses.
 func ofVNIC(l dhcp.Lease) bool { return l.Name == portName+strconv.Itoa(int(l.Addr.Addr().As4()[3])-1) }
 
-// identity says which guest of a `vnic serve` this is, by its address. How many guests there are is not known here.
+// identity returns variables that tell which guest of a `vnic serve` this is, found by its address.
+// The number of guests is not known here.
 func identity(p netip.Prefix) []string {
 	a := p.Addr().As4()
 	if a[3] < 1 || a[3] > guestnet.DevmemHost {
@@ -176,7 +180,8 @@ func identity(p netip.Prefix) []string {
 		netip.PrefixFrom(netip.AddrFrom4(a), p.Bits()).String()}
 }
 
-// interfaces waits for network interfaces of a driver, and gives them in the order of their PCI addresses.
+// interfaces waits for network interfaces of a driver, and returns them in the order of their PCI
+// addresses.
 func interfaces(ctx context.Context, root, driver string, limit time.Duration) ([]string, error) {
 	for end := time.Now().Add(limit); ; { // sysfs sends no events
 		links, err := filepath.Glob(filepath.Join(root, "sys/class/net/*/device/driver"))

@@ -10,9 +10,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// askSize asks the terminal behind a serial line for its size, of which the line knows nothing: the
-// cursor goes as far as it can, and the terminal is asked where that is (ECMA-48: CUP, DSR and CPR;
-// DECSC and DECRC keep its place). Without an answer within patience there is none.
+// askSize asks the terminal behind a serial line for its size, which the line itself does not know:
+// it moves the cursor as far as possible and asks for its position (ECMA-48: CUP, DSR and CPR;
+// DECSC and DECRC save and restore the cursor). It returns false if no answer comes within
+// patience.
 func askSize(tty *os.File, patience time.Duration) (size unix.Winsize, ok bool) {
 	fd := int(tty.Fd())
 	old, err := unix.IoctlGetTermios(fd, unix.TCGETS)

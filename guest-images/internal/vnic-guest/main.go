@@ -1,4 +1,4 @@
-// Command vnic-guest is the one program of vnic's guests: see package boot.
+// Command vnic-guest is the only program in vnic's guests: see package boot.
 package main
 
 import (

@@ -45,7 +45,7 @@ type testCase struct {
 
 var cases = []testCase{
 	{"bad calls are refused", badCalls},
-	{"memory is a file's own", own},
+	{"memory is a file's own", checkOwn},
 	{"memory is there as long as its last user", lives},
 	{"a mapping and a dma-buf are the same memory", same},
 	{"a device node of another file system is none's to keep", elsewhere},
@@ -294,7 +294,7 @@ func badCalls(g gpudriver.GPU) error {
 }
 
 // own: what another file has allocated is not ours, and its bytes are gone when it is.
-func own(g gpudriver.GPU) error {
+func checkOwn(g gpudriver.GPU) error {
 	a, err := gpudriver.Open(g.Path)
 	if err != nil {
 		return err

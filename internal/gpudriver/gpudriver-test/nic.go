@@ -34,9 +34,9 @@ func withNIC(g gpudriver.GPU, do func(f *gpudriver.File, n *hostNIC) error) erro
 	}
 	defer func() { _ = unix.Munmap(mem) }()
 	n := &hostNIC{f, mem}
-	at, _, err := f.Mailbox()
+	pos, _, err := f.Mailbox()
 	if err == nil {
-		_, err = n.do(testnic.Attach, at)
+		_, err = n.do(testnic.Attach, pos)
 	}
 	if err == nil {
 		err = n.mode(testnic.Answers)
@@ -72,7 +72,7 @@ func (n *hostNIC) mode(m uint64) error {
 }
 
 // told is what the NIC was asked.
-type told struct {
+type report struct {
 	region       uint32
 	first, pages uint64
 	generation   uint32
@@ -93,14 +93,14 @@ const (
 )
 
 // log is what the NIC was asked since the last time.
-func (n *hostNIC) log() (list []told, err error) {
+func (n *hostNIC) log() (list []report, err error) {
 	r, err := n.do(testnic.Log)
 	if err != nil {
 		return nil, err
 	}
 	for i := range min(r.Words[0], testnic.MaxLog) {
 		w := r.Words[1+i*testnic.Fields:]
-		list = append(list, told{uint32(w[testnic.Region]), w[testnic.First], w[testnic.Pages],
+		list = append(list, report{uint32(w[testnic.Region]), w[testnic.First], w[testnic.Pages],
 			uint32(w[testnic.Generation]), uint32(w[testnic.Reason]), w[testnic.Flags] != 0})
 	}
 	return list, nil
@@ -138,19 +138,19 @@ func (r *region) fault(first uint64, kinds string, write, ram bool) ([]gpudriver
 	if err != nil {
 		return nil, err
 	}
-	var is strings.Builder
+	var text strings.Builder
 	for _, p := range pages {
 		c := map[gpudriver.Kind]string{gpudriver.RAM: "r", gpudriver.VRAM: "g", gpudriver.Invalid: "."}[p.Kind]
 		if p.Writable {
 			c = strings.ToUpper(c)
 		}
-		is.WriteString(c)
+		text.WriteString(c)
 		if p.Addr%page != 0 || p.Kind == gpudriver.RAM && p.Addr == 0 || (p.Kind == gpudriver.Invalid) != (p.Err != 0) {
 			return nil, fmt.Errorf("%+v", p)
 		}
 	}
-	if is.String() != kinds {
-		return nil, fmt.Errorf("pages [%d, +%d) are %s, and not %s: %+v", first, len(kinds), is.String(), kinds, pages)
+	if text.String() != kinds {
+		return nil, fmt.Errorf("pages [%d, +%d) are %s, and not %s: %+v", first, len(kinds), text.String(), kinds, pages)
 	}
 	if int32(gen-r.gen) < 0 {
 		return nil, fmt.Errorf("generation %d after %d", gen, r.gen)

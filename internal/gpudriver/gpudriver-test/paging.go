@@ -72,7 +72,7 @@ func withRegion(g gpudriver.GPU, do func(f *gpudriver.File, r *region, b []byte)
 
 func badRegions(g gpudriver.GPU) error {
 	return withRegion(g, func(f *gpudriver.File, r *region, b []byte) error {
-		at := addressOf(b)
+		pos := addressOf(b)
 		open := func(addr, size uint64) error { _, err := f.OpenRegionAt(addr, size); return err }
 		fault := func(first, n uint64) error { _, _, err := r.Fault(first, int(n), false, false); return err }
 		other, err := gpudriver.Open(g.Path)
@@ -92,21 +92,21 @@ func badRegions(g gpudriver.GPU) error {
 			got  error
 			want error
 		}{
-			{"a region of nothing", open(at, 0), unix.EINVAL},
-			{"a region of no whole pages", open(at, page+8), unix.EINVAL},
-			{"a region that begins in a page", open(at+8, page), unix.EINVAL},
+			{"a region of nothing", open(pos, 0), unix.EINVAL},
+			{"a region of no whole pages", open(pos, page+8), unix.EINVAL},
+			{"a region that begins in a page", open(pos+8, page), unix.EINVAL},
 			{"a region that is too long", open(1<<30, 1<<30+page), unix.EINVAL},
 			{"a region around the end", open(1<<64-page, 2*page), unix.EINVAL},
 			{"a region of the kernel's", open(1<<63, page), unix.EINVAL},
-			{"a region with a flag", f.Raw(0xc018e906, words(at, page, 1<<32)), unix.EINVAL},
+			{"a region with a flag", f.Raw(0xc018e906, words(pos, page, 1<<32)), unix.EINVAL},
 			{"no page", fault(0, 0), unix.EINVAL},
 			{"too many pages", fault(0, gpudriver.MaxFault+1), unix.EINVAL},
 			{"a page behind the end", fault(15, 2), unix.EINVAL},
 			{"pages far behind the end", fault(1<<63, 1), unix.EINVAL},
 			{"pages around the end", fault(1<<64-1, 2), unix.EINVAL},
-			{"a flag that is none", f.Raw(0xc020e908, words(uint64(r.ID())|4<<32, 0, 1, at)), unix.EINVAL},
+			{"a flag that is none", f.Raw(0xc020e908, words(uint64(r.ID())|4<<32, 0, 1, pos)), unix.EINVAL},
 			{"entries that cannot be written", f.Raw(0xc020e908, words(uint64(r.ID()), 0, 1, 8)), unix.EFAULT},
-			{"a region that is none", f.Raw(0xc020e908, words(uint64(r.ID())+1, 0, 1, at)), unix.ENOENT},
+			{"a region that is none", f.Raw(0xc020e908, words(uint64(r.ID())+1, 0, 1, pos)), unix.ENOENT},
 			{"another file's region", notOurs, unix.ENOENT},
 			{"another file's statistics", notOurStats, unix.ENOENT},
 			{"another file's region is closed", other.Region(r.ID()).Close(), unix.ENOENT},
@@ -126,7 +126,7 @@ func badRegions(g gpudriver.GPU) error {
 			}
 			seen[x.ID()] = true
 		}
-		if err := open(at, page); !errors.Is(err, unix.EMFILE) {
+		if err := open(pos, page); !errors.Is(err, unix.EMFILE) {
 			errs = append(errs, fmt.Errorf("region 17: %v", err))
 		}
 		// A number is not used again soon.
@@ -152,9 +152,9 @@ func answers(g gpudriver.GPU) error {
 			return err
 		}
 		for i, p := range pages {
-			at := uint64((2+i)*page + 8*i)
+			pos := uint64((2+i)*page + 8*i)
 			x, err := r.nic.read(p, uint64(8*i))
-			if want := (at + 20) * 0x9e3779b97f4a7c15; err != nil || x != want {
+			if want := (pos + 20) * 0x9e3779b97f4a7c15; err != nil || x != want {
 				return fmt.Errorf("page %d: the NIC reads %#x, and not %#x: %w", 2+i, x, want, err)
 			}
 			if err := r.nic.write(p, uint64(8*i), uint64(i)); err != nil {
@@ -231,14 +231,14 @@ func invalids(g gpudriver.GPU) error {
 		}
 		defer func() { _ = os.Remove(file.Name()) }()
 		defer file.Close()
-		at := addressOf(b)
-		_, err = mapAt(uintptr(at+3*page), page, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED|unix.MAP_FIXED,
+		pos := addressOf(b)
+		_, err = mapAt(uintptr(pos+3*page), page, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED|unix.MAP_FIXED,
 			int(file.Fd()))
 		if err := errors.Join(err, file.Truncate(page)); err != nil {
 			return err
 		}
 		// The one page is nobody's meanwhile: the Go runtime takes more at a time.
-		if _, _, errno := unix.Syscall(unix.SYS_MUNMAP, uintptr(at+page), page, 0); errno != 0 {
+		if _, _, errno := unix.Syscall(unix.SYS_MUNMAP, uintptr(pos+page), page, 0); errno != 0 {
 			return errno
 		}
 		err = errors.Join(unix.Mprotect(b[5*page:6*page], unix.PROT_NONE),
@@ -282,7 +282,7 @@ func invalids(g gpudriver.GPU) error {
 		}
 		defer unix.Close(int(fd))
 		err = errors.Join(unix.Madvise(b[12*page:14*page], unix.MADV_DONTNEED), ioctl(fd, uffdAPI, words(0xaa, 0, 0)),
-			ioctl(fd, uffdRegister, words(at+13*page, page, uffdMissing, 0)))
+			ioctl(fd, uffdRegister, words(pos+13*page, page, uffdMissing, 0)))
 		if err != nil {
 			return err
 		}
@@ -677,7 +677,7 @@ func bothWait(f *gpudriver.File, n *hostNIC) error {
 	}
 	first := make(chan error, 1)
 	go func() { first <- unix.Madvise(b, unix.MADV_DONTNEED) }()
-	var all []told
+	var all []report
 	look := func() (bool, error) {
 		list, err := n.log()
 		all = append(all, list...)
@@ -827,16 +827,16 @@ func manyKilled(g gpudriver.GPU) error {
 
 // unmap takes memory away. The place is kept from others, who would lose what they have there as the rest is unmapped.
 func unmap(b []byte) error {
-	at, size := uintptr(addressOf(b)), uintptr(len(b))
-	if _, _, errno := unix.Syscall(unix.SYS_MUNMAP, at, size, 0); errno != 0 {
+	pos, size := uintptr(addressOf(b)), uintptr(len(b))
+	if _, _, errno := unix.Syscall(unix.SYS_MUNMAP, pos, size, 0); errno != 0 {
 		return os.NewSyscallError("munmap", errno)
 	}
-	_, err := mapAt(at, size, unix.PROT_NONE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_FIXED_NOREPLACE, -1)
+	_, err := mapAt(pos, size, unix.PROT_NONE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_FIXED_NOREPLACE, -1)
 	return err
 }
 
-func mapAt(at, size uintptr, prot, flags, fd int) (uintptr, error) {
-	p, _, errno := unix.Syscall6(unix.SYS_MMAP, at, size, uintptr(prot), uintptr(flags), uintptr(fd), 0)
+func mapAt(pos, size uintptr, prot, flags, fd int) (uintptr, error) {
+	p, _, errno := unix.Syscall6(unix.SYS_MMAP, pos, size, uintptr(prot), uintptr(flags), uintptr(fd), 0)
 	if errno != 0 {
 		return 0, os.NewSyscallError("mmap", errno)
 	}

@@ -119,7 +119,7 @@ func in(f *gpudriver.File, b []byte) (n int, err error) {
 
 func badMoves(g gpudriver.GPU) error {
 	return with(g, piece, func(f *gpudriver.File, b []byte) error {
-		at := func(off uint64) uint64 { return addressOf(b) + off }
+		addrOf := func(off uint64) uint64 { return addressOf(b) + off }
 		move := func(addr, size uint64, flags uint32) error { _, err := f.Migrate(addr, size, flags); return err }
 		hole, err := anonymous(2*page, false)
 		if err != nil {
@@ -135,16 +135,16 @@ func badMoves(g gpudriver.GPU) error {
 			got  error
 			want error
 		}{
-			{"no pages", move(at(0), 0, 1), unix.EINVAL},
-			{"no whole page", move(at(0), page-1, 1), unix.EINVAL},
-			{"not from a page on", move(at(8), page, 1), unix.EINVAL},
+			{"no pages", move(addrOf(0), 0, 1), unix.EINVAL},
+			{"no whole page", move(addrOf(0), page-1, 1), unix.EINVAL},
+			{"not from a page on", move(addrOf(8), page, 1), unix.EINVAL},
 			{"around the end", move(1<<64-page, 2*page, 1), unix.EINVAL},
 			{"the kernel's", move(1<<63, page, 1), unix.EINVAL},
-			{"a flag that is none", move(at(0), page, 2), unix.EINVAL},
+			{"a flag that is none", move(addrOf(0), page, 2), unix.EINVAL},
 			{"nothing is mapped there", move(gone, page, 1), unix.EFAULT},
-			{"too many places", f.Raw(0x4018e904, words(at(0), 1<<33, at(0))), unix.E2BIG},
-			{"places that cannot be written", f.Raw(0x4018e904, words(at(0), page, 8)), unix.EFAULT},
-			{"places of no page", f.Raw(0x4018e904, words(at(1), page, at(0))), unix.EINVAL},
+			{"too many places", f.Raw(0x4018e904, words(addrOf(0), 1<<33, addrOf(0))), unix.E2BIG},
+			{"places that cannot be written", f.Raw(0x4018e904, words(addrOf(0), page, 8)), unix.EFAULT},
+			{"places of no page", f.Raw(0x4018e904, words(addrOf(1), page, addrOf(0))), unix.EINVAL},
 		} {
 			if !errors.Is(c.got, c.want) {
 				errs = append(errs, fmt.Errorf("%s: %v, and not %v", c.what, c.got, c.want))

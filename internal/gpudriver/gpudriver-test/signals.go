@@ -43,8 +43,8 @@ func signalled(call string) error {
 	if err != nil {
 		return err
 	}
-	for at := 0; at < len(b); at += 2 * page {
-		if err := unix.Mprotect(b[at:at+page], unix.PROT_READ); err != nil {
+	for pos := 0; pos < len(b); pos += 2 * page {
+		if err := unix.Mprotect(b[pos:pos+page], unix.PROT_READ); err != nil {
 			return os.NewSyscallError("mprotect", err)
 		}
 	}

@@ -110,11 +110,11 @@ func read(b []byte, list []uint64) {
 }
 
 // put says that what was written behind a word is new.
-func (c Control) put(at int) { dma.StoreWord(c[at:], dma.LoadWord(c[at:])+1) }
+func (c Control) put(pos int) { dma.StoreWord(c[pos:], dma.LoadWord(c[pos:])+1) }
 
 // pending tells whether one side has said more than the other has answered.
-func (c Control) pending(said, answered int) bool {
-	return dma.LoadWord(c[said:]) != dma.LoadWord(c[answered:])
+func (c Control) pending(count, answered int) bool {
+	return dma.LoadWord(c[count:]) != dma.LoadWord(c[answered:])
 }
 
 // Command gives the NIC a command. Nothing is pending.

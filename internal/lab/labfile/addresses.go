@@ -36,31 +36,30 @@ func (l *Lab) Given(guest, nic int) (v4, v6 netip.Prefix) {
 	return v4, v6
 }
 
-// addresses sees whether NIC i of the guest at a place can have the addresses that the file says, beside those of the
-// NICs before it.
-func (b *builder) addresses(at path, i int, n *lab.NIC, before []lab.NIC) error {
+// addresses checks the addresses that the file gives NIC i of the guest at where, against the NICs before it.
+func (b *builder) addresses(where path, i int, n *lab.NIC, before []lab.NIC) error {
 	own4, own6 := Addrs(i, len(b.out.Guests))
 	for _, a := range []struct {
-		key      string
-		is, owns netip.Prefix
-		of       func(*lab.NIC) netip.Prefix
+		key         string
+		has, byRail netip.Prefix
+		get         func(*lab.NIC) netip.Prefix
 	}{
 		{"ipv4", n.Addr4, own4, func(n *lab.NIC) netip.Prefix { return n.Addr4 }},
 		{"ipv6", n.Addr6, own6, func(n *lab.NIC) netip.Prefix { return n.Addr6 }},
 	} {
-		if a.is != a.owns {
-			if bad := noHost(a.is, a.owns); bad != "" {
-				return b.wrong(at.to("nics", i, a.key), "%v: %s", a.is, bad)
+		if a.has != a.byRail {
+			if bad := noHost(a.has, a.byRail); bad != "" {
+				return b.wrong(where.to("nics", i, a.key), "%v: %s", a.has, bad)
 			}
 		}
 		for j := range before {
-			if other := a.of(&before[j]); other.Overlaps(a.is) {
-				where := i
-				if a.is == a.owns { // what the other has is what the file says
-					where = j
+			if other := a.get(&before[j]); other.Overlaps(a.has) {
+				nic := i
+				if a.has == a.byRail { // the file gives the other one's address
+					nic = j
 				}
-				return b.wrong(at.to("nics", where, a.key), "%s has %v, and %s %v: each NIC of a guest has a subnet of its own",
-					before[j].Name, other, n.Name, a.is)
+				return b.wrong(where.to("nics", nic, a.key), "%s has %v, and %s %v: each NIC of a guest has a subnet of its own",
+					before[j].Name, other, n.Name, a.has)
 			}
 		}
 	}

@@ -7,7 +7,6 @@ import (
 	"net"
 	"net/netip"
 	"slices"
-	"strings"
 	"time"
 
 	"vnic.dev/vnic/internal/lab"
@@ -25,13 +24,13 @@ type Lab struct {
 	Accel    string // auto, kvm or tcg; "" likewise
 }
 
-// Machine is what a guest has besides NICs and GPUs.
+// Machine is the hardware of a guest besides NICs and GPUs.
 type Machine struct {
 	RAM  uint64 // bytes
 	CPUs int
 }
 
-// Memory is how much all GPUs take and, with ram, the guests' RAM.
+// Memory is the size of all GPUs and, with ram, of the guests' RAM.
 func (l *Lab) Memory(ram bool) (sum uint64) {
 	add := func(n uint64) { sum += min(n, math.MaxUint64-sum) }
 	for i, g := range l.Guests {
@@ -45,7 +44,7 @@ func (l *Lab) Memory(ram bool) (sum uint64) {
 	return sum
 }
 
-// gpus is how many GPUs all guests have.
+// gpus is the number of GPUs of all guests.
 func (l *Lab) gpus() (n int) {
 	for _, g := range l.Guests {
 		n += len(g.GPUs)
@@ -53,19 +52,20 @@ func (l *Lab) gpus() (n int) {
 	return n
 }
 
-// Lossy says whether any link loses or holds back segments.
+// Lossy reports whether any link loses or holds back segments.
 func (l *Lab) Lossy() bool {
 	for _, g := range l.Guests {
-		for _, n := range g.NICs {
-			if n.Link.Up.Lossy() {
-				return true
-			}
+		if slices.ContainsFunc(g.NICs, func(n lab.NIC) bool { return n.Link.Up.Lossy() }) {
+			return true
 		}
 	}
 	return false
 }
 
-// Defaults of what a file does not say.
+// MayLose reports whether any link is lossy, or may become so by the script. Without a lab none is.
+func (l *Lab) MayLose() bool { return l != nil && (l.Lossy() || len(l.Script) > 0) }
+
+// Defaults of keys that a file leaves out, and bounds.
 const (
 	defaultRAM = 512 << 20
 	maxMemory  = 1 << 42 // of RAM, or of a GPU
@@ -74,7 +74,7 @@ const (
 	maxBare    = 24 // NICs and GPUs of a guest without sockets: the root complex has so many slots for them
 )
 
-// builder makes a description of a file.
+// builder makes a Lab of a file.
 type builder struct {
 	*document
 	file  *File
@@ -87,7 +87,7 @@ func (b *builder) build() error {
 	if err := b.plain(); err != nil {
 		return err
 	}
-	names := b.keys(b.at("guests"))
+	names := b.keys(b.node("guests"))
 	if len(b.file.Guests) == 0 {
 		return b.wrong([]any{"guests"}, "no guests: at least one, as `vnic lab show pair` prints")
 	}
@@ -134,7 +134,7 @@ func (b *builder) build() error {
 	if gpus := b.out.gpus(); gpus > lab.MaxGPUs {
 		return b.wrong([]any{"guests"}, "%d GPUs: a lab has %d at most", gpus, lab.MaxGPUs)
 	}
-	if err := b.out.Check(); err != nil { // what is above the whole of it
+	if err := b.out.Check(); err != nil { // of the whole lab
 		return b.wrong([]any{"guests"}, "%v", err)
 	}
 	return nil
@@ -142,40 +142,40 @@ func (b *builder) build() error {
 
 func (b *builder) guest(name string) error {
 	f := b.file.Guests[name]
-	at := path{"guests", name}
+	where := path{"guests", name}
 	if err := lab.CheckName(name); err != nil {
-		return b.wrong(at, "%q is no name of a guest: %v", name, err)
+		return b.wrong(where, "%q is no name of a guest: %v", name, err)
 	}
 	if b.out.Gateway != lab.GatewayOff && lab.HasName(name) { // boot and serve have one if the file says nothing
-		return b.wrong(at, "a guest cannot be called %s beside a gateway: give it another name, or write gateway: off", name)
+		return b.wrong(where, "a guest cannot be called %s beside a gateway: give it another name, or write gateway: off", name)
 	}
 	m := Machine{RAM: defaultRAM, CPUs: cmp.Or(f.CPUs, 1)}
-	if err := b.bytes(at.to("memory"), f.Memory, &m.RAM); err != nil {
+	if err := b.bytes(where.to("memory"), f.Memory, &m.RAM); err != nil {
 		return err
 	}
 	switch {
 	case m.RAM < lab.MinRAM || m.RAM > maxMemory || m.RAM%(2<<20) != 0:
-		return b.wrong(at.to("memory"), "memory of %s: 192M to 4T, in steps of 2M", lab.FormatBytes(m.RAM))
+		return b.wrong(where.to("memory"), "memory of %s: 192M to 4T, in steps of 2M", lab.FormatBytes(m.RAM))
 	case m.CPUs < 1 || m.CPUs > lab.MaxCPUs:
-		return b.wrong(at.to("cpus"), "%d CPUs: 1 to %d", f.CPUs, lab.MaxCPUs)
+		return b.wrong(where.to("cpus"), "%d CPUs: 1 to %d", f.CPUs, lab.MaxCPUs)
 	case f.Driver != "" && f.Driver != lab.DriverNode && f.Driver != lab.DriverVNICGPU:
-		return b.wrong(at.to("driver"), "driver %s: %s or %s", f.Driver, lab.DriverNode, lab.DriverVNICGPU)
+		return b.wrong(where.to("driver"), "driver %s: %s or %s", f.Driver, lab.DriverNode, lab.DriverVNICGPU)
 	case len(f.NICs) == 0 || len(f.NICs) > maxNICs:
-		return b.wrong(at.to("nics"), "%s has %d NICs: 1 to %d", name, len(f.NICs), maxNICs)
+		return b.wrong(where.to("nics"), "%s has %d NICs: 1 to %d", name, len(f.NICs), maxNICs)
 	case len(f.Sockets) == 0 && len(f.NICs)+len(f.GPUs) > maxBare:
-		return b.wrong(at, "%d NICs and GPUs without a PCIe tree: %d at most, or name sockets that they are below",
+		return b.wrong(where, "%d NICs and GPUs without a PCIe tree: %d at most, or name sockets that they are below",
 			len(f.NICs)+len(f.GPUs), maxBare)
 	case b.port+len(f.NICs) > lab.MaxPorts:
-		return b.wrong(at, "%d NICs up to here: a lab has %d", b.port+len(f.NICs), lab.MaxPorts)
+		return b.wrong(where, "%d NICs up to here: a lab has %d", b.port+len(f.NICs), lab.MaxPorts)
 	case len(f.Sockets) == 0 && len(f.Switches) > 0:
-		return b.wrong(at.to("switches"), "switches without sockets: name one that they are below, as sockets: [{name: s0}]")
+		return b.wrong(where.to("switches"), "switches without sockets: name one that they are below, as sockets: [{name: s0}]")
 	}
 	g := lab.Guest{Name: name, Driver: f.Driver, IOMMU: f.IOMMU}
-	if err := b.tree(at, &f, &g); err != nil {
+	if err := b.tree(where, &f, &g); err != nil {
 		return err
 	}
 	for i := range f.NICs {
-		n, err := b.nic(at.to("nics", i), &f, &f.NICs[i], name)
+		n, err := b.nic(where.to("nics", i), &f, &f.NICs[i], name)
 		if err != nil {
 			return err
 		}
@@ -184,11 +184,11 @@ func (b *builder) guest(name string) error {
 		for _, x := range []struct{ key, value string }{{"mac", net.HardwareAddr(n.MAC[:]).String()},
 			{"ipv4", n.Addr4.Addr().String()}, {"ipv6", n.Addr6.Addr().String()}} {
 			if b.given[x.value] {
-				return b.wrong(at.to("nics", i, x.key), "%s has the %s %s, as another NIC has", n.Name, x.key, x.value)
+				return b.wrong(where.to("nics", i, x.key), "%s has the %s %s, as another NIC has", n.Name, x.key, x.value)
 			}
 			b.given[x.value] = true
 		}
-		if err := b.addresses(at, i, &n, g.NICs); err != nil {
+		if err := b.addresses(where, i, &n, g.NICs); err != nil {
 			return err
 		}
 		g.NICs = append(g.NICs, n)
@@ -197,60 +197,37 @@ func (b *builder) guest(name string) error {
 	for i := range f.GPUs {
 		p := &f.GPUs[i]
 		mem := uint64(defaultGPU)
-		if err := b.bytes(at.to("gpus", i, "memory"), p.Memory, &mem); err != nil {
+		if err := b.bytes(where.to("gpus", i, "memory"), p.Memory, &mem); err != nil {
 			return err
 		}
 		if mem > maxMemory {
-			return b.wrong(at.to("gpus", i, "memory"), "memory of %s: at most 4T", lab.FormatBytes(mem))
+			return b.wrong(where.to("gpus", i, "memory"), "memory of %s: at most 4T", lab.FormatBytes(mem))
 		}
-		slot, err := b.slot(at.to("gpus", i), &f, p.Slot)
+		slot, err := b.slot(where.to("gpus", i), &f, p.Slot)
 		if err != nil {
 			return err
 		}
 		g.GPUs = append(g.GPUs, lab.GPU{Name: name + "." + p.Name, Memory: mem, Slot: slot, Hotplug: p.Hotplug})
 	}
 	b.out.Guests, b.out.Machines = append(b.out.Guests, g), append(b.out.Machines, m)
-	return b.reaches(at, &g)
+	return b.reaches(where, &g)
 }
 
-func (b *builder) nic(at path, f *Guest, n *NIC, guest string) (out lab.NIC, err error) {
-	out = lab.NIC{Name: guest + "." + n.Name, Model: cmp.Or(n.Model, lab.Virtio), MTU: n.MTU, MaxMTU: n.MaxMTU,
-		QueuePairs: n.Queues, XDP: n.XDP, RSCUsecs: n.RSCUsecs, MAC: lab.MAC(b.port)}
-	model, known := lab.LookupModel(out.Model)
-	switch {
-	case !known:
-		return out, b.wrong(at.to("model"), "model %s: %s or %s", n.Model, lab.Virtio, lab.GVE)
-	case n.MTU != 0 && (n.MTU < lab.MinMTU || n.MTU > model.MaxMTU):
-		return out, b.wrong(at.to("mtu"), "an MTU of %d: %d to %d with model %s", n.MTU, lab.MinMTU, model.MaxMTU, model.Name)
-	case !out.MTUs(&model):
-		return out, b.wrong(at.to("max-mtu"), "an MTU of %d at most: from that which the guest begins with to %d with model "+
-			"%s", n.MaxMTU, model.MaxMTU, model.Name)
-	case n.RSCUsecs < 0 || n.RSCUsecs > lab.MaxRSCUsecs:
-		return out, b.wrong(at.to("rsc-usecs"), "%d microseconds: 0 to %d", n.RSCUsecs, lab.MaxRSCUsecs)
-	case n.Queues < 0 || n.Queues > lab.MaxQueuePairs:
-		return out, b.wrong(at.to("queues"), "%d pairs of queues: 1 to %d", n.Queues, lab.MaxQueuePairs)
-	case n.XDP && model.VFIOUser:
-		return out, b.wrong(at.to("xdp"), "xdp is of virtio: %s", lab.WhyNoXDP)
-	case n.Hotplug && model.VFIOUser:
-		return out, b.wrong(at.to("hotplug"), "a gVNIC cannot be hotplug, as QEMU aborts at device_del of vfio-user: leave it "+
-			"out, and take the link down instead (link %s state=down)", out.Name)
-	case n.Hotplug && len(f.Sockets) == 0:
-		return out, b.wrong(at.to("hotplug"), "hotplug is of a guest with sockets: name them, as sockets: [{name: s0}]")
-	}
-	if n.Timestamps && model.Name != lab.GVE {
-		return out, b.wrong(at.to("timestamps"), "timestamps are of model gve: virtio-net has none")
-	}
+func (b *builder) nic(where path, f *Guest, n *NIC, guest string) (out lab.NIC, err error) {
+	out = lab.NIC{Name: guest + "." + n.Name, Model: cmp.Or(n.Model, lab.Virtio),
+		QueuePairs: n.Queues, MAC: lab.MAC(b.port),
+		NICOptions: lab.NICOptions{MTU: n.MTU, MaxMTU: n.MaxMTU, XDP: n.XDP, RSCUsecs: n.RSCUsecs}}
 	out.Hotplug, out.Timestamps = n.Hotplug, n.Timestamps
-	if out.Slot, err = b.slot(at, f, n.Slot); err != nil {
+	if out.Slot, err = b.slot(where, f, n.Slot); err != nil {
 		return out, err
 	}
-	if err = b.rate(at.to("rate"), n.Rate, &out.Rate); err != nil {
+	if err = b.rate(where.to("rate"), n.Rate, &out.Rate); err != nil {
 		return out, err
 	}
 	if n.MAC != "" {
 		a, err := lab.ParseAllowedMACs(n.MAC)
 		if err != nil || len(a.List) != 1 {
-			return out, b.wrong(at.to("mac"), "mac is one address of a NIC, as 02:76:6e:69:00:01")
+			return out, b.wrong(where.to("mac"), "mac is one address of a NIC, as 02:76:6e:69:00:01")
 		}
 		out.MAC = wire.MAC(a.List[0])
 	}
@@ -264,7 +241,7 @@ func (b *builder) nic(at path, f *Guest, n *NIC, guest string) (out lab.NIC, err
 		}
 		if *a.to, err = netip.ParsePrefix(a.text); err != nil || a.to.Addr().Is4() != a.is4 || a.to.Addr().Zone() != "" ||
 			!a.to.Addr().IsGlobalUnicast() {
-			return out, b.wrong(at.to(a.key), "%s is an address of a guest with the length of its prefix, as %s", a.key,
+			return out, b.wrong(where.to(a.key), "%s is an address of a guest with the length of its prefix, as %s", a.key,
 				map[bool]string{true: "10.0.0.1/24", false: "fd00::1/64"}[a.is4])
 		}
 	}
@@ -275,78 +252,67 @@ func (b *builder) nic(at path, f *Guest, n *NIC, guest string) (out lab.NIC, err
 	for i, name := range *n.GPUs {
 		j := slices.IndexFunc(f.GPUs, func(g GPU) bool { return g.Name == name })
 		if j < 0 {
-			return out, b.wrong(at.to("gpus", i), "%s is no GPU of the guest", name)
+			return out, b.wrong(where.to("gpus", i), "%s is no GPU of the guest", name)
 		}
 		if slices.Contains(out.GPUs, j) {
-			return out, b.wrong(at.to("gpus", i), "%s is there twice", name)
+			return out, b.wrong(where.to("gpus", i), "%s is there twice", name)
 		}
 		out.GPUs = append(out.GPUs, j)
 	}
 	return out, nil
 }
 
-// links puts what links do into the description.
+// links puts the impairments of links into the description.
 func (b *builder) links() error {
 	seen := make(map[string]bool)
 	for i, l := range b.file.Links {
-		at := path{"links", i}
-		n := b.find(l.Of)
+		where := path{"links", i}
+		n := b.find(l.nic)
 		switch {
 		case n == nil:
-			return b.wrong(at.to("of"), "%q is no NIC: guest and NIC, as %s", l.Of, b.out.Guests[0].NICs[0].Name)
-		case seen[l.Of]:
-			return b.wrong(at.to("of"), "the link of %s is there twice", l.Of)
+			return b.wrong(where.to("of"), "%q is no NIC: guest and NIC, as %s", l.nic, b.out.Guests[0].NICs[0].Name)
+		case seen[l.nic]:
+			return b.wrong(where.to("of"), "the link of %s is there twice", l.nic)
 		}
-		seen[l.Of] = true
-		ecn, drop := "", ""
-		if l.ECN {
-			ecn = "on"
-		}
-		if len(l.Drop) > 0 {
-			drop = strings.Trim(fmt.Sprint(l.Drop), "[]")
-		}
-		for _, p := range []struct{ key, text string }{{"loss", string(l.Loss)}, {"gemodel", string(l.Gemodel)},
-			{"drop", drop},
-			{"reorder", string(l.Reorder)}, {"duplicate", string(l.Duplicate)}, {"corrupt", string(l.Corrupt)}, {"ecn", ecn},
-			{"delay", string(l.Delay)}, {"jitter", string(l.Jitter)}, {"rate", string(l.Rate)}, {"limit", string(l.Limit)}} {
-			if p.text == "" {
-				continue
-			}
-			if err := lab.SetLink(&n.Link.Up, p.key, p.text); err != nil {
-				return b.wrong(at.to(p.key), "%v", err)
+		seen[l.nic] = true
+		for _, f := range lab.Impairments() {
+			if text := l.text[f.Key]; text != "" {
+				if err := f.Set(&n.Link.Up, text); err != nil {
+					return b.wrong(where.to(f.Key), "%v", err)
+				}
 			}
 		}
 		if err := lab.CheckLink(&n.Link.Up); err != nil {
-			return b.wrong(at.to("limit"), "%v", err)
+			return b.wrong(where.to("limit"), "%v", err)
 		}
 	}
 	return nil
 }
 
-// script puts what changes into the description.
+// script puts the events of the script into the description.
 func (b *builder) script() error {
 	if n := len(b.file.Script); n > lab.MaxEvents {
 		return b.wrong([]any{"script"}, "%d changes: a lab has %d at most", n, lab.MaxEvents)
 	}
 	for i, e := range b.file.Script {
-		at := path{"script", i}
+		where := path{"script", i}
 		when, err := lab.ParseTime(string(e.At), maxScript)
 		if err != nil {
-			return b.wrong(at.to("at"), "at is %q: %v", e.At, err)
+			return b.wrong(where.to("at"), "at is %q: %v", e.At, err)
 		}
 		c, err := lab.ParseChange(e.Set)
 		if err == nil {
 			err = b.names(&c)
 		}
 		if err != nil {
-			return b.wrong(at.to("set"), "%v", err)
+			return b.wrong(where.to("set"), "%v", err)
 		}
 		b.out.Script = append(b.out.Script, lab.Event{At: when, Change: c})
 	}
 	return nil
 }
 
-// names says what is wrong with the name of what is changed.
+// names checks that a change names a NIC or a GPU of the lab.
 func (b *builder) names(c *lab.Change) error {
 	if c.Kind != lab.KindGPU {
 		if b.find(c.Of) == nil {
@@ -382,29 +348,29 @@ func (b *builder) find(name string) *lab.NIC {
 	return nil
 }
 
-func (b *builder) rate(at path, text Quantity, to *float64) (err error) {
+func (b *builder) rate(where path, text Quantity, to *float64) (err error) {
 	if text == "" {
 		return nil
 	}
 	if *to, err = lab.ParseRate(string(text)); err != nil {
-		return b.wrong(at, "%s is no rate here: %v", text, err)
+		return b.wrong(where, "%s is no rate here: %v", text, err)
 	}
 	return nil
 }
 
-func (b *builder) bytes(at path, text Quantity, to *uint64) error {
+func (b *builder) bytes(where path, text Quantity, to *uint64) error {
 	if text == "" {
 		return nil
 	}
 	n, err := lab.ParseBytes(string(text))
 	if err != nil {
-		return b.wrong(at, "%s is %v", text, err)
+		return b.wrong(where, "%s is %v", text, err)
 	}
 	*to = n
 	return nil
 }
 
-// path is where in a file something is: keys, and numbers of elements.
+// path is a place in a file: keys, and indexes of elements.
 type path []any
 
 func (p path) to(steps ...any) path { return append(slices.Clip(p), steps...) }

@@ -40,7 +40,7 @@ func (d *document) decode(text []byte) (f *File, err error) {
 	return f, nil
 }
 
-// undecoded puts an error of the decoder into words.
+// undecoded makes an *Error of one of the decoder's.
 func (d *document) undecoded(err error) error {
 	bad := syntax(d.name, err).(*Error)
 	if unknown := (*yaml.UnknownFieldError)(nil); errors.As(err, &unknown) {
@@ -105,6 +105,7 @@ func words() []string {
 		}
 	}
 	walk(reflect.TypeFor[File]())
+	walk(linkType)
 	var list []string
 	for w := range seen {
 		list = append(list, w)
@@ -113,7 +114,7 @@ func words() []string {
 	return list
 }
 
-// alike is the word that was probably meant; "": none.
+// alike is the word that is most like s; "": none is.
 func alike(s string, words []string) (best string) {
 	least := min(max(2, len(s)/3)+1, len(s)) // not a word of which no letter is right
 	for _, w := range words {

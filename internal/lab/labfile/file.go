@@ -121,35 +121,6 @@ type GPU struct {
 	Hotplug bool `yaml:"hotplug,omitempty"`
 }
 
-// Link is a NIC's link to the switch.
-type Link struct {
-	// Of is the NIC, as a.nic0.
-	Of string `yaml:"of"`
-	// Loss is the part of the segments that the guest sends which are lost, as 1%.
-	Loss Quantity `yaml:"loss,omitempty"`
-	// Gemodel has segments lost in bursts, by the model of Gilbert and Elliott, as tc-netem has it: how likely the link
-	// turns bad at a segment, and good again; how likely it loses one while it is bad (100%), and while it is good (0%),
-	// as 0.1%/20%.
-	Gemodel Quantity `yaml:"gemodel,omitempty"`
-	// Drop are segments of each TCP connection, by their number from 0, that are lost when they are first sent.
-	Drop []uint32 `yaml:"drop,omitempty"`
-	// Reorder is the part of them that are held back.
-	Reorder Quantity `yaml:"reorder,omitempty"`
-	// Duplicate is the part of them that come twice.
-	Duplicate Quantity `yaml:"duplicate,omitempty"`
-	// Corrupt is the part of them of which a bit is another one than was sent; the checksum tells.
-	Corrupt Quantity `yaml:"corrupt,omitempty"`
-	// ECN has segments marked that would be lost by chance or by the queue, where the sender can be told of congestion.
-	ECN bool `yaml:"ecn,omitempty"`
-	// Delay is how long packets are under way, as 10us; each takes up to Jitter more or less.
-	Delay  Quantity `yaml:"delay,omitempty"`
-	Jitter Quantity `yaml:"jitter,omitempty"`
-	// Rate is that of a queue, as 100Gbit, that holds Limit bytes (1M), and loses what is too much for it. A NIC's rate
-	// has its guest wait instead.
-	Rate  Quantity `yaml:"rate,omitempty"`
-	Limit Quantity `yaml:"limit,omitempty"`
-}
-
 // Event is a change at a time.
 type Event struct {
 	// At is when, from the beginning of what the lab is for, as 2s.

@@ -132,8 +132,8 @@ func TestMistakes(t *testing.T) {
 		{"cpus: 2", "driver: ''", ""},
 		{"cpus: 2", "driver: [vnicgpu]", "4:13: this is not a word"},
 		{"cpus: 2", "drivr: vnicgpu", "driver is meant?"},
-		{"  b:\n", "  b:\n    driver: vnicgpu\n", "25:30: memory of 96M: not a power of two"},
-		{"memory: 96M", "memory: 1M", "memory of 1M: not a multiple of 2M"},
+		{"  b:\n", "  b:\n    driver: vnicgpu\n", "25:30: memory 96M: not a power of two"},
+		{"memory: 96M", "memory: 1M", "memory 1M: not a multiple of 2M"},
 		{"scale: 1000", "scale: 0", "scale is 0: 1 to 1000000"},
 		{"scale: 1000", "scale: fast", "scale is fast: 1 to 1000000"},
 		{"rate: 200Gbit", "rate: 0", "0 is no rate here: not a rate, as 100Gbit or 300GB/s"},
@@ -163,18 +163,18 @@ func TestMistakes(t *testing.T) {
 		{"link a.nic0 loss=0 delay=1ms", "gpu a.gpu0 remove=now", "remove=now: it has no value"},
 		{"hotplug: true", "hotplug: 1", "this is not true or false"},
 		{"hotplug: true", "hotplog: true", "hotplug is meant?"},
-		{"hotplug: true", "hotplug: true, model: gve", "14:95: a gVNIC cannot be hotplug, as QEMU aborts at device_del of " +
+		{"hotplug: true", "hotplug: true, model: gve", "14:95: hotplug: not with model gve: QEMU aborts at device_del of " +
 			"vfio-user: leave it out, and take the link down instead (link a.nic0 state=down)"},
-		{"model: gve}", "model: gve, xdp: true}", "21:39: xdp is of virtio: leave it out: in the guest gve's driver"},
+		{"model: gve}", "model: gve, xdp: true}", "21:39: xdp with model gve: leave it out: in the guest gve's driver"},
 		{"xdp: true", "xdp: 1", "this is not true or false"},
-		{"model: gve}", "model: gve, hotplug: true}", "21:43: a gVNIC cannot be hotplug"},
+		{"model: gve}", "model: gve, hotplug: true}", "21:43: hotplug: not with model gve"},
 		{"model: gve}", "model: gve, hotplug: false}", ""},
 		{"model: gve}", "model: gve, timestamps: true}", ""},
-		{"hotplug: true", "hotplug: true, timestamps: true", "14:113: timestamps are of model gve"},
-		{"gpus: []}", "gpus: [], hotplug: true}", "22:56: hotplug is of a guest with sockets"},
-		{"memory: 96M", "memory: 96M, hotplug: true", "24:44: b.gpu0: it cannot be hotplug: its memory is a NUMA node's"},
+		{"hotplug: true", "hotplug: true, timestamps: true", "14:113: timestamps: of model gve"},
+		{"gpus: []}", "gpus: [], hotplug: true}", "22:56: hotplug: it is on the root complex"},
+		{"memory: 96M", "memory: 96M, hotplug: true", "24:44: hotplug: its memory is a NUMA node's"},
 		{text, "guests: {a: {nics: [{name: n}], gpus: [{name: p, hotplug: true}]}}",
-			"1:59: a.p: it cannot be hotplug: it is on the root complex"},
+			"1:59: hotplug: it is on the root complex"},
 		{"nic a.nic1 p2p=off", "nic a.nic1 p2p=no", "p2p is no: on or off"},
 		{"p2p: same-bridge", "p2p: same", "none, same-bridge or any"},
 		{"{name: s1,", "{name: s0,", "there are two s0"},
@@ -186,15 +186,14 @@ func TestMistakes(t *testing.T) {
 			"no socket or switch of the guest, which has s0, s1, sw0, sw1"},
 		{"link: gen4x16, acs", "link: gen9x16, acs", "from gen1x1 to gen6x16"},
 		{"acs-redirect: true", "acs-redirect: 1", "this is not true or false"},
-		{"mtu: 9000", "mtu: 90000", "an MTU of 90000: 576 to 65521 with model virtio"},
-		{"max-mtu: 9500", "max-mtu: 1499", "an MTU of 1499 at most: from that which the guest begins with to 65521 with " +
-			"model virtio"},
-		{"max-mtu: 9500", "max-mtu: 65522", "an MTU of 65522 at most"},
+		{"mtu: 9000", "mtu: 90000", "mtu 90000: 576 to 65521 with model virtio"},
+		{"max-mtu: 9500", "max-mtu: 1499", "max-mtu 1499: 1500 (mtu) to 65521 with model virtio"},
+		{"max-mtu: 9500", "max-mtu: 65522", "max-mtu 65522: 1500 (mtu) to"},
 		{"model: gve}", "model: gve, max-mtu: 9199}", "to 9198 with model gve"},
-		{"model: gve}", "model: gve, max-mtu: 1499}", "an MTU of 1499 at most"},
+		{"model: gve}", "model: gve, max-mtu: 1499}", "max-mtu 1499: "},
 		{"model: gve}", "model: gve, max-mtu: 9198}", ""},
-		{"queues: 4", "queues: 17", "17 pairs of queues: 1 to 16"},
-		{"queues: 4", "queues: 4, rsc-usecs: 2000000", "2000000 microseconds: 0 to 1000000"},
+		{"queues: 4", "queues: 17", "queues 17: 1 to 16 pairs"},
+		{"queues: 4", "queues: 4, rsc-usecs: 2000000", "rsc-usecs 2000000: microseconds, 0 to 1000000"},
 		{"mac: 02:00:00:00:00:07", "mac: 03:00:00:00:00:07", "mac is one address of a NIC"},
 		{"mac: 02:00:00:00:00:07", "mac: 02:76:6e:69:00:01", "a.nic1 has the mac 02:76:6e:69:00:01, as another NIC has"},
 		{"ipv4: 10.0.0.7/16", "ipv4: 10.0.0.7", "with the length of its prefix, as 10.0.0.1/24"},
@@ -215,9 +214,9 @@ func TestMistakes(t *testing.T) {
 		{"gpus: [gpu1]", "gpus: [gpu1, gpu1]", "gpu1 is there twice"},
 		{text, "guests: {a: {nics: [{name: n, gpus: []}], gpus: [{name: p}]}}", "1:51: a.p: no NIC of the guest may"},
 		{text, "guests: {a: {nics: [{name: n}, {name: m, model: gve}], gpus: [{name: p}]}}", "a.p: NICs of both models"},
-		{"memory: 128M", "memory: 100M", "memory of 100M: not a power of two"},
+		{"memory: 128M", "memory: 100M", "memory 100M: not a power of two"},
 		{"memory: 96M", "memory: 8T", "memory of 8T: at most 4T"},
-		{"memory: 96M", "memory: 97M", "memory of 97M: not a multiple of 2M"},
+		{"memory: 96M", "memory: 97M", "memory 97M: not a multiple of 2M"},
 		{"of: a.nic0", "of: nic0", `"nic0" is no NIC: guest and NIC, as a.nic0`},
 		{"of: b.nic0", "of: a.nic0", "the link of a.nic0 is there twice"},
 		{"loss: 1%", "loss: 100%", "loss is 100%: not a part"},
@@ -341,7 +340,7 @@ func TestTooManySocketsAndPorts(t *testing.T) {
 		return "sockets: [{name: s}], nics: [{name: n, below: s}], gpus: " + list(n, "{name: g%, below: s}")
 	}
 	_, err = Parse("f", []byte("guests: {a: {"+tree(17)+"}}"))
-	testkit.ErrorSays(t, err, "may address 17 GPUs")
+	testkit.ErrorSays(t, err, "it may address 17: 16 at most")
 	_, err = Parse("f", []byte("guests: {a: {sockets: [{name: s}], nics: "+list(32, "{name: n%, below: s}")+"}}"))
 	testkit.OK(t, err)
 	_, err = Parse("f", []byte("guests: {a: {sockets: [{name: s}], nics: "+list(33, "{name: n%, below: s}")+"}}"))
@@ -358,7 +357,7 @@ func TestTooManySocketsAndPorts(t *testing.T) {
 	}
 	_, err = Parse("f", []byte("guests: {a: {sockets: [{name: s}], nics: [{name: n, below: x0}], switches: ["+
 		strings.Join(switches, ",\n")+"]}}"))
-	testkit.ErrorSays(t, err, "numbers of buses", "240 at most")
+	testkit.ErrorSays(t, err, "bus numbers", "240 at most")
 }
 
 func TestLoad(t *testing.T) {

@@ -228,7 +228,7 @@ func (d *document) keys(n ast.Node) (list []string) {
 }
 
 // at finds the value at a path of keys and numbers of elements, or that of as much of it as there is.
-func (d *document) at(path ...any) ast.Node {
+func (d *document) node(path ...any) ast.Node {
 	n := d.root
 	for _, step := range path {
 		next := ast.Node(nil)
@@ -255,7 +255,7 @@ func (d *document) at(path ...any) ast.Node {
 
 // wrong says what is wrong at a path.
 func (d *document) wrong(path []any, format string, args ...any) error {
-	n := d.solid(d.at(path...))
+	n := d.solid(d.node(path...))
 	if n == nil {
 		n = d.root
 	}

@@ -13,12 +13,13 @@ import (
 	"github.com/invopop/jsonschema"
 	check "github.com/santhosh-tekuri/jsonschema/v6"
 
+	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/testkit"
 )
 
 var update = flag.Bool("update", false, "write schema.json anew")
 
-// The schema is that of File, with its comments.
+// The schema is that of File with its comments, and of lab.Impairments with their help.
 //
 //	go test ./internal/lab/labfile -run Schema -update
 func TestSchemaIsThatOfFile(t *testing.T) {
@@ -26,17 +27,30 @@ func TestSchemaIsThatOfFile(t *testing.T) {
 		if t != reflect.TypeFor[Quantity]() {
 			return nil
 		}
-		return &jsonschema.Schema{AnyOf: []*jsonschema.Schema{{Type: "string"}, {Type: "number"}}}
+		return &jsonschema.Schema{Ref: "#/$defs/Quantity"}
 	}}
 	testkit.OK(t, r.AddGoComments("vnic.dev/vnic/internal/lab/labfile", "./"))
 	s := r.Reflect(&File{})
 	s.ID = ""
+	s.Definitions["Quantity"] = &jsonschema.Schema{Description: "Quantity is a number, with or without a unit.",
+		AnyOf: []*jsonschema.Schema{{Type: "string"}, {Type: "number"}}}
+	link := s.Definitions["Link"]
+	r.DoNotReference = true
+	link.Properties = r.ReflectFromType(linkType).Properties
+	link.Required = []string{"of"}
+	s2, _ := link.Properties.Get("of")
+	s2.Description = "Of is the NIC, as a.nic0."
+	for _, f := range lab.Impairments() {
+		p, _ := link.Properties.Get(f.Key)
+		if p.Description = f.Help; p.Type == "" { // a Quantity
+			p.Description += "; as " + f.Example
+		}
+	}
 	b := testkit.Must(json.MarshalIndent(s, "", "  "))(t)
 	b = append(b, '\n')
 	if *update {
-		testkit.OK(t, os.WriteFile("schema.json", b, 0o644))
-	}
-	if !bytes.Equal(b, Schema()) {
+		testkit.OK(t, os.WriteFile("schema.json", b, 0o644)) // the next test binary embeds it
+	} else if !bytes.Equal(b, Schema()) {
 		t.Error("schema.json is not that of File: write it anew with -update")
 	}
 }

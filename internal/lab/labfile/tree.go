@@ -11,7 +11,7 @@ import (
 )
 
 // reaches sees whether NICs can show the guest's GPUs to it, as the NIC's model has it.
-func (b *builder) reaches(at path, g *lab.Guest) error {
+func (b *builder) reaches(where path, g *lab.Guest) error {
 	one := lab.Description{Guests: []lab.Guest{*g}}
 	err := one.Check()
 	if err == nil && len(g.Sockets) > 0 {
@@ -25,89 +25,86 @@ func (b *builder) reaches(at path, g *lab.Guest) error {
 			n    int
 		}{{"sockets", len(g.Sockets)}, {"switches", len(g.Switches)}, {"nics", len(g.NICs)}, {"gpus", len(g.GPUs)}} {
 			if i < part.n {
-				return b.wrong(at.to(part.name, i), "%s", bad.Text)
+				return b.wrong(where.to(part.name, i), "%s", bad.Text)
 			}
 			i -= part.n
 		}
 	}
-	if bad := (*lab.GPUError)(nil); errors.As(err, &bad) {
-		where := at.to("gpus", bad.Index)
-		if bad.Size != "" {
-			return b.wrong(where.to("memory"), "memory of %s: %s", bad.Size, bad.Text)
+	if bad := (*lab.FieldError)(nil); errors.As(err, &bad) {
+		field := where.to(bad.Part, bad.Index)
+		if bad.Key != "" {
+			field = field.to(bad.Key)
 		}
-		if bad.Hotplug {
-			where = where.to("hotplug")
-		}
-		return b.wrong(where, "%s: %s", g.GPUs[bad.Index].Name, bad.Text)
+		return b.wrong(field, "%s", bad.InFile())
 	}
 	if err != nil {
-		return b.wrong(at, "%v", err)
+		return b.wrong(where, "%v", err)
 	}
 	return nil
 }
 
 // tree puts a guest's sockets and switches into its description. Nothing has the name of anything else.
-func (b *builder) tree(at path, f *Guest, g *lab.Guest) error {
+func (b *builder) tree(where path, f *Guest, g *lab.Guest) error {
 	seen := make(map[string]bool)
-	name := func(at path, s string) error {
+	name := func(where path, s string) error {
 		err := lab.CheckName(s)
 		switch {
 		case err != nil:
-			return b.wrong(at.to("name"), "%q is no name: %v", s, err)
+			return b.wrong(where.to("name"), "%q is no name: %v", s, err)
 		case s == "rc0":
-			return b.wrong(at.to("name"), "rc0 is the root complex of a guest without sockets: take another name")
+			return b.wrong(where.to("name"), "rc0 is the root complex of a guest without sockets: take another name")
 		case seen[s]:
-			return b.wrong(at.to("name"), "there are two %s", s)
+			return b.wrong(where.to("name"), "there are two %s", s)
 		}
 		seen[s] = true
 		return nil
 	}
 	for i, s := range f.Sockets {
-		if err := name(at.to("sockets", i), s.Name); err != nil {
+		if err := name(where.to("sockets", i), s.Name); err != nil {
 			return err
 		}
 		out := lab.Socket{Name: s.Name}
 		if s.P2P != "" {
 			if err := out.Routing.UnmarshalText([]byte(s.P2P)); err != nil {
-				return b.wrong(at.to("sockets", i, "p2p"), "p2p is %v", err)
+				return b.wrong(where.to("sockets", i, "p2p"), "p2p is %v", err)
 			}
 		}
-		if err := b.rate(at.to("sockets", i, "dram"), s.DRAM, &out.DRAM); err != nil {
+		if err := b.rate(where.to("sockets", i, "dram"), s.DRAM, &out.DRAM); err != nil {
 			return err
 		}
 		g.Sockets = append(g.Sockets, out)
 	}
-	if err := b.interconnects(at.to("interconnect"), f, g); err != nil {
+	if err := b.interconnects(where.to("interconnect"), f, g); err != nil {
 		return err
 	}
 	for i, s := range f.Switches {
-		if err := name(at.to("switches", i), s.Name); err != nil {
+		if err := name(where.to("switches", i), s.Name); err != nil {
 			return err
 		}
-		slot, err := b.slot(at.to("switches", i), f, s.Slot)
+		slot, err := b.slot(where.to("switches", i), f, s.Slot)
 		if err != nil {
 			return err
 		}
 		g.Switches = append(g.Switches, lab.Switch{Name: s.Name, Slot: slot})
 	}
 	for i, n := range f.NICs {
-		if err := name(at.to("nics", i), n.Name); err != nil {
+		if err := name(where.to("nics", i), n.Name); err != nil {
 			return err
 		}
 	}
 	for i, p := range f.GPUs {
-		if err := name(at.to("gpus", i), p.Name); err != nil {
+		if err := name(where.to("gpus", i), p.Name); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// slot reads where something is plugged in.
-func (b *builder) slot(at path, f *Guest, s Slot) (out lab.Slot, err error) {
+// slot reads the slot in which something is plugged.
+func (b *builder) slot(where path, f *Guest, s Slot) (out lab.Slot, err error) {
 	if len(f.Sockets) == 0 {
 		if s != (Slot{}) {
-			return out, b.wrong(at,
+			return out, b.wrong(where,
 				"below, link and acs-redirect are of a guest with sockets: name them, as sockets: [{name: s0}]")
 		}
 		return out, nil
@@ -121,41 +118,41 @@ func (b *builder) slot(at path, f *Guest, s Slot) (out lab.Slot, err error) {
 	}
 	switch {
 	case s.Below == "":
-		return out, b.wrong(at, "it does not say what it is below: one of %s", strings.Join(places, ", "))
+		return out, b.wrong(where, "it does not say what it is below: one of %s", strings.Join(places, ", "))
 	case !slices.Contains(places, s.Below):
-		return out, b.wrong(at.to("below"), "below %s: no socket or switch of the guest, which has %s", s.Below,
+		return out, b.wrong(where.to("below"), "below %s: no socket or switch of the guest, which has %s", s.Below,
 			strings.Join(places, ", "))
 	}
 	out = lab.Slot{Below: s.Below, Redirect: s.ACSRedirect}
 	if s.Link != "" {
 		if out.Link, err = pcie.ParseLink(s.Link); err != nil {
-			return out, b.wrong(at.to("link"), "%v", err)
+			return out, b.wrong(where.to("link"), "%v", err)
 		}
 	}
 	return out, nil
 }
 
 // interconnects puts the links between a guest's sockets into its description.
-func (b *builder) interconnects(at path, f *Guest, g *lab.Guest) error {
+func (b *builder) interconnects(where path, f *Guest, g *lab.Guest) error {
 	for _, key := range slices.Sorted(maps.Keys(f.Interconnect)) {
 		from, to, _ := strings.Cut(key, "-")
-		is := func(name string) bool {
+		exists := func(name string) bool {
 			return slices.ContainsFunc(g.Sockets, func(s lab.Socket) bool { return s.Name == name })
 		}
 		for i := range len(key) { // names may have dashes
-			if key[i] == '-' && is(key[:i]) && is(key[i+1:]) {
+			if key[i] == '-' && exists(key[:i]) && exists(key[i+1:]) {
 				from, to = key[:i], key[i+1:]
 			}
 		}
 		same := func(x lab.Interconnect) bool { return x.From == to && x.To == from || x.From == from && x.To == to }
 		switch {
-		case !is(from) || !is(to) || from == to:
-			return b.wrong(at.to(key), "%s is not between two sockets of the guest, as s0-s1 is", key)
+		case !exists(from) || !exists(to) || from == to:
+			return b.wrong(where.to(key), "%s is not between two sockets of the guest, as s0-s1 is", key)
 		case slices.ContainsFunc(g.Interconnects, same):
-			return b.wrong(at.to(key), "the link between %s and %s is there twice", from, to)
+			return b.wrong(where.to(key), "the link between %s and %s is there twice", from, to)
 		}
 		x := lab.Interconnect{From: from, To: to}
-		if err := b.rate(at.to(key), f.Interconnect[key], &x.Rate); err != nil {
+		if err := b.rate(where.to(key), f.Interconnect[key], &x.Rate); err != nil {
 			return err
 		}
 		g.Interconnects = append(g.Interconnects, x)

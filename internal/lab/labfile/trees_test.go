@@ -90,12 +90,12 @@ func letThrough(t *testing.T, d lab.Description) (got, model []float64, limits [
 		}
 		tx, rx := from.Loads(way(from, m), true), to.Loads(way(to, n), false)
 		flows = append(flows, &flow{tx: route(tx), rx: route(rx)})
-		of, u := make(map[*lab.Edge]float64), use()
+		loads, u := make(map[*lab.Edge]float64), use()
 		for _, x := range slices.Concat(tx, rx) {
 			s := shape.Share{Payload: x.Payload, Header: x.Header, Buffer: x.Buffer, Packet: x.Packet, Wire: x.Wire}
-			of[x.Edge] += s.Bytes(u) / superPacket
+			loads[x.Edge] += s.Bytes(u) / superPacket
 		}
-		perByte = append(perByte, of)
+		perByte = append(perByte, loads)
 	}
 	a, b := l.Machine(0), l.Machine(1)
 	for i := range a.Ports {

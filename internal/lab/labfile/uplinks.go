@@ -15,19 +15,19 @@ func (b *builder) uplinks() error {
 		return b.wrong([]any{"uplinks"}, "%d uplinks: a lab has %d at most", n, lab.MaxUplinks)
 	}
 	for i, f := range b.file.Uplinks {
-		at := path{"uplinks", i}
+		where := path{"uplinks", i}
 		err := lab.CheckName(f.Name)
 		switch {
 		case err != nil:
-			return b.wrong(at.to("name"), "%q is no name of an uplink: %v", f.Name, err)
+			return b.wrong(where.to("name"), "%q is no name of an uplink: %v", f.Name, err)
 		case f.Name == "gateway":
-			return b.wrong(at.to("name"), "%q is no name of an uplink: it is the gateway's", f.Name)
+			return b.wrong(where.to("name"), "%q is no name of an uplink: it is the gateway's", f.Name)
 		case slices.ContainsFunc(b.out.Uplinks, func(u Uplinked) bool {
 			return u.Name == f.Name && (u.Of == f.Of || u.Of == "" || f.Of == "")
 		}):
-			return b.wrong(at.to("name"), "there are two %s", f.Name)
+			return b.wrong(where.to("name"), "there are two %s", f.Name)
 		case f.Of != "" && !slices.ContainsFunc(b.out.Guests, func(g lab.Guest) bool { return g.Name == f.Of }):
-			return b.wrong(at.to("of"), "%q is no guest: the uplink is of the host that runs it, as of: %s", f.Of,
+			return b.wrong(where.to("of"), "%q is no guest: the uplink is of the host that runs it, as of: %s", f.Of,
 				b.out.Guests[0].Name)
 		}
 		c := uplink.Config{Name: f.Name, Tap: f.Tap}
@@ -35,19 +35,19 @@ func (b *builder) uplinks() error {
 			c.VXLAN = &uplink.VXLAN{VNI: uint32(min(v.VNI, uplink.MaxVNI+1))}
 			c.VXLAN.Local, _ = netip.ParseAddrPort(v.Local) // Check complains of what is none
 			c.VXLAN.Remote, _ = netip.ParseAddrPort(v.Remote)
-			at = at.to("vxlan")
+			where = where.to("vxlan")
 		}
 		if s := f.Stream; s != nil {
 			c.Stream = &uplink.Stream{Listen: s.Listen, Connect: s.Connect}
-			at = at.to("stream")
+			where = where.to("stream")
 		}
 		if err := c.Check(); err != nil {
 			if bad := (*uplink.Error)(nil); errors.As(err, &bad) && bad.Key != "" {
-				at = at.to(bad.Key)
+				where = where.to(bad.Key)
 			} else {
-				at = path{"uplinks", i}
+				where = path{"uplinks", i}
 			}
-			return b.wrong(at, "%v", err)
+			return b.wrong(where, "%v", err)
 		}
 		b.out.Uplinks = append(b.out.Uplinks, Uplinked{c, f.Of})
 	}

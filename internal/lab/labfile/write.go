@@ -2,32 +2,30 @@ package labfile
 
 import (
 	"net"
-	"reflect"
 	"strconv"
 
 	"github.com/goccy/go-yaml"
 
 	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/lab/pcie"
-	"vnic.dev/vnic/internal/wire"
 )
 
-// YAML is the lab as a file in which everything is said.
+// YAML is the lab as a file without any key left out.
 func (l *Lab) YAML() ([]byte, error) {
 	on := "on"
 	if l.NoP2P {
 		on = "off"
 	}
 	out := struct {
-		Guests  ordered  `yaml:"guests"`
-		Links   []Link   `yaml:"links,omitempty"`
-		Uplinks []Uplink `yaml:"uplinks,omitempty"`
-		Script  []Event  `yaml:"script,omitempty"`
-		Gateway string   `yaml:"gateway,omitempty"`
-		Accel   string   `yaml:"accel,omitempty"`
-		P2P     string   `yaml:"p2p"`
-		Seed    *uint64  `yaml:"seed,omitempty"`
-		Scale   Quantity `yaml:"scale"`
+		Guests  ordered         `yaml:"guests"`
+		Links   []yaml.MapSlice `yaml:"links,omitempty"`
+		Uplinks []Uplink        `yaml:"uplinks,omitempty"`
+		Script  []Event         `yaml:"script,omitempty"`
+		Gateway string          `yaml:"gateway,omitempty"`
+		Accel   string          `yaml:"accel,omitempty"`
+		P2P     string          `yaml:"p2p"`
+		Seed    *uint64         `yaml:"seed,omitempty"`
+		Scale   Quantity        `yaml:"scale"`
 	}{Guests: ordered{guests: make(map[string]Guest)}, Gateway: l.Gateway, Accel: l.Accel,
 		P2P: on, Seed: l.Seed}
 	for _, c := range l.Uplinks {
@@ -40,8 +38,7 @@ func (l *Lab) YAML() ([]byte, error) {
 		out.Guests.names = append(out.Guests.names, g.Name)
 		out.Guests.guests[g.Name] = l.guest(i, g)
 		for _, n := range g.NICs {
-			if x := linkOf(&n.Link.Up); !reflect.DeepEqual(x, Link{}) {
-				x.Of = n.Name
+			if x := linkOf(&n); x != nil {
 				out.Links = append(out.Links, x)
 			}
 		}
@@ -89,15 +86,7 @@ func (l *Lab) guest(i int, g *lab.Guest) Guest {
 	return f
 }
 
-// linkOf is what a link does, as a file says it.
-func linkOf(im *wire.Impairment) Link {
-	text := func(key string) Quantity { return Quantity(lab.LinkText(im, key)) }
-	return Link{Loss: text("loss"), Gemodel: text("gemodel"), Drop: im.Drop, Reorder: text("reorder"),
-		Duplicate: text("duplicate"), Corrupt: text("corrupt"), ECN: im.ECN, Delay: text("delay"), Jitter: text("jitter"),
-		Rate: text("rate"), Limit: text("limit")}
-}
-
-// raised is the MTU to which a guest may raise its own; 0: that one.
+// raised is the key max-mtu of a NIC; 0: left out, as it is the MTU.
 func raised(n *lab.NIC) int {
 	if n.MaxMTU == n.MTU {
 		return 0

@@ -1,14 +1,16 @@
-// Package pcie is a machine's PCIe tree, as devices see it that reach each other's memory: sockets with their host
-// bridges, switches, endpoints, the links between them, and Linux's rule of which endpoint may address which.
+// Package pcie models a machine's PCIe tree for peer-to-peer DMA between devices: sockets with
+// their host bridges, switches, endpoints, the links between them, and Linux's rule for which
+// endpoint may address which.
 //
-// A Tree is made whole by New, which refuses what is no tree, and does not change afterwards: any goroutine may ask it.
-// Host reads the tree of the machine that the program runs on.
+// New checks and completes a Tree, which is immutable afterwards: any goroutine may use it. Package
+// host reads the tree of the machine on which the program runs.
 //
-// Paths follow drivers/pci/p2pdma.c, calc_map_type_and_dist. What is between two endpoints has the words of
-// nvidia-smi topo -m: PIX, PXB, PHB, NODE, SYS. Rates follow the PCI Express Base Specification 6.0, section 4.2.
+// Paths follow drivers/pci/p2pdma.c, calc_map_type_and_dist. Distances have the names of nvidia-smi
+// topo -m: PIX, PXB, PHB, NODE, SYS. Rates follow the PCI Express Base Specification 6.0, section
+// 4.2.
 //
 // The package is not API (README, Stability).
 //
-// New takes time and memory of the number of nodes times the depth, of which MaxDepth is the bound; Path takes time of
-// the depth.
+// New takes time and memory proportional to the number of nodes times the depth, which MaxDepth
+// bounds; Path takes time proportional to the depth.
 package pcie

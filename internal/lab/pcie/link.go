@@ -7,12 +7,12 @@ import (
 	"strconv"
 )
 
-// Link is the speed of a PCIe link: a generation, and a number of lanes. Of the zero Link nothing is known.
+// Link is the speed of a PCIe link: a generation, and a number of lanes. The zero Link is unknown.
 type Link struct{ Gen, Width int }
 
-// Generations by number, from 1: billions of transfers a second on each lane (PCI Express Base Specification 6.0,
-// section 8.2), and what is left of them behind the line code: 8b/10b, 128b/130b, and of generation 6's flits of 256
-// bytes the 236 that are not CRC, FEC and data link layer.
+// The generations by number, from 1: transfers per second and lane, in billions (PCI Express Base
+// Specification 6.0, section 8.2), and the fraction left after the line code: 8b/10b, 128b/130b,
+// and in generation 6 the 236 of 256 bytes of a flit that are not CRC, FEC and data link layer.
 var generations = []struct {
 	transfers float64
 	payload   float64
@@ -22,10 +22,10 @@ var widths = []int{1, 2, 4, 8, 12, 16, 32}
 
 var linkWords = regexp.MustCompile(`^gen([0-9])x([0-9]{1,2})$`)
 
-// ParseLink reads "gen4x16".
+// ParseLink parses a link such as "gen4x16".
 func ParseLink(s string) (l Link, err error) {
 	if m := linkWords.FindStringSubmatch(s); m != nil {
-		l.Gen, _ = strconv.Atoi(m[1]) // digits
+		l.Gen, _ = strconv.Atoi(m[1]) // both match digits only
 		l.Width, _ = strconv.Atoi(m[2])
 	}
 	if l.Gen < 1 || l.Gen >= len(generations) || !slices.Contains(widths, l.Width) {
@@ -34,10 +34,10 @@ func ParseLink(s string) (l Link, err error) {
 	return l, nil
 }
 
-// Known says whether anything is known of it.
+// Known reports whether the link's speed is known.
 func (l Link) Known() bool { return l != Link{} }
 
-// String is what ParseLink reads; "?" for the zero Link.
+// String returns the text that ParseLink parses, or "?" for the zero Link.
 func (l Link) String() string {
 	if !l.Known() {
 		return "?"
@@ -45,7 +45,7 @@ func (l Link) String() string {
 	return fmt.Sprintf("gen%dx%d", l.Gen, l.Width)
 }
 
-// MarshalText is String; the zero Link is no text.
+// MarshalText returns the text that ParseLink parses, or no text for the zero Link.
 func (l Link) MarshalText() ([]byte, error) {
 	if !l.Known() {
 		return nil, nil
@@ -53,7 +53,7 @@ func (l Link) MarshalText() ([]byte, error) {
 	return []byte(l.String()), nil
 }
 
-// UnmarshalText reads what MarshalText writes.
+// UnmarshalText parses the output of MarshalText.
 func (l *Link) UnmarshalText(b []byte) (err error) {
 	*l = Link{}
 	if len(b) > 0 {
@@ -62,10 +62,12 @@ func (l *Link) UnmarshalText(b []byte) (err error) {
 	return err
 }
 
-// Transfers is what each lane carries, in billions of transfers a second, as sysfs and lspci name the speed.
+// Transfers returns the rate of each lane in billions of transfers per second, as sysfs and lspci
+// show it.
 func (l Link) Transfers() float64 { return generations[l.Gen].transfers }
 
-// Rate is what the link carries in each direction, in bytes a second, headers of packets included.
+// Rate returns the rate of the link in each direction, in bytes per second, packet headers
+// included.
 func (l Link) Rate() float64 {
 	g := generations[l.Gen]
 	return g.transfers * 1e9 / 8 * g.payload * float64(l.Width)

@@ -5,17 +5,17 @@ import (
 	"strings"
 )
 
-// PathKind is how requests of one endpoint reach the memory of another.
+// PathKind is how one endpoint's requests reach another's memory.
 type PathKind uint8
 
 // Kinds of paths (drivers/pci/p2pdma.c: enum pci_p2pdma_map_type).
 const (
-	NoPath     PathKind = iota // not at all: payload is bounced through host memory (PCI_P2PDMA_MAP_NOT_SUPPORTED)
+	NoPath     PathKind = iota // they do not: payload is bounced through host memory (PCI_P2PDMA_MAP_NOT_SUPPORTED)
 	Bus                        // below a common switch (PCI_P2PDMA_MAP_BUS_ADDR)
-	HostBridge                 // through host bridges that forward it (PCI_P2PDMA_MAP_THRU_HOST_BRIDGE)
+	HostBridge                 // through host bridges that forward requests (PCI_P2PDMA_MAP_THRU_HOST_BRIDGE)
 )
 
-// String is the kind as reports name it.
+// String returns the name of the kind in reports.
 func (k PathKind) String() string {
 	switch k {
 	case Bus:
@@ -26,10 +26,10 @@ func (k PathKind) String() string {
 	return "none"
 }
 
-// Distance is what is between two endpoints, whether or not requests may go that way.
+// Distance is what lies between two endpoints, whether or not requests may take that way.
 type Distance uint8
 
-// Distances, as nvidia-smi topo -m has them (NVML: nvmlGpuTopologyLevel_t).
+// The distances of nvidia-smi topo -m (NVML: nvmlGpuTopologyLevel_t).
 const (
 	Same Distance = iota // an endpoint and itself
 	PIX                  // one switch
@@ -41,25 +41,26 @@ const (
 
 var distances = []string{Same: "X", PIX: "PIX", PXB: "PXB", PHB: "PHB", NODE: "NODE", SYS: "SYS"}
 
-// String is the word for it.
+// String returns the name of the distance.
 func (d Distance) String() string { return distances[d] }
 
-// Path is the way between two endpoints.
+// Path is the path between two endpoints.
 type Path struct {
 	Kind     PathKind
 	Distance Distance
-	Reason   string // of Kind, for people
+	Reason   string // why it has this Kind, in words for the user
 }
 
-// P2P reports whether payload may go this way without a bounce.
+// P2P reports whether payload may take this path without a bounce.
 func (p Path) P2P() bool { return p.Kind != NoPath }
 
-// Off is a path as it is where peer to peer is switched off.
+// Off returns the path as it is when peer to peer is switched off.
 func (p Path) Off() Path { return Path{NoPath, p.Distance, "peer to peer is switched off"} }
 
-// Path gives the way between two endpoints by Linux's rule. Where they have a common switch, and no port on either way
-// to it redirects, requests stay below it. Else they go to the host bridge, and host bridges forward them or do not. A
-// name that is no endpoint's is the caller's error, and panics.
+// Path returns the path between two endpoints by Linux's rule. If they are below a common switch,
+// and no port between either of them and it redirects requests, requests stay below the switch.
+// Otherwise requests go to the host bridge, which may forward them or not. Path panics if a name is
+// not an endpoint's.
 func (t *Tree) Path(a, b string) Path {
 	x, y := t.endpoint(a), t.endpoint(b)
 	common := meet(x, y)
@@ -99,7 +100,8 @@ func (t *Tree) endpoint(name string) *node {
 	return n
 }
 
-// meet is the lowest node that both are or are below; nil: they are of different sockets.
+// meet returns the lowest node that is above both nodes or is one of them; nil if they belong to
+// different sockets.
 func meet(x, y *node) *node {
 	for x != y {
 		if x.depth < y.depth {
@@ -129,7 +131,8 @@ func between(x, y, common *node) Distance {
 	return PXB
 }
 
-// redirects names what is below ports that redirect, on the ways from both ends to the common node.
+// redirects returns the names of the nodes below redirecting ports, between each end and the common
+// node.
 func redirects(x, y, common *node) (list []string) {
 	for _, n := range []*node{x, y} {
 		for ; n != common && n.above != nil; n = n.above {

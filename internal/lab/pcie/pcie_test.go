@@ -24,7 +24,7 @@ func below(kind Kind, name, above string, redirect bool) Node {
 func TestPathsFollowLinux(t *testing.T) {
 	for _, c := range []struct {
 		name     string
-		routing  [2]Routing // of two sockets, of NUMA nodes 0 and 1
+		routing  [2]Routing // of two sockets, on NUMA nodes 0 and 1
 		nodes    []Node
 		want     PathKind
 		distance Distance
@@ -42,7 +42,7 @@ func TestPathsFollowLinux(t *testing.T) {
 		{"GPU's port redirects", [2]Routing{}, []Node{below(Switch, "sw", "s0", false), below(Endpoint, "nic", "sw", false),
 			below(Endpoint, "gpu", "sw", true)}, NoPath, PIX,
 			"ACS redirects at the port above gpu, and the host bridge of s0 forwards nothing between its ports"},
-		// What a redirected request meets further up is no switch that turns it round, but the host bridge.
+		// A redirected request goes up to the host bridge, past the other switch.
 		{"a port redirects below another switch", [2]Routing{}, []Node{below(Switch, "up", "s0", false),
 			below(Switch, "sw", "up", false), below(Endpoint, "nic", "sw", true), below(Endpoint, "gpu", "sw", false)},
 			NoPath, PIX, "ACS redirects at the port above nic"},
@@ -99,12 +99,12 @@ func TestWhatIsNoTree(t *testing.T) {
 	deepest := fmt.Sprint("sw", MaxDepth-1)
 	mustTree(t, append(long, below(Endpoint, "nic", deepest, false))...)
 	for want, nodes := range map[string][]Node{
-		"is no name":                   {socket("a/b", 0, 0)},
-		"there are two s":              {socket("s", 0, 0), socket("s", 0, 0)},
-		"a socket is below nothing":    {socket("s", 0, 0), {Name: "t", Below: "s"}},
-		"all else is below a socket":   {{Name: "nic", Kind: Endpoint}},
-		"nic is below sw, which is no": {below(Endpoint, "nic", "sw", false)},
-		"gpu is below nic, which is no": {socket("s", 0, 0), below(Endpoint, "nic", "s", false),
+		"is no name":                        {socket("a/b", 0, 0)},
+		"there are two s":                   {socket("s", 0, 0), socket("s", 0, 0)},
+		"a socket is below nothing":         {socket("s", 0, 0), {Name: "t", Below: "s"}},
+		"all else is below a socket":        {{Name: "nic", Kind: Endpoint}},
+		"nic is below sw, which is neither": {below(Endpoint, "nic", "sw", false)},
+		"gpu is below nic, which is neither": {socket("s", 0, 0), below(Endpoint, "nic", "s", false),
 			below(Endpoint, "gpu", "nic", false)},
 		"a is below itself": {below(Switch, "a", "b", false), below(Switch, "b", "a", false)},
 		"is below itself":   {below(Switch, "a", "a", false)},
@@ -141,7 +141,7 @@ func TestTreesThatFit(t *testing.T) {
 	testkit.ErrorSays(t, mustTree(t, below32(sockets(1), "s0", 33)...).Fits(), "s0x32: more than 32 below s0")
 	nodes = below32(below32(nodes, "s1", 32), "s2", 32)
 	testkit.OK(t, mustTree(t, below32(nodes, "s3", 22)...).Fits())
-	testkit.ErrorSays(t, mustTree(t, below32(nodes, "s3", 23)...).Fits(), "takes 242 numbers of buses", "240 at most")
+	testkit.ErrorSays(t, mustTree(t, below32(nodes, "s3", 23)...).Fits(), "needs 242 bus numbers", "240 at most")
 }
 
 func TestPlaces(t *testing.T) {
@@ -156,7 +156,8 @@ func TestPlaces(t *testing.T) {
 	}
 }
 
-// PCI Express Base Specification 6.0, section 4.2: a link of generation 4 with 16 lanes carries 31.5 GB/s each way.
+// PCI Express Base Specification 6.0, section 4.2: a link of generation 4 with 16 lanes carries
+// 31.5 GB/s in each direction.
 func TestLinks(t *testing.T) {
 	for s, want := range map[string]float64{"gen1x1": 0.25, "gen3x16": 15.75, "gen4x16": 31.51, "gen5x16": 63.02,
 		"gen6x16": 118} {
@@ -182,7 +183,8 @@ func TestLinks(t *testing.T) {
 	testkit.ErrorSays(t, new(Routing).UnmarshalText([]byte("some")), "none, same-bridge or any")
 }
 
-// Whatever is asked for, New says what is wrong or makes a tree whose paths can be asked for both ways.
+// For any input, New either returns an error, or a tree whose paths can be computed in both
+// directions.
 func FuzzTree(f *testing.F) {
 	f.Add([]byte{0, 0, 0, 1, 0, 0, 2, 1, 1, 2, 1, 0})
 	f.Add([]byte{1, 1, 0, 1, 0, 0})

@@ -2,13 +2,13 @@ package pcie
 
 import "fmt"
 
-// EdgeKind is what an Edge is.
+// EdgeKind is the kind of an Edge.
 type EdgeKind uint8
 
 // Kinds of edges.
 const (
-	Up     EdgeKind = iota // the link above a node, towards the socket
-	Down                   // the same link, the other way
+	Up     EdgeKind = iota // the link above a node, in the direction of the socket
+	Down                   // the same link, in the opposite direction
 	Memory                 // a socket's memory
 	Across                 // from a socket to another one
 )
@@ -16,11 +16,11 @@ const (
 // Edge is one direction of a link of a tree, or the memory of a socket.
 type Edge struct {
 	Kind EdgeKind
-	Node string // below the link; of Memory and Across the socket
-	To   string // of Across: the other socket
+	Node string // the node below the link; for Memory and Across the socket
+	To   string // for Across: the other socket
 }
 
-// String is the edge as reports name it: "nic0 up", "s0 memory", "s0 to s1".
+// String returns the name of the edge in reports: "nic0 up", "s0 memory", "s0 to s1".
 func (e Edge) String() string {
 	switch e.Kind {
 	case Up:
@@ -33,25 +33,26 @@ func (e Edge) String() string {
 	return e.Node + " to " + e.To
 }
 
-// Bytes of a transaction layer packet beyond its payload, with what framing and the data link layer add, and the
-// longest ones: Neugebauer et al., "Understanding PCIe performance for end host networking" (SIGCOMM 2018), section
-// 3; 64 bit addresses.
+// Bytes of a transaction layer packet in addition to its payload, including framing and the data
+// link layer, and the longest packets: Neugebauer et al., "Understanding PCIe performance for end
+// host networking" (SIGCOMM 2018), section 3; with 64 bit addresses.
 const (
-	WriteBytes      = 24 // of a memory write
-	RequestBytes    = 24 // of a memory read: all of it
-	CompletionBytes = 20 // of a completion with data
+	WriteBytes      = 24 // per memory write
+	RequestBytes    = 24 // per memory read request, which has no payload
+	CompletionBytes = 20 // per completion with data
 	MaxPayload      = 256
 	MaxReadRequest  = 512
 )
 
-// Load is what an edge carries of each byte that is moved.
+// Load is the number of bytes that an edge carries per byte moved.
 type Load struct {
 	Edge
 	PerByte float64
 }
 
-// Route gives the edges that data takes from one place to another: places are endpoints, and sockets for their memory.
-// Between endpoints without a path to each other there is none: the caller goes by a memory.
+// Route returns the edges that data takes between two places. A place is an endpoint, or a socket,
+// which stands for its memory. Between two endpoints there must be a path: the caller bounces
+// through a memory otherwise.
 func (t *Tree) Route(from, to string) (edges []Edge) {
 	x, y := t.place(from), t.place(to)
 	if x.Kind == Endpoint && y.Kind == Endpoint {
@@ -78,16 +79,16 @@ func (t *Tree) Route(from, to string) (edges []Edge) {
 	return edges
 }
 
-// place is a socket or an endpoint.
+// place returns a socket or an endpoint by name.
 func (t *Tree) place(name string) *node {
 	n := t.byName[name]
 	if n == nil || n.Kind == Switch {
-		panic(fmt.Sprintf("pcie: %q is no endpoint and no socket", name))
+		panic(fmt.Sprintf("pcie: %q is neither an endpoint nor a socket", name))
 	}
 	return n
 }
 
-// climb is the way from a node to one above it, descend the way back.
+// climb returns the edges from a node up to one above it; descend those back down.
 func climb(n, top *node) (edges []Edge) {
 	for ; n != top; n = n.above {
 		edges = append(edges, Edge{Kind: Up, Node: n.Name})
@@ -103,20 +104,20 @@ func descend(top, n *node) (edges []Edge) {
 	return edges
 }
 
-// Write gives what edges carry as data is written from one place to another, for each byte: posted writes of MaxPayload
-// bytes.
+// Write returns the loads of edges for data written from one place to another: posted writes of
+// MaxPayload bytes.
 func (t *Tree) Write(from, to string) (loads []Load) {
 	return carry(nil, t.Route(from, to), 1+float64(WriteBytes)/MaxPayload, 1)
 }
 
-// Read gives what edges carry as a reader reads from another place, for each byte: completions of MaxPayload bytes one
-// way, requests for MaxReadRequest the other.
+// Read returns the loads of edges for data that reader reads from another place: completions of
+// MaxPayload bytes in one direction, requests for MaxReadRequest bytes in the other.
 func (t *Tree) Read(reader, from string) (loads []Load) {
 	loads = carry(nil, t.Route(from, reader), 1+float64(CompletionBytes)/MaxPayload, 1)
 	return carry(loads, t.Route(reader, from), float64(RequestBytes)/MaxReadRequest, 0)
 }
 
-// carry adds edges, with what a link carries, and a memory.
+// carry appends edges with their loads: link for a link, memory for a memory, if not 0.
 func carry(loads []Load, edges []Edge, link, memory float64) []Load {
 	for _, e := range edges {
 		n := link

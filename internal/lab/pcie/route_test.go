@@ -9,8 +9,8 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// routes is two sockets; below the first a switch with a NIC, a GPU and one behind a port that redirects, and a GPU
-// at a root port.
+// routes makes a tree of two sockets. Below the first are a GPU at a root port, and a switch with a
+// NIC, a GPU and another GPU behind a redirecting port.
 func routes(t *testing.T, r Routing) *Tree {
 	return testkit.Must(New([]Node{{Name: "s0", Kind: Socket, Routing: r}, {Name: "s1", Kind: Socket, Routing: r, NUMA: 1},
 		{Name: "sw", Kind: Switch, Below: "s0"}, {Name: "nic", Kind: Endpoint, Below: "sw"},
@@ -49,7 +49,8 @@ func TestRoute(t *testing.T) {
 	}
 }
 
-// The published figures: writes of 256 bytes have 91.4 % of a link, of 128 bytes 84.2 %.
+// Published figures: writes of 256 bytes use 91.4 % of a link for payload, writes of 128 bytes 84.2
+// %.
 func TestLoads(t *testing.T) {
 	tree := routes(t, NoRouting)
 	near := func(a, b float64) bool { return math.Abs(a-b) < 1e-4 }
@@ -58,11 +59,11 @@ func TestLoads(t *testing.T) {
 			t.Errorf("%v: %v", l.Edge, l.PerByte)
 		}
 	}
-	of := make(map[string]float64)
+	rates := make(map[string]float64)
 	for _, l := range tree.Read("nic", "s0") {
-		of[l.Edge.String()] += l.PerByte
+		rates[l.Edge.String()] += l.PerByte
 	}
-	if len(of) != 5 || of["s0 memory"] != 1 || !near(of["nic down"], 276./256) || !near(of["nic up"], 24./512) {
-		t.Errorf("%v", of)
+	if len(rates) != 5 || rates["s0 memory"] != 1 || !near(rates["nic down"], 276./256) || !near(rates["nic up"], 24./512) {
+		t.Errorf("%v", rates)
 	}
 }

@@ -6,14 +6,15 @@ import (
 	"strings"
 )
 
-// MaxDepth is how many switches may be below one another; MaxNodes how many nodes a tree has.
+// MaxDepth is the most switches in a chain; MaxNodes the most nodes in a tree.
 const (
 	MaxDepth = 8
 	MaxNodes = 4096
 )
 
-// What an emulated machine has room for. The first buses are of what is in no tree; a socket's expander bus takes a
-// slot of them; below a socket, and below a switch, are as many ports as a bus has slots.
+// The limits of an emulated machine. The first OwnBuses buses hold devices outside the tree, and
+// each socket's expander bus takes a slot on one of them; a socket and a switch have at most as
+// many ports as a bus has slots.
 const (
 	MaxBuses   = 256
 	OwnBuses   = 16
@@ -21,35 +22,36 @@ const (
 	MaxPorts   = 32
 )
 
-// Kind is what a node is.
+// Kind is the kind of a node.
 type Kind uint8
 
 // Kinds of nodes.
 const (
-	Socket   Kind = iota // with a host bridge, of which root ports are below, and memory
-	Switch               // below a port of its own
-	Endpoint             // a NIC, a GPU or anything else that has no ports, below a port of its own
+	Socket   Kind = iota // a host bridge, with root ports below it, and memory
+	Switch               // below a port
+	Endpoint             // a NIC, a GPU or another device without ports, below a port
 )
 
-// Routing is what a host bridge does with requests from one of its root ports to another's endpoints.
+// Routing is how a host bridge handles requests from one of its root ports to endpoints below other
+// root ports.
 type Routing uint8
 
 // Kinds of Routing (drivers/pci/p2pdma.c: pci_p2pdma_whitelist, cpu_supports_p2pdma).
 const (
-	NoRouting  Routing = iota // they are not answered
-	SameBridge                // forwarded between its own ports (REQ_SAME_HOST_BRIDGE)
-	AnyBridge                 // also to those of other host bridges that do
+	NoRouting  Routing = iota // it does not answer them
+	SameBridge                // it forwards them between its own ports (REQ_SAME_HOST_BRIDGE)
+	AnyBridge                 // it also forwards them to other host bridges with AnyBridge
 )
 
 var routings = []string{NoRouting: "none", SameBridge: "same-bridge", AnyBridge: "any"}
 
-// String is the kind as lab files name it.
+// String returns the name of the kind in lab files.
 func (r Routing) String() string { return routings[r] }
 
-// MarshalText is String.
+// MarshalText returns String's result.
 func (r Routing) MarshalText() ([]byte, error) { return []byte(r.String()), nil }
 
-// UnmarshalText reads what String writes.
+// UnmarshalText parses String's result.
 func (r *Routing) UnmarshalText(b []byte) error {
 	i := slices.Index(routings, string(b))
 	if i < 0 {
@@ -59,19 +61,20 @@ func (r *Routing) UnmarshalText(b []byte) error {
 	return nil
 }
 
-// Node is a part of a tree.
+// Node is a node of a tree.
 type Node struct {
 	Name  string
 	Kind  Kind
-	Below string // a socket or switch; "" of a socket
+	Below string // a socket or a switch; "" for a socket
 
-	Link Link // to what it is below
-	// The port above it, a root port or a switch's downstream port, redirects requests between endpoints upstream: Access
-	// Control Services, P2P Request Redirect (PCI Express Base Specification 6.0, section 6.12.1.1).
+	Link Link // the link to the node above
+	// The port above this node, a root port or a switch's downstream port, redirects requests
+	// between endpoints upstream: Access Control Services, P2P Request Redirect (PCI Express Base
+	// Specification 6.0, section 6.12.1.1).
 	Redirect bool
 
-	Routing Routing // of a socket
-	NUMA    int     // of a socket: its NUMA node, -1 if it has none
+	Routing Routing // of a socket only
+	NUMA    int     // of a socket only: its NUMA node, -1 if it has none
 }
 
 // Tree is a PCIe tree.
@@ -82,19 +85,19 @@ type Tree struct {
 
 type node struct {
 	Node
-	above *node // nil of a socket
+	above *node // nil for a socket
 	depth int
 }
 
-// A NodeError says what is wrong with a node of a tree.
+// A NodeError is an error about a node of a tree.
 type NodeError struct {
-	Index int // among those that New was given
+	Index int // index in New's argument
 	Text  string
 }
 
 func (e *NodeError) Error() string { return e.Text }
 
-// New makes a tree of nodes in any order. An error is a *NodeError.
+// New makes a tree from nodes in any order. An error is a *NodeError.
 func New(nodes []Node) (*Tree, error) {
 	t := &Tree{nodes: slices.Clone(nodes), byName: make(map[string]*node, len(nodes))}
 	if len(nodes) > MaxNodes {
@@ -118,7 +121,8 @@ func New(nodes []Node) (*Tree, error) {
 		}
 		above := t.byName[n.Below]
 		if above == nil || above.Kind == Endpoint {
-			return nil, &NodeError{i, fmt.Sprintf("%s is below %s, which is no socket and no switch", n.Name, n.Below)}
+			return nil, &NodeError{i, fmt.Sprintf("%s is below %s, which is neither a socket nor a switch", n.Name,
+				n.Below)}
 		}
 		t.byName[n.Name].above = above
 	}
@@ -130,7 +134,7 @@ func New(nodes []Node) (*Tree, error) {
 	return t, nil
 }
 
-// settle counts what is above a node, and says what is wrong with that.
+// settle sets a node's depth, and returns what is wrong with the nodes above it.
 func (t *Tree) settle(n *node) string {
 	for up := n.above; up != nil; up = up.above {
 		if n.depth++; n.depth > MaxDepth+1 {
@@ -154,10 +158,10 @@ func (t *Tree) circle(n *node) bool {
 	return false
 }
 
-// Nodes gives all nodes, in the order in which New got them.
+// Nodes returns all nodes, in the order in which New got them.
 func (t *Tree) Nodes() []Node { return slices.Clone(t.nodes) }
 
-// Children gives what is below a node, in that order; "": the sockets.
+// Children returns the nodes directly below a node, in that order; for "", the sockets.
 func (t *Tree) Children(name string) (list []Node) {
 	for _, n := range t.nodes {
 		if n.Below == name {
@@ -167,7 +171,8 @@ func (t *Tree) Children(name string) (list []Node) {
 	return list
 }
 
-// Buses is how many numbers of buses the tree takes: one of each socket, one below each port, one inside each switch.
+// Buses returns the number of PCI bus numbers that the tree needs: one per socket, one below each
+// port, one inside each switch.
 func (t *Tree) Buses() int {
 	n := len(t.nodes)
 	for _, x := range t.nodes {
@@ -178,7 +183,7 @@ func (t *Tree) Buses() int {
 	return n
 }
 
-// Fits says whether an emulated machine has room for the tree. An error is a *NodeError.
+// Fits returns a *NodeError if an emulated machine has no room for the tree.
 func (t *Tree) Fits() error {
 	ports := make(map[string]int)
 	for i, n := range t.nodes {
@@ -191,13 +196,14 @@ func (t *Tree) Fits() error {
 		}
 	}
 	if n := t.Buses(); n > MaxBuses-OwnBuses {
-		return &NodeError{0, fmt.Sprintf("a PCIe tree that takes %d numbers of buses, one below each port and two for a "+
+		return &NodeError{0, fmt.Sprintf("a PCIe tree that needs %d bus numbers, one below each port and two for a "+
 			"switch: %d at most", n, MaxBuses-OwnBuses)}
 	}
 	return nil
 }
 
-// Place says where something is, from its socket down: "s0/sw0/gpu0"; "" if it is not in the tree.
+// Place returns the path of a node, from its socket down: "s0/sw0/gpu0"; "" if it is not in the
+// tree.
 func (t *Tree) Place(name string) string {
 	n := t.byName[name]
 	if n == nil {
@@ -210,7 +216,7 @@ func (t *Tree) Place(name string) string {
 	return place
 }
 
-// SocketOf is the socket that something is below.
+// SocketOf returns the name of the socket above a node; "" if it is not in the tree.
 func (t *Tree) SocketOf(name string) string {
 	n := t.byName[name]
 	if n == nil {

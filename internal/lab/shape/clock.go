@@ -6,31 +6,32 @@ import (
 	"time"
 )
 
-// Credit is how much time is made up for that a late wake-up lost.
+// Credit bounds how much of the time that a late wake-up lost is made up for.
 const Credit = 5 * time.Millisecond
 
-// Clock is common to the edges of a lab: time, and how much slower than their rates they are.
+// Clock is the time of all edges of a lab, and the factor by which they are slowed down.
 type Clock struct {
 	scale atomic.Uint64 // a float64; 0: off
 }
 
-// NewClock makes a clock of edges that are scale times as slow as their rates say.
+// NewClock makes a clock whose edges are scale times as slow as their rates.
 func NewClock(scale float64) *Clock {
 	c := new(Clock)
 	c.SetScale(scale)
 	return c
 }
 
-// SetScale changes the scale, also while packets pass. 0 turns all edges off: everything passes at once.
+// SetScale changes the scale; packets may be passing meanwhile. 0 turns all edges off: every packet
+// passes at once.
 func (c *Clock) SetScale(scale float64) { c.scale.Store(math.Float64bits(scale)) }
 
-// Scale is what SetScale set.
+// Scale returns the scale.
 func (c *Clock) Scale() float64 { return math.Float64frombits(c.scale.Load()) }
 
 var base = time.Now()
 
-// Now is the time of all clocks, in nanoseconds, never 0.
+// Now returns the time of all clocks, in nanoseconds, never 0.
 func Now() int64 { return int64(time.Since(base)) + 1 }
 
-// Until is how long it is until a time of Now; not negative.
+// Until returns how long it is until time t of Now, at least 0.
 func Until(t int64) time.Duration { return max(0, time.Duration(t-Now())) }

@@ -1,23 +1,26 @@
-// Package shape makes links as slow as they are said to be: each direction of a link, and each memory, is an Edge
-// with a rate, and a Route is the edges that a packet takes, with what each of them carries of it.
+// Package shape limits links to their rates: each direction of a link, and each memory, is an Edge
+// with a rate. A Route is the edges that a packet takes, with the number of its bytes that each of
+// them carries.
 //
-// There is one formula for each edge, in real time:
+// Each edge follows one formula, in real time:
 //
 //	start = max(free, now - credit)
 //	free  = start + bytes of the edge / its rate
 //
-// A packet takes all edges of its route as it comes, and may pass at the latest start of them. Whoever comes late, as
-// a thread that slept until then does, is given the time that the edge lost, but Credit at most (two packets, where
-// these take longer): so a rate is kept on a busy machine, and no burst is longer than that. Edges do not wait for
-// one another, nor do requests for others' payload: else two transfers that cross the same two, one of them with
-// little more than requests, would hold each other up. Nothing here waits: Take says until when to wait. A sender
-// takes edges for one packet at a time, so that several that cross an edge go in turn.
+// A packet reserves all edges of its route when it arrives, and may pass at the latest of their
+// starts. A thread that slept and wakes late gets the lost time back, up to Credit (or two packets,
+// if those take longer): so an edge keeps its rate on a busy machine, and no burst exceeds the
+// credit. Edges do not wait for one another, and a packet's requests do not wait for other packets'
+// payload: otherwise two transfers that cross the same two edges, one of them with few bytes, would
+// delay each other. Nothing here sleeps: Take returns the time until which to wait. A sender
+// reserves edges for one packet at a time, so that senders which share an edge take turns.
 //
-// Edges are free of locks. Cost: a read of the clock a batch, and for each packet a load and a compare-and-swap an
-// edge; a Route has 16 edges or so. A route without edges, and a Clock that is off, cost a load.
+// Edges use no locks. Cost: one read of the clock per batch, and per packet a load and a
+// compare-and-swap for each edge; a Route has about 16 edges. A route without edges, and a Clock
+// that is off, cost one load.
 //
-// With a scale of n everything takes n times as long as its rate says: rates are divided, so that an emulator that
-// moves a thousandth of what hardware does has a thousandth of its links.
+// With a scale of n everything takes n times as long: an emulator that moves a thousandth of the
+// bytes that hardware does then has links of a thousandth of the rate.
 //
 // The package is not API (README, Stability).
 package shape

@@ -8,12 +8,12 @@ import (
 // Edge is one direction of a link, or a memory.
 type Edge struct {
 	name string
-	rate float64      // bytes a second
-	free atomic.Int64 // from then on nobody has it
-	busy atomic.Int64 // nanoseconds for which it has been taken
+	rate float64      // bytes per second
+	free atomic.Int64 // the time from which it is free
+	busy atomic.Int64 // nanoseconds reserved so far
 }
 
-// NewEdge makes an edge of so many bytes a second, of which there is at least one.
+// NewEdge makes an edge with a rate in bytes per second, at least 1.
 func NewEdge(name string, rate float64) *Edge {
 	if !(rate >= 1) {
 		panic(fmt.Sprintf("shape: edge %s of %v bytes a second", name, rate))
@@ -21,16 +21,18 @@ func NewEdge(name string, rate float64) *Edge {
 	return &Edge{name: name, rate: rate}
 }
 
-// Name is what NewEdge was given.
+// Name returns the edge's name.
 func (e *Edge) Name() string { return e.name }
 
-// Rate is what NewEdge was given, whatever the scale.
+// Rate returns the rate given to NewEdge, regardless of the scale.
 func (e *Edge) Rate() float64 { return e.rate }
 
-// Busy is for how long packets have had the edge, in nanoseconds, those included that have it now.
+// Busy returns for how many nanoseconds packets have reserved the edge, including current
+// reservations.
 func (e *Edge) Busy() int64 { return e.busy.Load() }
 
-// take has a packet have the edge for so long, from when it is free on, which it says, but not from before earliest.
+// take reserves the edge for cost nanoseconds, from the time at which it is free, but not before
+// earliest, and returns that time.
 func (e *Edge) take(earliest, cost int64) (start int64) {
 	e.busy.Add(cost)
 	for {

@@ -2,16 +2,16 @@ package shape
 
 import "slices"
 
-// Use is what a packet needs of the edges of its route, in bytes.
+// Use is a packet's size, from which the bytes on each edge of its route follow.
 type Use struct {
 	Payload uint32
 	Header  uint32
-	Buffers uint32 // how many, not bytes
-	Wire    uint32 // payload and headers of all its segments, with what Ethernet adds to each
+	Buffers uint32 // number of buffers
+	Wire    uint32 // bytes of payload and headers of all its segments, with Ethernet's overhead for each
 }
 
-// Share is what an edge carries of a packet: bytes for each byte of payload and header, for each buffer and packet, and
-// for each byte that is on the wire.
+// Share is the number of bytes that an edge carries for a packet: per byte of payload and of
+// header, per buffer, per packet, and per byte on the wire.
 type Share struct {
 	Edge                                  *Edge
 	Payload, Header, Buffer, Packet, Wire float64
@@ -25,7 +25,7 @@ func (s *Share) add(o *Share) {
 	s.Wire += o.Wire
 }
 
-// Bytes is how many bytes the edge carries of a packet.
+// Bytes returns the number of bytes that the edge carries for a packet.
 func (s *Share) Bytes(u Use) float64 {
 	return s.Payload*float64(u.Payload) + s.Header*float64(u.Header) + s.Buffer*float64(u.Buffers) + s.Packet +
 		s.Wire*float64(u.Wire)
@@ -37,16 +37,16 @@ type Route struct {
 	hops  []hop
 }
 
-// hop is a Share in nanoseconds.
+// hop is a Share with its edge's time per byte.
 type hop struct {
 	Share
 	perByte float64 // nanoseconds
 }
 
-// maxCost keeps sums of times in their range: an hour, for one packet.
+// maxCost bounds one packet's time on an edge, an hour, so that sums of times do not overflow.
 const maxCost = 3600e9
 
-// NewRoute makes a route; of several shares of an edge it takes the sum. Without any it is nil.
+// NewRoute makes a route, adding up several shares of one edge. Without shares it returns nil.
 func NewRoute(c *Clock, shares []Share) *Route {
 	r := &Route{clock: c}
 	for _, s := range shares {
@@ -63,8 +63,8 @@ func NewRoute(c *Clock, shares []Share) *Route {
 	return r
 }
 
-// Take gives a packet all edges of the route, each from when it is free on, and says from when on it has them all:
-// then it may pass. 0: at once.
+// Take reserves all edges of the route for a packet, each from the time at which it is free, and
+// returns the time from which the packet may pass. 0: at once.
 func (r *Route) Take(now int64, u Use) (start int64) {
 	if r == nil {
 		return 0
@@ -96,11 +96,11 @@ func (r *Route) Take(now int64, u Use) (start int64) {
 	return start
 }
 
-// slips: what a packet needs less than that part of the time for which it has its slowest edge, as its requests,
-// slips in between others' bytes, as on PCIe, and does not wait for all of a packet before it, unless the edge is
-// behind by more than the credit.
+// slips: if a packet needs an edge for less than 1/slips of the time that it needs its slowest
+// edge, as for its requests, these bytes slip in between other packets' bytes, as on PCIe. They do
+// not wait for the whole packet before, unless the edge is behind by more than the credit.
 const slips = 4
 
-// maxHops is how many edges a route has at most: eight switches, a port above each and above both ends, twice, and
-// memories and links of sockets are fewer.
+// maxHops is the most edges of a route: eight switches, a port above each and above both ends,
+// twice, plus memories and links of sockets are fewer.
 const maxHops = 64

@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// drive has a sender with always something to send use a route for a second of time that does not pass by itself, and
-// says how many packets went. It wakes late by up to so much.
+// drive sends packets over a route for a second of simulated time, always with more to send, and
+// returns how many were sent. The sender wakes late by up to late.
 func drive(r *Route, u Use, late time.Duration) (n int) {
 	random := rand.New(rand.NewPCG(1, 2))
 	end := int64(time.Second)
@@ -30,7 +30,7 @@ func TestRateIsKeptWhoeverIsLate(t *testing.T) {
 		late        time.Duration
 		least, most float64 // of the rate
 	}{{0, 0.995, 1.01}, {time.Millisecond, 0.99, 1.01}, {4 * time.Millisecond, 0.99, 1.01},
-		{50 * time.Millisecond, 0.1, 0.5}, // more than the credit makes up for
+		{50 * time.Millisecond, 0.1, 0.5}, // more than the credit compensates
 	} {
 		e := NewEdge("a", rate)
 		r := NewRoute(NewClock(1), []Share{{Edge: e, Payload: 1}})
@@ -53,7 +53,7 @@ func TestScaleDividesRates(t *testing.T) {
 	}
 }
 
-// What an edge is for is what all shares of it say.
+// An edge's bytes are the sum over all of its shares.
 func TestSharesOfAnEdgeAddUp(t *testing.T) {
 	e := NewEdge("a", 1e9)
 	r := NewRoute(NewClock(1), []Share{{Edge: e, Payload: 1, Packet: 8}, {Edge: e, Header: 1, Buffer: 16},
@@ -64,8 +64,8 @@ func TestSharesOfAnEdgeAddUp(t *testing.T) {
 	}
 }
 
-// Of several that cross one edge, and have another one each that would take more, each gets its part of the common one,
-// though one of them always comes half a round late.
+// If several senders share one edge, and each has another, faster one, each gets an equal share of
+// the common one, even if one of them is always late by half a round.
 func TestCommonEdgeIsSharedInTurn(t *testing.T) {
 	clock, common := NewClock(1), NewEdge("common", 100e6)
 	type sender struct {
@@ -94,14 +94,14 @@ func TestCommonEdgeIsSharedInTurn(t *testing.T) {
 		sum += s.n
 	}
 	for i, s := range senders {
-		if sum < 4950 || sum > 5050 || s.n < sum/4 { // the late one does not get every turn
+		if sum < 4950 || sum > 5050 || s.n < sum/4 { // the late sender does not get every turn
 			t.Errorf("sender %d: %d packets of %d, which should be 5000", i, s.n, sum)
 		}
 	}
 }
 
-// Two transfers go over the same two edges, each with all of its bytes over one and with requests over the other:
-// neither gets less for it.
+// Two transfers use the same two edges, each with its payload on one and its requests on the other:
+// neither is slowed down by this.
 func TestEdgesDoNotWaitForOneAnother(t *testing.T) {
 	clock, up, down := NewClock(1), NewEdge("up", 100e6), NewEdge("down", 100e6)
 	var routes [2]*Route
@@ -144,7 +144,7 @@ func TestNoRouteCostsNothing(t *testing.T) {
 	}
 }
 
-// Nothing is lost of what several take at the same time.
+// Concurrent takes lose no time of the edge.
 func TestTakesTogether(t *testing.T) {
 	e := NewEdge("a", 1e9)
 	r := NewRoute(NewClock(1), []Share{{Edge: e, Payload: 1}})
@@ -182,7 +182,7 @@ func BenchmarkTake(b *testing.B) {
 	}
 }
 
-// Requests are counted where they slip in: nobody has more of an edge than there is.
+// Requests are counted although they slip in: an edge never carries more than its rate.
 func TestRequestsDoNotExceedAnEdge(t *testing.T) {
 	clock, slow := NewClock(1), NewEdge("slow", 1e6)
 	r := NewRoute(clock, []Share{{Edge: NewEdge("fast", 25e6), Payload: 1}, {Edge: slow, Payload: 0.05}})

@@ -15,19 +15,20 @@ import (
 	"vnic.dev/vnic/internal/proc"
 )
 
-// apt is apt-get with a state of its own below dir: the system's is neither read nor written, but
-// for how the machine reaches the network (proxies, time-outs) and whether it minds old Release
-// files. An empty dpkg status makes it compute a package's whole closure, down to libc.
+// apt is apt-get with separate state below dir. It neither reads nor writes the system's state,
+// except for the settings in aptKept: how the machine accesses the network (proxies, time-outs),
+// and whether it accepts old Release files. With an empty dpkg status, apt computes a package's
+// whole closure, down to libc.
 type apt struct {
 	dir   string
 	suite string
 }
 
-// aptKept are the system's settings that hold for us too.
+// aptKept matches the system's apt settings that are kept.
 var aptKept = regexp.MustCompile(`(?i)^Acquire::((https?|ftp|tor|socks5?h?)::|Retries |ForceIPv[46] |` +
 	`Check-Valid-Until |Check-Date )`)
 
-// lackingTools are those that a fetch needs and this machine lacks.
+// lackingTools returns the tools that a fetch needs and this machine lacks.
 func lackingTools() (lacking []string) {
 	for _, tool := range []string{"apt-get", "apt-config", "dpkg-deb"} {
 		if _, err := exec.LookPath(tool); err != nil {
@@ -37,7 +38,7 @@ func lackingTools() (lacking []string) {
 	return lacking
 }
 
-// newApt writes the configuration; nothing is asked of the network yet.
+// newApt writes the configuration, without using the network.
 func newApt(ctx context.Context, dir, suite string, a archive) (*apt, error) {
 	t := &apt{dir: dir, suite: suite}
 	for _, d := range []string{"lists/partial", "archives/partial", "state", "cache", "log", "tmp"} {
@@ -50,7 +51,7 @@ func newApt(ctx context.Context, dir, suite string, a archive) (*apt, error) {
 		return nil, err
 	}
 	var conf strings.Builder
-	conf.WriteString("Acquire::Retries \"2\";\n") // each file is tried three times, unless the machine says otherwise
+	conf.WriteString("Acquire::Retries \"2\";\n") // three tries per file; the machine's settings override it
 	for line := range strings.SplitSeq(string(kept), "\n") {
 		if aptKept.MatchString(line) {
 			conf.WriteString(line + "\n")
@@ -66,7 +67,7 @@ func newApt(ctx context.Context, dir, suite string, a archive) (*apt, error) {
 		{"Dir::Cache::pkgcache", filepath.Join(dir, "pkgcache")}, {"Dir::Cache::srcpkgcache", ""},
 		{"APT::Architecture", "amd64"}, {"APT::Install-Recommends", "false"}, {"APT::Sandbox::User", ""},
 		{"APT::Update::Error-Mode", "any"}, {"APT::Default-Release", suite},
-		{"Acquire::Languages", "none"}, {"Acquire::GzipIndexes", "false"}, // packed, looking up takes twice as long
+		{"Acquire::Languages", "none"}, {"Acquire::GzipIndexes", "false"}, // lookups in compressed ones take twice as long
 		{"Acquire::ForceHash", "SHA256"},
 		{"Debug::NoLocking", "true"},
 	} {
@@ -89,20 +90,20 @@ func newApt(ctx context.Context, dir, suite string, a archive) (*apt, error) {
 	return t, nil
 }
 
-// command is one of apt's programs with this state. Its temporary files are a part of that: who is interrupted leaves
-// apt no time to remove them.
+// command is one of apt's programs with this state. Its temporary files are kept below the state's
+// directory, because an interrupted apt does not remove them.
 func (t *apt) command(dir string, stdout func(string)) proc.Command {
 	return proc.Command{Dir: dir, Stdout: stdout,
 		Env: []string{"APT_CONFIG=" + filepath.Join(t.dir, "apt.conf"), "TMPDIR=" + filepath.Join(t.dir, "tmp")}}
 }
 
-// update reads the archive's lists.
+// update fetches the archive's lists.
 func (t *apt) update(ctx context.Context) error {
 	_, err := t.command(t.dir, nil).Run(ctx, "apt-get", "update")
 	return aptError("suite "+t.suite, err)
 }
 
-// closure gives packages and all that they need, as the archive has them.
+// closure returns packages and all their dependencies, as in the archive.
 func (t *apt) closure(ctx context.Context, names ...string) ([]Package, error) {
 	out, err := t.command(t.dir, nil).Run(ctx, "apt-get",
 		append([]string{"--print-uris", "-y", "-d", "install"}, names...)...)
@@ -117,7 +118,8 @@ func (t *apt) closure(ctx context.Context, names ...string) ([]Package, error) {
 	return parseURIs(string(out))
 }
 
-// has says whether the suite has a package, and not only its name, as others' dependency: apt has a record of it.
+// has reports whether the suite has a package record, not merely the name in other packages'
+// dependencies.
 func (t *apt) has(ctx context.Context, name string) bool {
 	out, err := t.command(t.dir, nil).Run(ctx, "apt-cache", "show", "--no-all-versions", name)
 	return err == nil && len(out) > 0
@@ -148,7 +150,7 @@ func parseURIs(text string) ([]Package, error) {
 	return list, nil
 }
 
-// download puts packages into dir; apt checks them against the signed lists.
+// download downloads packages into dir; apt verifies them against the signed lists.
 func (t *apt) download(ctx context.Context, dir string, list []Package, done func(bytes int64)) error {
 	var total int64
 	args := []string{"-o", "APT::Status-Fd=1", "-q", "download"}
@@ -167,15 +169,15 @@ func (t *apt) download(ctx context.Context, dir string, list []Package, done fun
 	return aptError("suite "+t.suite, err)
 }
 
-// What may be wrong with one suite of a mirror.
+// Errors of one suite of a mirror.
 var (
-	errExpired = errors.New("the mirror's copy is out of date") // its Release file is too old for this machine's apt
-	errTorn    = errors.New("the mirror's copy is not whole")   // its files are of different days, or gone
+	errExpired = errors.New("the mirror's copy is out of date") // this machine's apt considers its Release file too old
+	errTorn    = errors.New("the mirror's copy is not whole")   // its files are of different days, or missing
 )
 
-// aptError finds out from apt's words what is wrong, as its status says nothing. Words that it does
-// not know it hands on: then whoever calls goes on to other suites, where they may do no better,
-// and the user is not told what to do.
+// aptError classifies an apt error by its messages, because apt's exit status does not tell. It
+// returns errors with unknown messages unchanged; the caller then tries other suites, which may
+// fail likewise, and the user gets no advice.
 func aptError(what string, err error) error {
 	var te *proc.ToolError
 	if !errors.As(err, &te) {

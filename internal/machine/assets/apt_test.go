@@ -105,7 +105,7 @@ func TestAptKeepsTheMachinesProxyOnly(t *testing.T) {
 	}
 }
 
-// Else an interrupted fetch leaves files of apt's in the user's directory for temporary ones.
+// Otherwise an interrupted fetch leaves apt's files in the user's directory for temporary files.
 func TestAptsTemporaryFilesGoWithItsState(t *testing.T) {
 	needsApt(t)
 	dir := t.TempDir()

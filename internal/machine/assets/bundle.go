@@ -12,36 +12,37 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The names of bundles: the directories of the cache that have their trees.
+// Names of bundles, which are also the directories of their trees in the cache.
 const (
-	BundleTests      = "selftests-root"  // what the kernel's driver selftests run on
-	BundleTools      = "selftests-tools" // what they are built with, and their source
-	BundleGuestTools = "guest-tools"     // what --tools puts into guests
-	BundleHeaders    = "kernel-headers"  // what vnicgpu.ko is built with (gpumodule)
-	BundleCompiler   = "compiler"        // and by, where this machine has none
+	BundleTests      = "selftests-root"  // the system on which the kernel's driver selftests run
+	BundleTools      = "selftests-tools" // the tools that build the selftests, and their source
+	BundleGuestTools = "guest-tools"     // the packages that --tools puts into guests
+	BundleHeaders    = "kernel-headers"  // the kernel headers for building vnicgpu.ko (gpumodule)
+	BundleCompiler   = "compiler"        // a compiler for vnicgpu.ko, if this machine has none
 )
 
-// GPUModules is the directory of the cache that has the vnicgpu.ko that were built.
+// GPUModules is the cache directory of built vnicgpu.ko files.
 const GPUModules = "gpu-modules"
 
-// Bundle is packages, with all that they need, which are fetched as QEMU and the kernel are, into a tree of their own.
+// Bundle is a set of packages with all their dependencies, fetched as QEMU and the kernel are, into
+// a tree of its own.
 type Bundle struct {
 	Name     string
-	Title    string   // for people; "": Name
-	Series   string   // trees of the same name, of which each has its use: of the kernel's series, say
-	Packages []string // that are named; the first one's version counts
-	Leave    []string // that are not taken where others need them
-	Only     []string // nothing else is taken than Packages and these, whatever they need; nil: all of it
-	Suites   []string // where to look, best first; nil: those of versions.lock
-	Want     string   // the version of it that is looked for: the nearest is taken; "": the first suite's
-	// Build makes something of the tree before it is kept; nil: nothing.
+	Title    string   // for messages; "": Name
+	Series   string   // keeps trees of the same Name apart that are all in use, such as one per kernel series
+	Packages []string // the packages to install; the first one's version is the tree's
+	Leave    []string // packages that are not installed although others depend on them
+	Only     []string // if not nil, only Packages and these are installed, without other dependencies
+	Suites   []string // suites to search, best first; nil: those of versions.lock
+	Want     string   // the preferred version: the nearest one is used; "": the first suite's
+	// Build processes the unpacked tree before it is kept; may be nil.
 	Build func(ctx context.Context, root string) error
-	// Downloading hears how many bytes will be downloaded, before they are; nil: nobody.
+	// Downloading is called with the number of bytes before a download; may be nil.
 	Downloading func(bytes int64)
-	Needs       []string // files that the tree has to have
+	Needs       []string // files that the tree must have
 }
 
-// Tree is a bundle's tree of the cache.
+// Tree is a bundle's tree in the cache.
 type Tree struct {
 	Dir      string
 	Version  string // of the first package
@@ -50,7 +51,7 @@ type Tree struct {
 	held     int
 }
 
-// Close lets others remove the tree from the cache.
+// Close allows other processes to remove the tree from the cache.
 func (t *Tree) Close() error {
 	if t == nil || t.held < 0 {
 		return nil
@@ -60,8 +61,8 @@ func (t *Tree) Close() error {
 	return unix.Close(fd)
 }
 
-// FetchBundle finds a bundle in the cache, or fetches it, as Fetch does; of the options it goes by those of the cache
-// and the mirror. Without an error the caller closes the Tree.
+// FetchBundle finds a bundle in the cache, or fetches it, as Fetch does. It uses only the options
+// for the cache and the mirror. Without an error the caller closes the Tree.
 func FetchBundle(ctx context.Context, o Options, b Bundle) (*Tree, []string, error) {
 	o.silence()
 	dir, err := CacheDir(o)
@@ -75,7 +76,7 @@ func FetchBundle(ctx context.Context, o Options, b Bundle) (*Tree, []string, err
 		return nil, nil, err
 	}
 	var notes []string
-	if t := have[r.key]; t != nil && r.check(ctx, filepath.Join(dir, t.Dir)) != nil { // made by a vnic of before
+	if t := have[r.key]; t != nil && r.check(ctx, filepath.Join(dir, t.Dir)) != nil { // incomplete: an older vnic made it
 		o.Refresh, have[r.key] = true, nil
 	}
 	if have[r.key] == nil || o.Refresh && !o.Offline {
@@ -101,7 +102,7 @@ func FetchBundle(ctx context.Context, o Options, b Bundle) (*Tree, []string, err
 	return tree, notes, nil
 }
 
-// HasBundle says whether the cache has a bundle's tree, so that FetchBundle downloads nothing.
+// HasBundle reports whether the cache has a bundle's tree, so that FetchBundle downloads nothing.
 func HasBundle(o Options, b Bundle) bool {
 	dir, err := CacheDir(o)
 	if err != nil {
@@ -120,7 +121,7 @@ func (b *Bundle) role() role {
 				return left && !slices.Contains(b.Packages, p.Name)
 			})
 		},
-		own: func(p Package) bool { return p.Name == b.Packages[0] },
+		main: func(p Package) bool { return p.Name == b.Packages[0] },
 		check: func(_ context.Context, root string) error {
 			for _, f := range b.Needs {
 				if _, err := os.Stat(filepath.Join(root, f)); err != nil {
@@ -131,8 +132,8 @@ func (b *Bundle) role() role {
 		}}
 }
 
-// Loader is where glibc's loader lies in a tree of packages, and Libraries its libraries: by these two the tree's
-// programs run on a machine with any other libc.
+// Loader is the path of glibc's loader in a tree of packages, and Libraries that of its libraries.
+// With these two the tree's programs run on a machine with any libc.
 const (
 	Loader    = loader
 	Libraries = "usr/lib/x86_64-linux-gnu"

@@ -12,8 +12,8 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// A bundle is fetched once, its size is said before, and what only maintainer scripts need stays away. A package that
-// is not there is named.
+// A bundle is fetched once, its size is reported before, and packages that only maintainer scripts
+// need are left out. A missing package is named in the error.
 func TestBundleIsFetchedOnce(t *testing.T) {
 	needsApt(t)
 	conf := filepath.Join(t.TempDir(), "apt.conf")
@@ -26,11 +26,11 @@ func TestBundleIsFetchedOnce(t *testing.T) {
 			m.suite(base, "", time.Time{})
 		}
 	}
-	said := 0
+	calls := 0
 	b := Bundle{Name: BundleGuestTools, Title: "the tools x", Series: "tool", Packages: []string{"tool"}, Want: "1.2",
 		Leave: []string{"script"}, Needs: []string{"usr/bin/tool", "usr/bin/lib"},
 		Build:       func(_ context.Context, root string) error { return os.Remove(filepath.Join(root, "usr/bin/lib")) },
-		Downloading: func(bytes int64) { said++; testkit.Equal(t, "bytes", bytes > 0, true) }}
+		Downloading: func(bytes int64) { calls++; testkit.Equal(t, "bytes", bytes > 0, true) }}
 	b.Needs = b.Needs[:1]
 	o := Options{CacheDir: t.TempDir(), Mirror: "file:" + m.dir, Keyring: m.keyring}
 	offline := o
@@ -48,21 +48,21 @@ func TestBundleIsFetchedOnce(t *testing.T) {
 	tree, _, err = FetchBundle(t.Context(), offline, b)
 	testkit.OK(t, err)
 	testkit.OK(t, tree.Close())
-	testkit.Equal(t, "downloads", said, 1)
+	testkit.Equal(t, "downloads", calls, 1)
 
 	b.Series, b.Packages = "none", []string{"tool", "no-such-package"}
 	if _, _, err := FetchBundle(t.Context(), o, b); !errors.Is(err, ErrNoPackage) ||
 		!strings.Contains(err.Error(), "no-such-package") {
 		t.Errorf("got %v", err)
 	}
-	// apt-get takes it for an expression, and finds packages.
+	// apt-get takes the name for a regular expression, and finds packages.
 	b.Series, b.Packages = "like", []string{"too."}
 	if _, _, err := FetchBundle(t.Context(), o, b); !errors.Is(err, ErrNoPackage) {
 		t.Errorf("got %v", err)
 	}
 }
 
-// tools are packages of a version: tool, which needs lib and script.
+// tools are packages of a version: tool, which depends on lib and script.
 func tools(version string) (list []fake) {
 	for name, depends := range map[string]string{"tool": "lib, script", "lib": "", "script": ""} {
 		list = append(list, fake{name, version, depends, map[string]string{"usr/bin/" + name: "x"}})
@@ -70,8 +70,8 @@ func tools(version string) (list []fake) {
 	return list
 }
 
-// A bundle may have suites of its own: without a version that is looked for the first one that has it serves. Of what
-// its packages need, what it wants is taken.
+// A bundle may have its own suites: without a preferred version the first suite that has it is
+// used. Of the packages' dependencies only those named in Only are installed.
 func TestBundleOfOtherSuites(t *testing.T) {
 	needsApt(t)
 	conf := filepath.Join(t.TempDir(), "apt.conf")

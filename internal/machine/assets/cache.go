@@ -17,21 +17,21 @@ import (
 
 // The cache:
 //
-//	lock           held (flock) by the process that changes something
-//	resolved.json  what was resolved and unpacked last
-//	qemu/KEY/      a QEMU with all its libraries; KEY names version and content
-//	kernel/KEY/    a kernel, the same unpacked (vmlinux), and its modules
+//	lock           locked (flock) by a process that changes the cache
+//	resolved.json  the last resolved and unpacked trees
+//	qemu/KEY/      a QEMU with all its libraries; KEY is made of version and content
+//	kernel/KEY/    a kernel, the same kernel unpacked (vmlinux), and its modules
 //	images/        see guest-images
 //	gpu-modules/   see gpumodule
-//	kvm.json       does KVM work here, since this boot
-//	tmp/           trees in the making: the holder of the lock removes what is left there
+//	kvm.json       whether KVM works here, since this boot
+//	tmp/           incomplete trees; the holder of the lock removes old ones
 //
-// A tree appears by one rename and is never changed after that, so readers need no lock. Only vmlinux may
-// come later, by one rename as well.
+// A tree appears by one rename and does not change afterwards, so readers need no lock. Only
+// vmlinux may be added later, also by a rename.
 type cache struct{ dir string }
 
-// CacheDir says where the cache is, without making it. A cache that others may write, or that is another user's, is a
-// *Missing.
+// CacheDir returns the path of the cache, without creating it. The error is a *Missing if other
+// users may write the cache or own it.
 func CacheDir(o Options) (string, error) {
 	dir := cmp.Or(o.CacheDir, os.Getenv(EnvCache))
 	if dir == "" {
@@ -49,13 +49,13 @@ func CacheDir(o Options) (string, error) {
 	return dir, cache{dir}.check()
 }
 
-// lock makes the cache directory and takes its lock, waiting for another vnic when there is one, unless
-// waiting gives an error.
+// lock creates the cache directory and locks it. If another vnic holds the lock, it calls waiting
+// and waits, unless waiting returns an error.
 func (c cache) lock(ctx context.Context, waiting func() error) (unlock func(), err error) {
 	if err := os.MkdirAll(filepath.Join(c.dir, "tmp"), 0o755); err != nil {
 		return nil, c.noCache(err)
 	}
-	if err := c.check(); err != nil { // another may have made it in this moment
+	if err := c.check(); err != nil { // another process may just have made it
 		return nil, err
 	}
 	f, err := os.OpenFile(filepath.Join(c.dir, "lock"), os.O_RDWR|os.O_CREATE, 0o644)
@@ -84,7 +84,7 @@ func (c cache) lock(ctx context.Context, waiting func() error) (unlock func(), e
 	}
 }
 
-// noCache is the error of a cache that cannot be made.
+// noCache returns the error of a cache that cannot be created.
 func (c cache) noCache(err error) error {
 	var known *Missing
 	if err = CacheError(c.dir, err); errors.As(err, &known) {
@@ -98,18 +98,18 @@ type resolved map[string]*tree
 
 // tree is one unpacked set of packages.
 type tree struct {
-	Dir      string    `json:"dir"`     // below the cache
-	Version  string    `json:"version"` // of the role's own package
+	Dir      string    `json:"dir"`     // relative to the cache
+	Version  string    `json:"version"` // of the role's main package
 	Suite    string    `json:"suite"`
 	Fetched  time.Time `json:"fetched"`
 	Disk     int64     `json:"disk"` // bytes
 	Packages []Package `json:"packages"`
-	For      []string  `json:"for,omitempty"` // only what these commands need is there: it was imported
+	For      []string  `json:"for,omitempty"` // set: imported; only the files that these commands need are present
 }
 
-// load reads resolved.json; trees that are not there any more are left out. A tree that others may write is an error.
-// Of a bundle's tree, which has ten times as many files as QEMU and a kernel, FetchBundle checks all, and load its
-// directory.
+// load reads resolved.json, without trees that no longer exist. It returns an error for a tree that
+// other users may write. It checks only the directory of a bundle's tree, which has ten times as
+// many files as QEMU and a kernel; FetchBundle checks all files.
 func (c cache) load() (resolved, error) {
 	r := resolved{}
 	b, err := os.ReadFile(filepath.Join(c.dir, "resolved.json"))
@@ -120,7 +120,7 @@ func (c cache) load() (resolved, error) {
 		return r, cacheError(c.dir, ErrNoCache, err, fixWrite)
 	}
 	if json.Unmarshal(b, &r) != nil || r == nil {
-		return resolved{}, nil // not ours, or from another version: fetch again
+		return resolved{}, nil // not ours, or of another version: fetch again
 	}
 	maps.DeleteFunc(r, func(_ string, t *tree) bool {
 		if t == nil || !filepath.IsLocal(t.Dir) {
@@ -143,8 +143,8 @@ func (c cache) load() (resolved, error) {
 
 func (c cache) save(r resolved) error { return SaveJSON(c.dir, "resolved.json", r) }
 
-// SaveJSON writes a file of the cache in dir, so that a reader finds the old one or the new one
-// whole.
+// SaveJSON writes a file of the cache in dir atomically: a reader finds either the old or the new
+// content.
 func SaveJSON(dir, name string, v any) error {
 	b, err := json.MarshalIndent(v, "", "\t")
 	if err != nil {
@@ -153,7 +153,7 @@ func SaveJSON(dir, name string, v any) error {
 	return saveFile(dir, name, append(b, '\n'))
 }
 
-// saveFile writes a file whole, or not at all.
+// saveFile writes a file atomically.
 func saveFile(dir, name string, b []byte) error {
 	return saveWritten(dir, name, func(f *os.File) error {
 		_, err := f.Write(b)
@@ -161,7 +161,8 @@ func saveFile(dir, name string, b []byte) error {
 	})
 }
 
-// saveWritten has write write a file: it gets its name when it is whole, and is removed after an error.
+// saveWritten creates a file with the content that write writes. The file gets its name when it is
+// complete, and is removed after an error.
 func saveWritten(dir, name string, write func(*os.File) error) error {
 	f, err := os.CreateTemp(dir, "."+name+"-*")
 	if err != nil {
@@ -189,7 +190,7 @@ func (c cache) clean() {
 	}
 }
 
-// free is the space below the cache, found at its nearest directory that exists.
+// free returns the free space at the cache's nearest existing directory.
 func (c cache) free() (int64, error) {
 	for dir := c.dir; ; dir = filepath.Dir(dir) {
 		var st unix.Statfs_t
@@ -203,7 +204,7 @@ func (c cache) free() (int64, error) {
 	}
 }
 
-// checkSpace says whether need bytes fit.
+// checkSpace returns an error if need bytes do not fit.
 func (c cache) checkSpace(need int64) error {
 	have, err := c.free()
 	if err != nil || have >= need {

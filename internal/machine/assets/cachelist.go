@@ -15,26 +15,25 @@ import (
 	"time"
 )
 
-// ErrInUse says that something of the cache is in use.
+// ErrInUse is the error for entries that are in use.
 var ErrInUse = errors.New("in use")
 
-// CacheEntry is one thing that the cache keeps.
+// CacheEntry is an entry of the cache.
 type CacheEntry struct {
 	Name    string    `json:"name"`              // its path below the cache: KIND/...
 	Kind    string    `json:"kind"`              // "qemu", "kernel", "images", "programs", "tools", "tmp", ...
-	Bytes   int64     `json:"bytes"`             // that it takes up
-	Used    time.Time `json:"used"`              // last; of tools: made
-	Current bool      `json:"current"`           // QEMU, kernel: the one that the next run takes
-	Link    string    `json:"link,omitempty"`    // where it leads, if it is a link: that is not looked at, nor removed
+	Bytes   int64     `json:"bytes"`             // disk usage
+	Used    time.Time `json:"used"`              // last use; for tools: the time of creation
+	Current bool      `json:"current"`           // QEMU, kernel: the next run uses it
+	Link    string    `json:"link,omitempty"`    // a symbolic link's target, which is neither examined nor removed
 	InUse   bool      `json:"in_use"`            // by a vnic, or another process
-	PIDs    []int     `json:"pids,omitempty"`    // of these, as far as they can be told
-	For     []string  `json:"for,omitempty"`     // imported: it has only what these commands need
-	Partial bool      `json:"partial,omitempty"` // in the making, or left by a process that was killed
+	PIDs    []int     `json:"pids,omitempty"`    // the processes that use it, as far as known
+	For     []string  `json:"for,omitempty"`     // set: imported, with only the files that these commands need
+	Partial bool      `json:"partial,omitempty"` // incomplete: being made, or left by a killed process
 }
 
-// kinds are the directories of the cache, in the order of a list, with the names of what is ours in
-// them: a user may make a directory the cache that has others of that name, and must not lose
-// them.
+// kinds are the directories of the cache, in list order, with patterns for vnic's own names in
+// them. A user may choose a directory as the cache that has other files, and must not lose these.
 var kinds = []struct {
 	name string
 	ours func(dir *os.Root, base string) bool
@@ -62,13 +61,13 @@ func named(pattern string) func(*os.Root, string) bool {
 	return func(_ *os.Root, base string) bool { return re.MatchString(base) }
 }
 
-// partial tells what is in the making by its name.
+// partial reports whether a name is that of an incomplete entry.
 func partial(base string) bool {
 	prefixes := []string{".new-", ".apt-", ".ncdevmem-", "fetch-", "rm-"}
 	return slices.ContainsFunc(prefixes, func(p string) bool { return strings.HasPrefix(base, p) })
 }
 
-// ListCache lists what lies in the cache. A cache that is not there is empty.
+// ListCache lists the entries of the cache. A missing cache is empty.
 func ListCache(o Options) (dir string, list []CacheEntry, err error) {
 	if dir, err = CacheDir(o); err != nil {
 		return "", nil, err
@@ -156,13 +155,13 @@ func (c cache) entry(root *os.Root, kind, base string, have resolved) CacheEntry
 	return e
 }
 
-// usage is what a tree takes up, as du says: blocks, and each file once. Links are not followed.
+// usage returns a tree's disk usage as du does: in blocks, each file once. It follows no links.
 func usage(root *os.Root, name string) (n int64) {
 	type id struct{ dev, ino uint64 }
 	seen := map[id]bool{}
 	_ = fs.WalkDir(root.FS(), name, func(_ string, d fs.DirEntry, err error) error {
 		if err != nil {
-			return nil // gone meanwhile, or not ours to read
+			return nil // removed meanwhile, or unreadable
 		}
 		st, err := d.Info()
 		if err != nil {
@@ -177,8 +176,7 @@ func usage(root *os.Root, name string) (n int64) {
 	return n
 }
 
-// Choose finds the entries that a user means: by name, by kind, or by what a name begins with, as
-// images are long.
+// Choose finds entries by name, kind, or the beginning of a name, because names of images are long.
 func Choose(list []CacheEntry, names []string) (chosen []CacheEntry, err error) {
 	for _, n := range names {
 		n = strings.TrimSuffix(n, "/")
@@ -209,9 +207,9 @@ func Choose(list []CacheEntry, names []string) (chosen []CacheEntry, err error) 
 	return chosen, nil
 }
 
-// RemoveCached removes what choose takes of the cache's list, and gives what it removed. What is in
-// use stays, and is an error, as is everything while a fetch is under way. Links are removed, never
-// followed.
+// RemoveCached removes the entries of the cache that choose selects, and returns those removed.
+// Entries in use stay, with an error; so does everything while a fetch is running. Links are
+// removed, never followed.
 func RemoveCached(
 	ctx context.Context, o Options, choose func([]CacheEntry) ([]CacheEntry, error),
 ) (removed []CacheEntry, err error) {
@@ -221,7 +219,7 @@ func RemoveCached(
 	}
 	c := cache{dir}
 	if _, err := os.Stat(dir); err != nil {
-		if errors.Is(err, os.ErrNotExist) { // nothing is to be made to be removed
+		if errors.Is(err, os.ErrNotExist) { // there is no cache: do not create one
 			_, err = choose(nil)
 			return nil, err
 		}
@@ -263,7 +261,7 @@ func RemoveCached(
 	return removed, errors.Join(errs...)
 }
 
-// remove takes an entry away. The caller holds the cache's lock.
+// remove removes an entry. The caller holds the cache's lock.
 func (c cache) remove(root *os.Root, e CacheEntry) error {
 	if e.Link != "" {
 		return root.Remove(e.Name)
@@ -278,8 +276,8 @@ func (c cache) remove(root *os.Root, e CacheEntry) error {
 	case !free || e.InUse:
 		return fmt.Errorf("%s: %w by another vnic: end it first", e.Name, ErrInUse)
 	}
-	// A process that comes now does not find it, and one that came before us holds it: so no process
-	// uses it when it is taken apart.
+	// After the rename new processes do not find it, and earlier ones hold it: so no process uses a
+	// tree that is being removed.
 	gone, err := e.Name, error(nil)
 	if e.Kind == roleQEMU || e.Kind == roleKernel || e.Kind == "tools" {
 		gone = path.Join("tmp", "rm-"+e.Kind+"-"+path.Base(e.Name))

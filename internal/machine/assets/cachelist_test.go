@@ -21,7 +21,7 @@ const (
 	image = "images/00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff.cpio"
 )
 
-// filled makes a cache with something of each kind, and what is not ours beside it.
+// filled makes a cache with an entry of each kind, and other files beside them.
 func filled(t *testing.T) cache {
 	t.Helper()
 	c := cache{filepath.Join(t.TempDir(), "cache")}
@@ -74,9 +74,10 @@ func TestCacheIsListed(t *testing.T) {
 	}
 }
 
-// What is not ours stays, whatever directory a user has called the cache.
+// Files that are not vnic's stay, whatever directory a user has chosen as the cache.
 //
-// Invariant: assets: What a process uses of the cache stays, and nothing is removed during a fetch.
+// Invariant: assets: Cache entries that a process uses are not removed, and nothing is removed
+// during a fetch.
 func TestAllThatIsRemovedIsOurs(t *testing.T) {
 	testkit.LeavesNothing(t)
 	c := filled(t)
@@ -112,9 +113,11 @@ func TestCacheNamesAreUnderstood(t *testing.T) {
 	}
 }
 
-// A tree that a vnic holds stays, and so does one that a program runs from; the others go.
+// A tree that a vnic holds stays, and so does one from which a program runs; the others are
+// removed.
 //
-// Invariant: assets: What a process uses of the cache stays, and nothing is removed during a fetch.
+// Invariant: assets: Cache entries that a process uses are not removed, and nothing is removed
+// during a fetch.
 func TestWhatIsInUseStays(t *testing.T) {
 	testkit.LeavesNothing(t)
 	c := filled(t)
@@ -151,7 +154,8 @@ func TestWhatIsInUseStays(t *testing.T) {
 	}
 }
 
-// Invariant: assets: What a process uses of the cache stays, and nothing is removed during a fetch.
+// Invariant: assets: Cache entries that a process uses are not removed, and nothing is removed
+// during a fetch.
 func TestNothingIsRemovedDuringAFetch(t *testing.T) {
 	testkit.LeavesNothing(t)
 	c := filled(t)
@@ -166,7 +170,7 @@ func TestNothingIsRemovedDuringAFetch(t *testing.T) {
 	testkit.ErrorIs(t, testkit.Err(RemoveCached(ctx, Options{CacheDir: c.dir}, all)), context.Canceled, "cancelled")
 }
 
-// Links are removed, and what they lead to is not, wherever they stand.
+// Links are removed, and their targets are not, wherever the links are.
 //
 // Invariant: assets: Links out of the cache are not followed.
 func TestLinksOutOfTheCacheAreNotFollowed(t *testing.T) {
@@ -222,6 +226,6 @@ func TestHeldTreeIsTheOneThatIsThere(t *testing.T) {
 	testkit.ErrorIs(t, testkit.Err(hold(filepath.Join(t.TempDir(), "none"))), os.ErrNotExist, "a tree that is not there")
 	c := filled(t)
 	fd := testkit.Must(hold(filepath.Join(c.dir, treeB)))(t)
-	again, err := hold(filepath.Join(c.dir, treeB)) // as many as there are
+	again, err := hold(filepath.Join(c.dir, treeB)) // any number may hold it
 	testkit.NoError(t, errors.Join(err, unix.Close(fd), unix.Close(again)))
 }

@@ -13,39 +13,42 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// hold keeps a tree of the cache from being removed: a shared flock on its directory, which needs
-// no right to write there and ends with this process at the latest. It also marks the tree as used
-// now. The descriptor is a plain one: a file would be closed when nothing refers to it any more.
+// hold prevents removal of a tree from the cache by a shared flock on its directory, which needs no
+// write permission and ends with this process at the latest. It also sets the tree's last use. It
+// returns a plain descriptor, because the garbage collector would close an os.File.
 func hold(dir string) (fd int, err error) {
 	if fd, err = unix.Open(dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0); err != nil {
 		return -1, &os.PathError{Op: "open", Path: dir, Err: err}
 	}
-	for err = unix.EINTR; errors.Is(err, unix.EINTR); { // a process that holds it alone does so for a moment
+	for err = unix.EINTR; errors.Is(err, unix.EINTR); { // an exclusive lock is only held briefly
 		err = unix.Flock(fd, unix.LOCK_SH)
 	}
 	if errors.Is(err, unix.ENOLCK) || errors.Is(err, unix.EOPNOTSUPP) { // a file system without locks
 		err = nil
 	}
-	var mine, there unix.Stat_t
+	var held, there unix.Stat_t
 	if err == nil {
-		err = errors.Join(unix.Fstat(fd, &mine), unix.Stat(dir, &there))
+		err = errors.Join(unix.Fstat(fd, &held), unix.Stat(dir, &there))
 	}
-	if err == nil && (mine.Dev != there.Dev || mine.Ino != there.Ino) {
-		err = os.ErrNotExist // removed, and another is in its place
+	if err == nil && (held.Dev != there.Dev || held.Ino != there.Ino) {
+		err = os.ErrNotExist // the tree was removed and replaced
 	}
 	if err != nil {
 		return -1, errors.Join(&os.PathError{Op: "lock", Path: dir, Err: err}, unix.Close(fd))
 	}
 	now := time.Now()
-	_ = os.Chtimes(dir, now, now) // no vnic removes anything from a cache that it may not write
+	// An error does not matter: it means that we may not write the cache, and then we remove nothing
+	// from it either.
+	_ = os.Chtimes(dir, now, now)
 	return fd, nil
 }
 
-// holdAlone takes a directory that no process holds; false if one does. What it gives is to be closed.
+// holdAlone locks a directory exclusively; it returns false if a process holds it. The caller
+// closes the file.
 func holdAlone(dir *os.Root, name string) (*os.File, bool) {
 	f, err := dir.OpenFile(name, os.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
 	if err != nil {
-		return nil, true // not ours to read, or gone: removing it will say so
+		return nil, true // unreadable, or gone: removing it will return the error
 	}
 	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); errors.Is(err, unix.EWOULDBLOCK) {
 		_ = f.Close()
@@ -54,9 +57,9 @@ func holdAlone(dir *os.Root, name string) (*os.File, bool) {
 	return f, true
 }
 
-// users finds the processes that have a file below dir open or mapped, run from there or work
-// there, by the path of it below dir. It sees those of this user, or all for root; this process is
-// not among them.
+// users returns the processes that have a file below dir open, mapped, as program or as working
+// directory, with the paths relative to dir. It sees only this user's processes, or all for root,
+// and leaves this process out.
 func users(dir string) map[int][]string {
 	if real, err := filepath.EvalSymlinks(dir); err == nil {
 		dir = real
@@ -77,7 +80,7 @@ func users(dir string) map[int][]string {
 	return found
 }
 
-// opened lists what a process has to do with, as far as we may know.
+// opened lists the paths that a process uses, as far as we may read them.
 func opened(pid int) (paths []string) {
 	base := fmt.Sprintf("/proc/%d/", pid)
 	links := []string{base + "exe", base + "cwd"}
@@ -99,7 +102,7 @@ func opened(pid int) (paths []string) {
 	return paths
 }
 
-// commandOf is a process's name, for a user to recognise.
+// commandOf returns a process's command name.
 func commandOf(pid int) string {
 	b, _ := os.ReadFile(fmt.Sprintf("/proc/%d/comm", pid))
 	return strings.TrimSpace(string(b))

@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// What a machine lacks. Each comes inside a *Missing, which also says what to do.
+// Errors for things that a machine lacks. Each comes inside a *Missing, which also has the advice.
 var (
 	ErrNoQEMU    = errors.New("no usable QEMU")
 	ErrNoKernel  = errors.New("no guest kernel")
@@ -20,39 +20,39 @@ var (
 	ErrNoNetwork = errors.New("package mirror not reachable")
 	ErrNoSpace   = errors.New("not enough space")
 	ErrNoCache   = errors.New("no cache directory")
-	ErrOffline   = errors.New("not in the cache, and only that was asked for")
+	ErrOffline   = errors.New("not in the cache, and downloads are off")
 )
 
-// ErrNoPackage says that a suite has no package of a name.
+// ErrNoPackage is the error for a suite without a package of the name.
 var ErrNoPackage = errors.New("no package")
 
-// What can be done, as several errors say.
+// Advice that several errors share.
 const (
 	fixSpace = "free some, or set " + EnvCache + " to a directory elsewhere"
 	fixWrite = "set " + EnvCache + " to a directory that you may write"
 	giveBoth = "give QEMU and a kernel yourself (--qemu, --kernel, --modules)"
 )
 
-// Missing says that this machine lacks something, and what its owner can do (the command's exit
-// status 3).
+// Missing is the error for something that this machine lacks, with advice for the user (exit status
+// 3 of the command).
 type Missing struct {
 	What string // what is missing or unusable
-	Err  error  // one of the sentinels above, or of another package that gives a Missing, or wraps one
-	Fix  string // what to do
+	Err  error  // one of the errors above, or of another package that returns a Missing, or an error that wraps one
+	Fix  string // the advice
 }
 
 func (m *Missing) Error() string { return fmt.Sprintf("%s: %v: %s", m.What, m.Err, m.Fix) }
 
-// Unwrap gives the sentinel.
+// Unwrap returns the sentinel.
 func (m *Missing) Unwrap() error { return m.Err }
 
-// cacheError is an error of the cache in dir.
+// cacheError returns an error of the cache in dir.
 func cacheError(dir string, sentinel, err error, fix string) *Missing {
 	return &Missing{What: "cache " + dir, Err: fmt.Errorf("%w: %w", sentinel, err), Fix: fix}
 }
 
-// CacheError says what can be done about an error of the cache in dir, if it is one that its owner
-// can do something about: it is full, or may not be written.
+// CacheError adds advice to an error of the cache in dir, if the user can do something about it:
+// the disk is full, or the cache may not be written.
 func CacheError(dir string, err error) error {
 	var missing *Missing
 	switch {
@@ -70,7 +70,7 @@ func CacheError(dir string, err error) error {
 	return err
 }
 
-// below says whether an error is about a file in dir.
+// below reports whether an error is about a file in dir.
 func below(dir string, err error) bool {
 	var p *fs.PathError
 	var l *os.LinkError

@@ -19,22 +19,22 @@ import (
 	"vnic.dev/vnic/internal/machine/assets/offline"
 )
 
-// Export is what an archive for machines without a network is to hold.
+// Export is the input of an archive for machines without a network.
 type Export struct {
 	Vnic    string    // version of the program
-	Program io.Reader // an ELF file: this vnic
-	For     []string  // the commands that the archive is for
-	Modules []string  // paths of the kernel's modules that their guests load
-	Extras  []string  // of the cache: KIND/NAME, files or directories, as extras has them
+	Program io.Reader // this vnic, an ELF file
+	For     []string  // the commands for which the archive is made
+	Modules []string  // paths of the kernel modules that the commands' guests load
+	Extras  []string  // other files or directories of the cache, KIND/NAME, that match extras
 }
 
-// firmware are the files that QEMU opens, below usr/share/qemu; all of usr/share/seabios, which is small, comes along.
-// Seen with strace: pvh.bin for a kernel that is an ELF file, linuxboot_dma.bin for a bzImage. efi-virtio.rom is what a
-// virtio NIC of a user's own command line wants.
+// firmware are the files below usr/share/qemu that QEMU opens, found with strace; all of the small
+// usr/share/seabios is included too. pvh.bin is for a kernel that is an ELF file, linuxboot_dma.bin
+// for a bzImage, efi-virtio.rom for a virtio NIC on a user's own command line.
 var firmware = []string{"efi-virtio.rom", "kvmvapic.bin", "linuxboot_dma.bin", "multiboot_dma.bin", "pvh.bin"}
 
-// FetchCached gives the cache's QEMU and kernel, which it fetches where they are missing, whatever else is given or
-// installed. Without an error the caller closes what it gives.
+// FetchCached returns the cache's QEMU and kernel, and fetches them if they are missing, even if
+// others are named or installed. Without an error the caller closes the result.
 func FetchCached(ctx context.Context, o Options) (*Resolved, error) {
 	o.silence()
 	dir, err := CacheDir(o)
@@ -49,8 +49,8 @@ func FetchCached(ctx context.Context, o Options) (*Resolved, error) {
 	return r, nil
 }
 
-// WriteArchive makes an archive of r, which FetchCached gave: QEMU with its libraries and firmware, and the kernel with
-// x.Modules. The cost is that of offline.Write.
+// WriteArchive makes an archive of r, a result of FetchCached: QEMU with its libraries and
+// firmware, and the kernel with x.Modules. Its cost is that of offline.Write.
 func (r *Resolved) WriteArchive(ctx context.Context, x Export) ([]byte, error) {
 	have, err := cache{r.Cache}.load()
 	if err != nil {
@@ -63,7 +63,7 @@ func (r *Resolved) WriteArchive(ctx context.Context, x Export) ([]byte, error) {
 	if !within(qemu, r.QEMU.Args[0]) || !within(kernel, r.Kernel.Image) {
 		return nil, fmt.Errorf("cache %s: another vnic has replaced QEMU or the kernel in this moment: try again", r.Cache)
 	}
-	files := map[string]string{} // by their path in the archive: those here
+	files := map[string]string{} // paths here, by path in the archive
 	trees := resolved{}
 	add := func(role string, t tree, names []string) {
 		from := filepath.Join(r.Cache, t.Dir)
@@ -111,18 +111,18 @@ func (r *Resolved) WriteArchive(ctx context.Context, x Export) ([]byte, error) {
 	for p := range files {
 		paths = append(paths, p)
 	}
-	// Links are followed here: the archive has none.
+	// Links are followed, because the archive has none.
 	open := func(p string) (fs.File, error) { return os.Open(files[p]) }
 	return offline.Write(ctx, m, bytes.NewReader(program), paths, open, nil)
 }
 
-// qemuFiles are the files of QEMU's tree that guests need: the program, the libraries that it and they name, as they
-// name them, and firmware.
+// qemuFiles returns the files of QEMU's tree that guests need: the program, all libraries that it
+// loads, directly or indirectly, and firmware.
 func qemuFiles(root string) ([]string, error) {
 	const program = "usr/bin/qemu-system-x86_64"
 	list := []string{loader, program}
 	seen := map[string]bool{path.Base(loader): true}
-	// glibc opens libgcc_s by itself when a thread ends.
+	// glibc loads libgcc_s itself when a thread ends.
 	more := []string{"libgcc_s.so.1"}
 	for queue := []string{program}; len(queue) > 0; queue = queue[1:] {
 		f, err := elf.Open(filepath.Join(root, queue[0]))
@@ -163,15 +163,15 @@ func qemuFiles(root string) ([]string, error) {
 	}
 	for _, f := range firmware {
 		name := path.Join("usr/share/qemu", f)
-		if _, err := os.Stat(filepath.Join(root, name)); err == nil { // not each version has each
+		if _, err := os.Stat(filepath.Join(root, name)); err == nil { // the files differ between versions
 			list = append(list, name)
 		}
 	}
 	return list, nil
 }
 
-// kernelFiles are the kernel itself, what depmod and the build say of its modules, and these modules. The importer
-// unpacks vmlinux: as an ELF file the kernel takes no less space.
+// kernelFiles returns the kernel image, modules.builtin and modules.dep, and the given modules. The
+// importer unpacks vmlinux, because as an ELF file the kernel takes no less space.
 func kernelFiles(root string, k *Kernel, modules []string) ([]string, error) {
 	files := append([]string{k.Image}, modules...)
 	for _, name := range []string{"modules.builtin", "modules.dep"} {
@@ -194,7 +194,8 @@ func exists(path string) bool {
 	return err == nil
 }
 
-// partialKey names a part of a tree: by the packages, as a whole one's name, and by its files.
+// partialKey returns the name of a partial tree: a hash of its packages, as for a whole tree, and
+// of its files.
 func partialKey(t *tree, names []string) string {
 	list := slices.Clone(t.Packages)
 	for _, n := range names {
@@ -203,11 +204,12 @@ func partialKey(t *tree, names []string) string {
 	return treeKey(t.Version, list)
 }
 
-// maxProgram bounds what is read as the program: vnic has 56 MB.
+// maxProgram bounds the program's size; vnic has 56 MB.
 const maxProgram = 512 << 20
 
-// stripped is an ELF program without what only debuggers read: what lies behind all that is loaded, and the table of
-// sections. Go's linker writes it in this order; of another file all is kept.
+// stripped returns an ELF program without debug data: without everything after the loaded segments,
+// and without the section table. Go's linker writes files in this order; other files are returned
+// whole.
 func stripped(r io.Reader) ([]byte, error) {
 	b, err := io.ReadAll(io.LimitReader(r, maxProgram+1))
 	if err != nil {
@@ -229,7 +231,7 @@ func stripped(r io.Reader) ([]byte, error) {
 			end = max(end, p.Off+p.Filesz)
 		}
 	}
-	const shoff, shnum, headLen = 0x28, 0x3c, 0x40 // of Elf64_Ehdr: e_shoff, e_shnum and e_shstrndx
+	const shoff, shnum, headLen = 0x28, 0x3c, 0x40 // offsets of e_shoff and e_shnum in Elf64_Ehdr, and its size
 	if end < headLen {
 		return b, nil
 	}

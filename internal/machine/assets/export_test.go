@@ -24,15 +24,15 @@ import (
 
 const kernelRelease = "6.1.5-cloud-amd64"
 
-// commandsDir is something of the cache that is neither QEMU nor a kernel.
+// commandsDir is an entry of the cache that is neither QEMU nor a kernel.
 var commandsDir = "programs/u-root-" + strings.Repeat("0f", 32)
 
-// elfFile begins an ELF file that has no sections: it needs no library.
+// elfFile is the beginning of an ELF file without sections, which needs no library.
 var elfFile = "\x7fELF\x02\x01\x01" + strings.Repeat("\x00", 9) + "\x02\x00\x3e\x00\x01" + strings.Repeat("\x00", 31) +
 	"\x40\x00" + strings.Repeat("\x00", 10)
 
-// fakeTrees are the files of a QEMU and of a kernel that do for this package. Its loader is a script that answers as
-// QEMU does.
+// fakeTrees are the files of a QEMU and of a kernel that suffice for this package. The fake loader
+// is a script that prints QEMU's version.
 func fakeTrees() map[string]string {
 	modules := "usr/lib/modules/" + kernelRelease
 	return map[string]string{
@@ -53,7 +53,7 @@ var fakePackages = map[string][]Package{
 	roleKernel: {{Name: "linux-image-6.1.5", Version: "6.1.5-1", SHA256: strings.Repeat("2", 64)}},
 }
 
-// fakeCache is a cache with a whole QEMU and kernel.
+// fakeCache makes a cache with a whole QEMU and kernel.
 func fakeCache(t *testing.T) Options {
 	t.Helper()
 	for _, e := range []string{EnvQEMU, EnvKernel, EnvModules} {
@@ -76,7 +76,7 @@ func fakeCache(t *testing.T) Options {
 	return Options{CacheDir: c.dir, Offline: true, IgnoreSystemQEMU: true}
 }
 
-// exported is an archive of a cache, with these modules.
+// exported makes an archive of a cache, with these modules.
 func exported(t *testing.T, o Options, modules ...string) []byte {
 	t.Helper()
 	r, err := FetchCached(t.Context(), o)
@@ -102,7 +102,8 @@ func imported(t *testing.T, o Options, b []byte) *Imported {
 	return done
 }
 
-// Invariant: offline: what is exported from one cache and imported into another is found there without a network.
+// Invariant: offline: files exported from one cache and imported into another are found there
+// without a network.
 func TestExportIsFoundElsewhere(t *testing.T) {
 	testkit.LeavesNothing(t)
 	from := fakeCache(t)
@@ -137,8 +138,8 @@ func TestExportIsFoundElsewhere(t *testing.T) {
 		}))
 	}
 	want := fakeTrees()
-	want["qemu/"+Libraries+"/libgcc_s.so.1"] = elfFile // a link there, a file here
-	want["kernel/vmlinux"] = ""                        // made here: the fake unpacks to nothing
+	want["qemu/"+Libraries+"/libgcc_s.so.1"] = elfFile // a link in the cache, a file in the archive
+	want["kernel/vmlinux"] = ""                        // made by the importer: the fake kernel unpacks to nothing
 	for _, not := range []string{"qemu/" + Libraries + "/libgcc_s.so.1.real", "qemu/usr/share/qemu/skiboot.lid",
 		"kernel/usr/lib/modules/" + kernelRelease + "/kernel/nvmet.ko"} {
 		delete(want, not)
@@ -148,7 +149,8 @@ func TestExportIsFoundElsewhere(t *testing.T) {
 	}
 }
 
-// Invariant: offline: a tree that was imported is known to be partial: who needs a whole one is told what to do.
+// Invariant: offline: an imported tree is marked as partial: a command that needs a whole one fails
+// with advice.
 func TestPartialTreeIsNotTakenForAWholeOne(t *testing.T) {
 	whole := fakeCache(t)
 	o := whole
@@ -160,7 +162,7 @@ func TestPartialTreeIsNotTakenForAWholeOne(t *testing.T) {
 	if missing := (*Missing)(nil); !errors.As(err, &missing) || !strings.Contains(missing.Fix, "--for") {
 		t.Errorf("%v", err)
 	}
-	// What has more is kept, and what has less gives way.
+	// A tree with more files replaces one with fewer, and not the other way round.
 	kernel := func(o Options) []string {
 		have, err := cache{o.CacheDir}.load()
 		testkit.OK(t, err)
@@ -185,7 +187,7 @@ func TestPartialTreeIsNotTakenForAWholeOne(t *testing.T) {
 	testkit.NoError(t, r.Close())
 }
 
-// A later fetch has the whole kernel take the place of a part.
+// A later fetch replaces a partial kernel by the whole one.
 func TestFetchCompletesAPartialTree(t *testing.T) {
 	needsApt(t)
 	fakeQEMU(t, "11.1.2")
@@ -214,7 +216,7 @@ func TestBadImportChangesNothing(t *testing.T) {
 	o := fakeCache(t)
 	good := exported(t, o, "gve")
 	before := snapshot(t, o.CacheDir)
-	works := fstest.MapFS{} // a QEMU
+	works := fstest.MapFS{} // with a fake QEMU
 	for name, text := range fakeTrees() {
 		if rest, ok := strings.CutPrefix(name, "qemu/"); ok {
 			works["qemu/x/"+rest] = &fstest.MapFile{Data: []byte(text), Mode: 0o755}
@@ -244,15 +246,15 @@ func TestBadImportChangesNothing(t *testing.T) {
 	cancel()
 	_, err := Import(ctx, o, bytes.NewReader(good))
 	testkit.ErrorIs(t, err, context.Canceled)
-	imported(t, o, good) // and then it is taken
+	imported(t, o, good) // the same archive can be imported afterwards
 }
 
 func fakeTree(dir string) *tree {
 	return &tree{Dir: dir, Version: "1", Suite: "test", Packages: fakePackages[roleQEMU], For: []string{"run"}}
 }
 
-// crafted is a well-formed archive with these trees and files. A tree without a directory gets the right one, and the
-// files are below it.
+// crafted makes a well-formed archive with these trees and files. A tree without a directory gets
+// the right one, and its files lie below it.
 func crafted(t *testing.T, trees resolved, files fstest.MapFS) []byte {
 	t.Helper()
 	prefix := ""
@@ -288,7 +290,7 @@ func snapshot(t *testing.T, dir string) (list []string) {
 	return list
 }
 
-// What only debuggers read is left out of the program, and it runs as before.
+// The debug data of the program is left out, and the program runs as before.
 func TestStrippedProgramRuns(t *testing.T) {
 	self, err := os.Executable()
 	testkit.OK(t, err)
@@ -305,7 +307,7 @@ func TestStrippedProgramRuns(t *testing.T) {
 	if err != nil || !strings.Contains(string(out), t.Name()) {
 		t.Errorf("%v: %s", err, out)
 	}
-	for _, text := range []string{"", "no ELF", elfFile} { // is as it was
+	for _, text := range []string{"", "no ELF", elfFile} { // these are returned unchanged
 		b, err := stripped(strings.NewReader(text))
 		if err != nil || string(b) != text {
 			t.Errorf("%.20q: %q, %v", text, b, err)

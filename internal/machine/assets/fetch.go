@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Environment variables that stand for options left empty.
+// Environment variables that set options left empty.
 const (
 	EnvCache   = "VNIC_CACHE"
 	EnvMirror  = "VNIC_MIRROR"
@@ -26,29 +26,29 @@ const (
 	EnvHeaders = "VNIC_HEADERS"
 )
 
-// Options says where QEMU and the kernel come from. The zero value does the right thing.
+// Options says where QEMU and the kernel come from. The zero value is the default for users.
 type Options struct {
 	CacheDir string // "" = $VNIC_CACHE, $XDG_CACHE_HOME/vnic, ~/.cache/vnic
 	Mirror   string // "" = $VNIC_MIRROR, else the first Debian URI of the machine's apt sources
 	Keyring  string // "" = $VNIC_KEYRING, else the sources' Signed-By, else Debian's
-	QEMU     string // "" = $VNIC_QEMU, else PATH when new enough, else the cache, else fetched
+	QEMU     string // "" = $VNIC_QEMU, else that of PATH if new enough, else the cache's, else fetched
 	Kernel   string // "" = $VNIC_KERNEL, else the cache, else fetched
-	Modules  string // module directory that goes with Kernel; "" = $VNIC_MODULES
-	Headers  string // build tree or headers that go with Kernel; "" = $VNIC_HEADERS, else found (gpumodule)
+	Modules  string // the module directory of Kernel; "" = $VNIC_MODULES
+	Headers  string // build tree or headers of Kernel; "" = $VNIC_HEADERS, else found (gpumodule)
 
-	KernelOnly       bool // no QEMU is wanted
-	CachedQEMU       bool // the cache's QEMU is wanted, whatever else there is, and no kernel
-	VFIOUser         bool // QEMU is to have vfio-user-pci
-	IgnoreSystemQEMU bool // do not look in PATH
-	Offline          bool // the cache only
-	Whole            bool // trees that were imported, which are partial, will not do
-	Refresh          bool // ask the mirror again even when the cache has everything
+	KernelOnly       bool // no QEMU is needed
+	CachedQEMU       bool // only the cache's QEMU is needed, and no kernel
+	VFIOUser         bool // QEMU must have vfio-user-pci
+	IgnoreSystemQEMU bool // ignore the QEMU of PATH
+	Offline          bool // use only the cache
+	Whole            bool // do not use imported trees, which are partial
+	Refresh          bool // resolve again even if the cache has everything
 
-	Progress func(Progress) // called from one goroutine at a time; may be nil
+	Progress func(Progress) // never called concurrently; may be nil
 	Log      *slog.Logger   // may be nil
 }
 
-// silence fills in a log and a progress that go nowhere, where the caller gives none.
+// silence sets a discarding log and progress where the caller set none.
 func (o *Options) silence() {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
@@ -58,7 +58,7 @@ func (o *Options) silence() {
 	}
 }
 
-// oldest is the oldest QEMU that will do.
+// oldest returns the oldest usable QEMU version.
 func (o *Options) oldest() string {
 	if o.VFIOUser {
 		return MinVFIOUser
@@ -66,13 +66,13 @@ func (o *Options) oldest() string {
 	return MinQEMU
 }
 
-// will says whether a tree will do.
+// will reports whether a tree satisfies the options.
 func (o *Options) will(t *tree) bool { return t != nil && !(o.Whole && t.For != nil) }
 
 // Binary is a QEMU that can be started.
 type Binary struct {
 	Args    []string `json:"args"`          // program and leading arguments (loader, library path, -L)
-	Env     []string `json:"env,omitempty"` // to be added to its environment
+	Env     []string `json:"env,omitempty"` // additions to its environment
 	Version string   `json:"version"`       // upstream version, "11.1.2"
 	Source  string   `json:"source"`        // SourceGiven, SourceSystem, SourceCache
 }
@@ -80,42 +80,43 @@ type Binary struct {
 // Kernel is a bootable guest kernel.
 type Kernel struct {
 	Image   string `json:"image"`   // bzImage
-	ELF     string `json:"-"`       // the same kernel unpacked, which QEMU boots sooner; "" = none
+	ELF     string `json:"-"`       // the same kernel unpacked, which QEMU boots faster; "" = none
 	Version string `json:"version"` // uname -r
-	Modules string `json:"modules"` // directory with its modules; "" = none
+	Modules string `json:"modules"` // directory of its modules; "" = none
 	Source  string `json:"source"`  // SourceGiven, SourceCache
-	Suite   string `json:"-"`       // that it was fetched from; "" = not known
+	Suite   string `json:"-"`       // from which it was fetched; "" = unknown
 
-	// Partial are the commands for which it was imported: other modules than theirs are missing; "": none is.
+	// Partial are the commands for which it was imported: only the modules for these are present.
+	// "": all are.
 	Partial string `json:"-"`
 }
 
-// Boots is the file that QEMU is given.
+// Boots returns the file that QEMU boots.
 func (k *Kernel) Boots() string { return cmp.Or(k.ELF, k.Image) }
 
-// Package is one package that was unpacked.
+// Package is an unpacked package.
 type Package struct {
 	Name    string `json:"name"`
 	Version string `json:"version"`
 	Size    int64  `json:"size"`
 	SHA256  string `json:"sha256"`
 
-	file string // as apt names it
+	file string // file name as printed by apt
 }
 
-// Resolved is what a run uses.
+// Resolved is the QEMU and the kernel for a run.
 type Resolved struct {
 	Cache    string // cache directory
 	QEMU     Binary
 	Kernel   Kernel
-	Untested []string // a line for each part that is not as versions.lock has it; empty = as tested
-	Notes    []string // what else a user may want to know, such as a QEMU that was passed over
+	Untested []string // a line for each part whose version differs from versions.lock; empty = as tested
+	Notes    []string // other messages for the user, such as a QEMU that was not used
 
-	held []int // the trees that it uses: see hold
+	held []int // descriptors of the trees in use: see hold
 }
 
-// Close lets others remove from the cache what r names. Until then, or the end of this process, they
-// do not.
+// Close allows other processes to remove r's trees from the cache. Until then, or the end of this
+// process, they do not.
 func (r *Resolved) Close() error {
 	var errs []error
 	for _, fd := range r.held {
@@ -125,7 +126,7 @@ func (r *Resolved) Close() error {
 	return errors.Join(errs...)
 }
 
-// Leave has a program that takes this process's place hold what r names, as long as it lives.
+// Leave lets a program that replaces this process by exec hold r's trees as long as it lives.
 func (r *Resolved) Leave() error {
 	for _, fd := range r.held {
 		if _, err := unix.FcntlInt(uintptr(fd), unix.F_SETFD, 0); err != nil {
@@ -135,21 +136,21 @@ func (r *Resolved) Leave() error {
 	return nil
 }
 
-// role is one of the things that are fetched.
+// role is one kind of tree that is fetched.
 type role struct {
-	name    string   // roleQEMU, roleKernel, or a Bundle's: the directory of its trees
-	key     string   // among the trees of the cache that the next run takes
-	title   string   // for people; "": name
+	name    string   // roleQEMU, roleKernel, or a Bundle's name: the directory of its trees
+	key     string   // key in resolved.json
+	title   string   // for messages; "": name
 	install []string // the packages whose closure is computed
-	suites  []string // where to look, best first; nil: those of versions.lock
-	want    string   // the version that is looked for; "": that of versions.lock, else the first suite's
+	suites  []string // suites to search, best first; nil: those of versions.lock
+	want    string   // the preferred version; "": that of versions.lock, else the first suite's
 	pick    func(closure []Package) []Package
-	own     func(Package) bool // the package whose version counts
-	// what is made of a tree's files; nil = nothing
+	main    func(Package) bool // selects the package whose version is the tree's
+	// processes a tree's files; nil = nothing to do
 	build func(ctx context.Context, root string) error
 	check func(ctx context.Context, root string) error
 
-	downloading func(bytes int64) // hears of a download before it begins; nil: nobody
+	downloading func(bytes int64) // called before a download with its size; may be nil
 }
 
 var kernelPackage = regexp.MustCompile(`^linux-(binary|image|modules)-\d`)
@@ -158,7 +159,7 @@ var roles = []role{
 	{
 		name: roleQEMU, key: roleQEMU, install: []string{"qemu-system-x86"},
 		pick: func(c []Package) []Package { return c },
-		own:  func(p Package) bool { return p.Name == "qemu-system-x86" },
+		main: func(p Package) bool { return p.Name == "qemu-system-x86" },
 		check: func(ctx context.Context, root string) error {
 			b, err := binaryOf(root)
 			if err == nil {
@@ -170,7 +171,7 @@ var roles = []role{
 	{
 		name: roleKernel, key: roleKernel, install: []string{"linux-image-cloud-amd64"},
 		pick:  pickKernel,
-		own:   func(p Package) bool { return !strings.HasPrefix(p.Name, "linux-modules-") },
+		main:  func(p Package) bool { return !strings.HasPrefix(p.Name, "linux-modules-") },
 		build: func(_ context.Context, root string) error { return unpackKernel(root) },
 		check: func(_ context.Context, root string) error {
 			_, err := kernelOf(root)
@@ -179,8 +180,9 @@ var roles = []role{
 	},
 }
 
-// pickKernel takes from the closure what boots: newer suites have linux-binary-V and
-// linux-modules-V beside an empty linux-image-V, older ones have all of it in linux-image-V.
+// pickKernel selects the packages of the closure that contain the kernel: newer suites have
+// linux-binary-V and linux-modules-V beside an empty linux-image-V, older ones have everything in
+// linux-image-V.
 func pickKernel(closure []Package) []Package {
 	var list []Package
 	binary := slices.ContainsFunc(closure, func(p Package) bool { return strings.HasPrefix(p.Name, "linux-binary-") })
@@ -193,9 +195,9 @@ func pickKernel(closure []Package) []Package {
 	return list
 }
 
-// Fetch finds QEMU and a kernel and fetches into the cache what is not there. It needs no
-// privilege, and is safe to run in several processes at once. When ctx ends, what it started has
-// ended too before it returns.
+// Fetch finds QEMU and a kernel, and fetches into the cache what is missing. It needs no privilege,
+// and several processes may run it at once. When ctx ends, the processes that it started have ended
+// before it returns.
 func Fetch(ctx context.Context, o Options) (*Resolved, error) {
 	o.silence()
 	dir, err := CacheDir(o)
@@ -223,7 +225,7 @@ func Fetch(ctx context.Context, o Options) (*Resolved, error) {
 	return r, nil
 }
 
-// fromCache fills in what is still open from the cache, after fetching it when need be.
+// fromCache fills in what is still missing from the cache, after fetching it if necessary.
 func (r *Resolved) fromCache(ctx context.Context, c cache, o *Options) error {
 	var want []role
 	for _, role := range roles {
@@ -271,7 +273,7 @@ func (r *Resolved) fromCache(ctx context.Context, c cache, o *Options) error {
 			r.QEMU, err = binaryOf(root)
 			r.QEMU.Version = upstream(t.Version)
 		} else {
-			_ = unpackKernel(root) // where that cannot be, the bzImage is booted
+			_ = unpackKernel(root) // if that fails, the bzImage is booted
 			r.Kernel, err = kernelOf(root)
 			r.Kernel.Suite = t.Suite
 			r.Kernel.Partial = strings.Join(t.For, ", ")
@@ -290,7 +292,8 @@ func (r *Resolved) fromCache(ctx context.Context, c cache, o *Options) error {
 	return nil
 }
 
-// compare says which parts that are not from the cache differ from the tested ones.
+// compare adds to Untested the parts from outside the cache whose versions differ from the tested
+// ones.
 func (r *Resolved) compare() {
 	for _, p := range []struct{ role, version, source string }{
 		{roleQEMU, r.QEMU.Version, r.QEMU.Source}, {roleKernel, r.Kernel.Version, r.Kernel.Source},

@@ -19,7 +19,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// fetched gives QEMU and a kernel from the user's cache, fetching them when they are not there.
+// fetched returns QEMU and a kernel from the user's cache, and fetches them if they are missing.
 func fetched(t *testing.T) *Resolved {
 	t.Helper()
 	if testing.Short() {
@@ -60,7 +60,7 @@ func TestFetchedWorksOffline(t *testing.T) {
 	}
 }
 
-// A user with a kernel, and a QEMU that starts it without us, needs nothing of the cache.
+// A user with a kernel, and a QEMU that vnic does not start, needs no cache.
 func TestKernelAloneNeedsNoQEMU(t *testing.T) {
 	k := fetched(t).Kernel
 	r, err := Fetch(t.Context(), Options{KernelOnly: true, Offline: true, CacheDir: t.TempDir(), Kernel: k.Image,
@@ -70,7 +70,7 @@ func TestKernelAloneNeedsNoQEMU(t *testing.T) {
 	}
 }
 
-// needsApt skips on machines without apt.
+// needsApt skips the test on machines without apt.
 func needsApt(t *testing.T) {
 	t.Helper()
 	for _, tool := range []string{"apt-get", "dpkg-deb"} {
@@ -83,7 +83,7 @@ func needsApt(t *testing.T) {
 	}
 }
 
-// from gives options for a fetch into an empty cache from a mirror.
+// from returns options for a fetch into an empty cache from a mirror.
 func from(t *testing.T, mirror string) Options {
 	keyring := filepath.Join(t.TempDir(), "keys.gpg")
 	write(t, keyring, "")
@@ -104,7 +104,7 @@ func TestNoNetworkIsSaid(t *testing.T) {
 	needsApt(t)
 	testkit.LeavesNothing(t)
 	s := httptest.NewServer(http.NotFoundHandler())
-	s.Close() // nothing answers at its port now
+	s.Close() // nothing listens on its port any more
 	o := from(t, s.URL+"/debian")
 	_, err := Fetch(t.Context(), o)
 	var m *Missing
@@ -130,7 +130,7 @@ func TestCancelledFetchLeavesNothing(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	s := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
-		cancel() // apt is in the middle of it
+		cancel() // apt is running
 		<-r.Context().Done()
 	}))
 	defer s.Close()
@@ -218,18 +218,17 @@ func TestNoSpaceIsSaid(t *testing.T) {
 	}
 }
 
-// What a full or read-only cache does to a fetch or to an image is said with its fix; other errors
-// are what they are.
+// Errors of a full or read-only cache come with advice; other errors are unchanged.
 //
 // Invariant: vnic: A mistake gives one message that says what to do, and leaves nothing.
 func TestErrorsOfTheCacheHaveAFix(t *testing.T) {
-	at := func(name string, err error) error {
+	openError := func(name string, err error) error {
 		return fmt.Errorf("guest image: %w", &fs.PathError{Op: "open", Path: name, Err: err})
 	}
 	for name, c := range map[string]struct{ err, want error }{
-		"full":      {at("/cache/images", unix.ENOSPC), ErrNoSpace},
+		"full":      {openError("/cache/images", unix.ENOSPC), ErrNoSpace},
 		"limited":   {fmt.Errorf("write: %w", unix.EFBIG), ErrNoSpace},
-		"read-only": {at("/cache/images", unix.EROFS), ErrNoCache},
+		"read-only": {openError("/cache/images", unix.EROFS), ErrNoCache},
 		"a link":    {&os.LinkError{Op: "rename", Old: "/x", New: "/cache/x", Err: unix.EACCES}, ErrNoCache},
 	} {
 		var m *Missing
@@ -237,8 +236,8 @@ func TestErrorsOfTheCacheHaveAFix(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	for _, err := range []error{nil, errors.New("other"), at("/modules/x.ko", unix.EACCES),
-		&Missing{Err: at("", unix.ENOSPC)}} {
+	for _, err := range []error{nil, errors.New("other"), openError("/modules/x.ko", unix.EACCES),
+		&Missing{Err: openError("", unix.ENOSPC)}} {
 		if got := CacheError("/cache", err); got != err {
 			t.Errorf("%v became %v", err, got)
 		}

@@ -14,18 +14,18 @@ import (
 	"vnic.dev/vnic/internal/proc"
 )
 
-// fetchInto does the work under the cache's lock, and tells of suites that were passed over.
-// Another process may have done it while this one waited.
+// fetchInto fetches the roles under the cache's lock, and returns notes about suites that were
+// passed over. Another process may have fetched them while this one waited.
 func fetchInto(ctx context.Context, c cache, o *Options, want []role) (have resolved, notes []string, err error) {
 	if runtime.GOARCH != "amd64" {
 		return nil, nil, &Missing{What: "a QEMU for " + runtime.GOARCH, Err: ErrNoQEMU,
-			Fix: "the packages that are fetched are for amd64: " + giveBoth}
+			Fix: "packages can be fetched only for amd64: " + giveBoth}
 	}
-	told := false
+	waited := false
 	unlock, err := c.lock(ctx, func() error {
-		if !told {
+		if !waited {
 			o.Progress(Progress{Step: "wait", What: "another vnic that is fetching"})
-			told = true
+			waited = true
 		}
 		return nil
 	})
@@ -38,7 +38,7 @@ func fetchInto(ctx context.Context, c cache, o *Options, want []role) (have reso
 		return nil, nil, err
 	}
 	c.clean()
-	if !o.Refresh || told {
+	if !o.Refresh || waited {
 		want = slices.DeleteFunc(slices.Clone(want), func(r role) bool { return o.will(have[r.key]) })
 		if len(want) == 0 {
 			return have, nil, nil
@@ -72,7 +72,7 @@ func fetchInto(ctx context.Context, c cache, o *Options, want []role) (have reso
 	return have, f.notes, nil
 }
 
-// fetcher is one fetch, with the suites' lists that it has read.
+// fetcher is one fetch, with the lists of the suites that it has read.
 type fetcher struct {
 	cache   cache
 	o       *Options
@@ -82,15 +82,15 @@ type fetcher struct {
 	notes   []string
 }
 
-// passOver takes note of a suite that is not used, and why.
+// passOver notes that a suite is not used, and why.
 func (f *fetcher) passOver(why error) {
 	f.o.Log.Warn("suite passed over", "why", why)
-	if n := fmt.Sprintf("%v: passed over", why); !slices.Contains(f.notes, n) { // one that both roles have met
+	if n := fmt.Sprintf("%v: passed over", why); !slices.Contains(f.notes, n) { // both roles may meet the same suite
 		f.notes = append(f.notes, n)
 	}
 }
 
-// suite is one that was asked for its lists, with or without success.
+// suite is a suite whose lists were fetched, with or without success.
 type suite struct {
 	apt *apt
 	err error
@@ -108,20 +108,20 @@ func (f *fetcher) suite(ctx context.Context, name string) (*apt, error) {
 	return s.apt, s.err
 }
 
-// candidate is what one suite offers.
+// candidate is the version that one suite offers.
 type candidate struct {
 	apt     *apt
 	list    []Package
 	version string
 }
 
-// hopeless says of an error that another suite would fare no better.
+// hopeless reports whether an error would occur with every suite.
 func hopeless(err error) bool {
 	return errors.Is(err, ErrNoSpace) || errors.Is(err, ErrNoApt) || errors.Is(err, ErrNoNetwork)
 }
 
-// choose looks through the suites, but for those that have failed, for the tested version and,
-// failing that, takes the nearest.
+// choose searches the suites, except failed ones, for the preferred version, and returns the
+// nearest version found.
 func (f *fetcher) choose(ctx context.Context, r role, failed map[string]error) (*candidate, error) {
 	want := cmp.Or(r.want, lock.version(r.name))
 	var best *candidate
@@ -172,16 +172,16 @@ func (f *fetcher) offer(ctx context.Context, r role, suite string) (*candidate, 
 	if err != nil {
 		return nil, err
 	}
-	// Of a name that is none apt-get may take packages that provide it, or are like it.
+	// For an unknown name apt-get may select packages that provide it, or have similar names.
 	for _, name := range r.install {
 		if !slices.ContainsFunc(closure, func(p Package) bool { return p.Name == name }) {
 			return nil, fmt.Errorf("suite %s: %w %s", suite, ErrNoPackage, name)
 		}
 	}
 	c := &candidate{apt: t, list: r.pick(closure)}
-	i := slices.IndexFunc(c.list, r.own)
+	i := slices.IndexFunc(c.list, r.main)
 	if i < 0 {
-		return nil, fmt.Errorf("suite %s: %s comes without the packages that are looked for", suite, r.install[0])
+		return nil, fmt.Errorf("suite %s: %s comes without the needed packages", suite, r.install[0])
 	}
 	c.version = c.list[i].Version
 	if r.name == roleQEMU && older(c.version, MinVFIOUser) {
@@ -190,12 +190,12 @@ func (f *fetcher) offer(ctx context.Context, r role, suite string) (*candidate, 
 	return c, nil
 }
 
-// notServed is what a suite lists and the mirror does not give.
+// notServed is the error for a package that a suite lists but the mirror does not serve.
 type notServed struct{ error }
 
 func (e notServed) Unwrap() error { return e.error }
 
-// fetch makes the tree of a role from the best suite whose packages are to be had.
+// fetch makes the tree of a role from the best suite whose packages can be downloaded.
 func (f *fetcher) fetch(ctx context.Context, r role) (*tree, error) {
 	for failed := map[string]error{}; ; {
 		c, err := f.choose(ctx, r, failed)
@@ -210,7 +210,7 @@ func (f *fetcher) fetch(ctx context.Context, r role) (*tree, error) {
 	}
 }
 
-// install makes the tree of a role, or finds that the cache has it already.
+// install makes the tree of a role, unless the cache has it already.
 func (f *fetcher) install(ctx context.Context, r role, c *candidate) (t *tree, err error) {
 	if _, err := lock.untested(r.name, c.version, c.list); err != nil {
 		return nil, err
@@ -234,7 +234,7 @@ func (f *fetcher) install(ctx context.Context, r role, c *candidate) (t *tree, e
 	for _, p := range c.list {
 		download += p.Size
 	}
-	if err := f.cache.checkSpace(download * 6); err != nil { // unpacked it is 4 to 5 times as big
+	if err := f.cache.checkSpace(download * 6); err != nil { // unpacked files are 4 to 5 times as big
 		return nil, err
 	}
 	if r.downloading != nil {
@@ -270,14 +270,14 @@ func (f *fetcher) install(ctx context.Context, r role, c *candidate) (t *tree, e
 	return t, os.Rename(root, final)
 }
 
-// prune removes trees of a role that were replaced long ago; a machine that was started from the
-// last one may still run.
+// prune removes trees of a role that were replaced long ago. It waits because a machine that was
+// started from the last one may still run.
 func (f *fetcher) prune(r role, now *tree) {
 	dir := filepath.Join(f.cache.dir, r.name)
 	entries, _ := os.ReadDir(dir)
 	for _, e := range entries {
 		st, err := e.Info()
-		if err == nil && e.Name() != filepath.Base(now.Dir) && time.Since(st.ModTime()) > 30*24*time.Hour { // hold marks it
+		if err == nil && e.Name() != filepath.Base(now.Dir) && time.Since(st.ModTime()) > 30*24*time.Hour { // see hold
 			_ = os.RemoveAll(filepath.Join(dir, e.Name()))
 		}
 	}

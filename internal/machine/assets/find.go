@@ -20,19 +20,19 @@ import (
 	"vnic.dev/vnic/internal/proc"
 )
 
-// Where a Binary or a Kernel is from.
+// Origins of a Binary or a Kernel.
 const (
 	SourceGiven  = "given"
 	SourceSystem = "system"
 	SourceCache  = "cache"
 )
 
-// ErrTooOld says that a QEMU is older than MinQEMU, or than MinVFIOUser where that is needed.
+// ErrTooOld is the error for a QEMU older than MinQEMU, or than MinVFIOUser where that is required.
 var ErrTooOld = errors.New("too old")
 
 var versionLine = regexp.MustCompile(`(?m)^QEMU emulator version (\d+\.\d+(?:\.\d+)?)`)
 
-// parseQEMUVersion reads what qemu-system-x86_64 --version prints.
+// parseQEMUVersion parses the output of qemu-system-x86_64 --version.
 func parseQEMUVersion(out string) (string, error) {
 	m := versionLine.FindStringSubmatch(out)
 	if m == nil {
@@ -53,7 +53,7 @@ func (b Binary) version(ctx context.Context) (string, error) {
 	return parseQEMUVersion(string(out))
 }
 
-// CheckVersion refuses a QEMU older than oldest, MinQEMU or MinVFIOUser.
+// CheckVersion returns an error for a QEMU older than oldest, which is MinQEMU or MinVFIOUser.
 func CheckVersion(version, oldest string) error {
 	if !older(version, oldest) {
 		return nil
@@ -66,11 +66,12 @@ func CheckVersion(version, oldest string) error {
 		Fix: "install " + oldest + " or newer, or give its path (--qemu)"}
 }
 
-// checkQEMU asks the program at path for its version and refuses what is older than oldest.
+// checkQEMU asks the program at path for its version, and returns an error if it is older than
+// oldest.
 func checkQEMU(ctx context.Context, path, source, oldest string) (Binary, error) {
 	b := Binary{Args: []string{path}, Source: source}
 	var err error
-	if strings.Contains(path, "/") { // machines are started elsewhere
+	if strings.Contains(path, "/") { // machines are started in another directory
 		if b.Args[0], err = filepath.Abs(path); err != nil {
 			return b, err
 		}
@@ -79,7 +80,7 @@ func checkQEMU(ctx context.Context, path, source, oldest string) (Binary, error)
 		if ctx.Err() != nil {
 			return b, ctx.Err()
 		}
-		var start *os.PathError // "fork/exec PATH: ": the path is said already
+		var start *os.PathError // "fork/exec PATH: ": the message has the path already
 		if errors.As(err, &start) {
 			err = start.Err
 		}
@@ -89,8 +90,8 @@ func checkQEMU(ctx context.Context, path, source, oldest string) (Binary, error)
 	return b, CheckVersion(b.Version, oldest)
 }
 
-// hostQEMU is the QEMU that the user gives, else that of PATH; its Args are nil if there is none. note
-// says why one of PATH is none.
+// hostQEMU returns the QEMU that the user names, else that of PATH; its Args are nil if there is
+// none. note says why the QEMU of PATH is not used.
 func hostQEMU(ctx context.Context, o *Options) (b Binary, note string, err error) {
 	if path := cmp.Or(o.QEMU, os.Getenv(EnvQEMU)); path != "" {
 		b, err = checkQEMU(ctx, path, SourceGiven, o.oldest())
@@ -114,7 +115,7 @@ func hostQEMU(ctx context.Context, o *Options) (b Binary, note string, err error
 	return Binary{}, note, nil
 }
 
-// givenKernel is the kernel with its modules that the user gives; the zero Kernel if none is given.
+// givenKernel returns the kernel that the user names, with its modules, or the zero Kernel.
 func givenKernel(o *Options) (k Kernel, err error) {
 	image, modules := cmp.Or(o.Kernel, os.Getenv(EnvKernel)), cmp.Or(o.Modules, os.Getenv(EnvModules))
 	if image == "" {
@@ -142,14 +143,14 @@ func givenKernel(o *Options) (k Kernel, err error) {
 		return k, &Missing{What: "modules " + modules, Err: fmt.Errorf("%w: no such directory", ErrNoKernel),
 			Fix: "give the directory with the modules of kernel " + k.Version + " (--modules)"}
 	}
-	return k, nil // a kernel with all it needs built in
+	return k, nil // all drivers may be built in
 }
 
-// builtImage is where a kernel's build leaves what is booted.
+// builtImage is the bzImage's path in a kernel's build tree.
 const builtImage = "arch/x86/boot/bzImage"
 
-// bzImageOf says what to give in place of a file that is no bzImage. Beside a vmlinux, or below a build tree, there is
-// one.
+// bzImageOf returns advice for a file that is no bzImage. There is a bzImage beside a vmlinux, or
+// below a build tree.
 func bzImageOf(path string) string {
 	for _, dir := range []string{path, filepath.Dir(path)} {
 		built := filepath.Join(dir, builtImage)
@@ -160,8 +161,8 @@ func bzImageOf(path string) string {
 	return "give the path of a readable bzImage, of a build " + builtImage + " (--kernel)"
 }
 
-// notBzImages are what is taken for a bzImage, by how such files begin.
-var notBzImages = []struct{ begins, is string }{
+// notBzImages are files that users mistake for a bzImage, by their first bytes.
+var notBzImages = []struct{ begins, desc string }{
 	{"\x7fELF", "an ELF file, as vmlinux is: that is what a bzImage is packed from"},
 	{"\x1f\x8b", "packed by gzip, as a vmlinux.gz is, or another machine's Image.gz"},
 	{"(\xb5\x2f\xfd", "packed by zstd"},
@@ -171,7 +172,7 @@ var notBzImages = []struct{ begins, is string }{
 	{"0707", "an initramfs"},
 }
 
-// kernelVersion reads the version out of a bzImage: uname -r.
+// kernelVersion reads the version from a bzImage: uname -r.
 func kernelVersion(path string) (string, error) {
 	banner, err := KernelBanner(path)
 	if err != nil {
@@ -184,9 +185,9 @@ func kernelVersion(path string) (string, error) {
 	return version, nil
 }
 
-// KernelBanner reads what a bzImage says of itself: its version, by whom and when it was built, which tells a build
-// from others of the same version (Linux Documentation/arch/x86/boot.rst: "HdrS" at 0x202, kernel_version at 0x20e
-// points to a string, less 0x200).
+// KernelBanner reads a bzImage's version string: its version, and by whom and when it was built,
+// which distinguishes builds of the same version (Linux Documentation/arch/x86/boot.rst: "HdrS" at
+// 0x202, kernel_version at 0x20e points to a string, less 0x200).
 func KernelBanner(path string) (string, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -205,20 +206,20 @@ func KernelBanner(path string) (string, error) {
 	case n < len(head) || string(head[0x202:0x206]) != "HdrS":
 		for _, k := range notBzImages {
 			if strings.HasPrefix(string(head[:n]), k.begins) {
-				return "", errors.New("not a bzImage: " + k.is)
+				return "", errors.New("not a bzImage: " + k.desc)
 			}
 		}
 		return "", errors.New("not a bzImage")
 	}
-	// setup_sects at 0x1f1 counts sectors of real-mode code behind the first, syssize at 0x1f4
-	// paragraphs of the rest.
+	// setup_sects at 0x1f1 counts sectors of real-mode code after the first one, syssize at 0x1f4
+	// counts the rest in 16-byte paragraphs.
 	whole := (int64(head[0x1f1])+1)*512 + int64(binary.LittleEndian.Uint32(head[0x1f4:]))*16
 	if st, err := f.Stat(); err == nil && st.Size() < whole {
 		return "", fmt.Errorf("a bzImage that is cut short: %d of %d bytes", st.Size(), whole)
 	}
-	at := int64(binary.LittleEndian.Uint16(head[0x20e:])) + 0x200
+	textOff := int64(binary.LittleEndian.Uint16(head[0x20e:])) + 0x200
 	var text [256]byte
-	n, _ = f.ReadAt(text[:], at)
+	n, _ = f.ReadAt(text[:], textOff)
 	banner, _, _ := bytes.Cut(text[:n], []byte{0})
 	return string(banner), nil
 }

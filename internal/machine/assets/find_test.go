@@ -27,7 +27,7 @@ func TestParseQEMUVersion(t *testing.T) {
 	}
 }
 
-// fakeQEMU puts a program in PATH that says it is a QEMU of a version.
+// fakeQEMU puts a program into PATH that prints a QEMU version.
 func fakeQEMU(t *testing.T, version string) string {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "qemu-system-x86_64")
@@ -109,8 +109,8 @@ func bzImage(t *testing.T, version string) string {
 	return path
 }
 
-// A file that is no bzImage is named for what it is, and the error says which file to give: that of the same build,
-// where there is one.
+// The error for a file that is no bzImage describes the file, and names the bzImage of the same
+// build if there is one.
 func TestWhatIsGivenForAKernelIsNamed(t *testing.T) {
 	build := t.TempDir()
 	built := filepath.Join(build, builtImage)
@@ -118,7 +118,7 @@ func TestWhatIsGivenForAKernelIsNamed(t *testing.T) {
 	alone := t.TempDir()
 	const otherwise = "give the path of a readable bzImage, of a build arch/x86/boot/bzImage (--kernel)"
 	long := strings.Repeat("\x00", 1024)
-	for name, c := range map[string]struct{ dir, content, is, fix string }{
+	for name, c := range map[string]struct{ dir, content, want, fix string }{
 		"vmlinux":      {alone, "\x7fELF\x02\x01\x01" + long, "not a bzImage: an ELF file, as vmlinux is", otherwise},
 		"vmlinux of":   {build, "\x7fELF\x02\x01\x01" + long, "an ELF file", "give " + built + " (--kernel)"},
 		"Image.gz":     {alone, "\x1f\x8b\x08" + long, "packed by gzip", otherwise},
@@ -132,7 +132,7 @@ func TestWhatIsGivenForAKernelIsNamed(t *testing.T) {
 		path := filepath.Join(c.dir, name)
 		testkit.OK(t, os.WriteFile(path, []byte(c.content), 0o600))
 		_, err := givenKernel(&Options{Kernel: path})
-		testkit.ErrorSays(t, err, path, c.is, c.fix)
+		testkit.ErrorSays(t, err, path, c.want, c.fix)
 	}
 	_, err := givenKernel(&Options{Kernel: build})
 	testkit.ErrorSays(t, err, "not a bzImage: a directory", "give "+built)
@@ -140,7 +140,7 @@ func TestWhatIsGivenForAKernelIsNamed(t *testing.T) {
 	testkit.ErrorSays(t, err, "no such file", otherwise)
 }
 
-// A machine is started in another directory than the one that a user's path is relative to.
+// A machine is started in another directory than the one to which a user's path is relative.
 func TestGivenQEMUIsFoundFromElsewhere(t *testing.T) {
 	path := fakeQEMU(t, "11.0.0")
 	t.Chdir(filepath.Dir(path))
@@ -176,10 +176,10 @@ func TestGivenKernelFindsItsModules(t *testing.T) {
 
 func FuzzKernelVersion(f *testing.F) {
 	f.Add([]byte("HdrS"), uint16(0x100))
-	f.Fuzz(func(t *testing.T, text []byte, at uint16) {
+	f.Fuzz(func(t *testing.T, text []byte, off uint16) {
 		b := make([]byte, 0x210, 0x210+len(text))
 		copy(b[0x202:], "HdrS")
-		binary.LittleEndian.PutUint16(b[0x20e:], at)
+		binary.LittleEndian.PutUint16(b[0x20e:], off)
 		path := filepath.Join(t.TempDir(), "k")
 		testkit.OK(t, os.WriteFile(path, append(b, text...), 0o600))
 		if v, err := kernelVersion(path); err == nil && (v == "" || strings.Contains(v, "/")) {

@@ -14,8 +14,8 @@ import (
 	"vnic.dev/vnic/internal/proc"
 )
 
-// MergeUsr links /bin and the like to /usr's in a tree of packages, as Debian's systems have them: packages have no
-// such links, a maintainer script makes them.
+// MergeUsr links /bin, /sbin, /lib and /lib64 to those of /usr in a tree of packages, as on Debian:
+// the packages do not contain these links, a maintainer script makes them.
 func MergeUsr(root string) error {
 	for _, dir := range []string{"bin", "sbin", "lib", "lib64"} {
 		if err := os.MkdirAll(filepath.Join(root, "usr", dir), 0o755); err != nil {
@@ -35,8 +35,9 @@ func MergeUsr(root string) error {
 	return nil
 }
 
-// CompilePython compiles the modules of the Python in a tree of packages, by that Python, as maintainer scripts do.
-// Without, each program compiles what it imports: on an emulated processor that takes longer than most programs.
+// CompilePython compiles the modules of the Python in a tree of packages with that Python, as
+// maintainer scripts do. Otherwise each program compiles its imports, which on an emulated
+// processor takes longer than most programs run.
 func CompilePython(ctx context.Context, root string) error {
 	python := filepath.Join(root, "usr/bin/python3")
 	args := []string{"--library-path", filepath.Join(root, Libraries), python, "-m", "compileall", "-q",
@@ -52,9 +53,10 @@ func CompilePython(ctx context.Context, root string) error {
 	return nil
 }
 
-// RunByOwnLoader makes the programs below directories of a tree of packages, which may be patterns, run by the tree's
-// own loader and libraries, whatever libc this machine has. Each program becomes a script that starts the program,
-// which then lies beside it: compilers call other programs by path, so the scripts are where the programs were.
+// RunByOwnLoader makes the programs below directories of a tree of packages (patterns are allowed)
+// run with the tree's loader and libraries, whatever libc this machine has. It moves each program
+// to a new name beside a script that starts it. The script has the program's old path, because
+// compilers call other programs by path.
 func RunByOwnLoader(root string, dirs ...string) error {
 	var programs []string
 	for _, pattern := range dirs {
@@ -68,7 +70,7 @@ func RunByOwnLoader(root string, dirs ...string) error {
 					return err
 				}
 				st, err := e.Info()
-				// A library may be a program, too.
+				// Some libraries can also be run as programs.
 				if err == nil && st.Mode()&0o111 != 0 && dynamic(path) && !strings.Contains(filepath.Base(path), ".so") {
 					programs = append(programs, path)
 				}
@@ -93,14 +95,15 @@ func RunByOwnLoader(root string, dirs ...string) error {
 	return nil
 }
 
-// ownLoader runs the program beside it. The tree may lie anywhere, and be moved; a link may lead to the script.
+// ownLoader starts the program beside it. The tree may be anywhere, and may be moved; links may
+// lead to the script.
 const ownLoader = `#!/bin/sh
 self=$(readlink -f "$0")
 libs=${self%/usr/*}/` + Libraries + `
 exec "$libs/ld-linux-x86-64.so.2" --library-path "$libs" --argv0 "$0" "$self.real" "$@"
 `
 
-// dynamic reports whether a file is a program that names glibc's loader.
+// dynamic reports whether a file is an ELF program with an interpreter, such as glibc's loader.
 func dynamic(path string) bool {
 	f, err := elf.Open(path)
 	if err != nil {

@@ -20,17 +20,19 @@ import (
 	"vnic.dev/vnic/internal/proc"
 )
 
-// ErrPartial says that a tree of the cache came out of an archive, which was not made for what is wanted now.
+// ErrPartial is the error for a tree from an archive that was not made for the current command.
 var ErrPartial = errors.New("not in the archive that was imported")
 
-// Partial is the error of something that a partial tree lacks, on a machine without a network.
+// Partial returns the error for something that a partial tree lacks, on a machine without a
+// network.
 func Partial(what, have string) *Missing {
 	return &Missing{What: what, Err: fmt.Errorf("%w (it is for %s)", ErrPartial, have),
 		Fix: "where there is a network, export again with this command's name in --for, or go on without --offline"}
 }
 
-// extras are the names of the cache's files that an archive may have beside QEMU and the kernel. What is added here can
-// be exported (Export.Extras) and imported: KIND/NAME, a file, or KIND/NAME/FILE, of a directory that comes as a whole.
+// extras match the names of cache files that an archive may have in addition to QEMU and the
+// kernel. Names that match can be exported (Export.Extras) and imported: KIND/NAME, a file, or
+// KIND/NAME/FILE, in a directory that is copied as a whole.
 var extras = []*regexp.Regexp{
 	regexp.MustCompile(`^programs/u-root-[0-9a-f]{64}/[0-9A-Za-z._-]{1,100}$`), // u-root's commands
 }
@@ -39,19 +41,19 @@ func isExtra(name string) bool {
 	return slices.ContainsFunc(extras, func(re *regexp.Regexp) bool { return re.MatchString(name) })
 }
 
-// Imported is what an import did.
+// Imported is the result of an import.
 type Imported struct {
 	Cache string   `json:"cache"`
-	For   []string `json:"for"`   // commands that work now without a network
-	Vnic  string   `json:"vnic"`  // version of the program that exported it
-	Bytes int64    `json:"bytes"` // of the files in it
-	Trees []string `json:"trees"` // as `vnic cache ls` names them
+	For   []string `json:"for"`   // commands that now work without a network
+	Vnic  string   `json:"vnic"`  // version of the vnic that exported it
+	Bytes int64    `json:"bytes"` // total size of its files
+	Trees []string `json:"trees"` // names as in `vnic cache ls`
 }
 
-// Import reads an archive into the cache: all of it, or nothing. Of what is there already it replaces nothing: trees
-// that the next run takes become those of the archive, unless the cache has the same packages whole, or more of them.
-// It needs the space of the files, 1 GiB at most, and 512 MB of memory at most, to unpack a kernel of the largest size.
-// It runs QEMU once, to see that it starts.
+// Import reads an archive into the cache: all of it, or nothing. It replaces no existing files. The
+// next run then uses the archive's trees, unless the cache has the same packages completely, or
+// more of their files. It needs disk space for the files, at most 1 GiB, and at most 512 MB of
+// memory, to unpack the largest kernel. It runs QEMU once to check that it starts.
 func Import(ctx context.Context, o Options, r io.Reader) (*Imported, error) {
 	dir, err := CacheDir(o)
 	if err != nil {
@@ -61,11 +63,11 @@ func Import(ctx context.Context, o Options, r io.Reader) (*Imported, error) {
 		o.Progress = func(Progress) {}
 	}
 	c := cache{dir}
-	told := false
+	waited := false
 	unlock, err := c.lock(ctx, func() error {
-		if !told {
+		if !waited {
 			o.Progress(Progress{Step: "wait", What: "another vnic that is fetching"})
-			told = true
+			waited = true
 		}
 		return nil
 	})
@@ -94,14 +96,14 @@ func Import(ctx context.Context, o Options, r io.Reader) (*Imported, error) {
 	return &im.done, nil
 }
 
-// word is what an archive says that is shown to users.
+// word matches text of an archive that may be shown to users.
 var word = regexp.MustCompile(`^[0-9A-Za-z][0-9A-Za-z.+:~_-]{0,99}$`)
 
 // importer is one import.
 type importer struct {
 	cache    cache
-	root     *os.Root // of work
-	work     string   // where files lie as they will in the cache
+	root     *os.Root // opened at work
+	work     string   // directory whose files lie as they will in the cache
 	progress func(Progress)
 	trees    resolved
 	extra    []string // KIND/NAME
@@ -119,7 +121,7 @@ func (im *importer) begin(m *offline.Manifest) error {
 	if err := d.Decode(&im.trees); err != nil {
 		return bad("its trees: %v", err)
 	}
-	files := map[string][]string{} // of each tree, by its directory
+	files := map[string][]string{} // files of each tree, by the tree's directory
 	for _, f := range m.Files {
 		if isExtra(f.Path) {
 			kind, rest, _ := strings.Cut(f.Path, "/")
@@ -147,7 +149,7 @@ func (im *importer) begin(m *offline.Manifest) error {
 		i := slices.IndexFunc(roles, func(r role) bool { return r.key == key })
 		if i < 0 || t == nil || !word.MatchString(t.Version) || !word.MatchString(t.Suite) ||
 			len(t.Packages) == 0 || !slices.Equal(t.For, m.For) {
-			return bad("tree %.80q is none of QEMU or a kernel", key)
+			return bad("tree %.80q is neither of QEMU nor of a kernel", key)
 		}
 		if want := path.Join(key, partialKey(t, files[t.Dir])); t.Dir != want {
 			return bad("tree %.80q should be %q", t.Dir, want)
@@ -161,7 +163,7 @@ func (im *importer) begin(m *offline.Manifest) error {
 	im.done.Cache, im.done.For, im.done.Vnic, im.done.Bytes = im.cache.dir, m.For, m.Vnic, m.Total()
 	need := m.Total()
 	if im.trees[roleKernel] != nil {
-		need += 96 << 20 // the kernel is unpacked as well
+		need += 96 << 20 // for the unpacked kernel
 	}
 	return im.cache.checkSpace(need)
 }
@@ -177,7 +179,7 @@ func (im *importer) put(f offline.File, r io.Reader) error {
 	}
 	n, err := io.Copy(out, r)
 	if err == nil {
-		err = out.Chmod(f.Mode()) // whatever the umask
+		err = out.Chmod(f.Mode()) // regardless of the umask
 	}
 	if err = errors.Join(err, out.Close()); err != nil {
 		return im.explain(err)
@@ -187,7 +189,7 @@ func (im *importer) put(f offline.File, r io.Reader) error {
 	return nil
 }
 
-// explain names the whole path, by which CacheError finds that an error is of the cache.
+// explain makes an error's path absolute, because CacheError recognizes errors of the cache by it.
 func (im *importer) explain(err error) error {
 	var p *os.PathError
 	if errors.As(err, &p) {
@@ -196,8 +198,8 @@ func (im *importer) explain(err error) error {
 	return err
 }
 
-// finish makes the trees fit for use, looks whether they work, and moves all into the cache. The caller holds the
-// cache's lock.
+// finish prepares the trees, checks that they work, and moves everything into the cache. The caller
+// holds the cache's lock.
 func (im *importer) finish(ctx context.Context) error {
 	have, err := im.cache.load()
 	if err != nil {
@@ -227,7 +229,7 @@ func (im *importer) finish(ctx context.Context) error {
 			return err
 		}
 	}
-	for _, name := range slices.Compact(im.extra) { // in order, as the manifest is
+	for _, name := range slices.Compact(im.extra) { // sorted, because the manifest is
 		if err := im.move(name); err != nil {
 			return err
 		}
@@ -240,7 +242,7 @@ func (im *importer) finish(ctx context.Context) error {
 	return im.cache.save(have)
 }
 
-// move gives something its place in the cache; what is there already stays.
+// move moves a file or directory to its place in the cache, unless it exists there.
 func (im *importer) move(name string) error {
 	to := filepath.Join(im.cache.dir, filepath.FromSlash(name))
 	if _, err := os.Lstat(to); err == nil {
@@ -252,7 +254,8 @@ func (im *importer) move(name string) error {
 	return os.Rename(filepath.Join(im.work, filepath.FromSlash(name)), to)
 }
 
-// covers says whether a tree of the cache has all that another has: it is of the same packages, and has each file.
+// covers reports whether tree old of the cache has everything that t has: the same packages, and
+// each file.
 func (im *importer) covers(old, t *tree) bool {
 	same := func(a, b Package) bool { return a.Name == b.Name && a.SHA256 == b.SHA256 }
 	if !slices.EqualFunc(old.Packages, t.Packages, same) {

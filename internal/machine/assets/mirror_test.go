@@ -22,7 +22,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// mirror is a package archive in a directory, signed with a key of its own.
+// mirror is a package archive in a directory, signed with its own key.
 type mirror struct {
 	t       *testing.T
 	dir     string
@@ -42,13 +42,13 @@ func newMirror(t *testing.T) *mirror {
 	return m
 }
 
-// fake is a package that passes for one of Debian's.
+// fake is a fake Debian package.
 type fake struct {
 	name, version, depends string
 	files                  map[string]string
 }
 
-// fakeKernel is a guest kernel's packages.
+// fakeKernel returns the packages of a guest kernel.
 func fakeKernel(version string) []fake {
 	release, _, _ := strings.Cut(version, "-")
 	release += "-cloud-amd64"
@@ -59,20 +59,21 @@ func fakeKernel(version string) []fake {
 	}
 }
 
-// fakeQEMUPackage is QEMU's, of which the loader alone says something.
+// fakeQEMUPackage returns QEMU's package, whose loader is a script that prints the version.
 func fakeQEMUPackage(version string) fake {
 	return fake{"qemu-system-x86", version, "", map[string]string{
 		loader:                       "#!/bin/sh\necho QEMU emulator version " + upstream(version) + "\n",
 		"usr/bin/qemu-system-x86_64": "x", "usr/share/qemu/x": "x", "usr/share/seabios/x": "x"}}
 }
 
-// kernel puts a guest kernel's packages into a suite.
+// kernel puts the packages of a guest kernel into a suite.
 func (m *mirror) kernel(suite, version string, validUntil time.Time) {
 	m.t.Helper()
 	m.packages(suite, validUntil, fakeKernel(version)...)
 }
 
-// packages are those of a suite, in a pool of the suite's own. validUntil is its Release file's; zero is none.
+// packages puts packages into a suite with its own pool. validUntil is the expiry of its Release
+// file; zero: none.
 func (m *mirror) packages(suite string, validUntil time.Time, list ...fake) {
 	m.t.Helper()
 	var index strings.Builder
@@ -108,7 +109,7 @@ func (m *mirror) deb(control string, files map[string]string) []byte {
 	return b
 }
 
-// unrelated is an index that has nothing of use here.
+// unrelated is an index without needed packages.
 var unrelated = "Package: unrelated\nVersion: 1\nArchitecture: all\nFilename: pool/u.deb\nSize: 1\n" +
 	"SHA256: " + strings.Repeat("0", 64) + "\n"
 
@@ -133,8 +134,8 @@ func (m *mirror) suite(name, index string, validUntil time.Time) {
 	write(m.t, filepath.Join(m.dir, "dists", name, "InRelease"), b.String())
 }
 
-// Nothing that is fetched hangs on one suite: one whose mirror is out of date, or has moved on, or
-// is half copied, is a note.
+// A fetch does not depend on one suite: a suite whose mirror is out of date, has moved on, or is
+// half copied only causes a note.
 func TestSuiteThatIsOfNoUseIsPassedOver(t *testing.T) {
 	needsApt(t)
 	newest, other := lock.Suites[0], lock.Suites[1]
@@ -143,9 +144,9 @@ func TestSuiteThatIsOfNoUseIsPassedOver(t *testing.T) {
 	index := "dists/" + newest + "/main/binary-amd64/Packages"
 	expired, torn := ": "+errExpired.Error()+" (Release file for file:", ": "+errTorn.Error()
 	for name, c := range map[string]struct {
-		spoil func(*mirror) // has both suites, each with a kernel
-		from  string        // the suite that the kernel is from; "" = an error
-		says  string        // the note, or the error; "" = no note
+		spoil func(*mirror) // damages the mirror, whose two suites each have a kernel
+		from  string        // the suite from which the kernel comes; "" = an error
+		says  string        // the note or the error; "" = no note
 	}{
 		"none":        {func(*mirror) {}, newest, ""},
 		"out of date": {func(m *mirror) { m.kernel(newest, tested, lastYear) }, other, "suite " + newest + expired},
@@ -172,7 +173,7 @@ func TestSuiteThatIsOfNoUseIsPassedOver(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			testkit.LeavesNothing(t)
 			fakeQEMU(t, "11.1.2")
-			conf := filepath.Join(t.TempDir(), "apt.conf") // whatever this machine's says, of Check-Valid-Until above all
+			conf := filepath.Join(t.TempDir(), "apt.conf") // hides this machine's, such as Check-Valid-Until
 			write(t, conf, "Dir::Etc::main \"/dev/null\";\nDir::Etc::parts \"/dev/null\";\n")
 			t.Setenv("APT_CONFIG", conf)
 			m := newMirror(t)
@@ -208,8 +209,8 @@ func TestSuiteThatIsOfNoUseIsPassedOver(t *testing.T) {
 	}
 }
 
-// Versions that are newer than what vnic is tested with are fetched and used as any others; of each part one line says
-// so, now and when it comes from the cache.
+// Versions newer than the tested ones are fetched and used like others; one line per part mentions
+// it, now and when it comes from the cache.
 func TestNewerVersionsAreSaidOnce(t *testing.T) {
 	needsApt(t)
 	testkit.LeavesNothing(t)
@@ -263,7 +264,7 @@ func (m *mirror) replace(path string) {
 	}
 }
 
-// script is a program of tools/ that uses the cache and fetches from the mirror.
+// script makes the command of a program in tools/ that uses the cache and fetches from the mirror.
 func (m *mirror) script(cache, name string, args ...string) *exec.Cmd {
 	needsApt(m.t)
 	conf := filepath.Join(m.t.TempDir(), "apt.conf")
@@ -274,7 +275,8 @@ func (m *mirror) script(cache, name string, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// Of two scripts that fetch the same, the second waits, and takes what the first has fetched (tools/debs.sh).
+// If two scripts fetch the same tree, the second one waits, and uses what the first one has fetched
+// (tools/debs.sh).
 func TestScriptsWaitForOneAnother(t *testing.T) {
 	m := newMirror(t)
 	m.kernel("good", "6.12-1", time.Time{})
@@ -288,7 +290,7 @@ func TestScriptsWaitForOneAnother(t *testing.T) {
 	var out bytes.Buffer
 	cmd.Stdout = &out
 	testkit.OK(t, cmd.Start())
-	testkit.OK(t, testkit.Err(log.ReadString('\n'))) // "fetching": it is about to ask for the lock
+	testkit.OK(t, testkit.Err(log.ReadString('\n'))) // "fetching": it will request the lock next
 	for _, f := range []string{".complete", "boot/vmlinuz-1.2.3", "usr/lib/modules/1.2.3/x"} {
 		f = filepath.Join(tools, "kernel-good", f)
 		testkit.OK(t, os.MkdirAll(filepath.Dir(f), 0o755))
@@ -302,7 +304,7 @@ func TestScriptsWaitForOneAnother(t *testing.T) {
 	}
 }
 
-// What tests and builds fetch by script does not hang on one suite either (tools/debs.sh).
+// Fetches by scripts, for tests and builds, do not depend on one suite either (tools/debs.sh).
 func TestScriptsPassOverASuiteThatIsOfNoUse(t *testing.T) {
 	m := newMirror(t)
 	m.kernel("expired", "7.2-1", time.Now().Add(-time.Hour))
@@ -316,15 +318,15 @@ func TestScriptsPassOverASuiteThatIsOfNoUse(t *testing.T) {
 		{"gone expired", "", "no kernel of gone expired to be had"},
 	} {
 		cmd := m.script(t.TempDir(), "../../../tools/kernel", strings.Fields(c.suites)...)
-		var said bytes.Buffer
-		cmd.Stderr = &said
+		var stderr bytes.Buffer
+		cmd.Stderr = &stderr
 		out, err := cmd.Output()
 		if (err == nil) != (c.kernel != "") || !strings.Contains(string(out), c.kernel) ||
-			!strings.Contains(said.String(), c.says) {
-			t.Errorf("%s: %v, %q, said:\n%s", c.suites, err, out, &said)
+			!strings.Contains(stderr.String(), c.says) {
+			t.Errorf("%s: %v, %q, said:\n%s", c.suites, err, out, &stderr)
 		}
-		if c.says == "" && strings.Contains(said.String(), "note:") {
-			t.Errorf("%s: said:\n%s", c.suites, &said)
+		if c.says == "" && strings.Contains(stderr.String(), "note:") {
+			t.Errorf("%s: said:\n%s", c.suites, &stderr)
 		}
 	}
 }

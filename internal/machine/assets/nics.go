@@ -2,15 +2,15 @@ package assets
 
 import "fmt"
 
-// models are the device models of a NIC, and the QEMU that guests need for each. What their kernel must have package
-// qemu looks at.
+// models are the NIC models, and the oldest QEMU for each. Package qemu checks what the models need
+// of the guest's kernel.
 var models = []struct{ nic, oldest string }{
 	{"virtio", MinQEMU},
 	{"gve", MinVFIOUser},
 }
 
-// nics says which NICs a guest can have. A cached QEMU that is newer serves where that of a run
-// which does not say is too old.
+// nics adds the NIC models that a guest can have to Found. If the QEMU found is too old for a
+// model, a newer one in the cache counts, as a run would use that.
 func (s *Survey) nics(have resolved) {
 	for _, p := range models {
 		version := s.QEMU.Version

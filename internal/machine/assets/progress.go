@@ -6,10 +6,10 @@ import "fmt"
 type Progress struct {
 	Step        string // "wait", "update", "download", "unpack", "build"
 	What        string // "qemu", "kernel", or a suite's name
-	Done, Total int64  // bytes; Total 0: how many there are is not known, and Done counts steps of a build
+	Done, Total int64  // bytes; if Total is 0, the total is unknown, and Done counts steps of a build
 }
 
-// String says what is done, and how much of it: "download qemu, 45 %".
+// String returns the step and its progress: "download qemu, 45 %".
 func (p Progress) String() string {
 	s := p.Step + " " + p.What
 	switch {

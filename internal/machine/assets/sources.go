@@ -14,23 +14,24 @@ import (
 	"vnic.dev/vnic/internal/proc"
 )
 
-// debianKeyrings are where Debian's package debian-archive-keyring puts its keys.
+// debianKeyrings are the paths of the keys in Debian's package debian-archive-keyring.
 var debianKeyrings = []string{
 	"/usr/share/keyrings/debian-archive-keyring.gpg",
 	"/usr/share/keyrings/debian-archive-keyring.pgp",
 	"/etc/apt/trusted.gpg.d/debian-archive-keyring.gpg",
 }
 
-// aptEtc is where the machine keeps its apt sources.
+// aptEtc is the directory of the machine's apt sources.
 const aptEtc = "/etc/apt"
 
-// archive is where Debian's packages come from, and whose signature is believed.
+// archive is a mirror of Debian's packages, and the keyring that verifies it.
 type archive struct {
 	mirror  string
 	keyring string
 }
 
-// findArchive takes what the options and the environment leave open from the machine's apt sources.
+// findArchive takes the mirror and keyring from the options and the environment, else from the
+// machine's apt sources.
 func findArchive(ctx context.Context, o *Options, etc string) (archive, error) {
 	a := archive{mirror: cmp.Or(o.Mirror, os.Getenv(EnvMirror)), keyring: cmp.Or(o.Keyring, os.Getenv(EnvKeyring))}
 	if a.mirror != "" && a.keyring != "" {
@@ -40,7 +41,7 @@ func findArchive(ctx context.Context, o *Options, etc string) (archive, error) {
 	switch {
 	case ctx.Err() != nil:
 		return a, ctx.Err()
-	case errors.Is(err, exec.ErrNotFound): // no apt, no sources
+	case errors.Is(err, exec.ErrNotFound): // without apt there are no sources
 		err = nil
 	}
 	a.mirror = cmp.Or(a.mirror, mirror)
@@ -60,7 +61,7 @@ func findArchive(ctx context.Context, o *Options, etc string) (archive, error) {
 	return a, a.check()
 }
 
-// check says whether the keyring can be read.
+// check returns an error if the keyring cannot be read.
 func (a archive) check() error {
 	if readable(a.keyring) {
 		return nil
@@ -82,8 +83,8 @@ func readable(path string) bool {
 }
 
 // debianSource asks apt for the first of the machine's package sources that is Debian's main
-// archive. It gives the URI and the keyring that the entry names, each "" if there is none. Without
-// the lists that were fetched for them apt needs 20 ms, not 800.
+// archive. It returns the URI and the keyring named by the entry, "" if there is none. It tells apt
+// to ignore the fetched lists, which reduces apt's time from 800 ms to 20 ms.
 func debianSource(ctx context.Context, etc string) (mirror, keyring string, err error) {
 	out, err := proc.Command{}.Run(ctx, "apt-get", "indextargets", "--format", "$(REPO_URI) $(SOURCESENTRY)",
 		"-o", "Dir::Etc="+etc, "-o", "Dir::State::lists=/dev/null",
@@ -108,9 +109,8 @@ var (
 	signedPath = regexp.MustCompile(`(?i)\bsigned-by[ \t]*[=:][^\n\]/]*(/[^\s,\]]+)`)
 )
 
-// signedBy gives the first path of the Signed-By of the entry for a URI in a file of
-// sources.list(5), one-line or deb822: apt-get indextargets names the file and tells nothing of
-// this.
+// signedBy returns the first path of Signed-By in a URI's entry, from the text of a file of
+// sources.list(5), one-line or deb822. apt-get indextargets names the file, but not the keyring.
 func signedBy(text string, deb822 bool, uri string) string {
 	text = comments.ReplaceAllString(text, "")
 	entries := strings.Split(text, "\n")
@@ -130,8 +130,8 @@ func signedBy(text string, deb822 bool, uri string) string {
 	return ""
 }
 
-// isDebianURI knows the main archive by the end of its path, which every mirror keeps; cloud images
-// list mirrors in a file debian.list (apt-transport-mirror(1)).
+// isDebianURI reports whether a URI is that of Debian's main archive, by the end of its path, which
+// every mirror keeps. Cloud images list mirrors in a file debian.list (apt-transport-mirror(1)).
 func isDebianURI(uri string) bool {
 	scheme, rest, ok := strings.Cut(uri, ":")
 	if !ok {

@@ -20,8 +20,8 @@ func aptSources(t *testing.T, files map[string]string) (etc string) {
 	return etc
 }
 
-// What apt makes of the machine's sources, of which Debian's first entry is taken: other entries,
-// other types of sources, comments and what is disabled are passed over.
+// From apt's list of the machine's sources the first Debian entry is used: other entries, other
+// types of sources, comments and disabled entries are skipped.
 func TestDebianIsFoundAmongSources(t *testing.T) {
 	needsApt(t)
 	for name, c := range map[string]struct {

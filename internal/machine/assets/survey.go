@@ -12,26 +12,26 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// State says what a Fact means for a run.
+// State is the meaning of a Fact for a run.
 type State string
 
 // States.
 const (
 	Good    State = "ok"
-	Worse   State = "worse"   // works, but worse, or not known yet
+	Worse   State = "worse"   // works with limitations, or is still unknown
 	Lacking State = "missing" // a run needs it
 )
 
-// Fact is one thing that a machine has or lacks.
+// Fact is something that a machine has or lacks.
 type Fact struct {
-	Name  string `json:"name"` // as in "qemu", "mirror", "kvm"
+	Name  string `json:"name"` // such as "qemu", "mirror", "kvm"
 	OK    bool   `json:"ok"`   // State is Good
 	State State  `json:"state"`
-	Value string `json:"value"`         // what was found
-	Fix   string `json:"fix,omitempty"` // what to do when not Good
+	Value string `json:"value"`         // the finding
+	Fix   string `json:"fix,omitempty"` // advice if State is not Good
 }
 
-// NewFact makes a fact: what is Good needs no fix.
+// NewFact makes a fact. It drops the advice if the state is Good.
 func NewFact(name string, s State, value, fix string) Fact {
 	if s == Good {
 		fix = ""
@@ -39,25 +39,26 @@ func NewFact(name string, s State, value, fix string) Fact {
 	return Fact{Name: name, OK: s == Good, State: s, Value: value, Fix: fix}
 }
 
-// listBytes is what apt's lists of one suite and its base amount to.
+// listBytes is the size of apt's lists of one suite and its base suite.
 const listBytes = 22 << 20
 
-// Survey is what a machine has of what is fetched, and of what a fetch needs.
+// Survey is the result of Look: what of the fetched files a machine has already, and what it has
+// for fetching.
 type Survey struct {
-	Cache         string // directory; "" = none can be told
-	QEMU          Binary // the zero value if there is none, as Kernel's
+	Cache         string // directory; "" = unknown
+	QEMU          Binary // like Kernel, the zero value if there is none
 	Kernel        Kernel
 	Found         []Fact // "qemu", "kernel", "nic virtio", "nic gve"
 	Means         []Fact // "packages", "mirror", "keyring", "cache", "space"
 	Ready         bool   // a run needs no download
-	CanFetch      bool   // what is missing can be downloaded, if the mirror can be reached
-	DownloadBytes int64  // what the first run will download
-	DiskBytes     int64  // what that takes up in the cache
+	CanFetch      bool   // missing files can be downloaded, if the mirror can be reached
+	DownloadBytes int64  // size of the first run's download
+	DiskBytes     int64  // its size in the cache
 
-	unusable bool // what the user gave is; nothing is fetched in its place
+	unusable bool // the user named an unusable file; nothing is fetched to replace it
 }
 
-// Look looks at this machine. It changes nothing, and uses no network.
+// Look examines this machine. It changes nothing, and uses no network.
 func Look(ctx context.Context, o Options) *Survey {
 	dir, err := CacheDir(o)
 	s := &Survey{Cache: dir}
@@ -92,7 +93,7 @@ func (s *Survey) means(name string, state State, value, fix string) {
 	s.Means = append(s.Means, NewFact(name, state, value, fix))
 }
 
-// lacking takes what to do from the error when it says so.
+// lacking makes a fact from an error, with the error's advice if it has any.
 func lacking(name string, err error) Fact {
 	var m *Missing
 	if errors.As(err, &m) {
@@ -135,7 +136,7 @@ func (s *Survey) findQEMU(ctx context.Context, o Options, have resolved) bool {
 	return true
 }
 
-// where says where a tree is from.
+// where describes the origin of a tree.
 func (t *tree) where() string {
 	where := "in the cache, from " + t.Suite
 	if t.For != nil {
@@ -148,7 +149,7 @@ func (s *Survey) findKernel(o Options, have resolved) bool {
 	k, err := givenKernel(&o)
 	if err != nil {
 		s.Found, s.unusable = append(s.Found, lacking("kernel", err)), true
-		if k.Version != "" { // its modules are what lacks
+		if k.Version != "" { // only its modules are missing
 			s.Kernel = k
 		}
 		return false
@@ -170,8 +171,8 @@ func (s *Survey) findKernel(o Options, have resolved) bool {
 	return true
 }
 
-// packages says whether packages can be fetched; when nothing needs to be, what is missing matters
-// less.
+// packages reports whether packages can be fetched. If done is set, nothing needs to be fetched,
+// and missing tools are less severe.
 func (s *Survey) packages(ctx context.Context, o Options, done bool) bool {
 	worst := Lacking
 	if done {
@@ -201,8 +202,8 @@ func (s *Survey) packages(ctx context.Context, o Options, done bool) bool {
 	return false
 }
 
-// space says whether the cache can be written, and holds what is to be fetched. err is what is
-// wrong with it.
+// space reports whether the cache can be written, and has space for the download. err is the error
+// of the cache.
 func (s *Survey) space(err error) bool {
 	if err != nil {
 		s.Means = append(s.Means, lacking("cache", err))

@@ -26,7 +26,7 @@ func TestSurveySaysWhatIsToBeFetched(t *testing.T) {
 	}
 }
 
-// What is given and cannot be used is fetched no substitute for.
+// If the user names something unusable, no replacement for it is fetched.
 func TestSurveyIsNotReadyWithWhatCannotBeUsed(t *testing.T) {
 	fakeQEMU(t, "11.1.2")
 	for name, o := range map[string]Options{"QEMU": {QEMU: "/nonexistent"}, "kernel": {Kernel: "/nonexistent"}} {

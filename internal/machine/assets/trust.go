@@ -14,22 +14,24 @@ import (
 	"vnic.dev/vnic/internal/trusted"
 )
 
-// The cache is a directory of programs, which run as whoever starts vnic: QEMU, compilers, what is loaded into guests.
-// Packages are verified when they are unpacked, and not again: so nobody but this user and root may be able to put
-// anything there. Checked are the cache, its directories of kinds with their entries, and all of each tree that is
-// used, once a process: about 5 us for each file, of which QEMU and a kernel have 2,600. tools/debs.sh has the same
-// rule for what it puts into the cache.
+// The cache is a directory of programs that run as the user who starts vnic: QEMU, compilers, and
+// files loaded into guests. Packages are verified when they are unpacked, and not again: so only
+// this user and root may be able to write there. Each process checks once the cache, its
+// directories of kinds with their entries, and the whole of each tree that it uses: about 5 us per
+// file, and QEMU and a kernel have 2,600 files. tools/debs.sh has the same rule for what it puts
+// into the cache.
 //
-// Directories above the cache are not checked, nor access control lists: these are their owners' decisions.
+// Directories above the cache and access control lists are not checked: their owners decide about
+// them.
 //
-// A link is followed where its owner is this user or root. A directory of this user that a group may write is closed to
-// the group, and used: older scripts made such directories under a umask of 002. What another user has put there is
-// another user's, and refused.
+// A link is followed if its owner is this user or root. If a directory of this user is writable by
+// a group, vnic removes that permission and uses the directory: older scripts made such directories
+// under a umask of 002. Files that another user has put there belong to that user, and are refused.
 
-// trustedPaths has what this process has checked; a tree by its path with a slash behind it.
+// trustedPaths are the paths that this process has checked; a tree's path ends with a slash.
 var trustedPaths sync.Map
 
-// check checks the cache and its directories of kinds. One that is not there is fine.
+// check checks the cache and its directories of kinds. A missing directory is no error.
 func (c cache) check() error {
 	if _, ok := trustedPaths.Load(c.dir); ok {
 		return nil
@@ -53,19 +55,20 @@ func (c cache) check() error {
 	return nil
 }
 
-// checkFiles checks files and directories by their paths below the cache, and each directory on the way.
+// checkFiles checks files and directories by their paths below the cache, and each directory above
+// them.
 func (c cache) checkFiles(names ...string) error {
 	err := checkPath(c.dir)
 	for _, name := range names {
-		at := c.dir
+		dir := c.dir
 		for _, part := range strings.Split(filepath.Clean(name), "/") {
-			at = filepath.Join(at, part)
-			if _, ok := trustedPaths.Load(at); ok || err != nil {
+			dir = filepath.Join(dir, part)
+			if _, ok := trustedPaths.Load(dir); ok || err != nil {
 				continue
 			}
-			if err = checkPath(at); err == nil {
-				if _, there := os.Lstat(at); there == nil {
-					trustedPaths.Store(at, true)
+			if err = checkPath(dir); err == nil {
+				if _, there := os.Lstat(dir); there == nil {
+					trustedPaths.Store(dir, true)
 				}
 			}
 		}
@@ -73,10 +76,10 @@ func (c cache) checkFiles(names ...string) error {
 	return c.refuse(err)
 }
 
-// checkEntries checks what lies in a directory of a kind. A group may write what is this user's there: a compiler makes
-// programs for guests so, under a umask of 002.
+// checkEntries checks the entries of a kind's directory. Entries of this user may be writable by a
+// group, because compilers make guest programs so under a umask of 002.
 func checkEntries(dir string) error {
-	entries, _ := os.ReadDir(dir) // what cannot be read cannot be used
+	entries, _ := os.ReadDir(dir) // an unreadable directory cannot be used
 	for _, e := range entries {
 		var st unix.Stat_t
 		if unix.Lstat(filepath.Join(dir, e.Name()), &st) != nil {
@@ -89,15 +92,15 @@ func checkEntries(dir string) error {
 	return nil
 }
 
-// checkTree checks a tree by its path below the cache, with all that is in it. Of a link in it the owner is checked,
-// and not its target, which is in the tree, or the system's.
+// checkTree checks a tree by its path below the cache, with everything in it. For a link it checks
+// the owner, but not the target, which is in the tree or belongs to the system.
 func (c cache) checkTree(dir string) error {
 	if err := c.checkFiles(dir); err != nil {
 		return err
 	}
 	root, err := filepath.EvalSymlinks(filepath.Join(c.dir, dir))
 	if err != nil {
-		return nil // it is not there
+		return nil // the tree does not exist
 	}
 	if _, ok := trustedPaths.Load(root + "/"); ok {
 		return nil
@@ -105,11 +108,11 @@ func (c cache) checkTree(dir string) error {
 	err = filepath.WalkDir(root, func(path string, e fs.DirEntry, err error) error {
 		switch {
 		case errors.Is(err, fs.ErrNotExist), errors.Is(err, fs.ErrPermission):
-			return nil // removed in this moment, or nothing that can be used
+			return nil // just removed, or unusable
 		case err != nil:
 			return err
 		case e.IsDir():
-			return checkPath(path) // before its entries are read
+			return checkPath(path) // before reading its entries
 		}
 		var st unix.Stat_t
 		if unix.Lstat(path, &st) != nil {
@@ -123,11 +126,12 @@ func (c cache) checkTree(dir string) error {
 	return c.refuse(err)
 }
 
-// CheckCached refuses what another user could have put into the cache, or changed there: files and directories by
-// their paths below its directory. A name that is not there is fine. The error is a *Missing.
+// CheckCached returns a *Missing if another user could have put files or directories into the
+// cache, or changed them there. Names are relative to the cache's directory. A missing name is no
+// error.
 func CheckCached(dir string, names ...string) error { return cache{dir}.checkFiles(names...) }
 
-// checkPath checks one file, directory, or link with what it leads to. What is not there is fine.
+// checkPath checks a file, a directory, or a link with its target. A missing file is no error.
 func checkPath(path string) error {
 	var st unix.Stat_t
 	err := unix.Lstat(path, &st)
@@ -140,7 +144,7 @@ func checkPath(path string) error {
 		}
 	}
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, fs.ErrPermission) {
-		return nil // nor can it be used
+		return nil // it cannot be used either
 	}
 	if err != nil {
 		return &fs.PathError{Op: "lstat", Path: path, Err: err}
@@ -161,7 +165,7 @@ func checkPath(path string) error {
 	return d.Close()
 }
 
-// refuse says what can be done about what others could have put there.
+// refuse adds advice to an error of the check.
 func (c cache) refuse(err error) error {
 	switch {
 	case !errors.Is(err, trusted.Err):

@@ -14,8 +14,8 @@ import (
 	"vnic.dev/vnic/internal/trusted"
 )
 
-// marked is a fakeCache whose QEMU notes that it was started, in a file that is not there yet, and the path of that
-// tree below the cache.
+// marked makes a fakeCache whose QEMU creates a file when it is started, and returns that file's
+// path and the path of QEMU's tree below the cache.
 func marked(t *testing.T) (o Options, tree, started string) {
 	t.Helper()
 	o, started = fakeCache(t), filepath.Join(t.TempDir(), "started")
@@ -27,13 +27,15 @@ func marked(t *testing.T) (o Options, tree, started string) {
 	return o, tree, started
 }
 
-// Of a marked cache: a file of its tree that no part of vnic names, and one of a kind that has no trees.
+// Files of a marked cache: one of its tree that no part of vnic names, and one of a kind without
+// trees.
 const (
 	compiler   = "usr/libexec/gcc/x86_64-linux-gnu/14/cc1"
 	guestImage = "images/0.cpio"
 )
 
-// refuses sees that nothing of a cache is handed out or started, and that the user is told of what, why and what to do.
+// refuses checks that nothing of a cache is used or started, and that the error says what is wrong,
+// why, and what to do.
 func refuses(t *testing.T, o Options, name, why, started string) {
 	t.Helper()
 	says := func(err error) {
@@ -60,7 +62,7 @@ func refuses(t *testing.T, o Options, name, why, started string) {
 	}
 }
 
-// places are what another user could have to do with in a marked cache.
+// places are the paths of a marked cache that another user could control.
 func places(tree string) []string {
 	return []string{"", "resolved.json", "qemu", "tmp", tree, filepath.Join(tree, "usr"), filepath.Join(tree, Libraries),
 		filepath.Join(tree, loader), filepath.Join(tree, "usr/bin/qemu-system-x86_64"),
@@ -68,8 +70,8 @@ func places(tree string) []string {
 		filepath.Join(tree, filepath.Dir(compiler)), filepath.Join(tree, compiler), guestImage}
 }
 
-// Invariant: assets: Of a cache that is another user's, in part or all, nothing is started: who starts vnic is told
-// what to do.
+// Invariant: assets: vnic starts no program of a cache that belongs to another user, in part or
+// completely; the error says what to do.
 func TestCacheOfAnotherUserIsRefused(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Log("not root: cannot give anything away")
@@ -79,26 +81,27 @@ func TestCacheOfAnotherUserIsRefused(t *testing.T) {
 	for _, name := range append(places(tree), filepath.Join(tree, Libraries, "libgcc_s.so.1"), "link") {
 		o, _, started := marked(t)
 		testkit.OK(t, os.MkdirAll(filepath.Join(o.CacheDir, "tmp"), 0o755))
-		if name == "link" { // to a QEMU of ours, by another
+		if name == "link" { // a link of another user, to our QEMU
 			name = "qemu"
-			at := filepath.Join(o.CacheDir, name)
-			testkit.OK(t, os.Rename(at, at+"-mine"))
-			testkit.OK(t, os.Symlink(at+"-mine", at))
+			file := filepath.Join(o.CacheDir, name)
+			testkit.OK(t, os.Rename(file, file+"-mine"))
+			testkit.OK(t, os.Symlink(file+"-mine", file))
 		}
 		testkit.OK(t, os.Lchown(filepath.Join(o.CacheDir, name), 65534, 65534))
 		refuses(t, o, name, "belongs to user 65534", started)
 	}
 }
 
-// Invariant: assets: Of a cache that others may write, in part or all, nothing is started.
+// Invariant: assets: vnic starts no program of a cache that other users may write, in part or
+// completely.
 func TestCacheThatOthersWriteIsRefused(t *testing.T) {
 	_, tree, _ := marked(t)
 	for _, name := range places(tree) {
 		o, _, started := marked(t)
 		testkit.OK(t, os.MkdirAll(filepath.Join(o.CacheDir, "tmp"), 0o755))
-		at := filepath.Join(o.CacheDir, name)
-		st := testkit.Must(os.Stat(at))(t)
-		testkit.OK(t, os.Chmod(at, st.Mode()|0o002))
+		file := filepath.Join(o.CacheDir, name)
+		st := testkit.Must(os.Stat(file))(t)
+		testkit.OK(t, os.Chmod(file, st.Mode()|0o002))
 		refuses(t, o, name, "open to others, mode 0", started)
 	}
 	o, _, started := marked(t)
@@ -112,27 +115,28 @@ func TestCacheThatOthersWriteIsRefused(t *testing.T) {
 	testkit.ErrorIs(t, err, trusted.Err)
 }
 
-// A bundle's tree is checked when the bundle is asked for, and Fetch does not look into it.
+// A bundle's tree is checked when the bundle is requested; Fetch does not check it.
 func TestBundleThatOthersWriteIsRefused(t *testing.T) {
 	o := fakeCache(t)
 	c, b := cache{o.CacheDir}, Bundle{Name: BundleCompiler, Packages: []string{"gcc"}}
 	have := testkit.Must(c.load())(t)
 	have[b.role().key] = &tree{Dir: BundleCompiler + "/x", Version: "1"}
-	at := filepath.Join(c.dir, BundleCompiler, "x", compiler)
-	write(t, at, "")
-	testkit.OK(t, errors.Join(c.save(have), os.Chmod(at, 0o646)))
+	file := filepath.Join(c.dir, BundleCompiler, "x", compiler)
+	write(t, file, "")
+	testkit.OK(t, errors.Join(c.save(have), os.Chmod(file, 0o646)))
 	r := testkit.Must(Fetch(t.Context(), o))(t)
 	testkit.OK(t, r.Close())
 	_, _, err := FetchBundle(t.Context(), o, b)
 	testkit.ErrorIs(t, err, trusted.Err)
-	testkit.ErrorSays(t, err, at)
-	testkit.OK(t, os.Chmod(at, 0o644))
+	testkit.ErrorSays(t, err, file)
+	testkit.OK(t, os.Chmod(file, 0o644))
 	tree, _, err := FetchBundle(t.Context(), o, b)
 	testkit.OK(t, err)
 	testkit.OK(t, tree.Close())
 }
 
-// Under a umask of 002 a directory of the cache that a script made is open to the user's group. Its other bits stay.
+// Under a umask of 002 a directory made by a script is writable by the user's group. vnic removes
+// only that permission.
 func TestGroupsDirectoryOfOursIsClosed(t *testing.T) {
 	o, tree, _ := marked(t)
 	places := []string{"", "qemu", tree, filepath.Join(tree, filepath.Dir(compiler))}
@@ -148,7 +152,8 @@ func TestGroupsDirectoryOfOursIsClosed(t *testing.T) {
 	}
 }
 
-// What others have put into a directory before it was closed to them is refused then and later.
+// Files that others put into a directory before its permission was removed are refused, then and
+// later.
 func TestClosedDirectoryIsNotTrustedForWhatItHas(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Log("not root: cannot give anything away")
@@ -156,17 +161,18 @@ func TestClosedDirectoryIsNotTrustedForWhatItHas(t *testing.T) {
 	}
 	for _, name := range []string{Libraries + "/libaio.so.1", "usr/share/qemu/x/y", filepath.Dir(compiler) + "/as"} {
 		o, tree, started := marked(t)
-		at := filepath.Join(o.CacheDir, tree, name)
-		write(t, at, "")
-		testkit.OK(t, errors.Join(os.Lchown(at, 65534, 65534), os.Chmod(filepath.Dir(at), 0o775)))
+		file := filepath.Join(o.CacheDir, tree, name)
+		write(t, file, "")
+		testkit.OK(t, errors.Join(os.Lchown(file, 65534, 65534), os.Chmod(filepath.Dir(file), 0o775)))
 		refuses(t, o, filepath.Join(tree, name), "belongs to user 65534", started)
-		st := testkit.Must(os.Stat(filepath.Dir(at)))(t)
+		st := testkit.Must(os.Stat(filepath.Dir(file)))(t)
 		testkit.Equal(t, "mode of its directory", st.Mode().Perm(), 0o755)
 		refuses(t, o, filepath.Join(tree, name), "belongs to user 65534", started)
 	}
 }
 
-// What packages let a group or all users write, a tree that was made of them does not.
+// Files that packages make writable by a group or all users are not so in a tree made of the
+// packages.
 func TestUnpackedTreesAreTheirOwners(t *testing.T) {
 	c := cache{t.TempDir()}
 	dir, file := filepath.Join(c.dir, "qemu/x/var/local"), filepath.Join(c.dir, "qemu/x/usr/games/score")
@@ -180,7 +186,8 @@ func TestUnpackedTreesAreTheirOwners(t *testing.T) {
 	testkit.OK(t, c.checkTree("qemu/x"))
 }
 
-// A link of ours is followed: to a cache on a larger disk, or to a QEMU that several caches have.
+// A link of this user is followed: to a cache on a larger disk, or to a QEMU that several caches
+// share.
 func TestLinksOfOursAreFollowed(t *testing.T) {
 	o, _, _ := marked(t)
 	testkit.OK(t, os.Rename(filepath.Join(o.CacheDir, "qemu"), filepath.Join(o.CacheDir, "other")))
@@ -195,15 +202,15 @@ func TestLinksOfOursAreFollowed(t *testing.T) {
 		t.Error(r.QEMU.Args[0])
 	}
 	o, _, started := marked(t)
-	at := filepath.Join(o.CacheDir, "qemu") // what a link leads to is looked at
-	testkit.OK(t, os.Rename(at, at+"-open"))
-	testkit.OK(t, os.Chmod(at+"-open", 0o777))
-	testkit.OK(t, os.Symlink("qemu-open", at))
+	file := filepath.Join(o.CacheDir, "qemu") // a link's target is checked too
+	testkit.OK(t, os.Rename(file, file+"-open"))
+	testkit.OK(t, os.Chmod(file+"-open", 0o777))
+	testkit.OK(t, os.Symlink("qemu-open", file))
 	refuses(t, o, "qemu-open", "open to others", started)
 }
 
-// The scripts' trees have the rule of vnic's: nothing in them is another user's or written by others, and a directory
-// that a group may write is closed.
+// The scripts' trees follow vnic's rule: nothing in them belongs to another user or is writable by
+// others, and a group's write permission on a directory is removed.
 func TestScriptsTrustWhatVnicTrusts(t *testing.T) {
 	run := func(place string, mode fs.FileMode, owner int) (string, error) {
 		dir := t.TempDir()
@@ -212,20 +219,20 @@ func TestScriptsTrustWhatVnicTrusts(t *testing.T) {
 			write(t, filepath.Join(tree, f), "")
 		}
 		testkit.OK(t, os.Symlink("vmlinuz-1", filepath.Join(tree, "boot/vmlinuz")))
-		at := filepath.Join(dir, place)
+		file := filepath.Join(dir, place)
 		if mode != 0 {
-			testkit.OK(t, os.Chmod(at, mode))
+			testkit.OK(t, os.Chmod(file, mode))
 		}
-		testkit.OK(t, os.Lchown(at, owner, -1))
+		testkit.OK(t, os.Lchown(file, owner, -1))
 		cmd := exec.Command("../../../tools/kernel", "good")
 		cmd.Env = append(os.Environ(), EnvCache+"="+dir, EnvMirror+"=file:"+dir, EnvKeyring+"=/dev/null")
 		out, err := cmd.CombinedOutput()
-		mine := cache{dir}.checkTree("tools/kernel-good")
-		if (mine == nil) != (err == nil) {
-			t.Errorf("%s, %v: vnic: %v; the script: %v, %s", place, mode, mine, err, out)
+		trust := cache{dir}.checkTree("tools/kernel-good")
+		if (trust == nil) != (err == nil) {
+			t.Errorf("%s, %v: vnic: %v; the script: %v, %s", place, mode, trust, err, out)
 		}
 		if err == nil {
-			st := testkit.Must(os.Lstat(at))(t)
+			st := testkit.Must(os.Lstat(file))(t)
 			testkit.Equal(t, place, st.Mode(), fs.ModeDir|mode&^0o020)
 		}
 		return string(out), err

@@ -17,12 +17,12 @@ import (
 	"vnic.dev/vnic/internal/proc"
 )
 
-// useless are parts of packages that nothing here reads.
+// useless are the parts of packages that vnic does not need.
 var useless = []string{"usr/share/doc", "usr/share/man", "usr/share/locale", "usr/share/lintian",
 	"usr/share/bug", "usr/share/info"}
 
-// unpack unpacks packages that lie in dir, where apt has put and checked them, into root, removing
-// each when done.
+// unpack unpacks the packages in dir, which apt has downloaded and verified, into root, and removes
+// each package afterwards.
 func unpack(ctx context.Context, dir, root string, list []Package, done func(bytes int64)) error {
 	var sum int64
 	for _, p := range list {
@@ -44,8 +44,9 @@ func unpack(ctx context.Context, dir, root string, list []Package, done func(byt
 	return nil
 }
 
-// settle makes an unpacked tree fit to keep: no file of it runs as another user, its owner alone may write and remove
-// it, and it is on the disk. It returns its size.
+// settle prepares an unpacked tree for the cache: it removes setuid bits and write permissions of
+// others, makes the owner able to write and remove its directories, and syncs it to disk. It
+// returns the tree's size.
 func settle(root string) (size int64, err error) {
 	err = filepath.WalkDir(root, func(path string, e fs.DirEntry, err error) error {
 		if err != nil {
@@ -60,7 +61,7 @@ func settle(root string) (size int64, err error) {
 		if st.IsDir() {
 			mode |= 0o700
 		}
-		if st.Mode()&^fs.ModeType != mode { // it has more bits: setuid, setgid, sticky
+		if st.Mode()&^fs.ModeType != mode { // other bits are set: setuid, setgid, sticky
 			return os.Chmod(path, mode)
 		}
 		return nil
@@ -75,7 +76,7 @@ func settle(root string) (size int64, err error) {
 	return size, errors.Join(unix.Syncfs(int(d.Fd())), d.Close())
 }
 
-// treeKey names a set of packages.
+// treeKey returns the name for a set of packages.
 func treeKey(version string, list []Package) string {
 	lines := make([]string, len(list))
 	for i, p := range list {
@@ -86,10 +87,10 @@ func treeKey(version string, list []Package) string {
 	return strings.NewReplacer(":", "_", "/", "_").Replace(version) + "-" + hex.EncodeToString(sum[:6])
 }
 
-// loader is glibc's, by which a tree's programs run on any other libc.
+// loader is glibc's loader, which runs a tree's programs on a machine with another libc.
 const loader = "usr/lib/x86_64-linux-gnu/ld-linux-x86-64.so.2"
 
-// binaryOf gives the QEMU in an unpacked tree.
+// binaryOf returns the QEMU in an unpacked tree.
 func binaryOf(root string) (Binary, error) {
 	b := Binary{Source: SourceCache}
 	for _, need := range []string{loader, "usr/bin/qemu-system-x86_64", "usr/share/qemu", "usr/share/seabios"} {
@@ -112,7 +113,7 @@ func binaryOf(root string) (Binary, error) {
 	return b, nil
 }
 
-// kernelOf gives the kernel in an unpacked tree.
+// kernelOf returns the kernel in an unpacked tree.
 func kernelOf(root string) (Kernel, error) {
 	k := Kernel{Source: SourceCache}
 	k.Image = single(root, "usr/lib/modules/*/vmlinuz", "lib/modules/*/vmlinuz", "boot/vmlinuz-*")
@@ -130,7 +131,7 @@ func kernelOf(root string) (Kernel, error) {
 	return k, nil
 }
 
-// single gives the one file of the first of these patterns that has one.
+// single returns the match of the first pattern that matches exactly one file.
 func single(root string, patterns ...string) string {
 	for _, p := range patterns {
 		if m, _ := filepath.Glob(filepath.Join(root, p)); len(m) == 1 {

@@ -11,9 +11,8 @@ import (
 	"strings"
 )
 
-// The oldest QEMU that will do: MinQEMU as vhost-user's frontend, where older ones crash at the
-// guest's probe; MinVFIOUser with vfio-user-pci, which older ones do not have. What is fetched does
-// both.
+// The oldest supported QEMU: MinQEMU for vhost-user, because older ones crash when the guest probes
+// the device; MinVFIOUser for vfio-user-pci, which older ones lack. The fetched QEMU supports both.
 const (
 	MinQEMU     = "10.0"
 	MinVFIOUser = "10.1"
@@ -22,37 +21,37 @@ const (
 //go:embed versions.lock
 var versionsLock string
 
-// tested is versions.lock: what the project was tested with.
+// tested is versions.lock: the versions that the project was tested with.
 type tested struct {
-	About  []string            `json:"about"`  // for those who read it
-	Suites []string            `json:"suites"` // where to look, best first
+	About  []string            `json:"about"`  // comment for readers of the file
+	Suites []string            `json:"suites"` // suites to search, best first
 	Roles  map[string]*members `json:"roles"`
 }
 
 // members are the packages of a role.
 type members struct {
-	Download int64     `json:"download"` // bytes of all, those included that are not named
+	Download int64     `json:"download"` // total bytes, including packages that are not listed
 	Disk     int64     `json:"disk"`
-	Packages []Package `json:"packages"` // the first gives the role's version
+	Packages []Package `json:"packages"` // the first one's version is the role's
 }
 
-// The roles of packages, the words of versions.lock.
+// The roles of packages, as in versions.lock.
 const (
 	roleQEMU   = "qemu"
 	roleKernel = "kernel"
 )
 
-// lock is versions.lock; that it parses is a test's business.
+// lock is the parsed versions.lock; a test checks that it parses.
 var lock = func() *tested {
 	t := &tested{}
 	_ = json.Unmarshal([]byte(versionsLock), t)
 	return t
 }()
 
-// Suites are those that QEMU and kernels are fetched from, best first.
+// Suites returns the suites from which QEMU and kernels are fetched, best first.
 func Suites() []string { return slices.Clone(lock.Suites) }
 
-// role gives what is known of a role, which may be nothing.
+// role returns the entry of a role, or an empty one.
 func (t *tested) role(name string) *members {
 	if m := t.Roles[name]; m != nil {
 		return m
@@ -60,7 +59,7 @@ func (t *tested) role(name string) *members {
 	return &members{}
 }
 
-// version gives the tested version of a role: that of its first package.
+// version returns the tested version of a role: that of its first package.
 func (t *tested) version(role string) string {
 	for _, p := range t.role(role).Packages {
 		return p.Version
@@ -68,9 +67,9 @@ func (t *tested) version(role string) string {
 	return ""
 }
 
-// untested compares what was resolved with the lock, and says how it differs; "" = as tested. A
-// package of the tested version with another hash is an error: an archive never builds a version
-// twice.
+// untested compares resolved packages with the lock, and describes the difference; "" = as tested.
+// A package of the tested version with a different hash is an error, because an archive never
+// builds a version twice.
 func (t *tested) untested(role, version string, got []Package) (string, error) {
 	if want := t.version(role); version != want {
 		return fmt.Sprintf("%s %s, tested with %s", role, version, cmp.Or(want, "none")), nil
@@ -99,8 +98,8 @@ func (t *tested) untested(role, version string, got []Package) (string, error) {
 
 var digits = regexp.MustCompile(`^(?:[^:]*:)?(\d+)(?:\.(\d+))?(?:\.(\d+))?`)
 
-// numbers gives major, minor and patch of the upstream part of a Debian version: 11, 1 and 2 of
-// "1:11.1.2+ds-3"; 0 is what it does not have.
+// numbers returns major, minor and patch of the upstream part of a Debian version: 11, 1 and 2 of
+// "1:11.1.2+ds-3"; missing parts are 0.
 func numbers(v string) (n [3]int) {
 	for i, text := range digits.FindStringSubmatch(v) {
 		if i > 0 {
@@ -110,7 +109,7 @@ func numbers(v string) (n [3]int) {
 	return n
 }
 
-// upstream writes them: "11.1.2".
+// upstream formats these numbers: "11.1.2".
 func upstream(v string) string {
 	n := numbers(v)
 	return fmt.Sprintf("%d.%d.%d", n[0], n[1], n[2])
@@ -121,8 +120,8 @@ func older(version, than string) bool {
 	return slices.Compare(a[:], b[:]) < 0
 }
 
-// distance orders versions by how far they are from the tested one: major first, then minor, then
-// patch; of two that are as far, the newer is nearer.
+// distance orders versions by their distance from the tested one: major first, then minor, then
+// patch; of two equally distant versions the newer one is nearer.
 func distance(v, want string) (d [4]int) {
 	a, b := numbers(v), numbers(want)
 	for i := range a {

@@ -17,21 +17,23 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A bzImage unpacks itself when it is booted, which takes 1.4 s of 3.8 under TCG (kernel 7.2, to where init would
-// start). QEMU boots the ELF file in it as well (PVH, docs/misc/pvh.pandoc of Xen; hw/i386/x86-common.c,
-// load_elfboot): the kernel is unpacked once, when it is fetched; or, where an older vnic fetched it, when it is used.
+// A bzImage decompresses itself at boot, which takes 1.4 s of 3.8 s under TCG (kernel 7.2, until
+// init starts). QEMU can also boot the ELF file inside it (PVH, docs/misc/pvh.pandoc of Xen;
+// hw/i386/x86-common.c, load_elfboot). So vnic unpacks the kernel once, when it fetches it, or on
+// first use if an older vnic fetched it.
 
-// maxKernel bounds what a kernel unpacks to; Debian's are 62 MB.
+// maxKernel bounds the size of an unpacked kernel; Debian's have 62 MB.
 const maxKernel = 256 << 20
 
-// xenPhys32Entry is the note that names where a loader enters by PVH (XEN_ELFNOTE_PHYS32_ENTRY).
+// xenPhys32Entry is the type of the ELF note with the PVH entry point (XEN_ELFNOTE_PHYS32_ENTRY).
 const xenPhys32Entry = 18
 
-// vmlinuxName is the unpacked kernel in a tree of the cache.
+// vmlinuxName is the name of the unpacked kernel in a tree of the cache.
 const vmlinuxName = "vmlinux"
 
-// unpackKernel makes the ELF file of the kernel in a tree, unless it is there. The file of a kernel that has none, or
-// is packed in a way that is not known here, is empty: it is booted as it is, and not looked at again.
+// unpackKernel unpacks the kernel of a tree into an ELF file, unless that exists. If the kernel has
+// no ELF file, or has an unknown compression, the file is made empty: the bzImage is booted, and
+// not tried again.
 func unpackKernel(root string) error {
 	if _, err := os.Stat(filepath.Join(root, vmlinuxName)); err == nil {
 		return nil
@@ -52,14 +54,14 @@ func unpackKernel(root string) error {
 		if err == nil {
 			err = bootsByPVH(f)
 		}
-		if err == nil || errors.As(err, new(*fs.PathError)) { // an error of the file, and not of the kernel
+		if err == nil || errors.As(err, new(*fs.PathError)) { // an error of the file system, not of the kernel
 			return err
 		}
 		return f.Truncate(0)
 	})
 }
 
-// Unpacked gives what the kernel's image unpacks to, at most 256 MB.
+// Unpacked returns the kernel's unpacked image, at most 256 MB.
 func (k *Kernel) Unpacked() ([]byte, error) {
 	if k.ELF != "" {
 		return os.ReadFile(k.ELF)
@@ -75,8 +77,9 @@ func (k *Kernel) Unpacked() ([]byte, error) {
 	return out.Bytes(), nil
 }
 
-// vmlinux writes the ELF file in a bzImage (Linux Documentation/arch/x86/boot.rst: payload_offset and payload_length,
-// counted from where the protected-mode code begins; behind all but gzip's lies the unpacked size).
+// vmlinux writes the ELF file of a bzImage (Linux Documentation/arch/x86/boot.rst: payload_offset
+// and payload_length, counted from the start of the protected-mode code; all compressions except
+// gzip are followed by the unpacked size).
 func vmlinux(w io.Writer, image []byte) error {
 	const head = 0x250
 	if len(image) < head || string(image[0x202:0x206]) != "HdrS" || binary.LittleEndian.Uint16(image[0x206:]) < 0x208 {
@@ -97,13 +100,13 @@ func vmlinux(w io.Writer, image []byte) error {
 		return err
 	}
 	if n, err := io.CopyN(w, r, int64(want)); err != nil {
-		return fmt.Errorf("a kernel that does not unpack: %d bytes of %d: %w", n, want, err)
+		return fmt.Errorf("the kernel does not unpack: %d bytes of %d: %w", n, want, err)
 	}
 	return nil
 }
 
-// decompressor reads what Debian's kernels are packed with, zstd, and xz before; and gzip, which is the default. Gzip's
-// own last word is the unpacked size.
+// decompressor supports the compressions of Debian's kernels, zstd, and xz in older ones, and gzip,
+// Linux's default. A gzip file's own last word is the unpacked size.
 func decompressor(packed []byte) (io.Reader, error) {
 	switch r := bytes.NewReader(packed[:len(packed)-4]); {
 	case bytes.HasPrefix(packed, []byte{0x1f, 0x8b}):
@@ -116,7 +119,7 @@ func decompressor(packed []byte) (io.Reader, error) {
 	return nil, fmt.Errorf("a kernel packed in an unknown way: %x", packed[:4])
 }
 
-// bootsByPVH looks for the note with which a kernel says where it is entered.
+// bootsByPVH returns an error if the kernel has no note with a PVH entry point.
 func bootsByPVH(kernel io.ReaderAt) error {
 	f, err := elf.NewFile(kernel)
 	if err != nil {

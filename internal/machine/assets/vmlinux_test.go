@@ -15,7 +15,8 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// elfKernel is an ELF file with one segment of notes: one that means nothing, and Xen's of a type.
+// elfKernel makes an ELF file with one segment of notes: one without meaning, and one of Xen with
+// the given type.
 func elfKernel(note uint32) []byte {
 	b := make([]byte, 64+56)
 	copy(b, "\x7fELF\x02\x01\x01")
@@ -42,7 +43,7 @@ func elfKernel(note uint32) []byte {
 	return append(b, notes...)
 }
 
-// packedIn makes a bzImage around a packed kernel of a size.
+// packedIn makes a bzImage around a compressed kernel whose unpacked size is size.
 func packedIn(packed []byte, size int) []byte {
 	b := make([]byte, 2*512+16)
 	b[0x1f1] = 1
@@ -116,7 +117,7 @@ func TestKernelThatCannotBeUnpackedIsSaid(t *testing.T) {
 	}
 }
 
-// A tree's kernel is unpacked once; one that cannot be is booted as it is.
+// A tree's kernel is unpacked once; if that fails, the bzImage is booted.
 func TestTreeHasItsKernelUnpacked(t *testing.T) {
 	kernel := elfKernel(xenPhys32Entry)
 	for _, c := range []struct {
@@ -125,7 +126,7 @@ func TestTreeHasItsKernelUnpacked(t *testing.T) {
 	}{
 		{packedIn(zstdOf(t, kernel), len(kernel)), vmlinuxName},
 		{packedIn([]byte("\x02\x21, lz4"), 100), ""},
-		{packedIn(zstdOf(t, kernel), len(kernel)+1), ""},      // ends too early
+		{packedIn(zstdOf(t, kernel), len(kernel)+1), ""},      // it ends too early
 		{packedIn(zstdOf(t, elfKernel(17)), len(kernel)), ""}, // without PVH
 	} {
 		root := t.TempDir()
@@ -160,6 +161,6 @@ func FuzzVmlinux(f *testing.F) {
 		if len(b) > maxKernel {
 			t.Errorf("%d bytes are unpacked", len(b))
 		}
-		_ = bootsByPVH(bytes.NewReader(b)) // of anything: it ends, and says so
+		_ = bootsByPVH(bytes.NewReader(b)) // for any input it ends
 	})
 }

@@ -1,5 +1,5 @@
-// Package machinetest boots guests for tests: what is not there is fetched, and a test whose guest
-// cannot be had fails. Tests that boot are for `make test-all` (testkit.Boots), but for those of
+// Package machinetest boots guests for tests. It fetches missing files, and fails a test whose
+// guest cannot boot. Tests that boot guests run in `make test-all` (testkit.Boots), except those of
 // test/internal/guests.
 package machinetest
 
@@ -17,7 +17,7 @@ import (
 
 	guestimages "vnic.dev/vnic/guest-images"
 	"vnic.dev/vnic/internal/agent"
-	_ "vnic.dev/vnic/internal/guestbin" // tests' guests run the program that make has built
+	_ "vnic.dev/vnic/internal/guestbin" // tests' guests run the program built by make
 	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/limits"
 	"vnic.dev/vnic/internal/machine"
@@ -25,9 +25,9 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// Images fetches what guests with NICs of these models boot from, and builds the initramfs with
-// modules, programs and files of o; with no modules those of the models. What it takes is released
-// when the test ends.
+// Images fetches QEMU and a kernel for guests with NICs of these models, and builds the initramfs
+// with the modules, programs and files of o; without modules in o, with those of the models. It
+// releases everything when the test ends.
 func Images(t *testing.T, models []string, o guestimages.Options) *machine.Images {
 	t.Helper()
 	boots(t)
@@ -53,7 +53,7 @@ func Images(t *testing.T, models []string, o guestimages.Options) *machine.Image
 // InMakeTest is set by test/internal/guests, whose guests `make test` boots.
 var InMakeTest bool
 
-// boots skips a test for whose guests `make test` has no time.
+// boots skips a test unless guests may be booted now: `make test` has no time for most.
 func boots(t *testing.T) {
 	t.Helper()
 	if !InMakeTest || testing.Short() {
@@ -61,7 +61,7 @@ func boots(t *testing.T) {
 	}
 }
 
-// Program builds a program for guests, and gives its path.
+// Program builds a guest program, and returns its path.
 func Program(t *testing.T, pkg string) string {
 	t.Helper()
 	boots(t)
@@ -71,7 +71,7 @@ func Program(t *testing.T, pkg string) string {
 	return path
 }
 
-// Lab opens a lab, whose log and end are the test's.
+// Lab opens a lab that logs to the test and closes at its end.
 func Lab(t *testing.T, d lab.Description, log *slog.Logger) *lab.Lab {
 	t.Helper()
 	if log == nil {
@@ -82,13 +82,13 @@ func Lab(t *testing.T, d lab.Description, log *slog.Logger) *lab.Lab {
 	return l
 }
 
-// Boot boots a guest, which is ended with the test. Its console is shown if the test has failed.
+// Boot boots a guest, which ends with the test. If the test fails, the guest's console is logged.
 func Boot(t *testing.T, im *machine.Images, hw *lab.Machine, c machine.Config) *machine.Guest {
 	t.Helper()
 	return BootAll(t, im, Guest{hw, c})[0]
 }
 
-// Guest is what Boot boots.
+// Guest are the arguments of Boot.
 type Guest struct {
 	Machine *lab.Machine
 	Config  machine.Config
@@ -96,13 +96,14 @@ type Guest struct {
 
 var booted atomic.Int32
 
-// Booted is how many guests the tests of this process have booted, or tried to: by this package, or counted.
+// Booted returns the number of guests that tests of this process have booted, or tried to boot, by
+// this package or counted by Count.
 func Booted() int { return int(booted.Load()) }
 
 // Count counts guests that a program boots for a test.
 func Count(n int) { booted.Add(int32(n)) }
 
-// BootAll is Boot for several guests at the same time.
+// BootAll is Boot for several guests at once.
 func BootAll(t *testing.T, im *machine.Images, list ...Guest) []*machine.Guest {
 	t.Helper()
 	guests, errs := make([]*machine.Guest, len(list)), make([]error, len(list))

@@ -11,20 +11,20 @@ import (
 	"vnic.dev/vnic/internal/machine/assets"
 )
 
-// Accel says how QEMU runs the guest's code.
+// Accel is how QEMU runs the guest's code.
 type Accel string
 
 // Accelerators.
 const (
-	AccelAuto Accel = "" // KVM where a probe boot shows that it works, else TCG
+	AccelAuto Accel = "" // KVM if a probe boot shows that it works, else TCG
 	AccelKVM  Accel = "kvm"
 	AccelTCG  Accel = "tcg"
 )
 
-// EnvAccel is the environment's variable that says what AccelAuto is.
+// EnvAccel is the environment variable that overrides AccelAuto.
 const EnvAccel = "VNIC_ACCEL"
 
-// ParseAccel reads what a user writes: auto, kvm or tcg.
+// ParseAccel parses auto, kvm or tcg.
 func ParseAccel(s string) (Accel, error) {
 	switch a := Accel(s); a {
 	case AccelKVM, AccelTCG:
@@ -35,29 +35,30 @@ func ParseAccel(s string) (Accel, error) {
 	return "", fmt.Errorf("%s: auto, kvm or tcg", s)
 }
 
-// ErrNoKVM says that KVM cannot be tried. It comes inside an *assets.Missing.
+// ErrNoKVM is the error if KVM cannot be tried. It comes inside an *assets.Missing.
 var ErrNoKVM = errors.New("no KVM")
 
 var probing = struct {
-	sync.Mutex // held while probing: one at a time
+	sync.Mutex // held while probing: one probe at a time
 	found      probes
 }{}
 
-// ChooseAccel says how guests are to be run. With AccelAuto it is KVM if that works here, in fact and not by the look
-// of it: /dev/kvm may exist and then fail in the guest's first instructions. It boots a small guest, once for each boot
-// of this machine. AccelKVM is not tried, and an error where there is no /dev/kvm. why is one line for the user.
+// ChooseAccel decides how guests run. AccelAuto chooses KVM only if it works in a probe, because
+// /dev/kvm may exist and then fail in the guest's first instructions. The probe boots a small
+// guest, once per boot of this machine. AccelKVM is not probed; without /dev/kvm it is an error.
+// why is one line for the user.
 //
-// What the probe's guest took to boot makes limits follow (limits.Booted).
+// The time limits adapt to the boot time of the probe's guest (limits.Booted).
 func ChooseAccel(ctx context.Context, r *assets.Resolved, want Accel) (accel Accel, why string, err error) {
 	missing := kvmMissing()
 	switch {
 	case want == AccelTCG:
-		return AccelTCG, "TCG, as was asked for", nil
+		return AccelTCG, "TCG, as requested", nil
 	case want == AccelKVM && missing != "":
 		return "", "", &assets.Missing{What: "--accel kvm", Err: fmt.Errorf("%w: %s", ErrNoKVM, missing),
 			Fix: "--accel auto or tcg: QEMU emulates the guests' CPUs then, which is slower"}
 	case want == AccelKVM:
-		return AccelKVM, "KVM, as was asked for", nil
+		return AccelKVM, "KVM, as requested", nil
 	case missing != "":
 		return AccelTCG, "TCG (slower): " + missing, nil
 	}
@@ -83,16 +84,16 @@ func ChooseAccel(ctx context.Context, r *assets.Resolved, want Accel) (accel Acc
 	return AccelTCG, "TCG (slower): KVM does not work here: " + found.Why, nil
 }
 
-// kvmDevice is where Linux has KVM; tests of what is built on this have another file (envKVMDevice).
+// kvmDevice is Linux's device of KVM; tests name another file by envKVMDevice.
 const (
 	kvmDevice    = "/dev/kvm"
 	envKVMDevice = "VNIC_TEST_KVM"
 )
 
-// MayUseKVM says whether /dev/kvm is there and can be opened, so that AccelAuto may choose KVM.
+// MayUseKVM reports whether /dev/kvm can be opened, so that AccelAuto may choose KVM.
 func MayUseKVM() bool { return kvmMissing() == "" }
 
-// kvmMissing says why KVM cannot even be tried; "" = it can.
+// kvmMissing returns why KVM cannot even be tried; "" = it can.
 func kvmMissing() string {
 	path := kvmDevice
 	if p := os.Getenv(envKVMDevice); p != "" {
@@ -109,8 +110,8 @@ func kvmMissing() string {
 	}
 	st, err := f.Stat()
 	_ = f.Close()
-	if path == kvmDevice && (err != nil || st.Mode()&os.ModeCharDevice == 0) { // as containers hide it, by another file
-		return "no /dev/kvm: what is there is no device"
+	if path == kvmDevice && (err != nil || st.Mode()&os.ModeCharDevice == 0) { // as in some containers
+		return "/dev/kvm is not a device"
 	}
 	return ""
 }

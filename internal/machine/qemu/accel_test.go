@@ -26,9 +26,10 @@ func TestAccelIsChosenByTrying(t *testing.T) {
 	}
 }
 
-// What a user asks for is not tried: it is there, or not.
+// An explicit choice is not probed.
 //
-// Invariant: qemu: --accel kvm without KVM is one error that says why, and --accel tcg never looks at it.
+// Invariant: qemu: --accel kvm without KVM is one error that says why, and --accel tcg never looks
+// at it.
 func TestAccelThatIsAskedForIsNotTried(t *testing.T) {
 	none := filepath.Join(t.TempDir(), "kvm")
 	r := &assets.Resolved{Cache: t.TempDir()}
@@ -38,10 +39,10 @@ func TestAccelThatIsAskedForIsNotTried(t *testing.T) {
 		missing   bool
 		why       string
 	}{
-		{os.DevNull, AccelKVM, AccelKVM, false, "KVM, as was asked for"},
+		{os.DevNull, AccelKVM, AccelKVM, false, "KVM, as requested"},
 		{none, AccelKVM, "", true, ""},
-		{os.DevNull, AccelTCG, AccelTCG, false, "TCG, as was asked for"},
-		{none, AccelTCG, AccelTCG, false, "TCG, as was asked for"},
+		{os.DevNull, AccelTCG, AccelTCG, false, "TCG, as requested"},
+		{none, AccelTCG, AccelTCG, false, "TCG, as requested"},
 		{none, AccelAuto, AccelTCG, false, "TCG (slower): no /dev/kvm"},
 	} {
 		t.Setenv(envKVMDevice, c.device)
@@ -71,7 +72,8 @@ func TestKVMThatMayNotBeOpenedIsNamed(t *testing.T) {
 	testkit.Equal(t, "missing", why, "/dev/kvm may not be opened (is the user in group kvm?)")
 }
 
-// A guest that KVM stops though a probe had passed: for a while AccelAuto is TCG, and doctor says why.
+// If KVM stops a guest after a successful probe, AccelAuto chooses TCG for a while, and doctor says
+// why.
 func TestWhatKVMStopsIsRemembered(t *testing.T) {
 	testkit.LeavesNothing(t)
 	t.Setenv(envKVMDevice, os.DevNull)

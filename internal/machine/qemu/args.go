@@ -17,21 +17,22 @@ import (
 	"vnic.dev/vnic/internal/machine/assets"
 )
 
-// kernelArgs is the kernel's command line for every guest: few words on a slow serial line, no
-// self-test of ciphers (a fifth of the boot under TCG), and an end instead of a frozen guest when
-// the kernel is in trouble: with -no-reboot a reset ends QEMU.
+// kernelArgs are the kernel arguments for every guest: few messages on the slow serial line, no
+// self-test of ciphers (a fifth of the boot time under TCG), and a reset instead of a frozen guest
+// after a kernel error: with -no-reboot a reset ends QEMU.
 const kernelArgs = "console=ttyS0 quiet panic=-1 oops=panic cryptomgr.notests no_timer_check random.trust_cpu=on"
 
-// tscUnstable keeps a kernel from taking its time from the TSC. Two things were seen on busy machines, with two
-// emulated CPUs: the kernel's clock ran ten times too fast (so tsc=nowatchdog, which trusts the TSC, is no cure), and
-// the kernel stood still while it booted (1 of 48 boots of two guests; 3 of 17 before the cause was known). Linux 7.2
-// and 7.3 have two CPUs compare their TSCs. Each waits for the other with interrupts off and a time limit, which it
-// reads from the clock in use (kernel/time/clocksource.c, watchdog_wait_seq). Early in the boot that clock is jiffies,
-// which stand still meanwhile, so that the limit never comes when the other CPU is in stop_machine.
+// tscUnstable stops a kernel from using the TSC as its clock. Two errors were seen on busy machines
+// with two emulated CPUs: the kernel's clock ran ten times too fast (so tsc=nowatchdog, which
+// trusts the TSC, does not help), and the kernel hung at boot (1 of 48 boots of two guests; 3 of 17
+// before the cause was known). In Linux 7.2 and 7.3 two CPUs compare their TSCs. Each waits for the
+// other with interrupts off, up to a time limit, which it measures by the current clock
+// (kernel/time/clocksource.c, watchdog_wait_seq). Early in the boot that clock is jiffies, which do
+// not advance meanwhile, so the limit is never reached if the other CPU is in stop_machine.
 const tscUnstable = "tsc=unstable"
 
-// ClockArgs are the words of a kernel's command line that keep its clock right on a machine with so many CPUs; "": none
-// are needed. AccelAuto counts as emulation.
+// ClockArgs returns the kernel arguments that keep the clock right with this number of CPUs; "" if
+// none are needed. AccelAuto counts as emulation.
 func ClockArgs(cpus int, accel Accel) string {
 	if cpus > 1 && accel != AccelKVM {
 		return tscUnstable
@@ -39,8 +40,8 @@ func ClockArgs(cpus int, accel Accel) string {
 	return ""
 }
 
-// ForMachine is a command line of KernelArgs for a machine of which CPUs and accelerator are known: it has the words of
-// ClockArgs where they are needed, and only there.
+// ForMachine adapts a command line of KernelArgs to a machine whose CPUs and accelerator are known:
+// it adds the words of ClockArgs if they are needed, and removes them otherwise.
 func ForMachine(line string, cpus int, accel Accel) string {
 	words := strings.Split(line, " ")
 	i := slices.Index(words, tscUnstable)
@@ -53,7 +54,7 @@ func ForMachine(line string, cpus int, accel Accel) string {
 	return strings.TrimSpace(strings.Join(words, " "))
 }
 
-// kernelArgs is the command line of a kernel that this process starts.
+// kernelArgs returns the kernel command line for a QEMU that this process starts.
 func (c *Config) kernelArgs(accel Accel) string {
 	more := strings.TrimSpace(ClockArgs(c.CPUs, accel) + " " + c.Append)
 	if c.IOMMU {
@@ -62,23 +63,24 @@ func (c *Config) kernelArgs(accel Accel) string {
 	return kernelWords(slices.ContainsFunc(c.GPUs, func(g GPU) bool { return g.Node }), more)
 }
 
-// iommu is QEMU's model of an IOMMU, before all devices that it is for. In caching mode it tells of each map that the
-// guest makes, without which QEMU refuses a device of VFIO (hw/i386/intel_iommu.c, vtd_iommu_notify_flag_changed).
-// Interrupts are not remapped: that wants another interrupt controller (kernel-irqchip=split) with KVM.
+// iommu is QEMU's IOMMU device, which must come before the devices that use it. With caching mode
+// the guest announces each mapping that it makes; otherwise QEMU refuses a VFIO device
+// (hw/i386/intel_iommu.c, vtd_iommu_notify_flag_changed). Interrupts are not remapped: with KVM
+// this would need another interrupt controller (kernel-irqchip=split).
 const iommu = "intel-iommu,caching-mode=on,intremap=off"
 
-// iommuKernelArgs are what Linux needs to translate, whatever it was built to do by itself
+// iommuKernelArgs make Linux translate by the IOMMU, whatever its build defaults are
 // (Documentation/admin-guide/kernel-parameters.txt).
 const iommuKernelArgs = "intel_iommu=on iommu.passthrough=0"
 
-// KernelArgs is the command line of a kernel whose QEMU the user starts: its CPUs and its accelerator are not known.
-// more are words that follow.
+// KernelArgs returns the kernel command line for a QEMU that the user starts, whose CPUs and
+// accelerator are unknown. more is appended.
 func KernelArgs(node bool, more string) string {
 	return kernelWords(node, ClockArgs(2, AccelAuto)+" "+more)
 }
 
-// kernelWords has the words of every guest before more. A kernel that looks for a random place may find one on a node
-// that is a GPU's.
+// kernelWords returns the arguments for every guest, followed by more. KASLR could put the kernel
+// into the memory of a GPU's node.
 func kernelWords(node bool, more string) string {
 	args := kernelArgs
 	if node {
@@ -87,10 +89,10 @@ func kernelWords(node bool, more string) string {
 	return strings.TrimSpace(args + " " + more)
 }
 
-// files are the descriptors that QEMU inherits, from 3 on (exec.Cmd.ExtraFiles).
+// files are the files that QEMU inherits, as descriptors from 3 on (exec.Cmd.ExtraFiles).
 type files struct {
 	list    []*os.File
-	foreign bool // QEMU is another program's: it opens what this process has
+	foreign bool // another program starts QEMU, which opens the files through /proc
 }
 
 func (f *files) add(x *os.File) int {
@@ -98,7 +100,7 @@ func (f *files) add(x *os.File) int {
 	return 2 + len(f.list)
 }
 
-// path is the name of a file for QEMU.
+// path returns the name by which QEMU opens a file.
 func (f *files) path(x *os.File) string {
 	if f.foreign {
 		return fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), x.Fd())
@@ -106,7 +108,7 @@ func (f *files) path(x *os.File) string {
 	return fdPath(f.add(x))
 }
 
-// ram is -object for a part of the RAM.
+// ram returns the -object argument for a part of the RAM.
 func (f *files) ram(id string, size uint64, ram []*os.File, i int) string {
 	if f.foreign {
 		return fmt.Sprintf("memory-backend-memfd,id=%s,size=%d,share=on", id, size)
@@ -114,15 +116,15 @@ func (f *files) ram(id string, size uint64, ram []*os.File, i int) string {
 	return MemoryFile(id, size, f.path(ram[i]))
 }
 
-// inherited are the descriptors of one machine.
+// inherited are the files that one machine's QEMU inherits.
 type inherited struct {
-	ram      []*os.File // Machine.RAM
+	ram      []*os.File // of Machine.RAM
 	initrd   *os.File
 	channels []channel
-	sandbox  bool // QEMU has one
+	sandbox  bool // this QEMU supports -sandbox
 }
 
-// channel is QEMU's end of a socket to this process: a character device of QEMU's.
+// channel is QEMU's end of a socket to this process, a character device in QEMU.
 type channel struct {
 	name string
 	file *os.File
@@ -133,10 +135,10 @@ const (
 	consoleChannel = "console"
 	resultsChannel = "results"
 	qmpChannel     = "qmp"
-	portChannel    = "port" // of Config.ResultsPort
+	portChannel    = "port" // for Config.ResultsPort
 )
 
-// behind are the arguments for what has a channel.
+// behind are the arguments for the device behind each channel.
 var behind = map[string][]string{
 	consoleChannel: {"-serial", "chardev:console"},
 	resultsChannel: {"-serial", "chardev:results"},
@@ -145,15 +147,15 @@ var behind = map[string][]string{
 		"-device", "virtserialport,chardev=port,name=" + agent.PortName},
 }
 
-// comma escapes a value for QEMU's option lists.
+// comma escapes the commas of a value in QEMU's option lists.
 func comma(s string) string { return strings.ReplaceAll(s, ",", ",,") }
 
 func fdPath(n int) string { return "/proc/self/fd/" + strconv.Itoa(n) }
 
-// cpus is -smp. With one virtual CPU, and no place for a second, TCG takes the guest's locked
-// instructions for plain loads and stores without a barrier: to a device in another process a
-// driver's store of avail.idx and its load of avail_event then change places, and a kick is lost
-// for good (measured: 36 stalls in 10 runs, none with a place for a second CPU).
+// cpus returns the -smp argument. With one virtual CPU and no slot for a second, TCG translates the
+// guest's locked instructions to plain loads and stores without a barrier. For a device in another
+// process, a driver's store of avail.idx and its load of avail_event may then be reordered, and a
+// kick is lost for ever (measured: 36 stalls in 10 runs, none with a slot for a second CPU).
 func cpus(n int, accel Accel) string {
 	if spareCPU(n, accel) {
 		return "1,maxcpus=2"
@@ -163,8 +165,8 @@ func cpus(n int, accel Accel) string {
 
 func spareCPU(n int, accel Accel) bool { return n == 1 && accel != AccelKVM }
 
-// arguments builds QEMU's command line after the program, and the descriptors that it names. c has
-// been checked and completed; accel is not AccelAuto.
+// arguments returns QEMU's arguments, and the files that they name. c has been checked and
+// completed; accel is not AccelAuto.
 func arguments(c *Config, accel Accel, in inherited) ([]string, []*os.File) {
 	var f files
 	args := []string{
@@ -190,7 +192,8 @@ func arguments(c *Config, accel Accel, in inherited) ([]string, []*os.File) {
 	return append(args, c.Args...), f.list
 }
 
-// devices are the tree, GPUs, NICs and disks. Disks are last: whatever else there is stays where it is without them.
+// devices returns the arguments for the tree, GPUs, NICs and disks. Disks come last, so that they
+// do not change the PCI addresses of the others.
 func (c *Config) devices(f *files) []string {
 	var args []string
 	if c.IOMMU {
@@ -202,7 +205,7 @@ func (c *Config) devices(f *files) []string {
 		switch {
 		case !g.Node:
 			args = append(args, BARArgs(id, g.Size, f.path(g.File), c.on(g.Place))...)
-		case c.Tree != nil: // a place on PCI, for what the guest's node is: as much of it as a BAR can have
+		case c.Tree != nil: // a PCI place for the node's GPU: a BAR with as much of its memory as a BAR can have
 			bar := uint64(1) << (bits.Len64(g.Size) - 1)
 			args = append(args, BARArgs("place-"+id, bar, f.path(g.File), c.on(g.Place))...)
 		}
@@ -213,17 +216,18 @@ func (c *Config) devices(f *files) []string {
 	return append(args, c.disks(f)...)
 }
 
-// emulatedCPU is -cpu where QEMU emulates it.
+// emulatedCPU returns the -cpu argument for TCG.
 func (c *Config) emulatedCPU() string {
 	if c.ForwardsP2P {
-		return "max,family=23" // Zen's
+		return "max,family=23" // Zen's family
 	}
 	return "max"
 }
 
-// MachineArgs are the arguments for the machine, but for what it boots, under a QEMU that another program starts: with
-// CPUs, RAM, Tree, GPUs, Disks, and Netdevs, which have a Path. QEMU opens the GPUs' memory and the disks' files by
-// descriptors of this process, whose user may, and makes the RAM itself.
+// MachineArgs returns the arguments for the machine, except for kernel and initramfs, for a QEMU
+// that another program starts. It uses CPUs, RAM, Tree, GPUs, Disks, and Netdevs with a Path. QEMU
+// opens the GPUs' memory and the disks' files through this process's descriptors, which a process
+// of the same user may do, and allocates the RAM itself.
 func (c *Config) MachineArgs() ([]string, error) {
 	if err := errors.Join(c.checkTree(), c.checkDisks()); err != nil {
 		return nil, err
@@ -236,11 +240,12 @@ func (c *Config) MachineArgs() ([]string, error) {
 	return append(args, c.devices(f)...), nil
 }
 
-// Args are the arguments for a network device with a Path, under a QEMU that another program starts;
-// id is in all its names.
+// Args returns the arguments for a network device with a Path, for a QEMU that another program
+// starts; all its names contain id.
 func (n Netdev) Args(id string) []string { return n.args(id, nil, "") }
 
-// args needs f for a device that is Connected. on is where on PCI it is: Config.on.
+// args returns the device's arguments. f is needed only if the device is Connected. on is its place
+// on PCI, from Config.on.
 func (n *Netdev) args(id string, f *files, on string) []string {
 	if n.VFIOUser {
 		return []string{"-device", vfioUser(id, n, f, on)}
@@ -259,7 +264,8 @@ func (n *Netdev) args(id string, f *files, on string) []string {
 		"-device", netDevice(id, queues, n, on)}
 }
 
-// memory is the machine and its memory: one piece, or NUMA nodes when GPUs are such.
+// memory returns the arguments for the machine type and its memory: one piece, or NUMA nodes if
+// GPUs are nodes.
 func (c *Config) memory(f *files, ram []*os.File, accel Accel) []string {
 	machine := "q35,usb=off,sata=off,smm=off,vmport=off"
 	if f.foreign {
@@ -272,7 +278,7 @@ func (c *Config) memory(f *files, ram []*os.File, accel Accel) []string {
 		last++
 	}
 	nodes := []string{"-numa", fmt.Sprintf("node,nodeid=0,cpus=0-%d,memdev=ram", last)}
-	var sockets []string // of all nodes
+	var sockets []string // of each node
 	if c.Tree == nil {
 		args = []string{"-object", f.ram("ram", c.RAMSize, ram, 0)}
 	} else {
@@ -300,30 +306,34 @@ func (c *Config) memory(f *files, ram []*os.File, accel Accel) []string {
 	return append(append([]string{"-M", machine, "-m", size}, args...), nodes...)
 }
 
-// MemoryFile is -object for memory that is a file of ours: shared, so that QEMU hands it on to a
-// backend.
+// MemoryFile returns the -object argument for memory in a file, shared so that QEMU can pass it to
+// a backend.
 func MemoryFile(id string, size uint64, path string) string {
 	return fmt.Sprintf("memory-backend-file,id=%s,size=%d,mem-path=%s,share=on", id, size, comma(path))
 }
 
-// BARArgs are the arguments for GPU memory that is a BAR; options are more of the device's.
+// BARArgs returns the arguments for GPU memory as a BAR; options are appended to the device's.
 func BARArgs(id string, size uint64, path, options string) []string {
 	return []string{"-object", MemoryFile(id, size, path),
 		"-device", fmt.Sprintf("ivshmem-plain,id=dev-%s,memdev=%s%s", id, id, options)}
 }
 
-// guestOffloads keeps the driver from switching receive offloads off later (VIRTIO_NET_F_CTRL_GUEST_OFFLOADS): QEMU
-// answers that command itself, and no message of vhost-user tells the backend, which would go on sending what the
-// driver has said it does not take. Linux's does so when an XDP program is attached, and drops such packets then
-// (drivers/net/virtio_net.c, mergeable_xdp_get_buf); without the feature it refuses the program (virtnet_xdp_set).
+// guestOffloads stops the driver from disabling receive offloads later
+// (VIRTIO_NET_F_CTRL_GUEST_OFFLOADS). QEMU handles that command itself, and vhost-user has no
+// message to tell the backend, which would keep sending packets that the driver no longer accepts.
+// Linux's driver disables offloads when an XDP program is attached, and drops such packets
+// afterwards (drivers/net/virtio_net.c, mergeable_xdp_get_buf); without the feature it refuses the
+// program (virtnet_xdp_set).
 const guestOffloads = "ctrl_guest_offloads=off"
 
-// noGuestOffloads are all features without which virtnet_xdp_set takes a program where guestOffloads are as they are.
+// noGuestOffloads disables all receive offloads. virtnet_xdp_set then accepts a program although it
+// cannot change offloads.
 const noGuestOffloads = "guest_csum=off,guest_tso4=off,guest_tso6=off,guest_ecn=off,guest_ufo=off,guest_uso4=off," +
 	"guest_uso6=off"
 
-// netDevice is a virtio-net-pci, the modern one (1af4:1041) on any bus: two vectors for each queue
-// pair, one for the control queue, one for changes of its configuration; no boot ROM.
+// netDevice returns the -device argument of a virtio-net-pci, a modern one (1af4:1041) on any bus:
+// two vectors for each queue pair, one for the control queue, one for configuration changes; no
+// boot ROM.
 func netDevice(id string, queues int, n *Netdev, on string) string {
 	mq := "off"
 	if queues > 1 {
@@ -346,9 +356,9 @@ func netDevice(id string, queues int, n *Netdev, on string) string {
 	return s
 }
 
-// vfioUser is a vfio-user-pci. Its socket has to be given in JSON, and of that QEMU takes the path
-// alone (hw/vfio-user/pci.c, vfio_user_pci_realize): a name in the abstract namespace, or a
-// descriptor, is not to be had.
+// vfioUser returns the -device argument of a vfio-user-pci. Its socket must be given in JSON, and
+// QEMU accepts only a path there (hw/vfio-user/pci.c, vfio_user_pci_realize), not a name in the
+// abstract namespace or a descriptor.
 func vfioUser(id string, n *Netdev, f *files, on string) string {
 	path := n.Path
 	if n.socket != nil {
@@ -362,11 +372,11 @@ func vfioUser(id string, n *Netdev, f *files, on string) string {
 	if limits.Slow() > 1 {
 		device["x-msg-timeout"] = limits.QEMUReply.Here().Milliseconds()
 	}
-	b, _ := json.Marshal(device) // never fails
+	b, _ := json.Marshal(device) // cannot fail
 	return string(b)
 }
 
-// complete fills in defaults and refuses what QEMU would refuse in worse words.
+// complete fills in defaults, and returns errors where QEMU's own messages would be less clear.
 func (c *Config) complete() error {
 	if len(c.QEMU.Args) == 0 {
 		return fmt.Errorf("config: no QEMU: %w", assets.ErrNoQEMU)
@@ -402,7 +412,7 @@ func (c *Config) complete() error {
 	if err := c.checkDisks(); err != nil {
 		return err
 	}
-	c.Netdevs = slices.Clone(c.Netdevs) // the caller's stays as it is
+	c.Netdevs = slices.Clone(c.Netdevs) // does not change the caller's slice
 	for i := range c.Netdevs {
 		n := &c.Netdevs[i]
 		if n.VFIOUser {

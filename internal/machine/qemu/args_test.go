@@ -22,7 +22,7 @@ func sized(t *testing.T, size uint64) *os.File {
 	return f
 }
 
-// made are the descriptors of a machine without its own.
+// made returns the files of a machine that QEMU inherits.
 func made(t *testing.T) inherited {
 	in := inherited{ram: []*os.File{sized(t, 1)}, initrd: sized(t, 1)}
 	for _, name := range []string{consoleChannel, resultsChannel, qmpChannel} {
@@ -90,8 +90,8 @@ func TestArguments(t *testing.T) {
 	}
 }
 
-// Invariant: qemu: A guest whose host bridges are to forward has a CPU of which Linux knows that, where QEMU emulates
-// it.
+// Invariant: qemu: An emulated guest whose host bridges must forward gets a CPU with which Linux
+// assumes that.
 func TestCPUWhoseHostBridgesForward(t *testing.T) {
 	for _, c := range []struct {
 		forwards bool
@@ -107,7 +107,7 @@ func TestCPUWhoseHostBridgesForward(t *testing.T) {
 		i := slices.Index(args, "-cpu")
 		testkit.Equal(t, fmt.Sprintf("CPU with %v, %v", c.accel, c.forwards), strings.Join(args[i:i+2], " "), "-cpu "+c.want)
 	}
-	// Of a QEMU that is not ours the CPU is not our business, but for that.
+	// For a QEMU that another program starts, only this property of the CPU is set.
 	for _, forwards := range []bool{false, true} {
 		conf := Config{RAMSize: 256 << 20, CPUs: 1, ForwardsP2P: forwards}
 		text := strings.Join(testkit.Must(conf.MachineArgs())(t), " ")
@@ -168,10 +168,11 @@ func TestNetdevArgs(t *testing.T) {
 	}
 }
 
-// Of a guest that is to attach XDP programs the NIC offloads nothing to receive. No driver switches that later, as the
-// backend would not learn of it.
+// A guest that will attach XDP programs gets a NIC without receive offloads. No driver changes
+// offloads later, because the backend would not learn of it.
 //
-// Invariant: virtio: What a driver takes is settled with its features, as QEMU tells a backend of nothing later.
+// Invariant: virtio: A driver's receive offloads are fixed with its features, because QEMU reports
+// no later change to a backend.
 func TestOffloadsAreSettledOnce(t *testing.T) {
 	off := []string{"guest_csum", "guest_tso4", "guest_tso6", "guest_ecn", "guest_ufo", "guest_uso4", "guest_uso6"}
 	for _, xdp := range []bool{false, true} {
@@ -228,8 +229,8 @@ func TestBadConfigIsRefused(t *testing.T) {
 	}
 }
 
-// Disks of a guest with a tree are on the root complex; a QEMU of another program's opens their files by this
-// process's descriptors.
+// The disks of a guest with a tree are on the root complex; a QEMU that another program starts
+// opens their files through this process's descriptors.
 func TestArgumentsOfDisks(t *testing.T) {
 	disk := sized(t, 512)
 	c := Config{CPUs: 1, RAMSize: 2 << 20, Disks: []Disk{{File: disk, Serial: "x"}}}
@@ -248,8 +249,8 @@ func TestArgumentsOfDisks(t *testing.T) {
 	testkit.ErrorSays(t, testkit.Err(c.MachineArgs()), "disk 0", "serial number")
 }
 
-// A kernel with several emulated CPUs is told not to use the TSC, and so is one whose machine is not known. A kernel
-// with one CPU, or with KVM, is not told.
+// A kernel with several emulated CPUs gets an argument not to use the TSC, and so does one whose
+// machine is unknown. A kernel with one CPU, or with KVM, does not.
 func TestKernelDoesNotTrustEmulatedClocks(t *testing.T) {
 	for _, c := range []struct {
 		cpus  int

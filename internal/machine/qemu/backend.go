@@ -13,18 +13,18 @@ import (
 	"vnic.dev/vnic/internal/scm"
 )
 
-// backendSocket is where QEMU finds a backend of this process. QEMU passes no descriptors over a
-// socket that it inherits (chardev/char-socket.c, "TODO SOCKET_ADDRESS_FD"), so it has to connect
-// to a name. For vhost-user that is one in the abstract namespace, which is not in the file system
-// and is gone with the socket. Of a vfio-user socket QEMU takes a path only: that is
-// /proc/self/fd/N, which is a socket that has no other name any more. Anybody may connect to an
-// abstract name; only the QEMU that was started is let in.
+// backendSocket is the socket at which QEMU connects to a backend in this process. QEMU does not
+// pass descriptors over a socket that it inherits (chardev/char-socket.c, "TODO
+// SOCKET_ADDRESS_FD"), so it must connect to a name. For vhost-user this is a name in the abstract
+// namespace, which is not in the file system and vanishes with the socket. For vfio-user QEMU
+// accepts only a path: this is /proc/self/fd/N of a socket that has no other name any more. Any
+// process may connect to an abstract name, but only the QEMU started here is accepted.
 type backendSocket struct {
-	name      string   // vhost-user
-	file      *os.File // vfio-user
+	name      string   // for vhost-user
+	file      *os.File // for vfio-user
 	listener  *net.UnixListener
 	connected func(*net.UnixConn)
-	done      chan struct{} // closed when accept has ended; nil when it was not started
+	done      chan struct{} // closed when accept has ended; nil if it was not started
 }
 
 func newBackendSocket(connected func(*net.UnixConn), vfioUser bool) (*backendSocket, error) {
@@ -42,8 +42,8 @@ func newBackendSocket(connected func(*net.UnixConn), vfioUser bool) (*backendSoc
 	return b, nil
 }
 
-// listenUnnamed listens on a socket that has a path for a moment only. The file leads to it:
-// unix(7) connects to what a path resolves to, and /proc/self/fd/N resolves to what is open there.
+// listenUnnamed listens on a socket whose path it removes again. The returned file leads to the
+// socket: connect(2) resolves a path, and /proc/self/fd/N resolves to the open file.
 func listenUnnamed() (*net.UnixListener, *os.File, error) {
 	dir, err := os.MkdirTemp("", "vnic-")
 	if err != nil {
@@ -62,12 +62,12 @@ func listenIn(dir string) (*net.UnixListener, *os.File, error) {
 		return nil, nil, err
 	}
 	defer func() { _ = d.Close() }()
-	path := filepath.Join(fdPath(int(d.Fd())), "s") // a socket's path has 107 bytes at most, a directory's any number
+	path := filepath.Join(fdPath(int(d.Fd())), "s") // a socket's path has at most 107 bytes; dir's may be longer
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Net: "unix", Name: path})
 	if err != nil {
 		return nil, nil, err
 	}
-	l.SetUnlinkOnClose(false) // it is gone long before
+	l.SetUnlinkOnClose(false) // the path is removed long before
 	fd, err := unix.Open(path, unix.O_PATH|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return nil, nil, errors.Join(err, l.Close())
@@ -75,7 +75,7 @@ func listenIn(dir string) (*net.UnixListener, *os.File, error) {
 	return l, os.NewFile(uintptr(fd), "vfio-user"), nil
 }
 
-// accept waits for the process pid to connect.
+// accept waits until process pid connects.
 func (b *backendSocket) accept(pid int) {
 	defer close(b.done)
 	for {
@@ -92,7 +92,7 @@ func (b *backendSocket) accept(pid int) {
 	}
 }
 
-// peer gives the process at the other end.
+// peer returns the process id of the other end.
 func peer(conn *net.UnixConn) int {
 	if c, err := scm.Peer(conn); err == nil {
 		return int(c.Pid)
@@ -100,7 +100,7 @@ func peer(conn *net.UnixConn) int {
 	return -1
 }
 
-// close may be called again.
+// close may be called more than once.
 func (b *backendSocket) close() {
 	_ = b.listener.Close()
 	if b.file != nil {

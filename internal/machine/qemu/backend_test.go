@@ -10,8 +10,8 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// envCaller makes this test's program connect to the socket of that name once it is told to, and
-// say what it gets: see TestOnlyTheChosenProcessIsLetIn.
+// envCaller makes this test program connect to the socket of that name when it is told to, and
+// print what it reads: see TestOnlyTheChosenProcessIsLetIn.
 const envCaller = "VNIC_TEST_CALLER"
 
 func caller() {
@@ -24,10 +24,10 @@ func caller() {
 	os.Exit(0)
 }
 
-// Whoever else connects to the backend's socket, by a process of the same user even, is turned
-// away, and the one that is meant comes in after that.
+// Connections to the backend's socket from other processes, even of the same user, are closed, and
+// the right process can still connect afterwards.
 //
-// Invariant: qemu: Only the QEMU that was started is let in at a backend's socket.
+// Invariant: qemu: A backend's socket accepts only the QEMU that was started.
 func TestOnlyTheChosenProcessIsLetIn(t *testing.T) {
 	for name, vfioUser := range map[string]bool{"vhost-user": false, "vfio-user": true} {
 		t.Run(name, func(t *testing.T) {
@@ -64,8 +64,8 @@ func TestOnlyTheChosenProcessIsLetIn(t *testing.T) {
 				t.Error(err)
 			}
 			_ = c.Close()
-			if said, err := io.ReadAll(out); err != nil || string(said) != "welcome" {
-				t.Errorf("the one that is meant got %q, %v", said, err)
+			if greeting, err := io.ReadAll(out); err != nil || string(greeting) != "welcome" {
+				t.Errorf("the one that is meant got %q, %v", greeting, err)
 			}
 			testkit.NoError(t, cmd.Wait())
 			if c, err := net.Dial("unix", ours); err == nil { // nobody listens any more

@@ -44,7 +44,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// guest gives the configuration of a small guest.
+// guest returns the configuration of a small guest.
 func guest(t *testing.T, modules ...string) Config {
 	t.Helper()
 	r := fetched(t)
@@ -73,17 +73,17 @@ func guestConfig(ctx context.Context, r *assets.Resolved, program string, module
 	}, initrd, nil
 }
 
-// boot boots a guest, which is ended with the test at the latest.
+// boot boots a guest, which ends with the test at the latest.
 func boot(t *testing.T, c Config) *Machine {
 	t.Helper()
 	testkit.LeavesNothing(t)
-	m, err := Start(context.WithoutCancel(t.Context()), c) // t's ends before its Cleanup
+	m, err := Start(context.WithoutCancel(t.Context()), c) // t's context ends before its Cleanup
 	testkit.OK(t, err)
 	t.Cleanup(func() { _ = m.Close() })
 	return m
 }
 
-// initrd makes an image with this test's program, and a configuration of its agent.
+// initrd makes an image with this test's guest program, and a configuration of its agent.
 func initrd(t *testing.T, c agent.Config) []io.Reader {
 	t.Helper()
 	img, err := guestimages.Build(t.Context(), guestimages.Options{CacheDir: t.TempDir(), Program: must(program())})
@@ -124,10 +124,10 @@ func TestGuestBootsAndListsItsDevices(t *testing.T) {
 	testkit.OK(t, m.Close())
 }
 
-// crash boots a guest and has it end in some way.
-func crash(t *testing.T, how string) error {
+// crash boots a guest and makes it end in some way.
+func crash(t *testing.T, trigger string) error {
 	m := boot(t, guest(t))
-	if err := m.Agent().Call(t.Context(), "crash", how, nil); err == nil {
+	if err := m.Agent().Call(t.Context(), "crash", trigger, nil); err == nil {
 		t.Error("the guest lived on")
 	}
 	err := m.Wait()
@@ -226,7 +226,7 @@ func TestCloseEndsQEMU(t *testing.T) {
 	c := guest(t)
 	c.Append = earlyWords
 	m := boot(t, c)
-	if n := bytes.Count(m.Console(), []byte("\n")); n < 15 { // each is a sign of life
+	if n := bytes.Count(m.Console(), []byte("\n")); n < 15 { // each shows that the guest is alive
 		t.Errorf("a probe's kernel prints %d lines:\n%s", n, m.Console())
 	}
 	for range 2 {

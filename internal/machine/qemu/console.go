@@ -9,14 +9,14 @@ import (
 	"vnic.dev/vnic/internal/agent"
 )
 
-// consoleKept is how much of a guest's console a Machine keeps.
+// consoleKept is how many bytes of a guest's console a Machine keeps.
 const consoleKept = 256 << 10
 
-// console keeps the last of what a guest wrote.
+// console keeps the last output of a guest.
 type console struct {
 	mu   sync.Mutex
 	tail agent.Tail // under mu
-	last time.Time  // under mu: of the last that came, or of the beginning
+	last time.Time  // under mu: time of the last output, or of the start
 	also io.Writer  // may be nil
 }
 
@@ -24,7 +24,7 @@ func newConsole(also io.Writer) *console {
 	return &console{tail: agent.Tail{Max: consoleKept}, last: time.Now(), also: also}
 }
 
-// silent is for how long nothing has come.
+// silent returns the time since the last output.
 func (c *console) silent() time.Duration {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -37,7 +37,7 @@ func (c *console) Write(p []byte) (int, error) {
 	_, _ = c.tail.Write(p)
 	c.mu.Unlock()
 	if c.also != nil {
-		_, _ = c.also.Write(p) // a log that cannot be written must not hold the guest up
+		_, _ = c.also.Write(p) // errors are ignored: a failing log must not stop the guest
 	}
 	return len(p), nil
 }

@@ -7,27 +7,25 @@ import (
 	"strconv"
 )
 
-// sectorSize is that of every virtio-blk (virtio 1.3, 5.2.4: capacity is in sectors of 512 bytes).
+// sectorSize is the unit of virtio-blk's capacity (virtio 1.3, 5.2.4).
 const sectorSize = 512
 
 // maxSerial is the longest serial number of a virtio-blk (virtio 1.3, 5.2.6: VIRTIO_BLK_T_GET_ID).
 const maxSerial = 20
 
-// Disk is a block device of the guest, a virtio-blk-pci (1af4:1042), whose bytes are those of a
-// file.
+// Disk is a block device of the guest, a virtio-blk-pci (1af4:1042), backed by a file.
 //
-// QEMU reads and writes the file through this machine's page cache. So who has the file here sees
-// what the guest has written as soon as the guest's request is complete, and the guest sees what is
-// written here, unless it has the block in a cache of its own. Of a memfd there is no other copy.
-// QEMU takes a lock on the whole file (fcntl(2), open file description locks): a file that another
-// QEMU writes is refused.
+// QEMU accesses the file through this machine's page cache. So a process that has the file sees the
+// guest's writes once they complete, and the guest sees writes to the file, unless it has the block
+// in its own cache. A memfd has no other copy. QEMU locks the whole file (fcntl(2), open file
+// description locks), and fails if another QEMU writes it.
 type Disk struct {
-	File     *os.File // regular: a memfd (NewMemory) or a file; stays the caller's
-	Serial   string   // by which the guest knows it: /sys/block/vdX/serial; "" = none
+	File     *os.File // regular: a memfd (NewMemory) or a file; the caller closes it
+	Serial   string   // shown in the guest as /sys/block/vdX/serial; "" = none
 	ReadOnly bool     // the guest cannot write
 }
 
-// args are those of the disk, at whatever place the root complex has: on is Config.on("").
+// args returns the disk's arguments, at any place on the root complex: on is Config.on("").
 func (d *Disk) args(id string, f *files, on string) []string {
 	readOnly := onOff(d.ReadOnly)
 	device := fmt.Sprintf("virtio-blk-pci,id=dev-%s,drive=%s,disable-legacy=on", id, id) + on
@@ -38,7 +36,8 @@ func (d *Disk) args(id string, f *files, on string) []string {
 		"cache.no-flush=off", id, comma(f.path(d.File)), readOnly), "-device", device}
 }
 
-// check says what is wrong with a disk. A size that is no multiple of a sector QEMU would round.
+// check returns an error for an invalid disk. QEMU would round a size that is no multiple of a
+// sector.
 func (d *Disk) check() error {
 	if d.File == nil {
 		return errors.New("no file")
@@ -57,8 +56,8 @@ func (d *Disk) check() error {
 	return nil
 }
 
-// checkDisks says what is wrong with the disks. With a serial number that two have a guest would
-// take either.
+// checkDisks returns an error for invalid disks. Serial numbers must differ, because a guest finds
+// disks by them.
 func (c *Config) checkDisks() error {
 	serials := map[string]int{}
 	for i, d := range c.Disks {
@@ -73,7 +72,7 @@ func (c *Config) checkDisks() error {
 	return nil
 }
 
-// disks are the arguments of all disks.
+// disks returns the arguments of all disks.
 func (c *Config) disks(f *files) (args []string) {
 	for i := range c.Disks {
 		args = append(args, c.Disks[i].args("disk"+strconv.Itoa(i), f, c.on(""))...)

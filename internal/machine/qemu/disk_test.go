@@ -7,7 +7,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// Invariant: qemu: A file that is a disk of one guest, which may write to it, is no other guest's.
+// Invariant: qemu: A file that is a writable disk of one guest cannot be a disk of another.
 func TestGuestHasADiskThatNoOtherHas(t *testing.T) {
 	c := guest(t)
 	c.Disks = []Disk{{File: sized(t, 1<<20), Serial: "x"}, {File: sized(t, 1<<20), ReadOnly: true}}

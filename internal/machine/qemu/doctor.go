@@ -17,33 +17,33 @@ import (
 	"vnic.dev/vnic/internal/memavail"
 )
 
-// Report is what Doctor found.
+// Report is the result of Doctor.
 type Report struct {
 	Facts         []assets.Fact `json:"facts"`
 	Ready         bool          `json:"ready"`          // a run needs no download
-	CanFetch      bool          `json:"can_fetch"`      // what is missing can be downloaded, if the mirror can be reached
-	DownloadBytes int64         `json:"download_bytes"` // what the first run will download
-	DiskBytes     int64         `json:"disk_bytes"`     // what that takes up in the cache
-	MemoryBytes   int64         `json:"memory_bytes"`   // memory that two guests need
+	CanFetch      bool          `json:"can_fetch"`      // missing files can be downloaded, if the mirror can be reached
+	DownloadBytes int64         `json:"download_bytes"` // size of the first run's download
+	DiskBytes     int64         `json:"disk_bytes"`     // its size in the cache
+	MemoryBytes   int64         `json:"memory_bytes"`   // memory for two guests
 	Probe         *Probe        `json:"kvm_probe,omitempty"`
 }
 
-// Probe is what a guest showed that was tried with KVM; nil: none was.
+// Probe is the result of a guest's probe boot with KVM; nil: none was made.
 type Probe struct {
 	QEMU    string    `json:"qemu"`
 	Kernel  string    `json:"kernel"`
 	At      time.Time `json:"at"`
-	Seconds float64   `json:"seconds"` // until its init reported, or it had failed
+	Seconds float64   `json:"seconds"` // until its init reported, or until it failed
 	OK      bool      `json:"ok"`
-	Why     string    `json:"why,omitempty"`     // it failed
-	Console []string  `json:"console,omitempty"` // the last lines of one that failed
+	Why     string    `json:"why,omitempty"`     // why it failed
+	Console []string  `json:"console,omitempty"` // the last lines of a failed guest
 }
 
-// What two guests of the default size, their GPUs and this process need; a guest touches less than
-// half of its RAM.
+// The memory that two guests of the default size, their GPUs and this process need; a guest touches
+// less than half of its RAM.
 const needMemory = 1536 << 20
 
-// Doctor looks at this machine. It changes nothing, starts no guest and uses no network.
+// Doctor examines this machine. It changes nothing, starts no guest and uses no network.
 func Doctor(ctx context.Context, o assets.Options) *Report {
 	s := assets.Look(ctx, o)
 	d := &doctor{Report: Report{
@@ -59,7 +59,7 @@ func Doctor(ctx context.Context, o assets.Options) *Report {
 	memory := d.memory()
 	d.sandbox()
 	runs := !slices.ContainsFunc(d.Facts, func(f assets.Fact) bool {
-		return f.Name == "nic virtio" && f.State == assets.Lacking // what a run has unless told otherwise
+		return f.Name == "nic virtio" && f.State == assets.Lacking // virtio is the default NIC of a run
 	})
 	d.Ready = s.Ready && program && memory && runs
 	d.CanFetch = s.CanFetch && program && runs
@@ -72,7 +72,7 @@ func (d *doctor) add(name string, s assets.State, value, fix string) {
 	d.Facts = append(d.Facts, assets.NewFact(name, s, value, fix))
 }
 
-// kernel looks at what the guests' kernel is good for, where QEMU and a kernel are there.
+// kernel checks which NICs work with the guests' kernel, if QEMU and a kernel are present.
 func (d *doctor) kernel(s *assets.Survey) {
 	for i := range d.Facts {
 		f := &d.Facts[i]
@@ -131,10 +131,10 @@ func (d *doctor) kvm(s *assets.Survey) {
 	d.add("kvm", assets.Worse, "a guest was tried with it, and did not work: "+p.Why+" ("+tried+")", fix)
 }
 
-// slower is what a machine without KVM has instead.
+// slower describes the effect of missing KVM.
 const slower = "QEMU emulates the guests' CPUs instead (TCG): slower, and nothing else is needed"
 
-// sandbox is of vnic itself, and in nobody's way.
+// sandbox reports the confinement of vnic itself, which no run requires.
 func (d *doctor) sandbox() {
 	switch s := confine.Look(); {
 	case !s.Seccomp:
@@ -177,7 +177,7 @@ func (d *doctor) memory() bool {
 	return ok
 }
 
-// program looks for the guests' own program: a vnic that was built without make has none inside.
+// program looks for the guests' program, which is missing in a vnic built without make.
 func (d *doctor) program(dir string) bool {
 	from, there, err := guestimages.FindProgram(dir)
 	switch {
@@ -191,7 +191,7 @@ func (d *doctor) program(dir string) bool {
 	return err == nil
 }
 
-// userland looks for u-root's commands, which a vnic of a checkout builds.
+// userland looks for u-root's commands, which a vnic in a checkout can build.
 func (d *doctor) userland(dir string) {
 	switch from, there, err := guestimages.LookUserland(dir); {
 	case err != nil:

@@ -17,18 +17,18 @@ import (
 	"vnic.dev/vnic/internal/version"
 )
 
-// How many lines of what a guest and QEMU said go into an error.
+// The numbers of lines of the guest's console and of QEMU's stderr in an error.
 const (
 	consoleLines = 12
 	stderrLines  = 8
 )
 
-// kernelNeeds is for those who have given a kernel of their own, and see it end before anything of
-// ours has run.
+// kernelNeeds is advice for users whose own kernel ended before the guest's init ran.
 const kernelNeeds = "the kernel must have initramfs, devtmpfs, ELF programs, PCI, " +
 	"and a serial port (8250) or virtio's console"
 
-// grace is how long QEMU has to answer, to go after SIGTERM, and what is left of it to be read.
+// grace limits the time for QEMU's answers, for its exit after SIGTERM, and for reading its
+// remaining output.
 var grace = limits.QEMUEnd // a variable for tests
 
 // command runs a QMP command that should take no time.
@@ -38,7 +38,7 @@ func (m *Machine) command(name string) (json.RawMessage, error) {
 	return m.qmp.do(ctx, name, nil)
 }
 
-// event takes note of what QEMU reports.
+// event handles an event from QEMU.
 func (m *Machine) event(e qmpEvent) {
 	switch e.Event {
 	case eventShutdown:
@@ -52,11 +52,10 @@ func (m *Machine) event(e qmpEvent) {
 	}
 }
 
-// internalError is the status of a guest that KVM cannot run on (qapi/run-state.json, RunState).
+// internalError is QEMU's status after an internal error of KVM (qapi/run-state.json, RunState).
 const internalError = "internal-error"
 
-// checkStatus ends a guest that QEMU has stopped without being asked: KVM has met what it cannot
-// run.
+// checkStatus ends a guest that QEMU has stopped on its own, such as after an error of KVM.
 func (m *Machine) checkStatus() {
 	var s struct{ Status string }
 	if r, err := m.command(commandStatus); err != nil || json.Unmarshal(r, &s) != nil {
@@ -68,9 +67,10 @@ func (m *Machine) checkStatus() {
 	}
 }
 
-// end ends QEMU: by QMP, by SIGTERM, by SIGKILL. When it returns, the process has been waited for.
+// end ends QEMU: by QMP, then by SIGTERM, then by SIGKILL. When it returns, the process has been
+// waited for.
 func (m *Machine) end() {
-	if m.cause == ErrSilent { // it would not hear
+	if m.cause == ErrSilent { // it would not react
 		m.child.End(0)
 		return
 	}
@@ -81,9 +81,9 @@ func (m *Machine) end() {
 	}
 }
 
-// finish reads what is left and says how the run ended. QEMU has been waited for.
+// finish reads the remaining output and determines how the run ended. QEMU has been waited for.
 func (m *Machine) finish() {
-	_ = m.conIn.SetReadDeadline(time.Now().Add(grace.Here())) // its end is closed, unless a child of QEMU's lives
+	_ = m.conIn.SetReadDeadline(time.Now().Add(grace.Here())) // a child of QEMU may hold the other end open
 	<-m.conOK
 	_ = m.conIn.Close()
 	_ = m.agent.Close()
@@ -91,7 +91,7 @@ func (m *Machine) finish() {
 	_ = m.qmp.conn.SetReadDeadline(time.Now().Add(grace.Here()))
 	<-m.qmp.done
 	_ = m.qmp.conn.Close()
-	for e := range m.qmp.events { // that were still to be taken
+	for e := range m.qmp.events { // events not handled yet
 		if e.Event == eventShutdown {
 			m.shutdown = e.Data.Reason
 		}
@@ -99,7 +99,7 @@ func (m *Machine) finish() {
 	m.err = m.verdict()
 }
 
-// closeNet stops listening for a QEMU that is gone.
+// closeNet closes the backends' sockets after QEMU has ended.
 func (m *Machine) closeNet() {
 	for _, b := range m.net {
 		b.close()
@@ -150,38 +150,39 @@ func (m *Machine) verdict() error {
 		return &assets.Missing{What: m.name + ": " + m.qemu, Err: fmt.Errorf("%w: %s", ErrNoDevice, d),
 			Fix: "give another (--qemu), or none, and one is fetched"}
 	}
-	if n := len(e.Stderr); n > stderrLines { // the cause comes first, a dump of registers after it
+	if n := len(e.Stderr); n > stderrLines { // the cause comes first, then perhaps a dump of registers
 		e.Stderr = append(e.Stderr[:stderrLines/2:stderrLines/2], e.Stderr[n-stderrLines/2:]...)
 	}
 	return e
 }
 
-// ofKVM says whether KVM may be to blame. KVM is not to blame where QEMU has ended with status 1 and words about
-// something else: then QEMU's arguments are wrong, and TCG would not help.
+// ofKVM reports whether KVM may be the cause. It is not if QEMU ended with status 1 and messages
+// about something else: then QEMU's arguments are wrong, and TCG would fail too.
 func (e *RunError) ofKVM(booted bool) bool {
-	said := slices.ContainsFunc(e.Stderr, OfKVM)
+	blamesKVM := slices.ContainsFunc(e.Stderr, OfKVM)
 	switch e.Err {
 	case ErrStopped:
-		return said || e.Detail == internalError
+		return blamesKVM || e.Detail == internalError
 	case ErrNoInit, ErrSilent:
 		return !booted
 	case ErrExited:
-		return said || !booted && (len(e.Stderr) == 0 || e.Detail != "exit status 1")
+		return blamesKVM || !booted && (len(e.Stderr) == 0 || e.Detail != "exit status 1")
 	}
 	return false
 }
 
-// kvmWords are QEMU's about KVM (accel/kvm/kvm-all.c, system/vl.c). A QEMU may be called qemu-kvm, and a file anything.
+// kvmWords match QEMU's messages about KVM (accel/kvm/kvm-all.c, system/vl.c). "kvm" alone would
+// also match a QEMU called qemu-kvm, or a file's name.
 var kvmWords = regexp.MustCompile(`KVM internal error|KVM: |KVM kernel module|requires KVM|kvm run failed|` +
 	`initialize kvm|-accel kvm|\bKVM_[A-Z]|\bkvm_[a-z_]+:|accel/kvm/`)
 
-// OfKVM says whether a line of QEMU's is about KVM.
+// OfKVM reports whether a line of QEMU's output is about KVM.
 func OfKVM(line string) bool { return kvmWords.MatchString(line) }
 
 var deviceLine = regexp.MustCompile(`'([^']*)' is not a valid device model name`)
 
-// unknownDevice finds in QEMU's words the device that it does not have: distributions leave some
-// out.
+// unknownDevice returns the device that QEMU's messages call unknown: some distributions leave
+// devices out.
 func unknownDevice(stderr []string) string {
 	for _, l := range stderr {
 		if d := deviceLine.FindStringSubmatch(l); d != nil {
@@ -191,7 +192,7 @@ func unknownDevice(stderr []string) string {
 	return ""
 }
 
-// agentEnded leaves out the console, which says the same again.
+// agentEnded returns the agent's error without the console, which repeats it.
 func (m *Machine) agentEnded(p *agent.PanicError) error {
 	why, ok := strings.CutPrefix(p.Output, "module ")
 	if ok && p.Status == "init" && m.kernel.Source == assets.SourceGiven {
@@ -202,12 +203,12 @@ func (m *Machine) agentEnded(p *agent.PanicError) error {
 	return &RunError{Name: m.name, Err: fmt.Errorf("%w: %w", ErrAgent, p)}
 }
 
-// status says how the process ended.
+// status describes how the process ended.
 func (m *Machine) status() string {
 	select {
 	case <-m.child.Done():
 	default:
-		return "nobody can end it"
+		return "it cannot be ended"
 	}
 	if err := m.child.Err(); err != nil {
 		return strings.TrimSpace(err.Error())

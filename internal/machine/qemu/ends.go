@@ -11,21 +11,20 @@ import (
 	"vnic.dev/vnic/internal/machine/assets"
 )
 
-// What a machine lacks besides what is fetched. Each comes inside a *Missing.
+// Errors for what a machine lacks besides the fetched files. Each comes inside a *Missing.
 var (
 	ErrNoMemory = errors.New("not enough memory")
 	ErrNoDevice = errors.New("this QEMU lacks a device")
 	ErrModule   = errors.New("the guest's kernel does not load module")
 )
 
-// Why a device is still there: Machine.UnplugNIC, UnplugGPU.
+// Why a device was not removed: Machine.UnplugNIC, UnplugGPU.
 var (
 	ErrFixed = errors.New("it cannot be taken out of this machine")
-	ErrKept  = errors.New("the guest did not let go of it")
+	ErrKept  = errors.New("the guest did not release it")
 )
 
-// MemoryError says what can be done about an error of memory that lies in a file of ours, if it is
-// that there is too little of it.
+// MemoryError adds advice to an error of memory in a file, if there is too little memory.
 func MemoryError(what string, err error) error {
 	if !errors.Is(err, unix.ENOMEM) && !errors.Is(err, unix.ENOSPC) && !errors.Is(err, unix.EFBIG) {
 		return err
@@ -37,7 +36,7 @@ func MemoryError(what string, err error) error {
 		Fix: "free some, or raise the limit of files (ulimit -f) or of the container"}
 }
 
-// How a run can end other than by power-off or Close. Each comes inside a *RunError.
+// Ends of a run other than power-off or Close. Each comes inside a *RunError.
 var (
 	ErrExited      = errors.New("QEMU ended early")
 	ErrKernelPanic = errors.New("guest kernel panic")
@@ -50,21 +49,21 @@ var (
 	ErrAgent       = errors.New("guest does not answer any more")
 )
 
-// RunError is the end of a run that went wrong, with what the guest and QEMU said last.
+// RunError is the error of a failed run, with the last output of the guest and QEMU.
 type RunError struct {
 	Name    string   // the machine's
-	Err     error    // one of the sentinels above, a context's error, or wraps one
+	Err     error    // one of the errors above, or a context's error, or an error that wraps one
 	Detail  string   // may be empty
-	Console []string // the last lines of the guest's console; of a panic those that say why and where
+	Console []string // the last lines of the guest's console; after a panic the lines with its cause and place
 	Stderr  []string // the last lines of QEMU's own output
-	// KVM: the guest was run by it, and it has stopped the guest, or QEMU has ended before the guest's init reported, or
-	// the guest gave no sign of life. By TCG it may run.
+	// KVM ran the guest, and either KVM stopped it, or QEMU ended before the guest's init reported,
+	// or the guest showed no activity. It may run with TCG.
 	KVM bool
 
-	record *record // nil: none
+	record *record // nil: no record
 }
 
-// Unwrap gives the cause.
+// Unwrap returns the cause.
 func (e *RunError) Unwrap() error { return e.Err }
 
 func (e *RunError) Error() string {

@@ -13,11 +13,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// maxFacts bounds the values of each of a machine's facts that are printed, in bytes.
+// maxFacts bounds each printed value, in bytes.
 const maxFacts = 4 << 10
 
-// PrintReport writes what a user can paste into an issue about KVM: the processor, the kernel, KVM's modules with their
-// parameters, QEMU, and what was tried. Names of the machine, of users and of files are not in it.
+// PrintReport writes a report for an issue about KVM: the processor, the kernel, KVM's modules with
+// their parameters, QEMU, and the result of the probe. It leaves out the names of the machine, of
+// users and of files.
 func (r *Report) PrintReport(w io.Writer) error {
 	b := bufio.NewWriter(w)
 	line := func(name, value string) { fmt.Fprintf(b, "%s: %.*s\n", name, maxFacts, value) }
@@ -60,7 +61,7 @@ func (r *Report) PrintReport(w io.Writer) error {
 	return b.Flush()
 }
 
-// processor is the first one's model and what of its flags KVM needs.
+// processor returns the first processor's model and those of its flags that matter for KVM.
 func processor(path string) string {
 	text, _ := os.ReadFile(path)
 	fields := map[string]string{}
@@ -84,7 +85,8 @@ func processor(path string) string {
 	return strings.TrimSpace(s + " " + strings.Join(has, " "))
 }
 
-// parameters gives the parameters of a loaded kernel module, sorted by name; "" where it is not loaded.
+// parameters returns the parameters of a loaded kernel module, sorted by name, or "" if it is not
+// loaded.
 func parameters(dir string) string {
 	if _, err := os.Stat(dir); err != nil {
 		return ""
@@ -104,14 +106,16 @@ func oneOf(path string) string {
 	return strings.TrimSpace(string(b))
 }
 
-// named matches what may name a file or a person: what follows "given:", a quoted word with a dot or a slash, a path,
-// and user@host, which a kernel that somebody has built has in its version.
+// named matches text that may name a file or a person: what follows "given:", a quoted word with a
+// dot or a slash, a path, and user@host, which is in the version of a kernel that somebody has
+// built.
 var named = regexp.MustCompile(`given: [^)]*|'[^']*[./][^']*'|"[^"]*[./][^"]*"|[^\s();,:"']*/[^\s();,:"']*|\S+@\S+`)
 
-// unnamed matches words with a slash that name no file: a place in a kernel's code (f+0x4/0x20), "x86/", a date.
+// unnamed matches words with a slash that name no file: a place in kernel code (f+0x4/0x20),
+// "x86/", a date.
 var unnamed = regexp.MustCompile(`^/dev/|\+0x[0-9a-f]+/0x[0-9a-f]+$|^x86/|^\d+/\d+/\d+$`)
 
-// withoutNames replaces names of files and people.
+// withoutNames replaces the names of files and people.
 func withoutNames(s string) string {
 	return named.ReplaceAllStringFunc(s, func(name string) string {
 		switch {

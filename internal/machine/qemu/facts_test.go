@@ -11,7 +11,8 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// Invariant: qemu: What doctor --report prints has the processor, the kernel and what was tried, and names nobody.
+// Invariant: qemu: doctor --report prints the processor, the kernel and the probe's result, and no
+// names of people or files.
 func TestReportNamesNobody(t *testing.T) {
 	t.Setenv("HOME", "/home/somebody")
 	t.Setenv(envKVMDevice, filepath.Join(t.TempDir(), "none"))

@@ -9,7 +9,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// fetched gives QEMU and a kernel from the user's cache, fetching them when they are not there.
+// fetched returns QEMU and a kernel from the user's cache, and fetches them if they are missing.
 func fetched(t *testing.T) *assets.Resolved {
 	t.Helper()
 	testkit.Boots(t)
@@ -20,8 +20,8 @@ func fetched(t *testing.T) *assets.Resolved {
 	return r
 }
 
-// fakeQEMU puts a program in PATH that says it is a QEMU of a version, on a machine where nothing
-// was given.
+// fakeQEMU puts a program into PATH that prints a QEMU version, and unsets variables that name
+// other ones.
 func fakeQEMU(t *testing.T, version string) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "qemu-system-x86_64")

@@ -6,17 +6,17 @@ import (
 	"time"
 )
 
-// firstToSpeak is one connection out of several: that on which the guest, which has the choice, sends
-// first. The others are closed then. Until then nothing can be written.
+// firstToSpeak turns several connections into one: the connection on which the guest sends first.
+// It then closes the others. Writes fail until then.
 type firstToSpeak struct {
 	conns  []net.Conn
-	picked chan struct{} // closed when the rest is set
+	picked chan struct{} // closed when conn, first and err are set
 
 	mu    sync.Mutex
-	left  int      // under mu: conns that may still be picked
-	conn  net.Conn // one of conns
-	first []byte   // what came on it; the reader's
-	err   error    // nothing has come, nor will
+	left  int      // under mu: connections that may still be picked
+	conn  net.Conn // the picked one
+	first []byte   // bytes already read from it; used by the reader only
+	err   error    // set if all connections ended without data
 }
 
 func newFirstToSpeak(conns ...net.Conn) *firstToSpeak {
@@ -27,7 +27,7 @@ func newFirstToSpeak(conns ...net.Conn) *firstToSpeak {
 	return e
 }
 
-// wait waits until something comes on c.
+// wait waits for data on c.
 func (e *firstToSpeak) wait(c net.Conn) {
 	b := make([]byte, 4096)
 	n, err := c.Read(b)
@@ -81,7 +81,8 @@ func (e *firstToSpeak) Close() error {
 	return err
 }
 
-// one is the connection that was picked, else any: for what is the same of all.
+// one returns the picked connection, or any before one is picked, for calls that are the same for
+// all.
 func (e *firstToSpeak) one() net.Conn {
 	select {
 	case <-e.picked:

@@ -19,27 +19,28 @@ import (
 const NewerKernel = "take a newer one (gve: 6.12 for an ordinary NIC, 7.2 for device memory TCP; 6.12, 7.2 and 7.3 " +
 	"are tested), or none, and one is fetched"
 
-// KernelFit is what a kernel is good for, as far as its files tell before it boots; nil: for all.
+// KernelFit says what a kernel can be used for, judged by its files before it boots. A nil error
+// means: nothing speaks against it.
 type KernelFit struct {
-	Boot   error // a guest of it comes up
-	NIC    error // its own driver has an interface
-	Devmem error // programs can do device memory TCP
+	Boot   error // a guest can boot it
+	NIC    error // its driver supports the NIC
+	Devmem error // device memory TCP works
 }
 
-// driverOf is what a NIC wants of a kernel.
+// driverOf describes a NIC's driver in the kernel.
 type driverOf struct {
-	module string // has the interface
-	option string // of the kernel, by which it is built
-	text   string // of the driver, that is in a kernel which has it built in
-	// Of the driver's symbols: those that it names if it is new enough for this NIC, and for device memory.
+	module string // the driver's name
+	option string // the kernel option that builds it
+	text   string // a text of the driver, found in a kernel that has it built in
+	// Symbols that the driver imports if it is new enough for this NIC, and for device memory.
 	needs, devmemNeeds string
-	old, devmemOld     string // what it lacks without
-	oldest             string // release of the kernel, where the driver is built in and cannot be looked into
-	programs           string // a module besides, for programs; "": none
+	old, devmemOld     string // what a driver without them lacks
+	oldest             string // the oldest usable kernel release, used if the driver is built in and cannot be examined
+	programs           string // another module that programs need; "": none
 	options            []string
 }
 
-// What gve names was read from the modules of Linux 6.1, 6.12, 7.2 and 7.3 (docs/specs/gve.md).
+// The values for gve are from the modules of Linux 6.1, 6.12, 7.2 and 7.3 (docs/specs/gve.md).
 var drivers = map[string]driverOf{
 	"virtio": {module: "virtio_net", option: "VIRTIO_NET", text: "Fail to set guest offload.",
 		programs: "uio_pci_generic"},
@@ -52,12 +53,13 @@ var drivers = map[string]driverOf{
 		options:     []string{"NET_DEVMEM"}},
 }
 
-// bootOptions are what a kernel must have built in for a guest of ours to come up.
+// bootOptions are the options that must be built in for a vnic guest to boot.
 var bootOptions = []string{"BLK_DEV_INITRD", "BINFMT_ELF", "PROC_FS", "SYSFS", "DEVTMPFS", "PCI", "NET", "INET",
 	"FUTEX", "EPOLL"}
 
-// FitOf judges a kernel for guests with NICs of a model, "virtio" or "gve", by its modules, by its configuration where
-// that lies beside it, and, without modules, by what its image has. It reads some 100 files' names and at most 600 MB.
+// FitOf checks a kernel for guests with NICs of a model, "virtio" or "gve": by its modules, by its
+// configuration if there is one beside it, and without modules by its image. It reads about 100
+// file names and at most 600 MB.
 func FitOf(k assets.Kernel, nic string) KernelFit {
 	d := drivers[nic]
 	var fit KernelFit
@@ -73,7 +75,7 @@ func FitOf(k assets.Kernel, nic string) KernelFit {
 	return fit
 }
 
-// Err is what is wrong with a kernel for guests that are to do device memory TCP, or need no more than an interface.
+// Err returns what is wrong with a kernel for device memory TCP, or for an ordinary interface.
 func (f *KernelFit) Err(devmem bool) error {
 	err := f.NIC
 	if devmem {
@@ -85,7 +87,7 @@ func (f *KernelFit) Err(devmem bool) error {
 	return err
 }
 
-// FixKernel says what to do about an error of KernelFit.Err.
+// FixKernel returns advice for an error of KernelFit.Err.
 func FixKernel(err error) string {
 	switch {
 	case errors.Is(err, errTooOld):
@@ -101,7 +103,7 @@ var (
 	errOption = errors.New("built without")
 )
 
-// drives says whether the kernel's driver takes the NIC.
+// drives returns an error if the kernel's driver does not support the NIC.
 func (d *driverOf) drives(k assets.Kernel, conf *kernelConfig) error {
 	if k.Modules == "" {
 		return d.builtIn(k, conf)
@@ -121,8 +123,8 @@ func (d *driverOf) drives(k assets.Kernel, conf *kernelConfig) error {
 	return nil
 }
 
-// devmem says whether a driver that takes the NIC has what device memory TCP wants. One that is built in is not looked
-// into.
+// devmem returns an error if a driver that supports the NIC lacks device memory TCP. A built-in
+// driver cannot be examined.
 func (d *driverOf) devmem(k assets.Kernel) error {
 	if k.Modules == "" {
 		return nil
@@ -134,8 +136,9 @@ func (d *driverOf) devmem(k assets.Kernel) error {
 	return fmt.Errorf("its %s is %w for device memory TCP: %s", d.module, errTooOld, d.devmemOld)
 }
 
-// builtIn says whether a kernel that came without modules has the driver itself: by its configuration, else by its
-// image. Where the one is not found and the other is packed in an unknown way, nothing is said.
+// builtIn returns an error if a kernel without modules does not have the driver built in, judged by
+// its configuration, else by its image. If there is no configuration and the image has an unknown
+// compression, it returns nil.
 func (d *driverOf) builtIn(k assets.Kernel, conf *kernelConfig) error {
 	there := conf.options[d.option] == "y"
 	if conf.path == "" {
@@ -148,7 +151,7 @@ func (d *driverOf) builtIn(k assets.Kernel, conf *kernelConfig) error {
 	return d.tooOld(k)
 }
 
-// tooOld goes by the release, for a driver that is built in.
+// tooOld judges a built-in driver by the kernel's release.
 func (d *driverOf) tooOld(k assets.Kernel) error {
 	if v := semverOf(k.Version); d.oldest != "" && semver.IsValid(v) && semver.Compare(v, "v"+d.oldest) < 0 {
 		return fmt.Errorf("its %s is %w: %s", d.module, errTooOld, d.old)
@@ -156,7 +159,7 @@ func (d *driverOf) tooOld(k assets.Kernel) error {
 	return nil
 }
 
-// has says whether a kernel has a module, in a file or built in.
+// has returns an error if a kernel has a module neither as a file nor built in.
 func has(k assets.Kernel, module string) error {
 	if k.Modules == "" {
 		return nil // it may be built in
@@ -169,7 +172,7 @@ func has(k assets.Kernel, module string) error {
 	return err
 }
 
-// semverOf makes "v6.12.95" of "6.12.95+deb12-cloud-amd64".
+// semverOf returns "v6.12.95" for "6.12.95+deb12-cloud-amd64".
 func semverOf(release string) string {
 	end := strings.IndexFunc(release, func(r rune) bool { return r != '.' && (r < '0' || r > '9') })
 	if end < 0 {
@@ -178,16 +181,16 @@ func semverOf(release string) string {
 	return "v" + release[:end]
 }
 
-// kernelConfig is the configuration of a kernel: "y" or "m" of each option that is set.
+// kernelConfig is a kernel's configuration: "y" or "m" for each set option.
 type kernelConfig struct {
-	path    string // "": none was found
+	path    string // "": not found
 	options map[string]string
 }
 
-// maxConfig bounds a configuration; Debian's have 300 KB.
+// maxConfig bounds the size of a configuration; Debian's have 300 KB.
 const maxConfig = 4 << 20
 
-// readConfig finds a kernel's configuration where distributions and builds from source leave it.
+// readConfig finds a kernel's configuration where distributions and builds from source put it.
 func readConfig(k assets.Kernel) kernelConfig {
 	dir := filepath.Dir(k.Image)
 	places := []string{filepath.Join(dir, "config-"+k.Version), filepath.Join(k.Modules, "config")}
@@ -211,14 +214,15 @@ func readConfig(k assets.Kernel) kernelConfig {
 			}
 		}
 		_ = f.Close()
-		if c.options["X86_64"] == "y" { // what it says it is
+		if c.options["X86_64"] == "y" { // it is a configuration for x86-64
 			return c
 		}
 	}
 	return kernelConfig{}
 }
 
-// lacks says which of the options a kernel was built without. A module is not there before init.
+// lacks returns an error with the options that the kernel was built without. A module does not
+// count, because none is loaded before init.
 func (c *kernelConfig) lacks(options []string) error {
 	var list []string
 	for _, o := range options {

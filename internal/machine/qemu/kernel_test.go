@@ -15,7 +15,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// moduleFile makes the smallest module: an ELF file with a section .modinfo, and symbols' names.
+// moduleFile makes a minimal module: an ELF file with a section .modinfo, and names of symbols.
 func moduleFile(t *testing.T, release string, symbols ...string) []byte {
 	t.Helper()
 	const headerLen = 64
@@ -40,7 +40,7 @@ func moduleFile(t *testing.T, release string, symbols ...string) []byte {
 
 const release = "6.12.95-test"
 
-// kernelWith is a kernel of that release, in a directory with files of these contents.
+// kernelWith makes a kernel of that release, in a directory with files of these contents.
 func kernelWith(t *testing.T, files map[string][]byte) assets.Kernel {
 	t.Helper()
 	dir := t.TempDir()
@@ -116,7 +116,7 @@ func TestAdviceForAKernelFollowsFromWhatItLacks(t *testing.T) {
 	}
 }
 
-// README says which kernels gve needs, and so does the message.
+// The README and the message agree on which kernels gve needs.
 func TestREADMEAgreesOnWhichKernelsGVENeeds(t *testing.T) {
 	readme := string(testkit.Must(os.ReadFile("../../../README.md"))(t))
 	for _, says := range []string{"6.12 for an ordinary NIC", "7.2 for device memory TCP",

@@ -26,40 +26,40 @@ import (
 	"vnic.dev/vnic/internal/version"
 )
 
-// GPU is GPU memory shown to the guest: as BAR 2 of an ivshmem-plain device (1af4:1110), or as a
-// NUMA node.
+// GPU is GPU memory in the guest: BAR 2 of an ivshmem-plain device (1af4:1110), or a NUMA node.
 type GPU struct {
-	File *os.File // shared memory; stays the caller's
-	Size uint64   // of a BAR a power of two, of a node a multiple of 2 MiB
-	// Node makes it the memory of a NUMA node without CPUs. Guest RAM and all CPUs are node 0 then;
-	// the GPUs that are nodes follow, in their order, from 1; with a Tree, its sockets are nodes 0, 1 and
-	// so on, and the GPUs follow these.
+	File *os.File // shared memory; the caller closes it
+	Size uint64   // for a BAR a power of two, for a node a multiple of 2 MiB
+	// Node makes it the memory of a NUMA node without CPUs. Guest RAM and all CPUs are then node 0,
+	// and the GPUs that are nodes follow in order from 1. With a Tree, its sockets are nodes 0, 1
+	// and so on, and the GPUs follow them.
 	Node    bool
 	Place   string // its name in Config.Tree
-	Hotplug bool   // it can be taken out while the guest runs (UnplugGPU): of one that has a Place and is no Node
+	Hotplug bool   // can be removed while the guest runs (UnplugGPU); requires a Place, and that Node is not set
 }
 
-// Netdev is a network device on a backend in this process (Connected) or elsewhere (Path): a
-// virtio-net-pci on a vhost-user backend, or a vfio-user-pci, whose backend is the whole device.
+// Netdev is a network device whose backend is in this process (Connected) or elsewhere (Path): a
+// virtio-net-pci with a vhost-user backend, or a vfio-user-pci, whose backend implements the whole
+// device.
 type Netdev struct {
-	// Connected is called once, with the connection that QEMU has made, which is then the callee's.
-	// It is called from a goroutine of the Machine's and must not wait for the guest.
+	// Connected is called once with the connection that QEMU has made, and owns it. It is called
+	// from a goroutine of the Machine and must not wait for the guest.
 	Connected func(conn *net.UnixConn)
-	Path      string // the backend's socket, to which QEMU connects again whenever it is lost (vfio-user: connects once)
+	Path      string // the backend's socket; QEMU reconnects after a loss (vfio-user: it connects once)
 	Listens   bool   // with Path: QEMU listens there, and waits until the backend has connected; vhost-user only
-	VFIOUser  bool   // vfio-user-pci: QEMU 10.1 or newer, and nothing of what follows but Place
+	VFIOUser  bool   // vfio-user-pci: QEMU 10.1 or newer; of the fields below only Place is used
 	Place     string // its name in Config.Tree
-	Hotplug   bool   // it can be taken out while the guest runs (UnplugNIC): of one that has a Place
+	Hotplug   bool   // can be removed while the guest runs (UnplugNIC); requires a Place
 
-	// Of a virtio-net-pci.
+	// For a virtio-net-pci.
 	Queues  int              // queue pairs; 0 = 1
-	MAC     net.HardwareAddr // nil = QEMU's
+	MAC     net.HardwareAddr // nil = QEMU's default
 	MTU     int              // host_mtu; 0 = none
-	XDP     bool             // the guest's driver may attach XDP programs: nothing is offloaded for it to receive
-	Options string           // more options of the device, "packed=on"
+	XDP     bool             // the guest's driver may attach XDP programs; all receive offloads are disabled
+	Options string           // more options of the device, such as "packed=on"
 
-	abstract string   // vhost-user: name of our socket in the abstract namespace
-	socket   *os.File // vfio-user: our socket, to be inherited
+	abstract string   // vhost-user: name of the backend's socket in the abstract namespace
+	socket   *os.File // vfio-user: the backend's socket, which QEMU inherits
 }
 
 // Config describes one machine.
@@ -67,63 +67,66 @@ type Config struct {
 	Name   string // for logs and errors; "" = "guest"
 	QEMU   assets.Binary
 	Kernel assets.Kernel
-	Initrd []io.Reader // read to their end, one after the other; see guest-images
+	Initrd []io.Reader // concatenated; see guest-images
 	Append string      // added to the kernel's command line
 
 	RAMSize uint64 // 0 = 512 MiB
 	CPUs    int    // 0 = 1
 	Accel   Accel
-	Cache   string // where AccelAuto keeps what its probe found; "" = the user's cache
+	Cache   string // where AccelAuto keeps its probes' results; "" = the user's cache
 	GPUs    []GPU
 	Netdevs []Netdev
 	Disks   []Disk
-	Tree    *pcie.Tree // that GPUs and Netdevs are in; nil, or at no Place of it: they are on the root complex
-	// ForwardsP2P has the guest's kernel take the host bridges for ones that forward requests between their ports: it
-	// goes by the CPU, AMD's since Zen (drivers/pci/p2pdma.c, cpu_supports_p2pdma). With KVM the host's CPU decides.
+	Tree    *pcie.Tree // of GPUs and Netdevs with a Place; others are on the root complex; may be nil
+	// ForwardsP2P makes the guest's kernel treat the host bridges as forwarding requests between
+	// their ports. The kernel decides this by the CPU: AMD's since Zen do (drivers/pci/p2pdma.c,
+	// cpu_supports_p2pdma). With KVM the host's CPU decides.
 	ForwardsP2P bool
-	// IOMMU gives the machine an IOMMU, Intel's (VT-d), and has the kernel translate by it what devices address. Of QEMU's
-	// own devices those that do not ask for translation (virtio without iommu_platform) go past it.
+	// IOMMU gives the machine an Intel IOMMU (VT-d), and makes the kernel translate the devices'
+	// DMA addresses. QEMU's own devices bypass it unless they request translation (virtio with
+	// iommu_platform).
 	IOMMU bool
 	Args  []string // more QEMU arguments, last
-	// ResultsPort offers the results channel as a port of a virtio-serial device, too
+	// ResultsPort also offers the results channel as a port of a virtio-serial device
 	// (agent.PortName): much faster than a serial line, for guests whose kernel has a driver for
-	// it. The guest picks one (agent.Config.Port).
+	// it. The guest picks one of the two (agent.Config.Port).
 	ResultsPort bool
 
-	Console   io.Writer     // also gets the guest's console; may be nil
-	Silence   time.Duration // of the console, until the guest's init reports; 0 = no limit
-	BootLimit time.Duration // until the guest's init reports; 0 = limits.Boot
-	TimeLimit time.Duration // whole run; 0 = limits.Machine
+	Console   io.Writer     // receives a copy of the guest's console; may be nil
+	Silence   time.Duration // limit on the console's silence until the guest's init reports; 0 = no limit
+	BootLimit time.Duration // limit on the time until the guest's init reports; 0 = limits.Boot
+	TimeLimit time.Duration // limit on the whole run; 0 = limits.Machine
 	Log       *slog.Logger  // may be nil
 
-	// Started, if it is not nil, is called when QEMU's process is there, before anything that it says is
-	// read and any connection of its devices is taken: it may wait, and take rights from this process.
+	// Started, if not nil, is called when QEMU's process exists, before any of its output is read
+	// and any connection of its devices is accepted: it may wait, and drop privileges of this
+	// process.
 	Started Started
 
 	key probeKey // of the probe that chose the accelerator
 }
 
-// Started is called with QEMU's process and its monitor (QMP), by which a QEMU can be had to open any
-// file. For a process that is to have neither rights any more, what it gives takes their place: signal
-// sends signals to QEMU; and monitor, which is the caller's, may take the commands of Commands only.
-// Without an error neither is nil.
+// Started is called with QEMU's process and its monitor (QMP), through which QEMU can be made to
+// open any file. If this process is to lose these rights, Started returns replacements: signal
+// sends signals to QEMU; instead is a connection to the monitor that may allow only the commands of
+// Commands, and monitor then belongs to Started. Without an error neither result is nil.
 type Started func(ctx context.Context, pid int, monitor net.Conn) (signal func(syscall.Signal) error,
 	instead net.Conn, err error)
 
-// Commands are all that a Machine says to QEMU's monitor: the keys "execute" and "id", and of device_del the argument
-// "id", which begins with DevicePrefix.
+// Commands are all QMP commands that a Machine sends, with only the keys "execute" and "id".
+// device_del also has the argument "id", which begins with DevicePrefix.
 var Commands = []string{commandCapabilities, commandStatus, commandQuit, commandUnplug}
 
 // Machine is a running QEMU. Its methods may be called from any goroutine.
 type Machine struct {
 	name   string
-	qemu   string // in words
+	qemu   string // name and version
 	kernel assets.Kernel
 	accel  Accel
 	log    *slog.Logger
 	child  *proc.Child
 	ram    []*os.File
-	// of guest memory
+	// Guest memory.
 	physical []Extent
 	con      *console
 	conIn    net.Conn
@@ -132,26 +135,26 @@ type Machine struct {
 	agent    *agent.Client
 	net      []*backendSocket
 
-	unplug  [2][]string // devices of NICs and GPUs that can be taken out; "": this one cannot
+	unplug  [2][]string // removable devices of NICs and GPUs; "": not removable
 	unplugs unplugs
 
 	ask    chan struct{} // closed by Close
 	askOne sync.Once
 	up     chan struct{} // closed when init has reported
-	done   chan struct{} // closed when all is over
+	done   chan struct{} // closed when the run has ended
 	err    error         // set before done is closed
-	stderr agent.Tail    // QEMU's; read after the child's end
+	stderr agent.Tail    // QEMU's; read after its end
 
-	record func(*RunError) *record // of one that KVM has stopped; nil: KVM was asked for
+	record func(*RunError) *record // makes the record for Keep after KVM stopped the guest; nil: KVM was requested
 
-	// of watch
+	// Used by watch.
 	shutdown string // reason of the SHUTDOWN event
-	cause    error  // why we ended it
+	cause    error  // why this process ended QEMU
 	detail   string
 }
 
 // Start starts QEMU and returns once the guest's init has reported on the results channel. When ctx
-// ends, then or later, the machine is ended. The caller calls Close, whatever else happens.
+// ends, also later, the machine is ended. The caller always calls Close if there is no error.
 func Start(ctx context.Context, c Config) (*Machine, error) {
 	if err := c.complete(); err != nil {
 		return nil, err
@@ -163,7 +166,7 @@ func Start(ctx context.Context, c Config) (*Machine, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", c.Name, err)
 	}
-	c.BootLimit = cmp.Or(c.BootLimit, limits.Boot.Here()) // by what the probe found
+	c.BootLimit = cmp.Or(c.BootLimit, limits.Boot.Here()) // after the probe, which may have changed the limits
 	c.TimeLimit = cmp.Or(c.TimeLimit, limits.Machine.Here())
 	if c.Accel == AccelAuto && accel == AccelKVM && c.BootLimit <= limits.Boot.Here() {
 		c.Silence = cmp.Or(c.Silence, limits.GuestSilence.Here())
@@ -179,20 +182,20 @@ func Start(ctx context.Context, c Config) (*Machine, error) {
 	go m.watch(ctx, c.Silence, c.BootLimit, c.TimeLimit)
 	select {
 	case <-m.up:
-		if c.BootLimit <= limits.Boot.Here() { // else who boots it may have stopped it for long
+		if c.BootLimit <= limits.Boot.Here() { // with a longer limit the user may have paused the boot
 			limits.Booted(time.Since(begin))
 		}
 		return m, nil
 	case <-m.done:
 	}
 	m.closeRAM()
-	if m.err == nil { // booted, and off again before anybody looked
+	if m.err == nil { // it booted, and powered off at once
 		return nil, &RunError{Name: m.name, Err: ErrPowerOff, Console: proc.LastLines(m.Console(), consoleLines)}
 	}
 	return nil, m.err
 }
 
-// choose says how the guest is run.
+// choose decides how the guest is run.
 func (c *Config) choose(ctx context.Context) (Accel, error) {
 	if c.Accel == AccelTCG {
 		return AccelTCG, nil
@@ -201,13 +204,13 @@ func (c *Config) choose(ctx context.Context) (Accel, error) {
 	if c.Cache, err = assets.CacheDir(assets.Options{CacheDir: c.Cache}); err != nil {
 		return "", err
 	}
-	c.key = keyOf(c.QEMU, c.Kernel) // later this process may read nothing
+	c.key = keyOf(c.QEMU, c.Kernel) // this process may lose its right to read later
 	accel, why, err := ChooseAccel(ctx, &assets.Resolved{Cache: c.Cache, QEMU: c.QEMU, Kernel: c.Kernel}, c.Accel)
 	c.Log.Info("accelerator chosen", "machine", c.Name, "accel", accel, "why", why)
 	return accel, err
 }
 
-// launch makes what QEMU inherits, starts it and the readers of its sockets.
+// launch makes the files that QEMU inherits, and starts it and the readers of its sockets.
 func launch(ctx context.Context, c *Config, accel Accel) (_ *Machine, err error) {
 	m := &Machine{
 		name: c.Name, qemu: strings.TrimSpace("QEMU " + c.QEMU.Version), kernel: c.Kernel, accel: accel,
@@ -218,7 +221,7 @@ func launch(ctx context.Context, c *Config, accel Accel) (_ *Machine, err error)
 	}
 	m.unplug = c.devicesOut()
 	var in inherited
-	host := map[string]net.Conn{} // our ends
+	host := map[string]net.Conn{} // this process's ends
 	defer func() {
 		_ = in.initrd.Close()
 		for _, ch := range in.channels {
@@ -306,7 +309,7 @@ func launch(ctx context.Context, c *Config, accel Accel) (_ *Machine, err error)
 	return m, nil
 }
 
-// gather puts readers into one sealed memfd, one after the other.
+// gather writes readers' data into one sealed memfd, in order.
 func gather(list []io.Reader) (*os.File, error) {
 	f, err := memfd("vnic-initrd")
 	if err != nil {
@@ -329,8 +332,8 @@ func memfd(name string) (*os.File, error) {
 	return os.NewFile(uintptr(fd), name), nil
 }
 
-// NewMemory makes shared memory for a guest's RAM: a memfd of a fixed size that takes up only what
-// is touched.
+// NewMemory makes shared memory for a guest's RAM: a memfd of a fixed size, of which only touched
+// pages use memory.
 func NewMemory(name string, size uint64) (*os.File, error) {
 	f, err := memfd(name)
 	if err != nil {
@@ -345,7 +348,8 @@ func NewMemory(name string, size uint64) (*os.File, error) {
 	return f, nil
 }
 
-// socketPair makes a connected pair of stream sockets: one for this process, one to be inherited.
+// socketPair makes a connected pair of stream sockets: one for this process, one for QEMU to
+// inherit.
 func socketPair() (net.Conn, *os.File, error) {
 	ours, theirs, err := scm.Pair()
 	if err != nil {
@@ -358,19 +362,19 @@ func socketPair() (net.Conn, *os.File, error) {
 	return ours, f, nil
 }
 
-// Name is the machine's name.
+// Name returns the machine's name.
 func (m *Machine) Name() string { return m.name }
 
-// Accel is how QEMU runs the guest's code.
+// Accel returns how QEMU runs the guest's code.
 func (m *Machine) Accel() Accel { return m.accel }
 
-// Agent is the guest's agent on the results channel.
+// Agent returns the client of the guest's agent on the results channel.
 func (m *Machine) Agent() *agent.Client { return m.agent }
 
-// PID is QEMU's process id.
+// PID returns QEMU's process id.
 func (m *Machine) PID() int { return m.child.PID() }
 
-// RAM is guest RAM: a file, or one for each socket of a Tree, which Close closes.
+// RAM returns the files of guest RAM: one, or one per socket of a Tree. Close closes them.
 func (m *Machine) RAM() []*os.File { return m.ram }
 
 func (m *Machine) closeRAM() {
@@ -379,20 +383,20 @@ func (m *Machine) closeRAM() {
 	}
 }
 
-// Console gives the last of the guest's console (up to 256 KiB).
+// Console returns the last output of the guest's console (up to 256 KiB).
 func (m *Machine) Console() []byte { return m.con.bytes() }
 
-// Done is closed when QEMU has ended and nothing of it is left.
+// Done returns a channel that is closed when QEMU has ended and everything is cleaned up.
 func (m *Machine) Done() <-chan struct{} { return m.done }
 
-// Wait waits until QEMU has ended and says how: nil after the guest's power-off or Close, else a
+// Wait waits until QEMU has ended. It returns nil after the guest's power-off or Close, else a
 // *RunError.
 func (m *Machine) Wait() error {
 	<-m.done
 	return m.err
 }
 
-// PowerOff asks the guest to power off and waits for the end, as Wait does.
+// PowerOff asks the guest to power off, and waits for the end as Wait does.
 func (m *Machine) PowerOff(ctx context.Context) error {
 	if err := m.agent.Call(ctx, "poweroff", nil, nil); err != nil && !errors.Is(err, agent.ErrClosed) {
 		return fmt.Errorf("%s: %w", m.name, err)
@@ -405,8 +409,8 @@ func (m *Machine) PowerOff(ctx context.Context) error {
 	}
 }
 
-// Close ends QEMU, by force when it must, and frees everything. It may be called more than once. A
-// run that had gone wrong before gives its error.
+// Close ends QEMU, by force if necessary, and frees everything. It may be called more than once. It
+// returns the error of a run that had failed before.
 func (m *Machine) Close() error {
 	m.askOne.Do(func() { close(m.ask) })
 	<-m.done
@@ -414,7 +418,7 @@ func (m *Machine) Close() error {
 	return m.err
 }
 
-// watch lives as long as QEMU does and decides what its end means.
+// watch runs as long as QEMU does and determines the result of the run.
 func (m *Machine) watch(ctx context.Context, silence, bootLimit, timeLimit time.Duration) {
 	defer close(m.done)
 	boot, limit := time.NewTimer(bootLimit), time.NewTimer(timeLimit)
@@ -425,7 +429,7 @@ func (m *Machine) watch(ctx context.Context, silence, bootLimit, timeLimit time.
 	booted, ctxDone, ask, events := m.agent.Booted(), ctx.Done(), m.ask, m.qmp.events
 	agentDone := m.agent.Done()
 	if _, err := m.command(commandCapabilities); err == nil {
-		m.checkStatus() // events before this were lost
+		m.checkStatus() // earlier events were lost
 	}
 	for {
 		if m.cause != nil {
@@ -471,5 +475,5 @@ func (m *Machine) watch(ctx context.Context, silence, bootLimit, timeLimit time.
 	}
 }
 
-// errClosed is the cause of an end that the caller asked for.
+// errClosed is the cause of an end by Close.
 var errClosed = errors.New("closed")

@@ -14,7 +14,7 @@ import (
 	"vnic.dev/vnic/vhostuser"
 )
 
-// idle is a network device that does nothing: enough for QEMU to show it to a guest without a
+// idle is a network device that does nothing: enough for QEMU to present it to a guest without a
 // driver.
 type idle struct{ mtu uint16 }
 

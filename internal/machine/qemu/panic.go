@@ -11,15 +11,16 @@ import (
 	"vnic.dev/vnic/internal/proc"
 )
 
-// panicFrame is a frame in the stack of a panic.
+// panicFrame matches the stack frame of a panic.
 var panicFrame = regexp.MustCompile(`\bv?panic\+0x`)
 
-// panicMark begins the message of a kernel's panic (kernel/panic.c, vpanic).
+// panicMark is the beginning of a kernel panic's message (kernel/panic.c, vpanic).
 const panicMark = "Kernel panic - not syncing"
 
-// panicLine gives the message of a kernel's panic, or "" where there was none. On a busy machine the message may lack
-// characters: Linux waits no longer than 10 ms until the serial port takes one (drivers/tty/serial/8250, wait_for_lsr).
-// Then the stack below the message shows that it was a panic.
+// panicLine returns the message of a kernel panic, or "" if there was none. On a busy machine the
+// message may lack characters, because Linux waits at most 10 ms for the serial port to accept one
+// (drivers/tty/serial/8250, wait_for_lsr). The stack below the message then shows that it was a
+// panic.
 func panicLine(console []byte) string {
 	i := bytes.LastIndex(console, []byte(panicMark))
 	switch {
@@ -35,38 +36,40 @@ func panicLine(console []byte) string {
 // Bounds of panicLines.
 const (
 	panicLinesMax = 24
-	panicLineMax  = 200  // bytes of one
-	panicBefore   = 4    // lines before a panic that no complaint precedes: why the kernel gave up
-	panicApart    = 8    // lines between two beginnings of one complaint
-	panicLooked   = 1000 // of the console's last lines
+	panicLineMax  = 200  // bytes per line
+	panicBefore   = 4    // lines before a panic without a preceding complaint; they may show the cause
+	panicApart    = 8    // most lines between two first lines of one complaint
+	panicLooked   = 1000 // number of the console's last lines that are searched
 )
 
 var (
-	// stamp is printk's time, and the caller where CONFIG_PRINTK_CALLER is set.
+	// stamp matches printk's time, and the caller if CONFIG_PRINTK_CALLER is set.
 	stamp = regexp.MustCompile(`^\[ *\d+\.\d+\](\[ *[TC]\d+\])? ?`)
-	// complaint is the first line of one (arch/x86/kernel/dumpstack.c, arch/x86/mm/fault.c, arch/arm64/kernel/traps.c,
-	// lib/bug.c, kernel/panic.c, mm/kasan/report.c).
+	// complaint matches the first line of a kernel error (arch/x86/kernel/dumpstack.c,
+	// arch/x86/mm/fault.c, arch/arm64/kernel/traps.c, lib/bug.c, kernel/panic.c,
+	// mm/kasan/report.c).
 	complaint = regexp.MustCompile(`^(BUG: |Oops: |kernel BUG at |Unable to handle kernel |Internal error: |WARNING: |` +
 		`UBSAN: |general protection fault|divide error|invalid opcode|double fault|traps: PANIC|watchdog: BUG|` +
 		`INFO: (rcu_|task ))`)
-	// place says where and in which process it was; frames are the trace's, without the guesses of the unwinder ("? f").
+	// place matches lines with the place and process of the error; frame matches the trace's
+	// frames, except the unwinder's guesses ("? f").
 	place = regexp.MustCompile(`^(RIP: |pc : |lr : |#PF: |CPU: |Workqueue: |Call [Tt]race:)`)
 	frame = regexp.MustCompile(`^[\w.]+\+0x[0-9a-f]+/0x[0-9a-f]+`)
 )
 
-// panicLines are the lines of a console that say why its kernel has panicked, at most panicLinesMax: what it complained
-// of before, where that was, the trace, and the panic's message. Registers, code and lists of modules are left out, and
-// long lines cut.
+// panicLines returns the console lines that explain a kernel panic, at most panicLinesMax: the
+// preceding complaint, its place, the trace, and the panic's message. It leaves out registers, code
+// and lists of modules, and cuts long lines.
 func panicLines(console []byte) (lines []string) {
-	said := proc.LastLines(console, panicLooked)
-	if len(said) == 0 {
+	tail := proc.LastLines(console, panicLooked)
+	if len(tail) == 0 {
 		return nil
 	}
-	text := make([]string, len(said))
-	for i, l := range said {
+	text := make([]string, len(tail))
+	for i, l := range tail {
 		if len(l) > panicLineMax {
 			l = strings.ToValidUTF8(l[:panicLineMax], "") + "..."
-			said[i] = l
+			tail[i] = l
 		}
 		text[i] = strings.TrimSpace(stamp.ReplaceAllString(l, ""))
 	}
@@ -74,7 +77,7 @@ func panicLines(console []byte) (lines []string) {
 	for last >= 0 && !strings.Contains(text[last], panicMark) {
 		last--
 	}
-	for i := len(text) - 1; last < 0 && i > 0; i-- { // its words did not come whole
+	for i := len(text) - 1; last < 0 && i > 0; i-- { // the panic's message is incomplete
 		if panicFrame.MatchString(text[i]) {
 			last = i
 		}
@@ -88,15 +91,15 @@ func panicLines(console []byte) (lines []string) {
 	}
 	if first < 0 {
 		first = max(0, last-panicBefore)
-		lines = append(lines, said[first:last]...)
+		lines = append(lines, tail[first:last]...)
 		first = last
 	}
 	var known []string
 	for i := first; i < len(text); i++ {
 		t := text[i]
 		if (complaint.MatchString(t) || place.MatchString(t) || frame.MatchString(t) || strings.HasPrefix(t, panicMark)) &&
-			!slices.Contains(known, t) { // an oops says once more where it was
-			known, lines = append(known, t), append(lines, said[i])
+			!slices.Contains(known, t) { // an oops repeats its place
+			known, lines = append(known, t), append(lines, tail[i])
 		}
 	}
 	more := len(lines) - panicLinesMax

@@ -23,7 +23,7 @@ func TestPanicLine(t *testing.T) {
 	}
 }
 
-// oops is what Linux says of a null pointer, and how it ends.
+// oops is Linux's output after a null pointer dereference, until its end.
 const oops = `[  101.400000] gve 0000:00:04.0 eth0: Device link is down.
 [  101.616161] BUG: kernel NULL pointer dereference, address: 00000000000000a0
 [  101.617001] #PF: supervisor read access in kernel mode
@@ -48,8 +48,8 @@ const oops = `[  101.400000] gve 0000:00:04.0 eth0: Device link is down.
 [  101.626600] ---[ end Kernel panic - not syncing: Fatal exception ]---
 `
 
-// Of a panic the lines are shown that say what, where and by which way, however many registers follow; and no more than
-// fit.
+// For a panic the lines with its cause, its place and its trace are shown, however many registers
+// follow, and no more than the limit.
 func TestPanicShowsItsCause(t *testing.T) {
 	frames := func(n int) (s string) {
 		for i := range n {
@@ -90,13 +90,13 @@ func TestPanicShowsItsCause(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			got := panicLines([]byte(c.console))
-			at := 0
+			pos := 0
 			for _, want := range c.has {
-				i := slices.IndexFunc(got[at:], func(l string) bool { return strings.Contains(l, want) })
+				i := slices.IndexFunc(got[pos:], func(l string) bool { return strings.Contains(l, want) })
 				if i < 0 {
-					t.Fatalf("no %q behind line %d of\n%s", want, at, strings.Join(got, "\n"))
+					t.Fatalf("no %q behind line %d of\n%s", want, pos, strings.Join(got, "\n"))
 				}
-				at += i
+				pos += i
 			}
 			if s := strings.Join(got, "\n"); len(got) != c.lines || strings.Contains(s, "R13") || strings.Contains(s, "Code: ") {
 				t.Errorf("%d lines, not %d:\n%s", len(got), c.lines, s)

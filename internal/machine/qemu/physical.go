@@ -2,27 +2,28 @@ package qemu
 
 import "os"
 
-// Extent is a part of the guest's physical memory, and where in a file it lies.
+// Extent is a range of the guest's physical memory, and its place in a file.
 type Extent struct {
 	Addr, Size uint64
 	File       *os.File
-	Off        uint64 // in File
+	Off        uint64 // offset in File
 }
 
-// Where QEMU's q35 has memory (hw/i386/pc_q35.c, pc_q35_init): up to a bound below 4 GiB, which is lower where there is
-// more than that, so that pages of 1 GiB stay whole, and the rest from 4 GiB on. QEMU moves the rest up on a host of
-// AMD's where it would go past 1012 GiB (hw/i386/pc.c, pc_max_used_gpa), which is not served here.
+// The memory map of QEMU's q35 (hw/i386/pc_q35.c, pc_q35_init): low memory ends at lowMemory, or at
+// lowMemoryMore if there is more than that, so that pages of 1 GiB stay whole; the rest begins at 4
+// GiB. On an AMD host QEMU moves the rest up if it would exceed 1012 GiB (hw/i386/pc.c,
+// pc_max_used_gpa); this is not supported.
 const (
 	lowMemory     = 0xb000_0000
 	lowMemoryMore = 0x8000_0000
 	highMemory    = 1 << 32
 )
 
-// Physical is where the guest's RAM and those GPUs are that are NUMA nodes, by physical address. The files are those of
-// RAM and of the configuration.
+// Physical returns the physical addresses of the guest's RAM and of the GPUs that are NUMA nodes.
+// The files are those of RAM and of the configuration.
 func (m *Machine) Physical() []Extent { return m.physical }
 
-// physical lays out files, in the order of their nodes.
+// physical returns the addresses of files, which are in the order of their nodes.
 func physical(files []Extent) (list []Extent) {
 	total, low := uint64(0), uint64(lowMemory)
 	for _, f := range files {
@@ -31,24 +32,24 @@ func physical(files []Extent) (list []Extent) {
 	if total >= lowMemory {
 		low = lowMemoryMore
 	}
-	at := uint64(0)
+	addr := uint64(0)
 	for _, f := range files {
 		for f.Size > 0 {
-			if at == low {
-				at = highMemory
+			if addr == low {
+				addr = highMemory
 			}
 			part := f
-			if part.Addr = at; at < low {
-				part.Size = min(f.Size, low-at)
+			if part.Addr = addr; addr < low {
+				part.Size = min(f.Size, low-addr)
 			}
 			list = append(list, part)
-			at, f.Off, f.Size = at+part.Size, f.Off+part.Size, f.Size-part.Size
+			addr, f.Off, f.Size = addr+part.Size, f.Off+part.Size, f.Size-part.Size
 		}
 	}
 	return list
 }
 
-// nodeFiles are the files of RAM and GPUs that are nodes, in the order of the nodes.
+// nodeFiles returns the files of RAM and of GPUs that are nodes, in the order of the nodes.
 func (c *Config) nodeFiles(ram []*os.File) (list []Extent) {
 	for i, size := range c.ramSizes() {
 		list = append(list, Extent{Size: size, File: ram[i]})

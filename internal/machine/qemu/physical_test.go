@@ -10,7 +10,8 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// Files follow one another in physical memory, with a hole below 4 GiB that begins lower where there is more memory.
+// Files are adjacent in physical memory, except for a hole below 4 GiB that begins lower if there
+// is more memory.
 func TestPhysicalMemory(t *testing.T) {
 	const m = 1 << 20
 	for want, sizes := range map[string][]uint64{
@@ -34,7 +35,7 @@ func TestPhysicalMemory(t *testing.T) {
 	}
 }
 
-// The IOMMU comes before what is behind it, and the kernel is told to use it.
+// The IOMMU comes before the devices that use it, and the kernel's arguments enable it.
 func TestArgumentsOfAnIOMMU(t *testing.T) {
 	for _, on := range []bool{false, true} {
 		conf := Config{QEMU: assets.Binary{Args: []string{"qemu"}}, Kernel: assets.Kernel{Image: "/k"}, IOMMU: on,

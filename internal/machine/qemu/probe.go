@@ -14,13 +14,15 @@ import (
 	"vnic.dev/vnic/internal/proc"
 )
 
-// earlyWords have the kernel print from its first instructions on, so that a guest that does nothing is told from one
-// that is slow. A healthy boot prints some 30 lines (1200 bytes); limits.ProbeSilence is the longest time between two
-// of them (Linux Documentation/admin-guide/kernel-parameters.txt; of two loglevels the last one holds).
+// earlyWords make the kernel print from its first instructions on, which distinguishes a guest that
+// does nothing from a slow one. A healthy boot prints some 30 lines (1200 bytes);
+// limits.ProbeSilence is the longest time between two of them (Linux
+// Documentation/admin-guide/kernel-parameters.txt; the last of two loglevels counts).
 const earlyWords = "earlyprintk=ttyS0 earlycon loglevel=6"
 
-// probe boots a guest under KVM as far as its init. It fails when the guest has printed nothing for a while, and so
-// soon: who has no KVM that works does not wait for the first run. err is for what has nothing to do with KVM.
+// probe boots a guest under KVM until its init runs. It fails soon if the guest prints nothing for
+// a while, so that a first run without working KVM does not wait long. err is for errors that have
+// nothing to do with KVM.
 func probe(ctx context.Context, r *assets.Resolved) (*probed, error) {
 	p := &probed{probeKey: keyOf(r.QEMU, r.Kernel), Fetched: r.Kernel.Source == assets.SourceCache, At: time.Now().UTC()}
 	var initrd io.ReadCloser
@@ -59,12 +61,13 @@ func probe(ctx context.Context, r *assets.Resolved) (*probed, error) {
 	return nil, err
 }
 
-// record is a guest that was started by KVM, as a probe had passed, and that KVM has stopped.
+// record returns the record of a guest that was started with KVM after a successful probe, and that
+// KVM has stopped.
 func (c *Config) record(e *RunError, begin time.Time) *record {
 	r := &record{Cache: c.Cache, Probe: probed{probeKey: c.key, At: begin.UTC(),
 		Fetched: c.Kernel.Source == assets.SourceCache, Seconds: time.Since(begin).Seconds()}}
 	r.Probe.fail(e)
-	r.Probe.Late = true // the probe has passed: it is tried again later
+	r.Probe.Late = true // the probe succeeded, so KVM is tried again later
 	return r
 }
 
@@ -81,8 +84,9 @@ func (p *probed) fail(e *RunError) {
 	p.Console = e.Console
 }
 
-// startSlow is how many times slower than those of the limits' bases this machine starts a QEMU: all that is known of
-// it before its first guest. The second start counts, for which nothing is read from the disk. All limits follow.
+// startSlow returns how many times slower this machine starts a QEMU than the machine for which the
+// limits were set. Before the first guest nothing else is known. The second start counts, which
+// reads nothing from disk. All limits grow by this factor.
 func startSlow(ctx context.Context, q assets.Binary) float64 {
 	slow := limits.Slow()
 	var took time.Duration
@@ -92,7 +96,7 @@ func startSlow(ctx context.Context, q assets.Binary) float64 {
 		_, err := proc.Command{Env: q.Env}.Run(ctx, q.Args[0], append(q.Args[1:len(q.Args):len(q.Args)], "--version")...)
 		took = time.Since(begin)
 		cancel()
-		if err != nil { // its start will say why
+		if err != nil { // starting the guest will return the error
 			return slow
 		}
 	}

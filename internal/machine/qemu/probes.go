@@ -11,35 +11,35 @@ import (
 	"vnic.dev/vnic/internal/machine/assets"
 )
 
-// probesFile is the file of the cache that has what probes of KVM found.
+// probesFile is the cache file with the results of KVM probes.
 const probesFile = "kvm.json"
 
-// maxProbes is how many are kept, the last ones.
+// maxProbes is the most results kept, the latest ones.
 const maxProbes = 8
 
-// probed is what a probe of KVM found. It holds until the machine boots again.
+// probed is the result of a KVM probe. It is valid until the machine reboots.
 type probed struct {
 	probeKey
 	OK      bool      `json:"ok"`
 	Why     string    `json:"why"`
 	Fetched bool      `json:"fetched"` // the kernel is one of the cache's, which are known to boot
-	At      time.Time `json:"at"`      // when it began
-	Seconds float64   `json:"seconds"` // how long it took
-	Late    bool      `json:"late"`    // it failed by a limit, or after a probe: a busy machine may have done that
-	Console []string  `json:"console"` // the last lines of a guest's that failed
+	At      time.Time `json:"at"`      // time of the start
+	Seconds float64   `json:"seconds"` // duration
+	Late    bool      `json:"late"`    // failed by a time limit or after a success: the machine may have been busy
+	Console []string  `json:"console"` // the last lines of a failed guest
 }
 
-// lateHolds is how long a probe holds that was late.
+// lateHolds is how long a late failure is valid.
 const lateHolds = time.Hour
 
 func (p *probed) took() time.Duration { return time.Duration(p.Seconds * float64(time.Second)) }
 
-// holds says whether the result of a probe still counts; KVM is not tried again then.
+// holds reports whether a result is still valid; KVM is then not probed again.
 func (p *probed) holds(now time.Time) bool {
 	return !p.Late || now.Sub(p.At) < lateHolds && !now.Before(p.At)
 }
 
-// probeKey says what was probed.
+// probeKey identifies what was probed.
 type probeKey struct {
 	BootID string `json:"boot_id"`
 	QEMU   string `json:"qemu"`
@@ -51,26 +51,27 @@ func keyOf(q assets.Binary, k assets.Kernel) probeKey {
 	return probeKey{BootID: strings.TrimSpace(string(b)), QEMU: q.Version, Kernel: k.Version}
 }
 
-// probes are what was found, the last one last.
+// probes are results, the latest one last.
 type probes []probed
 
-// record is a probe for a cache's file, by a process that may still write there.
+// record is a result, and the cache to which another process may write it.
 type record struct {
 	Cache string `json:"cache"`
 	Probe probed `json:"probe"`
 }
 
-// Record is one line for Keep, of a guest that was to run by AccelAuto, for which KVM was chosen, and that KVM has
-// stopped; of others it is empty. A process that has guests may not write to the cache any more.
+// Record returns one line for Keep about a guest for which AccelAuto chose KVM and that KVM has
+// stopped, and "" for other errors. A process that runs guests may not be allowed to write to the
+// cache any more.
 func (e *RunError) Record() string {
 	if e.record == nil {
 		return ""
 	}
-	b, _ := json.Marshal(e.record) // it has no value that cannot be
+	b, _ := json.Marshal(e.record) // all its values can be encoded
 	return string(b)
 }
 
-// Keep takes a Record: for a while, AccelAuto is TCG.
+// Keep stores a Record: AccelAuto then chooses TCG for a while.
 func Keep(line string) {
 	var r record
 	if json.Unmarshal([]byte(line), &r) == nil && r.Cache != "" {
@@ -78,8 +79,8 @@ func Keep(line string) {
 	}
 }
 
-// readProbes reads the probes in a cache's directory. A file that cannot be read has none. A probe without a time is
-// left out: an older vnic wrote it, which had other limits.
+// readProbes reads the results in a cache's directory; an unreadable file has none. A result
+// without a time is left out, because an older vnic with other limits wrote it.
 func readProbes(dir string) probes {
 	var f struct {
 		Probes probes `json:"probes"`
@@ -91,9 +92,10 @@ func readProbes(dir string) probes {
 	return slices.DeleteFunc(f.Probes, func(p probed) bool { return p.At.IsZero() })
 }
 
-// find is the probe that answers for what is to be probed; nil: none does. A kernel with which KVM failed says that KVM
-// does not work if it is known to boot, or if another one failed as well; else the kernel may be to blame, and another
-// one is tried: a user's, who changes it all day, would wait for it each time.
+// find returns the result that applies to a key, or nil. A failure with another kernel applies only
+// if that kernel is known to boot, or if a second kernel failed too. Otherwise the kernel may be
+// the cause, and the new kernel is probed: a user who changes his kernel all day would wait for
+// that each time.
 func (l probes) find(key probeKey) *probed {
 	var failed []*probed
 	for i := range l {
@@ -115,7 +117,7 @@ func (l probes) find(key probeKey) *probed {
 	return failed[0]
 }
 
-// last is what was found the last time, though it may hold no more; nil: nothing.
+// last returns the last result for a key, valid or not, or nil.
 func (l probes) last(key probeKey) *probed {
 	for i := range slices.Backward(l) {
 		if l[i].probeKey == key {
@@ -125,14 +127,14 @@ func (l probes) last(key probeKey) *probed {
 	return nil
 }
 
-// with is the probes with another one, and without those that hold no more.
+// with returns the results with p added, without older ones of the same key or of an earlier boot.
 func (l probes) with(p probed) probes {
 	l = slices.DeleteFunc(slices.Clone(l), func(o probed) bool { return o.probeKey == p.probeKey || o.BootID != p.BootID })
 	l = append(l, p)
 	return l[max(0, len(l)-maxProbes):]
 }
 
-// save writes them to a cache's directory. It only saves time.
+// save writes the results to a cache's directory. Errors are ignored: a result only saves time.
 func (l probes) save(dir string) {
 	_ = assets.SaveJSON(dir, probesFile, map[string]probes{"probes": l})
 }

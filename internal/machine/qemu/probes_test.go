@@ -8,15 +8,15 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// KVM is probed once for each kernel, unless it is known meanwhile that it works for none. Not all that was found is
-// kept, and what was found before the machine booted is not used.
+// KVM is probed once per kernel, unless it is known to work with none. Old results are dropped, and
+// results from before the machine's boot are not used.
 func TestProbesAnswerForOtherKernels(t *testing.T) {
 	key := func(boot, qemu, kernel string) probeKey { return probeKey{BootID: boot, QEMU: qemu, Kernel: kernel} }
 	here := key("now", "11.1", "mine")
 	for _, c := range []struct {
 		what string
 		l    probes
-		want string // Why of the one that answers; "none"
+		want string // Why of the result that applies; or "none"
 	}{
 		{"nothing is known", nil, "none"},
 		{"itself", probes{{probeKey: here, Why: "a"}}, "a"},
@@ -36,14 +36,14 @@ func TestProbesAnswerForOtherKernels(t *testing.T) {
 		testkit.Equal(t, c.what, got, c.want)
 	}
 
-	// A busy machine may have been late: that is tried again.
+	// A late failure, perhaps of a busy machine, is probed again.
 	late := probes{{probeKey: here, Why: "late", Late: true, At: time.Now().Add(-lateHolds / 2)}}
 	if p := late.find(here); p == nil || p.Why != "late" {
 		t.Errorf("of half an hour ago: %v", p)
 	}
-	for _, at := range []time.Time{time.Now().Add(-2 * lateHolds), time.Now().Add(time.Hour), {}} {
-		if late[0].At = at; late.find(here) != nil {
-			t.Errorf("of %v it still holds", at)
+	for _, when := range []time.Time{time.Now().Add(-2 * lateHolds), time.Now().Add(time.Hour), {}} {
+		if late[0].At = when; late.find(here) != nil {
+			t.Errorf("of %v it still holds", when)
 		}
 	}
 
@@ -54,7 +54,7 @@ func TestProbesAnswerForOtherKernels(t *testing.T) {
 	for i := range maxProbes + 3 {
 		readProbes(dir).with(probed{probeKey: key("now", "11.1", fmt.Sprint(i)), Why: fmt.Sprint(i), At: now}).save(dir)
 	}
-	// In the place of the other.
+	// A new result replaces the old one.
 	readProbes(dir).with(probed{probeKey: key("now", "11.1", "10"), OK: true, At: now}).save(dir)
 	l := readProbes(dir)
 	testkit.Equal(t, "kept", len(l), maxProbes)

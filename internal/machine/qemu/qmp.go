@@ -13,16 +13,16 @@ import (
 	"vnic.dev/vnic/internal/limits"
 )
 
-// qmp is a client of QEMU's machine protocol (QEMU docs/interop/qmp-spec.rst): a JSON object a
-// line. Only what a Machine needs: one command at a time, and events.
+// qmp is a client of QEMU's machine protocol (QEMU docs/interop/qmp-spec.rst): one JSON object per
+// line. It has only what a Machine needs: one command at a time, and events.
 type qmp struct {
 	conn   net.Conn
-	events chan qmpEvent // those of watchedEvents; closed at the end
+	events chan qmpEvent // watched events; closed at the end
 	done   chan struct{} // closed when the reader has ended
 
-	replies chan qmpReply // the last one, from the reader
+	replies chan qmpReply // the last reply, from the reader
 	mu      sync.Mutex    // one command at a time
-	id      uint64        // of the last command, under mu
+	id      uint64        // under mu: id of the last command
 }
 
 type qmpEvent struct {
@@ -33,15 +33,16 @@ type qmpEvent struct {
 	} `json:"data"`
 }
 
-// Events that a Machine looks at.
+// Events that a Machine handles.
 const (
 	eventShutdown = "SHUTDOWN"
 	eventStop     = "STOP"
-	eventDeleted  = "DEVICE_DELETED"            // of a device, when nothing of it is left
-	eventKept     = "DEVICE_UNPLUG_GUEST_ERROR" // the guest did not let go of it
+	eventDeleted  = "DEVICE_DELETED"            // a device has been removed completely
+	eventKept     = "DEVICE_UNPLUG_GUEST_ERROR" // the guest refused to release the device
 )
 
-// watched says whether a Machine looks at an event. Parts of a device are deleted, too, which have no name.
+// watched reports whether a Machine handles an event. Parts of a device without a name are deleted
+// too; those events are ignored.
 func (e *qmpEvent) watched() bool {
 	switch e.Event {
 	case eventShutdown, eventStop:
@@ -61,7 +62,7 @@ type qmpReply struct {
 	} `json:"error"`
 }
 
-// The commands that a Machine gives.
+// The commands that a Machine sends.
 const (
 	commandCapabilities = "qmp_capabilities"
 	commandStatus       = "query-status"
@@ -79,7 +80,7 @@ const maxQMP = 1 << 20
 
 var errQMPClosed = errors.New("QMP: connection closed")
 
-// newQMP takes over conn. The first command is qmp_capabilities.
+// newQMP takes ownership of conn. The first command must be qmp_capabilities.
 func newQMP(conn net.Conn) *qmp {
 	q := &qmp{
 		conn: conn, events: make(chan qmpEvent, 16), replies: make(chan qmpReply, 1), done: make(chan struct{}),
@@ -105,11 +106,11 @@ func (q *qmp) read() {
 		case line.watched():
 			select {
 			case q.events <- line.qmpEvent:
-			default: // none comes that often
+			default: // dropped; events are never that frequent
 			}
 		case line.Return != nil || line.Error != nil:
 			select {
-			case <-q.replies: // one that is not waited for any more
+			case <-q.replies: // a reply whose command was abandoned
 			default:
 			}
 			q.replies <- line.qmpReply
@@ -117,8 +118,8 @@ func (q *qmp) read() {
 	}
 }
 
-// do runs a command, with arguments or nil, and gives what it returns. Its reply is known by its id: that of a command
-// which is not waited for any more is passed over.
+// do runs a command, with arguments or nil, and returns its result. It recognizes its reply by the
+// id, and skips the replies of abandoned commands.
 func (q *qmp) do(ctx context.Context, command string, args any) (json.RawMessage, error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()

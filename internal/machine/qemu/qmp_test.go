@@ -13,7 +13,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// peerQMP answers each line with what answer says, as QEMU would.
+// peerQMP replies to each line as answer says, in place of QEMU.
 func peerQMP(t *testing.T, answer func(n int, line string) string) *qmp {
 	ours, theirs := net.Pipe()
 	q := newQMP(ours)

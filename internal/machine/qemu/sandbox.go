@@ -10,16 +10,15 @@ import (
 	"vnic.dev/vnic/internal/proc"
 )
 
-// sandbox is what a QEMU of ours may not do any more once it runs: it starts no program, and gets no
-// other rights or priorities (QEMU, qemu-seccomp.c). A guest that has taken it over is held by that.
+// sandbox are the rights that a running QEMU loses: it starts no program, and gets no other
+// privileges or priorities (QEMU, qemu-seccomp.c). This limits a guest that has taken over QEMU.
 const sandbox = "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny"
 
-// sandboxes has what each QEMU of this process has said, by its command.
+// sandboxes has the answer of each QEMU of this process, by its command.
 var sandboxes sync.Map
 
-// hasSandbox asks a QEMU, once, whether it knows the sandbox: one that was built without libseccomp
-// ends with an error at the option, before it prints its version. A QEMU of which no version is known
-// is not asked.
+// hasSandbox asks a QEMU, once, whether it supports the sandbox: one built without libseccomp fails
+// at the option, before it prints its version. It does not ask a QEMU whose version is unknown.
 func hasSandbox(ctx context.Context, b assets.Binary) bool {
 	if b.Version == "" {
 		return false

@@ -11,8 +11,8 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// A QEMU that knows the sandbox is started in it, one that does not is started all the same, and each
-// is asked once.
+// A QEMU that supports the sandbox starts in it, one that does not starts without it, and each is
+// asked only once.
 func TestSandboxWhereQEMUHasOne(t *testing.T) {
 	for want, script := range map[bool]string{
 		true:  "echo x >> \"$0.asked\"",

@@ -14,14 +14,14 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// script stands for a QEMU.
+// script makes a script that replaces QEMU.
 func script(t *testing.T, text string) Config {
 	path := filepath.Join(t.TempDir(), "qemu")
 	testkit.OK(t, os.WriteFile(path, []byte("#!/bin/sh\n"+text+"\n"), 0o755))
 	return Config{QEMU: assets.Binary{Args: []string{path}}, Kernel: assets.Kernel{Image: "/dev/null"}, Accel: AccelTCG}
 }
 
-// A QEMU that answers nothing and ignores signals is killed, and what it started goes with it.
+// A QEMU that does not answer and ignores signals is killed, together with its child processes.
 func TestStubbornQEMUIsKilled(t *testing.T) {
 	testkit.LeavesNothing(t)
 	defer func(g limits.Limit) { grace = g }(grace)
@@ -80,7 +80,7 @@ func TestModuleThatTheKernelRefusesIsNamed(t *testing.T) {
 			"guest: kernel 7.2.0: the guest's kernel does not load module gve: exec format error: give") {
 		t.Errorf("got %v", err)
 	}
-	m.kernel.Source = assets.SourceCache // ours go together: it is another trouble
+	m.kernel.Source = assets.SourceCache // vnic's kernel and modules match, so the cause must be another
 	if err := m.agentEnded(died); errors.As(err, &missing) || !errors.Is(err, ErrAgent) {
 		t.Errorf("got %v", err)
 	}
@@ -95,8 +95,8 @@ func TestMissingProgramIsReported(t *testing.T) {
 	}
 }
 
-// Invariant: qemu: A guest that gives no sign of life is ended soon where that is asked for, and KVM is blamed if it
-// ran it.
+// Invariant: qemu: A guest without any output is ended early on request, and the error names KVM if
+// KVM ran it.
 func TestSilentGuestIsEnded(t *testing.T) {
 	testkit.LeavesNothing(t)
 	defer func(g limits.Limit) { grace = g }(grace)
@@ -113,7 +113,7 @@ func TestSilentGuestIsEnded(t *testing.T) {
 	}
 }
 
-// QEMU's own words say that KVM was to blame for an end.
+// QEMU's messages show that KVM was the cause.
 func TestKVMIsBlamed(t *testing.T) {
 	testkit.LeavesNothing(t)
 	t.Setenv(envKVMDevice, os.DevNull)
@@ -126,9 +126,9 @@ func TestKVMIsBlamed(t *testing.T) {
 	}
 }
 
-// Invariant: qemu: A guest is begun again by TCG where KVM may be to blame for its end, and for no other end.
+// Invariant: qemu: A guest is restarted with TCG if and only if KVM may have caused its end.
 func TestWhatKVMIsToBlameFor(t *testing.T) {
-	said := func(l ...string) []string { return l }
+	lines := func(l ...string) []string { return l }
 	for _, c := range []struct {
 		name   string
 		e      RunError
@@ -141,18 +141,18 @@ func TestWhatKVMIsToBlameFor(t *testing.T) {
 		{"silent", RunError{Err: ErrSilent}, false, true},
 		{"late", RunError{Err: ErrNoInit}, false, true},
 		{"dies without a word", RunError{Err: ErrExited, Detail: "exit status 1"}, false, true},
-		{"dies by a signal", RunError{Err: ErrExited, Detail: "signal: aborted", Stderr: said("warning: x")}, false, true},
-		{"its arguments are wrong", RunError{Err: ErrExited, Detail: "exit status 1", Stderr: said("-x: invalid option")},
+		{"dies by a signal", RunError{Err: ErrExited, Detail: "signal: aborted", Stderr: lines("warning: x")}, false, true},
+		{"its arguments are wrong", RunError{Err: ErrExited, Detail: "exit status 1", Stderr: lines("-x: invalid option")},
 			false, false},
-		{"is called by it", RunError{Err: ErrExited, Detail: "exit status 1", Stderr: said("qemu-kvm: -x: invalid option")},
+		{"is called by it", RunError{Err: ErrExited, Detail: "exit status 1", Stderr: lines("qemu-kvm: -x: invalid option")},
 			false, false},
 		{"has it in a file's name", RunError{Err: ErrExited, Detail: "exit status 1",
-			Stderr: said("-drive file=/srv/kvm/x: Could not open '/srv/kvm/x': No such file")}, false, false},
+			Stderr: lines("-drive file=/srv/kvm/x: Could not open '/srv/kvm/x': No such file")}, false, false},
 		{"dies of an assertion", RunError{Err: ErrExited, Detail: "signal: aborted",
-			Stderr: said("qemu: ../accel/kvm/kvm-all.c:1: kvm_set_x: Assertion `r == 0' failed.")}, true, true},
-		{"says kvm", RunError{Err: ErrExited, Detail: "exit status 1", Stderr: said("failed to initialize kvm")},
+			Stderr: lines("qemu: ../accel/kvm/kvm-all.c:1: kvm_set_x: Assertion `r == 0' failed.")}, true, true},
+		{"says kvm", RunError{Err: ErrExited, Detail: "exit status 1", Stderr: lines("failed to initialize kvm")},
 			false, true},
-		{"says KVM later", RunError{Err: ErrExited, Detail: "signal: killed", Stderr: said("x", "KVM internal error.")}, true,
+		{"says KVM later", RunError{Err: ErrExited, Detail: "signal: killed", Stderr: lines("x", "KVM internal error.")}, true,
 			true},
 		{"ends later", RunError{Err: ErrExited, Detail: "signal: killed"}, true, false},
 		{"panics", RunError{Err: ErrKernelPanic}, false, false},

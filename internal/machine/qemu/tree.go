@@ -8,25 +8,27 @@ import (
 	"vnic.dev/vnic/internal/lab/pcie"
 )
 
-// A machine's PCIe tree (Config.Tree): each socket is a PCI expander bus (pxb-pcie) of its NUMA node, each port a root
-// port or a switch's downstream port. QEMU's generic switch with links of any speed is the one of CXL, which without
-// -M cxl=on is an ordinary PCIe switch to its guest. Its ports have no power controller, without which QEMU never lets
-// go of a device that its guest has let go of (hw/pci/pcie.c, pcie_cap_slot_write_config): below a switch, what can be
-// taken out (Hotplug) is at ports of TI's XIO3130, which have one, and are 2.5 GT/s, one lane. Root ports have both. No
-// switch of QEMU's has ACS.
+// A machine's PCIe tree (Config.Tree): each socket is a PCI expander bus (pxb-pcie) of its NUMA
+// node, each port a root port or a switch's downstream port. QEMU's generic switch with links of
+// any speed is the CXL switch, which without -M cxl=on is an ordinary PCIe switch for its guest.
+// Its ports have no power controller, and without one QEMU never removes a device that its guest
+// has released (hw/pci/pcie.c, pcie_cap_slot_write_config). So a removable device (Hotplug) below a
+// switch is at a port of TI's XIO3130, which has a power controller, but only one lane at 2.5 GT/s.
+// Root ports have a power controller and links of any speed. No switch of QEMU has ACS.
 
 const (
-	firstBus  = pcie.OwnBuses // of the first expander bus: those below are of what is on the root complex itself
-	firstSlot = 0x10          // of expander buses on the root complex
+	firstBus  = pcie.OwnBuses // of the first expander bus; lower ones are for the root complex
+	firstSlot = 0x10          // first slot of expander buses on the root complex
 )
 
-// treeID is QEMU's name of a socket or switch: nobody else's, as is a port's.
+// treeID returns QEMU's id of a socket or switch. The prefix keeps ids unique, as in portOf.
 func treeID(name string) string { return "pcie." + name }
 
-// portOf is the id of the port above a node, the bus that a device is on.
+// portOf returns the id of the port above a node, which is the bus of the device there.
 func portOf(name string) string { return "pcie-port." + name }
 
-// checkTree refuses what QEMU would refuse in worse words, or would take and the guest would not see.
+// checkTree returns errors where QEMU's own messages would be less clear, or where QEMU would
+// accept a tree that the guest cannot see.
 func (c *Config) checkTree() error {
 	if c.Tree == nil {
 		return nil
@@ -62,7 +64,7 @@ func (c *Config) checkTree() error {
 	return nil
 }
 
-// tree are the arguments for all sockets, switches and ports.
+// tree returns the arguments for all sockets, switches and ports.
 func (c *Config) tree() (args []string) {
 	if c.Tree == nil {
 		return nil
@@ -79,21 +81,22 @@ func (c *Config) tree() (args []string) {
 	return t.args
 }
 
-// trunk is a tree that is being written.
+// trunk is the state while a tree's arguments are written.
 type trunk struct {
 	tree    *pcie.Tree
 	args    []string
-	bus     int // the next that is nobody's
+	bus     int // the next free bus number
 	chassis int
-	hotplug map[string]bool // places of what can be taken out
+	hotplug map[string]bool // places of removable devices
 }
 
 func (t *trunk) add(format string, args ...any) {
 	t.args = append(t.args, "-device", fmt.Sprintf(format, args...))
 }
 
-// below adds the ports of a socket or switch, and what is below them but for endpoints. Guests number buses as they go
-// down, so what is below an expander bus lies between its own number and the next one's.
+// below adds the ports of a socket or switch, and everything below them except endpoints. Guests
+// number buses depth first, so the numbers below an expander bus lie between its own and the next
+// one's.
 func (t *trunk) below(above pcie.Node) {
 	for _, n := range t.tree.Children(above.Name) {
 		t.chassis++
@@ -124,7 +127,8 @@ func onOff(on bool) string {
 	return "off"
 }
 
-// speed are a port's options for a link, in QEMU's words: 2_5, 5, 8, 16, 32 and 64 GT/s.
+// speed returns a port's options for a link, with QEMU's names of speeds: 2_5, 5, 8, 16, 32 and 64
+// GT/s.
 func speed(l pcie.Link) string {
 	if !l.Known() {
 		return ""
@@ -132,8 +136,8 @@ func speed(l pcie.Link) string {
 	return fmt.Sprintf(",x-speed=%s,x-width=%d", strings.ReplaceAll(fmt.Sprint(l.Transfers()), ".", "_"), l.Width)
 }
 
-// on is the option that puts a device on the bus of its place, or on the root complex, where QEMU would not put it by
-// itself when there are expander buses; "" without a tree.
+// on returns the option that puts a device on the bus of its place, or on the root complex, which
+// QEMU does not choose by default if there are expander buses; "" without a tree.
 func (c *Config) on(place string) string {
 	switch {
 	case c.Tree == nil:
@@ -144,8 +148,9 @@ func (c *Config) on(place string) string {
 	return ",bus=" + portOf(place)
 }
 
-// ramSizes are the sizes of the machine's RAM: of each socket of a tree, a file of its own, as QEMU's vfio-user tells a
-// device nothing of where in a file memory begins (memory-backend-file,offset=, seen with 11.1).
+// ramSizes returns the sizes of the machine's RAM files. Each socket of a tree has a separate file,
+// because QEMU's vfio-user does not tell a device at which offset of a file memory begins
+// (memory-backend-file,offset=, seen with 11.1).
 func (c *Config) ramSizes() (sizes []uint64) {
 	n := uint64(1)
 	if c.Tree != nil {
@@ -159,8 +164,8 @@ func (c *Config) ramSizes() (sizes []uint64) {
 	return sizes
 }
 
-// nodes are the NUMA nodes of a tree's sockets, each with its part of the RAM and of the CPUs. GPUs that are nodes
-// follow, from the number of sockets on.
+// nodes returns the arguments for the NUMA nodes of a tree's sockets, each with its share of the
+// RAM and of the CPUs. GPUs that are nodes follow, numbered from the number of sockets on.
 func (c *Config) nodes(f *files, ram []*os.File, places int) (objects, numa []string) {
 	sizes := c.ramSizes()
 	n := len(sizes)
@@ -181,16 +186,16 @@ func (c *Config) nodes(f *files, ram []*os.File, places int) (objects, numa []st
 	return objects, numa
 }
 
-// distances are those between NUMA nodes, of each of which the socket is named: 10 is a node's to itself, as ACPI has
-// it (System Locality Distance Information Table).
+// distances returns the arguments for the distances between NUMA nodes, given each node's socket:
+// 10 is a node's distance to itself, as in ACPI (System Locality Distance Information Table).
 func distances(sockets []string) (args []string) {
-	const own, same, far = 10, 20, 40
+	const local, same, far = 10, 20, 40
 	for i, a := range sockets {
 		for j, b := range sockets {
 			d := far
 			switch {
 			case i == j:
-				d = own
+				d = local
 			case a == b:
 				d = same
 			}

@@ -14,8 +14,8 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// treeConfig is a machine with two sockets: below the first a switch with a NIC of each model and a GPU that can be taken
-// out, below the second a GPU that is a NUMA node.
+// treeConfig makes a machine with two sockets: below the first a switch with a NIC of each model
+// and a removable GPU, below the second a GPU that is a NUMA node.
 func treeConfig(t *testing.T) Config {
 	link := pcie.Link{Gen: 4, Width: 16}
 	tree := testkit.Must(pcie.New([]pcie.Node{
@@ -83,7 +83,7 @@ func TestArgumentsOfATree(t *testing.T) {
 	}
 }
 
-// Fewer CPUs than sockets, and more: each CPU is on one node.
+// With fewer CPUs than sockets, and with more, each CPU belongs to exactly one node.
 func TestCPUsOfATree(t *testing.T) {
 	for n, want := range map[int]string{1: ",cpus=0 ,cpus=1 - -", 3: ",cpus=0 ,cpus=1 ,cpus=2 -",
 		4: ",cpus=0 ,cpus=1 ,cpus=2 ,cpus=3", 6: ",cpus=0,cpus=1 ,cpus=2 ,cpus=3,cpus=4 ,cpus=5"} {
@@ -95,7 +95,7 @@ func TestCPUsOfATree(t *testing.T) {
 		args, _ := arguments(&c, AccelTCG, in)
 		var got []string
 		for _, a := range args {
-			if rest, is := strings.CutPrefix(a, "node,nodeid="); is {
+			if rest, ok := strings.CutPrefix(a, "node,nodeid="); ok {
 				cpus, _, _ := strings.Cut(rest[1:], ",memdev")
 				got = append(got, cmp.Or(cpus, "-"))
 			}
@@ -149,7 +149,7 @@ func TestDeviceBesideATree(t *testing.T) {
 	}
 }
 
-// What can be taken out is at a port that lets go of it; a root port that does keeps its link.
+// A removable device is below a port with a power controller; a root port keeps its link's speed.
 func TestPortsThatLetGo(t *testing.T) {
 	c := treeConfig(t)
 	c.Tree = testkit.Must(pcie.New([]pcie.Node{{Name: "s0"}, {Name: "sw0", Kind: pcie.Switch, Below: "s0"},

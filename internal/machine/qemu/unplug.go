@@ -9,24 +9,25 @@ import (
 	"vnic.dev/vnic/internal/limits"
 )
 
-// A device with Hotplug, below a port of a Tree, can be taken out while the guest runs: a virtio-net-pci, or GPU memory
-// that is a BAR. It is the orderly way (native PCIe hotplug): QEMU presses the port's attention button, the guest's
-// kernel blinks for five seconds, takes the device from its driver, and turns the slot off, upon which QEMU removes the
-// device. A vfio-user-pci cannot be taken out: QEMU 11.1 aborts. GPU memory that is a NUMA node's is RAM to its guest.
+// A device with Hotplug, below a port of a Tree, can be removed while the guest runs: a
+// virtio-net-pci, or GPU memory that is a BAR. Removal is orderly (native PCIe hotplug): QEMU
+// presses the port's attention button; the guest's kernel blinks for five seconds, unbinds the
+// driver, and turns the slot off; then QEMU removes the device. A vfio-user-pci cannot be removed:
+// QEMU 11.1 aborts. GPU memory that is a NUMA node is RAM for its guest.
 
-// DevicePrefix begins the names of all devices that a Machine can take out.
+// DevicePrefix begins the names of all devices that a Machine can remove.
 const DevicePrefix = "dev-"
 
-// nicDevice and gpuDevice are QEMU's names of devices, by their place in Config.
+// nicDevice and gpuDevice return QEMU's names of devices, by their index in Config.
 func nicDevice(i int) string { return DevicePrefix + "net" + strconv.Itoa(i) }
 func gpuDevice(i int) string { return DevicePrefix + "gpu" + strconv.Itoa(i) }
 
 const (
-	outNICs = iota // in Machine.unplug
+	outNICs = iota // indices of Machine.unplug
 	outGPUs
 )
 
-// devicesOut are the devices of NICs and GPUs that can be taken out.
+// devicesOut returns the names of the removable NICs and GPUs.
 func (c *Config) devicesOut() (list [2][]string) {
 	add := func(kind int, hotplug bool, name string) {
 		if !hotplug {
@@ -43,7 +44,7 @@ func (c *Config) devicesOut() (list [2][]string) {
 	return list
 }
 
-// hotplug are the places of what can be taken out.
+// hotplug returns the places of removable devices.
 func (c *Config) hotplug() map[string]bool {
 	places := make(map[string]bool)
 	for _, n := range c.Netdevs {
@@ -55,7 +56,7 @@ func (c *Config) hotplug() map[string]bool {
 	return places
 }
 
-// checkHotplug refuses Hotplug of what no QEMU lets go of.
+// checkHotplug returns an error for Hotplug on a device that QEMU cannot remove.
 func (c *Config) checkHotplug() error {
 	for i, n := range c.Netdevs {
 		if n.Hotplug && (c.Tree == nil || n.Place == "" || n.VFIOUser) {
@@ -70,15 +71,16 @@ func (c *Config) checkHotplug() error {
 	return nil
 }
 
-// unplugs are devices that are on their way out.
+// unplugs are the removals in progress.
 type unplugs struct {
 	mu      sync.Mutex
 	waiting map[string]chan error // under mu, by device; of capacity 1
 }
 
-// UnplugNIC asks the guest to let go of NIC i of Config.Netdevs. The channel tells when the device is out of the machine
-// (nil), or why it is not: the guest did not let go of it (ErrKept). It is closed when the machine ends before that.
-// Without a channel the error says why it is not asked; one that cannot be taken out at all is ErrFixed.
+// UnplugNIC asks the guest to release NIC i of Config.Netdevs. The channel receives nil when the
+// device has been removed, or an error (ErrKept) if the guest did not release it. It is closed if
+// the machine ends before that. If there is no channel, the error says why the guest was not asked;
+// ErrFixed means that the device cannot be removed at all.
 func (m *Machine) UnplugNIC(i int) (<-chan error, error) {
 	return m.takeOut(m.unplug[outNICs][i])
 }
@@ -132,14 +134,14 @@ func (m *Machine) takeOut(device string) (<-chan error, error) {
 	return done, nil
 }
 
-// unplugged tells who waits for it that a device is out, or stays.
+// unplugged sends a removal's result to the channel's receiver.
 func (m *Machine) unplugged(device string, err error) {
 	m.unplugs.mu.Lock()
 	defer m.unplugs.mu.Unlock()
 	if done := m.unplugs.waiting[device]; done != nil {
 		select {
 		case done <- err:
-		default: // it has been told
+		default: // a result was sent already
 		}
 	}
 }

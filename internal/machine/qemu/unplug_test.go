@@ -8,7 +8,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// unplugMachine is a machine whose QEMU answers each command so, and tells of events.
+// unplugMachine makes a machine whose QEMU replies as answer says, and handles its events.
 func unplugMachine(t *testing.T, answer func(n int, line string) string) *Machine {
 	m := &Machine{name: "m", done: make(chan struct{}), qmp: peerQMP(t, answer),
 		unplug: [2][]string{{nicDevice(0), ""}, {gpuDevice(0)}}}
@@ -28,7 +28,7 @@ func unplugMachine(t *testing.T, answer func(n int, line string) string) *Machin
 
 func answered(n int) string { return fmt.Sprintf(`{"return": {}, "id": %d}`, n) }
 
-// A device is out when QEMU says so, and not when it has been asked.
+// A device counts as removed only when QEMU reports it, not when the guest has been asked.
 func TestUnplug(t *testing.T) {
 	testkit.LeavesNothing(t)
 	m := unplugMachine(t, func(n int, line string) string {
@@ -50,10 +50,10 @@ func TestUnplug(t *testing.T) {
 	testkit.ErrorIs(t, <-done, ErrKept)
 	_, err := m.UnplugNIC(1)
 	testkit.ErrorIs(t, err, ErrFixed)
-	m.unplugged("dev-net9", nil) // nobody waits for it
+	m.unplugged("dev-net9", nil) // no removal is waiting
 }
 
-// What is asked for twice is refused, what QEMU refuses is said, and the end of a machine ends the wait.
+// A second request is refused, QEMU's refusal is returned, and the end of a machine ends the wait.
 func TestUnplugThatDoesNotEnd(t *testing.T) {
 	testkit.LeavesNothing(t)
 	m := unplugMachine(t, func(n int, line string) string {
@@ -69,7 +69,7 @@ func TestUnplugThatDoesNotEnd(t *testing.T) {
 	_, err = m.UnplugNIC(0)
 	testkit.ErrorSays(t, err, "on its way out already")
 	close(m.done)
-	if err, told := <-done; told {
+	if err, done2 := <-done; done2 {
 		t.Errorf("told that the device is out, or not: %v", err)
 	}
 }

@@ -25,10 +25,10 @@ import (
 	"vnic.dev/vnic/vfiouser/pci"
 )
 
-// plain is a device of registers, all of them memory. What happens to it goes to its channels.
+// plain is a device whose registers are plain memory. It reports events on its channels.
 type plain struct {
 	config  *pci.Config
-	enabled chan struct{} // closed when firmware has given its BARs addresses
+	enabled chan struct{} // closed when the firmware has assigned addresses to its BARs
 	resets  chan struct{}
 }
 
@@ -82,10 +82,10 @@ func (d *plain) Unmapping(uint64, uint64) {}
 func (d *plain) MemoryChanged()           {}
 func (d *plain) Disconnected()            {}
 
-// QEMU's own vfio-user client with a device of ours, and firmware but no guest: it takes the
-// device, shares memory, resets it, and still ends when it is told to after the server has gone.
+// QEMU's vfio-user client with our server and firmware, but without a guest: it opens the device,
+// shares memory, resets the device, and still quits on request after the server has gone.
 //
-// Invariant: vfiouser: A server that ends keeps no QEMU from ending.
+// Invariant: vfiouser: QEMU can exit after its server has ended.
 func TestVFIOUserDeviceInQEMU(t *testing.T) {
 	if testing.Short() {
 		t.Skip("needs QEMU, and the network the first time")
@@ -97,7 +97,7 @@ func TestVFIOUserDeviceInQEMU(t *testing.T) {
 }
 
 func vfioUserDevice(t *testing.T, b assets.Binary, express pci.Link) {
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute) // only of a test that fails
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute) // reached only by a failing test
 	defer cancel()
 	path := filepath.Join(t.TempDir(), "s")
 	l := testkit.Must(net.ListenUnix("unix", &net.UnixAddr{Net: "unix", Name: path}))(t)
@@ -159,7 +159,7 @@ func vfioUserDevice(t *testing.T, b assets.Binary, express pci.Link) {
 	do("qmp_capabilities")
 	await("addresses by the firmware", dev.enabled)
 
-	do("stop") // the firmware changes the memory map
+	do("stop") // otherwise the firmware changes the memory map
 	var ram uint64
 	for _, r := range space.Regions() {
 		if !r.NoAccess {
@@ -178,7 +178,7 @@ func vfioUserDevice(t *testing.T, b assets.Binary, express pci.Link) {
 		await("reset", dev.resets)
 	}
 
-	do("stop") // else QEMU may want to tell the server of a change, and takes its absence badly
+	do("stop") // otherwise QEMU may notify the server of a change, and fail because it is gone
 	gone := errors.New("stopped by the test")
 	stopServer(gone)
 	testkit.ErrorIs(t, <-served, gone, "Serve")
@@ -189,7 +189,7 @@ func vfioUserDevice(t *testing.T, b assets.Binary, express pci.Link) {
 		t.Errorf("still mapped: %+v", s)
 	}
 	do("quit")
-	for lines.Scan() { // to its end
+	for lines.Scan() { // reads to the end
 	}
 	if err := cmd.Wait(); err != nil {
 		t.Errorf("QEMU: %v\n%s", err, &stderr)

@@ -13,8 +13,8 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// envVictim makes this test's program start a guest and wait: see TestKilledParentLeavesNoQEMU. Its
-// value is the guest's program.
+// envVictim makes this test program start a guest and wait: see TestKilledParentLeavesNoQEMU. Its
+// value is the path of the guest's program.
 const envVictim = "VNIC_TEST_VICTIM"
 
 func victim() {

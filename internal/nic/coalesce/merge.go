@@ -7,11 +7,12 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// MaxFrames is how many frames a Merge takes: 64 KiB of the smallest segments that are worth it.
+// MaxFrames is the most frames of a Merge: 64 KiB of the smallest segments worth merging.
 const MaxFrames = 256
 
-// maxIP is the longest IP packet, header included, that Linux's GRO makes of either version unless it is told otherwise
-// (net/core/gro.c, skb_gro_receive: below GRO_LEGACY_MAX_SIZE). It is also the longest IPv4 packet that there is.
+// maxIP is the longest IP packet, header included, that Linux's GRO makes of either version by
+// default (net/core/gro.c, skb_gro_receive: below GRO_LEGACY_MAX_SIZE). It is also the longest
+// possible IPv4 packet.
 const maxIP = 65535
 
 // Offsets in the IP and TCP headers (RFC 791, 3.1; RFC 8200, 3; RFC 9293, 3.1).
@@ -35,24 +36,24 @@ const (
 	tcpUrgent   = 18
 )
 
-// Possible says whether a frame could be one of a Merge, the first or a later one, by what
-// splitter.Parse has found. It is cheap: most frames that could not be are told by it.
+// Possible reports whether a frame could be part of a Merge, first or later, by its parsed headers.
+// It is cheap, and refuses most frames that cannot be merged.
 func Possible(m *splitter.Meta, payload uint32) bool {
 	h := &m.Headers
 	return h.Class == splitter.TCP && m.GSOType == splitter.GSONone && payload > 0 && payload == h.PayloadLen() &&
 		h.TCPFlags&^(splitter.PSH|splitter.CWR) == splitter.ACK && (h.IPv6 || h.L4Off-h.L3Off == ipv4Len)
 }
 
-// Vouched says whether a frame's checksum is such that it needs no place in a GSO packet: it was
-// found good, or is left to be completed. sum is that of the payload (splitter.Sum); it counts only
-// if NeedsSum.
+// Vouched reports whether a frame's checksum may be left out of a GSO packet: it was found good, or
+// is partial (left to be completed). sum is the payload's (splitter.Sum); it is used only if
+// NeedsSum.
 func Vouched(hdr []byte, m *splitter.Meta, payload uint32, sum uint16) bool {
 	h := &m.Headers
 	field := binary.BigEndian.Uint16(hdr[h.L4Off+tcpCsum:])
 	switch m.Csum {
 	case splitter.CsumGood:
 		return true
-	case splitter.CsumPartial: // its field has to be what a segmenter would write
+	case splitter.CsumPartial: // the field must be what a segmenter would write
 		return field == splitter.PseudoSum(h, hdr, uint32(h.HdrLen-h.L4Off)+payload)
 	case splitter.CsumNone:
 		return field != 0xffff && splitter.VerifyL4(h, hdr, payload, sum) == splitter.CsumGood
@@ -60,26 +61,26 @@ func Vouched(hdr []byte, m *splitter.Meta, payload uint32, sum uint16) bool {
 	return false
 }
 
-// NeedsSum says whether Vouched needs the sum of a frame's payload.
+// NeedsSum reports whether Vouched needs the sum of a frame's payload.
 func NeedsSum(m *splitter.Meta) bool { return m.Csum == splitter.CsumNone }
 
-// Merge is frames of one flow that a receiver gets as one GSO packet. The zero value is none. It
-// keeps the first frame's header and Meta, which are not changed until Header was called.
+// Merge is frames of one flow that a receiver gets as one GSO packet. The zero value has no frame.
+// It refers to the first frame's header and Meta, which must not change until Header was called.
 type Merge struct {
 	hdr     []byte
 	meta    *splitter.Meta
 	mss     uint32
 	payload uint32
-	max     uint32 // most payload
+	max     uint32 // most bytes of payload
 	frames  uint32
 	fixedID bool
 	psh     bool
 	ended   bool
 }
 
-// Begin makes it the Merge of one frame, which Possible holds for, and which is given to the
-// receiver as it is if no other joins it. max is the longest GSO packet that the receiver takes,
-// headers included. false: the frame cannot be followed by another, and the Merge is none.
+// Begin makes g the Merge of one frame, for which Possible is true. If no other frame joins, the
+// receiver gets this frame unchanged. max is the longest GSO packet that the receiver takes,
+// headers included. It returns false, and g stays empty, if no frame can follow this one.
 func (g *Merge) Begin(hdr []byte, m *splitter.Meta, payload, max uint32) bool {
 	*g = Merge{}
 	h := &m.Headers
@@ -95,7 +96,7 @@ func (g *Merge) Begin(hdr []byte, m *splitter.Meta, payload, max uint32) bool {
 	return true
 }
 
-// headerGood says whether an IPv4 header is one that a segmenter gives again; of IPv6 there is
+// headerGood reports whether a segmenter would write the same IPv4 header. For IPv6 there is
 // nothing to check.
 func headerGood(hdr []byte, h *splitter.Headers) bool {
 	if h.IPv6 {
@@ -106,25 +107,25 @@ func headerGood(hdr []byte, h *splitter.Headers) bool {
 		splitter.VerifyIPv4(h, hdr)
 }
 
-// Keep has the Merge refer to copies of the first frame's header and Meta, which are the caller's from then on: the
-// frame may go. dst has room for splitter.MaxHeader bytes.
+// Keep copies the first frame's header to dst and its Meta to m, and makes the Merge refer to these
+// copies: the frame's memory may be reused then. dst has room for splitter.MaxHeader bytes.
 func (g *Merge) Keep(dst []byte, m *splitter.Meta) {
 	dst = dst[:copy(dst, g.hdr)]
 	*m = *g.meta
 	g.hdr, g.meta = dst, m
 }
 
-// First is the header of the first frame as it came, and its Meta.
+// First returns the first frame's header as it came, and its Meta.
 func (g *Merge) First() (hdr []byte, m *splitter.Meta) { return g.hdr, g.meta }
 
-// MSS is how long the payload of each frame is but that of the last, which may be shorter.
+// MSS returns the payload length of each frame; only the last one may be shorter.
 func (g *Merge) MSS() uint32 { return g.mss }
 
-// Flow says whether a frame is of the Merge's flow, so that it must not overtake it.
+// Flow reports whether a frame belongs to the Merge's flow: then it must not overtake the Merge.
 func (g *Merge) Flow(f *splitter.Flow) bool { return g.meta.Headers.Flow == *f }
 
-// Continues says whether a frame, for which Possible holds, continues the Merge. Its checksum, and
-// that of the first frame, are the caller's to ask Vouched for.
+// Continues reports whether a frame, for which Possible is true, continues the Merge. The caller
+// checks its checksum, and that of the first frame, by Vouched.
 func (g *Merge) Continues(hdr []byte, m *splitter.Meta, payload uint32) bool {
 	h, first := &m.Headers, &g.meta.Headers
 	return !g.ended && g.frames < MaxFrames && h.Seq == first.Seq+g.payload && payload <= g.mss &&
@@ -132,8 +133,8 @@ func (g *Merge) Continues(hdr []byte, m *splitter.Meta, payload uint32) bool {
 		h.IPv6 == first.IPv6 && h.HdrLen == first.HdrLen && g.sameHeader(hdr) && headerGood(hdr, h) && g.follows(hdr)
 }
 
-// sameHeader compares a header, as long as the first one and with the same parts, in all fields that
-// are not to be different in a segment.
+// sameHeader compares a header, as long as the first one and with the same parts, in all fields
+// that must not differ between segments.
 func (g *Merge) sameHeader(hdr []byte) bool {
 	h := &g.meta.Headers
 	a, b := g.hdr, hdr
@@ -155,8 +156,8 @@ func (g *Merge) sameHeader(hdr []byte) bool {
 		bytes.Equal(tcp[tcpUrgent:], as[tcpUrgent:])
 }
 
-// follows says whether an identification is that of the next frame. The second frame decides whether
-// they rise.
+// follows reports whether an identification is right for the next frame. The second frame decides
+// whether identifications rise or stay.
 func (g *Merge) follows(hdr []byte) bool {
 	h := &g.meta.Headers
 	if h.IPv6 {
@@ -170,11 +171,11 @@ func (g *Merge) follows(hdr []byte) bool {
 	return !g.fixedID && uint32(d) == g.frames
 }
 
-// Add takes a frame that continues the Merge.
+// Add adds a frame that continues the Merge.
 func (g *Merge) Add(hdr []byte, m *splitter.Meta, payload uint32) {
-	at := g.meta.Headers.L3Off + ipv4ID
+	idOff := g.meta.Headers.L3Off + ipv4ID
 	if g.frames == 1 && !m.Headers.IPv6 {
-		g.fixedID = hdr[at] == g.hdr[at] && hdr[at+1] == g.hdr[at+1]
+		g.fixedID = hdr[idOff] == g.hdr[idOff] && hdr[idOff+1] == g.hdr[idOff+1]
 	}
 	g.frames++
 	g.payload += payload
@@ -182,17 +183,17 @@ func (g *Merge) Add(hdr []byte, m *splitter.Meta, payload uint32) {
 	g.ended = g.psh || payload < g.mss
 }
 
-// Frames is how many there are.
+// Frames returns the number of frames.
 func (g *Merge) Frames() int { return int(g.frames) }
 
-// Payload is how many bytes they carry.
+// Payload returns the bytes of payload of all frames.
 func (g *Merge) Payload() uint32 { return g.payload }
 
-// Ended says that no frame can continue the Merge.
+// Ended reports that no frame can continue the Merge.
 func (g *Merge) Ended() bool { return g.ended || g.payload == g.max || g.frames == MaxFrames }
 
 // Header writes the header of the GSO packet to dst, which has room for splitter.MaxHeader bytes,
-// and fills in its Meta: as of any GSO packet the checksum is partial.
+// and fills in its Meta. The checksum is partial, as in any GSO packet.
 func (g *Merge) Header(dst []byte, m *splitter.Meta) []byte {
 	dst = dst[:copy(dst, g.hdr)]
 	*m = *g.meta

@@ -14,14 +14,14 @@ func TestMain(m *testing.M) { testkit.Main(m) }
 
 var be = binary.BigEndian
 
-// frame is a TCP frame whose checksum is whole, or left to be completed.
+// frame is a TCP frame with a complete or a partial checksum.
 type frame struct {
 	hdr     []byte
 	payload []byte
 	meta    splitter.Meta
 }
 
-// spec is what make makes.
+// spec describes a frame.
 type spec struct {
 	v6, partial bool
 	vlans, opts int
@@ -33,7 +33,7 @@ type spec struct {
 	n           int
 }
 
-// frame makes a frame.
+// frame makes the frame.
 func (s spec) frame(t testing.TB) *frame {
 	t.Helper()
 	b := []byte{2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1}
@@ -84,7 +84,7 @@ func (f *frame) parse(t testing.TB) {
 	testkit.OK(t, splitter.Parse(f.hdr, uint32(len(f.hdr)+len(f.payload)), &f.meta.Headers))
 }
 
-// sum sets the checksum.
+// sum sets the checksum, complete or partial.
 func (f *frame) sum(partial bool) {
 	h := &f.meta.Headers
 	f.meta.Csum, f.meta.CsumStart, f.meta.CsumOffset = splitter.CsumNone, 0, 0
@@ -99,7 +99,7 @@ func (f *frame) sum(partial bool) {
 
 func (f *frame) len() uint32 { return uint32(len(f.payload)) }
 
-// bytes is the frame, its checksum whole.
+// bytes returns the frame with its checksum complete.
 func (f *frame) bytes() []byte {
 	hdr, m := bytes.Clone(f.hdr), f.meta
 	if m.Csum == splitter.CsumPartial {
@@ -112,13 +112,13 @@ func (f *frame) vouched() bool {
 	return Vouched(f.hdr, &f.meta, f.len(), splitter.Sum(f.payload, 0))
 }
 
-// unit is what a receiver gets: a frame, or a merge of some.
+// unit is what a receiver gets: a frame, or several merged ones.
 type unit struct {
 	Merge
 	frames []*frame
 }
 
-// cut gives the unit's frames again, by the segmenter.
+// cut returns the unit's frames, cut by the segmenter.
 func (u *unit) cut(t testing.TB) (out [][]byte) {
 	t.Helper()
 	if len(u.frames) == 1 {
@@ -150,7 +150,7 @@ func (u *unit) cut(t testing.TB) (out [][]byte) {
 	return out
 }
 
-// merge merges frames of one flow as a NIC does that gets them in this order.
+// merge merges frames of one flow, as a NIC does that receives them in this order.
 func merge(frames []*frame, max uint32) (units []*unit) {
 	var open *unit
 	for _, f := range frames {
@@ -173,7 +173,8 @@ func merge(frames []*frame, max uint32) (units []*unit) {
 	return units
 }
 
-// sizes says how many frames each unit has, and that they are those that came.
+// sizes returns the number of frames of each unit, and checks that cutting the units gives the
+// frames again.
 func sizes(t testing.TB, frames []*frame, units []*unit) (n []int) {
 	t.Helper()
 	var got, want [][]byte
@@ -192,9 +193,9 @@ func sizes(t testing.TB, frames []*frame, units []*unit) (n []int) {
 
 const anyLen = 1 << 20
 
-// Frames of a flow are merged; what they become gives them again.
+// Frames of a flow are merged, and cutting the merged packet gives the same frames.
 //
-// Invariant: nic: Frames are merged to a GSO packet that gives them again, byte for byte.
+// Invariant: nic: Cutting a merged GSO packet gives the original frames, byte for byte.
 func TestFramesOfAFlowAreMerged(t *testing.T) {
 	for name, s := range map[string]spec{
 		"v4": {}, "v4 partial": {partial: true}, "v4 fixed": {df: true},
@@ -225,21 +226,22 @@ func TestFramesOfAFlowAreMerged(t *testing.T) {
 	}
 }
 
-// Each difference that Linux's GRO stops at ends a merge, and so does each that Merge adds.
+// Each difference at which Linux's GRO ends a merge ends one here, and so do the stricter rules of
+// Merge.
 //
-// Invariant: nic: What Linux's GRO would not merge is not merged.
+// Invariant: nic: Frames that Linux's GRO would not merge are not merged.
 func TestDifferencesEndAMerge(t *testing.T) {
 	const l3 = 14
 	type change func(f *frame)
 	ip := func(off int, v byte) change { return func(f *frame) { f.hdr[l3+off] ^= v } }
 	tcp := func(off int, v byte) change { return func(f *frame) { f.hdr[int(f.meta.Headers.L4Off)+off] ^= v } }
-	whole, joins := []int{3}, []int{1, 2}      // the frame that differs begins a merge
-	alone, last := []int{1, 1, 1}, []int{2, 1} // it is by itself; it ends the first one
+	whole, joins := []int{3}, []int{1, 2}      // joins: the frame that differs begins a merge
+	alone, last := []int{1, 1, 1}, []int{2, 1} // the frame that differs stays alone; or ends the first merge
 	for name, c := range map[string]struct {
 		s      spec
 		change change // of the second of three frames
 		also   bool   // of the third as well
-		resum  bool   // the checksums are good in spite of it
+		resum  bool   // checksums are corrected after the change
 		want   []int
 	}{
 		"none":                      {resum: true, want: whole},
@@ -308,7 +310,7 @@ func TestDifferencesEndAMerge(t *testing.T) {
 			}
 			units := merge(frames, anyLen)
 			var n []int
-			if name == "partial checksum" { // which no segmenter writes
+			if name == "partial checksum" { // a segmenter would not write this checksum
 				for _, u := range units {
 					n = append(n, len(u.frames))
 				}
@@ -322,7 +324,7 @@ func TestDifferencesEndAMerge(t *testing.T) {
 	}
 }
 
-// ones makes a frame whose checksum is 0xffff, where a segmenter would write 0.
+// ones makes a frame with the checksum 0xffff, where a segmenter would write 0.
 func ones(f *frame) {
 	h := &f.meta.Headers
 	f.payload[0], f.payload[1] = 0, 0
@@ -333,9 +335,10 @@ func ones(f *frame) {
 	be.PutUint16(field, 0xffff)
 }
 
-// Lengths: only the last frame is shorter, none is empty, and what comes of them is no longer than is allowed.
+// Only the last frame may be shorter, no frame is empty, and a merged packet is no longer than
+// allowed.
 //
-// Invariant: nic: What Linux's GRO would not merge is not merged.
+// Invariant: nic: Frames that Linux's GRO would not merge are not merged.
 func TestLengthsOfAMerge(t *testing.T) {
 	for name, c := range map[string]struct {
 		lens []int
@@ -377,7 +380,7 @@ func TestLengthsOfAMerge(t *testing.T) {
 
 // Identifications rise by one, or stay; the second frame decides which.
 //
-// Invariant: nic: What Linux's GRO would not merge is not merged.
+// Invariant: nic: Frames that Linux's GRO would not merge are not merged.
 func TestIdentifications(t *testing.T) {
 	for name, c := range map[string]struct {
 		ids  []uint16
@@ -429,8 +432,8 @@ func TestMergeAllocatesNothing(t *testing.T) {
 	testkit.Equal(t, "allocations", n, 0)
 }
 
-// FuzzMerge makes frames of one flow by a program, 4 bytes a frame, and says that what they become
-// gives them again.
+// FuzzMerge makes frames of one flow from a program, 4 bytes a frame, and checks that cutting the
+// merged packets gives the same frames.
 func FuzzMerge(f *testing.F) {
 	f.Add([]byte{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}, uint32(anyLen), byte(0))
 	f.Add([]byte{0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0}, uint32(anyLen), byte(3))
@@ -442,7 +445,7 @@ func FuzzMerge(f *testing.F) {
 		fixed := kind&128 != 0
 		var frames []*frame
 		for ; len(program) >= 4 && len(frames) < 300; program = program[4:] {
-			op, at, v, n := program[0], program[1], program[2], program[3]
+			op, pos, v, n := program[0], program[1], program[2], program[3]
 			now := s
 			now.n = max(0, s.n+int(int8(n)))
 			f := now.frame(t)
@@ -450,12 +453,12 @@ func FuzzMerge(f *testing.F) {
 			if !fixed {
 				s.id++
 			}
-			if op&1 != 0 && len(f.hdr) > 0 { // any byte of the header, good checksums or not
-				f.hdr[int(at)%len(f.hdr)] ^= v
+			if op&1 != 0 && len(f.hdr) > 0 { // changes any byte of the header; checksums are not corrected
+				f.hdr[int(pos)%len(f.hdr)] ^= v
 				h := f.meta.Headers
 				if splitter.Parse(f.hdr, uint32(len(f.hdr)+len(f.payload)), &h) != nil || h.Class != splitter.TCP ||
 					int(h.HdrLen) != len(f.hdr) || h.FrameLen != uint32(len(f.hdr)+len(f.payload)) {
-					continue // the wire refuses it, or it is none of TCP
+					continue // the wire refuses it, or it is not TCP
 				}
 				f.meta.Headers = h
 				if op&2 != 0 {
@@ -465,7 +468,7 @@ func FuzzMerge(f *testing.F) {
 					f.sum(s.partial)
 				}
 			} else if op&2 != 0 && len(f.payload) > 0 {
-				f.payload[int(at)%len(f.payload)] ^= v
+				f.payload[int(pos)%len(f.payload)] ^= v
 			}
 			if op&8 != 0 {
 				f.hdr[f.meta.Headers.L4Off+tcpFlags] |= splitter.PSH

@@ -10,23 +10,24 @@ import (
 // accs is how many flows of a batch are counted before they are added to their rows.
 const accs = 8
 
-// Acc is what a batch adds to a flow. It is valid until the next At or Flush of its Shard.
+// Acc accumulates the packets of a flow in a batch. It is valid until the next At or Flush of its
+// Shard.
 type Acc struct {
 	flow  splitter.Flow
 	flags uint8
-	begun bool   // first and top are known
+	begun bool   // first and top are set
 	first uint32 // sequence number of the first byte of payload
-	top   uint32 // behind the highest byte
-	bytes uint32 // of payload that was not Again in this batch
-	Rule  uint32 // the flow rule that it meets; 0: none. The owner sets it
-	Peer         // the last that it has of the other direction
+	top   uint32 // sequence number behind the highest byte
+	bytes uint32 // payload bytes of this batch not counted in Again
+	Rule  uint32 // the flow rule that steers it; 0: none. The owner sets it
+	Peer         // latest of this batch
 	Counts
 }
 
-// Fresh says that nothing was counted yet of what this batch has of the flow.
+// Fresh reports whether this batch has counted nothing for the flow yet.
 func (a *Acc) Fresh() bool { return a.Packets == 0 && a.Lost == 0 }
 
-// At gives the Acc of a flow. It is the owner's, as Flush is.
+// At returns the Acc of a flow. Only the owner calls it, and Flush.
 func (s *Shard) At(f *splitter.Flow) *Acc {
 	if s.place < s.n && s.accs[s.place].flow == *f {
 		return &s.accs[s.place]
@@ -47,14 +48,15 @@ func (s *Shard) At(f *splitter.Flow) *Acc {
 	return a
 }
 
-// Acked notes what a packet of TCP says of the other direction: what has arrived of it, and the window, unscaled.
+// Acked records what a TCP packet says about the other direction: the acknowledgment number and the
+// window, unscaled.
 func (a *Acc) Acked(ack uint32, window uint16) {
 	if !a.Known || int32(ack-a.Ack) >= 0 {
 		a.Peer = Peer{Known: true, Ack: ack, Window: window}
 	}
 }
 
-// TCP notes a packet of TCP: its flags, and where its payload is in the flow. n is in bytes.
+// TCP records a TCP packet: its flags, and the sequence numbers of its n bytes of payload.
 func (a *Acc) TCP(flags uint8, seq, n uint32) {
 	a.flags |= flags
 	if flags&splitter.SYN != 0 {
@@ -78,14 +80,14 @@ func (a *Acc) TCP(flags uint8, seq, n uint32) {
 	}
 }
 
-// seed keeps those who choose flows from aiming at one place of an index. The hash of RSS would not do: a guest chooses
-// its key, and changes it.
+// seed keeps peers who choose flows from aiming at one place of an index. The RSS hash would not
+// do, because a guest chooses its key.
 var seed = maphash.MakeSeed()
 
-// hashOf is where an index has a flow. Tests put theirs where they like.
+// hashOf returns a flow's hash for the index. Tests replace it.
 var hashOf = func(f *splitter.Flow) uint64 { return maphash.Comparable(seed, *f) }
 
-// Flush adds what was counted to the rows of the flows.
+// Flush adds the accumulated counts to the rows of the flows.
 func (s *Shard) Flush() {
 	if s.n == 0 {
 		return
@@ -101,10 +103,10 @@ func (s *Shard) Flush() {
 	s.n = 0
 }
 
-// take adds what a batch has of a flow.
+// take adds a batch's counts of the flow.
 func (r *row) take(a *Acc, now int64) {
 	r.last = now
-	if a.flags&splitter.SYN != 0 { // a connection begins, maybe another one of the same ports
+	if a.flags&splitter.SYN != 0 { // a connection begins, maybe a new one on the same ports
 		r.begun, r.Known = false, false
 	}
 	if a.Known && (!r.Known || int32(a.Ack-r.Ack) >= 0) {

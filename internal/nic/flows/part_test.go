@@ -7,7 +7,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// count counts a packet of each of n flows from a number on, each in a batch of its own.
+// count counts a packet for each of n flows, numbered from from, each in a batch of its own.
 func count(s *Shard, from, n uint32) {
 	for i := range n {
 		s.At(flow(from+i)).Packets++
@@ -15,7 +15,7 @@ func count(s *Shard, from, n uint32) {
 	}
 }
 
-// have counts the flows from a number on that have all of these packets in a shard.
+// have counts the flows among n, numbered from from, that have this number of packets in a shard.
 func have(s *Shard, from, n uint32, packets uint64) (found int) {
 	list, _ := s.Read(nil)
 	for _, r := range list {
@@ -28,15 +28,15 @@ func have(s *Shard, from, n uint32, packets uint64) (found int) {
 	return found
 }
 
-// Invariant: flows: Each queue has its equal part of the rows in each direction, whatever flows others have had, and
-// keeps the flows that moved most of those that it loses.
+// Invariant: flows: Each queue gets its equal share of the rows in each direction, whatever flows
+// other queues had; when it gives up rows, the flows that moved most keep theirs.
 func TestAFloodLeavesRoomForOthers(t *testing.T) {
 	const shards, flood, real, rounds = 16, 1_100, 20, 200
 	for _, order := range []string{"before", "meanwhile"} {
 		t.Run(order, func(t *testing.T) {
 			tb := New(DefaultRows, shards)
 			for range rounds {
-				count(tb.Shard(0), 1<<20, 1) // the victim's own, which is used most
+				count(tb.Shard(0), 1<<20, 1) // the victim's own flow, the most used one
 			}
 			if order == "before" {
 				count(tb.Shard(0), 1<<24, flood)
@@ -51,13 +51,13 @@ func TestAFloodLeavesRoomForOthers(t *testing.T) {
 			}
 			for i := range shards - 1 {
 				testkit.Equal(t, "flows that have all of their packets", have(tb.Shard(i+1), uint32(i+1)<<16, real, rounds), real)
-				_, others := tb.Shard(i + 1).Read(nil)
-				testkit.Equal(t, "others", others.Flows, uint64(0))
+				_, rest := tb.Shard(i + 1).Read(nil)
+				testkit.Equal(t, "others", rest.Flows, uint64(0))
 			}
 			testkit.Equal(t, "the flow that moved most", have(tb.Shard(0), 1<<20, 1, rounds), 1)
-			_, others := rows(t, tb, shards)
+			_, rest := rows(t, tb, shards)
 			list, _ := tb.Shard(0).Read(nil)
-			testkit.Equal(t, "packets of others", others.Packets, func() uint64 {
+			testkit.Equal(t, "packets of others", rest.Packets, func() uint64 {
 				n := uint64(flood)
 				if order == "meanwhile" {
 					n = 10 * rounds
@@ -68,7 +68,8 @@ func TestAFloodLeavesRoomForOthers(t *testing.T) {
 	}
 }
 
-// Who has its part, or more, takes nobody's: two that flood do not take blocks from each other for ever.
+// A shard with its part or more takes no block: two flooding queues do not take blocks from each
+// other for ever.
 func TestBlocksComeToRest(t *testing.T) {
 	tb := New(DefaultRows, 4)
 	lost := func() (n int) {
@@ -89,11 +90,11 @@ func TestBlocksComeToRest(t *testing.T) {
 		count(tb.Shard(int(i)), (i+4)<<20, 2_000)
 	}
 	testkit.Equal(t, "taken since", lost()-before, 0)
-	all, others := rows(t, tb, 4)
-	testkit.Equal(t, "packets", others.Packets+uint64(len(all)), uint64(16_000))
+	all, rest := rows(t, tb, 4)
+	testkit.Equal(t, "packets", rest.Packets+uint64(len(all)), uint64(16_000))
 }
 
-// Blocks change hands while all count, and somebody reads: no packet is lost.
+// Blocks change hands while all owners count and readers read: no packet is lost.
 func TestBlocksChangeHandsUnderReaders(t *testing.T) {
 	const shards, flood, packets = 8, 300, 400
 	for range 3 {
@@ -124,8 +125,8 @@ func TestBlocksChangeHandsUnderReaders(t *testing.T) {
 		readers.Wait()
 		sum := uint64(0)
 		for i := range shards {
-			list, others := tb.Shard(i).Read(nil)
-			sum += others.Packets
+			list, rest := tb.Shard(i).Read(nil)
+			sum += rest.Packets
 			for _, r := range list {
 				sum += r.Packets
 			}
@@ -134,14 +135,14 @@ func TestBlocksChangeHandsUnderReaders(t *testing.T) {
 	}
 }
 
-// Another queue takes a block of a shard while somebody reads it, be that block read already or not: what is read is
-// all that the shard has counted, each packet once.
+// Another shard takes a block of a shard while a reader reads it, before or after the reader has
+// read that block. The reader gets all packets that the shard has counted, each once.
 //
-// Invariant: flows: Nothing that passes is lost of the account: rows and others together are all packets, whatever
+// Invariant: flows: Every packet is counted: rows and others together are all packets, whatever
 // flows come in whatever order, and a flow has one row in a shard.
 func TestBlockIsTakenWhileItsShardIsRead(t *testing.T) {
-	const blocks = 7           // of the shard; the other one has one
-	for used := range blocks { // the block whose flows are used least, and which is taken
+	const blocks = 7           // of the shard; the other shard has one
+	for used := range blocks { // index of the least used block, which is taken
 		for steps := range blocks + 1 {
 			tb := New((blocks+1)*blockRows, 2)
 			s := tb.Shard(0)
@@ -150,15 +151,15 @@ func TestBlockIsTakenWhileItsShardIsRead(t *testing.T) {
 				count(s, uint32(used+1)*blockRows, (blocks-1)*blockRows)
 			}
 			count(s, uint32(used)*blockRows, blockRows)
-			before, others := s.Read(nil)
-			sum := func(rows []Row, others Others) uint64 {
-				n := others.Packets
+			before, rest := s.Read(nil)
+			sum := func(rows []Row, rest Others) uint64 {
+				n := rest.Packets
 				for i := range rows {
 					n += rows[i].Packets
 				}
 				return n
 			}
-			want := sum(before, others)
+			want := sum(before, rest)
 			r := reading{s: s, lost: -1}
 			for range steps {
 				r.step()
@@ -168,7 +169,7 @@ func TestBlockIsTakenWhileItsShardIsRead(t *testing.T) {
 			testkit.Equal(t, "blocks taken", s.lost, lost+1)
 			for r.step() {
 			}
-			testkit.Equal(t, "packets", sum(r.rows, r.others), want)
+			testkit.Equal(t, "packets", sum(r.rows, r.rest), want)
 		}
 	}
 }

@@ -8,36 +8,37 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// DefaultRows is how many rows a table has where nobody says anything else.
+// DefaultRows is the default number of rows of a table.
 const DefaultRows = 1024
 
-// MaxRows is how many it may have.
+// MaxRows is the most rows of a table.
 const MaxRows = 1 << 15
 
-// blockRows is how many rows a shard takes at a time, and among how many the least used is looked for.
+// blockRows is the number of rows in a block. A shard takes blocks, and looks in one for the least
+// used row.
 const blockRows = 8
 
-// NumReasons is more than there are reasons of drops (wire.NumDropReasons).
+// NumReasons bounds the number of drop reasons (wire.NumDropReasons).
 const NumReasons = 22
 
-// Counts are what is counted of a flow in one direction.
+// Counts are the counters of a flow in one direction.
 type Counts struct {
-	Packets  uint64 // as the guest saw or sent them; those that were dropped are not among them
-	Segments uint64 // the same as packets of the wire's size
+	Packets  uint64 // as the guest received or sent them, without dropped ones
+	Segments uint64 // the same packets, cut to wire size
 	Header   uint64 // bytes of the packets' headers
 	Device   uint64 // payload in GPU memory, in bytes
 	GPUFile  uint64 // payload in GPU memory by way of a file, in bytes
 	Host     uint64 // payload in host memory, in bytes
-	Bounced  uint64 // of Host: for a GPU, by way of host memory
-	Again    uint64 // payload of TCP below the highest sequence number before: sent again, or overtaken
+	Bounced  uint64 // part of Host: for a GPU, bounced through host memory
+	Again    uint64 // TCP payload below the highest sequence number so far: sent again, or overtaken
 	Lost     uint64 // payload of packets that were dropped, in bytes
 	Drops    [NumReasons]uint32
 }
 
-// Payload is how many bytes of it there are.
+// Payload returns the bytes of payload.
 func (c *Counts) Payload() uint64 { return c.Device + c.GPUFile + c.Host }
 
-// Dropped is how many packets were dropped, for whatever reason.
+// Dropped returns how many packets were dropped.
 func (c *Counts) Dropped() (n uint64) {
 	for _, d := range c.Drops {
 		n += uint64(d)
@@ -62,37 +63,37 @@ func (c *Counts) add(o *Counts) {
 	}
 }
 
-// Peer is what a flow of TCP says of the other direction.
+// Peer is what a TCP flow says about the other direction.
 type Peer struct {
 	Known  bool
-	Window uint16 // unscaled: 0 is none, whatever its scale
-	Ack    uint32 // all before has arrived
+	Window uint16 // unscaled; 0 means a closed window whatever the scale
+	Ack    uint32 // all bytes before it have arrived
 }
 
-// Row is what is known of a flow.
+// Row is the account of one flow.
 type Row struct {
 	Flow  splitter.Flow // the zero Flow: frames that are not IP
-	Flags uint8         // TCP flags that were seen, all of them
-	Rule  uint32        // the flow rule that it met last; 0: none
-	Begun bool          // Top is known
+	Flags uint8         // all TCP flags seen
+	Rule  uint32        // the flow rule of its latest packet that had one; 0: none
+	Begun bool          // Top is set
 	Top   uint32        // the sequence number behind the highest byte of payload
 	Peer
-	First time.Time // of the batch in which it was seen first
+	First time.Time // time of the first batch with packets of it
 	Last  time.Time
 	Counts
 }
 
-// Others are flows that have lost their rows.
+// Others sums up flows that have lost their rows.
 type Others struct {
-	Flows uint64 // how often a row was taken away
+	Flows uint64 // number of rows taken away
 	Counts
 }
 
-// row is a Row in its table.
+// row is the Row in the table.
 type row struct {
 	flow  splitter.Flow
 	used  bool
-	begun bool // top is known
+	begun bool // top is set
 	flags uint8
 	rule  uint32
 	top   uint32 // the sequence number behind the highest byte
@@ -105,12 +106,13 @@ type row struct {
 // Table is the rows of a port.
 type Table struct {
 	rows   []row
-	blocks atomic.Int64 // that are taken
+	blocks atomic.Int64 // blocks taken by shards
 	shards []*Shard
 	now    func() int64
 }
 
-// New makes a table of n rows at least, for so many shards. It has a block for each shard, whatever n is.
+// New makes a table with at least n rows (n is at most MaxRows), and at least one block for each of
+// its shards.
 func New(n, shards int) *Table {
 	blocks := max((min(n, MaxRows)+blockRows-1)/blockRows, shards)
 	t := &Table{rows: make([]row, blocks*blockRows), now: func() int64 { return time.Now().UnixNano() }}
@@ -121,17 +123,17 @@ func New(n, shards int) *Table {
 	for range shards {
 		t.shards = append(t.shards, &Shard{table: t, index: make([]uint16, size), blocks: make([]uint16, 0, blocks)})
 	}
-	for i, s := range t.shards { // which nobody takes away
+	for i, s := range t.shards { // its first block, which is never taken away
 		s.add(uint16(i))
 	}
 	t.blocks.Store(int64(shards))
 	return t
 }
 
-// Rows is how many rows there are.
+// Rows returns the number of rows.
 func (t *Table) Rows() int { return len(t.rows) }
 
-// Shard gives shard i.
+// Shard returns shard i.
 func (t *Table) Shard(i int) *Shard { return t.shards[i] }
 
 // block takes a free block; false: there is none.
@@ -148,50 +150,51 @@ func (t *Table) block() (uint16, bool) {
 	}
 }
 
-// Shard is one queue's part of a table, in one direction. Its owner counts (At, Flush); anybody may Read.
+// Shard is one queue's part of a table, in one direction. Its owner counts (At, Flush); any
+// goroutine may Read.
 type Shard struct {
 	table *Table
 
-	// The owner's: what this batch adds.
+	// Used by the owner: the accumulators of this batch.
 	accs  [accs]Acc
 	n     int
-	place int // of the last one
+	place int // index of the last one used
 
-	held atomic.Int32 // blocks; changed under mu
+	held atomic.Int32 // len(blocks); changed under mu
 
 	mu     sync.Mutex
 	index  []uint16 // 1 + the row, by hash; open addressing
 	blocks []uint16
-	used   int // rows
-	hand   int // block in which the next row is looked for that is to go
-	lost   int // blocks that others have taken
-	others Others
+	used   int // rows in use
+	hand   int // index of the block in which evict looks next
+	lost   int // blocks taken by other shards
+	rest   Others
 }
 
-// find gives the row of a flow, a new one if it has none. Under mu.
+// find returns the row of a flow, a new one if it has none. The caller holds mu.
 func (s *Shard) find(f *splitter.Flow, hash uint64, now int64) *row {
 	mask := uint64(len(s.index) - 1)
 	for i := hash; ; i++ {
-		at := s.index[i&mask]
-		if at == 0 {
+		slot := s.index[i&mask]
+		if slot == 0 {
 			break
 		}
-		if r := &s.table.rows[at-1]; r.hash == hash && r.flow == *f {
+		if r := &s.table.rows[slot-1]; r.hash == hash && r.flow == *f {
 			return r
 		}
 	}
-	at := s.free()
-	r := &s.table.rows[at]
+	slot := s.free()
+	r := &s.table.rows[slot]
 	*r = row{flow: *f, used: true, hash: hash, first: now}
 	i := hash
 	for s.index[i&mask] != 0 {
 		i++
 	}
-	s.index[i&mask] = at + 1
+	s.index[i&mask] = slot + 1
 	return r
 }
 
-// free gives a row that nobody uses.
+// free returns an unused row.
 func (s *Shard) free() uint16 {
 	if s.used == blockRows*len(s.blocks) {
 		b, ok := s.table.block()
@@ -203,19 +206,20 @@ func (s *Shard) free() uint16 {
 		}
 		s.add(b)
 	}
-	at := s.blocks[s.used/blockRows]*blockRows + uint16(s.used%blockRows)
+	slot := s.blocks[s.used/blockRows]*blockRows + uint16(s.used%blockRows)
 	s.used++
-	return at
+	return slot
 }
 
-// add gives the shard a block. Under mu, but for New.
+// add adds a block to the shard. The caller holds mu, or is New.
 func (s *Shard) add(block uint16) {
 	s.blocks = append(s.blocks, block)
 	s.held.Store(int32(len(s.blocks)))
 }
 
-// take takes a block from the shard that has most, where this one has less than its equal part; false: it has that, or
-// somebody holds the other's lock. Each shard has its part sooner or later, and nobody takes anything then.
+// take takes a block from the shard that has most, if this one has less than its equal part. false:
+// it has its part, or the other's lock is taken. Sooner or later each shard has its part, and
+// blocks stay where they are.
 func (s *Shard) take() (uint16, bool) {
 	part := len(s.table.rows) / blockRows / len(s.table.shards)
 	if len(s.blocks) >= part {
@@ -227,7 +231,7 @@ func (s *Shard) take() (uint16, bool) {
 			most = o
 		}
 	}
-	// No owner waits for another's lock: one that waited for this one's would wait for ever.
+	// An owner never waits for another shard's lock: two waiting for one another would deadlock.
 	if int(most.held.Load()) <= part || !most.mu.TryLock() {
 		return 0, false
 	}
@@ -235,28 +239,28 @@ func (s *Shard) take() (uint16, bool) {
 	return most.give(part)
 }
 
-// give gives up the block whose flows are the least used, if there are more than part. Under mu.
+// give gives up the least used block, if the shard has more than part. The caller holds mu.
 func (s *Shard) give(part int) (uint16, bool) {
 	if len(s.blocks) <= part {
 		return 0, false
 	}
 	least, uses, last := 0, ^uint64(0), int64(0)
 	for i, b := range s.blocks {
-		n, at := uint64(0), int64(0)
+		n, latest := uint64(0), int64(0)
 		for _, r := range s.table.rows[int(b)*blockRows : (int(b)+1)*blockRows] {
 			if r.used {
-				n, at = max(n, r.uses()), max(at, r.last)
+				n, latest = max(n, r.uses()), max(latest, r.last)
 			}
 		}
-		if n < uses || n == uses && at < last {
-			least, uses, last = i, n, at
+		if n < uses || n == uses && latest < last {
+			least, uses, last = i, n, latest
 		}
 	}
 	block := s.blocks[least]
 	for i := range uint16(blockRows) {
-		if at := block*blockRows + i; s.table.rows[at].used {
-			s.forget(at)
-			s.table.rows[at] = row{}
+		if slot := block*blockRows + i; s.table.rows[slot].used {
+			s.forget(slot)
+			s.table.rows[slot] = row{}
 			s.used--
 		}
 	}
@@ -269,41 +273,41 @@ func (s *Shard) give(part int) (uint16, bool) {
 	return block, true
 }
 
-// evict takes the row away from the least used flow of a block, and another block's the next time.
+// evict takes the row of the least used flow of a block; the next call looks in the next block.
 func (s *Shard) evict() uint16 {
 	first := s.blocks[s.hand] * blockRows
 	s.hand = (s.hand + 1) % len(s.blocks)
 	least := first
-	for at := first + 1; at < first+blockRows; at++ {
-		a, b := &s.table.rows[at], &s.table.rows[least]
+	for slot := first + 1; slot < first+blockRows; slot++ {
+		a, b := &s.table.rows[slot], &s.table.rows[least]
 		if n, m := a.uses(), b.uses(); n < m || n == m && a.last < b.last {
-			least = at
+			least = slot
 		}
 	}
 	s.forget(least)
 	return least
 }
 
-// forget adds a row to the others, and takes it out of the index.
-func (s *Shard) forget(at uint16) {
-	s.unlink(at)
-	s.others.Flows++
-	s.others.add(&s.table.rows[at].Counts)
+// forget adds a row's counts to the others, and removes the row from the index.
+func (s *Shard) forget(slot uint16) {
+	s.unlink(slot)
+	s.rest.Flows++
+	s.rest.add(&s.table.rows[slot].Counts)
 }
 
-// uses is by what the least used flow is found.
+// uses is the measure for the least used flow.
 func (r *row) uses() uint64 { return r.Packets + r.Dropped() }
 
-// unlink takes a row out of the index, and moves those behind it to where they are found.
-func (s *Shard) unlink(at uint16) {
+// unlink removes a row from the index, and moves rows behind it to where find will find them.
+func (s *Shard) unlink(slot uint16) {
 	mask := uint64(len(s.index) - 1)
-	hole := s.table.rows[at].hash & mask
-	for s.index[hole] != at+1 {
+	hole := s.table.rows[slot].hash & mask
+	for s.index[hole] != slot+1 {
 		hole = (hole + 1) & mask
 	}
 	for i := (hole + 1) & mask; s.index[i] != 0; i = (i + 1) & mask {
 		home := s.table.rows[s.index[i]-1].hash & mask
-		if (i-home)&mask >= (i-hole)&mask { // it may stand there
+		if (i-home)&mask >= (i-hole)&mask { // the row may move into the hole
 			s.index[hole] = s.index[i]
 			hole = i
 		}
@@ -311,34 +315,34 @@ func (s *Shard) unlink(at uint16) {
 	s.index[hole] = 0
 }
 
-// Read appends the shard's rows, in no order, and gives its others.
+// Read appends the shard's rows to to, in any order, and returns them and the others.
 func (s *Shard) Read(to []Row) ([]Row, Others) {
 	r := reading{s: s, rows: to, begin: len(to), lost: -1}
 	for r.step() {
 	}
-	return r.rows, r.others
+	return r.rows, r.rest
 }
 
-// reading is a Read under way, which lets go of the lock after each block.
+// reading is the state of a Read, which releases the lock after each block.
 type reading struct {
-	s      *Shard
-	rows   []Row
-	begin  int // where its rows begin
-	block  int // that comes next
-	lost   int // of the shard, as of when the first block was read
-	others Others
+	s     *Shard
+	rows  []Row
+	begin int // index of its first row in rows
+	block int // next to read
+	lost  int // Shard.lost when the first block was read
+	rest  Others
 }
 
-// step reads a block; false: there was none left, and all that was read is of the shard as it is.
+// step reads a block. false: no block is left, and the result is consistent with the shard.
 func (r *reading) step() (more bool) {
 	s := r.s
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.lost != r.lost { // what has been read may be another's now: at most once for each block that there is
+	if s.lost != r.lost { // start again: at most once a block, as rows read so far may be another's now
 		r.rows, r.block, r.lost = r.rows[:r.begin], 0, s.lost
 	}
 	if r.block == len(s.blocks) {
-		r.others = s.others
+		r.rest = s.rest
 		return false
 	}
 	first := int(s.blocks[r.block]) * blockRows

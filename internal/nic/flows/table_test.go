@@ -12,18 +12,18 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// flow is one of a number.
+// flow returns flow number n.
 func flow(n uint32) *splitter.Flow {
 	f := &splitter.Flow{Proto: 6, SrcPort: 1, DstPort: 2}
 	binary.BigEndian.PutUint32(f.Src[:], n)
 	return f
 }
 
-// rows reads a table's shards, by flow, and checks that no flow has two rows in a shard.
+// rows reads a table's shards by flow, and checks that no flow has two rows in a shard.
 func rows(t *testing.T, tb *Table, shards int) (map[splitter.Flow]Row, Others) {
 	t.Helper()
 	all := map[splitter.Flow]Row{}
-	var others Others
+	var rest Others
 	for i := range shards {
 		list, o := tb.Shard(i).Read(nil)
 		for _, r := range list {
@@ -32,26 +32,26 @@ func rows(t *testing.T, tb *Table, shards int) (map[splitter.Flow]Row, Others) {
 			}
 			all[r.Flow] = r
 		}
-		others.Flows += o.Flows
-		others.add(&o.Counts)
+		rest.Flows += o.Flows
+		rest.add(&o.Counts)
 	}
-	return all, others
+	return all, rest
 }
 
-// Invariant: flows: Nothing that passes is lost of the account: rows and others together are all packets, whatever
+// Invariant: flows: Every packet is counted: rows and others together are all packets, whatever
 // flows come in whatever order, and a flow has one row in a shard.
 func TestNothingIsLost(t *testing.T) {
 	for _, hash := range []struct {
-		name string
-		of   func(*splitter.Flow) uint64
+		name    string
+		counter func(*splitter.Flow) uint64
 	}{
 		{"as it is", hashOf},
-		{"all in one place", func(*splitter.Flow) uint64 { return ^uint64(0) }}, // which wraps at the end of the index
+		{"all in one place", func(*splitter.Flow) uint64 { return ^uint64(0) }}, // wraps at the end of the index
 		{"few places", func(f *splitter.Flow) uint64 { return uint64(f.Src[3]) % 5 * 13 }},
 	} {
 		t.Run(hash.name, func(t *testing.T) {
 			was := hashOf
-			hashOf = hash.of
+			hashOf = hash.counter
 			t.Cleanup(func() { hashOf = was })
 			const shards = 3
 			tb := New(64, shards)
@@ -59,7 +59,7 @@ func TestNothingIsLost(t *testing.T) {
 			var want Counts
 			last := map[splitter.Flow]uint64{}
 			for range 10_000 {
-				n := uint32(rnd.IntN(100) * rnd.IntN(4)) // few that are frequent, many that are not
+				n := uint32(rnd.IntN(100) * rnd.IntN(4)) // few frequent flows, many rare ones
 				s := tb.Shard(int(n) % shards)
 				a := s.At(flow(n))
 				a.Packets++
@@ -76,8 +76,8 @@ func TestNothingIsLost(t *testing.T) {
 			for i := range shards {
 				tb.Shard(i).Flush()
 			}
-			all, others := rows(t, tb, shards)
-			got := others.Counts
+			all, rest := rows(t, tb, shards)
+			got := rest.Counts
 			for f, r := range all {
 				got.add(&r.Counts)
 				if r.Packets > last[f] {
@@ -85,16 +85,16 @@ func TestNothingIsLost(t *testing.T) {
 				}
 			}
 			testkit.Equal(t, "all packets", got, want)
-			if others.Flows == 0 || len(all) != tb.Rows() {
-				t.Errorf("%d flows lost their rows, %d of %d rows are in use: the test wants more flows", others.Flows,
+			if rest.Flows == 0 || len(all) != tb.Rows() {
+				t.Errorf("%d flows lost their rows, %d of %d rows are in use: the test wants more flows", rest.Flows,
 					len(all), tb.Rows())
 			}
 		})
 	}
 }
 
-// Invariant: flows: A flood of 10^6 flows takes no byte more than the table had, and the flow that moves most keeps its
-// row.
+// Invariant: flows: A flood of 10^6 flows allocates no memory, and the flow that moves most keeps
+// its row.
 func TestFlood(t *testing.T) {
 	tb := New(DefaultRows, 8)
 	s := tb.Shard(3)
@@ -117,9 +117,9 @@ func TestFlood(t *testing.T) {
 		t.Errorf("%v allocations", allocs)
 	}
 	s.Flush()
-	list, others := s.Read(nil)
-	if len(list) > tb.Rows() || others.Flows < uint64(n)-uint64(tb.Rows()) {
-		t.Errorf("%d rows, %d flows without", len(list), others.Flows)
+	list, rest := s.Read(nil)
+	if len(list) > tb.Rows() || rest.Flows < uint64(n)-uint64(tb.Rows()) {
+		t.Errorf("%d rows, %d flows without", len(list), rest.Flows)
 	}
 	for _, r := range list {
 		if r.Flow == *big {
@@ -130,7 +130,7 @@ func TestFlood(t *testing.T) {
 	t.Error("the flow that moves most has lost its row")
 }
 
-// A table that all others have taken is a block for each shard all the same.
+// Each shard has at least one block, even if another shard has taken all free ones.
 func TestEachShardHasABlock(t *testing.T) {
 	tb := New(1, 4)
 	testkit.Equal(t, "rows", tb.Rows(), 4*blockRows)
@@ -143,7 +143,7 @@ func TestEachShardHasABlock(t *testing.T) {
 	testkit.Equal(t, "rows of the last shard", len(list), 1)
 }
 
-// The size that doc.go says.
+// The sizes stated in doc.go hold.
 func TestSize(t *testing.T) {
 	if n := unsafe.Sizeof(row{}); n > 248 {
 		t.Errorf("a row has %d bytes", n)
@@ -221,8 +221,8 @@ func TestReadersAndOwners(t *testing.T) {
 		}
 	}
 	for i := range 2 {
-		list, others := tb.Shard(i).Read(nil)
-		n := others.Packets
+		list, rest := tb.Shard(i).Read(nil)
+		n := rest.Packets
 		for _, r := range list {
 			n += r.Packets
 		}

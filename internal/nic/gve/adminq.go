@@ -26,17 +26,17 @@ const (
 	opReportTime         = 0x11
 	opQueryRSS           = 0x12
 	opExtended           = 0xff
-	opConfigureFlowRule  = 0x101 // inner, of opExtended
+	opConfigureFlowRule  = 0x101 // inner opcode, inside opExtended
 	slotLen              = 64
-	adminPage            = 4096 // regPFN's unit
+	adminPage            = 4096 // unit of regPFN
 	slotStatus           = 4    // offset
 	bodyLen              = 56
 )
 
-// body is what a command carries behind opcode and status.
+// body is the rest of a command behind opcode and status.
 type body [bodyLen]byte
 
-// decode reads a struct of fixed size, which b is long enough for.
+// decode reads a struct of fixed size from b, which is long enough.
 func decode[T any](b []byte) (v T) {
 	_, _ = binary.Decode(b, be, &v)
 	return v
@@ -44,8 +44,8 @@ func decode[T any](b []byte) (v T) {
 
 // adminQueue is the ring of commands. The control goroutine owns it.
 //
-// A command's slot is read once and is carried out inside the register write that rings the
-// doorbell; its status is written before the event counter shows that it is done
+// A command's slot is read once, and the command is carried out inside the register write that
+// rings the doorbell. Its status is written before the event counter shows that it is done
 // (gve_adminq_kick_and_wait).
 type adminQueue struct {
 	running bool
@@ -54,9 +54,9 @@ type adminQueue struct {
 	done    uint32 // commands done since the last reset, free running
 }
 
-// run starts the admin queue where the registers say.
+// run starts the admin queue at the address in the registers.
 func (d *Device) run() {
-	if d.used { // what a driver that never said goodbye has set up
+	if d.used { // ends what a driver has set up that did not reset the device
 		regs := d.regs
 		d.reset()
 		d.regs = regs
@@ -92,13 +92,14 @@ func (d *Device) writeDoorbell(count uint32) {
 	}
 }
 
-// stopAdminQueue has no further command carried out until the driver resets the device: what it meant cannot be known.
+// stopAdminQueue stops the queue until the driver resets the device: later commands cannot be
+// trusted.
 func (d *Device) stopAdminQueue(err error) {
 	d.aq.running = false
 	d.limited.stop.Log(d.log, slog.LevelError, "admin queue stopped until the driver resets the NIC", "err", err)
 }
 
-// command carries out the command in a slot. An error is one of the queue itself.
+// command carries out the command in a slot. An error is an error of the queue, not of the command.
 func (d *Device) command(slot uint64) error {
 	var b [slotLen]byte
 	if err := d.mem.read(slot, b[:]); err != nil {
@@ -115,7 +116,7 @@ func (d *Device) command(slot uint64) error {
 	return d.mem.write(slot+slotStatus, out[:])
 }
 
-// commands are what a driver can ask for, with the specification's names.
+// commands are the commands of a driver, with the specification's names.
 var commands = map[uint32]struct {
 	name string
 	run  func(*Device, *body) error
@@ -153,7 +154,8 @@ func commandName(op uint32) string {
 	return fmt.Sprintf("%#x", op)
 }
 
-// extended carries out a command that is too long for a slot: inner opcode u32, its length u32, where it lies u64.
+// extended carries out a command that is too long for a slot: inner opcode u32, its length u32, its
+// address u64.
 func (d *Device) extended(b *body) error {
 	op, n, addr := be.Uint32(b[0:]), be.Uint32(b[4:]), be.Uint64(b[8:])
 	if op != opConfigureFlowRule {
@@ -169,7 +171,7 @@ func (d *Device) extended(b *body) error {
 	return d.configureFlowRule(&inner)
 }
 
-// invalid makes an INVALID_ARGUMENT with its reason.
+// invalid makes an INVALID_ARGUMENT error with its reason.
 func invalid(format string, args ...any) error {
 	return errors.Join(fmt.Errorf(format, args...), statusInvalidArgument)
 }

@@ -10,8 +10,8 @@ import (
 )
 
 // The whole datapath, from a descriptor on one guest's transmit ring to a completion on the other's
-// receive ring, split or not, on a metered flow, allocates nothing: neither do the workers, which
-// AllocsPerRun counts too.
+// receive ring, split or not, in a counted flow, allocates nothing. AllocsPerRun counts the
+// workers' allocations too.
 //
 // Invariant: hot path: Nothing is allocated for a packet.
 func TestPathAllocatesNothing(t *testing.T) {

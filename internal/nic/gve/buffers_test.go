@@ -8,8 +8,8 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// The driver restarts its queues with buffers of another size (`ethtool -G rx-buf-len`), split and not: from then on
-// frames lie in buffers of that size, and no more is joined than fits.
+// The driver restarts its queues with buffers of another size (`ethtool -G rx-buf-len`), split and
+// not. From then on frames lie in buffers of that size, and a merge takes no more frames than fit.
 //
 // Invariant: nic/gve: Packet buffers have the size that the driver named last.
 func TestBufferSizeChanges(t *testing.T) {
@@ -48,7 +48,8 @@ func TestBufferSizeChanges(t *testing.T) {
 	w.Moves(t)
 }
 
-// Header buffers may be longer than the longest header: it is not cut, and nothing lies behind it.
+// Header buffers may be longer than the longest header: it is written completely, and nothing
+// behind it.
 func TestHeaderBufferSizes(t *testing.T) {
 	for _, header := range []uint16{headerLimit, headerLimit + 1, 512, rxMaxHdr} {
 		c := newConfigured(t, 1)

@@ -13,12 +13,12 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// A guest that starts and stops its queues, splits them or not, and loses and gets back its GPU's
-// memory, all while two others send to it and it sends to them, harms itself only: nobody hangs,
-// and in the end all is well.
+// A guest starts and stops its queues, split or not, and loses and regains its GPU's memory, while
+// two other guests exchange frames with it. It harms only itself: nothing hangs, and at the end
+// everything works.
 //
-// Invariant: nic/gve: A queue restarts while others go on and lose nothing; one that is stopped
-// writes nowhere.
+// Invariant: nic/gve: A queue restarts while others continue without loss; a stopped queue writes
+// to no memory.
 func TestChurn(t *testing.T) {
 	w := newWorldWith(t, rawOptions{pairs: 3, mtu: 9000, p2p: true, rsc: true})
 	g := w.Bad
@@ -53,7 +53,7 @@ func TestChurn(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(1, 2))
 	base := g.Next
 	gpu := true
-	moved := func() bool { // enough that this tests something
+	moved := func() bool { // enough frames that the test means something
 		c, err := g.Port().PortCounters()
 		g.OK(err)
 		return c.Rx.Packets >= 100 && c.Tx.Packets >= 100
@@ -62,7 +62,7 @@ func TestChurn(t *testing.T) {
 	for round := 0; round < 2000 || !moved() && time.Now().Before(late); round++ {
 		q := rnd.IntN(3)
 		switch rnd.IntN(6) {
-		case 0, 1: // its memory is used again: of other queues, too
+		case 0, 1: // reuses its memory, also for other queues
 			g.Next = base + uint64(q)*(1<<20)
 			g.startRx(q, rnd.IntN(2) == 0)
 		case 2:
@@ -98,7 +98,7 @@ func TestChurn(t *testing.T) {
 		g.OK(g.space.Add(g.gpu()))
 	}
 	ended.Store(true)
-	for q := range 3 { // nobody waits for it any more
+	for q := range 3 { // so that no sender waits for it
 		g.pass(opDestroyRx, uint32(q))
 		g.pass(opDestroyTx, uint32(q))
 	}
@@ -122,7 +122,7 @@ func TestChurn(t *testing.T) {
 	}
 }
 
-// refill takes what has come on a queue, whatever it is, and posts buffers from base on.
+// refill takes all received frames on a queue, and posts buffers from base on.
 func (g *suiteGuest) refill(q int, base uint64) {
 	d := g.rxd[q]
 	for c := (rxCompl{}); d.poll(&c); {
@@ -130,5 +130,5 @@ func (g *suiteGuest) refill(q int, base uint64) {
 	for d.posted-d.seen < 200 {
 		d.post(base + uint64(d.posted%512)*4096)
 	}
-	g.dev.rx[q].doorbell(d.posted & d.mask) // not as a write to the device, which is another goroutine's
+	g.dev.rx[q].doorbell(d.posted & d.mask) // not by a write to the device, which belongs to another goroutine
 }

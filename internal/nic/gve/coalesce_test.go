@@ -7,8 +7,9 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// With small buffers a merge takes no more than the 17 that a packet may have; the next one begins behind it. Where it
-// would take more all the same, its frames come one by one, and none counts as too big.
+// With small buffers a merge ends when the packet would need more than the 17 allowed buffers; the
+// next merge begins behind it. If a merge needs more all the same, its frames come one by one, and
+// none counts as too big.
 //
 // Invariant: nic: A merge that does not fit is undone, and loses nothing.
 func TestMergeTakes17Buffers(t *testing.T) {
@@ -36,7 +37,7 @@ func TestMergeTakes17Buffers(t *testing.T) {
 	for i := range apart {
 		apart[i] = 1
 	}
-	sends(apart[:]...) // limits are those of the buffers that the command named
+	sends(apart[:]...) // the limits are those of the buffer size named by the command
 	for i := range w.Bad.dev.res.rx {
 		w.Bad.dev.res.rx[i].buf = buf
 	}

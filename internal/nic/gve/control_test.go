@@ -17,7 +17,7 @@ import (
 	"vnic.dev/vnic/vfiouser"
 )
 
-// What a driver asks first. The options are in the golden file, byte for byte.
+// The first questions of a driver. The golden file has the options, byte for byte.
 func TestHandshake(t *testing.T) {
 	c := newCtl(t, queues(3))
 	if tx, rx := c.read32(regMaxTx), c.read32(regMaxRx); tx != 3 || rx != 3 {
@@ -34,7 +34,7 @@ func TestHandshake(t *testing.T) {
 	testkit.Equal(t, "device status when it runs", c.read32(regDeviceStatus), statusLink)
 	to := c.alloc(4096)
 	c.pass(opDescribeDevice, to, uint32(1), uint32(4096))
-	d := c.at(to, 4096)
+	d := c.bytes(to, 4096)
 	if mac := d[24:30]; !bytes.Equal(mac, ctlMAC[:]) {
 		t.Errorf("MAC %x", mac)
 	}
@@ -44,10 +44,10 @@ func TestHandshake(t *testing.T) {
 	}
 }
 
-// A driver comes up with the queues that are asked for, and may have others: twice as many, as Linux wants them for
-// XDP.
+// A driver starts with the configured number of queues, and may use more: twice as many, as Linux
+// wants them for XDP.
 //
-// Invariant: nic/gve: A driver may ask for twice the queues that it comes up with, as far as there are 16.
+// Invariant: nic/gve: A driver may ask for twice the queues that it starts with, up to 16.
 func TestMoreQueuesThanAtFirst(t *testing.T) {
 	for _, x := range []struct{ queues, most, want int }{{3, 0, 6}, {0, 0, 8}, {8, 0, 16}, {10, 0, 16}, {4, 4, 4}, {2, 7, 7}} {
 		c := newCtl(t, Options{Queues: x.queues, MaxQueues: x.most})
@@ -57,9 +57,9 @@ func TestMoreQueuesThanAtFirst(t *testing.T) {
 		testkit.Equal(t, what+": most", fmt.Sprint(tx, rx), fmt.Sprint(x.want, x.want))
 		to := c.alloc(4096)
 		c.pass(opDescribeDevice, to, uint32(1), uint32(4096))
-		testkit.Equal(t, what+": at first", be.Uint16(c.at(to+14, 2)), uint16(cmp.Or(x.queues, defaultQueues)))
+		testkit.Equal(t, what+": at first", be.Uint16(c.bytes(to+14, 2)), uint16(cmp.Or(x.queues, defaultQueues)))
 		testkit.Equal(t, what+": vectors", c.dev.Info().IRQs[vfiouser.IRQMSIX].Count, 2*x.want+1)
-		// The last pair works, and there is none behind it.
+		// The last pair works, and there is none after it.
 		c.configure(2 * x.want)
 		c.pass(opCreateTx, c.txCreate(x.want-1))
 		c.pass(opCreateRx, c.rxCreate(x.want-1, 0))
@@ -69,12 +69,12 @@ func TestMoreQueuesThanAtFirst(t *testing.T) {
 	}
 }
 
-// The driver's whole life, as Linux 7.2 leads it.
+// A driver's whole life, as with Linux 7.2.
 //
-// Invariant: nic/gve: The device lives a driver's whole life, also over vfio-user.
+// Invariant: nic/gve: The device works through a driver's whole life cycle, also over vfio-user.
 func TestLife(t *testing.T) {
 	c := newCtl(t, queues(2))
-	for range 2 { // and again after a reset: rmmod, insmod
+	for range 2 { // a second time after a reset: rmmod, insmod
 		c.Next = 64 * slotLen
 		c.start()
 		c.pass(opVerifyDriver, uint64(driverInfoLen), c.Put(driverInfo()))
@@ -84,7 +84,7 @@ func TestLife(t *testing.T) {
 		c.pass(opDescribeDevice, c.alloc(4096), uint32(1), uint32(4096))
 		irqs := c.configure(4)
 		for i := range 4 {
-			testkit.Equal(t, fmt.Sprint("doorbell of block ", i), be.Uint32(c.at(irqs+64*uint64(i), 4)), uint32(i))
+			testkit.Equal(t, fmt.Sprint("doorbell of block ", i), be.Uint32(c.bytes(irqs+64*uint64(i), 4)), uint32(i))
 		}
 		m := c.alloc(2048)
 		c.pass(opGetPtypeMap, uint64(2048), m)
@@ -98,7 +98,7 @@ func TestLife(t *testing.T) {
 			{splitter.Headers{Class: splitter.OtherIP, Proto: 132}, 2, 5}, {splitter.Headers{Class: splitter.Fragment}, 2, 1},
 			{splitter.Headers{Class: splitter.NotIP}, 1, 1}, {splitter.Headers{Class: splitter.Malformed}, 0, 0},
 		} {
-			if p := c.at(m+2*uint64(ptypeOf(&x.h)), 2); p[0] != x.l3 || p[1] != x.l4 {
+			if p := c.bytes(m+2*uint64(ptypeOf(&x.h)), 2); p[0] != x.l3 || p[1] != x.l4 {
 				t.Errorf("%+v: layers %d and %d", x.h, p[0], p[1])
 			}
 		}
@@ -114,18 +114,18 @@ func TestLife(t *testing.T) {
 		}
 		c.write32(regDoorbell, c.count)
 		for i, st := range done {
-			if w := be.Uint32(c.at(cmds[i].Resources, 4)); st() != statusPassed || w != txDoorbells+uint32(i) {
+			if w := be.Uint32(c.bytes(cmds[i].Resources, 4)); st() != statusPassed || w != txDoorbells+uint32(i) {
 				t.Errorf("transmit queue %d: %v, doorbell %#x", i, st(), w)
 			}
 		}
 		for i := range 2 {
 			cmd := c.rxCreate(i, 0)
 			c.pass(opCreateRx, cmd)
-			testkit.Equal(t, fmt.Sprint("rx doorbell ", i), be.Uint32(c.at(cmd.Resources, 4)), rxDoorbells+uint32(i))
+			testkit.Equal(t, fmt.Sprint("rx doorbell ", i), be.Uint32(c.bytes(cmd.Resources, 4)), rxDoorbells+uint32(i))
 		}
 		speed := c.alloc(8)
 		c.pass(opReportLinkSpeed, speed)
-		testkit.Equal(t, "link speed", be.Uint64(c.at(speed, 8)), linkSpeed)
+		testkit.Equal(t, "link speed", be.Uint64(c.bytes(speed, 8)), linkSpeed)
 		for i := range uint32(2) {
 			c.pass(opDestroyRx, i)
 			c.pass(opDestroyTx, i)
@@ -137,7 +137,7 @@ func TestLife(t *testing.T) {
 	testkit.Equal(t, "failed queues", c.dev.Failures(), 0)
 }
 
-// More commands than slots: the ring goes round.
+// There are more commands than slots: the ring wraps.
 func TestAdminQueueGoesRound(t *testing.T) {
 	c := newCtl(t, queues(1))
 	c.start()
@@ -156,7 +156,7 @@ func TestAdminQueueGoesRound(t *testing.T) {
 	}
 }
 
-// changed makes what gives a good command of which a test has changed something.
+// changed returns a function that runs a good command after a change by the test.
 func changed[T any](op uint32, good func(*ctl) T) func(change func(*T)) func(*ctl) status {
 	return func(change func(*T)) func(*ctl) status {
 		return func(c *ctl) status {
@@ -260,7 +260,7 @@ func TestRefusals(t *testing.T) {
 		t.Run(r.name, func(t *testing.T) {
 			c := newConfigured(t, 2)
 			testkit.Equal(t, "status", r.do(c), r.want)
-			c.reset() // and it works as before
+			c.reset() // afterwards it works as before
 			c.up(256)
 		})
 	}
@@ -287,7 +287,7 @@ func TestOptionsAreChecked(t *testing.T) {
 	}
 }
 
-// Whatever the driver asks for before its admin queue runs does nothing.
+// Doorbells before the admin queue runs have no effect.
 func TestNothingBeforeRun(t *testing.T) {
 	c := newCtl(t, queues(1))
 	c.slot(opDescribeDevice, uint64(ctlBase), uint32(1), uint32(4096))
@@ -296,10 +296,10 @@ func TestNothingBeforeRun(t *testing.T) {
 	for i := range uint32(0x1000) {
 		c.bell(4*i, 1)
 	}
-	c.OK(c.dev.WriteRegion(doorbellsBAR, 2, make([]byte, 4))) // no whole word
+	c.OK(c.dev.WriteRegion(doorbellsBAR, 2, make([]byte, 4))) // not a whole word
 }
 
-// An admin queue that makes no sense stops, until it is reset.
+// An invalid admin queue stops until it is reset.
 //
 // Invariant: nic/gve: A bad command is refused, and a bad admin queue stops until reset.
 func TestBadAdminQueue(t *testing.T) {
@@ -335,7 +335,7 @@ func TestBadAdminQueue(t *testing.T) {
 	}
 }
 
-// A register write counts only if it covers the register, and reads have every width.
+// A register is written only if the write covers all of it; reads may have any width.
 func TestRegisterAccess(t *testing.T) {
 	c := newCtl(t, queues(2))
 	all := make([]byte, registersLen)
@@ -370,8 +370,9 @@ func TestRegisterAccess(t *testing.T) {
 	c.up(0)
 }
 
-// Register adminq_pfn is the admin queue's page while that runs, whether the driver writes it, as iPXE does, or not, as
-// Linux; then 0, and a driver that writes 0 resets the device.
+// Register adminq_pfn reads as the admin queue's page while the queue runs, whether the driver
+// writes it, as iPXE does, or not, like Linux; otherwise as 0. A driver that writes 0 resets the
+// device.
 func TestPageOfTheAdminQueue(t *testing.T) {
 	c := newCtl(t, queues(2))
 	page := uint32(c.ring / 4096)
@@ -467,9 +468,9 @@ func TestHeaderSplit(t *testing.T) {
 	}
 }
 
-// GSO packets go to a driver only while all its receive queues take them.
+// The port accepts GSO packets only while all receive queues of the driver do.
 //
-// Invariant: nic/gve: Super-packets are received only while all queues take them.
+// Invariant: nic/gve: Super-packets are received only while all queues accept them.
 func TestLimits(t *testing.T) {
 	c := newUp(t, 2, 256)
 	if l := c.dev.port.Limits(); !l.GSO.Has(splitter.GSOTCPv4) || !l.GSO.Has(splitter.GSOTCPv6) ||

@@ -16,7 +16,8 @@ import (
 	"vnic.dev/vnic/vfiouser"
 )
 
-// ctl drives a device's control plane as a driver does: registers, admin queue, doorbells, over memory of its own.
+// ctl drives a device's control plane like a driver: registers, admin queue, doorbells, in its own
+// memory.
 type ctl struct {
 	*nictest.Memory
 	dev   *Device
@@ -25,7 +26,7 @@ type ctl struct {
 	slots uint32
 	count uint32 // commands given so far
 	log   bytes.Buffer
-	word  [4]byte // a doorbell's
+	word  [4]byte // scratch of bell
 }
 
 const (
@@ -41,7 +42,8 @@ func newCtl(t testing.TB, o Options) *ctl {
 	return newBareCtl(t, o)
 }
 
-// newConfigured makes a device whose driver has configured resources, newUp one with all its queues.
+// newConfigured makes a device whose driver has configured resources; newUp makes one with all
+// queues created as well.
 func newConfigured(t testing.TB, pairs int) *ctl {
 	t.Helper()
 	c := newCtl(t, queues(pairs))
@@ -57,7 +59,7 @@ func newUp(t testing.TB, pairs int, header uint16) *ctl {
 	return c
 }
 
-// newBareCtl does not look for descriptors that are left: a fuzzing process has its own.
+// newBareCtl does not check for leaked descriptors: a fuzzing process has its own.
 func newBareCtl(t testing.TB, o Options) *ctl {
 	t.Helper()
 	o.Port.Name, o.Port.MAC, o.Port.MTU = "a", ctlMAC, 9000
@@ -79,21 +81,21 @@ func newCtlIn(m *nictest.Memory, files *dma.Files, o Options) *ctl {
 	return c
 }
 
-// all is the guest's RAM, gpu its GPU's memory.
+// all maps the guest's RAM, gpu its GPU's memory.
 func (c *ctl) all() dma.Map { return dma.Map{IOVA: c.Base, Size: uint64(len(c.RAM)), FD: c.FD} }
 func (c *ctl) gpu() dma.Map {
 	return dma.Map{IOVA: nictest.GPUBase, Size: nictest.GPUSize, FD: c.GPU.FD()}
 }
 
-// alloc gives memory, zeroed, on pages of its own.
+// alloc returns zeroed memory, on pages of its own.
 func (c *ctl) alloc(n int) uint64 {
 	c.Helper()
-	at, b := c.Alloc(n)
+	addr, b := c.Alloc(n)
 	clear(b)
-	return at
+	return addr
 }
 
-func (c *ctl) at(iova uint64, n int) []byte { return c.At(iova)[:n] }
+func (c *ctl) bytes(iova uint64, n int) []byte { return c.At(iova)[:n] }
 
 func (c *ctl) read32(off uint64) uint32 {
 	c.Helper()
@@ -138,7 +140,7 @@ func (c *ctl) reset() {
 
 // slot writes a command to the next slot, without a doorbell.
 func (c *ctl) slot(op uint32, vs ...any) (done func() status) {
-	s := c.at(c.ring+uint64(c.count%c.slots)*slotLen, slotLen)
+	s := c.bytes(c.ring+uint64(c.count%c.slots)*slotLen, slotLen)
 	be.PutUint32(s[0:], op)
 	be.PutUint32(s[4:], 0)
 	copy(s[8:], words(vs...)[:])
@@ -146,7 +148,7 @@ func (c *ctl) slot(op uint32, vs ...any) (done func() status) {
 	return func() status { return status(be.Uint32(s[slotStatus:])) }
 }
 
-// command has one command carried out.
+// command runs one command.
 func (c *ctl) command(op uint32, vs ...any) status {
 	c.Helper()
 	st := c.slot(op, vs...)
@@ -157,7 +159,7 @@ func (c *ctl) command(op uint32, vs ...any) status {
 	return st()
 }
 
-// pass is command for one that must pass.
+// pass runs a command that must pass.
 func (c *ctl) pass(op uint32, vs ...any) {
 	c.Helper()
 	if st := c.command(op, vs...); st != statusPassed {
@@ -168,14 +170,14 @@ func (c *ctl) pass(op uint32, vs ...any) {
 // words makes a body of big-endian values, each as long as its type: numbers, or a command.
 func words(vs ...any) *body {
 	var b body
-	at := b[:0]
+	rest := b[:0]
 	for _, v := range vs {
-		at, _ = binary.Append(at, be, v)
+		rest, _ = binary.Append(rest, be, v)
 	}
 	return &b
 }
 
-// driverInfo is what Linux 7.2 says of itself.
+// driverInfo returns what Linux 7.2 sends about itself.
 func driverInfo() []byte {
 	info := make([]byte, driverInfoLen)
 	info[0] = 1
@@ -184,12 +186,13 @@ func driverInfo() []byte {
 	return info
 }
 
-// resources is a good command for n notification blocks.
+// resources returns a good command for n notification blocks.
 func (c *ctl) resources(n int) configureCommand {
 	return configureCommand{IRQs: c.alloc(64 * n), Count: uint32(n), Stride: 64, Format: formatDQORDA}
 }
 
-// configure configures resources for n notification blocks, and returns where the doorbells' indices are.
+// configure configures resources for n notification blocks, and returns the address of the
+// doorbells' indices.
 func (c *ctl) configure(n int) uint64 {
 	c.Helper()
 	cmd := c.resources(n)
@@ -221,10 +224,10 @@ func (c *ctl) up(header uint16) {
 	}
 }
 
-// event is an eventfd that a test looks into.
+// event is an eventfd that a test reads.
 type event struct{ fd int }
 
-// irq gives a vector an eventfd.
+// irq sets an eventfd for a vector.
 func (c *ctl) irq(vector int) *event {
 	c.Helper()
 	e := &event{nictest.EventFD(c)}
@@ -234,7 +237,7 @@ func (c *ctl) irq(vector int) *event {
 	return e
 }
 
-// fired says how often the event was signalled since it was last asked.
+// fired returns how often the event was signalled since the last call.
 func (e *event) fired() uint64 {
 	var b [8]byte
 	if _, err := unix.Read(e.fd, b[:]); err != nil {

@@ -12,7 +12,7 @@ const (
 
 // rxBuf is a posted receive buffer.
 type rxBuf struct {
-	id     uint16 // offset 0: comes back with the completion
+	id     uint16 // offset 0: returned in the completion
 	addr   uint64 // 8
 	header uint64 // 16: address of the header buffer
 }
@@ -23,7 +23,7 @@ func (d *rxBuf) decode(b *[rxBufLen]byte) {
 	d.header = le.Uint64(b[16:])
 }
 
-// rxCompl says what became of a receive buffer.
+// rxCompl is a completion of a receive buffer.
 type rxCompl struct {
 	bad       bool   // rx_error
 	ptype     uint16 // packet_type
@@ -45,7 +45,7 @@ type rxCompl struct {
 // Bits of the completion's fields.
 const (
 	rxMaxLen = 1<<14 - 1 // packet_len has 14 bits
-	rxMaxHdr = 1<<10 - 1 // header_len has 10
+	rxMaxHdr = 1<<10 - 1 // header_len has 10 bits
 
 	rxDID        = 1       // byte 0: rxdid
 	rxError      = 1 << 2  // byte 1
@@ -61,8 +61,8 @@ const (
 	rxStamped    = 1 << 0 // byte 11: GVE_DQO_RX_HWTSTAMP_VALID
 )
 
-// encode writes all but the word at offset 4, which has the generation bit: it is to be stored
-// last, and is returned with the bit 0.
+// encode writes the completion without the word at offset 4, which has the generation bit. The
+// caller must store that word last; encode returns it with the bit 0.
 func (c *rxCompl) encode(b []byte) (word uint32) {
 	e := (*[rxComplLen]byte)(b)
 	e[0], e[1] = rxDID, pick(c.bad, rxError)
@@ -94,7 +94,7 @@ func pick(on bool, bit byte) byte {
 
 // Types of transmit descriptors: the low 5 bits of byte 8.
 const (
-	txGeneral = 0x04 // GVE_TX_GENERAL_CTX_DESC_DTYPE_DQO: metadata that we have no use for
+	txGeneral = 0x04 // GVE_TX_GENERAL_CTX_DESC_DTYPE_DQO: metadata, ignored
 	txTSO     = 0x05 // GVE_TX_TSO_CTX_DESC_DTYPE_DQO
 	txPacket  = 0x0c // GVE_TX_PKT_DESC_DTYPE_DQO
 )
@@ -106,11 +106,11 @@ type txDesc struct {
 	addr   uint64 // packet: offset 0
 	eop    bool   // byte 8, bit 5: the packet's last
 	csum   bool   // bit 6: the layer 4 checksum is partial
-	report bool   // bit 7: a descriptor completion is wanted
+	report bool   // bit 7: a descriptor completion is requested
 	tag    uint16 // 12: for the packet's completion
 	length uint16 // 14: 14 bits
 
-	total     uint32 // TSO: 0, 24 bits: payload to be cut
+	total     uint32 // TSO: 0, 24 bits: payload to segment
 	mss       uint16 // 4: 14 bits
 	headerLen uint8  // 6
 	tso       bool   // byte 8, bit 5
@@ -135,10 +135,11 @@ func (d *txDesc) decode(b *[txDescLen]byte) {
 // Types of transmit completions.
 const (
 	txPacketDone = 2 // GVE_COMPL_TYPE_DQO_PKT: value is the packet's tag
-	txDescDone   = 4 // GVE_COMPL_TYPE_DQO_DESC: value is the index behind the last descriptor that was read
+	txDescDone   = 4 // GVE_COMPL_TYPE_DQO_DESC: value is the index behind the last descriptor read
 )
 
-// txComplWord is a transmit completion, with generation 0; the word behind it is 0.
+// txComplWord returns the first word of a transmit completion, with generation 0; the second word
+// is 0.
 func txComplWord(queue int, kind, value uint16) uint32 {
 	return uint32(queue)&(1<<11-1) | uint32(kind)<<11 | uint32(value)<<16
 }

@@ -8,7 +8,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// Layouts are those of Linux's bit-fields (gve_desc_dqo.h): the bytes here are what gcc makes of
+// Layouts are those of Linux's bit-fields (gve_desc_dqo.h): the bytes here come from gcc, for
 // fields of these widths with the same values.
 //
 // Invariant: nic/gve: Layouts are Linux's bit-fields.
@@ -80,7 +80,7 @@ func (d *rxBuf) encode(b *[rxBufLen]byte) {
 	le.PutUint64(b[16:], d.header)
 }
 
-// decode is for drivers, that is for tests.
+// decode is only needed by drivers, that is, by tests.
 func (c *rxCompl) decode(b *[rxComplLen]byte) (generation bool) {
 	word := le.Uint32(b[4:])
 	*c = rxCompl{bad: b[1]&rxError != 0, ptype: le.Uint16(b[2:]) & (ptypes - 1), length: uint16(word & rxMaxLen),

@@ -6,14 +6,15 @@ import (
 	"log/slog"
 )
 
-// DESCRIBE_DEVICE and VERIFY_DRIVER_COMPATIBILITY: who is at the other end.
+// DESCRIBE_DEVICE and VERIFY_DRIVER_COMPATIBILITY.
 
 const (
 	descriptorLen     = 40 // struct gve_device_descriptor
 	descriptorVersion = 1  // GVE_ADMINQ_DEVICE_DESCRIPTOR_VERSION
 )
 
-// describe carries out DESCRIBE_DEVICE: where u64, version u32, room u32. The reply is a descriptor and its options.
+// describe carries out DESCRIBE_DEVICE: address u64, version u32, room u32. The reply is a
+// descriptor and its options.
 func (d *Device) describe(b *body) error {
 	addr, version, room := be.Uint64(b[0:]), be.Uint32(b[8:]), be.Uint32(b[12:])
 	if version != descriptorVersion {
@@ -30,7 +31,8 @@ func (d *Device) describe(b *body) error {
 func (d *Device) descriptor() []byte {
 	options, n := d.options()
 	var b [descriptorLen]byte
-	// 0: max_registered_pages, 20, 22: pages of a queue page list: none. DQO-RDA addresses memory directly.
+	// 0: max_registered_pages, 20, 22: pages of a queue page list: none. DQO-RDA addresses memory
+	// directly.
 	be.PutUint16(b[10:], uint16(d.conf.TxRing))
 	be.PutUint16(b[12:], uint16(d.conf.RxRing))
 	be.PutUint16(b[14:], uint16(d.conf.Queues)) // default_num_queues
@@ -42,8 +44,8 @@ func (d *Device) descriptor() []byte {
 	return append(b[:], options...)
 }
 
-// counters is how many event counters the driver is to make room for. DQO uses none, but the driver
-// allocates what we say, which cannot be nothing.
+// counters is the number of event counters for which the driver makes room. DQO uses none, but the
+// driver allocates as many as the device says, and that must not be 0.
 const counters = 1
 
 // VERIFY_DRIVER_COMPATIBILITY's description of the driver (struct gve_driver_info).
@@ -52,7 +54,8 @@ const (
 	capDQORDA     = 1 << 3 // gve_driver_capability_dqo_rda
 )
 
-// verifyDriver carries out VERIFY_DRIVER_COMPATIBILITY: length u64, where u64. It logs who the driver is.
+// verifyDriver carries out VERIFY_DRIVER_COMPATIBILITY: length u64, address u64. It logs the
+// driver's name and version.
 func (d *Device) verifyDriver(b *body) error {
 	n, addr := be.Uint64(b[0:]), be.Uint64(b[8:])
 	if n != driverInfoLen {
@@ -72,7 +75,7 @@ func (d *Device) verifyDriver(b *body) error {
 	return nil
 }
 
-// text is a string that ends with a zero.
+// text returns a zero-terminated string.
 func text(b []byte) string {
 	if i := bytes.IndexByte(b, 0); i >= 0 {
 		b = b[:i]
@@ -80,7 +83,7 @@ func text(b []byte) string {
 	return string(bytes.ToValidUTF8(b, []byte("?")))
 }
 
-// getPtypeMap carries out GET_PTYPE_MAP: length u64, where u64.
+// getPtypeMap carries out GET_PTYPE_MAP: length u64, address u64.
 func (d *Device) getPtypeMap(b *body) error {
 	m := ptypeMap()
 	if n := be.Uint64(b[0:]); n != uint64(len(m)) {

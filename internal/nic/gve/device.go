@@ -20,25 +20,26 @@ import (
 	"vnic.dev/vnic/vfiouser/pci"
 )
 
-// Options say what a device is.
+// Options configure a device.
 type Options struct {
-	Port   nic.Config // Name, MAC, MTU, GPUs, Log; the rest is this package's to set
-	Queues int        // queue pairs that the driver comes up with; 0: 4, at most 16
-	// MaxQueues is the most that it may ask for; 0: twice Queues, so that it has others for XDP
-	// (gve_verify_xdp_configuration), and 16 at most.
+	Port   nic.Config // Name, MAC, MTU, GPUs, Log; this package sets the other fields
+	Queues int        // queue pairs with which the driver starts; 0: 4; at most 16
+	// MaxQueues is the most queue pairs that the driver may use; 0: twice Queues, so that it has
+	// more for XDP (gve_verify_xdp_configuration); at most 16.
 	MaxQueues int
-	// RxRing and TxRing are the lengths of rings that the driver comes up with, MaxRxRing and
-	// MaxTxRing the most it may ask for; 0: 1024, 512, 4096, 4096. They are powers of two from 64 to
-	// 4096.
+	// RxRing and TxRing are the lengths of rings with which the driver starts, MaxRxRing and
+	// MaxTxRing the longest that it may choose; 0: 1024, 512, 4096, 4096. They are powers of two
+	// from 64 to 4096.
 	RxRing, TxRing, MaxRxRing, MaxTxRing int
-	LinkSpeed                            uint32 // as the driver shows it, in Mbit/s; 0: 100,000
-	// Express makes it a PCI Express endpoint, for a slot behind a root port, that says that its link is this; zero: it is
-	// on a root bus.
+	LinkSpeed                            uint32 // as the driver reports it, in Mbit/s; 0: 100,000
+	// Express makes it a PCI Express endpoint with this link, for a slot behind a root port; zero:
+	// it is on a root bus.
 	Express pci.Link
-	// Patience is how long a frame waits for a receiver without buffers before it is dropped; 0: limits.Patience.
+	// Patience is how long a frame waits for a receiver without buffers before it is dropped; 0:
+	// limits.Patience.
 	Patience time.Duration
-	// Timestamps offers timestamps of received frames. Each guest then asks for the time four times a second, and each
-	// batch of frames reads the clock.
+	// Timestamps offers timestamps of received frames. Then each guest asks for the time four times
+	// a second, and each batch of frames reads the clock.
 	Timestamps bool
 }
 
@@ -47,8 +48,8 @@ const (
 	maxQueues     = 16
 )
 
-// PCI identity and layout (docs/specs/gve.md, 1). The driver takes revisions below 1 for devices
-// with another admin queue.
+// PCI identity and layout (docs/specs/gve.md, 1). The driver assumes another admin queue for
+// revisions below 1.
 const (
 	vendorGoogle    = 0x1ae0
 	deviceGVNIC     = 0x0042
@@ -63,10 +64,11 @@ const (
 	pendingBits     = 2048 // offset in msixBAR
 	doorbellsLen    = 64 << 10
 	noManagement    = -1
-	vectorsPerQueue = 2 // for each pair, and one for the management
+	vectorsPerQueue = 2 // for each queue pair; one more is for management
 )
 
-// Device is one NIC, a vfiouser.Device. It serves one frontend at a time, on one goroutine: the control goroutine.
+// Device is one NIC, a vfiouser.Device. It serves one frontend at a time, on one goroutine: the
+// control goroutine.
 type Device struct {
 	log     *slog.Logger
 	conf    Options
@@ -76,31 +78,31 @@ type Device struct {
 	tx      []*txQueue
 	vectors vectors
 	late    *moderator
-	common  *shared // what the queues have of the device
+	common  *shared // the part of the device that queues use
 	monitor *nic.Monitor
 	stats   statsReport
 
 	limits     atomic.Pointer[wire.Limits]
-	status     atomic.Uint32 // the device's status register
-	management atomic.Int32  // vector; -1: none
+	status     atomic.Uint32 // the device status register
+	management atomic.Int32  // management vector; -1: none
 	limited    struct{ version, driver, reset, refusal, stop nic.LogLimit }
-	failures   atomic.Uint64 // queues that stopped for an error
+	failures   atomic.Uint64 // queues that stopped on an error
 
-	// Of the control goroutine.
+	// Used by the control goroutine.
 	config *pci.Config
 	mem    *memory
 	regs   registers
 	aq     adminQueue
 	res    resources
-	rxUsed int // receive queues, from 0 on, that the port was told of since all had ended
+	rxUsed int // number of receive queues reported to the port since all had ended
 	flows  flowTable
-	used   bool // a driver has begun since the last reset
+	used   bool // a driver has started since the last reset
 }
 
 var _ vfiouser.Device = (*Device)(nil)
 
-// New makes a device for the guest whose memory is in space. It is on no wire until Port().Attach,
-// and moves nothing until it is served (vfiouser.Server) and a driver has begun.
+// New makes a device for the guest whose memory is in space. It is detached until Port().Attach,
+// and moves no frames until it is served (vfiouser.Server) and a driver has started.
 func New(o Options, space *dma.Space) (*Device, error) {
 	if err := o.complete(); err != nil {
 		return nil, err
@@ -152,7 +154,7 @@ func New(o Options, space *dma.Space) (*Device, error) {
 	return d, nil
 }
 
-// complete checks options and fills in what is not said.
+// complete checks options and fills in defaults.
 func (o *Options) complete() error {
 	if o.Port.Log == nil {
 		o.Port.Log = slog.New(slog.DiscardHandler)
@@ -187,7 +189,7 @@ func (o *Options) complete() error {
 	return nil
 }
 
-// identity is the device in PCI's terms.
+// identity returns the device's PCI identity.
 func (d *Device) identity() pci.Options {
 	return pci.Options{Vendor: vendorGoogle, Device: deviceGVNIC, SubVendor: vendorGoogle, SubDevice: subsystemGVNIC,
 		Class: classEthernet, Revision: revision, Express: d.conf.Express,
@@ -195,34 +197,35 @@ func (d *Device) identity() pci.Options {
 		MSIX: pci.MSIX{Vectors: len(d.vectors.v), BAR: msixBAR, PBAOff: pendingBits}}
 }
 
-// Port is the device's port.
+// Port returns the device's port.
 func (d *Device) Port() *nic.Port { return d.port }
 
-// Space is the guest's address space, as far as the frontend has shared it.
+// Space returns the guest's address space, as far as the frontend has shared it.
 func (d *Device) Space() *dma.Space { return d.space }
 
-// Failures counts queues that have stopped for an error.
+// Failures counts queues that have stopped on an error.
 func (d *Device) Failures() uint64 { return d.failures.Load() }
 
-// Close takes the device off the wire and frees it. Nothing serves it any more.
+// Close detaches the device and frees it. Nothing may serve it any more.
 func (d *Device) Close() {
 	d.release()
 	d.close()
-	d.late.close() // while the monitor frees it, should it be stuck
+	d.late.close() // before the monitor ends, which frees it if it blocks in a write
 	d.monitor.Close()
 	d.vectors.close()
 	d.vectors.Free()
 }
 
-// close lets go of what New has made before the monitor. Queues are stopped.
+// close frees what New made before the monitor. Queues are stopped.
 func (d *Device) close() {
-	d.port.Close() // from here on no frame comes in
+	d.port.Close() // no frame comes in any more
 	for _, q := range d.tx {
 		q.close()
 	}
 }
 
-// setLimits says what the driver takes: GSO packets only while all its receive queues do.
+// setLimits updates the driver's limits: it accepts GSO packets only while all its receive queues
+// do.
 func (d *Device) setLimits() {
 	l := wire.Limits{Csum: true, MaxFrame: uint32(d.conf.Port.MTU) + splitter.EthLen}
 	buf, rsc := packetBuffer, false
@@ -241,8 +244,8 @@ func (d *Device) setLimits() {
 	d.limits.Store(&l)
 }
 
-// failed is told by a queue that it has stopped for good. The driver is asked to reset the device: a receive queue that
-// stays silent is nothing that it would notice.
+// failed is called when a queue has stopped for good. It asks the driver to reset the device,
+// because the driver would not notice a silent receive queue.
 func (d *Device) failed(tx bool, id int, err error) {
 	d.failures.Add(1)
 	dir := "rx"
@@ -254,8 +257,8 @@ func (d *Device) failed(tx bool, id int, err error) {
 	d.AskReset()
 }
 
-// reset is device reset: nothing does DMA for the driver when it returns, and all that it and
-// commands have set up is gone.
+// reset is device reset: when it returns, all DMA for the driver has ended, and all state that the
+// driver and commands have set up is cleared.
 func (d *Device) reset() {
 	d.release()
 	d.port.Reset()
@@ -275,7 +278,7 @@ func (d *Device) Info() vfiouser.Info {
 		i.Regions[region] = vfiouser.Region{Size: size, Read: true, Write: true}
 	}
 	i.IRQs[vfiouser.IRQMSIX].Count = len(d.vectors.v)
-	i.IRQs[vfiouser.IRQErr].Count = 1 // QEMU warns if it cannot be told of PCI errors, of which there are none
+	i.IRQs[vfiouser.IRQErr].Count = 1 // for PCI errors, which never happen; without it QEMU warns
 	return i
 }
 
@@ -285,7 +288,7 @@ func (d *Device) ReadRegion(region int, off uint64, b []byte) error {
 	case registersBAR:
 		d.readRegs(off, b)
 	case msixBAR, doorbellsBAR:
-		clear(b) // the frontend keeps the table of vectors itself; doorbells say nothing
+		clear(b) // the frontend keeps the vector table itself; doorbells are write-only
 	case vfiouser.RegionConfig:
 		return d.config.Read(off, b)
 	default:
@@ -312,7 +315,7 @@ func (d *Device) WriteRegion(region int, off uint64, b []byte) error {
 
 // SetIRQ implements vfiouser.Device.
 func (d *Device) SetIRQ(index, vector int, fd int) error {
-	if index == vfiouser.IRQMSIX && d.vectors.at(vector) != nil {
+	if index == vfiouser.IRQMSIX && d.vectors.get(vector) != nil {
 		d.vectors.setFD(vector, fd)
 		return nil
 	}
@@ -338,7 +341,7 @@ func (d *Device) Reset() error {
 	return nil
 }
 
-// Unmapping implements vfiouser.Device. A queue whose ring goes away stops.
+// Unmapping implements vfiouser.Device. A queue stops if its ring is unmapped.
 func (d *Device) Unmapping(iova, size uint64) {
 	for i := range d.rx {
 		if d.res.tx[i].live {
@@ -350,10 +353,11 @@ func (d *Device) Unmapping(iova, size uint64) {
 	}
 }
 
-// MemoryChanged implements vfiouser.Device. Buffers are looked up for each frame, and so is the admin queue.
+// MemoryChanged implements vfiouser.Device. Buffers and admin queue are translated at each use.
 func (d *Device) MemoryChanged() {}
 
-// Disconnected implements vfiouser.Device. The port's state stays to be read; the next driver finds it gone.
+// Disconnected implements vfiouser.Device. The port's counters stay readable; the next driver
+// resets its state.
 func (d *Device) Disconnected() {
 	d.release()
 	d.vectors.close()
@@ -362,5 +366,5 @@ func (d *Device) Disconnected() {
 	d.config.Reset()
 	d.status.And(^uint32(statusReset))
 	d.status.Or(statusResetDone)
-	d.port.Restarted() // what its guest had beyond is gone
+	d.port.Restarted() // connections of its guest are gone
 }

@@ -1,25 +1,26 @@
-// Package gve is a gVNIC-compatible NIC in the DQO-RDA queue format: the device end of Linux's gve driver, as a
-// vfiouser.Device.
+// Package gve is a gVNIC-compatible NIC in the DQO-RDA queue format: the device end of Linux's gve
+// driver, as a vfiouser.Device.
 //
 // The control plane is registers (BAR0) and the admin queue: it runs on the goroutine that serves
-// the frontend, inside the register write that asks for it. Doorbells (BAR2) tell queues where
-// their driver is. Each started transmit queue has one worker, as in internal/nic/virtio; receive queues
-// have no goroutine, senders enter them under a lock. Interrupts are MSI-X vectors that fire once
-// and are armed again by the driver; what happens meanwhile is latched.
+// the frontend, inside the register write that asks for it. Doorbells (BAR2) tell queues how far
+// their driver has posted. Each started transmit queue has one worker, as in internal/nic/virtio;
+// receive queues have no goroutine, senders use them under a lock. Interrupts are MSI-X vectors
+// that fire once and are re-armed by the driver; an interrupt that is due meanwhile is latched.
 //
-// A descriptor or a ring that makes no sense stops its queue, a doorbell of the admin queue that
-// makes none stops that; the device then asks its driver for a reset, or waits for one. Reset, by
-// the driver, the machine or a frontend that hangs up, ends all DMA before it returns.
+// An invalid descriptor or ring stops its queue; an invalid doorbell of the admin queue stops the
+// admin queue. The device then asks its driver for a reset, or waits for one. Reset, by the driver,
+// the machine or a frontend that hangs up, ends all DMA before it returns.
 //
-// What a buffer costs is bounded: one in more than 5 segments, which whole pages cannot make of it,
-// is none. Its packet is dropped, or comes back as bad. So a packet to send has at most 64 buffers
-// and 320 segments, a received one 17 and 90. How many buffers a received frame needs follows from
-// their size, which a ring's are all of: a frame for which there are too few, or never can be enough,
-// is refused without reading any of them.
+// The cost of a buffer is bounded: a buffer in more than 5 segments, which is impossible if
+// segments are whole pages, is invalid. A packet to send is dropped then, and a receive buffer
+// comes back as bad. So a packet to send has at most 64 buffers and 320 segments, a received one 17
+// and 90. The number of buffers that a received frame needs follows from their size, which is the
+// same in the whole ring: a frame for which there are too few, or can never be enough, is refused
+// without reading any of them.
 //
-// What the driver sets through the admin queue (flow rules, RSS, header split) lands in the same
-// control.State of the port that in-band commands change, so there is one truth. Layouts and rules
-// are facts of Linux's driver (drivers/net/ethernet/google/gve, cited by file), restated.
+// State that the driver sets through the admin queue (flow rules, RSS, header split) is kept in the
+// port's control.State, which in-band commands change too, so there is only one copy. Layouts and
+// rules are those of Linux's driver (drivers/net/ethernet/google/gve, cited by file).
 //
-// It does not know: other queue formats (GQI, queue page lists), timestamps, interrupt moderation, XDP's own needs.
+// Not implemented: other queue formats (GQI, queue page lists), and special support for XDP.
 package gve

@@ -1,6 +1,6 @@
 package gve
 
-// writeDoorbells writes BAR2. It is made of words, and what is not whole words does nothing.
+// writeDoorbells handles a write to BAR2. Only aligned, whole words count.
 func (d *Device) writeDoorbells(off uint64, b []byte) {
 	if off%4 != 0 {
 		return
@@ -10,7 +10,8 @@ func (d *Device) writeDoorbells(off uint64, b []byte) {
 	}
 }
 
-// doorbell is one word of BAR2. One that belongs to nothing that is there does nothing: it may come late.
+// doorbell handles one word of BAR2. A doorbell of an object that does not exist has no effect: it
+// may come late.
 func (d *Device) doorbell(index, v uint32) {
 	switch i := int(index); {
 	case i < txDoorbells:

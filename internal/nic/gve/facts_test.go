@@ -9,23 +9,23 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// receiveFacts takes a frame of one buffer and gives its completion.
+// receiveFacts takes a frame of one buffer and returns its completion.
 func (g *suiteGuest) receiveFacts(q int) (c rxCompl, header, payload []byte) {
 	g.Helper()
-	buf, at := g.rxd[q].next(&c)
+	buf, addr := g.rxd[q].next(&c)
 	if c.split {
-		header = bytes.Clone(g.At(at)[:c.headerLen])
+		header = bytes.Clone(g.At(addr)[:c.headerLen])
 	}
 	return c, header, bytes.Clone(g.At(buf)[:c.length])
 }
 
-// A completion says what the packet is, its hash, and what is known of its checksums: complete ones
-// are verified, partial ones completed, and a wrong one arrives unvouched for.
+// A completion has the packet's type, its hash, and the state of its checksums: complete ones are
+// verified, partial ones completed, and a wrong one is reported as wrong.
 //
-// Invariant: nic/gve: A completion vouches only for what is known.
+// Invariant: nic/gve: A completion marks only verified checksums as good.
 func TestCompletionSaysWhatIsKnown(t *testing.T) {
 	w := newWorld(t)
-	whole := func(s nictest.Spec) nictest.Frame { // its checksum complete
+	whole := func(s nictest.Spec) nictest.Frame { // makes a frame with a complete checksum
 		f := nictest.Make(w.B.mac, w.A.mac, s)
 		f.Partial = false
 		var h splitter.Headers
@@ -33,8 +33,8 @@ func TestCompletionSaysWhatIsKnown(t *testing.T) {
 		splitter.FixL4(&h, f.Header, uint32(len(f.Payload)), splitter.Sum(f.Payload, 0))
 		return f
 	}
-	change := func(f nictest.Frame, at int) nictest.Frame {
-		f.Header[at] ^= 1
+	change := func(f nictest.Frame, off int) nictest.Frame {
+		f.Header[off] ^= 1
 		return f
 	}
 	noUDP := whole(nictest.Spec{UDP: true, Payload: 99})
@@ -49,7 +49,7 @@ func TestCompletionSaysWhatIsKnown(t *testing.T) {
 		f                     nictest.Frame
 		ptype                 uint16
 		checked, l4Bad, ipBad bool
-		hashed                int // 4: the 4-tuple, 2: the addresses
+		hashed                int // 4: the 4-tuple; 2: the addresses
 	}{
 		"partial": {nictest.Make(w.B.mac, w.A.mac, nictest.Spec{Payload: 999}), 0x22, true, false, false, 4},
 		"partial UDP6": {nictest.Make(w.B.mac, w.A.mac, nictest.Spec{V6: true, UDP: true, Payload: 7}), 0x33, true, false,
@@ -71,7 +71,7 @@ func TestCompletionSaysWhatIsKnown(t *testing.T) {
 			w.B.Post(0, 1)
 			w.A.Send(0, sent)
 			c, _, got := w.B.receiveFacts(0)
-			w.B.startRx(0, false) // what else was posted is gone
+			w.B.startRx(0, false) // drops all posted buffers
 			if c.ptype != x.ptype || c.checked != x.checked || c.l4Bad != x.l4Bad || c.ipBad != x.ipBad || !c.eop || c.split ||
 				c.overflow || c.bad {
 				t.Errorf("%+v", c)
@@ -99,9 +99,9 @@ func TestCompletionSaysWhatIsKnown(t *testing.T) {
 	}
 }
 
-// On a split queue headers have their buffer, what has no payload to speak of lies there whole, and
-// what does not fit comes with the overflow mark and no header: Linux drops that where buffers are
-// not to be read.
+// On a split queue headers go to the header buffer; so does a whole frame without payload worth
+// splitting. A frame that cannot be split comes with the overflow mark and no header: Linux drops
+// it if it cannot read the buffers.
 //
 // Invariant: nic/gve: Split marks are as the kernel needs them.
 func TestSplitMarks(t *testing.T) {
@@ -132,8 +132,8 @@ func TestSplitMarks(t *testing.T) {
 	}
 }
 
-// GSO packets of all kinds, whose checksum seed has no length, are cut into segments that hold
-// up, for a receiver that takes none; one of a single segment is a plain packet.
+// GSO packets of all kinds, whose checksum seed has no length, become valid segments for a receiver
+// that does not accept GSO packets. One of a single segment is a plain packet.
 func TestSuperPacketsAreCut(t *testing.T) {
 	w := newWorldWith(t, rawOptions{pairs: 1, mtu: 9000, p2p: true})
 	for name, x := range map[string]struct {
@@ -152,9 +152,9 @@ func TestSuperPacketsAreCut(t *testing.T) {
 			f.GSO, f.MSS = x.gso, 1400
 			w.Bad.Post(0, 8)
 			w.A.Send(0, f)
-			nictest.Segments(t, w.Bad, 0, &f, func(got *nictest.Frame, h *splitter.Headers, at int) {
+			nictest.Segments(t, w.Bad, 0, &f, func(got *nictest.Frame, h *splitter.Headers, off int) {
 				if !got.Good || !splitter.VerifyIPv4(h, got.Bytes()) {
-					t.Errorf("segment at %d: good %v: %x", at, got.Good, got.Bytes()[:h.HdrLen])
+					t.Errorf("segment at %d: good %v: %x", off, got.Good, got.Bytes()[:h.HdrLen])
 				}
 			})
 			w.Bad.startRx(0, false)

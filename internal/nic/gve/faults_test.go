@@ -8,10 +8,10 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// An interrupt that is lost leaves its vector armed, and the next comes. That of the management vector is not lost:
-// none might follow it.
+// A dropped interrupt leaves its vector armed, and the next one comes. The management interrupt is
+// never dropped, because no other might follow.
 //
-// Invariant: nic: The interrupt behind one that is lost comes.
+// Invariant: nic: After a dropped interrupt the next one is raised.
 func TestLostInterruptLeavesItsVectorArmed(t *testing.T) {
 	w := newWorld(t)
 	b := w.B
@@ -35,9 +35,9 @@ func TestLostInterruptLeavesItsVectorArmed(t *testing.T) {
 	testkit.Equal(t, "lost", b.Port().Faults().LostInterrupts, 1)
 }
 
-// A queue that stops shows what was to be shown late.
+// A queue that stops shows its delayed completions.
 //
-// Invariant: nic: A NIC that takes no buffers for a while, or shows completions late, loses nothing.
+// Invariant: nic: A NIC that takes no buffers for a while, or completes late, loses nothing.
 func TestStopShowsLateCompletions(t *testing.T) {
 	const n = 40
 	w := newWorld(t)

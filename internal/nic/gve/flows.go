@@ -14,10 +14,10 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// Flow rules: CONFIGURE_FLOW_RULE and QUERY_FLOW_RULES. The port's rules are the only ones; what is
-// kept here is where the driver has put each (its location). Rules that came over the control
-// channel get the lowest locations that are free (ethtool takes the highest), so that the driver
-// sees them too and can delete them.
+// Flow rules: CONFIGURE_FLOW_RULE and QUERY_FLOW_RULES. The rules are the port's; this file keeps
+// the location that the driver has given each. Rules that came over the control channel get the
+// lowest free locations (ethtool chooses the highest), so that the driver can see and delete them
+// too.
 
 const (
 	flowSpecLen    = 40                  // struct gve_flow_spec
@@ -28,7 +28,7 @@ const (
 	queryHeadLen   = 16              // struct gve_query_flow_rules_descriptor
 )
 
-// What to do with a rule, and what to ask about rules.
+// Operations of CONFIGURE_FLOW_RULE, and of QUERY_FLOW_RULES.
 const (
 	flowAdd   = 0 // GVE_FLOW_RULE_CFG_ADD
 	flowDel   = 1 // GVE_FLOW_RULE_CFG_DEL
@@ -39,7 +39,7 @@ const (
 	queryStats = 2 // GVE_FLOW_RULE_QUERY_STATS
 )
 
-// flowKinds are the types of flows (enum gve_adminq_flow_type): of IPv4, then of IPv6.
+// flowKinds are the flow types (enum gve_adminq_flow_type): of IPv4, then of IPv6.
 var flowKinds = [...]control.FlowRule{
 	{Proto: splitter.ProtoTCP}, {Proto: splitter.ProtoUDP}, {Proto: splitter.ProtoSCTP}, {Proto: splitter.ProtoAH},
 	{Proto: splitter.ProtoESP},
@@ -50,15 +50,15 @@ var flowKinds = [...]control.FlowRule{
 
 const maxFlowLoc = nic.MaxRules
 
-// flowSpec is what a rule's key or mask says of a packet (struct gve_flow_spec).
+// flowSpec is the key or the mask of a rule (struct gve_flow_spec).
 type flowSpec struct {
 	Src, Dst [16]byte // offset 0, 16: IPv4 in the first four bytes
-	Ports    [4]byte  // 32: source and destination; of AH and ESP the SPI
+	Ports    [4]byte  // 32: source and destination; for AH and ESP the SPI
 	TOS      uint8    // 36
 	_        [3]byte
 }
 
-// flowRule is a rule as the driver has it (struct gve_adminq_flow_rule).
+// flowRule is a rule in the driver's form (struct gve_adminq_flow_rule).
 type flowRule struct {
 	Kind      uint16   // offset 0
 	Queue     uint16   // 2
@@ -73,7 +73,7 @@ type flowCommand struct {
 	Loc  uint32   // 88
 }
 
-// exact says whether a field is compared. It is, or is not, whole: there are no rules for parts.
+// exact reports whether a field is compared. A mask must be all ones or all zeros.
 func exact(mask []byte) (bool, error) {
 	switch {
 	case bytes.Count(mask, []byte{0}) == len(mask):
@@ -84,7 +84,7 @@ func exact(mask []byte) (bool, error) {
 	return false, fmt.Errorf("mask %x: a field is compared whole or not at all: %w", mask, statusUnimplemented)
 }
 
-// rule makes a rule for the port.
+// rule converts the driver's rule to the port's form.
 func (r *flowRule) rule() (c control.FlowRule, err error) {
 	if int(r.Kind) >= len(flowKinds) {
 		return c, invalid("flow type %d", r.Kind)
@@ -95,7 +95,8 @@ func (r *flowRule) rule() (c control.FlowRule, err error) {
 		return c, fmt.Errorf("rule for a type of service: %w", statusUnimplemented)
 	}
 	if c.HasSPI() && c.IPv6 && r.Mask.Ports == [4]byte{} && r.Key.Ports != [4]byte{} {
-		// Linux 7.2 forgets the mask of an SPI over IPv6, and sends the SPI (gve_generate_flow_rule).
+		// Linux 7.2 forgets the mask of an SPI over IPv6, and sends the SPI
+		// (gve_generate_flow_rule).
 		r.Mask.Ports = [4]byte{0xff, 0xff, 0xff, 0xff}
 	}
 	for _, f := range r.fields(&c) {
@@ -108,15 +109,16 @@ func (r *flowRule) rule() (c control.FlowRule, err error) {
 	return c, err
 }
 
-// flowField is a field of a rule, as the driver has it and as the port has it: an address, a port or an SPI.
+// flowField is a field of a rule in the driver's form and in the port's: an address, a port or an
+// SPI.
 type flowField struct {
 	key, mask []byte
 	addr      *netip.Addr
 	port      *uint16
-	spi       *control.FlowRule // whose ports are one
+	spi       *control.FlowRule // rule whose ports hold the SPI
 }
 
-// get makes the port's form of the driver's.
+// get converts the field from the driver's form to the port's.
 func (f *flowField) get() error {
 	switch {
 	case f.addr != nil:
@@ -133,7 +135,7 @@ func (f *flowField) get() error {
 	return nil
 }
 
-// put makes the driver's form of the port's, unless the field is not compared.
+// put converts the field from the port's form to the driver's, unless it is not compared.
 func (f *flowField) put() {
 	switch {
 	case f.addr != nil && f.addr.IsValid():
@@ -164,7 +166,7 @@ func (r *flowRule) fields(c *control.FlowRule) []flowField {
 		flowField{key: key[2:], mask: mask[2:], port: &c.DstPort})
 }
 
-// set makes the driver's form of a rule of the port.
+// set converts a rule of the port to the driver's form.
 func (r *flowRule) set(c *control.FlowRule) {
 	*r = flowRule{Queue: c.Queue}
 	r.Kind = uint16(slices.IndexFunc(flowKinds[:], func(k control.FlowRule) bool {
@@ -175,43 +177,44 @@ func (r *flowRule) set(c *control.FlowRule) {
 	}
 }
 
-// flowTable is where the port's rules are, as the driver counts. The control goroutine owns it.
+// flowTable has the locations of the port's rules. The control goroutine owns it.
 type flowTable struct {
-	at map[uint32]uint32 // location by the port's id
+	locations map[uint32]uint32 // location, by the port's rule id
 }
 
-// located is a rule with its place.
+// located is a rule with its location.
 type located struct {
 	loc  uint32
 	rule control.FlowRule
 }
 
 // clear forgets all locations: the port's rules are gone.
-func (t *flowTable) clear() { t.at = nil }
+func (t *flowTable) clear() { t.locations = nil }
 
-// list gives the rules by location. It drops what has gone from the port since, and places what has come.
+// list returns the rules sorted by location. It drops locations of deleted rules, and gives new
+// rules a location.
 func (t *flowTable) list(rules []control.FlowRule) []located {
-	at := make(map[uint32]uint32, len(rules))
+	locations := make(map[uint32]uint32, len(rules))
 	used := make(map[uint32]bool, len(rules))
 	for _, r := range rules {
-		if loc, ok := t.at[r.ID]; ok {
-			at[r.ID], used[loc] = loc, true
+		if loc, ok := t.locations[r.ID]; ok {
+			locations[r.ID], used[loc] = loc, true
 		}
 	}
 	out := make([]located, 0, len(rules))
 	next := uint32(0)
 	for _, r := range rules {
-		loc, ok := at[r.ID]
+		loc, ok := locations[r.ID]
 		if !ok {
 			for used[next] {
 				next++
 			}
 			loc = next
-			at[r.ID], used[loc] = loc, true
+			locations[r.ID], used[loc] = loc, true
 		}
 		out = append(out, located{loc, r})
 	}
-	t.at = at
+	t.locations = locations
 	slices.SortFunc(out, func(a, b located) int { return cmp.Compare(a.loc, b.loc) })
 	return out
 }
@@ -221,8 +224,8 @@ func (d *Device) flowRules() ([]located, error) {
 	return d.flows.list(rules), err
 }
 
-// configureFlowRule carries out CONFIGURE_FLOW_RULE: what to do u16, zero u16, the rule, its location u32. A rule at a
-// location that is taken replaces the one there, as ethtool means it.
+// configureFlowRule carries out CONFIGURE_FLOW_RULE: operation u16, zero u16, the rule, its
+// location u32. A rule replaces another one at the same location, as ethtool expects.
 func (d *Device) configureFlowRule(b *[flowCommandLen]byte) error {
 	cmd := decode[flowCommand](b[:])
 	loc := cmd.Loc
@@ -247,7 +250,7 @@ func (d *Device) configureFlowRule(b *[flowCommandLen]byte) error {
 			id, err = d.port.AddFlow(c)
 		}
 		if err == nil {
-			d.flows.at[id] = loc
+			d.flows.locations[id] = loc
 		}
 		return err
 	case flowDel:
@@ -261,13 +264,13 @@ func (d *Device) configureFlowRule(b *[flowCommandLen]byte) error {
 		}
 		return err
 	default:
-		return invalid("what is %d to do with a rule", cmd.Op)
+		return invalid("unknown flow rule operation %d", cmd.Op)
 	}
 }
 
-// queryFlowRules carries out QUERY_FLOW_RULES: what u16, zero u16, first location u32, room u64,
-// where u64. The reply is {rules, most, returned, length}, u32 each, and as many rules, or
-// locations, from the first on as there is room for. The driver asks for locations until none come.
+// queryFlowRules carries out QUERY_FLOW_RULES: query u16, zero u16, first location u32, room u64,
+// address u64. The reply is {rules, maximum, returned, length}, u32 each, then as many rules, or
+// locations, from the first on as fit. The driver asks for locations until it gets none.
 func (d *Device) queryFlowRules(b *body) error {
 	what, first, room, addr := be.Uint16(b[0:]), be.Uint32(b[4:]), be.Uint64(b[8:]), be.Uint64(b[16:])
 	if room < queryHeadLen {
@@ -304,7 +307,8 @@ func (d *Device) queryFlowRules(b *body) error {
 	case what > queryStats:
 		return invalid("query %d about flow rules", what)
 	case what == queryRules && n == 0:
-		// Linux looks at the last of those it gets without asking whether there is one (gve_get_flow_rule_entry).
+		// Linux reads the last returned rule without checking that there is one
+		// (gve_get_flow_rule_entry).
 		return fmt.Errorf("no rule from %d on: %w", first, statusNotFound)
 	}
 	be.PutUint32(out[8:], n)

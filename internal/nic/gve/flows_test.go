@@ -14,7 +14,7 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// flow has something done with a rule.
+// flow runs an operation on a rule.
 func (c *ctl) flow(op uint16, r flowRule, loc uint32) status {
 	c.Helper()
 	b, err := binary.Append(nil, be, flowCommand{Op: op, Rule: r, Loc: loc})
@@ -22,21 +22,21 @@ func (c *ctl) flow(op uint16, r flowRule, loc uint32) status {
 	return c.command(opExtended, uint32(opConfigureFlowRule), uint32(len(b)), c.Put(b))
 }
 
-// query asks for rules or their places.
+// query asks for rules or their locations.
 func (c *ctl) query(what uint16, first uint32, room uint64) (st status, count uint32, reply []byte) {
 	c.Helper()
 	to := c.alloc(int(room))
 	st = c.command(opQueryFlowRules, what, uint16(0), first, room, to)
-	h := c.at(to, queryHeadLen)
+	h := c.bytes(to, queryHeadLen)
 	n, length := be.Uint32(h[8:]), be.Uint32(h[12:])
 	size := map[uint16]uint32{queryRules: queriedRuleLen, queryIDs: 4}[what]
 	if st == statusPassed && (length != queryHeadLen+n*size || uint64(length) > room || be.Uint32(h[4:]) != nic.MaxRules) {
 		c.Errorf("query %d: reply %x for room of %d", what, h, room)
 	}
-	return st, be.Uint32(h[0:]), c.at(to, int(length))[min(queryHeadLen, length):]
+	return st, be.Uint32(h[0:]), c.bytes(to, int(length))[min(queryHeadLen, length):]
 }
 
-// places asks for the places of all rules, as the driver does (gve_get_flow_rule_ids).
+// places asks for the locations of all rules, as the driver does (gve_get_flow_rule_ids).
 func (c *ctl) places(room uint64) (locs []uint32) {
 	c.Helper()
 	for first := uint32(0); ; {
@@ -54,7 +54,7 @@ func (c *ctl) places(room uint64) (locs []uint32) {
 	}
 }
 
-// placesAre asks for the places, and says which they are.
+// placesAre checks the locations of all rules.
 func (c *ctl) placesAre(room uint64, want ...uint32) {
 	c.Helper()
 	if locs := c.places(room); !slices.Equal(locs, want) {
@@ -62,7 +62,7 @@ func (c *ctl) placesAre(room uint64, want ...uint32) {
 	}
 }
 
-// noRules says that the port has none.
+// noRules checks that the port has no rules.
 func (c *ctl) noRules() {
 	c.Helper()
 	rules, err := c.dev.port.Flows()
@@ -75,14 +75,14 @@ func tcp4(port uint16, queue uint16) (r flowRule) {
 	return r
 }
 
-// spi is a rule for a security parameters index.
+// spi makes a rule for a security parameters index.
 func spi(kind uint16, n uint32) (r flowRule) {
 	r.Kind, r.Mask.Ports = kind, [4]byte{0xff, 0xff, 0xff, 0xff}
 	be.PutUint32(r.Key.Ports[:], n)
 	return r
 }
 
-// The types of flows are numbered as the driver numbers them (enum gve_adminq_flow_type).
+// The flow types have the driver's numbers (enum gve_adminq_flow_type).
 func TestFlowTypes(t *testing.T) {
 	c := newUp(t, 2, 0)
 	for kind, want := range []control.FlowRule{
@@ -161,7 +161,8 @@ func TestFlowRules(t *testing.T) {
 	}
 	c.placesAre(4096, 508, 509, 510, 511)
 	c.placesAre(queryHeadLen+4, 508, 509, 510, 511)
-	// A rule that comes over the control channel is seen and can be deleted; one that goes that way is gone.
+	// A rule that comes over the control channel is listed and can be deleted; a rule deleted that
+	// way is gone.
 	id, err := p.AddFlow(control.FlowRule{Proto: 6, DstPort: 77, Queue: 1})
 	c.OK(err)
 	c.placesAre(4096, 0, 508, 509, 510, 511)
@@ -173,22 +174,22 @@ func TestFlowRules(t *testing.T) {
 	}
 	testkit.Equal(t, "status", c.flow(flowDel, flowRule{}, 0), statusPassed)
 	testkit.Equal(t, "deleted twice", c.flow(flowDel, flowRule{}, 0), statusNotFound)
-	// One at a place that is taken takes it; one that cannot be leaves it.
+	// A rule replaces another one at its location; a rule that is refused leaves the old one.
 	testkit.Equal(t, "status", c.flow(flowAdd, tcp4(80, 2), 511), statusPassed)
 	testkit.Equal(t, "the same flow at two places", c.flow(flowAdd, tcp4(80, 3), 510), statusAlreadyExists)
 	c.placesAre(4096, 1, 508, 509, 510, 511)
 	testkit.Equal(t, "status", c.flow(flowReset, flowRule{}, 0), statusPassed)
 	c.noRules()
-	// Linux would look at the last of no rules.
+	// Linux would read the last one of no rules.
 	if st, _, _ := c.query(queryRules, 0, 4096); st != statusNotFound {
 		t.Errorf("rules when there are none: %v", st)
 	}
 	c.placesAre(4096)
 }
 
-// A rule of each type that the driver knows takes its frames to a queue, and no others.
+// A rule of each type that the driver supports steers its frames to a queue, and no others.
 //
-// Invariant: nic/gve: A flow rule of any type takes its frames, and only those, to its queue.
+// Invariant: nic/gve: A flow rule of any type steers its frames, and only those, to its queue.
 func TestRulesSteerFrames(t *testing.T) {
 	w := newWorld(t)
 	const l4v4, l4v6, spiLow = 34, 54, 0x0a0b0c0d
@@ -196,15 +197,15 @@ func TestRulesSteerFrames(t *testing.T) {
 		proto, v6 := flowKinds[kind].Proto, flowKinds[kind].IPv6
 		f := nictest.Make(w.B.mac, w.A.mac, nictest.Spec{Payload: 100, V6: v6})
 		f.Partial = false
-		at := l4v4
+		off := l4v4
 		if v6 {
-			at = l4v6
+			off = l4v6
 			f.Header[20] = proto // next header
 		} else {
 			f.Header[23] = proto
 		}
-		l4 := f.Header[at:]
-		rule := spi(kind, 1000<<16|2000) // ports, or what lies there of ESP
+		l4 := f.Header[off:]
+		rule := spi(kind, 1000<<16|2000) // ports, or the SPI of ESP at the same place
 		switch proto {
 		case splitter.ProtoUDP:
 			be.PutUint16(l4[4:], uint16(len(l4)+len(f.Payload)))
@@ -237,7 +238,7 @@ func TestRulesSteerFrames(t *testing.T) {
 		testkit.Equal(t, name, w.B.flow(flowAdd, rule, 7), statusPassed)
 		goes(0)
 		rule.Key.Ports[3]--
-		rule.Kind = (kind + 5) % 10 // of the other IP
+		rule.Kind = (kind + 5) % 10 // of the other IP version
 		testkit.Equal(t, name, w.B.flow(flowAdd, rule, 7), statusPassed)
 		goes(0)
 		testkit.Equal(t, name, w.B.flow(flowDel, rule, 7), statusPassed)

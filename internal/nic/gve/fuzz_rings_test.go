@@ -9,8 +9,8 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// fuzzGuests makes a guest whose rings are to be attacked, with its memory partly filled by frames,
-// and one that is sent to and moves bytes in the end.
+// fuzzGuests makes a guest whose rings are attacked, with frames in its memory, and a guest that
+// receives from it.
 func fuzzGuests(f *testing.F) (bad, other *suiteGuest, frames map[string]uint64) {
 	w := newBareWorld(f, rawOptions{pairs: 1, mtu: 9000, p2p: true, rsc: true})
 	frames = map[string]uint64{}
@@ -28,8 +28,8 @@ func fuzzGuests(f *testing.F) (bad, other *suiteGuest, frames map[string]uint64)
 }
 
 // FuzzTransmitRing gives a transmit queue arbitrary descriptors and doorbells: first a byte for
-// each doorbell up to 0xff, then descriptors. Nothing but the completion ring is written, each
-// packet is completed at most once, and the queue works when it is started again.
+// each doorbell up to 0xff, then descriptors. The device writes only the completion ring, completes
+// each packet at most once, and the queue works when it is started again.
 //
 // Invariant: nic/gve: A bad descriptor stops its queue only, and the device asks for a reset.
 func FuzzTransmitRing(f *testing.F) {
@@ -46,12 +46,12 @@ func FuzzTransmitRing(f *testing.F) {
 		return txDesc{kind: txPacket, addr: frames[name], length: uint16(n), eop: true, csum: true, report: true, tag: 7}
 	}
 	part := func(d txDesc) txDesc { d.eop = false; return d }
-	at := func(d txDesc, off uint64) txDesc { d.addr += off; return d }
+	shift := func(d txDesc, off uint64) txDesc { d.addr += off; return d }
 	general := txDesc{kind: txGeneral}
 	f.Add(append([]byte{2, 0xff}, desc(general, packet("tcp", 3054))...))
 	f.Add(append([]byte{1, 2, 3, 4, 0xff}, desc(packet("udp", 542), packet("v6", 2150), packet("vlan", 132), general)...))
 	f.Add(append([]byte{6, 0xff}, desc(txDesc{kind: txTSO, tso: true, total: 3000, mss: 1448, headerLen: 54}, general,
-		part(packet("tcp", 54)), part(at(packet("tcp", 1000), 54)), at(packet("tcp", 2000), 1054))...))
+		part(packet("tcp", 54)), part(shift(packet("tcp", 1000), 54)), shift(packet("tcp", 2000), 1054))...))
 	f.Add(append([]byte{1, 5, 9, 63, 2, 0xff}, desc(part(packet("big", 16383)), part(packet("big", 0)),
 		packet("tcp", 13))...))
 	f.Add(append([]byte{9, 0xff}, desc(txDesc{kind: txPacket, addr: ^uint64(0), length: 99, eop: true},
@@ -76,7 +76,7 @@ func FuzzTransmitRing(f *testing.F) {
 		g.OK(q.rings.pin(g.space, &p, "", txDescLen, txComplLen))
 		q.block, q.head, q.compl, q.partly = p.notify, 0, 0, noTail
 		read := uint32(0)
-		for _, tail := range tails { // the worker's rounds, on this goroutine
+		for _, tail := range tails { // the worker's rounds run on this goroutine
 			read += (uint32(tail) - q.head) & q.in.mask
 			q.tail.Store(uint32(tail) & q.in.mask)
 			var err error
@@ -103,13 +103,13 @@ func FuzzTransmitRing(f *testing.F) {
 	})
 }
 
-// fuzzMoves shows that the queue works when it is started again, and that its peer does.
+// fuzzMoves checks that the queue works when it is started again, and that its peer does.
 func fuzzMoves(t *testing.T, g, other *suiteGuest) {
 	t.Helper()
 	gn, on := g.Next, other.Next
 	g.startTx(0)
 	other.startRx(0, false)
-	// g may have said that this is its own address.
+	// g may have claimed other's address.
 	other.Send(0, nictest.Make(nictest.Everyone, other.mac, nictest.Spec{}))
 	fr := tcp(g, other, 100)
 	other.Post(0, 1)
@@ -119,10 +119,10 @@ func fuzzMoves(t *testing.T, g, other *suiteGuest) {
 	g.Next, other.Next = gn, on
 }
 
-// FuzzReceiveRing gives a receive queue arbitrary buffers, sizes and doorbells, and frames to put
-// there: two bytes of buffer size, one that says whether there are header buffers, a byte for each
-// step (a doorbell, or, from 0xc0 on, a frame) up to 0xff, then buffer descriptors. Each frame gets
-// a verdict, and no more completions come than buffers were posted.
+// FuzzReceiveRing gives a receive queue arbitrary buffers, sizes and doorbells, and frames: two
+// bytes of buffer size, one that says whether there are header buffers, a byte for each step (a
+// doorbell, or, from 0xc0 on, a frame) up to 0xff, then buffer descriptors. Each frame gets a
+// verdict, and there are no more completions than posted buffers.
 //
 // Invariant: nic/gve: A bad descriptor stops its queue only, and the device asks for a reset.
 func FuzzReceiveRing(f *testing.F) {
@@ -202,10 +202,10 @@ func FuzzReceiveRing(f *testing.F) {
 			t.Errorf("%d buffers posted, %d used, %d shown", posted, q.head, q.shown)
 		}
 		clean := true
-		for i := range 64 { // a buffer may lie there
-			at := le.Uint64(ring[i*rxBufLen+8:])
+		for i := range 64 { // a buffer may overlap the rings
+			addr := le.Uint64(ring[i*rxBufLen+8:])
 			head := le.Uint64(ring[i*rxBufLen+16:])
-			clean = clean && (at > compl+64*rxComplLen+4096 || at+1<<14 < desc) &&
+			clean = clean && (addr > compl+64*rxComplLen+4096 || addr+1<<14 < desc) &&
 				(head > compl+64*rxComplLen+4096 || head+1024 < desc)
 		}
 		for _, b := range canary {

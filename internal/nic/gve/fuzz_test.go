@@ -8,7 +8,7 @@ import (
 	"vnic.dev/vnic/vfiouser"
 )
 
-// FuzzDevice plays a hostile driver and frontend: operations as bytes. Whatever they do, the device
+// FuzzDevice is a hostile driver and frontend: operations as bytes. Whatever they do, the device
 // neither panics nor hangs, and serves the next driver.
 //
 // Invariant: nic/gve: No driver and no frontend makes the device panic or hang.
@@ -30,13 +30,13 @@ func FuzzDevice(f *testing.F) {
 			a, b := be.Uint64(arg), be.Uint64(arg[8:])
 			c.count = c.read32(regEvents)
 			switch ops[0] % 9 {
-			case 0: // any command, its body chosen by the bytes; addresses often good
+			case 0: // any command, its body chosen by the bytes; addresses are often good
 				c.slot(uint32(a>>32)%0x14, fuzzBody(a, b))
 				c.write32(regDoorbell, c.count)
 			case 1:
 				c.write32(regDriverStatus, uint32(a))
 			case 2: // an extended command
-				in := c.at(ctlBase+ctlSize-4096, flowCommandLen)
+				in := c.bytes(ctlBase+ctlSize-4096, flowCommandLen)
 				copy(in, fuzzBody(a, b)[:])
 				be.PutUint16(in, uint16(a)%4)
 				be.PutUint16(in[4:], uint16(b)%11)
@@ -74,7 +74,8 @@ func FuzzDevice(f *testing.F) {
 	})
 }
 
-// fuzzBody makes a command's body of two numbers: each word is small, an address of memory, or anything.
+// fuzzBody makes a command's body from two numbers: each word is small, an address of memory, or
+// anything.
 func fuzzBody(a, b uint64) *body {
 	r := rand.New(rand.NewPCG(a, b))
 	var out body
@@ -99,7 +100,7 @@ func fuzzBody(a, b uint64) *body {
 	return &out
 }
 
-// FuzzCommands: what is decoded and encoded again is the same in every field that is not reserved.
+// FuzzCommands: decoding and encoding keep every field that is not reserved.
 //
 // Invariant: nic/gve: No driver and no frontend makes the device panic or hang.
 func FuzzCommands(f *testing.F) {
@@ -114,7 +115,7 @@ func FuzzCommands(f *testing.F) {
 		var raw [flowRuleLen]byte
 		copy(raw[:], in)
 		r := roundTrip[flowRule](t, raw[:])
-		if c, err := r.rule(); err == nil { // what the port is given says the same as what the driver is told
+		if c, err := r.rule(); err == nil { // the port's form and the driver's form are equivalent
 			var r2 flowRule
 			r2.set(&c)
 			if c2, err := r2.rule(); err != nil || c2 != c {
@@ -124,7 +125,8 @@ func FuzzCommands(f *testing.F) {
 	})
 }
 
-// roundTrip decodes a command, and says that it is the same when it is encoded and decoded again.
+// roundTrip decodes a command, and checks that it stays the same when it is encoded and decoded
+// again.
 func roundTrip[T comparable](t *testing.T, b []byte) T {
 	t.Helper()
 	v := decode[T](b)

@@ -14,15 +14,15 @@ import (
 	"vnic.dev/vnic/vfiouser"
 )
 
-// recorder writes down what a driver sees: registers, and for each admin command its slot and the memory that the
-// device has written.
+// recorder writes down what a driver sees: registers, and for each admin command its slot and the
+// memory that the device has written.
 type recorder struct {
 	*ctl
 	b      strings.Builder
 	passed map[uint32]bool // commands that passed, by opcode
 }
 
-// watched is how much of memory a recorder looks at.
+// watched is how many bytes of memory a recorder watches.
 const watched = 1 << 20
 
 func newRecorder(t *testing.T, pairs int) *recorder {
@@ -31,8 +31,8 @@ func newRecorder(t *testing.T, pairs int) *recorder {
 
 func (r *recorder) say(what string, args ...any) { fmt.Fprintf(&r.b, "\n# "+what+"\n", args...) }
 
-// dump writes bytes in lines of 32, without those lines that are zeros.
-func (r *recorder) dump(at uint64, b []byte) {
+// dump writes bytes in lines of 32, without lines of zeros.
+func (r *recorder) dump(addr uint64, b []byte) {
 	for i, line := 0, []byte(nil); i < len(b); i += len(line) {
 		line = b[i:min(i+32, len(b))]
 		if bytes.Trim(line, "\x00") == nil {
@@ -42,7 +42,7 @@ func (r *recorder) dump(at uint64, b []byte) {
 		for w := range slices.Chunk(line, 4) {
 			words = append(words, hex.EncodeToString(w))
 		}
-		fmt.Fprintf(&r.b, "  %06x: %s\n", at+uint64(i), strings.Join(words, " "))
+		fmt.Fprintf(&r.b, "  %06x: %s\n", addr+uint64(i), strings.Join(words, " "))
 	}
 }
 
@@ -54,14 +54,14 @@ func (r *recorder) registers(when string) {
 	r.dump(0, b)
 }
 
-// reply allocates memory for an answer, with bytes in it that no answer has.
+// reply allocates memory for a reply, filled with bytes that no reply has.
 func (r *recorder) reply(n int) uint64 {
-	at := r.alloc(n)
-	copy(r.at(at, n), bytes.Repeat([]byte{0xee}, n))
-	return at
+	addr := r.alloc(n)
+	copy(r.bytes(addr, n), bytes.Repeat([]byte{0xee}, n))
+	return addr
 }
 
-// watch has something done by admin commands, and writes down their slots and what else of memory changed.
+// watch runs admin commands, and writes down their slots and all other changes of memory.
 func (r *recorder) watch(what string, do func() status) {
 	r.Helper()
 	r.say("%s", what)
@@ -72,13 +72,13 @@ func (r *recorder) watch(what string, do func() status) {
 	if r.Next > watched {
 		r.Fatalf("%#x bytes of memory are used, %#x watched", r.Next, watched)
 	}
-	slots := r.at(r.ring, int(r.slots)*slotLen)
+	slots := r.bytes(r.ring, int(r.slots)*slotLen)
 	for n := from; n != r.count; n++ {
-		at := uint64(n % r.slots * slotLen)
-		if status(be.Uint32(slots[at+slotStatus:])) == statusPassed {
-			r.passed[be.Uint32(slots[at:])] = true
+		off := uint64(n % r.slots * slotLen)
+		if status(be.Uint32(slots[off+slotStatus:])) == statusPassed {
+			r.passed[be.Uint32(slots[off:])] = true
 		}
-		r.dump(r.ring-ctlBase+at, slots[at:][:slotLen])
+		r.dump(r.ring-ctlBase+off, slots[off:][:slotLen])
 	}
 	fmt.Fprintf(&r.b, "  status %08x: %v\n", uint32(st), st)
 	for i := uint64(0); i < r.Next; {
@@ -104,14 +104,14 @@ func (r *recorder) watch(what string, do func() status) {
 	}
 }
 
-// give watches a command, for which nothing is allocated.
+// give watches a command without allocated memory.
 func (r *recorder) give(what string, op uint32, vs ...any) {
 	r.Helper()
 	r.watch(what, func() status { return r.command(op, vs...) })
 }
 
-// TestGolden holds that a driver sees what was frozen: registers, PCI configuration space, the bytes that each admin
-// command is and is answered with, and the descriptors' layouts that TestLayouts leaves out.
+// TestGolden: a driver sees the recorded registers, PCI configuration space, bytes of each admin
+// command and its reply, and the layouts of descriptors that TestLayouts does not cover.
 func TestGolden(t *testing.T) {
 	golden.Check(t, "testdata/golden", map[string]string{
 		"pci":         goldenPCI(t),
@@ -144,7 +144,7 @@ func goldenPCI(t *testing.T) string {
 	return r.b.String()
 }
 
-// handshake is what a driver asks first.
+// handshake runs a driver's first commands.
 func (r *recorder) handshake() {
 	r.registers("at first")
 	r.start()
@@ -211,32 +211,32 @@ func goldenAdmin(t *testing.T) string {
 	r.reset()
 	r.registers("after a reset")
 	for op := range commands {
-		if !r.passed[op] && op != opReportTime { // it is in a file of its own
+		if !r.passed[op] && op != opReportTime { // its golden file is another one
 			t.Errorf("no golden file has a %s that passed", commandName(op))
 		}
 	}
 	return r.b.String()
 }
 
-// stats has a report that REPORT_STATS asks for. Reports come when it is time, and all have the same bytes here.
+// stats writes down a report requested by REPORT_STATS, whose time does not matter here.
 func (r *recorder) stats() {
 	r.Helper()
 	const room = statsHeadLen + 20*statLen
-	at := r.alloc(room)
-	cmd := words(uint64(room), at, uint64(1<<40))
+	addr := r.alloc(room)
+	cmd := words(uint64(room), addr, uint64(1<<40))
 	r.pass(opReportStats, cmd)
 	r.say("REPORT_STATS, and what is reported")
 	slot := uint64((r.count - 1) % r.slots * slotLen)
-	r.dump(r.ring-ctlBase+slot, r.at(r.ring+slot, slotLen))
+	r.dump(r.ring-ctlBase+slot, r.bytes(r.ring+slot, slotLen))
 	s := &r.dev.stats
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	clear(r.at(at, room))
+	clear(r.bytes(addr, room))
 	s.put()
-	r.dump(at-ctlBase, r.at(at, room))
+	r.dump(addr-ctlBase, r.bytes(addr, room))
 }
 
-// goldenTimestamps is what a driver sees of a NIC with timestamps that it does not see of others.
+// goldenTimestamps records what a driver sees only on a NIC with timestamps.
 func goldenTimestamps(t *testing.T) string {
 	r := &recorder{ctl: newCtl(t, Options{Queues: 1, Timestamps: true}), passed: make(map[uint32]bool)}
 	r.dev.common.clock = func() int64 { return 0x0102030405060708 }
@@ -256,7 +256,7 @@ func goldenTimestamps(t *testing.T) string {
 	return r.b.String()
 }
 
-// goldenRefusals has the status of commands that are wrong.
+// goldenRefusals records the status of invalid commands.
 func goldenRefusals(t *testing.T) string {
 	r := newRecorder(t, 2)
 	r.b.WriteString("# What is refused, and with which status\n")
@@ -293,7 +293,7 @@ func goldenRefusals(t *testing.T) string {
 	return r.b.String()
 }
 
-// goldenDescriptors has layouts of descriptors, of which each field has another value.
+// goldenDescriptors records layouts of descriptors with a different value in each field.
 func goldenDescriptors() string {
 	var b strings.Builder
 	b.WriteString("# Descriptors; see TestLayouts for the others\n")

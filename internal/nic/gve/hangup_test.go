@@ -8,7 +8,7 @@ import (
 	"vnic.dev/vnic/internal/wire"
 )
 
-// A client that hangs up, and a driver that resets the device, have left nothing with other ports.
+// When a client hangs up, or a driver resets the device, other ports are notified.
 func TestOthersHearOfAHangUp(t *testing.T) {
 	files, sw := nictest.Switch(t)
 	g := newSuiteGuest(t, files, sw, 0, rawOptions{pairs: 1, mtu: 1500})

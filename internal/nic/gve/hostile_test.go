@@ -15,14 +15,14 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// A receive buffer that cannot be used comes back marked as bad, with the frame it was for dropped;
-// the next one is used.
+// An unusable receive buffer comes back marked as bad, and its frame is dropped; the next buffer is
+// used.
 //
 // Invariant: nic/gve: Bad frames are dropped, and a bad receive buffer comes back marked.
 func TestBadReceiveBufferComesBack(t *testing.T) {
 	for name, c := range map[string]struct {
 		split        bool
-		good         int // buffers before it
+		good         int // good buffers before it
 		addr, header uint64
 	}{
 		"unmapped":          {addr: 1 << 45},
@@ -41,13 +41,13 @@ func TestBadReceiveBufferComesBack(t *testing.T) {
 			for range c.good {
 				d.post(rawGPU + rawGPUSize/2)
 			}
-			at := d.posted & d.mask * rxBufLen
+			off := d.posted & d.mask * rxBufLen
 			d.post(c.addr)
 			if c.header != 0 {
-				le.PutUint64(d.ring[at+16:], c.header)
+				le.PutUint64(d.ring[off+16:], c.header)
 			}
 			d.doorbell()
-			w.A.Send(0, tcp(w.A, w.Bad, 5000*c.good+100)) // dropped, and not waited for
+			w.A.Send(0, tcp(w.A, w.Bad, 5000*c.good+100)) // dropped, not held
 			for i := range c.good + 1 {
 				var x rxCompl
 				if d.next(&x); !x.bad || x.length != 0 || x.split {
@@ -64,13 +64,14 @@ func TestBadReceiveBufferComesBack(t *testing.T) {
 	}
 }
 
-// A frame for which there are too few buffers is refused without a look at those that there are, however often.
+// A frame for which there are too few buffers is refused without reading any of them, however
+// often.
 //
 // Invariant: nic/gve: A frame without enough buffers reads none of them.
 func TestRefusedFramesReadNoBuffer(t *testing.T) {
 	w := newWorld(t)
 	d, q, worker := w.Bad.rxd[0], w.Bad.dev.rx[0], wire.NewWorker()
-	d.post(1 << 45) // unmapped: who looks at it gives it back as bad
+	d.post(1 << 45) // unmapped: reading it would return it as bad
 	d.doorbell()
 	for i := range 1000 {
 		v := nictest.Deliver(t, w.Bad, worker, 5000+i)
@@ -84,11 +85,11 @@ func TestRefusedFramesReadNoBuffer(t *testing.T) {
 	w.Moves(t)
 }
 
-// What cannot be a ring is refused, and nothing of it is kept.
+// Invalid rings are refused, and leave nothing behind.
 func TestBadRingsAreRefused(t *testing.T) {
 	w := newWorld(t)
 	g := w.Bad
-	// A ring over the end of one region into another, where the memory is not that of pages.
+	// A ring across the end of one region into another that is not page aligned in memory.
 	g.OK(g.space.Add(dma.Map{IOVA: rawMem, Size: 4096, FD: g.FD, FileOffset: 4096}))
 	g.OK(g.space.Add(dma.Map{IOVA: 1 << 36, Size: 64 << 10, FD: g.FD, ReadOnly: true}))
 	g.OK(g.space.Add(dma.Map{IOVA: 1 << 37, Size: 64 << 10, FD: -1, NoAccess: true}))
@@ -142,7 +143,7 @@ func TestBadRingsAreRefused(t *testing.T) {
 	w.Moves(t)
 }
 
-// An IOMMU maps page by page, and pages that follow one another for the device are anywhere in memory.
+// An IOMMU maps page by page: pages that are consecutive for the device lie anywhere in memory.
 //
 // Invariant: nic/gve: Rings wrap, and may lie in scattered pages.
 func TestRingsOfScatteredPages(t *testing.T) {
@@ -181,7 +182,7 @@ func TestRingsOfScatteredPages(t *testing.T) {
 		d.post(buf)
 		d.doorbell()
 		f := tcp(w.A, g, i)
-		w.A.Next = 4 << 20 // its memory is used again
+		w.A.Next = 4 << 20 // reuses its memory
 		w.A.Send(0, f)
 		arrives(t, g, 0, &f)
 		w.A.Post(0, 1)
@@ -193,7 +194,8 @@ func TestRingsOfScatteredPages(t *testing.T) {
 	w.Moves(t)
 }
 
-// A transmit ring with what is no packet stops, after what came before it is sent; nothing else does.
+// A transmit ring with an invalid descriptor stops, after earlier packets are sent; nothing else
+// stops.
 //
 // Invariant: nic/gve: A bad descriptor stops its queue only, and the device asks for a reset.
 func TestBadDescriptorStopsOnlyItsQueue(t *testing.T) {
@@ -220,7 +222,7 @@ func TestBadDescriptorStopsOnlyItsQueue(t *testing.T) {
 			w.Bad.txd[0].doorbell()
 			arrives(t, w.A, 0, &good)
 			w.Bad.broken("tx0", errBadDesc)
-			w.Bad.txd[0].doorbell() // nobody is there
+			w.Bad.txd[0].doorbell() // no worker runs
 			w.Moves(t)
 			w.Bad.startTx(0)
 			w.A.Post(0, 1)
@@ -237,11 +239,12 @@ func repeat(d txDesc, n int) (ds []txDesc) {
 	return ds
 }
 
-// A doorbell is taken modulo the ring: a driver may write a counter that never wraps, as iPXE does for its buffers.
+// A doorbell counts modulo the ring: a driver may write a counter that never wraps, as iPXE does
+// for its buffers.
 func TestDoorbellIsTakenModuloTheRing(t *testing.T) {
 	w := newWorld(t)
 	for _, counter := range []uint32{0, 3 * rawRing, 1<<31 - rawRing, ^uint32(0) - rawRing + 1} {
-		at := fmt.Sprintf("counters from %d on: ", counter)
+		prefix := fmt.Sprintf("counters from %d on: ", counter)
 		w.Bad.startRx(0, false)
 		w.Bad.startTx(0)
 		rx, tx := w.Bad.rxd[0], w.Bad.txd[0]
@@ -255,7 +258,7 @@ func TestDoorbellIsTakenModuloTheRing(t *testing.T) {
 				w.A.Send(0, tcp(w.A, w.Bad, 100))
 				var c rxCompl
 				if !rx.poll(&c) {
-					t.Fatal(at, "a frame did not arrive")
+					t.Fatal(prefix, "a frame did not arrive")
 				}
 			}
 		}
@@ -267,20 +270,21 @@ func TestDoorbellIsTakenModuloTheRing(t *testing.T) {
 			w.Bad.Sent(0)
 			arrives(t, w.A, 0, &f)
 		}
-		testkit.Equal(t, at+"where descriptors end", w.Bad.dev.tx[0].tail.Load(), tx.posted&tx.mask) // or the worker spins
-		testkit.Equal(t, at+"queues that stopped", w.Bad.dev.Failures(), 0)
+		// Otherwise the worker would spin.
+		testkit.Equal(t, prefix+"where descriptors end", w.Bad.dev.tx[0].tail.Load(), tx.posted&tx.mask)
+		testkit.Equal(t, prefix+"queues that stopped", w.Bad.dev.Failures(), 0)
 	}
 	w.Moves(t)
 }
 
-// A doorbell that jumps, ahead or back, is believed, and harms nobody but the driver.
+// A doorbell that jumps, forwards or back, is believed, and harms only its driver.
 //
 // Invariant: nic/gve: A bad descriptor stops its queue only, and the device asks for a reset.
 func TestBadDoorbell(t *testing.T) {
 	w := newWorld(t)
 	w.A.Send(0, tcp(w.A, w.Bad, 100))
 	w.Bad.Post(0, 4)
-	w.Bad.bell(rxDoorbells, 0) // none is posted, after all
+	w.Bad.bell(rxDoorbells, 0) // takes the posted buffers back
 	for _, tail := range []uint32{rawRing - 1, 0, 5, 1, rawRing, ^uint32(0)} {
 		w.Bad.bell(rxDoorbells, tail)
 		w.A.Send(0, tcp(w.A, w.Bad, 100))
@@ -298,10 +302,10 @@ func TestPacketInParts(t *testing.T) {
 	f.GSO, f.MSS = splitter.GSOTCPv4, 1460
 	for range 3 {
 		d := w.Bad.txd[0]
-		at := d.posted
+		posted := d.posted
 		w.Bad.Add(0, &f, false)
-		for ; at != d.posted; at++ {
-			w.Bad.dev.tx[0].doorbell((at + 1) & d.mask)
+		for ; posted != d.posted; posted++ {
+			w.Bad.dev.tx[0].doorbell((posted + 1) & d.mask)
 			for range 10 {
 				runtime.Gosched()
 			}
@@ -312,8 +316,8 @@ func TestPacketInParts(t *testing.T) {
 	w.Moves(t)
 }
 
-// Frames that are none are gone, and harm nobody; so are GSO packets that are not what their
-// descriptor says, and frames in memory that is not there.
+// Malformed frames are dropped, and harm no other guest; so are GSO packets that do not match their
+// descriptor, and frames in unmapped memory.
 //
 // Invariant: nic/gve: Bad frames are dropped, and a bad receive buffer comes back marked.
 func TestBadFramesAreDropped(t *testing.T) {
@@ -332,7 +336,7 @@ func TestBadFramesAreDropped(t *testing.T) {
 			{addr: addr, length: 16383}},
 		{tso(8000, 1448, 53, true), whole}, {tso(7999, 1448, 54, true), whole}, {tso(8000, 87, 54, true), whole},
 		{tso(8000, 9729, 54, true), whole}, {tso(8000, 0, 54, true), whole}, {tso(8000, 1448, 54, false), whole},
-		{tso(0, 1448, 54, true), {addr: addr, length: 54}},       // its IP header says more
+		{tso(0, 1448, 54, true), {addr: addr, length: 54}},       // its IP header claims more
 		{tso(0, 1448, 14, true), {addr: addr + 100, length: 60}}, // not IP
 		{{addr: 1 << 45, length: 100}}, {{addr: addr, length: 54}, {addr: 1 << 45, length: 8000}},
 		{{addr: rawMem - 10, length: 100}},
@@ -360,10 +364,11 @@ func TestBadFramesAreDropped(t *testing.T) {
 	w.Moves(t)
 }
 
-// A buffer in as many pages as one may touch is used; one over more regions, as no machine has
-// pages so small, is none. Neither makes lists that are longer than those pages.
+// A buffer in as many pages as one may touch is used; a buffer in more regions, which cannot be
+// pages, is refused. Neither makes segment lists longer than those pages.
 //
-// Invariant: nic/virtio: No ring makes a sender walk, or a queue keep, more than a frame's worth.
+// Invariant: nic/virtio: No ring makes a sender walk, or a queue hold, more than the descriptors of
+// one frame.
 func TestTooManyPiecesAreNoBuffer(t *testing.T) {
 	w := newWorld(t)
 	g := w.Bad
@@ -411,7 +416,7 @@ func TestTooManyPiecesAreNoBuffer(t *testing.T) {
 	}
 	g.startTx(0)
 
-	// The longest buffer, at the worst place.
+	// The longest buffer, at the worst offset.
 	d = g.txd[0]
 	f = tcp(g, w.A, rxMaxLen)
 	f.GSO, f.MSS = splitter.GSOTCPv4, 1448
@@ -436,8 +441,8 @@ func TestTooManyPiecesAreNoBuffer(t *testing.T) {
 		}
 	}
 	g.dev.rx[0].Lock()
-	at := &g.dev.rx[0].frame
-	room := max(cap(at.buffers), cap(at.payload), cap(at.whole))
+	place := &g.dev.rx[0].frame
+	room := max(cap(place.buffers), cap(place.payload), cap(place.whole))
 	g.dev.rx[0].Unlock()
 	if room > 2*maxRxBufs*maxPieces {
 		t.Errorf("room for %d segments", room)
@@ -446,10 +451,10 @@ func TestTooManyPiecesAreNoBuffer(t *testing.T) {
 	w.Moves(t)
 }
 
-// mapFixed maps a page of a file over memory that is ours.
-func mapFixed(t *testing.T, at []byte, fd int, off int64) {
+// mapFixed maps a page of a file over memory of ours.
+func mapFixed(t *testing.T, b []byte, fd int, off int64) {
 	t.Helper()
-	if _, err := unix.MmapPtr(fd, off, unsafe.Pointer(&at[0]), 4096, unix.PROT_READ|unix.PROT_WRITE,
+	if _, err := unix.MmapPtr(fd, off, unsafe.Pointer(&b[0]), 4096, unix.PROT_READ|unix.PROT_WRITE,
 		unix.MAP_SHARED|unix.MAP_FIXED); err != nil {
 		t.Fatal(err)
 	}

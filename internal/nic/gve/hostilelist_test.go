@@ -8,16 +8,16 @@ import (
 	"vnic.dev/vnic/vfiouser"
 )
 
-// Maps of a guest that no driver would have DMA go to: a ROM, which the frontend announces without
-// a file, memory that is only to be read, and two maps one behind the other.
+// Mappings that a driver would not use for DMA: a ROM, which the frontend announces without a file,
+// read-only memory, and two consecutive mappings.
 const (
 	romMap      = 1 << 37
 	readOnlyMap = 1 << 36
-	splitMap    = 1 << 38 // of two, that lie apart in the file
+	splitMap    = 1 << 38 // two mappings, which are not consecutive in the file
 	mapLen      = 64 << 10
 )
 
-// oddMaps adds them.
+// oddMaps adds these mappings.
 func (c *ctl) oddMaps() {
 	c.Helper()
 	from, _ := c.Alloc(3 * mapLen)
@@ -32,40 +32,40 @@ func (c *ctl) oddMaps() {
 	}
 }
 
-// What the device is to write into a ROM, or into memory that is only to be read, is refused, and what lies across two
-// maps is written.
+// A command whose reply goes to a ROM or to read-only memory is refused; a reply across two
+// mappings is written.
 //
 // Invariant: nic/gve: A bad command is refused, and a bad admin queue stops until reset.
 func TestRepliesToOddMemory(t *testing.T) {
-	replies := map[string]func(c *ctl, at uint64) status{
-		"describe": func(c *ctl, at uint64) status {
-			return c.command(opDescribeDevice, at, uint32(1), uint32(4096))
+	replies := map[string]func(c *ctl, addr uint64) status{
+		"describe": func(c *ctl, addr uint64) status {
+			return c.command(opDescribeDevice, addr, uint32(1), uint32(4096))
 		},
-		"ptypes": func(c *ctl, at uint64) status { return c.command(opGetPtypeMap, uint64(2048), at) },
-		"speed":  func(c *ctl, at uint64) status { return c.command(opReportLinkSpeed, at) },
-		"stats":  func(c *ctl, at uint64) status { return c.command(opReportStats, uint64(8+16*20), at, uint64(1)) },
-		"time":   func(c *ctl, at uint64) status { return c.command(opReportTime, uint64(nicTimeLen), at) },
-		"RSS":    func(c *ctl, at uint64) status { return c.command(opQueryRSS, uint64(4096), at) },
-		"rules": func(c *ctl, at uint64) status {
-			return c.command(opQueryFlowRules, uint32(0), uint32(0), uint64(4096), at)
+		"ptypes": func(c *ctl, addr uint64) status { return c.command(opGetPtypeMap, uint64(2048), addr) },
+		"speed":  func(c *ctl, addr uint64) status { return c.command(opReportLinkSpeed, addr) },
+		"stats":  func(c *ctl, addr uint64) status { return c.command(opReportStats, uint64(8+16*20), addr, uint64(1)) },
+		"time":   func(c *ctl, addr uint64) status { return c.command(opReportTime, uint64(nicTimeLen), addr) },
+		"RSS":    func(c *ctl, addr uint64) status { return c.command(opQueryRSS, uint64(4096), addr) },
+		"rules": func(c *ctl, addr uint64) status {
+			return c.command(opQueryFlowRules, uint32(0), uint32(0), uint64(4096), addr)
 		},
-		"resources": func(c *ctl, at uint64) status {
-			return c.resourcesAt(at, func(x *txCommand) *uint64 { return &x.Resources })
+		"resources": func(c *ctl, addr uint64) status {
+			return c.resourcesAt(addr, func(x *txCommand) *uint64 { return &x.Resources })
 		},
-		"ring": func(c *ctl, at uint64) status {
-			return c.resourcesAt(at&^4095, func(x *txCommand) *uint64 { return &x.Compl })
+		"ring": func(c *ctl, addr uint64) status {
+			return c.resourcesAt(addr&^4095, func(x *txCommand) *uint64 { return &x.Compl })
 		},
-		"doorbells": func(c *ctl, at uint64) status {
+		"doorbells": func(c *ctl, addr uint64) status {
 			c.pass(opDeconfigure)
 			cmd := c.resources(4)
-			cmd.IRQs = at
+			cmd.IRQs = addr
 			return c.command(opConfigureResources, cmd)
 		},
 	}
 	for name, reply := range replies {
 		t.Run(name, func(t *testing.T) {
 			for where, x := range map[string]struct {
-				at   uint64
+				addr uint64
 				want status
 			}{
 				"a ROM": {romMap, statusInvalidArgument}, "read-only": {readOnlyMap, statusInvalidArgument},
@@ -79,24 +79,25 @@ func TestRepliesToOddMemory(t *testing.T) {
 				c.oddMaps()
 				want := x.want
 				if name == "ring" && where == "the end of the memory" {
-					want = statusPassed // it begins on its page, and fits
+					want = statusPassed // it starts at its page, and fits
 				}
-				testkit.Equal(t, where, reply(c, x.at), want)
-				c.reset() // and it works as before
+				testkit.Equal(t, where, reply(c, x.addr), want)
+				c.reset() // afterwards it works as before
 				c.up(256)
 			}
 		})
 	}
 }
 
-// resourcesAt creates a transmit queue of which an address is at.
-func (c *ctl) resourcesAt(at uint64, field func(*txCommand) *uint64) status {
+// resourcesAt creates a transmit queue with one of its addresses set to at.
+func (c *ctl) resourcesAt(addr uint64, field func(*txCommand) *uint64) status {
 	cmd := c.txCreate(0)
-	*field(&cmd) = at
+	*field(&cmd) = addr
 	return c.command(opCreateTx, cmd)
 }
 
-// Buffers in a ROM, or in memory that is only to be read, are none; those across two maps are.
+// Buffers in a ROM, or in read-only memory for receive, are refused; buffers across two mappings
+// are used.
 //
 // Invariant: nic/gve: Bad frames are dropped, and a bad receive buffer comes back marked.
 func TestBuffersInOddMemory(t *testing.T) {
@@ -133,9 +134,9 @@ func TestBuffersInOddMemory(t *testing.T) {
 	w.Moves(t)
 }
 
-// A queue whose vector never had an eventfd does its work; the interrupt comes when there is one.
+// A queue whose vector has no eventfd still works; the interrupt comes when there is an eventfd.
 //
-// Invariant: nic/gve: An interrupt fires once for each arming, and none is lost.
+// Invariant: nic/gve: An interrupt fires once each time it is armed, and none is lost.
 func TestQueueWithoutEventFD(t *testing.T) {
 	w := newWorld(t)
 	g := w.Bad
@@ -163,14 +164,14 @@ func TestQueueWithoutEventFD(t *testing.T) {
 	w.Moves(t)
 }
 
-// The memory of the statistics report may go at any time, also to become a ROM; a report without
-// memory is not made.
+// The memory of the stats report may be unmapped at any time, or become a ROM; without memory there
+// is no report.
 func TestStatsReportLosesItsMemory(t *testing.T) {
 	c := newUp(t, 2, 0)
 	c.oddMaps()
-	at := uint64(splitMap + mapLen - 40) // across two maps
+	addr := uint64(splitMap + mapLen - 40) // across two mappings
 	const room = 8 + 16*20
-	c.pass(opReportStats, uint64(room), at, uint64(100))
+	c.pass(opReportStats, uint64(room), addr, uint64(100))
 	s := &c.dev.stats
 	put := func() {
 		s.mu.Lock()
@@ -188,10 +189,10 @@ func TestStatsReportLosesItsMemory(t *testing.T) {
 	c.up(0)
 }
 
-// A guest takes a map away while another one's worker writes there, again and again: when the unmapping is done nothing
-// is written there any more, and both go on.
+// A guest unmaps memory while another guest's worker writes to it, again and again. When the
+// unmapping is done nothing is written there any more, and both guests go on.
 //
-// Invariant: nic/gve: When an unmapping is done, nothing is written there.
+// Invariant: nic/gve: After an unmapping has returned, nothing is written to that memory.
 func TestUnmappingRacesTheDatapath(t *testing.T) {
 	w := newWorld(t)
 	g := w.Bad
@@ -213,7 +214,7 @@ func TestUnmappingRacesTheDatapath(t *testing.T) {
 		}()
 		g.dev.Unmapping(splitMap, mapLen)
 		g.OK(g.space.Remove(splitMap, mapLen))
-		for i := range mem { // the guest's own again
+		for i := range mem { // only the guest uses it now
 			mem[i] = poison
 		}
 		<-done
@@ -229,8 +230,8 @@ func TestUnmappingRacesTheDatapath(t *testing.T) {
 	w.Moves(t)
 }
 
-// Doorbells of interrupts with any bits set, in any order, mask, arm and delay; they break nothing, and interrupts come
-// when the driver wants them again.
+// Interrupt doorbells with any bits, in any order, mask, arm and delay. They break nothing, and
+// interrupts come when the driver enables them again.
 func TestAnyInterruptDoorbell(t *testing.T) {
 	c := newConfigured(t, 1)
 	e := c.irq(0)
@@ -238,7 +239,7 @@ func TestAnyInterruptDoorbell(t *testing.T) {
 		c.bell(irqDoorbells, i*0x9e3779b9)
 		c.dev.vectors.fire(0)
 		c.bell(irqDoorbells+1, ^(i * 0x9e3779b9))
-		c.dev.vectors.fire(1) // which has no eventfd
+		c.dev.vectors.fire(1) // without an eventfd
 	}
 	e.fired()
 	c.bell(irqDoorbells, irqEnable)

@@ -19,7 +19,8 @@ import (
 	"vnic.dev/vnic/vfiouser"
 )
 
-// translated is what an IOMMU maps for a guest: pages, half of them of the GPU, each at an address of its own.
+// translated is what an IOMMU maps for a guest: pages, half of them of the GPU, each at its own
+// address.
 type translated struct {
 	g  *suiteGuest
 	cl *vfiotest.Client
@@ -27,14 +28,14 @@ type translated struct {
 
 const (
 	translatedMaps = 10_000
-	translatedRAM  = 8 << 20 // of RAM: its first page that is mapped
-	translatedSpan = 1 << 10 // pages of either file: each is mapped several times
+	translatedRAM  = 8 << 20 // first mapped page of RAM
+	translatedSpan = 1 << 10 // pages of either file, each mapped several times
 )
 
-// iova is where map i is, for the NIC; neighbours do not touch.
+// iova returns the address of mapping i for the NIC; mappings are not adjacent.
 func (*translated) iova(i int) uint64 { return 1<<41 + uint64(i)<<13 }
 
-// file is the page that it is of, and its memory.
+// file returns the file page behind mapping i, and its memory.
 func (x *translated) file(i int) (fd int, off uint64, page []byte) {
 	off = uint64(i/2%translatedSpan) << 12
 	if i%2 == 1 {
@@ -51,7 +52,8 @@ func (x *translated) add(i int) error {
 
 func (x *translated) remove(i int) error { return x.cl.Unmap(x.iova(i), 4096) }
 
-// receive has a frame come into the buffer of map i, and says whether the buffer came back as bad.
+// receive sends a frame into the buffer of mapping i, and reports whether the buffer came back as
+// bad.
 func (x *translated) receive(from *suiteGuest, i int) (bad bool) {
 	g := x.g
 	g.Helper()
@@ -62,8 +64,8 @@ func (x *translated) receive(from *suiteGuest, i int) (bad bool) {
 	f := tcp(from, g, 1+i%1400)
 	d := g.rxd[0]
 	d.post(x.iova(i))
-	g.dev.rx[0].doorbell(d.posted & d.mask) // not as a write to the device, which is another goroutine's
-	from.Next = 4 << 20                     // its memory is used again
+	g.dev.rx[0].doorbell(d.posted & d.mask) // not by a write to the device, which belongs to another goroutine
+	from.Next = 4 << 20                     // reuses its memory
 	from.Send(0, f)
 	var c rxCompl
 	testkit.Eventually(g, "a frame is there", func() bool { return d.poll(&c) })
@@ -77,7 +79,7 @@ func (x *translated) receive(from *suiteGuest, i int) (bad bool) {
 	return c.bad
 }
 
-// mappings counts this process's of a file.
+// mappings counts this process's mappings of a file.
 func mappings(t *testing.T, fd int) (n int) {
 	var st unix.Stat_t
 	testkit.OK(t, unix.Fstat(fd, &st))
@@ -91,12 +93,13 @@ func mappings(t *testing.T, fd int) (n int) {
 	return n
 }
 
-// The IOMMU of a guest maps 10,000 pages by as many messages, and takes them back in any order, while frames come into
-// those that are there: each goes to the page that is mapped; what has been taken back is no memory any more, and a
-// buffer there comes back as bad. However many maps there are, each file is mapped once.
+// A guest's IOMMU maps 10,000 pages by as many messages, and unmaps them in any order, while frames
+// arrive in mapped pages. Each frame goes to the page that is mapped; an unmapped page is not
+// accessible, and a buffer there comes back as bad. However many mappings there are, each file is
+// mapped once.
 //
-// Invariant: nic/gve: 10,000 maps of an IOMMU come and go under traffic; each file is mapped once, and what is not
-// mapped any more is an error.
+// Invariant: nic/gve: 10,000 IOMMU mappings are added and removed under traffic; each file is
+// mapped once, and access to removed mappings is an error.
 func TestTenThousandMapsUnderTraffic(t *testing.T) {
 	w := newWorld(t)
 	g := w.Bad
@@ -110,7 +113,7 @@ func TestTenThousandMapsUnderTraffic(t *testing.T) {
 	regions := len(g.space.Regions())
 	order := rand.New(rand.NewPCG(1, 2)).Perm(translatedMaps)
 
-	// through has each message given under traffic into maps that are there: of what comes meanwhile.
+	// through sends each message under traffic to mapped pages; use says to which of them.
 	through := func(what string, in []int, do func(i int) error, use func(k int) int) {
 		t.Helper()
 		var client sync.WaitGroup
@@ -152,12 +155,12 @@ func TestTenThousandMapsUnderTraffic(t *testing.T) {
 	}
 
 	gone := order[:translatedMaps-kept]
-	at := newMemory(g.space)
+	mem := newMemory(g.space)
 	through("unmap", gone, func(i int) error {
 		if err := x.remove(i); err != nil {
 			return err
 		}
-		if err := at.has(x.iova(i), 1); !errors.Is(err, dma.ErrUnmapped) {
+		if err := mem.has(x.iova(i), 1); !errors.Is(err, dma.ErrUnmapped) {
 			return fmt.Errorf("after the answer: %v", err)
 		}
 		return nil

@@ -1,17 +1,17 @@
 package gve
 
-// linkSpeed is what the driver is told, in Mbit/s, unless Options say otherwise: what a machine's memory does.
+// linkSpeed is the default of Options.LinkSpeed, in Mbit/s: about what a machine's memory can move.
 const linkSpeed = 100_000
 
-// reportLinkSpeed carries out REPORT_LINK_SPEED: where a u64 goes.
+// reportLinkSpeed carries out REPORT_LINK_SPEED: the address of a u64.
 func (d *Device) reportLinkSpeed(b *body) error {
 	var out [8]byte
 	be.PutUint64(out[:], uint64(d.conf.LinkSpeed))
 	return d.mem.write(be.Uint64(b[0:]), out[:])
 }
 
-// SetLink takes the link down, or up again as it is at first. While it is down nothing is received, and what is sent is
-// dropped. Any goroutine may call it.
+// SetLink sets whether the link is up, which is the default. While it is down, nothing is received,
+// and frames to send are dropped. Any goroutine may call it.
 func (d *Device) SetLink(up bool) {
 	d.port.SetCarrier(up)
 	if up {
@@ -22,12 +22,12 @@ func (d *Device) SetLink(up bool) {
 	d.event()
 }
 
-// AskReset asks the driver to reset the device, as it also does by itself when one of its queues
-// has stopped for an error. Any goroutine may call it.
+// AskReset asks the driver to reset the device. The device also calls it when one of its queues has
+// stopped on an error. Any goroutine may call it.
 func (d *Device) AskReset() {
 	d.status.Or(statusReset)
 	d.event()
 }
 
-// event has the driver look at the device's status.
+// event makes the driver read the device status, by the management interrupt.
 func (d *Device) event() { d.vectors.fire(int(d.management.Load())) }

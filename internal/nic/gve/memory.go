@@ -8,21 +8,21 @@ import (
 	"vnic.dev/vnic/dma"
 )
 
-// The control plane is big endian: registers, admin queue, what its commands point at (gve_adminq.h). Doorbells and
-// descriptors are little endian.
+// The control plane is big endian: registers, admin queue, and the memory that its commands refer
+// to (gve_adminq.h). Doorbells and descriptors are little endian.
 var (
 	be = binary.BigEndian
 	le = binary.LittleEndian
 )
 
-// maxPieces is how many segments one buffer may lie in. The longest that a descriptor can say,
+// maxPieces is the most segments of one buffer. The longest buffer that a descriptor can describe,
 // 16383 bytes, touches 5 pages wherever it begins, and regions are whole pages (package vfiouser).
-// So a packet's lists have at most maxPieces times its buffers, whatever the frontend maps, and may
-// be kept.
+// So a packet's segment lists have at most maxPieces times its number of buffers, whatever the
+// frontend maps, and may be kept.
 const maxPieces = (rxMaxLen+4096-2)/4096 + 1
 
-// memory is guest memory as one goroutine of the control plane reads and writes it: by copies, each translated when it
-// is made.
+// memory is guest memory, used by one goroutine of the control plane. It copies bytes, and
+// translates addresses for each copy.
 type memory struct {
 	space  *dma.Space
 	copier *dma.Copier
@@ -57,7 +57,7 @@ func (m *memory) move(iova uint64, b []byte, a dma.Access) error {
 	return err
 }
 
-// has says whether n bytes at iova could be written now.
+// has reports whether n bytes at iova could be written now.
 func (m *memory) has(iova, n uint64) error {
 	tok := m.space.Enter()
 	defer m.space.Leave(tok)

@@ -8,20 +8,23 @@ import (
 	"vnic.dev/vnic/internal/nic"
 )
 
-// Interrupt moderation: between two interrupts of a vector lies at least the interval that the driver has written into
-// the vector's doorbell (gve_set_itr_coalesce_usecs_dqo; `ethtool -C`). One that comes too soon is the moderator's,
-// which raises it when the interval is over. A vector whose interval is 0 reads no clock.
+// Interrupt moderation: two interrupts of a vector are at least the interval apart that the driver
+// has written to the vector's doorbell (gve_set_itr_coalesce_usecs_dqo; `ethtool -C`). The
+// moderator raises an interrupt that came too early when the interval is over. A vector with
+// interval 0 does not read the clock.
 
-// Bits of a vector's doorbell (gve_dqo.h, GVE_ITR_*). Bit 1 clears the pending bit, which QEMU keeps itself.
+// Bits of a vector's doorbell (gve_dqo.h, GVE_ITR_*). Bit 1 clears the pending bit, which QEMU
+// keeps itself.
 const (
 	irqEnable        = 1 << 0 // GVE_ITR_ENABLE_BIT_DQO: arms the vector
-	irqNoUpdate      = 3 << 3 // GVE_ITR_NO_UPDATE_DQO: the interval stays; else bits 5 to 16 have it
+	irqNoUpdate      = 3 << 3 // GVE_ITR_NO_UPDATE_DQO: keep the interval; otherwise bits 5 to 16 have it
 	irqIntervalShift = 5
 	irqIntervalMask  = 1<<12 - 1
 	irqIntervalUnit  = int64(2 * time.Microsecond)
 )
 
-// irqInterval is the interval in a doorbell's value, in nanoseconds. ok is false where the value leaves it as it is.
+// irqInterval returns the interval in a doorbell's value, in nanoseconds. ok is false if the value
+// keeps the old one.
 func irqInterval(db uint32) (interval int64, ok bool) {
 	if db&irqNoUpdate == irqNoUpdate {
 		return 0, false
@@ -29,17 +32,18 @@ func irqInterval(db uint32) (interval int64, ok bool) {
 	return int64(db>>irqIntervalShift&irqIntervalMask) * irqIntervalUnit, true
 }
 
-// moderator is the goroutine that raises interrupts which came too soon after others. It is not the device's monitor,
-// which ends a write to a frontend's eventfd that blocks: this one may be who is blocked.
+// moderator is the goroutine that raises interrupts delayed by moderation. It is not the device's
+// monitor, because the monitor frees writers that block in a frontend's eventfd, and the moderator
+// may be one of them.
 type moderator struct {
 	vectors *vectors
 	sleeper *nic.Sleeper
-	next    atomic.Int64 // when it looks next; never: when it is woken, or soon
+	next    atomic.Int64 // when it looks next; never: not before it is woken
 	closing atomic.Bool
 	done    chan struct{}
 }
 
-// never is no time of shape.Now.
+// never is later than any shape.Now.
 const never = math.MaxInt64
 
 // moderate starts the moderator of vectors.
@@ -55,7 +59,8 @@ func (vs *vectors) moderate() (*moderator, error) {
 	return m, nil
 }
 
-// setWait says whom to tell until when an interrupt waits; nil: none waits.
+// setWait sets the function that vectors call with the time of a delayed interrupt; nil: interrupts
+// are not delayed.
 func (vs *vectors) setWait(wait func(until int64)) {
 	for i := range vs.v {
 		v := &vs.v[i]
@@ -63,7 +68,7 @@ func (vs *vectors) setWait(wait func(until int64)) {
 	}
 }
 
-// wait has the moderator look at a time at the latest.
+// wait makes the moderator look at until or earlier.
 func (m *moderator) wait(until int64) {
 	if until < m.next.Load() {
 		m.sleeper.Wake()
@@ -86,13 +91,13 @@ func (m *moderator) run() {
 			d = time.Duration(max(0, next-m.vectors.now()))
 		}
 		if _, err := m.sleeper.Sleep(-1, d); err != nil {
-			m.vectors.setWait(nil) // who cannot sleep knows no time: from here on interrupts are as early as they come
+			m.vectors.setWait(nil) // without sleep it cannot wait: from here on interrupts are not delayed
 			return
 		}
 	}
 }
 
-// close ends the moderator. Interrupts that wait are not raised.
+// close ends the moderator. Delayed interrupts are not raised.
 func (m *moderator) close() {
 	m.closing.Store(true)
 	m.sleeper.Wake()
@@ -100,25 +105,26 @@ func (m *moderator) close() {
 	m.sleeper.Close()
 }
 
-// raiseDue raises the interrupts whose time has come, and says when the next one's comes.
+// raiseDue raises the interrupts that are due, and returns when the next one is.
 func (vs *vectors) raiseDue() (next int64) {
 	now := vs.now()
 	next = never
 	for i := range vs.v {
-		if at := vs.v[i].raiseDue(now); at != 0 {
-			next = min(next, at)
+		if due := vs.v[i].raiseDue(now); due != 0 {
+			next = min(next, due)
 		}
 	}
 	return next
 }
 
-// raiseDue raises the vector's interrupt if its time has come, else it says when that is; 0: there is none.
-func (v *vector) raiseDue(now int64) (at int64) {
+// raiseDue raises the vector's interrupt if it is due; otherwise it returns when it is due; 0: none
+// is delayed.
+func (v *vector) raiseDue(now int64) (due int64) {
 	v.mu.Lock()
-	at = v.until
-	if at == 0 || at > now {
+	due = v.until
+	if due == 0 || due > now {
 		v.mu.Unlock()
-		return at
+		return due
 	}
 	v.until = 0
 	v.mu.Unlock()

@@ -10,20 +10,20 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// usecs is a doorbell that arms a vector with an interval, as gve_setup_itr_interval_dqo makes it.
+// usecs is a doorbell value that arms a vector with an interval, as in gve_setup_itr_interval_dqo.
 func usecs(n uint32) uint32 { return irqEnable | n>>1&irqIntervalMask<<irqIntervalShift }
 
-// rearm is the doorbell at the end of a NAPI poll.
+// rearm is the doorbell value at the end of a NAPI poll.
 const rearm = irqEnable | irqNoUpdate
 
-// stepped are vectors whose time a test says, and which wait for the test instead of a moderator.
+// stepped are vectors with a clock set by the test, and with the test in place of a moderator.
 type stepped struct {
 	*testing.T
 	vectors
 	time  int64
-	reads int     // of the clock
-	waits []int64 // until when interrupts were to wait
-	e     event   // vector 0's
+	reads int     // reads of the clock
+	waits []int64 // times until which interrupts were delayed
+	e     event   // eventfd of vector 0
 }
 
 func newStepped(t *testing.T) *stepped {
@@ -39,8 +39,8 @@ func newStepped(t *testing.T) *stepped {
 	return s
 }
 
-// at has the time be n microseconds behind the start, and the moderator look then.
-func (s *stepped) at(n int64) {
+// set sets the time to n microseconds after the start, and raises interrupts that are due.
+func (s *stepped) set(n int64) {
 	s.time = 1e9 + n*1000
 	s.raiseDue()
 }
@@ -50,9 +50,10 @@ func (s *stepped) expect(what string, n uint64) {
 	testkit.Equal(s, "interrupts "+what, s.e.fired(), n)
 }
 
-// Between two interrupts of a vector lies the interval that the driver asked for; the last one comes, too.
+// Two interrupts of a vector are at least the interval apart; the last one comes, too.
 //
-// Invariant: nic/gve: Between two interrupts of a vector lies the interval asked for, and the last is raised.
+// Invariant: nic/gve: Interrupts of a vector are at least the requested interval apart, and the
+// last one is raised.
 func TestInterruptModeration(t *testing.T) {
 	s := newStepped(t)
 	s.arm(0, usecs(20))
@@ -60,7 +61,7 @@ func TestInterruptModeration(t *testing.T) {
 	s.expect("the first", 1)
 	s.arm(0, rearm)
 	for i := range int64(19) {
-		s.at(i)
+		s.set(i)
 		s.fire(0)
 		s.fire(0)
 	}
@@ -68,41 +69,42 @@ func TestInterruptModeration(t *testing.T) {
 	if len(s.waits) == 0 || slices.Max(s.waits) != 1e9+20_000 || slices.Min(s.waits) != 1e9+20_000 {
 		t.Errorf("waits until %v", s.waits)
 	}
-	s.at(20)
+	s.set(20)
 	s.expect("when it is over", 1)
-	s.at(100)
+	s.set(100)
 	s.expect("with nothing new", 0)
 	s.arm(0, rearm)
 	s.fire(0)
 	s.expect("long after", 1)
 
-	// What comes while it is masked waits for both, the driver and the time.
+	// An interrupt that is due while the vector is masked waits both for the driver and for the
+	// interval.
 	s.fire(0)
-	s.at(120)
+	s.set(120)
 	s.expect("masked, and the interval is over", 0)
 	s.arm(0, rearm)
 	s.expect("armed then", 1)
 	s.arm(0, rearm)
 	s.fire(0)
-	s.arm(0, 0|irqNoUpdate) // masked while it waits
-	s.at(140)
+	s.arm(0, 0|irqNoUpdate) // masked while an interrupt is delayed
+	s.set(140)
 	s.expect("masked while it waited", 0)
 	s.arm(0, rearm)
 	s.expect("armed again", 1)
 
-	// An interval that becomes shorter is over at once; one that becomes longer holds from the last interrupt on.
+	// A shorter interval takes effect at once; a longer one counts from the last interrupt.
 	s.arm(0, usecs(8190))
 	s.fire(0)
-	s.at(200)
+	s.set(200)
 	s.expect("with the longest interval", 0)
 	s.arm(0, usecs(60))
 	s.expect("after 60 us", 1)
 	s.arm(0, usecs(2))
 	s.fire(0)
 	s.arm(0, usecs(100))
-	s.at(202)
+	s.set(202)
 	s.expect("at its old time", 0)
-	s.at(300)
+	s.set(300)
 	s.expect("at its new time", 1)
 	testkit.Equal(t, "looks again", s.raiseDue(), int64(never))
 }
@@ -118,14 +120,14 @@ func TestNoModerationNoClock(t *testing.T) {
 		s.expect("each time", 1)
 	}
 	testkit.Equal(t, "reads of the clock", s.reads, 0)
-	s.arm(0, usecs(2)) // and this is how it would be seen
+	s.arm(0, usecs(2)) // negative control
 	s.fire(0)
 	if s.reads == 0 {
 		t.Error("the clock is not read with an interval either")
 	}
 }
 
-// The management vector is not moderated, and a reset forgets intervals and what waits.
+// The management vector is not moderated, and a reset clears intervals and delayed interrupts.
 func TestModerationEnds(t *testing.T) {
 	s := newStepped(t)
 	s.arm(0, usecs(8190))
@@ -140,7 +142,7 @@ func TestModerationEnds(t *testing.T) {
 	s.arm(0, rearm)
 	s.fire(0)
 	s.reset()
-	s.at(10_000)
+	s.set(10_000)
 	s.arm(0, irqEnable)
 	s.expect("after reset", 0)
 	s.fire(0)
@@ -149,7 +151,7 @@ func TestModerationEnds(t *testing.T) {
 	s.expect("without an interval", 2)
 }
 
-// Without a moderator, none waits.
+// Without a moderator, no interrupt is delayed.
 func TestWithoutModerator(t *testing.T) {
 	s := newStepped(t)
 	s.arm(0, usecs(8190))
@@ -161,9 +163,10 @@ func TestWithoutModerator(t *testing.T) {
 	s.expect("what waited", 1)
 }
 
-// A device raises by itself what waits, on every vector.
+// A device raises delayed interrupts itself, on every vector.
 //
-// Invariant: nic/gve: Between two interrupts of a vector lies the interval asked for, and the last is raised.
+// Invariant: nic/gve: Interrupts of a vector are at least the requested interval apart, and the
+// last one is raised.
 func TestModeratedInterruptsCome(t *testing.T) {
 	c := newConfigured(t, 2)
 	var es []*event
@@ -180,7 +183,7 @@ func TestModeratedInterruptsCome(t *testing.T) {
 	}
 }
 
-// waitEvent waits for an interrupt, and takes it.
+// waitEvent waits for an interrupt, and consumes it.
 func waitEvent(t *testing.T, e *event) {
 	t.Helper()
 	fds := []unix.PollFd{{Fd: int32(e.fd), Events: unix.POLLIN}}
@@ -196,7 +199,7 @@ func waitEvent(t *testing.T, e *event) {
 	}
 }
 
-// Interrupts are fired on several goroutines while the driver arms and changes intervals.
+// Several goroutines fire interrupts while the driver arms the vector and changes intervals.
 func TestModerationUnderRace(t *testing.T) {
 	c := newConfigured(t, 1)
 	e := c.irq(0)

@@ -6,12 +6,12 @@ import (
 	"vnic.dev/vnic/internal/nic"
 )
 
-// monitored is a Device as its monitor sees it.
+// monitored implements nic.Monitored for a Device.
 type monitored Device
 
 var _ nic.Monitored = (*monitored)(nil)
 
-// Kicked implements nic.Monitored: no descriptor is watched, as doorbells are register writes.
+// Kicked implements nic.Monitored: no descriptor is watched, because doorbells are register writes.
 func (m *monitored) Kicked(int) {}
 
 // Tend implements nic.Monitored: it writes the driver's stats report.
@@ -20,5 +20,5 @@ func (m *monitored) Tend(now time.Time) (next time.Time) { return m.stats.write(
 // TakeEventFDs implements nic.Monitored.
 func (m *monitored) TakeEventFDs() {
 	m.vectors.close()
-	m.log.Error("interrupts that nobody takes: the frontend gets no more until it connects again")
+	m.log.Error("the frontend does not take its interrupts, and gets no more until it reconnects")
 }

@@ -6,8 +6,8 @@ import (
 	"vnic.dev/vnic/internal/nic"
 )
 
-// Options of DESCRIBE_DEVICE (gve_adminq.h, enum gve_dev_opt_id) with their bits in DQO_RDA's mask (enum
-// gve_sup_feature_mask): the driver takes an option only if both are there.
+// Options of DESCRIBE_DEVICE (gve_adminq.h, enum gve_dev_opt_id), and their bits in DQO_RDA's mask
+// (enum gve_sup_feature_mask): the driver uses an option only if both are present.
 const (
 	optDQORDA       = 0x4
 	optModifyRing   = 0x6
@@ -29,25 +29,27 @@ const (
 const (
 	optionHeadLen = 8 // struct gve_device_option
 
-	// packetBuffer is a packet buffer's size: one page, and so one net_iov of a dmabuf. The driver may choose less.
+	// packetBuffer is a packet buffer's size: one page, and so one net_iov of a dmabuf. The driver
+	// may choose less.
 	packetBuffer    = 4096
 	minPacketBuffer = 1024
-	// headerLimit is the longest header that is split, and what a header buffer has: link header with two tags, IPv6 with
-	// extension headers, TCP with options. A completion can tell of 1023 (gve_desc_dqo.h).
+	// headerLimit is the longest header that can be split off, and the size of a header buffer:
+	// link header with two tags, IPv6 with extension headers, TCP with options. A completion could
+	// report 1023 bytes (gve_desc_dqo.h).
 	headerLimit = 256
 
 	minRing = 64 // descriptors
-	// what the driver is told: fewer hold few packets of many pieces (Linux:
-	// GVE_DEFAULT_MIN_TX_RING_SIZE)
+	// The reported minimum: a shorter ring holds few packets of many buffers (Linux:
+	// GVE_DEFAULT_MIN_TX_RING_SIZE).
 	minTxRing = 256
-	maxRing   = 4096 // far below what buffer ids of 16 bits can tell apart
+	maxRing   = 4096 // far less than the number of 16-bit buffer ids
 )
 
-// options makes the options and says how many they are.
+// options returns the options and their number.
 func (d *Device) options() (b []byte, n uint16) {
 	add := func(id uint16, body ...any) {
 		start := len(b)
-		b = append(b, make([]byte, optionHeadLen)...) // the last four: required_features_mask, none
+		b = append(b, make([]byte, optionHeadLen)...) // the last four bytes: required_features_mask, none
 		for _, v := range body {
 			b, _ = binary.Append(b, be, v)
 		}

@@ -18,7 +18,7 @@ type stream struct {
 	tx      []txDesc // one frame's descriptors
 	tag     uint16
 	payload int // bytes
-	buffers int // that a frame takes
+	buffers int // buffers of a frame
 	frame   int // bytes
 	ended   bool
 }
@@ -43,11 +43,11 @@ func newStream(t testing.TB, payload int, split bool) *stream {
 		f.GSO, f.MSS = splitter.GSOTCPv4, 1460
 	}
 	d := l.a.txd[0]
-	at := d.posted
+	posted := d.posted
 	l.a.Add(0, &f, false) // lays the frame out; its descriptors are taken back
-	for ; at != d.posted; at++ {
+	for ; posted != d.posted; posted++ {
 		var x txDesc
-		x.decode((*[txDescLen]byte)(d.ring[at&d.mask*txDescLen:]))
+		x.decode((*[txDescLen]byte)(d.ring[posted&d.mask*txDescLen:]))
 		l.tx = append(l.tx, x)
 	}
 	d.posted -= uint32(len(l.tx))
@@ -85,7 +85,7 @@ func (l *stream) Add(n int) {
 
 func (l *stream) Show() {
 	d := l.a.txd[0]
-	if l.ended { // a doorbell of a queue without a worker does nothing
+	if l.ended { // a doorbell of a queue without a worker has no effect
 		l.a.dev.tx[0].tail.Store(d.posted & d.mask)
 		return
 	}
@@ -108,7 +108,7 @@ func (l *stream) Done(wait bool) (frames int) {
 	}
 }
 
-// Take counts frames that are complete.
+// Take counts complete frames.
 func (l *stream) Take(wait bool) (frames int) {
 	d := l.b.rxd[0]
 	for c := (rxCompl{}); ; {
@@ -133,7 +133,7 @@ func (l *stream) Take(wait bool) (frames int) {
 
 func (l *stream) EndWorker() {
 	l.a.startTx(0)
-	l.a.dev.tx[0].sender.Stop() // and its rings stay
+	l.a.dev.tx[0].sender.Stop() // keeps its rings
 	l.ended = true
 }
 
@@ -143,10 +143,10 @@ func (l *stream) Copy() (dst, src []byte) {
 	return l.b.RAM[16<<20:][:l.payload], l.a.RAM[8<<20:][:l.payload]
 }
 
-// Bytes arrive as they were sent, whole, split or not, with their checksums complete.
+// Bytes arrive as they were sent, whole, split or not, with complete checksums.
 //
-// Invariant: nic: Headers go to the header buffer and payload elsewhere, to the byte, and nothing
-// else changes on the way.
+// Invariant: nic: Exactly the headers go to the header buffer, and payload to other buffers;
+// nothing else changes.
 func TestPathKeepsBytes(t *testing.T) {
 	for _, payload := range []int{1, 64, 1448, 65000} {
 		for _, split := range []bool{false, true} {
@@ -166,7 +166,7 @@ func TestPathKeepsBytes(t *testing.T) {
 	}
 }
 
-// A metered flow, for the allocation test.
+// meter adds a flow counter, for the allocation test.
 func (l *stream) meter() {
 	_, err := l.b.Port().AddFlowCounter(control.FlowCounter{Proto: 6, Local: netip.MustParseAddrPort("10.0.0.2:2000"),
 		Remote: netip.MustParseAddrPort("10.0.0.1:1000")})

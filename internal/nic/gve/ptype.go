@@ -15,11 +15,11 @@ const (
 	l4SCTP  = 5 // GVE_L4_TYPE_SCTP
 )
 
-// ptypes is how many packet types there are: 10 bits of a completion. Their numbers are ours: l3<<4
-// | l4, and 0 is unknown.
+// ptypes is the number of packet types: 10 bits of a completion. The device chooses their numbers:
+// l3<<4 | l4; 0 is unknown.
 const ptypes = 1 << 10
 
-// ptypeOf gives the packet type for completions.
+// ptypeOf returns the packet type for completions.
 func ptypeOf(h *splitter.Headers) uint16 {
 	l3, l4 := uint16(l3IPv4), uint16(l4Other)
 	if h.IPv6 {
@@ -46,7 +46,7 @@ func ptypeOf(h *splitter.Headers) uint16 {
 	return l3<<4 | l4
 }
 
-// ptypeMap is what GET_PTYPE_MAP gives: {l3, l4} for each packet type.
+// ptypeMap returns the reply of GET_PTYPE_MAP: {l3, l4} for each packet type.
 func ptypeMap() []byte {
 	b := make([]byte, 2*ptypes)
 	for l3 := l3Other; l3 <= l3IPv6; l3++ {

@@ -8,34 +8,37 @@ import (
 	"vnic.dev/vnic/dma"
 )
 
-// shared is what the queues of a device have of it. It does not change once they exist.
+// shared is the part of a device that its queues use. It does not change once they exist.
 type shared struct {
 	space    *dma.Space
-	notify   *vectors      // their interrupts
+	notify   *vectors      // for their interrupts
 	patience time.Duration // how long a frame waits for a busy receiver; 0: limits.Patience
-	// failed is told that a queue has stopped for good, and why, until it is started again. It is called on any goroutine,
-	// without locks, and does not wait.
+	// failed is called when a queue has stopped on an error, until it is started again. It is
+	// called on any goroutine, without locks, and must not wait.
 	failed func(tx bool, id int, err error)
-	// clock says when a batch of frames has come, in nanoseconds; nil: completions have no timestamps. Set before Serve.
+	// clock returns the time in nanoseconds, for timestamps of received batches; nil: no
+	// timestamps. Set before Serve.
 	clock func() int64
-	// device is told whether a receive queue's first buffer lies in GPU memory, on the control goroutine.
-	device func(queue int, is bool)
+	// device reports whether a receive queue's first buffer lies in GPU memory, on the control
+	// goroutine.
+	device func(queue int, running bool)
 }
 
-// ringParams are the rings of a queue, as CREATE_TX_QUEUE and CREATE_RX_QUEUE tell of them (docs/specs/gve.md, 3.4).
+// ringParams describe a queue's rings, from CREATE_TX_QUEUE and CREATE_RX_QUEUE (docs/specs/gve.md,
+// 3.4).
 type ringParams struct {
-	desc, compl uint64 // IOVA of the ring of descriptors, or buffers, and of the completion ring
-	size        int    // descriptors in the one
-	complSize   int    // and in the other
-	notify      int    // notification block, which is the MSI-X vector
+	desc, compl uint64 // IOVA of the ring of descriptors or buffers, and of the completion ring
+	size        int    // descriptors in the first ring
+	complSize   int    // completions in the second ring
+	notify      int    // notification block, which selects the MSI-X vector
 }
 
-// rxParams say what CREATE_RX_QUEUE said.
+// rxParams are the parameters of CREATE_RX_QUEUE.
 type rxParams struct {
 	ringParams
 	bufSize    int  // bytes of a packet buffer
 	headerSize int  // bytes of a header buffer; 0: no header split
-	rsc        bool // may coalesce
+	rsc        bool // GSO packets are accepted
 }
 
 // Errors that stop a queue.

@@ -18,35 +18,36 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// suiteGuest is a nictest.Guest: a driver that fills rings by hand, and sees each descriptor that the device sees.
+// suiteGuest is a nictest.Guest: a driver with rings that the test fills. The test controls each
+// descriptor that the device sees.
 type suiteGuest struct {
 	*ctl
 	nictest.Sender
 	o          rawOptions
 	mac        wire.MAC
-	irqs       []*event // by vector: of each transmit queue, then of each receive queue
+	irqs       []*event // by vector: one for each transmit queue, then one for each receive queue
 	rxd        []*rxDriver
 	txd        []*txDriver
-	doorbellAt uint64 // the device writes the index of a queue's doorbell there
+	doorbellAt uint64 // address at which the device writes the index of a queue's doorbell
 
 	mu     sync.Mutex
 	errs   map[string]error // of queues that failed
-	failed chan struct{}    // one for each
+	failed chan struct{}    // one value for each
 }
 
-// rawOptions are what a guest may differ in.
+// rawOptions configure a guest.
 type rawOptions struct {
 	pairs    int
 	mtu      uint16
 	p2p, rsc bool
 	bufSize  int // 0: 4096
-	named    int // bytes of a buffer by CREATE_RX_QUEUE; 0: packetBuffer
+	named    int // bytes of a buffer in CREATE_RX_QUEUE; 0: packetBuffer
 	ring     int // 0: rawRing
 
 	patience time.Duration // Options.Patience
-	hold     time.Duration // nic.Config's
-	clock    func() int64  // likewise
-	wait     time.Duration // for the NIC; 0: a minute
+	hold     time.Duration // of nic.Config
+	clock    func() int64  // of nic.Config
+	wait     time.Duration // timeout for the NIC; 0: a minute
 	sabotage *nic.Sabotage
 }
 
@@ -59,7 +60,8 @@ const (
 	poison     = 0xee
 )
 
-// newSuiteGuest attaches a NIC to the switch, and guest i to the NIC. It has a GPU, and its rings run.
+// newSuiteGuest attaches a NIC to the switch, and guest i to the NIC. It has a GPU, and its rings
+// run.
 func newSuiteGuest(t testing.TB, files *dma.Files, sw *wire.Switch, i int, o rawOptions) *suiteGuest {
 	t.Helper()
 	o.bufSize, o.ring, o.wait = cmp.Or(o.bufSize, 4096), cmp.Or(o.ring, rawRing), cmp.Or(o.wait, time.Minute)
@@ -83,7 +85,7 @@ func newSuiteGuest(t testing.TB, files *dma.Files, sw *wire.Switch, i int, o raw
 		g.startRx(i, false)
 		g.startTx(i)
 	}
-	rss, err := g.Port().RSS() // over all queues until somebody says otherwise
+	rss, err := g.Port().RSS() // the default spreads flows over all queues
 	g.OK(err)
 	rss.Table = []uint16{0}
 	g.OK(g.Port().SetRSS(rss))
@@ -92,12 +94,12 @@ func newSuiteGuest(t testing.TB, files *dma.Files, sw *wire.Switch, i int, o raw
 	return g
 }
 
-// watchFailures notes what queues tell their device.
+// watchFailures records calls of failed.
 func (g *suiteGuest) watchFailures() {
 	s := g.dev.rx[0].shared
-	told := s.failed
+	next := s.failed
 	s.failed = func(tx bool, id int, err error) {
-		told(tx, id, err)
+		next(tx, id, err)
 		g.mu.Lock()
 		defer g.mu.Unlock()
 		g.errs[fmt.Sprint(map[bool]string{true: "tx", false: "rx"}[tx], id)] = err
@@ -105,14 +107,14 @@ func (g *suiteGuest) watchFailures() {
 	}
 }
 
-// failure is why a queue has failed, by its name.
+// failure returns the error of a queue, by its name.
 func (g *suiteGuest) failure(name string) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.errs[name]
 }
 
-// broken waits until a queue has stopped for an error.
+// broken waits until a queue has stopped on an error.
 func (g *suiteGuest) broken(name string, want error) {
 	g.Helper()
 	select {
@@ -128,7 +130,7 @@ func (g *suiteGuest) broken(name string, want error) {
 func (g *suiteGuest) Port() *nic.Port { return g.dev.Port() }
 func (g *suiteGuest) MAC() wire.MAC   { return g.mac }
 
-// Copied asks the queue's worker.
+// Copied implements nictest.Guest.
 func (g *suiteGuest) Copied(q int) *dma.Counts { return g.dev.tx[q].t.Worker.Copier.Counts() }
 
 // SetSplit restarts a queue.
@@ -165,7 +167,7 @@ func (g *suiteGuest) Arm(q int) {
 // Called implements nictest.Guest.
 func (g *suiteGuest) Called(q int) bool { return g.irqs[g.rxd[q].params.notify].fired() > 0 }
 
-// wait sleeps until an interrupt comes: what came meanwhile is latched.
+// wait sleeps until an interrupt comes; one that came meanwhile is latched.
 func (g *suiteGuest) wait(vector int) {
 	g.bell(irqDoorbells+uint32(vector), irqEnable)
 	fds := [1]unix.PollFd{{Fd: int32(g.irqs[vector].fd), Events: unix.POLLIN}}
@@ -177,14 +179,14 @@ func (g *suiteGuest) wait(vector int) {
 	g.irqs[vector].fired()
 }
 
-// driverRing is what the drivers' ends of queues have in common.
+// driverRing is the part that both kinds of driver queues share.
 type driverRing struct {
 	g            *suiteGuest
 	params       ringParams
 	ring, compl  []byte
 	mask         uint32
-	posted, seen uint32 // descriptors and completions, since the start
-	doorbells    uint32 // the queue's
+	posted, seen uint32 // descriptors posted and completions seen, since the start
+	doorbells    uint32 // index of the queue's doorbell
 }
 
 // newRing allocates a queue's rings, zeroed.
@@ -192,14 +194,14 @@ func (g *suiteGuest) newRing(descLen, complLen, vector int, doorbells uint32) dr
 	g.Helper()
 	n := g.o.ring
 	desc, compl := g.alloc(n*descLen), g.alloc(n*complLen)
-	return driverRing{g: g, mask: uint32(n - 1), ring: g.at(desc, n*descLen), compl: g.at(compl, n*complLen),
+	return driverRing{g: g, mask: uint32(n - 1), ring: g.bytes(desc, n*descLen), compl: g.bytes(compl, n*complLen),
 		params: ringParams{desc: desc, compl: compl, size: n, complSize: n, notify: vector}, doorbells: doorbells}
 }
 
-// doorbell shows what was posted.
+// doorbell shows the device the posted descriptors.
 func (d *driverRing) doorbell() { d.g.bell(d.doorbells, d.posted&d.mask) }
 
-// lap is the generation bit that a completion to come has in its word.
+// lap returns the generation bit that the next completion will have in its word.
 func (d *driverRing) lap(bit uint32) uint32 {
 	if d.seen&(d.mask+1) == 0 {
 		return bit
@@ -211,11 +213,11 @@ func (d *driverRing) lap(bit uint32) uint32 {
 type rxDriver struct {
 	driverRing
 	split  bool
-	header uint64 // first header buffer
+	header uint64 // address of the first header buffer
 	addrs  []uint64
 }
 
-// startRx gives receive queue i new rings, maybe where its old ones were.
+// startRx gives receive queue i new rings, maybe at the address of the old ones.
 func (g *suiteGuest) startRx(i int, split bool) {
 	g.Helper()
 	if g.dev.res.rx[i].live {
@@ -232,7 +234,7 @@ func (g *suiteGuest) startRx(i int, split bool) {
 		d.header, _ = g.Alloc(g.o.ring * rawHeader)
 	}
 	g.pass(opCreateRx, c)
-	if p := g.dev.rx[i].p; p.bufSize != g.o.bufSize { // one that no driver asks for
+	if p := g.dev.rx[i].p; p.bufSize != g.o.bufSize { // a size that drivers do not ask for
 		p.bufSize = g.o.bufSize
 		g.OK(g.dev.rx[i].start(p))
 	}
@@ -241,17 +243,17 @@ func (g *suiteGuest) startRx(i int, split bool) {
 
 // post posts a buffer at addr; doorbell shows it.
 func (d *rxDriver) post(addr uint64) {
-	at := d.posted & d.mask
-	b := rxBuf{id: uint16(at) ^ 0x55, addr: addr}
+	slot := d.posted & d.mask
+	b := rxBuf{id: uint16(slot) ^ 0x55, addr: addr}
 	if d.split {
-		b.header = d.header + uint64(at)*rawHeader
+		b.header = d.header + uint64(slot)*rawHeader
 		h := d.g.RAM[b.header:][:rawHeader]
 		for i := range h {
 			h[i] = poison
 		}
 	}
-	d.addrs[at] = addr
-	b.encode((*[rxBufLen]byte)(d.ring[at*rxBufLen:]))
+	d.addrs[slot] = addr
+	b.encode((*[rxBufLen]byte)(d.ring[slot*rxBufLen:]))
 	d.posted++
 }
 
@@ -269,17 +271,17 @@ func (d *rxDriver) poll(c *rxCompl) bool {
 	return true
 }
 
-// next waits for a completion. It also gives the places of its buffer and its header buffer.
+// next waits for a completion, and returns the addresses of its buffer and its header buffer.
 func (d *rxDriver) next(c *rxCompl) (buf, header uint64) {
 	d.g.Helper()
-	at := d.seen & d.mask
+	slot := d.seen & d.mask
 	for !d.poll(c) {
 		d.g.wait(d.params.notify)
 	}
-	return d.addrs[at], d.header + uint64(at)*rawHeader
+	return d.addrs[slot], d.header + uint64(slot)*rawHeader
 }
 
-// Post posts buffers: a page of the GPU for each on a split queue; on others, enough for a frame.
+// Post posts buffers: on a split queue a page of the GPU for each, otherwise enough for a frame.
 func (g *suiteGuest) Post(q, n int) {
 	g.Helper()
 	d := g.rxd[q]
@@ -297,7 +299,7 @@ func (g *suiteGuest) Post(q, n int) {
 	d.doorbell()
 }
 
-// Receive puts a frame together as Linux does (gve_rx_dqo).
+// Receive assembles a frame as Linux does (gve_rx_dqo).
 func (g *suiteGuest) Receive(q int) (f nictest.Frame) {
 	g.Helper()
 	d := g.rxd[q]
@@ -340,13 +342,13 @@ func (g *suiteGuest) Receive(q int) (f nictest.Frame) {
 // txDriver is a driver's end of a transmit queue.
 type txDriver struct {
 	driverRing
-	head       uint32 // what the device has read, by its descriptor completions
+	head       uint32 // descriptors read by the device, from its descriptor completions
 	lastReport uint32
 	tag        uint16
-	flight     int // packets
+	flight     int // packets sent and not completed
 }
 
-// startTx gives transmit queue i new rings, likewise.
+// startTx gives transmit queue i new rings, maybe at the address of the old ones.
 func (g *suiteGuest) startTx(i int) {
 	g.Helper()
 	if g.dev.res.tx[i].live {
@@ -368,7 +370,8 @@ func (d *txDriver) add(x txDesc) {
 	d.posted++
 }
 
-// packet adds the descriptors of one packet, those of no type being of its buffers, and shows them.
+// packet adds the descriptors of one packet, and shows them. Descriptors without a type are
+// buffers.
 func (d *txDriver) packet(ds ...txDesc) {
 	for i, x := range ds {
 		x.kind = cmp.Or(x.kind, txPacket)
@@ -379,10 +382,10 @@ func (d *txDriver) packet(ds ...txDesc) {
 	d.doorbell()
 }
 
-// room is how many descriptors may be added.
+// room returns how many descriptors may be added.
 func (d *txDriver) room() int { return int(d.mask - (d.posted-d.head)&d.mask) }
 
-// poll takes a completion, if there is one, and tells whether it is a packet's.
+// poll takes a completion, if there is one; packet: it is a packet completion.
 func (d *txDriver) poll() (some, packet bool) {
 	b := d.compl[d.seen&d.mask*txComplLen:][:txComplLen]
 	word := dma.LoadWord(b)
@@ -416,7 +419,7 @@ func (g *suiteGuest) Add(q int, f *nictest.Frame, gpu bool) {
 	copy(head, f.Header)
 	if f.GSO != splitter.GSONone {
 		d.add(txDesc{kind: txTSO, tso: true, total: uint32(len(f.Payload)), mss: f.MSS, headerLen: uint8(len(f.Header))})
-		l4 := len(f.Header) - int(f.Start) + len(f.Payload) // the seed is without the length
+		l4 := len(f.Header) - int(f.Start) + len(f.Payload) // the seed is computed without the length
 		b := head[f.Start+f.Offset:]
 		be.PutUint16(b, splitter.Add(be.Uint16(b), ^splitter.Add(uint16(l4>>16), uint16(l4))))
 	}

@@ -8,40 +8,40 @@ const (
 	regDriverStatus  = 0x04
 	regMaxTx         = 0x08
 	regMaxRx         = 0x0c
-	regPFN           = 0x10 // adminq_pfn: where the admin queue is, in pages of 4 KiB
+	regPFN           = 0x10 // adminq_pfn: address of the admin queue, in pages of 4 KiB
 	regDoorbell      = 0x14 // of the admin queue
 	regEvents        = 0x18 // commands done
-	regDriverVersion = 0x1f // a byte, written again and again
+	regDriverVersion = 0x1f // one byte, written repeatedly
 	regBaseHi        = 0x20
 	regBaseLo        = 0x24
 	regLength        = 0x28 // of the admin queue, in bytes
 	regsLen          = 0x2a
 )
 
-// Bits of the device's status (enum gve_device_status_flags).
+// Bits of the device status (enum gve_device_status_flags).
 const (
 	statusReset     = 1 << 1 // GVE_DEVICE_STATUS_RESET_MASK: the driver is asked to reset the device
 	statusLink      = 1 << 2 // GVE_DEVICE_STATUS_LINK_STATUS_MASK
 	statusResetDone = 1 << 4 // GVE_DEVICE_STATUS_DEVICE_IS_RESET
 )
 
-// Bits of the driver's (enum gve_driver_status_flags).
+// Bits of the driver status (enum gve_driver_status_flags).
 const (
 	driverRun   = 1 << 0 // GVE_DRIVER_STATUS_RUN_MASK
 	driverReset = 1 << 1 // GVE_DRIVER_STATUS_RESET_MASK
 )
 
-// maxVersion is the longest driver version that is kept.
+// maxVersion is the most bytes kept of the driver version.
 const maxVersion = 64
 
-// registers are those that keep what is written to them.
+// registers are the registers that keep what is written to them.
 type registers struct {
 	driverStatus   uint32
 	pfn            uint32
 	doorbell       uint32
 	baseHi, baseLo uint32
 	length         uint16
-	version        []byte // so far
+	version        []byte // received so far
 }
 
 // readRegs reads BAR0.
@@ -51,7 +51,7 @@ func (d *Device) readRegs(off uint64, b []byte) {
 	be.PutUint32(r[regDriverStatus:], d.regs.driverStatus)
 	be.PutUint32(r[regMaxTx:], uint32(len(d.tx)))
 	be.PutUint32(r[regMaxRx:], uint32(len(d.rx)))
-	if d.status.Load()&statusReset == 0 { // iPXE asks this register alone whether it is to restart the NIC
+	if d.status.Load()&statusReset == 0 { // iPXE looks only at this register to find that it has to restart the NIC
 		be.PutUint32(r[regPFN:], d.regs.pfn)
 	}
 	be.PutUint32(r[regDoorbell:], d.regs.doorbell)
@@ -65,7 +65,7 @@ func (d *Device) readRegs(off uint64, b []byte) {
 	}
 }
 
-// writable are the registers that may be written, in order of address.
+// writable are the writable registers, in order of address.
 var writable = [...]struct {
 	off, size uint64
 	write     func(d *Device, v uint32)
@@ -79,7 +79,7 @@ var writable = [...]struct {
 	{regLength, 2, func(d *Device, v uint32) { d.regs.length = uint16(v) }},
 }
 
-// writeRegs writes BAR0. A write counts for the registers that it covers whole.
+// writeRegs handles a write to BAR0. A register is written only if the write covers all of it.
 func (d *Device) writeRegs(off uint64, b []byte) {
 	for i := range writable {
 		r := &writable[i]
@@ -109,11 +109,11 @@ func (d *Device) driverResets() {
 	d.reset()
 }
 
-// writePFN keeps what a driver writes; 0 resets the device. Linux (gve_adminq.c, gve_adminq_alloc and
-// gve_adminq_release) writes the register for revision 0 alone, and waits at the end for it to read 0. iPXE
-// (drivers/net/gve.c) writes it beside base and length, whatever the revision (gve_admin_enable). It writes 0 to reset
-// the device (gve_reset), and takes a 0 that it reads for a reset by the host: gve_admin_wait then ends a command, and
-// gve_watchdog restarts the NIC.
+// writePFN keeps the value; 0 resets the device. Linux (gve_adminq.c, gve_adminq_alloc and
+// gve_adminq_release) writes the register for revision 0 only, and at the end waits until it reads
+// 0. iPXE (drivers/net/gve.c) writes it beside base and length, whatever the revision
+// (gve_admin_enable). It writes 0 to reset the device (gve_reset), and understands 0 as a reset by
+// the host: gve_admin_wait then ends a command, and gve_watchdog restarts the NIC.
 func (d *Device) writePFN(v uint32) {
 	if v == 0 {
 		d.driverResets()
@@ -121,7 +121,7 @@ func (d *Device) writePFN(v uint32) {
 	d.regs.pfn = v
 }
 
-// writeVersion takes the driver's version, a byte at a time up to a newline.
+// writeVersion takes one byte of the driver version, which ends with a newline.
 func (d *Device) writeVersion(v uint32) {
 	if c := byte(v); c != '\n' {
 		if len(d.regs.version) < maxVersion {

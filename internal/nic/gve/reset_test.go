@@ -13,7 +13,7 @@ import (
 	"vnic.dev/vnic/vfiouser"
 )
 
-// idle says whether the device has forgotten its driver.
+// idle checks that the device has forgotten its driver.
 func (c *ctl) idle(what string) {
 	c.Helper()
 	d := c.dev
@@ -30,11 +30,11 @@ func (c *ctl) idle(what string) {
 	}
 }
 
-// A device is reset by its driver, by the machine, by a frontend that hangs up: each time nothing
-// is left, and it works again.
+// A device is reset by its driver, by the machine, or by a frontend that hangs up: each time no
+// state is left, and the device works again.
 //
-// Invariant: nic/gve: Reset by the driver, the machine or a hang-up leaves nothing; so does a
-// driver that begins without one.
+// Invariant: nic/gve: A reset by the driver, the machine or a hang-up leaves no state; a driver
+// that starts without a reset finds none either.
 func TestReset(t *testing.T) {
 	c := newCtl(t, queues(2))
 	for name, reset := range map[string]func(){
@@ -71,10 +71,11 @@ func TestReset(t *testing.T) {
 	}
 }
 
-// A driver that begins without a reset (kexec, a frontend's new guest) finds the device as after one.
+// A driver that starts without a reset (kexec, a frontend's new guest) finds the device as after a
+// reset.
 //
-// Invariant: nic/gve: Reset by the driver, the machine or a hang-up leaves nothing; so does a
-// driver that begins without one.
+// Invariant: nic/gve: A reset by the driver, the machine or a hang-up leaves no state; a driver
+// that starts without a reset finds none either.
 func TestRunTwice(t *testing.T) {
 	c := newUp(t, 2, 256)
 	c.flow(flowAdd, tcp4(80, 1), 5)
@@ -89,7 +90,8 @@ func TestRunTwice(t *testing.T) {
 	c.configure(4)
 }
 
-// A queue that has stopped for an error asks the driver for a reset, and is there until the driver ends it.
+// A queue that has stopped on an error asks the driver for a reset, and exists until the driver
+// destroys it.
 //
 // Invariant: nic/gve: A bad descriptor stops its queue only, and the device asks for a reset.
 func TestFailedQueue(t *testing.T) {
@@ -107,9 +109,9 @@ func TestFailedQueue(t *testing.T) {
 	testkit.Equal(t, "reset asked for", c.read32(regDeviceStatus)&statusReset, 0)
 }
 
-// A ring whose memory goes away stops its queue; the others go on.
+// A queue stops when its ring is unmapped; the others go on.
 //
-// Invariant: nic/gve: A ring whose memory goes away stops its queue first.
+// Invariant: nic/gve: Before a ring's memory is unmapped, its queue stops.
 func TestUnmappedRing(t *testing.T) {
 	c := newConfigured(t, 2)
 	for i := range 2 {
@@ -131,12 +133,12 @@ func TestUnmappedRing(t *testing.T) {
 func TestStatsReport(t *testing.T) {
 	c := newUp(t, 2, 0)
 	const room = 20
-	at := c.alloc(8 + 16*room)
-	report := c.at(at, 8+16*room)
-	be.PutUint32(report[8+16*3:], 4) // the driver's own
-	c.pass(opReportStats, uint64(len(report)), at, uint64(1<<40))
+	addr := c.alloc(8 + 16*room)
+	report := c.bytes(addr, 8+16*room)
+	be.PutUint32(report[8+16*3:], 4) // the driver's own counter
+	c.pass(opReportStats, uint64(len(report)), addr, uint64(1<<40))
 	s := &c.dev.stats
-	put := func() { // as the monitor does when it is time
+	put := func() { // as the monitor does when a report is due
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		s.put()
@@ -163,8 +165,8 @@ func TestStatsReport(t *testing.T) {
 	clear(report)
 	put()
 	testkit.Equal(t, "report", strings.Trim(string(report), "\x00"), "")
-	// Room for less than there is: nothing is written.
-	c.pass(opReportStats, uint64(8+16*3), at, uint64(1<<40))
+	// With too little room nothing is written.
+	c.pass(opReportStats, uint64(8+16*3), addr, uint64(1<<40))
 	put()
 	testkit.Equal(t, "report", strings.Trim(string(report), "\x00"), "")
 }
@@ -173,9 +175,9 @@ func TestStatsReport(t *testing.T) {
 func TestStatsReportIsFresh(t *testing.T) {
 	c := newUp(t, 1, 0)
 	const room = 4
-	at := c.alloc(8 + 16*room)
-	report := c.at(at, 8+16*room)
-	c.pass(opReportStats, uint64(len(report)), at, uint64(20000))
+	addr := c.alloc(8 + 16*room)
+	report := c.bytes(addr, 8+16*room)
+	c.pass(opReportStats, uint64(len(report)), addr, uint64(20000))
 	s := &c.dev.stats
 	now := time.Now()
 	noBuffers := func() uint64 {
@@ -198,7 +200,7 @@ func TestStatsReportIsFresh(t *testing.T) {
 
 // The same life over vfio-user.
 //
-// Invariant: nic/gve: The device lives a driver's whole life, also over vfio-user.
+// Invariant: nic/gve: The device works through a driver's whole life cycle, also over vfio-user.
 func TestOverVFIOUser(t *testing.T) {
 	c := newCtl(t, queues(2))
 	c.OK(c.space.Remove(ctlBase, ctlSize))

@@ -5,10 +5,10 @@ import (
 	"math/bits"
 )
 
-// CONFIGURE_DEVICE_RESOURCES, the creation and the end of queues.
+// CONFIGURE_DEVICE_RESOURCES, and creation and end of queues.
 
-// Words of BAR2 that are doorbells: little endian, 32 bits, written by the driver. The indices that
-// it is told count words.
+// Doorbells are words of BAR2: little endian, 32 bits, written by the driver. The indices that the
+// device reports count words.
 const (
 	irqDoorbells = 0x000 // one for each notification block
 	txDoorbells  = 0x400 // one for each transmit queue
@@ -23,7 +23,7 @@ const (
 	maxStride    = 4096
 )
 
-// resources are what the driver has set up. The control goroutine owns them.
+// resources are the objects that the driver has set up. The control goroutine owns them.
 type resources struct {
 	blocks int // notification blocks; 0: not configured
 	base   int // MSI-X vector of the first one
@@ -31,15 +31,15 @@ type resources struct {
 }
 
 type queueState struct {
-	live bool // created and not destroyed, even if it has stopped for an error
+	live bool // created and not destroyed, even if it has stopped on an error
 	rsc  bool
 	buf  int
 }
 
 // configureCommand is CONFIGURE_DEVICE_RESOURCES (struct gve_adminq_configure_device_resources).
 type configureCommand struct {
-	_      [8]byte // event counters, of which DQO has none
-	IRQs   uint64  // offset 8: where the doorbells' indices go
+	_      [8]byte // event counters, which DQO does not use
+	IRQs   uint64  // offset 8: address for the doorbells' indices
 	_      [4]byte
 	Count  uint32 // 20: of notification blocks
 	Stride uint32 // 24: bytes from one index to the next
@@ -76,14 +76,14 @@ func (d *Device) configure(b *body) error {
 	return nil
 }
 
-// writeIndex tells the driver the index of a doorbell.
+// writeIndex writes the index of a doorbell for the driver.
 func (d *Device) writeIndex(addr uint64, index uint32) error {
 	var w [4]byte
 	be.PutUint32(w[:], index)
 	return d.mem.write(addr, w[:])
 }
 
-// deconfigure carries out DECONFIGURE_DEVICE_RESOURCES. Queues that are still there end.
+// deconfigure carries out DECONFIGURE_DEVICE_RESOURCES. It ends all remaining queues.
 func (d *Device) deconfigure() error {
 	if d.res.blocks == 0 {
 		return fmt.Errorf("no resources are configured: %w", statusFailedPrecondition)
@@ -92,7 +92,7 @@ func (d *Device) deconfigure() error {
 	return nil
 }
 
-// release ends all queues and forgets resources. When it returns nothing does DMA for the driver.
+// release ends all queues and resources. When it returns, all DMA for the driver has ended.
 func (d *Device) release() {
 	for i := range d.tx {
 		d.endTx(i)
@@ -110,7 +110,7 @@ func (d *Device) release() {
 type txCommand struct {
 	ID        uint32 // offset 0
 	_         [4]byte
-	Resources uint64 // 8: where the doorbell's index goes
+	Resources uint64 // 8: address for the doorbell's index
 	Ring      uint64 // 16
 	Pages     uint32 // 24: queue page list
 	Block     uint32 // 28
@@ -119,7 +119,7 @@ type txCommand struct {
 	ComplSize uint16 // 42
 }
 
-// checkQueue refuses what is wrong with any queue.
+// checkQueue checks the parameters that all queues share.
 func (d *Device) checkQueue(qs []queueState, id, pages, block uint32, p *ringParams, most int) error {
 	switch {
 	case d.res.blocks == 0:
@@ -157,7 +157,7 @@ func (d *Device) createTx(b *body) error {
 	return nil
 }
 
-// offerDoorbell writes a queue's resources.
+// offerDoorbell writes a queue's resources: the index of its doorbell.
 func (d *Device) offerDoorbell(addr uint64, index uint32) error {
 	if err := d.mem.has(addr, resourcesLen); err != nil {
 		return err
@@ -170,16 +170,16 @@ type rxCommand struct {
 	ID        uint32 // offset 0
 	_         [8]byte
 	Block     uint32 // 12
-	Resources uint64 // 16: where the doorbell's index goes
+	Resources uint64 // 16: address for the doorbell's index
 	Compl     uint64 // 24
 	Ring      uint64 // 32: of buffers
 	Pages     uint32 // 40: queue page list
 	ComplSize uint16 // 44
 	Buf       uint16 // 46: bytes of a packet buffer
 	Size      uint16 // 48
-	RSC       uint8  // 50: packets of a flow may be coalesced
+	RSC       uint8  // 50: GSO packets are accepted
 	_         [1]byte
-	Header    uint16 // 52: bytes of a header buffer; 0: packets are not split
+	Header    uint16 // 52: bytes of a header buffer; 0: no header split
 }
 
 func (d *Device) createRx(b *body) error {
@@ -210,7 +210,7 @@ func (d *Device) createRx(b *body) error {
 func (d *Device) destroyTx(b *body) error { return d.destroy("transmit", d.res.tx, b, d.endTx) }
 func (d *Device) destroyRx(b *body) error { return d.destroy("receive", d.res.rx, b, d.endRx) }
 
-// destroy ends a queue that the driver names.
+// destroy ends the queue named by the driver.
 func (d *Device) destroy(what string, qs []queueState, b *body, end func(id int)) error {
 	id := be.Uint32(b[:])
 	if id >= uint32(len(qs)) || !qs[id].live {
@@ -220,24 +220,24 @@ func (d *Device) destroy(what string, qs []queueState, b *body, end func(id int)
 	return nil
 }
 
-// rxChanged tells everybody that a receive queue is there now, or no more.
+// rxChanged updates everything that depends on which receive queues exist.
 func (d *Device) rxChanged(id int) {
 	d.setLimits()
 	d.stats.live(id, d.res.rx[id].live)
 	d.setDefaultRSS()
 }
 
-// endTx stops a transmit queue: when it returns nothing of it touches memory.
+// endTx stops a transmit queue: when it returns, the queue touches no memory.
 func (d *Device) endTx(id int) {
 	d.tx[id].stop()
 	d.res.tx[id] = queueState{}
 }
 
-// endRx stops a receive queue likewise. What comes for it is dropped until it is there again.
+// endRx stops a receive queue likewise. Frames for it are dropped until it exists again.
 func (d *Device) endRx(id int) {
 	d.port.FlushRx(id)
 	d.rx[id].stop()
-	d.port.FlushRx(id) // what came meanwhile is dropped
+	d.port.FlushRx(id) // drops frames that were held meanwhile
 	if !d.res.rx[id].live {
 		return
 	}

@@ -15,8 +15,8 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// Over many laps of small rings, with packets that lie across their ends, nothing is lost, repeated
-// or changed: generation bits, indices and descriptor completions wrap.
+// Over many laps of small rings, with packets across their ends, no frame is lost, repeated or
+// changed: generation bits, indices and descriptor completions wrap.
 //
 // Invariant: nic/gve: Rings wrap, and may lie in scattered pages.
 func TestRingsWrap(t *testing.T) {
@@ -39,7 +39,7 @@ func TestRingsWrap(t *testing.T) {
 	}
 }
 
-// postFor posts the buffers that a frame needs if it is not split, in memory that is used again and again.
+// postFor posts the buffers that an unsplit frame needs, in memory that is reused.
 func (g *suiteGuest) postFor(q int, f *nictest.Frame) {
 	d := g.rxd[q]
 	for range (len(f.Header) + len(f.Payload) + g.o.bufSize - 1) / g.o.bufSize {
@@ -48,8 +48,8 @@ func (g *suiteGuest) postFor(q int, f *nictest.Frame) {
 	d.doorbell()
 }
 
-// Buffers of any size are filled to the last byte, and a frame that needs more than a frame may
-// have is too big, not waited for.
+// Buffers of any size are filled to the last byte. A frame that needs more buffers than allowed is
+// too big, and does not wait.
 func TestOddBufferSizes(t *testing.T) {
 	for _, size := range []int{4, 5, 64, 1000, 4095, 4097, rxMaxLen} {
 		w := newWorldWith(t, rawOptions{pairs: 1, mtu: 9000, bufSize: size, p2p: true})
@@ -79,11 +79,11 @@ func TestOddBufferSizes(t *testing.T) {
 	}
 }
 
-// A receive queue that is stopped under traffic writes nowhere any more when stop returns, and other queues of the same
-// traffic lose nothing and keep their place. That is what binding memory to a queue does to a NIC.
+// A receive queue that is stopped under traffic writes no memory after stop has returned, and other
+// queues of the same traffic lose nothing. Binding memory to a queue does this to a NIC.
 //
-// Invariant: nic/gve: A queue restarts while others go on and lose nothing; one that is stopped
-// writes nowhere.
+// Invariant: nic/gve: A queue restarts while others continue without loss; a stopped queue writes
+// to no memory.
 func TestRestartOfOneQueueUnderTraffic(t *testing.T) {
 	w := newWorld(t)
 	b := w.B
@@ -93,7 +93,7 @@ func TestRestartOfOneQueueUnderTraffic(t *testing.T) {
 	}
 	var ended atomic.Bool
 	done := make(chan struct{})
-	dma.Go(func() { // streams to queue 2, which is restarted again and again
+	dma.Go(func() { // sends to queue 2, which is restarted again and again
 		defer close(done)
 		f := nictest.Make(b.mac, w.A.mac, nictest.Spec{Port: 5001, Payload: 3000})
 		for !ended.Load() {
@@ -119,13 +119,13 @@ func TestRestartOfOneQueueUnderTraffic(t *testing.T) {
 		}
 		d.doorbell()
 		var c rxCompl
-		for range 3 { // it runs
+		for range 3 { // the queue runs
 			d.next(&c)
 			if c.bad || c.split && !split {
 				t.Fatalf("%+v", c)
 			}
 		}
-		// Traffic of the same sender to another queue, between.
+		// In between, traffic of the same sender to another queue.
 		b.Next = 6 << 20
 		f := nictest.Make(b.mac, w.Bad.mac, nictest.Spec{Port: 5000, Payload: 2000})
 		b.Post(1, 1)
@@ -158,10 +158,11 @@ func TestRestartOfOneQueueUnderTraffic(t *testing.T) {
 	w.Moves(t)
 }
 
-// A transmit queue that is stopped while its frames wait for a receiver ends at once; what waited is gone, and counted.
+// A transmit queue that is stopped while its frames wait for a receiver ends at once; the waiting
+// frames are dropped and counted.
 //
-// Invariant: nic/gve: A queue restarts while others go on and lose nothing; one that is stopped
-// writes nowhere.
+// Invariant: nic/gve: A queue restarts while others continue without loss; a stopped queue writes
+// to no memory.
 func TestStopWhileFramesWait(t *testing.T) {
 	w := newWorld(t)
 	const n = 20
@@ -185,20 +186,20 @@ func (g *suiteGuest) waits(q int) {
 	testkit.Eventually(g, "a sender that waits", func() bool { return g.dev.tx[q].sender.Stats().Waits > 0 })
 }
 
-// A packet whose rest is not posted is looked at once for each doorbell, and not again and again.
+// An incomplete packet is read once for each doorbell, and not again and again.
 func TestHalfAPacketIsNotPolled(t *testing.T) {
 	w := newWorld(t)
 	dma.Guard()
 	q, d := w.Bad.dev.tx[0], w.Bad.txd[0]
-	q.stop() // its worker's rounds are ours
+	q.stop() // the test runs the rounds of its worker
 	w.Bad.OK(q.rings.pin(w.Bad.space, &d.params, "", txDescLen, txComplLen))
 	defer q.rings.close()
 	f := tcp(w.Bad, w.A, 100)
 	w.A.Post(0, 1)
-	at := d.posted
+	posted := d.posted
 	w.Bad.Add(0, &f, false)
-	for at++; ; at++ {
-		q.tail.Store(at & d.mask)
+	for posted++; ; posted++ {
+		q.tail.Store(posted & d.mask)
 		if !q.Pending() {
 			t.Error("a doorbell is not seen")
 		}
@@ -206,7 +207,7 @@ func TestHalfAPacketIsNotPolled(t *testing.T) {
 		if err != nil || q.Pending() {
 			t.Fatalf("%v, pending %v", err, q.Pending())
 		}
-		if at == d.posted {
+		if posted == d.posted {
 			if n != 1 {
 				t.Errorf("%d packets", n)
 			}
@@ -216,27 +217,27 @@ func TestHalfAPacketIsNotPolled(t *testing.T) {
 	arrives(t, w.A, 0, &f)
 }
 
-// Invariant: nic: A guest that takes nothing stalls nobody.
+// Invariant: nic: A guest that takes no frames stalls no other guest.
 func TestDeadGuestStallsNobody(t *testing.T) { nictest.DeadGuestStallsNobody(t, newWorld(t)) }
 
-// Invariant: nic: A guest that takes little gets its own frames late, and nobody else's.
+// Invariant: nic: A guest that takes few frames delays only frames to itself.
 func TestSlowReceiverStallsNobody(t *testing.T) { nictest.SlowReceiverStallsNobody(t, newWorld(t)) }
 
-// Invariant: nic: Two guests alone lose nothing while the receiver pauses.
+// Invariant: nic: Two guests alone on a switch lose nothing while the receiver pauses.
 func TestPausesLoseNothing(t *testing.T) { nictest.PausesLoseNothing(t, newPatientWorld(t)) }
 
-// flag is a waker.
+// flag is a waker that counts.
 type flag struct{ atomic.Int32 }
 
 func (f *flag) Wake() { f.Add(1) }
 
-// Who found too few buffers is only let wait if there are still no more, and is woken by the next
-// that come, or when the queue ends.
+// A sender that found too few buffers waits only if there are no more since, and is woken by the
+// next ones, or when the queue ends.
 //
 // Invariant: nic/gve: No wake-up of a sender is lost.
 func TestArm(t *testing.T) {
 	w := newPatientWorld(t)
-	f := tcp(w.A, w.B, 9000-40) // takes three
+	f := tcp(w.A, w.B, 9000-40) // needs three buffers
 	q, d := w.B.dev.rx[0], w.B.rxd[0]
 	var woken flag
 	d.post(16 << 20)
@@ -247,15 +248,15 @@ func TestArm(t *testing.T) {
 		t.Error("not let wait")
 	}
 	d.post(17 << 20)
-	d.doorbell() // too few still, but more than there were
+	d.doorbell() // still too few, but more than before
 	testkit.Equal(t, "wake-ups", woken.Load(), 1)
-	testkit.Eventually(t, "a sender that waits again", func() bool { // one that is about to looks once more
+	testkit.Eventually(t, "a sender that waits again", func() bool { // a sender about to sleep looks once more
 		q.Lock()
 		defer q.Unlock()
 		return q.Waiting()
 	})
 	d.post(18 << 20)
-	q.tail.Store(d.posted) // a doorbell that sees no waiter yet
+	q.tail.Store(d.posted) // a doorbell that found no waiter yet
 	if q.Arm(&woken) {
 		t.Error("let wait, with buffers there")
 	}
@@ -279,7 +280,8 @@ func TestArm(t *testing.T) {
 	}
 }
 
-// Buffers that come while a sender is about to sleep wake it: none of many frames waits for patience to end.
+// Buffers that come while a sender is about to sleep wake it: none of many frames waits until
+// patience ends.
 //
 // Invariant: nic/gve: No wake-up of a sender is lost.
 func TestNoWakeIsLost(t *testing.T) {
@@ -296,9 +298,10 @@ func TestNoWakeIsLost(t *testing.T) {
 	testkit.Equal(t, "frames were given up", w.A.dev.tx[0].sender.Stats().GaveUp, 0)
 }
 
-// A guest whose memory is truncated under traffic loses its queue; who sends to it, or gets frames of it, does not.
+// A guest whose memory is truncated under traffic loses its queue; guests that send to it, or
+// receive from it, do not.
 //
-// Invariant: nic: A fault in a guest's truncated memory is that guest's alone.
+// Invariant: nic: Truncating a guest's memory affects only that guest.
 func TestTruncatedMemoryIsItsOwnersFault(t *testing.T) {
 	for name, sender := range map[string]bool{"sender": true, "receiver": false} {
 		t.Run(name, func(t *testing.T) {
@@ -323,10 +326,10 @@ func TestTruncatedMemoryIsItsOwnersFault(t *testing.T) {
 	}
 }
 
-// Memory that goes away while frames wait in it costs these frames; if rings lie in it, their
-// queues stop before it is gone.
+// Frames that wait in memory are lost if it is unmapped; queues whose rings lie in it stop before
+// it is unmapped.
 //
-// Invariant: nic/gve: A ring whose memory goes away stops its queue first.
+// Invariant: nic/gve: Before a ring's memory is unmapped, its queue stops.
 func TestMemoryRemovedUnderTraffic(t *testing.T) {
 	w := newPatientWorld(t)
 	for range 4 {
@@ -341,7 +344,7 @@ func TestMemoryRemovedUnderTraffic(t *testing.T) {
 	}
 	w.Bad.OK(w.Bad.space.Remove(rawGPU, rawGPUSize))
 	w.B.Post(0, 8)
-	w.Bad.Sent(0) // dropped or sent, but done
+	w.Bad.Sent(0) // dropped or sent, but completed
 	if n := w.Bad.dev.tx[0].count.unmapped.get(); n != 4 || w.Bad.failure("tx0") != nil {
 		t.Errorf("%d frames, %v", n, w.Bad.failure("tx0"))
 	}
@@ -366,11 +369,12 @@ func TestMemoryRemovedUnderTraffic(t *testing.T) {
 	w.Moves(t)
 }
 
-// A transmit queue says how many descriptors wait, and whether the driver has used about all of its ring.
+// Backlog returns how many descriptors wait in a transmit queue, and whether the driver has used
+// nearly all of its ring.
 func TestBacklog(t *testing.T) {
 	w := newWorld(t)
 	q, d := w.A.dev.tx[0], w.A.txd[0]
-	q.sender.Stop() // and its rings stay
+	q.sender.Stop() // keeps its rings
 	f := nictest.Make(w.Bad.mac, w.A.mac, nictest.Spec{Payload: 100})
 	for range txBatch {
 		w.A.Add(0, &f, false)
@@ -379,7 +383,7 @@ func TestBacklog(t *testing.T) {
 	_, err := q.sender.Round(false)
 	testkit.OK(t, err)
 	size := int(q.in.mask) + 1
-	for waits := 0; waits < size; waits++ { // descriptors that nobody looks at
+	for waits := 0; waits < size; waits++ { // descriptors that are not read
 		frames, full := q.Backlog()
 		testkit.Equal(t, "descriptors that wait", frames, waits)
 		testkit.Equal(t, fmt.Sprint("ring is full with ", waits), full, waits+txBatch >= size*3/4)

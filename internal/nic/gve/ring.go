@@ -10,19 +10,20 @@ import (
 // ringLimit is the longest ring: its indices are 16 bits in transmit completions.
 const ringLimit = 1 << 15
 
-// errBadRing says that a ring cannot be one.
+// errBadRing: the ring is invalid.
 var errBadRing = errors.New("bad ring")
 
-// ringPage is the piece in which a ring is pinned that lies in more than one region: an IOMMU maps no less.
+// ringPage is the size of the pieces in which a ring is pinned that lies in several regions: an
+// IOMMU maps no smaller pages.
 const ringPage = 4096
 
 // ring is the pinned memory of a ring of 2^n entries.
 type ring struct {
 	iova, size uint64
 	mask       uint32 // entries - 1
-	entry      uint32 // bytes of one
+	entry      uint32 // bytes of an entry
 	pages      [][]byte
-	shift      uint // of the pages' length
+	shift      uint // log2 of the pages' length
 	pins       []*dma.Pin
 }
 
@@ -35,7 +36,7 @@ func (r *ring) pin(space *dma.Space, iova uint64, entries, entry int) (err error
 	if iova%uint64(entry) != 0 || iova > ^uint64(0)-r.size {
 		return fmt.Errorf("ring at %#x: not aligned to its descriptors, or beyond the end: %w", iova, errBadRing)
 	}
-	piece := r.size // a power of two, at most one page where it is not aligned to more
+	piece := r.size // a power of two; at most one page if it is aligned only to that
 	p, err := space.Pin(iova, piece)
 	if err != nil && iova%ringPage == 0 && piece > ringPage {
 		piece = ringPage
@@ -58,25 +59,26 @@ func (r *ring) pin(space *dma.Space, iova uint64, entries, entry int) (err error
 	return err
 }
 
-// at gives entry i, modulo the ring. An entry lies in one page: it is aligned to its length.
-func (r *ring) at(i uint32) []byte {
+// entryAt returns entry i, modulo the ring. An entry lies in one page, because it is aligned to its
+// length.
+func (r *ring) entryAt(i uint32) []byte {
 	off := uint64(i&r.mask) * uint64(r.entry)
 	in := off & (1<<r.shift - 1)
 	return r.pages[off>>r.shift][in : in+uint64(r.entry)]
 }
 
-// even tells whether i lies in an even lap: the first one is, and its generation is 1.
+// even reports whether i is in an even lap. The first lap is even, and its generation is 1.
 func (r *ring) even(i uint32) bool { return i&(r.mask+1) == 0 }
 
-// overlaps tells whether the ring has bytes in [iova, iova+n).
+// overlaps reports whether the ring has bytes in [iova, iova+n).
 func (r *ring) overlaps(iova, n uint64) bool {
 	return r.pins != nil && (iova >= r.iova && iova-r.iova < r.size || r.iova >= iova && r.iova-iova < n)
 }
 
-// rings are a queue's two.
-type rings struct{ in, out ring } // descriptors, or buffers; completions
+// rings are the two rings of a queue.
+type rings struct{ in, out ring } // descriptors or buffers; completions
 
-// pin finds the memory of both rings, of descriptors and completions of these lengths.
+// pin finds the memory of both rings, with these lengths of a descriptor and a completion.
 func (r *rings) pin(space *dma.Space, p *ringParams, what string, descLen, complLen int) error {
 	if err := r.in.pin(space, p.desc, p.size, descLen); err != nil {
 		return fmt.Errorf("%s: %w", what, err)
@@ -88,7 +90,7 @@ func (r *rings) pin(space *dma.Space, p *ringParams, what string, descLen, compl
 	return nil
 }
 
-// overlap tells whether one of the rings has bytes in [iova, iova+n).
+// overlap reports whether one of the rings has bytes in [iova, iova+n).
 func (r *rings) overlap(iova, n uint64) bool {
 	return r.in.overlaps(iova, n) || r.out.overlaps(iova, n)
 }

@@ -6,7 +6,7 @@ import (
 	"vnic.dev/vnic/internal/control"
 )
 
-// Receive side scaling: CONFIGURE_RSS and QUERY_RSS, on the port's one control.RSS.
+// Receive side scaling: CONFIGURE_RSS and QUERY_RSS, for the port's control.RSS.
 
 const (
 	rssKeyLen   = 40  // GVE_RSS_KEY_SIZE
@@ -15,8 +15,8 @@ const (
 	rssHeadLen  = 8   // struct gve_query_rss_descriptor
 )
 
-// hashTypes are the bits of hash types (enum gve_rss_hash_type) beside those of control.RSS. Those
-// for IPv6 with extension headers (3, 5, 8) are taken and not given back: the hash never looks at
+// hashTypes maps the hash types (enum gve_rss_hash_type) to those of control.RSS. The types for
+// IPv6 with extension headers (3, 5, 8) are accepted but not reported: the hash never covers
 // extension headers.
 var hashTypes = [...]struct {
 	gve uint16
@@ -28,7 +28,7 @@ var hashTypes = [...]struct {
 
 const allHashTypes = 1<<9 - 1
 
-// rssCommand is CONFIGURE_RSS (struct gve_adminq_configure_rss). What is 0 stays as it is.
+// rssCommand is CONFIGURE_RSS (struct gve_adminq_configure_rss). A field of 0 means: no change.
 type rssCommand struct {
 	Types     uint16 // offset 0
 	Alg       uint8  // 2
@@ -85,7 +85,7 @@ func (d *Device) configureRSS(b *body) error {
 	return d.port.SetRSS(r)
 }
 
-// queryRSS carries out QUERY_RSS: room u64, where u64. The reply is {length u32, types u16,
+// queryRSS carries out QUERY_RSS: room u64, address u64. The reply is {length u32, types u16,
 // algorithm u8, 0}, key, table.
 func (d *Device) queryRSS(b *body) error {
 	room, addr := be.Uint64(b[0:]), be.Uint64(b[8:])
@@ -107,16 +107,16 @@ func (d *Device) queryRSS(b *body) error {
 	be.PutUint16(out[4:], types)
 	out[6] = rssToeplitz
 	copy(out[rssHeadLen:], r.Key[:])
-	for i := range rssTableLen { // the port's table is no longer than this, and a power of two: a shorter one repeats
+	for i := range rssTableLen { // the port's table is at most this long, and a power of two: a shorter one is repeated
 		be.PutUint32(out[rssHeadLen+rssKeyLen+4*i:], uint32(r.Table[i%len(r.Table)]))
 	}
 	return d.mem.write(addr, out[:])
 }
 
-// setDefaultRSS tells the port which receive queues there are: by default all take part in RSS. The driver
-// counts on it where it is told that the device keeps the table (gve_init_rss_config does nothing
-// then). A queue that ends while others go on (a restart) keeps its share: the number of queues is
-// counted again when all have ended.
+// setDefaultRSS tells the port which receive queues exist: by default all take part in RSS. The
+// driver expects it if the device keeps the table (gve_init_rss_config does nothing then). A queue
+// that ends while others go on (a restart) keeps its share: the number of queues is determined
+// again when all have ended.
 func (d *Device) setDefaultRSS() {
 	live := len(d.res.rx)
 	for live > 0 && !d.res.rx[live-1].live {
@@ -127,7 +127,7 @@ func (d *Device) setDefaultRSS() {
 	}
 	d.rxUsed = live
 	if live == 0 {
-		return // the table stays, until there are queues again
+		return // the table stays until there are queues again
 	}
 	queues := make([]uint16, live)
 	for i := range queues {

@@ -11,7 +11,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// rss has RSS configured; nil stays as it is.
+// rss configures RSS; nil means no change.
 func (c *ctl) rss(types uint16, alg uint8, key []byte, table []uint32) status {
 	c.Helper()
 	cmd := rssCommand{Types: types, Alg: alg, KeyLen: uint16(len(key)), TableLen: uint16(len(table))}
@@ -31,7 +31,7 @@ func (c *ctl) queryRSS() (types uint16, key []byte, table []uint16) {
 	c.Helper()
 	to := c.alloc(4096)
 	c.pass(opQueryRSS, uint64(4096), to)
-	b := c.at(to, 8+40+4*128)
+	b := c.bytes(to, 8+40+4*128)
 	if be.Uint32(b) != uint32(len(b)) || b[6] != 1 || b[7] != 0 {
 		c.Fatalf("reply %x", b[:8])
 	}
@@ -41,7 +41,7 @@ func (c *ctl) queryRSS() (types uint16, key []byte, table []uint16) {
 	return be.Uint16(b[4:]), b[8:48], table
 }
 
-// tableIs says what the driver is told of the table.
+// tableIs checks the table that the driver sees.
 func (c *ctl) tableIs(when string, want []uint16) {
 	c.Helper()
 	if _, _, table := c.queryRSS(); !slices.Equal(table, want) {
@@ -85,12 +85,12 @@ func TestRSS(t *testing.T) {
 		}
 		c.tableIs(fmt.Sprint(n, " queues"), spreadOver(n))
 	}
-	// What is set stays; what is not given is kept.
-	mine := make([]uint32, 128)
-	for i := range mine {
-		mine[i] = uint32(i / 64)
+	// A table that was set stays; parameters that are not given are kept.
+	indices := make([]uint32, 128)
+	for i := range indices {
+		indices[i] = uint32(i / 64)
 	}
-	testkit.Equal(t, "RSS", c.rss(0x92, 1, nil, mine), statusPassed)
+	testkit.Equal(t, "RSS", c.rss(0x92, 1, nil, indices), statusPassed)
 	other := bytes.Repeat([]byte{7, 1}, 20)
 	testkit.Equal(t, "RSS", c.rss(0, 0, other, nil), statusPassed)
 	check := func() {
@@ -110,7 +110,7 @@ func TestRSS(t *testing.T) {
 	c.pass(opDestroyRx, uint32(0))
 	c.pass(opCreateRx, c.rxCreate(0, 0))
 	check()
-	// Set over the control channel, shorter: the driver is told the truth.
+	// A shorter table set over the control channel is reported to the driver.
 	r, err := c.dev.port.RSS()
 	c.OK(err)
 	r.Table = []uint16{3, 2, 1, 3}
@@ -122,7 +122,7 @@ func TestRSS(t *testing.T) {
 	if c.dev.port.SetRSS(r) == nil {
 		t.Error("a table was set that the driver cannot be told")
 	}
-	// Another driver begins with nothing of this.
+	// A new driver finds the defaults.
 	c.reset()
 	c.up(0)
 	c.tableIs("table after reset", spreadOver(4))

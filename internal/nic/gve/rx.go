@@ -9,40 +9,43 @@ import (
 	"vnic.dev/vnic/internal/nic"
 )
 
-// maxRxBufs is how many buffers a frame may take: as many as an skb has fragments (MAX_SKB_FRAGS).
+// maxRxBufs is the most buffers of a frame: as many as an skb can have fragments (MAX_SKB_FRAGS).
 const maxRxBufs = 17
 
-// maxOwn is the most that a packet has in Header: a frame of the control channel, which comes from no guest.
+// maxOwn is the longest Header of a packet: a frame of the control channel, which is made by the
+// port.
 const maxOwn = max(nic.MaxHeader, control.MaxFrame)
 
-// maxRSC is the longest GSO packet that queues with buffers of that size take whole (wire.Limits.MaxBytes).
+// maxRSC returns the longest GSO packet for queues with buffers of bufSize bytes
+// (wire.Limits.MaxBytes).
 func maxRSC(bufSize int) uint32 { return uint32(min(maxRxBufs*bufSize, nic.MaxFrame)) }
 
-// rxQueue is a receive queue, an nic.RxQueue: the ring in which the driver posts buffers, and the
-// one in which each of them comes back, in the same order. It exists from New on and is started and
-// stopped by the driver.
+// rxQueue is a receive queue, an nic.RxQueue: a ring in which the driver posts buffers, and a ring
+// in which the buffers come back in the same order. It exists from New on; the driver starts and
+// stops it.
 //
-// start, stop, doorbell and unmapping belong to the control goroutine; what is below RxBase is used under its lock.
+// The control goroutine calls start, stop, doorbell and unmapping. Fields below RxBase are used
+// under its lock.
 type rxQueue struct {
 	*shared
 	id     int
-	tail   atomic.Uint32 // as the doorbell says: where the driver posts next
+	tail   atomic.Uint32 // from the doorbell: where the driver posts next
 	vector atomic.Int32  // notification block
 
 	nic.RxBase
 	p       rxParams
 	on      bool
-	seen    bool // the first buffer was looked at. Control goroutine
-	rings        // of buffers, and completions
+	seen    bool // the first buffer was looked at. Used by the control goroutine
+	rings        // buffers and completions
 	head    uint32
-	shown   uint32   // completions before it are published; head counts them, and buffers, since the start
-	words   []uint32 // the words that publish completions, for each place of the ring
-	short   uint32   // how many buffers were not enough, when a frame last found too few
+	shown   uint32   // completions before it are published; head counts completions, and buffers, since the start
+	words   []uint32 // the words that publish completions, by index in the ring
+	short   uint32   // number of buffers that were too few when a frame last found too few
 	bufs    [maxRxBufs]rxBuf
 	frame   placement
-	time    int64        // when this batch of frames came, with a clock; 0: it is not known yet
+	time    int64        // arrival time of this batch, if there is a clock; 0: not read yet
 	scratch [maxOwn]byte // a frame's headers
-	// frames that the queue lost, or did not vouch for, since New
+	// frames lost, or with a bad checksum, since New
 	count struct{ noBuffer, tooBig, badCsum, badBuffer counter }
 }
 
@@ -57,7 +60,7 @@ func newRxQueue(s *shared, id int) *rxQueue {
 	return q
 }
 
-// start begins with empty rings, which the driver has zeroed.
+// start starts with empty rings, which the driver has zeroed.
 func (q *rxQueue) start(p rxParams) (err error) {
 	q.stop()
 	switch {
@@ -85,7 +88,8 @@ func (q *rxQueue) start(p rxParams) (err error) {
 	return nil
 }
 
-// stop returns when nothing touches rings or buffers any more. A queue that is stopped already stays so.
+// stop returns when the queue touches neither rings nor buffers any more. It may be called on a
+// stopped queue.
 func (q *rxQueue) stop() {
 	q.Lock()
 	defer q.Unlock()
@@ -94,13 +98,13 @@ func (q *rxQueue) stop() {
 	q.shut()
 }
 
-// shut lets go of the rings. Those that wait for the queue are woken.
+// shut frees the rings and wakes waiters.
 func (q *rxQueue) shut() {
 	q.rings.close()
 	q.WakeAll()
 }
 
-// doorbell says that buffers are posted up to tail, modulo the ring: Linux's driver writes an index
+// doorbell: buffers are posted up to tail, modulo the ring. Linux's driver writes an index
 // (gve_rx_write_doorbell_dqo), iPXE's a counter (drivers/net/gve.c, gve_refill_rx).
 func (q *rxQueue) doorbell(tail uint32) {
 	if !q.on {
@@ -121,8 +125,8 @@ func (q *rxQueue) doorbell(tail uint32) {
 	}
 }
 
-// firstInGPU says whether the first buffer that was posted since the start lies in GPU memory, as all do then: what a
-// driver binds is a queue, and it restarts it for that.
+// firstInGPU reports whether the first buffer posted since the start lies in GPU memory. All others
+// do then: a driver binds whole queues, and restarts them for it.
 func (q *rxQueue) firstInGPU() bool {
 	defer q.space.Leave(q.space.Enter())
 	q.Lock()
@@ -131,10 +135,10 @@ func (q *rxQueue) firstInGPU() bool {
 		return false
 	}
 	if q.peek(1) != nil {
-		return false // a frame meets the same, and stops the queue
+		return false // a frame will meet the same error, and stop the queue
 	}
-	at, err := q.space.TranslateMax(nil, 1, q.bufs[0].addr, 1, dma.Write)
-	return err == nil && len(at) == 1 && at[0].GPU() >= 0
+	segs, err := q.space.TranslateMax(nil, 1, q.bufs[0].addr, 1, dma.Write)
+	return err == nil && len(segs) == 1 && segs[0].GPU() >= 0
 }
 
 // Posted implements nic.Poster.
@@ -143,19 +147,19 @@ func (q *rxQueue) Posted(limit int, visit func([]dma.Segment)) {
 		return
 	}
 	var buf [1]rxBuf
-	var at []dma.Segment
+	var segs []dma.Segment
 	for i, n := q.head, min(q.avail(), uint32(limit)); n > 0; i, n = i+1, n-1 {
 		if q.read(i, buf[:]) != nil {
 			return
 		}
 		var err error
-		if at, err = q.space.TranslateMax(at[:0], maxPieces, buf[0].addr, uint64(q.p.bufSize), dma.Write); err == nil {
-			visit(at)
+		if segs, err = q.space.TranslateMax(segs[:0], maxPieces, buf[0].addr, uint64(q.p.bufSize), dma.Write); err == nil {
+			visit(segs)
 		}
 	}
 }
 
-// unmapping stops the queue, and has failed told, if one of its rings lies in [iova, iova+n).
+// unmapping stops the queue, and calls failed, if one of its rings overlaps [iova, iova+n).
 func (q *rxQueue) unmapping(iova, n uint64) {
 	q.Lock()
 	defer q.Unlock()
@@ -177,7 +181,8 @@ func (q *rxQueue) Flush() (call bool) {
 	return true
 }
 
-// publish shows completions to the driver. Each is valid by the generation bit in its word, which flips with each lap.
+// publish shows completions to the driver. A completion becomes valid by the generation bit in its
+// word, which flips with each lap.
 func (q *rxQueue) publish() (err error) {
 	defer dma.Recover(&err)
 	for ; q.shown != q.head; q.shown++ {
@@ -185,7 +190,7 @@ func (q *rxQueue) publish() (err error) {
 		if q.out.even(q.shown) {
 			word |= rxGeneration
 		}
-		dma.StoreWord(q.out.at(q.shown)[4:], word)
+		dma.StoreWord(q.out.entryAt(q.shown)[4:], word)
 	}
 	return nil
 }
@@ -193,10 +198,10 @@ func (q *rxQueue) publish() (err error) {
 // Call implements nic.RxQueue.
 func (q *rxQueue) Call() { q.notify.fire(int(q.vector.Load())) }
 
-// avail is how many buffers are posted.
+// avail returns the number of posted buffers.
 func (q *rxQueue) avail() uint32 { return (q.tail.Load() - q.head) & q.in.mask }
 
-// AwaitBuffers implements nic.RxModel. The driver says with each doorbell what it posts.
+// AwaitBuffers implements nic.RxModel. The driver rings the doorbell for each post.
 func (q *rxQueue) AwaitBuffers() bool { return q.on && q.avail() <= q.short }
 
 // Buffers implements nic.RxModel.

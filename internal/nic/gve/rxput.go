@@ -8,10 +8,10 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// placement is where a frame goes.
+// placement is where the parts of a frame go.
 type placement struct {
-	n        uint32 // buffers
-	inHeader uint32 // bytes for the first one's header buffer
+	n        uint32 // number of buffers
+	inHeader uint32 // bytes for the first buffer's header buffer
 	rest     uint32 // bytes for the buffers, which are filled one after the other
 	header   []dma.Segment
 	payload  []dma.Segment
@@ -19,9 +19,9 @@ type placement struct {
 	buffers  []dma.Segment // scratch
 }
 
-// Put implements nic.RxQueue (docs/specs/gve.md, 5). Headers of a split frame go to the header
-// buffer of its first buffer, payload to the start of that and of those that follow. A frame that
-// cannot be split lies in the buffers whole, with the overflow mark.
+// Put implements nic.RxQueue (docs/specs/gve.md, 5). The headers of a split frame go to the header
+// buffer of its first buffer, payload to that buffer and the following ones. A frame that cannot be
+// split lies whole in the buffers, with the overflow mark.
 func (q *rxQueue) Put(m *nic.Mover, f *nic.Frame) nic.Result {
 	switch {
 	case !q.on:
@@ -32,31 +32,31 @@ func (q *rxQueue) Put(m *nic.Mover, f *nic.Frame) nic.Result {
 		q.lost(f, &q.count.tooBig)
 		return nic.PutTooBig
 	}
-	at := &q.frame
-	at.inHeader = 0
+	place := &q.frame
+	place.inHeader = 0
 	if f.Split && f.HeaderLen <= uint32(q.p.headerSize) {
-		at.inHeader = f.HeaderLen
+		place.inHeader = f.HeaderLen
 	}
-	at.rest = f.Len() - at.inHeader
+	place.rest = f.Len() - place.inHeader
 	size := uint32(q.p.bufSize)
-	at.n = max(1, (at.rest+size-1)/size)
-	if at.n > min(maxRxBufs, q.in.mask) {
+	place.n = max(1, (place.rest+size-1)/size)
+	if place.n > min(maxRxBufs, q.in.mask) {
 		q.lost(f, &q.count.tooBig)
 		return nic.PutTooBig
 	}
-	if have := q.avail(); have < at.n {
+	if have := q.avail(); have < place.n {
 		q.short = have
 		q.lost(f, &q.count.noBuffer)
 		return nic.PutNoBuffer
 	}
-	if err := q.peek(at.n); err != nil {
+	if err := q.peek(place.n); err != nil {
 		q.fail(fmt.Errorf("receive queue %d: buffers: %w", q.id, err))
 		return nic.PutStopped
 	}
 	if bad, ok := q.locate(f); !ok {
 		return q.refuse(bad)
 	}
-	c := rxCompl{overflow: f.Unsplit || f.Split && at.inHeader == 0 && q.p.headerSize > 0, ptype: ptypeOf(&f.Meta.Headers),
+	c := rxCompl{overflow: f.Unsplit || f.Split && place.inHeader == 0 && q.p.headerSize > 0, ptype: ptypeOf(&f.Meta.Headers),
 		hash: f.Hash}
 	if q.clock != nil {
 		if q.time == 0 {
@@ -78,7 +78,8 @@ func (q *rxQueue) Put(m *nic.Mover, f *nic.Frame) nic.Result {
 	return nic.PutStopped
 }
 
-// lost counts a frame that was not taken. One that was made of several comes again in its parts.
+// lost counts a frame that was not taken, unless it is a merged one, whose frames will come one by
+// one.
 func (q *rxQueue) lost(f *nic.Frame, c *counter) {
 	if !f.Merged {
 		c.add(1)
@@ -88,51 +89,51 @@ func (q *rxQueue) lost(f *nic.Frame, c *counter) {
 // peek reads the next n posted buffers.
 func (q *rxQueue) peek(n uint32) error { return q.read(q.head, q.bufs[:n]) }
 
-// read reads posted buffers, from that one on.
-func (q *rxQueue) read(at uint32, bufs []rxBuf) (err error) {
+// read reads posted buffers from index first on.
+func (q *rxQueue) read(first uint32, bufs []rxBuf) (err error) {
 	defer dma.Recover(&err)
 	for i := range bufs {
-		bufs[i].decode((*[rxBufLen]byte)(q.in.at(at + uint32(i))))
+		bufs[i].decode((*[rxBufLen]byte)(q.in.entryAt(first + uint32(i))))
 	}
 	return nil
 }
 
-// locate finds the places of a frame's parts, or the buffer that is not what it should be.
+// locate finds the memory for a frame's parts; if ok is false, buffer number bad is unusable.
 func (q *rxQueue) locate(f *nic.Frame) (bad uint32, ok bool) {
-	at := &q.frame
+	place := &q.frame
 	var err error
-	at.buffers = at.buffers[:0]
-	rest := at.rest
-	for i := range at.n {
+	place.buffers = place.buffers[:0]
+	rest := place.rest
+	for i := range place.n {
 		k := min(rest, uint32(q.p.bufSize))
 		rest -= k
-		limit := len(at.buffers) + maxPieces
-		at.buffers, err = q.space.TranslateMax(at.buffers, limit, q.bufs[i].addr, uint64(k), dma.Write)
+		limit := len(place.buffers) + maxPieces
+		place.buffers, err = q.space.TranslateMax(place.buffers, limit, q.bufs[i].addr, uint64(k), dma.Write)
 		if err != nil {
 			return i, false
 		}
 	}
 	head := uint64(len(f.Header))
-	if at.inHeader == 0 {
-		at.header = dma.Cut(at.header[:0], at.buffers, 0, head)
-		at.payload = dma.Cut(at.payload[:0], at.buffers, head, uint64(f.PayloadLen))
+	if place.inHeader == 0 {
+		place.header = dma.Cut(place.header[:0], place.buffers, 0, head)
+		place.payload = dma.Cut(place.payload[:0], place.buffers, head, uint64(f.PayloadLen))
 		return 0, true
 	}
-	at.whole, err = q.space.TranslateMax(at.whole[:0], maxPieces, q.bufs[0].header, uint64(at.inHeader), dma.Write)
+	place.whole, err = q.space.TranslateMax(place.whole[:0], maxPieces, q.bufs[0].header, uint64(place.inHeader), dma.Write)
 	if err != nil {
 		return 0, false
 	}
-	at.header = dma.Cut(at.header[:0], at.whole, 0, head)
-	at.payload = at.payload[:0]
-	if more := uint64(at.inHeader) - head; more > 0 { // of a frame without TCP, all goes to the header buffer
-		at.payload = dma.Cut(at.payload, at.whole, head, more)
+	place.header = dma.Cut(place.header[:0], place.whole, 0, head)
+	place.payload = place.payload[:0]
+	if more := uint64(place.inHeader) - head; more > 0 { // a frame that is not TCP goes to the header buffer whole
+		place.payload = dma.Cut(place.payload, place.whole, head, more)
 	}
-	at.payload = append(at.payload, at.buffers...)
+	place.payload = append(place.payload, place.buffers...)
 	return 0, true
 }
 
-// refuse gives back the buffers up to one that cannot be used, marked as bad, and drops the frame:
-// the driver posts others.
+// refuse returns the buffers up to an unusable one, marked as bad, and drops the frame: the driver
+// posts other buffers.
 func (q *rxQueue) refuse(bad uint32) nic.Result {
 	q.count.badBuffer.add(1)
 	q.frame.n, q.frame.rest, q.frame.inHeader = bad+1, 0, 0
@@ -143,8 +144,8 @@ func (q *rxQueue) refuse(bad uint32) nic.Result {
 	return nic.PutFault
 }
 
-// write fills the places found, and finds out about the checksums: this NIC knows no partial ones on receive, so it
-// completes them, and it verifies those that nothing vouches for.
+// write fills the located memory, and determines the checksum. This NIC has no partial checksums on
+// receive, so it completes them, and it verifies checksums that are not known to be good.
 func (q *rxQueue) write(m *nic.Mover, f *nic.Frame, c *rxCompl) error {
 	h, meta := &f.Meta.Headers, &f.Meta
 	hdr := q.scratch[:copy(q.scratch[:], f.Header)]
@@ -153,7 +154,7 @@ func (q *rxQueue) write(m *nic.Mover, f *nic.Frame, c *rxCompl) error {
 	var sum uint16
 	var err error
 	switch {
-	case meta.GSOType != splitter.GSONone: // its segments' checksums are vouched for; the driver never looks at this one
+	case meta.GSOType != splitter.GSONone: // its frames' checksums are good; the driver does not look at this one
 		c.segLen = meta.GSOSize
 		csum = splitter.CsumGood
 		err = m.Payload(q.frame.payload, f.Payload)
@@ -183,17 +184,17 @@ func (q *rxQueue) write(m *nic.Mover, f *nic.Frame, c *rxCompl) error {
 	return m.Header(q.frame.header, hdr)
 }
 
-// complete stages the completions of a frame's buffers, all with the facts of c. Flush publishes them.
+// complete stages the completions of a frame's buffers, with the fields of c. Flush publishes them.
 func (q *rxQueue) complete(c *rxCompl) (err error) {
 	defer dma.Recover(&err)
-	at := &q.frame
-	rest, head := at.rest, q.head
-	c.split, c.headerLen = at.inHeader > 0, uint16(at.inHeader)
-	for i := range at.n {
+	place := &q.frame
+	rest, head := place.rest, q.head
+	c.split, c.headerLen = place.inHeader > 0, uint16(place.inHeader)
+	for i := range place.n {
 		k := min(rest, uint32(q.p.bufSize))
 		rest -= k
-		c.id, c.length, c.eop = q.bufs[i].id, uint16(k), i == at.n-1
-		q.words[head&q.out.mask] = c.encode(q.out.at(head))
+		c.id, c.length, c.eop = q.bufs[i].id, uint16(k), i == place.n-1
+		q.words[head&q.out.mask] = c.encode(q.out.entryAt(head))
 		head++
 		c.split, c.headerLen, c.overflow = false, 0, false
 	}

@@ -7,7 +7,7 @@ import (
 	"vnic.dev/vnic/internal/nic"
 )
 
-// sabotaged gives what is to be in the place of a receive queue, if the NIC is to have a fault in its rings.
+// sabotaged wraps a receive queue in the fault of its ring, if the NIC has one.
 func sabotaged(q *rxQueue, s *nic.Sabotage) nic.RxQueue {
 	switch s.RingFault() {
 	case nic.RingEnd:
@@ -18,7 +18,7 @@ func sabotaged(q *rxQueue, s *nic.Sabotage) nic.RxQueue {
 	return q
 }
 
-// earlyEnd is a receive queue that marks the first of a frame's buffers as its last one.
+// earlyEnd is a receive queue that marks the first buffer of a frame as the last one.
 type earlyEnd struct {
 	*rxQueue
 	occasions nic.Occasions
@@ -37,14 +37,15 @@ func (q *earlyEnd) Put(m *nic.Mover, f *nic.Frame) (res nic.Result) {
 	return res
 }
 
-// end marks completion i, which is not published. Where the ring has gone meanwhile, Flush finds that.
+// end marks completion i, which is not published yet. If the ring is gone, Flush will notice.
 func (q *earlyEnd) end(i uint32) {
 	var err error
 	defer dma.Recover(&err)
-	q.out.at(i)[8] |= rxEOP
+	q.out.entryAt(i)[8] |= rxEOP
 }
 
-// oldGeneration is a receive queue that publishes completions which the driver takes for those of the lap before.
+// oldGeneration is a receive queue that publishes completions with the generation of the lap
+// before.
 type oldGeneration struct {
 	*rxQueue
 	occasions nic.Occasions
@@ -69,7 +70,7 @@ func (q *oldGeneration) publish() (err error) {
 			word |= rxGeneration
 		}
 		q.occasions.Pass()
-		dma.StoreWord(q.out.at(q.shown)[4:], word)
+		dma.StoreWord(q.out.entryAt(q.shown)[4:], word)
 	}
 	return nil
 }

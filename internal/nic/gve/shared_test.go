@@ -12,10 +12,11 @@ import (
 	"vnic.dev/vnic/internal/wire"
 )
 
-// Memory that a guest has, and does not share, costs the frames that lie in it: sent or received. The queue goes on. It
-// is added while the NIC works.
+// Frames in memory that a guest does not share are lost, sent or received. The queue goes on. The
+// memory is added while the NIC works.
 //
-// Invariant: nic/gve: Frames in memory that is not shared are lost and counted, and their queue goes on.
+// Invariant: nic/gve: Frames in memory that is not shared are dropped and counted, and their queue
+// continues.
 func TestMemoryThatIsNotShared(t *testing.T) {
 	const (
 		more = 1 << 36
@@ -23,7 +24,7 @@ func TestMemoryThatIsNotShared(t *testing.T) {
 	)
 	for name, c := range map[string]struct {
 		flags            int
-		before           bool // mapped shared, and for the NIC, before it is mapped with flags
+		before           bool // mapped shared, also for the NIC, before it is mapped with flags
 		pages            bool // mapped page by page, as an IOMMU does
 		noFile, isShared bool
 	}{
@@ -91,7 +92,7 @@ func TestMemoryThatIsNotShared(t *testing.T) {
 				t.Errorf("a buffer there: %+v", x)
 			}
 
-			if w.A.startRx(0, false); !c.isShared { // without the buffers that frames above were sent to
+			if w.A.startRx(0, false); !c.isShared { // drops the buffers of the frames above
 				w.A.Post(0, 1)
 			}
 			g.sendsTo(w.A, 0, 900)

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// Counters of the stats report (gve_adminq.h, enum gve_stat_names) that are the device's.
+// Counters of the stats report (gve_adminq.h, enum gve_stat_names) that the device writes.
 const (
 	statDrops = 65 // RX_QUEUE_DROP_CNT; then RX_NO_BUFFERS_POSTED, RX_DROPS_PACKET_OVER_MRU, RX_DROPS_INVALID_CHECKSUM
 
@@ -16,31 +16,32 @@ const (
 	maxStatsReport = 1 << 20
 	minStatsPeriod = 100 * time.Millisecond
 	maxStatsPeriod = time.Hour
-	// freshStats is how old a change may be before it is reported, whatever the period: that of the
-	// kernel's driver is 20 s, and a user of ethtool -S is to see drops before
-	// the sender's timer has backed off for long.
+	// freshStats is the latest time after which a change is reported, whatever the period: the
+	// period of the kernel's driver is 20 s, and a user of ethtool -S should see drops before the
+	// sender's timer has backed off for long.
 	freshStats = 500 * time.Millisecond
 )
 
-// statsReport is the memory in which the driver wants to find counters: written_count u64, and
-// {name u32, queue u32, value u64} for each. The first are the driver's own; the device's are the
-// last ones, four for each receive queue that there is (gve_get_ethtool_stats counts them from the
-// end, less those of queues that are stopped).
+// statsReport is the memory in which the driver expects counters: written_count u64, and {name u32,
+// queue u32, value u64} for each. The first counters are the driver's; the last ones are the
+// device's, four for each existing receive queue (gve_get_ethtool_stats counts them from the end,
+// without those of stopped queues).
 type statsReport struct {
 	dev *Device
 	mem *memory
 
-	mu     sync.Mutex // guards what follows; held over a write, so that none comes behind detach
+	mu     sync.Mutex // guards the fields below; held during a write, so that no write follows detach
 	addr   uint64
-	count  int // counters that there is room for; 0: no report
+	count  int // room for counters; 0: no report
 	period time.Duration
 	due    time.Time
-	queues []int  // receive queues that there are
-	was    int    // how many counters were written last
-	sum    uint64 // of them: they only rise
+	queues []int  // existing receive queues
+	was    int    // counters in the last report
+	sum    uint64 // sum of the counters in it, which only rise
 }
 
-// reportStats carries out REPORT_STATS: length u64, where u64, interval u64 in ms. A length of 0 ends reports.
+// reportStats carries out REPORT_STATS: length u64, address u64, interval u64 in ms. A length of 0
+// ends reports.
 func (d *Device) reportStats(b *body) error {
 	n, addr, every := be.Uint64(b[0:]), be.Uint64(b[8:]), be.Uint64(b[16:])
 	if n == 0 {
@@ -65,14 +66,14 @@ func (s *statsReport) attach(addr uint64, count int, period time.Duration) {
 	s.addr, s.count, s.period, s.due, s.was = addr, count, period, time.Now(), 0
 }
 
-// detach ends reports: when it returns none is written any more.
+// detach ends reports: after it returns none is written.
 func (s *statsReport) detach() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.count, s.was = 0, 0
 }
 
-// live notes that a receive queue begins or ends.
+// live records that a receive queue starts or ends.
 func (s *statsReport) live(id int, on bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -82,8 +83,8 @@ func (s *statsReport) live(id int, on bool) {
 	}
 }
 
-// write writes the counters if that is due or they have changed, and says when to look again; the
-// zero Time: never, there is no report.
+// write writes the report if it is due, or counters have changed, and returns when to look again;
+// the zero Time: never, there is no report.
 func (s *statsReport) write(now time.Time) (next time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -103,14 +104,14 @@ func (s *statsReport) write(now time.Time) (next time.Time) {
 	return next
 }
 
-// counters are a receive queue's, in the order of the report.
+// counters returns a receive queue's counters in the order of the report.
 func (s *statsReport) counters(queue int) [statsPerQueue]uint64 {
 	rx, _ := s.dev.port.QueueCounters(queue)
-	own := &s.dev.rx[queue].count
-	return [statsPerQueue]uint64{rx.Drops, own.noBuffer.get(), own.tooBig.get(), own.badCsum.get()}
+	count := &s.dev.rx[queue].count
+	return [statsPerQueue]uint64{rx.Drops, count.noBuffer.get(), count.tooBig.get(), count.badCsum.get()}
 }
 
-// changed says whether the counters are others than those written last. The caller holds mu.
+// changed reports whether counters have changed since the last report. The caller holds mu.
 func (s *statsReport) changed() bool {
 	var sum uint64
 	for _, q := range s.queues {
@@ -121,14 +122,14 @@ func (s *statsReport) changed() bool {
 	return sum != s.sum
 }
 
-// put writes the counters. The caller holds mu.
+// put writes the report. The caller holds mu.
 func (s *statsReport) put() {
-	is := statsPerQueue * len(s.queues)
-	n := max(is, s.was)
+	now := statsPerQueue * len(s.queues)
+	n := max(now, s.was)
 	if n > s.count {
-		return // the driver had fewer queues in mind
+		return // the driver expected fewer queues
 	}
-	out := make([]byte, (n-is)*statLen, n*statLen) // those of queues that are gone become zeros, which is no name
+	out := make([]byte, (n-now)*statLen, n*statLen) // counters of ended queues become zeros, which is no name
 	s.sum = 0
 	for _, q := range s.queues {
 		for i, v := range s.counters(q) {
@@ -136,7 +137,7 @@ func (s *statsReport) put() {
 			s.sum += v
 		}
 	}
-	s.was = is
-	// Memory that has gone meanwhile is the driver's mistake, and its own loss.
+	s.was = now
+	// If the memory is gone, that is the driver's fault, and the report is lost.
 	_ = s.mem.write(s.addr+statsHeadLen+uint64(s.count-n)*statLen, out)
 }

@@ -6,7 +6,8 @@ import (
 	"syscall"
 )
 
-// status is what a command ends with (gve_adminq.h, enum gve_adminq_statuses). Those that are errors implement error.
+// status is the result of a command (gve_adminq.h, enum gve_adminq_statuses). Errors implement
+// error.
 type status uint32
 
 const (
@@ -34,7 +35,7 @@ func (s status) Error() string {
 	return fmt.Sprintf("status %#x", uint32(s))
 }
 
-// statusOf finds the status for an error of a command. What the port refuses comes with an errno.
+// statusOf returns the status for a command's error. Errors of the port have an errno.
 func statusOf(err error) status {
 	var s status
 	switch {
@@ -51,5 +52,5 @@ func statusOf(err error) status {
 	case errors.Is(err, syscall.EOPNOTSUPP):
 		return statusUnimplemented
 	}
-	return statusInvalidArgument // EINVAL, and memory that is not there
+	return statusInvalidArgument // EINVAL, and missing memory
 }

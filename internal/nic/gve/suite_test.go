@@ -12,7 +12,7 @@ import (
 
 func TestMain(m *testing.M) { testkit.Main(m) }
 
-// All goes through registers, admin queue, doorbells and interrupts.
+// The suite uses registers, admin queue, doorbells and interrupts only.
 func TestNIC(t *testing.T) {
 	traits := nictest.Traits{OwnUnsplit: true, Completes: true, SplitStops: true}
 	nictest.Run(t, traits, func(t testing.TB, files *dma.Files, sw *wire.Switch, i int, o nictest.Options) nictest.Guest {
@@ -22,10 +22,11 @@ func TestNIC(t *testing.T) {
 	})
 }
 
-// Invariant: nic: The suite sees each fault that a NIC can be made with.
+// Invariant: nic: The suite detects each fault that can be injected into a NIC.
 func TestSuiteSeesSabotage(t *testing.T) { nictest.SeesSabotage(t, "gve", "TestNIC") }
 
-// patient is for tests with frames that wait until the test goes on, however long a loaded machine keeps it from that.
+// patient is for tests whose frames wait until the test goes on, however long a loaded machine
+// takes.
 const patient = time.Minute
 
 type world = nictest.World[*suiteGuest]
@@ -51,7 +52,7 @@ func newWorldWith(t testing.TB, o rawOptions) *world {
 	return newBareWorld(t, o)
 }
 
-// newBareWorld does not look for descriptors that are left.
+// newBareWorld does not check for leaked descriptors.
 func newBareWorld(t testing.TB, o rawOptions) *world {
 	t.Helper()
 	return nictest.NewWorld(t, func(files *dma.Files, sw *wire.Switch, i int) *suiteGuest {
@@ -66,7 +67,7 @@ func tcp(from, to *suiteGuest, n int) nictest.Frame {
 	return nictest.Make(to.mac, from.mac, nictest.Spec{Payload: n})
 }
 
-// arrives says that a frame came whole, its checksum complete.
+// arrives checks that a frame arrives whole, with a complete, good checksum.
 func arrives(t testing.TB, g *suiteGuest, q int, f *nictest.Frame) {
 	t.Helper()
 	if got := nictest.Arrives(t, g, q, f); f.Partial && !got.Good {
@@ -74,7 +75,7 @@ func arrives(t testing.TB, g *suiteGuest, q int, f *nictest.Frame) {
 	}
 }
 
-// sendsTo says that a frame goes from a transmit queue to another guest.
+// sendsTo checks that a frame arrives from a transmit queue at another guest.
 func (g *suiteGuest) sendsTo(to *suiteGuest, q, n int) {
 	g.Helper()
 	f := tcp(g, to, n)

@@ -6,22 +6,22 @@ import (
 	"vnic.dev/vnic/internal/lab/shape"
 )
 
-// Timestamps of what is received: option NIC_TIMESTAMP, REPORT_NIC_TIMESTAMP, and the low half of a time in each
-// completion. They are off unless Options say otherwise: a driver that is offered them asks for the time every 250 ms
-// whether or not anybody wants timestamps (gve_ptp_do_aux_work), and does not say when somebody does
-// (gve_set_ts_config), so each batch of frames would read the clock.
+// Timestamps of received frames: option NIC_TIMESTAMP, REPORT_NIC_TIMESTAMP, and the low half of a
+// time in each completion. They are off by default: a driver that is offered them asks for the time
+// every 250 ms, wanted or not (gve_ptp_do_aux_work), and does not tell the device when timestamps
+// are wanted (gve_set_ts_config), so each batch of frames would read the clock.
 
 const nicTimeLen = 40 // struct gve_nic_ts_report: the time, and 32 bytes of zeros
 
-// started is what the clock of this process's NICs has beyond shape.Now.
+// started is the difference between the clock of this process's NICs and shape.Now.
 var started = time.Now().UnixNano() - shape.Now()
 
-// nicTime is the clock of all NICs of this process, in nanoseconds: the host's time of day when it began, and what has
-// passed since. It never jumps.
+// nicTime is the clock of all NICs of this process, in nanoseconds: the host's time of day when the
+// process started, plus monotonic time since. It never jumps.
 func nicTime() int64 { return started + shape.Now() }
 
-// reportTime carries out REPORT_NIC_TIMESTAMP: length u64, where u64. The driver makes whole times of completions' low
-// halves with it, if they are less than 2 s away.
+// reportTime carries out REPORT_NIC_TIMESTAMP: length u64, address u64. From it the driver
+// completes the low halves of times in completions, if they are less than 2 s away.
 func (d *Device) reportTime(b *body) error {
 	if d.common.clock == nil {
 		return statusUnimplemented // option NIC_TIMESTAMP was not offered

@@ -8,26 +8,26 @@ import (
 	"vnic.dev/vnic/internal/wire"
 )
 
-// options gives the ids of DESCRIBE_DEVICE's options, and the mask of DQO_RDA.
+// describedOptions returns the ids of DESCRIBE_DEVICE's options, and the mask of DQO_RDA.
 func (c *ctl) describedOptions() (ids []uint16, mask uint32) {
 	c.Helper()
 	to := c.alloc(4096)
 	c.pass(opDescribeDevice, to, uint32(descriptorVersion), uint32(4096))
-	d := c.at(to, 4096)
-	at := d[descriptorLen:be.Uint16(d[32:])]
+	d := c.bytes(to, 4096)
+	rest := d[descriptorLen:be.Uint16(d[32:])]
 	for range be.Uint16(d[30:]) {
-		id, n := be.Uint16(at), be.Uint16(at[2:])
+		id, n := be.Uint16(rest), be.Uint16(rest[2:])
 		if id == optDQORDA {
-			mask = be.Uint32(at[optionHeadLen:])
+			mask = be.Uint32(rest[optionHeadLen:])
 		}
 		ids = append(ids, id)
-		at = at[optionHeadLen+n:]
+		rest = rest[optionHeadLen+n:]
 	}
-	testkit.Equal(c, "bytes behind the options", len(at), 0)
+	testkit.Equal(c, "bytes behind the options", len(rest), 0)
 	return ids, mask
 }
 
-// The clock is offered if it is asked for, and never goes back.
+// The clock is offered if configured, and never goes back.
 func TestNICTime(t *testing.T) {
 	for _, on := range []bool{false, true} {
 		c := newCtl(t, Options{Queues: 1, Timestamps: on})
@@ -47,7 +47,7 @@ func TestNICTime(t *testing.T) {
 		}
 		var last uint64
 		for range 3 {
-			b := c.at(to, nicTimeLen)
+			b := c.bytes(to, nicTimeLen)
 			for i := range b {
 				b[i] = poison
 			}
@@ -63,9 +63,11 @@ func TestNICTime(t *testing.T) {
 	}
 }
 
-// Frames that come in one batch have its time, which is read once; without a clock there is none.
+// Frames of one batch have the batch's time, which is read once; without a clock there are no
+// timestamps.
 //
-// Invariant: nic/gve: A receive timestamp is that of the frame's batch, and without the option no clock is read.
+// Invariant: nic/gve: A receive timestamp is that of the frame's batch, and without the option no
+// clock is read.
 func TestReceiveTimestamps(t *testing.T) {
 	w := newWorld(t)
 	g, q := w.B, w.B.dev.rx[0]

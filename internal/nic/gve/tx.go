@@ -8,34 +8,33 @@ import (
 	"vnic.dev/vnic/internal/nic"
 )
 
-// txBatch is how many packets of a queue are under way at one time, those that wait for a busy
-// receiver included.
+// txBatch is the most packets of a queue in flight, held ones included.
 const txBatch = 32
 
-// txQueue is a transmit queue, an nic.TxQueue. While it is started its sender's worker owns all but
-// the marked fields.
+// txQueue is a transmit queue, an nic.TxQueue. While it is started its Sender's worker owns all
+// fields, except where marked.
 //
-// A descriptor is the driver's again when it is read, which a completion of its own says if asked
-// for; a packet's buffers are when the packet is disposed of, which its completion says. So what
-// waits for a busy receiver holds up no descriptors, and is never given back: it is sent, or
-// dropped.
+// The driver owns a descriptor again when the device has read it, which a descriptor completion
+// reports on request. It owns a packet's buffers when the packet is finished, which the packet's
+// completion reports. So held packets take no descriptors, and cannot be put back into the ring:
+// they are sent or dropped.
 //
-// start, stop, doorbell, unmapping and close belong to the control goroutine.
+// The control goroutine calls start, stop, doorbell, unmapping and close.
 type txQueue struct {
 	*shared
 	id     int
 	sender *nic.Sender
 	t      *nic.Transmitter
-	tail   atomic.Uint32 // as the doorbell says: where the driver posts next
+	tail   atomic.Uint32 // from the doorbell: where the driver posts next
 
-	block int // notification block, set before the worker starts, as the rings
+	block int // notification block; like the rings, set before the worker starts
 	rings
-	head   uint32 // the next descriptor to be read, counted since the start
-	compl  uint32 // the next completion to be written, likewise
-	partly uint32 // what the tail was when the packet at head was not whole; noTail: it may be
-	fired  uint32 // completions that the driver has been told of
+	head   uint32 // the next descriptor to read, counted since the start
+	compl  uint32 // the next completion to write, counted since the start
+	partly uint32 // tail when the packet at head was incomplete; noTail: it may be complete
+	fired  uint32 // completions for which the driver was interrupted
 
-	slots []txSlot // txBatch of them, made at the first start: most queues of a NIC are never used
+	slots []txSlot // txBatch slots, made at the first start, because most queues of a NIC are never used
 	count struct{ bad, unmapped counter }
 }
 
@@ -44,10 +43,10 @@ var (
 	_ nic.LateTxQueue = (*txQueue)(nil)
 )
 
-// noTail is no value of tail.
+// noTail is not a value of tail.
 const noTail = ^uint32(0)
 
-// newTxQueue makes a stopped queue, which close lets go of. The port exists already.
+// newTxQueue makes a stopped queue, which close frees. The port exists already.
 func newTxQueue(s *shared, id int, p *nic.Port) (*txQueue, error) {
 	q := &txQueue{shared: s, id: id, t: p.NewTransmitter(txBatch)}
 	o := nic.SenderOptions{Space: s.space, Batch: txBatch, Patience: s.patience, Spin: true}
@@ -56,7 +55,7 @@ func newTxQueue(s *shared, id int, p *nic.Port) (*txQueue, error) {
 	return q, err
 }
 
-// start begins with empty rings, which the driver has zeroed.
+// start starts with empty rings, which the driver has zeroed.
 func (q *txQueue) start(p ringParams) error {
 	q.stop()
 	if err := q.rings.pin(q.space, &p, "descriptors", txDescLen, txComplLen); err != nil {
@@ -71,14 +70,14 @@ func (q *txQueue) start(p ringParams) error {
 	return nil
 }
 
-// stop returns when nothing touches rings or buffers any more. What was read from the ring is sent,
-// or dropped.
+// stop returns when the queue touches neither rings nor buffers any more. Packets read from the
+// ring are sent or dropped.
 func (q *txQueue) stop() {
 	q.sender.Stop()
 	q.rings.close()
 }
 
-// doorbell says that descriptors are posted up to tail, modulo the ring as rxQueue.doorbell has it.
+// doorbell: descriptors are posted up to tail, modulo the ring, as in rxQueue.doorbell.
 func (q *txQueue) doorbell(tail uint32) {
 	if !q.sender.Started() {
 		return
@@ -87,7 +86,7 @@ func (q *txQueue) doorbell(tail uint32) {
 	q.sender.Wake()
 }
 
-// unmapping stops the queue, and has failed told, if one of its rings lies in [iova, iova+n).
+// unmapping stops the queue, and calls failed, if one of its rings overlaps [iova, iova+n).
 func (q *txQueue) unmapping(iova, n uint64) {
 	if q.sender.Started() && q.overlap(iova, n) {
 		q.stop()
@@ -95,7 +94,7 @@ func (q *txQueue) unmapping(iova, n uint64) {
 	}
 }
 
-// close lets go of the queue, for good.
+// close stops and frees the queue.
 func (q *txQueue) close() {
 	q.stop()
 	q.sender.Close()
@@ -122,7 +121,7 @@ func (q *txQueue) DoneLate(tag uint32) (err error) {
 
 // finish writes a completion. The caller guards it with dma.Recover.
 func (q *txQueue) finish(kind, value uint16) {
-	b := q.out.at(q.compl)
+	b := q.out.entryAt(q.compl)
 	le.PutUint32(b[4:], 0)
 	word := txComplWord(q.id, kind, value)
 	if q.out.even(q.compl) {
@@ -132,7 +131,7 @@ func (q *txQueue) finish(kind, value uint16) {
 	q.compl++
 }
 
-// Abandon implements nic.TxQueue: what was read from the ring is gone.
+// Abandon implements nic.TxQueue: packets read from the ring cannot be put back.
 func (q *txQueue) Abandon(*nic.TxFrame) (kept bool) { return false }
 
 // Publish implements nic.TxQueue: completions are valid as soon as they are written.
@@ -145,13 +144,14 @@ func (q *txQueue) Publish() (call bool) {
 // Call implements nic.TxQueue.
 func (q *txQueue) Call() { q.notify.fire(q.block) }
 
-// Pending implements nic.TxQueue: whether the driver has posted something that was not looked at.
+// Pending implements nic.TxQueue: it reports whether the driver has posted descriptors that were
+// not looked at.
 func (q *txQueue) Pending() bool {
 	tail := q.tail.Load()
 	return tail != q.head&q.in.mask && tail != q.partly
 }
 
-// Backlog implements nic.TxQueue: a frame has one descriptor at least.
+// Backlog implements nic.TxQueue: a frame has at least one descriptor.
 func (q *txQueue) Backlog() (frames int, full bool) {
 	frames = int((q.tail.Load() - q.head) & q.in.mask)
 	return frames, nic.RingFull(len(q.slots)+frames, int(q.in.mask)+1)
@@ -163,7 +163,7 @@ func (q *txQueue) EnableKick() (more bool) { return q.Pending() }
 // DisableKick implements nic.TxQueue.
 func (q *txQueue) DisableKick() {}
 
-// Idle implements nic.TxQueue: what is kept for a frame is bounded by maxPieces.
+// Idle implements nic.TxQueue: the lists kept for a frame are bounded by maxPieces.
 func (q *txQueue) Idle([]*nic.TxFrame) {}
 
 // Stopped implements nic.TxQueue.

@@ -11,44 +11,44 @@ import (
 )
 
 const (
-	// maxTxBufs is how many buffers a packet may lie in (GVE_TX_MAX_DATA_DESCS); of a GSO packet,
-	// each of its segments. For those a whole skb's fragments, cut to what a descriptor can say, are
-	// far less than maxTSOBufs.
+	// maxTxBufs is the most buffers of a packet (GVE_TX_MAX_DATA_DESCS); for a GSO packet, of each
+	// segment. The fragments of a whole skb, cut to the length that a descriptor can describe, are
+	// far fewer than maxTSOBufs.
 	maxTxBufs  = 10
 	maxTSOBufs = 64
 	// Segments of GSO packets, in bytes (GVE_TX_MIN_TSO_MSS_DQO, gve_prep_tso).
 	minMSS, maxMSS = 88, 9728
 )
 
-// txSlot is what the queue knows of a packet under way.
+// txSlot is the queue's state of a packet in flight.
 type txSlot struct {
 	buf   [nic.MaxHeader]byte // headers
 	tag   uint16
 	tso   txDesc // of a GSO packet
 	super bool
 	csum  bool
-	n     int // buffers
+	n     int // number of buffers
 	bufs  [maxTSOBufs]txBuf
 	total uint32        // bytes in them
-	segs  []dma.Segment // their places
+	segs  []dma.Segment // their memory
 }
 
-// txBuf is a piece of a packet.
+// txBuf is a buffer of a packet.
 type txBuf struct {
 	addr uint64
 	len  uint16
 }
 
-// Errors that a guest can cause for each packet are made beforehand.
+// Errors that a guest can cause for each packet are allocated once.
 var (
-	errBadTSO = fmt.Errorf("%w: not the super-packet that its descriptor says", nic.ErrBadFrame)
+	errBadTSO = fmt.Errorf("%w: not the super-packet that its descriptor describes", nic.ErrBadFrame)
 
 	errTooManyBufs = fmt.Errorf("%w: packet of too many", errBadDesc)
 	errKind        = fmt.Errorf("%w: of unknown type", errBadDesc)
 	errContext     = fmt.Errorf("%w: context inside a packet, or twice", errBadDesc)
 )
 
-// Reload implements nic.TxQueue. A packet is dropped whose memory has gone.
+// Reload implements nic.TxQueue. A packet is dropped if its memory is gone.
 func (q *txQueue) Reload(f *nic.TxFrame, moved bool) (ok bool, err error) {
 	s := &q.slots[f.Slot]
 	if moved {
@@ -86,13 +86,13 @@ func (q *txQueue) Gather(free []*nic.TxFrame) (filled, taken int, err error) {
 		switch e := q.describe(f, s); {
 		case e == nil:
 			filled++
-		case errors.Is(e, nic.ErrBadFrame): // not a frame: dropped
+		case errors.Is(e, nic.ErrBadFrame): // malformed: dropped
 			q.count.bad.add(1)
 			q.t.Discard(wire.DropBadFrame)
 			q.finish(txPacketDone, s.tag)
 		case errors.Is(e, dma.ErrFault): // our own memory is gone
 			return filled, taken, e
-		default: // not mapped, not to be read, or in too many pieces
+		default: // unmapped, unreadable, or in too many segments
 			q.count.unmapped.add(1)
 			q.t.Discard(wire.DropFault)
 			q.finish(txPacketDone, s.tag)
@@ -101,14 +101,14 @@ func (q *txQueue) Gather(free []*nic.TxFrame) (filled, taken int, err error) {
 	return filled, taken, nil
 }
 
-// read takes the descriptors of one packet, of those posted. It returns how many these are, 0 if
-// the packet is not whole.
+// read reads the descriptors of one packet, of at most posted ones. It returns their number; 0: the
+// packet is incomplete.
 func (q *txQueue) read(s *txSlot, posted uint32) (n uint32, err error) {
 	s.n, s.total, s.super, s.csum = 0, 0, false, false
 	report := false
 	for n < posted {
 		var d txDesc
-		d.decode((*[txDescLen]byte)(q.in.at(q.head + n))) // each field once: the driver may rewrite it while we look
+		d.decode((*[txDescLen]byte)(q.in.entryAt(q.head + n))) // one copy: the driver may rewrite it meanwhile
 		n++
 		switch d.kind {
 		case txPacket:
@@ -118,7 +118,7 @@ func (q *txQueue) read(s *txSlot, posted uint32) (n uint32, err error) {
 			}
 			s.super, s.tso = true, d
 			continue
-		case txGeneral: // path hash, for multi-path networks: there is one path here
+		case txGeneral: // path hash, for multi-path networks: ignored
 			if s.n > 0 || n > 2 {
 				return 0, errContext
 			}
@@ -173,7 +173,7 @@ func (q *txQueue) describe(f *nic.TxFrame, s *txSlot) error {
 	m.GSOType, m.GSOSize, m.ECN, m.HashValid = splitter.GSONone, 0, false, false
 	m.Csum, m.CsumStart, m.CsumOffset = splitter.CsumNone, 0, 0
 	if s.csum || s.super {
-		if start, offset, ok := splitter.CsumPlace(&m.Headers); ok { // of what has none, there is nothing to compute
+		if start, offset, ok := splitter.CsumPlace(&m.Headers); ok { // otherwise there is no checksum to complete
 			m.Csum, m.CsumStart, m.CsumOffset = splitter.CsumPartial, start, offset
 		}
 	}
@@ -186,9 +186,9 @@ func (q *txQueue) describe(f *nic.TxFrame, s *txSlot) error {
 	return nil
 }
 
-// cut makes a GSO packet of the packet, as its TSO descriptor says. Its checksum field has the
-// pseudo-header's sum without the length, which differs between segments (gve_prep_tso); as all
-// others have it, it is to be with the length of the whole.
+// cut makes a GSO packet of the packet, after its TSO descriptor. The checksum field has the
+// pseudo-header's sum without the length, which differs between segments (gve_prep_tso); cut
+// replaces it by the sum with the whole length, as in all other GSO packets.
 func (s *txSlot) cut(p *wire.Packet) error {
 	m := &p.Meta
 	h := &m.Headers

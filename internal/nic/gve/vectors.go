@@ -7,34 +7,34 @@ import (
 	"vnic.dev/vnic/internal/scm"
 )
 
-// vectors are the MSI-X vectors of a device. A vector fires once, is masked by that, and is armed
-// again by its doorbell; what happens while it is masked is latched, and fires then: the driver
-// does not look again after it has armed (gve_napi_poll_dqo). They may be fired and armed on any
-// goroutine.
+// vectors are the MSI-X vectors of a device. A vector fires once, which masks it, and its doorbell
+// re-arms it. An interrupt that is due while the vector is masked is latched, and fires then,
+// because the driver does not look again after it has re-armed (gve_napi_poll_dqo). Any goroutine
+// may fire and arm them.
 type vectors struct {
 	nic.EventFDs
 	v   []vector
 	now func() int64
 }
 
-// vector is one MSI-X vector. Its lock is a leaf, held over no system call.
+// vector is one MSI-X vector. Its lock is a leaf, and no system call is made under it.
 type vector struct {
-	port   *nic.Port // nil: it loses nothing (nic.Port.LoseInterrupt)
-	mu     sync.Mutex
-	l      *nic.EventFD // under mu; nil: none
-	armed  bool         // under mu
-	always bool         // under mu: never masked, as the management vector
-	due    bool         // under mu: latched
+	port    *nic.Port // nil: it drops no interrupts (nic.Port.LoseInterrupt)
+	mu      sync.Mutex
+	eventFD *nic.EventFD // under mu; nil: none
+	armed   bool         // under mu
+	always  bool         // under mu: never masked, as the management vector
+	due     bool         // under mu: an interrupt is latched
 
 	// Moderation, under mu: nanoseconds, and times of now.
 	now      func() int64
-	wait     func(until int64) // tells the moderator; nil: there is none, and no interrupt waits
-	interval int64             // between two interrupts; 0: none
-	last     int64             // when one was raised last, while there is an interval
-	until    int64             // one is due, and waits until then; 0: none does
+	wait     func(until int64) // notifies the moderator; nil: interrupts are not delayed
+	interval int64             // minimum between two interrupts; 0: none
+	last     int64             // time of the last interrupt, while interval is set
+	until    int64             // when a delayed interrupt is due; 0: none is delayed
 }
 
-// init makes n vectors; now is the time in nanoseconds, never 0, as shape.Now.
+// init makes n vectors; now returns the time in nanoseconds, never 0, like shape.Now.
 func (vs *vectors) init(n int, now func() int64) {
 	vs.v, vs.now = make([]vector, n), now
 	for i := range vs.v {
@@ -42,31 +42,32 @@ func (vs *vectors) init(n int, now func() int64) {
 	}
 }
 
-// losesFor has interrupts be lost that a port is to lose: those of queues, which have others to follow.
+// losesFor makes vectors of queues drop interrupts when the port says so: another interrupt will
+// follow.
 func (vs *vectors) losesFor(p *nic.Port) {
 	for i := range vs.v {
 		vs.v[i].port = p
 	}
 }
 
-// at gives vector i, nil if there is none.
-func (vs *vectors) at(i int) *vector {
+// get returns vector i; nil: there is none.
+func (vs *vectors) get(i int) *vector {
 	if i < 0 || i >= len(vs.v) {
 		return nil
 	}
 	return &vs.v[i]
 }
 
-// fire raises vector i, or latches it if it is masked or has no eventfd.
+// fire raises vector i, or latches the interrupt if the vector is masked or has no eventfd.
 func (vs *vectors) fire(i int) {
-	if v := vs.at(i); v != nil {
+	if v := vs.get(i); v != nil {
 		v.change(func() { v.due = true })
 	}
 }
 
-// arm is vector i's doorbell.
+// arm handles vector i's doorbell.
 func (vs *vectors) arm(i int, db uint32) {
-	if v := vs.at(i); v != nil {
+	if v := vs.get(i); v != nil {
 		v.change(func() {
 			v.armed = db&irqEnable != 0
 			if interval, ok := irqInterval(db); ok {
@@ -76,7 +77,7 @@ func (vs *vectors) arm(i int, db uint32) {
 	}
 }
 
-// setManagement makes i the only vector that is never masked; -1: there is none.
+// setManagement makes i the only vector that is never masked; -1: none.
 func (vs *vectors) setManagement(i int) {
 	for j := range vs.v {
 		v := &vs.v[j]
@@ -84,12 +85,13 @@ func (vs *vectors) setManagement(i int) {
 	}
 }
 
-// change changes the vector's state, and writes its eventfd if that is due then and not too soon.
+// change changes the vector's state by to, and writes its eventfd if an interrupt is due and not
+// too early.
 func (v *vector) change(to func()) {
 	v.mu.Lock()
 	to()
-	l := v.l
-	if !v.due || !v.armed && !v.always || l == nil {
+	e := v.eventFD
+	if !v.due || !v.armed && !v.always || e == nil {
 		v.mu.Unlock()
 		return
 	}
@@ -105,39 +107,40 @@ func (v *vector) change(to func()) {
 		v.last = now
 	}
 	v.due = false
-	if !v.always && v.port != nil && v.port.InterruptLost() { // on its way to the processor: it stays armed, for the next
+	// Dropped on its way to the processor: the vector stays armed for the next one.
+	if !v.always && v.port != nil && v.port.InterruptLost() {
 		v.mu.Unlock()
 		return
 	}
 	v.armed = false
-	l.Enter() // under mu: replacing the eventfd sees it
+	e.Enter() // under mu, so that a replacement of the eventfd sees it
 	v.mu.Unlock()
-	l.Write()
+	e.Write()
 }
 
-// setFD gives vector i an eventfd, which is the vector's from now on; -1: none. What is latched
+// setFD sets the eventfd of vector i, which owns it from now on; -1: none. A latched interrupt
 // fires if the vector is armed.
 func (vs *vectors) setFD(i, fd int) {
-	v := vs.at(i)
+	v := vs.get(i)
 	if v == nil {
 		scm.Close(fd)
 		return
 	}
-	var l *nic.EventFD
+	var e *nic.EventFD
 	if fd >= 0 {
-		l = vs.New(fd)
+		e = vs.New(fd)
 	}
 	var old *nic.EventFD
 	v.change(func() {
-		old, v.l = v.l, l
-		if old != nil && old.Busy() { // a write to the old one may be lost: the new one gets it
+		old, v.eventFD = v.eventFD, e
+		if old != nil && old.Busy() { // the write to the old one may be lost: write the new one too
 			v.due, v.armed = true, true
 		}
 	})
 	vs.End(old)
 }
 
-// reset masks all vectors and forgets what is latched. Eventfds stay.
+// reset masks all vectors and clears latched interrupts. Eventfds stay.
 func (vs *vectors) reset() {
 	for i := range vs.v {
 		v := &vs.v[i]
@@ -148,7 +151,7 @@ func (vs *vectors) reset() {
 	}
 }
 
-// close lets go of all eventfds.
+// close ends all eventfds.
 func (vs *vectors) close() {
 	for i := range vs.v {
 		vs.setFD(i, -1)

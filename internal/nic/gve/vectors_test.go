@@ -10,9 +10,9 @@ import (
 	"vnic.dev/vnic/vfiouser"
 )
 
-// A vector fires once for each time that it is armed, and loses nothing.
+// A vector fires once for each arming, and loses no interrupt.
 //
-// Invariant: nic/gve: An interrupt fires once for each arming, and none is lost.
+// Invariant: nic/gve: An interrupt fires once each time it is armed, and none is lost.
 func TestVectorFiresOnce(t *testing.T) {
 	c := newConfigured(t, 1)
 	e := c.irq(1)
@@ -30,13 +30,13 @@ func TestVectorFiresOnce(t *testing.T) {
 	c.dev.vectors.fire(1)
 	c.dev.vectors.fire(1)
 	expect("armed once", 1)
-	c.bell(irqDoorbells+1, irqEnable|3<<3) // as the driver writes it: no update of the interval
+	c.bell(irqDoorbells+1, irqEnable|3<<3) // as the driver writes it: the interval is kept
 	expect("those that came while it was masked", 1)
 	c.bell(irqDoorbells+1, irqEnable)
 	c.bell(irqDoorbells+1, 0)
 	c.dev.vectors.fire(1)
 	expect("masked by the driver", 0)
-	// The frontend takes the eventfd away for a while, and gives another.
+	// The frontend takes the eventfd away for a while, and sets another one.
 	c.OK(c.dev.SetIRQ(vfiouser.IRQMSIX, 1, -1))
 	c.bell(irqDoorbells+1, irqEnable)
 	e2 := c.irq(1)
@@ -47,7 +47,7 @@ func TestVectorFiresOnce(t *testing.T) {
 	c.bell(irqDoorbells+1, irqEnable)
 	c.dev.vectors.fire(1)
 	expect("none any more", 0)
-	// What was latched does not outlive a reset.
+	// A reset clears latched interrupts.
 	c.reset()
 	c.start()
 	c.configure(2)
@@ -88,14 +88,15 @@ func TestManagementVector(t *testing.T) {
 			t.Errorf("base %d: interrupts %d, not %d", base, got, want)
 		}
 		c.reset()
-		c.dev.SetLink(false) // nobody to tell
+		c.dev.SetLink(false) // there is no driver to notify
 		c.dev.SetLink(true)
 	}
 }
 
-// A frontend that makes an eventfd block, and leaves it full, keeps nobody, also while it gives another.
+// A frontend that makes an eventfd blocking and leaves it full delays no other guest, even if it
+// sets another one meanwhile.
 //
-// Invariant: nic/gve: A frontend that blocks its eventfd holds nobody up.
+// Invariant: nic/gve: A frontend that blocks its eventfd delays nobody else.
 func TestStuckInterrupt(t *testing.T) {
 	for name, replaced := range map[string]bool{"stays": false, "replaced": true} {
 		t.Run(name, func(t *testing.T) {
@@ -103,7 +104,7 @@ func TestStuckInterrupt(t *testing.T) {
 			e := c.irq(0)
 			_, err := unix.Write(e.fd, le.AppendUint64(nil, ^uint64(0)-1))
 			c.OK(err)
-			c.OK(unix.SetNonblock(e.fd, false)) // of the open file: ours too
+			c.OK(unix.SetNonblock(e.fd, false)) // a flag of the open file, so it applies to our descriptor too
 			c.bell(irqDoorbells, irqEnable)
 			done := make(chan struct{})
 			go func() {
@@ -125,13 +126,13 @@ func TestStuckInterrupt(t *testing.T) {
 	}
 }
 
-// An interrupt that is on its way to an eventfd as that is taken away goes to the next.
+// An interrupt in progress while its eventfd is taken away goes to the next eventfd.
 func TestInterruptOnItsWay(t *testing.T) {
 	c := newConfigured(t, 1)
 	c.irq(0)
-	v := c.dev.vectors.at(0)
-	v.l.Enter() // as change does, before it writes
-	old := v.l
+	v := c.dev.vectors.get(0)
+	v.eventFD.Enter() // as change does, before it writes
+	old := v.eventFD
 	c.OK(c.dev.DisableIRQs(vfiouser.IRQMSIX))
 	old.Write()
 	if e := c.irq(0); e.fired() == 0 {

@@ -21,8 +21,8 @@ type tcpStream struct {
 	spec    Spec // of the next frame
 	source  uint16
 	id      uint16
-	fixedID bool // IPv4: DF, and identifications that stay
-	whole   bool // checksums are whole, not left to the NIC
+	fixedID bool // IPv4: DF, with equal identifications
+	whole   bool // checksums are complete, not partial
 }
 
 // frame makes the next frame, of n bytes.
@@ -34,7 +34,7 @@ func (s *tcpStream) frame(n int, flags uint8) Frame {
 	return f
 }
 
-// finish sets what Make knows nothing of.
+// finish sets header fields that Make does not set.
 func (s *tcpStream) finish(f *Frame) {
 	be := binary.BigEndian
 	var h splitter.Headers
@@ -55,7 +55,7 @@ func (s *tcpStream) finish(f *Frame) {
 	}
 }
 
-// frames makes frames of n bytes in all, mss in each, the last with PSH.
+// frames makes frames with n bytes in all, mss in each; the last one has PSH.
 func (s *tcpStream) frames(n, mss int) (fs []Frame) {
 	for ; n > mss; n -= mss {
 		fs = append(fs, s.frame(mss, 0))
@@ -63,7 +63,7 @@ func (s *tcpStream) frames(n, mss int) (fs []Frame) {
 	return append(fs, s.frame(n, splitter.PSH))
 }
 
-// complete is a frame's bytes with its checksum whole.
+// complete returns the frame's bytes with its checksum complete.
 func (f *Frame) complete(t testing.TB) []byte {
 	t.Helper()
 	b := f.Bytes()
@@ -73,7 +73,7 @@ func (f *Frame) complete(t testing.TB) []byte {
 	return b
 }
 
-// cut cuts what was received into the frames that it was made of, checksums whole.
+// cut returns the frames from which the received packet was merged, with complete checksums.
 func (f *Frame) cut(t testing.TB) (frames [][]byte) {
 	t.Helper()
 	if f.GSO == splitter.GSONone {
@@ -104,8 +104,8 @@ func (f *Frame) cut(t testing.TB) (frames [][]byte) {
 	return frames
 }
 
-// comeAs has one guest send frames, and the other receive on queue q what they became, which must
-// give them again. It returns what was received.
+// comeAs sends frames from a to queue q of b, and returns the received packets. It checks that
+// cutting these gives the frames again.
 func comeAs(t testing.TB, a, b Guest, q int, fs []Frame) (got []Frame) {
 	t.Helper()
 	frames, packets := b.Port().Coalesced()
@@ -130,16 +130,16 @@ func comeAs(t testing.TB, a, b Guest, q int, fs []Frame) (got []Frame) {
 	}
 	for i := range fs {
 		want := fs[i].complete(t)
-		at := flow(want)
-		if len(flows[at]) == 0 || !bytes.Equal(flows[at][0], want) {
+		key := flow(want)
+		if len(flows[key]) == 0 || !bytes.Equal(flows[key][0], want) {
 			t.Fatalf("frame %d of %d, %d received: not the next of its flow:\n got %x\nsent %x", i, len(fs), n,
-				firstOf(flows[at]), want)
+				firstOf(flows[key]), want)
 		}
-		flows[at] = flows[at][1:]
+		flows[key] = flows[key][1:]
 	}
-	for at, rest := range flows {
+	for key, rest := range flows {
 		if len(rest) > 0 {
-			t.Fatalf("%d frames too many of %v", len(rest), at)
+			t.Fatalf("%d frames too many of %v", len(rest), key)
 		}
 	}
 	return got
@@ -152,10 +152,10 @@ func firstOf(list [][]byte) []byte {
 	return list[0]
 }
 
-// coalesces: frames of a flow that come together go to a guest as one GSO packet, split once, their
-// payload in one piece; counters, flow counters and taps see them as they crossed the wire.
+// coalesces: frames of a flow in one batch reach a guest as one GSO packet, split once, its payload
+// in one piece. Counters, flow counters and taps see the frames as they crossed the wire.
 //
-// Invariant: nic: Frames are merged to a GSO packet that gives them again, byte for byte.
+// Invariant: nic: Cutting a merged GSO packet gives the original frames, byte for byte.
 func coalesces(t *testing.T, lab Lab, traits Traits) {
 	const mss, n = 1448, 20
 	for name, c := range map[string]struct {
@@ -204,12 +204,12 @@ func coalesces(t *testing.T, lab Lab, traits Traits) {
 			after, _ := b.Port().QueueCounters(q)
 			flow, err := b.Port().ReadFlowCounter(id)
 			must(t, err)
-			type change struct{ was, is control.DirCounters }
-			for what, d := range map[string]change{"queue": {before, after}, "flow": {is: flow.Rx}} {
-				if d.is.Packets-d.was.Packets != n || d.is.Segments-d.was.Segments != n || d.is.RetransBytes != 0 ||
-					d.is.HeaderBytes-d.was.HeaderBytes != uint64(n*len(fs[0].Header)) ||
-					payloadOf(&d.is)-payloadOf(&d.was) != n*mss-100 {
-					t.Errorf("%s: %+v, before %+v", what, d.is, d.was)
+			type change struct{ was, now control.DirCounters }
+			for what, d := range map[string]change{"queue": {before, after}, "flow": {now: flow.Rx}} {
+				if d.now.Packets-d.was.Packets != n || d.now.Segments-d.was.Segments != n || d.now.RetransBytes != 0 ||
+					d.now.HeaderBytes-d.was.HeaderBytes != uint64(n*len(fs[0].Header)) ||
+					payloadOf(&d.now)-payloadOf(&d.was) != n*mss-100 {
+					t.Errorf("%s: %+v, before %+v", what, d.now, d.was)
 				}
 			}
 			countedMerged(t, b.Port(), q, fs[0].Header, n, n*mss-100, c.split, c.o)
@@ -217,7 +217,7 @@ func coalesces(t *testing.T, lab Lab, traits Traits) {
 			if len(came) != n {
 				t.Fatalf("the tap saw %d frames", len(came))
 			}
-			for i, at := range came {
+			for i, arrived := range came {
 				hlen := uint32(0)
 				if c.split && i == 0 {
 					hlen = uint32(len(fs[0].Header))
@@ -226,18 +226,18 @@ func coalesces(t *testing.T, lab Lab, traits Traits) {
 				if c.split {
 					kind = dma.GPU
 				}
-				if !bytes.Equal(at.payload, fs[i].Payload) || at.at.Split != c.split || at.at.HeaderLen != hlen ||
-					at.kind != kind || !at.at.Merged || at.at.Bounced != (c.o.NoP2P && c.split) {
-					t.Errorf("the tap saw of frame %d: %+v", i, at.at)
+				if !bytes.Equal(arrived.payload, fs[i].Payload) || arrived.place.Split != c.split || arrived.place.HeaderLen != hlen ||
+					arrived.kind != kind || !arrived.place.Merged || arrived.place.Bounced != (c.o.NoP2P && c.split) {
+					t.Errorf("the tap saw of frame %d: %+v", i, arrived.place)
 				}
 			}
 		})
 	}
 }
 
-// mergeLong: what frames are merged to is no longer than an IP packet can be.
+// mergeLong: a merged packet is no longer than an IP packet can be.
 //
-// Invariant: nic: What Linux's GRO would not merge is not merged.
+// Invariant: nic: Frames that Linux's GRO would not merge are not merged.
 func mergeLong(t *testing.T, lab Lab, _ Traits) {
 	const n, mss = 20, 8000
 	a, b := lab(t, Options{})
@@ -249,13 +249,13 @@ func mergeLong(t *testing.T, lab Lab, _ Traits) {
 	}
 }
 
-// payloadOf is how much payload has come.
+// payloadOf returns the received bytes of payload.
 func payloadOf(c *control.DirCounters) uint64 { return c.DeviceBytes + c.GPUFileBytes + c.HostBytes }
 
-// apart: where the driver takes no GSO packets, or coalescing is off, each frame comes by itself,
-// with the same bytes.
+// apart: if the driver accepts no GSO packets, or coalescing is off, each frame comes by itself,
+// unchanged.
 //
-// Invariant: nic: Nothing is merged for a driver that takes no GSO packets.
+// Invariant: nic: Nothing is merged for a driver that does not accept GSO packets.
 func apart(t *testing.T, lab Lab, _ Traits) {
 	const n, mss = 10, 1448
 	run := func(t *testing.T, a, b Guest, want int) {
@@ -276,8 +276,8 @@ func apart(t *testing.T, lab Lab, _ Traits) {
 	})
 }
 
-// mergeShortage: where buffers are too few for a merge, frames come one by one into those that there
-// are, and the rest when there are more, in their order.
+// mergeShortage: if there are too few buffers for a merge, its frames come one by one into the
+// buffers that there are, and the rest when there are more, in order.
 //
 // Invariant: nic: A merge that does not fit is undone, and loses nothing.
 func mergeShortage(t *testing.T, lab Lab, _ Traits) {
@@ -295,7 +295,7 @@ func mergeShortage(t *testing.T, lab Lab, _ Traits) {
 			t.Fatalf("frame %d: %v, %d bytes", i, got.GSO, len(got.Payload))
 		}
 	}
-	for b.Port().Link().Counters().Busy == was { // else what is posted next comes too early
+	for b.Port().Link().Counters().Busy == was { // otherwise the next buffers would come too early
 		runtime.Gosched()
 	}
 	b.Post(1, n)
@@ -314,11 +314,11 @@ func mergeShortage(t *testing.T, lab Lab, _ Traits) {
 	testkit.Equal(t, "drops", c.Rx.Drops, 0)
 }
 
-// mergeModel: whatever frames come together, of several flows, some of them such as end a merge or
-// belong to none, what is received gives the frames of each flow again, in their order; and it does
-// so with coalescing and without.
+// mergeModel: frames of several flows come together, and some end a merge or belong to no flow.
+// Whatever they are, the received packets give the frames of each flow again, in order, with
+// coalescing and without.
 //
-// Invariant: nic: Frames are merged to a GSO packet that gives them again, byte for byte.
+// Invariant: nic: Cutting a merged GSO packet gives the original frames, byte for byte.
 func mergeModel(t *testing.T, lab Lab, _ Traits) {
 	a, b := lab(t, Options{})
 	SplitTo(t, b, 1, 2000)
@@ -346,14 +346,14 @@ func mergeModel(t *testing.T, lab Lab, _ Traits) {
 				case 2:
 					flags = []uint8{splitter.FIN, splitter.ECE, splitter.CWR, splitter.URG, splitter.SYN, splitter.RST}[rnd.IntN(6)]
 				case 3:
-					s.spec.Seq += uint32(rnd.IntN(3000)) // as if one was lost
+					s.spec.Seq += uint32(rnd.IntN(3000)) // a gap, as after a loss
 				case 4:
 					s.id += 7
 				case 5:
 					mss = 0
 				case 6:
 					if len(fs) > 0 {
-						fs = append(fs, fs[rnd.IntN(len(fs))]) // again
+						fs = append(fs, fs[rnd.IntN(len(fs))]) // a repeated frame
 					}
 				}
 				f := s.frame(mss, flags)
@@ -378,7 +378,7 @@ func mergeModel(t *testing.T, lab Lab, _ Traits) {
 	}
 }
 
-// tweak changes a field of a frame's header that ends a merge.
+// tweak changes a field of a frame's header, so that the frame ends a merge.
 func tweak(f *Frame, rnd *rand.Rand) {
 	var h splitter.Headers
 	_ = splitter.Parse(f.Header, uint32(len(f.Header)+len(f.Payload)), &h)
@@ -389,7 +389,7 @@ func tweak(f *Frame, rnd *rand.Rand) {
 	case 1:
 		tcp[11]++ // acknowledgment
 	case 2:
-		ip[1] ^= 0x10 // TOS, or of IPv6 the flow label
+		ip[1] ^= 0x10 // TOS, or the flow label of IPv6
 	case 3:
 		if h.IPv6 {
 			ip[7]--
@@ -403,8 +403,8 @@ func tweak(f *Frame, rnd *rand.Rand) {
 	}
 }
 
-// mergeOrder: a frame that may belong to a flow of which it says nothing, here a fragment, is not
-// overtaken by frames that are merged, and overtakes none.
+// mergeOrder: a frame of unknown flow, here a fragment, keeps its place among frames that are
+// merged.
 //
 // Invariant: nic: No packet overtakes its flow.
 func mergeOrder(t *testing.T, lab Lab, _ Traits) {
@@ -412,7 +412,7 @@ func mergeOrder(t *testing.T, lab Lab, _ Traits) {
 	a, b := lab(t, Options{})
 	s := tcpStream{a: a, b: b, source: 1000}
 	fs := s.frames(n*mss, mss)
-	f := &fs[3] // begins nothing, and ends what is under way
+	f := &fs[3] // begins no merge, and ends open ones
 	f.Header[splitter.EthLen+6] |= 0x20
 	var h splitter.Headers
 	must(t, splitter.Parse(f.Header, uint32(len(f.Header)+len(f.Payload)), &h))
@@ -447,7 +447,7 @@ func mergeOrder(t *testing.T, lab Lab, _ Traits) {
 	}
 }
 
-// badSumAlone: a frame whose checksum is bad joins no merge, and ends it: the receiver finds it as it
+// badSumAlone: a frame with a bad checksum joins no merge, and ends it. The receiver gets it as it
 // was sent.
 //
 // Invariant: nic: Only frames with good checksums are merged.

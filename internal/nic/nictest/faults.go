@@ -8,10 +8,10 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// exhausted: a NIC that takes no receive buffers for a while has frames wait, in their order, and sends meanwhile; what
-// there is for the control channel comes when that is over.
+// exhausted: frames to a NIC that takes no receive buffers for a while wait, in order; the NIC can
+// still send. Answers of the control channel come when the fault ends.
 //
-// Invariant: nic: A NIC that takes no buffers for a while, or shows completions late, loses nothing.
+// Invariant: nic: A NIC that takes no buffers for a while, or completes late, loses nothing.
 func exhausted(t *testing.T, lab Lab, _ Traits) {
 	const n = 100
 	a, b := lab(t, Options{})
@@ -25,7 +25,7 @@ func exhausted(t *testing.T, lab Lab, _ Traits) {
 	a.Post(0, 1)
 	f := Make(a.MAC(), b.MAC(), Spec{Payload: 5})
 	arrives(t, b, a, 0, f)
-	b.Send(1, hello(b)) // the answer waits, too
+	b.Send(1, hello(b)) // its answer waits too
 	if rx, _ := b.Port().QueueCounters(0); rx.Packets != 0 || b.Port().Faults().Refused == 0 {
 		t.Errorf("%d packets, %+v", rx.Packets, b.Port().Faults())
 	}
@@ -42,22 +42,23 @@ func exhausted(t *testing.T, lab Lab, _ Traits) {
 		next++
 	}
 	b.Post(0, 1)
-	b.Port().Exhaust(time.Hour)        // cut
-	b.Port().Exhaust(time.Millisecond) // instead: it ends by itself
+	b.Port().Exhaust(time.Hour)        // limited to MaxExhaustion
+	b.Port().Exhaust(time.Millisecond) // replaces it, and ends by itself
 	arrives(t, a, b, 0, fs[0])
 	rx, _ := b.Port().QueueCounters(0)
 	testkit.Equal(t, "drops", rx.Drops, 0)
-	b.Port().Exhaust(nic.MaxExhaustion) // and ends with the NIC
+	b.Port().Exhaust(nic.MaxExhaustion) // ends with the NIC
 }
 
-// isControl says whether what came is an answer of the control channel.
+// isControl reports whether a received frame is an answer of the control channel.
 func isControl(f *Frame) bool {
 	return len(f.Header) > 14 && f.Header[12] == 0x88 && f.Header[13] == 0xb5
 }
 
-// late: transmit completions come no earlier than they are to, in any number, and at once when that is over.
+// late: transmit completions come no earlier than the delay, in any number, and at once when the
+// delay is removed.
 //
-// Invariant: nic: A NIC that takes no buffers for a while, or shows completions late, loses nothing.
+// Invariant: nic: A NIC that takes no buffers for a while, or completes late, loses nothing.
 func late(t *testing.T, lab Lab, _ Traits) {
 	const n, delay = 70, 30 * time.Millisecond
 	a, b := lab(t, Options{})
@@ -79,7 +80,7 @@ func late(t *testing.T, lab Lab, _ Traits) {
 		t.Errorf("completed after %v", d)
 	}
 	received()
-	a.Port().DelayCompletions(time.Hour) // cut
+	a.Port().DelayCompletions(time.Hour) // limited to MaxCompletionDelay
 	b.Post(0, n+1)
 	a.Queue(0, fs...)
 	received() // before they are completed

@@ -10,8 +10,8 @@ import (
 	"vnic.dev/vnic/internal/wire"
 )
 
-// Invariant: nic: The account of flows has each packet once, by flow, direction and queue, with the memory where its
-// payload was, the rule that it met, and the reason if it was dropped.
+// Invariant: nic: The flow table counts each packet once, by flow, direction and queue, with the
+// memory of its payload, the matching rule, and the reason if it was dropped.
 func flowsCounted(t *testing.T, lab Lab, _ Traits) {
 	a, b := lab(t, Options{})
 	SplitTo(t, b, 1, 2000)
@@ -73,9 +73,9 @@ func flowsCounted(t *testing.T, lab Lab, _ Traits) {
 	testkit.Equal(t, "bytes lost", lost.Lost, 10)
 }
 
-// received gives what a queue has counted of the flow to a TCP port that it received.
+// received returns a queue's counts of the received flow to a TCP port.
 func received(p *nic.Port, queue int, port uint16) (none flows.Counts) {
-	p.QueueCounters(queue) // waits until whoever fills the queue has left it
+	p.QueueCounters(queue) // waits until the sender that fills the queue has left it
 	for _, q := range p.FlowAccount() {
 		for _, r := range q.Rows {
 			if !q.Tx && q.Queue == queue && r.Flow.DstPort == port {
@@ -86,8 +86,8 @@ func received(p *nic.Port, queue int, port uint16) (none flows.Counts) {
 	return none
 }
 
-// countedMerged checks what a queue has counted of the flow to TCP port 2000, when all its frames came merged to one
-// packet. split: payload was for a GPU, by way of host memory if o has NoP2P.
+// countedMerged checks a queue's counts of the flow to TCP port 2000, all of whose frames were
+// merged to one packet. split: payload is in GPU memory, bounced if o has NoP2P.
 func countedMerged(t *testing.T, p *nic.Port, queue int, header []byte, frames, payload uint64, split bool, o Options) {
 	t.Helper()
 	want := flows.Counts{Packets: 1, Segments: frames, Header: uint64(len(header))}
@@ -102,15 +102,15 @@ func countedMerged(t *testing.T, p *nic.Port, queue int, header []byte, frames, 
 	testkit.Equal(t, "account of the flow", received(p, queue, 2000), want)
 }
 
-// Invariant: nic: What a driver has posted can be looked at, and frames find it as if nobody had.
+// Invariant: nic: Posted buffers can be inspected, without effect on the frames that use them.
 func postedShown(t *testing.T, lab Lab, _ Traits) {
 	a, b := lab(t, Options{})
 	SplitTo(t, b, 1, 2000)
 	b.Post(1, 8)
 	look := func() (buffers int, gpu uint64) {
-		b.Port().Posted(1, func(at []dma.Segment) {
+		b.Port().Posted(1, func(segs []dma.Segment) {
 			buffers++
-			for _, s := range at {
+			for _, s := range segs {
 				if s.GPU() >= 0 {
 					gpu += uint64(s.Len)
 				}

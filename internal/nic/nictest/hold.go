@@ -20,18 +20,19 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// holdFor is for how long merges stay open in these tests, by a clock that only the test turns. It is as well how often
-// a port looks at that clock.
+// holdFor is nic.Config.Hold in these tests, by a clock that only the test advances. A port also
+// looks at that clock this often.
 const holdFor = time.Millisecond
 
-// steps is a clock that is turned by hand.
+// steps is a clock that the test advances.
 type steps struct{ now atomic.Int64 }
 
 func (c *steps) read() int64          { return c.now.Load() }
 func (c *steps) turn(d time.Duration) { c.now.Add(int64(d)) }
 
-// holding makes a lab in which merges stay open until the clock is turned. Its RSS is set, to queue 0: a default one
-// changes with the queues that have had buffers, at any time soon after, and a change of RSS ends what is held.
+// holding makes a lab in which merges stay open until the clock is advanced. It sets RSS to queue
+// 0: the default table changes with the queues in use, at any time soon after, and a change of RSS
+// ends open merges.
 func holding(t testing.TB, lab Lab, o Options) (a, b Guest, clock *steps) {
 	t.Helper()
 	clock = new(steps)
@@ -41,20 +42,21 @@ func holding(t testing.TB, lab Lab, o Options) (a, b Guest, clock *steps) {
 	for _, g := range []Guest{a, b} {
 		rss, err := g.Port().RSS()
 		must(t, err)
-		rss.Table = []uint16{0, 0} // the default table would count as none
+		rss.Table = []uint16{0, 0} // {0} would be the default table, and count as unset
 		must(t, g.Port().SetRSS(rss))
 	}
 	return a, b, clock
 }
 
-// oneByOne has a guest send each frame in a batch of its own.
+// oneByOne sends each frame in a batch of its own.
 func oneByOne(a Guest, fs []Frame) {
 	for i := range fs {
 		a.Send(0, fs[i])
 	}
 }
 
-// givesAgain receives until all frames have come again, in the order of each flow. It returns what was received.
+// givesAgain receives packets until they have given all frames again, in the order of each flow,
+// and returns the packets.
 func givesAgain(t testing.TB, b Guest, q int, fs []Frame) (got []Frame) {
 	t.Helper()
 	flowOf := func(b []byte) splitter.Flow {
@@ -86,17 +88,17 @@ func givesAgain(t testing.TB, b Guest, q int, fs []Frame) (got []Frame) {
 	return got
 }
 
-// holds: frames of a flow that come in batches of their own go to the guest as one GSO packet, split once, their
-// payload in one piece; counters, flow counters and taps see each once, and where it lies. Where merges end with their
-// batch each comes by itself.
+// holds: frames of a flow that come in separate batches reach the guest as one GSO packet, split
+// once, its payload in one piece. Counters, flow counters and taps see each frame once, and its
+// place. Without Hold each frame comes by itself.
 //
-// Invariant: nic: Frames are merged to a GSO packet that gives them again, byte for byte.
+// Invariant: nic: Cutting a merged GSO packet gives the original frames, byte for byte.
 func holds(t *testing.T, lab Lab, traits Traits) {
 	const mss, n = 1448, 20
 	for name, c := range map[string]struct {
 		spec  Spec
 		whole bool
-		mixed bool // every other checksum is whole
+		mixed bool // every other checksum is complete
 		split bool
 		fixed bool
 		o     Options
@@ -155,12 +157,12 @@ func holds(t *testing.T, lab Lab, traits Traits) {
 			after, _ := b.Port().QueueCounters(q)
 			flow, err := b.Port().ReadFlowCounter(id)
 			must(t, err)
-			type change struct{ was, is control.DirCounters }
-			for what, d := range map[string]change{"queue": {before, after}, "flow": {is: flow.Rx}} {
-				if d.is.Packets-d.was.Packets != n || d.is.Segments-d.was.Segments != n || d.is.RetransBytes != 0 ||
-					d.is.HeaderBytes-d.was.HeaderBytes != uint64(n*len(fs[0].Header)) || d.is.Drops != d.was.Drops ||
-					payloadOf(&d.is)-payloadOf(&d.was) != n*mss-100 {
-					t.Errorf("%s: %+v, before %+v", what, d.is, d.was)
+			type change struct{ was, now control.DirCounters }
+			for what, d := range map[string]change{"queue": {before, after}, "flow": {now: flow.Rx}} {
+				if d.now.Packets-d.was.Packets != n || d.now.Segments-d.was.Segments != n || d.now.RetransBytes != 0 ||
+					d.now.HeaderBytes-d.was.HeaderBytes != uint64(n*len(fs[0].Header)) || d.now.Drops != d.was.Drops ||
+					payloadOf(&d.now)-payloadOf(&d.was) != n*mss-100 {
+					t.Errorf("%s: %+v, before %+v", what, d.now, d.was)
 				}
 			}
 			countedMerged(t, b.Port(), q, fs[0].Header, n, n*mss-100, c.split, c.o)
@@ -168,7 +170,7 @@ func holds(t *testing.T, lab Lab, traits Traits) {
 			if len(came) != n {
 				t.Fatalf("the tap saw %d frames", len(came))
 			}
-			for i, at := range came {
+			for i, arrived := range came {
 				hlen, kind := uint32(0), dma.Host
 				if c.split {
 					kind = dma.GPU
@@ -176,10 +178,10 @@ func holds(t *testing.T, lab Lab, traits Traits) {
 						hlen = uint32(len(fs[0].Header))
 					}
 				}
-				if !bytes.Equal(at.payload, fs[i].Payload) || at.at.Split != c.split || at.at.HeaderLen != hlen ||
-					at.kind != kind || !at.at.Merged || at.at.Bounced != (c.o.NoP2P && c.split) ||
-					!bytes.Equal(at.header, fs[i].Header) || at.verdict.Kind != wire.Taken {
-					t.Errorf("the tap saw of frame %d: %+v", i, at)
+				if !bytes.Equal(arrived.payload, fs[i].Payload) || arrived.place.Split != c.split || arrived.place.HeaderLen != hlen ||
+					arrived.kind != kind || !arrived.place.Merged || arrived.place.Bounced != (c.o.NoP2P && c.split) ||
+					!bytes.Equal(arrived.header, fs[i].Header) || arrived.verdict.Kind != wire.Taken {
+					t.Errorf("the tap saw of frame %d: %+v", i, arrived)
 				}
 			}
 		})
@@ -196,7 +198,8 @@ func holds(t *testing.T, lab Lab, traits Traits) {
 
 // holdTime: a merge ends when its time is up, counted from its first frame, and not before.
 //
-// Invariant: nic: A merge outlives its batch by no more than the time that is set, and 64 of a queue do.
+// Invariant: nic: A merge outlives its batch by at most the configured time, and at most 64 merges
+// of a queue do.
 func holdTime(t *testing.T, lab Lab, _ Traits) {
 	const mss = 1000
 	a, b, clock := holding(t, lab, Options{})
@@ -211,30 +214,32 @@ func holdTime(t *testing.T, lab Lab, _ Traits) {
 		a.Send(0, fs[1])
 		a.Send(0, late[0])
 		clock.turn(holdFor/2 - 1)
-		a.Send(0, fs[2]) // its time is not up
+		a.Send(0, fs[2]) // the merge's time is not up
 		clock.turn(1)
 		testkit.Equal(t, "packets of the first flow", len(givesAgain(t, b, 0, fs)), 1)
-		a.Send(0, late[1]) // nor is the other one's
+		a.Send(0, late[1]) // nor that of the other merge
 		clock.turn(holdFor / 2)
 		testkit.Equal(t, "packets of the second flow", len(givesAgain(t, b, 0, late)), 1)
 	}
 	b.Post(0, 3)
 	fs := []Frame{s.frame(mss, 0), s.frame(mss, 0), s.frame(mss, 0)}
 	a.Send(0, fs[0])
-	b.Port().SetCoalescing(false) // at once, whatever the time is
+	b.Port().SetCoalescing(false) // ends the merge at once
 	oneByOne(a, fs[1:])
 	testkit.Equal(t, "packets while nothing is merged", len(givesAgain(t, b, 0, fs)), 3)
 }
 
-// holdFlows: 64 flows are merged at a time, and with the 65th the oldest one ends. Those that PSH ends come in the order
-// in which they end. So it is with long frames, of which a queue has no memory for more.
+// holdFlows: 64 flows can be merged at a time; the 65th ends the oldest merge. Merges ended by PSH
+// arrive in the order in which they end. The same holds for long frames, which use up a queue's
+// memory for them.
 //
-// Invariant: nic: A merge outlives its batch by no more than the time that is set, and 64 of a queue do.
+// Invariant: nic: A merge outlives its batch by at most the configured time, and at most 64 merges
+// of a queue do.
 func holdFlows(t *testing.T, lab Lab, _ Traits) {
 	const flows = 65
 	for _, mss := range []int{200, 8900} {
 		a, b, _ := holding(t, lab, Options{})
-		b.Post(0, 2*flows) // of gve, enough for as many frames of 64 KiB
+		b.Post(0, 2*flows) // enough buffers of gve for as many frames of 64 KiB
 		var streams []tcpStream
 		var first, second []Frame
 		for i := range flows {
@@ -247,26 +252,26 @@ func holdFlows(t *testing.T, lab Lab, _ Traits) {
 		a.Send(0, first[:32]...)
 		oneByOne(a, first[32:])
 		got := givesAgain(t, b, 0, first[:1])
-		oneByOne(a, second) // together they would be more than the sender's batch
+		oneByOne(a, second) // first and second together would not fit into the sender's batch
 		got = append(got, givesAgain(t, b, 0, append(slices.Clone(first[1:]), second...))...)
 		for i, f := range got {
 			want, port := 2*mss, 1500+i-1
-			if i < 2 { // one by one, of the first flow
+			if i < 2 { // the first flow's frames, one by one
 				want, port = mss, 1500
 			}
-			at := f.Header
-			if n := len(f.Bytes()) - 54; n != want || int(binary.BigEndian.Uint16(at[14+20:])) != port {
-				t.Errorf("frames of %d: packet %d has %d bytes, of flow %d", mss, i, n, binary.BigEndian.Uint16(at[14+20:]))
+			hdr := f.Header
+			if n := len(f.Bytes()) - 54; n != want || int(binary.BigEndian.Uint16(hdr[14+20:])) != port {
+				t.Errorf("frames of %d: packet %d has %d bytes, of flow %d", mss, i, n, binary.BigEndian.Uint16(hdr[14+20:]))
 			}
 		}
 		testkit.Equal(t, "packets", len(got), flows+1)
 	}
 }
 
-// holdStop: what is held goes to its queue before that stops, its split changes, or rules do. Where there are no
-// buffers it is dropped with the queue, with a reason.
+// holdStop: held frames reach their queue before it stops, before its split changes, and before
+// rules change. If the queue has no buffers, they are dropped with it, with a reason.
 //
-// Invariant: nic: Frames that are held are put or dropped, each counted once, when their queue stops.
+// Invariant: nic: When a queue stops, its held frames are delivered or dropped, each counted once.
 func holdStop(t *testing.T, lab Lab, traits Traits) {
 	const mss, n = 1000, 5
 	a, b, clock := holding(t, lab, Options{})
@@ -309,7 +314,7 @@ func holdStop(t *testing.T, lab Lab, traits Traits) {
 	var to tapLog
 	b.Port().Link().SetTap(&to)
 	b.SetSplit(2, false)
-	if !traits.SplitStops { // then what is held waits for some
+	if !traits.SplitStops { // otherwise held frames wait for buffers until patience ends
 		clock.turn(holdFor + limits.Patience.Here())
 	}
 	for rx := (control.DirCounters{}); rx.Drops != 2; rx, _ = b.Port().QueueCounters(2) {
@@ -327,8 +332,8 @@ func holdStop(t *testing.T, lab Lab, traits Traits) {
 	arrives(t, a, b, 0, f)
 }
 
-// holdShortage: what is held and finds no buffers waits for them, and what comes behind it waits with its sender.
-// Nothing is lost, or comes in another order.
+// holdShortage: held frames that find no buffers wait, and the next frames of their flow wait with
+// their sender. No frame is lost, and the order is kept.
 //
 // Invariant: nic: A merge that does not fit is undone, and loses nothing.
 func holdShortage(t *testing.T, lab Lab, _ Traits) {
@@ -341,17 +346,17 @@ func holdShortage(t *testing.T, lab Lab, _ Traits) {
 		b.Post(1, posted)
 		oneByOne(a, fs[:n-1])
 		was := b.Port().Link().Counters().Busy
-		a.Queue(0, fs[n-1]) // it ends the merge
+		a.Queue(0, fs[n-1]) // its last frame ends the merge
 		for b.Port().Link().Counters().Busy == was {
 			runtime.Gosched()
 		}
 		if posted > 0 {
 			givesAgain(t, b, 1, fs[:posted])
 		}
-		b.Post(1, n+1) // for each by itself, if the buffers come between the try of the whole and that of its parts
+		b.Post(1, n+1) // one each: the queue may try the frames one by one
 		a.Sent(0)
 		givesAgain(t, b, 1, fs[posted:])
-		rest := []Frame{s.frame(mss, 0)} // and by time
+		rest := []Frame{s.frame(mss, 0)} // the same for a merge that ends by time
 		a.Send(0, rest[0])
 		clock.turn(holdFor)
 		givesAgain(t, b, 1, rest)
@@ -361,10 +366,10 @@ func holdShortage(t *testing.T, lab Lab, _ Traits) {
 	}
 }
 
-// holdLost: what is held and finds no buffers for long is dropped and counted, where a NIC would have dropped it at
-// once.
+// holdLost: held frames that find no buffers for long are dropped and counted, as a hardware NIC
+// would have done at once.
 //
-// Invariant: nic: Frames that are held are put or dropped, each counted once, when their queue stops.
+// Invariant: nic: When a queue stops, its held frames are delivered or dropped, each counted once.
 func holdLost(t *testing.T, lab Lab, _ Traits) {
 	const n, mss = 3, 1000
 	a, b, clock := holding(t, lab, Options{})
@@ -396,7 +401,7 @@ func holdLost(t *testing.T, lab Lab, _ Traits) {
 	arrives(t, a, b, 0, f)
 }
 
-// holdPieces: a queue that never has buffers for all that is held gets it frame by frame.
+// holdPieces: a queue that never has enough buffers for a whole merge gets it frame by frame.
 //
 // Invariant: nic: A merge that does not fit is undone, and loses nothing.
 func holdPieces(t *testing.T, lab Lab, _ Traits) {
@@ -416,7 +421,8 @@ func holdPieces(t *testing.T, lab Lab, _ Traits) {
 	}
 }
 
-// firstFragment is the first of several fragments of a packet that a sends to b: it says of which flow it is.
+// firstFragment returns the first fragment of a packet from a to b; it still has the ports of its
+// flow.
 func firstFragment(t *testing.T, a, b Guest, payload int) Frame {
 	t.Helper()
 	f := Make(b.MAC(), a.MAC(), Spec{Payload: payload})
@@ -428,8 +434,8 @@ func firstFragment(t *testing.T, a, b Guest, payload int) Frame {
 	return f
 }
 
-// holdOrder: what may belong to a flow that is held, and cannot be merged, does not overtake it: a fragment, and a
-// frame that cannot be split and, it may be, goes to another queue.
+// holdOrder: a frame that cannot be merged, and may belong to a held flow, does not overtake it: a
+// fragment, and a frame that cannot be split and may go to another queue.
 //
 // Invariant: nic: No packet overtakes its flow.
 func holdOrder(t *testing.T, lab Lab, traits Traits) {
@@ -437,7 +443,7 @@ func holdOrder(t *testing.T, lab Lab, traits Traits) {
 	a, b, _ := holding(t, lab, Options{})
 	SplitTo(t, b, 1, 2000)
 	frag := firstFragment(t, a, b, mss)
-	long := Make(b.MAC(), a.MAC(), Spec{V6: true, Ext: 200, Opts: 40, Payload: mss}) // its headers cannot be split
+	long := Make(b.MAC(), a.MAC(), Spec{V6: true, Ext: 200, Opts: 40, Payload: mss}) // no split
 	unsplit := 0
 	if traits.OwnUnsplit {
 		unsplit = 1
@@ -465,15 +471,15 @@ func holdOrder(t *testing.T, lab Lab, traits Traits) {
 			}
 			b.Port().Link().SetTap(nil)
 			_, came := to.take()
-			if len(came) != 3 || !came[0].at.Merged || !came[1].at.Merged || came[2].at.Merged {
+			if len(came) != 3 || !came[0].place.Merged || !came[1].place.Merged || came[2].place.Merged {
 				t.Errorf("in one batch %v, IPv6 %v: %+v", together, c.v6, came)
 			}
 		}
 	}
 }
 
-// holdWaits: where a frame that ends what is held waits for buffers, the next one of its flow does not join that past
-// it, though it continues it.
+// holdWaits: while a frame that ended a merge waits for buffers, the next frame of its flow does
+// not join the merge past it, although it continues the merge's sequence.
 //
 // Invariant: nic: No packet overtakes its flow.
 func holdWaits(t *testing.T, lab Lab, _ Traits) {
@@ -494,7 +500,7 @@ func holdWaits(t *testing.T, lab Lab, _ Traits) {
 		t.Errorf("%d packets", n)
 	}
 
-	// A fragment on the queue of the flow.
+	// The same with a fragment on the flow's queue.
 	frag := firstFragment(t, a, b, mss)
 	fs = []Frame{s.frame(mss, 0), s.frame(mss, 0)}
 	b.Post(0, 2)
@@ -503,11 +509,11 @@ func holdWaits(t *testing.T, lab Lab, _ Traits) {
 	testkit.Equal(t, "bytes of the fragment", len(b.Receive(0).Header), len(frag.Bytes()))
 }
 
-// holdModel: whatever frames come, in whatever batches, of several flows, some of them such as end a merge or belong to
-// none, while time goes on and merging is switched, what is received gives the frames of each flow again, in their
-// order, and each is counted once.
+// holdModel: frames of several flows come in any batches, some end a merge or belong to no flow,
+// time passes, and coalescing is switched on and off. Whatever happens, the received packets give
+// the frames of each flow again, in order, and each is counted once.
 //
-// Invariant: nic: Frames are merged to a GSO packet that gives them again, byte for byte.
+// Invariant: nic: Cutting a merged GSO packet gives the original frames, byte for byte.
 func holdModel(t *testing.T, lab Lab, _ Traits) {
 	const seed, rounds, most = 12, 60, 40
 	a, b, clock := holding(t, lab, Options{})
@@ -555,7 +561,7 @@ func holdModel(t *testing.T, lab Lab, _ Traits) {
 	}
 }
 
-// anyFrame makes the next frame of a flow: most continue it, some do not.
+// anyFrame makes the next frame of a flow; most continue it, some do not.
 func anyFrame(s *tcpStream, rnd *rand.Rand) Frame {
 	mss, flags := 1000, uint8(0)
 	switch rnd.IntN(40) {
@@ -566,7 +572,7 @@ func anyFrame(s *tcpStream, rnd *rand.Rand) Frame {
 	case 2:
 		flags = []uint8{splitter.FIN, splitter.ECE, splitter.CWR, splitter.URG, splitter.SYN, splitter.RST}[rnd.IntN(6)]
 	case 3:
-		s.spec.Seq += uint32(rnd.IntN(3000)) // as if one was lost
+		s.spec.Seq += uint32(rnd.IntN(3000)) // a gap, as after a loss
 	case 4:
 		s.id += 7
 	case 5:

@@ -8,25 +8,26 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// segment is a frame of the kernel's test of GRO (tools/testing/selftests/net/lib/gro.c, create_packet).
+// segment describes a frame of the kernel's test of GRO (tools/testing/selftests/net/lib/gro.c,
+// create_packet).
 type segment struct {
 	seq, n int
 	flags  uint8 // beside ACK
-	ack    byte  // what is added to the acknowledgment number
+	ack    byte  // added to the acknowledgment number
 	v6     bool
 	noDF   bool
 	id     uint16
-	opts   []byte // of TCP
+	opts   []byte // TCP options
 	ipOpts []byte
-	ext    byte // payload of IPv6 destination options; 0: there are none
+	ext    byte // payload of IPv6 destination options; 0: none
 	frag   bool
-	tos    byte // IPv4's, or so many bits of IPv6's traffic class
-	ttl    byte // what is added to it
-	badIP  bool // checksums
+	tos    byte // IPv4's TOS, or IPv6's traffic class
+	ttl    byte // added to the TTL
+	badIP  bool // wrong checksums
 	badTCP bool
 }
 
-// frame makes it, with a whole checksum.
+// frame makes the frame, with a complete checksum.
 func (s segment) frame(a, b Guest) Frame {
 	be := binary.BigEndian
 	spec := Spec{V6: s.v6, Opts: len(s.opts), Payload: s.n, Seq: uint32(s.seq), Flags: s.flags | splitter.ACK, Port: 8000}
@@ -81,41 +82,42 @@ func (s segment) frame(a, b Guest) Frame {
 	return f
 }
 
-// groCase is what a case of the kernel's test sends, and how much each packet is to carry that comes of it.
+// groCase has the segments of a case of the kernel's test, and the payload length of each packet
+// expected.
 type groCase struct {
 	send []segment
 	want []int
-	ip   int // version; 0: both
+	ip   int // IP version; 0: both
 }
 
-// groCases are those that gro.py runs as hw_ipv4_* and hw_ipv6_* (gro.c, send_* and gro_receiver), by their names. Its
-// other ones send IP in IP, which is not merged.
+// groCases are the cases that gro.py runs as hw_ipv4_* and hw_ipv6_* (gro.c, send_* and
+// gro_receiver), by name. Its other cases send IP in IP, which is not merged.
 func groCases() map[string]groCase {
 	const n = 100 // PAYLOAD_LEN
-	at := func(i int, s segment) segment {
+	nth := func(i int, s segment) segment {
 		s.seq, s.n = i*n, n
 		return s
 	}
 	plain := func(from, to int) (list []segment) {
 		for i := from; i < to; i++ {
-			list = append(list, at(i, segment{}))
+			list = append(list, nth(i, segment{}))
 		}
 		return list
 	}
 	with := func(s segment, behind ...segment) []segment {
-		return append([]segment{at(0, segment{}), at(1, s)}, behind...)
+		return append([]segment{nth(0, segment{}), nth(1, s)}, behind...)
 	}
-	flag := func(flags uint8) []segment { // send_flags, where those have no payload
+	flag := func(flags uint8) []segment { // send_flags, for flags without payload
 		return slices.Concat(plain(0, 2), []segment{{flags: flags}}, plain(3, 5))
 	}
 	ids := func(noDF bool, ids ...uint16) (list []segment) {
 		for i, id := range ids {
-			list = append(list, at(i, segment{noDF: noDF, id: id}))
+			list = append(list, nth(i, segment{noDF: noDF, id: id}))
 		}
 		return list
 	}
 	ts := func(i int, value byte, order int) segment { // add_standard_tcp_options
-		return at(i, segment{opts: [][]byte{
+		return nth(i, segment{opts: [][]byte{
 			{1, 1, 8, 10, 0, 0, 0, value, 0, 0, 0, 0},
 			{1, 8, 10, 0, 0, 0, value, 0, 0, 0, 0, 1},
 			{8, 10, 0, 0, 0, value, 0, 0, 0, 0, 1, 1},
@@ -137,24 +139,24 @@ func groCases() map[string]groCase {
 		"data_lrg_1byte": {send: []segment{{n: n}, {seq: n, n: 1}}, want: []int{n + 1}},
 		"data_sml_lrg":   {send: []segment{{n: n / 2}, {seq: n / 2, n: n}}, want: []int{n / 2, n}},
 		"ack":            {send: []segment{{}, {}, {ack: 1}}, want: []int{0, 0, 0}},
-		"flags_psh": {send: slices.Concat(plain(0, 2), []segment{at(2, segment{flags: splitter.PSH})}, plain(3, 5)),
+		"flags_psh": {send: slices.Concat(plain(0, 2), []segment{nth(2, segment{flags: splitter.PSH})}, plain(3, 5)),
 			want: []int{3 * n, 2 * n}},
 		"flags_syn": {send: flag(splitter.SYN), want: []int{2 * n, 0, 2 * n}},
 		"flags_rst": {send: flag(splitter.RST), want: []int{2 * n, 0, 2 * n}},
 		"flags_urg": {send: flag(splitter.URG), want: []int{2 * n, 0, 2 * n}},
-		"flags_cwr": {send: slices.Concat(plain(0, 1), []segment{at(1, segment{flags: splitter.CWR}),
-			at(2, segment{flags: splitter.CWR})}, plain(3, 5)), want: []int{n, 2 * n, 2 * n}},
+		"flags_cwr": {send: slices.Concat(plain(0, 1), []segment{nth(1, segment{flags: splitter.CWR}),
+			nth(2, segment{flags: splitter.CWR})}, plain(3, 5)), want: []int{n, 2 * n, 2 * n}},
 		"tcp_csum": {send: with(segment{badTCP: true}), want: apart},
 		"tcp_seq":  {send: []segment{{n: n}, {seq: n + 1, n: n}}, want: apart},
 		"tcp_ts": {send: []segment{ts(0, 0, 0), ts(1, 0, 0), ts(2, 100, 0), ts(3, 100, 1), ts(4, 100, 2)},
 			want: []int{2 * n, n, n, n}},
-		"tcp_opt": {send: []segment{ts(0, 0, 0), ts(1, 0, 0), at(2, segment{opts: []byte{1, 3, 3, 0}})},
+		"tcp_opt": {send: []segment{ts(0, 0, 0), ts(1, 0, 0), nth(2, segment{opts: []byte{1, 3, 3, 0}})},
 			want: []int{2 * n, n}},
 		"ip_ecn":  {send: with(segment{tos: 2}), want: apart},
 		"ip_tos":  {send: with(segment{tos: 1}), want: apart},
-		"ip_csum": {send: with(segment{badIP: true}, at(2, segment{})), want: []int{n, n, n}, ip: 4},
+		"ip_csum": {send: with(segment{badIP: true}, nth(2, segment{})), want: []int{n, n, n}, ip: 4},
 		"ip_ttl":  {send: with(segment{ttl: 1}), want: apart, ip: 4},
-		"ip_opt": {send: with(segment{ipOpts: []byte{68, 4, 5, 0}}, at(2, segment{})),
+		"ip_opt": {send: with(segment{ipOpts: []byte{68, 4, 5, 0}}, nth(2, segment{})),
 			want: []int{n, n, n}, ip: 4},
 		"ip_frag4":            {send: with(segment{frag: true}), want: apart, ip: 4},
 		"ip_id_df1_inc":       {send: ids(false, 8, 9), want: []int{2 * n}, ip: 4},
@@ -163,10 +165,10 @@ func groCases() map[string]groCase {
 		"ip_id_df0_fixed":     {send: ids(true, 8, 8), want: []int{2 * n}, ip: 4},
 		"ip_id_df1_inc_fixed": {send: ids(false, 8, 9, 9), want: []int{2 * n, n}, ip: 4},
 		"ip_id_df1_fixed_inc": {send: ids(false, 8, 8, 9), want: []int{2 * n, n}, ip: 4},
-		"ip_frag6": {send: slices.Concat(plain(0, 2), []segment{at(2, segment{frag: true})}, plain(3, 4)),
+		"ip_frag6": {send: slices.Concat(plain(0, 2), []segment{nth(2, segment{frag: true})}, plain(3, 4)),
 			want: []int{2 * n, n, n}, ip: 6},
-		"ip_v6ext_same": {send: []segment{at(0, segment{ext: 1}), at(1, segment{ext: 1})}, want: []int{2 * n}, ip: 6},
-		"ip_v6ext_diff": {send: []segment{at(0, segment{ext: 1}), at(1, segment{ext: 0x11})}, want: apart, ip: 6},
+		"ip_v6ext_same": {send: []segment{nth(0, segment{ext: 1}), nth(1, segment{ext: 1})}, want: []int{2 * n}, ip: 6},
+		"ip_v6ext_diff": {send: []segment{nth(0, segment{ext: 1}), nth(1, segment{ext: 0x11})}, want: apart, ip: 6},
 		"large_max":     {send: large(v4, 0), want: []int{65535 - v4, (65535 - v4) % (4096 - v4)}, ip: 4},
 		"large_max, v6": {send: large(v6, 0), want: []int{65535 - v6, (65535 - v6) % (4096 - v6)}, ip: 6},
 		"large_rem": {send: large(v4, 1), want: []int{16 * (4096 - v4), (65535-v4)%(4096-v4) + 1,
@@ -177,13 +179,13 @@ func groCases() map[string]groCase {
 	}
 }
 
-// kernelsMerges: what the kernel's test of hardware GRO sends comes as it expects, also where each frame is a batch of
-// its own. A frame with FIN follows.
+// kernelsMerges: the frames of the kernel's test of hardware GRO arrive as it expects, also with
+// each frame in a batch of its own. A frame with FIN ends the case.
 //
-// Invariant: nic: What Linux's GRO would not merge is not merged.
+// Invariant: nic: Frames that Linux's GRO would not merge are not merged.
 func kernelsMerges(t *testing.T, lab Lab, _ Traits) {
 	for name, c := range groCases() {
-		a, b, _ := holding(t, lab, Options{}) // each uses up much memory
+		a, b, _ := holding(t, lab, Options{}) // a new lab for each case, which uses up much guest memory
 		for _, v6 := range []bool{false, true} {
 			if c.ip == 4 && v6 || c.ip == 6 && !v6 {
 				continue
@@ -212,7 +214,7 @@ func kernelsMerges(t *testing.T, lab Lab, _ Traits) {
 	}
 }
 
-// payloadsToFIN is what packets on queue 0 carry that come before one with FIN.
+// payloadsToFIN returns the payload lengths of packets on queue 0, up to the packet with FIN.
 func payloadsToFIN(t *testing.T, b Guest) (n []int) {
 	for {
 		got := b.Receive(0)

@@ -1,10 +1,13 @@
-// Package nictest is the suite that each device model of a NIC passes: what a guest sees of header split, steering,
-// segmentation, checksums, counters and the control channel, whatever its rings look like.
+// Package nictest is the test suite that each device model of a NIC passes. It tests header split,
+// steering, segmentation, checksums, counters and the control channel as a guest sees them,
+// whatever the rings look like.
 //
-// A device model gives it two guests on one switch (Lab). Everything goes through their rings: there are no mocks.
+// A device model provides two guests on one switch (Lab). All frames go through their rings: there
+// are no mocks.
 //
-// Beside the suite it has what the tests of all device models need: a guest's memory and its GPU (Memory), three guests
-// on a switch (World), and equal frames without allocations of its own, for benchmarks (Stream).
+// The package also has what the tests of all device models need: a guest's memory and its GPU
+// (Memory), three guests on a switch (World), and equal frames without allocations, for benchmarks
+// (Stream).
 package nictest
 
 import (
@@ -23,77 +26,78 @@ const PayloadBuf = 4096
 
 // Frame is a frame as a guest sends or receives it.
 type Frame struct {
-	Header  []byte // sent: the frame's headers. Received: what lay in the header buffer, or the whole frame if not Split
+	Header  []byte // sent: the frame's headers. Received: the header buffer's bytes, or the whole frame if not Split
 	Payload []byte
 	Split   bool
-	Dirty   bool // received: a header buffer has more in it than headers
-	Buffers int  // received: how many it took
-	Partial bool // the checksum is left to the receiver, at Start + Offset
-	Good    bool // received: the checksum is vouched for
+	Dirty   bool // received: the header buffer has more in it than headers
+	Buffers int  // received: buffers used
+	Partial bool // the checksum is partial: to be completed at Start + Offset
+	Good    bool // received: the NIC has found the checksum good
 	Start   uint16
 	Offset  uint16
 	GSO     splitter.GSOType
 	MSS     uint16
 }
 
-// Bytes is the frame in one piece.
+// Bytes returns the whole frame.
 func (f *Frame) Bytes() []byte { return append(append([]byte(nil), f.Header...), f.Payload...) }
 
-// Guest is a guest with a driver on its NIC. Whatever goes wrong fails the test.
+// Guest is a guest with a driver on its NIC. Any error fails the test.
 type Guest interface {
 	Port() *nic.Port
 	MAC() wire.MAC
 	// SetSplit turns a receive queue's header split on or off.
 	SetSplit(queue int, on bool)
-	// Post gives a receive queue n buffers: of at least 64 KiB, or, where its split is on, a header buffer and a payload
-	// buffer of PayloadBuf bytes in GPU memory. Header buffers are filled with a pattern before.
+	// Post posts n buffers to a receive queue: of at least 64 KiB, or, if the queue is split, a
+	// header buffer and a payload buffer of PayloadBuf bytes in GPU memory. Header buffers are
+	// filled with a pattern before.
 	Post(queue, n int)
 	// Send sends frames on a transmit queue and returns when the NIC is done with them.
 	Send(queue int, f ...Frame)
-	// SendGPU is Send with the payload in GPU memory, in the second half of the GPU's.
+	// SendGPU is Send with the payload in the second half of GPU memory.
 	SendGPU(queue int, f Frame)
-	// Queue is Send without the waiting, Sent does it.
+	// Queue is Send without waiting; Sent waits.
 	Queue(queue int, f ...Frame)
 	Sent(queue int)
 	// Receive waits for a frame on a queue.
 	Receive(queue int) Frame
-	// Arm wants to be called for the next frame on a receive queue, on which nothing waits. Called says whether the NIC
-	// has called since.
+	// Arm asks for an interrupt at the next frame on a receive queue, which has no frame waiting.
+	// Called reports whether the NIC has interrupted since.
 	Arm(queue int)
 	Called(queue int) bool
 	// Stop takes a receive queue away from the NIC.
 	Stop(queue int)
-	// Buffers copies what lies in the buffers that a receive queue had, header buffers included.
+	// Buffers returns copies of all buffers that a receive queue has had, header buffers included.
 	Buffers(queue int) [][]byte
-	// Copied is what the worker of a transmit queue has copied: all that is moved of its frames, at both ends.
+	// Copied returns what the worker of a transmit queue has copied for its frames, at both ends.
 	Copied(queue int) *dma.Counts
 }
 
-// Options are how a lab is made.
+// Options configure a lab.
 type Options struct {
-	NoOffload bool // the receiver takes no GSO packets, nor partial checksums if any does
-	NoP2P     bool // the receiver's NIC does not reach its GPU, nor the sender's its
+	NoOffload bool // the receiver accepts no GSO packets, and no partial checksums if the model has such a choice
+	NoP2P     bool // neither NIC reaches its guest's GPU
 
-	Hold     time.Duration // nic.Config's, of both
-	Clock    func() int64  // likewise
+	Hold     time.Duration // nic.Config.Hold of both NICs
+	Clock    func() int64  // nic.Config.Clock of both NICs
 	Sabotage *nic.Sabotage // of both NICs; nil: none
-	Wait     time.Duration // how long a guest waits for its NIC until that fails the test; 0: as long as it likes
+	Wait     time.Duration // how long a guest waits for its NIC before the test fails; 0: no limit
 }
 
-// Traits are what device models may differ in.
+// Traits are the differences between device models.
 type Traits struct {
-	OwnUnsplit bool // frames that cannot be split stay on their queue; else they go to queue 0
-	Completes  bool // a receiver of offloads gets checksums complete and vouched for, never partial
-	SplitStops bool // a queue whose split changes is stopped for it, so buffers do not come back; queue 0 may be split
-	RingHeader int  // bytes that go with the headers of each frame (virtio_net_hdr)
+	OwnUnsplit bool // unsplittable frames stay on their queue; otherwise they go to queue 0
+	Completes  bool // a receiver with offloads gets complete and good checksums, never partial ones
+	SplitStops bool // a change of split stops the queue, so buffers are not returned; queue 0 may be split
+	RingHeader int  // bytes before each frame's headers (virtio_net_hdr)
 }
 
-// Lab makes two guests with three queue pairs each and an MTU of 9000 on one switch. Both have sent
-// a frame, so that the switch knows them; the GPU's first half is a registered buffer of their
-// ports, the second too.
+// Lab makes two guests on one switch, with three queue pairs each and an MTU of 9000. Both have
+// sent a frame, so the switch has learnt their addresses. Each half of the GPU's memory is a
+// registered buffer of their ports.
 type Lab func(t testing.TB, o Options) (a, b Guest)
 
-// Spec is what TCP makes.
+// Spec describes a frame for Make.
 type Spec struct {
 	V6      bool
 	VLANs   int
@@ -102,11 +106,12 @@ type Spec struct {
 	Payload int
 	Port    uint16 // destination; 0: 2000
 	UDP     bool
-	Flags   uint8 // of TCP; 0: ACK
+	Flags   uint8 // TCP flags; 0: ACK
 	Seq     uint32
 }
 
-// Make makes a TCP (or UDP) frame with its checksum partial. The payload counts from seed on.
+// Make makes a TCP (or UDP) frame with a partial checksum. The payload bytes count up from the low
+// byte of Seq.
 func Make(dst, src wire.MAC, s Spec) Frame {
 	be := binary.BigEndian
 	var b []byte
@@ -131,15 +136,15 @@ func Make(dst, src wire.MAC, s Spec) Frame {
 		ip[8], ip[23], ip[24], ip[39] = 0xfd, src[5], 0xfd, dst[5]
 		if s.Ext > 0 {
 			ip[6], ip[40], ip[41] = 60, proto, byte(s.Ext/8-1)
-			for at := 42; at < len(ip); { // PadN
-				n := min(len(ip)-at, 257)
-				ip[at] = 1
+			for off := 42; off < len(ip); { // PadN
+				n := min(len(ip)-off, 257)
+				ip[off] = 1
 				if n >= 2 {
-					ip[at+1] = byte(n - 2)
+					ip[off+1] = byte(n - 2)
 				} else {
-					ip[at] = 0
+					ip[off] = 0
 				}
-				at += n
+				off += n
 			}
 		}
 		b = append(b, ip...)

@@ -6,7 +6,7 @@ import (
 	"vnic.dev/vnic/dma"
 )
 
-// moved is what a copier has moved, by kind of memory of source and destination.
+// moved counts the bytes that a copier has moved, by kind of memory of source and destination.
 type moved [dma.NumMemKinds][dma.NumMemKinds]uint64
 
 func counted(c *dma.Counts) (m moved) {
@@ -18,8 +18,9 @@ func counted(c *dma.Counts) (m moved) {
 	return m
 }
 
-// once: payload is copied once from one guest to the other, and nothing else of a frame but its
-// headers is. Without peer to peer it is three times: the same counters see each bounce.
+// once: a frame's payload is copied once from one guest to the other, and otherwise only its
+// headers are copied. Without peer to peer payload is copied three times: the counters include each
+// bounce.
 //
 // Invariant: nic: Payload is copied once.
 func once(t *testing.T, lab Lab, traits Traits) {
@@ -60,8 +61,8 @@ func once(t *testing.T, lab Lab, traits Traits) {
 					got[s][d] -= before[s][d]
 				}
 			}
-			want[dma.Host][dma.Private] = n * uint64(traits.RingHeader+len(frame.Header)) // in
-			want[dma.Private][dma.Host] = want[dma.Host][dma.Private]                     // and out
+			want[dma.Host][dma.Private] = n * uint64(traits.RingHeader+len(frame.Header)) // headers in
+			want[dma.Private][dma.Host] = want[dma.Host][dma.Private]                     // headers out
 			if got != want {
 				t.Errorf("bytes moved, by source and destination (private, host, GPU's file, GPU, wire):\n got %v\nwant %v", got,
 					want)

@@ -17,18 +17,18 @@ import (
 )
 
 const (
-	// sabotageEnv names the fault that NICs of the suite are made with, for a process that runs one case of it.
+	// sabotageEnv names the fault of the suite's NICs, in a process that runs one case.
 	sabotageEnv = "VNIC_NICTEST_SABOTAGE"
-	// caseTimeout ends such a process.
+	// caseTimeout is the timeout of such a process.
 	caseTimeout = 2 * time.Minute
-	// faultWait is how long guests of such a process wait for their NICs: what does not come then does not come.
+	// faultWait is how long guests of such a process wait for their NICs.
 	faultWait = 3 * time.Second
-	// faultSeed has the first frame of each queue, by which the switch learns where a guest is, be spared by a fault that
-	// does not hit all.
+	// faultSeed makes a fault that does not hit all frames spare the first frame of each queue,
+	// from which the switch learns a guest's address.
 	faultSeed = 2
 )
 
-// sabotaged is the fault that this process's suite is run with, nil if none.
+// sabotaged returns the fault of this process's NICs; nil: none.
 func sabotaged(t testing.TB) *nic.Sabotage {
 	t.Helper()
 	name := os.Getenv(sabotageEnv)
@@ -40,9 +40,9 @@ func sabotaged(t testing.TB) *nic.Sabotage {
 	return f.NIC(faultSeed)
 }
 
-// SeesSabotage says that the suite sees each fault of package sabotage that a device model can have: the case that is
-// named for it fails with it, and for no other reason than that a check of its own fails. It runs test, the one that
-// calls Run, in processes of their own. Without a fault the case passes, as Run shows.
+// SeesSabotage checks that the suite detects each fault of package sabotage that a device model can
+// have: the case named for the fault fails with it, because a check of that case fails. It runs
+// test, which calls Run, in separate processes. Run shows that the case passes without a fault.
 func SeesSabotage(t *testing.T, model, test string) {
 	self, err := os.Executable()
 	must(t, err)
@@ -61,8 +61,8 @@ func SeesSabotage(t *testing.T, model, test string) {
 	}
 }
 
-// runCase runs a case of the suite in another process, and says whether it passed. That it was not run, or that the
-// process ended otherwise, is an error.
+// runCase runs a case of the suite in another process, and reports whether it passed. It is an
+// error if the case did not run, or if the process ended in another way.
 func runCase(t *testing.T, self, test, name, fault string) (passed bool, out string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), caseTimeout)
@@ -80,7 +80,7 @@ func runCase(t *testing.T, self, test, name, fault string) (passed bool, out str
 	return passed, out
 }
 
-// placed: RSS sends a flow where its Toeplitz hash says, by the key and the table that were set.
+// placed: RSS steers a flow by its Toeplitz hash, with the key and the table that were set.
 //
 // Invariant: nic: RSS goes by Toeplitz hash, key and table.
 func placed(t *testing.T, lab Lab, _ Traits) {
@@ -117,9 +117,10 @@ func placed(t *testing.T, lab Lab, _ Traits) {
 	}
 }
 
-// comeBack: each frame that a guest sends is given back to it, be it that another guest has it, or nobody.
+// comeBack: each frame that a guest sends is completed, whether another guest receives it or none
+// does.
 //
-// Invariant: nic: Each frame that is sent comes back to its driver.
+// Invariant: nic: The buffers of each transmitted frame are returned to its driver.
 func comeBack(t *testing.T, lab Lab, _ Traits) {
 	a, b := lab(t, Options{})
 	for q := range 2 {
@@ -130,15 +131,15 @@ func comeBack(t *testing.T, lab Lab, _ Traits) {
 				a.Send(q, f)
 				Arrives(t, b, 0, &f)
 			} else {
-				a.Send(q, Make(a.MAC(), a.MAC(), Spec{UDP: true, Payload: 10 + i})) // to itself: nobody gets it
+				a.Send(q, Make(a.MAC(), a.MAC(), Spec{UDP: true, Payload: 10 + i})) // to itself: no port receives it
 			}
 		}
 	}
 }
 
-// called: a driver that asks for it is called for what comes, each time, and finds it.
+// called: a driver that asks for an interrupt gets one for each frame, and finds the frame.
 //
-// Invariant: nic: A driver that waits is called.
+// Invariant: nic: A waiting driver gets its interrupt.
 func called(t *testing.T, lab Lab, _ Traits) {
 	a, b := lab(t, Options{})
 	SplitTo(t, b, 1, 2000)
@@ -147,7 +148,7 @@ func called(t *testing.T, lab Lab, _ Traits) {
 			f := Make(b.MAC(), a.MAC(), Spec{Port: port, Payload: 10 + i})
 			b.Post(q, 1)
 			b.Arm(q)
-			a.Send(0, f) // the NIC that receives is done when the one that sends is
+			a.Send(0, f) // when the sender's NIC is done, so is the receiver's
 			if !b.Called(q) {
 				t.Fatalf("queue %d: no call for frame %d", q, i)
 			}
@@ -159,10 +160,10 @@ func called(t *testing.T, lab Lab, _ Traits) {
 	}
 }
 
-// completed: a checksum that its driver leaves to the NIC is good where it arrives, or is left to the receiver, who
-// takes such.
+// completed: a partial checksum is good when the frame arrives, or still partial at a receiver that
+// accepts partial ones.
 //
-// Invariant: nic: A checksum that is left to the NIC is completed, by it or by a receiver that can.
+// Invariant: nic: A partial checksum is completed, by the NIC or by a receiver that accepts it.
 func completed(t *testing.T, lab Lab, traits Traits) {
 	for _, o := range []Options{{}, {NoOffload: true}} {
 		a, b := lab(t, o)
@@ -187,9 +188,10 @@ func completed(t *testing.T, lab Lab, traits Traits) {
 	}
 }
 
-// leftAlone: a receive queue that its driver has taken away writes nothing any more, whatever comes for it.
+// leftAlone: a receive queue that its driver has stopped writes no memory, whatever frames come for
+// it.
 //
-// Invariant: nic: A receive queue that is stopped writes to nobody's memory.
+// Invariant: nic: A stopped receive queue writes to no memory.
 func leftAlone(t *testing.T, lab Lab, _ Traits) {
 	a, b := lab(t, Options{})
 	SplitTo(t, b, 1, 2000)

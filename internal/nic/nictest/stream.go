@@ -10,17 +10,17 @@ import (
 	"vnic.dev/vnic/internal/nic"
 )
 
-// Stream is a stream of equal frames from one guest to another, that allocates nothing itself.
+// Stream is a stream of equal frames from one guest to another that allocates nothing itself.
 type Stream interface {
 	Ports() []*nic.Port
 	Room() int                    // how many frames may be added
 	Add(n int)                    // adds n frames to the transmit ring
-	Show()                        // shows the NIC what was added
-	Done(wait bool) (frames int)  // takes frames back that were sent; waits until there is one
-	Take(wait bool) (frames int)  // takes frames that have come, and posts their buffers again; likewise
+	Show()                        // shows the NIC the added frames
+	Done(wait bool) (frames int)  // takes completed frames back; with wait, waits for at least one
+	Take(wait bool) (frames int)  // takes received frames, and posts their buffers again; waits likewise
 	EndWorker()                   // ends the transmit queue's worker, whose ring stays
-	Round() (frames int, e error) // does a round of the worker that has been ended, and sees what was added
-	Copy() (dst, src []byte)      // the receiver's memory and the sender's, as long as the payload
+	Round() (frames int, e error) // runs a round of the ended worker, which sees added frames
+	Copy() (dst, src []byte)      // memory of receiver and sender, as long as the payload
 }
 
 // StreamBatch is how many frames a round of a stream moves.
@@ -38,8 +38,8 @@ func Round(l Stream) {
 	}
 }
 
-// BenchmarkPath is guest to guest over two devices, both rings, kicks and interrupts included, with a copy of the
-// same bytes as the reference.
+// BenchmarkPath measures guest to guest over two devices, both rings, kicks and interrupts
+// included. The reference is a copy of the same bytes.
 func BenchmarkPath(b *testing.B, l Stream) {
 	dst, _ := l.Copy()
 	b.SetBytes(int64(len(dst)) * StreamBatch)
@@ -52,8 +52,8 @@ func BenchmarkPath(b *testing.B, l Stream) {
 	report(b, l, b.Elapsed(), n)
 }
 
-// BenchmarkStream is the same without a pause: both rings are kept full, nobody sleeps. What a frame costs is the
-// worker's time, as long as the test's drivers are not slower.
+// BenchmarkStream is BenchmarkPath without a pause: both rings are kept full, and no thread sleeps.
+// The result is the worker's time for a frame, as long as the test's drivers are not slower.
 func BenchmarkStream(b *testing.B, l Stream) {
 	dst, _ := l.Copy()
 	b.SetBytes(int64(len(dst)))
@@ -75,9 +75,9 @@ func BenchmarkStream(b *testing.B, l Stream) {
 	report(b, l, b.Elapsed(), b.N)
 }
 
-// BenchmarkWorker is what a frame costs a transmit queue's worker, in processor time of its thread: here the
-// benchmark's, which does the worker's rounds. The rings' other ends are not counted; the reference is the same as
-// above.
+// BenchmarkWorker measures the processor time that a transmit queue's worker takes for a frame. The
+// benchmark's thread runs the worker's rounds. The guests' work at the rings is not counted; the
+// reference is that of BenchmarkPath.
 func BenchmarkWorker(b *testing.B, l Stream) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -87,7 +87,7 @@ func BenchmarkWorker(b *testing.B, l Stream) {
 	for b.Loop() {
 		l.Add(StreamBatch)
 		l.Show()
-		for left := StreamBatch; left > 0; { // a round ends at so many bytes, too
+		for left := StreamBatch; left > 0; { // a round has a limit in bytes too
 			start := threadTime()
 			n, err := l.Round()
 			spent += threadTime() - start
@@ -112,7 +112,8 @@ func threadTime() time.Duration {
 	return time.Duration(t.Nano())
 }
 
-// report compares the time of frames with that of copies of their payload from the one guest's memory to the other's.
+// report compares the time of frames with the time of copies of their payload between the guests'
+// memories.
 func report(b *testing.B, l Stream, spent time.Duration, frames int) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -128,8 +129,8 @@ func report(b *testing.B, l Stream, spent time.Duration, frames int) {
 	b.ReportMetric(perFrame/ref, "x-copy")
 }
 
-// StreamAllocatesNothing says that rounds of a stream allocate nothing, with a tap and without: neither do the workers,
-// which AllocsPerRun counts too.
+// StreamAllocatesNothing checks that rounds of a stream, and the workers, allocate nothing, with a
+// tap and without.
 func StreamAllocatesNothing(t *testing.T, l Stream) {
 	t.Helper()
 	round := func() { Round(l) }

@@ -14,7 +14,8 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// Run runs the suite with guests of a device model: what guest makes is guest i of a lab with these options.
+// Run runs the suite with guests of a device model: guest makes guest i of a lab with these
+// options.
 func Run(t *testing.T, traits Traits, guest func(testing.TB, *dma.Files, *wire.Switch, int, Options) Guest) {
 	lab := func(t testing.TB, o Options) (a, b Guest) {
 		testkit.CheckFDs(t)
@@ -38,7 +39,7 @@ func Run(t *testing.T, traits Traits, guest func(testing.TB, *dma.Files, *wire.S
 		{"SuperPacketIsSplitOnce", super},
 		{"BounceCountsAsHost", bounce},
 		{"PayloadIsCopiedOnce", once},
-		{"Meters", meters},
+		{"Meters", flowCounters},
 		{"FlowsAreCounted", flowsCounted},
 		{"PostedIsShown", postedShown},
 		{"ControlChannel", controlChannel},
@@ -82,7 +83,7 @@ func must(t testing.TB, err error) {
 	testkit.OK(t, err)
 }
 
-// SplitTo has a guest split queue q and gives it all frames for a port.
+// SplitTo splits queue q of a guest, and steers all frames for a port to it.
 func SplitTo(t testing.TB, g Guest, q, port uint16) {
 	t.Helper()
 	g.SetSplit(int(q), true)
@@ -92,14 +93,15 @@ func SplitTo(t testing.TB, g Guest, q, port uint16) {
 	}
 }
 
-// arrives has one guest send a frame, and says that it comes on a queue of the other.
+// arrives sends a frame from one guest, and checks that it arrives on a queue of the other.
 func arrives(t testing.TB, from, to Guest, q int, f Frame) Frame {
 	t.Helper()
 	from.Send(0, f)
 	return Arrives(t, to, q, &f)
 }
 
-// same compares what was received with what was sent. The checksum field may differ only if it was completed.
+// same compares a received frame with the sent one. The checksum field may differ only if it was
+// completed.
 func same(t testing.TB, got, want *Frame) {
 	t.Helper()
 	sent := want.Bytes()
@@ -114,10 +116,11 @@ func same(t testing.TB, got, want *Frame) {
 	}
 }
 
-// Headers go to the header buffer and payload elsewhere, to the byte, for every length where that could go wrong.
+// Headers go to the header buffer and payload elsewhere, exact to the byte, for every critical
+// length.
 //
-// Invariant: nic: Headers go to the header buffer and payload elsewhere, to the byte, and nothing
-// else changes on the way.
+// Invariant: nic: Exactly the headers go to the header buffer, and payload to other buffers;
+// nothing else changes.
 func splitSweep(t *testing.T, lab Lab, _ Traits) {
 	a, b := lab(t, Options{})
 	SplitTo(t, b, 1, 2000)
@@ -151,7 +154,7 @@ func splitSweep(t *testing.T, lab Lab, _ Traits) {
 	testkit.Equal(t, "frames unsplit", b.Port().Unsplit(), 0)
 }
 
-// What cannot be split arrives whole, on queue 0 or on its own, and is counted.
+// A frame that cannot be split arrives whole, on queue 0 or on its own queue, and is counted.
 //
 // Invariant: nic: A frame that cannot be split arrives whole, where the device model says.
 func unsplit(t *testing.T, lab Lab, traits Traits) {
@@ -172,7 +175,8 @@ func unsplit(t *testing.T, lab Lab, traits Traits) {
 	if got.Split || b.Port().Unsplit() != 1 {
 		t.Errorf("split %v, %d counted", got.Split, b.Port().Unsplit())
 	}
-	// A frame without payload to speak of stays on its queue, all of it in the header buffer.
+	// A UDP frame, which has no payload worth splitting, stays on its queue, whole in the header
+	// buffer.
 	_, err := b.Port().AddFlow(control.FlowRule{Proto: 17, DstPort: 2000, Queue: 1})
 	must(t, err)
 	f = Make(b.MAC(), a.MAC(), Spec{UDP: true, Payload: 40})
@@ -182,7 +186,7 @@ func unsplit(t *testing.T, lab Lab, traits Traits) {
 	}
 }
 
-// Invariant: nic: A flow rule beats RSS.
+// Invariant: nic: A flow rule takes precedence over RSS.
 func steer(t *testing.T, lab Lab, _ Traits) {
 	a, b := lab(t, Options{})
 	rss, err := b.Port().RSS()
@@ -223,7 +227,8 @@ func excludes(t *testing.T, lab Lab, _ Traits) {
 	}
 }
 
-// busy waits until a frame that is sent has met too few buffers, so that what is posted next comes too late for it.
+// busy waits until a sent frame has found too few buffers, so that buffers posted next come too
+// late for it.
 func busy(t testing.TB, g Guest, send func()) {
 	t.Helper()
 	before := g.Port().Link().Counters().Busy
@@ -236,7 +241,7 @@ func busy(t testing.TB, g Guest, send func()) {
 	}
 }
 
-// With too few buffers nothing of a frame is published; it comes when there are enough.
+// With too few buffers nothing of a frame is published; the frame comes when there are enough.
 //
 // Invariant: nic: A frame is published whole or not at all.
 func shortage(t *testing.T, lab Lab, _ Traits) {
@@ -258,8 +263,8 @@ func shortage(t *testing.T, lab Lab, _ Traits) {
 	}
 }
 
-// A frame that cannot be split, and may go to queue 0, does not overtake those of its flow that
-// wait on their queue, with a control frame between them.
+// A frame that cannot be split, and may go to queue 0, does not overtake frames of its flow that
+// wait on their queue, even with a control frame between them.
 //
 // Invariant: nic: No packet overtakes its flow.
 func overtake(t *testing.T, lab Lab, traits Traits) {
@@ -284,31 +289,31 @@ func overtake(t *testing.T, lab Lab, traits Traits) {
 	Arrives(t, b, q, &last)
 }
 
-// A receiver without TSO and partial checksums gets whole segments that hold up.
+// A receiver without TSO and partial checksums gets segments with correct headers and checksums.
 //
-// Invariant: nic: A super-packet is split once, and cut for a receiver that takes none.
+// Invariant: nic: A super-packet is split once, and cut for a receiver that accepts none.
 func segments(t *testing.T, lab Lab, traits Traits) {
 	a, b := lab(t, Options{NoOffload: true})
 	f := Make(b.MAC(), a.MAC(), Spec{Payload: 5000, Seq: 0xfffffc00, Flags: splitter.ACK | splitter.PSH})
 	f.GSO, f.MSS = splitter.GSOTCPv4, 1448
 	b.Post(0, 8)
 	a.Send(0, f)
-	n := Segments(t, b, 0, &f, func(got *Frame, h *splitter.Headers, at int) {
+	n := Segments(t, b, 0, &f, func(got *Frame, h *splitter.Headers, off int) {
 		if got.Partial || got.Good != traits.Completes {
-			t.Errorf("segment at %d: partial %v, good %v", at, got.Partial, got.Good)
+			t.Errorf("segment at %d: partial %v, good %v", off, got.Partial, got.Good)
 		}
-		if h.Seq != 0xfffffc00+uint32(at) || (h.TCPFlags&splitter.PSH != 0) != (at == 3*1448) {
-			t.Errorf("segment at %d: seq %#x, flags %#x", at, h.Seq, h.TCPFlags)
+		if h.Seq != 0xfffffc00+uint32(off) || (h.TCPFlags&splitter.PSH != 0) != (off == 3*1448) {
+			t.Errorf("segment at %d: seq %#x, flags %#x", off, h.Seq, h.TCPFlags)
 		}
 	})
 	testkit.Equal(t, "segments", n, 4)
 }
 
-// Segments receives the segments of a GSO packet that is cut, and says that their checksums are good, and their bytes
-// those of the packet. It gives each to check, with the offset of its payload.
-func Segments(t testing.TB, g Guest, q int, f *Frame, check func(got *Frame, h *splitter.Headers, at int)) (n int) {
+// Segments receives the segments of a GSO packet, and checks their checksums and bytes. It passes
+// each to check, with the offset of its payload.
+func Segments(t testing.TB, g Guest, q int, f *Frame, check func(got *Frame, h *splitter.Headers, off int)) (n int) {
 	t.Helper()
-	for at := 0; at < len(f.Payload); n++ {
+	for off := 0; off < len(f.Payload); n++ {
 		got := g.Receive(q)
 		b := got.Bytes()
 		var h splitter.Headers
@@ -316,16 +321,16 @@ func Segments(t testing.TB, g Guest, q int, f *Frame, check func(got *Frame, h *
 		rest := b[h.HdrLen:]
 		csum := splitter.VerifyL4(&h, b[:h.HdrLen], uint32(len(rest)), splitter.Sum(rest, 0))
 		if got.GSO != splitter.GSONone || csum != splitter.CsumGood || len(rest) == 0 || len(rest) > int(f.MSS) ||
-			!bytes.HasPrefix(f.Payload[at:], rest) {
-			t.Fatalf("segment at %d: %d bytes, %v, checksum %v: %x", at, len(rest), got.GSO, csum, b[:h.HdrLen])
+			!bytes.HasPrefix(f.Payload[off:], rest) {
+			t.Fatalf("segment at %d: %d bytes, %v, checksum %v: %x", off, len(rest), got.GSO, csum, b[:h.HdrLen])
 		}
-		check(&got, &h, at)
-		at += len(rest)
+		check(&got, &h, off)
+		off += len(rest)
 	}
 	return n
 }
 
-// Invariant: nic: A super-packet is split once, and cut for a receiver that takes none.
+// Invariant: nic: A super-packet is split once, and cut for a receiver that accepts none.
 func super(t *testing.T, lab Lab, traits Traits) {
 	a, b := lab(t, Options{})
 	SplitTo(t, b, 1, 2000)
@@ -344,7 +349,8 @@ func super(t *testing.T, lab Lab, traits Traits) {
 	}
 }
 
-// Without peer to peer payload passes host memory at both ends: it is counted so, and arrives all the same.
+// Without peer to peer, payload is bounced through host memory at both ends; it is counted so, and
+// arrives.
 //
 // Invariant: nic: Payload that is bounced counts as host memory.
 func bounce(t *testing.T, lab Lab, _ Traits) {
@@ -363,8 +369,9 @@ func bounce(t *testing.T, lab Lab, _ Traits) {
 	}
 }
 
-// Invariant: nic: A flow counter counts its connection only, by kind of memory, and knows retransmissions.
-func meters(t *testing.T, lab Lab, _ Traits) {
+// Invariant: nic: A flow counter counts only its connection, by kind of memory, and detects
+// retransmissions.
+func flowCounters(t *testing.T, lab Lab, _ Traits) {
 	a, b := lab(t, Options{})
 	from, to := netip.AddrFrom4([4]byte{10, 0, 0, a.MAC()[5]}), netip.AddrFrom4([4]byte{10, 0, 0, b.MAC()[5]})
 	local, remote := netip.AddrPortFrom(from, 1000), netip.AddrPortFrom(to, 2000)
@@ -376,12 +383,12 @@ func meters(t *testing.T, lab Lab, _ Traits) {
 	b.Post(1, 8)
 	b.Post(0, 8)
 	edge := uint32(0xffffff00)
-	// In order across the wrap, one late, one again in part.
+	// In order across the wrap, one late, one partly repeated.
 	for _, s := range []Spec{{Seq: edge, Payload: 512}, {Seq: edge + 1024, Payload: 512}, {Seq: edge + 512, Payload: 512},
 		{Seq: edge + 1000, Payload: 1000}} {
 		a.SendGPU(0, Make(b.MAC(), a.MAC(), s))
 	}
-	a.Send(0, Make(b.MAC(), a.MAC(), Spec{Port: 2001, Payload: 77})) // not of this connection
+	a.Send(0, Make(b.MAC(), a.MAC(), Spec{Port: 2001, Payload: 77})) // another connection
 	ca, err := a.Port().ReadFlowCounter(ma)
 	must(t, err)
 	cb, err := b.Port().ReadFlowCounter(mb)
@@ -397,14 +404,14 @@ func meters(t *testing.T, lab Lab, _ Traits) {
 	}
 }
 
-// hello is the request that asks what the NIC is.
+// hello is the request InfoHello.
 func hello(g Guest) Frame {
 	f := control.Frame{Dst: wire.ControlMAC, Src: g.MAC()}
 	f.Kind, f.Class, f.Command, f.Session, f.Seq = control.KindRequest, control.ClassInfo, control.InfoHello, 7, 1
 	return Frame{Header: f.Append(nil)}
 }
 
-// linkDrops are all drops of guests' links, whatever the reason.
+// linkDrops returns the sum of all drops of guests' links.
 func linkDrops(guests ...Guest) (n uint64) {
 	for _, g := range guests {
 		for _, k := range g.Port().Link().Counters().Drops {
@@ -432,9 +439,9 @@ func controlChannel(t *testing.T, lab Lab, _ Traits) {
 		}
 	}
 	check()
-	a.Send(1, ask) // a repeat is answered again, on any queue
+	a.Send(1, ask) // a repeated request is answered again, on any queue
 	check()
-	// Neither tagged, nor as a GSO packet, nor too long, nor from the wire.
+	// Frames that are not answered: tagged, too long, not to the control MAC.
 	tagged := Frame{Header: append(append(bytes.Clone(ask.Header[:12]), 0x81, 0, 0, 5), ask.Header[12:]...)}
 	long := Frame{Header: append(bytes.Clone(ask.Header), make([]byte, control.MaxFrame)...)}
 	other := Frame{Header: bytes.Clone(ask.Header)}
@@ -453,7 +460,7 @@ func controlChannel(t *testing.T, lab Lab, _ Traits) {
 	}
 	a.Send(0, ask)
 	check()
-	// An answer that is long arrives whole.
+	// A long answer arrives whole.
 	for i := range 40 {
 		_, err := a.Port().AddFlow(control.FlowRule{Proto: 6, DstPort: uint16(100 + i), Queue: 1})
 		must(t, err)
@@ -469,23 +476,23 @@ func controlChannel(t *testing.T, lab Lab, _ Traits) {
 	}
 }
 
-// A frame whose checksum field lies in what is judged of it is dropped, or arrives as it is where
-// the driver cannot say where the field lies. In no case does it become another one: of the control
-// channel, of another flow.
+// A frame is dropped if its checksum field overlaps checked header fields, or arrives unchanged if
+// the driver cannot say where the field lies. In no case does completing the checksum turn it into
+// a control frame, or into one of another flow.
 //
-// Invariant: wire: What was judged of a frame is what leaves, byte for byte: a partial checksum
-// changes nothing that is judged.
+// Invariant: wire: The checked bytes of a frame leave unchanged: a partial checksum cannot change
+// them.
 func judged(t *testing.T, lab Lab, _ Traits) {
 	a, b := lab(t, Options{})
 	to, from := b.MAC(), wire.MAC{2, 0x76, 0x6e, 0x69, 0x63, 0x77}
 	spoof := Frame{Header: append(append(append([]byte(nil), to[:]...), from[:]...), 0x99, 0xb5), Partial: true, Start: 11}
 	spoof.Header = append(spoof.Header, make([]byte, 51)...)
 	free := spoof.Header[len(spoof.Header)-2:]
-	// makes it control's: 02:76:6e:69:63:01, 88b5
+	// makes it a control frame: 02:76:6e:69:63:01, 88b5
 	sum := splitter.Add(^uint16(0x0188), ^splitter.Sum(spoof.Header[11:], 0))
 	free[0], free[1] = byte(sum>>8), byte(sum)
 	fragment := Make(b.MAC(), a.MAC(), Spec{UDP: true, Payload: 100})
-	fragment.Header[20] = 0x20 // more of them
+	fragment.Header[20] = 0x20 // more fragments
 	fragment.Start, fragment.Offset = 30, 0
 	other := Make(b.MAC(), a.MAC(), Spec{UDP: true, Payload: 100})
 	other.Header[23] = 132 // SCTP
@@ -507,9 +514,10 @@ func judged(t *testing.T, lab Lab, _ Traits) {
 	}
 }
 
-// When a queue's split goes off, its driver gets its buffers back unused, or knows that they are.
+// When a queue's split goes off, its driver gets the buffers back unused, or knows that the stopped
+// queue does not use them.
 //
-// Invariant: nic: When split goes off a queue's buffers are given back.
+// Invariant: nic: When header split is switched off, a queue's buffers are returned.
 func splitOff(t *testing.T, lab Lab, traits Traits) {
 	a, b := lab(t, Options{})
 	SplitTo(t, b, 1, 2000)

@@ -10,7 +10,7 @@ import (
 	"vnic.dev/vnic/internal/wire"
 )
 
-// Quiet is a wire.Tap that only counts, for tests of what a tap may cost.
+// Quiet is a wire.Tap that only counts, for tests of a tap's cost.
 type Quiet struct{ sent, came atomic.Int64 }
 
 // Sending implements wire.Tap.
@@ -22,10 +22,10 @@ func (q *Quiet) Sent(*wire.Worker, *wire.Packet, uint64) { q.sent.Add(1) }
 // Received implements wire.Tap.
 func (q *Quiet) Received(*wire.Worker, *wire.Packet, wire.Placement) { q.came.Add(1) }
 
-// Seen says how many packets it was told of.
+// Seen returns the numbers of packets that were sent and received.
 func (q *Quiet) Seen() (sent, came int64) { return q.sent.Load(), q.came.Load() }
 
-// tapLog is a wire.Tap that notes what it is shown.
+// tapLog is a wire.Tap that records its calls.
 type tapLog struct {
 	mu    sync.Mutex
 	begun int
@@ -35,11 +35,11 @@ type tapLog struct {
 
 type arrival struct {
 	verdict wire.Verdict
-	at      wire.Placement // Payload is gone
-	payload []byte         // what lay there
+	place   wire.Placement // without Payload
+	payload []byte         // the bytes at Payload
 	header  []byte
-	offs    []uint64    // of the pieces, in their GPU's memory
-	kind    dma.MemKind // of the first
+	offs    []uint64    // offsets of the segments in their GPU's memory
+	kind    dma.MemKind // of the first segment
 }
 
 func (w *tapLog) Sending(*wire.Packet) uint64 {
@@ -57,12 +57,12 @@ func (w *tapLog) Sent(_ *wire.Worker, p *wire.Packet, _ uint64) {
 	}
 }
 
-func (w *tapLog) Received(worker *wire.Worker, p *wire.Packet, at wire.Placement) {
-	a := arrival{verdict: p.Verdict, at: at, header: bytes.Clone(p.Header), payload: make([]byte, dma.Len(at.Payload))}
-	if _, err := worker.Copier.Read(a.payload, at.Payload); err != nil {
+func (w *tapLog) Received(worker *wire.Worker, p *wire.Packet, place wire.Placement) {
+	a := arrival{verdict: p.Verdict, place: place, header: bytes.Clone(p.Header), payload: make([]byte, dma.Len(place.Payload))}
+	if _, err := worker.Copier.Read(a.payload, place.Payload); err != nil {
 		panic(err)
 	}
-	for i, s := range at.Payload {
+	for i, s := range place.Payload {
 		if i == 0 {
 			a.kind, _ = s.MemKind()
 		}
@@ -70,13 +70,13 @@ func (w *tapLog) Received(worker *wire.Worker, p *wire.Packet, at wire.Placement
 			a.offs = append(a.offs, s.Region.FileOffset()+s.Off)
 		}
 	}
-	a.at.Payload = nil
+	a.place.Payload = nil
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.came = append(w.came, a)
 }
 
-// take gives what came and the verdicts of what was sent, and forgets them.
+// take returns the received packets and the verdicts of the sent ones, and clears the log.
 func (w *tapLog) take() (sent []wire.Verdict, came []arrival) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -85,11 +85,11 @@ func (w *tapLog) take() (sent []wire.Verdict, came []arrival) {
 	return sent, came
 }
 
-// tap: a tap of a link is told where each frame lies, while it lies there, and what became of
-// it; answers of the control channel do not pass the wire, so it is not told of them.
+// tap: a link's tap gets each frame's place while it lies there, and its verdict. Answers of the
+// control channel do not pass the wire, so the tap does not see them.
 //
-// Invariant: wire: A tap is told of each packet once, with what the link lost of it and where its
-// payload lies.
+// Invariant: wire: A tap sees each packet once, with the segments that the link lost and the place
+// of its payload.
 func tap(t *testing.T, lab Lab, _ Traits) {
 	a, b := lab(t, Options{})
 	var from, to tapLog
@@ -106,18 +106,18 @@ func tap(t *testing.T, lab Lab, _ Traits) {
 		t.Fatalf("sent %v, came %v", sent, came)
 	}
 	want := wire.Placement{Queue: 1, Split: true, HeaderLen: uint32(len(f.Header))}
-	if c := came[0]; c.verdict.Kind != wire.Taken || c.at.Queue != want.Queue || !c.at.Split ||
-		c.at.HeaderLen != want.HeaderLen ||
-		c.at.Bounced || c.at.Unsplit ||
+	if c := came[0]; c.verdict.Kind != wire.Taken || c.place.Queue != want.Queue || !c.place.Split ||
+		c.place.HeaderLen != want.HeaderLen ||
+		c.place.Bounced || c.place.Unsplit ||
 		!bytes.Equal(c.payload, f.Payload) || c.kind != dma.GPU || len(c.offs) == 0 {
-		t.Errorf("%d bytes of payload in %v at %#x: %+v", len(c.payload), c.kind, c.offs, c.at)
+		t.Errorf("%d bytes of payload in %v at %#x: %+v", len(c.payload), c.kind, c.offs, c.place)
 	}
 
 	f = Make(b.MAC(), a.MAC(), Spec{Port: 2001, Payload: 3000}) // no rule: whole, in host memory
 	b.Post(0, 1)
 	arrives(t, a, b, 0, f)
 	_, came = to.take()
-	if len(came) != 1 || came[0].at.Queue != 0 || came[0].at.Split || came[0].kind != dma.Host ||
+	if len(came) != 1 || came[0].place.Queue != 0 || came[0].place.Split || came[0].kind != dma.Host ||
 		!bytes.Equal(came[0].payload, f.Payload) {
 		t.Errorf("%+v", came)
 	}
@@ -131,7 +131,7 @@ func tap(t *testing.T, lab Lab, _ Traits) {
 	sent, _ = from.take()
 	_, came = to.take()
 	if len(sent) != 3 || sent[1] != wire.Drop(wire.DropDisabled) || sent[2] != wire.Drop(wire.DropStopped) ||
-		len(came) != 1 || came[0].verdict != wire.Drop(wire.DropDisabled) || came[0].at.Queue != -1 {
+		len(came) != 1 || came[0].verdict != wire.Drop(wire.DropDisabled) || came[0].place.Queue != -1 {
 		t.Errorf("sent %v, came %+v", sent, came)
 	}
 
@@ -148,10 +148,11 @@ func tap(t *testing.T, lab Lab, _ Traits) {
 	}
 }
 
-// tapBounced: the same where the NIC does not reach the GPU: it lies there all the same, and how it came is told.
+// tapBounced: if the NIC does not reach the GPU, the tap still sees the payload in GPU memory, and
+// that it was bounced.
 //
-// Invariant: wire: A tap is told of each packet once, with what the link lost of it and where its
-// payload lies.
+// Invariant: wire: A tap sees each packet once, with the segments that the link lost and the place
+// of its payload.
 func tapBounced(t *testing.T, lab Lab, _ Traits) {
 	a, b := lab(t, Options{NoP2P: true})
 	var to tapLog
@@ -162,7 +163,7 @@ func tapBounced(t *testing.T, lab Lab, _ Traits) {
 	a.SendGPU(0, f)
 	b.Receive(1)
 	_, came := to.take()
-	if len(came) != 1 || !came[0].at.Bounced || came[0].kind != dma.GPU || !bytes.Equal(came[0].payload, f.Payload) {
+	if len(came) != 1 || !came[0].place.Bounced || came[0].kind != dma.GPU || !bytes.Equal(came[0].payload, f.Payload) {
 		t.Errorf("%+v", came)
 	}
 }

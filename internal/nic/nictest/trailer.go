@@ -8,11 +8,11 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// trailer: what lies behind the IP packet in a frame arrives with it, on a queue that is split and on one that is not;
-// its checksum, which does not cover that, is complete and right, and nothing is merged with it. Of a runt, which
-// Ethernet pads to 60 bytes, the padding is cut.
+// trailer: bytes behind the IP packet arrive with their frame, on a split queue and on another one.
+// The frame's checksum, which does not cover them, is complete and right, and the frame is not
+// merged. The padding of a runt, which Ethernet pads to 60 bytes, is removed.
 //
-// Invariant: nic: A frame arrives as long as it was sent, but for the padding of a runt.
+// Invariant: nic: A frame arrives with the length that was sent, except for the padding of a runt.
 func trailer(t *testing.T, lab Lab, _ Traits) {
 	a, b := lab(t, Options{})
 	SplitTo(t, b, 1, 2000)
@@ -66,7 +66,8 @@ func trailer(t *testing.T, lab Lab, _ Traits) {
 		got := b.Receive(q)
 		testkit.Equal(t, c.name+": length", len(got.Bytes()), len(want)+c.left)
 	}
-	// A stream in which one frame has a trailer: all before and all behind it may be merged, it is not.
+	// A stream in which one frame has a trailer: frames before and behind it may be merged, it may
+	// not.
 	s := tcpStream{a: a, b: b, source: 1000, spec: Spec{Port: 2001}}
 	fs := s.frames(9*1000, 1000)
 	whole := fs[4].complete(t)

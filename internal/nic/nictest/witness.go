@@ -2,19 +2,19 @@ package nictest
 
 import "vnic.dev/vnic/internal/wire"
 
-// Witness is a port of a switch that drops what comes, and gets the link of each other port whose guest begins anew
-// (wire.RestartObserver).
+// Witness is a port of a switch that drops all packets, and records the link of each other port
+// whose guest restarts (wire.RestartObserver).
 type Witness struct {
-	Restarts chan *wire.Link // the caller makes it, with room for all
+	Restarts chan *wire.Link // made by the caller, with enough capacity
 }
 
 // Name implements wire.Port, as Limits and Deliver do.
 func (*Witness) Name() string { return "witness" }
 
-// Limits says that it takes no frame.
+// Limits returns limits that no frame meets.
 func (*Witness) Limits() wire.Limits { return wire.Limits{} }
 
-// Deliver leaves all packets as they are: not taken.
+// Deliver sets no Verdict: no packet is taken.
 func (*Witness) Deliver(*wire.Worker, []*wire.Packet) {}
 
 // PortRestarted implements wire.RestartObserver.

@@ -17,16 +17,16 @@ import (
 	"vnic.dev/vnic/internal/wire"
 )
 
-// Memory is what a guest has: RAM, which a test allocates from its start on, and maybe a GPU. Its methods fail the
-// test that it belongs to, which a fuzz target may replace.
+// Memory is a guest's memory: RAM, which a test allocates from its start on, and perhaps a GPU's.
+// Its methods fail the test in TB; a fuzz target may replace TB.
 type Memory struct {
 	testing.TB
-	FD      int // of RAM, a memory file
+	FD      int // memory file of RAM
 	RAM     []byte
 	Base    uint64 // guest-physical address of RAM
-	Next    uint64 // offset in RAM of what is free
+	Next    uint64 // offset in RAM of free memory
 	GPU     *gpumem.GPU
-	GPUMem  []byte // the GPU's, at GPUBase
+	GPUMem  []byte // mapped at GPUBase
 	gpuNext uint64
 }
 
@@ -35,7 +35,8 @@ const (
 	GPUSize = 4 << 20
 )
 
-// NewMemory makes RAM of size bytes. Its file has more behind them, which the NIC is not shown.
+// NewMemory makes RAM of size bytes. Its file has behind more bytes, which are not shared with the
+// NIC.
 func NewMemory(t testing.TB, base uint64, size, behind int) *Memory {
 	t.Helper()
 	m := &Memory{TB: t, Base: base}
@@ -52,13 +53,13 @@ func (m *Memory) mmap(fd, size int) []byte {
 	return b
 }
 
-// OK ends the test at an error.
+// OK fails the test on an error.
 func (m *Memory) OK(err error) {
 	m.Helper()
 	testkit.OK(m, err)
 }
 
-// AddGPU makes the guest's GPU, with or without a path to it from the NIC.
+// AddGPU makes the guest's GPU; p2p: the NIC reaches it peer to peer.
 func (m *Memory) AddGPU(files *dma.Files, id int, p2p bool) nic.GPU {
 	m.Helper()
 	var err error
@@ -73,15 +74,15 @@ func (m *Memory) AddGPU(files *dma.Files, id int, p2p bool) nic.GPU {
 	return nic.GPU{GPU: m.GPU, Path: path}
 }
 
-// Alloc gives n bytes of RAM, on pages of their own.
+// Alloc returns n bytes of RAM, on pages of their own.
 func (m *Memory) Alloc(n int) (addr uint64, b []byte) {
 	m.Helper()
-	at := m.Next
+	base := m.Next
 	m.Next += uint64(n+4095) &^ 4095
 	if m.Next > uint64(len(m.RAM)) {
 		m.Fatal("guest memory is used up")
 	}
-	return m.Base + at, m.RAM[at:][:n]
+	return m.Base + base, m.RAM[base:][:n]
 }
 
 // Put allocates RAM with a copy of b in it.
@@ -91,14 +92,14 @@ func (m *Memory) Put(b []byte) (addr uint64) {
 	return addr
 }
 
-// PayloadPage gives a payload buffer of the GPU's first half.
+// PayloadPage returns the next payload buffer in the first half of GPU memory.
 func (m *Memory) PayloadPage() (addr uint64) {
 	addr = GPUBase + m.gpuNext
 	m.gpuNext = (m.gpuNext + PayloadBuf) % (GPUSize / 2)
 	return addr
 }
 
-// PutPayload puts a payload in RAM, or in the GPU's second half.
+// PutPayload copies a payload to RAM, or to the second half of GPU memory.
 func (m *Memory) PutPayload(b []byte, gpu bool) (addr uint64) {
 	if !gpu {
 		return m.Put(b)
@@ -107,7 +108,7 @@ func (m *Memory) PutPayload(b []byte, gpu bool) (addr uint64) {
 	return GPUBase + GPUSize/2
 }
 
-// At is memory by its address.
+// At returns the memory at an address.
 func (m *Memory) At(addr uint64) []byte {
 	if m.GPU != nil && addr >= GPUBase {
 		return m.GPUMem[addr-GPUBase:]
@@ -115,7 +116,7 @@ func (m *Memory) At(addr uint64) []byte {
 	return m.RAM[addr-m.Base:]
 }
 
-// EventFD makes an eventfd that does not block, for as long as the test runs.
+// EventFD makes a non-blocking eventfd, which is closed when the test ends.
 func EventFD(t testing.TB) int {
 	t.Helper()
 	fd := testkit.Must(unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK))(t)
@@ -123,14 +124,14 @@ func EventFD(t testing.TB) int {
 	return fd
 }
 
-// Driver is what a device model's guest does to its rings. Sender makes the rest of Guest's sending of it.
+// Driver is a device model's part of a guest's sending. Sender implements the rest.
 type Driver interface {
-	Add(queue int, f *Frame, gpu bool) // lays a frame out, its payload in RAM or in the GPU's second half
-	Show(queue int)                    // shows the NIC what was added
-	Sent(queue int)                    // waits until the NIC is done with all of it
+	Add(queue int, f *Frame, gpu bool) // adds a frame, its payload in RAM or in the GPU's second half
+	Show(queue int)                    // shows the NIC the added frames
+	Sent(queue int)                    // waits until the NIC has completed all frames
 }
 
-// Sender sends frames by way of a Driver.
+// Sender sends frames through a Driver.
 type Sender struct{ Driver }
 
 // Queue implements Guest.
@@ -154,7 +155,8 @@ func (s Sender) SendGPU(q int, f Frame) {
 	s.Sent(q)
 }
 
-// Introduce has a guest register its GPU's memory, in two halves, and tell the switch where it is.
+// Introduce registers a guest's GPU memory, in two halves, and sends a frame from which the switch
+// learns its address.
 func Introduce(t testing.TB, g Guest, gpu int) {
 	t.Helper()
 	for k := range uint64(2) {
@@ -164,14 +166,15 @@ func Introduce(t testing.TB, g Guest, gpu int) {
 	Hello(g)
 }
 
-// Hello has a guest tell the switch where it is.
+// Hello sends a frame from which the switch learns a guest's address.
 func Hello(g Guest) {
-	f := Make(Everyone, g.MAC(), Spec{}) // dropped where there are no buffers
+	f := Make(Everyone, g.MAC(), Spec{}) // receivers without buffers drop it
 	f.Partial = false
 	g.Send(0, f)
 }
 
-// Deliver gives a guest's port a frame of n bytes of payload for its port 2000, and says what became of it.
+// Deliver delivers a frame with n bytes of payload to a guest's port, for TCP port 2000, and
+// returns its verdict.
 func Deliver(t testing.TB, to Guest, w *wire.Worker, n int) wire.Verdict {
 	t.Helper()
 	f := Make(to.MAC(), wire.MAC{2, 9}, Spec{Payload: n})
@@ -180,8 +183,8 @@ func Deliver(t testing.TB, to Guest, w *wire.Worker, n int) wire.Verdict {
 	return pkt.Verdict
 }
 
-// DeliverFlow gives a guest's port, at once, count such frames that follow one another in a flow, their checksums
-// whole, and says what became of each.
+// DeliverFlow delivers a batch of count consecutive frames of a flow, with complete checksums, to a
+// guest's port, and returns their verdicts.
 func DeliverFlow(t testing.TB, to Guest, w *wire.Worker, count, n int) (vs []wire.Verdict) {
 	t.Helper()
 	var batch []*wire.Packet
@@ -209,14 +212,14 @@ func packet(t testing.TB, w *wire.Worker, b []byte) *wire.Packet {
 // Everyone is the broadcast address.
 var Everyone = wire.MAC{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}
 
-// Switch makes a switch, and the files of those on it.
+// Switch makes a switch, and the dma.Files of its guests.
 func Switch(t testing.TB) (*dma.Files, *wire.Switch) {
 	sw := wire.NewSwitch(slog.New(slog.DiscardHandler))
 	t.Cleanup(func() { _ = sw.Close() })
 	return dma.NewFiles(), sw
 }
 
-// World is a switch with three guests: two that behave, and one that a test is about.
+// World is a switch with three guests: two honest ones, and the one under test.
 type World[G Guest] struct{ A, B, Bad G }
 
 // NewWorld makes a world of guests 0 to 2.
@@ -226,7 +229,7 @@ func NewWorld[G Guest](t testing.TB, guest func(files *dma.Files, sw *wire.Switc
 	return &World[G]{guest(files, sw, 0), guest(files, sw, 1), guest(files, sw, 2)}
 }
 
-// Moves shows that the two good guests still move bytes.
+// Moves checks that the two honest guests still move bytes.
 func (w *World[G]) Moves(t testing.TB) {
 	t.Helper()
 	for _, p := range [][2]Guest{{w.A, w.B}, {w.B, w.A}} {
@@ -237,7 +240,7 @@ func (w *World[G]) Moves(t testing.TB) {
 	}
 }
 
-// Arrives says that a frame comes whole, its checksum field as it was sent, or completed.
+// Arrives checks that a frame arrives whole; its checksum field may be completed.
 func Arrives(t testing.TB, g Guest, q int, want *Frame) (got Frame) {
 	t.Helper()
 	got = g.Receive(q)
@@ -245,8 +248,8 @@ func Arrives(t testing.TB, g Guest, q int, want *Frame) (got Frame) {
 	return got
 }
 
-// DeadGuestStallsNobody says that a guest that never posts buffers holds up neither the sender's frames to another nor
-// the sender for ever.
+// DeadGuestStallsNobody checks that a guest that never posts buffers delays neither the sender's
+// frames to another guest nor the sender itself for ever.
 func DeadGuestStallsNobody[G Guest](t *testing.T, w *World[G]) {
 	send := func(to Guest, n int) Frame { return Make(to.MAC(), w.A.MAC(), Spec{Payload: n}) }
 	w.B.Post(0, 8)
@@ -260,23 +263,23 @@ func DeadGuestStallsNobody[G Guest](t *testing.T, w *World[G]) {
 	w.A.Sent(0) // patience ends
 	w.A.Send(0, send(w.Bad, 10))
 	w.Moves(t)
-	w.Bad.Post(0, 2) // it lives after all: nothing is held against it
+	w.Bad.Post(0, 2) // it posts after all: its penalty ends
 	f := send(w.Bad, 20)
 	w.A.Send(0, f)
 	Arrives(t, w.Bad, 0, &f)
 }
 
-// SlowReceiverStallsNobody says that a guest that takes a frame now and then does not hold up a sender's frames to
-// another: it loses some, which are counted.
+// SlowReceiverStallsNobody checks that a guest that takes a frame now and then does not delay a
+// sender's frames to another guest: the slow guest loses some, which are counted.
 //
-// A sender that a loaded machine keeps from running for a second has sent to nobody else in that second: it waits until
-// patience ends, and it is tried again.
+// If a loaded machine keeps the sender from running for a second, it has sent to no other receiver
+// in that second, and so waits until patience ends; then the test tries again.
 func SlowReceiverStallsNobody[G Guest](t *testing.T, w *World[G]) {
-	const n = 80 // of each: a ring has room for all
+	const n = 80 // to each guest: a ring has room for all
 	frame := func(to Guest, i int) Frame { return Make(to.MAC(), w.A.MAC(), Spec{Payload: 1000, Seq: uint32(i)}) }
 	drops := func() [wire.NumDropReasons]uint64 { return w.A.Port().Link().Counters().Drops }
 	for tries := 0; tries < 3 && drops()[wire.DropSlowReceiver] == 0; tries++ {
-		w.Bad.Post(0, 1) // no penalty of the try before is left
+		w.Bad.Post(0, 1) // ends the penalty of the previous try
 		w.B.Post(0, n)
 		for i := range n {
 			w.A.Queue(0, frame(w.Bad, i), frame(w.B, i))
@@ -295,8 +298,8 @@ func SlowReceiverStallsNobody[G Guest](t *testing.T, w *World[G]) {
 	}
 }
 
-// PausesLoseNothing says that a guest alone with another, that posts no buffers for 100 ms now and then, loses nothing,
-// though its frames fill all places of the sender.
+// PausesLoseNothing checks that the only receiver of a sender loses no frame if it posts no buffers
+// for 100 ms now and then, though its frames fill all slots of the sender.
 func PausesLoseNothing[G Guest](t *testing.T, w *World[G]) {
 	const n = 60
 	_, was := w.A.Port().QueueCounters(0)

@@ -9,7 +9,7 @@ import (
 	"vnic.dev/vnic/internal/wire"
 )
 
-// Invariant: nic/rdma: A packet allocates nothing, on neither end, whatever its operation is.
+// Invariant: nic/rdma: Neither end allocates memory for a packet, whatever its operation.
 func TestPacketsDoNotAllocate(t *testing.T) {
 	for name, op := range map[string]control.WROp{"WRITE": control.WRWrite, "READ": control.WRRead,
 		"SEND": control.WRSend} {
@@ -34,9 +34,9 @@ func TestPacketsDoNotAllocate(t *testing.T) {
 				return true
 			}
 			post := func() {
-				w := control.WR{ID: 1, Op: op, Flags: control.WRSignaled, SGEs: []control.SGE{p.a.at(0, memSize/2)}}
+				w := control.WR{ID: 1, Op: op, Flags: control.WRSignaled, SGEs: []control.SGE{p.a.sge(0, memSize/2)}}
 				if op == control.WRSend {
-					r := control.WR{ID: 1, Op: control.WRRecv, SGEs: []control.SGE{p.b.at(0, memSize/2)}}
+					r := control.WR{ID: 1, Op: control.WRRecv, SGEs: []control.SGE{p.b.sge(0, memSize/2)}}
 					testkit.OK(t, p.b.PostRecv(control.Post{QPN: p.qb, WRs: []control.WR{r}}))
 				} else {
 					w.Key, w.Remote = p.b.mr, base

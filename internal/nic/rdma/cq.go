@@ -11,16 +11,16 @@ import (
 // cq is a completion queue. Its lock is a leaf.
 type cq struct {
 	id    uint32
-	users int // queue pairs' ends; under the engine's mu
+	users int // queue pairs' ends that use it; under the engine's mu
 
 	mu       sync.Mutex
 	ring     []control.WC
 	first, n int
-	reserved int  // places of posted work requests and of completions
-	armed    bool // who polled has found it empty: it is to be told of the next
+	reserved int  // slots of posted work requests and of completions
+	armed    bool // a poll has found it empty: the driver gets a notice at the next completion
 }
 
-// reserve takes places for work requests that are posted; false: it has not so many.
+// reserve reserves n slots for posted work requests; false: there are not enough.
 func (c *cq) reserve(n int) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -31,14 +31,14 @@ func (c *cq) reserve(n int) bool {
 	return true
 }
 
-// release gives places back: of work requests that have no completion.
+// release frees slots of work requests that get no completion.
 func (c *cq) release(n int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.reserved -= n
 }
 
-// put adds a completion, in a reserved place, and says whether somebody is to be told.
+// put adds a completion in a reserved slot, and reports whether to notify the driver.
 func (c *cq) put(w control.WC) (tell bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -90,7 +90,7 @@ func (e *Engine) PollCQ(p control.Poll) (out control.Completions, err error) {
 		return out, fmt.Errorf("cq: no %d: %w", p.CQ, syscall.ENOENT)
 	}
 	if p.Max == 0 {
-		return out, fmt.Errorf("cq %d: 0 completions are asked for: %w", p.CQ, syscall.EINVAL)
+		return out, fmt.Errorf("cq %d: a notification after 0 completions: %w", p.CQ, syscall.EINVAL)
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -1,34 +1,37 @@
-// Package rdma is RoCEv2 in a NIC: reliably connected queue pairs whose packets go between memory of guests, GPUs and
-// the wire without anybody's processor, as the InfiniBand Architecture Specification (Volume 1, chapters 9 to 11, and
-// annex A17 for RoCEv2) has them. It does WRITE, WRITE with immediate data, READ, SEND and SEND with immediate data.
+// Package rdma implements RoCEv2 in a NIC: reliably connected queue pairs whose packets go between
+// the wire and memory of guests and GPUs without their processors, after the InfiniBand
+// Architecture Specification (Volume 1, chapters 9 to 11, and annex A17 for RoCEv2). It supports
+// WRITE, WRITE with immediate data, READ, SEND and SEND with immediate data.
 //
-// An Engine is a port's. What comes from the wire is given to Receive, which carries out requests and takes answers on
-// the goroutine of the sender; what is to be sent is taken by Gather, packet by packet, on the goroutine of a worker,
-// which Config.Wake wakes. Neither waits. The commands that set all of it up are those of package control, whose
-// interface control.RDMA an Engine implements.
+// A port has an Engine. Packets from the wire are passed to Receive, which carries out requests and
+// processes answers on the sender's goroutine. A worker, which Config.Wake wakes, takes the packets
+// to send one by one (Next). Neither waits. Commands set everything up; they are those of package
+// control, whose interface control.RDMA an Engine implements.
 //
 // # Loss
 //
-// Packets that lack are asked for by a NAK, or missed by a timeout, and sent again with all behind them (go-back-N,
-// 9.7.2). At most Window packets of a queue pair wait for an answer, READs' answers included, so that a loss costs no
-// more than that, and a packet number's place among 2^24 is never in doubt. A READ is asked for in pieces of a quarter
-// of that.
+// A missing packet is requested by a NAK, or noticed by a timeout, and sent again with all packets
+// behind it (go-back-N, 9.7.2). At most Window packets of a queue pair wait for an answer, those of
+// READ answers included. So a loss costs no more than that, and packet numbers among 2^24 are never
+// ambiguous. A READ is requested in pieces of a quarter of Window.
 //
 // # Memory regions
 //
-// A key is checked with its protection domain, its range and its access for each packet, by subtraction, so that no
-// sum wraps; of a WRITE for all of the message with its first packet. A request that is refused writes nothing: the
-// queue pairs on both ends are in error then, and no others. DelMR waits until every worker has left the memory.
-// 22 bits of a key are random, so that a peer does not guess the keys of other regions of its protection domain; the
-// first queue pair's number is, from which the others count up.
+// For each packet, a key is checked against its protection domain, range and access, by
+// subtraction, so that no sum wraps; for a WRITE the first packet is checked for the whole message.
+// A refused request writes nothing, and puts the queue pairs on both ends, and no others, into the
+// error state. DelMR waits until no worker uses the memory any more. 22 bits of a key are random,
+// so that a peer cannot guess the keys of other regions of its protection domain. The first queue
+// pair's number is random; the others count up from it.
 //
 // # Bounds
 //
-// A port holds MaxQPs queue pairs, MaxMRs memory regions of at most MaxRanges ranges in all, MaxCQs completion queues,
-// and work requests and completions in MaxPlaces places, 200 bytes each. A posted work request has its place in the
-// completion queue, so that queue never overflows: Post is refused instead. A packet costs a look-up, a copy of at most
-// 4096 bytes and their CRC, under the lock of its queue pair, which sends 16 packets before another has its turn.
-// Nothing is allocated for a packet. What a hostile peer sends is counted, never logged.
+// A port has at most MaxQPs queue pairs, MaxMRs memory regions with at most MaxRanges ranges in
+// all, MaxCQs completion queues, and MaxPlaces slots of 200 bytes for work requests and
+// completions. A posted work request reserves its slot in the completion queue, so that queue never
+// overflows: Post is refused instead. A packet costs a look-up, a copy of at most 4096 bytes and
+// their CRC, under the lock of its queue pair; a queue pair sends 16 packets before the next one's
+// turn. Nothing is allocated for a packet. What a hostile peer sends is counted, never logged.
 //
-// The package knows no device model and no rings. It is not API (README, Stability).
+// The package is independent of device models and rings. It is not API (README, Stability).
 package rdma

@@ -17,7 +17,7 @@ import (
 	"vnic.dev/vnic/internal/wire"
 )
 
-// Bounds of what a port holds.
+// Bounds of a port's tables.
 const (
 	MaxPDs    = 64
 	MaxMRs    = 1024
@@ -26,43 +26,46 @@ const (
 	MaxQPs    = 256
 	MaxDepth  = 4096    // of a completion queue
 	MaxWRs    = 1024    // posted to a queue of a queue pair
-	MaxPlaces = 1 << 17 // of work requests and completions
-	MaxReads  = 16      // of a queue pair, under way in either direction
+	MaxPlaces = 1 << 17 // slots for work requests and completions
+	MaxReads  = 16      // of a queue pair, in progress in either direction
 	MaxLength = 1 << 30 // of a message
 	Window    = 128     // packets of a queue pair without an answer
 	readPiece = Window / 4
-	burst     = 16 // packets of a queue pair before another has its turn
+	burst     = 16 // packets of a queue pair in its turn
 )
 
-// Config says what an Engine works with.
+// Config connects an Engine to its port.
 type Config struct {
 	MAC   wire.MAC
-	MTU   func() uint16 // of the link, as the guest is told
+	MTU   func() uint16 // of the link, as the guest sees it
 	Space *dma.Space
-	// Buffer finds a registered buffer: its GPU's memory, and where it lies in there.
+	// Buffer finds a registered buffer: its GPU's memory, and its offset and size there.
 	Buffer func(id uint32) (memory *dma.Region, off, size uint64, ok bool)
-	// GPU is the memory of a GPU of this port, nil if it has none of that number; Mailbox opens one in it.
+	// GPU returns the memory of a GPU of this port; nil: there is no such GPU. Mailbox opens the
+	// mailbox at an offset of it.
 	GPU     func(gpu uint16) *dma.Region
 	Mailbox func(gpu uint16, off uint64) (Mailbox, error)
-	// Direct says whether the NIC reaches all GPU memory in segs by itself.
+	// Direct reports whether the NIC reaches all GPU memory in segs peer to peer.
 	Direct func(segs []dma.Segment) bool
-	// Wake wakes the worker, who then calls Next. It never waits.
+	// Wake wakes the worker, which then calls Next. It never waits.
 	Wake func()
-	// Tell tells the driver that a completion queue has something, and Ask that pages are wanted. The worker calls them.
+	// Tell notifies the driver of a completion queue with completions, and Ask sends it a request
+	// for pages. The worker calls them.
 	Tell func(cq uint32)
 	Ask  func(r control.PageRequest)
-	// Random makes keys and the first queue pair's number; it does not fail. nil: crypto/rand.
+	// Random is the source of keys and of the first queue pair's number; it must not fail. nil:
+	// crypto/rand.
 	Random io.Reader
 }
 
-// Engine is a port's part that does RDMA.
+// Engine is the RDMA part of a port.
 type Engine struct {
 	c      Config
 	start  time.Time
-	users  epoch.Epoch // those who look up what commands take away
+	users  epoch.Epoch // goroutines that use objects which commands may delete
 	active atomic.Int32
 
-	mu     sync.Mutex // of the commands
+	mu     sync.Mutex // held by commands
 	closed bool
 	lastID uint32
 	pds    map[uint32]bool
@@ -73,15 +76,15 @@ type Engine struct {
 	taken  int // of MaxPlaces
 	paging paging
 
-	runMu sync.Mutex // a leaf
-	run   []*qp      // those with something to send, in their order
-	tells []uint32   // completion queues
+	runMu sync.Mutex // a leaf lock
+	run   []*qp      // queue pairs with something to send, in their order
+	tells []uint32   // completion queues for Tell
 	timer *time.Timer
-	due   int64 // when it fires; 0: it does not
+	due   int64 // when timer fires; 0: it is not set
 
-	// The worker's.
+	// Used by the worker.
 	cur     *qp
-	left    int // packets of its turn
+	left    int // packets left in its turn
 	telling []uint32
 	copier  *dma.Copier
 	head    scratch
@@ -90,12 +93,12 @@ type Engine struct {
 	count struct {
 		icrc, unknown, malformed atomic.Uint64
 	}
-	ended struct { // of queue pairs that are no more; under mu
+	ended struct { // sums of deleted queue pairs; under mu
 		out, in control.RDMACounts
 	}
 }
 
-// New makes an Engine whose worker has so many frames under way.
+// New makes an Engine whose worker has frames frames in flight.
 func New(c Config, frames int) *Engine {
 	e := &Engine{c: c, pds: make(map[uint32]bool), cqs: make(map[uint32]*cq),
 		mrs: newSlots[region](10), qps: newSlots[qp](8), slots: make([]slot, frames), copier: dma.NewCopier()}
@@ -103,7 +106,7 @@ func New(c Config, frames int) *Engine {
 		e.c.Random = rand.Reader
 	}
 	e.qps.setTag(qpnBits, e.random())
-	e.qps.next = e.random() % uint32(len(e.qps.at))
+	e.qps.next = e.random() % uint32(len(e.qps.slots))
 	e.start = time.Now()
 	e.users.Init()
 	e.paging.init(e)
@@ -115,27 +118,28 @@ func New(c Config, frames int) *Engine {
 	return e
 }
 
-// random is a random number.
+// random returns a random number.
 func (e *Engine) random() uint32 {
 	var b [4]byte
 	_, _ = io.ReadFull(e.c.Random, b[:])
 	return binary.LittleEndian.Uint32(b[:])
 }
 
-// Active says whether there are queue pairs: then what comes to RoCEv2's port is the Engine's.
+// Active reports whether there are queue pairs: then the Engine gets the frames to RoCEv2's port.
 func (e *Engine) Active() bool { return e.active.Load() > 0 }
 
-// Reset ends all that commands have made. When it returns nobody uses memory of the port because of one.
+// Reset deletes all objects made by commands. When it returns, no goroutine uses memory of the port
+// for them.
 func (e *Engine) Reset() {
 	var paged []*paged
 	e.mu.Lock()
-	for i := range e.qps.at {
-		if q := e.qps.at[i].Load(); q != nil {
+	for i := range e.qps.slots {
+		if q := e.qps.slots[i].Load(); q != nil {
 			e.endQP(q)
 		}
 	}
-	for i := range e.mrs.at {
-		if r := e.mrs.at[i].Load(); r != nil {
+	for i := range e.mrs.slots {
+		if r := e.mrs.slots[i].Load(); r != nil {
 			e.mrs.del(r.Key)
 			if r.pages != nil {
 				paged = append(paged, r.pages)
@@ -163,7 +167,7 @@ func (e *Engine) Close() {
 	e.runMu.Lock()
 	defer e.runMu.Unlock()
 	e.timer.Stop()
-	e.due = math.MinInt64 // nobody sets it again
+	e.due = math.MinInt64 // no timer can be set again
 }
 
 // RDMALimits implements control.RDMA.
@@ -173,7 +177,7 @@ func (e *Engine) RDMALimits() (control.RDMALimits, error) {
 		Regions: maxPaged, Requests: maxRequests}, nil
 }
 
-// maxMTU is the largest path MTU that frames of the link have room for, with the longest headers.
+// maxMTU returns the largest path MTU that fits the link's frames with the longest headers.
 func (e *Engine) maxMTU() uint16 {
 	const most = 40 + 8 + maxExt + icrcLen
 	for mtu := uint16(4096); mtu >= 256; mtu /= 2 {
@@ -206,13 +210,13 @@ func (e *Engine) DelPD(id uint32) error {
 	if !e.pds[id] {
 		return fmt.Errorf("pd: no %d: %w", id, syscall.ENOENT)
 	}
-	for i := range e.mrs.at {
-		if r := e.mrs.at[i].Load(); r != nil && r.PD == id {
+	for i := range e.mrs.slots {
+		if r := e.mrs.slots[i].Load(); r != nil && r.PD == id {
 			return fmt.Errorf("pd %d: it has mr %#x: %w", id, r.Key, syscall.EBUSY)
 		}
 	}
-	for i := range e.qps.at {
-		if q := e.qps.at[i].Load(); q != nil && q.pd == id {
+	for i := range e.qps.slots {
+		if q := e.qps.slots[i].Load(); q != nil && q.pd == id {
 			return fmt.Errorf("pd %d: it has queue pair %d: %w", id, q.n, syscall.EBUSY)
 		}
 	}
@@ -225,8 +229,8 @@ func (e *Engine) RDMACounts() (c control.RDMAPortCounts, err error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	c.Out, c.In = e.ended.out, e.ended.in
-	for i := range e.qps.at {
-		if q := e.qps.at[i].Load(); q != nil {
+	for i := range e.qps.slots {
+		if q := e.qps.slots[i].Load(); q != nil {
 			q.mu.Lock()
 			c.Out.Add(&q.out)
 			c.In.Add(&q.in)
@@ -237,10 +241,10 @@ func (e *Engine) RDMACounts() (c control.RDMAPortCounts, err error) {
 	return c, nil
 }
 
-// now is the time, in nanoseconds since the Engine was made; never 0.
+// now returns the time in nanoseconds since the Engine was made; it is never 0.
 func (e *Engine) now() int64 { return int64(time.Since(e.start)) + 1 }
 
-// schedule has the worker look at a queue pair.
+// schedule puts a queue pair into the worker's run queue.
 func (e *Engine) schedule(q *qp) {
 	if q.queued.Swap(true) {
 		return
@@ -251,7 +255,7 @@ func (e *Engine) schedule(q *qp) {
 	e.c.Wake()
 }
 
-// tell has the worker tell the driver of a completion queue.
+// tell makes the worker notify the driver of a completion queue.
 func (e *Engine) tell(id uint32) {
 	e.runMu.Lock()
 	e.tells = append(e.tells, id)
@@ -259,8 +263,8 @@ func (e *Engine) tell(id uint32) {
 	e.c.Wake()
 }
 
-// at has the timer fire at a time, or before.
-func (e *Engine) at(due int64) {
+// wakeAt makes the timer fire at due or earlier.
+func (e *Engine) wakeAt(due int64) {
 	e.runMu.Lock()
 	defer e.runMu.Unlock()
 	if e.due == 0 || due < e.due {
@@ -269,7 +273,7 @@ func (e *Engine) at(due int64) {
 	}
 }
 
-// tick schedules the queue pairs whose time has come.
+// tick schedules the queue pairs that are due.
 func (e *Engine) tick() {
 	e.runMu.Lock()
 	if e.due < 0 {
@@ -279,8 +283,8 @@ func (e *Engine) tick() {
 	e.due = 0
 	e.runMu.Unlock()
 	t, next := e.now(), int64(math.MaxInt64)
-	for i := range e.qps.at {
-		q := e.qps.at[i].Load()
+	for i := range e.qps.slots {
+		q := e.qps.slots[i].Load()
 		if q == nil {
 			continue
 		}
@@ -295,9 +299,9 @@ func (e *Engine) tick() {
 	}
 	next = min(next, e.paging.tick(t))
 	if next != math.MaxInt64 {
-		e.at(max(next, t+int64(tickStep)))
+		e.wakeAt(max(next, t+int64(tickStep)))
 	}
 }
 
-// tickStep is the least time between two looks at all queue pairs.
+// tickStep is the shortest interval between two scans of all queue pairs.
 const tickStep = 200 * time.Microsecond

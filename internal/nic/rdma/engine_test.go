@@ -21,19 +21,20 @@ import (
 
 const memSize = 1 << 20
 
-// end is one of two NICs that a test joins by hand: it takes frames of one and gives them to the other.
+// end is one of two NICs that a test connects: the test takes frames of one and passes them to the
+// other.
 type end struct {
 	*Engine
 	t     testing.TB
 	space *dma.Space
-	mem   []byte // of its guest, at address 0
+	mem   []byte // memory of its guest, at address 0
 	ip    netip.Addr
 	pd    uint32
 	cq    uint32
-	mr    uint32 // of all memory, with all access; addresses begin at base
-	told  int
+	mr    uint32 // covers all memory, with all access; addresses begin at base
+	rings int
 	mtu   uint16
-	pages []control.PageRequest // that were asked for
+	pages []control.PageRequest // page requests sent to the driver
 	file  *dma.File             // of mem
 	noP2P bool
 	box   fakeBox
@@ -41,7 +42,8 @@ type end struct {
 
 const base = 0x7000_0000_0000
 
-// noRandom has numbers be those of the golden frames: keys from 0x400 on, queue pairs from 0x100 on.
+// noRandom makes keys and numbers those of the golden frames: keys from 0x400 on, queue pairs from
+// 0x100 on.
 type noRandom struct{}
 
 func (noRandom) Read(b []byte) (int, error) { clear(b); return len(b), nil }
@@ -66,7 +68,7 @@ func newEnd(t testing.TB, n byte) *end {
 		GPU:     func(id uint16) *dma.Region { return d.gpu(id) },
 		Mailbox: func(uint16, uint64) (Mailbox, error) { return &d.box, nil },
 		Direct:  func(segs []dma.Segment) bool { return !d.noP2P },
-		Wake:    func() {}, Tell: func(uint32) { d.told++ },
+		Wake:    func() {}, Tell: func(uint32) { d.rings++ },
 		Ask:    func(r control.PageRequest) { d.pages = append(d.pages, r) },
 		Random: noRandom{}}, 1)
 	t.Cleanup(func() {
@@ -81,10 +83,10 @@ func newEnd(t testing.TB, n byte) *end {
 }
 
 // guest makes an MR of guest memory [at, at+n).
-func (d *end) guest(access uint8, va, at, n uint64) uint32 {
+func (d *end) guest(access uint8, va, off, n uint64) uint32 {
 	d.t.Helper()
 	key, err := d.AddMR(control.MR{PD: d.pd, Kind: control.MRGuest, Access: access, VA: va, Len: n,
-		Ranges: []control.MRRange{{IOVA: at, Len: n}}})
+		Ranges: []control.MRRange{{IOVA: off, Len: n}}})
 	testkit.OK(d.t, err)
 	return key
 }
@@ -93,12 +95,12 @@ func (d *end) guest(access uint8, va, at, n uint64) uint32 {
 type pair struct {
 	a, b   *end
 	qa, qb uint32
-	fate   func(p *wire.Packet) (copies int, late bool) // nil: each arrives once
+	fate   func(p *wire.Packet) (copies int, late bool) // decides a frame's copies and delay; nil: each arrives once
 	late   []lateFrame
 	frames int
 }
 
-// lateFrame is one that others overtake.
+// lateFrame is a frame that others overtake.
 type lateFrame struct {
 	from, to *end
 	frame    []byte
@@ -112,14 +114,14 @@ func newPair(t testing.TB, change func(p *control.QPPath)) *pair {
 	return p
 }
 
-// connect makes two queue pairs.
+// connect makes two connected queue pairs.
 func (p *pair) connect(change func(p *control.QPPath)) (qa, qb uint32) {
 	a, b := p.a, p.b
 	t := a.t
 	t.Helper()
 	qa = testkit.Must(a.AddQP(control.QP{PD: a.pd, SendCQ: a.cq, RecvCQ: a.cq, MaxSend: 64, MaxRecv: 64}))(t)
 	qb = testkit.Must(b.AddQP(control.QP{PD: b.pd, SendCQ: b.cq, RecvCQ: b.cq, MaxSend: 64, MaxRecv: 64}))(t)
-	psn := [2]uint32{0xfffff0, 0x7ffffe} // they wrap
+	psn := [2]uint32{0xfffff0, 0x7ffffe} // the numbers wrap
 	for i, d := range []*end{a, b} {
 		peer := []*end{b, a}[i]
 		path := control.QPPath{QPN: []uint32{qa, qb}[i], RemoteQPN: []uint32{qb, qa}[i], SendPSN: psn[i], RecvPSN: psn[1-i],
@@ -133,7 +135,7 @@ func (p *pair) connect(change func(p *control.QPPath)) (qa, qb uint32) {
 	return qa, qb
 }
 
-// step takes one frame from an end to the other; false: it has none.
+// step moves one frame from an end to the other; false: there is none.
 func (p *pair) step(from, to *end) bool {
 	from.TellAll()
 	var pkt wire.Packet
@@ -163,7 +165,7 @@ func (p *pair) give(to *end, pkt *wire.Packet) {
 	to.Receive(dma.NewCopier(), pkt)
 }
 
-// bytesOf is the payload of a frame.
+// bytesOf returns the payload of a frame.
 func bytesOf(p *wire.Packet) []byte {
 	b := make([]byte, p.PayloadLen)
 	if _, err := dma.NewCopier().Read(b, p.Payload); err != nil {
@@ -180,7 +182,7 @@ func with(p *wire.Packet, b []byte) *wire.Packet {
 	return &c
 }
 
-// run moves frames until both ends have none, now and later; within a bubble of time.
+// run moves frames until both ends have none, now and later; it runs in a synctest bubble.
 func (p *pair) run() {
 	p.a.t.Helper()
 	for range 100_000 {
@@ -204,11 +206,11 @@ func (p *pair) run() {
 	p.a.t.Fatalf("no end: %+v %+v", testkit.Must(p.a.QPStatus(p.qa))(p.a.t), testkit.Must(p.b.QPStatus(p.qb))(p.a.t))
 }
 
-// waits says whether an end waits for time to pass.
+// waits reports whether an end waits for time to pass.
 func (p *pair) waits() bool {
 	for _, d := range []*end{p.a, p.b} {
-		for i := range d.qps.at {
-			if q := d.qps.at[i].Load(); q != nil && q.due.Load() != 0 {
+		for i := range d.qps.slots {
+			if q := d.qps.slots[i].Load(); q != nil && q.due.Load() != 0 {
 				return true
 			}
 		}
@@ -231,8 +233,8 @@ func (d *end) poll() []control.WC {
 	return c.WCs
 }
 
-// at is a piece of the MR of all memory.
-func (d *end) at(off, n uint64) control.SGE {
+// sge returns a piece of the MR of all memory.
+func (d *end) sge(off, n uint64) control.SGE {
 	return control.SGE{VA: base + off, Len: uint32(n), Key: d.mr}
 }
 
@@ -241,8 +243,8 @@ func bubble(t *testing.T, f func(t *testing.T)) {
 	synctest.Test(t, f)
 }
 
-// Messages of each kind and of lengths around a packet's arrive, whatever the link loses, doubles and reorders, and
-// nothing else is written.
+// Messages of each kind, with lengths around a packet's, arrive, whatever the link loses, doubles
+// and reorders, and no other memory is written.
 func TestMessagesArrive(t *testing.T) {
 	for _, loss := range []bool{false, true} {
 		t.Run(fmt.Sprint("loss=", loss), func(t *testing.T) {
@@ -271,9 +273,9 @@ func TestMessagesArrive(t *testing.T) {
 					for op := control.WRWrite; op <= control.WRSendImm; op++ {
 						id++
 						from, to := uint64(rnd.IntN(int(memSize-n+1))), uint64(rnd.IntN(int(memSize-n+1)))
-						w := control.WR{ID: id, Op: op, Flags: control.WRSignaled, SGEs: []control.SGE{p.a.at(from, n)}}
+						w := control.WR{ID: id, Op: op, Flags: control.WRSignaled, SGEs: []control.SGE{p.a.sge(from, n)}}
 						if n > 10 { // in pieces
-							w.SGEs = []control.SGE{p.a.at(from, 7), p.a.at(from+7, n-9), p.a.at(from+n-2, 2)}
+							w.SGEs = []control.SGE{p.a.sge(from, 7), p.a.sge(from+7, n-9), p.a.sge(from+n-2, 2)}
 						}
 						switch op {
 						case control.WRRead:
@@ -290,7 +292,7 @@ func TestMessagesArrive(t *testing.T) {
 							w.Imm = uint32(id) | 1<<31
 						}
 						if op == control.WRWriteImm || op == control.WRSend || op == control.WRSendImm {
-							r := control.WR{ID: 1000 + id, Op: control.WRRecv, SGEs: []control.SGE{p.b.at(to, n)}}
+							r := control.WR{ID: 1000 + id, Op: control.WRRecv, SGEs: []control.SGE{p.b.sge(to, n)}}
 							testkit.OK(t, p.b.PostRecv(control.Post{QPN: p.qb, WRs: []control.WR{r}}))
 							want = append(want, control.WC{ID: 1000 + id, QPN: p.qb, Op: control.WRRecv, Len: uint32(n), Imm: w.Imm,
 								HasImm: w.Imm != 0})
@@ -338,15 +340,15 @@ func TestManyAtOnce(t *testing.T) {
 		for i := range uint64(20) { // the lower half is written, the upper one read
 			lo, hi := i*2*n, memSize/2+i*2*n
 			ops := []control.WR{
-				{ID: i, Op: control.WRWrite, Key: p.b.mr, Remote: base + lo, SGEs: []control.SGE{p.a.at(hi, n)}},
+				{ID: i, Op: control.WRWrite, Key: p.b.mr, Remote: base + lo, SGEs: []control.SGE{p.a.sge(hi, n)}},
 				{ID: 100 + i, Op: control.WRRead, Flags: control.WRSignaled, Key: p.b.mr, Remote: base + hi,
-					SGEs: []control.SGE{p.a.at(lo, n)}},
+					SGEs: []control.SGE{p.a.sge(lo, n)}},
 			}
 			p.a.post(p.qa, ops...)
 			copy(wantB[lo:lo+n], p.a.mem[hi:hi+n])
 			copy(wantA[lo:lo+n], p.b.mem[hi:hi+n])
 			p.b.post(p.qb, control.WR{ID: 200 + i, Op: control.WRWrite, Flags: control.WRSignaled, Key: p.a.mr,
-				Remote: base + lo + n, SGEs: []control.SGE{p.b.at(hi+n, n)}})
+				Remote: base + lo + n, SGEs: []control.SGE{p.b.sge(hi+n, n)}})
 			copy(wantA[lo+n:lo+2*n], p.b.mem[hi+n:hi+2*n])
 		}
 		p.run()

@@ -9,9 +9,9 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// In this file the victim is who asks, and its peer's answers are forged.
+// In this file the victim sends the requests, and its peer's answers are forged.
 
-// posted has the victim's queue pair post work, and takes the frames that it sends for it.
+// posted posts work to the victim's queue pair, and returns the frames that it sends.
 func (v *victim) posted(wrs ...control.WR) []answered {
 	v.t.Helper()
 	v.b.post(v.qpn, wrs...)
@@ -20,15 +20,15 @@ func (v *victim) posted(wrs ...control.WR) []answered {
 
 func (v *victim) read(id uint64, into, n uint64) control.WR {
 	return control.WR{ID: id, Op: control.WRRead, Flags: control.WRSignaled, Key: 1, Remote: 0,
-		SGEs: []control.SGE{v.b.at(into, n)}}
+		SGEs: []control.SGE{v.b.sge(into, n)}}
 }
 
 func (v *victim) wr(id uint64, n uint64) control.WR {
-	return control.WR{ID: id, Op: control.WRWrite, Flags: control.WRSignaled, Key: 1, SGEs: []control.SGE{v.b.at(0, n)}}
+	return control.WR{ID: id, Op: control.WRWrite, Flags: control.WRSignaled, Key: 1, SGEs: []control.SGE{v.b.sge(0, n)}}
 }
 
-// Invariant: nic/rdma: Answers to what was never asked, of another length or out of order write nothing and complete
-// nothing.
+// Invariant: nic/rdma: Answers without a request, of another length or out of order write nothing
+// and complete nothing.
 func TestForgedAnswers(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		v := newVictim(t, nil)
@@ -70,7 +70,7 @@ func TestForgedAnswers(t *testing.T) {
 				v.give(header{op: op, psn: ownPSN, syndrome: synAck}, fill(n)...)
 			}
 		}
-		v.give(header{op: opReadRespFirst, psn: ownPSN, syndrome: nakAccess}, fill(256)...) // no NAK has payload
+		v.give(header{op: opReadRespFirst, psn: ownPSN, syndrome: nakAccess}, fill(256)...) // a NAK has no payload
 		nothing("wrong lengths")
 		v.give(header{op: opReadRespMid, psn: after(ownPSN, 1)}, fill(256)...)
 		testkit.Equal(t, "asked again for what lacks", len(v.drain()), 1)
@@ -80,7 +80,7 @@ func TestForgedAnswers(t *testing.T) {
 		}
 		nothing("once")
 
-		// And what is right is taken, once.
+		// The right answer is taken, once.
 		v.give(header{op: opReadRespFirst, psn: ownPSN, syndrome: synAck}, fill(256)...)
 		copy(v.want[into:], fill(256))
 		v.b.mem[into], v.want[into] = 0x77, 0x77
@@ -96,7 +96,7 @@ func TestForgedAnswers(t *testing.T) {
 		}
 		v.drain()
 
-		// An answer to a READ, where a WRITE was asked for.
+		// An answer to a READ, though a WRITE was requested.
 		testkit.Equal(t, "frames", len(v.posted(v.wr(2, 600))), 3)
 		first := after(ownPSN, 3)
 		v.give(header{op: opReadRespOnly, psn: first, syndrome: synAck}, fill(256)...)
@@ -109,12 +109,12 @@ func TestForgedAnswers(t *testing.T) {
 	})
 }
 
-// Each NAK fails the work request that it is for, those before it are done, those behind it are flushed (10.7.3.1,
-// table 97).
+// Each NAK fails its work request; earlier ones are done, later ones are flushed (10.7.3.1, table
+// 97).
 func TestStatusOfNAKs(t *testing.T) {
 	for syndrome, want := range map[uint8]control.WCStatus{nakInvalid: control.WCRemoteInvalid,
 		nakAccess: control.WCRemoteAccess, nakOperate: control.WCRemoteOperation} {
-		for _, packet := range []uint32{0, 1, 2} { // of three that the second one has
+		for _, packet := range []uint32{0, 1, 2} { // of the three packets of the second request
 			bubble(t, func(t *testing.T) {
 				v := newVictim(t, nil)
 				v.recv(9)
@@ -128,7 +128,7 @@ func TestStatusOfNAKs(t *testing.T) {
 					t.Fatalf("completions %+v, not %+v", got, w)
 				}
 				v.state(control.QPError, want)
-				v.b.post(v.qpn, v.wr(4, 8)) // and what is posted now
+				v.b.post(v.qpn, v.wr(4, 8)) // a request posted now is flushed too
 				if got := v.b.poll(); len(got) != 1 || got[0].Status != control.WCFlushed || got[0].ID != 4 {
 					t.Fatalf("completions %+v", got)
 				}
@@ -139,8 +139,8 @@ func TestStatusOfNAKs(t *testing.T) {
 	}
 }
 
-// Invariant: nic/rdma: A peer's NAKs cost at most a window of frames each that says something new, and none that does
-// not.
+// Invariant: nic/rdma: Each NAK with new information costs at most a window of frames, and other
+// NAKs cost none.
 func TestStormsOfNAKs(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		v := newVictim(t, func(p *control.QPPath) { p.Timeout = 20 })
@@ -149,7 +149,7 @@ func TestStormsOfNAKs(t *testing.T) {
 		v.posted(v.wr(1, packets*256))
 		testkit.Equal(t, "frames without an answer", v.n, Window)
 		before := v.n
-		for range 10_000 { // the same again and again
+		for range 10_000 { // the same NAK again and again
 			v.give(header{op: opAck, psn: ownPSN, syndrome: nakSequence})
 			v.drain()
 		}
@@ -184,7 +184,7 @@ func TestStormsOfNAKs(t *testing.T) {
 	})
 }
 
-// RNR NAKs: the queue pair waits as it is told, and no longer than its retries.
+// RNR NAKs: the queue pair waits as long as they say, and as often as its retries allow.
 func TestStormsOfRNR(t *testing.T) {
 	for _, retries := range []uint8{0, 1, 6, 7} {
 		bubble(t, func(t *testing.T) {
@@ -220,7 +220,7 @@ func TestStormsOfRNR(t *testing.T) {
 	}
 }
 
-// The time of an RNR NAK is table 46's, whoever has the queue pair look before.
+// The delay of an RNR NAK is that of table 46, even if the queue pair is scheduled earlier.
 func TestTimesOfRNR(t *testing.T) {
 	for code, d := range map[uint8]time.Duration{0: 655360 * time.Microsecond, 1: 10 * time.Microsecond,
 		5:  60 * time.Microsecond,

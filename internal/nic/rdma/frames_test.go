@@ -12,13 +12,14 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// write is a WRITE of some bytes that the victim carries out if its frame is right.
+// write is a WRITE that the victim carries out if its frame is right.
 func (v *victim) write() (h header, payload []byte) {
 	return header{op: opWriteOnly, qpn: v.qpn, psn: v.psn, ackReq: true, va: base + 5000, key: v.b.mr, dmaLen: 97,
 		pad: 3}, fill(97)
 }
 
-// Invariant: nic/rdma: A frame that is not whole, not right or not from the peer does nothing, and has no answer.
+// Invariant: nic/rdma: A frame that is incomplete, invalid or not from the peer has no effect and
+// gets no answer.
 func TestFramesThatAreDropped(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		v := newVictim(t, nil)
@@ -44,7 +45,7 @@ func TestFramesThatAreDropped(t *testing.T) {
 			v.state(control.QPReady, 0)
 		}
 		for n := range b {
-			if n < int(h.length())+3+icrcLen { // with an ICRC that is right for what is there. One more is a wrong length
+			if n < int(h.length())+3+icrcLen { // with a right ICRC; a byte more would be a wrong length
 				drop(fmt.Sprint("the first bytes: ", n), v.raw(v.ip, v.b.ip, b[:n], true))
 			}
 			drop(fmt.Sprint("the first bytes, ICRC and all: ", n), func() *wire.Packet {
@@ -52,13 +53,13 @@ func TestFramesThatAreDropped(t *testing.T) {
 				return v.raw(v.ip, v.b.ip, whole[:n], false)
 			}())
 		}
-		for at := range b {
+		for i := range b {
 			for bit := range 8 {
 				p := v.raw(v.ip, v.b.ip, b, true)
 				body := bytesOf(p)
-				body[at] ^= 1 << bit
-				if at != 4 { // what routers may change (A17.3.3), and so may be anything
-					drop(fmt.Sprintf("bit %d of byte %d is wrong", bit, at), with(p, body))
+				body[i] ^= 1 << bit
+				if i != 4 { // routers may change this byte (A17.3.3), so it may have any value
+					drop(fmt.Sprintf("bit %d of byte %d is wrong", bit, i), with(p, body))
 				}
 			}
 		}
@@ -93,7 +94,7 @@ func TestFramesThatAreDropped(t *testing.T) {
 			change(&p.Meta)
 			drop(name, p)
 		}
-		// A queue pair that is not connected, and one that is no more.
+		// A queue pair that is not connected, and a deleted one.
 		n := testkit.Must(v.b.AddQP(control.QP{PD: v.b.pd, SendCQ: v.b.cq, RecvCQ: v.b.cq, MaxSend: 1, MaxRecv: 1}))(t)
 		for _, name := range []string{"not connected", "no more"} {
 			h.qpn = n
@@ -102,7 +103,7 @@ func TestFramesThatAreDropped(t *testing.T) {
 				testkit.OK(t, v.b.DelQP(n))
 			}
 		}
-		// And the frame itself is right, whoever changed what routers may.
+		// The frame is taken, also if routers have changed what they may.
 		p := v.raw(v.ip, v.b.ip, b, true)
 		p.Header[15], p.Header[22], p.Header[24], p.Header[40] = 0xff, 3, 0, 0x55
 		body := bytesOf(p)
@@ -116,8 +117,8 @@ func TestFramesThatAreDropped(t *testing.T) {
 	})
 }
 
-// Invariant: nic/rdma: A request that this NIC does not do is refused at once, by a NAK: the peer need not wait for a
-// timeout.
+// Invariant: nic/rdma: A request that this NIC does not support is refused at once, by a NAK: the
+// peer need not wait for a timeout.
 func TestUnsupportedRequests(t *testing.T) {
 	for name, op := range map[string]byte{"COMPARE & SWAP": 0x13, "FETCH & ADD": 0x14, "reserved": 0x15,
 		"SEND LAST with invalidate": 0x16, "SEND ONLY with invalidate": 0x17, "reserved, 0x18": 0x18, "FLUSH": 0x1c,
@@ -125,11 +126,11 @@ func TestUnsupportedRequests(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T) {
 				v := newVictim(t, nil)
-				v.recv(1, v.b.at(0, 100))
+				v.recv(1, v.b.sge(0, 100))
 				h := header{op: opWriteOnly, qpn: v.qpn, va: base, key: v.b.mr, dmaLen: 12, psn: after(v.psn, 3)}
 				b := v.bytes(h, fill(12))
 				b[0] = op
-				v.take(v.raw(v.ip, v.b.ip, b, true)) // ahead of what is expected: it is missed first
+				v.take(v.raw(v.ip, v.b.ip, b, true)) // it is ahead of the expected one, which is requested first
 				v.only(nakSequence, v.psn)
 				v.state(control.QPReady, 0)
 				h.psn = v.psn

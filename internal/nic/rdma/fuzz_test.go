@@ -10,16 +10,16 @@ import (
 	"vnic.dev/vnic/internal/wire"
 )
 
-// Pieces of the victim's memory in FuzzReceive; all else is nobody's.
+// Pieces of the victim's memory in FuzzReceive; the peer must not change the rest.
 const (
 	fuzzWrite = 10_000 // the peer may write [, +2000)
 	fuzzRead  = 20_000 // the peer may read
 	fuzzRecv  = 30_000 // receives are posted
-	fuzzInto  = 40_000 // a READ's answer goes there
+	fuzzInto  = 40_000 // destination of a READ
 	fuzzLen   = 2000
 )
 
-// reader takes numbers off an input.
+// reader takes numbers from an input.
 type reader struct{ b []byte }
 
 func (r *reader) byte() (v byte) {
@@ -37,8 +37,8 @@ func (r *reader) take(n int) (b []byte) {
 	return b
 }
 
-// FuzzReceive gives a connected queue pair what bytes say: packets of any form, with an ICRC that is right or not.
-// Whatever they are: only what the peer may write is written, and nothing by what has a wrong ICRC.
+// FuzzReceive passes packets of any form to a connected queue pair, with a right or a wrong ICRC.
+// Only memory that the peer may write is written, and none by a packet with a wrong ICRC.
 func FuzzReceive(f *testing.F) {
 	v := newVictim(f, nil)
 	const (
@@ -53,7 +53,7 @@ func FuzzReceive(f *testing.F) {
 		return control.SGE{VA: partVA + uint64(off), Len: n, Key: key}
 	}
 	writable := [][2]int{{fuzzWrite, fuzzWrite + fuzzLen}, {fuzzRecv, fuzzRecv + 1000}, {fuzzInto, fuzzInto + 600}}
-	innocent := func(b []byte) []byte { // all but that
+	innocent := func(b []byte) []byte { // all memory except the writable pieces
 		b = slices.Clone(b)
 		for _, w := range writable {
 			clear(b[w[0]:w[1]])
@@ -129,7 +129,7 @@ func FuzzReceive(f *testing.F) {
 	})
 }
 
-// fuzzed is a packet most of which is right.
+// fuzzed makes a packet that is mostly right.
 func (v *victim) fuzzed(r *reader, keys []uint32) *wire.Packet {
 	op := r.byte() % numOps
 	h := header{op: op, qpn: v.qpn, ackReq: true, psn: after(forgedPSN, uint32(int32(int8(r.byte())))&psnMask)}
@@ -147,8 +147,8 @@ func (v *victim) fuzzed(r *reader, keys []uint32) *wire.Packet {
 	return v.packet(h, fill(n))
 }
 
-// FuzzCommands gives an Engine commands with numbers that are mostly those of what there is. Whatever they are: nothing
-// is left when all is deleted, and bounds count what there is.
+// FuzzCommands runs commands on an Engine with numbers that mostly exist. Whatever they are,
+// nothing is left when everything is deleted, and the engine's counts match its objects.
 func FuzzCommands(f *testing.F) {
 	d := newEnd(f, 1)
 	f.Add([]byte{0, 3, 1, 4, 5, 7, 8, 9, 2, 6})
@@ -241,14 +241,14 @@ func FuzzCommands(f *testing.F) {
 				t.Fatalf("completion queue %d: %d completions, %d places taken of %d", id, c.n, c.reserved, len(c.ring))
 			}
 		}
-		for i := range d.qps.at {
-			if q := d.qps.at[i].Load(); q != nil {
+		for i := range d.qps.slots {
+			if q := d.qps.slots[i].Load(); q != nil {
 				qps++
 				places += len(q.req.wqes) + len(q.recvs)
 			}
 		}
-		for i := range d.mrs.at {
-			if m := d.mrs.at[i].Load(); m != nil {
+		for i := range d.mrs.slots {
+			if m := d.mrs.slots[i].Load(); m != nil {
 				mrs++
 				ranges += len(m.ranges)
 			}

@@ -15,8 +15,9 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// goldenHeads are the headers behind UDP of each frame that TestGoldenFrames' messages are made of, as tables 5, 27, 30
-// and 38 of the specification have them: BTH, then RETH, AETH and immediate data. QPN 000101 sends to 000100 and back.
+// goldenHeads are the headers behind UDP of each frame of TestGoldenFrames' messages, as in tables
+// 5, 27, 30 and 38 of the specification: BTH, then RETH, AETH and immediate data. QPN 000101 sends
+// to 000100 and back.
 var goldenHeads = []string{
 	// WRITE of 600 bytes
 	"06 40 ffff 00000100 00fffffe | 0000700000020001 KKKKKKKK 00000258 | 256",
@@ -57,7 +58,7 @@ var goldenHeads = []string{
 	// SEND of 4 with immediate data
 	"05 40 ffff 00000100 80000010 | a1a2a3a4 | 4",
 	"11 40 ffff 00000101 00000010 | 1f00000a | 0",
-	// WRITE to a key that there is not
+	// WRITE to a key that does not exist
 	"0a 70 ffff 00000100 80000011 | 0000700000020001 dddddddd 00000001 | 1",
 	"11 40 ffff 00000101 00000011 | 6200000a | 0",
 }
@@ -117,18 +118,18 @@ func (g *goldens) run(ipA, ipB netip.Addr) {
 	}
 	const imm, off = 0xa1a2a3a4, 0x20001
 	for _, w := range []control.WR{
-		{Op: control.WRWrite, SGEs: []control.SGE{p.a.at(1, 600)}}, {Op: control.WRWriteImm, SGEs: []control.SGE{p.a.at(2,
+		{Op: control.WRWrite, SGEs: []control.SGE{p.a.sge(1, 600)}}, {Op: control.WRWriteImm, SGEs: []control.SGE{p.a.sge(2,
 			5)}},
-		{Op: control.WRWrite}, {Op: control.WRWriteImm, SGEs: []control.SGE{p.a.at(3, 513)}, Flags: control.WRSolicited},
-		{Op: control.WRRead, SGEs: []control.SGE{p.a.at(5000, 600)}}, {Op: control.WRRead, SGEs: []control.SGE{p.a.at(6000,
+		{Op: control.WRWrite}, {Op: control.WRWriteImm, SGEs: []control.SGE{p.a.sge(3, 513)}, Flags: control.WRSolicited},
+		{Op: control.WRRead, SGEs: []control.SGE{p.a.sge(5000, 600)}}, {Op: control.WRRead, SGEs: []control.SGE{p.a.sge(6000,
 			2)}},
-		{Op: control.WRSend, SGEs: []control.SGE{p.a.at(4, 600)}},
-		{Op: control.WRSendImm, SGEs: []control.SGE{p.a.at(4, 300)}, Flags: control.WRSolicited},
-		{Op: control.WRSend, SGEs: []control.SGE{p.a.at(4, 3)}, Flags: control.WRSolicited},
-		{Op: control.WRSendImm, SGEs: []control.SGE{p.a.at(4, 4)}},
-		{Op: control.WRWrite, Key: 0xdddddddd, SGEs: []control.SGE{p.a.at(9, 1)}},
+		{Op: control.WRSend, SGEs: []control.SGE{p.a.sge(4, 600)}},
+		{Op: control.WRSendImm, SGEs: []control.SGE{p.a.sge(4, 300)}, Flags: control.WRSolicited},
+		{Op: control.WRSend, SGEs: []control.SGE{p.a.sge(4, 3)}, Flags: control.WRSolicited},
+		{Op: control.WRSendImm, SGEs: []control.SGE{p.a.sge(4, 4)}},
+		{Op: control.WRWrite, Key: 0xdddddddd, SGEs: []control.SGE{p.a.sge(9, 1)}},
 	} {
-		r := control.WR{Op: control.WRRecv, SGEs: []control.SGE{p.b.at(0x30000, 1000)}}
+		r := control.WR{Op: control.WRRecv, SGEs: []control.SGE{p.b.sge(0x30000, 1000)}}
 		testkit.OK(t, p.b.PostRecv(control.Post{QPN: p.qb, WRs: []control.WR{r}}))
 		if w.Op == control.WRWriteImm || w.Op == control.WRSendImm {
 			w.Imm = imm
@@ -157,7 +158,7 @@ func (g *goldens) run(ipA, ipB netip.Addr) {
 	testkit.Equal(t, "operations that were seen", seen, numOps)
 }
 
-// frame compares one.
+// frame compares one frame.
 func (g *goldens) frame(w *wire.Packet) {
 	t := g.t
 	if g.n >= len(goldenHeads) {
@@ -193,7 +194,7 @@ func (g *goldens) frame(w *wire.Packet) {
 		t.Errorf("frame %d: from UDP port %d: not a dynamic one", g.n, port)
 	}
 	sum := uint16(0)
-	if len(got) == 42 { // RFC 1071, over the header without it
+	if len(got) == 42 { // RFC 1071, over the header without the checksum field
 		acc := uint32(0)
 		for i := 14; i < l4; i += 2 {
 			if i != 24 {

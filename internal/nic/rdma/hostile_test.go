@@ -9,8 +9,8 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// In this file a peer sends requests that are wrong. Of each kind there is one that is right, and is carried out: the
-// negative control of those that differ from it in one thing.
+// In this file a peer sends wrong requests. For each kind there is a right one, which is carried
+// out, as negative control of the others, which differ from it in one thing.
 
 // hostileKeys are MRs of the victim around one piece of its memory.
 type hostileKeys struct {
@@ -22,7 +22,7 @@ type hostileKeys struct {
 	halfMade uint32
 	high     uint32 // the last bytes of the address space
 	highVA   uint64
-	unmapped uint32 // of guest memory that there is not
+	unmapped uint32 // guest memory that does not exist
 }
 
 const (
@@ -45,21 +45,21 @@ func newHostileKeys(v *victim) *hostileKeys {
 	k.highVA = math.MaxUint64 - partLen
 	k.high = b.guest(all, k.highVA, partAt, partLen)
 	k.unmapped = b.guest(all, partVA, memSize+4096, partLen)
-	own := b.pd
+	pd := b.pd
 	b.pd = testkit.Must(b.AddPD())(v.t)
 	k.otherPD = b.guest(all, partVA, partAt, partLen)
-	b.pd = own
+	b.pd = pd
 	return k
 }
 
-// cases are requests by RETH: of n bytes at va with a key.
+// cases are requests by RETH: n bytes at va with a key.
 func (k *hostileKeys) cases() map[string]struct {
 	key     uint32
 	va      uint64
 	n       uint32
 	write   bool
 	read    bool
-	operate bool // it is refused as the memory is not there
+	operate bool // refused because the memory does not exist
 } {
 	type c = struct {
 		key     uint32
@@ -96,7 +96,7 @@ func (k *hostileKeys) cases() map[string]struct {
 	}
 }
 
-// place is where in the victim's memory an address lies.
+// place returns the offset of an address in the victim's memory.
 func (k *hostileKeys) place(key uint32, va uint64, n uint32) uint64 {
 	switch {
 	case n == 0:
@@ -134,9 +134,9 @@ func TestKeysOfAPeer(t *testing.T) {
 				v.next(h, data...)
 				var got []answered
 				if allowed && !read {
-					at := k.place(c.key, c.va, c.n)
+					base0 := k.place(c.key, c.va, c.n)
 					for off := uint32(0); ; {
-						copy(v.want[at+uint64(off):][:min(c.n, partLen)], data)
+						copy(v.want[base0+uint64(off):][:min(c.n, partLen)], data)
 						if off += uint32(len(data)); off == c.n {
 							break
 						}
@@ -156,8 +156,8 @@ func TestKeysOfAPeer(t *testing.T) {
 						if a.op == opAck {
 							t.Fatalf("answered %+v", a.header)
 						}
-						at := k.place(c.key, c.va, c.n)
-						if string(a.payload) != string(v.want[at+uint64(n):][:len(a.payload)]) {
+						base0 := k.place(c.key, c.va, c.n)
+						if string(a.payload) != string(v.want[base0+uint64(n):][:len(a.payload)]) {
 							t.Fatal("wrong bytes are sent")
 						}
 						n += len(a.payload)
@@ -191,12 +191,12 @@ func TestKeysOfAPeer(t *testing.T) {
 	})
 }
 
-// TestRequestsThatAreWrong has requests whose order, opcode or length is wrong (9.9.3, table 57: class C), each behind
-// what is right.
+// TestRequestsThatAreWrong sends requests with a wrong order, opcode or length (9.9.3, table 57:
+// class C), each after right packets.
 func TestRequestsThatAreWrong(t *testing.T) {
-	const at = 20_000
+	const start = 20_000
 	reth := func(op uint8, n uint32) func(v *victim) header {
-		return func(v *victim) header { return header{op: op, va: base + at, key: v.b.mr, dmaLen: n} }
+		return func(v *victim) header { return header{op: op, va: base + start, key: v.b.mr, dmaLen: n} }
 	}
 	plain := func(op uint8) func(v *victim) header { return func(*victim) header { return header{op: op} } }
 	type packet struct {
@@ -207,7 +207,7 @@ func TestRequestsThatAreWrong(t *testing.T) {
 	sendFirst := packet{plain(opSendFirst), 256}
 	for name, c := range map[string]struct {
 		packets []packet // the last one is wrong
-		right   bool     // none is
+		right   bool     // all are right
 		recv    control.WCStatus
 	}{
 		"WRITE": {[]packet{first, middle, middle, {plain(opWriteLast), 232}}, true, 0},
@@ -262,7 +262,7 @@ func TestRequestsThatAreWrong(t *testing.T) {
 			bubble(t, func(t *testing.T) {
 				v := newVictim(t, nil)
 				const into, room = 60_000, 900
-				v.recv(7, v.b.at(into, 400), v.b.at(into+500, room-400))
+				v.recv(7, v.b.sge(into, 400), v.b.sge(into+500, room-400))
 				v.recv(8)
 				off := 0
 				for i, p := range c.packets {
@@ -272,7 +272,7 @@ func TestRequestsThatAreWrong(t *testing.T) {
 						for j, x := range fill(p.n) {
 							switch place := off + j; {
 							case h.op >= opWriteFirst:
-								v.want[at+place] = x
+								v.want[start+place] = x
 							case place < 400:
 								v.want[into+place] = x
 							default:
@@ -297,7 +297,7 @@ func TestRequestsThatAreWrong(t *testing.T) {
 				want := []control.WC{{ID: 7, QPN: v.qpn, Op: control.WRRecv, Status: c.recv},
 					{ID: 8, QPN: v.qpn, Op: control.WRRecv, Status: control.WCFlushed}}
 				got := v.b.poll()
-				if len(got) > 2 && c.recv == control.WCFlushed { // one before it
+				if len(got) > 2 && c.recv == control.WCFlushed { // another completion came before it
 					got = got[1:]
 				}
 				if len(got) != 2 || got[0] != want[0] || got[1] != want[1] {

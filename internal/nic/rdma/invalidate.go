@@ -10,14 +10,14 @@ import (
 	"vnic.dev/vnic/internal/mailbox"
 )
 
-// box is the goroutine that looks at a GPU's mailbox while there are regions on demand.
+// box is a goroutine that polls a GPU's mailbox while there are regions on demand.
 type box struct {
 	e     *Engine
 	gpu   uint16
 	m     Mailbox
-	lost  uint32        // as it was
-	ended bool          // the driver has taken the mailbox away
-	more  chan struct{} // capacity 1: there is a region
+	lost  uint32        // last value of Mailbox.Lost
+	ended bool          // the driver has removed the mailbox
+	more  chan struct{} // capacity 1: signals that there is a region
 	stop  chan struct{}
 	done  chan struct{}
 	idle  int
@@ -36,7 +36,7 @@ func (e *Engine) SetMailbox(m control.Mailbox) error {
 		for _, p := range g.regions {
 			if p.gpu == m.GPU {
 				g.mu.Unlock()
-				return fmt.Errorf("mailbox of GPU %d: there are regions of it: %w", m.GPU, syscall.EBUSY)
+				return fmt.Errorf("mailbox of GPU %d: regions use it: %w", m.GPU, syscall.EBUSY)
 			}
 		}
 		delete(g.boxes, m.GPU)
@@ -62,7 +62,7 @@ func (g *paging) box(gpu uint16) *box {
 	return g.boxes[gpu]
 }
 
-// reset ends all mailboxes. Regions have ended before.
+// reset closes all mailboxes. Regions have been deleted before.
 func (g *paging) reset() {
 	g.mu.Lock()
 	boxes := g.boxes
@@ -86,7 +86,7 @@ func (b *box) wake() {
 	}
 }
 
-// run looks at the mailbox. While no region is on demand it sleeps.
+// run polls the mailbox. While no region is on demand it sleeps.
 func (b *box) run() {
 	defer close(b.done)
 	defer b.m.Close()
@@ -116,36 +116,37 @@ func (b *box) run() {
 	}
 }
 
-// look looks at the mailbox once.
+// look polls the mailbox once.
 func (b *box) look() {
 	b.m.Poll(b.take)
 	lost := b.m.Lost()
 	if b.ended || b.m.Alive() && lost == b.lost {
 		return
 	}
-	// The driver is gone with its GPU, or has given up on something that it could not say: nothing is known any more.
+	// The driver is gone with its GPU, or lost an invalidation: no page table is valid any more.
 	b.lost, b.ended = lost, !b.m.Alive()
 	b.e.paging.endAll(b.gpu, !b.ended)
 	b.e.users.Wait()
 }
 
-// take carries out an invalidation: the pages are forgotten, and the driver is told when nobody is inside them.
+// take carries out an invalidation: it forgets the pages, and answers when no goroutine uses them
+// any more.
 func (b *box) take(v mailbox.Request) {
 	b.idle = 0
 	e, f := b.e, &b.e.paging.faults
 	e.paging.forget(b.gpu, &v, f.keep.Load() && !v.GivenUp)
-	e.users.Wait() // until everyone who found the pages before has left
+	e.users.Wait() // waits for goroutines that found the pages before
 	if v.GivenUp {
 		b.m.Free(v.Slot)
 		return
 	}
 	switch late := time.Duration(f.ackDelay.Load()); {
 	case late < 0:
-		return // never: the driver gives it up
+		return // no acknowledgment: the driver gives up
 	case late > 0:
 		b.sleep(late)
 	}
-	b.m.Done(v.Slot) // too late: Poll finds it given up
+	b.m.Done(v.Slot) // if it is too late, Poll will find that the driver has given up
 }
 
 func (b *box) sleep(d time.Duration) {
@@ -157,8 +158,9 @@ func (b *box) sleep(d time.Duration) {
 	}
 }
 
-// forget forgets pages; stale: but for those in the GPU. A request for them that has no answer stays: an older answer
-// is not taken.
+// forget forgets the pages of an invalidation; with stale, except pages in the GPU. Requests for
+// them without an answer stay: answers from before the invalidation will be refused by their
+// generation.
 func (g *paging) forget(gpu uint16, v *mailbox.Request, stale bool) {
 	g.mu.Lock()
 	var waiters []*qp
@@ -191,10 +193,11 @@ func (g *paging) forget(gpu uint16, v *mailbox.Request, stale bool) {
 	}
 }
 
-// forgetPiece is how many pages are forgotten under one hold of the lock: packets of all regions pass in between.
+// forgetPiece is how many pages are forgotten under one hold of the lock: packets of all regions
+// pass in between.
 const forgetPiece = 4096
 
-// forget forgets pages; the caller holds mu.
+// forget forgets pages. The caller holds mu.
 func (p *paged) forget(pages []entry, generation uint32, stale bool) {
 	for i := range pages {
 		t := &pages[i]
@@ -208,7 +211,7 @@ func (p *paged) forget(pages []entry, generation uint32, stale bool) {
 	}
 }
 
-// end has nothing of a region be used any more. The caller holds mu.
+// end makes a region unusable. The caller holds mu.
 func (p *paged) end(quarantined bool) {
 	p.dead = true
 	if quarantined {
@@ -236,11 +239,11 @@ func (g *paging) endAll(gpu uint16, quarantined bool) {
 	g.e.resume(waiters)
 }
 
-// pagingFaults are what an Engine does wrong when it is told to.
+// pagingFaults are requested faults of an Engine.
 type pagingFaults struct {
 	ackDelay atomic.Int64 // nanoseconds; negative: never
-	keep     atomic.Bool  // acknowledges, and goes on using what it knew
-	drop     atomic.Int64 // so many answers are lost
+	keep     atomic.Bool  // acknowledge invalidations, but go on using the pages
+	drop     atomic.Int64 // number of answers to lose
 }
 
 func (f *pagingFaults) dropAnswer() bool {
@@ -255,13 +258,13 @@ func (f *pagingFaults) dropAnswer() bool {
 	}
 }
 
-// DelayAcks has invalidations acknowledged late, or never (negative).
+// DelayAcks delays acknowledgments of invalidations by d; negative: for ever.
 func (e *Engine) DelayAcks(d time.Duration) { e.paging.faults.ackDelay.Store(int64(d)) }
 
-// LoseAnswers has the next n answers to requests for pages lost.
+// LoseAnswers makes the Engine lose the next n answers to page requests.
 func (e *Engine) LoseAnswers(n int) { e.paging.faults.drop.Store(int64(n)) }
 
-// KeepStale has invalidations acknowledged and not carried out where pages are in the GPU, as a broken NIC does:
-// data is lost then, which is for tests to see. Of RAM that a page has left anybody may be the next owner, such as who
-// looks for what was lost.
+// KeepStale makes the Engine acknowledge invalidations of pages in the GPU without carrying them
+// out, as a broken NIC does. Tests must see that data is lost. It spares pages in RAM, because any
+// process may own such a page afterwards, the test included.
 func (e *Engine) KeepStale(on bool) { e.paging.faults.keep.Store(on) }

@@ -12,10 +12,10 @@ import (
 	"vnic.dev/vnic/internal/wire"
 )
 
-// In this file what a work request needs is not there on its own side, or goes away on either.
+// In this file memory that a work request needs is missing on its own side, or goes away on either
+// side.
 
-// ended holds that a's completions have these statuses, by the order in which they were posted from 1 on, and b's
-// those.
+// ended checks the statuses of a's completions, in the order of posting from ID 1 on, and of b's.
 func (p *pair) ended(a, b []control.WCStatus) {
 	p.a.t.Helper()
 	for i, d := range []*end{p.a, p.b} {
@@ -33,7 +33,7 @@ func (p *pair) ended(a, b []control.WCStatus) {
 	}
 }
 
-// states holds what both queue pairs are in, and why.
+// states checks the state and cause of both queue pairs.
 func (p *pair) states(a, b control.WCStatus) {
 	p.a.t.Helper()
 	for i, d := range []*end{p.a, p.b} {
@@ -46,7 +46,7 @@ func (p *pair) states(a, b control.WCStatus) {
 	}
 }
 
-// quick is a path whose timeouts are short.
+// quick sets short timeouts.
 func quick(p *control.QPPath) { p.MTU, p.Retries, p.RNR = 256, 2, 2 }
 
 // recvs posts receives with these SGEs.
@@ -63,11 +63,11 @@ const (
 	flush = control.WCFlushed
 )
 
-// Invariant: nic/rdma: A work request whose own memory its key does not allow fails, those before it are done, those
-// behind it are flushed, and nothing of it is sent.
+// Invariant: nic/rdma: A work request whose key does not allow its local memory fails, earlier ones
+// complete, later ones are flushed, and none of its bytes is sent.
 func TestOwnKeys(t *testing.T) {
 	for name, sge := range map[string]func(e *end) control.SGE{
-		"right":      func(e *end) control.SGE { return e.at(1000, 600) },
+		"right":      func(e *end) control.SGE { return e.sge(1000, 600) },
 		"no key":     func(e *end) control.SGE { return control.SGE{VA: base, Len: 600} },
 		"wrong tag":  func(e *end) control.SGE { return control.SGE{VA: base, Len: 600, Key: e.mr ^ 1<<20} },
 		"before it":  func(e *end) control.SGE { return control.SGE{VA: base - 1, Len: 600, Key: e.mr} },
@@ -88,11 +88,11 @@ func TestOwnKeys(t *testing.T) {
 					p := newPair(t, quick)
 					wantA, wantB := slices.Clone(p.a.mem), slices.Clone(p.b.mem)
 					ok := name == "right" || name == "no local write" && (op == control.WRWrite || op == control.WRSend)
-					room := []control.SGE{p.b.at(5000, 600)}
+					room := []control.SGE{p.b.sge(5000, 600)}
 					if op == control.WRRecv {
 						room = []control.SGE{sge(p.b)}
 					}
-					w := control.WR{ID: 2, Op: op, Flags: control.WRSignaled, SGEs: []control.SGE{p.a.at(0, 600)}}
+					w := control.WR{ID: 2, Op: op, Flags: control.WRSignaled, SGEs: []control.SGE{p.a.sge(0, 600)}}
 					if op == control.WRRecv {
 						w.Op = control.WRSend
 					} else {
@@ -103,7 +103,7 @@ func TestOwnKeys(t *testing.T) {
 					}
 					p.recvs(room, nil)
 					near := control.WR{ID: 1, Op: control.WRWrite, Flags: control.WRSignaled, Key: p.b.mr, Remote: base,
-						SGEs: []control.SGE{p.a.at(0, 4)}}
+						SGEs: []control.SGE{p.a.sge(0, 4)}}
 					far := near
 					far.ID = 3
 					p.a.post(p.qa, near, w, far)
@@ -121,7 +121,7 @@ func TestOwnKeys(t *testing.T) {
 						p.ended([]control.WCStatus{good, control.WCLocalProtection, flush}, nil)
 						p.states(control.WCLocalProtection, 0)
 					}
-					if !slices.Equal(p.a.mem, wantA) || !slices.Equal(p.b.mem, wantB) { // all was and is zeroes
+					if !slices.Equal(p.a.mem, wantA) || !slices.Equal(p.b.mem, wantB) { // all bytes are zero
 						t.Error("wrong bytes")
 					}
 				})
@@ -131,19 +131,20 @@ func TestOwnKeys(t *testing.T) {
 }
 
 func (d *end) otherPD() uint32 {
-	own := d.pd
-	defer func() { d.pd = own }()
+	pd := d.pd
+	defer func() { d.pd = pd }()
 	d.pd = testkit.Must(d.AddPD())(d.t)
 	return d.guest(control.AccessLocalWrite, base, 0, memSize)
 }
 
-// What a message is from or to goes away when some of its packets have passed: the MR, or the memory behind it.
+// The source or destination of a message goes away after some of its packets: the MR, or the memory
+// behind it.
 func TestMemoryGoesAwayInAMessage(t *testing.T) {
-	const n, size = 90, 256 // packets
+	const n, size = 90, 256 // packets, and bytes in each
 	type ends struct{ a, b []control.WCStatus }
 	for name, c := range map[string]struct {
 		op           control.WROp
-		there        bool // at the responder
+		there        bool // memory at the responder goes away
 		mr, unmapped ends
 	}{
 		"WRITE from": {control.WRWrite, false, ends{[]control.WCStatus{control.WCLocalProtection, flush}, nil},
@@ -189,7 +190,7 @@ func TestMemoryGoesAwayInAMessage(t *testing.T) {
 								if unmap {
 									d.lose()
 								} else {
-									go d.DelMR(key) // it waits for who is inside: us
+									go d.DelMR(key) // it waits for goroutines inside, such as this one
 									for d.regionOf(key) != nil {
 										time.Sleep(time.Nanosecond)
 									}
@@ -213,7 +214,8 @@ func TestMemoryGoesAwayInAMessage(t *testing.T) {
 	}
 }
 
-// lose has a guest's memory be gone for who looks for it, as Space.Remove does, without waiting for who is inside.
+// lose makes a guest's memory unreachable, as Space.Remove does, without waiting for goroutines
+// that use it.
 func (d *end) lose() {
 	go func() { _ = d.space.Remove(0, memSize) }()
 	for {
@@ -224,17 +226,18 @@ func (d *end) lose() {
 	}
 }
 
-// A peer that says nothing: the packets without an answer are sent again as often as agreed, and then all fails.
+// A peer that does not answer: packets are sent again as often as configured, and then all work
+// requests fail.
 func TestSilentPeer(t *testing.T) {
 	for _, retries := range []uint8{0, 1, 7} {
 		bubble(t, func(t *testing.T) {
 			p := newPair(t, func(p *control.QPPath) { p.Retries, p.MTU, p.Timeout = retries, 256, 10 }) // 4.2 ms
 			p.fate = func(*wire.Packet) (int, bool) { return 0, false }
-			p.a.post(p.qa, control.WR{ID: 1, Op: control.WRWrite, Key: p.b.mr, Remote: base, SGEs: []control.SGE{p.a.at(0,
+			p.a.post(p.qa, control.WR{ID: 1, Op: control.WRWrite, Key: p.b.mr, Remote: base, SGEs: []control.SGE{p.a.sge(0,
 				5*256)}},
-				control.WR{ID: 2, Op: control.WRRead, Key: p.b.mr, Remote: base, SGEs: []control.SGE{p.a.at(0, 256)}},
+				control.WR{ID: 2, Op: control.WRRead, Key: p.b.mr, Remote: base, SGEs: []control.SGE{p.a.sge(0, 256)}},
 				control.WR{ID: 3, Op: control.WRRead, Flags: control.WRFence, Key: p.b.mr, Remote: base,
-					SGEs: []control.SGE{p.a.at(0, 256)}})
+					SGEs: []control.SGE{p.a.sge(0, 256)}})
 			begin := time.Now()
 			p.run()
 			testkit.Equal(t, "frames", p.frames, 6*(1+int(retries)))
@@ -247,13 +250,14 @@ func TestSilentPeer(t *testing.T) {
 	}
 }
 
-// A peer that has no receive: the SEND fails when it was told so often enough, unless that is without end.
+// A peer without posted receives: the SEND fails after the configured number of RNR NAKs, unless
+// that is infinite.
 func TestNoReceive(t *testing.T) {
 	for _, op := range []control.WROp{control.WRSend, control.WRSendImm, control.WRWriteImm} {
 		for _, retries := range []uint8{0, 3, 7} {
 			bubble(t, func(t *testing.T) {
 				p := newPair(t, func(p *control.QPPath) { p.RNR, p.MTU = retries, 256 })
-				w := control.WR{ID: 1, Op: op, Flags: control.WRSignaled, SGEs: []control.SGE{p.a.at(0, 600)}}
+				w := control.WR{ID: 1, Op: op, Flags: control.WRSignaled, SGEs: []control.SGE{p.a.sge(0, 600)}}
 				if op == control.WRWriteImm {
 					w.Key, w.Remote = p.b.mr, base
 				}
@@ -263,7 +267,7 @@ func TestNoReceive(t *testing.T) {
 					var h header
 					if h.parse(bytesOf(f)) && h.op == opAck && h.syndrome&synKind == synRNR {
 						if nak++; nak == 20 && retries == 7 {
-							p.recvs([]control.SGE{p.b.at(0, 600)})
+							p.recvs([]control.SGE{p.b.sge(0, 600)})
 						}
 					}
 					return 1, false
@@ -282,8 +286,8 @@ func TestNoReceive(t *testing.T) {
 	}
 }
 
-// Invariant: nic/rdma: A completion queue never overflows: what it has no place for is not posted, whatever becomes of
-// what was.
+// Invariant: nic/rdma: A completion queue never overflows: a work request is posted only if its
+// completion has a place.
 func TestCompletionQueueNeverOverflows(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		p := newPair(t, nil)
@@ -315,14 +319,14 @@ func TestCompletionQueueNeverOverflows(t *testing.T) {
 		testkit.OK(t, post(q, true, 1))
 		testkit.ErrorIs(t, post(q, true, 1), syscall.ENOSPC)
 		testkit.ErrorIs(t, post(other, false, 1), syscall.ENOSPC)
-		p.run() // to nobody: retries exceeded, all is flushed
+		p.run() // there is no peer: retries run out, and all is flushed
 		poll := func() int { return len(testkit.Must(e.PollCQ(control.Poll{CQ: cq, Max: 100}))(t).WCs) }
-		testkit.ErrorIs(t, post(q, true, 1), syscall.ENOSPC) // three lie there, two are posted
+		testkit.ErrorIs(t, post(q, true, 1), syscall.ENOSPC) // three completions, two receives still posted
 		testkit.Equal(t, "completions", poll(), 3)
 		testkit.OK(t, post(q, true, 3)) // flushed at once
 		testkit.ErrorIs(t, post(q, false, 1), syscall.ENOSPC)
 		testkit.Equal(t, "completions", poll(), 3)
-		testkit.OK(t, e.DelQP(other)) // its receives give their places back
+		testkit.OK(t, e.DelQP(other)) // frees the slots of its receives
 		testkit.OK(t, post(q, false, 5))
 		testkit.ErrorIs(t, post(q, false, 1), syscall.ENOSPC)
 		testkit.ErrorIs(t, e.DelCQ(cq), syscall.EBUSY)

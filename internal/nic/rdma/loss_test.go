@@ -20,7 +20,7 @@ func TestEachPacketLost(t *testing.T) {
 	const size = 1 << 18
 	for _, c := range []struct {
 		op   control.WROp
-		deep bool // an end sends all that it can before the other does
+		deep bool // an end sends all that it can before the other end sends
 	}{{control.WRRead, false}, {control.WRWrite, false}, {control.WRSend, false}, {control.WRRead,
 		true}, {control.WRWrite, true}} {
 		op := c.op
@@ -48,13 +48,13 @@ func TestEachPacketLost(t *testing.T) {
 						return 1, false
 					}
 					w := control.WR{ID: 1, Op: op, Flags: control.WRSignaled, Key: p.b.mr, Remote: base + 1000,
-						SGEs: []control.SGE{p.a.at(500_000, size)}}
+						SGEs: []control.SGE{p.a.sge(500_000, size)}}
 					switch op {
 					case control.WRRead:
-						w.Remote, w.SGEs = base+500_000, []control.SGE{p.a.at(1000, size)}
+						w.Remote, w.SGEs = base+500_000, []control.SGE{p.a.sge(1000, size)}
 					case control.WRSend:
 						w.Key, w.Remote = 0, 0
-						r := control.WR{ID: 2, Op: control.WRRecv, SGEs: []control.SGE{p.b.at(1000, size)}}
+						r := control.WR{ID: 2, Op: control.WRRecv, SGEs: []control.SGE{p.b.sge(1000, size)}}
 						testkit.OK(t, p.b.PostRecv(control.Post{QPN: p.qb, WRs: []control.WR{r}}))
 					}
 					p.a.post(p.qa, w)
@@ -83,7 +83,7 @@ func TestEachPacketLost(t *testing.T) {
 					n := once(lose) - all
 					most, sum = max(most, n), sum+n
 				}
-				// What was under way is sent again, and each packet may be answered once more.
+				// Packets in flight are sent again, and each may be answered once more.
 				if most > 2*(Window+readPiece) || sum == 0 {
 					t.Errorf("a loss costs up to %d frames", most)
 				}
@@ -93,7 +93,7 @@ func TestEachPacketLost(t *testing.T) {
 	}
 }
 
-// Numbers wrap at each place in messages of each kind.
+// Packet numbers wrap at each place in messages of each kind.
 func TestNumbersWrap(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		for back := range uint32(14) {
@@ -103,13 +103,13 @@ func TestNumbersWrap(t *testing.T) {
 			for i := range 2000 {
 				p.a.mem[i], p.b.mem[10_000+i] = byte(i*3+1), byte(i*5+1)
 			}
-			p.recvs([]control.SGE{p.b.at(4000, 1200)})
+			p.recvs([]control.SGE{p.b.sge(4000, 1200)})
 			rnd := rand.New(rand.NewPCG(uint64(back), 5))
 			p.fate = func(*wire.Packet) (int, bool) { return min(1, rnd.IntN(8)), false }
-			p.a.post(p.qa, control.WR{ID: 1, Op: control.WRWrite, Key: p.b.mr, Remote: base, SGEs: []control.SGE{p.a.at(0,
+			p.a.post(p.qa, control.WR{ID: 1, Op: control.WRWrite, Key: p.b.mr, Remote: base, SGEs: []control.SGE{p.a.sge(0,
 				1100)}},
-				control.WR{ID: 2, Op: control.WRRead, Key: p.b.mr, Remote: base + 10_000, SGEs: []control.SGE{p.a.at(3000, 1100)}},
-				control.WR{ID: 3, Op: control.WRSend, Flags: control.WRSignaled, SGEs: []control.SGE{p.a.at(0, 1100)}})
+				control.WR{ID: 2, Op: control.WRRead, Key: p.b.mr, Remote: base + 10_000, SGEs: []control.SGE{p.a.sge(3000, 1100)}},
+				control.WR{ID: 3, Op: control.WRSend, Flags: control.WRSignaled, SGEs: []control.SGE{p.a.sge(0, 1100)}})
 			p.run()
 			if got := p.a.poll(); len(got) != 1 || got[0].ID != 3 || got[0].Status != control.WCSuccess {
 				t.Fatalf("from %d before 0: completions %+v", back, got)
@@ -122,17 +122,18 @@ func TestNumbersWrap(t *testing.T) {
 	})
 }
 
-// A work request with a fence is not begun before the READs before it are done: it may use what they read.
+// A work request with a fence is not started before earlier READs are done: it may use what they
+// read.
 func TestFence(t *testing.T) {
 	for _, fence := range []uint8{0, control.WRFence} {
 		bubble(t, func(t *testing.T) {
 			p := newPair(t, nil)
 			copy(p.b.mem[1000:], fill(5000))
 			p.a.post(p.qa, control.WR{ID: 1, Op: control.WRRead, Key: p.b.mr, Remote: base + 1000,
-				SGEs: []control.SGE{p.a.at(0, 5000)}},
+				SGEs: []control.SGE{p.a.sge(0, 5000)}},
 				control.WR{ID: 2, Op: control.WRWrite, Flags: control.WRSignaled | fence, Key: p.b.mr, Remote: base + 20_000,
-					SGEs: []control.SGE{p.a.at(0, 5000)}})
-			for p.step(p.a, p.b) { // all that a sends before an answer
+					SGEs: []control.SGE{p.a.sge(0, 5000)}})
+			for p.step(p.a, p.b) { // a sends all that it can without an answer
 			}
 			p.run()
 			testkit.Equal(t, "completions", len(p.a.poll()), 1)
@@ -143,17 +144,17 @@ func TestFence(t *testing.T) {
 	}
 }
 
-// Invariant: nic/rdma: Queue pairs have their turns: a long message does not hold up short ones, nor do a queue pair's
-// answers hold up its own requests.
+// Invariant: nic/rdma: Queue pairs take turns: a long message does not delay short ones, and a
+// queue pair's answers do not delay its own requests.
 func TestTurns(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		p := newPair(t, func(p *control.QPPath) { p.MTU = 256 })
-		const others = 20
-		var qs [others]uint32
+		const idle = 20
+		var qs [idle]uint32
 		for i := range qs {
 			qs[i], _ = p.connect(func(p *control.QPPath) { p.MTU = 256 })
 		}
-		long := control.WR{ID: 999, Op: control.WRWrite, Key: p.b.mr, Remote: base, SGEs: []control.SGE{p.a.at(0, memSize/2)}}
+		long := control.WR{ID: 999, Op: control.WRWrite, Key: p.b.mr, Remote: base, SGEs: []control.SGE{p.a.sge(0, memSize/2)}}
 		p.a.post(p.qa, long)
 		for range 40 {
 			p.step(p.a, p.b)
@@ -161,37 +162,38 @@ func TestTurns(t *testing.T) {
 		}
 		for i, q := range qs {
 			p.a.post(q, control.WR{ID: uint64(i), Op: control.WRWrite, Flags: control.WRSignaled, Key: p.b.mr,
-				Remote: base + memSize - 8, SGEs: []control.SGE{p.a.at(0, 8)}})
+				Remote: base + memSize - 8, SGEs: []control.SGE{p.a.sge(0, 8)}})
 		}
 		p.frames = 0
 		done := 0
-		for p.frames < 10_000 && done < others {
+		for p.frames < 10_000 && done < idle {
 			p.step(p.a, p.b)
 			p.step(p.b, p.a)
 			done += len(p.a.poll())
 		}
-		if p.frames > 4*(burst+others) {
-			t.Errorf("%d short messages beside a long one took %d frames", others, p.frames)
+		if p.frames > 4*(burst+idle) {
+			t.Errorf("%d short messages beside a long one took %d frames", idle, p.frames)
 		}
-		testkit.Equal(t, "messages", done, others)
+		testkit.Equal(t, "messages", done, idle)
 		p.run()
 	})
 }
 
-// The peer READs without a pause: this end's own WRITE on the same queue pair is not held up.
+// The peer READs without a pause: this end's own WRITE on the same queue pair is not delayed for
+// long.
 func TestAnswersDoNotHoldUpRequests(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		p := newPair(t, func(p *control.QPPath) { p.MTU = 256 })
 		for range 8 {
 			p.b.post(p.qb, control.WR{ID: 5, Op: control.WRRead, Key: p.a.mr, Remote: base,
-				SGEs: []control.SGE{p.b.at(memSize/2, memSize/2)}})
+				SGEs: []control.SGE{p.b.sge(memSize/2, memSize/2)}})
 		}
 		for range 200 {
 			p.step(p.a, p.b)
 			p.step(p.b, p.a)
 		}
 		p.a.post(p.qa, control.WR{ID: 1, Op: control.WRWrite, Flags: control.WRSignaled, Key: p.b.mr, Remote: base,
-			SGEs: []control.SGE{p.a.at(0, 1000)}})
+			SGEs: []control.SGE{p.a.sge(0, 1000)}})
 		p.frames = 0
 		for len(p.a.poll()) == 0 {
 			p.step(p.a, p.b)
@@ -204,15 +206,15 @@ func TestAnswersDoNotHoldUpRequests(t *testing.T) {
 	})
 }
 
-// A packet's timeout that fires early, again and again, costs frames, but breaks nothing.
+// A timeout that fires too early, again and again, costs frames, but breaks nothing.
 func TestTimeoutsThatAreTooShort(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		p := newPair(t, func(p *control.QPPath) { p.MTU, p.Timeout = 256, 1 }) // 8 us
 		copy(p.b.mem, fill(100_000))
 		p.a.post(p.qa, control.WR{ID: 1, Op: control.WRRead, Flags: control.WRSignaled, Key: p.b.mr, Remote: base,
-			SGEs: []control.SGE{p.a.at(200_000, 100_000)}},
+			SGEs: []control.SGE{p.a.sge(200_000, 100_000)}},
 			control.WR{ID: 2, Op: control.WRWrite, Flags: control.WRSignaled, Key: p.b.mr, Remote: base + 500_000,
-				SGEs: []control.SGE{p.a.at(0, 100_000)}})
+				SGEs: []control.SGE{p.a.sge(0, 100_000)}})
 		n := 0
 		for range 100_000 {
 			some := p.step(p.a, p.b)

@@ -8,7 +8,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// Invariant: rdma: Keys are random but for their place: a peer does not guess one from another.
+// Invariant: rdma: Keys are random except for their index: a peer cannot guess one from another.
 func TestKeysAndFirstQueuePairsAreRandom(t *testing.T) {
 	const engines = 64
 	firsts, keys := map[uint32]bool{}, map[uint32]int{}
@@ -28,7 +28,7 @@ func TestKeysAndFirstQueuePairsAreRandom(t *testing.T) {
 		for range 16 {
 			key := testkit.Must(e.AddMR(control.MR{PD: pd, Kind: control.MRGuest, Access: control.AccessRemoteRead, VA: base,
 				Len: 1, Ranges: []control.MRRange{{Len: 1}}}))(t)
-			if key < MaxMRs || keys[key] == i+1 { // engines do not know each other's
+			if key < MaxMRs || keys[key] == i+1 { // different engines may use the same key
 				t.Errorf("key %#x", key)
 			}
 			keys[key] = i + 1
@@ -48,8 +48,8 @@ func TestKeysAndFirstQueuePairsAreRandom(t *testing.T) {
 	}
 }
 
-// Invariant: rdma: Numbers stay within their bits, are never 0 or 1, and find what they were given for, whatever is
-// random.
+// Invariant: rdma: Numbers stay within their bits, are never 0 or 1, and lead to their object,
+// whatever the random bits are.
 func TestNumbersOfAFullTable(t *testing.T) {
 	for _, limit := range []uint{qpnBits, keyBits} {
 		for _, random := range []uint32{0, 1, 1<<22 - 2, 1<<22 - 1, 1<<16 - 2, 1<<16 - 1, ^uint32(0), 1 << 31} {
@@ -75,7 +75,8 @@ func TestNumbersOfAFullTable(t *testing.T) {
 	}
 }
 
-// A SEND has no more bytes than a message may have, whatever was posted for it: its counter never wraps.
+// A SEND has no more bytes than a message may have, whatever receive was posted: its counter never
+// wraps.
 //
 // Invariant: rdma: A SEND of more than 2 GiB is refused.
 func TestSendsAreNoLongerThanAMessage(t *testing.T) {
@@ -99,7 +100,7 @@ func TestSendsAreNoLongerThanAMessage(t *testing.T) {
 			v.recv(1, control.SGE{VA: base, Len: 1<<32 - 1, Key: key}, control.SGE{VA: base, Len: 1 << 30, Key: key})
 			v.next(header{op: opSendFirst}, fill(256)...)
 			q := v.b.qpOf(v.qpn)
-			q.resp.off = c.off // as if so much had come
+			q.resp.off = c.off // pretends that so many bytes have come
 			v.next(header{op: opSendLast, ackReq: true}, fill(256)...)
 			testkit.Equal(t, name, q.cause, c.want)
 		}

@@ -31,25 +31,25 @@ const (
 	opReadRespLast  = 0x0f
 	opReadRespOnly  = 0x10
 	opAck           = 0x11
-	numOps          = 0x12 // that this package does, from 0
+	numOps          = 0x12 // operations that this package supports start at 0
 	atomicAck       = 0x12
-	allOps          = 0x20 // of reliable connections: the upper three bits are 0
+	allOps          = 0x20 // number of codes of reliable connections: the upper three bits are 0
 )
 
-// shape is what an operation code says of its packet.
+// shape describes the packets of an operation code.
 type shape struct {
 	known              bool
-	unsupported        bool // a request of which only the BTH is looked at, to refuse it
+	unsupported        bool // a request of which only the BTH is read, to refuse it
 	response           bool
 	send, write        bool
 	first, last        bool // of a message
 	reth, aeth, imm    bool
-	whole, some, empty bool // payload: as long as the MTU; 0 or 1 to the MTU; none
+	whole, some, empty bool // payload: exactly the MTU; 0 or 1 byte up to the MTU; none
 }
 
 var shapes = func() (list [allOps]shape) {
 	copy(list[:], supported[:])
-	for op := atomicAck + 1; op < allOps; op++ { // atomic operations, invalidation and what is reserved
+	for op := atomicAck + 1; op < allOps; op++ { // atomic operations, invalidation and reserved codes
 		list[op] = shape{known: true, unsupported: true}
 	}
 	return list
@@ -76,7 +76,7 @@ var supported = [numOps]shape{
 	opAck:           {known: true, response: true, aeth: true, empty: true},
 }
 
-// Lengths of headers and of what is behind the payload, in bytes.
+// Lengths of headers, and of the ICRC, in bytes.
 const (
 	bthLen  = 12
 	rethLen = 16
@@ -86,11 +86,11 @@ const (
 	maxExt  = bthLen + rethLen + immLen
 )
 
-// Syndromes of an AETH (table 45, 46): the upper three bits say what the others mean.
+// Syndromes of an AETH (tables 45, 46): the upper three bits give the kind.
 const (
-	synAck      = 0x1f // credits: not limited
-	synRNR      = 0x20 // and a timer
-	synNAK      = 0x60 // and one of
+	synAck      = 0x1f // credits: unlimited
+	synRNR      = 0x20 // plus a timer code
+	synNAK      = 0x60 // plus one of the codes below
 	nakSequence = 0x60
 	nakInvalid  = 0x61
 	nakAccess   = 0x62
@@ -100,13 +100,14 @@ const (
 
 const psnMask = 1<<24 - 1
 
-// after is the number n packets behind psn.
+// after returns the packet number n packets behind psn.
 func after(psn, n uint32) uint32 { return (psn + n) & psnMask }
 
-// distance is how far psn is behind from: negative before it (9.7.1: half of all numbers each).
+// distance returns how far psn is behind from; negative: before it (9.7.1: half of all numbers
+// each).
 func distance(from, psn uint32) int32 { return int32((psn-from)<<8) >> 8 }
 
-// header is a packet's, behind UDP.
+// header has the headers of a packet behind UDP.
 type header struct {
 	op        uint8
 	solicited bool
@@ -114,16 +115,16 @@ type header struct {
 	qpn       uint32
 	ackReq    bool
 	psn       uint32
-	va        uint64 // of a RETH, as the next two
+	va        uint64 // this and the next two: RETH
 	key       uint32
 	dmaLen    uint32
-	syndrome  uint8 // of an AETH, as the next one
+	syndrome  uint8 // this and the next one: AETH
 	msn       uint32
 	imm       uint32
-	size      uint32 // of all of it
+	size      uint32 // length of all headers
 }
 
-// defaultPKey is the only partition there is (A17: RoCE's ports have the default partition key).
+// defaultPKey is the only partition key (A17: ports of RoCE have the default partition key).
 const defaultPKey = 0xffff
 
 // append writes the header.
@@ -133,7 +134,7 @@ func (h *header) append(b []byte) []byte {
 	if h.solicited {
 		flags |= 0x80
 	}
-	flags |= 0x40 // MigReq: migrated, as all do that do not migrate
+	flags |= 0x40 // MigReq: the migrated state, as without path migration
 	b = append(b, h.op, flags)
 	b = binary.BigEndian.AppendUint16(b, defaultPKey)
 	b = binary.BigEndian.AppendUint32(b, h.qpn&psnMask)
@@ -156,7 +157,8 @@ func (h *header) append(b []byte) []byte {
 	return b
 }
 
-// parse reads a header from the start of a datagram's payload; false: it is none that this package knows.
+// parse reads a header from the start of a datagram's payload; false: it is not one that this
+// package supports.
 func (h *header) parse(b []byte) bool {
 	if len(b) < bthLen || b[0] >= allOps || !shapes[b[0]].known {
 		return false
@@ -195,7 +197,7 @@ func (h *header) parse(b []byte) bool {
 	return true
 }
 
-// length is that of the header, as append writes it.
+// length returns the length of the header as append writes it.
 func (h *header) length() uint32 {
 	s, n := &shapes[h.op], uint32(bthLen)
 	if s.reth {
@@ -210,12 +212,13 @@ func (h *header) length() uint32 {
 	return n
 }
 
-// scratch has what an ICRC begins with.
+// scratch has room for the headers that an ICRC covers.
 type scratch [8 + 40 + 8 + maxExt]byte
 
-// invariant begins the invariant CRC of a packet (A17.3.3), which is CRC-32 as Ethernet has it, over 8 bytes of ones in
-// the place of a local route header, the IP and UDP headers and the BTH with what routers change as ones, and what is
-// behind. It is sent with its lowest byte first. frame has the packet's headers up to UDP's, ext those behind it.
+// invariant begins the invariant CRC of a packet (A17.3.3): Ethernet's CRC-32 over 8 bytes of ones
+// in place of a local route header, the IP and UDP headers and the BTH, with ones in place of
+// fields that routers change, and all bytes behind. It is sent with its lowest byte first. frame
+// has the packet's headers up to UDP's, ext those behind it.
 func invariant(mem *scratch, h *splitter.Headers, frame, ext []byte) uint32 {
 	b := append(mem[:0], 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff)
 	ip := len(b)
@@ -238,10 +241,10 @@ func invariant(mem *scratch, h *splitter.Headers, frame, ext []byte) uint32 {
 
 var zeros [4]byte
 
-// crcOf goes on with a CRC over memory of others.
+// crcOf continues a CRC over a guest's memory.
 type crcOf struct {
 	sum uint32
-	add func([]byte) error // made once, as a closure for each packet would be garbage
+	add func([]byte) error // made once, because a closure for each packet would be garbage
 }
 
 func (c *crcOf) init() {
@@ -251,7 +254,7 @@ func (c *crcOf) init() {
 	}
 }
 
-// over adds what lies in segs.
+// over adds the bytes in segs.
 func (c *crcOf) over(from *dma.Copier, sum uint32, segs []dma.Segment) (uint32, error) {
 	c.sum = sum
 	for _, s := range segs {

@@ -20,13 +20,14 @@ const (
 	maxPaged    = 16                     // of a port
 	maxPages    = 1 << 18                // in all of them: 1 GiB
 	maxRequests = 64                     // for pages, without an answer
-	notAgain    = int64(time.Second)     // so long a page is not asked for that was not to be had
-	askAgain    = 50 * time.Millisecond  // a notice may be lost
-	pollBusy    = 30 * time.Microsecond  // between two looks at a mailbox that had something
-	pollIdle    = 200 * time.Microsecond // and at one that has had nothing for a while
+	notAgain    = int64(time.Second)     // pause after a page was unavailable
+	askAgain    = 50 * time.Millisecond  // repeat interval of requests: a notice may be lost
+	pollBusy    = 30 * time.Microsecond  // poll interval of a mailbox that had something
+	pollIdle    = 200 * time.Microsecond // poll interval of a mailbox that has had nothing for a while
 )
 
-// Mailbox is where a GPU's driver tells of invalidations and waits for them: package internal/mailbox says how.
+// Mailbox is where a GPU's driver posts invalidations and waits for their completion: see package
+// internal/mailbox.
 type Mailbox interface {
 	Poll(f func(mailbox.Request))
 	Done(slot int) bool
@@ -36,18 +37,18 @@ type Mailbox interface {
 	Close()
 }
 
-// paging is what an Engine has of pages on demand. Its lock is a leaf: regions' entries, requests and who waits for
-// them are under it, as all of them change together.
+// paging is an Engine's state of pages on demand. Its lock is a leaf; it guards the regions'
+// entries, the requests and the waiters, which change together.
 type paging struct {
 	e     *Engine
-	count atomic.Int32 // regions
+	count atomic.Int32 // number of regions
 
 	mu       sync.Mutex
 	regions  []*paged
 	requests []*request // by id
 	lastID   uint32
-	toAsk    []control.PageRequest // by the worker
-	starved  []*qp                 // wait as there were too many requests
+	toAsk    []control.PageRequest // requests for the worker to send
+	starved  []*qp                 // queue pairs that wait because there were too many requests
 	pages    int
 	boxes    map[uint16]*box
 
@@ -55,7 +56,7 @@ type paging struct {
 	faults pagingFaults
 }
 
-// paged is the table of a region on demand.
+// paged is the page table of a region on demand.
 type paged struct {
 	key     uint32
 	region  uint32
@@ -64,24 +65,24 @@ type paged struct {
 	off     uint64      // of the MR's first byte in the region
 	entries []entry
 	waiters []*qp
-	dead    bool // in quarantine, or its owner has gone
+	dead    bool // in quarantine, or its owner is gone
 	counts  control.PageCounts
 }
 
-// entry is what the NIC knows of a page.
+// entry is the NIC's state of a page.
 type entry struct {
 	addr       uint64 // of a page in RAM, or its offset in the GPU
 	state      entryState
 	writable   bool
 	asked      bool   // a request for it has no answer
-	generation uint32 // of the newest invalidation
-	retryAt    int64  // it was not to be had: until then it is not asked for again
+	generation uint32 // of the latest invalidation
+	retryAt    int64  // the page was unavailable: it is not requested before then
 }
 
 type entryState uint8
 
 const (
-	absent entryState = iota // never known, or stale
+	absent entryState = iota // never known, or invalidated
 	inRAM
 	inGPU
 )
@@ -110,7 +111,8 @@ func (e *Engine) addPaged(r *region) error {
 	defer g.mu.Unlock()
 	switch {
 	case memory == nil || g.boxes[r.GPU] == nil || !g.boxes[r.GPU].m.Alive():
-		return fmt.Errorf("mr on demand: GPU %d has no mailbox, or is none of this port's: %w", r.GPU, syscall.ENODEV)
+		return fmt.Errorf("mr on demand: GPU %d has no mailbox, or does not belong to this port: %w", r.GPU,
+			syscall.ENODEV)
 	case len(g.regions) == maxPaged || pages > uint64(maxPages-g.pages):
 		return fmt.Errorf("mr on demand: %d of at most %d, and %d pages of at most %d: %w", len(g.regions), maxPaged, g.pages,
 			maxPages, syscall.ENOSPC)
@@ -129,7 +131,7 @@ func (e *Engine) addPaged(r *region) error {
 	return nil
 }
 
-// delPaged ends a region: who waits for its pages finds that it is no more.
+// delPaged deletes a region: queue pairs that wait for its pages find that it is gone.
 func (e *Engine) delPaged(p *paged) {
 	g := &e.paging
 	g.mu.Lock()
@@ -142,15 +144,15 @@ func (e *Engine) delPaged(p *paged) {
 	e.resume(waiters)
 }
 
-// wakeAll takes those who wait for pages of a region, and those who wait to ask. The caller holds mu, and then calls
-// resume without it.
+// wakeAll takes the queue pairs that wait for pages of a region, and those that wait to send a
+// request. The caller holds mu; after releasing it, the caller passes them to resume.
 func (g *paging) wakeAll(p *paged) []*qp {
 	waiters := append(p.waiters, g.starved...)
 	p.waiters, g.starved = nil, nil
 	return waiters
 }
 
-// resume has queue pairs look again.
+// resume makes queue pairs look again.
 func (e *Engine) resume(qs []*qp) {
 	for _, q := range qs {
 		q.mu.Lock()
@@ -172,8 +174,9 @@ func (q *qp) resume() {
 	q.resp.parked.waiting = false
 }
 
-// places appends those of [off, off+n) of a region, of which ahead bytes from off on will be wanted soon. The caller is
-// among the engine's users: what it gets is true until it has left. awaited: the queue pair is told when to look again.
+// places appends the segments of [off, off+n) of a region; ahead bytes from off on will be needed
+// soon. The caller has entered the engine's users, and may use the segments until it leaves. If it
+// returns awaited, the queue pair is resumed when it should look again.
 func (p *paged) places(dst []dma.Segment, q *qp, off, n, ahead uint64, a dma.Access) ([]dma.Segment, outcome) {
 	g := &q.e.paging
 	g.mu.Lock()
@@ -181,11 +184,11 @@ func (p *paged) places(dst []dma.Segment, q *qp, off, n, ahead uint64, a dma.Acc
 	if got := p.look(q, off, n, ahead, a); got != found {
 		return dst, got
 	}
-	var inVRAM, inHost uint64 // counted when there is all of it: what is looked for again is not counted twice
-	for at, end := p.off+off, p.off+off+n; at < end; {
-		in := at % pageSize
-		k := min(pageSize-in, end-at)
-		e := &p.entries[at/pageSize]
+	var inVRAM, inHost uint64 // counted when all pages are there, so that a repeated look-up is not counted twice
+	for pos, end := p.off+off, p.off+off+n; pos < end; {
+		in := pos % pageSize
+		k := min(pageSize-in, end-pos)
+		e := &p.entries[pos/pageSize]
 		if e.state == inGPU {
 			dst = append(dst, p.memory.Segment(e.addr+in, uint32(k)))
 			inVRAM += k
@@ -196,14 +199,14 @@ func (p *paged) places(dst []dma.Segment, q *qp, off, n, ahead uint64, a dma.Acc
 			}
 			inHost += k
 		}
-		at += k
+		pos += k
 	}
 	p.counts.GPUBytes += inVRAM
 	p.counts.HostBytes += inHost
 	return dst, found
 }
 
-// there says whether places would find all, and asks for what is not there; nothing is counted.
+// there reports whether places would find all pages, and requests missing ones. It counts nothing.
 func (p *paged) there(q *qp, off, n, ahead uint64, a dma.Access) outcome {
 	g := &q.e.paging
 	g.mu.Lock()
@@ -231,8 +234,8 @@ func (p *paged) look(q *qp, off, n, ahead uint64, a dma.Access) outcome {
 	return found
 }
 
-// usable says whether a page may be used as it is known. One in a GPU that the NIC does not reach is not: its owner
-// brings it to RAM.
+// usable reports whether the entry of a page allows the access. A page in a GPU that the NIC does
+// not reach is not usable: its owner has to move it to RAM.
 func (p *paged) usable(e *Engine, t *entry, a dma.Access) bool {
 	switch {
 	case t.state == absent || a == dma.Write && !t.writable:
@@ -248,8 +251,8 @@ func (p *paged) direct(e *Engine) bool {
 	return e.c.Direct(seg[:])
 }
 
-// want has pages asked for, at most n from page i on, and has the queue pair woken when there is an answer. The caller
-// holds mu.
+// want requests pages, at most n from page i on, and makes the queue pair wait for the answer. The
+// caller holds mu.
 func (g *paging) want(p *paged, q *qp, i, n uint64, a dma.Access) {
 	if p.entries[i].asked {
 		p.wait(q)
@@ -278,7 +281,7 @@ func (g *paging) want(p *paged, q *qp, i, n uint64, a dma.Access) {
 	p.counts.Requests++
 	g.toAsk = append(g.toAsk, r.PageRequest)
 	p.wait(q)
-	g.e.at(r.notify)
+	g.e.wakeAt(r.notify)
 	g.e.c.Wake()
 }
 
@@ -288,7 +291,7 @@ func (p *paged) wait(q *qp) {
 	}
 }
 
-// askAll has the driver asked. The worker calls it.
+// askAll sends the requests to the driver. The worker calls it.
 func (g *paging) askAll() {
 	if g.count.Load() == 0 {
 		return
@@ -302,7 +305,7 @@ func (g *paging) askAll() {
 	}
 }
 
-// pending says whether there is somebody to ask.
+// pending reports whether there are requests to send.
 func (g *paging) pending() bool {
 	if g.count.Load() == 0 {
 		return false
@@ -312,14 +315,14 @@ func (g *paging) pending() bool {
 	return len(g.toAsk) > 0
 }
 
-// open says whether requests have no answer.
+// open reports whether requests have no answer.
 func (g *paging) open() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return len(g.requests) > 0
 }
 
-// tick repeats requests and ends those whose time is over. It returns when it is to be called again.
+// tick repeats requests, and ends those that have timed out. It returns when to call it again.
 func (g *paging) tick(t int64) (next int64) {
 	next = math.MaxInt64
 	if g.count.Load() == 0 {
@@ -372,13 +375,13 @@ func (e *Engine) PageRequests() (rs []control.PageRequest, err error) {
 	return rs, nil
 }
 
-// Entries of answers, as the driver makes them (guest-images/vnicgpu/vnicgpu.h).
+// Entries of answers, in the driver's format (guest-images/vnicgpu/vnicgpu.h).
 const (
 	answerKind     = 3
 	answerRAM      = 1
 	answerGPU      = 2
 	answerWritable = 4
-	answerErrno    = 16 // of none
+	answerErrno    = 16 // errno is above this bit, if the entry has no page
 )
 
 // AnswerPages implements control.RDMA.
@@ -417,17 +420,17 @@ func (e *Engine) AnswerPages(a control.PageAnswer) error {
 	return nil
 }
 
-// learn takes what an answer says of a page.
+// learn applies one entry of an answer to a page.
 func (p *paged) learn(t *entry, v uint64, generation uint32, retry int64) {
 	addr := v &^ (pageSize - 1)
 	switch {
 	case v&answerKind == answerRAM || v&answerKind == answerGPU:
 		if int32(generation-t.generation) < 0 {
-			p.counts.Stale++ // an invalidation has overtaken it; who waits asks again
+			p.counts.Stale++ // an invalidation has overtaken it; the queue pair asks again
 			return
 		}
 	case v&answerKind == 0 && syscall.Errno(v>>answerErrno) == syscall.EAGAIN:
-		return // it changes too fast: who waits asks again
+		return // the page changes too fast; the queue pair asks again
 	default:
 		t.retryAt = retry
 		p.counts.Refused++

@@ -15,7 +15,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// endingBox is a mailbox whose driver goes away, or gives up on something that it cannot say.
+// endingBox is a mailbox whose driver goes away, or loses an invalidation.
 type endingBox struct {
 	*fakeBox
 	gone atomic.Bool
@@ -25,15 +25,15 @@ type endingBox struct {
 func (b *endingBox) Alive() bool  { return !b.gone.Load() }
 func (b *endingBox) Lost() uint32 { return b.lost.Load() }
 
-// Packets wait for pages, of each kind: WRITEs that were parked, READs whose answer cannot be read, and requests of the
-// NIC's own. However the region ends, all of them end with an error, soon, and nothing is written there from then on,
-// whatever is answered late.
+// Packets of each kind wait for pages: parked WRITEs, READs whose answer cannot be read, and the
+// NIC's own requests. However the region ends, all of them soon end with an error, and nothing is
+// written to its pages from then on, even if page requests are answered late.
 //
-// Invariant: vnic rdma: A region that ends while packets wait for its pages: requests end with an error, other queue
-// pairs go on, and nothing is written to its pages any more.
+// Invariant: vnic rdma: If a region ends while packets wait for its pages, requests end with an
+// error, other queue pairs continue, and nothing is written to its pages any more.
 func TestRegionEndsWhilePacketsWait(t *testing.T) {
 	const bound = 2 * time.Second
-	told := func(reason uint32) func(p *pair, b *endingBox, _ *owner, _ uint32) {
+	failed := func(reason uint32) func(p *pair, b *endingBox, _ *owner, _ uint32) {
 		return func(p *pair, b *endingBox, o *owner, _ uint32) {
 			o.gen++
 			if !b.tell(mailbox.Request{Region: 7, Pages: uint64(len(o.pages)), Generation: o.gen, Reason: reason}, bound) {
@@ -46,8 +46,8 @@ func TestRegionEndsWhilePacketsWait(t *testing.T) {
 		end         func(p *pair, b *endingBox, o *owner, key uint32)
 		quarantined bool
 	}{
-		{"closed", told(mailbox.Closed), false},
-		{"removed", told(mailbox.Removed), false},
+		{"closed", failed(mailbox.Closed), false},
+		{"removed", failed(mailbox.Removed), false},
 		{"the driver is gone", func(_ *pair, b *endingBox, _ *owner, _ uint32) { b.gone.Store(true) }, false},
 		{"something was given up", func(_ *pair, b *endingBox, _ *owner, _ uint32) { b.lost.Add(1) }, true},
 		{"given up", func(p *pair, b *endingBox, o *owner, _ uint32) {
@@ -70,9 +70,9 @@ func TestRegionEndsWhilePacketsWait(t *testing.T) {
 				o, key := newOwner(p.b, pages)
 				defer p.stopped()
 
-				// The NIC knows of the first page; of others nobody tells it.
+				// The NIC has the first page; page requests for others get no answer.
 				first := control.WR{Op: control.WRWrite, Flags: control.WRSignaled, Key: key, Remote: 0x1000,
-					SGEs: []control.SGE{p.a.at(0, 10)}}
+					SGEs: []control.SGE{p.a.sge(0, 10)}}
 				p.a.post(p.qa, first)
 				p.runPaged(o)
 				testkit.Equal(t, "the first", p.a.poll()[0].Status, control.WCSuccess)
@@ -82,9 +82,9 @@ func TestRegionEndsWhilePacketsWait(t *testing.T) {
 				known, _ := p.connect(func(p *control.QPPath) { p.Timeout = 18 })
 				other, _ := p.connect(func(p *control.QPPath) { p.Timeout = 18 })
 				p.a.post(p.qa, control.WR{ID: 1, Op: control.WRWrite, Flags: control.WRSignaled, Key: key,
-					Remote: 0x1000 + onePage - 100, SGEs: []control.SGE{p.a.at(0, 3*onePage)}})
+					Remote: 0x1000 + onePage - 100, SGEs: []control.SGE{p.a.sge(0, 3*onePage)}})
 				p.a.post(reader, control.WR{ID: 2, Op: control.WRRead, Flags: control.WRSignaled, Key: key,
-					Remote: 0x1000 + 6*onePage, SGEs: []control.SGE{p.a.at(400_000, onePage)}})
+					Remote: 0x1000 + 6*onePage, SGEs: []control.SGE{p.a.sge(400_000, onePage)}})
 				p.b.post(writer, control.WR{ID: 3, Op: control.WRWrite, Flags: control.WRSignaled, Key: p.a.mr,
 					Remote: base + 500_000, SGEs: []control.SGE{{VA: 0x1000 + 9*onePage, Len: 10, Key: key}}})
 				for range 100 {
@@ -98,7 +98,7 @@ func TestRegionEndsWhilePacketsWait(t *testing.T) {
 
 				begin := time.Now()
 				c.end(p, box, o, key)
-				time.Sleep(10 * pollIdle) // of the bubble: the mailbox is looked at
+				time.Sleep(10 * pollIdle) // of the bubble: lets the mailbox be polled
 				for i := range pages {
 					copy(o.bytes(i), bytes.Repeat([]byte{poisoned}, onePage))
 				}
@@ -107,7 +107,7 @@ func TestRegionEndsWhilePacketsWait(t *testing.T) {
 				first.ID = 4
 				p.a.post(known, first)
 				p.a.post(other, control.WR{ID: 5, Op: control.WRWrite, Flags: control.WRSignaled, Key: p.b.mr, Remote: base + 10,
-					SGEs: []control.SGE{p.a.at(0, 10)}})
+					SGEs: []control.SGE{p.a.sge(0, 10)}})
 				p.runPaged(o)
 				if took := time.Since(begin); took > bound {
 					t.Errorf("it took %v", took)
@@ -138,8 +138,8 @@ func TestRegionEndsWhilePacketsWait(t *testing.T) {
 	}
 }
 
-// The worker looks whether there is something to send, or to ask for, while packets find that pages are missing:
-// neither waits for the other. Both once did, for ever.
+// The worker checks for packets and page requests to send, while packets find that pages are
+// missing: neither blocks the other. Both once deadlocked.
 func TestPagesAreMissedWhileTheWorkerLooks(t *testing.T) {
 	p := newPair(t, nil)
 	_, key := newOwner(p.b, 4)
@@ -154,7 +154,7 @@ func TestPagesAreMissedWhileTheWorkerLooks(t *testing.T) {
 				return
 			default:
 				p.b.Pending()
-				p.b.pop() // or it would not look any further
+				p.b.pop() // otherwise Pending would return before it looks at paging
 			}
 		}
 	})

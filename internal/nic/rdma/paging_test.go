@@ -19,8 +19,8 @@ import (
 	"vnic.dev/vnic/internal/wire"
 )
 
-// A GPU of the tests is the upper half of the guest's memory: what it has there stands for memory that only the NIC and
-// the GPU reach.
+// The tests' GPU is the upper half of the guest's memory, which stands for memory that only the NIC
+// and the GPU reach.
 const (
 	vramAt  = memSize / 2
 	onePage = pageSize
@@ -33,7 +33,7 @@ func (d *end) gpu(id uint16) *dma.Region {
 	return testkit.Must(d.file.Region(vramAt, memSize-vramAt))(d.t)
 }
 
-// fakeBox is a mailbox without a driver: what is asked is in a list.
+// fakeBox is a mailbox without a driver: invalidations are a list.
 type fakeBox struct {
 	mu    sync.Mutex
 	asked []mailbox.Request
@@ -69,7 +69,8 @@ func (b *fakeBox) Alive() bool        { return !b.gone.Load() }
 func (b *fakeBox) Lost() uint32       { return 0 }
 func (b *fakeBox) Close()             {}
 
-// tell is the driver's end: it returns when the NIC has let go, or after the bound.
+// tell is the driver's end: it posts an invalidation, and returns when the NIC has acknowledged it,
+// or after bound.
 func (b *fakeBox) tell(r mailbox.Request, bound time.Duration) (done bool) {
 	b.mu.Lock()
 	if b.done == nil {
@@ -90,27 +91,27 @@ func (b *fakeBox) tell(r mailbox.Request, bound time.Duration) (done bool) {
 	r.GivenUp = true
 	b.asked = append(b.asked, r)
 	b.mu.Unlock()
-	<-c // the slot is given back
+	<-c // waits for the slot to be freed
 	return false
 }
 
-// owner is a process whose pages move, and the driver that moves them, as vnicgpu.ko does: it answers the NIC's
-// requests, tells it of invalidations, and poisons places that it has left.
+// owner is a process whose pages move, and the driver that moves them, as vnicgpu.ko does: it
+// answers the NIC's requests, posts invalidations, and poisons the places that pages have left.
 type owner struct {
 	d     *end
 	mu    sync.Mutex
 	pages []place
-	free  []uint64 // addresses: below vramAt RAM, else of the GPU
+	free  []uint64 // free pages: RAM below vramAt, otherwise GPU memory
 	gen   uint32
 	held  []bool // the NIC may have the page
 
 	migrations, answers int
-	mute                bool // answers nothing
+	mute                bool // answer nothing
 	errno               syscall.Errno
 	quarantined         bool
 }
 
-type place struct{ at uint64 }
+type place struct{ addr uint64 }
 
 const poisoned = 0xdb
 
@@ -118,8 +119,8 @@ const poisoned = 0xdb
 func newOwner(d *end, n int) (*owner, uint32) {
 	d.t.Helper()
 	o := &owner{d: d, pages: make([]place, n), held: make([]bool, n)}
-	for i := range n { // RAM from 64 KiB on, VRAM from its begin
-		o.pages[i].at = uint64(64<<10 + i*onePage)
+	for i := range n { // RAM from 64 KiB on, VRAM from its start
+		o.pages[i].addr = uint64(64<<10 + i*onePage)
 	}
 	for i := range 2 * n {
 		o.free = append(o.free, uint64(vramAt+i*onePage))
@@ -127,8 +128,8 @@ func newOwner(d *end, n int) (*owner, uint32) {
 			o.free = append(o.free, uint64(64<<10+(n+i)*onePage))
 		}
 	}
-	for _, at := range o.free {
-		copy(d.mem[at:at+onePage], bytes.Repeat([]byte{poisoned}, onePage))
+	for _, addr := range o.free {
+		copy(d.mem[addr:addr+onePage], bytes.Repeat([]byte{poisoned}, onePage))
 	}
 	testkit.OK(d.t, d.SetMailbox(control.Mailbox{}))
 	key, err := d.AddMR(control.MR{PD: d.pd, Kind: control.MROnDemand, Buffer: 7, VA: 0x1000, Len: uint64(n * onePage),
@@ -137,9 +138,9 @@ func newOwner(d *end, n int) (*owner, uint32) {
 	return o, key
 }
 
-func (o *owner) bytes(i int) []byte { return o.d.mem[o.pages[i].at : o.pages[i].at+onePage] }
+func (o *owner) bytes(i int) []byte { return o.d.mem[o.pages[i].addr : o.pages[i].addr+onePage] }
 
-// all is the process's memory, as it sees it.
+// all returns the process's memory, as the process sees it.
 func (o *owner) all() (b []byte) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -149,7 +150,7 @@ func (o *owner) all() (b []byte) {
 	return b
 }
 
-// answer answers what the NIC has asked for.
+// answer answers the NIC's page requests.
 func (o *owner) answer() {
 	asked := o.d.pages
 	o.d.pages = nil
@@ -162,16 +163,16 @@ func (o *owner) answer() {
 		a.Generation = o.gen
 		for i := range r.Count {
 			p := int(r.First) + int(i)
-			if o.pages[p].at >= vramAt && r.InRAM {
+			if o.pages[p].addr >= vramAt && r.InRAM {
 				o.mu.Unlock()
 				o.move(p, false)
 				o.mu.Lock()
 				a.Generation = o.gen
 			}
-			at := o.pages[p].at
-			e := at | answerRAM | answerWritable
-			if at >= vramAt {
-				e = at - vramAt | answerGPU | answerWritable
+			addr := o.pages[p].addr
+			e := addr | answerRAM | answerWritable
+			if addr >= vramAt {
+				e = addr - vramAt | answerGPU | answerWritable
 			}
 			o.held[p] = true
 			if a.Errno == 0 {
@@ -191,22 +192,23 @@ func isErrno(err error, no syscall.Errno) bool {
 	return ok && e.Unwrap() == no
 }
 
-// move moves a page to the GPU, or to RAM: the NIC lets go of it first. The place that it left is poisoned.
+// move moves a page to the GPU, or to RAM, after the NIC has released it. The old place is
+// poisoned.
 func (o *owner) move(p int, vram bool) {
 	o.mu.Lock()
-	k := slices.IndexFunc(o.free, func(at uint64) bool { return at >= vramAt == vram })
+	k := slices.IndexFunc(o.free, func(addr uint64) bool { return addr >= vramAt == vram })
 	if k < 0 {
 		o.mu.Unlock()
 		return
 	}
 	o.gen++
 	r := mailbox.Request{Region: 7, First: uint64(p), Pages: 1, Generation: o.gen}
-	told := o.held[p]
+	held := o.held[p]
 	o.held[p] = false
-	to, from := o.free[k], o.pages[p].at
+	to, from := o.free[k], o.pages[p].addr
 	o.free = append(slices.Delete(o.free, k, k+1), from)
 	o.mu.Unlock()
-	if told && !o.quarantined && !o.d.box.tell(r, time.Second) {
+	if held && !o.quarantined && !o.d.box.tell(r, time.Second) {
 		o.quarantined = true
 	}
 	o.mu.Lock()
@@ -215,14 +217,14 @@ func (o *owner) move(p int, vram bool) {
 	for i := range onePage {
 		o.d.mem[from+uint64(i)] = poisoned
 	}
-	o.pages[p].at = to
+	o.pages[p].addr = to
 	o.migrations++
 }
 
-// poisonWhole says whether nobody has written to a place that is free.
+// poisonWhole reports whether all free places are still poisoned.
 func (o *owner) poisonWhole() bool {
-	return !slices.ContainsFunc(o.free[:], func(at uint64) bool {
-		return slices.ContainsFunc(o.d.mem[at:at+onePage], func(c byte) bool { return c != poisoned })
+	return !slices.ContainsFunc(o.free[:], func(addr uint64) bool {
+		return slices.ContainsFunc(o.d.mem[addr:addr+onePage], func(c byte) bool { return c != poisoned })
 	})
 }
 
@@ -244,14 +246,14 @@ func (o *owner) storm(stop chan struct{}, rnd *rand.Rand) (done chan struct{}) {
 	return done
 }
 
-// paged is a pair whose end b has a region on demand.
+// pagedPair makes a pair whose end b has a region on demand.
 func pagedPair(t *testing.T, pages int) (*pair, *owner, uint32) {
 	p := newPair(t, func(p *control.QPPath) { p.Timeout = 18 })
 	o, key := newOwner(p.b, pages)
 	return p, o, key
 }
 
-// runPaged is run with an owner that answers. Time passes between frames, so that pages move meanwhile.
+// runPaged is run with an owner that answers. Time passes between frames, so that pages can move.
 func (p *pair) runPaged(o *owner) {
 	p.a.t.Helper()
 	for range 400_000 {
@@ -267,17 +269,17 @@ func (p *pair) runPaged(o *owner) {
 	p.a.t.Fatalf("no end: %+v %+v", testkit.Must(p.a.QPStatus(p.qa))(p.a.t), testkit.Must(p.b.QPStatus(p.qb))(p.a.t))
 }
 
-// stopped ends the mailbox's goroutine before the bubble does.
+// stopped ends the mailboxes' goroutines before the bubble ends.
 func (p *pair) stopped() {
 	p.a.Close()
 	p.b.Close()
 }
 
-// Bytes arrive in pages that nobody has brought before, wherever these are and while they move, and no byte goes to a
-// place that a page has left.
+// Bytes arrive in pages that the NIC did not have before, wherever they are and while they move,
+// and no byte is written to a place that a page has left.
 //
-// Invariant: vnic rdma: Pages move between RAM and GPU while WRITEs and READs go on: every byte is right, and none is
-// written to a place after its invalidation was acknowledged.
+// Invariant: vnic rdma: While pages move between RAM and GPU during WRITEs and READs, every byte is
+// right, and no place is written after its invalidation was acknowledged.
 func TestPagesMoveUnderTraffic(t *testing.T) {
 	for _, sabotage := range []bool{false, true} {
 		t.Run(fmt.Sprint("sabotage=", sabotage), func(t *testing.T) {
@@ -305,10 +307,10 @@ func TestPagesMoveUnderTraffic(t *testing.T) {
 					}
 					copy(want[off:], p.a.mem[100:100+n])
 					p.a.post(p.qa, control.WR{ID: i, Op: control.WRWrite, Flags: control.WRSignaled, Key: key, Remote: 0x1000 + off,
-						SGEs: []control.SGE{p.a.at(100, n)}})
+						SGEs: []control.SGE{p.a.sge(100, n)}})
 					p.runPaged(o)
 					p.a.post(p.qa, control.WR{ID: i, Op: control.WRRead, Flags: control.WRSignaled, Key: key, Remote: 0x1000 + off,
-						SGEs: []control.SGE{p.a.at(200_000, n)}})
+						SGEs: []control.SGE{p.a.sge(200_000, n)}})
 					p.runPaged(o)
 					for _, w := range p.a.poll() {
 						if w.Status != control.WCSuccess {
@@ -339,7 +341,7 @@ func TestPagesMoveUnderTraffic(t *testing.T) {
 	}
 }
 
-// Where the NIC does not reach the GPU its pages come to RAM: as many as are touched, and no others.
+// If the NIC does not reach the GPU, the accessed pages, and no others, move to RAM.
 func TestPagesComeToRAMWithoutP2P(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		const pages = 24
@@ -354,7 +356,7 @@ func TestPagesComeToRAMWithoutP2P(t *testing.T) {
 		want := o.all()
 		copy(want[first*onePage+10:], p.a.mem[:(n-1)*onePage])
 		p.a.post(p.qa, control.WR{Op: control.WRWrite, Flags: control.WRSignaled, Key: key,
-			Remote: 0x1000 + first*onePage + 10, SGEs: []control.SGE{p.a.at(0, (n-1)*onePage)}})
+			Remote: 0x1000 + first*onePage + 10, SGEs: []control.SGE{p.a.sge(0, (n-1)*onePage)}})
 		p.runPaged(o)
 		c := testkit.Must(p.b.PageCounts(key))(t)
 		if o.migrations != n || c.MapsGPU != 0 || c.MapsHost != n || c.GPUBytes != 0 || c.HostBytes != (n-1)*onePage {
@@ -366,8 +368,8 @@ func TestPagesComeToRAMWithoutP2P(t *testing.T) {
 	})
 }
 
-// An answer that is lost is asked for again; one that does not come in four seconds ends the request with an error, and
-// so does one that says that there is no page. Other queue pairs go on.
+// A lost answer is requested again. A request without an answer for four seconds ends with an
+// error, and so does one whose answer has no page. Other queue pairs go on.
 func TestPagesThatDoNotCome(t *testing.T) {
 	for _, c := range []struct {
 		name string
@@ -386,7 +388,7 @@ func TestPagesThatDoNotCome(t *testing.T) {
 				was := o.all()
 				start := time.Now()
 				p.a.post(p.qa, control.WR{Op: control.WRWrite, Flags: control.WRSignaled, Key: key, Remote: 0x1000,
-					SGEs: []control.SGE{p.a.at(0, 10)}})
+					SGEs: []control.SGE{p.a.sge(0, 10)}})
 				p.runPaged(o)
 				got := p.a.poll()
 				if len(got) != 1 || got[0].Status != c.want {
@@ -400,7 +402,7 @@ func TestPagesThatDoNotCome(t *testing.T) {
 				}
 				qa, _ := p.connect(nil)
 				p.a.post(qa, control.WR{Op: control.WRWrite, Flags: control.WRSignaled, Key: p.b.mr, Remote: base + 10,
-					SGEs: []control.SGE{p.a.at(0, 10)}})
+					SGEs: []control.SGE{p.a.sge(0, 10)}})
 				p.runPaged(o)
 				if got := p.a.poll(); len(got) != 1 || got[0].Status != control.WCSuccess {
 					t.Errorf("another queue pair: %+v", got)
@@ -410,7 +412,7 @@ func TestPagesThatDoNotCome(t *testing.T) {
 	}
 }
 
-// A NIC that never acknowledges has its region quarantined, and nothing is written there any more.
+// If a NIC never acknowledges, its region is quarantined, and nothing is written to it any more.
 func TestQuarantine(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		p, o, key := pagedPair(t, 8)
@@ -418,7 +420,7 @@ func TestQuarantine(t *testing.T) {
 		p.b.DelayAcks(-1)
 		write := func() []control.WC {
 			p.a.post(p.qa, control.WR{Op: control.WRWrite, Flags: control.WRSignaled, Key: key, Remote: 0x1000,
-				SGEs: []control.SGE{p.a.at(0, 10)}})
+				SGEs: []control.SGE{p.a.sge(0, 10)}})
 			p.runPaged(o)
 			return p.a.poll()
 		}
@@ -439,7 +441,7 @@ func TestQuarantine(t *testing.T) {
 	})
 }
 
-// More packets than can wait for their pages are sent again by the peer.
+// If more packets come than can be parked, the peer sends them again.
 func TestParkedPacketsAreBounded(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		const pages = 100
@@ -448,10 +450,10 @@ func TestParkedPacketsAreBounded(t *testing.T) {
 		defer p.stopped()
 		o.mute = true
 		n := uint64(pages / 2 * onePage)
-		for range 3 { // three queue pairs, of which each could fill all there is
+		for range 3 { // three queue pairs, each of which could fill the pool
 			qa, _ := p.connect(func(p *control.QPPath) { p.Timeout, p.MTU = 18, 4096 })
 			p.a.post(qa, control.WR{Op: control.WRWrite, Flags: control.WRSignaled, Key: key, Remote: 0x1000,
-				SGEs: []control.SGE{p.a.at(0, n)}})
+				SGEs: []control.SGE{p.a.sge(0, n)}})
 		}
 		for range 2000 {
 			p.step(p.a, p.b)
@@ -478,7 +480,7 @@ func TestParkedPacketsAreBounded(t *testing.T) {
 	})
 }
 
-// Memory of the requester's own may be on demand, too.
+// Memory of the requester may be on demand, too.
 func TestOwnPagesOnDemand(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		p := newPair(t, func(p *control.QPPath) { p.Timeout = 18 })
@@ -491,12 +493,12 @@ func TestOwnPagesOnDemand(t *testing.T) {
 		for i := range n {
 			p.b.mem[i] = byte(i * 7)
 		}
-		mine := control.SGE{VA: 0x1000 + 500, Len: n, Key: key}
+		sge := control.SGE{VA: 0x1000 + 500, Len: n, Key: key}
 		p.a.post(p.qa, control.WR{Op: control.WRRead, Flags: control.WRSignaled, Key: p.b.mr, Remote: base,
-			SGEs: []control.SGE{mine}})
+			SGEs: []control.SGE{sge}})
 		p.runPaged(o)
 		p.a.post(p.qa, control.WR{Op: control.WRWrite, Flags: control.WRSignaled, Key: p.b.mr, Remote: base + 100_000,
-			SGEs: []control.SGE{mine}})
+			SGEs: []control.SGE{sge}})
 		p.runPaged(o)
 		close(stop)
 		<-done
@@ -514,7 +516,8 @@ func TestOwnPagesOnDemand(t *testing.T) {
 	})
 }
 
-// A region on demand is refused where nobody would tell of its pages: the GPU's driver has taken the mailbox away.
+// A region on demand is refused without a mailbox: the GPU's driver has removed it, and could not
+// invalidate pages.
 func TestNoRegionWithoutAMailbox(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		d := newEnd(t, 1)

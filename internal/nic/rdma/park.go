@@ -7,15 +7,17 @@ import (
 	"vnic.dev/vnic/internal/control"
 )
 
-// parkedPool is memory for packets that wait for a page, for all queue pairs: parkedBytes at most.
+// parkedPool is the memory for packets that wait for a page, of all queue pairs: at most
+// parkedBytes.
 type parkedPool struct {
-	mu    sync.Mutex // a leaf
+	mu    sync.Mutex // a leaf lock
 	taken int        // bytes
 }
 
 const parkedBytes = 256 << 10
 
-// get gives memory for a packet's payload; nil: there is none left. A packet of none takes as much as a small one.
+// get returns memory for a packet's payload; nil: none is left. An empty packet counts as a small
+// one.
 func (p *parkedPool) get(n uint32) *dma.Region {
 	n = max(n, 64)
 	p.mu.Lock()
@@ -33,13 +35,13 @@ func (p *parkedPool) put(r *dma.Region) {
 	p.taken -= int(r.Size())
 }
 
-// parkedPackets are those of a queue pair, of consecutive numbers from the expected one on.
+// parkedPackets are the parked packets of a queue pair, consecutive from the expected number on.
 type parkedPackets struct {
 	list    []parkedPacket
-	waiting bool   // for the page of the first
-	resumed bool   // the first is being carried out again
+	waiting bool   // the first one waits for a page
+	resumed bool   // the first one is being carried out again
 	lost    bool   // packets behind them were dropped
-	key     uint32 // of the newest's region
+	key     uint32 // of the newest one's region
 }
 
 type parkedPacket struct {
@@ -48,13 +50,13 @@ type parkedPacket struct {
 	mem *dma.Region
 }
 
-// park keeps a packet, whose payload is n bytes of q.src, until the page that it is for is there. Where no more can
-// wait the peer is told to come again (as NICs do on a page fault).
+// park keeps a packet, whose payload is n bytes of q.src, until its page is there. If there is no
+// memory, the peer gets an RNR NAK (as NICs answer a page fault).
 func (q *qp) park(c *dma.Copier, h *header, n uint32) {
 	p := &q.resp.parked
 	p.waiting = true
 	if p.resumed {
-		return // it is the first already
+		return // it is parked already, as the first one
 	}
 	if q.keep(c, h, n) {
 		return
@@ -83,8 +85,9 @@ func (q *qp) keep(c *dma.Copier, h *header, n uint32) bool {
 	return true
 }
 
-// parkMore takes a packet that comes while others are parked; d is how far it is behind the expected one. What cannot
-// be kept is as good as lost: the peer is asked for it when the others are done.
+// parkMore handles a packet that comes while others are parked; d is its distance from the expected
+// one. A packet that cannot be kept counts as lost: the peer is asked for it when the parked ones
+// are done.
 func (q *qp) parkMore(c *dma.Copier, h *header, n uint32, d int32) {
 	p := &q.resp.parked
 	switch {
@@ -100,7 +103,7 @@ func (q *qp) parkMore(c *dma.Copier, h *header, n uint32, d int32) {
 	}
 }
 
-// unpark carries out what was parked, as far as pages are there.
+// unpark carries out parked packets, as far as their pages are there.
 func (q *qp) unpark() {
 	p := &q.resp.parked
 	for len(p.list) > 0 && !p.waiting {
@@ -109,12 +112,12 @@ func (q *qp) unpark() {
 		p.resumed = true
 		q.carryOut(q.e.copier, &first.h, first.n)
 		p.resumed = false
-		if p.waiting || len(p.list) == 0 { // still, or it has failed and all are gone
+		if p.waiting || len(p.list) == 0 { // it still waits, or it has failed and all are gone
 			return
 		}
 		q.e.paging.parked.put(first.mem)
 		p.list = append(p.list[:0], p.list[1:]...)
-		if q.resp.refused { // no receive is posted, say: it and all behind come again
+		if q.resp.refused { // for example, no receive is posted: the peer sends it and all behind it again
 			q.dropParked()
 			return
 		}
@@ -135,7 +138,7 @@ func (q *qp) dropParked() {
 	p.list, p.waiting, p.lost = p.list[:0], false, false
 }
 
-// countPaged counts with the region that a packet is for.
+// countPaged counts at the region of a packet.
 func (q *qp) countPaged(h *header, f func(c *control.PageCounts)) {
 	p := &q.resp.parked
 	switch {

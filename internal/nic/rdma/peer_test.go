@@ -16,8 +16,8 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// victim is an end whose queue pair's peer is the test: it makes each frame by hand. A second queue pair beside it has
-// a peer of ours, and has to go on whatever happens to the first.
+// victim is an end whose queue pair has the test as its peer, which makes each frame by hand. A
+// second queue pair beside it has a normal peer, and must go on whatever happens to the first.
 type victim struct {
 	*pair // the innocent queue pairs; b is the victim
 	t     testing.TB
@@ -25,10 +25,10 @@ type victim struct {
 	ip    netip.Addr
 	mac   wire.MAC
 	psn   uint32 // of the next request
-	want  []byte // what b's memory has to be
+	want  []byte // expected contents of b's memory
 	wantA []byte
 	ids   uint64
-	mute  bool // frames of the queue pair are not kept
+	mute  bool // do not keep frames of the queue pair
 	sent  []answered
 	n     int // frames that the queue pair has sent
 }
@@ -73,7 +73,7 @@ func (v *victim) another(change func(p *control.QPPath)) uint32 {
 	return n
 }
 
-// raw makes a frame of bytes behind UDP, whose last four are an ICRC that this puts there, if sum is set.
+// raw makes a frame with bytes b behind UDP; with sum, it writes an ICRC to the last four.
 func (v *victim) raw(from, to netip.Addr, b []byte, sum bool) *wire.Packet {
 	v.t.Helper()
 	q := &qp{e: &Engine{c: Config{MAC: v.mac}}, n: 7}
@@ -101,7 +101,7 @@ func (v *victim) raw(from, to netip.Addr, b []byte, sum bool) *wire.Packet {
 	return p
 }
 
-// give gives a packet of the peer to the queue pair, with a right ICRC; it says whether it was one of a queue pair.
+// give passes a packet of the peer to the queue pair, with a right ICRC; it reports whether it was one of a queue pair.
 func (v *victim) give(h header, payload ...byte) bool {
 	v.t.Helper()
 	return v.take(v.packet(h, payload))
@@ -112,7 +112,7 @@ func (v *victim) packet(h header, payload []byte) *wire.Packet {
 	return v.raw(v.ip, v.b.ip, v.bytes(h, payload), true)
 }
 
-// bytes is a packet behind UDP, with padding and a place for the ICRC.
+// bytes returns a packet behind UDP, with padding and room for the ICRC.
 func (v *victim) bytes(h header, payload []byte) []byte {
 	if h.qpn == 0 {
 		h.qpn = v.qpn
@@ -135,8 +135,8 @@ func (v *victim) next(h header, payload ...byte) {
 	v.give(h, payload...)
 }
 
-// drain takes all frames that the victim has to send now: those of its innocent queue pair go to a, the others are
-// returned.
+// drain takes all frames that the victim has to send: frames of its innocent queue pair go to a,
+// the others are returned.
 func (v *victim) drain() []answered {
 	v.t.Helper()
 	v.sent = v.sent[:0]
@@ -170,7 +170,7 @@ func (v *victim) frame() bool {
 	return true
 }
 
-// only drains, and holds that the one answer is that.
+// only drains, and checks that there is exactly one answer, an AETH with this syndrome and number.
 func (v *victim) only(syndrome uint8, psn uint32) {
 	v.t.Helper()
 	got := v.drain()
@@ -179,22 +179,22 @@ func (v *victim) only(syndrome uint8, psn uint32) {
 	}
 }
 
-// unharmed holds that both memories are as they should be, and that the innocent queue pair works.
+// unharmed checks that both memories are as expected, and that the innocent queue pair works.
 func (v *victim) unharmed() {
 	v.t.Helper()
 	v.same()
 	v.ids++
-	const at, n = 700_000, 3000
+	const start, n = 700_000, 3000
 	for i := range n {
-		v.a.mem[at+i] = byte(i) ^ byte(v.ids)
-		v.wantA[at+i] = v.a.mem[at+i]
+		v.a.mem[start+i] = byte(i) ^ byte(v.ids)
+		v.wantA[start+i] = v.a.mem[start+i]
 	}
-	copy(v.want[at:], v.a.mem[at:at+n])
-	copy(v.wantA[at+n:at+2*n], v.want[at+n:])
-	v.a.post(v.qa, control.WR{ID: v.ids, Op: control.WRWrite, Key: v.b.mr, Remote: base + at,
-		SGEs: []control.SGE{v.a.at(at, n)}},
-		control.WR{ID: v.ids, Op: control.WRRead, Flags: control.WRSignaled, Key: v.b.mr, Remote: base + at + n,
-			SGEs: []control.SGE{v.a.at(at+n, n)}})
+	copy(v.want[start:], v.a.mem[start:start+n])
+	copy(v.wantA[start+n:start+2*n], v.want[start+n:])
+	v.a.post(v.qa, control.WR{ID: v.ids, Op: control.WRWrite, Key: v.b.mr, Remote: base + start,
+		SGEs: []control.SGE{v.a.sge(start, n)}},
+		control.WR{ID: v.ids, Op: control.WRRead, Flags: control.WRSignaled, Key: v.b.mr, Remote: base + start + n,
+			SGEs: []control.SGE{v.a.sge(start+n, n)}})
 	for range 200 {
 		v.step(v.a, v.b)
 		v.drain()
@@ -206,22 +206,22 @@ func (v *victim) unharmed() {
 	v.same()
 }
 
-// same compares all of both memories.
+// same compares both memories with the expected ones.
 func (v *victim) same() {
 	v.t.Helper()
 	for i, d := range []*end{v.a, v.b} {
 		want := [][]byte{v.wantA, v.want}[i]
 		if !bytes.Equal(d.mem, want) {
-			for at := range want {
-				if d.mem[at] != want[at] {
-					v.t.Fatalf("end %d: byte %d is %#x, not %#x", i, at, d.mem[at], want[at])
+			for k := range want {
+				if d.mem[k] != want[k] {
+					v.t.Fatalf("end %d: byte %d is %#x, not %#x", i, k, d.mem[k], want[k])
 				}
 			}
 		}
 	}
 }
 
-// state holds what the victim's queue pair is in.
+// state checks the state and cause of the victim's queue pair.
 func (v *victim) state(want control.QPState, cause control.WCStatus) {
 	v.t.Helper()
 	s := testkit.Must(v.b.QPStatus(v.qpn))(v.t)
@@ -236,7 +236,7 @@ func (v *victim) recv(id uint64, sges ...control.SGE) {
 	testkit.OK(v.t, v.b.PostRecv(control.Post{QPN: v.qpn, WRs: []control.WR{{ID: id, Op: control.WRRecv, SGEs: sges}}}))
 }
 
-// fill is n bytes of payload.
+// fill returns n bytes of payload.
 func fill(n int) []byte {
 	b := make([]byte, n)
 	for i := range b {
@@ -245,7 +245,7 @@ func fill(n int) []byte {
 	return b
 }
 
-// later lets time pass, until what waits for a short while goes on.
+// later lets a short time pass.
 func (v *victim) later() {
 	time.Sleep(time.Millisecond) // of the bubble
 	synctest.Wait()

@@ -13,8 +13,9 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// qp is a queue pair. Its lock is held while a packet is made or carried out, its payload's copy included; under it
-// only locks of completion queues and of the engine's run queue are taken, and nobody waits.
+// qp is a queue pair. Its lock is held while a packet is made or carried out, including the copy of
+// its payload. Under it only locks of completion queues and of the engine's run queue are taken,
+// and nothing waits.
 type qp struct {
 	e    *Engine
 	n    uint32
@@ -23,16 +24,16 @@ type qp struct {
 	recv *cq
 
 	queued atomic.Bool  // it is in the run queue
-	due    atomic.Int64 // when it is to be looked at; 0: never. Written under mu
+	due    atomic.Int64 // when tick must schedule it; 0: never. Written under mu
 
-	mu    sync.Mutex // guards what follows
+	mu    sync.Mutex // guards the fields below
 	dead  bool
 	state control.QPState
 	cause control.WCStatus
 	path  control.QPPath
 	mtu   uint32
 	frame []byte        // Ethernet, IP and UDP headers of its packets
-	from  splitter.Flow // of the peer's packets; ports are any
+	from  splitter.Flow // of the peer's packets; any source port
 
 	req       requester
 	resp      responder
@@ -44,15 +45,15 @@ type qp struct {
 
 	out, in control.RDMACounts
 
-	head   scratch // of what comes in
+	head   scratch // for the ICRC of received packets
 	crc    crcOf
-	landed struct { // the packet's payload
+	landed struct { // where the packet's payload went
 		gpu     int
 		bounced bool
 	}
 	src    []dma.Segment // scratch
 	dst    []dma.Segment
-	bounce *dma.Region // host memory of a packet's payload, made when first needed
+	bounce *dma.Region // host memory for a packet's payload, made when first needed
 }
 
 // recvWQE is a posted receive.
@@ -94,7 +95,7 @@ func (e *Engine) AddQP(o control.QP) (uint32, error) {
 	return q.n, nil
 }
 
-// qpOf finds a queue pair by its number; nil: there is none.
+// qpOf finds a queue pair by its number; nil: none.
 func (e *Engine) qpOf(n uint32) *qp {
 	if q := e.qps.place(n).Load(); q != nil && q.n == n {
 		return q
@@ -102,7 +103,7 @@ func (e *Engine) qpOf(n uint32) *qp {
 	return nil
 }
 
-// with has f use a queue pair under its lock.
+// with calls f with a queue pair, under its lock.
 func (e *Engine) with(n uint32, f func(q *qp) error) error {
 	token := e.users.Enter()
 	defer e.users.Leave(token)
@@ -112,7 +113,7 @@ func (e *Engine) with(n uint32, f func(q *qp) error) error {
 	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if q.dead { // since it was found: places that were taken now would never be given back
+	if q.dead { // it was deleted meanwhile: slots reserved now would never be freed
 		return fmt.Errorf("no queue pair %d: %w", n, syscall.ENOENT)
 	}
 	return f(q)
@@ -132,7 +133,7 @@ func (e *Engine) DelQP(n uint32) error {
 	return nil
 }
 
-// endQP takes a queue pair away. The caller holds the engine's mu.
+// endQP deletes a queue pair. The caller holds the engine's mu.
 func (e *Engine) endQP(q *qp) {
 	e.qps.del(q.n)
 	e.active.Add(-1)
@@ -169,7 +170,7 @@ func (e *Engine) ConnectQP(p control.QPPath) error {
 			return fmt.Errorf("queue pair %d: from %v to %v: not two addresses of one family: %w", q.n, p.Local, p.Remote,
 				syscall.EINVAL)
 		case p.MAC == [6]byte{} || p.MAC[0]&1 != 0:
-			return fmt.Errorf("queue pair %d: the peer's MAC is none of one station: %w", q.n, syscall.EINVAL)
+			return fmt.Errorf("queue pair %d: the peer's MAC is not a unicast address: %w", q.n, syscall.EINVAL)
 		case p.Timeout < 1 || p.Timeout > 31 || p.Retries > 7 || p.RNR > 7 || p.RNRTimer > 31:
 			return fmt.Errorf("queue pair %d: timeout %d (1 to 31), retries %d, RNR retries %d (0 to 7), RNR timer %d "+
 				"(0 to 31): %w", q.n, p.Timeout, p.Retries, p.RNR, p.RNRTimer, syscall.EINVAL)
@@ -194,10 +195,10 @@ func (q *qp) connect(p control.QPPath) {
 	r.next, r.una, r.top = p.SendPSN, p.SendPSN, p.SendPSN
 	r.retries, r.rnrs = p.Retries, p.RNR
 	q.resp.psn = p.RecvPSN
-	q.resp.answers = make([]answer, 4*int(p.ReadDepth)+4) // as many READs again, and an ACK between any two
+	q.resp.answers = make([]answer, 4*int(p.ReadDepth)+4) // twice the READs, and an ACK between any two
 }
 
-// makeFrame makes the headers that all packets of a queue pair have, but for lengths and checksum.
+// makeFrame makes the headers that all packets of a queue pair share, without lengths and checksum.
 func (q *qp) makeFrame() {
 	p := &q.path
 	var b []byte
@@ -283,7 +284,8 @@ func (q *qp) flushRecvs() {
 	}
 }
 
-// fail puts a queue pair into error: all that is posted comes back. A NAK that waits to be sent still is.
+// fail puts a queue pair into the error state: all posted work requests are flushed. A queued NAK
+// is still sent.
 func (q *qp) fail(cause control.WCStatus) {
 	if q.state == control.QPError {
 		return
@@ -292,7 +294,7 @@ func (q *qp) fail(cause control.WCStatus) {
 	q.stop(cause)
 }
 
-// stop is fail that still answers the peer's READs.
+// stop is fail, but the peer's READs are still answered.
 func (q *qp) stop(cause control.WCStatus) {
 	if q.state == control.QPError {
 		return
@@ -304,7 +306,7 @@ func (q *qp) stop(cause control.WCStatus) {
 	q.flushRecvs()
 }
 
-// rnrTimes are the times that codes of an RNR NAK mean (table 46).
+// rnrTimes are the delays of the timer codes of an RNR NAK (table 46).
 var rnrTimes = [32]time.Duration{655360 * time.Microsecond, 10 * time.Microsecond, 20 * time.Microsecond,
 	30 * time.Microsecond, 40 * time.Microsecond, 60 * time.Microsecond, 80 * time.Microsecond, 120 * time.Microsecond,
 	160 * time.Microsecond, 240 * time.Microsecond, 320 * time.Microsecond, 480 * time.Microsecond, 640 * time.Microsecond,
@@ -315,8 +317,8 @@ var rnrTimes = [32]time.Duration{655360 * time.Microsecond, 10 * time.Microsecon
 	81920 * time.Microsecond, 122880 * time.Microsecond, 163840 * time.Microsecond, 245760 * time.Microsecond,
 	327680 * time.Microsecond, 491520 * time.Microsecond}
 
-// tally counts where n payload bytes in segs lie. paged says that a GPU's memory in them is private pages, which no
-// buffer was registered for.
+// tally counts the bytes in segs by kind of memory. paged: GPU memory in them is private pages, not
+// a registered buffer.
 func tally(c *control.RDMACounts, segs []dma.Segment, paged bool) {
 	for _, s := range segs {
 		for s.Len > 0 {

@@ -9,20 +9,20 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// Receive takes a frame that came for the port to RoCEv2's port, while the Engine is active, and says whether it was
-// for a queue pair and all right. It is called by the sender's worker, which is inside the address spaces of both
-// ports; it never waits. The frame is not kept. gpu is 1 + the GPU that the payload went to, 0 if to none; bounced says
-// that it went by way of host memory.
+// Receive processes a frame for the port to RoCEv2's UDP port, while the Engine is active, and
+// reports whether it was a valid packet of a queue pair. The sender's worker calls it, inside the
+// address spaces of both ports; it never waits. It does not keep the frame. gpu is 1 + the GPU that
+// got the payload; 0: none. bounced: the payload went through host memory.
 func (e *Engine) Receive(c *dma.Copier, p *wire.Packet) (taken bool, gpu int, bounced bool) {
 	token := e.users.Enter()
 	defer e.users.Leave(token)
 	var b [maxExt]byte
 	var h header
-	all := p.Meta.Headers.PayloadLen() // of UDP; a trailer is none of it
+	all := p.Meta.Headers.PayloadLen() // of UDP, without a trailer
 	n, err := c.Read(b[:min(maxExt, all)], p.Payload)
 	switch {
 	case err != nil:
-		return false, 0, false // the sender's memory has gone
+		return false, 0, false // the sender's memory is gone
 	case p.Meta.GSOType != splitter.GSONone || all < bthLen+icrcLen || !h.parse(b[:n]) ||
 		all < h.size+uint32(h.pad)+icrcLen:
 		e.count.malformed.Add(1)
@@ -63,7 +63,7 @@ func (e *Engine) Receive(c *dma.Copier, p *wire.Packet) (taken bool, gpu int, bo
 	return true, q.landed.gpu, q.landed.bounced
 }
 
-// whole says whether the ICRC is right.
+// whole reports whether the ICRC is right.
 func (q *qp) whole(c *dma.Copier, p *wire.Packet, ext []byte, h *header) bool {
 	var b [icrcLen]byte
 	end := p.Meta.Headers.PayloadLen() - icrcLen

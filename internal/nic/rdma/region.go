@@ -21,9 +21,9 @@ type region struct {
 	control.MR
 	whole  atomic.Bool // all ranges are known
 	memory *dma.Region // of a GPU's buffer: the GPU's memory
-	base   uint64      // in memory, of the MR's first byte
+	base   uint64      // of the MR's first byte in memory
 	ranges []piece     // of guest memory
-	pages  *paged      // on demand
+	pages  *paged      // set for a region on demand
 }
 
 // piece is a range of guest memory.
@@ -33,35 +33,35 @@ type piece struct {
 	n    uint64
 }
 
-// outcome is what came of looking for memory.
+// outcome is the result of looking for memory.
 type outcome uint8
 
 const (
 	found    outcome = iota
-	refused          // no such key, or not for this: protection
-	faulted          // it is allowed, and there is no memory
-	awaited          // a page is asked for
-	notToGet         // a page is not to be had
-	dropped          // the sender's memory has gone: the packet is as good as lost
+	refused          // protection: no such key, or no such access
+	faulted          // the access is allowed, but there is no memory
+	awaited          // a page was requested
+	notToGet         // a page is unavailable
+	dropped          // the sender's memory is gone: the packet counts as lost
 )
 
-// slots is a table. The number of an entry has its place in the table in the lower bits, and a tag above them.
+// slots is a table. An entry's number has its index in the lower bits, and a tag above them.
 type slots[T any] struct {
 	bits  uint
-	at    []atomic.Pointer[T]
+	slots []atomic.Pointer[T]
 	tag   uint32
 	next  uint32
 	count int
 }
 
 func newSlots[T any](bits uint) *slots[T] {
-	return &slots[T]{bits: bits, at: make([]atomic.Pointer[T], 1<<bits), tag: 1}
+	return &slots[T]{bits: bits, slots: make([]atomic.Pointer[T], 1<<bits), tag: 1}
 }
 
-// free returns a number of at most limit bits for a new entry, or 0 if the table is full. The caller adds the entry by
-// set. Numbers count up, so that none is used again soon.
+// free returns a number of at most limit bits for a new entry; 0: the table is full. The caller
+// adds the entry by set. Numbers count up, so a number is not reused soon.
 func (s *slots[T]) free(limit uint) uint32 {
-	for range s.at {
+	for range s.slots {
 		i := s.next
 		s.next = (s.next + 1) & (1<<s.bits - 1)
 		if s.next == 0 {
@@ -69,17 +69,18 @@ func (s *slots[T]) free(limit uint) uint32 {
 				s.tag = 1
 			}
 		}
-		if s.at[i].Load() == nil {
+		if s.slots[i].Load() == nil {
 			return s.tag<<s.bits | i
 		}
 	}
 	return 0
 }
 
-// setTag derives the tag of the next numbers, of at most limit bits, from a random number. It is never 0.
+// setTag sets the tag of the next numbers, of at most limit bits, from a random number. It is never
+// 0.
 func (s *slots[T]) setTag(limit uint, random uint32) { s.tag = 1 + random%(1<<(limit-s.bits)-1) }
 
-func (s *slots[T]) place(number uint32) *atomic.Pointer[T] { return &s.at[number&(1<<s.bits-1)] }
+func (s *slots[T]) place(number uint32) *atomic.Pointer[T] { return &s.slots[number&(1<<s.bits-1)] }
 
 func (s *slots[T]) set(number uint32, v *T) {
 	s.place(number).Store(v)
@@ -99,7 +100,8 @@ func (e *Engine) regionOf(key uint32) *region {
 	return nil
 }
 
-// check says whether [va, va+n) of an MR may be used so. No sum is made, so none wraps.
+// check returns the MR of key if [va, va+n) may be used this way; otherwise nil. It adds nothing,
+// so nothing wraps.
 func (e *Engine) check(key, pd uint32, va, n uint64, need uint8) *region {
 	r := e.regionOf(key)
 	if r == nil || !r.whole.Load() || r.PD != pd || r.Access&need != need || va < r.VA || va-r.VA > r.Len ||
@@ -109,12 +111,12 @@ func (e *Engine) check(key, pd uint32, va, n uint64, need uint8) *region {
 	return r
 }
 
-// resolve appends the places of [va, va+n) of an MR, of which ahead bytes from va on will be wanted soon. The caller is
-// inside the address space.
+// resolve appends the segments of [va, va+n) of an MR; ahead bytes from va on will be needed soon.
+// The caller is inside the address space.
 func (q *qp) resolve(dst []dma.Segment, key uint32, va, n, ahead uint64, need uint8, a dma.Access) (
 	[]dma.Segment, outcome) {
 	if n == 0 {
-		return dst, found // a key of nothing is not looked at (9.7.4.1.5)
+		return dst, found // the key is not checked for 0 bytes (9.7.4.1.5)
 	}
 	r := q.e.check(key, q.pd, va, n, need)
 	switch {
@@ -127,10 +129,10 @@ func (q *qp) resolve(dst []dma.Segment, key uint32, va, n, ahead uint64, need ui
 	return q.e.places(dst, r, va-r.VA, n, a)
 }
 
-// maxPieces is how many pieces of memory a packet's payload may lie in.
+// maxPieces is the most segments for a packet's payload.
 const maxPieces = 32
 
-// places appends those of [off, off+n) of a region, which has them.
+// places appends the segments of [off, off+n) of a region, which is that long.
 func (e *Engine) places(dst []dma.Segment, r *region, off, n uint64, a dma.Access) ([]dma.Segment, outcome) {
 	if r.Kind == control.MRBuffer {
 		return append(dst, r.memory.Segment(r.base+off, uint32(n))), found
@@ -173,7 +175,7 @@ func (e *Engine) AddMR(m control.MR) (uint32, error) {
 	var err error
 	switch {
 	case m.Kind != control.MRGuest && len(m.Ranges) > 0:
-		err = fmt.Errorf("mr: ranges of guest memory, and it is not of that: %w", syscall.EINVAL)
+		err = fmt.Errorf("mr: ranges are for guest memory only: %w", syscall.EINVAL)
 	case m.Kind == control.MRBuffer:
 		err = e.addBuffer(r)
 	case m.Kind == control.MRGuest && (m.Buffer != 0 || m.Off != 0 || m.GPU != 0):
@@ -212,7 +214,8 @@ func (e *Engine) addBuffer(r *region) error {
 	return nil
 }
 
-// addRanges adds ranges of guest memory. Whether there is memory is found out as it is used.
+// addRanges adds ranges of guest memory. Whether there is memory behind them is found out at their
+// use.
 func (e *Engine) addRanges(r *region, ranges []control.MRRange) error {
 	have := uint64(0)
 	if n := len(r.ranges); n > 0 {
@@ -270,12 +273,12 @@ func (e *Engine) DelMR(key uint32) error {
 	return nil
 }
 
-// UsesBuffer says whether an MR is of a registered buffer.
+// UsesBuffer reports whether an MR lies in a registered buffer.
 func (e *Engine) UsesBuffer(id uint32) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	for i := range e.mrs.at {
-		if r := e.mrs.at[i].Load(); r != nil && r.Kind == control.MRBuffer && r.Buffer == id {
+	for i := range e.mrs.slots {
+		if r := e.mrs.slots[i].Load(); r != nil && r.Kind == control.MRBuffer && r.Buffer == id {
 			return true
 		}
 	}

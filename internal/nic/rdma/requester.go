@@ -8,24 +8,25 @@ import (
 	"vnic.dev/vnic/internal/control"
 )
 
-// requester is the half of a queue pair that sends requests (9.7): posted work requests, of which some have packets
-// without an answer. Numbers from una up to next are sent; next is behind una again after a loss, up to top.
+// requester is the half of a queue pair that sends requests (9.7) for posted work requests. Packets
+// una up to next are sent and without an answer. After a loss next goes back to una, and up to top
+// again.
 type requester struct {
 	wqes        []wqe // ring
 	head, n     int
-	cur         int    // of the n, whose packet is next
-	pkt         uint32 // of that one
-	next        uint32 // its number
-	una         uint32 // the oldest without an answer
-	top         uint32 // behind the newest that was ever sent
-	reads       int    // READs that were asked for and not answered in full
+	cur         int    // index among the n of the work request whose packet is next
+	pkt         uint32 // index of the next packet in it
+	next        uint32 // number of the next packet
+	una         uint32 // number of the oldest packet without an answer
+	top         uint32 // number behind the newest packet ever sent
+	reads       int    // READ pieces requested and not answered completely
 	retries     uint8  // left
 	rnrs        uint8  // left
 	recovering  bool   // it went back, and nothing has been answered since
 	waiting     bool   // for a page of its own memory
-	again       bool   // likewise, and an answer was dropped for that
-	rnrUntil    int64  // 0: the peer is ready
-	answerUntil int64  // 0: nothing is without an answer
+	again       bool   // also for a page, and an answer was dropped because of it
+	rnrUntil    int64  // when to send again after an RNR NAK; 0: at once
+	answerUntil int64  // when the oldest answer times out; 0: none is missing
 }
 
 // wqe is a posted work request.
@@ -39,14 +40,14 @@ type wqe struct {
 	sges   [control.MaxSGEs]control.SGE
 	nSGE   int
 	size   uint32
-	begun  bool   // it has numbers
-	first  uint32 // the first packet's
+	begun  bool   // its packets have numbers
+	first  uint32 // number of the first packet
 	pkts   uint32
-	got    uint32 // packets of a READ's answer
+	got    uint32 // packets of a READ's answer received
 }
 
-// at is one of the n work requests.
-func (r *requester) at(i int) *wqe { return &r.wqes[(r.head+i)%len(r.wqes)] }
+// posted returns work request i of the n.
+func (r *requester) posted(i int) *wqe { return &r.wqes[(r.head+i)%len(r.wqes)] }
 
 // PostSend implements control.RDMA.
 func (e *Engine) PostSend(p control.Post) error {
@@ -69,7 +70,7 @@ func (e *Engine) PostSend(p control.Post) error {
 		}
 		for i := range p.WRs {
 			w := &p.WRs[i]
-			s := r.at(r.n)
+			s := r.posted(r.n)
 			*s = wqe{id: w.ID, op: w.Op, flags: w.Flags, imm: w.Imm, key: w.Key, remote: w.Remote}
 			s.nSGE = copy(s.sges[:], w.SGEs)
 			for _, g := range w.SGEs {
@@ -112,10 +113,10 @@ func (q *qp) checkWR(w *control.WR) error {
 	return nil
 }
 
-// packets is how many packets a message has.
+// packets returns the number of packets of a message.
 func (q *qp) packets(size uint32) uint32 { return max(1, (size+q.mtu-1)/q.mtu) }
 
-// emitRequest makes the next packet of a request, or finds that none may be sent now.
+// emitRequest makes the next packet of a request; false: none may be sent now.
 func (q *qp) emitRequest(f frame) bool {
 	r := &q.req
 	t := q.e.now()
@@ -126,9 +127,9 @@ func (q *qp) emitRequest(f frame) bool {
 	if r.cur == r.n || r.waiting || distance(r.una, r.next) >= Window {
 		return false
 	}
-	w := r.at(r.cur)
+	w := r.posted(r.cur)
 	if r.pkt == 0 && w.flags&control.WRFence != 0 && r.una != r.next {
-		return false // something before it has no answer
+		return false // fence: a packet before it has no answer
 	}
 	if !w.begun {
 		w.begun, w.first = true, r.next
@@ -161,10 +162,10 @@ func (q *qp) emitRequest(f frame) bool {
 	return true
 }
 
-// timeout is how long an answer may take, in nanoseconds (9.7.6.1.3): up to 2.4 hours.
+// timeout returns how long an answer may take, in nanoseconds (9.7.6.1.3): up to 2.4 hours.
 func (q *qp) timeout() int64 { return int64(4096) << q.path.Timeout }
 
-// setDue sets when the queue pair is to be looked at.
+// setDue sets when tick must schedule the queue pair.
 func (q *qp) setDue() {
 	r := &q.req
 	due := r.answerUntil
@@ -173,20 +174,21 @@ func (q *qp) setDue() {
 	}
 	q.due.Store(due)
 	if due != 0 {
-		q.e.at(due)
+		q.e.wakeAt(due)
 	}
 }
 
-// emitRead asks for a piece of a READ; it returns how many packets the answer has, 0 if it may not be sent now.
+// emitRead requests a piece of a READ. It returns the number of packets in the answer; 0: it may
+// not be sent now.
 func (q *qp) emitRead(f frame, w *wqe) uint32 {
 	r := &q.req
 	if r.reads >= int(q.path.Reads) {
 		return 0
 	}
-	n := min(w.pkts, (r.pkt/readPiece+1)*readPiece) - r.pkt // the same pieces each time: the peer knows them
+	n := min(w.pkts, (r.pkt/readPiece+1)*readPiece) - r.pkt // the same pieces each time, as the peer remembers them
 	off := r.pkt * q.mtu
 	size := min(n*q.mtu, w.size-off)
-	// Where the answer goes is looked at before: who cannot take it does not ask.
+	// If there is no memory for the answer, the READ is not sent.
 	if got := q.probe(w, off, size); got != found {
 		q.stuck(got)
 		return 0
@@ -198,7 +200,8 @@ func (q *qp) emitRead(f frame, w *wqe) uint32 {
 	return n
 }
 
-// probe looks whether the answer to a READ of [off, off+size) has a place: pages on demand are asked for before.
+// probe checks that there is memory for the answer to a READ of [off, off+size), and requests
+// missing pages.
 func (q *qp) probe(w *wqe, off, size uint32) outcome {
 	for i := range w.nSGE {
 		g := &w.sges[i]
@@ -216,8 +219,8 @@ func (q *qp) probe(w *wqe, off, size uint32) outcome {
 			return refused
 		}
 		if r.pages != nil {
-			at := va - r.VA
-			if got := r.pages.there(q, at, uint64(n), min(uint64(g.Len-off), r.Len-at), dma.Write); got != found {
+			off0 := va - r.VA
+			if got := r.pages.there(q, off0, uint64(n), min(uint64(g.Len-off), r.Len-off0), dma.Write); got != found {
 				return got
 			}
 		}
@@ -250,7 +253,7 @@ func (q *qp) emitData(f frame, w *wqe) uint32 {
 		h.op += opWriteFirst - opSendFirst
 	}
 	if imm && last {
-		h.op++ // each has its immediate form behind it
+		h.op++ // each code is followed by its form with immediate data
 		h.imm = w.imm
 	}
 	if shapes[h.op].reth {
@@ -274,8 +277,8 @@ func (q *qp) emitData(f frame, w *wqe) uint32 {
 	return 1
 }
 
-// stuck is for a work request whose own memory is not to be had: its queue pair waits, or it fails, once all before it
-// is done.
+// stuck handles a work request whose own memory is missing. The queue pair waits for a page; or the
+// work request fails, once all before it are done.
 func (q *qp) stuck(o outcome) {
 	r := &q.req
 	if o == awaited {
@@ -283,12 +286,12 @@ func (q *qp) stuck(o outcome) {
 		return
 	}
 	if r.cur > 0 {
-		return // answers to what was posted before it may come; if not, the timeout finds it again
+		return // earlier work requests may still be answered; if not, the timeout comes here again
 	}
 	q.endHead(o.status())
 }
 
-// status is how a work request ends whose own memory is not to be had.
+// status returns the completion status of a work request whose own memory is missing.
 func (o outcome) status() control.WCStatus {
 	if o == notToGet {
 		return control.WCPagesUnavailable
@@ -307,7 +310,7 @@ func (q *qp) endHead(s control.WCStatus) {
 // finish completes the oldest work request.
 func (q *qp) finish(c control.WC) {
 	r := &q.req
-	w := r.at(0)
+	w := r.posted(0)
 	if c.Status == control.WCSuccess && w.flags&control.WRSignaled == 0 {
 		q.send.release(1)
 	} else {
@@ -328,12 +331,12 @@ func (q *qp) flushSends() {
 	q.req.cur, q.req.pkt = 0, 0
 }
 
-// seek goes to a packet that was numbered, or to where numbers end.
+// seek sets next to a numbered packet, or to the first packet without a number.
 func (q *qp) seek(psn uint32) {
 	r := &q.req
 	r.next = psn
 	for i := range r.n {
-		w := r.at(i)
+		w := r.posted(i)
 		if !w.begun {
 			r.cur, r.pkt = i, 0
 			return
@@ -346,21 +349,21 @@ func (q *qp) seek(psn uint32) {
 	r.cur, r.pkt = r.n, 0
 }
 
-// goBack sends again from the oldest packet without an answer.
+// goBack starts to send again from the oldest packet without an answer.
 func (q *qp) goBack() {
 	q.seek(q.req.una)
 	q.req.reads, q.req.recovering = 0, true
 	q.e.schedule(q)
 }
 
-// advance takes an acknowledgement of all packets up to psn, as far as READs do not lack their answers. It returns
-// false if one does.
+// advance processes an acknowledgment of all packets up to psn. It stops at a READ whose answer is
+// incomplete, and then returns false.
 func (q *qp) advance(psn uint32) (whole bool) {
 	r := &q.req
 	was := r.una
 	whole = true
 	for r.n > 0 {
-		w := r.at(0)
+		w := r.posted(0)
 		if !w.begun || distance(w.first, psn) < 0 {
 			break
 		}
@@ -388,7 +391,7 @@ func (q *qp) advance(psn uint32) (whole bool) {
 func (q *qp) progress() {
 	r := &q.req
 	r.recovering, r.retries, r.rnrs = false, q.path.Retries, q.path.RNR
-	if distance(r.next, r.una) > 0 || r.cur < 0 { // what was to be sent again was answered meanwhile
+	if distance(r.next, r.una) > 0 || r.cur < 0 { // packets to be sent again were answered meanwhile
 		q.seek(r.una)
 	}
 	r.answerUntil, r.rnrUntil = 0, 0
@@ -399,32 +402,33 @@ func (q *qp) progress() {
 	q.e.schedule(q)
 }
 
-// sentBefore says whether a packet with that number was sent and has no answer.
+// sentBefore reports whether a packet with that number was sent and has no answer.
 func (r *requester) sentBefore(psn uint32) bool {
 	return distance(r.una, psn) >= 0 && distance(psn, r.top) > 0
 }
 
-// answered takes an ACK or a NAK (9.7.5).
+// answered processes an ACK or a NAK (9.7.5).
 func (q *qp) answered(h *header) {
 	r := &q.req
 	q.out.Responses++
-	if h.syndrome&synKind == 0 { // ACK; what credits it has does not matter to go-back-N
+	if h.syndrome&synKind == 0 { // ACK; go-back-N ignores its credits
 		if r.sentBefore(h.psn) && !q.advance(h.psn) && !r.recovering {
 			q.goBack() // an answer to a READ is lost
 		}
 		return
 	}
-	// A NAK's number is that of the packet that the peer wants, or refuses: all before it is acknowledged.
+	// The number of a NAK is that of the packet that the peer wants or refuses: it acknowledges all
+	// before it.
 	if !r.sentBefore(h.psn) {
 		q.out.Discarded++
 		return
 	}
 	if h.psn != r.una {
-		q.advance(after(h.psn, psnMask)) // the one before
+		q.advance(after(h.psn, psnMask)) // the number before it
 	}
 	if h.psn != r.una {
 		if !r.recovering {
-			q.goBack() // an answer to a READ before it is lost
+			q.goBack() // an answer to an earlier READ is lost
 		}
 		return
 	}
@@ -463,7 +467,7 @@ func (q *qp) refusedBy(s control.WCStatus) {
 	q.endHead(s)
 }
 
-// overdue is called when the time of the oldest packet's answer is over.
+// overdue handles a timeout of the oldest packet's answer, or the end of an RNR delay.
 func (q *qp) overdue(t int64) {
 	r := &q.req
 	if r.rnrUntil != 0 && t >= r.rnrUntil {
@@ -484,14 +488,15 @@ func (q *qp) overdue(t int64) {
 	q.setDue()
 }
 
-// readAnswer takes a packet of the answer to a READ (9.7.5.1.4), whose payload is n bytes of q.src.
+// readAnswer processes a packet of the answer to a READ (9.7.5.1.4), whose payload is n bytes of
+// q.src.
 func (q *qp) readAnswer(c *dma.Copier, h *header, n uint32) {
 	r := &q.req
 	if shapes[h.op].aeth && h.syndrome&synKind != 0 || !r.sentBefore(h.psn) {
 		q.out.Discarded++
 		return
 	}
-	q.advance(after(h.psn, psnMask)) // it acknowledges all before it
+	q.advance(after(h.psn, psnMask)) // it acknowledges all packets before it
 	if r.n == 0 || h.psn != r.una {
 		if !r.recovering && distance(r.una, h.psn) > 0 {
 			q.goBack()
@@ -499,7 +504,7 @@ func (q *qp) readAnswer(c *dma.Copier, h *header, n uint32) {
 		q.out.Discarded++
 		return
 	}
-	w := r.at(0)
+	w := r.posted(0)
 	off := w.got * q.mtu
 	if w.op != control.WRRead || !w.begun || n != min(q.mtu, w.size-off) {
 		q.out.Discarded++
@@ -507,7 +512,7 @@ func (q *qp) readAnswer(c *dma.Copier, h *header, n uint32) {
 	}
 	switch got := q.store(c, w.sges[:w.nSGE], off, n, n, control.AccessLocalWrite, &q.out); got {
 	case found:
-	case awaited: // it is asked for again when the page is there
+	case awaited: // it is requested again when the page is there
 		q.out.Discarded++
 		r.waiting, r.again = true, true
 		return

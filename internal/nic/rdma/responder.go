@@ -9,22 +9,22 @@ import (
 
 // responder is the half of a queue pair that carries out the peer's requests (9.7.4, 9.9).
 type responder struct {
-	psn     uint32 // expected
-	msn     uint32 // messages that were carried out (9.7.7)
-	refused bool   // a NAK for psn was sent: what comes behind it is dropped until it comes
+	psn     uint32 // expected number
+	msn     uint32 // messages carried out (9.7.7)
+	refused bool   // a NAK for psn was sent: packets behind it are dropped until it comes
 
-	// Of a message whose first packet has come and whose last one has not.
+	// State of a message that has begun and not ended.
 	inWrite, inSend bool
-	va              uint64 // WRITE: of the next byte
+	va              uint64 // WRITE: address of the next byte
 	key             uint32
 	left            uint32
-	off             uint32 // SEND: bytes that have come
+	off             uint32 // SEND: bytes received
 
-	answers []answer // ring of what is to be sent, in its order
+	answers []answer // ring of answers to send, in order
 	first   int
 	n       int
-	nReads  int // among them: READs that were new
-	nAgain  int // and such as had come again
+	nReads  int // new READs among them
+	nAgain  int // repeated READs among them
 
 	parked parkedPackets
 }
@@ -34,10 +34,10 @@ type answer struct {
 	read     bool
 	again    bool // of a READ that was answered before
 	syndrome uint8
-	psn      uint32 // of the next packet
+	psn      uint32 // number of the next packet
 	msn      uint32
 	key      uint32
-	va       uint64 // of the next byte
+	va       uint64 // address of the next byte
 	left     uint32
 	begun    bool
 	waiting  bool // for a page
@@ -69,10 +69,10 @@ func (p *responder) pop() {
 	p.first, p.n = (p.first+1)%len(p.answers), p.n-1
 }
 
-// answering says whether a packet of the answer to a READ is next.
+// answering reports whether a packet of the answer to a READ is next.
 func (p *responder) answering() bool { return p.n > 0 && p.answers[p.first].read }
 
-// dropReads leaves ACKs and NAKs.
+// dropReads removes the READs, and leaves ACKs and NAKs.
 func (p *responder) dropReads() {
 	for n := p.n; n > 0; n-- {
 		a := p.answers[p.first]
@@ -83,21 +83,22 @@ func (p *responder) dropReads() {
 	}
 }
 
-// acknowledge answers all up to the packet before the expected one. An ACK that waits to be sent says no more than a
-// later one.
+// acknowledge acknowledges all packets before the expected one. It replaces an ACK that is still to
+// be sent, because the later one includes it.
 func (q *qp) acknowledge() {
 	p := &q.resp
 	a := answer{syndrome: synAck, psn: after(p.psn, psnMask), msn: p.msn}
 	if p.n > 0 && !p.last().read && p.last().syndrome == synAck {
 		*p.last() = a
 	} else {
-		p.push(a) // without a place it is dropped: the peer asks again
+		p.push(a) // if the ring is full the ACK is dropped, and the peer asks again
 	}
 	q.e.schedule(q)
 }
 
-// refuse sends a NAK for the expected packet. One that says that it is wrong ends the queue pair; the READs before it
-// are answered, as no NAK overtakes what was asked for earlier (9.7.5.1.1).
+// refuse sends a NAK for the expected packet. A NAK for an invalid request ends the queue pair;
+// earlier READs are still answered, because no NAK overtakes answers to earlier requests
+// (9.7.5.1.1).
 func (q *qp) refuse(syndrome uint8) {
 	p := &q.resp
 	switch {
@@ -118,7 +119,7 @@ func (q *qp) refuse(syndrome uint8) {
 	q.e.schedule(q)
 }
 
-// request takes a packet of a request, whose payload is n bytes of q.src.
+// request processes a packet of a request, whose payload is n bytes of q.src.
 func (q *qp) request(c *dma.Copier, h *header, n uint32) {
 	p := &q.resp
 	d := distance(p.psn, h.psn)
@@ -139,12 +140,12 @@ func (q *qp) request(c *dma.Copier, h *header, n uint32) {
 	}
 }
 
-// again takes a request that was carried out before: its answer may be lost (9.7.1.1).
+// again processes a request that was carried out before: its answer may be lost (9.7.1.1).
 func (q *qp) again(h *header) {
 	p := &q.resp
 	q.in.AgainPackets++
 	if shapes[h.op].unsupported {
-		q.in.Discarded++ // it never was carried out
+		q.in.Discarded++ // it was never carried out
 		return
 	}
 	if h.op != opReadRequest {
@@ -160,10 +161,10 @@ func (q *qp) again(h *header) {
 	q.e.schedule(q)
 }
 
-// maxRead is the most that a request is for, in bytes (9.7.4.1.5): that many packets are half of all numbers.
+// maxRead is the most bytes of a request (9.7.4.1.5): their packets take half of all numbers.
 const maxRead = 2 * MaxLength
 
-// carryOut carries out a request whose packet was expected.
+// carryOut carries out a request with the expected number.
 func (q *qp) carryOut(c *dma.Copier, h *header, n uint32) {
 	p, s := &q.resp, &shapes[h.op]
 	p.refused = false
@@ -216,7 +217,7 @@ func (q *qp) carryOut(c *dma.Copier, h *header, n uint32) {
 		return
 	case refused, faulted, notToGet:
 		switch {
-		case s.send: // it is this end's fault (9.9.3.1, class A)
+		case s.send: // an error of this end (9.9.3.1, class A)
 			q.takeRecv(control.WC{Status: got.status()})
 			q.refuse(nakOperate)
 		case got == refused:
@@ -229,7 +230,7 @@ func (q *qp) carryOut(c *dma.Copier, h *header, n uint32) {
 	q.carriedOut(h, s, n)
 }
 
-// carriedOut notes that a packet of a WRITE or a SEND is where it belongs.
+// carriedOut updates the state after a packet of a WRITE or a SEND.
 func (q *qp) carriedOut(h *header, s *shape, n uint32) {
 	p := &q.resp
 	switch {
@@ -255,8 +256,8 @@ func (q *qp) carriedOut(h *header, s *shape, n uint32) {
 	}
 }
 
-// wrong says whether a packet's operation is not supported, it does not follow the one before, or it has not as much
-// payload as it says (9.9.3.1).
+// wrong reports whether a packet's operation is unsupported, does not follow the one before, or
+// does not match its payload's length (9.9.3.1).
 func (q *qp) wrong(h *header, s *shape, n uint32) bool {
 	p := &q.resp
 	inside := p.inWrite || p.inSend
@@ -273,7 +274,7 @@ func (q *qp) wrong(h *header, s *shape, n uint32) bool {
 		return n != p.left || n == 0
 	case s.write:
 		return p.left <= q.mtu
-	case s.send && !s.first && p.off > maxRead-n: // a message has no more bytes than that (9.7.4.1.5)
+	case s.send && !s.first && p.off > maxRead-n: // maximum length of a message (9.7.4.1.5)
 		return true
 	case s.send && s.last && !s.first:
 		return n == 0
@@ -291,7 +292,7 @@ func (q *qp) carryOutRead(h *header) {
 		q.refuse(nakAccess)
 		return
 	case p.nReads >= int(q.path.ReadDepth) || p.n == len(p.answers):
-		q.refuse(nakInvalid) // more at one time than was agreed (9.9.3.1)
+		q.refuse(nakInvalid) // more at a time than agreed (9.9.3.1)
 		return
 	}
 	q.in.Requests++
@@ -302,7 +303,7 @@ func (q *qp) carryOutRead(h *header) {
 	q.e.schedule(q)
 }
 
-// emitAnswer makes the next packet of what is to be answered; false: there is none, or it has to wait.
+// emitAnswer makes the next packet to answer; false: there is none, or it has to wait.
 func (q *qp) emitAnswer(f frame) bool {
 	p := &q.resp
 	if p.n == 0 {
@@ -327,7 +328,7 @@ func (q *qp) emitAnswer(f frame) bool {
 	case awaited:
 		a.waiting = true
 		return false
-	default: // its memory has gone since
+	default: // its memory has gone meanwhile
 		syndrome := uint8(nakOperate)
 		if got == refused {
 			syndrome = nakAccess
@@ -363,8 +364,8 @@ func (q *qp) emitAnswer(f frame) bool {
 	return true
 }
 
-// store copies the payload, n bytes of q.src, to [off, off+n) of memory of this end, of which ahead bytes from off on
-// will be wanted soon.
+// store copies the payload, n bytes of q.src, to [off, off+n) of this end's memory in sges; ahead
+// bytes from off on will be needed soon.
 func (q *qp) store(c *dma.Copier, sges []control.SGE, off, n, ahead uint32, need uint8,
 	count *control.RDMACounts) outcome {
 	if n == 0 {
@@ -398,7 +399,7 @@ func (q *qp) store(c *dma.Copier, sges []control.SGE, off, n, ahead uint32, need
 	return found
 }
 
-// tallyTo counts payload.
+// tallyTo counts n bytes of payload in segs.
 func (q *qp) tallyTo(count *control.RDMACounts, segs []dma.Segment, n uint32, bounced, paged bool) {
 	if !bounced {
 		tally(count, segs, paged)
@@ -410,7 +411,7 @@ func (q *qp) tallyTo(count *control.RDMACounts, segs []dma.Segment, n uint32, bo
 	count.BouncedBytes += to.DeviceBytes + to.GPUFileBytes
 }
 
-// move copies n bytes of q.src to q.dst: by way of host memory, where the NIC does not reach the GPU.
+// move copies n bytes of q.src to q.dst, through host memory if the NIC does not reach the GPU.
 func (q *qp) move(c *dma.Copier, bounced bool, n uint32) error {
 	src := q.src
 	if bounced {

@@ -10,16 +10,16 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// slot is a frame under way. Its payload was copied to here: what is on its way does not change with the memory that it
-// came from, which may be written, moved or taken away meanwhile, and its ICRC stays right.
+// slot is a frame in flight. Its payload is a copy: it does not change when the source memory is
+// written, moved or removed meanwhile, and its ICRC stays right.
 type slot struct {
 	head    []byte // Ethernet, IP and UDP
 	mem     []byte // the headers behind them, the payload from payloadAt on, padding, the ICRC
 	region  *dma.Region
 	need    uint8
-	pieces  []control.SGE // where the payload is from, in memory regions
-	segs    []dma.Segment // and where that lies
-	bounced bool          // by way of host memory
+	pieces  []control.SGE // the payload's source in memory regions
+	segs    []dma.Segment // the payload's source
+	bounced bool          // through host memory
 }
 
 const (
@@ -34,13 +34,14 @@ func (s *slot) init() {
 	s.pieces = make([]control.SGE, 0, control.MaxSGEs)
 }
 
-// frame is one that is being made.
+// frame is a frame being made.
 type frame struct {
 	*slot
 	p *wire.Packet
 }
 
-// cut appends to dst the part [off, off+n) of memory in pieces; ok says that there is so much, and no address wraps.
+// cut appends the part [off, off+n) of sges to dst. ok: there are so many bytes, and no address
+// wraps.
 func cut(dst, sges []control.SGE, off, n uint32) (pieces []control.SGE, ok bool) {
 	for _, g := range sges {
 		if off >= g.Len {
@@ -60,7 +61,8 @@ func cut(dst, sges []control.SGE, off, n uint32) (pieces []control.SGE, ok bool)
 	return dst, n == 0
 }
 
-// find finds the payload's places; ahead bytes of the last piece from its begin on will be wanted soon.
+// find finds the payload's memory; ahead bytes of the last piece from its start on will be needed
+// soon.
 func (q *qp) find(s *slot, ahead uint64) (outcome, bool) {
 	s.segs = dma.Reuse(s.segs)
 	paged := false
@@ -74,8 +76,8 @@ func (q *qp) find(s *slot, ahead uint64) (outcome, bool) {
 	return found, paged
 }
 
-// load copies the payload into the frame. Where the NIC does not reach the GPU that it is in, this is a copy that the
-// GPU's engine makes to host memory.
+// load copies the payload into the frame. If the NIC does not reach its GPU, this counts as a copy
+// by the GPU's engine to host memory.
 func (q *qp) load(f frame, ahead uint32, count *control.RDMACounts) outcome {
 	got, paged := q.find(f.slot, uint64(ahead))
 	if got != found {
@@ -96,14 +98,14 @@ func (q *qp) load(f frame, ahead uint32, count *control.RDMACounts) outcome {
 // build makes the frame of a packet whose payload, n bytes, is loaded.
 func (q *qp) build(f frame, h *header, n uint32) {
 	h.pad = uint8(-n & 3)
-	at := payloadAt - h.length()
-	ext := h.append(f.mem[at:at])
+	start := payloadAt - h.length()
+	ext := h.append(f.mem[start:start])
 	end := payloadAt + n + uint32(h.pad)
 	copy(f.mem[payloadAt+n:end], zeros[:])
 	if n == 0 {
 		f.segs, f.bounced = dma.Reuse(f.segs), false
 	}
-	size := end - at + icrcLen
+	size := end - start + icrcLen
 	head := append(f.head[:0], q.frame...)
 	l4 := len(head) - 8
 	if q.path.Remote.Is4() {
@@ -114,18 +116,18 @@ func (q *qp) build(f frame, h *header, n uint32) {
 	binary.BigEndian.PutUint16(head[l4+4:], uint16(8+size))
 	*f.p = wire.Packet{Payload: dma.Reuse(f.p.Payload), Header: head, PayloadLen: size}
 	m := &f.p.Meta
-	_ = splitter.Parse(head, uint32(len(head))+size, &m.Headers) // they are ours, and right
+	_ = splitter.Parse(head, uint32(len(head))+size, &m.Headers) // we made these headers
 	splitter.FixIPv4(&m.Headers, head)
-	m.Csum = splitter.CsumGood // RoCEv2 has none: its ICRC is in its place
+	m.Csum = splitter.CsumGood // RoCEv2 has no UDP checksum: the ICRC replaces it
 	sum := crc32.Update(invariant(&q.e.head, &m.Headers, head, ext), crc32.IEEETable, f.mem[payloadAt:end])
 	binary.LittleEndian.PutUint32(f.mem[end:], sum)
-	f.p.Payload = append(f.p.Payload, f.region.Segment(uint64(at), size))
+	f.p.Payload = append(f.p.Payload, f.region.Segment(uint64(start), size))
 	f.p.Prepare()
 }
 
-// Next makes the next frame of those to be sent, in a packet and the memory of a slot; false: there is none. The worker
-// calls it, inside the address space. The frame stays as it is until the slot's next one.
-func (e *Engine) Next(at int, p *wire.Packet) bool {
+// Next makes the next frame in p and slot number index; false: there is none. The worker calls it,
+// inside the address space. The frame is valid until the slot's next one.
+func (e *Engine) Next(index int, p *wire.Packet) bool {
 	token := e.users.Enter()
 	defer e.users.Leave(token)
 	for {
@@ -136,8 +138,8 @@ func (e *Engine) Next(at int, p *wire.Packet) bool {
 			e.left = burst
 		}
 		q := e.cur
-		if q.emit(frame{&e.slots[at], p}) {
-			p.Tag = uint64(at)
+		if q.emit(frame{&e.slots[index], p}) {
+			p.Tag = uint64(index)
 			if e.left--; e.left == 0 {
 				e.cur = nil
 				e.schedule(q)
@@ -148,7 +150,7 @@ func (e *Engine) Next(at int, p *wire.Packet) bool {
 	}
 }
 
-// Pending says whether Next may find something.
+// Pending reports whether Next may find a frame.
 func (e *Engine) Pending() bool {
 	if e.cur != nil {
 		return true
@@ -156,7 +158,7 @@ func (e *Engine) Pending() bool {
 	e.runMu.Lock()
 	some := len(e.run)+len(e.tells) > 0
 	e.runMu.Unlock()
-	return some || e.paging.pending() // whose lock is not taken under ours: who has it may want the timer
+	return some || e.paging.pending() // not under runMu: a goroutine that holds paging's lock may set the timer
 }
 
 func (e *Engine) pop() *qp {
@@ -167,11 +169,11 @@ func (e *Engine) pop() *qp {
 	}
 	q := e.run[0]
 	e.run = append(e.run[:0], e.run[1:]...)
-	q.queued.Store(false) // before it is looked at: what comes later puts it there again
+	q.queued.Store(false) // before it is looked at: new work puts it into the run queue again
 	return q
 }
 
-// TellAll tells the driver what it is to be told. The worker calls it, outside of all locks.
+// TellAll sends the driver all pending notices and requests. The worker calls it, holding no lock.
 func (e *Engine) TellAll() {
 	e.runMu.Lock()
 	e.telling = append(e.telling[:0], e.tells...)
@@ -183,12 +185,14 @@ func (e *Engine) TellAll() {
 	e.paging.askAll()
 }
 
-// Payload says where the payload of a frame came from, by its packet's Tag, and whether it went through host memory.
-func (e *Engine) Payload(at uint64) (segs []dma.Segment, bounced bool) {
-	return e.slots[at].segs, e.slots[at].bounced
+// Payload returns the source of a frame's payload by its packet's Tag, and whether it went through
+// host memory.
+func (e *Engine) Payload(index uint64) (segs []dma.Segment, bounced bool) {
+	return e.slots[index].segs, e.slots[index].bounced
 }
 
-// emit makes a packet of a queue pair: ACKs and NAKs first, so that a peer that waits for them goes on.
+// emit makes a packet of a queue pair: ACKs and NAKs first, so that a peer that waits for them goes
+// on.
 func (q *qp) emit(f frame) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -201,7 +205,7 @@ func (q *qp) emit(f frame) bool {
 		}
 	}
 	q.unpark()
-	// Of the answers to READs, which may be without end, and of its own requests each has every second turn.
+	// Answers to READs, which may never end, and own requests take turns.
 	if q.resp.answering() && !q.lastOwn && q.state == control.QPReady && q.emitRequest(f) {
 		q.lastOwn = true
 		return true

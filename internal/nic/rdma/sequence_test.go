@@ -7,12 +7,13 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// reth is a request to all of the victim's memory.
+// reth is a request by RETH to the victim's memory.
 func (v *victim) reth(op uint8, off uint64, n uint32) header {
 	return header{op: op, ackReq: true, va: base + off, key: v.b.mr, dmaLen: n}
 }
 
-// A packet ahead of what is expected is refused once, however many come, until that one has come (9.7.5.2.8).
+// Packets ahead of the expected one are refused once, however many come, until that one has come
+// (9.7.5.2.8).
 func TestPacketsAhead(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		v := newVictim(t, nil)
@@ -33,13 +34,13 @@ func TestPacketsAhead(t *testing.T) {
 	})
 }
 
-// Invariant: nic/rdma: A request that comes again is acknowledged and not carried out again (9.7.1.1).
+// Invariant: nic/rdma: A repeated request is acknowledged but not executed again (9.7.1.1).
 func TestPacketsAgain(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		v := newVictim(t, nil)
-		v.recv(1, v.b.at(9000, 100))
-		v.recv(2, v.b.at(9100, 100))
-		v.recv(3, v.b.at(9200, 100))
+		v.recv(1, v.b.sge(9000, 100))
+		v.recv(2, v.b.sge(9100, 100))
+		v.recv(3, v.b.sge(9200, 100))
 		v.next(v.reth(opWriteOnly, 0, 8), fill(8)...)
 		copy(v.want, fill(8))
 		v.next(header{op: opSendOnly, ackReq: true}, fill(20)...)
@@ -48,7 +49,7 @@ func TestPacketsAgain(t *testing.T) {
 		copy(v.want[50:], fill(8))
 		v.only(synAck, after(v.psn, psnMask))
 		testkit.Equal(t, "completions", len(v.b.poll()), 2)
-		v.b.mem[0], v.want[0] = 0xee, 0xee // written meanwhile: not to be overwritten
+		v.b.mem[0], v.want[0] = 0xee, 0xee // written meanwhile: must not be overwritten
 		for _, back := range []uint32{1, 2, 3, 1000, 1 << 22, 1 << 23} {
 			for _, h := range []header{v.reth(opWriteOnly, 0, 8), {op: opSendOnly}, v.reth(opWriteOnlyImm, 0, 8),
 				{op: opWriteMiddle},
@@ -60,7 +61,7 @@ func TestPacketsAgain(t *testing.T) {
 		}
 		testkit.Equal(t, "completions of what came again", len(v.b.poll()), 0)
 		v.state(control.QPReady, 0)
-		v.next(header{op: opSendOnly, ackReq: true}, fill(30)...) // negative control
+		v.next(header{op: opSendOnly, ackReq: true}, fill(30)...) // a new request, as negative control
 		copy(v.want[9200:], fill(30))
 		testkit.Equal(t, "completions of what is new", len(v.b.poll()), 1)
 		v.drain()
@@ -68,15 +69,15 @@ func TestPacketsAgain(t *testing.T) {
 	})
 }
 
-// A READ that comes again is answered again, in part if so asked, but not for what was never asked for, nor what the
-// key does not allow, nor more than the specification's 2 GiB.
+// A repeated READ is answered again, also in part. It is not answered if it was never requested, if
+// the key does not allow it, or if it is longer than the specification's 2 GiB.
 func TestReadsAgain(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		v := newVictim(t, nil)
 		v.next(v.reth(opReadRequest, 0, 1000), nil...)
 		v.psn = after(v.psn, 3)
 		testkit.Equal(t, "packets", len(v.drain()), 4)
-		// An MR that is as large as a length can be: nothing of it is there.
+		// An MR of the greatest length, without memory behind it.
 		huge := testkit.Must(v.b.AddMR(control.MR{PD: v.b.pd, Kind: control.MRGuest, Access: control.AccessRemoteRead,
 			Len:    1 << 40,
 			Ranges: []control.MRRange{{IOVA: 0, Len: 1 << 40}}}))(t)
@@ -110,8 +111,8 @@ func TestReadsAgain(t *testing.T) {
 	})
 }
 
-// Invariant: nic/rdma: A peer has no more READs at one time than it was allowed: the next one is refused. What comes
-// again takes no place of one that is new.
+// Invariant: nic/rdma: A peer has at most the negotiated number of concurrent READs: the next one
+// is refused. A repeated READ takes no place of a new one.
 func TestReadFlood(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		for _, depth := range []uint8{0, 1, 4, MaxReads} {
@@ -124,12 +125,12 @@ func TestReadFlood(t *testing.T) {
 			v.state(control.QPReady, 0)
 			again := v.reth(opReadRequest, 0, pkts*256)
 			again.psn = forgedPSN
-			for range 1000 { // of the first one, that is being answered
+			for range 1000 { // repeats of the first one, which is being answered
 				if depth > 0 {
 					v.give(again)
 				}
 			}
-			// Of all that is asked for: what is new once, and what came again no more often.
+			// Each new READ is answered once, and repeats no more often.
 			v.mute = true
 			for v.frame() {
 			}
@@ -152,8 +153,8 @@ func TestReadFlood(t *testing.T) {
 	})
 }
 
-// Answers that were asked for again, and still wait to be sent, take no place of a new READ's: a peer whose time was
-// over too early would be refused for what it may do.
+// Repeated READs whose answers wait to be sent take no slot of a new READ: otherwise a peer that
+// timed out too early would be refused a READ that it is allowed.
 func TestReadsAgainTakeNoPlace(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		v := newVictim(t, func(p *control.QPPath) { p.ReadDepth = 2 })
@@ -162,7 +163,7 @@ func TestReadsAgainTakeNoPlace(t *testing.T) {
 		v.frame() // the first one's answer
 		again := v.reth(opReadRequest, 0, 8)
 		again.psn = forgedPSN
-		v.give(again) // it crossed that
+		v.give(again) // it crossed the answer
 		v.next(v.reth(opReadRequest, 16, 8))
 		v.state(control.QPReady, 0)
 		got := v.drain()
@@ -176,16 +177,16 @@ func TestReadsAgainTakeNoPlace(t *testing.T) {
 	})
 }
 
-// A NAK for a later request does not overtake what was asked for before (9.7.5.1.1).
+// A NAK for a later request does not overtake answers to earlier ones (9.7.5.1.1).
 func TestReadsBeforeAFatalRequestAreAnswered(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		p := newPair(t, nil)
 		copy(p.b.mem[5000:], fill(3000))
 		p.a.post(p.qa,
-			control.WR{ID: 1, Op: control.WRRead, Key: p.b.mr, Remote: base + 5000, SGEs: []control.SGE{p.a.at(0, 3000)},
+			control.WR{ID: 1, Op: control.WRRead, Key: p.b.mr, Remote: base + 5000, SGEs: []control.SGE{p.a.sge(0, 3000)},
 				Flags: control.WRSignaled},
-			control.WR{ID: 2, Op: control.WRWrite, Key: 5, Remote: base, SGEs: []control.SGE{p.a.at(0, 3)}},
-			control.WR{ID: 3, Op: control.WRWrite, Key: p.b.mr, Remote: base, SGEs: []control.SGE{p.a.at(0, 3)}})
+			control.WR{ID: 2, Op: control.WRWrite, Key: 5, Remote: base, SGEs: []control.SGE{p.a.sge(0, 3)}},
+			control.WR{ID: 3, Op: control.WRWrite, Key: p.b.mr, Remote: base, SGEs: []control.SGE{p.a.sge(0, 3)}})
 		p.run()
 		got := p.a.poll()
 		want := []control.WC{{ID: 1, QPN: p.qa, Op: control.WRRead, Len: 3000},

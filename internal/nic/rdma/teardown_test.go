@@ -43,7 +43,7 @@ func (r *running) end() {
 	r.wg.Wait()
 }
 
-// move is step without a fate and counts, which are a test's alone.
+// move is step without fate and counters, which only one goroutine may use.
 func (r *running) move(from, to *end) bool {
 	from.TellAll()
 	var pkt wire.Packet
@@ -56,8 +56,8 @@ func (r *running) move(from, to *end) bool {
 	return true
 }
 
-// Invariant: nic/rdma: Whatever commands take away in the middle, from other goroutines: memory that an MR gave is not
-// touched once DelMR, DelQP or Reset has returned, and all bounds count what is there.
+// Invariant: nic/rdma: Whatever concurrent commands delete: memory of an MR is not touched after
+// DelMR, DelQP or Reset has returned, and the counts of all bounds stay correct.
 func TestCommandsInTheMiddle(t *testing.T) {
 	r := newRunning(t)
 	const all = control.AccessLocalWrite | control.AccessRemoteWrite | control.AccessRemoteRead
@@ -66,14 +66,15 @@ func TestCommandsInTheMiddle(t *testing.T) {
 	for u := range uint64(4) {
 		users.Go(func() {
 			rnd := rand.New(rand.NewPCG(u, 1))
-			at := u * (memSize / 4)
-			mine := func(d *end) []byte { return d.mem[at : at+memSize/4] }
+			start := u * (memSize / 4)
+			part := func(d *end) []byte { return d.mem[start : start+memSize/4] }
 			for n := range 50 {
 				rounds.Add(1)
-				done.Add(r.round(t, rnd, n == 0, at, memSize/4, all))
-				// Nobody has this memory any more: whoever still writes to it is found by the race detector too.
+				done.Add(r.round(t, rnd, n == 0, start, memSize/4, all))
+				// No goroutine has this memory any more: the race detector would also find a late
+				// write.
 				for _, d := range []*end{r.a, r.b} {
-					m := mine(d)
+					m := part(d)
 					for i := range m {
 						m[i] = 0xa5
 					}
@@ -109,23 +110,23 @@ func TestCommandsInTheMiddle(t *testing.T) {
 	}
 }
 
-// round makes queue pairs and memory regions, has them work, and takes them away in any order, at once or when
-// something is done. It returns how many work requests were.
-func (r *running) round(t *testing.T, rnd *rand.Rand, wait bool, at, n uint64, access uint8) (done int64) {
+// round makes queue pairs and memory regions, posts work, and deletes them in any order, at once or
+// after some completions. It returns how many work requests were completed.
+func (r *running) round(t *testing.T, rnd *rand.Rand, wait bool, start, n uint64, access uint8) (done int64) {
 	var keys, qps, cqs, pds [2]uint32
 	ends := []*end{r.a, r.b}
 	for i, d := range ends {
 		pds[i] = testkit.Must(d.AddPD())(t)
 		cqs[i] = testkit.Must(d.AddCQ(64))(t)
 		keys[i] = testkit.Must(d.AddMR(control.MR{PD: pds[i], Kind: control.MRGuest, Access: access, VA: base, Len: n,
-			Ranges: []control.MRRange{{IOVA: at, Len: n}}}))(t)
+			Ranges: []control.MRRange{{IOVA: start, Len: n}}}))(t)
 		qps[i] = testkit.Must(d.AddQP(control.QP{PD: pds[i], SendCQ: cqs[i], RecvCQ: r.end2cq(i), MaxSend: 16,
 			MaxRecv: 16}))(t)
 	}
 	for i, d := range ends {
 		path := control.QPPath{QPN: qps[i], RemoteQPN: qps[1-i], Local: d.ip, Remote: ends[1-i].ip, MAC: ends[1-i].c.MAC,
 			MTU: 1024, Timeout: 8, Retries: 3, RNR: 2, RNRTimer: 1, Reads: 4, ReadDepth: 4}
-		if wait { // on a busy machine a millisecond is nothing, and who has given up does no more
+		if wait { // for a busy machine; a queue pair that has given up does nothing more
 			path.Timeout, path.Retries, path.RNR = 20, 7, 7
 		}
 		testkit.OK(t, d.ConnectQP(path))
@@ -152,7 +153,7 @@ func (r *running) round(t *testing.T, rnd *rand.Rand, wait bool, at, n uint64, a
 	post(0)
 	post(1)
 	var late sync.WaitGroup
-	late.Go(func() { // while they are taken away
+	late.Go(func() { // while they are deleted
 		for range 3 {
 			post(0)
 			post(1)
@@ -199,10 +200,10 @@ func (r *running) round(t *testing.T, rnd *rand.Rand, wait bool, at, n uint64, a
 	return done
 }
 
-// end2cq is the completion queue of an end that all rounds share.
+// end2cq returns the completion queue of an end that all rounds share.
 func (r *running) end2cq(i int) uint32 { return []*end{r.a, r.b}[i].cq }
 
-// Reset in the middle, while others post and delete: nothing is left, and the memory is nobody's.
+// Reset while others post and delete: nothing is left, and no goroutine uses the memory.
 func TestResetInTheMiddle(t *testing.T) {
 	r := newRunning(t)
 	for range 20 {
@@ -248,7 +249,7 @@ func TestResetInTheMiddle(t *testing.T) {
 	}
 }
 
-// DelQP, DelMR and Reset return when nobody is inside any more who may have found what they took away.
+// DelQP, DelMR and Reset return when no goroutine uses the deleted object any more.
 func TestDeletionWaitsForThoseInside(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		for name, del := range map[string]func(p *pair) error{
@@ -272,12 +273,13 @@ func TestDeletionWaitsForThoseInside(t *testing.T) {
 	})
 }
 
-// Who found a queue pair before it was taken away posts nothing to it after: its places would be taken for ever.
+// A goroutine that found a queue pair before it was deleted cannot post to it afterwards: the slots
+// would never be freed.
 func TestPostToAQueuePairThatIsNoMore(t *testing.T) {
 	p := newPair(t, nil)
 	q := p.a.qpOf(p.qa)
 	testkit.OK(t, p.a.DelQP(p.qa))
-	p.a.qps.set(p.qa, q) // as it is found
+	p.a.qps.set(p.qa, q) // as if it had just been found
 	testkit.ErrorIs(t, p.a.PostSend(control.Post{QPN: p.qa, WRs: []control.WR{{Op: control.WRWrite}}}), syscall.ENOENT)
 	testkit.ErrorIs(t, p.a.PostRecv(control.Post{QPN: p.qa, WRs: []control.WR{{Op: control.WRRecv}}}), syscall.ENOENT)
 	testkit.Equal(t, "places that are taken", p.a.cqs[p.a.cq].reserved, 0)

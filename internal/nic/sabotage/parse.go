@@ -11,14 +11,14 @@ import (
 	"vnic.dev/vnic/internal/nic"
 )
 
-// Faults are all of them, in the order of their classes.
+// Faults returns all faults, sorted by class.
 func Faults() []Fault { return slices.Clone(faults) }
 
-// Has says whether NICs of a device model can have the fault.
+// Has reports whether NICs of a device model can have the fault.
 func (f *Fault) Has(model string) bool { return f.Only == "" || f.Only == model }
 
-// Parse finds the fault of a name: NAME, or NAME/N to have one of N frames, or what else it is that it hits, go wrong.
-// The error of a name that there is not lists all.
+// Parse finds a fault by name: NAME, or NAME/N for one hit in N occasions (frames, or what else the
+// fault hits). The error for an unknown name lists all names.
 func Parse(s string) (f Fault, err error) {
 	name, every, counted := strings.Cut(s, "/")
 	i := slices.IndexFunc(faults, func(f Fault) bool { return f.Name == name })
@@ -41,14 +41,14 @@ func Parse(s string) (f Fault, err error) {
 	return f, nil
 }
 
-// NIC is what makes a NIC with the fault; seed says which of Every occasions it uses.
+// NIC returns the fault for a NIC; seed selects which of Every occasions is hit.
 func (f *Fault) NIC(seed uint64) *nic.Sabotage {
 	s := &nic.Sabotage{Name: f.Name, Every: f.Every, Seed: seed}
 	f.install(s)
 	return s
 }
 
-// Table is a list of all faults for people, a line each.
+// Table returns a table of all faults for people, a line each.
 func Table() string {
 	var b strings.Builder
 	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
@@ -60,7 +60,7 @@ func Table() string {
 	return b.String()
 }
 
-// row is a fault's line of a table.
+// row returns a fault's line of the table.
 func (f *Fault) row() []string {
 	model, kernel := f.Only, f.Kernel
 	if model == "" {

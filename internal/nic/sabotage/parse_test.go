@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// Each class that tests of a NIC are to see has a fault, of both device models or of gve alone.
+// There is a fault for each class, of both device models or of gve alone.
 func TestFaultsAreOfAllClasses(t *testing.T) {
 	classes, names := map[string]bool{}, map[string]bool{}
 	for _, f := range Faults() {
@@ -58,7 +58,7 @@ func TestParse(t *testing.T) {
 	}
 }
 
-// A fault uses one of so many occasions, the seed says which.
+// A fault hits one of Every occasions, selected by the seed.
 func TestOccasions(t *testing.T) {
 	f, err := Parse("cut/3")
 	if err != nil {
@@ -81,7 +81,7 @@ func TestOccasions(t *testing.T) {
 	}
 }
 
-// The page that users read has each fault as it is.
+// docs/sabotage.md describes each fault.
 func TestPageHasAllFaults(t *testing.T) {
 	b, err := os.ReadFile("../../../docs/sabotage.md")
 	if err != nil {

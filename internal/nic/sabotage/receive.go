@@ -7,40 +7,41 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// fcsLen is the length of Ethernet's frame check sequence (IEEE 802.3, clause 3.2.9), which a NIC takes off, and does
-// not count.
+// fcsLen is the length of Ethernet's frame check sequence (IEEE 802.3, clause 3.2.9), which a NIC
+// strips and does not count.
 const fcsLen = 4
 
-// extraHeader is how many bytes of payload a header buffer gets too many.
+// extraHeader is how many bytes of payload splitLate moves to the header buffer.
 const extraHeader = 2
 
-// receive is a receive queue that does something wrong with frames that it takes.
+// receive is a receive queue that damages frames.
 type receive struct {
 	nic.RxQueue
 	occasions nic.Occasions
-	way
-	pkt wire.Packet // scratch, as frame
+	damage
+	pkt wire.Packet // scratch, like was
 	was nic.Frame
 }
 
-// way is what is done wrong, before a frame is put or after it; the other one is nil. All are called under the queue's
-// lock, inside the epoch.
-type way struct {
-	fits   func(f *nic.Frame) bool          // says whether there is something to be done wrong with this frame
-	before func(f *nic.Frame)               // changes what is put. The packet is a copy; what it refers to is not.
-	after  func(m *nic.Mover, f *nic.Frame) // changes what was put
+// damage is what is done to a frame before or after it is put; one of before and after is nil. The
+// functions are called under the queue's lock, inside the epoch.
+type damage struct {
+	fits   func(f *nic.Frame) bool          // reports whether the fault can hit this frame
+	before func(f *nic.Frame)               // changes the frame to put: its packet is a shallow copy
+	after  func(m *nic.Mover, f *nic.Frame) // changes the frame in the guest's memory
 }
 
-// onReceive makes receive queues that go wrong this way.
-func onReceive(w way) func(*nic.Sabotage) {
+// onReceive makes receive queues that damage frames.
+func onReceive(w damage) func(*nic.Sabotage) {
 	return func(s *nic.Sabotage) {
 		s.Rx = func(q nic.RxQueue) nic.RxQueue {
-			return &receive{RxQueue: q, occasions: s.Occasions(), way: w}
+			return &receive{RxQueue: q, occasions: s.Occasions(), damage: w}
 		}
 	}
 }
 
-// Put implements nic.RxQueue. A frame that is not taken comes again, and is the same occasion.
+// Put implements nic.RxQueue. A frame that is not taken is put again later, and stays the same
+// occasion.
 func (q *receive) Put(m *nic.Mover, f *nic.Frame) nic.Result {
 	if !q.fits(f) {
 		return q.RxQueue.Put(m, f)
@@ -64,43 +65,45 @@ func (q *receive) Put(m *nic.Mover, f *nic.Frame) nic.Result {
 	return res
 }
 
-// hasPayload says whether a frame has payload of TCP or UDP to speak of. Others are left alone: without them no address
-// would be found.
+// hasPayload reports whether a frame has more than fcsLen bytes of TCP or UDP payload. Other frames
+// are not damaged: otherwise ARP and the like would fail, and nothing could be tested.
 func hasPayload(f *nic.Frame) bool {
 	c := f.Meta.Headers.Class
 	return f.PayloadLen > fcsLen && (c == splitter.TCP || c == splitter.UDP)
 }
 
-// misplace has the payload lie one byte behind its place, its last byte first. Its checksum was made before.
+// misplace rotates the payload by one byte: the last byte comes first. Its checksum is computed
+// before. before.
 func misplace(m *nic.Mover, f *nic.Frame) {
-	at := m.Placed(0, f.PayloadLen)
+	segs := m.Placed(0, f.PayloadLen)
 	b := make([]byte, f.PayloadLen)
-	if n, err := m.Copier().Read(b[1:], at); err != nil || n != len(b)-1 {
-		return // somebody else took the memory away
+	if n, err := m.Copier().Read(b[1:], segs); err != nil || n != len(b)-1 {
+		return // the receiver has removed the memory
 	}
-	last := dma.Cut(nil, at, uint64(len(b)-1), 1)
+	last := dma.Cut(nil, segs, uint64(len(b)-1), 1)
 	_, _ = m.Copier().Read(b[:1], last)
-	_, _ = m.Copier().Write(at, b)
+	_, _ = m.Copier().Write(segs, b)
 }
 
-// splits says whether a frame's header buffer is to have its headers and nothing else.
+// splits reports whether a frame's header buffer gets exactly its headers.
 func splits(f *nic.Frame) bool {
 	return f.Split && f.HeaderLen == uint32(len(f.Header)) && f.PayloadLen > extraHeader
 }
 
-// splitLate has the split be behind the first bytes of the payload.
+// splitLate splits the frame behind the first bytes of the payload.
 func splitLate(f *nic.Frame) { f.HeaderLen += extraHeader }
 
-// unverified says whether a checksum is to be verified by the NIC.
+// unverified reports whether the NIC has to verify the frame's checksum.
 func unverified(f *nic.Frame) bool {
 	c := f.Meta.Headers.Class
 	return f.Meta.Csum == splitter.CsumNone && (c == splitter.TCP || c == splitter.UDP)
 }
 
-// vouch says that a checksum is good, whatever it is.
+// vouch marks the checksum as good, whatever it is.
 func vouch(f *nic.Frame) { f.Meta.Csum = splitter.CsumGood }
 
-// resize changes a frame's length. What has no headers that are split from it lies in the header buffer whole.
+// resize changes a frame's length. An unsplittable frame lies whole in the header buffer, which
+// grows with it.
 func resize(f *nic.Frame, by int32) {
 	f.PayloadLen = uint32(int32(f.PayloadLen) + by)
 	if f.Split && f.HeaderLen > uint32(len(f.Header)) {
@@ -108,28 +111,28 @@ func resize(f *nic.Frame, by int32) {
 	}
 }
 
-// sequence stands for a frame check sequence.
+// sequence is a made-up frame check sequence.
 var sequence = dma.NewBuffer([]byte{0xde, 0xbb, 0x20, 0xe3}, dma.Host)
 
-// lengthen counts the frame check sequence as the frame's.
+// lengthen counts the frame check sequence as part of the frame.
 func lengthen(f *nic.Frame) {
 	rest := dma.Cut(nil, f.Payload, 0, uint64(f.PayloadLen))
 	f.Payload = append(rest, sequence.Segment(0, fcsLen))
 	resize(f, fcsLen)
 }
 
-// fitsLonger says whether what is longer than it was fits where it belongs.
+// fitsLonger reports whether a longer frame would fit in the same buffers.
 func fitsLonger(f *nic.Frame) bool {
 	return hasPayload(f) && f.Meta.GSOType == splitter.GSONone && !(f.Split && f.HeaderLen > uint32(len(f.Header)))
 }
 
-// shorten takes the frame check sequence off a frame that has none any more.
+// shorten removes the length of a frame check sequence from a frame that has none any more.
 func shorten(f *nic.Frame) { resize(f, -fcsLen) }
 
-// miscount counts a byte of payload that is not there, in host memory.
+// miscount counts one byte of host memory payload too many.
 func miscount(m *nic.Mover, _ *nic.Frame) { m.Miscount(1) }
 
-// uncalled is a receive queue whose driver is not called.
+// uncalled is a receive queue that does not interrupt its driver on some occasions.
 type uncalled struct {
 	nic.RxQueue
 	occasions nic.Occasions
@@ -149,12 +152,13 @@ func (q *uncalled) Flush() (call bool) {
 	return !due
 }
 
-// stopped is a receive queue that still writes to its last buffer when it is stopped, with each frame that comes then.
+// stopped is a receive queue that, when stopped, writes to its last buffer with each frame that
+// comes.
 type stopped struct {
 	nic.RxQueue
 	occasions  nic.Occasions
 	last       []dma.Segment // where the last frame's payload began
-	generation uint64        // of the space, for which that is good
+	generation uint64        // Generation of the space in which last is valid
 }
 
 func writeAfterStop(s *nic.Sabotage) {

@@ -7,10 +7,10 @@ import (
 	"vnic.dev/vnic/internal/nic"
 )
 
-// next is the queue behind a queue.
+// next returns the number of the next queue, modulo the number of queues.
 func next(s *control.State, queue uint16) uint16 { return (queue + 1) % uint16(len(s.Splits)) }
 
-// turnKey computes RSS hashes with a key that is turned by one byte.
+// turnKey computes RSS hashes with a key rotated by one byte.
 func turnKey(f *nic.Sabotage) {
 	f.Steering = func(s control.State) control.State {
 		first := s.RSS.Key[0]
@@ -20,7 +20,7 @@ func turnKey(f *nic.Sabotage) {
 	}
 }
 
-// shiftTable has each second entry of an RSS table of several be the next queue.
+// shiftTable changes every second entry of an RSS table with several entries to the next queue.
 func shiftTable(f *nic.Sabotage) {
 	f.Steering = func(s control.State) control.State {
 		if s.RSS.Table = slices.Clone(s.RSS.Table); len(s.RSS.Table) > 1 {
@@ -32,7 +32,7 @@ func shiftTable(f *nic.Sabotage) {
 	}
 }
 
-// shiftRules has the frames of each flow rule go to the next queue.
+// shiftRules sends the frames of each flow rule to the next queue.
 func shiftRules(f *nic.Sabotage) {
 	f.Steering = func(s control.State) control.State {
 		s.Rules = slices.Clone(s.Rules)

@@ -7,7 +7,7 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// incomplete is a transmit queue that does not give some frames back to its driver.
+// incomplete is a transmit queue that does not return some frames to its driver.
 type incomplete struct {
 	nic.TxQueue
 	occasions nic.Occasions
@@ -30,14 +30,14 @@ func (q *incomplete) Done(fs []*nic.TxFrame) error {
 	return q.TxQueue.Done(q.kept)
 }
 
-// out is what leaves a NIC with something wrong. What is held and sent again is another occasion.
+// out is an outlet that damages frames. A held frame that is sent again is another occasion.
 type out struct {
 	nic.Outlet
 	occasions nic.Occasions
-	undo      []func() // of this batch, as what is held is to be as it was
+	undo      []func() // restore the frames after the batch, as held ones must be unchanged
 }
 
-// due says whether something is to be done wrong with what could be.
+// due reports whether the fault hits the current occasion, and moves on to the next.
 func (o *out) due() bool {
 	due := o.occasions.Due()
 	o.occasions.Pass()
@@ -53,14 +53,15 @@ func (o *out) send(batch []*wire.Packet) {
 	o.undo = o.undo[:0]
 }
 
-// unsummed does not complete checksums that its driver left to the NIC: the pseudo-header's sum is in their place.
+// unsummed does not complete partial checksums: the pseudo-header's sum stays in their place.
 type unsummed struct{ out }
 
 func skipSums(s *nic.Sabotage) {
 	s.Out = func(o nic.Outlet) nic.Outlet { return &unsummed{out{Outlet: o, occasions: s.Occasions()}} }
 }
 
-// Send implements nic.Outlet. Those of a GSO packet's segments are made as it is cut.
+// Send implements nic.Outlet. Checksums of GSO segments are computed at segmentation, so they stay
+// right.
 func (o *unsummed) Send(batch []*wire.Packet) {
 	for _, p := range batch {
 		if p.Meta.Csum == splitter.CsumPartial && p.Meta.GSOType == splitter.GSONone && o.due() {
@@ -71,7 +72,7 @@ func (o *unsummed) Send(batch []*wire.Packet) {
 	o.send(batch)
 }
 
-// swapped has two frames of a flow that follow one another leave in the other order.
+// swapped sends two consecutive frames of a flow in the other order.
 type swapped struct {
 	out
 	batch []*wire.Packet
@@ -100,7 +101,7 @@ func sameFlow(p, q *wire.Packet) bool {
 		p.PayloadLen > 0 && q.PayloadLen > 0
 }
 
-// mixed has the first two segments of a GSO packet have one another's payload.
+// mixed swaps the payload of the first two segments of a GSO packet.
 type mixed struct{ out }
 
 func mixSegments(s *nic.Sabotage) {

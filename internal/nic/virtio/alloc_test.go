@@ -16,7 +16,7 @@ import (
 )
 
 // The whole datapath, from a chain on one guest's transmit ring to a used element on the other's
-// receive ring, allocates nothing: neither do the workers, which AllocsPerRun counts too.
+// receive ring, allocates nothing. AllocsPerRun counts the workers' allocations too.
 //
 // Invariant: hot path: Nothing is allocated for a packet.
 func TestPathAllocatesNothing(t *testing.T) {
@@ -27,7 +27,7 @@ func TestPathAllocatesNothing(t *testing.T) {
 	}
 }
 
-// The same where a thread polls, and where source addresses are judged.
+// The same if a thread polls, and if source addresses are checked.
 //
 // Invariant: hot path: Nothing is allocated for a packet.
 func TestPolledPathAllocatesNothing(t *testing.T) {
@@ -39,7 +39,7 @@ func TestPolledPathAllocatesNothing(t *testing.T) {
 	}
 }
 
-// The same with split: headers to host memory, payload to the GPU, on a metered flow.
+// The same with header split: headers to host memory, payload to the GPU, in a counted flow.
 //
 // Invariant: hot path: Nothing is allocated for a packet.
 func TestSplitPathAllocatesNothing(t *testing.T) {
@@ -79,12 +79,14 @@ func TestSplitPathAllocatesNothing(t *testing.T) {
 	}
 }
 
-// The same of frames that are merged: their payload lies in the GPU in one piece, as far as a batch has them together.
+// The same with merged frames: their payload lies in the GPU in one piece, as far as one batch has
+// them.
 //
 // Invariant: hot path: Nothing is allocated for a packet.
 func TestMergedPathAllocatesNothing(t *testing.T) { mergedAllocateNothing(t, rawOptions{}) }
 
-// The same where each frame is a batch of its own, and waits in the port's memory for the last one, on a metered flow.
+// The same if each frame is a batch of its own and is held in the port's memory until the last one,
+// in a counted flow.
 //
 // Invariant: hot path: Nothing is allocated for a packet.
 func TestHeldPathAllocatesNothing(t *testing.T) {
@@ -124,7 +126,7 @@ func mergedAllocateNothing(t *testing.T, ro rawOptions) {
 				n += w.A.poll(1, used[:])
 			}
 		}
-		for k := w.B.poll(2, used[:]); k > 0; k, _ = w.B.rings[2].Poll(used[:]) { // all have come
+		for k := w.B.poll(2, used[:]); k > 0; k, _ = w.B.rings[2].Poll(used[:]) { // until all have come
 			for _, u := range used[:k] {
 				w.B.repost(1, u)
 			}

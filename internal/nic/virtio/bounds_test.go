@@ -19,13 +19,13 @@ import (
 	"vnic.dev/vnic/virtq"
 )
 
-// handRing is a ring that is written by hand: its chains may be what no driver makes.
+// handRing is a ring written by hand, whose chains need not be valid.
 type handRing struct {
 	g                 *suiteGuest
 	index             int
 	desc, avail, used []byte
 	setup             vhostuser.VringSetup
-	next, entries     uint16 // free descriptor, avail.idx
+	next, entries     uint16 // index of the next free descriptor; avail.idx
 }
 
 const (
@@ -34,17 +34,17 @@ const (
 	vringIndirect = 4
 )
 
-// handRing puts a ring of the largest size in the place of vring i.
+// handRing replaces vring i by a ring of the largest size.
 func (g *suiteGuest) handRing(i int) *handRing {
 	g.Helper()
 	g.base(i)
 	r := &handRing{g: g, index: i}
-	var at [3]uint64
-	at[0], r.desc = g.Alloc(16 * virtq.MaxSize)
-	at[1], r.avail = g.Alloc(6 + 2*virtq.MaxSize)
-	at[2], r.used = g.Alloc(6 + 8*virtq.MaxSize)
-	r.setup = vhostuser.VringSetup{Index: i, Size: virtq.MaxSize, Desc: rawUser + at[0], Avail: rawUser + at[1],
-		Used: rawUser + at[2], Kick: g.kicks[i], Call: g.calls[i]}
+	var addrs [3]uint64
+	addrs[0], r.desc = g.Alloc(16 * virtq.MaxSize)
+	addrs[1], r.avail = g.Alloc(6 + 2*virtq.MaxSize)
+	addrs[2], r.used = g.Alloc(6 + 8*virtq.MaxSize)
+	r.setup = vhostuser.VringSetup{Index: i, Size: virtq.MaxSize, Desc: rawUser + addrs[0], Avail: rawUser + addrs[1],
+		Used: rawUser + addrs[2], Kick: g.kicks[i], Call: g.calls[i]}
 	r.begin()
 	return r
 }
@@ -56,7 +56,7 @@ func (r *handRing) begin() {
 	r.g.OK(r.g.front.SetupVring(r.setup))
 }
 
-// restart stops the ring, and begins anew.
+// restart stops the ring and starts it anew.
 func (r *handRing) restart() {
 	r.g.Helper()
 	r.g.base(r.index)
@@ -91,7 +91,7 @@ func (r *handRing) head(head uint16) {
 	r.entries++
 }
 
-// publish shows the device what was made available, and kicks.
+// publish shows the device the available chains, and kicks.
 func (r *handRing) publish() {
 	le.PutUint16(r.avail[2:], r.entries)
 	r.g.kick(r.index)
@@ -99,10 +99,10 @@ func (r *handRing) publish() {
 
 func (r *handRing) usedIdx() uint16 { return le.Uint16(r.used[2:]) }
 
-// repeat is a list of n times the same buffer.
+// repeat returns n times the same buffer.
 func repeat(b virtq.Buf, n int) []virtq.Buf { return slices.Repeat([]virtq.Buf{b}, n) }
 
-// pages adds n regions of a page each, which touch, and returns the first one's address.
+// pages adds n adjacent regions of a page each, and returns the first one's address.
 func (g *suiteGuest) pages(n int) uint64 {
 	g.Helper()
 	const first = 1 << 44
@@ -112,7 +112,7 @@ func (g *suiteGuest) pages(n int) uint64 {
 	return first
 }
 
-// short fails the test if a list has room for more than what is kept.
+// short fails the test if a list has more capacity than dma.KeepSegments.
 func short(t *testing.T, what string, room ...int) {
 	t.Helper()
 	if n := slices.Max(room); n > dma.KeepSegments {
@@ -120,16 +120,17 @@ func short(t *testing.T, what string, room ...int) {
 	}
 }
 
-// A chain of all descriptors there are, over all regions there are, ends its queue at the limit,
-// and leaves nothing.
+// A chain of all possible descriptors over all regions stops its queue at the limit, and leaves no
+// memory in use.
 //
-// Invariant: nic/virtio: No ring makes a sender walk, or a queue keep, more than a frame's worth.
+// Invariant: nic/virtio: No ring makes a sender walk, or a queue hold, more than the descriptors of
+// one frame.
 func TestMemoryBomb(t *testing.T) {
 	for name, vring := range map[string]int{"receive": 0, "transmit": 1} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
 			const regions = 500
-			at := w.Bad.pages(regions)
+			base := w.Bad.pages(regions)
 			r := w.Bad.handRing(vring)
 			fault := w.Bad.fault(vring)
 			addr, table := w.Bad.Alloc(16 * virtq.MaxDescriptors)
@@ -138,7 +139,7 @@ func TestMemoryBomb(t *testing.T) {
 				if i < virtq.MaxDescriptors-1 {
 					flags |= vringNext
 				}
-				put(table, i, virtq.Buf{Addr: at, Len: regions * 4096}, flags, uint16(i+1))
+				put(table, i, virtq.Buf{Addr: base, Len: regions * 4096}, flags, uint16(i+1))
 			}
 			for range 64 {
 				r.chain(vringIndirect, virtq.Buf{Addr: addr, Len: uint32(len(table))})
@@ -159,14 +160,15 @@ func TestMemoryBomb(t *testing.T) {
 	}
 }
 
-// Frames in as many pieces as there may be arrive, and those of too many bytes do not; a queue that
-// waits for more does not keep the lists of any.
+// Frames in as many pieces as allowed arrive, and frames of too many bytes do not. A queue that
+// waits for frames keeps no long lists.
 //
-// Invariant: nic/virtio: No ring makes a sender walk, or a queue keep, more than a frame's worth.
+// Invariant: nic/virtio: No ring makes a sender walk, or a queue hold, more than the descriptors of
+// one frame.
 func TestLongChainsAreNotKept(t *testing.T) {
 	w := newWorld(t)
 	w.Bad.dev.EndWorker(0)
-	at := w.Bad.pages(400)
+	base := w.Bad.pages(400)
 	r := w.Bad.handRing(1)
 	w.Bad.dev.EndWorker(0)
 	const pieces = virtq.MaxDescriptors - 1
@@ -182,7 +184,7 @@ func TestLongChainsAreNotKept(t *testing.T) {
 		r.chain(0, bufs...)
 	}
 	for range 28 { // 4096 segments, 16 MiB
-		r.chain(0, repeat(virtq.Buf{Addr: at, Len: 4 * 4096}, virtq.MaxDescriptors)...)
+		r.chain(0, repeat(virtq.Buf{Addr: base, Len: 4 * 4096}, virtq.MaxDescriptors)...)
 	}
 	r.publish()
 	for n := 0; n < 32; {
@@ -202,10 +204,11 @@ func TestLongChainsAreNotKept(t *testing.T) {
 	w.Moves(t)
 }
 
-// Who looks at what a guest has posted walks over no more than a bound of its ring either, however long its chains are,
-// and leaves it as it was.
+// Posted walks over a bounded part of a guest's ring, however long its chains are, and leaves the
+// ring unchanged.
 //
-// Invariant: nic/virtio: No ring makes a sender walk, or a queue keep, more than a frame's worth.
+// Invariant: nic/virtio: No ring makes a sender walk, or a queue hold, more than the descriptors of
+// one frame.
 func TestLookAtLongChains(t *testing.T) {
 	w := newWorld(t)
 	r := w.Bad.handRing(0)
@@ -215,9 +218,9 @@ func TestLookAtLongChains(t *testing.T) {
 		r.chain(vringWrite, repeat(virtq.Buf{Addr: addr, Len: 16}, virtq.MaxDescriptors)...)
 	}
 	r.publish()
-	for range 2 { // the second finds the same
+	for range 2 { // the second call finds the same
 		pieces := 0
-		w.Bad.Port().Posted(0, func(at []dma.Segment) { pieces += len(at) })
+		w.Bad.Port().Posted(0, func(segs []dma.Segment) { pieces += len(segs) })
 		if pieces < 4096 || pieces >= 4096+virtq.MaxDescriptors {
 			t.Errorf("it looked at %d pieces of %d", pieces, chains*virtq.MaxDescriptors)
 		}
@@ -229,10 +232,11 @@ func TestLookAtLongChains(t *testing.T) {
 	w.Moves(t)
 }
 
-// To give all posted chains back when header split ends costs the same a chain, whatever they are: here each is too
-// long, 2^29 descriptors in all. Between pieces the lock is free.
+// Returning all posted chains when header split ends costs the same for each chain, whatever its
+// length: here each is too long, 2^29 descriptors in all. Between pieces the lock is free.
 //
-// Invariant: nic/virtio: No ring makes a sender walk, or a queue keep, more than a frame's worth.
+// Invariant: nic/virtio: No ring makes a sender walk, or a queue hold, more than the descriptors of
+// one frame.
 func TestSplitOffOverLongChains(t *testing.T) {
 	w := newWorld(t)
 	r := w.Bad.handRing(2)
@@ -265,7 +269,7 @@ func TestSplitOffOverLongChains(t *testing.T) {
 	w.Moves(t)
 }
 
-// A head outside the ring, or one that is given twice, stops a queue that gives its chains back.
+// A head outside the ring, or a repeated one, stops a queue that returns its chains.
 func TestSplitOffOverABadRing(t *testing.T) {
 	w := newWorld(t)
 	w.Bad.SetSplit(1, true)
@@ -282,10 +286,11 @@ func TestSplitOffOverABadRing(t *testing.T) {
 	w.Moves(t)
 }
 
-// A sender walks over no more of a receiver's ring than a frame may need: not over chains that are
-// too long, and not over ever more chains of many pieces.
+// A sender walks over no more of a receiver's ring than a frame may need: it does not walk over
+// chains that are too long, nor again and again over chains of many pieces.
 //
-// Invariant: nic/virtio: No ring makes a sender walk, or a queue keep, more than a frame's worth.
+// Invariant: nic/virtio: No ring makes a sender walk, or a queue hold, more than the descriptors of
+// one frame.
 func TestSlowWalk(t *testing.T) {
 	t.Run("long chains", func(t *testing.T) {
 		w := newWorld(t)
@@ -323,9 +328,9 @@ func TestSlowWalk(t *testing.T) {
 		if n := slices.IndexFunc(chains, func(n int) bool { return n == 0 }); n < 2 || n > 5 {
 			t.Errorf("%d chains were looked at", n)
 		}
-		w.A.Send(0, tcp(w.A, w.Bad, 4000)) // has room in 4
+		w.A.Send(0, tcp(w.A, w.Bad, 4000)) // fits into 4 chains
 		testkit.Equal(t, "chains used for a frame that fits", r.usedIdx(), 3*5+4)
-		w.A.Send(0, tcp(w.A, w.Bad, 10)) // needs one, and keeps no other
+		w.A.Send(0, tcp(w.A, w.Bad, 10)) // needs one chain, and no other is kept
 		chains, _ = w.Bad.dev.RxLists(0)
 		short(t, "after a short frame", chains[1:]...)
 		w.Bad.base(0)
@@ -337,7 +342,7 @@ func TestSlowWalk(t *testing.T) {
 
 // A guest that breaks its queue and sets it up again, as fast as it can, does not fill the log.
 //
-// Invariant: nic: What a guest can make vnic log has a bound.
+// Invariant: nic: The log lines that a guest can cause are bounded.
 func TestBrokenQueuesDoNotFillTheLog(t *testing.T) {
 	var log lockedBuffer
 	began := time.Now()
@@ -357,7 +362,7 @@ func TestBrokenQueuesDoNotFillTheLog(t *testing.T) {
 		r.restart()
 	}
 	w.Moves(t)
-	testkit.Eventually(t, "a line", func() bool { // the monitor's, which may see many ends of a queue as one
+	testkit.Eventually(t, "a line", func() bool { // the monitor may log many stops of a queue as one
 		return strings.Contains(log.String(), "queue stopped")
 	})
 	lines, held := 0, 0
@@ -385,7 +390,7 @@ func TestBrokenQueuesDoNotFillTheLog(t *testing.T) {
 	t.Logf("%d lines, %d held back", lines, held)
 }
 
-// lockedBuffer is a log's.
+// lockedBuffer is a log's output.
 type lockedBuffer struct {
 	mu sync.Mutex
 	b  bytes.Buffer
@@ -403,14 +408,15 @@ func (l *lockedBuffer) Write(p []byte) (int, error) {
 	return l.b.Write(p)
 }
 
-// A transmit queue says how many frames wait, and whether the driver has used about all of its
-// ring: where a chain takes one descriptor of it, and where it takes as many as it has buffers.
+// Backlog returns how many frames wait in a transmit queue, and whether the driver has used nearly
+// all of its ring: with chains that take one descriptor of it, and with chains that take one for
+// each buffer.
 func TestBacklog(t *testing.T) {
 	const size = 256
 	for _, c := range []struct {
 		name    string
-		drop    uint64 // features
-		buffers int    // of a frame
+		drop    uint64 // features not negotiated
+		buffers int    // buffers of a frame
 		frames  int
 		full    bool
 	}{

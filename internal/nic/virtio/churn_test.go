@@ -6,14 +6,15 @@ import (
 	"vnic.dev/vnic/internal/nic/nictest"
 )
 
-// A guest that comes, posts, stops, resets and hangs up again and again while others send to it: they go on.
+// While others send to it, a guest connects, posts, stops, resets and hangs up again and again: the
+// others' traffic goes on.
 func TestChurnUnderTraffic(t *testing.T) {
 	w := newWorld(t)
 	stop, ended := make(chan struct{}), make(chan struct{})
-	go func() { // a sends to both, for as long as the other churns
+	go func() { // a sends to both, as long as the other churns
 		defer close(ended)
 		toBad, toB := tcp(w.A, w.Bad, 700), tcp(w.A, w.B, 900)
-		start := w.A.Next // of its memory: each round uses the same
+		start := w.A.Next // each round reuses a's memory
 		for {
 			select {
 			case <-stop:

@@ -12,15 +12,15 @@ import (
 	"vnic.dev/vnic/virtq"
 )
 
-// Frames that would take too many chains as one come one by one. Chains that are too little for the
-// merge are not given back unused for it, as they are for a frame.
+// Frames that would need too many chains as one packet come one by one. Unlike for a frame, chains
+// that are too small for the merge are not returned unused.
 //
 // Invariant: nic: A merge that does not fit is undone, and loses nothing.
 func TestMergeOfTooManyChains(t *testing.T) {
 	const (
 		frames = 30
 		pieces = 32
-		chain  = 8 * pieces // 129 of them, which one frame may take, have room for less than all that comes
+		chain  = 8 * pieces // the 129 chains that a frame may take have room for less than the merge
 		chains = 200
 	)
 	w := newWorld(t)
@@ -29,8 +29,8 @@ func TestMergeOfTooManyChains(t *testing.T) {
 		addr, mem := w.B.Alloc(chain)
 		posted[i] = mem
 		var bufs []virtq.Buf
-		for at := uint64(0); at < chain; at += 8 {
-			bufs = append(bufs, virtq.Buf{Addr: addr + at, Len: 8})
+		for off := uint64(0); off < chain; off += 8 {
+			bufs = append(bufs, virtq.Buf{Addr: addr + off, Len: 8})
 		}
 		w.B.OK(w.B.rings[0].Add(nil, bufs, i))
 	}
@@ -65,10 +65,10 @@ func TestMergeOfTooManyChains(t *testing.T) {
 	testkit.Equal(t, "frames merged", merged, 0)
 }
 
-// Where a queue splits only frames from a length on, shorter ones are not merged with longer ones, nor
-// to one that would be split.
+// If a queue splits only frames from a threshold on, shorter frames are not merged with longer
+// ones, nor merged to a packet that would be split.
 //
-// Invariant: nic: Frames are merged to a GSO packet that gives them again, byte for byte.
+// Invariant: nic: Cutting a merged GSO packet gives the original frames, byte for byte.
 func TestMergeBelowThreshold(t *testing.T) {
 	w := newWorld(t)
 	nictest.SplitTo(t, w.B, 1, 2000)
@@ -94,9 +94,10 @@ func TestMergeBelowThreshold(t *testing.T) {
 	}
 }
 
-// A driver with one of VIRTIO_NET_F_GUEST_TSO4 and GUEST_TSO6 gets only that one's frames merged.
+// For a driver with only one of VIRTIO_NET_F_GUEST_TSO4 and GUEST_TSO6, only frames of that IP
+// version are merged.
 //
-// Invariant: nic: Nothing is merged for a driver that takes no GSO packets.
+// Invariant: nic: Nothing is merged for a driver that does not accept GSO packets.
 func TestMergedByFeature(t *testing.T) {
 	const n = 4
 	for name, c := range map[string]struct {

@@ -18,7 +18,7 @@ import (
 	"vnic.dev/vnic/virtq"
 )
 
-// Why a queue stops.
+// Errors that stop a queue.
 var (
 	errShortBuffer = fmt.Errorf("%w: receive buffer shorter than virtio_net_hdr", virtq.ErrBadChain)
 	errReadable    = fmt.Errorf("%w: device-readable buffer on a receive queue", virtq.ErrBadChain)
@@ -26,16 +26,19 @@ var (
 		"split wants", virtq.ErrBadChain, HeaderLimit)
 )
 
-// HeaderLimit is the longest header that is split; a header buffer has virtio_net_hdr before it.
+// HeaderLimit is the longest header that can be split off. A header buffer has virtio_net_hdr
+// before the header.
 const HeaderLimit = 256
 
-// Config says what a device is.
+// Config describes a device.
 type Config struct {
-	Files *dma.Files // of the process, with the GPUs' in it
-	Port  nic.Config // Name, MAC, MTU, QueuePairs, GPUs, Log; the rest is this package's to set
-	// SetMemTable makes the device refuse CONFIGURE_MEM_SLOTS, so that the frontend sends whole tables (tests).
+	Files *dma.Files // the process's, with the GPUs' files
+	Port  nic.Config // Name, MAC, MTU, QueuePairs, GPUs, Log; this package sets the other fields
+	// SetMemTable makes the device not offer CONFIGURE_MEM_SLOTS, so that the frontend sends whole
+	// tables (tests).
 	SetMemTable bool
-	// Patience is how long a frame waits for a receiver without buffers before it is dropped; 0: limits.Patience.
+	// Patience is how long a frame waits for a receiver without buffers before it is dropped; 0:
+	// limits.Patience.
 	Patience time.Duration
 }
 
@@ -51,39 +54,40 @@ type Device struct {
 	rx       []*rxQueue
 	tx       []*txQueue
 	backend  *vhostuser.Backend
-	serving  chan struct{} // holds one while a frontend is served
-	eventFDs nic.EventFDs  // calls and errors
-	rssMu    sync.Mutex    // of setDefaultRSS
+	serving  chan struct{} // capacity 1; full while a frontend is served
+	eventFDs nic.EventFDs  // the call and error eventfds of all queues
+	rssMu    sync.Mutex    // serializes setDefaultRSS
 
-	// Of the control goroutine.
+	// Used by the control goroutine.
 	mtu    uint16
 	status uint8
 	pair0  pair0
 
 	mu        sync.Mutex
-	stopped   map[int]string // under mu: why queues stopped, for Errors
-	broken    uint64         // under mu: how often one did
-	rssDue    bool           // under mu: a queue has got its first buffers, and the default RSS is to be set again
-	failures  map[int]error  // under mu: vrings that have stopped, and why, to be reported
-	unreached map[int]error  // under mu: the same of vrings that have lost frames whose memory they could not reach
+	stopped   map[int]string // under mu: why each stopped queue stopped, for Errors
+	broken    uint64         // under mu: how many times a queue stopped on an error
+	rssDue    bool           // under mu: a queue has got its first buffers, so the default RSS must be set again
+	failures  map[int]error  // under mu: errors of stopped vrings, still to be logged
+	unreached map[int]error  // under mu: errors of unreachable memory, by vring, still to be logged
 
-	// The monitor's, by vring: a guest can break a queue, and set it up again, as often as it likes.
+	// Used by the monitor, by vring: a guest can break a queue and set it up again at any rate.
 	stops, losses []nic.LogLimit
 }
 
-// pair0 is what is known of queue pair 0 since a connection, a reset or a pause began: how its rings start tells
-// whether the driver is new.
+// pair0 records how the rings of queue pair 0 started since the last connection, reset or pause:
+// this shows whether the driver is new.
 type pair0 struct {
-	rx, tx  bool // started once
-	goes    bool // one of them goes on where it was before
+	rx, tx  bool // the ring was started
+	goes    bool // a ring continues from where it was
 	decided bool
-	paused  bool // it had a driver before, which stays if both rings start where they were
-	moved   bool // one of them does not
+	paused  bool // the guest was paused; the driver is the same if both rings start where they stopped
+	moved   bool // a ring started at another place than where it stopped
 }
 
 var _ vhostuser.Device = (*Device)(nil)
 
-// New makes a device. It is on no wire until Port().Attach, and moves nothing until a frontend is served.
+// New makes a device. It is detached until Port().Attach, and moves no frames until a frontend is
+// served.
 func New(c Config) (*Device, error) {
 	if c.Port.Log == nil {
 		c.Port.Log = slog.New(slog.DiscardHandler)
@@ -122,14 +126,14 @@ func New(c Config) (*Device, error) {
 	return d, nil
 }
 
-// Port is the device's port.
+// Port returns the device's port.
 func (d *Device) Port() *nic.Port { return d.port }
 
-// Space is the guest's address space, as far as the frontend has shared it.
+// Space returns the guest's address space, as far as the frontend has shared it.
 func (d *Device) Space() *dma.Space { return d.space }
 
-// Serve speaks vhost-user on conn, which it closes, until the frontend hangs up or ctx ends. A
-// second call waits for the first to return, or for its ctx.
+// Serve serves a vhost-user frontend on conn, which it closes, until the frontend hangs up or ctx
+// ends. A second call waits until the first returns, or its ctx ends.
 func (d *Device) Serve(ctx context.Context, conn *net.UnixConn) error {
 	select {
 	case d.serving <- struct{}{}:
@@ -144,7 +148,7 @@ func (d *Device) Serve(ctx context.Context, conn *net.UnixConn) error {
 // Unaccepted is vhostuser.Backend.Unaccepted.
 func (d *Device) Unaccepted() string { return d.backend.Unaccepted() }
 
-// Close takes the device off the wire and frees it. Serve has returned.
+// Close detaches the device and frees it. Serve must have returned.
 func (d *Device) Close() {
 	for _, q := range d.tx {
 		q.shut()
@@ -152,7 +156,7 @@ func (d *Device) Close() {
 	for _, q := range d.rx {
 		q.shut()
 	}
-	d.port.Close() // from here on no frame comes in
+	d.port.Close() // no frame comes in any more
 	d.monitor.Close()
 	d.eventFDs.Free()
 	for _, q := range d.tx {
@@ -201,7 +205,7 @@ func (d *Device) SetFeatures(f uint64) error {
 // MaxQueues implements vhostuser.Device.
 func (d *Device) MaxQueues() int { return 2 * len(d.rx) }
 
-// QueueNum implements vhostuser.QueueCounter: QEMU and DPDK want the number of queue pairs.
+// QueueNum implements vhostuser.QueueCounter: QEMU and DPDK expect the number of queue pairs.
 func (d *Device) QueueNum() uint64 { return uint64(len(d.rx)) }
 
 // MTU implements vhostuser.Device.
@@ -218,8 +222,9 @@ func (d *Device) MTU(mtu uint16) error {
 // Status implements vhostuser.Device.
 func (d *Device) Status() uint8 { return d.status }
 
-// SetStatus implements vhostuser.Device. At 0 the guest is paused: all that commands set up stays, for the driver that
-// goes on, and meanwhile the NIC touches nothing of the guest's by RDMA.
+// SetStatus implements vhostuser.Device. 0 means that the guest is paused. All state set up by
+// commands is kept, for the case that the same driver goes on; meanwhile RDMA does not access the
+// guest's memory.
 func (d *Device) SetStatus(s uint8) error {
 	if d.status = s; s == 0 {
 		d.port.SuspendRDMA(true)
@@ -228,7 +233,7 @@ func (d *Device) SetStatus(s uint8) error {
 	return nil
 }
 
-// GetConfig implements vhostuser.Device: QEMU answers for the configuration space itself.
+// GetConfig implements vhostuser.Device. QEMU serves the configuration space itself.
 func (d *Device) GetConfig(uint32, []byte) error { return errors.ErrUnsupported }
 
 // SetConfig implements vhostuser.Device.
@@ -245,25 +250,27 @@ func (d *Device) Reset() error {
 	return nil
 }
 
-// MemoryChanged implements vhostuser.Device. Queues whose rings are concerned have been stopped before and are started
-// again after; buffers are looked up for each frame.
+// MemoryChanged implements vhostuser.Device. Queues whose rings have moved were stopped before and
+// are started again afterwards; buffers are translated for each frame anyway.
 func (d *Device) MemoryChanged() error { return nil }
 
-// Disconnected implements vhostuser.Device. The port's state stays: the frontend may come back, with the same guest.
+// Disconnected implements vhostuser.Device. The port keeps its state: the frontend may reconnect
+// with the same guest.
 func (d *Device) Disconnected() {
 	for i := range d.MaxQueues() {
 		_, _ = d.StopQueue(i)
 		_ = d.EnableQueue(i, false)
 	}
 	d.port.SuspendRDMA(true)
-	d.port.Restarted()   // what it has beyond, it gets again
-	d.eventFDs.Release() // the next frontend
+	d.port.Restarted()   // other ports drop their state of the guest
+	d.eventFDs.Release() // for the next frontend
 	d.status = 0
 	d.pair0 = pair0{}
 }
 
-// noteStart looks at how the rings of queue pair 0 begin. If none goes on from before, the driver is new: another guest
-// may have taken the place of the one that set this port up. A ring goes on from 0, too, if the guest was paused there.
+// noteStart looks at how the rings of queue pair 0 start. If no ring continues from before, the
+// driver is new: another guest may have replaced the one that set this port up. A ring may also
+// continue at index 0, if the guest was paused there.
 func (d *Device) noteStart(v *vhostuser.Vring, resumed bool) {
 	d.port.SuspendRDMA(false)
 	p := &d.pair0
@@ -285,7 +292,7 @@ func (d *Device) noteStart(v *vhostuser.Vring, resumed bool) {
 	}
 }
 
-// recordStop remembers why a queue stopped. It waits for nobody.
+// recordStop records why a queue stopped. It does not wait.
 func (d *Device) recordStop(index int, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -293,7 +300,7 @@ func (d *Device) recordStop(index int, err error) {
 	d.broken++
 }
 
-// Errors tells, by vring, why queues have stopped that are not started again.
+// Errors returns the errors of stopped queues, by vring.
 func (d *Device) Errors() map[int]string {
 	d.mu.Lock()
 	defer d.mu.Unlock()

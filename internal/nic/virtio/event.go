@@ -8,43 +8,43 @@ import (
 	"vnic.dev/vnic/virtq"
 )
 
-// call is an eventfd that a frontend wants written: a queue's call, or its error. Any goroutine
-// fires it, while the control goroutine may replace it, and the monitor take it away.
+// call is an eventfd that a frontend wants us to write: a queue's call, or its error. Any goroutine
+// may fire it, while the control goroutine replaces it, or the monitor takes it away.
 type call struct {
 	eventFDs *nic.EventFDs               // the device's
 	fd       atomic.Pointer[nic.EventFD] // nil: the driver polls
 }
 
-// fire writes the eventfd. A driver's broken call is its own loss.
+// fire writes the eventfd. If the eventfd is broken, only its driver suffers.
 func (c *call) fire() {
-	if l := c.fd.Load(); l != nil {
-		l.Fire()
+	if e := c.fd.Load(); e != nil {
+		e.Fire()
 	}
 }
 
-// set puts a new eventfd (none if fd is negative) in the place of the old one.
+// set replaces the eventfd; fd < 0: none.
 func (c *call) set(fd int) {
-	var l *nic.EventFD
+	var e *nic.EventFD
 	if fd >= 0 {
-		l = c.eventFDs.New(fd)
+		e = c.eventFDs.New(fd)
 	}
-	c.eventFDs.End(c.fd.Swap(l))
+	c.eventFDs.End(c.fd.Swap(e))
 }
 
-// vring is what queues of both kinds have of their vring.
+// vring is the part of a queue that receive and transmit queues share.
 type vring struct {
 	dev   *Device
 	index int
-	call  call          // any goroutine, as fault
-	fault call          // the error descriptor
+	call  call          // used by any goroutine, like fault
+	fault call          // the error eventfd
 	vq    *virtq.Device // nil: stopped
 	kick  int           // -1: stopped
-	left  virtq.Base    // where the ring was when it last stopped. Control goroutine
-	owed  bool          // the last call was lost (nic.Port.LoseInterrupt)
-	lost  bool          // a chain's memory could not be reached, and that is reported
+	left  virtq.Base    // where the ring was when it last stopped. Used by the control goroutine
+	owed  bool          // the last interrupt was dropped (nic.Port.LoseInterrupt)
+	lost  bool          // unreachable memory was reported since the start
 
-	features uint64 // negotiated, as the ring was opened
-	hdrLen   uint32 // of virtio_net_hdr, by these
+	features uint64 // negotiated when the ring was opened
+	hdrLen   uint32 // length of virtio_net_hdr under these features
 }
 
 func (v *vring) init(d *Device, index int) {
@@ -52,14 +52,14 @@ func (v *vring) init(d *Device, index int) {
 	v.call.eventFDs, v.fault.eventFDs = &d.eventFDs, &d.eventFDs
 }
 
-// began takes a ring that was opened with these features, and its kick.
-func (v *vring) began(vq *virtq.Device, kick int, features uint64) {
+// start sets up a ring that was opened with these features, and its kick.
+func (v *vring) start(vq *virtq.Device, kick int, features uint64) {
 	v.vq, v.kick, v.owed, v.lost = vq, kick, false, false
 	v.features, v.hdrLen = features, netHdrLen(features)
 }
 
-// unreached has it reported that a chain's memory cannot be reached: once from a start of the ring to the next. It
-// never waits.
+// unreached reports that a chain's memory is unreachable, once for each start of the ring. It never
+// waits.
 func (v *vring) unreached(err error) {
 	if !v.lost {
 		v.lost = true
@@ -72,10 +72,10 @@ func (v *vring) unreached(err error) {
 	}
 }
 
-// calls says whether a call is made that is wanted. After one that was lost the next is made with whatever is shown,
-// though the driver's event index, which was passed, does not want it: else it would sleep for good, and no fault of
-// hardware is that thorough.
-func (v *vring) calls(wanted bool) bool {
+// shouldCall reports whether to interrupt the driver; wanted: the driver asks for it. After a
+// dropped interrupt the next one ignores the driver's event index, which has been passed: otherwise
+// the driver would never get another interrupt, and only one is to be dropped.
+func (v *vring) shouldCall(wanted bool) bool {
 	if !wanted {
 		return false
 	}
@@ -83,7 +83,7 @@ func (v *vring) calls(wanted bool) bool {
 	return !v.owed
 }
 
-// release closes the ring and its kick, and says where the ring was.
+// release closes the ring and its kick, and returns where the ring was.
 func (v *vring) release() (base uint32) {
 	v.left = v.vq.Base()
 	v.vq.Close()
@@ -93,13 +93,13 @@ func (v *vring) release() (base uint32) {
 	return v.left.State()
 }
 
-// closeEventFDs lets go of the eventfds that the frontend wants written.
+// closeEventFDs ends the eventfds that the frontend wants us to write.
 func (v *vring) closeEventFDs() {
 	v.call.set(-1)
 	v.fault.set(-1)
 }
 
-// vring is the vring of an index.
+// vring returns the vring with an index.
 func (d *Device) vring(index int) *vring {
 	if index%2 == 1 {
 		return &d.tx[index/2].vring

@@ -11,16 +11,17 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// called says whether ring i has been called since it was last asked.
+// called reports whether ring i has been called since the last call of called.
 func (g *suiteGuest) called(i int) bool {
 	var b [8]byte
 	_, err := unix.Read(g.calls[i], b[:])
 	return err == nil
 }
 
-// A call that is lost is made with the next frame, though the driver's event index, which lies behind, asks for none.
+// A dropped interrupt is sent with the next frame, though the driver's event index, which was
+// passed, does not ask for one.
 //
-// Invariant: nic: The interrupt behind one that is lost comes.
+// Invariant: nic: After a dropped interrupt the next one is raised.
 func TestLostCallIsMadeWithTheNextFrame(t *testing.T) {
 	w := newWorld(t)
 	w.B.Post(0, 3)
@@ -28,7 +29,7 @@ func TestLostCallIsMadeWithTheNextFrame(t *testing.T) {
 	if w.B.rings[0].EnableCall() {
 		t.Fatal("a frame that nobody sent")
 	}
-	w.B.called(0) // at the start
+	w.B.called(0) // consumes the call at the start
 	w.B.Port().LoseInterrupt()
 	for i, called := range []bool{false, true, false} {
 		w.A.Send(0, fs[i])
@@ -38,7 +39,7 @@ func TestLostCallIsMadeWithTheNextFrame(t *testing.T) {
 		nictest.Arrives(t, w.B, 0, &fs[i])
 	}
 	testkit.Equal(t, "lost", w.B.Port().Faults().LostInterrupts, 1)
-	// Of completions, likewise.
+	// The same for completions.
 	w.B.Post(0, 2)
 	w.A.rings[1].EnableCall()
 	w.A.called(1)
@@ -50,9 +51,9 @@ func TestLostCallIsMadeWithTheNextFrame(t *testing.T) {
 	nictest.Arrives(t, w.B, 0, &fs[1])
 }
 
-// A queue that stops shows what was to be shown late.
+// A queue that stops shows its delayed completions.
 //
-// Invariant: nic: A NIC that takes no buffers for a while, or shows completions late, loses nothing.
+// Invariant: nic: A NIC that takes no buffers for a while, or completes late, loses nothing.
 func TestStopShowsLateCompletions(t *testing.T) {
 	const n = 40
 	w := newWorld(t)
@@ -71,9 +72,9 @@ func TestStopShowsLateCompletions(t *testing.T) {
 	}
 }
 
-// A thread that polls sleeps no longer than until completions are due.
+// A polling thread sleeps no longer than until completions are due.
 //
-// Invariant: nic: A NIC that takes no buffers for a while, or shows completions late, loses nothing.
+// Invariant: nic: A NIC that takes no buffers for a while, or completes late, loses nothing.
 func TestPolledCompletionsComeLate(t *testing.T) {
 	const delay = 20 * time.Millisecond
 	w := newWorldWith(t, rawOptions{pairs: 3, mtu: 9000, p2p: true, pollers: newPollers(t, 1, false)})

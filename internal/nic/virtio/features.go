@@ -5,7 +5,7 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// Feature bits of virtio-net (virtio 1.3, 5.1.3) and of the ring (6) that this device knows.
+// Feature bits of virtio-net (virtio 1.3, 5.1.3) and of the ring (6) that this device implements.
 const (
 	fCsum      = 1 << 0  // VIRTIO_NET_F_CSUM
 	fGuestCsum = 1 << 1  // VIRTIO_NET_F_GUEST_CSUM
@@ -25,13 +25,14 @@ const (
 	fVersion1  = 1 << 32 // VIRTIO_F_VERSION_1
 )
 
-// offered is what every device offers. The control queue is not ours: QEMU keeps it and answers it. VIRTIO_F_RING_RESET
-// (40) is left out: QEMU 11.1 answers it itself and leaves the backend on the old ring.
+// offered are the features of each device. The control queue is missing: QEMU implements it.
+// VIRTIO_F_RING_RESET (40) is missing: QEMU 11.1 answers it itself, and leaves the backend on the
+// old ring.
 const offered = fCsum | fGuestCsum | fMTU | fMAC | fGuestTSO4 | fGuestTSO6 | fGuestECN | fHostTSO4 | fHostTSO6 |
 	fHostECN | fMrgRxbuf | fStatus | fMQ | fIndirect | fEventIdx | fVersion1
 
-// limits says what a driver with these features takes. It is told the MTU (VIRTIO_NET_F_MTU), and
-// has buffers for no more.
+// limits returns what a driver with these features accepts. The device tells it the MTU
+// (VIRTIO_NET_F_MTU), and its buffers need not hold more.
 func limits(features uint64, mtu uint16) wire.Limits {
 	l := wire.Limits{Csum: features&fGuestCsum != 0, ECN: features&fGuestECN != 0, MaxFrame: uint32(mtu) + splitter.EthLen}
 	if features&fGuestTSO4 != 0 {
@@ -46,7 +47,8 @@ func limits(features uint64, mtu uint16) wire.Limits {
 	return l
 }
 
-// featureNames are those of virtio-net (virtio 1.3, 5.1.3 and 5.1.3.2): also of what is not offered, for errors.
+// featureNames are the feature names of virtio-net (virtio 1.3, 5.1.3 and 5.1.3.2), for errors:
+// also of features that are not offered.
 var featureNames = [64]string{
 	0: "CSUM", 1: "GUEST_CSUM", 2: "CTRL_GUEST_OFFLOADS", 3: "MTU", 5: "MAC", 6: "GSO", 7: "GUEST_TSO4", 8: "GUEST_TSO6",
 	9: "GUEST_ECN", 10: "GUEST_UFO", 11: "HOST_TSO4", 12: "HOST_TSO6", 13: "HOST_ECN", 14: "HOST_UFO", 15: "MRG_RXBUF",

@@ -25,7 +25,7 @@ var (
 	floodNet     = netip.MustParsePrefix("10.9.0.254/24")
 )
 
-// flooder is a guest that sends frames from all its queues, as fast as they are taken.
+// flooder is a guest that sends frames from all its queues as fast as they are taken.
 type flooder struct {
 	*suiteGuest
 	stop atomic.Bool
@@ -33,7 +33,7 @@ type flooder struct {
 	wg   sync.WaitGroup
 }
 
-// begin floods with frame(i) for i from 0 on, of each queue.
+// begin sends frame(mac, i), for i from 0 on, from each queue.
 func (f *flooder) begin(frame func(mac wire.MAC, i int) []byte) {
 	for q := range len(f.rings) / 2 {
 		base, _ := f.Alloc(floodSlot * rawRing)
@@ -41,7 +41,7 @@ func (f *flooder) begin(frame func(mac wire.MAC, i int) []byte) {
 	}
 }
 
-// floodSlot is what a frame may have of memory.
+// floodSlot is the memory for a frame, in bytes.
 const floodSlot = 512
 
 func (f *flooder) flood(ring int, base uint64, frame func(mac wire.MAC, i int) []byte) {
@@ -52,11 +52,11 @@ func (f *flooder) flood(ring int, base uint64, frame func(mac wire.MAC, i int) [
 	}
 	for i := ring << 16; !f.stop.Load(); {
 		for len(free) > 0 {
-			at := free[len(free)-1]
+			slot := free[len(free)-1]
 			b := append(make([]byte, 12), frame(f.mac, i)...)
-			addr := base + floodSlot*uint64(at)
+			addr := base + floodSlot*uint64(slot)
 			copy(f.At(addr), b)
-			if f.rings[ring].Add([]virtq.Buf{{Addr: addr, Len: uint32(len(b))}}, nil, at) != nil {
+			if f.rings[ring].Add([]virtq.Buf{{Addr: addr, Len: uint32(len(b))}}, nil, slot) != nil {
 				break
 			}
 			free, i = free[:len(free)-1], i+1
@@ -72,12 +72,12 @@ func (f *flooder) flood(ring int, base uint64, frame func(mac wire.MAC, i int) [
 		}
 		f.sent.Add(int64(n))
 		if n == 0 {
-			time.Sleep(100 * time.Microsecond) // the ring is full: a driver sleeps, too
+			time.Sleep(100 * time.Microsecond) // the ring is full: a driver would sleep too
 		}
 	}
 }
 
-// reset resets the device, and starts its rings, again and again.
+// reset resets the device and starts its rings, again and again.
 func (f *flooder) reset() {
 	f.wg.Go(func() {
 		for ; !f.stop.Load(); f.sent.Add(1) {
@@ -89,13 +89,13 @@ func (f *flooder) reset() {
 	})
 }
 
-// end stops the flood, and lets the rings be.
+// end stops the flood, and leaves the rings as they are.
 func (f *flooder) end() {
 	f.stop.Store(true)
 	f.wg.Wait()
 }
 
-// floodIP makes an IPv4 packet with what follows its header, whose checksums are complete.
+// floodIP makes an IPv4 packet with a body, with complete checksums.
 func floodIP(mac, to wire.MAC, src, dst netip.Addr, proto byte, body []byte) []byte {
 	be := binary.BigEndian
 	b := append(append(append([]byte{}, to[:]...), mac[:]...), 8, 0, 0x45, 0)
@@ -114,7 +114,7 @@ func floodIP(mac, to wire.MAC, src, dst netip.Addr, proto byte, body []byte) []b
 func floodUDP(mac, to wire.MAC, src, dst netip.AddrPort, data []byte) []byte {
 	be := binary.BigEndian
 	b := be.AppendUint16(be.AppendUint16(nil, src.Port()), dst.Port())
-	b = append(be.AppendUint16(b, uint16(8+len(data))), 0, 0) // without a checksum
+	b = append(be.AppendUint16(b, uint16(8+len(data))), 0, 0) // no checksum
 	return floodIP(mac, to, src.Addr(), dst.Addr(), splitter.ProtoUDP, append(b, data...))
 }
 
@@ -136,7 +136,7 @@ func floodSYN(from, to uint16) []byte {
 	return append(b, 0, 0, 0, 1, 0, 0, 0, 0, 0x50, splitter.SYN, 4, 0, 0, 0, 0, 0)
 }
 
-// hostEcho is a port of this machine where what comes by UDP is sent back, and connections are taken.
+// hostEcho returns a port of this machine that echoes UDP and accepts TCP connections.
 func hostEcho(t *testing.T) uint16 {
 	l := testkit.Must(net.Listen("tcp4", "127.0.0.1:0"))(t)
 	t.Cleanup(func() { l.Close() })
@@ -154,7 +154,8 @@ func hostEcho(t *testing.T) uint16 {
 	return uint16(l.Addr().(*net.TCPAddr).Port)
 }
 
-// answers accepts a frame of a protocol from a port of the gateway's to one of the guest's, and none that refuses.
+// answers returns a filter for frames of a protocol from one of the gateway's ports to one of the
+// guest's, without TCP resets.
 func answers(proto byte, from, to uint16) func(b []byte) bool {
 	return func(b []byte) bool {
 		return len(b) >= 42 && b[12] == 8 && b[13] == 0 && b[23] == proto && binary.BigEndian.Uint16(b[34:]) == from &&
@@ -162,11 +163,11 @@ func answers(proto byte, from, to uint16) func(b []byte) bool {
 	}
 }
 
-// innocent is a guest beside a flood.
+// innocent is a guest whose traffic must survive the flood.
 type innocent struct{ *suiteGuest }
 
-// answerARP answers a frame if it is an ARP request for the guest's address: the gateway sends one whenever it has not
-// heard of a guest for some seconds, and forgets one that is silent.
+// answerARP answers a frame if it is an ARP request for the guest's address. The gateway sends one
+// when it has not heard of a guest for some seconds, and forgets a guest that does not answer.
 func (v *innocent) answerARP(b []byte) {
 	if len(b) < 42 || binary.BigEndian.Uint16(b[12:]) != splitter.EtherTypeARP || b[21] != 1 ||
 		b[41] != v.mac[5] {
@@ -199,12 +200,13 @@ func (v *innocent) asks(what string, frame []byte, accept func(b []byte) bool) {
 	}
 }
 
-// TestFloods: what a guest asks of the gateway is answered, the first time that it asks, while the queues of others are
-// full of what they flood the gateway with, the network, or their NIC.
+// TestFloods: the gateway answers each first request of a guest, while other ports flood the
+// gateway, the network, or their own NIC with full queues.
 //
-// Invariant: stack/gateway: A flood by one port of the switch makes another one's frames neither missed nor refused.
+// Invariant: stack/gateway: During a flood by one port of the switch, another port's frames are
+// neither lost nor refused.
 func TestFloods(t *testing.T) {
-	own := floodNet.Addr()
+	addr0 := floodNet.Addr()
 	addr := func(mac wire.MAC) netip.Addr { return netip.AddrFrom4([4]byte{10, 9, 0, mac[5]}) }
 	from := func(mac wire.MAC, i int) netip.AddrPort { return netip.AddrPortFrom(addr(mac), uint16(1024+i%50000)) }
 	question := []byte("\x00\x07\x01\x00\x00\x01\x00\x00\x00\x00\x00\x00\x01a\x04vnic\x00\x00\x01\x00\x01")
@@ -213,20 +215,21 @@ func TestFloods(t *testing.T) {
 	elsewhere := netip.MustParseAddr("192.0.2.7")
 	type full func(g *gateway.Gateway, f *flooder) bool
 	busy := func(g *gateway.Gateway, _ *flooder) bool { return g.Link().Counters().Busy > 0 }
-	// The innocent guest gets the broadcasts of a storm, too: so many that it can read them on a machine as busy as any,
-	// else its own ring is full when the gateway's ARP requests and answers come.
+	// The innocent guest gets the broadcasts of a storm too. The storm limit is low enough that a
+	// busy machine can read them; otherwise its own ring would be full when the gateway's ARP
+	// requests and answers come.
 	const stormRate = 100
 	storm := func(_ *gateway.Gateway, f *flooder) bool { return f.Port().Link().Counters().Drops[wire.DropStorm] > 0 }
 	for _, c := range []struct {
 		name  string
-		frame func(mac wire.MAC, i int) []byte // nil: resets
-		full  full                             // what tells that it is more than is taken
+		frame func(mac wire.MAC, i int) []byte // nil: the flooder resets its device instead
+		full  full                             // reports whether the flood exceeds what is taken
 	}{
 		{"DNS", func(m wire.MAC, i int) []byte {
-			return floodUDP(m, floodGateway, from(m, 0), netip.AddrPortFrom(own, 53), question)
+			return floodUDP(m, floodGateway, from(m, 0), netip.AddrPortFrom(addr0, 53), question)
 		}, busy},
 		{"UDP to nobody", func(m wire.MAC, i int) []byte {
-			return floodUDP(m, floodGateway, from(m, 0), netip.AddrPortFrom(own, 9), question)
+			return floodUDP(m, floodGateway, from(m, 0), netip.AddrPortFrom(addr0, 9), question)
 		}, busy},
 		{"new flows", func(m wire.MAC, i int) []byte {
 			return floodUDP(m, floodGateway, from(m, i), netip.AddrPortFrom(elsewhere, 9), question)
@@ -234,7 +237,7 @@ func TestFloods(t *testing.T) {
 		{"SYN", func(m wire.MAC, i int) []byte {
 			return floodIP(m, floodGateway, addr(m), elsewhere, splitter.ProtoTCP, syn(i))
 		}, busy},
-		{"ARP", func(m wire.MAC, i int) []byte { return floodARP(m, addr(m), own) }, storm},
+		{"ARP", func(m wire.MAC, i int) []byte { return floodARP(m, addr(m), addr0) }, storm},
 		{"DHCP", func(m wire.MAC, i int) []byte { return discover(m, uint32(i)) }, storm},
 		{"commands", func(m wire.MAC, i int) []byte {
 			f := control.Frame{Dst: wire.ControlMAC, Src: m}
@@ -252,7 +255,7 @@ func TestFloods(t *testing.T) {
 				t.Cleanup(func() { testkit.OK(t, g.Close()) })
 				v := &innocent{newRawGuest(t, files, sw, 0, rawOptions{pairs: 1, mtu: 1500, noGPU: true, claims: true})}
 				v.Post(0, 128)
-				v.asks("ARP, before it", floodARP(v.mac, addr(v.mac), own), isARPReply)
+				v.asks("ARP, before it", floodARP(v.mac, addr(v.mac), addr0), isARPReply)
 				var all []*flooder
 				for i, n := range pairs {
 					f := &flooder{suiteGuest: newRawGuest(t, files, sw, 1+i, rawOptions{pairs: n, mtu: 1500, noGPU: true, claims: true,
@@ -267,23 +270,23 @@ func TestFloods(t *testing.T) {
 				}
 				testkit.Eventually(t, "the queues are full", func() bool { return c.full(g, all[0]) })
 				for i := range 5 {
-					v.asks(fmt.Sprintf("ARP request %d", i), floodARP(v.mac, addr(v.mac), own), isARPReply)
+					v.asks(fmt.Sprintf("ARP request %d", i), floodARP(v.mac, addr(v.mac), addr0), isARPReply)
 					v.asks(fmt.Sprintf("DISCOVER %d", i), discover(v.mac, uint32(i)),
 						func(b []byte) bool { return isOffer(b, uint32(i)) })
 					port := uint16(2000 + i)
-					from, to := netip.AddrPortFrom(addr(v.mac), port), netip.AddrPortFrom(own, echo)
-					v.asks(fmt.Sprintf("question %d", i), floodUDP(v.mac, floodGateway, from, netip.AddrPortFrom(own, 53), question),
+					from, to := netip.AddrPortFrom(addr(v.mac), port), netip.AddrPortFrom(addr0, echo)
+					v.asks(fmt.Sprintf("question %d", i), floodUDP(v.mac, floodGateway, from, netip.AddrPortFrom(addr0, 53), question),
 						answers(splitter.ProtoUDP, 53, port))
 					v.asks(fmt.Sprintf("flow %d", i), floodUDP(v.mac, floodGateway, from, to, question),
 						answers(splitter.ProtoUDP, echo, port))
-					v.asks(fmt.Sprintf("connection %d", i), floodIP(v.mac, floodGateway, addr(v.mac), own, splitter.ProtoTCP,
+					v.asks(fmt.Sprintf("connection %d", i), floodIP(v.mac, floodGateway, addr(v.mac), addr0, splitter.ProtoTCP,
 						floodSYN(port, echo)), answers(splitter.ProtoTCP, echo, port))
 				}
 				for _, f := range all {
 					f.end()
 				}
 				drops := v.Port().Link().Counters().Drops
-				drops[wire.DropNoBuffer] = 0 // of what others send to all
+				drops[wire.DropNoBuffer] = 0 // broadcasts of others
 				testkit.Equal(t, "drops of the innocent guest", drops, [wire.NumDropReasons]uint64{})
 				testkit.Eventually(t, "the gateway's port has missed nothing but what it has given up itself", func() bool {
 					return g.Stats().OutGaveUp == g.Link().Counters().Drops[wire.DropNoBuffer]
@@ -297,7 +300,7 @@ func isARPReply(b []byte) bool {
 	return len(b) >= 42 && binary.BigEndian.Uint16(b[12:]) == splitter.EtherTypeARP && b[21] == 2
 }
 
-// isOffer says whether a frame is the offer to the question of a number.
+// isOffer reports whether a frame is a DHCP offer with this transaction id.
 func isOffer(b []byte, xid uint32) bool {
 	if len(b) < 42 || b[12] != 8 || b[13] != 0 || b[23] != splitter.ProtoUDP || binary.BigEndian.Uint16(b[36:]) != 68 {
 		return false

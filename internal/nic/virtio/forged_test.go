@@ -21,24 +21,24 @@ type mute struct{}
 
 func (mute) Send([]byte) error { return nil }
 
-// A partial checksum that would make a control frame of a frame that the wire has judged harmless
-// is refused: no guest can speak in the name of another's NIC. What it would have said is a notify
-// of a job that has ended, in another generation.
+// A frame is refused whose partial checksum, once completed, would turn it into a control frame: no
+// guest can forge frames of another guest's NIC. The forged frame would be a notice of a finished
+// job, in another generation.
 //
-// Invariant: wire: What was judged of a frame is what leaves, byte for byte: a partial checksum
-// changes nothing that is judged.
+// Invariant: wire: The checked bytes of a frame leave unchanged: a partial checksum cannot change
+// them.
 func TestGuestCannotForgeControlFrames(t *testing.T) {
 	w := newWorld(t)
 	client := control.NewClient(mute{}, control.ClientOptions{MAC: w.B.mac})
 	defer client.Close()
-	status := make([]byte, 56) // of job 1: it is done
+	status := make([]byte, 56) // job 1 is done
 	status[0], status[8] = 1, byte(control.JobDone)
 	for _, c := range []struct {
 		name       string
 		src        wire.MAC
 		etherType  uint16
 		start, off uint16
-		want       uint16 // what the two bytes of the field are to become
+		want       uint16 // value that the two bytes of the field should become
 	}{
 		{"source and type", wire.MAC{2, 0x76, 0x6e, 0x69, 0x63, 0x77}, 0x99b5, 11, 0, 0x0188},
 		{"type", w.Bad.mac, 0x99b6, 12, 0, wire.EtherTypeControl},
@@ -47,7 +47,7 @@ func TestGuestCannotForgeControlFrames(t *testing.T) {
 		f := control.Frame{Dst: w.B.mac, Src: c.src}
 		f.Kind, f.Class, f.Command, f.Generation = control.KindNotify, control.ClassJob, control.JobCompleted, 77
 		f.Data = status
-		b := append(f.Append(nil), 0, 0) // padding, that makes the sum what it is to be
+		b := append(f.Append(nil), 0, 0) // padding that gives the sum its value
 		if len(b)%2 != int(c.start)%2 {
 			b = append(b, 0)
 		}
@@ -73,8 +73,8 @@ func TestGuestCannotForgeControlFrames(t *testing.T) {
 	w.Moves(t)
 }
 
-// Frames that Linux sends with a checksum to be completed, though it is none that a NIC finds in
-// the outer headers, arrive with a good one, at a driver with offloads and at one without.
+// Frames that Linux sends with a partial checksum in inner headers, which a NIC does not find by
+// the outer headers, arrive with a good checksum, at a driver with offloads and at one without.
 func TestChecksumsOfTunnelsAreCompleted(t *testing.T) {
 	for name, drop := range map[string]uint64{"offloads": 0, "none": fOffloads} {
 		t.Run(name, func(t *testing.T) {
@@ -87,7 +87,7 @@ func TestChecksumsOfTunnelsAreCompleted(t *testing.T) {
 			packet := inner.Bytes()[14:]
 			l4 := 40
 			// SRv6: a routing header with two segments, one left, before TCP (RFC 8754, 2). TCP's
-			// sum is that of the last one's address.
+			// checksum is computed with the last segment's address.
 			route := append([]byte{6, 4, 4, 1, 1, 0, 0, 0}, make([]byte, 32)...)
 			copy(route[8:], packet[24:40])
 			routed := append(append(bytes.Clone(packet[:40]), route...), packet[40:]...)
@@ -107,18 +107,18 @@ func TestChecksumsOfTunnelsAreCompleted(t *testing.T) {
 				{"SRv6", []byte{0x86, 0xdd}, routed, l4 + len(route)},
 			} {
 				head := append(append(bytes.Clone(w.Bad.mac[:]), w.A.mac[:]...), c.link...)
-				at := len(head) + c.l4
+				off := len(head) + c.l4
 				frame := append(head, c.inner...)
 				w.Bad.Post(0, 1)
-				w.A.Send(0, nictest.Frame{Header: frame[:at], Payload: frame[at:], Partial: true, Start: uint16(at), Offset: 16})
+				w.A.Send(0, nictest.Frame{Header: frame[:off], Payload: frame[off:], Partial: true, Start: uint16(off), Offset: 16})
 				got := w.Bad.Receive(0).Header
-				if len(got) != len(frame) || !bytes.Equal(got[:at+16], frame[:at+16]) || !bytes.Equal(got[at+18:], frame[at+18:]) {
+				if len(got) != len(frame) || !bytes.Equal(got[:off+16], frame[:off+16]) || !bytes.Equal(got[off+18:], frame[off+18:]) {
 					t.Fatalf("%s: got %x", c.name, got)
 				}
-				if c.name == "QinQ" && drop == 0 { // the driver's to complete
+				if c.name == "QinQ" && drop == 0 { // the driver has to complete it
 					continue
 				}
-				tcp := header.TCP(got[at:])
+				tcp := header.TCP(got[off:])
 				if !tcp.IsChecksumValid(tcpip.AddrFrom16([16]byte(packet[8:24])), tcpip.AddrFrom16([16]byte(packet[24:40])),
 					checksum.Checksum(tcp.Payload(), 0), uint16(len(tcp.Payload()))) {
 					t.Errorf("%s: checksum %#x", c.name, tcp.Checksum())

@@ -21,17 +21,17 @@ import (
 	"vnic.dev/vnic/virtq"
 )
 
-// fuzzPatience is short: a hostile guest's frames that wait are no use.
+// fuzzPatience is short, because waiting frames of a hostile guest test nothing.
 const fuzzPatience = time.Millisecond
 
-// fuzzRAM is where a fuzzed guest's frames lie, behind its rings: slots of fuzzSlot bytes.
+// fuzzRAM is the address of a fuzzed guest's frames, behind its rings: slots of fuzzSlot bytes.
 const (
 	fuzzRAM  = 16 << 20
 	fuzzSlot = 256
 )
 
-// fuzzGuest plays a guest from bytes: it writes what it likes to rings, descriptors, frames and commands, all in one
-// memory, and tells its frontend to do what frontends do.
+// fuzzGuest is a guest driven by bytes: it writes to rings, descriptors, frames and commands, all
+// in one memory, and makes its frontend do what frontends do.
 type fuzzGuest struct {
 	*suiteGuest
 	b      []byte
@@ -57,14 +57,15 @@ func (g *fuzzGuest) bytes(n int) []byte {
 	return b
 }
 
-// parts are where a ring's parts lie.
+// parts returns the parts of a ring.
 func (g *fuzzGuest) parts(ring byte) (i int, desc, avail, used []byte) {
 	i = int(ring) % len(g.rings)
 	d, a, u := g.rings[i].Addrs()
 	return i, g.RAM[d:], g.RAM[a:], g.RAM[u:]
 }
 
-// addr is an address that matters: a slot, a ring, the GPU, the ends of regions, nowhere.
+// addr returns an interesting address: of a slot, a ring, the GPU, the ends of regions, or
+// unmapped.
 func (g *fuzzGuest) addr() uint64 {
 	n := uint64(g.byte())
 	k := n / 8
@@ -88,31 +89,31 @@ func (g *fuzzGuest) length() uint32 {
 		uint32(n/16)
 }
 
-// step does one thing.
+// step runs one operation.
 func (g *fuzzGuest) step() {
 	switch op := g.byte(); op % 10 {
-	case 0, 1: // a descriptor
+	case 0, 1: // write a descriptor
 		_, desc, _, _ := g.parts(g.byte())
 		d := desc[16*(int(g.byte())%24):]
 		le.PutUint64(d, g.addr())
 		le.PutUint32(d[8:], g.length())
 		le.PutUint16(d[12:], uint16(g.byte()%8))
 		le.PutUint16(d[14:], uint16(g.byte()%24))
-	case 2: // chains become available
+	case 2: // make chains available
 		i, _, avail, _ := g.parts(g.byte())
 		for range g.byte()%4 + 1 {
 			le.PutUint16(avail[4+2*(int(g.avail[i])%rawRing):], uint16(g.byte()%24))
 			g.avail[i]++
 		}
 		g.show(i, avail)
-	case 3: // or too many, or fewer than before
+	case 3: // make too many chains available, or fewer than before
 		i, _, avail, _ := g.parts(g.byte())
 		g.avail[i] += uint16(int8(g.byte()))
 		g.show(i, avail)
-	case 4: // a frame: virtio_net_hdr, and headers with some of it changed
+	case 4: // send a frame: virtio_net_hdr, and headers with some changes
 		to := [...]wire.MAC{g.peers[0].mac, g.peers[1].mac, g.mac, nictest.Everyone}[g.byte()%4]
 		n := int(g.byte()) * 257
-		slot, at := g.slot()
+		slot, addr := g.slot()
 		f := nictest.Make(to, g.mac, nictest.Spec{Payload: n})
 		if f.MSS = uint16(g.byte()) * 16; f.MSS > 0 {
 			f.GSO = splitter.GSOTCPv4
@@ -122,19 +123,19 @@ func (g *fuzzGuest) step() {
 			slot[g.byte()] = g.byte()
 		}
 		if op/10%2 == 1 {
-			g.send(at, 66+uint32(n))
+			g.send(addr, 66+uint32(n))
 		}
-	case 5: // a command
+	case 5: // send a command
 		f := control.Frame{Dst: wire.ControlMAC, Src: g.mac}
 		f.Kind, f.Class, f.Command, f.Session, f.Seq = control.KindRequest, control.Class(g.byte()%16),
 			control.Command(g.byte()%8), 1, uint32(g.byte())
-		slot, at := g.slot()
+		slot, addr := g.slot()
 		f.Data = g.bytes(int(g.byte()) % 64)
-		g.send(at, uint32(copy(slot, f.Append(make([]byte, 12)))))
-	case 6: // bytes anywhere
+		g.send(addr, uint32(copy(slot, f.Append(make([]byte, 12)))))
+	case 6: // write bytes anywhere
 		b := g.RAM[g.addr()%(rawMem-256):]
 		copy(b[g.byte():256], g.bytes(int(g.byte())%16))
-	case 7: // a peer sends something
+	case 7: // make a peer send a frame
 		p := g.peers[0]
 		f := nictest.Make(g.mac, p.mac, nictest.Spec{Payload: int(g.byte()) * 30, V6: op/10%2 == 1, Port: 2000 +
 			uint16(op/20%2), UDP: op/40%2 == 1})
@@ -152,14 +153,14 @@ func (g *fuzzGuest) step() {
 	}
 }
 
-// slot is a place for a frame, as addr gives it.
+// slot returns memory for a frame, at an address that addr can return.
 func (g *fuzzGuest) slot() (mem []byte, addr uint64) {
 	n := uint64(g.byte())
 	addr = fuzzRAM + n%8*8*fuzzSlot + n/8*fuzzSlot
 	return g.RAM[addr:], addr
 }
 
-// send makes a descriptor of ring 1 of a frame, and it available.
+// send makes a descriptor of ring 1 for a frame, and makes it available.
 func (g *fuzzGuest) send(addr uint64, n uint32) {
 	_, desc, avail, _ := g.parts(1)
 	head := g.avail[1] % 24
@@ -175,7 +176,7 @@ func (g *fuzzGuest) show(i int, avail []byte) {
 	g.kick(i)
 }
 
-// frontend does something that QEMU would do for a guest.
+// frontend does something that QEMU may do for a guest.
 func (g *fuzzGuest) frontend() {
 	i := int(g.byte()) % len(g.rings)
 	switch g.byte() % 8 {
@@ -208,14 +209,14 @@ func (g *fuzzGuest) frontend() {
 	}
 }
 
-// fuzzWorld is what outlives an input: a switch and two guests that behave.
+// fuzzWorld outlives an input: a switch and two honest guests.
 type fuzzWorld struct {
 	files *dma.Files
 	sw    *wire.Switch
 	peers [2]*suiteGuest
 	flows [2]*numbered
-	marks [2]uint64 // of their memory, what is used
-	blank []byte    // their GPUs' memory
+	marks [2]uint64 // memory used by each peer
+	blank []byte    // GPU memory of each peer
 }
 
 func newFuzzWorld(f *testing.F) *fuzzWorld {
@@ -235,7 +236,7 @@ func newFuzzWorld(f *testing.F) *fuzzWorld {
 	return w
 }
 
-// check shows that the peers still reach each other, and that what is theirs was left alone.
+// check checks that the peers still reach each other, and that their memory is unchanged.
 func (w *fuzzWorld) check(t *testing.T) {
 	t.Helper()
 	for i, p := range w.peers {
@@ -251,7 +252,7 @@ func (w *fuzzWorld) check(t *testing.T) {
 	}
 	for i, f := range w.flows {
 		deadline := time.Now().Add(10 * time.Second)
-		for got := false; !got; { // a spoofed address may lead one astray
+		for got := false; !got; { // the switch may have learnt a spoofed address, so the first frame may get lost
 			if time.Now().After(deadline) {
 				t.Fatalf("peer %d does not reach the other", i)
 			}
@@ -263,7 +264,8 @@ func (w *fuzzWorld) check(t *testing.T) {
 	}
 }
 
-// arrived takes what has come, and tells whether the last frame sent is among it. Others may send as well.
+// arrived takes received frames, and reports whether the last frame sent is among them. Others may
+// send as well.
 func (n *numbered) arrived() (last bool) {
 	var used [rawRing]virtq.Used
 	k, err := n.to.rings[0].Poll(used[:])
@@ -278,8 +280,8 @@ func (n *numbered) arrived() (last bool) {
 	return last
 }
 
-// FuzzGuest is a hostile guest on one NIC of a switch. Nothing outside its memory is written,
-// nothing is left of it, and the other NICs go on.
+// FuzzGuest is a hostile guest on one NIC of a switch. It writes nothing outside its memory, leaves
+// no resources behind, and the other NICs go on.
 //
 // Invariant: nic/virtio: A hostile guest harms its own queues only.
 func FuzzGuest(f *testing.F) {
@@ -294,7 +296,7 @@ func FuzzGuest(f *testing.F) {
 	})
 }
 
-// run runs a guest, from its first frame to its end.
+// run runs one input, from the guest's first frame to its end.
 func (w *fuzzWorld) run(t *testing.T, b []byte) {
 	testkit.CheckFDs(t)
 	for _, p := range w.peers {
@@ -315,7 +317,7 @@ func (w *fuzzWorld) run(t *testing.T, b []byte) {
 	}
 }
 
-// fuzzSeeds are guests that get somewhere.
+// fuzzSeeds are inputs that reach deep code.
 func fuzzSeeds() [][]byte {
 	desc := func(ring, i, addr, n, flags, next byte) []byte { return []byte{0, ring, i, addr, n, flags, next} }
 	avail := func(ring, head byte) []byte { return []byte{2, ring, 0, head} }
@@ -378,7 +380,7 @@ func fuzzSeeds() [][]byte {
 	return seeds
 }
 
-// seedCommand is the step that sends what a client's method sends.
+// seedCommand returns the step that sends the request of a client's method.
 func seedCommand(seq byte, do func(*control.Client)) []byte {
 	var b firstFrame
 	do(control.NewClient(&b, control.ClientOptions{}))
@@ -389,7 +391,7 @@ func seedCommand(seq byte, do func(*control.Client)) []byte {
 	return append([]byte{5, byte(f.Class), byte(f.Command), seq, 8 * seq, byte(len(f.Data))}, f.Data...)
 }
 
-// firstFrame is a sender that ends the client's call.
+// firstFrame is a control.Sender that keeps the first frame, and ends the client's call.
 type firstFrame []byte
 
 func (b *firstFrame) Send(frame []byte) error {

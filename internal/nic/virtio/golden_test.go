@@ -15,8 +15,8 @@ import (
 	"vnic.dev/vnic/vhostuser"
 )
 
-// TestGolden holds that a device offers what was frozen: feature bits, protocol features, queues, and no
-// configuration space of its own, as QEMU answers for it.
+// TestGolden: a device offers the recorded feature bits, protocol features and queues, and no
+// configuration space, which QEMU serves itself.
 func TestGolden(t *testing.T) {
 	var b strings.Builder
 	b.WriteString("# What a device offers to a vhost-user frontend\n")
@@ -39,7 +39,7 @@ func TestGolden(t *testing.T) {
 	golden.Check(t, "testdata/golden", map[string]string{"features": b.String()})
 }
 
-// What a frontend says of the MTU is checked.
+// The MTU set by a frontend is checked.
 func TestFrontendSetsMTU(t *testing.T) {
 	w := newWorld(t)
 	if d := w.Bad.dev; d.MTU(67) == nil || d.MTU(1400) != nil || d.Port().Limits().MaxFrame != 1414 {

@@ -8,7 +8,7 @@ import (
 	"vnic.dev/vnic/internal/wire"
 )
 
-// A frontend that hangs up, and one that resets its device, have left nothing with other ports.
+// When a frontend hangs up, or resets its device, other ports are notified.
 func TestOthersHearOfAHangUp(t *testing.T) {
 	files, sw := nictest.Switch(t)
 	g := newRawGuest(t, files, sw, 0, rawOptions{pairs: 1, mtu: 1500, noGPU: true})

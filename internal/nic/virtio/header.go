@@ -10,14 +10,15 @@ import (
 
 var le = binary.LittleEndian
 
-// maxNetHdr is the length of virtio_net_hdr with num_buffers (virtio 1.3, 5.1.6), and legacyNetHdr without (5.1.6.1).
+// maxNetHdr is the length of virtio_net_hdr with num_buffers (virtio 1.3, 5.1.6), legacyNetHdr
+// without (5.1.6.1).
 const (
 	maxNetHdr    = 12
 	legacyNetHdr = 10
 )
 
-// netHdrLen is how long virtio_net_hdr is in the rings of a driver with these features, in both directions: a legacy
-// driver that has not MRG_RXBUF either has no num_buffers (virtio 1.3, 5.1.6.1).
+// netHdrLen returns the length of virtio_net_hdr under these features, in both directions. A legacy
+// driver without MRG_RXBUF has no num_buffers (virtio 1.3, 5.1.6.1).
 func netHdrLen(features uint64) uint32 {
 	if features&(fVersion1|fMrgRxbuf) == 0 {
 		return legacyNetHdr
@@ -37,9 +38,10 @@ const (
 	hdrGSOECN   = 0x80 // VIRTIO_NET_HDR_GSO_ECN
 )
 
-// netHdr is struct virtio_net_hdr_v1 as it lies in memory: flags u8, gso_type u8, hdr_len u16 (a hint, never trusted),
-// gso_size u16, csum_start u16, csum_offset u16, num_buffers u16. It is read where it was copied to, and written whole:
-// where a processor's reads and writes of the same bytes differ in width, the reads wait.
+// netHdr is struct virtio_net_hdr_v1 as it lies in memory: flags u8, gso_type u8, hdr_len u16 (a
+// hint, never trusted), gso_size u16, csum_start u16, csum_offset u16, num_buffers u16. Reads and
+// writes of the same bytes must have the same width here, because a wider read stalls after narrow
+// writes.
 type netHdr [maxNetHdr]byte
 
 func (h *netHdr) flags() uint8       { return h[0] }
@@ -48,8 +50,8 @@ func (h *netHdr) gsoSize() uint16    { return le.Uint16(h[4:]) }
 func (h *netHdr) csumStart() uint16  { return le.Uint16(h[6:]) }
 func (h *netHdr) csumOffset() uint16 { return le.Uint16(h[8:]) }
 
-// meta reads what a driver said of a frame that it sends. The features decide what it may say.
-// Where its checksum may lie the wire decides (splitter.Meta.CsumAllowed).
+// meta reads the header of a frame that a driver sends. The features limit what the header may ask
+// for. splitter.Meta.CsumAllowed, called by the wire, decides where the checksum may lie.
 func (h *netHdr) meta(m *splitter.Meta, features uint64) error {
 	m.GSOType, m.GSOSize, m.ECN = splitter.GSONone, 0, false
 	m.Csum, m.CsumStart, m.CsumOffset = splitter.CsumNone, 0, 0
@@ -87,8 +89,8 @@ func (h *netHdr) meta(m *splitter.Meta, features uint64) error {
 	return nil
 }
 
-// describe says of a frame in so many buffers what its receiver may know; csum: it has VIRTIO_NET_F_GUEST_CSUM, without
-// which flags are 0.
+// describe fills in the header of a frame for its receiver. buffers is num_buffers. csum: the
+// receiver has VIRTIO_NET_F_GUEST_CSUM; without it flags are 0.
 func (h *netHdr) describe(m *splitter.Meta, hlen uint32, csum bool, buffers int) {
 	lo := uint64(uint16(hlen)) << 16    // flags, gso_type, hdr_len, gso_size, csum_start
 	hi := uint32(uint16(buffers)) << 16 // csum_offset, num_buffers

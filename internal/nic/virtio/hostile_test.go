@@ -33,7 +33,7 @@ func TestBadReceiveChainStopsOnlyItsQueue(t *testing.T) {
 			fault := w.Bad.fault(2 * q)
 			w.Bad.OK(w.Bad.rings[2*q].Add(c.out, c.in, 1))
 			w.Bad.publish(2 * q)
-			w.A.Send(0, tcp(w.A, w.Bad, 100)) // dropped, and not waited for
+			w.A.Send(0, tcp(w.A, w.Bad, 100)) // dropped, not held
 			w.Bad.broken(2*q, fault)
 			w.A.Send(0, tcp(w.A, w.Bad, 100))
 			w.Moves(t)
@@ -56,15 +56,15 @@ func TestBadTransmitChainStopsOnlyItsQueue(t *testing.T) {
 			w.Bad.Add(0, &good, false)
 			w.Bad.OK(w.Bad.rings[1].Add(c.out, c.in, 9))
 			w.Bad.publish(1)
-			nictest.Arrives(t, w.A, 0, &good) // what came before it is sent
+			nictest.Arrives(t, w.A, 0, &good) // frames before the bad one are sent
 			w.Bad.broken(1, fault)
 			w.Moves(t)
-			testkit.Equal(t, "base", w.Bad.base(1), 2) // hello, good; not the bad one
+			testkit.Equal(t, "base", w.Bad.base(1), 2) // hello and good, without the bad one
 		})
 	}
 }
 
-// Frames that are none are gone and harm nobody.
+// Malformed frames are dropped, and harm no other guest.
 //
 // Invariant: nic/virtio: A hostile guest harms its own queues only.
 func TestBadFramesAreDropped(t *testing.T) {
@@ -94,22 +94,22 @@ func TestBadFramesAreDropped(t *testing.T) {
 	w.Moves(t)
 }
 
-// Invariant: nic: A guest that takes nothing stalls nobody.
+// Invariant: nic: A guest that takes no frames stalls no other guest.
 func TestDeadGuestStallsNobody(t *testing.T) { nictest.DeadGuestStallsNobody(t, newWorld(t)) }
 
-// Invariant: nic: A guest that takes little gets its own frames late, and nobody else's.
+// Invariant: nic: A guest that takes few frames delays only frames to itself.
 func TestSlowReceiverStallsNobody(t *testing.T) { nictest.SlowReceiverStallsNobody(t, newWorld(t)) }
 
-// Invariant: nic: Two guests alone lose nothing while the receiver pauses.
+// Invariant: nic: Two guests alone on a switch lose nothing while the receiver pauses.
 func TestPausesLoseNothing(t *testing.T) {
 	nictest.PausesLoseNothing(t, newWorldWith(t, rawOptions{pairs: 3, mtu: 9000, p2p: true, patience: patient}))
 }
 
-// Frames that wait for a receiver when their queue is stopped are the driver's again: each arrives
+// Frames that wait for a receiver when their queue is stopped go back to the driver: each arrives
 // once after the restart.
 //
-// Invariant: nic/virtio: Stopping a queue under traffic loses and repeats nothing, nor does a
-// frontend that comes back.
+// Invariant: nic/virtio: Stopping a queue under traffic loses and repeats nothing; neither does a
+// reconnect of the frontend.
 func TestStopUnderTrafficLosesAndRepeatsNothing(t *testing.T) {
 	w := newWorldWith(t, rawOptions{pairs: 3, mtu: 9000, patience: patient})
 	const n = 20
@@ -118,7 +118,7 @@ func TestStopUnderTrafficLosesAndRepeatsNothing(t *testing.T) {
 	}
 	testkit.Eventually(t, "frames that wait", func() bool { return w.B.dev.Port().Link().Counters().Busy > 0 })
 	base := w.A.base(1)
-	testkit.Equal(t, "base", base, 1) // the hello before
+	testkit.Equal(t, "base", base, 1) // the hello frame before
 	w.B.Post(0, n+1)
 	w.A.setup(1, base)
 	w.A.Sent(0)
@@ -133,13 +133,13 @@ func TestStopUnderTrafficLosesAndRepeatsNothing(t *testing.T) {
 	w.Moves(t)
 }
 
-// A call descriptor that is full, even one that blocks, stops nobody for long.
+// A full call eventfd, even a blocking one, delays no other guest for long.
 func TestFullCallBlocksNobody(t *testing.T) {
 	for name, block := range map[string]bool{"non-blocking": false, "blocking": true} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
 			call := w.Bad.calls[0]
-			w.Bad.rings[0].EnableCall() // ask for calls
+			w.Bad.rings[0].EnableCall() // asks for calls
 			w.Bad.Post(0, 8)
 			var b [8]byte
 			_, _ = unix.Read(call, b[:])
@@ -156,9 +156,10 @@ func TestFullCallBlocksNobody(t *testing.T) {
 	}
 }
 
-// A guest whose memory is truncated under traffic loses its NIC; who sends to it, or gets frames of it, does not.
+// A guest whose memory is truncated under traffic loses its NIC; guests that send to it, or receive
+// from it, do not.
 //
-// Invariant: nic: A fault in a guest's truncated memory is that guest's alone.
+// Invariant: nic: Truncating a guest's memory affects only that guest.
 func TestTruncatedMemoryIsItsOwnersFault(t *testing.T) {
 	for name, sender := range map[string]bool{"sender": true, "receiver": false} {
 		t.Run(name, func(t *testing.T) {
@@ -185,7 +186,7 @@ func TestTruncatedMemoryIsItsOwnersFault(t *testing.T) {
 	}
 }
 
-// Frames whose memory goes away while they wait in it are lost, and nothing else is.
+// If memory is removed under traffic, waiting frames in it are lost, and no others.
 func TestMemoryRemovedUnderTraffic(t *testing.T) {
 	w := newWorldWith(t, rawOptions{pairs: 3, mtu: 9000, p2p: true, patience: patient})
 	before := w.A.dev.Port().Link().Counters().Busy
@@ -207,9 +208,10 @@ func TestMemoryRemovedUnderTraffic(t *testing.T) {
 	w.Moves(t)
 }
 
-// What one driver has set up dies with it; a driver that goes on where it was keeps it.
+// A new driver does not inherit state that commands of the previous driver set up; a driver that
+// continues its rings keeps it.
 //
-// Invariant: nic/virtio: A new driver inherits nothing of the one before.
+// Invariant: nic/virtio: A new driver inherits no state of the previous one.
 func TestNewDriverInheritsNothing(t *testing.T) {
 	w := newWorld(t)
 	w.Bad.SetSplit(1, true)

@@ -15,17 +15,19 @@ import (
 	"vnic.dev/vnic/virtq"
 )
 
-// headers are drivers by what their virtio_net_hdr follows from: they lack these features.
+// headers are kinds of drivers by the form of their virtio_net_hdr, and the features that each
+// lacks.
 var headers = map[string]uint64{"modern": 0, "no MRG_RXBUF": fMrg, "no VERSION_1": fVersion1,
 	"legacy": fVersion1 | fMrg}
 
-// soon is how long guests wait whose drivers the device may not understand.
+// soon is how long guests wait for their NIC in tests where it might fail to understand them.
 const soon = 5 * time.Second
 
-// Frames go both ways between a driver of today and one of any other kind, with offloads and without: checksums that
-// are left to the receiver, super-packets that are whole or cut.
+// Frames go both ways between a modern driver and each other kind, with offloads and without: with
+// partial checksums, and with GSO packets that stay whole or are segmented.
 //
-// Invariant: nic/virtio: virtio_net_hdr is as long as the negotiated features say, in both directions.
+// Invariant: nic/virtio: virtio_net_hdr is as long as the negotiated features say, in both
+// directions.
 func TestHeaderIsAsLongAsFeaturesSay(t *testing.T) {
 	for name, lacks := range headers {
 		for _, more := range []struct {
@@ -45,7 +47,7 @@ func TestHeaderIsAsLongAsFeaturesSay(t *testing.T) {
 					from, to := p[0], p[1]
 					for _, n := range []int{0, 1, 60, 1446} {
 						f := tcp(from, to, n)
-						if !offloads { // it would come completed, and not vouched for
+						if !offloads { // it would arrive complete, but not marked as good
 							f = whole(t, f)
 						}
 						to.Post(0, 1)
@@ -88,14 +90,15 @@ func whole(t *testing.T, f nictest.Frame) nictest.Frame {
 	return f
 }
 
-// superFrame is a TSO packet.
+// superFrame makes a TSO packet.
 func superFrame(from, to *suiteGuest, payload int, mss uint16) nictest.Frame {
 	f := tcp(from, to, payload)
 	f.GSO, f.MSS = splitter.GSOTCPv4, mss
 	return f
 }
 
-// The header may lie in any descriptors: its own, as legacy drivers without ANY_LAYOUT have it, or in pieces.
+// The header may lie in any descriptors: in its own, as for legacy drivers without ANY_LAYOUT, or
+// in pieces.
 func TestHeaderInPieces(t *testing.T) {
 	for name, lacks := range headers {
 		t.Run(name, func(t *testing.T) {
@@ -105,11 +108,11 @@ func TestHeaderInPieces(t *testing.T) {
 			for _, cuts := range [][]int{{b.hdr}, {1, b.hdr}, {4, b.hdr - 1, b.hdr + 3}, {b.hdr + 14, b.hdr + 54},
 				{2, 4, 6, 8}} {
 				f := tcp(b, a, 500)
-				at, pieces := 0, []virtq.Buf(nil)
+				pos, pieces := 0, []virtq.Buf(nil)
 				mem := append(netHeader(&f)[:b.hdr], f.Bytes()...)
 				for _, end := range append(cuts, len(mem)) {
-					pieces = append(pieces, virtq.Buf{Addr: b.Put(mem[at:end]), Len: uint32(end - at)})
-					at = end
+					pieces = append(pieces, virtq.Buf{Addr: b.Put(mem[pos:end]), Len: uint32(end - pos)})
+					pos = end
 				}
 				a.Post(0, 1)
 				b.OK(b.rings[1].Add(pieces, nil, 0))
@@ -120,10 +123,10 @@ func TestHeaderInPieces(t *testing.T) {
 
 				f = tcp(a, b, 500)
 				addr, in := b.Alloc(len(mem) + 100)
-				at, pieces = 0, nil
+				pos, pieces = 0, nil
 				for _, end := range append(cuts, len(in)) {
-					pieces = append(pieces, virtq.Buf{Addr: addr + uint64(at), Len: uint32(end - at)})
-					at = end
+					pieces = append(pieces, virtq.Buf{Addr: addr + uint64(pos), Len: uint32(end - pos)})
+					pos = end
 				}
 				b.cookie++
 				b.OK(b.rings[0].Add(nil, pieces, b.cookie))
@@ -132,7 +135,8 @@ func TestHeaderInPieces(t *testing.T) {
 				a.Send(0, f)
 				nictest.Arrives(t, b, 0, &f)
 			}
-			// Without MRG_RXBUF a chain holds a frame; one that holds the header alone is too short for any.
+			// Without MRG_RXBUF a chain holds a frame; a chain with room for the header only is too
+			// short for any frame.
 			before := b.Port().Link().Counters().Drops[wire.DropTooBig]
 			addr, _ := b.Alloc(b.hdr)
 			b.cookie++
@@ -147,8 +151,9 @@ func TestHeaderInPieces(t *testing.T) {
 	}
 }
 
-// Without MRG_RXBUF a frame, or super-packet, goes to one chain: here as Linux makes them for GUEST_TSO4 (19
-// descriptors), for an MTU of 9000 (5), and for any other (1). What does not fit is dropped, and counted.
+// Without MRG_RXBUF a frame or GSO packet goes to one chain: here as Linux makes them for
+// GUEST_TSO4 (19 descriptors), for an MTU of 9000 (5), and otherwise (1). Frames that do not fit
+// are dropped and counted.
 func TestOneChainForEachFrame(t *testing.T) {
 	const tso4, tso6 = 1 << 7, 1 << 8
 	for _, c := range []struct {
@@ -156,7 +161,7 @@ func TestOneChainForEachFrame(t *testing.T) {
 		drop  uint64
 		sizes []uint32 // of a chain's buffers
 		mtu   uint16
-		fits  []int // payload of frames, and of super-packets if longer than the MTU
+		fits  []int // payload lengths of frames; of GSO packets if longer than the MTU
 		big   []int
 	}{
 		{"19 descriptors", 0, append([]uint32{12, 4080}, slices.Repeat([]uint32{4096}, 17)...), 9000,
@@ -172,7 +177,7 @@ func TestOneChainForEachFrame(t *testing.T) {
 					files, sw := nictest.Switch(t)
 					a := newSuiteGuest(t, files, sw, 0, rawOptions{pairs: 1, mtu: 9000, wait: soon})
 					b := newStockGuest(t, files, sw, 1, rawOptions{pairs: 1, mtu: c.mtu, drop: c.drop | lacks, wait: soon})
-					at, room := map[uint32][]byte{}, uint32(0)
+					chains, room := map[uint32][]byte{}, uint32(0)
 					for i := range uint32(30) { // as many as segments
 						var bufs []virtq.Buf
 						addr, mem := b.Alloc(80 << 10)
@@ -181,7 +186,7 @@ func TestOneChainForEachFrame(t *testing.T) {
 							bufs = append(bufs, virtq.Buf{Addr: addr + uint64(room), Len: n})
 							room += n
 						}
-						at[i] = mem
+						chains[i] = mem
 						b.OK(b.rings[0].Add(nil, bufs, i))
 					}
 					b.publish(0)
@@ -195,7 +200,7 @@ func TestOneChainForEachFrame(t *testing.T) {
 					b.OK(err)
 					var payload []byte
 					for _, u := range used[:k] {
-						got := at[u.Cookie][:u.Len]
+						got := chains[u.Cookie][:u.Len]
 						if b.hdr == 12 && le.Uint16(got[10:]) != 1 || u.Len > room {
 							t.Errorf("%d bytes of %d, num_buffers %d", u.Len, room, le.Uint16(got[10:]))
 						}
@@ -213,7 +218,7 @@ func TestOneChainForEachFrame(t *testing.T) {
 	}
 }
 
-// A receive buffer shorter than virtio_net_hdr ends its queue, by the length that the driver's has.
+// A receive buffer shorter than the driver's virtio_net_hdr stops its queue.
 func TestBufferShorterThanHeader(t *testing.T) {
 	for name, lacks := range headers {
 		t.Run(name, func(t *testing.T) {
@@ -229,7 +234,7 @@ func TestBufferShorterThanHeader(t *testing.T) {
 	}
 }
 
-// Header split, rules and commands are a legacy driver's as any other's.
+// A legacy driver can use header split, rules and commands like any other.
 func TestLegacyDriverHasCommandsAndSplit(t *testing.T) {
 	for name, lacks := range headers {
 		t.Run(name, func(t *testing.T) {
@@ -247,7 +252,7 @@ func TestLegacyDriverHasCommandsAndSplit(t *testing.T) {
 					t.Errorf("frame of %d: split %v, %d bytes of header, dirty %v", n, got.Split, len(got.Header), got.Dirty)
 				}
 			}
-			// A header buffer that is a byte short is none.
+			// A header buffer one byte too short stops the queue.
 			fault := w.Bad.fault(2)
 			addr, _ := w.Bad.Alloc(512)
 			w.Bad.OK(w.Bad.rings[2].Add(nil, []virtq.Buf{{Addr: addr, Len: uint32(w.Bad.hdr + 255)},
@@ -260,7 +265,7 @@ func TestLegacyDriverHasCommandsAndSplit(t *testing.T) {
 	}
 }
 
-// A frontend may say which features its driver has after the rings run: they go on by these.
+// A frontend may set its driver's features while the rings run: the device then uses these.
 func TestFeaturesOfRunningRings(t *testing.T) {
 	files, sw := nictest.Switch(t)
 	a := newSuiteGuest(t, files, sw, 0, rawOptions{pairs: 1, mtu: 1500, patience: patient, wait: soon})
@@ -277,7 +282,7 @@ func TestFeaturesOfRunningRings(t *testing.T) {
 	}
 }
 
-// What the device does not have is refused by its name (virtio 1.3, 5.1.3).
+// A feature that the device does not offer is refused by its name (virtio 1.3, 5.1.3).
 func TestFeaturesNotOfferedAreNamed(t *testing.T) {
 	g := newWorldWith(t, rawOptions{pairs: 1, mtu: 1500}).Bad
 	for names, set := range map[string]uint64{
@@ -291,10 +296,10 @@ func TestFeaturesNotOfferedAreNamed(t *testing.T) {
 	}
 }
 
-// Any set of the offload features is served, whether the specification allows it (5.1.3.1) or not: QEMU offers, and
-// Linux takes, HOST_TSO4 without CSUM (csum=off) and GUEST_TSO4 without GUEST_CSUM (guest_csum=off), and no frontend
-// passes CTRL_VQ on, which MQ needs. What then cannot be had is not used: a receiver gets no super-packet without
-// GUEST_CSUM.
+// The device serves any set of offload features, whether the specification allows it (5.1.3.1) or
+// not: QEMU offers, and Linux accepts, HOST_TSO4 without CSUM (csum=off) and GUEST_TSO4 without
+// GUEST_CSUM (guest_csum=off), and no frontend passes on CTRL_VQ, which MQ requires. Features
+// without their requirement are not used: without GUEST_CSUM a receiver gets no GSO packet.
 func TestAnySetOfFeaturesIsServed(t *testing.T) {
 	files, sw := nictest.Switch(t)
 	g := newRawGuest(t, files, sw, 0, rawOptions{pairs: 2, mtu: 1500})

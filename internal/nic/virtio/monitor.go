@@ -9,16 +9,16 @@ import (
 	"vnic.dev/vnic/internal/peer"
 )
 
-// monitored is a Device as its monitor sees it.
+// monitored implements nic.Monitored for a Device.
 type monitored Device
 
 var _ nic.Monitored = (*monitored)(nil)
 
-// Kicked implements nic.Monitored: receive queues are watched by the indices of their vrings.
+// Kicked implements nic.Monitored: the tag of a receive queue is the index of its vring.
 func (m *monitored) Kicked(vring int) { m.rx[vring/2].kicked() }
 
-// Tend implements nic.Monitored: it sets the default RSS and reports why queues stopped, as the queues
-// themselves must not.
+// Tend implements nic.Monitored: it sets the default RSS, and logs why queues stopped, which queues
+// must not do under their locks.
 func (m *monitored) Tend(time.Time) (next time.Time) {
 	d := (*Device)(m)
 	d.mu.Lock()
@@ -33,7 +33,7 @@ func (m *monitored) Tend(time.Time) (next time.Time) {
 			"queue", queueName(index), "err", err)
 	}
 	for index, err := range memory {
-		d.losses[index].Log(d.log, slog.LevelError, "frames are dropped whose memory is not shared with the device",
+		d.losses[index].Log(d.log, slog.LevelError, "dropping frames whose memory is not shared with the device",
 			"queue", queueName(index), "err", err, "hint", peer.ShareMore)
 	}
 	return time.Time{}
@@ -47,13 +47,13 @@ func (m *monitored) TakeEventFDs() {
 	for i := range d.MaxQueues() {
 		d.vring(i).closeEventFDs()
 	}
-	d.log.Error("calls that nobody takes: the frontend gets no more until it connects again")
+	d.log.Error("the frontend does not take its calls, and gets no more until it reconnects")
 }
 
-// requestRSS has the default RSS set again: a queue has got its first buffers. It never waits.
+// requestRSS requests a new default RSS: a queue has got its first buffers. It never waits.
 func (d *Device) requestRSS() { d.report(func() { d.rssDue = true }) }
 
-// failed has the end of a queue reported. It never waits.
+// failed requests a log line about a stopped queue. It never waits.
 func (d *Device) failed(index int, err error) {
 	d.report(func() {
 		if d.failures == nil {
@@ -63,7 +63,7 @@ func (d *Device) failed(index int, err error) {
 	})
 }
 
-// report has the monitor see what note notes.
+// report calls note under mu, and wakes the monitor.
 func (d *Device) report(note func()) {
 	d.mu.Lock()
 	note()

@@ -16,20 +16,20 @@ type stream struct {
 	a, b  *suiteGuest
 	f     nictest.Frame
 	tx    []virtq.Buf // one frame's header and payload
-	rx    []virtq.Buf // each receive buffer
+	rx    []virtq.Buf // the receive buffers
 	used  [rawRing]virtq.Used
-	frame int // bytes, virtio_net_hdr included
-	out   int // frames sent, not yet done
+	frame int // bytes of a frame, virtio_net_hdr included
+	out   int // frames sent and not completed
 }
 
-// newStream prepares frames of payload bytes; above the MTU they are GSO packets.
+// newStream prepares frames with payload bytes each; above the MTU they are GSO packets.
 func newStream(t testing.TB, payload int) *stream { return newStreamOf(t, payload, rawOptions{}) }
 
 func newStreamOf(t testing.TB, payload int, ro rawOptions) *stream {
 	files, sw := nictest.Switch(t)
 	ro.pairs, ro.mtu, ro.noGPU = 1, 1500, true
 	l := &stream{a: newRawGuest(t, files, sw, 0, ro), b: newRawGuest(t, files, sw, 1, ro)}
-	nictest.Hello(l.b) // so that the switch floods nothing
+	nictest.Hello(l.b) // so that the switch does not flood
 	l.f = nictest.Make(l.b.mac, l.a.mac, nictest.Spec{Payload: payload})
 	if payload > 1460 {
 		l.f.GSO, l.f.MSS = splitter.GSOTCPv4, 1460
@@ -43,7 +43,7 @@ func newStreamOf(t testing.TB, payload int, ro rawOptions) *stream {
 		l.post(uint32(i))
 	}
 	l.b.publish(0)
-	for range 1000 { // the first may meet a ring that has not started, and is dropped then
+	for range 1000 { // a frame is dropped while the receiver's ring has not started
 		l.Add(1)
 		l.Show()
 		l.Done(true)
@@ -109,10 +109,10 @@ func (l *stream) Copy() (dst, src []byte) {
 	return l.b.RAM[l.rx[0].Addr:][:n], l.a.RAM[l.tx[1].Addr:][:n]
 }
 
-// Bytes arrive as they were sent, whole, with what virtio_net_hdr says of them.
+// Bytes arrive as they were sent, whole, with the right virtio_net_hdr.
 //
-// Invariant: nic: Headers go to the header buffer and payload elsewhere, to the byte, and nothing
-// else changes on the way.
+// Invariant: nic: Exactly the headers go to the header buffer, and payload to other buffers;
+// nothing else changes.
 func TestPathKeepsBytes(t *testing.T) {
 	for _, payload := range []int{1, 64, 1448, 65000} {
 		t.Run(fmt.Sprint(payload), func(t *testing.T) {

@@ -12,8 +12,8 @@ import (
 	"vnic.dev/vnic/vhostuser"
 )
 
-// pause is what QEMU sends when its guest is stopped (QMP stop, a migration): vhost_net_stop. It says where the rings
-// are.
+// pause does what QEMU does when its guest is stopped (QMP stop, a migration): vhost_net_stop. It
+// returns the rings' bases.
 func (g *suiteGuest) pause() (bases []uint32) {
 	g.Helper()
 	bases = g.bases()
@@ -21,7 +21,8 @@ func (g *suiteGuest) pause() (bases []uint32) {
 	return bases
 }
 
-// resume is what QEMU sends when its guest goes on (QMP cont): vhost_net_start, with rings that go on at these bases.
+// resume does what QEMU does when its guest continues (QMP cont): vhost_net_start, with rings that
+// continue at these bases.
 func (g *suiteGuest) resume(bases []uint32) {
 	g.Helper()
 	g.OK(g.front.SetMTU(uint16(g.Port().Limits().MaxFrame - 14)))
@@ -53,7 +54,8 @@ func (g *suiteGuest) status(bits uint8) {
 	testkit.Equal(g, "status", now, was|bits)
 }
 
-// settings are what a guest has set up by commands: split, rules, spreading, a meter, buffers, a queue pair of RDMA.
+// settings are state that a guest has set up by commands: split, rules, RSS, a flow counter,
+// buffers, an RDMA queue pair.
 type settings struct {
 	g          *suiteGuest
 	generation uint32
@@ -76,14 +78,14 @@ func (g *suiteGuest) setUp() *settings {
 	return &settings{g, p.Generation(), p.State(), qpn}
 }
 
-// kept says whether all of it is there.
+// kept reports whether all of it is unchanged.
 func (s *settings) kept() bool {
 	p := s.g.Port()
 	_, err := p.QPStatus(s.qpn)
 	return err == nil && p.Generation() == s.generation && reflect.DeepEqual(p.State(), s.state)
 }
 
-// gone says whether nothing of it is.
+// gone reports whether all of it is gone.
 func (s *settings) gone() bool {
 	p := s.g.Port()
 	_, err := p.QPStatus(s.qpn)
@@ -92,11 +94,11 @@ func (s *settings) gone() bool {
 		len(now.FlowCounters) == 0
 }
 
-// A transfer from one GPU's memory to another's goes on over ten stops and conts of either guest, or of both. Frames to
-// a guest that is stopped are lost, and counted, as those to one whose frontend has hung up; all others arrive once,
-// split.
+// A transfer from one GPU's memory to another's goes on across ten stops and continues of either
+// guest, or of both. Frames to a stopped guest are lost and counted, like those to a guest whose
+// frontend has hung up; all others arrive once, split.
 //
-// Invariant: nic: A paused guest finds its NIC as it was.
+// Invariant: nic: After a pause a guest's NIC has the same state as before.
 func TestTransferGoesOnOverPauses(t *testing.T) {
 	for name, paused := range map[string][2]bool{"receiver": {false, true}, "sender": {true, false},
 		"both": {true, true}} {
@@ -116,7 +118,7 @@ func TestTransferGoesOnOverPauses(t *testing.T) {
 					t.Errorf("frame %d: split %v, dirty %v", seq, got.Split, got.Dirty)
 				}
 			}
-			w.B.Post(1, 30) // which outlive the pauses
+			w.B.Post(1, 30) // buffers that outlive the pauses
 			for range 10 {
 				moves()
 				var a, b []uint32
@@ -130,7 +132,7 @@ func TestTransferGoesOnOverPauses(t *testing.T) {
 					t.Fatal("a guest that is stopped has lost what it had set up")
 				}
 				if !paused[0] {
-					w.A.SendGPU(0, frame()) // for nobody
+					w.A.SendGPU(0, frame()) // lost
 					lost++
 				}
 				if paused[1] {
@@ -154,15 +156,16 @@ func TestTransferGoesOnOverPauses(t *testing.T) {
 	}
 }
 
-// Who takes the rings over after status 0 decides: the same driver goes on with them, or with others but from 0; one
-// that begins at 0 is another, and so is the driver after a reset.
+// After status 0 the next start of the rings decides: the same driver continues them, or starts
+// other rings but not from 0; a driver that starts at 0 is a new one, and so is the driver after a
+// reset.
 //
-// Invariant: nic: A paused guest finds its NIC as it was.
+// Invariant: nic: After a pause a guest's NIC has the same state as before.
 func TestPauseAndReset(t *testing.T) {
 	ro := rawOptions{pairs: 3, mtu: 9000, patience: patient, wait: soon}
 	noReset := ro
 	noReset.noReset = true
-	fresh := func(g *suiteGuest) { // what another driver does
+	fresh := func(g *suiteGuest) { // starts as a new driver
 		g.rings = nil
 		for i := range 2 * ro.pairs {
 			g.startRing(i)
@@ -228,7 +231,8 @@ func TestPauseAndReset(t *testing.T) {
 	}
 }
 
-// A ring that was stopped at 0, as each 2^16th time, goes on from there: its driver is no other one.
+// A ring that was stopped at index 0, as happens once in 2^16 chains, continues from there: its
+// driver is not new.
 func TestPauseAtZero(t *testing.T) {
 	files, sw := nictest.Switch(t)
 	g := newRawGuest(t, files, sw, 0, rawOptions{pairs: 2, mtu: 9000})
@@ -241,19 +245,19 @@ func TestPauseAtZero(t *testing.T) {
 		t.Errorf("%+v", g.Port().State())
 	}
 	bases = g.pause()
-	bases[0] = 7 // another place than it had
+	bases[0] = 7 // not where it stopped
 	if g.resume(bases); !s.kept() {
 		t.Errorf("%+v", g.Port().State())
 	}
 	bases = g.pause()
 	bases[0] = 0
-	if g.resume(bases); !s.gone() { // it left at 7
+	if g.resume(bases); !s.gone() { // it stopped at 7
 		t.Errorf("%+v", g.Port().State())
 	}
 }
 
-// A frame that waits for a receiver when its guest is stopped is sent once, when it goes on; one that waits for the
-// guest that is stopped is dropped, and counted.
+// A frame that waits for a receiver when its guest is stopped is sent once, when the guest
+// continues. A frame that waits for the stopped guest is dropped and counted.
 func TestPauseWhileFramesWait(t *testing.T) {
 	w := newWorldWith(t, rawOptions{pairs: 3, mtu: 9000, p2p: true, patience: patient})
 	waits := func(f nictest.Frame) {
@@ -283,7 +287,7 @@ func TestPauseWhileFramesWait(t *testing.T) {
 	w.Moves(t)
 }
 
-// The NIC of a guest that is stopped neither takes nor sends anything of RDMA: its memory does not change.
+// The NIC of a stopped guest receives and sends no RDMA packets: its memory does not change.
 func TestPauseSuspendsRDMA(t *testing.T) {
 	w := newWorldWith(t, rawOptions{pairs: 2, mtu: 9000, p2p: true, patience: patient})
 	w.B.setUp()
@@ -296,7 +300,7 @@ func TestPauseSuspendsRDMA(t *testing.T) {
 		testkit.Equal(t, "frames dropped: "+why.String(), drops(why), before+1)
 	}
 	for range 3 {
-		dropped(wire.DropRDMA) // of no queue pair
+		dropped(wire.DropRDMA) // to no queue pair
 		bases := w.B.pause()
 		dropped(wire.DropStopped)
 		w.B.resume(bases)

@@ -12,7 +12,7 @@ import (
 	"vnic.dev/vnic/internal/wire"
 )
 
-// newPollers starts threads that poll, until the test ends.
+// newPollers starts polling threads, until the test ends.
 func newPollers(t testing.TB, n int, hot bool) *nic.Pollers {
 	t.Helper()
 	p := testkit.Must(nic.NewPollers(n, hot))(t)
@@ -20,8 +20,8 @@ func newPollers(t testing.TB, n int, hot bool) *nic.Pollers {
 	return p
 }
 
-// TestNICPolled: all that holds of a NIC holds where one thread serves the queues of all, and sleeps where there is
-// nothing, or never.
+// TestNICPolled runs the suite with one thread that serves the queues of all NICs: one that sleeps
+// when idle, and one that never sleeps.
 func TestNICPolled(t *testing.T) {
 	for name, hot := range map[string]bool{"sleeps": false, "hot": true} {
 		t.Run(name, func(t *testing.T) {
@@ -40,18 +40,19 @@ func TestNICPolled(t *testing.T) {
 	}
 }
 
-// wantsKicks says whether the device asks for a kick at the next frame of transmit queue 0, of whose ring n chains have
-// been published (avail_event, virtio 1.3, 2.7.10).
+// wantsKicks reports whether the device asks for a kick at the next frame of transmit queue 0, of
+// which n chains have been published (avail_event, virtio 1.3, 2.7.10).
 func wantsKicks(g *suiteGuest, n int) bool {
 	_, _, used := g.rings[1].Addrs()
 	return le.Uint16(g.At(used+4+8*rawRing)) == uint16(n)
 }
 
-// TestPollersThatSleepWantKicks: the driver of an idle ring is asked for kicks again, and its next frame arrives.
+// TestPollersThatSleepWantKicks: the device asks the driver of an idle ring for kicks again, and
+// its next frame arrives.
 func TestPollersThatSleepWantKicks(t *testing.T) {
 	w := newWorldWith(t, rawOptions{pairs: 1, mtu: 9000, pollers: newPollers(t, 1, false)})
 	w.B.Post(0, 8)
-	for sent := 1; sent < 5; sent++ { // one has been sent to make the world
+	for sent := 1; sent < 5; sent++ { // one frame was sent when the world was made
 		for deadline := time.Now().Add(patient); !wantsKicks(w.A, sent); runtime.Gosched() {
 			if time.Now().After(deadline) {
 				t.Fatalf("after %d frames the ring is polled for ever", sent)

@@ -13,7 +13,7 @@ var errNoKick = errors.New("no kick descriptor: polling is not offered")
 
 // StartQueue implements vhostuser.Device.
 func (d *Device) StartQueue(v vhostuser.Vring) error {
-	if _, err := d.StopQueue(v.Index); err != nil { // it never fails
+	if _, err := d.StopQueue(v.Index); err != nil { // never fails
 		return err
 	}
 	features := d.features.Load()
@@ -27,24 +27,24 @@ func (d *Device) StartQueue(v vhostuser.Vring) error {
 	d.mu.Lock()
 	delete(d.stopped, v.Index)
 	d.mu.Unlock()
-	defer d.setDefaultRSS() // also when a driver has changed
+	defer d.setDefaultRSS() // needed also if the driver has changed
 	d.noteStart(&v, vq.Resumed())
 	ring := d.vring(v.Index)
 	ring.call.set(v.Call)
 	ring.fault.set(v.Err)
 	if vq.Resumed() || v.Running {
-		ring.call.fire() // the one that was due may have been lost: the classic stall after a reconnect
+		ring.call.fire() // a due interrupt may have been lost, which would stall the driver after a reconnect
 	}
 	if v.Index%2 == 1 {
 		q := d.tx[v.Index/2]
-		q.began(vq, v.Kick, features)
+		q.start(vq, v.Kick, features)
 		q.sender.Start(v.Kick, !v.Running) // a ring starts when its kick descriptor is first readable
 		return nil
 	}
 	return d.rx[v.Index/2].open(vq, &v, features)
 }
 
-// open makes the ring.
+// open opens the ring.
 func (d *Device) open(v *vhostuser.Vring, f uint64) (*virtq.Device, error) {
 	if v.Kick < 0 {
 		return nil, errNoKick
@@ -58,7 +58,7 @@ func (d *Device) open(v *vhostuser.Vring, f uint64) (*virtq.Device, error) {
 func (q *rxQueue) open(vq *virtq.Device, v *vhostuser.Vring, features uint64) error {
 	q.Lock()
 	q.Restart()
-	q.began(vq, v.Kick, features)
+	q.start(vq, v.Kick, features)
 	q.started, q.staged, q.short = v.Running, false, 0
 	q.forget()
 	q.mrg, q.csum = features&fMrgRxbuf != 0, features&fGuestCsum != 0
@@ -74,7 +74,8 @@ func (q *rxQueue) open(vq *virtq.Device, v *vhostuser.Vring, features uint64) er
 	return nil
 }
 
-// SetCall implements vhostuser.Device. The new descriptor is fired once: a call may have been lost between the two.
+// SetCall implements vhostuser.Device. It fires the new eventfd once: a call may have been lost in
+// between.
 func (d *Device) SetCall(index, fd int) error {
 	call := &d.vring(index).call
 	call.set(fd)
@@ -82,7 +83,8 @@ func (d *Device) SetCall(index, fd int) error {
 	return nil
 }
 
-// SetErr implements vhostuser.Device. It is fired if the queue has an error already.
+// SetErr implements vhostuser.Device. If the queue has stopped on an error already, the eventfd is
+// fired.
 func (d *Device) SetErr(index, fd int) error {
 	fault := &d.vring(index).fault
 	fault.set(fd)
@@ -113,9 +115,9 @@ func (d *Device) EnableQueue(index int, on bool) error {
 	return nil
 }
 
-// setDefaultRSS tells the port which receive queues the driver uses, whenever that may have changed.
+// setDefaultRSS updates the port's list of receive queues in use, whenever it may have changed.
 func (d *Device) setDefaultRSS() {
-	d.rssMu.Lock() // what was found last is told last
+	d.rssMu.Lock() // so that the latest list is set last
 	defer d.rssMu.Unlock()
 	var used []uint16
 	for i, q := range d.rx {
@@ -126,19 +128,20 @@ func (d *Device) setDefaultRSS() {
 	d.port.SetDefaultRSS(used)
 }
 
-// StopQueue implements vhostuser.Device. What a transmit queue holds is sent, left to the driver, or dropped.
+// StopQueue implements vhostuser.Device. Held frames of a transmit queue are sent, left to the
+// driver, or dropped.
 func (d *Device) StopQueue(index int) (base uint32, err error) {
 	if index%2 == 1 {
 		return d.tx[index/2].shut(), nil
 	}
 	d.port.FlushRx(index / 2)
 	base = d.rx[index/2].shut()
-	d.port.FlushRx(index / 2) // what came meanwhile is dropped
+	d.port.FlushRx(index / 2) // drops frames that were held meanwhile
 	d.setDefaultRSS()
 	return base, nil
 }
 
-// shut stops the queue and lets go of what the frontend gave for it.
+// shut stops the queue and closes all descriptors that the frontend gave for it.
 func (q *txQueue) shut() (base uint32) {
 	q.sender.Stop()
 	if q.vq == nil {
@@ -149,14 +152,14 @@ func (q *txQueue) shut() (base uint32) {
 	return base
 }
 
-// shut stops the queue and lets go of what the frontend gave for it.
+// shut stops the queue and closes all descriptors that the frontend gave for it.
 func (q *rxQueue) shut() (base uint32) {
 	base = q.halt()
 	q.closeEventFDs()
 	return base
 }
 
-// halt stops the queue and wakes those that wait for it.
+// halt stops the queue and wakes its waiters.
 func (q *rxQueue) halt() (base uint32) {
 	q.Lock()
 	defer q.Unlock()

@@ -28,8 +28,8 @@ import (
 
 var le = binary.LittleEndian
 
-// suiteGuest is a nictest.Guest: a vhost-user frontend whose rings are filled by hand. It sees each descriptor that the
-// device sees.
+// suiteGuest is a nictest.Guest: a vhost-user frontend with rings that the test fills. The test
+// controls each descriptor that the device sees.
 type suiteGuest struct {
 	*nictest.Memory
 	nictest.Sender
@@ -39,47 +39,47 @@ type suiteGuest struct {
 	kicks []int
 	calls []int
 	mac   wire.MAC
-	hdr   int           // bytes of virtio_net_hdr, by the features
+	hdr   int           // length of virtio_net_hdr, by the features
 	ring  uint16        // descriptors of each ring
-	wait  time.Duration // for the NIC
+	wait  time.Duration // timeout for the NIC
 
 	served chan error
 	hang   func() // ends this connection
 
 	posted [3]map[uint32][]virtq.Buf
 	cookie uint32
-	used   [3][]virtq.Used // come, not yet received
-	flight [3]int          // sent, not yet done
+	used   [3][]virtq.Used // used elements not yet received by the test
+	flight [3]int          // frames sent and not completed
 }
 
-// rawOptions are what a guest may differ in.
+// rawOptions configure a guest.
 type rawOptions struct {
 	pairs int
 	mtu   uint16
-	drop  uint64 // features that the driver does not take
+	drop  uint64 // features that the driver does not accept
 	ring  uint16 // descriptors of each ring; 0: rawRing
 	noGPU bool
 	p2p   bool
-	table bool // memory comes by SET_MEM_TABLE
+	table bool // share memory by SET_MEM_TABLE
 
-	noReset bool // RESET_DEVICE is not negotiated
+	noReset bool // do not negotiate RESET_DEVICE
 
-	patience time.Duration // virtio.Config's
-	hold     time.Duration // nic.Config's
-	clock    func() int64  // likewise
+	patience time.Duration // of virtio.Config
+	hold     time.Duration // of nic.Config
+	clock    func() int64  // of nic.Config
 	log      *slog.Logger  // nil: none
 	pollers  *nic.Pollers  // nil: each queue's worker has a thread
-	wait     time.Duration // for the NIC; 0: 20 s
+	wait     time.Duration // timeout for the NIC; 0: 20 s
 	sabotage *nic.Sabotage
-	claims   bool // source addresses are judged: wire.Identity
-	storm    int  // wire.LinkOptions'
+	claims   bool // source addresses are checked: wire.Identity
+	storm    int  // of wire.LinkOptions
 }
 
 const (
 	rawGPU     = nictest.GPUBase
 	rawGPUSize = nictest.GPUSize
 	rawMem     = 32 << 20
-	rawBehind  = 4096           // of the file, and not shared: nobody writes there
+	rawBehind  = 4096           // bytes of the file behind the shared ones, which nobody writes
 	rawUser    = 0x7f0000000000 // user address of guest-physical 0
 	rawRing    = 256
 	poison     = 0xee
@@ -93,7 +93,8 @@ const (
 	fOffloads = 1<<0 | 1<<1 | 1<<7 | 1<<8 | 1<<11 | 1<<12
 )
 
-// newSuiteGuest makes a guest that the switch knows, and that wants flows on queue 0 but for rules.
+// newSuiteGuest makes a guest that the switch has learnt, and whose flows go to queue 0 except by
+// rules.
 func newSuiteGuest(t testing.TB, files *dma.Files, sw *wire.Switch, i int, o rawOptions) *suiteGuest {
 	t.Helper()
 	g := newStockGuest(t, files, sw, i, o)
@@ -103,7 +104,7 @@ func newSuiteGuest(t testing.TB, files *dma.Files, sw *wire.Switch, i int, o raw
 	return g
 }
 
-// newStockGuest makes one that has asked for nothing.
+// newStockGuest makes a guest that has not set RSS.
 func newStockGuest(t testing.TB, files *dma.Files, sw *wire.Switch, i int, o rawOptions) *suiteGuest {
 	t.Helper()
 	g := newRawGuest(t, files, sw, i, o)
@@ -149,7 +150,7 @@ func (g *suiteGuest) connect(o rawOptions) {
 	}
 }
 
-// dial attaches a frontend with the memory that there is.
+// dial attaches a frontend with the memory as it is.
 func (g *suiteGuest) dial(o rawOptions) {
 	g.Helper()
 	near, far := testkit.SocketPair(g)
@@ -171,7 +172,7 @@ func (g *suiteGuest) dial(o rawOptions) {
 	}
 }
 
-// negotiate says what the driver takes.
+// negotiate sets the features.
 func (g *suiteGuest) negotiate(o rawOptions) {
 	g.Helper()
 	if g.hdr = 12; o.drop&(fVersion1|fMrg) == fVersion1|fMrg {
@@ -186,7 +187,7 @@ func (g *suiteGuest) negotiate(o rawOptions) {
 	g.OK(err)
 }
 
-// redial hangs up and attaches another frontend, of the same guest: its rings go on from base.
+// redial hangs up and attaches another frontend of the same guest: its rings continue from base.
 func (g *suiteGuest) redial(o rawOptions, base func(ring int) uint32) {
 	g.Helper()
 	g.hang()
@@ -196,7 +197,7 @@ func (g *suiteGuest) redial(o rawOptions, base func(ring int) uint32) {
 	}
 }
 
-// base stops ring i and says where it is.
+// base stops ring i and returns its base.
 func (g *suiteGuest) base(i int) uint32 {
 	g.Helper()
 	base, err := g.front.GetVringBase(i)
@@ -204,7 +205,7 @@ func (g *suiteGuest) base(i int) uint32 {
 	return base
 }
 
-// bases does so with all rings.
+// bases stops all rings and returns their bases.
 func (g *suiteGuest) bases() (bases []uint32) {
 	g.Helper()
 	for i := range g.rings {
@@ -213,17 +214,17 @@ func (g *suiteGuest) bases() (bases []uint32) {
 	return bases
 }
 
-// usedIdx is where ring i is, as its used ring says.
+// usedIdx returns the index in the used ring of ring i.
 func (g *suiteGuest) usedIdx(i int) uint32 {
 	_, _, used := g.rings[i].Addrs()
 	return uint32(le.Uint16(g.RAM[used+2:]))
 }
 
-// setup tells of ring i and starts it.
+// setup sets up ring i and starts it.
 func (g *suiteGuest) setup(i int, base uint32) {
 	g.Helper()
 	desc, avail, used := g.rings[i].Addrs()
-	g.OK(g.front.SetEnable(i, true)) // before it starts, as QEMU does: what a disabled ring is given is dropped
+	g.OK(g.front.SetEnable(i, true)) // before it starts, as QEMU does: frames of a disabled ring are dropped
 	g.OK(g.front.SetupVring(vhostuser.VringSetup{Index: i, Size: g.ring, Desc: rawUser + desc, Avail: rawUser + avail,
 		Used: rawUser + used, Base: base, Kick: g.kicks[i], Call: g.calls[i]}))
 	g.kick(i)
@@ -249,14 +250,14 @@ var one8 = [8]byte{1}
 
 func (g *suiteGuest) kick(i int) { _, _ = unix.Write(g.kicks[i], one8[:]) }
 
-// publish shows what was added to ring i.
+// publish shows the device the chains added to ring i.
 func (g *suiteGuest) publish(i int) {
 	if g.rings[i].Publish() {
 		g.kick(i)
 	}
 }
 
-// poll waits until ring i gave back at least one chain, asleep on its call.
+// poll waits, asleep on the call eventfd, until ring i has used at least one chain.
 func (g *suiteGuest) poll(i int, dst []virtq.Used) int {
 	for deadline := time.Now().Add(g.wait); ; {
 		n, err := g.rings[i].Poll(dst)
@@ -280,7 +281,7 @@ func (g *suiteGuest) poll(i int, dst []virtq.Used) int {
 func (g *suiteGuest) Port() *nic.Port { return g.dev.Port() }
 func (g *suiteGuest) MAC() wire.MAC   { return g.mac }
 
-// Copied asks the queue's worker.
+// Copied implements nictest.Guest.
 func (g *suiteGuest) Copied(q int) *dma.Counts { return g.dev.Counts(q) }
 
 // Stop implements nictest.Guest.
@@ -316,7 +317,7 @@ func (g *suiteGuest) SetSplit(q int, on bool) {
 	g.OK(g.Port().SetSplit(control.Split{Queue: uint16(q), On: on}))
 }
 
-// fault gives a vring an error descriptor.
+// fault sets an error eventfd for a vring, and returns it.
 func (g *suiteGuest) fault(vring int) (fd int) {
 	g.Helper()
 	fd = nictest.EventFD(g)
@@ -324,7 +325,7 @@ func (g *suiteGuest) fault(vring int) (fd int) {
 	return fd
 }
 
-// broken waits until a vring has stopped for an error, which it returns.
+// broken waits until a vring has stopped on an error, and returns the error.
 func (g *suiteGuest) broken(vring int, fault int) string {
 	g.Helper()
 	fds := []unix.PollFd{{Fd: int32(fault), Events: unix.POLLIN}}
@@ -363,7 +364,7 @@ func (g *suiteGuest) repost(q int, u virtq.Used) {
 	g.OK(g.rings[2*q].Add(nil, g.posted[q][u.Cookie], u.Cookie))
 }
 
-// netHeader is virtio_net_hdr of a frame.
+// netHeader makes the virtio_net_hdr of a frame.
 func netHeader(f *nictest.Frame) []byte {
 	b := make([]byte, 12)
 	if f.Partial {
@@ -378,7 +379,7 @@ func netHeader(f *nictest.Frame) []byte {
 	return b
 }
 
-// layOut puts a frame in memory, and returns its buffers.
+// layOut copies a frame to memory, and returns its buffers.
 func (g *suiteGuest) layOut(f *nictest.Frame, gpu bool) []virtq.Buf {
 	g.Helper()
 	head := append(netHeader(f)[:g.hdr], f.Header...)
@@ -421,10 +422,10 @@ func (g *suiteGuest) Receive(q int) (f nictest.Frame) {
 	u := g.next(q)
 	bufs := g.posted[q][u.Cookie]
 	if f.Split = len(bufs) == 2; u.Len == 0 {
-		return f // given back
+		return f // returned unused
 	}
 	first := g.At(bufs[0].Addr)[:bufs[0].Len]
-	hdr := append(first[:g.hdr:g.hdr], 1, 0)[:12] // num_buffers, where there is none
+	hdr := append(first[:g.hdr:g.hdr], 1, 0)[:12] // num_buffers, if the header has none
 	f.Partial, f.Good = hdr[0]&1 != 0, hdr[0]&2 != 0
 	f.Start, f.Offset, f.MSS = le.Uint16(hdr[6:]), le.Uint16(hdr[8:]), le.Uint16(hdr[4:])
 	f.GSO = map[byte]splitter.GSOType{0: splitter.GSONone, 1: splitter.GSOTCPv4, 4: splitter.GSOTCPv6}[hdr[1]&0x7f]

@@ -9,12 +9,12 @@ import (
 	"vnic.dev/vnic/virtq"
 )
 
-// A frontend that comes back goes on with its rings where GET_VRING_BASE said, or, if it went without asking, where the
-// used ring says. What its guest sends arrives once and in order; what is sent to it meanwhile is dropped and counted,
-// and the rest arrives once and in order.
+// The rings of a frontend that reconnects continue at the index from GET_VRING_BASE or, if it left
+// without asking, from the used ring. Frames from its guest arrive once and in order. Frames sent
+// to it meanwhile are dropped and counted, and the others arrive once and in order.
 //
-// Invariant: nic/virtio: Stopping a queue under traffic loses and repeats nothing, nor does a
-// frontend that comes back.
+// Invariant: nic/virtio: Stopping a queue under traffic loses and repeats nothing; neither does a
+// reconnect of the frontend.
 func TestReconnectLosesAndRepeatsNothing(t *testing.T) {
 	for name, ask := range map[string]bool{"GET_VRING_BASE": true, "abrupt": false} {
 		t.Run(name, func(t *testing.T) {
@@ -24,13 +24,13 @@ func TestReconnectLosesAndRepeatsNothing(t *testing.T) {
 			w.B.Post(0, 64)
 			w.A.Post(0, 64)
 			_, before := w.A.Port().QueueCounters(0)
-			out, in := newNumbered(w.A, w.B), newNumbered(w.B, w.A) // as b's guest sees it, in is sent
+			out, in := newNumbered(w.A, w.B), newNumbered(w.B, w.A) // out and in as seen by b's guest: in is sent
 			for round := 1; round <= hangUps; round++ {
 				for int(in.sent) < frames*round/hangUps {
 					out.send()
 					in.send()
 					out.receive(t)
-					if round%2 == 0 || in.sent-in.next > 40 { // else b's frames wait for buffers of a
+					if round%2 == 0 || in.sent-in.next > 40 { // otherwise b's frames would wait for buffers of a
 						in.receive(t)
 					}
 				}
@@ -41,7 +41,7 @@ func TestReconnectLosesAndRepeatsNothing(t *testing.T) {
 				}
 				w.B.hang()
 				w.A.Sent(0)
-				for range 5 { // for nobody
+				for range 5 { // to a guest that is not there
 					out.send()
 				}
 				w.A.Sent(0)
@@ -50,7 +50,7 @@ func TestReconnectLosesAndRepeatsNothing(t *testing.T) {
 			for in.next < in.sent {
 				in.receive(t)
 			}
-			for w.A.flight[0] > 0 { // what lacks a buffer needs one
+			for w.A.flight[0] > 0 { // frames that lack a buffer need one
 				out.receive(t)
 				k, err := w.A.rings[1].Poll(make([]virtq.Used, inFlight))
 				w.A.OK(err)
@@ -67,11 +67,11 @@ func TestReconnectLosesAndRepeatsNothing(t *testing.T) {
 	}
 }
 
-// numbered is a flow of frames with a number each, between guests that use but few buffers.
+// numbered is a flow of numbered frames, between guests that use few buffers.
 type numbered struct {
 	from, to   *suiteGuest
 	frame      nictest.Frame
-	sent, next uint32 // numbers: of the next to be sent, and of the next to come if none is lost
+	sent, next uint32 // numbers of the next frame to send, and of the next one expected if none is lost
 	got        uint32
 	bufs       []virtq.Buf // header and payload, by number
 	mems       [][]byte
@@ -106,7 +106,7 @@ func (n *numbered) send() {
 	n.sent++
 }
 
-// receive takes what has come, and gives the buffers back.
+// receive takes the received frames, and reposts their buffers.
 func (n *numbered) receive(t *testing.T) {
 	t.Helper()
 	var used [rawRing]virtq.Used
@@ -125,9 +125,9 @@ func (n *numbered) receive(t *testing.T) {
 	n.to.publish(0)
 }
 
-// A frontend that comes back finds its port as its driver set it up.
+// A frontend that reconnects finds its port as its driver set it up.
 //
-// Invariant: nic/virtio: What commands set up outlives a reconnect.
+// Invariant: nic/virtio: Settings made by commands survive a reconnect.
 func TestReconnectKeepsWhatCommandsSetUp(t *testing.T) {
 	w := newWorld(t)
 	nictest.SplitTo(t, w.B, 1, 2000)

@@ -2,17 +2,17 @@ package virtio
 
 import "vnic.dev/vnic/internal/nic"
 
-// refusal is that a frame was not taken, and what it found. Until a chain is added or returned, or memory changes, a
-// frame of this kind that needs more room is refused without another walk.
+// refusal records that a frame was refused, and why. Until a chain is added or returned, or memory
+// changes, a frame of this kind that needs at least more room is refused without another walk.
 type refusal struct {
 	result     nic.Result // PutNoBuffer or PutTooBig
-	generation uint64     // of the space
-	chains     int        // that were looked at
-	all        bool       // that is all that there were
+	generation uint64     // Generation of the space
+	chains     int        // number of chains looked at
+	all        bool       // there were no other chains
 	room       uint32
 }
 
-// refusalOf is that of a frame's kind.
+// refusalOf returns the refusal for a frame's kind (split or whole).
 func (q *rxQueue) refusalOf(f *nic.Frame) *refusal {
 	if f.Split {
 		return &q.refused[1]
@@ -20,13 +20,14 @@ func (q *rxQueue) refusalOf(f *nic.Frame) *refusal {
 	return &q.refused[0]
 }
 
-// remember keeps what a frame found that is refused: n chains, perhaps all, which are rewound.
+// remember records the refusal of a frame after a walk over n chains, which are rewound; all: there
+// are no others.
 func (q *rxQueue) remember(f *nic.Frame, n int, all bool, res nic.Result) {
 	q.remembers = true
 	*q.refusalOf(f) = refusal{res, q.dev.space.Generation(), n, all, q.room}
 }
 
-// recall refuses a frame if that is known without a walk.
+// recall refuses a frame if the recorded refusal shows the result of a walk.
 func (q *rxQueue) recall(f *nic.Frame) (res nic.Result, known bool) {
 	r := q.refusalOf(f)
 	if r.chains == 0 || q.roomFor(f) <= r.room || r.generation != q.dev.space.Generation() ||
@@ -37,15 +38,15 @@ func (q *rxQueue) recall(f *nic.Frame) (res nic.Result, known bool) {
 	return r.result, true
 }
 
-// forget drops what is known of the next chains: there are others now.
+// forget clears the refusals: the next chains have changed.
 func (q *rxQueue) forget() {
 	if q.remembers {
 		q.remembers, q.refused = false, [2]refusal{}
 	}
 }
 
-// full reports whether the ring's table, beside the n chains that are all there are, has no place for one more as short
-// as the shortest of these.
+// full reports whether the ring's descriptor table has no room for another chain beside the n
+// available ones, even one as short as the shortest of them.
 func (q *rxQueue) full(n int) bool {
 	free, least := int(q.vq.Size()), int(q.vq.Size())
 	for i := range n {

@@ -12,16 +12,17 @@ import (
 	"vnic.dev/vnic/virtq"
 )
 
-// refusing is a receive ring made by hand into which a test delivers frames. Each chain is an indirect table.
+// refusing is a receive ring, written by hand, to which a test delivers frames. Each chain is an
+// indirect table.
 type refusing struct {
 	*handRing
 	worker *wire.Worker
-	longs  uint64 // a table of 64 bytes, and of so many empty buffers that a frame may have 64 of these chains
-	shorts uint64 // one of a single buffer of 100 bytes
-	large  uint64 // and of 16 KiB
+	longs  uint64 // a table with a buffer of 64 bytes and so many empty ones that a frame may use 64 of these chains
+	shorts uint64 // a table with a single buffer of 100 bytes
+	large  uint64 // a table with a single buffer of 16 KiB
 }
 
-// long is how many descriptors a table of longs has: 63 of them have 4095.
+// long is the number of descriptors in a table of longs: 63 of them have 4095.
 const long = 65
 
 func newRefusing(g *suiteGuest, vring int) *refusing {
@@ -43,7 +44,7 @@ func newRefusing(g *suiteGuest, vring int) *refusing {
 	return r
 }
 
-// post makes n more chains available, of as many descriptors as the table has.
+// post makes n more chains available, each a given table.
 func (r *refusing) post(n int, table uint64) {
 	size := uint32(16)
 	if table == r.longs {
@@ -57,7 +58,7 @@ func (r *refusing) post(n int, table uint64) {
 	r.publish()
 }
 
-// wants fails the test if a frame gets another verdict.
+// wants delivers a frame, and fails the test if it gets another verdict.
 func (r *refusing) wants(what string, n int, want wire.Verdict) {
 	r.g.Helper()
 	got := nictest.Deliver(r.g, r.g, r.worker, n)
@@ -66,7 +67,7 @@ func (r *refusing) wants(what string, n int, want wire.Verdict) {
 	}
 }
 
-// unreadDuring has f deliver frames a thousand times while each chain ends a queue that looks at it.
+// unreadDuring calls f a thousand times while each chain is one that stops a queue that reads it.
 func (r *refusing) unreadDuring(f func()) {
 	good := bytes.Clone(r.desc)
 	for i := range virtq.MaxSize {
@@ -78,7 +79,8 @@ func (r *refusing) unreadDuring(f func()) {
 	copy(r.desc, good)
 }
 
-// unread delivers frames of n bytes and more a thousand times while each chain ends a queue that looks at it.
+// unread delivers frames of n bytes and more a thousand times while each chain is one that stops a
+// queue that reads it.
 func (r *refusing) unread(what string, n int, want wire.Verdict) {
 	r.g.Helper()
 	i := -1
@@ -94,10 +96,11 @@ var (
 	tooBig = wire.Drop(wire.DropTooBig)
 )
 
-// What a frame found that was refused is remembered: no other is looked for in the same chains until something has
-// changed that could help it.
+// A refusal is remembered: no other frame walks over the same chains until something has changed
+// that could help it.
 //
-// Invariant: nic/virtio: A frame that is refused is walked for once, until the ring or the memory changes.
+// Invariant: nic/virtio: A receive queue walks its ring once for a refused frame, until the ring or
+// the memory changes.
 func TestRefusedFramesWalkOnce(t *testing.T) {
 	t.Run("not enough", func(t *testing.T) {
 		w := newWorld(t)
@@ -105,7 +108,7 @@ func TestRefusedFramesWalkOnce(t *testing.T) {
 		r.post(62, r.longs)
 		r.wants("not enough", 4000, busy)
 		r.unread("not enough", 4000, busy)
-		r.wants("one that fits", 10, taken) // takes two
+		r.wants("one that fits", 10, taken) // takes two chains
 		r.wants("fewer", 4000, busy)
 		r.unread("fewer", 3800, busy) // 60 have room for 3840 bytes: 66 of headers, 12 of virtio_net_hdr
 		r.wants("exactly", 3840-66-12, taken)
@@ -131,7 +134,7 @@ func TestRefusedFramesWalkOnce(t *testing.T) {
 		}
 		flow()
 		r.unreadDuring(flow)
-		r.post(70, r.longs) // each frame has room now; all in one need more than 4096 pieces
+		r.post(70, r.longs) // each frame has room now; all merged would need more than 4096 pieces
 		for i, v := range nictest.DeliverFlow(t, w.Bad, r.worker, 3, 2000) {
 			if v.Kind != wire.Taken {
 				t.Errorf("frame %d: %v; errors %v", i, v, w.Bad.dev.Errors())
@@ -184,7 +187,7 @@ func TestRefusedFramesWalkOnce(t *testing.T) {
 		r := newRefusing(w.Bad, 0)
 		r.post(10, r.longs)
 		r.wants("not enough", 4000, busy)
-		put(r.desc, 0, virtq.Buf{Addr: r.large, Len: 16}, vringIndirect, 0) // no driver may
+		put(r.desc, 0, virtq.Buf{Addr: r.large, Len: 16}, vringIndirect, 0) // an invalid change by the driver
 		r.wants("not enough", 4000, busy)
 		w.Bad.pages(1)
 		r.wants("another look", 4000, taken)
@@ -254,20 +257,21 @@ func TestRefusedFramesWalkOnce(t *testing.T) {
 	})
 }
 
-// Chains that are too little for a frame, though it may have no more of them, are returned: each is walked over once.
-// These are those that have more than 4096 segments and empty buffers.
+// Chains that are too small for a frame, which may have no more of them, are returned: each is
+// walked over once. The limit is 4096 segments and empty buffers.
 //
-// Invariant: nic/virtio: A frame that is refused is walked for once, until the ring or the memory changes.
+// Invariant: nic/virtio: A receive queue walks its ring once for a refused frame, until the ring or
+// the memory changes.
 func TestChainsThatAreTooLittleAreReturned(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		descs  int // of a table
-		pieces int // of these, a byte long
-		each   int // chains
+		pieces int // of these, buffers of one byte
+		each   int // chains used
 	}{
-		{"64 chains", long, 0, 64},                       // 4095 before the last
+		{"64 chains", long, 0, 64},                       // 4095 before the last one
 		{"many descriptors", virtq.MaxDescriptors, 0, 5}, // 4096 in 4 of them
-		{"a few more", 64, 0, 65},                        // 4096 before the last
+		{"a few more", 64, 0, 65},                        // 4096 before the last one
 		{"too many for one more", 67, 0, 62},             // 4154
 		{"many segments", virtq.MaxDescriptors, virtq.MaxDescriptors - 1, 5},
 	} {
@@ -316,7 +320,7 @@ func TestChainsThatAreTooLittleAreReturned(t *testing.T) {
 	}
 }
 
-// A chain of nearly 4 GiB has room, whatever comes before it.
+// A chain of nearly 4 GiB has room, whatever chains come before it.
 func TestHugeChainHasRoom(t *testing.T) {
 	w := newWorld(t)
 	r := newRefusing(w.Bad, 0)
@@ -340,13 +344,13 @@ func TestHugeChainHasRoom(t *testing.T) {
 	w.Moves(t)
 }
 
-// BenchmarkManyChains is what a frame costs that takes, or finds too little, chains of one small buffer each, all in
-// tables of their own on pages of their own.
+// BenchmarkManyChains measures a frame that takes, or finds too few, chains of one small buffer
+// each, with all tables on pages of their own.
 func BenchmarkManyChains(b *testing.B) {
 	for _, c := range []struct {
 		name   string
 		size   uint32 // of a buffer
-		n      int    // of the frame, so many bytes
+		n      int    // bytes of the frame
 		chains int
 		want   wire.Verdict
 	}{
@@ -359,11 +363,11 @@ func BenchmarkManyChains(b *testing.B) {
 			g := newSuiteGuest(b, files, sw, 0, rawOptions{pairs: 1, mtu: 9000, p2p: true})
 			r := newRefusing(g, 0)
 			const tables = 4500
-			at, mem := g.Alloc(tables * 4096)
+			addr, mem := g.Alloc(tables * 4096)
 			for i := range virtq.MaxSize {
 				k := i * 2741 % tables * 4096
-				put(mem[k:], 0, virtq.Buf{Addr: at + uint64(k) + 1024, Len: c.size}, vringWrite, 0)
-				put(r.desc, i, virtq.Buf{Addr: at + uint64(k), Len: 16}, vringIndirect, 0)
+				put(mem[k:], 0, virtq.Buf{Addr: addr + uint64(k) + 1024, Len: c.size}, vringWrite, 0)
+				put(r.desc, i, virtq.Buf{Addr: addr + uint64(k), Len: 16}, vringIndirect, 0)
 				le.PutUint16(r.avail[4+2*i:], uint16(i))
 			}
 			r.publish() // starts the ring
@@ -383,11 +387,11 @@ func BenchmarkManyChains(b *testing.B) {
 	}
 }
 
-// BenchmarkRefused is what a frame costs that finds the worst chains there may be.
+// BenchmarkRefused measures a frame that finds the worst possible chains.
 func BenchmarkRefused(b *testing.B) {
 	for _, c := range []struct {
 		name    string
-		buffers int // of a byte in each chain, among empty ones
+		buffers int // buffers of one byte in each chain, among empty ones
 		post    int // chains for each frame
 	}{{"empty buffers", 1, 4}, {"too little, empty buffers", 1, 5}, {"too little, some pieces", 64, 5},
 		{"too little, most pieces", virtq.MaxDescriptors, 5}} {

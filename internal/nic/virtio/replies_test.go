@@ -9,7 +9,7 @@ import (
 	"vnic.dev/vnic/internal/wire"
 )
 
-// ask sends requests with numbers from seq on, and does not wait for the answers.
+// ask sends n requests, numbered from seq, and does not wait for the answers.
 func (g *suiteGuest) ask(seq, n uint32) {
 	g.Helper()
 	for i := range n {
@@ -26,10 +26,11 @@ func (g *suiteGuest) answer() (f control.Frame) {
 	return f
 }
 
-// Answers that find no buffer come when there are some, once each and in order; only so many are kept.
+// Answers that find no buffer come when there are buffers, once each and in order; a limited number
+// is kept.
 //
-// Invariant: nic/virtio: Answers of the control channel wait for buffers, and die with their
-// driver.
+// Invariant: nic/virtio: Answers of the control channel wait for buffers, and are dropped when
+// their driver is gone.
 func TestAnswersWaitForBuffers(t *testing.T) {
 	w := newWorld(t)
 	w.Bad.ask(1, 100)
@@ -51,10 +52,10 @@ func TestAnswersWaitForBuffers(t *testing.T) {
 	w.Moves(t)
 }
 
-// A reset forgets answers that are kept, and a queue that stops has no more of them.
+// A reset drops kept answers, and a stopped queue keeps none.
 //
-// Invariant: nic/virtio: Answers of the control channel wait for buffers, and die with their
-// driver.
+// Invariant: nic/virtio: Answers of the control channel wait for buffers, and are dropped when
+// their driver is gone.
 func TestKeptAnswersDieWithTheirDriver(t *testing.T) {
 	for name, end := range map[string]func(w *world){
 		"reset": func(w *world) { w.Bad.Port().Reset() },

@@ -10,52 +10,54 @@ import (
 	"vnic.dev/vnic/virtq"
 )
 
-// maxPieces is how many segments and empty buffers the chains of one frame may have before another one is taken
-// (MRG_RXBUF): as many segments as one chain may have. A chain counts for chainPieces at least, as it takes so much
-// longer than a segment: a frame may lie in 1025 chains, about as many as QEMU's longest ring has, and 64 KiB in
-// buffers of 64 bytes.
+// maxPieces bounds the chains of one frame (MRG_RXBUF): if they have more segments and empty
+// buffers, no other chain is taken. It is the limit of segments in one chain. A chain counts for at
+// least chainPieces, because it costs more than a segment. So a frame may use 1025 chains, about as
+// many as QEMU's longest ring has, or 64 KiB in buffers of 64 bytes.
 const (
 	maxPieces   = virtq.MaxSegments
 	chainPieces = 4
 )
 
-// keepChains is how many Chains are kept for the next frame: as many as a ring of QEMU's has. More are kept until
-// keepFrames in a row needed no more: long frames and short ones may come in turn.
+// keepChains is how many Chains are kept for the next frame: as many as a ring of QEMU's has. A
+// longer list is kept until keepFrames frames in a row needed no more than keepChains: long and
+// short frames may alternate.
 const (
 	keepChains = 256
 	keepFrames = 64
 )
 
-// maxOwn is the most that a packet has in Header: a frame of the control channel, which comes from no guest.
+// maxOwn is the longest Header of a packet: a frame of the control channel, which is made by the
+// port.
 const maxOwn = max(nic.MaxHeader, control.MaxFrame)
 
-// rxQueue is a receive virtqueue, an nic.RxQueue. Everything below RxBase is used under its lock.
+// rxQueue is a receive virtqueue, an nic.RxQueue. All fields below RxBase are used under its lock.
 type rxQueue struct {
 	vring // its ring and its kick are used under RxBase's lock
 	nic.RxBase
 	kicks      nic.EventReader
 	enabled    bool
-	started    bool // kicked once: before that the ring is not to be touched (vhost-user.rst, "Ring states")
-	hadBuffers bool // it has had buffers. QEMU's first kick says nothing of them, so kicks are wanted until then
+	started    bool // kicked once: before that the ring must not be touched (vhost-user.rst, "Ring states")
+	hadBuffers bool // it has had buffers. QEMU's first kick does not imply buffers, so kicks stay enabled until then
 	mrg        bool // VIRTIO_NET_F_MRG_RXBUF
 	csum       bool // VIRTIO_NET_F_GUEST_CSUM
 	staged     bool
-	short      int  // how many chains were not enough, when a frame last found too few
-	faulty     bool // this frame has found a chain whose memory cannot be reached: the last that was peeked
+	short      int  // number of chains that were too few when a frame last found too few
+	faulty     bool // the last peeked chain of this frame has unreachable memory
 	awaited    awaited
-	remembers  bool          // there is a refusal
-	refused    [2]refusal    // of a whole frame, of a split one
-	room       uint32        // in the chains of a frame that is refused: see roomFor
-	chains     []virtq.Chain // as many as a frame needed
-	peeked     int           // how many of chains the last frame needed
-	few        int           // how many frames in a row needed keepChains at most, if there are more
+	remembers  bool          // refused is set
+	refused    [2]refusal    // of a whole frame, and of a split one
+	room       uint32        // room in the chains of a refused frame: see roomFor
+	chains     []virtq.Chain // as many as a frame has needed
+	peeked     int           // chains used by the last frame
+	few        int           // consecutive frames that needed at most keepChains, while chains is longer
 	buffers    []dma.Segment // of all chains of a frame, in order
 	header     []dma.Segment
 	payload    []dma.Segment
-	scratch    [maxNetHdr + maxOwn]byte // virtio_net_hdr and headers; answers to commands are all header
+	scratch    [maxNetHdr + maxOwn]byte // virtio_net_hdr and headers; control frames are all header
 }
 
-// awaited says what a kick was asked for: more chains than n, from base on.
+// awaited is what the last kick was requested for: more than n chains, from base on.
 type awaited struct {
 	base virtq.Base
 	n    int
@@ -98,7 +100,7 @@ func (q *rxQueue) Put(m *nic.Mover, f *nic.Frame) nic.Result {
 	}
 	faulty := q.faulty
 	if q.faulty = false; faulty {
-		n++ // that chain
+		n++ // counts the faulty chain too
 	}
 	q.trim(n)
 	switch {
@@ -118,7 +120,7 @@ func (q *rxQueue) Put(m *nic.Mover, f *nic.Frame) nic.Result {
 	if all {
 		q.short = n
 		if q.full(n) {
-			res = nic.PutTooBig // all that there can be is too little
+			res = nic.PutTooBig // no number of chains would be enough
 		}
 	}
 	if n > 0 && !f.Merged && (res == nic.PutNoBuffer || res == nic.PutTooBig) {
@@ -127,12 +129,14 @@ func (q *rxQueue) Put(m *nic.Mover, f *nic.Frame) nic.Result {
 	return res
 }
 
-// giveUp returns chains unused that are too little for a frame, though it may have no more of them, or that end with
-// one whose memory cannot be reached: with used.len 0, for drivers a frame that is too short. (Linux counts it in
-// rx_length_errors, and posts others.) The driver may make its buffers as small as that (5.1.6.3.1), and does not know
-// what memory is shared, so the queue is not failed: any sender could stop it. And they do not stay, else frames that
-// find them walk over them again and again. One chain that is too little does stay without MRG_RXBUF, as with Linux's
-// vhost and QEMU: it is no longer a walk than for any frame, and what such drivers make of an empty frame is not known.
+// giveUp returns n chains with used.len 0: they are too small for a frame, which may have no more
+// of them, or the last one has unreachable memory. For drivers that is a frame that is too short.
+// (Linux counts it in rx_length_errors, and posts another buffer.) The queue does not stop: the
+// driver may post such small buffers (5.1.6.3.1), and does not know which memory is shared, so any
+// sender could stop its queue. And the chains do not stay, because each frame that finds them would
+// walk over them again. A single chain that is too small does stay without MRG_RXBUF, as with
+// Linux's vhost and QEMU: its walk costs no more than that of any frame, and such drivers may
+// mishandle an empty frame.
 func (q *rxQueue) giveUp(n int) {
 	for i := range n {
 		q.vq.Commit(q.chains[i].Head, 0)
@@ -141,16 +145,17 @@ func (q *rxQueue) giveUp(n int) {
 	q.forget()
 }
 
-// roomFor is how much room a frame needs in its chains: a split one for the payload in their payload buffers.
+// roomFor returns the room that a frame needs in its chains: for a split frame, in their payload
+// buffers.
 func (q *rxQueue) roomFor(f *nic.Frame) uint32 {
 	if f.Split {
-		return f.PayloadLen - (f.HeaderLen - uint32(len(f.Header))) // but for what belongs to the header buffer
+		return f.PayloadLen - (f.HeaderLen - uint32(len(f.Header))) // some goes to the header buffer
 	}
 	return q.hdrLen + uint32(len(f.Header)) + f.PayloadLen
 }
 
-// trim lets go of the lists of chains that the frame before needed and this one, of n, did not; of lists of very many
-// chains when keepFrames did not.
+// trim frees the segment lists of chains that the last frame needed and this one, with n chains,
+// did not. It shortens a very long list of chains after keepFrames frames that did not need it.
 func (q *rxQueue) trim(n int) {
 	for i := n; i < q.peeked; i++ {
 		q.chains[i].Trim()
@@ -165,12 +170,12 @@ func (q *rxQueue) trim(n int) {
 		}
 		q.chains, q.few = slices.Clone(q.chains[:keepChains]), 0
 	}
-	if n < 2 { // which do without
+	if n < 2 { // these frames do not use q.buffers
 		q.buffers = dma.Reuse(q.buffers[:0])
 	}
 }
 
-// reuse is dma.Reuse, but keeps long lists while those of chains are kept.
+// reuse is dma.Reuse, but keeps long lists while the long list of chains is kept.
 func (q *rxQueue) reuse(segs []dma.Segment) []dma.Segment {
 	if len(q.chains) > keepChains {
 		return segs[:0]
@@ -188,33 +193,33 @@ func (q *rxQueue) begin() bool {
 	return true
 }
 
-// suppressKicks asks for no more kicks, once there are buffers.
+// suppressKicks disables kicks, once the queue has had buffers.
 func (q *rxQueue) suppressKicks() {
 	switch {
 	case q.hadBuffers:
 		q.vq.DisableKick()
-	case q.vq.EnableKick(): // there are some
+	case q.vq.EnableKick(): // there are buffers
 		q.hadBuffers = true
 		q.vq.DisableKick()
 		q.dev.requestRSS()
 	}
 }
 
-// used says whether the driver uses the queue.
+// used reports whether the driver uses the queue.
 func (q *rxQueue) used() bool {
 	q.Lock()
 	defer q.Unlock()
 	return q.vq != nil && q.enabled && q.hadBuffers
 }
 
-// kicked is called by the monitor when the driver has kicked the queue.
+// kicked is called by the monitor after a kick of the queue.
 func (q *rxQueue) kicked() {
 	q.Lock()
 	defer q.Unlock()
 	switch {
 	case q.vq == nil:
 	case !q.started:
-		q.begin() // not if this kick was for a ring before this one
+		q.begin() // begin fails if the kick belonged to the previous ring
 	default:
 		q.kicks.Consume(q.kick)
 		q.suppressKicks()
@@ -222,8 +227,8 @@ func (q *rxQueue) kicked() {
 	}
 }
 
-// putWhole writes a frame as one run of bytes: virtio_net_hdr and the frame (virtio 1.3, 5.1.6.4). It returns how many
-// chains were peeked, and has committed them if the frame is taken.
+// putWhole writes a frame contiguously: virtio_net_hdr and the frame (virtio 1.3, 5.1.6.4). It
+// returns how many chains it peeked; it has committed them if the frame was taken.
 func (q *rxQueue) putWhole(m *nic.Mover, f *nic.Frame) (n int, res nic.Result) {
 	need := q.roomFor(f)
 	for room, pieces := uint32(0), 0; room < need; n++ {
@@ -233,13 +238,13 @@ func (q *rxQueue) putWhole(m *nic.Mover, f *nic.Frame) (n int, res nic.Result) {
 			return n, res
 		}
 		pieces += piecesOf(c)
-		if c.InLen < q.hdrLen { // also of those that follow (5.1.6.3.1)
+		if c.InLen < q.hdrLen { // an error for the other chains too (5.1.6.3.1)
 			q.fail(errShortBuffer)
 			return n + 1, nic.PutStopped
 		}
-		room += min(need-room, c.InLen) // else chains of 4 GiB would make it less
+		room += min(need-room, c.InLen) // min, because chains of 4 GiB would overflow room
 		switch n {
-		case 0: // nearly always the only one
+		case 0: // the usual case
 		case 1:
 			q.buffers = append(append(q.reuse(q.buffers), q.chains[0].In...), c.In...)
 		default:
@@ -251,8 +256,8 @@ func (q *rxQueue) putWhole(m *nic.Mover, f *nic.Frame) (n int, res nic.Result) {
 		buffers = q.buffers
 	}
 	q.payload = dma.Cut(q.reuse(q.payload), buffers, 0, uint64(need))
-	hlen := uint32(0)                       // unsplit: a driver that expects split can tell
-	if f.Meta.GSOType != splitter.GSONone { // a receiver's hint (5.1.6.4.1)
+	hlen := uint32(0)                       // unsplit: a driver with header split can tell
+	if f.Meta.GSOType != splitter.GSONone { // hdr_len: a hint for the receiver (5.1.6.4.1)
 		hlen = uint32(len(f.Header))
 	}
 	if res := q.result(m.Whole(q.payload, q.headers(f, hlen, n), f.Payload)); res != nic.PutTaken {
@@ -266,11 +271,12 @@ func (q *rxQueue) putWhole(m *nic.Mover, f *nic.Frame) (n int, res nic.Result) {
 	return n, nic.PutTaken
 }
 
-// putSplit writes headers to the header buffer of the first chain and payload to the payload buffers of as many as it
-// needs. A chain's first descriptor is its header buffer; used.len counts virtio_net_hdr, headers and payload in the
-// first chain, payload alone in the others, whose header buffers stay as they are.
+// putSplit writes the headers to the header buffer of the first chain, and payload to the payload
+// buffers of as many chains as it needs. A chain's first descriptor is its header buffer. used.len
+// counts virtio_net_hdr, headers and payload in the first chain, payload alone in the others, whose
+// header buffers stay unchanged.
 func (q *rxQueue) putSplit(m *nic.Mover, f *nic.Frame) (n int, res nic.Result) {
-	inHeader := f.HeaderLen - uint32(len(f.Header)) // payload that belongs to the header buffer: of a frame without TCP
+	inHeader := f.HeaderLen - uint32(len(f.Header)) // payload for the header buffer: of a frame that is not TCP
 	need := q.roomFor(f)
 	q.payload = q.reuse(q.payload)
 	for room, pieces := uint32(0), 0; n == 0 || room < need; n++ {
@@ -289,7 +295,7 @@ func (q *rxQueue) putSplit(m *nic.Mover, f *nic.Frame) (n int, res nic.Result) {
 		room += k
 	}
 	q.header = dma.Cut(dma.Reuse(q.header), q.chains[0].In, 0, uint64(q.hdrLen)+uint64(len(f.Header)))
-	if inHeader > 0 { // the frame goes to the header buffer whole
+	if inHeader > 0 { // the whole frame goes to the header buffer
 		q.payload = dma.Cut(dma.Reuse(q.payload), q.chains[0].In, uint64(q.hdrLen)+uint64(len(f.Header)), uint64(inHeader))
 	}
 	err := m.Header(q.header, q.headers(f, f.HeaderLen, n))
@@ -310,7 +316,7 @@ func (q *rxQueue) putSplit(m *nic.Mover, f *nic.Frame) (n int, res nic.Result) {
 	return n, nic.PutTaken
 }
 
-// Return implements nic.Returner: chains come back with used.len 0. They are not looked at.
+// Return implements nic.Returner: chains are returned with used.len 0, unread.
 func (q *rxQueue) Return(n int) (returned int) {
 	if q.vq == nil || q.Err() != nil || !q.started && !q.begin() {
 		return 0
@@ -332,7 +338,7 @@ func (q *rxQueue) Posted(limit int, visit func([]dma.Segment)) {
 	var c virtq.Chain
 	n := 0
 	for pieces := 0; pieces < limit; n++ {
-		if ok, err := q.vq.Peek(&c); !ok || err != nil { // a frame meets the same error, and stops the queue
+		if ok, err := q.vq.Peek(&c); !ok || err != nil { // the next frame will meet the same error, and stop the queue
 			break
 		}
 		visit(c.In)
@@ -341,10 +347,10 @@ func (q *rxQueue) Posted(limit int, visit func([]dma.Segment)) {
 	q.vq.Rewind(n)
 }
 
-// piecesOf is how much of maxPieces a chain takes.
+// piecesOf returns how much of maxPieces a chain counts.
 func piecesOf(c *virtq.Chain) int { return max(chainPieces, len(c.In)+c.Empty) }
 
-// next peeks chain n of a frame, those before which take so much of maxPieces.
+// next peeks chain n of a frame. pieces is how much of maxPieces the chains before it count.
 func (q *rxQueue) next(n, pieces int) (*virtq.Chain, nic.Result) {
 	if n == 1 && !q.mrg || pieces > maxPieces {
 		return nil, nic.PutTooBig
@@ -379,16 +385,17 @@ func (q *rxQueue) peek(n int) (*virtq.Chain, nic.Result) {
 	return c, nic.PutTaken
 }
 
-// headers gives virtio_net_hdr and the headers of a frame, which is no longer than maxOwn.
+// headers returns virtio_net_hdr and the headers of a frame, which are at most maxOwn bytes.
 func (q *rxQueue) headers(f *nic.Frame, hlen uint32, buffers int) []byte {
 	if !q.mrg {
 		buffers = 1
 	}
 	(*netHdr)(q.scratch[:]).describe(&f.Meta, hlen, q.csum, buffers)
-	return q.scratch[:int(q.hdrLen)+copy(q.scratch[q.hdrLen:], f.Header)] // a legacy one's over num_buffers
+	return q.scratch[:int(q.hdrLen)+copy(q.scratch[q.hdrLen:], f.Header)] // a legacy header ends before num_buffers
 }
 
-// result says what became of a frame by the error of the move, and stops the queue if that is its own.
+// result returns the result for an error of the copy. It stops the queue if the error is the
+// queue's own.
 func (q *rxQueue) result(err error) nic.Result {
 	switch {
 	case err == nil:
@@ -406,7 +413,7 @@ func (q *rxQueue) Flush() (call bool) {
 		return false
 	}
 	q.staged = false
-	call = q.calls(q.vq.Publish() || q.owed)
+	call = q.shouldCall(q.vq.Publish() || q.owed)
 	if err := q.vq.Err(); err != nil {
 		q.fail(err)
 	}
@@ -421,13 +428,14 @@ func (q *rxQueue) AwaitBuffers() bool {
 	if q.vq == nil || !q.enabled || !q.started {
 		return false
 	}
-	// The chains that are there were not enough: wait for one more than there were.
+	// The chains that are there were not enough: wait for at least one more.
 	if q.vq.EnableKickBeyond(q.short) {
 		return false
 	}
-	// Senders that waited for fewer chains get no kick for those: they look again.
-	if at := (awaited{q.vq.Base(), q.short}); at != q.awaited {
-		q.awaited = at
+	// Senders that waited for fewer chains would get no kick for those: wake the next one, so that
+	// it looks again.
+	if state := (awaited{q.vq.Base(), q.short}); state != q.awaited {
+		q.awaited = state
 		if q.short > 0 {
 			q.WakeNext()
 		}
@@ -446,7 +454,7 @@ func (q *rxQueue) Buffers() int {
 // fail stops the queue until the driver or the frontend sets it up again.
 func (q *rxQueue) fail(err error) {
 	if q.Fail(err) {
-		q.dev.recordStop(q.index, err) // before anybody sets it up again
+		q.dev.recordStop(q.index, err) // before it can be set up again
 	}
 }
 

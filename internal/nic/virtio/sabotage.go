@@ -5,8 +5,8 @@ import (
 	"vnic.dev/vnic/internal/nic"
 )
 
-// sabotaged gives what is to be in the place of a receive queue, if the NIC is to have a fault in its rings. Split
-// virtqueues have no generations.
+// sabotaged wraps a receive queue in the fault of its ring, if the NIC has one. Split virtqueues
+// have no generations.
 func sabotaged(q *rxQueue, s *nic.Sabotage) nic.RxQueue {
 	if s.RingFault() == nic.RingEnd {
 		return &earlyEnd{q, s.Occasions()}
@@ -14,14 +14,14 @@ func sabotaged(q *rxQueue, s *nic.Sabotage) nic.RxQueue {
 	return q
 }
 
-// earlyEnd is a receive queue that says of a frame in several buffers that it has one: num_buffers (virtio 1.3,
-// 5.1.6.4).
+// earlyEnd is a receive queue that claims one buffer for a frame in several: num_buffers is 1
+// (virtio 1.3, 5.1.6.4).
 type earlyEnd struct {
 	*rxQueue
 	occasions nic.Occasions
 }
 
-// numBuffers is where num_buffers lies in virtio_net_hdr.
+// numBuffers is the offset of num_buffers in virtio_net_hdr.
 const numBuffers = 10
 
 // Put implements nic.RxQueue.
@@ -30,8 +30,8 @@ func (q *earlyEnd) Put(m *nic.Mover, f *nic.Frame) (res nic.Result) {
 		return res
 	}
 	if q.occasions.Due() {
-		at := dma.Cut(nil, q.chains[0].In, numBuffers, 2)
-		_, _ = m.Copier().Write(at, []byte{1, 0}) // memory that has gone meanwhile is nobody's any more
+		segs := dma.Cut(nil, q.chains[0].In, numBuffers, 2)
+		_, _ = m.Copier().Write(segs, []byte{1, 0}) // an error means that the memory is gone
 	}
 	q.occasions.Pass()
 	return res

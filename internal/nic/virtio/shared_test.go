@@ -13,14 +13,14 @@ import (
 	"vnic.dev/vnic/virtq"
 )
 
-// Where a guest has memory besides rawMem.
+// Address of a guest's memory besides rawMem.
 const (
 	moreMem  = 1 << 32
 	moreUser = rawUser + moreMem
 	moreSize = 1 << 20
 )
 
-// addMore has the frontend share a file that this process, which is the frontend's, has mapped with flags.
+// addMore shares a file as guest memory, which this process, the frontend's, has mapped with flags.
 func (g *suiteGuest) addMore(fd, flags int) (mem []byte) {
 	g.Helper()
 	mem, err := unix.Mmap(fd, 0, moreSize, unix.PROT_READ|unix.PROT_WRITE, flags)
@@ -32,14 +32,14 @@ func (g *suiteGuest) addMore(fd, flags int) (mem []byte) {
 
 func (g *suiteGuest) memfd() int { return int(testkit.Memfd(g, moreSize).Fd()) }
 
-// lost is how many of the guest's frames are lost as their memory could not be reached.
+// lost returns how many of the guest's frames were lost because memory was unreachable.
 func (g *suiteGuest) lost() int { return int(g.Port().Link().Counters().Drops[wire.DropFault]) }
 
-// memoryCases are guests' memory besides the first, and whether the NIC reaches it. It is added while the NIC works.
+// memoryCases are kinds of additional guest memory, added while the NIC works.
 var memoryCases = map[string]struct {
-	add     func(g *suiteGuest) (mem []byte) // its bytes as the guest sees them
+	add     func(g *suiteGuest) (mem []byte) // returns its bytes as the guest sees them
 	reached bool
-	line    string // in the log, of the memory itself
+	line    string // in the log, about the memory itself; "": none
 }{
 	"shared": {add: func(g *suiteGuest) []byte { return g.addMore(g.memfd(), unix.MAP_SHARED) }, reached: true},
 	"private": {add: func(g *suiteGuest) []byte { return g.addMore(g.memfd(), unix.MAP_PRIVATE) },
@@ -51,16 +51,17 @@ var memoryCases = map[string]struct {
 		g.OK(g.front.RemoveMemory(moreMem, moreUser, moreSize))
 		return g.addMore(fd, unix.MAP_PRIVATE)
 	}, line: `file="/memfd:`},
-	"of no file": {add: func(*suiteGuest) []byte { return make([]byte, moreSize) }}, // nothing is said of it
+	"of no file": {add: func(*suiteGuest) []byte { return make([]byte, moreSize) }}, // not logged
 }
 
-// Memory that a guest has, and does not share, costs the frames that lie in it: sent or received. The queue goes on,
-// and lines say what to do.
+// Frames in memory that a guest does not share are lost, sent or received. The queue goes on, and
+// log lines say what to do.
 //
-// Invariant: nic/virtio: Frames in memory that is not shared are lost and counted, and their queue goes on.
+// Invariant: nic/virtio: Frames in memory that is not shared are dropped and counted, and their
+// queue continues.
 func TestMemoryThatIsNotShared(t *testing.T) {
 	for name, c := range memoryCases {
-		for _, table := range []bool{false, true} { // by SET_MEM_TABLE
+		for _, table := range []bool{false, true} { // share all memory by SET_MEM_TABLE
 			t.Run(name+map[bool]string{true: ", whole table"}[table], func(t *testing.T) {
 				var log lockedBuffer
 				w := newWorldWith(t, rawOptions{pairs: 3, mtu: 9000, p2p: true, table: table,
@@ -69,7 +70,7 @@ func TestMemoryThatIsNotShared(t *testing.T) {
 				mem := c.add(g)
 				before := g.lost()
 
-				// Sent: headers are in the first memory.
+				// Sent frames: only the payload lies in the additional memory.
 				f := tcp(g, w.A, 1000)
 				bufs := g.layOut(&f, false)
 				copy(mem, f.Payload)
@@ -87,7 +88,7 @@ func TestMemoryThatIsNotShared(t *testing.T) {
 					testkit.Equal(t, "frames lost", g.lost()-before, 3)
 				}
 
-				// Received: one buffer of two lies there.
+				// Received frames: one of two buffers lies there.
 				g.OK(g.rings[0].Add(nil, []virtq.Buf{{Addr: moreMem + 1<<16, Len: 68 << 10}}, 200))
 				g.publish(0)
 				in := tcp(w.A, g, 1000)
@@ -98,11 +99,11 @@ func TestMemoryThatIsNotShared(t *testing.T) {
 					t.Errorf("%d bytes in the buffer, want %d", u.Len, want)
 				}
 
-				// Each goes on.
+				// Both queues go on.
 				w.A.Post(0, 1)
 				f = tcp(g, w.A, 900)
 				g.Send(0, f)
-				if c.reached { // the others found no buffer
+				if c.reached { // otherwise the lost frames left the buffer unused
 					testkit.Equal(t, "frames lost", g.lost(), before)
 				}
 				nictest.Arrives(t, w.A, 0, &f)
@@ -129,7 +130,7 @@ func TestMemoryThatIsNotShared(t *testing.T) {
 	}
 }
 
-// A ring in memory that is not shared does not start, and the answer says why.
+// A ring in memory that is not shared does not start, and the reply says why.
 func TestRingInPrivateMemoryIsRefused(t *testing.T) {
 	var log lockedBuffer
 	w := newWorldWith(t, rawOptions{pairs: 3, mtu: 9000, p2p: true, log: slog.New(slog.NewTextHandler(&log, nil))})
@@ -151,8 +152,8 @@ func TestRingInPrivateMemoryIsRefused(t *testing.T) {
 	w.Moves(t)
 }
 
-// Receive buffers that the NIC cannot reach come back empty, with those before them that the same frame was to lie in,
-// and the frame is lost. The queue goes on.
+// Unreachable receive buffers come back empty, together with the frame's buffers before them, and
+// the frame is lost. The queue goes on.
 //
 // Invariant: nic/virtio: A hostile guest harms its own queues only.
 func TestReceiveBuffersOutOfReachComeBack(t *testing.T) {
@@ -182,7 +183,7 @@ func TestReceiveBuffersOutOfReachComeBack(t *testing.T) {
 					w.Bad.OK(w.Bad.rings[2*q].Add(nil, chain, uint32(i)))
 				}
 				w.Bad.publish(2 * q)
-				w.A.Send(0, tcp(w.A, w.Bad, 1000)) // lost, and not waited for
+				w.A.Send(0, tcp(w.A, w.Bad, 1000)) // lost, not held
 				for i := range c.chains {
 					if u := w.Bad.next(q); u.Cookie != uint32(i) || u.Len != 0 {
 						t.Errorf("buffer %d: %+v", i, u)
@@ -201,7 +202,7 @@ func TestReceiveBuffersOutOfReachComeBack(t *testing.T) {
 	}
 }
 
-// Frames that are sent from memory that the NIC cannot reach are lost, between good ones, which are not.
+// Frames sent from unreachable memory are lost, and good frames before and after them are not.
 //
 // Invariant: nic/virtio: A hostile guest harms its own queues only.
 func TestFramesSentFromOutOfReachAreLost(t *testing.T) {
@@ -232,7 +233,7 @@ func TestFramesSentFromOutOfReachAreLost(t *testing.T) {
 	}
 }
 
-// Frames that are merged find a chain that the NIC cannot reach: they come one by one, and one of them is lost.
+// If a merge meets an unreachable chain, its frames come one by one, and one of them is lost.
 //
 // Invariant: nic: A merge that does not fit is undone, and loses nothing.
 func TestMergeThatMeetsMemoryOutOfReach(t *testing.T) {

@@ -12,15 +12,15 @@ import (
 	"vnic.dev/vnic/virtq"
 )
 
-// smallRing is receive ring 0 of a guest with buffers of so many bytes.
+// smallRing is receive ring 0 of a guest, with buffers of each bytes.
 type smallRing struct {
 	*handRing
 	addr uint64
 	each uint64
 }
 
-// small puts a ring of size descriptors in the place of receive queue 0's, with a buffer of each bytes for all of them,
-// of which n are posted.
+// small replaces receive queue 0's ring by one of size descriptors with a buffer of each bytes for
+// each of them, and posts n of these.
 func (g *suiteGuest) small(size uint16, each, n int) *smallRing {
 	g.Helper()
 	addr, _ := g.Alloc(int(size) * each)
@@ -43,18 +43,19 @@ func (r *smallRing) post(n int) {
 	r.publish()
 }
 
-// came gives what lies in the chains that were used from the first on, and that many are used.
+// came returns the bytes in used chains from number first on, and the number of these chains.
 func (r *smallRing) came(first int) (b []byte, chains int) {
 	for i := first; i < int(r.usedIdx()); i++ {
 		e := r.used[4+8*(i%int(r.setup.Size)):]
-		at := r.addr + uint64(le.Uint32(e))*r.each
-		b = append(b, r.g.At(at)[:le.Uint32(e[4:])]...)
+		addr := r.addr + uint64(le.Uint32(e))*r.each
+		b = append(b, r.g.At(addr)[:le.Uint32(e[4:])]...)
 		chains++
 	}
 	return b, chains
 }
 
-// arrived fails the test if a frame has not come whole, behind its header, in as many chains as it needs.
+// arrived fails the test unless a frame has arrived whole, behind its header, in as many chains as
+// it needs.
 func (r *smallRing) arrived(first int, f *nictest.Frame) {
 	r.g.Helper()
 	b, chains := r.came(first)
@@ -69,8 +70,8 @@ func (r *smallRing) arrived(first int, f *nictest.Frame) {
 	}
 }
 
-// A frame takes as many mergeable buffers as it needs (virtio 1.3, 5.1.6.3.1: a driver may post any that hold a
-// header), and what it leaves is the next one's.
+// A frame takes as many mergeable buffers as it needs (virtio 1.3, 5.1.6.3.1: a driver may post any
+// that hold a header), and the next frame takes the following ones.
 func TestFrameTakesAsManyBuffersAsItNeeds(t *testing.T) {
 	for _, c := range []struct {
 		each   int
@@ -102,7 +103,8 @@ func TestFrameTakesAsManyBuffersAsItNeeds(t *testing.T) {
 	}
 }
 
-// The same on a split queue: its chains have a header buffer each, of which a frame uses the first.
+// The same on a split queue: each of its chains has a header buffer, and a frame uses only the
+// first one.
 func TestSplitFrameTakesAsManyBuffersAsItNeeds(t *testing.T) {
 	for _, each := range []int{128, 512, 1000} {
 		t.Run(fmt.Sprint(each), func(t *testing.T) {
@@ -126,7 +128,7 @@ func TestSplitFrameTakesAsManyBuffersAsItNeeds(t *testing.T) {
 	}
 }
 
-// A frame waits until there are enough buffers, if the ring has space for these, and is too big if not.
+// A frame waits for enough buffers if the ring has space for them, and is too big otherwise.
 func TestFrameWaitsForManyBuffers(t *testing.T) {
 	files, sw := nictest.Switch(t)
 	a := newSuiteGuest(t, files, sw, 0, rawOptions{pairs: 1, mtu: 1500, patience: patient})
@@ -147,8 +149,8 @@ func TestFrameWaitsForManyBuffers(t *testing.T) {
 	testkit.Equal(t, "frames too big", b.Port().Link().Counters().Drops[wire.DropTooBig], 1)
 }
 
-// Chains of several descriptors take several places of a ring, unless they are indirect. A frame that more of them
-// would hold than the ring has places for is too big, and does not wait.
+// Chains of several descriptors take several slots of a ring, unless they are indirect. A frame
+// that needs more chains than the ring has slots for is too big, and does not wait.
 func TestFrameThatNeedsMoreChainsThanTheRingHasPlacesIsTooBig(t *testing.T) {
 	for _, c := range []struct {
 		parts, chains int // of each chain; in a ring of 16
@@ -194,7 +196,8 @@ func TestFrameThatNeedsMoreChainsThanTheRingHasPlacesIsTooBig(t *testing.T) {
 	}
 }
 
-// What a full ring does not hold is looked for again when the driver has posted a shorter chain after all.
+// If a frame was too big for a full ring, the ring is looked at again when the driver has posted a
+// shorter chain.
 func TestShorterChainThanTheOthersCountsAnew(t *testing.T) {
 	files, sw := nictest.Switch(t)
 	a := newSuiteGuest(t, files, sw, 0, rawOptions{pairs: 1, mtu: 1500, patience: patient})
@@ -207,7 +210,7 @@ func TestShorterChainThanTheOthersCountsAnew(t *testing.T) {
 		r.chain(vringWrite, repeat(virtq.Buf{Addr: addr, Len: 20}, 3)...)
 	}
 	r.publish()
-	f := tcp(a, b, 270) // 336 bytes, behind headers
+	f := tcp(a, b, 270) // 336 bytes with headers
 	a.Send(0, f)
 	testkit.Equal(t, "frames too big", b.Port().Link().Counters().Drops[wire.DropTooBig], 1)
 	r.chain(vringWrite, virtq.Buf{Addr: addr, Len: 60})
@@ -216,9 +219,10 @@ func TestShorterChainThanTheOthersCountsAnew(t *testing.T) {
 	testkit.Equal(t, "chains used", r.usedIdx(), 6)
 }
 
-// 1025 chains are what a frame may take: those that are too little come back.
+// A frame may take 1025 chains; if they are too small they come back.
 //
-// Invariant: nic/virtio: No ring makes a sender walk, or a queue keep, more than a frame's worth.
+// Invariant: nic/virtio: No ring makes a sender walk, or a queue hold, more than the descriptors of
+// one frame.
 func TestFrameOfTooManyBuffers(t *testing.T) {
 	files, sw := nictest.Switch(t)
 	a := newSuiteGuest(t, files, sw, 0, rawOptions{pairs: 1, mtu: 1500})
@@ -237,7 +241,8 @@ func TestFrameOfTooManyBuffers(t *testing.T) {
 	}
 }
 
-// Lists of very many chains are kept for 64 frames that do without: long frames and short ones in turn make no garbage.
+// Lists of very many chains are kept for 64 frames that do not need them, so long and short frames
+// in turn make no garbage.
 func TestListsOfManyChainsAreKeptForAWhile(t *testing.T) {
 	for _, each := range []int{63, 100} {
 		files, sw := nictest.Switch(t)
@@ -252,7 +257,7 @@ func TestListsOfManyChainsAreKeptForAWhile(t *testing.T) {
 			return b.dev.RxLists(0)
 		}
 		long := superFrame(a, b, 600*each, 1446)
-		for range 2 { // the second time it begins anew
+		for range 2 { // the second time the count starts again
 			pass(long)
 			for i := range 63 {
 				if chains, frame := pass(tcp(a, b, i)); len(chains) <= 256 || frame <= 256 {
@@ -261,13 +266,14 @@ func TestListsOfManyChainsAreKeptForAWhile(t *testing.T) {
 			}
 		}
 		pass(tcp(a, b, 64))
-		chains, frame := pass(tcp(a, b, 65)) // of which the first finds that the lists were needed
+		chains, frame := pass(tcp(a, b, 65)) // the first of these finds that the lists were needed
 		testkit.Equal(t, "chains kept", len(chains), 256)
 		short(t, "after short frames", append(chains, frame)...)
 	}
 }
 
-// BenchmarkLongAndShortFrames is a pair of frames to a driver with buffers of 64 bytes: a long one takes 1019 of them.
+// BenchmarkLongAndShortFrames measures a long and a short frame to a driver with buffers of 64
+// bytes: the long one takes 1019.
 func BenchmarkLongAndShortFrames(b *testing.B) {
 	files, sw := nictest.Switch(b)
 	from := newSuiteGuest(b, files, sw, 0, rawOptions{pairs: 1, mtu: 1500, patience: patient})

@@ -10,14 +10,15 @@ import (
 	"vnic.dev/vnic/virtq"
 )
 
-// newStockWorld makes a sender, and a receiver whose driver knows none of our commands, with three queue pairs.
+// newStockWorld makes a sender, and a receiver whose driver uses none of our commands, with three
+// queue pairs.
 func newStockWorld(t testing.TB) (from, to *suiteGuest) {
 	files, sw := nictest.Switch(t)
 	ro := rawOptions{pairs: 3, mtu: 1500, patience: patient}
 	return newSuiteGuest(t, files, sw, 0, ro), newStockGuest(t, files, sw, 1, ro)
 }
 
-// post posts small buffers.
+// post posts n small buffers.
 func (g *suiteGuest) post(q, n int) {
 	g.Helper()
 	for range n {
@@ -30,7 +31,7 @@ func (g *suiteGuest) post(q, n int) {
 // spread waits until flows are spread over these queues.
 func (g *suiteGuest) spread(want ...uint16) {
 	g.Helper()
-	testkit.Eventually(g, fmt.Sprint("spread over ", want), func() bool { // the monitor sees to it
+	testkit.Eventually(g, fmt.Sprint("spread over ", want), func() bool { // the monitor sets the table
 		r, err := g.Port().RSS()
 		g.OK(err)
 		slices.Sort(r.Table)
@@ -38,7 +39,8 @@ func (g *suiteGuest) spread(want ...uint16) {
 	})
 }
 
-// getsFlows waits until flows are spread over these queues, and says that 32 flows come to all of them.
+// getsFlows waits until flows are spread over these queues, and checks that 32 flows reach all of
+// them.
 func (g *suiteGuest) getsFlows(from *suiteGuest, want ...uint16) {
 	g.Helper()
 	g.spread(want...)
@@ -63,15 +65,15 @@ func (g *suiteGuest) getsFlows(from *suiteGuest, want ...uint16) {
 	}
 }
 
-// A driver that knows no commands gets its flows on all receive queues that it uses, as the
-// kernel's virtio_net expects; one of ours, which keeps queues for what it binds, on queue 0 until
-// it asks for more.
+// The flows of a driver that uses no commands are spread over all receive queues in use, as the
+// kernel's virtio_net expects. The flows of a driver that uses commands, and binds queues, go to
+// queue 0 until it asks for more.
 //
-// Invariant: nic/virtio: Flows of a driver that asks for nothing are spread over all queues that it
-// feeds, after a reconnect too.
+// Invariant: nic/virtio: Without RSS settings of the driver, flows are spread over all queues with
+// buffers, after a reconnect too.
 func TestFlowsAreSpreadForADriverThatAsksForNothing(t *testing.T) {
 	from, g := newStockWorld(t)
-	g.spread(0) // all are enabled and kicked, as QEMU kicks; none has a buffer
+	g.spread(0) // all are enabled and kicked, as QEMU does; none has a buffer
 	g.post(0, 200)
 	g.post(1, 200)
 	g.getsFlows(from, 0, 1)
@@ -96,17 +98,17 @@ func TestSpreadLeavesRSSThatSomebodySet(t *testing.T) {
 	g.OK(g.Port().SetRSS(r))
 	g.post(0, 1)
 	g.post(1, 1)
-	g.OK(g.front.SetEnable(0, true)) // what follows a Post by the monitor this does at once
+	g.OK(g.front.SetEnable(0, true)) // sets the table at once, which the monitor does after a Post
 	g.spread(1)
 	_, err = g.Port().Info()
 	g.OK(err)
 	g.spread(1)
 }
 
-// Rings that this connection has stopped or only paused go on where they were.
+// Flows stay spread over rings that this connection stops or pauses for a moment.
 //
-// Invariant: nic/virtio: Flows of a driver that asks for nothing are spread over all queues that it
-// feeds, after a reconnect too.
+// Invariant: nic/virtio: Without RSS settings of the driver, flows are spread over all queues with
+// buffers, after a reconnect too.
 func TestRingsThatStopForAMomentStaySpread(t *testing.T) {
 	from, g := newStockWorld(t)
 	g.post(0, 200)
@@ -116,18 +118,18 @@ func TestRingsThatStopForAMomentStaySpread(t *testing.T) {
 		g.setup(i, g.base(i))
 	}
 	g.getsFlows(from, 0, 1)
-	for i := range g.rings { // a new kick pauses the ring
+	for i := range g.rings { // a new kick descriptor pauses the ring
 		g.OK(g.front.SetVringKick(i, g.kicks[i]))
 	}
 	g.getsFlows(from, 0, 1)
 }
 
-// The rings of a frontend that came back, maybe to a backend that knows nothing of its guest, go on
-// with the buffers that they have. If the driver is one of ours whose splits are lost, it drops the
-// first whole frame on a bound queue, and says Hello.
+// The rings of a frontend that reconnects, maybe to a new backend without state of its guest,
+// continue with the buffers that they have. A driver that uses commands, and whose splits are lost,
+// drops the first whole frame on a bound queue, and sends Hello.
 //
-// Invariant: nic/virtio: Flows of a driver that asks for nothing are spread over all queues that it
-// feeds, after a reconnect too.
+// Invariant: nic/virtio: Without RSS settings of the driver, flows are spread over all queues with
+// buffers, after a reconnect too.
 func TestFlowsAreSpreadAfterAReconnect(t *testing.T) {
 	from, g := newStockWorld(t)
 	for q := range 3 {

@@ -24,10 +24,11 @@ func TestNIC(t *testing.T) {
 	})
 }
 
-// Invariant: nic: The suite sees each fault that a NIC can be made with.
+// Invariant: nic: The suite detects each fault that can be injected into a NIC.
 func TestSuiteSeesSabotage(t *testing.T) { nictest.SeesSabotage(t, "virtio", "TestNIC") }
 
-// patient is for tests with frames that wait until the test goes on, however long a loaded machine keeps it from that.
+// patient is for tests whose frames wait until the test goes on, however long a loaded machine
+// takes.
 const patient = time.Minute
 
 type world = nictest.World[*suiteGuest]

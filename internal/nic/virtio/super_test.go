@@ -11,8 +11,9 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// A super-packet is cut where it is longer than its gso_size, and judged by what it is then: one that is shorter is one
-// frame, whatever segments its driver would have had. A gso_size that no TCP has is refused (Linux: TCP_MIN_GSO_SIZE).
+// A GSO packet is segmented if it is longer than its gso_size; the frames that it becomes are
+// checked. A shorter one is one frame, whatever gso_size says. A gso_size that is too small for TCP
+// is refused (Linux: TCP_MIN_GSO_SIZE).
 func TestSuperPacketIsJudgedByItsOwnLength(t *testing.T) {
 	for _, c := range []struct {
 		payload int
@@ -26,11 +27,11 @@ func TestSuperPacketIsJudgedByItsOwnLength(t *testing.T) {
 		{65000, 1500, 0, wire.DropTooBig}, {1440, 7, 0, wire.DropBadGSO}, {1440, 1, 0, wire.DropBadGSO},
 		{1440, 0, 0, wire.DropBadFrame},
 	} {
-		for _, how := range []string{"v4", "v6", "v4 with ECN", "v6 with ECN", "v4 to whom takes any",
+		for _, name := range []string{"v4", "v6", "v4 with ECN", "v6 with ECN", "v4 to whom takes any",
 			"v6 to whom takes any"} {
-			t.Run(fmt.Sprintf("%d of %d, %s", c.payload, c.size, how), func(t *testing.T) {
+			t.Run(fmt.Sprintf("%d of %d, %s", c.payload, c.size, name), func(t *testing.T) {
 				files, sw := nictest.Switch(t)
-				v6, ecn, whole := how[:2] == "v6", how[2:] == " with ECN", how[2:] == " to whom takes any"
+				v6, ecn, whole := name[:2] == "v6", name[2:] == " with ECN", name[2:] == " to whom takes any"
 				a := newSuiteGuest(t, files, sw, 0, rawOptions{pairs: 1, mtu: 1500, wait: soon})
 				o := rawOptions{pairs: 1, mtu: 1500, drop: fOffloads, wait: soon}
 				if whole {
@@ -50,7 +51,7 @@ func TestSuperPacketIsJudgedByItsOwnLength(t *testing.T) {
 				bufs := a.layOut(&f, false)
 				if ecn {
 					a.OK(a.dev.SetFeatures(fVersion1 | fMrg | fEventIdx | fIndirect | fOffloads | fECNs))
-					a.setup(1, a.base(1)) // which opens the ring by them
+					a.setup(1, a.base(1)) // opens the ring with these features
 					a.At(bufs[0].Addr)[1] |= 0x80
 				}
 				a.OK(a.rings[1].Add(bufs, nil, 0))

@@ -18,10 +18,12 @@ import (
 	"vnic.dev/vnic/virtq"
 )
 
-// A frontend replaces memory by SET_MEM_TABLE while frames flow into it and out of it. Once it has the reply nothing is
-// written to the old memory, which is not mapped any more; frames go on in the new.
+// A frontend replaces memory by SET_MEM_TABLE while frames flow into it and out of it. After the
+// reply the device writes nothing to the old memory and has unmapped it; frames go on in the new
+// memory.
 //
-// Invariant: nic/virtio: Memory that a table replaces is written no more, and not mapped.
+// Invariant: nic/virtio: Memory missing in a new memory table is no longer written, and is
+// unmapped.
 func TestTableReplacedUnderTraffic(t *testing.T) {
 	const (
 		gpa   = 1 << 38
@@ -38,9 +40,9 @@ func TestTableReplacedUnderTraffic(t *testing.T) {
 	}
 	show(old)
 
-	// a sends to b, whose buffers lie in that memory, and b to a, with payload from there.
+	// a sends to b, whose buffers lie in that memory, and b sends payload from it to a.
 	var got [2]atomic.Uint64
-	var stop [2]chan struct{} // senders, receivers: who sends waits for who receives
+	var stop [2]chan struct{} // senders, receivers: senders stop first
 	var flows [2]sync.WaitGroup
 	for i := range stop {
 		stop[i] = make(chan struct{})
@@ -94,7 +96,7 @@ func TestTableReplacedUnderTraffic(t *testing.T) {
 	})
 	onward := func() {
 		for i := range got {
-			for at := got[i].Load(); got[i].Load() < at+4*posts; {
+			for before := got[i].Load(); got[i].Load() < before+4*posts; {
 				runtime.Gosched()
 			}
 		}
@@ -133,9 +135,10 @@ func TestTableReplacedUnderTraffic(t *testing.T) {
 	}
 }
 
-// The same with all of a guest's memory, the rings too: they go on in the new.
+// The same with all of a guest's memory, rings included: they continue in the new memory.
 //
-// Invariant: nic/virtio: Memory that a table replaces is written no more, and not mapped.
+// Invariant: nic/virtio: Memory missing in a new memory table is no longer written, and is
+// unmapped.
 func TestRingsReplacedByTable(t *testing.T) {
 	w := newWorldWith(t, rawOptions{pairs: 3, mtu: 9000, table: true})
 	w.Moves(t)
@@ -144,7 +147,7 @@ func TestRingsReplacedByTable(t *testing.T) {
 	_, err := unix.Pwrite(next, b.RAM, 0)
 	b.OK(err)
 	b.OK(b.front.SetMemTable([]vhostuser.MemRegion{{FD: next, GPA: 0, User: rawUser, Size: rawMem}}))
-	// The test's own view follows, at the same address: rings keep pointers.
+	// The test's own mapping follows, at the same address, because the rings keep pointers.
 	_, err = unix.MmapPtr(next, 0, unsafe.Pointer(&b.RAM[0]), rawMem, unix.PROT_READ|unix.PROT_WRITE,
 		unix.MAP_SHARED|unix.MAP_FIXED)
 	b.OK(err)
@@ -163,7 +166,7 @@ func TestRingsReplacedByTable(t *testing.T) {
 	_ = unix.Close(next)
 }
 
-// memfd makes a memory file that is known by its name.
+// memfd makes a memory file with a name.
 func memfd(t testing.TB, name string, size int64) int {
 	t.Helper()
 	fd := testkit.Must(unix.MemfdCreate(name, unix.MFD_CLOEXEC))(t)
@@ -171,7 +174,7 @@ func memfd(t testing.TB, name string, size int64) int {
 	return fd
 }
 
-// mapped gives the line of a memfd in this process's map, "" if there is none.
+// mapped returns the line of a memfd in /proc/self/maps; "": it is not mapped.
 func mapped(t *testing.T, memfd string) string {
 	t.Helper()
 	maps := testkit.Must(os.ReadFile("/proc/self/maps"))(t)

@@ -10,8 +10,8 @@ import (
 	"vnic.dev/vnic/virtq"
 )
 
-// tiny are the sizes of the smallest rings (virtio 1.3, 2.7: any power of two), with the features that change what is
-// written to them.
+// tiny runs a test with the smallest rings (virtio 1.3, 2.7: any power of two), without each
+// feature that changes what is written to them.
 func tiny(t *testing.T, run func(t *testing.T, o rawOptions)) {
 	for _, size := range []uint16{1, 2, 4} {
 		for _, lacks := range []uint64{0, fEventIdx, fIndirect, fMrg, fVersion1 | fMrg} {
@@ -44,14 +44,14 @@ func TestTinyRings(t *testing.T) {
 	})
 }
 
-// sendWhole sends a frame whose header and payload lie in one buffer.
+// sendWhole sends a frame with header and payload in one buffer.
 func (g *suiteGuest) sendWhole(f nictest.Frame) {
 	g.Helper()
 	f.Header, f.Payload = f.Bytes(), nil
 	g.Send(0, f)
 }
 
-// More frames than a ring has places come in their order, each sender asleep until there is a buffer.
+// More frames than a ring has slots arrive in order, while senders sleep until there is a buffer.
 func TestTinyRingsWake(t *testing.T) {
 	tiny(t, func(t *testing.T, o rawOptions) {
 		w := newWorldWith(t, o)
@@ -82,8 +82,9 @@ func TestTinyRingsWake(t *testing.T) {
 	})
 }
 
-// Header and payload of a frame may be several descriptors of a ring that has these, and of an indirect table in any:
-// Linux makes tables that are longer than the ring, though 2.7.5.3.1 forbids it, and QEMU reads them.
+// Header and payload of a frame may be several descriptors of a ring that has so many, or an
+// indirect table of any length: Linux makes tables that are longer than the ring, though 2.7.5.3.1
+// forbids it, and QEMU reads them.
 func TestTinyRingsReadTables(t *testing.T) {
 	for _, size := range []uint16{1, 2, 4} {
 		t.Run(fmt.Sprint(size), func(t *testing.T) {
@@ -98,8 +99,8 @@ func TestTinyRingsReadTables(t *testing.T) {
 				bufs := w.A.layOut(&f, false)
 				payload := bufs[1]
 				bufs = bufs[:1]
-				for at := uint32(0); at < payload.Len; at += 4096 {
-					bufs = append(bufs, virtq.Buf{Addr: payload.Addr + uint64(at), Len: min(4096, payload.Len-at)})
+				for off := uint32(0); off < payload.Len; off += 4096 {
+					bufs = append(bufs, virtq.Buf{Addr: payload.Addr + uint64(off), Len: min(4096, payload.Len-off)})
 				}
 				pages := []virtq.Buf{{Addr: w.B.Put(make([]byte, 268)), Len: 268}}
 				for range 16 {
@@ -139,7 +140,7 @@ func (r *handRing) table(head, flags uint16, bufs []virtq.Buf) {
 	r.publish()
 }
 
-// A ring of 2 holds a split chain without a table, and one of 4 two of them.
+// A ring of 2 holds a split chain without a table, a ring of 4 holds two.
 func TestTinySplitRings(t *testing.T) {
 	for _, size := range []uint16{2, 4} {
 		for _, lacks := range []uint64{fIndirect, fIndirect | fEventIdx, fIndirect | fMrg} {
@@ -162,7 +163,7 @@ func TestTinySplitRings(t *testing.T) {
 	}
 }
 
-// A ring is taken away and goes on, whatever its size, also where its frame waits for a receiver.
+// A ring of any size stops and continues, also while its frame waits for a receiver.
 func TestTinyRingsGoOn(t *testing.T) {
 	tiny(t, func(t *testing.T, o rawOptions) {
 		w := newWorldWith(t, o)

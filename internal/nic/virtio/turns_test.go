@@ -16,14 +16,14 @@ import (
 	"vnic.dev/vnic/virtq"
 )
 
-// busyGuest is a guest whose transmit rings are full, and whose receive ring is emptied.
+// busyGuest is a guest that keeps its transmit rings full and its receive ring empty of frames.
 type busyGuest struct {
 	*suiteGuest
 	stop atomic.Bool
 	wg   sync.WaitGroup
 }
 
-// fill keeps all transmit rings full of a frame.
+// fill keeps all transmit rings full of copies of a frame.
 func (g *busyGuest) fill(f nictest.Frame) {
 	bufs := g.layOut(&f, false)
 	for ring := 1; ring < len(g.rings); ring += 2 {
@@ -37,15 +37,15 @@ func (g *busyGuest) fill(f nictest.Frame) {
 					g.Error(err)
 					return
 				} else if n == 0 {
-					time.Sleep(100 * time.Microsecond) // a driver sleeps, too
+					time.Sleep(100 * time.Microsecond) // a driver would sleep too
 				}
 			}
 		})
 	}
 }
 
-// drain fills receive queue 0 with buffers of a size, and looks every now and then for frames, of each of which took is
-// told.
+// drain posts buffers of a size to receive queue 0, and looks at intervals for received frames,
+// each of which it passes to took.
 func (g *busyGuest) drain(size int, every time.Duration, took func(frame []byte)) {
 	var bufs []virtq.Buf
 	for i := range int(g.ring) {
@@ -79,7 +79,7 @@ func (g *busyGuest) end() {
 	g.wg.Wait()
 }
 
-// busyGuests makes guests with so many queue pairs each.
+// busyGuests makes a guest for each number of queue pairs.
 func busyGuests(b *testing.B, o rawOptions, pairs ...int) (gs []*busyGuest) {
 	files, sw := nictest.Switch(b)
 	for i, n := range pairs {
@@ -92,10 +92,12 @@ func busyGuests(b *testing.B, o rawOptions, pairs ...int) (gs []*busyGuest) {
 	return gs
 }
 
-// Frames of one port and of five queues of another, some of which need more buffers than others: the driver posts as
-// many as all need together, and no more, a few at a time. All frames come back, and all buffers are used.
+// Frames of one port and of five queues of another port need different numbers of buffers. The
+// driver posts, a few at a time, exactly as many as all frames need. All frames are completed, and
+// all buffers used.
 //
-// Invariant: nic: A wake that is not used leaves nobody asleep beside free buffers.
+// Invariant: nic: No sender stays asleep while there are free buffers, even if a woken one does not
+// use them.
 func TestQueuesThatNeedMoreOrLessTakeTurns(t *testing.T) {
 	files, sw := nictest.Switch(t)
 	guest := func(i, pairs int) *suiteGuest {
@@ -104,7 +106,7 @@ func TestQueuesThatNeedMoreOrLessTakeTurns(t *testing.T) {
 		return g
 	}
 	to, one, many := guest(0, 1), guest(1, 1), guest(2, 5)
-	const size, frames = 256, 100 // of a buffer; of each queue
+	const size, frames = 256, 100 // size of a buffer; frames of each queue
 	rnd := rand.New(rand.NewPCG(1, 2))
 	need := 0
 	for _, g := range []*suiteGuest{one, many} {
@@ -132,7 +134,7 @@ func TestQueuesThatNeedMoreOrLessTakeTurns(t *testing.T) {
 			posted++
 		}
 		to.publish(0)
-		for range rnd.IntN(300) { // the senders run, and some wait
+		for range rnd.IntN(300) { // lets the senders run, and some wait
 			runtime.Gosched()
 		}
 	}
@@ -147,11 +149,12 @@ func TestQueuesThatNeedMoreOrLessTakeTurns(t *testing.T) {
 	testkit.Equal(t, "buffers that are used", came+taken(to, 0), need)
 }
 
-// A frame waits that needs four buffers, and behind it one that needs one, of the same port or of another. The driver
-// posts two: the second frame arrives, though the first one has its turn before. It posts three more, and the first
-// does.
+// A frame that needs four buffers waits, and behind it one that needs one buffer, of the same port
+// or of another. The driver posts two buffers: the second frame arrives, though the first one has
+// its turn first. The driver posts three more, and the first frame arrives.
 //
-// Invariant: nic: A wake that is not used leaves nobody asleep beside free buffers.
+// Invariant: nic: No sender stays asleep while there are free buffers, even if a woken one does not
+// use them.
 func TestWhoNeedsFewerBuffersTakesThem(t *testing.T) {
 	for _, ports := range []int{1, 2} {
 		t.Run(fmt.Sprint(ports), func(t *testing.T) {
@@ -193,14 +196,15 @@ func TestWhoNeedsFewerBuffersTakesThem(t *testing.T) {
 			waits(short, 1, 100)
 			post(2)
 			buffers("the short frame", 1)
-			post(3) // beside the one that is left
+			post(3) // together with the buffer that is left
 			buffers("the long frame", 4)
 		})
 	}
 }
 
-// BenchmarkReceiverShare is what a guest with one queue gets of a receiver to which one with so many sends as well,
-// both as much as is taken, which is less than one could send. share is its part of all frames; 0.5 is fair.
+// BenchmarkReceiverShare measures the share of a receiver that a guest with one queue gets beside a
+// guest with more queues. Both send as much as is taken, which is less than one could send. share
+// is its part of all frames; 0.5 is fair.
 func BenchmarkReceiverShare(b *testing.B) {
 	for _, queues := range []int{1, 3, 16} {
 		b.Run(fmt.Sprint(queues), func(b *testing.B) {
@@ -226,8 +230,9 @@ func BenchmarkReceiverShare(b *testing.B) {
 	}
 }
 
-// BenchmarkPollerShare is what a guest that sends a frame when the last one has come, to another, has beside one that
-// fills so many queues with super-packets to a third. share is its rate in parts of what it has alone.
+// BenchmarkPollerShare measures a guest that sends a frame to another when the last one has
+// arrived, beside a guest that fills its queues with GSO packets to a third. share is its rate
+// relative to its rate alone.
 func BenchmarkPollerShare(b *testing.B) {
 	for _, threads := range []int{0, 1} {
 		for _, queues := range []int{1, 16} {

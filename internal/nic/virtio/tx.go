@@ -11,21 +11,20 @@ import (
 	"vnic.dev/vnic/virtq"
 )
 
-// txBatch is how many frames are under way at one time, those that wait for a busy receiver
-// included.
+// txBatch is the most frames in flight, held ones included.
 const txBatch = 32
 
-// txQueue is a transmit virtqueue, an nic.TxQueue: its sender's worker owns all but the marked
-// fields.
+// txQueue is a transmit virtqueue, an nic.TxQueue. Its Sender's worker uses all fields, except
+// where marked.
 type txQueue struct {
-	vring   // its ring is set before the worker starts, its kick is the control goroutine's
+	vring   // its ring is set before the worker starts; its kick belongs to the control goroutine
 	sender  *nic.Sender
 	t       *nic.Transmitter
 	enabled atomic.Bool // set by the control goroutine
 
-	peeked [txBatch]virtq.Chain // by the last Gather
-	slots  [txBatch]txSlot
-	gave   bool // frames back, since the last Publish
+	peeked    [txBatch]virtq.Chain // by the last Gather
+	slots     [txBatch]txSlot
+	completed bool // frames were completed since the last Publish
 }
 
 var (
@@ -33,10 +32,10 @@ var (
 	_ nic.LateTxQueue = (*txQueue)(nil)
 )
 
-// txSlot is what the queue knows of a frame under way.
+// txSlot is the queue's state of a frame in flight.
 type txSlot struct {
-	chain *virtq.Chain                    // in peeked, or own
-	own   virtq.Chain                     // of a frame that is held
+	chain *virtq.Chain                    // in peeked, or held
+	held  virtq.Chain                     // the chain of a held frame
 	buf   [maxNetHdr + nic.MaxHeader]byte // virtio_net_hdr and headers
 }
 
@@ -70,7 +69,7 @@ func (q *txQueue) Gather(free []*nic.TxFrame) (filled, taken int, err error) {
 		s := &q.slots[f.Slot]
 		s.chain = c
 		if e := q.describe(f, s); e != nil {
-			if !errors.Is(e, nic.ErrBadFrame) { // the queue ends here: what comes behind it stays the driver's
+			if !errors.Is(e, nic.ErrBadFrame) { // the queue stops here: later frames stay with the driver
 				q.vq.Rewind(taken - i)
 				return filled, i, e
 			}
@@ -83,7 +82,7 @@ func (q *txQueue) Gather(free []*nic.TxFrame) (filled, taken int, err error) {
 	return filled, taken, err
 }
 
-// describe makes a packet of a chain: virtio_net_hdr, then the frame.
+// describe makes a packet of a chain, which has virtio_net_hdr and then the frame.
 func (q *txQueue) describe(f *nic.TxFrame, s *txSlot) error {
 	c, p := s.chain, &f.Packet
 	if c.InLen > 0 {
@@ -99,13 +98,13 @@ func (q *txQueue) describe(f *nic.TxFrame, s *txSlot) error {
 	return nil
 }
 
-// Reload implements nic.TxQueue. A driver that changes the chain of a frame under way stops its
-// queue. A frame whose memory has gone is lost.
+// Reload implements nic.TxQueue. A driver that changes the chain of a frame in flight stops its
+// queue. A frame whose memory is gone is lost.
 func (q *txQueue) Reload(f *nic.TxFrame, moved bool) (ok bool, err error) {
 	s := &q.slots[f.Slot]
-	if s.chain != &s.own { // the next Gather peeks again
-		s.own, *s.chain = *s.chain, s.own
-		s.chain = &s.own
+	if s.chain != &s.held { // the next Gather will overwrite peeked
+		s.held, *s.chain = *s.chain, s.held
+		s.chain = &s.held
 	}
 	c := s.chain
 	if moved {
@@ -128,7 +127,7 @@ func (q *txQueue) Done(fs []*nic.TxFrame) error {
 	for _, f := range fs {
 		q.vq.Commit(q.slots[f.Slot].chain.Head, 0)
 	}
-	q.gave = true
+	q.completed = true
 	return nil
 }
 
@@ -138,11 +137,11 @@ func (q *txQueue) Token(f *nic.TxFrame) uint32 { return uint32(q.slots[f.Slot].c
 // DoneLate implements nic.LateTxQueue.
 func (q *txQueue) DoneLate(head uint32) error {
 	q.vq.Commit(uint16(head), 0)
-	q.gave = true
+	q.completed = true
 	return nil
 }
 
-// Abandon implements nic.TxQueue. The driver keeps the frames behind which none was taken.
+// Abandon implements nic.TxQueue. The driver keeps a frame if no later one was taken from the ring.
 func (q *txQueue) Abandon(f *nic.TxFrame) (kept bool) {
 	s := &q.slots[f.Slot]
 	if q.vq.PutBack(s.chain.Head) {
@@ -152,15 +151,15 @@ func (q *txQueue) Abandon(f *nic.TxFrame) (kept bool) {
 	return false
 }
 
-// Idle implements nic.TxQueue: chains that were long are not kept.
+// Idle implements nic.TxQueue: it frees long segment lists.
 func (q *txQueue) Idle(held []*nic.TxFrame) {
 	var busy [txBatch]*virtq.Chain // by slot
 	for _, f := range held {
 		busy[f.Slot] = q.slots[f.Slot].chain
 	}
 	for i := range q.slots {
-		if own := &q.slots[i].own; busy[i] != own {
-			own.Trim()
+		if chain := &q.slots[i].held; busy[i] != chain {
+			chain.Trim()
 		}
 		if c := &q.peeked[i]; len(held) == 0 || !slices.Contains(busy[:], c) {
 			c.Trim()
@@ -170,8 +169,8 @@ func (q *txQueue) Idle(held []*nic.TxFrame) {
 
 // Publish implements nic.TxQueue.
 func (q *txQueue) Publish() (call bool) {
-	call = q.calls(q.vq.Publish() || q.owed && q.gave)
-	q.gave = false
+	call = q.shouldCall(q.vq.Publish() || q.owed && q.completed)
+	q.completed = false
 	return call
 }
 
@@ -181,8 +180,8 @@ func (q *txQueue) Call() { q.call.fire() }
 // Pending implements nic.TxQueue.
 func (q *txQueue) Pending() bool { return q.vq.Pending() }
 
-// Backlog implements nic.TxQueue. Frames that are not looked at yet are taken to be as long as those under way. With
-// indirect descriptors each needs one of the ring.
+// Backlog implements nic.TxQueue. It assumes that unread frames are as long as those in flight.
+// With indirect descriptors each frame needs one descriptor of the ring.
 func (q *txQueue) Backlog() (frames int, full bool) {
 	frames = q.vq.Available()
 	each := 1

@@ -1,5 +1,5 @@
-// Package peertest is what the tests of vhostuser and vfiouser share: a device that writes down
-// what it is told, its memory and log, and connections that are served.
+// Package peertest is shared by the tests of vhostuser and vfiouser: a device that records its
+// calls, its memory and log, and served connections.
 package peertest
 
 import (

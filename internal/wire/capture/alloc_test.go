@@ -11,7 +11,7 @@ import (
 	"vnic.dev/vnic/internal/wire"
 )
 
-// stuck is a writer that takes nothing until it is told to.
+// stuck is a writer that blocks until it is freed.
 type stuck struct{ entered, free chan struct{} }
 
 func (s stuck) Write(b []byte) (int, error) {
@@ -23,8 +23,8 @@ func (s stuck) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// TestTapAllocatesNothing: neither while there is room nor when there is none. The writer is kept
-// from its work: what it does, on its own goroutine, is counted too.
+// TestTapAllocatesNothing: neither while the ring has room nor when it is full. The writer
+// goroutine is blocked, because its allocations would be counted too.
 //
 // Invariant: hot path: Nothing is allocated for a packet.
 func TestTapAllocatesNothing(t *testing.T) {
@@ -57,7 +57,8 @@ func TestTapAllocatesNothing(t *testing.T) {
 	}
 }
 
-// TestWriterAllocatesNothing: nor does the goroutine that writes, once its buffers have grown.
+// TestWriterAllocatesNothing: the writer goroutine does not allocate either, once its buffers have
+// grown.
 //
 // Invariant: hot path: Nothing is allocated for a packet.
 func TestWriterAllocatesNothing(t *testing.T) {
@@ -74,7 +75,7 @@ func TestWriterAllocatesNothing(t *testing.T) {
 		i.missed.Add(1)
 		w.take(r)
 	}
-	for range 1000 { // the list of packets that are in the file's buffer is as long as it gets
+	for range 1000 { // lets the list of packets in the file's buffer grow to its final size
 		f()
 	}
 	if n := testing.AllocsPerRun(1000, f); n > 0 {
@@ -82,7 +83,8 @@ func TestWriterAllocatesNothing(t *testing.T) {
 	}
 }
 
-// BenchmarkDeliver is what a capture costs a packet that is sent and received, against none; the file takes everything.
+// BenchmarkDeliver measures the cost of a capture per packet sent and received, compared with no
+// capture; writes to the file never block.
 func BenchmarkDeliver(b *testing.B) {
 	for _, c := range []struct {
 		name    string
@@ -111,7 +113,7 @@ func BenchmarkDeliver(b *testing.B) {
 	}
 }
 
-// BenchmarkWrite is what the writer needs for a packet.
+// BenchmarkWrite measures the writer's cost per packet.
 func BenchmarkWrite(b *testing.B) {
 	c := &Capture{out: io.Discard}
 	w := &writer{c: c, sink: newSink(c.out)}

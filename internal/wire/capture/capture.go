@@ -15,21 +15,22 @@ import (
 	"vnic.dev/vnic/internal/wire"
 )
 
-// MaxPayload is the most of a packet's payload that can be captured: all of it.
+// MaxPayload is the most bytes of a packet's payload that can be captured: all of it.
 const MaxPayload = 1 << 16
 
-// ErrStuck says that Close gave up on a writer that takes nothing: a pipe that is not read.
-var ErrStuck = errors.New("nothing more can be written: is it a pipe that nobody reads?")
+// ErrStuck is the error after Close gave up on a writer that accepts nothing, such as a pipe that is
+// not read.
+var ErrStuck = errors.New("the output is blocked: is it a pipe without a reader?")
 
-// Options say what is captured.
+// Options configure a capture.
 type Options struct {
 	Payload int    // bytes of payload of each packet, 0 to MaxPayload; 0: headers only
-	Records int    // packets that may wait to be written; 0: as many as fit 32 MiB, 256 to 8192
+	Records int    // most packets that wait to be written; 0: as many as fit 32 MiB, 256 to 8192
 	Comment string // of the whole file
-	// Once has a frame be in the file once where one captured port sends it and others take it at once: as it was sent,
-	// with what became of it at each. What a link delays is still there as it comes.
+	// Once writes a frame once if one captured port sends it and others receive it at once: as it
+	// was sent, with its fate at each. Frames delayed by a link are still written when they arrive.
 	Once   bool
-	Failed func(err error) // called once, on a goroutine of Capture's, when a write has failed; nil: Close tells
+	Failed func(err error) // called once, by a goroutine of Capture, at a write error; nil: see Close
 
 	patience time.Duration // tests: of Close
 }
@@ -44,33 +45,34 @@ type Capture struct {
 	limit   time.Duration
 
 	out   io.Writer
-	file  *os.File // out, if it is to be closed
+	file  *os.File // out, if Close has to close it
 	start time.Time
 
 	kick   chan struct{} // capacity 1
-	asleep atomic.Bool   // the writer is, or about to be: a commit wakes it
+	asleep atomic.Bool   // the writer sleeps, or is about to: a commit wakes it
 	ending atomic.Bool
-	done   chan struct{} // the writer has ended
+	done   chan struct{} // closed when the writer has ended
 	broken atomic.Bool   // nothing more is captured
 	left   atomic.Bool   // Close gave up on the writer
 
-	written atomic.Uint64 // packets
-	moved   atomic.Uint64 // records that the writer is done with
+	written atomic.Uint64 // packets written
+	moved   atomic.Uint64 // records processed by the writer
 	closing sync.Once
 
-	mu     sync.Mutex // guards what follows; never held while writing
+	mu     sync.Mutex // guards the fields below; not held while writing
 	ifaces []*iface
 	links  []*wire.Link
 	err    error
 }
 
-// Stats says how much was captured.
+// Stats count packets.
 type Stats struct {
 	Packets uint64 // in the file
-	Missed  uint64 // that were not captured, as the file was not written fast enough or at all
+	Missed  uint64 // not captured, because the file was not written fast enough, or at all
 }
 
-// Create makes the file and captures to it. A FIFO must have its reader already, and no other capture the file.
+// Create creates the file and captures to it. A FIFO must already have its reader, and no other
+// capture may use the file.
 func Create(name string, o Options) (*Capture, error) {
 	f, err := outfile.Create(name)
 	if err != nil {
@@ -105,7 +107,7 @@ func New(w io.Writer, o Options) (*Capture, error) {
 	return c, nil
 }
 
-// Attach captures what passes a port from now on. The link must have no other tap.
+// Attach captures a port's packets from now on. The link must have no other tap.
 func (c *Capture) Attach(l *wire.Link) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -120,7 +122,7 @@ func (c *Capture) Attach(l *wire.Link) {
 	c.wake() // the file's header, and so perhaps the first error, comes before traffic
 }
 
-// rxSuffix ends the names of interfaces of what comes for a port.
+// rxSuffix ends the names of interfaces for received packets.
 const rxSuffix = "-rx"
 
 func (c *Capture) add(name, about string, rx bool) *iface {
@@ -129,14 +131,14 @@ func (c *Capture) add(name, about string, rx bool) *iface {
 	return i
 }
 
-// interfaces gives the interfaces there are.
+// interfaces returns the interfaces.
 func (c *Capture) interfaces() []*iface {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.ifaces
 }
 
-// Stats tells how much was captured so far.
+// Stats returns the counters so far.
 func (c *Capture) Stats() (s Stats) {
 	s.Packets = c.written.Load()
 	var seen uint64
@@ -144,15 +146,15 @@ func (c *Capture) Stats() (s Stats) {
 		s.Missed += i.missed.Load()
 		seen += i.seen.Load()
 	}
-	if c.left.Load() { // what still waits for the writer is in no file
+	if c.left.Load() { // records still waiting for the writer are in no file
 		s.Missed = seen - s.Packets
 	}
 	return s
 }
 
-// Close ends the capture when all is written that was captured, and gives the first error there
-// was. It waits for as long as the file takes bytes, and a moment more; a writer that is kept for
-// ever in w.Write keeps its goroutine.
+// Close ends the capture when all captured packets are written, and returns the first error. It
+// waits as long as the file accepts bytes, and a moment more; a writer that blocks in w.Write for
+// ever keeps its goroutine.
 func (c *Capture) Close() error {
 	c.closing.Do(c.end)
 	c.mu.Lock()
@@ -199,7 +201,7 @@ func (c *Capture) end() {
 	}
 }
 
-// fail ends the capture for the first error there is.
+// fail ends the capture, with the first error.
 func (c *Capture) fail(err error) {
 	c.mu.Lock()
 	first := c.err == nil

@@ -25,8 +25,8 @@ import (
 // TestFileTellsWhatPassed: each frame is there as it left and as it came, in the order in which
 // things happened, with all that is known of it.
 //
-// Invariant: wire/capture: A capture says what passed, in order, and has no byte of payload that
-// was not asked for.
+// Invariant: wire/capture: A capture has all passed frames, in order, and no byte of payload that
+// was not requested.
 func TestFileTellsWhatPassed(t *testing.T) {
 	a, b := pair(t)
 	name := filepath.Join(t.TempDir(), "x.pcapng")
@@ -49,7 +49,7 @@ func TestFileTellsWhatPassed(t *testing.T) {
 	a.send(p)
 	testkit.OK(t, c.Close())
 	testkit.OK(t, c.Close())
-	a.send(p) // no tap is told any more
+	a.send(p) // no tap sees it any more
 
 	f, err := os.Open(name)
 	testkit.OK(t, err)
@@ -118,10 +118,11 @@ func TestFileTellsWhatPassed(t *testing.T) {
 	testkit.Equal(t, "stats", c.Stats(), Stats{Packets: uint64(len(want))})
 }
 
-// TestHeadersOnly: unless it is asked for, not one byte of payload is in the file; as many as are asked for are.
+// TestHeadersOnly: unless it is asked for, not one byte of payload is in the file; as many as are
+// asked for are.
 //
-// Invariant: wire/capture: A capture says what passed, in order, and has no byte of payload that
-// was not asked for.
+// Invariant: wire/capture: A capture has all passed frames, in order, and no byte of payload that
+// was not requested.
 func TestHeadersOnly(t *testing.T) {
 	for _, n := range []int{0, 1, 100, 5000} {
 		a, b := pair(t)
@@ -143,7 +144,8 @@ func TestHeadersOnly(t *testing.T) {
 	}
 }
 
-// Of RoCEv2 the headers behind UDP's are captured, as far as they go, and nothing behind them.
+// For RoCEv2 the headers after UDP's are captured, as far as they are present, and nothing after
+// them.
 func TestHeadersOfRoCE(t *testing.T) {
 	for _, c := range []struct{ port, opcode, size, want int }{
 		{4791, 0x06, 1056, 28}, {4791, 0x07, 1040, 12}, {4791, 0x0b, 60, 32}, {4791, 0x0c, 32, 28}, {4791, 0x0e, 1040, 12},
@@ -154,7 +156,7 @@ func TestHeadersOfRoCE(t *testing.T) {
 		var out bytes.Buffer
 		conn := attached(t, &out, Options{}, a, b)
 		mem := bytes.Clone(a.mem)
-		mem[4094] = byte(c.opcode) // headers are in two pieces of memory
+		mem[4094] = byte(c.opcode) // the headers cross from one segment of memory to the next
 		p := a.tcp(b.mac, dma.NewBuffer(mem, dma.Host), 4094, c.size, 0, 0)
 		p.Header = p.Header[:14+20+8]
 		p.Header[14+9] = splitter.ProtoUDP
@@ -175,10 +177,11 @@ func TestHeadersOfRoCE(t *testing.T) {
 	}
 }
 
-// TestLostSegmentsAreNamed: the comments of what was sent and the frames that came make up the whole.
+// TestLostSegmentsAreNamed: the comments of what was sent and the frames that came make up the
+// whole.
 //
-// Invariant: wire/capture: A capture says what passed, in order, and has no byte of payload that
-// was not asked for.
+// Invariant: wire/capture: A capture has all passed frames, in order, and no byte of payload that
+// was not requested.
 func TestLostSegmentsAreNamed(t *testing.T) {
 	for name, o := range map[string][2]wire.LinkOptions{
 		"up":   {{Up: wire.Impairment{Seed: 4, Loss: 0.2}}, {}},
@@ -240,7 +243,7 @@ func TestLostSegmentsAreNamed(t *testing.T) {
 	}
 }
 
-func said(r *record) string {
+func dump(r *record) string {
 	var t text
 	r.comment(&t)
 	return string(t)
@@ -251,11 +254,11 @@ func TestCommentsOfWhatIsLostOrDropped(t *testing.T) {
 	r := record{iface: tx, queue: -1, segments: 1, verdict: wire.Dropped, reason: wire.DropLinkLoss}
 	check := func(want string) {
 		t.Helper()
-		testkit.Equal(t, "comment", said(&r), want)
+		testkit.Equal(t, "comment", dump(&r), want)
 	}
 	check("lost on the receiver's link")
 	merged := record{iface: rx, verdict: wire.Taken, queue: 1, split: true, merged: true}
-	testkit.Equal(t, "comment", said(&merged),
+	testkit.Equal(t, "comment", dump(&merged),
 		"queue 1, split: 0 bytes in the header buffer, merged with others of its flow")
 	r.losses, r.lost[0] = 1, run{0, 1}
 	check("lost on the link")
@@ -274,21 +277,23 @@ func TestCommentsOfWhatIsLostOrDropped(t *testing.T) {
 	r = record{iface: rx, queue: 2, segments: 1, verdict: wire.Dropped, reason: wire.DropTooBig, payload: 10}
 	r.places.add(frag{gpu: -1, domain: dma.Host, len: 10})
 	check("10 bytes of payload still in host memory; dropped: too-big, queue 2")
-	// What lies behind the end of its memory is told as the sender said it; the copier refuses it.
+	// For payload beyond the end of its memory the comment has the sender's description; the copier
+	// refuses such payload.
 	r.places.set([]dma.Segment{{Region: dma.NewBuffer(make([]byte, 4), dma.Host), Off: 4, Len: 10}}, 10)
 	check("10 bytes of payload still in host memory; dropped: too-big, queue 2")
 	r = record{iface: rx, queue: 0, segments: 1, verdict: wire.Taken, unsplit: true, payload: 10, bounced: true}
 	for i := range maxFrags + 2 {
 		r.places.add(frag{gpu: 0, domain: dma.GPU, off: uint64(i) << 12, len: 1})
 	}
-	if got := said(&r); !strings.HasPrefix(got,
+	if got := dump(&r); !strings.HasPrefix(got,
 		"queue 0, whole, as it cannot be split; 10 bytes of payload to GPU 0, frag 0x0+1, 0x1000+1, ") ||
 		!strings.HasSuffix(got, " and 2 more, bounced through host memory") {
 		t.Error(got)
 	}
 }
 
-// load has eight ports send to each other, each on a goroutine of its own, so many batches of 32.
+// load lets eight ports send to each other, each in a separate goroutine, a number of batches of
+// 32.
 func load(t *testing.T, hosts []*host, batches int) (sent uint64) {
 	t.Helper()
 	var wg sync.WaitGroup
@@ -326,7 +331,7 @@ func eight(t *testing.T) (hosts []*host) {
 // TestBlockedWriterHoldsNobodyUp: with eight ports under load and a pipe that nobody reads, all
 // frames arrive; each one is captured or counted as missed.
 //
-// Invariant: wire/capture: A writer that blocks or fails holds nobody up.
+// Invariant: wire/capture: A writer that blocks or fails delays no packet.
 func TestBlockedWriterHoldsNobodyUp(t *testing.T) {
 	for _, freed := range []bool{false, true} {
 		hosts := eight(t)
@@ -349,7 +354,7 @@ func TestBlockedWriterHoldsNobodyUp(t *testing.T) {
 		var frames []frame
 		var stats map[string]pcapgo.NgInterfaceStatistics
 		var reading sync.WaitGroup
-		if freed { // it reads after all
+		if freed { // later the pipe is read
 			reading.Go(func() { frames, stats = read(t, r) })
 		}
 		err = c.Close()
@@ -367,17 +372,17 @@ func TestBlockedWriterHoldsNobodyUp(t *testing.T) {
 			continue
 		}
 		testkit.OK(t, err)
-		var told, seen uint64
+		var reported, seen uint64
 		for _, st := range stats {
-			told, seen = told+st.PacketsDropped, seen+st.PacketsReceived
+			reported, seen = reported+st.PacketsDropped, seen+st.PacketsReceived
 		}
-		if uint64(len(frames)) != s.Packets || told != s.Missed || seen != 2*sent {
-			t.Errorf("the file has %d packets and tells of %d missed and %d seen: %+v", len(frames), told, seen, s)
+		if uint64(len(frames)) != s.Packets || reported != s.Missed || seen != 2*sent {
+			t.Errorf("the file has %d packets and tells of %d missed and %d seen: %+v", len(frames), reported, seen, s)
 		}
 	}
 }
 
-// stuckWriter writes nothing, and ends when it is told.
+// stuckWriter writes nothing, and returns when it is told to.
 type stuckWriter chan struct{}
 
 func (w stuckWriter) Write([]byte) (int, error) {
@@ -387,7 +392,7 @@ func (w stuckWriter) Write([]byte) (int, error) {
 
 // TestWriterThatNeverEndsIsLeft: what waits for it is counted as missed.
 //
-// Invariant: wire/capture: A writer that blocks or fails holds nobody up.
+// Invariant: wire/capture: A writer that blocks or fails delays no packet.
 func TestWriterThatNeverEndsIsLeft(t *testing.T) {
 	hosts := eight(t)
 	w := make(stuckWriter)
@@ -402,7 +407,7 @@ func TestWriterThatNeverEndsIsLeft(t *testing.T) {
 	testkit.Equal(t, "stats in the end", c.Stats(), Stats{Missed: 2 * sent})
 }
 
-// shortWriter takes so many bytes.
+// shortWriter accepts only a number of bytes.
 type shortWriter struct {
 	bytes.Buffer
 	room int
@@ -419,7 +424,7 @@ func (w *shortWriter) Write(b []byte) (int, error) {
 
 // TestWhatIsCapturedIsInTheFile: packets that were on their way when the disk was full are missed.
 //
-// Invariant: wire/capture: Each packet is in the file, whole, or counted as missed.
+// Invariant: wire/capture: Each packet is completely in the file, or counted as missed.
 func TestWhatIsCapturedIsInTheFile(t *testing.T) {
 	hosts := eight(t)
 	w := &shortWriter{room: 100_000}
@@ -445,8 +450,8 @@ func TestWhatIsCapturedIsInTheFile(t *testing.T) {
 	}
 }
 
-// TestNothingIsMissedWhenThereIsRoom is the negative control, and shows that what several workers
-// do is captured in order.
+// TestNothingIsMissedWhenThereIsRoom is the negative control; it also shows that packets of several
+// workers are captured in order.
 func TestNothingIsMissedWhenThereIsRoom(t *testing.T) {
 	hosts := eight(t)
 	var out bytes.Buffer
@@ -466,23 +471,24 @@ func TestNothingIsMissedWhenThereIsRoom(t *testing.T) {
 	}
 }
 
-// TestWriteErrorStopsCapture: it is told once, what is not in the file is counted, and traffic goes on.
+// TestWriteErrorStopsCapture: the error is reported once, packets missing in the file are counted,
+// and traffic continues.
 //
-// Invariant: wire/capture: A writer that blocks or fails holds nobody up.
+// Invariant: wire/capture: A writer that blocks or fails delays no packet.
 func TestWriteErrorStopsCapture(t *testing.T) {
 	hosts := eight(t)
 	var failed atomic.Int32
-	told := make(chan struct{})
+	called := make(chan struct{})
 	c, err := Create("/dev/full", Options{patience: testkit.Patience, Failed: func(err error) {
 		if failed.Add(1) == 1 {
-			close(told)
+			close(called)
 		}
 	}})
 	testkit.OK(t, err)
 	for _, h := range hosts {
 		c.Attach(h.link)
 	}
-	<-told // before there is any traffic
+	<-called // before any traffic
 	sent := load(t, hosts, 20)
 	for _, h := range hosts {
 		testkit.Equal(t, "frames that came to "+h.name, h.came.Load(), 20*32)
@@ -508,7 +514,7 @@ func TestCreateRefuses(t *testing.T) {
 	}
 }
 
-// TestNoPortIsAFileToo: what had nothing to capture can be read all the same.
+// TestNoPortIsAFileToo: a file without captured ports is readable too.
 func TestNoPortIsAFileToo(t *testing.T) {
 	var out bytes.Buffer
 	c := testkit.Must(New(&out, Options{patience: testkit.Patience}))(t)

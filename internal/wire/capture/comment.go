@@ -7,8 +7,8 @@ import (
 	"vnic.dev/vnic/internal/wire"
 )
 
-// text is a comment in the making. It is made for each packet, which fmt takes longer for than all
-// else that is written.
+// text is a comment being made. There is one for each packet, and fmt would take longer than all
+// the rest of writing it.
 type text []byte
 
 // add appends strings and numbers.
@@ -27,7 +27,7 @@ func (t *text) add(parts ...any) {
 	}
 }
 
-// offset is a number that is written in base 16.
+// offset is formatted in base 16.
 type offset uint64
 
 // part begins a part of the comment.
@@ -38,7 +38,7 @@ func (t *text) part(parts ...any) {
 	t.add(parts...)
 }
 
-// comment says what is to be said of a frame: what it is, where its payload lay or went to, and what became of it.
+// comment makes the comment of a frame: what it is, the place of its payload, and its fate.
 func (r *record) comment(t *text) {
 	*t = (*t)[:0]
 	if r.segments > 1 {
@@ -91,7 +91,7 @@ func (r *record) comment(t *text) {
 	r.fate(t)
 }
 
-// endsText says what became of a frame at those who have received it.
+// endsText adds a frame's fate at its receivers.
 func (r *record) endsText(t *text) {
 	for i := range r.ends[:r.nEnds] {
 		e := &r.ends[i]
@@ -137,10 +137,10 @@ func (r *record) endsText(t *text) {
 	}
 }
 
-// fate says what became of the frame, as far as it was not lost in part.
+// fate adds the frame's verdict, unless it was lost in part.
 func (r *record) fate(t *text) {
 	switch {
-	case r.verdict == wire.Taken && r.iface.rx: // queue and place say so
+	case r.verdict == wire.Taken && r.iface.rx: // queue and place are in the comment already
 	case r.verdict == wire.Taken:
 		t.part("taken")
 	case r.reason != wire.DropLinkLoss:
@@ -156,7 +156,7 @@ func (r *record) fate(t *text) {
 	}
 }
 
-// lostText says which segments were lost, counted from 1.
+// lostText adds which segments were lost, counted from 1.
 func (r *record) lostText(t *text) {
 	if r.segments == 1 {
 		return
@@ -181,7 +181,7 @@ func (r *record) lostText(t *text) {
 	t.add(" of ", r.segments)
 }
 
-// text says where payload lies: of GPU memory each frag, offset and length in the GPU's memory.
+// text adds the place of the payload: for GPU memory, offset and length of each fragment.
 func (ps *locations) text(t *text) {
 	all := ps.frag[:ps.n]
 	for i := range all {
@@ -214,12 +214,12 @@ func (ps *locations) text(t *text) {
 	}
 }
 
-// memory names memory that is no GPU's.
+// memory names memory that is not a GPU's.
 func memory(d dma.MemKind) string {
 	switch d {
 	case dma.Wire:
 		return "a buffer of the wire"
-	case dma.Private: // what a NIC has made itself, as packets of RDMA, whose bytes it counts where they lay
+	case dma.Private: // frames made by a NIC, such as RDMA packets; their bytes count where they came from
 		return "the NIC's own memory"
 	}
 	return "host memory"

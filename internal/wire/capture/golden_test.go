@@ -18,7 +18,8 @@ import (
 	"vnic.dev/vnic/internal/wire"
 )
 
-// TestGolden holds that the blocks of a file are those that were frozen, byte for byte. The clock is synctest's.
+// TestGolden checks that the blocks of a file equal the golden ones, byte for byte. The clock is
+// synctest's.
 func TestGolden(t *testing.T) {
 	got := make(map[string]string)
 	for name, capture := range map[string]func(t *testing.T, out io.Writer){
@@ -41,7 +42,7 @@ func TestGolden(t *testing.T) {
 	golden.Check(t, "testdata/golden", got)
 }
 
-// step lets all that happens now happen, and makes it a little later.
+// step waits until all goroutines are idle, and advances the clock a little.
 func step() {
 	synctest.Wait()
 	time.Sleep(time.Millisecond + 1)
@@ -53,7 +54,8 @@ func goldenNoPort(t *testing.T, out io.Writer) {
 	testkit.OK(t, c.Close())
 }
 
-// goldenTraffic has packets of every kind between three ports, of which the third is attached later.
+// goldenTraffic sends packets of every kind between three ports, of which the third is attached
+// later.
 func goldenTraffic(t *testing.T, out io.Writer, o Options) {
 	a, b := pair(t)
 	c := attached(t, out, o, a, b)
@@ -65,21 +67,21 @@ func goldenTraffic(t *testing.T, out io.Writer, o Options) {
 	send(a, a.tcp(b.mac, a.gpu, 0x1000, 1, 0, 1))                      // one byte
 	send(a, a.tcp(b.mac, a.gpu, 0x1f00, 1000, 0, 2))                   // from two pieces of GPU memory
 	send(a, a.tcp(b.mac, a.ram, 0x2000, 10000, 1448, 1000))            // a GSO packet, from host memory
-	send(b, b.tcp(a.mac, b.gpu, gpuSize/2-10, 100, 0, 5))              // to GPU memory, outside of buffers in part
-	send(a, a.arp())                                                   // to all
+	send(b, b.tcp(a.mac, b.gpu, gpuSize/2-10, 100, 0, 5))              // to GPU memory, partly outside of buffers
+	send(a, a.arp())                                                   // broadcast
 	send(a, a.tcp(wire.MAC{3, 0, 0, 0, 0, 1}, a.ram, 0, 7, 0, 2))      // to a group
 	send(a, a.tcp(wire.MAC{2, 0, 0, 0, 0, 0x77}, a.ram, 0, 8, 0, 3))   // to an unknown address
-	send(a, a.tcp(b.mac, dma.NewBuffer(a.mem, dma.Wire), 5, 9, 0, 42)) // from a buffer of the wire's own
+	send(a, a.tcp(b.mac, dma.NewBuffer(a.mem, dma.Wire), 5, 9, 0, 42)) // from a buffer of the wire
 
 	third := newHost(t, a.sw, 2, wire.LinkOptions{})
 	hello(third)
-	step() // what the others got of it is in the file before the third port's interfaces
+	step() // the other ports' records of it are in the file before the third port's interfaces
 	c.Attach(third.link)
 	step()
 	send(third, third.tcp(b.mac, third.gpu, 0x3000, 5, 0, 9), third.tcp(a.mac, third.gpu, 0x4000, 5, 0, 10)) // a batch
 
 	gpu, ram := b.gpu, b.ram
-	for _, at := range []wire.Placement{
+	for _, place := range []wire.Placement{
 		{Queue: 0},
 		{Queue: 7, Split: true, HeaderLen: 54, Payload: []dma.Segment{gpu.Segment(0x8000, 4096), gpu.Segment(0x2000, 904)}},
 		{Queue: 7, Unsplit: true, Payload: []dma.Segment{ram.Segment(64, 5000)}},
@@ -89,13 +91,13 @@ func goldenTraffic(t *testing.T, out io.Writer, o Options) {
 		{Queue: -1, Payload: []dma.Segment{ram.Segment(0, 5000)}},
 		{Queue: 3, Split: true, HeaderLen: 54, Payload: pieces(gpu, 25, 200)},
 	} {
-		b.place = func(*wire.Packet) (wire.Verdict, wire.Placement) { return wire.Verdict{Kind: wire.Taken}, at }
+		b.place = func(*wire.Packet) (wire.Verdict, wire.Placement) { return wire.Verdict{Kind: wire.Taken}, place }
 		send(a, a.tcp(b.mac, a.gpu, 0x100, 5000, 1000, 77))
 	}
 	testkit.OK(t, c.Close())
 }
 
-// pieces is n pieces of a region, that do not lie side by side.
+// pieces returns n non-adjacent pieces of a region.
 func pieces(r *dma.Region, n int, size uint32) (segs []dma.Segment) {
 	for i := range n {
 		segs = append(segs, r.Segment(uint64(i)*4096, size))
@@ -103,7 +105,7 @@ func pieces(r *dma.Region, n int, size uint32) (segs []dma.Segment) {
 	return segs
 }
 
-// goldenDropped has a packet of every reason why one can be dropped, as its sender and as its receiver tell of it.
+// goldenDropped has a packet for every drop reason, as seen by its sender and by its receiver.
 func goldenDropped(t *testing.T, out io.Writer) {
 	a, b := pair(t)
 	c := attached(t, out, Options{}, a, b)
@@ -111,7 +113,7 @@ func goldenDropped(t *testing.T, out io.Writer) {
 	step()
 	p := a.tcp(b.mac, a.gpu, 0, 100, 0, 0)
 	b.busy = true
-	a.send(p) // nothing becomes of it yet, and it is not in the file
+	a.send(p) // it stays busy, and is not in the file yet
 	b.busy = false
 	a.send(p)
 	step()
@@ -120,18 +122,18 @@ func goldenDropped(t *testing.T, out io.Writer) {
 		step()
 	}
 	for r := range wire.DropReason(wire.NumDropReasons) {
-		at := wire.Placement{Queue: 5}
+		place := wire.Placement{Queue: 5}
 		if r%2 == 1 {
-			at = wire.Nowhere
+			place = wire.Nowhere
 		}
-		b.place = func(*wire.Packet) (wire.Verdict, wire.Placement) { return wire.Drop(r), at }
+		b.place = func(*wire.Packet) (wire.Verdict, wire.Placement) { return wire.Drop(r), place }
 		a.send(a.tcp(b.mac, a.ram, 0, 100, 0, uint32(r)))
 		step()
 	}
 	testkit.OK(t, c.Close())
 }
 
-// goldenImpaired has links that lose segments and hold them back.
+// goldenImpaired has links that lose segments and hold some back.
 func goldenImpaired(t *testing.T, out io.Writer) {
 	sw := newSwitch(t)
 	a := newHost(t, sw, 0, wire.LinkOptions{Up: wire.Impairment{Seed: 4, Loss: 0.3, Reorder: 0.2}})
@@ -139,9 +141,9 @@ func goldenImpaired(t *testing.T, out io.Writer) {
 	b.send(b.arp())
 	c := attached(t, out, Options{}, a, b)
 	for i := range 12 {
-		a.send(a.tcp(b.mac, a.gpu, 0, 500, 0, uint32(i*500))) // a segment of its own
+		a.send(a.tcp(b.mac, a.gpu, 0, 500, 0, uint32(i*500))) // one segment
 		step()
-		time.Sleep(time.Second) // what is held back goes on
+		time.Sleep(time.Second) // releases held segments
 	}
 	for i := range 6 {
 		a.send(a.tcp(b.mac, a.gpu, 0, 40*1000, 1000, uint32(i*40*1000)))
@@ -151,7 +153,7 @@ func goldenImpaired(t *testing.T, out io.Writer) {
 	testkit.OK(t, c.Close())
 }
 
-// gate is a file that takes nothing until it is opened.
+// gate is a file whose writes block until it is opened.
 type gate struct {
 	open chan struct{}
 	io.Writer
@@ -162,13 +164,14 @@ func (g *gate) Write(b []byte) (int, error) {
 	return g.Writer.Write(b)
 }
 
-// goldenMissed has packets that found no room: the next one of their interface says how many, and so do the statistics.
+// goldenMissed has packets for which the ring had no room: the next record of their interface has
+// their number, and so do the statistics.
 func goldenMissed(t *testing.T, out io.Writer) {
 	a, b := pair(t)
 	g := &gate{make(chan struct{}), out}
 	c := attached(t, g, Options{Records: 4}, a)
 	step()
-	for round := range uint32(2) { // what is told once is not told again
+	for round := range uint32(2) { // a miss that was reported is not reported again
 		for i := range uint32(7) {
 			a.send(a.tcp(b.mac, a.gpu, 0, 10, 0, 100*round+i))
 			b.send(b.tcp(a.mac, b.gpu, 0, 10, 0, 100*round+i))
@@ -177,14 +180,15 @@ func goldenMissed(t *testing.T, out io.Writer) {
 		step()
 		g.open = make(chan struct{})
 		a.send(a.tcp(b.mac, a.gpu, 0, 10, 0, 100*round+50))
-		step() // the writer has it, and waits for the file again
+		step() // the writer has it, and blocks on the file again
 	}
 	close(g.open)
 	step()
 	testkit.OK(t, c.Close())
 }
 
-// blocks are those that a capture has (draft-ietf-opsawg-pcapng, 4): the name, and the length of the fixed fields.
+// blocks are the block types in a capture (draft-ietf-opsawg-pcapng, 4): name, and length of the
+// fixed fields.
 var blocks = map[uint32]struct {
 	name  string
 	fixed int
@@ -195,7 +199,7 @@ var blocks = map[uint32]struct {
 	6:          {"enhanced packet", 20},
 }
 
-// dumpBlocks writes down the blocks of a file: every byte, each field and option on a line of its own.
+// dumpBlocks prints the blocks of a file: every byte, with each field and option on its own line.
 func dumpBlocks(file []byte) (string, error) {
 	le := binary.LittleEndian
 	var b strings.Builder
@@ -251,9 +255,9 @@ func dumpData(b *strings.Builder, data []byte) {
 	}
 }
 
-// dumpOptions writes options: code, length, value (as text if it is) and padding. The architecture that the section's
-// header names is written as GOARCH.
-func dumpOptions(b *strings.Builder, options []byte, of string) error {
+// dumpOptions prints options: code, length, value (as text if it is) and padding. It prints the
+// architecture in the section header as GOARCH.
+func dumpOptions(b *strings.Builder, options []byte, owner string) error {
 	for len(options) > 0 {
 		code, n := binary.LittleEndian.Uint16(options), int(binary.LittleEndian.Uint16(options[2:]))
 		padded := (n + 3) &^ 3
@@ -263,7 +267,7 @@ func dumpOptions(b *strings.Builder, options []byte, of string) error {
 		value := options[4 : 4+n]
 		text := hex.EncodeToString(value)
 		switch {
-		case of == "section header" && code == 2 && string(value) == runtime.GOARCH:
+		case owner == "section header" && code == 2 && string(value) == runtime.GOARCH:
 			text = "GOARCH"
 		case isText(value):
 			text = fmt.Sprintf("%q", value)
@@ -282,7 +286,7 @@ func isText(b []byte) bool {
 	return len(b) > 0 && !bytes.ContainsFunc(b, func(r rune) bool { return r < ' ' || r > '~' })
 }
 
-// TestDumpShowsEveryByte: a file that differs in one byte has another dump, or none.
+// TestDumpShowsEveryByte: changing one byte of a file changes its dump, or makes the dump fail.
 func TestDumpShowsEveryByte(t *testing.T) {
 	var out bytes.Buffer
 	synctest.Test(t, func(t *testing.T) { goldenMissed(t, &out) })

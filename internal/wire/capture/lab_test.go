@@ -23,7 +23,8 @@ func TestMain(m *testing.M) { testkit.Main(m) }
 
 const gpuSize = 1 << 20
 
-// host is a machine on the switch: it takes everything, tells where, and looks at nothing.
+// host is a machine on the switch: it takes every packet, reports a placement, and does not read
+// the payload.
 type host struct {
 	t    testing.TB
 	name string
@@ -31,15 +32,15 @@ type host struct {
 	w    *wire.Worker
 	sw   *wire.Switch
 	link *wire.Link
-	gpu  *dma.Region // its GPU's memory
-	mem  []byte      // the same
+	gpu  *dma.Region // memory of its GPU
+	mem  []byte      // the same memory
 	ram  *dma.Region
 	came atomic.Int64
 	busy bool // it has no buffers
-	// noGSO: it takes no GSO packets.
+	// noGSO: it accepts no GSO packets.
 	noGSO bool
 	seg   [1]dma.Segment
-	// place, if set, says what becomes of a packet that comes, in the place of what Deliver does otherwise.
+	// place, if set, replaces what Deliver does with a packet.
 	place func(p *wire.Packet) (wire.Verdict, wire.Placement)
 }
 
@@ -51,7 +52,7 @@ func newSwitch(t testing.TB) *wire.Switch {
 	return sw
 }
 
-// newHost makes host n, whose GPU n has its first half registered.
+// newHost makes host n; the first half of GPU n's memory is registered.
 func newHost(t testing.TB, sw *wire.Switch, n int, o wire.LinkOptions) *host {
 	t.Helper()
 	h := &host{t: t, name: string(rune('A' + n)), mac: wire.MAC{2, 0, 0, 0, 0, byte(n)}, w: wire.NewWorker(),
@@ -85,7 +86,8 @@ func (h *host) Limits() wire.Limits {
 	return wire.Limits{Csum: true, GSO: wire.GSO(splitter.GSOTCPv4)}
 }
 
-// Deliver "puts" payload of TCP at 0x80000-64 of the GPU, so that it lies half outside of the registered buffer.
+// Deliver reports TCP payload as placed at 0x80000-64 of the GPU, so that half of it lies outside
+// of the registered buffer.
 func (h *host) Deliver(w *wire.Worker, batch []*wire.Packet) {
 	tap := h.link.Tap()
 	for _, p := range batch {
@@ -95,30 +97,30 @@ func (h *host) Deliver(w *wire.Worker, batch []*wire.Packet) {
 		}
 		h.came.Add(1)
 		if h.place != nil {
-			var at wire.Placement
-			if p.Verdict, at = h.place(p); tap != nil {
-				tap.Received(w, p, at)
+			var place wire.Placement
+			if p.Verdict, place = h.place(p); tap != nil {
+				tap.Received(w, p, place)
 			}
 			continue
 		}
 		p.Verdict = wire.Verdict{Kind: wire.Taken}
-		at := wire.Placement{Queue: 3}
+		place := wire.Placement{Queue: 3}
 		if p.Meta.Headers.Class == splitter.TCP && p.PayloadLen > 0 {
 			h.seg[0] = h.gpu.Segment(gpuSize/2-64, p.PayloadLen)
-			at.Split, at.HeaderLen, at.Payload = true, uint32(len(p.Header)), h.seg[:]
-			if _, err := w.Copier.Copy(at.Payload, p.Payload); err != nil {
+			place.Split, place.HeaderLen, place.Payload = true, uint32(len(p.Header)), h.seg[:]
+			if _, err := w.Copier.Copy(place.Payload, p.Payload); err != nil {
 				p.Verdict = wire.Drop(wire.DropFault)
 			}
 		}
 		if tap != nil {
-			tap.Received(w, p, at)
+			tap.Received(w, p, place)
 		}
 	}
 }
 
 func (h *host) send(ps ...*wire.Packet) { h.link.Deliver(h.w, ps) }
 
-// pair makes two hosts of which the switch knows where they are.
+// pair makes two hosts whose places the switch has learned.
 func pair(t testing.TB) (a, b *host) {
 	t.Helper()
 	sw := newSwitch(t)
@@ -127,7 +129,8 @@ func pair(t testing.TB) (a, b *host) {
 	return a, b
 }
 
-// attached starts a capture of what hosts send and receive. A writer that gets no processor for a while is not stuck.
+// attached starts a capture of the packets that hosts send and receive. Its patience is long, so
+// that a writer that gets no CPU for a while does not count as stuck.
 func attached(t testing.TB, w io.Writer, o Options, hosts ...*host) *Capture {
 	t.Helper()
 	o.patience = cmp.Or(o.patience, testkit.Patience)
@@ -138,14 +141,14 @@ func attached(t testing.TB, w io.Writer, o Options, hosts ...*host) *Capture {
 	return c
 }
 
-// hello tells the switch where hosts are.
+// hello makes the switch learn the places of hosts.
 func hello(hosts ...*host) {
 	for _, h := range hosts {
 		h.send(h.arp())
 	}
 }
 
-// tcp makes a packet of n bytes that lie at off of a region; mss: a GSO packet.
+// tcp makes a packet with n bytes of payload at offset off of a region; mss > 0: a GSO packet.
 func (h *host) tcp(to wire.MAC, from *dma.Region, off uint64, n int, mss uint16, seq uint32) *wire.Packet {
 	h.t.Helper()
 	be := binary.BigEndian
@@ -186,7 +189,7 @@ func (h *host) arp() *wire.Packet {
 	return p
 }
 
-// frame is one of a file.
+// frame is a frame in a file.
 type frame struct {
 	iface   string
 	data    []byte
@@ -196,7 +199,7 @@ type frame struct {
 	info    gopacket.CaptureInfo
 }
 
-// read reads a file.
+// read reads all frames and statistics of a file.
 func read(t testing.TB, r io.Reader) (frames []frame, stats map[string]pcapgo.NgInterfaceStatistics) {
 	t.Helper()
 	stats = map[string]pcapgo.NgInterfaceStatistics{}

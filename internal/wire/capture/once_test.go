@@ -8,10 +8,11 @@ import (
 	"vnic.dev/vnic/internal/wire"
 )
 
-// A frame is there once, with what became of it at both ends: whole, cut into pieces for one who takes no GSO packets,
-// at several receivers, and in part dropped. What nobody had, or somebody later, is as without Once.
+// A frame is in the file once, with its fate at both ends: whole, cut for a receiver without GSO,
+// at several receivers, or partly dropped. Frames that no receiver got, or that one got later, are
+// recorded as without Once.
 //
-// Invariant: wire/capture: With both ends in one record a frame is in the file once.
+// Invariant: wire/capture: With both ends in one record, a frame is in the file only once.
 func TestFrameIsThereOnceWithBothEnds(t *testing.T) {
 	sw := newSwitch(t)
 	a, b, d := newHost(t, sw, 0, wire.LinkOptions{}), newHost(t, sw, 1, wire.LinkOptions{}),
@@ -33,7 +34,7 @@ func TestFrameIsThereOnceWithBothEnds(t *testing.T) {
 	}
 	b.noGSO = true
 	a.send(a.tcp(b.mac, a.ram, 0x2000, 3000, 1448, 1000))
-	a.send(a.tcp(wire.MAC{2, 9, 9, 9, 9, 9}, nil, 0, 0, 0, 0)) // nobody's: to all
+	a.send(a.tcp(wire.MAC{2, 9, 9, 9, 9, 9}, nil, 0, 0, 0, 0)) // an unknown address: it is flooded
 	b.busy = true
 	a.send(p) // it is sent again
 	testkit.OK(t, c.Close())
@@ -61,7 +62,7 @@ func TestFrameIsThereOnceWithBothEnds(t *testing.T) {
 	}
 }
 
-// Of more receivers than a comment has room for it says that there are others.
+// If a comment has no room for all receivers, it says that there are more.
 func TestFloodToManyIsThereOnce(t *testing.T) {
 	hosts := eight(t)
 	var out bytes.Buffer
@@ -74,7 +75,8 @@ func TestFloodToManyIsThereOnce(t *testing.T) {
 	}
 }
 
-// Eight workers send to each other at once: each frame is there once, and nobody writes into another's record.
+// Eight workers send to each other concurrently: each frame is in the file once, and no worker
+// writes into another's record.
 func TestFramesUnderLoadAreThereOnce(t *testing.T) {
 	hosts := eight(t)
 	var out bytes.Buffer

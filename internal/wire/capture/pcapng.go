@@ -20,7 +20,7 @@ const (
 	byteOrderMagic = 0x1a2b3c4d
 	versionMajor   = 1
 	versionMinor   = 0
-	lengthUnknown  = math.MaxUint64 // the file is written to a pipe, too: nothing in it is changed later
+	lengthUnknown  = math.MaxUint64 // the file may be a pipe: nothing is changed later
 )
 
 // linkTypeEthernet is LINKTYPE_ETHERNET (draft-ietf-opsawg-pcaplinktype).
@@ -74,14 +74,14 @@ const (
 	isbIfDrop    = 5
 )
 
-// packetHead is the length of an enhanced packet block (4.3) before its data: type, block length, interface, timestamp
-// and two lengths.
+// packetHead is the length of an enhanced packet block (4.3) before its data: type, block length,
+// interface, timestamp and two lengths.
 const packetHead = 28
 
 var le = binary.LittleEndian
 
-// block is a pcapng block in the making, little endian. It is used again for the next one: once it has grown to the
-// longest it allocates nothing.
+// block is a pcapng block being made, little endian. It is reused for the next one: once it has
+// grown to the longest block it allocates nothing.
 type block []byte
 
 // begin starts a block; end fills in its length.
@@ -100,27 +100,27 @@ func (b *block) timestamp(ns int64) {
 	b.uint32(uint32(ns))
 }
 
-// option begins an option of so many bytes; they, and the padding, come next.
+// option begins an option of length bytes; the caller appends them, and the padding.
 func (b *block) option(code, length uint16) {
 	b.uint16(code)
 	b.uint16(length)
 }
 
-// pad appends what makes n bytes a multiple of 4.
+// pad appends the bytes that make n a multiple of 4.
 func (b *block) pad(n int) {
 	var zero [3]byte
 	*b = append(*b, zero[:-n&3]...)
 }
 
-// text appends an option, unless there is no text.
+// text appends an option, unless the text is empty.
 func (b *block) text(code uint16, s string) {
 	if s != "" {
 		b.optionText(code, []byte(s))
 	}
 }
 
-// optionText appends an option in UTF-8. Its length has 16 bits (3.5): a longer text is cut before the character that
-// does not fit.
+// optionText appends an option in UTF-8. Its length has 16 bits (3.5): a longer text is cut before
+// the character that does not fit.
 func (b *block) optionText(code uint16, s []byte) {
 	if n := math.MaxUint16; len(s) > n {
 		for n > math.MaxUint16-utf8.UTFMax && !utf8.RuneStart(s[n]) {
@@ -148,7 +148,7 @@ func (b *block) optionTime(code uint16, t time.Time) {
 	b.timestamp(t.UnixNano())
 }
 
-// end ends the options and the block, which has more bytes elsewhere.
+// end ends the options and the block; elsewhere is how many of its bytes are not in b.
 func (b *block) end(elsewhere int) {
 	b.option(optEndOfOptions, 0)
 	n := uint32(len(*b) + elsewhere + 4)

@@ -21,7 +21,7 @@ import (
 	"vnic.dev/vnic/internal/wire"
 )
 
-// contents is all that a file says, as pcapgo reads it.
+// contents is everything that pcapgo reads from a file.
 type contents struct {
 	section    pcapgo.NgSectionInfo
 	interfaces []pcapgo.NgInterface
@@ -66,8 +66,8 @@ func contentsOf(t rapid.TB, file []byte) (c contents) {
 	return c
 }
 
-// TestFileIsAsGopacketWritesAndReadsIt: gopacket reads from a file of ours each field that was written, and writes the
-// same bytes for them.
+// TestFileIsAsGopacketWritesAndReadsIt: gopacket reads each written field from the file, and writes
+// the same bytes for these fields.
 func TestFileIsAsGopacketWritesAndReadsIt(t *testing.T) {
 	text := rapid.OneOf(rapid.Just(""), rapid.String(), rapid.StringN(-1, -1, 300))
 	rapid.Check(t, func(t *rapid.T) {
@@ -100,7 +100,7 @@ func TestFileIsAsGopacketWritesAndReadsIt(t *testing.T) {
 		for _, i := range described {
 			want.interfaces = append(want.interfaces, pcapgo.NgInterface{Name: i.name, Description: i.about, OS: runtime.GOOS,
 				LinkType: layers.LinkTypeEthernet, SnapLength: uint32(recordSize(c.payload)), TimestampResolution: 9})
-			var s pcapgo.NgInterfaceStatistics // where there is no port there are none
+			var s pcapgo.NgInterfaceStatistics // without a port there are none
 			if len(c.ifaces) > 0 {
 				now := got.statistics[i.id].LastUpdate
 				if since := time.Since(now); since < 0 || since > testkit.Patience {
@@ -121,7 +121,7 @@ func TestFileIsAsGopacketWritesAndReadsIt(t *testing.T) {
 	})
 }
 
-// drawRecord makes a frame of one of the capture's interfaces, with whatever may be said of it.
+// drawRecord makes a record with random properties for one of the capture's interfaces.
 func drawRecord(t *rapid.T, c *Capture) *record {
 	i := rapid.SampledFrom(c.ifaces).Draw(t, "interface")
 	i.seen.Add(1)
@@ -140,10 +140,10 @@ func drawRecord(t *rapid.T, c *Capture) *record {
 	return r
 }
 
-// packetOf is what a file is to say of a frame that comes next.
+// packetOf returns what the file must contain for the next record.
 func packetOf(r *record) packet {
 	p := packet{gopacket.CaptureInfo{Timestamp: time.Unix(0, r.when), CaptureLength: r.n, Length: int(r.length),
-		InterfaceIndex: r.iface.id}, pcapgo.NgPacketOptions{Comments: []string{said(r)}}, bytes.Clone(r.data)}
+		InterfaceIndex: r.iface.id}, pcapgo.NgPacketOptions{Comments: []string{dump(r)}}, bytes.Clone(r.data)}
 	p.Opts.Flags = &pcapgo.NgEpbFlags{Direction: pcapgo.NgEpbFlagDirectionOutbound,
 		Reception: pcapgo.NgEpbFlagReceptionTypeUnicast}
 	if r.iface.rx {
@@ -155,7 +155,7 @@ func packetOf(r *record) packet {
 	case r.n >= 6 && r.data[0]&1 != 0:
 		p.Opts.Flags.Reception = pcapgo.NgEpbFlagReceptionTypeMulticast
 	}
-	if n := r.iface.missed.Load() - r.iface.told; n > 0 {
+	if n := r.iface.missed.Load() - r.iface.reported; n > 0 {
 		p.Opts.DropCount = &n
 	}
 	if r.queue >= 0 {
@@ -165,7 +165,7 @@ func packetOf(r *record) packet {
 	return p
 }
 
-// gopacketFile is a file as gopacket writes it.
+// gopacketFile returns the file that gopacket writes.
 func gopacketFile(t *rapid.T, c contents, statistics bool) []byte {
 	var file bytes.Buffer
 	w, err := pcapgo.NewNgWriterInterface(&file, c.interfaces[0], pcapgo.NgWriterOptions{SectionInfo: c.section})
@@ -194,7 +194,8 @@ func equal(t rapid.TB, what string, got, want any) {
 	}
 }
 
-// An option's length has 16 bits: a longer text is cut, between two characters, and what follows is read all the same.
+// An option's length has 16 bits: a longer text is cut between two characters, and the rest of the
+// file stays readable.
 func TestTextThatDoesNotFitIsCut(t *testing.T) {
 	for _, c := range []struct {
 		text string
@@ -205,7 +206,7 @@ func TestTextThatDoesNotFitIsCut(t *testing.T) {
 		{strings.Repeat("é", 40000), math.MaxUint16 - 1},
 		{"x" + strings.Repeat("é", 40000), math.MaxUint16},
 		{strings.Repeat("🦀", 20000), math.MaxUint16 - 3},
-		{strings.Repeat("\x80", 70000), math.MaxUint16 - 4}, // no UTF-8
+		{strings.Repeat("\x80", 70000), math.MaxUint16 - 4}, // not UTF-8
 	} {
 		var file bytes.Buffer
 		testkit.OK(t, testkit.Must(New(&file, Options{Comment: c.text}))(t).Close())
@@ -216,7 +217,7 @@ func TestTextThatDoesNotFitIsCut(t *testing.T) {
 	}
 }
 
-// A record that contradicts itself is not written: the capture ends with an error.
+// An inconsistent record is not written: the capture ends with an error.
 func TestImpossibleFrameIsNotWritten(t *testing.T) {
 	for name, r := range map[string]*record{
 		"longer than the frame": {iface: &iface{}, data: make([]byte, 60), n: 60, length: 59},

@@ -8,21 +8,22 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// Bounds of what a record tells; the rest is only counted.
+// Bounds of a record's lists; the rest is only counted.
 const (
 	maxFrags = 20 // a GSO packet is 17 pages
 	maxLost  = 8
 )
 
-// record is one frame on its way to the file. Who has reserved it writes it, then the writer reads it.
+// record is one frame on its way to the file. The goroutine that has reserved it writes it, then
+// the writer reads it.
 type record struct {
-	turn atomic.Uint64 // see ring
-	at   uint64        // its place in the ring
+	turn  atomic.Uint64 // see ring
+	index uint64        // its index in the ring
 
-	iface    *iface // nil: it is nothing after all
+	iface    *iface // nil: nothing to write
 	when     int64  // Unix time in ns
-	data     []byte // room for the frame
-	n        int    // of data
+	data     []byte // buffer for the frame
+	n        int    // bytes used of data
 	length   uint32 // of the frame
 	payload  uint32 // of length
 	segments uint32
@@ -37,28 +38,28 @@ type record struct {
 	bounced  bool
 	places   locations
 	lost     [maxLost]run // segments that the link lost
-	losses   int          // how many there are in lost
+	losses   int          // number of them in lost
 	lostMore bool
 	held     int // segments that the link held back
 
-	// With Options.Once: the packet that is being sent, for its receivers, nil when it is nobody's; and what became of it
-	// there. Only the first one's payload is located.
-	of    atomic.Pointer[wire.Packet]
-	ends  [maxEnds]end
-	nEnds int // of ends
-	more  int // receivers that did not fit
-	taken locations
+	// With Options.Once: origin is the packet being sent, for its receivers; nil: none. ends is its
+	// fate at its receivers. Only the first one's payload is located.
+	origin atomic.Pointer[wire.Packet]
+	ends   [maxEnds]end
+	nEnds  int // number of ends
+	more   int // receivers that did not fit
+	taken  locations
 }
 
-// maxEnds is of how many receivers a frame's comment tells.
+// maxEnds is the most receivers in a frame's comment.
 const maxEnds = 4
 
-// end is what became of a frame at one receiver.
+// end is a frame's fate at one receiver.
 type end struct {
 	iface   *iface
-	frames  int // as which it came: pieces; those that were dropped included
+	frames  int // number of pieces in which it came, dropped ones included
 	dropped int
-	payload uint32 // bytes that were taken
+	payload uint32 // bytes taken
 	reason  wire.DropReason
 	queue   int
 	split   bool
@@ -68,8 +69,8 @@ type end struct {
 	bounced bool
 }
 
-// arrived notes that a receiver has taken or dropped a piece of the packet, or all of it.
-func (r *record) arrived(i *iface, p *wire.Packet, at *wire.Placement) {
+// arrived records that a receiver has taken or dropped a piece of the packet, or all of it.
+func (r *record) arrived(i *iface, p *wire.Packet, place *wire.Placement) {
 	k := r.nEnds - 1
 	if k < 0 || r.ends[k].iface != i {
 		if r.nEnds == maxEnds {
@@ -85,19 +86,19 @@ func (r *record) arrived(i *iface, p *wire.Packet, at *wire.Placement) {
 		e.dropped, e.reason = e.dropped+1, p.Verdict.Reason
 		return
 	}
-	e.queue, e.split, e.unsplit, e.bounced = at.Queue, at.Split, at.Unsplit, e.bounced || at.Bounced
-	e.merged = e.merged || at.Merged
-	e.header = max(e.header, at.HeaderLen)
+	e.queue, e.split, e.unsplit, e.bounced = place.Queue, place.Split, place.Unsplit, e.bounced || place.Bounced
+	e.merged = e.merged || place.Merged
+	e.header = max(e.header, place.HeaderLen)
 	e.payload += p.PayloadLen
-	if k == 0 && at.Payload != nil {
-		r.taken.append(at.Payload, p.PayloadLen)
+	if k == 0 && place.Payload != nil {
+		r.taken.append(place.Payload, p.PayloadLen)
 	}
 }
 
 // run is segments [first, first+n) of a packet.
 type run struct{ first, n uint32 }
 
-// frame notes a packet whose payload lies in segs.
+// frame records a packet whose payload lies in segs.
 func (r *record) frame(w *wire.Worker, p *wire.Packet, segs []dma.Segment, payload int) {
 	r.length, r.payload, r.segments, r.mss = p.Len(), p.PayloadLen, p.Segments(), uint32(p.Meta.GSOSize)
 	r.verdict, r.reason = p.Verdict.Kind, p.Verdict.Reason
@@ -110,12 +111,13 @@ func (r *record) frame(w *wire.Worker, p *wire.Packet, segs []dma.Segment, paylo
 	if k <= 0 || r.n < len(p.Header) || len(segs) == 0 {
 		return
 	}
-	// A fault ends the frame early here; the mover of the payload meets it too, and handles it.
+	// On a fault the frame is cut here; the copy of the payload meets the fault too, and handles
+	// it.
 	got, _ := w.Copier.Read(r.data[r.n:r.n+k], segs)
 	r.n += got
 }
 
-// loss notes what the link lost of a packet, and what it held back.
+// loss records which segments of a packet the link lost, and held back.
 func (r *record) loss(l *wire.Link, p *wire.Packet) {
 	r.held = p.Held()
 	for from := uint32(0); ; {
@@ -133,15 +135,15 @@ func (r *record) loss(l *wire.Link, p *wire.Packet) {
 	}
 }
 
-// locations are where a payload lies.
+// locations are the places of a payload.
 type locations struct {
 	frag [maxFrags]frag
 	n    int
 	more int // frags that did not fit
 }
 
-// frag is a piece of payload. Pieces of GPU memory are as the driver or the application gave them,
-// those of other memory are added up.
+// frag is a piece of payload. Pieces of GPU memory are those of the driver or the application;
+// pieces of other memory are added up.
 type frag struct {
 	gpu    int // -1: none
 	domain dma.MemKind
@@ -149,7 +151,7 @@ type frag struct {
 	len    uint32
 }
 
-// set finds the places of the first n bytes of segs.
+// set sets the places of the first n bytes of segs.
 func (ps *locations) set(segs []dma.Segment, n uint32) {
 	ps.n, ps.more = 0, 0
 	ps.append(segs, n)
@@ -162,7 +164,7 @@ func (ps *locations) append(segs []dma.Segment, n uint32) {
 		n -= s.Len
 		for s.Len > 0 {
 			d, k := s.MemKind()
-			if k == 0 { // beyond its region: the copier refuses it
+			if k == 0 { // beyond its region: the copier will return an error
 				k = s.Len
 			}
 			f := frag{gpu: s.GPU(), domain: d, len: k}
@@ -187,5 +189,5 @@ func (ps *locations) add(f frag) {
 	}
 }
 
-// recordSize is how much of a frame a record holds.
+// recordSize returns how many bytes of a frame a record holds.
 func recordSize(payload int) int { return splitter.MaxHeader + payload }

@@ -9,8 +9,8 @@ import "sync/atomic"
 type ring struct {
 	slots []record
 	mask  uint64
-	tail  atomic.Uint64 // the next to be reserved
-	head  uint64        // the next to be consumed; the consumer's
+	tail  atomic.Uint64 // next to reserve
+	head  uint64        // next to consume; used by the consumer
 }
 
 // newRing makes a ring of n records, a power of two, with room for size bytes of frame each.
@@ -24,30 +24,30 @@ func newRing(n, size int) *ring {
 	return r
 }
 
-// reserve gives the next record, nil if all are waiting to be written.
+// reserve returns the next record; nil: all are waiting to be written.
 func (r *ring) reserve() *record {
 	for {
-		at := r.tail.Load()
-		s := &r.slots[at&r.mask]
+		i := r.tail.Load()
+		s := &r.slots[i&r.mask]
 		switch turn := s.turn.Load(); {
-		case turn == at:
-			if r.tail.CompareAndSwap(at, at+1) {
-				s.at = at
+		case turn == i:
+			if r.tail.CompareAndSwap(i, i+1) {
+				s.index = i
 				return s
 			}
-		case int64(turn-at) < 0: // of the lap before, and not consumed yet
+		case int64(turn-i) < 0: // from the lap before, and not consumed yet
 			return nil
 		}
 	}
 }
 
-// at gives a record that is reserved.
-func (r *ring) at(at uint64) *record { return &r.slots[at&r.mask] }
+// reserved returns a reserved record.
+func (r *ring) reserved(i uint64) *record { return &r.slots[i&r.mask] }
 
-// commit hands a record to the consumer.
-func (s *record) commit() { s.turn.Store(s.at + 1) }
+// commit passes a record to the consumer.
+func (s *record) commit() { s.turn.Store(s.index + 1) }
 
-// next gives the next record that is committed, nil if there is none yet.
+// next returns the next committed record; nil: none yet.
 func (r *ring) next() *record {
 	if s := &r.slots[r.head&r.mask]; s.turn.Load() == r.head+1 {
 		return s
@@ -55,11 +55,11 @@ func (r *ring) next() *record {
 	return nil
 }
 
-// free gives the record that next gave back to the producers.
+// free returns the record from next to the producers.
 func (r *ring) free() {
 	r.slots[r.head&r.mask].turn.Store(r.head + uint64(len(r.slots)))
 	r.head++
 }
 
-// empty says whether nothing is reserved.
+// empty reports whether nothing is reserved.
 func (r *ring) empty() bool { return r.tail.Load() == r.head }

@@ -8,8 +8,8 @@ import (
 // TestRingKeepsOrder: what each producer commits comes out once, in the order in which it was
 // reserved, also when records are committed in another; and a full ring refuses.
 //
-// Invariant: wire/capture: A capture says what passed, in order, and has no byte of payload that
-// was not asked for.
+// Invariant: wire/capture: A capture has all passed frames, in order, and no byte of payload that
+// was not requested.
 func TestRingKeepsOrder(t *testing.T) {
 	const producers, each, size = 4, 5000, 64
 	r := newRing(size, 1)
@@ -19,7 +19,7 @@ func TestRingKeepsOrder(t *testing.T) {
 		wg.Go(func() {
 			for n := uint32(1); n <= each; n += 2 {
 				first, second := r.reserve(), r.reserve()
-				if second != nil { // committed the other way round
+				if second != nil { // committed in reverse order
 					second.length, second.segments = n+1, uint32(p)
 					second.commit()
 				} else {

@@ -6,20 +6,21 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// Of RoCEv2 (IBA Volume 1, annex A17) headers go on behind UDP's, in what is payload to everybody else, and who
-// captures headers wants them.
+// The headers of RoCEv2 (IBA Volume 1, annex A17) continue behind UDP's, in the payload; a capture
+// of headers includes them.
 const (
 	rocePort = 4791
 	bthLen   = 12 // Base Transport Header (9.2)
 )
 
-// roceExt is how long the headers behind BTH are, by the operation code of reliable connections (table 38): RETH has 16
-// bytes, AETH and immediate data 4 each. Other operation codes are of other transports, of which BTH is enough.
+// roceExt is the length of the headers behind BTH, by operation code of reliable connections (table
+// 38): RETH has 16 bytes, AETH and immediate data 4 each. Other operation codes belong to other
+// transports, for which BTH is enough.
 var roceExt = [...]int{0x03: 4, 0x05: 4, 0x06: 16, 0x09: 4, 0x0a: 16, 0x0b: 16 + 4, 0x0c: 16, 0x0d: 4, 0x0f: 4, 0x10: 4,
 	0x11: 4}
 
-// roceHead is how many bytes of a packet's payload, which is in segs, are headers of RoCEv2. b is room, for BTH at
-// least.
+// roceHead returns how many bytes of a packet's payload, in segs, are headers of RoCEv2. b is
+// scratch for at least BTH.
 func roceHead(w *wire.Worker, p *wire.Packet, segs []dma.Segment, b []byte) int {
 	h := &p.Meta.Headers
 	if h.Class != splitter.UDP || h.Flow.DstPort != rocePort || p.PayloadLen < bthLen || len(b) < bthLen {

@@ -5,18 +5,18 @@ import (
 	"io"
 )
 
-// sink is what is written to, behind a buffer. It knows which packets have come out of it.
+// sink is the output behind a buffer. It tracks which packets have been written completely.
 type sink struct {
 	out     io.Writer
-	taken   uint64 // bytes that out has taken
+	taken   uint64 // bytes accepted by out
 	buf     *bufio.Writer
-	waiting []waiting // packets that out has not taken to the end, oldest first
-	settled uint64    // of taken, looked at
+	waiting []waiting // packets not written completely, oldest first
+	settled uint64    // value of taken at the last settle
 }
 
 // waiting is a packet on its way.
 type waiting struct {
-	end   uint64 // of the file with it
+	end   uint64 // its end in the file
 	iface *iface
 }
 
@@ -33,12 +33,12 @@ func (s *sink) Write(b []byte) (int, error) {
 	return n, err
 }
 
-// put notes that a packet has gone into the buffer.
+// put records that a packet has gone into the buffer.
 func (s *sink) put(i *iface) {
 	s.waiting = append(s.waiting, waiting{s.taken + uint64(s.buf.Buffered()), i})
 }
 
-// settle says how many packets have come out whole since it was last asked.
+// settle returns how many packets have been written completely since the last call.
 func (s *sink) settle() (n uint64) {
 	if s.taken == s.settled {
 		return 0
@@ -51,7 +51,7 @@ func (s *sink) settle() (n uint64) {
 	return n
 }
 
-// lose counts as missed what will not come out any more.
+// lose counts packets that will not be written any more as missed.
 func (s *sink) lose() {
 	for _, w := range s.waiting {
 		w.iface.missed.Add(1)

@@ -10,13 +10,13 @@ import (
 
 // iface is one direction of a port, an interface in the file.
 type iface struct {
-	id     int
-	name   string
-	about  string
-	rx     bool          // as the port's guest sees it
-	seen   atomic.Uint64 // frames that passed
-	missed atomic.Uint64 // of these, not captured
-	told   uint64        // of missed; the writer's
+	id       int
+	name     string
+	about    string
+	rx       bool          // as the port's guest sees it
+	seen     atomic.Uint64 // frames that passed
+	missed   atomic.Uint64 // part of seen: not captured
+	reported uint64        // missed so far in the file; used by the writer
 }
 
 // tap is a port's wire.Tap.
@@ -30,14 +30,15 @@ type tap struct {
 func (t *tap) Sending(p *wire.Packet) (mark uint64) {
 	if r := t.c.reserve(); r != nil {
 		if t.c.once {
-			r.of.Store(p)
+			r.origin.Store(p)
 		}
-		return r.at + 1
+		return r.index + 1
 	}
 	return notCaptured
 }
 
-// notCaptured is the mark of a packet for which there was no record: with Options.Once it is missed once, too.
+// notCaptured is the mark of a packet without a record: with Options.Once it counts as missed only
+// once.
 const notCaptured = math.MaxUint64
 
 // Sent implements wire.Tap.
@@ -52,8 +53,8 @@ func (t *tap) Sent(w *wire.Worker, p *wire.Packet, mark uint64) {
 		}
 		return
 	}
-	r := t.c.ring.at(mark - 1)
-	r.of.Store(nil)
+	r := t.c.ring.reserved(mark - 1)
+	r.origin.Store(nil)
 	if r.iface = nil; !busy {
 		r.iface = t.tx
 		r.frame(w, p, p.Payload, t.c.payload)
@@ -63,16 +64,17 @@ func (t *tap) Sent(w *wire.Worker, p *wire.Packet, mark uint64) {
 }
 
 // Received implements wire.Tap.
-func (t *tap) Received(w *wire.Worker, p *wire.Packet, at wire.Placement) {
+func (t *tap) Received(w *wire.Worker, p *wire.Packet, place wire.Placement) {
 	if t.c.once {
-		// A record that says it is of this packet is this goroutine's until Sent, whatever else had the mark before.
+		// If the record belongs to this packet, only this goroutine uses it until Sent, whatever
+		// had the mark before.
 		switch o, mark := p.Origin(); mark {
-		case 0: // a link has had it, or nobody of ours has sent it
+		case 0: // a link has delayed it, or no captured port has sent it
 		case notCaptured:
 			return
 		default:
-			if r := t.c.ring.at(mark - 1); r.of.Load() == o {
-				r.arrived(t.rx, p, &at)
+			if r := t.c.ring.reserved(mark - 1); r.origin.Load() == o {
+				r.arrived(t.rx, p, &place)
 				return
 			}
 		}
@@ -84,20 +86,20 @@ func (t *tap) Received(w *wire.Worker, p *wire.Packet, at wire.Placement) {
 		return
 	}
 	r.iface = t.rx
-	segs := at.Payload
+	segs := place.Payload
 	if segs == nil {
-		segs = p.Payload // what was dropped is still where it came from
+		segs = p.Payload // a dropped packet is still at its source
 	}
 	r.frame(w, p, segs, t.c.payload)
-	if at.Payload == nil && p.Verdict.Kind == wire.Taken {
-		r.places.set(nil, 0) // where it went only its port knows
+	if place.Payload == nil && p.Verdict.Kind == wire.Taken {
+		r.places.set(nil, 0) // only its port knows its place
 	}
-	r.queue, r.split, r.header, r.unsplit = at.Queue, at.Split, at.HeaderLen, at.Unsplit
-	r.merged, r.bounced = at.Merged, at.Bounced
+	r.queue, r.split, r.header, r.unsplit = place.Queue, place.Split, place.HeaderLen, place.Unsplit
+	r.merged, r.bounced = place.Merged, place.Bounced
 	t.c.commit(r)
 }
 
-// reserve gives a record with its time set, nil if there is none.
+// reserve returns a record with its time set; nil: there is none.
 func (c *Capture) reserve() *record {
 	if c.broken.Load() {
 		return nil
@@ -110,8 +112,7 @@ func (c *Capture) reserve() *record {
 	return r
 }
 
-// commit hands a record to the writer, and wakes it if it sleeps. It never blocks: at most it wakes
-// a thread.
+// commit passes a record to the writer, and wakes the writer if it sleeps. It never blocks.
 func (c *Capture) commit(r *record) {
 	r.commit()
 	if c.asleep.Load() && c.asleep.CompareAndSwap(true, false) {

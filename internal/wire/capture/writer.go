@@ -8,17 +8,17 @@ import (
 	"vnic.dev/vnic/internal/wire"
 )
 
-// writer is what the writing goroutine owns.
+// writer is the state of the writing goroutine.
 type writer struct {
 	c       *Capture
 	sink    *sink
-	ifaces  int // that the file knows; 0: nothing is written yet
+	ifaces  int // interfaces described in the file; 0: nothing is written yet
 	block   block
 	text    text
-	unflush bool // something may not be in the file yet
+	unflush bool // the buffer has bytes to flush
 }
 
-// run writes what is captured until Close.
+// run writes captured packets until Close.
 func (c *Capture) run() {
 	defer close(c.done)
 	w := &writer{c: c, sink: newSink(c.out)}
@@ -30,7 +30,7 @@ func (c *Capture) run() {
 			c.moved.Add(1)
 		}
 		if w.unflush {
-			w.try(w.flush) // a reader of the growing file sees it
+			w.try(w.flush) // so that a reader of the growing file sees it
 			continue
 		}
 		if c.ending.Load() && c.ring.empty() {
@@ -48,7 +48,7 @@ func (c *Capture) run() {
 	w.sink.lose()
 }
 
-// try does something with the file, unless there was an error before.
+// try calls f, unless there was an error before.
 func (w *writer) try(f func() error) {
 	if w.c.broken.Load() {
 		w.unflush = false
@@ -59,7 +59,7 @@ func (w *writer) try(f func() error) {
 	}
 }
 
-// sync makes the file know all interfaces.
+// sync describes new interfaces in the file.
 func (w *writer) sync() error {
 	all := w.c.interfaces()
 	for _, i := range all[w.ifaces:] {
@@ -111,13 +111,13 @@ func (w *writer) section() error {
 	return w.write(*b)
 }
 
-// write hands bytes to the file's buffer, which keeps its first error.
+// write writes to the file's buffer, which keeps its first error.
 func (w *writer) write(b []byte) error {
 	_, err := w.sink.buf.Write(b)
 	return err
 }
 
-// take writes a record. What cannot be written any more was not captured.
+// take writes a record. A record that cannot be written any more counts as missed.
 func (w *writer) take(r *record) {
 	if r.iface == nil {
 		return
@@ -153,12 +153,12 @@ func (w *writer) packet(r *record) error {
 	b.timestamp(r.when)
 	b.uint32(uint32(len(data)))
 	b.uint32(r.length)
-	b.pad(len(data)) // of the data, which is written before it
+	b.pad(len(data)) // padding of the data, which is written before it
 	b.optionText(optComment, w.text)
 	b.optionUint32(epbFlags, flags(r))
-	if missed := r.iface.missed.Load(); missed != r.iface.told {
-		b.optionUint64(epbDropCount, missed-r.iface.told)
-		r.iface.told = missed
+	if missed := r.iface.missed.Load(); missed != r.iface.reported {
+		b.optionUint64(epbDropCount, missed-r.iface.reported)
+		r.iface.reported = missed
 	}
 	if r.queue >= 0 {
 		b.optionUint32(epbQueue, uint32(r.queue))
@@ -173,7 +173,7 @@ func (w *writer) packet(r *record) error {
 	return w.write((*b)[packetHead:])
 }
 
-// flags tell a frame's direction and kind of address.
+// flags returns a frame's direction and kind of address.
 func flags(r *record) uint32 {
 	direction, reception := uint32(flagOutbound), uint32(flagUnicast)
 	if r.iface.rx {
@@ -198,16 +198,16 @@ func (w *writer) flush() error {
 	return err
 }
 
-// settle counts the packets that have come out whole.
+// settle counts the packets written completely.
 func (w *writer) settle() { w.c.written.Add(w.sink.settle()) }
 
-// finish says for each interface what was seen and what was missed.
+// finish writes the statistics of each interface.
 func (w *writer) finish() error {
-	if err := w.sync(); err != nil { // of a port that was attached just before the end
+	if err := w.sync(); err != nil { // a port may have been attached just before the end
 		return err
 	}
 	all := w.c.interfaces()
-	if len(all) == 0 { // a file without an interface is none that could be read
+	if len(all) == 0 { // a file without an interface would not be readable
 		if err := w.add(&iface{name: "none", about: "no port was attached"}); err != nil {
 			return err
 		}
@@ -221,7 +221,7 @@ func (w *writer) finish() error {
 	return w.flush()
 }
 
-// statistics says what an interface has seen and missed until now.
+// statistics writes how many frames an interface has seen and missed.
 func (w *writer) statistics(i *iface, now time.Time) error {
 	b := &w.block
 	b.begin(interfaceStatistics)

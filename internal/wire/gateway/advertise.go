@@ -12,13 +12,14 @@ import (
 )
 
 const (
-	advertiseEvery = 200 * time.Second         // unasked (RFC 4861, 6.2.1)
-	advertisePause = 200 * time.Millisecond    // between two that were asked for; more requests get one answer
-	routerLifetime = uint16(2 * 60 * 60)       // seconds, of the router and of names: a guest may be stopped meanwhile
+	advertiseEvery = 200 * time.Second         // unsolicited (RFC 4861, 6.2.1)
+	advertisePause = 200 * time.Millisecond    // between two solicited ones; requests in between share one answer
+	routerLifetime = uint16(2 * 60 * 60)       // seconds, of router and names: guests may be stopped meanwhile
 	prefixLifetime = uint32(30 * 24 * 60 * 60) // seconds
 )
 
-// startAdvertising sends router advertisements, if there is an IPv6 network: now, every now and then, and when asked.
+// startAdvertising sends router advertisements, if there is an IPv6 network: at the start,
+// periodically, and on request.
 func (g *Gateway) startAdvertising() {
 	if !g.o.Prefix6.IsValid() {
 		return
@@ -46,8 +47,9 @@ func (g *Gateway) startAdvertising() {
 	})
 }
 
-// advertisement is a router advertisement to all nodes (RFC 4861, 4.2). Without NAT it says that we are no router to
-// elsewhere. In a network of 64 bits guests make up addresses (RFC 4862).
+// advertisement makes a router advertisement to all nodes (RFC 4861, 4.2). Without NAT its lifetime
+// is 0: no default router. In a network of 64 bits guests configure addresses themselves (RFC
+// 4862).
 func (g *Gateway) advertisement() []byte {
 	be := binary.BigEndian
 	lifetime := routerLifetime
@@ -58,21 +60,21 @@ func (g *Gateway) advertisement() []byte {
 	if g.o.Prefix6.Bits() == 64 {
 		flags |= 0x40 // autonomous
 	}
-	own, network, all := g.o.Prefix6.Addr().As16(), g.o.Prefix6.Masked().Addr().As16(), [16]byte{0: 0xff, 1: 2, 15: 1}
+	gateway6, network, all := g.o.Prefix6.Addr().As16(), g.o.Prefix6.Masked().Addr().As16(), [16]byte{0: 0xff, 1: 2, 15: 1}
 	local := g.port.filter.local6.As16()
 
 	ra := []byte{134, 0, 0, 0, 64, 0}
 	ra = be.AppendUint16(ra, lifetime)
-	ra = append(ra, make([]byte, 8)...)                    // reachable time, retransmission timer: not ours to say
-	ra = append(append(ra, 1, 1), g.o.MAC[:]...)           // source link-layer address (4.6.1)
-	ra = append(ra, 5, 1, 0, 0)                            // MTU (4.6.4)
-	ra = be.AppendUint32(ra, uint32(g.o.MTU))              //
+	ra = append(ra, make([]byte, 8)...)          // reachable time, retransmission timer: unspecified
+	ra = append(append(ra, 1, 1), g.o.MAC[:]...) // source link-layer address (4.6.1)
+	ra = append(ra, 5, 1, 0, 0)                  // MTU (4.6.4)
+	ra = be.AppendUint32(ra, uint32(g.o.MTU))
 	ra = append(ra, 3, 4, byte(g.o.Prefix6.Bits()), flags) // prefix (4.6.2)
 	ra = be.AppendUint32(ra, prefixLifetime)
 	ra = be.AppendUint32(ra, prefixLifetime)
 	ra = append(append(ra, 0, 0, 0, 0), network[:]...)
 	ra = append(ra, 25, 3, 0, 0) // recursive DNS server (RFC 8106, 5.1)
-	ra = append(be.AppendUint32(ra, uint32(routerLifetime)), own[:]...)
+	ra = append(be.AppendUint32(ra, uint32(routerLifetime)), gateway6[:]...)
 	search := encodeNames(g.search)
 	search = append(search, make([]byte, -len(search)&7)...)
 	ra = append(ra, 31, byte(1+len(search)/8), 0, 0) // DNS search list (RFC 8106, 5.2)

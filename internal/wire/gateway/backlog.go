@@ -8,49 +8,51 @@ import (
 // Bounds of datagrams that wait for a socket to be opened, or to have room.
 const (
 	flowWaiting = 2 << 20  // bytes of a flow
-	flowAlways  = 64 << 10 // of these, what it may have whatever others have
+	flowAlways  = 64 << 10 // guaranteed part of flowWaiting
 	allWaiting  = 32 << 20 // bytes of all flows, above flowAlways
 )
 
-// backlog is what a flow is to send: at once if that can be done, else on a goroutine of its own, in order.
+// backlog sends a flow's datagrams: at once if possible, otherwise on a goroutine of its own, in
+// order.
 type backlog struct {
 	gateway *Gateway
-	now     func(*outgoing) bool // sends a datagram at once; false: it cannot. Under mu
+	now     func(*outgoing) bool // sends a datagram at once; false: it cannot. Called under mu
 	later   func(*outgoing)      // sends a datagram, and may wait
 
 	mu       sync.Mutex
 	shutDown bool
 	waiting  []outgoing
 	bytes    int  // of waiting
-	busy     bool // a goroutine sends what waits
+	busy     bool // a goroutine sends the waiting datagrams
 }
 
 func (q *backlog) init(g *Gateway, now func(*outgoing) bool, later func(*outgoing)) {
 	q.gateway, q.now, q.later = g, now, later
 }
 
-// send sends a datagram, and never waits. What there is no room for is lost, and counted.
+// send sends a datagram, and never waits. A datagram for which there is no room is lost, and
+// counted.
 func (q *backlog) send(d outgoing) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if q.shutDown || !q.busy && q.now(&d) {
 		return
 	}
-	n, others := len(d.data), &q.gateway.waiting
-	if q.bytes+n > flowAlways && (q.bytes+n > flowWaiting || others.Load()+int64(n) > allWaiting) {
+	n, total := len(d.data), &q.gateway.waiting
+	if q.bytes+n > flowAlways && (q.bytes+n > flowWaiting || total.Load()+int64(n) > allWaiting) {
 		q.gateway.count.udpLost.Add(1)
 		return
 	}
 	q.waiting = append(q.waiting, d)
 	q.bytes += n
-	others.Add(int64(n))
+	total.Add(int64(n))
 	if !q.busy && q.gateway.serve(q.flush) {
 		q.busy = true
 	}
 }
 
-// buffer gives the buffer for one more socket of a flow. Where the budget has none, it closes the socket that was
-// opened first, and gives the buffer of that one.
+// buffer returns the buffer for one more socket of a flow. If the budget has none, it closes the
+// socket that was opened first, and returns that socket's buffer.
 func (q *backlog) buffer(e *entry, sockets *[]*flowSocket) (b *buffers) {
 	var oldest *flowSocket
 	q.mu.Lock()
@@ -72,7 +74,7 @@ func (q *backlog) buffer(e *entry, sockets *[]*flowSocket) (b *buffers) {
 	return b
 }
 
-// next takes a datagram that waits; false: there is none left, and flush ends.
+// next takes a waiting datagram; false: there is none left, and flush ends.
 func (q *backlog) next() (d outgoing, ok bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -91,14 +93,14 @@ func (q *backlog) free(n int) {
 	q.gateway.waiting.Add(-int64(n))
 }
 
-// flush sends what waits.
+// flush sends the waiting datagrams.
 func (q *backlog) flush() {
 	for d, ok := q.next(); ok; d, ok = q.next() {
 		q.later(&d)
 	}
 }
 
-// shut drops what waits, and all that is sent from now on. Under mu.
+// shut drops the waiting datagrams, and all later ones. The caller holds mu.
 func (q *backlog) shut() {
 	q.shutDown = true
 	q.free(q.bytes)

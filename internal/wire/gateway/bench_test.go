@@ -8,9 +8,9 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// BenchmarkToHost is a connection from a guest's netstack to a socket of the host, and its
-// reference the same bytes over the host's loopback. What it costs is two netstacks and four
-// copies.
+// BenchmarkToHost measures a connection from a guest's netstack to a socket of the host. Its
+// reference sends the same bytes over the host's loopback. The difference is the cost of two
+// netstacks and four copies.
 func BenchmarkToHost(b *testing.B) {
 	const chunk = 1 << 20
 	sink := func(b *testing.B) net.Listener {

@@ -11,9 +11,10 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// pingBeyond says whether a frame, which admits has refused, is ICMP for an address that is not on the link. Such an
-// address may be there, and NAT lead to it; but a ping does not, so the guest is told. What kind of ICMP it is, IPv4's
-// part of b does not reach to: netstack looks, and answers no errors. b is what is judged of the frame.
+// pingBeyond reports whether a frame that the filter refused is ICMP to an address that is not on
+// the link. The address may exist, and NAT lead there for other protocols, so the guest gets an
+// ICMP error. For IPv4, b does not include the ICMP type: netstack looks at it, and does not answer
+// ICMP errors. b is the checked part of the frame.
 func (f *filter) pingBeyond(h *splitter.Headers, b []byte) bool {
 	if h.Tagged() || h.Class != splitter.OtherIP {
 		return false
@@ -32,8 +33,9 @@ func (f *filter) pingBeyond(h *splitter.Headers, b []byte) bool {
 		dst.IsGlobalUnicast()
 }
 
-// unreachable tells the sender of a ping that it leads nowhere (RFC 792; RFC 4443, 3.1): it is prohibited where other
-// packets get to elsewhere, and without NAT there is no route. The packet is as it came, from its network header on.
+// unreachable answers a ping that leads nowhere (RFC 792; RFC 4443, 3.1): "prohibited" with NAT,
+// because other packets may go there, and "no route" without. The packet is as it came, from its
+// network header on.
 func (g *Gateway) unreachable(proto tcpip.NetworkProtocolNumber, pkt *stack.PacketBuffer) {
 	if !g.allowsError(g.port.sender()) {
 		return

@@ -9,51 +9,51 @@ import (
 // Bounds of the buffers of all connections of a gateway, in bytes.
 const (
 	bufferMost  = 1 << 20  // of a connection, each way
-	bufferLeast = 64 << 10 // the same, whatever others have
+	bufferLeast = 64 << 10 // the guaranteed minimum
 	bufferAll   = 256 << 20
-	// bufferSpare is what connections share above bufferLeast each way, those included that are closed and still have
-	// to send what they have.
+	// bufferSpare is what connections share above bufferLeast each way, including closed
+	// connections that still have data to send.
 	bufferSpare = bufferAll - 2*bufferLeast*(maxTCP+maxDNSConns) - bufferLeast*maxUnfinished
 )
 
-// Bounds of the sockets of all flows of datagrams, but for those that forwards listen on: in bytes of what they keep
-// until it is read (SO_RCVBUF, of which the kernel makes twice as much, socket(7)), as far as net.core.rmem_max allows
-// that.
+// Bounds of the sockets of all datagram flows, without the sockets of forwards: in bytes of
+// SO_RCVBUF, of which the kernel reserves twice as much (socket(7)), as far as net.core.rmem_max
+// allows.
 const (
 	flowBuffer = 2 << 20  // of a socket, at most
-	flowLeast  = 64 << 10 // the same, whatever others have
+	flowLeast  = 64 << 10 // the guaranteed minimum
 	flowAll    = 256 << 20
-	// flowSpare is what flows share: for larger buffers, and for more sockets than the two that each has.
+	// flowSpare is what flows share: for larger buffers, and for more than two sockets of a flow.
 	flowSpare = flowAll - 2*flowLeast*maxUDP
-	// flowSocketsAll is how many sockets there can be, then.
+	// flowSocketsAll is the resulting greatest number of sockets.
 	flowSocketsAll = 2*maxUDP + flowSpare/flowLeast
 )
 
-// budget divides a number of bytes for buffers among the ports of the switch. Each of n ports that have some has one
-// part in n+1 at most, so that something is left for another port.
+// budget divides a number of bytes for buffers among the ports of the switch. Of n ports with
+// buffers each has at most one part in n+1, so that some is left for another port.
 type budget struct {
 	most, least int // of a buffer
-	spare       int // for what is above the least
+	spare       int // for bytes above the least
 
 	mu   sync.Mutex
 	left int
-	by   map[owner]int // bytes; no zeros
+	by   map[owner]int // bytes by owner; no zeros
 }
 
 func newBudget(most, least, spare int) *budget {
 	return &budget{most: most, least: least, spare: spare, left: spare, by: map[owner]int{}}
 }
 
-// buffers are those of a connection, or of a socket.
+// buffers are the buffers of a connection, or of a socket.
 type buffers struct {
 	b     *budget
 	owner owner
 	size  int // of each
-	held  int // of the budget
+	held  int // taken from the budget
 }
 
-// sizeOf is the largest buffer that the n-th connection or flow of a port gets, from 1 on: the more the port has, the
-// smaller it is. From the 64th connection on it is the least.
+// sizeOf returns the greatest size of a buffer for the n-th connection or flow of a port, counted
+// from 1: the more the port has, the smaller it is. From the 64th connection on it is the least.
 func (b *budget) sizeOf(n int) int {
 	size := b.most
 	for ; n > 7 && size > b.least; n /= 2 {
@@ -62,13 +62,13 @@ func (b *budget) sizeOf(n int) int {
 	return size
 }
 
-// take gives count buffers of one size for the n-th connection or flow of a port. Where the port's part is used up,
-// they have the least size, which is not of the budget.
+// take returns count buffers of one size for the n-th connection or flow of a port. When the port's
+// share is used up, they have the least size, which does not count for the budget.
 func (b *budget) take(o owner, n, count int) *buffers {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	part, size := b.part(o), b.sizeOf(n)
-	for size > b.least && count*(size-b.least) > part {
+	share, size := b.share(o), b.sizeOf(n)
+	for size > b.least && count*(size-b.least) > share {
 		size /= 2
 	}
 	f := &buffers{b: b, owner: o, size: size}
@@ -76,12 +76,13 @@ func (b *budget) take(o owner, n, count int) *buffers {
 	return f
 }
 
-// more gives one buffer beyond those that take gives, all of it of the budget; nil: the port's part is used up.
+// more returns one buffer beyond those of take, all of it from the budget; nil: the port's share is
+// used up.
 func (b *budget) more(o owner, n int) *buffers {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	part, size := b.part(o), b.sizeOf(n)
-	for size > part {
+	share, size := b.share(o), b.sizeOf(n)
+	for size > share {
 		if size /= 2; size < b.least {
 			return nil
 		}
@@ -91,8 +92,8 @@ func (b *budget) more(o owner, n int) *buffers {
 	return f
 }
 
-// part is what a port may take now. Under mu.
-func (b *budget) part(o owner) int {
+// share returns how much a port may take now. The caller holds mu.
+func (b *budget) share(o owner) int {
 	owners := len(b.by) + 1
 	if b.by[o] == 0 {
 		owners++
@@ -100,28 +101,29 @@ func (b *budget) part(o owner) int {
 	return min(b.left, b.spare/owners-b.by[o])
 }
 
-// set gives a connection its buffers.
+// set sets a connection's buffer sizes.
 func (f *buffers) set(ep tcpip.Endpoint) {
 	o := ep.SocketOptions()
 	o.SetSendBufferSize(int64(f.size), true)
 	o.SetReceiveBufferSize(int64(f.size), true)
 }
 
-// received gives back the part for what a connection receives: it is closed, and only has to send what it has.
+// received returns the budget for receiving to the pool: the connection is closed, and only sends
+// what is left.
 func (f *buffers) received() {
 	f.b.mu.Lock()
 	defer f.b.mu.Unlock()
 	f.give(f.held / 2)
 }
 
-// free gives back all. It may be called more than once.
+// free returns all to the pool. It may be called more than once.
 func (f *buffers) free() {
 	f.b.mu.Lock()
 	defer f.b.mu.Unlock()
 	f.give(f.held)
 }
 
-// give gives n bytes back, or takes them. Under the budget's mu.
+// give returns n bytes to the budget, or takes -n. The caller holds the budget's mu.
 func (f *buffers) give(n int) {
 	f.held -= n
 	f.b.left += n

@@ -12,8 +12,8 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// The more connections a port has, the smaller are the buffers of the next; what they are in all is bounded, whoever
-// has how many.
+// The more connections a port has, the smaller are the buffers of its next connection; the total is
+// bounded, however the connections are distributed over ports.
 func TestBuffersShareABudget(t *testing.T) {
 	for n, want := range map[int]int{1: 1 << 20, 7: 1 << 20, 8: 512 << 10, 16: 256 << 10, 32: 128 << 10, 64: 64 << 10,
 		maxTCP: 64 << 10} {
@@ -43,7 +43,7 @@ func TestBuffersShareABudget(t *testing.T) {
 	}
 }
 
-// Sockets of flows are bounded, in number and in bytes, whoever has how many and what for.
+// Sockets of flows are bounded, in number and in bytes, however they are distributed.
 func TestSocketsOfFlowsShareABudget(t *testing.T) {
 	for _, ports := range []int{1, 2, 16, maxUDP} {
 		b := newBudget(flowBuffer, flowLeast, flowSpare)
@@ -73,8 +73,8 @@ func TestSocketsOfFlowsShareABudget(t *testing.T) {
 	}
 }
 
-// A flow that sends to more ports than there are sockets for closes the one that it opened first, and goes on. All is
-// given back at its end.
+// A flow that sends to more ports than it may have sockets closes its oldest one, and continues.
+// All buffers are returned at the flow's end.
 func TestFlowsHaveTheirPartOfSockets(t *testing.T) {
 	const ports = 2 * flowSockets
 	for name, spare := range map[string]int{"none": 0, "some": 4 * flowLeast, "much": flowSpare} {
@@ -112,17 +112,17 @@ func TestFlowsHaveTheirPartOfSockets(t *testing.T) {
 	}
 }
 
-// newConnBudget is that of connections.
+// newConnBudget makes a budget as for connections.
 func newConnBudget() *budget { return newBudget(bufferMost, bufferLeast, bufferSpare) }
 
-// free is how many bytes nobody has.
+// free returns the number of unused bytes.
 func (b *budget) free() int {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.left
 }
 
-// Ports that have much leave some to one that has nothing yet.
+// Ports with many connections leave buffers for one that has none yet.
 func TestBudgetIsNobodysAlone(t *testing.T) {
 	b := newConnBudget()
 	for n := range 63 {
@@ -132,7 +132,7 @@ func TestBudgetIsNobodysAlone(t *testing.T) {
 	testkit.Equal(t, "the first connection of a third port", b.take(owner{link: 3}, 1, 2).size, bufferMost)
 }
 
-// A connection has the buffers that the budget gives it, and gives them back when the guest has confirmed its end.
+// A connection gets buffers from the budget, and returns them when the guest has confirmed its end.
 func TestConnectionsHaveTheirPart(t *testing.T) {
 	w := newRig(t, nil)
 	v, to := w.guest(1), own4(echoServer(t, "tcp4").Port())

@@ -11,9 +11,9 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// Close ends connections in all states, in both directions, and what waits for a peer.
+// Close ends connections in all states and directions, and flows that wait for a peer.
 func TestCloseUnderTraffic(t *testing.T) {
-	w := newRig(t, func(o *Options) { // to a guest that is not there
+	w := newRig(t, func(o *Options) { // forwards to a guest that does not exist
 		o.Forwards = []Forward{{"tcp", netip.MustParseAddrPort("127.0.0.1:0"), netip.AddrPortFrom(addr4Of(9), 80)}}
 	})
 	g := w.g
@@ -53,7 +53,7 @@ func TestCloseUnderTraffic(t *testing.T) {
 	<-began
 	<-began
 	testkit.OK(t, g.Close())
-	for _, conn := range conns { // a reset may not have reached the guest, which does not take its frames all the time
+	for _, conn := range conns { // a reset may not have reached the guest, which does not always take its frames
 		conn.Close()
 	}
 	testkit.OK(t, eg.Wait())
@@ -65,7 +65,8 @@ func TestCloseUnderTraffic(t *testing.T) {
 	w.start(nil)
 }
 
-// Connections that come and go leave nothing in netstack, so that the bound on them stays what it is.
+// Connections that open and close leave no state in netstack, so the bound on connections does not
+// shrink.
 func TestConnectionsLeaveNothing(t *testing.T) {
 	w := newRig(t, nil)
 	g, v := w.g, w.guest(1)
@@ -83,10 +84,10 @@ func TestConnectionsLeaveNothing(t *testing.T) {
 	})
 }
 
-// No descriptor is left of what was open.
+// Close leaves no open file descriptor.
 func TestCloseLeavesNoDescriptor(t *testing.T) {
 	var before int
-	for i := range 2 { // the first time the runtime opens what it needs
+	for i := range 2 { // the first time, the runtime opens its own descriptors
 		t.Run(fmt.Sprint(i), func(t *testing.T) {
 			lo := netip.MustParseAddrPort("127.0.0.1:0")
 			w := newRig(t, func(o *Options) {

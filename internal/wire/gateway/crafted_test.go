@@ -30,7 +30,7 @@ func segment(proto byte, src, dst netip.AddrPort, body []byte) []byte {
 	return u
 }
 
-// packet makes an IP packet with these bytes behind its header. Of IPv6, next is their kind.
+// packet makes an IP packet with the given bytes after its header. next is their protocol.
 func (r *raw) packet(src, dst netip.Addr, next byte, body []byte) []byte {
 	if dst.Is4() {
 		return r.ip4(gatewayMAC, src, dst, next, body)
@@ -41,7 +41,7 @@ func (r *raw) packet(src, dst netip.Addr, next byte, body []byte) []byte {
 	return r.eth(gatewayMAC, splitter.EtherTypeIPv6, ip, body)
 }
 
-// source is guest 1's address of a family.
+// source is guest 1's address in the family of dst.
 func source(dst netip.Addr, port uint16) netip.AddrPort {
 	if dst.Is4() {
 		return netip.AddrPortFrom(addr4Of(1), port)
@@ -49,28 +49,28 @@ func source(dst netip.Addr, port uint16) netip.AddrPort {
 	return netip.AddrPortFrom(addr6Of(1), port)
 }
 
-// fragments cuts an IP packet into two fragments, of which the second begins at byte 8*at of what is behind the IP
-// header.
-func fragments(frame []byte, cut, at int) [][]byte {
-	first, second := slices.Clone(frame[:34+8*cut]), slices.Concat(frame[:34], frame[34+8*at:])
+// fragments cuts an IP packet into two fragments. The first has 8*cut bytes after the IP header;
+// the second begins at byte 8*off after it.
+func fragments(frame []byte, cut, off int) [][]byte {
+	first, second := slices.Clone(frame[:34+8*cut]), slices.Concat(frame[:34], frame[34+8*off:])
 	for i, f := range [][]byte{first, second} {
 		ip := header.IPv4(f[14:34])
 		ip.SetID(77)
 		ip.SetTotalLength(uint16(len(f) - 14))
-		ip.SetFlagsFragmentOffset([]uint8{header.IPv4FlagMoreFragments, 0}[i], []uint16{0, uint16(8 * at)}[i])
+		ip.SetFlagsFragmentOffset([]uint8{header.IPv4FlagMoreFragments, 0}[i], []uint16{0, uint16(8 * off)}[i])
 		ip.SetChecksum(0)
 		ip.SetChecksum(^ip.CalculateChecksum())
 	}
 	return [][]byte{first, second}
 }
 
-// fragments6 does so for IPv6.
-func (r *raw) fragments6(src, dst netip.Addr, next byte, body []byte, cut, at int) [][]byte {
+// fragments6 does the same for IPv6.
+func (r *raw) fragments6(src, dst netip.Addr, next byte, body []byte, cut, off int) [][]byte {
 	head := func(off int, more byte) []byte {
 		h := []byte{next, 0, 0, 0, 0, 0, 0, 77}
 		binary.BigEndian.PutUint16(h[2:], uint16(off*8)|uint16(more))
 		return h
 	}
 	return [][]byte{r.packet(src, dst, 44, append(head(0, 1), body[:8*cut]...)),
-		r.packet(src, dst, 44, append(head(at, 0), body[8*at:]...))}
+		r.packet(src, dst, 44, append(head(off, 0), body[8*off:]...))}
 }

@@ -19,18 +19,18 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// unconnected is a socket of a guest that takes datagrams of anybody.
-func (v *guest) unconnected(at netip.AddrPort) *gonet.UDPConn {
+// unconnected opens a guest's socket that receives datagrams from anybody.
+func (v *guest) unconnected(addr netip.AddrPort) *gonet.UDPConn {
 	v.t.Helper()
-	a := fullAddress(at)
-	c, err := gonet.DialUDP(v.ns, &a, nil, ether.Protocol(at.Addr()))
+	a := fullAddress(addr)
+	c, err := gonet.DialUDP(v.ns, &a, nil, ether.Protocol(addr.Addr()))
 	testkit.OK(v.t, err)
 	v.t.Cleanup(func() { c.Close() })
 	_ = c.SetDeadline(time.Now().Add(patience))
 	return c
 }
 
-// hostUDP is a socket of the host's loopback.
+// hostUDP opens a socket on the host's loopback.
 func hostUDP(t testing.TB, ip net.IP) *net.UDPConn {
 	t.Helper()
 	c, err := net.ListenUDP("udp", &net.UDPAddr{IP: ip})
@@ -44,22 +44,23 @@ func portOf(c interface{ LocalAddr() net.Addr }) uint16 {
 	return c.LocalAddr().(*net.UDPAddr).AddrPort().Port()
 }
 
-// loopbacks are the host's of each family, and how a guest knows their ports.
+// loopbacks are the host's loopback addresses of each family, with the guest's addresses for their
+// ports.
 var loopbacks = []struct {
-	name string
-	ip   net.IP
-	own  func(uint16) netip.AddrPort
-	addr func(byte) netip.Addr
+	name    string
+	ip      net.IP
+	gateway func(uint16) netip.AddrPort
+	addr    func(byte) netip.Addr
 }{{"IPv4", net.IPv4(127, 0, 0, 1), own4, addr4Of}, {"IPv6", net.IPv6loopback, own6, addr6Of}}
 
-// forwardUDP has a gateway forward what comes to a port of the host's.
+// forwardUDP makes a gateway forward datagrams from a port of the host.
 func forwardUDP(to netip.AddrPort) func(*Options) {
 	return func(o *Options) {
 		o.Forwards = []Forward{{"udp", netip.MustParseAddrPort("127.0.0.1:0"), to}}
 	}
 }
 
-// hears checks who a datagram comes from, and what it has.
+// hears checks the content of the next datagram, and returns its sender.
 func hears(t testing.TB, c net.PacketConn, want string) netip.AddrPort {
 	t.Helper()
 	b := make([]byte, 2048)
@@ -70,30 +71,30 @@ func hears(t testing.TB, c net.PacketConn, want string) netip.AddrPort {
 	return netip.AddrPortFrom(a.Addr().Unmap(), a.Port())
 }
 
-// A server may answer from another port than it was asked at, as TFTP's do (RFC 1350, 4), and is then sent to there,
-// from the port that it knows.
+// A server may answer from another port than it was asked at, as TFTP servers do (RFC 1350, 4). The
+// guest can then send to that port, and the server gets those datagrams from the port it knows.
 func TestServersAnswerFromAnotherPort(t *testing.T) {
 	for _, l := range loopbacks {
 		t.Run(l.name, func(t *testing.T) {
 			w := newRig(t, nil)
 			c := w.guest(1).unconnected(netip.AddrPortFrom(l.addr(1), 2000))
 			well, transfer := hostUDP(t, l.ip), hostUDP(t, l.ip)
-			testkit.Must(c.WriteTo([]byte("read"), net.UDPAddrFromAddrPort(l.own(portOf(well)))))(t)
+			testkit.Must(c.WriteTo([]byte("read"), net.UDPAddrFromAddrPort(l.gateway(portOf(well)))))(t)
 			from := hears(t, well, "read")
 			testkit.Must(transfer.WriteToUDPAddrPort([]byte("data"), from))(t)
-			testkit.Equal(t, "answer from", hears(t, c, "data"), l.own(portOf(transfer)))
-			testkit.Must(c.WriteTo([]byte("ack"), net.UDPAddrFromAddrPort(l.own(portOf(transfer)))))(t)
+			testkit.Equal(t, "answer from", hears(t, c, "data"), l.gateway(portOf(transfer)))
+			testkit.Must(c.WriteTo([]byte("ack"), net.UDPAddrFromAddrPort(l.gateway(portOf(transfer)))))(t)
 			testkit.Equal(t, "ack from", hears(t, transfer, "ack"), from)
 			testkit.Must(transfer.WriteToUDPAddrPort([]byte("more"), from))(t)
 			hears(t, c, "more")
 			testkit.Must(well.WriteToUDPAddrPort([]byte("first port"), from))(t)
-			testkit.Equal(t, "answer from", hears(t, c, "first port"), l.own(portOf(well)))
+			testkit.Equal(t, "answer from", hears(t, c, "first port"), l.gateway(portOf(well)))
 			testkit.Equal(t, "flows", w.g.Stats().UDPFlows, 1)
 		})
 	}
 }
 
-// Nobody else's datagrams come by a flow's port: of another address than the one that was asked.
+// A flow's port accepts no datagrams from addresses that the guest has not sent to.
 func TestOthersHaveNoWayIn(t *testing.T) {
 	w := newRig(t, nil)
 	c := w.guest(1).unconnected(netip.AddrPortFrom(addr4Of(1), 2000))
@@ -105,7 +106,8 @@ func TestOthersHaveNoWayIn(t *testing.T) {
 	hears(t, c, "data")
 }
 
-// A guest behind a forward may answer from another port, too, and is sent to there by the port that its sender knows.
+// A guest behind a forward may answer from another port, too; the sender can then send to that
+// port, from the port that the guest knows.
 func TestGuestsAnswerFromAnotherPort(t *testing.T) {
 	w := newRig(t, func(o *Options) {
 		o.NAT = false
@@ -114,24 +116,24 @@ func TestGuestsAnswerFromAnotherPort(t *testing.T) {
 	v := w.guest(1)
 	well := v.unconnected(netip.AddrPortFrom(addr4Of(1), 69))
 	transfer := v.unconnected(netip.AddrPortFrom(addr4Of(1), 3000))
-	c, at := hostUDP(t, net.IPv4(127, 0, 0, 1)), w.g.Forwards()[0].Listen
-	testkit.Must(c.WriteToUDPAddrPort([]byte("read"), at))(t)
+	c, addr := hostUDP(t, net.IPv4(127, 0, 0, 1)), w.g.Forwards()[0].Listen
+	testkit.Must(c.WriteToUDPAddrPort([]byte("read"), addr))(t)
 	asker := net.UDPAddrFromAddrPort(hears(t, well, "read"))
 	testkit.Must(transfer.WriteTo([]byte("data"), asker))(t)
 	from := hears(t, c, "data")
-	if from == at || from.Addr() != at.Addr() {
+	if from == addr || from.Addr() != addr.Addr() {
 		t.Errorf("it comes from %v", from)
 	}
 	testkit.Must(c.WriteToUDPAddrPort([]byte("ack"), from))(t)
 	testkit.Equal(t, "ack from", hears(t, transfer, "ack").String(), asker.String())
 	testkit.Must(well.WriteTo([]byte("first port"), asker))(t)
-	testkit.Equal(t, "answer from", hears(t, c, "first port"), at)
-	testkit.Must(c.WriteToUDPAddrPort([]byte("again"), at))(t)
+	testkit.Equal(t, "answer from", hears(t, c, "first port"), addr)
+	testkit.Must(c.WriteToUDPAddrPort([]byte("again"), addr))(t)
 	testkit.Equal(t, "again from", hears(t, well, "again").String(), asker.String())
 }
 
-// isUnreachable says whether a frame tells the guest that a datagram to a port was for nobody, in whose name the error
-// quotes it (RFC 792; RFC 4443, 3.1).
+// isUnreachable reports whether a frame is an ICMP error "port unreachable" for a datagram from
+// from to to (RFC 792; RFC 4443, 3.1).
 func isUnreachable(b []byte, from, to netip.AddrPort) bool {
 	if to.Addr().Is4() {
 		if len(b) < 70 || b[12] != 8 || b[13] != 0 || b[23] != protoICMP || b[34] != 3 || b[35] != 3 {
@@ -149,14 +151,15 @@ func isUnreachable(b []byte, from, to netip.AddrPort) bool {
 		addrPort(ip.DestinationAddress(), udp.DestinationPort()) == to
 }
 
-// A guest hears that nobody listens where it sends to, from the address that it sent to; its flow and source port stay.
+// A guest gets an error from the address to which it sent if nobody listens there; its flow and
+// source port remain.
 func TestUnreachablePortsAreTold(t *testing.T) {
 	w := newRig(t, nil)
 	r := w.raw(1)
 	r.meet()
 	c := hostUDP(t, net.IPv4(127, 0, 0, 1))
 	from, to := netip.AddrPortFrom(addr4Of(1), 2000), own4(portOf(c))
-	at := c.LocalAddr().(*net.UDPAddr)
+	addr := c.LocalAddr().(*net.UDPAddr)
 	frame := r.udp4(gatewayMAC, from, to, []byte("hello"))
 	r.mustSend(frame)
 	first := hears(t, c, "hello")
@@ -166,7 +169,7 @@ func TestUnreachablePortsAreTold(t *testing.T) {
 		r.answerARP(b)
 		return isUnreachable(b, from, to) && netip.AddrFrom4([4]byte(b[26:30])) == to.Addr()
 	})
-	c, err := net.ListenUDP("udp4", at)
+	c, err := net.ListenUDP("udp4", addr)
 	testkit.OK(t, err)
 	defer c.Close()
 	_ = c.SetDeadline(time.Now().Add(patience))
@@ -175,11 +178,11 @@ func TestUnreachablePortsAreTold(t *testing.T) {
 	testkit.Equal(t, "flows", w.g.Stats().UDPFlows, 1)
 }
 
-// The same in IPv6, and by a guest's own stack.
+// The same over IPv6, and with a guest's own stack.
 func TestUnreachablePortsAreToldToStacks(t *testing.T) {
 	for _, l := range loopbacks {
 		c := hostUDP(t, l.ip)
-		u := newRig(t, nil).guest(1).dialUDP(l.own(portOf(c)))
+		u := newRig(t, nil).guest(1).dialUDP(l.gateway(portOf(c)))
 		c.Close()
 		testkit.Eventually(t, l.name+": its stack hears of it", func() bool {
 			_, err := u.Write([]byte("hello"))
@@ -189,8 +192,9 @@ func TestUnreachablePortsAreToldToStacks(t *testing.T) {
 	}
 }
 
-// A server that comes late gets what is sent from then on: an error of what was sent before eats no datagram of the
-// gateway's. The guest's own stack may refuse one to tell its program of the error; the next one goes.
+// A server that starts late gets the datagrams sent from then on: an error from an earlier datagram
+// must not make the gateway lose a later one. The guest's own stack may refuse one send to report
+// the error to its program; the next one succeeds.
 func TestServersMayComeLate(t *testing.T) {
 	for _, l := range loopbacks {
 		for _, early := range []int{1, 3} {
@@ -199,15 +203,15 @@ func TestServersMayComeLate(t *testing.T) {
 				v := w.guest(1)
 				for range 20 {
 					c := hostUDP(t, l.ip)
-					at := c.LocalAddr().(*net.UDPAddr)
+					addr := c.LocalAddr().(*net.UDPAddr)
 					c.Close()
 					u := v.unconnected(netip.AddrPortFrom(l.addr(1), 0))
-					to := net.UDPAddrFromAddrPort(l.own(uint16(at.Port)))
+					to := net.UDPAddrFromAddrPort(l.gateway(uint16(addr.Port)))
 					for range early {
 						testkit.Must(u.WriteTo([]byte("early"), to))(t)
 					}
-					c, err := net.ListenUDP("udp", at)
-					if errors.Is(err, syscall.EADDRINUSE) { // somebody else's by now
+					c, err := net.ListenUDP("udp", addr)
+					if errors.Is(err, syscall.EADDRINUSE) { // another process has the port now
 						continue
 					}
 					testkit.OK(t, err)
@@ -229,15 +233,15 @@ func TestServersMayComeLate(t *testing.T) {
 	}
 }
 
-// So does a guest that comes late, behind a forward.
+// The same holds for a guest that starts late, behind a forward.
 func TestGuestsMayComeLate(t *testing.T) {
-	at := netip.AddrPortFrom(addr4Of(1), 90)
-	w := newRig(t, forwardUDP(at))
+	addr := netip.AddrPortFrom(addr4Of(1), 90)
+	w := newRig(t, forwardUDP(addr))
 	v := w.guest(1)
 	for range 20 {
 		c := testkit.Must(net.Dial("udp4", w.g.Forwards()[0].Listen.String()))(t)
 		testkit.Must(c.Write([]byte("early")))(t)
-		l := v.unconnected(at)
+		l := v.unconnected(addr)
 		testkit.Must(c.Write([]byte("second")))(t)
 		b := make([]byte, 10)
 		for n := 0; string(b[:n]) != "second"; {
@@ -258,8 +262,8 @@ func (c *clock) advance(d time.Duration) { c.since.Add(int64(d)) }
 func (c *clock) set(g *Gateway)          { g.now = c.now }
 func (w *rig) sweep()                    { w.g.flows.sweep(w.g) }
 
-// A flow that is silent for almost two minutes is as it was, both ways, and behind a forward; then it ends (RFC 4787,
-// REQ-5).
+// A flow stays unchanged after almost two minutes of silence, in both directions, and behind a
+// forward; then it ends (RFC 4787, REQ-5).
 func TestFlowsLiveForTwoMinutes(t *testing.T) {
 	inner := netip.AddrPortFrom(addr4Of(1), 90)
 	var time clock
@@ -293,8 +297,9 @@ func TestFlowsLiveForTwoMinutes(t *testing.T) {
 	testkit.Eventually(t, "both flows end", func() bool { return w.g.Stats().UDPOpen == 0 })
 }
 
-// A guest that asks from a new port each time, as a resolver does (RFC 5452), is answered each time: a flow of a
-// question and an answer goes first, and one that has more stays.
+// A guest that asks from a new port each time, as a resolver does (RFC 5452), always gets its
+// answer: flows with one question and one answer are evicted first, and a flow with more datagrams
+// stays.
 func TestManyShortFlows(t *testing.T) {
 	var time clock
 	w := newRig(t, nil, time.set)
@@ -314,13 +319,14 @@ func TestManyShortFlows(t *testing.T) {
 	}
 	testkit.OK(t, exchangeDatagram(long, []byte("still here")))
 	s := w.g.Stats()
-	if s.UDPFlows <= maxUDP || s.Evicted != s.UDPFlows-maxUDP { // a port may come twice
+	if s.UDPFlows <= maxUDP || s.Evicted != s.UDPFlows-maxUDP { // the guest may pick a port twice
 		t.Errorf("%d flows, %d evicted", s.UDPFlows, s.Evicted)
 	}
 	testkit.Equal(t, "refused", s.Refused, 0)
 }
 
-// A port of the switch that has few flows takes one of that which has most: the one that was silent for longest.
+// If all flows are in use, a port of the switch with few flows replaces the longest-silent flow of
+// the port with the most flows.
 func TestTheMostSilentFlowGoes(t *testing.T) {
 	var time clock
 	w := newRig(t, nil, time.set, func(g *Gateway) { g.udp.shares.all = 4 })
@@ -334,7 +340,7 @@ func TestTheMostSilentFlowGoes(t *testing.T) {
 		}
 		time.advance(1e9)
 	}
-	testkit.OK(t, exchangeDatagram(conns[0], []byte("again"))) // now 1 is
+	testkit.OK(t, exchangeDatagram(conns[0], []byte("again"))) // now flow 1 has been silent longest
 	silent := conns[1].LocalAddr().(*net.UDPAddr).AddrPort()
 	other := w.guest(2).dialUDP(to)
 	defer other.Close()
@@ -349,11 +355,11 @@ func TestTheMostSilentFlowGoes(t *testing.T) {
 	testkit.Equal(t, "flows", len(w.g.flows.byKey), 4)
 }
 
-// bursts are of so many datagrams, of so many bytes.
+// bursts are numbers of datagrams and their sizes.
 var bursts = []struct{ n, size int }{{4, 1400}, {128, 1400}, {128, 8192}, {16, 8192}, {4, 65507}}
 
-// count says how many datagrams of a size come until all of n have, or those that are counted as lost make up for the
-// rest.
+// count receives datagrams of a size until all n have come, or the missing ones are counted as
+// lost. It returns how many came.
 func count(t *testing.T, c net.PacketConn, n, size int, lost func() int) (came int) {
 	t.Helper()
 	b, end := make([]byte, 64<<10), time.Now().Add(patience)
@@ -371,7 +377,8 @@ func count(t *testing.T, c net.PacketConn, n, size int, lost func() int) (came i
 	return came
 }
 
-// takesBursts says whether this machine's sockets may have the 4 MiB that bursts need.
+// takesBursts reports whether sockets of this machine may have the 4 MiB of buffers that bursts
+// need.
 func takesBursts(t *testing.T) bool {
 	c := hostUDP(t, net.IPv4(127, 0, 0, 1))
 	testkit.OK(t, c.SetReadBuffer(forwardBuffer))
@@ -383,8 +390,8 @@ func takesBursts(t *testing.T) bool {
 	return n >= forwardBuffer
 }
 
-// wholeBurst checks that all of a burst came where the host's sockets have room for it, and else that what did not was
-// counted.
+// wholeBurst checks that a whole burst came if the host's sockets have room for it, and that
+// otherwise the missing datagrams were counted.
 func wholeBurst(t *testing.T, what string, came, n, lost int) {
 	t.Helper()
 	if came+lost != n || takesBursts(t) && came != n {
@@ -392,14 +399,15 @@ func wholeBurst(t *testing.T, what string, came, n, lost int) {
 	}
 }
 
-// A burst of datagrams at a forward arrives, to a guest whose MAC the gateway does not know yet; so does one back.
+// A burst of datagrams at a forward arrives at a guest whose MAC the gateway does not know yet; so
+// does a burst back.
 func TestBurstsAtAForward(t *testing.T) {
-	at := netip.AddrPortFrom(addr4Of(1), 90)
+	addr := netip.AddrPortFrom(addr4Of(1), 90)
 	for _, c := range bursts {
 		t.Run(fmt.Sprintf("%+v", c), func(t *testing.T) {
-			w := newRig(t, forwardUDP(at))
+			w := newRig(t, forwardUDP(addr))
 			lost := func() int { return int(w.g.Stats().UDPLost) }
-			l := w.guest(1).unconnected(at)
+			l := w.guest(1).unconnected(addr)
 			client := testkit.Must(net.DialUDP("udp4", nil, net.UDPAddrFromAddrPort(w.g.Forwards()[0].Listen)))(t)
 			defer client.Close()
 			testkit.OK(t, client.SetReadBuffer(forwardBuffer))
@@ -420,7 +428,7 @@ func TestBurstsAtAForward(t *testing.T) {
 	}
 }
 
-// Nor does one within a flow get lost, either way.
+// A burst within a flow arrives completely, too, in both directions.
 func TestBurstsInAFlow(t *testing.T) {
 	for _, c := range bursts {
 		t.Run(fmt.Sprintf("%+v", c), func(t *testing.T) {
@@ -447,8 +455,8 @@ func TestBurstsInAFlow(t *testing.T) {
 	}
 }
 
-// A frame with a tag of VLAN 0, which gives a priority only, is one without a tag (802.1Q, 9.6); one of a VLAN is not
-// for the gateway.
+// A frame with a VLAN tag of VLAN 0, which only has a priority, is treated as untagged (802.1Q,
+// 9.6); a frame of another VLAN is not for the gateway.
 func TestPriorityTags(t *testing.T) {
 	for _, c := range []struct {
 		name string

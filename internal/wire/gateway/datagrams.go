@@ -13,38 +13,38 @@ import (
 	"vnic.dev/vnic/internal/ether"
 )
 
-// Bounds of what waits for a service of the gateway.
+// Bounds of datagrams that wait for a service of the gateway.
 const (
 	maxWaiting  = 256                // datagrams
-	maxDatagram = maxUDPQuestion + 1 // bytes of one that are kept; services refuse any that are as long
+	maxDatagram = maxUDPQuestion + 1 // bytes kept of a datagram; services refuse one of this length
 )
 
-// datagram is one that came for a service.
+// datagram is a datagram for a service.
 type datagram struct {
 	data   []byte
 	from   netip.AddrPort
-	sender owner // whatever from says
+	sender owner // the sending port, whatever from is
 }
 
-// datagramServer is a UDP port of the gateway. It knows which port of the switch sent a datagram: it takes each out of
-// its endpoint at once, on the goroutine that brought the frame.
+// datagramServer is a UDP port of the gateway. To know which port of the switch sent a datagram, it
+// takes each datagram out of its endpoint at once, on the goroutine that delivered the frame.
 type datagramServer struct {
-	conn *udpConn // to answer by
+	conn *udpConn // for answers
 	ep   tcpip.Endpoint
 	g    *Gateway
 	in   waiting
 }
 
-// waiting are datagrams that wait for a service, which serves their senders in turn.
+// waiting holds datagrams for a service, which serves their senders in turn.
 type waiting struct {
-	filled chan struct{} // capacity 1: there are some
+	filled chan struct{} // capacity 1: there are datagrams
 
 	mu     sync.Mutex
 	shares shares[datagram]
-	turn   []owner // those that have some, or had; the next one first
+	turn   []owner // senders that have, or had, datagrams; the next one first
 }
 
-// push adds one; refused: there is no room for it. evicted: it took another sender's place.
+// push adds a datagram. refused: there is no room for it; evicted: it took another sender's place.
 func (w *waiting) push(d datagram) (refused, evicted bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -64,7 +64,7 @@ func (w *waiting) push(d datagram) (refused, evicted bool) {
 	return false, evicted
 }
 
-// pop takes the oldest of the sender whose turn it is; false: there is none.
+// pop takes the oldest datagram of the sender whose turn it is; false: there is none.
 func (w *waiting) pop() (d datagram, ok bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -81,8 +81,8 @@ func (w *waiting) pop() (d datagram, ok bool) {
 	return d, ok
 }
 
-// serveDatagrams has handle get what comes to an address of the gateway, one after the other.
-func (g *Gateway) serveDatagrams(at tcpip.FullAddress, proto tcpip.NetworkProtocolNumber,
+// serveDatagrams calls handle for each datagram to an address of the gateway, one after the other.
+func (g *Gateway) serveDatagrams(addr tcpip.FullAddress, proto tcpip.NetworkProtocolNumber,
 	handle func(*datagramServer, datagram)) error {
 	wq := new(waiter.Queue)
 	ep, err := g.ns.NewEndpoint(udp.ProtocolNumber, proto, wq)
@@ -92,11 +92,11 @@ func (g *Gateway) serveDatagrams(at tcpip.FullAddress, proto tcpip.NetworkProtoc
 	s := &datagramServer{conn: newUDPConn(wq, ep), ep: ep, g: g,
 		in: waiting{filled: make(chan struct{}, 1), shares: newShares[datagram](maxWaiting)}}
 	entry := waiter.NewFunctionEntry(waiter.ReadableEvents, func(waiter.EventMask) { s.drain() })
-	wq.EventRegister(&entry) // before it is bound: nothing is to wait in the endpoint
+	wq.EventRegister(&entry) // before Bind, so that no datagram stays in the endpoint
 	ep.SocketOptions().SetBroadcast(true)
-	if err := ep.Bind(at); err != nil {
+	if err := ep.Bind(addr); err != nil {
 		s.conn.Close()
-		return fmt.Errorf("port %d: %s", at.Port, err)
+		return fmt.Errorf("port %d: %s", addr.Port, err)
 	}
 	g.serve(func() {
 		defer s.conn.Close()
@@ -115,7 +115,8 @@ func (g *Gateway) serveDatagrams(at tcpip.FullAddress, proto tcpip.NetworkProtoc
 	return nil
 }
 
-// drain takes everything out of the endpoint. The endpoint calls it when something came and it was empty.
+// drain takes all datagrams out of the endpoint. The endpoint calls it when a datagram came and it
+// was empty.
 func (s *datagramServer) drain() {
 	sender := s.g.port.sender()
 	var buf [maxDatagram]byte
@@ -135,8 +136,8 @@ func (s *datagramServer) drain() {
 	}
 }
 
-// reply answers a datagram. What is lost is asked again.
+// reply answers a datagram. If the answer is lost, the client asks again.
 func (s *datagramServer) reply(b []byte, to netip.AddrPort) {
-	at := fullAddress(to)
-	_, _ = s.conn.send(b, &at)
+	addr := fullAddress(to)
+	_, _ = s.conn.send(b, &addr)
 }

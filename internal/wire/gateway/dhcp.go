@@ -25,8 +25,8 @@ func (g *Gateway) startDHCP() error {
 	if !g.o.Prefix4.IsValid() {
 		return nil
 	}
-	at := tcpip.FullAddress{NIC: ether.NIC, Port: portDHCPServer}
-	if err := g.serveDatagrams(at, ipv4.ProtocolNumber, g.dhcp); err != nil {
+	addr := tcpip.FullAddress{NIC: ether.NIC, Port: portDHCPServer}
+	if err := g.serveDatagrams(addr, ipv4.ProtocolNumber, g.dhcp); err != nil {
 		return fmt.Errorf("dhcp: %w", err)
 	}
 	return nil
@@ -48,10 +48,11 @@ func (g *Gateway) dhcp(_ *datagramServer, d datagram) {
 	g.sendLease(mac, to, reply)
 }
 
-// sendLease sends an answer to its client's MAC, also where the IP address is the broadcast one since the client has
-// none yet (RFC 2131, 4.1): broadcast frames would share one queue of answers, which a flood of questions fills, and
-// every guest would get them. It does not go by the endpoint, which is bound to no address: netstack would take any
-// address that it answers for with NAT for its source.
+// sendLease sends an answer to its client's MAC, also if the IP address is the broadcast one
+// because the client has no address yet (RFC 2131, 4.1): broadcast frames would share one queue of
+// answers, which a flood of questions fills, and every guest would get them. It does not use the
+// endpoint, which is bound to no address: netstack could choose any address for which it answers
+// with NAT as the source.
 func (g *Gateway) sendLease(mac wire.MAC, to netip.AddrPort, b []byte) {
 	const headers = header.EthernetMinimumSize + header.IPv4MinimumSize + header.UDPMinimumSize
 	pkt := stack.NewPacketBuffer(stack.PacketBufferOptions{ReserveHeaderBytes: headers, Payload: buffer.MakeWithData(b)})
@@ -72,14 +73,15 @@ func (g *Gateway) sendLease(mac wire.MAC, to netip.AddrPort, b []byte) {
 	g.out.put(pkt)
 }
 
-// mayAsk says whether a datagram asks in the name of who sent it. That of a whole frame is known by
-// its MAC, see asksForAnother; of fragments only by the source address, which no other port has.
+// mayAsk reports whether a datagram's client is its sender. For whole frames asksForAnother has
+// checked this by the MAC; reassembled fragments are checked by the source address only, which no
+// other port has.
 func (g *Gateway) mayAsk(b []byte, from netip.Addr) bool {
 	mac, ok := clientOf(b)
 	return ok && (from.IsUnspecified() || g.sw.Holds(mac, from))
 }
 
-// Where the client's MAC lies in a DHCP message: chaddr (RFC 2131, 2).
+// Offset of the client's MAC in a DHCP message: chaddr (RFC 2131, 2).
 const (
 	dhcpClient    = 28
 	dhcpClientEnd = dhcpClient + 6
@@ -92,9 +94,9 @@ func clientOf(b []byte) (mac wire.MAC, ok bool) {
 	return wire.MAC(b[dhcpClient:dhcpClientEnd]), true
 }
 
-// asksForAnother says whether a frame, b from its network header on, is a DHCP message with another
-// client's MAC than that which it came from. A client sends for itself; relays have no business
-// here.
+// asksForAnother reports whether a frame, b from its network header on, is a DHCP message whose
+// client's MAC is not the frame's source. A client sends its messages itself; relays are not
+// allowed.
 func asksForAnother(h *splitter.Headers, src wire.MAC, b []byte) bool {
 	if h.Class != splitter.UDP || h.IPv6 || h.Flow.DstPort != portDHCPServer {
 		return false
@@ -103,11 +105,11 @@ func asksForAnother(h *splitter.Headers, src wire.MAC, b []byte) bool {
 	return !ok || mac != src
 }
 
-// answerDHCP gives the answer to a datagram, and where it goes to. It is empty if none is due, nil
-// if the datagram is not to be understood, or nothing can be done for it.
+// answerDHCP returns the answer to a datagram, and its destination. The answer is empty if none is
+// due, and nil if the datagram is invalid, or cannot be served.
 func (g *Gateway) answerDHCP(b []byte, now time.Time) (reply []byte, to netip.AddrPort) {
 	req, err := dhcp4.Decode(b)
-	if err != nil || req.Op != dhcp4.BootRequest || !req.Relay.IsUnspecified() { // relays have no business here
+	if err != nil || req.Op != dhcp4.BootRequest || !req.Relay.IsUnspecified() { // no relays
 		return nil, to
 	}
 	mac := wire.MAC(req.MAC)
@@ -143,8 +145,7 @@ func (g *Gateway) answerDHCP(b []byte, now time.Time) (reply []byte, to netip.Ad
 	default:
 		return nil, to
 	}
-	// To a client that has no address yet, and with a NAK (RFC 2131, 4.1), the answer is a
-	// broadcast, which each may take.
+	// To a client without an address, and for a NAK (RFC 2131, 4.1), the answer is a broadcast.
 	to = netip.AddrPortFrom(broadcast4, portDHCPClient)
 	if kind != dhcp4.Nak && g.port.filter.neighbor4(client) {
 		to = netip.AddrPortFrom(client, portDHCPClient)
@@ -172,18 +173,18 @@ func (g *Gateway) dhcpReply(req *dhcp4.Message, kind dhcp4.Type, yours netip.Add
 	return r
 }
 
-// network adds what a client learns of its network. Without NAT there is no router: it may have
-// another network that has one.
+// network adds the options that describe the network. Without NAT there is no router: the client
+// may have another network with one.
 func (g *Gateway) network(o dhcp4.Options, mac wire.MAC) {
-	own := g.o.Prefix4.Addr().AsSlice()
+	gateway4 := g.o.Prefix4.Addr().AsSlice()
 	o[dhcp4.SubnetMask] = net.CIDRMask(g.o.Prefix4.Bits(), 32)
 	o[dhcp4.BroadcastAddress] = lastOf(g.o.Prefix4).AsSlice()
-	o[dhcp4.DNS] = own
+	o[dhcp4.DNS] = gateway4
 	o[dhcp4.DomainName] = []byte(domain)
 	o[dhcp4.DomainSearch] = encodeNames(g.search)
 	o[dhcp4.InterfaceMTU] = binary.BigEndian.AppendUint16(nil, uint16(g.o.MTU))
 	if g.o.NAT {
-		o[dhcp4.Router] = own
+		o[dhcp4.Router] = gateway4
 	}
 	if h := g.leases.hosts[mac]; h != nil && h.Name != "" {
 		o[dhcp4.HostName] = []byte(h.Name)

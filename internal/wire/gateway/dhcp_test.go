@@ -19,7 +19,7 @@ import (
 
 var broadcastMAC = wire.MAC{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}
 
-// dhcp sends a request as a client without an address does, and gives the answer.
+// dhcp sends a request as a client without an address does, and returns the answer.
 func (r *raw) dhcp(mods ...dhcpv4.Modifier) *dhcpv4.DHCPv4 {
 	r.t.Helper()
 	mods = append([]dhcpv4.Modifier{dhcpv4.WithHwAddr(r.mac[:])}, mods...)
@@ -43,7 +43,7 @@ func (r *raw) dhcp(mods ...dhcpv4.Modifier) *dhcpv4.DHCPv4 {
 	return m
 }
 
-// addr4 is an address of a DHCP header.
+// addr4 converts an address of a DHCP header.
 func addr4(ip net.IP) netip.Addr {
 	a, _ := netip.AddrFromSlice(ip)
 	return a.Unmap()
@@ -59,8 +59,8 @@ func (r *raw) arp(op byte, from, to netip.Addr, toMAC wire.MAC) []byte {
 	return r.eth(dst, splitter.EtherTypeARP, []byte{0, 1, 8, 0, 6, 4, 0, op}, r.mac[:], s[:], toMAC[:], d[:])
 }
 
-// A host that is known, and has no address in the gateway's network, gets no answer: not one of those for whoever is
-// unknown either.
+// A configured host without an address in the gateway's network gets no answer, not even an address
+// from the pool for unknown hosts.
 func TestDHCPIsNotForHostsOfOtherNetworks(t *testing.T) {
 	w := newRig(t, func(o *Options) {
 		o.Hosts = append(o.Hosts, Host{MAC: wire.MAC{2, 0, 0, 0, 0, 0x55}})
@@ -132,7 +132,7 @@ func TestDHCP(t *testing.T) {
 	}
 }
 
-// An answer comes from the gateway, whatever addresses it stands for at the time.
+// An answer's source is the gateway's address, even while netstack has addresses of remote hosts.
 func TestDHCPAnswersFromItsAddress(t *testing.T) {
 	asked := make(chan Flow, 1000)
 	w := newRig(t, nil, world(t, asked))
@@ -141,7 +141,7 @@ func TestDHCPAnswersFromItsAddress(t *testing.T) {
 	for i := range byte(20) {
 		to := netip.AddrPortFrom(netip.AddrFrom4([4]byte{198, 51, 100, i}), 9)
 		r.mustSend(r.udp4(gatewayMAC, netip.AddrPortFrom(addr4Of(2), 2000), to, make([]byte, 8)))
-		<-asked // netstack has the address that it is to
+		<-asked // netstack now has the remote address
 		req := testkit.Must(dhcpv4.New(dhcpv4.WithHwAddr(r.mac[:]), dhcpv4.WithMessageType(dhcpv4.MessageTypeDiscover)))(t)
 		r.mustSend(r.udp4(broadcastMAC, netip.AddrPortFrom(netip.IPv4Unspecified(), 68), netip.AddrPortFrom(broadcast4, 67),
 			req.ToBytes()))
@@ -150,12 +150,12 @@ func TestDHCPAnswersFromItsAddress(t *testing.T) {
 			return len(b) > 42 && b[12] == 8 && b[13] == 0 && b[23] == splitter.ProtoUDP && binary.BigEndian.Uint16(b[36:]) == 68
 		})
 		testkit.Equal(t, "from", netip.AddrFrom4([4]byte(b[26:30])), prefix4.Addr())
-		testkit.Equal(t, "to", wire.MAC(b[:6]), r.mac) // to all would be one queue, and every guest's
+		testkit.Equal(t, "to", wire.MAC(b[:6]), r.mac) // a broadcast would go through one queue, and to every guest
 	}
 }
 
-// Guests learn of the domains that this machine completes names by (RFC 3397, RFC 8106), ours first, and of none
-// without NAT: no question of theirs leaves.
+// Guests get the host's search domains (RFC 3397, RFC 8106), after vnic's own, and none without
+// NAT, because their questions are then not forwarded.
 func TestSearchList(t *testing.T) {
 	conf := "domain old\nsearch a.example B.example. bad..name -x _x " + strings.Repeat("y", 64) + "\n"
 	host := readSearch(strings.NewReader(conf))
@@ -175,7 +175,7 @@ func TestSearchList(t *testing.T) {
 			found = true
 			testkit.Equal(t, "DNSSL", string(o[8:36]), "\x04vnic\x00\x01a\x07example\x00\x01b\x07example\x00")
 		}
-		if o[0] == 25 || o[0] == 31 { // a guest that was stopped for half an hour still has them
+		if o[0] == 25 || o[0] == 31 { // a guest that was paused for half an hour still has them
 			testkit.Equal(t, "lifetime", binary.BigEndian.Uint32(o[4:8]) >= 3600, true)
 		}
 	}
@@ -184,7 +184,7 @@ func TestSearchList(t *testing.T) {
 	testkit.Equal(t, "without NAT", len(alone.search), 1)
 }
 
-// Without NAT the gateway is no router, and says so.
+// Without NAT the gateway does not announce itself as a router.
 func TestNoRouterWithoutNAT(t *testing.T) {
 	r := newRig(t, func(o *Options) { o.NAT = false }).raw(2)
 	if m := r.dhcp(dhcpv4.WithMessageType(dhcpv4.MessageTypeDiscover)); len(m.Router()) != 0 ||
@@ -199,7 +199,7 @@ func TestNoRouterWithoutNAT(t *testing.T) {
 
 func TestLeases(t *testing.T) {
 	o := options()
-	o.Prefix4 = netip.MustParsePrefix("10.118.110.6/29") // .1 and .2 are hosts', .3 to .5 are free
+	o.Prefix4 = netip.MustParsePrefix("10.118.110.6/29") // .1 and .2 belong to hosts, .3 to .5 are free
 	l := newLeases(&o)
 	now := time.Unix(1e9, 0)
 	if len(l.pool) != 3 {

@@ -21,9 +21,9 @@ func dialHost(ctx context.Context, network string, p permit) (net.Conn, error) {
 	return d.DialContext(ctx, network, p.to.String())
 }
 
-// listenHost makes the socket of a forward of UDP.
-func listenHost(at netip.AddrPort) (Datagrams, error) {
-	c, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(at))
+// listenHost makes the socket of a UDP forward.
+func listenHost(addr netip.AddrPort) (Datagrams, error) {
+	c, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(addr))
 	if err != nil {
 		return nil, err
 	}
@@ -35,13 +35,13 @@ func listenHost(at netip.AddrPort) (Datagrams, error) {
 	return &listener{UDPConn: c, raw: raw}, nil
 }
 
-// listener is a socket of the host.
+// listener is a UDP socket of the host.
 type listener struct {
 	*net.UDPConn
 	raw syscall.RawConn
 }
 
-// Lost is Datagrams'.
+// Lost implements Datagrams.
 func (l *listener) Lost() (n uint64) {
 	_ = l.raw.Control(func(fd uintptr) {
 		lost, _ := droppedBy(int(fd))
@@ -50,14 +50,14 @@ func (l *listener) Lost() (n uint64) {
 	return n
 }
 
-// openAnswer makes a socket at a forward's address, of another port, that is connected to a sender.
+// openAnswer makes a socket at a forward's address, with another port, connected to a sender.
 func openAnswer(ctx context.Context, a Answer) (*net.UDPConn, error) {
 	if err := checkBuffer(a.Buffer); err != nil {
 		return nil, err
 	}
 	d := net.Dialer{}
-	if at := a.Listen.Addr(); !at.IsUnspecified() {
-		d.LocalAddr = net.UDPAddrFromAddrPort(netip.AddrPortFrom(at, 0))
+	if addr := a.Listen.Addr(); !addr.IsUnspecified() {
+		d.LocalAddr = net.UDPAddrFromAddrPort(netip.AddrPortFrom(addr, 0))
 	}
 	c, err := d.DialContext(ctx, "udp", a.Sender.String())
 	if err != nil {
@@ -70,9 +70,8 @@ func openAnswer(ctx context.Context, a Answer) (*net.UDPConn, error) {
 	return u, nil
 }
 
-// A Dialer makes sockets of this process's for a gateway in another one, and trusts it in nothing:
-// each address is judged here, by the policy that the Dialer was made with. It can be used by
-// several goroutines.
+// A Dialer makes sockets of this process for a gateway in another process, which it does not trust:
+// it checks each address by its own policy. Several goroutines may use it.
 type Dialer struct {
 	nat       bool
 	policy    Policy
@@ -81,10 +80,10 @@ type Dialer struct {
 	resolvers func() []netip.AddrPort
 
 	mu     sync.Mutex
-	opened map[uint16]netip.Addr // the hosts of flows, by the local port that they have, or had
+	opened map[uint16]netip.Addr // hosts of flows, by their local port, past ones included
 }
 
-// NewDialer takes NAT, Policy and Forwards of a gateway's options.
+// NewDialer uses NAT, Policy and Forwards of a gateway's options.
 func NewDialer(o Options) *Dialer {
 	return &Dialer{nat: o.NAT, policy: o.Policy, forwards: o.Forwards, host: newHostAddrs(net.InterfaceAddrs),
 		resolvers: hostResolvers, opened: map[uint16]netip.Addr{}}
@@ -92,24 +91,25 @@ func NewDialer(o Options) *Dialer {
 
 var _ Outside = (*Dialer)(nil)
 
-// refusedOutside is an error that is EPERM.
+// refusedOutside returns an error that is EPERM.
 func refusedOutside(to netip.AddrPort, why string) error {
 	return fmt.Errorf("%v is refused: %s: %w", to, why, unix.EPERM)
 }
 
-// Dial is Outside's.
+// Dial implements Outside.
 func (d *Dialer) Dial(ctx context.Context, network string, to netip.AddrPort) (net.Conn, error) {
 	if !d.nat || network != "tcp" {
 		return nil, refusedOutside(to, "no NAT")
 	}
-	p, no := d.policy.judge(to, d.host)
+	p, no := d.policy.check(to, d.host)
 	if no != nil {
 		return nil, refusedOutside(to, no.rule.String())
 	}
 	return dialHost(ctx, network, p)
 }
 
-// OpenFlow is Outside's. A port is only had by two sockets if the first one was opened here, to the same host.
+// OpenFlow implements Outside. Two sockets may share a local port only if the first one was opened
+// here, to the same host.
 func (d *Dialer) OpenFlow(ctx context.Context, f Flow) (*net.UDPConn, error) {
 	if !d.nat {
 		return nil, refusedOutside(f.To, "no NAT")
@@ -123,8 +123,8 @@ func (d *Dialer) OpenFlow(ctx context.Context, f Flow) (*net.UDPConn, error) {
 	if f.Local != 0 && opened != f.To.Addr() {
 		return nil, refusedOutside(f.To, "no flow of this machine's with that port")
 	}
-	if f.Proto != splitter.ProtoUDP || f.To.Port() != 0 { // else it only hears from who may be sent to
-		if _, no := d.policy.judge(f.To, d.host); no != nil {
+	if f.Proto != splitter.ProtoUDP || f.To.Port() != 0 { // otherwise it only receives
+		if _, no := d.policy.check(f.To, d.host); no != nil {
 			return nil, refusedOutside(f.To, no.rule.String())
 		}
 	}
@@ -137,7 +137,7 @@ func (d *Dialer) OpenFlow(ctx context.Context, f Flow) (*net.UDPConn, error) {
 	return c, err
 }
 
-// OpenAnswer is Outside's.
+// OpenAnswer implements Outside.
 func (d *Dialer) OpenAnswer(ctx context.Context, a Answer) (*net.UDPConn, error) {
 	for _, f := range d.forwards {
 		if f.Proto == "udp" && f.Listen.Addr() == a.Listen.Addr() && (f.Listen.Port() == 0 || f.Listen == a.Listen) {
@@ -147,22 +147,22 @@ func (d *Dialer) OpenAnswer(ctx context.Context, a Answer) (*net.UDPConn, error)
 	return nil, refusedOutside(a.Listen, "no forward of UDP")
 }
 
-// DialResolver is Outside's.
+// DialResolver implements Outside.
 func (d *Dialer) DialResolver(ctx context.Context, network string, to netip.AddrPort) (net.Conn, error) {
 	if !d.nat || network != "tcp" && network != "udp" || !slices.Contains(d.resolvers(), to) {
 		return nil, refusedOutside(to, "no resolver of this machine")
 	}
-	p, no := d.policy.judgeResolver(to)
+	p, no := d.policy.checkResolver(to)
 	if no != nil {
 		return nil, refusedOutside(to, no.rule.String())
 	}
 	return dialHost(ctx, network, p)
 }
 
-// Resolvers is Outside's.
+// Resolvers implements Outside.
 func (d *Dialer) Resolvers() []netip.AddrPort { return d.resolvers() }
 
-// Addrs is Outside's.
+// Addrs implements Outside.
 func (d *Dialer) Addrs() (out []netip.Addr, err error) {
 	list, err := net.InterfaceAddrs()
 	for _, l := range list {
@@ -175,17 +175,17 @@ func (d *Dialer) Addrs() (out []netip.Addr, err error) {
 	return out, err
 }
 
-// ListenUDP is Outside's: only at a forward's address.
-func (d *Dialer) ListenUDP(at netip.AddrPort) (Datagrams, error) {
+// ListenUDP implements Outside: only at a forward's address.
+func (d *Dialer) ListenUDP(addr netip.AddrPort) (Datagrams, error) {
 	for _, f := range d.forwards {
-		if f.Proto == "udp" && f.Listen == at {
-			return listenHost(at)
+		if f.Proto == "udp" && f.Listen == addr {
+			return listenHost(addr)
 		}
 	}
-	return nil, refusedOutside(at, "no forward of UDP")
+	return nil, refusedOutside(addr, "no forward of UDP")
 }
 
-// addrsOf is Addrs as package net has it.
+// addrsOf returns Addrs in the form of package net.
 func addrsOf(o Outside) func() ([]net.Addr, error) {
 	return func() ([]net.Addr, error) {
 		list, err := o.Addrs()

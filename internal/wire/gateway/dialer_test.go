@@ -12,9 +12,10 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// A Dialer judges for itself: what asks it may be anything.
+// A Dialer checks addresses itself, because its caller may be compromised.
 //
-// Invariant: gateway: What makes sockets for a confined gateway judges each address itself.
+// Invariant: gateway: The process that makes sockets for a confined gateway checks each address
+// itself.
 func TestDialerJudgesByItself(t *testing.T) {
 	l := testkit.Must(net.Listen("tcp4", "127.0.0.1:0"))(t)
 	defer l.Close()

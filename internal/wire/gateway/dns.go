@@ -17,22 +17,22 @@ import (
 )
 
 const (
-	maxQuestions = 128              // that are forwarded at one time
+	maxQuestions = 128              // forwarded at a time
 	maxDNSConns  = 32               // connections for questions
-	dnsIdle      = 10 * time.Second // that such a connection may be silent
+	dnsIdle      = 10 * time.Second // timeout of a silent connection
 
 	maxUDPQuestion = 4096      // bytes
-	maxTCPQuestion = 1<<16 - 1 // the same: all that a length has room for (RFC 7766, 8)
+	maxTCPQuestion = 1<<16 - 1 // the greatest length that fits (RFC 7766, 8)
 )
 
-// dnsServer is what the gateway's DNS services share.
+// dnsServer is the state shared by the gateway's DNS services.
 type dnsServer struct {
 	g     *Gateway
-	asked *quota // of questions that are forwarded
-	conns *quota // of connections
+	asked *quota // for forwarded questions
+	conns *quota // for connections
 }
 
-// startDNS serves DNS on each of the gateway's addresses. Connections come by way of the pending ones.
+// startDNS serves DNS on each of the gateway's addresses. Connections come from pending.
 func (g *Gateway) startDNS() error {
 	s := &dnsServer{g: g, asked: newQuota(maxQuestions, &g.count), conns: newQuota(maxDNSConns, &g.count)}
 	g.dns = s
@@ -40,8 +40,8 @@ func (g *Gateway) startDNS() error {
 		if !p.IsValid() {
 			continue
 		}
-		at := fullAddress(netip.AddrPortFrom(p.Addr(), portDNS))
-		if err := g.serveDatagrams(at, ether.Protocol(p.Addr()), s.datagram); err != nil {
+		addr := fullAddress(netip.AddrPortFrom(p.Addr(), portDNS))
+		if err := g.serveDatagrams(addr, ether.Protocol(p.Addr()), s.datagram); err != nil {
 			return fmt.Errorf("dns: %w", err)
 		}
 	}
@@ -49,16 +49,16 @@ func (g *Gateway) startDNS() error {
 }
 
 // datagram answers a question over UDP.
-func (s *dnsServer) datagram(at *datagramServer, d datagram) {
+func (s *dnsServer) datagram(server *datagramServer, d datagram) {
 	if b, forward := s.answer(d.data, maxUDPQuestion); b != nil {
-		at.reply(b, d.from)
+		server.reply(b, d.from)
 	} else if forward != nil {
 		forward.owner, forward.from = d.sender, d.from
-		s.begin(forward, func(b []byte) { at.reply(b, d.from) })
+		s.begin(forward, func(b []byte) { server.reply(b, d.from) })
 	}
 }
 
-// begin has a question forwarded on a goroutine of its own, if there are not too many.
+// begin forwards a question on a goroutine of its own, if there are not too many.
 func (s *dnsServer) begin(q *question, reply func([]byte)) {
 	ctx, end := context.WithCancel(s.g.ctx)
 	entry := s.asked.take(q.owner, end)
@@ -77,13 +77,13 @@ func (s *dnsServer) begin(q *question, reply func([]byte)) {
 	}
 }
 
-// is says whether an address is one where DNS is served.
-func (s *dnsServer) is(a netip.AddrPort) bool {
+// serves reports whether DNS is served at an address.
+func (s *dnsServer) serves(a netip.AddrPort) bool {
 	return a.Port() == portDNS && (a.Addr() == s.g.o.Prefix4.Addr() || a.Addr() == s.g.o.Prefix6.Addr())
 }
 
-// connection answers questions over TCP (RFC 7766), of a connection that a guest asks for, until ctx ends. It calls
-// made when the guest has the connection.
+// connection answers questions over a TCP connection (RFC 7766) that a guest asks for, until ctx
+// ends. It calls made when the guest has the connection.
 func (s *dnsServer) connection(ctx context.Context, r *tcp.ForwarderRequest, o owner, made func()) {
 	ctx, end := context.WithCancel(ctx)
 	defer end()
@@ -107,7 +107,7 @@ func (s *dnsServer) connection(ctx context.Context, r *tcp.ForwarderRequest, o o
 		return
 	}
 	made()
-	bufs := s.g.buffers.take(o, maxTCP, 2) // the least
+	bufs := s.g.buffers.take(o, maxTCP, 2) // the least size
 	bufs.set(ep)
 	c := gonet.NewTCPConn(wq, ep)
 	stop := context.AfterFunc(ctx, func() { _ = c.SetDeadline(time.Now()) })
@@ -124,7 +124,7 @@ func (s *dnsServer) stream(ctx context.Context, c net.Conn, o owner, from netip.
 	buf := make([]byte, maxTCPQuestion)
 	for {
 		_ = c.SetDeadline(time.Now().Add(dnsIdle))
-		if ctx.Err() != nil { // the deadline of its end is gone
+		if ctx.Err() != nil { // its deadline was just overwritten
 			return
 		}
 		n, err := readMessage(c, "tcp", buf)
@@ -145,7 +145,7 @@ func (s *dnsServer) stream(ctx context.Context, c net.Conn, o owner, from netip.
 	}
 }
 
-// question is one to forward.
+// question is a question to forward.
 type question struct {
 	header dnsmessage.Header
 	q      dnsmessage.Question
@@ -154,8 +154,8 @@ type question struct {
 	from   netip.AddrPort
 }
 
-// answer answers a message of at most so many bytes, or says what is to be forwarded. If it does neither, the message
-// deserves nothing.
+// answer answers a message of at most most bytes, or returns the question to forward. If it does
+// neither, the message is ignored.
 func (s *dnsServer) answer(b []byte, most int) ([]byte, *question) {
 	s.g.count.queries.Add(1)
 	var p dnsmessage.Parser
@@ -167,7 +167,7 @@ func (s *dnsServer) answer(b []byte, most int) ([]byte, *question) {
 	if h.OpCode != 0 {
 		return s.refuse(&h, nil, dnsmessage.RCodeNotImplemented), nil
 	}
-	if len(b) >= 6 && binary.BigEndian.Uint16(b[4:]) != 1 { // a message may have ten thousand
+	if len(b) >= 6 && binary.BigEndian.Uint16(b[4:]) != 1 { // exactly one question
 		return s.refuse(&h, nil, dnsmessage.RCodeFormatError), nil
 	}
 	qs, err := p.AllQuestions()
@@ -179,7 +179,7 @@ func (s *dnsServer) answer(b []byte, most int) ([]byte, *question) {
 			return out, nil
 		}
 	}
-	if !s.g.o.NAT { // nothing leaves this network
+	if !s.g.o.NAT { // no question leaves this network
 		return s.refuse(&h, &qs[0], dnsmessage.RCodeRefused), nil
 	}
 	return nil, &question{header: h, q: qs[0], raw: append([]byte(nil), b...)}

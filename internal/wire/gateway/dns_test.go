@@ -18,13 +18,13 @@ import (
 )
 
 // resolver asks the gateway from a guest, over UDP or TCP.
-func (v *guest) resolver(network string, at netip.AddrPort) *net.Resolver {
+func (v *guest) resolver(network string, addr netip.AddrPort) *net.Resolver {
 	return &net.Resolver{PreferGo: true, Dial: func(ctx context.Context, n, _ string) (net.Conn, error) {
 		if network == "udp" {
-			a := fullAddress(at)
-			return gonet.DialUDP(v.ns, nil, &a, ether.Protocol(at.Addr()))
+			a := fullAddress(addr)
+			return gonet.DialUDP(v.ns, nil, &a, ether.Protocol(addr.Addr()))
 		}
-		c, err := gonet.DialContextTCP(ctx, v.ns, fullAddress(at), ether.Protocol(at.Addr()))
+		c, err := gonet.DialContextTCP(ctx, v.ns, fullAddress(addr), ether.Protocol(addr.Addr()))
 		return c, err
 	}}
 }
@@ -37,8 +37,8 @@ func TestNames(t *testing.T) {
 	})
 	v := w.guest(1)
 	for _, network := range []string{"udp", "tcp"} {
-		for _, at := range []netip.AddrPort{own4(53), own6(53)} {
-			r := v.resolver(network, at)
+		for _, addr := range []netip.AddrPort{own4(53), own6(53)} {
+			r := v.resolver(network, addr)
 			ctx, cancel := context.WithTimeout(t.Context(), patience)
 			defer cancel()
 			for name, want := range map[string][]netip.Addr{
@@ -51,7 +51,7 @@ func TestNames(t *testing.T) {
 				}
 				slices.SortFunc(got, netip.Addr.Compare)
 				if !slices.Equal(got, want) || (err == nil) != (want != nil) {
-					t.Errorf("%s %v %s: %v, %v", network, at, name, got, err)
+					t.Errorf("%s %v %s: %v, %v", network, addr, name, got, err)
 				}
 			}
 		}
@@ -70,7 +70,8 @@ func TestNames(t *testing.T) {
 	}
 }
 
-// newResolver is a resolver of the host's that knows example.org, over UDP and TCP. A first one does not answer right.
+// newResolver starts two resolvers on the host: one that gives wrong answers, and one that knows
+// example.org, over UDP and TCP.
 func newResolver(t testing.TB) []netip.AddrPort {
 	t.Helper()
 	answer := func(b []byte) []byte {
@@ -90,10 +91,10 @@ func newResolver(t testing.TB) []netip.AddrPort {
 		return fail(&h, &q, dnsmessage.RCodeNameError)
 	}
 	l, _ := listenTCP(t)
-	at := l.Addr().(*net.TCPAddr).AddrPort()
-	u, err := net.ListenPacket("udp4", at.String())
+	addr := l.Addr().(*net.TCPAddr).AddrPort()
+	u, err := net.ListenPacket("udp4", addr.String())
 	if err != nil {
-		t.Skip(err) // the port is in use
+		t.Skip(err) // the UDP port is in use
 	}
 	serveTCP(t, l, func(c net.Conn) {
 		buf := make([]byte, 64<<10)
@@ -106,15 +107,15 @@ func newResolver(t testing.TB) []netip.AddrPort {
 		b = answer(b)
 		forged := bytes.Clone(b)
 		forged[0] ^= 1
-		return [][]byte{forged, b} // a client that takes the first is easy to fool
+		return [][]byte{forged, b} // a client that accepts the first answer can be spoofed
 	})
 	closed, dead := listenTCP(t)
 	closed.Close()
-	return []netip.AddrPort{netip.AddrPortFrom(at.Addr(), dead), at}
+	return []netip.AddrPort{netip.AddrPortFrom(addr.Addr(), dead), addr}
 }
 
-// Over TCP a question may have as many bytes as a length can say, as by padding (RFC 7830), and a guest may have more
-// than a few connections.
+// Over TCP a question may be as long as its length field allows, for example by padding (RFC 7830),
+// and a guest may have many connections.
 func TestQuestionsOverTCP(t *testing.T) {
 	resolvers := newResolver(t)
 	v := newRig(t, nil, func(g *Gateway) { g.resolvers = func() []netip.AddrPort { return resolvers } }).guest(1)
@@ -122,7 +123,7 @@ func TestQuestionsOverTCP(t *testing.T) {
 		q := dnsmessage.Message{Header: dnsmessage.Header{ID: 7, RecursionDesired: true}, Questions: []dnsmessage.Question{
 			{Name: dnsmessage.MustNewName("example.org."), Type: dnsmessage.TypeA, Class: dnsmessage.ClassINET}}}
 		b := testkit.Must(q.Pack())(t)
-		const opt = 11 + 4 // bytes of the record, and of an option's head
+		const opt = 11 + 4 // bytes of the record, and of an option's header
 		var rh dnsmessage.ResourceHeader
 		testkit.OK(t, rh.SetEDNS0(4096, 0, false))
 		q.Additionals = []dnsmessage.Resource{{Header: rh, Body: &dnsmessage.OPTResource{Options: []dnsmessage.Option{
@@ -147,7 +148,7 @@ func TestQuestionsOverTCP(t *testing.T) {
 	}
 }
 
-// ask asks in one message, and gives the answer's code.
+// ask sends a question, and returns the answer's code.
 func ask(t testing.TB, g *Gateway, name string, change func(*dnsmessage.Message)) (dnsmessage.RCode, bool) {
 	t.Helper()
 	m := dnsmessage.Message{Header: dnsmessage.Header{ID: 7, RecursionDesired: true},

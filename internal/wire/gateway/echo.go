@@ -11,8 +11,9 @@ import (
 	"vnic.dev/vnic/internal/ether"
 )
 
-// echo carries on an echo request of a guest's (RFC 792, RFC 4443, 4.1) to an address that is not the gateway's own,
-// whose it is netstack's to answer. Netstack calls it on the goroutine that brought it.
+// echo forwards a guest's echo request (RFC 792, RFC 4443, 4.1) to an address that is not the
+// gateway's own; netstack answers for those. Netstack calls it on the goroutine that delivered the
+// packet.
 func (g *Gateway) echo(id stack.TransportEndpointID, pkt *stack.PacketBuffer) bool {
 	v := stack.PayloadSince(pkt.TransportHeader())
 	defer v.Release()
@@ -30,13 +31,13 @@ func (g *Gateway) echo(id stack.TransportEndpointID, pkt *stack.PacketBuffer) bo
 	return true
 }
 
-// isOwn says whether an address is the gateway's.
+// isOwn reports whether an address is the gateway's.
 func (g *Gateway) isOwn(a netip.Addr) bool {
 	return a == g.o.Prefix4.Addr() || a == g.o.Prefix6.Addr() || a == g.port.filter.local6
 }
 
-// answerEcho brings an echo reply to the guest, with the identifier of its question: that which the host's socket has
-// put in its place is the socket's own (icmp(7)).
+// answerEcho sends an echo reply to the guest, with the identifier of its request: the host's
+// socket has replaced it by its own (icmp(7)).
 func (f *flow) answerEcho(ctx context.Context, b []byte) {
 	g, v6 := f.gateway, f.key.server.Is6()
 	if len(b) < header.ICMPv4MinimumSize || !v6 && b[0] != uint8(header.ICMPv4EchoReply) ||

@@ -15,10 +15,10 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// world answers echo requests as a host does whose socket has put an identifier of its own into them, and says which
-// sockets it was asked for.
+// world opens sockets to a host that answers echo requests; like the kernel, it replaces the
+// identifier. It sends the flows of the requested sockets to asked.
 func world(t testing.TB, asked chan Flow) func(*Gateway) {
-	const own = 0x4242
+	const id = 0x4242
 	c := testkit.Must(net.ListenPacket("udp4", "127.0.0.1:0"))(t)
 	serveUDP(t, c, func(b []byte) [][]byte {
 		if b[0] == echo4 {
@@ -26,7 +26,7 @@ func world(t testing.TB, asked chan Flow) func(*Gateway) {
 		} else if b[0] == echo6 {
 			b[0] = 129
 		}
-		binary.BigEndian.PutUint16(b[4:], own)
+		binary.BigEndian.PutUint16(b[4:], id)
 		return [][]byte{b}
 	})
 	return func(g *Gateway) {
@@ -60,7 +60,8 @@ func (r *raw) ping(src, dst netip.Addr, id, seq uint16, ttl uint8, data []byte) 
 	return f
 }
 
-// answerND answers a frame if it is the gateway's neighbor solicitation (RFC 4861, 4.4), so that it finds us.
+// answerND answers a frame if it is the gateway's neighbor solicitation (RFC 4861, 4.4), so that
+// the gateway learns r's MAC.
 func (r *raw) answerND(b []byte) {
 	if len(b) < 78 || b[20] != protoICMPv6 || b[54] != ndSolicit {
 		return
@@ -70,15 +71,15 @@ func (r *raw) answerND(b []byte) {
 	_ = r.send(r.icmp6(gatewayMAC, netip.AddrFrom16([16]byte(b[62:78])), netip.AddrFrom16([16]byte(b[22:38])), msg))
 }
 
-// A ping of an address beyond goes there with one hop less, and its answer comes back with the identifier of the
-// question.
+// A ping of a remote address is sent there with the hop limit reduced by one, and the answer has
+// the identifier of the request.
 func TestPingsGoToTheWorld(t *testing.T) {
 	for _, c := range []struct {
 		name     string
 		src, dst netip.Addr
 		proto    uint8
 		reply    byte
-		at       int // of the ICMP message in a frame
+		off      int // offset of the ICMP message in a frame
 	}{
 		{"IPv4", addr4Of(1), netip.MustParseAddr("192.0.2.7"), protoICMP, 0, 34},
 		{"IPv6", addr6Of(1), netip.MustParseAddr("2001:db8::7"), protoICMPv6, 129, 54},
@@ -94,9 +95,9 @@ func TestPingsGoToTheWorld(t *testing.T) {
 				b := r.await("echo reply", func(b []byte) bool {
 					r.answerARP(b)
 					r.answerND(b)
-					return len(b) >= c.at+8+len(data) && b[c.at] == c.reply && (b[23] == c.proto || b[20] == c.proto)
+					return len(b) >= c.off+8+len(data) && b[c.off] == c.reply && (b[23] == c.proto || b[20] == c.proto)
 				})
-				b = b[c.at : c.at+8+len(data)]
+				b = b[c.off : c.off+8+len(data)]
 				testkit.Equal(t, "identifier", binary.BigEndian.Uint16(b[4:]), 7)
 				testkit.Equal(t, "sequence", binary.BigEndian.Uint16(b[6:]), seq)
 				testkit.Equal(t, "data", string(b[8:]), string(data))
@@ -113,7 +114,8 @@ func TestPingsGoToTheWorld(t *testing.T) {
 	}
 }
 
-// Where the host allows no sockets for pings, a guest is told that they are prohibited; nothing is left of them.
+// If the host allows no ping sockets, a guest gets "administratively prohibited", and no state
+// remains.
 func TestPingsThatTheHostProhibits(t *testing.T) {
 	w := newRig(t, nil, func(g *Gateway) {
 		g.openFlow = func(context.Context, Flow, permit) (*net.UDPConn, error) { return nil, unix.EACCES }
@@ -132,8 +134,8 @@ func TestPingsThatTheHostProhibits(t *testing.T) {
 	testkit.Eventually(t, "no flow is left", func() bool { return w.g.Stats().UDPOpen == 0 })
 }
 
-// The gateway is a router: what has no hop left ends there, and its sender is told (RFC 1812, 5.3.1), by which
-// traceroute finds the gateway.
+// The gateway acts as a router: it answers a packet whose hop limit runs out with an error (RFC
+// 1812, 5.3.1), by which traceroute finds the gateway.
 func TestNoHopIsLeft(t *testing.T) {
 	asked := make(chan Flow, 10)
 	w := newRig(t, nil, world(t, asked))
@@ -157,8 +159,8 @@ func TestNoHopIsLeft(t *testing.T) {
 	testkit.Equal(t, "sockets", len(asked), 0)
 }
 
-// A guest sends no errors of ICMP: netstack would believe them, of any other guest's connections. Nor does one in
-// fragments get through.
+// ICMP errors from guests are dropped, also in fragments: netstack would apply them to other
+// guests' connections.
 func TestGuestsSendNoErrors(t *testing.T) {
 	r := newRaw(t, newSwitch(t), 1)
 	for _, c := range []struct {

@@ -2,20 +2,21 @@ package gateway
 
 import "net/netip"
 
-// maxLayers is how many addresses one address stands for, itself included.
+// maxLayers is the most addresses that one address stands for, itself included.
 const maxLayers = 8
 
-// embedded are the prefixes of IPv6 addresses that have an IPv4 address written into them, and where. Something between
-// here and there may take it out and go there.
+// embedded are the prefixes of IPv6 addresses with an embedded IPv4 address, and its place. A
+// router or translator on the way may extract that address and send the packet there.
 var embedded = []struct {
-	prefix netip.Prefix
-	at     []func(b *[16]byte) [4]byte
+	prefix  netip.Prefix
+	extract []func(b *[16]byte) [4]byte
 }{
 	{netip.MustParsePrefix("::ffff:0:0/96"), low},   // IPv4-mapped (RFC 4291, 2.5.5.2)
 	{netip.MustParsePrefix("::/96"), low},           // IPv4-compatible (2.5.5.1)
 	{netip.MustParsePrefix("::ffff:0:0:0/96"), low}, // IPv4-translated (RFC 2765, 2.1)
 	{netip.MustParsePrefix("64:ff9b::/96"), low},    // NAT64 (RFC 6052, 2.1)
-	// NAT64 of a network's own (RFC 8215), of any length that RFC 6052, 2.2, has: see ownNAT64
+	// NAT64 with a prefix of the network's own (RFC 8215), of any length in RFC 6052, 2.2: see
+	// ownNAT64
 	{ownNAT64, append([]func(*[16]byte) [4]byte{octets(6, 7, 9, 10), octets(7, 9, 10, 11),
 		octets(9, 10, 11, 12)}, low...)},
 	{netip.MustParsePrefix("2002::/16"), []func(*[16]byte) [4]byte{octets(2, 3, 4, 5)}}, // 6to4 (RFC 3056, 2)
@@ -25,22 +26,22 @@ var embedded = []struct {
 	}}},
 }
 
-// ownNAT64 has the address at one of several places, and which is not known: what no translator would pass on is not
-// meant.
+// ownNAT64 has the IPv4 address at one of several places, and it is unknown which. A candidate that
+// no translator would pass on is ignored.
 var ownNAT64 = netip.MustParsePrefix("64:ff9b:1::/48")
 
 var low = []func(*[16]byte) [4]byte{octets(12, 13, 14, 15)}
 
-// octets takes an IPv4 address from these places.
+// octets returns a function that extracts an IPv4 address from these bytes.
 func octets(i, j, k, l int) func(*[16]byte) [4]byte {
 	return func(b *[16]byte) [4]byte { return [4]byte{b[i], b[j], b[k], b[l]} }
 }
 
-// layers gives the addresses that an address stands for: itself, and those that are embedded in it. Of an IPv4-mapped
-// one, that is what the host dials.
+// layers returns the addresses that an address stands for: itself, and the embedded ones. For an
+// IPv4-mapped address, the embedded one is what the host dials.
 func layers(a netip.Addr) []netip.Addr {
 	list := append(make([]netip.Addr, 0, maxLayers), a.WithZone(""))
-	if !a.Is6() || a.IsUnspecified() || a.IsLoopback() { // these two are no IPv4-compatible ones
+	if !a.Is6() || a.IsUnspecified() || a.IsLoopback() { // these two are not IPv4-compatible addresses
 		return list
 	}
 	b := a.As16()
@@ -48,8 +49,8 @@ func layers(a netip.Addr) []netip.Addr {
 		if !e.prefix.Contains(list[0]) {
 			continue
 		}
-		for _, at := range e.at {
-			if v4 := netip.AddrFrom4(at(&b)); e.prefix != ownNAT64 || !reserved(v4) {
+		for _, extract := range e.extract {
+			if v4 := netip.AddrFrom4(extract(&b)); e.prefix != ownNAT64 || !reserved(v4) {
 				list = append(list, v4)
 			}
 		}

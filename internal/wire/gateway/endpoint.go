@@ -9,14 +9,14 @@ import (
 	"vnic.dev/vnic/internal/ether"
 )
 
-// endpoint is the link endpoint of netstack: Ethernet that segments, and has verified what it
-// delivers, but for fragments. Checksums of what is sent are netstack's to make, except of what is segmented: the link
-// does not know which are still to be made.
+// endpoint is netstack's link endpoint: an Ethernet that segments, and that has verified the
+// checksums of delivered frames, except of fragments. Netstack makes the checksums of sent packets,
+// except of GSO packets, because the link does not know which checksums are missing.
 type endpoint struct {
 	ether.Link
 	out *outbox
 
-	// fragment is whether the frame that netstack has now is one, as port.from is its sender.
+	// fragment: the frame that netstack processes now is a fragment, as port.from is its sender.
 	fragment atomic.Bool
 }
 
@@ -35,7 +35,7 @@ func (e *endpoint) WritePackets(pkts stack.PacketBufferList) (int, tcpip.Error) 
 	return pkts.Len(), nil
 }
 
-// Capabilities implements stack.LinkEndpoint. Netstack asks for each frame that it gets.
+// Capabilities implements stack.LinkEndpoint. Netstack calls it for each received frame.
 func (e *endpoint) Capabilities() stack.LinkEndpointCapabilities {
 	if e.fragment.Load() {
 		return stack.CapabilityResolutionRequired

@@ -9,14 +9,14 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// filter decides, by addresses, what netstack gets to see. It is immutable.
+// filter decides by addresses which frames netstack sees. It is immutable.
 type filter struct {
 	prefix4, prefix6 netip.Prefix // invalid: none
-	local6           netip.Addr   // our link-local address
+	local6           netip.Addr   // the gateway's link-local address
 	nat              bool
 }
 
-// ports that the filter knows.
+// Ports that the filter checks.
 const (
 	portDNS        = 53
 	portDHCPServer = 67
@@ -33,7 +33,7 @@ const (
 
 var broadcast4 = netip.AddrFrom4([4]byte{255, 255, 255, 255})
 
-// admits says whether a frame is for us. b is the frame.
+// admits reports whether a frame is for the gateway. b is the start of the frame.
 func (f *filter) admits(h *splitter.Headers, b []byte) bool {
 	if h.Tagged() || int(h.L3Off) > len(b) {
 		return false
@@ -49,14 +49,14 @@ func (f *filter) admits(h *splitter.Headers, b []byte) bool {
 	return splitter.VerifyIPv4(h, b) && f.ipv4(h)
 }
 
-// arp admits requests for our address, and answers of neighbors (RFC 826).
+// arp admits requests for the gateway's address, and answers of neighbors (RFC 826).
 func (f *filter) arp(b []byte) bool {
 	if len(b) < 28 || !f.prefix4.IsValid() || [6]byte(b[0:6]) != [6]byte{0, 1, 8, 0, 6, 4} {
 		return false
 	}
 	from, to := netip.AddrFrom4([4]byte(b[14:18])), netip.AddrFrom4([4]byte(b[24:28]))
 	switch binary.BigEndian.Uint16(b[6:8]) {
-	case 1: // a request; without a sender's address, if it is a probe (RFC 5227)
+	case 1: // a request; a probe has no sender's address (RFC 5227)
 		return to == f.prefix4.Addr() && (f.neighbor4(from) || from.IsUnspecified())
 	case 2:
 		return f.neighbor4(from)
@@ -64,7 +64,7 @@ func (f *filter) arp(b []byte) bool {
 	return false
 }
 
-// neighbor4 says whether an address may be a guest's.
+// neighbor4 reports whether an address may be a guest's.
 func (f *filter) neighbor4(a netip.Addr) bool {
 	return f.prefix4.Contains(a) && a != f.prefix4.Addr() && a != lastOf(f.prefix4) &&
 		(a != f.prefix4.Masked().Addr() || f.prefix4.Bits() >= 31)
@@ -75,28 +75,28 @@ func (f *filter) ipv4(h *splitter.Headers) bool {
 		return false
 	}
 	src, dst := netip.AddrFrom4([4]byte(h.Flow.Src[:4])), netip.AddrFrom4([4]byte(h.Flow.Dst[:4]))
-	own := dst == f.prefix4.Addr()
+	toGateway := dst == f.prefix4.Addr()
 	if h.Class == splitter.UDP && h.Flow.DstPort == portDHCPServer &&
-		(own || dst == broadcast4 || dst == lastOf(f.prefix4)) {
+		(toGateway || dst == broadcast4 || dst == lastOf(f.prefix4)) {
 		return f.neighbor4(src) || src.IsUnspecified()
 	}
 	switch {
 	case !f.neighbor4(src):
 		return false
-	case own:
+	case toGateway:
 		return true
 	}
 	return f.outside(h, dst) && !f.prefix4.Contains(dst) && h.Flow.Dst[0] != 0 && dst != broadcast4
 }
 
-// outside says whether a packet may go to an address that is not on the link, as far as netstack is to see it: the
-// policy judges where a socket is made.
+// outside reports whether a packet may go to an address that is not on the link, as far as the
+// filter is concerned: the policy is checked when a socket is made.
 func (f *filter) outside(h *splitter.Headers, dst netip.Addr) bool {
-	own := uint8(protoICMP) // what of it, says allowedICMP
+	icmp := uint8(protoICMP) // allowedICMP checks its types
 	if h.IPv6 {
-		own = protoICMPv6
+		icmp = protoICMPv6
 	}
-	return f.nat && (h.Proto == splitter.ProtoTCP || h.Proto == splitter.ProtoUDP || h.Proto == own) &&
+	return f.nat && (h.Proto == splitter.ProtoTCP || h.Proto == splitter.ProtoUDP || h.Proto == icmp) &&
 		!dst.IsMulticast() && !dst.IsLoopback() && !dst.IsUnspecified() && !dst.Is4In6()
 }
 
@@ -105,51 +105,52 @@ func (f *filter) ipv6(h *splitter.Headers, b []byte) bool {
 		return false
 	}
 	src, dst := netip.AddrFrom16(h.Flow.Src), netip.AddrFrom16(h.Flow.Dst)
-	own := dst == f.prefix6.Addr() || dst == f.local6
+	toGateway := dst == f.prefix6.Addr() || dst == f.local6
 	neighbor := (f.prefix6.Contains(src) || src.IsLinkLocalUnicast()) && src != f.prefix6.Addr() && src != f.local6
 	if h.Proto == protoICMPv6 && h.Class != splitter.Fragment {
-		at := int(h.L4Off)
+		off := int(h.L4Off)
 		switch {
-		case len(b) < at+4:
+		case len(b) < off+4:
 			return false
-		case b[at] == ndSolicit: // also of one that has no address yet
-			if len(b) < at+24 || !neighbor && !src.IsUnspecified() {
+		case b[off] == ndSolicit: // from a guest without an address too
+			if len(b) < off+24 || !neighbor && !src.IsUnspecified() {
 				return false
 			}
-			target := netip.AddrFrom16([16]byte(b[at+8 : at+24]))
+			target := netip.AddrFrom16([16]byte(b[off+8 : off+24]))
 			return target == f.prefix6.Addr() || target == f.local6
-		case b[at] == ndNeighborAdvert:
+		case b[off] == ndNeighborAdvert:
 			return neighbor
-		case b[at] == ndRouterSolicit:
+		case b[off] == ndRouterSolicit:
 			return neighbor || src.IsUnspecified()
 		}
 	}
 	switch {
 	case !neighbor:
 		return false
-	case own:
+	case toGateway:
 		return true
 	}
 	return f.outside(h, dst) && !f.prefix6.Contains(dst) && !src.IsLinkLocalUnicast()
 }
 
-// Types of ICMP that guests may send: echo requests, and what neighbor discovery needs. An error would be for a
-// connection of whomever its sender names, and netstack believes it.
+// Types of ICMP that guests may send: echo requests, and what neighbor discovery needs. Errors are
+// refused, because netstack would believe them, whichever connection they name.
 const (
 	echo4 = 8
 	echo6 = 128
 )
 
-// allowedICMP says whether a packet, b from its network header on, is ICMP of a type that guests may send, or something
-// else. Of fragments the first one says it: its data are 8 bytes at least (RFC 791, 3.2; RFC 8200, 4.5). One of IPv6
-// that has more headers behind the fragment's may become ICMP, and is none that anybody sends.
+// allowedICMP reports whether a packet, b from its network header on, is not ICMP, or ICMP of a
+// type that guests may send. A fragmented packet is checked by its first fragment, which has at
+// least 8 bytes of data (RFC 791, 3.2; RFC 8200, 4.5). An IPv6 fragment with more extension headers
+// behind the fragment header may be ICMP; it is refused, because nobody sends such packets.
 func allowedICMP(h *splitter.Headers, b []byte) bool {
-	at, first := int(h.L4Off-h.L3Off), true
+	off, first := int(h.L4Off-h.L3Off), true
 	switch {
 	case h.Class == splitter.NotIP:
 		return true
 	case h.Class == splitter.Fragment && h.IPv6:
-		first = at >= fragmentHeader && at <= len(b) && binary.BigEndian.Uint16(b[at-fragmentHeader+2:])>>3 == 0
+		first = off >= fragmentHeader && off <= len(b) && binary.BigEndian.Uint16(b[off-fragmentHeader+2:])>>3 == 0
 		if h.Proto != protoICMPv6 {
 			return h.Proto == splitter.ProtoUDP || h.Proto == splitter.ProtoTCP
 		}
@@ -160,10 +161,10 @@ func allowedICMP(h *splitter.Headers, b []byte) bool {
 		h.IPv6 && h.Proto != protoICMPv6 || !first {
 		return true
 	}
-	if at >= len(b) {
+	if off >= len(b) {
 		return false
 	}
-	switch t := b[at]; {
+	switch t := b[off]; {
 	case !h.IPv6:
 		return t == echo4
 	case h.Class == splitter.Fragment:
@@ -175,7 +176,8 @@ func allowedICMP(h *splitter.Headers, b []byte) bool {
 
 const fragmentHeader = 8 // bytes, of IPv6 (RFC 8200, 4.5)
 
-// lastOf gives the last address of an IPv4 prefix: its broadcast address, but for prefixes of one or two addresses.
+// lastOf returns the last address of an IPv4 prefix, its broadcast address; the zero Addr for
+// prefixes of one or two addresses.
 func lastOf(p netip.Prefix) netip.Addr {
 	if p.Bits() >= 31 {
 		return netip.Addr{}

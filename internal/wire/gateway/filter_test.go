@@ -13,7 +13,7 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// sendPartial sends a frame whose checksum is left to be completed.
+// sendPartial sends a frame with a partial checksum.
 func (r *raw) sendPartial(frame []byte, start, offset uint16) wire.Verdict {
 	r.t.Helper()
 	p := describe(r.t, r, frame)
@@ -22,8 +22,8 @@ func (r *raw) sendPartial(frame []byte, start, offset uint16) wire.Verdict {
 	return p.Verdict
 }
 
-// bypass is a frame to an address that the filter lets pass, and a checksum that would make it one
-// to an address that it does not: of metadata services.
+// bypass is a frame to an address that the filter allows, with a partial checksum whose completion
+// would change the address to a refused one, that of metadata services.
 type bypass struct {
 	frame         []byte
 	start, offset uint16
@@ -45,10 +45,10 @@ func (b *bypass) check(t *testing.T) {
 
 var (
 	metadata = netip.MustParseAddrPort("169.254.169.254:80")
-	harmless = []byte{11, 9} // in the place of its first half
+	harmless = []byte{11, 9} // replaces the first half of the refused address
 )
 
-// notDialled has a gateway that only notes what it is asked to reach.
+// notDialled makes a gateway that only records which addresses it is asked to dial.
 func notDialled(t *testing.T) (*rig, chan string) {
 	asked := make(chan string, 10)
 	w := newRig(t, nil, func(g *Gateway) {
@@ -67,20 +67,20 @@ func notDialled(t *testing.T) (*rig, chan string) {
 // TestFilterIsNotBypassedByChecksums: what the filter has judged is what netstack gets. The gateway
 // dials no address that the filter would refuse, whatever checksum a guest asks for.
 //
-// Invariant: wire: What was judged of a frame is what leaves, byte for byte: a partial checksum
-// changes nothing that is judged.
+// Invariant: wire: The checked bytes of a frame leave unchanged: a partial checksum cannot change
+// them.
 func TestFilterIsNotBypassedByChecksums(t *testing.T) {
 	for name, make := range map[string]func(r *raw) bypass{
 		"UDP": func(r *raw) bypass {
 			f := r.udp4(gatewayMAC, netip.AddrPortFrom(addr4Of(1), 1000), metadata, []byte{1, 2, 3, 4, 0, 0})
 			copy(f[30:], harmless)
-			tune(f, 30, 0xa9fe, len(f)-2) // the checksum from the address on is the address's first half
+			tune(f, 30, 0xa9fe, len(f)-2) // the checksum from 30 on is half of the refused address
 			return bypass{f, 30, 0}
 		},
 		"TCP": func(r *raw) bypass {
-			// From the IPv4 header's checksum on, the sum depends on that checksum alone, as TCP's
-			// own makes up for all else. The identification, which lies before, makes it what it
-			// has to be.
+			// From the IPv4 header's checksum on, the sum depends only on that checksum, because
+			// TCP's checksum cancels everything else. Tuning the identification, which lies before,
+			// gives the header checksum the needed value.
 			f := r.syn(netip.AddrPortFrom(addr4Of(1), 1000), metadata)
 			copy(f[30:], harmless)
 			tune(f, 24, 0xa9fe, 24)
@@ -98,7 +98,7 @@ func TestFilterIsNotBypassedByChecksums(t *testing.T) {
 			b.check(t)
 			taken := g.Stats().Received
 			testkit.Equal(t, "verdict", r.sendPartial(b.frame, b.start, b.offset), wire.Drop(wire.DropBadCsum))
-			// Whatever passed has been dialled before this one is.
+			// Connections that passed earlier were dialled before this one.
 			good := netip.MustParseAddrPort("192.0.2.1:80")
 			r.mustSend(r.syn(netip.AddrPortFrom(addr4Of(1), 2000), good))
 			testkit.Equal(t, "dialled", <-asked, "tcp "+good.String())
@@ -107,14 +107,14 @@ func TestFilterIsNotBypassedByChecksums(t *testing.T) {
 	}
 }
 
-// tune changes the two bytes at free so that the checksum from start on is want.
+// tune sets the two bytes at free so that the checksum from start on is want.
 func tune(f []byte, start int, want uint16, free int) {
 	binary.BigEndian.PutUint16(f[free:], 0)
 	binary.BigEndian.PutUint16(f[free:], splitter.Add(^want, ^splitter.Sum(f[start:], 0)))
 }
 
-// TestFilterReadsNoFurther: of what is neither TCP nor UDP the filter gets only what counts as
-// judged, and answers by that.
+// TestFilterReadsNoFurther: for packets other than TCP and UDP the filter gets only the checked
+// bytes, and decides by them.
 func TestFilterReadsNoFurther(t *testing.T) {
 	f := filter{prefix4: prefix4, prefix6: prefix6, local6: netip.MustParseAddr("fe80::fe"), nat: true}
 	r := newRaw(t, newSwitch(t), 1)
@@ -132,8 +132,8 @@ func TestFilterReadsNoFurther(t *testing.T) {
 	}
 }
 
-// The filter gets no bytes of a frame to another station, and not all headers of one whose payload cannot be read. It
-// refuses both.
+// The filter gets no bytes of a frame to another MAC, and not all headers of a frame whose payload
+// cannot be read. It refuses both.
 func TestFilterOfWhatWasNotRead(t *testing.T) {
 	f := filter{prefix4: prefix4, prefix6: prefix6, local6: netip.MustParseAddr("fe80::fe"), nat: true}
 	r := newRaw(t, newSwitch(t), 1)
@@ -155,8 +155,8 @@ func TestFilterOfWhatWasNotRead(t *testing.T) {
 // TestNetstackGetsWhatWasJudged: a guest that changes its memory after the filter has read it does
 // not get the new bytes past it.
 //
-// Invariant: wire: What was judged of a frame is what leaves, byte for byte: a partial checksum
-// changes nothing that is judged.
+// Invariant: wire: The checked bytes of a frame leave unchanged: a partial checksum cannot change
+// them.
 func TestNetstackGetsWhatWasJudged(t *testing.T) {
 	p := &port{mac: gatewayMAC, filter: filter{prefix4: prefix4, prefix6: prefix6}, count: new(counters), in: newInbox()}
 	r := newRaw(t, newSwitch(t), 1)

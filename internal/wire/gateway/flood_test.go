@@ -17,7 +17,7 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// Fragments that never become whole take no more than netstack gives them.
+// Incomplete fragments use no more memory than netstack's limit.
 func TestFloodOfFragments(t *testing.T) {
 	w := newRig(t, nil)
 	r := w.raw(1)
@@ -38,7 +38,7 @@ func TestFloodOfFragments(t *testing.T) {
 	testkit.Equal(t, "flows", w.g.Stats().UDPFlows, 1)
 }
 
-// Nor does a flood of connections that are never made keep others from making theirs.
+// A flood of half-open connections does not prevent others from connecting.
 func TestFloodOfConnections(t *testing.T) {
 	w := newRig(t, nil)
 	r := w.raw(1)
@@ -59,7 +59,8 @@ func TestFloodOfConnections(t *testing.T) {
 	}
 }
 
-// A guest that never confirms the end of its connections has so many of them, and then no more; another has its own.
+// A guest that never confirms the end of its connections is limited to its share of unfinished
+// ones; another guest has its own share.
 func TestUnfinishedConnectionsAreShared(t *testing.T) {
 	const n = 4
 	w := newRig(t, nil, func(g *Gateway) { g.unfinished.shares.all = n })
@@ -74,9 +75,9 @@ func TestUnfinishedConnectionsAreShared(t *testing.T) {
 		testkit.Equal(t, "unfinished", w.g.unfinished.len(), i+1)
 		defer c.Close()
 	}
-	for _, at := range []netip.AddrPort{to, own4(portDNS)} {
-		if _, err := v.dial(at); err == nil || !strings.Contains(err.Error(), "refused") {
-			t.Errorf("%v: %v", at, err)
+	for _, addr := range []netip.AddrPort{to, own4(portDNS)} {
+		if _, err := v.dial(addr); err == nil || !strings.Contains(err.Error(), "refused") {
+			t.Errorf("%v: %v", addr, err)
 		}
 	}
 	c := w.guest(2).mustDial(to)
@@ -84,14 +85,14 @@ func TestUnfinishedConnectionsAreShared(t *testing.T) {
 	testkit.OK(t, exchange(c, noise(1000, 1)))
 }
 
-// Connections in TIME-WAIT keep no guest from another.
+// Connections in TIME-WAIT make room for those of other guests.
 func TestConnectionsInTimeWaitMakeRoom(t *testing.T) {
 	const n = 4
 	w := newRig(t, nil, func(g *Gateway) { g.unfinished.shares.all = n })
-	timeWait := tcpip.TCPTimeWaitTimeoutOption(time.Hour) // none ends by itself, however long all this takes
+	timeWait := tcpip.TCPTimeWaitTimeoutOption(time.Hour) // none expires during the test
 	testkit.OK(t, ether.SetTCP(w.g.ns, &timeWait))
 	l, port := listenTCP(t)
-	serveTCP(t, l, func(c net.Conn) {}) // the host ends them
+	serveTCP(t, l, func(c net.Conn) {}) // the host closes first
 	v := w.guest(1)
 	for i := range 3 * n {
 		c := v.mustDial(own4(port))
@@ -106,7 +107,7 @@ func TestConnectionsInTimeWaitMakeRoom(t *testing.T) {
 	testkit.Equal(t, "refused", w.g.Stats().Refused, 0)
 }
 
-// len is how many there are in all.
+// len returns the total number.
 func (u *unfinished) len() (n int) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -116,8 +117,8 @@ func (u *unfinished) len() (n int) {
 	return n
 }
 
-// What a port's guest had ends when it begins anew, or has gone: it knows of none of that, and keeps nobody from what
-// it wants then.
+// A guest's flows end when it restarts or detaches: the guest no longer knows them, and they must
+// not use up its shares.
 func TestFlowsEndWithTheirGuest(t *testing.T) {
 	for name, ends := range map[string]func(*rig, *guest){
 		"restart": func(_ *rig, v *guest) { v.link.Restarted() },

@@ -19,10 +19,11 @@ import (
 	"vnic.dev/vnic/internal/wire"
 )
 
-// floodShares has TestFloodsLeaveShares run: it judges speed, and takes minutes (test/56-floods.sh).
+// floodShares enables TestFloodsLeaveShares, which measures speed and takes minutes
+// (test/56-floods.sh).
 const floodShares = "VNIC_FLOODS"
 
-// flooding are queues that send frames, as fast as they are taken.
+// flooding are queues that send frames as fast as possible.
 type flooding struct {
 	stop atomic.Bool
 	wg   sync.WaitGroup
@@ -33,22 +34,22 @@ func (f *flooding) end() {
 	f.wg.Wait()
 }
 
-// flood begins to send frame(r, i) by queues of a port. wiretest.Send waits for a busy receiver, as a NIC's worker
-// does.
+// flood starts to send frame(r, i) through several queues of a port. wiretest.Send waits for a busy
+// receiver, as a NIC's worker does.
 func (f *flooding) flood(r *raw, queues int, frame func(r *raw, i int) []byte) {
 	for q := range queues {
 		b := make([]byte, slotSize)
-		own := &raw{t: r.t, mac: r.mac, link: r.link, slot: &outSlot{frame: b, mem: dma.NewBuffer(b, dma.Wire)},
+		sender := &raw{t: r.t, mac: r.mac, link: r.link, slot: &outSlot{frame: b, mem: dma.NewBuffer(b, dma.Wire)},
 			w: wire.NewWorker(), got: r.got}
 		f.wg.Go(func() {
 			for i := q << 20; !f.stop.Load(); i++ {
-				own.send(frame(own, i))
+				sender.send(frame(sender, i))
 			}
 		})
 	}
 }
 
-// spin has as many threads only spin.
+// spin starts threads that only use CPU time.
 func (f *flooding) spin(threads int) {
 	for range threads {
 		f.wg.Go(func() {
@@ -59,7 +60,8 @@ func (f *flooding) spin(threads int) {
 	}
 }
 
-// connections is how many of 64 KiB each way a guest makes a second, for a while.
+// connections returns how many connections with 64 KiB in each direction a guest completes per
+// second, measured for at least d.
 func (v *guest) connections(to netip.AddrPort, d time.Duration) float64 {
 	data, begin, n := noise(64<<10, 1), time.Now(), 0
 	for ; n == 0 || time.Since(begin) < d; n++ {
@@ -70,7 +72,8 @@ func (v *guest) connections(to netip.AddrPort, d time.Duration) float64 {
 	return float64(n) / time.Since(begin).Seconds()
 }
 
-// leased says whether a client that asks once more after 3 s, as clients do (RFC 2131, 4.1), has a lease then.
+// leased reports whether a client gets a lease with at most one retry after 3 s, as clients do (RFC
+// 2131, 4.1).
 func (r *raw) leased() bool {
 	ask := func(kind dhcpv4.MessageType, mods ...dhcpv4.Modifier) *dhcpv4.DHCPv4 {
 		for range 2 {
@@ -104,9 +107,10 @@ func (r *raw) leased() bool {
 	return ack != nil && ack.MessageType() == dhcpv4.MessageTypeAck
 }
 
-// TestFloodsLeaveShares: beside a flood by one port with 8 queues, or by two, a guest makes as many connections as
-// beside threads that only spin, to which the processors are lost as well: the median of 15 alternating pairs is 0.8 at
-// least. And 20 of 20 leases come by the client's first retry.
+// TestFloodsLeaveShares: during a flood from one or two ports with 8 queues each, a guest completes
+// as many connections as beside threads that only spin, because these use the CPUs too: the median
+// ratio of 15 alternating pairs is at least 0.8. And 20 of 20 leases are granted by the client's
+// first retry.
 func TestFloodsLeaveShares(t *testing.T) {
 	if os.Getenv(floodShares) == "" {
 		t.Skip("it judges speed, and takes minutes: set " + floodShares)
@@ -117,13 +121,13 @@ func TestFloodsLeaveShares(t *testing.T) {
 		leases = 20
 	)
 	elsewhere := netip.MustParseAddr("192.0.2.7")
-	own := netip.AddrPortFrom(prefix4.Addr(), portDNS)
+	resolver := netip.AddrPortFrom(prefix4.Addr(), portDNS)
 	for _, c := range []struct {
 		name  string
 		frame func(r *raw, i int) []byte
 	}{
 		{"DNS", func(r *raw, _ int) []byte {
-			return r.udp4(gatewayMAC, netip.AddrPortFrom(addr4Of(r.mac[5]), 1024), own, query("a.vnic.", dnsmessage.TypeA))
+			return r.udp4(gatewayMAC, netip.AddrPortFrom(addr4Of(r.mac[5]), 1024), resolver, query("a.vnic.", dnsmessage.TypeA))
 		}},
 		{"UDP to nobody", func(r *raw, _ int) []byte {
 			return r.udp4(gatewayMAC, netip.AddrPortFrom(addr4Of(r.mac[5]), 1024), own4(9), make([]byte, 32))
@@ -162,7 +166,7 @@ func TestFloodsLeaveShares(t *testing.T) {
 					}
 					return f
 				}
-				v.connections(to, window/5) // all is warm
+				v.connections(to, window/5) // warms up
 				var ratios []float64
 				for i := range pairs {
 					var rate [2]float64

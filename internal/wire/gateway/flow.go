@@ -14,26 +14,26 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// Bounds of a flow of datagrams.
+// Bounds of a datagram flow.
 const (
-	flowIdle    = 2 * time.Minute // that it may be silent (RFC 4787, REQ-5; RFC 5508, REQ-2)
-	flowSockets = 8               // that send for it, at most; the one that was opened first is closed
-	flowOpens   = 4               // of all flows, that open sockets: others wait for their turn (turns.go)
+	flowIdle    = 2 * time.Minute // timeout of a silent flow (RFC 4787, REQ-5; RFC 5508, REQ-2)
+	flowSockets = 8               // most sockets that send for it; the one opened first is closed
+	flowOpens   = 4               // most flows that open sockets at a time: others wait for their turn (turns.go)
 )
 
-// flowKey is what a flow of NAT is known by: address-dependent filtering (RFC 4787, 5), so that a server may answer
-// from another port than it was asked at, as TFTP's do (RFC 1350, 4).
+// flowKey identifies a NAT flow: address-dependent filtering (RFC 4787, 5), so that a server may
+// answer from another port than the one that was asked, as TFTP servers do (RFC 1350, 4).
 type flowKey struct {
 	proto  uint8          // of IP: UDP, ICMP or ICMPv6
-	guest  netip.AddrPort // of an echo the port is its identifier
-	server netip.Addr     // as the guest has it
+	guest  netip.AddrPort // for an echo the port is its identifier
+	server netip.Addr     // as the guest sees it
 }
 
-// flows are all that there are.
+// flows are all flows.
 type flows struct {
 	mu       sync.Mutex
-	byKey    map[flowKey]*flow         // of NAT
-	forwards map[forwardKey]*outerFlow // of forwards
+	byKey    map[flowKey]*flow         // NAT flows
+	forwards map[forwardKey]*outerFlow // flows of forwards
 }
 
 func (fs *flows) find(key flowKey) *flow {
@@ -42,21 +42,22 @@ func (fs *flows) find(key flowKey) *flow {
 	return fs.byKey[key]
 }
 
-// flowLife is what is the same for all flows: how long they live.
+// flowLife is the life time of a flow, NAT or forward.
 type flowLife struct {
 	clock func() time.Time
 	entry *entry
 	ctx   context.Context
 	end   context.CancelFunc // of ctx
 
-	last            atomic.Int64  // when a datagram passed, in nanoseconds since epoch
+	last            atomic.Int64  // when a datagram last passed, in nanoseconds since epoch
 	asked, answered atomic.Uint32 // datagrams to the other end, and from there
 }
 
 var epoch = time.Now()
 
-// begin takes a place for a flow; false: there is none for that owner. closed is called when the flow ends, whatever
-// ends it, on a goroutine that the gateway waits for, and gives the place back.
+// begin takes a quota entry for a flow; false: there is none for that owner. When the flow ends,
+// for whatever reason, closed is called on a goroutine for which the gateway waits, and the entry
+// is returned.
 func (l *flowLife) begin(g *Gateway, o owner, closed func()) bool {
 	if !g.begin() {
 		return false
@@ -78,11 +79,11 @@ func (l *flowLife) begin(g *Gateway, o owner, closed func()) bool {
 	return true
 }
 
-// touch notes that a datagram passes.
+// touch records that a datagram passes.
 func (l *flowLife) touch() { l.last.Store(int64(l.clock().Sub(epoch))) }
 
-// rank says which flow goes first if one has to: one with a question and an answer, which is likely to be over, before
-// any other; of both kinds that which was silent for longest.
+// rank orders the flows for eviction, lowest first: a flow with one question and one answer, which
+// is probably over, before any other; among both kinds the one that has been silent for longest.
 func (l *flowLife) rank() int64 {
 	if l.asked.Load() == 1 && l.answered.Load() == 1 {
 		return l.last.Load() - math.MaxInt64/2
@@ -108,7 +109,7 @@ func (fs *flows) sweep(g *Gateway) {
 	}
 }
 
-// sweepFlows does so again and again.
+// sweepFlows calls sweep periodically.
 func (g *Gateway) sweepFlows() {
 	for again := time.NewTicker(g.udpIdle / 8); ; {
 		select {
@@ -121,30 +122,31 @@ func (g *Gateway) sweepFlows() {
 	}
 }
 
-// flow is datagrams between a port of a guest's and a host beyond.
+// flow is a datagram flow between a guest's port and a host outside.
 type flow struct {
 	flowLife
 	backlog
 	key  flowKey
-	host netip.Addr   // the server's address as this machine has it
+	host netip.Addr   // the server's address as this machine sees it
 	back *stack.Route // to the guest, from the server
 
-	// hears is connected to the host without a port, and receives what comes from its other ports; nil until the first
-	// socket is open. Under the backlog's mu, as what follows.
+	// hears is connected to the host without a port, and receives from its other ports; nil until
+	// the first socket is open. This and sends: under the backlog's mu.
 	hears *flowSocket
-	sends []*flowSocket // in the order in which they were opened
+	sends []*flowSocket // in the order of opening
 }
 
-// outgoing is a datagram of a guest's.
+// outgoing is a datagram from a guest.
 type outgoing struct {
-	to   permit // port 0: of an echo
-	port uint16 // the server's, as the guest has it; of a forward, the guest's
+	to   permit // port 0: an echo
+	port uint16 // the server's port as the guest sees it; for a forward, the guest's
 	ttl  uint8
 	df   bool
 	data []byte
 }
 
-// flowOf finds a flow, or begins it; nil: there are too many. It is called on the goroutine that runs netstack.
+// flowOf finds a flow, or begins it; nil: there are too many. It is called on the goroutine that
+// runs netstack.
 func (g *Gateway) flowOf(key flowKey, from owner, host netip.Addr) *flow {
 	f := g.flows.find(key)
 	if f != nil {
@@ -161,13 +163,13 @@ func (g *Gateway) flowOf(key flowKey, from owner, host netip.Addr) *flow {
 	}
 	g.flows.mu.Lock()
 	defer g.flows.mu.Unlock()
-	if f.ctx.Err() == nil { // else close has been here, or comes, and finds it gone
+	if f.ctx.Err() == nil { // otherwise close has run, or will run, and must not find it here
 		g.flows.byKey[key] = f
 	}
 	return f
 }
 
-// close closes the sockets, when the flow's context has ended.
+// close closes the sockets after the flow's context has ended.
 func (f *flow) close() {
 	fs := &f.gateway.flows
 	fs.mu.Lock()
@@ -187,7 +189,7 @@ func (f *flow) close() {
 	f.back.Release()
 }
 
-// permitFor is the permit of a port of the server's that the flow sends to already.
+// permitFor returns the permit of a server's port to which the flow already sends.
 func (f *flow) permitFor(port uint16) (permit, bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -199,7 +201,7 @@ func (f *flow) permitFor(port uint16) (permit, bool) {
 	return permit{}, false
 }
 
-// socketFor finds the socket by which a datagram goes. Under mu.
+// socketFor finds the socket for a datagram. The caller holds mu.
 func (f *flow) socketFor(d *outgoing) *flowSocket {
 	for _, s := range f.sends {
 		if s.port == d.port && s.ttl == d.ttl && s.df == d.df {
@@ -209,7 +211,7 @@ func (f *flow) socketFor(d *outgoing) *flowSocket {
 	return nil
 }
 
-// now sends a datagram if there is a socket for it that has room.
+// now sends a datagram if there is a socket for it with room.
 func (f *flow) now(d *outgoing) bool {
 	s := f.socketFor(d)
 	if s == nil {
@@ -223,7 +225,7 @@ func (f *flow) now(d *outgoing) bool {
 	return true
 }
 
-// sent sees to what the host says of a datagram, which is gone.
+// sent handles the host's result for a datagram.
 func (f *flow) sent(s *flowSocket, d *outgoing, err error) {
 	switch {
 	case err == nil || f.ctx.Err() != nil:
@@ -238,7 +240,7 @@ func (f *flow) sent(s *flowSocket, d *outgoing, err error) {
 	}
 }
 
-// later sends a datagram: it opens a socket for it, and waits for room.
+// later sends a datagram: it opens a socket for it if necessary, and waits for room.
 func (f *flow) later(d *outgoing) {
 	g := f.gateway
 	f.mu.Lock()
@@ -258,7 +260,7 @@ func (f *flow) later(d *outgoing) {
 	f.sent(s, d, s.writeWaiting(f.ctx, d.data))
 }
 
-// endIfIdle ends a flow that has no socket, nor anything that waits for one.
+// endIfIdle ends a flow without sockets and waiting datagrams.
 func (f *flow) endIfIdle() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -267,7 +269,7 @@ func (f *flow) endIfIdle() {
 	}
 }
 
-// heard brings a datagram of the server's to the guest.
+// heard sends a server's datagram to the guest.
 func (f *flow) heard(ctx context.Context, s *flowSocket, from netip.AddrPort, b []byte) {
 	f.touch()
 	f.answered.Add(1)
@@ -281,10 +283,10 @@ func (f *flow) heard(ctx context.Context, s *flowSocket, from netip.AddrPort, b 
 	}
 }
 
-// open opens the socket for a datagram. The first one of UDP comes with that which hears other ports of the host,
-// before anything is sent.
+// open opens the socket for a datagram. With the first one of UDP it opens the socket that receives
+// from other ports of the host, before anything is sent.
 func (f *flow) open(d *outgoing) (*flowSocket, error) {
-	bufs := f.buffer(f.entry, &f.sends) // before opens: it may wait for another socket's end
+	bufs := f.buffer(f.entry, &f.sends) // before opens.take: it may wait for another socket's end
 	if err := f.gateway.opens.take(f.ctx, f.entry.owner); err != nil {
 		bufs.free()
 		return nil, err

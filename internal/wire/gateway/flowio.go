@@ -14,32 +14,33 @@ import (
 	"vnic.dev/vnic/internal/limits"
 )
 
-// flowSocket is a socket of the host, of a flow.
+// flowSocket is a socket of the host that belongs to a flow.
 type flowSocket struct {
 	c     *net.UDPConn
 	raw   syscall.RawConn
-	to    permit // whom it sends to
-	port  uint16 // the server's as the guest has it
+	to    permit // destination
+	port  uint16 // the server's port as the guest sees it
 	ttl   uint8
 	df    bool
 	local uint16
-	bufs  *buffers // what it keeps
+	bufs  *buffers // its receive buffer
 
 	end  context.CancelFunc // of its reader
-	done chan struct{}      // closed when nothing is read any more
+	done chan struct{}      // closed when the reader has ended
 
-	lost uint32 // datagrams that it had no room for; of the reader
+	lost uint32 // datagrams that it had no room for; used by the reader
 }
 
-// flowReader is the flow that a socket is read for.
+// flowReader is a flow for which a socket is read.
 type flowReader interface {
-	// heard gets a datagram, and may wait until ctx ends. from is not valid where the socket is connected.
+	// heard gets a datagram, and may wait until ctx ends. from is not valid if the socket is
+	// connected.
 	heard(ctx context.Context, s *flowSocket, from netip.AddrPort, b []byte)
-	// troubled gets what became of a datagram, b: the control messages, and whom it was for.
+	// troubled gets an error of a datagram, b: its control messages, and its destination.
 	troubled(s *flowSocket, oob []byte, to netip.AddrPort, b []byte)
 }
 
-// newFlowSocket makes one of what open opens, with a buffer that it gives back at its end.
+// newFlowSocket makes a flowSocket of what open opens, with a buffer that it returns at its end.
 func newFlowSocket(ctx context.Context, bufs *buffers,
 	open func(ctx context.Context) (*net.UDPConn, error)) (*flowSocket, error) {
 	ctx, cancel := context.WithTimeout(ctx, limits.Dial.Here())
@@ -58,7 +59,7 @@ func newFlowSocket(ctx context.Context, bufs *buffers,
 		done: make(chan struct{})}, nil
 }
 
-// socket opens one for datagrams like d.
+// socket opens a socket for datagrams like d.
 func (f *flow) socket(want Flow, d *outgoing, bufs *buffers) (*flowSocket, error) {
 	want.Buffer = bufs.size
 	s, err := newFlowSocket(f.ctx, bufs, func(ctx context.Context) (*net.UDPConn, error) {
@@ -80,14 +81,14 @@ func (s *flowSocket) start(ctx context.Context, g *Gateway, f flowReader) {
 	}()
 }
 
-// close closes the socket, and waits for its reader: what that has read and waits for the guest is lost.
+// close closes the socket, and waits for its reader: a datagram that waits for the guest is lost.
 func (s *flowSocket) close() {
 	s.end()
 	_ = s.c.Close()
 	<-s.done
 }
 
-// closeAll closes sockets, and gives their buffers back.
+// closeAll closes sockets, and returns their buffers.
 func closeAll(list []*flowSocket) {
 	for _, s := range list {
 		s.close()
@@ -95,7 +96,7 @@ func closeAll(list []*flowSocket) {
 	}
 }
 
-// drop closes a socket that was not started, and gives its buffer back; nil: there is none.
+// drop closes a socket that was not started, and returns its buffer; nil is allowed.
 func (s *flowSocket) drop() {
 	if s != nil {
 		_ = s.c.Close()
@@ -103,8 +104,8 @@ func (s *flowSocket) drop() {
 	}
 }
 
-// write sends one datagram without waiting: EAGAIN, if the socket has no room now. Errors of earlier datagrams are
-// skipped (udp(7)).
+// write sends one datagram without waiting; EAGAIN: the socket has no room now. It skips errors of
+// earlier datagrams (udp(7)).
 func (s *flowSocket) write(b []byte) (err error) {
 	if e := s.raw.Write(func(fd uintptr) bool {
 		err = toSocket(int(fd), b)
@@ -115,7 +116,7 @@ func (s *flowSocket) write(b []byte) (err error) {
 	return err
 }
 
-// pendingErrors is for how many errors of datagrams before it a datagram's send is tried again, at most; one that is of
+// pendingErrors is how many errors of earlier datagrams a send skips by trying again. An error of
 // the datagram itself comes again.
 const pendingErrors = 8
 
@@ -130,7 +131,7 @@ func toSocket(fd int, b []byte) (err error) {
 	return err
 }
 
-// writeWaiting waits for room for so long as a frame waits for a receiver; EAGAIN: there was none.
+// writeWaiting waits for room as long as a frame waits for a receiver; EAGAIN: there was none.
 func (s *flowSocket) writeWaiting(ctx context.Context, b []byte) (err error) {
 	_ = s.c.SetWriteDeadline(time.Now().Add(limits.Patience.Here()))
 	defer s.c.SetWriteDeadline(time.Time{}) //nolint:errcheck // it is closed, then
@@ -145,7 +146,7 @@ func (s *flowSocket) writeWaiting(ctx context.Context, b []byte) (err error) {
 	return err
 }
 
-// pathMTU is the one that the socket knows of its path; 0: it knows none.
+// pathMTU returns the socket's path MTU; 0: unknown.
 func (s *flowSocket) pathMTU(v6 bool) (mtu int) {
 	level, name := unix.IPPROTO_IP, unix.IP_MTU
 	if v6 {
@@ -155,17 +156,17 @@ func (s *flowSocket) pathMTU(v6 bool) (mtu int) {
 	return max(mtu, 0)
 }
 
-// read passes on what comes to a socket, until it is closed.
+// read passes on received datagrams, until the socket is closed.
 func (s *flowSocket) read(ctx context.Context, g *Gateway, f flowReader) {
 	for {
 		err := s.raw.Read(func(fd uintptr) bool { return s.drain(ctx, g, f, int(fd)) != unix.EAGAIN })
-		if ctx.Err() != nil || errors.Is(err, net.ErrClosed) || !g.pause() { // else it is out of memory, or the like
+		if ctx.Err() != nil || errors.Is(err, net.ErrClosed) || !g.pause() { // otherwise out of memory, or the like
 			return
 		}
 	}
 }
 
-// drain passes on all that a socket has: it ends with EAGAIN, or with what is wrong with the socket.
+// drain passes on all datagrams of a socket: it ends with EAGAIN, or with an error of the socket.
 func (s *flowSocket) drain(ctx context.Context, g *Gateway, f flowReader, fd int) error {
 	for n := 0; ctx.Err() == nil; n++ {
 		b, from, err := receiveFrom(fd)
@@ -173,7 +174,7 @@ func (s *flowSocket) drain(ctx context.Context, g *Gateway, f flowReader, fd int
 		case err == nil:
 			f.heard(ctx, s, from, b)
 		case err == unix.EINTR:
-		case s.troubles(f, fd): // pending errors are of datagrams before
+		case s.troubles(f, fd): // pending errors belong to earlier datagrams
 		case err == unix.EAGAIN:
 			if n > 1 {
 				s.countLost(g, fd)
@@ -186,10 +187,10 @@ func (s *flowSocket) drain(ctx context.Context, g *Gateway, f flowReader, fd int
 	return net.ErrClosed
 }
 
-// socketErrors are at most so many of a socket's that are read at a time.
+// socketErrors is how many errors of a socket are read at a time.
 const socketErrors = 64
 
-// troubles reads what became of a socket's datagrams (IP_RECVERR, ip(7)); false if there was nothing.
+// troubles reads errors of a socket's datagrams (IP_RECVERR, ip(7)); false: there were none.
 func (s *flowSocket) troubles(f flowReader, fd int) (some bool) {
 	chunk := chunks.Get().(*[chunkLen]byte)
 	defer chunks.Put(chunk)
@@ -206,7 +207,8 @@ func (s *flowSocket) troubles(f flowReader, fd int) (some bool) {
 	return some
 }
 
-// receiveFrom reads a datagram that is there. It has no more memory than that needs, as it may wait for its guest.
+// receiveFrom reads a datagram. It copies it to memory of its length, because it may wait for its
+// guest.
 func receiveFrom(fd int) ([]byte, netip.AddrPort, error) {
 	chunk := chunks.Get().(*[chunkLen]byte)
 	defer chunks.Put(chunk)
@@ -217,7 +219,7 @@ func receiveFrom(fd int) ([]byte, netip.AddrPort, error) {
 	return slices.Clone(chunk[:n]), addrPortOf(from), nil
 }
 
-// addrPortOf is a socket address as netip has it, without a zone.
+// addrPortOf converts a socket address, without a zone.
 func addrPortOf(a unix.Sockaddr) netip.AddrPort {
 	switch a := a.(type) {
 	case *unix.SockaddrInet4:
@@ -228,7 +230,7 @@ func addrPortOf(a unix.Sockaddr) netip.AddrPort {
 	return netip.AddrPort{}
 }
 
-// ofDatagram says whether an error is one that a socket has of a datagram before, rather than of itself.
+// ofDatagram reports whether an error belongs to an earlier datagram, and not to the socket.
 func ofDatagram(err error) bool {
 	switch err {
 	case unix.ECONNREFUSED, unix.EHOSTUNREACH, unix.ENETUNREACH, unix.EMSGSIZE, unix.EPROTO, unix.ENOPROTOOPT, unix.EACCES,
@@ -238,7 +240,7 @@ func ofDatagram(err error) bool {
 	return false
 }
 
-// countLost counts what a socket has had no room for.
+// countLost counts datagrams that a socket had no room for.
 func (s *flowSocket) countLost(g *Gateway, fd int) {
 	if lost, ok := droppedBy(fd); ok {
 		g.count.udpLost.Add(uint64(lost - s.lost))
@@ -246,8 +248,9 @@ func (s *flowSocket) countLost(g *Gateway, fd int) {
 	}
 }
 
-// droppedBy is how many datagrams a socket has had no room for: the last of the numbers of SO_MEMINFO (SK_MEMINFO_DROPS
-// of linux/sock_diag.h). They are as many bytes as a TCPInfo has up to Lost, which is in the place of that number.
+// droppedBy returns how many datagrams a socket had no room for: the last number of SO_MEMINFO
+// (SK_MEMINFO_DROPS of linux/sock_diag.h). A TCPInfo up to Lost has the same length, with Lost at
+// the place of that number.
 func droppedBy(fd int) (uint32, bool) {
 	info, err := unix.GetsockoptTCPInfo(fd, unix.SOL_SOCKET, unix.SO_MEMINFO)
 	if err != nil {

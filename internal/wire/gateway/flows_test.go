@@ -22,7 +22,7 @@ import (
 	"vnic.dev/vnic/internal/wire"
 )
 
-// noise is n bytes that differ from run to run of the sequence.
+// noise returns n pseudo-random bytes for a seed.
 func noise(n int, seed uint64) []byte {
 	b := make([]byte, n)
 	var key [32]byte
@@ -36,7 +36,8 @@ type halfCloser interface {
 	CloseWrite() error
 }
 
-// exchange sends data, ends its direction, and compares what comes back to the end.
+// exchange sends data, closes its direction, and checks that the same data comes back before the
+// end.
 func exchange(c halfCloser, data []byte) error {
 	var eg errgroup.Group
 	eg.Go(func() error {
@@ -56,7 +57,7 @@ func exchange(c halfCloser, data []byte) error {
 func TestConnectionsToTheHost(t *testing.T) {
 	for _, c := range []struct {
 		name, network string
-		own           func(uint16) netip.AddrPort
+		gateway       func(uint16) netip.AddrPort
 		mtu           int
 		link          wire.LinkOptions
 	}{
@@ -73,7 +74,7 @@ func TestConnectionsToTheHost(t *testing.T) {
 			var eg errgroup.Group
 			for i := range 3 {
 				eg.Go(func() error {
-					conn, err := v.dial(c.own(port))
+					conn, err := v.dial(c.gateway(port))
 					if err != nil {
 						return err
 					}
@@ -89,7 +90,8 @@ func TestConnectionsToTheHost(t *testing.T) {
 	}
 }
 
-// What is not on the link is reached as the host would: here, by a host that has the whole world on its loopback.
+// A remote address is dialled as a process of the host would dial it; here the dialler leads to
+// servers on loopback.
 func TestFlowsToElsewhere(t *testing.T) {
 	tcp, udp := echoServer(t, "tcp4"), udpEcho(t)
 	asked := make(chan string, 10)
@@ -114,17 +116,17 @@ func TestFlowsToElsewhere(t *testing.T) {
 		c.Close()
 		testkit.Equal(t, "dialled", <-asked, "tcp "+to)
 		u := v.dialUDP(netip.MustParseAddrPort(to))
-		testkit.OK(t, exchangeDatagram(u, []byte("hello"))) // from that address, else netstack drops it
+		testkit.OK(t, exchangeDatagram(u, []byte("hello"))) // netstack drops it from another address
 		u.Close()
 		testkit.Equal(t, "dialled", <-asked, "udp "+to)
 	}
 }
 
-// A gateway may have one family only.
+// A gateway may have only one address family.
 func TestOneFamily(t *testing.T) {
 	for _, c := range []struct {
 		name, network string
-		own           netip.AddrPort
+		gateway       netip.AddrPort
 		change        func(*Options)
 	}{
 		{"IPv4", "tcp4", own4(0), func(o *Options) { o.Prefix6 = netip.Prefix{} }},
@@ -134,7 +136,7 @@ func TestOneFamily(t *testing.T) {
 			o.Hosts = nil
 			c.change(o)
 		}).guest(1)
-		conn := v.mustDial(netip.AddrPortFrom(c.own.Addr(), echoServer(t, c.network).Port()))
+		conn := v.mustDial(netip.AddrPortFrom(c.gateway.Addr(), echoServer(t, c.network).Port()))
 		if err := exchange(conn, []byte("hello")); err != nil {
 			t.Errorf("%s: %v", c.name, err)
 		}
@@ -142,7 +144,7 @@ func TestOneFamily(t *testing.T) {
 	}
 }
 
-// guestAndHost makes a connection, and gives both its ends.
+// guestAndHost opens a connection, and returns both of its ends.
 func guestAndHost(t *testing.T) (*gonet.TCPConn, *net.TCPConn) {
 	l, port := listenTCP(t)
 	guest := newRig(t, nil).guest(1).mustDial(own4(port))
@@ -154,7 +156,8 @@ func guestAndHost(t *testing.T) (*gonet.TCPConn, *net.TCPConn) {
 	return guest, host.(*net.TCPConn)
 }
 
-// What a guest ends the host sees ended, while the other direction goes on; and the reverse.
+// When a guest closes one direction, the host sees its end, and the other direction continues; and
+// vice versa.
 func TestHalfClose(t *testing.T) {
 	conn, host := guestAndHost(t)
 	_ = host.SetDeadline(time.Now().Add(patience))
@@ -174,7 +177,7 @@ func TestHalfClose(t *testing.T) {
 	}
 }
 
-// A connection that the host resets is reset for the guest, and the reverse.
+// A connection that the host resets is reset for the guest, and vice versa.
 func TestResetsArePassedOn(t *testing.T) {
 	conn, host := guestAndHost(t)
 	hostConn{host}.reset()
@@ -183,7 +186,8 @@ func TestResetsArePassedOn(t *testing.T) {
 	}
 }
 
-// A server that listens on one of the host's loopback addresses is found by either of the gateway's.
+// A server that listens on one loopback address of the host is reachable by either of the gateway's
+// addresses.
 func TestEitherLoopback(t *testing.T) {
 	v := newRig(t, nil).guest(1)
 	for _, network := range []string{"tcp4", "tcp6"} {
@@ -231,13 +235,13 @@ func TestDatagramsToTheHost(t *testing.T) {
 	w := newRig(t, nil)
 	conn := w.guest(1).dialUDP(own4(udpEcho(t).Port()))
 	defer conn.Close()
-	for i, n := range []int{0, 1, 1400, 1472, 1473, 9000, 60000} { // the last ones are fragments
+	for i, n := range []int{0, 1, 1400, 1472, 1473, 9000, 60000} { // the longer ones are fragmented
 		testkit.OK(t, exchangeDatagram(conn, noise(n, uint64(i))))
 	}
 	testkit.Equal(t, "flows", w.g.Stats().UDPFlows, 1)
 }
 
-// The answer is not waited for: on a busy machine it may take longer than the flow may be silent.
+// The test does not wait for the answer: on a busy machine it may take longer than the idle limit.
 func TestSilentFlowsEnd(t *testing.T) {
 	w := newRig(t, nil, func(g *Gateway) { g.udpIdle = 300 * time.Millisecond })
 	conn := w.guest(1).dialUDP(own4(udpEcho(t).Port()))
@@ -252,7 +256,7 @@ func TestSilentFlowsEnd(t *testing.T) {
 func TestForwards(t *testing.T) {
 	lo := netip.MustParseAddrPort("127.0.0.1:0")
 	w := newRig(t, func(o *Options) {
-		o.NAT = false // forwards do without
+		o.NAT = false // forwards need no NAT
 		o.Forwards = []Forward{
 			{"tcp", lo, netip.AddrPortFrom(addr4Of(1), 80)}, {"udp", lo, netip.AddrPortFrom(addr6Of(1), 90)},
 			{"tcp", lo, netip.AddrPortFrom(addr4Of(1), 81)}, // nobody listens
@@ -267,18 +271,18 @@ func TestForwards(t *testing.T) {
 		c.Close()
 	}
 	c, err := net.Dial("tcp4", fs[2].Listen.String())
-	if err == nil { // else it was reset within the call
+	if err == nil { // otherwise it was reset within Dial
 		_ = c.SetDeadline(time.Now().Add(patience))
 		_, err = c.Read(make([]byte, 1))
 		c.Close()
 	}
 	testkit.ErrorIs(t, err, syscall.ECONNRESET, "a forward to nowhere")
 
-	at := fullAddress(netip.AddrPortFrom(addr6Of(1), 90))
-	u, err := gonet.DialUDP(v.ns, &at, nil, ether.Protocol(addr6Of(1)))
+	addr := fullAddress(netip.AddrPortFrom(addr6Of(1), 90))
+	u, err := gonet.DialUDP(v.ns, &addr, nil, ether.Protocol(addr6Of(1)))
 	testkit.OK(t, err)
 	serveUDP(t, u, sameDatagram)
-	for i := range 3 { // three senders, each gets its own answer
+	for i := range 3 { // three senders, each of which gets its own answer
 		c := testkit.Must(net.Dial("udp4", fs[1].Listen.String()))(t)
 		defer c.Close()
 		_ = c.SetDeadline(time.Now().Add(patience))

@@ -15,36 +15,38 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// Flow says which socket a flow of datagrams needs. Flows of one source port have one socket for each port that they
-// send to, each time to live and each DF (IP_MTU_DISCOVER), so that nothing is set for each datagram, and one that
-// hears what comes from other ports of the same host.
+// Flow describes a socket of a datagram flow. Flows with one source port have one socket for each
+// destination port, time to live and DF (IP_MTU_DISCOVER), so that no option is set for each
+// datagram, and one that receives from other ports of the same host.
 type Flow struct {
-	Proto uint8 // of IP: UDP; or ICMP, ICMPv6, whose sockets send and hear echoes only
-	// To is whom it is connected to. Without a port, one of UDP hears any port of that host, and sends nothing.
+	Proto uint8 // IP protocol: UDP; or ICMP, ICMPv6, whose sockets send and receive echoes only
+	// To is where it is connected. A UDP socket without a port receives from any port of that host,
+	// and sends nothing.
 	To netip.AddrPort
-	// Local is the port of a socket of UDP that was opened before, to a host that is To's, which both have then; 0:
-	// any.
+	// Local is the port of an open UDP socket to the same host, which both share then; 0: any port.
 	Local uint16
-	TTL   uint8 // of what it sends; 0: the host's default
-	// DF has what is longer than the path takes refused (EMSGSIZE), and not be cut. All errors of the path are told in
-	// the socket's error queue (IP_RECVERR).
+	TTL   uint8 // of sent packets; 0: the host's default
+	// DF refuses packets that are too long for the path (EMSGSIZE), instead of fragmenting them.
+	// The socket's error queue (IP_RECVERR) has all errors of the path.
 	DF bool
-	// Buffer is how many bytes it keeps until they are read, as far as net.core.rmem_max allows that; 0: the host's
-	// default.
+	// Buffer is the size of the receive buffer in bytes, as far as net.core.rmem_max allows; 0: the
+	// host's default.
 	Buffer int
 }
 
-// forwardBuffer is what the socket of a forward keeps, in bytes, as far as net.core.rmem_max allows that (socket(7)).
+// forwardBuffer is the receive buffer of a forward's socket, in bytes, as far as net.core.rmem_max
+// allows (socket(7)).
 const forwardBuffer = 4 << 20
 
-// Answer says which socket a guest behind a forward needs, to answer by another port than the forward's.
+// Answer describes a socket for a guest behind a forward that answers from another port than the
+// forward's.
 type Answer struct {
 	Listen netip.AddrPort // the forward's
-	Sender netip.AddrPort // who has sent to it, to whom it is connected
-	Buffer int            // as Flow's
+	Sender netip.AddrPort // the sender to the forward, to which the socket is connected
+	Buffer int            // as in Flow
 }
 
-// checkBuffer refuses a buffer that no flow has.
+// checkBuffer refuses a buffer size that no flow has.
 func checkBuffer(n int) error {
 	if n < 0 || n > flowBuffer {
 		return fmt.Errorf("a buffer of %d bytes: %w", n, unix.EINVAL)
@@ -52,7 +54,7 @@ func checkBuffer(n int) error {
 	return nil
 }
 
-// check refuses what no flow is.
+// check refuses invalid flows.
 func (f *Flow) check() error {
 	a := f.To.Addr()
 	if err := checkBuffer(f.Buffer); err != nil {
@@ -70,7 +72,7 @@ func (f *Flow) check() error {
 	return fmt.Errorf("flow of protocol %d to %v, local port %d: %w", f.Proto, f.To, f.Local, unix.EINVAL)
 }
 
-// options sets what is the same for all of a flow's packets.
+// options sets the options that are the same for all packets of a flow.
 func (f *Flow) options(fd int) error {
 	type option struct{ level, name, value int }
 	discover := map[bool]int{true: unix.IP_PMTUDISC_DO, false: unix.IP_PMTUDISC_DONT}[f.DF]
@@ -119,7 +121,7 @@ func (f *Flow) open(ctx context.Context) (*net.UDPConn, error) {
 		return nil, err
 	}
 	u := c.(*net.UDPConn)
-	if f.Local == 0 { // from here on, others of the flow can have its port; before, another flow could have got it
+	if f.Local == 0 { // from here on, sockets of this flow may share its port; earlier, another flow could have got it
 		if err := reuse(u); err != nil {
 			return nil, errors.Join(err, u.Close())
 		}
@@ -127,15 +129,16 @@ func (f *Flow) open(ctx context.Context) (*net.UDPConn, error) {
 	return u, nil
 }
 
-// reuse lets other sockets that ask for it have the same port, those of this user alone (SO_REUSEPORT, socket(7)).
+// reuse lets other sockets that ask for it share the port, of the same user only (SO_REUSEPORT,
+// socket(7)).
 func reuse(c *net.UDPConn) error {
 	return scm.Control(c, func(fd int) error {
 		return os.NewSyscallError("setsockopt", unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEPORT, 1))
 	})
 }
 
-// openEcho makes a socket for echoes (icmp(7), net.ipv4.ping_group_range, which is IPv6's too). Where the host does not
-// allow that it is EACCES.
+// openEcho makes a socket for echoes (icmp(7); net.ipv4.ping_group_range, for IPv6 too). EACCES:
+// the host does not allow it.
 func (f *Flow) openEcho() (*net.UDPConn, error) {
 	domain, to := unix.AF_INET, unix.Sockaddr(&unix.SockaddrInet4{Addr: [4]byte(f.To.Addr().AsSlice())})
 	if f.To.Addr().Is6() {

@@ -10,8 +10,8 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// A datagram that is longer than its path takes is told its guest once, with its MTU and its first bytes; the flow goes
-// on.
+// If a datagram is too long for its path, the guest gets one error with the MTU and the datagram's
+// first bytes; the flow continues.
 func TestTooLongIsToldOnce(t *testing.T) {
 	w := newRig(t, nil)
 	r := w.raw(1)
@@ -27,7 +27,7 @@ func TestTooLongIsToldOnce(t *testing.T) {
 		r.answerND(b)
 		return len(b) > 110 && b[20] == protoICMPv6 && b[54] == 2
 	}
-	send(65489) // with headers a byte more than lo's MTU
+	send(65489) // with headers one byte more than lo's MTU
 	b := r.await("packet too big", isTooBig)
 	testkit.Equal(t, "MTU", binary.BigEndian.Uint32(b[58:]), 65536)
 	testkit.Equal(t, "quoted port", binary.BigEndian.Uint16(b[104:]), portOf(l))

@@ -31,14 +31,15 @@ func (g *Gateway) startForwards() error {
 	return nil
 }
 
-// Forwards gives the forwards, with the ports that they listen on.
+// Forwards returns the forwards, with the ports that they listen on.
 func (g *Gateway) Forwards() []Forward {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return slices.Clone(g.forwards)
 }
 
-// closes closes a socket when the gateway ends, before Close has returned: nobody waits for a context.AfterFunc.
+// closes closes a socket when the gateway ends, before Close returns: Close would not wait for a
+// context.AfterFunc.
 func (g *Gateway) closes(c io.Closer) {
 	g.serve(func() {
 		<-g.ctx.Done()
@@ -83,7 +84,7 @@ func (g *Gateway) listenTCP(f *Forward) error {
 	return nil
 }
 
-// fromHost carries on a connection of the host to a guest, until ctx ends.
+// fromHost joins a connection of the host with a new one to a guest, until ctx ends.
 func (g *Gateway) fromHost(ctx context.Context, host hostConn, to netip.AddrPort, entry *entry) {
 	dial, cancel := context.WithTimeout(ctx, limits.Dial.Here())
 	defer cancel()

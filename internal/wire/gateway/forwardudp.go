@@ -12,7 +12,7 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/stack"
 )
 
-// udpForward is a socket of the host whose datagrams go to a guest; each sender's is a flow of its own.
+// udpForward is a socket of the host whose datagrams go to a guest; each sender has a flow.
 type udpForward struct {
 	g      *Gateway
 	host   Datagrams
@@ -20,23 +20,24 @@ type udpForward struct {
 	to     netip.AddrPort
 
 	mu    sync.Mutex
-	flows map[netip.AddrPort]*outerFlow // by their senders
+	flows map[netip.AddrPort]*outerFlow // by sender
 }
 
-// forwardKey is how a guest knows a flow: by a port of the gateway's.
+// forwardKey identifies a flow towards the guest: by a port of the gateway.
 type forwardKey struct {
 	guest netip.Addr
 	port  uint16
 }
 
-// Ports that the gateway sends from to guests for senders beyond (RFC 6335, 6).
+// Ports that the gateway uses towards guests for outside senders (RFC 6335, 6).
 const (
 	firstPort = 49152
 	numPorts  = 1<<16 - firstPort
 )
 
-// outerFlow is datagrams between a sender beyond and a guest. What the guest sends back by another port than that which
-// the forward leads to goes by a socket of its own, so that the sender can tell, and can send there.
+// outerFlow is a datagram flow between an outside sender and a guest. Answers of the guest from
+// another port than the forward's destination go through a socket of their own, so that the sender
+// can see the port, and send there.
 type outerFlow struct {
 	flowLife
 	backlog
@@ -45,7 +46,7 @@ type outerFlow struct {
 	key    forwardKey
 	back   *stack.Route // to the guest, from the gateway
 
-	others []*flowSocket // under the backlog's mu
+	extra []*flowSocket // under the backlog's mu
 }
 
 func (g *Gateway) listenUDP(f *Forward) error {
@@ -60,7 +61,7 @@ func (g *Gateway) listenUDP(f *Forward) error {
 	return nil
 }
 
-// run brings the host's datagrams to the guest.
+// run sends the host's datagrams to the guest.
 func (u *udpForward) run() {
 	buf := make([]byte, maxUDPSize)
 	var lost uint32
@@ -72,7 +73,7 @@ func (u *udpForward) run() {
 			}
 			continue
 		}
-		if now := uint32(u.host.Lost()); now != lost { // the kernel's has 32 bits
+		if now := uint32(u.host.Lost()); now != lost { // the kernel's counter has 32 bits
 			u.g.count.udpLost.Add(uint64(now - lost))
 			lost = now
 		}
@@ -82,14 +83,14 @@ func (u *udpForward) run() {
 	}
 }
 
-// toGuest sends the guest a datagram of the sender's.
+// toGuest sends the guest a datagram of the sender.
 func (f *outerFlow) toGuest(ctx context.Context, port uint16, b []byte) {
 	f.touch()
 	f.asked.Add(1)
 	f.u.g.sendDatagram(ctx, f.back, f.key.port, port, b)
 }
 
-// flow finds the flow of a sender, or begins it; nil if there are too many. Only run calls it.
+// flow finds the flow of a sender, or begins it; nil: there are too many. Only run calls it.
 func (u *udpForward) flow(from netip.AddrPort) *outerFlow {
 	u.mu.Lock()
 	f := u.flows[from]
@@ -98,7 +99,7 @@ func (u *udpForward) flow(from netip.AddrPort) *outerFlow {
 		return f
 	}
 	g, guest := u.g, u.to.Addr()
-	f = &outerFlow{u: u, sender: from, back: g.routeTo(guest, g.own(guest))}
+	f = &outerFlow{u: u, sender: from, back: g.routeTo(guest, g.ownAddr(guest))}
 	if f.back == nil {
 		g.count.unreached.Add(1)
 		return nil
@@ -110,11 +111,11 @@ func (u *udpForward) flow(from netip.AddrPort) *outerFlow {
 	}
 	g.flows.mu.Lock()
 	port := firstPort + rand.IntN(numPorts)
-	for g.flows.forwards[forwardKey{guest, uint16(port)}] != nil { // they are fewer than ports
+	for g.flows.forwards[forwardKey{guest, uint16(port)}] != nil { // there are fewer flows than ports
 		port = firstPort + (port-firstPort+1)%numPorts
 	}
 	f.key = forwardKey{guest, uint16(port)}
-	if f.ctx.Err() == nil { // else close has been here, or comes, and finds it gone
+	if f.ctx.Err() == nil { // otherwise close has run, or will run, and must not find it here
 		g.flows.forwards[f.key] = f
 	}
 	g.flows.mu.Unlock()
@@ -126,7 +127,7 @@ func (u *udpForward) flow(from netip.AddrPort) *outerFlow {
 	return f
 }
 
-// close closes the flow's sockets, when its context has ended.
+// close closes the flow's sockets after its context has ended.
 func (f *outerFlow) close() {
 	fs := &f.u.g.flows
 	fs.mu.Lock()
@@ -141,15 +142,15 @@ func (f *outerFlow) close() {
 	f.u.mu.Unlock()
 	f.mu.Lock()
 	f.shut()
-	others := f.others
-	f.others = nil
+	extra := f.extra
+	f.extra = nil
 	f.mu.Unlock()
-	closeAll(others)
+	closeAll(extra)
 	f.back.Release()
 }
 
-// answerForward brings what a guest sends to a port of the gateway's to the sender that it stands for; false: it stands
-// for none.
+// answerForward sends a guest's datagram to a port of the gateway on to the sender for which the
+// port stands; false: it stands for none.
 func (g *Gateway) answerForward(guest, to netip.AddrPort, pkt *stack.PacketBuffer) bool {
 	if len(g.o.Forwards) == 0 || !g.isOwn(to.Addr()) {
 		return false
@@ -166,7 +167,7 @@ func (g *Gateway) answerForward(guest, to netip.AddrPort, pkt *stack.PacketBuffe
 	return true
 }
 
-// later sends the sender a datagram of a port of the guest's.
+// later sends the sender a datagram from a port of the guest.
 func (f *outerFlow) later(d *outgoing) {
 	if d.port == f.u.to.Port() {
 		_, _ = f.u.host.WriteToUDPAddrPort(d.data, f.sender)
@@ -180,17 +181,17 @@ func (f *outerFlow) later(d *outgoing) {
 	}
 }
 
-// other finds the socket that stands for another port of the guest's, or opens it.
+// other finds the socket for another port of the guest, or opens it.
 func (f *outerFlow) other(port uint16) (*flowSocket, error) {
 	f.mu.Lock()
-	for _, s := range f.others {
+	for _, s := range f.extra {
 		if s.port == port {
 			f.mu.Unlock()
 			return s, nil
 		}
 	}
 	f.mu.Unlock()
-	bufs := f.buffer(f.entry, &f.others)
+	bufs := f.buffer(f.entry, &f.extra)
 	s, err := newFlowSocket(f.ctx, bufs, func(ctx context.Context) (*net.UDPConn, error) {
 		return f.u.g.openAnswer(ctx, Answer{Listen: f.u.listen, Sender: f.sender, Buffer: bufs.size})
 	})
@@ -204,15 +205,15 @@ func (f *outerFlow) other(port uint16) (*flowSocket, error) {
 		s.drop()
 		return nil, net.ErrClosed
 	}
-	f.others = append(f.others, s)
+	f.extra = append(f.extra, s)
 	s.start(f.ctx, f.gateway, f)
 	return s, nil
 }
 
-// heard is flowReader's: the sender has sent something to one of these sockets.
+// heard implements flowReader: the sender has sent a datagram to one of the other sockets.
 func (f *outerFlow) heard(ctx context.Context, s *flowSocket, _ netip.AddrPort, b []byte) {
 	f.toGuest(ctx, s.port, b)
 }
 
-// troubled is flowReader's: netstack has told the guest all that it hears of the way back.
+// troubled implements flowReader: nothing to do, the guest gets errors from netstack.
 func (f *outerFlow) troubled(*flowSocket, []byte, netip.AddrPort, []byte) {}

@@ -9,8 +9,9 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// What a guest has cut may be cut again: it can do no more about it when it hears how much the path takes. What comes
-// in one packet may not: no router cuts a packet of IPv6.
+// A datagram that the guest itself fragmented may be fragmented again, because an error with the
+// path MTU would not help the guest. A datagram that comes in one packet may not: routers do not
+// fragment IPv6.
 func TestWhatAGuestHasCut(t *testing.T) {
 	src, dst := netip.AddrPortFrom(addr6Of(1), 1000), netip.MustParseAddrPort("[2001:db8::7]:2000")
 	for _, c := range []struct {
@@ -42,7 +43,8 @@ func TestWhatAGuestHasCut(t *testing.T) {
 	}
 }
 
-// The checksum of what comes in fragments is looked at, however short it is: nobody has before it was whole.
+// The gateway verifies the checksum of a reassembled datagram, however short, because nobody could
+// verify it before.
 func TestFragmentsWithAWrongChecksum(t *testing.T) {
 	for _, to := range []string{"192.0.2.7", "2001:db8::7"} {
 		t.Run(to, func(t *testing.T) {
@@ -54,8 +56,8 @@ func TestFragmentsWithAWrongChecksum(t *testing.T) {
 				dst := netip.AddrPortFrom(netip.MustParseAddr(to), port)
 				src := source(dst.Addr(), 1000)
 				body := segment(proto, src, dst, noise(64, 1))
-				at := map[byte]int{splitter.ProtoUDP: 6, splitter.ProtoTCP: 16}[proto]
-				binary.BigEndian.PutUint16(body[at:], binary.BigEndian.Uint16(body[at:])^wrong)
+				off := map[byte]int{splitter.ProtoUDP: 6, splitter.ProtoTCP: 16}[proto]
+				binary.BigEndian.PutUint16(body[off:], binary.BigEndian.Uint16(body[off:])^wrong)
 				frames := r.fragments6(src.Addr(), dst.Addr(), proto, body, 2, 2)
 				if dst.Addr().Is4() {
 					frames = fragments(r.packet(src.Addr(), dst.Addr(), proto, body), 2, 2)
@@ -66,9 +68,9 @@ func TestFragmentsWithAWrongChecksum(t *testing.T) {
 			}
 			send(splitter.ProtoTCP, 2000, 1)
 			send(splitter.ProtoUDP, 2000, 1)
-			send(splitter.ProtoUDP, 2001, 0) // the gateway takes one after the other
+			send(splitter.ProtoUDP, 2001, 0) // the gateway handles one after the other
 			f := <-asked
-			for ; f.To.Port() == 0; f = <-asked { // one that hears other ports
+			for ; f.To.Port() == 0; f = <-asked { // skip sockets that receive from other ports
 			}
 			testkit.Equal(t, "the first port that is carried to", f.To.Port(), 2001)
 			testkit.Equal(t, "connections", w.g.Stats().TCPOpen, 0)

@@ -14,14 +14,15 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// unstarted is a gateway whose handlers can be called.
+// unstarted makes a gateway whose handlers can be called without starting it.
 func unstarted(t testing.TB) *Gateway {
 	g := testkit.Must(newGateway(newSwitch(t), options()))(t)
 	g.port = &port{filter: filter{prefix4: prefix4, prefix6: prefix6}}
 	return g
 }
 
-// Whatever a client says: an answer is a message, of an address that is free, and a host's is its own.
+// For any request: an answer is a valid message, its address is free, and a configured host gets
+// its own address.
 func FuzzDHCP(f *testing.F) {
 	for _, k := range []dhcpv4.MessageType{dhcpv4.MessageTypeDiscover, dhcpv4.MessageTypeRequest, dhcpv4.MessageTypeInform,
 		dhcpv4.MessageTypeRelease, dhcpv4.MessageTypeDecline, 0, 200} {
@@ -57,7 +58,7 @@ func FuzzDHCP(f *testing.F) {
 	})
 }
 
-// Whatever a guest asks: an answer is one to that question, or it is forwarded as it is.
+// For any question: an answer belongs to that question, or the question is forwarded unchanged.
 func FuzzDNS(f *testing.F) {
 	for _, s := range []string{
 		"\x00\x07\x01\x00\x00\x01\x00\x00\x00\x00\x00\x00\x01a\x04vnic\x00\x00\x01\x00\x01",
@@ -84,10 +85,10 @@ func FuzzDNS(f *testing.F) {
 	})
 }
 
-// Whatever a guest sends, another one is answered.
+// Whatever one guest sends, another one still gets answers.
 func FuzzFrames(f *testing.F) {
 	w := newRig(f, nil, func(g *Gateway) {
-		g.dial = func(context.Context, string, permit) (net.Conn, error) { // nothing that a fuzzer says leaves
+		g.dial = func(context.Context, string, permit) (net.Conn, error) { // no fuzzer's packet leaves
 			return nil, net.ErrClosed
 		}
 		g.openFlow = func(context.Context, Flow, permit) (*net.UDPConn, error) { return nil, net.ErrClosed }
@@ -111,9 +112,9 @@ func FuzzFrames(f *testing.F) {
 		if len(b) < 14 || len(b) > 9000 {
 			return
 		}
-		copy(b[6:12], r.mac[:]) // else it may take the other's place on the switch
+		copy(b[6:12], r.mac[:]) // otherwise it may take the other guest's place on the switch
 		r.send(b)
-		if r.describe(b) { // with all that a sender may say of it
+		if r.describe(b) { // with everything that a sender may say about it
 			p := &r.pkt
 			if start, off, ok := splitter.CsumPlace(&p.Meta.Headers); ok {
 				p.Meta.Csum, p.Meta.CsumStart, p.Meta.CsumOffset = splitter.CsumPartial, start, off
@@ -122,14 +123,14 @@ func FuzzFrames(f *testing.F) {
 		}
 		other.send(other.arp(1, addr4Of(2), prefix4.Addr(), wire.MAC{}))
 		other.t = t
-		other.await("answer", func(b []byte) bool { // it also gets what the fuzzer sends to all
+		other.await("answer", func(b []byte) bool { // the other guest also gets the fuzzer's broadcasts
 			return isARP(b, 2) && wire.MAC(b[6:12]) == gatewayMAC
 		})
 	})
 }
 
-// Whatever address a guest dials: each that is written into it is judged, the judgement has a bound, and what passes is
-// neither built in nor denied in any layer.
+// For any address: each IPv4 address embedded in it is checked, the check is bounded, and an
+// allowed address is neither built in nor denied at any level of embedding.
 func FuzzPolicy(f *testing.F) {
 	for _, s := range []string{"169.254.169.254", "::ffff:169.254.169.254", "64:ff9b::a9fe:a9fe", "2002:a9fe:a9fe::",
 		"2001:0:c000:201:0:ffff:5601:5601", "64:ff9b:1:a9fe:a9:fe00::", "fd00:ec2::254", "2001:db8::5efe:a9fe:a9fe", "::",
@@ -147,7 +148,7 @@ func FuzzPolicy(f *testing.F) {
 		if len(list) > maxLayers || list[0] != a {
 			t.Fatalf("%v: %v", a, list)
 		}
-		p, no := g.judge(netip.AddrPortFrom(a, port))
+		p, no := g.check(netip.AddrPortFrom(a, port))
 		if (no == nil) != (p.to == netip.AddrPortFrom(a, port)) || no != nil && (no.rule == RuleNone || no.flag == "") {
 			t.Fatalf("%v: %v, %v", a, p, no)
 		}
@@ -158,13 +159,13 @@ func FuzzPolicy(f *testing.F) {
 		if v4.Is4() && (v4.IsLoopback() && port != 22 || v4.IsLinkLocalUnicast() || v4.IsMulticast()) {
 			t.Fatalf("%v passes", a)
 		}
-		for _, e := range embedded { // each way to write a metadata service's address into this one is refused
+		for _, e := range embedded { // each way to embed a metadata service's address is refused
 			if !e.prefix.Contains(a) {
 				continue
 			}
-			for _, at := range e.at {
+			for _, extract := range e.extract {
 				b := a.As16()
-				if v4 := netip.AddrFrom4(at(&b)); v4.IsLinkLocalUnicast() || v4 == netip.AddrFrom4([4]byte{100, 100, 100, 200}) {
+				if v4 := netip.AddrFrom4(extract(&b)); v4.IsLinkLocalUnicast() || v4 == netip.AddrFrom4([4]byte{100, 100, 100, 200}) {
 					t.Fatalf("%v passes, with %v in it", a, v4)
 				}
 			}
@@ -172,7 +173,8 @@ func FuzzPolicy(f *testing.F) {
 	})
 }
 
-// Whatever a user writes: a network is one, and reads the same again; so do ports.
+// For any user input: a parsed network is valid, and printing and parsing it gives the same; so for
+// ports.
 func FuzzPolicyFlags(f *testing.F) {
 	for _, s := range []string{"10.0.0.0/8", "10.0.0.1", "::/0", "2001:db8::/32", "::ffff:10.0.0.0/104", "fe80::1%eth0",
 		"all", "none", "80", "80,8000-8010", "0", "1-65535", "80-", "-", ",", "+80", " 80", "0x50"} {

@@ -25,10 +25,10 @@ import (
 	"vnic.dev/vnic/internal/wire"
 )
 
-// abortAgain is the interval at which an endpoint is looked for that netstack is making, to be aborted.
+// abortAgain is the interval at which the endpoint of a handshake is looked for again, to abort it.
 const abortAgain = 5 * time.Millisecond
 
-// Gateway is a gateway that serves.
+// Gateway is a running gateway.
 type Gateway struct {
 	o      Options
 	log    *slog.Logger
@@ -41,37 +41,37 @@ type Gateway struct {
 	leases *leases
 	names  *names
 	dns    *dnsServer
-	tcp    *quota // of connections; NAT and forwards alike
-	udp    *quota // of flows of datagrams
+	tcp    *quota // for connections, of NAT and forwards
+	udp    *quota // for datagram flows
 
-	pending *quota // of connections that are asked for
+	pending *quota // for connections that guests ask for
 
 	unfinished unfinished
-	buffers    *budget // of connections
-	sockets    *budget // of flows of datagrams
+	buffers    *budget // for connections
+	sockets    *budget // for datagram flows
 	flows      flows
-	waiting    atomic.Int64 // bytes in the backlogs of flows
-	opens      *turns       // of flows that open sockets
+	waiting    atomic.Int64 // bytes in the backlogs of all flows
+	opens      *turns       // for flows that open sockets
 
-	// settings that tests change before start
+	// Tests change these before start.
 	now       func() time.Time
 	resolvers func() []netip.AddrPort
-	search    []string // domains that guests complete names by, ours first
+	search    []string // domains by which guests complete names; the gateway's is the first
 	dial      func(ctx context.Context, network string, to permit) (net.Conn, error)
 	host      *hostAddrs
 	udpIdle   time.Duration
 	askTime   time.Duration
 
-	confirmTime limits.Limit // that a guest has to confirm a connection that it asks for
+	confirmTime limits.Limit // for a guest to confirm a connection
 
 	dialResolver func(ctx context.Context, network string, to permit) (net.Conn, error)
-	listenHost   func(at netip.AddrPort) (Datagrams, error)
+	listenHost   func(addr netip.AddrPort) (Datagrams, error)
 	openFlow     func(ctx context.Context, f Flow, p permit) (*net.UDPConn, error)
 	openAnswer   func(ctx context.Context, a Answer) (*net.UDPConn, error)
 
-	ctx    context.Context // of all that runs
+	ctx    context.Context // of all goroutines
 	cancel context.CancelFunc
-	work   sync.WaitGroup // all that runs and uses netstack
+	work   sync.WaitGroup // all goroutines that use netstack
 
 	mu       sync.Mutex
 	closed   bool
@@ -79,7 +79,7 @@ type Gateway struct {
 	rates    map[uint32]*rates // by wire.Link.Serial
 }
 
-// New makes a gateway, attaches it to a switch, and has it serve.
+// New makes a gateway, attaches it to a switch, and starts it.
 func New(sw *wire.Switch, o Options) (*Gateway, error) {
 	g, err := newGateway(sw, o)
 	if err != nil {
@@ -91,7 +91,7 @@ func New(sw *wire.Switch, o Options) (*Gateway, error) {
 	return g, nil
 }
 
-// newGateway makes a gateway that does not run yet.
+// newGateway makes a gateway that is not started.
 func newGateway(sw *wire.Switch, o Options) (*Gateway, error) {
 	o.Hosts, o.Forwards = slices.Clone(o.Hosts), slices.Clone(o.Forwards)
 	o.Policy.Deny, o.Policy.Allow = slices.Clone(o.Policy.Deny), slices.Clone(o.Policy.Allow)
@@ -131,7 +131,7 @@ func newGateway(sw *wire.Switch, o Options) (*Gateway, error) {
 	return g, nil
 }
 
-// start starts what the gateway is made of, and attaches it. If it fails, nothing is left.
+// start starts the gateway and attaches it. After an error nothing is left.
 func (g *Gateway) start() error {
 	var err error
 	if g.out, err = newOutbox(&g.count, g.log); err != nil {
@@ -150,7 +150,7 @@ func (g *Gateway) start() error {
 		err = errors.Join(g.startDHCP(), g.startDNS(), g.startForwards())
 		g.startFlows()
 	}
-	if err == nil { // the last step: netstack is not to be configured under traffic
+	if err == nil { // last, because netstack must not be configured under traffic
 		g.link, err = g.sw.Attach(g.port, wire.LinkOptions{Identity: &wire.Identity{MAC: g.o.MAC, Router: true}})
 	}
 	if err == nil {
@@ -167,8 +167,8 @@ func (g *Gateway) start() error {
 	return nil
 }
 
-// forget ends all flows and questions of a port whose guest begins anew, and knows of none any more. They would keep it
-// from new ones for as long as a silent guest is waited for.
+// forget ends all flows and questions of a port whose guest has restarted. Otherwise they would use
+// up its quota until they time out.
 func (g *Gateway) forget(o owner) {
 	for _, q := range []*quota{g.tcp, g.udp, g.pending, g.dns.asked, g.dns.conns} {
 		q.endOf(o)
@@ -176,19 +176,19 @@ func (g *Gateway) forget(o owner) {
 	g.unfinished.endOf(o)
 }
 
-// reserve has nobody else send from the gateway's addresses, nor from those of its networks that are no
-// host's, and from a Host's only the port whose MAC it is for.
+// reserve reserves the gateway's addresses, and addresses of its networks that no host may have, on
+// the switch; and a Host's addresses for the port with its MAC.
 func (g *Gateway) reserve() {
-	own := []netip.Addr{g.local6()}
+	addrs := []netip.Addr{g.local6()}
 	for _, p := range []netip.Prefix{g.o.Prefix4, g.o.Prefix6} {
 		if p.IsValid() {
-			own = append(own, p.Addr(), p.Masked().Addr())
+			addrs = append(addrs, p.Addr(), p.Masked().Addr())
 		}
 	}
 	if g.o.Prefix4.IsValid() {
-		own = append(own, lastOf(g.o.Prefix4))
+		addrs = append(addrs, lastOf(g.o.Prefix4))
 	}
-	g.link.Reserve(g.o.MAC, own...)
+	g.link.Reserve(g.o.MAC, addrs...)
 	for _, h := range g.o.Hosts {
 		for _, a := range []netip.Addr{h.Addr4, h.Addr6} {
 			if a.IsValid() && h.MAC != (wire.MAC{}) {
@@ -198,13 +198,13 @@ func (g *Gateway) reserve() {
 	}
 }
 
-// local6 is the link-local address.
+// local6 returns the link-local address.
 func (g *Gateway) local6() netip.Addr {
 	a := header.LinkLocalAddr(tcpip.LinkAddress(g.o.MAC[:]))
 	return netip.AddrFrom16(a.As16())
 }
 
-// configure gives netstack its addresses, routes and bounds.
+// configure sets netstack's addresses, routes and limits.
 func (g *Gateway) configure(ep *endpoint) error {
 	recovery := tcpip.TCPRecovery(0)
 	send := tcpip.TCPSendBufferSizeRangeOption{Min: 4 << 10, Default: 1 << 20, Max: 1 << 20}
@@ -224,7 +224,7 @@ func (g *Gateway) configure(ep *endpoint) error {
 			return fmt.Errorf("netstack: option %T: %s", o, err)
 		}
 	}
-	g.ns.SetICMPLimit(rate.Inf) // each port has its own: allowsError
+	g.ns.SetICMPLimit(rate.Inf) // each port has its own limit: allowsError
 	if err := g.ns.CreateNIC(ether.NIC, ep); err != nil {
 		return fmt.Errorf("netstack: %s", err)
 	}
@@ -248,20 +248,19 @@ func (g *Gateway) configure(ep *endpoint) error {
 	return nil
 }
 
-// Addr4 is the gateway's IPv4 address in its network.
+// Addr4 returns the gateway's IPv4 address in its network.
 func (g *Gateway) Addr4() netip.Prefix { return g.o.Prefix4 }
 
-// Addr6 is the gateway's IPv6 address in its network.
+// Addr6 returns the gateway's IPv6 address in its network.
 func (g *Gateway) Addr6() netip.Prefix { return g.o.Prefix6 }
 
-// MAC is the address of its port.
+// MAC returns the address of its port.
 func (g *Gateway) MAC() wire.MAC { return g.o.MAC }
 
-// Link is its link on the switch.
+// Link returns its link on the switch.
 func (g *Gateway) Link() *wire.Link { return g.link }
 
-// begin says that something runs that uses netstack; false if the gateway is being closed. end says
-// that it does not any more.
+// begin registers a user of netstack, until end; false: the gateway is being closed.
 func (g *Gateway) begin() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -273,7 +272,7 @@ func (g *Gateway) begin() bool {
 
 func (g *Gateway) end() { g.work.Done() }
 
-// serve runs f on a goroutine; false if the gateway is being closed.
+// serve runs f on a goroutine; false: the gateway is being closed.
 func (g *Gateway) serve(f func()) bool {
 	if !g.begin() {
 		return false
@@ -285,7 +284,7 @@ func (g *Gateway) serve(f func()) bool {
 	return true
 }
 
-// pause waits for a while, after an error that may come again; false if the gateway is being closed.
+// pause waits a moment, after an error that may come again; false: the gateway is being closed.
 func (g *Gateway) pause() bool {
 	select {
 	case <-time.After(50 * time.Millisecond):
@@ -295,8 +294,8 @@ func (g *Gateway) pause() bool {
 	}
 }
 
-// Close resets every connection, takes the gateway off its switch, and returns when nothing of it runs any more. The
-// switch may be closed before or after.
+// Close resets every connection, detaches the gateway from its switch, and returns when no
+// goroutine of it runs any more. The switch may be closed before or after.
 func (g *Gateway) Close() error {
 	g.mu.Lock()
 	closed := g.closed
@@ -306,7 +305,7 @@ func (g *Gateway) Close() error {
 		return nil
 	}
 	g.cancel()
-	g.port.in.close() // from here on nothing comes in
+	g.port.in.close() // nothing comes in any more
 	<-g.port.done
 	ended := make(chan struct{})
 	go func() {
@@ -315,7 +314,7 @@ func (g *Gateway) Close() error {
 	}()
 	g.ns.Close()
 	for again := time.NewTicker(abortAgain); ; {
-		for _, e := range g.ns.RegisteredEndpoints() { // also of a handshake that began just now
+		for _, e := range g.ns.RegisteredEndpoints() { // also endpoints of a handshake that has just begun
 			e.Abort()
 		}
 		select {
@@ -327,7 +326,7 @@ func (g *Gateway) Close() error {
 		break
 	}
 	g.ns.Wait()
-	g.out.close() // what says goodbye is sent
+	g.out.close() // last packets, such as resets, are sent
 	if g.link == nil {
 		return nil
 	}

@@ -16,7 +16,7 @@ import (
 	"vnic.dev/vnic/internal/ether"
 )
 
-// Times after which a guest that is silent counts as gone. They are long: a guest may be stopped by a debugger.
+// Timeouts of a silent guest. They are long, because a debugger may have stopped the guest.
 const (
 	keepIdle     = tcpip.KeepaliveIdleOption(5 * time.Minute)
 	keepInterval = tcpip.KeepaliveIntervalOption(time.Minute)
@@ -45,7 +45,7 @@ func newGuestConn(wq *waiter.Queue, ep tcpip.Endpoint) *guestConn {
 	return &guestConn{TCPConn: gonet.NewTCPConn(wq, ep), ep: ep, wq: wq, gone: make(chan struct{})}
 }
 
-// reset ends the connection and calls that wait in it, at once. It may be called more than once.
+// reset ends the connection, and calls that wait in it, at once. It may be called more than once.
 func (c *guestConn) reset() {
 	c.end.Do(func() { close(c.gone) })
 	_ = c.SetDeadline(time.Now()) // wakes readers and writers

@@ -10,19 +10,19 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// A connection that its guest asks for and does not confirm ends at once when it makes room for another guest's, and
-// when its guest begins anew, and else in time. Nothing of it is left.
+// A half-open connection ends at once when it is evicted for another guest's connection or when its
+// guest restarts, and otherwise by a timeout. No state remains.
 func TestHalfOpenConnectionsEnd(t *testing.T) {
 	const n = 4
 	echo := own4(echoServer(t, "tcp4").Port())
 	for _, to := range []struct {
 		name string
-		at   netip.AddrPort
+		to   netip.AddrPort
 	}{{"NAT", echo}, {"DNS", own4(portDNS)}} {
 		for _, c := range []struct {
 			name     string
 			limit    limits.Limit
-			halfOpen int // that are waited for before the end
+			halfOpen int // how many the test waits for before end
 			end      func(w *rig, r *raw)
 			left     int
 		}{
@@ -41,7 +41,7 @@ func TestHalfOpenConnectionsEnd(t *testing.T) {
 				r := w.raw(1)
 				r.meet()
 				for i := range uint16(n) {
-					r.mustSend(r.syn(netip.AddrPortFrom(addr4Of(1), 1000+i), to.at))
+					r.mustSend(r.syn(netip.AddrPortFrom(addr4Of(1), 1000+i), to.to))
 				}
 				flags := func(want uint8) func(b []byte) bool {
 					return func(b []byte) bool {

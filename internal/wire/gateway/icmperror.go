@@ -15,21 +15,21 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// trouble is what became of a datagram of a guest's, as ICMP says it (RFC 792, RFC 4443).
+// trouble is an error of a guest's datagram, in ICMP's terms (RFC 792, RFC 4443).
 type trouble struct {
 	typ, code uint8
-	mtu       uint32     // of the path; 0: that is not the trouble
-	from      netip.Addr // who says so; not valid: the gateway
+	mtu       uint32     // of the path; 0: not that error
+	from      netip.Addr // source of the error; not valid: the gateway
 }
 
-// Of a guest's datagram, an error has what fits into the least packet that each host takes: 576 bytes (RFC 1812,
-// 4.3.2.3) and 1280 (RFC 4443, 2.4 c).
+// An error quotes as much of a guest's datagram as fits into the shortest packet that each host
+// accepts: 576 bytes (RFC 1812, 4.3.2.3) and 1280 (RFC 4443, 2.4 c).
 const (
 	quoted4 = 576 - header.IPv4MinimumSize - header.ICMPv4MinimumSize
 	quoted6 = header.IPv6MinimumMTU - header.IPv6MinimumSize - header.ICMPv6MinimumSize - 4
 )
 
-// troubled tells the guest what became of a datagram of its.
+// troubled reports an error of a datagram to its guest.
 func (f *flow) troubled(s *flowSocket, oob []byte, to netip.AddrPort, b []byte) {
 	if t, ok := f.troubleOf(oob); ok {
 		d := outgoing{port: s.port, data: b}
@@ -40,7 +40,7 @@ func (f *flow) troubled(s *flowSocket, oob []byte, to netip.AddrPort, b []byte) 
 	}
 }
 
-// troubleOf reads a socket's extended error; false if it is none that a guest hears of.
+// troubleOf reads a socket's extended error; false: guests do not get this error.
 func (f *flow) troubleOf(oob []byte) (t trouble, ok bool) {
 	list, err := unix.ParseSocketControlMessage(oob)
 	if err != nil {
@@ -56,15 +56,15 @@ func (f *flow) troubleOf(oob []byte) (t trouble, ok bool) {
 	return t, false
 }
 
-// parseError reads a sock_extended_err (linux/errqueue.h): errno 4, origin 1, type 1, code 1, padding 1, info 4, data
-// 4, and the address of who says so.
+// parseError reads a sock_extended_err (linux/errqueue.h): errno 4, origin 1, type 1, code 1,
+// padding 1, info 4, data 4, and the address of the error's source.
 func (f *flow) parseError(b []byte) (t trouble, ok bool) {
 	if len(b) < 16 {
 		return t, false
 	}
 	t.typ, t.code, t.mtu = b[5], b[6], binary.NativeEndian.Uint32(b[8:])
 	switch b[4] {
-	case unix.SO_EE_ORIGIN_LOCAL: // who sends the datagram hears it, too, and has its bytes
+	case unix.SO_EE_ORIGIN_LOCAL: // the call that sent the datagram returns the same error
 	case unix.SO_EE_ORIGIN_ICMP:
 		ok = f.key.server.Is4() && (t.typ == uint8(header.ICMPv4DstUnreachable) || t.typ == uint8(header.ICMPv4TimeExceeded))
 		if t.typ != uint8(header.ICMPv4DstUnreachable) || t.code != uint8(header.ICMPv4FragmentationNeeded) {
@@ -85,7 +85,7 @@ func (f *flow) parseError(b []byte) (t trouble, ok bool) {
 	return t, ok
 }
 
-// troubleFor is what a guest hears of an error of the host's own.
+// troubleFor returns the ICMP error for an error of the host.
 func (f *flow) troubleFor(err error, mtu uint32) (t trouble, ok bool) {
 	v6 := f.key.server.Is6()
 	unreachable := func(code4 header.ICMPv4Code, code6 header.ICMPv6Code) (trouble, bool) {
@@ -111,22 +111,24 @@ func (f *flow) troubleFor(err error, mtu uint32) (t trouble, ok bool) {
 	return t, false
 }
 
-// failed tells the guest why a datagram does not go on. mtu is of its path, where it is too long for that.
+// failed reports to the guest why a datagram was not sent. mtu is that of the path, if the datagram
+// is too long for it.
 func (f *flow) failed(err error, mtu int, d *outgoing) {
 	if t, ok := f.troubleFor(err, uint32(mtu)); ok {
 		f.tell(t, d)
 	}
 }
 
-// tell sends an error to the guest, as far as allowsError lets it. It comes from who has found it: the server by the
-// address that the guest has of it, and this machine by the gateway's.
+// tell sends an error to the guest, as far as allowsError allows. Its source is the router or host
+// that found the error: the server under the address that the guest uses for it, and this machine
+// under the gateway's.
 func (f *flow) tell(t trouble, d *outgoing) {
 	from := t.from.Unmap()
 	switch {
 	case from == f.host:
 		from = f.key.server
 	case !from.IsGlobalUnicast() || f.gateway.ours(from) || f.gateway.host.has(from):
-		from = f.gateway.own(f.key.server)
+		from = f.gateway.ownAddr(f.key.server)
 	}
 	var udp [header.UDPMinimumSize]byte
 	quoted := d.data
@@ -141,19 +143,19 @@ func (f *flow) tell(t trouble, d *outgoing) {
 	f.gateway.sendError(f.entry.owner, t, from, f.key, quoted)
 }
 
-// own is the gateway's own address of a family.
-func (g *Gateway) own(family netip.Addr) netip.Addr {
+// ownAddr returns the gateway's own address of a family.
+func (g *Gateway) ownAddr(family netip.Addr) netip.Addr {
 	if family.Is4() {
 		return g.o.Prefix4.Addr()
 	}
 	return g.o.Prefix6.Addr()
 }
 
-// ours says whether an address is of the guests' networks, where nobody beyond is.
+// ours reports whether an address is in the guests' networks.
 func (g *Gateway) ours(a netip.Addr) bool { return g.o.Prefix4.Contains(a) || g.o.Prefix6.Contains(a) }
 
-// sendError sends an ICMP error to the guest of a port, about its packet to a server, of which body is what comes
-// behind the IP header.
+// sendError sends an ICMP error to the guest of a port, about its packet to a server; body is the
+// packet behind the IP header.
 func (g *Gateway) sendError(to owner, t trouble, from netip.Addr, about flowKey, body []byte) {
 	if !from.IsValid() || from.Is4() != about.guest.Addr().Is4() || !g.allowsError(to) {
 		return
@@ -193,7 +195,7 @@ func (g *Gateway) sendError(to owner, t trouble, from netip.Addr, about flowKey,
 	g.sendTo(r, header.ICMPv6ProtocolNumber, header.ICMPv6HeaderSize+4, b)
 }
 
-// sendTo sends a packet to a guest, of which the first bytes are the transport header. It does not wait.
+// sendTo sends a packet, which starts with the transport header, to a guest. It does not wait.
 func (g *Gateway) sendTo(r *stack.Route, proto tcpip.TransportProtocolNumber, headerLen int, b []byte) {
 	pkt := stack.NewPacketBuffer(stack.PacketBufferOptions{ReserveHeaderBytes: int(r.MaxHeaderLength()) + headerLen,
 		Payload: buffer.MakeWithData(b[headerLen:])})

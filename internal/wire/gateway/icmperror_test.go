@@ -12,8 +12,8 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// A guest hears of its first errors and then of as many as allowsError lets it, whatever kind they are of; another
-// guest hears of its own all the same.
+// A guest gets its first errors, and then as many as allowsError permits, over all kinds of errors;
+// another guest still gets its own.
 func TestErrorsOfOneGuestLeaveOthersTheirs(t *testing.T) {
 	beyond := netip.MustParseAddr("192.0.2.7")
 	datagram := func(to netip.AddrPort) func(r *raw, n uint16) []byte {
@@ -29,7 +29,7 @@ func TestErrorsOfOneGuestLeaveOthersTheirs(t *testing.T) {
 		nat       bool
 		frame     func(r *raw, n uint16) []byte
 		typ, code byte
-		at        int // of n in the packet that an error quotes, behind its IP header
+		off       int // offset of n in the packet that an error quotes, after its IP header
 	}{
 		{"prohibited", true, datagram(netip.MustParseAddrPort("169.254.169.254:80")), 3, 13, 0},
 		{"expired", true, ping(1), 11, 0, 4},
@@ -45,10 +45,10 @@ func TestErrorsOfOneGuestLeaveOthersTheirs(t *testing.T) {
 			r, other := w.raw(1), w.raw(2)
 			r.meet()
 			other.meet()
-			// quotes gives what the next error to a guest quotes.
+			// quotes returns n as quoted in the next error to a guest.
 			quotes := func(r *raw) uint16 {
 				msg, _ := r.awaitICMP("error", c.typ, c.code)
-				return binary.BigEndian.Uint16(msg[28+c.at:])
+				return binary.BigEndian.Uint16(msg[28+c.off:])
 			}
 			const last = 3000
 			for n := range uint16(errorBurst + 100) {

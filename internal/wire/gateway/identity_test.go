@@ -12,18 +12,18 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// checked is the link of guest n, which may send from its own addresses only.
+// checked returns link options of guest n, which may send only from its own addresses.
 func checked(n byte) wire.LinkOptions {
 	return wire.LinkOptions{Identity: &wire.Identity{MAC: macOf(n)}}
 }
 
-// anyMAC is that of a guest that has a bridge.
+// anyMAC returns link options of a guest that has a bridge.
 func anyMAC(n byte) wire.LinkOptions {
 	return wire.LinkOptions{Identity: &wire.Identity{MAC: macOf(n), Any: true}}
 }
 
-// TestCheckedGuestsReachAll: netstacks with static addresses, whose sources are checked, find each
-// other and the host, over both IP versions.
+// TestCheckedGuestsReachAll: netstacks with static addresses, whose sources are checked, reach each
+// other and the host over both IP versions.
 func TestCheckedGuestsReachAll(t *testing.T) {
 	w := newRig(t, nil)
 	a, b := w.guest(1, checked(1)), w.guest(2, checked(2))
@@ -35,9 +35,9 @@ func TestCheckedGuestsReachAll(t *testing.T) {
 			testkit.OK(t, exchange(g.mustDial(to), noise(1<<20, 1)))
 		}
 	}
-	for _, at := range []netip.Addr{addr4Of(2), addr6Of(2)} {
-		serveTCP(t, b.listen(at, 7), echo)
-		testkit.OK(t, exchange(a.mustDial(netip.AddrPortFrom(at, 7)), noise(1<<20, 2)))
+	for _, addr := range []netip.Addr{addr4Of(2), addr6Of(2)} {
+		serveTCP(t, b.listen(addr, 7), echo)
+		testkit.OK(t, exchange(a.mustDial(netip.AddrPortFrom(addr, 7)), noise(1<<20, 2)))
 	}
 	for _, l := range w.sw.Links() {
 		if n := l.Counters(); n.Drops[wire.DropMAC]+n.Drops[wire.DropAddress]+n.Drops[wire.DropBadFrame] != 0 {
@@ -46,7 +46,7 @@ func TestCheckedGuestsReachAll(t *testing.T) {
 	}
 }
 
-// ask is a DHCP message of a client that speaks of itself as mac, from an address.
+// ask makes a DHCP message of a client with hardware address mac, sent from an IP address.
 func (r *raw) ask(mac wire.MAC, from netip.Addr, mods ...dhcpv4.Modifier) []byte {
 	m := testkit.Must(dhcpv4.New(append([]dhcpv4.Modifier{dhcpv4.WithHwAddr(mac[:])}, mods...)...))(r.t)
 	src, dst := netip.AddrPortFrom(netip.IPv4Unspecified(), 68), netip.AddrPortFrom(broadcast4, 67)
@@ -57,7 +57,7 @@ func (r *raw) ask(mac wire.MAC, from netip.Addr, mods ...dhcpv4.Modifier) []byte
 	return r.udp4(to, src, dst, m.ToBytes())
 }
 
-// lease gets an address by DHCP, that which it wants if that is valid.
+// lease gets an address by DHCP; want, if it is valid, is the address to request.
 func (r *raw) lease(want netip.Addr) netip.Addr {
 	r.t.Helper()
 	kind := dhcpv4.WithMessageType
@@ -73,7 +73,7 @@ func (r *raw) lease(want netip.Addr) netip.Addr {
 	return addr4(ack.YourIPAddr)
 }
 
-// refused fails the test unless a frame is dropped for a reason.
+// refused fails the test unless a frame is dropped for a given reason.
 func (r *raw) refused(what string, frame []byte, want wire.DropReason) {
 	r.t.Helper()
 	if v := r.send(frame); v != wire.Drop(want) {
@@ -81,10 +81,10 @@ func (r *raw) refused(what string, frame []byte, want wire.DropReason) {
 	}
 }
 
-// TestLeasesAreTheirOwners: what DHCP gives to a guest no other uses, gives back or asks for in its
-// name; and once it is given back, another has it.
+// TestLeasesAreTheirOwners: no other guest can use, release or request a guest's lease in its name;
+// after a release, another guest can get it.
 //
-// Invariant: stack/gateway: A lease is asked for, declined and given back by its owner alone.
+// Invariant: stack/gateway: Only its owner can request, decline and release a lease.
 func TestLeasesAreTheirOwners(t *testing.T) {
 	w := newRig(t, nil)
 	a, b := w.raw(5, checked(5)), w.raw(6, checked(6))
@@ -99,17 +99,17 @@ func TestLeasesAreTheirOwners(t *testing.T) {
 				dhcpv4.WithOption(dhcpv4.OptRequestedIPAddress(x.AsSlice()))),
 			"request": a.ask(b.mac, from, kind(dhcpv4.MessageTypeRequest),
 				dhcpv4.WithOption(dhcpv4.OptRequestedIPAddress(x.AsSlice()))),
-			"discover": a.ask(macOf(2), from, kind(dhcpv4.MessageTypeDiscover)), // a Host's
+			"discover": a.ask(macOf(2), from, kind(dhcpv4.MessageTypeDiscover)), // the address of a Host
 		} {
 			if !from.IsValid() {
-				copy(f, gatewayMAC[:]) // as a broadcast all others would have it, too
+				copy(f, gatewayMAC[:]) // as a broadcast it would also reach all others
 			}
 			a.refused(what+" in another's name", f, wire.DropMAC)
 		}
 	}
 	theft(a, netip.Addr{})
-	own := a.lease(netip.Addr{})
-	theft(a, own)
+	addr := a.lease(netip.Addr{})
+	theft(a, addr)
 	testkit.Equal(t, "malformed DHCP", w.g.Stats().BadDHCP, 8)
 	for what, f := range map[string][]byte{
 		"release from its address": a.ask(a.mac, x, kind(dhcpv4.MessageTypeRelease), dhcpv4.WithClientIP(x.AsSlice()),
@@ -129,20 +129,20 @@ func TestLeasesAreTheirOwners(t *testing.T) {
 
 	b.mustSend(b.ask(b.mac, x, kind(dhcpv4.MessageTypeRelease), dhcpv4.WithClientIP(x.AsSlice()), server))
 	testkit.Eventually(t, "the release arrives", func() bool { return w.sw.MayLease(a.mac, x) })
-	a.mustSend(a.ask(a.mac, own, kind(dhcpv4.MessageTypeRelease), dhcpv4.WithClientIP(own.AsSlice()), server))
-	testkit.Eventually(t, "the release arrives", func() bool { return w.sw.MayLease(b.mac, own) })
+	a.mustSend(a.ask(a.mac, addr, kind(dhcpv4.MessageTypeRelease), dhcpv4.WithClientIP(addr.AsSlice()), server))
+	testkit.Eventually(t, "the release arrives", func() bool { return w.sw.MayLease(b.mac, addr) })
 	testkit.Equal(t, "what a has, after b has given it back", a.lease(x), x)
 	a.mustSend(a.arp(1, x, prefix4.Addr(), wire.MAC{}))
 	b.refused("b's use", b.arp(1, x, prefix4.Addr(), wire.MAC{}), wire.DropAddress)
 }
 
-// TestFragmentsAskForNobodyElse: DHCP in fragments, of which the gateway's port sees no message, is
-// known by its source address.
+// TestFragmentsAskForNobodyElse: for DHCP in fragments, where the gateway's port sees no message,
+// the source address decides.
 func TestFragmentsAskForNobodyElse(t *testing.T) {
 	w := newRig(t, nil)
 	a, b := w.raw(5, checked(5)), w.raw(6, checked(6))
-	x, own := b.lease(netip.Addr{}), a.lease(netip.Addr{})
-	release := a.ask(b.mac, own, dhcpv4.WithMessageType(dhcpv4.MessageTypeRelease), dhcpv4.WithClientIP(x.AsSlice()),
+	x, addr := b.lease(netip.Addr{}), a.lease(netip.Addr{})
+	release := a.ask(b.mac, addr, dhcpv4.WithMessageType(dhcpv4.MessageTypeRelease), dhcpv4.WithClientIP(x.AsSlice()),
 		dhcpv4.WithOption(dhcpv4.OptServerIdentifier(prefix4.Addr().AsSlice())))
 	before := w.g.Stats().BadDHCP
 	fragments := func(f []byte) {
@@ -161,14 +161,14 @@ func TestFragmentsAskForNobodyElse(t *testing.T) {
 	fragments(release)
 	testkit.Eventually(t, "it is refused", func() bool { return w.g.Stats().BadDHCP == before+1 })
 	testkit.Equal(t, "b's lease", w.sw.Holds(b.mac, x), true)
-	// The control: its own release comes through in this form.
-	fragments(a.ask(a.mac, own, dhcpv4.WithMessageType(dhcpv4.MessageTypeRelease), dhcpv4.WithClientIP(own.AsSlice()),
+	// The control: its own release is accepted in this form.
+	fragments(a.ask(a.mac, addr, dhcpv4.WithMessageType(dhcpv4.MessageTypeRelease), dhcpv4.WithClientIP(addr.AsSlice()),
 		dhcpv4.WithOption(dhcpv4.OptServerIdentifier(prefix4.Addr().AsSlice()))))
 	testkit.Eventually(t, "its own is heard", func() bool { return w.g.Stats().Leases == 1 })
 }
 
 // TestBridgeInAGuest: with any MAC allowed, machines behind a guest's bridge get addresses by DHCP
-// and use them; what another port uses they do not get.
+// and use them, but not addresses that another port uses.
 func TestBridgeInAGuest(t *testing.T) {
 	w := newRig(t, nil)
 	a, b := w.raw(5, anyMAC(5)), w.raw(6, checked(6))
@@ -191,8 +191,8 @@ func TestBridgeInAGuest(t *testing.T) {
 	a.refused("the gateway's MAC", a.arp(1, addr4Of(5), prefix4.Addr(), wire.MAC{}), wire.DropMAC)
 }
 
-// TestNobodyTakesTheGatewaysTraffic: a frame with the gateway's MAC leads nothing away from it, nor
-// one with another guest's.
+// TestNobodyTakesTheGatewaysTraffic: frames with the gateway's MAC, or with another guest's, as
+// source do not divert traffic.
 func TestNobodyTakesTheGatewaysTraffic(t *testing.T) {
 	w := newRig(t, nil)
 	a, b := w.raw(1, anyMAC(1)), w.raw(2, checked(2))

@@ -11,34 +11,34 @@ import (
 	"vnic.dev/vnic/internal/wire"
 )
 
-// Bounds of the frames that wait for netstack. inboxFrames and inboxBytes are divided equally among the ports that have
-// frames in the inbox. A port may always have laneFrames and laneBytes, so k ports exceed the sums by k times these at
-// most.
+// Bounds of the frames that wait for netstack. inboxFrames and inboxBytes are divided equally among
+// the ports with frames in the inbox. A port may always have laneFrames and laneBytes, so k ports
+// exceed the sums by at most k times these.
 const (
 	inboxFrames = 512
 	inboxBytes  = 4 << 20
 	laneFrames  = 32
-	laneBytes   = 128 << 10 // twice what the longest frame has
-	turnBytes   = 64 << 10  // that netstack takes of a port before it is the next port's turn
-	frameCost   = 2 << 10   // bytes that a frame counts in a turn, at least: netstack's work for a short one
+	laneBytes   = 128 << 10 // twice the longest frame
+	turnBytes   = 64 << 10  // bytes that netstack takes from a port in its turn
+	frameCost   = 2 << 10   // least bytes that a frame counts in a turn: netstack's work for a short one
 )
 
-// arrived is a frame that the wire delivered, from its network header on.
+// arrived is a delivered frame, from its network header on.
 type arrived struct {
 	view      *buffer.View
-	payload   *buffer.View // behind view; nil: view has all
+	payload   *buffer.View // behind view; nil: view has all bytes
 	from      uint32       // wire.Packet.From
 	proto     uint16       // EtherType
-	group     bool         // its link address was a group's
-	fragment  bool         // of a packet: nobody has looked at the checksum of that
+	group     bool         // its link address was a group address
+	fragment  bool         // a fragment: its packet's checksum was not verified
 	solicited bool         // it is a router solicitation
 	beyond    bool         // netstack does not get it: filter.pingBeyond
 }
 
-// size is how much of the inbox's space it takes.
+// size returns how many bytes of the inbox it takes.
 func (a *arrived) size() int { return a.view.Size() + a.payload.Size() }
 
-// release lets go of a frame that netstack does not get.
+// release frees a frame that netstack does not get.
 func (a *arrived) release() {
 	a.view.Release()
 	if a.payload != nil {
@@ -46,9 +46,10 @@ func (a *arrived) release() {
 	}
 }
 
-// inbox is what waits for netstack: a queue for each port of the switch (a lane), served in turn by bytes. A port that
-// sends more than netstack takes fills its own lane, and its own senders wait; frames of others, which the switch does
-// not let wait if they are a group's, find room.
+// inbox holds frames for netstack: a queue for each port of the switch (a lane), served in turn by
+// bytes. A port that sends more than netstack takes fills its own lane, and its own senders wait.
+// Frames of other ports find room, also those to group addresses, for which the switch does not
+// wait.
 //
 // A lane's lock comes before the inbox's, which is a leaf.
 type inbox struct {
@@ -58,18 +59,18 @@ type inbox struct {
 
 	mu    sync.Mutex
 	lanes map[uint32]*lane // by wire.Packet.From
-	turn  []*lane          // those with frames to take, the next one first
+	turn  []*lane          // lanes with frames, the next one first
 }
 
-// lane is the frames of one port. Its senders wait on its RxBase when it is full; not for long, as the reader of the
-// inbox never waits.
+// lane has the frames of one port. Its senders wait on its RxBase when it is full; not for long,
+// because the reader of the inbox never waits.
 type lane struct {
-	nic.RxBase // its lock is that of all that follows
+	nic.RxBase // its lock guards the fields below
 	in         *inbox
 	queue      []arrived // oldest first
 	used       int       // frames in the queue, and those for which a sender has reserved space
-	bytes      int       // of the same
-	credit     int       // bytes that it may still give in its turn
+	bytes      int       // bytes of the same
+	credit     int       // bytes left of its turn
 	inTurn     bool      // it is in inbox.turn, or the reader has it
 
 	idle bool // used is 0; under the inbox's lock
@@ -79,8 +80,8 @@ func newInbox() *inbox {
 	return &inbox{filled: make(chan struct{}, 1), lanes: map[uint32]*lane{}}
 }
 
-// lane returns the lane of a port, and makes it if there is none. When there are as many lanes as a switch may have
-// ports, it first deletes the idle ones: most of these are of ports that have been detached.
+// lane returns the lane of a port, and makes it if necessary. If there are as many lanes as a
+// switch can have ports, it first deletes idle ones, most of which belong to detached ports.
 func (q *inbox) lane(from uint32) *lane {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -100,13 +101,13 @@ func (q *inbox) lane(from uint32) *lane {
 	return l
 }
 
-// limit is how many frames and bytes a lane may hold, as there are now so many lanes with frames.
+// limit returns how many frames and bytes a lane may hold, with the current number of active lanes.
 func (q *inbox) limit() (frames, bytes int) {
 	n := max(1, int(q.active.Load()))
 	return max(laneFrames, inboxFrames/n), max(laneBytes, inboxBytes/n)
 }
 
-// reserve takes space for a frame of n bytes. full: there is none now.
+// reserve reserves space for a frame of n bytes. full: there is none now.
 func (l *lane) reserve(n int) (full, closed bool) {
 	l.Lock()
 	defer l.Unlock()
@@ -119,7 +120,7 @@ func (l *lane) reserve(n int) (full, closed bool) {
 	return false, false
 }
 
-// count notes frames more, or less. Under the lock.
+// count adds frames and bytes to the lane's use. The caller holds the lock.
 func (l *lane) count(frames, bytes int) {
 	l.used += frames
 	l.bytes += bytes
@@ -138,7 +139,7 @@ func (l *lane) count(frames, bytes int) {
 	}
 }
 
-// unreserve gives space for n bytes back that was not needed.
+// unreserve frees space for n bytes that was not needed.
 func (l *lane) unreserve(n int) {
 	l.Lock()
 	defer l.Unlock()
@@ -177,8 +178,9 @@ func (q *inbox) next() *lane {
 	return l
 }
 
-// take appends to into the frames of the lane whose turn it is (deficit round robin: what is left of its credit counts
-// in its next turn, if it still has frames then). Without any, no lane has frames.
+// take appends the frames of the lane whose turn it is to into. It is a deficit round robin: unused
+// credit counts in the lane's next turn, if it still has frames then. If it appends none, no lane
+// has frames.
 func (q *inbox) take(into []arrived) []arrived {
 	l := q.next()
 	if l == nil {
@@ -210,7 +212,7 @@ func (q *inbox) take(into []arrived) []arrived {
 	return into
 }
 
-// close refuses all further frames. What is in the queue is left to take.
+// close refuses all further frames. Queued frames can still be taken.
 func (q *inbox) close() {
 	q.closed.Store(true)
 	q.mu.Lock()
@@ -239,13 +241,13 @@ func (l *lane) Buffers() int {
 	return max(0, frames-l.used)
 }
 
-// relieve has senders woken if they need not wait any more: all of them, as a lane has those of one port. Under the
-// lock.
+// relieve wakes senders if they need not wait any more: all of them, because they belong to one
+// port. The caller holds the lock.
 func (l *lane) relieve() {
 	if !l.AwaitBuffers() {
 		l.WakeAll()
 	}
 }
 
-// Stopped implements nic.RxModel. Nothing of this queue can fail.
+// Stopped implements nic.RxModel. This queue cannot fail.
 func (l *lane) Stopped(error) {}

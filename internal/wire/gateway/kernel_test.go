@@ -15,25 +15,27 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// world4 and world6 are addresses of lo in the network namespace of a test: for a guest they are beyond the gateway.
+// world4 and world6 are addresses of lo in the network namespace of a test: for a guest they are
+// remote.
 var (
 	world4 = netip.MustParseAddr("192.0.2.7")
 	world6 = netip.MustParseAddr("2001:db8::7")
 )
 
-// worldOnLo brings lo up with an MTU and the addresses of the world, in a network namespace of the test's own.
+// worldOnLo sets lo up with an MTU and the addresses of the world, in the test's own network
+// namespace.
 func worldOnLo(t *testing.T, mtu int) {
 	t.Helper()
 	lo := testkit.Must(netlink.LinkByName("lo"))(t)
 	testkit.OK(t, errors.Join(netlink.LinkSetMTU(lo, mtu), netlink.LinkSetUp(lo)))
 	for _, a := range []string{world4.String() + "/32", world6.String() + "/128"} {
 		addr := testkit.Must(netlink.ParseAddr(a))(t)
-		addr.Flags = 2 // IFA_F_NODAD: of an IPv6 address it would take a second
+		addr.Flags = 2 // IFA_F_NODAD: duplicate address detection would take a second
 		testkit.OK(t, netlink.AddrAdd(lo, addr))
 	}
 }
 
-// icmpOf is the ICMP message of a frame, and who it is from; nil: it has none.
+// icmpOf returns the ICMP message of a frame, and its sender; nil: no ICMP message.
 func icmpOf(b []byte) (msg []byte, from netip.Addr) {
 	switch {
 	case len(b) >= 42 && binary.BigEndian.Uint16(b[12:]) == splitter.EtherTypeIPv4 && b[23] == protoICMP:
@@ -44,7 +46,7 @@ func icmpOf(b []byte) (msg []byte, from netip.Addr) {
 	return nil, from
 }
 
-// awaitICMP gives the first ICMP message of a type and code that comes to r.
+// awaitICMP returns the first ICMP message of a type and code that r receives.
 func (r *raw) awaitICMP(what string, typ, code byte) (msg []byte, from netip.Addr) {
 	r.t.Helper()
 	r.await(what, func(b []byte) bool {
@@ -56,15 +58,15 @@ func (r *raw) awaitICMP(what string, typ, code byte) (msg []byte, from netip.Add
 	return msg, from
 }
 
-// pingGroups lets this process have sockets for pings, in a network namespace of the test's own. A new namespace allows
-// them to no group.
+// pingGroups allows this process ping sockets, in the test's own network namespace. A new namespace
+// allows them to no group.
 func pingGroups(t *testing.T) {
 	t.Helper()
 	testkit.OK(t, os.WriteFile("/proc/sys/net/ipv4/ping_group_range", []byte("0 0"), 0))
 }
 
-// The sockets for pings are the kernel's: where net.ipv4.ping_group_range has no group of this process, the gateway
-// tells a guest that it prohibits a ping of the world; where it has one, the world answers.
+// The kernel decides about ping sockets: if net.ipv4.ping_group_range has no group of this process,
+// the gateway answers a ping of a remote address with "prohibited"; otherwise the ping is sent.
 func TestPingsBySocketsOfTheKernel(t *testing.T) {
 	if !testkit.InNamespace(t) {
 		return
@@ -97,8 +99,9 @@ func TestPingsBySocketsOfTheKernel(t *testing.T) {
 	}
 }
 
-// A guest's path MTU discovery finds the MTU of the world, of datagrams and of pings: of what is longer and must not be
-// cut it is told the MTU, and what is as long as that goes there, as does what is longer and may be cut.
+// A guest's path MTU discovery finds the path's MTU, with datagrams and with pings: a longer packet
+// that must not be fragmented is answered with the MTU; a packet of that length is sent, and so is
+// a longer one that may be fragmented.
 func TestPathMTUOfTheKernel(t *testing.T) {
 	if !testkit.InNamespace(t) {
 		return
@@ -109,7 +112,7 @@ func TestPathMTUOfTheKernel(t *testing.T) {
 	for _, c := range []struct {
 		name      string
 		src, dst  netip.Addr
-		headers   int // of IP and of UDP, or of an echo
+		headers   int // bytes of the headers of IP and of UDP or echo
 		typ, code byte
 		reply     byte
 	}{
@@ -133,9 +136,9 @@ func TestPathMTUOfTheKernel(t *testing.T) {
 			} {
 				r.mustSend(df(frame(mtu + 1)))
 				msg, from := r.awaitICMP(name+" too long", c.typ, c.code)
-				testkit.Equal(t, name+": told by", from, w.g.own(c.dst))
-				told := binary.BigEndian.Uint32(msg[4:])
-				testkit.Equal(t, name+": MTU", told, mtu)
+				testkit.Equal(t, name+": told by", from, w.g.ownAddr(c.dst))
+				got := binary.BigEndian.Uint32(msg[4:])
+				testkit.Equal(t, name+": MTU", got, mtu)
 				r.mustSend(df(frame(mtu)))
 				if name == "ping" {
 					r.awaitICMP("echo reply", c.reply, 0)
@@ -151,7 +154,7 @@ func TestPathMTUOfTheKernel(t *testing.T) {
 	}
 }
 
-// df sets a frame's Don't Fragment, if it is of IPv4.
+// df sets Don't Fragment in an IPv4 frame.
 func df(frame []byte) []byte {
 	if binary.BigEndian.Uint16(frame[12:]) == splitter.EtherTypeIPv4 {
 		ip := header.IPv4(frame[14:34])

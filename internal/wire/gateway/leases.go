@@ -10,27 +10,27 @@ import (
 )
 
 const (
-	poolSize  = 128              // addresses for unknown MACs, at most
-	leaseTime = 2 * time.Hour    // of a lease: a client that was stopped at half of it for half an hour still has it
-	offerTime = 20 * time.Second // that an offered address is kept for its client
-	badTime   = 10 * time.Minute // that an address is not given out which a client found in use (RFC 2131, 4.4.4)
+	poolSize  = 128              // most addresses for unknown MACs
+	leaseTime = 2 * time.Hour    // of a lease: long enough for a client that was stopped for half an hour at half of it
+	offerTime = 20 * time.Second // how long an offered address is kept for its client
+	badTime   = 10 * time.Minute // how long an address that a client found in use is not given out (RFC 2131, 4.4.4)
 )
 
-// leases are the IPv4 addresses that the gateway gives out. Their number is fixed from the start.
+// leases are the IPv4 addresses that the gateway gives out. Their number is fixed.
 type leases struct {
-	hosts map[wire.MAC]*Host // with an IPv4 address
-	none  map[wire.MAC]bool  // known, and to get no address
-	sw    *wire.Switch       // knows which port has which address; nil: nobody does
+	hosts map[wire.MAC]*Host // hosts with an IPv4 address
+	none  map[wire.MAC]bool  // known MACs that get no address
+	sw    *wire.Switch       // has the bindings of addresses to ports; nil: no checks
 
 	mu   sync.Mutex
-	pool []lease // in the order of their addresses
+	pool []lease // sorted by address
 }
 
 // lease is an address of the pool.
 type lease struct {
 	addr  netip.Addr
 	owner wire.MAC  // zero: none
-	until time.Time // then it is free again
+	until time.Time // end of the lease
 }
 
 // newLeases makes a pool of the addresses in the gateway's network that no host has.
@@ -63,69 +63,69 @@ func newLeases(o *Options) *leases {
 	return l
 }
 
-// offer gives the address that a client may have: its own, else that which it wants, if that is free, else any. The
-// address is kept for it for some time.
+// offer returns the address for a client: its own; otherwise the one that it wants, if that is
+// free; otherwise any. The address is kept for it for offerTime.
 func (l *leases) offer(mac wire.MAC, want netip.Addr, now time.Time) (netip.Addr, bool) {
 	if h := l.hosts[mac]; h != nil {
 		return h.Addr4, true
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	at := l.byMAC(mac)
-	if at == nil || !l.may(mac, at) {
-		if at = l.byAddr(want); at == nil || !at.free(now) || !l.may(mac, at) {
-			at = l.oldest(mac, now)
+	x := l.byMAC(mac)
+	if x == nil || !l.may(mac, x) {
+		if x = l.byAddr(want); x == nil || !x.free(now) || !l.may(mac, x) {
+			x = l.oldest(mac, now)
 		}
 	}
-	if at == nil {
+	if x == nil {
 		return netip.Addr{}, false
 	}
-	if at.owner != mac || at.free(now) {
-		at.owner, at.until = mac, now.Add(offerTime)
+	if x.owner != mac || x.free(now) {
+		x.owner, x.until = mac, now.Add(offerTime)
 	}
-	return at.addr, true
+	return x.addr, true
 }
 
-// confirm says whether a client may use an address for leaseTime from now on.
+// confirm leases an address to a client for leaseTime from now on; false: it may not have it.
 func (l *leases) confirm(mac wire.MAC, addr netip.Addr, now time.Time) bool {
 	if h := l.hosts[mac]; h != nil {
 		return h.Addr4 == addr
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	at := l.byAddr(addr)
-	if at == nil || at.owner != mac && !at.free(now) || l.sw != nil && !l.sw.Lease(mac, addr, now.Add(leaseTime)) {
+	x := l.byAddr(addr)
+	if x == nil || x.owner != mac && !x.free(now) || l.sw != nil && !l.sw.Lease(mac, addr, now.Add(leaseTime)) {
 		return false
 	}
-	if old := l.byMAC(mac); old != nil && old != at {
+	if old := l.byMAC(mac); old != nil && old != x {
 		l.ended(mac, old)
 		*old = lease{addr: old.addr}
 	}
-	at.owner, at.until = mac, now.Add(leaseTime)
+	x.owner, x.until = mac, now.Add(leaseTime)
 	return true
 }
 
-// release takes an address back from its client.
+// release ends a client's lease.
 func (l *leases) release(mac wire.MAC, addr netip.Addr) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if at := l.byAddr(addr); at != nil && at.owner == mac {
-		l.ended(mac, at)
-		*at = lease{addr: at.addr}
+	if x := l.byAddr(addr); x != nil && x.owner == mac {
+		l.ended(mac, x)
+		*x = lease{addr: x.addr}
 	}
 }
 
-// decline keeps an address from everybody for a while: its client found it in use.
+// decline keeps an address unused for a while: its client found it in use.
 func (l *leases) decline(mac wire.MAC, addr netip.Addr, now time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if at := l.byAddr(addr); at != nil && at.owner == mac {
-		l.ended(mac, at)
-		at.owner, at.until = wire.MAC{}, now.Add(badTime)
+	if x := l.byAddr(addr); x != nil && x.owner == mac {
+		l.ended(mac, x)
+		x.owner, x.until = wire.MAC{}, now.Add(badTime)
 	}
 }
 
-// taken says how many addresses of the pool are leased.
+// taken returns how many addresses of the pool are leased.
 func (l *leases) taken() (n int64) {
 	now := time.Now()
 	l.mu.Lock()
@@ -138,41 +138,43 @@ func (l *leases) taken() (n int64) {
 	return n
 }
 
-// may says whether no other port than the client's has an address. Under mu.
-func (l *leases) may(mac wire.MAC, at *lease) bool { return l.sw == nil || l.sw.MayLease(mac, at.addr) }
+// may reports whether no port but the client's has an address. The caller holds mu.
+func (l *leases) may(mac wire.MAC, x *lease) bool { return l.sw == nil || l.sw.MayLease(mac, x.addr) }
 
-// ended says that a client's port does not use an address any more. Under mu.
-func (l *leases) ended(mac wire.MAC, at *lease) {
+// ended tells the switch that a client's port does not use an address any more. The caller holds
+// mu.
+func (l *leases) ended(mac wire.MAC, x *lease) {
 	if l.sw != nil {
-		l.sw.EndLease(mac, at.addr)
+		l.sw.EndLease(mac, x.addr)
 	}
 }
 
-func (at *lease) free(now time.Time) bool { return !now.Before(at.until) }
+func (x *lease) free(now time.Time) bool { return !now.Before(x.until) }
 
-// byMAC finds a client's address, also one that has run out and has no other owner. Under mu.
+// byMAC finds a client's address, also one whose lease has expired, if it has no other owner. The
+// caller holds mu.
 func (l *leases) byMAC(mac wire.MAC) *lease {
-	return l.find(func(at lease) bool { return at.owner == mac && mac != (wire.MAC{}) })
+	return l.find(func(x lease) bool { return x.owner == mac && mac != (wire.MAC{}) })
 }
 
-// byAddr finds an address of the pool. Under mu.
+// byAddr finds an address of the pool. The caller holds mu.
 func (l *leases) byAddr(a netip.Addr) *lease {
-	return l.find(func(at lease) bool { return at.addr == a })
+	return l.find(func(x lease) bool { return x.addr == a })
 }
 
-func (l *leases) find(is func(lease) bool) *lease {
-	if i := slices.IndexFunc(l.pool, is); i >= 0 {
+func (l *leases) find(match func(lease) bool) *lease {
+	if i := slices.IndexFunc(l.pool, match); i >= 0 {
 		return &l.pool[i]
 	}
 	return nil
 }
 
-// oldest finds the free address that has been free for longest, so that clients that come back find theirs, and that
-// the client may have. Under mu.
+// oldest finds the address that has been free for longest, so that returning clients find theirs,
+// and that the client may have. The caller holds mu.
 func (l *leases) oldest(mac wire.MAC, now time.Time) (found *lease) {
 	for i := range l.pool {
-		if at := &l.pool[i]; at.free(now) && (found == nil || at.until.Before(found.until)) && l.may(mac, at) {
-			found = at
+		if x := &l.pool[i]; x.free(now) && (found == nil || x.until.Before(found.until)) && l.may(mac, x) {
+			found = x
 		}
 	}
 	return found

@@ -9,15 +9,15 @@ import (
 )
 
 const (
-	domain  = "vnic" // of all names that the gateway knows, which have it or not
+	domain  = "vnic" // of all names that the gateway serves, given with or without it
 	nameTTL = 30     // seconds
 )
 
-// names are the names that the gateway knows; immutable.
+// names are the names that the gateway serves; immutable.
 type names struct {
 	addrs    map[string][2]netip.Addr // IPv4 and IPv6, by name in lower case
 	names    map[netip.Addr]string    // the reverse, with the domain and a dot
-	networks [2]netip.Prefix          // of which no address has another name
+	networks [2]netip.Prefix          // networks in which no address has another name
 }
 
 func newNames(o *Options) *names {
@@ -34,14 +34,16 @@ func newNames(o *Options) *names {
 	return n
 }
 
-// lookup finds a name. ours: if it is not found, it does not exist.
+// lookup finds a name. ours: the gateway is authoritative, so if the name is not found, it does not
+// exist.
 func (n *names) lookup(name string) (addrs [2]netip.Addr, found, ours bool) {
 	name, ours = strings.CutSuffix(strings.ToLower(strings.TrimSuffix(name, ".")), "."+domain)
 	addrs, found = n.addrs[name]
 	return addrs, found, ours || name == domain
 }
 
-// answer answers a question about a name or an address that is ours; nil if it is not.
+// answer answers a question about a name or an address for which the gateway is authoritative; nil
+// otherwise.
 func (n *names) answer(h *dnsmessage.Header, q *dnsmessage.Question) []byte {
 	addrs, found, ours := n.lookup(q.Name.String())
 	name := ""
@@ -81,7 +83,7 @@ func (n *names) answer(h *dnsmessage.Header, q *dnsmessage.Question) []byte {
 	return finish(b)
 }
 
-// reversed is the address whose name is asked for (RFC 1035, 3.5; RFC 3596, 2.5).
+// reversed returns the address of a reverse lookup (RFC 1035, 3.5; RFC 3596, 2.5).
 func reversed(name string) (netip.Addr, bool) {
 	name = strings.ToLower(strings.TrimSuffix(name, "."))
 	if four, ok := strings.CutSuffix(name, ".in-addr.arpa"); ok {
@@ -113,7 +115,7 @@ func respond(h *dnsmessage.Header, code dnsmessage.RCode, ours bool) *dnsmessage
 	return &b
 }
 
-// fail is an answer that only says what is wrong; q may be nil.
+// fail makes an answer with an error code only; q may be nil.
 func fail(h *dnsmessage.Header, q *dnsmessage.Question, code dnsmessage.RCode) []byte {
 	b := respond(h, code, false)
 	if q != nil && (b.StartQuestions() != nil || b.Question(*q) != nil) {
@@ -122,7 +124,7 @@ func fail(h *dnsmessage.Header, q *dnsmessage.Question, code dnsmessage.RCode) [
 	return finish(b)
 }
 
-// finish gives the message; nil if it cannot be made.
+// finish returns the message; nil: it cannot be made.
 func finish(b *dnsmessage.Builder) []byte {
 	out, err := b.Finish()
 	if err != nil {

@@ -18,7 +18,7 @@ import (
 	"vnic.dev/vnic/internal/wire"
 )
 
-// Bounds of flows, those of NAT and forwards together, which the ports of the switch share (quota.go).
+// Bounds of flows, of NAT and forwards together, which the ports of the switch share (quota.go).
 const (
 	maxTCP     = 1024
 	maxPending = 256 // connections that guests ask for and do not have yet
@@ -26,12 +26,13 @@ const (
 	maxUDPSize = 64 << 10
 )
 
-// startFlows has guests reach the gateway's own services over TCP and, if they may, the host's network.
+// startFlows lets guests reach the gateway's own services over TCP and, with NAT, the host's
+// network.
 func (g *Gateway) startFlows() {
 	p := &pending{g: g, quota: g.pending,
 		ids: map[stack.TransportEndpointID]asked{}}
-	// The quota bounds what is asked for. Beside that there are those that have just been evicted: one that the forwarder
-	// ignored for their sake would be pending for ever.
+	// The quota limits pending connections. Just evicted ones may exist beside it: if the forwarder
+	// counted them and ignored a new one, that one would be pending for ever.
 	p.next = tcp.NewForwarder(g.ns, 0, math.MaxInt, p.connection)
 	g.ns.SetTransportProtocolHandler(tcp.ProtocolNumber, p.segment)
 	g.ns.SetTransportProtocolHandler(udp.ProtocolNumber, g.datagram)
@@ -41,20 +42,21 @@ func (g *Gateway) startFlows() {
 	}
 	g.ns.SetTransportProtocolHandler(icmp.ProtocolNumber4, g.echo)
 	g.ns.SetTransportProtocolHandler(icmp.ProtocolNumber6, g.echo)
-	// From here on netstack answers for any address. The filter has let in what it may answer for.
+	// From here on netstack answers for any address; the filter admits only packets that it may
+	// answer.
 	_ = g.ns.SetPromiscuousMode(ether.NIC, true)
 	_ = g.ns.SetSpoofing(ether.NIC, true)
 }
 
-// loopbacks are the host's, those of a guest's family first: a server of the host may listen on one of them only, and a
-// name like "gateway" has both families.
+// The host's loopbacks, the one of the guest's family first: a server of the host may listen on
+// only one of them, and a name like "gateway" has both families.
 var (
 	loopback4 = netip.AddrFrom4([4]byte{127, 0, 0, 1})
 	loopback6 = netip.IPv6Loopback()
 )
 
-// looped says whether a packet is one that the gateway sent itself: netstack hears its own broadcasts. The filter lets
-// in no frame with such a source.
+// looped reports whether a packet was sent by the gateway itself: netstack receives its own
+// broadcasts. The filter refuses frames with such a source.
 func (g *Gateway) looped(id stack.TransportEndpointID) bool {
 	switch addrPort(id.RemoteAddress, 0).Addr() {
 	case g.o.Prefix4.Addr(), g.o.Prefix6.Addr(), g.port.filter.local6:
@@ -63,7 +65,8 @@ func (g *Gateway) looped(id stack.TransportEndpointID) bool {
 	return false
 }
 
-// hostSide gives the host's addresses for one that a guest sends to: the gateway's own is the host's loopback.
+// hostSide returns the host's addresses for an address to which a guest sends: the gateway's own is
+// the host's loopback.
 func (g *Gateway) hostSide(to netip.AddrPort) []netip.AddrPort {
 	v4, v6 := netip.AddrPortFrom(loopback4, to.Port()), netip.AddrPortFrom(loopback6, to.Port())
 	switch to.Addr() {
@@ -75,12 +78,12 @@ func (g *Gateway) hostSide(to netip.AddrPort) []netip.AddrPort {
 	return []netip.AddrPort{to}
 }
 
-// permits are those of the host's addresses for one that a guest sends to that it may reach. Without any, it is told
-// of in the counters and the log.
+// permits returns those of the host's addresses, for one to which a guest sends, that the guest may
+// reach. If there is none, it counts and logs the refusal.
 func (g *Gateway) permits(from owner, id stack.TransportEndpointID) (list []permit) {
 	var first *refusal
 	for _, a := range g.hostSide(addrPort(id.LocalAddress, id.LocalPort)) {
-		p, r := g.judge(a)
+		p, r := g.check(a)
 		if r == nil {
 			list = append(list, p)
 		} else if first == nil {
@@ -93,7 +96,7 @@ func (g *Gateway) permits(from owner, id stack.TransportEndpointID) (list []perm
 	return list
 }
 
-// refuse counts a refusal, and tells of it: once a second at most for each port of the switch.
+// refuse counts a refusal, and logs it: at most once a second for each port of the switch.
 func (g *Gateway) refuse(from owner, src netip.AddrPort, r *refusal) {
 	g.count.denied[r.rule].Add(1)
 	name := ""
@@ -106,25 +109,26 @@ func (g *Gateway) refuse(from owner, src netip.AddrPort, r *refusal) {
 		"rule", r.rule, "flag", r.flag)
 }
 
-// Bounds of the ICMP errors that the gateway sends to the guest of a port: netstack's default for all guests together.
+// Bounds of the ICMP errors that the gateway sends to the guest of a port: netstack's defaults for
+// all guests together.
 const (
 	errorRate  = 1000 // a second
 	errorBurst = 50
 )
 
-// rates limits how often the gateway logs a refusal to a port of the switch, and sends an error to its guest.
+// rates limits log lines and ICMP errors for a port of the switch.
 type rates struct {
 	refusals nic.LogLimit  // in the log
 	errors   *rate.Limiter // to its guest, by ICMP
 }
 
-// ratesOf are the limits of a port.
+// ratesOf returns the limits of a port.
 func (g *Gateway) ratesOf(o owner) *rates {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	r := g.rates[o.link]
 	if r == nil {
-		if len(g.rates) > wire.MaxPorts { // links that are gone
+		if len(g.rates) > wire.MaxPorts { // removes detached links
 			clear(g.rates)
 		}
 		r = &rates{errors: rate.NewLimiter(errorRate, errorBurst)}
@@ -133,11 +137,12 @@ func (g *Gateway) ratesOf(o owner) *rates {
 	return r
 }
 
-// allowsError reports whether the guest of a port may get another ICMP error now. A port has its own limit, so that no
-// other guest's errors keep one from its own, which path MTU discovery needs.
+// allowsError reports whether the guest of a port may get another ICMP error now. Each port has its
+// own limit, so that errors of other guests do not suppress its own, which path MTU discovery
+// needs.
 func (g *Gateway) allowsError(o owner) bool { return g.ratesOf(o).errors.AllowN(g.now(), 1) }
 
-// dialFirst makes a connection to the first of the addresses that takes it.
+// dialFirst connects to the first of the addresses that accepts.
 func (g *Gateway) dialFirst(ctx context.Context, to []permit) (c net.Conn, err error) {
 	for _, a := range to {
 		if c, err = g.dial(ctx, "tcp", a); err == nil {

@@ -15,11 +15,11 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// The gateway answers for its own addresses, and for no other.
+// The gateway answers ARP and neighbor solicitations for its own addresses, and for no others.
 func TestNeighbors(t *testing.T) {
 	w := newRig(t, nil)
 	r := w.raw(1)
-	for range 3 { // whatever it answers to the others comes before
+	for range 3 { // wrong answers would come before the expected one
 		r.send(r.arp(1, addr4Of(1), addr4Of(2), wire.MAC{}))
 		r.send(r.arp(1, addr4Of(1), netip.MustParseAddr("8.8.8.8"), wire.MAC{}))
 	}
@@ -70,7 +70,7 @@ func (r *raw) solicitRouter(from netip.Addr) []byte {
 		[]byte{ndRouterSolicit, 0, 0, 0, 0, 0, 0, 0})
 }
 
-// routerAdvertisement asks for one.
+// routerAdvertisement solicits a router advertisement and returns it.
 func (r *raw) routerAdvertisement() []byte {
 	r.t.Helper()
 	r.send(r.solicitRouter(netip.MustParseAddr("fe80::1")))
@@ -112,7 +112,8 @@ func TestRouterAdvertisements(t *testing.T) {
 	testkit.Equal(t, "address", a, netip.MustParseAddr("fd76:6e69::5054:ff:fe01:203"))
 }
 
-// The gateway answers pings of its own addresses only. Of others it says that they lead nowhere, in its own name.
+// The gateway answers pings of its own addresses only. For other addresses of the network it sends
+// "unreachable" from its own address.
 func TestPing(t *testing.T) {
 	r := newRig(t, nil).raw(1)
 	ping4 := func(dst netip.Addr, seq byte) {
@@ -145,7 +146,7 @@ func TestPing(t *testing.T) {
 		case b[20] == protoICMPv6 && b[54] == 129:
 			got[b[61]] = true
 		case b[12] == 8 && b[13] == 0 && b[23] == 1 && b[34] == 3:
-			refused4 = b[35] == 13 && netip.AddrFrom4([4]byte(b[26:30])) == prefix4.Addr() && b[69] == 1 // of the first
+			refused4 = b[35] == 13 && netip.AddrFrom4([4]byte(b[26:30])) == prefix4.Addr() && b[69] == 1 // first
 		case b[20] == protoICMPv6 && b[54] == 1:
 			refused6 = b[55] == 1 && netip.AddrFrom16([16]byte(b[22:38])) == prefix6.Addr() && b[109] == 3
 		}
@@ -156,7 +157,8 @@ func TestPing(t *testing.T) {
 	}
 }
 
-// Without NAT there is no route to elsewhere. ICMP errors, and pings of what is no host, are answered by nothing.
+// Without NAT there is no route to remote addresses. ICMP errors, and pings of addresses without a
+// host, get no answer.
 func TestPingWithoutNAT(t *testing.T) {
 	w := newRig(t, func(o *Options) { o.NAT = false })
 	r := w.raw(1)

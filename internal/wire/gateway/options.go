@@ -13,58 +13,60 @@ import (
 	"vnic.dev/vnic/internal/wire"
 )
 
-// ErrBadOptions is what New returns for options that contradict themselves.
+// ErrBadOptions is returned by New for invalid options.
 var ErrBadOptions = errors.New("bad gateway options")
 
-// Options are a gateway's.
+// Options configure a gateway.
 type Options struct {
 	Name string   // of the port; "" is "gateway"
 	MAC  wire.MAC // of the port
 	MTU  int      // of the network; 0: 1500
-	// MaxMTU is the longest packet that it takes, from guests that have another MTU than it tells them; 0: MTU
+	// MaxMTU is the longest packet that it accepts, from guests with another MTU than MTU; 0: MTU
 	MaxMTU int
 	// Prefix4 and Prefix6 are the gateway's own addresses, each in its network: 10.118.110.254/24,
 	// fd76:6e69::fe/64. One of them may be missing. Without an IPv4 network there is no DHCP. In a
-	// Prefix6 of 64 bits guests make up their own addresses, see EUI64.
+	// Prefix6 of 64 bits guests configure their own addresses, see EUI64.
 	Prefix4, Prefix6 netip.Prefix
 	Hosts            []Host
 	Forwards         []Forward
-	// guests reach the host's network, and its loopback (TCP: of either family) by the gateway's
-	// addresses, as far as Policy lets them; without it they reach each other, and the gateway's services
+	// NAT lets guests reach the host's network, and the host's loopback (TCP: of either family) by
+	// the gateway's addresses, as far as Policy allows. Without it they reach each other, and the
+	// gateway's services.
 	NAT    bool
 	Policy Policy
 	Log    *slog.Logger
-	// Own reports whether a port of the host is this program's own. No guest reaches such a port unless Policy.HostPorts
-	// has it alone or in a range of at most 100 ports; nil: there are none.
+	// Own reports whether a port of the host belongs to this program. Guests reach such a port only
+	// if Policy.HostPorts names it alone or in a range of at most 100 ports; nil: there are none.
 	Own func(port uint16) bool
-	// Outside makes the sockets of the host; nil: this process does. One that is in another process judges by the
-	// same Policy once more (Dialer), so what this process has become does not matter.
+	// Outside makes the sockets of the host; nil: this process does. An Outside in another process
+	// (Dialer) checks the same Policy again, so it stays in force even if this process is
+	// compromised.
 	Outside Outside
 }
 
-// Outside is the host as a gateway sees it.
+// Outside is the gateway's access to the host.
 type Outside interface {
-	// Dial makes a connection, of "tcp".
+	// Dial connects by "tcp".
 	Dial(ctx context.Context, network string, to netip.AddrPort) (net.Conn, error)
-	// OpenFlow makes a socket of a flow of datagrams.
+	// OpenFlow makes a socket of a datagram flow.
 	OpenFlow(ctx context.Context, f Flow) (*net.UDPConn, error)
-	// OpenAnswer makes a socket at a forward's address, of any port, that is connected to who has sent to the forward.
+	// OpenAnswer makes a socket at a forward's address, with any port, connected to a sender to the
+	// forward.
 	OpenAnswer(ctx context.Context, a Answer) (*net.UDPConn, error)
-	// DialResolver makes a connection, or a socket of "udp" that is connected, to one of Resolvers.
+	// DialResolver connects to one of Resolvers, by "tcp" or "udp".
 	DialResolver(ctx context.Context, network string, to netip.AddrPort) (net.Conn, error)
 	Resolvers() []netip.AddrPort
-	// Addrs are the host's own addresses.
+	// Addrs returns the host's own addresses.
 	Addrs() ([]netip.Addr, error)
 	// ListenUDP makes the socket of a forward, at its Listen.
-	ListenUDP(at netip.AddrPort) (Datagrams, error)
+	ListenUDP(addr netip.AddrPort) (Datagrams, error)
 }
 
-// Datagrams is an unconnected socket of UDP.
+// Datagrams is an unconnected UDP socket.
 type Datagrams interface {
 	ReadFromUDPAddrPort(b []byte) (int, netip.AddrPort, error)
 	WriteToUDPAddrPort(b []byte, to netip.AddrPort) (int, error)
-	// Lost is how many datagrams it has had no room for, as far as it is known: all that came before what was read
-	// last.
+	// Lost returns how many datagrams it had no room for, at least all before the one read last.
 	Lost() uint64
 	LocalAddr() net.Addr
 	Close() error
@@ -73,22 +75,22 @@ type Datagrams interface {
 // Host is a guest that the gateway knows: it gets its address by DHCP, and has a name.
 type Host struct {
 	Name         string   // "": none
-	MAC          wire.MAC // zero: it gets no address; with no Addr4 either
+	MAC          wire.MAC // zero: it gets no address; nor does it without Addr4
 	Addr4, Addr6 netip.Addr
 }
 
-// Forward has connections, or datagrams, that come to a socket of the host go to a guest.
+// Forward sends connections, or datagrams, to a socket of the host on to a guest.
 type Forward struct {
 	Proto  string         // "tcp" or "udp"
-	Listen netip.AddrPort // on the host; port 0 is any, see Gateway.Forwards
+	Listen netip.AddrPort // on the host; port 0: any, see Gateway.Forwards
 	To     netip.AddrPort // in one of the gateway's networks
 }
 
 // GatewayName is the gateway's own name.
 const GatewayName = "gateway"
 
-// EUI64 gives the address that a guest with this MAC makes up in a network of 64 bits by itself (RFC 4862; RFC 4291,
-// appendix A).
+// EUI64 returns the address that a guest with this MAC configures itself in a network of 64 bits
+// (RFC 4862; RFC 4291, appendix A).
 func EUI64(network netip.Prefix, mac wire.MAC) netip.Addr {
 	b := network.Masked().Addr().As16()
 	copy(b[8:], []byte{mac[0] ^ 2, mac[1], mac[2], 0xff, 0xfe, mac[3], mac[4], mac[5]})
@@ -99,7 +101,7 @@ func bad(format string, args ...any) error {
 	return fmt.Errorf("%w: %w", ErrBadOptions, fmt.Errorf(format, args...))
 }
 
-// check refuses options that contradict themselves, and fills in what has a default.
+// check refuses invalid options, and fills in defaults.
 func (o *Options) check() error {
 	o.Name, o.MTU = cmp.Or(o.Name, GatewayName), cmp.Or(o.MTU, 1500)
 	o.MaxMTU = cmp.Or(o.MaxMTU, o.MTU)

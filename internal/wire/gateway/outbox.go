@@ -17,15 +17,16 @@ import (
 )
 
 const (
-	outBatch     = 32           // frames under way, those that wait for a busy receiver included
+	outBatch     = 32           // frames in flight, held ones included
 	destUnderWay = outBatch / 4 // of these, for one destination
 	slotSize     = 66 << 10
-	directPieces = 4 // of a payload that is sent from netstack's memory
+	directPieces = 4 // most pieces of a payload that is sent from netstack's memory
 )
 
-// outbox is what netstack sends, on its way to the wire: an nic.TxQueue, and the nic.Outlet of its own sender.
+// outbox holds netstack's packets for the wire: it is an nic.TxQueue, and the nic.Outlet of its
+// Sender.
 type outbox struct {
-	link   *wire.Link // set before run; nil: there is none, and all is dropped
+	link   *wire.Link // set before run; nil: none, and all packets are dropped
 	count  *counters
 	log    *slog.Logger
 	sender *nic.Sender
@@ -34,22 +35,22 @@ type outbox struct {
 	queue  outQueue // under mu
 	closed bool     // under mu
 
-	// The sender's worker's.
+	// Used by the Sender's worker.
 	worker *wire.Worker
 	slots  [outBatch]outSlot
 }
 
 var _ nic.TxQueue = (*outbox)(nil)
 
-// outSlot has the bytes of a frame under way, in memory of ours, of the wire's domain.
+// outSlot has the bytes of a frame in flight, in our own memory of kind wire.
 type outSlot struct {
 	frame []byte // its header, or all of it
 	mem   *dma.Region
-	pkt   *stack.PacketBuffer // whose memory has the rest; nil: frame has all
+	pkt   *stack.PacketBuffer // its memory has the rest; nil: frame has all
 	dest  *dest
 }
 
-// release lets go of what the slot's frame was made of.
+// release frees the slot's packet, and returns its destination.
 func (s *outSlot) release() *dest {
 	if s.pkt != nil {
 		s.pkt.DecRef()
@@ -69,10 +70,10 @@ func newOutbox(count *counters, log *slog.Logger) (*outbox, error) {
 	return o, err
 }
 
-// run starts the worker. It has no thread of its own, and never spins.
+// run starts the worker. It has no thread of its own, and never polls.
 func (o *outbox) run() { o.sender.Start(-1, false) }
 
-// put adds a packet, of which it keeps a reference; false if there is no room.
+// put adds a packet, and keeps a reference to it; false: there is no room.
 func (o *outbox) put(pkt *stack.PacketBuffer) bool {
 	o.mu.Lock()
 	taken, lost := false, 1
@@ -87,8 +88,8 @@ func (o *outbox) put(pkt *stack.PacketBuffer) bool {
 	return taken
 }
 
-// await waits for room for so many frames of data to a destination, and bytes in them, for so long as a frame waits for
-// a receiver. It is no promise: others may be quicker.
+// await waits for room for frames of data to a destination, with so many bytes, as long as a frame
+// waits for a receiver. The room is not reserved: others may take it first.
 func (o *outbox) await(ctx context.Context, to wire.MAC, frames, bytes int) bool {
 	o.mu.Lock()
 	d := o.queue.dests[to]
@@ -113,7 +114,7 @@ func (o *outbox) await(ctx context.Context, to wire.MAC, frames, bytes int) bool
 	return false
 }
 
-// close ends the worker, once it has sent what receivers take at once.
+// close ends the worker, after it has sent what receivers take at once.
 func (o *outbox) close() {
 	o.mu.Lock()
 	o.closed = true
@@ -132,7 +133,7 @@ func (o *outbox) Send(batch []*wire.Packet) {
 	}
 }
 
-// Dropped implements nic.Outlet. Done and Abandon count.
+// Dropped implements nic.Outlet. Done and Abandon count the packet.
 func (o *outbox) Dropped(p *wire.Packet, r wire.DropReason) {
 	if o.link != nil {
 		o.link.GaveUp(o.worker, p, r)
@@ -167,14 +168,14 @@ func (o *outbox) take() (*stack.PacketBuffer, *dest) {
 	return o.queue.take()
 }
 
-// done says that a frame of a destination is no longer under way.
+// done records that a frame of a destination is no longer in flight.
 func (o *outbox) done(d *dest) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.queue.done(d)
 }
 
-// Reload implements nic.TxQueue: memory of ours stays where it is.
+// Reload implements nic.TxQueue: our memory does not move.
 func (o *outbox) Reload(*nic.TxFrame, bool) (ok bool, err error) { return true, nil }
 
 // Done implements nic.TxQueue.
@@ -215,7 +216,8 @@ func (o *outbox) Pending() bool {
 	return len(o.queue.turn) > 0
 }
 
-// Backlog implements nic.TxQueue. No sender waits for space: what is too much for a destination is dropped.
+// Backlog implements nic.TxQueue. No sender waits for space: excess packets for a destination are
+// dropped.
 func (o *outbox) Backlog() (frames int, full bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -225,7 +227,7 @@ func (o *outbox) Backlog() (frames int, full bool) {
 	return frames, false
 }
 
-// EnableKick implements nic.TxQueue: put wakes the sender each time.
+// EnableKick implements nic.TxQueue: put wakes the Sender each time.
 func (o *outbox) EnableKick() (more bool) { return o.Pending() }
 
 // DisableKick implements nic.TxQueue.
@@ -234,10 +236,10 @@ func (o *outbox) DisableKick() {}
 // Idle implements nic.TxQueue.
 func (o *outbox) Idle([]*nic.TxFrame) {}
 
-// Stopped implements nic.TxQueue. Nothing of this queue can fail but the sleep.
+// Stopped implements nic.TxQueue. Only the worker's sleep can fail.
 func (o *outbox) Stopped(err error) { o.log.Error("the gateway sends no more", "err", err) }
 
-// describe makes a packet for the wire of one of netstack's; false if it is none that can be sent.
+// describe makes a packet for the wire from netstack's; false: it cannot be sent.
 func (s *outSlot) describe(pkt *stack.PacketBuffer, p *wire.Packet) bool {
 	*p = wire.Packet{Payload: p.Payload[:0]}
 	slices, h := pkt.AsSlices(), &p.Meta.Headers
@@ -262,8 +264,9 @@ func (s *outSlot) describe(pkt *stack.PacketBuffer, p *wire.Packet) bool {
 	return true
 }
 
-// refer has a packet's payload stay where netstack has it, until the frame is released; false if it is not TCP with its
-// headers in one piece and a payload of a few long ones. Nobody changes what netstack has sent.
+// refer leaves a packet's payload in netstack's memory until the frame is released. It returns
+// false unless the packet is TCP with contiguous headers and a payload of a few long pieces. Sent
+// packets of netstack do not change.
 func (s *outSlot) refer(pkt *stack.PacketBuffer, slices [][]byte, p *wire.Packet) bool {
 	h, size := &p.Meta.Headers, pkt.Size()
 	if len(slices) < 2 || len(slices) > 1+directPieces || len(slices[0]) > splitter.MaxHeader ||

@@ -7,40 +7,41 @@ import (
 	"vnic.dev/vnic/internal/wire"
 )
 
-// Bounds of what netstack has sent and the worker has not taken. What is beyond them netstack takes for lost.
+// Bounds of packets that netstack has sent and the worker has not taken. Netstack treats packets
+// beyond them as lost.
 const (
-	outBytes    = 32 << 20 // of all; beyond, the longest queue gives its newest packet
+	outBytes    = 32 << 20 // of all; beyond it the longest queue drops its newest packet
 	destBytes   = 8 << 20  // of a destination's data
-	destFrames  = 1024     // the same
-	destAnswers = 64       // frames of a destination that answer what anybody may ask: ICMP, ARP, ND, RST and DHCP
-	maxDests    = 256      // destinations with frames; group addresses are some as well
+	destFrames  = 1024     // the same in frames
+	destAnswers = 64       // frames to a destination of kinds that anybody may ask for: ICMP, ARP, ND, RST and DHCP
+	maxDests    = 256      // destinations with frames; group addresses count too
 )
 
-// outQueue is what waits for the worker: a queue for each destination, served in turn, so that a guest that takes
-// little holds up its own frames alone.
+// outQueue holds packets for the worker: a queue for each destination, served in turn, so that a
+// slow guest delays only its own frames.
 type outQueue struct {
 	dests map[wire.MAC]*dest
-	turn  []*dest // those with packets that may go
+	turn  []*dest // destinations with packets that may go
 	bytes int
 }
 
-// dest is a destination's queue. It is forgotten when it is empty and nothing of it is under way.
+// dest is a destination's queue. It is deleted when it is empty and has no frame in flight.
 type dest struct {
 	mac      wire.MAC
 	data     fifo
 	answers  fifo
-	underWay int  // frames that the worker has
+	underWay int  // frames in flight
 	inTurn   bool // it is in outQueue.turn
 
-	waiters []chan struct{} // of those who wait for room, the first one first; closed when it is their turn
+	waiters []chan struct{} // goroutines that wait for room, in order; closed when it is their turn
 }
 
-// room says whether there is room for so many more frames of data, and bytes in them.
+// room reports whether there is room for more frames of data, with so many bytes.
 func (d *dest) room(frames, bytes int) bool {
 	return len(d.data.pkts) == 0 || len(d.data.pkts)+frames <= destFrames && d.data.bytes+bytes <= destBytes
 }
 
-// relieve has the first who waits go on when half of the room is free, and all when there is nothing left.
+// relieve wakes the first waiter when half of the room is free, and all when the queue is empty.
 func (d *dest) relieve() {
 	switch {
 	case len(d.data.pkts) == 0:
@@ -54,7 +55,7 @@ func (d *dest) relieve() {
 	}
 }
 
-// fifo is a queue of packets, of which it has a reference.
+// fifo is a queue of packets, each with a reference.
 type fifo struct {
 	pkts  []*stack.PacketBuffer // oldest first
 	bytes int
@@ -85,7 +86,8 @@ func (f *fifo) dropNewest() (bytes int) {
 	return n
 }
 
-// put adds a packet. lost says how many packets there was no room for: this one, or those that made room for it.
+// put adds a packet. lost is how many packets were dropped: this one, or others to make room for
+// it.
 func (q *outQueue) put(pkt *stack.PacketBuffer) (taken bool, lost int) {
 	var mac wire.MAC
 	copy(mac[:], pkt.LinkHeader().Slice())
@@ -122,7 +124,7 @@ func (q *outQueue) put(pkt *stack.PacketBuffer) (taken bool, lost int) {
 	return true, lost
 }
 
-// longest is the destination with the most bytes of data; nil: there is none with data.
+// longest returns the destination with the most bytes of data; nil: none has data.
 func (q *outQueue) longest() (longest *dest) {
 	for _, d := range q.dests {
 		if len(d.data.pkts) > 0 && (longest == nil || d.data.bytes > longest.data.bytes) {
@@ -132,8 +134,8 @@ func (q *outQueue) longest() (longest *dest) {
 	return longest
 }
 
-// take takes the next packet of the destination whose turn it is; nil: there is none that may go. The destination is
-// told by done when the worker has disposed of it.
+// take takes the next packet of the destination whose turn it is; nil: none may go. The worker
+// calls done when it has finished the packet.
 func (q *outQueue) take() (*stack.PacketBuffer, *dest) {
 	for len(q.turn) > 0 {
 		d := q.turn[0]
@@ -144,7 +146,7 @@ func (q *outQueue) take() (*stack.PacketBuffer, *dest) {
 		if len(f.pkts) == 0 {
 			f = &d.data
 		}
-		if len(f.pkts) == 0 { // it gave up what it had
+		if len(f.pkts) == 0 { // its packets were dropped
 			q.rest(d)
 			continue
 		}
@@ -158,13 +160,14 @@ func (q *outQueue) take() (*stack.PacketBuffer, *dest) {
 	return nil, nil
 }
 
-// done says that a frame of a destination is no longer under way.
+// done records that a frame of a destination is no longer in flight.
 func (q *outQueue) done(d *dest) {
 	d.underWay--
 	q.rest(d)
 }
 
-// rest puts a destination behind the others, if it has packets that may go, or forgets it.
+// rest puts a destination behind the others, if it has packets that may go, or deletes it if it is
+// unused.
 func (q *outQueue) rest(d *dest) {
 	switch some := len(d.data.pkts)+len(d.answers.pkts) > 0; {
 	case some && !d.inTurn && d.underWay < destUnderWay:
@@ -175,7 +178,8 @@ func (q *outQueue) rest(d *dest) {
 	}
 }
 
-// isAnswer says whether a packet is of the kinds that anybody can have us send, as many as he likes.
+// isAnswer reports whether a packet is of a kind that anybody can make the gateway send, in any
+// number.
 func isAnswer(pkt *stack.PacketBuffer) bool {
 	if pkt.NetworkProtocolNumber == header.ARPProtocolNumber {
 		return true

@@ -8,24 +8,24 @@ import (
 	"time"
 )
 
-// Policy says what guests reach through NAT. It is judged once for each socket that is made for a
+// Policy says what guests reach through NAT. It is checked once for each socket that is made for a
 // guest, on the address and port that are dialled: whatever name, fragments or headers led there.
 //
-// An address may be written into an IPv6 address in many ways (embedded). Such an address is
-// refused if any of the addresses in it is: each layer is judged by itself, as follows.
+// An address may be embedded in an IPv6 address in many ways (embedded). Such an address is refused
+// if any of the addresses in it is: each layer is checked by itself, as follows.
 //
-//  1. What is reserved is refused: multicast, broadcast, 0.0.0.0/8, 240.0.0.0/4, ::.
-//  2. Of the prefixes of Deny and Allow and the built-in ones that contain it, the longest decides;
-//     of equally long ones Deny comes before Allow, and Allow before what is built in. No prefix:
-//     it passes.
+//  1. Reserved addresses are refused: multicast, broadcast, 0.0.0.0/8, 240.0.0.0/4, ::.
+//  2. Of the prefixes of Deny and Allow and the built-in ones that contain the address, the longest
+//     decides; of equally long ones Deny comes before Allow, and Allow before built-in ones.
+//     Without a prefix the address passes.
 //  3. An address of the host itself, loopback and interfaces', passes only with a port in
 //     HostPorts, whatever Allow says. The gateway's own addresses stand for the loopback.
 //
-// The resolver that questions are forwarded to is not of the guest's choice: it is refused by Deny
-// only (judgeResolver). An address that leads to the host by a route alone, without an interface
-// that has it (ip route add local), is not known for the host's.
+// Guests do not choose the resolver to which questions are forwarded: only Deny refuses it
+// (checkResolver). An address that leads to the host only by a route, without an interface that has
+// it (ip route add local), is not recognized as the host's.
 type Policy struct {
-	HostPorts   Ports // of the host, that guests reach
+	HostPorts   Ports // ports of the host that guests reach
 	Deny, Allow []netip.Prefix
 }
 
@@ -35,9 +35,9 @@ type Rule uint8
 // Rules.
 const (
 	RuleNone      Rule = iota
-	RuleReserved       // no address of a host
-	RuleLinkLocal      // of the host's links
-	RuleMetadata       // of a cloud's services for the host
+	RuleReserved       // not an address of a host
+	RuleLinkLocal      // on the host's links
+	RuleMetadata       // clouds' services for the host
 	RuleDeny           // Policy.Deny
 	RuleHostPorts      // a port of the host that is not in Policy.HostPorts
 	NumRules
@@ -45,7 +45,7 @@ const (
 
 var ruleNames = [NumRules]string{"none", "reserved", "link-local", "metadata", "deny", "host-ports"}
 
-// String gives the rule's name in counters.
+// String returns the rule's name in counters.
 func (r Rule) String() string {
 	if r < NumRules {
 		return ruleNames[r]
@@ -53,7 +53,7 @@ func (r Rule) String() string {
 	return "unknown"
 }
 
-// builtin is what is refused unless a flag allows it, but for what is reserved, which no flag allows.
+// builtin are the prefixes refused by default. No flag allows the reserved ones.
 var builtin = parseBuiltin([]struct {
 	prefix string
 	rule   Rule
@@ -86,7 +86,7 @@ var builtin = parseBuiltin([]struct {
 	{"192.0.0.192/32", RuleMetadata, "Oracle: metadata of its classic hosts"},
 })
 
-// refuses is a prefix that something is refused by; or allowed, with RuleNone.
+// refuses is a prefix with the rule that refuses it; RuleNone: it is allowed.
 type refuses struct {
 	prefix netip.Prefix
 	rule   Rule
@@ -103,7 +103,7 @@ func parseBuiltin(list []struct {
 	return out
 }
 
-// reserved says whether no flag allows an address.
+// reserved reports whether an address is reserved, so that no flag allows it.
 func reserved(a netip.Addr) bool {
 	for _, b := range builtin {
 		if b.rule == RuleReserved && b.prefix.Contains(a) {
@@ -113,7 +113,7 @@ func reserved(a netip.Addr) bool {
 	return false
 }
 
-// Reserved says whether all of a network is reserved: no flag allows it.
+// Reserved reports whether all of a network is reserved, so that no flag allows it.
 func Reserved(p netip.Prefix) bool {
 	for _, b := range builtin {
 		if b.rule == RuleReserved && b.prefix.Bits() <= p.Bits() && b.prefix.Contains(p.Addr()) {
@@ -123,28 +123,28 @@ func Reserved(p netip.Prefix) bool {
 	return false
 }
 
-// permit is an address that may be dialled. Only judge and judgeResolver make them, and nothing else
-// is taken by what makes sockets.
+// permit is an address that may be dialled. Only check and checkResolver make permits, and
+// functions that make sockets accept nothing else.
 type permit struct{ to netip.AddrPort }
 
-// refusal says why an address may not be.
+// refusal is why an address may not be dialled.
 type refusal struct {
 	to   netip.AddrPort
 	rule Rule
-	flag string // that allows it
+	flag string // the flag that would allow it
 }
 
 func (r *refusal) Error() string {
 	return fmt.Sprintf("%v is refused: %v; %s", r.to, r.rule, r.flag)
 }
 
-// judge says whether a guest may reach an address. Its cost is that of a look at each prefix of the policy for each
-// layer of the address, at most maxLayers; the host's addresses are read once a second at most.
+// check reports whether a guest may reach an address. It costs a look at each prefix of the policy
+// for each layer of the address, at most maxLayers; the host's addresses are read at most once a
+// second.
 //
-// The ports of this program are the host's, too, and are known here alone: a Dialer in another process does not know
-// them.
-func (g *Gateway) judge(to netip.AddrPort) (permit, *refusal) {
-	p, no := g.o.Policy.judge(to, g.host)
+// This program's own ports are checked only here: a Dialer in another process does not know them.
+func (g *Gateway) check(to netip.AddrPort) (permit, *refusal) {
+	p, no := g.o.Policy.check(to, g.host)
 	if no != nil || g.o.Own == nil || !g.o.Own(to.Port()) || g.o.Policy.HostPorts.names(to.Port()) {
 		return p, no
 	}
@@ -156,7 +156,7 @@ func (g *Gateway) judge(to netip.AddrPort) (permit, *refusal) {
 	return p, nil
 }
 
-func (p *Policy) judge(to netip.AddrPort, host *hostAddrs) (permit, *refusal) {
+func (p *Policy) check(to netip.AddrPort, host *hostAddrs) (permit, *refusal) {
 	for _, a := range layers(to.Addr()) {
 		rule, flag := p.addr(a, builtin)
 		if rule == RuleNone && !p.HostPorts.Contains(to.Port()) && host.has(a) {
@@ -169,9 +169,9 @@ func (p *Policy) judge(to netip.AddrPort, host *hostAddrs) (permit, *refusal) {
 	return permit{to}, nil
 }
 
-// judgeResolver says whether a resolver of the host may be asked. It often is a link-local address or the host's own,
-// and no guest chooses it.
-func (p *Policy) judgeResolver(to netip.AddrPort) (permit, *refusal) {
+// checkResolver reports whether a resolver of the host may be asked. It often is a link-local
+// address or the host's own, and no guest chooses it.
+func (p *Policy) checkResolver(to netip.AddrPort) (permit, *refusal) {
 	for _, a := range layers(to.Addr()) {
 		if rule, flag := p.addr(a, nil); rule == RuleDeny {
 			return permit{}, &refusal{to, rule, flag}
@@ -180,7 +180,8 @@ func (p *Policy) judgeResolver(to netip.AddrPort) (permit, *refusal) {
 	return permit{to}, nil
 }
 
-// addr says which rule refuses an address, of the policy and those that are built in, and which flag allows it.
+// addr returns the rule that refuses an address, of the policy and of builtin, and the flag that
+// would allow it.
 func (p *Policy) addr(a netip.Addr, builtin []refuses) (Rule, string) {
 	if reserved(a) {
 		return RuleReserved, "no flag allows it"
@@ -209,13 +210,13 @@ func (p *Policy) addr(a netip.Addr, builtin []refuses) (Rule, string) {
 	return best.rule, fmt.Sprintf("--allow %v allows it", a)
 }
 
-// hostAddrs are the addresses that the host has now.
+// hostAddrs caches the host's addresses.
 type hostAddrs struct {
 	read func() ([]net.Addr, error)
 	now  func() time.Time
 
 	mu    sync.Mutex
-	until time.Time // under mu: when they are to be read again
+	until time.Time // under mu: when to read them again
 	known bool
 	addrs map[netip.Addr]bool
 }
@@ -224,9 +225,9 @@ func newHostAddrs(read func() ([]net.Addr, error)) *hostAddrs {
 	return &hostAddrs{read: read, now: time.Now}
 }
 
-const hostAddrsAge = time.Second // that what was read may have
+const hostAddrsAge = time.Second // longest use of the cached addresses
 
-// has says whether an address leads to the host. If it cannot be known, it does.
+// has reports whether an address leads to the host. If that is unknown, it returns true.
 func (h *hostAddrs) has(a netip.Addr) bool {
 	if a.IsLoopback() || a.IsUnspecified() {
 		return true

@@ -19,7 +19,7 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// prefixes reads networks.
+// prefixes parses networks.
 func prefixes(t testing.TB, list ...string) (out []netip.Prefix) {
 	for _, s := range list {
 		out = append(out, testkit.Must(ParsePrefix(s))(t))
@@ -27,14 +27,14 @@ func prefixes(t testing.TB, list ...string) (out []netip.Prefix) {
 	return out
 }
 
-// ports reads ports.
+// ports parses ports.
 func ports(t testing.TB, s string) Ports { return testkit.Must(ParsePorts(s))(t) }
 
-// theHost has these addresses in tests, and no other but loopback.
+// theHost are the host's addresses in tests, in addition to loopback.
 var theHost = []net.Addr{&net.IPNet{IP: net.IPv4(198, 51, 100, 7), Mask: net.CIDRMask(24, 32)},
 	&net.IPNet{IP: net.ParseIP("2001:db8:7::7"), Mask: net.CIDRMask(64, 128)}}
 
-// judging is a gateway with a policy, on a host with the addresses of theHost.
+// judging makes a gateway with a policy, on a host with the addresses of theHost.
 func judging(t testing.TB, p Policy) *Gateway {
 	o := options()
 	o.Policy = p
@@ -82,12 +82,12 @@ func TestPolicy(t *testing.T) {
 			"[64:ff9b::0.0.0.0]:80":                      RuleReserved,
 			"[::ffff:0.0.0.0]:80":                        RuleReserved,
 			"[64:ff9b::192.0.2.1]:80":                    RuleNone,
-			"[64:ff9b:1::192.0.2.1]:80":                  RuleNone, // whose other places are zeros
+			"[64:ff9b:1::192.0.2.1]:80":                  RuleNone, // the other embedded addresses are zeros
 			"[64:ff9b:1:fffe::192.0.2.1]:80":             RuleNone,
 			"[2002:c000:201::1]:80":                      RuleNone,
 			"[::ffff:192.0.2.1]:80":                      RuleNone,
 			"[2001:0:c000:201:0:ffff:3fff:fdfe]:80":      RuleNone,
-			"[2001:db8::a9fe:a9fe]:80":                   RuleNone, // no form of the kind
+			"[2001:db8::a9fe:a9fe]:80":                   RuleNone, // not a form that embeds an address
 			"[2002:c000:201:1:0:5efe:169.254.169.254]:1": RuleMetadata,
 		}},
 		{"no ports of the host", Policy{}, map[string]Rule{
@@ -113,9 +113,9 @@ func TestPolicy(t *testing.T) {
 			Allow: prefixes(t, "10.0.0.0/8", "10.1.2.3", "169.254.0.0/16", "100.100.100.200", "168.0.0.0/8", "240.0.0.0/4")},
 			map[string]Rule{
 				"192.0.2.1:80": RuleDeny, "10.9.9.9:80": RuleNone, "10.1.2.4:80": RuleDeny, "10.1.2.3:80": RuleNone,
-				"169.254.1.1:80":     RuleNone,     // equally long as what is built in: Allow
-				"169.254.169.254:80": RuleDeny,     // equally long as what is built in: Deny
-				"169.254.170.2:80":   RuleMetadata, // longer than Allow
+				"169.254.1.1:80":     RuleNone,     // as long as the built-in prefix: Allow wins
+				"169.254.169.254:80": RuleDeny,     // as long as the built-in prefix: Deny wins
+				"169.254.170.2:80":   RuleMetadata, // the built-in prefix is longer than Allow's
 				"100.100.100.200:80": RuleNone, "168.63.129.16:80": RuleMetadata, "168.63.129.17:80": RuleNone,
 				"240.0.0.1:80": RuleReserved,
 			}},
@@ -129,20 +129,20 @@ func TestPolicy(t *testing.T) {
 	} {
 		g := judging(t, c.policy)
 		for to, want := range c.rules {
-			at := netip.MustParseAddrPort(to)
-			p, no := g.judge(at)
+			addr := netip.MustParseAddrPort(to)
+			p, no := g.check(addr)
 			got := RuleNone
 			if no != nil {
 				got = no.rule
 			}
-			if got != want || (no == nil) != (p.to == at) || no != nil && (no.flag == "" || no.to != at) {
+			if got != want || (no == nil) != (p.to == addr) || no != nil && (no.flag == "" || no.to != addr) {
 				t.Errorf("%s: %v: %v, want %v; %v", c.name, to, got, want, no)
 			}
 		}
 	}
 }
 
-// What the flag in a refusal's message says does allow it.
+// The flag that a refusal's message names does allow the address.
 func TestRefusalsNameTheFlag(t *testing.T) {
 	for to, want := range map[string]string{
 		"169.254.169.254:80":            "--allow 169.254.169.254 allows it",
@@ -154,7 +154,7 @@ func TestRefusalsNameTheFlag(t *testing.T) {
 		"224.0.0.1:80":                  "no flag allows it",
 	} {
 		p := Policy{Deny: prefixes(t, "10.0.0.0/8")}
-		_, no := judging(t, p).judge(netip.MustParseAddrPort(to))
+		_, no := judging(t, p).check(netip.MustParseAddrPort(to))
 		testkit.Equal(t, to, no.flag, want)
 		words := strings.Fields(want)
 		switch words[0] {
@@ -165,13 +165,14 @@ func TestRefusalsNameTheFlag(t *testing.T) {
 		default:
 			continue
 		}
-		if _, no := judging(t, p).judge(netip.MustParseAddrPort(to)); no != nil {
+		if _, no := judging(t, p).check(netip.MustParseAddrPort(to)); no != nil {
 			t.Errorf("%s: %v", words, no)
 		}
 	}
 }
 
-// The host's addresses are those of now, or of a second ago; where they cannot be read, any address may be the host's.
+// The host's addresses are read again after a second; if they cannot be read, any address counts as
+// the host's.
 func TestHostAddressesAreReadOnceASecond(t *testing.T) {
 	reads, now, list, fail := 0, time.Unix(1e9, 0), theHost, error(nil)
 	g := judging(t, Policy{})
@@ -182,7 +183,7 @@ func TestHostAddressesAreReadOnceASecond(t *testing.T) {
 	}
 	check := func(to string, want bool) {
 		t.Helper()
-		_, no := g.judge(netip.MustParseAddrPort(to))
+		_, no := g.check(netip.MustParseAddrPort(to))
 		testkit.Equal(t, to, no == nil, want)
 	}
 	for range 1000 {
@@ -201,7 +202,8 @@ func TestHostAddressesAreReadOnceASecond(t *testing.T) {
 	check("192.0.2.1:80", true)
 }
 
-// TestPolicyIsJudgedWhereASocketIsMade: however a packet is written, what is dialled is what was judged.
+// TestPolicyIsJudgedWhereASocketIsMade: however a packet is written, the dialled address is the
+// checked one.
 func TestPolicyIsJudgedWhereASocketIsMade(t *testing.T) {
 	good4, good6 := netip.MustParseAddrPort("192.0.2.1:80"), netip.MustParseAddrPort("[2001:db8::1]:80")
 	type step struct {
@@ -216,17 +218,17 @@ func TestPolicyIsJudgedWhereASocketIsMade(t *testing.T) {
 			return [][]byte{r.packet(src.Addr(), dst.Addr(), proto, segment(proto, src, dst, []byte("body")))}
 		}
 	}
-	// overlap has the second fragment begin before the first ends, with other bytes.
-	cut := func(to string, cut, at int, change bool) func(r *raw) [][]byte {
+	// overlap makes the second fragment begin before the first ends, with other bytes.
+	cut := func(to string, cut, off int, change bool) func(r *raw) [][]byte {
 		dst := netip.MustParseAddrPort(to)
 		return func(r *raw) [][]byte {
 			src := source(dst.Addr(), 1000)
 			body := segment(splitter.ProtoUDP, src, dst, noise(64, 1))
 			var f [][]byte
 			if dst.Addr().Is4() {
-				f = fragments(r.packet(src.Addr(), dst.Addr(), splitter.ProtoUDP, body), cut, at)
+				f = fragments(r.packet(src.Addr(), dst.Addr(), splitter.ProtoUDP, body), cut, off)
 			} else {
-				f = r.fragments6(src.Addr(), dst.Addr(), splitter.ProtoUDP, body, cut, at)
+				f = r.fragments6(src.Addr(), dst.Addr(), splitter.ProtoUDP, body, cut, off)
 			}
 			if change {
 				f[1][len(f[1])-1] ^= 1
@@ -288,7 +290,7 @@ func TestPolicyIsJudgedWhereASocketIsMade(t *testing.T) {
 			if c.dialled != "" {
 				testkit.Equal(t, "dialled", <-dialled, c.dialled)
 			}
-			// Whatever passed has been dialled before these are.
+			// Connections that passed earlier were dialled before these.
 			for _, good := range []netip.AddrPort{good4, good6} {
 				src := source(good.Addr(), 2000)
 				r.mustSend(r.packet(src.Addr(), good.Addr(), splitter.ProtoTCP, segment(splitter.ProtoTCP, src, good, nil)))
@@ -309,23 +311,23 @@ func TestPolicyIsJudgedWhereASocketIsMade(t *testing.T) {
 	}
 }
 
-// The ports of this program are no guest's, unless somebody names them.
+// Ports of this program are closed to guests unless a flag names them.
 func TestOwnPortsAreNobodys(t *testing.T) {
-	own := echoServer(t, "tcp4").Port()
+	echoPort := echoServer(t, "tcp4").Port()
 	other := echoServer(t, "tcp4").Port()
-	first := own - own%100 // of a range of a hundred with it
+	first := echoPort - echoPort%100 // of a range of a hundred that contains it
 	for _, c := range []struct {
 		ports   string
 		reached bool
 	}{
-		{"all", false}, {fmt.Sprint(own, ",", other), true}, {"1-65535", false}, {fmt.Sprint("1-65535,", own), true},
+		{"all", false}, {fmt.Sprint(echoPort, ",", other), true}, {"1-65535", false}, {fmt.Sprint("1-65535,", echoPort), true},
 		{fmt.Sprintf("%d,%d-%d", other, first, first+99), true}, {fmt.Sprintf("%d,%d-%d", other, first-1, first+99), false},
 	} {
 		w := newRig(t, func(o *Options) {
-			o.Policy.HostPorts, o.Own = ports(t, c.ports), func(port uint16) bool { return port == own }
+			o.Policy.HostPorts, o.Own = ports(t, c.ports), func(port uint16) bool { return port == echoPort }
 		}, func(g *Gateway) { g.host.read = func() ([]net.Addr, error) { return theHost, nil } })
 		v := w.guest(1)
-		for _, to := range []netip.AddrPort{own4(own), own4(other)} {
+		for _, to := range []netip.AddrPort{own4(echoPort), own4(other)} {
 			conn, err := v.dial(to)
 			if want := c.reached || to.Port() == other; (err == nil) != want {
 				t.Errorf("--host-ports %s: %v: %v", c.ports, to, err)
@@ -334,14 +336,15 @@ func TestOwnPortsAreNobodys(t *testing.T) {
 				conn.Close()
 			}
 		}
-		_, no := w.g.judge(netip.AddrPortFrom(netip.MustParseAddr("198.51.100.7"), own)) // an interface of the host's
+		_, no := w.g.check(netip.AddrPortFrom(netip.MustParseAddr("198.51.100.7"), echoPort)) // an address of the host
 		testkit.Equal(t, "refused by another address", no != nil, !c.reached)
-		_, no = w.g.judge(netip.AddrPortFrom(netip.MustParseAddr("192.0.2.1"), own)) // elsewhere
+		_, no = w.g.check(netip.AddrPortFrom(netip.MustParseAddr("192.0.2.1"), echoPort)) // a remote address
 		testkit.Equal(t, "refused elsewhere", no != nil, false)
 	}
 }
 
-// A guest hears of a refusal at once: a reset for TCP, ICMP's "administratively prohibited" for UDP.
+// A guest gets an answer to a refused connection at once: a reset for TCP, ICMP's "administratively
+// prohibited" for UDP.
 func TestRefusedGuestsAreTold(t *testing.T) {
 	w := newRig(t, nil)
 	r := w.raw(1)
@@ -363,7 +366,8 @@ func TestRefusedGuestsAreTold(t *testing.T) {
 	}
 }
 
-// TestNamesLeadNowhereElse: a name that a resolver says is a metadata service's address leads to no such service.
+// TestNamesLeadNowhereElse: if a resolver gives a metadata service's address for a name,
+// connections to it are refused.
 func TestNamesLeadNowhereElse(t *testing.T) {
 	upstream := testkit.Must(net.ListenPacket("udp4", "127.0.0.1:0"))(t)
 	evil := &names{addrs: map[string][2]netip.Addr{"rebound.org": {metadata.Addr(), netip.MustParseAddr("fd00:ec2::254")}}}
@@ -390,19 +394,20 @@ func TestNamesLeadNowhereElse(t *testing.T) {
 			t.Errorf("%v is reached", a)
 		}
 	}
-	// A guest whose first SYN is not answered within a second sends another, which is refused as well.
+	// A guest whose first SYN is not answered within a second sends another, which is refused too.
 	if n := w.g.Stats().Denied[RuleMetadata]; n < 2 {
 		t.Errorf("%d refused, want both", n)
 	}
 }
 
-// The resolver is the host's choice, on its loopback or a link-local address of its cloud: only --deny refuses it.
+// The resolver is the host's choice, on its loopback or a link-local address of its cloud: only
+// --deny refuses it.
 func TestResolverIsJudged(t *testing.T) {
-	at := netip.MustParseAddrPort("169.254.169.253:53")
+	addr := netip.MustParseAddrPort("169.254.169.253:53")
 	for _, deny := range [][]netip.Prefix{nil, prefixes(t, "10.0.0.0/8"), prefixes(t, "169.254.0.0/16"),
 		prefixes(t, "169.254.169.253")} {
-		for _, a := range []netip.AddrPort{at, netip.MustParseAddrPort("127.0.0.53:53")} {
-			p, no := judging(t, Policy{Deny: deny}).o.Policy.judgeResolver(a)
+		for _, a := range []netip.AddrPort{addr, netip.MustParseAddrPort("127.0.0.53:53")} {
+			p, no := judging(t, Policy{Deny: deny}).o.Policy.checkResolver(a)
 			if refused := len(deny) > 0 && deny[0].Contains(a.Addr()); refused != (no != nil) ||
 				no == nil && p.to != a {
 				t.Errorf("deny %v, %v: %v", deny, a, no)
@@ -416,28 +421,28 @@ func TestResolverIsJudged(t *testing.T) {
 	testkit.Equal(t, "refused", w.g.Stats().Denied[RuleDeny], 2)
 }
 
-// said keeps what is logged.
-type said struct {
+// logged keeps what is logged.
+type logged struct {
 	mu   sync.Mutex
 	text strings.Builder
 }
 
-func (s *said) Write(b []byte) (int, error) {
+func (s *logged) Write(b []byte) (int, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.text.Write(b)
 }
 
-func (s *said) String() string {
+func (s *logged) String() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.text.String()
 }
 
-// A refusal's line in the log names guest, destination, rule and flag. A guest makes one a second at most, and does not
-// keep another's from being said.
+// A refusal's log line names guest, destination, rule and flag. There is at most one line per
+// second and guest, independent of other guests.
 func TestRefusalsAreLogged(t *testing.T) {
-	var log said
+	var log logged
 	w := newRig(t, func(o *Options) {
 		o.Log = slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelWarn}))
 	})
@@ -450,12 +455,12 @@ func TestRefusalsAreLogged(t *testing.T) {
 	}
 	b.mustSend(b.syn(netip.AddrPortFrom(addr4Of(2), 1000), metadata))
 	testkit.Eventually(t, "all is refused", func() bool { return w.g.Stats().Denied[RuleMetadata] == n+1 })
-	// A refusal is counted before it is logged, each on a goroutine of its own.
+	// A refusal is counted before it is logged, each in a separate goroutine.
 	testkit.Eventually(t, "the other guest's refusal is logged", func() bool {
 		return strings.Contains(log.String(), "from=10.118.110.2:1000")
 	})
 	lines := strings.Split(strings.TrimSpace(log.String()), "\n")
-	if len(lines) < 2 || len(lines) > 60 { // a line a second
+	if len(lines) < 2 || len(lines) > 60 { // one line per second
 		t.Fatalf("%d lines", len(lines))
 	}
 	want := regexp.MustCompile(`^time=\S+ level=WARN msg="refused to a guest" port=gateway guest=raw ` +

@@ -13,7 +13,7 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// port is the gateway's end of the wire, for what comes in.
+// port is the gateway as a port of the switch, for incoming frames.
 type port struct {
 	name      string
 	mac       wire.MAC
@@ -23,20 +23,21 @@ type port struct {
 	in        *inbox
 	ep        *endpoint
 	solicited chan struct{} // capacity 1: a guest asks for a router advertisement
-	done      chan struct{} // closed when run is done
+	done      chan struct{} // closed when run has ended
 	stats     func() Stats
-	restarted func(owner) // nil: nothing is kept
+	restarted func(owner) // nil: there is no state
 
-	// unreachable answers a ping of an address that is elsewhere. Set before run.
+	// unreachable answers a ping of an outside address. Set before run.
 	unreachable func(proto tcpip.NetworkProtocolNumber, pkt *stack.PacketBuffer)
 
-	// from is the link of the frame that netstack has now. It is for what netstack calls on run's
-	// goroutine: handlers of segments and datagrams that no endpoint wants, and an endpoint's
-	// waiters. Of a reassembled packet it is that of the fragment that came last.
+	// from is the link of the frame that netstack processes now. Only code that netstack calls on
+	// run's goroutine may use it: handlers of segments and datagrams without an endpoint, and an
+	// endpoint's waiters. For a reassembled packet it is the link of the last fragment.
 	from atomic.Uint32
 }
 
-// sender is who sent the frame that netstack has now, for what netstack calls on run's goroutine.
+// sender returns the sender of the frame that netstack processes now, for code that netstack calls
+// on run's goroutine.
 func (p *port) sender() owner { return owner{link: p.from.Load()} }
 
 var (
@@ -44,7 +45,7 @@ var (
 	_ wire.RestartObserver = (*port)(nil)
 )
 
-// portLimits is what a gateway takes: all that netstack can do without reading payload.
+// portLimits returns what a gateway accepts: all that netstack can process without reading payload.
 func portLimits(mtu int) wire.Limits {
 	return wire.Limits{
 		GSO: wire.GSO(splitter.GSOTCPv4, splitter.GSOTCPv6), ECN: true, Csum: true,
@@ -55,7 +56,7 @@ func portLimits(mtu int) wire.Limits {
 // Name implements wire.Port.
 func (p *port) Name() string { return p.name }
 
-// Stats are the gateway's, for those who see its port only.
+// Stats returns the gateway's Stats, for code that has only its port.
 func (p *port) Stats() Stats { return p.stats() }
 
 // PortRestarted implements wire.RestartObserver.
@@ -68,13 +69,13 @@ func (p *port) PortRestarted(l *wire.Link) {
 // Limits implements wire.Port.
 func (p *port) Limits() wire.Limits { return p.limits }
 
-// Deliver implements wire.Port: it copies what is for us to the inbox.
+// Deliver implements wire.Port: it copies admitted frames to the inbox.
 func (p *port) Deliver(w *wire.Worker, batch []*wire.Packet) {
 	var buf [splitter.MaxHeader]byte
-	in := p.in.lane(batch[0].From) // a batch is of one port
+	in := p.in.lane(batch[0].From) // a batch comes from one port
 	for i, pkt := range batch {
-		judged, ok := p.wants(w, pkt, &buf)
-		beyond := !ok && p.filter.pingBeyond(&pkt.Meta.Headers, judged)
+		checked, ok := p.wants(w, pkt, &buf)
+		beyond := !ok && p.filter.pingBeyond(&pkt.Meta.Headers, checked)
 		if !ok && !beyond {
 			p.count.filtered.Add(1)
 			pkt.Verdict = wire.Drop(wire.DropUnknownDst)
@@ -92,7 +93,7 @@ func (p *port) Deliver(w *wire.Worker, batch []*wire.Packet) {
 			}
 			return
 		}
-		a, reason := receive(w, pkt, judged, n)
+		a, reason := receive(w, pkt, checked, n)
 		if reason != wire.DropNone {
 			in.unreserve(n)
 			pkt.Verdict = wire.Drop(reason)
@@ -118,9 +119,9 @@ func (p *port) Deliver(w *wire.Worker, batch []*wire.Packet) {
 	}
 }
 
-// wants says whether a packet is for us, and gives the bytes at its start by which that was
-// decided: in its Header, or buf.
-func (p *port) wants(w *wire.Worker, pkt *wire.Packet, buf *[splitter.MaxHeader]byte) (judged []byte, ok bool) {
+// wants reports whether a packet is for the gateway, and returns the bytes at its start that were
+// checked: in its Header, or buf.
+func (p *port) wants(w *wire.Worker, pkt *wire.Packet, buf *[splitter.MaxHeader]byte) (checked []byte, ok bool) {
 	if pkt.Dst != p.mac && pkt.Dst[0]&1 == 0 {
 		return nil, false
 	}
@@ -128,28 +129,27 @@ func (p *port) wants(w *wire.Worker, pkt *wire.Packet, buf *[splitter.MaxHeader]
 	if h.Class == splitter.TCP || h.Class == splitter.UDP {
 		return pkt.Header, p.filter.admits(h, pkt.Header)
 	}
-	// Of anything else the sender may have left all but the link header in the payload. The filter
-	// gets what JudgedLen says that it reads, and no more: behind that, the wire may have completed
-	// a checksum.
-	judged = buf[:min(len(buf), int(h.JudgedLen()))]
-	n := copy(judged, pkt.Header)
-	if k, err := w.Copier.Read(judged[n:], pkt.Payload); err == nil {
+	// For other packets the sender may have left all but the link header in the payload. The filter
+	// gets JudgedLen bytes and no more: behind them, the wire may have completed a checksum.
+	checked = buf[:min(len(buf), int(h.JudgedLen()))]
+	n := copy(checked, pkt.Header)
+	if k, err := w.Copier.Read(checked[n:], pkt.Payload); err == nil {
 		n += k
 	}
-	judged = judged[:n]
-	return judged, p.filter.admits(h, judged)
+	checked = checked[:n]
+	return checked, p.filter.admits(h, checked)
 }
 
-// receive copies a packet, n bytes from its network header on, and looks at its checksum: netstack
-// will not. The payload may lie in memory that the sender writes to meanwhile: what was judged is
-// taken from where it was read then.
-func receive(w *wire.Worker, pkt *wire.Packet, judged []byte, n int) (arrived, wire.DropReason) {
+// receive copies a packet, n bytes from its network header on, and verifies its checksum, which
+// netstack will not do. The payload may lie in memory that the sender is changing: the checked
+// bytes are those that were read for the check.
+func receive(w *wire.Worker, pkt *wire.Packet, checked []byte, n int) (arrived, wire.DropReason) {
 	h := &pkt.Meta.Headers
 	a := arrived{from: pkt.From, proto: h.EtherType, group: pkt.Dst[0]&1 != 0,
 		fragment: h.Class == splitter.Fragment}
 	hdr := len(pkt.Header) - int(h.L3Off)
 	var b, payload []byte
-	if h.Class == splitter.TCP && hdr < n { // netstack copies what lies in a view with headers when it looks at these
+	if h.Class == splitter.TCP && hdr < n { // in one view, netstack would copy the payload when it reads the headers
 		a.view, a.payload = buffer.NewViewSize(hdr), buffer.NewViewSize(n-hdr)
 		b, payload = a.view.AsSlice(), a.payload.AsSlice()
 	} else {
@@ -162,12 +162,12 @@ func receive(w *wire.Worker, pkt *wire.Packet, judged []byte, n int) (arrived, w
 		a.release()
 		return arrived{}, wire.DropFault
 	}
-	if int(h.L3Off) < len(judged) {
-		copy(b, judged[h.L3Off:])
+	if int(h.L3Off) < len(checked) {
+		copy(b, checked[h.L3Off:])
 	}
 	bad := pkt.Meta.Csum == splitter.CsumBad
 	if pkt.Meta.Csum == splitter.CsumNone && (h.Class == splitter.TCP || h.Class == splitter.UDP) {
-		covered := h.PayloadLen() // a trailer is not
+		covered := h.PayloadLen() // without a trailer
 		sum := dma.Fold(dma.Checksum(payload[:covered], 0))
 		bad = splitter.VerifyL4(h, pkt.Header, covered, sum) == splitter.CsumBad
 	}
@@ -175,13 +175,13 @@ func receive(w *wire.Worker, pkt *wire.Packet, judged []byte, n int) (arrived, w
 		a.release()
 		return arrived{}, wire.DropBadCsum
 	}
-	if at := int(h.L4Off) - int(h.L3Off); h.IPv6 && h.Proto == protoICMPv6 && h.Class == splitter.OtherIP && at < n {
-		a.solicited = b[at] == ndRouterSolicit
+	if l4 := int(h.L4Off) - int(h.L3Off); h.IPv6 && h.Proto == protoICMPv6 && h.Class == splitter.OtherIP && l4 < n {
+		a.solicited = b[l4] == ndRouterSolicit
 	}
 	return a, wire.DropNone
 }
 
-// run gives what arrives to netstack, until the inbox is closed. It never waits.
+// run passes arriving frames to netstack, until the inbox is closed. It never waits.
 func (p *port) run() {
 	defer close(p.done)
 	var batch []arrived
@@ -199,7 +199,7 @@ func (p *port) run() {
 	}
 }
 
-// inject hands a frame to netstack, or lets go of it.
+// inject passes a frame to netstack, or frees it.
 func (p *port) inject(a *arrived, closed bool) {
 	d := p.ep.Dispatcher()
 	if closed || d == nil {

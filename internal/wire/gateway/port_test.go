@@ -26,8 +26,8 @@ func TestFilter(t *testing.T) {
 		class    splitter.Class
 		proto    uint8
 		port     uint16
-		open     bool // with NAT
-		shut     bool // without
+		open     bool // expected with NAT
+		shut     bool // expected without NAT
 	}{
 		{"10.118.110.1", "10.118.110.254", splitter.TCP, 6, 80, true, true},
 		{"10.118.110.1", "8.8.8.8", splitter.TCP, 6, 80, true, false},
@@ -81,7 +81,7 @@ func TestFilter(t *testing.T) {
 				got = f.admits(&h, b)
 			case src.Is6():
 				got = f.ipv6(&h, b)
-			default: // the header's checksum is another matter
+			default: // nothing else depends on the header
 				got = f.ipv4(&h)
 			}
 			if want := f.nat && c.open || !f.nat && c.shut; got != want {
@@ -91,7 +91,7 @@ func TestFilter(t *testing.T) {
 	}
 }
 
-// A full inbox makes senders wait, and wakes them; Deliver itself returns.
+// Deliver into a full inbox returns at once with Busy, and waiting senders are woken later.
 func TestFullInboxIsBusy(t *testing.T) {
 	q := newInbox()
 	p := &port{mac: gatewayMAC, filter: filter{prefix4: prefix4}, count: new(counters), in: q}
@@ -131,8 +131,8 @@ func TestFullInboxIsBusy(t *testing.T) {
 	testkit.Equal(t, "verdict when it is closed", one(), wire.Drop(wire.DropStopped))
 }
 
-// A sender that waited for a lane finds room there for the longest frame, however many ports have frames in the inbox:
-// else the port's other queues could keep it from that for ever, by short ones.
+// A sender that waits for a lane then finds room for the longest frame, however many ports have
+// frames in the inbox. Otherwise the port's other queues could starve it with short frames.
 func TestLongFramesFindRoomBehindShortOnes(t *testing.T) {
 	const short, long = 64, 65535
 	for _, ports := range []int{1, 2, 32, 64, wire.MaxPorts} {
@@ -143,7 +143,7 @@ func TestLongFramesFindRoomBehindShortOnes(t *testing.T) {
 			}
 		}
 		in := q.lane(0)
-		for !in.AwaitBuffers() { // as long as senders need not wait
+		for !in.AwaitBuffers() { // until senders must wait
 			if full, _ := in.reserve(short); full {
 				t.Fatal("no room, and nobody waits")
 			}
@@ -180,14 +180,14 @@ func TestBadChecksumsAreDropped(t *testing.T) {
 	}
 }
 
-// A guest without buffers holds up nothing but what goes to it.
+// A guest without buffers delays only frames to itself.
 //
-// Invariant: nic: A guest that takes nothing stalls nobody.
+// Invariant: nic: A guest that takes no frames stalls no other guest.
 func TestDeadGuestStallsNobody(t *testing.T) {
 	w := newRig(t, nil)
 	link := testkit.Must(w.sw.Attach(&busyPort{}, wire.LinkOptions{}))(t)
 	r := w.raw(1)
-	r.link, r.mac = link, macOf(2) // its frames, by hand
+	r.link, r.mac = link, macOf(2) // the test sends its frames by hand
 	r.send(r.arp(1, addr4Of(2), prefix4.Addr(), wire.MAC{}))
 	to := udpEcho(t)
 	v := w.guest(1)
@@ -200,12 +200,12 @@ func TestDeadGuestStallsNobody(t *testing.T) {
 	testkit.Eventually(t, "it gives up", func() bool { return w.g.Stats().OutGaveUp > 0 })
 }
 
-// A guest that takes 50 frames a second, and has the gateway send it many more, holds up nothing but what goes to it;
-// nor do several such guests.
+// A guest that takes 50 frames per second while the gateway has many more for it delays only frames
+// to itself; so do several such guests.
 //
-// Invariant: gateway: A guest that takes little gets its own frames late, and nobody else's.
+// Invariant: gateway: A guest that takes few frames delays only frames to itself.
 func TestSlowGuestsStarveNobody(t *testing.T) {
-	for _, slow := range []int{1, 5} { // five want more places among the frames under way than there are
+	for _, slow := range []int{1, 5} { // five guests want more places in flight than there are
 		t.Run(fmt.Sprint(slow), func(t *testing.T) {
 			w := newRig(t, nil)
 			to, server := udpEcho(t), own4(echoServer(t, "tcp4").Port())
@@ -242,7 +242,7 @@ func TestSlowGuestsStarveNobody(t *testing.T) {
 	}
 }
 
-// flood takes 50 frames a second, and has the gateway send 40 times as many.
+// flood takes 50 frames per second, and makes the gateway send 40 times as many.
 func (p *slowPort) flood(ctx context.Context, r *raw, echo uint16) {
 	from := netip.AddrPortFrom(addr4Of(r.mac[5]), 1000)
 	tick := time.NewTicker(20 * time.Millisecond)
@@ -250,7 +250,7 @@ func (p *slowPort) flood(ctx context.Context, r *raw, echo uint16) {
 	for i := uint64(0); ctx.Err() == nil; i++ {
 		p.take()
 		r.send(r.arp(1, from.Addr(), prefix4.Addr(), wire.MAC{}))
-		for flow := range uint16(20) { // the send buffer of one would not fill the queue
+		for flow := range uint16(20) { // one flow's send buffer would not fill the queue
 			from := netip.AddrPortFrom(from.Addr(), 1000+flow)
 			r.send(r.udp4(gatewayMAC, from, own4(echo), noise(1000, i)))
 			r.send(r.udp4(gatewayMAC, from, own4(9), nil)) // answered by an ICMP error
@@ -262,7 +262,7 @@ func (p *slowPort) flood(ctx context.Context, r *raw, echo uint16) {
 	}
 }
 
-// slowPort takes a frame for each call of take.
+// slowPort takes one frame per call of take.
 type slowPort struct {
 	nic.RxBase
 	room int // under its lock
@@ -351,7 +351,7 @@ func TestBadOptions(t *testing.T) {
 			t.Errorf("%s: %v, %v", name, g, err)
 		}
 	}
-	// What fails later leaves nothing: no port, no goroutine.
+	// A later error leaves no port and no goroutine.
 	o := options()
 	o.Forwards = []Forward{{"tcp", netip.MustParseAddrPort("192.0.2.1:1"), netip.AddrPortFrom(addr4Of(1), 1)}}
 	if _, err := New(sw, o); err == nil || errors.Is(err, ErrBadOptions) || len(sw.Links()) != 0 {

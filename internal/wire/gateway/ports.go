@@ -12,12 +12,12 @@ import (
 // Ports is a set of TCP and UDP ports. The zero value is empty.
 type Ports struct{ ranges [][2]uint16 } // first and last
 
-// AllPorts are all of them.
+// AllPorts is the set of all ports.
 var AllPorts = Ports{[][2]uint16{{0, 65535}}}
 
 const portsForm = "all, none, or ports as 80,8000-8010"
 
-// ParsePorts reads all, none, or ports and ranges of them with commas.
+// ParsePorts parses all, none, or ports and ranges separated by commas.
 func ParsePorts(s string) (p Ports, err error) {
 	switch s {
 	case "all":
@@ -40,7 +40,7 @@ func ParsePorts(s string) (p Ports, err error) {
 	return p, nil
 }
 
-// Contains says whether a port is one of them.
+// Contains reports whether a port is in the set.
 func (p Ports) Contains(port uint16) bool {
 	for _, r := range p.ranges {
 		if r[0] <= port && port <= r[1] {
@@ -50,17 +50,18 @@ func (p Ports) Contains(port uint16) bool {
 	return false
 }
 
-// widest is how many ports a range has at most that names each of them: whoever opens more has not thought of each.
+// widest is the most ports of a range that counts as naming each of them: nobody thinks of each
+// port of a wider one.
 const widest = 100
 
-// names reports whether a port stands alone or in a short range.
+// names reports whether a port is listed alone or in a short range.
 func (p Ports) names(port uint16) bool {
 	return slices.ContainsFunc(p.ranges, func(r [2]uint16) bool {
 		return r[0] <= port && port <= r[1] && r[1]-r[0] < widest
 	})
 }
 
-// String writes them as ParsePorts reads them.
+// String formats the set as ParsePorts accepts it.
 func (p Ports) String() string {
 	var words []string
 	for _, r := range p.ranges {
@@ -79,7 +80,8 @@ func (p Ports) String() string {
 	return strings.Join(words, ",")
 }
 
-// ParsePrefix reads what a Policy allows or denies: a network as 192.0.2.0/24, or an address alone.
+// ParsePrefix parses what a Policy allows or denies: a network such as 192.0.2.0/24, or a single
+// address.
 func ParsePrefix(s string) (netip.Prefix, error) {
 	p, err := netip.ParsePrefix(s)
 	if err != nil {
@@ -102,7 +104,7 @@ func ParsePrefix(s string) (netip.Prefix, error) {
 	return p, nil
 }
 
-// checkPolicy refuses what would do nothing.
+// checkPolicy refuses entries without effect.
 func (o *Options) checkPolicy() error {
 	denied := map[netip.Prefix]bool{}
 	for _, p := range o.Policy.Deny {

@@ -7,15 +7,15 @@ import (
 	"sync/atomic"
 )
 
-// owner is whom an entry counts for: the port of the switch that sent the frame which asked for it, whatever the
-// frame's source address; of a forward to a guest whose port is not known, that guest.
+// owner is to whom an entry counts: the port of the switch that sent the frame asking for it,
+// whatever the frame's source address; for a forward to a guest whose port is unknown, that guest.
 type owner struct {
 	link uint32 // wire.Link.Serial; 0: addr counts
 	addr netip.Addr
 }
 
-// ownerOf is the owner of flows that forwards bring to a guest: its port, if the switch knows the port. So the flows
-// that a guest begins and those that come to it count together.
+// ownerOf returns the owner of flows from forwards to a guest: its port, if the switch knows the
+// port. So flows that a guest begins and flows to it count together.
 func (g *Gateway) ownerOf(guest netip.Addr) owner {
 	for i := range g.o.Hosts {
 		h := &g.o.Hosts[i]
@@ -29,27 +29,27 @@ func (g *Gateway) ownerOf(guest netip.Addr) owner {
 	return owner{addr: guest}
 }
 
-// shares is a table of bounded size whose entries belong to owners. An owner may fill all of the table that is free.
-// When it is full, an owner with fewer entries than all of them divided by the owners takes one of the owner that has
-// most.
+// shares is a table of bounded size whose entries belong to owners. An owner may fill all of the
+// table that is free. When the table is full, an owner with fewer entries than an equal share takes
+// one of the owner that has most.
 type shares[T any] struct {
-	all int           // entries, at most
-	n   int           // entries
+	all int           // most entries
+	n   int           // number of entries
 	by  map[owner][]T // oldest first; no empty lists
 }
 
 func newShares[T any](all int) shares[T] { return shares[T]{all: all, by: map[owner][]T{}} }
 
-// giver is the owner that gives up an entry to o when the table is full; false: none does.
+// giver returns the owner that has to give up an entry to o when the table is full; false: none.
 func (s *shares[T]) giver(o owner) (from owner, ok bool) {
-	own, owners := len(s.by[o]), len(s.by)
-	if own == 0 {
+	held, owners := len(s.by[o]), len(s.by)
+	if held == 0 {
 		owners++
 	}
-	if own >= s.all/owners {
+	if held >= s.all/owners {
 		return from, false
 	}
-	most := own
+	most := held
 	for k, list := range s.by {
 		if len(list) > most {
 			from, most, ok = k, len(list), true
@@ -84,7 +84,8 @@ func (s *shares[T]) clear(o owner) []T {
 	return list
 }
 
-// quota bounds how many flows, questions or the like there are at one time, and divides them among owners.
+// quota limits the number of flows, questions and the like at a time, and divides them among
+// owners.
 type quota struct {
 	refused *atomic.Uint64
 	evicted *atomic.Uint64
@@ -93,26 +94,28 @@ type quota struct {
 	shares shares[*entry]
 }
 
-// entry is one of them, until its holder gives it back or another owner takes its place.
+// entry is an entry of a quota, until its holder returns it or another owner takes its place.
 type entry struct {
 	q     *quota
 	owner owner
 	nth   int          // the number of its owner's entries when it was taken, itself included
 	end   func()       // ends the flow or question, without waiting
-	rank  func() int64 // of an owner's entries, the one of the lowest rank is given up first; nil: the oldest one
+	rank  func() int64 // among an owner's entries, the one with the lowest rank is evicted first; nil: the oldest one
 }
 
 func newQuota(all int, c *counters) *quota {
 	return &quota{refused: &c.refused, evicted: &c.evicted, shares: newShares[*entry](all)}
 }
 
-// take takes an entry for an owner; nil: the owner may have no more, which counts as refused. The caller gives the
-// entry back. If another owner takes its place before, end is called, and the entry counts as evicted.
+// take takes an entry for an owner; nil: the owner may have no more, which counts as refused. The
+// caller returns the entry by give. If another owner takes its place before, end is called, and the
+// entry counts as evicted.
 func (q *quota) take(o owner, end func()) *entry {
 	return q.add(&entry{q: q, owner: o, end: end}, func() (from owner, ok bool) { return q.shares.giver(o) })
 }
 
-// takeRanked is take for entries that can end at any time: where no other owner gives one up, the owner itself does.
+// takeRanked is take for entries that may end at any time: if no other owner gives one up, the
+// owner itself does.
 func (q *quota) takeRanked(o owner, end func(), rank func() int64) *entry {
 	return q.add(&entry{q: q, owner: o, end: end, rank: rank}, func() (from owner, ok bool) {
 		if from, ok = q.shares.giver(o); ok {
@@ -122,7 +125,7 @@ func (q *quota) takeRanked(o owner, end func(), rank func() int64) *entry {
 	})
 }
 
-// add adds an entry. If the table is full, the owner that giver names gives one up.
+// add adds an entry. If the table is full, the owner returned by giver gives one up.
 func (q *quota) add(e *entry, giver func() (owner, bool)) *entry {
 	var old *entry
 	q.mu.Lock()
@@ -145,7 +148,7 @@ func (q *quota) add(e *entry, giver func() (owner, bool)) *entry {
 	return e
 }
 
-// first is the index of the entry that an owner gives up first. It looks at each one.
+// first returns the index of the entry that an owner gives up first. It looks at each one.
 func first(list []*entry) (i int) {
 	if list[0].rank == nil {
 		return 0
@@ -159,7 +162,7 @@ func first(list []*entry) (i int) {
 	return i
 }
 
-// give gives the entry back, unless another owner has taken its place.
+// give returns the entry, unless another owner has taken its place.
 func (e *entry) give() {
 	e.q.mu.Lock()
 	defer e.q.mu.Unlock()
@@ -168,7 +171,7 @@ func (e *entry) give() {
 	}
 }
 
-// endOf ends all entries of an owner, and gives them back.
+// endOf ends and removes all entries of an owner.
 func (q *quota) endOf(o owner) {
 	q.mu.Lock()
 	list := q.shares.clear(o)
@@ -178,7 +181,7 @@ func (q *quota) endOf(o owner) {
 	}
 }
 
-// taken is how many entries there are now.
+// taken returns the number of entries.
 func (q *quota) taken() int64 {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -27,7 +27,7 @@ const resolvConf = "/etc/resolv.conf"
 
 var errNotTheAnswer = errors.New("not an answer to this question")
 
-// hostResolvers are the resolvers of the machine, as they are now.
+// hostResolvers returns the machine's current resolvers.
 func hostResolvers() []netip.AddrPort {
 	f, err := os.Open(resolvConf)
 	if err != nil {
@@ -53,7 +53,7 @@ func readResolvers(r io.Reader) (found []netip.AddrPort) {
 func (s *dnsServer) ask(ctx context.Context, q *question, network string) []byte {
 	s.g.count.forwarded.Add(1)
 	for _, r := range s.g.resolvers() {
-		p, no := s.g.o.Policy.judgeResolver(r)
+		p, no := s.g.o.Policy.checkResolver(r)
 		if no != nil {
 			s.g.refuse(q.owner, q.from, no)
 			continue
@@ -66,8 +66,8 @@ func (s *dnsServer) ask(ctx context.Context, q *question, network string) []byte
 	return s.refuse(&q.header, &q.q, dnsmessage.RCodeServerFailure)
 }
 
-// askOne asks one resolver. The question gets a number of our own: the guest's is not to be trusted
-// to be hard to guess.
+// askOne asks one resolver. The question gets a random id of our own, because the guest's may be
+// easy to guess.
 func (g *Gateway) askOne(ctx context.Context, q *question, network string, to permit) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, g.askTime)
 	defer cancel()
@@ -103,7 +103,7 @@ func (g *Gateway) askOne(ctx context.Context, q *question, network string, to pe
 	}
 }
 
-// readMessage reads a message into buf, which has to have room for it.
+// readMessage reads a message into buf, which must be long enough.
 func readMessage(c net.Conn, network string, buf []byte) (int, error) {
 	if network == "udp" {
 		return c.Read(buf)
@@ -118,7 +118,7 @@ func readMessage(c net.Conn, network string, buf []byte) (int, error) {
 	return io.ReadFull(c, buf[:n])
 }
 
-// answers says whether b is an answer to a question that was asked with this number.
+// answers reports whether b is an answer to a question with this id.
 func answers(b []byte, id uint16, q *dnsmessage.Question) bool {
 	var p dnsmessage.Parser
 	h, err := p.Start(b)

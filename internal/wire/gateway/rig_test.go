@@ -31,7 +31,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// patience is for what must come; nothing takes as long.
+// patience is the time limit for expected events, far above their usual times.
 const patience = 30 * time.Second
 
 var (
@@ -40,7 +40,7 @@ var (
 	prefix6    = netip.MustParsePrefix("fd76:6e69::fe/64")
 )
 
-// macOf, addr4Of and addr6Of are those of guest n.
+// macOf, addr4Of and addr6Of are the addresses of guest n.
 func macOf(n byte) wire.MAC     { return wire.MAC{2, 0, 0, 0, 0, n} }
 func addr4Of(n byte) netip.Addr { return netip.AddrFrom4([4]byte{10, 118, 110, n}) }
 func addr6Of(n byte) netip.Addr {
@@ -49,7 +49,7 @@ func addr6Of(n byte) netip.Addr {
 func own4(port uint16) netip.AddrPort { return netip.AddrPortFrom(prefix4.Addr(), port) }
 func own6(port uint16) netip.AddrPort { return netip.AddrPortFrom(prefix6.Addr(), port) }
 
-// options are those of a gateway that knows guests 1 ("a") and 2 ("b").
+// options returns options of a gateway with the hosts 1 ("a") and 2 ("b").
 func options() Options {
 	return Options{
 		MAC: gatewayMAC, Prefix4: prefix4, Prefix6: prefix6, NAT: true, Policy: Policy{HostPorts: AllPorts},
@@ -69,10 +69,10 @@ type rig struct {
 	sw *wire.Switch
 	g  *Gateway
 
-	lose func(*wire.Packet) bool // of what comes to guests that are made from now on; nil: nothing
+	lose func(*wire.Packet) bool // selects frames to later guests that are lost; nil: none
 }
 
-// newRig makes a gateway that asks no resolver of the machine, unless set says which. change
+// newRig makes a gateway that uses none of the machine's resolvers, unless set changes that. change
 // changes its options.
 func newRig(t testing.TB, change func(*Options), set ...func(*Gateway)) *rig {
 	t.Helper()
@@ -91,7 +91,7 @@ func (w *rig) start(change func(*Options), set ...func(*Gateway)) {
 	g, err := newGateway(w.sw, o)
 	testkit.OK(w.t, err)
 	g.resolvers = func() []netip.AddrPort { return nil }
-	g.search = g.search[:1] // ours
+	g.search = g.search[:1] // only vnic's domain
 	for _, f := range set {
 		f(g)
 	}
@@ -101,8 +101,8 @@ func (w *rig) start(change func(*Options), set ...func(*Gateway)) {
 	w.g = g
 }
 
-// patient has a netstack ask for a neighbor's address for as long as a test waits. By itself it asks three times, a
-// second each, and a neighbor that gets no processor for so long is not to be reached.
+// patient makes a netstack ask for a neighbor's address as long as a test waits. By default it asks
+// three times, once a second, and treats a neighbor that gets no CPU for so long as unreachable.
 func patient(t testing.TB, ns *stack.Stack) {
 	t.Helper()
 	c := stack.DefaultNUDConfigurations()
@@ -115,7 +115,7 @@ func patient(t testing.TB, ns *stack.Stack) {
 	}
 }
 
-// guest is a machine with a netstack of its own, that has fixed addresses.
+// guest is a machine with its own netstack and static addresses.
 type guest struct {
 	t      testing.TB
 	ns     *stack.Stack
@@ -137,7 +137,7 @@ func (w *rig) guest(n byte, link ...wire.LinkOptions) *guest {
 	recovery, rto := tcpip.TCPRecovery(0), tcpip.TCPMinRTOOption(50*time.Millisecond)
 	sack := tcpip.TCPSACKEnabled(true)
 	testkit.OK(t, ether.SetTCP(v.ns, &recovery, &rto, &sack))
-	// A guest takes the bursts of these tests, so that what is lost is lost on the way.
+	// A guest has room for the bursts of these tests, so that losses occur only on the way.
 	room := tcpip.ReceiveBufferSizeOption{Min: 4 << 10, Default: 4 << 20, Max: 4 << 20}
 	testkit.Equal(t, "receive buffers", v.ns.SetOption(room), nil)
 	if err := v.ns.CreateNIC(ether.NIC, ep); err != nil {
@@ -171,7 +171,7 @@ func (v *guest) Name() string        { return "guest" }
 func (v *guest) Limits() wire.Limits { return v.limits }
 
 func (v *guest) Deliver(w *wire.Worker, batch []*wire.Packet) {
-	in := v.in.lane(0) // all from the gateway, or from guests that are not hostile
+	in := v.in.lane(0) // all frames come from the gateway, or from guests that are not hostile
 	for i, p := range batch {
 		if v.lose != nil && v.lose(p) {
 			p.Verdict = wire.Verdict{Kind: wire.Taken}
@@ -230,13 +230,13 @@ func (v *guest) listen(a netip.Addr, port uint16) *gonet.TCPListener {
 	return l
 }
 
-// raw is a machine that sends and gets frames.
+// raw is a machine that sends and receives raw frames.
 type raw struct {
 	t    testing.TB
 	mac  wire.MAC
 	link *wire.Link
 	slot *outSlot
-	pkt  wire.Packet // in the slot
+	pkt  wire.Packet // for the slot
 	w    *wire.Worker
 	got  chan []byte
 }
@@ -266,7 +266,7 @@ func (r *raw) Deliver(w *wire.Worker, batch []*wire.Packet) {
 	})
 }
 
-// send sends a frame, and says what became of it. Only what waits is sent again.
+// send sends a frame, and returns its verdict. It retries while the verdict is Busy.
 func (r *raw) send(frame []byte) wire.Verdict {
 	if !r.describe(frame) {
 		return wire.Drop(wire.DropBadFrame)
@@ -274,7 +274,7 @@ func (r *raw) send(frame []byte) wire.Verdict {
 	return wiretest.Send(r.link, r.w, &r.pkt)
 }
 
-// mustSend sends a frame that is to be taken.
+// mustSend sends a frame that must be taken.
 func (r *raw) mustSend(frame []byte) {
 	r.t.Helper()
 	if v := r.send(frame); v.Kind != wire.Taken {
@@ -282,7 +282,7 @@ func (r *raw) mustSend(frame []byte) {
 	}
 }
 
-// describe makes a packet of a frame, in the slot; false if it is none.
+// describe makes a packet of a frame in the slot; it returns false for an invalid frame.
 func (r *raw) describe(frame []byte) bool {
 	pkt := stack.NewPacketBuffer(stack.PacketBufferOptions{Payload: buffer.MakeWithData(frame)})
 	defer pkt.DecRef()
@@ -303,7 +303,7 @@ type waker chan struct{}
 
 func (w waker) Wake() { ether.Signal(w) }
 
-// await gives the first frame that came and is accepted.
+// await returns the first frame that accept accepts.
 func (r *raw) await(what string, accept func(b []byte) bool) []byte {
 	r.t.Helper()
 	timeout := time.After(patience)
@@ -319,20 +319,20 @@ func (r *raw) await(what string, accept func(b []byte) bool) []byte {
 	}
 }
 
-// meet has the switch learn where the gateway is: a frame to an unknown address is flooded, and
-// lost where there is no buffer.
+// meet makes the switch learn the gateway's place: a frame to an unknown address would be flooded,
+// and lost at a port without buffers.
 func (r *raw) meet() {
 	r.t.Helper()
 	r.send(r.arp(1, addr4Of(r.mac[5]), prefix4.Addr(), wire.MAC{}))
 	r.await("answer", func(b []byte) bool { return isARP(b, 2) })
 }
 
-// isARP says whether a frame is an ARP request (1), or answer (2).
+// isARP reports whether a frame is an ARP request (1), or answer (2).
 func isARP(b []byte, op byte) bool {
 	return len(b) >= 42 && binary.BigEndian.Uint16(b[12:]) == splitter.EtherTypeARP && b[21] == op
 }
 
-// answerARP answers a frame if it is the gateway's ARP request, so that it finds us.
+// answerARP answers a frame if it is the gateway's ARP request, so that the gateway learns r's MAC.
 func (r *raw) answerARP(b []byte) {
 	if isARP(b, 1) {
 		_ = r.send(r.arp(2, netip.AddrFrom4([4]byte(b[38:42])), prefix4.Addr(), gatewayMAC))
@@ -377,7 +377,7 @@ func (r *raw) syn(src, dst netip.AddrPort) []byte {
 	return r.ip4(gatewayMAC, src.Addr(), dst.Addr(), splitter.ProtoTCP, seg)
 }
 
-// serveTCP has f serve each connection that comes to l, until the test ends.
+// serveTCP calls f for each connection to l, until the test ends.
 func serveTCP(t testing.TB, l net.Listener, f func(net.Conn)) {
 	done := make(chan struct{})
 	go func() {
@@ -399,7 +399,7 @@ func serveTCP(t testing.TB, l net.Listener, f func(net.Conn)) {
 	})
 }
 
-// serveUDP answers each datagram that comes to c, until the test ends.
+// serveUDP sends answer's datagrams for each datagram to c, until the test ends.
 func serveUDP(t testing.TB, c net.PacketConn, answer func(b []byte) [][]byte) {
 	done := make(chan struct{})
 	go func() {
@@ -421,14 +421,15 @@ func serveUDP(t testing.TB, c net.PacketConn, answer func(b []byte) [][]byte) {
 	})
 }
 
-// listenTCP listens on the host's loopback, and returns the port.
+// listenTCP listens on the host's loopback, and returns the listener and its port.
 func listenTCP(t testing.TB) (net.Listener, uint16) {
 	l := testkit.Must(net.Listen("tcp4", "127.0.0.1:0"))(t)
 	t.Cleanup(func() { l.Close() })
 	return l, l.Addr().(*net.TCPAddr).AddrPort().Port()
 }
 
-// echoServer serves connections of the host's loopback: it sends back what comes, and ends when the other side does.
+// echoServer starts a server on the host's loopback that sends back what it receives, and closes
+// when the other side does.
 func echoServer(t testing.TB, network string) netip.AddrPort {
 	t.Helper()
 	l, err := net.Listen(network, map[string]string{"tcp4": "127.0.0.1:0", "tcp6": "[::1]:0"}[network])
@@ -439,7 +440,7 @@ func echoServer(t testing.TB, network string) netip.AddrPort {
 	return l.Addr().(*net.TCPAddr).AddrPort()
 }
 
-// echo sends back what comes. No io.Copy between sockets: that keeps pipes open.
+// echo sends back what it receives. It avoids io.Copy between sockets, which would keep pipes open.
 func echo(c net.Conn) { _, _ = io.Copy(struct{ io.Writer }{c}, struct{ io.Reader }{c}) }
 
 func udpEcho(t testing.TB) netip.AddrPort {
@@ -450,7 +451,7 @@ func udpEcho(t testing.TB) netip.AddrPort {
 
 func sameDatagram(b []byte) [][]byte { return [][]byte{b} }
 
-// exchangeDatagram sends a datagram, which must come back.
+// exchangeDatagram sends a datagram, and checks that it comes back.
 func exchangeDatagram(c net.Conn, data []byte) error {
 	if _, err := c.Write(data); err != nil {
 		return err

@@ -7,7 +7,8 @@ import (
 	"strings"
 )
 
-// hostSearch are the domains that this machine completes names by, as they are when the gateway begins.
+// hostSearch returns the domains by which this machine completes names, read when the gateway
+// starts.
 func hostSearch() []string {
 	f, err := os.Open(resolvConf)
 	if err != nil {
@@ -17,8 +18,8 @@ func hostSearch() []string {
 	return readSearch(f)
 }
 
-// readSearch reads the search list of resolv.conf(5): of several lines the last one counts. What is no name of a domain
-// is left out, as is what is beyond maxSearch and maxSearchLen.
+// readSearch reads the search list of resolv.conf(5): of several lines the last one counts. It
+// leaves out words that are not domain names, and domains beyond maxSearch and maxSearchLen.
 func readSearch(r io.Reader) (found []string) {
 	for lines := bufio.NewScanner(r); lines.Scan(); {
 		words := strings.Fields(lines.Text())
@@ -40,7 +41,7 @@ func readSearch(r io.Reader) (found []string) {
 	return found
 }
 
-// isDomain says whether a name is one of a domain, without the dot at its end.
+// isDomain reports whether a name is a domain name, without the final dot.
 func isDomain(name string) bool {
 	if len(name) > 253 { // RFC 1035, 2.3.4
 		return false

@@ -16,18 +16,19 @@ import (
 
 const (
 	chunkLen = 64 << 10
-	// Pieces of a guest's stream that are at least so long go from netstack's memory to the socket. A chunk collects
-	// shorter ones: a call for each segment of an ordinary MTU costs more than its copy.
+	// Pieces of a guest's stream of at least this length go from netstack's memory to the socket.
+	// Shorter ones are collected in a chunk: a system call for each segment of an ordinary MTU
+	// costs more than its copy.
 	directLen = 8 << 10
-	// What netstack is given at a time: its largest segment (ether.MaxGSO).
+	// What netstack gets at a time: its largest segment (ether.MaxGSO).
 	segmentLen = ether.MaxGSO - 160 - 1
 )
 
-// chunks are where short pieces are collected, and datagrams.
+// chunks are buffers for short pieces and datagrams.
 var chunks = sync.Pool{New: func() any { return new([chunkLen]byte) }}
 
-// splice joins a guest's connection and a host's until both directions have ended. The end of a direction is passed
-// on as such, and so is a failure, which ends both.
+// splice joins a guest's connection and a host's until both directions have ended. It passes on the
+// end of a direction; a failure ends both.
 func splice(ctx context.Context, guest *guestConn, host hostConn) {
 	abort := sync.OnceFunc(func() {
 		guest.reset()
@@ -44,7 +45,7 @@ func splice(ctx context.Context, guest *guestConn, host hostConn) {
 		abort()
 	}
 	back.Wait()
-	if !stop() { // abort is on its way
+	if !stop() { // abort is running
 		abort()
 		return
 	}
@@ -52,7 +53,7 @@ func splice(ctx context.Context, guest *guestConn, host hostConn) {
 	host.Close()
 }
 
-// toHost passes on what a guest sends, to the end: netstack writes it to the socket.
+// toHost passes on the guest's data to its end: netstack writes it to the socket.
 func toHost(host hostConn, guest *guestConn) error {
 	raw, err := host.SyscallConn()
 	if err != nil {
@@ -91,17 +92,17 @@ func toHost(host hostConn, guest *guestConn) error {
 	}
 }
 
-// socketWriter is a socket for netstack to write to, under its lock: it never waits.
+// socketWriter is a socket to which netstack writes under its lock: it never waits.
 type socketWriter struct {
 	fd    int
 	chunk []byte // collected, not yet written
-	full  bool   // the socket takes no more now
+	full  bool   // the socket accepts no more now
 	err   error
 }
 
 var errFull = errors.New("socket full")
 
-// Write implements io.Writer. An error other than the socket's is that it is full.
+// Write implements io.Writer. An error that is not the socket's is errFull.
 func (s *socketWriter) Write(b []byte) (int, error) {
 	if len(b) < directLen && len(b) <= cap(s.chunk)-len(s.chunk) {
 		s.chunk = append(s.chunk, b...)
@@ -117,7 +118,7 @@ func (s *socketWriter) Write(b []byte) (int, error) {
 	return n, nil
 }
 
-// flush writes what was collected and b behind it, and returns how much of b was written.
+// flush writes the collected bytes and then b, and returns how much of b was written.
 func (s *socketWriter) flush(b []byte) (done int) {
 	for !s.full && s.err == nil && len(s.chunk)+len(b) > done {
 		n, err := unix.Writev(s.fd, [][]byte{s.chunk, b[done:]})
@@ -127,7 +128,7 @@ func (s *socketWriter) flush(b []byte) (done int) {
 			s.chunk = s.chunk[:copy(s.chunk, s.chunk[from:])]
 			done += n - from
 		case unix.EINTR:
-		case unix.EAGAIN: // seen, so the poller will tell when it is over
+		case unix.EAGAIN: // the poller has seen it, and will wake us
 			s.full = true
 		default:
 			s.err = err
@@ -136,7 +137,7 @@ func (s *socketWriter) flush(b []byte) (done int) {
 	return done
 }
 
-// toGuest passes on what the host's end sends, to the end: netstack reads it from the socket.
+// toGuest passes on the host's data to its end: netstack reads it from the socket.
 func toGuest(guest *guestConn, host hostConn) error {
 	raw, err := host.SyscallConn()
 	if err != nil {
@@ -175,16 +176,16 @@ func toGuest(guest *guestConn, host hostConn) error {
 	}
 }
 
-// socketReader is what a socket has, for netstack to read without waiting: a tcpip.Payloader.
+// socketReader lets netstack read a socket without waiting: a tcpip.Payloader.
 type socketReader struct {
 	fd    int
-	left  int  // bytes that the socket has
-	ended bool // there will be no more
+	left  int  // bytes in the socket
+	ended bool // the stream has ended
 	err   error
 }
 
-// look sees what there is to read; false if there was an error. With MSG_TRUNC nothing is copied (tcp(7)): scratch is
-// there for a protocol that does.
+// look finds how many bytes can be read; false: an error. With MSG_TRUNC nothing is copied
+// (tcp(7)); scratch is for protocols that do copy.
 func (s *socketReader) look(scratch []byte) bool {
 	for {
 		n, _, err := unix.Recvfrom(s.fd, scratch[:segmentLen], unix.MSG_PEEK|unix.MSG_TRUNC)
@@ -193,7 +194,7 @@ func (s *socketReader) look(scratch []byte) bool {
 			s.left, s.ended = min(n, segmentLen), n == 0
 			return true
 		case unix.EINTR:
-		case unix.EAGAIN: // seen, so the poller will tell when it is over
+		case unix.EAGAIN: // the poller has seen it, and will wake us
 			s.left = 0
 			return true
 		default:
@@ -206,7 +207,7 @@ func (s *socketReader) look(scratch []byte) bool {
 // Len implements tcpip.Payloader.
 func (s *socketReader) Len() int { return s.left }
 
-// Read implements io.Reader. Netstack asks for no more than Len.
+// Read implements io.Reader. Netstack reads no more than Len.
 func (s *socketReader) Read(b []byte) (int, error) {
 	if len(b) == 0 {
 		return 0, nil
@@ -224,7 +225,7 @@ func (s *socketReader) Read(b []byte) (int, error) {
 	return max(n, 0), s.err
 }
 
-// watch has a channel filled when there may be something to do with a connection in netstack.
+// watch fills a channel when a connection in netstack may be ready.
 type watch struct {
 	c     *guestConn
 	entry waiter.Entry
@@ -240,7 +241,8 @@ func (c *guestConn) watch(events waiter.EventMask) *watch {
 
 func (w *watch) end() { w.c.wq.EventUnregister(&w.entry) }
 
-// wait waits for that, from the last wait on; an error: the connection was reset.
+// wait waits until the connection may have become ready since the last wait; an error: it was
+// reset.
 func (w *watch) wait() error {
 	select {
 	case <-w.ready:

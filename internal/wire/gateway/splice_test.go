@@ -15,8 +15,8 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// Both ends wait for sockets that are full, in the middle of pieces of all lengths, and no byte is lost, repeated or
-// out of order.
+// Both ends wait for full sockets, in the middle of pieces of all lengths, and no byte is lost,
+// repeated or out of order.
 func TestSpliceThroughFullSockets(t *testing.T) {
 	const size = 3 << 20
 	out, in := noise(size, 1), noise(size, 2)
@@ -46,7 +46,7 @@ func TestSpliceThroughFullSockets(t *testing.T) {
 	}
 }
 
-// both sends some bytes in pieces of all lengths and receives others meanwhile, both to the end.
+// both sends bytes in pieces of all lengths and concurrently receives others, both to the end.
 func both(c halfCloser, send, expect []byte) error {
 	var g errgroup.Group
 	g.Go(func() error {
@@ -60,7 +60,7 @@ func both(c halfCloser, send, expect []byte) error {
 		return c.CloseWrite()
 	})
 	g.Go(func() error {
-		var got bytes.Buffer // by pieces that are short, so that the other end has to wait
+		var got bytes.Buffer // reads short pieces, so that the other end has to wait
 		_, err := io.CopyBuffer(struct{ io.Writer }{&got}, struct{ io.Reader }{c}, make([]byte, 777))
 		if err == nil && !bytes.Equal(got.Bytes(), expect) {
 			err = fmt.Errorf("%d bytes came of %d, or others", got.Len(), len(expect))
@@ -70,7 +70,8 @@ func both(c halfCloser, send, expect []byte) error {
 	return g.Wait()
 }
 
-// What a socket took in part goes on where it ended, whether it was collected or not.
+// After a partial write, the writer continues where it ended, whether the bytes were collected or
+// not.
 func TestSocketWriterGoesOn(t *testing.T) {
 	fds := testkit.Must(unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0))(t)
 	defer unix.Close(fds[0])
@@ -85,7 +86,7 @@ func TestSocketWriterGoesOn(t *testing.T) {
 		got = append(got, b[:n]...)
 	}
 	s := socketWriter{fd: fds[0], chunk: make([]byte, 0, chunkLen)}
-	collected, direct := 0, 0 // writes that ended in the middle
+	collected, direct := 0, 0 // numbers of partial writes
 	for rest, n := data, 1; len(rest) > 0; n = n*5%20_011 + 1 {
 		k, err := s.Write(rest[:min(n, len(rest))])
 		rest = rest[k:]

@@ -14,7 +14,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// sources are addresses that guest 1 makes up: as many as would take all of something if each had a share of it.
+// sources are invented addresses of guest 1: enough to use up everything if each got a share.
 func sources() (list []netip.Addr) {
 	for i := range byte(16) {
 		list = append(list, addr4Of(10+i))
@@ -22,7 +22,7 @@ func sources() (list []netip.Addr) {
 	return list
 }
 
-// spoofed has guest 1 send n frames, each from the next of its addresses.
+// spoofed makes guest 1 send n frames, each from the next of its invented addresses.
 func (r *raw) spoofed(n int, frame func(src netip.AddrPort) []byte) {
 	list := sources()
 	for i := range n {
@@ -30,14 +30,14 @@ func (r *raw) spoofed(n int, frame func(src netip.AddrPort) []byte) {
 	}
 }
 
-// has says how many a guest has.
+// has returns how many entries a guest has.
 func (q *quota) has(r *raw) int {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return len(q.shares.by[owner{link: r.link.Serial()}])
 }
 
-// takeAll has a guest take all that there are, and counts those that end.
+// takeAll makes a guest take all entries, and returns the count of those that are evicted.
 func (r *raw) takeAll(q *quota) *atomic.Int32 {
 	var ended atomic.Int32
 	for range q.shares.all {
@@ -46,10 +46,11 @@ func (r *raw) takeAll(q *quota) *atomic.Int32 {
 	return &ended
 }
 
-// TestSpoofedSourcesGetOneShare: what a guest may have of the gateway goes by the port that its frames come from. One
-// that makes up source addresses has one share, and another guest has its own.
+// TestSpoofedSourcesGetOneShare: the gateway's resources are shared by the port from which frames
+// come. A guest that invents source addresses has one share, and another guest has its own.
 //
-// Invariant: stack/gateway: A guest has one share of the gateway's flows, whatever addresses it sends from.
+// Invariant: stack/gateway: A guest has one share of the gateway's flows, whatever addresses it
+// sends from.
 func TestSpoofedSourcesGetOneShare(t *testing.T) {
 	hold := netip.MustParseAddrPort("192.0.2.1:80") // nobody answers
 	silent := testkit.Must(net.ListenPacket("udp4", "127.0.0.1:0"))(t)
@@ -57,12 +58,12 @@ func TestSpoofedSourcesGetOneShare(t *testing.T) {
 	set := func(g *Gateway) {
 		g.dial = func(ctx context.Context, network string, to permit) (net.Conn, error) {
 			if to.to == hold {
-				<-g.ctx.Done() // ctx ends after dialTime
+				<-g.ctx.Done() // ctx would end after dialTime
 				return nil, g.ctx.Err()
 			}
 			return dialHost(ctx, network, to)
 		}
-		g.askTime = patience // no question is given up while the others come
+		g.askTime = patience // no question times out while more arrive
 		g.resolvers = func() []netip.AddrPort { return []netip.AddrPort{silent.LocalAddr().(*net.UDPAddr).AddrPort()} }
 	}
 	for name, flood := range map[string]func(t *testing.T, w *rig, r *raw){
@@ -73,7 +74,7 @@ func TestSpoofedSourcesGetOneShare(t *testing.T) {
 				s := w.g.Stats()
 				return s.UDPOpen == maxUDP && s.Evicted == 8 && s.Refused == 0
 			})
-			c := w.guest(2).dialUDP(own4(udpEcho(t).Port())) // the other one's buffer may be full
+			c := w.guest(2).dialUDP(own4(udpEcho(t).Port())) // the first one's buffer may be full
 			defer c.Close()
 			testkit.OK(t, exchangeDatagram(c, []byte("hello")))
 			testkit.Equal(t, "flows", w.g.Stats().UDPOpen, maxUDP)
@@ -130,14 +131,14 @@ func TestSpoofedSourcesGetOneShare(t *testing.T) {
 				case <-held:
 				}
 			}
-			at := own4(999)
-			testkit.OK(t, w.g.serveDatagrams(fullAddress(at), ipv4.ProtocolNumber, handle))
-			frame := func(src netip.AddrPort) []byte { return r.udp4(gatewayMAC, src, at, []byte("x")) }
+			addr := own4(999)
+			testkit.OK(t, w.g.serveDatagrams(fullAddress(addr), ipv4.ProtocolNumber, handle))
+			frame := func(src netip.AddrPort) []byte { return r.udp4(gatewayMAC, src, addr, []byte("x")) }
 			r.spoofed(1, frame)
 			<-first
 			r.spoofed(maxWaiting+8, frame)
 			testkit.Eventually(t, "all have come", func() bool { return w.g.Stats().Refused == 8 })
-			v := w.guest(2).dialUDP(at)
+			v := w.guest(2).dialUDP(addr)
 			defer v.Close()
 			testkit.Must(v.Write([]byte("hello")))(t)
 			testkit.Eventually(t, "it has a place", func() bool { return w.g.Stats().Evicted == 1 })
@@ -148,7 +149,7 @@ func TestSpoofedSourcesGetOneShare(t *testing.T) {
 				}
 				before++
 			}
-			if before > 2 { // that which handle has, and the next one, whose turn it was
+			if before > 2 { // the one being handled, and the next one
 				t.Errorf("%d of guest 1 came before it", before)
 			}
 		},
@@ -162,7 +163,7 @@ func TestSpoofedSourcesGetOneShare(t *testing.T) {
 	}
 }
 
-// What forwards lead to a guest, and what it asks for itself, is one share.
+// Flows from forwards to a guest and the guest's own flows count toward one share.
 func TestForwardsCountForTheirGuest(t *testing.T) {
 	w := newRig(t, nil)
 	r := w.raw(1)
@@ -172,7 +173,7 @@ func TestForwardsCountForTheirGuest(t *testing.T) {
 	testkit.Equal(t, "owner of what nobody has sent from", w.g.ownerOf(addr4Of(2)), owner{addr: addr4Of(2)})
 }
 
-// query is a question.
+// query makes a DNS question.
 func query(name string, t dnsmessage.Type) []byte {
 	b := dnsmessage.NewBuilder(nil, dnsmessage.Header{ID: 7, RecursionDesired: true})
 	_ = b.StartQuestions()
@@ -181,12 +182,13 @@ func query(name string, t dnsmessage.Type) []byte {
 	return out
 }
 
-// A connection that makes room for another port's is no reason to ignore that, however long its own end takes.
+// The gateway accepts a port's connection at once even if the connection evicted for it takes long
+// to end.
 func TestEvictedConnectionsDelayNobody(t *testing.T) {
 	hold := netip.MustParseAddrPort("192.0.2.1:80")
 	w := newRig(t, nil, func(g *Gateway) {
 		g.dial = func(context.Context, string, permit) (net.Conn, error) {
-			<-g.ctx.Done() // and not before, whatever its own context says
+			<-g.ctx.Done() // not earlier, whatever its own context says
 			return nil, g.ctx.Err()
 		}
 	})

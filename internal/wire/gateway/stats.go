@@ -4,27 +4,27 @@ import "sync/atomic"
 
 // Stats are a gateway's counters.
 type Stats struct {
-	Received   uint64 // frames given to netstack
-	Filtered   uint64 // frames that were not for us, or may not come in
+	Received   uint64 // frames passed to netstack
+	Filtered   uint64 // frames that were not for the gateway, or were refused
 	Sent       uint64 // frames that the wire took
 	OutDropped uint64 // frames that the wire dropped
 	OutGaveUp  uint64 // frames whose receiver had no buffers for too long
 	OutFull    uint64 // packets for which the queue to the wire had no room
-	OutBad     uint64 // packets of netstack that are no frames
-	TCPFlows   uint64 // connections through NAT and forwards, in all
-	UDPFlows   uint64 // those of echoes included
-	UDPLost    uint64 // datagrams that a socket, or who they were for, had no room for
+	OutBad     uint64 // invalid packets of netstack
+	TCPFlows   uint64 // connections through NAT and forwards, total
+	UDPFlows   uint64 // echoes included
+	UDPLost    uint64 // datagrams for which a socket, or their receiver, had no room
 	TCPOpen    int64  // now
 	UDPOpen    int64
-	Refused    uint64           // flows, datagrams for us and questions to be forwarded, beyond the bounds
-	Evicted    uint64           // the same: that ended to make room for a port with fewer
-	Denied     [NumRules]uint64 // flows, and questions, that Policy refuses
+	Refused    uint64           // flows, datagrams for services and questions to forward beyond the limits
+	Evicted    uint64           // the same, ended to make room for a port with fewer
+	Denied     [NumRules]uint64 // flows and questions that Policy refused
 	Unreached  uint64           // flows whose other end did not answer; connections that a guest did not confirm
-	Leases     int64            // given to unknown MACs, now
-	BadDHCP    uint64           // requests that were none, or got no answer
-	Queries    uint64           // of names
-	Forwarded  uint64           // of these, to the host's resolvers
-	BadQueries uint64           // that were none, or got an error of ours
+	Leases     int64            // to unknown MACs, now
+	BadDHCP    uint64           // requests that were invalid, or got no answer
+	Queries    uint64           // for names
+	Forwarded  uint64           // part of Queries: to the host's resolvers
+	BadQueries uint64           // invalid, or answered by an error of the gateway
 }
 
 type counters struct {

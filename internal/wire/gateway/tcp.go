@@ -16,9 +16,9 @@ import (
 	"vnic.dev/vnic/internal/limits"
 )
 
-// takeTCP reserves a connection for an owner; nil: the owner may have no more. end resets the connection, if another
-// owner's takes its place. Connections that the gateway has closed and the guest has not (unfinished) have a bound of
-// their own, which is checked as well.
+// takeTCP reserves a connection for an owner; nil: the owner may have no more. end resets the
+// connection if another owner takes its place. The bound of connections that the gateway has closed
+// and the guest has not (unfinished) is checked as well.
 func (g *Gateway) takeTCP(o owner, end func()) *entry {
 	if !g.unfinished.room(o) {
 		g.count.refused.Add(1)
@@ -37,30 +37,30 @@ type pending struct {
 	ids map[stack.TransportEndpointID]asked
 }
 
-// asked is a connection that is pending.
+// asked is a pending connection.
 type asked struct {
 	entry *entry
-	to    []permit // the host's end
+	to    []permit // addresses of the host's end
 	ctx   context.Context
-	end   context.CancelFunc // of ctx: it made room for another one, or its guest is gone
+	end   context.CancelFunc // of ctx: called when it is evicted, or its guest is gone
 }
 
-// segment gets the segments of TCP that belong to no connection; false: they are refused.
+// segment handles TCP segments without a connection; false: they are refused.
 func (p *pending) segment(id stack.TransportEndpointID, pkt *stack.PacketBuffer) bool {
 	h := header.TCP(pkt.TransportHeader().Slice())
 	if len(h) < header.TCPMinimumSize || h.Flags()&(header.TCPFlagSyn|header.TCPFlagAck) != header.TCPFlagSyn {
 		return false
 	}
 	g, to := p.g, addrPort(id.LocalAddress, id.LocalPort)
-	if g.looped(id) || !g.o.NAT && !g.dns.is(to) {
+	if g.looped(id) || !g.o.NAT && !g.dns.serves(to) {
 		return false
 	}
 	var a asked
 	from := g.port.sender()
-	if p.known(id) {
-		return true // it is on its way
+	if p.isPending(id) {
+		return true // it is pending already
 	}
-	if !g.dns.is(to) {
+	if !g.dns.serves(to) {
 		if a.to = g.permits(from, id); a.to == nil {
 			return false
 		}
@@ -88,22 +88,23 @@ func (p *pending) end(id stack.TransportEndpointID) {
 	a.entry.give()
 }
 
-// known says whether a connection is pending. Only segment adds one.
-func (p *pending) known(id stack.TransportEndpointID) bool {
+// isPending reports whether a connection is pending. Only segment adds one.
+func (p *pending) isPending(id stack.TransportEndpointID) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	_, known := p.ids[id]
 	return known
 }
 
-// asked is what is known of a connection that is pending.
+// asked returns the state of a pending connection.
 func (p *pending) asked(id stack.TransportEndpointID) asked {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.ids[id]
 }
 
-// connection carries on a connection that a guest asks for. Netstack calls it on a goroutine of its own.
+// connection makes a connection that a guest asks for, and serves it. Netstack calls it on a
+// goroutine of its own.
 func (p *pending) connection(r *tcp.ForwarderRequest) {
 	g, id := p.g, r.ID()
 	made := sync.OnceFunc(func() { p.end(id) })
@@ -154,9 +155,9 @@ func (p *pending) connection(r *tcp.ForwarderRequest) {
 	g.unfinished.add(from, ep, bufs)
 }
 
-// handshake makes the guest's end of a connection that the guest asks for. It fails when the guest does not confirm the
-// connection within confirmTime, or when ctx ends before. Netstack by itself waits for two minutes, which only Abort
-// ends.
+// handshake makes the guest's end of a connection that the guest asks for. It fails if the guest
+// does not confirm the connection within confirmTime, or if ctx ends. Netstack itself waits for two
+// minutes, which only Abort ends.
 func (g *Gateway) handshake(ctx context.Context, r *tcp.ForwarderRequest, wq *waiter.Queue) (tcpip.Endpoint,
 	tcpip.Error) {
 	ctx, cancel := context.WithTimeout(ctx, g.confirmTime.Here())
@@ -166,7 +167,7 @@ func (g *Gateway) handshake(ctx context.Context, r *tcp.ForwarderRequest, wq *wa
 	made, aborted := make(chan struct{}), make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
 		defer close(aborted)
-		for again := time.NewTicker(abortAgain); ; { // the endpoint may not be there yet
+		for again := time.NewTicker(abortAgain); ; { // the endpoint may not exist yet
 			if e := g.ns.FindTransportEndpoint(proto, tcp.ProtocolNumber, id, ether.NIC); e != nil {
 				e.Abort()
 			}
@@ -181,7 +182,7 @@ func (g *Gateway) handshake(ctx context.Context, r *tcp.ForwarderRequest, wq *wa
 	ep, err := r.CreateEndpoint(wq)
 	close(made)
 	if !stop() {
-		<-aborted // before another connection can have this ID
+		<-aborted // so that it does not abort a later connection with this ID
 	}
 	return ep, err
 }

@@ -15,8 +15,8 @@ import (
 	"vnic.dev/vnic/internal/wire"
 )
 
-// routeTo is the way to a guest, from an address of the gateway's or, with NAT, of any other host; nil: there is none.
-// The caller releases it.
+// routeTo returns the route to a guest, from an address of the gateway or, with NAT, of any other
+// host; nil: there is none. The caller releases it.
 func (g *Gateway) routeTo(guest, from netip.Addr) *stack.Route {
 	r, err := g.ns.FindRoute(ether.NIC, ether.Address(from), ether.Address(guest), ether.Protocol(guest), false)
 	if err != nil {
@@ -25,8 +25,9 @@ func (g *Gateway) routeTo(guest, from netip.Addr) *stack.Route {
 	return r
 }
 
-// sendDatagram sends a datagram of UDP to a guest. It waits for the guest's MAC, which netstack asks for, and for room
-// among what waits for the wire, for so long as a frame waits for a receiver; what finds none is counted as lost.
+// sendDatagram sends a UDP datagram to a guest. It waits for the guest's MAC, which netstack
+// resolves, and for room in the outbox, as long as a frame waits for a receiver; a datagram that
+// finds none is counted as lost.
 func (g *Gateway) sendDatagram(ctx context.Context, r *stack.Route, from, to uint16, b []byte) {
 	if !g.awaitGuest(ctx, r, header.UDPMinimumSize+len(b)) {
 		g.count.udpLost.Add(1)
@@ -35,8 +36,8 @@ func (g *Gateway) sendDatagram(ctx context.Context, r *stack.Route, from, to uin
 	writeDatagram(r, from, to, b)
 }
 
-// writeDatagram sends a datagram of UDP to a guest, and does not wait: netstack keeps some while it asks for the
-// guest's MAC.
+// writeDatagram sends a UDP datagram to a guest without waiting: netstack queues some while it
+// resolves the guest's MAC.
 func writeDatagram(r *stack.Route, from, to uint16, b []byte) {
 	n := header.UDPMinimumSize + len(b)
 	pkt := stack.NewPacketBuffer(stack.PacketBufferOptions{
@@ -46,17 +47,17 @@ func writeDatagram(r *stack.Route, from, to uint16, b []byte) {
 	h := header.UDP(pkt.TransportHeader().Push(header.UDPMinimumSize))
 	h.Encode(&header.UDPFields{SrcPort: from, DstPort: to, Length: uint16(n)})
 	sum := checksum.Combine(r.PseudoHeaderChecksum(header.UDPProtocolNumber, uint16(n)), checksum.Checksum(b, 0))
-	if sum = ^h.CalculateChecksum(sum); sum == 0 { // 0 says that there is none (RFC 768)
+	if sum = ^h.CalculateChecksum(sum); sum == 0 { // 0 means no checksum (RFC 768)
 		sum = math.MaxUint16
 	}
 	h.SetChecksum(sum)
 	_ = r.WritePacket(stack.NetworkHeaderParams{Protocol: header.UDPProtocolNumber, TTL: r.DefaultTTL()}, pkt)
 }
 
-// checksumOf is the Internet checksum's sum of bytes (RFC 1071).
+// checksumOf returns the Internet checksum's sum of bytes (RFC 1071).
 func checksumOf(b []byte) uint16 { return checksum.Checksum(b, 0) }
 
-// awaitGuest waits until n bytes of a packet, from the transport header on, can be sent.
+// awaitGuest waits until a packet with n bytes, from the transport header on, can be sent.
 func (g *Gateway) awaitGuest(ctx context.Context, r *stack.Route, n int) bool {
 	found := make(chan stack.ResolvedFieldsResult, 1)
 	err := r.ResolvedFields(func(res stack.ResolvedFieldsResult) { found <- res })

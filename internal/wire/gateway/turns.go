@@ -6,18 +6,18 @@ import (
 	"sync"
 )
 
-// turns lets a number of goroutines at a time do something. Of the owners for whom goroutines wait, each has one of
-// them go on in turn, so that nobody waits behind all of another port's.
+// turns lets a limited number of goroutines at a time go on. Among owners with waiting goroutines,
+// each gets a turn for one goroutine, so that none waits behind all of another port's.
 type turns struct {
 	mu    sync.Mutex
 	free  int                       // how many more may go on; 0 if any waits
-	by    map[owner][]chan struct{} // those that wait, oldest first, closed when they may go on; no empty lists
-	order []owner                   // of by, the next one first
+	by    map[owner][]chan struct{} // waiting goroutines, oldest first, closed when they may go on; no empty lists
+	order []owner                   // keys of by, the next one first
 }
 
 func newTurns(n int) *turns { return &turns{free: n, by: map[owner][]chan struct{}{}} }
 
-// take waits for its turn; the caller calls give then. An error: ctx has ended.
+// take waits for its turn; the caller calls give afterwards. An error: ctx has ended.
 func (t *turns) take(ctx context.Context, o owner) error {
 	turn := t.wait(o)
 	if turn == nil {
@@ -42,7 +42,7 @@ func (t *turns) take(ctx context.Context, o owner) error {
 	return ctx.Err()
 }
 
-// wait gives what is closed when it is the caller's turn; nil: it is now.
+// wait returns a channel that is closed when it is the caller's turn; nil: it is now.
 func (t *turns) wait(o owner) (turn chan struct{}) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -64,7 +64,7 @@ func (t *turns) give() {
 	t.next()
 }
 
-// next has the next one go on. Under mu.
+// next lets the next goroutine go on. The caller holds mu.
 func (t *turns) next() {
 	if len(t.order) == 0 {
 		t.free++

@@ -10,8 +10,8 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// datagram carries on a datagram of UDP of a guest's that is for no service of the gateway's. Netstack calls it on the
-// goroutine that brought it.
+// datagram forwards a guest's UDP datagram that is not for a service of the gateway. Netstack calls
+// it on the goroutine that delivered it.
 func (g *Gateway) datagram(id stack.TransportEndpointID, pkt *stack.PacketBuffer) bool {
 	if g.looped(id) {
 		return true
@@ -23,14 +23,15 @@ func (g *Gateway) datagram(id stack.TransportEndpointID, pkt *stack.PacketBuffer
 	if g.answerForward(guest, to, pkt) {
 		return true
 	}
-	if !g.o.NAT { // netstack tells it that nobody listens
+	if !g.o.NAT { // netstack answers "port unreachable"
 		return !g.allowsError(g.port.sender())
 	}
 	g.carry(flowKey{splitter.ProtoUDP, guest, to.Addr()}, id, to.Port(), pkt, pkt.Data().AsRange().ToSlice())
 	return true
 }
 
-// goodSum says whether a datagram's checksum is right. That of a frame was looked at when it came.
+// goodSum reports whether a datagram's checksum is right. For whole frames it was verified on
+// arrival.
 func (g *Gateway) goodSum(pkt *stack.PacketBuffer) bool {
 	src, dst := addresses(pkt)
 	h := header.UDP(pkt.TransportHeader().Slice())
@@ -47,8 +48,8 @@ func addresses(pkt *stack.PacketBuffer) (src, dst tcpip.Address) {
 	}
 }
 
-// carry sends what a guest says to a port of a server's (0: an echo) on by its flow, as far as the policy lets it. The
-// packet is a router's to forward: it has one hop less then, and its DF.
+// carry sends a guest's datagram to a server's port (0: an echo) by its flow, as far as the policy
+// allows. Like a router it takes one hop off, and keeps DF.
 func (g *Gateway) carry(key flowKey, id stack.TransportEndpointID, port uint16, pkt *stack.PacketBuffer, data []byte) {
 	from := g.port.sender()
 	d := outgoing{port: port, data: data}
@@ -84,8 +85,8 @@ func (g *Gateway) carry(key flowKey, id stack.TransportEndpointID, port uint16, 
 	f.send(d)
 }
 
-// hopsOf gives the time to live of a packet, and whether no router may cut it; of IPv6 none may, so that of which the
-// guest has cut it itself can be cut again.
+// hopsOf returns a packet's time to live, and whether no router may fragment it. No router may
+// fragment IPv6; but a packet that the guest has fragmented itself may be fragmented again.
 func (g *Gateway) hopsOf(pkt *stack.PacketBuffer) (hops uint8, df bool) {
 	if b := pkt.NetworkHeader().Slice(); pkt.NetworkProtocolNumber == header.IPv4ProtocolNumber {
 		ip := header.IPv4(b)
@@ -95,7 +96,8 @@ func (g *Gateway) hopsOf(pkt *stack.PacketBuffer) (hops uint8, df bool) {
 	}
 }
 
-// expire tells a guest that its packet's time to live is over (RFC 1812, 5.3.1; RFC 4443, 3.3).
+// expire reports to a guest that its packet's time to live is exceeded (RFC 1812, 5.3.1; RFC 4443,
+// 3.3).
 func (g *Gateway) expire(key flowKey, pkt *stack.PacketBuffer) {
 	t := trouble{typ: uint8(header.ICMPv4TimeExceeded)}
 	if key.server.Is6() {
@@ -103,10 +105,11 @@ func (g *Gateway) expire(key flowKey, pkt *stack.PacketBuffer) {
 	}
 	v := stack.PayloadSince(pkt.TransportHeader())
 	defer v.Release()
-	g.sendError(g.port.sender(), t, g.own(key.server), key, v.AsSlice())
+	g.sendError(g.port.sender(), t, g.ownAddr(key.server), key, v.AsSlice())
 }
 
-// prohibit tells the sender of a packet that it was refused (RFC 1812, 5.2.7.1; RFC 4443, 3.1).
+// prohibit reports to the sender of a packet that it was refused (RFC 1812, 5.2.7.1; RFC 4443,
+// 3.1).
 func (g *Gateway) prohibit(pkt *stack.PacketBuffer) {
 	if !g.allowsError(g.port.sender()) {
 		return

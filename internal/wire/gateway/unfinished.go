@@ -8,23 +8,23 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
 )
 
-// maxUnfinished is how many connections may be closed without the guest having confirmed it, for up to unackedTime.
-// Netstack keeps them, without an owner.
+// maxUnfinished is how many connections may be closed by the gateway and not yet by the guest, for
+// up to unackedTime. Netstack keeps them, without an owner.
 const maxUnfinished = maxTCP
 
-// unfinished are the guests' ends of connections that the gateway has let go of.
+// unfinished are the guests' ends of connections that the gateway has closed.
 type unfinished struct {
 	mu     sync.Mutex
 	shares shares[ended]
 }
 
-// ended is one of them.
+// ended is the guest's end of a closed connection.
 type ended struct {
 	ep   tcpip.Endpoint
-	bufs *buffers // that it still needs for what it sends
+	bufs *buffers // needed for data still to be sent
 }
 
-// add notes an end that is closed.
+// add adds a closed connection.
 func (u *unfinished) add(o owner, ep tcpip.Endpoint, bufs *buffers) {
 	bufs.received()
 	u.mu.Lock()
@@ -36,8 +36,9 @@ func (u *unfinished) add(o owner, ep tcpip.Endpoint, bufs *buffers) {
 	u.shares.add(o, ended{ep, bufs})
 }
 
-// room says whether an owner may have another connection. When the table is full, it aborts a connection to make room:
-// the oldest one of another owner that has more than its part, else the owner's own oldest one in TIME-WAIT.
+// room reports whether an owner may have another connection. When the table is full, it aborts a
+// connection to make room: the oldest one of another owner with more than its share, otherwise the
+// owner's own oldest one in TIME-WAIT.
 func (u *unfinished) room(o owner) bool {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -58,14 +59,14 @@ func (u *unfinished) room(o owner) bool {
 	return true
 }
 
-// abort ends one. Under mu.
+// abort aborts one connection. The caller holds mu.
 func (u *unfinished) abort(o owner, i int) {
 	e := u.shares.remove(o, i)
 	e.ep.Abort()
 	e.bufs.free()
 }
 
-// endOf ends all that an owner has.
+// endOf aborts all connections of an owner.
 func (u *unfinished) endOf(o owner) {
 	u.mu.Lock()
 	list := u.shares.clear(o)
@@ -76,7 +77,7 @@ func (u *unfinished) endOf(o owner) {
 	}
 }
 
-// sweep forgets the ends that netstack does not keep any more. Under mu.
+// sweep removes the connections that netstack has finished. The caller holds mu.
 func (u *unfinished) sweep() {
 	for o, list := range u.shares.by {
 		for i := len(list) - 1; i >= 0; i-- {
@@ -87,7 +88,7 @@ func (u *unfinished) sweep() {
 	}
 }
 
-// kept says whether netstack still has a connection.
+// kept reports whether netstack still has a connection.
 func kept(ep tcpip.Endpoint) bool {
 	s := tcp.EndpointState(ep.State())
 	return s != tcp.StateClose && s != tcp.StateError

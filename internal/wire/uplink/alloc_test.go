@@ -9,8 +9,8 @@ import (
 	"vnic.dev/vnic/internal/wire"
 )
 
-// A frame on its way out and in again allocates nothing. (Several that go out with one call
-// allocate once, for the list of them.)
+// Sending a frame out and receiving it allocates nothing. (Several frames sent with one call cause
+// one allocation, for their list.)
 func TestFramesAllocateNothing(t *testing.T) {
 	testkit.LeavesNothing(t)
 	for name, c := range carriers(t) {

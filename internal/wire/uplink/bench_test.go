@@ -7,7 +7,7 @@ import (
 	"vnic.dev/vnic/internal/wire"
 )
 
-// sink is a machine that only counts.
+// sink is a machine that only counts bytes.
 type sink struct {
 	name  string
 	bytes chan int
@@ -25,8 +25,8 @@ func (s *sink) Deliver(_ *wire.Worker, batch []*wire.Packet) {
 	s.bytes <- n
 }
 
-// BenchmarkUplink is super-packets of one flow on their way from one switch to another on the same
-// machine, from a sender that waits for those before, as TCP does.
+// BenchmarkUplink sends super-packets of one flow from one switch to another on the same machine.
+// The sender waits for earlier packets, as TCP does.
 func BenchmarkUplink(b *testing.B) {
 	path := b.TempDir() + "/up"
 	x, y := tunnel(42)

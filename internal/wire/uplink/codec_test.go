@@ -14,7 +14,7 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// The bytes are those that Linux's own vxlan device sends and takes.
+// The bytes are those that Linux's own vxlan device sends and accepts.
 func TestVXLANHeader(t *testing.T) {
 	b := bytes.Repeat([]byte{0xff}, vxlanLen+3)
 	putVXLAN(b, 42)
@@ -30,7 +30,7 @@ func TestVXLANHeader(t *testing.T) {
 		{"", 0, badHeader}, {"08000000002a00", 42, badHeader}, {"0000000000002a00", 42, badHeader},
 		{"f700000000002a00", 42, badHeader}, {"0800000000002b00", 42, otherVNI}, {"0800000001002a00", 42, otherVNI},
 		{"08000000ffffff00", MaxVNI, none},
-		{"fffffffF00002aff", 42, none}, // what is reserved is ignored (RFC 7348, 5)
+		{"fffffffF00002aff", 42, none}, // reserved bits are ignored (RFC 7348, 5)
 	} {
 		_, why := cutVXLAN(testkit.Must(hex.DecodeString(c.header))(t), c.vni)
 		testkit.Equal(t, c.header, why, c.want)
@@ -53,7 +53,7 @@ func FuzzVXLAN(f *testing.F) {
 	})
 }
 
-// stream puts frames behind their lengths.
+// streamOf puts a length before each frame.
 func streamOf(frames ...[]byte) (b []byte) {
 	for _, f := range frames {
 		b = binary.BigEndian.AppendUint32(b, uint32(len(f)))
@@ -62,8 +62,9 @@ func streamOf(frames ...[]byte) (b []byte) {
 	return b
 }
 
-// Whatever the pieces in which a stream comes, its frames are the same; what is too long for us is
-// left out, and nothing of it is kept; what is too long for QEMU ends it.
+// The frames of a stream do not depend on the pieces in which it arrives. A frame that is too long
+// for the uplink is skipped without being stored; a length that is too long for QEMU ends the
+// stream.
 func TestStreamIsCutIntoFrames(t *testing.T) {
 	long := bytes.Repeat([]byte{7}, streamMax)
 	all := streamOf([]byte("one"), nil, long, bytes.Repeat([]byte{2}, 1500), long, []byte("three"))
@@ -95,7 +96,7 @@ func same(a, b [][]byte) bool {
 	return true
 }
 
-// feed gives what a cutter makes of a stream that comes in steps, until an error.
+// feed returns the frames of a stream that arrives in steps, until an error.
 func feed(t testing.TB, c *cutter, b []byte, step int) (got [][]byte, dropped int) {
 	t.Helper()
 	for len(b) > 0 {
@@ -164,7 +165,7 @@ func TestVnetHeader(t *testing.T) {
 	}
 }
 
-// A GSO packet of a tap is as long as its segments, or as itself if that is less.
+// A GSO packet of a tap device counts as long as its longest segment, or as itself if that is less.
 func TestGSOPacketIsJudgedByItsLongestSegment(t *testing.T) {
 	q := &inbox{longest: 1514, skip: vnetLen, worker: wire.NewWorker(), free: newFrames(vnetLen + maxSuper)}
 	s := &inSlot{f: <-q.free}
@@ -200,7 +201,7 @@ func FuzzVnet(f *testing.F) {
 	})
 }
 
-// control makes a control message.
+// controlMessage makes a control message.
 func controlMessage(level, kind int, data []byte) []byte {
 	b := make([]byte, unix.CmsgSpace(len(data)))
 	binary.NativeEndian.PutUint64(b, uint64(unix.CmsgLen(len(data))))

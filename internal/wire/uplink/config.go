@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Config says what an uplink leads to: one of VXLAN, Tap and Stream.
+// Config describes where an uplink leads: one of VXLAN, Tap and Stream.
 type Config struct {
 	Name   string
 	VXLAN  *VXLAN
@@ -21,27 +21,28 @@ type Config struct {
 
 // VXLAN is a tunnel to one peer.
 type VXLAN struct {
-	Local  netip.AddrPort // where datagrams come to
-	Remote netip.AddrPort // where they are sent to; they come from this address, at any port
+	Local  netip.AddrPort // address that receives datagrams
+	Remote netip.AddrPort // address to which they are sent; they come from it, from any port
 	VNI    uint32
 }
 
-// Stream is a socket: the name of a file, which has a slash, or HOST:PORT. Either we listen or the peer does.
+// Stream is a socket: the name of a file, which has a slash, or HOST:PORT. Either we listen or we
+// connect.
 type Stream struct{ Listen, Connect string }
 
 // MaxVNI is the greatest VXLAN network identifier (RFC 7348, 5).
 const MaxVNI = 1<<24 - 1
 
-// Error says which part of a Config is wrong: its key in lab files.
+// Error is an error in a part of a Config, Key by its name in lab files.
 type Error struct{ Key, Text string }
 
 func (e *Error) Error() string { return e.Text }
 
-// Check says what is wrong with it: an *Error.
+// Check returns the Config's error, an *Error; nil: none.
 func (c *Config) Check() error {
 	kinds := 0
-	for _, is := range []bool{c.VXLAN != nil, c.Tap != "", c.Stream != nil} {
-		if is {
+	for _, given := range []bool{c.VXLAN != nil, c.Tap != "", c.Stream != nil} {
+		if given {
 			kinds++
 		}
 	}
@@ -61,14 +62,14 @@ func (c *Config) Check() error {
 
 func (v *VXLAN) check() error {
 	for _, a := range []struct {
-		key string
-		at  netip.AddrPort
+		key  string
+		addr netip.AddrPort
 	}{{"local", v.Local}, {"remote", v.Remote}} {
 		switch {
-		case !a.at.IsValid() || a.at.Port() == 0:
+		case !a.addr.IsValid() || a.addr.Port() == 0:
 			return &Error{a.key, a.key + " is an address and a port, as 192.0.2.1:4789 or [2001:db8::1]:4789"}
-		case a.at.Addr().IsMulticast():
-			return &Error{a.key, fmt.Sprintf("%s is %s, a group's address: a tunnel has one peer", a.key, a.at.Addr())}
+		case a.addr.Addr().IsMulticast():
+			return &Error{a.key, fmt.Sprintf("%s is %s, a group's address: a tunnel has one peer", a.key, a.addr.Addr())}
 		}
 	}
 	switch {
@@ -88,37 +89,37 @@ func (s *Stream) check() error {
 	if (s.Listen == "") == (s.Connect == "") {
 		return &Error{"stream", "a stream has listen or connect, and not both"}
 	}
-	key, at := "listen", s.Listen
-	if at == "" {
-		key, at = "connect", s.Connect
+	key, addr := "listen", s.Listen
+	if addr == "" {
+		key, addr = "connect", s.Connect
 	}
-	if network(at) == "unix" {
-		if len(at) >= len(unix.RawSockaddrUnix{}.Path) {
-			return &Error{key, fmt.Sprintf("%s is %s, %d bytes: a socket's name has %d at most", key, at, len(at),
+	if network(addr) == "unix" {
+		if len(addr) >= len(unix.RawSockaddrUnix{}.Path) {
+			return &Error{key, fmt.Sprintf("%s is %s, %d bytes: a socket's name has %d at most", key, addr, len(addr),
 				len(unix.RawSockaddrUnix{}.Path)-1)}
 		}
 		return nil
 	}
-	host, port, err := net.SplitHostPort(at)
+	host, port, err := net.SplitHostPort(addr)
 	n, bad := strconv.ParseUint(port, 10, 16)
 	if err != nil || bad != nil || n == 0 || host == "" {
-		return &Error{key, fmt.Sprintf("%s is %q: a file's name with a slash in it, as ./up.sock, or HOST:PORT", key, at)}
+		return &Error{key, fmt.Sprintf("%s is %q: a file's name with a slash in it, as ./up.sock, or HOST:PORT", key, addr)}
 	}
 	return nil
 }
 
-// network is that of a stream's address, as package net has it.
-func network(at string) string {
-	if strings.Contains(at, "/") {
+// network returns the network of a stream's address, for package net.
+func network(addr string) string {
+	if strings.Contains(addr, "/") {
 		return "unix"
 	}
 	return "tcp"
 }
 
-// forms are what Parse reads.
+// forms are the forms that Parse accepts.
 const forms = "vxlan=LOCAL,REMOTE,VNI, tap=NAME, stream=listen:ADDRESS or stream=connect:ADDRESS"
 
-// Parse reads an uplink as a flag has it.
+// Parse parses an uplink in the form of the command line flag.
 func Parse(s string) (c Config, err error) {
 	kind, rest, _ := strings.Cut(s, "=")
 	switch kind {
@@ -139,12 +140,12 @@ func Parse(s string) (c Config, err error) {
 	case "tap":
 		c.Tap = rest
 	case "stream":
-		how, at, _ := strings.Cut(rest, ":")
-		switch how {
+		scheme, addr, _ := strings.Cut(rest, ":")
+		switch scheme {
 		case "listen":
-			c.Stream = &Stream{Listen: at}
+			c.Stream = &Stream{Listen: addr}
 		case "connect":
-			c.Stream = &Stream{Connect: at}
+			c.Stream = &Stream{Connect: addr}
 		default:
 			return c, errors.New("not " + forms)
 		}
@@ -154,7 +155,7 @@ func Parse(s string) (c Config, err error) {
 	return c, c.Check()
 }
 
-// String writes it as Parse reads it.
+// String formats it as Parse accepts it.
 func (c *Config) String() string {
 	switch {
 	case c.VXLAN != nil:

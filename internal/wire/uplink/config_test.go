@@ -8,7 +8,7 @@ import (
 )
 
 func TestParse(t *testing.T) {
-	for s, want := range map[string]string{ // "": it is read, and written the same
+	for s, want := range map[string]string{ // "": it is parsed, and printed the same
 		"vxlan=192.0.2.1:4789,192.0.2.2:4789,42":        "",
 		"vxlan=[2001:db8::1]:4789,[2001:db8::2]:4789,0": "",
 		"vxlan=0.0.0.0:4789,192.0.2.2:4789,16777215":    "",
@@ -63,7 +63,7 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-// What a switch is to have must be one thing.
+// A Config must name exactly one kind of uplink.
 func TestConfigOfTwoThings(t *testing.T) {
 	c := Config{Tap: "tap0", Stream: &Stream{Listen: "./x"}}
 	if bad := (*Error)(nil); !errors.As(c.Check(), &bad) || bad.Key != "" {

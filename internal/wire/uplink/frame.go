@@ -8,19 +8,19 @@ import (
 const (
 	maxFrames  = 512
 	minFrames  = 64
-	frameBytes = 8 << 20 // unless that is fewer than minFrames
+	frameBytes = 8 << 20 // as long as there are minFrames
 )
 
-// frame is a buffer of ours with a frame in it, behind room for what its framing has before it.
+// frame is a buffer with a frame in it, behind room for the carrier's header.
 type frame struct {
 	b    []byte
 	n    int    // bytes, the room included
-	flow uint32 // frames of one flow have the same
+	flow uint32 // frames of a flow have the same number
 	mem  *dma.Region
-	lane *lane // whose it is while it waits to go out
+	lane *lane // of the sending port, while the frame waits to go out
 }
 
-// newFrames makes buffers of n bytes in a queue of free ones.
+// newFrames makes buffers of n bytes, in a queue of free ones.
 func newFrames(n int) (free chan *frame) {
 	count := min(maxFrames, max(minFrames, frameBytes/n))
 	free = make(chan *frame, count)

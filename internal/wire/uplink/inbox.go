@@ -13,29 +13,29 @@ import (
 )
 
 const (
-	inBatch  = 64                             // frames under way, those that wait for a busy receiver included
+	inBatch  = 64                             // frames in flight, held ones included
 	maxSuper = 65535 + splitter.EthLen + tags // longest GSO packet of a tap
 )
 
-// inbox is what came in, on its way to the wire: an nic.TxQueue, and the nic.Outlet of its own sender.
+// inbox holds incoming frames for the wire: it is an nic.TxQueue, and the nic.Outlet of its Sender.
 type inbox struct {
 	u       *Uplink
-	longest int // frame, or segment of a GSO packet, with its tags
+	longest int // longest frame, or segment of a GSO packet, with its tags
 	skip    int
 	free    chan *frame
-	filled  chan *frame // as many
+	filled  chan *frame // same capacity
 	sender  *nic.Sender
 
-	// The sender's worker's.
+	// Used by the Sender's worker.
 	worker *wire.Worker
 	slots  [inBatch]inSlot
 	segs   [1]dma.Segment
-	loops  [loopFrames]time.Time // of the last frames of ours that came back, a ring
+	loops  [loopFrames]time.Time // ring with the times of the last looped frames
 	nLoops int
 	now    func() time.Time
 }
 
-// inSlot is a frame under way.
+// inSlot is a frame in flight.
 type inSlot struct {
 	f   *frame
 	buf [vnetLen + nic.MaxHeader]byte
@@ -62,8 +62,8 @@ func newInbox(u *Uplink) (*inbox, error) {
 	return q, nil
 }
 
-// add copies a frame that came in, for the sender. It waits for a free buffer: the socket has those
-// that come meanwhile.
+// add copies an incoming frame, for the Sender. It waits for a free buffer; meanwhile frames wait
+// in the socket.
 func (q *inbox) add(b []byte) {
 	why := none
 	switch {
@@ -85,22 +85,22 @@ func (q *inbox) add(b []byte) {
 	}
 }
 
-// ErrLoop is that of frames of ours that came back.
-var ErrLoop = errors.New("frames came in from a MAC of ours")
+// ErrLoop is the error after frames from a MAC of this switch's NICs came in.
+var ErrLoop = errors.New("received frames from a MAC of this switch")
 
-// The uplink ends at so many frames of ours that came back, in so long: a loop makes them, and somebody who makes up
-// one does not end it.
+// An uplink ends after loopFrames looped frames in loopTime: a loop makes that many, while a single
+// forged frame does not end the uplink.
 const (
 	loopFrames = 8
 	loopTime   = 10 * time.Second
 )
 
-// looped notes a frame of ours that came back, and reports whether there were enough to be a loop.
+// looped records a looped frame, and reports whether there were enough for a loop.
 func (q *inbox) looped(now time.Time) bool {
 	oldest := &q.loops[q.nLoops%loopFrames]
 	q.nLoops++
 	*oldest = now
-	first := q.loops[q.nLoops%loopFrames] // of the last ones
+	first := q.loops[q.nLoops%loopFrames] // oldest of the last loopFrames
 	return q.nLoops >= loopFrames && now.Sub(first) <= loopTime
 }
 
@@ -122,7 +122,7 @@ func (q *inbox) Gather(free []*nic.TxFrame) (filled, taken int, err error) {
 			q.release(s)
 			continue
 		}
-		if err = q.judge(&t.Packet); err != nil {
+		if err = q.checkSource(&t.Packet); err != nil {
 			why := ourSource
 			if errors.Is(err, ErrLoop) {
 				why = loop
@@ -164,8 +164,8 @@ func (q *inbox) describe(s *inSlot, p *wire.Packet) reason {
 	return none
 }
 
-// vouch verifies the checksum of a frame of which nobody has said anything: a receiver that cannot read payload, as it
-// is in the memory of a GPU, has to be told. Of one that is bad nothing is said, as it might be meant so.
+// vouch verifies the checksum of a frame if it is unknown: a receiver that cannot read payload in
+// GPU memory needs the result. A frame with a bad checksum is passed on unchanged.
 func vouch(p *wire.Packet, b []byte) {
 	h := &p.Meta.Headers
 	if p.Meta.Csum != splitter.CsumNone || h.Class != splitter.TCP && h.Class != splitter.UDP {
@@ -177,19 +177,20 @@ func vouch(p *wire.Packet, b []byte) {
 	}
 }
 
-// judge says whether a frame may come in, by its source MAC. One that the switch has heard of last
-// from this uplink may: a port of ours that has used it since has been heard of later.
-func (q *inbox) judge(p *wire.Packet) error {
+// checkSource returns an error if a frame may not come in, because of its source MAC. A MAC that
+// the switch last saw behind this uplink may: if a port of this switch used it, the switch would
+// have seen it there later.
+func (q *inbox) checkSource(p *wire.Packet) error {
 	if q.u.sw.Find(p.Src) == q.u.link {
 		return nil
 	}
-	l, own := q.u.sw.Owner(p.Src)
+	l, isPortMAC := q.u.sw.Owner(p.Src)
 	switch {
 	case l == nil || l == q.u.link:
 		return nil
-	case own && !l.Router():
-		return fmt.Errorf("%w: %s is that of %s: what the uplink leads to leads back here, or has a machine with the same "+
-			"MAC, which then needs another (mac: in its lab file)", ErrLoop, net.HardwareAddr(p.Src[:]), l.Name())
+	case isPortMAC && !l.Router():
+		return fmt.Errorf("%w: %s is that of %s: the network behind the uplink leads back here, or has a machine with the "+
+			"same MAC, which then needs another (mac: in its lab file)", ErrLoop, net.HardwareAddr(p.Src[:]), l.Name())
 	}
 	return fmt.Errorf("its source MAC is that of %s", l.Name())
 }
@@ -204,7 +205,7 @@ func (q *inbox) Send(batch []*wire.Packet) {
 	q.u.link.Deliver(q.worker, batch)
 	for _, p := range batch {
 		if p.Verdict.Reason == wire.DropStorm {
-			q.u.count.drop(storm, "hint", "two ways that lead to one network are a loop")
+			q.u.count.drop(storm, "hint", "two paths to one network are a loop")
 		}
 	}
 }
@@ -212,7 +213,7 @@ func (q *inbox) Send(batch []*wire.Packet) {
 // Dropped implements nic.Outlet.
 func (q *inbox) Dropped(p *wire.Packet, r wire.DropReason) { q.u.link.GaveUp(q.worker, p, r) }
 
-// Reload implements nic.TxQueue: memory of ours stays where it is, but Send may have put other segments in its place.
+// Reload implements nic.TxQueue: our memory does not move, but Send may have replaced the segments.
 func (q *inbox) Reload(t *nic.TxFrame, _ bool) (ok bool, err error) {
 	f := q.slots[t.Slot].f
 	q.segs[0] = f.mem.Segment(0, uint32(f.n))
@@ -245,7 +246,7 @@ func (q *inbox) Pending() bool { return len(q.filled) > 0 }
 // Backlog implements nic.TxQueue.
 func (q *inbox) Backlog() (frames int, full bool) { return len(q.filled), len(q.free) == 0 }
 
-// EnableKick implements nic.TxQueue: add wakes the sender each time.
+// EnableKick implements nic.TxQueue: add wakes the Sender for each frame.
 func (q *inbox) EnableKick() (more bool) { return q.Pending() }
 
 // DisableKick implements nic.TxQueue.

@@ -11,17 +11,17 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// outBatch is how many frames go to the carrier at once.
+// outBatch is how many frames are passed to the carrier at once.
 const outBatch = 64
 
-// outbox is what waits to go out. Ports that have frames in it have equal parts of its buffers, and another part is
-// left to the next one.
+// outbox holds outgoing frames. Ports with frames in it have equal shares of its buffers, and one
+// more share is left for the next port.
 type outbox struct {
 	u       *Uplink
-	longest int // frame, with its tags
+	longest int // longest frame, with its tags
 	room    int
 	free    chan *frame
-	filled  chan *frame  // as many
+	filled  chan *frame  // same capacity
 	waits   atomic.Bool  // the carrier waits for its socket
 	active  atomic.Int32 // lanes with frames
 	short   atomic.Bool  // a lane may wait for any free buffer
@@ -30,7 +30,7 @@ type outbox struct {
 	lanes map[uint32]*lane // by wire.Packet.From
 }
 
-// lane is the part of a port. Senders that find it used up wait on its RxBase.
+// lane is the share of a port. Senders that find it used up wait on its RxBase.
 type lane struct {
 	nic.RxBase
 	o    *outbox
@@ -44,8 +44,9 @@ func newOutbox(u *Uplink) *outbox {
 	return o
 }
 
-// lane returns the lane of a port, and makes it if there is none. When there are as many lanes as a switch may have
-// ports, it first deletes those without buffers: most of these are of ports that have been detached.
+// lane returns the lane of a port, and makes it if necessary. If there are as many lanes as a
+// switch can have ports, it first deletes lanes without buffers, most of which belong to detached
+// ports.
 func (o *outbox) lane(from uint32) *lane {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -61,12 +62,12 @@ func (o *outbox) lane(from uint32) *lane {
 	return l
 }
 
-// part is how many buffers each lane may have.
-func (o *outbox) part() int32 { return max(1, int32(cap(o.free))/(max(1, o.active.Load())+1)) }
+// share returns how many buffers each lane may have.
+func (o *outbox) share() int32 { return max(1, int32(cap(o.free))/(max(1, o.active.Load())+1)) }
 
-// take takes a free buffer for the lane; nil: it has its part, or there is none.
+// take takes a free buffer for the lane; nil: the lane has its share, or no buffer is free.
 func (l *lane) take() *frame {
-	if l.count(1) > l.o.part() {
+	if l.count(1) > l.o.share() {
 		l.count(-1)
 		return nil
 	}
@@ -80,7 +81,7 @@ func (l *lane) take() *frame {
 	}
 }
 
-// count counts buffers of the lane, and gives how many it has.
+// count adds n to the lane's buffers, and returns their number.
 func (l *lane) count(n int32) int32 {
 	used := l.used.Add(n)
 	if n > 0 && used == n || n < 0 && used == 0 {
@@ -89,7 +90,7 @@ func (l *lane) count(n int32) int32 {
 	return used
 }
 
-// put copies a packet to a buffer, and has it sent.
+// put copies a packet to a buffer, and queues it.
 func (o *outbox) put(w *wire.Worker, pkt *wire.Packet, f *frame) wire.Verdict {
 	n := o.room + copy(f.b[o.room:], pkt.Header)
 	k, err := w.Copier.Read(f.b[n:], pkt.Payload)
@@ -99,11 +100,11 @@ func (o *outbox) put(w *wire.Worker, pkt *wire.Packet, f *frame) wire.Verdict {
 	}
 	f.flow = flowOf(&pkt.Meta.Headers)
 	l := f.lane
-	o.filled <- f // which has room for all that there are
+	o.filled <- f // it has room for all buffers
 	return wire.Verdict{Kind: wire.Taken, Queue: l}
 }
 
-// flowOf is a number by which frames of different flows are told apart. It is no secret, and needs not be.
+// flowOf returns a number that differs between most flows. It need not be secret.
 func flowOf(h *splitter.Headers) uint32 {
 	if h.Class != splitter.TCP && h.Class != splitter.UDP {
 		return 0
@@ -111,7 +112,7 @@ func flowOf(h *splitter.Headers) uint32 {
 	return uint32(h.Flow.SrcPort)*0x9e37 ^ uint32(h.Flow.DstPort)*0x79b9
 }
 
-// release gives a buffer back.
+// release frees a buffer.
 func (o *outbox) release(f *frame) {
 	l := f.lane
 	f.lane = nil
@@ -135,7 +136,7 @@ func (o *outbox) each(f func(*lane)) {
 	}
 }
 
-// relieve has senders woken if they need not wait any more.
+// relieve wakes senders if they need not wait any more.
 func (l *lane) relieve() {
 	l.Lock()
 	defer l.Unlock()
@@ -144,7 +145,7 @@ func (l *lane) relieve() {
 	}
 }
 
-// wakeAll has all senders woken: they are not to wait, whatever there is.
+// wakeAll wakes all senders, whatever buffers there are.
 func (o *outbox) wakeAll() {
 	o.each(func(l *lane) {
 		l.Lock()
@@ -153,7 +154,7 @@ func (o *outbox) wakeAll() {
 	})
 }
 
-// AwaitBuffers implements nic.RxModel: senders wait until half of the lane's part is free.
+// AwaitBuffers implements nic.RxModel: senders wait until half of the lane's share is free.
 func (l *lane) AwaitBuffers() bool {
 	select {
 	case <-l.o.u.ended:
@@ -163,19 +164,19 @@ func (l *lane) AwaitBuffers() bool {
 	switch {
 	case l.o.waits.Load():
 		return false
-	case l.used.Load() > l.o.part()/2:
+	case l.used.Load() > l.o.share()/2:
 		return true
 	case len(l.o.free) > 0:
 		return false
 	}
-	l.o.short.Store(true) // before free is looked at: release does it the other way round
+	l.o.short.Store(true) // before free is read: release frees first, and then reads short
 	return len(l.o.free) == 0
 }
 
 // Buffers implements nic.RxModel.
 func (l *lane) Buffers() int { return len(l.o.free) }
 
-// Stopped implements nic.RxModel. Nothing of this queue can fail.
+// Stopped implements nic.RxModel. This queue cannot fail.
 func (l *lane) Stopped(error) {}
 
 // wait is called before the carrier waits: from now on frames that find no buffer are dropped.
@@ -184,7 +185,7 @@ func (o *outbox) wait() {
 	o.each((*lane).relieve)
 }
 
-// run sends what is filled, until the uplink ends.
+// run sends filled buffers, until the uplink ends.
 func (o *outbox) run() {
 	var batch [outBatch]*frame
 	wait := o.wait // made once

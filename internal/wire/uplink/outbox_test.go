@@ -7,10 +7,11 @@ import (
 	"vnic.dev/vnic/internal/wire"
 )
 
-// Ports have equal parts of the buffers, and one is left to the next port; who waits for his part is woken when half of
-// it is free, and for a buffer when there is any.
+// Ports have equal shares of the buffers, and one buffer is left for the next port. A port that
+// waits for its share is woken when half of it is free; one that waits for a buffer is woken when
+// any is free.
 //
-// Invariant: uplink: No port takes the buffers of another one.
+// Invariant: uplink: No port uses up the buffers of another one.
 func TestPartsOfTheOutbox(t *testing.T) {
 	testkit.LeavesNothing(t)
 	x, _ := tunnel(42)

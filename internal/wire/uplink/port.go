@@ -5,7 +5,7 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// port is an uplink's end on the switch, for what goes out.
+// port is an uplink as a port of the switch, for outgoing frames.
 type port struct{ *Uplink }
 
 var _ wire.Port = (*port)(nil)
@@ -13,18 +13,20 @@ var _ wire.Port = (*port)(nil)
 // Name implements wire.Port.
 func (p *port) Name() string { return p.o.Name }
 
-// UplinkStats tells this port from others, and is Stats, for those who see the port only.
+// UplinkStats identifies this kind of port, and returns Stats, for code that has only the port.
 func (p *port) UplinkStats() map[string]uint64 { return p.Stats() }
 
-// Limits implements wire.Port. GSO packets are cut and checksums completed before Deliver.
+// Limits implements wire.Port. The wire segments GSO packets and completes checksums before
+// Deliver.
 func (p *port) Limits() wire.Limits {
 	return wire.Limits{MaxFrame: uint32(p.o.MTU) + splitter.EthLen}
 }
 
-// Deliver implements wire.Port: it copies frames to free buffers, as many as are the part of the port that sends.
+// Deliver implements wire.Port: it copies frames to free buffers, as many as the sending port's
+// share.
 func (p *port) Deliver(w *wire.Worker, batch []*wire.Packet) {
 	o := p.out
-	l := o.lane(batch[0].From) // a batch is of one port
+	l := o.lane(batch[0].From) // a batch comes from one port
 	for i, pkt := range batch {
 		select {
 		case <-p.ended:

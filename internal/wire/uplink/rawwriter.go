@@ -6,8 +6,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// rawWriter writes to a descriptor of which the runtime's poller knows, several pieces with one
-// call, and tells before it waits. One goroutine uses it.
+// rawWriter writes several pieces with one call to a descriptor in the runtime's poller, and calls
+// wait before it waits. One goroutine uses it.
 type rawWriter struct {
 	conn   syscall.RawConn
 	wait   func()

@@ -23,7 +23,7 @@ import (
 
 func TestMain(m *testing.M) { testkit.Main(m) }
 
-// lines is a log that remembers.
+// lines is a log handler that keeps all lines.
 type lines struct {
 	mu  sync.Mutex
 	all []string
@@ -42,7 +42,7 @@ func (l *lines) Handle(_ context.Context, r slog.Record) error {
 	return nil
 }
 
-// having counts the lines that have all of the parts.
+// having counts the lines that contain all parts.
 func (l *lines) having(parts ...string) (n int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -72,7 +72,7 @@ func newSide(t testing.TB, n byte, c Config, mtu int) *side {
 	return newSideOf(t, n, c, Options{MTU: mtu})
 }
 
-// newSideOf is newSide with options, of which it sets Config and Log.
+// newSideOf is newSide with options; it sets their Config and Log.
 func newSideOf(t testing.TB, n byte, c Config, o Options) *side {
 	t.Helper()
 	s := &side{sw: wire.NewSwitch(slog.New(slog.DiscardHandler)), log: new(lines)}
@@ -87,14 +87,14 @@ func newSideOf(t testing.TB, n byte, c Config, o Options) *side {
 
 func macOf(n byte) wire.MAC { return wire.MAC{2, 0, 0, 0, 0, n} }
 
-// machine is a port of a switch that has one frame at a time to send, and gets all that come.
+// machine is a port of a switch that sends one frame at a time, and receives all frames.
 type machine struct {
 	t    testing.TB
 	mac  wire.MAC
 	link *wire.Link
 	w    *wire.Worker
 	got  chan []byte
-	csum atomic.Int32 // splitter.Csum of the last that came
+	csum atomic.Int32 // splitter.Csum of the last received frame
 }
 
 func newMachine(t testing.TB, sw *wire.Switch, n byte, o wire.LinkOptions) *machine {
@@ -114,7 +114,7 @@ func (m *machine) Deliver(w *wire.Worker, batch []*wire.Packet) {
 	}
 }
 
-// packet makes one of a frame.
+// packet makes a packet from a frame.
 func packet(t testing.TB, b []byte) *wire.Packet {
 	t.Helper()
 	p := new(wire.Packet)
@@ -124,7 +124,7 @@ func packet(t testing.TB, b []byte) *wire.Packet {
 	return p
 }
 
-// send sends a packet, again while it meets a busy port.
+// send sends a packet, and retries while the port is busy.
 func (m *machine) send(p *wire.Packet) wire.Verdict { return wiretest.Send(m.link, m.w, p) }
 
 func (m *machine) mustSend(b []byte) {
@@ -134,7 +134,7 @@ func (m *machine) mustSend(b []byte) {
 	}
 }
 
-// gets fails the test unless the frame comes next.
+// gets fails the test unless the next received frame is want.
 func (m *machine) gets(want []byte) {
 	m.t.Helper()
 	if got := m.next(); !bytes.Equal(got, want) {
@@ -155,14 +155,14 @@ func (m *machine) next() []byte {
 	}
 }
 
-// plain is a frame that is no IP.
+// plain makes a frame that is not IP.
 func plain(from, to wire.MAC, body string) []byte {
 	return append(append(append(bytes.Clone(to[:]), from[:]...), 0x88, 0xb6), body...)
 }
 
 var broadcast = wire.MAC{255, 255, 255, 255, 255, 255}
 
-// tcp is a TCP segment over IPv4 with n bytes of payload, and a checksum that is partial.
+// tcp makes a TCP segment over IPv4 with n bytes of payload and a partial checksum.
 func tcp(from, to wire.MAC, n int) []byte {
 	b := append(append(bytes.Clone(to[:]), from[:]...), 8, 0)
 	ip := make([]byte, 20)
@@ -184,7 +184,8 @@ func tcp(from, to wire.MAC, n int) []byte {
 	return b
 }
 
-// partial has the checksum of a packet be partial; it is a GSO packet of segments of mss bytes unless that is 0.
+// partial marks a packet's checksum as partial, and makes it a GSO packet with segments of mss
+// bytes if mss is not 0.
 func partial(p *wire.Packet, mss uint16) *wire.Packet {
 	m := &p.Meta
 	m.Csum = splitter.CsumPartial
@@ -195,32 +196,32 @@ func partial(p *wire.Packet, mss uint16) *wire.Packet {
 	return p
 }
 
-// lastPort is that of the last tunnel.
+// lastPort counts the ports given to tunnels.
 var lastPort atomic.Uint32
 
-// tunnel is the two ends of a VXLAN tunnel.
+// tunnel returns the configurations of the two ends of a VXLAN tunnel.
 func tunnel(vni uint32) (x, y Config) {
 	a, b := loopback()
 	return Config{VXLAN: &VXLAN{a, b, vni}}, Config{VXLAN: &VXLAN{b, a, vni}}
 }
 
-// loopback gives two addresses of this machine, and a port, that no other test has.
+// loopback returns two addresses of this machine, with a port, that no other test uses.
 func loopback() (a, b netip.AddrPort) {
 	port := uint16(20000 + lastPort.Add(1)%10000)
 	x, y := testkit.Loopback()
 	return netip.AddrPortFrom(x, port), netip.AddrPortFrom(y, port)
 }
 
-// peerOf is a socket where the peer of a tunnel's end would be.
+// peerOf opens a socket at the address of a tunnel end's peer.
 func peerOf(t testing.TB, c Config) *net.UDPConn {
 	t.Helper()
-	at, to := net.UDPAddrFromAddrPort(c.VXLAN.Remote), net.UDPAddrFromAddrPort(c.VXLAN.Local)
-	u := testkit.Must(net.DialUDP("udp4", at, to))(t)
+	local, to := net.UDPAddrFromAddrPort(c.VXLAN.Remote), net.UDPAddrFromAddrPort(c.VXLAN.Local)
+	u := testkit.Must(net.DialUDP("udp4", local, to))(t)
 	t.Cleanup(func() { _ = u.Close() })
 	return u
 }
 
-// datagram puts a frame behind a header.
+// datagram puts a VXLAN header before a frame.
 func datagram(vni uint32, f []byte) []byte {
 	b := make([]byte, vxlanLen, vxlanLen+len(f))
 	putVXLAN(b, vni)

@@ -22,15 +22,15 @@ type stream struct {
 	longest int
 	count   *counters
 	l       net.Listener // nil: we have connected
-	remove  func() error // the listener's file; nil: there is none
+	remove  func() error // removes the listener's file; nil: there is none
 
 	mu     sync.Mutex
 	peer   *peer // under mu; nil: none
 	closed bool  // under mu
 
-	pieces [outBatch][]byte // write's
+	pieces [outBatch][]byte // used by write
 
-	came, quiet nic.LogLimit // of peers that connect, and of those that do not or go: who reaches the socket makes both
+	came, quiet nic.LogLimit // for peers that connect, and that leave or fail: any peer can cause both lines
 }
 
 // peer is a connection.
@@ -45,7 +45,7 @@ func openStream(o *Stream, longest int, count *counters,
 	if o.Connect != "" {
 		c, err := net.DialTimeout(network(o.Connect), o.Connect, limits.Uplink.Here())
 		if err != nil {
-			return nil, fmt.Errorf("%w: start first what listens there", err)
+			return nil, fmt.Errorf("%w: start the listener there first", err)
 		}
 		if err := s.connected(c); err != nil {
 			return nil, err
@@ -58,33 +58,33 @@ func openStream(o *Stream, longest int, count *counters,
 	return s, nil
 }
 
-// listen makes the socket. A file that a dead process has left is replaced.
+// listen makes the socket. It replaces a file left by a dead process.
 func (s *stream) listen(keep func(string, bool) (func() error, error)) (err error) {
-	at := s.o.Listen
-	if network(at) != "unix" {
-		l, err := net.Listen(network(at), at)
+	addr := s.o.Listen
+	if network(addr) != "unix" {
+		l, err := net.Listen(network(addr), addr)
 		if err != nil {
 			return err
 		}
 		s.l = ownports.Listener(l)
 		if a, ok := s.l.Addr().(*net.TCPAddr); ok && !a.IP.IsLoopback() {
-			s.count.log.Warn("the uplink listens for the network: whoever connects first has it; for this machine alone, "+
-				"listen at 127.0.0.1 or a file", "at", a.String())
+			s.count.log.Warn("the uplink's socket is reachable from the network, and the first peer to connect gets the "+
+				"uplink; for this machine alone, listen at 127.0.0.1 or a file", "at", a.String())
 		}
 		return nil
 	}
-	if err := sockfile.RemoveStale(at); err != nil {
-		return fmt.Errorf("%s: %w", at, err)
+	if err := sockfile.RemoveStale(addr); err != nil {
+		return fmt.Errorf("%s: %w", addr, err)
 	}
-	l, err := sockfile.Bind(at)
+	l, err := sockfile.Bind(addr)
 	if err != nil {
 		return err
 	}
 	s.l = l
-	s.remove = func() error { return os.Remove(at) }
+	s.remove = func() error { return os.Remove(addr) }
 	if keep != nil {
-		if s.remove, err = keep(at, false); err != nil {
-			return errors.Join(err, s.l.Close(), os.Remove(at))
+		if s.remove, err = keep(addr, false); err != nil {
+			return errors.Join(err, s.l.Close(), os.Remove(addr))
 		}
 	}
 	return nil
@@ -94,7 +94,7 @@ func (s *stream) mtu() (n int, why string) { return 0, "" }
 
 func (s *stream) room() int { return streamLen }
 
-// connected has a connection be that to the peer.
+// connected makes c the connection to the peer.
 func (s *stream) connected(c net.Conn) error {
 	p := &peer{conn: c}
 	var err error
@@ -115,14 +115,14 @@ func (s *stream) connected(c net.Conn) error {
 	return nil
 }
 
-// now is the connection that there is; nil: none.
+// now returns the current connection; nil: none.
 func (s *stream) now() *peer {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.peer
 }
 
-// read implements carrier. Where we listen, peers come one after the other.
+// read implements carrier. A listening stream serves one peer after another.
 func (s *stream) read(in func([]byte)) error {
 	for {
 		if s.l != nil {
@@ -153,7 +153,7 @@ func (s *stream) read(in func([]byte)) error {
 	}
 }
 
-// frames gives the frames of a connection, until it ends.
+// frames passes the frames of a connection to in, until the connection ends.
 func (s *stream) frames(c net.Conn, in func([]byte)) error {
 	cut := newCutter(s.longest)
 	for {
@@ -179,7 +179,7 @@ func (s *stream) frames(c net.Conn, in func([]byte)) error {
 	}
 }
 
-// write implements carrier. Of frames that are under way when the peer hangs up the rest is lost.
+// write implements carrier. If the peer hangs up, the remaining frames are lost.
 func (s *stream) write(fs []*frame, wait func()) {
 	p := s.now()
 	if p == nil {
@@ -196,7 +196,7 @@ func (s *stream) write(fs []*frame, wait func()) {
 	for len(rest) > 0 {
 		n, err := p.raw.write(rest, wait)
 		if err != nil {
-			_ = p.conn.Close() // read sees it
+			_ = p.conn.Close() // so that read returns
 			if !errors.Is(err, net.ErrClosed) {
 				s.count.refuse(notSent, "err", err)
 			}

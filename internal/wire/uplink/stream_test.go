@@ -8,8 +8,8 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// Invariant: uplink: Peers that connect and hang up as often as they like are few lines of the log, which say how many
-// were left out.
+// Invariant: uplink: Peers that connect and hang up repeatedly cause few log lines, which count the
+// omitted ones.
 func TestPeersThatComeAndGoAreFewLines(t *testing.T) {
 	testkit.LeavesNothing(t)
 	path := t.TempDir() + "/up"
@@ -17,7 +17,7 @@ func TestPeersThatComeAndGoAreFewLines(t *testing.T) {
 	const peers = 500
 	for i := range peers {
 		c := testkit.Must(net.Dial("unix", path))(t)
-		if i%2 == 0 { // a length that no frame has
+		if i%2 == 0 { // an invalid length
 			_, _ = c.Write([]byte{0xff, 0xff, 0xff, 0xff})
 		}
 		testkit.OK(t, c.Close())
@@ -26,7 +26,7 @@ func TestPeersThatComeAndGoAreFewLines(t *testing.T) {
 	if before > peers/10 {
 		t.Errorf("%d lines", before)
 	}
-	// A peer that stays has the uplink after all of them.
+	// After all of them, a peer that stays gets the uplink.
 	c := testkit.Must(net.Dial("unix", path))(t)
 	defer c.Close()
 	f := plain(macOf(9), a.mac, "hello")
@@ -37,17 +37,18 @@ func TestPeersThatComeAndGoAreFewLines(t *testing.T) {
 	}
 }
 
-// A socket that the network reaches is said, as its first peer has the uplink.
+// The log mentions a socket that is reachable from the network, because its first peer gets the
+// uplink.
 func TestListenerForTheNetworkIsSaid(t *testing.T) {
 	testkit.LeavesNothing(t)
 	path := t.TempDir() + "/up"
-	for at, want := range map[string]int{"127.0.0.1": 0, "0.0.0.0": 1, "127.9.9.9": 0, path: 0} {
-		if at != path {
+	for addr, want := range map[string]int{"127.0.0.1": 0, "0.0.0.0": 1, "127.9.9.9": 0, path: 0} {
+		if addr != path {
 			_, port := loopback()
-			at = fmt.Sprintf("%s:%d", at, port.Port())
+			addr = fmt.Sprintf("%s:%d", addr, port.Port())
 		}
-		a := newSide(t, 1, Config{Stream: &Stream{Listen: at}}, 1500)
-		testkit.Equal(t, at, a.log.having("WARN", "listens for the network", "127.0.0.1 or a file"), want)
+		a := newSide(t, 1, Config{Stream: &Stream{Listen: addr}}, 1500)
+		testkit.Equal(t, addr, a.log.having("WARN", "is reachable from the network", "127.0.0.1 or a file"), want)
 		testkit.OK(t, a.up.Close())
 	}
 }

@@ -5,8 +5,9 @@ import (
 	"fmt"
 )
 
-// QEMU's -netdev stream has before each frame its length, 32 bits in network order (net/net.c, net_fill_rstate and
-// net/stream.c, net_stream_receive). It takes frames of NET_BUFSIZE (include/net/net.h) at most, and hangs up at more.
+// In QEMU's -netdev stream each frame follows its length, 32 bits in network order (net/net.c,
+// net_fill_rstate and net/stream.c, net_stream_receive). QEMU accepts frames of at most NET_BUFSIZE
+// (include/net/net.h), and hangs up at longer ones.
 const (
 	streamLen = 4
 	streamMax = 4096 + 65536
@@ -15,18 +16,19 @@ const (
 // putLength writes the length of a frame of n bytes.
 func putLength(b []byte, n int) { binary.BigEndian.PutUint32(b, uint32(n)) }
 
-// cutter cuts a stream of bytes into frames. What it gives is good until the next call of room.
+// cutter cuts a stream of bytes into frames. A frame is valid until the next call of room.
 type cutter struct {
-	buf        []byte // as long as the longest frame that is wanted, with its length
-	start, end int    // what was read and not cut
-	skip       int    // bytes of a frame that is too long which are still to come
+	buf        []byte // as long as the longest accepted frame, with its length
+	start, end int    // bytes read and not yet cut
+	skip       int    // bytes still to come of a frame that is too long
 }
 
 func newCutter(longest int) *cutter {
 	return &cutter{buf: make([]byte, max(streamLen+longest, 64<<10))}
 }
 
-// room is where the next bytes of the stream go; never empty. filled says how many have come.
+// room returns the buffer for the next bytes of the stream; never empty. filled records how many
+// have come.
 func (c *cutter) room() []byte {
 	if c.start > 0 {
 		c.end = copy(c.buf, c.buf[c.start:c.end])
@@ -37,8 +39,8 @@ func (c *cutter) room() []byte {
 
 func (c *cutter) filled(n int) { c.end += n }
 
-// next gives the next frame; more is false if that has not come whole. Of a frame that is too long for the buffer it
-// gives no byte, and says so. After an error nobody can tell where the next one begins.
+// next returns the next frame; more is false if it is incomplete. A frame that is too long for the
+// buffer is skipped, with a reason. After an error the start of the next frame is unknown.
 func (c *cutter) next() (frame []byte, why reason, more bool, err error) {
 	k := min(c.skip, c.end-c.start)
 	c.start, c.skip = c.start+k, c.skip-k

@@ -20,8 +20,8 @@ type tap struct {
 	one   [1][]byte
 }
 
-// openTap opens a device that is there already: who has made it for us may be somebody else, and we
-// need no right but to open it.
+// openTap opens an existing device. Another user may have made it: the only right needed is to open
+// it.
 func openTap(name string, count *counters) (carrier, error) {
 	i, err := net.InterfaceByName(name)
 	if err != nil {
@@ -59,7 +59,7 @@ func attach(name string) (_ int, err error) {
 	err = unix.IoctlIfreq(fd, unix.TUNSETIFF, ifr)
 	switch {
 	case errors.Is(err, unix.EBUSY):
-		return -1, fmt.Errorf("%s: %w: another program has it", name, err)
+		return -1, fmt.Errorf("%s: %w: another program uses it", name, err)
 	case errors.Is(err, unix.EPERM):
 		return -1, fmt.Errorf("%s: %w: have it made for this user: 'ip tuntap add ... user NAME'", name, err)
 	case errors.Is(err, unix.EINVAL):
@@ -80,7 +80,7 @@ func (t *tap) mtu() (n int, why string) { return t.bytes, t.name + "'s own MTU" 
 
 func (t *tap) room() int { return vnetLen }
 
-// read implements carrier: a read gives one frame, behind its header.
+// read implements carrier: a read returns one frame, behind its header.
 func (t *tap) read(in func([]byte)) error {
 	buf := make([]byte, vnetLen+maxSuper)
 	for {

@@ -11,40 +11,44 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// Options are what an uplink has to know besides.
+// Options configure an uplink.
 type Options struct {
 	Config
-	MTU int          // the greatest of all NICs of the switch, in bytes; 0: 1500
-	NIC string       // the NIC that has it, for messages
+	MTU int          // the greatest MTU of all NICs of the switch, in bytes; 0: 1500
+	NIC string       // the NIC with that MTU, for messages
 	Log *slog.Logger // nil: none
-	// Storm is how many frames to group addresses may come in a second; what is beyond is dropped. 0: any number.
+	// Storm is how many frames to group addresses may come in a second; more are dropped. 0: any
+	// number.
 	Storm int
-	// Keep names the file of a socket that listens to who removes it at the end; nil: Close does.
+	// Keep passes the file of a listening socket to an owner that removes it at the end; nil: Close
+	// removes it.
 	Keep func(path string, dir bool) (remove func() error, err error)
-	// Failed is told once why the uplink ended by itself, from a goroutine of it; nil: Log is.
+	// Failed is called once, from a goroutine of the uplink, if the uplink ends by itself; nil: the
+	// error is logged.
 	Failed func(err error)
 
 	now func() time.Time // tests; nil: time.Now
 }
 
-// tags are what a frame may have beyond MTU and link header: two of four bytes.
+// tags is the length of two tags, which a frame may have beyond MTU and link header.
 const tags = 8
 
-// carrier moves frames to and from what an uplink leads to. One goroutine calls read, another write.
+// carrier moves frames to and from the outside. One goroutine calls read, another write.
 type carrier interface {
-	// mtu is the longest packet that it carries, and a reason, to be put into a sentence; 0: any.
+	// mtu returns the longest packet that it carries, and why, for an error message; 0: any.
 	mtu() (n int, why string)
-	// room is how many bytes stand before a frame, in what read gives and write takes.
+	// room is how many bytes precede a frame in buffers of read and write.
 	room() int
-	// read gives what comes to in, which copies it, until the uplink ends: then it returns why.
+	// read passes each frame to in, which copies it, until the uplink ends; it returns why.
 	read(in func(b []byte)) error
-	// write sends frames. It drops what is not taken, and calls wait before each time that it waits for the socket.
+	// write sends frames. It drops those that are not taken, and calls wait before each wait for
+	// the socket.
 	write(fs []*frame, wait func())
 	// close ends both. Any goroutine may call it, more than once.
 	close() error
 }
 
-// Uplink is a port of the switch that leads out.
+// Uplink is a port of the switch that leads out of the process.
 type Uplink struct {
 	o     Options
 	sw    *wire.Switch
@@ -56,12 +60,13 @@ type Uplink struct {
 	work  sync.WaitGroup
 
 	end    sync.Once
-	ended  chan struct{} // closed: nothing comes or goes any more
-	failed error         // why; nil: Close. Before ended, as what follows
-	gone   error         // what came of closing the carrier
+	ended  chan struct{} // closed when the uplink has ended
+	failed error         // why it ended; nil: Close. Set before ended is closed, like gone
+	gone   error         // error of closing the carrier
 }
 
-// New makes an uplink and attaches it to a switch, behind the ports whose MACs it is to know.
+// New makes an uplink and attaches it to a switch. Ports whose MACs it has to recognize must be
+// attached before.
 func New(sw *wire.Switch, o Options) (*Uplink, error) {
 	if err := o.Check(); err != nil {
 		return nil, fmt.Errorf("uplink %s: %w", o.Name, err)
@@ -103,7 +108,7 @@ func New(sw *wire.Switch, o Options) (*Uplink, error) {
 	return u, nil
 }
 
-// open opens what it leads to.
+// open opens the carrier.
 func (u *Uplink) open() (err error) {
 	switch o := &u.o; {
 	case o.VXLAN != nil:
@@ -116,7 +121,7 @@ func (u *Uplink) open() (err error) {
 	return err
 }
 
-// checkMTU says whether what NICs send fits.
+// checkMTU returns an error if NICs may send packets that do not fit.
 func (u *Uplink) checkMTU() error {
 	n, why := u.c.mtu()
 	if n == 0 || n >= u.o.MTU {
@@ -130,14 +135,15 @@ func (u *Uplink) checkMTU() error {
 		"(mtu: %d in the lab file, or --mtu %d)", n, why, who, u.o.MTU, n, n, n)
 }
 
-// read has all that comes in copied, until the end.
+// read copies all incoming frames, until the end.
 func (u *Uplink) read() {
 	if err := u.c.read(u.in.add); err != nil {
 		u.fail(err)
 	}
 }
 
-// fail ends the uplink: its port stays, with its counters, and drops all. err is nil if the user wants it so.
+// fail ends the uplink: its port stays, with its counters, and drops all frames. err is nil if
+// Close called it.
 func (u *Uplink) fail(err error) {
 	u.end.Do(func() {
 		if u.failed = err; err != nil && u.o.Failed == nil {
@@ -152,7 +158,7 @@ func (u *Uplink) fail(err error) {
 	})
 }
 
-// Err says why the uplink was closed; nil: it was not, or by Close.
+// Err returns why the uplink ended; nil: it has not, or by Close.
 func (u *Uplink) Err() error {
 	select {
 	case <-u.ended:
@@ -162,10 +168,10 @@ func (u *Uplink) Err() error {
 	}
 }
 
-// Link is its link on the switch.
+// Link returns its link on the switch.
 func (u *Uplink) Link() *wire.Link { return u.link }
 
-// Close takes the uplink off its switch. Nothing of it is left.
+// Close detaches the uplink from its switch, and frees it.
 func (u *Uplink) Close() error {
 	u.fail(nil)
 	u.work.Wait()

@@ -21,7 +21,7 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// carriers are all that need nothing of the kernel, each as its two ends.
+// carriers are all kinds of uplink that need no kernel device, each with its two ends.
 func carriers(t *testing.T) map[string][2]Config {
 	x, y := tunnel(42)
 	path, a := t.TempDir()+"/up", ""
@@ -34,20 +34,21 @@ func carriers(t *testing.T) map[string][2]Config {
 	}
 }
 
-// The port at which an uplink listens is one of this program's own until the uplink is closed: no guest reaches it by
-// the gateway, and a VXLAN uplink to a peer on this machine would take a guest's datagrams for the peer's.
+// While an uplink listens on a port, the port counts as this program's: no guest reaches it through
+// the gateway. Otherwise a VXLAN uplink to a peer on this machine would take a guest's datagrams
+// for the peer's.
 func TestPortIsThisPrograms(t *testing.T) {
 	for name, c := range carriers(t) {
 		if name == "unix" {
 			continue
 		}
-		var at netip.AddrPort
+		var addr netip.AddrPort
 		if v := c[0].VXLAN; v != nil {
-			at = v.Local
+			addr = v.Local
 		} else {
-			at = netip.MustParseAddrPort(c[0].Stream.Listen)
+			addr = netip.MustParseAddrPort(c[0].Stream.Listen)
 		}
-		port := at.Port()
+		port := addr.Port()
 		testkit.Equal(t, name+": before", ownports.Has(port), false)
 		s := newSide(t, 1, c[0], 1500)
 		testkit.Equal(t, name+": open", ownports.Has(port), true)
@@ -56,17 +57,17 @@ func TestPortIsThisPrograms(t *testing.T) {
 	}
 }
 
-// Frames go both ways as they are, broadcasts and those of addresses that the switch has learned; super-packets as the
-// segments that they stand for, with checksums that hold.
+// Frames pass unchanged in both directions: broadcasts, and frames to addresses that the switch has
+// learned. Super-packets arrive as their segments, with correct checksums.
 //
-// Invariant: uplink: What leaves is cut to the MTU and has complete checksums.
+// Invariant: uplink: Sent frames fit the MTU and have complete checksums.
 func TestFramesGoBothWays(t *testing.T) {
 	testkit.LeavesNothing(t)
 	for name, c := range carriers(t) {
 		t.Run(name, func(t *testing.T) {
 			a, b := newSide(t, 1, c[0], 1500), newSide(t, 2, c[1], 1500)
 			hello := plain(a.mac, broadcast, "hello")
-			if c[0].Stream != nil { // until it has a peer, frames are lost
+			if c[0].Stream != nil { // frames are lost until it has a peer
 				testkit.Eventually(t, "the peer is there", func() bool { return a.up.c.(*stream).now() != nil })
 			}
 			a.mustSend(hello)
@@ -112,7 +113,7 @@ func TestFramesGoBothWays(t *testing.T) {
 	}
 }
 
-// segment fails the test unless a frame is TCP with a payload, and checksums that hold.
+// segment fails the test unless a frame is TCP with this payload and correct checksums.
 func segment(t *testing.T, b, payload []byte) {
 	t.Helper()
 	var h splitter.Headers
@@ -127,10 +128,10 @@ func segment(t *testing.T, b, payload []byte) {
 	}
 }
 
-// A checksum of what comes in is vouched for if it holds, and only then: who receives to memory that it cannot read
-// has nothing else.
+// A received frame's checksum is marked as verified if and only if it is correct: a receiver whose
+// memory the CPU cannot read has no other check.
 //
-// Invariant: uplink: Checksums of frames that come in are verified.
+// Invariant: uplink: Checksums of received frames are verified.
 func TestChecksumsAreVerified(t *testing.T) {
 	testkit.LeavesNothing(t)
 	x, _ := tunnel(42)
@@ -154,7 +155,7 @@ func TestChecksumsAreVerified(t *testing.T) {
 	}
 }
 
-// What is no frame for us goes no further, is counted by why, and is told of; behind it all works as before.
+// Invalid datagrams are dropped, counted by reason, and logged; later frames pass as before.
 //
 // Invariant: uplink: Hostile datagrams are dropped and counted.
 func TestHostileDatagrams(t *testing.T) {
@@ -215,9 +216,11 @@ func TestHostileDatagrams(t *testing.T) {
 	testkit.OK(t, a.up.Err())
 }
 
-// Frames from our own machine's MAC that come in close the uplink; the port stays, and drops.
+// Received frames from a MAC of this side's own machine close the uplink; its port stays, and
+// drops.
 //
-// Invariant: uplink: Frames of ours that come back close the uplink: 8 of them in 10 seconds.
+// Invariant: uplink: 8 frames in 10 seconds that were sent from this side and come back close the
+// uplink.
 func TestLoopClosesTheUplink(t *testing.T) {
 	testkit.LeavesNothing(t)
 	for name, learned := range map[string]bool{"the machine has been heard of": true, "it has not": false} {
@@ -228,7 +231,7 @@ func TestLoopClosesTheUplink(t *testing.T) {
 			if learned {
 				a.mustSend(plain(a.mac, broadcast, "hello"))
 			}
-			for range loopFrames + 2 { // of one more the socket may be gone
+			for range loopFrames + 2 { // after one more the socket may be closed
 				_, _ = peer.Write(datagram(42, plain(a.mac, broadcast, "hello")))
 			}
 			testkit.Eventually(t, "the uplink is closed", func() bool { return errors.Is(a.up.Err(), ErrLoop) })
@@ -246,9 +249,11 @@ func TestLoopClosesTheUplink(t *testing.T) {
 	}
 }
 
-// One who makes up a frame of ours now and then, as who knows the addresses of a tunnel's ends can, does not end it.
+// An attacker who knows the addresses of a tunnel's ends, and now and then forges a frame from this
+// side, does not close the uplink.
 //
-// Invariant: uplink: Fewer than 8 frames of ours in 10 seconds are dropped and counted, and the uplink goes on.
+// Invariant: uplink: Fewer than 8 returned frames in 10 seconds are dropped and counted, and the
+// uplink stays open.
 func TestFewFramesOfOursDoNotCloseTheUplink(t *testing.T) {
 	testkit.LeavesNothing(t)
 	var now atomic.Int64 // in nanoseconds
@@ -271,7 +276,7 @@ func TestFewFramesOfOursDoNotCloseTheUplink(t *testing.T) {
 		a.gets(good)
 		now.Add(int64(loopTime) + 1)
 	}
-	for range 3 * loopFrames { // at a steady rate, of which 7 are in any 10 s
+	for range 3 * loopFrames { // at a steady rate of 7 in any 10 s
 		loops(1)
 		now.Add(int64(loopTime)/(loopFrames-1) + 1)
 	}
@@ -280,33 +285,34 @@ func TestFewFramesOfOursDoNotCloseTheUplink(t *testing.T) {
 	testkit.OK(t, a.up.Err())
 	now.Add(int64(loopTime) + 1)
 	loops(loopFrames - 1)
-	now.Add(int64(loopTime)) // the first of these is 10 s ago
+	now.Add(int64(loopTime)) // the first of these is exactly 10 s old
 	_, _ = peer.Write(ours)
 	testkit.Eventually(t, "the uplink is closed", func() bool { return errors.Is(a.up.Err(), ErrLoop) })
 }
 
-// Who wants to know why an uplink ended is told, and the log is not; Close tells nobody.
+// The function that wants to know why an uplink ended is called, and nothing is logged; Close does
+// not call it.
 func TestOwnerIsToldOfTheEnd(t *testing.T) {
 	testkit.LeavesNothing(t)
 	x, _ := tunnel(42)
 	a := newSide(t, 1, x, 1500)
 	y, _ := tunnel(43)
 	y.Name = "second"
-	told, log := make(chan error, 2), new(lines)
-	up := testkit.Must(New(a.sw, Options{Config: y, Log: slog.New(log), Failed: func(err error) { told <- err }}))(t)
+	failed, log := make(chan error, 2), new(lines)
+	up := testkit.Must(New(a.sw, Options{Config: y, Log: slog.New(log), Failed: func(err error) { failed <- err }}))(t)
 	peer := peerOf(t, y)
 	for range loopFrames {
 		testkit.Must(peer.Write(datagram(43, plain(a.mac, broadcast, "hello"))))(t)
 	}
-	err := <-told
+	err := <-failed
 	testkit.ErrorIs(t, err, ErrLoop)
 	testkit.ErrorSays(t, err, "uplink second: ")
 	testkit.OK(t, up.Close())
-	testkit.Equal(t, "told again", len(told), 0)
+	testkit.Equal(t, "told again", len(failed), 0)
 	testkit.Equal(t, "lines", log.having("ERROR"), 0)
 }
 
-// Two switches joined twice are a loop: broadcasts show it.
+// Two uplinks between two switches form a loop, which broadcasts reveal.
 func TestTwoUplinksToOneSwitchAreALoop(t *testing.T) {
 	testkit.LeavesNothing(t)
 	x, y := tunnel(1)
@@ -328,10 +334,11 @@ func TestTwoUplinksToOneSwitchAreALoop(t *testing.T) {
 	})
 }
 
-// Where two ways lead to one network the broadcasts of machines there circulate: those that come in have a bound. What
-// is beyond is dropped and counted, with one line a second. Frames to one machine go on.
+// If two paths lead to one network, its machines' broadcasts circulate: the rate of received ones
+// is bounded. Those above it are dropped and counted, with one log line per second. Frames to one
+// machine still pass.
 //
-// Invariant: uplink: Broadcasts and multicasts that come in have a bound.
+// Invariant: uplink: The rate of received broadcasts and multicasts is bounded.
 func TestBroadcastsThatComeInAreBounded(t *testing.T) {
 	testkit.LeavesNothing(t)
 	x, _ := tunnel(42)
@@ -358,13 +365,13 @@ func TestBroadcastsThatComeInAreBounded(t *testing.T) {
 	if came < 32 || dropped < 32 {
 		t.Errorf("%d came, and %d were dropped", came, dropped)
 	}
-	if n := a.log.having("WARN", "storm", "loop"); n < 1 || n > int(came) { // one came at each second
+	if n := a.log.having("WARN", "storm", "loop"); n < 1 || n > int(came) { // one may be logged in each second
 		t.Errorf("%d lines", n)
 	}
 }
 
-// A gateway's frames, which another lab's may have too, and those from a MAC that a guest has
-// besides, are only dropped.
+// Received frames from the gateway's MAC, which another lab's gateway may have too, and from an
+// additional MAC of a guest are only dropped.
 func TestOthersWithMACsOfOurs(t *testing.T) {
 	testkit.LeavesNothing(t)
 	x, _ := tunnel(42)
@@ -386,9 +393,10 @@ func TestOthersWithMACsOfOurs(t *testing.T) {
 	testkit.OK(t, a.up.Err())
 }
 
-// NICs send longer packets than fit: the error names both, and what to set.
+// NICs that send longer packets than fit are an error, which names both lengths and the setting to
+// change.
 //
-// Invariant: uplink: NICs whose packets do not fit are refused at the start.
+// Invariant: uplink: At the start, NICs whose packets do not fit are an error.
 func TestMTU(t *testing.T) {
 	testkit.LeavesNothing(t)
 	x, _ := tunnel(42)
@@ -406,9 +414,9 @@ func TestMTU(t *testing.T) {
 	testkit.ErrorSays(t, err, "it carries packets of 65466 bytes", "VXLAN takes 70")
 }
 
-// A peer that takes nothing costs the buffers that there are; frames beyond are dropped, and nobody waits.
+// A peer that reads nothing uses up the buffers; further frames are dropped, and no sender waits.
 //
-// Invariant: uplink: Nobody waits for a socket that takes nothing.
+// Invariant: uplink: No sender waits for a socket that is full.
 func TestPeerThatTakesNothing(t *testing.T) {
 	testkit.LeavesNothing(t)
 	path := t.TempDir() + "/up"
@@ -417,7 +425,7 @@ func TestPeerThatTakesNothing(t *testing.T) {
 		t.Errorf("mode %v", st.Mode())
 	}
 	f := plain(a.mac, broadcast, string(make([]byte, 1400)))
-	a.mustSend(f) // to nobody
+	a.mustSend(f) // without a peer
 	testkit.Eventually(t, "it is dropped", func() bool { return a.up.Stats()["no-peer"] == 1 })
 	c := testkit.Must(net.Dial("unix", path))(t)
 	testkit.Eventually(t, "the peer is there", func() bool { return a.up.c.(*stream).now() != nil })
@@ -426,7 +434,7 @@ func TestPeerThatTakesNothing(t *testing.T) {
 		return v == wire.Drop(wire.DropUnknownDst) || a.up.Stats()["socket-full"] > 0
 	})
 	testkit.Equal(t, "drops of the link", a.up.Link().Counters().Drops[wire.DropNoBuffer] > 0, true)
-	// Other ports have parts of their own, for frames to all as well, which do not wait.
+	// Other ports have their own shares, also for broadcasts, which do not wait.
 	other := newMachine(t, a.sw, 7, wire.LinkOptions{})
 	third := newMachine(t, a.sw, 8, wire.LinkOptions{})
 	const parts = 16
@@ -441,7 +449,7 @@ func TestPeerThatTakesNothing(t *testing.T) {
 	full := a.up.Stats()["socket-full"]
 	a.send(packet(t, f))
 	testkit.Equal(t, "frames of a port that has its part", a.up.Stats()["socket-full"]-full, 1)
-	// What waited is whole, and the next frames are.
+	// The frame that waited is complete, and so are the next ones.
 	cut := newCutter(len(f))
 	read := func() []byte {
 		for {
@@ -479,12 +487,12 @@ func TestPeerThatTakesNothing(t *testing.T) {
 	}
 }
 
-// A stream that we have connected to ends with its peer, and says so.
+// An outgoing stream connection ends with its peer, and logs that.
 func TestConnectedStreamEndsWithItsPeer(t *testing.T) {
 	testkit.LeavesNothing(t)
 	path := t.TempDir() + "/up"
 	_, err := New(wire.NewSwitch(nil), Options{Config: Config{Name: "u", Stream: &Stream{Connect: path}}})
-	testkit.ErrorSays(t, err, "start first what listens there")
+	testkit.ErrorSays(t, err, "start the listener there first")
 	l := testkit.Must(net.Listen("unix", path))(t)
 	defer l.Close()
 	a := newSide(t, 1, Config{Stream: &Stream{Connect: path}}, 1500)

@@ -10,8 +10,8 @@ import (
 
 // struct virtio_net_hdr_v1 (virtio 1.3, 5.1.6; include/uapi/linux/virtio_net.h), as a tap has it
 // with TUNSETVNETHDRSZ 12: flags u8, gso_type u8, hdr_len u16, gso_size u16, csum_start u16,
-// csum_offset u16, num_buffers u16, in the machine's own byte order (drivers/net/tun_vnet.h), which
-// is little here.
+// csum_offset u16, num_buffers u16, in the machine's byte order (drivers/net/tun_vnet.h), which is
+// little endian here.
 const (
 	vnetLen       = 12
 	vnetNeedsCsum = 1    // VIRTIO_NET_HDR_F_NEEDS_CSUM
@@ -21,11 +21,12 @@ const (
 	vnetGSOECN    = 0x80 // VIRTIO_NET_HDR_GSO_ECN
 )
 
-// offloads are what the kernel may leave to us: what the wire does for receivers that cannot.
+// offloads are the offloads that the kernel may leave to us: the wire does them for receivers that
+// cannot.
 const offloads = unix.TUN_F_CSUM | unix.TUN_F_TSO4 | unix.TUN_F_TSO6 | unix.TUN_F_TSO_ECN
 
-// readVnet reads what the kernel said of a frame that it gave us. Where a checksum may lie, and
-// whether it is a GSO packet that could be cut, the wire says.
+// readVnet reads the kernel's header of a frame. The wire checks where the checksum lies, and
+// whether a GSO packet is valid.
 func readVnet(b *[vnetLen]byte, m *splitter.Meta) reason {
 	*m = splitter.Meta{Headers: m.Headers}
 	switch {
@@ -52,6 +53,6 @@ func readVnet(b *[vnetLen]byte, m *splitter.Meta) reason {
 	return none
 }
 
-// putVnet writes the header of a frame of which the kernel need know nothing: its checksum is
-// complete, and it may verify it.
+// putVnet writes the header of an outgoing frame: no flags, because its checksum is complete, and
+// the kernel may verify it.
 func putVnet(b []byte) { clear(b[:vnetLen]) }

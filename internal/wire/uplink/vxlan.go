@@ -17,18 +17,19 @@ import (
 )
 
 const (
-	// sources is how many UDP ports datagrams are sent from, so that networks spread flows by them (RFC 7348, 5).
+	// sources is the number of UDP source ports, by which networks spread flows (RFC 7348, 5).
 	sources = 8
-	// maxCut is how many datagrams the kernel cuts out of one (UDP_MAX_SEGMENTS, include/linux/udp.h,
-	// of old kernels), and maxUDP how many bytes such a one has at most.
+	// maxCut is the most datagrams that the kernel cuts from one (UDP_MAX_SEGMENTS,
+	// include/linux/udp.h, of old kernels), and maxUDP the most bytes of such a datagram.
 	maxCut = 64
 	maxUDP = 65535 - 40 - 8
-	// socketBuffer is what we ask for of each socket (net.core.rmem_max and wmem_max may give less).
+	// socketBuffer is the buffer size requested for each socket (net.core.rmem_max and wmem_max may
+	// allow less).
 	socketBuffer = 4 << 20
 )
 
-// outer is what VXLAN adds to a packet: IP and UDP headers, its own, and the link header of the
-// frame inside (RFC 7348, 5).
+// outer returns the length of the headers that VXLAN adds to a packet: IP and UDP headers, its own,
+// and the link header of the frame inside (RFC 7348, 5).
 func outer(a netip.Addr) int {
 	if a.Unmap().Is4() {
 		return 20 + 8 + vxlanLen + splitter.EthLen
@@ -36,7 +37,7 @@ func outer(a netip.Addr) int {
 	return 40 + 8 + vxlanLen + splitter.EthLen
 }
 
-// vxlan is a tunnel: a socket at which datagrams arrive, and several that are connected to the peer.
+// vxlan is a tunnel: a socket that receives datagrams, and several sockets connected to the peer.
 type vxlan struct {
 	o     *VXLAN
 	count *counters
@@ -44,9 +45,9 @@ type vxlan struct {
 	out   [sources]*source
 	route int // MTU of the route to the peer
 
-	unlist func() // the port of in (ownports.Add); nil: there is no in
+	unlist func() // removes the port of in from the list (ownports.Add); nil: there is no in
 
-	pieces [maxCut][]byte // write's
+	pieces [maxCut][]byte // used by write
 }
 
 // source is one of the sockets that send.
@@ -54,7 +55,7 @@ type source struct {
 	conn *net.UDPConn
 	raw  *rawWriter
 	cuts bool // the kernel can cut datagrams (UDP_SEGMENT)
-	size int  // of the datagrams that it cuts now; 0: it cuts none
+	size int  // current length of the datagrams that it cuts; 0: it cuts none
 }
 
 // openVXLAN opens a tunnel for frames of at most longest bytes.
@@ -70,10 +71,10 @@ func openVXLAN(o *VXLAN, longest int, count *counters) (_ carrier, err error) {
 		return nil, advise(err)
 	}
 	v.unlist = ownports.Add(v.in.LocalAddr().(*net.UDPAddr).AddrPort().Port())
-	if set(v.in, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, socketBuffer) != nil { // that is for root
+	if set(v.in, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, socketBuffer) != nil { // needs root
 		_ = v.in.SetReadBuffer(socketBuffer)
 	}
-	_ = set(v.in, unix.SOL_UDP, unix.UDP_GRO, 1) // without, datagrams come one by one
+	_ = set(v.in, unix.SOL_UDP, unix.UDP_GRO, 1) // without it, datagrams come one by one
 	if !o.Local.Addr().Unmap().Is4() {
 		_ = set(v.in, unix.SOL_UDP, unix.UDP_NO_CHECK6_RX, 1) // the outer checksum may be 0 (RFC 7348, 4.1; RFC 6935)
 	}
@@ -104,7 +105,7 @@ func (v *vxlan) source(longest int) (*source, error) {
 	return s, nil
 }
 
-// cut has the kernel cut what is longer than size; 0: nothing.
+// cut makes the kernel cut datagrams longer than size; 0: none.
 func (s *source) cut(size int) (ok bool) {
 	if ok = set(s.conn, unix.SOL_UDP, unix.UDP_SEGMENT, size) == nil; ok {
 		s.size = size
@@ -112,7 +113,8 @@ func (s *source) cut(size int) (ok bool) {
 	return ok
 }
 
-// unfragmented has a socket's datagrams not be fragmented (RFC 7348, 4.3), and gives the MTU of its route.
+// unfragmented forbids fragmentation of a socket's datagrams (RFC 7348, 4.3), and returns the MTU
+// of its route.
 func unfragmented(c *net.UDPConn, is4 bool) (mtu int, err error) {
 	level, discover, want, get := unix.IPPROTO_IPV6, unix.IPV6_MTU_DISCOVER, unix.IPV6_PMTUDISC_DO, unix.IPV6_MTU
 	if is4 {
@@ -134,7 +136,7 @@ func set(c syscall.Conn, level, option, value int) error {
 	})
 }
 
-// udp is the network of an address.
+// udp returns the network of an address, for package net.
 func udp(a netip.Addr) string {
 	if a.Unmap().Is4() {
 		return "udp4"
@@ -144,7 +146,7 @@ func udp(a netip.Addr) string {
 
 func unmapped(a netip.AddrPort) netip.AddrPort { return netip.AddrPortFrom(a.Addr().Unmap(), a.Port()) }
 
-// advise says what can be done.
+// advise adds to an error what the user can do.
 func advise(err error) error {
 	switch {
 	case errors.Is(err, unix.EADDRNOTAVAIL):
@@ -166,7 +168,8 @@ func (v *vxlan) mtu() (n int, why string) {
 
 func (v *vxlan) room() int { return vxlanLen }
 
-// read implements carrier. A call gives one datagram, or several of one length of which the kernel has made one.
+// read implements carrier. A read returns one datagram, or several of the same length that the
+// kernel has merged.
 func (v *vxlan) read(in func([]byte)) error {
 	buf := make([]byte, 64<<10)
 	oob := make([]byte, 256)
@@ -193,8 +196,8 @@ func (v *vxlan) read(in func([]byte)) error {
 	}
 }
 
-// cutSize is the length of each of the datagrams (but the last) that lie in n bytes, as control
-// messages say; n where they do not.
+// cutSize returns the length of each of the datagrams (except the last) that lie in n bytes, from
+// control messages; n if there is only one.
 func cutSize(oob []byte, n int) int {
 	for len(oob) > 0 {
 		h, data, rest, err := unix.ParseOneSocketControlMessage(oob)
@@ -230,7 +233,8 @@ func (v *vxlan) write(fs []*frame, wait func()) {
 	}
 }
 
-// send sends frames, several as one datagram that the kernel cuts: all but the last are of one length.
+// send sends frames; several as one datagram that the kernel cuts: all but the last have the same
+// length.
 func (v *vxlan) send(s *source, pieces [][]byte, wait func()) {
 	n, size := len(pieces), len(pieces[0])
 	if n > 1 && s.size != size {
@@ -240,11 +244,11 @@ func (v *vxlan) send(s *source, pieces [][]byte, wait func()) {
 	}
 	err := error(unix.EINVAL)
 	if n == 1 || s.cuts {
-		if _, err = s.raw.write(pieces, wait); err == unix.ECONNREFUSED { // told of an earlier one: this was not sent
+		if _, err = s.raw.write(pieces, wait); err == unix.ECONNREFUSED { // for an earlier datagram; this was not sent
 			_, err = s.raw.write(pieces, wait)
 		}
 	}
-	if n > 1 && (err == unix.EIO || err == unix.EINVAL) { // the device of the route, or the kernel, cannot
+	if n > 1 && (err == unix.EIO || err == unix.EINVAL) { // the device of the route, or the kernel, cannot cut
 		s.cuts = false
 		for i := range pieces {
 			v.send(s, pieces[i:i+1], wait)

@@ -2,8 +2,8 @@ package uplink
 
 import "encoding/binary"
 
-// The VXLAN header (RFC 7348, 5): 8 bits of flags, 24 reserved, 24 of VNI, 8 reserved. What is
-// reserved is 0 when it is sent and ignored when it is received; so are all flags but I.
+// The VXLAN header (RFC 7348, 5): 8 bits of flags, 24 reserved, 24 of VNI, 8 reserved. Reserved
+// bits are sent as 0 and ignored when received; so are all flags but I.
 const (
 	vxlanLen = 8
 	vxlanI   = 0x08 // the VNI is valid
@@ -15,7 +15,7 @@ func putVXLAN(b []byte, vni uint32) {
 	binary.BigEndian.PutUint32(b[4:], vni<<8)
 }
 
-// cutVXLAN gives the frame of a datagram of a VNI.
+// cutVXLAN returns the frame in a datagram of a VNI.
 func cutVXLAN(b []byte, vni uint32) (frame []byte, why reason) {
 	switch {
 	case len(b) < vxlanLen || b[0]&vxlanI == 0:

@@ -1,11 +1,11 @@
-// Package wiretest is what tests with a port of their own at a switch have in common.
+// Package wiretest has helpers for tests with their own port at a switch.
 //
 // The package is not API (README, Stability).
 package wiretest
 
 import "vnic.dev/vnic/internal/wire"
 
-// Send sends a packet, again while it meets a busy port, and says what became of it.
+// Send sends a packet, again while it meets a busy port, and returns its verdict.
 func Send(l *wire.Link, w *wire.Worker, p *wire.Packet) wire.Verdict {
 	for {
 		l.Deliver(w, []*wire.Packet{p})
@@ -28,7 +28,7 @@ func (w waker) Wake() {
 	}
 }
 
-// Take takes all packets of a batch, and gives each as a frame of its own.
+// Take takes all packets of a batch, and calls frame with the bytes of each.
 func Take(w *wire.Worker, batch []*wire.Packet, frame func(b []byte)) {
 	for _, p := range batch {
 		b := make([]byte, p.Len())

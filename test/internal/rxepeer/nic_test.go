@@ -42,7 +42,8 @@ const (
 func newJudged(t *testing.T) *judged {
 	t.Helper()
 	im := Images(t)
-	x := &judged{T: t, lab: machinetest.Lab(t, lab.Uniform(2, lab.NIC{Model: lab.Virtio, MTU: 9000}, 256<<20), nil)}
+	x := &judged{T: t, lab: machinetest.Lab(t, lab.Uniform(2, lab.NIC{Model: lab.Virtio,
+		NICOptions: lab.NICOptions{MTU: 9000}}, 256<<20), nil)}
 	x.rxe = Boot(t, im, x.lab.Machine(0))[0]
 	for m := range x.mrs {
 		x.mrs[m] = testkit.Must(x.rxe.MR(m, large, All))(t)

@@ -40,7 +40,8 @@ type pair struct {
 func newPair(t *testing.T) *pair {
 	t.Helper()
 	im := Images(t)
-	x := &pair{T: t, lab: machinetest.Lab(t, lab.Uniform(3, lab.NIC{Model: lab.Virtio, MTU: 9000}, 0), nil)}
+	x := &pair{T: t, lab: machinetest.Lab(t, lab.Uniform(3, lab.NIC{Model: lab.Virtio,
+		NICOptions: lab.NICOptions{MTU: 9000}}, 0), nil)}
 	for i, p := range Boot(t, im, x.lab.Machine(0), x.lab.Machine(1)) {
 		s := &side{Peer: p}
 		for m := range s.mrs {

@@ -24,7 +24,7 @@ func TestMTUIsRaised(t *testing.T) {
 		t.Run(model, func(t *testing.T) {
 			host := testkit.Must(net.ListenPacket("udp4", "127.0.0.1:0"))(t)
 			defer host.Close()
-			g := xdpGuest(t, program, lab.NIC{Model: model, MaxMTU: most})
+			g := xdpGuest(t, program, lab.NIC{Model: model, NICOptions: lab.NICOptions{MaxMTU: most}})
 			p := g.lab.Port(0)
 			mtu := func(n int) error { return g.call("stock.mtu", args{MTU: n}, nil) }
 			testkit.OK(t, mtu(1500)) // as the guests of vnic boot and those of DHCP have it

@@ -18,7 +18,7 @@ import (
 // while no QEMU is there; sockets that a killed vnic has left are replaced, and a SIGTERM leaves
 // none.
 //
-// Invariant: nic: A device that is idle wakes nobody.
+// Invariant: nic: An idle device wakes no thread.
 func TestServe64Ports(t *testing.T) {
 	if testing.Short() {
 		t.Skip("waits while nothing happens")

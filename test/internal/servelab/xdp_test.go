@@ -21,12 +21,13 @@ import (
 // does on a gVNIC, with the queues that its driver comes up with.
 //
 // Invariant: virtio: A NIC takes a native XDP program only if all packets come through it.
-// Invariant: nic/gve: A driver may ask for twice the queues that it comes up with, as far as there are 16.
+// Invariant: nic/gve: A driver may ask for twice the queues that it starts with, up to 16.
 func TestNativeXDP(t *testing.T) {
 	testkit.Boots(t)
 	program := machinetest.Program(t, "vnic.dev/vnic/test/internal/servelab/guest")
 	t.Run(lab.Virtio, func(t *testing.T) {
-		g := xdpGuest(t, program, lab.NIC{Model: lab.Virtio}, lab.NIC{Model: lab.Virtio, XDP: true})
+		g := xdpGuest(t, program, lab.NIC{Model: lab.Virtio}, lab.NIC{Model: lab.Virtio,
+			NICOptions: lab.NICOptions{XDP: true}})
 		testkit.ErrorSays(t, g.call("stock.xdp", args{Interface: "eth0"}, nil), "operation not supported",
 			"Can't set XDP while host is implementing GRO_HW/CSUM")
 		testkit.OK(t, g.call("stock.xdp", args{Interface: "eth1"}, nil))

@@ -33,7 +33,7 @@ func Do(ctx context.Context, o *Options) (*Report, error) {
 		if o.Op == transfer.Broadcast {
 			rep.Root = o.Root
 		}
-		r := &ring{opt: o, set: s, at: o.layout(len(s.Nodes)), rep: rep}
+		r := &ring{opt: o, set: s, place: o.layout(len(s.Nodes)), rep: rep}
 		for i, mode := range o.Modes {
 			if err := r.mode(ctx, mode, uint16(basePort+100*i)); err != nil {
 				return guests.InMode(o.Modes, mode, err)
@@ -51,7 +51,7 @@ func Do(ctx context.Context, o *Options) (*Report, error) {
 type ring struct {
 	opt    *Options
 	set    *guests.Set
-	at     layout
+	place  layout
 	rep    *Report
 	meters []meter
 	sums   []Rank
@@ -78,7 +78,7 @@ func (r *ring) mode(ctx context.Context, mode string, port uint16) error {
 	ranks := make([]transfer.Rank, n)
 	for i, g := range r.set.Nodes {
 		c := g.Config
-		ranks[i] = transfer.Rank{Rank: i, Ranks: n, GPU: g.GPU.ID(), Data: r.at.data, Pool: r.at.pool, Scratch: r.at.scratch,
+		ranks[i] = transfer.Rank{Rank: i, Ranks: n, GPU: g.GPU.ID(), Data: r.place.data, Pool: r.place.pool, Scratch: r.place.scratch,
 			Queues: c.Queues(), Listen: addr(i, port), From: addr(i, port+1), Next: addr(i+1, port), Timeout: o.silence(),
 			Copy: mode == transfer.Copy}
 		r.sums[i] = Rank{Rank: i, Guest: g.Name, NIC: g.Port.Model.Name, P2P: g.P2P}
@@ -206,7 +206,7 @@ func (r *ring) row(ctx context.Context, count uint64, cpu *float64) (*Row, error
 	for _, h := range []struct {
 		to   *Half
 		from *uint64
-	}{{&row.OutOfPlace, &r.at.from}, {&row.InPlace, nil}} {
+	}{{&row.OutOfPlace, &r.place.from}, {&row.InPlace, nil}} {
 		x := &expected{op: r.opt.Op, t: r.opt.Type, ranks: len(r.set.Nodes), root: r.opt.Root, count: count,
 			parts: r.opt.Channels, seed: mix(r.opt.Seed ^ count)}
 		if h.from != nil {
@@ -221,7 +221,7 @@ func (r *ring) row(ctx context.Context, count uint64, cpu *float64) (*Row, error
 
 // half times operations, and compares what another one makes of fresh elements.
 func (r *ring) half(ctx context.Context, x *expected, from *uint64, h *Half, cpu *float64) error {
-	c := transfer.CollectiveArgs{Op: x.op, Type: x.t, Off: r.at.to, Count: x.count, Root: x.root, From: from,
+	c := transfer.CollectiveArgs{Op: x.op, Type: x.t, Off: r.place.to, Count: x.count, Root: x.root, From: from,
 		Times: r.opt.Iters, Warm: r.opt.Warmup}
 	if err := r.fill(ctx, x, from); err != nil {
 		return err
@@ -267,14 +267,14 @@ func (r *ring) fill(ctx context.Context, x *expected, from *uint64) error {
 			}
 			n := min(uint64(len(b))/size, x.count-i)
 			fill(b[:n*size], x.t, x.seed, rank, i)
-			at := r.at.data.Off + r.at.to + i*size
+			pos := r.place.data.Off + r.place.to + i*size
 			if from != nil {
-				if err := g.Write(at, poison[:n*size]); err != nil {
+				if err := g.Write(pos, poison[:n*size]); err != nil {
 					return err
 				}
-				at = r.at.data.Off + *from + i*size
+				pos = r.place.data.Off + *from + i*size
 			}
-			if err := g.Write(at, b[:n*size]); err != nil {
+			if err := g.Write(pos, b[:n*size]); err != nil {
 				return err
 			}
 			i += n
@@ -359,10 +359,10 @@ func (r *ring) settle(ctx context.Context, before []counts, payload func(i int) 
 func (r *ring) compare(ctx context.Context, x *expected) (wrong uint64, err error) {
 	var mu sync.Mutex
 	err = r.set.Each(ctx, 0, func(ctx context.Context, g *guests.Node) error {
-		first, n := x.mine(slices.Index(r.set.Nodes, g))
+		first, n := x.share(slices.Index(r.set.Nodes, g))
 		size := x.t.Size()
-		return g.Each(ctx, r.at.data.Off+r.at.to+first*size, n*size, func(b []byte, at uint64) error {
-			k := x.wrong(b, first+at/size)
+		return g.Each(ctx, r.place.data.Off+r.place.to+first*size, n*size, func(b []byte, pos uint64) error {
+			k := x.wrong(b, first+pos/size)
 			mu.Lock()
 			wrong += k
 			mu.Unlock()

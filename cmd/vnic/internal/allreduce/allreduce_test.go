@@ -148,10 +148,10 @@ func TestLossyLinks(t *testing.T) {
 func TestWrongElementIsFound(t *testing.T) {
 	o := options(t, 2, 1000)
 	testkit.OK(t, o.Complete())
-	at := o.layout(2)
+	place := o.layout(2)
 	o.tamper = func(s *guests.Set) {
 		g := s.Nodes[1]
-		where := at.data.Off + at.to + 4*500
+		where := place.data.Off + place.to + 4*500
 		var old []byte
 		testkit.OK(t, g.View(t.Context(), where, 4, func(b []byte) error {
 			old = bytes.Clone(b)
@@ -250,7 +250,7 @@ func TestMistakes(t *testing.T) {
 		set  func(*Options)
 		says string
 	}{
-		"operation":        {func(o *Options) { o.Op = "scan" }, "--op scan: one of"},
+		"operation":        {func(o *Options) { o.Op = "scan" }, "--op scan: all_reduce, "},
 		"mode":             {func(o *Options) { o.Modes = []string{"rdma"} }, "--mode rdma"},
 		"no guest":         {func(o *Options) { o.Guests = 0 }, "--guests 0: 1 to 64"},
 		"guests":           {func(o *Options) { o.Guests = 65 }, "--guests 65: 1 to 64"},

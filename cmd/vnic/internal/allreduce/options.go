@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"math"
 	"slices"
-	"strings"
 	"time"
 
 	"vnic.dev/vnic/cmd/vnic/internal/guests"
@@ -68,29 +67,17 @@ func (o *Options) silence() time.Duration { return limits.Silence.Unless(o.Timeo
 
 // Complete sets what follows from the rest, and says what is wrong.
 func (o *Options) Complete() error {
+	if err := cmp.Or(guests.OneOf("--op", o.Op, Ops...), guests.Modes(o.Modes),
+		guests.Number("--iters", o.Iters, 1, maxIters), guests.Number("--warmup-iters", o.Warmup, 0, maxIters),
+		guests.Number("--channels", o.Channels, 1, maxChannels), guests.Patience("--timeout", o.Timeout)); err != nil {
+		return err
+	}
 	switch {
-	case !slices.Contains(Ops, o.Op):
-		return fmt.Errorf("--op %s: one of %s", o.Op, strings.Join(Ops, ", "))
-	case len(o.Modes) == 0:
-		return errors.New("--mode: devmem, copy or both")
 	case o.Type.Size() == 0:
 		return errors.New("--dtype: int32, float or bfloat16")
-	case o.Iters < 1 || o.Iters > maxIters:
-		return fmt.Errorf("--iters %d: 1 to %d", o.Iters, maxIters)
-	case o.Warmup < 0 || o.Warmup > maxIters:
-		return fmt.Errorf("--warmup-iters %d: 0 to %d", o.Warmup, maxIters)
-	case o.Channels < 1 || o.Channels > maxChannels:
-		return fmt.Errorf("--channels %d: 1 to %d", o.Channels, maxChannels)
 	case o.Channels > 1 && o.Op != transfer.AllReduce && o.Op != transfer.Broadcast:
 		return fmt.Errorf("--channels %d: with --op %s or %s only: parts of ranks would be in pieces", o.Channels,
 			transfer.AllReduce, transfer.Broadcast)
-	case o.Timeout < time.Millisecond || o.Timeout > time.Hour:
-		return fmt.Errorf("--timeout %v: 1ms to 1h", o.Timeout)
-	}
-	for _, m := range o.Modes {
-		if m != transfer.Devmem && m != transfer.Copy {
-			return fmt.Errorf("--mode %s: devmem, copy or both", m)
-		}
 	}
 	o.Bind = o.Channels
 	if err := errors.Join(o.rows(), o.Check()); err != nil {

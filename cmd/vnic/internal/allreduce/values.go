@@ -62,11 +62,11 @@ type expected struct {
 }
 
 // part is what a channel has to do, and which element is its first.
-func (x *expected) part(c int) (of expected, first uint64) {
-	of = *x
-	of.parts = 1
-	first, of.count = collective.Part(c, x.parts, x.count)
-	return of, first
+func (x *expected) part(c int) (e expected, first uint64) {
+	e = *x
+	e.parts = 1
+	first, e.count = collective.Part(c, x.parts, x.count)
+	return e, first
 }
 
 // channel is which channel has an element.
@@ -82,7 +82,7 @@ func partOf(i uint64, n int, count uint64) int {
 }
 
 // mine says which elements of a rank an operation has anything to say of: [first, first+n).
-func (x *expected) mine(rank int) (first, n uint64) {
+func (x *expected) share(rank int) (first, n uint64) {
 	if x.op == transfer.ReduceScatter {
 		return collective.Part(rank, x.ranks, x.count)
 	}
@@ -92,8 +92,8 @@ func (x *expected) mine(rank int) (first, n uint64) {
 // chunk is which of the parts of all elements an element is in.
 func (x *expected) chunk(i uint64) int {
 	if x.parts > 1 {
-		of, first := x.part(x.channel(i))
-		return of.chunk(i - first)
+		e, first := x.part(x.channel(i))
+		return e.chunk(i - first)
 	}
 	return partOf(i, x.ranks, x.count)
 }
@@ -120,8 +120,8 @@ func (x *expected) element(i uint64) uint32 {
 func (x *expected) passes(rank int) (n uint64) {
 	if x.parts > 1 {
 		for c := range x.parts {
-			of, _ := x.part(c)
-			n += of.passes(rank)
+			e, _ := x.part(c)
+			n += e.passes(rank)
 		}
 		return n
 	}
@@ -148,8 +148,8 @@ func (x *expected) passes(rank int) (n uint64) {
 // fill writes elements from number i on.
 func fill(b []byte, t devmem.Type, seed uint64, rank int, i uint64) {
 	size := int(t.Size())
-	for at := 0; at+size <= len(b); at += size {
-		put(b[at:], t, value(t, seed, rank, i))
+	for pos := 0; pos+size <= len(b); pos += size {
+		put(b[pos:], t, value(t, seed, rank, i))
 		i++
 	}
 }
@@ -165,12 +165,12 @@ func put(b []byte, t devmem.Type, bits uint32) {
 // wrong counts elements of b that are not what they should be; b begins with number i.
 func (x *expected) wrong(b []byte, i uint64) (n uint64) {
 	size := int(x.t.Size())
-	for at := 0; at+size <= len(b); at += size {
+	for pos := 0; pos+size <= len(b); pos += size {
 		var bits uint32
 		if size == 2 {
-			bits = uint32(binary.LittleEndian.Uint16(b[at:]))
+			bits = uint32(binary.LittleEndian.Uint16(b[pos:]))
 		} else {
-			bits = binary.LittleEndian.Uint32(b[at:])
+			bits = binary.LittleEndian.Uint32(b[pos:])
 		}
 		if bits != x.element(i) {
 			n++

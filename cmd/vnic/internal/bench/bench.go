@@ -107,12 +107,12 @@ func (o *Options) chosen() ([]Measurement, error) {
 		if name == "" {
 			return nil, errors.New("--only: a name is empty: see 'vnic bench --list'")
 		}
-		if !slices.ContainsFunc(all, func(m Measurement) bool { return m.is(name) }) {
+		if !slices.ContainsFunc(all, func(m Measurement) bool { return m.matches(name) }) {
 			return nil, fmt.Errorf("--only %s: no such measurement: see 'vnic bench --list'", name)
 		}
 	}
-	others := func(m Measurement) bool { return !slices.ContainsFunc(o.Only, m.is) }
-	return slices.DeleteFunc(slices.Clone(all), others), nil
+	unwanted := func(m Measurement) bool { return !slices.ContainsFunc(o.Only, m.matches) }
+	return slices.DeleteFunc(slices.Clone(all), unwanted), nil
 }
 
 // Names are those of all measurements, and what several begin with.
@@ -129,7 +129,7 @@ func Names() (names []string) {
 }
 
 // is tells whether a name means the measurement: its own, or its first words, as "ring" for "ring-64".
-func (m *Measurement) is(name string) bool {
+func (m *Measurement) matches(name string) bool {
 	return m.Name == name || strings.HasPrefix(m.Name, name+"-")
 }
 

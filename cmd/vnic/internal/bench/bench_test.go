@@ -101,8 +101,8 @@ func TestPlainLoopIsChecked(t *testing.T) {
 	n, err := p.take()
 	testkit.OK(t, err)
 	testkit.Equal(t, "frames", n, 3)
-	at := 4 * 64
-	if got := p.mem.dst[at:][:166]; !bytes.Equal(got, append(bytes.Clone(f.head), f.payload...)) {
+	pos := 4 * 64
+	if got := p.mem.dst[pos:][:166]; !bytes.Equal(got, append(bytes.Clone(f.head), f.payload...)) {
 		t.Errorf("arrived: %x", got)
 	}
 	p.frame++

@@ -12,14 +12,14 @@ import (
 const coldFrame = 64 << 10
 
 // stretch is memory that is used piece after piece, and from its start again.
-type stretch struct{ base, size, at uint64 }
+type stretch struct{ base, size, pos uint64 }
 
 func (s *stretch) next(n uint64) (addr uint64) {
-	if n > s.size-s.at {
-		s.at = 0
+	if n > s.size-s.pos {
+		s.pos = 0
 	}
-	addr = s.base + s.at
-	s.at += n
+	addr = s.base + s.pos
+	s.pos += n
 	return addr
 }
 

@@ -15,7 +15,7 @@ import (
 // Beside GB/s, of which other work on the machine takes its part, it says the processor time of all our threads.
 func BenchmarkGPU(b *testing.B) {
 	for _, m := range All() {
-		if !slices.ContainsFunc([]string{"gpu", "mtu"}, m.is) {
+		if !slices.ContainsFunc([]string{"gpu", "mtu"}, m.matches) {
 			continue
 		}
 		b.Run(m.Name, func(b *testing.B) {

@@ -90,12 +90,12 @@ func (g *guest) close() (err error) {
 
 // alloc gives memory on pages of its own.
 func (g *guest) alloc(n int) (addr uint64, b []byte, err error) {
-	at := g.next
-	if n > len(g.ram)-at {
+	pos := g.next
+	if n > len(g.ram)-pos {
 		return 0, nil, fmt.Errorf("%d bytes of guest memory are too few", len(g.ram))
 	}
 	g.next += (n + 4095) &^ 4095
-	return uint64(at), g.ram[at:][:n], nil
+	return uint64(pos), g.ram[pos:][:n], nil
 }
 
 // start makes ring i and has it run.

@@ -43,8 +43,8 @@ func (c *calibration) predict(hogs int) (flow, hog float64, flowBound, hogBound 
 		one = &lab.Edge{Name: "processors", Rate: c.copyOne * float64(c.workers) / float64(threads)}
 	}
 	for range hogs {
-		own := *one
-		loads = append(loads, map[*lab.Edge]float64{memory: 1, &own: 1})
+		edge := *one
+		loads = append(loads, map[*lab.Edge]float64{memory: 1, &edge: 1})
 	}
 	rates, limits := lab.MaxMin(loads)
 	for _, r := range rates[1:] {

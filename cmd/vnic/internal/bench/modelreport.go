@@ -60,7 +60,7 @@ type Prediction struct {
 // quiet is how much of the processors workers have where nobody else wants them.
 const quiet = 0.95
 
-// modelColumns are those of the table.
+// modelColumns are the columns of the table of --model.
 var modelColumns = report.Columns[ModelRow]{
 	{Title: "measurement", Text: func(r *ModelRow) string { return r.About }},
 	{Title: "unit", Text: func(r *ModelRow) string { return r.Unit }},

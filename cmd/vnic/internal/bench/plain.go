@@ -43,13 +43,13 @@ func newPlainRing(mem []byte, chains uint32, pieces func(chain uint32) [][2]uint
 	r.table, r.avail, r.used = cut(chains*per*plainDesc), cut(2*chains), cut(plainUsed*chains)
 	for i := range chains {
 		for k, p := range pieces(i) {
-			at := i*per + uint32(k)
-			d := r.table[at*plainDesc:]
+			pos := i*per + uint32(k)
+			d := r.table[pos*plainDesc:]
 			le.PutUint64(d, p[0])
 			le.PutUint32(d[8:], uint32(p[1]))
 			if uint32(k) < per-1 {
 				le.PutUint16(d[12:], plainNext)
-				le.PutUint16(d[14:], uint16(at+1))
+				le.PutUint16(d[14:], uint16(pos+1))
 			}
 		}
 	}
@@ -82,8 +82,8 @@ type plainLoop struct {
 }
 
 // give writes a used element.
-func (r *plainRing) give(at uint32, head uint16, n uint32) {
-	u := r.used[plainUsed*(at%r.size):]
+func (r *plainRing) give(pos uint32, head uint16, n uint32) {
+	u := r.used[plainUsed*(pos%r.size):]
 	le.PutUint32(u, uint32(head))
 	le.PutUint32(u[4:], n)
 }
@@ -102,8 +102,8 @@ func (l *plainLoop) round(most uint32) (frames int, err error) {
 		}
 		free := l.dst[addr:][:room]
 		written := 0
-		for at := from; ; {
-			d := tx.table[uint32(at)*plainDesc:]
+		for pos := from; ; {
+			d := tx.table[uint32(pos)*plainDesc:]
 			addr, size := le.Uint64(d), uint64(le.Uint32(d[8:]))
 			if size > uint64(len(l.src)) || addr > uint64(len(l.src))-size || size > uint64(len(free)-written) {
 				return frames, fmt.Errorf("%d bytes at %#x: not in memory, or too many", size, addr)
@@ -112,7 +112,7 @@ func (l *plainLoop) round(most uint32) (frames int, err error) {
 			if le.Uint16(d[12:])&plainNext == 0 {
 				break
 			}
-			at = le.Uint16(d[14:])
+			pos = le.Uint16(d[14:])
 		}
 		rx.give(rx.taken, to, uint32(written))
 		tx.give(tx.taken, from, 0)

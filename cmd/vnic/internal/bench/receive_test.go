@@ -43,7 +43,8 @@ func asReceiver(ctx context.Context, f func() error) (err error) {
 
 // newTestStream opens a connection over links of some quality.
 func newTestStream(b testing.TB, device bool, f footprint, links lab.Impairment, o stack.Options) *testStream {
-	d := lab.Uniform(2, lab.NIC{Model: lab.Virtio, MTU: 1500, QueuePairs: gpuQueue + 1}, uint64(max(f.source, f.pool)))
+	d := lab.Uniform(2, lab.NIC{Model: lab.Virtio, QueuePairs: gpuQueue + 1, NICOptions: lab.NICOptions{MTU: 1500}},
+		uint64(max(f.source, f.pool)))
 	d.Impair(links)
 	l, err := lab.Open(d, lab.Options{})
 	testkit.OK(b, err)
@@ -54,15 +55,15 @@ func newTestStream(b testing.TB, device bool, f footprint, links lab.Impairment,
 	testkit.OK(b, err)
 	testkit.OK(b, asReceiver(ctx, func() (err error) { s.stacks[1], err = newStack(l.Port(1), o); return err }))
 	from, to := s.stacks[0], s.stacks[1]
-	at := netip.AddrPortFrom(l.Port(1).Addr4.Addr(), tcpPort)
+	addr := netip.AddrPortFrom(l.Port(1).Addr4.Addr(), tcpPort)
 	source := testkit.Must(from.Register(l.Port(0).GPU().ID(), 0, uint64(f.source)))(b)
 	s.tx = testkit.Must(from.BindTX(source))(b)
 	if device {
 		pool := testkit.Must(to.Register(l.Port(1).GPU().ID(), 0, uint64(f.pool)))(b)
 		testkit.Must(to.BindRX(pool, gpuQueue))(b)
-		testkit.Must(to.AddFlow(devmem.Flow{Dst: at, Queue: gpuQueue}))(b)
+		testkit.Must(to.AddFlow(devmem.Flow{Dst: addr, Queue: gpuQueue}))(b)
 	}
-	s.from, s.to, err = connect(ctx, from, to, at)
+	s.from, s.to, err = connect(ctx, from, to, addr)
 	testkit.OK(b, err)
 	return s
 }

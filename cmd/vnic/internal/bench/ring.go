@@ -71,7 +71,7 @@ func newNetwork(s shape, log *slog.Logger) (n *network, err error) {
 			err = errors.Join(err, n.close())
 		}
 	}()
-	d := lab.Uniform(s.ports, lab.NIC{Model: lab.Virtio, MTU: s.mtu, QueuePairs: s.queues}, 0)
+	d := lab.Uniform(s.ports, lab.NIC{Model: lab.Virtio, QueuePairs: s.queues, NICOptions: lab.NICOptions{MTU: s.mtu}}, 0)
 	if n.lab, err = lab.Open(d, lab.Options{Log: log, Poll: s.poll}); err != nil {
 		return nil, err
 	}

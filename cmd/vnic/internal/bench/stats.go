@@ -46,7 +46,7 @@ func outside(n int) int {
 // logChoose is the logarithm of how many sets of k there are among n.
 func logChoose(n, k int) float64 {
 	all, _ := math.Lgamma(float64(n + 1))
-	of, _ := math.Lgamma(float64(k + 1))
+	total, _ := math.Lgamma(float64(k + 1))
 	rest, _ := math.Lgamma(float64(n - k + 1))
-	return all - of - rest
+	return all - total - rest
 }

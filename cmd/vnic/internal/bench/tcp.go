@@ -38,7 +38,8 @@ var (
 
 // open makes a lab of n guests with a GPU each that fits the footprint.
 func (f footprint) open(n, mtu int, log *slog.Logger) (*lab.Lab, error) {
-	return lab.Open(lab.Uniform(n, lab.NIC{Model: lab.Virtio, MTU: mtu, QueuePairs: gpuQueue + 1},
+	return lab.Open(lab.Uniform(n, lab.NIC{Model: lab.Virtio, QueuePairs: gpuQueue + 1,
+		NICOptions: lab.NICOptions{MTU: mtu}},
 		uint64(max(f.source, f.pool))), lab.Options{Log: log})
 }
 
@@ -152,7 +153,7 @@ func connectGPUs(ctx context.Context, l *lab.Lab, f footprint, o stack.Options) 
 		stacks = append(stacks, s)
 	}
 	a, b := stacks[0], stacks[1]
-	at := netip.AddrPortFrom(l.Port(1).Addr4.Addr(), tcpPort)
+	addr := netip.AddrPortFrom(l.Port(1).Addr4.Addr(), tcpPort)
 	source, err := a.Register(l.Port(0).GPU().ID(), 0, uint64(f.source))
 	if err != nil {
 		return nil, err
@@ -168,10 +169,10 @@ func connectGPUs(ctx context.Context, l *lab.Lab, f footprint, o stack.Options) 
 	if _, err = b.BindRX(pool, gpuQueue); err != nil {
 		return nil, err
 	}
-	if _, err = b.AddFlow(devmem.Flow{Dst: at, Queue: gpuQueue}); err != nil {
+	if _, err = b.AddFlow(devmem.Flow{Dst: addr, Queue: gpuQueue}); err != nil {
 		return nil, err
 	}
-	from, to, err := connect(ctx, a, b, at)
+	from, to, err := connect(ctx, a, b, addr)
 	if err != nil {
 		return nil, err
 	}
@@ -209,16 +210,16 @@ func connectGPUs(ctx context.Context, l *lab.Lab, f footprint, o stack.Options) 
 }
 
 // connect opens a connection between two stacks.
-func connect(ctx context.Context, a, b *stack.Stack, at netip.AddrPort) (from, to devmem.Conn, err error) {
+func connect(ctx context.Context, a, b *stack.Stack, addr netip.AddrPort) (from, to devmem.Conn, err error) {
 	ctx, cancel := context.WithTimeout(ctx, limits.Bench.Here())
 	defer cancel()
-	l, err := b.Listen(at)
+	l, err := b.Listen(addr)
 	if err != nil {
 		return nil, nil, err
 	}
 	var g errgroup.Group
 	g.Go(func() (err error) { to, err = l.AcceptConn(); return err })
-	from, err = a.Dial(ctx, netip.AddrPort{}, at)
+	from, err = a.Dial(ctx, netip.AddrPort{}, addr)
 	if err != nil {
 		return nil, nil, errors.Join(err, l.Close(), ignore(g.Wait()))
 	}
@@ -314,8 +315,8 @@ func openToHost(ctx context.Context, log *slog.Logger, out bool,
 }
 
 // dialFrom connects a guest's stack to a listener of this machine, which it knows by another address.
-func dialFrom(s *stack.Stack, at netip.Addr, host *net.TCPListener) func(ctx context.Context) (net.Conn, error) {
-	to := netip.AddrPortFrom(at, host.Addr().(*net.TCPAddr).AddrPort().Port())
+func dialFrom(s *stack.Stack, addr netip.Addr, host *net.TCPListener) func(ctx context.Context) (net.Conn, error) {
+	to := netip.AddrPortFrom(addr, host.Addr().(*net.TCPAddr).AddrPort().Port())
 	return func(ctx context.Context) (net.Conn, error) { return s.Dial(ctx, netip.AddrPort{}, to) }
 }
 

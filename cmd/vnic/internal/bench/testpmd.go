@@ -111,9 +111,9 @@ func (t *testpmd) await(ctx context.Context, what *regexp.Regexp) ([]string, err
 	timeout := time.NewTimer(limits.Bench.Here())
 	defer timeout.Stop()
 	for {
-		if at := what.FindStringSubmatchIndex(t.got); at != nil {
+		if places := what.FindStringSubmatchIndex(t.got); places != nil {
 			parts := what.FindStringSubmatch(t.got)
-			t.got = t.got[at[1]:]
+			t.got = t.got[places[1]:]
 			return parts, nil
 		}
 		select {
@@ -248,7 +248,7 @@ func oursBetween(ctx context.Context, log *slog.Logger, dir string, size, burst,
 			err = errors.Join(err, r.close())
 		}
 	}()
-	l, err := lab.Open(lab.Uniform(2, lab.NIC{Model: lab.Virtio, QueuePairs: 1, MTU: 1500}, 0),
+	l, err := lab.Open(lab.Uniform(2, lab.NIC{Model: lab.Virtio, QueuePairs: 1, NICOptions: lab.NICOptions{MTU: 1500}}, 0),
 		lab.Options{Log: log, Poll: poll})
 	if err != nil {
 		return r, err
@@ -304,12 +304,12 @@ func dpdksBetween(ctx context.Context, dir string, size, burst int) (r *testpmdR
 
 // testpmdRow measures a ring of testpmd's ports around our switch, beside the same around another testpmd.
 func testpmdRow(name string, size, burst, poll int) Measurement {
-	how := "a thread that polls"
+	mode := "a thread that polls"
 	if poll == 0 {
-		how = "threads that sleep"
+		mode = "threads that sleep"
 	}
 	m := Measurement{Name: name, Unit: NsFrame, Yardstick: "the same around DPDK's vhost (testpmd)",
-		About: fmt.Sprintf("frames of %s that testpmd has circle, bursts of %d, %s", bytesName(size), burst, how)}
+		About: fmt.Sprintf("frames of %s that testpmd has circle, bursts of %d, %s", bytesName(size), burst, mode)}
 	m.find = func() string {
 		if runtime.NumCPU() < 2 {
 			return "needs two processors"

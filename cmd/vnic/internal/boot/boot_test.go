@@ -27,8 +27,9 @@ import (
 )
 
 func good() Options {
-	return Options{NIC: lab.Virtio, Guests: 1, CPUs: 1, Memory: 512 << 20, GPUMemory: 64 << 20, MTU: 1500,
-		Command: []string{"x"}, Common: guests.Common{Note: func(string, ...any) {}}}
+	return Options{NIC: lab.Virtio, Guests: 1, CPUs: 1, Memory: 512 << 20, GPUMemory: 64 << 20,
+		NICOptions: lab.NICOptions{MTU: 1500},
+		Command:    []string{"x"}, Common: guests.Common{Note: func(string, ...any) {}}}
 }
 
 func TestBadOptionsAreRefusedByName(t *testing.T) {
@@ -44,15 +45,15 @@ func TestBadOptionsAreRefusedByName(t *testing.T) {
 		"--gpu-memory 3M":   func(o *Options) { o.GPUMemory = 3 << 20 },
 		"--mtu 60":          func(o *Options) { o.MTU = 60 },
 		"--max-mtu 1499":    func(o *Options) { o.MaxMTU = 1499 },
-		"--max-mtu 9199: 1500 (--mtu) to 9198 with --nic gve": func(o *Options) { o.NIC, o.MaxMTU = lab.GVE, 9199 },
-		"--xdp and --nic gve": func(o *Options) { o.NIC, o.XDP = lab.GVE, true },
-		"--rsc-usecs -5":      func(o *Options) { o.RSCUsecs = -5 },
-		"--modules without":   func(o *Options) { o.Fetch.Modules = "/x" },
-		"--gdb 65535":         func(o *Options) { o.GDB = 65535 },
-		"--env \"=x\"":        func(o *Options) { o.Env = []string{"=x"} },
-		"--forward 80":        func(o *Options) { o.Forwards = []string{"80"} },
-		"no guest \"guest1\"": func(o *Options) { o.Forwards = []string{"80:guest1:80"} },
-		"not with --no-gate":  func(o *Options) { o.Forwards, o.NoGateway = []string{"80:80"}, true },
+		"--max-mtu 9199: 1500 (mtu) to 9198 with model gve": func(o *Options) { o.NIC, o.MaxMTU = lab.GVE, 9199 },
+		"--xdp with model gve":                              func(o *Options) { o.NIC, o.XDP = lab.GVE, true },
+		"--rsc-usecs -5":                                    func(o *Options) { o.RSCUsecs = -5 },
+		"--modules without":                                 func(o *Options) { o.Fetch.Modules = "/x" },
+		"--gdb 65535":                                       func(o *Options) { o.GDB = 65535 },
+		"--env \"=x\"":                                      func(o *Options) { o.Env = []string{"=x"} },
+		"--forward 80":                                      func(o *Options) { o.Forwards = []string{"80"} },
+		"no guest \"guest1\"":                               func(o *Options) { o.Forwards = []string{"80:guest1:80"} },
+		"not with --no-gate":                                func(o *Options) { o.Forwards, o.NoGateway = []string{"80:80"}, true },
 	} {
 		o := good()
 		change(&o)

@@ -29,9 +29,9 @@ func (e *ends) tell(g *guest, status int, stop func()) {
 	if e.first != 0 { // an end that was on its way when the others were ended
 		return
 	}
-	others := alive.In(limit.Runs)
-	if e.runner.opt.Guests > 1 && (status != 0 || len(others) > 0) {
-		e.runner.opt.Note("%s has ended: exit status %d%s", g.name, status, e.rest(status, others))
+	running := alive.In(limit.Runs)
+	if e.runner.opt.Guests > 1 && (status != 0 || len(running) > 0) {
+		e.runner.opt.Note("%s has ended: exit status %d%s", g.name, status, e.rest(status, running))
 	}
 	if e.runner.opt.End == EndFirstFailure && status != 0 {
 		e.first = status
@@ -40,16 +40,16 @@ func (e *ends) tell(g *guest, status int, stop func()) {
 }
 
 // rest says what the others do.
-func (e *ends) rest(status int, others []string) string {
+func (e *ends) rest(status int, running []string) string {
 	verb := "run"
-	if len(others) == 1 {
+	if len(running) == 1 {
 		verb = "runs"
 	}
 	switch {
-	case len(others) == 0:
+	case len(running) == 0:
 		return ""
 	case e.runner.opt.End == EndFirstFailure && status != 0:
-		return fmt.Sprintf("; --end %s ends %s", EndFirstFailure, limit.And(others))
+		return fmt.Sprintf("; --end %s ends %s", EndFirstFailure, limit.And(running))
 	}
-	return fmt.Sprintf("; %s still %s", limit.And(others), verb)
+	return fmt.Sprintf("; %s still %s", limit.And(running), verb)
 }

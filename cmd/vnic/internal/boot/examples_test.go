@@ -91,7 +91,8 @@ func sections(out string) map[string]string {
 //
 // Invariant: guest: Device.Engines do in guests, on either NIC, what package devmem says of a Memory.
 //
-// Invariant: vnic boot: A program's bytes and status come out as they are, on either NIC.
+// Invariant: vnic boot: A program's output and exit status reach the host unchanged, with either
+// NIC.
 func TestProgramRunsInAGuest(t *testing.T) {
 	testkit.Boots(t)
 	const root = "../../../.."

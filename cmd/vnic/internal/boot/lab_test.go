@@ -125,7 +125,7 @@ func TestGuestsOfALabUseAllTheirNICs(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 			defer cancel()
 			var out, errs bytes.Buffer
-			var said strings.Builder
+			var output strings.Builder
 			o := good()
 			testkit.OK(t, o.Take(testkit.Must(labfile.Load("testdata/rails-"+model+".yaml", nil))(t)))
 			o.Stdout, o.Stderr, o.LogDir = &out, &errs, t.TempDir()
@@ -133,7 +133,7 @@ func TestGuestsOfALabUseAllTheirNICs(t *testing.T) {
 			o.Note = func(format string, args ...any) {
 				mu.Lock()
 				defer mu.Unlock()
-				fmt.Fprintf(&said, format+"\n", args...)
+				fmt.Fprintf(&output, format+"\n", args...)
 			}
 			o.Copies, o.Command, o.NoGateway = []string{filepath.Join(dir, "rails") + ":/rails"}, []string{"/rails"}, true
 			count := new(counted)
@@ -154,15 +154,15 @@ func TestGuestsOfALabUseAllTheirNICs(t *testing.T) {
 				t.Errorf("not %q", given)
 			}
 			differs := "a: nic0-gpu1 nic1-gpu0: Linux in this guest refuses it: its CPU is none whose host bridges are known"
-			if s := said.String(); strings.Contains(s, differs) != (model == lab.GVE) ||
+			if s := output.String(); strings.Contains(s, differs) != (model == lab.GVE) ||
 				strings.Count(s, "Linux") != strings.Count(s, "-gpu1 ") {
 				t.Errorf("of Linux's verdicts it is said: %s", s)
 			}
-			if s := said.String(); strings.Contains(s, "address-not-yours") {
+			if s := output.String(); strings.Contains(s, "address-not-yours") {
 				t.Errorf("interfaces answer for each other: %s", s)
 			}
 			if t.Failed() {
-				t.Logf("said:\n%sstdout:\n%sstderr:\n%s", &said, &out, &errs)
+				t.Logf("said:\n%sstdout:\n%sstderr:\n%s", &output, &out, &errs)
 				for _, f := range testkit.Must(filepath.Glob(filepath.Join(o.LogDir, "*")))(t) {
 					b := testkit.Must(os.ReadFile(f))(t)
 					t.Logf("the end of %s:\n%s", filepath.Base(f), b[max(0, len(b)-4096):])

@@ -20,6 +20,7 @@ import (
 // Options are the flags of `vnic boot`.
 type Options struct {
 	guests.Common
+	lab.NICOptions // of all NICs
 	// Lab, if it is not nil, says what guests there are, and Take has what it says in the options up to Impair.
 	Lab *labfile.Lab
 
@@ -28,12 +29,8 @@ type Options struct {
 	CPUs      int
 	Memory    uint64
 	GPUMemory uint64
-	GPUDriver string // lab.DriverNode or lab.DriverVNICGPU; a Lab has its own
-	IOMMU     bool   // guests' kernels translate what NICs address; of a Lab its file may say so, too
-	MTU       int
-	MaxMTU    int            // to which the kernel's NIC can raise its own; 0: MTU
-	XDP       bool           // the kernel's virtio NIC takes native XDP programs
-	RSCUsecs  int            // lab.NIC's, of all NICs
+	GPUDriver string         // lab.DriverNode or lab.DriverVNICGPU; a Lab has its own
+	IOMMU     bool           // guests' kernels translate what NICs address; of a Lab its file may say so, too
 	Flows     int            // lab.Options'
 	Impair    lab.Impairment // of all links
 
@@ -120,7 +117,7 @@ func (o *Options) Check() error {
 	}
 	d := o.describe()
 	_, err := o.gateway()
-	return errors.Join(guests.CheckRAM(o.Memory), o.Common.Check(), d.Check(), o.Impair.Check(), err)
+	return errors.Join(guests.CheckRAM(o.Memory), o.Common.Check(), d.Check(), err)
 }
 
 // models are those of all NICs, each once.

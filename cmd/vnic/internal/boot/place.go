@@ -41,9 +41,9 @@ func (o *Options) devmemAddrs(rail, i int) (v4, v6 netip.Prefix) {
 func (o *Options) interfaceAddrs(p place, port *lab.Port) []netip.Prefix {
 	list := []netip.Prefix{port.Addr4, port.Addr6}
 	if port == p.kernel {
-		for _, own := range []netip.Prefix{lab.Addr4(p.index), lab.Addr6(p.index)} {
-			if !slices.Contains(list, own) {
-				list = append(list, own)
+		for _, prefix := range []netip.Prefix{lab.Addr4(p.index), lab.Addr6(p.index)} {
+			if !slices.Contains(list, prefix) {
+				list = append(list, prefix)
 			}
 		}
 	}
@@ -72,7 +72,7 @@ func (o *Options) describeFlags() (d lab.Description) {
 			g.NICs[0].GPUs = []int{} // none
 			n := guestnet.DevmemHost + i
 			g.NICs = append(g.NICs, lab.NIC{Name: guestnet.DevmemName(i), Model: o.NIC, MAC: lab.MAC(n), Addr4: lab.Addr4(n),
-				Addr6: lab.Addr6(n), MTU: o.MTU, RSCUsecs: o.RSCUsecs})
+				Addr6: lab.Addr6(n), NICOptions: lab.NICOptions{MTU: o.MTU, RSCUsecs: o.RSCUsecs}})
 		}
 		if o.GPUMemory != 0 {
 			g.GPUs = []lab.GPU{{Memory: o.GPUMemory}}
@@ -84,8 +84,7 @@ func (o *Options) describeFlags() (d lab.Description) {
 
 // kernelNIC is the kernel's first NIC of guest i, unless it is the lab file's.
 func (o *Options) kernelNIC(i int) lab.NIC {
-	n := lab.NIC{Model: o.NIC, Addr4: lab.Addr4(i), Addr6: lab.Addr6(i), MTU: o.MTU, MaxMTU: o.MaxMTU, XDP: o.XDP,
-		RSCUsecs: o.RSCUsecs}
+	n := lab.NIC{Model: o.NIC, Addr4: lab.Addr4(i), Addr6: lab.Addr6(i), NICOptions: o.NICOptions}
 	if o.Lab != nil {
 		n.Model = lab.Virtio
 		for _, other := range o.Lab.Guests[i].NICs {

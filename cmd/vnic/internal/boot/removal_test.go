@@ -30,7 +30,7 @@ func TestStockDriverLosesItsNIC(t *testing.T) {
 	defer cancel()
 	var out, errs bytes.Buffer
 	var mu sync.Mutex
-	var said strings.Builder
+	var output strings.Builder
 	o := good()
 	file := testkit.Must(labfile.Load("testdata/rails-virtio.yaml", nil))(t)
 	file.Guests[1].NICs[0].Hotplug = true
@@ -43,7 +43,7 @@ func TestStockDriverLosesItsNIC(t *testing.T) {
 	o.Note = func(format string, args ...any) {
 		mu.Lock()
 		defer mu.Unlock()
-		fmt.Fprintf(&said, format+"\n", args...)
+		fmt.Fprintf(&output, format+"\n", args...)
 	}
 	o.Copies, o.Command, o.NoGateway = []string{filepath.Join(dir, "stock") + ":/stock"}, []string{"/stock"}, true
 	status, err := Do(ctx, o)
@@ -57,12 +57,12 @@ func TestStockDriverLosesItsNIC(t *testing.T) {
 		}
 	}
 	for _, want := range []string{"b.nic0: has been removed\n", "a.kernel.eth0 cannot be removed: it is on the root complex"} {
-		if !strings.Contains(said.String(), want) {
+		if !strings.Contains(output.String(), want) {
 			t.Errorf("not said: %q", want)
 		}
 	}
 	if t.Failed() {
-		t.Logf("stdout:\n%sstderr:\n%ssaid:\n%s", &out, &errs, &said)
+		t.Logf("stdout:\n%sstderr:\n%ssaid:\n%s", &out, &errs, &output)
 	}
 	goleak.VerifyNone(t, ignore)
 }

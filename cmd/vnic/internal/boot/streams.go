@@ -26,7 +26,7 @@ type streams struct {
 func (l *runner) streams() []streams {
 	o := l.opt
 	if o.Guests == 1 {
-		return []streams{l.own()}
+		return []streams{l.single()}
 	}
 	var list []streams
 	mu := new(sync.Mutex)
@@ -56,7 +56,7 @@ func (l *runner) takeTerminal(leave context.CancelCauseFunc) {
 func (o *Options) interactive() bool { return len(o.Command) == 0 || shells[path.Base(o.Command[0])] }
 
 // own gives this process's streams.
-func (l *runner) own() streams {
+func (l *runner) single() streams {
 	t := l.terminal
 	t.Start()
 	s := streams{in: t.In, out: l.opt.Stdout, err: l.opt.Stderr, tty: t.TTY, end: func() {}}

@@ -33,11 +33,11 @@ func (g *guest) compareTrees(ctx context.Context) error {
 }
 
 func (g *guest) differences(seen *guesttree.Tree) ([]lab.Pairs, error) {
-	at, err := g.endpoints(seen)
+	places, err := g.endpoints(seen)
 	if err != nil {
 		return nil, err
 	}
-	linux := func(nic, gpu string) pcie.Path { return seen.Path(at[nic], at[gpu]) }
+	linux := func(nic, gpu string) pcie.Path { return seen.Path(places[nic], places[gpu]) }
 	return g.runner.opt.Lab.Differences(g.index, linux), nil
 }
 
@@ -61,14 +61,14 @@ func (g *guest) endpoints(seen *guesttree.Tree) (map[string]string, error) {
 	if len(ours) != len(theirs) {
 		return nil, fmt.Errorf("it has %d NICs and GPUs of %d", len(theirs), len(ours))
 	}
-	at := make(map[string]string)
+	places := make(map[string]string)
 	for i, name := range ours {
-		at[name] = theirs[i]
+		places[name] = theirs[i]
 	}
 	for _, p := range g.devmem {
-		if found := g.found(p).PCI; p.Place != "" && at[p.Place] != found {
-			return nil, fmt.Errorf("%s is at %s, and not at %s", p.Place, found, at[p.Place])
+		if found := g.found(p).PCI; p.Place != "" && places[p.Place] != found {
+			return nil, fmt.Errorf("%s is at %s, and not at %s", p.Place, found, places[p.Place])
 		}
 	}
-	return at, nil
+	return places, nil
 }

@@ -38,9 +38,9 @@ func (l *runner) takeUserland() (err error) {
 }
 
 // ofUserland takes a command of u-root's at a place of the guest, if that is where there is one; else it is an error.
-func (p *program) ofUserland(name, at string, otherwise error) error {
-	base := path.Base(at)
-	if path.Dir(at) != guestimages.UserlandDir && at != "/bin/sh" {
+func (p *program) ofUserland(name, where string, otherwise error) error {
+	base := path.Base(where)
+	if path.Dir(where) != guestimages.UserlandDir && where != "/bin/sh" {
 		return otherwise
 	}
 	u, err := p.userland()
@@ -50,7 +50,7 @@ func (p *program) ofUserland(name, at string, otherwise error) error {
 	if !u.Has(base) {
 		return otherwise
 	}
-	p.path = at
+	p.path = where
 	if shells[base] {
 		p.tools()
 	}

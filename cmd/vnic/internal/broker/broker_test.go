@@ -269,9 +269,9 @@ func TestDraftsGetTheirNames(t *testing.T) {
 // A forward of UDP answers who has sent something, and nobody else.
 func TestRelayAnswersWhoAsked(t *testing.T) {
 	testkit.LeavesNothing(t)
-	at := netip.MustParseAddrPort("127.0.0.1:0")
-	k := both(t, Config{Mode: On, Forwards: []gateway.Forward{{Proto: "udp", Listen: at}}})
-	d := testkit.Must(k.ListenUDP(at))(t)
+	addr := netip.MustParseAddrPort("127.0.0.1:0")
+	k := both(t, Config{Mode: On, Forwards: []gateway.Forward{{Proto: "udp", Listen: addr}}})
+	d := testkit.Must(k.ListenUDP(addr))(t)
 	defer d.Close()
 	asker := testkit.Must(net.Dial("udp4", d.LocalAddr().String()))(t)
 	defer asker.Close()
@@ -310,9 +310,9 @@ func TestRelayAnswersWhoAsked(t *testing.T) {
 // What a forward's socket has had no room for, the process hears of.
 func TestRelayTellsWhatIsLost(t *testing.T) {
 	testkit.LeavesNothing(t)
-	at := netip.MustParseAddrPort("127.0.0.1:0")
-	k := both(t, Config{Mode: On, Forwards: []gateway.Forward{{Proto: "udp", Listen: at}}})
-	d := testkit.Must(k.ListenUDP(at))(t)
+	addr := netip.MustParseAddrPort("127.0.0.1:0")
+	k := both(t, Config{Mode: On, Forwards: []gateway.Forward{{Proto: "udp", Listen: addr}}})
+	d := testkit.Must(k.ListenUDP(addr))(t)
 	defer d.Close()
 	c := testkit.Must(net.Dial("udp4", d.LocalAddr().String()))(t)
 	defer c.Close()

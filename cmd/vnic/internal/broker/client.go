@@ -178,14 +178,14 @@ func (k *Client) Addrs() ([]netip.Addr, error) {
 }
 
 // ListenUDP is gateway.Outside's.
-func (k *Client) ListenUDP(at netip.AddrPort) (gateway.Datagrams, error) {
+func (k *Client) ListenUDP(addr netip.AddrPort) (gateway.Datagrams, error) {
 	ctx, cancel := soon()
 	defer cancel()
-	c, port, err := get[*net.UnixConn](ctx, k, opListen, toAddress(at))
+	c, port, err := get[*net.UnixConn](ctx, k, opListen, toAddress(addr))
 	if err != nil {
 		return nil, err
 	}
-	return &relayed{c: c, listen: netip.AddrPortFrom(at.Addr(), port)}, nil
+	return &relayed{c: c, listen: netip.AddrPortFrom(addr.Addr(), port)}, nil
 }
 
 // Connect connects to a socket of Config.Connect.
@@ -195,9 +195,9 @@ func (k *Client) Connect(ctx context.Context, i int) (*net.UnixConn, error) {
 }
 
 // OldMemory reports whether a process has mapped files whose names begin with Config.Memory, and not this one.
-func (k *Client) OldMemory(pid int, own *os.File) bool {
+func (k *Client) OldMemory(pid int, pidfd *os.File) bool {
 	var st unix.Stat_t
-	if own == nil || unix.Fstat(int(own.Fd()), &st) != nil {
+	if pidfd == nil || unix.Fstat(int(pidfd.Fd()), &st) != nil {
 		return false
 	}
 	old, err := opOldMemory.quick(k, mappedFile{int64(pid), uint64(st.Dev), st.Ino})

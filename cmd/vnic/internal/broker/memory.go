@@ -10,9 +10,9 @@ import (
 )
 
 // OldMemory reports whether a process has mapped memfds whose names begin with prefix, but not own.
-func OldMemory(pid int, own *os.File, prefix string) bool {
+func OldMemory(pid int, maps *os.File, prefix string) bool {
 	var st unix.Stat_t
-	if own == nil || unix.Fstat(int(own.Fd()), &st) != nil {
+	if maps == nil || unix.Fstat(int(maps.Fd()), &st) != nil {
 		return false
 	}
 	return oldMemory(pid, uint64(st.Dev), st.Ino, prefix)

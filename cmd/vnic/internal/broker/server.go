@@ -45,7 +45,7 @@ type server struct {
 	// Of the goroutine that reads requests.
 	sealed   bool
 	kept     []kept
-	own      []int // pidfds
+	owned    []int // pidfds
 	memories []int // of GPUs
 
 	gpus gpufd.Server   // gives memories to other processes
@@ -71,7 +71,7 @@ func serve(c *net.UnixConn, config Config, log *slog.Logger) {
 			_ = errors.Join(k.dir.Close(), k.draft.Close())
 		}
 		s.gpus.Close()
-		for _, fd := range append(s.own, s.memories...) {
+		for _, fd := range append(s.owned, s.memories...) {
 			_ = unix.Close(fd)
 		}
 	}()
@@ -224,8 +224,8 @@ func (s *server) cancel(id uint32) (none, error) {
 }
 
 // listen makes the socket of a forward, and starts a relay between it and the process. It returns the socket's port.
-func (s *server) listen(ctx context.Context, c *call, at address) (port uint16, err error) {
-	host, err := s.dialer.ListenUDP(at.addrPort())
+func (s *server) listen(ctx context.Context, c *call, addr address) (port uint16, err error) {
+	host, err := s.dialer.ListenUDP(addr.addrPort())
 	if err != nil {
 		return 0, err
 	}
@@ -237,7 +237,7 @@ func (s *server) listen(ctx context.Context, c *call, at address) (port uint16, 
 	port = uint16(host.LocalAddr().(*net.UDPAddr).Port)
 	l := &relay{host: host, process: ours, seen: map[netip.AddrPort]uint64{}}
 	s.mu.Lock()
-	s.relays[netip.AddrPortFrom(at.addrPort().Addr(), port)] = l
+	s.relays[netip.AddrPortFrom(addr.addrPort().Addr(), port)] = l
 	s.mu.Unlock()
 	context.AfterFunc(ctx, l.close)
 	s.wg.Go(l.run)
@@ -270,7 +270,7 @@ func (s *server) sharing(m mappedFile) (dma.Sharing, error) {
 func (s *server) refusedCalls(none) (uint64, error) { return s.refused.Load(), nil }
 
 func (s *server) ownProcess(_ context.Context, c *call, _ none) (processIndex, error) {
-	return take[processIndex](&s.own, maxOwn, c)
+	return take[processIndex](&s.owned, maxOwn, c)
 }
 
 func (s *server) memory(_ context.Context, c *call, _ none) (memoryIndex, error) {
@@ -289,7 +289,7 @@ func take[I ~uint32](list *[]int, most int, c *call) (I, error) {
 func (s *server) signal(p processSignal) (none, error) {
 	const group = 1 << 2 // PIDFD_SIGNAL_PROCESS_GROUP, Linux 6.9: nobody else is in it (internal/proc)
 	sig := unix.Signal(p.Signal)
-	pidfd, err := element(s.own, p.Process)
+	pidfd, err := element(s.owned, p.Process)
 	if err == nil && (sig != unix.SIGKILL || unix.PidfdSendSignal(pidfd, sig, nil, group) != nil) {
 		err = unix.PidfdSendSignal(pidfd, sig, nil, 0)
 	}

@@ -34,10 +34,10 @@ func TestMain(m *testing.M) {
 }
 
 // others are descriptors that a shell may have besides.
-const others = `for n in 5 6 7 8 9 10 11 12; do readlink /proc/$$/fd/$n; done; true`
+const othersEnv = `for n in 5 6 7 8 9 10 11 12; do readlink /proc/$$/fd/$n; done; true`
 
 func start(sockets []string) error {
-	command := []string{"sh", "-c", "cat /proc/self/fd/3; cat /proc/self/fd/4; " + others}
+	command := []string{"sh", "-c", "cat /proc/self/fd/3; cat /proc/self/fd/4; " + othersEnv}
 	if err := Check(sockets, command); err != nil {
 		return err
 	}
@@ -104,8 +104,8 @@ func answer(t *testing.T, c *net.UnixConn) (text string, fds int) {
 // Invariant: vnic serve: A GPU's memory that is given away cannot be cut, and is nobody else's open file.
 func TestMemoryIsGiven(t *testing.T) {
 	testkit.LeavesNothing(t)
-	own := memory(t, "of the GPU")
-	path, _ := shared(t, own)
+	group := memory(t, "of the GPU")
+	path, _ := shared(t, group)
 	var fds [2]int
 	for i := range fds {
 		fds[i] = testkit.Must(Receive(t.Context(), path))(t)
@@ -121,11 +121,11 @@ func TestMemoryIsGiven(t *testing.T) {
 	testkit.ErrorIs(t, err, unix.EPERM)
 	testkit.OK(t, unix.SetNonblock(fds[0], true))
 	testkit.Must(unix.Seek(fds[0], 3, io.SeekStart))(t)
-	for _, fd := range []int{own, fds[1]} {
+	for _, fd := range []int{group, fds[1]} {
 		if flags := testkit.Must(unix.FcntlInt(uintptr(fd), unix.F_GETFL, 0))(t); flags&unix.O_NONBLOCK != 0 {
 			t.Errorf("flags %#x: of the same open file", flags)
 		}
-		if at := testkit.Must(unix.Seek(fd, 0, io.SeekCurrent))(t); at == 3 {
+		if pos := testkit.Must(unix.Seek(fd, 0, io.SeekCurrent))(t); pos == 3 {
 			t.Error("the position is that of the same open file")
 		}
 	}
@@ -225,7 +225,7 @@ func TestBoundsOfUnreceived(t *testing.T) {
 func TestExec(t *testing.T) {
 	a, _ := shared(t, memory(t, "first\n"))
 	b, _ := shared(t, memory(t, "second\n"))
-	inherited := testkit.Must(exec.Command("sh", "-c", others).Output())(t)
+	inherited := testkit.Must(exec.Command("sh", "-c", othersEnv).Output())(t)
 	for range 20 { // there are threads
 		cmd := exec.Command("/proc/self/exe")
 		cmd.Env = append(os.Environ(), starter+"="+a+" "+b)
@@ -277,7 +277,7 @@ func TestMistakes(t *testing.T) {
 			_ = c.Close()
 		}
 	}
-	own := memory(t, "x")
+	group := memory(t, "x")
 	silent := func(c *net.UnixConn) {
 		_, _ = c.Read(make([]byte, 1)) // until the other end has enough
 		_ = c.Close()
@@ -286,7 +286,7 @@ func TestMistakes(t *testing.T) {
 		serves("hangs-up", func(c *net.UnixConn) { _ = c.Close() }): "hung up without an answer",
 		serves("refuses", gives("no\x1b[31m, never")):               "vnic serve gives no memory: no, never",
 		serves("byte", gives("\x00")):                               "an answer of 1 bytes with 0 descriptors",
-		serves("two", gives("\x00", own, own)):                      "an answer of 1 bytes with 2 descriptors",
+		serves("two", gives("\x00", group, group)):                  "an answer of 1 bytes with 2 descriptors",
 		serves("file", gives("\x00", 2)):                            "no GPU's memory of vnic's",
 	} {
 		_, err := Receive(t.Context(), path)

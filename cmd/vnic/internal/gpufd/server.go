@@ -28,9 +28,9 @@ type Server struct {
 	// Note gets a line for the user. Set before Serve.
 	Note func(format string, args ...any)
 
-	mu     sync.Mutex // one peer is served at a time
-	unread []unread
-	told   access.Told
+	mu       sync.Mutex // one peer is served at a time
+	unread   []unread
+	reported access.Told
 }
 
 // unread is a connection whose descriptor may not have been received yet.
@@ -84,7 +84,7 @@ func (s *Server) give(conn *net.UnixConn, memory int, rule access.Rule) {
 		}
 		why = err.Error()
 	}
-	if s.told.First(peer.Uid) {
+	if s.reported.First(peer.Uid) {
 		s.Note("process %d of user %d is refused the GPU's memory: %s", peer.Pid, peer.Uid, why)
 	}
 	_ = message(conn, []byte(why[:min(len(why), maxText)]), nil)

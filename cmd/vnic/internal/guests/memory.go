@@ -82,20 +82,20 @@ func ViewRegion(ctx context.Context, r *dma.Region, off, n uint64, limit int, ea
 
 // Each calls f with all bytes of [off, off+n), in pieces of at most 1 MiB, and where in that range they begin. Workers,
 // one a processor, do so at the same time, until one returns an error.
-func (m *Memory) Each(ctx context.Context, off, n uint64, f func(b []byte, at uint64) error) error {
+func (m *Memory) Each(ctx context.Context, off, n uint64, f func(b []byte, pos uint64) error) error {
 	const share = 16 << 20 // what a worker takes at a time
 	var next atomic.Uint64
 	eg, ctx := errgroup.WithContext(ctx)
 	for range min(uint64(runtime.NumCPU()), (n+share-1)/share) {
 		eg.Go(func() error {
 			for {
-				at := next.Add(share) - share
-				if at >= n {
+				pos := next.Add(share) - share
+				if pos >= n {
 					return nil
 				}
-				if err := m.View(ctx, off+at, min(share, n-at), func(b []byte) error {
-					err := f(b, at)
-					at += uint64(len(b))
+				if err := m.View(ctx, off+pos, min(share, n-pos), func(b []byte) error {
+					err := f(b, pos)
+					pos += uint64(len(b))
 					return err
 				}); err != nil {
 					return err
@@ -128,18 +128,18 @@ func (m *Memory) Write(off uint64, b []byte) error {
 }
 
 // Fill writes bytes that gen makes, piece by piece, from the at-th byte of [off, off+n) on.
-func (m *Memory) Fill(ctx context.Context, off, n uint64, gen func(b []byte, at uint64)) error {
+func (m *Memory) Fill(ctx context.Context, off, n uint64, gen func(b []byte, pos uint64)) error {
 	b := make([]byte, min(n, 1<<20))
-	for at := uint64(0); at < n; {
+	for pos := uint64(0); pos < n; {
 		if err := context.Cause(ctx); err != nil {
 			return err
 		}
-		part := b[:min(uint64(len(b)), n-at)]
-		gen(part, at)
-		if err := m.Write(off+at, part); err != nil {
+		part := b[:min(uint64(len(b)), n-pos)]
+		gen(part, pos)
+		if err := m.Write(off+pos, part); err != nil {
 			return err
 		}
-		at += uint64(len(part))
+		pos += uint64(len(part))
 	}
 	return nil
 }
@@ -154,12 +154,12 @@ func (m *Memory) Poison(ctx context.Context, off, n uint64, value byte) error {
 }
 
 // Differs finds the first of n bytes that is not what gen makes; n: there is none.
-func (m *Memory) Differs(ctx context.Context, off, n uint64, gen func(b []byte, at uint64)) (uint64, error) {
+func (m *Memory) Differs(ctx context.Context, off, n uint64, gen func(b []byte, pos uint64)) (uint64, error) {
 	var first atomic.Uint64
 	first.Store(n)
-	err := m.Each(ctx, off, n, func(b []byte, at uint64) error {
+	err := m.Each(ctx, off, n, func(b []byte, pos uint64) error {
 		want := make([]byte, len(b))
-		gen(want, at)
+		gen(want, pos)
 		if bytes.Equal(b, want) {
 			return nil
 		}
@@ -167,10 +167,10 @@ func (m *Memory) Differs(ctx context.Context, off, n uint64, gen func(b []byte, 
 			if b[i] == want[i] {
 				continue
 			}
-			at += uint64(i)
+			pos += uint64(i)
 			break
 		}
-		for was := first.Load(); at < was && !first.CompareAndSwap(was, at); was = first.Load() {
+		for was := first.Load(); pos < was && !first.CompareAndSwap(was, pos); was = first.Load() {
 		}
 		return nil
 	})

@@ -20,16 +20,16 @@ import (
 type Options struct {
 	Common
 	lab.Impairment
+	lab.NICOptions // of all NICs
 
 	Guests    int          // 1 to MaxGuests; of a Lab: 0 means all
 	NIC       []string     // models of the guests' NICs, the last one of all further guests too
 	Lab       *labfile.Lab // has the guests; nil: guests with a NIC and a GPU each
-	MTU       int
-	Family    int    // 4 or 6
-	Hotplug   bool   // GPUs can be removed while guests run; of a Lab its file says so
-	Driver    string // of the GPUs, lab.DriverNode or lab.DriverVNICGPU; a Lab has its own
-	Memory    uint64 // RAM of each guest, in bytes
-	GPUMemory uint64 // in bytes
+	Family    int          // 4 or 6
+	Hotplug   bool         // GPUs can be removed while guests run; of a Lab its file says so
+	Driver    string       // of the GPUs, lab.DriverNode or lab.DriverVNICGPU; a Lab has its own
+	Memory    uint64       // RAM of each guest, in bytes
+	GPUMemory uint64       // in bytes
 	P2P       P2P
 	Window    uint64   // how much of its GPU's memory each guest needs, in bytes
 	Windows   []uint64 // the same of the first guests, where it is another for each
@@ -58,7 +58,8 @@ const MaxGuests = 64
 
 // Defaults are the options without a flag.
 func Defaults() Options {
-	return Options{Guests: 2, NIC: []string{lab.Virtio}, MTU: 1500, Family: 4, Memory: 512 << 20, GPUMemory: 256 << 20}
+	return Options{Guests: 2, NIC: []string{lab.Virtio},
+		NICOptions: lab.NICOptions{MTU: 1500}, Family: 4, Memory: 512 << 20, GPUMemory: 256 << 20}
 }
 
 // BrokerConfig is what a broker is to do for a command: to end QEMUs, and to dial for the gateway.
@@ -112,7 +113,7 @@ func (o *Options) gateways() []netip.Addr {
 
 // loss says where segments are lost.
 func (o *Options) loss() transfer.Loss {
-	if o.Lossy() || o.Lab != nil && (o.Lab.Lossy() || len(o.Lab.Script) > 0) {
+	if o.Lossy() || o.Lab.MayLose() {
 		return transfer.LinkLoss
 	}
 	return transfer.NoLoss
@@ -153,7 +154,7 @@ func (o *Options) Describe() (d lab.Description, err error) {
 		name := fmt.Sprint(lab.GuestName, i)
 		m, _ := lab.LookupModel(o.model(i))
 		g := lab.Guest{Name: name, Driver: o.Driver, GPUs: []lab.GPU{{Name: name + ".gpu0", Memory: o.GPUMemory}},
-			NICs: []lab.NIC{{Name: name + ".nic0", Model: o.model(i), MTU: o.MTU,
+			NICs: []lab.NIC{{Name: name + ".nic0", Model: o.model(i), NICOptions: o.NICOptions,
 				QueuePairs: max(m.QueuePairs, o.bind()+1)}}}
 		if o.Hotplug {
 			g.Sockets = []lab.Socket{{Name: "s0"}}
@@ -187,7 +188,7 @@ func (o *Options) enough() error {
 func (o *Options) addServers(d *lab.Description) {
 	for _, s := range o.Servers {
 		d.Guests = append(d.Guests, lab.Guest{Name: s.Name,
-			NICs: []lab.NIC{{Name: s.Name + ".nic0", Model: s.Model, MTU: o.MTU}}})
+			NICs: []lab.NIC{{Name: s.Name + ".nic0", Model: s.Model, NICOptions: o.NICOptions}}})
 	}
 }
 
@@ -231,16 +232,16 @@ func (o *Options) Check() error {
 	case o.GPUMemory&(o.GPUMemory-1) != 0:
 		return fmt.Errorf("--gpu-memory %s: not a power of two, as a PCI BAR must be", lab.FormatBytes(o.GPUMemory))
 	}
-	if err := cmp.Or(CheckRAM(o.Memory), o.Common.Check(), o.Impairment.Check()); err != nil {
+	if err := cmp.Or(CheckRAM(o.Memory), o.Common.Check()); err != nil {
 		return err
 	}
 	d, err := o.Describe()
 	if err != nil {
 		return err
 	}
-	own := d.Guests[:len(d.Guests)-len(o.Servers)]
-	for i := range own {
-		if m, _ := lab.LookupModel(own[i].NICs[0].Model); m.VFIOUser && o.InProc {
+	users := d.Guests[:len(d.Guests)-len(o.Servers)]
+	for i := range users {
+		if m, _ := lab.LookupModel(users[i].NICs[0].Model); m.VFIOUser && o.InProc {
 			return errors.New("--nic gve: its guests' network stack is the kernel's, so there are none with --guest inproc")
 		}
 	}
@@ -248,15 +249,15 @@ func (o *Options) Check() error {
 		return err
 	}
 	if o.Gateway != nil {
-		if _, err := o.Gateway.Options(lab.GuestName, len(own), noPorts); err != nil {
+		if _, err := o.Gateway.Options(lab.GuestName, len(users), noPorts); err != nil {
 			return err
 		}
 	}
-	if err := o.P2P.check(len(own)); err != nil {
+	if err := o.P2P.check(len(users)); err != nil {
 		return err
 	}
-	for i := range own {
-		g := &own[i]
+	for i := range users {
+		g := &users[i]
 		m := g.ModelOf(&g.NICs[0])
 		pairs := UsedPairs(m.Name, g.NICs[0].QueuePairs)
 		if g.NICs[0].QueuePairs == 0 {

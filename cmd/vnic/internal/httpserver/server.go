@@ -147,7 +147,7 @@ func (s *Server) guard(next http.Handler) http.Handler {
 		h.Set("Referrer-Policy", "no-referrer")
 		h.Set("Cross-Origin-Resource-Policy", "same-origin")
 		h.Set("Cache-Control", "no-store")
-		if !s.knows(r.Host) && (r.Host != "" || r.ProtoAtLeast(1, 1)) {
+		if !s.accepts(r.Host) && (r.Host != "" || r.ProtoAtLeast(1, 1)) {
 			http.Error(w, fmt.Sprintf("vnic: %q is no name of this server: open %s, or give vnic that name by %s", r.Host,
 				s.URL(), s.flag), http.StatusMisdirectedRequest)
 			return
@@ -157,7 +157,7 @@ func (s *Server) guard(next http.Handler) http.Handler {
 }
 
 // knows says whether a Host header names this server: by an address, as localhost, or as the user did.
-func (s *Server) knows(header string) bool {
+func (s *Server) accepts(header string) bool {
 	host, _, err := net.SplitHostPort(header)
 	if err != nil {
 		host = header
@@ -168,7 +168,7 @@ func (s *Server) knows(header string) bool {
 	if _, err = netip.ParseAddr(host); err == nil {
 		return true
 	}
-	if own, err := os.Hostname(); err == nil && s.anywhere && strings.EqualFold(host, own) {
+	if name, err := os.Hostname(); err == nil && s.anywhere && strings.EqualFold(host, name) {
 		return true
 	}
 	host = strings.TrimSuffix(host, ".") // names are the same without it, and in any case (RFC 3986, 3.2.2)

@@ -75,12 +75,12 @@ func TestNamesOfAServer(t *testing.T) {
 	for header, want := range map[string]bool{"lab.example:80": true, "lab.example": true, "": false, "localhost": true,
 		"[::1]:8080": true, "[::1]": true, "::1": true, "192.0.2.7:1": true, "[localhost]": true, "other.example": false,
 		"lab.example.": true, "LAB.example:80": true, "LocalHost.": true, ":80": false, ".": false} {
-		testkit.Equal(t, header, named.knows(header), want)
+		testkit.Equal(t, header, named.accepts(header), want)
 	}
-	own := testkit.Must(os.Hostname())(t)
-	testkit.Equal(t, "this machine's name", (&Server{anywhere: true}).knows(own+":80"), true)
-	testkit.Equal(t, "its name where it is one address of many", named.knows(own), own == named.host || own == "localhost")
-	testkit.Equal(t, "a server without a name", (&Server{}).knows(""), false)
+	host := testkit.Must(os.Hostname())(t)
+	testkit.Equal(t, "this machine's name", (&Server{anywhere: true}).accepts(host+":80"), true)
+	testkit.Equal(t, "its name where it is one address of many", named.accepts(host), host == named.host || host == "localhost")
+	testkit.Equal(t, "a server without a name", (&Server{}).accepts(""), false)
 }
 
 // Health checks send requests of HTTP/1.0 without a Host header: they are answered. HTTP/1.1 requires that header.

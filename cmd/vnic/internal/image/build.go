@@ -25,8 +25,8 @@ const (
 	readmeFile = "README"
 )
 
-// protocol is the version of all that the programs of an image say to the NICs of `vnic serve`. Images up to 780d5150
-// do not name it.
+// protocol is the version of the protocols between an image's programs and the NICs of `vnic serve`. Images up to
+// 780d5150 do not name it.
 const protocol = 2
 
 // builtBy is a README's last line.
@@ -114,7 +114,7 @@ func (u *usage) print(w io.Writer) error {
 	if u.XDP {
 		xdp = " --xdp"
 	}
-	at := func(name string) string { return filepath.Join(u.Dir, name) }
+	pathOf := func(name string) string { return filepath.Join(u.Dir, name) }
 	_, err := fmt.Fprintf(w, `Guest image for a %s NIC, kernel %s. In one terminal:
 
   vnic serve --socket-path $XDG_RUNTIME_DIR/vnic.sock --nic %s%s --image %s
@@ -126,7 +126,7 @@ Of the command these flags are the image's:
   %s
 
 With KVM: -accel kvm -cpu host. The guest powers off when its program ends; C-a x ends QEMU at once.
-`, u.NIC, u.Kernel, u.NIC, xdp, u.Dir, oldest, lab.FormatBytes(u.Memory), at(kernelFile), at(initrdFile),
-		at(appendFile), strings.Join(slices.Concat(machineArgs, byTCG), " "))
+`, u.NIC, u.Kernel, u.NIC, xdp, u.Dir, oldest, lab.FormatBytes(u.Memory), pathOf(kernelFile), pathOf(initrdFile),
+		pathOf(appendFile), strings.Join(slices.Concat(machineArgs, byTCG), " "))
 	return err
 }

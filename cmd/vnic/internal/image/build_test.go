@@ -37,7 +37,9 @@ func options(t *testing.T) BuildOptions {
 		t.Setenv(e, "")
 	}
 	return BuildOptions{Dir: filepath.Join(dir, "out"), Guest: boot.Options{NIC: lab.Virtio, Guests: 1, CPUs: 1,
-		MTU: 1500, Memory: 512 << 20, Copies: []string{put("data", 0o644, []byte("some data")) + ":/data"},
+
+		NICOptions: lab.NICOptions{MTU: 1500}, Memory: 512 << 20,
+		Copies:  []string{put("data", 0o644, []byte("some data")) + ":/data"},
 		Command: []string{"/bin/cat", "/data"}, Env: []string{"A=b"}, Append: "more",
 		Common: guests.Common{Log: slog.New(slog.DiscardHandler), Note: func(string, ...any) {},
 			Fetch: assets.Options{CacheDir: filepath.Join(dir, "cache"), Offline: true, Kernel: put("bzImage", 0o644, kernel)}}}}
@@ -65,11 +67,11 @@ func files(t *testing.T, initrd []byte) map[string]string {
 // Invariant: vnic image: The same flags give the same bytes.
 func TestImageIsWholeAndReproducible(t *testing.T) {
 	o := options(t)
-	var said bytes.Buffer
-	testkit.OK(t, Build(t.Context(), o, &said))
+	var output bytes.Buffer
+	testkit.OK(t, Build(t.Context(), o, &output))
 	testkit.Equal(t, "made", left(t, o.Dir), "README append initrd kernel")
-	if !strings.Contains(said.String(), "-initrd "+o.Dir+"/initrd") || strings.Contains(read(t, o.Dir+"/README"), o.Dir) {
-		t.Errorf("said %s\nand %s", said.String(), read(t, o.Dir+"/README"))
+	if !strings.Contains(output.String(), "-initrd "+o.Dir+"/initrd") || strings.Contains(read(t, o.Dir+"/README"), o.Dir) {
+		t.Errorf("said %s\nand %s", output.String(), read(t, o.Dir+"/README"))
 	}
 	if got := read(t, o.Dir+"/append"); !strings.HasPrefix(got, "console=ttyS0 ") || !strings.HasSuffix(got, " more\n") ||
 		strings.Contains(got, "nokaslr") {

@@ -37,7 +37,7 @@ var (
 // maxText bounds what is read of the files that are text.
 const maxText = 64 << 10
 
-// Load finds the files of an image in a directory. With a version.Error there is one, which another vnic has built.
+// Load finds the files of an image in a directory. With a version.Error it returns them, too.
 func Load(dir string) (f Files, err error) {
 	if dir, err = filepath.Abs(dir); err != nil {
 		return f, err

@@ -61,11 +61,11 @@ func TestImagesOfAnotherVnicAreRefused(t *testing.T) {
 	testkit.OK(t, Build(t.Context(), o, new(strings.Builder)))
 	testkit.OK(t, testkit.Err(Load(o.Dir)))
 	ours := read(t, o.Dir+"/README")
-	of := func(says string) string { return ours[:strings.LastIndex(ours, "Built by")] + says + "\n" }
+	built := func(line string) string { return ours[:strings.LastIndex(ours, "Built by")] + line + "\n" }
 	for readme, want := range map[string]string{
-		read(t, "testdata/README-780d5150"):      "is of an older vnic, which does not say its version",
-		of("Built by vnic v1.0, protocol 1."):    "is of vnic v1.0 (protocol 1)",
-		of("Built by vnic v9.0 1f, protocol 3."): "is of vnic v9.0 1f (protocol 3)",
+		read(t, "testdata/README-780d5150"):         "is of an older vnic, which does not say its version",
+		built("Built by vnic v1.0, protocol 1."):    "is of vnic v1.0 (protocol 1)",
+		built("Built by vnic v9.0 1f, protocol 3."): "is of vnic v9.0 1f (protocol 3)",
 	} {
 		testkit.OK(t, os.WriteFile(o.Dir+"/README", []byte(readme), 0o600))
 		f, err := Load(o.Dir)

@@ -33,7 +33,7 @@ func writeFile(path string, force bool, c content) (err error) {
 	if err != nil {
 		return plain(path, err)
 	}
-	_ = own(f)
+	_ = claim(f)
 	defer func() {
 		if err != nil {
 			_ = os.Remove(f.Name())
@@ -95,7 +95,7 @@ func writeDir(path string, force bool, files map[string]content) (err error) {
 		return plain(path, err)
 	}
 	if d, err := os.Open(dir); err == nil {
-		_ = own(d)
+		_ = claim(d)
 		defer func() { _ = d.Close() }()
 	}
 	defer func() { // after an exchange it is the older one
@@ -125,7 +125,7 @@ func writeDir(path string, force bool, files map[string]content) (err error) {
 func unfinished(path string) string { return "." + filepath.Base(path) + ".new-" }
 
 // own marks something unfinished as that of a process that lives: as long as it has f open.
-func own(f *os.File) error { return unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) }
+func claim(f *os.File) error { return unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) }
 
 // sweep removes what killed processes have left on their way to path. What cannot be removed stays.
 func sweep(path string) {
@@ -140,7 +140,7 @@ func sweep(path string) {
 		if err != nil {
 			continue
 		}
-		if own(f) == nil {
+		if claim(f) == nil {
 			_ = os.RemoveAll(name)
 		}
 		_ = f.Close()
@@ -179,10 +179,10 @@ func onlyThese(dir string, files map[string]content) error {
 
 // rename needs a file system that can rename without replacing, or exchange (rename(2)); on others
 // there is a moment between the look and the renaming.
-func rename(from, to string, how uint) error {
-	err := unix.Renameat2(unix.AT_FDCWD, from, unix.AT_FDCWD, to, how)
+func rename(from, to string, flags uint) error {
+	err := unix.Renameat2(unix.AT_FDCWD, from, unix.AT_FDCWD, to, flags)
 	if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOSYS) {
-		if how == unix.RENAME_EXCHANGE {
+		if flags == unix.RENAME_EXCHANGE {
 			err = os.RemoveAll(to)
 		} else if _, serr := os.Lstat(to); serr == nil {
 			err = unix.EEXIST

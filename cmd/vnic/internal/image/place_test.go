@@ -101,7 +101,7 @@ func TestWhatKilledProcessesLeaveIsRemoved(t *testing.T) {
 	testkit.OK(t, os.WriteFile(filepath.Join(top, ".d.new-4"), nil, 0o600))
 	alive, err := os.Open(filepath.Join(top, ".d.new-2"))
 	if err == nil {
-		err = own(alive)
+		err = claim(alive)
 	}
 	testkit.OK(t, err)
 	defer alive.Close()

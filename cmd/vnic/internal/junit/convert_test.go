@@ -25,13 +25,13 @@ func convert(t *testing.T, text string, status int) string {
 		fmt.Fprintf(&b, "%s %d/%d/%d/%d:", s.Name, s.Tests, s.Failures, s.Errors, s.Skipped)
 		tests, failures, errors = tests+s.Tests, failures+s.Failures, errors+s.Errors
 		for _, c := range s.Cases {
-			how := "ok"
+			mode := "ok"
 			for word, m := range map[string]*Message{"skip": c.Skipped, "error": c.Error, "fail": c.Failure} {
 				if m != nil {
-					how = word + "(" + m.Message + ")"
+					mode = word + "(" + m.Message + ")"
 				}
 			}
-			fmt.Fprintf(&b, " %s=%s", c.Name, how)
+			fmt.Fprintf(&b, " %s=%s", c.Name, mode)
 		}
 		b.WriteByte('\n')
 	}

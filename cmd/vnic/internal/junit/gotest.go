@@ -96,13 +96,13 @@ func (g *goTest) line(b []byte) {
 }
 
 // suites gives one for each package.
-func (g *goTest) suites(of *guest) (list []Suite) {
+func (g *goTest) suites(booted *guest) (list []Suite) {
 	for _, p := range g.order {
 		s := Suite{Name: p.name, Time: Seconds(p.seconds)}
-		if of.name != "" {
-			s.Name = p.name + " (" + of.name + ")"
+		if booted.name != "" {
+			s.Name = p.name + " (" + booted.name + ")"
 		}
-		of.seconds += p.seconds
+		booted.seconds += p.seconds
 		bad := false
 		for _, c := range p.order {
 			t := Case{Name: c.name, Class: p.name, Time: Seconds(c.seconds)}

@@ -83,11 +83,11 @@ func (v *view) most(loads []pcie.Load, nic, gpu string) (rate float64, limit str
 	}
 	rates, limits := lab.MaxMin([]map[*lab.Edge]float64{per})
 	limit = "a switch's link"
-	for at, e := range edges {
+	for edge, e := range edges {
 		switch {
-		case e == limits[0] && at.Node == nic:
+		case e == limits[0] && edge.Node == nic:
 			limit = "the NIC's link"
-		case e == limits[0] && at.Node == gpu:
+		case e == limits[0] && edge.Node == gpu:
 			limit = "the GPU's link"
 		}
 	}

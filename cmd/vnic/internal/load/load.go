@@ -131,12 +131,12 @@ func (u *use) mode(ctx context.Context, mode string) error {
 // whole loads [from, to) of the file, in rounds that fit GPU memory.
 func (u *use) whole(ctx context.Context, r *Run, from, to uint64, cpu *float64) error {
 	right := true
-	for at := from; at < to; {
-		n := min(to-at, u.opt.room)
+	for pos := from; pos < to; {
+		n := min(to-pos, u.opt.room)
 		if err := u.guest.Poison(ctx, dataOff, n, poison); err != nil {
 			return err
 		}
-		if err := u.load(ctx, r, transfer.LoadArgs{Off: at, Len: n}, cpu); err != nil {
+		if err := u.load(ctx, r, transfer.LoadArgs{Off: pos, Len: n}, cpu); err != nil {
 			return err
 		}
 		d, err := u.guest.SHA256(ctx, dataOff, n)
@@ -145,17 +145,17 @@ func (u *use) whole(ctx context.Context, r *Run, from, to uint64, cpu *float64) 
 		}
 		r.SHA256 = strings.TrimPrefix(r.SHA256+","+hex.EncodeToString(d[:]), ",")
 		if u.file != nil {
-			first, err := u.guest.Differs(ctx, dataOff, n, func(b []byte, i uint64) { u.file.gen(b, at+i) })
+			first, err := u.guest.Differs(ctx, dataOff, n, func(b []byte, i uint64) { u.file.gen(b, pos+i) })
 			if err != nil {
 				return err
 			}
 			if first < n && right {
-				right, r.Error = false, fmt.Sprintf("byte %d of the file is not what the server has", at+first)
+				right, r.Error = false, fmt.Sprintf("byte %d of the file is not what the server has", pos+first)
 			}
 		}
-		at += n
+		pos += n
 		if u.opt.Progress != nil {
-			u.opt.Progress(r.Mode, at-from, to-from)
+			u.opt.Progress(r.Mode, pos-from, to-from)
 		}
 	}
 	switch {
@@ -199,14 +199,14 @@ func (u *use) records(ctx context.Context, r *Run, info *transfer.SourceInfo, cp
 		r.Error = fmt.Sprintf("%d bytes of %d", r.Bytes, all)
 	}
 	for i := count - min(count, uint64(o.Prefetch)); i < count; i++ {
-		n, at := min(each, all-i*each), o.Skip+i*each
+		n, pos := min(each, all-i*each), o.Skip+i*each
 		place := dataOff + i%uint64(o.Prefetch)*each
-		first, err := u.guest.Differs(ctx, place, n, func(b []byte, k uint64) { u.file.gen(b, at+k) })
+		first, err := u.guest.Differs(ctx, place, n, func(b []byte, k uint64) { u.file.gen(b, pos+k) })
 		if err != nil {
 			return err
 		}
 		if first < n && right {
-			right, r.Error = false, fmt.Sprintf("byte %d of the file is not what the server has", at+first)
+			right, r.Error = false, fmt.Sprintf("byte %d of the file is not what the server has", pos+first)
 		}
 	}
 	r.Verified, r.By = &right, fmt.Sprintf("what the server has, of the last %d batches", min(count, uint64(o.Prefetch)))

@@ -78,19 +78,12 @@ func (o *Options) Complete() error {
 			o.Format = Safetensors
 		}
 	}
+	if err := cmp.Or(guests.OneOf("--format", o.Format, Raw, Records, Safetensors), guests.Bytes("--size", o.Size, maxSize),
+		guests.Number("--connections", o.Connections, 1, maxConnections), guests.Bytes("--range", o.Range, maxRange),
+		guests.Patience("--timeout", o.Timeout), guests.Patience("--retry", o.Retry), guests.Modes(o.Modes)); err != nil {
+		return err
+	}
 	switch {
-	case o.Format != Raw && o.Format != Records && o.Format != Safetensors:
-		return fmt.Errorf("--format %s: %s, %s or %s", o.Format, Raw, Records, Safetensors)
-	case o.Size == 0 || o.Size > maxSize:
-		return fmt.Errorf("--size %s: 1 byte to %s", lab.FormatBytes(o.Size), lab.FormatBytes(maxSize))
-	case o.Connections < 1 || o.Connections > maxConnections:
-		return fmt.Errorf("--connections %d: 1 to %d", o.Connections, maxConnections)
-	case o.Range == 0 || o.Range > maxRange:
-		return fmt.Errorf("--range %s: 1 byte to %s", lab.FormatBytes(o.Range), lab.FormatBytes(maxRange))
-	case o.Timeout < time.Millisecond || o.Timeout > time.Hour:
-		return fmt.Errorf("--timeout %v: 1ms to 1h", o.Timeout)
-	case o.Retry < time.Millisecond || o.Retry > time.Hour:
-		return fmt.Errorf("--retry %v: 1ms to 1h", o.Retry)
 	case o.Step < 0 || o.Step > time.Hour:
 		return fmt.Errorf("--step %v: up to 1h", o.Step)
 	case o.SHA256 != "" && (len(o.SHA256) != 64 || strings.Trim(strings.ToLower(o.SHA256), "0123456789abcdef") != ""):
@@ -101,13 +94,6 @@ func (o *Options) Complete() error {
 		return fmt.Errorf("--step and --skip are of --format %s", Records)
 	case headerBytes(o.Header) > maxHeader:
 		return fmt.Errorf("--header: %d bytes, %d at most", headerBytes(o.Header), maxHeader)
-	case len(o.Modes) == 0:
-		return errors.New("--mode: devmem, copy or both")
-	}
-	for _, m := range o.Modes {
-		if m != transfer.Devmem && m != transfer.Copy {
-			return fmt.Errorf("--mode %s: devmem, copy or both", m)
-		}
 	}
 	if o.Format == Records {
 		each := o.Record * o.Batch

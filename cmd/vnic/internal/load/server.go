@@ -31,44 +31,44 @@ type file struct {
 }
 
 // gen makes what the file has from byte at on.
-func (f *file) gen(b []byte, at uint64) {
-	if n := uint64(len(f.head)); at < n {
-		k := copy(b, f.head[at:])
-		b, at = b[k:], at+uint64(k)
+func (f *file) gen(b []byte, pos uint64) {
+	if n := uint64(len(f.head)); pos < n {
+		k := copy(b, f.head[pos:])
+		b, pos = b[k:], pos+uint64(k)
 	}
 	if len(b) > 0 {
-		gpumem.FillAt(b, f.seed, at)
+		gpumem.FillAt(b, f.seed, pos)
 	}
 }
 
 // reader is a file as it is read.
 type reader struct {
 	*file
-	at int64
+	pos int64
 }
 
 func (r *reader) Read(b []byte) (int, error) {
-	left := int64(r.size) - r.at
+	left := int64(r.size) - r.pos
 	if left <= 0 {
 		return 0, io.EOF
 	}
 	b = b[:min(int64(len(b)), left)]
-	r.gen(b, uint64(r.at))
-	r.at += int64(len(b))
+	r.gen(b, uint64(r.pos))
+	r.pos += int64(len(b))
 	return len(b), nil
 }
 
 func (r *reader) Seek(off int64, whence int) (int64, error) {
 	switch whence {
 	case io.SeekCurrent:
-		off += r.at
+		off += r.pos
 	case io.SeekEnd:
 		off += int64(r.size)
 	}
 	if off < 0 {
 		return 0, errors.New("seek before the file's begin")
 	}
-	r.at = off
+	r.pos = off
 	return off, nil
 }
 
@@ -127,25 +127,25 @@ func model(size uint64) (head []byte, all uint64, err error) {
 	}
 	const hidden, inner = 512, 1408
 	list := map[string]any{"__metadata__": map[string]string{"format": "pt"}}
-	at := uint64(0)
+	pos := uint64(0)
 	add := func(name, typ string, width uint64, shape ...uint64) {
 		n := width
 		for _, d := range shape {
 			n *= d
 		}
-		list[name] = tensor{typ, shape, [2]uint64{at, at + n}}
-		at += n
+		list[name] = tensor{typ, shape, [2]uint64{pos, pos + n}}
+		pos += n
 	}
 	add("model.embed_tokens.weight", "BF16", 2, 4096, hidden)
-	for layer := 0; at < size; layer++ {
-		of := fmt.Sprintf("model.layers.%d.", layer)
+	for layer := 0; pos < size; layer++ {
+		prefix := fmt.Sprintf("model.layers.%d.", layer)
 		for _, w := range []string{"q", "k", "v", "o"} {
-			add(of+"self_attn."+w+"_proj.weight", "BF16", 2, hidden, hidden)
+			add(prefix+"self_attn."+w+"_proj.weight", "BF16", 2, hidden, hidden)
 		}
-		add(of+"mlp.gate_proj.weight", "BF16", 2, inner, hidden)
-		add(of+"mlp.up_proj.weight", "BF16", 2, inner, hidden)
-		add(of+"mlp.down_proj.weight", "BF16", 2, hidden, inner)
-		add(of+"input_layernorm.weight", "F32", 4, hidden)
+		add(prefix+"mlp.gate_proj.weight", "BF16", 2, inner, hidden)
+		add(prefix+"mlp.up_proj.weight", "BF16", 2, inner, hidden)
+		add(prefix+"mlp.down_proj.weight", "BF16", 2, hidden, inner)
+		add(prefix+"input_layernorm.weight", "F32", 4, hidden)
 	}
 	text, err := json.Marshal(list)
 	if err != nil {
@@ -156,5 +156,5 @@ func model(size uint64) (head []byte, all uint64, err error) {
 	}
 	head = binary.LittleEndian.AppendUint64(nil, uint64(len(text)))
 	head = append(head, text...)
-	return head, uint64(len(head)) + at, nil
+	return head, uint64(len(head)) + pos, nil
 }

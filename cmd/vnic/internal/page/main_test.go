@@ -56,9 +56,10 @@ func large(n uint64) *stat.Page {
 
 // small is a lab of one NIC.
 func small() *stat.Page {
+	port := stat.PortCounters{Name: "A", Kind: "virtio", Queues: []stat.Queue{}}
+	port.Link.SentBytes = 7
 	return &stat.Page{
-		Snapshot: &stat.Snapshot{Schema: 1, Command: "run", Ports: []stat.PortCounters{{Name: "A", Kind: "virtio",
-			Link: stat.LinkCounters{SentBytes: 7}, Queues: []stat.Queue{}}}},
+		Snapshot: &stat.Snapshot{Schema: 1, Command: "run", Ports: []stat.PortCounters{port}},
 		Machines: []stat.Machine{{Name: "A", NICs: []stat.NIC{{Name: "A"}}}},
 		Events:   []stat.Event{{Seq: 1, Kind: "rule", Text: "rule 1"}},
 	}

@@ -49,7 +49,7 @@ func memoryMap(g *stat.GPUMap, cells, uses int) Memory {
 	m := Memory{GPU: g.GPU, Bytes: g.Bytes, Uses: []Use{}, Runs: [][3]int{}}
 	m.CellBytes = max(leastCell, (g.Bytes+uint64(cells)-1)/uint64(cells))
 	index := map[Use]int{}
-	var at []int // of each range, in Uses
+	var places []int // of each range, in Uses
 	for _, r := range g.Ranges {
 		u := Use{State: r.State, Port: r.Port, Queue: r.Queue, Binding: r.Binding}
 		n, ok := index[u]
@@ -59,12 +59,12 @@ func memoryMap(g *stat.GPUMap, cells, uses int) Memory {
 			m.Uses = append(m.Uses, u)
 		}
 		m.Uses[n].Bytes += r.Len
-		at = append(at, n)
+		places = append(places, n)
 	}
 	to := m.orderUses(uses)
 	d := drawing{m: &m, cell: -1, in: map[int]uint64{}}
 	for i, r := range g.Ranges {
-		d.add(r.Off, r.Len, to[at[i]])
+		d.add(r.Off, r.Len, to[places[i]])
 	}
 	d.flush()
 	return m

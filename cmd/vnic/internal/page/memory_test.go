@@ -10,7 +10,7 @@ import (
 )
 
 func TestMemoryMap(t *testing.T) {
-	at := func(off, n uint64, state string, queue int) stat.MemoryRange {
+	piece := func(off, n uint64, state string, queue int) stat.MemoryRange {
 		return stat.MemoryRange{Off: off, Len: n, State: state, Port: "B", Queue: queue}
 	}
 	for _, c := range []struct {
@@ -20,17 +20,17 @@ func TestMemoryMap(t *testing.T) {
 		want   Memory
 	}{
 		{"nothing", nil, 4, Memory{CellBytes: 16 << 10, Uses: []Use{}, Runs: [][3]int{}}},
-		{"whole cells", []stat.MemoryRange{at(0, 32<<10, "posted", 1), at(48<<10, 16<<10, "send", -1)}, 4,
+		{"whole cells", []stat.MemoryRange{piece(0, 32<<10, "posted", 1), piece(48<<10, 16<<10, "send", -1)}, 4,
 			Memory{CellBytes: 16 << 10, Uses: []Use{{State: "posted", Port: "B", Queue: 1, Bytes: 32 << 10},
 				{State: "send", Port: "B", Queue: -1, Bytes: 16 << 10}}, Runs: [][3]int{{0, 2, 0}, {3, 1, 1}}}},
-		{"a cell of several shows what has most", []stat.MemoryRange{at(0, 4096, "posted", 1), at(4096, 8192, "held", 1),
-			at(60<<10, 4096, "posted", 1)}, 4,
+		{"a cell of several shows what has most", []stat.MemoryRange{piece(0, 4096, "posted", 1), piece(4096, 8192, "held", 1),
+			piece(60<<10, 4096, "posted", 1)}, 4,
 			Memory{CellBytes: 16 << 10, Uses: []Use{{State: "posted", Port: "B", Queue: 1, Bytes: 8192},
 				{State: "held", Port: "B", Queue: 1, Bytes: 8192}}, Runs: [][3]int{{0, 1, 1}, {3, 1, 0}}}},
-		{"over a cell's end", []stat.MemoryRange{at(8<<10, 40<<10, "held", 0)}, 4,
+		{"over a cell's end", []stat.MemoryRange{piece(8<<10, 40<<10, "held", 0)}, 4,
 			Memory{CellBytes: 16 << 10, Uses: []Use{{State: "held", Port: "B", Queue: 0, Bytes: 40 << 10}},
 				Runs: [][3]int{{0, 3, 0}}}},
-		{"past the end", []stat.MemoryRange{at(60<<10, 1<<20, "held", 0), at(1<<30, 4096, "held", 0)}, 4,
+		{"past the end", []stat.MemoryRange{piece(60<<10, 1<<20, "held", 0), piece(1<<30, 4096, "held", 0)}, 4,
 			Memory{CellBytes: 16 << 10, Uses: []Use{{State: "held", Port: "B", Queue: 0, Bytes: 1<<20 + 4096}},
 				Runs: [][3]int{{3, 1, 0}}}},
 	} {

@@ -112,7 +112,7 @@ func (r *Recorder) look(last bool) {
 		r.keep(s)
 	}
 	if slices.ContainsFunc(p.Memory, func(g stat.GPUMap) bool { return len(g.Ranges) > 0 }) {
-		r.used, r.usedAt = p.Memory, s.at
+		r.used, r.usedAt = p.Memory, s.when
 	}
 	if live {
 		r.page, r.now, r.state = p, s, nil

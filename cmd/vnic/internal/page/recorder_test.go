@@ -17,7 +17,7 @@ import (
 func TestRecordingIsBounded(t *testing.T) {
 	p := large(1e12)
 	r := newRecorder(func() *stat.Page { return p })
-	first := r.samples[0].at
+	first := r.samples[0].when
 	for range 1000 {
 		r.look(true)
 	}
@@ -26,8 +26,8 @@ func TestRecordingIsBounded(t *testing.T) {
 	if len(s) > maxSamples || len(s) < maxSamples/2 {
 		t.Errorf("%d samples", len(s))
 	}
-	if s[0].at-first > s[len(s)-1].at/2 {
-		t.Errorf("from %v to %v: the beginning is gone", s[0].at, s[len(s)-1].at)
+	if s[0].when-first > s[len(s)-1].when/2 {
+		t.Errorf("from %v to %v: the beginning is gone", s[0].when, s[len(s)-1].when)
 	}
 	for i := range s {
 		if len(s[i].links) != sampledLinks || len(s[i].flows) != sampledFlows {

@@ -33,7 +33,7 @@ type sampleJSON struct {
 }
 
 type sample struct {
-	at    time.Duration
+	when  time.Duration
 	links []linkSample
 	flows []flowSample
 }
@@ -57,8 +57,8 @@ func (f *flowSample) json(i int) [9]any {
 }
 
 // take makes a sample of what there is.
-func take(p *stat.Page, at time.Duration) sample {
-	s := sample{at: at}
+func take(p *stat.Page, when time.Duration) sample {
+	s := sample{when: when}
 	for i := range p.Links {
 		l := &p.Links[i]
 		if l.Bytes > 0 {
@@ -130,7 +130,7 @@ func record(samples []sample) Recording {
 	r.Flows, flowAt = largest(flows, sampledFlows)
 	for i := range samples {
 		s := &samples[i]
-		j := sampleJSON{At: round(s.at.Seconds()), Links: [][3]float64{}, Flows: [][9]any{}}
+		j := sampleJSON{At: round(s.when.Seconds()), Links: [][3]float64{}, Flows: [][9]any{}}
 		for _, l := range s.links {
 			if n, ok := linkAt[l.name]; ok {
 				j.Links = append(j.Links, [3]float64{float64(n), float64(l.bytes), round(l.busy)})
@@ -149,16 +149,16 @@ func record(samples []sample) Recording {
 func round(seconds float64) float64 { return math.Round(seconds*1000) / 1000 }
 
 // largest gives the names with the largest values, and their places.
-func largest(of map[string]float64, n int) (names []string, at map[string]int) {
-	names = make([]string, 0, len(of))
-	for name := range of {
+func largest(values map[string]float64, n int) (names []string, index map[string]int) {
+	names = make([]string, 0, len(values))
+	for name := range values {
 		names = append(names, name)
 	}
-	slices.SortFunc(names, func(a, b string) int { return cmp.Or(cmp.Compare(of[b], of[a]), cmp.Compare(a, b)) })
+	slices.SortFunc(names, func(a, b string) int { return cmp.Or(cmp.Compare(values[b], values[a]), cmp.Compare(a, b)) })
 	names = names[:min(len(names), n)]
-	at = make(map[string]int, len(names))
+	index = make(map[string]int, len(names))
 	for i, name := range names {
-		at[name] = i
+		index[name] = i
 	}
-	return names, at
+	return names, index
 }

@@ -13,8 +13,8 @@ func (r *Recorder) Report() ([]byte, error) {
 	r.mu.Lock()
 	s := State{Page: bounded(r.page, reportFlows), Report: true}
 	if r.used != nil { // at the end of a run all is free
-		at := round(r.usedAt.Seconds())
-		s.Page.Memory, s.Page.MemoryAt = memoryMaps(r.used), &at
+		when := round(r.usedAt.Seconds())
+		s.Page.Memory, s.Page.MemoryAt = memoryMaps(r.used), &when
 	}
 	r.mu.Unlock()
 	samples := r.copy()

@@ -65,16 +65,16 @@ func TestWorldIsCaptured(t *testing.T) {
 
 // TestErrorIsToldAtOnceAndAtTheEnd: and it is no error of the lab's.
 func TestErrorIsToldAtOnceAndAtTheEnd(t *testing.T) {
-	told := make(chan string, 10)
-	p, err := Start(Options{File: "/dev/full"}, func(format string, args ...any) { told <- fmt.Sprintf(format, args...) })
+	notes := make(chan string, 10)
+	p, err := Start(Options{File: "/dev/full"}, func(format string, args ...any) { notes <- fmt.Sprintf(format, args...) })
 	testkit.OK(t, err)
 	w, err := lab.Open(lab.Uniform(1, lab.NIC{Model: lab.GVE}, 0), lab.Options{Services: []lab.Service{p.Service}})
 	testkit.OK(t, err)
-	if s := <-told; !strings.Contains(s, "/dev/full") || !strings.Contains(s, "no space left") {
+	if s := <-notes; !strings.Contains(s, "/dev/full") || !strings.Contains(s, "no space left") {
 		t.Error(s)
 	}
 	testkit.OK(t, w.Close())
-	if r := p.Report(); !strings.Contains(r.Error, "no space left") || len(told) != 0 {
-		t.Errorf("%+v, told %d times more", r, len(told))
+	if r := p.Report(); !strings.Contains(r.Error, "no space left") || len(notes) != 0 {
+		t.Errorf("%+v, told %d times more", r, len(notes))
 	}
 }

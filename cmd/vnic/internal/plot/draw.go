@@ -31,7 +31,7 @@ func (l *layout) draw() {
 const farthest = 1 << 20
 
 // at is where on the canvas a point of the layout is, whose heights are above the lower edge.
-func (l *layout) at(x, y float64) point {
+func (l *layout) pointAt(x, y float64) point {
 	bounded := func(v float64) float64 {
 		if math.IsNaN(v) {
 			return 0
@@ -51,18 +51,18 @@ func (l *layout) text(s style, x, y float64, t string) {
 	}
 	base := 0.36 * s.size // half of what capitals are high
 	if s.up {
-		l.c.text(s, l.at(x+base, y), t)
+		l.c.text(s, l.pointAt(x+base, y), t)
 		return
 	}
-	l.c.text(s, l.at(x, y-base), t)
+	l.c.text(s, l.pointAt(x, y-base), t)
 }
 
 func (l *layout) line(c color.NRGBA, w, x0, y0, x1, y1 float64, dash ...float64) {
-	l.c.stroke(stroke{c, w, dash}, []point{l.at(x0, y0), l.at(x1, y1)})
+	l.c.stroke(stroke{c, w, dash}, []point{l.pointAt(x0, y0), l.pointAt(x1, y1)})
 }
 
 func (l *layout) rect(c color.NRGBA, x0, y0, x1, y1 float64) {
-	l.c.fill(c, []point{l.at(x0, y0), l.at(x1, y0), l.at(x1, y1), l.at(x0, y1)})
+	l.c.fill(c, []point{l.pointAt(x0, y0), l.pointAt(x1, y0), l.pointAt(x1, y1), l.pointAt(x0, y1)})
 }
 
 // lineOf is how the line of a number looks.
@@ -106,7 +106,7 @@ func (l *layout) panel(p *Panel, high float64, last bool) {
 	for i := range p.Series {
 		for _, part := range p.Series[i].points() {
 			for j, v := range part {
-				part[j] = l.at(x(v.x), y(v.y))
+				part[j] = l.pointAt(x(v.x), y(v.y))
 			}
 			l.c.stroke(lineOf(i), part)
 		}
@@ -164,11 +164,11 @@ func (l *layout) marks(marks []Mark, x func(float64) float64, top, bottom, right
 	var ends []float64 // of the last text in each row
 	var texts []func() // above all lines
 	for _, m := range marks {
-		at, s := x(m.At), style{size: size, color: alarm}
-		l.line(alarm, 1, at, bottom, at, top, 2, 2)
-		wide, from := l.f.width(s, m.Text), at+4
+		pos, s := x(m.At), style{size: size, color: alarm}
+		l.line(alarm, 1, pos, bottom, pos, top, 2, 2)
+		wide, from := l.f.width(s, m.Text), pos+4
 		if from+wide > right {
-			from = max(at-4-wide, margin+axisRoom)
+			from = max(pos-4-wide, margin+axisRoom)
 		}
 		row := 0
 		for row < len(ends) && ends[row] > from {
@@ -198,11 +198,11 @@ func (l *layout) label(s style, x, y float64, t string) {
 func (l *layout) names(p *Panel, x, top float64) {
 	head, number, name := style{size: 8.5, color: soft, x: -1}, style{size: 9.5, x: -1}, style{size: 9.5}
 	right := width - margin
-	column := func(title string, of func(*Series) string) {
+	column := func(title string, label func(*Series) string) {
 		wide := l.f.width(head, title)
 		l.text(head, right, top-4, title)
 		for i := range p.Series {
-			t := of(&p.Series[i])
+			t := label(&p.Series[i])
 			l.text(number, right, top-4-nameLine*float64(i+1), t)
 			wide = max(wide, l.f.width(number, t))
 		}
@@ -214,7 +214,7 @@ func (l *layout) names(p *Panel, x, top float64) {
 	column("mean "+p.Unit, func(s *Series) string { return digits(s.Mean) })
 	for i := range p.Series {
 		y := top - 4 - nameLine*float64(i+1)
-		l.c.stroke(thick(lineOf(i)), []point{l.at(x, y), l.at(x+18, y)})
+		l.c.stroke(thick(lineOf(i)), []point{l.pointAt(x, y), l.pointAt(x+18, y)})
 		l.text(name, x+24, y, l.f.fit(name, p.Series[i].Name, right-x-24))
 	}
 }
@@ -269,8 +269,8 @@ func (l *layout) column(b *Bars, c *Column, left, right, top, bottom float64) {
 	const number = 44 // room right of the longest bar
 	l.text(style{size: 9.5, color: soft}, left, top+10, l.f.fit(style{size: 9.5}, c.Title, right-left))
 	high := c.Full
-	for _, of := range c.Values {
-		for _, v := range of {
+	for _, values := range c.Values {
+		for _, v := range values {
 			high = max(high, v)
 		}
 	}
@@ -283,11 +283,11 @@ func (l *layout) column(b *Bars, c *Column, left, right, top, bottom float64) {
 		for g := range c.Values {
 			if v := c.Values[g][i]; v >= 0 {
 				l.rect(fills[g%len(fills)], left, y-barThick+0.5, max(x(v), left+0.5), y)
-				number, at := style{size: 7.5, color: soft}, x(v)+4
-				if full := x(c.Full); c.Full > 0 && at < full+3 && at+l.f.width(number, c.Format(v)) > full-3 {
-					at = full + 4
+				number, pos := style{size: 7.5, color: soft}, x(v)+4
+				if full := x(c.Full); c.Full > 0 && pos < full+3 && pos+l.f.width(number, c.Format(v)) > full-3 {
+					pos = full + 4
 				}
-				l.text(number, at, y-barThick/2, c.Format(v))
+				l.text(number, pos, y-barThick/2, c.Format(v))
 			}
 			y -= barThick
 		}

@@ -49,12 +49,12 @@ var newFonts = sync.OnceValues(func() (*fonts, error) {
 })
 
 // of is a style's font, and what a unit is in points.
-func (f *fonts) of(s style) (of *face, unit float64) {
-	of = f.Regular
+func (f *fonts) faceOf(s style) (chosen *face, unit float64) {
+	chosen = f.Regular
 	if s.bold {
-		of = f.Bold
+		chosen = f.Bold
 	}
-	return of, s.size / float64(of.Em)
+	return chosen, s.size / float64(chosen.Em)
 }
 
 // placed is a glyph in a text: how many points right of the text's start it begins.
@@ -65,16 +65,16 @@ type placed struct {
 
 // glyphs has one for each character of a text, and the text's width.
 func (f *fonts) glyphs(s style, t string) (list []placed, width float64) {
-	of, unit := f.of(s)
+	chosen, unit := f.faceOf(s)
 	before := ""
 	for _, r := range t {
 		c := string(r)
-		g := of.Glyphs[c]
+		g := chosen.Glyphs[c]
 		if g == nil {
-			c, g = "", of.Glyphs[""]
+			c, g = "", chosen.Glyphs[""]
 		}
 		if before != "" && c != "" {
-			width += float64(of.Kern[before+c]) * unit
+			width += float64(chosen.Kern[before+c]) * unit
 		}
 		list = append(list, placed{g, width})
 		width += float64(g.Advance) * unit
@@ -85,7 +85,7 @@ func (f *fonts) glyphs(s style, t string) (list []placed, width float64) {
 
 // outline is that of a glyph, in points from where it begins on the baseline.
 func (f *fonts) outline(s style, g *glyph) []segment {
-	_, unit := f.of(s)
+	_, unit := f.faceOf(s)
 	list := make([]segment, len(g.Outline))
 	for i, part := range g.Outline {
 		list[i].op = op(part[0])

@@ -140,11 +140,11 @@ func newAxis(high float64, n int) axis {
 }
 
 // ticks are where the axis has numbers.
-func (a axis) ticks() (at []float64) {
+func (a axis) ticks() (marks []float64) {
 	for i := 0.; i*a.step <= a.to*(1+1e-9); i++ {
-		at = append(at, i*a.step)
+		marks = append(marks, i*a.step)
 	}
-	return at
+	return marks
 }
 
 func (a axis) label(v float64) string {

@@ -55,7 +55,7 @@ func outline(line []point, width float64) (polygons [][]point) {
 }
 
 // corner is the sector around a point where parts of a line with these normals meet.
-func corner(at, before, after point) []point {
+func corner(p0, before, after point) []point {
 	turn := math.Atan2(before.x*after.y-before.y*after.x, before.x*after.x+before.y*after.y)
 	from := before
 	if turn > 0 { // the outer side is the other one
@@ -63,10 +63,10 @@ func corner(at, before, after point) []point {
 	}
 	const step = math.Pi / 8
 	steps := max(1, math.Ceil(math.Abs(turn)/step))
-	sector := []point{at}
+	sector := []point{p0}
 	for i := 0.; i <= steps; i++ {
 		sin, cos := math.Sincos(-math.Abs(turn) * i / steps)
-		sector = append(sector, point{at.x + from.x*cos - from.y*sin, at.y + from.x*sin + from.y*cos})
+		sector = append(sector, point{p0.x + from.x*cos - from.y*sin, p0.y + from.x*sin + from.y*cos})
 	}
 	return sector
 }

@@ -57,8 +57,8 @@ func (o *Options) faults() (f faults, err error) {
 		}
 	}
 	ends := 0
-	for _, is := range []bool{f.remove > 0, f.kill > 0, f.bad >= 0} {
-		if is {
+	for _, found := range []bool{f.remove > 0, f.kill > 0, f.bad >= 0} {
+		if found {
 			ends++
 		}
 	}
@@ -166,26 +166,26 @@ func (u *use) disturbed(ctx context.Context, r *Run, nic pager, f faults) error 
 	if cause := context.Cause(ctx); cause != nil {
 		return fmt.Errorf("%w: %w", cause, err)
 	}
-	var said string
+	var reported string
 	var bad error
 	switch {
 	case f.kill > 0:
-		said = fmt.Sprintf("%s's program, whose memory it was, was killed while guest %s's NIC used it: its exit took %s, "+
+		reported = fmt.Sprintf("%s's program, whose memory it was, was killed while guest %s's NIC used it: its exit took %s, "+
 			"%s; another queue pair has gone on", name, u.requester.Name, killed.Exit.Round(time.Millisecond),
 			waited(killed))
 		bad = u.goesOn(ctx, r, u.opt.Size, u.opt.Size)
 	case f.remove > 0:
 		var now, before uint64
 		now, before, bad = u.afterRemoval(ctx, r)
-		said = fmt.Sprintf("%s's GPU was removed while guest %s's NIC used it: its program has all pages, in RAM, with %s "+
+		reported = fmt.Sprintf("%s's GPU was removed while guest %s's NIC used it: its program has all pages, in RAM, with %s "+
 			"of round %d and %s of the one before", name, u.requester.Name, lab.FormatBytes(now), r.Rounds,
 			lab.FormatBytes(before))
 	default:
-		said = fmt.Sprintf("%s's NIC did not get page %d, whose memory Linux takes for broken; another queue pair has "+
+		reported = fmt.Sprintf("%s's NIC did not get page %d, whose memory Linux takes for broken; another queue pair has "+
 			"moved all others", name, f.bad)
-		at := uint64(f.bad) * devmem.PageSize
-		bad = u.goesOn(ctx, r, 0, at)
-		if rest := at + devmem.PageSize; bad == nil && rest < u.opt.Size {
+		pos := uint64(f.bad) * devmem.PageSize
+		bad = u.goesOn(ctx, r, 0, pos)
+		if rest := pos + devmem.PageSize; bad == nil && rest < u.opt.Size {
 			bad = u.goesOn(ctx, r, rest, u.opt.Size-rest)
 		}
 	}
@@ -195,7 +195,7 @@ func (u *use) disturbed(ctx context.Context, r *Run, nic pager, f faults) error 
 	if bad != nil {
 		return fmt.Errorf("after --fault %s: %w\nwhat it was: %w", u.opt.Fault, bad, err)
 	}
-	return fmt.Errorf("%s: %w", said, err)
+	return fmt.Errorf("%s: %w", reported, err)
 }
 
 func (f *faults) happened(done chan struct{}, did error) bool {
@@ -233,7 +233,7 @@ func (u *use) goesOn(ctx context.Context, r *Run, off, n uint64) error {
 		return nil
 	}
 	g, o := u.requester, u.opt
-	gen := func(b []byte, at uint64) { gpumem.FillAt(b, o.Seed+uint64(r.Rounds), at) }
+	gen := func(b []byte, pos uint64) { gpumem.FillAt(b, o.Seed+uint64(r.Rounds), pos) }
 	m := transfer.RDMAMove{Off: off, Len: n, Block: uint32(o.Block), Spare: true}
 	if err := g.Fill(ctx, off, n, gen); err != nil {
 		return err
@@ -270,25 +270,25 @@ func (u *use) afterRemoval(ctx context.Context, r *Run) (now, before uint64, err
 	}
 	seed := u.opt.Seed + uint64(r.Rounds) - 1
 	a, b := make([]byte, r.PathMTU), make([]byte, r.PathMTU)
-	for at := uint64(0); at < u.opt.Size; {
+	for pos := uint64(0); pos < u.opt.Size; {
 		part, err := transfer.ReadODP(ctx, u.responder.Ops,
-			transfer.Bytes{Off: at, Len: min(transfer.MaxRead, u.opt.Size-at)})
+			transfer.Bytes{Off: pos, Len: min(transfer.MaxRead, u.opt.Size-pos)})
 		if err != nil {
 			return now, before, err
 		}
 		for d := part.Data; len(d) > 0; {
 			n := min(len(d), len(a))
-			gpumem.FillAt(a[:n], seed, at)
-			gpumem.FillAt(b[:n], seed-1, at)
+			gpumem.FillAt(a[:n], seed, pos)
+			gpumem.FillAt(b[:n], seed-1, pos)
 			switch string(d[:n]) {
 			case string(a[:n]):
 				now += uint64(n)
 			case string(b[:n]):
 				before += uint64(n)
 			default:
-				return now, before, fmt.Errorf("the program's memory at %#x is neither this round's nor the one's before", at)
+				return now, before, fmt.Errorf("the program's memory at %#x is neither this round's nor the one's before", pos)
 			}
-			d, at = d[n:], at+uint64(n)
+			d, pos = d[n:], pos+uint64(n)
 		}
 	}
 	return now, before, nil

@@ -233,9 +233,9 @@ func (u *use) pages(ctx context.Context, r *Run, nic pager, before *transfer.ODP
 func (u *use) digest(round uint64) string {
 	h := sha256.New()
 	b := make([]byte, 1<<20)
-	for at := uint64(0); at < u.opt.Size; at += uint64(len(b)) {
-		b = b[:min(uint64(len(b)), u.opt.Size-at)]
-		gpumem.FillAt(b, u.opt.Seed+round, at)
+	for pos := uint64(0); pos < u.opt.Size; pos += uint64(len(b)) {
+		b = b[:min(uint64(len(b)), u.opt.Size-pos)]
+		gpumem.FillAt(b, u.opt.Seed+round, pos)
 		_, _ = h.Write(b)
 	}
 	return hex.EncodeToString(h.Sum(nil))
@@ -247,7 +247,7 @@ func (u *use) roundOnDemand(ctx context.Context, r *Run) error {
 	if err := o.Begin(ctx, step); err != nil {
 		return err
 	}
-	gen := func(b []byte, at uint64) { gpumem.FillAt(b, o.Seed+uint64(r.Rounds), at) }
+	gen := func(b []byte, pos uint64) { gpumem.FillAt(b, o.Seed+uint64(r.Rounds), pos) }
 	g := u.requester
 	if err := errors.Join(g.Fill(ctx, 0, o.Size, gen), g.Poison(ctx, o.Size, o.Size, poison)); err != nil {
 		return err

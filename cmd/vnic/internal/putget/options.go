@@ -1,6 +1,7 @@
 package putget
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -9,7 +10,6 @@ import (
 
 	"vnic.dev/vnic/cmd/vnic/internal/guests"
 	"vnic.dev/vnic/devmem"
-	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/transfer"
 )
 
@@ -78,21 +78,17 @@ func (o *Options) Complete() error {
 	if err := o.completeOnDemand(); err != nil {
 		return err
 	}
-	switch {
-	case o.Op != Put && o.Op != Get:
+	if o.Op != Put && o.Op != Get {
 		return fmt.Errorf("%q: %s, to write guest 1's memory, or %s, to read it", o.Op, Put, Get)
-	case o.Size == 0 || o.Size > maxSize:
-		return fmt.Errorf("--size %s: 1 byte to %s", lab.FormatBytes(o.Size), lab.FormatBytes(maxSize))
-	case o.Block == 0 || o.Block > maxBlock:
-		return fmt.Errorf("--block %s: 1 byte to %s, as no message is longer", lab.FormatBytes(o.Block),
-			lab.FormatBytes(maxBlock))
-	case o.Depth < 1 || o.Depth > transfer.MaxRDMADepth:
-		return fmt.Errorf("--qd %d: 1 to %d", o.Depth, transfer.MaxRDMADepth)
-	case o.QPs < 1 || o.QPs > transfer.MaxRDMAQPs:
-		return fmt.Errorf("--qps %d: 1 to %d", o.QPs, transfer.MaxRDMAQPs)
-	case o.Rounds < 1 || o.Rounds > maxRounds:
-		return fmt.Errorf("--rounds %d: 1 to %d", o.Rounds, maxRounds)
-	case len(o.MRs) == 0:
+	}
+	if err := cmp.Or(guests.Bytes("--size", o.Size, maxSize), guests.Number("--qd", o.Depth, 1, transfer.MaxRDMADepth), guests.Number("--qps", o.QPs, 1, transfer.MaxRDMAQPs),
+		guests.Number("--rounds", o.Rounds, 1, maxRounds)); err != nil {
+		return err
+	}
+	if err := guests.Bytes("--block", o.Block, maxBlock); err != nil {
+		return fmt.Errorf("%w, as no message is longer", err)
+	}
+	if len(o.MRs) == 0 {
 		return fmt.Errorf("--mr: %s, %s or %s, or several with commas between", GPU, RAM, OnDemand)
 	}
 	for i, m := range o.MRs {

@@ -111,12 +111,12 @@ func (u *use) connect(ctx context.Context, r *Run, port uint16) (window uint64, 
 		c := g.Config
 		return c.Addr().Addr()
 	}
-	at := netip.AddrPortFrom(addr(u.responder), port)
+	peer := netip.AddrPortFrom(addr(u.responder), port)
 	for _, g := range []*guests.Node{u.responder, u.requester} { // who listens comes first
 		c := conf(g)
-		c.Local, c.Remote = netip.AddrPortFrom(addr(g), 0), at
+		c.Local, c.Remote = netip.AddrPortFrom(addr(g), 0), peer
 		if c.Offer {
-			c.Local = at
+			c.Local = peer
 		}
 		info, err := transfer.OpenRDMA(ctx, g.Ops, c)
 		if err != nil {
@@ -146,7 +146,7 @@ func (u *use) round(ctx context.Context, r *Run, round int, window uint64) error
 	if err := o.Begin(ctx, step); err != nil {
 		return err
 	}
-	gen := func(b []byte, at uint64) { gpumem.FillAt(b, o.Seed+uint64(round), at) }
+	gen := func(b []byte, pos uint64) { gpumem.FillAt(b, o.Seed+uint64(round), pos) }
 	if err := errors.Join(src.Fill(ctx, 0, o.Size, gen), dst.Poison(ctx, 0, o.Size, poison)); err != nil {
 		return err
 	}
@@ -155,8 +155,8 @@ func (u *use) round(ctx context.Context, r *Run, round int, window uint64) error
 		return err
 	}
 	if err := u.measure(ctx, r, uint64(round)*o.Size, func() error {
-		for at := uint64(0); at < o.Size; at += window {
-			if err := u.move(ctx, r, at, min(window, o.Size-at)); err != nil {
+		for pos := uint64(0); pos < o.Size; pos += window {
+			if err := u.move(ctx, r, pos, min(window, o.Size-pos)); err != nil {
 				return err
 			}
 		}
@@ -193,21 +193,21 @@ func (u *use) round(ctx context.Context, r *Run, round int, window uint64) error
 
 // move moves [at, at+n) of the data, which memory regions hold at one time. The responder has no part in that: its end
 // ends it all the same.
-func (u *use) move(ctx context.Context, r *Run, at, n uint64) error {
+func (u *use) move(ctx context.Context, r *Run, pos, n uint64) error {
 	ctx, end := u.responder.Lives(ctx)
 	defer end()
 	src, dst := u.ends()
-	if err := transfer.StageRDMA(ctx, src.Ops, transfer.RDMAStage{Off: at, Len: n}); err != nil {
+	if err := transfer.StageRDMA(ctx, src.Ops, transfer.RDMAStage{Off: pos, Len: n}); err != nil {
 		return fmt.Errorf("guest %s: %w", src.Name, err)
 	}
-	res, err := transfer.MoveRDMA(ctx, u.requester.Ops, transfer.RDMAMove{Off: at, Len: n, Block: uint32(u.opt.Block)})
+	res, err := transfer.MoveRDMA(ctx, u.requester.Ops, transfer.RDMAMove{Off: pos, Len: n, Block: uint32(u.opt.Block)})
 	if err != nil {
 		return fmt.Errorf("guest %s: %s: %w", u.requester.Name, u.opt.Op, guests.OrCause(ctx, err))
 	}
 	r.Bytes += res.Bytes
 	r.Requests += res.Requests
 	r.Seconds += res.Seconds
-	if err := transfer.StageRDMA(ctx, dst.Ops, transfer.RDMAStage{Off: at, Len: n, Back: true}); err != nil {
+	if err := transfer.StageRDMA(ctx, dst.Ops, transfer.RDMAStage{Off: pos, Len: n, Back: true}); err != nil {
 		return fmt.Errorf("guest %s: %w", dst.Name, err)
 	}
 	return nil

@@ -40,7 +40,7 @@ func (rep *Report) check(o *Options, streams []*stream, more error) error {
 	}
 	for i := range rep.Rails {
 		x := &rep.Rails[i]
-		s := streams[slices.IndexFunc(streams, func(s *stream) bool { return s.is.From == x.From && s.is.To == x.To })]
+		s := streams[slices.IndexFunc(streams, func(s *stream) bool { return s.rail.From == x.From && s.rail.To == x.To })]
 		wrong := x.wrong(&s.opt, [2]bool{!s.ends[0].away(), !s.ends[1].away()})
 		wrong.If(o.MustShare && (x.Share == nil || x.Share.OfRate == nil), "no share: %s", x.Share.why())
 		f.Within(fmt.Sprintf("mode %s, %s to %s", x.Mode, x.From, x.To), wrong)

@@ -56,8 +56,8 @@ func (o *Options) bare() (d lab.Description, err error) {
 	for i, name := range [2]string{"a", "b"} {
 		g := lab.Guest{Name: name, Driver: o.GPUDriver, IOMMU: o.IOMMU}
 		for rail := range o.rails() {
-			n := lab.NIC{Name: fmt.Sprintf("%s.nic%d", name, rail), Model: models[i].Name, MTU: o.MTU, MaxMTU: o.MaxMTU,
-				XDP: o.XDP, RSCUsecs: o.RSCUsecs, QueuePairs: o.queuePairs(models[i]), GPUs: []int{rail}}
+			n := lab.NIC{Name: fmt.Sprintf("%s.nic%d", name, rail), Model: models[i].Name, NICOptions: o.NICOptions,
+				QueuePairs: o.queuePairs(models[i]), GPUs: []int{rail}}
 			n.Addr4, n.Addr6 = labfile.Addrs(rail, i)
 			g.NICs = append(g.NICs, n)
 			g.GPUs = append(g.GPUs, lab.GPU{Name: fmt.Sprintf("%s.gpu%d", name, rail), Memory: o.GPUMemory})

@@ -24,7 +24,7 @@ func (o *Options) models() (m [2]lab.Model, err error) {
 	for i := range m {
 		known := false
 		if m[i], known = lab.LookupModel(names[min(i, len(names)-1)]); !known {
-			return m, fmt.Errorf("--nic %s: virtio or gve", o.NIC)
+			return m, lab.UnknownModel(o.NIC)
 		}
 		m[i] = m[i].With(o.GPUDriver)
 		if m[i].Name == NICGVE && o.InProc && !o.away(i) {

@@ -15,7 +15,7 @@ func TestLinuxAllowsWhatTheTreeRedirects(t *testing.T) {
 		"nics: [{name: nic0, below: w, model: gve}], gpus: [{name: gpu0, below: w, memory: 32M, acs-redirect: true}]"
 	testkit.Boots(t)
 	testkit.LeavesNothing(t)
-	rep, _, said, err := faulty(t, false, file(t, machine, ""), 1, 4<<20)
+	rep, _, notes, err := faulty(t, false, file(t, machine, ""), 1, 4<<20)
 	if err != nil && !errors.Is(err, ErrProof) || rep == nil || len(rep.Rails) != 1 {
 		t.Fatal(rep, err)
 	}
@@ -25,11 +25,11 @@ func TestLinuxAllowsWhatTheTreeRedirects(t *testing.T) {
 	}
 	for _, guest := range []string{"a", "b"} {
 		want := guest + ": nic0-gpu0: Linux in this guest allows it: QEMU's switches have no ACS"
-		if !slices.Contains(said, want) {
+		if !slices.Contains(notes, want) {
 			t.Errorf("not said: %q", want)
 		}
 	}
 	if t.Failed() {
-		t.Log(err, strings.Join(said, "\n"))
+		t.Log(err, strings.Join(notes, "\n"))
 	}
 }

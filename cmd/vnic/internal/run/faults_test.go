@@ -16,17 +16,20 @@ import (
 	"vnic.dev/vnic/internal/wire"
 )
 
-// everyFault has a row for each word of lab.Faults, in which a fault is the link's of both guests, or is set in a
-// script; what is in no row fails TestEveryFaultHasARow. The stream is right, or ends in the error of ends, and who
-// cannot do it refuses in words of refused: both by device model.
-var everyFault = []struct {
+// faultRow is a fault of the links of both guests, or one that a script sets. The stream is right,
+// or ends in the error of ends; a device model that cannot do it refuses in the words of refused.
+type faultRow struct {
 	fault   string
 	link    string              // as a lab file has it
 	set     []string            // at each time a change: "300ms link a.nic0 state=down"
 	ends    map[string][]string // one of these, whichever end is heard first
 	refused map[string]string
 	seen    func(a, b *nic.Port) bool // its counters; nil: there are none that are sure
-}{
+}
+
+// everyFault has a row for each of lab.Faults; TestEveryFaultHasARow fails for a fault without one.
+// exampleRows adds one for an impairment that has none, with its example.
+var everyFault = exampleRows([]faultRow{
 	{fault: "link loss", link: "loss: 0.3%", set: []string{"600ms link b.nic0 loss=1%"},
 		seen: func(a, _ *nic.Port) bool { return a.Link().Counters().Drops[wire.DropLinkLoss] > 0 }},
 	{fault: "link gemodel", link: "gemodel: 0.05%/30%"},
@@ -57,15 +60,29 @@ var everyFault = []struct {
 		ends: map[string][]string{NICVirtio: {"no such device"}}, refused: map[string]string{NICGVE: "QEMU aborts"}},
 	{fault: "gpu remove", set: []string{"200ms gpu b.gpu0 remove"},
 		ends: map[string][]string{NICVirtio: {"no such device"}}, refused: map[string]string{NICGVE: "NUMA node's"}},
+})
+
+func exampleRows(rows []faultRow) []faultRow {
+	for _, f := range lab.Impairments() {
+		name := f.Kind + " " + f.Key
+		if !slices.ContainsFunc(rows, func(r faultRow) bool { return r.fault == name }) {
+			rows = append(rows, faultRow{fault: name, set: []string{"20ms link a.nic0 " + f.Words()}})
+		}
+	}
+	return rows
 }
 
 func TestEveryFaultHasARow(t *testing.T) {
-	var rows []string
+	var rows, faults []string
 	for _, f := range everyFault {
 		rows = append(rows, f.fault)
 	}
+	for _, f := range lab.Faults() {
+		faults = append(faults, f.Kind+" "+f.Key)
+	}
 	slices.Sort(rows)
-	testkit.Equal(t, "rows", strings.Join(rows, ", "), strings.Join(slices.Sorted(slices.Values(lab.Faults())), ", "))
+	slices.Sort(faults)
+	testkit.Equal(t, "rows", strings.Join(rows, ", "), strings.Join(faults, ", "))
 }
 
 // faultyLab is a lab file of two guests, with links and a script; it ends all that has no end by itself.
@@ -88,14 +105,14 @@ func faultyLab(t *testing.T, model string, links, script []string) string {
 		more.WriteString("script:\n")
 	}
 	for _, s := range script {
-		at, set, _ := strings.Cut(s, " ")
-		fmt.Fprintf(&more, "  - {at: %s, set: %s}\n", at, set)
+		where, set, _ := strings.Cut(s, " ")
+		fmt.Fprintf(&more, "  - {at: %s, set: %s}\n", where, set)
 	}
 	return file(t, machine, more.String())
 }
 
 // faulty runs a transfer over a lab. It gives the NICs, and what was noted.
-func faulty(t *testing.T, inProc bool, lab string, n int, size uint64) (rep *Report, nics []*nic.Port, said []string,
+func faulty(t *testing.T, inProc bool, lab string, n int, size uint64) (rep *Report, nics []*nic.Port, notes []string,
 	err error) {
 	o := Defaults()
 	o.InProc, o.Modes, o.Size, o.StallSecs, o.Seed = inProc, []string{transfer.Devmem}, size, 120, 7
@@ -104,7 +121,7 @@ func faulty(t *testing.T, inProc bool, lab string, n int, size uint64) (rep *Rep
 	o.Note = func(format string, args ...any) {
 		mu.Lock()
 		defer mu.Unlock()
-		said = append(said, fmt.Sprintf(format, args...))
+		notes = append(notes, fmt.Sprintf(format, args...))
 	}
 	o.opened = func(r *runner) { nics = r.ports() }
 	testkit.OK(t, o.Check())
@@ -112,7 +129,7 @@ func faulty(t *testing.T, inProc bool, lab string, n int, size uint64) (rep *Rep
 	if rep != nil {
 		validReport(t, rep)
 	}
-	return rep, nics, said, err
+	return rep, nics, notes, err
 }
 
 // whole is an error if a transfer's stream was not right, or payload was in host memory that no NIC has bounced.
@@ -141,9 +158,9 @@ func TestEachFaultInProcess(t *testing.T) {
 			if f.link != "" {
 				links = []string{f.link}
 			}
-			rep, nics, said, err := faulty(t, true, faultyLab(t, NICVirtio, links, f.set), 1, 8<<20)
-			if want := f.refused[NICVirtio]; want != "" && !strings.Contains(strings.Join(said, "\n"), want) {
-				t.Errorf("not said: %q; %q", want, said)
+			rep, nics, notes, err := faulty(t, true, faultyLab(t, NICVirtio, links, f.set), 1, 8<<20)
+			if want := f.refused[NICVirtio]; want != "" && !strings.Contains(strings.Join(notes, "\n"), want) {
+				t.Errorf("not said: %q; %q", want, notes)
 			}
 			if want := f.ends[NICVirtio]; want != nil {
 				testkit.ErrorIs(t, err, ErrRemoved)
@@ -183,7 +200,7 @@ func TestFaultsLeaveTheStreamRight(t *testing.T) {
 				}
 				script = append(script, f.set...)
 			}
-			rep, nics, said, err := faulty(t, inProc, faultyLab(t, model, links, script), 1, 8<<20)
+			rep, nics, notes, err := faulty(t, inProc, faultyLab(t, model, links, script), 1, 8<<20)
 			testkit.OK(t, whole(rep, err))
 			r := &rep.Rails[0]
 			if r.RetransmittedBytes == 0 || r.BouncedBytes == 0 || r.LateTokens == nil || r.LateTokens.Tokens == 0 {
@@ -194,19 +211,19 @@ func TestFaultsLeaveTheStreamRight(t *testing.T) {
 					t.Errorf("%s is not seen: %+v, %+v; %+v, %+v", f.fault, nics[0].Link().Counters(), nics[0].Faults(),
 						nics[1].Link().Counters(), nics[1].Faults())
 				}
-				if want := f.refused[model]; want != "" && !strings.Contains(strings.Join(said, "\n"), want) {
+				if want := f.refused[model]; want != "" && !strings.Contains(strings.Join(notes, "\n"), want) {
 					t.Errorf("not said: %q", want)
 				}
 				for _, set := range f.set {
-					at, set, _ := strings.Cut(set, " ")
-					if want := fmt.Sprintf("at %s: %s", at, set); f.ends[model] == nil && !slices.ContainsFunc(said,
+					where, set, _ := strings.Cut(set, " ")
+					if want := fmt.Sprintf("at %s: %s", where, set); f.ends[model] == nil && !slices.ContainsFunc(notes,
 						func(s string) bool { return strings.HasPrefix(s, want) }) {
 						t.Errorf("not said: %q", want)
 					}
 				}
 			}
 			if t.Failed() {
-				t.Log(strings.Join(said, "\n"))
+				t.Log(strings.Join(notes, "\n"))
 			}
 		})
 	}
@@ -258,10 +275,10 @@ func TestFaultsThatEndTransfers(t *testing.T) {
 				testkit.Boots(t)
 				testkit.LeavesNothing(t)
 				// A removal takes six seconds and more.
-				rep, _, said, err := faulty(t, false, slow(t, faultyLab(t, model, nil, f.set)), 1, 24<<20)
+				rep, _, notes, err := faulty(t, false, slow(t, faultyLab(t, model, nil, f.set)), 1, 24<<20)
 				if rep != nil || err == nil || !slices.ContainsFunc(want,
 					func(w string) bool { return strings.Contains(err.Error(), w) }) {
-					t.Errorf("%v, want one of %q; said: %q", err, want, said)
+					t.Errorf("%v, want one of %q; said: %q", err, want, notes)
 				}
 			})
 		}

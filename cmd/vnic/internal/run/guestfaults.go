@@ -29,26 +29,26 @@ func (o *Options) labOptions() lab.Options {
 
 // removed lists the NICs and GPUs of the transfer that were taken away, or are about to be. Where there are none, these
 // are other GPUs that its NICs reach: a NIC stops when one goes that it has used for another transfer.
-func (s *stream) removed() (own []string) {
-	var others []string
+func (s *stream) removed() (used []string) {
+	var idle []string
 	for _, e := range s.here() {
 		if e.Port.Removed() {
-			own = append(own, e.Port.Name)
+			used = append(used, e.Port.Name)
 		}
 		for _, g := range e.Port.GPUs {
 			switch {
 			case !g.Removed():
 			case g.GPU == e.GPU:
-				own = append(own, g.Name)
+				used = append(used, g.Name)
 			default:
-				others = append(others, g.Name)
+				idle = append(idle, g.Name)
 			}
 		}
 	}
-	if len(own) == 0 {
-		return others
+	if len(used) == 0 {
+		return idle
 	}
-	return own
+	return used
 }
 
 // blameRemoval names what has been taken away, if that is behind an error.

@@ -55,7 +55,7 @@ func (o *Options) LabMemory(l *labfile.Lab) uint64 {
 }
 
 // here is which guest is here, and which is on the other host, if one is.
-func (o *Options) here() (own, other int) {
+func (o *Options) here() (self, other int) {
 	if o.away(0) {
 		return 1, 0
 	}
@@ -77,7 +77,7 @@ func (o *Options) checkHalf() error {
 	if !slices.Contains(names, o.Half) {
 		return fmt.Errorf("--guest %s: the lab file has no such guest, but %s", o.Half, strings.Join(names, ", "))
 	}
-	own, other := o.here()
+	self, other := o.here()
 	switch {
 	case len(names) != 2:
 		return nil // which is wrong for other reasons, too
@@ -85,7 +85,7 @@ func (o *Options) checkHalf() error {
 		return fmt.Errorf("--guest %s: --scale and --check are of links of both guests, and one is on another host", o.Half)
 	case len(o.Uplinks) == 0:
 		return fmt.Errorf("--guest %s: nothing leads to the host of guest %s: name an uplink in the lab file, or by "+
-			"--uplink (docs/uplinks.md)", names[own], names[other])
+			"--uplink (docs/uplinks.md)", names[self], names[other])
 	case o.PeerSecs < 1:
 		return fmt.Errorf("--peer-wait %d: at least 1 second", o.PeerSecs)
 	}
@@ -144,17 +144,17 @@ func hostAddr(i int) netip.Prefix {
 
 // halve cuts a complete description to what is here: the guest, and a port of our own.
 func (o *Options) halve(d lab.Description) lab.Description {
-	own, _ := o.here()
-	g := d.Guests[own]
+	self, _ := o.here()
+	g := d.Guests[self]
 	mtu := slices.MinFunc(g.NICs, func(a, b lab.NIC) int { return a.MTU - b.MTU }).MTU
 	name := "host-" + g.Name
-	d.Guests = []lab.Guest{g, {Name: name, NICs: []lab.NIC{{Name: name, Model: lab.Virtio, MAC: lab.MAC(hostMAC + own),
-		Addr4: hostAddr(own), MTU: mtu, QueuePairs: 1}}}}
+	d.Guests = []lab.Guest{g, {Name: name, NICs: []lab.NIC{{Name: name, Model: lab.Virtio, MAC: lab.MAC(hostMAC + self),
+		Addr4: hostAddr(self), NICOptions: lab.NICOptions{MTU: mtu}, QueuePairs: 1}}}}
 	return d
 }
 
 // own has the script do what is done to NICs and GPUs that are here.
-func (r *runner) own(script []lab.Event) (list []lab.Event) {
+func (r *runner) local(script []lab.Event) (list []lab.Event) {
 	for _, e := range script {
 		for _, m := range r.Guests {
 			if slices.ContainsFunc(m.HW.Ports, func(p *lab.Port) bool { return p.Name == e.Change.Of }) ||
@@ -186,8 +186,8 @@ func (r *runner) uplinks(fail func(error)) (list []lab.Service) {
 
 // twice is an error that frames of ours explain that came back.
 func (r *runner) twice(err error) error {
-	own, _ := r.opt.here()
-	return fmt.Errorf("the other host runs guest %s, too, or the uplink leads back here: %w", r.desc.Guests[own].Name, err)
+	self, _ := r.opt.here()
+	return fmt.Errorf("the other host runs guest %s, too, or the uplink leads back here: %w", r.desc.Guests[self].Name, err)
 }
 
 // looped reports whether a frame of ours has come back by an uplink.
@@ -274,7 +274,7 @@ func (o *Options) silence() time.Duration { return o.patience() / 3 }
 // meetPeer finds the other host, and agrees with it on what to do.
 func (r *runner) meetPeer(ctx context.Context, fail func(error)) error {
 	o := r.opt
-	own, other := o.here()
+	self, other := o.here()
 	ours, err := o.hello()
 	if err != nil {
 		return err
@@ -290,7 +290,7 @@ func (r *runner) meetPeer(ctx context.Context, fail func(error)) error {
 		guest, limit, guest))
 	defer cancel()
 	find := r.host.accept
-	if own == 1 {
+	if self == 1 {
 		find = r.host.dial
 	}
 	for {

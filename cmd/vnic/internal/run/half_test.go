@@ -246,7 +246,7 @@ func TestHalfAlone(t *testing.T) {
 			fmt.Sprintf("no vnic that runs guest %c came in 1s: start it on the other host with --guest", "ba"[i]))
 	}
 	h := newHosts(t, aFile(t, aGuest, "", up, up), 1)
-	testkit.ErrorSays(t, testkit.Err(Do(t.Context(), h.o[1])), "uplink up0: ", "start first what listens there")
+	testkit.ErrorSays(t, testkit.Err(Do(t.Context(), h.o[1])), "uplink up0: ", "start the listener there first")
 }
 
 // A host that ends in the middle ends the other one, which says why.

@@ -229,8 +229,8 @@ func (s *stream) measure(run *Run, scale, probe, model float64, limit *lab.Edge)
 		x.Why = fmt.Sprintf("guest-bound: no link was taken for more than %.0f %% of the time: a larger --scale", x.Busy*100)
 	default:
 		rate := run.Rate() * scale
-		of, possible := rate/x.LineRate, rate/x.Possible
-		x.OfRate, x.OfPossible = &of, &possible
+		ofRate, possible := rate/x.LineRate, rate/x.Possible
+		x.OfRate, x.OfPossible = &ofRate, &possible
 		return x
 	}
 	x.Limit = ""
@@ -266,8 +266,8 @@ func (r *runner) linksSince(before map[*lab.Edge]lab.Carried) (list []Link) {
 // carried is what all edges have carried so far.
 func (r *runner) carried() map[*lab.Edge]lab.Carried {
 	m := make(map[*lab.Edge]lab.Carried)
-	for _, of := range r.Guests {
-		for _, p := range of.HW.Ports {
+	for _, g := range r.Guests {
+		for _, p := range g.HW.Ports {
 			p.Carry(m)
 		}
 	}
@@ -351,7 +351,7 @@ func (r *runner) playScript(ctx context.Context) (end func()) {
 				return
 			}
 			wg.Go(func() {
-				r.Lab.Play(ctx, r.own(r.opt.Lab.Script), func(e lab.Event, err error) {
+				r.Lab.Play(ctx, r.local(r.opt.Lab.Script), func(e lab.Event, err error) {
 					r.opt.Recorder.Mark(e.Change.String())
 					r.opt.Tell("%s", e.Told(err))
 				})

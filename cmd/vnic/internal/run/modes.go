@@ -16,8 +16,8 @@ import (
 func (r *runner) transfer(ctx context.Context) (*Report, error) {
 	o := r.opt
 	rep := r.describe()
-	if own, other := o.here(); o.Half != "" {
-		rep.Half = &Half{Guest: r.desc.Guests[own].Name, Peer: r.desc.Guests[other].Name}
+	if self, other := o.here(); o.Half != "" {
+		rep.Half = &Half{Guest: r.desc.Guests[self].Name, Peer: r.desc.Guests[other].Name}
 	}
 	if err := r.probe(ctx); err != nil {
 		return nil, r.blame(ctx, err)
@@ -85,7 +85,7 @@ func (r *runner) runMode(ctx context.Context, rep *Report, mode string, number u
 				all.wait()
 				r.begun()
 			case step.Stage != "prepare":
-				rail[s.is.Rail].wait()
+				rail[s.rail.Rail].wait()
 			}
 		}
 		s.opt.Progress = func(_ string, n, _ uint64) { done.set(i, n) }
@@ -99,7 +99,7 @@ func (r *runner) runMode(ctx context.Context, rep *Report, mode string, number u
 			}
 			runs[i], s.lost = nil, err // the other rails go on
 			all.leave()
-			rail[s.is.Rail].leave()
+			rail[s.rail.Rail].leave()
 			s.abandon(ctx)
 			return nil
 		})
@@ -123,7 +123,7 @@ func (r *runner) runMode(ctx context.Context, rep *Report, mode string, number u
 		if runs[i] == nil {
 			continue
 		}
-		one := s.is
+		one := s.rail
 		one.Run = *runs[i]
 		if model[i] < math.Inf(1) && r.peer == nil {
 			one.Share = s.measure(runs[i], r.Lab.Clock().Scale(), s.probe[mode], model[i], limits[i])

@@ -22,17 +22,14 @@ import (
 type Options struct {
 	guests.Common
 	lab.Impairment // of the link, in each direction; its Seed is the payload's, too
+	lab.NICOptions // of all NICs
 
 	NIC        string // NICVirtio or NICGVE; or the sender's and the receiver's, with a comma between
 	BindQueues int    // receive queues that are bound to GPU memory in mode devmem
 	HoldTokens uint64 // tokens that the receiver keeps until nothing comes any more, in each round of mode devmem
 	Size       uint64 // bytes to transfer, in each mode
 	Modes      []string
-	MTU        int
-	MaxMTU     int  // to which guests can raise theirs; 0: MTU
-	XDP        bool // virtio NICs take native XDP programs
-	RSCUsecs   int  // lab.NIC's, of all NICs
-	Family     int  // 4 or 6
+	Family     int // 4 or 6
 	Memory     uint64
 	GPUMemory  uint64
 	GPUDriver  string // lab.DriverNode or lab.DriverVNICGPU; a Lab has its own
@@ -77,7 +74,7 @@ func (o *Options) BrokerConfig(mode string) (broker.Config, error) {
 // Defaults are the options of `vnic run` without a flag, but for a seed.
 func Defaults() Options {
 	return Options{NIC: NICVirtio, BindQueues: 1, Size: 256 << 20, Modes: []string{transfer.Devmem, transfer.Copy},
-		MTU: 1500, Family: 4, Memory: 512 << 20, GPUMemory: 512 << 20, P2P: true,
+		NICOptions: lab.NICOptions{MTU: 1500}, Family: 4, Memory: 512 << 20, GPUMemory: 512 << 20, P2P: true,
 		StallSecs: int(limits.Stall / limits.Limit(time.Second)),
 		PeerSecs:  int(limits.Host / limits.Limit(time.Second)), Digest: DigestPieces}
 }
@@ -102,10 +99,8 @@ const (
 
 // Check says what is wrong with the options.
 func (o *Options) Check() error {
-	for _, m := range o.Modes {
-		if m != "devmem" && m != "copy" {
-			return fmt.Errorf("--mode %s: devmem, copy or both", m)
-		}
+	if err := guests.Modes(o.Modes); err != nil {
+		return err
 	}
 	models, err := o.models()
 	if err != nil {
@@ -123,8 +118,6 @@ func (o *Options) Check() error {
 		return fmt.Errorf("--bind-queues %d: 1 to %d", o.BindQueues, maxBind)
 	case o.HoldTokens > maxHold:
 		return fmt.Errorf("--hold-tokens %d: at most %d", o.HoldTokens, uint64(maxHold))
-	case len(o.Modes) == 0:
-		return errors.New("--mode: devmem, copy or both")
 	case o.Family != 4 && o.Family != 6:
 		return fmt.Errorf("--family %d: 4 or 6", o.Family)
 	case o.MTU < 576 || o.MTU > 65535-14 || o.Family == 6 && o.MTU < 1280:
@@ -138,14 +131,14 @@ func (o *Options) Check() error {
 	case o.Pause != "" && !slices.Contains(Stages, o.Pause):
 		return fmt.Errorf("--pause-at %s: none of %s", o.Pause, strings.Join(Stages, ", "))
 	}
-	return cmp.Or(guests.CheckRAM(o.Memory), o.Common.Check(), o.Impairment.Check(),
+	return cmp.Or(guests.CheckRAM(o.Memory), o.Common.Check(),
 		errors.Join(o.checkHalf(), o.checkScale()), o.checkLab())
 }
 
 // loss says where segments are lost. What is between hosts may do so.
 func (o *Options) loss() transfer.Loss {
 	switch {
-	case o.Half != "", o.Lossy(), o.Lab != nil && (o.Lab.Lossy() || len(o.Lab.Script) > 0):
+	case o.Half != "", o.Lossy(), o.Lab.MayLose():
 		return transfer.LinkLoss
 	case o.HoldTokens > 0:
 		return transfer.PoolLoss

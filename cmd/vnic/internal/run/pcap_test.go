@@ -110,8 +110,8 @@ func (c *captured) findLost(t *testing.T) {
 // TestCaptureOfALossyRun: what a comment says is lost comes again from the same sender; what was
 // sent lay in GPU memory, and what came lies there.
 //
-// Invariant: wire/capture: A capture says what passed, in order, and has no byte of payload that
-// was not asked for.
+// Invariant: wire/capture: A capture has all passed frames, in order, and no byte of payload that
+// was not requested.
 func TestCaptureOfALossyRun(t *testing.T) {
 	o := options(4 << 20)
 	o.Loss = 0.02
@@ -162,8 +162,8 @@ func TestCaptureOfALossyRun(t *testing.T) {
 // TestCaptureHasThePayload: put together by sequence numbers it is what the run moved, where it was
 // sent and where it arrived.
 //
-// Invariant: wire/capture: A capture says what passed, in order, and has no byte of payload that
-// was not asked for.
+// Invariant: wire/capture: A capture has all passed frames, in order, and no byte of payload that
+// was not requested.
 func TestCaptureHasThePayload(t *testing.T) {
 	for _, loss := range []float64{0, 0.01} {
 		o := options(1 << 20) // in as many records as wait for a writer that is late
@@ -179,9 +179,9 @@ func TestCaptureHasThePayload(t *testing.T) {
 				if c.TCPFlags&splitter.SYN != 0 {
 					first = c.Seq + 1
 				}
-				if at := c.Seq - first; len(c.payload) > 0 &&
-					(uint64(at) >= o.Size || copy(data[at:], c.payload) != len(c.payload)) {
-					t.Fatalf("%s, frame %d: %d bytes at %d of %d", iface, i, len(c.payload), at, o.Size)
+				if pos := c.Seq - first; len(c.payload) > 0 &&
+					(uint64(pos) >= o.Size || copy(data[pos:], c.payload) != len(c.payload)) {
+					t.Fatalf("%s, frame %d: %d bytes at %d of %d", iface, i, len(c.payload), pos, o.Size)
 				}
 			}
 			if sum := sha256.Sum256(data); hex.EncodeToString(sum[:]) != rep.Runs[0].SHA256 {

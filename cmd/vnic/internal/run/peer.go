@@ -19,9 +19,9 @@ import (
 )
 
 // peer is the vnic on the host that runs the other guest, at the end of a connection. Both send events (package
-// jsonlines): first a hello each; then where the transfer is, so that both go on together, and meanwhile that one is
-// alive; at the end a verdict each, and that it was heard. Who ends before says why. What the peer says is bounded, and
-// what of it is printed is printable.
+// jsonlines): first a hello each; then the steps of the transfer, so that both go on together, and meanwhile signs of
+// life; at the end a verdict each, and an acknowledgement. A host that ends earlier sends the reason. The peer's messages
+// are bounded, and their text is made printable.
 type peer struct {
 	*jsonlines.Client
 	conn    halfCloser
@@ -31,9 +31,9 @@ type peer struct {
 	stop    chan struct{} // closed: nothing is to be said that nobody asked for
 	over    *atomic.Bool  // all has been said and heard: how it ends means nothing any more
 
-	mu   sync.Mutex
-	said map[string]json.RawMessage // under mu: by event and step, what it said and nobody here has waited for yet
-	news chan struct{}              // under mu: closed, and replaced, when there is more in said
+	mu       sync.Mutex
+	received map[string]json.RawMessage // under mu: by event and step, messages that are not consumed yet
+	news     chan struct{}              // under mu: closed, and replaced, when a message is added to received
 }
 
 // halfCloser is a connection of either network stack.
@@ -73,7 +73,7 @@ const (
 	timeWait   = 250 * time.Millisecond
 )
 
-// patient is a connection whose other end may say nothing for so long.
+// patient is a connection whose reads fail after silence.
 type patient struct {
 	halfCloser
 	silence time.Duration
@@ -96,7 +96,7 @@ func newPeer(conn halfCloser, guest string, silence time.Duration, over *atomic.
 // makePeer makes one that says and hears nothing yet.
 func makePeer(conn halfCloser, guest string, silence time.Duration, over *atomic.Bool) *peer {
 	return &peer{conn: conn, guest: guest, silence: silence, over: over, stop: make(chan struct{}),
-		said: make(map[string]json.RawMessage), news: make(chan struct{})}
+		received: make(map[string]json.RawMessage), news: make(chan struct{})}
 }
 
 func (p *peer) protocol() jsonlines.Protocol {
@@ -142,7 +142,7 @@ func (p *peer) say(event, step string, what any) error {
 	}
 	m := &jsonlines.Message{Event: event, Op: step, Args: b}
 	if event == sayHello {
-		m.Say = sayHello // or a vnic of protocol 1 hears no hello, and of no other protocol
+		m.Say = sayHello // a vnic of protocol 1 takes this for a hello, and refuses its version
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), p.silence)
 	defer cancel()
@@ -189,23 +189,23 @@ func (p *peer) hear(m *jsonlines.Message) error {
 	defer p.mu.Unlock()
 	key := m.Event + " " + m.Op
 	switch {
-	case p.said[key] != nil:
+	case p.received[key] != nil:
 		return p.nonsense(errors.New("it says something twice"))
 	case m.Args == nil:
 		return p.nonsense(fmt.Errorf("half a %s", m.Event))
-	case len(p.said) == maxSteps:
+	case len(p.received) == maxSteps:
 		return p.nonsense(errors.New("it is far ahead"))
 	}
 	if m.Event == sayHeard {
 		p.over.Store(true)
 	}
-	p.said[key] = m.Args
+	p.received[key] = m.Args
 	close(p.news)
 	p.news = make(chan struct{})
 	return nil
 }
 
-// exchange says something and waits for the peer's own of that event and step, also if it was its last word.
+// exchange sends an event and waits for the peer's event of the same name and step, also if that was its last message.
 func (p *peer) exchange(ctx context.Context, event, step string, ours, theirs any) error {
 	if err := p.say(event, step, ours); err != nil {
 		return err
@@ -213,12 +213,12 @@ func (p *peer) exchange(ctx context.Context, event, step string, ours, theirs an
 	key := event + " " + step
 	for end := error(nil); ; {
 		p.mu.Lock()
-		said, news := p.said[key], p.news
-		delete(p.said, key)
+		data, news := p.received[key], p.news
+		delete(p.received, key)
 		p.mu.Unlock()
 		switch {
-		case said != nil:
-			if err := json.Unmarshal(said, theirs); err != nil {
+		case data != nil:
+			if err := json.Unmarshal(data, theirs); err != nil {
 				return p.nonsense(err)
 			}
 			return nil

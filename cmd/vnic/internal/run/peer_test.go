@@ -54,7 +54,7 @@ func TestPeersGoTogether(t *testing.T) {
 	}
 }
 
-// greeting is a first message of which only the version counts.
+// greeting is a first message with a version and no content.
 const greeting = `{"event":"alive","hello":{"protocol":2,"vnic":"v"}}` + "\n"
 
 // Whatever a peer says, or leaves out, ends with a line that says so, and another peer goes on.
@@ -138,11 +138,11 @@ func FuzzPeer(f *testing.F) {
 				check(p.broken(err))
 			}
 		}
-		if len(p.said) > maxSteps {
-			t.Errorf("%d steps", len(p.said))
+		if len(p.received) > maxSteps {
+			t.Errorf("%d steps", len(p.received))
 		}
 		var h hello
-		if json.Unmarshal(p.said["hello "], &h) == nil {
+		if json.Unmarshal(p.received["hello "], &h) == nil {
 			check(ours.differs(&h))
 		}
 	})

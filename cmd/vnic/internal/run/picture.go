@@ -140,17 +140,17 @@ func (r *Recorder) panel(rep *Report, run *Run) plot.Panel {
 	if run.Rounds > 1 {
 		p.Title += fmt.Sprintf(" in %d rounds", run.Rounds)
 	}
-	var of *recorded
+	var rec *recorded
 	if i := slices.IndexFunc(r.modes, func(m *recorded) bool { return m.mode == run.Mode }); i >= 0 {
-		of = r.modes[i]
+		rec = r.modes[i]
 	} else {
-		of = &recorded{}
+		rec = &recorded{}
 	}
 	add := func(name, from, to string, x *Run) {
 		s := plot.Series{Name: name, Mean: rep.rate(x.Rate())}
-		for _, f := range of.flows {
+		for _, f := range rec.flows {
 			if f.from == from && f.to == to {
-				s.Intervals = f.intervals(of, r.interval(), rep.rate(1))
+				s.Intervals = f.intervals(rec, r.interval(), rep.rate(1))
 			}
 		}
 		p.Series = append(p.Series, s)
@@ -168,15 +168,15 @@ func (r *Recorder) panel(rep *Report, run *Run) plot.Panel {
 		}
 	}
 	if len(rep.Rails) == 0 {
-		for _, f := range of.flows {
+		for _, f := range rec.flows {
 			add(f.from+" → "+f.to, f.from, f.to, run)
 		}
 	}
 	if rep.scaled() && same && line > 0 {
 		p.Limit = &plot.Limit{At: line * 8 / 1e9, Text: "line rate"}
 	}
-	for _, m := range of.marks {
-		p.Marks = append(p.Marks, plot.Mark{At: m.at.Sub(of.begin).Seconds(), Text: m.text})
+	for _, m := range rec.marks {
+		p.Marks = append(p.Marks, plot.Mark{At: m.when.Sub(rec.begin).Seconds(), Text: m.text})
 	}
 	return p
 }
@@ -187,7 +187,7 @@ func (r *Recorder) interval() time.Duration {
 	for _, m := range r.modes {
 		for _, f := range m.flows {
 			if n := len(f.list); n > 0 {
-				least = max(least, f.list[n-1].at.Sub(m.begin)/mostIntervals)
+				least = max(least, f.list[n-1].when.Sub(m.begin)/mostIntervals)
 			}
 		}
 	}
@@ -198,7 +198,7 @@ func (r *Recorder) interval() time.Duration {
 func (f *flow) intervals(m *recorded, least time.Duration, factor float64) (list []plot.Interval) {
 	seconds := func(t time.Time) float64 { return max(0, t.Sub(m.begin).Seconds()) }
 	between := func(a, b reading) plot.Interval {
-		v := plot.Interval{From: seconds(a.at), To: seconds(b.at), Lost: b.lost - min(b.lost, a.lost)}
+		v := plot.Interval{From: seconds(a.when), To: seconds(b.when), Lost: b.lost - min(b.lost, a.lost)}
 		if v.To > v.From {
 			v.Value = float64(b.bytes-a.bytes) / (v.To - v.From) * factor
 		}
@@ -212,7 +212,7 @@ func (f *flow) intervals(m *recorded, least time.Duration, factor float64) (list
 			continue
 		}
 		last := i == len(f.list)-1 || f.list[i+1].first
-		switch long := now.at.Sub(begin.at); {
+		switch long := now.when.Sub(begin.when); {
 		case last && whole && long < least/2: // too short to be told apart
 			list[len(list)-1] = between(before, now)
 		case last || long >= least:

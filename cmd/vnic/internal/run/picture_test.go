@@ -83,15 +83,15 @@ func TestPictureIsWhatWasCounted(t *testing.T) {
 				testkit.Equal(t, "mark", panel.Marks[0].Text, "verify "+run.Mode)
 				all := uint64(0)
 				for j := range panel.Series {
-					s, of := &panel.Series[j], run
+					s, r := &panel.Series[j], run
 					if len(rep.Rails) > 0 {
-						of = &rep.Rails[i*len(c.series)+j].Run
+						r = &rep.Rails[i*len(c.series)+j].Run
 					}
 					testkit.Equal(t, "name", s.Name, c.series[j])
 					moved, lost := area(t, s)
 					all += lost
-					want := rep.rate(float64(of.RX.Device + of.RX.Host))
-					if math.Abs(moved-want) > 1e-6*want || s.Mean != rep.rate(of.Rate()) {
+					want := rep.rate(float64(r.RX.Device + r.RX.Host))
+					if math.Abs(moved-want) > 1e-6*want || s.Mean != rep.rate(r.Rate()) {
 						t.Errorf("%s: %g below the line, %g counted; mean %g", s.Name, moved, want, s.Mean)
 					}
 				}
@@ -118,7 +118,7 @@ func TestManyReadingsBecomeFewer(t *testing.T) {
 	begin := time.Now()
 	const rounds, each = 3, 2 * maxSamples
 	for i := range uint64(rounds * each) {
-		f.add(reading{at: begin.Add(time.Duration(i) * time.Millisecond), bytes: i, lost: i / 2, first: i%each == 0})
+		f.add(reading{when: begin.Add(time.Duration(i) * time.Millisecond), bytes: i, lost: i / 2, first: i%each == 0})
 		if len(f.list) >= maxSamples {
 			t.Fatal(len(f.list), " readings")
 		}
@@ -143,11 +143,11 @@ func TestManyReadingsBecomeFewer(t *testing.T) {
 // The last interval of a round is as long as others, or a part of the one before; that of a short round is there.
 func TestLastIntervalIsNoSpike(t *testing.T) {
 	begin := time.Now()
-	at := func(ms, bytes int, first bool) reading {
-		return reading{at: begin.Add(time.Duration(ms) * time.Millisecond), bytes: uint64(bytes), first: first}
+	point := func(ms, bytes int, first bool) reading {
+		return reading{when: begin.Add(time.Duration(ms) * time.Millisecond), bytes: uint64(bytes), first: first}
 	}
-	f := flow{list: []reading{at(0, 0, true), at(50, 50, false), at(100, 100, false), at(101, 200, false),
-		at(500, 200, true), at(502, 202, false), at(600, 202, true), at(700, 302, false), at(770, 372, false)}}
+	f := flow{list: []reading{point(0, 0, true), point(50, 50, false), point(100, 100, false), point(101, 200, false),
+		point(500, 200, true), point(502, 202, false), point(600, 202, true), point(700, 302, false), point(770, 372, false)}}
 	var b strings.Builder
 	for _, v := range f.intervals(&recorded{begin: begin}, 100*time.Millisecond, 1e-3) {
 		fmt.Fprintf(&b, "%.3f-%.3f %.2f\n", v.From, v.To, v.Value)

@@ -85,7 +85,7 @@ func (r *runner) ofRail(s *stream, err error) error {
 	if r.opt.Lab == nil {
 		return err
 	}
-	return fmt.Errorf("rail %d: %w", s.is.Rail, err)
+	return fmt.Errorf("rail %d: %w", s.rail.Rail, err)
 }
 
 // tree is that of a guest, in which its NICs and GPUs have names.
@@ -97,7 +97,7 @@ type tree struct {
 // add adds one direction of a rail. Either end takes the GPU that is nearest to its NIC, and of several as near the one
 // that the fewest have taken.
 func (r *runner) add(rail int, way [2]int, trees [2]*tree, used map[place]int) {
-	s := &stream{opt: *r.opt, is: Rail{Rail: rail}}
+	s := &stream{opt: *r.opt, rail: Rail{Rail: rail}}
 	s.opt.P2P = true
 	if r.opt.Rails > 0 {
 		s.opt.Seed ^= uint64(len(r.streams)+1) << 32
@@ -106,7 +106,7 @@ func (r *runner) add(rail int, way [2]int, trees [2]*tree, used map[place]int) {
 	for i, guest := range way {
 		g, t := &r.desc.Guests[guest], trees[guest]
 		n := &g.NICs[rail]
-		at := place{guest: guest, nic: rail, gpu: -1}
+		here := place{guest: guest, nic: rail, gpu: -1}
 		var path pcie.Path
 		for j := range g.GPUs {
 			if !n.Reaches(j) {
@@ -114,23 +114,23 @@ func (r *runner) add(rail int, way [2]int, trees [2]*tree, used map[place]int) {
 			}
 			other := place{guest: guest, nic: rail, gpu: j}
 			to := t.Path(t.nics[rail], t.gpus[j])
-			if at.gpu < 0 || cmp.Or(cmp.Compare(to.Distance, path.Distance),
-				cmp.Compare(used[other.ofGPU()], used[at.ofGPU()])) < 0 {
-				at, path = other, to
+			if here.gpu < 0 || cmp.Or(cmp.Compare(to.Distance, path.Distance),
+				cmp.Compare(used[other.ofGPU()], used[here.ofGPU()])) < 0 {
+				here, path = other, to
 			}
 		}
 		if worst = max(worst, path.Distance); !r.opt.away(guest) { // a host judges its own side
 			s.opt.P2P = s.opt.P2P && path.P2P() && !r.desc.NoP2P
 		}
-		s.ends[i] = &end{Node: guests.Node{Name: n.Name}, opt: &s.opt, base: uint64(used[at.ofGPU()]),
+		s.ends[i] = &end{Node: guests.Node{Name: n.Name}, opt: &s.opt, base: uint64(used[here.ofGPU()]),
 			addrs: [2]netip.Prefix{n.Addr4, n.Addr6}}
-		used[at.ofGPU()]++
-		s.at[i] = at
+		used[here.ofGPU()]++
+		s.places[i] = here
 	}
-	name := func(i int) string { return r.desc.Guests[way[i]].Name + "." + trees[way[i]].gpus[s.at[i].gpu] }
-	s.is.From, s.is.FromGPU = s.ends[0].Name, name(0)
-	s.is.To, s.is.ToGPU = s.ends[1].Name, name(1)
-	s.is.Path, s.is.P2P = worst.String(), s.opt.P2P
+	name := func(i int) string { return r.desc.Guests[way[i]].Name + "." + trees[way[i]].gpus[s.places[i].gpu] }
+	s.rail.From, s.rail.FromGPU = s.ends[0].Name, name(0)
+	s.rail.To, s.rail.ToGPU = s.ends[1].Name, name(1)
+	s.rail.Path, s.rail.P2P = worst.String(), s.opt.P2P
 	r.streams = append(r.streams, s)
 }
 
@@ -139,10 +139,10 @@ func (r *runner) add(rail int, way [2]int, trees [2]*tree, used map[place]int) {
 // what the kernel gives it.
 func (s *stream) share(d *lab.Description, used map[place]int, room *[2]uint64) error {
 	for i, e := range s.ends {
-		at := s.at[i]
-		g, n := &d.Guests[at.guest], uint64(used[at.ofGPU()])
-		model := g.ModelOf(&g.NICs[at.nic])
-		memory := g.GPUs[at.gpu].Memory
+		here := s.places[i]
+		g, n := &d.Guests[here.guest], uint64(used[here.ofGPU()])
+		model := g.ModelOf(&g.NICs[here.nic])
+		memory := g.GPUs[here.gpu].Memory
 		part := guests.Usable(model, memory) / n &^ (guests.HugePage - 1)
 		if part < leastRoom {
 			return s.tooSmall(i, model, memory, n)
@@ -169,5 +169,5 @@ func (s *stream) tooSmall(i int, model lab.Model, memory, n uint64) error {
 		transfers = fmt.Sprint(n, " transfers")
 	}
 	return fmt.Errorf("%s has %s of memory, too small for %s at a NIC of model %s: %s at least",
-		[]string{s.is.FromGPU, s.is.ToGPU}[i], lab.FormatBytes(memory), transfers, model.Name, lab.FormatBytes(least))
+		[]string{s.rail.FromGPU, s.rail.ToGPU}[i], lab.FormatBytes(memory), transfers, model.Name, lab.FormatBytes(least))
 }

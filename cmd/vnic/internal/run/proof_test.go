@@ -47,9 +47,9 @@ func TestProof(t *testing.T) {
 	}
 	for _, nic := range []string{either, NICGVE + "," + NICVirtio} {
 		for _, family := range []int{4, 6} {
-			of := func(o *Options) { o.Family = family }
-			rows = append(rows, row{either, nic, []func(*Options){size(16), of, audit}},
-				row{either, nic, []func(*Options){size(8), of, lossy}})
+			setFamily := func(o *Options) { o.Family = family }
+			rows = append(rows, row{either, nic, []func(*Options){size(16), setFamily, audit}},
+				row{either, nic, []func(*Options){size(8), setFamily, lossy}})
 		}
 	}
 	// The negative control: the same bytes arrive, and the counters say that they went through host
@@ -111,7 +111,7 @@ const again = 64 << 10
 // unproved says which conditions of a run's proof do not hold: those of the report's own check, and
 // what follows from the options. Where nothing is lost all that is sent twice is what the sender's NIC saw sent again.
 func unproved(rep *Report, o *Options) (wrong []string) {
-	is := func(ok bool, format string, args ...any) {
+	check := func(ok bool, format string, args ...any) {
 		if !ok {
 			wrong = append(wrong, fmt.Sprintf(format, args...))
 		}
@@ -120,9 +120,9 @@ func unproved(rep *Report, o *Options) (wrong []string) {
 		wrong = append(wrong, err.Error())
 	}
 	guest := map[bool]string{true: "inproc", false: "qemu"}[o.InProc]
-	is(rep.NIC == o.NIC && rep.Family == o.Family && rep.BindQueues == o.BindQueues && rep.Guest == guest,
+	check(rep.NIC == o.NIC && rep.Family == o.Family && rep.BindQueues == o.BindQueues && rep.Guest == guest,
 		"the report is of another run: %+v", rep)
-	is(slices.EqualFunc(rep.Runs, o.Modes, func(r Run, mode string) bool { return r.Mode == mode }),
+	check(slices.EqualFunc(rep.Runs, o.Modes, func(r Run, mode string) bool { return r.Mode == mode }),
 		"not the modes %v: %+v", o.Modes, rep.Runs)
 	for i := range rep.Runs {
 		r := &rep.Runs[i]
@@ -130,17 +130,17 @@ func unproved(rep *Report, o *Options) (wrong []string) {
 		if o.Lossy() || o.HoldTokens > 1 {
 			all = func(n uint64) bool { return n >= r.Bytes }
 		} else if o.InProc {
-			is(r.DroppedPackets == 0 && r.RetransmittedBytes <= again,
+			check(r.DroppedPackets == 0 && r.RetransmittedBytes <= again,
 				"mode %s: %d bytes sent again, %d packets dropped", r.Mode, r.RetransmittedBytes, r.DroppedPackets)
 		}
-		is(r.Mode != transfer.Devmem || !o.P2P || all(r.TX.Device) && all(r.RX.Device),
+		check(r.Mode != transfer.Devmem || !o.P2P || all(r.TX.Device) && all(r.RX.Device),
 			"mode devmem: more than the payload: sent %+v, received %+v, of %d", r.TX, r.RX, r.Bytes)
 		if o.Loss > 0 {
-			is(r.RetransmittedBytes > 0 && r.DroppedPackets > 0,
+			check(r.RetransmittedBytes > 0 && r.DroppedPackets > 0,
 				"mode %s: %d bytes sent again, %d packets dropped: was the link good?",
 				r.Mode, r.RetransmittedBytes, r.DroppedPackets)
 		}
-		is(!o.Audit || r.Audit != nil, "no audit")
+		check(!o.Audit || r.Audit != nil, "no audit")
 		if r.Mode == transfer.Devmem && o.HoldTokens > 0 {
 			wrong = append(wrong, wronglyHeld(r, o)...)
 		}

@@ -40,7 +40,7 @@ func (o *Options) load(t *testing.T, file string, rails int) {
 
 // where says what of a rail's payload lay where.
 func (r *Rail) where() string {
-	is := func(n uint64) string {
+	group := func(n uint64) string {
 		switch {
 		case n == 0:
 			return "none"
@@ -49,8 +49,8 @@ func (r *Rail) where() string {
 		}
 		return fmt.Sprint(n, " of ", r.Bytes)
 	}
-	return fmt.Sprintf("%s %t device %s/%s host %s/%s", r.Path, r.P2P, is(r.TX.Device), is(r.RX.Device), is(r.TX.Host),
-		is(r.RX.Host))
+	return fmt.Sprintf("%s %t device %s/%s host %s/%s", r.Path, r.P2P, group(r.TX.Device), group(r.RX.Device), group(r.TX.Host),
+		group(r.RX.Host))
 }
 
 // Rails transfer at the same time, each in both directions, each its own payload: of all of it not a byte is in host
@@ -271,10 +271,10 @@ type stepper struct {
 	moves, changes *atomic.Int32 // under way on the rail
 }
 
-func (s *stepper) during(mine, others *atomic.Int32, f func() error) error {
-	mine.Add(1)
-	defer mine.Add(-1)
-	if others.Load() != 0 {
+func (s *stepper) during(running, excluded *atomic.Int32, f func() error) error {
+	running.Add(1)
+	defer running.Add(-1)
+	if excluded.Load() != 0 {
 		s.t.Error("one direction changes what is bound while the other transfers")
 	}
 	return f()
@@ -301,7 +301,7 @@ func TestDirectionsAreInStep(t *testing.T) {
 		moves, changes := [2]atomic.Int32{}, [2]atomic.Int32{}
 		for _, s := range r.streams {
 			for _, e := range s.ends {
-				e.Ops = &stepper{e.Ops, t, &moves[s.is.Rail], &changes[s.is.Rail]}
+				e.Ops = &stepper{e.Ops, t, &moves[s.rail.Rail], &changes[s.rail.Rail]}
 			}
 		}
 	}
@@ -334,10 +334,10 @@ func TestWrongByteOfARailIsFound(t *testing.T) {
 		s := r.streams[1]
 		e := s.ends[1]
 		e.Ops = &spoiler{e.Ops, func() error {
-			b, at := []byte{0}, int64(e.base+s.plan.pool+12345)
-			_, err := s.gpus[1].File.ReadAt(b, at)
+			b, pos := []byte{0}, int64(e.base+s.plan.pool+12345)
+			_, err := s.gpus[1].File.ReadAt(b, pos)
 			b[0] ^= 1
-			_, werr := s.gpus[1].File.WriteAt(b, at)
+			_, werr := s.gpus[1].File.WriteAt(b, pos)
 			return errors.Join(err, werr)
 		}}
 	}

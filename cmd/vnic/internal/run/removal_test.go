@@ -31,7 +31,7 @@ func TestRemovalEndsItsOwnRails(t *testing.T) {
 			}
 			testkit.LeavesNothing(t)
 			f := file(t, removalLab, "script: [{at: 100ms, set: nic a.nic0 remove}, {at: 100ms, set: gpu b.gpu1 remove}]")
-			rep, _, said, err := faulty(t, name == "inproc", f, 3, 8<<20)
+			rep, _, notes, err := faulty(t, name == "inproc", f, 3, 8<<20)
 			testkit.ErrorIs(t, err, ErrRemoved)
 			testkit.ErrorSays(t, err, "a.nic0 to b.nic0: a.nic0: removed while it was used", "no such device",
 				"a.nic1 to b.nic1: b.gpu1: removed while it was used")
@@ -40,8 +40,8 @@ func TestRemovalEndsItsOwnRails(t *testing.T) {
 				t.Errorf("%v; %+v", err, rep)
 			}
 			for _, want := range []string{"a.nic0: has been removed", "b.gpu1: has been removed"} {
-				if !slices.Contains(said, want) {
-					t.Errorf("not said: %q; %q", want, said)
+				if !slices.Contains(notes, want) {
+					t.Errorf("not said: %q; %q", want, notes)
 				}
 			}
 		})

@@ -188,7 +188,7 @@ func TestCheckOfOptions(t *testing.T) {
 		"--max-mtu 1499":           func(o *Options) { o.InProc, o.MaxMTU = false, 1499 },
 		"--max-mtu 9199":           func(o *Options) { o.NIC, o.InProc, o.MaxMTU = NICGVE, false, 9199 },
 		"--max-mtu and --guest":    func(o *Options) { o.InProc, o.MaxMTU = true, 9000 },
-		"--xdp and --nic gve":      func(o *Options) { o.NIC, o.InProc, o.XDP = NICGVE, false, true },
+		"--xdp with model gve":     func(o *Options) { o.NIC, o.InProc, o.XDP = NICGVE, false, true },
 		"--xdp and --guest inproc": func(o *Options) { o.InProc, o.XDP = true, true },
 		"--mtu 575":                func(o *Options) { o.MTU = 575 },
 		"--mtu 1279":               func(o *Options) { o.MTU, o.Family = 1279, 6 },

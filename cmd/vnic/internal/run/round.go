@@ -17,25 +17,25 @@ import (
 
 // round is one transfer of n bytes, counted and verified.
 type round struct {
-	s          *stream
-	mode       string
-	number, of int
-	n, seed    uint64
-	send, recv transfer.PrepareArgs
-	from, to   netip.AddrPort
-	source     sum // the digest of what is sent, of kind pieces
-	flows      *flowCounters
-	sent, got  transfer.Result
-	start      time.Time
-	took       time.Duration
-	before     totals
-	noBuffer   uint64 // stream.noBuffer before
-	samples    *sampler
+	s              *stream
+	mode           string
+	number, rounds int
+	n, seed        uint64
+	send, recv     transfer.PrepareArgs
+	from, to       netip.AddrPort
+	source         sum // the digest of what is sent, of kind pieces
+	flows          *flowCounters
+	sent, got      transfer.Result
+	start          time.Time
+	took           time.Duration
+	before         totals
+	noBuffer       uint64 // stream.noBuffer before
+	samples        *sampler
 }
 
 func (s *stream) newRound(mode string, number int, n, seed uint64, port uint16) *round {
 	a, b, p := s.ends[0], s.ends[1], &s.plan
-	t := &round{s: s, mode: mode, number: number, of: len(p.rounds), n: n, seed: seed,
+	t := &round{s: s, mode: mode, number: number, rounds: len(p.rounds), n: n, seed: seed,
 		from: netip.AddrPortFrom(a.addr(s.opt.Family).Addr(), port), to: netip.AddrPortFrom(b.addr(s.opt.Family).Addr(),
 			port)}
 	stall := int(s.opt.patience()/time.Second) + 3 // the host's own watch comes first: it knows both ends
@@ -149,7 +149,7 @@ func (e *end) empty() error {
 }
 
 func (t *round) stage(ctx context.Context, name string) error {
-	return t.s.opt.Begin(ctx, Step{Stage: name, Mode: t.mode, Round: t.number, Rounds: t.of})
+	return t.s.opt.Begin(ctx, Step{Stage: name, Mode: t.mode, Round: t.number, Rounds: t.rounds})
 }
 
 // idleDigest is the digest of the source of in-process guests. What they leave idle of the processors from when the
@@ -267,12 +267,12 @@ func (t *round) watch(ctx context.Context, done <-chan struct{}, fail context.Ca
 	defer tick.Stop()
 	var last uint64
 	for since := time.Now(); ; {
-		at := t.flows.moved()
-		have := min(t.n, payload(at))
+		count := t.flows.moved()
+		have := min(t.n, payload(count))
 		if t.s.opt.Progress != nil {
 			t.s.opt.Progress(t.mode, base+have, t.s.opt.Size)
 		}
-		if moved := payload(at) - at.RetransBytes + t.s.counters().engine; moved != last {
+		if moved := payload(count) - count.RetransBytes + t.s.counters().engine; moved != last {
 			last, since = moved, time.Now()
 		} else if time.Since(since) >= limit {
 			fail(&stallError{limit: limit, done: have, total: t.n, states: t.s.states(ctx)})

@@ -2,10 +2,12 @@ package run
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"os"
 	"slices"
 	"strings"
@@ -284,4 +286,14 @@ func TestKeepKeepsCounters(t *testing.T) {
 		!strings.Contains(notes[0], "counters.json") {
 		t.Errorf("%q %s", notes, b)
 	}
+}
+
+// Of rails all NICs that transfer have theirs.
+func TestKeepKeepsCountersOfRails(t *testing.T) {
+	o := railsOptions(t, 2, "")
+	o.Keep, o.KeepDir, o.Modes = true, t.TempDir(), []string{transfer.Devmem}
+	do(t, o)
+	var all map[string]json.RawMessage
+	testkit.OK(t, json.Unmarshal(testkit.Must(os.ReadFile(o.KeepDir+"/counters.json"))(t), &all))
+	testkit.Equal(t, "NICs", fmt.Sprint(slices.Sorted(maps.Keys(all))), "[a.nic0 a.nic1 b.nic0 b.nic1]")
 }

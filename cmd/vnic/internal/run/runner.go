@@ -85,16 +85,16 @@ func (r *runner) attach() {
 		s.r = r
 		s.links.edges = r.Lab.Edges()
 		for i, e := range s.ends {
-			at := s.at[i]
-			if e.Guest = r.guest(at.guest); e.Guest == nil {
+			here := s.places[i]
+			if e.Guest = r.guest(here.guest); e.Guest == nil {
 				continue
 			}
-			e.Port, s.gpus[i] = e.HW.Ports[at.nic], e.HW.GPUs[at.gpu]
+			e.Port, s.gpus[i] = e.HW.Ports[here.nic], e.HW.GPUs[here.gpu]
 			e.Memory = guests.Memory{Name: e.Name, GPU: s.gpus[i].GPU}
 			e.Config = guests.NodeConfig{Port: e.Port, GPU: e.GPU, Family: r.opt.Family, Bind: r.opt.BindQueues,
-				Loss: r.opt.loss(), Window: s.plan.window(), Number: nodes[at.guest], Log: r.opt.Log}
+				Loss: r.opt.loss(), Window: s.plan.window(), Number: nodes[here.guest], Log: r.opt.Log}
 			e.digest = e.engineDigest
-			nodes[at.guest]++
+			nodes[here.guest]++
 		}
 	}
 }

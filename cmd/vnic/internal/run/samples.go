@@ -33,14 +33,14 @@ type flow struct {
 
 // reading is what a flow has moved and lost so far, all rounds together.
 type reading struct {
-	at          time.Time
+	when        time.Time
 	bytes, lost uint64
 	first       bool // of a round: nothing moved between the sample before and this one
 }
 
 // mark is something that happened.
 type mark struct {
-	at   time.Time
+	when time.Time
 	text string
 }
 
@@ -102,7 +102,7 @@ func (r *Recorder) sample(t *round, now time.Time) *sampler {
 		m.flows = append(m.flows, &flow{from: a, to: b})
 	}
 	s := &sampler{t: t, flow: m.flows[i], since: m.begin, lost: t.lost()}
-	s.flow.add(reading{at: now, bytes: s.flow.bytes, lost: s.flow.lost, first: true})
+	s.flow.add(reading{when: now, bytes: s.flow.bytes, lost: s.flow.lost, first: true})
 	return s
 }
 
@@ -131,7 +131,7 @@ func (s *sampler) follow(done <-chan struct{}) {
 			continue
 		}
 		have := payload(s.t.flows.moved())
-		s.flow.add(reading{at: now, bytes: s.flow.bytes + have, lost: s.flow.lost + s.t.lost() - s.lost})
+		s.flow.add(reading{when: now, bytes: s.flow.bytes + have, lost: s.flow.lost + s.t.lost() - s.lost})
 		if last = now; every == sampleOften && now.Sub(s.since) > sampleOftenS {
 			every = sampleLater
 			tick.Reset(every)
@@ -140,7 +140,7 @@ func (s *sampler) follow(done <-chan struct{}) {
 }
 
 // end adds the last sample, when counters have settled: bytes that the round has received until at.
-func (s *sampler) end(at time.Time, bytes uint64) {
+func (s *sampler) end(when time.Time, bytes uint64) {
 	if s == nil {
 		return
 	}
@@ -148,10 +148,10 @@ func (s *sampler) end(at time.Time, bytes uint64) {
 	f.bytes += bytes
 	f.lost += s.t.lost() - s.lost
 	n := len(f.list)
-	for n > 0 && !f.list[n-1].first && at.Sub(f.list[n-1].at) < sampleOften/2 { // or later
+	for n > 0 && !f.list[n-1].first && when.Sub(f.list[n-1].when) < sampleOften/2 { // or later
 		n--
 	}
-	f.list = append(f.list[:n], reading{at: at, bytes: f.bytes, lost: f.lost})
+	f.list = append(f.list[:n], reading{when: when, bytes: f.bytes, lost: f.lost})
 }
 
 // add adds a sample. They are sums, so none is missed when some are dropped.

@@ -46,13 +46,13 @@ func (r *runner) stackCopies(mode string, runs []*Run) (list []StackCopies) {
 		if runs[i] == nil { // it has ended early
 			continue
 		}
-		for _, at := range s.at {
-			if r.opt.away(at.guest) {
+		for _, here := range s.places {
+			if r.opt.away(here.guest) {
 				continue
 			}
-			g := &r.desc.Guests[at.guest]
+			g := &r.desc.Guests[here.guest]
 			c := StackCopies{Guest: g.Name, Stack: StackVNIC, PerByte: vnicCopies}
-			if m, _ := lab.LookupModel(g.NICs[at.nic].Model); m.Kernel {
+			if m, _ := lab.LookupModel(g.NICs[here.nic].Model); m.Kernel {
 				c.Stack, c.PerByte = StackLinux, linuxCopies
 			}
 			n := slices.IndexFunc(list, func(x StackCopies) bool { return x.Guest == c.Guest && x.Stack == c.Stack })

@@ -18,13 +18,13 @@ import (
 
 // stream is a transfer of one direction of a rail.
 type stream struct {
-	r    *runner // nil: it is planned, and no more
-	opt  Options
-	plan plan
-	at   [2]place // of sender and receiver
-	gpus [2]*lab.GPUMemory
-	ends [2]*end // sender, receiver
-	is   Rail
+	r      *runner // nil: it is planned, and no more
+	opt    Options
+	plan   plan
+	places [2]place // of sender and receiver
+	gpus   [2]*lab.GPUMemory
+	ends   [2]*end // sender, receiver
+	rail   Rail
 
 	wrong []error               // destinations that are not what was sent, the first byte of each round
 	port  uint16                // the first that rounds use: Linux keeps those of a connection busy for a minute (TIME_WAIT)
@@ -44,7 +44,7 @@ func (s *stream) named(err error) error {
 	if err == nil || s.opt.Rails == 0 {
 		return err
 	}
-	return fmt.Errorf("%s to %s: %w", s.is.From, s.is.To, err)
+	return fmt.Errorf("%s to %s: %w", s.rail.From, s.rail.To, err)
 }
 
 // gone reports whether a guest of the stream has ended.

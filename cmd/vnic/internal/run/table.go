@@ -139,25 +139,25 @@ func percent(f *float64) string {
 
 // shareLines says what is behind shares, and what the model says of line rate.
 func (rep *Report) shareLines(w io.Writer, mode string) {
-	var of []*Rail
+	var shared []*Rail
 	for i := range rep.Rails {
 		if r := &rep.Rails[i]; r.Mode == mode && r.Share != nil {
-			of = append(of, r)
+			shared = append(shared, r)
 		}
 	}
-	if len(of) == 0 {
+	if len(shared) == 0 {
 		return
 	}
-	if of[0].Share.Probe > 0 {
+	if shared[0].Share.Probe > 0 {
 		fmt.Fprintf(w, "links are %s times slower than the lab file says; timers of the guests, as of TCP, are not\n",
 			report.Number(uint64(rep.Scale)))
-		for _, r := range of {
+		for _, r := range shared {
 			if r.Share.OfRate == nil {
 				fmt.Fprintf(w, "%s to %s: no share: %s\n", r.From, r.To, r.Share.Why)
 			}
 		}
 	}
-	least := slices.MinFunc(of, func(a, b *Rail) int {
+	least := slices.MinFunc(shared, func(a, b *Rail) int {
 		return cmp.Compare(a.Share.modelShare(), b.Share.modelShare())
 	}).Share
 	if least.LineRate == 0 {

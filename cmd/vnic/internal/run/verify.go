@@ -88,10 +88,10 @@ func (t *round) verify(ctx context.Context, r *Run) error {
 	first.Store(t.n)
 	eg, ctx := errgroup.WithContext(ctx)
 	eg.Go(func() error {
-		return e.Each(ctx, off, t.n, func(b []byte, at uint64) error {
-			if k := gpumem.MatchAt(b, t.seed, at); k < len(b) {
-				at += uint64(k)
-				for was := first.Load(); at < was && !first.CompareAndSwap(was, at); was = first.Load() {
+		return e.Each(ctx, off, t.n, func(b []byte, pos uint64) error {
+			if k := gpumem.MatchAt(b, t.seed, pos); k < len(b) {
+				pos += uint64(k)
+				for was := first.Load(); pos < was && !first.CompareAndSwap(was, pos); was = first.Load() {
 				}
 			}
 			return nil
@@ -111,9 +111,9 @@ func (t *round) verify(ctx context.Context, r *Run) error {
 	if err := eg.Wait(); err != nil {
 		return fmt.Errorf("digest of the %s: %w", what, err)
 	}
-	if at := first.Load(); at < t.n && len(t.s.wrong) < maxWrong {
+	if pos := first.Load(); pos < t.n && len(t.s.wrong) < maxWrong {
 		t.s.wrong = append(t.s.wrong,
-			fmt.Errorf("mode %s, round %d: byte %d of the %s is not what the seed says", t.mode, t.number, at, what))
+			fmt.Errorf("mode %s, round %d: byte %d of the %s is not what the seed says", t.mode, t.number, pos, what))
 	}
 	r.SHA256Match = r.SHA256Match && first.Load() == t.n && source == destination
 	if r.SHA256 != "" {

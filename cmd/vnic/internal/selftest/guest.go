@@ -69,10 +69,11 @@ func (o *Options) describe(maxMTU int) lab.Description {
 	if o.Device != "" { // QEMU has the NICs, and a hub between them; a lab has one port at least, which is nobody's here
 		return lab.Description{Guests: []lab.Guest{{Name: "guest"}, {NICs: []lab.NIC{{Model: lab.Virtio}}}}}
 	}
-	nic := lab.NIC{Model: o.NIC, MTU: o.MTU, MaxMTU: maxMTU, QueuePairs: o.Queues, RSCUsecs: o.RSCUsecs, XDP: o.XDP,
+	nic := lab.NIC{Model: o.NIC, QueuePairs: o.Queues, NICOptions: o.NICOptions,
 		Timestamps: o.NIC == lab.GVE,
 		// Tests send from addresses that they make up, and forward others' packets.
 		Link: wire.LinkOptions{Identity: &wire.Identity{Any: true, Router: true}}}
+	nic.MaxMTU = maxMTU
 	first, second := nic, nic
 	first.GPUs, second.GPUs = []int{0}, []int{}
 	first.Sabotage = o.Sabotage // of the NIC that is tested
@@ -95,7 +96,7 @@ func (b *bench) wants(p *program) error {
 
 // open opens what the guest has as disks.
 func (b *bench) open() (err error) {
-	for _, im := range []struct{ path, at string }{{b.images.Root, ""}, {b.images.Tests, "/ks"}, {b.images.Changed, "/ks"},
+	for _, im := range []struct{ path, where string }{{b.images.Root, ""}, {b.images.Tests, "/ks"}, {b.images.Changed, "/ks"},
 		{b.images.Modules, "/usr/lib/modules/" + b.im.Kernel.Version}, {b.images.Patched, "/patched"}} {
 		if im.path == "" {
 			continue
@@ -106,7 +107,7 @@ func (b *bench) open() (err error) {
 		}
 		serial := fmt.Sprintf("vnic-%d", len(b.disks))
 		b.disks = append(b.disks, qemu.Disk{File: f, Serial: serial, ReadOnly: true})
-		b.mounts = append(b.mounts, guestroot.Image{Serial: serial, At: im.at})
+		b.mounts = append(b.mounts, guestroot.Image{Serial: serial, At: im.where})
 	}
 	return nil
 }
@@ -250,10 +251,10 @@ func (b *bench) prepare(ctx context.Context) error {
 	limit := limits.SelftestSetup.Here()
 	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("not done within %v", limit))
 	defer cancel()
-	var said bytes.Buffer
-	st, err := b.sh(ctx, setupScript, &said)
+	var output bytes.Buffer
+	st, err := b.sh(ctx, setupScript, &output)
 	if err == nil && st.Exit() != 0 {
-		words := agent.Plain(strings.ReplaceAll(said.String(), "\n", " "))
+		words := agent.Plain(strings.ReplaceAll(output.String(), "\n", " "))
 		err = fmt.Errorf("status %d: %s", st.Exit(), strings.TrimSpace(words))
 	}
 	if err != nil {

@@ -23,14 +23,11 @@ const DefaultQueues = 4
 // Options says what is run.
 type Options struct {
 	guests.Common
+	lab.NICOptions // MTU is that of both ends' interfaces
 
 	NIC      string        // lab.GVE or lab.Virtio
 	Device   string        // of devices: a NIC of QEMU's own in place of ours; "": ours
 	Programs []string      // PROGRAM or PROGRAM:CASE; none: all that are for a NIC like ours
-	MTU      int           // of both ends' interfaces, in bytes
-	MaxMTU   int           // to which tests can raise it
-	RSCUsecs int           // lab.NIC's
-	XDP      bool          // lab.NIC's
 	Queues   int           // pairs of queues of each NIC; expectations are of DefaultQueues
 	Sabotage *nic.Sabotage // a fault of the NIC that is tested; nil: none
 	IOMMU    bool          // the guest's kernel translates what the NICs address
@@ -59,7 +56,7 @@ func (o *Options) Check() error {
 	case o.Device != "" && devices[o.Device] == nil:
 		return fmt.Errorf("--device %s: %s", o.Device, strings.Join(slices.Sorted(maps.Keys(devices)), ", "))
 	case !known:
-		return fmt.Errorf("--nic %s: %s or %s", o.NIC, lab.GVE, lab.Virtio)
+		return lab.UnknownModel(o.NIC)
 	case o.IOMMU && (o.Device != "" || !m.VFIOUser):
 		return fmt.Errorf("--iommu is for --nic %s: QEMU has no other NIC of this command's behind its IOMMU", lab.GVE)
 	case o.MTU < lab.MinMTU || o.MTU > m.MaxMTU:

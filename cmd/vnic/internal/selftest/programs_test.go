@@ -74,10 +74,11 @@ func TestTwoProgramsOfOneNameAreNamed(t *testing.T) {
 }
 
 func TestOptionsThatCannotBe(t *testing.T) {
-	good := Options{NIC: "gve", MTU: 1500, MaxMTU: 9000, Queues: 4, Timeout: time.Minute, Repeat: 1}
+	good := Options{NIC: "gve",
+		NICOptions: lab.NICOptions{MTU: 1500, MaxMTU: 9000}, Queues: 4, Timeout: time.Minute, Repeat: 1}
 	testkit.OK(t, good.Check())
 	for want, change := range map[string]func(o *Options){
-		"--nic e1000: gve or virtio":                         func(o *Options) { o.NIC = "e1000" },
+		"--nic e1000: virtio or gve":                         func(o *Options) { o.NIC = "e1000" },
 		"--iommu is for --nic gve: ":                         func(o *Options) { o.NIC, o.IOMMU = lab.Virtio, true },
 		"--iommu is for --nic gve":                           func(o *Options) { o.Device, o.IOMMU = "e1000e", true },
 		"--device rtl8139: e1000e, virtio-net-pci, vmxnet3":  func(o *Options) { o.Device = "rtl8139" },

@@ -61,7 +61,7 @@ func (l *listener) admits(conn *net.UnixConn) bool {
 	if why == "" {
 		return true
 	}
-	if l.told.First(peer.Uid) {
+	if l.reported.First(peer.Uid) {
 		l.note("process %d of user %d is refused: %s", peer.Pid, peer.Uid, why)
 	}
 	return false

@@ -82,9 +82,9 @@ func TestGroupGetsTheGPU(t *testing.T) {
 			st := testkit.Must(os.Lstat(gpu))(t)
 			testkit.Equal(t, "mode", st.Mode(), fs.ModeSocket|0o660)
 			testkit.Equal(t, "group", int(st.Sys().(*syscall.Stat_t).Gid), group)
-			own := testkit.Must(os.OpenFile(p.rep.Ports[i].GPUPath, os.O_RDWR, 0))(t)
+			memory := testkit.Must(os.OpenFile(p.rep.Ports[i].GPUPath, os.O_RDWR, 0))(t)
 			text := fmt.Sprint("of GPU ", i)
-			testkit.Must(own.WriteAt([]byte(text), 0))(t)
+			testkit.Must(memory.WriteAt([]byte(text), 0))(t)
 			fd := testkit.Must(gpufd.Receive(t.Context(), gpu))(t)
 			got := make([]byte, len(text))
 			testkit.Must(unix.Pread(fd, got, 0))(t)
@@ -92,7 +92,7 @@ func TestGroupGetsTheGPU(t *testing.T) {
 			testkit.Equal(t, "our user's", string(got), text)
 			if os.Geteuid() == 0 {
 				testkit.Equal(t, "a member's", uses(t, dir, gpu, 65534, 54321), text+"; cut: false; chmod: false")
-				testkit.Must(own.ReadAt(got[:6], 0))(t)
+				testkit.Must(memory.ReadAt(got[:6], 0))(t)
 				testkit.Equal(t, "a member wrote", string(got[:6]), "from t")
 				if s := uses(t, dir, gpu, 65534); !strings.Contains(s,
 					"permission denied: it is for user 0 and members of group 54321") {
@@ -109,15 +109,15 @@ func TestGroupGetsTheGPU(t *testing.T) {
 					}
 				}
 			}
-			testkit.OK(t, own.Close())
+			testkit.OK(t, memory.Close())
 		}
 		a, b := p.guest(0), p.guest(1)
 		testkit.OK(t, errors.Join(a.Exchange(t.Context(), b, 200_000), a.Close(), b.Close()))
 		if n := p.end(); n != 0 {
-			t.Errorf("%s: %d calls refused: %s", mode, n, p.said)
+			t.Errorf("%s: %d calls refused: %s", mode, n, p.output)
 		}
 		if os.Geteuid() == 0 {
-			testkit.Equal(t, mode+": refusals that were told", strings.Count(p.said.String(), "is refused the GPU's memory"), 1)
+			testkit.Equal(t, mode+": refusals that were told", strings.Count(p.output.String(), "is refused the GPU's memory"), 1)
 		}
 		for _, path := range paths {
 			for _, path := range []string{path, path + ".gpu"} {

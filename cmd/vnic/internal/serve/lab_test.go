@@ -56,10 +56,10 @@ guests:
 			t.Errorf("not %q in %s", part, line)
 		}
 	}
-	var said strings.Builder
-	testkit.OK(t, s.rep.Print(&said))
-	if strings.Contains(s.rep.KernelArgs, noKASLR) || !s.rep.GPUModule || !strings.Contains(said.String(), "vnicgpu.ko") {
-		t.Errorf("%+v\n%s", s.rep, &said)
+	var output strings.Builder
+	testkit.OK(t, s.rep.Print(&output))
+	if strings.Contains(s.rep.KernelArgs, noKASLR) || !s.rep.GPUModule || !strings.Contains(output.String(), "vnicgpu.ko") {
+		t.Errorf("%+v\n%s", s.rep, &output)
 	}
 }
 
@@ -133,8 +133,8 @@ guests:
 	ctx, cancel := context.WithTimeout(t.Context(), testkit.Patience)
 	defer cancel()
 	c := testkit.Must(g.Dial(ctx, netip.AddrPort{}, netip.AddrPortFrom(gw.Addr(), port)))(t)
-	at := testkit.Must(host.Accept())(t)
-	testkit.OK(t, errors.Join(c.Close(), at.Close()))
+	conn := testkit.Must(host.Accept())(t)
+	testkit.OK(t, errors.Join(c.Close(), conn.Close()))
 
 	for want, change := range map[string]func(o *Options){
 		"--forward: b.n has the address that the lab file says": func(o *Options) { o.Forwards = []string{"2222:guest1:22"} },

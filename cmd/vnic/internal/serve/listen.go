@@ -30,9 +30,9 @@ type listener struct {
 
 	outside func() error // removes the file; nil: this process does
 
-	rule access.Rule                      // who may connect
-	note func(format string, args ...any) // nil: nobody is refused, the socket came open
-	told access.Told                      // users who were refused; of each
+	rule     access.Rule                      // who may connect
+	note     func(format string, args ...any) // nil: nobody is refused, the socket came open
+	reported access.Told                      // users who were refused; of each
 }
 
 // listen makes a socket at path. A file that a dead process has left there is replaced.

@@ -87,9 +87,9 @@ func TestSocketIsPrivateFromTheFirst(t *testing.T) {
 	var b [4096]byte
 	n := testkit.Must(unix.Read(fd, b[:]))(t)
 	var events []uint32
-	for at := 0; at+unix.SizeofInotifyEvent <= n; {
-		events = append(events, binary.NativeEndian.Uint32(b[at+4:]))
-		at += unix.SizeofInotifyEvent + int(binary.NativeEndian.Uint32(b[at+12:]))
+	for pos := 0; pos+unix.SizeofInotifyEvent <= n; {
+		events = append(events, binary.NativeEndian.Uint32(b[pos+4:]))
+		pos += unix.SizeofInotifyEvent + int(binary.NativeEndian.Uint32(b[pos+12:]))
 	}
 	if len(events) != 1 || events[0] != unix.IN_CREATE {
 		t.Errorf("events %#x, want one IN_CREATE: the file was changed after it was made", events)

@@ -197,7 +197,7 @@ func (o *Options) Check() error {
 		return err
 	}
 	d := o.describe()
-	return errors.Join(d.Check(), o.Impair.Check())
+	return d.Check()
 }
 
 // checkPoll says what is wrong with the threads that poll, of a process that may use so many processors.

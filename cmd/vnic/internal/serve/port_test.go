@@ -42,12 +42,12 @@ func TestQEMUThatDeclinesTheOfferIsNamedOnce(t *testing.T) {
 		got = append(got, <-s.notes)
 	}
 	testkit.Equal(t, "notes", len(got), 5)
-	of := fmt.Sprintf("port0: process %d ", pid)
+	prefix := fmt.Sprintf("port0: process %d ", pid)
 	for i, want := range []string{"connected", "hung up", "hangs up behind GET_FEATURES again and again: it wants what " +
 		"this vnic does not offer, as more queues; its QEMU says what. Offered are queue pairs: 1; features: CSUM|",
 		"connected", "hung up"} {
-		if !strings.HasPrefix(got[i], of+want) {
-			t.Errorf("note %d is %q, not %q", i, got[i], of+want)
+		if !strings.HasPrefix(got[i], prefix+want) {
+			t.Errorf("note %d is %q, not %q", i, got[i], prefix+want)
 		}
 	}
 	if !strings.HasSuffix(got[2], "Start vnic with the flags that it had (--queues, --xdp, --max-mtu), or that QEMU anew "+

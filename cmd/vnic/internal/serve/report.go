@@ -155,14 +155,14 @@ func newReport(l *lab.Lab, sources []source, client, shared bool) *Report {
 		if path := sources[i].path(); path != "" {
 			e.Socket, _ = filepath.Abs(path)
 		}
-		var own []gpu
+		var gpus []gpu
 		if m := p.GPU(); m != nil {
 			e.GPUBytes, e.GPUPath = m.Size(), fmt.Sprintf("/proc/%d/fd/%d", r.PID, m.File.Fd())
 			g := gpu{id("gpu", i), e.GPUBytes, e.GPUPath}
 			if shared {
 				e.GPUSocket, g.path = e.Socket+gpufd.Suffix, gpufd.Path(0)
 			}
-			own = append(own, g)
+			gpus = append(gpus, g)
 			if shared {
 				g.path = gpufd.Path(i)
 			}
@@ -172,7 +172,7 @@ func newReport(l *lab.Lab, sources []source, client, shared bool) *Report {
 		if i > 0 { // those of several ports may be given to one QEMU
 			ram = id(ram, i)
 		}
-		e.QEMU = append(machineArgs(m, ram, own), nicArgs(id("net", i), p, &e, client)...)
+		e.QEMU = append(machineArgs(m, ram, gpus), nicArgs(id("net", i), p, &e, client)...)
 		r.Ports = append(r.Ports, e)
 	}
 	r.qemu = []string{qemuName}
@@ -228,18 +228,18 @@ func machineArgs(m lab.Model, ramID string, gpus []gpu) []string {
 // program is how this program is called: by its name, if that leads to it, else by where it is.
 func program() string {
 	const name = "vnic"
-	own, err := os.Executable()
+	address, err := os.Executable()
 	if err != nil {
 		return name
 	}
 	if path, err := exec.LookPath(name); err == nil {
-		a, errA := os.Stat(own)
+		a, errA := os.Stat(address)
 		b, errB := os.Stat(path)
 		if errA == nil && errB == nil && os.SameFile(a, b) {
 			return name
 		}
 	}
-	return own
+	return address
 }
 
 func nicArgs(id string, p *lab.Port, e *PortReport, client bool) []string {

@@ -185,9 +185,9 @@ func TestPrintedAdvice(t *testing.T) {
 	}{
 		{lab.NIC{Model: lab.Virtio}, "QEMU 10.0 or newer.", old},
 		{lab.NIC{Model: lab.Virtio}, ipxe + ".\n", "host_mtu=1500:"},
-		{lab.NIC{Model: lab.Virtio, MTU: 9000}, ipxe + " and host_mtu=9000: ", old},
-		{lab.NIC{Model: lab.Virtio, MaxMTU: 9000}, ipxe + ".\n", "and host_mtu"},
-		{lab.NIC{Model: lab.Virtio, MTU: 2000, MaxMTU: 9000}, ipxe + " and host_mtu=9000: ", old},
+		{lab.NIC{Model: lab.Virtio, NICOptions: lab.NICOptions{MTU: 9000}}, ipxe + " and host_mtu=9000: ", old},
+		{lab.NIC{Model: lab.Virtio, NICOptions: lab.NICOptions{MaxMTU: 9000}}, ipxe + ".\n", "and host_mtu"},
+		{lab.NIC{Model: lab.Virtio, NICOptions: lab.NICOptions{MTU: 2000, MaxMTU: 9000}}, ipxe + " and host_mtu=9000: ", old},
 		{lab.NIC{Model: lab.GVE}, "QEMU 10.1 or newer.", ipxe},
 		{lab.NIC{Model: lab.Virtio}, "without mac= QEMU makes one up", old},
 		{lab.NIC{Model: lab.GVE}, old, "mac="},
@@ -231,9 +231,11 @@ func TestFlags(t *testing.T) {
 			"-chardev socket,id=net0,path=/s,reconnect-ms=1000" + nic},
 		{lab.NIC{Model: lab.Virtio, QueuePairs: 3}, 0, true, "-M q35,memory-backend=ram -smp 2 -m 1024M " + ram +
 			"-chardev socket,id=net0,path=/s,server=on" + nic},
-		{lab.NIC{Model: lab.Virtio, QueuePairs: 3, MaxMTU: 9000}, 0, true, "-M q35,memory-backend=ram -smp 2 -m 1024M " +
+		{lab.NIC{Model: lab.Virtio, QueuePairs: 3,
+			NICOptions: lab.NICOptions{MaxMTU: 9000}}, 0, true, "-M q35,memory-backend=ram -smp 2 -m 1024M " +
 			ram + "-chardev socket,id=net0,path=/s,server=on" + strings.Replace(nic, "host_mtu=1500", "host_mtu=9000", 1)},
-		{lab.NIC{Model: lab.Virtio, QueuePairs: 3, XDP: true}, 0, true, "-M q35,memory-backend=ram -smp 2 -m 1024M " + ram +
+		{lab.NIC{Model: lab.Virtio, QueuePairs: 3,
+			NICOptions: lab.NICOptions{XDP: true}}, 0, true, "-M q35,memory-backend=ram -smp 2 -m 1024M " + ram +
 			"-chardev socket,id=net0,path=/s,server=on" + strings.Replace(nic, "host_mtu=1500", "host_mtu=1500,guest_csum=off,"+
 			"guest_tso4=off,guest_tso6=off,guest_ecn=off,guest_ufo=off,guest_uso4=off,guest_uso6=off", 1)},
 		{lab.NIC{Model: lab.GVE}, 0, false, "-M q35,memory-backend=ram -smp 2 -m 1024M " + ram + gve + udmabuf},

@@ -197,12 +197,12 @@ func serveApart(what string) error {
 
 // process is such a process, as the test sees it.
 type process struct {
-	t    testing.TB
-	rep  *Report
-	in   io.Closer
-	out  *json.Decoder
-	cmd  *exec.Cmd
-	said *strings.Builder // stderr; after end
+	t      testing.TB
+	rep    *Report
+	in     io.Closer
+	out    *json.Decoder
+	cmd    *exec.Cmd
+	output *strings.Builder // stderr; after end
 }
 
 func startApart(t testing.TB, a apartOptions) *process {
@@ -211,10 +211,10 @@ func startApart(t testing.TB, a apartOptions) *process {
 		a.NIC = lab.Virtio
 	}
 	b := testkit.Must(json.Marshal(a))(t)
-	p := &process{t: t, cmd: exec.Command("/proc/self/exe"), rep: new(Report), said: new(strings.Builder)}
+	p := &process{t: t, cmd: exec.Command("/proc/self/exe"), rep: new(Report), output: new(strings.Builder)}
 	p.cmd.Env = append(os.Environ(), apart+"="+string(b),
 		fmt.Sprintf("GLIBC_TUNABLES=glibc.malloc.arena_test=%d", arenas))
-	p.cmd.Stderr = p.said
+	p.cmd.Stderr = p.output
 	in, err := p.cmd.StdinPipe()
 	testkit.OK(t, err)
 	out, err := p.cmd.StdoutPipe()
@@ -222,7 +222,7 @@ func startApart(t testing.TB, a apartOptions) *process {
 	p.in, p.out = in, json.NewDecoder(bufio.NewReader(out))
 	if err := p.out.Decode(p.rep); err != nil {
 		_ = p.cmd.Wait()
-		t.Fatalf("%v: %s", err, p.said)
+		t.Fatalf("%v: %s", err, p.output)
 	}
 	return p
 }
@@ -232,7 +232,7 @@ func (p *process) end() (refused uint64) {
 	p.t.Helper()
 	err := errors.Join(p.in.Close(), p.out.Decode(&refused), p.cmd.Wait())
 	if err != nil {
-		p.t.Fatalf("%v: %s", err, p.said)
+		p.t.Fatalf("%v: %s", err, p.output)
 	}
 	return refused
 }
@@ -314,7 +314,7 @@ func TestServeNeedsNothingThatIsRefused(t *testing.T) {
 			testkit.OK(t, errors.Join(a.Exchange(t.Context(), b, 200_000), a.Close(), b.Close()))
 		}
 		if n := p.end(); n != 0 {
-			t.Errorf("%s: %d system calls were refused: %s", mode, n, p.said)
+			t.Errorf("%s: %d system calls were refused: %s", mode, n, p.output)
 		}
 		if list, err := os.ReadDir(dir); err != nil || len(list) != 0 {
 			t.Errorf("%s: left: %v, %v", mode, list, err)
@@ -332,7 +332,7 @@ func TestServeOfGVEAndOfClientInSandbox(t *testing.T) {
 		testkit.OK(t, c.Close())
 	}
 	if n := p.end(); n != 0 {
-		t.Errorf("gve: %d system calls were refused: %s", n, p.said)
+		t.Errorf("gve: %d system calls were refused: %s", n, p.output)
 	}
 	path := t.TempDir() + "/q"
 	p = startApart(t, apartOptions{Mode: broker.On, Paths: []string{path}, Client: true})
@@ -341,7 +341,7 @@ func TestServeOfGVEAndOfClientInSandbox(t *testing.T) {
 	testkit.OK(t, errors.Join(err, l.Close()))
 	testkit.OK(t, testkit.Must(labtest.New(conn, p.rep.Ports[0].MAC, addrs(p.rep.Ports[0])))(t).Close())
 	if n := p.end(); n != 0 {
-		t.Errorf("client: %d system calls were refused: %s", n, p.said)
+		t.Errorf("client: %d system calls were refused: %s", n, p.output)
 	}
 }
 
@@ -370,11 +370,11 @@ func TestServingProcessIsHeld(t *testing.T) {
 		if n := p.end(); (n > 0) != (mode != broker.Off) {
 			t.Errorf("%s: %d counted", mode, n)
 		}
-		if said := strings.Contains(p.said.String(), "socket, family 2"); said != (mode != broker.Off) {
-			t.Errorf("%s: said: %s", mode, p.said)
+		if found := strings.Contains(p.output.String(), "socket, family 2"); found != (mode != broker.Off) {
+			t.Errorf("%s: said: %s", mode, p.output)
 		}
-		if said := strings.Contains(p.said.String(), "openat of /etc/passwd, by Landlock"); said != (mode == broker.Log) {
-			t.Errorf("%s: said of Landlock: %s", mode, p.said)
+		if found := strings.Contains(p.output.String(), "openat of /etc/passwd, by Landlock"); found != (mode == broker.Log) {
+			t.Errorf("%s: said of Landlock: %s", mode, p.output)
 		}
 	}
 }

@@ -71,11 +71,11 @@ func TestServesOnTwoMachinesAreOneNetwork(t *testing.T) {
 			y.Close()))
 		for _, v := range []*process{q, p} {
 			if n := v.end(); n != 0 {
-				t.Errorf("%s: %d system calls were refused: %s", c.name, n, v.said)
+				t.Errorf("%s: %d system calls were refused: %s", c.name, n, v.output)
 			}
 		}
-		if said := p.said.String(); strings.Contains(said, "dropped") {
-			t.Errorf("%s: %s", c.name, said)
+		if notes := p.output.String(); strings.Contains(notes, "dropped") {
+			t.Errorf("%s: %s", c.name, notes)
 		}
 	}
 }
@@ -126,7 +126,7 @@ func TestServeRemovesTheSocketOfItsUplink(t *testing.T) {
 	c := testkit.Must(net.Dial("unix", path))(t)
 	testkit.OK(t, c.Close())
 	if n := p.end(); n != 0 {
-		t.Errorf("%d system calls were refused: %s", n, p.said)
+		t.Errorf("%d system calls were refused: %s", n, p.output)
 	}
 	if list := testkit.Must(os.ReadDir(dir))(t); len(list) != 0 {
 		t.Errorf("left: %v", list)

@@ -21,9 +21,9 @@ import (
 // ErrNone says that no vnic is there to be asked.
 var ErrNone = errors.New("no vnic of this user is running")
 
-// What is said on the socket: a request of a client, which is one of the two, and the answer (package jsonlines).
+// A client sends one of two requests, and the server answers it (package jsonlines).
 const (
-	protocol   = 2          // that of 780d5150 is 1, which nobody says
+	protocol   = 2          // 780d5150 sends none and counts as 1
 	opSnapshot = "snapshot" // the answer is a Snapshot
 	opSet      = "set"      // args is what lab.ParseChange reads
 
@@ -72,7 +72,7 @@ func Change(ctx context.Context, pid int, what lab.Change) error {
 	return askOne(ctx, pid, opSet, what.String(), nil)
 }
 
-// askOne asks the vnic that is a process.
+// askOne sends a request to the vnic with this process id.
 func askOne(ctx context.Context, pid int, op string, args, out any) error {
 	err := ErrNone
 	if cerr := each(func(d *os.File, p int, name string) error {
@@ -125,7 +125,7 @@ func each(f func(d *os.File, pid int, name string) error) error {
 	return nil
 }
 
-// ask has a vnic answer a request.
+// ask sends a request to a vnic and decodes the answer into out.
 func ask(ctx context.Context, d *os.File, pid int, name, op string, args, out any) error {
 	ctx, cancel := context.WithTimeout(ctx, limits.LocalServer.Here())
 	defer cancel()

@@ -263,8 +263,7 @@ func (s *Server) leave(c *net.UnixConn) {
 	_ = c.Close()
 }
 
-// answer does what a client asks for, and says what came of it. A client that asks for nothing which can be understood
-// is of another vnic.
+// answer handles a client's request. A client that sends nothing, or no message, has another version of the protocol.
 func (s *Server) answer(c *net.UnixConn) {
 	_ = c.SetReadDeadline(time.Now().Add(s.wait))
 	in := jsonlines.Protocol{Version: protocol, MaxLine: maxRequest, Who: "who asks",
@@ -289,7 +288,7 @@ func (s *Server) answer(c *net.UnixConn) {
 	}
 }
 
-// set changes something in the lab.
+// set applies a change to the lab.
 func (s *Server) set(args json.RawMessage) error {
 	var text string
 	if err := json.Unmarshal(args, &text); err != nil {

@@ -68,20 +68,20 @@ type Sandbox struct {
 
 // PortCounters are those of one port.
 type PortCounters struct {
-	Name        string          `json:"name"`
-	Kind        string          `json:"kind"`
-	MAC         string          `json:"mac,omitempty"`
-	Link        LinkCounters    `json:"link"`
-	Unsplit     uint64          `json:"unsplit"`      // frames that a split queue was to split, and that could not be
-	LostReplies uint64          `json:"lost_replies"` // of the control channel
-	Coalesced   Coalesced       `json:"coalesced"`    // of receive queues
-	Faults      *Faults         `json:"faults,omitempty"`
-	Rules       int             `json:"rules"` // flow rules that are set
-	Engine      *EngineCounters `json:"engine,omitempty"`
-	Gateway     *Gateway        `json:"gateway,omitempty"`
-	Memory      *uint64         `json:"frontend_memory_bytes,omitempty"` // that it occupies; nil: nobody counts it
-	GPUs        []GPU           `json:"gpus,omitempty"`
-	Queues      []Queue         `json:"queues"`
+	Name        string             `json:"name"`
+	Kind        string             `json:"kind"`
+	MAC         string             `json:"mac,omitempty"`
+	Link        LinkCounters       `json:"link"`
+	Unsplit     uint64             `json:"unsplit"`          // frames that a split queue was to split, and that could not be
+	LostReplies uint64             `json:"lost_replies"`     // of the control channel
+	Coalesced   Coalesced          `json:"coalesced"`        // of receive queues
+	Faults      *nic.FaultCounters `json:"faults,omitempty"` // nil: it had none (vnic lab set)
+	Rules       int                `json:"rules"`            // flow rules that are set
+	Engine      *EngineCounters    `json:"engine,omitempty"`
+	Gateway     *Gateway           `json:"gateway,omitempty"`
+	Memory      *uint64            `json:"frontend_memory_bytes,omitempty"` // that it occupies; nil: nobody counts it
+	GPUs        []GPU              `json:"gpus,omitempty"`
+	Queues      []Queue            `json:"queues"`
 }
 
 // Coalesced counts frames that came to a guest as part of a GSO packet that was made of several, and
@@ -91,26 +91,10 @@ type Coalesced struct {
 	Packets uint64 `json:"packets"`
 }
 
-// Faults count what a NIC did wrong as it was told to (vnic lab set); left out where it did nothing of the kind.
-type Faults struct {
-	LostInterrupts  uint64 `json:"lost_interrupts"`
-	LateCompletions uint64 `json:"late_completions"`
-	Refused         uint64 `json:"refused"` // frames, as often as they came while it took no receive buffers
-}
-
-// LinkCounters are the wire's, of one port: wire.Counters.
+// LinkCounters are the wire's, of one port.
 type LinkCounters struct {
-	Sent             uint64            `json:"sent"`
-	SentBytes        uint64            `json:"sent_bytes"`
-	SentSegments     uint64            `json:"sent_segments"`
-	Received         uint64            `json:"received"`
-	ReceivedBytes    uint64            `json:"received_bytes"`
-	ReceivedSegments uint64            `json:"received_segments"`
-	Busy             uint64            `json:"busy"`
-	Held             uint64            `json:"held"`
-	DelayFull        uint64            `json:"delay_full"`
-	NotLearned       uint64            `json:"not_learned"`
-	Drops            map[string]uint64 `json:"drops"` // by wire.DropReason; what is 0 is left out
+	wire.Counters
+	Drops map[string]uint64 `json:"drops"` // by wire.DropReason; what is 0 is left out
 }
 
 // Gateway counts what a gateway refused to its guests, ended or lost.
@@ -197,7 +181,7 @@ func (c *PortCounters) readNIC(p *nic.Port) {
 	}
 	c.Unsplit, c.LostReplies = p.Unsplit(), p.LostReplies()
 	c.Coalesced.Frames, c.Coalesced.Packets = p.Coalesced()
-	if f := Faults(p.Faults()); f != (Faults{}) {
+	if f := p.Faults(); f != (nic.FaultCounters{}) {
 		c.Faults = &f
 	}
 	all, _ := p.PortCounters()
@@ -222,11 +206,8 @@ func (c *PortCounters) readNIC(p *nic.Port) {
 }
 
 func (l *LinkCounters) read(link *wire.Link) {
-	n := link.Counters()
-	*l = LinkCounters{Sent: n.Sent, SentBytes: n.SentBytes, SentSegments: n.SentSegments, Received: n.Received,
-		ReceivedBytes: n.ReceivedBytes, ReceivedSegments: n.ReceivedSegments, Busy: n.Busy, Held: n.Held,
-		DelayFull: n.DelayFull, NotLearned: n.NotLearned, Drops: map[string]uint64{}}
-	for r, count := range n.Drops {
+	*l = LinkCounters{Counters: link.Counters(), Drops: map[string]uint64{}}
+	for r, count := range l.Counters.Drops {
 		if count > 0 {
 			l.Drops[wire.DropReason(r).String()] = count
 		}

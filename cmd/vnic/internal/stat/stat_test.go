@@ -21,6 +21,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"vnic.dev/vnic/internal/testkit"
+	"vnic.dev/vnic/internal/wire"
 )
 
 func TestMain(m *testing.M) { testkit.Main(m) }
@@ -348,15 +349,29 @@ func TestBitRateHasThreeDigits(t *testing.T) {
 	}
 }
 
+// The counters of impairments are in the JSON where an impairment did something, and can be read again.
+func TestLinkCountersOfImpairments(t *testing.T) {
+	for text, c := range map[string]wire.Counters{`"delay_full":0,"not_learned":0,`: {},
+		`"delay_full":0,"duplicated":3,"corrupted":4,"marked":5,"not_learned":0,`: {Duplicated: 3, Corrupted: 4, Marked: 5}} {
+		b := testkit.Must(json.Marshal(LinkCounters{Counters: c, Drops: map[string]uint64{"delay": 1}}))(t)
+		var read LinkCounters
+		testkit.OK(t, json.Unmarshal(b, &read))
+		if !strings.Contains(string(b), text+`"drops":{"delay":1}`) || read.Counters != c || read.Drops["delay"] != 1 {
+			t.Errorf("%s; %+v", b, read)
+		}
+	}
+}
+
 func TestTableShowsRatesAndTotals(t *testing.T) {
 	before := &Snapshot{PID: 7, Command: "run", Uptime: 10,
-		Ports: []PortCounters{{Name: "A", Link: LinkCounters{Received: 10, ReceivedBytes: 1 << 20},
+		Ports: []PortCounters{{Name: "A", Link: LinkCounters{Counters: wire.Counters{Received: 10, ReceivedBytes: 1 << 20}},
 			Queues: []Queue{{}, {Index: 1, Split: true, RX: Direction{Packets: 5, HeaderBytes: 24, DeviceBytes: 1000}}}}}}
 	b := testkit.Must(json.Marshal(before))(t)
 	now := new(Snapshot)
 	testkit.OK(t, json.Unmarshal(b, now))
 	now.Uptime = 12
-	now.Ports[0].Link = LinkCounters{Received: 2010, ReceivedBytes: 5 << 20, Drops: map[string]uint64{"no-buffer": 8}}
+	now.Ports[0].Link = LinkCounters{Counters: wire.Counters{Received: 2010, ReceivedBytes: 5 << 20},
+		Drops: map[string]uint64{"no-buffer": 8}}
 	now.Ports[0].Queues[1].RX = Direction{Packets: 2005, HeaderBytes: 24 + 2048, DeviceBytes: 1000 + 4<<20, Drops: 2}
 	now.Ports = append(now.Ports, PortCounters{Name: "new"})
 	table := func(a, b *Snapshot) string {
@@ -384,7 +399,8 @@ new wire tx 0 0 bit/s
 	}
 	began := &Snapshot{PID: 8, Command: "run", Uptime: 1} // another process with another number
 	testkit.Equal(t, "the table", table(before, began), "vnic run, process 8, up 1s; since it began:\nno ports\n")
-	smaller := &Snapshot{PID: 7, Uptime: 11, Ports: []PortCounters{{Name: "A", Link: LinkCounters{Received: 3}}}}
+	smaller := &Snapshot{PID: 7, Uptime: 11,
+		Ports: []PortCounters{{Name: "A", Link: LinkCounters{Counters: wire.Counters{Received: 3}}}}}
 	if got := table(before, smaller); !strings.Contains(got, "A wire rx 3 0 bit/s") {
 		t.Errorf("a port that began again: %s", got)
 	}

@@ -1,6 +1,7 @@
 package storage
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math"
@@ -61,29 +62,19 @@ const (
 
 // Complete sets what follows from the rest, and says what is wrong.
 func (o *Options) Complete() (err error) {
+	if err := cmp.Or(guests.Bytes("--size", o.Size, maxSize), guests.Bytes("--bs", o.Block, maxBlock),
+		guests.Number("--qd", o.Depth, 1, maxDepth), guests.Patience("--timeout", o.Timeout),
+		guests.Modes(o.Modes)); err != nil {
+		return err
+	}
 	switch {
-	case o.Size == 0 || o.Size > maxSize:
-		return fmt.Errorf("--size %s: 1 byte to %s", lab.FormatBytes(o.Size), lab.FormatBytes(maxSize))
-	case o.Block == 0 || o.Block > maxBlock:
-		return fmt.Errorf("--bs %s: 1 byte to %s", lab.FormatBytes(o.Block), lab.FormatBytes(maxBlock))
-	case o.Depth < 1 || o.Depth > maxDepth:
-		return fmt.Errorf("--qd %d: 1 to %d", o.Depth, maxDepth)
 	case o.Offset > math.MaxInt64-o.Size: // the device's own bound is known when it is open
 		return fmt.Errorf("--offset %d: with --size %d beyond the %d bytes that any device may have", o.Offset, o.Size,
 			math.MaxInt64)
-	case o.Timeout < time.Millisecond || o.Timeout > time.Hour:
-		return fmt.Errorf("--timeout %v: 1ms to 1h", o.Timeout)
 	case o.Content != ContentUnknown && o.Content != ContentNBDKit:
 		return fmt.Errorf("--content %s: %s, or nothing", o.Content, ContentNBDKit)
 	case o.Verify && o.Read && !o.Write && o.URL != "" && o.Content == ContentUnknown:
 		return errors.New("--verify with --read alone: say what the device has by --content, or give --write")
-	case len(o.Modes) == 0:
-		return errors.New("--mode: devmem, copy or both")
-	}
-	for _, m := range o.Modes {
-		if m != transfer.Devmem && m != transfer.Copy {
-			return fmt.Errorf("--mode %s: devmem, copy or both", m)
-		}
 	}
 	if !o.Read && !o.Write && !o.Verify {
 		o.Read = true

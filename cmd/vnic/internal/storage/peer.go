@@ -34,10 +34,10 @@ type Peer struct {
 	disk   []byte      // of a target of the command's own; nil: there is none
 	child  *proc.Child // one that the command has started; nil: there is none
 
-	content     func(b []byte, at uint64) // what the device has; nil: not known
+	content     func(b []byte, pos uint64) // what the device has; nil: not known
 	contentText string
 	// written compares what the device has from at on with what gen makes, without asking a client of ours; nil: it cannot
-	written     func(at, n uint64, gen func(b []byte, i uint64)) bool
+	written     func(pos, n uint64, gen func(b []byte, i uint64)) bool
 	writtenText string
 	restore     func() // makes it content again; may be nil
 }
@@ -58,7 +58,7 @@ func (o *Options) Peer(ctx context.Context) (*Peer, error) {
 func (p *Peer) Close() error { return p.close() }
 
 // own has a broker send signals to the server that this process may not send any more.
-func (p *Peer) own(b *broker.Client) error {
+func (p *Peer) claim(b *broker.Client) error {
 	if p.child == nil || b == nil {
 		return nil
 	}
@@ -111,7 +111,7 @@ func (o *Options) nvmet() (*Peer, error) {
 		content: pattern(o.Seed), contentText: "what the host put on the disk", writtenText: "the target's disk"}
 	p.restore = func() { gpumem.FillAt(mem, o.Seed, 0) }
 	p.restore()
-	p.written = func(at, n uint64, gen func([]byte, uint64)) bool { return sameBytes(mem[at:at+n], gen) }
+	p.written = func(pos, n uint64, gen func([]byte, uint64)) bool { return sameBytes(mem[pos:pos+n], gen) }
 	o.Servers = append([]guests.Server{{Name: ownServer, Model: lab.Virtio, Modules: guestnvme.TargetModules,
 		Disks: []qemu.Disk{{File: disk, Serial: serial}}}}, o.Servers...)
 	p.start = func(ctx context.Context, s *guests.Set) (netip.AddrPort, error) {
@@ -140,13 +140,13 @@ func (o *Options) nbdkit(ctx context.Context) (*Peer, error) {
 	if err != nil {
 		return nil, err
 	}
-	at, err := netip.ParseAddrPort(l.Addr().String())
+	addr, err := netip.ParseAddrPort(l.Addr().String())
 	if err := errors.Join(err, l.Close()); err != nil {
 		return nil, err
 	}
 	size := o.Offset + o.Size
 	cmd := exec.CommandContext(ctx, path, "--foreground", "--exit-with-parent", "--ipaddr", "127.0.0.1", "--port",
-		strconv.Itoa(int(at.Port())), "memory", "size="+strconv.FormatUint(size, 10))
+		strconv.Itoa(int(addr.Port())), "memory", "size="+strconv.FormatUint(size, 10))
 	child, err := proc.StartChild(cmd)
 	if err != nil {
 		return nil, fmt.Errorf("nbdkit: %w", err)
@@ -155,11 +155,11 @@ func (o *Options) nbdkit(ctx context.Context) (*Peer, error) {
 		child.End(limits.CloseWait.Here())
 		return nil
 	}
-	if err := listens(ctx, at, child); err != nil {
+	if err := listens(ctx, addr, child); err != nil {
 		return nil, errors.Join(err, end())
 	}
-	o.target = target{protocol: transfer.NBD, host: "127.0.0.1", port: at.Port()}
-	o.Gateway = &lab.GatewayFlags{HostPorts: strconv.Itoa(int(at.Port()))}
+	o.target = target{protocol: transfer.NBD, host: "127.0.0.1", port: addr.Port()}
+	o.Gateway = &lab.GatewayFlags{HostPorts: strconv.Itoa(int(addr.Port()))}
 	p, err := o.foreign(ctx)
 	if err != nil {
 		return nil, errors.Join(err, end())
@@ -175,17 +175,17 @@ func (o *Options) nbdkit(ctx context.Context) (*Peer, error) {
 }
 
 // listens waits until a server takes connections.
-func listens(ctx context.Context, at netip.AddrPort, child *proc.Child) error {
+func listens(ctx context.Context, addr netip.AddrPort, child *proc.Child) error {
 	ctx, cancel := context.WithTimeout(ctx, limits.StorageServer.Here())
 	defer cancel()
 	for {
-		c, err := (&net.Dialer{}).DialContext(ctx, "tcp", at.String())
+		c, err := (&net.Dialer{}).DialContext(ctx, "tcp", addr.String())
 		if err == nil {
 			return c.Close()
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("nbdkit at %v: %w", at, err)
+			return fmt.Errorf("nbdkit at %v: %w", addr, err)
 		case <-child.Done():
 			return fmt.Errorf("nbdkit ended: %w", child.Err())
 		case <-time.After(10 * time.Millisecond):

@@ -23,7 +23,7 @@ var ErrProof = errors.New("the operations do not prove what they should")
 // Do opens the device, does the operations in each mode, and reports. Whatever happens, nothing of the lab is left when
 // it returns. The report is also returned with an ErrProof. When ctx ends, its cause is returned.
 func Do(ctx context.Context, o *Options, p *Peer) (*Report, error) {
-	if err := p.own(o.Broker); err != nil {
+	if err := p.claim(o.Broker); err != nil {
 		return nil, err
 	}
 	var rep *Report
@@ -99,7 +99,7 @@ func (u *use) mode(ctx context.Context, mode string, server netip.AddrPort, numb
 	steps := []struct {
 		what    string
 		asked   bool
-		content func(b []byte, at uint64) // nil: not known
+		content func(b []byte, pos uint64) // nil: not known
 		by      string
 	}{
 		{Read, o.Read, u.peer.content, u.peer.contentText},
@@ -138,15 +138,15 @@ func (u *use) fits(d *Device) error {
 }
 
 // pattern is what a seed says of the device, byte by byte.
-func pattern(seed uint64) func(b []byte, at uint64) {
-	return func(b []byte, at uint64) { gpumem.FillAt(b, seed, at) }
+func pattern(seed uint64) func(b []byte, pos uint64) {
+	return func(b []byte, pos uint64) { gpumem.FillAt(b, seed, pos) }
 }
 
 // nbdkitPattern is nbdkit's: each 8 bytes are their own offset, big endian.
-func nbdkitPattern(b []byte, at uint64) {
+func nbdkitPattern(b []byte, pos uint64) {
 	var word [8]byte
 	for i := range b {
-		k := at + uint64(i)
+		k := pos + uint64(i)
 		binary.BigEndian.PutUint64(word[:], k&^7)
 		b[i] = word[k&7]
 	}
@@ -156,7 +156,7 @@ func nbdkitPattern(b []byte, at uint64) {
 const poison = 0x5a
 
 // all does operations over all that is asked for, in rounds that fit GPU memory.
-func (u *use) all(ctx context.Context, r *Run, content func(b []byte, at uint64)) error {
+func (u *use) all(ctx context.Context, r *Run, content func(b []byte, pos uint64)) error {
 	o := u.opt
 	room := o.room / o.Block * o.Block
 	if o.room >= o.Size {
@@ -189,11 +189,11 @@ func (u *use) all(ctx context.Context, r *Run, content func(b []byte, at uint64)
 }
 
 // round does [done, done+n) of what is asked for, and says whether all of it is as it should be.
-func (u *use) round(ctx context.Context, r *Run, done, n uint64, content func(b []byte, at uint64), cpu *float64) (
+func (u *use) round(ctx context.Context, r *Run, done, n uint64, content func(b []byte, pos uint64), cpu *float64) (
 	right bool, err error) {
 	o, g := u.opt, u.guest
-	at := o.Offset + done
-	here := func(b []byte, i uint64) { content(b, at+i) }
+	pos := o.Offset + done
+	here := func(b []byte, i uint64) { content(b, pos+i) }
 	if r.What == Write {
 		err = g.Fill(ctx, dataOff, n, here)
 	} else {
@@ -202,7 +202,7 @@ func (u *use) round(ctx context.Context, r *Run, done, n uint64, content func(b 
 	if err != nil {
 		return false, err
 	}
-	x := transfer.IO{Write: r.What == Write, Off: at, Len: n, Size: o.Block, Depth: o.Depth}
+	x := transfer.IO{Write: r.What == Write, Off: pos, Len: n, Size: o.Block, Depth: o.Depth}
 	if o.Random {
 		x.Random = &o.Seed
 	}
@@ -223,7 +223,7 @@ func (u *use) round(ctx context.Context, r *Run, done, n uint64, content func(b 
 	case res.Failed > 0:
 		return false, nil
 	case r.What == Write && u.peer.written != nil: // the server's own view of it
-		return u.peer.written(at, n, here), nil
+		return u.peer.written(pos, n, here), nil
 	case r.What == Write:
 		return true, nil
 	}
@@ -240,7 +240,7 @@ func (u *use) round(ctx context.Context, r *Run, done, n uint64, content func(b 
 		return false, err
 	}
 	if first < n {
-		r.Errors = append(r.Errors, fmt.Sprintf("byte %d of the device is not %s", at+first, r.By))
+		r.Errors = append(r.Errors, fmt.Sprintf("byte %d of the device is not %s", pos+first, r.By))
 	}
 	return first == n, nil
 }

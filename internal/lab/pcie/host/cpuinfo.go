@@ -9,14 +9,14 @@ import (
 	"strings"
 )
 
-// processor is what /proc/cpuinfo says of a machine's first one (arch/x86/kernel/cpu/proc.c). On other architectures
-// than x86 there are none of these lines.
+// processor is the first processor of /proc/cpuinfo (arch/x86/kernel/cpu/proc.c). On architectures
+// other than x86 its fields are empty.
 type processor struct {
 	vendor, family string
 	flags          []string
 }
 
-// readProcessor reads the lines up to the second processor.
+// readProcessor reads /proc/cpuinfo up to the second processor.
 func readProcessor(proc string) (p processor, err error) {
 	f, err := os.Open(filepath.Join(proc, "cpuinfo"))
 	if err != nil {

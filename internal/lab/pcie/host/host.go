@@ -1,8 +1,8 @@
-// Package host reads the PCIe tree of the machine that the program runs on, from sysfs.
+// Package host reads the PCIe tree of the machine on which the program runs, from sysfs.
 //
-// What of it decides about peer to peer is read as Linux does (drivers/pci/p2pdma.c): the CPU's family and the devices
-// that stand for host bridges on a list, and Access Control Services from configuration space, of which only root may
-// read that part.
+// It decides about peer-to-peer support by the same data as Linux (drivers/pci/p2pdma.c): the CPU's
+// family, a list of devices that represent host bridges, and Access Control Services in
+// configuration space, which only root may read.
 //
 // The package is not API (README, Stability).
 package host
@@ -20,28 +20,29 @@ import (
 	"vnic.dev/vnic/internal/lab/pcie"
 )
 
-// Machine is what a machine has on PCI.
+// Machine is a machine's PCI devices.
 type Machine struct {
 	Tree *pcie.Tree
 	NICs []Device
 	GPUs []Device // graphics and other accelerators
 
-	// ACSKnown says whether configuration space could be read: else no port of the tree redirects, whatever is true.
+	// ACSKnown reports whether configuration space could be read. If not, no port of the tree
+	// redirects, whatever the hardware does.
 	ACSKnown bool
-	// Hypervisor has the machine's vendor as firmware names it where this is a virtual machine: the tree is what its
-	// hypervisor shows. "": it is none, as far as the CPU says.
+	// Hypervisor is the machine vendor named by firmware if this is a virtual machine: the tree is
+	// then the hypervisor's. "": the CPU reports no hypervisor.
 	Hypervisor string
 }
 
 // Device is an endpoint.
 type Device struct {
-	Name      string // where it is: 0000:3b:00.0
+	Name      string // its location, as 0000:3b:00.0
 	Vendor    uint16
 	Device    uint16
-	Interface string // of a NIC whose driver has one
+	Interface string // the network interface; "" if the device has none
 }
 
-// Read reads the tree of a machine whose /proc and /sys are here.
+// Read reads the tree of the machine with the given /proc and /sys.
 func Read(proc, sys string) (*Machine, error) {
 	m := &Machine{ACSKnown: true}
 	cpu, err := m.cpu(proc, sys)
@@ -63,7 +64,7 @@ func Read(proc, sys string) (*Machine, error) {
 	return m, err
 }
 
-// cpu says what the CPU's host bridges forward, whatever is on the list.
+// cpu returns the routing that the CPU's host bridges have even if they are not listed.
 func (m *Machine) cpu(proc, sys string) (pcie.Routing, error) {
 	if err := directory(proc); err != nil {
 		return 0, err
@@ -73,7 +74,7 @@ func (m *Machine) cpu(proc, sys string) (pcie.Routing, error) {
 		return 0, fmt.Errorf("CPUs: %w", err)
 	}
 	if slices.Contains(p.flags, "hypervisor") {
-		vendor, _ := readValue(filepath.Join(sys, "class/dmi/id/sys_vendor")) // not every machine has it
+		vendor, _ := readValue(filepath.Join(sys, "class/dmi/id/sys_vendor")) // not every machine has the file
 		m.Hypervisor = cmp.Or(vendor, "a hypervisor")
 	}
 	const zen = 0x17
@@ -83,7 +84,7 @@ func (m *Machine) cpu(proc, sys string) (pcie.Routing, error) {
 	return pcie.NoRouting, nil
 }
 
-// directory says what is wrong with a file system's mount point.
+// directory returns an error if a file system's mount point is no directory.
 func directory(path string) error {
 	info, err := os.Stat(path)
 	if err != nil {
@@ -95,7 +96,8 @@ func directory(path string) error {
 	return nil
 }
 
-// Intel's devices in slot 0 of a root bus that stand for a host bridge which forwards (pci_p2pdma_whitelist).
+// Intel's devices in slot 0 of a root bus, each representing a host bridge that forwards requests
+// (pci_p2pdma_whitelist).
 const intel = 0x8086
 
 var listed = map[uint32]pcie.Routing{
@@ -124,20 +126,22 @@ const (
 
 func (d *device) bridge() bool { return d.class>>8 == classBridge }
 
-// wanted says whether an endpoint is one that moves bytes.
+// wanted reports whether an endpoint is of a kind that moves bulk data.
 func (d *device) wanted() bool { return d.nic() || d.gpu() || d.class>>8 == classNVMe }
 
 func (d *device) nic() bool { return d.class>>16 == classNetwork }
 
-// gpu also knows the memory that is a GPU of vnic's to its guests (ivshmem-plain).
+// gpu reports whether the device is a GPU; the memory device of a vnic guest (ivshmem-plain) counts
+// too.
 func (d *device) gpu() bool {
 	return d.vendor == 0x1af4 && d.device == 0x1110 || d.class>>16 == classDisplay || d.class>>16 == classAccel ||
 		d.class>>8 == classCo
 }
 
-// nodes makes a tree of endpoints that move bytes and of what is above them. Below a host bridge are root ports, below
-// a port is an endpoint or a switch's upstream port, below that are the switch's downstream ports: a port is a property
-// of what is below it. Functions of one device are taken for devices at ports of their own.
+// nodes makes a tree from the endpoints that move bulk data and the bridges above them. Below a
+// host bridge are root ports, below a port is an endpoint or a switch's upstream port, and below
+// that are the switch's downstream ports. A port is no node, but a property of the node below it.
+// Functions of one device are treated as devices below separate ports.
 func (r *reader) nodes(cpu pcie.Routing) ([]pcie.Node, error) {
 	var ends []*device
 	for _, d := range r.devices {
@@ -155,14 +159,14 @@ func (r *reader) nodes(cpu pcie.Routing) ([]pcie.Node, error) {
 		}
 	}
 	for _, d := range ends {
-		chain := []*device{d} // and the bridges above it
+		chain := []*device{d} // with the bridges above it
 		for up := r.above(d); up != nil; up = r.above(up) {
 			if chain = append(chain, up); len(chain) > len(r.devices) {
 				return nil, fmt.Errorf("%s is below itself", d.name)
 			}
 		}
 		root := chain[len(chain)-1]
-		socket := fmt.Sprintf("pci%04x:%02x", root.at.segment, root.at.bus)
+		socket := fmt.Sprintf("pci%04x:%02x", root.loc.segment, root.loc.bus)
 		add(pcie.Node{Name: socket, Kind: pcie.Socket, Routing: max(cpu, r.routing(root)), NUMA: root.numa})
 		slices.Reverse(chain)
 		below, redirect := socket, false
@@ -194,13 +198,13 @@ func (r *reader) above(d *device) *device {
 	return r.devices[d.up.String()]
 }
 
-// list puts an endpoint among the machine's NICs or GPUs.
+// list adds an endpoint to the machine's NICs or GPUs.
 func (r *reader) list(d *device) {
 	e := Device{Name: d.name, Vendor: uint16(d.vendor), Device: uint16(d.device)}
 	switch {
 	case d.nic():
 		for _, below := range []string{"net/*", "virtio*/net/*"} {
-			if names, _ := filepath.Glob(filepath.Join(r.path(d.name), below)); len(names) > 0 { // a good pattern
+			if names, _ := filepath.Glob(filepath.Join(r.path(d.name), below)); len(names) > 0 { // the pattern is valid
 				e.Interface = filepath.Base(names[0])
 			}
 		}
@@ -212,23 +216,23 @@ func (r *reader) list(d *device) {
 
 func (r *reader) path(name string) string { return filepath.Join(r.sys, "bus/pci/devices", name) }
 
-// routing is what the list says of the host bridge of a root bus. Its device is the first on that bus, if it is in slot
-// 0 or a root port (pci_host_bridge_dev).
+// routing returns the listed routing for the host bridge of a root bus. The bridge's representative
+// is the first device on that bus, if it is in slot 0 or is a root port (pci_host_bridge_dev).
 func (r *reader) routing(root *device) pcie.Routing {
 	var first *device
 	for _, d := range r.devices {
-		if d.up == nil && d.at.segment == root.at.segment && d.at.bus == root.at.bus &&
+		if d.up == nil && d.loc.segment == root.loc.segment && d.loc.bus == root.loc.bus &&
 			(first == nil || d.name < first.name) {
 			first = d
 		}
 	}
-	if first.vendor == intel && (first.bridge() || first.at.device == 0 && first.at.function == 0) {
+	if first.vendor == intel && (first.bridge() || first.loc.device == 0 && first.loc.function == 0) {
 		return listed[first.device]
 	}
 	return pcie.NoRouting
 }
 
-// link is the link as it is now; the zero Link where sysfs does not know it.
+// link returns the link's current speed, or the zero Link if sysfs does not know it.
 func (d *device) link() pcie.Link {
 	for gen := range 6 {
 		known := pcie.Link{Gen: gen + 1, Width: int(d.width)}
@@ -239,9 +243,10 @@ func (d *device) link() pcie.Link {
 	return pcie.Link{}
 }
 
-// redirects says whether a port has Access Control Services that send requests upstream (pci_bridge_has_acs_redir).
+// redirects reports whether a port's Access Control Services send requests upstream
+// (pci_bridge_has_acs_redir).
 func (r *reader) redirects(name string) (bool, error) {
-	const readable = 64 // bytes of configuration space that everybody may read
+	const readable = 64 // bytes of configuration space that every user may read
 	config, err := os.ReadFile(filepath.Join(r.path(name), "config"))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, fs.ErrPermission) {
 		return false, err

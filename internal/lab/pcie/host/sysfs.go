@@ -13,28 +13,30 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// location is where a function is: 0000:3b:00.0 is segment:bus:device.function, in base 16.
+// location is the address of a function: 0000:3b:00.0 is segment:bus:device.function, in
+// hexadecimal.
 type location struct{ segment, bus, device, function int }
 
 func (l location) String() string {
 	return fmt.Sprintf("%04x:%02x:%02x.%x", l.segment, l.bus, l.device, l.function)
 }
 
-// device is a function as sysfs shows it (Documentation/PCI/sysfs-pci.rst, Documentation/ABI/testing/sysfs-bus-pci).
+// device is a function as described by sysfs (Documentation/PCI/sysfs-pci.rst,
+// Documentation/ABI/testing/sysfs-bus-pci).
 type device struct {
 	name string
-	at   location
+	loc  location
 	up   *location // the port above it; nil: a host bridge
 
 	class, vendor, device uint32
 
-	// Not every device has these: where sysfs does not know them they are -1, 0 and 0.
+	// Not every device has these; they are -1, 0 and 0 if sysfs does not know them.
 	numa  int
-	speed float64 // of the link as it is now, in GT/s
-	width int64   // of it, in lanes
+	speed float64 // current speed of the link, in GT/s
+	width int64   // current width of the link, in lanes
 }
 
-// readDevices reads all PCI devices of a machine, by name.
+// readDevices reads all PCI devices of a machine, keyed by name.
 func readDevices(sys string) (map[string]*device, error) {
 	dir := filepath.Join(sys, "bus/pci/devices")
 	list, err := os.ReadDir(dir)
@@ -52,7 +54,7 @@ func readDevices(sys string) (map[string]*device, error) {
 	return all, nil
 }
 
-// readDevice reads a device. path is a link to its place in the tree, as
+// readDevice reads a device. path is a symbolic link to its place in the tree, such as
 // ../../../devices/pci0000:3a/0000:3a:01.0/0000:3b:00.0.
 func readDevice(path string) (*device, error) {
 	place, err := os.Readlink(path)
@@ -61,10 +63,10 @@ func readDevice(path string) (*device, error) {
 	}
 	d := &device{numa: -1}
 	name, above := filepath.Base(place), filepath.Base(filepath.Dir(place))
-	if d.at, err = parseLocation(name); err != nil {
+	if d.loc, err = parseLocation(name); err != nil {
 		return nil, fmt.Errorf("failed to parse device location %q: %w", name, err)
 	}
-	d.name = d.at.String()
+	d.name = d.loc.String()
 	if !strings.HasPrefix(above, "pci") {
 		up, err := parseLocation(above)
 		if err != nil {
@@ -101,7 +103,7 @@ func readDevice(path string) (*device, error) {
 	return d, nil
 }
 
-// parseLocation is the inverse of location's String.
+// parseLocation is the inverse of location.String.
 func parseLocation(s string) (l location, err error) {
 	parts := strings.Split(s, ":")
 	if len(parts) == 3 {
@@ -123,7 +125,7 @@ func parseLocation(s string) (l location, err error) {
 	return l, nil
 }
 
-// into parses a number whose base its prefix tells.
+// into parses a number with a base prefix.
 func into(v *uint32) func(string) error {
 	return func(s string) error {
 		n, err := strconv.ParseInt(s, 0, 32)
@@ -143,7 +145,7 @@ func (d *device) parseWidth(s string) (err error) {
 	return err
 }
 
-// parseSpeed parses a link's speed, as "32.0 GT/s PCIe".
+// parseSpeed parses a link's speed, such as "32.0 GT/s PCIe".
 func (d *device) parseSpeed(s string) (err error) {
 	speed, unit, _ := strings.Cut(s, " ")
 	if unit != "GT/s PCIe" {
@@ -153,8 +155,8 @@ func (d *device) parseSpeed(s string) (err error) {
 	return err
 }
 
-// readValue reads a file of one value, without the space around it. It makes one system call: broken drivers answer
-// EAGAIN, and os.ReadFile would ask them again for ever.
+// readValue reads a file with one value, and trims the space around it. It makes only one read
+// call: broken drivers return EAGAIN, and os.ReadFile would retry for ever.
 func readValue(file string) (string, error) {
 	f, err := os.Open(file)
 	if err != nil {

@@ -28,13 +28,13 @@ func reference(sys string) (map[string]*device, error) {
 	if err != nil {
 		return nil, err
 	}
-	at := func(l sysfs.PciDeviceLocation) location { return location{l.Segment, l.Bus, l.Device, l.Function} }
+	locate := func(l sysfs.PciDeviceLocation) location { return location{l.Segment, l.Bus, l.Device, l.Function} }
 	all := make(map[string]*device)
 	for _, p := range list {
-		d := &device{at: at(p.Location), class: p.Class, vendor: p.Vendor, device: p.Device, numa: -1}
-		d.name = d.at.String()
+		d := &device{loc: locate(p.Location), class: p.Class, vendor: p.Vendor, device: p.Device, numa: -1}
+		d.name = d.loc.String()
 		if p.ParentLocation != nil {
-			up := at(*p.ParentLocation)
+			up := locate(*p.ParentLocation)
 			d.up = &up
 		}
 		if p.NumaNode != nil {
@@ -64,10 +64,11 @@ func compareDevices(t *testing.T, what, sys string) (failed bool) {
 	return err2 != nil
 }
 
-// What procfs reads of PCI devices we read, and what it finds wrong with a file that we need.
+// readDevices reads the same devices as procfs, and fails for the same invalid files among those it
+// needs.
 func TestDevicesAreThoseOfProcfs(t *testing.T) {
 	f := newFake(t)
-	f.device(t, "pci10000:e0/10000:e0:06.0", 0x060400, 0x352a, 0, nil) // of a domain with five digits (VMD)
+	f.device(t, "pci10000:e0/10000:e0:06.0", 0x060400, 0x352a, 0, nil) // in a domain with five digits (VMD)
 	f.device(t, "pci10000:e0/10000:e0:06.0/10000:e1:1f.7", 0x010802, 0x352a, -1, nil)
 	if compareDevices(t, "the whole tree", f.sys) {
 		t.Error("it cannot be read")
@@ -109,7 +110,7 @@ func TestDevicesAreThoseOfProcfs(t *testing.T) {
 	}
 }
 
-// Where a device is its link says, and nothing else is taken for a place.
+// A device's place is the target of its link, and other links are errors.
 func TestPlacesAreThoseOfProcfs(t *testing.T) {
 	for _, c := range []struct {
 		place string
@@ -139,10 +140,10 @@ func TestPlacesAreThoseOfProcfs(t *testing.T) {
 	testkit.Equal(t, "no link", compareDevices(t, "no link", f.sys), true)
 }
 
-// Of what /proc/cpuinfo and the firmware say we read what procfs reads.
+// /proc/cpuinfo and the firmware's files are read as procfs reads them.
 func TestProcessorIsThatOfProcfs(t *testing.T) {
 	const first = "processor\t: 0\nvendor_id\t: AuthenticAMD\ncpu family\t: 25\nflags\t\t: fpu hypervisor \n"
-	texts := map[string]bool{ // whether it is an error
+	texts := map[string]bool{ // whether reading it fails
 		first: false,
 		first + "\nprocessor\t: 1\nvendor_id\t: GenuineIntel\ncpu family\t: 6\nflags\t\t: fpu\n": false,
 		"\n \n" + first: false,
@@ -175,7 +176,7 @@ func TestProcessorIsThatOfProcfs(t *testing.T) {
 	testkit.ErrorIs(t, testkit.Err(readProcessor(t.TempDir())), fs.ErrNotExist)
 }
 
-// What is no directory is neither /proc nor /sys.
+// A file instead of a directory is refused as /proc and as /sys.
 func TestMountPointIsADirectory(t *testing.T) {
 	f := newFake(t)
 	file := f.proc + "/cpuinfo"

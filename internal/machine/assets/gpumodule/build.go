@@ -16,14 +16,14 @@ import (
 	"vnic.dev/vnic/internal/proc"
 )
 
-// buildLimit ends a build that hangs.
+// buildLimit bounds the time of a build.
 const buildLimit = 10 * time.Minute
 
-// notOurs are variables that make would take for its own.
+// notOurs are environment variables that would change make's behaviour.
 var notOurs = []string{"MAKEFLAGS", "MFLAGS", "GNUMAKEFLAGS", "KBUILD_OUTPUT", "KBUILD_EXTMOD", "KBUILD_EXTRA_SYMBOLS",
 	"ARCH", "CROSS_COMPILE", "M", "O", "MO", "W", "C", "V"}
 
-// build builds the module in work, and puts it to path.
+// build builds the module in work, and moves it to path.
 func (o *Options) build(ctx context.Context, h *headers, c *compiler, work, path string) error {
 	module, bin := filepath.Join(work, "module"), filepath.Join(work, "bin")
 	for _, d := range []string{module, bin} {
@@ -45,8 +45,8 @@ func (o *Options) build(ctx context.Context, h *headers, c *compiler, work, path
 	if err := os.WriteFile(cc, []byte(c.wrapper(ctx, work)), 0o755); err != nil {
 		return err
 	}
-	// No BTF, which would want pahole and the kernel itself. Attributes that a compiler does not know yet are of no
-	// concern. The shell joins both streams, in the order in which they were written.
+	// No BTF, which would need pahole and the vmlinux. Warnings about attributes that the compiler
+	// does not know are disabled. The shell merges stdout and stderr in the order of writing.
 	const sh, joined = "sh", `exec "$@" 2>&1`
 	args := []string{"-c", joined, sh, "make", "-s", "-j", strconv.Itoa(runtime.NumCPU()), "-C", tree,
 		"CC=" + cc, "CONFIG_DEBUG_INFO_BTF_MODULES=", "KCFLAGS=-Wno-attributes -ffile-prefix-map=" + work + "/=",
@@ -77,12 +77,12 @@ func (o *Options) build(ctx context.Context, h *headers, c *compiler, work, path
 	return os.Rename(made, path)
 }
 
-// warning is one of the module's own source.
+// warning matches a compiler warning about the module's own source.
 var warning = regexp.MustCompile(`(?m)^(\S*/)?[a-z]+\.[ch]:[0-9:]* warning`)
 
 func logOf(path string) string { return strings.TrimSuffix(path, ".ko") + ".log" }
 
-// failed keeps the log of a build, and says where.
+// failed saves the log of a failed build, and returns an error with its path.
 func (o *Options) failed(why error, c *compiler, log *bytes.Buffer, path string) error {
 	if err := os.WriteFile(logOf(path), log.Bytes(), 0o644); err != nil {
 		return errors.Join(err, why)
@@ -90,8 +90,9 @@ func (o *Options) failed(why error, c *compiler, log *bytes.Buffer, path string)
 	return o.missing(fmt.Errorf("%w by %s: %s", why, c.name, logOf(path)), "boot another kernel (--kernel)")
 }
 
-// wrapper is a script that compiles. Compilers before GCC 14 lack an option that the configuration of kernels has;
-// another one does the same for functions that are not cold.
+// wrapper returns a compiler wrapper script. Compilers before GCC 14 lack an option in the kernel's
+// configuration; the script replaces it by an older one with the same effect on functions that are
+// not cold.
 func (c *compiler) wrapper(ctx context.Context, work string) string {
 	older := ""
 	if !c.works(ctx, work, "-fmin-function-alignment=16") {
@@ -105,16 +106,16 @@ done
 	return "#!/bin/sh\n" + older + "exec " + c.cc + ` "$@"` + "\n"
 }
 
-// configured is a tree to build modules in: the user's, or one of links to what Debian's packages have in /usr/src, and
-// to the programs that they have elsewhere.
+// configured returns a tree to build modules in: the user's, or a tree of links to the files in
+// Debian's packages below /usr/src, and to the programs that they have elsewhere.
 func (h *headers) configured(work string) (string, error) {
 	if h.dir != "" {
 		return h.dir, nil
 	}
 	_, base, _ := packages(h.release)
 	root := filepath.Join(h.tree.Dir, "usr")
-	own := filepath.Join(root, "src/linux-headers-"+h.release)
-	entries, err := os.ReadDir(own)
+	dir := filepath.Join(root, "src/linux-headers-"+h.release)
+	entries, err := os.ReadDir(dir)
 	if err != nil {
 		return "", err
 	}
@@ -123,7 +124,7 @@ func (h *headers) configured(work string) (string, error) {
 		return "", err
 	}
 	for _, e := range entries {
-		to := filepath.Join(own, e.Name())
+		to := filepath.Join(dir, e.Name())
 		switch e.Name() {
 		case "Makefile":
 			continue

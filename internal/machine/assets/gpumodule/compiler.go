@@ -12,19 +12,19 @@ import (
 	"vnic.dev/vnic/internal/proc"
 )
 
-// compiler is what builds.
+// compiler is a C compiler with make.
 type compiler struct {
-	cc   string       // as a shell has it
-	bin  string       // a directory to come first in PATH; "": none
-	tree *assets.Tree // of the cache; nil: it is this machine's
-	name string       // for people
+	cc   string       // shell words
+	bin  string       // a directory to put first in PATH; "": none
+	tree *assets.Tree // in the cache; nil: this machine's compiler
+	name string       // for messages
 }
 
-// programs are what a build needs besides a compiler.
+// programs are required for a build, in addition to a compiler.
 var programs = []string{"make", "ld", "strip"}
 
-// findCompiler looks for those of this machine, $CC or gcc, and make; nil: they are not there, or do not work. work is
-// a directory for what they write.
+// findCompiler returns this machine's compiler, $CC or gcc, or nil if it, make or another program
+// is missing or does not work. work is a directory for test output.
 func findCompiler(ctx context.Context, work string) *compiler {
 	cc := strings.Fields(os.Getenv("CC"))
 	if len(cc) == 0 {
@@ -46,10 +46,11 @@ func findCompiler(ctx context.Context, work string) *compiler {
 	return c
 }
 
-// temporary has compilers and make put their temporary files into work, which is swept after a build that was killed.
+// temporary returns variables that make compilers and make write temporary files into work, which
+// is removed even after a build was killed.
 func temporary(work string) []string { return []string{"TMPDIR=" + work} }
 
-// works reports whether it compiles, with these options besides.
+// works reports whether the compiler compiles with these options.
 func (c *compiler) works(ctx context.Context, work string, options ...string) bool {
 	script := "exec " + c.cc + ` "$@"`
 	args := append([]string{"-c", script, "cc"}, options...)
@@ -58,13 +59,13 @@ func (c *compiler) works(ctx context.Context, work string, options ...string) bo
 	return err == nil
 }
 
-// compilerMark says by which version of this package a compiler was made ready.
+// compilerMark is the file that shows that this version of the package has prepared a compiler.
 const compilerMark = ".vnic-compiler-1"
 
-// compilerBundle is Debian's, of this machine's suite: any of them will do.
+// compilerBundle is Debian's compiler in this machine's suite; any version works.
 func compilerBundle() assets.Bundle {
 	return assets.Bundle{Name: assets.BundleCompiler, Title: "a C compiler", Packages: []string{"gcc", "make"},
-		// Sanitizers' libraries, which no module is linked with.
+		// Libraries of sanitizers, which no module uses.
 		Leave:  []string{"libasan8", "liblsan0", "libtsan2", "libubsan1", "libhwasan0", "libitm1", "libquadmath0"},
 		Suites: suites(machineSuite("/etc/os-release")),
 		Build: func(ctx context.Context, root string) error {
@@ -76,7 +77,7 @@ func compilerBundle() assets.Bundle {
 		Needs: []string{compilerMark, assets.Loader, "usr/bin/gcc", "usr/bin/make", "usr/bin/ld", "usr/bin/strip"}}
 }
 
-// debianCompiler is Debian's, which is fetched.
+// debianCompiler fetches Debian's compiler.
 func (o *Options) debianCompiler(ctx context.Context, work string) (*compiler, error) {
 	tree, _, err := assets.FetchBundle(ctx, o.Options, compilerBundle())
 	if err != nil {
@@ -94,8 +95,8 @@ func (o *Options) debianCompiler(ctx context.Context, work string) (*compiler, e
 
 func shellQuote(s string) string { return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'" }
 
-// finish makes a tree of packages one whose programs, below these directories, run. Packages of Debian 12 and older
-// have files in /lib, which belong below /usr.
+// finish makes the programs below these directories of a tree of packages runnable. Packages of
+// Debian 12 and older have files in /lib, which it moves below /usr.
 func finish(ctx context.Context, root string, dirs ...string) error {
 	for _, dir := range []string{"bin", "sbin", "lib", "lib64"} {
 		old := filepath.Join(root, dir)

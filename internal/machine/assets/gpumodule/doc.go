@@ -1,14 +1,16 @@
-// Package gpumodule builds vnicgpu.ko, the driver of guests' GPUs (guest-images/vnicgpu), for the kernel that guests
-// boot, and keeps it in the cache.
+// Package gpumodule builds vnicgpu.ko, the driver of guests' GPUs (guest-images/vnicgpu), for the
+// guests' kernel, and keeps it in the cache.
 //
-// Headers are the user's (Options.Headers, or what the kernel's modules directory links to), else those that Debian has
-// of the kernel's release. Compiler and make are this machine's, else Debian's. What is fetched is a bundle of package
-// assets; its programs run by the loader and libraries that come with them. No root is needed.
+// The kernel headers are the user's (Options.Headers, or those that the kernel's modules directory
+// links to), else Debian's for the kernel's release. Compiler and make are this machine's, else
+// Debian's. Fetched packages are bundles of package assets; their programs run with the loader and
+// libraries of the bundle. No root is needed.
 //
-// A module's file has the kernel's release in its name, and a hash of what decides what it is: the source, the build of
-// the kernel, the user's headers, and how it is built. The compiler is not part of it. A file appears by one rename and
-// is never changed. The log of a build that failed lies beside it until one succeeds.
+// A module's file name has the kernel's release and a hash of the build's inputs: the source, the
+// kernel's build, the user's headers, and the build commands, but not the compiler. The file
+// appears by one rename and does not change. The log of a failed build lies beside it until a build
+// succeeds.
 //
-// The package boots nothing, knows no CLI and prints nothing. A build takes a minute at most on a slow machine, and is
-// ended after ten.
+// The package boots nothing, knows no CLI and prints nothing. A build takes at most a minute on a
+// slow machine, and is ended after ten.
 package gpumodule

@@ -23,7 +23,7 @@ func put(t *testing.T, mode fs.FileMode, text string, path ...string) string {
 	return file
 }
 
-// bzImage is a file that says of itself what a kernel does.
+// bzImage makes a file with a kernel's banner.
 func bzImage(t *testing.T, banner string) string {
 	t.Helper()
 	b := make([]byte, 0x400+len(banner)+1)
@@ -35,8 +35,8 @@ func bzImage(t *testing.T, banner string) string {
 
 const release = "6.12.0-mine"
 
-// user is what somebody has who has a kernel of his own: its headers, and a compiler. What they do is decided by the
-// source's main.c: it is copied, unless it says that it is wrong.
+// user makes options of a user with his own kernel: its headers, and a compiler. The fake compiler
+// copies main.c, unless its content asks for an error.
 func user(t *testing.T, source string) Options {
 	t.Helper()
 	if _, err := exec.LookPath("make"); err != nil {
@@ -68,7 +68,7 @@ cp "$last" "${last%/*}/vnicgpu.ko"
 			"vnicgpu.mod.c": {Data: []byte("left by a build in place")}}}
 }
 
-// isMissing sees that an error is one line that says what to do: the command's status is 3.
+// isMissing checks that an error is one line with advice, for which the command's exit status is 3.
 func isMissing(t *testing.T, err error, want error) *assets.Missing {
 	t.Helper()
 	var m *assets.Missing
@@ -108,8 +108,9 @@ func TestSuitesBeginWithTheKernelsOwn(t *testing.T) {
 	testkit.Equal(t, "suite", machineSuite(file+"-none"), "")
 }
 
-// Invariant: vnicgpu: The module is built once for a kernel and its source, and then comes from the cache, offline as
-// well; of another build of the kernel, other headers or other source it is another one.
+// Invariant: vnicgpu: The module is built once for a kernel and its source, and then comes from the
+// cache, offline as well; another build of the kernel, other headers or other source need another
+// module.
 func TestModuleIsBuiltOnce(t *testing.T) {
 	o := user(t, "first")
 	temp := t.TempDir()
@@ -123,7 +124,7 @@ func TestModuleIsBuiltOnce(t *testing.T) {
 	dir := filepath.Dir(path)
 	testkit.Equal(t, "files", len(testkit.Must(os.ReadDir(dir))(t)), 1)
 
-	put(t, 0o755, "#!/bin/sh\nexit 1\n", os.Getenv("CC")) // nothing compiles any more
+	put(t, 0o755, "#!/bin/sh\nexit 1\n", os.Getenv("CC")) // nothing can be compiled any more
 	offline := o
 	offline.Offline = true
 	testkit.Equal(t, "again", testkit.Must(Make(t.Context(), offline))(t), path)
@@ -156,8 +157,8 @@ func TestModuleIsBuiltOnce(t *testing.T) {
 	}
 }
 
-// Headers are found where a modules directory links to them, in a build tree or in the tree of its source, and are the
-// kernel's own.
+// Headers are found through a modules directory's links, to a build tree or to its source tree, and
+// must match the kernel.
 func TestHeadersAreFoundBesideModules(t *testing.T) {
 	o := user(t, "first")
 	tree := o.Headers
@@ -176,8 +177,8 @@ func TestHeadersAreFoundBesideModules(t *testing.T) {
 	isMissing(t, testkit.Err(Make(t.Context(), o)), ErrNoHeaders)
 }
 
-// Invariant: vnicgpu: A module that does not compile, or with warnings, is one line with the path of the log, which is
-// kept until it compiles; nothing else is left.
+// Invariant: vnicgpu: If the module does not compile, or with warnings, the error is one line with
+// the path of the log, which is kept until it compiles; no other file is left.
 func TestBuildThatFails(t *testing.T) {
 	for source, want := range map[string]error{"wrong": ErrBuild, "doubtful": ErrWarnings} {
 		o := user(t, source)
@@ -199,8 +200,8 @@ func TestBuildThatFails(t *testing.T) {
 	}
 }
 
-// Invariant: vnicgpu: Without headers to be had for a kernel, and offline with none in the cache, the error is one line
-// that says what to do.
+// Invariant: vnicgpu: If a kernel's headers cannot be found, or are missing in the cache when
+// offline, the error is one line that says what to do.
 func TestNoHeaders(t *testing.T) {
 	o := user(t, "first")
 	o.Headers = ""
@@ -224,7 +225,7 @@ func TestNoHeaders(t *testing.T) {
 	isMissing(t, testkit.Err(Make(t.Context(), o)), ErrNoHeaders)
 }
 
-// Without a compiler that works, and offline with none in the cache, the error says so.
+// Without a working compiler, and offline without one in the cache, the error says so.
 func TestNoCompiler(t *testing.T) {
 	o := user(t, "first")
 	o.Offline = true
@@ -234,7 +235,7 @@ func TestNoCompiler(t *testing.T) {
 	testkit.Equal(t, "doctor", Look(t.Context(), o, "", true).State, assets.Good)
 }
 
-// A cache whose path make cannot take is named.
+// The error for a cache whose path make cannot handle names the path.
 func TestCacheThatMakeCannotTake(t *testing.T) {
 	o := user(t, "first")
 	o.CacheDir += " of mine"
@@ -244,8 +245,8 @@ func TestCacheThatMakeCannotTake(t *testing.T) {
 	}
 }
 
-// A compiler that lacks an option of newer kernels' configurations gets another one for it; all else reaches it as it
-// is.
+// For a compiler that lacks an option of newer kernels' configurations, the wrapper replaces that
+// option; all others are passed unchanged.
 func TestOlderCompiler(t *testing.T) {
 	dir := t.TempDir()
 	cc := put(t, 0o755, `#!/bin/sh

@@ -14,15 +14,16 @@ import (
 	"vnic.dev/vnic/internal/machine/assets"
 )
 
-// headers are what a module of a kernel is built with.
+// headers are the kernel headers for a module.
 type headers struct {
-	dir     string // a configured tree that the user has; "": bundle
+	dir     string // the user's configured tree; "": bundle is used
 	bundle  assets.Bundle
-	release string       // of bundle
-	tree    *assets.Tree // of bundle, once fetched; nil-safe to close
+	release string       // the kernel's release, for bundle
+	tree    *assets.Tree // of bundle, once fetched; Close accepts nil
 }
 
-// ownHeaders are those that the user names, or that the modules directory of his kernel leads to; nil: there are none.
+// ownHeaders returns the headers that the user names, or those to which the kernel's modules
+// directory links; nil: there are none.
 func (o *Options) ownHeaders() (*headers, error) {
 	if dir := cmp.Or(o.Headers, os.Getenv(assets.EnvHeaders)); dir != "" {
 		if err := checkHeaders(dir, o.Kernel.Version); err != nil {
@@ -45,13 +46,14 @@ func (o *Options) ownHeaders() (*headers, error) {
 	return nil, nil
 }
 
-// Of a configured tree: the files that say which kernel it is of, and how that is configured.
+// Files of a configured tree with the kernel's release and configuration.
 const (
 	releaseFile = "include/config/kernel.release"
 	configFile  = "include/config/auto.conf"
 )
 
-// checkHeaders says whether a directory has a kernel's headers, ready to build with.
+// checkHeaders returns an error if a directory does not have the kernel's headers, prepared for
+// building modules.
 func checkHeaders(dir, release string) error {
 	b, err := os.ReadFile(filepath.Join(dir, releaseFile))
 	if err != nil {
@@ -68,7 +70,8 @@ func checkHeaders(dir, release string) error {
 	return nil
 }
 
-// each calls part for what tells the user's headers from others. Of Debian's the kernel's own build says as much.
+// each calls part for the files that identify the user's headers. Debian's headers need no such
+// files, because the kernel's build identifies them.
 func (h *headers) each(part func(name string, content []byte)) error {
 	for _, name := range []string{releaseFile, configFile, "Module.symvers"} {
 		b, err := os.ReadFile(filepath.Join(h.dir, name))
@@ -80,11 +83,12 @@ func (h *headers) each(part func(name string, content []byte)) error {
 	return nil
 }
 
-// flavors are the ends of releases of Debian's kernels, whose headers have others' common part.
+// flavors matches releases of Debian's kernels; the common headers belong to the part in the group.
 var flavors = regexp.MustCompile(`^(\d+\.\d.*?)(?:-cloud)?-amd64$`)
 
-// packages are those with the headers of one of Debian's kernels, and the programs of its Makefiles; base is what both
-// are called by. false: the release is none of Debian's.
+// packages returns the packages with the headers of one of Debian's kernels and with its Makefiles'
+// programs; base is the common part of their names. It returns false for a release that is not
+// Debian's.
 func packages(release string) (names []string, base string, ok bool) {
 	m := flavors.FindStringSubmatch(release)
 	if m == nil || strings.ContainsAny(release, "/ ") {
@@ -93,13 +97,13 @@ func packages(release string) (names []string, base string, ok bool) {
 	return []string{"linux-headers-" + release, "linux-headers-" + m[1] + "-common", "linux-kbuild-" + m[1]}, m[1], true
 }
 
-// libraries are what the programs of linux-kbuild need, by their names in one suite or another.
+// libraries are the packages that linux-kbuild's programs need, with their names in all suites.
 var libraries = []string{"libc6", "libelf1t64", "libelf1", "zlib1g", "libzstd1"}
 
-// debianVersion is the package's in what a kernel of Debian's says of itself.
+// debianVersion matches the package version in the banner of a Debian kernel.
 var debianVersion = regexp.MustCompile(` Debian (\S+) \(`)
 
-// debianHeaders are those that Debian has of the kernel, not yet fetched.
+// debianHeaders returns Debian's headers of the kernel, not yet fetched.
 func (o *Options) debianHeaders() (*headers, error) {
 	release := o.Kernel.Version
 	names, base, ok := packages(release)
@@ -120,8 +124,8 @@ func (o *Options) debianHeaders() (*headers, error) {
 			"usr/src/linux-headers-" + base + "-common/Makefile", "usr/lib/linux-kbuild-" + base + "/scripts/mod/modpost"}}}, nil
 }
 
-// suites are where a kernel's headers may be: where it came from, where vnic's kernels come from, this machine's own
-// backports, and where Debian's packages begin.
+// suites returns the suites that may have a kernel's headers: the kernel's own, those of vnic's
+// kernels, this machine's backports, and sid, where packages appear first.
 func suites(from string) []string {
 	list := slices.Concat([]string{from}, assets.Suites(), []string{machineSuite("/etc/os-release") + "-backports", "sid"})
 	list = slices.DeleteFunc(list, func(s string) bool { return s == "" || strings.HasPrefix(s, "-") })
@@ -134,7 +138,8 @@ func suites(from string) []string {
 	return once
 }
 
-// machineSuite is this machine's release of Debian, or one that is like it (os-release(5)); "": it does not say.
+// machineSuite returns this machine's release of Debian or a derivative (os-release(5)), or "" if
+// unknown.
 func machineSuite(file string) string {
 	b, _ := os.ReadFile(file)
 	for line := range strings.Lines(string(b)) {
@@ -145,7 +150,7 @@ func machineSuite(file string) string {
 	return ""
 }
 
-// fetch has Debian's headers be in the cache.
+// fetch fetches Debian's headers into the cache.
 func (h *headers) fetch(ctx context.Context, o *Options) (err error) {
 	if h.dir != "" {
 		return nil
@@ -154,7 +159,7 @@ func (h *headers) fetch(ctx context.Context, o *Options) (err error) {
 	return o.fetched(err, ErrNoHeaders, "name its headers by --headers DIR")
 }
 
-// fetched is an error of a fetch: with what could not be had, and what to do.
+// fetched adds to an error of a fetch what is lacking, and advice.
 func (o *Options) fetched(err, lacking error, fix string) error {
 	var known *assets.Missing
 	switch {

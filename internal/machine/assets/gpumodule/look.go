@@ -10,8 +10,9 @@ import (
 	"vnic.dev/vnic/internal/machine/assets"
 )
 
-// Look says whether there is a module for the kernel, or can be. It changes nothing, and uses no network. given is a
-// module of the user's own; "": none. canFetch says that packages can be fetched here.
+// Look reports whether there is a module for the kernel, or whether it can be built. It changes
+// nothing, and uses no network. given is the user's own module; "": none. canFetch says whether
+// packages can be fetched here.
 func Look(ctx context.Context, o Options, given string, canFetch bool) assets.Fact {
 	fact := func(s assets.State, value, fix string) assets.Fact {
 		return assets.NewFact("gpu driver", s, "vnicgpu.ko: "+value, fix)

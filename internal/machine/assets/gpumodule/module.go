@@ -18,7 +18,7 @@ import (
 	"vnic.dev/vnic/internal/proc"
 )
 
-// Errors of Make; they come in an *assets.Missing, which says what to do.
+// Errors of Make. They are wrapped in an *assets.Missing, which has the advice.
 var (
 	ErrNoHeaders  = errors.New("no headers of this kernel")
 	ErrNoCompiler = errors.New("no C compiler and make")
@@ -27,28 +27,28 @@ var (
 	ErrCachePath  = errors.New("the kernel's Makefiles take no directory with a space or one of :#$%")
 )
 
-// format is part of every module's hash: change it with how one is built.
+// format is part of every module's hash: change it when the build changes.
 const format = "vnicgpu 1"
 
-// keep is for how long a module stays in the cache that no guest has loaded.
+// keep is how long a module that no guest loads stays in the cache.
 const keep = 60 * 24 * time.Hour
 
-// Options says what is to be built.
+// Options are the inputs of a build.
 type Options struct {
 	assets.Options
-	Kernel assets.Kernel // the guests'
-	Source fs.FS         // the module's
+	Kernel assets.Kernel // the guests' kernel
+	Source fs.FS         // the module's source files
 	Note   func(format string, args ...any)
 }
 
-// note tells the user something.
+// note sends a message to the user.
 func (o *Options) note(format string, args ...any) {
 	if o.Note != nil {
 		o.Note(format, args...)
 	}
 }
 
-// missing is an error that the user can do something about. It is one line.
+// missing returns an error with advice, in one line.
 func (o *Options) missing(err error, fix string) error {
 	if fix != "" {
 		fix += "; or "
@@ -57,7 +57,7 @@ func (o *Options) missing(err error, fix string) error {
 		Fix: fix + "name a module of your own by $VNIC_GPU_MODULE, or leave out --gpu-driver vnicgpu"}
 }
 
-// oneLine is an error whose text is one line: those of several suites are several lines.
+// oneLine is an error whose text is joined to one line: errors of several suites have several.
 type oneLine struct{ error }
 
 func (e oneLine) Error() string {
@@ -65,7 +65,8 @@ func (e oneLine) Error() string {
 }
 func (e oneLine) Unwrap() error { return e.error }
 
-// Make finds the module in the cache, or builds it. Its errors are of package assets, and this package's.
+// Make finds the module in the cache, or builds it. Its errors are those of package assets and of
+// this package.
 func Make(ctx context.Context, o Options) (path string, err error) {
 	h, err := o.ownHeaders()
 	if err != nil {
@@ -80,7 +81,7 @@ func Make(ctx context.Context, o Options) (path string, err error) {
 	}
 	if _, err := os.Stat(path); err == nil {
 		now := time.Now()
-		_ = os.Chtimes(path, now, now) // marks it used; a cache that we may not write is not pruned either
+		_ = os.Chtimes(path, now, now) // marks it as used; a cache that we may not write is not pruned either
 		return path, nil
 	}
 	if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -90,7 +91,7 @@ func Make(ctx context.Context, o Options) (path string, err error) {
 	return path, assets.CacheError(filepath.Dir(dir), o.make(ctx, h, dir, path))
 }
 
-// make gathers what the build needs, and builds.
+// make gathers the inputs of the build, and builds.
 func (o *Options) make(ctx context.Context, h *headers, dir, path string) (err error) {
 	if strings.ContainsAny(dir, " \t:#$%") {
 		return o.missing(fmt.Errorf("%w: %s", ErrCachePath, dir),
@@ -126,7 +127,7 @@ func (o *Options) make(ctx context.Context, h *headers, dir, path string) (err e
 	return o.build(ctx, h, c, work, path)
 }
 
-// megabytes estimates what will be downloaded.
+// megabytes estimates the size of the download.
 func (o *Options) megabytes(h *headers, c *compiler) (n int) {
 	if h.dir == "" && !assets.HasBundle(o.Options, h.bundle) {
 		n += headersMB + listsMB
@@ -137,17 +138,18 @@ func (o *Options) megabytes(h *headers, c *compiler) (n int) {
 	return n
 }
 
-// Measured, in MB: Debian's headers of 7.2 and 7.3, its compilers of bookworm and forky, apt's lists of a suite.
+// Measured sizes in MB: Debian's headers of 7.2 and 7.3, its compilers of bookworm and forky, apt's
+// lists of one suite.
 const (
 	headersMB  = 16
 	compilerMB = 60
 	listsMB    = 11
 )
 
-// notInNames are characters of a kernel's release that a file's name is not to have.
+// notInNames matches characters of a kernel's release that are replaced in file names.
 var notInNames = regexp.MustCompile(`[^A-Za-z0-9.+_-]`)
 
-// path is where the module is, or will be.
+// path returns the directory and the path of the module, which need not exist.
 func (o *Options) path(h *headers) (dir, path string, err error) {
 	cache, err := assets.CacheDir(o.Options)
 	if err != nil {
@@ -161,14 +163,14 @@ func (o *Options) path(h *headers) (dir, path string, err error) {
 	return dir, filepath.Join(dir, "vnicgpu-"+notInNames.ReplaceAllString(o.Kernel.Version, "_")+"-"+key+".ko"), nil
 }
 
-// key is the hash of what decides what the module is.
+// key returns the hash of everything that determines the module.
 func (o *Options) key(h *headers) (string, error) {
 	sum := sha256.New()
 	part := func(name string, content []byte) {
 		_, _ = fmt.Fprintf(sum, "%s %d %x\n", name, len(content), sha256.Sum256(content))
 	}
 	part(format, nil)
-	// Without an image that says more, the version has to do.
+	// If the image has no banner, the version is used.
 	banner, _ := assets.KernelBanner(o.Kernel.Image)
 	part("kernel", []byte(cmp.Or(banner, o.Kernel.Version)))
 	err := o.eachSource(func(name string, content []byte) error {
@@ -181,17 +183,17 @@ func (o *Options) key(h *headers) (string, error) {
 	return hex.EncodeToString(sum.Sum(nil)[:8]), err
 }
 
-// sourceName is the name of a file that the module is made of.
+// sourceName matches the names of the module's source files.
 var sourceName = regexp.MustCompile(`^(Kbuild|[a-z]+\.[ch])$`)
 
-// eachSource calls f for each file that the module is made of, by name.
+// eachSource calls f for each source file of the module, by name.
 func (o *Options) eachSource(f func(name string, content []byte) error) error {
 	entries, err := fs.ReadDir(o.Source, ".")
 	if err != nil {
 		return err
 	}
 	for _, e := range entries {
-		if !sourceName.MatchString(e.Name()) { // of a build in place, say: vnicgpu.mod.c
+		if !sourceName.MatchString(e.Name()) { // for example vnicgpu.mod.c of a build in the source directory
 			continue
 		}
 		b, err := fs.ReadFile(o.Source, e.Name())
@@ -205,7 +207,7 @@ func (o *Options) eachSource(f func(name string, content []byte) error) error {
 	return nil
 }
 
-// prune removes modules, logs and what builds that were killed have left, of before t.
+// prune removes modules, logs and leftovers of killed builds that were last used before t.
 func prune(dir string, t time.Time) {
 	entries, _ := os.ReadDir(dir)
 	for _, e := range entries {

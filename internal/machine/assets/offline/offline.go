@@ -1,16 +1,16 @@
-// Package offline is the file that `vnic cache export` writes and `vnic cache import` reads: the program, and files of
-// the cache for machines without a network.
+// Package offline implements the file that `vnic cache export` writes and `vnic cache import`
+// reads: the program, and files of the cache for machines without a network.
 //
 // The file is a plain tar of three members, in this order:
 //
-//	manifest.json   what the others hold: Manifest
-//	vnic.gz         the program, packed by gzip: a bare Debian has tar and gzip, but neither zstd nor xz
+//	manifest.json   the list of the other members' contents: Manifest
+//	vnic.gz         the program, packed by gzip: a minimal Debian has tar and gzip, but neither zstd nor xz
 //	files.tar.zst   the cache's files: a tar, packed by zstd, in the manifest's order
 //
-// All files are regular ones. Read believes nothing of what it reads: names are local and in ascending order, sizes
-// have limits and are the manifest's, SHA-256 is computed over each file. It uses at most 100 MB of memory, whatever
-// the file says, and writes nothing itself. SHA-256 finds damage, it proves no origin: QEMU in the archive runs
-// as the user who imports it.
+// All files are regular. Read trusts no input: names must be local and in ascending order, sizes
+// are limited and must be the manifest's, and each file's SHA-256 is checked. It uses at most 100
+// MB of memory for any input, and writes nothing itself. SHA-256 detects damage but proves no
+// origin: QEMU from the archive runs as the user who imports it.
 //
 // The package is not API (README, Stability).
 package offline
@@ -23,7 +23,7 @@ import (
 	"regexp"
 )
 
-// Format is the version of the format that this package writes, and the only one that it reads.
+// Format is the format version that this package writes and reads.
 const Format = 1
 
 // Program is the name of the program in the archive.
@@ -44,21 +44,21 @@ const (
 	MaxTotal    = 1 << 30   // bytes of all files together
 )
 
-// Errors of Read. Each comes with where the archive is wrong.
+// Errors of Read. Each is wrapped with the place of the error in the archive.
 var (
 	ErrFormat  = errors.New("no archive of vnic cache export")
 	ErrVersion = errors.New("an archive of another version of the format")
 	ErrDamaged = errors.New("the archive is damaged or cut short")
 )
 
-// Manifest says what an archive holds.
+// Manifest lists the contents of an archive.
 type Manifest struct {
 	Format  int      `json:"format"`
 	Vnic    string   `json:"vnic"` // version of the program
-	For     []string `json:"for"`  // the commands that work with it
+	For     []string `json:"for"`  // the commands for which it was made
 	Program File     `json:"program"`
 	Files   []File   `json:"files"` // in ascending order of their paths
-	// Trees describe the directories of packages that the files are from. The importer checks them.
+	// Trees describe the directories of packages that contain the files. The importer checks them.
 	Trees json.RawMessage `json:"trees"`
 }
 
@@ -70,7 +70,7 @@ type File struct {
 	Exec   bool   `json:"exec,omitempty"` // mode 0755, else 0644
 }
 
-// Mode is the file's mode.
+// Mode returns the file's mode.
 func (f *File) Mode() fs.FileMode {
 	if f.Exec {
 		return 0o755
@@ -78,7 +78,7 @@ func (f *File) Mode() fs.FileMode {
 	return 0o644
 }
 
-// Total is the size of all files.
+// Total returns the size of all files.
 func (m *Manifest) Total() (n int64) {
 	for i := range m.Files {
 		n += m.Files[i].Size
@@ -88,7 +88,7 @@ func (m *Manifest) Total() (n int64) {
 
 var digest = regexp.MustCompile(`^[0-9a-f]{64}$`)
 
-// check refuses a manifest that breaks a limit.
+// check returns an error if a manifest breaks a limit.
 func (m *Manifest) check() error {
 	switch {
 	case m.Format != Format:

@@ -25,7 +25,7 @@ import (
 
 func TestMain(m *testing.M) { testkit.Main(m) }
 
-// some are files for an archive.
+// some returns files for an archive.
 func some() fstest.MapFS {
 	noise := make([]byte, 20_000)
 	for i := range noise {
@@ -46,7 +46,7 @@ func written(t testing.TB, files fstest.MapFS) []byte {
 	return b
 }
 
-// read gives the files of an archive.
+// read returns the files of an archive.
 func read(ctx context.Context, b []byte) (map[string]string, *offline.Manifest, error) {
 	got := map[string]string{}
 	var manifest *offline.Manifest
@@ -59,7 +59,8 @@ func read(ctx context.Context, b []byte) (map[string]string, *offline.Manifest, 
 	return got, manifest, err
 }
 
-// Invariant: offline: an archive gives back the files that went into it, with their modes, and is the same each time.
+// Invariant: offline: an archive has the files that were put into it, with their modes, and is
+// reproducible.
 func TestArchiveGivesBackWhatWentIn(t *testing.T) {
 	files := some()
 	b := written(t, files)
@@ -84,11 +85,11 @@ func TestArchiveGivesBackWhatWentIn(t *testing.T) {
 	}
 }
 
-// Invariant: offline: an archive that is cut short anywhere is refused; one with a changed byte is refused, or gives
-// the same files.
+// Invariant: offline: an archive that is truncated anywhere is refused; one with a changed byte is
+// refused, or has the same files.
 func TestDamagedArchiveIsRefused(t *testing.T) {
 	b := written(t, some())
-	end := len(b) - 1024 // two empty blocks, which say nothing
+	end := len(b) - 1024 // two empty blocks
 	for n := 0; n < end-512; n += 1 + n/3 {
 		if _, _, err := read(t.Context(), b[:n]); !errors.Is(err, offline.ErrDamaged) && !errors.Is(err, offline.ErrFormat) {
 			t.Fatalf("%d of %d bytes: %v", n, len(b), err)
@@ -105,8 +106,8 @@ func TestDamagedArchiveIsRefused(t *testing.T) {
 	}
 }
 
-// Invariant: offline: an archive that has a link, a name that is not local or not in order, or sizes beyond what is
-// allowed is refused, and so is a file that its manifest does not know.
+// Invariant: offline: an archive with a link, a name that is not local or not in order, too large
+// sizes, or a file missing in its manifest is refused.
 func TestHostileArchiveIsRefused(t *testing.T) {
 	many := make([]entry, offline.MaxFiles+1)
 	for i := range many {
@@ -150,7 +151,7 @@ func TestHostileArchiveIsRefused(t *testing.T) {
 			}
 		})
 	}
-	// The same by friendly hands is taken.
+	// The control: a correct archive is accepted.
 	if _, _, err := read(t.Context(), craft(t, []entry{{name: "a/x", content: "c"}, {name: "b/x"}}, nil, "")); err != nil {
 		t.Error(err)
 	}
@@ -171,7 +172,7 @@ type entry struct {
 	kind                   byte
 }
 
-// craft makes an archive by hand.
+// craft makes an archive directly.
 func craft(t testing.TB, files []entry, edit func(*offline.Manifest), last string) []byte {
 	t.Helper()
 	sum := func(s string) string { h := sha256.Sum256([]byte(s)); return hex.EncodeToString(h[:]) }
@@ -219,7 +220,8 @@ func craft(t testing.TB, files []entry, edit func(*offline.Manifest), last strin
 	return outer.Bytes()
 }
 
-// FuzzImport reads what may be an archive: it ends, and what it hands out is what a manifest may say.
+// FuzzImport reads arbitrary input: reading ends, and all returned names and sizes are allowed in a
+// manifest.
 func FuzzImport(f *testing.F) {
 	f.Add(craft(f, []entry{{name: "a/x", content: "c"}, {name: "b/x"}}, nil, ""))
 	f.Add(craft(f, []entry{{name: "a/x", kind: tar.TypeSymlink}}, nil, ""))

@@ -15,9 +15,9 @@ import (
 	"github.com/klauspost/compress/zstd"
 )
 
-// Read reads an archive to its end. begin gets the manifest before any file, and its error ends the reading; put gets
-// each file in turn, and has to read all of it. Only when Read returns without an error are the files what the
-// manifest says.
+// Read reads an archive to its end. It calls begin with the manifest before any file; an error of
+// begin ends the reading. It calls put for each file in order, and put must read the whole file.
+// The files are verified only if Read returns without an error.
 func Read(ctx context.Context, r io.Reader, begin func(*Manifest) error, put func(File, io.Reader) error) error {
 	t := tar.NewReader(reader{ctx, r})
 	size, err := next(t, manifestName, MaxManifest)
@@ -27,7 +27,7 @@ func Read(ctx context.Context, r io.Reader, begin func(*Manifest) error, put fun
 		}
 		return err
 	}
-	var b bytes.Buffer // it grows with what is there, not with what is claimed
+	var b bytes.Buffer // it grows with the data present, not with the size claimed
 	if _, err := io.CopyN(&b, t, size); err != nil {
 		return damaged(manifestName, err)
 	}
@@ -94,14 +94,14 @@ func (m *Manifest) unpack(r io.Reader, put func(File, io.Reader) error) error {
 		return damaged(filesName, err)
 	}
 	if n, err := io.CopyN(io.Discard, z, 1<<20); err == nil || n > 64<<10 {
-		return fmt.Errorf("%w: %s goes on behind its end", ErrFormat, filesName)
-	} else if !errors.Is(err, io.EOF) { // where zstd's checksum is
+		return fmt.Errorf("%w: %s continues after its end", ErrFormat, filesName)
+	} else if !errors.Is(err, io.EOF) { // reads up to zstd's checksum
 		return damaged(filesName, err)
 	}
 	return nil
 }
 
-// next reads the header of a member, which has to be a regular file of this name.
+// next reads the header of a member, which must be a regular file with this name.
 func next(t *tar.Reader, name string, most int64) (size int64, err error) {
 	h, err := t.Next()
 	switch {
@@ -117,7 +117,7 @@ func next(t *tar.Reader, name string, most int64) (size int64, err error) {
 	return h.Size, nil
 }
 
-// verify has a file read by use, and compares what was read with the manifest.
+// verify lets use read a file, and compares what was read with the manifest.
 func verify(f File, r io.Reader, use func(io.Reader) error) error {
 	h := sha256.New()
 	in := &source{r: io.TeeReader(r, h)}
@@ -128,12 +128,12 @@ func verify(f File, r io.Reader, use func(io.Reader) error) error {
 	case err != nil:
 		return err
 	case hex.EncodeToString(h.Sum(nil)) != f.SHA256:
-		return fmt.Errorf("%w: %s has another SHA-256 than its manifest says", ErrDamaged, f.Path)
+		return fmt.Errorf("%w: %s has another SHA-256 than in its manifest", ErrDamaged, f.Path)
 	}
 	return nil
 }
 
-// source remembers its own error, to be told from one of what was done with the bytes.
+// source remembers read errors, to distinguish them from errors of the reader's user.
 type source struct {
 	r   io.Reader
 	err error
@@ -147,7 +147,8 @@ func (s *source) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// damaged is the error of what cannot be read; that of a disk, or of a context that has ended, stays what it is.
+// damaged returns ErrDamaged for a read error, except for an error of a disk or of an ended
+// context, which it returns unchanged.
 func damaged(name string, err error) error {
 	var disk *fs.PathError
 	if errors.As(err, &disk) || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {

@@ -17,15 +17,15 @@ import (
 	"github.com/klauspost/compress/zstd"
 )
 
-// window is how far back zstd looks for repetitions, and what a reader has to remember.
+// window is the size of zstd's window, which a reader must keep in memory.
 const window = 32 << 20
 
 // Source opens a file for Write by its path.
 type Source func(path string) (fs.File, error)
 
-// Write makes an archive of the program and of files, whose sizes, hashes and modes it finds out. The result is the
-// same for the same input. It is kept in memory: about 60 MB for what run and boot need. progress hears how many
-// bytes of how many were read; it may be nil.
+// Write makes an archive of the program and of files, and computes their sizes, hashes and modes.
+// The same input gives the same bytes. The result is kept in memory: about 60 MB for the commands
+// run and boot. progress is called with the number of bytes read and their total; it may be nil.
 func Write(ctx context.Context, m Manifest, program io.Reader, paths []string, open Source,
 	progress func(done, total int64)) ([]byte, error) {
 	m.Format = Format
@@ -87,7 +87,7 @@ func Write(ctx context.Context, m Manifest, program io.Reader, paths []string, o
 			return nil, err
 		}
 	}
-	err = t.Close() // which writes
+	err = t.Close() // it writes the archive's end
 	return out.Bytes(), err
 }
 

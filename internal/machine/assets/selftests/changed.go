@@ -12,10 +12,11 @@ import (
 	"vnic.dev/vnic/internal/machine/assets"
 )
 
-// scripts are the ends of names of files that need no building.
+// scripts are the suffixes of files that need no build.
 var scripts = []string{".py", ".sh"}
 
-// testsRoot finds the tests in a user's directory: the root of a kernel's tree, or of its tests.
+// testsRoot returns the directory of the tests below a user's directory, which is the root of a
+// kernel's tree or of its tests.
 func testsRoot(dir string) (string, error) {
 	for _, root := range []string{dir, filepath.Join(dir, selftestsDir)} {
 		if st, err := os.Stat(filepath.Join(root, "drivers/net")); err == nil && st.IsDir() {
@@ -26,8 +27,8 @@ func testsRoot(dir string) (string, error) {
 		Fix: "name tools/testing/selftests of a kernel's tree, or a directory with the changed files at the same places"}
 }
 
-// changed makes the image of a user's files that take the place of tests'. They are few and small, so that they are
-// told apart by their bytes: a file that was saved again unchanged makes no other image.
+// changed makes the image of a user's files that replace files of the tests. Their content is
+// hashed, because they are few and small: saving a file unchanged makes no new image.
 func (m *maker) changed(ctx context.Context) (string, error) {
 	root, err := testsRoot(m.o.Tests)
 	if err != nil {
@@ -62,11 +63,11 @@ func (m *maker) changed(ctx context.Context) (string, error) {
 	return m.image(ctx, "changed", parts, func(work string) ([]string, error) {
 		to := filepath.Join(work, "files")
 		for i, name := range names {
-			at := filepath.Join(to, name)
-			if err := os.MkdirAll(filepath.Dir(at), 0o755); err != nil {
+			file := filepath.Join(to, name)
+			if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
 				return nil, err
 			}
-			if err := os.WriteFile(at, []byte(parts[2*i+1]), 0o755); err != nil {
+			if err := os.WriteFile(file, []byte(parts[2*i+1]), 0o755); err != nil {
 				return nil, err
 			}
 		}

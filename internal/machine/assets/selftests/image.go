@@ -18,34 +18,34 @@ import (
 	"vnic.dev/vnic/internal/proc"
 )
 
-// format is part of every image's name: change it with how one is made.
+// format is part of every image's name: change it when the way of making one changes.
 const format = "vnic selftests 4"
 
-// Options says what is to be made.
+// Options are the inputs of the images.
 type Options struct {
 	assets.Options
-	Kernel  assets.Kernel // the guest's
-	Source  string        // a user's tree, whose tests are built; "": the package of the kernel's series
-	Tests   string        // files that take the place of the tests', below a directory; "": none
-	Patched bool          // the tests are wanted with the patches applied, too
+	Kernel  assets.Kernel // the guest's kernel
+	Source  string        // a user's tree, whose tests are built; "": the source package of the kernel's series
+	Tests   string        // directory of files that replace files of the tests; "": none
+	Patched bool          // also make the tests with the patches applied
 }
 
 // Images are files of the cache.
 type Images struct {
 	Root    string
 	Tests   string
-	Patched string   // the tests with the patches applied, if they were asked for
-	Left    []string // the names of patches that do not apply to this kernel's tests, and are not in Patched
-	Changed string   // files that take the place of the tests', if there are any
+	Patched string   // the tests with the patches applied, if requested
+	Left    []string // the names of patches that do not apply to this kernel's tests and are missing in Patched
+	Changed string   // files that replace files of the tests, if there are any
 	Modules string
 	List    string   // the tests' own list of programs: lines COLLECTION:FILE
-	Source  string   // what the tests are of, in words: "linux-source-7.2 7.2.12-1"
-	Notes   []string // what a user may want to know
+	Source  string   // the tests' source, in words: "linux-source-7.2 7.2.12-1"
+	Notes   []string // messages for the user
 
 	trees []*assets.Tree
 }
 
-// Close lets others remove from the cache what the images were made of.
+// Close allows other processes to remove the images' inputs from the cache.
 func (im *Images) Close() error {
 	var errs []error
 	for _, t := range im.trees {
@@ -58,10 +58,10 @@ func (im *Images) Close() error {
 // series is the major and minor of a kernel's version.
 var series = regexp.MustCompile(`^\d+\.\d+`)
 
-// Series is that of a kernel's version, "7.2" of "7.2.12+deb14-cloud-amd64"; "" if it has none.
+// Series returns the series of a kernel's version, "7.2" of "7.2.12+deb14-cloud-amd64", or "".
 func Series(version string) string { return series.FindString(version) }
 
-// Megabytes says how many are downloaded, about, before there are images for a kernel; 0: nothing is.
+// Megabytes returns the approximate size of the downloads for a kernel's images; 0: none.
 func Megabytes(o Options) (n int) {
 	if !assets.HasBundle(o.Options, rootBundle(o.Kernel.Version)) {
 		n += 57
@@ -127,14 +127,14 @@ func (m *maker) bundle(ctx context.Context, b assets.Bundle) (*assets.Tree, erro
 	return t, nil
 }
 
-// progress says what is built, and how many steps of it are done.
+// progress reports the image being built, and the number of finished steps.
 func (m *maker) progress(kind string, done int64) {
 	if m.o.Progress != nil {
 		m.o.Progress(assets.Progress{Step: "build", What: kinds[kind], Done: done})
 	}
 }
 
-// kinds are the images, in a user's words.
+// kinds are the names of the images for users.
 var kinds = map[string]string{"root": "the tests' file system", "modules": "an image of the kernel's modules",
 	"tests": "the kernel's tests", "patched": "the kernel's tests, patched"}
 
@@ -149,7 +149,7 @@ func (m *maker) make(ctx context.Context) (err error) {
 	return m.tests(ctx)
 }
 
-// contents are the files of a directory, each a source of mksquashfs's.
+// contents returns the paths of the files in a directory, as sources for mksquashfs.
 func contents(dir string) (list []string, err error) {
 	entries, err := os.ReadDir(dir)
 	for _, e := range entries {
@@ -158,10 +158,10 @@ func contents(dir string) (list []string, err error) {
 	return list, err
 }
 
-// listName is where the tests have their list (tools/testing/selftests/Makefile, install).
+// listName is the name of the tests' list (tools/testing/selftests/Makefile, install).
 const listName = "kselftest-list.txt"
 
-// path is where the image of a kind is that is made of what parts say.
+// path returns the path of an image of a kind with inputs parts.
 func (m *maker) path(kind string, parts []string) string {
 	h := sha256.New()
 	for _, p := range append([]string{format, kind}, parts...) {
@@ -170,8 +170,8 @@ func (m *maker) path(kind string, parts []string) string {
 	return filepath.Join(m.cache, "selftests", kind+"-"+hex.EncodeToString(h.Sum(nil)[:16])+".squashfs")
 }
 
-// image makes the image of a kind from what parts say, unless it is there. files makes what goes into it, in a
-// directory of its own; pseudo are more files.
+// image makes the image of a kind with inputs parts, unless it exists. files makes the image's
+// files, in a separate directory; pseudo are additional files.
 func (m *maker) image(ctx context.Context, kind string, parts []string, files func(work string) ([]string, error),
 	pseudo string) (path string, err error) {
 	path = m.path(kind, parts)
@@ -191,7 +191,7 @@ func (m *maker) image(ctx context.Context, kind string, parts []string, files fu
 	made := filepath.Join(work, "image")
 	args := append(slices.Clone(list), made, "-all-root", "-comp", "zstd", "-Xcompression-level", "1", "-noappend",
 		"-no-progress", "-quiet", "-no-xattrs", "-all-time", "0", "-mkfs-time", "0")
-	if len(list) == 1 { // else what is in a directory takes its place
+	if len(list) == 1 { // otherwise the contents of a single directory would replace it
 		args = append(args, "-keep-as-directory")
 	}
 	if pseudo != "" {
@@ -202,7 +202,7 @@ func (m *maker) image(ctx context.Context, kind string, parts []string, files fu
 		args = append(args, "-pf", defs)
 	}
 	mksquashfs := filepath.Join(m.tools.Dir, "usr/bin/mksquashfs")
-	// It refuses to be told by both what time it is, and make has this one.
+	// mksquashfs refuses to get the time from both an option and this variable, which make sets.
 	squash := proc.Command{Dir: work, Unset: []string{"SOURCE_DATE_EPOCH"}}
 	if _, err := squash.Run(ctx, mksquashfs, args...); err != nil {
 		return "", fmt.Errorf("image %s: %w", kind, err)
@@ -210,15 +210,15 @@ func (m *maker) image(ctx context.Context, kind string, parts []string, files fu
 	return path, os.Rename(made, path)
 }
 
-// modules makes the image of the kernel's modules. What depends on what, depmod says where the kernel's own directory
-// does not, as Debian's packages do not before they are installed.
+// modules makes the image of the kernel's modules. It runs depmod if the kernel's directory has no
+// list of dependencies: Debian's packages have none before they are installed.
 func (m *maker) modules(ctx context.Context) (string, error) {
 	k := &m.o.Kernel
 	if k.Modules == "" {
 		return "", &assets.Missing{What: "kernel " + k.Version, Err: errors.New("its modules are not known"),
 			Fix: "give their directory by --modules"}
 	}
-	// A tree of the cache is what its name says, and stays so where the cache is copied to.
+	// The name of a tree of the cache identifies it, also after the cache was copied.
 	id, ours := strings.CutPrefix(k.Modules, m.cache+string(filepath.Separator))
 	if !ours {
 		var err error
@@ -239,12 +239,12 @@ func (m *maker) modules(ctx context.Context) (string, error) {
 		if err := os.MkdirAll(base, 0o755); err != nil {
 			return nil, err
 		}
-		at := filepath.Join(base, k.Version)
-		if err := os.Mkdir(at, 0o755); err != nil {
+		dir := filepath.Join(base, k.Version)
+		if err := os.Mkdir(dir, 0o755); err != nil {
 			return nil, err
 		}
 		for _, p := range list {
-			if err := os.Symlink(p, filepath.Join(at, filepath.Base(p))); err != nil {
+			if err := os.Symlink(p, filepath.Join(dir, filepath.Base(p))); err != nil {
 				return nil, err
 			}
 		}
@@ -252,7 +252,7 @@ func (m *maker) modules(ctx context.Context) (string, error) {
 			filepath.Join(work, "base"), k.Version); err != nil {
 			return nil, fmt.Errorf("kernel %s: %w", k.Version, err)
 		}
-		made, err := filepath.Glob(filepath.Join(at, "modules.*"))
+		made, err := filepath.Glob(filepath.Join(dir, "modules.*"))
 		for _, p := range made {
 			if st, err := os.Lstat(p); err == nil && st.Mode().IsRegular() {
 				list = append(list, p)
@@ -262,10 +262,12 @@ func (m *maker) modules(ctx context.Context) (string, error) {
 	}, "")
 }
 
-// notModules are what a modules directory may have besides: links to a tree of source, and the kernel itself.
+// notModules are other entries of a modules directory: links to a source tree, and the kernel
+// itself.
 var notModules = []string{"build", "source", "vmlinuz", "System.map", "config"}
 
-// treeID tells a directory from others, and from itself after a change: by names, sizes and times.
+// treeID returns a hash of the names, sizes and times in a directory, which changes when a file
+// changes.
 func treeID(dir string) (string, error) {
 	h := sha256.New()
 	err := filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
@@ -290,11 +292,11 @@ func (m *maker) tests(ctx context.Context) error {
 	id := filepath.Base(m.tools.Dir)
 	m.im.Source = "linux-source-" + Series(m.o.Kernel.Version) + " " + m.tools.Version
 	if m.o.Source != "" {
-		own, err := treeID(filepath.Join(m.o.Source, selftestsDir))
+		tree, err := treeID(filepath.Join(m.o.Source, selftestsDir))
 		if err != nil {
 			return err
 		}
-		id, m.im.Source = id+" "+own, m.o.Source
+		id, m.im.Source = id+" "+tree, m.o.Source
 	}
 	one := func(kind string, p patchSeries) (string, error) {
 		parts := []string{id, p.id(), preload, sitecustomize, string(liburing)}
@@ -321,7 +323,7 @@ func (m *maker) tests(ctx context.Context) error {
 			}
 			list, err := os.ReadFile(filepath.Join(ks, listName))
 			if err == nil {
-				// Before the image, which is what is looked for.
+				// Before the image, whose existence shows that everything is done.
 				err = os.WriteFile(m.path(kind, parts)+".list", list, 0o644)
 			}
 			if err == nil && left != nil {
@@ -360,15 +362,15 @@ func (m *maker) tests(ctx context.Context) error {
 	return nil
 }
 
-// leftName is the end of the name of a file beside an image, with the names of patches that are not in it; without one
-// all are.
+// leftName is the suffix of a file beside an image that lists the patches missing in it. Without
+// the file the image has all patches.
 const leftName = ".left"
 
-// keep leaves the log of a build that failed in the cache, and says where.
+// keep saves the log of a failed build in the cache, and returns an error with its path.
 func (m *maker) keep(kind string, log []byte) error {
 	path := filepath.Join(m.cache, "selftests", kind+".log")
 	if err := os.WriteFile(path, log, 0o644); err != nil {
 		return err
 	}
-	return fmt.Errorf("what was said: %s", path)
+	return fmt.Errorf("see the log: %s", path)
 }

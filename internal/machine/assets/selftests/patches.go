@@ -21,25 +21,26 @@ import (
 //go:embed patches
 var patchFiles embed.FS
 
-// patchSeries is patches in the order in which they are applied.
+// patchSeries are patches in the order of application.
 type patchSeries []Patch
 
-// Patch is a change of the kernel's tests, as it would be sent to its maintainers.
+// Patch is a change of the kernel's tests, in the form for its maintainers.
 type Patch struct {
 	Name string // of the file
 	Text []byte
-	// Rebased is the same change of the tests of other kernels, to which Text does not apply, the newest first.
+	// Rebased are versions of the same change for the tests of other kernels, to which Text does
+	// not apply, newest first.
 	Rebased [][]byte
 }
 
-// patches are the adaptations of the tests, in the repository in the form in which they can be sent.
+// patches are the adaptations of the tests, as patches that can be sent to the maintainers.
 var patches = func() (list patchSeries) {
 	names, _ := fs.Glob(patchFiles, "patches/*.patch") // sorted
 	for _, n := range names {
-		b, _ := patchFiles.ReadFile(n) // embedded: it is there
+		b, _ := patchFiles.ReadFile(n) // embedded: reading cannot fail
 		p := Patch{Name: filepath.Base(n), Text: b}
-		others, _ := fs.Glob(patchFiles, "patches/*/"+p.Name) // of series of kernels
-		for _, o := range slices.Backward(others) {
+		copies, _ := fs.Glob(patchFiles, "patches/*/"+p.Name) // per kernel series
+		for _, o := range slices.Backward(copies) {
 			b, _ := patchFiles.ReadFile(o)
 			p.Rebased = append(p.Rebased, b)
 		}
@@ -48,10 +49,10 @@ var patches = func() (list patchSeries) {
 	return list
 }()
 
-// Patches gives the series.
+// Patches returns all patches, in order.
 func Patches() []Patch { return patches }
 
-// id tells a series from others.
+// id returns a hash of the series.
 func (s patchSeries) id() string {
 	h := sha256.New()
 	for _, p := range s {
@@ -62,11 +63,12 @@ func (s patchSeries) id() string {
 	return hex.EncodeToString(h.Sum(nil))
 }
 
-// texts are the forms of a patch, in the order in which they are tried.
+// texts returns the versions of a patch, in the order in which they are tried.
 func (p *Patch) texts() [][]byte { return append([][]byte{p.Text}, p.Rebased...) }
 
-// apply applies the patches to a tree: of each the first form that applies. It gives the names of those that do not
-// apply to this kernel's tests, and of those that need one of these.
+// apply applies the patches to a tree, of each the first version that applies. It returns the names
+// of the patches that do not apply to this kernel's tests, and of those that depend on one of
+// these.
 func (s patchSeries) apply(ctx context.Context, tools, dir string) (left []string, err error) {
 	for i, p := range s {
 		lacks := slices.ContainsFunc(s[:i], func(q Patch) bool { return slices.Contains(left, q.Name) && p.needs(&q) })
@@ -83,16 +85,16 @@ func (s patchSeries) apply(ctx context.Context, tools, dir string) (left []strin
 	return left, nil
 }
 
-// helper is a line by which a patch adds something to the library that all programs import.
+// helper matches a line by which a patch adds a helper to the library that all programs import.
 var helper = regexp.MustCompile(`(?m)^\+ *from \.\w+ import (\w+)$`)
 
-// needs says whether a patch uses what another adds to the library.
+// needs reports whether a patch uses a helper that another patch adds.
 func (p *Patch) needs(other *Patch) bool {
 	return slices.ContainsFunc(helper.FindAllSubmatch(other.Text, -1),
 		func(m [][]byte) bool { return bytes.Contains(p.Text, m[1]) })
 }
 
-// apply says whether a patch applied. One that does not has changed nothing.
+// apply reports whether a patch applied. A patch that does not apply changes nothing.
 func (p *Patch) apply(ctx context.Context, tools, dir string) (bool, error) {
 	path := filepath.Join(dir, p.Name)
 	patch := func(args ...string) error {
@@ -108,7 +110,7 @@ func (p *Patch) apply(ctx context.Context, tools, dir string) (bool, error) {
 		if err == nil {
 			return true, patch()
 		}
-		// Status 1: some hunks cannot be applied; 2: worse (patch(1)).
+		// Status 1: some hunks do not apply; 2: a worse error (patch(1)).
 		if exit := (*exec.ExitError)(nil); !errors.As(err, &exit) || exit.ExitCode() != 1 {
 			return false, err
 		}
@@ -116,8 +118,9 @@ func (p *Patch) apply(ctx context.Context, tools, dir string) (bool, error) {
 	return false, nil
 }
 
-// imports are modules that lie among the programs, and what they call, with the programs that do so. The library that
-// all programs import, lib/py, is not one of them: what it has new is of no effect before a program calls it.
+// imports are modules and helper programs in the programs' directories, with the programs that use
+// them. The library that all programs import, lib/py, is not listed: additions to it have no effect
+// until a program calls them.
 var imports = map[string][]string{
 	"drivers/net/hw/devmem_lib.py": {"drivers/net/hw/devmem.py", "drivers/net/hw/nk_devmem.py",
 		"drivers/net/hw/userns_devmem.py"},
@@ -125,8 +128,8 @@ var imports = map[string][]string{
 	"net/lib/gro.c":  {"drivers/net/gro.py", "drivers/net/hw/gro_hw.py"},
 }
 
-// Changing gives the names of the patches that change a program, named from tools/testing/selftests on, or a module
-// among the programs that it imports.
+// Changing returns the names of the patches that change a program, or a module listed in imports
+// that it uses. Names are relative to tools/testing/selftests.
 func Changing(name string) (names []string) {
 	files := []string{name}
 	for module, programs := range imports {
@@ -142,7 +145,8 @@ func Changing(name string) (names []string) {
 	return names
 }
 
-// changes says whether a patch changes or makes a file, named from tools/testing/selftests on.
+// changes reports whether a patch changes or adds a file, named relative to
+// tools/testing/selftests.
 func (p *Patch) changes(name string) bool {
 	return bytes.Contains(p.Text, []byte("\n+++ b/"+selftestsDir+"/"+name+"\n"))
 }

@@ -14,7 +14,8 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// The forms of git format-patch (git-format-patch(1)) and of unified diffs (diffutils, "Detailed Unified").
+// The formats of git format-patch (git-format-patch(1)) and of unified diffs (diffutils, "Detailed
+// Unified").
 var (
 	patchName    = regexp.MustCompile(`^\d{4}-selftests-[\w-]+\.patch$`)
 	patchFrom    = regexp.MustCompile(`^From [0-9a-f]{40} Mon Sep 17 00:00:00 2001$`)
@@ -24,8 +25,8 @@ var (
 	signedOff    = regexp.MustCompile(`(?m)^(Signed-off-by|Co-developed-by):`)
 )
 
-// badPatch says what is wrong with the form of a patch. Whether it applies is seen when the image is made: the kernel's
-// files are not here.
+// badPatch returns an error if a patch has a wrong format. Only making the image shows whether it
+// applies, because the kernel's files are not here.
 func badPatch(p Patch) error {
 	if !patchName.MatchString(p.Name) {
 		return errors.New("its name is not as git gives it")
@@ -57,10 +58,10 @@ func badPatch(p Patch) error {
 	return badDiff(diff)
 }
 
-// badDiff says what is wrong with the changes themselves.
+// badDiff returns an error for a malformed diff.
 func badDiff(diff string) error {
 	var file string
-	var from, to int // lines of the hunk that are still to come
+	var from, to int // remaining lines of the hunk
 	files, hunks := 0, 0
 	for _, line := range strings.Split(strings.TrimSuffix(diff, "\n"), "\n") {
 		if from > 0 || to > 0 {
@@ -109,7 +110,7 @@ func badDiff(diff string) error {
 	return nil
 }
 
-// count is the number of lines of a hunk's side: if it is left out, one.
+// count parses the number of lines of a hunk's side; if it is missing, it is one.
 func count(text string) int {
 	n, err := strconv.Atoi(text)
 	if err != nil {
@@ -118,7 +119,8 @@ func count(text string) int {
 	return n
 }
 
-// Invariant: selftest: the patches of the kernel's tests are in the form in which they are sent, and change only tests.
+// Invariant: selftest: the patches of the kernel's tests have the format for submission, and change
+// only tests.
 func TestPatchesCanBeSent(t *testing.T) {
 	if len(patches) == 0 {
 		t.Fatal("there are no patches")
@@ -149,8 +151,9 @@ func rebasedOf(s patchSeries) (n int) {
 	return n
 }
 
-// fakePatch puts a program in the place of patch(1), which not every machine has: it knows changes of one line, and
-// files of the directory that it is called in. status is that of a patch that does not apply.
+// fakePatch makes a program that replaces patch(1), which not every machine has: it applies changes
+// of one line to files of its current directory. status is its exit status for a patch that does
+// not apply.
 func fakePatch(t *testing.T, status int) (tools string) {
 	t.Helper()
 	tools = t.TempDir()
@@ -166,13 +169,13 @@ f=$(sed -n 's/^+++ b.//p' "$arg")
 	return tools
 }
 
-// oneLine is a patch of a file of one line.
-func oneLine(file, was, is string) []byte {
-	return fmt.Appendf(nil, "--- a/%s\n+++ b/%s\n@@ -1,1 +1,1 @@\n-%s\n+%s\n", file, file, was, is)
+// oneLine makes a patch of a file of one line.
+func oneLine(file, was, now string) []byte {
+	return fmt.Appendf(nil, "--- a/%s\n+++ b/%s\n@@ -1,1 +1,1 @@\n-%s\n+%s\n", file, file, was, now)
 }
 
-// Of a patch in several forms that one is applied which applies, whole; where none does, nothing has changed, and the
-// patch is named.
+// If a patch has several versions, the one that applies is applied completely; if none does,
+// nothing changes, and the patch is listed.
 func TestThePatchThatAppliesIsApplied(t *testing.T) {
 	tools := fakePatch(t, 1)
 	s := patchSeries{{Name: "0001-x.patch", Text: oneLine("f", "old", "new"),
@@ -191,7 +194,7 @@ func TestThePatchThatAppliesIsApplied(t *testing.T) {
 		}
 		testkit.Equal(t, "the file", string(testkit.Must(os.ReadFile(f))(t)), want)
 	}
-	// A patch that does not apply is one thing, a tool that cannot do its work another.
+	// A patch that does not apply differs from a tool that fails.
 	dir := t.TempDir()
 	write(t, filepath.Join(dir, "f"), "third\n", 0o644)
 	if left, err := s.apply(t.Context(), fakePatch(t, 2), dir); err == nil {
@@ -202,7 +205,8 @@ func TestThePatchThatAppliesIsApplied(t *testing.T) {
 	}
 }
 
-// What does not apply keeps no other patch from being applied, but those that use what it adds to the library.
+// A patch that does not apply does not prevent others, except those that use its additions to the
+// library.
 func TestPatchesThatDoNotApplyAreLeft(t *testing.T) {
 	s := patchSeries{
 		{Name: "1", Text: oneLine("lib", "lib", "    from .helper import helper")},
@@ -223,7 +227,7 @@ func TestPatchesThatDoNotApplyAreLeft(t *testing.T) {
 		testkit.Equal(t, name, strings.Join(left, " "), c.left)
 		testkit.Equal(t, name+", the last", string(testkit.Must(os.ReadFile(filepath.Join(dir, "c")))(t)), "changed\n")
 	}
-	// Who needs whom in the series as it is.
+	// The dependencies in the current series.
 	needs := func(i, other int) bool { return patches[i-1].needs(&patches[other-1]) }
 	for _, c := range []struct {
 		patch, other int
@@ -270,8 +274,8 @@ func TestPatchesInBadFormAreNoticed(t *testing.T) {
 		"other changes": {replace("+++ b/", "+++ c/"), "lead to"},
 		"cut short":     {func(p *Patch) { p.Text = p.Text[:bytes.LastIndex(p.Text, []byte("\n "))+1] }, "cut short"},
 		"edited by hand": {func(p *Patch) {
-			at := bytes.LastIndex(p.Text, []byte("\n-"))
-			p.Text = append(p.Text[:at:at], p.Text[at+1+bytes.IndexByte(p.Text[at+1:], '\n'):]...)
+			pos := bytes.LastIndex(p.Text, []byte("\n-"))
+			p.Text = append(p.Text[:pos:pos], p.Text[pos+1+bytes.IndexByte(p.Text[pos+1:], '\n'):]...)
 		}, "cut short"},
 		"no changes": {func(p *Patch) { p.Text = p.Text[:bytes.Index(p.Text, []byte("diff --git"))] }, "changes nothing"},
 	} {
@@ -291,10 +295,10 @@ func TestPatchesInBadFormAreNoticed(t *testing.T) {
 func TestProgramsWithPatchesAreKnown(t *testing.T) {
 	for name, want := range map[string]string{
 		"drivers/net/hw/ntuple.py":    "0002 0020",
-		"drivers/net/hw/nk_devmem.py": "0006 0014", // by a module beside it
+		"drivers/net/hw/nk_devmem.py": "0006 0014", // because of a module beside it
 		"drivers/net/hw/gro_hw.py":    "0021",
 		"drivers/net/hw/csum.py":      "0022",
-		"drivers/net/hw/toeplitz.py":  "", // the library alone is no reason
+		"drivers/net/hw/toeplitz.py":  "", // a change of only the library does not count
 		"drivers/net/hw/ntuple":       "",
 		"hw/ntuple.py":                "",
 	} {

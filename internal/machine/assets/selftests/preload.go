@@ -13,28 +13,30 @@ import (
 //go:embed preload/gpu-memory.c
 var preload string
 
-// Preload is where the library lies, below the directory of the tests, that has a program's memfds be a GPU's memory:
-// of the NUMA node $GPU_NODE. ncdevmem and what tests call instead of it run with it.
+// Preload is the path, below the directory of the tests, of a library that allocates a program's
+// memfds from a GPU's memory: from NUMA node $GPU_NODE. ncdevmem and the programs that tests call
+// instead of it run with it.
 const Preload = "vnic/gpu-memory.so"
 
-// PythonPath is where the tests' Python finds a module that it imports first, which stretches the limits of the tests'
-// library.
+// PythonPath is the directory of a module that the tests' Python imports first; it raises the time
+// limits of the tests' library.
 const PythonPath = "vnic"
 
 //go:embed preload/sitecustomize.py
 var sitecustomize string
 
-// devmemPrograms are the programs whose memfds are to be a GPU's.
+// devmemPrograms are the programs whose memfds must be in a GPU's memory.
 var devmemPrograms = []string{"drivers/net/hw/ncdevmem"}
 
-// wrapper stands in a program's place: a device's driver would be asked for the memory, and in a guest of vnic's that
-// is a node's.
+// wrapper replaces a program: real hardware would allocate the memory through a device's driver; in
+// a vnic guest it is a node's memory.
 const wrapper = `#!/bin/sh
 if [ -n "$GPU_NODE" ]; then export LD_PRELOAD=/ks/` + Preload + `; fi
 exec "$0.real" "$@"
 `
 
-// buildPreload builds the library, and has the programs run with it; and it puts Python's module there.
+// buildPreload builds the library, replaces the programs by wrappers that use it, and installs the
+// Python module.
 func (m *maker) buildPreload(ctx context.Context, ks string) error {
 	out := filepath.Join(ks, Preload)
 	if err := os.MkdirAll(filepath.Dir(out), 0o755); err != nil {

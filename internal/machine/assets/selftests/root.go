@@ -10,11 +10,12 @@ import (
 	"vnic.dev/vnic/internal/machine/assets"
 )
 
-// rootMark says by which version of this package a root was made.
+// rootMark is the file that shows that this version of the package has made a root.
 const rootMark = ".vnic-root-1"
 
-// rootPackages are what the tests call, beside what is on every Debian system (README.rst of drivers/net; lib/py). The
-// first is of the kernel's generation: its version says which suite is the best.
+// rootPackages are the programs that the tests call, in addition to those of every Debian system
+// (README.rst of drivers/net; lib/py). The first one belongs to the kernel's generation: its
+// version decides which suite is the best.
 var rootPackages = []string{"iproute2", "ethtool", "python3", "python3-yaml", "python3-jsonschema", "socat", "kmod",
 	"iputils-ping", "procps", "jq", "tcpdump", "netcat-openbsd", "iperf3", "psmisc", "util-linux", "mount", "hostname",
 	"ndisc6", "nftables", "bpftool", "liburing2", "libbpf1", "libnuma1", "libcap2", "libelf1t64", "libmnl0", "zlib1g",
@@ -25,8 +26,8 @@ func rootBundle(kernel string) assets.Bundle {
 		Build: finishRoot, Needs: []string{rootMark, assets.Loader, "usr/bin/python3", "usr/bin/ip"}}
 }
 
-// finishRoot does what dpkg and maintainer scripts would have done to the files of a root: the links of a merged /usr
-// where the packages have none, and Python's compiled modules.
+// finishRoot does what dpkg and maintainer scripts would have done to the root's files: links of a
+// merged /usr that the packages lack, and Python's compiled modules.
 func finishRoot(ctx context.Context, root string) error {
 	if err := assets.MergeUsr(root); err != nil {
 		return err
@@ -37,8 +38,9 @@ func finishRoot(ctx context.Context, root string) error {
 	return os.WriteFile(filepath.Join(root, rootMark), nil, 0o644)
 }
 
-// rootFiles are what maintainer scripts and an administrator would have made, in the words of mksquashfs's pseudo files
-// (squashfs-tools, USAGE-MKSQUASHFS, "Pseudo file definitions"). Directories are there for mounts.
+// rootFiles returns the files that maintainer scripts and an administrator would have made, as
+// mksquashfs's pseudo files (squashfs-tools, USAGE-MKSQUASHFS, "Pseudo file definitions"). Some
+// directories are only mount points.
 func rootFiles() string {
 	var b strings.Builder
 	dir := func(names ...string) {
@@ -53,11 +55,11 @@ func rootFiles() string {
 	dir("ks", "vnic", "proc", "sys", "dev", "run", "tmp", "root", "mnt", "usr/lib/modules", "var/lib", "var/tmp",
 		"etc/iproute2")
 	file("etc/passwd", "root:x:0:0:root:/root:/bin/bash", "nobody:x:65534:65534:nobody:/:/usr/sbin/nologin",
-		"tcpdump:x:100:100::/:/usr/sbin/nologin") // tcpdump gives up its rights to this one
+		"tcpdump:x:100:100::/:/usr/sbin/nologin") // tcpdump drops its privileges to this user
 	file("etc/group", "root:x:0:", "nogroup:x:65534:", "tcpdump:x:100:")
 	file("etc/hosts", "127.0.0.1 localhost", "::1 localhost")
 	file("etc/nsswitch.conf", "passwd: files", "group: files", "hosts: files", "protocols: files", "services: files")
-	link("usr/bin/awk", "gawk") // update-alternatives
+	link("usr/bin/awk", "gawk") // as update-alternatives would
 	link("usr/bin/nc", "nc.openbsd")
 	return b.String()
 }

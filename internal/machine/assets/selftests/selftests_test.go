@@ -28,13 +28,14 @@ func TestSeries(t *testing.T) {
 	}
 }
 
-// A program of a tree runs by the tree's own loader and libraries, wherever the tree lies, by a link as well, and knows
-// by which name it was called. A library that can be run stays what it is.
+// A program of a tree runs with the tree's own loader and libraries, wherever the tree is, also
+// through a link, and knows the name by which it was called. A library that is also a program is
+// not replaced.
 func TestToolsRunByTheirOwnLoader(t *testing.T) {
 	root := filepath.Join(t.TempDir(), "cache with spaces/usr/tree")
 	libs := filepath.Join(root, assets.Libraries)
 	testkit.OK(t, os.MkdirAll(libs, 0o755))
-	// The machine's own stand for what packages have.
+	// This machine's files stand in for those of packages.
 	out := testkit.Must(exec.Command("ldd", "/bin/sh").Output())(t)
 	for _, f := range strings.Fields(string(out)) {
 		if strings.HasPrefix(f, "/") {
@@ -52,7 +53,7 @@ func TestToolsRunByTheirOwnLoader(t *testing.T) {
 	moved := filepath.Join(t.TempDir(), "moved")
 	testkit.OK(t, os.Rename(root, moved))
 	for _, name := range []string{"sh", "shell"} {
-		// Without another word a shell's $0 is the name by which it was called (POSIX, sh).
+		// Without further arguments a shell's $0 is the name by which it was called (POSIX, sh).
 		cmd := exec.Command(filepath.Join(moved, "usr/bin", name), "-c", `echo "$0"; exit 7`)
 		cmd.Env = []string{"PATH=" + os.Getenv("PATH")}
 		got, _ := cmd.CombinedOutput()
@@ -66,7 +67,8 @@ func TestToolsRunByTheirOwnLoader(t *testing.T) {
 	if b := testkit.Must(os.ReadFile(filepath.Join(moved, "usr/bin/words")))(t); !strings.Contains(string(b), "echo words") {
 		t.Error("a script became another one")
 	}
-	// With a library that is none the program does not run: it is not the machine's that were used.
+	// With an invalid library in the tree the program fails, which shows that it does not use the
+	// machine's library.
 	write(t, filepath.Join(moved, assets.Libraries, "libc.so.6"), "no library", 0o755)
 	if err := exec.Command(filepath.Join(moved, "usr/bin/sh"), "-c", "true").Run(); err == nil {
 		t.Error("it runs with other libraries")
@@ -86,7 +88,7 @@ func TestRootHasAMergedUsr(t *testing.T) {
 	if _, err := os.Stat(filepath.Join(root, "bin/x")); err != nil {
 		t.Error(err)
 	}
-	testkit.OK(t, assets.MergeUsr(root)) // as it is
+	testkit.OK(t, assets.MergeUsr(root)) // a second call changes nothing
 	old := t.TempDir()
 	write(t, filepath.Join(old, "bin/x"), "", 0o644)
 	if err := assets.MergeUsr(old); err == nil || !strings.Contains(err.Error(), "/bin") {
@@ -94,7 +96,7 @@ func TestRootHasAMergedUsr(t *testing.T) {
 	}
 }
 
-// A tree that changes is another one; one that is looked at is not.
+// A tree's id changes with its content, and not by reading it.
 func TestTreeIsKnownByWhatIsInIt(t *testing.T) {
 	dir := t.TempDir()
 	write(t, filepath.Join(dir, "a/b.ko"), "one", 0o644)
@@ -136,7 +138,7 @@ func TestWrongTreesAreNamed(t *testing.T) {
 	}
 }
 
-// Offline, and with an empty cache, what is missing is named.
+// Offline, with an empty cache, the error names what is missing.
 func TestOfflineSaysWhatIsMissing(t *testing.T) {
 	o := assets.Options{CacheDir: t.TempDir(), Offline: true}
 	_, err := Make(t.Context(), Options{Options: o, Kernel: assets.Kernel{Version: "7.2.12"}})
@@ -148,7 +150,8 @@ func TestOfflineSaysWhatIsMissing(t *testing.T) {
 	}
 }
 
-// A liburing that is older than the kernel gets what it lacks, and one that knows all of it is left alone.
+// A liburing older than the kernel gets the missing declarations, and a complete one is not
+// changed.
 func TestLiburingThatIsTooOld(t *testing.T) {
 	for _, c := range []struct {
 		uring, kernel string

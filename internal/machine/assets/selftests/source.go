@@ -18,18 +18,20 @@ import (
 	"vnic.dev/vnic/internal/proc"
 )
 
-// targets are the kernel's collections of tests that are built: what drives a NIC, and what that needs.
+// targets are the kernel's collections of tests that are built: those that drive a NIC, and their
+// library.
 var targets = []string{"net/lib", "drivers/net", "drivers/net/hw"}
 
-// sourceParts are what of the kernel's source the tests are built from, as tar's patterns behind the first directory.
+// sourceParts are the parts of the kernel's source that the build needs, as tar patterns below the
+// first directory.
 var sourceParts = []string{"Makefile", "MAINTAINERS", "Documentation/netlink", "arch/*/include", "include", "scripts",
 	"tools", "usr/include"}
 
-// ErrBuild says that the tests do not build.
+// ErrBuild is the error of a failed build of the tests.
 var ErrBuild = errors.New("the kernel's tests do not build")
 
-// source puts what of the kernel's source is needed into dir: of the package in tools, or of a user's tree, which stays
-// as it is.
+// source copies the needed parts of the kernel's source into dir: from the package in tools, or
+// from a user's tree, which it does not change.
 func source(ctx context.Context, tools, user, dir string) error {
 	if user != "" {
 		return copySource(ctx, user, dir)
@@ -41,9 +43,9 @@ func source(ctx context.Context, tools, user, dir string) error {
 	args := []string{"-x", "-I", filepath.Join(tools, "usr/bin/xz"), "-f", archives[0], "-C", dir, "--strip-components=1",
 		"--no-same-owner", "--wildcards"}
 	for _, p := range sourceParts {
-		args = append(args, "*/"+p) // tar matches what is below a directory, too
+		args = append(args, "*/"+p) // the pattern also matches everything below a directory
 	}
-	// A part that a series has not is no error of ours: what matters is looked for behind.
+	// Some series lack a part, so tar's error does not matter; the check below does.
 	_, err := proc.Command{Dir: dir}.Run(ctx, "tar", args...)
 	if _, serr := os.Stat(filepath.Join(dir, selftestsDir)); serr != nil {
 		return errors.Join(fmt.Errorf("unpack %s: %w", archives[0], serr), err)
@@ -51,10 +53,10 @@ func source(ctx context.Context, tools, user, dir string) error {
 	return ctx.Err()
 }
 
-// selftestsDir is where a kernel's tree has its tests.
+// selftestsDir is the directory of the tests in a kernel's tree.
 const selftestsDir = "tools/testing/selftests"
 
-// CheckSource says what is wrong with a user's tree.
+// CheckSource returns an error for a user's tree without the tests.
 func CheckSource(dir string) error {
 	for _, f := range []string{selftestsDir + "/drivers/net/hw/Makefile", selftestsDir + "/net/lib/py/ksft.py"} {
 		if _, err := os.Stat(filepath.Join(dir, f)); err != nil {
@@ -65,7 +67,7 @@ func CheckSource(dir string) error {
 	return nil
 }
 
-// copySource copies what is needed of a user's tree.
+// copySource copies the needed parts of a user's tree.
 func copySource(ctx context.Context, user, dir string) error {
 	if err := CheckSource(user); err != nil {
 		return err
@@ -89,7 +91,7 @@ func copySource(ctx context.Context, user, dir string) error {
 	return nil
 }
 
-// build builds the tests in a tree of source, and installs them to ks.
+// build builds the tests in a source tree, and installs them to ks.
 func build(ctx context.Context, tools, dir, ks string, log *bytes.Buffer, progress func(done int64)) error {
 	bin := filepath.Join(dir, ".vnic-bin")
 	if err := os.MkdirAll(filepath.Join(bin, "python"), 0o755); err != nil {
@@ -100,8 +102,9 @@ func build(ctx context.Context, tools, dir, ks string, log *bytes.Buffer, progre
 			return err
 		}
 	}
-	// The generator of netlink code looks for this file at the root of a tree, without an end; and checks the
-	// specifications against their schemas if there is a module for it: they are not ours to check.
+	// The generator of netlink code looks for this file in parent directories, without end. It also
+	// checks specifications against their schemas if there is a module for it; this stub makes that
+	// check do nothing.
 	if err := os.WriteFile(filepath.Join(dir, "MAINTAINERS"), nil, 0o644); err != nil {
 		return err
 	}
@@ -116,15 +119,15 @@ func build(ctx context.Context, tools, dir, ks string, log *bytes.Buffer, progre
 	if zcrx, err := knowsZeroCopy(tools, include); err != nil {
 		return err
 	} else if zcrx {
-		// The Makefile finds out by a program that a linker which links as needed cannot make (hw/Makefile, -luring before
-		// the source).
+		// The Makefile detects it with a program that does not link with a linker that defaults to
+		// --as-needed (hw/Makefile has -luring before the source).
 		args = append(args, "HAS_IOURING_ZCRX=y")
 	}
 	done := int64(0)
 	c := proc.Command{Dir: dir, Env: []string{"PATH=" + bin + ":" + filepath.Join(tools, "usr/bin") + ":" +
 		filepath.Join(tools, "usr/sbin") + ":" + os.Getenv("PATH"), "C_INCLUDE_PATH=" + include, "MAKEFLAGS=", "CFLAGS=",
 		"LDFLAGS=", "PYTHONPATH="},
-		Stdout: func(line string) { // make names each step
+		Stdout: func(line string) { // make prints a line for each step
 			fmt.Fprintln(log, line)
 			done++
 			progress(done)
@@ -146,8 +149,9 @@ func build(ctx context.Context, tools, dir, ks string, log *bytes.Buffer, progre
 //go:embed include/liburing.h
 var liburing []byte
 
-// knowsZeroCopy says whether the kernel's headers and liburing's have zero-copy receive. What a liburing that is older
-// than the kernel lacks is put into a directory that is looked into before it.
+// knowsZeroCopy reports whether the tests can be built with zero-copy receive, because liburing's
+// headers have it or at least the kernel's do. In the latter case it puts the missing declarations
+// into directory include, which the compiler searches first.
 func knowsZeroCopy(tools, include string) (bool, error) {
 	has := func(header, word string) bool {
 		text, err := os.ReadFile(filepath.Join(tools, "usr/include", header))
@@ -165,8 +169,8 @@ func knowsZeroCopy(tools, include string) (bool, error) {
 	return true, os.WriteFile(filepath.Join(include, "liburing.h"), liburing, 0o644)
 }
 
-// precious has all installed files be readable, and programs be such: some are not in the kernel's tree, where their
-// runner names the interpreter for them.
+// precious makes all installed files readable, and programs executable. Some programs are not
+// executable in the kernel's tree, because their runner starts an interpreter with them.
 func precious(ks string) error {
 	return filepath.WalkDir(ks, func(path string, e fs.DirEntry, err error) error {
 		if err != nil || e.Type()&fs.ModeSymlink != 0 {

@@ -9,10 +9,11 @@ import (
 	"vnic.dev/vnic/internal/machine/assets"
 )
 
-// toolsMark says by which version of this package tools were made ready.
+// toolsMark is the file that shows that this version of the package has prepared the tools.
 const toolsMark = ".vnic-tools-2"
 
-// toolsBundle is what builds the tests of a kernel's series, with their source.
+// toolsBundle is the bundle of the tools that build the tests of a kernel's series, and of the
+// tests' source.
 func toolsBundle(kernel string) assets.Bundle {
 	return assets.Bundle{Name: assets.BundleTools, Series: Series(kernel), Want: kernel,
 		Packages: []string{"linux-source-" + Series(kernel), "gcc", "libc6-dev", "make", "clang", "llvm", "lld", "rsync",
@@ -22,7 +23,7 @@ func toolsBundle(kernel string) assets.Bundle {
 			"usr/src/linux-source-" + Series(kernel) + ".tar.xz"}}
 }
 
-// finishTools makes the programs of a tree run by its own loader and libraries.
+// finishTools makes the programs of a tree run with the tree's loader and libraries.
 func finishTools(_ context.Context, root string) error {
 	if err := assets.MergeUsr(root); err != nil {
 		return err
@@ -34,20 +35,20 @@ func finishTools(_ context.Context, root string) error {
 	return os.WriteFile(filepath.Join(root, toolsMark), nil, 0o644)
 }
 
-// shims are commands, by their names, that find what belongs to the tree at places that they could not work out
-// themselves, as what runs is the loader.
+// shims returns wrapper scripts, by command name, that pass the tree's directories to the tools.
+// The tools cannot find these directories themselves, because the running program is the loader.
 func shims(tools string) map[string]string {
 	clang, _ := filepath.Glob(filepath.Join(tools, "usr/lib/llvm-*/lib/clang/*"))
 	resources := strings.Join(clang, " ")
-	at := func(name string) string { return shellQuote(filepath.Join(tools, "usr/bin", name)) }
+	tool := func(name string) string { return shellQuote(filepath.Join(tools, "usr/bin", name)) }
 	sysroot := " --sysroot=" + shellQuote(tools)
 	return map[string]string{
-		"gcc": "exec " + at("gcc") + sysroot + " -B " + shellQuote(filepath.Join(tools, "usr/bin")) + ` "$@"`,
-		"clang": "exec " + at("clang") + sysroot + " -resource-dir " + shellQuote(resources) +
+		"gcc": "exec " + tool("gcc") + sysroot + " -B " + shellQuote(filepath.Join(tools, "usr/bin")) + ` "$@"`,
+		"clang": "exec " + tool("clang") + sysroot + " -resource-dir " + shellQuote(resources) +
 			` "$@"`,
 		"python3": "export PYTHONDONTWRITEBYTECODE=1 PYTHONHOME=" + shellQuote(filepath.Join(tools, "usr")) + "\n" +
 			"PYTHONPATH=" + shellQuote(filepath.Join(tools, "usr/lib/python3/dist-packages")) + ":${0%/*}/python\n" +
-			"export PYTHONPATH\nexec " + at("python3") + ` "$@"`,
+			"export PYTHONPATH\nexec " + tool("python3") + ` "$@"`,
 	}
 }
 

@@ -9,7 +9,8 @@ import (
 	"vnic.dev/vnic/internal/machine/assets"
 )
 
-// alternatives are links that update-alternatives(1) would make, with the programs that they may lead to, best first.
+// alternatives are links that update-alternatives(1) would make, with their possible targets, best
+// first.
 var alternatives = []struct {
 	link    string
 	targets []string
@@ -23,7 +24,8 @@ var alternatives = []struct {
 	{"usr/bin/telnet", []string{"telnet.netkit", "inetutils-telnet"}},
 }
 
-// finish does what maintainer scripts would have done: links, and Python's compiled modules.
+// finish does what maintainer scripts would have done: it makes links, and compiles Python's
+// modules.
 func finish(ctx context.Context, root string) error {
 	if err := assets.MergeUsr(root); err != nil {
 		return err

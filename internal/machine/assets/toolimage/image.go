@@ -16,50 +16,51 @@ import (
 	"vnic.dev/vnic/internal/proc"
 )
 
-// Files of a tree of the cache: all that is left of the packages.
+// The files of a tree in the cache; the packages' files are removed.
 const (
-	imageFile    = "tools-1.squashfs" // change its number with how one is made
+	imageFile    = "tools-1.squashfs" // change its number when the way of making it changes
 	programsFile = "programs"
 )
 
-// squash makes the image. It comes with the packages, as its libraries do.
+// squash is the package that makes the image. It is fetched with the other packages, because they
+// bring its libraries.
 const squash = "squashfs-tools"
 
-// squashPrograms are its programs, which a guest has no use for.
+// squashPrograms are its programs, which the image does not include.
 var squashPrograms = []string{"mksquashfs", "unsquashfs", "sqfstar", "sqfscat"}
 
-// forScripts are packages that others need for their maintainer scripts, which nobody runs here.
+// forScripts are packages that others need only for their maintainer scripts.
 var forScripts = []string{"adduser", "base-passwd", "cdebconf", "debconf", "init-system-helpers", "libpam-modules",
 	"libpam-modules-bin", "libsemanage-common", "libsemanage2", "libsepol2", "login.defs", "passwd", "systemd"}
 
-// newest is a version that no package has: the nearest to it is the newest that there is.
+// newest is a version above all real ones, so that the nearest version is the newest.
 const newest = "99999.99999.99999"
 
-// generation is the major and minor of a kernel's version.
+// generation matches the major and minor number of a kernel's version.
 var generation = regexp.MustCompile(`^\d+\.\d+`)
 
-// Program is one that an image has.
+// Program is a program of an image.
 type Program struct {
 	Name string
 	Path string // in the image's root
 }
 
-// Image is of the cache until it is closed.
+// Image is an image in the cache. It stays there until Close.
 type Image struct {
 	Path     string
-	Programs []Program // by name, each name once
+	Programs []Program // sorted by name, each name once
 	Packages []assets.Package
-	Notes    []string // what a user may want to know
+	Notes    []string // messages for the user
 
 	tree *assets.Tree
 }
 
-// Has says whether an image has a program of this name; a nil image has none.
+// Has reports whether an image has a program with this name; a nil image has none.
 func (im *Image) Has(name string) bool {
 	return im != nil && slices.ContainsFunc(im.Programs, func(p Program) bool { return p.Name == name })
 }
 
-// Close lets others remove it.
+// Close allows other processes to remove the image.
 func (im *Image) Close() error {
 	if im == nil {
 		return nil
@@ -80,10 +81,10 @@ func (s Set) bundle(kernel string) assets.Bundle {
 		Needs: []string{imageFile, programsFile}}
 }
 
-// Fetch finds the image of a set, which has packages, in the cache, or fetches the packages and makes it. kernel is the
-// version of the guests', to which ethtool is to be near, or "". downloading hears how many bytes will come, before
-// they do; it may be nil. Without an error the caller closes the image. Of what the archive does not have it says so
-// (assets.ErrNoPackage).
+// Fetch finds the image of a non-empty set in the cache, or fetches the packages and makes it.
+// kernel is the version of the guests' kernel, to which ethtool's version should be near, or "".
+// downloading is called with the size before a download; it may be nil. Without an error the caller
+// closes the image. If the archive lacks a package, the error is assets.ErrNoPackage.
 func Fetch(ctx context.Context, o assets.Options, s Set, kernel string, downloading func(bytes int64)) (*Image, error) {
 	b := s.bundle(kernel)
 	b.Downloading = downloading
@@ -98,7 +99,7 @@ func Fetch(ctx context.Context, o assets.Options, s Set, kernel string, download
 	return im, nil
 }
 
-// build makes of the tree of packages its image, which takes the tree's place.
+// build makes the image of a tree of packages, and replaces the tree by it.
 func build(ctx context.Context, root string, packages []string) error {
 	if err := finish(ctx, root); err != nil {
 		return err
@@ -119,7 +120,7 @@ func build(ctx context.Context, root string, packages []string) error {
 		filepath.Join(root, "usr/bin/mksquashfs")}, sources...)
 	args = append(args, made, "-all-root", "-comp", "zstd", "-Xcompression-level", "3", "-noappend", "-no-progress",
 		"-quiet", "-no-xattrs", "-all-time", "0", "-mkfs-time", "0")
-	c := proc.Command{Dir: root, Unset: []string{"SOURCE_DATE_EPOCH"}} // it refuses to be told by both what time it is
+	c := proc.Command{Dir: root, Unset: []string{"SOURCE_DATE_EPOCH"}} // mksquashfs refuses to get the time twice
 	if _, err := c.Run(ctx, filepath.Join(root, assets.Loader), args...); err != nil {
 		return fmt.Errorf("image of tools: %w", err)
 	}
@@ -143,10 +144,11 @@ func contents(dir string) (list []string, err error) {
 	return list, err
 }
 
-// programDirs are those of PATH, in its order.
+// programDirs are the directories of PATH, in order.
 var programDirs = []string{"usr/local/sbin", "usr/local/bin", "usr/sbin", "usr/bin", "usr/games"}
 
-// programs lists the programs of a tree. Links that lead out of it, as to /etc/alternatives, are none.
+// programs lists the programs of a tree, without links that lead out of it, such as to
+// /etc/alternatives.
 func programs(root string) (list []Program, err error) {
 	in, err := os.OpenRoot(root)
 	if err != nil {
@@ -180,11 +182,11 @@ func readPrograms(file string) (list []Program, err error) {
 	defer func() { _ = f.Close() }()
 	lines := bufio.NewScanner(f)
 	for lines.Scan() {
-		name, at, ok := strings.Cut(lines.Text(), " ")
-		if !ok || strings.Contains(name, "/") || !path.IsAbs(at) {
+		name, dest, ok := strings.Cut(lines.Text(), " ")
+		if !ok || strings.Contains(name, "/") || !path.IsAbs(dest) {
 			return nil, fmt.Errorf("%s: %q is no program", file, lines.Text())
 		}
-		list = append(list, Program{name, at})
+		list = append(list, Program{name, dest})
 	}
 	return list, lines.Err()
 }

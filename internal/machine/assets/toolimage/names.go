@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// Words of --tools that are no names of packages.
+// Words of --tools that are not package names.
 const (
 	None     = "none"
 	Net      = "net"
@@ -15,32 +15,34 @@ const (
 	NCDevmem = "ncdevmem"
 )
 
-// Bounds of what a user names.
+// Bounds of the value of --tools.
 const (
 	MaxNames = 32
 	MaxName  = 64
 )
 
-// groups are the packages that a word stands for. The first of net is of the kernel's generation.
+// groups are the packages for a word. The first one of net belongs to the kernel's generation.
 var groups = map[string][]string{
-	// u-root's ping does not take -c1.
+	// u-root's ping does not accept -c1.
 	Net:    {"ethtool", "tcpdump", "iperf3", "iputils-ping"},
 	Python: {"python3-minimal"},
-	// It is not a package: it is built of the kernel's source. These are the libraries that it is linked with.
+	// ncdevmem is no package, but built from the kernel's source. These packages have its
+	// libraries.
 	NCDevmem: {"libc6", "libmnl0"},
 }
 
-// packageName is Debian Policy's, 5.6.7, but that it does not end with what apt-get takes for a verb.
+// packageName matches names by Debian Policy, 5.6.7, except those whose last character apt-get
+// treats as an operator.
 var packageName = regexp.MustCompile(`^[a-z0-9][a-z0-9+.-]*[a-z0-9+]$`)
 
-// Set is what a user wants.
+// Set is the parsed value of --tools.
 type Set struct {
-	Words    []string // as they were given, each once, in their order; empty: none
-	Packages []string // that they stand for
-	NCDevmem bool     // it is among them
+	Words    []string // as given, without repetitions; empty: none
+	Packages []string // the packages for the words
+	NCDevmem bool     // ncdevmem is among the words
 }
 
-// Parse reads the value of --tools.
+// Parse parses the value of --tools.
 func Parse(text string) (s Set, err error) {
 	words := strings.Split(text, ",")
 	if len(words) == 1 && (words[0] == None || words[0] == "") {

@@ -43,7 +43,7 @@ func TestNamesAreGroupsOrPackages(t *testing.T) {
 	testkit.NoError(t, err)
 }
 
-// The first of PATH counts, as in a shell; what leads out of the tree is none of its programs.
+// The first program in PATH order counts, as in a shell; links out of the tree do not count.
 func TestProgramsOfATree(t *testing.T) {
 	root := t.TempDir()
 	for name, mode := range map[string]os.FileMode{"usr/sbin/a": 0o755, "usr/bin/a": 0o755, "usr/bin/b": 0o755,

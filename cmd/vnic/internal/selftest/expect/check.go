@@ -41,41 +41,41 @@ func (x *Expectations) check(headings []string) error {
 			continue
 		}
 		for _, column := range slices.Sorted(maps.Keys(f.Programs[name])) {
-			at := fmt.Sprintf("%s, %s", name, column)
+			where := fmt.Sprintf("%s, %s", name, column)
 			if column != results.Unmodified && column != results.Patched {
-				c.wrong(at, "there is no such column: %s and %s are", results.Unmodified, results.Patched)
+				c.wrong(where, "there is no such column: %s and %s are", results.Unmodified, results.Patched)
 			}
 			p := f.Programs[name][column]
-			c.program(at, &p, cases)
+			c.program(where, &p, cases)
 		}
 		c.patched(name, cases)
 	}
 	return errors.Join(c.errs...)
 }
 
-func (c *checker) wrong(at, format string, args ...any) {
+func (c *checker) wrong(where, format string, args ...any) {
 	err := fmt.Errorf(format, args...)
-	if at != "" {
-		err = fmt.Errorf("%s: %w", at, err)
+	if where != "" {
+		err = fmt.Errorf("%s: %w", where, err)
 	}
 	c.errs = append(c.errs, err)
 }
 
-func (c *checker) program(at string, p *Program, cases []string) {
+func (c *checker) program(where string, p *Program, cases []string) {
 	if p.From != "" && p.From != FromRun && p.From != FromSource {
-		c.wrong(at, "from: %q is neither %s nor %s", p.From, FromRun, FromSource)
+		c.wrong(where, "from: %q is neither %s nor %s", p.From, FromRun, FromSource)
 	}
 	first := make(map[*Entry]int) // how many cases each entry is the first to match
 	for _, name := range cases {
 		if e := p.entry(name); e != nil {
 			first[e]++
 		} else if !p.wholeOnly() {
-			c.wrong(at, "nothing is expected of case %s: an entry with the case \"*\" at the end covers the rest", name)
+			c.wrong(where, "nothing is expected of case %s: an entry with the case \"*\" at the end covers the rest", name)
 		}
 	}
 	for i := range p.Cases {
 		e := &p.Cases[i]
-		where := fmt.Sprintf("%s, case %q", at, e.Case)
+		where := fmt.Sprintf("%s, case %q", where, e.Case)
 		if _, err := path.Match(e.Case, ""); err != nil || e.Case == "" {
 			c.wrong(where, "it is no pattern: a name, with * ? and [...]")
 		} else if first[e] == 0 && e.Case != ktap.Whole {
@@ -83,24 +83,24 @@ func (c *checker) program(at string, p *Program, cases []string) {
 		}
 		c.entry(where, e)
 	}
-	c.seen(at, p, cases)
+	c.seen(where, p, cases)
 }
 
 // patched says of what is called the test's fault whether it passes, or fails as its author expects, with the patch.
 func (c *checker) patched(name string, cases []string) {
 	columns := c.x.File.Programs[name]
-	was, is := columns[results.Unmodified], columns[results.Patched]
-	at := fmt.Sprintf("%s, %s", name, results.Unmodified)
+	was, has := columns[results.Unmodified], columns[results.Patched]
+	where := fmt.Sprintf("%s, %s", name, results.Unmodified)
 	for _, one := range slices.Concat(cases, []string{ktap.Whole}) {
 		e := was.entry(one)
 		if e == nil || e.Class != Test || one == ktap.Whole && e.Case != ktap.Whole {
 			continue
 		}
-		switch with := is.entry(one); {
+		switch with := has.entry(one); {
 		case with == nil:
-			c.wrong(at, "%s: class %s, but nothing is expected of it with the patch", one, Test)
+			c.wrong(where, "%s: class %s, but nothing is expected of it with the patch", one, Test)
 		case with.Expect != Expected(ktap.Pass) && with.Expect != Expected(ktap.XFail):
-			c.wrong(at, "%s: class %s, but with the patch it is %s as well: its class is the one that it has there", one, Test,
+			c.wrong(where, "%s: class %s, but with the patch it is %s as well: its class is the one that it has there", one, Test,
 				with.Expect)
 		}
 	}
@@ -115,43 +115,43 @@ func joined(list []ktap.Result) string {
 	return strings.Join(words, ", ")
 }
 
-func (c *checker) entry(at string, e *Entry) {
+func (c *checker) entry(where string, e *Entry) {
 	if !slices.Contains(ktap.Results, ktap.Result(e.Expect)) && e.Expect != LeftOut {
-		c.wrong(at, "expect: %q is no result: these are %s, and %s", e.Expect, joined(ktap.Results), LeftOut)
+		c.wrong(where, "expect: %q is no result: these are %s, and %s", e.Expect, joined(ktap.Results), LeftOut)
 	}
 	if e.From != "" && e.From != FromRun && e.From != FromSource {
-		c.wrong(at, "from: %q is neither %s nor %s", e.From, FromRun, FromSource)
+		c.wrong(where, "from: %q is neither %s nor %s", e.From, FromRun, FromSource)
 	}
 	if e.Expect == Expected(ktap.Pass) {
 		if e.Class != "" || e.Evidence != "" {
-			c.wrong(at, "what passes needs neither class nor evidence")
+			c.wrong(where, "what passes needs neither class nor evidence")
 		}
 		return
 	}
 	if strings.TrimSpace(e.Text) == "" {
-		c.wrong(at, "text: there is none: say in a sentence why it does not pass")
+		c.wrong(where, "text: there is none: say in a sentence why it does not pass")
 	}
 	evidence := strings.TrimSpace(e.Evidence)
 	none := func(want string) {
-		c.wrong(at, "evidence: there is none: class %s wants %s", e.Class, want)
+		c.wrong(where, "evidence: there is none: class %s wants %s", e.Class, want)
 	}
 	switch e.Class {
 	case "":
 		if e.Expect == Expected(ktap.XFail) {
 			return // the test's author has said why
 		}
-		c.wrong(at, "class: there is none: it is one of %s, %s, %s, %s", Driver, Test, Setup, Kernel)
+		c.wrong(where, "class: there is none: it is one of %s, %s, %s, %s", Driver, Test, Setup, Kernel)
 	case Driver:
 		if evidence == "" {
 			none("FILE:LINE of kernel " + c.x.File.Kernel)
 		} else if !sourceLine.MatchString(evidence) {
-			c.wrong(at, "evidence: %q is not FILE:LINE, as drivers/net/virtio_net.c:5800", evidence)
+			c.wrong(where, "evidence: %q is not FILE:LINE, as drivers/net/virtio_net.c:5800", evidence)
 		}
 	case Test:
 		if evidence == "" {
 			none("a patch of the suite")
 		} else if _, ok := c.x.Suite.Patches[evidence]; !ok {
-			c.wrong(at, "evidence: the suite of kernel %s has no patch %q%s", c.x.File.Kernel, evidence,
+			c.wrong(where, "evidence: the suite of kernel %s has no patch %q%s", c.x.File.Kernel, evidence,
 				like(evidence, slices.Sorted(maps.Keys(c.x.Suite.Patches))))
 		}
 	case Setup:
@@ -162,22 +162,22 @@ func (c *checker) entry(at string, e *Entry) {
 		if evidence == "" {
 			none("a heading of docs/found.md")
 		} else if c.headings != nil && !slices.Contains(c.headings, evidence) {
-			c.wrong(at, "evidence: docs/found.md has no heading %q%s", evidence, like(evidence, c.headings))
+			c.wrong(where, "evidence: docs/found.md has no heading %q%s", evidence, like(evidence, c.headings))
 		}
 	case Ours:
-		c.wrong(at, "class: what is ours is not expected: it fails until it is mended")
+		c.wrong(where, "class: what is ours is not expected: it fails until it is mended")
 	case "flaky":
-		c.wrong(at, "class: flaky is none: find out what makes it fail at times")
+		c.wrong(where, "class: flaky is none: find out what makes it fail at times")
 	default:
-		c.wrong(at, "class: %q is none: it is one of %s, %s, %s, %s", e.Class, Driver, Test, Setup, Kernel)
+		c.wrong(where, "class: %q is none: it is one of %s, %s, %s, %s", e.Class, Driver, Test, Setup, Kernel)
 	}
 }
 
 // seen compares the counts of a run with what is expected.
-func (c *checker) seen(at string, p *Program, cases []string) {
+func (c *checker) seen(where string, p *Program, cases []string) {
 	if p.Seen == "" {
 		if p.From == FromRun {
-			c.wrong(at, "seen: there is none: what comes from a run has its counts, as 4/0/0")
+			c.wrong(where, "seen: there is none: what comes from a run has its counts, as 4/0/0")
 		}
 		return
 	}
@@ -195,6 +195,6 @@ func (c *checker) seen(at string, p *Program, cases []string) {
 		adds += fmt.Sprintf("/%d", n)
 	}
 	if adds != p.Seen {
-		c.wrong(at, "seen: %s, but what is expected of its cases adds up to %s (pass/fail/skip/xfail)", p.Seen, adds)
+		c.wrong(where, "seen: %s, but what is expected of its cases adds up to %s (pass/fail/skip/xfail)", p.Seen, adds)
 	}
 }

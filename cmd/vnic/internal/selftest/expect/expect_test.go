@@ -44,8 +44,8 @@ func TestWhatIsWrittenDownIsSound(t *testing.T) {
 	n := 0
 	for _, path := range testkit.Must(filepath.Glob("models/*.yaml"))(t) {
 		base := strings.TrimSuffix(filepath.Base(path), ".yaml")
-		at := strings.LastIndexByte(base, '-')
-		model, kernel := base[:at], base[at+1:]
+		pos := strings.LastIndexByte(base, '-')
+		model, kernel := base[:pos], base[pos+1:]
 		suite, err := SuiteOf(kernel + ".0")
 		testkit.OK(t, err)
 		x, err := Parse(path, testkit.Must(os.ReadFile(path))(t), suite, found)

@@ -23,10 +23,10 @@ var directives = map[string]bool{
 }
 
 // parseResult reads "<result> <number> [<description>][ # [<directive>] [<diagnostic data>]]".
-func parseResult(line string) (r resultLine, is bool) {
+func parseResult(line string) (r resultLine, found bool) {
 	rest, not := strings.CutPrefix(line, "not ")
-	rest, is = strings.CutPrefix(rest, "ok ")
-	if !is {
+	rest, found = strings.CutPrefix(rest, "ok ")
+	if !found {
 		return r, false
 	}
 	r.ok = !not
@@ -56,9 +56,9 @@ func parseResult(line string) (r resultLine, is bool) {
 }
 
 // parsePlan reads "1..N", and "1..0 # SKIP reason" (ktap_helpers.sh, ktap_skip_all).
-func parsePlan(line string) (n int, skip string, is bool) {
-	rest, is := strings.CutPrefix(line, "1..")
-	if !is {
+func parsePlan(line string) (n int, skip string, found bool) {
+	rest, found := strings.CutPrefix(line, "1..")
+	if !found {
 		return 0, "", false
 	}
 	digits, comment, _ := strings.Cut(rest, "#")
@@ -86,7 +86,7 @@ type Totals struct{ Pass, Fail, XFail, XPass, Skip, Error int }
 var totalsLine = regexp.MustCompile(
 	`^Totals: pass:(\d{1,6}) fail:(\d{1,6}) xfail:(\d{1,6}) xpass:(\d{1,6}) skip:(\d{1,6}) error:(\d{1,6})$`)
 
-func parseTotals(comment string) (t Totals, is bool) {
+func parseTotals(comment string) (t Totals, found bool) {
 	m := totalsLine.FindStringSubmatch(comment)
 	if m == nil {
 		return t, false

@@ -253,9 +253,9 @@ func (p *Parser) result(depth int, r resultLine) {
 
 // top takes a case of the outermost level.
 func (p *Parser) top(c Case) {
-	own := c.Name == p.opts.Program && p.opts.Program != "" // net/lib/py/ynl.py, where its library is missing
+	separate := c.Name == p.opts.Program && p.opts.Program != "" // net/lib/py/ynl.py, where its library is missing
 	switch {
-	case own:
+	case separate:
 		c.Name = Whole
 	case c.Name == "":
 		c.Name = fmt.Sprintf("#%d", c.Number)

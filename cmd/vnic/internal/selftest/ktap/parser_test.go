@@ -184,13 +184,13 @@ func TestResultLines(t *testing.T) {
 		"ok 1 - tap # TODO some day":   {ok: true, number: 1, name: "tap", directive: "TODO", text: "some day"},
 		"not ok 1 demo.test.sw_ipv4_a": {number: 1, name: "demo.test.sw_ipv4_a"},
 	} {
-		if got, is := parseResult(line); !is || got != want {
-			t.Errorf("%q: %t %+v, not %+v", line, is, got, want)
+		if got, found := parseResult(line); !found || got != want {
+			t.Errorf("%q: %t %+v, not %+v", line, found, got, want)
 		}
 	}
 	for _, line := range []string{"", "ok", "ok ", "ok a", "ok 1a", "okay 1 a", "not ok", "no ok 1", "not  ok 1",
 		"ok -1 a", "Ok 1", "ok 99999999999999999999"} {
-		if got, is := parseResult(line); is {
+		if got, found := parseResult(line); found {
 			t.Errorf("%q is a result line: %+v", line, got)
 		}
 	}

@@ -57,9 +57,9 @@ func (s *Splat) Fatal() bool {
 
 // Scanner looks for complaints in a console's output. It is used by one goroutine.
 type Scanner struct {
-	tell func(Splat)
-	line []byte // the part of a line that has come so far
-	told int
+	tell     func(Splat)
+	line     []byte // the part of a line that has come so far
+	reported int
 	// More counts complaints behind the MaxSplats that are told of.
 	More int
 	open *block
@@ -141,7 +141,7 @@ func (s *Scanner) close() {
 			s.once[splat.Title] = true
 		}
 	}
-	if s.told++; s.told > MaxSplats {
+	if s.reported++; s.reported > MaxSplats {
 		s.More++
 		return
 	}

@@ -1,5 +1,6 @@
-// Command fetch fetches QEMU and the guests' kernel into vnic's cache, for guests with either NIC, as a vnic that boots
-// a guest does. `make demo` runs it while Go compiles vnic: it is small, and compiled first.
+// Command fetch fetches QEMU and the guests' kernel into vnic's cache, for guests with either NIC
+// model, as vnic does before it boots a guest. `make demo` runs it while Go compiles vnic: fetch is
+// small and is compiled first.
 package main
 
 import (

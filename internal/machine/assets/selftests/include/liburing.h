@@ -1,5 +1,6 @@
-// Stands before a liburing that knows nothing of zero-copy receive, as Debian 13's 2.9: what a test of that wants beside.
-// The kernel's header and liburing's copy of it have the same guard, so what the kernel has of io_uring is there.
+// Precedes a liburing that lacks zero-copy receive, such as Debian 13's 2.9, and declares what a
+// test of it needs in addition. The kernel's header and liburing's copy of it have the same include
+// guard, so the kernel's declarations of io_uring are used.
 #include <linux/io_uring.h>
 #include_next <liburing.h>
 
@@ -9,7 +10,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-/* A ring of buffers that go back to the kernel, as a program keeps it. */
+/* A ring of buffers that a program returns to the kernel, as the program sees it. */
 struct io_uring_zcrx_rq {
 	__u32 *khead, *ktail;
 	__u32 rq_tail;

@@ -1,6 +1,7 @@
-// Preloaded into the kernel's tests of devmem TCP: a memfd's pages, and nothing else of the program, come from the NUMA
-// node $GPU_NODE, which is a GPU's memory. Shared memory keeps the policy of a mapping in its inode, so it outlives the
-// mapping (mm/mempolicy.c, mpol_set_shared_policy); a policy of the whole task would move its socket buffers as well.
+// Preloaded into the kernel's tests of devmem TCP: the pages of a memfd, and no other memory of the
+// program, come from the NUMA node $GPU_NODE, which is a GPU's memory. Shared memory keeps the
+// policy of a mapping in its inode, so the policy outlives the mapping (mm/mempolicy.c,
+// mpol_set_shared_policy). A policy of the whole task would also move its socket buffers.
 #define _GNU_SOURCE
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,7 +10,7 @@
 #include <unistd.h>
 
 #define MPOL_BIND 2      // linux/mempolicy.h
-#define SPAN (1UL << 32) // more than any buffer; no page is touched
+#define SPAN (1UL << 32) // larger than any buffer; the pages are not touched
 
 int memfd_create(const char *name, unsigned int flags)
 {

@@ -1,6 +1,7 @@
-# Imported by each Python of the guest, before its program (docs.python.org/3/library/site.html): the limits of the
-# tests' own library (net/lib/py/utils.py), as 5 s until a program listens at its port, are longer, since busy
-# processors may emulate the guest's; on a slow machine as much as all limits of vnic's. What passes, passes as before.
+# Imported by each Python of the guest, before its program (docs.python.org/3/library/site.html). It
+# raises the time limits of the tests' own library (net/lib/py/utils.py), such as 5 s until a program
+# listens on its port, because busy processors may emulate the guest's: on a slow machine by the same
+# factor as vnic's limits. A test that passes does not take longer.
 import functools
 import importlib.abc
 import importlib.machinery

@@ -1,5 +1,6 @@
-// Command guest is the program of the guests that the tests of package qemu boot: what every guest has, operations that
-// end it badly, and one that looks at the memory of a node.
+// Command guest is the program of the guests that the tests of package qemu boot. It has what every
+// guest has, operations that make the guest fail, and an operation that examines the memory of a
+// node.
 package main
 
 import (
@@ -32,7 +33,7 @@ func opCrash(_ context.Context, args json.RawMessage) (any, error) {
 		return nil, err
 	}
 	switch how {
-	case "panic": // the agent
+	case "panic": // crashes the agent
 		go panic("asked to crash")
 	case "kernel":
 		return nil, os.WriteFile("/proc/sysrq-trigger", []byte("c"), 0)
@@ -44,18 +45,18 @@ func opCrash(_ context.Context, args json.RawMessage) (any, error) {
 	select {}
 }
 
-// node is what opNode is asked, and what it found.
+// node has the arguments and the results of opNode.
 type node struct {
-	Base, GPU uint64 // the node's memory in the guest's address space
+	Base, GPU uint64 // the node's memory in the guest's physical address space
 	Window    uint64
 
 	Extents  []kernelnic.Extent
-	Policies map[string]int // of mappings in all processes: how many
-	Node1    []string       // mappings other than the window that have pages of node 1
-	Free     string         // of node 1, before
+	Policies map[string]int // number of mappings in all processes, by policy
+	Node1    []string       // mappings other than the window with pages of node 1
+	Free     string         // of node 1, before the window was taken
 }
 
-// opNode takes a window, marks its pages, and looks at it through a dma-buf.
+// opNode takes a window, marks its pages, and checks them through a dma-buf.
 func opNode(_ context.Context, args json.RawMessage) (any, error) {
 	var n node
 	if err := json.Unmarshal(args, &n); err != nil {
@@ -85,7 +86,7 @@ func opNode(_ context.Context, args json.RawMessage) (any, error) {
 	return n, w.Close()
 }
 
-// throughDMABuf looks at all of the window but its first page through a dma-buf, which must show the same.
+// throughDMABuf compares the window, except its first page, with a dma-buf of it.
 func throughDMABuf(w *kernelnic.Window) (err error) {
 	const skip = 4096
 	fd, err := w.DMABuf(skip, w.Size()-skip)
@@ -106,7 +107,8 @@ func throughDMABuf(w *kernelnic.Window) (err error) {
 	return nil
 }
 
-// look finds out where the memory of all processes is (Linux Documentation/admin-guide/mm/numa_memory_policy.rst).
+// look finds the NUMA nodes of the memory of all processes (Linux
+// Documentation/admin-guide/mm/numa_memory_policy.rst).
 func (n *node) look() error {
 	n.Policies = map[string]int{}
 	files, err := filepath.Glob("/proc/[0-9]*/numa_maps")
@@ -125,7 +127,7 @@ func (n *node) look() error {
 				continue
 			}
 			n.Policies[words[1]]++
-			// unpacked before any task could be bound
+			// /init was unpacked before any task could be bound to a node
 			if strings.Contains(line, " N1=") && !strings.Contains(line, " file=/init ") {
 				n.Node1 = append(n.Node1, f+": "+strings.TrimSpace(line))
 			}

@@ -12,7 +12,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// almost is the greatest count an eventfd can have: no write fits.
+// almost is the greatest count that an eventfd can have: any further write blocks.
 var almost = []byte{0xfe, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff}
 
 // eventFD makes an eventfd, which the test closes.
@@ -23,96 +23,97 @@ func eventFD(t *testing.T) int {
 	return fd
 }
 
-// write writes to an eventfd.
+// write writes count to an eventfd.
 func write(t *testing.T, fd int, count []byte) {
 	t.Helper()
 	_, err := unix.Write(fd, count)
 	testkit.OK(t, err)
 }
 
-// one is a signal.
+// one is one signal.
 var one = []byte{1, 0, 0, 0, 0, 0, 0, 0}
 
 // frontend makes an eventfd, an EventFD of it, and the frontend's own descriptor.
-func frontend(t *testing.T, ls *nic.EventFDs) (l *nic.EventFD, front int) {
+func frontend(t *testing.T, fds *nic.EventFDs) (e *nic.EventFD, front int) {
 	t.Helper()
 	fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
 	testkit.OK(t, err)
 	front, err = unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
 	testkit.OK(t, err)
 	t.Cleanup(func() { _ = unix.Close(front) })
-	return ls.New(fd), front
+	return fds.New(fd), front
 }
 
-// freeStuck waits until a writer is stuck in the only EventFD, and does as a Monitor does.
-func freeStuck(ls *nic.EventFDs, l *nic.EventFD) {
-	for !l.Stuck() {
+// freeStuck waits until a writer is stuck in the only EventFD, and then acts as a Monitor.
+func freeStuck(fds *nic.EventFDs, e *nic.EventFD) {
+	for !e.Stuck() {
 		runtime.Gosched()
 	}
-	ls.Quarantine()
-	ls.End(l)
-	for ls.Open() {
-		ls.Free()
+	fds.Quarantine()
+	fds.End(e)
+	for fds.Open() {
+		fds.Free()
 	}
 }
 
 func TestLineSignals(t *testing.T) {
-	var ls nic.EventFDs
-	l, front := frontend(t, &ls)
-	l.Fire()
-	l.Fire()
+	var fds nic.EventFDs
+	e, front := frontend(t, &fds)
+	e.Fire()
+	e.Fire()
 	var b [8]byte
 	if _, err := unix.Read(front, b[:]); err != nil || b[0] != 2 {
 		t.Errorf("%v, count %d", err, b[0])
 	}
 	write(t, front, almost)
-	l.Fire() // full, and returns
-	if l.Stuck() || l.Busy() || !ls.Open() {
+	e.Fire() // the eventfd is full and does not block
+	if e.Stuck() || e.Busy() || !fds.Open() {
 		t.Error("full: stuck, busy, or not open")
 	}
-	ls.End(l)
-	ls.End(nil)
-	l.Fire() // too late: it does no harm
-	if ls.Open() {
+	fds.End(e)
+	fds.End(nil)
+	e.Fire() // after End, without effect
+	if fds.Open() {
 		t.Error("open after its end")
 	}
 }
 
-// The monitor need not look while there are no writes: the first one wakes it, before it may block.
+// The monitor need not look while there are no writes: the first writer wakes it before it may
+// block.
 //
-// Invariant: nic: A device that is idle wakes nobody.
+// Invariant: nic: An idle device wakes no thread.
 func TestFirstWriterWakesTheWatcher(t *testing.T) {
-	var ls nic.EventFDs
-	l, _ := frontend(t, &ls)
+	var fds nic.EventFDs
+	e, _ := frontend(t, &fds)
 	woken := make(chan bool, 9)
-	ls.OnWrite(func() { woken <- true })
-	l.Fire() // the monitor is not parked yet
-	l.Enter()
-	if ls.Park() || ls.Parked() {
+	fds.OnWrite(func() { woken <- true })
+	e.Fire() // the monitor is not parked yet
+	e.Enter()
+	if fds.Park() || fds.Parked() {
 		t.Error("parked while a writer is inside")
 	}
-	l.Write()
-	l.Fire()
-	l.Enter()
-	ls.End(l)
-	if ls.Park() || ls.Parked() {
+	e.Write()
+	e.Fire()
+	e.Enter()
+	fds.End(e)
+	if fds.Park() || fds.Parked() {
 		t.Error("parked while a writer is inside of what has ended")
 	}
-	l.Write()
-	ls.Free()
+	e.Write()
+	fds.Free()
 	if len(woken) != 0 {
 		t.Errorf("woken %d times, awake", len(woken))
 	}
 	var front int
-	l, front = frontend(t, &ls)
+	e, front = frontend(t, &fds)
 	for range 3 {
-		if !ls.Park() || !ls.Parked() {
+		if !fds.Park() || !fds.Parked() {
 			t.Fatal("not parked")
 		}
-		l.Fire()
-		l.Fire()
-		if len(woken) != 1 || ls.Parked() {
-			t.Fatalf("woken %d times, parked %t", len(woken), ls.Parked())
+		e.Fire()
+		e.Fire()
+		if len(woken) != 1 || fds.Parked() {
+			t.Fatalf("woken %d times, parked %t", len(woken), fds.Parked())
 		}
 		<-woken
 	}
@@ -120,23 +121,23 @@ func TestFirstWriterWakesTheWatcher(t *testing.T) {
 	testkit.OK(t, err)
 	write(t, front, almost)
 	testkit.OK(t, unix.SetNonblock(front, false))
-	ls.Park()
+	fds.Park()
 	written := make(chan bool)
 	go func() {
-		l.Fire()
+		e.Fire()
 		close(written)
 	}()
 	<-woken // a writer wakes the monitor before it may block
-	freeStuck(&ls, l)
+	freeStuck(&fds, e)
 	<-written
 }
 
-// Writers go on that are blocked by a frontend, which makes the eventfd block and fills it as fast
-// as it can.
+// Blocked writers are freed, although a hostile frontend makes the eventfd blocking and fills it as
+// fast as it can.
 func TestLineFreesWritersOfAHostileFrontend(t *testing.T) {
-	var ls nic.EventFDs
-	l, front := frontend(t, &ls)
-	write(t, front, almost) // before all others: it fits an empty one only
+	var fds nic.EventFDs
+	e, front := frontend(t, &fds)
+	write(t, front, almost) // first, because it fits only into an empty one
 	var stop atomic.Bool
 	var filling atomic.Int32
 	for range 4 {
@@ -145,19 +146,19 @@ func TestLineFreesWritersOfAHostileFrontend(t *testing.T) {
 			defer filling.Add(-1)
 			for !stop.Load() {
 				_ = unix.SetNonblock(front, false)
-				_, _ = unix.Write(front, almost) // waits for us
+				_, _ = unix.Write(front, almost) // blocks until we read
 			}
 		}()
 	}
 	var writers sync.WaitGroup
 	for range 3 {
 		writers.Go(func() {
-			for !ls.Quarantined() {
-				l.Fire()
+			for !fds.Quarantined() {
+				e.Fire()
 			}
 		})
 	}
-	freeStuck(&ls, l)
+	freeStuck(&fds, e)
 	writers.Wait()
 
 	stop.Store(true)
@@ -167,24 +168,24 @@ func TestLineFreesWritersOfAHostileFrontend(t *testing.T) {
 		_, _ = unix.Read(front, b[:])
 	}
 	fd := testkit.Must(unix.Eventfd(0, unix.EFD_CLOEXEC))(t)
-	if ls.New(fd) != nil {
+	if fds.New(fd) != nil {
 		t.Error("a quarantined frontend gave an eventfd")
 	}
 	testkit.ErrorIs(t, testkit.Err(unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0)), unix.EBADF, "it is open")
-	ls.Release()
-	if l, _ := frontend(t, &ls); l == nil {
+	fds.Release()
+	if e, _ := frontend(t, &fds); e == nil {
 		t.Error("the next frontend could not")
 	} else {
-		ls.End(l)
+		fds.End(e)
 	}
 }
 
-// TestPeerSeesNoOtherFlags: O_NONBLOCK belongs to the open file. A driver that reads its eventfd until EAGAIN, as QEMU
-// does, would wait for ever if it met the moment at which ours is off.
+// TestPeerSeesNoOtherFlags: O_NONBLOCK belongs to the open file. A peer that reads its eventfd
+// until EAGAIN, as QEMU does, would wait for ever if we cleared the flag even for a moment.
 func TestPeerSeesNoOtherFlags(t *testing.T) {
 	fd := testkit.Must(unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK))(t)
 	defer unix.Close(fd)
-	var ls nic.EventFDs
+	var fds nic.EventFDs
 	var stop atomic.Bool
 	var peer sync.WaitGroup
 	defer func() { stop.Store(true); peer.Wait() }()
@@ -202,31 +203,31 @@ func TestPeerSeesNoOtherFlags(t *testing.T) {
 	})
 	<-looked
 	for range 20_000 {
-		ls.End(ls.New(testkit.Must(unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0))(t)))
+		fds.End(fds.New(testkit.Must(unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0))(t)))
 	}
 }
 
-// TestEndWhileOthersFire: who fires an EventFD that is being ended writes that or nothing, never the next file of its
-// number.
+// TestEndWhileOthersFire: a goroutine that fires an EventFD during End writes that eventfd or
+// nothing, never a new file with the same descriptor number.
 func TestEndWhileOthersFire(t *testing.T) {
 	testkit.CheckFDs(t)
-	var ls nic.EventFDs
+	var fds nic.EventFDs
 	for range 2000 {
 		fd := testkit.Must(unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK))(t)
-		l := ls.New(fd)
+		e := fds.New(fd)
 		var fires sync.WaitGroup
 		started := make(chan struct{})
 		fires.Go(func() {
 			close(started)
 			for range 20 {
-				l.Fire()
+				e.Fire()
 			}
 		})
 		<-started
-		ls.End(l)
-		next := testkit.Must(unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK))(t) // perhaps by the same number
+		fds.End(e)
+		next := testkit.Must(unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK))(t) // may get the same number
 		fires.Wait()
-		ls.Free()
+		fds.Free()
 		var b [8]byte
 		if _, err := unix.Read(next, b[:]); err != unix.EAGAIN {
 			t.Fatalf("another descriptor was written: %x, %v", b, err)

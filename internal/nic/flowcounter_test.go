@@ -6,9 +6,10 @@ import (
 	"pgregory.net/rapid"
 )
 
-// A flow's set against one that holds each number by itself, around the wrap.
+// TestSeenIsASet: seen agrees with a model that keeps each sequence number, around the wrap too.
 //
-// Invariant: nic: A flow counter counts its connection only, by kind of memory, and knows retransmissions.
+// Invariant: nic: A flow counter counts only its connection, by kind of memory, and detects
+// retransmissions.
 func TestSeenIsASet(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		start := rapid.SampledFrom([]uint32{0, 1 << 31, ^uint32(0) - 200, 12345}).Draw(t, "start")
@@ -32,7 +33,7 @@ func TestSeenIsASet(t *testing.T) {
 	})
 }
 
-// More gaps than are remembered: the oldest are given up, and nothing else is.
+// If there are more gaps than maxRanges, only the oldest are closed.
 func TestSeenForgetsTheOldestGap(t *testing.T) {
 	var s seen
 	s.begin(0)
@@ -50,7 +51,7 @@ func TestSeenForgetsTheOldestGap(t *testing.T) {
 	if again := s.add(2*(maxRanges+8)-1, 3); again != 3 {
 		t.Errorf("around it: %d", again)
 	}
-	s.begin(0) // a SYN that comes again
+	s.begin(0) // a repeated SYN
 	if s.edge == 0 {
 		t.Error("forgotten")
 	}

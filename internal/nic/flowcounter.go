@@ -13,9 +13,9 @@ type flowCounter struct {
 	rx, tx direction
 }
 
-// direction is one flow of a flow counter's connection. A flow keeps to one queue, so the lock is free but
-// while a rule moves it; it is a leaf, held for a few additions, and only packets of metered flows
-// meet it.
+// direction is one direction of a flow counter's connection. A flow stays on one queue, so the lock
+// is contended only while a rule moves the flow. It is a leaf lock, held for a few additions, and
+// taken only for packets of counted flows.
 type direction struct {
 	flow splitter.Flow
 
@@ -24,7 +24,7 @@ type direction struct {
 	seen seen
 }
 
-// count adds a packet of n payload bytes, and finds which of them were seen before.
+// count adds a packet of n payload bytes, and counts the bytes of them that were seen before.
 func (d *direction) count(h *splitter.Headers, segments, header, n uint64, w *bytesByMem) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -36,7 +36,7 @@ func (d *direction) count(h *splitter.Headers, segments, header, n uint64, w *by
 	}
 	from := h.Seq
 	if h.TCPFlags&splitter.SYN != 0 {
-		from++ // of the first byte
+		from++ // SYN takes one sequence number: this is the first byte's
 		d.seen.begin(from)
 	}
 	if again := d.seen.add(from, uint32(n)); again > 0 {
@@ -44,7 +44,7 @@ func (d *direction) count(h *splitter.Headers, segments, header, n uint64, w *by
 	}
 }
 
-// lose adds a packet that was dropped.
+// lose adds a dropped packet.
 func (d *direction) lose(n uint64) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -53,8 +53,8 @@ func (d *direction) lose(n uint64) {
 	one.flush(&d.Counters)
 }
 
-// meterFlows gives the flows of a connection as the port receives and sends it.
-func meterFlows(m control.FlowCounter) (rx, tx splitter.Flow) {
+// counterFlows returns the flows of a connection, as the port receives and as it sends it.
+func counterFlows(m control.FlowCounter) (rx, tx splitter.Flow) {
 	local, remote := m.Local.Addr().Unmap(), m.Remote.Addr().Unmap()
 	rx = splitter.Flow{Proto: m.Proto, IPv6: !local.Is4(), SrcPort: m.Remote.Port(), DstPort: m.Local.Port()}
 	copy(rx.Src[:], remote.AsSlice())
@@ -64,25 +64,24 @@ func meterFlows(m control.FlowCounter) (rx, tx splitter.Flow) {
 	return rx, tx
 }
 
-// maxRanges is how many ranges behind a gap are remembered: at 1 % loss, those of a window of 35
-// MB.
+// maxRanges is how many ranges behind a gap are kept: enough for a window of 35 MB at 1 % loss.
 const maxRanges = 256
 
-// seen is the set of a TCP flow's sequence numbers that have passed. It tells a byte that comes
-// again from one that comes late, as after a loss or a reordering before the flow counter. Numbers are
-// compared by their distance to edge, so that they may wrap; a flow's window is far below half of
-// their space.
+// seen is the set of a TCP flow's sequence numbers that have passed. It tells a byte that is sent
+// again from one that comes late, after a loss or reordering before the flow counter. Numbers are
+// compared by their distance to edge, so they may wrap; a flow's window is far below half of their
+// space.
 type seen struct {
 	begun  bool
-	start  uint32 // the first number of the connection, if SYN was seen, else of the first packet
-	edge   uint32 // all below have passed
+	start  uint32 // first sequence number of the connection; of the first packet if no SYN was seen
+	edge   uint32 // all numbers below have passed
 	n      int
-	ranges [maxRanges]seqRange // behind edge, in order, neither touching it nor one another
+	ranges [maxRanges]seqRange // behind edge, sorted, with gaps before and between them
 }
 
 type seqRange struct{ from, to uint32 }
 
-// begin starts a new connection on the same addresses; a SYN that comes again does not.
+// begin starts a new connection on the same addresses. A repeated SYN changes nothing.
 func (s *seen) begin(start uint32) {
 	if s.begun && s.start == start {
 		return
@@ -90,7 +89,7 @@ func (s *seen) begin(start uint32) {
 	s.begun, s.start, s.edge, s.n = true, start, start, 0
 }
 
-// add puts [from, from+n) into the set and says how many of these were in it.
+// add adds [from, from+n) to the set and returns how many of these numbers were in it.
 func (s *seen) add(from, n uint32) (again uint32) {
 	if n == 0 {
 		return 0
@@ -110,7 +109,7 @@ func (s *seen) add(from, n uint32) (again uint32) {
 		s.edge += uint32(hi)
 		return again
 	}
-	// Ranges [i, j) overlap or touch [lo, hi), and become one with it.
+	// Ranges [i, j) overlap or touch [lo, hi); they are merged with it.
 	i := s.n
 	for i > 0 && int64(s.ranges[i-1].to-s.edge) >= lo {
 		i--
@@ -125,14 +124,14 @@ func (s *seen) add(from, n uint32) (again uint32) {
 	}
 	one := seqRange{s.edge + uint32(first), s.edge + uint32(last)}
 	switch {
-	case first == 0: // the gap before it is closed, and with it all that touched
+	case first == 0: // no gap is left before the merged range: edge moves behind it
 		s.edge = one.to
 		s.n = copy(s.ranges[:], s.ranges[j:s.n])
 	case j > i:
 		s.ranges[i] = one
 		s.n = i + 1 + copy(s.ranges[i+1:], s.ranges[j:s.n])
 	default:
-		if s.n == maxRanges { // give up on the oldest gap: what fills it will count as seen
+		if s.n == maxRanges { // close the oldest gap: bytes that fill it later will count as seen
 			if i == 0 {
 				s.edge = one.to
 				return again

@@ -1,0 +1,58 @@
+package guests
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"vnic.dev/vnic/internal/lab"
+	"vnic.dev/vnic/internal/transfer"
+)
+
+// Number is an error unless a flag's value is from least to most.
+func Number(flag string, v, least, most int) error {
+	if v < least || v > most {
+		return fmt.Errorf("%s %d: %d to %d", flag, v, least, most)
+	}
+	return nil
+}
+
+// Bytes is an error unless a flag's value is from one byte to most.
+func Bytes(flag string, v, most uint64) error {
+	if v == 0 || v > most {
+		return fmt.Errorf("%s %s: 1 byte to %s", flag, lab.FormatBytes(v), lab.FormatBytes(most))
+	}
+	return nil
+}
+
+// Patience is an error unless a flag's value is a time to wait.
+func Patience(flag string, v time.Duration) error {
+	if v < time.Millisecond || v > time.Hour {
+		return fmt.Errorf("%s %v: 1ms to 1h", flag, v)
+	}
+	return nil
+}
+
+// OneOf is an error unless a flag's value is one of list.
+func OneOf(flag, v string, list ...string) error {
+	if slices.Contains(list, v) {
+		return nil
+	}
+	last := len(list) - 1
+	return fmt.Errorf("%s %s: %s or %s", flag, v, strings.Join(list[:last], ", "), list[last])
+}
+
+// Modes is an error unless there are modes, and each is one.
+func Modes(modes []string) error {
+	for _, m := range modes {
+		if m != transfer.Devmem && m != transfer.Copy {
+			return fmt.Errorf("--mode %s: devmem, copy or both", m)
+		}
+	}
+	if len(modes) == 0 {
+		return errors.New("--mode: devmem, copy or both")
+	}
+	return nil
+}

@@ -1,0 +1,133 @@
+package nic
+
+import (
+	"os"
+	"sync/atomic"
+
+	"golang.org/x/sys/unix"
+)
+
+var signal = [8]byte{1} // the value written to an eventfd
+
+// sharedFD is an eventfd that goroutines write while its owner may close it: the last user closes
+// the descriptor.
+//
+// It is not an os.File. Writes of an os.File wait in Go's netpoller, unless its descriptor blocks
+// when the file is made; but that flag belongs to the open file, so a read of the peer's would
+// block too until the next signal.
+type sharedFD struct {
+	fd     int
+	users  atomic.Int32 // goroutines inside do, and the owner; 0: closed
+	closed atomic.Bool  // by the owner
+}
+
+// init takes ownership of an eventfd.
+func (s *sharedFD) init(fd int) {
+	s.fd = fd
+	s.users.Store(1)
+}
+
+// do calls f with the descriptor, unless it is closed.
+func (s *sharedFD) do(f func(fd int)) {
+	if s.enter() {
+		f(s.fd)
+		s.leave()
+	}
+}
+
+// signal writes the eventfd once. A full counter is a signal already; an error hurts only the
+// eventfd's owner.
+func (s *sharedFD) signal() {
+	if !s.enter() {
+		return
+	}
+	for {
+		if _, err := unix.Write(s.fd, signal[:]); err != unix.EINTR {
+			break
+		}
+	}
+	s.leave()
+}
+
+func (s *sharedFD) enter() bool {
+	for {
+		n := s.users.Load()
+		if n == 0 {
+			return false
+		}
+		if s.users.CompareAndSwap(n, n+1) {
+			return true
+		}
+	}
+}
+
+func (s *sharedFD) leave() {
+	if s.users.Add(-1) == 0 {
+		_ = unix.Close(s.fd)
+	}
+}
+
+// close is called by the owner. It does not wait.
+func (s *sharedFD) close() {
+	if !s.closed.Swap(true) {
+		s.leave()
+	}
+}
+
+// EventReader reads eventfds that a frontend shares with us. It has the buffer for a read, which
+// would be allocated for each call otherwise.
+type EventReader struct {
+	b   [8]byte
+	iov [1][]byte
+}
+
+// Consume reads an eventfd and reports whether there was a signal. It never blocks, whatever
+// O_NONBLOCK says: that flag belongs to the open file, and a frontend could clear it.
+func (r *EventReader) Consume(fd int) bool {
+	r.iov[0] = r.b[:]
+	n, err := unix.Preadv2(fd, r.iov[:], -1, unix.RWF_NOWAIT)
+	if err == unix.EOPNOTSUPP || err == unix.ENOSYS { // Linux before 5.8
+		n, err = unix.Read(fd, r.b[:])
+	}
+	return err == nil && n == len(r.b)
+}
+
+// event is our own eventfd, by which goroutines wake one that sleeps.
+//
+// The sleeper calls Park, looks for work once more, and then sleeps, or calls Unpark. A goroutine
+// that has work for it makes the work visible first, and then calls Wake. So either the sleeper
+// sees the work, or Wake sees that it sleeps.
+type event struct {
+	file   sharedFD
+	parked atomic.Bool
+	b      [8]byte // memory for consume
+}
+
+func (e *event) open() error {
+	fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
+	if err != nil {
+		return os.NewSyscallError("eventfd", err)
+	}
+	e.file.init(fd)
+	return nil
+}
+
+// Wake implements wire.Waker. It makes a system call only if the owner sleeps. It may be called
+// after Close.
+func (e *event) Wake() {
+	if e.parked.Load() && e.parked.Swap(false) {
+		e.file.signal()
+	}
+}
+
+// Park marks the owner as about to sleep: from now on Wake signals.
+func (e *event) Park() { e.parked.Store(true) }
+
+// Unpark cancels Park. A Wake in progress may end the next sleep early.
+func (e *event) Unpark() { e.parked.Store(false) }
+
+// consume reads the signals, if there are any.
+func (e *event) consume() { _, _ = unix.Read(e.file.fd, e.b[:]) }
+
+// Close closes the descriptor. The owner must not be asleep.
+func (e *event) Close() { e.file.close() }
