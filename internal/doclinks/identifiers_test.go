@@ -187,4 +187,3 @@ func TestNamesThatPagesQuoteAreDeclared(t *testing.T) {
 	}
 	t.Log(names)
 }
-
