@@ -21,5 +21,5 @@
 // control.State of the port that in-band commands change, so there is one truth. Layouts and rules
 // are facts of Linux's driver (drivers/net/ethernet/google/gve, cited by file), restated.
 //
-// It does not know: other queue formats (GQI, queue page lists), timestamps, interrupt moderation, XDP's own needs.
+// It does not know: other queue formats (GQI, queue page lists), XDP's own needs.
 package gve
