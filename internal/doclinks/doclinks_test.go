@@ -1,4 +1,4 @@
-// Package doclinks tests that the files which Markdown names exist.
+// Package doclinks tests that the files and the names of Go that Markdown has exist.
 package doclinks
 
 import (
@@ -17,28 +17,39 @@ var (
 	link   = regexp.MustCompile(`\]\(([^)#\s]+)(?:#[^)]*)?\)`)
 	scheme = regexp.MustCompile(`^[a-z]+:`)
 	file   = regexp.MustCompile("`((?:[a-z][\\w.-]*/)+[\\w.-]+\\.(?:go|c|h|sh|md|yaml|json|py|js|txt))`")
+	base   = regexp.MustCompile("`([\\w.-]+\\.go)`") // of a file whose folder the sentence names
 )
 
 // foreign are files of other projects, and files that a page tells its reader to make.
 var foreign = []string{"net/vhost-user.c", "tools/net/ynl/pyynl/ynl_gen_c.py", "drivers/net/gve.c", "c/forty.c",
 	"share/qemu/vhost-user/50-vnic.json", "examples/devmem.c"}
 
-// Links in Markdown lead to files that are there, and so do names of files: from the root, from internal/, or from the
-// page's folder.
-func TestFilesThatPagesNameAreThere(t *testing.T) {
-	list := exec.Command("git", "ls-files", "*.md")
+// tracked are the tree's files with such paths, but vendored ones.
+func tracked(t *testing.T, patterns ...string) []string {
+	t.Helper()
+	list := exec.Command("git", append([]string{"ls-files", "-co", "--exclude-standard"}, patterns...)...)
 	list.Dir = root
 	out, err := list.Output()
 	if err != nil {
 		t.Fatal(err)
 	}
+	return slices.DeleteFunc(strings.Fields(string(out)), func(f string) bool { return strings.Contains(f, "/vendor/") })
+}
+
+// Links in Markdown lead to files that are there, and so do names of files: from the root, from internal/, or from the
+// page's folder.
+func TestFilesThatPagesNameAreThere(t *testing.T) {
 	there := func(path ...string) bool {
 		_, err := os.Stat(filepath.Join(append([]string{root}, path...)...))
 		return err == nil
 	}
+	bases := map[string]bool{}
+	for _, f := range tracked(t, "*.go") {
+		bases[filepath.Base(f)] = true
+	}
 	names := 0
-	for page := range strings.FieldsSeq(string(out)) {
-		if page == "CHANGELOG.md" || strings.Contains(page, "/vendor/") {
+	for _, page := range tracked(t, "*.md") {
+		if page == "CHANGELOG.md" {
 			continue
 		}
 		text, err := os.ReadFile(filepath.Join(root, page))
@@ -54,6 +65,11 @@ func TestFilesThatPagesNameAreThere(t *testing.T) {
 		for _, m := range file.FindAllStringSubmatch(string(text), -1) {
 			names++
 			if !there(m[1]) && !there("internal", m[1]) && !there(dir, m[1]) && !slices.Contains(foreign, m[1]) {
+				t.Errorf("%s: there is no %s", page, m[1])
+			}
+		}
+		for _, m := range base.FindAllStringSubmatch(string(text), -1) {
+			if names++; !bases[m[1]] && !slices.Contains(foreign, m[1]) {
 				t.Errorf("%s: there is no %s", page, m[1])
 			}
 		}

@@ -57,13 +57,13 @@ func TestParseTime(t *testing.T) {
 	}
 }
 
-var update = flag.Bool("update", false, "write the table of faults in docs/lab.md anew")
+var update = flag.Bool("update", false, "write the table of faults in docs/lab-reference.md anew")
 
-// The table of docs/lab.md is that of faults.
+// The table of docs/lab-reference.md is that of faults.
 //
 //	go test ./internal/lab -run TestDocsHaveAllFaults -update
 func TestDocsHaveAllFaults(t *testing.T) {
-	const file, head = "../../docs/lab.md", "| fault | flag | what it does |\n|---|---|---|\n"
+	const file, head = "../../docs/lab-reference.md", "| fault | flag | what it does |\n|---|---|---|\n"
 	var rows strings.Builder
 	for _, f := range faults {
 		name := ""

@@ -70,7 +70,7 @@ static int redirect(int interface)
 	link.link_create.target_ifindex = (uint32_t)interface;
 	link.link_create.attach_type = BPF_XDP;
 	link.link_create.flags = XDP_FLAGS_DRV_MODE;
-	check(bpf(BPF_LINK_CREATE, &link), "attach it natively (docs/lab.md has three commands that come before)");
+	check(bpf(BPF_LINK_CREATE, &link), "attach it natively (docs/lab-reference.md has three commands that come before)");
 	return sockets;
 }
 

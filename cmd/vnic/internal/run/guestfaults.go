@@ -15,18 +15,6 @@ import (
 // ErrRemoved says that a NIC or a GPU was taken from its guest while a transfer used it (nic a.nic0 remove).
 var ErrRemoved = errors.New("removed while it was used")
 
-// labOptions are those of the lab, whose user is told what becomes of devices.
-func (o *Options) labOptions() lab.Options {
-	conf := lab.Options{Log: o.Log, Services: o.Services, Flows: lab.DefaultFlows, Sharing: o.Broker.Sharing}
-	if !o.InProc {
-		conf.Farewell = time.Duration(limits.GuestEnd)
-	}
-	if o.Note != nil {
-		conf.Note = func(name, text string) { o.Note("%s: %s", name, text) }
-	}
-	return conf
-}
-
 // removed lists the NICs and GPUs of the transfer that were taken away, or are about to be. Where there are none, these
 // are other GPUs that its NICs reach: a NIC stops when one goes that it has used for another transfer.
 func (s *stream) removed() (used []string) {

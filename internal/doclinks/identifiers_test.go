@@ -1,0 +1,189 @@
+package doclinks
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+var (
+	quoted = regexp.MustCompile("`([^`\n]+)`")
+	// A name of Go, or several with dots, as a value, a pointer, a call or with a name of a subtest.
+	goName = regexp.MustCompile(`^\*?([A-Za-z]\w*(?:\.[A-Za-z]\w*)*)(?:[({/].*)?$`)
+	// Names of other projects (CUDA's, registers of PCI, gVisor's, a folder of Linux), files, keys of JSON.
+	foreignName = regexp.MustCompile(`^(?:cu(?:da)?[A-Z]\w*|LnkCap|LnkSta|resourceN|Documentation|Buffer\.Merge|vnic\.dev|` +
+		`\w+\.(?:c|cu|go|h|html|json|txt|xml|yaml)|out\.retransmitted|requester\.timeouts)$`)
+	// A word that is none of a shell, of C or of JSON: CamelCase, camelCase, or a capital and small letters.
+	goWord = regexp.MustCompile(`^(?:[a-z]+[A-Z]|[A-Z]\w*[a-z])[A-Za-z0-9]*$`)
+)
+
+// index has the names that the tree's Go files declare.
+type index struct {
+	packages map[string]map[string]bool // names at the top of each
+	types    map[string]map[string]bool // fields and methods of each, whatever its package
+	names    map[string]bool            // all of these
+	embedded map[string]map[string]bool // types that each embeds
+	imports  map[string]bool            // last elements of the paths of packages that are not the tree's
+}
+
+// readIndex reads all Go files of the tree but vendored ones.
+func readIndex(t *testing.T) *index {
+	t.Helper()
+	x := &index{packages: map[string]map[string]bool{}, types: map[string]map[string]bool{}, names: map[string]bool{},
+		embedded: map[string]map[string]bool{}, imports: map[string]bool{}}
+	for _, name := range tracked(t, "*.go") {
+		f, err := parser.ParseFile(token.NewFileSet(), filepath.Join(root, name), nil, parser.SkipObjectResolution)
+		if err != nil {
+			t.Fatal(err)
+		}
+		x.add(f)
+	}
+	return x
+}
+
+func (x *index) add(f *ast.File) {
+	pkg := strings.TrimSuffix(f.Name.Name, "_test")
+	for _, i := range f.Imports {
+		if path, err := strconv.Unquote(i.Path.Value); err == nil && !strings.HasPrefix(path, "vnic.dev/") {
+			x.imports[filepath.Base(path)] = true
+		}
+	}
+	x.put(x.packages, pkg, "")
+	for _, d := range f.Decls {
+		switch d := d.(type) {
+		case *ast.FuncDecl:
+			if d.Recv == nil {
+				x.put(x.packages, pkg, d.Name.Name)
+			} else {
+				x.put(x.types, receiver(d.Recv.List[0].Type), d.Name.Name)
+			}
+		case *ast.GenDecl:
+			for _, s := range d.Specs {
+				switch s := s.(type) {
+				case *ast.TypeSpec:
+					x.put(x.packages, pkg, s.Name.Name)
+					x.put(x.types, s.Name.Name, "")
+					x.members(s)
+				case *ast.ValueSpec:
+					for _, n := range s.Names {
+						x.put(x.packages, pkg, n.Name)
+					}
+				}
+			}
+		}
+	}
+}
+
+// members adds the fields of structs and the methods of interfaces in a type, embedded ones too.
+func (x *index) members(s *ast.TypeSpec) {
+	ast.Inspect(s.Type, func(n ast.Node) bool {
+		if _, function := n.(*ast.FuncType); function {
+			return false
+		}
+		list, ok := n.(*ast.FieldList)
+		if !ok {
+			return true
+		}
+		for _, f := range list.List {
+			for _, n := range f.Names {
+				x.put(x.types, s.Name.Name, n.Name)
+			}
+			if len(f.Names) == 0 {
+				x.put(x.types, s.Name.Name, receiver(f.Type))
+				x.put(x.embedded, s.Name.Name, receiver(f.Type))
+			}
+		}
+		return true
+	})
+}
+
+func (x *index) put(in map[string]map[string]bool, owner, name string) {
+	if in[owner] == nil {
+		in[owner] = map[string]bool{}
+	}
+	in[owner][name], x.names[owner], x.names[name] = true, true, true
+}
+
+// receiver is the name of a type, without pointer, package and type parameters.
+func receiver(e ast.Expr) string {
+	switch e := e.(type) {
+	case *ast.StarExpr:
+		return receiver(e.X)
+	case *ast.IndexExpr:
+		return receiver(e.X)
+	case *ast.IndexListExpr:
+		return receiver(e.X)
+	case *ast.SelectorExpr:
+		return e.Sel.Name
+	case *ast.Ident:
+		return e.Name
+	}
+	return ""
+}
+
+// has reports whether a name is one of the tree's, or may be another project's: no package or type of the tree has the
+// name before the first dot.
+func (x *index) has(name string) bool {
+	parts := strings.Split(name, ".")
+	first := parts[0]
+	switch {
+	case strings.Contains(name, "_"): // C's, or JSON's
+		return true
+	case len(parts) == 1:
+		return !goWord.MatchString(name) || x.names[name]
+	case len(first) == 1: // a variable of an example
+		return !goWord.MatchString(parts[1]) || x.names[parts[1]]
+	}
+	pkg, typ := x.packages[first], x.types[first]
+	if pkg == nil && typ == nil {
+		return x.imports[first] || !goWord.MatchString(parts[1])
+	}
+	if pkg[parts[1]] && (len(parts) == 2 || x.types[parts[1]] == nil || x.member(parts[1], parts[2])) {
+		return true
+	}
+	return typ != nil && x.member(first, parts[1])
+}
+
+// member reports whether a type, or one that is embedded in it, has a field or a method.
+func (x *index) member(typ, name string, above ...string) bool {
+	if x.types[typ][name] || slices.Contains(above, typ) {
+		return x.types[typ][name]
+	}
+	for t := range x.embedded[typ] {
+		if x.member(t, name, append(above, typ)...) {
+			return true
+		}
+	}
+	return false
+}
+
+// Names of Go in back-quotes, in README, ARCHITECTURE, CONTRIBUTING and below docs, are names of the tree's code, tests
+// included: a word with a capital letter and a small one, `pkg.Name`, `Type.Member`, `pkg.Type.Member`. Words of small
+// letters, and whatever has an underscore, may as well be a shell's, JSON's or C's, and are not looked for.
+func TestNamesThatPagesQuoteAreDeclared(t *testing.T) {
+	x := readIndex(t)
+	names := 0
+	for _, page := range tracked(t, "README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "docs/*.md") {
+		text, err := os.ReadFile(filepath.Join(root, page))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, q := range quoted.FindAllStringSubmatch(string(text), -1) {
+			m := goName.FindStringSubmatch(q[1])
+			if m == nil || file.MatchString(q[0]) || foreignName.MatchString(m[1]) {
+				continue
+			}
+			if names++; !x.has(m[1]) {
+				t.Errorf("%s: no Go file declares %s", page, m[1])
+			}
+		}
+	}
+	t.Log(names)
+}
