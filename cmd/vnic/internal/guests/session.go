@@ -131,8 +131,10 @@ type Session struct {
 	im     *machine.Images // nil: guests are in this process
 	gate   *broker.Gate
 	stop   context.CancelFunc // ends guests that are still about to boot
-	ends   []func() error     // called with the guests' end, all at the same time
-	closes []func() error     // after it, the last first
+	closes []func() error     // called after the guests' end, the last first
+
+	mu   sync.Mutex
+	ends []func() error // under mu: called with the guests' end, all at the same time
 }
 
 // Guest is one of a Session's.
@@ -363,8 +365,12 @@ func Within(ctx context.Context, limit time.Duration, f func(context.Context) er
 	return err
 }
 
-// OnClose adds what is called at the guests' end.
-func (s *Session) OnClose(f func() error) { s.ends = append(s.ends, f) }
+// OnClose adds what is called at the guests' end. It may be called from any goroutine until Close.
+func (s *Session) OnClose(f func() error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.ends = append(s.ends, f)
+}
 
 // Gone reports whether a guest has ended.
 func (s *Session) Gone() bool {
@@ -401,7 +407,10 @@ func (s *Session) advice(err error) string {
 
 // Close ends the guests, all at the same time, and then takes the lab down.
 func (s *Session) Close() error {
+	s.mu.Lock()
 	ends := s.ends
+	s.ends = nil
+	s.mu.Unlock()
 	for _, g := range s.Guests {
 		if g.QEMU != nil {
 			ends = append(ends, g.QEMU.Close)
@@ -417,7 +426,7 @@ func (s *Session) Close() error {
 	for _, f := range slices.Backward(s.closes) {
 		errs = append(errs, f())
 	}
-	s.ends, s.closes = nil, nil
+	s.closes = nil
 	return errors.Join(errs...)
 }
 
