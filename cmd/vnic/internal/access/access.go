@@ -93,13 +93,13 @@ func (r Rule) changed() string {
 
 func mayConnect(uid, ours uint32) bool { return uid == ours || uid == 0 }
 
-// maxTold is how many users are told of, each once: a process can connect for ever.
+// maxTold is how many users are logged, each once: a process can connect for ever.
 const maxTold = 16
 
-// Told remembers which users were told of. Its owner is one goroutine.
+// Told remembers which users were logged. Its owner is one goroutine.
 type Told struct{ users map[uint32]bool }
 
-// First says whether nothing was said of a user yet, and something is to be.
+// First reports whether to log a user: true once for each, for the first maxTold.
 func (t *Told) First(uid uint32) bool {
 	if t.users[uid] || len(t.users) == maxTold {
 		return false

@@ -19,8 +19,8 @@ import (
 // ErrProof says that the operations ended, but not as they must.
 var ErrProof = errors.New("the operations do not prove what they should")
 
-// basePort is where ranks listen; they connect from the port behind. Another mode takes others, as TCP keeps those of a
-// connection busy for a minute (TIME_WAIT).
+// basePort is where ranks listen; they connect from the next port. Each mode has ports of its own, as TCP keeps a
+// connection's ports busy for a minute (TIME_WAIT).
 const basePort = 5301
 
 // Do makes the lab, does the operations in each mode, and reports. Whatever happens, nothing of the lab is left when it
@@ -192,7 +192,7 @@ func (r *ring) all(ctx context.Context, f func(ctx context.Context, i int, g *gu
 	return errors.Join(list...)
 }
 
-// blame sorts errors: those that name a neighbour which is silent come first.
+// blame sorts errors: an error that names a silent neighbour comes first.
 func blame(err error) int {
 	if strings.Contains(err.Error(), "no progress for ") { // devmem.StallError, as a guest's agent says it
 		return 0
@@ -337,7 +337,7 @@ func (r *ring) read() []counts {
 	return list
 }
 
-// settle waits until workers have counted what is there already, which is payload that a rank sends and receives.
+// settle waits until workers have counted all payload that ranks have sent and received.
 func (r *ring) settle(ctx context.Context, before []counts, payload func(i int) (out, in uint64)) {
 	if len(before) == 1 {
 		return

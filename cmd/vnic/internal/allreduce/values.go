@@ -58,7 +58,7 @@ type expected struct {
 	ranks int
 	root  int
 	count uint64
-	parts int // channels, each of which has a part of the elements
+	parts int // channels; each has a part of the elements
 }
 
 // part is what a channel has to do, and which element is its first.
@@ -135,7 +135,7 @@ func (x *expected) passes(rank int) (n uint64) {
 		return 0
 	case x.op == transfer.AllReduce:
 		return 2*all - part(rank+1) - part(rank+2)
-	case x.op == transfer.ReduceScatter: // all but the own, of which the last comes
+	case x.op == transfer.ReduceScatter: // all but its own, which is the last to arrive
 		return all - part(rank)
 	case x.op == transfer.AllGather: // all but the next one's own
 		return all - part(rank+1)

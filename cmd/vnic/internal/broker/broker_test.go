@@ -143,7 +143,7 @@ func TestBrokerTrustsNobody(t *testing.T) {
 	testkit.Equal(t, "left", strings.Join(left, " "), other+" "+dir+"/q")
 }
 
-// keeps checks the buffer that was asked for, of which the kernel makes twice as much (socket(7)).
+// keeps checks a socket's receive buffer: the kernel doubles what was asked for (socket(7)).
 func keeps(t *testing.T, c *net.UDPConn, n int) {
 	t.Helper()
 	got := 0

@@ -1,10 +1,10 @@
 // Package broker confines a process that maps guests' memory, and does outside of the sandbox what the process still
 // needs.
 //
-// Start starts the broker: this program again, with another argument, before any guest's memory is mapped. Confine
-// then forbids the process, for good, all system calls but those that profile.go lists: by Landlock it opens nothing
-// but its own /proc and two files of the kernel; by seccomp it starts, connects, binds, traces, signals nothing. From
-// then on the process asks the broker, over a socket pair. The table in requests.go is all that it may ask, and when.
+// Start starts the broker: this program again, with another argument, before any guest's memory is mapped. Confine then
+// forbids the process, for good, all system calls that profile.go does not list: by Landlock it opens nothing but its
+// own /proc and two files of the kernel; by seccomp it starts, connects, binds, traces, signals nothing. From then on
+// the process asks the broker, over a socket pair. The table in requests.go is all that it may ask, and when.
 //
 // The broker also logs each kind of system call that was refused, at most 64, and counts the calls: the kernel reports
 // them (seccomp's listener). In mode log nothing is refused, and files that Landlock would not let it open count, too.

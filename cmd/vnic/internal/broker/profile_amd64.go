@@ -8,7 +8,7 @@ import (
 
 const sysFstatat = unix.SYS_NEWFSTATAT
 
-// callsArch are those of calls that other architectures do not have.
+// callsArch are system calls that other architectures do not have.
 var callsArch = []confine.Call{
 	{Nr: unix.SYS_POLL, Name: "poll", Why: "nic, vfiouser: whether an eventfd is full"},
 }

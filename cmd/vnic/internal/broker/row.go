@@ -48,7 +48,7 @@ type task func(s *server, ctx context.Context, c *call) ([]byte, error)
 
 // call has the descriptors of a request and its answer.
 type call struct {
-	fds *scm.FDs // those of the request: a handler takes what it keeps
+	fds *scm.FDs // from the request: a handler takes what it keeps
 	out net.Conn // its descriptor goes with the answer, and then it is closed; nil: none
 }
 

@@ -20,7 +20,7 @@ import (
 	"vnic.dev/vnic/internal/outfile"
 )
 
-// commands are those that can be exported, with the kernel's modules that their guests load besides those for NICs.
+// commands can be exported; each has the kernel modules that its guests load besides the modules for NICs.
 var commands = map[string][]string{
 	"allreduce": nil,
 	"block":     guestnvme.TargetModules,
@@ -69,7 +69,7 @@ func (o *Options) Check() error {
 	return nil
 }
 
-// modules are those that guests of these commands load, on NICs of any model: some of a kernel's may be built in.
+// modules lists what guests of these commands load, for NICs of any model; a kernel may have some of them built in.
 func modules(im *machine.Images, names []string) (list []string) {
 	for _, m := range []string{lab.Virtio, lab.GVE} {
 		list = append(list, machine.SoftwareFor(m).Modules...)

@@ -131,8 +131,8 @@ func TestMemoryIsGiven(t *testing.T) {
 	}
 }
 
-// Peers that connect and receive nothing, or go: each user has its bound, nobody waits, and nothing is kept of
-// those that have gone.
+// Peers that connect and receive nothing, or disconnect: each user has its bound, nobody waits, and a peer that has
+// disconnected leaves nothing.
 //
 // Invariant: vnic serve: What those cost who ask for a GPU's memory is bounded.
 func TestPeersThatReceiveNothing(t *testing.T) {

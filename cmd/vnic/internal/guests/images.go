@@ -43,7 +43,7 @@ func Images(ctx context.Context, o assets.Options, models []string, interfaces b
 	return im, nil
 }
 
-// Modules are those that a guest needs to take NICs of a model; interfaces is as in Images.
+// Modules lists what a guest loads for NICs of a model; interfaces is as in Images.
 func Modules(im *machine.Images, model string, interfaces bool) []string {
 	modules := slices.Clone(machine.SoftwareFor(model).Modules)
 	if interfaces {

@@ -55,7 +55,7 @@ func (c *NodeConfig) Pairs() int { return UsedPairs(c.Port.Model.Name, c.Port.Qu
 // HostQueues is how many of them carry ordinary traffic.
 func (c *NodeConfig) HostQueues() int { return c.Pairs() - c.Bind }
 
-// Queues are those that are to be bound.
+// Queues lists the queues to bind.
 func (c *NodeConfig) Queues() (list []int) {
 	for q := c.HostQueues(); q < c.Pairs(); q++ {
 		list = append(list, q)

@@ -168,7 +168,7 @@ func (o *Options) Describe() (d lab.Description, err error) {
 	return d, nil
 }
 
-// enough says whether there is memory for all guests; of a Lab the user of that has looked.
+// enough is an error if memory does not suffice for all guests. For a Lab, its user has checked that.
 func (o *Options) enough() error {
 	each := o.GPUMemory
 	if !o.InProc {

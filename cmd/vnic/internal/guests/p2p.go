@@ -49,7 +49,7 @@ func (p *P2P) Set(s string) error {
 	return nil
 }
 
-// Of says whether guest i's NIC reaches GPU memory.
+// Of reports whether guest i's NIC reaches GPU memory.
 func (p *P2P) Of(i int) bool { return !p.off && !slices.Contains(p.not, i) }
 
 func (p *P2P) check(guests int) error {

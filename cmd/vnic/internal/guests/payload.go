@@ -27,7 +27,7 @@ func (p *Place) Merge(x Place) {
 	p.Device, p.Host, p.Bounced = p.Device+x.Device, p.Host+x.Host, p.Bounced+x.Bounced
 }
 
-// Where is the Place of a connection's payload, of which its own counter tells what was sent again.
+// Where is the Place of a connection's payload, retransmissions included, and how much of it these are.
 type Where struct {
 	Place
 	Retransmitted uint64 `json:"retransmitted"` // of Device and Host
@@ -42,7 +42,7 @@ func (w *Where) Add(now, before control.DirCounters) {
 // Payload is all payload that was counted, of any kind of memory.
 func Payload(d control.DirCounters) uint64 { return d.DeviceBytes + d.GPUFileBytes + d.HostBytes }
 
-// Settle waits until done says that workers have counted what is there already: they count after they have delivered.
+// Settle waits until done reports that workers have counted all that they delivered: they count after delivery.
 func Settle(ctx context.Context, done func() bool) {
 	for end := time.Now().Add(limits.Counted.Here()); !done() && time.Now().Before(end) && ctx.Err() == nil; {
 		time.Sleep(time.Millisecond)

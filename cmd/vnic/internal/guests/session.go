@@ -91,13 +91,13 @@ func (o *Common) Tell(format string, args ...any) {
 type World struct {
 	Lab    lab.Description
 	Guests []BootConfig // of the lab's first machines; all others are ports of this process
-	// Models are those of the NICs that guests in QEMU take, Modules what their kernels need besides. With Interfaces the
-	// kernels have the NICs first, and say which one is which.
+	// Models are the device models of the NICs of guests in QEMU; Modules are what their kernels load besides the NICs'
+	// drivers. With Interfaces, the kernels load these drivers first, and report which interface is which NIC.
 	Models     []string
 	Modules    []string
 	Interfaces bool
 	Images     func(context.Context) (*machine.Images, error) // in place of these, and the caller's to close; or nil
-	Services   []lab.Service                                  // those that see the lab before Common.Services
+	Services   []lab.Service                                  // they see the lab before Common.Services
 	Flows      int                                            // lab.Options'; 0: lab.DefaultFlows
 	Storm      uint                                           // lab.Options'
 	Enough     func() error                                   // is there memory for all; nil: nobody looks
