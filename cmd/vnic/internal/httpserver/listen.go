@@ -11,7 +11,7 @@ import (
 )
 
 // listen listens at HOST:PORT. localhost is 127.0.0.1 and, on a machine with IPv6, ::1 at the same port, whatever a
-// resolver knows of that name: there may be no /etc/hosts. The caller closes what it gives.
+// resolver answers: there may be no /etc/hosts. The caller closes the listeners.
 func listen(addr string) (list []net.Listener, err error) {
 	host, port, err := net.SplitHostPort(addr)
 	if err != nil {

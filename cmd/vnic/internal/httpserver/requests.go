@@ -36,5 +36,5 @@ func (r *requests) end() (first bool) {
 	return first
 }
 
-// wait waits for those that are inside, after end.
+// wait waits for the requests that are still being served, after end.
 func (r *requests) wait() { r.inside.Wait() }

@@ -156,7 +156,7 @@ func (s *Server) guard(next http.Handler) http.Handler {
 	})
 }
 
-// knows says whether a Host header names this server: by an address, as localhost, or as the user did.
+// accepts reports whether a Host header names this server: by an address, as localhost, or as the user did.
 func (s *Server) accepts(header string) bool {
 	host, _, err := net.SplitHostPort(header)
 	if err != nil {

@@ -19,10 +19,10 @@ const (
 	maxLine   = 1 << 20 // bytes; what is behind them is left out
 )
 
-// Convert makes the results of what a program has printed. Lines that begin with "[N] ", as those of several guests of
-// vnic boot do, are a suite for each N. What begins with a line of `go test -json` is read as that, all else as TAP or
-// KTAP; a program that prints neither is one case. name is the program's; status its exit status: a program that says
-// nothing of a failure and ends with another status than 0 has failed.
+// Convert reads results from the output of a program. Lines that begin with "[N] ", as vnic boot prints for several
+// guests, are a suite for each N. What begins with a line of `go test -json` is read as that, all else as TAP or KTAP;
+// a program that prints neither is one case. name is the program's; status its exit status: a program that says nothing
+// of a failure and ends with another status than 0 has failed.
 func Convert(r io.Reader, name string, status int) (*Suites, error) {
 	c := converter{name: name, guests: map[string]*guest{}}
 	in := bufio.NewReaderSize(r, 64<<10)

@@ -62,7 +62,7 @@ type (
 // Seconds is how the XML has times.
 func Seconds(s float64) string { return fmt.Sprintf("%.3f", s) }
 
-// Count sets a suite's numbers to those of its cases.
+// Count sets a suite's numbers by its cases.
 func (s *Suite) Count() {
 	s.Tests, s.Failures, s.Errors, s.Skipped = len(s.Cases), 0, 0, 0
 	for i := range s.Cases {

@@ -42,8 +42,8 @@ type Peer struct {
 	restore     func() // makes it content again; may be nil
 }
 
-// Peer finds the server, and starts what is to be started before this process gives rights up; it completes the options
-// for that. The caller closes it, behind Do.
+// Peer finds the server, or starts one before this process gives up rights, and completes the options with what it
+// found. The caller closes it, after Do.
 func (o *Options) Peer(ctx context.Context) (*Peer, error) {
 	switch {
 	case o.URL != "":

@@ -119,7 +119,7 @@ func (u *use) mode(ctx context.Context, mode string, server netip.AddrPort, numb
 	return transfer.CloseStorage(ctx, u.guest.Ops)
 }
 
-// fits says whether the device has what is asked for.
+// fits is an error if the device lacks what the options ask for.
 func (u *use) fits(d *Device) error {
 	o := u.opt
 	switch {
@@ -188,7 +188,7 @@ func (u *use) all(ctx context.Context, r *Run, content func(b []byte, pos uint64
 	return nil
 }
 
-// round does [done, done+n) of what is asked for, and says whether all of it is as it should be.
+// round transfers bytes [done, done+n), and reports whether all of them are right.
 func (u *use) round(ctx context.Context, r *Run, done, n uint64, content func(b []byte, pos uint64), cpu *float64) (
 	right bool, err error) {
 	o, g := u.opt, u.guest

@@ -92,7 +92,7 @@ func (t *target) resolve(ctx context.Context, family int) (netip.AddrPort, error
 	return netip.AddrPort{}, fmt.Errorf("%s: %w (--family %d)", t.host, errors.New("no address of this family"), family)
 }
 
-// local says whether the target is on this machine's loopback.
+// local reports whether the target is on this machine's loopback.
 func (t *target) local(list []netip.Addr) bool {
 	if a, err := netip.ParseAddr(t.host); err == nil {
 		return a.IsLoopback()

@@ -14,7 +14,7 @@ type Input struct {
 	f    *os.File
 	wake int // eventfd
 	once sync.Once
-	mu   sync.Mutex // held by Read; Close has it before wake goes
+	mu   sync.Mutex // held by Read, and by Close while it closes wake
 }
 
 // NewInput makes an Input of a file, which stays the caller's.

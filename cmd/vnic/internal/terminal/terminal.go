@@ -119,7 +119,8 @@ func (t *Terminal) hold(old, waiting, program *unix.Termios) bool {
 	return true
 }
 
-// foreground says whether this process has the terminal: else it would be stopped when it sets its mode (SIGTTOU).
+// foreground reports whether this process has the terminal: otherwise it would be stopped when it sets its mode
+// (SIGTTOU).
 func (t *Terminal) foreground() bool {
 	group, err := unix.IoctlGetInt(t.fd, unix.TIOCGPGRP)
 	return err == nil && group == t.group
@@ -177,7 +178,7 @@ func (t *Terminal) Start() {
 // Close sets the terminal back, and ends reading. It may be called more than once.
 func (t *Terminal) Close() { t.once.Do(func() { t.close() }) }
 
-// Is says whether a stream is a terminal.
+// Is reports whether a stream is a terminal.
 func Is(w any) bool {
 	f, ok := w.(*os.File)
 	return ok && term.IsTerminal(int(f.Fd()))
