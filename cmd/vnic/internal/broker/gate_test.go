@@ -106,7 +106,7 @@ func TestOnlyOwnProcessesAreSignalled(t *testing.T) {
 // A QEMU's monitor gets the commands that are listed, without anything else that is in the line but the name of a
 // device that is to be taken out.
 //
-// Invariant: sandbox: A confined process gives a QEMU no command but those that vnic needs.
+// Invariant: sandbox: A confined process gives a QEMU no command that vnic does not need.
 func TestMonitorGetsListedCommands(t *testing.T) {
 	testkit.LeavesNothing(t)
 	k := both(t, Config{Mode: On, Monitor: []string{"quit", "query-status", "device_del"}})

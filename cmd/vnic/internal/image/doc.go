@@ -1,7 +1,7 @@
 // Package image is `vnic image`: what guests of vnic consist of, as files for a QEMU or a guest of
 // the user's own. Build writes a directory with kernel and initrd, Export the tools.
 //
-// A file or directory is there when it is whole: until then it has another name beside its own, and
-// what a killed process leaves under that the next one removes. What is there already is refused,
-// unless it is to be replaced.
+// A file or directory gets its name when it is complete. Until then it has a temporary name in the
+// same directory; what a killed process leaves under such a name, the next one removes. A file that
+// exists is an error, unless the caller asks to replace it.
 package image

@@ -19,7 +19,7 @@ import (
 // DefaultDir is where Build writes unless a user says otherwise.
 const DefaultDir = "guest"
 
-// Files are those of an image that Build has written.
+// Files are the files of an image that Build has written.
 type Files struct {
 	NIC            string // the device model that it is for
 	Kernel, Initrd string // absolute paths
@@ -88,7 +88,7 @@ func readText(name string) (string, error) {
 }
 
 // Args are the arguments of a QEMU that boots the image with a shell, or a program, on its serial line.
-// kvm has it use KVM. The machine has several CPUs: for one, qemu.ForMachine changes the kernel's command line.
+// With kvm it uses KVM. The machine has several CPUs: for one, qemu.ForMachine changes the kernel's command line.
 func (f *Files) Args(kvm bool) []string {
 	accel := qemu.AccelTCG
 	if kvm {

@@ -48,8 +48,8 @@ func writeFile(path string, force bool, c content) (err error) {
 	return rename(f.Name(), path, unix.RENAME_NOREPLACE)
 }
 
-// fill writes the content to a file and closes that. Errors of the file are said of path, those of
-// the content as they are.
+// fill writes the content to a file and closes the file. Errors of the file name path; errors of
+// the content stay as they are.
 func (c content) fill(f *os.File, path string) error {
 	w := &writer{f: f}
 	err := c.write(w)
@@ -121,7 +121,7 @@ func writeDir(path string, force bool, files map[string]content) (err error) {
 	return rename(dir, path, unix.RENAME_NOREPLACE)
 }
 
-// unfinished begins the names of what is to be path, until it is whole.
+// unfinished returns the prefix of temporary names of path, until it is complete.
 func unfinished(path string) string { return "." + filepath.Base(path) + ".new-" }
 
 // own marks something unfinished as that of a process that lives: as long as it has f open.
@@ -147,7 +147,7 @@ func sweep(path string) {
 	}
 }
 
-// replaceable says whether something new may come to path.
+// replaceable is an error if nothing may be written to path.
 func replaceable(path string, force bool, kind func(fs.FileMode) bool, not string) error {
 	st, err := os.Lstat(path)
 	switch {

@@ -116,7 +116,7 @@ func TestWhatKilledProcessesLeaveIsRemoved(t *testing.T) {
 	}
 }
 
-// Errors of the file are in the user's terms, those of what is to be written are left as they are.
+// Errors of the file are in the user's terms; errors of the content stay as they are.
 func TestErrorsSayWhatCanBeDone(t *testing.T) {
 	full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
 	if err != nil {

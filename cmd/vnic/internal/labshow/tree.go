@@ -13,13 +13,13 @@ import (
 	"vnic.dev/vnic/internal/lab/pcie"
 )
 
-// view is a tree with what is to be said of it.
+// view is a tree, and what is drawn beside it.
 type view struct {
 	tree       *pcie.Tree
 	nics, gpus []string           // endpoints
 	about      map[string]string  // of nodes
 	off        bool               // peer to peer is switched off
-	linux      []lab.Pairs        // of which a guest's kernel thinks otherwise
+	linux      []lab.Pairs        // pairs that a guest's kernel judges differently
 	apart      map[[2]string]bool // a NIC and a GPU that it is not given
 }
 

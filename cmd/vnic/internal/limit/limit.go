@@ -41,7 +41,7 @@ func Context(ctx context.Context, d time.Duration, g *Guests) (_ context.Context
 	}
 }
 
-// Guests are those of a command, and what they do. Its zero value has none, and nil takes no notice.
+// Guests has what each guest of a command is doing. The zero value has no guests; nil ignores all calls.
 type Guests struct {
 	mu    sync.Mutex
 	stage string

@@ -27,7 +27,7 @@ import (
 
 func TestMain(m *testing.M) { testkit.Main(m) }
 
-// options are those of a guest in this process.
+// options returns Options for a guest in this process.
 func options(t *testing.T, format string, size uint64) Options {
 	o := Defaults()
 	o.InProc, o.Format, o.Size, o.Seed, o.GPUMemory = true, format, size, 3, 64<<20

@@ -132,7 +132,7 @@ func (o *Options) parse() (err error) {
 	return nil
 }
 
-// local says whether a host is this machine, which guests reach as the gateway.
+// local reports whether a host is this machine, which guests reach as the gateway.
 func local(host string) bool {
 	a, err := netip.ParseAddr(host)
 	return strings.EqualFold(host, "localhost") || strings.HasSuffix(strings.ToLower(host), ".localhost") ||

@@ -7,10 +7,10 @@
 // samples: when there are more, it drops every second one, and takes samples half as often from then on. A sample has
 // the 64 busiest links and the 32 largest flows.
 //
-// A Server serves the page, and sends one state a second as server-sent events. It has at most 64 connections, of which
-// 32 may receive events; one that reads nothing for 5 seconds is closed. A state has the 128 largest flows and 8,192
-// cells of GPUs' memory at most. A report is below 2 MB: if the samples do not fit, it has fewer of them, and if two do
-// not fit, there is an error and no report.
+// A Server serves the page, and sends one state a second as server-sent events. It has at most 64 connections, and at
+// most 32 of these receive events; one that reads nothing for 5 seconds is closed. A state has the 128 largest flows
+// and 8,192 cells of GPUs' memory at most. A report is below 2 MB: if the samples do not fit, it has fewer of them, and
+// if two do not fit, there is an error and no report.
 //
 // The page is made of the files in the directory web, when it is served. It loads nothing else: its content security
 // policy allows the page's own scripts, by their hashes, and requests to its own server. Names from guests and lab

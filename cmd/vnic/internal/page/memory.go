@@ -70,7 +70,7 @@ func memoryMap(g *stat.GPUMap, cells, uses int) Memory {
 	return m
 }
 
-// orderUses puts the largest first, and makes one of those that are too many. It says where each has gone.
+// orderUses sorts uses, the largest first, and merges all beyond most into one. It returns the new place of each.
 func (m *Memory) orderUses(most int) (to []int) {
 	order := make([]int, len(m.Uses))
 	for i := range order {

@@ -57,7 +57,7 @@ func newRecorder(read func() *stat.Page) *Recorder {
 	return r
 }
 
-// Watch has it look more often until closed is called, as a page is open.
+// Watch says that a page is open, until closed is called: the Recorder reads more often.
 func (r *Recorder) Watch() (closed func()) {
 	add := func(n int) {
 		r.mu.Lock()
@@ -165,7 +165,7 @@ func (r *Recorder) copy() []sample {
 	return append([]sample{}, r.samples...)
 }
 
-// Seen says whether there has been anything to record.
+// Seen reports whether there has been anything to record.
 func (r *Recorder) Seen() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()

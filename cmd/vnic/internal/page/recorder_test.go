@@ -56,7 +56,7 @@ func TestSamplesGetFartherApart(t *testing.T) {
 	}
 }
 
-// Where no page is open, counters are read once a second, of which each is a sample at first.
+// Where no page is open, counters are read once a second; at first each read is a sample.
 //
 // Invariant: page: Without a page that is open, counters are read once a second at most; and a look is followed by ten
 // times as long without one.

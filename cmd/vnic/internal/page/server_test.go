@@ -78,7 +78,7 @@ func stream(t *testing.T, s *Server, c *http.Client) *bufio.Reader {
 
 // A page gets what has been, then a state a second, and hears of the end.
 //
-// Invariant: page: A page is sent what has been, then what is, and is told when vnic ends.
+// Invariant: page: A page is sent what has been, then what is, and gets an event when vnic ends.
 func TestEventsGiveStates(t *testing.T) {
 	s, c := serving(t, small, limits.LocalClient.Here())
 	r := stream(t, s, c)
@@ -186,7 +186,7 @@ func TestCloseWaitsForNobody(t *testing.T) {
 	s.Close()
 }
 
-// Invariant: page: 32 pages and 64 connections are the most; the next page is told so.
+// Invariant: page: 32 pages and 64 connections are the most; the next page gets an error that says so.
 func TestClientsAreBounded(t *testing.T) {
 	s, c := serving(t, small, limits.LocalClient.Here())
 	for range maxPages {

@@ -24,7 +24,7 @@ type Panel struct {
 	Limit  *Limit // nil: none
 }
 
-// Series is a line. Its colour is that of its place among the panel's.
+// Series is a line. Its colour depends on its place in the panel.
 type Series struct {
 	Name      string
 	Intervals []Interval // in order
