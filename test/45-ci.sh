@@ -48,7 +48,9 @@ echo "== a test that passes, in two guests"
 step good virtio "'$work/tap' good"
 [ $s = 0 ] || fail "status $s: $(tail -n 5 "$work/good.stderr")"
 files good
-grep -qx "vnic-ci: guests ran by tcg" "$work/good.stderr" && grep -q "kvm: no /dev/kvm" "$work/good/machine.txt" ||
+# A machine's own /dev/kvm is hidden behind an empty file there (container, lib.sh).
+grep -qx "vnic-ci: guests ran by tcg" "$work/good.stderr" &&
+  grep -Eq "kvm: (no /dev/kvm|/dev/kvm is not a device)" "$work/good/machine.txt" ||
   fail "nothing of KVM: $(cat "$work/good.stderr" "$work/good/machine.txt")"
 grep -q '<testsuites .*tests="4" failures="0" errors="0"' "$work/good/junit.xml" || fail "$(cat "$work/good/junit.xml")"
 
