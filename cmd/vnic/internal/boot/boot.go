@@ -113,7 +113,7 @@ func (l *runner) world() (w guests.World, err error) {
 		return w, err
 	}
 	w.Services = append(w.Services, o.reserve)
-	w.Lab, w.Flows, w.Storm, w.During = o.describe(), o.Flows, o.Storm, "while its program ran"
+	w.Lab, w.Flows, w.Storm, w.During = o.describe(), &o.Flows, o.Storm, "while its program ran"
 	w.Images = func(ctx context.Context) (*machine.Images, error) {
 		if err := l.fetch(ctx); err != nil {
 			return nil, err

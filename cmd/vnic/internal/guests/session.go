@@ -98,7 +98,7 @@ type World struct {
 	Interfaces bool
 	Images     func(context.Context) (*machine.Images, error) // in place of these, and the caller's to close; or nil
 	Services   []lab.Service                                  // they see the lab before Common.Services
-	Flows      int                                            // lab.Options'; 0: lab.DefaultFlows
+	Flows      *int                                           // lab.Options'; nil: lab.DefaultFlows
 	Storm      uint                                           // lab.Options'
 	Enough     func() error                                   // is there memory for all; nil: nobody looks
 	// Started is called when a guest has booted, with a context that ends when another one fails. It may be nil.
@@ -200,7 +200,10 @@ func Open(ctx context.Context, o *Common, w World) (s *Session, err error) {
 		}
 	}
 	conf := lab.Options{Log: o.Log, Services: append(w.Services, o.Services...),
-		Flows: cmp.Or(w.Flows, lab.DefaultFlows), Storm: int(w.Storm), Sharing: o.Broker.Sharing}
+		Flows: lab.DefaultFlows, Storm: int(w.Storm), Sharing: o.Broker.Sharing}
+	if w.Flows != nil {
+		conf.Flows = *w.Flows
+	}
 	if !o.InProc {
 		conf.Farewell = time.Duration(limits.GuestEnd)
 	}
