@@ -177,7 +177,8 @@ func (s *Stream) LookEach(ctx context.Context, dst []byte, each Strided) error {
 		return nil
 	}
 	last := each.Off + each.Stride*uint64(each.Count-1) // Check has excluded an overflow
-	if err := errors.Join(s.check("look", each.Off, uint64(each.Len)), s.check("look", last, uint64(each.Len))); err != nil {
+	if err := errors.Join(s.check("look", each.Off, uint64(each.Len)),
+		s.check("look", last, uint64(each.Len))); err != nil {
 		return err
 	}
 	var ranges []Range

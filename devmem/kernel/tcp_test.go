@@ -157,7 +157,8 @@ func TestDialErrors(t *testing.T) {
 	wantErr(t, "listen twice", errOf(td.Listen(addr)), syscall.EADDRINUSE)
 	l.Close()
 	wantErr(t, "nobody listens", errOf(td.Dial(t.Context(), netip.AddrPort{}, addr)), syscall.ECONNREFUSED)
-	wantErr(t, "two families", errOf(td.Dial(t.Context(), netip.AddrPortFrom(netip.IPv6Loopback(), 0), addr)), syscall.EINVAL)
+	wantErr(t, "two families", errOf(td.Dial(t.Context(), netip.AddrPortFrom(netip.IPv6Loopback(), 0), addr)),
+		syscall.EINVAL)
 	wantErr(t, "nowhere", errOf(td.Dial(t.Context(), netip.AddrPort{}, netip.AddrPort{})), syscall.EINVAL)
 	ctx, cancel := context.WithCancelCause(t.Context())
 	cancel(errNever)

@@ -227,7 +227,8 @@ func TestRequestsAtATimeAreBounded(t *testing.T) {
 	testkit.ErrorSays(t, c.Call(t.Context(), "test-echo", 1, nil), "1024 requests are already running")
 	cancel()
 	work.Wait()
-	testkit.Eventually(t, "one is carried out again", func() bool { return c.Call(t.Context(), "test-echo", 1, nil) == nil })
+	testkit.Eventually(t, "one is carried out again",
+		func() bool { return c.Call(t.Context(), "test-echo", 1, nil) == nil })
 }
 
 // A host of another vnic is refused in the answer of each request but the one for power-off.

@@ -43,7 +43,8 @@ func DialServer(err error, remote netip.AddrPort) error {
 	default:
 		return err
 	}
-	return &net.OpError{Op: "dial", Net: "tcp", Addr: net.TCPAddrFromAddrPort(remote), Err: fmt.Errorf("%w: %s", cause, says)}
+	return &net.OpError{Op: "dial", Net: "tcp", Addr: net.TCPAddrFromAddrPort(remote),
+		Err: fmt.Errorf("%w: %s", cause, says)}
 }
 
 // why returns the reason of a failed connect, as the errno that stands for similar ones, and the

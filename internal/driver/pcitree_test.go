@@ -80,7 +80,8 @@ func (p *pciTree) nic(addr string) (dir string) {
 
 // gpu adds an ivshmem device.
 func (p *pciTree) gpu(pciAddr string, addr, size uint64) (dir string) {
-	return p.device(pciAddr, "0x1af4", "0x1110", pciSpace(), resources(&pciBAR{0xfe010000, 0x100}, nil, &pciBAR{addr, size}))
+	return p.device(pciAddr, "0x1af4", "0x1110", pciSpace(),
+		resources(&pciBAR{0xfe010000, 0x100}, nil, &pciBAR{addr, size}))
 }
 
 // resources returns the text of the file resource.

@@ -59,7 +59,8 @@ func (f file) build(t testing.TB) []byte {
 	if f.noSections {
 		h.Shoff, h.Shnum, h.Shstrndx = 0, 0, 0
 	}
-	first := elf.Prog64{Type: uint32(elf.PT_INTERP), Off: interpAt, Filesz: uint64(len(interp)), Memsz: uint64(len(interp))}
+	first := elf.Prog64{Type: uint32(elf.PT_INTERP), Off: interpAt, Filesz: uint64(len(interp)),
+		Memsz: uint64(len(interp))}
 	if f.interp == "" {
 		first.Type = uint32(elf.PT_NOTE)
 	}

@@ -139,8 +139,8 @@ func (f *File) Info() (i Info, err error) {
 	}
 	ne := binary.NativeEndian
 	field := func(i int) uint64 { return ne.Uint64(arg[i:]) }
-	return Info{Version: int(ne.Uint32(arg)), Mapped: int(ne.Uint32(arg[4:])), Size: field(8), Free: field(16), Private: field(24),
-		ToGPU: field(32), ToRAM: field(40), Faulted: field(48), Evicted: field(56)}, nil
+	return Info{Version: int(ne.Uint32(arg)), Mapped: int(ne.Uint32(arg[4:])), Size: field(8), Free: field(16),
+		Private: field(24), ToGPU: field(32), ToRAM: field(40), Faulted: field(48), Evicted: field(56)}, nil
 }
 
 // Alloc allocates zeroed memory for the file, in one piece, and returns its offset in the GPU's

@@ -171,8 +171,8 @@ func bind(from, to string) error { return mountAt(from, to, "", unix.MS_BIND|uni
 // usr are the directories below /usr that a system with a merged /usr also has at the root.
 var usr = []string{"bin", "sbin", "lib", "lib64"}
 
-// system mounts the directories of Root that have the packages' files: /usr, with the guest's files below the packages',
-// and /etc and /var, which are the guest's with the packages' files added.
+// system mounts the directories of Root that have the packages' files: /usr, with the guest's files below the
+// packages', and /etc and /var, which are the guest's with the packages' files added.
 func system(image string) error {
 	if err := overlay(filepath.Join(Root, "usr"), filepath.Join(image, "usr"), "/usr"); err != nil {
 		return err

@@ -70,7 +70,8 @@ func TestGPUsOfADriverArePCIDevices(t *testing.T) {
 		"hotplug on the root complex": {func(g *Guest) {
 			*g = Guest{Driver: g.Driver, NICs: []NIC{{Model: GVE}}, GPUs: []GPU{{Memory: 4 << 20, Hotplug: true}}}
 		}, "its memory is a NUMA node's", "it is on the root complex"},
-		"a gVNIC that is hotplug": {func(g *Guest) { g.NICs[0].Hotplug = true }, "hotplug: not with model gve", "hotplug: not with model gve"},
+		"a gVNIC that is hotplug": {func(g *Guest) { g.NICs[0].Hotplug = true }, "hotplug: not with model gve",
+			"hotplug: not with model gve"},
 		"both models": {func(g *Guest) { g.NICs[1] = NIC{Name: "m", Model: Virtio, Slot: Slot{Below: "x"}} },
 			"NICs of both models may address it", ""},
 	} {

@@ -32,20 +32,23 @@ func removalDescription() (d Description) {
 			slot = Slot{}
 		}
 		d.Guests = append(d.Guests, Guest{Name: g.name, Sockets: g.sockets,
-			NICs: []NIC{{Name: g.name + ".nic0", Model: g.model, Slot: slot}, {Name: g.name + ".nic1", Model: g.model, Slot: slot}},
-			GPUs: []GPU{{Name: g.name + ".gpu0", Memory: 2 << 20, Slot: slot}, {Name: g.name + ".gpu1", Memory: 2 << 20, Slot: slot}}})
+			NICs: []NIC{{Name: g.name + ".nic0", Model: g.model, Slot: slot},
+				{Name: g.name + ".nic1", Model: g.model, Slot: slot}},
+			GPUs: []GPU{{Name: g.name + ".gpu0", Memory: 2 << 20, Slot: slot},
+				{Name: g.name + ".gpu1", Memory: 2 << 20, Slot: slot}}})
 	}
 	slot := below("sw0")
 	d.Guests = append(d.Guests, Guest{Name: "d", Sockets: []Socket{{Name: "s0"}},
 		Switches: []Switch{{Name: "sw0", Slot: below("s0")}},
-		NICs:     []NIC{{Name: "d.nic0", Model: Virtio, Slot: slot}, {Name: "d.nic1", Model: Virtio, Slot: slot, Hotplug: true}},
+		NICs: []NIC{{Name: "d.nic0", Model: Virtio, Slot: slot},
+			{Name: "d.nic1", Model: Virtio, Slot: slot, Hotplug: true}},
 		GPUs: []GPU{{Name: "d.gpu0", Memory: 2 << 20, Slot: slot},
 			{Name: "d.gpu1", Memory: 2 << 20, Slot: slot, Hotplug: true}}})
 	return d
 }
 
-// What a machine's guest loses is asked of who has the machine; the end is told when it comes. What cannot be is refused
-// in one line that says why.
+// What a machine's guest loses is asked of who has the machine; the end is told when it comes. What cannot be is
+// refused in one line that says why.
 func TestRemovalIsAskedOfTheGuest(t *testing.T) {
 	testkit.LeavesNothing(t)
 	var mu sync.Mutex

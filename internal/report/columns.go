@@ -1,5 +1,5 @@
-// Package report makes the tables of commands' reports. How a table shows a figure, and whether figures of several runs are
-// added up, is one [Column]; the figure's JSON key and its description in the schema stand at its field
+// Package report makes the tables of commands' reports. How a table shows a figure, and whether figures of several runs
+// are added up, is one [Column]; the figure's JSON key and its description in the schema stand at its field
 // (internal/schematest).
 package report
 

@@ -19,8 +19,8 @@ import (
 
 const module = "vnic.dev/vnic/"
 
-// Holds compares the schema in a file with the type of v; with -update it writes the file. The schema's descriptions are
-// the comments of the packages in dirs, directories below root, which is the module's.
+// Holds compares the schema in a file with the type of v; with -update it writes the file. The schema's descriptions
+// are the comments of the packages in dirs, directories below root, which is the module's.
 func Holds(t *testing.T, file, title string, v any, root string, dirs ...string) {
 	t.Helper()
 	zero := json.Number("0")

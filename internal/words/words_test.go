@@ -170,7 +170,8 @@ var (
 // unstar takes the marks of a comment in C from its lines.
 func unstar(text string) string { return star.ReplaceAllString(text, "") }
 
-// declared are the identifiers that a file declares: of packages' and functions' scopes, fields, methods and parameters.
+// declared are the identifiers that a file declares: of packages' and functions' scopes, fields, methods and
+// parameters.
 func declared(tree *ast.File) (names []*ast.Ident) {
 	add := func(list ...ast.Expr) {
 		for _, x := range list {

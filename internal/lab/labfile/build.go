@@ -147,7 +147,8 @@ func (b *builder) guest(name string) error {
 		return b.wrong(where, "%q is no name of a guest: %v", name, err)
 	}
 	if b.out.Gateway != lab.GatewayOff && lab.HasName(name) { // boot and serve have one if the file says nothing
-		return b.wrong(where, "a guest cannot be called %s beside a gateway: give it another name, or write gateway: off", name)
+		return b.wrong(where, "a guest cannot be called %s beside a gateway: give it another name, or write gateway: off",
+			name)
 	}
 	m := Machine{RAM: defaultRAM, CPUs: cmp.Or(f.CPUs, 1)}
 	if err := b.bytes(where.to("memory"), f.Memory, &m.RAM); err != nil {

@@ -63,7 +63,8 @@ func TestLoads(t *testing.T) {
 	for _, l := range tree.Read("nic", "s0") {
 		rates[l.Edge.String()] += l.PerByte
 	}
-	if len(rates) != 5 || rates["s0 memory"] != 1 || !near(rates["nic down"], 276./256) || !near(rates["nic up"], 24./512) {
+	if len(rates) != 5 || rates["s0 memory"] != 1 || !near(rates["nic down"], 276./256) ||
+		!near(rates["nic up"], 24./512) {
 		t.Errorf("%v", rates)
 	}
 }

@@ -56,8 +56,8 @@ func (q *rxQueue) Put(m *nic.Mover, f *nic.Frame) nic.Result {
 	if bad, ok := q.locate(f); !ok {
 		return q.refuse(bad)
 	}
-	c := rxCompl{overflow: f.Unsplit || f.Split && place.inHeader == 0 && q.p.headerSize > 0, ptype: ptypeOf(&f.Meta.Headers),
-		hash: f.Hash}
+	c := rxCompl{overflow: f.Unsplit || f.Split && place.inHeader == 0 && q.p.headerSize > 0,
+		ptype: ptypeOf(&f.Meta.Headers), hash: f.Hash}
 	if q.clock != nil {
 		if q.time == 0 {
 			q.time = q.clock()
@@ -119,7 +119,8 @@ func (q *rxQueue) locate(f *nic.Frame) (bad uint32, ok bool) {
 		place.payload = dma.Cut(place.payload[:0], place.buffers, head, uint64(f.PayloadLen))
 		return 0, true
 	}
-	place.whole, err = q.space.TranslateMax(place.whole[:0], maxPieces, q.bufs[0].header, uint64(place.inHeader), dma.Write)
+	place.whole, err = q.space.TranslateMax(place.whole[:0], maxPieces, q.bufs[0].header, uint64(place.inHeader),
+		dma.Write)
 	if err != nil {
 		return 0, false
 	}

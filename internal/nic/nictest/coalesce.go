@@ -226,8 +226,9 @@ func coalesces(t *testing.T, lab Lab, traits Traits) {
 				if c.split {
 					kind = dma.GPU
 				}
-				if !bytes.Equal(arrived.payload, fs[i].Payload) || arrived.place.Split != c.split || arrived.place.HeaderLen != hlen ||
-					arrived.kind != kind || !arrived.place.Merged || arrived.place.Bounced != (c.o.NoP2P && c.split) {
+				if !bytes.Equal(arrived.payload, fs[i].Payload) || arrived.place.Split != c.split ||
+					arrived.place.HeaderLen != hlen || arrived.kind != kind || !arrived.place.Merged ||
+					arrived.place.Bounced != (c.o.NoP2P && c.split) {
 					t.Errorf("the tap saw of frame %d: %+v", i, arrived.place)
 				}
 			}

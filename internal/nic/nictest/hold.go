@@ -178,8 +178,9 @@ func holds(t *testing.T, lab Lab, traits Traits) {
 						hlen = uint32(len(fs[0].Header))
 					}
 				}
-				if !bytes.Equal(arrived.payload, fs[i].Payload) || arrived.place.Split != c.split || arrived.place.HeaderLen != hlen ||
-					arrived.kind != kind || !arrived.place.Merged || arrived.place.Bounced != (c.o.NoP2P && c.split) ||
+				if !bytes.Equal(arrived.payload, fs[i].Payload) || arrived.place.Split != c.split ||
+					arrived.place.HeaderLen != hlen || arrived.kind != kind || !arrived.place.Merged ||
+					arrived.place.Bounced != (c.o.NoP2P && c.split) ||
 					!bytes.Equal(arrived.header, fs[i].Header) || arrived.verdict.Kind != wire.Taken {
 					t.Errorf("the tap saw of frame %d: %+v", i, arrived)
 				}

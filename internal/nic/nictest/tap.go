@@ -58,7 +58,8 @@ func (w *tapLog) Sent(_ *wire.Worker, p *wire.Packet, _ uint64) {
 }
 
 func (w *tapLog) Received(worker *wire.Worker, p *wire.Packet, place wire.Placement) {
-	a := arrival{verdict: p.Verdict, place: place, header: bytes.Clone(p.Header), payload: make([]byte, dma.Len(place.Payload))}
+	a := arrival{verdict: p.Verdict, place: place, header: bytes.Clone(p.Header),
+		payload: make([]byte, dma.Len(place.Payload))}
 	if _, err := worker.Copier.Read(a.payload, place.Payload); err != nil {
 		panic(err)
 	}

@@ -154,7 +154,8 @@ func TestTurns(t *testing.T) {
 		for i := range qs {
 			qs[i], _ = p.connect(func(p *control.QPPath) { p.MTU = 256 })
 		}
-		long := control.WR{ID: 999, Op: control.WRWrite, Key: p.b.mr, Remote: base, SGEs: []control.SGE{p.a.sge(0, memSize/2)}}
+		long := control.WR{ID: 999, Op: control.WRWrite, Key: p.b.mr, Remote: base,
+			SGEs: []control.SGE{p.a.sge(0, memSize/2)}}
 		p.a.post(p.qa, long)
 		for range 40 {
 			p.step(p.a, p.b)

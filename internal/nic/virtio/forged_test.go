@@ -112,7 +112,8 @@ func TestChecksumsOfTunnelsAreCompleted(t *testing.T) {
 				w.Bad.Post(0, 1)
 				w.A.Send(0, nictest.Frame{Header: frame[:off], Payload: frame[off:], Partial: true, Start: uint16(off), Offset: 16})
 				got := w.Bad.Receive(0).Header
-				if len(got) != len(frame) || !bytes.Equal(got[:off+16], frame[:off+16]) || !bytes.Equal(got[off+18:], frame[off+18:]) {
+				if len(got) != len(frame) || !bytes.Equal(got[:off+16], frame[:off+16]) ||
+					!bytes.Equal(got[off+18:], frame[off+18:]) {
 					t.Fatalf("%s: got %x", c.name, got)
 				}
 				if c.name == "QinQ" && drop == 0 { // the driver has to complete it

@@ -165,7 +165,8 @@ func FuzzPolicy(f *testing.F) {
 			}
 			for _, extract := range e.extract {
 				b := a.As16()
-				if v4 := netip.AddrFrom4(extract(&b)); v4.IsLinkLocalUnicast() || v4 == netip.AddrFrom4([4]byte{100, 100, 100, 200}) {
+				if v4 := netip.AddrFrom4(extract(&b)); v4.IsLinkLocalUnicast() ||
+					v4 == netip.AddrFrom4([4]byte{100, 100, 100, 200}) {
 					t.Fatalf("%v passes, with %v in it", a, v4)
 				}
 			}

@@ -320,7 +320,8 @@ func TestOwnPortsAreNobodys(t *testing.T) {
 		ports   string
 		reached bool
 	}{
-		{"all", false}, {fmt.Sprint(echoPort, ",", other), true}, {"1-65535", false}, {fmt.Sprint("1-65535,", echoPort), true},
+		{"all", false}, {fmt.Sprint(echoPort, ",", other), true}, {"1-65535", false}, {fmt.Sprint("1-65535,", echoPort),
+			true},
 		{fmt.Sprintf("%d,%d-%d", other, first, first+99), true}, {fmt.Sprintf("%d,%d-%d", other, first-1, first+99), false},
 	} {
 		w := newRig(t, func(o *Options) {

@@ -78,8 +78,9 @@ func (r *ring) mode(ctx context.Context, mode string, port uint16) error {
 	ranks := make([]transfer.Rank, n)
 	for i, g := range r.set.Nodes {
 		c := g.Config
-		ranks[i] = transfer.Rank{Rank: i, Ranks: n, GPU: g.GPU.ID(), Data: r.place.data, Pool: r.place.pool, Scratch: r.place.scratch,
-			Queues: c.Queues(), Listen: addr(i, port), From: addr(i, port+1), Next: addr(i+1, port), Timeout: o.silence(),
+		ranks[i] = transfer.Rank{Rank: i, Ranks: n, GPU: g.GPU.ID(), Data: r.place.data, Pool: r.place.pool,
+			Scratch: r.place.scratch, Queues: c.Queues(), Listen: addr(i, port), From: addr(i, port+1),
+			Next: addr(i+1, port), Timeout: o.silence(),
 			Copy: mode == transfer.Copy}
 		r.sums[i] = Rank{Rank: i, Guest: g.Name, NIC: g.Port.Model.Name, P2P: g.P2P}
 		if n == 1 {

@@ -53,7 +53,9 @@ func TestBadOptionsAreRefusedByName(t *testing.T) {
 		"--env \"=x\"":                                      func(o *Options) { o.Env = []string{"=x"} },
 		"--forward 80":                                      func(o *Options) { o.Forwards = []string{"80"} },
 		"no guest \"guest1\"":                               func(o *Options) { o.Forwards = []string{"80:guest1:80"} },
-		"not with --no-gate":                                func(o *Options) { o.Forwards, o.NoGateway = []string{"80:80"}, true },
+		"not with --no-gate": func(o *Options) {
+			o.Forwards, o.NoGateway = []string{"80:80"}, true
+		},
 	} {
 		o := good()
 		change(&o)

@@ -79,7 +79,8 @@ func TestNamesOfAServer(t *testing.T) {
 	}
 	host := testkit.Must(os.Hostname())(t)
 	testkit.Equal(t, "this machine's name", (&Server{anywhere: true}).accepts(host+":80"), true)
-	testkit.Equal(t, "its name where it is one address of many", named.accepts(host), host == named.host || host == "localhost")
+	testkit.Equal(t, "its name where it is one address of many", named.accepts(host),
+		host == named.host || host == "localhost")
 	testkit.Equal(t, "a server without a name", (&Server{}).accepts(""), false)
 }
 

@@ -70,7 +70,8 @@ func TestImageIsWholeAndReproducible(t *testing.T) {
 	var output bytes.Buffer
 	testkit.OK(t, Build(t.Context(), o, &output))
 	testkit.Equal(t, "made", left(t, o.Dir), "README append initrd kernel")
-	if !strings.Contains(output.String(), "-initrd "+o.Dir+"/initrd") || strings.Contains(read(t, o.Dir+"/README"), o.Dir) {
+	if !strings.Contains(output.String(), "-initrd "+o.Dir+"/initrd") ||
+		strings.Contains(read(t, o.Dir+"/README"), o.Dir) {
 		t.Errorf("said %s\nand %s", output.String(), read(t, o.Dir+"/README"))
 	}
 	if got := read(t, o.Dir+"/append"); !strings.HasPrefix(got, "console=ttyS0 ") || !strings.HasSuffix(got, " more\n") ||

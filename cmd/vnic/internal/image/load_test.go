@@ -54,8 +54,8 @@ func TestImagesAreFoundAgain(t *testing.T) {
 	}
 }
 
-// An image of another vnic is refused by one line that names both; the README of testdata is that of 780d5150, which did
-// not name itself.
+// An image of another vnic is refused by one line that names both; the README of testdata is that of 780d5150, which
+// did not name itself.
 func TestImagesOfAnotherVnicAreRefused(t *testing.T) {
 	o := options(t)
 	testkit.OK(t, Build(t.Context(), o, new(strings.Builder)))

@@ -78,7 +78,8 @@ func (o *Options) Complete() error {
 			o.Format = Safetensors
 		}
 	}
-	if err := cmp.Or(guests.OneOf("--format", o.Format, Raw, Records, Safetensors), guests.Bytes("--size", o.Size, maxSize),
+	if err := cmp.Or(guests.OneOf("--format", o.Format, Raw, Records, Safetensors),
+		guests.Bytes("--size", o.Size, maxSize),
 		guests.Number("--connections", o.Connections, 1, maxConnections), guests.Bytes("--range", o.Range, maxRange),
 		guests.Patience("--timeout", o.Timeout), guests.Patience("--retry", o.Retry), guests.Modes(o.Modes)); err != nil {
 		return err

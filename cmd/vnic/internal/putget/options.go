@@ -81,7 +81,8 @@ func (o *Options) Complete() error {
 	if o.Op != Put && o.Op != Get {
 		return fmt.Errorf("%q: %s, to write guest 1's memory, or %s, to read it", o.Op, Put, Get)
 	}
-	if err := cmp.Or(guests.Bytes("--size", o.Size, maxSize), guests.Number("--qd", o.Depth, 1, transfer.MaxRDMADepth), guests.Number("--qps", o.QPs, 1, transfer.MaxRDMAQPs),
+	if err := cmp.Or(guests.Bytes("--size", o.Size, maxSize), guests.Number("--qd", o.Depth, 1, transfer.MaxRDMADepth),
+		guests.Number("--qps", o.QPs, 1, transfer.MaxRDMAQPs),
 		guests.Number("--rounds", o.Rounds, 1, maxRounds)); err != nil {
 		return err
 	}

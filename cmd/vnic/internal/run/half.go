@@ -187,7 +187,8 @@ func (r *runner) uplinks(fail func(error)) (list []lab.Service) {
 // twice is an error that frames of ours explain that came back.
 func (r *runner) twice(err error) error {
 	self, _ := r.opt.here()
-	return fmt.Errorf("the other host runs guest %s, too, or the uplink leads back here: %w", r.desc.Guests[self].Name, err)
+	return fmt.Errorf("the other host runs guest %s, too, or the uplink leads back here: %w", r.desc.Guests[self].Name,
+		err)
 }
 
 // looped reports whether a frame of ours has come back by an uplink.

@@ -11,7 +11,8 @@ import (
 	"vnic.dev/vnic/internal/wire"
 )
 
-// keep makes a file that outlives the run, in a directory that a user can tell apart from other runs'; nil without Keep.
+// keep makes a file that outlives the run, in a directory that a user can tell apart from other runs'; nil without
+// Keep.
 func (o *Options) keep(name string) (*os.File, error) {
 	if !o.Keep {
 		return nil, nil

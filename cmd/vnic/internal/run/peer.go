@@ -20,8 +20,8 @@ import (
 
 // peer is the vnic on the host that runs the other guest, at the end of a connection. Both send events (package
 // jsonlines): first a hello each; then the steps of the transfer, so that both go on together, and meanwhile signs of
-// life; at the end a verdict each, and an acknowledgement. A host that ends earlier sends the reason. The peer's messages
-// are bounded, and their text is made printable.
+// life; at the end a verdict each, and an acknowledgement. A host that ends earlier sends the reason. The peer's
+// messages are bounded, and their text is made printable.
 type peer struct {
 	*jsonlines.Client
 	conn    halfCloser
@@ -87,8 +87,9 @@ func (p patient) Read(b []byte) (int, error) {
 // newPeer begins to talk. guest is the one that is expected there; conn is the peer's to close.
 func newPeer(conn halfCloser, guest string, silence time.Duration, over *atomic.Bool) *peer {
 	p := makePeer(conn, guest, silence, over)
-	p.Client = jsonlines.NewClient(patient{conn, silence}, jsonlines.Options{Protocol: p.protocol(), MaxRequest: maxMessage,
-		Strict: true, Event: p.hear, Closed: p.broken})
+	p.Client = jsonlines.NewClient(patient{conn, silence},
+		jsonlines.Options{Protocol: p.protocol(), MaxRequest: maxMessage,
+			Strict: true, Event: p.hear, Closed: p.broken})
 	p.work.Go(p.live)
 	return p
 }
@@ -100,7 +101,8 @@ func makePeer(conn halfCloser, guest string, silence time.Duration, over *atomic
 }
 
 func (p *peer) protocol() jsonlines.Protocol {
-	return jsonlines.Protocol{Version: protocol, MaxLine: maxMessage, Who: p.host(), Fix: "run the same vnic on both hosts"}
+	return jsonlines.Protocol{Version: protocol, MaxLine: maxMessage, Who: p.host(),
+		Fix: "run the same vnic on both hosts"}
 }
 
 // host is the other one, in messages.

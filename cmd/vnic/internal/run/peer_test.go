@@ -79,7 +79,8 @@ func TestHostilePeers(t *testing.T) {
 		{"without an end", strings.Repeat("x", maxMessage+1), "more than 4194304 bytes at once"},
 		{"an end", greeting + `{"event":"end","args":"\u001b]0;x\u0007` + strings.Repeat("y", 1000) + `"}` + "\n",
 			"the host of guest b ended: ?]0;x?yyy"},
-		{"another version", `{"event":"alive","hello":{"protocol":3,"vnic":"\u001b` + strings.Repeat("y", 1000) + `"}}` + "\n",
+		{"another version",
+			`{"event":"alive","hello":{"protocol":3,"vnic":"\u001b` + strings.Repeat("y", 1000) + `"}}` + "\n",
 			`the host of guest b is of vnic \x1byyy`},
 		{"nothing", "", "nothing has come from the host of guest b for 300ms"},
 	} {

@@ -49,8 +49,8 @@ func (r *Rail) where() string {
 		}
 		return fmt.Sprint(n, " of ", r.Bytes)
 	}
-	return fmt.Sprintf("%s %t device %s/%s host %s/%s", r.Path, r.P2P, group(r.TX.Device), group(r.RX.Device), group(r.TX.Host),
-		group(r.RX.Host))
+	return fmt.Sprintf("%s %t device %s/%s host %s/%s", r.Path, r.P2P, group(r.TX.Device), group(r.RX.Device),
+		group(r.TX.Host), group(r.RX.Host))
 }
 
 // Rails transfer at the same time, each in both directions, each its own payload: of all of it not a byte is in host

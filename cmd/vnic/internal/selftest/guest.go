@@ -96,8 +96,9 @@ func (b *bench) wants(p *program) error {
 
 // open opens what the guest has as disks.
 func (b *bench) open() (err error) {
-	for _, im := range []struct{ path, where string }{{b.images.Root, ""}, {b.images.Tests, "/ks"}, {b.images.Changed, "/ks"},
-		{b.images.Modules, "/usr/lib/modules/" + b.im.Kernel.Version}, {b.images.Patched, "/patched"}} {
+	for _, im := range []struct{ path, where string }{{b.images.Root, ""}, {b.images.Tests, "/ks"},
+		{b.images.Changed, "/ks"}, {b.images.Modules, "/usr/lib/modules/" + b.im.Kernel.Version}, {b.images.Patched,
+			"/patched"}} {
 		if im.path == "" {
 			continue
 		}

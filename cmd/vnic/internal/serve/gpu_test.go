@@ -117,7 +117,8 @@ func TestGroupGetsTheGPU(t *testing.T) {
 			t.Errorf("%s: %d calls refused: %s", mode, n, p.output)
 		}
 		if os.Geteuid() == 0 {
-			testkit.Equal(t, mode+": refusals that were told", strings.Count(p.output.String(), "is refused the GPU's memory"), 1)
+			testkit.Equal(t, mode+": refusals that were told", strings.Count(p.output.String(), "is refused the GPU's memory"),
+				1)
 		}
 		for _, path := range paths {
 			for _, path := range []string{path, path + ".gpu"} {

@@ -58,7 +58,8 @@ guests:
 	}
 	var output strings.Builder
 	testkit.OK(t, s.rep.Print(&output))
-	if strings.Contains(s.rep.KernelArgs, noKASLR) || !s.rep.GPUModule || !strings.Contains(output.String(), "vnicgpu.ko") {
+	if strings.Contains(s.rep.KernelArgs, noKASLR) || !s.rep.GPUModule ||
+		!strings.Contains(output.String(), "vnicgpu.ko") {
 		t.Errorf("%+v\n%s", s.rep, &output)
 	}
 }

@@ -48,7 +48,8 @@ func TestChange(t *testing.T) {
 		`{"id":1,"op":"snapshot",` + hello + "}\n": `"ok":{"schema":1`,
 		strings.Repeat("x", 2*maxRequest):          "is of an older vnic", "\n": "is of an older vnic"} {
 		b := tell(t, dir, line)
-		if !strings.Contains(strings.ReplaceAll(b, `\"`, `"`), strings.ReplaceAll(want, `\"`, `"`)) && len(line) <= maxRequest {
+		if !strings.Contains(strings.ReplaceAll(b, `\"`, `"`), strings.ReplaceAll(want, `\"`, `"`)) &&
+			len(line) <= maxRequest {
 			t.Errorf("%.20q: %s, not %s", line, b, want)
 		}
 	}
@@ -79,15 +80,16 @@ func tell(t *testing.T, dir, line string) string {
 	return string(b)
 }
 
-// A client of another vnic is refused by one line that names both, of 780d5150, too: it says nothing to have a snapshot,
-// prints the error of a change, and that a snapshot without a schema is of another version. Of the same protocol any vnic
-// is answered.
+// A client of another vnic is refused by one line that names both, of 780d5150, too: it says nothing to have a
+// snapshot, prints the error of a change, and that a snapshot without a schema is of another version. Of the same
+// protocol any vnic is answered.
 //
 // Invariant: vnic stat: A client of another protocol is refused by one line that names both versions.
 func TestClientOfAnotherVnicIsRefused(t *testing.T) {
 	dir := place(t)
 	start(t, Options{})
-	this := fmt.Sprintf(", this is vnic (devel) (protocol 2): ask with the program of process %d, /proc/%[1]d/exe", os.Getpid())
+	this := fmt.Sprintf(", this is vnic (devel) (protocol 2): ask with the program of process %d, /proc/%[1]d/exe",
+		os.Getpid())
 	const older = "who asks is of an older vnic, which does not say its version"
 	for line, want := range map[string]string{
 		"": older, "set link a loss=1%\n": older,
@@ -110,8 +112,8 @@ func TestClientOfAnotherVnicIsRefused(t *testing.T) {
 	}
 }
 
-// A vnic of another version is refused by one line that names both: one of 780d5150 gives counters where it has not seen
-// the request, else it says that it is none.
+// A vnic of another version is refused by one line that names both: one of 780d5150 gives counters where it has not
+// seen the request, else it says that it is none.
 func TestServerOfAnotherVnicIsRefused(t *testing.T) {
 	dir := place(t)
 	testkit.OK(t, os.Mkdir(dir, 0o700))

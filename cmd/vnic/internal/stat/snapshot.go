@@ -1,9 +1,9 @@
 // Package stat shows the counters of a running vnic: to `vnic stat` over a socket, and to Prometheus over HTTP.
 //
-// A Server takes a Snapshot of its ports at each request, and only then; the datapath knows
-// nothing of it. Its socket lies in a directory that is this user's alone, named for the process.
-// A client asks for one Snapshot or one change of the lab, is answered (package jsonlines), and the connection ends: a
-// client that never reads costs a goroutine for some seconds. What a process leaves that was killed, the next one removes.
+// A Server takes a Snapshot of its ports at each request, and only then; the datapath knows nothing of it. Its socket
+// lies in a directory that is this user's alone, named for the process. A client asks for one Snapshot or one change of
+// the lab, is answered (package jsonlines), and the connection ends: a client that never reads costs a goroutine for
+// some seconds. What a process leaves that was killed, the next one removes.
 package stat
 
 import (

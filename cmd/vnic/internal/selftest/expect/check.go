@@ -100,8 +100,8 @@ func (c *checker) patched(name string, cases []string) {
 		case with == nil:
 			c.wrong(where, "%s: class %s, but nothing is expected of it with the patch", one, Test)
 		case with.Expect != Expected(ktap.Pass) && with.Expect != Expected(ktap.XFail):
-			c.wrong(where, "%s: class %s, but with the patch it is %s as well: its class is the one that it has there", one, Test,
-				with.Expect)
+			c.wrong(where, "%s: class %s, but with the patch it is %s as well: its class is the one that it has there", one,
+				Test, with.Expect)
 		}
 	}
 }
