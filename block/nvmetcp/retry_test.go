@@ -42,7 +42,7 @@ func (a *attempts) sent(o block.Op) int {
 }
 
 // A command that the target refuses without Do Not Retry is sent again, up to five times, and the
-// result is that of the last attempt.
+// result is the result of the last attempt.
 func TestCommandsAreSentAgain(t *testing.T) {
 	const off, size = 8 * 512, 256 << 10 // more than a capsule holds
 	for _, st := range []status{0x0021, 0x0022, 0x0082, 0x0006, 0x0303} {

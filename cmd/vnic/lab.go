@@ -124,7 +124,7 @@ func loadLab(c *cobra.Command, name string, memory func(*labfile.Lab) uint64, fl
 	return l, enough(name, memory(l))
 }
 
-// accelOf sets --accel to that of the lab file, unless the user has set it.
+// accelOf sets --accel to the lab file's, unless the user has set it.
 func accelOf(c *cobra.Command, l *labfile.Lab) {
 	f := c.Flags().Lookup("accel")
 	if l.Accel == "" || f == nil || f.Changed || os.Getenv(qemu.EnvAccel) != "" {

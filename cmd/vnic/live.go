@@ -19,27 +19,27 @@ import (
 	"vnic.dev/vnic/internal/wire/uplink"
 )
 
-// live is what a command has around its lab: the sandbox, counters, a capture, a page, files that are written at the
-// end.
+// live holds what runs beside a command's lab: the sandbox, counters, a capture, a page, and files that are written at
+// the end.
 type live struct {
 	sandbox string
 	dump    pcap.Options
 	show    stat.Options
 	page    pageOptions
 	uplinks []uplink.Config
-	more    broker.Calls // that the sandbox leaves this process, too
+	more    broker.Calls // system calls that the sandbox allows this process besides its own list
 
-	files    []*draft // made before the sandbox closes: those of newFile
+	files    []*draft // made by file; they are opened before the sandbox closes
 	counters *stat.Server
 	capture  *pcap.Pcap // nil: none
 }
 
-// newLive is that of a command without flags.
+// newLive returns the live of a command before its flags are read.
 func newLive(command string) live {
 	return live{sandbox: broker.On, show: stat.Options{Command: command}}
 }
 
-// check says what is wrong with the flags.
+// check returns what is wrong with the flags.
 func (l *live) check() error {
 	return errors.Join(broker.CheckMode(l.sandbox), l.show.Check(), l.page.check())
 }

@@ -141,7 +141,7 @@ func Impairments() []Fault {
 // Words are the fault with a value, as ParseChange reads them.
 func (f *Fault) Words() string { return strings.TrimSuffix(f.Key+"="+f.Example, "=") }
 
-// Text is the value that an impairment has; "": that of an unimpaired link.
+// Text is the value of an impairment as users write it; "": it is off.
 func (f *Fault) Text(im *wire.Impairment) string {
 	text := f.Value(im).String()
 	if text == f.Value(new(wire.Impairment)).String() {

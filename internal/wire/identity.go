@@ -18,7 +18,7 @@ import (
 // target of a probe for duplicates (RFC 4862, 5.4; RFC 5227, 2.1).
 type Identity struct {
 	MAC     MAC           // the port's own, which no other port may use; zero: none
-	Learn   bool          // the port's own MAC is that of its first frame since Link.Forget, not MAC
+	Learn   bool          // the port takes its MAC from its first frame since Link.Forget, and ignores MAC
 	Also    []MAC         // other MACs that it may use, unless another port does
 	Any     bool          // it may use any MAC that no other port uses
 	Router  bool          // its addresses are not checked, as it forwards others' packets; MAC is its own

@@ -37,7 +37,7 @@ func sysfs(t *testing.T, list map[string]string) string {
 	return root
 }
 
-// The interfaces are those of the given driver, in the order of their PCI slots, whatever their
+// Only interfaces of the given driver are listed, in the order of their PCI slots, whatever their
 // names.
 func TestInterfacesAreInTheOrderOfTheirPlaces(t *testing.T) {
 	root := sysfs(t, map[string]string{"eth0": "gve 0000:00:05.0", "eth1": "gve 0000:00:03.0",

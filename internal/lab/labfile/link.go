@@ -16,7 +16,7 @@ type Link struct {
 	text map[string]string // of the impairments that the file gives a value, by their keys
 }
 
-// linkType is a struct with the keys of a link: of, and those of lab.Impairments.
+// linkType is a struct with all keys of a link: the key of, and a key for each of lab.Impairments.
 var linkType = func() reflect.Type {
 	fields := []reflect.StructField{{Name: "OF", Type: reflect.TypeFor[string](), Tag: `yaml:"of"`}}
 	for i, f := range lab.Impairments() {

@@ -14,7 +14,7 @@ import (
 	"vnic.dev/vnic/internal/proc"
 )
 
-// MergeUsr links /bin, /sbin, /lib and /lib64 to those of /usr in a tree of packages, as on Debian:
+// MergeUsr links /bin, /sbin, /lib and /lib64 to /usr's in a tree of packages, as on Debian:
 // the packages do not contain these links, a maintainer script makes them.
 func MergeUsr(root string) error {
 	for _, dir := range []string{"bin", "sbin", "lib", "lib64"} {

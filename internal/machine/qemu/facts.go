@@ -61,7 +61,7 @@ func (r *Report) PrintReport(w io.Writer) error {
 	return b.Flush()
 }
 
-// processor returns the first processor's model and those of its flags that matter for KVM.
+// processor returns the first processor's model, and which flags that matter for KVM it has.
 func processor(path string) string {
 	text, _ := os.ReadFile(path)
 	fields := map[string]string{}

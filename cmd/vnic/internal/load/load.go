@@ -239,7 +239,7 @@ func (u *use) load(ctx context.Context, r *Run, l transfer.LoadArgs, cpu *float6
 	return nil
 }
 
-// wrong is what of a run is not as its mode must have it.
+// wrong lists what of a run contradicts its mode.
 func (r *Run) wrong(p2p bool) (f report.Findings) {
 	devmem, in := r.Mode == transfer.Devmem, &r.RX
 	f.If(r.Verified != nil && !*r.Verified, "%s", r.Error)

@@ -92,7 +92,7 @@ func (e *End) add(now, before *control.RDMACounts, gb, cpu float64) {
 
 func (e *End) payload() uint64 { return e.Device + e.GPUFile + e.Host }
 
-// wrong is what of an end's counters is not as it must be.
+// wrong lists what is wrong with an end's counters.
 func (e *End) wrong(memory string, bytes uint64) (f report.Findings) {
 	f.If(e.payload()-e.Again != bytes, "%d bytes of payload, without %d that were moved again, and not %d",
 		e.payload()-e.Again, e.Again, bytes)
@@ -113,7 +113,7 @@ func (e *End) wrong(memory string, bytes uint64) (f report.Findings) {
 	return f
 }
 
-// wrong is what a run shows that it must not; size is that of a round.
+// wrong lists what is wrong with a run; size is the bytes of a round.
 func (r *Run) wrong(size uint64) (f report.Findings) {
 	f.If(r.Error != "", "%s", r.Error)
 	if p := r.Pages; p != nil {

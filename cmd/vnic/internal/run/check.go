@@ -29,7 +29,7 @@ func (r *runner) check(rep *Report) error {
 }
 
 // check holds the report against what each mode must prove. streams are those of its rails; without rails there may be
-// none. more is what else is wrong.
+// none. more has further errors.
 func (rep *Report) check(o *Options, streams []*stream, more error) error {
 	var f report.Findings
 	if o.Rails == 0 {
@@ -48,7 +48,7 @@ func (rep *Report) check(o *Options, streams []*stream, more error) error {
 	return append(f, more).Err(ErrProof)
 }
 
-// wrong is what a run's digest and counters show that they must not. here says which ends there are counters of.
+// wrong lists what contradicts a proof in a run's digest and counters. here says which ends have counters on this host.
 func (r *Run) wrong(o *Options, here [2]bool) (f report.Findings) {
 	f.If(r.Bytes != o.Size, "%d bytes of %d", r.Bytes, o.Size)
 	f.If(!r.SHA256Match && here[1], "the destination's digest is not the source's")

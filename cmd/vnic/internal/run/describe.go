@@ -153,7 +153,7 @@ func (o *Options) modelsOf(g *lab.Guest) (list []string) {
 	return slices.Compact(list)
 }
 
-// checkRAM sees whether guest i has RAM for all its NICs, of which each wants huge pages. Where GPUs are NUMA nodes,
+// checkRAM checks that guest i has RAM for all its NICs; each needs huge pages. Where GPUs are NUMA nodes,
 // all that runs in the guest keeps to the first socket's.
 func (o *Options) checkRAM(i int, g *lab.Guest) error {
 	if o.InProc || o.away(i) {
@@ -179,10 +179,10 @@ func (o *Options) checkRAM(i int, g *lab.Guest) error {
 		len(g.NICs), which, lab.FormatBytes(least))
 }
 
-// maxBare is how many NICs and as many GPUs there is room for in a QEMU that is told of no PCIe tree: 24 slots.
+// maxBare is how many NICs, with as many GPUs, fit into a QEMU without a described PCIe tree: it has 24 slots.
 const maxBare = 12
 
-// machine says what guest i has besides NICs and GPUs.
+// machine returns guest i's RAM, in bytes, and its number of CPUs.
 func (o *Options) machine(i int) (ram uint64, cpus int) {
 	if o.Lab != nil {
 		return o.Lab.Machines[i].RAM, o.Lab.Machines[i].CPUs
@@ -190,7 +190,7 @@ func (o *Options) machine(i int) (ram uint64, cpus int) {
 	return o.Memory, 1
 }
 
-// Take has the guests be those of a lab file, and n of their NICs transfer; 0: all that both have.
+// Take sets the guests to the ones of a lab file. n of their NICs transfer; 0: as many as both have.
 func (o *Options) Take(l *labfile.Lab, n int) {
 	o.Lab, o.Rails = l, n
 	least := MaxRails
@@ -205,7 +205,7 @@ func (o *Options) Take(l *labfile.Lab, n int) {
 	}
 }
 
-// nodeMemory is what a GPU should have that is a NUMA node.
+// nodeMemory is how much memory a GPU should have if it is a NUMA node.
 const nodeMemory = 128 << 20
 
 // Remodel has all NICs of a lab file be of NIC's models, the first guest's and the other's. GPUs whose memory is then a

@@ -43,7 +43,7 @@ func (r *runner) transfer(ctx context.Context) (*Report, error) {
 	return rep, r.check(rep)
 }
 
-// describe is a report of what is to be done.
+// describe returns a report that describes the run before it begins.
 func (r *runner) describe() *Report {
 	o, i := r.opt, &r.Info
 	rep := &Report{Schema: 1, Guest: i.Guest, QEMU: i.QEMU, Kernel: i.Kernel, Accel: i.Accel, Untested: i.Untested,
@@ -147,7 +147,7 @@ func (r *runner) lost() error {
 	return errors.Join(errs...)
 }
 
-// awaitRemovals waits until what was to be removed is, for a while: it is told of then.
+// awaitRemovals waits for devices that are being removed, for a while, so that the user sees that they are gone.
 func (r *runner) awaitRemovals(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, limits.Ask.Here())
 	defer cancel()

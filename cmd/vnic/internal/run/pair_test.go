@@ -92,7 +92,7 @@ func boot(t *testing.T, name string) *pair {
 	return x
 }
 
-// run transfers as Do does, but for the boot: with other options, but for those of the lab's hardware.
+// run transfers as Do does, without the boot: with other options, except that the lab's hardware stays.
 func (x *pair) run(t *testing.T, o Options) *Report {
 	t.Helper()
 	testkit.OK(t, o.Check())

@@ -34,7 +34,7 @@ func (o *Options) cut(send, recv uint64) (p plan, err error) {
 	return p, nil
 }
 
-// window is what a guest takes of a node: as much as the largest round needs.
+// window is how much memory of a NUMA node a guest allocates: as much as the largest round needs.
 func (p *plan) window() uint64 {
 	return (p.pool + up(slices.Max(p.rounds)) + guests.HugePage - 1) &^ (guests.HugePage - 1)
 }
@@ -48,7 +48,7 @@ type place struct{ guest, nic, gpu int }
 // ofGPU is the GPU alone.
 func (p place) ofGPU() place { return place{guest: p.guest, gpu: p.gpu} }
 
-// plan says what goes from where to where, and how. The description is complete.
+// plan makes the streams: what each sends, from where to where. The description is complete.
 func (r *runner) plan() error {
 	var trees [2]*tree
 	for i := range trees {
@@ -88,7 +88,7 @@ func (r *runner) ofRail(s *stream, err error) error {
 	return fmt.Errorf("rail %d: %w", s.rail.Rail, err)
 }
 
-// tree is that of a guest, in which its NICs and GPUs have names.
+// tree returns a guest's PCIe tree; its NICs and GPUs have names.
 type tree struct {
 	*pcie.Tree
 	nics, gpus []string
@@ -155,7 +155,7 @@ func (s *stream) share(d *lab.Description, used map[place]int, room *[2]uint64) 
 	return nil
 }
 
-// tooSmall is the error for the GPU of end i, of which n streams need a part.
+// tooSmall is the error if the GPU of end i lacks memory for n streams.
 func (s *stream) tooSmall(i int, model lab.Model, memory, n uint64) error {
 	least, power := n*leastRoom, s.opt.Lab == nil || !model.Node // a power of two
 	for guests.Usable(model, least)/n&^(guests.HugePage-1) < leastRoom || power && least&(least-1) != 0 {

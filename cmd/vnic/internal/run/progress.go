@@ -2,7 +2,7 @@ package run
 
 import "sync"
 
-// progress adds up that of several transfers.
+// progress adds up the progress of several transfers.
 type progress struct {
 	opt  *Options
 	mode string

@@ -150,7 +150,7 @@ func (r *runner) take(ctx context.Context, g *guests.Guest) error {
 	return nil
 }
 
-// ends are those of all streams that are here.
+// ends lists the ends on this host, of all streams.
 func (r *runner) ends() (list []*end) {
 	for _, s := range r.streams {
 		list = append(list, s.here()...)
@@ -158,12 +158,12 @@ func (r *runner) ends() (list []*end) {
 	return list
 }
 
-// endsOf are those in a guest.
+// endsOf lists the ends in a guest.
 func (r *runner) endsOf(g *guests.Guest) []*end {
 	return slices.DeleteFunc(r.ends(), func(e *end) bool { return e.Guest != g })
 }
 
-// ports are those of all rails that are here.
+// ports lists the ports on this host, of all rails.
 func (r *runner) ports() (list []*nic.Port) {
 	for _, g := range r.Guests {
 		for _, p := range g.HW.Ports[:r.opt.rails()] {
@@ -202,7 +202,7 @@ func (r *runner) close() error {
 	return r.Close()
 }
 
-// end is one side of a stream: a Node, of which nothing but name and addresses is here if it is on another host.
+// end is one side of a stream: a Node. If it is on another host, it has only its name and addresses.
 type end struct {
 	guests.Node
 	opt   *Options

@@ -78,7 +78,7 @@ func match(ok bool) string {
 	return "MISMATCH"
 }
 
-// railColumns are those of the table of rails, in which some have shares of their links' rates.
+// railColumns are the columns of the table of rails; if links have rates, some show shares of them.
 var railColumns = report.Columns[Rail]{
 	{Title: "rail", Text: func(r *Rail) string { return fmt.Sprint(r.Rail) }},
 	{Title: "from", Text: func(r *Rail) string { return r.From }},
@@ -172,7 +172,7 @@ func (rep *Report) shareLines(w io.Writer, mode string) {
 // mostLinks are shown to people: the most loaded ones.
 const mostLinks = 8
 
-// linkColumns are those of the table of links.
+// linkColumns are the columns of the table of links.
 var linkColumns = report.Columns[Link]{
 	{Title: "link", Text: func(l *Link) string { return l.Name }},
 	{Title: "rate", Text: func(l *Link) string {

@@ -260,7 +260,7 @@ func (r *Run) add(x *transfer.IOResult, t *guests.Traffic) {
 	r.RX.Merge(t.RX)
 }
 
-// wrong is what of a run is not as its mode must have it.
+// wrong lists what of a run contradicts its mode.
 func (r *Run) wrong(size uint64, p2p bool) (f report.Findings) {
 	devmem, in := r.Mode == transfer.Devmem, &r.RX
 	if r.What == Write {
