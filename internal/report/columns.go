@@ -110,6 +110,14 @@ func (c *Column[T]) cell(x *T) string {
 	return Number(*c.Count(x))
 }
 
+// PerSecond is a count divided by seconds; 0 if no time has passed.
+func PerSecond(n uint64, seconds float64) float64 {
+	if seconds == 0 {
+		return 0
+	}
+	return float64(n) / seconds
+}
+
 // Number is a number with its thousands apart.
 func Number(n uint64) string { return humanize.Comma(int64(n)) }
 

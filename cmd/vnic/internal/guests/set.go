@@ -168,6 +168,17 @@ func Cost(perGB *float64) string {
 	return fmt.Sprintf("%.2f", *perGB)
 }
 
+// Verified is the cell of a table for a comparison of a run's bytes: by says with what; nil: there was none.
+func Verified(right *bool, by, wrong string) string {
+	switch {
+	case right == nil:
+		return "-"
+	case *right:
+		return "every byte, with " + by
+	}
+	return wrong
+}
+
 // reach makes the nodes, and takes peer-to-peer from NICs that shall have none.
 func (s *Set) reach(d *lab.Description) error {
 	for i, g := range s.Guests {

@@ -85,19 +85,13 @@ var tensorColumns = report.Columns[Tensor]{
 	{Title: "bytes", Count: func(t *Tensor) *uint64 { return &t.Bytes }},
 }
 
-// per is a count by the second.
-func (r *Run) per(n uint64) float64 {
-	if r.Seconds == 0 {
-		return 0
-	}
-	return float64(n) / r.Seconds
-}
-
 var columns = report.Columns[Run]{
 	{Title: "mode", Text: func(r *Run) string { return r.Mode }},
 	{Title: "bytes", Count: func(r *Run) *uint64 { return &r.Bytes }},
-	{Title: "MB/s", Text: func(r *Run) string { return fmt.Sprintf("%.1f", r.per(r.Bytes)/1e6) }},
-	{Title: "samples/s", Text: func(r *Run) string { return fmt.Sprintf("%.1f", r.per(r.Records)) }, If: ofRecords},
+	{Title: "MB/s", Text: func(r *Run) string { return fmt.Sprintf("%.1f", report.PerSecond(r.Bytes, r.Seconds)/1e6) }},
+	{Title: "samples/s", Text: func(r *Run) string {
+		return fmt.Sprintf("%.1f", report.PerSecond(r.Records, r.Seconds))
+	}, If: ofRecords},
 	{Title: "waited for data", Text: func(r *Run) string { return guests.Percent(r.Waited) }, If: ofRecords},
 	{Title: "requests", Text: func(r *Run) string { return fmt.Sprint(r.Requests) }},
 	{Title: "connections", Text: func(r *Run) string { return fmt.Sprint(r.Connections) }},
@@ -113,15 +107,7 @@ var placeColumns = report.Columns[Run]{
 	{Title: "in device", Count: func(r *Run) *uint64 { return &r.RX.Device }},
 	{Title: "in host", Count: func(r *Run) *uint64 { return &r.RX.Host }},
 	{Title: "looked at", Text: func(r *Run) string { return guests.Percent(r.share()) }},
-	{Title: "verified", Text: func(r *Run) string {
-		switch {
-		case r.Verified == nil:
-			return "-"
-		case *r.Verified:
-			return "every byte, with " + r.By
-		}
-		return "WRONG: " + r.Error
-	}},
+	{Title: "verified", Text: func(r *Run) string { return guests.Verified(r.Verified, r.By, "WRONG: "+r.Error) }},
 }
 
 // Table prints the report for people.

@@ -145,12 +145,7 @@ func (r *Report) check() error {
 var columns = report.Columns[Run]{
 	{Title: "mr", Text: func(r *Run) string { return r.Memory }},
 	{Title: "bytes", Count: func(r *Run) *uint64 { return &r.Bytes }},
-	{Title: "MB/s", Text: func(r *Run) string {
-		if r.Seconds == 0 {
-			return "0.0"
-		}
-		return fmt.Sprintf("%.1f", float64(r.Bytes)/r.Seconds/1e6)
-	}},
+	{Title: "MB/s", Text: func(r *Run) string { return fmt.Sprintf("%.1f", report.PerSecond(r.Bytes, r.Seconds)/1e6) }},
 	{Title: "work requests", Count: func(r *Run) *uint64 { return &r.Requests }},
 	{Title: "path MTU", Text: func(r *Run) string { return fmt.Sprint(r.PathMTU) }},
 	{Title: "packets", Text: func(r *Run) string {

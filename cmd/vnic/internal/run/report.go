@@ -149,12 +149,7 @@ type AuditCount struct {
 }
 
 // Rate is bytes per second.
-func (r *Run) Rate() float64 {
-	if r.Seconds == 0 {
-		return 0
-	}
-	return float64(r.Bytes) / r.Seconds
-}
+func (r *Run) Rate() float64 { return report.PerSecond(r.Bytes, r.Seconds) }
 
 // add adds to the sum of rails, which ran at the same time, the run of one. What is counted of whole NICs is not added.
 func (rep *Report) add(sum, x *Run) {

@@ -78,20 +78,12 @@ func (r *Run) share() float64 {
 	return float64(r.Looked) / float64(r.Bytes)
 }
 
-// per is a number by the second.
-func (r *Run) per(n float64) float64 {
-	if r.Seconds == 0 {
-		return 0
-	}
-	return n / r.Seconds
-}
-
 var columns = report.Columns[Run]{
 	{Title: "mode", Text: func(r *Run) string { return r.Mode }},
 	{Title: " ", Text: func(r *Run) string { return r.What }},
 	{Title: "bytes", Count: func(r *Run) *uint64 { return &r.Bytes }},
-	{Title: "IOPS", Text: func(r *Run) string { return fmt.Sprintf("%.0f", r.per(float64(r.Operations))) }},
-	{Title: "MB/s", Text: func(r *Run) string { return fmt.Sprintf("%.1f", r.per(float64(r.Bytes)/1e6)) }},
+	{Title: "IOPS", Text: func(r *Run) string { return fmt.Sprintf("%.0f", report.PerSecond(r.Operations, r.Seconds)) }},
+	{Title: "MB/s", Text: func(r *Run) string { return fmt.Sprintf("%.1f", report.PerSecond(r.Bytes, r.Seconds)/1e6) }},
 	{Title: "p50 us", Text: func(r *Run) string { return fmt.Sprintf("%.0f", r.P50) }},
 	{Title: "p99 us", Text: func(r *Run) string { return fmt.Sprintf("%.0f", r.P99) }},
 	{Title: "looked at", Text: func(r *Run) string { return guests.Percent(r.share()) }},
@@ -105,15 +97,7 @@ var placeColumns = report.Columns[Run]{
 	{Title: "in host", Count: func(r *Run) *uint64 { return &r.RX.Host }},
 	{Title: "out device", Count: func(r *Run) *uint64 { return &r.TX.Device }},
 	{Title: "out host", Count: func(r *Run) *uint64 { return &r.TX.Host }},
-	{Title: "verified", Text: func(r *Run) string {
-		switch {
-		case r.Verified == nil:
-			return "-"
-		case *r.Verified:
-			return "every byte, with " + r.By
-		}
-		return "WRONG, with " + r.By
-	}},
+	{Title: "verified", Text: func(r *Run) string { return guests.Verified(r.Verified, r.By, "WRONG, with "+r.By) }},
 }
 
 // Table prints the report for people.
