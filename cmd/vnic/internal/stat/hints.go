@@ -61,8 +61,9 @@ func hints(list []Flow) (out []string) {
 		if again := max(tx.Again, rx.Again); again > 0 && again > max(tx.Payload(), rx.Payload())/100 {
 			say(f, "%s were sent again, or came late", humanize.IBytes(again))
 		}
+		tokens, _ := f.tokensHeld()
 		for _, r := range slices.Sorted(maps.Keys(tx.Drops)) {
-			say(f, "%s packets were dropped: %s", humanize.Comma(int64(tx.Drops[r])), dropMeaning(r, f.tokensHeld()))
+			say(f, "%s packets were dropped: %s", humanize.Comma(int64(tx.Drops[r])), dropMeaning(r, tokens))
 		}
 	}
 	return out

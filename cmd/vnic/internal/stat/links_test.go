@@ -82,7 +82,7 @@ func TestLinksNeverGoBack(t *testing.T) {
 		t.Fatalf("%+v, %v", list, scale)
 	}
 	for _, e := range l.Edges() {
-		x.was[e] = lab.Carried{Payload: 7, Bytes: 9.5}
+		x.shown[e] = lab.Carried{Payload: 7, Bytes: 9.5}
 	}
 	list, _ = x.read()
 	for _, l := range list {
