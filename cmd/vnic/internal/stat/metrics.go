@@ -152,5 +152,5 @@ const maxScrapers = 64
 
 func serveMetrics(addr string, s *Server) (*httpserver.Server, error) {
 	return httpserver.Serve(httpserver.Options{Addr: addr, Flag: metricsFlag, Handler: metricsHandler(s),
-		Conns: maxScrapers, Log: s.log})
+		Conns: maxScrapers, Log: s.opt.Log})
 }

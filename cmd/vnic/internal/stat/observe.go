@@ -8,47 +8,46 @@ import (
 	"github.com/dustin/go-humanize"
 
 	"vnic.dev/vnic/internal/control"
-	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/nic"
 	"vnic.dev/vnic/splitter"
 )
 
-// observed makes events of what a port's driver sets up: a nic.Observer.
+// observed is a nic.Observer: it makes an event of each thing that a port's driver sets up or removes.
 type observed struct {
 	port   string
 	events *events
 	maps   *gpuMaps
-	look   func() // at what the port has posted, soon
+	look   func() // makes a looker look at the port's rings
 }
 
 var _ nic.Observer = (*observed)(nil)
 
 // Changed implements nic.Observer.
-func (o *observed) Changed(was, is *control.State) {
-	if was.Generation != is.Generation {
+func (o *observed) Changed(before, now *control.State) {
+	if before.Generation != now.Generation {
 		o.say("reset", "the device is as new: it was reset, or has another driver")
 		o.maps.forget(o.port, -1)
 		return
 	}
 	defer o.look()
 	rule := func(r *control.FlowRule) uint32 { return r.ID }
-	for _, r := range added(was.Rules, is.Rules, rule) {
+	for _, r := range added(before.Rules, now.Rules, rule) {
 		o.say("rule", "rule %d: %s goes to queue %d", r.ID, ruleText(&r), r.Queue)
 	}
-	for _, r := range added(is.Rules, was.Rules, rule) {
+	for _, r := range added(now.Rules, before.Rules, rule) {
 		o.say("rule", "rule %d is gone: %s", r.ID, ruleText(&r))
 	}
 	binding := func(b *control.Binding) uint32 { return b.ID }
-	for _, b := range added(was.Bindings, is.Bindings, binding) {
-		o.say("binding", "binding %d: %s", b.ID, bindingText(is, &b))
+	for _, b := range added(before.Bindings, now.Bindings, binding) {
+		o.say("binding", "binding %d: %s", b.ID, bindingText(now, &b))
 		o.unbound(&b)
 	}
-	for _, b := range added(is.Bindings, was.Bindings, binding) {
-		o.say("binding", "binding %d is gone: %s", b.ID, bindingText(was, &b))
+	for _, b := range added(now.Bindings, before.Bindings, binding) {
+		o.say("binding", "binding %d is gone: %s", b.ID, bindingText(before, &b))
 		o.unbound(&b)
 	}
-	for i, s := range is.Splits {
-		if i < len(was.Splits) && was.Splits[i].On != s.On {
+	for i, s := range now.Splits {
+		if i < len(before.Splits) && before.Splits[i].On != s.On {
 			what := "headers are not split from payload any more"
 			if s.On {
 				what = "headers are split from payload"
@@ -58,23 +57,23 @@ func (o *observed) Changed(was, is *control.State) {
 	}
 }
 
-// added gives what only the second of two lists has, by ID, by which both are sorted (control.State). The caller holds
-// a lock of the port: each element is looked at once or twice.
-func added[T any](was, is []T, id func(*T) uint32) (list []T) {
+// added returns the elements that only the second of two lists has. Both are sorted by ID (control.State). The caller
+// holds a lock of the port: each element is looked at once or twice.
+func added[T any](before, now []T, id func(*T) uint32) (list []T) {
 	k := 0
-	for i := range is {
-		n := id(&is[i])
-		for k < len(was) && id(&was[k]) < n {
+	for i := range now {
+		n := id(&now[i])
+		for k < len(before) && id(&before[k]) < n {
 			k++
 		}
-		if k == len(was) || id(&was[k]) != n {
-			list = append(list, is[i])
+		if k == len(before) || id(&before[k]) != n {
+			list = append(list, now[i])
 		}
 	}
 	return list
 }
 
-// unbound forgets what the queues of a binding had posted.
+// unbound drops what the queues of a binding had posted.
 func (o *observed) unbound(b *control.Binding) {
 	for _, q := range b.Queues {
 		o.maps.forget(o.port, int(q))
@@ -96,7 +95,7 @@ func (o *observed) say(kind, format string, args ...any) {
 	o.events.add(Event{Port: o.port, Kind: kind, Text: fmt.Sprintf(format, args...)})
 }
 
-// ruleText says which packets a rule takes.
+// ruleText names the packets that a rule steers.
 func ruleText(r *control.FlowRule) string {
 	proto := fmt.Sprintf("ip %d", r.Proto)
 	switch r.Proto {
@@ -129,7 +128,7 @@ func ruleText(r *control.FlowRule) string {
 	return strings.Join(words, " ")
 }
 
-// bindingText says what a binding binds.
+// bindingText names the memory and the queues of a binding.
 func bindingText(s *control.State, b *control.Binding) string {
 	what := "memory"
 	for _, f := range s.Buffers {
@@ -145,21 +144,4 @@ func bindingText(s *control.State, b *control.Binding) string {
 		queues = append(queues, int(q))
 	}
 	return what + " for receive queue " + numbers(queues)
-}
-
-// observe has events be made of what happens in a lab, until stop is called.
-func (l *pageLab) observe(e *events) (stop func()) {
-	k := newLooker(&l.maps)
-	l.looker = k
-	for _, p := range l.lab.Ports() {
-		p.NIC().Observe(&observed{port: p.Name, events: e, maps: &l.maps, look: func() { k.ask(p) }})
-	}
-	l.lab.OnApply(func(c lab.Change) { e.add(Event{Port: c.Of, Kind: "fault", Text: c.String()}) })
-	return func() {
-		l.lab.OnApply(nil)
-		for _, p := range l.lab.Ports() {
-			p.NIC().Observe(nil)
-		}
-		k.stop()
-	}
 }

@@ -4,8 +4,8 @@ import (
 	"time"
 )
 
-// Page is what a page shows of a vnic at one moment: the counters, what they are of, and what has happened. Its JSON
-// keys are of this version alone: the page comes from the same process.
+// Page is what a page shows of a vnic at one moment: the counters, the hardware, and events. Its JSON keys may change
+// with each version: the page comes from the same process.
 type Page struct {
 	*Snapshot
 	Machines []Machine `json:"machines"`
@@ -16,7 +16,7 @@ type Page struct {
 // Machine is a guest's hardware.
 type Machine struct {
 	Name string     `json:"name"`
-	Tree []TreeNode `json:"tree"` // PCIe; empty where nobody has said what is in it
+	Tree []TreeNode `json:"tree"` // PCIe; empty if the lab describes none
 	NICs []NIC      `json:"nics"`
 	GPUs []PageGPU  `json:"gpus"`
 }
@@ -53,9 +53,9 @@ type PageGPU struct {
 	Place string `json:"place,omitempty"`
 }
 
-// GPUMap is what of a GPU's memory is in use by NICs. What is "posted" the NIC may write; what is "held" was posted,
-// and has not come back: a program has not returned it, or the driver keeps it; what is "send" is bound for transmit.
-// What is in no range is free.
+// GPUMap shows which ranges of a GPU's memory NICs use. The NIC may write to a "posted" range. A "held" range was posted,
+// and has not come back: a program has not returned it, or the driver keeps it. A "send" range is bound for transmit.
+// Memory in no range is free.
 type GPUMap struct {
 	GPU    string        `json:"gpu"` // PageGPU's name
 	Bytes  uint64        `json:"bytes"`
@@ -81,9 +81,9 @@ type Event struct {
 	Text string    `json:"text"`           // "rule 3: tcp to 10.0.0.1:7002 goes to queue 1"
 }
 
-// Page reads all that a page shows, of flows the 200 that moved most. It waits for no guest: how many tokens
-// connections hold is what guests said when the Page before was read. Any goroutine may call it until Close. After the
-// lab has ended it gives what was there last, with the events.
+// Page reads all that a page shows, with the 200 flows that moved most. It waits for no guest: the numbers of tokens
+// that connections hold are the guests' answers from when the Page before was read. Any goroutine may call it until
+// Close. After the lab has ended it returns the last Page, with the events.
 func (s *Server) Page() *Page {
 	if last := s.last.Load(); last != nil && s.ports.Load() == nil {
 		p := *last
@@ -93,11 +93,14 @@ func (s *Server) Page() *Page {
 	return s.page(shownFlows, s.holders.latest)
 }
 
-// page is Page, of a lab that is there, with so many flows; 0: all.
+// page is Page while there is a lab, with at most so many flows; 0: all.
 func (s *Server) page(flows int, ask askFunc) *Page {
 	p := &Page{Snapshot: s.snapshot(flows, ask), Machines: []Machine{}, Memory: []GPUMap{}, Events: s.events.read()}
 	if l := s.lab.Load(); l != nil {
-		p.Machines, p.Memory = l.machines(), l.memory()
+		for _, m := range l.lab.Machines() {
+			p.Machines = append(p.Machines, machine(m))
+		}
+		p.Memory = l.maps.read(l.lab)
 	}
 	return p
 }

@@ -8,22 +8,7 @@ import (
 	"vnic.dev/vnic/internal/lab/pcie"
 )
 
-// pageLab is a lab as a page shows it.
-type pageLab struct {
-	lab    *lab.Lab
-	maps   gpuMaps
-	looker *looker
-	stop   func() // observing
-}
-
-// machines gives all hardware.
-func (l *pageLab) machines() (out []Machine) {
-	for _, m := range l.lab.Machines() {
-		out = append(out, machine(m))
-	}
-	return out
-}
-
+// machine describes a guest's hardware for a page.
 func machine(m *lab.Machine) Machine {
 	x := Machine{Name: m.Name, Tree: []TreeNode{}, NICs: []NIC{}, GPUs: []PageGPU{}}
 	kinds := map[string]string{}
@@ -62,6 +47,3 @@ func machine(m *lab.Machine) Machine {
 	}
 	return x
 }
-
-// memory gives what NICs use of GPUs' memory.
-func (l *pageLab) memory() []GPUMap { return l.maps.read(l.lab) }
