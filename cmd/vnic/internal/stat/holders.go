@@ -33,10 +33,10 @@ func askHolders(ports []Port, name func(i int) string) map[string][]devmem.Holde
 	return holders
 }
 
-// askFunc asks guests which of their connections hold tokens. name gives the name of ports[i].
+// askFunc asks the guests for the connections that hold tokens. name gives the name of ports[i].
 type askFunc func(ports []Port, name func(i int) string) map[string][]devmem.Holder
 
-// answers are the guests' last answers of which connections hold tokens. A page reads them again and again, and waits
+// answers are the guests' last answers: the connections that hold tokens. A page reads them again and again, and waits
 // for no guest.
 type answers struct {
 	mu     sync.Mutex

@@ -108,7 +108,7 @@ func (o *Options) Check() error {
 	return httpserver.CheckAddr(metricsFlag, o.Metrics, "localhost:9118")
 }
 
-// metricsHandler serves the metrics of s, and those of its process.
+// metricsHandler serves the metrics of s and of its process, and a page for people.
 func metricsHandler(s *Server) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /metrics", expose(s))

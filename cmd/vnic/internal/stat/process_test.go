@@ -8,7 +8,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// The metrics of the process are those that procfs reads, for the parsing is our own.
+// The metrics of the process are what procfs reads: it checks our parsing.
 func TestProcessIsThatOfProcfs(t *testing.T) {
 	p := testkit.Must(procfs.Self())(t)
 	before := testkit.Must(p.Stat())(t)

@@ -96,7 +96,7 @@ func good(t *testing.T) (*results.Run, *expect.Expectations) {
 	return run, x
 }
 
-// unknown is a run of a kernel of which nothing is written down.
+// unknown is a run of a kernel without expectations.
 func unknown(t *testing.T) (*results.Run, *expect.Judgement) {
 	run, _ := example(t)
 	run.Kernel = "6.12.1"
@@ -176,7 +176,7 @@ func TestYardstick(t *testing.T) {
 	}
 }
 
-// CI is red exactly when the exit status is not 0, and the counts of a suite are those of its cases.
+// CI is red exactly when the exit status is not 0, and the counts of a suite are the counts of its cases.
 func TestJUnitAgreesWithTheStatus(t *testing.T) {
 	bad, x := example(t)
 	fine, _ := good(t)
