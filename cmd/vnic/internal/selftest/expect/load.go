@@ -57,8 +57,8 @@ func ParseSuite(name string, text []byte) (*Suite, error) {
 }
 
 // Parse reads a file of expectations, and says all that is wrong with it: names that the suite does not have, entries
-// that match nothing, reasons without evidence. With headings, those of docs/found.md, evidence that names one is
-// looked up; nil: it is believed.
+// that match nothing, reasons without evidence. Evidence that names a heading of
+// docs/found.md is looked up in headings; nil: it is not checked.
 func Parse(name string, text []byte, suite *Suite, headings []string) (*Expectations, error) {
 	x := &Expectations{File: new(File), Suite: suite}
 	if err := decode(name, text, x.File); err != nil {
