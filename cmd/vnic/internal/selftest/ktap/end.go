@@ -1,6 +1,9 @@
 package ktap
 
-import "fmt"
+import (
+	"cmp"
+	"fmt"
+)
 
 // Exit is how a program ended.
 type Exit struct {
@@ -46,9 +49,7 @@ type Summary struct {
 // End says that nothing more comes, and how the program ended. It tells of the case that was under way, if one was, and
 // of the whole program as a case, if it printed no KTAP. It is called once; Write is not called any more.
 func (p *Parser) End(exit Exit) Summary {
-	if len(p.line) > 0 || p.cut {
-		p.endLine()
-	}
+	p.cutter.Flush()
 	p.continues = 0
 	none := !p.started
 	switch {
@@ -59,9 +60,7 @@ func (p *Parser) End(exit Exit) Summary {
 		if p.bail != "" {
 			c.Reason = "the program bailed out: " + p.bail
 		}
-		if c.Name == "" {
-			c.Name = fmt.Sprintf("#%d", c.Number)
-		}
+		c.Name = cmp.Or(c.Name, fmt.Sprintf("#%d", c.Number))
 		p.done[c.Number] = true
 		p.emit(Event{Kind: Ended, Case: c})
 	}

@@ -1,6 +1,7 @@
 package ktap
 
 import (
+	"cmp"
 	"regexp"
 	"strconv"
 	"strings"
@@ -31,12 +32,8 @@ func parseResult(line string) (r resultLine, found bool) {
 	}
 	r.ok = !not
 	digits := strings.TrimLeft(rest, " ")
-	end := strings.IndexFunc(digits, func(c rune) bool { return c < '0' || c > '9' })
-	if end < 0 {
-		end = len(digits)
-	}
-	number, err := strconv.Atoi(digits[:end])
-	rest = digits[end:]
+	rest = strings.TrimLeft(digits, "0123456789")
+	number, err := strconv.Atoi(digits[:len(digits)-len(rest)])
 	if err != nil || rest != "" && rest[0] != ' ' {
 		return r, false
 	}
@@ -67,15 +64,12 @@ func parsePlan(line string) (n int, skip string, found bool) {
 		return 0, "", false
 	}
 	if text, ok := strings.CutPrefix(strings.TrimSpace(comment), "SKIP"); ok && n == 0 {
-		skip = strings.TrimSpace(text)
-		if skip == "" {
-			skip = "no reason is given"
-		}
+		skip = cmp.Or(strings.TrimSpace(text), "no reason is given")
 	}
 	return n, skip, true
 }
 
-// isVersion says whether a line begins the results of a test, or of its subtests.
+// isVersion reports whether a line begins the results of a test, or of its subtests.
 func isVersion(line string) bool {
 	return strings.HasPrefix(line, "KTAP version ") || strings.HasPrefix(line, "TAP version ")
 }
@@ -97,7 +91,7 @@ func parseTotals(comment string) (t Totals, found bool) {
 	return t, true
 }
 
-// escape is a control sequence of terminals (ECMA-48, 5.4), of which ksft.py uses the colours.
+// escape is a control sequence of terminals (ECMA-48, 5.4). ksft.py uses the colours.
 var escape = regexp.MustCompile("\x1b(\\[[0-?]*[ -/]*[@-~]|[@-Z\\\\-_])")
 
 // Clean makes text of bytes that a guest printed: valid UTF-8, without control characters and the sequences that begin
@@ -107,11 +101,7 @@ func Clean(line []byte) string {
 	if strings.IndexByte(s, 0x1b) >= 0 {
 		s = escape.ReplaceAllString(s, "")
 	}
-	plain := utf8.ValidString(s)
-	for i := 0; plain && i < len(s); i++ {
-		plain = s[i] >= 0x20 && s[i] < 0x7f
-	}
-	if plain {
+	if !strings.ContainsFunc(s, func(c rune) bool { return c < 0x20 || c >= 0x7f }) {
 		return s
 	}
 	return strings.Map(func(c rune) rune {
