@@ -37,8 +37,8 @@ func newLinks(l *lab.Lab) *links {
 	return x
 }
 
-// read returns the links, sorted by name. No counter ever goes back: the counters behind it are read one after the other
-// while packets pass, and the length of headers is a mean.
+// read returns the links, sorted by name. No counter ever goes back, though the counters behind it are read one after
+// the other while packets pass, and the length of headers is a mean.
 func (x *links) read() (list []LabLink, scale *float64) {
 	now := make(map[*lab.Edge]lab.Carried)
 	for _, e := range x.rated {

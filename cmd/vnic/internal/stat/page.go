@@ -53,8 +53,9 @@ type PageGPU struct {
 	Place string `json:"place,omitempty"`
 }
 
-// GPUMap shows which ranges of a GPU's memory NICs use. The NIC may write to a "posted" range. A "held" range was posted,
-// and has not come back: a program has not returned it, or the driver keeps it. A "send" range is bound for transmit.
+// GPUMap shows the ranges of a GPU's memory that NICs use. The NIC may write to a "posted" range. A "held" range was
+// posted, and has not come back: a program has not returned it, or the driver keeps it. A "send" range is bound for
+// transmit.
 // Memory in no range is free.
 type GPUMap struct {
 	GPU    string        `json:"gpu"` // PageGPU's name

@@ -50,8 +50,8 @@ type Snapshot struct {
 	Flows   *Flows         `json:"flows,omitempty"` // nil: no port keeps account of them
 }
 
-// LabLink is one direction of a link of the lab that packets can cross, or a memory. Only links with a rate, or that have
-// carried something, are shown, and none of a lab that describes no links.
+// LabLink is one direction of a link of the lab that packets can cross, or a memory. Only links that have a rate or have
+// carried something are shown, and none of a lab that describes no links.
 type LabLink struct {
 	Name    string  `json:"name"`           // "a.nic0 up", "a.s0 memory"; of the wire "a.nic0 out", "a.nic0 in"
 	Rate    float64 `json:"rate,omitempty"` // bytes a second that the lab file says, whatever the scale; 0: none
