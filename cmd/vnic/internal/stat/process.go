@@ -49,26 +49,19 @@ func collectProcess(x *exposition) {
 	limit("Max address space", "process_virtual_memory_max_bytes",
 		"Maximum amount of virtual memory available in bytes.")
 	// Of the process's network namespace: "IpExt: NAME...", and in the next line "IpExt: NUMBER...".
-	var names []string
-	for line := range strings.Lines(procFile("/proc/self/net/netstat")) {
-		f, ok := strings.CutPrefix(line, "IpExt:")
-		if !ok {
-			continue
-		}
-		if names == nil {
-			names = strings.Fields(f)
-			continue
-		}
-		for i, n := range floats(f) {
-			switch {
-			case i >= len(names):
-			case names[i] == "InOctets":
-				x.add("process_network_receive_bytes_total",
-					"Number of bytes received by the process over the network.", n)
-			case names[i] == "OutOctets":
-				x.add("process_network_transmit_bytes_total",
-					"Number of bytes sent by the process over the network.", n)
-			}
+	_, text, _ = strings.Cut("\n"+procFile("/proc/self/net/netstat"), "\nIpExt:")
+	names, text, _ := strings.Cut(text, "\nIpExt:")
+	values, _, _ := strings.Cut(text, "\n")
+	numbers := floats(values)
+	for i, name := range strings.Fields(names) {
+		switch {
+		case i >= len(numbers):
+		case name == "InOctets":
+			x.add("process_network_receive_bytes_total", "Number of bytes received by the process over the network.",
+				numbers[i])
+		case name == "OutOctets":
+			x.add("process_network_transmit_bytes_total", "Number of bytes sent by the process over the network.",
+				numbers[i])
 		}
 	}
 }

@@ -2,6 +2,7 @@ package ktap
 
 import (
 	"cmp"
+	"fmt"
 	"regexp"
 	"strconv"
 	"strings"
@@ -76,6 +77,18 @@ func isVersion(line string) bool {
 
 // Totals is the line with which kselftests end: "# Totals: pass:1 fail:0 xfail:0 xpass:0 skip:0 error:0".
 type Totals struct{ Pass, Fail, XFail, XPass, Skip, Error int }
+
+// words has the counts in a sentence.
+func (t Totals) words() string {
+	return fmt.Sprintf("pass %d, fail %d, xfail %d, xpass %d, skip %d, error %d", t.Pass, t.Fail, t.XFail, t.XPass, t.Skip,
+		t.Error)
+}
+
+// sum counts errors as failures: a program may print either.
+func (t Totals) sum() Totals {
+	t.Fail, t.Error = t.Fail+t.Error, 0
+	return t
+}
 
 var totalsLine = regexp.MustCompile(
 	`^Totals: pass:(\d{1,6}) fail:(\d{1,6}) xfail:(\d{1,6}) xpass:(\d{1,6}) skip:(\d{1,6}) error:(\d{1,6})$`)

@@ -5,12 +5,10 @@ import (
 	"slices"
 )
 
-// lines holds the diagnostics of one case: the first quarter of MaxDiagnostics, and the last ones in a ring.
+// lines holds the diagnostics of one case: the first quarter of MaxDiagnostics, and the last ones.
 type lines struct {
-	first   []string
-	last    []string
-	oldest  int // in last
-	dropped int
+	first, last []string
+	dropped     int
 }
 
 const (
@@ -20,23 +18,22 @@ const (
 
 // add keeps a line; it returns how many bytes are not kept any more in its place.
 func (l *lines) add(s string) (freed int) {
-	switch {
-	case len(l.first) < keepFirst:
+	if len(l.first) < keepFirst {
 		l.first = append(l.first, s)
-	case len(l.last) < keepLast:
-		l.last = append(l.last, s)
-	default:
-		freed = len(l.last[l.oldest])
-		l.last[l.oldest] = s
-		l.oldest = (l.oldest + 1) % keepLast
+		return 0
+	}
+	if len(l.last) == keepLast {
+		freed = len(l.last[0])
+		l.last = slices.Delete(l.last, 0, 1)
 		l.dropped++
 	}
+	l.last = append(l.last, s)
 	return freed
 }
 
 // take returns the lines in their order, and how many were not kept; then there are none.
 func (l *lines) take() (all []string, dropped int) {
-	all, dropped = slices.Concat(l.first, l.last[l.oldest:], l.last[:l.oldest]), l.dropped
+	all, dropped = slices.Concat(l.first, l.last), l.dropped
 	*l = lines{}
 	return all, dropped
 }
