@@ -8,6 +8,8 @@ import (
 	"strings"
 
 	"github.com/dustin/go-humanize"
+
+	"vnic.dev/vnic/internal/report"
 )
 
 // mostFlows is how many flows are in the table: the ones that moved most.
@@ -27,39 +29,35 @@ type flowRow struct {
 	tx, rx [2]FlowSide
 }
 
-var flowColumns = []column[*flowRow]{
-	{head: "FROM", cell: func(_ *table, r *flowRow) string { return owner(r.TX) + r.From }},
-	{head: "TO", cell: func(_ *table, r *flowRow) string { return owner(r.RX) + r.To }},
-	{cell: func(_ *table, r *flowRow) string { return r.Proto }},
-	{head: "SENT", cell: flowBytes(true, false, (*FlowSide).Payload)},
-	{head: "FROM GPU", cell: flowBytes(true, false, (*FlowSide).GPU)},
-	{head: "ARRIVED", cell: flowBytes(false, true, (*FlowSide).Payload)},
-	{head: "IN GPU", cell: flowBytes(false, true, (*FlowSide).GPU)},
-	{head: "IN HOST", cell: flowBytes(false, true, func(s *FlowSide) uint64 { return s.Host })},
-	{head: "TOKENS HELD", seldom: true, cell: func(_ *table, r *flowRow) string {
-		if n, known := r.tokensHeld(); known {
-			return humanize.Comma(int64(n))
-		}
-		return ""
-	}},
-	{head: "HEADERS", cell: flowBytes(true, true, func(s *FlowSide) uint64 { return s.Header })},
-	{head: "AGAIN", cell: flowBytes(true, true, func(s *FlowSide) uint64 { return s.Again })},
-	{head: dropsColumn, cell: func(_ *table, r *flowRow) string { return r.drops() }},
-	{head: "QUEUE", cell: func(_ *table, r *flowRow) string {
-		return strings.ReplaceAll(numbers(r.rx[1].Queues), " and ", ",")
-	}},
-	{head: "RULE", cell: func(_ *table, r *flowRow) string {
-		if r.rx[1].Rule == 0 {
-			return ""
-		}
-		return fmt.Sprint(r.rx[1].Rule)
-	}},
-	{cell: func(_ *table, r *flowRow) string { return r.State }},
+func (t *table) flowColumns() report.Columns[flowRow] {
+	return report.Columns[flowRow]{
+		{Title: "FROM", Text: func(r *flowRow) string { return owner(r.TX) + r.From }},
+		{Title: "TO", Text: func(r *flowRow) string { return owner(r.RX) + r.To }},
+		{Title: " ", Text: func(r *flowRow) string { return r.Proto }},
+		{Title: "SENT", Text: t.flowBytes(true, false, (*FlowSide).Payload)},
+		{Title: "FROM GPU", Text: t.flowBytes(true, false, (*FlowSide).GPU)},
+		{Title: "ARRIVED", Text: t.flowBytes(false, true, (*FlowSide).Payload)},
+		{Title: "IN GPU", Text: t.flowBytes(false, true, (*FlowSide).GPU)},
+		{Title: "IN HOST", Text: t.flowBytes(false, true, func(s *FlowSide) uint64 { return s.Host })},
+		report.Optional("TOKENS HELD", func(r *flowRow) *int { return r.tokensHeld() },
+			func(n *int) string { return humanize.Comma(int64(*n)) }),
+		{Title: "HEADERS", Text: t.flowBytes(true, true, func(s *FlowSide) uint64 { return s.Header })},
+		{Title: "AGAIN", Text: t.flowBytes(true, true, func(s *FlowSide) uint64 { return s.Again })},
+		{Title: dropsColumn, Text: (*flowRow).drops},
+		{Title: "QUEUE", Text: func(r *flowRow) string { return strings.ReplaceAll(numbers(r.rx[1].Queues), " and ", ",") }},
+		{Title: "RULE", Text: func(r *flowRow) string {
+			if r.rx[1].Rule == 0 {
+				return ""
+			}
+			return fmt.Sprint(r.rx[1].Rule)
+		}},
+		{Title: " ", Text: func(r *flowRow) string { return r.State }},
+	}
 }
 
 // flowBytes makes a cell of a counter at the sender, at the receivers, or of the larger one; "" if no NIC counted it.
-func flowBytes(sender, receivers bool, counter func(*FlowSide) uint64) func(*table, *flowRow) string {
-	return func(t *table, r *flowRow) string {
+func (t *table) flowBytes(sender, receivers bool, counter func(*FlowSide) uint64) func(*flowRow) string {
+	return func(r *flowRow) string {
 		var n [2]uint64
 		for i := range n {
 			if sender {
@@ -86,7 +84,7 @@ func (r *flowRow) drops() string {
 	}
 	var list []string
 	for _, reason := range slices.Sorted(maps.Keys(drops)) {
-		list = append(list, comma(drops[reason])+" "+reason)
+		list = append(list, report.Number(drops[reason])+" "+reason)
 	}
 	return strings.Join(list, ", ")
 }
@@ -102,14 +100,14 @@ func (t *table) flows(before, now *Flows) {
 			old[before.List[i].id()] = &before.List[i]
 		}
 	}
-	var rows []*flowRow
+	var rows []flowRow
 	for i := range now.List {
 		if f := &now.List[i]; f.worthARow() {
 			b := old[f.id()]
 			if b == nil {
 				b = new(Flow)
 			}
-			rows = append(rows, &flowRow{f, [2]FlowSide{total(b.TX), total(f.TX)}, [2]FlowSide{total(b.RX), total(f.RX)}})
+			rows = append(rows, flowRow{f, [2]FlowSide{total(b.TX), total(f.TX)}, [2]FlowSide{total(b.RX), total(f.RX)}})
 		}
 	}
 	if len(rows) == 0 {
@@ -120,14 +118,14 @@ func (t *table) flows(before, now *Flows) {
 		title += fmt.Sprintf(", the largest of %d flows (--json shows all)", len(rows))
 	}
 	t.printf("\n%s:\n", title)
-	write(t, flowColumns, rows[:min(len(rows), mostFlows)])
+	write(t, t.flowColumns(), rows[:min(len(rows), mostFlows)])
 	for _, o := range now.Others {
 		direction := "received"
 		if o.TX {
 			direction = "sent"
 		}
 		t.printf("others that %s %s: %s flows without a row of their own, %s packets, %s\n", o.Port, direction,
-			comma(o.Flows), comma(o.Packets), humanize.IBytes(o.Payload))
+			report.Number(o.Flows), report.Number(o.Packets), humanize.IBytes(o.Payload))
 	}
 	for _, h := range now.Hints {
 		t.printf("%s\n", h)
@@ -148,12 +146,15 @@ func owner(sides []FlowSide) string {
 	return fmt.Sprintf("%d ports ", len(sides))
 }
 
-// tokensHeld is how many tokens the connection holds, if any of its guests has answered.
-func (f *Flow) tokensHeld() (n int, known bool) {
+// tokensHeld is how many tokens the connection holds; nil: no guest of it has answered.
+func (f *Flow) tokensHeld() (n *int) {
 	for i := range f.RX {
 		if h := f.RX[i].Held; h != nil {
-			n, known = n+*h, true
+			if n == nil {
+				n = new(int)
+			}
+			*n += *h
 		}
 	}
-	return n, known
+	return n
 }

@@ -61,9 +61,8 @@ func hints(list []Flow) (out []string) {
 		if again := max(tx.Again, rx.Again); again > 0 && again > max(tx.Payload(), rx.Payload())/100 {
 			say(f, "%s were sent again, or came late", humanize.IBytes(again))
 		}
-		tokens, _ := f.tokensHeld()
 		for _, r := range slices.Sorted(maps.Keys(tx.Drops)) {
-			say(f, "%s packets were dropped: %s", humanize.Comma(int64(tx.Drops[r])), dropMeaning(r, tokens))
+			say(f, "%s packets were dropped: %s", humanize.Comma(int64(tx.Drops[r])), dropMeaning(r, f.tokensHeld()))
 		}
 	}
 	return out
@@ -100,14 +99,14 @@ var dropMeanings = map[string]string{
 }
 
 // dropMeaning is a reason of drops, and what to do about it where that is clear. tokens is how many tokens the flow's
-// receiver is known to hold.
-func dropMeaning(reason string, tokens int) string {
+// receiver holds; nil: not known.
+func dropMeaning(reason string, tokens *int) string {
 	meaning := reason + dropMeanings[reason]
 	switch {
 	case reason != "no-buffer":
 		return meaning
-	case tokens > 0:
-		return meaning + fmt.Sprintf("; %s tokens of this connection are not returned", humanize.Comma(int64(tokens)))
+	case tokens != nil && *tokens > 0:
+		return meaning + fmt.Sprintf("; %s tokens of this connection are not returned", humanize.Comma(int64(*tokens)))
 	}
 	return meaning + " (are tokens returned?)"
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/dustin/go-humanize"
 
 	"vnic.dev/vnic/internal/lab"
+	"vnic.dev/vnic/internal/report"
 )
 
 // links reads how much a lab's links have carried.
@@ -73,31 +74,33 @@ type linkRow struct {
 	busy        float64 // seconds
 }
 
-var linkColumns = []column[linkRow]{
-	{head: "LINK", cell: func(_ *table, r linkRow) string { return r.now.Name }},
-	{head: "RATE", cell: func(_ *table, r linkRow) string {
-		if r.now.Rate == 0 {
-			return ""
-		}
-		return lab.FormatEdgeRate(r.now.Name, r.now.Rate)
-	}},
-	{head: "PAYLOAD", cell: func(t *table, r linkRow) string { return r.amount(t, r.before.Payload, r.now.Payload) }},
-	{head: bytesHead, cell: func(t *table, r linkRow) string { return r.amount(t, r.before.Bytes, r.now.Bytes) }},
-	{head: "TAKEN", cell: func(t *table, r linkRow) string {
-		switch {
-		case r.now.Rate == 0:
-			return ""
-		case t.bits: // a batch takes its links for as long as it needs them when it begins
-			return fmt.Sprintf("%.0f %%", min(100*r.busy/t.seconds, 100))
-		}
-		return fmt.Sprintf("%.2f s", r.busy)
-	}},
+func (t *table) linkColumns() report.Columns[linkRow] {
+	return report.Columns[linkRow]{
+		{Title: "LINK", Text: func(r *linkRow) string { return r.now.Name }},
+		{Title: "RATE", Text: func(r *linkRow) string {
+			if r.now.Rate == 0 {
+				return ""
+			}
+			return lab.FormatEdgeRate(r.now.Name, r.now.Rate)
+		}},
+		{Title: "PAYLOAD", Text: func(r *linkRow) string { return t.carried(r, r.before.Payload, r.now.Payload) }},
+		{Title: t.amount(), Text: func(r *linkRow) string { return t.carried(r, r.before.Bytes, r.now.Bytes) }},
+		{Title: "TAKEN", Text: func(r *linkRow) string {
+			switch {
+			case r.now.Rate == 0:
+				return ""
+			case t.bits: // a batch takes its links for as long as it needs them when it begins
+				return fmt.Sprintf("%.0f %%", min(100*r.busy/t.seconds, 100))
+			}
+			return fmt.Sprintf("%.2f s", r.busy)
+		}},
+	}
 }
 
-// amount shows bytes that a link carried; the rate of a memory is in bytes, so these are too.
-func (r *linkRow) amount(t *table, before, now uint64) string {
-	if strings.HasSuffix(r.now.Name, " memory") {
-		return t.memory(before, now)
+// carried shows bytes that a link carried. The rate of a memory is in bytes, so these are too.
+func (t *table) carried(r *linkRow, before, now uint64) string {
+	if t.bits && strings.HasSuffix(r.now.Name, " memory") {
+		return humanize.Bytes(uint64(t.rate(before, now)+0.5)) + "/s"
 	}
 	return t.bytes(before, now)
 }
@@ -124,7 +127,7 @@ func (t *table) links(before, now *Snapshot) {
 			cmp.Compare(t.rate(b.before.Bytes, b.now.Bytes), t.rate(a.before.Bytes, a.now.Bytes)))
 	})
 	t.printf("\n%s\n", now.linksTitle())
-	write(t, linkColumns, rows[:min(len(rows), mostLinks)])
+	write(t, t.linkColumns(), rows[:min(len(rows), mostLinks)])
 }
 
 // linksTitle is the line above the table: how slow the links are, and how many there are.

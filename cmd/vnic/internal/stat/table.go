@@ -7,10 +7,11 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/dustin/go-humanize"
+
+	"vnic.dev/vnic/internal/report"
 )
 
 // Table writes the counters of now: what was counted since before, by the second, or since the
@@ -30,7 +31,7 @@ func Table(w io.Writer, before, now *Snapshot) error {
 		if b.Mode != "on" {
 			would = "would refuse"
 		}
-		t.printf("its sandbox %s %s system calls that vnic is not known to need\n", would, comma(b.Refused))
+		t.printf("its sandbox %s %s system calls that vnic is not known to need\n", would, report.Number(b.Refused))
 	}
 	for i := range now.Ports {
 		if p := &now.Ports[i]; p.Memory != nil {
@@ -40,7 +41,7 @@ func Table(w io.Writer, before, now *Snapshot) error {
 	if len(now.Ports) == 0 {
 		t.printf("no ports\n")
 	} else {
-		write(&t, portColumns(), portRows(before, now))
+		write(&t, t.portColumns(), t.portRows(before, now))
 		t.links(before, now)
 		t.flows(before.Flows, now.Flows)
 	}
@@ -57,42 +58,21 @@ type table struct {
 
 func (t *table) printf(format string, args ...any) { fmt.Fprintf(&t.text, format, args...) }
 
-// column is a column of a table with a row for each R.
-type column[R any] struct {
-	head   string // bytesHead becomes "BIT RATE" where the table shows rates
-	cell   func(t *table, row R) string
-	seldom bool // the column is left out if no row has anything in it
-}
-
-const bytesHead = "BYTES"
-
-// write adds a table: a line of heads, and one for each row. Each column is as wide as its widest cell.
-func write[R any](t *table, columns []column[R], rows []R) {
-	lines := make([][]string, 1+len(rows))
-	for _, c := range columns {
-		cells := make([]string, len(lines))
-		for i, r := range rows {
-			cells[i+1] = c.cell(t, r)
-		}
-		if c.seldom && strings.Join(cells, "") == "" {
-			continue
-		}
-		if cells[0] = c.head; c.head == bytesHead && t.bits {
-			cells[0] = "BIT RATE"
-		}
-		for i := range lines {
-			lines[i] = append(lines[i], cells[i])
-		}
-	}
-	var aligned strings.Builder
-	tw := tabwriter.NewWriter(&aligned, 0, 0, 2, ' ', tabwriter.AlignRight)
-	for _, cells := range lines {
-		fmt.Fprintln(tw, strings.Join(cells, "\t")+"\t")
-	}
-	_ = tw.Flush() // a strings.Builder takes everything
-	for line := range strings.Lines(aligned.String()) {
+// write adds a table, without the spaces at the ends of its lines.
+func write[R any](t *table, columns report.Columns[R], rows []R) {
+	var text strings.Builder
+	_ = columns.Right(&text, rows, nil) // a strings.Builder takes everything
+	for line := range strings.Lines(text.String()) {
 		t.printf("%s\n", strings.TrimRight(line, " \n"))
 	}
+}
+
+// amount is the heading of columns of bytes.
+func (t *table) amount() string {
+	if t.bits {
+		return "BIT RATE"
+	}
+	return "BYTES"
 }
 
 // rate is how much a counter grew; one that is smaller than before began again.
@@ -115,16 +95,6 @@ func (t *table) bytes(before, now uint64) string {
 	return humanize.IBytes(uint64(n + 0.5))
 }
 
-// memory shows what a memory carried: as bytes does, but in bytes by the second where others are in bits.
-func (t *table) memory(before, now uint64) string {
-	if !t.bits {
-		return t.bytes(before, now)
-	}
-	return humanize.Bytes(uint64(t.rate(before, now)+0.5)) + "/s"
-}
-
-func comma(n uint64) string { return humanize.Comma(int64(n)) }
-
 // bitRate has three digits, and the prefix that goes with them: "0 bit/s", "16.8 Mbit/s".
 func bitRate(n float64) string {
 	n, prefix := humanize.ComputeSI(n)
@@ -140,36 +110,34 @@ func bitRate(n float64) string {
 type portRow struct {
 	port, queue, name string
 	before, now       Direction
-	shown             []string // heads of the counters that the row has; nil: all
+	shown             []string // headings of the counters that the row has; nil: all
 }
 
 // portColumns are the port, the queue, which half of it, and its counters, with all bytes behind the packets.
-func portColumns() []column[portRow] {
-	list := []column[portRow]{
-		{head: "PORT", cell: func(_ *table, r portRow) string { return r.port }},
-		{head: "QUEUE", cell: func(_ *table, r portRow) string { return r.queue }},
-		{cell: func(_ *table, r portRow) string { return r.name }}}
-	add := func(head string, cell func(t *table, before, now *Direction) string) {
-		list = append(list, column[portRow]{head: head, cell: func(t *table, r portRow) string {
-			if r.shown != nil && !slices.Contains(r.shown, head) {
+func (t *table) portColumns() report.Columns[portRow] {
+	list := report.Columns[portRow]{
+		{Title: "PORT", Text: func(r *portRow) string { return r.port }},
+		{Title: "QUEUE", Text: func(r *portRow) string { return r.queue }},
+		{Title: " ", Text: func(r *portRow) string { return r.name }}}
+	add := func(title string, cell func(t *table, before, now *Direction) string) {
+		list = append(list, report.Column[portRow]{Title: title, Text: func(r *portRow) string {
+			if r.shown != nil && !slices.Contains(r.shown, title) {
 				return ""
 			}
 			return cell(t, &r.before, &r.now)
 		}})
 	}
 	for i, c := range directionCounters {
-		if c.column != "" {
-			add(c.column, c.cell)
-		}
+		add(c.column, c.cell)
 		if i == 0 {
-			add(bytesHead, func(t *table, a, b *Direction) string { return t.bytes(a.bytes(), b.bytes()) })
+			add(t.amount(), func(t *table, a, b *Direction) string { return t.bytes(a.bytes(), b.bytes()) })
 		}
 	}
 	return list
 }
 
-// portRows has, for each port, rows of its link and rows of queues that have seen a packet.
-func portRows(before, now *Snapshot) (rows []portRow) {
+// portRows are, for each port, rows of its link and rows of queues that have seen a packet.
+func (t *table) portRows(before, now *Snapshot) (rows []portRow) {
 	for i := range now.Ports {
 		p, old := &now.Ports[i], before.find(now.Ports[i].Name)
 		wire := func(name string, before, now Direction, shown ...string) {
@@ -177,8 +145,8 @@ func portRows(before, now *Snapshot) (rows []portRow) {
 		}
 		received := func(l *LinkCounters) Direction { return Direction{Packets: l.Received, HeaderBytes: l.ReceivedBytes} }
 		sent := func(l *LinkCounters) Direction { return Direction{Packets: l.Sent, HeaderBytes: l.SentBytes} }
-		wire("rx", received(&old.Link), received(&p.Link), directionCounters[0].column, bytesHead)
-		wire("tx", sent(&old.Link), sent(&p.Link), directionCounters[0].column, bytesHead)
+		wire("rx", received(&old.Link), received(&p.Link), directionCounters[0].column, t.amount())
+		wire("tx", sent(&old.Link), sent(&p.Link), directionCounters[0].column, t.amount())
 		for _, r := range slices.Sorted(maps.Keys(p.Link.Drops)) {
 			wire(r, Direction{Drops: old.Link.Drops[r]}, Direction{Drops: p.Link.Drops[r]}, dropsColumn)
 		}
