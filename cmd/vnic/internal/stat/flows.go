@@ -3,7 +3,6 @@ package stat
 import (
 	"bytes"
 	"cmp"
-	"fmt"
 	"net/netip"
 	"slices"
 	"time"
@@ -367,22 +366,16 @@ func names(f *splitter.Flow) (proto, from, to string) {
 		}
 		return netip.AddrFrom4([4]byte(b[:4]))
 	}
-	switch f.Proto {
-	case splitter.ProtoTCP:
-		proto = "tcp"
-	case splitter.ProtoUDP:
-		proto = "udp"
+	src, dst := addr(f.Src), addr(f.Dst)
+	switch {
+	case f.Proto == 1 || f.Proto == 58:
+		proto = "icmp"
+	case f.Proto != splitter.ProtoTCP && f.Proto != splitter.ProtoUDP, f.SrcPort == 0 && f.DstPort == 0: // or fragments
+		proto = protoName(f.Proto)
 	default:
-		proto = fmt.Sprintf("ip %d", f.Proto)
-		if f.Proto == 1 || f.Proto == 58 {
-			proto = "icmp"
-		}
-		return proto, addr(f.Src).String(), addr(f.Dst).String()
+		return protoName(f.Proto), netip.AddrPortFrom(src, f.SrcPort).String(), netip.AddrPortFrom(dst, f.DstPort).String()
 	}
-	if f.SrcPort == 0 && f.DstPort == 0 { // fragments
-		return proto, addr(f.Src).String(), addr(f.Dst).String()
-	}
-	return proto, netip.AddrPortFrom(addr(f.Src), f.SrcPort).String(), netip.AddrPortFrom(addr(f.Dst), f.DstPort).String()
+	return proto, src.String(), dst.String()
 }
 
 // state is the state of a TCP connection by the flags of its packets.

@@ -85,7 +85,7 @@ func whyHost(s *FlowSide) string {
 }
 
 // numbers lists queues: "1 and 2".
-func numbers(list []int) string {
+func numbers[N any](list []N) string {
 	return strings.ReplaceAll(strings.Trim(fmt.Sprint(list), "[]"), " ", " and ")
 }
 

@@ -3,7 +3,6 @@ package stat
 import (
 	"fmt"
 	"net/netip"
-	"strings"
 
 	"github.com/dustin/go-humanize"
 
@@ -83,12 +82,12 @@ func (o *observed) unbound(b *control.Binding) {
 // DeviceQueue implements nic.Observer.
 func (o *observed) DeviceQueue(queue int, on bool) {
 	o.maps.forget(o.port, queue)
+	memory := "host"
 	if on {
 		defer o.look()
-		o.say("binding", "queue %d has buffers in GPU memory", queue)
-	} else {
-		o.say("binding", "queue %d has buffers in host memory", queue)
+		memory = "GPU"
 	}
+	o.say("binding", "queue %d has buffers in %s memory", queue, memory)
 }
 
 func (o *observed) say(kind, format string, args ...any) {
@@ -97,35 +96,34 @@ func (o *observed) say(kind, format string, args ...any) {
 
 // ruleText names the packets that a rule steers.
 func ruleText(r *control.FlowRule) string {
-	proto := fmt.Sprintf("ip %d", r.Proto)
-	switch r.Proto {
-	case splitter.ProtoTCP:
-		proto = "tcp"
-	case splitter.ProtoUDP:
-		proto = "udp"
-	}
-	end := func(a netip.Addr, port uint16) string {
+	text := protoName(r.Proto)
+	end := func(word string, a netip.Addr, port uint16) {
 		switch {
-		case r.HasSPI() && a.IsValid(), a.IsValid() && port == 0:
-			return a.String()
-		case r.HasSPI() || !a.IsValid() && port == 0:
-			return ""
-		case !a.IsValid():
-			return fmt.Sprintf("port %d", port)
+		case a.IsValid() && (r.HasSPI() || port == 0):
+			text += word + a.String()
+		case a.IsValid():
+			text += word + netip.AddrPortFrom(a, port).String()
+		case port != 0 && !r.HasSPI():
+			text += fmt.Sprintf("%sport %d", word, port)
 		}
-		return netip.AddrPortFrom(a, port).String()
 	}
-	words := []string{proto}
-	if from := end(r.Src, r.SrcPort); from != "" {
-		words = append(words, "from "+from)
-	}
-	if to := end(r.Dst, r.DstPort); to != "" {
-		words = append(words, "to "+to)
-	}
+	end(" from ", r.Src, r.SrcPort)
+	end(" to ", r.Dst, r.DstPort)
 	if r.HasSPI() && r.SPI() != 0 {
-		words = append(words, fmt.Sprintf("SPI %#x", r.SPI()))
+		text += fmt.Sprintf(" SPI %#x", r.SPI())
 	}
-	return strings.Join(words, " ")
+	return text
+}
+
+// protoName is the name of an IP protocol that has ports, else its number.
+func protoName(number uint8) string {
+	switch number {
+	case splitter.ProtoTCP:
+		return "tcp"
+	case splitter.ProtoUDP:
+		return "udp"
+	}
+	return fmt.Sprintf("ip %d", number)
 }
 
 // bindingText names the memory and the queues of a binding.
@@ -139,9 +137,5 @@ func bindingText(s *control.State, b *control.Binding) string {
 	if b.Tx {
 		return what + " for transmit"
 	}
-	var queues []int
-	for _, q := range b.Queues {
-		queues = append(queues, int(q))
-	}
-	return what + " for receive queue " + numbers(queues)
+	return what + " for receive queue " + numbers(b.Queues)
 }
