@@ -67,13 +67,13 @@ type situation struct {
 func Stall(c Connection, d Device) string {
 	s := d.situation(c)
 	elsewhere := s.receives && c.Received > 0 && c.Queue >= 0 && !slices.Contains(s.queues, c.Queue)
-	return s.sentence(func(m *Mistake) bool { return !m.steering || elsewhere })
+	return s.sentence(func(m *mistake) bool { return !m.steering || elsewhere })
 }
 
 // Steering explains why a connection's payload comes in host memory; "": nothing is bound, or it
 // does not.
 func (d Device) Steering(c Connection) string {
-	return d.situation(c).sentence(func(m *Mistake) bool { return m.steering })
+	return d.situation(c).sentence(func(m *mistake) bool { return m.steering })
 }
 
 func (d Device) situation(c Connection) *situation {
@@ -96,7 +96,7 @@ func (d Device) situation(c Connection) *situation {
 }
 
 // sentence returns the sentence of the first wanted row that fits; "": none does.
-func (s *situation) sentence(wanted func(*Mistake) bool) string {
+func (s *situation) sentence(wanted func(*mistake) bool) string {
 	for i := range mistakes {
 		if m := &mistakes[i]; m.when != nil && wanted(m) && m.when(s) {
 			return s.facts().Replace(m.Sentence)
@@ -105,7 +105,7 @@ func (s *situation) sentence(wanted func(*Mistake) bool) string {
 	return ""
 }
 
-// facts replaces the words in braces of a Mistake's sentence.
+// facts replaces the words in braces of a mistake's sentence.
 func (s *situation) facts() *strings.Replacer {
 	words := []string{"{peer}", s.Remote.String(), "{host}", s.Local.String(), "{bytes}", fmt.Sprint(s.Unacked),
 		"{retransmissions}", times(s.Unanswered, "retransmission"), "{sends}", times(s.Sends, "send"),

@@ -9,9 +9,9 @@ import (
 	"vnic.dev/vnic/devmem"
 )
 
-// Mistake is a mistake of devmem programs, or another reason for which a connection makes no progress: a row of the
+// mistake is a mistake of devmem programs, or another reason for which a connection makes no progress: a row of the
 // table from which docs/mistakes.md is written.
-type Mistake struct {
+type mistake struct {
 	Name     string   // a heading of the page, which several rows may share; "": the page has the sentence in a list
 	Sentence string   // of Stall or Steering. Words in braces stand for facts: see situation.facts
 	Errors   []string // examples of errors of calls; numbers and addresses differ
@@ -28,7 +28,7 @@ var (
 )
 
 // mistakes is the table. The first row that fits names the mistake, so the order counts.
-var mistakes = []Mistake{
+var mistakes = []mistake{
 	{Name: "queue 0", Errors: []string{QueueZero(4) + ": " + syscall.ERANGE.Error()},
 		Do: `Bind another queue. On virtio frames that cannot be split go to queue 0; on gve queue 0 is left to the kernel.`},
 	{Name: "queue out of range", Errors: []string{NoQueue(4, 4) + ": " + syscall.EINVAL.Error()},
