@@ -1,7 +1,7 @@
 // Package diagnosis explains a program's mistake, for implementations of package devmem: which
 // mistake makes a connection stall, which binding a wrong id meant, why nobody answers a connect.
-// It has the usual mistakes of devmem programs (docs/mistakes.md), and judges only facts that the
-// implementation has collected.
+// The table in mistakes.go lists the usual mistakes of devmem programs, and docs/mistakes.md is
+// written from it. The package judges only facts that the implementation has collected.
 //
 // It runs when a call fails, never for a packet. Its cost is bounded by the device's open objects:
 // bindings, rules, and at most maxHolders connections that it names.
@@ -51,76 +51,102 @@ type Binding struct {
 // Holder is a connection that holds tokens of a binding.
 type Holder = devmem.Holder
 
+// situation is what the rows of the table look at: a connection that stalls, or whose payload comes in
+// host memory, and its device's rules and bindings.
+type situation struct {
+	Connection
+	device   Device
+	receives bool        // the call that waits is a receive
+	rule     devmem.Flow // the connection's flow meets it, if steered
+	steered  bool
+	queues   []int    // of open receive bindings
+	dry      *Binding // its pool has no pages for the connection's payload; nil: none
+}
+
 // Stall names the likely mistake of a connection that makes no progress.
 func Stall(c Connection, d Device) string {
-	peer := c.Remote.String()
-	receives := c.Op == "recv" || c.Op == "read"
-	if receives {
-		if s := d.dry(c); s != "" {
-			return s
+	s := d.situation(c)
+	elsewhere := s.receives && c.Received > 0 && c.Queue >= 0 && !slices.Contains(s.queues, c.Queue)
+	return s.sentence(func(m *mistake) bool { return !m.steering || elsewhere })
+}
+
+// Steering explains why a connection's payload comes in host memory; "": nothing is bound, or it
+// does not.
+func (d Device) Steering(c Connection) string {
+	return d.situation(c).sentence(func(m *mistake) bool { return m.steering })
+}
+
+func (d Device) situation(c Connection) *situation {
+	s := &situation{Connection: c, device: d, receives: c.Op == "recv" || c.Op == "read"}
+	s.rule, s.steered = d.rule(c)
+	queue := c.Queue
+	if s.steered {
+		queue = s.rule.Queue
+	}
+	for i := range d.Bindings {
+		b := &d.Bindings[i]
+		if !b.TX && !b.Closed {
+			s.queues = append(s.queues, b.Queues...)
 		}
-		if c.Received > 0 && c.Queue >= 0 && !d.bound(c.Queue) {
-			if s := d.Steering(c); s != "" {
-				return s
-			}
+		if s.dry == nil && !b.TX && b.isDry() && slices.Contains(b.Queues, queue) {
+			s.dry = b
 		}
 	}
-	switch {
-	case c.Op == "completion" && c.Sends == 0 && c.Unacked == 0:
-		return "no send is under way: nothing will complete (count the calls of SendDevmem that queued a byte)"
-	case !receives && c.Window == 0:
-		return fmt.Sprintf("the window of peer %s is 0: its program does not receive", peer)
-	case c.Unacked > 0 && !c.Heard:
-		return fmt.Sprintf("peer %s does not answer: %s of %d bytes in vain: its program or its guest has ended or is "+
-			"stopped, or its pool is empty as its tokens are not returned (DontNeed)", peer,
-			times(c.Unanswered, "retransmission"), c.Unacked)
-	case c.Unacked > 0:
-		return fmt.Sprintf("peer %s answers, and does not acknowledge %d bytes after %s: its pool is empty as its tokens "+
-			"are not returned (DontNeed), or the link loses them", peer, c.Unacked, times(c.Unanswered, "retransmission"))
-	case !receives && c.Sends > 0:
-		return fmt.Sprintf("all is acknowledged, and our NIC has not let go of the memory of %s", times(c.Sends, "send"))
-	case c.Asked && !c.Alive:
-		return fmt.Sprintf("peer %s is gone: it does not answer probes: its program or its guest has ended or is stopped",
-			peer)
-	case c.Alive:
-		return fmt.Sprintf("peer %s answers, and its program sends nothing: it hangs, or waits for something itself", peer)
+	return s
+}
+
+// sentence returns the sentence of the first wanted row that fits; "": none does.
+func (s *situation) sentence(wanted func(*mistake) bool) string {
+	for i := range mistakes {
+		if m := &mistakes[i]; m.when != nil && wanted(m) && m.when(s) {
+			return s.facts().Replace(m.Sentence)
+		}
 	}
-	return fmt.Sprintf("nothing came from peer %s", peer)
+	return ""
+}
+
+// facts replaces the words in braces of a mistake's sentence.
+func (s *situation) facts() *strings.Replacer {
+	words := []string{"{peer}", s.Remote.String(), "{host}", s.Local.String(), "{bytes}", fmt.Sprint(s.Unacked),
+		"{retransmissions}", times(s.Unanswered, "retransmission"), "{sends}", times(s.Sends, "send"),
+		"{queue}", fmt.Sprint(s.rule.Queue)}
+	came := ""
+	if s.Queue >= 0 {
+		came = fmt.Sprintf(": the flow came by queue %d", s.Queue)
+	}
+	bound, are := "one of queues "+Numbers(s.queues), "are"
+	if len(s.queues) == 1 {
+		bound, are = "queue "+Numbers(s.queues), "is"
+	}
+	target := "; bound is " + bound
+	if len(s.queues) == 0 {
+		target = "; nothing is bound"
+	}
+	words = append(words, "{came}", came, "{bound}", bound+", which "+are+" bound", "{; bound}", target)
+	if b := s.dry; b != nil {
+		pool := "the pool is empty"
+		if left := b.Pages - b.Held; left > 0 {
+			pool = fmt.Sprintf("the pool is as good as empty, with %d", left)
+		}
+		words = append(words, "{held}", fmt.Sprint(b.Held), "{pages}", fmt.Sprint(b.Pages), "{binding}", fmt.Sprint(b.ID),
+			"{pool}", pool+s.device.holders(b.ID, s.Connection))
+	}
+	return strings.NewReplacer(words...)
 }
 
 // fewPages are not enough for the largest packets that a NIC may deliver: 64 KiB.
 const fewPages = 17
 
-// dry returns a message if the pool for the connection's payload is empty, with the holders of its
-// pages.
-func (d Device) dry(c Connection) string {
-	queue := c.Queue
-	if r, ok := d.rule(c); ok {
-		queue = r.Queue
-	}
-	for _, b := range d.Bindings {
-		if b.TX || b.Held == 0 || !slices.Contains(b.Queues, queue) {
-			continue
-		}
-		left := b.Pages - b.Held
-		if left >= fewPages && 4*b.Held < 3*b.Pages {
-			continue
-		}
-		state := "the pool is empty"
-		if left > 0 {
-			state = fmt.Sprintf("the pool is as good as empty, with %d", left)
-		}
-		return fmt.Sprintf("%d of %d pages of binding %d are held by tokens that were not returned (DontNeed): %s%s", b.Held,
-			b.Pages, b.ID, state, d.by(b.ID, c))
-	}
-	return ""
+// isDry reports whether tokens hold so many pages of a pool that few or none are left.
+func (b *Binding) isDry() bool {
+	return b.Held > 0 && (b.Pages-b.Held < fewPages || 4*b.Held >= 3*b.Pages)
 }
 
 // maxHolders is how many connections a message names.
 const maxHolders = 4
 
-// by names the holders of a binding's tokens.
-func (d Device) by(binding uint32, c Connection) string {
+// holders names the connections that hold tokens of a binding.
+func (d Device) holders(binding uint32, c Connection) string {
 	var hs []Holder
 	for _, h := range d.Holders {
 		if h.Binding == binding && h.Tokens > 0 {
@@ -144,30 +170,6 @@ func (d Device) by(binding uint32, c Connection) string {
 		return ""
 	}
 	return "; tokens of " + strings.Join(words, ", ")
-}
-
-// Steering explains why a connection's payload comes in host memory; "": nothing is bound, or it
-// does not.
-func (d Device) Steering(c Connection) string {
-	came := ""
-	if c.Queue >= 0 {
-		came = fmt.Sprintf(": the flow came by queue %d", c.Queue)
-	}
-	r, steered := d.rule(c)
-	open := d.open()
-	switch {
-	case steered && !d.bound(r.Queue):
-		return fmt.Sprintf("the rule for tcp dst %v leads to queue %d, which has no binding (BindRX)%s", c.Local, r.Queue,
-			boundTo(open))
-	case len(open) == 0:
-		return "no queue is bound to device memory (BindRX)" + came
-	case !steered:
-		return fmt.Sprintf("no flow rule leads tcp dst %v to %s%s (AddFlow)", c.Local, boundQueues(open), came)
-	case c.Queue >= 0 && c.Queue != r.Queue:
-		return fmt.Sprintf("the rule leads to queue %d, which is bound%s: it was added after that, or another is stronger",
-			r.Queue, came)
-	}
-	return ""
 }
 
 // rule returns the rule of a flow; of several the most specific one.
@@ -198,51 +200,6 @@ func matches(rule, packet netip.AddrPort) (ok bool, fields int) {
 		fields++
 	}
 	return true, fields
-}
-
-// open returns the open receive bindings with queues.
-func (d Device) open() (open []Binding) {
-	for _, b := range d.Bindings {
-		if !b.TX && !b.Closed && len(b.Queues) > 0 {
-			open = append(open, b)
-		}
-	}
-	return open
-}
-
-func (d Device) bound(queue int) bool {
-	return slices.ContainsFunc(d.open(), func(b Binding) bool { return slices.Contains(b.Queues, queue) })
-}
-
-func boundTo(open []Binding) string {
-	if len(open) == 0 {
-		return "; nothing is bound"
-	}
-	names, _ := queuesOf(open)
-	return "; bound is " + names
-}
-
-// boundQueues returns "queue 3, which is bound" or "one of queues 2, 3, which are bound".
-func boundQueues(open []Binding) string {
-	names, n := queuesOf(open)
-	if n == 1 {
-		return names + ", which is bound"
-	}
-	return names + ", which are bound"
-}
-
-// queuesOf returns "queue 3" or "one of queues 2, 3", and the number of queues.
-func queuesOf(open []Binding) (names string, n int) {
-	var queues []string
-	for _, b := range open {
-		for _, q := range b.Queues {
-			queues = append(queues, fmt.Sprint(q))
-		}
-	}
-	if len(queues) == 1 {
-		return "queue " + queues[0], 1
-	}
-	return "one of queues " + strings.Join(queues, ", "), len(queues)
 }
 
 func times(n int, what string) string {

@@ -3,6 +3,7 @@ package diagnosis
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"net"
 	"net/netip"
@@ -12,6 +13,7 @@ import (
 	"testing"
 
 	"vnic.dev/vnic/devmem"
+	"vnic.dev/vnic/internal/testkit"
 )
 
 var (
@@ -149,4 +151,74 @@ func TestErrorsOfThePeerSayWhatTheyMean(t *testing.T) {
 			t.Errorf("%v\nand not: %s", got, want)
 		}
 	}
+}
+
+var update = flag.Bool("update", false, "write the mistakes in docs/mistakes.md anew")
+
+// docs/mistakes.md has the mistakes of the table, and no others.
+//
+//	go test ./internal/diagnosis -run TestDocsHaveAllMistakes -update
+func TestDocsHaveAllMistakes(t *testing.T) {
+	const file = "../../docs/mistakes.md"
+	const begin, end = "<!-- mistakes: written by a test -->\n", "<!-- end of mistakes -->\n"
+	text := string(testkit.Must(os.ReadFile(file))(t))
+	before, rest, begins := strings.Cut(text, begin)
+	old, after, ends := strings.Cut(rest, end)
+	if !begins || !ends {
+		t.Fatal("the page has no place for mistakes")
+	}
+	want := pageOfMistakes()
+	if *update {
+		testkit.OK(t, os.WriteFile(file, []byte(before+begin+want+end+after), 0o644))
+	} else if old != want {
+		t.Errorf("write it anew with -update: it has\n%s\nnot\n%s", old, want)
+	}
+}
+
+// pageOfMistakes is the part of docs/mistakes.md that the table makes.
+func pageOfMistakes() string {
+	pool := rx(100)
+	example := Device{Bindings: []Binding{pool}, Rules: []devmem.Flow{{Dst: here, Queue: 2}}}.situation(
+		Connection{Op: "recv", Local: here, Remote: examplePeer, Unacked: 65536, Unanswered: 3, Sends: 2, Queue: 3})
+	example.dry = &pool
+	more := strings.NewReplacer(": {pool}", "", "{came}", "...", "{; bound}", "...")
+	var named, unnamed strings.Builder
+	for i, m := range mistakes {
+		messages := m.Errors
+		if m.Sentence != "" {
+			messages = append([]string{example.facts().Replace(more.Replace(m.Sentence))}, messages...)
+		}
+		if m.Name == "" {
+			unnamed.WriteString(wrap("- "+strings.Join(messages, ""), "  "))
+			continue
+		}
+		if i == 0 || m.Name != mistakes[i-1].Name {
+			fmt.Fprintf(&named, "\n### %s\n\n", m.Name)
+		}
+		for _, line := range messages {
+			fmt.Fprintf(&named, "    %s\n", line)
+		}
+		if m.Do != "" {
+			named.WriteString("\n" + wrap(m.Do, ""))
+		}
+	}
+	return named.String() + "\n## Stalls of other kinds\n\nThese sentences say themselves what to look at:\n\n" +
+		unnamed.String() + "\n"
+}
+
+// wrap breaks a text into lines of at most 120 characters, all but the first with an indent.
+func wrap(text, indent string) string {
+	var b strings.Builder
+	line := ""
+	for _, word := range strings.Fields(text) {
+		if line != "" && len(line)+1+len(word) > 120 {
+			b.WriteString(line + "\n")
+			line = indent + word
+		} else if line == "" {
+			line = word
+		} else {
+			line += " " + word
+		}
+	}
+	return b.String() + line + "\n"
 }

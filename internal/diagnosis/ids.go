@@ -45,10 +45,7 @@ func InUse(bound []devmem.BindingStats) error {
 		}
 		words = append(words, fmt.Sprintf("binding %d (%s)", b.ID, state))
 	}
-	if len(words) > maxNamed {
-		words = append(words[:maxNamed], fmt.Sprintf("%d more", len(words)-maxNamed))
-	}
-	return fmt.Errorf("in use by %s: close its bindings and wait for Done: %w", strings.Join(words, ", "), syscall.EBUSY)
+	return fmt.Errorf("in use by %s: close its bindings and wait for Done: %w", some(words), syscall.EBUSY)
 }
 
 func underWay(sends int) string {
@@ -73,10 +70,15 @@ func list(all []devmem.BindingStats) string {
 	if len(words) == 0 {
 		return "; none is open"
 	}
+	return "; open ones: " + some(words)
+}
+
+// some joins the first words, and counts the others.
+func some(words []string) string {
 	if len(words) > maxNamed {
 		words = append(words[:maxNamed], fmt.Sprintf("%d more", len(words)-maxNamed))
 	}
-	return "; open ones: " + strings.Join(words, ", ")
+	return strings.Join(words, ", ")
 }
 
 // Numbers formats numbers for a sentence: 1, 2, 3.
@@ -87,13 +89,9 @@ func Numbers[N any](list []N) string {
 // NoFlow returns the error of a rule that does not exist, given the existing ids: ENOENT.
 func NoFlow(id devmem.FlowID, all []devmem.FlowID) error {
 	slices.Sort(all)
-	words := make([]string, 0, len(all))
-	for _, a := range all[:min(len(all), maxNamed)] {
-		words = append(words, fmt.Sprint(a))
-	}
 	there := "there is none"
-	if len(words) > 0 {
-		there = "there are " + strings.Join(words, ", ")
+	if len(all) > 0 {
+		there = "there are " + Numbers(all[:min(len(all), maxNamed)])
 	}
 	return fmt.Errorf("flow %d: there is no such rule; %s: %w", id, there, syscall.ENOENT)
 }

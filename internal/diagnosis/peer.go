@@ -10,18 +10,29 @@ import (
 	"syscall"
 )
 
+// dialing are the reasons for which a connect fails, with sentences for a peer that is a guest's program and for one
+// that is a server. In a sentence 1 is the peer's address, 2 its port, 3 both.
+var dialing = []struct {
+	errs         []error
+	peer, server string
+}{
+	{[]error{syscall.ECONNREFUSED},
+		"%[1]v answers, and no program listens at its port %[2]d: is the receiver started?",
+		"%[1]v answers, and no server listens at its port %[2]d: start it, or give the port that it has"},
+	{[]error{syscall.EHOSTUNREACH, syscall.EHOSTDOWN, syscall.ENETUNREACH},
+		"nobody answers at %[1]v: is its guest up, and its device open? (with --nic virtio the address is there while its " +
+			"program runs)",
+		"nobody answers at %[1]v: is it the server's address, and the server up?"},
+	{[]error{syscall.ETIMEDOUT, context.DeadlineExceeded, os.ErrDeadlineExceeded},
+		"%[3]v neither accepts nor refuses: its program or its guest has ended or is stopped, or a rule leads the flow to " +
+			"a queue without pages",
+		"%[3]v neither accepts nor refuses: the server is stopped, or a firewall drops what it is sent"},
+}
+
 // Dial adds an explanation and advice to the error of a connect.
 func Dial(err error, remote netip.AddrPort) error {
-	switch reason, _ := why(err); reason {
-	case syscall.ECONNREFUSED:
-		return fmt.Errorf("%w: %v answers, and no program listens at its port %d: is the receiver started?", err,
-			remote.Addr(), remote.Port())
-	case syscall.EHOSTUNREACH:
-		return fmt.Errorf("%w: nobody answers at %v: is its guest up, and its device open? (with --nic virtio the address "+
-			"is there while its program runs)", err, remote.Addr())
-	case syscall.ETIMEDOUT:
-		return fmt.Errorf("%w: %v neither accepts nor refuses: its program or its guest has ended or is stopped, or a rule "+
-			"leads the flow to a queue without pages", err, remote)
+	if _, peer, _ := why(err, remote); peer != "" {
+		return fmt.Errorf("%w: %s", err, peer)
 	}
 	return err
 }
@@ -29,39 +40,26 @@ func Dial(err error, remote netip.AddrPort) error {
 // DialServer replaces the explanation in an error of a device's Dial, which is about receivers, by
 // one about servers.
 func DialServer(err error, remote netip.AddrPort) error {
-	says := ""
-	reason, cause := why(err)
-	switch reason {
-	case syscall.ECONNREFUSED:
-		says = fmt.Sprintf("%v answers, and no server listens at its port %d: start it, or give the port that it has",
-			remote.Addr(), remote.Port())
-	case syscall.EHOSTUNREACH:
-		says = fmt.Sprintf("nobody answers at %v: is it the server's address, and the server up?", remote.Addr())
-	case syscall.ETIMEDOUT:
-		says = fmt.Sprintf("%v neither accepts nor refuses: the server is stopped, or a firewall drops what it is sent",
-			remote)
-	default:
+	cause, _, server := why(err, remote)
+	if cause == nil {
 		return err
 	}
 	return &net.OpError{Op: "dial", Net: "tcp", Addr: net.TCPAddrFromAddrPort(remote),
-		Err: fmt.Errorf("%w: %s", cause, says)}
+		Err: fmt.Errorf("%w: %s", cause, server)}
 }
 
-// why returns the reason of a failed connect, as the errno that stands for similar ones, and the
-// error in err that has it; 0: another reason.
-func why(err error) (reason syscall.Errno, cause error) {
-	for reason, like := range map[syscall.Errno][]error{
-		syscall.ECONNREFUSED: {syscall.ECONNREFUSED},
-		syscall.EHOSTUNREACH: {syscall.EHOSTUNREACH, syscall.EHOSTDOWN, syscall.ENETUNREACH},
-		syscall.ETIMEDOUT:    {syscall.ETIMEDOUT, context.DeadlineExceeded, os.ErrDeadlineExceeded},
-	} {
-		for _, e := range like {
+// why returns the error in err for which a connect failed, with the sentences about it; nil: it is
+// none of dialing.
+func why(err error, remote netip.AddrPort) (cause error, peer, server string) {
+	for _, d := range dialing {
+		for _, e := range d.errs {
 			if errors.Is(err, e) {
-				return reason, e
+				args := []any{remote.Addr(), remote.Port(), remote}
+				return e, fmt.Sprintf(d.peer, args...), fmt.Sprintf(d.server, args...)
 			}
 		}
 	}
-	return 0, nil
+	return nil, "", ""
 }
 
 // Ended adds to an error that has ended a connection what it says about the peer.

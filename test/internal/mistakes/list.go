@@ -155,7 +155,7 @@ var List = []Mistake{
 			return err
 		}
 		c.SetStallLimit(hang * s.Stall)
-		told, err := s.accept(port + 1) // now a has freed it
+		freed, err := s.accept(port + 1) // now a has freed it
 		if err != nil {
 			return err
 		}
@@ -164,8 +164,8 @@ var List = []Mistake{
 			err = fmt.Errorf("%d bytes came", n)
 		}
 		finish(c)
-		_, _ = drain(told) // until a has heard that all came
-		finish(told)
+		_, _ = drain(freed) // until a has heard that all came
+		finish(freed)
 		return err
 	}},
 }
@@ -220,26 +220,26 @@ func freed(ctx context.Context, s *Side, port uint16) error {
 	if err := tx.Close(); err != nil {
 		return err
 	}
-	said := buf.Close()
-	if said == nil {
+	inUse := buf.Close()
+	if inUse == nil {
 		return errors.New("a buffer was closed whose memory is sent")
 	}
 	if _, err := c.SendDevmem(tx.ID(), []devmem.Range{{Len: piece}}); err == nil {
 		return errors.New("a binding that was closed was sent from")
 	}
-	told, err := s.Connect(ctx, port+1)
+	second, err := s.Connect(ctx, port+1) // b reads from now on
 	if err != nil {
-		return errors.Join(said, err)
+		return errors.Join(inUse, err)
 	}
 	if err := c.CloseWrite(); err != nil {
-		return errors.Join(said, err)
+		return errors.Join(inUse, err)
 	}
-	defer finish(told) // until then b is there, and acknowledges
+	defer finish(second) // until then b is there, and acknowledges
 	select {
 	case <-tx.Done():
 	case <-ctx.Done():
-		return errors.Join(said, context.Cause(ctx))
+		return errors.Join(inUse, context.Cause(ctx))
 	}
 	finish(c)
-	return errors.Join(said, buf.Close())
+	return errors.Join(inUse, buf.Close())
 }

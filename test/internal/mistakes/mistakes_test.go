@@ -31,7 +31,7 @@ func TestMain(m *testing.M) {
 
 const (
 	gpuSize = 16 << 20
-	limit   = 6 * time.Second // of which a peer has half to answer a probe: the machine may have much else to do
+	limit   = 6 * time.Second // a peer has half of it to answer a probe: the machine may be busy
 	port    = 5201
 )
 
@@ -179,10 +179,10 @@ func TestDocumentationTellsMistakesApart(t *testing.T) {
 		if len(rows[m.Name]) == 0 {
 			t.Errorf("%s is not documented", m.Name)
 		}
-		for _, said := range rows[m.Name] {
+		for _, message := range rows[m.Name] {
 			for other := range rows {
-				if other != m.Name && rows.Say(other, said) {
-					t.Errorf("%q is said of %s and of %s", said, m.Name, other)
+				if other != m.Name && rows.Say(other, message) {
+					t.Errorf("%q is the message of %s and of %s", message, m.Name, other)
 				}
 			}
 		}

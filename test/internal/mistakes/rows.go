@@ -6,10 +6,10 @@ import (
 	"strings"
 )
 
-// Table is what docs/mistakes.md says: by mistake, what a program is told, in one of several ways.
+// Table has the messages of docs/mistakes.md, by mistake: a program prints one of them.
 type Table map[string][]string
 
-// Rows reads a page: below a heading "### NAME" of a mistake, indented lines are what is said.
+// Rows reads a page: the indented lines below a heading "### NAME" are the messages of a mistake.
 func Rows(page string) (Table, error) {
 	b, err := os.ReadFile(page)
 	if err != nil {
@@ -24,18 +24,18 @@ func Rows(page string) (Table, error) {
 		} else if strings.HasPrefix(line, "#") {
 			name = ""
 		}
-		if said, ok := strings.CutPrefix(line, "    "); ok && name != "" {
-			t[name] = append(t[name], said)
+		if message, ok := strings.CutPrefix(line, "    "); ok && name != "" {
+			t[name] = append(t[name], message)
 		}
 	}
 	return t, nil
 }
 
-// Say tells whether a line has what the page says of a mistake. Numbers may differ, also those of addresses, and there
-// may be more before and behind it; "..." stands for anything.
+// Say reports whether a line has one of the messages of a mistake. Numbers may differ, also in addresses, and there may
+// be more text before and behind it; "..." stands for anything.
 func (t Table) Say(name, line string) bool {
-	for _, said := range t[name] {
-		if pattern(said).MatchString(line) {
+	for _, message := range t[name] {
+		if pattern(message).MatchString(line) {
 			return true
 		}
 	}
@@ -44,7 +44,7 @@ func (t Table) Say(name, line string) bool {
 
 var number = regexp.MustCompile(`(0x[0-9a-f]+|[0-9]+(\\\.[0-9]+)*)(ms|s)?`)
 
-func pattern(said string) *regexp.Regexp {
-	q := number.ReplaceAllString(regexp.QuoteMeta(said), `(0x[0-9a-f]+|[0-9.]+)(ms|s)?`)
+func pattern(message string) *regexp.Regexp {
+	q := number.ReplaceAllString(regexp.QuoteMeta(message), `(0x[0-9a-f]+|[0-9.]+)(ms|s)?`)
 	return regexp.MustCompile(strings.ReplaceAll(q, `\.\.\.`, ".*"))
 }

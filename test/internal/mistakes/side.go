@@ -1,5 +1,5 @@
 // Package mistakes is eleven mistakes of devmem programs, each made by two small programs, the sides a and b, and a
-// program that makes none. What the sides are told is compared with docs/mistakes.md: in this process on the engine of
+// program that makes none. The errors of the sides are compared with docs/mistakes.md: in this process on the engine of
 // vnic's GPUs by this package's test, in guests of both models by 43-eleven.sh, with the program in guest.
 //
 // Each side ends by itself: connections have a stall limit, listeners and dials one for the peer.

@@ -7,19 +7,19 @@ import (
 	"vnic.dev/vnic/cmd/vnic/internal/selftest/splat"
 )
 
-// console takes what the guest's kernel prints, looks for complaints in it, and hands it on.
+// console takes the output of the guest's kernel, looks for complaints in it, and passes it on.
 type console struct {
-	mu   sync.Mutex
-	scan *splat.Scanner
-	tell func(splat.Splat) // nil: nobody
-	next io.Writer         // may be nil
+	mu     sync.Mutex
+	scan   *splat.Scanner
+	report func(splat.Splat) // gets the complaints; nil: they are dropped
+	next   io.Writer
 }
 
 func newConsole(next io.Writer) *console {
 	c := &console{next: next}
 	c.scan = splat.New(func(s splat.Splat) {
-		if c.tell != nil {
-			c.tell(s)
+		if c.report != nil {
+			c.report(s)
 		}
 	})
 	return c
@@ -30,16 +30,13 @@ func (c *console) Write(b []byte) (int, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	_, _ = c.scan.Write(b)
-	if c.next != nil {
-		return c.next.Write(b)
-	}
-	return len(b), nil
+	return c.next.Write(b)
 }
 
-// to says who is told of complaints from now on; whoever was before is told of those that are complete.
-func (c *console) to(tell func(splat.Splat)) {
+// to sets the function that gets complaints from now on, and ends a block that is open for the one before.
+func (c *console) to(report func(splat.Splat)) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.scan.Flush()
-	c.tell = tell
+	c.report = report
 }

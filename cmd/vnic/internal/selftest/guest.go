@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"net/netip"
 	"os"
 	"path"
 	"slices"
@@ -56,17 +55,17 @@ type bench struct {
 	expected *expect.Expectations // nil: nothing is known of this kernel
 
 	logs       []*os.File
-	consoleLog io.Writer // nil: none
+	consoleLog io.Writer
 
 	ended bool          // the user has had a shell: that was the run
 	began time.Time     // Do
 	first time.Duration // from then on to the first test's start; 0: there was none
 }
 
-// describe is the lab: a guest with two NICs of the model, the second of which is the tests' remote end. A GPU is
-// behind the first. maxMTU is that of the NICs.
+// describe is the lab: a guest with two NICs of the model. The second NIC is the tests' remote end. A GPU is behind the
+// first. maxMTU is the highest MTU of both NICs.
 func (o *Options) describe(maxMTU int) lab.Description {
-	if o.Device != "" { // QEMU has the NICs, and a hub between them; a lab has one port at least, which is nobody's here
+	if o.Device != "" { // QEMU has the NICs, and a hub between them; a lab has one port at least, here without a user
 		return lab.Description{Guests: []lab.Guest{{Name: "guest"}, {NICs: []lab.NIC{{Model: lab.Virtio}}}}}
 	}
 	nic := lab.NIC{Model: o.NIC, QueuePairs: o.Queues, NICOptions: o.NICOptions,
@@ -81,7 +80,7 @@ func (o *Options) describe(maxMTU int) lab.Description {
 		GPUs: []lab.GPU{{Memory: gpuMemory}}}}}
 }
 
-// wants says what NICs a program needs. If the guest has others it ends; else it goes on.
+// wants ends the guest if a program needs NICs with another maximal MTU.
 func (b *bench) wants(p *program) error {
 	maxMTU := b.opt.MaxMTU
 	if b.opt.Device == "" && slices.Contains(smallFrames[b.opt.NIC], p.name) {
@@ -175,20 +174,6 @@ func (b *bench) close() error {
 	return errors.Join(errs...)
 }
 
-// end is one of the two NICs.
-type end struct {
-	mac          wire.MAC
-	addr4, addr6 netip.Prefix
-}
-
-// ends are the NIC that is tested, and its remote end.
-func ends() (list [2]end) {
-	for i := range list {
-		list[i] = end{lab.MAC(i), lab.Addr4(i), lab.Addr6(i)}
-	}
-	return list
-}
-
 // QEMU's own NICs, and the modules that drive them.
 var devices = map[string][]string{"virtio-net-pci": {"virtio_net"}, "vmxnet3": {"vmxnet3"}, "e1000e": {"e1000e"}}
 
@@ -197,9 +182,9 @@ func (o *Options) ownNICs() (args []string) {
 	if o.Device == "" {
 		return nil
 	}
-	for i, e := range ends() {
+	for i := range 2 {
 		id := fmt.Sprintf("own%d", i)
-		device := fmt.Sprintf("%s,netdev=%s,mac=%v,romfile=", o.Device, id, net.HardwareAddr(e.mac[:]))
+		device := fmt.Sprintf("%s,netdev=%s,mac=%s,romfile=", o.Device, id, mac(i))
 		if o.Device == "virtio-net-pci" {
 			device += fmt.Sprintf(",host_mtu=%d,disable-legacy=on", o.MaxMTU)
 		}
@@ -208,17 +193,21 @@ func (o *Options) ownNICs() (args []string) {
 	return args
 }
 
-// env is what the tests are told of their guest (tools/testing/selftests/drivers/net/README.rst).
+// mac is the address of the NIC that is tested (0), or of its remote end (1).
+func mac(i int) string {
+	m := lab.MAC(i)
+	return net.HardwareAddr(m[:]).String()
+}
+
+// env describes the guest to the tests (tools/testing/selftests/drivers/net/README.rst).
 func (b *bench) env() []string {
-	x := ends()
-	mac := func(m wire.MAC) string { return net.HardwareAddr(m[:]).String() }
 	env := []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root", "LANG=C.UTF-8", "NO_COLOR=1",
 		"PYTHONDONTWRITEBYTECODE=1",
-		"NETIF=eth0", "LOCAL_V4=" + x[0].addr4.Addr().String(), "LOCAL_V6=" + x[0].addr6.Addr().String(),
-		"REMOTE_V4=" + x[1].addr4.Addr().String(), "REMOTE_V6=" + x[1].addr6.Addr().String(),
+		"NETIF=eth0", "LOCAL_V4=" + lab.Addr4(0).Addr().String(), "LOCAL_V6=" + lab.Addr6(0).Addr().String(),
+		"REMOTE_V4=" + lab.Addr4(1).Addr().String(), "REMOTE_V6=" + lab.Addr6(1).Addr().String(),
 		"LOCAL_PREFIX_V6=" + prefixV6, "REMOTE_TYPE=netns", "REMOTE_ARGS=" + remoteNetns, "KSFT_MACHINE_SLOW=1",
-		"MAC0=" + mac(x[0].mac), "MAC1=" + mac(x[1].mac), fmt.Sprintf("MTU=%d", b.opt.MTU),
-		fmt.Sprintf("PREFIX=%d %d", x[0].addr4.Bits(), x[0].addr6.Bits())}
+		"MAC0=" + mac(0), "MAC1=" + mac(1), fmt.Sprintf("MTU=%d", b.opt.MTU),
+		fmt.Sprintf("PREFIX=%d %d", lab.Addr4(0).Bits(), lab.Addr6(0).Bits())}
 	if b.opt.Device == "" && b.opt.NIC == lab.GVE {
 		env = append(env, "NTUPLE=on", "GPU_NODE="+gpuNode)
 	}
@@ -264,7 +253,7 @@ func (b *bench) prepare(ctx context.Context) error {
 	return nil
 }
 
-// shell gives the user a shell in the guest, where a program is, with all that the program is told.
+// shell gives the user a shell in the guest, in a program's directory, with the program's environment.
 func (b *bench) shell(ctx context.Context, dir string, p *program) error {
 	o := b.opt
 	o.Note("a shell in the guest, as it is after %s: ./%s runs it again, exit ends the run", p.name, path.Base(p.name))

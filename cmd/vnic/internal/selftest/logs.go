@@ -16,6 +16,7 @@ import (
 // openLogs makes the directory of Options.LogDir, with a file for the console.
 func (b *bench) openLogs() error {
 	dir := b.opt.LogDir
+	b.consoleLog = io.Discard
 	if dir == "" {
 		return nil
 	}
@@ -31,10 +32,10 @@ func (b *bench) openLogs() error {
 	return nil
 }
 
-// log opens a program's file; of a program that ran before it is appended to. Without Options.LogDir it drops all.
+// log opens a program's file, and appends if the program ran before. Without Options.LogDir all output is dropped.
 func (b *bench) log(p *program, column results.Column) (io.WriteCloser, error) {
 	if b.opt.LogDir == "" {
-		return nothing{}, nil
+		return dropped{io.Discard}, nil
 	}
 	name := strings.ReplaceAll(p.name, "/", "_") + "-" + string(column) + ".log"
 	f, err := os.OpenFile(filepath.Join(b.opt.LogDir, name), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
@@ -44,12 +45,12 @@ func (b *bench) log(p *program, column results.Column) (io.WriteCloser, error) {
 	return f, nil
 }
 
-type nothing struct{}
+// dropped is the log of a program without a file.
+type dropped struct{ io.Writer }
 
-func (nothing) Write(p []byte) (int, error) { return len(p), nil }
-func (nothing) Close() error                { return nil }
+func (dropped) Close() error { return nil }
 
-// Line says in one line what came of a program.
+// Line has the results of a program in one line.
 func Line(p *results.Program) string {
 	if p.Left != nil {
 		return fmt.Sprintf("%-24s not run (%s): does not apply: %s", p.Name, p.Column, strings.Join(p.Left, ", "))
@@ -69,7 +70,7 @@ func Line(p *results.Program) string {
 	return line
 }
 
-// checkGDB says whether the port for gdb is free. QEMU would say it too, after a boot in vain.
+// checkGDB returns an error if the port for gdb is taken. QEMU would find it too, after the image is built.
 func (o *Options) checkGDB() error {
 	if o.GDB == 0 {
 		return nil

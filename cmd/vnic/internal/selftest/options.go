@@ -49,7 +49,7 @@ type Options struct {
 	Ended func(p *results.Program) // a program has ended
 }
 
-// Check says what is wrong with options.
+// Check returns an error if an option is wrong, in the words of the user's flags.
 func (o *Options) Check() error {
 	m, known := lab.LookupModel(o.NIC)
 	switch {
@@ -83,7 +83,7 @@ func (o *Options) Check() error {
 	return nil
 }
 
-// event tells what goes on in a program.
+// event shows the progress of a program.
 func (o *Options) event(p *program, column results.Column, e ktap.Event) {
 	what := p.name
 	if column != results.Unmodified {
@@ -91,10 +91,9 @@ func (o *Options) event(p *program, column results.Column, e ktap.Event) {
 	}
 	switch e.Kind {
 	case ktap.Begun:
+		what += fmt.Sprintf(": case %d", e.Case.Number)
 		if e.N > 0 {
-			what += fmt.Sprintf(": case %d of %d", e.Case.Number, e.N)
-		} else {
-			what += fmt.Sprintf(": case %d", e.Case.Number)
+			what += fmt.Sprintf(" of %d", e.N)
 		}
 		if e.Case.Name != "" {
 			what += ", " + e.Case.Name

@@ -10,8 +10,8 @@ import (
 	"vnic.dev/vnic/internal/machine/assets/selftests"
 )
 
-// collections are those of the tests' list that have programs for a NIC, with what the names of their programs begin
-// with here.
+// collections are the collections of the tests' list that have programs for a NIC, with the prefix of these programs'
+// names here.
 var collections = map[string]string{"drivers/net": "", "drivers/net/hw": "hw/"}
 
 // NotForUs are programs that are for other kinds of devices, and are run when they are named alone.
@@ -33,28 +33,28 @@ var NotForUs = map[string]string{
 	"macsec.py":                    "for NICs with MACsec",
 }
 
-// smallFrames are programs of which some model's driver wants a NIC whose MTU cannot be raised: gve takes pools of
+// smallFrames are programs for which a model's driver needs a NIC whose MTU cannot be raised: gve takes pools of
 // AF_XDP only where the longest frame that the device may have fits a buffer (gve_main.c, gve_reg_xsk_pool).
 var smallFrames = map[string][]string{lab.GVE: {"hw/xsk_reconfig.py"}}
 
-// program is one of the tests' list.
+// program is a program of the tests' list, or some of its cases.
 type program struct {
 	name string   // below drivers/net: "hw/csum.py"
 	only []string // cases; nil: all
 }
 
-// dir is where it is, below the root of the tests.
+// dir is its directory, below the root of the tests.
 func (p *program) dir() string { return path.Join("drivers/net", path.Dir(p.name)) }
 
-// patches are the names of those that change it.
+// patches returns the names of the patches that change the program.
 func (p *program) patches() []string {
 	return selftests.Changing(path.Join(p.dir(), path.Base(p.name)))
 }
 
-// isDevmem says whether its payload has to go to device memory.
+// isDevmem reports whether its payload has to go to device memory.
 func (p *program) isDevmem() bool { return strings.Contains(path.Base(p.name), "devmem") }
 
-// listed are the programs of a tests' list, kselftest-list.txt: lines COLLECTION:FILE.
+// listed returns the programs of a tests' list, kselftest-list.txt: lines COLLECTION:FILE.
 func listed(text string) (list []string) {
 	for line := range strings.Lines(text) {
 		collection, file, _ := strings.Cut(strings.TrimSpace(line), ":")
@@ -66,8 +66,8 @@ func listed(text string) (list []string) {
 	return list
 }
 
-// choose gives the programs that are asked for, in the order in which they are named: PROGRAM, PROGRAM:CASE; of none,
-// all that are for a NIC like ours.
+// choose returns the programs that args name, in their order, as PROGRAM or PROGRAM:CASE; without args, all that are
+// for a NIC like ours.
 func choose(all, args []string) (list []program, err error) {
 	if len(args) == 0 {
 		for _, name := range all {
@@ -101,7 +101,7 @@ func choose(all, args []string) (list []program, err error) {
 	return list, nil
 }
 
-// find gives the program of a name: "hw/csum.py", or "csum.py" and "csum" where there is one.
+// find returns the program with a name: "hw/csum.py", or "csum.py" and "csum" where there is one.
 func find(all []string, name string) (string, error) {
 	name = strings.TrimPrefix(strings.TrimPrefix(name, "./"), "drivers/net/")
 	var found []string

@@ -150,7 +150,7 @@ func TestLineOfAProgram(t *testing.T) {
 		"warning: WARNING: net/core/dev.c:1")
 }
 
-// A complaint goes to whoever is told at the time, and a block that has begun belongs to that program.
+// A complaint goes to the function of the time when its block began.
 func TestConsoleTellsOfComplaints(t *testing.T) {
 	var next strings.Builder
 	c := newConsole(&next)

@@ -22,7 +22,7 @@ import (
 	"vnic.dev/vnic/internal/machine/qemu"
 )
 
-// Do runs the programs and gives what came of them, as far as it went, also with an error.
+// Do runs the programs. It returns their results so far also with an error.
 func Do(ctx context.Context, o *Options) (run *results.Run, err error) {
 	b := &bench{opt: o, began: time.Now()}
 	defer func() { err = errors.Join(err, b.close()) }()
@@ -65,7 +65,7 @@ func Do(ctx context.Context, o *Options) (run *results.Run, err error) {
 	return run, nil
 }
 
-// checkCases says which of the cases that are asked for there are not, where the kernel's are known and are its own.
+// checkCases returns an error if a program has no such case, where the cases are known: not with tests of the user's.
 func (b *bench) checkCases(list []program) error {
 	suite, err := expect.SuiteOf(b.im.Kernel.Version)
 	if err != nil || b.opt.Source != "" || b.opt.Tests != "" {
@@ -87,7 +87,7 @@ type UsageError struct{ error }
 
 func (e *UsageError) Unwrap() error { return e.error }
 
-// List gives the programs of the guest's kernel, all of them.
+// List returns the programs of the guest's kernel, or the cases of the ones that o names.
 func List(ctx context.Context, o *Options) (list []string, err error) {
 	b := &bench{opt: o}
 	defer func() { err = errors.Join(err, b.close()) }()
@@ -122,7 +122,7 @@ func List(ctx context.Context, o *Options) (list []string, err error) {
 	return list, nil
 }
 
-// fetch finds or makes what the guest is booted from.
+// fetch finds or makes the kernel, the images and the initramfs of the guest.
 func (b *bench) fetch(ctx context.Context) (err error) {
 	o := b.opt
 	o.Doing("looking for QEMU and a kernel")
@@ -154,7 +154,7 @@ func (b *bench) fetch(ctx context.Context) (err error) {
 	return b.im.Build(ctx, modules, guestroot.ModprobeName)
 }
 
-// describeRun is a run's head.
+// describeRun returns a run without programs.
 func (b *bench) describeRun() *results.Run {
 	model, device, queues := b.opt.NIC, "vnic", b.opt.Queues
 	switch {
@@ -167,7 +167,7 @@ func (b *bench) describeRun() *results.Run {
 		Versions: map[string]string{"qemu": b.im.QEMU.Version, "tests": b.images.Source}, Programs: []results.Program{}}
 }
 
-// columns are those in which a program is run.
+// columns are the columns in which a program is run.
 func (b *bench) columns(p *program) []results.Column {
 	list := []results.Column{results.Unmodified}
 	if b.opt.Patched && len(p.patches()) > 0 {
@@ -176,8 +176,8 @@ func (b *bench) columns(p *program) []results.Column {
 	return list
 }
 
-// withoutPatches is what there is to say of a program in a column for which patches do not apply to this kernel's tests;
-// nil: all do. Without them it would run as it does unmodified, and what that is worth is said there.
+// withoutPatches returns the result of a program that is not run in a column, as patches of it do not apply to this
+// kernel's tests; nil: all do. Without them it would run as in the column of unmodified programs.
 func (b *bench) withoutPatches(p *program, column results.Column) *results.Program {
 	if column != results.Patched {
 		return nil
@@ -194,7 +194,7 @@ func (b *bench) withoutPatches(p *program, column results.Column) *results.Progr
 	return &results.Program{Name: p.name, Column: column, Left: left, Only: p.only, Planned: -1, Cases: []results.Case{}}
 }
 
-// program runs one, in a guest that it boots if none is there. Without an error the next one can be run.
+// program runs a program, in a guest that it boots if there is none. Without an error the next one can be run.
 func (b *bench) program(ctx context.Context, p *program, column results.Column) (*results.Program, error) {
 	o := b.opt
 	if res := b.withoutPatches(p, column); res != nil {
@@ -261,11 +261,11 @@ func (b *bench) program(ctx context.Context, p *program, column results.Column) 
 	return &res, nil
 }
 
-// failed says whether a program has a case that failed.
+// failed reports whether a program has a case that failed, or the kernel complained.
 func failed(p *results.Program) bool { return p.Count().Bad() > 0 || len(p.Splats) > 0 }
 
-// leaveOut gives the cases of a program that are not to be run, as they are known to end the guest, and the names of
-// those that will be, if they are known. What a user names is run.
+// leaveOut returns the cases of a program that are left out because they are known to end the guest, and the names of
+// the others, if they are known. A case that the user names is run.
 func (b *bench) leaveOut(p *program, column results.Column) (leftOut, names []string) {
 	if b.expected == nil || b.opt.Source != "" || b.opt.Tests != "" || p.only != nil {
 		return nil, nil
@@ -294,8 +294,8 @@ func lastLines(text []byte, n int) (list []string) {
 	return list[max(0, len(list)-n):]
 }
 
-// runProgram runs a program to its end, or to the end of its time or of the guest. The error is one of a guest that KVM
-// has stopped: it is not the program's, and the next one's guest would be stopped, too.
+// runProgram runs a program to its end, or to the end of its time or of the guest. It returns an error if KVM has
+// stopped the guest: that is not the program's fault, and would happen to the next guest, too.
 func (b *bench) runProgram(ctx context.Context, dir string, p *program, leftOut []string,
 	out io.Writer) (ktap.Exit, []byte, error) {
 	args := []string{"./" + path.Base(p.name)}
@@ -324,7 +324,7 @@ func (b *bench) runProgram(ctx context.Context, dir string, p *program, leftOut 
 	return ktap.Exit{Status: st.Exit()}, stderr.Bytes(), nil
 }
 
-// payload is what the counters of the NIC that is tested say of payload, and of where it lay.
+// payload has the payload bytes of the NIC that is tested, by the memory where they lay.
 type payload struct{ device, host uint64 }
 
 func (b *bench) payload() (x payload) {
@@ -335,19 +335,17 @@ func (b *bench) payload() (x payload) {
 	if err != nil {
 		return x
 	}
-	x.device = c.Rx.DeviceBytes + c.Rx.GPUFileBytes + c.Tx.DeviceBytes + c.Tx.GPUFileBytes
-	x.host = c.Rx.HostBytes + c.Tx.HostBytes
-	return x
+	return payload{c.Rx.DeviceBytes + c.Rx.GPUFileBytes + c.Tx.DeviceBytes + c.Tx.GPUFileBytes,
+		c.Rx.HostBytes + c.Tx.HostBytes}
 }
 
 // since judges a program of device memory: where a case of it passed, payload has been in device memory.
 func (x payload) since(before payload, p *results.Program) *results.Devmem {
 	d := &results.Devmem{DeviceBytes: x.device - before.device, HostBytes: x.host - before.host}
-	passed := p.Count()[ktap.Pass] > 0
 	switch {
 	case d.DeviceBytes > 0:
 		d.Proved = true
-	case passed:
+	case p.Count()[ktap.Pass] > 0:
 		d.Why = "cases passed, and the NIC saw no payload in device memory"
 	default:
 		d.Proved, d.Why = true, "no case passed: there is nothing to prove"

@@ -32,7 +32,7 @@ func TestChange(t *testing.T) {
 		}
 		return nil
 	}
-	s.change.Store(&f)
+	s.lab.Store(&watched{change: f})
 	testkit.OK(t, Change(t.Context(), os.Getpid(), change))
 	if err := Change(t.Context(), os.Getpid(), change); err == nil || err.Error() != "not twice" {
 		t.Errorf("%v", err)

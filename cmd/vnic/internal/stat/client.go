@@ -5,8 +5,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"net"
-	"os"
 	"slices"
 	"strings"
 	"time"
@@ -18,7 +18,7 @@ import (
 	"vnic.dev/vnic/internal/version"
 )
 
-// ErrNone says that no vnic is there to be asked.
+// ErrNone is the error if no vnic is running that could be asked.
 var ErrNone = errors.New("no vnic of this user is running")
 
 // A client sends one of two requests, and the server answers it (package jsonlines).
@@ -31,25 +31,27 @@ const (
 	maxSnapshot = 64 << 20 // bytes: 64 ports of 128 queue pairs are 4 MB
 )
 
-// Find asks every vnic of this user for a snapshot, the one first that was started first. One that does not
+// Find asks every vnic of this user for a snapshot, and returns the longest running vnic first. A vnic that does not
 // answer is left out; one of another version too, unless there are no others.
 func Find(ctx context.Context) ([]*Snapshot, error) {
 	var found []*Snapshot
-	var another error
-	err := each(func(d *os.File, pid int, name string) error {
+	var refused error
+	for pid, path := range running() {
 		s := new(Snapshot)
-		if err := ask(ctx, d, pid, name, opSnapshot, nil, s); err == nil {
+		if err := ask(ctx, path, pid, opSnapshot, nil, s); err == nil {
 			found = append(found, s)
 		} else if errors.As(err, new(version.Error)) {
-			another = err
+			refused = err
 		}
-		return ctx.Err()
-	})
-	slices.SortFunc(found, func(a, b *Snapshot) int { return a.began().Compare(b.began()) })
-	if err == nil && len(found) == 0 {
-		err = cmp.Or(another, errNone(""))
+		if ctx.Err() != nil {
+			return found, ctx.Err()
+		}
 	}
-	return found, err
+	slices.SortFunc(found, func(a, b *Snapshot) int { return a.began().Compare(b.began()) })
+	if len(found) == 0 {
+		return nil, cmp.Or(refused, errNone(""))
+	}
+	return found, nil
 }
 
 // began is when the process began.
@@ -57,7 +59,7 @@ func (s *Snapshot) began() time.Time {
 	return s.Time.Add(-time.Duration(s.Uptime * float64(time.Second)))
 }
 
-// Read asks one vnic. ErrNone says that it is not there, or not any more.
+// Read asks one vnic; ErrNone if it is not running, or not any more.
 func Read(ctx context.Context, pid int) (*Snapshot, error) {
 	snap := new(Snapshot)
 	if err := askOne(ctx, pid, opSnapshot, nil, snap); err != nil {
@@ -66,30 +68,29 @@ func Read(ctx context.Context, pid int) (*Snapshot, error) {
 	return snap, nil
 }
 
-// Change has a vnic change something in its lab. An error says what was wrong with it; ErrNone that there is no such
-// vnic.
+// Change makes a vnic change something in its lab. ErrNone means that there is no such vnic; another error is the vnic's
+// reason to refuse.
 func Change(ctx context.Context, pid int, what lab.Change) error {
 	return askOne(ctx, pid, opSet, what.String(), nil)
 }
 
 // askOne sends a request to the vnic with this process id.
 func askOne(ctx context.Context, pid int, op string, args, out any) error {
-	err := ErrNone
-	if cerr := each(func(d *os.File, p int, name string) error {
-		if p == pid && errors.Is(err, ErrNone) {
-			err = ask(ctx, d, pid, name, op, args, out)
+	for p, path := range running() {
+		if p != pid {
+			continue
 		}
-		return ctx.Err()
-	}); cerr != nil {
-		return cerr
+		if err := ask(ctx, path, pid, op, args, out); !errors.Is(err, ErrNone) {
+			return err
+		}
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
 	}
-	if errors.Is(err, ErrNone) {
-		return errNone(fmt.Sprintf(" as process %d", pid))
-	}
-	return err
+	return errNone(fmt.Sprintf(" as process %d", pid))
 }
 
-// errNone says where no vnic was found, and where none could be.
+// errNone lists the places where no vnic was found, and why a place could not be searched.
 func errNone(who string) error {
 	var places []string
 	for _, path := range candidates() {
@@ -105,32 +106,31 @@ func errNone(who string) error {
 	return fmt.Errorf("%w%s: looked in %s", ErrNone, who, strings.Join(places, ", "))
 }
 
-// each calls f for the sockets that there are.
-func each(f func(d *os.File, pid int, name string) error) error {
-	for _, path := range candidates() {
-		d, err := openDir(path, false)
-		if err != nil {
-			continue // none, or not to be trusted
-		}
-		for pid, name := range sockets(d) {
-			if err = f(d, pid, name); err != nil {
-				break
+// running yields the process and the socket of each vnic that may be running. The path is good until the next one.
+func running() iter.Seq2[int, string] {
+	return func(yield func(int, string) bool) {
+		for _, dir := range candidates() {
+			d, err := openDir(dir, false)
+			if err != nil {
+				continue // none, or not to be trusted
 			}
-		}
-		_ = d.Close()
-		if err != nil {
-			return err
+			for pid, name := range sockets(d) {
+				if !yield(pid, within(d, name)) {
+					_ = d.Close()
+					return
+				}
+			}
+			_ = d.Close()
 		}
 	}
-	return nil
 }
 
 // ask sends a request to a vnic and decodes the answer into out.
-func ask(ctx context.Context, d *os.File, pid int, name, op string, args, out any) error {
+func ask(ctx context.Context, path string, pid int, op string, args, out any) error {
 	ctx, cancel := context.WithTimeout(ctx, limits.LocalServer.Here())
 	defer cancel()
 	var dialer net.Dialer
-	conn, err := dialer.DialContext(ctx, "unix", within(d, name))
+	conn, err := dialer.DialContext(ctx, "unix", path)
 	if err != nil {
 		return fmt.Errorf("%w: %w", ErrNone, err)
 	}

@@ -14,7 +14,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// undeclared sets each field of v and gives the names of those that no counter of the list reads.
+// undeclared sets each field of v and returns the names of fields that no counter of the list reads.
 func undeclared[T any](t *testing.T, list []counter[T]) (left []string) {
 	t.Helper()
 	var v T
@@ -30,17 +30,17 @@ func undeclared[T any](t *testing.T, list []counter[T]) (left []string) {
 			t.Errorf("two counters %q, or one without a key", c.key)
 		}
 		keys[c.key] = true
-		if names[*c.of(&v)] == "" {
+		if names[*c.value(&v)] == "" {
 			t.Errorf("%s: its field has another counter too", c.key)
 		}
-		delete(names, *c.of(&v))
+		delete(names, *c.value(&v))
 	}
 	b := testkit.Must(json.Marshal(any(v)))(t)
 	var back T
 	testkit.OK(t, json.Unmarshal(b, &back))
 	for _, c := range list {
-		if *c.of(&v) != *c.of(&back) {
-			t.Errorf("%s: %d becomes %d in %s", c.key, *c.of(&v), *c.of(&back), b)
+		if *c.value(&v) != *c.value(&back) {
+			t.Errorf("%s: %d becomes %d in %s", c.key, *c.value(&v), *c.value(&back), b)
 		}
 	}
 	return slices.Sorted(maps.Values(names))
@@ -63,7 +63,7 @@ func TestCounterIsDeclaredOnce(t *testing.T) {
 	was := directionCounters
 	t.Cleanup(func() { directionCounters = was })
 	directionCounters = append(slices.Clip(was), counter[Direction]{"retrans_bytes", "AGAIN",
-		queueDesc("retrans_bytes_total", "Payload bytes seen again."), nil,
+		"retrans_bytes_total", "Payload bytes seen again.", nil,
 		func(d *Direction) *uint64 { return &d.RetransBytes }})
 	p := PortCounters{Name: "A", Queues: []Queue{{Index: 3, RX: Direction{Packets: 1, RetransBytes: 77}}}}
 	b, err := json.Marshal(p)

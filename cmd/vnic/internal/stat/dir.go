@@ -76,7 +76,7 @@ func sweep(d *os.File) {
 	}
 }
 
-// connects says whether a process listens at a socket, without waiting.
+// connects returns nil if a process listens at a socket. It does not wait.
 func connects(path string) error {
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {

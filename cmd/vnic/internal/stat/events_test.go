@@ -54,26 +54,26 @@ func TestChangesAreFoundInOneWalk(t *testing.T) {
 		}
 		return all
 	}
-	var was, is []control.FlowRule
+	var before, now []control.FlowRule
 	for i := range uint32(1024) {
-		was = append(was, control.FlowRule{ID: 2*i + 2})
-		is = append(is, control.FlowRule{ID: 2*i + 3})
+		before = append(before, control.FlowRule{ID: 2*i + 2})
+		now = append(now, control.FlowRule{ID: 2*i + 3})
 	}
 	for name, c := range map[string]struct {
-		was, is []control.FlowRule
-		want    []uint32
+		before, now []control.FlowRule
+		want        []uint32
 	}{
-		"nothing":   {was, was, nil},
-		"all":       {was, is, ids(is)},
-		"first":     {was[1:], was, []uint32{2}},
-		"last":      {was[:1023], was, []uint32{2048}},
-		"between":   {slices.Concat(was[:500], was[501:]), was, []uint32{1002}},
-		"from none": {nil, was[:3], []uint32{2, 4, 6}},
-		"to none":   {was, nil, nil},
+		"nothing":   {before, before, nil},
+		"all":       {before, now, ids(now)},
+		"first":     {before[1:], before, []uint32{2}},
+		"last":      {before[:1023], before, []uint32{2048}},
+		"between":   {slices.Concat(before[:500], before[501:]), before, []uint32{1002}},
+		"from none": {nil, before[:3], []uint32{2, 4, 6}},
+		"to none":   {before, nil, nil},
 	} {
 		looks = 0
-		testkit.Equal(t, name, fmt.Sprint(ids(added(c.was, c.is, id))), fmt.Sprint(c.want))
-		if most := 3 * (len(c.was) + len(c.is)); looks > most {
+		testkit.Equal(t, name, fmt.Sprint(ids(added(c.before, c.now, id))), fmt.Sprint(c.want))
+		if most := 3 * (len(c.before) + len(c.now)); looks > most {
 			t.Errorf("%s: %d looks, %d at most", name, looks, most)
 		}
 	}

@@ -2,7 +2,7 @@ package stat
 
 var MetricsHandler = metricsHandler
 
-// HasLooked says whether all that was set up has been looked at.
+// HasLooked reports whether the looker has no port left to look at.
 func HasLooked(s *Server) bool {
 	l := s.lab.Load()
 	if l == nil {

@@ -5,28 +5,11 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 )
 
 // expositionType is the Content-Type of an exposition. All versions of Prometheus take our names: none is escaped.
 const expositionType = "text/plain; version=0.0.4; charset=utf-8; escaping=underscores"
-
-// metric is what Prometheus knows of a metric: a family of samples, one for each combination of labels.
-type metric struct {
-	name, help string
-	labels     []string
-	summary    bool // else its name says whether it is a counter
-}
-
-// kind is the metric's type.
-func (m *metric) kind() string {
-	switch {
-	case m.summary:
-		return "summary"
-	case strings.HasSuffix(m.name, "_total"):
-		return "counter"
-	}
-	return "gauge"
-}
 
 // exposition collects samples, and writes them in Prometheus's text format, version 0.0.4
 // (https://prometheus.io/docs/instrumenting/exposition_formats/#text-based-format). The order is that of
@@ -35,10 +18,12 @@ type exposition struct {
 	families map[string]*family // by the metric's name
 }
 
+// family is a metric with its samples, one for each combination of labels.
 type family struct {
-	*metric
-	order   []int // of the labels, by name
-	samples []sample
+	name, help, kind string
+	labels           []string // names, sorted
+	order            []int    // where the value of each label is in the arguments of add
+	samples          []sample
 }
 
 type sample struct {
@@ -47,40 +32,48 @@ type sample struct {
 	value  float64
 }
 
-// add adds a sample, with a value for each of the metric's labels. Of two with the same values the first counts.
-func (x *exposition) add(m *metric, value float64, labels ...string) {
-	f := x.family(m)
-	s := sample{value: value, labels: make([]string, len(f.order))}
-	for i, at := range f.order {
-		s.labels[i] = strings.ToValidUTF8(labels[at], "\uFFFD")
-	}
-	f.samples = append(f.samples, s)
-}
-
-// summarize adds a summary without labels: quantiles from least to most, the sum and the count of what was observed.
-func (x *exposition) summarize(m *metric, quantiles []float64, sum float64, count int64) {
-	for i, v := range quantiles {
-		x.add(m, v, number(float64(i)/float64(len(quantiles)-1)))
-	}
-	f := x.family(m)
-	f.samples = append(f.samples, sample{suffix: "_sum", value: sum}, sample{suffix: "_count", value: float64(count)})
-}
-
-func (x *exposition) family(m *metric) *family {
-	f := x.families[m.name]
+// add adds a sample of a metric. labels has pairs of a name and a value; all samples of a metric have the same names in
+// the same order. Of two samples with the same values the first counts.
+func (x *exposition) add(name, help string, value float64, labels ...string) *family {
+	f := x.families[name]
 	if f == nil {
-		f = &family{metric: m}
-		for i := range m.labels {
-			f.order = append(f.order, i)
+		f = &family{name: name, help: help, kind: "gauge"}
+		if strings.HasSuffix(name, "_total") {
+			f.kind = "counter"
 		}
-		slices.SortFunc(f.order, func(a, b int) int { return strings.Compare(m.labels[a], m.labels[b]) })
+		for i := 0; i < len(labels); i += 2 {
+			f.order = append(f.order, i+1)
+		}
+		slices.SortFunc(f.order, func(a, b int) int { return strings.Compare(labels[a-1], labels[b-1]) })
+		for _, i := range f.order {
+			f.labels = append(f.labels, labels[i-1])
+		}
 		if x.families == nil {
 			x.families = map[string]*family{}
 		}
-		x.families[m.name] = f
+		x.families[name] = f
 	}
+	s := sample{value: value, labels: make([]string, len(f.order))}
+	for i, place := range f.order {
+		s.labels[i] = strings.ToValidUTF8(labels[place], "\uFFFD")
+	}
+	f.samples = append(f.samples, s)
 	return f
 }
+
+// summarize adds a summary without labels: quantiles from least to most, the sum and the count of what was observed.
+func (x *exposition) summarize(name, help string, quantiles []time.Duration, sum time.Duration, count int64) {
+	var f *family
+	for i, v := range quantiles {
+		f = x.add(name, help, v.Seconds(), "quantile", number(float64(i)/float64(len(quantiles)-1)))
+	}
+	f.kind = summary
+	f.samples = append(f.samples, sample{suffix: "_sum", value: sum.Seconds()},
+		sample{suffix: "_count", value: float64(count)})
+}
+
+// summary is the kind of a family whose samples stay in their order.
+const summary = "summary"
 
 // text writes all families.
 func (x *exposition) text() []byte {
@@ -97,9 +90,9 @@ var (
 )
 
 func (f *family) append(b []byte) []byte {
-	b = append(b, "# HELP "+f.name+" "+helpEscapes.Replace(f.help)+"\n# TYPE "+f.name+" "+f.kind()+"\n"...)
+	b = append(b, "# HELP "+f.name+" "+helpEscapes.Replace(f.help)+"\n# TYPE "+f.name+" "+f.kind+"\n"...)
 	samples := f.samples
-	if !f.summary {
+	if f.kind != summary {
 		slices.SortStableFunc(samples, func(a, b sample) int { return slices.Compare(a.labels, b.labels) })
 		samples = slices.CompactFunc(samples, func(a, b sample) bool { return slices.Equal(a.labels, b.labels) })
 	}
@@ -107,7 +100,7 @@ func (f *family) append(b []byte) []byte {
 		b = append(b, f.name+s.suffix...)
 		for i, value := range s.labels {
 			b = append(b, "{,"[min(i, 1)])
-			b = append(b, f.metric.labels[f.order[i]]+`="`+valueEscapes.Replace(value)+`"`...)
+			b = append(b, f.labels[i]+`="`+valueEscapes.Replace(value)+`"`...)
 		}
 		if len(s.labels) > 0 {
 			b = append(b, '}')

@@ -42,25 +42,21 @@ func written(t testing.TB, families map[string]*dto.MetricFamily) string {
 
 func TestExpositionIsWhatPrometheusWrites(t *testing.T) {
 	var x exposition
-	b := metric{name: "b_total", help: "Of \"b\", C:\\ and\nmore.", labels: []string{"z", "a"}}
+	const help = "Of \"b\", C:\\ and\nmore."
 	// Values that sort in another way with their quotes than without, and all that has to be escaped.
 	values := []string{"port b", "port", "port!", "", `a"b`, `a\`, "a\nb", `a\nb`, "\r\t\x00\x7f", "\u2028é€", `",z="`,
 		`"} 1` + "\nevil 1"}
 	for i, v := range values {
-		x.add(&b, float64(i)*1e6, v, "y")
-		x.add(&b, -1, v, "x")
+		x.add("b_total", help, float64(i)*1e6, "z", v, "a", "y")
+		x.add("b_total", help, -1, "z", v, "a", "x")
 	}
-	a := metric{name: "a", help: "one"}
-	x.add(&a, 1.5)
-	c := metric{name: "c", help: "two"}
-	x.add(&c, math.NaN())
-	d := metric{name: "d", help: "three", labels: []string{"l"}}
+	x.add("a", "one", 1.5)
+	x.add("c", "two", math.NaN())
 	for l, v := range map[string]float64{"+": math.Inf(1), "-": math.Inf(-1), "0": 0,
 		"large": math.MaxFloat64, "whole": 1 << 53, "max": math.MaxUint64, "small": 5e-324} {
-		x.add(&d, v, l)
+		x.add("d", "three", v, "l", l)
 	}
-	s := metric{name: "s", help: "four", summary: true, labels: []string{"quantile"}}
-	x.summarize(&s, []float64{1, 2, 3, 4, 5}, 15, 1e7)
+	x.summarize("s", "four", []time.Duration{1e9, 2e9, 3e9, 4e9, 5e9}, 15*time.Second, 1e7)
 	families := parsed(t, x.text())
 	if d := cmp.Diff(written(t, families), string(x.text())); d != "" {
 		t.Error(d)
@@ -76,7 +72,7 @@ func TestExpositionIsWhatPrometheusWrites(t *testing.T) {
 			t.Errorf("no %q", v)
 		}
 	}
-	testkit.Equal(t, "help", families["b_total"].GetHelp(), b.help)
+	testkit.Equal(t, "help", families["b_total"].GetHelp(), help)
 	for name, want := range map[string]dto.MetricType{"a": dto.MetricType_GAUGE, "b_total": dto.MetricType_COUNTER,
 		"s": dto.MetricType_SUMMARY} {
 		testkit.Equal(t, name, families[name].GetType(), want)
@@ -91,10 +87,9 @@ func TestExpositionIsWhatPrometheusWrites(t *testing.T) {
 // Prometheus refuses a page with bytes that are no UTF-8, and may drop all of one that has a sample twice.
 func TestLabelsThatAreNoUTF8AreReplaced(t *testing.T) {
 	var x exposition
-	m := metric{name: "m", labels: []string{"l"}}
-	x.add(&m, 1, "a\xff\xfe")
-	x.add(&m, 2, "a\xc3")
-	x.add(&m, 3, "b")
+	x.add("m", "", 1, "l", "a\xff\xfe")
+	x.add("m", "", 2, "l", "a\xc3")
+	x.add("m", "", 3, "l", "b")
 	testkit.Equal(t, "text", string(x.text()), "# HELP m \n# TYPE m gauge\nm{l=\"a\uFFFD\"} 1\nm{l=\"b\"} 3\n")
 	parsed(t, x.text())
 }
@@ -105,8 +100,7 @@ func FuzzExposition(f *testing.F) {
 	f.Add("a\\\nb", "\"} 1\nx 1", "\xff\\", math.Inf(-1))
 	f.Fuzz(func(t *testing.T, help, one, two string, v float64) {
 		var x exposition
-		m := metric{name: "m_total", help: strings.ToValidUTF8(help, ""), labels: []string{"two", "one"}}
-		x.add(&m, v, two, one)
+		x.add("m_total", strings.ToValidUTF8(help, ""), v, "two", two, "one", one)
 		families := parsed(t, x.text())
 		ms := families["m_total"].GetMetric()
 		if len(families) != 1 || len(ms) != 1 || len(ms[0].GetLabel()) != 2 {

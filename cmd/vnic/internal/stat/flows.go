@@ -1,8 +1,8 @@
 package stat
 
 import (
+	"bytes"
 	"cmp"
-	"fmt"
 	"net/netip"
 	"slices"
 	"time"
@@ -16,10 +16,10 @@ import (
 
 // Flows is who sent what to whom, as the NICs have counted it since they were made.
 type Flows struct {
-	List   []Flow   `json:"list"`             // those that moved most come first
+	List   []Flow   `json:"list"`             // the flows that moved most come first
 	Others []Others `json:"others,omitempty"` // flows for which there was no row any more
-	Hints  []string `json:"hints,omitempty"`  // what somebody should know of them, in sentences
-	More   int      `json:"-"`                // flows that moved less than those of List, and are left out
+	Hints  []string `json:"hints,omitempty"`  // sentences about flows that may go wrong
+	More   int      `json:"-"`                // flows that moved less than any of List, and are left out
 }
 
 // Flow is one direction of a connection, or what else has the same addresses, ports and protocol.
@@ -28,10 +28,8 @@ type Flow struct {
 	From  string     `json:"from"`  // address and port; address alone if there is no port; "" of what is not IP
 	To    string     `json:"to"`
 	TX    []FlowSide `json:"tx,omitempty"` // at the NIC that sent it; not there if no NIC of a guest did
-	RX    []FlowSide `json:"rx,omitempty"` // at those that received it
+	RX    []FlowSide `json:"rx,omitempty"` // at the NICs that received it
 	State string     `json:"state,omitempty"`
-
-	key splitter.Flow
 }
 
 // FlowSide is a flow at a NIC. Bytes are payload, but header_bytes.
@@ -53,11 +51,11 @@ type FlowSide struct {
 	First    time.Time         `json:"first"`
 	Last     time.Time         `json:"last"`
 
-	// Of what is received in GPU memory: tokens of it that the connection has not returned, where the guest's stack, or
-	// its agent, has said so.
+	// Held is how many tokens of payload in GPU memory the connection has not returned, by the guest's stack or agent;
+	// nil: the guest has not answered.
 	Held *int `json:"tokens_held,omitempty"`
 
-	// Of what is sent by TCP: payload that nobody has acknowledged, and the last window that its receiver gave, unscaled.
+	// Of the sender of a TCP flow: payload that is not acknowledged, and the receiver's last window, unscaled.
 	InFlight uint64  `json:"in_flight_bytes,omitempty"`
 	Window   *uint16 `json:"window,omitempty"`
 }
@@ -71,10 +69,10 @@ type Others struct {
 	Payload uint64 `json:"payload_bytes"`
 }
 
-// Payload is all of it, in bytes.
+// Payload returns the bytes of payload.
 func (s *FlowSide) Payload() uint64 { return s.Device + s.GPUFile + s.Host }
 
-// GPU is how much of it was in GPU memory, in bytes.
+// GPU returns the bytes of payload in GPU memory.
 func (s *FlowSide) GPU() uint64 { return s.Device + s.GPUFile }
 
 // total adds up the sides of a flow.
@@ -115,45 +113,50 @@ func (s *FlowSide) add(o *FlowSide) {
 	s.Rule = cmp.Or(s.Rule, o.Rule)
 }
 
-// moved is how much a flow moved: what arrived, or what was sent where nobody knows what arrived.
+// moved returns how many bytes of payload arrived, or were sent if that is more: not every receiver has a NIC of ours.
 func (f *Flow) moved() uint64 {
-	rx, tx := uint64(0), uint64(0)
-	for i := range f.RX {
-		rx += f.RX[i].Payload()
+	var sums [2]uint64
+	for i, sides := range [][]FlowSide{f.RX, f.TX} {
+		for k := range sides {
+			sums[i] += sides[k].Payload()
+		}
 	}
-	for i := range f.TX {
-		tx += f.TX[i].Payload()
-	}
-	return max(rx, tx)
+	return max(sums[0], sums[1])
 }
 
-// worthARow says whether somebody wants to see a flow: not what hosts say to all others to introduce themselves.
+// worthARow reports whether a flow is shown in tables: hosts' broadcasts that introduce them are not.
 func (f *Flow) worthARow() bool {
 	return f.moved() > 0 && f.Proto != "other" || f.hasPorts() && len(total(f.TX).Drops) > 0
 }
 
-// hasPorts says whether it may be a program's.
+// hasPorts reports whether a program may own the flow.
 func (f *Flow) hasPorts() bool { return f.Proto == "tcp" || f.Proto == "udp" }
 
-// portFlows is the account of a port.
+// portFlows is a port's account of flows.
 type portFlows struct {
 	name  string
 	rows  []nic.QueueFlows
 	bound []int // queues that have GPU memory
 }
 
-// accounts puts together what ports say of flows.
+// accounts puts together the accounts of ports.
 type accounts struct {
-	want   map[splitter.Flow]bool // flows that are put together; nil: all
-	byKey  map[splitter.Flow]*Flow
-	flags  map[splitter.Flow]uint8
-	tops   map[splitter.Flow]uint32 // what is sent ends there
-	peers  map[splitter.Flow]flows.Peer
-	others []Others
+	wanted map[splitter.Flow]bool // flows that are put together; nil: all
+	flows  map[splitter.Flow]*flowState
+	rest   []Others
 }
 
-// readFlows gives the account of all ports, of the flows that moved most so many, or all (0); nil if none is kept. ask
-// says who holds tokens.
+// flowState is a Flow so far, and what TCP's headers say of it.
+type flowState struct {
+	Flow
+	flags uint8
+	sent  bool   // top is known
+	top   uint32 // the sequence number at which the payload that was sent ends
+	peer  flows.Peer
+}
+
+// readFlows returns the accounts of all ports: of the flows that moved most, most of them at most, or of all (0); nil
+// if no port keeps one. ask asks guests which of their connections hold tokens.
 func readFlows(ports []Port, name func(i int) string, most int, ask askFunc) *Flows {
 	var list []portFlows
 	kept := false
@@ -169,24 +172,27 @@ func readFlows(ports []Port, name func(i int) string, most int, ask askFunc) *Fl
 	return account(list, ask(ports, name), most)
 }
 
-// account puts together what ports say of flows, as readFlows gives it. said are who holds tokens, by port.
-func account(list []portFlows, said map[string][]devmem.Holder, most int) *Flows {
-	a := accounts{byKey: map[splitter.Flow]*Flow{}, flags: map[splitter.Flow]uint8{},
-		tops: map[splitter.Flow]uint32{}, peers: map[splitter.Flow]flows.Peer{}}
-	all := &Flows{}
+// account puts together the accounts of ports, as readFlows returns them. holders has the connections that hold tokens,
+// by port.
+func account(list []portFlows, holders map[string][]devmem.Holder, most int) *Flows {
+	a := accounts{flows: map[splitter.Flow]*flowState{}}
+	all := &Flows{List: []Flow{}}
 	if most > 0 {
-		a.want, all.More = largest(list, most)
+		a.wanted, all.More = largest(list, most)
 	}
 	for i := range list {
 		a.port(&list[i])
 	}
-	all.List, all.Others = make([]Flow, 0, len(a.byKey)), a.others
-	for _, f := range a.byKey {
-		f.Proto, f.From, f.To = names(&f.key)
-		f.State = state(f.key, a.flags[f.key])
-		a.inFlight(f)
-		f.held(said)
-		all.List = append(all.List, *f)
+	all.Others = a.rest
+	for key, f := range a.flows {
+		if a.wanted != nil && !a.wanted[key] {
+			continue
+		}
+		f.Proto, f.From, f.To = names(&key)
+		f.State = state(key, f.flags)
+		a.inFlight(key, f)
+		f.held(holders)
+		all.List = append(all.List, f.Flow)
 	}
 	slices.SortFunc(all.List, func(a, b Flow) int {
 		return cmp.Or(cmp.Compare(b.moved(), a.moved()), cmp.Compare(a.From, b.From), cmp.Compare(a.To, b.To),
@@ -196,63 +202,68 @@ func account(list []portFlows, said map[string][]devmem.Holder, most int) *Flows
 	return all
 }
 
-// port adds a port's.
+// port adds the account of a port.
 func (a *accounts) port(p *portFlows) {
-	var others [2]Others
+	var rest [2]Others
 	for _, q := range p.rows {
-		way := 0
-		if q.Tx {
-			way = 1
-		}
-		o := &others[way]
+		o := &rest[direction(&q)]
 		o.Flows += q.Others.Flows
 		o.Packets += q.Others.Packets
 		o.Payload += q.Others.Payload()
 		rows := q.Rows
-		if a.want != nil {
-			rows = slices.DeleteFunc(rows, func(r flows.Row) bool { return !a.want[r.Flow] && !a.want[reverse(r.Flow)] })
+		if a.wanted != nil {
+			rows = slices.DeleteFunc(rows, func(r flows.Row) bool { return !a.wanted[r.Flow] && !a.wanted[reverse(r.Flow)] })
 		}
 		// The busiest queue of a flow comes first.
 		slices.SortFunc(rows, func(a, b flows.Row) int { return cmp.Compare(b.Packets, a.Packets) })
 		for i := range rows {
-			a.row(p.name, &q, &rows[i], p.bound)
+			a.row(p, &q, &rows[i])
 		}
 	}
-	for way, o := range others {
+	for i, o := range rest {
 		if o.Flows > 0 {
-			o.Port, o.TX = p.name, way == 1
-			a.others = append(a.others, o)
+			o.Port, o.TX = p.name, i == 1
+			a.rest = append(a.rest, o)
 		}
 	}
 }
 
-// reverse is the other direction of a flow.
+// direction is 0 of a receive queue, and 1 of a transmit queue.
+func direction(q *nic.QueueFlows) int {
+	if q.Tx {
+		return 1
+	}
+	return 0
+}
+
+// reverse returns the other direction of a flow.
 func reverse(f splitter.Flow) splitter.Flow {
 	f.Src, f.Dst, f.SrcPort, f.DstPort = f.Dst, f.Src, f.DstPort, f.SrcPort
 	return f
 }
 
-// row adds a row of a queue's.
-func (a *accounts) row(name string, q *nic.QueueFlows, r *flows.Row, bound []int) {
-	a.ends(r, q.Tx)
-	if a.want != nil && !a.want[r.Flow] {
-		return
-	}
-	f := a.byKey[r.Flow]
+// row adds a row of a queue of the port.
+func (a *accounts) row(p *portFlows, q *nic.QueueFlows, r *flows.Row) {
+	f := a.flows[r.Flow]
 	if f == nil {
-		f = &Flow{key: r.Flow}
-		a.byKey[r.Flow] = f
+		f = new(flowState)
+		a.flows[r.Flow] = f
 	}
-	a.flags[r.Flow] |= r.Flags
+	f.flags |= r.Flags
+	if q.Tx && r.Begun && (!f.sent || int32(r.Top-f.top) > 0) {
+		f.top, f.sent = r.Top, true
+	}
+	if r.Known && (!f.peer.Known || int32(r.Ack-f.peer.Ack) >= 0) {
+		f.peer = r.Peer
+	}
 	s := sideOf(r)
-	s.Port, s.Queues = name, []int{q.Queue}
+	s.Port, s.Queues = p.name, []int{q.Queue}
 	list := &f.TX
 	if !q.Tx {
 		list = &f.RX
-		s.Bound = bound
-		s.Rule = r.Rule
+		s.Bound, s.Rule = p.bound, r.Rule
 	}
-	if i := slices.IndexFunc(*list, func(s FlowSide) bool { return s.Port == name }); i >= 0 {
+	if i := slices.IndexFunc(*list, func(s FlowSide) bool { return s.Port == p.name }); i >= 0 {
 		if s.Packets > (*list)[i].Packets {
 			s.Queues, (*list)[i].Queues = (*list)[i].Queues, s.Queues
 		}
@@ -262,28 +273,72 @@ func (a *accounts) row(name string, q *nic.QueueFlows, r *flows.Row, bound []int
 	*list = append(*list, s)
 }
 
-// ends notes how far a flow of TCP has come, and how far it says the other direction has.
-func (a *accounts) ends(r *flows.Row, tx bool) {
-	if top, ok := a.tops[r.Flow]; tx && r.Begun && (!ok || int32(r.Top-top) > 0) {
-		a.tops[r.Flow] = r.Top
-	}
-	if was := a.peers[r.Flow]; r.Known && (!was.Known || int32(r.Ack-was.Ack) >= 0) {
-		a.peers[r.Flow] = r.Peer
-	}
-}
-
-// inFlight says what of a flow nobody has acknowledged.
-func (a *accounts) inFlight(f *Flow) {
-	top, sent := a.tops[f.key]
-	peer := a.peers[reverse(f.key)]
-	if !sent || !peer.Known || len(f.TX) == 0 {
+// inFlight sets how much of a flow's payload its receiver has not acknowledged, and the window, if the other direction
+// was seen.
+func (a *accounts) inFlight(key splitter.Flow, f *flowState) {
+	back := a.flows[reverse(key)]
+	if !f.sent || back == nil || !back.peer.Known || len(f.TX) == 0 {
 		return
 	}
 	s := &f.TX[0]
-	s.Window = &peer.Window
-	if n := int32(top - peer.Ack); n > 0 && f.State != "reset" {
+	s.Window = &back.peer.Window
+	if n := int32(f.top - back.peer.Ack); n > 0 && f.State != "reset" {
 		s.InFlight = uint64(n)
 	}
+}
+
+// shownFlows is how many flows are put together for clients that ask again and again: a guest makes as many as the
+// account has rows.
+const shownFlows = 200
+
+// weighed is a flow, and how many bytes it moved.
+type weighed struct {
+	key   splitter.Flow
+	moved uint64
+}
+
+func (w weighed) compare(o weighed) int {
+	return cmp.Or(cmp.Compare(w.moved, o.moved), bytes.Compare(o.key.Src[:], w.key.Src[:]),
+		bytes.Compare(o.key.Dst[:], w.key.Dst[:]), cmp.Compare(o.key.SrcPort, w.key.SrcPort),
+		cmp.Compare(o.key.DstPort, w.key.DstPort), cmp.Compare(o.key.Proto, w.key.Proto))
+}
+
+// largest finds the flows that moved most, and how many others there are; nil: there are no others.
+func largest(list []portFlows, most int) (wanted map[splitter.Flow]bool, more int) {
+	sums := map[splitter.Flow][2]uint64{}
+	for i := range list {
+		for _, q := range list[i].rows {
+			for j := range q.Rows {
+				r := &q.Rows[j]
+				s := sums[r.Flow]
+				s[direction(&q)] += r.Payload()
+				sums[r.Flow] = s
+			}
+		}
+	}
+	if len(sums) <= most {
+		return nil, 0
+	}
+	top := make([]weighed, 0, most) // the least first
+	for key, s := range sums {
+		w := weighed{key, max(s[0], s[1])}
+		if len(top) == most && w.moved < top[0].moved {
+			continue
+		}
+		i, _ := slices.BinarySearchFunc(top, w, weighed.compare)
+		switch {
+		case len(top) < most:
+			top = slices.Insert(top, i, w)
+		case i > 0:
+			copy(top, top[1:i])
+			top[i-1] = w
+		}
+	}
+	wanted = make(map[splitter.Flow]bool, most)
+	for _, w := range top {
+		wanted[w.key] = true
+	}
+	return wanted, len(sums) - most
 }
 
 func sideOf(r *flows.Row) FlowSide {
@@ -300,7 +355,7 @@ func sideOf(r *flows.Row) FlowSide {
 	return s
 }
 
-// names gives a flow's protocol and ends.
+// names returns a flow's protocol and ends.
 func names(f *splitter.Flow) (proto, from, to string) {
 	if *f == (splitter.Flow{}) {
 		return "other", "", ""
@@ -311,26 +366,19 @@ func names(f *splitter.Flow) (proto, from, to string) {
 		}
 		return netip.AddrFrom4([4]byte(b[:4]))
 	}
-	at := func(a netip.Addr, port uint16) string { return netip.AddrPortFrom(a, port).String() }
-	switch f.Proto {
-	case splitter.ProtoTCP:
-		proto = "tcp"
-	case splitter.ProtoUDP:
-		proto = "udp"
+	src, dst := addr(f.Src), addr(f.Dst)
+	switch {
+	case f.Proto == 1 || f.Proto == 58:
+		proto = "icmp"
+	case f.Proto != splitter.ProtoTCP && f.Proto != splitter.ProtoUDP, f.SrcPort == 0 && f.DstPort == 0: // or fragments
+		proto = protoName(f.Proto)
 	default:
-		proto = fmt.Sprintf("ip %d", f.Proto)
-		if f.Proto == 1 || f.Proto == 58 {
-			proto = "icmp"
-		}
-		return proto, addr(f.Src).String(), addr(f.Dst).String()
+		return protoName(f.Proto), netip.AddrPortFrom(src, f.SrcPort).String(), netip.AddrPortFrom(dst, f.DstPort).String()
 	}
-	if f.SrcPort == 0 && f.DstPort == 0 { // fragments
-		return proto, addr(f.Src).String(), addr(f.Dst).String()
-	}
-	return proto, at(addr(f.Src), f.SrcPort), at(addr(f.Dst), f.DstPort)
+	return proto, src.String(), dst.String()
 }
 
-// state is what a flow's flags say of its connection.
+// state is the state of a TCP connection by the flags of its packets.
 func state(f splitter.Flow, flags uint8) string {
 	switch {
 	case f.Proto != splitter.ProtoTCP:

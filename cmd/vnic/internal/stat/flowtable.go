@@ -8,134 +8,134 @@ import (
 	"strings"
 
 	"github.com/dustin/go-humanize"
+
+	"vnic.dev/vnic/internal/report"
 )
 
-// mostFlows are in the table: those that moved most.
+// mostFlows is how many flows are in the table: the ones that moved most.
 const mostFlows = 12
-
-// tokensColumn is where tokens are told, if anybody knows: after what they are of.
-const tokensColumn = 8
 
 // FlowTable writes who sent what to whom since the process began; nothing if there was no payload.
 func FlowTable(w io.Writer, now *Flows) error {
 	t := table{seconds: 1}
-	return t.flowTable(w, nil, now)
+	t.flows(nil, now)
+	_, err := io.WriteString(w, t.text.String())
+	return err
 }
 
-// flowTable writes the flows that moved most: what they moved since before, by the second, or in all if it is nil.
-func (t *table) flowTable(w io.Writer, before, now *Flows) error {
-	if now == nil {
-		return nil
+// flowRow is a row of the table of flows, with the sums of what the NICs at each end counted, before and now.
+type flowRow struct {
+	*Flow
+	tx, rx [2]FlowSide
+}
+
+func (t *table) flowColumns() report.Columns[flowRow] {
+	return report.Columns[flowRow]{
+		{Title: "FROM", Text: func(r *flowRow) string { return owner(r.TX) + r.From }},
+		{Title: "TO", Text: func(r *flowRow) string { return owner(r.RX) + r.To }},
+		{Title: " ", Text: func(r *flowRow) string { return r.Proto }},
+		{Title: "SENT", Text: t.flowBytes(true, false, (*FlowSide).Payload)},
+		{Title: "FROM GPU", Text: t.flowBytes(true, false, (*FlowSide).GPU)},
+		{Title: "ARRIVED", Text: t.flowBytes(false, true, (*FlowSide).Payload)},
+		{Title: "IN GPU", Text: t.flowBytes(false, true, (*FlowSide).GPU)},
+		{Title: "IN HOST", Text: t.flowBytes(false, true, func(s *FlowSide) uint64 { return s.Host })},
+		report.Optional("TOKENS HELD", func(r *flowRow) *int { return r.tokensHeld() },
+			func(n *int) string { return humanize.Comma(int64(*n)) }),
+		{Title: "HEADERS", Text: t.flowBytes(true, true, func(s *FlowSide) uint64 { return s.Header })},
+		{Title: "AGAIN", Text: t.flowBytes(true, true, func(s *FlowSide) uint64 { return s.Again })},
+		{Title: dropsColumn, Text: (*flowRow).drops},
+		{Title: "QUEUE", Text: func(r *flowRow) string { return strings.ReplaceAll(numbers(r.rx[1].Queues), " and ", ",") }},
+		{Title: "RULE", Text: func(r *flowRow) string {
+			if r.rx[1].Rule == 0 {
+				return ""
+			}
+			return fmt.Sprint(r.rx[1].Rule)
+		}},
+		{Title: " ", Text: func(r *flowRow) string { return r.State }},
 	}
-	was := map[string]*Flow{}
+}
+
+// flowBytes makes a cell of a counter at the sender, at the receivers, or of the larger one; "" if no NIC counted it.
+func (t *table) flowBytes(sender, receivers bool, counter func(*FlowSide) uint64) func(*flowRow) string {
+	return func(r *flowRow) string {
+		var n [2]uint64
+		for i := range n {
+			if sender {
+				n[i] = counter(&r.tx[i])
+			}
+			if receivers {
+				n[i] = max(n[i], counter(&r.rx[i]))
+			}
+		}
+		if sender && len(r.TX) > 0 || receivers && len(r.RX) > 0 {
+			return t.bytes(n[0], n[1])
+		}
+		return ""
+	}
+}
+
+// drops lists how many packets were dropped for which reason, by the end that counted more.
+func (r *flowRow) drops() string {
+	drops := map[string]uint64{}
+	for _, counted := range []map[string]uint64{r.tx[1].Drops, r.rx[1].Drops} {
+		for reason, n := range counted {
+			drops[reason] = max(drops[reason], n)
+		}
+	}
+	var list []string
+	for _, reason := range slices.Sorted(maps.Keys(drops)) {
+		list = append(list, report.Number(drops[reason])+" "+reason)
+	}
+	return strings.Join(list, ", ")
+}
+
+// flows adds the flows that moved most: what they moved since before, by the second, or in all if it is nil.
+func (t *table) flows(before, now *Flows) {
+	if now == nil {
+		return
+	}
+	old := map[string]*Flow{}
 	if before != nil {
 		for i := range before.List {
-			was[before.List[i].id()] = &before.List[i]
+			old[before.List[i].id()] = &before.List[i]
 		}
 	}
-	var rows []*Flow
-	more := 0
+	var rows []flowRow
 	for i := range now.List {
-		f := &now.List[i]
-		if !f.worthARow() {
-			continue
+		if f := &now.List[i]; f.worthARow() {
+			b := old[f.id()]
+			if b == nil {
+				b = new(Flow)
+			}
+			rows = append(rows, flowRow{f, [2]FlowSide{total(b.TX), total(f.TX)}, [2]FlowSide{total(b.RX), total(f.RX)}})
 		}
-		if len(rows) == mostFlows {
-			more++
-			continue
-		}
-		rows = append(rows, f)
 	}
 	if len(rows) == 0 {
-		return nil
+		return
 	}
 	title := "who sent what to whom"
-	if more > 0 {
-		title += fmt.Sprintf(", the largest of %d flows (--json shows all)", more+len(rows))
+	if len(rows) > mostFlows {
+		title += fmt.Sprintf(", the largest of %d flows (--json shows all)", len(rows))
 	}
-	if _, err := fmt.Fprintf(w, "\n%s:\n", title); err != nil {
-		return err
-	}
-	err := t.write(w, func() {
-		head := []string{"FROM", "TO", "", "SENT", "FROM GPU", "ARRIVED", "IN GPU", "IN HOST", "HEADERS", "AGAIN", "DROPS",
-			"QUEUE", "RULE", ""}
-		if t.tokens = slices.ContainsFunc(rows, (*Flow).knowsHeld); t.tokens {
-			head = slices.Insert(head, tokensColumn, "TOKENS HELD")
-		}
-		t.row(head...)
-		for _, f := range rows {
-			old := was[f.id()]
-			if old == nil {
-				old = new(Flow)
-			}
-			t.flow(old, f)
-		}
-	})
+	t.printf("\n%s:\n", title)
+	write(t, t.flowColumns(), rows[:min(len(rows), mostFlows)])
 	for _, o := range now.Others {
-		way := "received"
+		direction := "received"
 		if o.TX {
-			way = "sent"
+			direction = "sent"
 		}
-		if err == nil {
-			_, err = fmt.Fprintf(w, "others that %s %s: %s flows without a row of their own, %s packets, %s\n", o.Port, way,
-				humanize.Comma(int64(o.Flows)), humanize.Comma(int64(o.Packets)), humanize.IBytes(o.Payload))
-		}
+		t.printf("others that %s %s: %s flows without a row of their own, %s packets, %s\n", o.Port, direction,
+			report.Number(o.Flows), report.Number(o.Packets), humanize.IBytes(o.Payload))
 	}
 	for _, h := range now.Hints {
-		if err == nil {
-			_, err = fmt.Fprintf(w, "%s\n", h)
-		}
+		t.printf("%s\n", h)
 	}
-	return err
 }
 
 // id tells flows apart.
 func (f *Flow) id() string { return f.Proto + " " + f.From + " " + f.To }
 
-// flow writes a row.
-func (t *table) flow(was, is *Flow) {
-	wtx, wrx, tx, rx := total(was.TX), total(was.RX), total(is.TX), total(is.RX)
-	cell := func(known bool, a, b uint64) string {
-		if !known {
-			return ""
-		}
-		return t.bytes(a, b)
-	}
-	sent, came := len(is.TX) > 0, len(is.RX) > 0
-	drops := map[string]uint64{}
-	for r, n := range tx.Drops {
-		drops[r] = n
-	}
-	for r, n := range rx.Drops {
-		drops[r] = max(drops[r], n)
-	}
-	var list []string
-	for _, r := range slices.Sorted(maps.Keys(drops)) {
-		list = append(list, fmt.Sprintf("%s %s", humanize.Comma(int64(drops[r])), r))
-	}
-	rule := ""
-	if rx.Rule != 0 {
-		rule = fmt.Sprint(rx.Rule)
-	}
-	queue := ""
-	if came {
-		queue = strings.ReplaceAll(numbers(rx.Queues), " and ", ",")
-	}
-	cells := []string{owner(is.TX) + is.From, owner(is.RX) + is.To, is.Proto, cell(sent, wtx.Payload(), tx.Payload()),
-		cell(sent, wtx.GPU(), tx.GPU()), cell(came, wrx.Payload(), rx.Payload()), cell(came, wrx.GPU(), rx.GPU()),
-		cell(came, wrx.Host, rx.Host), t.bytes(max(wtx.Header, wrx.Header), max(tx.Header, rx.Header)),
-		t.bytes(max(wtx.Again, wrx.Again), max(tx.Again, rx.Again)), strings.Join(list, ", "), queue, rule, is.State}
-	if t.tokens {
-		held := ""
-		if is.knowsHeld() {
-			held = humanize.Comma(int64(is.tokensHeld()))
-		}
-		cells = slices.Insert(cells, tokensColumn, held)
-	}
-	t.row(cells...)
-}
-
-// owner is whose NIC a flow has at an end, in words before its address.
+// owner names the port of a flow's end, for before its address.
 func owner(sides []FlowSide) string {
 	switch len(sides) {
 	case 0:
@@ -146,15 +146,14 @@ func owner(sides []FlowSide) string {
 	return fmt.Sprintf("%d ports ", len(sides))
 }
 
-// knowsHeld says whether anybody knows how many tokens a connection holds.
-func (f *Flow) knowsHeld() bool {
-	return slices.ContainsFunc(f.RX, func(s FlowSide) bool { return s.Held != nil })
-}
-
-func (f *Flow) tokensHeld() (n int) {
+// tokensHeld is how many tokens the connection holds; nil: no guest of it has answered.
+func (f *Flow) tokensHeld() (n *int) {
 	for i := range f.RX {
 		if h := f.RX[i].Held; h != nil {
-			n += *h
+			if n == nil {
+				n = new(int)
+			}
+			*n += *h
 		}
 	}
 	return n

@@ -4,25 +4,15 @@ import (
 	"runtime"
 	"runtime/debug"
 	"runtime/metrics"
+	"slices"
 	"strings"
 	"time"
 )
 
-// The metrics of Go's runtime, with the names and helps of client_golang's, for which there are dashboards.
-var (
-	goInfo       = metric{name: "go_info", help: "Information about the Go environment.", labels: []string{"version"}}
-	goGoroutines = metric{name: "go_goroutines", help: "Number of goroutines that currently exist."}
-	goThreads    = metric{name: "go_threads", help: "Number of OS threads created."}
-	goPauses     = metric{name: "go_gc_duration_seconds", labels: []string{"quantile"}, summary: true,
-		help: "A summary of the wall-time pause (stop-the-world) duration in garbage collection cycles."}
-	goLastGC = metric{name: "go_memstats_last_gc_time_seconds",
-		help: "Number of seconds since 1970 of last garbage collection."}
-)
-
-// runtimeMetric is the sum of some of package runtime/metrics.
+// runtimeMetric is the sum of some metrics of package runtime/metrics.
 type runtimeMetric struct {
-	metric
-	of []string
+	name, help string
+	sources    []string
 }
 
 // Names of package runtime/metrics.
@@ -78,58 +68,56 @@ var runtimeMetrics = []runtimeMetric{
 	sourced("go_sched_gomaxprocs_threads", "/sched/gomaxprocs:threads"),
 }
 
-// memStats is one that runtime.MemStats had.
-func memStats(name, help string, of ...string) runtimeMetric {
+// memStats is a metric that runtime.MemStats had.
+func memStats(name, help string, sources ...string) runtimeMetric {
 	const equals = " Equals to "
 	if !strings.Contains(help, equals) {
-		help += equals + strings.Join(of, " + ") + "."
+		help += equals + strings.Join(sources, " + ") + "."
 	}
-	return runtimeMetric{metric{name: "go_memstats_" + name, help: help}, of}
+	return runtimeMetric{"go_memstats_" + name, help, sources}
 }
 
-// sourced is one whose help is Go's.
-func sourced(name, of string) runtimeMetric {
+// sourced is a metric whose help is Go's.
+func sourced(name, source string) runtimeMetric {
+	all := metrics.All()
 	help := ""
-	for _, d := range metrics.All() {
-		if d.Name == of {
-			help = d.Description + " Sourced from " + of + "."
-		}
+	if i := slices.IndexFunc(all, func(d metrics.Description) bool { return d.Name == source }); i >= 0 {
+		help = all[i].Description + " Sourced from " + source + "."
 	}
-	return runtimeMetric{metric{name: name, help: help}, []string{of}}
+	return runtimeMetric{name, help, []string{source}}
 }
 
-// collectGo adds the metrics of Go's runtime.
+// collectGo adds the metrics of Go's runtime, with the names and helps of client_golang's, for which there are
+// dashboards.
 func collectGo(x *exposition) {
-	x.add(&goInfo, 1, runtime.Version())
-	x.add(&goGoroutines, float64(runtime.NumGoroutine()))
+	x.add("go_info", "Information about the Go environment.", 1, "version", runtime.Version())
+	x.add("go_goroutines", "Number of goroutines that currently exist.", float64(runtime.NumGoroutine()))
 	threads, _ := runtime.ThreadCreateProfile(nil)
-	x.add(&goThreads, float64(threads))
+	x.add("go_threads", "Number of OS threads created.", float64(threads))
 
 	pauses := debug.GCStats{PauseQuantiles: make([]time.Duration, 5)}
 	debug.ReadGCStats(&pauses)
-	var quantiles []float64
-	for _, q := range pauses.PauseQuantiles {
-		quantiles = append(quantiles, q.Seconds())
-	}
-	x.summarize(&goPauses, quantiles, pauses.PauseTotal.Seconds(), pauses.NumGC)
-	x.add(&goLastGC, float64(pauses.LastGC.UnixNano())/1e9)
+	x.summarize("go_gc_duration_seconds",
+		"A summary of the wall-time pause (stop-the-world) duration in garbage collection cycles.", pauses.PauseQuantiles,
+		pauses.PauseTotal, pauses.NumGC)
+	x.add("go_memstats_last_gc_time_seconds", "Number of seconds since 1970 of last garbage collection.",
+		float64(pauses.LastGC.UnixNano())/1e9)
 
 	var samples []metrics.Sample // all at one moment
 	for _, m := range runtimeMetrics {
-		for _, name := range m.of {
+		for _, name := range m.sources {
 			samples = append(samples, metrics.Sample{Name: name})
 		}
 	}
 	metrics.Read(samples)
-	for i := range runtimeMetrics {
-		m := &runtimeMetrics[i]
+	for _, m := range runtimeMetrics {
 		sum := uint64(0)
-		for _, s := range samples[:len(m.of)] {
+		for _, s := range samples[:len(m.sources)] {
 			if s.Value.Kind() == metrics.KindUint64 { // else this version of Go has no such metric
 				sum += s.Value.Uint64()
 			}
 		}
-		samples = samples[len(m.of):]
-		x.add(&m.metric, float64(sum))
+		samples = samples[len(m.sources):]
+		x.add(m.name, m.help, float64(sum))
 	}
 }

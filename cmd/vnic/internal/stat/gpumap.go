@@ -24,11 +24,12 @@ const (
 	stateSend   = "send"
 )
 
-// gpuMaps remembers what was posted: what is posted no more is held. It has a bit for each unit of a GPU and queue.
+// gpuMaps remembers which units of GPUs were posted: a unit that is posted no more is held. It has a bit for each unit
+// of a GPU and queue.
 type gpuMaps struct {
 	mu        sync.Mutex
 	seen      map[seenOf]*bitmap
-	forgotten uint64 // how often forget was called: what was read before that is not remembered
+	forgotten uint64 // how often forget was called: maps that were read before the last call are not remembered
 }
 
 type seenOf struct {
@@ -53,7 +54,7 @@ func (m *gpuMaps) forget(port string, queue int) {
 	}
 }
 
-// unitOf is in which units a GPU's memory is shown, in bytes: a power of two.
+// unitOf returns the bytes of a unit in which a GPU's memory is shown: a power of two.
 func unitOf(size uint64) uint64 {
 	unit := uint64(pageSize)
 	for unit*mostUnits < size {
@@ -62,13 +63,14 @@ func unitOf(size uint64) uint64 {
 	return unit
 }
 
-// read gives the maps of all GPUs of a lab. Each ring is read once, whatever GPUs there are.
+// read returns the maps of all GPUs of a lab. Each ring is read once, whatever GPUs there are.
 func (m *gpuMaps) read(l *lab.Lab) []GPUMap {
 	out := []GPUMap{}
 	for _, x := range l.Machines() {
 		var views []*view
 		for _, g := range x.GPUs {
-			views = append(views, newView(g))
+			size := unitOf(g.Size())
+			views = append(views, &view{g, size, make([]MemoryRange, (g.Size()+size-1)/size)})
 		}
 		for _, p := range x.Ports {
 			state := p.NIC().State()
@@ -86,7 +88,7 @@ func (m *gpuMaps) read(l *lab.Lab) []GPUMap {
 	return out
 }
 
-// look sees what a port has posted, for what is shown later.
+// look remembers what a port has posted, for later maps.
 func (m *gpuMaps) look(p *lab.Port) {
 	var views []*view
 	for _, g := range p.GPUs {
@@ -97,27 +99,14 @@ func (m *gpuMaps) look(p *lab.Port) {
 	}
 }
 
-// unit is what is to be shown of one unit.
-type unit struct {
-	state   string
-	port    string
-	queue   int
-	binding uint32
-}
-
 // view is a GPU's memory, unit by unit.
 type view struct {
 	gpu   *lab.GPUMemory
-	size  uint64 // of a unit, in bytes
-	units []unit // nil: nothing is to be shown
+	size  uint64        // of a unit, in bytes
+	units []MemoryRange // without Off and Len; nil: the view is not shown
 }
 
-func newView(g *lab.GPUMemory) *view {
-	size := unitOf(g.Size())
-	return &view{g, size, make([]unit, (g.Size()+size-1)/size)}
-}
-
-// ranges gives the map: units that are alike are one range.
+// ranges returns the map: adjacent equal units are one range.
 func (v *view) ranges() GPUMap {
 	out := GPUMap{GPU: v.gpu.Name, Bytes: v.gpu.Size(), Ranges: []MemoryRange{}}
 	for i := 0; i < len(v.units); {
@@ -126,16 +115,16 @@ func (v *view) ranges() GPUMap {
 		for i+n < len(v.units) && v.units[i+n] == u {
 			n++
 		}
-		if u.state != "" {
-			out.Ranges = append(out.Ranges, MemoryRange{Off: uint64(i) * v.size, Len: uint64(n) * v.size, State: u.state,
-				Port: u.port, Queue: u.queue, Binding: u.binding})
+		if u.State != "" {
+			u.Off, u.Len = uint64(i)*v.size, uint64(n)*v.size
+			out.Ranges = append(out.Ranges, u)
 		}
 		i += n
 	}
 	return out
 }
 
-// sends marks what is bound for transmit.
+// sends marks memory that is bound for transmit.
 func (v *view) sends(port string, s *control.State) {
 	for _, b := range s.Bindings {
 		if !b.Tx {
@@ -144,21 +133,21 @@ func (v *view) sends(port string, s *control.State) {
 		for _, f := range s.Buffers {
 			if f.ID == b.Buffer && int(f.GPU) == v.gpu.ID() {
 				for i := f.Off / v.size; i*v.size < min(f.Off+f.Size, v.gpu.Size()); i++ {
-					v.units[i] = unit{state: stateSend, port: port, queue: -1, binding: b.ID}
+					v.units[i] = MemoryRange{State: stateSend, Port: port, Queue: -1, Binding: b.ID}
 				}
 			}
 		}
 	}
 }
 
-// queue marks what a receive queue has posted, and what it had.
+// queue marks the units that a receive queue has posted, and the ones it had posted before.
 func (m *gpuMaps) queue(p *lab.Port, q int, binding uint32, views []*view) {
 	m.mu.Lock()
 	before := m.forgotten
 	m.mu.Unlock()
 	posted := make([]*bitmap, len(views)) // nil: nothing of that GPU
-	p.NIC().Posted(q, func(at []dma.Segment) {
-		for _, s := range at {
+	p.NIC().Posted(q, func(segments []dma.Segment) {
+		for _, s := range segments {
 			k := slices.IndexFunc(views, func(v *view) bool { return v.gpu.ID() == s.GPU() })
 			if k < 0 || s.Len == 0 {
 				continue
@@ -185,7 +174,7 @@ func (m *gpuMaps) queue(p *lab.Port, q int, binding uint32, views []*view) {
 	}
 }
 
-// remember adds what is posted to what was; nil if there is neither. Under mu.
+// remember adds posted units to the units that were posted before; nil if there are none. Under mu.
 func (m *gpuMaps) remember(key seenOf, posted *bitmap) *bitmap {
 	seen := m.seen[key]
 	if posted == nil {
@@ -204,21 +193,21 @@ func (m *gpuMaps) remember(key seenOf, posted *bitmap) *bitmap {
 	return seen
 }
 
-// mark marks what a queue has posted, and what it had.
+// mark marks the units that a queue has posted, or had posted before.
 func (v *view) mark(port string, queue int, binding uint32, seen, posted *bitmap) {
 	for w, all := range seen {
 		for ; all != 0; all &= all - 1 {
 			i := uint64(w*64 + bits.TrailingZeros64(all))
-			u := unit{state: stateHeld, port: port, queue: queue, binding: binding}
+			state := stateHeld
 			if posted.has(i) {
-				u.state = statePosted
+				state = statePosted
 			}
-			v.units[i] = u
+			v.units[i] = MemoryRange{State: state, Port: port, Queue: queue, Binding: binding}
 		}
 	}
 }
 
-// bindingOf is the last binding of a receive queue, 0 if no command has made one.
+// bindingOf returns the last binding of a receive queue, 0 if no command has made one.
 func bindingOf(s *control.State, queue int) (id uint32) {
 	for _, b := range s.Bindings { // by ID
 		if !b.Tx && slices.Contains(b.Queues, uint16(queue)) {

@@ -9,15 +9,15 @@ import (
 	"github.com/dustin/go-humanize"
 )
 
-// How much payload it takes for a sentence about where it came to lie: at a port that has received none in GPU memory,
-// and at another.
+// A hint about payload in host memory needs worthAHint bytes of it, or worthBeside bytes at a port that has received
+// other payload in GPU memory.
 const (
 	worthAHint  = 64 << 10
 	worthBeside = 1 << 20
 	mostHints   = 8
 )
 
-// hints says of flows what somebody should know, the largest first.
+// hints are sentences about flows that may go wrong, the largest flow first.
 func hints(list []Flow) (out []string) {
 	inGPU := map[string]bool{} // ports that have received anything there
 	for i := range list {
@@ -68,7 +68,7 @@ func hints(list []Flow) (out []string) {
 	return out
 }
 
-// whyHost says why payload of a port with bound queues came to lie in host memory.
+// whyHost is the reason for which payload of a port with bound queues came to lie in host memory.
 func whyHost(s *FlowSide) string {
 	for _, q := range s.Queues {
 		if slices.Contains(s.Bound, q) {
@@ -84,36 +84,29 @@ func whyHost(s *FlowSide) string {
 		numbers(s.Bound))
 }
 
-// numbers lists queues.
-func numbers(list []int) string {
-	var b strings.Builder
-	for i, n := range list {
-		if i > 0 {
-			b.WriteString(" and ")
-		}
-		fmt.Fprint(&b, n)
-	}
-	return b.String()
+// numbers lists queues: "1 and 2".
+func numbers[N any](list []N) string {
+	return strings.ReplaceAll(strings.Trim(fmt.Sprint(list), "[]"), " ", " and ")
 }
 
-// dropMeaning is a reason of drops, and what to do about it where that is known. The flow's receiver is known to hold
-// so many tokens.
-func dropMeaning(reason string, tokens int) string {
-	switch reason {
-	case "no-buffer":
-		why := " (are tokens returned?)"
-		if tokens > 0 {
-			why = fmt.Sprintf("; %s tokens of this connection are not returned", humanize.Comma(int64(tokens)))
-		}
-		return reason + ": the receiver's queue had no buffers for them" + why
-	case "link-loss":
-		return reason + ": the link loses as it was told to"
-	case "unknown-dst":
-		return reason + ": nobody has their destination's MAC address"
-	case "link-queue":
-		return reason + ": the queue of a link with a rate was full"
-	case "stopped":
-		return reason + ": the receiver, or its queue, was not there"
+// dropMeanings explain reasons of drops.
+var dropMeanings = map[string]string{
+	"no-buffer":   ": the receiver's queue had no buffers for them",
+	"link-loss":   ": the link loses as it was told to",
+	"unknown-dst": ": nobody has their destination's MAC address",
+	"link-queue":  ": the queue of a link with a rate was full",
+	"stopped":     ": the receiver, or its queue, was not there",
+}
+
+// dropMeaning is a reason of drops, and what to do about it where that is clear. tokens is how many tokens the flow's
+// receiver holds; nil: not known.
+func dropMeaning(reason string, tokens *int) string {
+	meaning := reason + dropMeanings[reason]
+	switch {
+	case reason != "no-buffer":
+		return meaning
+	case tokens != nil && *tokens > 0:
+		return meaning + fmt.Sprintf("; %s tokens of this connection are not returned", humanize.Comma(int64(*tokens)))
 	}
-	return reason
+	return meaning + " (are tokens returned?)"
 }

@@ -7,10 +7,10 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// What somebody should know of a flow is said in one line, which names the flow first.
+// Each hint is one line, which names the flow first.
 //
-// Invariant: vnic stat: A flow that came to lie in host memory, though queues of its port have GPU memory, is told,
-// with the queue by which it came and those that are bound.
+// Invariant: vnic stat: A hint names each flow that arrived in host memory though queues of its port have GPU memory,
+// with the queue by which it came and the queues that are bound.
 func TestHints(t *testing.T) {
 	side := func(host, gpu uint64, queues, bound []int, rule uint32) FlowSide {
 		return FlowSide{Port: "guest1", Queues: queues, Bound: bound, Rule: rule, Packets: 1, Host: host, Device: gpu}

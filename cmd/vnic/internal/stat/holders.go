@@ -15,7 +15,7 @@ func askHolders(ports []Port, name func(i int) string) map[string][]devmem.Holde
 	defer cancel()
 	var wg sync.WaitGroup
 	var mu sync.Mutex
-	said := map[string][]devmem.Holder{}
+	holders := map[string][]devmem.Holder{}
 	for i := range ports {
 		ask := ports[i].Holders
 		if ask == nil {
@@ -24,27 +24,27 @@ func askHolders(ports []Port, name func(i int) string) map[string][]devmem.Holde
 		wg.Go(func() {
 			if list, known := ask(ctx); known {
 				mu.Lock()
-				said[name(i)] = list
+				holders[name(i)] = list
 				mu.Unlock()
 			}
 		})
 	}
 	wg.Wait()
-	return said
+	return holders
 }
 
-// askFunc asks guests which of their connections hold tokens. name gives the name of ports[i].
+// askFunc asks the guests for the connections that hold tokens. name gives the name of ports[i].
 type askFunc func(ports []Port, name func(i int) string) map[string][]devmem.Holder
 
-// answers are what guests said last of who holds tokens, for a page: it reads counters again and again, and no guest is
-// to make it wait.
+// answers are the guests' last answers: the connections that hold tokens. A page reads them again and again, and waits
+// for no guest.
 type answers struct {
 	mu     sync.Mutex
 	last   map[string][]devmem.Holder // under mu; nil: nobody was asked
 	asking chan struct{}              // under mu: is closed when guests that are being asked have answered; nil: none is
 }
 
-// latest returns what guests said last, and begins to ask them, unless it does so already.
+// latest returns the last answers, and begins to ask the guests again unless they are being asked.
 func (a *answers) latest(ports []Port, name func(i int) string) map[string][]devmem.Holder {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -53,16 +53,16 @@ func (a *answers) latest(ports []Port, name func(i int) string) map[string][]dev
 		a.asking = done
 		go func() {
 			defer close(done)
-			said := askHolders(ports, name)
+			holders := askHolders(ports, name)
 			a.mu.Lock()
 			defer a.mu.Unlock()
-			a.last, a.asking = said, nil
+			a.last, a.asking = holders, nil
 		}()
 	}
 	return a.last
 }
 
-// forget waits until no guest is asked, for limits.Tokens at most, and forgets what they said.
+// forget waits until no guest is being asked, for limits.Tokens at most, and drops the answers.
 func (a *answers) forget() {
 	a.mu.Lock()
 	asking := a.asking
@@ -75,11 +75,11 @@ func (a *answers) forget() {
 	a.last = nil
 }
 
-// held says how many tokens a connection's receiver holds, at those of its ports whose guest has answered.
-func (f *Flow) held(said map[string][]devmem.Holder) {
+// held sets how many tokens a connection's receiver holds, at each of its ports whose guest has answered.
+func (f *Flow) held(holders map[string][]devmem.Holder) {
 	for i := range f.RX {
 		s := &f.RX[i]
-		list, known := said[s.Port]
+		list, known := holders[s.Port]
 		if !known || s.Device == 0 || f.Proto != "tcp" {
 			continue
 		}

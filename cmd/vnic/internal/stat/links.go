@@ -11,21 +11,22 @@ import (
 	"github.com/dustin/go-humanize"
 
 	"vnic.dev/vnic/internal/lab"
+	"vnic.dev/vnic/internal/report"
 )
 
-// links reads what those of a lab have carried.
+// links reads how much a lab's links have carried.
 type links struct {
-	ports []*lab.Port // of machines of which somebody has said what links they have
+	ports []*lab.Port // of machines whose links the lab describes
 	rated []*lab.Edge
 	scale func() float64
 
-	mu  sync.Mutex
-	was map[*lab.Edge]lab.Carried // under mu: what has been shown
+	mu    sync.Mutex
+	shown map[*lab.Edge]lab.Carried // under mu
 }
 
-// newLinks gives nil where nobody has said what links there are.
+// newLinks returns nil if the lab describes no machine's links.
 func newLinks(l *lab.Lab) *links {
-	x := &links{rated: l.Edges(), scale: l.Clock().Scale, was: make(map[*lab.Edge]lab.Carried)}
+	x := &links{rated: l.Edges(), scale: l.Clock().Scale, shown: make(map[*lab.Edge]lab.Carried)}
 	for _, m := range l.Machines() {
 		if m.Described() {
 			x.ports = append(x.ports, m.Ports...)
@@ -37,8 +38,8 @@ func newLinks(l *lab.Lab) *links {
 	return x
 }
 
-// read gives the links by name. None of their counters ever goes back: what they are made of is read one after the
-// other while packets pass, and of their headers only the mean length is known.
+// read returns the links, sorted by name. No counter ever goes back, though the counters behind it are read one after
+// the other while packets pass, and the length of headers is a mean.
 func (x *links) read() (list []LabLink, scale *float64) {
 	now := make(map[*lab.Edge]lab.Carried)
 	for _, e := range x.rated {
@@ -48,80 +49,88 @@ func (x *links) read() (list []LabLink, scale *float64) {
 		p.Carry(now)
 	}
 	x.mu.Lock()
-	for e, is := range now {
-		was := x.was[e]
-		is.Payload, is.Bytes = max(is.Payload, was.Payload), max(is.Bytes, was.Bytes)
-		x.was[e] = is
-		if is.Bytes > 0 || e.Rate > 0 {
-			list = append(list, LabLink{Name: e.Name, Rate: e.Rate, Payload: is.Payload, Bytes: uint64(is.Bytes),
+	for e, c := range now {
+		c.Payload, c.Bytes = max(c.Payload, x.shown[e].Payload), max(c.Bytes, x.shown[e].Bytes)
+		x.shown[e] = c
+		if c.Bytes > 0 || e.Rate > 0 {
+			list = append(list, LabLink{Name: e.Name, Rate: e.Rate, Payload: c.Payload, Bytes: uint64(c.Bytes),
 				Busy: time.Duration(e.Busy()).Seconds()})
 		}
 	}
 	x.mu.Unlock()
 	slices.SortFunc(list, func(a, b LabLink) int { return strings.Compare(a.Name, b.Name) })
 	if len(x.rated) > 0 {
-		n := x.scale()
-		scale = &n
+		scale = new(x.scale())
 	}
 	return list, scale
 }
 
-// mostLinks are in the table: those that were taken for longest, or carried most.
+// mostLinks is how many links are in the table: the ones that were taken for longest, or carried most.
 const mostLinks = 8
 
-// links gives a row for each of the busiest links; none if none has carried anything.
-func (t *table) links(before, now *Snapshot) (cells [][]string) {
-	was := make(map[string]*LabLink)
-	if before != nil {
-		for i := range before.Links {
-			was[before.Links[i].Name] = &before.Links[i]
-		}
+// linkRow is a row of the table of links.
+type linkRow struct {
+	before, now *LabLink
+	busy        float64 // seconds
+}
+
+func (t *table) linkColumns() report.Columns[linkRow] {
+	return report.Columns[linkRow]{
+		{Title: "LINK", Text: func(r *linkRow) string { return r.now.Name }},
+		{Title: "RATE", Text: func(r *linkRow) string {
+			if r.now.Rate == 0 {
+				return ""
+			}
+			return lab.FormatEdgeRate(r.now.Name, r.now.Rate)
+		}},
+		{Title: "PAYLOAD", Text: func(r *linkRow) string { return t.carried(r, r.before.Payload, r.now.Payload) }},
+		{Title: t.amount(), Text: func(r *linkRow) string { return t.carried(r, r.before.Bytes, r.now.Bytes) }},
+		{Title: "TAKEN", Text: func(r *linkRow) string {
+			switch {
+			case r.now.Rate == 0:
+				return ""
+			case t.bits: // a batch takes its links for as long as it needs them when it begins
+				return fmt.Sprintf("%.0f %%", min(100*r.busy/t.seconds, 100))
+			}
+			return fmt.Sprintf("%.2f s", r.busy)
+		}},
 	}
-	type row struct {
-		was, is *LabLink
-		busy    float64
+}
+
+// carried shows bytes that a link carried. The rate of a memory is in bytes, so these are too.
+func (t *table) carried(r *linkRow, before, now uint64) string {
+	if t.bits && strings.HasSuffix(r.now.Name, " memory") {
+		return humanize.Bytes(uint64(t.rate(before, now)+0.5)) + "/s"
 	}
-	var rows []row
+	return t.bytes(before, now)
+}
+
+// links adds a row for each of the busiest links; nothing if none has carried anything.
+func (t *table) links(before, now *Snapshot) {
+	old := make(map[string]*LabLink)
+	for i := range before.Links {
+		old[before.Links[i].Name] = &before.Links[i]
+	}
+	var rows []linkRow
 	for i := range now.Links {
-		r := row{was: was[now.Links[i].Name], is: &now.Links[i]}
-		if r.was == nil {
-			r.was = new(LabLink)
-		}
-		if r.busy = max(0, r.is.Busy-r.was.Busy); r.is.Bytes > 0 {
+		l := &now.Links[i]
+		r := linkRow{before: cmp.Or(old[l.Name], new(LabLink)), now: l}
+		if r.busy = max(0, l.Busy-r.before.Busy); l.Bytes > 0 {
 			rows = append(rows, r)
 		}
 	}
 	if len(rows) == 0 {
-		return nil
+		return
 	}
-	slices.SortStableFunc(rows, func(a, b row) int {
+	slices.SortStableFunc(rows, func(a, b linkRow) int {
 		return cmp.Or(cmp.Compare(b.busy, a.busy),
-			cmp.Compare(t.rate(b.was.Bytes, b.is.Bytes), t.rate(a.was.Bytes, a.is.Bytes)))
+			cmp.Compare(t.rate(b.before.Bytes, b.now.Bytes), t.rate(a.before.Bytes, a.now.Bytes)))
 	})
-	amount := "BYTES"
-	if t.bits {
-		amount = "BIT RATE"
-	}
-	cells = append(cells, []string{"LINK", "RATE", "PAYLOAD", amount, "TAKEN"})
-	for _, r := range rows[:min(len(rows), mostLinks)] {
-		rate, taken := "", ""
-		if r.is.Rate > 0 {
-			rate, taken = lab.FormatEdgeRate(r.is.Name, r.is.Rate), fmt.Sprintf("%.2f s", r.busy)
-			if before != nil { // a batch takes its links for as long as it needs them when it begins
-				taken = fmt.Sprintf("%.0f %%", min(100*r.busy/t.seconds, 100))
-			}
-		}
-		amount := t.bytes
-		if strings.HasSuffix(r.is.Name, " memory") { // whose rate is in bytes, too
-			amount = t.memory
-		}
-		cells = append(cells, []string{r.is.Name, rate, amount(r.was.Payload, r.is.Payload),
-			amount(r.was.Bytes, r.is.Bytes), taken})
-	}
-	return cells
+	t.printf("\n%s\n", now.linksTitle())
+	write(t, t.linkColumns(), rows[:min(len(rows), mostLinks)])
 }
 
-// linksTitle says how many links there are, and how slow.
+// linksTitle is the line above the table: how slow the links are, and how many there are.
 func (s *Snapshot) linksTitle() string {
 	slow := ""
 	switch {

@@ -78,11 +78,11 @@ func TestLinksNeverGoBack(t *testing.T) {
 	defer l.Close()
 	x := newLinks(l)
 	list, scale := x.read()
-	if len(list) != 4 || scale == nil || *scale != 1 { // those of the NICs have a rate, each in both directions
+	if len(list) != 4 || scale == nil || *scale != 1 { // the links of the NICs have a rate, each in both directions
 		t.Fatalf("%+v, %v", list, scale)
 	}
 	for _, e := range l.Edges() {
-		x.was[e] = lab.Carried{Payload: 7, Bytes: 9.5}
+		x.shown[e] = lab.Carried{Payload: 7, Bytes: 9.5}
 	}
 	list, _ = x.read()
 	for _, l := range list {

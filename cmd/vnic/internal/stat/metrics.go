@@ -8,149 +8,107 @@ import (
 	"vnic.dev/vnic/cmd/vnic/internal/httpserver"
 )
 
-// The metrics. Each is made from a Snapshot when it is asked for.
-var (
-	descPort  = desc("port_info", "What a port is.", "port", "kind", "mac")
-	descSplit = desc("queue_split", "Whether a receive queue splits headers off.", "port", "queue")
-
-	descLinkPackets  = desc("link_packets_total", "Packets of a port on the wire.", "port", "direction")
-	descLinkSegments = desc("link_segments_total", "Packets of a port on the wire, counted as packets of the wire's size.",
-		"port", "direction")
-	descLinkBytes = desc("link_bytes_total", "Bytes of a port on the wire.", "port", "direction")
-	descLinkDrops = desc("link_drops_total", "Packets dropped on the way from or to a port.", "port", "reason")
-	descBusy      = desc("link_busy_total", "Times that a port had no buffers.", "port")
-	descUnsplit   = desc("unsplit_frames_total", "Frames that a queue was to split, and that could not be.", "port")
-	descLost      = desc("lost_replies_total", "Answers of the control channel that did not reach the guest.", "port")
-	descMerged    = desc("coalesced_frames_total", "Frames that a guest got as part of a GSO packet made of several.",
-		"port")
-	descMerges  = desc("coalesced_packets_total", "GSO packets made of several frames for a guest.", "port")
-	descRefused = desc("gateway_refused_total",
-		"Flows, questions and datagrams of guests beyond the gateway's bounds.", "port")
-	descEvicted = desc("gateway_evicted_total",
-		"Flows, questions and datagrams that the gateway ended to make room for a guest with fewer of them.", "port")
-	descUnreached = desc("gateway_unreached_total",
-		"Flows whose other end did not answer, and connections that a guest asked for and did not confirm.", "port")
-	descUDPLost = desc("gateway_lost_datagrams_total",
-		"Datagrams for which a socket of the host, or a guest, had no room.", "port")
-	descDenied = desc("gateway_denied_total", "Flows and questions of guests that the gateway's policy refuses.",
-		"port", "rule")
-	descFrontend = desc("frontend_memory_bytes", "Bytes of host memory that a frontend's shared memory occupies.", "port")
-	descRules    = desc("flow_rules", "Flow rules that are set.", "port")
-
-	descMemory     = desc("gpu_memory_bytes", "Memory of a GPU.", "port", "gpu")
-	descRegistered = desc("gpu_registered_bytes", "Memory of a GPU that a guest has registered as buffers.", "port", "gpu")
-)
-
-// Links of a lab. Others whose names begin with link are of ports' wires, and older.
-var (
-	descLabPayload = desc("lab_link_payload_bytes_total",
-		"Payload bytes that a link of the lab or a memory carried, each as often as it crossed it.", "link")
-	descLabBytes = desc("lab_link_bytes_total",
-		"Bytes that a link of the lab or a memory carried, with headers, rings and what links add to packets.", "link")
-	descLabBusy = desc("lab_link_busy_seconds_total", "Time for which a link of the lab or a memory was taken.", "link")
-	descLabRate = desc("lab_link_rate_bytes",
-		"Bytes a second of a link of the lab or a memory that the lab file says, whatever the scale.", "link")
-	descLabScale = desc("lab_scale", "How many times slower than their rates links of the lab are; 0: they are not slow.")
-)
-
-var descSandbox = desc("sandbox_refused_total",
-	"System calls of the process that its sandbox refused, or, in mode log, would refuse.", "mode")
-
-func desc(name, help string, labels ...string) *metric {
-	return &metric{name: "vnic_" + name, help: help, labels: labels}
-}
-
-// queueDesc is desc for what each half of a queue pair has.
-func queueDesc(name, help string, labels ...string) *metric {
-	return desc(name, help, append([]string{"port", "queue", "direction"}, labels...)...)
-}
-
+// collect adds the metrics of a Snapshot.
 func (s *Snapshot) collect(x *exposition) {
 	if b := s.Sandbox; b != nil {
-		x.add(descSandbox, float64(b.Refused), b.Mode)
+		x.add("vnic_sandbox_refused_total",
+			"System calls of the process that its sandbox refused, or, in mode log, would refuse.", float64(b.Refused),
+			"mode", b.Mode)
 	}
 	for i := range s.Ports {
 		s.Ports[i].collect(x)
 	}
 	if s.Scale != nil {
-		x.add(descLabScale, *s.Scale)
+		x.add("vnic_lab_scale", "How many times slower than their rates links of the lab are; 0: they are not slow.",
+			*s.Scale)
 	}
-	for i := range s.Links {
+	for i := range s.Links { // of the lab; metrics whose names begin with link are of ports' wires, and older
 		l := &s.Links[i]
-		x.add(descLabPayload, float64(l.Payload), l.Name)
-		x.add(descLabBytes, float64(l.Bytes), l.Name)
+		add := func(name, help string, v float64) { x.add("vnic_lab_link_"+name, help, v, "link", l.Name) }
+		add("payload_bytes_total",
+			"Payload bytes that a link of the lab or a memory carried, each as often as it crossed it.", float64(l.Payload))
+		add("bytes_total", "Bytes that a link of the lab or a memory carried, with headers, rings and what links add to "+
+			"packets.", float64(l.Bytes))
 		if l.Rate > 0 {
-			x.add(descLabBusy, l.Busy, l.Name)
-			x.add(descLabRate, l.Rate, l.Name)
+			add("busy_seconds_total", "Time for which a link of the lab or a memory was taken.", l.Busy)
+			add("rate_bytes", "Bytes a second of a link of the lab or a memory that the lab file says, whatever the scale.",
+				l.Rate)
 		}
 	}
 }
 
+// countFunc adds a sample of a counter of a port, with pairs of a label's name and value.
+type countFunc func(name, help string, n uint64, labels ...string)
+
 func (p *PortCounters) collect(x *exposition) {
-	gauge := func(m *metric, v float64, labels ...string) { x.add(m, v, append([]string{p.Name}, labels...)...) }
-	count := func(m *metric, n uint64, labels ...string) { gauge(m, float64(n), labels...) }
-	gauge(descPort, 1, p.Kind, p.MAC)
+	count := func(name, help string, n uint64, labels ...string) {
+		x.add("vnic_"+name, help, float64(n), append([]string{"port", p.Name}, labels...)...)
+	}
+	count("port_info", "What a port is.", 1, "kind", p.Kind, "mac", p.MAC)
 	l := &p.Link
-	count(descLinkPackets, l.Received, "rx")
-	count(descLinkPackets, l.Sent, "tx")
-	count(descLinkSegments, l.ReceivedSegments, "rx")
-	count(descLinkSegments, l.SentSegments, "tx")
-	count(descLinkBytes, l.ReceivedBytes, "rx")
-	count(descLinkBytes, l.SentBytes, "tx")
-	count(descBusy, l.Busy)
+	for _, way := range []struct {
+		name                     string
+		packets, segments, bytes uint64
+	}{{"rx", l.Received, l.ReceivedSegments, l.ReceivedBytes}, {"tx", l.Sent, l.SentSegments, l.SentBytes}} {
+		count("link_packets_total", "Packets of a port on the wire.", way.packets, "direction", way.name)
+		count("link_segments_total", "Packets of a port on the wire, counted as packets of the wire's size.", way.segments,
+			"direction", way.name)
+		count("link_bytes_total", "Bytes of a port on the wire.", way.bytes, "direction", way.name)
+	}
+	count("link_busy_total", "Times that a port had no buffers.", l.Busy)
 	for reason, n := range l.Drops {
-		count(descLinkDrops, n, reason)
+		count("link_drops_total", "Packets dropped on the way from or to a port.", n, "reason", reason)
 	}
 	if p.Memory != nil {
-		gauge(descFrontend, float64(*p.Memory))
+		count("frontend_memory_bytes", "Bytes of host memory that a frontend's shared memory occupies.", *p.Memory)
 	}
 	if g := p.Gateway; g != nil {
-		count(descRefused, g.Refused)
-		count(descEvicted, g.Evicted)
-		count(descUnreached, g.Unreached)
-		count(descUDPLost, g.LostDatagrams)
+		count("gateway_refused_total", "Flows, questions and datagrams of guests beyond the gateway's bounds.", g.Refused)
+		count("gateway_evicted_total",
+			"Flows, questions and datagrams that the gateway ended to make room for a guest with fewer of them.", g.Evicted)
+		count("gateway_unreached_total",
+			"Flows whose other end did not answer, and connections that a guest asked for and did not confirm.", g.Unreached)
+		count("gateway_lost_datagrams_total", "Datagrams for which a socket of the host, or a guest, had no room.",
+			g.LostDatagrams)
 		for rule, n := range g.Denied {
-			count(descDenied, n, rule)
+			count("gateway_denied_total", "Flows and questions of guests that the gateway's policy refuses.", n, "rule", rule)
 		}
 	}
-	for _, q := range p.Queues {
-		i := strconv.Itoa(q.Index)
-		split := 0.0
+	for i := range p.Queues {
+		q := &p.Queues[i]
+		index, split := strconv.Itoa(q.Index), uint64(0)
 		if q.Split {
 			split = 1
 		}
-		gauge(descSplit, split, i)
-		for _, half := range []struct {
-			name string
-			Direction
-		}{{"rx", q.RX}, {"tx", q.TX}} {
-			collect(directionCounters, &half.Direction, count, i, half.name)
-		}
+		count("queue_split", "Whether a receive queue splits headers off.", split, "queue", index)
+		collect(directionCounters, &q.RX, count, "queue", index, "direction", "rx")
+		collect(directionCounters, &q.TX, count, "queue", index, "direction", "tx")
 	}
 	if p.Engine == nil {
 		return
 	}
-	count(descUnsplit, p.Unsplit)
-	count(descLost, p.LostReplies)
-	count(descMerged, p.Coalesced.Frames)
-	count(descMerges, p.Coalesced.Packets)
-	gauge(descRules, float64(p.Rules))
+	count("unsplit_frames_total", "Frames that a queue was to split, and that could not be.", p.Unsplit)
+	count("lost_replies_total", "Answers of the control channel that did not reach the guest.", p.LostReplies)
+	count("coalesced_frames_total", "Frames that a guest got as part of a GSO packet made of several.", p.Coalesced.Frames)
+	count("coalesced_packets_total", "GSO packets made of several frames for a guest.", p.Coalesced.Packets)
+	count("flow_rules", "Flow rules that are set.", uint64(p.Rules))
 	collect(engineCounters, p.Engine, count)
 	for _, g := range p.GPUs {
-		gauge(descMemory, float64(g.Bytes), strconv.Itoa(g.ID))
-		gauge(descRegistered, float64(g.Registered), strconv.Itoa(g.ID))
+		id := strconv.Itoa(g.ID)
+		count("gpu_memory_bytes", "Memory of a GPU.", g.Bytes, "gpu", id)
+		count("gpu_registered_bytes", "Memory of a GPU that a guest has registered as buffers.", g.Registered, "gpu", id)
 	}
 }
 
 // metricsFlag is the flag of the metrics' address.
 const metricsFlag = "--metrics"
 
-// Check says what is wrong with the options, as a user gave them.
+// Check returns an error if an option is wrong, in the words of the user's flags.
 func (o *Options) Check() error {
 	return httpserver.CheckAddr(metricsFlag, o.Metrics, "localhost:9118")
 }
 
-// metricsHandler serves the metrics of s, and those of its process.
+// metricsHandler serves the metrics of s and of its process, and a page for people.
 func metricsHandler(s *Server) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /metrics", expose(s))
@@ -194,5 +152,5 @@ const maxScrapers = 64
 
 func serveMetrics(addr string, s *Server) (*httpserver.Server, error) {
 	return httpserver.Serve(httpserver.Options{Addr: addr, Flag: metricsFlag, Handler: metricsHandler(s),
-		Conns: maxScrapers, Log: s.log})
+		Conns: maxScrapers, Log: s.opt.Log})
 }

@@ -1,11 +1,16 @@
 package stat
 
 import (
+	"net"
+	"net/netip"
 	"time"
+
+	"vnic.dev/vnic/internal/lab"
+	"vnic.dev/vnic/internal/lab/pcie"
 )
 
-// Page is what a page shows of a vnic at one moment: the counters, what they are of, and what has happened. Its JSON
-// keys are of this version alone: the page comes from the same process.
+// Page is what a page shows of a vnic at one moment: the counters, the hardware, and events. Its JSON keys may change
+// with each version: the page comes from the same process.
 type Page struct {
 	*Snapshot
 	Machines []Machine `json:"machines"`
@@ -16,7 +21,7 @@ type Page struct {
 // Machine is a guest's hardware.
 type Machine struct {
 	Name string     `json:"name"`
-	Tree []TreeNode `json:"tree"` // PCIe; empty where nobody has said what is in it
+	Tree []TreeNode `json:"tree"` // PCIe; empty if the lab describes none
 	NICs []NIC      `json:"nics"`
 	GPUs []PageGPU  `json:"gpus"`
 }
@@ -53,9 +58,10 @@ type PageGPU struct {
 	Place string `json:"place,omitempty"`
 }
 
-// GPUMap is what of a GPU's memory is in use by NICs. What is "posted" the NIC may write; what is "held" was posted,
-// and has not come back: a program has not returned it, or the driver keeps it; what is "send" is bound for transmit.
-// What is in no range is free.
+// GPUMap shows the ranges of a GPU's memory that NICs use. The NIC may write to a "posted" range. A "held" range was
+// posted, and has not come back: a program has not returned it, or the driver keeps it. A "send" range is bound for
+// transmit.
+// Memory in no range is free.
 type GPUMap struct {
 	GPU    string        `json:"gpu"` // PageGPU's name
 	Bytes  uint64        `json:"bytes"`
@@ -81,9 +87,9 @@ type Event struct {
 	Text string    `json:"text"`           // "rule 3: tcp to 10.0.0.1:7002 goes to queue 1"
 }
 
-// Page reads all that a page shows, of flows the 200 that moved most. It waits for no guest: how many tokens
-// connections hold is what guests said when the Page before was read. Any goroutine may call it until Close. After the
-// lab has ended it gives what was there last, with the events.
+// Page reads all that a page shows, with the 200 flows that moved most. It waits for no guest: the numbers of tokens
+// that connections hold are the guests' answers from when the Page before was read. Any goroutine may call it until
+// Close. After the lab has ended it returns the last Page, with the events.
 func (s *Server) Page() *Page {
 	if last := s.last.Load(); last != nil && s.ports.Load() == nil {
 		p := *last
@@ -93,11 +99,54 @@ func (s *Server) Page() *Page {
 	return s.page(shownFlows, s.holders.latest)
 }
 
-// page is Page, of a lab that is there, with so many flows; 0: all.
+// page is Page while there is a lab, with at most so many flows; 0: all.
 func (s *Server) page(flows int, ask askFunc) *Page {
 	p := &Page{Snapshot: s.snapshot(flows, ask), Machines: []Machine{}, Memory: []GPUMap{}, Events: s.events.read()}
 	if l := s.lab.Load(); l != nil {
-		p.Machines, p.Memory = l.machines(), l.memory()
+		for _, m := range l.lab.Machines() {
+			p.Machines = append(p.Machines, machine(m))
+		}
+		p.Memory = l.maps.read(l.lab)
 	}
 	return p
+}
+
+// machine describes a guest's hardware for a page.
+func machine(m *lab.Machine) Machine {
+	x := Machine{Name: m.Name, Tree: []TreeNode{}, NICs: []NIC{}, GPUs: []PageGPU{}}
+	kinds := map[string]string{}
+	for _, g := range m.GPUs {
+		x.GPUs = append(x.GPUs, PageGPU{Name: g.Name, ID: g.ID(), Bytes: g.Size(), Place: g.Place})
+		kinds[g.Place] = "gpu"
+	}
+	for _, p := range m.Ports {
+		n := NIC{Name: p.Name, Model: p.Model.Name, MAC: net.HardwareAddr(p.MAC[:]).String(), MTU: p.MTU, Place: p.Place,
+			Addrs: []string{}, Paths: []PagePath{}}
+		for _, a := range []netip.Prefix{p.Addr4, p.Addr6} {
+			if a.IsValid() {
+				n.Addrs = append(n.Addrs, a.String())
+			}
+		}
+		for _, g := range p.GPUs {
+			n.Paths = append(n.Paths, PagePath{GPU: g.Name, Direct: p.NIC().Reaches(g.ID())})
+		}
+		x.NICs = append(x.NICs, n)
+		kinds[p.Place] = "nic"
+	}
+	if m.Bare {
+		return x
+	}
+	for _, n := range m.Tree.Nodes() {
+		t := TreeNode{Name: n.Name, Kind: "other", Below: n.Below}
+		switch {
+		case n.Kind == pcie.Socket:
+			t.Kind = "socket"
+		case n.Kind == pcie.Switch:
+			t.Kind = "switch"
+		case kinds[n.Name] != "":
+			t.Kind = kinds[n.Name]
+		}
+		x.Tree = append(x.Tree, t)
+	}
+	return x
 }

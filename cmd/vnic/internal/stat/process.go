@@ -6,90 +6,73 @@ import (
 	"strings"
 )
 
-// The metrics of this process, with the names and helps of Prometheus's client libraries
-// (https://prometheus.io/docs/instrumenting/writing_clientlibs/#process-metrics).
-var (
-	processCPU   = metric{name: "process_cpu_seconds_total", help: "Total user and system CPU time spent in seconds."}
-	processSize  = metric{name: "process_virtual_memory_bytes", help: "Virtual memory size in bytes."}
-	processRSS   = metric{name: "process_resident_memory_bytes", help: "Resident memory size in bytes."}
-	processStart = metric{name: "process_start_time_seconds",
-		help: "Start time of the process since unix epoch in seconds."}
-	processFDs     = metric{name: "process_open_fds", help: "Number of open file descriptors."}
-	processMaxFDs  = metric{name: "process_max_fds", help: "Maximum number of open file descriptors."}
-	processMaxSize = metric{name: "process_virtual_memory_max_bytes",
-		help: "Maximum amount of virtual memory available in bytes."}
-	processReceived = metric{name: "process_network_receive_bytes_total",
-		help: "Number of bytes received by the process over the network."}
-	processSent = metric{name: "process_network_transmit_bytes_total",
-		help: "Number of bytes sent by the process over the network."}
-)
-
 // userHZ is the unit of times in /proc/PID/stat: USER_HZ, 100 on all of Linux's architectures but alpha and ia64.
 const userHZ = 100
 
-// collectProcess adds them. What /proc does not give is left out.
+// collectProcess adds the metrics of this process, with the names and helps of Prometheus's client libraries
+// (https://prometheus.io/docs/instrumenting/writing_clientlibs/#process-metrics). A metric whose file of /proc cannot
+// be read is left out.
 func collectProcess(x *exposition) {
 	// proc_pid_stat(5), from the third field on: the second is a name in parentheses, with anything in it.
 	const utime, stime, starttime, vsize, rss = 14 - 3, 15 - 3, 22 - 3, 23 - 3, 24 - 3
 	text := procFile("/proc/self/stat")
 	if f := floats(text[strings.LastIndexByte(text, ')')+1:]); len(f) > rss {
-		x.add(&processCPU, (f[utime]+f[stime])/userHZ)
-		x.add(&processSize, f[vsize])
-		x.add(&processRSS, f[rss]*float64(os.Getpagesize()))
+		x.add("process_cpu_seconds_total", "Total user and system CPU time spent in seconds.",
+			(f[utime]+f[stime])/userHZ)
+		x.add("process_virtual_memory_bytes", "Virtual memory size in bytes.", f[vsize])
+		x.add("process_resident_memory_bytes", "Resident memory size in bytes.",
+			f[rss]*float64(os.Getpagesize()))
 		_, boot, _ := strings.Cut(procFile("/proc/stat"), "\nbtime ")
 		if b := floats(boot); len(b) > 0 {
-			x.add(&processStart, b[0]+f[starttime]/userHZ)
+			x.add("process_start_time_seconds", "Start time of the process since unix epoch in seconds.",
+				b[0]+f[starttime]/userHZ)
 		}
 	}
 	if d, err := os.Open("/proc/self/fd"); err == nil {
 		if names, err := d.Readdirnames(-1); err == nil {
-			x.add(&processFDs, float64(len(names)-1)) // without d
+			x.add("process_open_fds", "Number of open file descriptors.", float64(len(names)-1)) // without d
 		}
 		_ = d.Close()
 	}
 	limits := procFile("/proc/self/limits") // the sandbox refuses getrlimit(2)
-	limit := func(m *metric, name string) {
-		_, columns, _ := strings.Cut(limits, "\n"+name+" ")
+	limit := func(line, name, help string) {
+		_, columns, _ := strings.Cut(limits, "\n"+line+" ")
 		if f := strings.Fields(columns); len(f) == 0 {
 			return
 		} else if f[0] == "unlimited" {
-			x.add(m, 1<<64) // 2^64 - 1 as a float64, as client libraries have it
+			x.add(name, help, 1<<64) // 2^64 - 1 as a float64, as client libraries have it
 		} else {
-			x.add(m, floats(f[0])[0])
+			x.add(name, help, floats(f[0])[0])
 		}
 	}
-	limit(&processMaxFDs, "Max open files")
-	limit(&processMaxSize, "Max address space")
+	limit("Max open files", "process_max_fds", "Maximum number of open file descriptors.")
+	limit("Max address space", "process_virtual_memory_max_bytes",
+		"Maximum amount of virtual memory available in bytes.")
 	// Of the process's network namespace: "IpExt: NAME...", and in the next line "IpExt: NUMBER...".
-	var names []string
-	for line := range strings.Lines(procFile("/proc/self/net/netstat")) {
-		f, ok := strings.CutPrefix(line, "IpExt:")
-		if !ok {
-			continue
-		}
-		if names == nil {
-			names = strings.Fields(f)
-			continue
-		}
-		for i, n := range floats(f) {
-			switch {
-			case i >= len(names):
-			case names[i] == "InOctets":
-				x.add(&processReceived, n)
-			case names[i] == "OutOctets":
-				x.add(&processSent, n)
-			}
+	_, text, _ = strings.Cut("\n"+procFile("/proc/self/net/netstat"), "\nIpExt:")
+	names, text, _ := strings.Cut(text, "\nIpExt:")
+	values, _, _ := strings.Cut(text, "\n")
+	numbers := floats(values)
+	for i, name := range strings.Fields(names) {
+		switch {
+		case i >= len(numbers):
+		case name == "InOctets":
+			x.add("process_network_receive_bytes_total", "Number of bytes received by the process over the network.",
+				numbers[i])
+		case name == "OutOctets":
+			x.add("process_network_transmit_bytes_total", "Number of bytes sent by the process over the network.",
+				numbers[i])
 		}
 	}
 }
 
-// procFile gives a file of /proc; "": it cannot be read.
+// procFile returns the text of a file of /proc; "" if it cannot be read.
 func procFile(file string) string {
 	b, _ := os.ReadFile(file)
 	return string(b)
 }
 
-// floats gives the words of a text as numbers: what is none is 0.
+// floats returns the words of a text as numbers; a word that is no number is 0.
 func floats(text string) (list []float64) {
 	for _, word := range strings.Fields(text) {
 		n, _ := strconv.ParseFloat(word, 64)

@@ -18,7 +18,7 @@ import (
 
 // What a run has counted is seen from outside, by either way, and it is what the run itself reports.
 //
-// Invariant: vnic stat: Counters seen from outside are those of the run's report.
+// Invariant: vnic stat: Counters seen from outside equal the counters of the run's report.
 func TestCountersOfARun(t *testing.T) {
 	t.Setenv(stat.EnvDir, filepath.Join(t.TempDir(), "run"))
 	s := testkit.Must(stat.Start(stat.Options{Command: "run"}))(t)
@@ -156,9 +156,9 @@ func checkPage(t *testing.T, p *stat.Page) {
 	}
 }
 
-// Of a run over links that lose, the account says so, by connection.
+// The account of a run over links that lose has the losses of each connection.
 //
-// Invariant: vnic stat: Losses and what was sent again are told by connection.
+// Invariant: vnic stat: Losses and retransmitted bytes are shown for each connection.
 func TestFlowsOfALossyRun(t *testing.T) {
 	t.Setenv(stat.EnvDir, filepath.Join(t.TempDir(), "run"))
 	s := testkit.Must(stat.Start(stat.Options{Command: "run"}))(t)
@@ -175,9 +175,9 @@ func TestFlowsOfALossyRun(t *testing.T) {
 	}
 }
 
-// How many tokens a connection holds is told where its stack can be asked: here in this process, else by its agent.
+// The number of tokens that a connection holds comes from its stack, if that is in this process, else from its agent.
 //
-// Invariant: vnic stat: Tokens that a connection holds are told, where its stack is ours.
+// Invariant: vnic stat: The tokens that a connection holds are shown if its stack is ours.
 func TestTokensHeldAreTold(t *testing.T) {
 	t.Setenv(stat.EnvDir, filepath.Join(t.TempDir(), "run"))
 	s := testkit.Must(stat.Start(stat.Options{Command: "run"}))(t)

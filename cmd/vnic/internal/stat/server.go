@@ -24,20 +24,19 @@ import (
 	"vnic.dev/vnic/internal/version"
 )
 
-// Bounds of what clients can make a server hold.
-const (
-	maxClients = 32 // at a time; the next is turned away
-)
+// maxClients is how many clients of the socket are served at a time; the next is turned away.
+const maxClients = 32
 
-// Options say what a Server is to show, and where.
+// Options are a Server's: what it shows, and where.
 type Options struct {
 	Command string       // of this process: "run", "boot", "serve"
 	Metrics string       // HOST:PORT for Prometheus; "" = none
 	Log     *slog.Logger // nil: none
 
-	Sandbox func() *Sandbox // what the process is in; nil: nothing
+	Sandbox func() *Sandbox // nil: the process has none
 
-	// Keep names the socket's file to who removes it at the end, and its directory if that is empty then; nil: Close does.
+	// Keep passes the socket's file to the process that removes it at the end, and its directory if that is empty then;
+	// nil: Close removes them.
 	Keep func(path string, dir bool) (remove func() error, err error)
 
 	patience time.Duration // tests; 0: limits.LocalClient
@@ -45,45 +44,36 @@ type Options struct {
 
 // Server shows this process's counters until Close.
 type Server struct {
-	command string
-	log     *slog.Logger
+	opt     Options
 	began   time.Time
-	wait    time.Duration // for a client
 	ports   atomic.Pointer[func() []Port]
-	change  atomic.Pointer[func(lab.Change) error] // nil: there is no lab
-	links   atomic.Pointer[links]                  // nil: none
-	lab     atomic.Pointer[pageLab]                // nil: there is none
-	last    atomic.Pointer[Page]                   // when the lab ended; nil: it has not
+	lab     atomic.Pointer[watched] // nil: there is none
+	last    atomic.Pointer[Page]    // when the lab ended; nil: it has not
 	events  events
 	holders answers
-	sandbox func() *Sandbox
 
-	dir      *os.File // of the socket; nil: none
-	path     string   // dir's name
-	listener *net.UnixListener
-	gone     func() // the socket's name is
-	keep     func(path string, dir bool) (remove func() error, err error)
-	remove   func() error // nil: Close does
-	metrics  *httpserver.Server
-	wg       sync.WaitGroup
+	dir        *os.File // of the socket; nil: none
+	path       string   // dir's name
+	listener   *net.UnixListener
+	unregister func()       // drops what a signal would run to remove the socket's name
+	remove     func() error // nil: Close removes the name
+	metrics    *httpserver.Server
+	wg         sync.WaitGroup
 
 	mu      sync.Mutex // guards what follows
 	clients map[*net.UnixConn]bool
 	closed  bool
 }
 
-// Start begins to show counters: over a socket, and over HTTP if o.Metrics names an address.
-// Without a place for a socket it goes without, which the log tells: nothing else depends on it.
-// Only metrics that cannot be served are an error.
+// Start begins to show counters: over a socket, and over HTTP if o.Metrics names an address. If there is no place for a
+// socket, the log says so, and there is none. Only metrics that cannot be served are an error.
 func Start(o Options) (*Server, error) {
 	if err := o.Check(); err != nil {
 		return nil, err
 	}
-	s := &Server{command: o.Command, log: o.Log, began: time.Now(), keep: o.Keep, sandbox: o.Sandbox,
-		wait: cmp.Or(o.patience, limits.LocalClient.Here()), clients: map[*net.UnixConn]bool{}}
-	if s.log == nil {
-		s.log = slog.New(slog.DiscardHandler)
-	}
+	o.patience = cmp.Or(o.patience, limits.LocalClient.Here())
+	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
+	s := &Server{opt: o, began: time.Now(), clients: map[*net.UnixConn]bool{}}
 	if o.Metrics != "" {
 		var err error
 		if s.metrics, err = serveMetrics(o.Metrics, s); err != nil {
@@ -95,12 +85,12 @@ func Start(o Options) (*Server, error) {
 		if os.Getenv(EnvDir) != "" { // the user has asked for one
 			level = slog.LevelWarn
 		}
-		s.log.Log(context.Background(), level, "no socket for 'vnic stat'", "err", err)
+		s.opt.Log.Log(context.Background(), level, "no socket for 'vnic stat'", "err", err)
 	}
 	return s, nil
 }
 
-// SetPorts says what there is to be shown from now on; nil: nothing. ports is called at each request, by several
+// SetPorts sets the ports that are shown from now on; nil: none. ports is called at each request, by several
 // goroutines at a time, also for a moment after it was replaced.
 func (s *Server) SetPorts(ports func() []Port) {
 	if ports == nil {
@@ -110,33 +100,33 @@ func (s *Server) SetPorts(ports func() []Port) {
 	s.ports.Store(&ports)
 }
 
-// Snapshot reads the counters of all ports, and the account of all flows. Guests are asked who holds tokens, for
-// limits.Tokens at most.
+// Snapshot reads the counters of all ports, and the account of all flows. It waits at most limits.Tokens for the guests
+// to say which connections hold tokens.
 func (s *Server) Snapshot() *Snapshot { return s.snapshot(0, askHolders) }
 
-// snapshot is Snapshot, of the flows that moved most so many; 0: all.
+// snapshot is Snapshot with only the flows that moved most, most of them at most; 0: all.
 func (s *Server) snapshot(most int, ask askFunc) *Snapshot {
 	now, ports := s.counters()
 	now.Flows = readFlows(ports, func(i int) string { return now.Ports[i].Name }, most, ask)
 	return now
 }
 
-// counters reads the counters of all ports, which it gives as well.
+// counters reads the counters of all ports, and returns the ports too.
 func (s *Server) counters() (now *Snapshot, list []Port) {
 	if ports := s.ports.Load(); ports != nil {
 		list = (*ports)()
 	}
-	now = snapshot(s.command, s.began, list)
-	if l := s.links.Load(); l != nil {
-		now.Links, now.Scale = l.read()
+	now = snapshot(s.opt.Command, s.began, list)
+	if l := s.lab.Load(); l != nil && l.links != nil {
+		now.Links, now.Scale = l.links.read()
 	}
-	if s.sandbox != nil {
-		now.Sandbox = s.sandbox()
+	if s.opt.Sandbox != nil {
+		now.Sandbox = s.opt.Sandbox()
 	}
 	return now, list
 }
 
-// Last gives what there was when the lab ended; nil: it has not, or there was none.
+// Last returns the Page of the moment when the lab ended; nil: it has not, or there was none.
 func (s *Server) Last() *Page { return s.last.Load() }
 
 // MetricsURL is where Prometheus finds the metrics; "" if nowhere.
@@ -147,7 +137,7 @@ func (s *Server) MetricsURL() string {
 	return s.metrics.URL() + "metrics"
 }
 
-// Close ends it. Nothing of it is left, and no goroutine is in a function of SetPorts.
+// Close ends the server, its goroutines and its socket. When it returns, no function of SetPorts is running.
 func (s *Server) Close() {
 	if s.metrics != nil {
 		s.metrics.Close(0)
@@ -168,7 +158,7 @@ func (s *Server) Close() {
 	s.mu.Unlock()
 	s.wg.Wait()
 	if s.dir != nil {
-		s.gone()
+		s.unregister()
 		_ = s.dir.Close()
 		if s.remove == nil {
 			_ = os.Remove(s.path) // if it is empty
@@ -178,7 +168,7 @@ func (s *Server) Close() {
 
 func socketName() string { return strconv.Itoa(os.Getpid()) + suffix }
 
-// listen makes the socket, in the first place that will do.
+// listen makes the socket, in the first of the candidates where that is possible.
 func (s *Server) listen() error {
 	var errs []error
 	for _, path := range candidates() {
@@ -204,23 +194,23 @@ func (s *Server) listenIn(path string) error {
 	}
 	sweep(d)
 	name := socketName()
-	at := within(d, name)
-	if errors.Is(connects(at), unix.ECONNREFUSED) { // of an earlier process with our number
+	address := within(d, name)
+	if errors.Is(connects(address), unix.ECONNREFUSED) { // of an earlier process with our number
 		_ = unix.Unlinkat(int(d.Fd()), name, 0)
 	}
-	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: at, Net: "unix"})
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: address, Net: "unix"})
 	if err != nil {
 		return errors.Join(fmt.Errorf("%s/%s: %w", path, name, err), d.Close())
 	}
 	l.SetUnlinkOnClose(false) // Close does, while d is open
 	s.dir, s.path, s.listener = d, path, l
 	atEnd := func() { _ = unix.Unlinkat(int(d.Fd()), name, 0) }
-	if s.keep != nil {
-		if s.remove, err = s.keep(path+"/"+name, true); err == nil {
+	if s.opt.Keep != nil {
+		if s.remove, err = s.opt.Keep(path+"/"+name, true); err == nil {
 			atEnd = func() { _ = s.remove() }
 		}
 	}
-	s.gone = atexit.Register(atEnd)
+	s.unregister = atexit.Register(atEnd)
 	return nil
 }
 
@@ -231,21 +221,24 @@ func (s *Server) accept() {
 			return
 		}
 		if err != nil { // out of descriptors, say
-			s.log.Debug("a client of 'vnic stat'", "err", err)
+			s.opt.Log.Debug("a client of 'vnic stat'", "err", err)
 			time.Sleep(100 * time.Millisecond)
 			continue
 		}
-		if s.enter(c) {
-			s.wg.Go(func() {
-				defer s.leave(c)
-				s.answer(c)
-			})
-		} else {
-			_ = c.Close()
-		}
+		s.wg.Go(func() {
+			defer func() { _ = c.Close() }()
+			if !s.enter(c) {
+				return
+			}
+			s.answer(c)
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			delete(s.clients, c)
+		})
 	}
 }
 
+// enter counts a client, so that Close ends its connection; false: it is one too many.
 func (s *Server) enter(c *net.UnixConn) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -256,16 +249,9 @@ func (s *Server) enter(c *net.UnixConn) bool {
 	return true
 }
 
-func (s *Server) leave(c *net.UnixConn) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	delete(s.clients, c)
-	_ = c.Close()
-}
-
 // answer handles a client's request. A client that sends nothing, or no message, has another version of the protocol.
 func (s *Server) answer(c *net.UnixConn) {
-	_ = c.SetReadDeadline(time.Now().Add(s.wait))
+	_ = c.SetReadDeadline(time.Now().Add(s.opt.patience))
 	in := jsonlines.Protocol{Version: protocol, MaxLine: maxRequest, Who: "who asks",
 		Fix: fmt.Sprintf("ask with the program of process %d, /proc/%[1]d/exe", os.Getpid())}
 	m, err := jsonlines.NewReader(c, in).Next()
@@ -282,9 +268,9 @@ func (s *Server) answer(c *net.UnixConn) {
 	default:
 		err = fmt.Errorf("%.40q is nothing that this vnic does", m.Op)
 	}
-	_ = c.SetWriteDeadline(time.Now().Add(s.wait))
+	_ = c.SetWriteDeadline(time.Now().Add(s.opt.patience))
 	if err := jsonlines.NewWriter(c, protocol, maxSnapshot).Answer(m.ID, result, err); err != nil {
-		s.log.Debug("a client of 'vnic stat'", "err", err)
+		s.opt.Log.Debug("a client of 'vnic stat'", "err", err)
 	}
 }
 
@@ -298,9 +284,9 @@ func (s *Server) set(args json.RawMessage) error {
 	if err != nil {
 		return err
 	}
-	change := s.change.Load()
-	if change == nil {
+	l := s.lab.Load()
+	if l == nil {
 		return errors.New("its lab is not there yet, or not any more: try again")
 	}
-	return (*change)(c)
+	return l.change(c)
 }

@@ -19,7 +19,7 @@ import (
 	"vnic.dev/vnic/internal/wire/gateway"
 )
 
-// Port is what is to be shown of a port of the switch.
+// Port is a port of the switch, with the sources of its counters.
 type Port struct {
 	Kind string     // "virtio", "gve", "host", "uplink"
 	MAC  wire.MAC   // zero: none of its own
@@ -29,14 +29,14 @@ type Port struct {
 
 	Gateway func() gateway.Stats // nil: it is none
 
-	Memory func() (bytes uint64, counted bool) // that the frontend's memory occupies; nil: nobody counts it
+	Memory func() (bytes uint64, counted bool) // that the frontend's memory occupies; nil: not counted
 
-	// Holders asks the guest which of its connections hold tokens; nil: nobody can say.
+	// Holders asks the guest which of its connections hold tokens; nil: the guest cannot be asked.
 	Holders func(ctx context.Context) (list []devmem.Holder, known bool)
 }
 
-// Snapshot is what a vnic's counters were at one moment. Counters begin at 0 with the process and
-// only grow, but those of a port that goes away go with it. The JSON keys are API: schema 1.
+// Snapshot has a vnic's counters at one moment. Counters begin at 0 with the process and only grow;
+// a port that goes away takes its counters with it. The JSON keys are API: schema 1.
 type Snapshot struct {
 	Schema  int            `json:"schema"`
 	PID     int            `json:"pid"`
@@ -50,8 +50,8 @@ type Snapshot struct {
 	Flows   *Flows         `json:"flows,omitempty"` // nil: no port keeps account of them
 }
 
-// LabLink is one direction of a link of the lab that packets can cross, or a memory. Of a lab of which nobody has said
-// what links there are, none is shown; else those that have a rate or have carried something.
+// LabLink is one direction of a link of the lab that packets can cross, or a memory. Only links that have a rate or have
+// carried something are shown, and none of a lab that describes no links.
 type LabLink struct {
 	Name    string  `json:"name"`           // "a.nic0 up", "a.s0 memory"; of the wire "a.nic0 out", "a.nic0 in"
 	Rate    float64 `json:"rate,omitempty"` // bytes a second that the lab file says, whatever the scale; 0: none
@@ -66,13 +66,13 @@ type Sandbox struct {
 	Refused uint64 `json:"refused"` // system calls, or what would be; what Landlock refuses is not counted
 }
 
-// PortCounters are those of one port.
+// PortCounters are the counters of one port.
 type PortCounters struct {
 	Name        string             `json:"name"`
 	Kind        string             `json:"kind"`
 	MAC         string             `json:"mac,omitempty"`
 	Link        LinkCounters       `json:"link"`
-	Unsplit     uint64             `json:"unsplit"`          // frames that a split queue was to split, and that could not be
+	Unsplit     uint64             `json:"unsplit"`          // frames of split queues that could not be split
 	LostReplies uint64             `json:"lost_replies"`     // of the control channel
 	Coalesced   Coalesced          `json:"coalesced"`        // of receive queues
 	Faults      *nic.FaultCounters `json:"faults,omitempty"` // nil: it had none (vnic lab set)
@@ -84,24 +84,24 @@ type PortCounters struct {
 	Queues      []Queue            `json:"queues"`
 }
 
-// Coalesced counts frames that came to a guest as part of a GSO packet that was made of several, and
-// such packets.
+// Coalesced counts frames that came to a guest as part of a GSO packet made of several, and the GSO
+// packets.
 type Coalesced struct {
 	Frames  uint64 `json:"frames"`
 	Packets uint64 `json:"packets"`
 }
 
-// LinkCounters are the wire's, of one port.
+// LinkCounters are the wire's counters of one port.
 type LinkCounters struct {
 	wire.Counters
-	Drops map[string]uint64 `json:"drops"` // by wire.DropReason; what is 0 is left out
+	Drops map[string]uint64 `json:"drops"` // by wire.DropReason; reasons with 0 are left out
 }
 
-// Gateway counts what a gateway refused to its guests, ended or lost.
+// Gateway counts flows, questions and datagrams of guests that a gateway refused, ended or lost.
 type Gateway struct {
 	// Refused counts flows, questions and datagrams beyond the gateway's bounds.
 	Refused uint64 `json:"refused"`
-	// Evicted counts those that ended to make room for a guest with fewer of them.
+	// Evicted counts the ones that the gateway ended to make room for a guest with fewer of them.
 	Evicted uint64 `json:"evicted"`
 	// Unreached counts flows whose other end did not answer, and connections that a guest asked for and did not confirm.
 	Unreached uint64 `json:"unreached"`
@@ -111,7 +111,7 @@ type Gateway struct {
 	Denied map[string]uint64 `json:"denied"`
 }
 
-// GPU is one that a port uses.
+// GPU is a GPU that a port uses.
 type GPU struct {
 	ID         int    `json:"id"`
 	Bytes      uint64 `json:"bytes"`
@@ -127,7 +127,7 @@ type Queue struct {
 	TX    Direction `json:"tx"`
 }
 
-// snapshot reads all counters, but those of flows.
+// snapshot reads all counters but the flows'.
 func snapshot(command string, began time.Time, ports []Port) *Snapshot {
 	now := time.Now()
 	s := &Snapshot{Schema: 1, PID: os.Getpid(), Command: command, Time: now, Uptime: now.Sub(began).Seconds(),

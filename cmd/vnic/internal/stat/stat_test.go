@@ -178,7 +178,7 @@ func TestDirectoryOfAnotherUserIsRefused(t *testing.T) {
 		testkit.ErrorIs(t, err, ErrNone)
 		_, err = Find(t.Context())
 		testkit.ErrorIs(t, err, ErrNone)
-		testkit.ErrorSays(t, err, why) // who asks is told why
+		testkit.ErrorSays(t, err, why) // the client gets the reason
 	}
 	if _, err := os.Stat(fine); err != nil {
 		t.Error(err)
@@ -237,7 +237,7 @@ func TestPlacesAreThisUsers(t *testing.T) {
 	}
 }
 
-// Invariant: vnic stat: Counters seen from outside are those of the run's report.
+// Invariant: vnic stat: Counters seen from outside equal the counters of the run's report.
 func TestMetricsAreServed(t *testing.T) {
 	place(t)
 	s := start(t, Options{Command: "serve", Metrics: "localhost:0"})
@@ -438,7 +438,7 @@ func debugLog(w io.Writer) *slog.Logger {
 func TestRefusalsOfTheSandboxAreShown(t *testing.T) {
 	place(t)
 	for _, tt := range []struct {
-		is                  *Sandbox
+		sandbox             *Sandbox
 		json, metric, table string // "": nothing of it
 	}{
 		{nil, "", "", ""},
@@ -448,7 +448,7 @@ func TestRefusalsOfTheSandboxAreShown(t *testing.T) {
 		{&Sandbox{Mode: "log", Refused: 2}, `"sandbox":{"mode":"log","refused":2}`,
 			`vnic_sandbox_refused_total{mode="log"} 2`, "its sandbox would refuse 2 system calls"},
 	} {
-		s := start(t, Options{Command: "serve", Sandbox: func() *Sandbox { return tt.is }})
+		s := start(t, Options{Command: "serve", Sandbox: func() *Sandbox { return tt.sandbox }})
 		w := httptest.NewRecorder()
 		metricsHandler(s).ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
 		var table bytes.Buffer
@@ -460,7 +460,7 @@ func TestRefusalsOfTheSandboxAreShown(t *testing.T) {
 			{table.String(), tt.table, "its sandbox"},
 		} {
 			if x.want != "" && !strings.Contains(x.text, x.want) || x.want == "" && strings.Contains(x.text, x.none) {
-				t.Errorf("%+v: %q is not in, or %q is: %s", tt.is, x.want, x.none, x.text)
+				t.Errorf("%+v: %q is not in, or %q is: %s", tt.sandbox, x.want, x.none, x.text)
 			}
 		}
 		s.Close()

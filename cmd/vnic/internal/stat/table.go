@@ -3,122 +3,77 @@ package stat
 import (
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/dustin/go-humanize"
+
+	"vnic.dev/vnic/internal/report"
 )
 
 // Table writes the counters of now: what was counted since before, by the second, or since the
 // process began if before is nil. Queues that have never seen a packet are left out.
 func Table(w io.Writer, before, now *Snapshot) error {
 	t := table{seconds: 1}
-	amount := "BYTES"
 	what := "since it began"
 	if before != nil && before.PID == now.PID && now.Uptime > before.Uptime {
-		t.seconds = now.Uptime - before.Uptime
-		what = "per second"
-		t.bits, amount = true, "BIT RATE"
+		t.seconds, t.bits, what = now.Uptime-before.Uptime, true, "per second"
 	} else {
-		before = nil
+		before = new(Snapshot)
 	}
-	if _, err := fmt.Fprintf(w, "vnic %s, process %d, up %v; %s:\n", now.Command, now.PID,
-		time.Duration(now.Uptime*float64(time.Second)).Round(time.Second), what); err != nil {
-		return err
-	}
+	t.printf("vnic %s, process %d, up %v; %s:\n", now.Command, now.PID,
+		time.Duration(now.Uptime*float64(time.Second)).Round(time.Second), what)
 	if b := now.Sandbox; b != nil && b.Refused > 0 {
 		would := "refused"
 		if b.Mode != "on" {
 			would = "would refuse"
 		}
-		if _, err := fmt.Fprintf(w, "its sandbox %s %s system calls that vnic is not known to need\n", would,
-			humanize.Comma(int64(b.Refused))); err != nil {
-			return err
-		}
+		t.printf("its sandbox %s %s system calls that vnic is not known to need\n", would, report.Number(b.Refused))
 	}
 	for i := range now.Ports {
 		if p := &now.Ports[i]; p.Memory != nil {
-			_, err := fmt.Fprintf(w, "the memory of %s's frontend occupies %s\n", p.Name, humanize.IBytes(*p.Memory))
-			if err != nil {
-				return err
-			}
+			t.printf("the memory of %s's frontend occupies %s\n", p.Name, humanize.IBytes(*p.Memory))
 		}
 	}
 	if len(now.Ports) == 0 {
-		_, err := fmt.Fprintln(w, "no ports")
-		return err
+		t.printf("no ports\n")
+	} else {
+		write(&t, t.portColumns(), t.portRows(before, now))
+		t.links(before, now)
+		t.flows(before.Flows, now.Flows)
 	}
-	head := []string{"PORT", "QUEUE", ""}
-	for i, c := range directionCounters {
-		if c.column != "" {
-			head = append(head, c.column)
-		}
-		if i == 0 {
-			head = append(head, amount)
-		}
-	}
-	err := t.write(w, func() {
-		t.row(head...)
-		for i := range now.Ports {
-			t.port(before.find(now.Ports[i].Name), &now.Ports[i])
-		}
-	})
-	if rows := t.links(before, now); err == nil && len(rows) > 0 {
-		if _, err = fmt.Fprintf(w, "\n%s\n", now.linksTitle()); err == nil {
-			err = t.write(w, func() {
-				for _, r := range rows {
-					t.row(r...)
-				}
-			})
-		}
-	}
-	if err == nil {
-		var was *Flows
-		if before != nil {
-			was = before.Flows
-		}
-		err = t.flowTable(w, was, now.Flows)
-	}
+	_, err := io.WriteString(w, t.text.String())
 	return err
 }
 
-// write writes the rows that f makes, each column as wide as its widest cell.
-func (t *table) write(w io.Writer, f func()) error {
-	var b strings.Builder
-	t.tw = tabwriter.NewWriter(&b, 0, 0, 2, ' ', tabwriter.AlignRight)
-	f()
-	if err := t.tw.Flush(); err != nil {
-		return err
-	}
-	for line := range strings.Lines(b.String()) {
-		if _, err := io.WriteString(w, strings.TrimRight(line, " \n")+"\n"); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// find gives the counters of a port; nothing if it was not there.
-func (s *Snapshot) find(name string) *PortCounters {
-	if s != nil {
-		if i := slices.IndexFunc(s.Ports, func(p PortCounters) bool { return p.Name == name }); i >= 0 {
-			return &s.Ports[i]
-		}
-	}
-	return new(PortCounters)
-}
-
+// table is a text with tables of counters.
 type table struct {
-	tw      *tabwriter.Writer
-	seconds float64
-	tokens  bool // there is a column for tokens that receivers hold
-	bits    bool // what is counted in bytes is shown in bits by the second, as links' rates are
+	text    strings.Builder
+	seconds float64 // since the counters before
+	bits    bool    // counters in bytes are shown in bits by the second, as links' rates are
 }
 
-func (t *table) row(cells ...string) { fmt.Fprintln(t.tw, strings.Join(cells, "\t")+"\t") }
+func (t *table) printf(format string, args ...any) { fmt.Fprintf(&t.text, format, args...) }
+
+// write adds a table, without the spaces at the ends of its lines.
+func write[R any](t *table, columns report.Columns[R], rows []R) {
+	var text strings.Builder
+	_ = columns.Right(&text, rows, nil) // a strings.Builder takes everything
+	for line := range strings.Lines(text.String()) {
+		t.printf("%s\n", strings.TrimRight(line, " \n"))
+	}
+}
+
+// amount is the heading of columns of bytes.
+func (t *table) amount() string {
+	if t.bits {
+		return "BIT RATE"
+	}
+	return "BYTES"
+}
 
 // rate is how much a counter grew; one that is smaller than before began again.
 func (t *table) rate(before, now uint64) float64 {
@@ -131,20 +86,13 @@ func (t *table) rate(before, now uint64) float64 {
 func (t *table) count(before, now uint64) string {
 	return humanize.Comma(int64(t.rate(before, now) + 0.5))
 }
+
 func (t *table) bytes(before, now uint64) string {
 	n := t.rate(before, now)
 	if t.bits {
 		return bitRate(8 * n)
 	}
 	return humanize.IBytes(uint64(n + 0.5))
-}
-
-// memory is what a memory has carried: as bytes, but in bytes by the second where others are in bits.
-func (t *table) memory(before, now uint64) string {
-	if !t.bits {
-		return t.bytes(before, now)
-	}
-	return humanize.Bytes(uint64(t.rate(before, now)+0.5)) + "/s"
 }
 
 // bitRate has three digits, and the prefix that goes with them: "0 bit/s", "16.8 Mbit/s".
@@ -157,60 +105,76 @@ func bitRate(n float64) string {
 	return strconv.FormatFloat(n, 'f', digits, 64) + " " + prefix + "bit/s"
 }
 
-// port writes a row for the link in each direction, one for what was dropped, and those of the queues.
-func (t *table) port(a, b *PortCounters) {
-	was, is := &a.Link, &b.Link
-	t.wire(b.Name, "rx", t.count(was.Received, is.Received), t.bytes(was.ReceivedBytes, is.ReceivedBytes), "")
-	t.wire(b.Name, "tx", t.count(was.Sent, is.Sent), t.bytes(was.SentBytes, is.SentBytes), "")
-	reasons := make([]string, 0, len(b.Link.Drops))
-	for r := range b.Link.Drops {
-		reasons = append(reasons, r)
-	}
-	slices.Sort(reasons)
-	for _, r := range reasons {
-		t.wire(b.Name, r, "", "", t.count(a.Link.Drops[r], b.Link.Drops[r]))
-	}
-	for i, q := range b.Queues {
-		var was Queue
-		if i < len(a.Queues) {
-			was = a.Queues[i]
-		}
-		name := fmt.Sprint(q.Index)
-		if q.Split {
-			name += " split"
-		}
-		t.direction(b.Name, name, "rx", &was.RX, &q.RX)
-		t.direction(b.Name, fmt.Sprint(q.Index), "tx", &was.TX, &q.TX)
-	}
+// portRow is a row of the table of ports: half of a queue pair, a direction of the port's link, or a reason for which
+// the link dropped packets. A link counts less than a queue.
+type portRow struct {
+	port, queue, name string
+	before, now       Direction
+	shown             []string // headings of the counters that the row has; nil: all
 }
 
-// wire writes a row of the link, which counts less than a queue.
-func (t *table) wire(port, name, packets, bytes, drops string) {
-	cells := []string{port, "wire", name, packets, bytes}
-	for _, c := range directionCounters[1:] {
-		switch c.column {
-		case "":
-		case dropsColumn:
-			cells = append(cells, drops)
-		default:
-			cells = append(cells, "")
-		}
+// portColumns are the port, the queue, which half of it, and its counters, with all bytes behind the packets.
+func (t *table) portColumns() report.Columns[portRow] {
+	list := report.Columns[portRow]{
+		{Title: "PORT", Text: func(r *portRow) string { return r.port }},
+		{Title: "QUEUE", Text: func(r *portRow) string { return r.queue }},
+		{Title: " ", Text: func(r *portRow) string { return r.name }}}
+	add := func(title string, cell func(t *table, before, now *Direction) string) {
+		list = append(list, report.Column[portRow]{Title: title, Text: func(r *portRow) string {
+			if r.shown != nil && !slices.Contains(r.shown, title) {
+				return ""
+			}
+			return cell(t, &r.before, &r.now)
+		}})
 	}
-	t.row(cells...)
-}
-
-func (t *table) direction(port, queue, name string, a, b *Direction) {
-	if b.Packets == 0 && b.Drops == 0 {
-		return
-	}
-	cells := []string{port, queue, name}
 	for i, c := range directionCounters {
-		if c.column != "" {
-			cells = append(cells, c.cell(t, a, b))
-		}
+		add(c.column, c.cell)
 		if i == 0 {
-			cells = append(cells, t.bytes(a.bytes(), b.bytes()))
+			add(t.amount(), func(t *table, a, b *Direction) string { return t.bytes(a.bytes(), b.bytes()) })
 		}
 	}
-	t.row(cells...)
+	return list
+}
+
+// portRows are, for each port, rows of its link and rows of queues that have seen a packet.
+func (t *table) portRows(before, now *Snapshot) (rows []portRow) {
+	for i := range now.Ports {
+		p, old := &now.Ports[i], before.find(now.Ports[i].Name)
+		wire := func(name string, before, now Direction, shown ...string) {
+			rows = append(rows, portRow{p.Name, "wire", name, before, now, shown})
+		}
+		received := func(l *LinkCounters) Direction { return Direction{Packets: l.Received, HeaderBytes: l.ReceivedBytes} }
+		sent := func(l *LinkCounters) Direction { return Direction{Packets: l.Sent, HeaderBytes: l.SentBytes} }
+		wire("rx", received(&old.Link), received(&p.Link), directionCounters[0].column, t.amount())
+		wire("tx", sent(&old.Link), sent(&p.Link), directionCounters[0].column, t.amount())
+		for _, r := range slices.Sorted(maps.Keys(p.Link.Drops)) {
+			wire(r, Direction{Drops: old.Link.Drops[r]}, Direction{Drops: p.Link.Drops[r]}, dropsColumn)
+		}
+		queue := func(index, name string, before, now Direction) {
+			if now.Packets > 0 || now.Drops > 0 {
+				rows = append(rows, portRow{p.Name, index, name, before, now, nil})
+			}
+		}
+		for i, q := range p.Queues {
+			var before Queue
+			if i < len(old.Queues) {
+				before = old.Queues[i]
+			}
+			index, split := fmt.Sprint(q.Index), ""
+			if q.Split {
+				split = " split"
+			}
+			queue(index+split, "rx", before.RX, q.RX)
+			queue(index, "tx", before.TX, q.TX)
+		}
+	}
+	return rows
+}
+
+// find gives the counters of a port; nothing if it was not there.
+func (s *Snapshot) find(name string) *PortCounters {
+	if i := slices.IndexFunc(s.Ports, func(p PortCounters) bool { return p.Name == name }); i >= 0 {
+		return &s.Ports[i]
+	}
+	return new(PortCounters)
 }

@@ -9,8 +9,18 @@ import (
 	"vnic.dev/vnic/internal/wire/gateway"
 )
 
-// Watch has s show all ports on a lab's switch, and its links if somebody has said what there is, until what it gives
-// is closed: a lab.Service.
+// watched is a lab that a Server shows until it is closed.
+type watched struct {
+	server *Server
+	lab    *lab.Lab
+	change func(lab.Change) error
+	links  *links // nil: the lab describes none
+	maps   gpuMaps
+	looker *looker
+}
+
+// Watch makes s show all ports on a lab's switch, and its links if the lab describes any, until the result is closed:
+// a lab.Service.
 func (s *Server) Watch(l *lab.Lab) (io.Closer, error) {
 	ports := map[wire.Port]*lab.Port{}
 	for _, p := range l.Ports() {
@@ -33,25 +43,27 @@ func (s *Server) Watch(l *lab.Lab) (io.Closer, error) {
 		}
 		return list
 	})
-	change := l.Apply
-	s.change.Store(&change)
-	s.links.Store(newLinks(l))
-	shown := &pageLab{lab: l}
-	shown.stop = shown.observe(&s.events)
-	s.lab.Store(shown)
-	return watched{s}, nil
+	w := &watched{server: s, lab: l, change: l.Apply, links: newLinks(l)}
+	w.looker = &looker{maps: &w.maps, end: make(chan struct{}), left: map[*lab.Port]int{}}
+	for _, p := range l.Ports() {
+		p.NIC().Observe(&observed{port: p.Name, events: &s.events, maps: &w.maps, look: func() { w.looker.ask(p) }})
+	}
+	l.OnApply(func(c lab.Change) { s.events.add(Event{Port: c.Of, Kind: "fault", Text: c.String()}) })
+	s.lab.Store(w)
+	return w, nil
 }
 
-type watched struct{ *Server }
-
-func (w watched) Close() error {
-	w.last.Store(w.page(0, askHolders))
-	if l := w.lab.Swap(nil); l != nil {
-		l.stop()
+// Close keeps what a page shows of the lab, and drops the lab.
+func (w *watched) Close() error {
+	s := w.server
+	s.last.Store(s.page(0, askHolders))
+	s.lab.Store(nil)
+	w.lab.OnApply(nil)
+	for _, p := range w.lab.Ports() {
+		p.NIC().Observe(nil)
 	}
-	w.change.Store(nil)
-	w.SetPorts(nil)
-	w.holders.forget()
-	w.links.Store(nil)
+	w.looker.stop()
+	s.SetPorts(nil)
+	s.holders.forget()
 	return nil
 }

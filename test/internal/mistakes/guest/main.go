@@ -4,7 +4,7 @@
 //	vnic boot --guests 2 --copy mistakes.md -- ./guest mistakes.md
 //
 // It prints a line for each, and fails if a mistake was not named, a peer that does nothing wrong failed, or a process
-// did not end within its limit.
+// did not end within its limit. "guest count" prints how many lines each side prints.
 package main
 
 import (
@@ -14,6 +14,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -37,6 +38,8 @@ func main() {
 		guest.Main(func(ctx context.Context, d *guest.Device) error { return child(ctx, d, os.Args[2]) })
 	case len(os.Args) == 2 && os.Args[1] == "open":
 		guest.Main(func(context.Context, *guest.Device) error { return errors.New("the device was opened twice") })
+	case len(os.Args) == 2 && os.Args[1] == "count":
+		fmt.Println(len(list()), len(slices.DeleteFunc(list(), func(m mistakes.Mistake) bool { return m.B == nil })))
 	case len(os.Args) == 2:
 		err = all(os.Args[1])
 	default:

@@ -16,14 +16,14 @@ import (
 // sourceLine is evidence of class Driver: a file of the kernel's, and a line of it.
 var sourceLine = regexp.MustCompile(`^[\w.+-]+(/[\w.+-]+)+\.[chS]:[1-9]\d*$`)
 
-// checker collects what is wrong with a file.
+// checker collects the errors of a file.
 type checker struct {
 	x        *Expectations
-	headings []string // of docs/found.md; nil: they are not known
+	headings []string // of docs/found.md; nil: not checked
 	errs     []error
 }
 
-// check says what is wrong with expectations.
+// check returns all that is wrong with the expectations.
 func (x *Expectations) check(headings []string) error {
 	c := checker{x: x, headings: headings}
 	f := x.File
@@ -62,9 +62,7 @@ func (c *checker) wrong(where, format string, args ...any) {
 }
 
 func (c *checker) program(where string, p *Program, cases []string) {
-	if p.From != "" && p.From != FromRun && p.From != FromSource {
-		c.wrong(where, "from: %q is neither %s nor %s", p.From, FromRun, FromSource)
-	}
+	c.source(where, p.From)
 	first := make(map[*Entry]int) // how many cases each entry is the first to match
 	for _, name := range cases {
 		if e := p.entry(name); e != nil {
@@ -86,17 +84,23 @@ func (c *checker) program(where string, p *Program, cases []string) {
 	c.seen(where, p, cases)
 }
 
-// patched says of what is called the test's fault whether it passes, or fails as its author expects, with the patch.
+func (c *checker) source(where string, from Source) {
+	if from != "" && from != FromRun && from != FromSource {
+		c.wrong(where, "from: %q is neither %s nor %s", from, FromRun, FromSource)
+	}
+}
+
+// patched checks that each case that fails by the test's fault passes with the patch, or fails as its author expects.
 func (c *checker) patched(name string, cases []string) {
 	columns := c.x.File.Programs[name]
-	was, has := columns[results.Unmodified], columns[results.Patched]
+	unmodified, patched := columns[results.Unmodified], columns[results.Patched]
 	where := fmt.Sprintf("%s, %s", name, results.Unmodified)
 	for _, one := range slices.Concat(cases, []string{ktap.Whole}) {
-		e := was.entry(one)
+		e := unmodified.entry(one)
 		if e == nil || e.Class != Test || one == ktap.Whole && e.Case != ktap.Whole {
 			continue
 		}
-		switch with := has.entry(one); {
+		switch with := patched.entry(one); {
 		case with == nil:
 			c.wrong(where, "%s: class %s, but nothing is expected of it with the patch", one, Test)
 		case with.Expect != Expected(ktap.Pass) && with.Expect != Expected(ktap.XFail):
@@ -106,22 +110,12 @@ func (c *checker) patched(name string, cases []string) {
 	}
 }
 
-// joined writes results as a sentence does.
-func joined(list []ktap.Result) string {
-	words := make([]string, len(list))
-	for i, r := range list {
-		words[i] = string(r)
-	}
-	return strings.Join(words, ", ")
-}
-
 func (c *checker) entry(where string, e *Entry) {
 	if !slices.Contains(ktap.Results, ktap.Result(e.Expect)) && e.Expect != LeftOut {
-		c.wrong(where, "expect: %q is no result: these are %s, and %s", e.Expect, joined(ktap.Results), LeftOut)
+		list := strings.ReplaceAll(strings.Trim(fmt.Sprint(ktap.Results), "[]"), " ", ", ")
+		c.wrong(where, "expect: %q is no result: these are %s, and %s", e.Expect, list, LeftOut)
 	}
-	if e.From != "" && e.From != FromRun && e.From != FromSource {
-		c.wrong(where, "from: %q is neither %s nor %s", e.From, FromRun, FromSource)
-	}
+	c.source(where, e.From)
 	if e.Expect == Expected(ktap.Pass) {
 		if e.Class != "" || e.Evidence != "" {
 			c.wrong(where, "what passes needs neither class nor evidence")
@@ -132,44 +126,29 @@ func (c *checker) entry(where string, e *Entry) {
 		c.wrong(where, "text: there is none: say in a sentence why it does not pass")
 	}
 	evidence := strings.TrimSpace(e.Evidence)
-	none := func(want string) {
-		c.wrong(where, "evidence: there is none: class %s wants %s", e.Class, want)
-	}
-	switch e.Class {
-	case "":
-		if e.Expect == Expected(ktap.XFail) {
-			return // the test's author has said why
-		}
-		c.wrong(where, "class: there is none: it is one of %s, %s, %s, %s", Driver, Test, Setup, Kernel)
-	case Driver:
-		if evidence == "" {
-			none("FILE:LINE of kernel " + c.x.File.Kernel)
-		} else if !sourceLine.MatchString(evidence) {
-			c.wrong(where, "evidence: %q is not FILE:LINE, as drivers/net/virtio_net.c:5800", evidence)
-		}
-	case Test:
-		if evidence == "" {
-			none("a patch of the suite")
-		} else if _, ok := c.x.Suite.Patches[evidence]; !ok {
-			c.wrong(where, "evidence: the suite of kernel %s has no patch %q%s", c.x.File.Kernel, evidence,
-				like(evidence, slices.Sorted(maps.Keys(c.x.Suite.Patches))))
-		}
-	case Setup:
-		if evidence == "" {
-			none("what is to be changed for it to pass")
-		}
-	case Kernel:
-		if evidence == "" {
-			none("a heading of docs/found.md")
-		} else if c.headings != nil && !slices.Contains(c.headings, evidence) {
-			c.wrong(where, "evidence: docs/found.md has no heading %q%s", evidence, like(evidence, c.headings))
-		}
-	case Ours:
+	wanted, known := map[Class]string{Driver: "FILE:LINE of kernel " + c.x.File.Kernel, Test: "a patch of the suite",
+		Setup: "what is to be changed for it to pass", Kernel: "a heading of docs/found.md"}[e.Class]
+	_, isPatch := c.x.Suite.Patches[evidence]
+	classes := fmt.Sprintf("it is one of %s, %s, %s, %s", Driver, Test, Setup, Kernel)
+	switch {
+	case e.Class == "" && e.Expect == Expected(ktap.XFail): // the test's author has said why
+	case e.Class == "":
+		c.wrong(where, "class: there is none: %s", classes)
+	case e.Class == Ours:
 		c.wrong(where, "class: what is ours is not expected: it fails until it is mended")
-	case "flaky":
+	case e.Class == "flaky":
 		c.wrong(where, "class: flaky is none: find out what makes it fail at times")
-	default:
-		c.wrong(where, "class: %q is none: it is one of %s, %s, %s, %s", e.Class, Driver, Test, Setup, Kernel)
+	case !known:
+		c.wrong(where, "class: %q is none: %s", e.Class, classes)
+	case evidence == "":
+		c.wrong(where, "evidence: there is none: class %s wants %s", e.Class, wanted)
+	case e.Class == Driver && !sourceLine.MatchString(evidence):
+		c.wrong(where, "evidence: %q is not FILE:LINE, as drivers/net/virtio_net.c:5800", evidence)
+	case e.Class == Test && !isPatch:
+		c.wrong(where, "evidence: the suite of kernel %s has no patch %q%s", c.x.File.Kernel, evidence,
+			like(evidence, slices.Sorted(maps.Keys(c.x.Suite.Patches))))
+	case e.Class == Kernel && c.headings != nil && !slices.Contains(c.headings, evidence):
+		c.wrong(where, "evidence: docs/found.md has no heading %q%s", evidence, like(evidence, c.headings))
 	}
 }
 

@@ -8,5 +8,5 @@
 // case passes, or a report in docs/found.md. What has none of these is ours, and is not written
 // down: it makes a run fail until it is mended. "Flaky" is no class.
 //
-// A kernel, program or column of which nothing is written down is reported without judgement.
+// A kernel, program or column without expectations is reported without judgement.
 package expect

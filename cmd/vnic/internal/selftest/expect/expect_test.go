@@ -16,7 +16,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// headings are those of docs/found.md; of a repository without that file there are none.
+// headings returns the headings of docs/found.md; none if the repository has no such file.
 func headings(t *testing.T) []string {
 	text, err := os.ReadFile("../../../../../docs/found.md")
 	if errors.Is(err, fs.ErrNotExist) {
@@ -30,7 +30,7 @@ func headings(t *testing.T) []string {
 	return list
 }
 
-// unwritten are programs of which nothing is written down, by file: each is work to be done, and none is forgotten.
+// unwritten has the programs without expectations, by file: each is work to be done, and none is forgotten.
 var unwritten = map[string]string{
 	"gve-7.2":    "hw/ipsec_vxlan.py psp.py",
 	"gve-7.3":    "hw/ipsec_vxlan.py psp.py",

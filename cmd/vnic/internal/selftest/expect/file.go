@@ -12,7 +12,7 @@ type Class string
 const (
 	Driver Class = "driver" // the driver: FILE:LINE of that kernel, below drivers/net/ or any other directory
 	Test   Class = "test"   // the test: a patch of the suite with which it passes
-	Setup  Class = "setup"  // how it is run: what is to be changed for it to pass
+	Setup  Class = "setup"  // how it is run: the change with which it passes
 	Kernel Class = "kernel" // a bug of the kernel's, not the driver's: a heading of docs/found.md
 	Ours   Class = "ours"   // vnic: what has no evidence of another class. In no file: it is what a judgement says
 )
@@ -79,7 +79,7 @@ func (p *Program) entry(name string) *Entry {
 	return nil
 }
 
-// wholeOnly says whether a program is expected not to come to any case.
+// wholeOnly reports whether a program is expected to end before its first case.
 func (p *Program) wholeOnly() bool { return len(p.Cases) == 1 && p.Cases[0].Case == ktap.Whole }
 
 // LeftOut are the cases of a program that are not to be run, for ksft.py's -T.

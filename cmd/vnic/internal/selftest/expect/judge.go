@@ -3,12 +3,13 @@ package expect
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	"vnic.dev/vnic/cmd/vnic/internal/selftest/ktap"
 	"vnic.dev/vnic/cmd/vnic/internal/selftest/results"
 )
 
-// Verdict is what a case's result is in the light of what is expected.
+// Verdict says how a case's result relates to the expected one.
 type Verdict string
 
 // Verdicts. All but AsExpected, NewPass, New and Unjudged make a run not match.
@@ -24,10 +25,10 @@ const (
 	Unjudged   Verdict = "unjudged"    // nothing is written down of it
 )
 
-// Matches says whether a run with this verdict can be one that matches.
+// Matches reports whether a run with this verdict can match.
 func (v Verdict) Matches() bool { return v == AsExpected || v == NewPass || v == New || v == Unjudged }
 
-// Judged is one case, or one complaint, in the light of what is expected.
+// Judged is a case, or a complaint of the kernel, with its verdict.
 type Judged struct {
 	Case    string      `json:"case"`
 	Verdict Verdict     `json:"verdict"`
@@ -39,12 +40,12 @@ type Judged struct {
 	Note     string `json:"note,omitempty"` // what else is to be said
 }
 
-// Complaint says whether it is about one of the kernel's, whose title its note begins with.
+// Complaint reports whether it is about a complaint of the kernel, whose title its note begins with.
 func (j *Judged) Complaint() bool {
 	return j.Verdict == Complained || j.Verdict == New && j.Result == ""
 }
 
-// ProgramJudgement is what a program's results are worth.
+// ProgramJudgement has the verdicts of a program.
 type ProgramJudgement struct {
 	Name   string         `json:"name"`
 	Column results.Column `json:"column"`
@@ -52,20 +53,19 @@ type ProgramJudgement struct {
 	Cases  []Judged       `json:"cases"`
 }
 
-// Judgement is what a run is worth.
+// Judgement has the verdicts of a run.
 type Judgement struct {
 	Judged bool `json:"judged"` // false: nothing is written down of this device and kernel
-	// Why nothing is.
+	// Why there is no judgement.
 	Why string `json:"why,omitempty"`
-	// Matches says whether every case has the result that is expected, or passes; of an unjudged run it is false.
+	// Matches is true if every case has the expected result, or passes; false of an unjudged run.
 	Matches  bool               `json:"matches"`
 	Programs []ProgramJudgement `json:"programs"`
-	good     bool               // whether nothing went wrong in programs that are not judged
+	good     bool               // nothing went wrong in programs that are not judged
 }
 
-// Status is the exit status that a run deserves: 0 where it matches. What is new deserves 0, if payload was where it had
-// to be: that is vnic's own to prove, with any kernel. Whatever else cannot be judged deserves 0 if nothing in it failed
-// at all.
+// Status is the exit status of a run: 0 if it matches. A run with new results has 0 if payload was where it had to be,
+// which vnic has to prove with any kernel. Any other run without judgement has 0 if nothing in it failed.
 func (j *Judgement) Status() int {
 	if (j.Matches || !j.Judged) && j.good {
 		return 0
@@ -73,7 +73,7 @@ func (j *Judgement) Status() int {
 	return 1
 }
 
-// Count is how many cases have a verdict.
+// Count returns how many cases have a verdict.
 func (j *Judgement) Count(v Verdict) (n int) {
 	for i := range j.Programs {
 		n += j.Programs[i].Count(v)
@@ -81,7 +81,7 @@ func (j *Judgement) Count(v Verdict) (n int) {
 	return n
 }
 
-// Count is how many cases have a verdict.
+// Count returns how many cases have a verdict.
 func (p *ProgramJudgement) Count(v Verdict) (n int) {
 	for i := range p.Cases {
 		if p.Cases[i].Verdict == v {
@@ -91,21 +91,20 @@ func (p *ProgramJudgement) Count(v Verdict) (n int) {
 	return n
 }
 
-// Matches says whether nothing in a program speaks against the run.
+// Matches reports whether all cases of a program have verdicts with which a run matches.
 func (p *ProgramJudgement) Matches() bool {
-	for i := range p.Cases {
-		if !p.Cases[i].Verdict.Matches() {
-			return false
-		}
-	}
-	return true
+	return !slices.ContainsFunc(p.Cases, func(c Judged) bool { return !c.Verdict.Matches() })
 }
 
-// Judge compares a run with what is written down of its model and kernel.
+// Judge compares a run with the expectations of its model and kernel.
 func Judge(run *results.Run) (*Judgement, error) {
 	if run.Device != "vnic" {
-		return unjudged(run, fmt.Sprintf("%v of %s of %s: it is what vnic is compared with", ErrUnknown, run.Model,
-			run.Device)), nil
+		j := &Judgement{Why: fmt.Sprintf("%v of %s of %s: it is what vnic is compared with", ErrUnknown, run.Model,
+			run.Device), good: run.Good()}
+		for i := range run.Programs {
+			j.Programs = append(j.Programs, notJudged(&run.Programs[i]))
+		}
+		return j, nil
 	}
 	x, err := Of(run.Model, run.Kernel)
 	switch {
@@ -119,34 +118,26 @@ func Judge(run *results.Run) (*Judgement, error) {
 
 // Judge compares a run with expectations.
 func (x *Expectations) Judge(run *results.Run) *Judgement {
-	j := &Judgement{Judged: true, good: true}
-	judged := 0
+	j := &Judgement{Matches: true, good: true}
 	for i := range run.Programs {
 		p := x.program(&run.Programs[i])
 		j.Programs = append(j.Programs, p)
-		if p.Judged {
-			judged++
-		} else {
-			j.good = j.good && run.Programs[i].Good()
-		}
+		j.Judged = j.Judged || p.Judged
+		j.good = j.good && (p.Judged || run.Programs[i].Good())
+		j.Matches = j.Matches && p.Matches()
 	}
-	j.Matches = true
-	for i := range j.Programs {
-		j.Matches = j.Matches && j.Programs[i].Matches()
-	}
-	if judged == 0 {
-		j.Judged, j.Matches, j.Why = false, false, "nothing is written down of any program of this run"
+	if !j.Judged {
+		j.Matches, j.Why = false, "nothing is written down of any program of this run"
 	}
 	return j
 }
 
 func (x *Expectations) program(run *results.Program) ProgramJudgement {
-	j := ProgramJudgement{Name: run.Name, Column: run.Column, Cases: []Judged{}}
+	j := ProgramJudgement{Name: run.Name, Column: run.Column, Judged: true, Cases: []Judged{}}
 	p, ok := x.File.Programs[run.Name][run.Column]
 	if !ok || run.Left != nil {
 		return notJudged(run)
 	}
-	j.Judged = true
 	for i := range run.Cases {
 		j.Cases = append(j.Cases, p.judge(&run.Cases[i]))
 	}
@@ -182,7 +173,7 @@ func unproved(d *results.Devmem) Judged {
 	return Judged{Case: ktap.Whole, Verdict: Unproved, Class: Ours, Note: d.Why}
 }
 
-// complaint judges a complaint that nobody expects.
+// complaint judges a complaint that is not expected.
 func complaint(s *results.Splat) Judged {
 	note := s.Title
 	if s.Function != "" {
@@ -194,30 +185,21 @@ func complaint(s *results.Splat) Judged {
 // judge compares a case with its entry.
 func (p *Program) judge(c *results.Case) Judged {
 	e := p.entry(c.Name)
-	j := Judged{Case: c.Name, Result: c.Result, Expected: e}
+	j := Judged{Case: c.Name, Result: c.Result, Expected: e, Class: Ours}
 	switch {
 	case e != nil && e.Expect == Expected(c.Result):
 		j.Verdict, j.Class = AsExpected, e.Class
 	case c.Result == ktap.Pass:
-		if j.Verdict = NewPass; e == nil {
-			j.Note = "the suite does not list it"
-		}
-	case e == nil && c.Name == ktap.Whole:
-		j.Verdict, j.Class = NewFailure, Ours
-		if !c.Result.Bad() {
-			j.Verdict = Changed
-		}
-	case e == nil:
-		j.Verdict, j.Class, j.Note = NewFailure, Ours, "the suite does not list it"
-		if !c.Result.Bad() {
-			j.Verdict = Changed
-		}
-	case c.Result.Bad() && !ktap.Result(e.Expect).Bad():
-		j.Verdict, j.Class = NewFailure, Ours
+		j.Verdict, j.Class = NewPass, ""
+	case c.Result.Bad() && (e == nil || !ktap.Result(e.Expect).Bad()):
+		j.Verdict = NewFailure
 	default:
-		j.Verdict, j.Class = Changed, Ours
+		j.Verdict = Changed
 	}
-	if e != nil && j.Verdict != AsExpected {
+	switch {
+	case e == nil && (c.Name != ktap.Whole || c.Result == ktap.Pass):
+		j.Note = "the suite does not list it"
+	case e != nil && j.Verdict != AsExpected:
 		j.Note = fmt.Sprintf("expected was %s", e.Expect)
 		if e.From != FromRun && (e.From == FromSource || p.From != FromRun) {
 			j.Note += ", by the sources; no run has shown it"
@@ -226,16 +208,7 @@ func (p *Program) judge(c *results.Case) Judged {
 	return j
 }
 
-// unjudged is the judgement of a run of a device of which nothing is ever written down.
-func unjudged(run *results.Run, why string) *Judgement {
-	j := &Judgement{Why: why, good: run.Good()}
-	for i := range run.Programs {
-		j.Programs = append(j.Programs, notJudged(&run.Programs[i]))
-	}
-	return j
-}
-
-// allNew is the judgement of a run with a series of kernels of which nothing is written down yet.
+// allNew judges a run with a series of kernels for which there are no expectations yet.
 func allNew(run *results.Run, why string) *Judgement {
 	j := &Judgement{Why: why, good: true}
 	for i := range run.Programs {

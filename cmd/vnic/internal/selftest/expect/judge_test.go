@@ -122,7 +122,7 @@ func TestRunsAreJudged(t *testing.T) {
 	}
 }
 
-// What is seen of a kernel of which nothing is written down is new, and no failure, if payload was where it had to be.
+// The results of a kernel without expectations are new, and no failure, if payload was where it had to be.
 // A device that is none of ours is not judged: its status is by what failed.
 func TestUnknownIsNotJudged(t *testing.T) {
 	for name, c := range map[string]struct {
@@ -200,7 +200,7 @@ func TestLeftOutCasesAreNamed(t *testing.T) {
 	testkit.Equal(t, "no such program", len(x.LeftOut("no.py", results.Unmodified)), 0)
 }
 
-// What passes on QEMU's own NIC and in no run of ours is told of: what fails, is skipped, or has no result.
+// Behind lists cases that pass on QEMU's own NIC and in no run of ours: they fail, are skipped, or have no result.
 func TestBehindTheYardstick(t *testing.T) {
 	program := func(name string, list ...ktap.Result) results.Program {
 		p := results.Program{Name: name, Column: results.Unmodified}

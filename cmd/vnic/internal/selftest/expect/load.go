@@ -16,35 +16,40 @@ var files embed.FS
 // MaxSize is the most that a file may have, in bytes.
 const MaxSize = 1 << 20
 
-// ErrUnknown says that nothing is written down of a kernel, or of a device model with it.
+// ErrUnknown means that there are no expectations of a kernel, or of a device model with it.
 var ErrUnknown = errors.New("nothing is written down")
 
 // SuiteOf is the suite of a kernel's release; ErrUnknown if there is none.
 func SuiteOf(release string) (*Suite, error) {
 	name := "suites/" + Series(release) + ".yaml"
-	text, err := files.ReadFile(name)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("%w of the tests of kernel %s", ErrUnknown, release)
-	} else if err != nil {
+	text, err := read(name, "the tests of kernel "+release)
+	if err != nil {
 		return nil, err
 	}
 	return ParseSuite(name, text)
 }
 
-// Of is what is expected of a device model with a kernel's release; ErrUnknown if that is not written down.
+// Of has the expectations of a device model with a kernel's release; ErrUnknown if there are none.
 func Of(model, release string) (*Expectations, error) {
 	suite, err := SuiteOf(release)
 	if err != nil {
 		return nil, err
 	}
 	name := "models/" + model + "-" + suite.Kernel + ".yaml"
-	text, err := files.ReadFile(name)
-	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrInvalid) { // a name with ".." is invalid
-		return nil, fmt.Errorf("%w of %s with kernel %s", ErrUnknown, model, suite.Kernel)
-	} else if err != nil {
+	text, err := read(name, model+" with kernel "+suite.Kernel)
+	if err != nil {
 		return nil, err
 	}
 	return Parse(name, text, suite, nil)
+}
+
+// read reads a file about something; ErrUnknown if there is none.
+func read(name, about string) ([]byte, error) {
+	text, err := files.ReadFile(name)
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrInvalid) { // a name with ".." is invalid
+		return nil, fmt.Errorf("%w of %s", ErrUnknown, about)
+	}
+	return text, err
 }
 
 // ParseSuite reads a suite's file.
@@ -56,18 +61,15 @@ func ParseSuite(name string, text []byte) (*Suite, error) {
 	return s, in(name, errors.Join(s.check()...))
 }
 
-// Parse reads a file of expectations, and says all that is wrong with it: names that the suite does not have, entries
-// that match nothing, reasons without evidence. With headings, those of docs/found.md, evidence that names one is
-// looked up; nil: it is believed.
+// Parse reads a file of expectations, and returns all that is wrong with it: names that the suite does not have, entries
+// that match nothing, reasons without evidence. Evidence that names a heading of docs/found.md is looked up in headings;
+// nil: it is not checked.
 func Parse(name string, text []byte, suite *Suite, headings []string) (*Expectations, error) {
 	x := &Expectations{File: new(File), Suite: suite}
 	if err := decode(name, text, x.File); err != nil {
 		return nil, err
 	}
-	if err := in(name, x.check(headings)); err != nil {
-		return nil, err
-	}
-	return x, nil
+	return x, in(name, x.check(headings))
 }
 
 func decode(name string, text []byte, to any) error {
@@ -80,7 +82,7 @@ func decode(name string, text []byte, to any) error {
 	return nil
 }
 
-// in puts a file's name before each of several errors.
+// in puts a file's name before each of several errors; nil if there is none.
 func in(name string, err error) error {
 	if err == nil {
 		return nil

@@ -39,24 +39,18 @@ func Series(release string) string {
 	return major + "." + minor
 }
 
-// Asked says whether a case is one of those that patterns ask for, by the rule of ksft.py's -t: a name, or a pattern of
+// Asked reports whether patterns ask for a case, by the rule of ksft.py's -t: a pattern is a name, or a pattern of
 // shells. No pattern asks for all.
 func Asked(name string, patterns []string) bool {
-	if len(patterns) == 0 {
-		return true
-	}
-	return slices.ContainsFunc(patterns, func(p string) bool { return matches(p, name) })
+	return len(patterns) == 0 || slices.ContainsFunc(patterns, func(p string) bool { return matches(p, name) })
 }
 
 func matches(pattern, name string) bool {
-	if pattern == name {
-		return true
-	}
 	ok, err := path.Match(pattern, name)
-	return ok && err == nil
+	return pattern == name || ok && err == nil
 }
 
-// check says what is wrong with a suite.
+// check returns all that is wrong with a suite.
 func (s *Suite) check() (errs []error) {
 	wrong := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
 	if Series(s.Kernel) != s.Kernel || s.Kernel == "" {

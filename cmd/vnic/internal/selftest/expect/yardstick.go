@@ -13,7 +13,7 @@ type Lag struct {
 	Result  ktap.Result // on this device: the best one of several runs
 }
 
-// Bad says whether the case fails. One that is skipped, or fails as its author expects, is told of only.
+// Bad reports whether the case fails. A case that is skipped, or fails as its author expects, is only listed.
 func (l *Lag) Bad() bool { return l.Result != ktap.Skip && l.Result != ktap.XFail }
 
 // Behind are the cases that pass on a yardstick, QEMU's own NIC, and in none of some runs of a device with the same

@@ -2,11 +2,11 @@
 // (Linux, Documentation/dev-tools/ktap.rst), as net/lib/py/ksft.py, kselftest/ktap_helpers.sh and
 // kselftest.h write it.
 //
-// A Parser is fed bytes as they come and tells of events at once: the plan, a case that begins, one
-// that ended with all that was printed about it. Whoever feeds it says at the end how the program
-// ended; then cases that were announced and had no result are told of, too, and what does not fit
-// together, as a plan of more cases than there were. A program that prints no KTAP is one case,
-// Whole, of which the exit status is the result.
+// A Parser takes bytes as they come and emits events at once: the plan, a case that begins, a case
+// that ended with all that was printed about it. The caller says at the end how the program ended;
+// then the Parser lists planned cases without a result, and contradictions, as a plan of more cases
+// than there were. A program that prints no KTAP is one case, Whole, whose result is the exit
+// status.
 //
 // What is parsed comes from a guest, which may print anything. Nothing of it makes the parser fail,
 // and it keeps no more than its bounds (MaxLine, MaxCases, MaxDiagnostics, MaxKept, MaxDepth): some

@@ -1,6 +1,9 @@
 package ktap
 
-import "fmt"
+import (
+	"cmp"
+	"fmt"
+)
 
 // Exit is how a program ended.
 type Exit struct {
@@ -46,9 +49,7 @@ type Summary struct {
 // End says that nothing more comes, and how the program ended. It tells of the case that was under way, if one was, and
 // of the whole program as a case, if it printed no KTAP. It is called once; Write is not called any more.
 func (p *Parser) End(exit Exit) Summary {
-	if len(p.line) > 0 || p.cut {
-		p.endLine()
-	}
+	p.cutter.Flush()
 	p.continues = 0
 	none := !p.started
 	switch {
@@ -59,9 +60,7 @@ func (p *Parser) End(exit Exit) Summary {
 		if p.bail != "" {
 			c.Reason = "the program bailed out: " + p.bail
 		}
-		if c.Name == "" {
-			c.Name = fmt.Sprintf("#%d", c.Number)
-		}
+		c.Name = cmp.Or(c.Name, fmt.Sprintf("#%d", c.Number))
 		p.done[c.Number] = true
 		p.emit(Event{Kind: Ended, Case: c})
 	}
@@ -110,13 +109,9 @@ func (p *Parser) check(exit Exit) {
 	case exit.Status != 0 && !p.bad && (exit.Status != exitSkip || p.counts[Skip] == 0 && !p.whole):
 		p.trouble("%s, though no case failed", exit)
 	}
-	if t := p.totals; t != nil && !p.begun {
-		pass := p.counts[Pass] - p.xpass
-		if t.Pass != pass || t.XPass != p.xpass || t.Skip != p.counts[Skip] || t.XFail != p.counts[XFail] ||
-			t.Fail+t.Error != p.counts[Fail]+p.counts[Error]+p.counts[Timeout] {
-			p.trouble("its totals are pass %d, fail %d, xfail %d, xpass %d, skip %d, error %d; its result lines say "+
-				"pass %d, fail %d, xfail %d, xpass %d, skip %d, error %d", t.Pass, t.Fail, t.XFail, t.XPass, t.Skip, t.Error,
-				pass, p.counts[Fail]+p.counts[Timeout], p.counts[XFail], p.xpass, p.counts[Skip], p.counts[Error])
-		}
+	lines := Totals{Pass: p.counts[Pass] - p.xpass, Fail: p.counts[Fail] + p.counts[Timeout], XFail: p.counts[XFail],
+		XPass: p.xpass, Skip: p.counts[Skip], Error: p.counts[Error]}
+	if t := p.totals; t != nil && !p.begun && t.sum() != lines.sum() {
+		p.trouble("its totals are %s; its result lines say %s", t.words(), lines.words())
 	}
 }

@@ -1,6 +1,8 @@
 package ktap
 
 import (
+	"cmp"
+	"fmt"
 	"regexp"
 	"strconv"
 	"strings"
@@ -31,12 +33,8 @@ func parseResult(line string) (r resultLine, found bool) {
 	}
 	r.ok = !not
 	digits := strings.TrimLeft(rest, " ")
-	end := strings.IndexFunc(digits, func(c rune) bool { return c < '0' || c > '9' })
-	if end < 0 {
-		end = len(digits)
-	}
-	number, err := strconv.Atoi(digits[:end])
-	rest = digits[end:]
+	rest = strings.TrimLeft(digits, "0123456789")
+	number, err := strconv.Atoi(digits[:len(digits)-len(rest)])
 	if err != nil || rest != "" && rest[0] != ' ' {
 		return r, false
 	}
@@ -67,21 +65,30 @@ func parsePlan(line string) (n int, skip string, found bool) {
 		return 0, "", false
 	}
 	if text, ok := strings.CutPrefix(strings.TrimSpace(comment), "SKIP"); ok && n == 0 {
-		skip = strings.TrimSpace(text)
-		if skip == "" {
-			skip = "no reason is given"
-		}
+		skip = cmp.Or(strings.TrimSpace(text), "no reason is given")
 	}
 	return n, skip, true
 }
 
-// isVersion says whether a line begins the results of a test, or of its subtests.
+// isVersion reports whether a line begins the results of a test, or of its subtests.
 func isVersion(line string) bool {
 	return strings.HasPrefix(line, "KTAP version ") || strings.HasPrefix(line, "TAP version ")
 }
 
 // Totals is the line with which kselftests end: "# Totals: pass:1 fail:0 xfail:0 xpass:0 skip:0 error:0".
 type Totals struct{ Pass, Fail, XFail, XPass, Skip, Error int }
+
+// words has the counts in a sentence.
+func (t Totals) words() string {
+	return fmt.Sprintf("pass %d, fail %d, xfail %d, xpass %d, skip %d, error %d", t.Pass, t.Fail, t.XFail, t.XPass, t.Skip,
+		t.Error)
+}
+
+// sum counts errors as failures: a program may print either.
+func (t Totals) sum() Totals {
+	t.Fail, t.Error = t.Fail+t.Error, 0
+	return t
+}
 
 var totalsLine = regexp.MustCompile(
 	`^Totals: pass:(\d{1,6}) fail:(\d{1,6}) xfail:(\d{1,6}) xpass:(\d{1,6}) skip:(\d{1,6}) error:(\d{1,6})$`)
@@ -97,7 +104,7 @@ func parseTotals(comment string) (t Totals, found bool) {
 	return t, true
 }
 
-// escape is a control sequence of terminals (ECMA-48, 5.4), of which ksft.py uses the colours.
+// escape is a control sequence of terminals (ECMA-48, 5.4). ksft.py uses the colours.
 var escape = regexp.MustCompile("\x1b(\\[[0-?]*[ -/]*[@-~]|[@-Z\\\\-_])")
 
 // Clean makes text of bytes that a guest printed: valid UTF-8, without control characters and the sequences that begin
@@ -107,11 +114,7 @@ func Clean(line []byte) string {
 	if strings.IndexByte(s, 0x1b) >= 0 {
 		s = escape.ReplaceAllString(s, "")
 	}
-	plain := utf8.ValidString(s)
-	for i := 0; plain && i < len(s); i++ {
-		plain = s[i] >= 0x20 && s[i] < 0x7f
-	}
-	if plain {
+	if !strings.ContainsFunc(s, func(c rune) bool { return c < 0x20 || c >= 0x7f }) {
 		return s
 	}
 	return strings.Map(func(c rune) rune {

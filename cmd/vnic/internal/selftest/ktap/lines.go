@@ -1,13 +1,14 @@
 package ktap
 
-import "slices"
+import (
+	"bytes"
+	"slices"
+)
 
-// lines are diagnostics of one case: the first quarter of MaxDiagnostics, and the last ones in a ring.
+// lines holds the diagnostics of one case: the first quarter of MaxDiagnostics, and the last ones.
 type lines struct {
-	first   []string
-	last    []string
-	oldest  int // in last
-	dropped int
+	first, last []string
+	dropped     int
 }
 
 const (
@@ -17,23 +18,60 @@ const (
 
 // add keeps a line; it returns how many bytes are not kept any more in its place.
 func (l *lines) add(s string) (freed int) {
-	switch {
-	case len(l.first) < keepFirst:
+	if len(l.first) < keepFirst {
 		l.first = append(l.first, s)
-	case len(l.last) < keepLast:
-		l.last = append(l.last, s)
-	default:
-		freed = len(l.last[l.oldest])
-		l.last[l.oldest] = s
-		l.oldest = (l.oldest + 1) % keepLast
+		return 0
+	}
+	if len(l.last) == keepLast {
+		freed = len(l.last[0])
+		l.last = slices.Delete(l.last, 0, 1)
 		l.dropped++
 	}
+	l.last = append(l.last, s)
 	return freed
 }
 
 // take returns the lines in their order, and how many were not kept; then there are none.
 func (l *lines) take() (all []string, dropped int) {
-	all, dropped = slices.Concat(l.first, l.last[l.oldest:], l.last[:l.oldest]), l.dropped
+	all, dropped = slices.Concat(l.first, l.last), l.dropped
 	*l = lines{}
 	return all, dropped
+}
+
+// Cutter cuts bytes that come in pieces of any size into lines.
+type Cutter struct {
+	Max  int                         // bytes of a line that are kept
+	Line func(line []byte, cut bool) // takes a line without its end; cut: the line was longer than Max
+
+	line []byte // the part of a line that has come so far
+	cut  bool
+}
+
+// Write takes bytes as they come. It returns no error, and keeps nothing of b.
+func (c *Cutter) Write(b []byte) (int, error) {
+	n := len(b)
+	for len(b) > 0 {
+		part, rest, whole := bytes.Cut(b, []byte{'\n'})
+		if room := c.Max - len(c.line); len(part) > room {
+			part, c.cut = part[:room], true
+		}
+		c.line = append(c.line, part...)
+		if whole {
+			c.end()
+		}
+		b = rest
+	}
+	return n, nil
+}
+
+// Flush ends a line that has no end.
+func (c *Cutter) Flush() {
+	if len(c.line) > 0 {
+		c.end()
+	}
+}
+
+func (c *Cutter) end() {
+	c.Line(c.line, c.cut)
+	c.line, c.cut = c.line[:0], false
 }

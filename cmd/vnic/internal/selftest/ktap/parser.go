@@ -1,7 +1,6 @@
 package ktap
 
 import (
-	"bytes"
 	"fmt"
 	"slices"
 	"strings"
@@ -32,11 +31,10 @@ type Parser struct {
 	opts Options
 	emit func(Event)
 
-	line    []byte // the part of a line that has come so far, MaxLine bytes at most
-	cut     bool   // the rest of the line is left out
-	started bool   // something of KTAP has come
+	cutter  Cutter
+	started bool // something of KTAP has come
 
-	plan      int // cases; -1: none was told
+	plan      int // cases; -1: none has come
 	next      int // number of the case that is under way
 	begun     bool
 	done      map[int]bool // numbers that have a result
@@ -62,35 +60,20 @@ type level struct {
 
 // New makes a Parser that calls emit for each event, from Write and End.
 func New(opts Options, emit func(Event)) *Parser {
-	return &Parser{opts: opts, emit: emit, plan: -1, next: 1, done: make(map[int]bool), levels: make([]level, 1),
+	p := &Parser{opts: opts, emit: emit, plan: -1, next: 1, done: make(map[int]bool), levels: make([]level, 1),
 		counts: make(map[Result]int)}
+	p.cutter = Cutter{Max: MaxLine, Line: func(line []byte, cut bool) {
+		s := strings.TrimRight(Clean(line), " ")
+		if cut {
+			s += " [...]"
+		}
+		p.take(s)
+	}}
+	return p
 }
 
 // Write takes output as it comes, in pieces of any size. It returns no error, and keeps nothing of b.
-func (p *Parser) Write(b []byte) (int, error) {
-	n := len(b)
-	for len(b) > 0 {
-		part, rest, whole := bytes.Cut(b, []byte{'\n'})
-		if room := MaxLine - len(p.line); len(part) > room {
-			part, p.cut = part[:room], true
-		}
-		p.line = append(p.line, part...)
-		if whole {
-			p.endLine()
-		}
-		b = rest
-	}
-	return n, nil
-}
-
-func (p *Parser) endLine() {
-	s := strings.TrimRight(Clean(p.line), " ")
-	if p.cut {
-		s += " [...]"
-	}
-	p.line, p.cut = p.line[:0], false
-	p.take(s)
-}
+func (p *Parser) Write(b []byte) (int, error) { return p.cutter.Write(b) }
 
 // take reads a line.
 func (p *Parser) take(line string) {
@@ -100,7 +83,7 @@ func (p *Parser) take(line string) {
 	if indent%2 != 0 || depth > len(p.levels) {
 		depth = -1 // no line of a test (ktap.rst, "Unknown lines")
 	}
-	if isVersion(body) && depth >= 0 && depth <= len(p.levels) && depth < MaxDepth {
+	if isVersion(body) && depth >= 0 && depth < MaxDepth {
 		p.continues, p.started = 0, true
 		if p.levels = p.levels[:min(len(p.levels), depth+1)]; depth == len(p.levels) {
 			p.levels = append(p.levels, level{})
@@ -137,13 +120,13 @@ func (p *Parser) comment(depth int, line, body string) {
 	text, marked := strings.CutPrefix(body, "#")
 	if !marked {
 		// An exception's text may have several lines: ksft.py prints all of them behind "# SKIP".
-		if p.continues > 0 && line != "" && p.kept+len(line) <= MaxKept {
+		switch {
+		case line == "":
+		case p.continues > 0 && p.kept+len(line) <= MaxKept:
 			p.continues--
 			p.kept += len(line)
 			p.emit(Event{Kind: Continued, Line: line})
-			return
-		}
-		if line != "" {
+		default:
 			p.keep(depth, line)
 		}
 		return

@@ -143,7 +143,7 @@ func TestExitStatusIsTheResultOfAProgramWithoutKTAP(t *testing.T) {
 	}
 }
 
-// An exit status that the cases do not explain is told; the control is the one that they do.
+// An exit status that the cases do not explain is a trouble; one that they explain is none.
 func TestExitStatusAndCasesAreCompared(t *testing.T) {
 	for _, c := range []struct {
 		text    string
@@ -167,7 +167,7 @@ func TestExitStatusAndCasesAreCompared(t *testing.T) {
 	}
 }
 
-// Result lines are told from prose that begins alike.
+// Result lines are distinguished from prose that begins alike.
 func TestResultLines(t *testing.T) {
 	for line, want := range map[string]resultLine{
 		"ok 1":                         {ok: true, number: 1},
@@ -257,7 +257,7 @@ func TestOutputIsKeptWithinBounds(t *testing.T) {
 	}
 }
 
-// clean says whether a terminal and XML take a text as it is.
+// clean reports whether a terminal and XML take a text as it is.
 func clean(s string) bool {
 	return utf8.ValidString(s) && !strings.ContainsFunc(s, func(c rune) bool {
 		return unicode.IsControl(c) || unicode.Is(unicode.Cf, c) || c == 0xfffe || c == 0xffff

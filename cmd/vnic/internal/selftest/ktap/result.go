@@ -17,7 +17,7 @@ const (
 // Results lists all results, the one that is best first.
 var Results = []Result{Pass, XFail, Skip, Fail, Timeout, Error}
 
-// Bad says whether a result is a failure, whatever the kind.
+// Bad reports whether a result is a failure, whatever the kind.
 func (r Result) Bad() bool { return r == Fail || r == Timeout || r == Error }
 
 // Exit statuses of kselftests (kselftest.h, KSFT_PASS and those below it; runner.sh, timeout_rc).

@@ -1,22 +1,14 @@
 package report
 
 import (
-	_ "embed" // the schema
 	"encoding/json"
 	"io"
-	"slices"
 
 	"vnic.dev/vnic/cmd/vnic/internal/selftest/expect"
 	"vnic.dev/vnic/cmd/vnic/internal/selftest/results"
 )
 
-//go:embed schema.json
-var schema []byte
-
-// Schema is the JSON schema of a Document, draft 2020-12, with what each field means.
-func Schema() []byte { return slices.Clone(schema) }
-
-// Document is the JSON of a run. Names of fields are API.
+// Document is the JSON of a run. Names of fields are API; schema.json describes them.
 type Document struct {
 	results.Run
 	// Judgement says what the results are worth.

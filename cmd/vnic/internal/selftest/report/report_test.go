@@ -2,6 +2,7 @@ package report
 
 import (
 	"bytes"
+	_ "embed"
 	"encoding/xml"
 	"os"
 	"strings"
@@ -96,7 +97,7 @@ func good(t *testing.T) (*results.Run, *expect.Expectations) {
 	return run, x
 }
 
-// unknown is a run of a kernel of which nothing is written down.
+// unknown is a run of a kernel without expectations.
 func unknown(t *testing.T) (*results.Run, *expect.Judgement) {
 	run, _ := example(t)
 	run.Kernel = "6.12.1"
@@ -176,7 +177,7 @@ func TestYardstick(t *testing.T) {
 	}
 }
 
-// CI is red exactly when the exit status is not 0, and the counts of a suite are those of its cases.
+// CI is red exactly when the exit status is not 0, and the counts of a suite are the counts of its cases.
 func TestJUnitAgreesWithTheStatus(t *testing.T) {
 	bad, x := example(t)
 	fine, _ := good(t)
@@ -271,9 +272,12 @@ func TestSchemaIsThatOfDocument(t *testing.T) {
 		dir+"expect", dir+"splat")
 }
 
+//go:embed schema.json
+var schema string
+
 // What JSON writes the schema takes, and other keys it does not.
 func TestSchemaTakesWhatIsWritten(t *testing.T) {
-	valid := schematest.Compile(t, string(Schema()))
+	valid := schematest.Compile(t, schema)
 	run, x := example(t)
 	old, j := unknown(t)
 	for _, text := range []string{

@@ -1,6 +1,7 @@
 package report
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"slices"
@@ -12,7 +13,7 @@ import (
 )
 
 // SideBySide writes a table in Markdown with a row for each program and a column for each run and column of tests: how
-// many cases pass, fail and skip, as 4/0/1, and behind an x those that fail as their author expects.
+// many cases pass, fail and skip, as 4/0/1, and behind an x how many fail as their author expects.
 func SideBySide(w io.Writer, runs []*results.Run) error {
 	type key struct {
 		run    int
@@ -31,11 +32,8 @@ func SideBySide(w io.Writer, runs []*results.Run) error {
 			}
 		}
 	}
-	slices.SortStableFunc(columns, func(a, b key) int {
-		if a.run != b.run {
-			return a.run - b.run
-		}
-		return strings.Compare(string(b.column), string(a.column)) // unmodified, then patched
+	slices.SortStableFunc(columns, func(a, b key) int { // unmodified, then patched
+		return cmp.Or(cmp.Compare(a.run, b.run), cmp.Compare(b.column, a.column))
 	})
 	fmt.Fprint(w, "| program |")
 	for _, c := range columns {
@@ -60,7 +58,7 @@ func SideBySide(w io.Writer, runs []*results.Run) error {
 }
 
 // Yardstick compares the runs of vnic's virtio with one of QEMU's own virtio-net, if both are there: it writes a line
-// for each program of which cases pass there, and not here. It returns how many of them fail here.
+// for each program that has cases which pass there, and not here. It returns how many of these cases fail here.
 func Yardstick(w io.Writer, runs []*results.Run) (failures int, err error) {
 	var ours []*results.Run
 	var theirs *results.Run
@@ -98,15 +96,12 @@ func Yardstick(w io.Writer, runs []*results.Run) (failures int, err error) {
 	}
 	fmt.Fprintf(w, "\nWhat passes on %s, and not on vnic's virtio:\n\n", device(theirs))
 	for _, k := range keys {
-		list, result := cases[k], string(k.result)
-		if result == "" {
-			result = "no result"
-		}
-		more := ""
+		list, more := cases[k], ""
 		if n := len(list) - 3; n > 0 {
 			list, more = list[:3], fmt.Sprintf(" and %d more", n)
 		}
-		_, err = fmt.Fprintf(w, "- %s%s, %s: %s%s\n", k.program, column(k.column), result, strings.Join(list, ", "), more)
+		_, err = fmt.Fprintf(w, "- %s%s, %s: %s%s\n", k.program, column(k.column),
+			cmp.Or(k.result, "no result"), strings.Join(list, ", "), more)
 	}
 	return failures, err
 }

@@ -1,6 +1,7 @@
 package report
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"maps"
@@ -70,11 +71,13 @@ func devmem(d *results.Devmem) string {
 	return "NOT PROVED"
 }
 
-// worth says in a few words what a program's results are worth.
+// mismatches are the verdicts with which a run does not match.
+var mismatches = []expect.Verdict{expect.NewFailure, expect.Changed, expect.Missing, expect.Complained, expect.Unproved}
+
+// worth counts the verdicts of a program that are not as expected.
 func worth(p *expect.ProgramJudgement) string {
 	var parts []string
-	for _, v := range []expect.Verdict{expect.NewFailure, expect.Changed, expect.Missing, expect.Complained,
-		expect.Unproved, expect.NewPass, expect.New} {
+	for _, v := range append(slices.Clip(mismatches), expect.NewPass, expect.New) {
 		if n := p.Count(v); n > 0 {
 			parts = append(parts, fmt.Sprintf("%s: %d", v, n))
 		}
@@ -108,8 +111,8 @@ func reasons(w io.Writer, j *expect.Judgement) error {
 				fmt.Fprint(tw, "\nnot passed, as expected\tcases\tresult\tclass\tevidence\twhy\n")
 				first = false
 			}
-			fmt.Fprintf(tw, "%s:%s%s\t%d\t%s\t%s\t%s\t%s\n", p.Name, e.Case, column(p.Column), n[e], e.Expect, dash(e.Class),
-				dash(e.Evidence), e.Text)
+			fmt.Fprintf(tw, "%s:%s%s\t%d\t%s\t%s\t%s\t%s\n", p.Name, e.Case, column(p.Column), n[e], e.Expect,
+				cmp.Or(e.Class, "-"), cmp.Or(e.Evidence, "-"), e.Text)
 		}
 	}
 	return tw.Flush()
@@ -120,13 +123,6 @@ func column(c results.Column) string {
 		return ""
 	}
 	return fmt.Sprintf(" (%s)", c)
-}
-
-func dash[S ~string](s S) S {
-	if s == "" {
-		return "-"
-	}
-	return s
 }
 
 // deviations shows each case that does not match, with what the guest said of it.
@@ -159,49 +155,46 @@ func deviations(w io.Writer, run *results.Run, j *expect.Judgement) {
 	}
 }
 
-// block shows some lines: the last ones, or the first.
+// block shows n lines at most: the last ones, or the first.
 func block(w io.Writer, lines []string, n int, last bool) {
-	left := max(0, len(lines)-n)
+	hidden := max(0, len(lines)-n)
+	if last && hidden > 0 {
+		fmt.Fprintf(w, "  | (%d lines before: --json)\n", hidden)
+	}
 	if last {
-		if lines = lines[left:]; left > 0 {
-			fmt.Fprintf(w, "  | (%d lines before: --json)\n", left)
-		}
-		left = 0
+		lines = lines[hidden:]
 	} else {
-		lines = lines[:len(lines)-left]
+		lines = lines[:len(lines)-hidden]
 	}
 	for _, l := range lines {
 		if l != "" {
 			fmt.Fprintf(w, "  | %s\n", l)
 		}
 	}
-	if left > 0 {
-		fmt.Fprintf(w, "  | (%d lines more: --json)\n", left)
+	if !last && hidden > 0 {
+		fmt.Fprintf(w, "  | (%d lines more: --json)\n", hidden)
 	}
 }
 
 // verdict is the last line.
 func verdict(w io.Writer, j *expect.Judgement) error {
-	var err error
-	switch news := j.Count(expect.NewPass); {
-	case !j.Judged && j.Count(expect.Unproved) > 0:
-		_, err = fmt.Fprintf(w, "\n%s: its results are new; payload was NOT where it had to be: %d\n", j.Why,
-			j.Count(expect.Unproved))
+	text := "the run matches what is expected"
+	switch news, unproved := j.Count(expect.NewPass), j.Count(expect.Unproved); {
+	case !j.Judged && unproved > 0:
+		text = fmt.Sprintf("%s: its results are new; payload was NOT where it had to be: %d", j.Why, unproved)
 	case !j.Judged && j.Count(expect.New) > 0:
-		_, err = fmt.Fprintf(w, "\n%s: its results are new, and no failures\n", j.Why)
+		text = j.Why + ": its results are new, and no failures"
 	case !j.Judged:
-		_, err = fmt.Fprintf(w, "\nnot judged: %s\n", j.Why)
+		text = "not judged: " + j.Why
 	case !j.Matches:
 		n := 0
-		for _, v := range []expect.Verdict{expect.NewFailure, expect.Changed, expect.Missing, expect.Complained,
-			expect.Unproved} {
+		for _, v := range mismatches {
 			n += j.Count(v)
 		}
-		_, err = fmt.Fprintf(w, "\nthe run does NOT match what is expected: %d of it is ours to explain\n", n)
+		text = fmt.Sprintf("the run does NOT match what is expected: %d of it is ours to explain", n)
 	case news > 0:
-		_, err = fmt.Fprintf(w, "\nthe run matches what is expected, but for new passes: %d\n", news)
-	default:
-		_, err = fmt.Fprint(w, "\nthe run matches what is expected\n")
+		text += fmt.Sprintf(", but for new passes: %d", news)
 	}
+	_, err := fmt.Fprintf(w, "\n%s\n", text)
 	return err
 }

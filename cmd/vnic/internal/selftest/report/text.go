@@ -1,7 +1,9 @@
 package report
 
 import (
+	"cmp"
 	"fmt"
+	"slices"
 	"strings"
 
 	"vnic.dev/vnic/cmd/vnic/internal/selftest/expect"
@@ -20,43 +22,27 @@ func device(run *results.Run) string {
 
 // reason is an expectation's class, evidence and text.
 func reason(e *expect.Entry) string {
-	var parts []string
-	if e.Class != "" {
-		parts = append(parts, string(e.Class))
-	}
-	if e.Evidence != "" {
-		parts = append(parts, e.Evidence)
-	}
-	if e.Text != "" {
-		parts = append(parts, e.Text)
-	}
-	return strings.Join(parts, ": ")
+	parts := []string{string(e.Class), e.Evidence, e.Text}
+	return strings.Join(slices.DeleteFunc(parts, func(s string) bool { return s == "" }), ": ")
 }
 
-// notApplied says why a program was not run in a column.
+// notApplied is the reason for which a program was not run in a column.
 func notApplied(p *results.Program) string {
 	return "not run: does not apply to this kernel's tests: " + strings.Join(p.Left, ", ")
 }
 
-// describe says in a line what a case came to.
+// describe is a line about the result and the verdict of a case.
 func describe(j *expect.Judged) string {
-	result := string(j.Result)
-	if result == "" {
-		result = "no result"
-	}
+	result := cmp.Or(string(j.Result), "no result")
 	switch {
 	case j.Verdict == expect.AsExpected && j.Result != ktap.Pass:
 		return fmt.Sprintf("%s, as expected: %s", result, reason(j.Expected))
 	case j.Verdict == expect.Unjudged || j.Verdict == expect.AsExpected:
 		return result
-	case j.Complaint() || j.Verdict == expect.Unproved:
+	case j.Complaint() || j.Verdict == expect.Unproved || j.Verdict == expect.Missing:
 		return fmt.Sprintf("%s: %s", j.Verdict, j.Note)
-	case j.Verdict == expect.Missing:
-		return string(j.Verdict) + ": " + j.Note
+	case j.Note != "":
+		return fmt.Sprintf("%s: %s, %s", j.Verdict, result, j.Note)
 	}
-	s := fmt.Sprintf("%s: %s", j.Verdict, result)
-	if j.Note != "" {
-		s += ", " + j.Note
-	}
-	return s
+	return fmt.Sprintf("%s: %s", j.Verdict, result)
 }

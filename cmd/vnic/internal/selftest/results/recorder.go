@@ -1,6 +1,7 @@
 package results
 
 import (
+	"cmp"
 	"fmt"
 	"path"
 	"strings"
@@ -18,7 +19,7 @@ type Options struct {
 	Only   []string
 	Cases  []string         // names in their order, if they are known: ktap.Options.Names
 	Now    func() time.Time // nil: time.Now
-	// Event is told of everything at once, for progress; may be nil. It calls nothing of the Recorder.
+	// Event gets each event at once, for progress; may be nil. It must not call the Recorder.
 	Event func(ktap.Event)
 }
 
@@ -122,11 +123,7 @@ func (r *Recorder) End(exit ktap.Exit) Program {
 		p.Exit = exit.String()
 	}
 	for _, c := range s.NotRun {
-		name := c.Name
-		if name == "" {
-			name = fmt.Sprintf("#%d", c.Number)
-		}
-		p.NotRun = append(p.NotRun, name)
+		p.NotRun = append(p.NotRun, cmp.Or(c.Name, fmt.Sprintf("#%d", c.Number)))
 	}
 	for i, number := range r.splats {
 		p.Splats[i].Case = ktap.Whole

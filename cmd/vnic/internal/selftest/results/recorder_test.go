@@ -59,7 +59,7 @@ func TestOutputBecomesAProgram(t *testing.T) {
 	}
 }
 
-// A machine that dies in a case leaves that case, and those that were to come, with a reason.
+// If a machine dies in a case, that case and the ones behind it have a reason.
 func TestDeadMachineLeavesReasons(t *testing.T) {
 	r, pass := record(Options{Name: "stats.py", Column: Unmodified, Cases: []string{"a", "check_down", "c"}})
 	pass(0, "TAP version 13\n1..3\nok 1 stats.a\n")
@@ -101,7 +101,7 @@ func TestComplaintOutsideOfCases(t *testing.T) {
 	testkit.Equal(t, "left out", p.SplatsLeftOut, 2)
 }
 
-// Subtests are told among what was printed.
+// Subtests are among the diagnostics.
 func TestSubtestsAreDiagnostics(t *testing.T) {
 	r, pass := record(Options{Name: "nested.py"})
 	pass(0, "KTAP version 1\n1..1\n  KTAP version 1\n  1..1\n  # why\n")

@@ -1,6 +1,8 @@
 package results
 
 import (
+	"slices"
+
 	"vnic.dev/vnic/cmd/vnic/internal/selftest/ktap"
 	"vnic.dev/vnic/cmd/vnic/internal/selftest/splat"
 )
@@ -93,37 +95,29 @@ func (c Count) Bad() int { return c[ktap.Fail] + c[ktap.Timeout] + c[ktap.Error]
 
 // Case finds a case by its name; nil: it has no result.
 func (p *Program) Case(name string) *Case {
-	for i := range p.Cases {
-		if p.Cases[i].Name == name {
-			return &p.Cases[i]
-		}
+	if i := slices.IndexFunc(p.Cases, func(c Case) bool { return c.Name == name }); i >= 0 {
+		return &p.Cases[i]
 	}
 	return nil
 }
 
 // Program finds a program's run; nil: it was not run.
 func (r *Run) Program(name string, column Column) *Program {
-	for i := range r.Programs {
-		if p := &r.Programs[i]; p.Name == name && p.Column == column {
-			return p
-		}
+	i := slices.IndexFunc(r.Programs, func(p Program) bool { return p.Name == name && p.Column == column })
+	if i < 0 {
+		return nil
 	}
-	return nil
+	return &r.Programs[i]
 }
 
-// Good says whether nothing went wrong, whatever was expected: no case failed or was left out, the kernel complained
+// Good reports whether nothing went wrong, whatever was expected: no case failed or was left out, the kernel complained
 // about nothing, and payload was where it had to be.
 func (p *Program) Good() bool {
 	return p.Count().Bad() == 0 && len(p.NotRun) == 0 && len(p.Splats)+p.SplatsLeftOut == 0 &&
 		(p.Devmem == nil || p.Devmem.Proved)
 }
 
-// Good says whether all programs are good.
+// Good reports whether all programs are good.
 func (r *Run) Good() bool {
-	for i := range r.Programs {
-		if !r.Programs[i].Good() {
-			return false
-		}
-	}
-	return true
+	return !slices.ContainsFunc(r.Programs, func(p Program) bool { return !p.Good() })
 }

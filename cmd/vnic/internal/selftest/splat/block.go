@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// block is a complaint of which not all has come.
+// block is a complaint whose end has not come.
 type block struct {
 	splat Splat
 	ends  end
@@ -14,7 +14,7 @@ type block struct {
 	words string // WARN's own, which come before the line that says where it is (lib/bug.c, __report_bug)
 }
 
-// holds says whether a line belongs to a block that is open.
+// holds reports whether a line belongs to an open block.
 func (b *block) holds(text string, kind Kind, begins bool) bool {
 	switch {
 	case !begins:
@@ -47,7 +47,7 @@ func (b *block) add(text string, kind Kind, ends end, begins bool) {
 	}
 }
 
-// ended says whether a line was the block's last.
+// ended reports whether a line was the block's last.
 func (b *block) ended(text string) bool {
 	switch b.ends {
 	case oneLine:

@@ -68,7 +68,7 @@ var beginnings = []struct {
 	{regexp.MustCompile(`^Kernel panic - not syncing: `), Panic, panicEnd},
 }
 
-// begin says whether a complaint begins with a line.
+// begin reports whether a complaint begins with a line, its kind, and how it ends.
 func begin(text string) (Kind, end, bool) {
 	if !strings.Contains(text, ": ") && !strings.HasPrefix(text, "---") && !strings.HasPrefix(text, "kernel BUG") &&
 		!strings.HasPrefix(text, "Unable") && !strings.HasPrefix(text, "[ BUG") {

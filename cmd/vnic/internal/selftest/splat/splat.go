@@ -1,8 +1,6 @@
 package splat
 
 import (
-	"bytes"
-
 	"vnic.dev/vnic/cmd/vnic/internal/selftest/ktap"
 )
 
@@ -10,7 +8,7 @@ import (
 const (
 	MaxLine   = 1 << 10 // bytes of a line, without its time; printk's own bound (PRINTK_MESSAGE_MAX is 2 KiB)
 	MaxLines  = 200     // of a block
-	MaxSplats = 64      // that are told of
+	MaxSplats = 64      // complaints that are reported
 )
 
 // Kind is the class of a complaint.
@@ -46,7 +44,7 @@ type Splat struct {
 	Dropped  int      `json:"dropped,omitempty"`
 }
 
-// Fatal says that a kernel is not to be relied upon after a complaint: another test in it would prove nothing.
+// Fatal reports whether another test in this kernel would prove nothing after the complaint.
 func (s *Splat) Fatal() bool {
 	switch s.Kind {
 	case Oops, Bug, Lockup, Panic, HungTask, KASAN:
@@ -57,51 +55,37 @@ func (s *Splat) Fatal() bool {
 
 // Scanner looks for complaints in a console's output. It is used by one goroutine.
 type Scanner struct {
-	tell     func(Splat)
-	line     []byte // the part of a line that has come so far
+	report   func(Splat)
+	cutter   ktap.Cutter
 	reported int
-	// More counts complaints behind the MaxSplats that are told of.
+	// More counts complaints behind the first MaxSplats, which are not reported.
 	More int
 	open *block
-	// titles of complaints that the kernel repeats while their cause lasts, told of once
+	// titles of complaints that the kernel repeats while their cause lasts: each is reported once
 	once map[string]bool
 }
 
-// New makes a Scanner that calls tell for each complaint, from Write and Flush. What tell gets is its own.
-func New(tell func(Splat)) *Scanner { return &Scanner{tell: tell, once: make(map[string]bool)} }
-
-// Write takes output as it comes, in pieces of any size. It returns no error, and keeps nothing of b.
-func (s *Scanner) Write(b []byte) (int, error) {
-	n := len(b)
-	for len(b) > 0 {
-		part, rest, whole := bytes.Cut(b, []byte{'\n'})
-		if room := 2*MaxLine - len(s.line); len(part) > room { // a time and what precedes it have room, too
-			part = part[:room]
-		}
-		s.line = append(s.line, part...)
-		if whole {
-			s.endLine()
-		}
-		b = rest
-	}
-	return n, nil
+// New makes a Scanner that calls report for each complaint, from Write and Flush. The Splat is the receiver's.
+func New(report func(Splat)) *Scanner {
+	s := &Scanner{report: report, once: make(map[string]bool)}
+	s.cutter = ktap.Cutter{Max: 2 * MaxLine, Line: s.line} // a time and what precedes it have room, too
+	return s
 }
 
-// Flush says that what is open is complete: at the end of a test, or of the machine.
+// Write takes output as it comes, in pieces of any size. It returns no error, and keeps nothing of b.
+func (s *Scanner) Write(b []byte) (int, error) { return s.cutter.Write(b) }
+
+// Flush ends an open block: at the end of a test, or of the machine.
 func (s *Scanner) Flush() {
-	if len(s.line) > 0 {
-		s.endLine()
-	}
+	s.cutter.Flush()
 	s.close()
 }
 
-// Open says whether a complaint has begun whose end has not come.
+// Open reports whether a complaint has begun whose end has not come.
 func (s *Scanner) Open() bool { return s.open != nil }
 
-func (s *Scanner) endLine() {
-	line := ktap.Clean(s.line)
-	s.line = s.line[:0]
-	if time, text, ok := message(line); ok {
+func (s *Scanner) line(line []byte, _ bool) {
+	if time, text, ok := message(ktap.Clean(line)); ok {
 		if len(text) > MaxLine {
 			text = ktap.Clean([]byte(text[:MaxLine])) + " [...]"
 		}
@@ -145,5 +129,5 @@ func (s *Scanner) close() {
 		s.More++
 		return
 	}
-	s.tell(splat)
+	s.report(splat)
 }

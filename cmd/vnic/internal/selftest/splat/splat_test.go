@@ -36,7 +36,7 @@ func describe(list []Splat) string {
 }
 
 // Complaints are found in consoles, and what looks alike is not one. Titles, functions and offsets of gve-null and
-// xdp-warn are those of complaints that guests of vnic had; all else has the form that the kernel's source gives it.
+// xdp-warn come from complaints that guests of vnic had; all else has the form that the kernel's source gives it.
 func TestComplaintsAreFound(t *testing.T) {
 	got := map[string]string{}
 	for _, path := range testkit.Must(filepath.Glob("testdata/*.log"))(t) {
@@ -70,7 +70,7 @@ func TestFunctionsAreNamed(t *testing.T) {
 	}
 }
 
-// A block is told of at its end, not before, and Flush ends what has no end.
+// A complaint is reported at the end of its block, not before, and Flush ends what has no end.
 func TestBlockIsToldOfAtItsEnd(t *testing.T) {
 	var list []Splat
 	s := New(func(found Splat) { list = append(list, found) })
