@@ -19,7 +19,8 @@ import (
 
 func allreduceCommand() *cobra.Command {
 	o := allreduce.Defaults()
-	u := newUse("allreduce", &o.Options, &o.Modes, &o.Seed)
+	u := newUse("allreduce", &o.Options, o.Complete)
+	u.progress = (*ui).sizes
 	c := &cobra.Command{
 		Use:   "allreduce",
 		Short: "Add up the memory of guests' GPUs on a ring, in nccl-tests' columns, and prove where bytes went",
@@ -41,9 +42,6 @@ every element with a reference of its own, and the NICs count where payload lay.
 			return cobra.NoArgs(c, args)
 		},
 		RunE: func(c *cobra.Command, _ []string) error {
-			if err := u.complete(c); err != nil {
-				return err
-			}
 			if c.Flags().Changed("count") && (c.Flags().Changed("minbytes") || c.Flags().Changed("maxbytes")) {
 				return usagef(c, "--count and --minbytes or --maxbytes: one says how many elements there are")
 			}
@@ -56,13 +54,10 @@ every element with a reference of its own, and the NICs count where payload lay.
 			if c.Flags().Changed("root") && o.Op != transfer.Broadcast {
 				return usagef(c, "--root is of --op %s", transfer.Broadcast)
 			}
-			if err := o.Complete(); err != nil {
-				return misuse(c, err)
+			if err := u.check(c); err != nil {
+				return err
 			}
-			return runUse(u, c, func(ctx context.Context, ui *ui) (*allreduce.Report, error) {
-				o.Progress = ui.sizes
-				return allreduce.Do(ctx, &o)
-			})
+			return runUse(u, c, func(ctx context.Context) (*allreduce.Report, error) { return allreduce.Do(ctx, &o) })
 		},
 	}
 	f := c.Flags()

@@ -105,11 +105,7 @@ receiver in C: devmem.c, in share/doc/vnic/examples beside bin, and in guest/doc
 			o.Fetch.Log, o.Fetch.Progress = o.Log, ui.fetch
 			o.Note, o.Doing = ui.note, ui.doingNow
 			o.Stdin, o.Stdout, o.Stderr = os.Stdin, c.OutOrStdout(), c.ErrOrStderr()
-			if o.Lab != nil {
-				seedLab(o.Lab, ui.note)
-			} else {
-				seeded(c.Flags(), &o.Impair, ui.note)
-			}
+			seedLinks(c, o.Lab, &o.Impair, ui.note)
 			file := l.file("json", account)
 			l.more = broker.Terminal
 			return l.run(c, &o.Common, o.BrokerConfig, func(ctx context.Context) error {

@@ -3,7 +3,6 @@ package main
 import (
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"strings"
 	"time"
 
@@ -77,14 +76,6 @@ func gatewayFlags(f *pflag.FlagSet, g *lab.GatewayFlags, ports string) {
 // impairSeedFlag is --seed of commands in which only impairments are random.
 func impairSeedFlag(f *pflag.FlagSet, i *lab.Impairment) {
 	f.Uint64Var(&i.Seed, "seed", 0, "seed of what links do by chance (default: random, printed)")
-}
-
-// seeded draws a seed and notes it, if links are lossy and the user gave none.
-func seeded(f *pflag.FlagSet, i *lab.Impairment, note func(format string, args ...any)) {
-	if i.Lossy() && !f.Changed("seed") {
-		i.Seed = uint64(rand.Uint32())
-		note("what links do by chance: seed %d", i.Seed)
-	}
 }
 
 // nicFlags are flags for keys of NICs in lab files; loadLab refuses them beside a lab file.

@@ -160,15 +160,27 @@ func enough(name string, memory uint64) error {
 	return nil
 }
 
-// seedLab seeds a lab's links: with the file's seed, or with one that it draws and notes.
-func seedLab(l *labfile.Lab, note func(format string, args ...any)) {
-	seed := uint64(rand.Uint32())
+// sow seeds a lab's links: with the file's seed, else with one of the command's.
+func sow(l *labfile.Lab, seed uint64) {
 	if l.Seed != nil {
 		seed = *l.Seed
-	} else if l.Lossy() {
-		note("what links do by chance: seed %d", seed)
 	}
 	l.Sow(seed)
+}
+
+// seedLinks seeds the links of a lab file, or without one (nil) those that im is of. It notes a seed that it draws, if
+// links do anything by chance.
+func seedLinks(c *cobra.Command, l *labfile.Lab, im *lab.Impairment, note func(format string, args ...any)) {
+	drawn := uint64(rand.Uint32())
+	lossy := im.Lossy() && !c.Flags().Changed("seed")
+	if l != nil {
+		lossy = l.Lossy() && l.Seed == nil
+		sow(l, drawn)
+	}
+	if lossy {
+		note("what links do by chance: seed %d", drawn)
+		im.Seed = drawn
+	}
 }
 
 func labCommand() *cobra.Command {

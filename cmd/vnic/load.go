@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -13,7 +14,7 @@ import (
 func loadCommand() *cobra.Command {
 	o := load.Defaults()
 	o.Header = http.Header{}
-	u := newUse("load", &o.Options, &o.Modes, &o.Seed)
+	u := newUse("load", &o.Options, o.Complete)
 	c := &cobra.Command{
 		Use:   "load [http://HOST[:PORT]/PATH]",
 		Short: "Load a file from a web server into a guest's GPU: all of it, tensors, or batches of records",
@@ -30,25 +31,17 @@ and comes back, or is too busy for a while, is not.`,
   vnic load http://data.example/train.bin --format records --record 150K --batch 256 --connections 8
   vnic load http://data.example/file --header 'Authorization: Bearer ...' --sha256 9f86d0...`,
 		Args: cobra.MaximumNArgs(1),
-		RunE: func(c *cobra.Command, args []string) (err error) {
-			if err := u.complete(c); err != nil {
+		RunE: func(c *cobra.Command, args []string) error {
+			o.URL = strings.Join(args, "") // one at most
+			if err := u.check(c); err != nil {
 				return err
-			}
-			if len(args) > 0 {
-				o.URL = args[0]
-			}
-			if err := o.Complete(); err != nil {
-				return misuse(c, err)
 			}
 			s, err := o.Serve()
 			if err != nil {
 				return err
 			}
 			defer s.Close()
-			return runUse(u, c, func(ctx context.Context, ui *ui) (*load.Report, error) {
-				o.Progress = ui.progress
-				return load.Do(ctx, &o, s)
-			})
+			return runUse(u, c, func(ctx context.Context) (*load.Report, error) { return load.Do(ctx, &o, s) })
 		},
 	}
 	f := c.Flags()

@@ -230,11 +230,7 @@ func takeLab(c *cobra.Command, o *run.Options, name string) error {
 		}
 		o.Seed = *l.Seed
 	}
-	seed := o.Seed
-	if l.Seed != nil {
-		seed = *l.Seed
-	}
-	l.Sow(seed)
+	sow(l, o.Seed)
 	if len(o.Uplinks) == 0 { // a half's flags are in place of the file's
 		o.Uplinks = l.UplinksOf(o.Half)
 	}

@@ -143,11 +143,7 @@ management software vnic serve keeps to QEMU's conventions of backend programs.`
 				}
 				return printText(out, r.Print)
 			}
-			if o.Lab != nil {
-				seedLab(o.Lab, note)
-			} else {
-				seeded(c.Flags(), &o.Impair, note)
-			}
+			seedLinks(c, o.Lab, &o.Impair, note)
 			for _, fd := range o.FDs { // the other process shall not have them
 				unix.CloseOnExec(fd)
 			}

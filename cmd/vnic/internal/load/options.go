@@ -11,10 +11,10 @@ import (
 	"time"
 
 	"vnic.dev/vnic/cmd/vnic/internal/guests"
+	"vnic.dev/vnic/cmd/vnic/internal/webfile"
 	"vnic.dev/vnic/devmem"
 	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/limits"
-	"vnic.dev/vnic/internal/transfer"
 	"vnic.dev/vnic/loader"
 )
 
@@ -23,7 +23,6 @@ type Options struct {
 	guests.Options
 
 	URL         string // "": a file of the command's own server
-	Modes       []string
 	Format      string // Raw, Records or Safetensors; "": by the URL's end
 	Header      http.Header
 	Size        uint64 // of the own server's file
@@ -37,9 +36,6 @@ type Options struct {
 	SHA256      string // of what is to land, as hex; "": not known
 	Timeout     time.Duration
 	Retry       time.Duration
-	Seed        uint64
-
-	Progress func(mode string, done, total uint64)
 
 	url  *url.URL
 	room uint64 // of GPU memory, for data
@@ -54,7 +50,7 @@ const (
 
 // Defaults are the options without a flag, but for a seed.
 func Defaults() Options {
-	o := Options{Options: guests.Defaults(), Modes: []string{transfer.Devmem}, Size: 64 << 20, Connections: 4,
+	o := Options{Options: guests.Defaults(), Size: 64 << 20, Connections: 4,
 		Range: 1 << 20, Record: 64 << 10, Batch: 16, Prefetch: 4,
 		Timeout: time.Duration(limits.Silence), Retry: time.Duration(limits.ServerBack)}
 	o.Guests, o.Gateway = 1, &lab.GatewayFlags{}
@@ -67,14 +63,13 @@ const (
 	maxSize        = 1 << 40
 	maxPrefetch    = 1 << 16
 	maxHeader      = 16 << 10
-	pool           = 16 << 20 // where what comes lands before it is gathered
 )
 
 // Complete sets what follows from the rest, and says what is wrong.
 func (o *Options) Complete() error {
 	if o.Format == "" {
 		o.Format = Raw
-		if strings.HasSuffix(strings.SplitN(o.URL, "?", 2)[0], ".safetensors") {
+		if path, _, _ := strings.Cut(o.URL, "?"); strings.HasSuffix(path, ".safetensors") {
 			o.Format = Safetensors
 		}
 	}
@@ -84,25 +79,24 @@ func (o *Options) Complete() error {
 		guests.Patience("--timeout", o.Timeout), guests.Patience("--retry", o.Retry), guests.Modes(o.Modes)); err != nil {
 		return err
 	}
+	var lines strings.Builder
+	_ = o.Header.Write(&lines) // as they are sent: NAME: VALUE CR LF
+	each, records := o.Record*o.Batch, o.Format == Records
 	switch {
 	case o.Step < 0 || o.Step > time.Hour:
 		return fmt.Errorf("--step %v: up to 1h", o.Step)
 	case o.SHA256 != "" && (len(o.SHA256) != 64 || strings.Trim(strings.ToLower(o.SHA256), "0123456789abcdef") != ""):
 		return fmt.Errorf("--sha256 %s: not 64 hexadecimal digits", o.SHA256)
-	case o.SHA256 != "" && o.Format == Records:
+	case o.SHA256 != "" && records:
 		return errors.New("--sha256 is of all that lands, and of records only the last batches are there at the end")
-	case o.Format != Records && (o.Step > 0 || o.Skip > 0):
+	case !records && (o.Step > 0 || o.Skip > 0):
 		return fmt.Errorf("--step and --skip are of --format %s", Records)
-	case headerBytes(o.Header) > maxHeader:
-		return fmt.Errorf("--header: %d bytes, %d at most", headerBytes(o.Header), maxHeader)
-	}
-	if o.Format == Records {
-		each := o.Record * o.Batch
-		if o.Record == 0 || o.Batch == 0 || o.Prefetch < 1 || each/o.Record != o.Batch || each > maxSize ||
-			o.Prefetch > maxPrefetch {
-			return fmt.Errorf("--record %s, --batch %d, --prefetch %d: from 1 on, and no more than GPU memory has",
-				lab.FormatBytes(o.Record), o.Batch, o.Prefetch)
-		}
+	case lines.Len() > maxHeader:
+		return fmt.Errorf("--header: %d bytes, %d at most", lines.Len(), maxHeader)
+	case records && (o.Record == 0 || o.Batch == 0 || o.Prefetch < 1 || each/o.Record != o.Batch || each > maxSize ||
+		o.Prefetch > maxPrefetch):
+		return fmt.Errorf("--record %s, --batch %d, --prefetch %d: from 1 on, and no more than GPU memory has",
+			lab.FormatBytes(o.Record), o.Batch, o.Prefetch)
 	}
 	if err := loader.CheckHeader(o.Header); err != nil {
 		return fmt.Errorf("--header: %w", err)
@@ -133,6 +127,29 @@ func (o *Options) parse() (err error) {
 	return nil
 }
 
+// Serve starts the server that a command without a URL has; nil: there is a URL. The caller closes it.
+func (o *Options) Serve() (s *webfile.Server, err error) {
+	if o.URL != "" {
+		return nil, nil //nolint:nilnil // as documented
+	}
+	f := &webfile.File{Name: "data", Size: o.Size, Seed: o.Seed}
+	switch o.Format {
+	case Records: // whole ones
+		f.Size = max(1, (o.Size-min(o.Size, o.Skip))/o.Record)*o.Record + o.Skip
+	case Safetensors:
+		f.Name = "model.safetensors"
+		f.Head, f.Size, err = webfile.Model(o.Size)
+	}
+	if err == nil {
+		s, err = webfile.Serve(f, 2*maxConnections)
+	}
+	if err != nil {
+		return nil, err
+	}
+	o.URL = s.URL
+	return s, o.parse()
+}
+
 // local reports whether a host is this machine, which guests reach as the gateway.
 func local(host string) bool {
 	a, err := netip.ParseAddr(host)
@@ -146,33 +163,23 @@ func (o *Options) fit() error {
 	if err != nil {
 		return err
 	}
-	if has < pool+1<<20 {
+	if has < guests.Pool+1<<20 {
 		return fmt.Errorf("guest %s can use %s of its GPU's memory, and %s are for pages alone: a larger --gpu-memory",
-			name, lab.ShowBytes(has), lab.FormatBytes(pool))
+			name, lab.ShowBytes(has), lab.FormatBytes(guests.Pool))
 	}
-	o.room = (has - pool) &^ (devmem.PageSize - 1)
-	if o.URL == "" && o.Format == Raw {
-		o.room = min(o.room, (o.Size+devmem.PageSize-1)&^(devmem.PageSize-1))
+	o.room = (has - guests.Pool) &^ (devmem.PageSize - 1)
+	need := o.Record * o.Batch * uint64(o.Prefetch)
+	switch {
+	case o.Format == Records && need > o.room:
+		return fmt.Errorf("%d batches of %d records of %s: guest %s has room for %s: a larger --gpu-memory, or a smaller "+
+			"--prefetch or --batch", o.Prefetch, o.Batch, lab.ShowBytes(o.Record), name, lab.FormatBytes(o.room))
+	case o.Format == Records:
+		o.room = guests.Pages(need)
+	case o.Format == Raw && o.URL == "":
+		o.room = min(o.room, guests.Pages(o.Size))
 	}
-	if each := o.Record * o.Batch * uint64(o.Prefetch); o.Format == Records {
-		if each > o.room {
-			return fmt.Errorf("%d batches of %d records of %s: guest %s has room for %s: a larger --gpu-memory, or a smaller "+
-				"--prefetch or --batch", o.Prefetch, o.Batch, lab.ShowBytes(o.Record), name, lab.FormatBytes(o.room))
-		}
-		o.room = (each + devmem.PageSize - 1) &^ (devmem.PageSize - 1)
-	}
-	o.Window = pool + o.room
+	o.Window = guests.Pool + o.room
 	return o.Check()
-}
-
-// headerBytes is how long headers are.
-func headerBytes(h http.Header) (n int) {
-	for name, values := range h {
-		for _, v := range values {
-			n += len(name) + len(v) + 4
-		}
-	}
-	return n
 }
 
 // ParseHeader reads NAME: VALUE.

@@ -231,9 +231,7 @@ func (r *Report) Table(w io.Writer) error {
 			fmt.Fprintf(&b, "sha256, --mr %s: %s\n", x.Memory, x.SHA256)
 		}
 	}
-	r.End(&b, &r.Info, "", r.Seed)
-	_, err := io.WriteString(w, b.String())
-	return err
+	return r.End(w, &b, &r.Info, "", r.Seed)
 }
 
 var pageColumns = report.Columns[Pages]{

@@ -71,7 +71,7 @@ func (p *Peer) claim(b *broker.Client) error {
 
 // foreign is a user's server.
 func (o *Options) foreign(ctx context.Context) (*Peer, error) {
-	addr, err := o.target.resolve(ctx, o.Family)
+	addr, err := o.resolve(ctx)
 	if err != nil {
 		return nil, err
 	}
