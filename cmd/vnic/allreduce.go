@@ -13,6 +13,7 @@ import (
 
 	"vnic.dev/vnic/cmd/vnic/internal/allreduce"
 	"vnic.dev/vnic/cmd/vnic/internal/guests"
+	"vnic.dev/vnic/cmd/vnic/internal/show"
 	"vnic.dev/vnic/devmem"
 	"vnic.dev/vnic/internal/transfer"
 )
@@ -20,7 +21,7 @@ import (
 func allreduceCommand() *cobra.Command {
 	o := allreduce.Defaults()
 	u := newUse("allreduce", &o.Options, o.Complete)
-	u.progress = (*ui).sizes
+	u.progress = (*show.UI).Sizes
 	c := &cobra.Command{
 		Use:   "allreduce",
 		Short: "Add up the memory of guests' GPUs on a ring, in nccl-tests' columns, and prove where bytes went",
@@ -61,7 +62,6 @@ every element with a reference of its own, and the NICs count where payload lay.
 		},
 	}
 	f := c.Flags()
-	f.SortFlags = false
 	f.IntVarP(&o.Guests, "guests", "g", o.Guests,
 		fmt.Sprintf("guests, each a rank (1 to %d; default with --lab: all)", guests.MaxGuests))
 	f.VarP((*bytesFlag)(&o.Min), "minbytes", "b", "the smallest size")

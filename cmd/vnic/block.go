@@ -41,7 +41,6 @@ NVMe/TCP target in a second guest, or nbdkit for a guest in this process. HOST m
 		},
 	}
 	f := c.Flags()
-	f.SortFlags = false
 	f.BoolVar(&o.Read, "read", false, "read (default without any of the three)")
 	f.BoolVar(&o.Write, "write", false, "write a pattern of the seed: what the device has is lost")
 	f.BoolVar(&o.Verify, "verify", false, "read back what was written, and compare it; or with --read see --content")

@@ -4,14 +4,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"strings"
-	"text/tabwriter"
-	"time"
 
-	"github.com/dustin/go-humanize"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"vnic.dev/vnic/cmd/vnic/internal/export"
+	"vnic.dev/vnic/cmd/vnic/internal/show"
 	"vnic.dev/vnic/internal/machine/assets"
 )
 
@@ -54,12 +52,11 @@ used (tools: when they were made).`,
 				return err
 			}
 			if asJSON {
-				return printCacheJSON(c.OutOrStdout(), dir, list)
+				return show.JSON(c.OutOrStdout(), export.Contents(dir, list))
 			}
-			return printText(c.OutOrStdout(), func(w io.Writer) error { return printCache(w, dir, list) })
+			return show.Text(c.OutOrStdout(), func(w io.Writer) error { return export.List(w, dir, list) })
 		},
 	}
-	c.Flags().SortFlags = false
 	c.Flags().BoolVar(&asJSON, "json", false, "print one JSON object")
 	cacheFlag(c.Flags(), &o.CacheDir)
 	return c
@@ -87,7 +84,7 @@ tools, tmp). What a running vnic or QEMU uses stays. Links are removed, not what
 				return assets.Choose(list, args)
 			})
 			for _, e := range removed {
-				if _, perr := fmt.Fprintf(c.OutOrStdout(), "removed %s, %s\n", e.Name, size(e)); perr != nil {
+				if _, perr := fmt.Fprintf(c.OutOrStdout(), "removed %s, %s\n", e.Name, export.Size(e)); perr != nil {
 					return errors.Join(err, perr)
 				}
 			}
@@ -102,85 +99,7 @@ tools, tmp). What a running vnic or QEMU uses stays. Links are removed, not what
 		}
 		return names, cobra.ShellCompDirectiveNoFileComp
 	}
-	c.Flags().SortFlags = false
 	c.Flags().BoolVar(&everything, "all", false, "remove everything that is not in use")
 	cacheFlag(c.Flags(), &o.CacheDir)
 	return c
-}
-
-func size(e assets.CacheEntry) string {
-	if e.Link != "" {
-		return "a link"
-	}
-	return humanize.IBytes(uint64(e.Bytes))
-}
-
-func total(list []assets.CacheEntry) (n int64) {
-	for _, e := range list {
-		n += e.Bytes
-	}
-	return n
-}
-
-func printCacheJSON(w io.Writer, dir string, list []assets.CacheEntry) error {
-	if list == nil {
-		list = []assets.CacheEntry{}
-	}
-	return printJSON(w, struct {
-		Cache   string              `json:"cache"`
-		Bytes   int64               `json:"bytes"`
-		Entries []assets.CacheEntry `json:"entries"`
-	}{dir, total(list), list})
-}
-
-func printCache(w io.Writer, dir string, list []assets.CacheEntry) error {
-	if len(list) == 0 {
-		_, err := fmt.Fprintf(w, "nothing in %s\n", dir)
-		return err
-	}
-	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(tw, "NAME\tSIZE\tLAST USED\tNOTE")
-	for _, e := range list {
-		used := "-"
-		if !e.Used.IsZero() {
-			used = e.Used.Local().Format(time.DateTime)
-		}
-		fmt.Fprintln(tw, strings.TrimRight(shortName(e)+"\t"+size(e)+"\t"+used+"\t"+cacheNote(e), "\t"))
-	}
-	if err := tw.Flush(); err != nil {
-		return err
-	}
-	_, err := fmt.Fprintf(w, "%s in %s\n", humanize.IBytes(uint64(total(list))), dir)
-	return err
-}
-
-// shortName is as much of a name as tells it apart: an image's is a hash.
-func shortName(e assets.CacheEntry) string {
-	const enough = len("images/") + 12
-	if e.Kind == "images" && len(e.Name) > enough && !e.Partial {
-		return e.Name[:enough]
-	}
-	return e.Name
-}
-
-func cacheNote(e assets.CacheEntry) string {
-	var notes []string
-	if e.Link != "" {
-		notes = append(notes, "leads to "+e.Link)
-	}
-	if e.Current {
-		notes = append(notes, "current")
-	}
-	if e.For != nil {
-		notes = append(notes, "imported for "+strings.Join(e.For, " "))
-	}
-	if e.Partial {
-		notes = append(notes, "unfinished")
-	}
-	if e.InUse && len(e.PIDs) > 0 {
-		notes = append(notes, "in use by "+strings.Trim(fmt.Sprint(e.PIDs), "[]"))
-	} else if e.InUse {
-		notes = append(notes, "in use")
-	}
-	return strings.Join(notes, ", ")
 }

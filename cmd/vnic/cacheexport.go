@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"vnic.dev/vnic/cmd/vnic/internal/export"
+	"vnic.dev/vnic/cmd/vnic/internal/show"
 	"vnic.dev/vnic/internal/machine/assets"
 	"vnic.dev/vnic/internal/version"
 )
@@ -41,25 +42,24 @@ Then the commands work there with --offline. boot's --tools and --gpu-driver vni
 			if err := o.Check(); err != nil {
 				return usagef(c, "--for: %w", err)
 			}
-			ui := newUI(c.ErrOrStderr(), false)
-			defer ui.done()
+			ui := show.New(c.ErrOrStderr(), false)
+			defer ui.Done()
 			o.File, o.Vnic = args[0], strings.Trim(strings.Fields(version.String())[0], "()")
-			o.Fetch.Log, o.Fetch.Progress = logTo(ui, slog.LevelError, false), ui.fetch
-			o.Note, o.Stage = ui.note, ui.doingNow
+			o.Fetch.Log, o.Fetch.Progress = show.Log(ui, slog.LevelError, false), ui.Fetch
+			o.Note, o.Stage = ui.Note, ui.Doing
 			res, err := export.Run(c.Context(), o)
-			ui.done()
+			ui.Done()
 			if err != nil {
 				return err
 			}
 			if asJSON {
-				return printJSON(c.OutOrStdout(), res)
+				return show.JSON(c.OutOrStdout(), res)
 			}
 			_, err = fmt.Fprintf(c.OutOrStdout(), "%s, %s\n", res.File, humanize.IBytes(uint64(res.Bytes)))
 			return err
 		},
 	}
 	f := c.Flags()
-	f.SortFlags = false
 	f.StringSliceVar(&o.For, "for", []string{"run", "boot"}, "commands that are to work there: "+
 		strings.Join(export.Commands(), ", "))
 	f.BoolVar(&o.Fetch.Offline, "offline", false, "use what is in the cache, fetch nothing")
@@ -95,11 +95,11 @@ of people whom you trust. It needs no network; - is standard input.`,
 				defer func() { _ = f.Close() }()
 				in = f
 			}
-			ui := newUI(c.ErrOrStderr(), false)
-			defer ui.done()
-			o.Progress = ui.fetch
+			ui := show.New(c.ErrOrStderr(), false)
+			defer ui.Done()
+			o.Progress = ui.Fetch
 			done, err := assets.Import(c.Context(), o, in)
-			ui.done()
+			ui.Done()
 			if err != nil {
 				return fmt.Errorf("%s: %w", args[0], err)
 			}
@@ -107,7 +107,6 @@ of people whom you trust. It needs no network; - is standard input.`,
 		},
 	}
 	f := c.Flags()
-	f.SortFlags = false
 	f.BoolVar(&asJSON, "json", false, "print one JSON object")
 	cacheFlag(f, &o.CacheDir)
 	return c
@@ -115,7 +114,7 @@ of people whom you trust. It needs no network; - is standard input.`,
 
 func printImported(w io.Writer, done *assets.Imported, asJSON bool) error {
 	if asJSON {
-		return printJSON(w, done)
+		return show.JSON(w, done)
 	}
 	_, err := fmt.Fprintf(w, "%s in %s: with --offline work now: %s\n", humanize.IBytes(uint64(done.Bytes)), done.Cache,
 		strings.Join(done.For, ", "))

@@ -8,7 +8,6 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"vnic.dev/vnic/cmd/vnic/internal/broker"
 	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/wire/uplink"
 )
@@ -129,14 +128,6 @@ func uplinkFlag(f *pflag.FlagSet, u *[]uplink.Config) {
 		"slash or HOST:PORT, as QEMU's -netdev stream; once for each")
 }
 
-// uplinks are services of a lab, for uplinks. In a sandbox its broker removes the files of sockets.
-func uplinks(list []uplink.Config, b *broker.Client) []lab.Service {
-	if b == nil {
-		return lab.Uplinks(list, nil)
-	}
-	return lab.Uplinks(list, b.Keep)
-}
-
 // macsFlag are MACs that guests may send from.
 type macsFlag lab.AllowedMACs
 
@@ -181,4 +172,11 @@ func (l *limitFlag) Set(s string) error {
 func timeoutFlag(f *pflag.FlagSet, limit *time.Duration) {
 	f.Var((*limitFlag)(limit), "timeout", "end everything after this time, as 90s or 10m, counted from the start, "+
 		"downloads included: exit status 124, and a message says which guests still ran (default 0: no limit)")
+}
+
+// sandboxFlag is --sandbox, whose default is what mode is.
+func sandboxFlag(f *pflag.FlagSet, mode *string) {
+	f.StringVar(mode, "sandbox", *mode,
+		"on: once guests may come, this process can start, open and dial nothing, a small one outside of it does; "+
+			"log: say what would be refused; off")
 }

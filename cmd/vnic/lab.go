@@ -15,6 +15,8 @@ import (
 	"github.com/spf13/pflag"
 
 	"vnic.dev/vnic/cmd/vnic/internal/labshow"
+	"vnic.dev/vnic/cmd/vnic/internal/show"
+	"vnic.dev/vnic/cmd/vnic/internal/spare"
 	"vnic.dev/vnic/cmd/vnic/internal/stat"
 	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/lab/labfile"
@@ -92,7 +94,7 @@ func (o *oneOf) Set(s string) error {
 // readLab reads a lab file. A mistake in the file is the user's.
 func readLab(c *cobra.Command, name string) (*labfile.Lab, error) {
 	if st, err := os.Stat(name); name == "-" || err == nil && !st.Mode().IsRegular() {
-		jobBegins() // it can be read once
+		spare.JobBegins() // it can be read once
 	}
 	l, err := labfile.Load(name, os.Stdin)
 	if bad := (*labfile.Error)(nil); errors.As(err, &bad) {
@@ -132,7 +134,7 @@ func accelOf(c *cobra.Command, l *labfile.Lab) {
 	}
 	_ = f.Value.Set(l.Accel) // labfile has seen to it
 	if f.Value.String() != "auto" {
-		jobBegins() // by nothing else
+		spare.JobBegins() // by nothing else
 	}
 }
 
@@ -225,24 +227,23 @@ with the words of nvidia-smi topo. - is standard input. Presets are:
 				if err != nil {
 					return err
 				}
-				return printText(out, func(w io.Writer) error { return labshow.Host(w, m) })
+				return show.Text(out, func(w io.Writer) error { return labshow.Host(w, m) })
 			}
 			l, err := readLab(c, args[0])
 			if err != nil {
 				return err
 			}
 			if tree {
-				return printText(out, func(w io.Writer) error { return labshow.Lab(w, l) })
+				return show.Text(out, func(w io.Writer) error { return labshow.Lab(w, l) })
 			}
 			b, err := l.YAML()
 			if err == nil {
-				err = printText(out, func(w io.Writer) error { _, err := w.Write(b); return err })
+				err = show.Text(out, func(w io.Writer) error { _, err := w.Write(b); return err })
 			}
 			return err
 		},
 	}
 	f := c.Flags()
-	f.SortFlags = false
 	f.BoolVar(&tree, "tree", false, "PCIe trees, and how NICs reach the memory of GPUs")
 	f.BoolVar(&fromHost, "from-host", false, "this machine's own tree")
 	f.BoolVar(&schema, "schema", false, "the JSON schema of lab files")

@@ -45,7 +45,6 @@ and comes back, or is too busy for a while, is not.`,
 		},
 	}
 	f := c.Flags()
-	f.SortFlags = false
 	f.StringVar(&o.Format, "format", "", fmt.Sprintf("%s, %s or %s (default: by the URL's end)", load.Raw, load.Records,
 		load.Safetensors))
 	f.IntVar(&o.Connections, "connections", o.Connections, "connections to the server")

@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"vnic.dev/vnic/cmd/vnic/internal/spare"
 	"vnic.dev/vnic/internal/limits"
 	"vnic.dev/vnic/internal/machine/qemu"
 )
@@ -30,7 +31,7 @@ func (a *accelFlag) Set(s string) error {
 	if err != nil {
 		return errors.New("auto, kvm or tcg")
 	}
-	if !isSpare {
+	if !spare.Taken() {
 		*a = accelFlag(v)
 	}
 	return nil
@@ -64,7 +65,7 @@ func accelerated(f *pflag.FlagSet, a *qemu.Accel) {
 	if v, err := qemu.ParseAccel(os.Getenv(qemu.EnvAccel)); err == nil {
 		*a = v
 	}
-	if isSpare {
+	if spare.Taken() {
 		*a = qemu.AccelTCG
 	}
 	f.Var((*accelFlag)(a), "accel", "how QEMU runs the guests: kvm; tcg, which emulates their CPUs; or auto: by KVM "+
@@ -99,7 +100,7 @@ func beginMachine(c *cobra.Command) error {
 	if _, starts := f.Annotations[spareKey]; !starts {
 		return nil
 	}
-	if err := keepSpare(); err != nil { // nothing is begun again then
+	if err := spare.Keep(); err != nil { // nothing is begun again then
 		_, err = fmt.Fprintf(c.ErrOrStderr(), "note: %v\n", err)
 		return err
 	}

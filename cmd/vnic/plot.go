@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"vnic.dev/vnic/cmd/vnic/internal/live"
 	"vnic.dev/vnic/cmd/vnic/internal/plot"
 	"vnic.dev/vnic/cmd/vnic/internal/run"
 )
@@ -16,7 +17,7 @@ import (
 type picture struct {
 	recorder *run.Recorder
 	format   string
-	draft    *draft
+	draft    *live.Draft
 }
 
 // checkPlot says what is wrong with --plot.
@@ -31,12 +32,12 @@ func checkPlot(c *cobra.Command, file string) error {
 }
 
 // newPicture is the picture in a file, whose draft l makes; "": there is none.
-func newPicture(l *live, file, lab string) *picture {
+func newPicture(l *live.Command, file, lab string) *picture {
 	if file == "" {
 		return nil
 	}
 	format, _ := plot.Format(file) // checkPlot has
-	return &picture{recorder: &run.Recorder{Name: lab}, format: format, draft: l.file("plot", file)}
+	return &picture{recorder: &run.Recorder{Name: lab}, format: format, draft: l.File("plot", file)}
 }
 
 // labTitle is a lab's name in the title: of a file, without directory and extension.
@@ -64,5 +65,5 @@ func (p *picture) write(rep *run.Report) error {
 	if err := p.recorder.Picture(rep).Write(&b, p.format); err != nil {
 		return fmt.Errorf("--plot %w", err)
 	}
-	return p.draft.commit(b.Bytes())
+	return p.draft.Commit(b.Bytes())
 }

@@ -49,7 +49,6 @@ refusals, and times without an answer.`,
 		},
 	}
 	f := c.Flags()
-	f.SortFlags = false
 	f.Var((*bytesFlag)(&o.Size), "size", "bytes of a round")
 	f.Var((*bytesFlag)(&o.Block), "block", "bytes of a work request")
 	f.IntVar(&o.Depth, "qd", o.Depth, "work requests of a queue pair at a time")

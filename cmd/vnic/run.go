@@ -15,7 +15,10 @@ import (
 	"github.com/spf13/pflag"
 
 	"vnic.dev/vnic/cmd/vnic/internal/broker"
+	"vnic.dev/vnic/cmd/vnic/internal/live"
 	"vnic.dev/vnic/cmd/vnic/internal/run"
+	"vnic.dev/vnic/cmd/vnic/internal/show"
+	"vnic.dev/vnic/cmd/vnic/internal/spare"
 	"vnic.dev/vnic/internal/machine/assets"
 	"vnic.dev/vnic/internal/nic/sabotage"
 )
@@ -26,7 +29,7 @@ func runCommand() *cobra.Command {
 		guests                  = []string{"qemu"}
 		asJSON, verbose, schema bool
 		profile, labName, plot  string
-		l                       = newLive("run")
+		l                       = live.New("run")
 		o                       = run.Defaults()
 	)
 	c := &cobra.Command{
@@ -76,35 +79,35 @@ Memory TCP.`,
 			if err := driverNeedsKernel(c, o.GPUDriver, o.InProc); err != nil {
 				return err
 			}
-			o.Uplinks = l.uplinks
+			o.Uplinks = l.Uplinks
 			if labName != "" {
 				if err := takeLab(c, &o, labName); err != nil {
 					return err
 				}
 			}
-			if err := errors.Join(l.check(), o.Check(), checkPlot(c, plot)); err != nil {
+			if err := errors.Join(l.Check(), o.Check(), checkPlot(c, plot)); err != nil {
 				return misuse(c, err)
 			}
-			out, err := results(c, &l.dump, asJSON)
+			out, err := results(c, &l.Dump, asJSON)
 			if err != nil {
 				return err
 			}
-			ui := newUI(c.ErrOrStderr(), asJSON && !verbose)
-			defer ui.done()
-			o.Log = logTo(ui, slog.LevelError, verbose)
-			o.Fetch.Log, o.Fetch.Progress = o.Log, ui.fetch
-			o.Stage, o.Progress, o.Note = ui.stage, ui.progress, ui.note
+			ui := show.New(c.ErrOrStderr(), asJSON && !verbose)
+			defer ui.Done()
+			o.Log = show.Log(ui, slog.LevelError, verbose)
+			o.Fetch.Log, o.Fetch.Progress = o.Log, ui.Fetch
+			o.Stage, o.Progress, o.Note = ui.Stage, ui.Progress, ui.Note
 			if profile != "" && !c.Flags().Changed("sandbox") {
-				l.sandbox = broker.Off // the profiler makes timers for new threads
+				l.Sandbox = broker.Off // the profiler makes timers for new threads
 			}
-			l.more = callsOf(o.InProc)
+			l.More = broker.Terminal
 			drawn := newPicture(&l, plot, labTitle(labName))
 			drawn.record(&o)
-			l.uplinks = nil
+			l.Uplinks = nil
 			if o.Half == "" {
-				l.uplinks = o.Uplinks
+				l.Uplinks = o.Uplinks
 			}
-			return l.run(c, &o.Common, o.BrokerConfig, func(ctx context.Context) error {
+			return l.Run(c, &o.Common, o.BrokerConfig, func(ctx context.Context) error {
 				if o.Half != "" && o.Broker != nil {
 					o.Keeper = o.Broker.Keep
 				}
@@ -114,11 +117,11 @@ Memory TCP.`,
 				}
 				rep, err := run.Do(ctx, o)
 				stop()
-				ui.done()
+				ui.Done()
 				if rep == nil {
 					return err
 				}
-				rep.Pcap = l.capture.Report()
+				rep.Pcap = l.Capture.Report()
 				if perr := printReport(out, rep, asJSON); perr != nil {
 					return errors.Join(err, perr)
 				}
@@ -127,7 +130,6 @@ Memory TCP.`,
 		},
 	}
 	f := c.Flags()
-	f.SortFlags = false
 	f.Var((*bytesFlag)(&o.Size), "size", "bytes to send in each mode (K, M, G); more than fits GPU memory runs in rounds")
 	f.StringVar(&mode, "mode", mode, "devmem, copy or both")
 	f.StringVar(&o.NIC, "nic", o.NIC,
@@ -137,7 +139,7 @@ Memory TCP.`,
 		"socket; and with --lab the name of one of its guests: that alone runs here, and the other one on another host "+
 		"(docs/uplinks.md), as --guest a or --guest a,inproc")
 	labFlag(f, &labName)
-	uplinkFlag(f, &l.uplinks)
+	uplinkFlag(f, &l.Uplinks)
 	f.IntVar(&o.PeerSecs, "peer-wait", o.PeerSecs, "with a guest's name: seconds that the other host has to come")
 	f.IntVar(&o.Rails, "rails", 0,
 		"NICs of each guest, each with a GPU, that transfer at the same time (default with --lab: all)")
@@ -151,7 +153,7 @@ Memory TCP.`,
 	f.IntVar(&o.BindQueues, "bind-queues", o.BindQueues, "receive queues that are bound to GPU memory")
 	f.Uint64Var(&o.HoldTokens, "hold-tokens", 0,
 		"tokens that the receiver keeps until nothing comes any more (exhaustion test)")
-	sandboxFlag(f, &l.sandbox)
+	sandboxFlag(f, &l.Sandbox)
 	f.StringVar(&p2p, "p2p", p2p, "on, or off: the NICs cannot reach the GPUs, payload goes through host memory")
 	f.BoolVar(&o.Audit, "audit", false, "scan each guest's RAM for 64-byte pieces of the payload")
 	f.StringVar(&o.Sabotage, "sabotage", "",
@@ -168,11 +170,11 @@ Memory TCP.`,
 	sourceFlags(f, &o.Fetch)
 	f.BoolVar(&o.Fetch.Offline, "offline", false, "use what is in the cache, fetch nothing")
 	f.BoolVar(&o.Keep, "keep", false, "keep the guests' consoles and the NICs' counters, in ./vnic-run-SEED")
-	l.dump.Flags(f)
+	l.Dump.Flags(f)
 	f.StringVar(&plot, "plot", "", "draw rates over time, and what links carried, to this file, .svg or .png")
 	f.BoolVar(&asJSON, "json", false, "print one JSON object (schema: vnic run --json-schema)")
-	metricsFlag(f, &l.show)
-	l.page.flags(f)
+	metricsFlag(f, &l.Show)
+	l.Page.Flags(f)
 	f.BoolVarP(&verbose, "verbose", "v", false, "log what happens")
 	f.StringVar(&o.Pause, "pause-at", "", "stop at a stage until interrupted (for tests): "+strings.Join(run.Stages, ", "))
 	f.IntVar(&o.StallSecs, "stall", o.StallSecs, "seconds without progress after which a transfer fails")
@@ -208,7 +210,7 @@ func takeLab(c *cobra.Command, o *run.Options, name string) error {
 	if o.Half == "" {
 		refused = append(refused, "uplink")
 	} else {
-		jobBegins() // the other host would not begin again
+		spare.JobBegins() // the other host would not begin again
 	}
 	l, err := loadLab(c, name, o.LabMemory, refused...)
 	if err != nil {
@@ -260,14 +262,14 @@ func mirrorFlags(f *pflag.FlagSet, o *assets.Options) {
 
 func printReport(w io.Writer, rep *run.Report, asJSON bool) error {
 	if asJSON {
-		return printJSON(w, rep)
+		return show.JSON(w, rep)
 	}
 	var table strings.Builder
-	if err := printText(&table, rep.Table); err != nil {
+	if err := show.Text(&table, rep.Table); err != nil {
 		return err
 	}
-	_, err := io.WriteString(w, strings.NewReplacer("MISMATCH", red(w, "MISMATCH"), "  match",
-		"  "+green(w, "match")).Replace(table.String()))
+	_, err := io.WriteString(w, strings.NewReplacer("MISMATCH", show.Red(w, "MISMATCH"), "  match",
+		"  "+show.Green(w, "match")).Replace(table.String()))
 	return err
 }
 

@@ -10,8 +10,11 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"vnic.dev/vnic/cmd/vnic/internal/broker"
 	"vnic.dev/vnic/cmd/vnic/internal/guests"
+	"vnic.dev/vnic/cmd/vnic/internal/live"
 	"vnic.dev/vnic/cmd/vnic/internal/pcap"
+	"vnic.dev/vnic/cmd/vnic/internal/show"
 	"vnic.dev/vnic/internal/lab/labfile"
 	"vnic.dev/vnic/internal/machine/assets"
 )
@@ -20,18 +23,18 @@ import (
 type use struct {
 	opt      *guests.Options
 	complete func() error // the command's own: sets what follows from its options, and says what is wrong with them
-	progress func(*ui, string, uint64, uint64)
+	progress func(*show.UI, string, uint64, uint64)
 
 	mode, guest, lab string
 	unused           []string // of the lab file
 	asJSON, verbose  bool
-	live             live
+	live             live.Command
 }
 
 // newUse makes a use, with the values that flags have unless they are given.
 func newUse(command string, o *guests.Options, complete func() error) *use {
-	return &use{opt: o, complete: complete, progress: (*ui).progress, mode: strings.Join(o.Modes, ","), guest: "qemu",
-		live: newLive(command)}
+	return &use{opt: o, complete: complete, progress: (*show.UI).Progress, mode: strings.Join(o.Modes, ","), guest: "qemu",
+		live: live.New(command)}
 }
 
 // flags adds the flags that all uses have, behind a command's own.
@@ -54,18 +57,18 @@ func (u *use) flags(c *cobra.Command) {
 	f.Var((*bytesFlag)(&o.GPUMemory), "gpu-memory", "memory of each GPU, a power of two")
 	gpuDriverFlag(f, &o.Driver, &o.Fetch)
 	machineFlags(f, &o.Accel)
-	sandboxFlag(f, &u.live.sandbox)
+	sandboxFlag(f, &u.live.Sandbox)
 	sourceFlags(f, &o.Fetch)
 	f.BoolVar(&o.Fetch.Offline, "offline", false, "use what is in the cache, fetch nothing")
-	u.live.dump.Flags(f)
+	u.live.Dump.Flags(f)
 	f.BoolVar(&u.asJSON, "json", false, "print one JSON object")
-	metricsFlag(f, &u.live.show)
+	metricsFlag(f, &u.live.Show)
 	f.BoolVarP(&u.verbose, "verbose", "v", false, "log what happens")
 }
 
 // check reads the flags that are not options as they stand, and completes the options.
 func (u *use) check(c *cobra.Command) error {
-	if err := u.live.check(); err != nil {
+	if err := u.live.Check(); err != nil {
 		return misuse(c, err)
 	}
 	if !c.Flags().Changed("seed") {
@@ -127,31 +130,40 @@ func runUse[R any, P interface {
 	*R
 	report
 }](u *use, c *cobra.Command, do func(context.Context) (P, error)) (err error) {
-	out, err := results(c, &u.live.dump, u.asJSON)
+	out, err := results(c, &u.live.Dump, u.asJSON)
 	if err != nil {
 		return err
 	}
-	ui := newUI(c.ErrOrStderr(), u.asJSON && !u.verbose)
-	defer ui.done()
+	ui := show.New(c.ErrOrStderr(), u.asJSON && !u.verbose)
+	defer ui.Done()
 	o := u.opt
-	o.Log = logTo(ui, slog.LevelError, u.verbose)
-	o.Fetch.Log, o.Fetch.Progress = o.Log, ui.fetch
-	o.Stage, o.Note = ui.stage, ui.note
+	o.Log = show.Log(ui, slog.LevelError, u.verbose)
+	o.Fetch.Log, o.Fetch.Progress = o.Log, ui.Fetch
+	o.Stage, o.Note = ui.Stage, ui.Note
 	o.Progress = func(mode string, done, total uint64) { u.progress(ui, mode, done, total) }
 	if len(u.unused) > 0 {
-		ui.note("--lab %s: this command does nothing with its %s", u.lab, strings.Join(u.unused, ", "))
+		ui.Note("--lab %s: this command does nothing with its %s", u.lab, strings.Join(u.unused, ", "))
 	}
-	u.live.more = callsOf(o.InProc)
-	return u.live.run(c, &o.Common, o.BrokerConfig, func(ctx context.Context) error {
+	u.live.More = broker.Terminal
+	return u.live.Run(c, &o.Common, o.BrokerConfig, func(ctx context.Context) error {
 		rep, err := do(ctx)
-		ui.clearLine()
+		ui.ClearLine()
 		if rep == nil {
 			return err
 		}
-		rep.SetCapture(u.live.capture.Report())
+		rep.SetCapture(u.live.Capture.Report())
 		if u.asJSON {
-			return errors.Join(err, printJSON(out, rep))
+			return errors.Join(err, show.JSON(out, rep))
 		}
-		return errors.Join(err, printText(out, rep.Table))
+		return errors.Join(err, show.Text(out, rep.Table))
 	})
+}
+
+// results is where a command's results go: to stderr, when its capture has stdout.
+func results(c *cobra.Command, dump *pcap.Options, asJSON bool) (io.Writer, error) {
+	out := c.OutOrStdout()
+	if dump.Stdout = out; dump.File == "-" {
+		out = c.ErrOrStderr()
+	}
+	return out, misuse(c, dump.Check(asJSON))
 }

@@ -1,4 +1,4 @@
-package main
+package show
 
 import (
 	"bytes"
@@ -13,8 +13,8 @@ import (
 // What guests, servers, files and other programs say is shown without what a terminal obeys: agent.Plain decides what
 // that is. TestEachPrintIsPlain finds what is printed in another way than by these functions.
 
-// printText prints what f writes, for people.
-func printText(w io.Writer, f func(io.Writer) error) error {
+// Text prints what f writes, for people.
+func Text(w io.Writer, f func(io.Writer) error) error {
 	var b, clean strings.Builder
 	err := f(&b)
 	for line := range strings.Lines(b.String()) {
@@ -26,17 +26,17 @@ func printText(w io.Writer, f func(io.Writer) error) error {
 	return err
 }
 
-// printJSON prints one object, for programs.
-func printJSON(w io.Writer, v any) error {
-	return printEncoded(w, func(w io.Writer) error {
+// JSON prints one object, for programs.
+func JSON(w io.Writer, v any) error {
+	return Encoded(w, func(w io.Writer) error {
 		e := json.NewEncoder(w)
 		e.SetIndent("", "  ")
 		return e.Encode(v)
 	})
 }
 
-// printEncoded prints JSON that f writes. encoding/json escapes what is below U+0020 and leaves the rest.
-func printEncoded(w io.Writer, f func(io.Writer) error) error {
+// Encoded prints JSON that f writes. encoding/json escapes what is below U+0020 and leaves the rest.
+func Encoded(w io.Writer, f func(io.Writer) error) error {
 	var b bytes.Buffer
 	if err := f(&b); err != nil {
 		return err
@@ -53,11 +53,11 @@ func printEncoded(w io.Writer, f func(io.Writer) error) error {
 	return err
 }
 
-// plainly formats a message of vnic's. Its arguments may be words of guests and other programs: each is printed in one
+// Plainly formats a message of vnic's. Its arguments may be words of guests and other programs: each is printed in one
 // line, without what a terminal obeys.
-func plainly(format string, args ...any) string {
+func Plainly(format string, args ...any) string {
 	if false {
-		_ = fmt.Sprintf(format, args...) // so that go vet checks plainly's callers as Sprintf's
+		_ = fmt.Sprintf(format, args...) // so that go vet checks Plainly's callers as Sprintf's
 	}
 	plain := make([]any, len(args))
 	for i, a := range args {

@@ -1,20 +1,10 @@
-package main
+package live
 
 import (
 	"fmt"
-	"slices"
-
-	"github.com/spf13/pflag"
 
 	"vnic.dev/vnic/cmd/vnic/internal/broker"
 )
-
-// sandboxFlag is --sandbox, whose default is what mode is.
-func sandboxFlag(f *pflag.FlagSet, mode *string) {
-	f.StringVar(mode, "sandbox", *mode,
-		"on: once guests may come, this process can start, open and dial nothing, a small one outside of it does; "+
-			"log: say what would be refused; off")
-}
 
 // confined starts the process outside of the sandbox, and gives what closes the sandbox, which leaves
 // this process more calls, too. Where it cannot be had that is an error if the user has asked for it,
@@ -49,12 +39,4 @@ func confined(configure func(mode string) (broker.Config, error), mode string, a
 		}
 		return nil
 	}, nil
-}
-
-// callsOf are the system calls that a sandbox leaves a process whose guests are in it, or in QEMU.
-func callsOf(inProc bool) broker.Calls {
-	if inProc {
-		return slices.Concat(broker.Terminal, broker.InProcess)
-	}
-	return broker.Terminal
 }
