@@ -73,10 +73,16 @@ the model by which labs' links are shared, where what is shared is this machine'
 			if err := o.Check(); err != nil {
 				return misuse(c, err)
 			}
-			if model {
-				return measureModel(c, o, asJSON)
+			ui := show.New(c.ErrOrStderr(), asJSON)
+			o.Log, o.Progress = show.Log(ui, slog.LevelError, false), ui.Measuring
+			if !model {
+				return measure(c, o, plot, asJSON, ui)
 			}
-			return measure(c, o, plot, asJSON)
+			rep, err := bench.Model(c.Context(), o)
+			if ui.Done(); err != nil {
+				return err
+			}
+			return show.Report(c.OutOrStdout(), asJSON, rep, rep.Table)
 		},
 	}
 	f := c.Flags()
@@ -96,7 +102,7 @@ the model by which labs' links are shared, where what is shared is this machine'
 }
 
 // measure measures, and prints what came of it.
-func measure(c *cobra.Command, o bench.Options, plot string, asJSON bool) (err error) {
+func measure(c *cobra.Command, o bench.Options, plot string, asJSON bool, ui *show.UI) (err error) {
 	var picture io.WriteCloser
 	if plot != "" { // before it is measured: a wrong name is found at once
 		if picture, err = outfile.Create(plot); err != nil {
@@ -104,37 +110,14 @@ func measure(c *cobra.Command, o bench.Options, plot string, asJSON bool) (err e
 		}
 		defer func() { err = errors.Join(err, picture.Close()) }()
 	}
-	ui := show.New(c.ErrOrStderr(), asJSON)
-	o.Log = show.Log(ui, slog.LevelError, false)
-	o.Progress = ui.Measuring
 	rep, err := bench.Do(c.Context(), o)
 	ui.Done()
 	if rep == nil || len(rep.Rows) == 0 {
 		return err
 	}
-	if asJSON {
-		err = errors.Join(err, show.JSON(c.OutOrStdout(), rep))
-	} else {
-		err = errors.Join(err, show.Text(c.OutOrStdout(), rep.Table))
-	}
+	err = errors.Join(err, show.Report(c.OutOrStdout(), asJSON, rep, rep.Table))
 	if picture != nil {
 		err = errors.Join(err, rep.SVG(picture))
 	}
 	return err
-}
-
-// measureModel measures what the model predicts, and prints both.
-func measureModel(c *cobra.Command, o bench.Options, asJSON bool) error {
-	ui := show.New(c.ErrOrStderr(), asJSON)
-	o.Log = show.Log(ui, slog.LevelError, false)
-	o.Progress = ui.Measuring
-	rep, err := bench.Model(c.Context(), o)
-	ui.Done()
-	if err != nil {
-		return err
-	}
-	if asJSON {
-		return show.JSON(c.OutOrStdout(), rep)
-	}
-	return show.Text(c.OutOrStdout(), rep.Table)
 }

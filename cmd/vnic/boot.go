@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"os"
 	"strings"
 
@@ -84,8 +83,7 @@ receiver in C: devmem.c, in share/doc/vnic/examples beside bin, and in guest/doc
 				if err != nil {
 					return err
 				}
-				setGPUDriver(file, o.GPUDriver)
-				setIOMMU(file, o.IOMMU)
+				setDrivers(file, o.GPUDriver, o.IOMMU)
 				l.Uplinks = file.UplinksOf("")
 				if err := gatewayOnce(c, file); err != nil {
 					return err
@@ -103,8 +101,7 @@ receiver in C: devmem.c, in share/doc/vnic/examples beside bin, and in guest/doc
 			ui := show.New(c.ErrOrStderr(), false)
 			ui.Times = verbose
 			defer ui.Done()
-			o.Log = show.Log(ui, slog.LevelError, verbose)
-			o.Fetch.Log, o.Fetch.Progress = o.Log, ui.Fetch
+			o.Log = ui.Fetching(&o.Fetch, verbose)
 			o.Note, o.Doing = ui.Note, ui.Doing
 			o.Stdin, o.Stdout, o.Stderr = os.Stdin, c.OutOrStdout(), c.ErrOrStderr()
 			seedLinks(c, o.Lab, &o.Impair, ui.Note)
@@ -164,7 +161,6 @@ receiver in C: devmem.c, in share/doc/vnic/examples beside bin, and in guest/doc
 	f.StringVar(&o.LogDir, "log-dir", "", "directory for the guests' consoles, with their kernels' logs: "+
 		"console-guest0.log, ... (--append loglevel=4: its errors alone, which is sooner)")
 	sourceFlags(f, &o.Fetch)
-	f.BoolVar(&o.Fetch.Offline, "offline", false, "use what is in the cache, fetch nothing")
 	f.BoolVarP(&verbose, "verbose", "v", false, "log what happens")
 	return c
 }

@@ -51,10 +51,8 @@ used (tools: when they were made).`,
 			if err != nil {
 				return err
 			}
-			if asJSON {
-				return show.JSON(c.OutOrStdout(), export.Contents(dir, list))
-			}
-			return show.Text(c.OutOrStdout(), func(w io.Writer) error { return export.List(w, dir, list) })
+			return show.Report(c.OutOrStdout(), asJSON, export.Contents(dir, list),
+				func(w io.Writer) error { return export.List(w, dir, list) })
 		},
 	}
 	c.Flags().BoolVar(&asJSON, "json", false, "print one JSON object")

@@ -3,7 +3,6 @@ package main
 import (
 	"fmt"
 	"io"
-	"log/slog"
 	"os"
 	"strings"
 
@@ -45,24 +44,23 @@ Then the commands work there with --offline. boot's --tools and --gpu-driver vni
 			ui := show.New(c.ErrOrStderr(), false)
 			defer ui.Done()
 			o.File, o.Vnic = args[0], strings.Trim(strings.Fields(version.String())[0], "()")
-			o.Fetch.Log, o.Fetch.Progress = show.Log(ui, slog.LevelError, false), ui.Fetch
+			ui.Fetching(&o.Fetch, false)
 			o.Note, o.Stage = ui.Note, ui.Doing
 			res, err := export.Run(c.Context(), o)
 			ui.Done()
 			if err != nil {
 				return err
 			}
-			if asJSON {
-				return show.JSON(c.OutOrStdout(), res)
-			}
-			_, err = fmt.Fprintf(c.OutOrStdout(), "%s, %s\n", res.File, humanize.IBytes(uint64(res.Bytes)))
-			return err
+			return show.Report(c.OutOrStdout(), asJSON, res, func(w io.Writer) error {
+				_, err := fmt.Fprintf(w, "%s, %s\n", res.File, humanize.IBytes(uint64(res.Bytes)))
+				return err
+			})
 		},
 	}
 	f := c.Flags()
 	f.StringSliceVar(&o.For, "for", []string{"run", "boot"}, "commands that are to work there: "+
 		strings.Join(export.Commands(), ", "))
-	f.BoolVar(&o.Fetch.Offline, "offline", false, "use what is in the cache, fetch nothing")
+	offlineFlag(f, &o.Fetch)
 	f.BoolVar(&asJSON, "json", false, "print one JSON object")
 	mirrorFlags(f, &o.Fetch)
 	return c
@@ -103,20 +101,15 @@ of people whom you trust. It needs no network; - is standard input.`,
 			if err != nil {
 				return fmt.Errorf("%s: %w", args[0], err)
 			}
-			return printImported(c.OutOrStdout(), done, asJSON)
+			return show.Report(c.OutOrStdout(), asJSON, done, func(w io.Writer) error {
+				_, err := fmt.Fprintf(w, "%s in %s: with --offline work now: %s\n", humanize.IBytes(uint64(done.Bytes)),
+					done.Cache, strings.Join(done.For, ", "))
+				return err
+			})
 		},
 	}
 	f := c.Flags()
 	f.BoolVar(&asJSON, "json", false, "print one JSON object")
 	cacheFlag(f, &o.CacheDir)
 	return c
-}
-
-func printImported(w io.Writer, done *assets.Imported, asJSON bool) error {
-	if asJSON {
-		return show.JSON(w, done)
-	}
-	_, err := fmt.Fprintf(w, "%s in %s: with --offline work now: %s\n", humanize.IBytes(uint64(done.Bytes)), done.Cache,
-		strings.Join(done.For, ", "))
-	return err
 }

@@ -35,7 +35,7 @@ guest is started, and the network is not used.`,
 	c.Flags().BoolVar(&asJSON, "json", false, "print one JSON object")
 	c.Flags().BoolVar(&report, "report", false, "print what an issue about KVM needs to say of this machine: processor, "+
 		"kernel, KVM's modules and parameters, and what was tried; no names of machines, users or files")
-	sourceFlags(c.Flags(), &o)
+	placeFlags(c.Flags(), &o)
 	headersFlag(c.Flags(), &o)
 	return c
 }

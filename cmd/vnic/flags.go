@@ -25,23 +25,25 @@ func (b *bytesFlag) Set(s string) error {
 	return err
 }
 
+// textFlag is a flag whose value is read and written by functions.
+type textFlag struct {
+	kind string // in helps
+	text func() string
+	set  func(string) error
+}
+
+func (t textFlag) Type() string       { return t.kind }
+func (t textFlag) String() string     { return t.text() }
+func (t textFlag) Set(s string) error { return t.set(s) }
+
 // impairFlags are flags for impairments of all links.
 func impairFlags(f *pflag.FlagSet, im *lab.Impairment) {
 	for _, x := range lab.Impairments() {
-		if x.Flag != "" {
-			f.Var(impairFlag{x.Value(im), x.Flag}, x.Key, x.Help+"; as "+x.Example)
+		if v := x.Value(im); x.Flag != "" {
+			f.Var(textFlag{x.Flag, v.String, v.Set}, x.Key, x.Help+"; as "+x.Example)
 		}
 	}
 }
-
-// impairFlag is an impairment with its unit.
-type impairFlag struct {
-	lab.Value
-	unit string
-}
-
-// Type implements pflag.Value.
-func (v impairFlag) Type() string { return v.unit }
 
 // flowsFlag is the number of flows that a NIC keeps account of.
 func flowsFlag(f *pflag.FlagSet, n *int, shown string) {
@@ -98,52 +100,35 @@ func xdpFlag(f *pflag.FlagSet, xdp *bool) {
 		lab.GVEBeforeXDP)
 }
 
-// uplinksFlag is a list of uplinks, named up0, up1 and so on.
-type uplinksFlag []uplink.Config
-
-func (u *uplinksFlag) Type() string { return "uplink" }
-
-func (u *uplinksFlag) String() string {
-	words := make([]string, 0, len(*u))
-	for i := range *u {
-		words = append(words, (*u)[i].String())
-	}
-	return strings.Join(words, " ")
-}
-
-func (u *uplinksFlag) Set(s string) error {
-	c, err := uplink.Parse(s)
-	if err == nil && len(*u) == lab.MaxUplinks {
-		err = fmt.Errorf("there are %d, and no more", lab.MaxUplinks)
-	}
-	c.Name = fmt.Sprint("up", len(*u))
-	*u = append(*u, c)
-	return err
-}
-
-// uplinkFlag is --uplink: networks that the switch leads to.
+// uplinkFlag is --uplink: networks that the switch leads to, which are named up0, up1 and so on.
 func uplinkFlag(f *pflag.FlagSet, u *[]uplink.Config) {
-	f.Var((*uplinksFlag)(u), "uplink", "lead the switch to another machine: vxlan=LOCAL,REMOTE,VNI with addresses and "+
-		"ports, tap=NAME of a device that is there, stream=listen:ADDRESS or stream=connect:ADDRESS, a file with a "+
-		"slash or HOST:PORT, as QEMU's -netdev stream; once for each")
-}
-
-// macsFlag are MACs that guests may send from.
-type macsFlag lab.AllowedMACs
-
-func (m *macsFlag) Type() string   { return "MACs" }
-func (m *macsFlag) String() string { return lab.AllowedMACs(*m).String() }
-
-func (m *macsFlag) Set(s string) error {
-	a, err := lab.ParseAllowedMACs(s)
-	*m = macsFlag(a)
-	return err
+	text := func() string {
+		var words []string
+		for i := range *u {
+			words = append(words, (*u)[i].String())
+		}
+		return strings.Join(words, " ")
+	}
+	set := func(s string) error {
+		c, err := uplink.Parse(s)
+		if err == nil && len(*u) == lab.MaxUplinks {
+			err = fmt.Errorf("there are %d, and no more", lab.MaxUplinks)
+		}
+		c.Name = fmt.Sprint("up", len(*u))
+		*u = append(*u, c)
+		return err
+	}
+	f.Var(textFlag{"uplink", text, set}, "uplink", "lead the switch to another machine: vxlan=LOCAL,REMOTE,VNI with "+
+		"addresses and ports, tap=NAME of a device that is there, stream=listen:ADDRESS or stream=connect:ADDRESS, a file "+
+		"with a slash or HOST:PORT, as QEMU's -netdev stream; once for each")
 }
 
 // allowMACFlag is --allow-mac: MACs that guests may send from; own is the default, for the help.
 func allowMACFlag(f *pflag.FlagSet, m *lab.AllowedMACs, ownRule string) {
-	f.Var((*macsFlag)(m), "allow-mac", "other MACs that guests may send from, with commas, or any, as for a bridge or "+
-		"macvlan in a guest; never the gateway's or another guest's (default: "+ownRule+")")
+	set := func(s string) (err error) { *m, err = lab.ParseAllowedMACs(s); return err }
+	f.Var(textFlag{"MACs", func() string { return m.String() }, set}, "allow-mac", "other MACs that guests may send "+
+		"from, with commas, or any, as for a bridge or macvlan in a guest; never the gateway's or another guest's (default: "+
+		ownRule+")")
 }
 
 // stormFlag is --storm: the bound of broadcasts and multicasts of each NIC and uplink.
@@ -153,25 +138,19 @@ func stormFlag(f *pflag.FlagSet, storm *uint) {
 		"of 60 Mb/s: give more for a faster one (0: no limit)")
 }
 
-// limitFlag is the longest time that something may take.
-type limitFlag time.Duration
-
-func (l *limitFlag) Type() string   { return "duration" }
-func (l *limitFlag) String() string { return time.Duration(*l).String() }
-
-func (l *limitFlag) Set(s string) error {
-	d, err := time.ParseDuration(s)
-	if err != nil || d < 0 {
-		return errors.New("a time with its unit, as 90s or 10m, or 0: no limit")
-	}
-	*l = limitFlag(d)
-	return nil
-}
-
 // timeoutFlag is --timeout: how long a command may take.
 func timeoutFlag(f *pflag.FlagSet, limit *time.Duration) {
-	f.Var((*limitFlag)(limit), "timeout", "end everything after this time, as 90s or 10m, counted from the start, "+
-		"downloads included: exit status 124, and a message says which guests still ran (default 0: no limit)")
+	set := func(s string) error {
+		d, err := time.ParseDuration(s)
+		if err != nil || d < 0 {
+			return errors.New("a time with its unit, as 90s or 10m, or 0: no limit")
+		}
+		*limit = d
+		return nil
+	}
+	f.Var(textFlag{"duration", func() string { return limit.String() }, set}, "timeout", "end everything after this "+
+		"time, as 90s or 10m, counted from the start, downloads included: exit status 124, and a message says which guests "+
+		"still ran (default 0: no limit)")
 }
 
 // sandboxFlag is --sandbox, whose default is what mode is.

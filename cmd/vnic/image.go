@@ -1,8 +1,6 @@
 package main
 
 import (
-	"log/slog"
-
 	"github.com/spf13/cobra"
 
 	"vnic.dev/vnic/cmd/vnic/internal/boot"
@@ -65,8 +63,7 @@ The same flags, files and kernel give the same image, byte for byte.`,
 			}
 			ui := show.New(c.ErrOrStderr(), false)
 			defer ui.Done()
-			g.Log = show.Log(ui, slog.LevelError, verbose)
-			g.Fetch.Log, g.Fetch.Progress, g.Note = g.Log, ui.Fetch, ui.Note
+			g.Log, g.Note = ui.Fetching(&g.Fetch, verbose), ui.Note
 			return ofProgram(c, image.Build(c.Context(), o, c.OutOrStdout()))
 		},
 	}
@@ -84,7 +81,7 @@ The same flags, files and kernel give the same image, byte for byte.`,
 		"RAM that the guest will have at least: files may take up a third of it")
 	f.StringVar(&o.Guest.Append, "append", "", "words for the kernel's command line")
 	kernelFlags(f, &o.Guest.Fetch)
-	f.BoolVar(&o.Guest.Fetch.Offline, "offline", false, "use what is in the cache, fetch nothing")
+	offlineFlag(f, &o.Guest.Fetch)
 	f.BoolVarP(&verbose, "verbose", "v", false, "log what happens")
 	return c
 }

@@ -7,7 +7,6 @@ import (
 	"io"
 	"math/rand/v2"
 	"os"
-	"slices"
 	"strings"
 	"text/tabwriter"
 
@@ -34,7 +33,14 @@ func labFlag(f *pflag.FlagSet, name *string) {
 
 // gpuDriverFlag is --gpu-driver: the driver of GPUs in guests; with --headers, to build its module.
 func gpuDriverFlag(f *pflag.FlagSet, name *string, o *assets.Options) {
-	f.Var(&oneOf{to: name, words: []string{lab.DriverNode, lab.DriverVNICGPU}}, "gpu-driver",
+	set := func(s string) error {
+		if s != lab.DriverNode && s != lab.DriverVNICGPU {
+			return errors.New(lab.DriverNode + " or " + lab.DriverVNICGPU)
+		}
+		*name = s
+		return nil
+	}
+	f.Var(textFlag{"string", func() string { return *name }, set}, "gpu-driver",
 		"node: no driver, GPU memory is a NUMA node's where the NIC is gve; or vnicgpu: a kernel module, to which GPUs are "+
 			"PCI devices, so that Linux decides which NIC reaches which (default: as the lab file has it, else node)")
 	headersFlag(f, o)
@@ -52,13 +58,6 @@ func iommuFlag(f *pflag.FlagSet, on *bool) {
 		"the guests' kernels translate the addresses that NICs use, by an IOMMU of QEMU's: a map for each buffer; --nic gve")
 }
 
-// setIOMMU gives all guests of a lab an IOMMU if on; else those keep theirs that have one.
-func setIOMMU(l *labfile.Lab, on bool) {
-	for i := range l.Guests {
-		l.Guests[i].IOMMU = l.Guests[i].IOMMU || on
-	}
-}
-
 // driverNeedsKernel refuses a GPU driver for guests without a kernel that could load it.
 func driverNeedsKernel(c *cobra.Command, name string, inProc bool) error {
 	if inProc && name == lab.DriverVNICGPU {
@@ -67,28 +66,13 @@ func driverNeedsKernel(c *cobra.Command, name string, inProc bool) error {
 	return nil
 }
 
-// setGPUDriver sets the GPU driver of all guests of a lab; "": they keep theirs.
-func setGPUDriver(l *labfile.Lab, name string) {
+// setDrivers sets the GPU driver of all guests of a lab, and gives them an IOMMU if iommu; "" and false: they keep
+// theirs.
+func setDrivers(l *labfile.Lab, driver string, iommu bool) {
 	for i := range l.Guests {
-		l.Guests[i].Driver = cmp.Or(name, l.Guests[i].Driver)
+		g := &l.Guests[i]
+		g.Driver, g.IOMMU = cmp.Or(driver, g.Driver), g.IOMMU || iommu
 	}
-}
-
-// oneOf is a flag that is one of some words.
-type oneOf struct {
-	to    *string
-	words []string
-}
-
-func (o *oneOf) String() string { return *o.to }
-func (o *oneOf) Type() string   { return "string" }
-
-func (o *oneOf) Set(s string) error {
-	if !slices.Contains(o.words, s) {
-		return errors.New(strings.Join(o.words, " or "))
-	}
-	*o.to = s
-	return nil
 }
 
 // readLab reads a lab file. A mistake in the file is the user's.

@@ -54,7 +54,9 @@ and comes back, or is too busy for a while, is not.`,
 	f.IntVar(&o.Prefetch, "prefetch", o.Prefetch, "batches that have a place in GPU memory: under way, there, or in use")
 	f.Var((*bytesFlag)(&o.Skip), "skip", "bytes of the file before the first record")
 	f.DurationVar(&o.Step, "step", 0, "how long the consumer needs for a batch")
-	f.Var((*headerFlag)(&o.Header), "header", "a header of each request, as 'NAME: VALUE'; once for each")
+	header := func(s string) error { return load.ParseHeader(o.Header, s) }
+	f.Var(textFlag{"header", func() string { return "" }, header}, "header",
+		"a header of each request, as 'NAME: VALUE'; once for each")
 	f.StringVar(&o.SHA256, "sha256", "", "digest that what landed must have, in hexadecimal digits")
 	f.Var((*bytesFlag)(&o.Size), "size", "without a URL: bytes of the file")
 	f.DurationVar(&o.Timeout, "timeout", o.Timeout, "for how long a server that was asked may be silent")
@@ -64,10 +66,3 @@ and comes back, or is too busy for a while, is not.`,
 	u.flags(c)
 	return c
 }
-
-// headerFlag are headers of HTTP.
-type headerFlag http.Header
-
-func (h *headerFlag) Type() string       { return "header" }
-func (h *headerFlag) String() string     { return "" }
-func (h *headerFlag) Set(s string) error { return load.ParseHeader(http.Header(*h), s) }

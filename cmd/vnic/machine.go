@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -13,43 +14,6 @@ import (
 	"vnic.dev/vnic/internal/limits"
 	"vnic.dev/vnic/internal/machine/qemu"
 )
-
-// accelFlag is how QEMU runs guests.
-type accelFlag qemu.Accel
-
-func (a *accelFlag) Type() string { return "how" }
-
-func (a *accelFlag) String() string {
-	if *a == accelFlag(qemu.AccelAuto) {
-		return "auto"
-	}
-	return string(*a)
-}
-
-func (a *accelFlag) Set(s string) error {
-	v, err := qemu.ParseAccel(s)
-	if err != nil {
-		return errors.New("auto, kvm or tcg")
-	}
-	if !spare.Taken() {
-		*a = accelFlag(v)
-	}
-	return nil
-}
-
-// slowFlag is how slow the machine is taken to be.
-type slowFlag struct{}
-
-func (slowFlag) Type() string   { return "times" }
-func (slowFlag) String() string { return "1" }
-
-func (slowFlag) Set(s string) error {
-	n, err := limits.Parse(s)
-	if err == nil {
-		limits.Stretch(n)
-	}
-	return err
-}
 
 // spareKey annotates the flag of commands that start guests.
 const spareKey = "spare"
@@ -68,10 +32,28 @@ func accelerated(f *pflag.FlagSet, a *qemu.Accel) {
 	if spare.Taken() {
 		*a = qemu.AccelTCG
 	}
-	f.Var((*accelFlag)(a), "accel", "how QEMU runs the guests: kvm; tcg, which emulates their CPUs; or auto: by KVM "+
-		"where a small guest boots with it ($"+qemu.EnvAccel+")")
-	f.Var(slowFlag{}, "slow", "how many times longer than usual everything that is waited for may take, 1 to "+
-		strconv.Itoa(limits.Max)+"; more where guests boot slowly ($"+limits.Env+")")
+	text := func() string { return cmp.Or(string(*a), "auto") }
+	set := func(s string) error {
+		v, err := qemu.ParseAccel(s)
+		if err != nil {
+			return errors.New("auto, kvm or tcg")
+		}
+		if !spare.Taken() {
+			*a = v
+		}
+		return nil
+	}
+	f.Var(textFlag{"how", text, set}, "accel", "how QEMU runs the guests: kvm; tcg, which emulates their CPUs; or auto: "+
+		"by KVM where a small guest boots with it ($"+qemu.EnvAccel+")")
+	slow := func(s string) error {
+		n, err := limits.Parse(s)
+		if err == nil {
+			limits.Stretch(n)
+		}
+		return err
+	}
+	f.Var(textFlag{"times", func() string { return "1" }, slow}, "slow", "how many times longer than usual everything "+
+		"that is waited for may take, 1 to "+strconv.Itoa(limits.Max)+"; more where guests boot slowly ($"+limits.Env+")")
 }
 
 // checkMachineEnv says what is wrong with the environment's variables of machineFlags.

@@ -28,7 +28,7 @@ var printers = map[string]string{
 	"live.TellFlows":          "by show.Text",
 	"printReport":             "by show.Text, then coloured",
 	"show.Doctor":             "facts are plain, then coloured",
-	"printImported":           "words that an import checks, and the user's path",
+	"show.Report":             "by show.JSON or show.Text",
 	"printVersion":            "this program's",
 	"serve.PrintCapabilities": "constant",
 	"image.WriteList":         "constant",
@@ -52,7 +52,6 @@ var constants = map[string]string{
 	"serveCommand":       "a number; and what show.Plainly has made",
 	"main":               "constant",
 	"cacheRemoveCommand": "names that a pattern of ours lets in",
-	"cacheExportCommand": "the user's file",
 	"beginMachine":       "our error",
 }
 

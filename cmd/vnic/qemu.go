@@ -3,7 +3,6 @@ package main
 import (
 	"errors"
 	"fmt"
-	"log/slog"
 	"os"
 	"slices"
 	"syscall"
@@ -42,8 +41,7 @@ It takes the flags that 'vnic serve' prints, on either NIC. While it runs, 'vnic
 		RunE: func(c *cobra.Command, args []string) error {
 			ui := show.New(c.ErrOrStderr(), false)
 			defer ui.Done()
-			o.Log = show.Log(ui, slog.LevelError, verbose)
-			o.Progress = ui.Fetch
+			ui.Fetching(&o, verbose)
 			r, err := assets.Fetch(c.Context(), o)
 			if err != nil {
 				return err
@@ -63,7 +61,7 @@ It takes the flags that 'vnic serve' prints, on either NIC. While it runs, 'vnic
 	c.SetFlagErrorFunc(func(c *cobra.Command, err error) error { return usagef(c, "%w: %s", err, behindDashes) })
 	f := c.Flags()
 	mirrorFlags(f, &o)
-	f.BoolVar(&o.Offline, "offline", false, "use what is in the cache, fetch nothing")
+	offlineFlag(f, &o)
 	f.BoolVarP(&verbose, "verbose", "v", false, "log what happens")
 	return c
 }

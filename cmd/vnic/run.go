@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"math/rand/v2"
 	"os"
 	"runtime/pprof"
@@ -94,8 +93,7 @@ Memory TCP.`,
 			}
 			ui := show.New(c.ErrOrStderr(), asJSON && !verbose)
 			defer ui.Done()
-			o.Log = show.Log(ui, slog.LevelError, verbose)
-			o.Fetch.Log, o.Fetch.Progress = o.Log, ui.Fetch
+			o.Log = ui.Fetching(&o.Fetch, verbose)
 			o.Stage, o.Progress, o.Note = ui.Stage, ui.Progress, ui.Note
 			if profile != "" && !c.Flags().Changed("sandbox") {
 				l.Sandbox = broker.Off // the profiler makes timers for new threads
@@ -168,7 +166,6 @@ Memory TCP.`,
 	machineFlags(f, &o.Accel)
 	timeoutFlag(f, &o.Timeout)
 	sourceFlags(f, &o.Fetch)
-	f.BoolVar(&o.Fetch.Offline, "offline", false, "use what is in the cache, fetch nothing")
 	f.BoolVar(&o.Keep, "keep", false, "keep the guests' consoles and the NICs' counters, in ./vnic-run-SEED")
 	l.Dump.Flags(f)
 	f.StringVar(&plot, "plot", "", "draw rates over time, and what links carried, to this file, .svg or .png")
@@ -216,8 +213,7 @@ func takeLab(c *cobra.Command, o *run.Options, name string) error {
 	if err != nil {
 		return err
 	}
-	setGPUDriver(l, o.GPUDriver)
-	setIOMMU(l, o.IOMMU)
+	setDrivers(l, o.GPUDriver, o.IOMMU)
 	if c.Flags().Changed("nic") {
 		if err := o.Remodel(l); err != nil {
 			return misuse(c, err)
@@ -240,8 +236,19 @@ func takeLab(c *cobra.Command, o *run.Options, name string) error {
 	return nil
 }
 
-// sourceFlags say where QEMU and the kernel come from.
+// sourceFlags say where QEMU and the kernel come from, and whether they may be fetched.
 func sourceFlags(f *pflag.FlagSet, o *assets.Options) {
+	placeFlags(f, o)
+	offlineFlag(f, o)
+}
+
+// offlineFlag is --offline: nothing is fetched.
+func offlineFlag(f *pflag.FlagSet, o *assets.Options) {
+	f.BoolVar(&o.Offline, "offline", false, "use what is in the cache, fetch nothing")
+}
+
+// placeFlags say where QEMU and the kernel come from.
+func placeFlags(f *pflag.FlagSet, o *assets.Options) {
 	f.StringVar(&o.QEMU, "qemu", "", "QEMU to use ($"+assets.EnvQEMU+"; else the system's if new enough, else fetched)")
 	kernelFlags(f, o)
 }

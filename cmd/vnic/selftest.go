@@ -5,8 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"os"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -84,14 +84,16 @@ failure.`,
 			defer xml.Close()
 			ui := show.New(c.ErrOrStderr(), false)
 			defer ui.Done()
-			o.Log = show.Log(ui, slog.LevelError, verbose)
-			o.Fetch.Log, o.Fetch.Progress = o.Log, ui.Fetch
+			o.Log = ui.Fetching(&o.Fetch, verbose)
 			o.Note, o.Doing = ui.Note, ui.Doing
 			o.Stdin, o.Stdout, o.Stderr = os.Stdin, c.OutOrStdout(), c.ErrOrStderr()
 			if list {
 				names, err := selftest.List(c.Context(), &o)
 				ui.Done()
-				printed := show.Text(c.OutOrStdout(), func(w io.Writer) error { return printNames(w, names) })
+				printed := show.Text(c.OutOrStdout(), func(w io.Writer) error {
+					_, err := io.WriteString(w, strings.Join(append(names, ""), "\n"))
+					return err
+				})
 				return errors.Join(printed, ofSelftest(c, err))
 			}
 			o.Ended = func(p *kselftest.Program) { ui.Note("%s", selftest.Line(p)) }
@@ -136,22 +138,12 @@ failure.`,
 	f.IntVar(&o.GDB, "gdb", 0, "port of 127.0.0.1 for a gdb that looks at the guest's kernel")
 	f.StringVar(&o.LogDir, "log", "", "directory for what each program prints, and the guest's console")
 	sourceFlags(f, &o.Fetch)
-	f.BoolVar(&o.Fetch.Offline, "offline", false, "use what is in the cache, fetch nothing")
 	f.BoolVar(&asJSON, "json", false, "print one JSON object (its schema: docs/selftest.md)")
 	f.StringVar(&junit, "junit", "", "file for the results as JUnit's XML")
 	f.BoolVar(&table, "table", false, "run nothing: the arguments are files of --json, and are shown side by side, in "+
 		"Markdown")
 	f.BoolVarP(&verbose, "verbose", "v", false, "log what happens")
 	return c
-}
-
-func printNames(w io.Writer, names []string) error {
-	for _, n := range names {
-		if _, err := fmt.Fprintln(w, n); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // ofSelftest tells a mistake of the user's from other errors.

@@ -139,12 +139,7 @@ management software vnic serve keeps to QEMU's conventions of backend programs.`
 			o.Event = func(port, format string, args ...any) {
 				note(show.TimeOfDay()+" "+port+": "+format, args...)
 			}
-			o.Ready = func(r *serve.Report) error {
-				if asJSON {
-					return show.JSON(out, r)
-				}
-				return show.Text(out, r.Print)
-			}
+			o.Ready = func(r *serve.Report) error { return show.Report(out, asJSON, r, r.Print) }
 			seedLinks(c, o.Lab, &o.Impair, note)
 			for _, fd := range o.FDs { // the other process shall not have them
 				unix.CloseOnExec(fd)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"io"
-	"log/slog"
 	"math/rand/v2"
 	"strings"
 
@@ -59,7 +58,6 @@ func (u *use) flags(c *cobra.Command) {
 	machineFlags(f, &o.Accel)
 	sandboxFlag(f, &u.live.Sandbox)
 	sourceFlags(f, &o.Fetch)
-	f.BoolVar(&o.Fetch.Offline, "offline", false, "use what is in the cache, fetch nothing")
 	u.live.Dump.Flags(f)
 	f.BoolVar(&u.asJSON, "json", false, "print one JSON object")
 	metricsFlag(f, &u.live.Show)
@@ -104,7 +102,7 @@ func (u *use) takeLab(c *cobra.Command) error {
 		return err
 	}
 	sow(l, u.opt.Seed)
-	setGPUDriver(l, u.opt.Driver)
+	setDrivers(l, u.opt.Driver, false)
 	if len(l.Script) > 0 {
 		u.unused = append(u.unused, "script")
 	}
@@ -137,8 +135,7 @@ func runUse[R any, P interface {
 	ui := show.New(c.ErrOrStderr(), u.asJSON && !u.verbose)
 	defer ui.Done()
 	o := u.opt
-	o.Log = show.Log(ui, slog.LevelError, u.verbose)
-	o.Fetch.Log, o.Fetch.Progress = o.Log, ui.Fetch
+	o.Log = ui.Fetching(&o.Fetch, u.verbose)
 	o.Stage, o.Note = ui.Stage, ui.Note
 	o.Progress = func(mode string, done, total uint64) { u.progress(ui, mode, done, total) }
 	if len(u.unused) > 0 {
@@ -152,10 +149,7 @@ func runUse[R any, P interface {
 			return err
 		}
 		rep.SetCapture(u.live.Capture.Report())
-		if u.asJSON {
-			return errors.Join(err, show.JSON(out, rep))
-		}
-		return errors.Join(err, show.Text(out, rep.Table))
+		return errors.Join(err, show.Report(out, u.asJSON, rep, rep.Table))
 	})
 }
 

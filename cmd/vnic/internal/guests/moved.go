@@ -21,6 +21,20 @@ const Poison = 0x5a
 // Pages is n bytes, rounded up to whole pages.
 func Pages(n uint64) uint64 { return (n + devmem.PageSize - 1) &^ (devmem.PageSize - 1) }
 
+// Head is the beginning of a report about one guest.
+type Head struct {
+	Schema int `json:"schema"` // 1
+	Info
+	NIC string `json:"nic"` // model
+	P2P bool   `json:"p2p"`
+}
+
+// Head returns the Head of a Set's report.
+func (s *Set) Head() Head {
+	n := s.Nodes[0]
+	return Head{1, s.Info, n.Port.Model.Name, n.P2P}
+}
+
 // Moved is the part of a report about the data that a guest and a server have moved, in one mode and in all rounds.
 type Moved struct {
 	Bytes    uint64  `json:"bytes"`
@@ -105,7 +119,8 @@ func (m *Moved) Misplaced(mode string, p2p bool, place *Place, hostCame bool) (f
 	f.If(direct && p2p && place.Device < m.Bytes, "%d bytes of payload, and device memory saw %d", m.Bytes, place.Device)
 	f.If(direct && p2p && hostCame, "%d bytes came to host memory", place.Host)
 	f.If(direct && !p2p && (place.Bounced < m.Bytes || place.Device > 0),
-		"without peer-to-peer %d bytes were bounced, of %d, and %d lay in device memory", place.Bounced, m.Bytes, place.Device)
+		"without peer-to-peer %d bytes were bounced, of %d, and %d lay in device memory", place.Bounced, m.Bytes,
+		place.Device)
 	f.If(!direct && place.Device > 0, "%d bytes lay in device memory", place.Device)
 	return f
 }

@@ -51,9 +51,9 @@ func (v *Values) Complete(c *cobra.Command) {
 	}
 }
 
-// alike is the word that was probably meant; "": none.
+// alike returns the word that was probably meant; "": none.
 func alike(s string, words []string) (best string) {
-	least := min(max(1, len(s)/3)+1, len(s)) // not a word of which hardly a letter is right
+	least := min(max(1, len(s)/3)+1, len(s)) // not a word in which hardly a letter is right
 	for _, w := range words {
 		if s != "" && strings.HasPrefix(w, s) {
 			return w

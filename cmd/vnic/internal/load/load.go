@@ -22,8 +22,7 @@ var ErrProof = errors.New("what was loaded does not prove what it should")
 func Do(ctx context.Context, o *Options, s *webfile.Server) (*Report, error) {
 	return guests.Do(ctx, &o.Options, func(set *guests.Set, rep *Report) error {
 		u := &use{Options: o, guest: set.Nodes[0], rep: rep}
-		*rep = Report{Schema: 1, Info: set.Info, NIC: u.guest.Port.Model.Name, P2P: u.guest.P2P, Format: o.Format,
-			Connections: o.Connections, Range: o.Range, Seed: o.Seed}
+		*rep = Report{Head: set.Head(), Format: o.Format, Connections: o.Connections, Range: o.Range, Seed: o.Seed}
 		if s != nil {
 			u.gen = s.Fill
 		}
@@ -199,9 +198,7 @@ func (r *Run) wrong(p2p bool) (f report.Findings) {
 
 // check holds the report against what it must prove.
 func (r *Report) check() error {
-	var f report.Findings
-	for i := range r.Runs {
-		f.Within("mode "+r.Runs[i].Mode, r.Runs[i].wrong(r.P2P))
-	}
-	return f.Err(ErrProof)
+	return report.Prove(ErrProof, r.Runs, func(x *Run) (string, report.Findings) {
+		return "mode " + x.Mode, x.wrong(r.P2P)
+	})
 }

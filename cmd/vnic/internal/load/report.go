@@ -13,10 +13,7 @@ import (
 
 // Report is the result of `vnic load`, and its --json.
 type Report struct {
-	Schema int `json:"schema"` // 1
-	guests.Info
-	NIC         string   `json:"nic"`
-	P2P         bool     `json:"p2p"`
+	guests.Head
 	URL         string   `json:"url"` // behind redirects
 	Size        uint64   `json:"size"`
 	ETag        string   `json:"etag"`

@@ -1,5 +1,5 @@
-// Package show shows a user of a command what goes on, and what came of it: progress and notes on stderr, tables and JSON
-// on stdout.
+// Package show shows the user of a command what goes on, and what came of it: progress and notes on stderr, tables and
+// JSON on stdout.
 package show
 
 import (

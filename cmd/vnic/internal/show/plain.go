@@ -26,6 +26,14 @@ func Text(w io.Writer, f func(io.Writer) error) error {
 	return err
 }
 
+// Report prints v as one object if asJSON, else what table writes.
+func Report(w io.Writer, asJSON bool, v any, table func(io.Writer) error) error {
+	if asJSON {
+		return JSON(w, v)
+	}
+	return Text(w, table)
+}
+
 // JSON prints one object, for programs.
 func JSON(w io.Writer, v any) error {
 	return Encoded(w, func(w io.Writer) error {

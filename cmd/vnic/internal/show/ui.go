@@ -318,6 +318,12 @@ func (u *UI) Doing(what string) {
 	}
 }
 
+// Fetching makes o log to u and show its progress there, and returns the log: of errors, or verbose: of everything.
+func (u *UI) Fetching(o *assets.Options, verbose bool) *slog.Logger {
+	o.Log, o.Progress = Log(u, slog.LevelError, verbose), u.Fetch
+	return o.Log
+}
+
 // Log returns a log of what is at least as grave as level; verbose: of everything.
 func Log(w io.Writer, level slog.Level, verbose bool) *slog.Logger {
 	if verbose {

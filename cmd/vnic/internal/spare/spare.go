@@ -80,8 +80,8 @@ func (s *Spare) Dismiss() {
 	}
 }
 
-// TakeOver lets the spare do the job, and returns its exit status. It is interrupted when this process is. An error means
-// that the spare is gone.
+// TakeOver lets the spare do the job, and returns its exit status. It is interrupted when this process is. An error
+// means that the spare is gone.
 func (s *Spare) TakeOver(record string, interrupted <-chan struct{}) (int, error) {
 	if _, err := s.turn.WriteString(record + "\n"); err != nil {
 		return 1, fmt.Errorf("the process that goes on by TCG is gone: %w", err)
@@ -128,8 +128,8 @@ func Await(interrupt func()) bool {
 	return true
 }
 
-// StoppedByKVM reports whether KVM is to blame for an error. once is the line to print when the job begins again by TCG;
-// record is for TakeOver.
+// StoppedByKVM reports whether KVM is to blame for an error. once is the line to print when the job begins again by
+// TCG; record is for TakeOver.
 func StoppedByKVM(err error) (once, record string, yes bool) {
 	var e *qemu.RunError
 	if !errors.As(err, &e) || !e.KVM {

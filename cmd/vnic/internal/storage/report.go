@@ -12,10 +12,7 @@ import (
 
 // Report is the result of `vnic block`, and its --json.
 type Report struct {
-	Schema int `json:"schema"` // 1
-	guests.Info
-	NIC    string `json:"nic"`
-	P2P    bool   `json:"p2p"`
+	guests.Head
 	Server string `json:"server"` // for people
 	Device Device `json:"device"`
 	Block  uint64 `json:"block_bytes"`

@@ -26,10 +26,8 @@ func Do(ctx context.Context, o *Options, p *Peer) (*Report, error) {
 		return nil, err
 	}
 	return guests.Do(ctx, &o.Options, func(s *guests.Set, rep *Report) error {
-		g := s.Nodes[0]
-		*rep = Report{Schema: 1, Info: s.Info, NIC: g.Port.Model.Name, P2P: g.P2P, Server: p.text, Block: o.Block,
-			Depth: o.Depth, Random: o.Random, Seed: o.Seed}
-		u := &use{Options: o, guest: g, peer: p, rep: rep}
+		*rep = Report{Head: s.Head(), Server: p.text, Block: o.Block, Depth: o.Depth, Random: o.Random, Seed: o.Seed}
+		u := &use{Options: o, guest: s.Nodes[0], peer: p, rep: rep}
 		server, err := p.start(ctx, s)
 		if err != nil {
 			return err
@@ -211,12 +209,9 @@ func (r *Run) wrong(size uint64, p2p bool) (f report.Findings) {
 
 // check holds the report against what it must prove.
 func (r *Report) check() error {
-	var f report.Findings
-	for i := range r.Runs {
-		x := &r.Runs[i]
-		f.Within("mode "+x.Mode+", "+x.What, x.wrong(x.Bytes, r.P2P))
-	}
-	return f.Err(ErrProof)
+	return report.Prove(ErrProof, r.Runs, func(x *Run) (string, report.Findings) {
+		return "mode " + x.Mode + ", " + x.What, x.wrong(x.Bytes, r.P2P)
+	})
 }
 
 // sameBytes compares bytes with what gen makes.
