@@ -2,8 +2,9 @@
 package hints
 
 import (
+	"cmp"
 	"errors"
-	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/agnivade/levenshtein"
@@ -51,43 +52,47 @@ func (v *Values) Complete(c *cobra.Command) {
 	}
 }
 
-// alike returns the word that was probably meant; "": none.
-func alike(s string, words []string) (best string) {
+// alike returns the one of words that was probably meant by s, behind prefix; "": none.
+func alike(prefix, s string, words []string) (best string) {
 	least := min(max(1, len(s)/3)+1, len(s)) // not a word in which hardly a letter is right
 	for _, w := range words {
 		if s != "" && strings.HasPrefix(w, s) {
-			return w
+			return prefix + w
 		}
-	}
-	for _, w := range words {
 		if n := levenshtein.ComputeDistance(s, w); n < least {
-			best, least = w, n
+			best, least = prefix+w, n
 		}
 	}
 	return best
 }
 
-// meantFlag finds the flag that was meant by one that is not known: "unknown flag: --mtuu", as pflag
-// says it.
+// meantFlag finds the flag that was meant by one that is not known: "unknown flag: --mtuu", as pflag says it.
 func meantFlag(c *cobra.Command, err error) string {
 	_, name, ok := strings.Cut(err.Error(), "unknown flag: --")
 	if !ok { // "unknown shorthand flag: 'n' in -nic": one hyphen, as QEMU's
 		_, name, ok = strings.Cut(err.Error(), " in -")
 		ok = ok && len(name) > 1 && strings.HasPrefix(err.Error(), "unknown shorthand flag")
 	}
-	if !ok {
-		return ""
-	}
 	var names []string
 	c.Flags().VisitAll(func(f *pflag.Flag) {
-		if !f.Hidden {
+		if ok && !f.Hidden {
 			names = append(names, f.Name)
 		}
 	})
-	if like := alike(strings.TrimSpace(name), names); like != "" {
-		return "--" + like
+	return alike("--", strings.TrimSpace(name), names)
+}
+
+// meantCommand finds the command that was meant by one that does not exist.
+func meantCommand(c *cobra.Command, err error) string {
+	_, rest, _ := strings.Cut(err.Error(), `unknown command "`)
+	name, _, _ := strings.Cut(rest, `"`)
+	var names []string
+	for _, sub := range c.Commands() {
+		if sub.IsAvailableCommand() {
+			names = append(names, sub.Name())
+		}
 	}
-	return ""
+	return alike(c.CommandPath()+" ", name, names)
 }
 
 // value finds what was meant by a value that its flag does not take: "--nic gve".
@@ -99,8 +104,8 @@ func (v *Values) value(c *cobra.Command, err error) (meant string) {
 		}
 		for word := range strings.SplitSeq(strings.Trim(value, "[]"), ",") {
 			word, _, _ = strings.Cut(word, "=") // --p2p off=1,3
-			if like := alike(word, words); like != "" && like != word {
-				meant = fmt.Sprintf("--%s %s", name, like)
+			if !slices.Contains(words, word) {
+				meant = cmp.Or(alike("--"+name+" ", word, words), meant)
 			}
 		}
 	}
@@ -118,22 +123,7 @@ func (v *Values) value(c *cobra.Command, err error) (meant string) {
 // Meant returns what was probably meant where an error is about a command, a flag or a value that does not exist, to be
 // printed behind the error's first line; "": nothing.
 func (v *Values) Meant(c *cobra.Command, err error) string {
-	like := meantFlag(c, err)
-	if like == "" {
-		like = v.value(c, err)
-	}
-	if _, rest, ok := strings.Cut(err.Error(), `unknown command "`); like == "" && ok {
-		name, _, _ := strings.Cut(rest, `"`)
-		var names []string
-		for _, sub := range c.Commands() {
-			if sub.IsAvailableCommand() {
-				names = append(names, sub.Name())
-			}
-		}
-		if like = alike(name, names); like != "" {
-			like = c.CommandPath() + " " + like
-		}
-	}
+	like := cmp.Or(meantFlag(c, err), v.value(c, err), meantCommand(c, err))
 	if like == "" {
 		return ""
 	}

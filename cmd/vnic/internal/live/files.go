@@ -70,6 +70,7 @@ func (d *Draft) Close() error {
 // Page is --http and --report: a page of the lab, live, and as a file when it has ended.
 type Page struct{ addr, report string }
 
+// Flags adds the flags.
 func (o *Page) Flags(f *pflag.FlagSet) {
 	f.StringVar(&o.addr, "http", "",
 		"serve a page that shows the lab, links, flows and GPU memory, at this HOST:PORT, as localhost:8080, while it runs "+
@@ -78,52 +79,36 @@ func (o *Page) Flags(f *pflag.FlagSet) {
 		"write the same of the whole run, when it has ended, as one HTML file, to this file")
 }
 
-func (o *Page) check() error { return page.CheckAddr(o.addr) }
-
-// pages are what shows it. nil: nothing does.
-type pages struct {
-	recorder *page.Recorder
-	server   *page.Server // nil: none
-	report   *Draft
-}
-
-// show begins to record and to serve, while this process may listen. Without an error the caller closes it, before
-// counters and the report.
-func (o *Page) show(counters *stat.Server, report *Draft, log *slog.Logger,
-	note func(format string, args ...any)) (*pages, error) {
+// show begins to record and to serve, while this process may listen. Without an error the caller calls end before it
+// closes the counters and the report: end writes the report, if there was anything to record.
+func (o *Page) show(counters *stat.Server, report *Draft, log *slog.Logger, note func(string, ...any)) (
+	end func() error, err error) {
 	if o.addr == "" && o.report == "" {
-		return nil, nil
+		return func() error { return nil }, nil
 	}
-	p := &pages{recorder: page.Record(counters.Page), report: report}
-	if o.addr == "" {
-		return p, nil
+	var server *page.Server // nil: none
+	recorder := page.Record(counters.Page)
+	if o.addr != "" {
+		if server, err = page.Serve(o.addr, recorder, log); err != nil {
+			recorder.Close()
+			return nil, err
+		}
+		note("page at %s", server.URL())
 	}
-	var err error
-	if p.server, err = page.Serve(o.addr, p.recorder, log); err != nil {
-		p.recorder.Close()
-		return nil, err
-	}
-	note("page at %s", p.server.URL())
-	return p, nil
-}
-
-// close ends them and writes the report, if there was anything to record.
-func (p *pages) close() error {
-	if p == nil {
-		return nil
-	}
-	p.recorder.Close()
-	if p.server != nil {
-		p.server.Close()
-	}
-	if p.report == nil || !p.recorder.Seen() {
-		return nil
-	}
-	b, err := p.recorder.Report()
-	if err != nil {
-		return fmt.Errorf("--report %s: %w", p.report.name, err)
-	}
-	return p.report.Commit(b)
+	return func() error {
+		recorder.Close()
+		if server != nil {
+			server.Close()
+		}
+		if report == nil || !recorder.Seen() {
+			return nil
+		}
+		b, err := recorder.Report()
+		if err != nil {
+			return fmt.Errorf("--report %s: %w", report.name, err)
+		}
+		return report.Commit(b)
+	}, nil
 }
 
 // TellFlows says who sent what to whom when a lab has ended, to w and to a file, which may be nil, and has accel, by

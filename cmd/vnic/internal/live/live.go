@@ -12,6 +12,7 @@ import (
 
 	"vnic.dev/vnic/cmd/vnic/internal/broker"
 	"vnic.dev/vnic/cmd/vnic/internal/guests"
+	"vnic.dev/vnic/cmd/vnic/internal/page"
 	"vnic.dev/vnic/cmd/vnic/internal/pcap"
 	"vnic.dev/vnic/cmd/vnic/internal/stat"
 	"vnic.dev/vnic/internal/lab"
@@ -39,7 +40,7 @@ func New(command string) Command {
 
 // Check returns what is wrong with the flags.
 func (l *Command) Check() error {
-	return errors.Join(broker.CheckMode(l.Sandbox), l.Show.Check(), l.Page.check())
+	return errors.Join(broker.CheckMode(l.Sandbox), l.Show.Check(), page.CheckAddr(l.Page.addr))
 }
 
 // File adds a file that a flag names; "": there is none. It has its name once it is committed.
@@ -94,11 +95,11 @@ func (l *Command) Run(c *cobra.Command, o *guests.Common, config func(mode strin
 		return err
 	}
 	defer func() { _ = l.Capture.Close() }()
-	shown, err := l.Page.show(l.Counters, report, o.Log, note)
+	end, err := l.Page.show(l.Counters, report, o.Log, note)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, shown.close()) }()
+	defer func() { err = errors.Join(err, end()) }()
 	var keep func(path string, dir bool) (remove func() error, err error)
 	if o.Broker != nil {
 		keep = o.Broker.Keep // removes the files of uplinks' sockets
@@ -115,4 +116,39 @@ func (l *Command) Run(c *cobra.Command, o *guests.Common, config func(mode strin
 		note("sandbox: %d system calls that vnic is not known to need", o.Broker.Refused())
 	}
 	return err
+}
+
+// confined starts the process outside of the sandbox, and gives what closes the sandbox, which leaves
+// this process more calls, too. Where it cannot be had that is an error if the user has asked for it,
+// else a line.
+func confined(configure func(mode string) (broker.Config, error), mode string, asked bool, note func(string, ...any),
+	more broker.Calls) (*broker.Client, func() error, error) {
+	if mode == broker.Off {
+		return nil, nil, nil
+	}
+	config, err := configure(mode)
+	if err != nil {
+		return nil, nil, err
+	}
+	b, err := broker.Start(config)
+	if err != nil && !asked {
+		note("%v: there is no sandbox", err)
+		return nil, nil, nil
+	}
+	if err != nil {
+		return nil, nil, fmt.Errorf("%w: see 'vnic doctor', or give --sandbox off", err)
+	}
+	return b, func() error {
+		warning, err := b.Confine(mode, more)
+		if err != nil && asked {
+			return fmt.Errorf("--sandbox %s: %w: see 'vnic doctor', or give --sandbox off", mode, err)
+		}
+		if err != nil {
+			warning = fmt.Sprintf("there is none: %v", err)
+		}
+		if warning != "" {
+			note("sandbox: %s", warning)
+		}
+		return nil
+	}, nil
 }

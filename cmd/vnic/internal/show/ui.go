@@ -144,14 +144,29 @@ func (u *UI) Stage(s guests.Step) {
 
 // Measuring says which of several measurements is under way.
 func (u *UI) Measuring(name string, done, total int) {
+	what := fmt.Sprintf("%s (measurement %d of %d)", name, done+1, total)
+	u.step(what, what)
+}
+
+// Sizes shows how many rows of an all-reduce's table are there.
+func (u *UI) Sizes(mode string, done, total uint64) {
+	line := ""
+	if done > 0 {
+		line = fmt.Sprintf("%s: size %d of %d", mode, done, total)
+	}
+	u.step(fmt.Sprintf("%s: size %d of %d", mode, min(done+1, total), total), line)
+}
+
+// step shows what is under way, or elsewhere than on a terminal a line, if it is not "".
+func (u *UI) step(what, line string) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	switch what := fmt.Sprintf("%s (measurement %d of %d)", name, done+1, total); {
+	switch {
 	case u.quiet:
 	case u.tty:
 		u.spin(what)
-	default:
-		fmt.Fprintf(u.w, "  %s\n", what)
+	case line != "":
+		fmt.Fprintf(u.w, "  %s\n", line)
 	}
 }
 
@@ -202,19 +217,6 @@ func (u *UI) Progress(mode string, done, total uint64) {
 	defer u.mu.Unlock()
 	if !u.quiet {
 		u.advance(mode, done, total)
-	}
-}
-
-// Sizes shows how many rows of an all-reduce's table are there.
-func (u *UI) Sizes(mode string, done, total uint64) {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	switch {
-	case u.quiet:
-	case u.tty:
-		u.spin(fmt.Sprintf("%s: size %d of %d", mode, min(done+1, total), total))
-	case done > 0:
-		fmt.Fprintf(u.w, "  %s: size %d of %d\n", mode, done, total)
 	}
 }
 
