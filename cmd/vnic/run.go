@@ -1,12 +1,14 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
 	"os"
+	"path/filepath"
 	"runtime/pprof"
 	"strings"
 
@@ -15,6 +17,7 @@ import (
 
 	"vnic.dev/vnic/cmd/vnic/internal/broker"
 	"vnic.dev/vnic/cmd/vnic/internal/live"
+	"vnic.dev/vnic/cmd/vnic/internal/plot"
 	"vnic.dev/vnic/cmd/vnic/internal/run"
 	"vnic.dev/vnic/cmd/vnic/internal/show"
 	"vnic.dev/vnic/cmd/vnic/internal/spare"
@@ -27,7 +30,8 @@ func runCommand() *cobra.Command {
 		mode, p2p               = "both", "on"
 		guests                  = []string{"qemu"}
 		asJSON, verbose, schema bool
-		profile, labName, plot  string
+		profile, labName        string
+		picture                 string
 		l                       = live.New("run")
 		o                       = run.Defaults()
 	)
@@ -84,7 +88,8 @@ Memory TCP.`,
 					return err
 				}
 			}
-			if err := errors.Join(l.Check(), o.Check(), checkPlot(c, plot)); err != nil {
+			format, perr := pictureFormat(c, picture)
+			if err := errors.Join(l.Check(), o.Check(), perr); err != nil {
 				return misuse(c, err)
 			}
 			out, err := results(c, &l.Dump, asJSON)
@@ -99,8 +104,10 @@ Memory TCP.`,
 				l.Sandbox = broker.Off // the profiler makes timers for new threads
 			}
 			l.More = broker.Terminal
-			drawn := newPicture(&l, plot, labTitle(labName))
-			drawn.record(&o)
+			drawn := l.File("plot", picture)
+			if drawn != nil {
+				o.Recorder = &run.Recorder{Name: labTitle(labName)}
+			}
 			l.Uplinks = nil
 			if o.Half == "" {
 				l.Uplinks = o.Uplinks
@@ -123,7 +130,14 @@ Memory TCP.`,
 				if perr := printReport(out, rep, asJSON); perr != nil {
 					return errors.Join(err, perr)
 				}
-				return errors.Join(err, drawn.write(rep))
+				if drawn == nil {
+					return err
+				}
+				var b bytes.Buffer
+				if perr := o.Recorder.Picture(rep).Write(&b, format); perr != nil {
+					return errors.Join(err, fmt.Errorf("--plot %w", perr))
+				}
+				return errors.Join(err, drawn.Commit(b.Bytes()))
 			})
 		},
 	}
@@ -168,7 +182,7 @@ Memory TCP.`,
 	sourceFlags(f, &o.Fetch)
 	f.BoolVar(&o.Keep, "keep", false, "keep the guests' consoles and the NICs' counters, in ./vnic-run-SEED")
 	l.Dump.Flags(f)
-	f.StringVar(&plot, "plot", "", "draw rates over time, and what links carried, to this file, .svg or .png")
+	f.StringVar(&picture, "plot", "", "draw rates over time, and what links carried, to this file, .svg or .png")
 	f.BoolVar(&asJSON, "json", false, "print one JSON object (schema: vnic run --json-schema)")
 	metricsFlag(f, &l.Show)
 	l.Page.Flags(f)
@@ -292,4 +306,22 @@ func startProfile(name string) (stop func(), err error) {
 		return nil, errors.Join(err, f.Close())
 	}
 	return func() { pprof.StopCPUProfile(); _ = f.Close() }, nil
+}
+
+// pictureFormat is the format of --plot's file; "": there is none.
+func pictureFormat(c *cobra.Command, file string) (format string, err error) {
+	if c.Flags().Changed("plot") {
+		if format, err = plot.Format(file); err != nil {
+			err = fmt.Errorf("--plot %w", err)
+		}
+	}
+	return format, err
+}
+
+// labTitle is a lab's name in the title of a picture: of a file, without directory and extension.
+func labTitle(name string) string {
+	if name == "" {
+		return ""
+	}
+	return strings.TrimSuffix(filepath.Base(name), filepath.Ext(name))
 }
