@@ -42,17 +42,8 @@ every element with a reference of its own, and the NICs count where payload lay.
 			return cobra.NoArgs(c, args)
 		},
 		RunE: func(c *cobra.Command, _ []string) error {
-			if c.Flags().Changed("count") && (c.Flags().Changed("minbytes") || c.Flags().Changed("maxbytes")) {
-				return usagef(c, "--count and --minbytes or --maxbytes: one says how many elements there are")
-			}
-			if c.Flags().Changed("minbytes") && !c.Flags().Changed("maxbytes") {
-				o.Max = max(o.Max, o.Min)
-			}
-			if c.Flags().Changed("maxbytes") && !c.Flags().Changed("minbytes") {
-				o.Min = min(o.Max, o.Min)
-			}
-			if c.Flags().Changed("root") && o.Op != transfer.Broadcast {
-				return usagef(c, "--root is of --op %s", transfer.Broadcast)
+			if err := sizes(c, &o); err != nil {
+				return err
 			}
 			if err := u.check(c); err != nil {
 				return err
@@ -97,6 +88,23 @@ every element with a reference of its own, and the NICs count where payload lay.
 		return misuse(c, err)
 	})
 	return c
+}
+
+// sizes checks flags that say the same, and sets the largest or the smallest size where only the other one is given.
+func sizes(c *cobra.Command, o *allreduce.Options) error {
+	if c.Flags().Changed("count") && (c.Flags().Changed("minbytes") || c.Flags().Changed("maxbytes")) {
+		return usagef(c, "--count and --minbytes or --maxbytes: one says how many elements there are")
+	}
+	if c.Flags().Changed("minbytes") && !c.Flags().Changed("maxbytes") {
+		o.Max = max(o.Max, o.Min)
+	}
+	if c.Flags().Changed("maxbytes") && !c.Flags().Changed("minbytes") {
+		o.Min = min(o.Max, o.Min)
+	}
+	if c.Flags().Changed("root") && o.Op != transfer.Broadcast {
+		return usagef(c, "--root is of --op %s", transfer.Broadcast)
+	}
+	return nil
 }
 
 // ncclName is our name of a flag of nccl-tests that has another one there.

@@ -73,16 +73,7 @@ the model by which labs' links are shared, where what is shared is this machine'
 			if err := o.Check(); err != nil {
 				return misuse(c, err)
 			}
-			ui := show.New(c.ErrOrStderr(), asJSON)
-			o.Log, o.Progress = show.Log(ui, slog.LevelError, false), ui.Measuring
-			if !model {
-				return measure(c, o, plot, asJSON, ui)
-			}
-			rep, err := bench.Model(c.Context(), o)
-			if ui.Done(); err != nil {
-				return err
-			}
-			return show.Report(c.OutOrStdout(), asJSON, rep, rep.Table)
+			return measure(c, o, plot, asJSON, model)
 		},
 	}
 	f := c.Flags()
@@ -101,14 +92,23 @@ the model by which labs' links are shared, where what is shared is this machine'
 	return c
 }
 
-// measure measures, and prints what came of it.
-func measure(c *cobra.Command, o bench.Options, plot string, asJSON bool, ui *show.UI) (err error) {
+// measure measures, and prints what came of it; model: what the model predicts, too.
+func measure(c *cobra.Command, o bench.Options, plot string, asJSON, model bool) (err error) {
 	var picture io.WriteCloser
 	if plot != "" { // before it is measured: a wrong name is found at once
 		if picture, err = outfile.Create(plot); err != nil {
 			return fmt.Errorf("--plot: %w", err)
 		}
 		defer func() { err = errors.Join(err, picture.Close()) }()
+	}
+	ui := show.New(c.ErrOrStderr(), asJSON)
+	o.Log, o.Progress = show.Log(ui, slog.LevelError, false), ui.Measuring
+	if model {
+		rep, err := bench.Model(c.Context(), o)
+		if ui.Done(); err != nil {
+			return err
+		}
+		return show.Report(c.OutOrStdout(), asJSON, rep, rep.Table)
 	}
 	rep, err := bench.Do(c.Context(), o)
 	ui.Done()

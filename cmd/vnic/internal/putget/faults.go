@@ -141,8 +141,19 @@ func (u *use) disturbed(ctx context.Context, r *Run, f faults) error {
 	if cause := context.Cause(ctx); cause != nil {
 		return fmt.Errorf("%w: %w", cause, err)
 	}
-	var reported string
-	var bad error
+	reported, bad := u.after(ctx, r, f, killed)
+	if bad == nil {
+		bad = u.quiet(ctx, g)
+	}
+	if bad != nil {
+		return fmt.Errorf("after --fault %s: %w\nwhat it was: %w", u.opt.Fault, bad, err)
+	}
+	return fmt.Errorf("%s: %w", reported, err)
+}
+
+// after says what has happened when a fault has ended the rounds, and what is wrong with what should go on.
+func (u *use) after(ctx context.Context, r *Run, f faults, killed transfer.Killed) (reported string, bad error) {
+	name := "guest " + u.responder.Name
 	switch {
 	case f.kill > 0:
 		reported = fmt.Sprintf("%s's program, whose memory it was, was killed while guest %s's NIC used it: its exit took %s, "+
@@ -164,13 +175,7 @@ func (u *use) disturbed(ctx context.Context, r *Run, f faults) error {
 			bad = u.goesOn(ctx, r, rest, u.opt.Size-rest)
 		}
 	}
-	if bad == nil {
-		bad = u.quiet(ctx, g)
-	}
-	if bad != nil {
-		return fmt.Errorf("after --fault %s: %w\nwhat it was: %w", u.opt.Fault, bad, err)
-	}
-	return fmt.Errorf("%s: %w", reported, err)
+	return reported, bad
 }
 
 func (f *faults) happened(done chan struct{}, did error) bool {
