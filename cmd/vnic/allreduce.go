@@ -13,13 +13,14 @@ import (
 
 	"vnic.dev/vnic/cmd/vnic/internal/allreduce"
 	"vnic.dev/vnic/cmd/vnic/internal/guests"
-	"vnic.dev/vnic/devmem"
+	"vnic.dev/vnic/cmd/vnic/internal/show"
 	"vnic.dev/vnic/internal/transfer"
 )
 
 func allreduceCommand() *cobra.Command {
 	o := allreduce.Defaults()
-	u := newUse("allreduce", &o.Options, &o.Modes, &o.Seed)
+	u := newUse("allreduce", &o.Options, o.Complete)
+	u.progress = (*show.UI).Sizes
 	c := &cobra.Command{
 		Use:   "allreduce",
 		Short: "Add up the memory of guests' GPUs on a ring, in nccl-tests' columns, and prove where bytes went",
@@ -41,45 +42,38 @@ every element with a reference of its own, and the NICs count where payload lay.
 			return cobra.NoArgs(c, args)
 		},
 		RunE: func(c *cobra.Command, _ []string) error {
-			if err := u.complete(c); err != nil {
+			if err := sizes(c, &o); err != nil {
 				return err
 			}
-			if c.Flags().Changed("count") && (c.Flags().Changed("minbytes") || c.Flags().Changed("maxbytes")) {
-				return usagef(c, "--count and --minbytes or --maxbytes: one says how many elements there are")
+			if err := u.check(c); err != nil {
+				return err
 			}
-			if c.Flags().Changed("minbytes") && !c.Flags().Changed("maxbytes") {
-				o.Max = max(o.Max, o.Min)
-			}
-			if c.Flags().Changed("maxbytes") && !c.Flags().Changed("minbytes") {
-				o.Min = min(o.Max, o.Min)
-			}
-			if c.Flags().Changed("root") && o.Op != transfer.Broadcast {
-				return usagef(c, "--root is of --op %s", transfer.Broadcast)
-			}
-			if err := o.Complete(); err != nil {
-				return misuse(c, err)
-			}
-			return runUse(u, c, func(ctx context.Context, ui *ui) (*allreduce.Report, error) {
-				o.Progress = ui.sizes
-				return allreduce.Do(ctx, &o)
-			})
+			return runUse(u, c, func(ctx context.Context) (*allreduce.Report, error) { return allreduce.Do(ctx, &o) })
 		},
 	}
 	f := c.Flags()
-	f.SortFlags = false
 	f.IntVarP(&o.Guests, "guests", "g", o.Guests,
 		fmt.Sprintf("guests, each a rank (1 to %d; default with --lab: all)", guests.MaxGuests))
 	f.VarP((*bytesFlag)(&o.Min), "minbytes", "b", "the smallest size")
 	f.VarP((*bytesFlag)(&o.Max), "maxbytes", "e", "the largest size")
 	f.Uint64VarP(&o.Factor, "stepfactor", "f", o.Factor, "from one size to the next")
-	f.Var((*countsFlag)(&o.Counts), "count", "numbers of elements, with commas between, in place of sizes")
+	counts := func() string { return strings.Trim(strings.ReplaceAll(fmt.Sprint(o.Counts), " ", ","), "[]") }
+	f.Var(textFlag{"list", counts, func(s string) error { return addCounts(&o.Counts, s) }}, "count",
+		"numbers of elements, with commas between, in place of sizes")
 	f.IntVarP(&o.Iters, "iters", "n", o.Iters, "operations of a size that are timed")
 	f.IntVarP(&o.Warmup, "warmup-iters", "w", o.Warmup, "operations before, which are not")
 	f.BoolVarP(&o.Validate, "check", "c", o.Validate, "compare every element")
-	f.VarP((*typeFlag)(&o.Type), "dtype", "d",
-		"type of the elements: "+strings.Join(slices.Sorted(maps.Keys(allreduce.Types)), ", "))
-	f.VarP((*opFlag)(&o.Op), "op", "o", "operation: "+strings.Join(allreduce.Ops, ", ")+"; sum, nccl-tests' word for "+
-		"what is done with elements, is all_reduce")
+	names := strings.Join(slices.Sorted(maps.Keys(allreduce.Types)), ", ")
+	f.VarP(textFlag{"type", func() string { return o.Type.String() }, func(s string) error {
+		if _, known := allreduce.Types[s]; !known {
+			return fmt.Errorf("GPUs here add up %s", names)
+		}
+		o.Type = allreduce.Types[s]
+		return nil
+	}}, "dtype", "d", "type of the elements: "+names)
+	setOp := func(s string) (err error) { o.Op, err = parseOp(s); return err }
+	f.VarP(textFlag{"string", func() string { return o.Op }, setOp}, "op", "o", "operation: "+
+		strings.Join(allreduce.Ops, ", ")+"; sum, nccl-tests' word for what is done with elements, is all_reduce")
 	f.IntVarP(&o.Root, "root", "r", 0, "rank that a broadcast is from")
 	f.IntVar(&o.Channels, "channels", o.Channels, "rings that share each operation, each with a queue and a connection")
 	f.DurationVar(&o.Timeout, "timeout", o.Timeout,
@@ -96,6 +90,23 @@ every element with a reference of its own, and the NICs count where payload lay.
 	return c
 }
 
+// sizes checks flags that say the same, and sets the largest or the smallest size where only the other one is given.
+func sizes(c *cobra.Command, o *allreduce.Options) error {
+	if c.Flags().Changed("count") && (c.Flags().Changed("minbytes") || c.Flags().Changed("maxbytes")) {
+		return usagef(c, "--count and --minbytes or --maxbytes: one says how many elements there are")
+	}
+	if c.Flags().Changed("minbytes") && !c.Flags().Changed("maxbytes") {
+		o.Max = max(o.Max, o.Min)
+	}
+	if c.Flags().Changed("maxbytes") && !c.Flags().Changed("minbytes") {
+		o.Min = min(o.Max, o.Min)
+	}
+	if c.Flags().Changed("root") && o.Op != transfer.Broadcast {
+		return usagef(c, "--root is of --op %s", transfer.Broadcast)
+	}
+	return nil
+}
+
 // ncclName is our name of a flag of nccl-tests that has another one there.
 func ncclName(_ *pflag.FlagSet, name string) pflag.NormalizedName {
 	switch name {
@@ -107,54 +118,25 @@ func ncclName(_ *pflag.FlagSet, name string) pflag.NormalizedName {
 	return pflag.NormalizedName(strings.ReplaceAll(name, "_", "-"))
 }
 
-// opFlag is an operation, or nccl-tests' name of the reduction.
-type opFlag string
-
-func (o *opFlag) Type() string   { return "string" }
-func (o *opFlag) String() string { return string(*o) }
-
-func (o *opFlag) Set(s string) error {
+// parseOp reads an operation, or nccl-tests' name of the reduction.
+func parseOp(s string) (string, error) {
 	switch s {
 	case "sum":
 		s = transfer.AllReduce
 	case "prod", "min", "max", "avg", "mulsum", "all":
-		return fmt.Errorf("GPUs here add up: sum, or one of %s", strings.Join(allreduce.Ops, ", "))
+		return "", fmt.Errorf("GPUs here add up: sum, or one of %s", strings.Join(allreduce.Ops, ", "))
 	}
-	*o = opFlag(s)
-	return nil
+	return s, nil
 }
 
-// countsFlag are numbers of elements.
-type countsFlag []uint64
-
-func (l *countsFlag) Type() string { return "list" }
-
-func (l *countsFlag) String() string {
-	return strings.Trim(strings.ReplaceAll(fmt.Sprint([]uint64(*l)), " ", ","), "[]")
-}
-
-func (l *countsFlag) Set(s string) error {
+// addCounts reads numbers of elements, with commas between, and adds them to list.
+func addCounts(list *[]uint64, s string) error {
 	for word := range strings.SplitSeq(s, ",") {
 		n, err := strconv.ParseUint(word, 10, 64)
 		if err != nil {
 			return fmt.Errorf("%q is no number of elements", word)
 		}
-		*l = append(*l, n)
+		*list = append(*list, n)
 	}
-	return nil
-}
-
-// typeFlag is a type of elements.
-type typeFlag devmem.Type
-
-func (t *typeFlag) Type() string   { return "type" }
-func (t *typeFlag) String() string { return devmem.Type(*t).String() }
-
-func (t *typeFlag) Set(s string) error {
-	v, known := allreduce.Types[s]
-	if !known {
-		return fmt.Errorf("GPUs here add up %s", strings.Join(slices.Sorted(maps.Keys(allreduce.Types)), ", "))
-	}
-	*t = typeFlag(v)
 	return nil
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"vnic.dev/vnic/cmd/vnic/internal/bench"
+	"vnic.dev/vnic/cmd/vnic/internal/show"
 	"vnic.dev/vnic/internal/outfile"
 )
 
@@ -50,7 +51,7 @@ the model by which labs' links are shared, where what is shared is this machine'
 			case list && f.NFlag() > 1:
 				return usagef(c, "--list: nothing is measured: give no other flag")
 			case list:
-				return printText(c.OutOrStdout(), bench.List)
+				return show.Text(c.OutOrStdout(), bench.List)
 			case model && f.Changed("only"):
 				return usagef(c, "--model: it has rows of its own, and measures all of them: leave --only out")
 			case model && (quick || f.Changed("pairs")):
@@ -72,14 +73,10 @@ the model by which labs' links are shared, where what is shared is this machine'
 			if err := o.Check(); err != nil {
 				return misuse(c, err)
 			}
-			if model {
-				return measureModel(c, o, asJSON)
-			}
-			return measure(c, o, plot, asJSON)
+			return measure(c, o, plot, asJSON, model)
 		},
 	}
 	f := c.Flags()
-	f.SortFlags = false
 	f.BoolVar(&quick, "quick", false, "take a minute: fewer and shorter runs")
 	f.StringSliceVar(&o.Only, "only", nil, "names of what to measure, or their first words, with commas between")
 	f.BoolVar(&list, "list", false, "list what is measured, and measure nothing")
@@ -95,8 +92,8 @@ the model by which labs' links are shared, where what is shared is this machine'
 	return c
 }
 
-// measure measures, and prints what came of it.
-func measure(c *cobra.Command, o bench.Options, plot string, asJSON bool) (err error) {
+// measure measures, and prints what came of it; model: what the model predicts, too.
+func measure(c *cobra.Command, o bench.Options, plot string, asJSON, model bool) (err error) {
 	var picture io.WriteCloser
 	if plot != "" { // before it is measured: a wrong name is found at once
 		if picture, err = outfile.Create(plot); err != nil {
@@ -104,37 +101,23 @@ func measure(c *cobra.Command, o bench.Options, plot string, asJSON bool) (err e
 		}
 		defer func() { err = errors.Join(err, picture.Close()) }()
 	}
-	ui := newUI(c.ErrOrStderr(), asJSON)
-	o.Log = logTo(ui, slog.LevelError, false)
-	o.Progress = ui.measuring
+	ui := show.New(c.ErrOrStderr(), asJSON)
+	o.Log, o.Progress = show.Log(ui, slog.LevelError, false), ui.Measuring
+	if model {
+		rep, err := bench.Model(c.Context(), o)
+		if ui.Done(); err != nil {
+			return err
+		}
+		return show.Report(c.OutOrStdout(), asJSON, rep, rep.Table)
+	}
 	rep, err := bench.Do(c.Context(), o)
-	ui.done()
+	ui.Done()
 	if rep == nil || len(rep.Rows) == 0 {
 		return err
 	}
-	if asJSON {
-		err = errors.Join(err, printJSON(c.OutOrStdout(), rep))
-	} else {
-		err = errors.Join(err, printText(c.OutOrStdout(), rep.Table))
-	}
+	err = errors.Join(err, show.Report(c.OutOrStdout(), asJSON, rep, rep.Table))
 	if picture != nil {
 		err = errors.Join(err, rep.SVG(picture))
 	}
 	return err
-}
-
-// measureModel measures what the model predicts, and prints both.
-func measureModel(c *cobra.Command, o bench.Options, asJSON bool) error {
-	ui := newUI(c.ErrOrStderr(), asJSON)
-	o.Log = logTo(ui, slog.LevelError, false)
-	o.Progress = ui.measuring
-	rep, err := bench.Model(c.Context(), o)
-	ui.done()
-	if err != nil {
-		return err
-	}
-	if asJSON {
-		return printJSON(c.OutOrStdout(), rep)
-	}
-	return printText(c.OutOrStdout(), rep.Table)
 }

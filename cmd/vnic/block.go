@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -11,7 +12,7 @@ import (
 
 func blockCommand() *cobra.Command {
 	o := storage.Defaults()
-	u := newUse("block", &o.Options, &o.Modes, &o.Seed)
+	u := newUse("block", &o.Options, o.Complete)
 	c := &cobra.Command{
 		Use:   "block [nvme-tcp://HOST[:PORT]/NQN[?nsid=N] | nbd://HOST[:PORT]/[EXPORT]]",
 		Short: "Read blocks of a remote device into a guest's GPU and write them from there, over NVMe/TCP or NBD",
@@ -27,28 +28,19 @@ NVMe/TCP target in a second guest, or nbdkit for a guest in this process. HOST m
   nbdkit pattern size=1G; vnic block nbd://localhost/ --content nbdkit-pattern --guest inproc`,
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(c *cobra.Command, args []string) (err error) {
-			if err := u.complete(c); err != nil {
+			o.URL = strings.Join(args, "") // one at most
+			if err := u.check(c); err != nil {
 				return err
-			}
-			if len(args) > 0 {
-				o.URL = args[0]
-			}
-			if err := o.Complete(); err != nil {
-				return misuse(c, err)
 			}
 			p, err := o.Peer(c.Context())
 			if err != nil {
 				return err
 			}
 			defer func() { err = errors.Join(err, p.Close()) }()
-			return runUse(u, c, func(ctx context.Context, ui *ui) (*storage.Report, error) {
-				o.Progress = ui.progress
-				return storage.Do(ctx, &o, p)
-			})
+			return runUse(u, c, func(ctx context.Context) (*storage.Report, error) { return storage.Do(ctx, &o, p) })
 		},
 	}
 	f := c.Flags()
-	f.SortFlags = false
 	f.BoolVar(&o.Read, "read", false, "read (default without any of the three)")
 	f.BoolVar(&o.Write, "write", false, "write a pattern of the seed: what the device has is lost")
 	f.BoolVar(&o.Verify, "verify", false, "read back what was written, and compare it; or with --read see --content")

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"os"
 	"strings"
 
@@ -13,6 +12,8 @@ import (
 
 	"vnic.dev/vnic/cmd/vnic/internal/boot"
 	"vnic.dev/vnic/cmd/vnic/internal/broker"
+	"vnic.dev/vnic/cmd/vnic/internal/live"
+	"vnic.dev/vnic/cmd/vnic/internal/show"
 	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/machine/assets"
 	"vnic.dev/vnic/internal/machine/assets/toolimage"
@@ -29,7 +30,7 @@ func bootCommand() *cobra.Command {
 		verbose bool
 		labName string
 		account string
-		l       = newLive("boot")
+		l       = live.New("boot")
 		o       = boot.Options{Memory: 512 << 20, GPUMemory: 256 << 20}
 	)
 	c := &cobra.Command{
@@ -82,9 +83,8 @@ receiver in C: devmem.c, in share/doc/vnic/examples beside bin, and in guest/doc
 				if err != nil {
 					return err
 				}
-				setGPUDriver(file, o.GPUDriver)
-				setIOMMU(file, o.IOMMU)
-				l.uplinks = file.UplinksOf("")
+				setDrivers(file, o.GPUDriver, o.IOMMU)
+				l.Uplinks = file.UplinksOf("")
 				if err := gatewayOnce(c, file); err != nil {
 					return err
 				}
@@ -92,34 +92,29 @@ receiver in C: devmem.c, in share/doc/vnic/examples beside bin, and in guest/doc
 					return misuse(c, err)
 				}
 			}
-			if l.dump.File == "-" {
+			if l.Dump.File == "-" {
 				return usagef(c, "--pcap -: stdout is the program's: name a file")
 			}
-			if err := errors.Join(l.check(), o.Check(), l.dump.Check(false), checkFlows(o.Flows)); err != nil {
+			if err := errors.Join(l.Check(), o.Check(), l.Dump.Check(false), checkFlows(o.Flows)); err != nil {
 				return misuse(c, err)
 			}
-			ui := newUI(c.ErrOrStderr(), false)
-			ui.times = verbose
-			defer ui.done()
-			o.Log = logTo(ui, slog.LevelError, verbose)
-			o.Fetch.Log, o.Fetch.Progress = o.Log, ui.fetch
-			o.Note, o.Doing = ui.note, ui.doingNow
+			ui := show.New(c.ErrOrStderr(), false)
+			ui.Times = verbose
+			defer ui.Done()
+			o.Log = ui.Fetching(&o.Fetch, verbose)
+			o.Note, o.Doing = ui.Note, ui.Doing
 			o.Stdin, o.Stdout, o.Stderr = os.Stdin, c.OutOrStdout(), c.ErrOrStderr()
-			if o.Lab != nil {
-				seedLab(o.Lab, ui.note)
-			} else {
-				seeded(c.Flags(), &o.Impair, ui.note)
-			}
-			file := l.file("json", account)
-			l.more = broker.Terminal
-			return l.run(c, &o.Common, o.BrokerConfig, func(ctx context.Context) error {
+			seedLinks(c, o.Lab, &o.Impair, ui.Note)
+			file := l.File("json", account)
+			l.More = broker.Terminal
+			return l.Run(c, &o.Common, o.BrokerConfig, func(ctx context.Context) error {
 				var accel qemu.Accel
 				o.Booted = func(a qemu.Accel) { accel = a }
 				status, err := boot.Do(ctx, o)
-				if r := l.capture.Report(); r != nil && (r.Missed > 0 || verbose) {
-					ui.note("%v", r)
+				if r := l.Capture.Report(); r != nil && (r.Missed > 0 || verbose) {
+					ui.Note("%v", r)
 				}
-				err = errors.Join(err, tellFlows(c.ErrOrStderr(), l.counters.Last(), accel, file))
+				err = errors.Join(err, live.TellFlows(c.ErrOrStderr(), l.Counters.Last(), accel, file))
 				if err == nil && status != 0 {
 					return exitStatus(status)
 				}
@@ -128,7 +123,6 @@ receiver in C: devmem.c, in share/doc/vnic/examples beside bin, and in guest/doc
 		},
 	}
 	f := c.Flags()
-	f.SortFlags = false
 	labFlag(f, &labName)
 	f.StringVar(&o.NIC, "nic", lab.Virtio,
 		"virtio; or gve, whose devmem TCP is the kernel's, and which needs QEMU "+assets.MinVFIOUser)
@@ -150,10 +144,10 @@ receiver in C: devmem.c, in share/doc/vnic/examples beside bin, and in guest/doc
 	f.StringArrayVar(&o.Forwards, "forward", nil, "[tcp:|udp:]HOSTPORT:[guestN:]GUESTPORT, from 127.0.0.1 here to a guest")
 	gatewayFlags(f, &o.GatewayFlags, boot.HostPorts)
 	f.BoolVar(&o.NoGateway, "no-gateway", false, "nothing on the switch but the guests: as --gateway off")
-	uplinkFlag(f, &l.uplinks)
+	uplinkFlag(f, &l.Uplinks)
 	allowMACFlag(f, &o.AllowMAC, "only the NIC's own")
 	stormFlag(f, &o.Storm)
-	sandboxFlag(f, &l.sandbox)
+	sandboxFlag(f, &l.Sandbox)
 	f.StringVar(&o.End, "end", boot.EndAll, "of several guests: "+boot.EndAll+", when all programs have ended; or "+
 		boot.EndFirstFailure+", when one has failed: its status is vnic's")
 	machineFlags(f, &o.Accel)
@@ -161,13 +155,12 @@ receiver in C: devmem.c, in share/doc/vnic/examples beside bin, and in guest/doc
 	f.StringVar(&o.Append, "append", "", "words for the kernel's command line")
 	f.StringArrayVar(&o.QEMUArgs, "qemu-arg", nil, "an argument for QEMU; once for each")
 	f.IntVar(&o.GDB, "gdb", 0, "port at 127.0.0.1 for gdb, the second guest's is the next (--qemu-arg -S waits for it)")
-	l.dump.Flags(f)
-	metricsFlag(f, &l.show)
-	l.page.flags(f)
+	l.Dump.Flags(f)
+	metricsFlag(f, &l.Show)
+	l.Page.Flags(f)
 	f.StringVar(&o.LogDir, "log-dir", "", "directory for the guests' consoles, with their kernels' logs: "+
 		"console-guest0.log, ... (--append loglevel=4: its errors alone, which is sooner)")
 	sourceFlags(f, &o.Fetch)
-	f.BoolVar(&o.Fetch.Offline, "offline", false, "use what is in the cache, fetch nothing")
 	f.BoolVarP(&verbose, "verbose", "v", false, "log what happens")
 	return c
 }
@@ -206,20 +199,4 @@ func indented(words []string) string {
 func toolsFlag(f *pflag.FlagSet, list *string) {
 	f.StringVar(list, "tools", toolimage.None,
 		"none; or Debian packages for the guests: net (ethtool, tcpdump, iperf3, ping), python, ncdevmem, PACKAGE,...")
-}
-
-// doingNow shows what is being done; "": nothing any more, as the guests' job begins.
-func (u *ui) doingNow(what string) {
-	if what == "" {
-		jobBegins()
-	}
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	u.given = what == ""
-	switch {
-	case what == "":
-		u.end()
-	case u.tty && !u.quiet:
-		u.spin(what)
-	}
 }

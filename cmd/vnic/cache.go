@@ -4,15 +4,17 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"strings"
-	"text/tabwriter"
-	"time"
 
 	"github.com/dustin/go-humanize"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"vnic.dev/vnic/cmd/vnic/internal/export"
+	"vnic.dev/vnic/cmd/vnic/internal/show"
 	"vnic.dev/vnic/internal/machine/assets"
+	"vnic.dev/vnic/internal/version"
 )
 
 func cacheCommand() *cobra.Command {
@@ -53,13 +55,10 @@ used (tools: when they were made).`,
 			if err != nil {
 				return err
 			}
-			if asJSON {
-				return printCacheJSON(c.OutOrStdout(), dir, list)
-			}
-			return printText(c.OutOrStdout(), func(w io.Writer) error { return printCache(w, dir, list) })
+			return show.Report(c.OutOrStdout(), asJSON, export.Contents(dir, list),
+				func(w io.Writer) error { return export.List(w, dir, list) })
 		},
 	}
-	c.Flags().SortFlags = false
 	c.Flags().BoolVar(&asJSON, "json", false, "print one JSON object")
 	cacheFlag(c.Flags(), &o.CacheDir)
 	return c
@@ -87,7 +86,7 @@ tools, tmp). What a running vnic or QEMU uses stays. Links are removed, not what
 				return assets.Choose(list, args)
 			})
 			for _, e := range removed {
-				if _, perr := fmt.Fprintf(c.OutOrStdout(), "removed %s, %s\n", e.Name, size(e)); perr != nil {
+				if _, perr := fmt.Fprintf(c.OutOrStdout(), "removed %s, %s\n", e.Name, export.Size(e)); perr != nil {
 					return errors.Join(err, perr)
 				}
 			}
@@ -102,85 +101,106 @@ tools, tmp). What a running vnic or QEMU uses stays. Links are removed, not what
 		}
 		return names, cobra.ShellCompDirectiveNoFileComp
 	}
-	c.Flags().SortFlags = false
 	c.Flags().BoolVar(&everything, "all", false, "remove everything that is not in use")
 	cacheFlag(c.Flags(), &o.CacheDir)
 	return c
 }
 
-func size(e assets.CacheEntry) string {
-	if e.Link != "" {
-		return "a link"
+func cacheExportCommand() *cobra.Command {
+	var o export.Options
+	var asJSON bool
+	c := &cobra.Command{
+		Use:   "export FILE",
+		Short: "Write one file for machines without a network",
+		Long: `Write one file with this program and what some commands need: QEMU with its libraries and firmware, a guest
+kernel, and the modules that these commands' guests load, for NICs of either model. What the cache lacks is
+fetched first. The file is a tar. On the other machine, which needs tar and gzip, and no vnic:
+
+  tar xf FILE vnic.gz && gunzip vnic.gz && ./vnic cache import FILE
+
+Then the commands work there with --offline. boot's --tools and --gpu-driver vnicgpu need more than the file has.`,
+		Example: `  vnic cache export vnic.tar
+  vnic cache export vnic.tar --for run,block
+  vnic cache export vnic.tar --json | jq -r .sha256`,
+		Args: func(c *cobra.Command, args []string) error {
+			if len(args) != 1 {
+				return usagef(c, "export: one FILE to write")
+			}
+			return nil
+		},
+		RunE: func(c *cobra.Command, args []string) error {
+			if err := o.Check(); err != nil {
+				return usagef(c, "--for: %w", err)
+			}
+			ui := show.New(c.ErrOrStderr(), false)
+			defer ui.Done()
+			o.File, o.Vnic = args[0], strings.Trim(strings.Fields(version.String())[0], "()")
+			ui.Fetching(&o.Fetch, false)
+			o.Note, o.Stage = ui.Note, ui.Doing
+			res, err := export.Run(c.Context(), o)
+			ui.Done()
+			if err != nil {
+				return err
+			}
+			return show.Report(c.OutOrStdout(), asJSON, res, func(w io.Writer) error {
+				_, err := fmt.Fprintf(w, "%s, %s\n", res.File, humanize.IBytes(uint64(res.Bytes)))
+				return err
+			})
+		},
 	}
-	return humanize.IBytes(uint64(e.Bytes))
+	f := c.Flags()
+	f.StringSliceVar(&o.For, "for", []string{"run", "boot"}, "commands that are to work there: "+
+		strings.Join(export.Commands(), ", "))
+	offlineFlag(f, &o.Fetch)
+	f.BoolVar(&asJSON, "json", false, "print one JSON object")
+	mirrorFlags(f, &o.Fetch)
+	return c
 }
 
-func total(list []assets.CacheEntry) (n int64) {
-	for _, e := range list {
-		n += e.Bytes
+func cacheImportCommand() *cobra.Command {
+	var o assets.Options
+	var asJSON bool
+	c := &cobra.Command{
+		Use:   "import FILE",
+		Short: "Read into the cache what another machine has exported",
+		Long: `Read into the cache a file that 'vnic cache export' has written on another machine. All of it is checked (sizes,
+names, SHA-256) and tried before anything in the cache changes. What is in it runs as you: import only files
+of people whom you trust. It needs no network; - is standard input.`,
+		Example: `  vnic cache import vnic.tar && vnic run --offline
+  ssh login cat vnic.tar | vnic cache import -`,
+		Args: func(c *cobra.Command, args []string) error {
+			if len(args) != 1 {
+				return usagef(c, "import: one FILE to read")
+			}
+			return nil
+		},
+		RunE: func(c *cobra.Command, args []string) error {
+			in := c.InOrStdin()
+			if args[0] != "-" {
+				f, err := os.Open(args[0])
+				if err != nil {
+					return err
+				}
+				defer func() { _ = f.Close() }()
+				in = f
+			}
+			ui := show.New(c.ErrOrStderr(), false)
+			defer ui.Done()
+			o.Progress = ui.Fetch
+			done, err := assets.Import(c.Context(), o, in)
+			ui.Done()
+			if err != nil {
+				return fmt.Errorf("%s: %w", args[0], err)
+			}
+			return show.Report(c.OutOrStdout(), asJSON, done, func(w io.Writer) error {
+				_, err := fmt.Fprintf(w, "%s in %s: with --offline work now: %s\n", humanize.IBytes(uint64(done.Bytes)),
+					done.Cache, strings.Join(done.For, ", "))
+				return err
+			})
+		},
 	}
-	return n
-}
-
-func printCacheJSON(w io.Writer, dir string, list []assets.CacheEntry) error {
-	if list == nil {
-		list = []assets.CacheEntry{}
-	}
-	return printJSON(w, struct {
-		Cache   string              `json:"cache"`
-		Bytes   int64               `json:"bytes"`
-		Entries []assets.CacheEntry `json:"entries"`
-	}{dir, total(list), list})
-}
-
-func printCache(w io.Writer, dir string, list []assets.CacheEntry) error {
-	if len(list) == 0 {
-		_, err := fmt.Fprintf(w, "nothing in %s\n", dir)
-		return err
-	}
-	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(tw, "NAME\tSIZE\tLAST USED\tNOTE")
-	for _, e := range list {
-		used := "-"
-		if !e.Used.IsZero() {
-			used = e.Used.Local().Format(time.DateTime)
-		}
-		fmt.Fprintln(tw, strings.TrimRight(shortName(e)+"\t"+size(e)+"\t"+used+"\t"+cacheNote(e), "\t"))
-	}
-	if err := tw.Flush(); err != nil {
-		return err
-	}
-	_, err := fmt.Fprintf(w, "%s in %s\n", humanize.IBytes(uint64(total(list))), dir)
-	return err
-}
-
-// shortName is as much of a name as tells it apart: an image's is a hash.
-func shortName(e assets.CacheEntry) string {
-	const enough = len("images/") + 12
-	if e.Kind == "images" && len(e.Name) > enough && !e.Partial {
-		return e.Name[:enough]
-	}
-	return e.Name
-}
-
-func cacheNote(e assets.CacheEntry) string {
-	var notes []string
-	if e.Link != "" {
-		notes = append(notes, "leads to "+e.Link)
-	}
-	if e.Current {
-		notes = append(notes, "current")
-	}
-	if e.For != nil {
-		notes = append(notes, "imported for "+strings.Join(e.For, " "))
-	}
-	if e.Partial {
-		notes = append(notes, "unfinished")
-	}
-	if e.InUse && len(e.PIDs) > 0 {
-		notes = append(notes, "in use by "+strings.Trim(fmt.Sprint(e.PIDs), "[]"))
-	} else if e.InUse {
-		notes = append(notes, "in use")
-	}
-	return strings.Join(notes, ", ")
+	f := c.Flags()
+	f.BoolVar(&asJSON, "json", false, "print one JSON object")
+	cacheFlag(f, &o.CacheDir)
+	return c
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/cobra/doc"
 
+	"vnic.dev/vnic/cmd/vnic/internal/manual"
 	"vnic.dev/vnic/cmd/vnic/internal/serve"
 )
 
@@ -75,5 +76,5 @@ func manTree(c *cobra.Command, h *doc.GenManHeader, dir string) error {
 		return err
 	}
 	name := strings.ReplaceAll(c.CommandPath(), " ", "-") + "." + h.Section
-	return os.WriteFile(filepath.Join(dir, name), []byte(finishPage(c, page.String())), 0o644)
+	return os.WriteFile(filepath.Join(dir, name), []byte(manual.Finish(c, page.String())), 0o644)
 }

@@ -1,16 +1,21 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
-	"math/rand/v2"
+	"os"
+	"strconv"
 	"strings"
 	"time"
 
+	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"vnic.dev/vnic/cmd/vnic/internal/broker"
+	"vnic.dev/vnic/cmd/vnic/internal/spare"
 	"vnic.dev/vnic/internal/lab"
+	"vnic.dev/vnic/internal/limits"
+	"vnic.dev/vnic/internal/machine/qemu"
 	"vnic.dev/vnic/internal/wire/uplink"
 )
 
@@ -27,23 +32,25 @@ func (b *bytesFlag) Set(s string) error {
 	return err
 }
 
+// textFlag is a flag whose value is read and written by functions.
+type textFlag struct {
+	kind string // in helps
+	text func() string
+	set  func(string) error
+}
+
+func (t textFlag) Type() string       { return t.kind }
+func (t textFlag) String() string     { return t.text() }
+func (t textFlag) Set(s string) error { return t.set(s) }
+
 // impairFlags are flags for impairments of all links.
 func impairFlags(f *pflag.FlagSet, im *lab.Impairment) {
 	for _, x := range lab.Impairments() {
-		if x.Flag != "" {
-			f.Var(impairFlag{x.Value(im), x.Flag}, x.Key, x.Help+"; as "+x.Example)
+		if v := x.Value(im); x.Flag != "" {
+			f.Var(textFlag{x.Flag, v.String, v.Set}, x.Key, x.Help+"; as "+x.Example)
 		}
 	}
 }
-
-// impairFlag is an impairment with its unit.
-type impairFlag struct {
-	lab.Value
-	unit string
-}
-
-// Type implements pflag.Value.
-func (v impairFlag) Type() string { return v.unit }
 
 // flowsFlag is the number of flows that a NIC keeps account of.
 func flowsFlag(f *pflag.FlagSet, n *int, shown string) {
@@ -79,14 +86,6 @@ func impairSeedFlag(f *pflag.FlagSet, i *lab.Impairment) {
 	f.Uint64Var(&i.Seed, "seed", 0, "seed of what links do by chance (default: random, printed)")
 }
 
-// seeded draws a seed and notes it, if links are lossy and the user gave none.
-func seeded(f *pflag.FlagSet, i *lab.Impairment, note func(format string, args ...any)) {
-	if i.Lossy() && !f.Changed("seed") {
-		i.Seed = uint64(rand.Uint32())
-		note("what links do by chance: seed %d", i.Seed)
-	}
-}
-
 // nicFlags are flags for keys of NICs in lab files; loadLab refuses them beside a lab file.
 func nicFlags(f *pflag.FlagSet, o *lab.NICOptions) {
 	f.IntVar(&o.MTU, "mtu", 1500, "MTU of the link, which is also the largest that the NICs take, unless --max-mtu says "+
@@ -108,60 +107,35 @@ func xdpFlag(f *pflag.FlagSet, xdp *bool) {
 		lab.GVEBeforeXDP)
 }
 
-// uplinksFlag is a list of uplinks, named up0, up1 and so on.
-type uplinksFlag []uplink.Config
-
-func (u *uplinksFlag) Type() string { return "uplink" }
-
-func (u *uplinksFlag) String() string {
-	words := make([]string, 0, len(*u))
-	for i := range *u {
-		words = append(words, (*u)[i].String())
-	}
-	return strings.Join(words, " ")
-}
-
-func (u *uplinksFlag) Set(s string) error {
-	c, err := uplink.Parse(s)
-	if err == nil && len(*u) == lab.MaxUplinks {
-		err = fmt.Errorf("there are %d, and no more", lab.MaxUplinks)
-	}
-	c.Name = fmt.Sprint("up", len(*u))
-	*u = append(*u, c)
-	return err
-}
-
-// uplinkFlag is --uplink: networks that the switch leads to.
+// uplinkFlag is --uplink: networks that the switch leads to, which are named up0, up1 and so on.
 func uplinkFlag(f *pflag.FlagSet, u *[]uplink.Config) {
-	f.Var((*uplinksFlag)(u), "uplink", "lead the switch to another machine: vxlan=LOCAL,REMOTE,VNI with addresses and "+
-		"ports, tap=NAME of a device that is there, stream=listen:ADDRESS or stream=connect:ADDRESS, a file with a "+
-		"slash or HOST:PORT, as QEMU's -netdev stream; once for each")
-}
-
-// uplinks are services of a lab, for uplinks. In a sandbox its broker removes the files of sockets.
-func uplinks(list []uplink.Config, b *broker.Client) []lab.Service {
-	if b == nil {
-		return lab.Uplinks(list, nil)
+	text := func() string {
+		var words []string
+		for i := range *u {
+			words = append(words, (*u)[i].String())
+		}
+		return strings.Join(words, " ")
 	}
-	return lab.Uplinks(list, b.Keep)
-}
-
-// macsFlag are MACs that guests may send from.
-type macsFlag lab.AllowedMACs
-
-func (m *macsFlag) Type() string   { return "MACs" }
-func (m *macsFlag) String() string { return lab.AllowedMACs(*m).String() }
-
-func (m *macsFlag) Set(s string) error {
-	a, err := lab.ParseAllowedMACs(s)
-	*m = macsFlag(a)
-	return err
+	set := func(s string) error {
+		c, err := uplink.Parse(s)
+		if err == nil && len(*u) == lab.MaxUplinks {
+			err = fmt.Errorf("there are %d, and no more", lab.MaxUplinks)
+		}
+		c.Name = fmt.Sprint("up", len(*u))
+		*u = append(*u, c)
+		return err
+	}
+	f.Var(textFlag{"uplink", text, set}, "uplink", "lead the switch to another machine: vxlan=LOCAL,REMOTE,VNI with "+
+		"addresses and ports, tap=NAME of a device that is there, stream=listen:ADDRESS or stream=connect:ADDRESS, a file "+
+		"with a slash or HOST:PORT, as QEMU's -netdev stream; once for each")
 }
 
 // allowMACFlag is --allow-mac: MACs that guests may send from; own is the default, for the help.
 func allowMACFlag(f *pflag.FlagSet, m *lab.AllowedMACs, ownRule string) {
-	f.Var((*macsFlag)(m), "allow-mac", "other MACs that guests may send from, with commas, or any, as for a bridge or "+
-		"macvlan in a guest; never the gateway's or another guest's (default: "+ownRule+")")
+	set := func(s string) (err error) { *m, err = lab.ParseAllowedMACs(s); return err }
+	f.Var(textFlag{"MACs", func() string { return m.String() }, set}, "allow-mac", "other MACs that guests may send "+
+		"from, with commas, or any, as for a bridge or macvlan in a guest; never the gateway's or another guest's (default: "+
+		ownRule+")")
 }
 
 // stormFlag is --storm: the bound of broadcasts and multicasts of each NIC and uplink.
@@ -171,23 +145,98 @@ func stormFlag(f *pflag.FlagSet, storm *uint) {
 		"of 60 Mb/s: give more for a faster one (0: no limit)")
 }
 
-// limitFlag is the longest time that something may take.
-type limitFlag time.Duration
-
-func (l *limitFlag) Type() string   { return "duration" }
-func (l *limitFlag) String() string { return time.Duration(*l).String() }
-
-func (l *limitFlag) Set(s string) error {
-	d, err := time.ParseDuration(s)
-	if err != nil || d < 0 {
-		return errors.New("a time with its unit, as 90s or 10m, or 0: no limit")
+// timeoutFlag is --timeout: how long a command may take.
+func timeoutFlag(f *pflag.FlagSet, limit *time.Duration) {
+	set := func(s string) error {
+		d, err := time.ParseDuration(s)
+		if err != nil || d < 0 {
+			return errors.New("a time with its unit, as 90s or 10m, or 0: no limit")
+		}
+		*limit = d
+		return nil
 	}
-	*l = limitFlag(d)
+	f.Var(textFlag{"duration", func() string { return limit.String() }, set}, "timeout", "end everything after this "+
+		"time, as 90s or 10m, counted from the start, downloads included: exit status 124, and a message says which guests "+
+		"still ran (default 0: no limit)")
+}
+
+// sandboxFlag is --sandbox, whose default is what mode is.
+func sandboxFlag(f *pflag.FlagSet, mode *string) {
+	f.StringVar(mode, "sandbox", *mode,
+		"on: once guests may come, this process can start, open and dial nothing, a small one outside of it does; "+
+			"log: say what would be refused; off")
+}
+
+// spareKey annotates the flag of commands that start guests.
+const spareKey = "spare"
+
+// machineFlags say how a command's guests run, and how slow that may be.
+func machineFlags(f *pflag.FlagSet, a *qemu.Accel) {
+	accelerated(f, a)
+	_ = f.SetAnnotation("accel", spareKey, nil) // the flag is there
+}
+
+// accelerated are the same for guests that somebody else starts.
+func accelerated(f *pflag.FlagSet, a *qemu.Accel) {
+	if v, err := qemu.ParseAccel(os.Getenv(qemu.EnvAccel)); err == nil {
+		*a = v
+	}
+	if spare.Taken() {
+		*a = qemu.AccelTCG
+	}
+	text := func() string { return cmp.Or(string(*a), "auto") }
+	set := func(s string) error {
+		v, err := qemu.ParseAccel(s)
+		if err != nil {
+			return errors.New("auto, kvm or tcg")
+		}
+		if !spare.Taken() {
+			*a = v
+		}
+		return nil
+	}
+	f.Var(textFlag{"how", text, set}, "accel", "how QEMU runs the guests: kvm; tcg, which emulates their CPUs; or auto: "+
+		"by KVM where a small guest boots with it ($"+qemu.EnvAccel+")")
+	slow := func(s string) error {
+		n, err := limits.Parse(s)
+		if err == nil {
+			limits.Stretch(n)
+		}
+		return err
+	}
+	f.Var(textFlag{"times", func() string { return "1" }, slow}, "slow", "how many times longer than usual everything "+
+		"that is waited for may take, 1 to "+strconv.Itoa(limits.Max)+"; more where guests boot slowly ($"+limits.Env+")")
+}
+
+// checkMachineEnv says what is wrong with the environment's variables of machineFlags.
+func checkMachineEnv(c *cobra.Command) error {
+	if v := os.Getenv(qemu.EnvAccel); v != "" {
+		if _, err := qemu.ParseAccel(v); err != nil {
+			return misuse(c, fmt.Errorf("$%s %w", qemu.EnvAccel, err))
+		}
+	}
+	if err := limits.Check(); err != nil {
+		return misuse(c, err)
+	}
 	return nil
 }
 
-// timeoutFlag is --timeout: how long a command may take.
-func timeoutFlag(f *pflag.FlagSet, limit *time.Duration) {
-	f.Var((*limitFlag)(limit), "timeout", "end everything after this time, as 90s or 10m, counted from the start, "+
-		"downloads included: exit status 124, and a message says which guests still ran (default 0: no limit)")
+// beginMachine is done before every command: what the environment has is checked, and where guests may be run by KVM a
+// spare is kept.
+func beginMachine(c *cobra.Command) error {
+	if err := checkMachineEnv(c); err != nil {
+		return err
+	}
+	f := c.Flags().Lookup("accel")
+	if f == nil || f.Value.String() != "auto" {
+		return nil
+	}
+	if _, starts := f.Annotations[spareKey]; !starts {
+		return nil
+	}
+	if err := spare.Keep(); err != nil { // nothing is begun again then
+		_, err = fmt.Fprintf(c.ErrOrStderr(), "note: %v\n", err)
+		return err
+	}
+	return nil
 }

@@ -1,12 +1,11 @@
 package main
 
 import (
-	"log/slog"
-
 	"github.com/spf13/cobra"
 
 	"vnic.dev/vnic/cmd/vnic/internal/boot"
 	"vnic.dev/vnic/cmd/vnic/internal/image"
+	"vnic.dev/vnic/cmd/vnic/internal/show"
 	"vnic.dev/vnic/internal/lab"
 )
 
@@ -62,15 +61,13 @@ The same flags, files and kernel give the same image, byte for byte.`,
 			if err := g.Check(); err != nil {
 				return misuse(c, err)
 			}
-			ui := newUI(c.ErrOrStderr(), false)
-			defer ui.done()
-			g.Log = logTo(ui, slog.LevelError, verbose)
-			g.Fetch.Log, g.Fetch.Progress, g.Note = g.Log, ui.fetch, ui.note
+			ui := show.New(c.ErrOrStderr(), false)
+			defer ui.Done()
+			g.Log, g.Note = ui.Fetching(&g.Fetch, verbose), ui.Note
 			return ofProgram(c, image.Build(c.Context(), o, c.OutOrStdout()))
 		},
 	}
 	f := c.Flags()
-	f.SortFlags = false
 	f.StringVarP(&o.Dir, "output", "o", image.DefaultDir, "directory to make")
 	f.BoolVar(&o.Force, "force", false, "replace it if there is one")
 	f.StringVar(&o.Guest.NIC, "nic", lab.Virtio, "virtio or gve, as of vnic serve")
@@ -84,7 +81,7 @@ The same flags, files and kernel give the same image, byte for byte.`,
 		"RAM that the guest will have at least: files may take up a third of it")
 	f.StringVar(&o.Guest.Append, "append", "", "words for the kernel's command line")
 	kernelFlags(f, &o.Guest.Fetch)
-	f.BoolVar(&o.Guest.Fetch.Offline, "offline", false, "use what is in the cache, fetch nothing")
+	offlineFlag(f, &o.Guest.Fetch)
 	f.BoolVarP(&verbose, "verbose", "v", false, "log what happens")
 	return c
 }
@@ -118,7 +115,7 @@ root; --list says what else it needs.`,
 				return image.WriteList(out)
 			case o.File == "":
 				return usagef(c, "-o: no name of a file")
-			case o.File == "-" && isTerminal(out):
+			case o.File == "-" && show.IsTerminal(out):
 				return usagef(c, "-o -: a program is not for a terminal: redirect it, or name a file")
 			}
 			o.Stdout = out
@@ -126,7 +123,6 @@ root; --list says what else it needs.`,
 		},
 	}
 	f := c.Flags()
-	f.SortFlags = false
 	f.StringVarP(&o.File, "output", "o", "devmem", "file to write; -: stdout")
 	f.BoolVar(&o.Force, "force", false, "replace the file if there is one")
 	f.BoolVar(&list, "list", false, "list the tools, and what they need in a guest")

@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"vnic.dev/vnic/cmd/vnic/internal/junit"
+	"vnic.dev/vnic/cmd/vnic/internal/show"
 )
 
 func junitCommand() *cobra.Command {
@@ -35,7 +36,7 @@ of several guests of 'vnic boot', which begin with [0], [1] and so on, are a sui
 				}
 				defer f.Close()
 				in = f
-			} else if f, ok := in.(*os.File); ok && isTerminal(f) {
+			} else if f, ok := in.(*os.File); ok && show.IsTerminal(f) {
 				return usagef(c, "stdin is a terminal: name a file, or give what a program prints: ./test | vnic junit")
 			}
 			all, err := junit.Convert(in, name, status)
@@ -50,7 +51,6 @@ of several guests of 'vnic boot', which begin with [0], [1] and so on, are a sui
 			return err
 		},
 	}
-	c.Flags().SortFlags = false
 	c.Flags().StringVar(&name, "name", "test", "what the program is called")
 	c.Flags().IntVar(&status, "status", 0,
 		"its exit status: with another than 0 something has failed, whatever it printed")

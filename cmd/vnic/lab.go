@@ -7,7 +7,6 @@ import (
 	"io"
 	"math/rand/v2"
 	"os"
-	"slices"
 	"strings"
 	"text/tabwriter"
 
@@ -15,6 +14,8 @@ import (
 	"github.com/spf13/pflag"
 
 	"vnic.dev/vnic/cmd/vnic/internal/labshow"
+	"vnic.dev/vnic/cmd/vnic/internal/show"
+	"vnic.dev/vnic/cmd/vnic/internal/spare"
 	"vnic.dev/vnic/cmd/vnic/internal/stat"
 	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/lab/labfile"
@@ -32,7 +33,14 @@ func labFlag(f *pflag.FlagSet, name *string) {
 
 // gpuDriverFlag is --gpu-driver: the driver of GPUs in guests; with --headers, to build its module.
 func gpuDriverFlag(f *pflag.FlagSet, name *string, o *assets.Options) {
-	f.Var(&oneOf{to: name, words: []string{lab.DriverNode, lab.DriverVNICGPU}}, "gpu-driver",
+	set := func(s string) error {
+		if s != lab.DriverNode && s != lab.DriverVNICGPU {
+			return errors.New(lab.DriverNode + " or " + lab.DriverVNICGPU)
+		}
+		*name = s
+		return nil
+	}
+	f.Var(textFlag{"string", func() string { return *name }, set}, "gpu-driver",
 		"node: no driver, GPU memory is a NUMA node's where the NIC is gve; or vnicgpu: a kernel module, to which GPUs are "+
 			"PCI devices, so that Linux decides which NIC reaches which (default: as the lab file has it, else node)")
 	headersFlag(f, o)
@@ -50,13 +58,6 @@ func iommuFlag(f *pflag.FlagSet, on *bool) {
 		"the guests' kernels translate the addresses that NICs use, by an IOMMU of QEMU's: a map for each buffer; --nic gve")
 }
 
-// setIOMMU gives all guests of a lab an IOMMU if on; else those keep theirs that have one.
-func setIOMMU(l *labfile.Lab, on bool) {
-	for i := range l.Guests {
-		l.Guests[i].IOMMU = l.Guests[i].IOMMU || on
-	}
-}
-
 // driverNeedsKernel refuses a GPU driver for guests without a kernel that could load it.
 func driverNeedsKernel(c *cobra.Command, name string, inProc bool) error {
 	if inProc && name == lab.DriverVNICGPU {
@@ -65,34 +66,19 @@ func driverNeedsKernel(c *cobra.Command, name string, inProc bool) error {
 	return nil
 }
 
-// setGPUDriver sets the GPU driver of all guests of a lab; "": they keep theirs.
-func setGPUDriver(l *labfile.Lab, name string) {
+// setDrivers sets the GPU driver of all guests of a lab, and gives them an IOMMU if iommu; "" and false: they keep
+// theirs.
+func setDrivers(l *labfile.Lab, driver string, iommu bool) {
 	for i := range l.Guests {
-		l.Guests[i].Driver = cmp.Or(name, l.Guests[i].Driver)
+		g := &l.Guests[i]
+		g.Driver, g.IOMMU = cmp.Or(driver, g.Driver), g.IOMMU || iommu
 	}
-}
-
-// oneOf is a flag that is one of some words.
-type oneOf struct {
-	to    *string
-	words []string
-}
-
-func (o *oneOf) String() string { return *o.to }
-func (o *oneOf) Type() string   { return "string" }
-
-func (o *oneOf) Set(s string) error {
-	if !slices.Contains(o.words, s) {
-		return errors.New(strings.Join(o.words, " or "))
-	}
-	*o.to = s
-	return nil
 }
 
 // readLab reads a lab file. A mistake in the file is the user's.
 func readLab(c *cobra.Command, name string) (*labfile.Lab, error) {
 	if st, err := os.Stat(name); name == "-" || err == nil && !st.Mode().IsRegular() {
-		jobBegins() // it can be read once
+		spare.JobBegins() // it can be read once
 	}
 	l, err := labfile.Load(name, os.Stdin)
 	if bad := (*labfile.Error)(nil); errors.As(err, &bad) {
@@ -132,7 +118,7 @@ func accelOf(c *cobra.Command, l *labfile.Lab) {
 	}
 	_ = f.Value.Set(l.Accel) // labfile has seen to it
 	if f.Value.String() != "auto" {
-		jobBegins() // by nothing else
+		spare.JobBegins() // by nothing else
 	}
 }
 
@@ -160,15 +146,27 @@ func enough(name string, memory uint64) error {
 	return nil
 }
 
-// seedLab seeds a lab's links: with the file's seed, or with one that it draws and notes.
-func seedLab(l *labfile.Lab, note func(format string, args ...any)) {
-	seed := uint64(rand.Uint32())
+// sow seeds a lab's links: with the file's seed, else with one of the command's.
+func sow(l *labfile.Lab, seed uint64) {
 	if l.Seed != nil {
 		seed = *l.Seed
-	} else if l.Lossy() {
-		note("what links do by chance: seed %d", seed)
 	}
 	l.Sow(seed)
+}
+
+// seedLinks seeds the links of a lab file, or without one (nil) those that im is of. It notes a seed that it draws, if
+// links do anything by chance.
+func seedLinks(c *cobra.Command, l *labfile.Lab, im *lab.Impairment, note func(format string, args ...any)) {
+	drawn := uint64(rand.Uint32())
+	lossy := im.Lossy() && !c.Flags().Changed("seed")
+	if l != nil {
+		lossy = l.Lossy() && l.Seed == nil
+		sow(l, drawn)
+	}
+	if lossy {
+		note("what links do by chance: seed %d", drawn)
+		im.Seed = drawn
+	}
 }
 
 func labCommand() *cobra.Command {
@@ -213,24 +211,23 @@ with the words of nvidia-smi topo. - is standard input. Presets are:
 				if err != nil {
 					return err
 				}
-				return printText(out, func(w io.Writer) error { return labshow.Host(w, m) })
+				return show.Text(out, func(w io.Writer) error { return labshow.Host(w, m) })
 			}
 			l, err := readLab(c, args[0])
 			if err != nil {
 				return err
 			}
 			if tree {
-				return printText(out, func(w io.Writer) error { return labshow.Lab(w, l) })
+				return show.Text(out, func(w io.Writer) error { return labshow.Lab(w, l) })
 			}
 			b, err := l.YAML()
 			if err == nil {
-				err = printText(out, func(w io.Writer) error { _, err := w.Write(b); return err })
+				err = show.Text(out, func(w io.Writer) error { _, err := w.Write(b); return err })
 			}
 			return err
 		},
 	}
 	f := c.Flags()
-	f.SortFlags = false
 	f.BoolVar(&tree, "tree", false, "PCIe trees, and how NICs reach the memory of GPUs")
 	f.BoolVar(&fromHost, "from-host", false, "this machine's own tree")
 	f.BoolVar(&schema, "schema", false, "the JSON schema of lab files")

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -13,7 +14,7 @@ import (
 func loadCommand() *cobra.Command {
 	o := load.Defaults()
 	o.Header = http.Header{}
-	u := newUse("load", &o.Options, &o.Modes, &o.Seed)
+	u := newUse("load", &o.Options, o.Complete)
 	c := &cobra.Command{
 		Use:   "load [http://HOST[:PORT]/PATH]",
 		Short: "Load a file from a web server into a guest's GPU: all of it, tensors, or batches of records",
@@ -30,29 +31,20 @@ and comes back, or is too busy for a while, is not.`,
   vnic load http://data.example/train.bin --format records --record 150K --batch 256 --connections 8
   vnic load http://data.example/file --header 'Authorization: Bearer ...' --sha256 9f86d0...`,
 		Args: cobra.MaximumNArgs(1),
-		RunE: func(c *cobra.Command, args []string) (err error) {
-			if err := u.complete(c); err != nil {
+		RunE: func(c *cobra.Command, args []string) error {
+			o.URL = strings.Join(args, "") // one at most
+			if err := u.check(c); err != nil {
 				return err
-			}
-			if len(args) > 0 {
-				o.URL = args[0]
-			}
-			if err := o.Complete(); err != nil {
-				return misuse(c, err)
 			}
 			s, err := o.Serve()
 			if err != nil {
 				return err
 			}
 			defer s.Close()
-			return runUse(u, c, func(ctx context.Context, ui *ui) (*load.Report, error) {
-				o.Progress = ui.progress
-				return load.Do(ctx, &o, s)
-			})
+			return runUse(u, c, func(ctx context.Context) (*load.Report, error) { return load.Do(ctx, &o, s) })
 		},
 	}
 	f := c.Flags()
-	f.SortFlags = false
 	f.StringVar(&o.Format, "format", "", fmt.Sprintf("%s, %s or %s (default: by the URL's end)", load.Raw, load.Records,
 		load.Safetensors))
 	f.IntVar(&o.Connections, "connections", o.Connections, "connections to the server")
@@ -62,7 +54,9 @@ and comes back, or is too busy for a while, is not.`,
 	f.IntVar(&o.Prefetch, "prefetch", o.Prefetch, "batches that have a place in GPU memory: under way, there, or in use")
 	f.Var((*bytesFlag)(&o.Skip), "skip", "bytes of the file before the first record")
 	f.DurationVar(&o.Step, "step", 0, "how long the consumer needs for a batch")
-	f.Var((*headerFlag)(&o.Header), "header", "a header of each request, as 'NAME: VALUE'; once for each")
+	header := func(s string) error { return load.ParseHeader(o.Header, s) }
+	f.Var(textFlag{"header", func() string { return "" }, header}, "header",
+		"a header of each request, as 'NAME: VALUE'; once for each")
 	f.StringVar(&o.SHA256, "sha256", "", "digest that what landed must have, in hexadecimal digits")
 	f.Var((*bytesFlag)(&o.Size), "size", "without a URL: bytes of the file")
 	f.DurationVar(&o.Timeout, "timeout", o.Timeout, "for how long a server that was asked may be silent")
@@ -72,10 +66,3 @@ and comes back, or is too busy for a while, is not.`,
 	u.flags(c)
 	return c
 }
-
-// headerFlag are headers of HTTP.
-type headerFlag http.Header
-
-func (h *headerFlag) Type() string       { return "header" }
-func (h *headerFlag) String() string     { return "" }
-func (h *headerFlag) Set(s string) error { return load.ParseHeader(http.Header(*h), s) }

@@ -17,6 +17,8 @@ import (
 	"vnic.dev/vnic/cmd/vnic/internal/atexit"
 	"vnic.dev/vnic/cmd/vnic/internal/broker"
 	"vnic.dev/vnic/cmd/vnic/internal/limit"
+	"vnic.dev/vnic/cmd/vnic/internal/show"
+	"vnic.dev/vnic/cmd/vnic/internal/spare"
 	guestimages "vnic.dev/vnic/guest-images"
 	"vnic.dev/vnic/internal/agent"
 	_ "vnic.dev/vnic/internal/guestbin" // carries the guest program
@@ -39,7 +41,7 @@ func main() {
 		os.Exit(broker.Main())
 	}
 	ctx, cancel := context.WithCancelCause(context.Background())
-	if isVNIC = true; !awaitTurn(func() { cancel(errInterrupted) }) {
+	if !spare.Await(func() { cancel(errInterrupted) }) {
 		return
 	}
 	signals := make(chan os.Signal, 8)
@@ -130,8 +132,17 @@ steering, and a GPU whose memory the NIC can reach. Both are emulated; the paylo
 	for _, c := range more {
 		root.AddCommand(c())
 	}
-	completeValues(root)
+	inOrder(root.Commands())
+	values.Complete(root)
 	return root
+}
+
+// inOrder makes helps of commands list flags in the order in which they were added.
+func inOrder(commands []*cobra.Command) {
+	for _, c := range commands {
+		c.Flags().SortFlags = false
+		inOrder(c.Commands())
+	}
 }
 
 // realMain runs the command and gives its exit status.
@@ -145,8 +156,8 @@ func realMain(ctx context.Context, args []string, stdout, stderr io.Writer) int 
 	root.SetErr(stderr)
 	helped := keepHelpError(root)
 	c, err := root.ExecuteContextC(ctx)
-	s := standby.Swap(nil)
-	defer s.dismiss()
+	s := spare.Take()
+	defer s.Dismiss()
 	if err == nil {
 		err = *helped
 	}
@@ -158,7 +169,7 @@ func realMain(ctx context.Context, args []string, stdout, stderr io.Writer) int 
 	var memory *lab.MemoryError
 	var status exitStatus
 	var late *limit.Error
-	again, record, byKVM := stoppedByKVM(err)
+	again, record, byKVM := spare.StoppedByKVM(err)
 	switch {
 	case context.Cause(ctx) != nil: // whatever came of it
 		complain(stderr, errInterrupted)
@@ -168,7 +179,7 @@ func realMain(ctx context.Context, args []string, stdout, stderr io.Writer) int 
 		return exitTimeout
 	case byKVM && s != nil:
 		complain(stderr, errors.New(again))
-		status, err := s.takeOver(record, ctx.Done())
+		status, err := s.TakeOver(record, ctx.Done())
 		if err != nil {
 			complain(stderr, err)
 		}
@@ -181,10 +192,10 @@ func realMain(ctx context.Context, args []string, stdout, stderr io.Writer) int 
 	case readerGone(err):
 		return exitPipe
 	case errors.As(err, &usage):
-		complain(stderr, fmt.Errorf("%w%s\nsee '%s --help'", err, meant(c, err), usage.command))
+		complain(stderr, fmt.Errorf("%w%s\nsee '%s --help'", err, values.Meant(c, err), usage.command))
 		return exitUsage
 	case isCobraUsage(err):
-		complain(stderr, fmt.Errorf("%w%s\nsee '%s --help'", err, meant(c, err), c.CommandPath()))
+		complain(stderr, fmt.Errorf("%w%s\nsee '%s --help'", err, values.Meant(c, err), c.CommandPath()))
 		return exitUsage
 	case errors.As(err, &missing), errors.As(err, &memory), errors.Is(err, guestimages.ErrNoProgram):
 		complain(stderr, err)
@@ -233,7 +244,7 @@ func complain(w io.Writer, err error) {
 			l = strings.ToValidUTF8(l[:complaintWidth], "") + "..."
 		}
 		if i == 0 {
-			fmt.Fprintln(w, red(w, "vnic:"), l)
+			fmt.Fprintln(w, show.Red(w, "vnic:"), l)
 		} else {
 			fmt.Fprintln(w, "  "+l)
 		}

@@ -18,6 +18,7 @@ import (
 
 	"vnic.dev/vnic/cmd/vnic/internal/broker"
 	"vnic.dev/vnic/cmd/vnic/internal/serve"
+	"vnic.dev/vnic/cmd/vnic/internal/show"
 	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/machine/assets"
 	"vnic.dev/vnic/internal/machine/qemu"
@@ -217,7 +218,7 @@ func TestDoctorSaysWhatARunNeeds(t *testing.T) {
 	} {
 		rep.Facts = facts
 		var b strings.Builder
-		testkit.OK(t, printDoctor(&b, &rep))
+		testkit.OK(t, show.Doctor(&b, &rep))
 		const table = "qemu   ok       11.1.2\nkvm    note     none\n                slower\nspace  missing  1 MB\n     " +
 			"           free some\n\n"
 		if !strings.HasPrefix(b.String(), table+want) {

@@ -4,6 +4,7 @@ import (
 	"strings"
 	"testing"
 
+	"vnic.dev/vnic/cmd/vnic/internal/manual"
 	"vnic.dev/vnic/internal/testkit"
 )
 
@@ -13,7 +14,7 @@ func TestManPagesHaveTheSectionsThatReadersLookFor(t *testing.T) {
 	boot, _, err := root.Find([]string{"boot"})
 	testkit.OK(t, err)
 	const page = ".TH x\n.SH EXAMPLE\n.EX\nx\n.EE\n.SH SEE ALSO\n\\fBvnic(1)\\fP\n"
-	got := finishPage(boot, page)
+	got := manual.Finish(boot, page)
 	pos := 0
 	for _, want := range []string{".SH EXAMPLES\n", ".SH EXIT STATUS\n.TP\n\\fB0\\fP\nThe program ended", "\\fB141\\fP\n",
 		".SH ENVIRONMENT\n.TP\n\\fBVNIC_CACHE\\fP\nThe cache, as \\-\\-cache says.\n", "\\fBVNIC_RUNTIME_DIR\\fP",
@@ -27,7 +28,7 @@ func TestManPagesHaveTheSectionsThatReadersLookFor(t *testing.T) {
 	if strings.Count(got, ".SH SEE ALSO") != 1 || strings.Contains(got, ".SH EXAMPLE\n") {
 		t.Error(got)
 	}
-	if bare := finishPage(root, ".TH x\n"); !strings.HasPrefix(bare, ".TH x\n.SH EXIT STATUS\n") {
+	if bare := manual.Finish(root, ".TH x\n"); !strings.HasPrefix(bare, ".TH x\n.SH EXIT STATUS\n") {
 		t.Error(bare)
 	}
 }

@@ -1,8 +1,6 @@
 package main
 
 import (
-	"encoding/json"
-	"errors"
 	"go/ast"
 	"go/parser"
 	"go/token"
@@ -13,66 +11,31 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
+	"vnic.dev/vnic/cmd/vnic/internal/show"
 	"vnic.dev/vnic/internal/testkit"
 )
 
-const rudeText = "a\x1b[31mb\x07c\u009b31md\u202egpj\u2028e\x7f"
-
-// What a guest says at set-up, or a server in an error, is shown in a note as one line without what a terminal obeys.
-func TestNotesArePlain(t *testing.T) {
-	type named string
-	for name, arg := range map[string]any{"string": rudeText, "error": errors.New(rudeText), "named": named(rudeText),
-		"list": []string{rudeText}, "struct": struct{ Text string }{rudeText}} {
-		var b strings.Builder
-		u := newUI(&b, false)
-		u.note("%s: %v, %5d, %*d, %-4s|", "guest0\nnote: fine", arg, 7, 3, 8, time.Second)
-		u.done()
-		got := b.String()
-		if want := "note: guest0; note: fine: "; !strings.HasPrefix(got, want) || !strings.Contains(got, "abc31mdgpje") ||
-			!strings.HasSuffix(got, ",     7,   8, 1s  |\n") || strings.Count(got, "\n") != 1 ||
-			strings.ContainsAny(got, "\x1b\x07\u009b\u202e\u2028\x7f") {
-			t.Errorf("%s: %q", name, got)
-		}
-	}
-}
-
-// What a terminal obeys is escaped in JSON, which says the same as before.
-func TestJSONIsPlain(t *testing.T) {
-	in := map[string]string{rudeText: rudeText + "\u2066\u061c \"ü\" 你好 \U0001f600"}
-	var b strings.Builder
-	testkit.OK(t, printJSON(&b, in))
-	if strings.ContainsAny(b.String(), "\x1b\x07\u009b\u202e\u2028\x7f\u2066\u061c") ||
-		!strings.Contains(b.String(), `\u009b31md\u202egpj\u2028e\u007f\u2066\u061c`) || !strings.Contains(b.String(), "ü") {
-		t.Errorf("%q", b.String())
-	}
-	var out map[string]string
-	testkit.OK(t, json.Unmarshal([]byte(b.String()), &out))
-	testkit.Equal(t, "read again", out[rudeText], in[rudeText])
-}
-
 // printers may be given a command's stdout or stderr, for the reason that is said. What else is to be printed goes
-// through printText, printJSON or a note of ui.
+// through show.Text, show.JSON or a note of a show.UI.
 var printers = map[string]string{
-	"printText":               "drops what a terminal obeys",
-	"printJSON":               "escapes it",
-	"printEncoded":            "escapes it",
-	"newUI":                   "its notes are plain, its stages are ours, its log is quoted by slog",
+	"show.Text":               "drops what a terminal obeys",
+	"show.JSON":               "escapes it",
+	"show.Encoded":            "escapes it",
+	"show.New":                "its notes are plain, its stages are ours, its log is quoted by slog",
 	"c.SetOut":                "help, which is ours",
 	"realMain":                "the commands, which are looked at here",
-	"tellFlows":               "by printText",
-	"printReport":             "by printText, then coloured",
-	"printDoctor":             "facts are plain, then coloured",
-	"printCacheJSON":          "by printJSON",
-	"printImported":           "words that an import checks, and the user's path",
+	"live.TellFlows":          "by show.Text",
+	"printReport":             "by show.Text, then coloured",
+	"show.Doctor":             "facts are plain, then coloured",
+	"show.Report":             "by show.JSON or show.Text",
 	"printVersion":            "this program's",
 	"serve.PrintCapabilities": "constant",
 	"image.WriteList":         "constant",
 	"image.Build":             "the user's paths, and names of files that are ours",
-	"isTerminal":              "prints nothing",
-	"newRepaint":              "paints by printText",
-	"watch":                   "a number",
+	"show.IsTerminal":         "prints nothing",
+	"show.NewRepaint":         "paints by show.Text",
+	"live.Watch":              "a number",
 	"fmt.Fprint":              "see constants",
 	"fmt.Fprintf":             "see constants",
 	"fmt.Fprintln":            "see constants",
@@ -86,10 +49,9 @@ var constants = map[string]string{
 	"benchCommand":       "schemas",
 	"runCommand":         "the schema, the list of faults",
 	"selftestCommand":    "the list of faults",
-	"serveCommand":       "a number; and what plainly has made",
+	"serveCommand":       "a number; and what show.Plainly has made",
 	"main":               "constant",
 	"cacheRemoveCommand": "names that a pattern of ours lets in",
-	"cacheExportCommand": "the user's file",
 	"beginMachine":       "our error",
 }
 
@@ -98,8 +60,8 @@ var holders = map[string]string{
 	"bootCommand":        "guests' programs: their output is what the user asked for, byte by byte",
 	"selftestCommand":    "the program of --shell, as of boot",
 	"imageExportCommand": "the program itself, not to a terminal",
-	"serveCommand":       "lines, which log and note write: slog quotes, plainly filters",
-	"keepSpare":          "a vnic of its own",
+	"serveCommand":       "lines, which log and note write: slog quotes, show.Plainly filters",
+	"Keep":               "a vnic of its own",
 	"results":            "gives it to its caller, where it is followed",
 	"readerGone":         "its name",
 }
@@ -109,6 +71,9 @@ var holders = map[string]string{
 func TestEachPrintIsPlain(t *testing.T) {
 	fset := token.NewFileSet()
 	files := testkit.Must(filepath.Glob("*.go"))(t)
+	for _, dir := range []string{"live", "show", "spare"} {
+		files = append(files, testkit.Must(filepath.Glob(filepath.Join("internal", dir, "*.go")))(t)...)
+	}
 	seen := map[string]bool{}
 	for _, name := range files {
 		if strings.HasSuffix(name, "_test.go") {
@@ -171,7 +136,7 @@ func goesAround(fn *ast.FuncDecl, seen map[string]bool) (problems []string) {
 				_, listed := printers[callee]
 				_, constant := constants[fn.Name.Name]
 				if !listed || strings.HasPrefix(callee, "fmt.") && !constant {
-					problems = append(problems, fn.Name.Name+" prints by "+callee+": use printText, printJSON or ui.note")
+					problems = append(problems, fn.Name.Name+" prints by "+callee+": use show.Text, show.JSON or a note")
 				}
 			}
 		}
@@ -193,7 +158,7 @@ func goesAround(fn *ast.FuncDecl, seen map[string]bool) (problems []string) {
 // Negative control: prints that go around are found.
 func TestPrintsThatGoAroundAreFound(t *testing.T) {
 	for body, want := range map[string]string{
-		"printText(c.OutOrStdout(), r.Table)":                          "",
+		"show.Text(c.OutOrStdout(), r.Table)":                          "",
 		"r.Table(c.OutOrStdout())":                                     "prints by r.Table",
 		"fmt.Fprintln(os.Stderr, guest.Words)":                         "prints by fmt.Fprintln",
 		"o := c.OutOrStdout(); o.Write(words)":                         "prints by o.Write",
@@ -207,6 +172,6 @@ func TestPrintsThatGoAroundAreFound(t *testing.T) {
 			t.Errorf("%s: %q", body, got)
 		}
 	}
-	testkit.OK(t, printText(io.Discard, func(io.Writer) error { return nil }))
-	testkit.ErrorIs(t, printText(io.Discard, func(io.Writer) error { return os.ErrInvalid }), os.ErrInvalid)
+	testkit.OK(t, show.Text(io.Discard, func(io.Writer) error { return nil }))
+	testkit.ErrorIs(t, show.Text(io.Discard, func(io.Writer) error { return os.ErrInvalid }), os.ErrInvalid)
 }

@@ -3,13 +3,13 @@ package main
 import (
 	"errors"
 	"fmt"
-	"log/slog"
 	"os"
 	"slices"
 	"syscall"
 
 	"github.com/spf13/cobra"
 
+	"vnic.dev/vnic/cmd/vnic/internal/show"
 	"vnic.dev/vnic/internal/machine/assets"
 )
 
@@ -39,18 +39,17 @@ It takes the flags that 'vnic serve' prints, on either NIC. While it runs, 'vnic
 			return nil
 		},
 		RunE: func(c *cobra.Command, args []string) error {
-			ui := newUI(c.ErrOrStderr(), false)
-			defer ui.done()
-			o.Log = logTo(ui, slog.LevelError, verbose)
-			o.Progress = ui.fetch
+			ui := show.New(c.ErrOrStderr(), false)
+			defer ui.Done()
+			ui.Fetching(&o, verbose)
 			r, err := assets.Fetch(c.Context(), o)
 			if err != nil {
 				return err
 			}
 			for _, n := range r.Notes {
-				ui.note("%s", n)
+				ui.Note("%s", n)
 			}
-			ui.done()
+			ui.Done()
 			if err := r.Leave(); err != nil {
 				return errors.Join(err, r.Close())
 			}
@@ -61,9 +60,8 @@ It takes the flags that 'vnic serve' prints, on either NIC. While it runs, 'vnic
 	}
 	c.SetFlagErrorFunc(func(c *cobra.Command, err error) error { return usagef(c, "%w: %s", err, behindDashes) })
 	f := c.Flags()
-	f.SortFlags = false
 	mirrorFlags(f, &o)
-	f.BoolVar(&o.Offline, "offline", false, "use what is in the cache, fetch nothing")
+	offlineFlag(f, &o)
 	f.BoolVarP(&verbose, "verbose", "v", false, "log what happens")
 	return c
 }

@@ -11,7 +11,7 @@ import (
 
 func rdmaCommand() *cobra.Command {
 	o := putget.Defaults()
-	u := newUse("rdma", &o.Options, nil, &o.Seed)
+	u := newUse("rdma", &o.Options, o.Complete)
 	c := &cobra.Command{
 		Use:   "rdma put|get",
 		Short: "Write a guest's GPU from another's, or read it, over RoCEv2, while the one whose memory it is does nothing",
@@ -41,21 +41,14 @@ refusals, and times without an answer.`,
 				return usagef(c, "%s: which? put writes guest 1's memory, get reads it",
 					strings.TrimSpace("vnic rdma "+strings.Join(args, " ")))
 			}
-			if err := u.complete(c); err != nil {
+			o.Op = args[0]
+			if err := u.check(c); err != nil {
 				return err
 			}
-			o.Op = args[0]
-			if err := o.Complete(); err != nil {
-				return misuse(c, err)
-			}
-			return runUse(u, c, func(ctx context.Context, ui *ui) (*putget.Report, error) {
-				o.Progress = ui.progress
-				return putget.Do(ctx, &o)
-			})
+			return runUse(u, c, func(ctx context.Context) (*putget.Report, error) { return putget.Do(ctx, &o) })
 		},
 	}
 	f := c.Flags()
-	f.SortFlags = false
 	f.Var((*bytesFlag)(&o.Size), "size", "bytes of a round")
 	f.Var((*bytesFlag)(&o.Block), "block", "bytes of a work request")
 	f.IntVar(&o.Depth, "qd", o.Depth, "work requests of a queue pair at a time")

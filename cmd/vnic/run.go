@@ -1,13 +1,14 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"math/rand/v2"
 	"os"
+	"path/filepath"
 	"runtime/pprof"
 	"strings"
 
@@ -15,7 +16,11 @@ import (
 	"github.com/spf13/pflag"
 
 	"vnic.dev/vnic/cmd/vnic/internal/broker"
+	"vnic.dev/vnic/cmd/vnic/internal/live"
+	"vnic.dev/vnic/cmd/vnic/internal/plot"
 	"vnic.dev/vnic/cmd/vnic/internal/run"
+	"vnic.dev/vnic/cmd/vnic/internal/show"
+	"vnic.dev/vnic/cmd/vnic/internal/spare"
 	"vnic.dev/vnic/internal/machine/assets"
 	"vnic.dev/vnic/internal/nic/sabotage"
 )
@@ -25,8 +30,9 @@ func runCommand() *cobra.Command {
 		mode, p2p               = "both", "on"
 		guests                  = []string{"qemu"}
 		asJSON, verbose, schema bool
-		profile, labName, plot  string
-		l                       = newLive("run")
+		profile, labName        string
+		picture                 string
+		l                       = live.New("run")
 		o                       = run.Defaults()
 	)
 	c := &cobra.Command{
@@ -76,35 +82,37 @@ Memory TCP.`,
 			if err := driverNeedsKernel(c, o.GPUDriver, o.InProc); err != nil {
 				return err
 			}
-			o.Uplinks = l.uplinks
+			o.Uplinks = l.Uplinks
 			if labName != "" {
 				if err := takeLab(c, &o, labName); err != nil {
 					return err
 				}
 			}
-			if err := errors.Join(l.check(), o.Check(), checkPlot(c, plot)); err != nil {
+			format, perr := pictureFormat(c, picture)
+			if err := errors.Join(l.Check(), o.Check(), perr); err != nil {
 				return misuse(c, err)
 			}
-			out, err := results(c, &l.dump, asJSON)
+			out, err := results(c, &l.Dump, asJSON)
 			if err != nil {
 				return err
 			}
-			ui := newUI(c.ErrOrStderr(), asJSON && !verbose)
-			defer ui.done()
-			o.Log = logTo(ui, slog.LevelError, verbose)
-			o.Fetch.Log, o.Fetch.Progress = o.Log, ui.fetch
-			o.Stage, o.Progress, o.Note = ui.stage, ui.progress, ui.note
+			ui := show.New(c.ErrOrStderr(), asJSON && !verbose)
+			defer ui.Done()
+			o.Log = ui.Fetching(&o.Fetch, verbose)
+			o.Stage, o.Progress, o.Note = ui.Stage, ui.Progress, ui.Note
 			if profile != "" && !c.Flags().Changed("sandbox") {
-				l.sandbox = broker.Off // the profiler makes timers for new threads
+				l.Sandbox = broker.Off // the profiler makes timers for new threads
 			}
-			l.more = callsOf(o.InProc)
-			drawn := newPicture(&l, plot, labTitle(labName))
-			drawn.record(&o)
-			l.uplinks = nil
+			l.More = broker.Terminal
+			drawn := l.File("plot", picture)
+			if drawn != nil {
+				o.Recorder = &run.Recorder{Name: labTitle(labName)}
+			}
+			l.Uplinks = nil
 			if o.Half == "" {
-				l.uplinks = o.Uplinks
+				l.Uplinks = o.Uplinks
 			}
-			return l.run(c, &o.Common, o.BrokerConfig, func(ctx context.Context) error {
+			return l.Run(c, &o.Common, o.BrokerConfig, func(ctx context.Context) error {
 				if o.Half != "" && o.Broker != nil {
 					o.Keeper = o.Broker.Keep
 				}
@@ -114,20 +122,26 @@ Memory TCP.`,
 				}
 				rep, err := run.Do(ctx, o)
 				stop()
-				ui.done()
+				ui.Done()
 				if rep == nil {
 					return err
 				}
-				rep.Pcap = l.capture.Report()
+				rep.Pcap = l.Capture.Report()
 				if perr := printReport(out, rep, asJSON); perr != nil {
 					return errors.Join(err, perr)
 				}
-				return errors.Join(err, drawn.write(rep))
+				if drawn == nil {
+					return err
+				}
+				var b bytes.Buffer
+				if perr := o.Recorder.Picture(rep).Write(&b, format); perr != nil {
+					return errors.Join(err, fmt.Errorf("--plot %w", perr))
+				}
+				return errors.Join(err, drawn.Commit(b.Bytes()))
 			})
 		},
 	}
 	f := c.Flags()
-	f.SortFlags = false
 	f.Var((*bytesFlag)(&o.Size), "size", "bytes to send in each mode (K, M, G); more than fits GPU memory runs in rounds")
 	f.StringVar(&mode, "mode", mode, "devmem, copy or both")
 	f.StringVar(&o.NIC, "nic", o.NIC,
@@ -137,7 +151,7 @@ Memory TCP.`,
 		"socket; and with --lab the name of one of its guests: that alone runs here, and the other one on another host "+
 		"(docs/uplinks.md), as --guest a or --guest a,inproc")
 	labFlag(f, &labName)
-	uplinkFlag(f, &l.uplinks)
+	uplinkFlag(f, &l.Uplinks)
 	f.IntVar(&o.PeerSecs, "peer-wait", o.PeerSecs, "with a guest's name: seconds that the other host has to come")
 	f.IntVar(&o.Rails, "rails", 0,
 		"NICs of each guest, each with a GPU, that transfer at the same time (default with --lab: all)")
@@ -151,7 +165,7 @@ Memory TCP.`,
 	f.IntVar(&o.BindQueues, "bind-queues", o.BindQueues, "receive queues that are bound to GPU memory")
 	f.Uint64Var(&o.HoldTokens, "hold-tokens", 0,
 		"tokens that the receiver keeps until nothing comes any more (exhaustion test)")
-	sandboxFlag(f, &l.sandbox)
+	sandboxFlag(f, &l.Sandbox)
 	f.StringVar(&p2p, "p2p", p2p, "on, or off: the NICs cannot reach the GPUs, payload goes through host memory")
 	f.BoolVar(&o.Audit, "audit", false, "scan each guest's RAM for 64-byte pieces of the payload")
 	f.StringVar(&o.Sabotage, "sabotage", "",
@@ -166,13 +180,12 @@ Memory TCP.`,
 	machineFlags(f, &o.Accel)
 	timeoutFlag(f, &o.Timeout)
 	sourceFlags(f, &o.Fetch)
-	f.BoolVar(&o.Fetch.Offline, "offline", false, "use what is in the cache, fetch nothing")
 	f.BoolVar(&o.Keep, "keep", false, "keep the guests' consoles and the NICs' counters, in ./vnic-run-SEED")
-	l.dump.Flags(f)
-	f.StringVar(&plot, "plot", "", "draw rates over time, and what links carried, to this file, .svg or .png")
+	l.Dump.Flags(f)
+	f.StringVar(&picture, "plot", "", "draw rates over time, and what links carried, to this file, .svg or .png")
 	f.BoolVar(&asJSON, "json", false, "print one JSON object (schema: vnic run --json-schema)")
-	metricsFlag(f, &l.show)
-	l.page.flags(f)
+	metricsFlag(f, &l.Show)
+	l.Page.Flags(f)
 	f.BoolVarP(&verbose, "verbose", "v", false, "log what happens")
 	f.StringVar(&o.Pause, "pause-at", "", "stop at a stage until interrupted (for tests): "+strings.Join(run.Stages, ", "))
 	f.IntVar(&o.StallSecs, "stall", o.StallSecs, "seconds without progress after which a transfer fails")
@@ -208,14 +221,13 @@ func takeLab(c *cobra.Command, o *run.Options, name string) error {
 	if o.Half == "" {
 		refused = append(refused, "uplink")
 	} else {
-		jobBegins() // the other host would not begin again
+		spare.JobBegins() // the other host would not begin again
 	}
 	l, err := loadLab(c, name, o.LabMemory, refused...)
 	if err != nil {
 		return err
 	}
-	setGPUDriver(l, o.GPUDriver)
-	setIOMMU(l, o.IOMMU)
+	setDrivers(l, o.GPUDriver, o.IOMMU)
 	if c.Flags().Changed("nic") {
 		if err := o.Remodel(l); err != nil {
 			return misuse(c, err)
@@ -230,11 +242,7 @@ func takeLab(c *cobra.Command, o *run.Options, name string) error {
 		}
 		o.Seed = *l.Seed
 	}
-	seed := o.Seed
-	if l.Seed != nil {
-		seed = *l.Seed
-	}
-	l.Sow(seed)
+	sow(l, o.Seed)
 	if len(o.Uplinks) == 0 { // a half's flags are in place of the file's
 		o.Uplinks = l.UplinksOf(o.Half)
 	}
@@ -242,8 +250,19 @@ func takeLab(c *cobra.Command, o *run.Options, name string) error {
 	return nil
 }
 
-// sourceFlags say where QEMU and the kernel come from.
+// sourceFlags say where QEMU and the kernel come from, and whether they may be fetched.
 func sourceFlags(f *pflag.FlagSet, o *assets.Options) {
+	placeFlags(f, o)
+	offlineFlag(f, o)
+}
+
+// offlineFlag is --offline: nothing is fetched.
+func offlineFlag(f *pflag.FlagSet, o *assets.Options) {
+	f.BoolVar(&o.Offline, "offline", false, "use what is in the cache, fetch nothing")
+}
+
+// placeFlags say where QEMU and the kernel come from.
+func placeFlags(f *pflag.FlagSet, o *assets.Options) {
 	f.StringVar(&o.QEMU, "qemu", "", "QEMU to use ($"+assets.EnvQEMU+"; else the system's if new enough, else fetched)")
 	kernelFlags(f, o)
 }
@@ -264,14 +283,14 @@ func mirrorFlags(f *pflag.FlagSet, o *assets.Options) {
 
 func printReport(w io.Writer, rep *run.Report, asJSON bool) error {
 	if asJSON {
-		return printJSON(w, rep)
+		return show.JSON(w, rep)
 	}
 	var table strings.Builder
-	if err := printText(&table, rep.Table); err != nil {
+	if err := show.Text(&table, rep.Table); err != nil {
 		return err
 	}
-	_, err := io.WriteString(w, strings.NewReplacer("MISMATCH", red(w, "MISMATCH"), "  match",
-		"  "+green(w, "match")).Replace(table.String()))
+	_, err := io.WriteString(w, strings.NewReplacer("MISMATCH", show.Red(w, "MISMATCH"), "  match",
+		"  "+show.Green(w, "match")).Replace(table.String()))
 	return err
 }
 
@@ -287,4 +306,22 @@ func startProfile(name string) (stop func(), err error) {
 		return nil, errors.Join(err, f.Close())
 	}
 	return func() { pprof.StopCPUProfile(); _ = f.Close() }, nil
+}
+
+// pictureFormat is the format of --plot's file; "": there is none.
+func pictureFormat(c *cobra.Command, file string) (format string, err error) {
+	if c.Flags().Changed("plot") {
+		if format, err = plot.Format(file); err != nil {
+			err = fmt.Errorf("--plot %w", err)
+		}
+	}
+	return format, err
+}
+
+// labTitle is a lab's name in the title of a picture: of a file, without directory and extension.
+func labTitle(name string) string {
+	if name == "" {
+		return ""
+	}
+	return strings.TrimSuffix(filepath.Base(name), filepath.Ext(name))
 }

@@ -2,25 +2,25 @@ package main
 
 import (
 	"bytes"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"os"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
+	"vnic.dev/vnic/cmd/vnic/internal/live"
 	"vnic.dev/vnic/cmd/vnic/internal/selftest"
 	"vnic.dev/vnic/cmd/vnic/internal/selftest/expect"
 	kreport "vnic.dev/vnic/cmd/vnic/internal/selftest/report"
 	kselftest "vnic.dev/vnic/cmd/vnic/internal/selftest/results"
+	"vnic.dev/vnic/cmd/vnic/internal/show"
 	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/limits"
 	"vnic.dev/vnic/internal/machine/assets"
 	"vnic.dev/vnic/internal/nic/sabotage"
-	"vnic.dev/vnic/internal/outfile"
 )
 
 func selftestCommand() *cobra.Command {
@@ -57,8 +57,11 @@ failure.`,
   vnic selftest --tests ~/linux/tools/testing/selftests --shell hw/csum.py   tests of your own; a shell where they fail`,
 		RunE: func(c *cobra.Command, args []string) error {
 			o.Programs = args
+			if table && len(args) == 0 {
+				return usagef(c, "--table: which files? vnic selftest --json writes them")
+			}
 			if table {
-				return tableOfSelftests(c, args)
+				return show.Text(c.OutOrStdout(), func(w io.Writer) error { return kreport.Files(w, args) })
 			}
 			if fault == "list" {
 				_, err := fmt.Fprint(c.OutOrStdout(), sabotage.Table())
@@ -74,26 +77,28 @@ failure.`,
 			if err := o.Check(); err != nil {
 				return misuse(c, err)
 			}
-			xml, err := draftOf(junit)
+			xml, err := live.OpenDraft("junit:", junit)
 			if err != nil {
 				return err
 			}
-			defer xml.discard()
-			ui := newUI(c.ErrOrStderr(), false)
-			defer ui.done()
-			o.Log = logTo(ui, slog.LevelError, verbose)
-			o.Fetch.Log, o.Fetch.Progress = o.Log, ui.fetch
-			o.Note, o.Doing = ui.note, ui.doingNow
+			defer xml.Close()
+			ui := show.New(c.ErrOrStderr(), false)
+			defer ui.Done()
+			o.Log = ui.Fetching(&o.Fetch, verbose)
+			o.Note, o.Doing = ui.Note, ui.Doing
 			o.Stdin, o.Stdout, o.Stderr = os.Stdin, c.OutOrStdout(), c.ErrOrStderr()
 			if list {
 				names, err := selftest.List(c.Context(), &o)
-				ui.done()
-				printed := printText(c.OutOrStdout(), func(w io.Writer) error { return printNames(w, names) })
+				ui.Done()
+				printed := show.Text(c.OutOrStdout(), func(w io.Writer) error {
+					_, err := io.WriteString(w, strings.Join(append(names, ""), "\n"))
+					return err
+				})
 				return errors.Join(printed, ofSelftest(c, err))
 			}
-			o.Ended = func(p *kselftest.Program) { ui.note("%s", selftest.Line(p)) }
+			o.Ended = func(p *kselftest.Program) { ui.Note("%s", selftest.Line(p)) }
 			res, err := selftest.Do(c.Context(), &o)
-			ui.done()
+			ui.Done()
 			if res == nil || len(res.Programs) == 0 {
 				return ofSelftest(c, err)
 			}
@@ -105,7 +110,6 @@ failure.`,
 		},
 	}
 	f := c.Flags()
-	f.SortFlags = false
 	f.StringVar(&o.NIC, "nic", o.NIC, "gve, which needs QEMU "+assets.MinVFIOUser+"; or virtio")
 	f.StringVar(&o.Device, "device", "", "a NIC of QEMU's own in place of --nic: virtio-net-pci, vmxnet3 or e1000e, with "+
 		"one queue")
@@ -134,22 +138,12 @@ failure.`,
 	f.IntVar(&o.GDB, "gdb", 0, "port of 127.0.0.1 for a gdb that looks at the guest's kernel")
 	f.StringVar(&o.LogDir, "log", "", "directory for what each program prints, and the guest's console")
 	sourceFlags(f, &o.Fetch)
-	f.BoolVar(&o.Fetch.Offline, "offline", false, "use what is in the cache, fetch nothing")
 	f.BoolVar(&asJSON, "json", false, "print one JSON object (its schema: docs/selftest.md)")
 	f.StringVar(&junit, "junit", "", "file for the results as JUnit's XML")
 	f.BoolVar(&table, "table", false, "run nothing: the arguments are files of --json, and are shown side by side, in "+
 		"Markdown")
 	f.BoolVarP(&verbose, "verbose", "v", false, "log what happens")
 	return c
-}
-
-func printNames(w io.Writer, names []string) error {
-	for _, n := range names {
-		if _, err := fmt.Fprintln(w, n); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // ofSelftest tells a mistake of the user's from other errors.
@@ -160,38 +154,18 @@ func ofSelftest(c *cobra.Command, err error) error {
 	return err
 }
 
-// xmlFile is a file that has been asked for, and appears when it is whole.
-type xmlFile struct{ *outfile.Draft }
-
-func draftOf(name string) (xmlFile, error) {
-	if name == "" {
-		return xmlFile{}, nil
-	}
-	d, err := outfile.NewDraft(name)
-	if err != nil {
-		return xmlFile{}, fmt.Errorf("--junit: %w", err)
-	}
-	return xmlFile{d}, nil
-}
-
-func (x xmlFile) discard() {
-	if x.Draft != nil {
-		_ = x.Discard() // of one that was committed it does nothing
-	}
-}
-
 // reportSelftest prints a run, and gives the status that it deserves.
-func reportSelftest(c *cobra.Command, res *kselftest.Run, asJSON bool, xml xmlFile) (status int, err error) {
+func reportSelftest(c *cobra.Command, res *kselftest.Run, asJSON bool, xml *live.Draft) (status int, err error) {
 	j, err := expect.Judge(res)
 	if err != nil {
 		return 1, err
 	}
 	if asJSON {
-		err = printEncoded(c.OutOrStdout(), func(w io.Writer) error { return kreport.JSON(w, res, j) })
+		err = show.Encoded(c.OutOrStdout(), func(w io.Writer) error { return kreport.JSON(w, res, j) })
 	} else {
-		err = printText(c.OutOrStdout(), func(w io.Writer) error { return kreport.Table(w, res, j) })
+		err = show.Text(c.OutOrStdout(), func(w io.Writer) error { return kreport.Table(w, res, j) })
 	}
-	if xml.Draft != nil {
+	if xml != nil {
 		var text bytes.Buffer
 		if jerr := kreport.JUnit(&text, res, j); jerr != nil {
 			return 1, errors.Join(err, jerr)
@@ -199,35 +173,4 @@ func reportSelftest(c *cobra.Command, res *kselftest.Run, asJSON bool, xml xmlFi
 		err = errors.Join(err, xml.Commit(text.Bytes()))
 	}
 	return j.Status(), err
-}
-
-// tableOfSelftests shows runs side by side.
-func tableOfSelftests(c *cobra.Command, files []string) error {
-	if len(files) == 0 {
-		return usagef(c, "--table: which files? vnic selftest --json writes them")
-	}
-	var runs []*kselftest.Run
-	for _, name := range files {
-		b, err := os.ReadFile(name)
-		if err != nil {
-			return err
-		}
-		run := new(kselftest.Run)
-		if err := json.Unmarshal(b, run); err != nil || run.Schema != kselftest.Schema {
-			return fmt.Errorf("%s: no result of vnic selftest --json of this version: %w", name, errors.Join(err,
-				fmt.Errorf("schema %d, not %d", run.Schema, kselftest.Schema)))
-		}
-		runs = append(runs, run)
-	}
-	n := 0
-	err := printText(c.OutOrStdout(), func(w io.Writer) (err error) {
-		if err = kreport.SideBySide(w, runs); err == nil {
-			n, err = kreport.Yardstick(w, runs)
-		}
-		return err
-	})
-	if err == nil && n > 0 {
-		err = fmt.Errorf("%d cases fail on vnic's virtio that pass on QEMU's own virtio-net: the reason is vnic's", n)
-	}
-	return err
 }

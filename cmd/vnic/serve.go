@@ -16,7 +16,9 @@ import (
 
 	"vnic.dev/vnic/cmd/vnic/internal/gpufd"
 	"vnic.dev/vnic/cmd/vnic/internal/image"
+	"vnic.dev/vnic/cmd/vnic/internal/live"
 	"vnic.dev/vnic/cmd/vnic/internal/serve"
+	"vnic.dev/vnic/cmd/vnic/internal/show"
 	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/machine/assets"
 	"vnic.dev/vnic/internal/machine/qemu"
@@ -50,7 +52,7 @@ func serveCommand() *cobra.Command {
 		asJSON, verbose bool
 		capabilities    bool
 		guestRAM        uint64
-		live            = newLive("serve")
+		l               = live.New("serve")
 		o               = serve.Options{GPUMemory: 256 << 20}
 	)
 	c := &cobra.Command{
@@ -80,14 +82,14 @@ management software vnic serve keeps to QEMU's conventions of backend programs.`
 				return serve.PrintCapabilities(c.OutOrStdout())
 			}
 			if labName != "" {
-				l, err := loadLab(c, labName, withoutRAM, "ports", "nic", "queues", "seed", "p2p", "uplink")
+				file, err := loadLab(c, labName, withoutRAM, "ports", "nic", "queues", "seed", "p2p", "uplink")
 				if err == nil {
-					err = gatewayOnce(c, l)
+					err = gatewayOnce(c, file)
 				}
 				if err == nil {
-					live.uplinks = l.UplinksOf("")
+					l.Uplinks = file.UplinksOf("")
 					o.NIC.Model = ""
-					if err = o.Take(l, paths); err != nil {
+					if err = o.Take(file, paths); err != nil {
 						err = misuse(c, err)
 					}
 				}
@@ -103,7 +105,7 @@ management software vnic serve keeps to QEMU's conventions of backend programs.`
 			if o.NoP2P = p2p == "off"; !o.NoP2P && p2p != "on" {
 				return usagef(c, "--p2p %s: on or off", p2p)
 			}
-			if err := cmp.Or(errors.Join(live.check(), o.Check(), checkFlows(o.Flows)),
+			if err := cmp.Or(errors.Join(l.Check(), o.Check(), checkFlows(o.Flows)),
 				serve.CheckInherited(o.FDs)); err != nil {
 				return misuse(c, err)
 			}
@@ -118,13 +120,13 @@ management software vnic serve keeps to QEMU's conventions of backend programs.`
 			if err != nil {
 				return err
 			}
-			out, err := results(c, &live.dump, asJSON)
+			out, err := results(c, &l.Dump, asJSON)
 			if err != nil {
 				return err
 			}
 			stderr := &lines{w: c.ErrOrStderr()}
-			o.Log = logTo(stderr, slog.LevelWarn, verbose)
-			note := func(format string, args ...any) { fmt.Fprintln(stderr, plainly(format, args...)) }
+			o.Log = show.Log(stderr, slog.LevelWarn, verbose)
+			note := func(format string, args ...any) { fmt.Fprintln(stderr, show.Plainly(format, args...)) }
 			o.Note = note
 			if boots != nil {
 				o.Boot = boots.Args(o.Accel == qemu.AccelKVM)
@@ -135,25 +137,16 @@ management software vnic serve keeps to QEMU's conventions of backend programs.`
 				note("QEMU is to boot %s (--image none: nothing), by %s", filepath.Dir(boots.Kernel), by)
 			}
 			o.Event = func(port, format string, args ...any) {
-				note(timeOfDay()+" "+port+": "+format, args...)
+				note(show.TimeOfDay()+" "+port+": "+format, args...)
 			}
-			o.Ready = func(r *serve.Report) error {
-				if asJSON {
-					return printJSON(out, r)
-				}
-				return printText(out, r.Print)
-			}
-			if o.Lab != nil {
-				seedLab(o.Lab, note)
-			} else {
-				seeded(c.Flags(), &o.Impair, note)
-			}
+			o.Ready = func(r *serve.Report) error { return show.Report(out, asJSON, r, r.Print) }
+			seedLinks(c, o.Lab, &o.Impair, note)
 			for _, fd := range o.FDs { // the other process shall not have them
 				unix.CloseOnExec(fd)
 			}
-			return live.run(c, &o.Common, o.BrokerConfig, func(ctx context.Context) error {
+			return l.Run(c, &o.Common, o.BrokerConfig, func(ctx context.Context) error {
 				err := serve.Do(ctx, o)
-				if r := live.capture.Report(); r != nil {
+				if r := l.Capture.Report(); r != nil {
 					note("%v", r)
 				}
 				return err
@@ -161,7 +154,6 @@ management software vnic serve keeps to QEMU's conventions of backend programs.`
 		},
 	}
 	f := c.Flags()
-	f.SortFlags = false
 	f.StringArrayVar(&paths, "socket-path", nil,
 		"socket to listen at; once for each port, or with %d for the port's number, with --lab with %s for the NIC's name")
 	labFlag(f, &labName)
@@ -200,15 +192,15 @@ management software vnic serve keeps to QEMU's conventions of backend programs.`
 		"nothing on the switch but the NICs: no DHCP, no DNS, no way to this machine's network; as --gateway off")
 	f.StringArrayVar(&o.Forwards, "forward", nil,
 		"lead a port of this machine's loopback to a guest: [tcp:|udp:]HOSTPORT:[portN:]GUESTPORT, with --lab [guestN:]")
-	uplinkFlag(f, &live.uplinks)
+	uplinkFlag(f, &l.Uplinks)
 	allowMACFlag(f, &o.AllowMAC, "only that of the first frame after QEMU connects")
 	stormFlag(f, &o.Storm)
 	accelerated(f, &o.Accel)
-	sandboxFlag(f, &live.sandbox)
-	live.dump.Flags(f)
+	sandboxFlag(f, &l.Sandbox)
+	l.Dump.Flags(f)
 	f.BoolVar(&asJSON, "json", false, "print one JSON object")
-	metricsFlag(f, &live.show)
-	live.page.flags(f)
+	metricsFlag(f, &l.Show)
+	l.Page.Flags(f)
 	f.BoolVarP(&verbose, "verbose", "v", false, "log what happens")
 	return c
 }

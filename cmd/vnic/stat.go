@@ -1,19 +1,17 @@
 package main
 
 import (
-	"context"
-	"errors"
 	"fmt"
 	"io"
-	"os"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
-	"golang.org/x/term"
 
+	"vnic.dev/vnic/cmd/vnic/internal/live"
+	"vnic.dev/vnic/cmd/vnic/internal/show"
 	"vnic.dev/vnic/cmd/vnic/internal/stat"
 )
 
@@ -37,11 +35,11 @@ user's: $VNIC_RUNTIME_DIR, else $XDG_RUNTIME_DIR/vnic, /run/user/UID/vnic (root:
 			case err != nil:
 				return err
 			case asJSON:
-				return printJSON(c.OutOrStdout(), snap)
+				return show.JSON(c.OutOrStdout(), snap)
 			case once:
-				return printText(c.OutOrStdout(), func(w io.Writer) error { return stat.Table(w, nil, snap) })
+				return show.Text(c.OutOrStdout(), func(w io.Writer) error { return stat.Table(w, nil, snap) })
 			}
-			return watch(c.Context(), newRepaint(c.OutOrStdout()), c.ErrOrStderr(), snap)
+			return live.Watch(c.Context(), show.NewRepaint(c.OutOrStdout()), c.ErrOrStderr(), snap)
 		},
 	}
 	c.ValidArgsFunction = func(c *cobra.Command, args []string, _ string) (pids []string, _ cobra.ShellCompDirective) {
@@ -54,7 +52,6 @@ user's: $VNIC_RUNTIME_DIR, else $XDG_RUNTIME_DIR/vnic, /run/user/UID/vnic (root:
 		}
 		return pids, cobra.ShellCompDirectiveNoFileComp
 	}
-	c.Flags().SortFlags = false
 	c.Flags().BoolVar(&once, "once", false, "print the totals since that vnic began, once")
 	c.Flags().BoolVar(&asJSON, "json", false, "the same as one JSON object")
 	return c
@@ -82,88 +79,6 @@ func statOf(c *cobra.Command, args []string) (*stat.Snapshot, error) {
 			time.Duration(s.Uptime*float64(time.Second)).Round(time.Second))
 	}
 	return nil, usagef(c, "%d are running: say which%s", len(found), list.String())
-}
-
-// watch shows a vnic's counters once a second, from the first second on.
-func watch(ctx context.Context, w *repaint, notes io.Writer, last *stat.Snapshot) error {
-	if err := w.paint(func(w io.Writer) error { return stat.Table(w, nil, last) }); err != nil {
-		return err
-	}
-	tick := time.NewTicker(time.Second)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return nil // that is how it ends
-		case <-tick.C:
-		}
-		now, err := stat.Read(ctx, last.PID)
-		if ctx.Err() != nil {
-			return nil
-		}
-		if errors.Is(err, stat.ErrNone) {
-			fmt.Fprintf(notes, "vnic %d has ended\n", last.PID)
-			return nil
-		}
-		if err == nil {
-			err = w.paint(func(w io.Writer) error { return stat.Table(w, last, now) })
-		}
-		if err != nil {
-			return err
-		}
-		last = now
-	}
-}
-
-// repaint writes the same thing again and again: on a terminal over the last one, elsewhere below it.
-type repaint struct {
-	w     io.Writer
-	size  func() (width, height int) // nil: not a terminal
-	lines int                        // of the last one
-}
-
-func newRepaint(w io.Writer) *repaint {
-	r := &repaint{w: w}
-	if f, ok := w.(*os.File); ok && isTerminal(w) {
-		r.size = func() (int, int) {
-			width, height, err := term.GetSize(int(f.Fd()))
-			if err != nil || width < 1 || height < 2 {
-				return 80, 24
-			}
-			return width, height
-		}
-	}
-	return r
-}
-
-func (r *repaint) paint(f func(io.Writer) error) error {
-	var b strings.Builder
-	if err := printText(&b, f); err != nil {
-		return err
-	}
-	if r.size == nil {
-		_, err := io.WriteString(r.w, b.String()+"\n")
-		return err
-	}
-	width, height := r.size()
-	lines := strings.Split(strings.TrimSuffix(b.String(), "\n"), "\n")
-	if cut := len(lines) - (height - 1); cut > 0 {
-		lines = append(lines[:height-2:height-2], fmt.Sprintf("(%d more lines: --once shows all)", cut+1))
-	}
-	b.Reset()
-	if r.lines > 0 {
-		fmt.Fprintf(&b, "\x1b[%dA\r", r.lines)
-	}
-	for _, l := range lines {
-		if len(l) > width {
-			l = l[:width]
-		}
-		b.WriteString(l + "\x1b[K\n")
-	}
-	b.WriteString("\x1b[J")
-	r.lines = len(lines)
-	_, err := io.WriteString(r.w, b.String())
-	return err
 }
 
 // metricsFlag is of every command that has ports.

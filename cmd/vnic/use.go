@@ -4,43 +4,42 @@ import (
 	"context"
 	"errors"
 	"io"
-	"log/slog"
 	"math/rand/v2"
 	"strings"
 
 	"github.com/spf13/cobra"
 
+	"vnic.dev/vnic/cmd/vnic/internal/broker"
 	"vnic.dev/vnic/cmd/vnic/internal/guests"
+	"vnic.dev/vnic/cmd/vnic/internal/live"
 	"vnic.dev/vnic/cmd/vnic/internal/pcap"
+	"vnic.dev/vnic/cmd/vnic/internal/show"
 	"vnic.dev/vnic/internal/lab/labfile"
 	"vnic.dev/vnic/internal/machine/assets"
 )
 
 // use is what the commands for uses of device memory have in common: guests that a Set has, and the flags for them.
 type use struct {
-	opt   *guests.Options
-	modes *[]string
-	seed  *uint64
+	opt      *guests.Options
+	complete func() error // the command's own: sets what follows from its options, and says what is wrong with them
+	progress func(*show.UI, string, uint64, uint64)
 
 	mode, guest, lab string
 	unused           []string // of the lab file
 	asJSON, verbose  bool
-	live             live
+	live             live.Command
 }
 
-// newUse makes a use; how guests run unless a flag says otherwise. Without modes there is no flag for them.
-func newUse(command string, o *guests.Options, modes *[]string, seed *uint64) *use {
-	u := &use{opt: o, modes: modes, seed: seed, guest: "qemu", live: newLive(command)}
-	if modes != nil {
-		u.mode = strings.Join(*modes, ",")
-	}
-	return u
+// newUse makes a use, with the values that flags have unless they are given.
+func newUse(command string, o *guests.Options, complete func() error) *use {
+	return &use{opt: o, complete: complete, progress: (*show.UI).Progress, mode: strings.Join(o.Modes, ","), guest: "qemu",
+		live: live.New(command)}
 }
 
-// flags are those of all uses, behind a command's own.
+// flags adds the flags that all uses have, behind a command's own.
 func (u *use) flags(c *cobra.Command) {
 	f, o := c.Flags(), u.opt
-	if u.modes != nil {
+	if len(o.Modes) > 0 {
 		f.StringVar(&u.mode, "mode", u.mode, "devmem, copy (payload through guest RAM, as a baseline) or both")
 	}
 	f.StringSliceVar(&o.NIC, "nic", o.NIC, "virtio: our driver and TCP stack in the guests; gve: the kernel's, which "+
@@ -52,35 +51,31 @@ func (u *use) flags(c *cobra.Command) {
 	f.IntVar(&o.Family, "family", o.Family, "IP version, 4 or 6")
 	f.Var(&o.P2P, "p2p", "on, or off: the NICs cannot reach the GPUs, payload goes through host memory; or off=1,3 for "+
 		"some guests, from 0 on")
-	f.Uint64Var(u.seed, "seed", 0, "seed of all data, and of what links do by chance (default: random, printed)")
+	f.Uint64Var(&o.Seed, "seed", 0, "seed of all data, and of what links do by chance (default: random, printed)")
 	f.Var((*bytesFlag)(&o.Memory), "memory", "RAM of each guest")
 	f.Var((*bytesFlag)(&o.GPUMemory), "gpu-memory", "memory of each GPU, a power of two")
 	gpuDriverFlag(f, &o.Driver, &o.Fetch)
 	machineFlags(f, &o.Accel)
-	sandboxFlag(f, &u.live.sandbox)
+	sandboxFlag(f, &u.live.Sandbox)
 	sourceFlags(f, &o.Fetch)
-	f.BoolVar(&o.Fetch.Offline, "offline", false, "use what is in the cache, fetch nothing")
-	u.live.dump.Flags(f)
+	u.live.Dump.Flags(f)
 	f.BoolVar(&u.asJSON, "json", false, "print one JSON object")
-	metricsFlag(f, &u.live.show)
+	metricsFlag(f, &u.live.Show)
 	f.BoolVarP(&u.verbose, "verbose", "v", false, "log what happens")
 }
 
-// complete reads the flags that are not options as they stand.
-func (u *use) complete(c *cobra.Command) error {
-	if err := u.live.check(); err != nil {
+// check reads the flags that are not options as they stand, and completes the options.
+func (u *use) check(c *cobra.Command) error {
+	if err := u.live.Check(); err != nil {
 		return misuse(c, err)
 	}
 	if !c.Flags().Changed("seed") {
-		*u.seed = uint64(rand.Uint32())
+		u.opt.Seed = uint64(rand.Uint32())
 	}
-	u.opt.Impairment.Seed = *u.seed
-	switch {
-	case u.modes == nil:
-	case u.mode == "both":
-		*u.modes = []string{"devmem", "copy"}
-	default:
-		*u.modes = []string{u.mode}
+	if u.mode == "both" {
+		u.opt.Modes = []string{"devmem", "copy"}
+	} else if len(u.opt.Modes) > 0 {
+		u.opt.Modes = []string{u.mode}
 	}
 	switch u.guest {
 	case "qemu":
@@ -92,26 +87,27 @@ func (u *use) complete(c *cobra.Command) error {
 	if err := driverNeedsKernel(c, u.opt.Driver, u.opt.InProc); err != nil {
 		return err
 	}
-	if u.lab == "" {
-		return nil
+	if u.lab != "" {
+		if err := u.takeLab(c); err != nil {
+			return err
+		}
 	}
+	return misuse(c, u.complete())
+}
+
+// takeLab takes the guests of a lab file.
+func (u *use) takeLab(c *cobra.Command) error {
 	l, err := loadLab(c, u.lab, func(l *labfile.Lab) uint64 { return l.Memory(!u.opt.InProc) }, "nic")
 	if err != nil {
 		return err
 	}
-	seed := *u.seed
-	if l.Seed != nil {
-		seed = *l.Seed
+	sow(l, u.opt.Seed)
+	setDrivers(l, u.opt.Driver, false)
+	if len(l.Script) > 0 {
+		u.unused = append(u.unused, "script")
 	}
-	l.Sow(seed)
-	setGPUDriver(l, u.opt.Driver)
-	for _, x := range []struct {
-		key   string
-		given bool
-	}{{"script", len(l.Script) > 0}, {"uplinks", len(l.Uplinks) > 0}} {
-		if x.given {
-			u.unused = append(u.unused, x.key)
-		}
+	if len(l.Uplinks) > 0 {
+		u.unused = append(u.unused, "uplinks")
 	}
 	u.opt.Lab = l
 	if f := c.Flags().Lookup("guests"); f != nil && !f.Changed { // a command without the flag has the first guest alone
@@ -126,36 +122,42 @@ type report interface {
 	SetCapture(p *pcap.Report)
 }
 
-// runUse does what a use is for: with the sandbox, progress, counters and a capture. do gives a report, which is nil if
-// there is none, also with an error.
+// runUse does what a use is for, when check has been called: with the sandbox, progress, counters and a capture. do
+// gives a report, which is nil if there is none, also with an error.
 func runUse[R any, P interface {
 	*R
 	report
-}](u *use, c *cobra.Command, do func(ctx context.Context, ui *ui) (P, error)) (err error) {
-	out, err := results(c, &u.live.dump, u.asJSON)
+}](u *use, c *cobra.Command, do func(context.Context) (P, error)) (err error) {
+	out, err := results(c, &u.live.Dump, u.asJSON)
 	if err != nil {
 		return err
 	}
-	ui := newUI(c.ErrOrStderr(), u.asJSON && !u.verbose)
-	defer ui.done()
+	ui := show.New(c.ErrOrStderr(), u.asJSON && !u.verbose)
+	defer ui.Done()
 	o := u.opt
-	o.Log = logTo(ui, slog.LevelError, u.verbose)
-	o.Fetch.Log, o.Fetch.Progress = o.Log, ui.fetch
-	o.Stage, o.Note = ui.stage, ui.note
+	o.Log = ui.Fetching(&o.Fetch, u.verbose)
+	o.Stage, o.Note = ui.Stage, ui.Note
+	o.Progress = func(mode string, done, total uint64) { u.progress(ui, mode, done, total) }
 	if len(u.unused) > 0 {
-		ui.note("--lab %s: this command does nothing with its %s", u.lab, strings.Join(u.unused, ", "))
+		ui.Note("--lab %s: this command does nothing with its %s", u.lab, strings.Join(u.unused, ", "))
 	}
-	u.live.more = callsOf(o.InProc)
-	return u.live.run(c, &o.Common, o.BrokerConfig, func(ctx context.Context) error {
-		rep, err := do(ctx, ui)
-		ui.clearLine()
+	u.live.More = broker.Terminal
+	return u.live.Run(c, &o.Common, o.BrokerConfig, func(ctx context.Context) error {
+		rep, err := do(ctx)
+		ui.ClearLine()
 		if rep == nil {
 			return err
 		}
-		rep.SetCapture(u.live.capture.Report())
-		if u.asJSON {
-			return errors.Join(err, printJSON(out, rep))
-		}
-		return errors.Join(err, printText(out, rep.Table))
+		rep.SetCapture(u.live.Capture.Report())
+		return errors.Join(err, show.Report(out, u.asJSON, rep, rep.Table))
 	})
+}
+
+// results is where a command's results go: to stderr, when its capture has stdout.
+func results(c *cobra.Command, dump *pcap.Options, asJSON bool) (io.Writer, error) {
+	out := c.OutOrStdout()
+	if dump.Stdout = out; dump.File == "-" {
+		out = c.ErrOrStderr()
+	}
+	return out, misuse(c, dump.Check(asJSON))
 }

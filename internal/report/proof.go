@@ -29,3 +29,13 @@ func (f Findings) Err(noProof error) error {
 	}
 	return nil
 }
+
+// Prove is noProof with the findings of all parts of a report, each with its part's name before it, as find returns
+// both.
+func Prove[T any](noProof error, parts []T, find func(*T) (name string, found Findings)) error {
+	var f Findings
+	for i := range parts {
+		f.Within(find(&parts[i]))
+	}
+	return f.Err(noProof)
+}

@@ -1,3 +1,11 @@
+// Package allreduce is `vnic allreduce`: collective operations on a ring of guests, GPU memory to GPU memory, in the
+// columns of nccl-tests, with a proof of each.
+//
+// Every guest is a rank (package collective, by its transfer.Node). The host fills each GPU's memory with elements
+// that follow from the seed, tells all ranks to do the operation, and compares each element of every GPU's memory
+// with what a reference says: scalar code, in the order of the ring, which shares none with the engines. What goes
+// from rank to rank is counted by both NICs, and must be what the operation passes on, to the byte, all in device
+// memory.
 package allreduce
 
 import (
@@ -13,6 +21,7 @@ import (
 	"vnic.dev/vnic/cmd/vnic/internal/guests"
 	"vnic.dev/vnic/internal/control"
 	"vnic.dev/vnic/internal/limits"
+	"vnic.dev/vnic/internal/report"
 	"vnic.dev/vnic/internal/transfer"
 )
 
@@ -23,33 +32,25 @@ var ErrProof = errors.New("the operations do not prove what they should")
 // connection's ports busy for a minute (TIME_WAIT).
 const basePort = 5301
 
-// Do makes the lab, does the operations in each mode, and reports. Whatever happens, nothing of the lab is left when it
-// returns. The report is also returned with an ErrProof. When ctx ends, its cause is returned.
+// Do makes the lab, does the operations in each mode, and reports (guests.Do). The report is also returned with an
+// ErrProof.
 func Do(ctx context.Context, o *Options) (*Report, error) {
-	var rep *Report
-	err := guests.Run(ctx, &o.Options, func(s *guests.Set) error {
-		rep = &Report{Schema: 1, Info: s.Info, Op: o.Op, Type: o.Type.String(), Ranks: len(s.Nodes), Channels: o.Channels,
+	return guests.Do(ctx, &o.Options, func(s *guests.Set, rep *Report) error {
+		*rep = Report{Schema: 1, Info: s.Info, Op: o.Op, Type: o.Type.String(), Ranks: len(s.Nodes), Channels: o.Channels,
 			Iters: o.Iters, Warmup: o.Warmup, Root: -1, Timeout: o.silence().Seconds(), Loss: o.Loss, Seed: o.Seed}
 		if o.Op == transfer.Broadcast {
 			rep.Root = o.Root
 		}
-		r := &ring{opt: o, set: s, place: o.layout(len(s.Nodes)), rep: rep}
-		for i, mode := range o.Modes {
-			if err := r.mode(ctx, mode, uint16(basePort+100*i)); err != nil {
-				return guests.InMode(o.Modes, mode, err)
-			}
-		}
-		return nil
-	})
-	if err != nil {
-		return nil, err
-	}
-	return rep, rep.check(o.Modes)
+		r := &ring{Options: o, set: s, place: o.layout(len(s.Nodes)), rep: rep}
+		return guests.InModes("", o.Modes, func(i int, mode string) error {
+			return r.mode(ctx, mode, uint16(basePort+100*i))
+		})
+	}, (*Report).check)
 }
 
 // ring is the ranks of a mode.
 type ring struct {
-	opt    *Options
+	*Options
 	set    *guests.Set
 	place  layout
 	rep    *Report
@@ -66,7 +67,7 @@ const hello = 16
 
 // mode has the guests join a ring, and does all rows.
 func (r *ring) mode(ctx context.Context, mode string, port uint16) error {
-	o, n := r.opt, len(r.set.Nodes)
+	o, n := r.Options, len(r.set.Nodes)
 	if err := o.Begin(ctx, guests.Step{Stage: "connect", Mode: mode}); err != nil {
 		return err
 	}
@@ -167,7 +168,7 @@ func (r *ring) all(ctx context.Context, f func(ctx context.Context, i int, g *gu
 	var work sync.WaitGroup
 	var once sync.Once
 	var timer *time.Timer
-	late := 2*r.opt.silence() + limits.Ask.Here() // a guest that is emulated may be slow to answer
+	late := 2*r.silence() + limits.Ask.Here() // a guest that is emulated may be slow to answer
 	for i, g := range r.set.Nodes {
 		work.Go(func() {
 			if errs[i] = f(ctx, i, g); errs[i] != nil {
@@ -203,13 +204,13 @@ func blame(err error) int {
 
 // row does both halves of a size.
 func (r *ring) row(ctx context.Context, count uint64, cpu *float64) (*Row, error) {
-	row := &Row{Bytes: count * r.opt.Type.Size(), Count: count}
+	row := &Row{Bytes: count * r.Type.Size(), Count: count}
 	for _, h := range []struct {
 		to   *Half
 		from *uint64
 	}{{&row.OutOfPlace, &r.place.from}, {&row.InPlace, nil}} {
-		x := &expected{op: r.opt.Op, t: r.opt.Type, ranks: len(r.set.Nodes), root: r.opt.Root, count: count,
-			parts: r.opt.Channels, seed: mix(r.opt.Seed ^ count)}
+		x := &expected{op: r.Op, t: r.Type, ranks: len(r.set.Nodes), root: r.Root, count: count,
+			parts: r.Channels, seed: mix(r.Seed ^ count)}
 		if h.from != nil {
 			x.seed = mix(x.seed)
 		}
@@ -223,7 +224,7 @@ func (r *ring) row(ctx context.Context, count uint64, cpu *float64) (*Row, error
 // half times operations, and compares what another one makes of fresh elements.
 func (r *ring) half(ctx context.Context, x *expected, from *uint64, h *Half, cpu *float64) error {
 	c := transfer.CollectiveArgs{Op: x.op, Type: x.t, Off: r.place.to, Count: x.count, Root: x.root, From: from,
-		Times: r.opt.Iters, Warm: r.opt.Warmup}
+		Times: r.Iters, Warm: r.Warmup}
 	if err := r.fill(ctx, x, from); err != nil {
 		return err
 	}
@@ -231,13 +232,13 @@ func (r *ring) half(ctx context.Context, x *expected, from *uint64, h *Half, cpu
 	if err != nil {
 		return err
 	}
-	each := seconds / float64(r.opt.Iters)
+	each := seconds / float64(r.Iters)
 	h.Microseconds = each * 1e6
 	if each > 0 {
 		h.Alg = float64(x.count*x.t.Size()) / each / 1e9
 	}
 	h.Bus = h.Alg * bus(x.op, x.ranks)
-	if !r.opt.Validate {
+	if !r.Validate {
 		return nil
 	}
 	if err := r.fill(ctx, x, from); err != nil {
@@ -247,40 +248,26 @@ func (r *ring) half(ctx context.Context, x *expected, from *uint64, h *Half, cpu
 	if _, err := r.operate(ctx, x, c, cpu); err != nil {
 		return err
 	}
-	if r.opt.tamper != nil {
-		r.opt.tamper(r.set)
+	if r.tamper != nil {
+		r.tamper(r.set)
 	}
 	wrong, err := r.compare(ctx, x)
 	h.Wrong = &wrong
 	return err
 }
 
-// fill has the host write every rank's elements; where an operation is out of place, what it will write over is 0xff.
+// fill writes every rank's elements; where an operation is out of place, what it will write over is 0xff.
 func (r *ring) fill(ctx context.Context, x *expected, from *uint64) error {
 	return r.set.Each(ctx, 0, func(ctx context.Context, g *guests.Node) error {
-		rank := slices.Index(r.set.Nodes, g)
-		size := x.t.Size()
-		b := make([]byte, 1<<20)
-		poison := slices.Repeat([]byte{0xff}, len(b))
-		for i := uint64(0); i < x.count; {
-			if ctx.Err() != nil {
-				return ctx.Err()
-			}
-			n := min(uint64(len(b))/size, x.count-i)
-			fill(b[:n*size], x.t, x.seed, rank, i)
-			pos := r.place.data.Off + r.place.to + i*size
-			if from != nil {
-				if err := g.Write(pos, poison[:n*size]); err != nil {
-					return err
-				}
-				pos = r.place.data.Off + *from + i*size
-			}
-			if err := g.Write(pos, b[:n*size]); err != nil {
+		rank, size := slices.Index(r.set.Nodes, g), x.t.Size()
+		n, place := x.count*size, r.place.data.Off+r.place.to
+		if from != nil {
+			if err := g.Poison(ctx, place, n, 0xff); err != nil {
 				return err
 			}
-			i += n
+			place = r.place.data.Off + *from
 		}
-		return nil
+		return g.Fill(ctx, place, n, func(b []byte, pos uint64) { fill(b, x.t, x.seed, rank, pos/size) })
 	})
 }
 
@@ -392,24 +379,15 @@ func (x *Rank) wrongCount(mode string) string {
 }
 
 // check holds the report against what it must prove.
-func (r *Report) check(modes []string) error {
-	var errs []error
-	if len(r.Modes) != len(modes) {
-		errs = append(errs, fmt.Errorf("%d of %d modes ran", len(r.Modes), len(modes)))
-	}
+func (r *Report) check() error {
+	var f report.Findings
 	for i := range r.Modes {
 		m := &r.Modes[i]
-		if m.Wrong > 0 {
-			errs = append(errs, fmt.Errorf("mode %s: %d elements are wrong", m.Mode, m.Wrong))
-		}
+		f.If(m.Wrong > 0, "mode %s: %d elements are wrong", m.Mode, m.Wrong)
 		for j := range m.Ranks {
-			if wrong := m.Ranks[j].wrongCount(m.Mode); wrong != "" {
-				errs = append(errs, fmt.Errorf("mode %s, rank %d: %s", m.Mode, j, wrong))
-			}
+			wrong := m.Ranks[j].wrongCount(m.Mode)
+			f.If(wrong != "", "mode %s, rank %d: %s", m.Mode, j, wrong)
 		}
 	}
-	if len(errs) > 0 {
-		return fmt.Errorf("%w:\n%w", ErrProof, errors.Join(errs...))
-	}
-	return nil
+	return f.Err(ErrProof)
 }

@@ -20,7 +20,6 @@ type Options struct {
 	guests.Options
 
 	Op       string // transfer.AllReduce and so on
-	Modes    []string
 	Type     devmem.Type
 	Min, Max uint64   // bytes of the rows
 	Factor   uint64   // from one row to the next
@@ -31,9 +30,6 @@ type Options struct {
 	Root     int      // of a broadcast
 	Channels int      // rings that share each operation
 	Timeout  time.Duration
-	Seed     uint64
-
-	Progress func(mode string, done, total uint64)
 
 	tamper func(*guests.Set)  // tests: after an operation, before its elements are compared
 	done   func([]Rank, *Row) // tests: what there is after a row
@@ -41,7 +37,7 @@ type Options struct {
 
 // Defaults are the options without a flag, but for a seed.
 func Defaults() Options {
-	return Options{Options: guests.Defaults(), Op: transfer.AllReduce, Modes: []string{transfer.Devmem},
+	return Options{Options: guests.Defaults(), Op: transfer.AllReduce,
 		Type: devmem.Float32, Min: 1 << 20, Max: 16 << 20, Factor: 4, Iters: 5, Warmup: 1, Validate: true, Channels: 1,
 		Timeout: time.Duration(limits.Silence)}
 }

@@ -15,6 +15,7 @@ import (
 	"vnic.dev/vnic/internal/guestnet"
 	"vnic.dev/vnic/internal/kernelnic"
 	"vnic.dev/vnic/internal/lab"
+	"vnic.dev/vnic/internal/machine/assets"
 	"vnic.dev/vnic/internal/transfer"
 )
 
@@ -163,4 +164,16 @@ func Locate(ctx context.Context, a *agent.Client, ports []*lab.Port) (devices []
 		devices = append(devices, name)
 	}
 	return devices, nil
+}
+
+// checkTranslation returns an error if a guest has an IOMMU and its kernel does not translate the addresses of
+// a NIC that the guest has taken.
+func checkTranslation(hw *lab.Machine, nic *lab.Port) error {
+	if !hw.IOMMU || nic.Translated() {
+		return nil
+	}
+	return &assets.Missing{What: "a kernel that translates addresses",
+		Err: fmt.Errorf("guest %s has an IOMMU, and its kernel uses none for %s: guest RAM is mapped as it is", hw.Name,
+			nic.Name),
+		Fix: "build it with CONFIG_INTEL_IOMMU, and say no iommu=pt"}
 }

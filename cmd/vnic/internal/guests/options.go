@@ -35,6 +35,9 @@ type Options struct {
 	Windows   []uint64 // the same of the first guests, where it is another for each
 	Bind      int      // receive queues of a NIC that are to be bound; 0: 1
 
+	Modes    []string                              // of transfers, transfer.Devmem or transfer.Copy, one after the other
+	Progress func(mode string, done, total uint64) // how far a mode is; may be nil
+
 	Servers []Server          // further guests
 	Gateway *lab.GatewayFlags // nil: there is none
 
@@ -58,7 +61,7 @@ const MaxGuests = 64
 
 // Defaults are the options without a flag.
 func Defaults() Options {
-	return Options{Guests: 2, NIC: []string{lab.Virtio},
+	return Options{Guests: 2, NIC: []string{lab.Virtio}, Modes: []string{transfer.Devmem},
 		NICOptions: lab.NICOptions{MTU: 1500}, Family: 4, Memory: 512 << 20, GPUMemory: 256 << 20}
 }
 
@@ -99,16 +102,28 @@ func (o *Options) services() ([]lab.Service, error) {
 	return []lab.Service{lab.Gateway(g)}, nil
 }
 
+// GatewayAddr is the gateway's address, of Family.
+func (o *Options) GatewayAddr() netip.Addr {
+	v4, v6 := lab.GatewayAddrs()
+	if o.Family == 6 {
+		return v6.Addr()
+	}
+	return v4.Addr()
+}
+
 // gateways are a guest's default routes.
 func (o *Options) gateways() []netip.Addr {
 	if o.Gateway == nil || o.Gateway.Off() {
 		return nil
 	}
-	v4, v6 := lab.GatewayAddrs()
-	if o.Family == 6 {
-		return []netip.Addr{v6.Addr()}
+	return []netip.Addr{o.GatewayAddr()}
+}
+
+// Show shows how far a mode is.
+func (o *Options) Show(mode string, done, total uint64) {
+	if o.Progress != nil {
+		o.Progress(mode, done, total)
 	}
-	return []netip.Addr{v4.Addr()}
 }
 
 // loss says where segments are lost.

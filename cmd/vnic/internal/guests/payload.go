@@ -2,10 +2,17 @@ package guests
 
 import (
 	"context"
+	"encoding/hex"
+	"fmt"
+	"strconv"
+	"strings"
 	"time"
 
+	"vnic.dev/vnic/devmem"
 	"vnic.dev/vnic/internal/control"
 	"vnic.dev/vnic/internal/limits"
+	"vnic.dev/vnic/internal/report"
+	"vnic.dev/vnic/internal/transfer"
 )
 
 // Place is payload by the kind of memory that a NIC read it from or wrote it to, in bytes.
@@ -71,4 +78,132 @@ func (n *Node) Meter(ctx context.Context, f func() (sent, received uint64, err e
 	t.TX.Add(now.Tx, before.Tx)
 	t.RX.Add(now.Rx, before.Rx)
 	return t, nil
+}
+
+// Pool is how much of its GPU's memory, from the begin on, a guest that talks to a server has for received packets, in
+// bytes. The data is behind it.
+const Pool = 16 << 20
+
+// Poison is the value of the bytes of GPU memory to which nothing has been moved yet.
+const Poison = 0x5a
+
+// Pages is n bytes, rounded up to whole pages.
+func Pages(n uint64) uint64 { return (n + devmem.PageSize - 1) &^ (devmem.PageSize - 1) }
+
+// Head is the beginning of a report about one guest.
+type Head struct {
+	Schema int `json:"schema"` // 1
+	Info
+	NIC string `json:"nic"` // model
+	P2P bool   `json:"p2p"`
+}
+
+// Head returns the Head of a Set's report.
+func (s *Set) Head() Head {
+	n := s.Nodes[0]
+	return Head{1, s.Info, n.Port.Model.Name, n.P2P}
+}
+
+// Moved is the part of a report about the data that a guest and a server have moved, in one mode and in all rounds.
+type Moved struct {
+	Bytes    uint64  `json:"bytes"`
+	Seconds  float64 `json:"seconds"`
+	Looked   uint64  `json:"looked_bytes"` // bytes of heads that a CPU of the guest has read in device memory
+	HostCame uint64  `json:"host_bytes"`   // received bytes that arrived in host memory, as the guest counts them
+	Traffic
+	Retransmits uint64 `json:"retransmitted_segments"`
+	// Verified reports whether every byte is right; null: the right content is not known.
+	Verified *bool  `json:"verified"`
+	By       string `json:"verified_by,omitempty"` // with what the bytes were compared
+	SHA256   string `json:"sha256,omitempty"`      // of the data that came, one digest a round, with commas between
+	// CPU seconds of the guest for each 10^9 bytes; null: the guest shares this process
+	CPUPerGB *float64 `json:"guest_cpu_seconds_per_gb"`
+
+	cpu float64 // seconds of the guest
+}
+
+// Meter adds a round to m: what f, which moves the data, says of it, and where the guest's NIC saw payload meanwhile.
+// send is the direction: the guest sends the data.
+func (m *Moved) Meter(ctx context.Context, n *Node, send bool, f func() (Moved, transfer.CPU, error)) error {
+	var round Moved
+	traffic, err := n.Meter(ctx, func() (sent, received uint64, err error) {
+		var cpu transfer.CPU
+		round, cpu, err = f()
+		m.cpu += cpu.Work()
+		if send {
+			return round.Bytes, 0, err
+		}
+		return 0, round.Bytes, err
+	})
+	if err != nil {
+		return err
+	}
+	m.Bytes += round.Bytes
+	m.Seconds += round.Seconds
+	m.Looked += round.Looked
+	m.HostCame += round.HostCame
+	m.Retransmits += round.Retransmits
+	m.TX.Merge(traffic.TX)
+	m.RX.Merge(traffic.RX)
+	return nil
+}
+
+// Compare adds the digest of a round's n bytes to m, and returns where they begin to differ from what gen makes; n:
+// nowhere, or gen is nil.
+func (m *Moved) Compare(ctx context.Context, g *Node, n uint64, gen func(b []byte, pos uint64)) (uint64, error) {
+	d, err := g.SHA256(ctx, Pool, n)
+	if err != nil {
+		return 0, err
+	}
+	m.SHA256 = strings.TrimPrefix(m.SHA256+","+hex.EncodeToString(d[:]), ",")
+	if gen == nil {
+		return n, nil
+	}
+	return g.Differs(ctx, Pool, n, gen)
+}
+
+// Done sets CPUPerGB when all rounds are done, for a guest in QEMU.
+func (m *Moved) Done(inProc bool) {
+	if !inProc && m.Bytes > 0 {
+		cost := m.cpu / (float64(m.Bytes) / 1e9)
+		m.CPUPerGB = &cost
+	}
+}
+
+// Rate is the cell of a table for 10^6 bytes a second.
+func (m *Moved) Rate() string { return fmt.Sprintf("%.1f", report.PerSecond(m.Bytes, m.Seconds)/1e6) }
+
+// LookedShare is the part of the data's size that a CPU of the guest has read of heads.
+func (m *Moved) LookedShare() float64 {
+	if m.Bytes == 0 {
+		return 0
+	}
+	return float64(m.Looked) / float64(m.Bytes)
+}
+
+// Misplaced lists where payload was not in the memory that the mode wants. place is where the NIC saw the
+// data; hostCame reports that bytes came to host memory that should have come to the GPU's.
+func (m *Moved) Misplaced(mode string, p2p bool, place *Place, hostCame bool) (f report.Findings) {
+	direct := mode == transfer.Devmem
+	f.If(direct && p2p && place.Device < m.Bytes, "%d bytes of payload, and device memory saw %d", m.Bytes, place.Device)
+	f.If(direct && p2p && hostCame, "%d bytes came to host memory", place.Host)
+	f.If(direct && !p2p && (place.Bounced < m.Bytes || place.Device > 0),
+		"without peer-to-peer %d bytes were bounced, of %d, and %d lay in device memory", place.Bounced, m.Bytes,
+		place.Device)
+	f.If(!direct && place.Device > 0, "%d bytes lay in device memory", place.Device)
+	return f
+}
+
+// Percent writes a share for people: two digits of what is below 1 %, else one decimal.
+func Percent(share float64) string {
+	switch p := 100 * share; {
+	case p == 0:
+		return "0 %"
+	case p < 0.001:
+		return "<0.001 %"
+	case p < 1:
+		return strconv.FormatFloat(p, 'g', 2, 64) + " %"
+	default:
+		return fmt.Sprintf("%.1f %%", p)
+	}
 }

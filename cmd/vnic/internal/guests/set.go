@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/netip"
 	"slices"
@@ -54,8 +55,9 @@ type Captured struct {
 // SetCapture sets it; nil: there was none.
 func (c *Captured) SetCapture(p *pcap.Report) { c.Pcap = p }
 
-// End writes the last lines of a report for people; nic is the model, "" if there are several.
-func (c *Captured) End(b *strings.Builder, i *Info, nic string, seed uint64) {
+// End writes a report for people, whose beginning b has: behind that are the last lines. nic is the model, "" if there
+// are several.
+func (c *Captured) End(w io.Writer, b *strings.Builder, i *Info, nic string, seed uint64) error {
 	if nic != "" {
 		nic = "; NIC: " + nic
 	}
@@ -63,6 +65,8 @@ func (c *Captured) End(b *strings.Builder, i *Info, nic string, seed uint64) {
 	if c.Pcap != nil {
 		fmt.Fprintln(b, c.Pcap)
 	}
+	_, err := io.WriteString(w, b.String())
+	return err
 }
 
 // Set is a Session whose guests have all taken their first NIC.
@@ -132,32 +136,40 @@ func (o *Options) world() (w World, err error) {
 	return w, nil
 }
 
-// Run opens a Set, has f use it, and closes it: whatever happens, nothing of it is left then. When ctx ends, its cause
-// is returned.
-func Run(ctx context.Context, o *Options, f func(*Set) error) error {
+// Do opens a Set, calls f to fill a report, and closes the Set: whatever happens, nothing of it is left then. After an
+// error of f there is no report; an error of check, what the report does not prove, comes with it. When ctx ends, its
+// cause is returned.
+func Do[R any](ctx context.Context, o *Options, f func(*Set, *R) error, check func(*R) error) (*R, error) {
 	s, err := OpenSet(ctx, o)
 	if err != nil {
-		return OrCause(ctx, err)
+		return nil, OrCause(ctx, err)
 	}
-	if err = f(s); err != nil {
+	rep := new(R)
+	if err = f(s, rep); err != nil {
 		err = s.Blame(ctx, err)
 	}
 	cerr := s.Close()
 	switch {
 	case err != nil:
-		return OrCause(ctx, err)
+		return nil, OrCause(ctx, err)
 	case cerr != nil:
-		return fmt.Errorf("clearing up: %w", cerr)
+		return nil, fmt.Errorf("clearing up: %w", cerr)
 	}
-	return nil
+	return rep, check(rep)
 }
 
-// InMode is an error in one of modes, which it names if there are others.
-func InMode(modes []string, mode string, err error) error {
-	if len(modes) < 2 {
-		return err
+// InModes calls f for each of modes, one after the other. An error names its mode, behind flag, if there are others.
+func InModes(flag string, modes []string, f func(i int, mode string) error) error {
+	for i, mode := range modes {
+		err := f(i, mode)
+		if err != nil && len(modes) > 1 {
+			err = fmt.Errorf("mode %s%s: %w", flag, mode, err)
+		}
+		if err != nil {
+			return err
+		}
 	}
-	return fmt.Errorf("mode %s: %w", mode, err)
+	return nil
 }
 
 // Cost is how a table says guest CPU seconds for each GB; nil: the guest shares this process.

@@ -1,81 +1,243 @@
+// Package load is `vnic load`: a guest brings a file from a web server into its GPU's memory (package loader, by a
+// transfer.Node): all of it, the tensors of a safetensors file, or records that a consumer takes in batches.
+//
+// The server is one that the user names, behind the gateway, or one that the command starts in this process, whose file
+// follows from the seed. What is in GPU memory then is compared by the host, byte by byte, or digested where nobody
+// knows what should be there. The NIC counts where payload lay.
 package load
 
 import (
+	"cmp"
 	"context"
-	"encoding/hex"
 	"errors"
 	"fmt"
+	"net/http"
 	"net/netip"
+	"net/url"
 	"strings"
+	"time"
 
 	"vnic.dev/vnic/cmd/vnic/internal/guests"
+	"vnic.dev/vnic/cmd/vnic/internal/webfile"
+	"vnic.dev/vnic/devmem"
 	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/limits"
 	"vnic.dev/vnic/internal/report"
 	"vnic.dev/vnic/internal/transfer"
+	"vnic.dev/vnic/loader"
 )
+
+// Options are the flags of `vnic load`.
+type Options struct {
+	guests.Options
+
+	URL         string // "": a file of the command's own server
+	Format      string // Raw, Records or Safetensors; "": by the URL's end
+	Header      http.Header
+	Size        uint64 // of the own server's file
+	Connections int
+	Range       uint64 // bytes of a request
+	Record      uint64 // bytes
+	Batch       uint64 // records
+	Prefetch    int    // batches
+	Skip        uint64 // bytes before the first record
+	Step        time.Duration
+	SHA256      string // of what is to land, as hex; "": not known
+	Timeout     time.Duration
+	Retry       time.Duration
+
+	url  *url.URL
+	room uint64 // of GPU memory, for data
+}
+
+// Formats of files.
+const (
+	Raw         = "raw"
+	Records     = "records"
+	Safetensors = "safetensors"
+)
+
+// Defaults are the options without a flag, but for a seed.
+func Defaults() Options {
+	o := Options{Options: guests.Defaults(), Size: 64 << 20, Connections: 4,
+		Range: 1 << 20, Record: 64 << 10, Batch: 16, Prefetch: 4,
+		Timeout: time.Duration(limits.Silence), Retry: time.Duration(limits.ServerBack)}
+	o.Guests, o.Gateway = 1, &lab.GatewayFlags{}
+	return o
+}
+
+const (
+	maxConnections = 64
+	maxRange       = 1 << 30
+	maxSize        = 1 << 40
+	maxPrefetch    = 1 << 16
+	maxHeader      = 16 << 10
+)
+
+// Complete sets what follows from the rest, and says what is wrong.
+func (o *Options) Complete() error {
+	if o.Format == "" {
+		o.Format = Raw
+		if path, _, _ := strings.Cut(o.URL, "?"); strings.HasSuffix(path, ".safetensors") {
+			o.Format = Safetensors
+		}
+	}
+	if err := cmp.Or(guests.OneOf("--format", o.Format, Raw, Records, Safetensors),
+		guests.Bytes("--size", o.Size, maxSize),
+		guests.Number("--connections", o.Connections, 1, maxConnections), guests.Bytes("--range", o.Range, maxRange),
+		guests.Patience("--timeout", o.Timeout), guests.Patience("--retry", o.Retry), guests.Modes(o.Modes)); err != nil {
+		return err
+	}
+	var lines strings.Builder
+	_ = o.Header.Write(&lines) // as they are sent: NAME: VALUE CR LF
+	each, records := o.Record*o.Batch, o.Format == Records
+	switch {
+	case o.Step < 0 || o.Step > time.Hour:
+		return fmt.Errorf("--step %v: up to 1h", o.Step)
+	case o.SHA256 != "" && (len(o.SHA256) != 64 || strings.Trim(strings.ToLower(o.SHA256), "0123456789abcdef") != ""):
+		return fmt.Errorf("--sha256 %s: not 64 hexadecimal digits", o.SHA256)
+	case o.SHA256 != "" && records:
+		return errors.New("--sha256 is of all that lands, and of records only the last batches are there at the end")
+	case !records && (o.Step > 0 || o.Skip > 0):
+		return fmt.Errorf("--step and --skip are of --format %s", Records)
+	case lines.Len() > maxHeader:
+		return fmt.Errorf("--header: %d bytes, %d at most", lines.Len(), maxHeader)
+	case records && (o.Record == 0 || o.Batch == 0 || o.Prefetch < 1 || each/o.Record != o.Batch || each > maxSize ||
+		o.Prefetch > maxPrefetch):
+		return fmt.Errorf("--record %s, --batch %d, --prefetch %d: from 1 on, and no more than GPU memory has",
+			lab.FormatBytes(o.Record), o.Batch, o.Prefetch)
+	}
+	if err := loader.CheckHeader(o.Header); err != nil {
+		return fmt.Errorf("--header: %w", err)
+	}
+	if err := o.parse(); err != nil {
+		return err
+	}
+	return o.fit()
+}
+
+// parse reads the URL, and opens the port of this machine that it names.
+func (o *Options) parse() (err error) {
+	if o.URL == "" {
+		return nil
+	}
+	if o.url, err = url.Parse(o.URL); err != nil {
+		return fmt.Errorf("%q is not a URL", o.URL)
+	}
+	switch {
+	case o.url.Scheme == "https":
+		return fmt.Errorf("%s: https: a TLS record cannot be decrypted in device memory here: use http", o.URL)
+	case o.url.Scheme != "http" || o.url.Host == "":
+		return fmt.Errorf("%s: http://HOST[:PORT]/PATH is wanted", o.URL)
+	}
+	if local(o.url.Hostname()) && o.Gateway.HostPorts == "" && !o.Gateway.Off() {
+		o.Gateway.HostPorts = cmp.Or(o.url.Port(), "80")
+	}
+	return nil
+}
+
+// Serve starts the server that a command without a URL has; nil: there is a URL. The caller closes it.
+func (o *Options) Serve() (s *webfile.Server, err error) {
+	if o.URL != "" {
+		return nil, nil //nolint:nilnil // as documented
+	}
+	f := &webfile.File{Name: "data", Size: o.Size, Seed: o.Seed}
+	switch o.Format {
+	case Records: // whole ones
+		f.Size = max(1, (o.Size-min(o.Size, o.Skip))/o.Record)*o.Record + o.Skip
+	case Safetensors:
+		f.Name = "model.safetensors"
+		f.Head, f.Size, err = webfile.Model(o.Size)
+	}
+	if err == nil {
+		s, err = webfile.Serve(f, 2*maxConnections)
+	}
+	if err != nil {
+		return nil, err
+	}
+	o.URL = s.URL
+	return s, o.parse()
+}
+
+// local reports whether a host is this machine, which guests reach as the gateway.
+func local(host string) bool {
+	a, err := netip.ParseAddr(host)
+	return strings.EqualFold(host, "localhost") || strings.HasSuffix(strings.ToLower(host), ".localhost") ||
+		err == nil && a.IsLoopback()
+}
+
+// fit finds how much GPU memory there is for data.
+func (o *Options) fit() error {
+	name, has, err := o.Only()
+	if err != nil {
+		return err
+	}
+	if has < guests.Pool+1<<20 {
+		return fmt.Errorf("guest %s can use %s of its GPU's memory, and %s are for pages alone: a larger --gpu-memory",
+			name, lab.ShowBytes(has), lab.FormatBytes(guests.Pool))
+	}
+	o.room = (has - guests.Pool) &^ (devmem.PageSize - 1)
+	need := o.Record * o.Batch * uint64(o.Prefetch)
+	switch {
+	case o.Format == Records && need > o.room:
+		return fmt.Errorf("%d batches of %d records of %s: guest %s has room for %s: a larger --gpu-memory, or a smaller "+
+			"--prefetch or --batch", o.Prefetch, o.Batch, lab.ShowBytes(o.Record), name, lab.FormatBytes(o.room))
+	case o.Format == Records:
+		o.room = guests.Pages(need)
+	case o.Format == Raw && o.URL == "":
+		o.room = min(o.room, guests.Pages(o.Size))
+	}
+	o.Window = guests.Pool + o.room
+	return o.Check()
+}
+
+// ParseHeader reads NAME: VALUE.
+func ParseHeader(h http.Header, s string) error {
+	name, value, ok := strings.Cut(s, ":")
+	if name = strings.TrimSpace(name); !ok || name == "" || strings.ContainsAny(s, "\r\n") {
+		return fmt.Errorf("%q: NAME: VALUE", s)
+	}
+	h.Add(name, strings.TrimSpace(value))
+	return nil
+}
 
 // ErrProof says that the file was loaded, but not as it must be.
 var ErrProof = errors.New("what was loaded does not prove what it should")
 
-// Do opens the file, loads it in each mode, and reports. s is the server, if it is the command's own. Whatever happens,
-// nothing of the lab is left when it returns. The report is also returned with an ErrProof. When ctx ends, its cause is
-// returned.
-func Do(ctx context.Context, o *Options, s *Server) (*Report, error) {
-	var rep *Report
-	err := guests.Run(ctx, &o.Options, func(set *guests.Set) error {
-		u := &use{opt: o, set: set, guest: set.Nodes[0], rep: &Report{Schema: 1, Info: set.Info,
-			NIC: set.Nodes[0].Port.Model.Name, P2P: set.Nodes[0].P2P, Format: o.Format, Connections: o.Connections,
-			Range: o.Range, Seed: o.Seed}}
+// Do opens the file, loads it in each mode, and reports (guests.Do). s is the server, if it is the command's own. The
+// report is also returned with an ErrProof.
+func Do(ctx context.Context, o *Options, s *webfile.Server) (*Report, error) {
+	return guests.Do(ctx, &o.Options, func(set *guests.Set, rep *Report) error {
+		u := &use{Options: o, guest: set.Nodes[0], rep: rep}
+		*rep = Report{Head: set.Head(), Format: o.Format, Connections: o.Connections, Range: o.Range, Seed: o.Seed}
 		if s != nil {
-			u.file = s.file
+			u.gen = s.Fill
 		}
-		rep = u.rep
-		for _, mode := range o.Modes {
-			if err := u.mode(ctx, mode); err != nil {
-				return guests.InMode(o.Modes, mode, err)
-			}
-		}
-		return nil
-	})
-	if err != nil {
-		return nil, err
-	}
-	return rep, rep.check()
+		return guests.InModes("", o.Modes, func(_ int, mode string) error { return u.mode(ctx, mode) })
+	}, (*Report).check)
 }
 
 // use is a guest's use of a file.
 type use struct {
-	opt   *Options
-	set   *guests.Set
+	*Options
 	guest *guests.Node
-	file  *file // nil: nobody knows what it has
+	gen   func(b []byte, pos uint64) // makes the file's content from pos on; nil: it is not known
 	rep   *Report
 }
 
-// dataOff is where data is in what the guest has of its GPU.
-const dataOff = pool
-
-// poison is what GPU memory has before something is loaded to it.
-const poison = 0x5a
-
 // source is the file for the guest.
 func (u *use) source(mode string) transfer.Source {
-	o, c := u.opt, u.guest.Config
-	s := transfer.Source{URL: o.URL, Header: o.Header, Local: c.Addr().Addr(), GPU: u.guest.GPU.ID(),
-		Data: transfer.Area{Off: dataOff, Bytes: o.room}, Pool: transfer.Area{Bytes: pool}, Queue: c.Queues()[0],
-		Connections: o.Connections, RangeSize: o.Range, Timeout: limits.Silence.Unless(o.Timeout),
-		Retry: limits.ServerBack.Unless(o.Retry), Copy: mode == transfer.Copy, Tensors: o.Format == Safetensors}
-	v4, v6 := lab.GatewayAddrs()
-	gateway := v4.Addr()
-	if o.Family == 6 {
-		gateway = v6.Addr()
+	gateway := u.GatewayAddr()
+	s := transfer.Source{URL: u.URL, Header: u.Header, Local: u.guest.Config.Addr().Addr(), GPU: u.guest.GPU.ID(),
+		Data: transfer.Area{Off: guests.Pool, Bytes: u.room}, Pool: transfer.Area{Bytes: guests.Pool},
+		Queue: u.guest.Config.Queues()[0], Connections: u.Connections, RangeSize: u.Range,
+		Timeout: limits.Silence.Unless(u.Timeout), Retry: limits.ServerBack.Unless(u.Retry),
+		Copy: mode == transfer.Copy, Tensors: u.Format == Safetensors, Names: []netip.Addr{gateway}}
+	hosts := []string{"localhost", "127.0.0.1", "::1"} // the guest's own loopback has no server
+	if name := u.url.Hostname(); local(name) {
+		hosts = append(hosts, name)
 	}
-	s.Names = []netip.Addr{gateway}
-	for _, name := range []string{"localhost", "127.0.0.1", "::1"} { // the guest's own are nobody's
-		s.Hosts = append(s.Hosts, transfer.HostAddr{Name: name, Addr: gateway})
-	}
-	if name := o.url.Hostname(); local(name) {
+	for _, name := range hosts {
 		s.Hosts = append(s.Hosts, transfer.HostAddr{Name: name, Addr: gateway})
 	}
 	return s
@@ -83,8 +245,7 @@ func (u *use) source(mode string) transfer.Source {
 
 // mode loads the file in a mode.
 func (u *use) mode(ctx context.Context, mode string) error {
-	o := u.opt
-	if err := o.Begin(ctx, guests.Step{Stage: "connect", Mode: mode}); err != nil {
+	if err := u.Begin(ctx, guests.Step{Stage: "connect", Mode: mode}); err != nil {
 		return err
 	}
 	info, err := transfer.OpenSource(ctx, u.guest.Ops, u.source(mode))
@@ -92,170 +253,139 @@ func (u *use) mode(ctx context.Context, mode string) error {
 		return err
 	}
 	u.rep.URL, u.rep.Size, u.rep.ETag = info.URL, info.Size, info.ETag
-	if err := o.Begin(ctx, guests.Step{Stage: "transfer", Mode: mode}); err != nil {
+	if err := u.Begin(ctx, guests.Step{Stage: "transfer", Mode: mode}); err != nil {
 		return err
 	}
 	r := Run{Mode: mode}
-	cpu := 0.0
-	switch o.Format {
-	case Records:
-		if o.Skip >= info.Size || (info.Size-o.Skip)%o.Record != 0 {
-			return fmt.Errorf("%s: its %d bytes, without the first %d, are no records of %d bytes: --record, --skip", info.URL,
-				info.Size, o.Skip, o.Record)
-		}
-		err = u.records(ctx, &r, &info, &cpu)
-	case Safetensors:
-		if need := info.Size - info.Data; need > o.room {
-			return fmt.Errorf("%s: its tensors have %d bytes, and the GPU has room for %d: a larger --gpu-memory", info.URL,
-				need, o.room)
-		}
+	switch {
+	case u.Format == Records && (u.Skip >= info.Size || (info.Size-u.Skip)%u.Record != 0):
+		err = fmt.Errorf("%s: its %d bytes, without the first %d, are no records of %d bytes: --record, --skip", info.URL,
+			info.Size, u.Skip, u.Record)
+	case u.Format == Records:
+		err = u.records(ctx, &r, &info)
+	case u.Format == Safetensors && info.Size-info.Data > u.room:
+		err = fmt.Errorf("%s: its tensors have %d bytes, and the GPU has room for %d: a larger --gpu-memory", info.URL,
+			info.Size-info.Data, u.room)
+	default: // info.Data is 0 but for tensors
 		u.rep.Tensors, u.rep.TensorCount = nil, info.Count
 		for _, t := range info.Tensors {
-			u.rep.Tensors = append(u.rep.Tensors, Tensor{t.Name, t.DType, t.Shape, dataOff + t.Begin, t.Len})
+			u.rep.Tensors = append(u.rep.Tensors, Tensor{t.Name, t.DType, t.Shape, guests.Pool + t.Begin, t.Len})
 		}
-		err = u.whole(ctx, &r, info.Data, info.Size, &cpu)
-	default:
-		err = u.whole(ctx, &r, 0, info.Size, &cpu)
+		err = u.whole(ctx, &r, info.Data, info.Size)
 	}
 	if err != nil {
 		return err
 	}
-	if !o.InProc && r.Bytes > 0 {
-		cpu /= float64(r.Bytes) / 1e9
-		r.CPUPerGB = &cpu
-	}
+	r.Done(u.InProc)
 	u.rep.Runs = append(u.rep.Runs, r)
 	return transfer.CloseSource(ctx, u.guest.Ops)
 }
 
 // whole loads [from, to) of the file, in rounds that fit GPU memory.
-func (u *use) whole(ctx context.Context, r *Run, from, to uint64, cpu *float64) error {
-	right := true
+func (u *use) whole(ctx context.Context, r *Run, from, to uint64) error {
 	for pos := from; pos < to; {
-		n := min(to-pos, u.opt.room)
-		if err := u.guest.Poison(ctx, dataOff, n, poison); err != nil {
+		n := min(to-pos, u.room)
+		if err := u.load(ctx, r, transfer.LoadArgs{Off: pos, Len: n}); err != nil {
 			return err
 		}
-		if err := u.load(ctx, r, transfer.LoadArgs{Off: pos, Len: n}, cpu); err != nil {
-			return err
+		gen := func(b []byte, i uint64) { u.gen(b, pos+i) }
+		if u.gen == nil {
+			gen = nil
 		}
-		d, err := u.guest.SHA256(ctx, dataOff, n)
+		first, err := r.Compare(ctx, u.guest, n, gen)
 		if err != nil {
 			return err
 		}
-		r.SHA256 = strings.TrimPrefix(r.SHA256+","+hex.EncodeToString(d[:]), ",")
-		if u.file != nil {
-			first, err := u.guest.Differs(ctx, dataOff, n, func(b []byte, i uint64) { u.file.gen(b, pos+i) })
-			if err != nil {
-				return err
-			}
-			if first < n && right {
-				right, r.Error = false, fmt.Sprintf("byte %d of the file is not what the server has", pos+first)
-			}
-		}
+		r.differs(first < n, pos+first)
 		pos += n
-		if u.opt.Progress != nil {
-			u.opt.Progress(r.Mode, pos-from, to-from)
-		}
+		u.Show(r.Mode, pos-from, to-from)
 	}
 	switch {
-	case u.file != nil:
-		r.Verified, r.By = &right, "what the server has"
-	case u.opt.SHA256 != "":
-		if right = strings.EqualFold(r.SHA256, u.opt.SHA256); !right {
+	case u.gen != nil:
+		r.verified("what the server has")
+	case u.SHA256 != "":
+		if !strings.EqualFold(r.SHA256, u.SHA256) {
 			r.Error = "sha256 " + r.SHA256
-			if strings.Contains(r.SHA256, ",") {
-				r.Error = "the file does not fit GPU memory, so there is no digest of all of it: a larger --gpu-memory"
-			}
 		}
-		r.Verified, r.By = &right, "--sha256"
+		if strings.Contains(r.SHA256, ",") {
+			r.Error = "the file does not fit GPU memory, so there is no digest of all of it: a larger --gpu-memory"
+		}
+		r.verified("--sha256")
 	}
 	return nil
 }
 
-// records has a consumer take all batches. What is in GPU memory at the end are the last ones.
-func (u *use) records(ctx context.Context, r *Run, info *transfer.SourceInfo, cpu *float64) error {
-	o := u.opt
-	if err := u.guest.Poison(ctx, dataOff, o.room, poison); err != nil {
+// records makes a consumer take all batches. What is in GPU memory at the end are the last ones.
+func (u *use) records(ctx context.Context, r *Run, info *transfer.SourceInfo) error {
+	u.Show(r.Mode, 0, info.Size)
+	if err := u.load(ctx, r, transfer.LoadArgs{Records: u.Record, Batch: u.Batch, Depth: u.Prefetch, Step: u.Step,
+		Skip: u.Skip}); err != nil {
 		return err
 	}
-	if o.Progress != nil {
-		o.Progress(r.Mode, 0, info.Size)
-	}
-	l := transfer.LoadArgs{Records: o.Record, Batch: o.Batch, Depth: o.Prefetch, Step: o.Step, Skip: o.Skip}
-	if err := u.load(ctx, r, l, cpu); err != nil {
-		return err
-	}
-	if o.Progress != nil {
-		o.Progress(r.Mode, info.Size, info.Size)
-	}
-	if u.file == nil {
+	u.Show(r.Mode, info.Size, info.Size)
+	if u.gen == nil {
 		return nil
 	}
-	each, all := o.Record*o.Batch, info.Size-o.Skip
-	count := (all + each - 1) / each
-	right := r.Bytes == all
-	if !right {
+	each, all, places := u.Record*u.Batch, info.Size-u.Skip, uint64(u.Prefetch)
+	if r.Bytes != all {
 		r.Error = fmt.Sprintf("%d bytes of %d", r.Bytes, all)
 	}
-	for i := count - min(count, uint64(o.Prefetch)); i < count; i++ {
-		n, pos := min(each, all-i*each), o.Skip+i*each
-		place := dataOff + i%uint64(o.Prefetch)*each
-		first, err := u.guest.Differs(ctx, place, n, func(b []byte, k uint64) { u.file.gen(b, pos+k) })
+	count := (all + each - 1) / each
+	for i := count - min(count, places); i < count; i++ {
+		n, pos := min(each, all-i*each), u.Skip+i*each
+		first, err := u.guest.Differs(ctx, guests.Pool+i%places*each, n, func(b []byte, k uint64) { u.gen(b, pos+k) })
 		if err != nil {
 			return err
 		}
-		if first < n && right {
-			right, r.Error = false, fmt.Sprintf("byte %d of the file is not what the server has", pos+first)
-		}
+		r.differs(first < n, pos+first)
 	}
-	r.Verified, r.By = &right, fmt.Sprintf("what the server has, of the last %d batches", min(count, uint64(o.Prefetch)))
+	r.verified(fmt.Sprintf("what the server has, of the last %d batches", min(count, places)))
 	return nil
 }
 
-// load has the guest load something, and adds what it cost.
-func (u *use) load(ctx context.Context, r *Run, l transfer.LoadArgs, cpu *float64) error {
-	var res transfer.LoadResult
-	moved, err := u.guest.Meter(ctx, func() (sent, received uint64, err error) {
-		res, err = transfer.Load(ctx, u.guest.Ops, l)
-		return 0, res.Bytes, err
-	})
-	if err != nil {
+// differs keeps the first byte of the file that is not as the server has it.
+func (r *Run) differs(wrong bool, pos uint64) {
+	if wrong && r.Error == "" {
+		r.Error = fmt.Sprintf("byte %d of the file is not what the server has", pos)
+	}
+}
+
+// verified says with what all that came was compared: it is right if there is no Error.
+func (r *Run) verified(by string) {
+	right := r.Error == ""
+	r.Verified, r.By = &right, by
+}
+
+// load makes the guest load something to memory that is poisoned, and adds what it cost.
+func (u *use) load(ctx context.Context, r *Run, l transfer.LoadArgs) error {
+	n := l.Len
+	if l.Records > 0 {
+		n = u.room
+	}
+	if err := u.guest.Poison(ctx, guests.Pool, n, guests.Poison); err != nil {
 		return err
 	}
-	r.Bytes += res.Bytes
-	r.Seconds += res.Seconds
-	r.Records += res.Consumer.Records
-	r.Waited, r.First = res.Consumer.Share(), res.Consumer.First.Seconds()
-	r.Looked += res.Stats.Looked
-	r.HostCame += res.Stats.HostBytes
-	r.Requests += res.Stats.Requests
-	r.Connections += res.Stats.Connections
-	r.Resumed += res.Stats.Resumed
-	r.Retransmits += res.Retransmits
-	r.TX.Merge(moved.TX)
-	r.RX.Merge(moved.RX)
-	*cpu += res.CPU.Work()
-	return nil
+	return r.Meter(ctx, u.guest, false, func() (guests.Moved, transfer.CPU, error) {
+		res, err := transfer.Load(ctx, u.guest.Ops, l)
+		r.Records += res.Consumer.Records
+		r.Waited, r.First = res.Consumer.Share(), res.Consumer.First.Seconds()
+		r.Requests += res.Stats.Requests
+		r.Connections += res.Stats.Connections
+		r.Resumed += res.Stats.Resumed
+		return guests.Moved{Bytes: res.Bytes, Seconds: res.Seconds, Looked: res.Stats.Looked,
+			HostCame: res.Stats.HostBytes, Retransmits: res.Retransmits}, res.CPU, err
+	})
 }
 
 // wrong lists what of a run contradicts its mode.
 func (r *Run) wrong(p2p bool) (f report.Findings) {
-	devmem, in := r.Mode == transfer.Devmem, &r.RX
 	f.If(r.Verified != nil && !*r.Verified, "%s", r.Error)
-	f.If(devmem && p2p && in.Device < r.Bytes, "%d bytes of payload, and device memory saw %d", r.Bytes, in.Device)
-	f.If(devmem && p2p && (r.HostCame > 0 || in.Host > 0 && r.Resumed == 0), "%d bytes came to host memory", in.Host)
-	f.If(devmem && !p2p && (in.Bounced < r.Bytes || in.Device > 0),
-		"without peer-to-peer %d bytes were bounced, of %d, and %d lay in device memory", in.Bounced, r.Bytes, in.Device)
-	f.If(!devmem && in.Device > 0, "%d bytes lay in device memory", in.Device)
-	return f
+	return append(f, r.Misplaced(r.Mode, p2p, &r.RX, r.HostCame > 0 || r.RX.Host > 0 && r.Resumed == 0)...)
 }
 
 // check holds the report against what it must prove.
 func (r *Report) check() error {
-	var f report.Findings
-	for i := range r.Runs {
-		f.Within("mode "+r.Runs[i].Mode, r.Runs[i].wrong(r.P2P))
-	}
-	return f.Err(ErrProof)
+	return report.Prove(ErrProof, r.Runs, func(x *Run) (string, report.Findings) {
+		return "mode " + x.Mode, x.wrong(r.P2P)
+	})
 }

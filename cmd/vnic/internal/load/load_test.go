@@ -71,7 +71,7 @@ func TestLoad(t *testing.T) {
 			if d.RX.Host > 0 || d.HostCame > 0 || d.RX.Device < d.Bytes {
 				t.Errorf("mode devmem: %+v", d)
 			}
-			if c.size > 1<<20 && c.format != Records && d.share() >= 0.001 {
+			if c.size > 1<<20 && c.format != Records && d.LookedShare() >= 0.001 {
 				t.Errorf("%d bytes of %d were looked at", d.Looked, d.Bytes)
 			}
 			if x := &rep.Runs[1]; x.RX.Device > 0 || x.RX.Host < x.Bytes || x.Looked > 0 {
@@ -143,8 +143,8 @@ func TestWrongByteIsFound(t *testing.T) {
 	testkit.OK(t, o.Complete())
 	s := testkit.Must(o.Serve())(t)
 	defer s.Close()
-	inner := s.content
-	s.content = func(w http.ResponseWriter, r *http.Request) { inner(&liar{ResponseWriter: w}, r) }
+	inner := s.Content
+	s.Content = func(w http.ResponseWriter, r *http.Request) { inner(&liar{ResponseWriter: w}, r) }
 	_, err := Do(t.Context(), &o, s)
 	testkit.ErrorIs(t, err, ErrProof)
 	testkit.ErrorSays(t, err, "byte ", "is not what the server has")
@@ -245,7 +245,8 @@ func TestInterruption(t *testing.T) {
 // What a run shows that it must not is no proof.
 func TestWrongRuns(t *testing.T) {
 	no := false
-	good := Run{Mode: transfer.Devmem, Bytes: 100, Traffic: guests.Traffic{RX: guests.Place{Device: 124}}}
+	good := Run{Mode: transfer.Devmem,
+		Moved: guests.Moved{Bytes: 100, Traffic: guests.Traffic{RX: guests.Place{Device: 124}}}}
 	if wrong := good.wrong(true); wrong != nil {
 		t.Error(wrong)
 	}

@@ -13,10 +13,7 @@ import (
 
 // Report is the result of `vnic load`, and its --json.
 type Report struct {
-	Schema int `json:"schema"` // 1
-	guests.Info
-	NIC         string   `json:"nic"`
-	P2P         bool     `json:"p2p"`
+	guests.Head
 	URL         string   `json:"url"` // behind redirects
 	Size        uint64   `json:"size"`
 	ETag        string   `json:"etag"`
@@ -42,36 +39,17 @@ type Tensor struct {
 
 // Run is what was loaded in a mode.
 type Run struct {
-	Mode    string  `json:"mode"` // transfer.Devmem or transfer.Copy
-	Bytes   uint64  `json:"bytes"`
-	Seconds float64 `json:"seconds"`
+	Mode string `json:"mode"` // transfer.Devmem or transfer.Copy
+	guests.Moved
 	// of a consumer of records
 	Records uint64  `json:"records,omitempty"`
 	Waited  float64 `json:"waited_share"` // of its time, for data
 	First   float64 `json:"first_seconds,omitempty"`
 
-	Looked      uint64 `json:"looked_bytes"`
-	HostCame    uint64 `json:"host_bytes"` // came in host memory, as the guest says
 	Requests    uint64 `json:"requests"`
 	Connections uint64 `json:"connections"`
 	Resumed     uint64 `json:"resumed"`
-	guests.Traffic
-	Retransmits uint64 `json:"retransmitted_segments"`
-	// Verified says that every byte was compared, and was right; null: nobody knows what should be there.
-	Verified *bool  `json:"verified"`
-	By       string `json:"verified_by,omitempty"`
-	Error    string `json:"error,omitempty"`
-	SHA256   string `json:"sha256,omitempty"` // of what landed, rounds one after the other
-	// CPU seconds of the guest for each 10^9 bytes; null: the guest shares this process
-	CPUPerGB *float64 `json:"guest_cpu_seconds_per_gb"`
-}
-
-// share is the part of payload that was looked at.
-func (r *Run) share() float64 {
-	if r.Bytes == 0 {
-		return 0
-	}
-	return float64(r.Looked) / float64(r.Bytes)
+	Error       string `json:"error,omitempty"`
 }
 
 // mostTensors are shown to people.
@@ -88,7 +66,7 @@ var tensorColumns = report.Columns[Tensor]{
 var columns = report.Columns[Run]{
 	{Title: "mode", Text: func(r *Run) string { return r.Mode }},
 	{Title: "bytes", Count: func(r *Run) *uint64 { return &r.Bytes }},
-	{Title: "MB/s", Text: func(r *Run) string { return fmt.Sprintf("%.1f", report.PerSecond(r.Bytes, r.Seconds)/1e6) }},
+	{Title: "MB/s", Text: func(r *Run) string { return r.Rate() }},
 	{Title: "samples/s", Text: func(r *Run) string {
 		return fmt.Sprintf("%.1f", report.PerSecond(r.Records, r.Seconds))
 	}, If: ofRecords},
@@ -106,7 +84,7 @@ var placeColumns = report.Columns[Run]{
 	{Title: "mode", Text: func(r *Run) string { return r.Mode }},
 	{Title: "in device", Count: func(r *Run) *uint64 { return &r.RX.Device }},
 	{Title: "in host", Count: func(r *Run) *uint64 { return &r.RX.Host }},
-	{Title: "looked at", Text: func(r *Run) string { return guests.Percent(r.share()) }},
+	{Title: "looked at", Text: func(r *Run) string { return guests.Percent(r.LookedShare()) }},
 	{Title: "verified", Text: func(r *Run) string { return guests.Verified(r.Verified, r.By, "WRONG: "+r.Error) }},
 }
 
@@ -137,7 +115,5 @@ func (r *Report) Table(w io.Writer) error {
 			fmt.Fprintf(&b, "sha256, %s: %s\n", x.Mode, x.SHA256)
 		}
 	}
-	r.End(&b, &r.Info, r.NIC, r.Seed)
-	_, err := io.WriteString(w, b.String())
-	return err
+	return r.End(w, &b, &r.Info, r.NIC, r.Seed)
 }

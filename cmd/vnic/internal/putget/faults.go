@@ -11,7 +11,6 @@ import (
 	"vnic.dev/vnic/cmd/vnic/internal/guests"
 	"vnic.dev/vnic/devmem"
 	"vnic.dev/vnic/gpumem"
-	"vnic.dev/vnic/internal/control"
 	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/limits"
 	"vnic.dev/vnic/internal/transfer"
@@ -31,18 +30,11 @@ const (
 
 // faults is what goes wrong. After remove, kill or bad nothing is as it was, and the command ends with an error.
 type faults struct {
-	nic          []func(n pager) error
-	never        bool
+	late         time.Duration // of acknowledgments; negative: for ever
+	lose         int           // answers
+	stale        bool
 	remove, kill time.Duration // after the first round has begun; 0: not
 	bad          int           // -1: none
-}
-
-// pager is what of a NIC is of pages on demand.
-type pager interface {
-	PageCounts(key uint32) (control.PageCounts, error)
-	DelayPageAcks(d time.Duration) error
-	LosePageAnswers(n int) error
-	KeepStalePages(on bool) error
 }
 
 // faults reads Options.Fault: one, or several with commas between.
@@ -51,18 +43,12 @@ func (o *Options) faults() (f faults, err error) {
 	if o.Fault == "" {
 		return f, nil
 	}
-	for _, text := range strings.Split(o.Fault, ",") {
+	for text := range strings.SplitSeq(o.Fault, ",") {
 		if err := f.add(text, int(o.Size/devmem.PageSize)); err != nil {
 			return f, err
 		}
 	}
-	ends := 0
-	for _, found := range []bool{f.remove > 0, f.kill > 0, f.bad >= 0} {
-		if found {
-			ends++
-		}
-	}
-	if ends > 1 {
+	if f.remove > 0 && f.kill > 0 || f.bad >= 0 && (f.remove > 0 || f.kill > 0) {
 		return f, fmt.Errorf("--fault %s: one of %s, %s and %s", o.Fault, RemoveGPU, Kill, BadPage)
 	}
 	return f, nil
@@ -73,17 +59,15 @@ func (f *faults) add(text string, pages int) error {
 	d, errD := time.ParseDuration(value)
 	n, errN := strconv.Atoi(value)
 	timed, counted := errD == nil && d > 0 && d <= time.Minute, errN == nil && n > 0
-	nic := func(do func(n pager) error) error { f.nic = append(f.nic, do); return nil }
 	switch {
 	case name == NeverAck && !has:
-		f.never = true
-		return nic(func(n pager) error { return n.DelayPageAcks(-1) })
+		f.late = -1
 	case name == Stale && !has:
-		return nic(func(n pager) error { return n.KeepStalePages(true) })
+		f.stale = true
 	case name == LateAck && timed:
-		return nic(func(n pager) error { return n.DelayPageAcks(d) })
+		f.late = d
 	case name == LoseAnswers && counted:
-		return nic(func(p pager) error { return p.LosePageAnswers(n) })
+		f.lose = n
 	case name == RemoveGPU && timed:
 		f.remove = d
 	case name == Kill && timed:
@@ -97,21 +81,12 @@ func (f *faults) add(text string, pages int) error {
 	return nil
 }
 
-func (f *faults) begin(n pager) error {
-	for _, do := range f.nic {
-		if err := do(n); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
 // ends says whether the command ends with an error.
 func (f *faults) ends() bool { return f.remove > 0 || f.kill > 0 || f.bad >= 0 }
 
 // disturbed does rounds until one fails, as it must once what is to go wrong has, and then says what became of the
 // rest.
-func (u *use) disturbed(ctx context.Context, r *Run, nic pager, f faults) error {
+func (u *use) disturbed(ctx context.Context, r *Run, f faults) error {
 	g := u.responder
 	name := "guest " + g.Name
 	ctx, cancel := context.WithTimeoutCause(ctx, max(f.remove, f.kill)+limits.Disturbed.Here(),
@@ -160,14 +135,25 @@ func (u *use) disturbed(ctx context.Context, r *Run, nic pager, f faults) error 
 	if wrong || !f.happened(done, did) {
 		cancel()
 		<-done
-		return errors.Join(did, fmt.Errorf("round %d: %w", r.Rounds, u.why(context.WithoutCancel(ctx), nic, err)))
+		return errors.Join(did, fmt.Errorf("round %d: %w", r.Rounds, u.why(context.WithoutCancel(ctx), err)))
 	}
 	err = fmt.Errorf("round %d: %w", r.Rounds, err)
 	if cause := context.Cause(ctx); cause != nil {
 		return fmt.Errorf("%w: %w", cause, err)
 	}
-	var reported string
-	var bad error
+	reported, bad := u.after(ctx, r, f, killed)
+	if bad == nil {
+		bad = u.quiet(ctx, g)
+	}
+	if bad != nil {
+		return fmt.Errorf("after --fault %s: %w\nwhat it was: %w", u.opt.Fault, bad, err)
+	}
+	return fmt.Errorf("%s: %w", reported, err)
+}
+
+// after says what has happened when a fault has ended the rounds, and what is wrong with what should go on.
+func (u *use) after(ctx context.Context, r *Run, f faults, killed transfer.Killed) (reported string, bad error) {
+	name := "guest " + u.responder.Name
 	switch {
 	case f.kill > 0:
 		reported = fmt.Sprintf("%s's program, whose memory it was, was killed while guest %s's NIC used it: its exit took %s, "+
@@ -189,13 +175,7 @@ func (u *use) disturbed(ctx context.Context, r *Run, nic pager, f faults) error 
 			bad = u.goesOn(ctx, r, rest, u.opt.Size-rest)
 		}
 	}
-	if bad == nil {
-		bad = u.quiet(ctx, g)
-	}
-	if bad != nil {
-		return fmt.Errorf("after --fault %s: %w\nwhat it was: %w", u.opt.Fault, bad, err)
-	}
-	return fmt.Errorf("%s: %w", reported, err)
+	return reported, bad
 }
 
 func (f *faults) happened(done chan struct{}, did error) bool {
@@ -246,7 +226,7 @@ func (u *use) goesOn(ctx context.Context, r *Run, off, n uint64) error {
 		if !there {
 			break
 		}
-		if err := g.Poison(ctx, off, n, poison); err != nil {
+		if err := g.Poison(ctx, off, n, guests.Poison); err != nil {
 			return err
 		}
 	}

@@ -15,7 +15,6 @@ import (
 	"vnic.dev/vnic/devmem"
 	"vnic.dev/vnic/gpumem"
 	"vnic.dev/vnic/internal/lab"
-	"vnic.dev/vnic/internal/limits"
 	"vnic.dev/vnic/internal/transfer"
 )
 
@@ -125,12 +124,10 @@ func (u *use) onDemand(ctx context.Context, r *Run, port uint16) error {
 	if _, err := u.connect(ctx, r, port); err != nil {
 		return err
 	}
-	nic := pager(u.responder.Port.NIC())
 	faults, err := o.faults()
-	if err == nil {
-		err = faults.begin(nic)
-	}
-	if err != nil {
+	nic := u.responder.Port.NIC()
+	if err := errors.Join(err, nic.DelayPageAcks(faults.late), nic.LosePageAnswers(faults.lose),
+		nic.KeepStalePages(faults.stale)); err != nil {
 		return err
 	}
 	r.Requester, r.Responder = newEnd(u.requester), newEnd(u.responder)
@@ -147,11 +144,11 @@ func (u *use) onDemand(ctx context.Context, r *Run, port uint16) error {
 	r.Verified = o.Verify
 	u.begin = time.Now()
 	if faults.ends() {
-		return u.disturbed(ctx, r, nic, faults)
+		return u.disturbed(ctx, r, faults)
 	}
 	for r.Rounds = 0; r.Rounds < o.Rounds || time.Since(u.begin) < o.Time; r.Rounds++ {
 		if err := u.roundOnDemand(ctx, r); err != nil {
-			return fmt.Errorf("round %d: %w", r.Rounds+1, u.why(ctx, nic, err))
+			return fmt.Errorf("round %d: %w", r.Rounds+1, u.why(ctx, err))
 		}
 	}
 	for _, e := range []*End{&r.Requester, &r.Responder} { // measure takes it that there are as many as was said
@@ -160,16 +157,14 @@ func (u *use) onDemand(ctx context.Context, r *Run, port uint16) error {
 	if err := transfer.EndStorm(ctx, u.responder.Ops); err != nil {
 		return fmt.Errorf("guest %s: %w", u.responder.Name, err)
 	}
-	if err := u.pages(ctx, r, nic, &before); err != nil {
+	if err := u.pages(ctx, r, &before); err != nil {
 		return fmt.Errorf("guest %s: %w", u.responder.Name, err)
 	}
-	return u.set.Each(ctx, limits.Connect.Here(), func(ctx context.Context, g *guests.Node) error {
-		return transfer.CloseRDMA(ctx, g.Ops)
-	})
+	return u.end(ctx)
 }
 
 // why says what is known of memory that the NIC did not get, before what came of that.
-func (u *use) why(ctx context.Context, nic pager, err error) error {
+func (u *use) why(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return err
 	}
@@ -177,7 +172,7 @@ func (u *use) why(ctx context.Context, nic pager, err error) error {
 	if e != nil {
 		return err
 	}
-	c, e := nic.PageCounts(s.Key)
+	c, e := u.responder.Port.NIC().PageCounts(s.Key)
 	switch {
 	case e != nil:
 	case s.Timeouts > 0 || c.Quarantined != 0:
@@ -194,12 +189,12 @@ func (u *use) why(ctx context.Context, nic pager, err error) error {
 }
 
 // pages asks all what became of the pages.
-func (u *use) pages(ctx context.Context, r *Run, nic pager, before *transfer.ODPStats) error {
+func (u *use) pages(ctx context.Context, r *Run, before *transfer.ODPStats) error {
 	now, err := transfer.ODP(ctx, u.responder.Ops)
 	if err != nil {
 		return err
 	}
-	c, err := nic.PageCounts(now.Key)
+	c, err := u.responder.Port.NIC().PageCounts(now.Key)
 	if err != nil {
 		return err
 	}
@@ -241,51 +236,24 @@ func (u *use) digest(round uint64) string {
 	return hex.EncodeToString(h.Sum(nil))
 }
 
+// roundOnDemand does a round: what is asked for is measured, and the way back shows whether it was right.
 func (u *use) roundOnDemand(ctx context.Context, r *Run) error {
-	o := u.opt
-	step := guests.Step{Stage: "prepare", Mode: r.Memory, Round: r.Rounds + 1, Rounds: max(o.Rounds, r.Rounds+1)}
-	if err := o.Begin(ctx, step); err != nil {
-		return err
-	}
-	gen := func(b []byte, pos uint64) { gpumem.FillAt(b, o.Seed+uint64(r.Rounds), pos) }
-	g := u.requester
-	if err := errors.Join(g.Fill(ctx, 0, o.Size, gen), g.Poison(ctx, o.Size, o.Size, poison)); err != nil {
-		return err
-	}
-	step.Stage = "transfer"
-	if err := o.Begin(ctx, step); err != nil {
-		return err
-	}
-	put := func() error { return u.moveOnDemand(ctx, r, o.Op == Put, transfer.RDMAMove{Back: o.Op == Get}) }
-	get := func() error {
-		return u.moveOnDemand(ctx, r, o.Op == Get, transfer.RDMAMove{Back: o.Op == Put, At: o.Size})
-	}
-	if err := put(); err != nil {
-		return err
-	}
-	if err := get(); err != nil {
-		return err
-	}
-	if o.moved != nil {
-		o.moved(u.set, r, r.Rounds)
-	}
-	if !o.Verify {
-		return nil
-	}
-	step.Stage = "verify"
-	if err := o.Begin(ctx, step); err != nil {
-		return err
-	}
-	first, err := g.Differs(ctx, o.Size, o.Size, gen)
-	if err != nil {
-		return err
-	}
-	if first < o.Size && r.Error == "" {
-		r.Verified = false
-		r.Error = fmt.Sprintf("round %d: byte %d of what was put into guest %s's memory, and read back, is not what it was",
-			r.Rounds+1, first, u.responder.Name)
-	}
-	return nil
+	put := transfer.RDMAMove{Back: u.opt.Op == Get}
+	get := transfer.RDMAMove{Back: u.opt.Op == Put, At: u.opt.Size}
+	return u.round(ctx, r, r.Rounds, exchange{src: u.requester, dst: u.requester, off: u.opt.Size,
+		move: func() error {
+			if err := u.moveOnDemand(ctx, r, u.opt.Op == Put, put); err != nil {
+				return err
+			}
+			return u.moveOnDemand(ctx, r, u.opt.Op == Get, get)
+		},
+		wrong: func(first uint64) (string, error) {
+			if first == u.opt.Size {
+				return "", nil
+			}
+			return fmt.Sprintf("byte %d of what was put into guest %s's memory, and read back, is not what it was", first,
+				u.responder.Name), nil
+		}})
 }
 
 // moveOnDemand moves all bytes; measured: it is what the command is asked for, and not what verifies that.
@@ -294,9 +262,7 @@ func (u *use) moveOnDemand(ctx context.Context, r *Run, measured bool, m transfe
 	f := func() error {
 		res, err := transfer.MoveRDMA(ctx, u.requester.Ops, m)
 		if err == nil && measured {
-			r.Bytes += res.Bytes
-			r.Requests += res.Requests
-			r.Seconds += res.Seconds
+			r.add(&res)
 		}
 		return err
 	}

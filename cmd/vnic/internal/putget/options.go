@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"vnic.dev/vnic/cmd/vnic/internal/guests"
-	"vnic.dev/vnic/devmem"
 	"vnic.dev/vnic/internal/transfer"
 )
 
@@ -39,7 +38,6 @@ type Options struct {
 	PathMTU int // bytes; 0: the largest that the links have room for
 	Rounds  int
 	Verify  bool // compare every byte
-	Seed    uint64
 
 	// Of OnDemand.
 	Pages   int           // of Size, if not 0
@@ -48,15 +46,15 @@ type Options struct {
 	Time    time.Duration // at least that long, in place of Rounds
 	Fault   string        // what guest 1's NIC does wrong
 
-	Progress func(mode string, done, total uint64)
-
 	moved func(s *guests.Set, r *Run, round int) // tests: after a round, from 0 on, before it is compared
 }
 
 // Defaults are the options without a flag, but for a seed.
 func Defaults() Options {
-	return Options{Options: guests.Defaults(), MRs: []string{GPU}, Size: 64 << 20, Block: 1 << 20, Depth: 16, QPs: 1,
+	o := Options{Options: guests.Defaults(), MRs: []string{GPU}, Size: 64 << 20, Block: 1 << 20, Depth: 16, QPs: 1,
 		Rounds: 1, Verify: true}
+	o.Modes = nil // MRs is in their place
+	return o
 }
 
 const (
@@ -103,7 +101,7 @@ func (o *Options) Complete() error {
 	if o.Lab != nil && len(o.Lab.Complete().Guests) < 2 {
 		return errors.New("--lab: it has one guest, and the first two are used")
 	}
-	o.Window = (o.Size + devmem.PageSize - 1) &^ (devmem.PageSize - 1)
+	o.Window = guests.Pages(o.Size)
 	if o.onDemand() {
 		o.Window *= 2        // what was put is read back beside it
 		if len(o.MRs) == 1 { // guest 1's GPU may have less than that: it has pages as they come

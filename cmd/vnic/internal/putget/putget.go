@@ -1,3 +1,9 @@
+// Package putget is `vnic rdma put` and `vnic rdma get`: the NIC of one guest writes memory of the other's GPU, or
+// reads it, over RoCEv2 queue pairs (package rdma, by a transfer.Node), and the other guest does nothing.
+//
+// The host fills the source from the seed and poisons the destination before each round, and compares every byte after
+// it. The NICs count where payload lay at both ends, and what was sent again: a run that moved a byte too many, too few
+// or through other memory than it should is an error.
 package putget
 
 import (
@@ -9,7 +15,6 @@ import (
 	"time"
 
 	"vnic.dev/vnic/cmd/vnic/internal/guests"
-	"vnic.dev/vnic/devmem"
 	"vnic.dev/vnic/gpumem"
 	"vnic.dev/vnic/internal/control"
 	"vnic.dev/vnic/internal/limits"
@@ -23,30 +28,23 @@ var ErrProof = errors.New("what was moved does not prove what it should")
 // as TCP keeps a connection's busy for a minute (TIME_WAIT).
 const basePort = 5401
 
-// Do makes the lab, moves what is asked for with each kind of memory, and reports. Whatever happens, nothing of the lab
-// is left when it returns. The report is also returned with an ErrProof. When ctx ends, its cause is returned.
+// Do makes the lab, moves what is asked for with each kind of memory, and reports (guests.Do). The report is also
+// returned with an ErrProof.
 func Do(ctx context.Context, o *Options) (*Report, error) {
-	var rep *Report
-	err := guests.Run(ctx, &o.Options, func(s *guests.Set) error {
-		rep = &Report{Schema: 1, Info: s.Info, Op: o.Op, Size: o.Size, Block: o.Block, Depth: o.Depth, QPs: o.QPs,
+	return guests.Do(ctx, &o.Options, func(s *guests.Set, rep *Report) error {
+		*rep = Report{Schema: 1, Info: s.Info, Op: o.Op, Size: o.Size, Block: o.Block, Depth: o.Depth, QPs: o.QPs,
 			Rounds: o.Rounds, Loss: o.Loss, Seed: o.Seed}
 		u := &use{opt: o, set: s, requester: s.Nodes[0], responder: s.Nodes[1]}
-		for i, kind := range o.MRs {
+		return guests.InModes("--mr ", o.MRs, func(i int, kind string) error {
 			r, do := Run{Memory: kind, Rounds: o.Rounds}, u.run
 			if kind == OnDemand {
 				do = u.onDemand
 			}
-			if err := do(ctx, &r, uint16(basePort+i)); err != nil {
-				return guests.InMode(o.MRs, "--mr "+kind, err)
-			}
+			err := do(ctx, &r, uint16(basePort+i))
 			rep.Runs = append(rep.Runs, r)
-		}
-		return nil
-	})
-	if err != nil {
-		return nil, err
-	}
-	return rep, rep.check()
+			return err
+		})
+	}, (*Report).check)
 }
 
 // use is the guests' use of each other's memory.
@@ -78,14 +76,31 @@ func (u *use) run(ctx context.Context, r *Run, port uint16) error {
 	}
 	r.Requester, r.Responder = newEnd(u.requester), newEnd(u.responder)
 	r.Verified = o.Verify
+	x := exchange{wrong: func(first uint64) (string, error) { return u.digests(ctx, r, first) }}
+	x.src, x.dst = u.ends()
 	for round := range o.Rounds {
-		if err := u.round(ctx, r, round, window); err != nil {
+		x.move = func() error {
+			return u.measure(ctx, r, uint64(round)*o.Size, func() error {
+				for pos := uint64(0); pos < o.Size; pos += window {
+					if err := u.move(ctx, r, pos, min(window, o.Size-pos)); err != nil {
+						return err
+					}
+				}
+				return nil
+			})
+		}
+		if err := u.round(ctx, r, round, x); err != nil {
 			return err
 		}
 	}
 	if o.InProc {
 		r.Requester.CPUPerGB, r.Responder.CPUPerGB = nil, nil
 	}
+	return u.end(ctx)
+}
+
+// end closes the queue pairs and memory regions of both guests.
+func (u *use) end(ctx context.Context) error {
 	return u.set.Each(ctx, limits.Connect.Here(), func(ctx context.Context, g *guests.Node) error {
 		return transfer.CloseRDMA(ctx, g.Ops)
 	})
@@ -97,7 +112,7 @@ func (u *use) connect(ctx context.Context, r *Run, port uint16) (window uint64, 
 	o := u.opt
 	conf := func(g *guests.Node) transfer.RDMA {
 		c := transfer.RDMA{Offer: g == u.responder, Read: o.Op == Get, Memory: r.Memory, GPU: g.GPU.ID(),
-			Data: transfer.Area{Bytes: (o.Size + devmem.PageSize - 1) &^ (devmem.PageSize - 1)},
+			Data: transfer.Area{Bytes: guests.Pages(o.Size)},
 			QPs:  o.QPs, Depth: o.Depth, PathMTU: uint16(o.PathMTU)}
 		if c.Both = r.Memory == OnDemand; c.Both && !c.Offer { // what was put is read back, behind it
 			c.Memory, c.Data.Bytes = GPU, 2*c.Data.Bytes
@@ -107,10 +122,7 @@ func (u *use) connect(ctx context.Context, r *Run, port uint16) (window uint64, 
 		}
 		return c
 	}
-	addr := func(g *guests.Node) netip.Addr {
-		c := g.Config
-		return c.Addr().Addr()
-	}
+	addr := func(g *guests.Node) netip.Addr { return g.Config.Addr().Addr() }
 	peer := netip.AddrPortFrom(addr(u.responder), port)
 	for _, g := range []*guests.Node{u.responder, u.requester} { // who listens comes first
 		c := conf(g)
@@ -135,33 +147,32 @@ func (u *use) connect(ctx context.Context, r *Run, port uint16) (window uint64, 
 	})
 }
 
-// poison is what the destination has before a round.
-const poison = 0x5a
+// exchange is how a round goes with a kind of memory.
+type exchange struct {
+	src, dst *guests.Node
+	off      uint64                             // where in the memory of dst the bytes come to
+	move     func() error                       // moves all of them
+	wrong    func(first uint64) (string, error) // what is wrong when the first wrong byte is that one; Size: none is
+}
 
 // round fills the source, moves all of it, and compares it with the destination.
-func (u *use) round(ctx context.Context, r *Run, round int, window uint64) error {
+func (u *use) round(ctx context.Context, r *Run, round int, x exchange) error {
 	o := u.opt
-	src, dst := u.ends()
-	step := guests.Step{Stage: "prepare", Mode: r.Memory, Round: round + 1, Rounds: o.Rounds}
-	if err := o.Begin(ctx, step); err != nil {
+	begin := func(stage string) error {
+		return o.Begin(ctx, guests.Step{Stage: stage, Mode: r.Memory, Round: round + 1, Rounds: max(o.Rounds, round+1)})
+	}
+	if err := begin("prepare"); err != nil {
 		return err
 	}
 	gen := func(b []byte, pos uint64) { gpumem.FillAt(b, o.Seed+uint64(round), pos) }
-	if err := errors.Join(src.Fill(ctx, 0, o.Size, gen), dst.Poison(ctx, 0, o.Size, poison)); err != nil {
+	if err := errors.Join(x.src.Fill(ctx, 0, o.Size, gen),
+		x.dst.Poison(ctx, x.off, o.Size, guests.Poison)); err != nil {
 		return err
 	}
-	step.Stage = "transfer"
-	if err := o.Begin(ctx, step); err != nil {
+	if err := begin("transfer"); err != nil {
 		return err
 	}
-	if err := u.measure(ctx, r, uint64(round)*o.Size, func() error {
-		for pos := uint64(0); pos < o.Size; pos += window {
-			if err := u.move(ctx, r, pos, min(window, o.Size-pos)); err != nil {
-				return err
-			}
-		}
-		return nil
-	}); err != nil {
+	if err := x.move(); err != nil {
 		return err
 	}
 	if o.moved != nil {
@@ -170,25 +181,36 @@ func (u *use) round(ctx context.Context, r *Run, round int, window uint64) error
 	if !o.Verify {
 		return nil
 	}
-	step.Stage = "verify"
-	if err := o.Begin(ctx, step); err != nil {
+	if err := begin("verify"); err != nil {
 		return err
 	}
-	a, err1 := src.SHA256(ctx, 0, o.Size)
-	b, err2 := dst.SHA256(ctx, 0, o.Size)
-	first, err3 := dst.Differs(ctx, 0, o.Size, gen)
-	if err := errors.Join(err1, err2, err3); err != nil {
+	first, err := x.dst.Differs(ctx, x.off, o.Size, gen)
+	if err != nil {
 		return err
+	}
+	wrong, err := x.wrong(first)
+	if wrong != "" && r.Error == "" {
+		r.Verified, r.Error = false, fmt.Sprintf("round %d: %s", round+1, wrong)
+	}
+	return err
+}
+
+// digests digests the memory at both ends after a round, and returns what is wrong with it.
+func (u *use) digests(ctx context.Context, r *Run, first uint64) (wrong string, err error) {
+	src, dst := u.ends()
+	a, err1 := src.SHA256(ctx, 0, u.opt.Size)
+	b, err2 := dst.SHA256(ctx, 0, u.opt.Size)
+	if err := errors.Join(err1, err2); err != nil {
+		return "", err
 	}
 	r.SourceSHA256, r.SHA256 = hex.EncodeToString(a[:]), hex.EncodeToString(b[:])
-	if (first < o.Size || a != b) && r.Error == "" {
-		r.Verified = false
-		r.Error = fmt.Sprintf("round %d: byte %d at guest %s is not what guest %s had", round+1, first, dst.Name, src.Name)
-		if first == o.Size {
-			r.Error = fmt.Sprintf("round %d: the memory of guest %s, which is the source, has changed", round+1, src.Name)
-		}
+	switch {
+	case first < u.opt.Size:
+		wrong = fmt.Sprintf("byte %d at guest %s is not what guest %s had", first, dst.Name, src.Name)
+	case a != b:
+		wrong = fmt.Sprintf("the memory of guest %s, which is the source, has changed", src.Name)
 	}
-	return nil
+	return wrong, nil
 }
 
 // move moves [at, at+n) of the data, which memory regions hold at one time. The responder has no part in that: its end
@@ -204,13 +226,18 @@ func (u *use) move(ctx context.Context, r *Run, pos, n uint64) error {
 	if err != nil {
 		return fmt.Errorf("guest %s: %s: %w", u.requester.Name, u.opt.Op, guests.OrCause(ctx, err))
 	}
-	r.Bytes += res.Bytes
-	r.Requests += res.Requests
-	r.Seconds += res.Seconds
+	r.add(&res)
 	if err := transfer.StageRDMA(ctx, dst.Ops, transfer.RDMAStage{Off: pos, Len: n, Back: true}); err != nil {
 		return fmt.Errorf("guest %s: %w", dst.Name, err)
 	}
 	return nil
+}
+
+// add adds what was moved.
+func (r *Run) add(res *transfer.RDMAResult) {
+	r.Bytes += res.Bytes
+	r.Requests += res.Requests
+	r.Seconds += res.Seconds
 }
 
 // snapshot is what is known of both ends at a time.
@@ -277,14 +304,13 @@ func placed(c *control.RDMACounts) uint64 { return c.DeviceBytes + c.GPUFileByte
 
 // progress shows how much is done: bytes, or, where that says when it ends, time.
 func (u *use) progress(mode string, bytes uint64) {
-	switch o := u.opt; {
-	case o.Progress == nil:
-	case mode == OnDemand && o.Time > 0:
-		o.Progress(mode, uint64(min(time.Since(u.begin), o.Time)), uint64(o.Time))
-	default: // more rounds than were asked for end when what is to go wrong has
-		all := o.Size * uint64(o.Rounds)
-		o.Progress(mode, min(bytes, all), all)
+	o := u.opt
+	if mode == OnDemand && o.Time > 0 {
+		o.Show(mode, uint64(min(time.Since(u.begin), o.Time)), uint64(o.Time))
+		return
 	}
+	all := o.Size * uint64(o.Rounds) // faults end the rounds that are more than were asked for
+	o.Show(mode, min(bytes, all), all)
 }
 
 // showEvery is how often the progress is shown: guests say nothing until they are done, but the NIC counts.

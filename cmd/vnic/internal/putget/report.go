@@ -135,11 +135,9 @@ func (r *Run) wrong(size uint64) (f report.Findings) {
 
 // check holds the report against what it must prove.
 func (r *Report) check() error {
-	var f report.Findings
-	for i := range r.Runs {
-		f.Within("--mr "+r.Runs[i].Memory, r.Runs[i].wrong(r.Size))
-	}
-	return f.Err(ErrProof)
+	return report.Prove(ErrProof, r.Runs, func(x *Run) (string, report.Findings) {
+		return "--mr " + x.Memory, x.wrong(r.Size)
+	})
 }
 
 var columns = report.Columns[Run]{
@@ -231,9 +229,7 @@ func (r *Report) Table(w io.Writer) error {
 			fmt.Fprintf(&b, "sha256, --mr %s: %s\n", x.Memory, x.SHA256)
 		}
 	}
-	r.End(&b, &r.Info, "", r.Seed)
-	_, err := io.WriteString(w, b.String())
-	return err
+	return r.End(w, &b, &r.Info, "", r.Seed)
 }
 
 var pageColumns = report.Columns[Pages]{

@@ -12,7 +12,6 @@ import (
 	"vnic.dev/vnic/devmem"
 	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/limits"
-	"vnic.dev/vnic/internal/transfer"
 )
 
 // Options are the flags of `vnic block`.
@@ -20,8 +19,7 @@ type Options struct {
 	guests.Options
 
 	URL     string // "": a device that the command starts
-	Modes   []string
-	Read    bool // with none of the three: Read, and all of them of a device that the command starts
+	Read    bool   // with none of the three: Read, and all of them of a device that the command starts
 	Write   bool
 	Verify  bool // what was written is read back
 	Size    uint64
@@ -31,9 +29,6 @@ type Options struct {
 	Random  bool
 	Content string // what the device has: ContentUnknown and so on
 	Timeout time.Duration
-	Seed    uint64
-
-	Progress func(mode string, done, total uint64)
 
 	target target
 	room   uint64 // of GPU memory, for data
@@ -47,7 +42,7 @@ const (
 
 // Defaults are the options without a flag, but for a seed.
 func Defaults() Options {
-	o := Options{Options: guests.Defaults(), Modes: []string{transfer.Devmem}, Size: 64 << 20, Block: 128 << 10, Depth: 8,
+	o := Options{Options: guests.Defaults(), Size: 64 << 20, Block: 128 << 10, Depth: 8,
 		Timeout: time.Duration(limits.Silence)}
 	o.Guests = 1
 	return o
@@ -57,7 +52,6 @@ const (
 	maxBlock = 32 << 20
 	maxDepth = 1023
 	maxSize  = 1 << 40
-	pool     = 16 << 20 // where what comes lands before it is gathered
 )
 
 // Complete sets what follows from the rest, and says what is wrong.
@@ -100,12 +94,12 @@ func (o *Options) fit() error {
 	if err != nil {
 		return err
 	}
-	if least := uint64(pool + 1<<20); has < least || has-pool < o.Block {
+	if has < guests.Pool+1<<20 || has-guests.Pool < o.Block {
 		return fmt.Errorf("guest %s can use %s of its GPU's memory: that is too little for %s of pages and an operation of "+
-			"%s: a larger --gpu-memory, or a smaller --bs", name, lab.ShowBytes(has), lab.FormatBytes(pool),
+			"%s: a larger --gpu-memory, or a smaller --bs", name, lab.ShowBytes(has), lab.FormatBytes(guests.Pool),
 			lab.ShowBytes(o.Block))
 	}
-	o.room = min((o.Size+devmem.PageSize-1)&^(devmem.PageSize-1), (has-pool)&^(devmem.PageSize-1))
-	o.Window = pool + o.room
+	o.room = min(guests.Pages(o.Size), (has-guests.Pool)&^(devmem.PageSize-1))
+	o.Window = guests.Pool + o.room
 	return o.Check()
 }

@@ -31,7 +31,6 @@ type Peer struct {
 	text   string // for people
 	start  func(ctx context.Context, s *guests.Set) (netip.AddrPort, error)
 	close  func() error
-	disk   []byte      // of a target of the command's own; nil: there is none
 	child  *proc.Child // one that the command has started; nil: there is none
 
 	content     func(b []byte, pos uint64) // what the device has; nil: not known
@@ -71,7 +70,7 @@ func (p *Peer) claim(b *broker.Client) error {
 
 // foreign is a user's server.
 func (o *Options) foreign(ctx context.Context) (*Peer, error) {
-	addr, err := o.target.resolve(ctx, o.Family)
+	addr, err := o.resolve(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -105,7 +104,7 @@ func (o *Options) nvmet() (*Peer, error) {
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("a disk of %s: %w", lab.FormatBytes(size), err), disk.Close())
 	}
-	p := &Peer{target: target{protocol: transfer.NVMeTCP, name: ownNQN, namespace: 1}, disk: mem,
+	p := &Peer{target: target{protocol: transfer.NVMeTCP, name: ownNQN, namespace: 1},
 		text:    "Linux's nvmet in guest " + ownServer,
 		close:   func() error { return errors.Join(unix.Munmap(mem), disk.Close()) },
 		content: pattern(o.Seed), contentText: "what the host put on the disk", writtenText: "the target's disk"}

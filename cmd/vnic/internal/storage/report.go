@@ -12,10 +12,7 @@ import (
 
 // Report is the result of `vnic block`, and its --json.
 type Report struct {
-	Schema int `json:"schema"` // 1
-	guests.Info
-	NIC    string `json:"nic"`
-	P2P    bool   `json:"p2p"`
+	guests.Head
 	Server string `json:"server"` // for people
 	Device Device `json:"device"`
 	Block  uint64 `json:"block_bytes"`
@@ -39,28 +36,17 @@ type Device struct {
 
 // Run is all operations of a kind in a mode.
 type Run struct {
-	Mode       string   `json:"mode"` // transfer.Devmem or transfer.Copy
-	What       string   `json:"what"` // Read, Write or ReadBack
+	Mode string `json:"mode"` // transfer.Devmem or transfer.Copy
+	What string `json:"what"` // Read, Write or ReadBack
+	guests.Moved
 	Operations uint64   `json:"operations"`
-	Bytes      uint64   `json:"bytes"`
-	Seconds    float64  `json:"seconds"`
 	P50        float64  `json:"p50_us"` // of rounds the largest
 	P99        float64  `json:"p99_us"`
 	Max        float64  `json:"max_us"`
 	Failed     uint64   `json:"failed"`
 	Errors     []string `json:"errors,omitempty"`
 	Messages   uint64   `json:"messages"` // heads of the protocol that came
-	Looked     uint64   `json:"looked_bytes"`
-	HostCame   uint64   `json:"host_bytes"` // of what was read: came in host memory, as the guest says
-	guests.Traffic
-	Retransmits uint64 `json:"retransmitted_segments"`
-	Rounds      int    `json:"rounds"`
-	// Verified says that every byte was compared, and was right; null: nobody knows what should be there.
-	Verified *bool  `json:"verified"`
-	By       string `json:"verified_by,omitempty"` // with what
-	SHA256   string `json:"sha256,omitempty"`      // of what was read, of rounds one after the other
-	// CPU seconds of the guest for each 10^9 bytes; null: the guest shares this process
-	CPUPerGB *float64 `json:"guest_cpu_seconds_per_gb"`
+	Rounds     int      `json:"rounds"`
 }
 
 // Kinds of a Run.
@@ -70,23 +56,15 @@ const (
 	ReadBack = "read back"
 )
 
-// share is the part of payload that was looked at.
-func (r *Run) share() float64 {
-	if r.Bytes == 0 {
-		return 0
-	}
-	return float64(r.Looked) / float64(r.Bytes)
-}
-
 var columns = report.Columns[Run]{
 	{Title: "mode", Text: func(r *Run) string { return r.Mode }},
 	{Title: " ", Text: func(r *Run) string { return r.What }},
 	{Title: "bytes", Count: func(r *Run) *uint64 { return &r.Bytes }},
 	{Title: "IOPS", Text: func(r *Run) string { return fmt.Sprintf("%.0f", report.PerSecond(r.Operations, r.Seconds)) }},
-	{Title: "MB/s", Text: func(r *Run) string { return fmt.Sprintf("%.1f", report.PerSecond(r.Bytes, r.Seconds)/1e6) }},
+	{Title: "MB/s", Text: func(r *Run) string { return r.Rate() }},
 	{Title: "p50 us", Text: func(r *Run) string { return fmt.Sprintf("%.0f", r.P50) }},
 	{Title: "p99 us", Text: func(r *Run) string { return fmt.Sprintf("%.0f", r.P99) }},
-	{Title: "looked at", Text: func(r *Run) string { return guests.Percent(r.share()) }},
+	{Title: "looked at", Text: func(r *Run) string { return guests.Percent(r.LookedShare()) }},
 	{Title: "guest CPU s/GB", Text: func(r *Run) string { return guests.Cost(r.CPUPerGB) }},
 }
 
@@ -120,7 +98,5 @@ func (r *Report) Table(w io.Writer) error {
 			fmt.Fprintf(&b, "%s, %s: %s\n", x.Mode, x.What, e)
 		}
 	}
-	r.End(&b, &r.Info, r.NIC, r.Seed)
-	_, err := io.WriteString(w, b.String())
-	return err
+	return r.End(w, &b, &r.Info, r.NIC, r.Seed)
 }

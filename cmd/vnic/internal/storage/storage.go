@@ -1,10 +1,16 @@
+// Package storage is `vnic block`: a guest reads blocks of a remote device into its GPU's memory, and writes them from
+// there, over NVMe/TCP or NBD (packages block/nvmetcp and block/nbd, by a transfer.Node).
+//
+// The device is one that the user names, behind the gateway, or one that the command starts: Linux's own NVMe/TCP
+// target in a second guest, whose disk is memory of the host, or nbdkit beside in-process guests. The proof is the
+// host's: it fills the disk from a seed and compares what is then in GPU memory, byte by byte; it fills GPU memory
+// and compares what is then on the disk, or what a second read brings back. The NIC counts where payload lay.
 package storage
 
 import (
 	"bytes"
 	"context"
 	"encoding/binary"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -20,97 +26,73 @@ import (
 // ErrProof says that the operations ended, but not as they must.
 var ErrProof = errors.New("the operations do not prove what they should")
 
-// Do opens the device, does the operations in each mode, and reports. Whatever happens, nothing of the lab is left when
-// it returns. The report is also returned with an ErrProof. When ctx ends, its cause is returned.
+// Do opens the device, does the operations in each mode, and reports (guests.Do). The report is also returned with an
+// ErrProof.
 func Do(ctx context.Context, o *Options, p *Peer) (*Report, error) {
 	if err := p.claim(o.Broker); err != nil {
 		return nil, err
 	}
-	var rep *Report
-	err := guests.Run(ctx, &o.Options, func(s *guests.Set) error {
-		rep = &Report{Schema: 1, Info: s.Info, NIC: s.Nodes[0].Port.Model.Name, P2P: s.Nodes[0].P2P, Block: o.Block,
-			Depth: o.Depth, Random: o.Random, Seed: o.Seed}
-		return (&use{opt: o, set: s, guest: s.Nodes[0], peer: p, rep: rep}).run(ctx)
-	})
-	if err != nil {
-		return nil, err
-	}
-	return rep, rep.check()
+	return guests.Do(ctx, &o.Options, func(s *guests.Set, rep *Report) error {
+		*rep = Report{Head: s.Head(), Server: p.text, Block: o.Block, Depth: o.Depth, Random: o.Random, Seed: o.Seed}
+		u := &use{Options: o, guest: s.Nodes[0], peer: p, rep: rep}
+		server, err := p.start(ctx, s)
+		if err != nil {
+			return err
+		}
+		return guests.InModes("", o.Modes, func(i int, mode string) error {
+			if i > 0 && p.restore != nil { // the mode before has written
+				p.restore()
+			}
+			return u.mode(ctx, mode, server, uint64(i))
+		})
+	}, (*Report).check)
 }
 
 // use is a guest's use of a device.
 type use struct {
-	opt   *Options
-	set   *guests.Set
+	*Options
 	guest *guests.Node
 	peer  *Peer
 	rep   *Report
 }
 
-// where data is in what the guest has of its GPU.
-const dataOff = pool
-
-func (u *use) run(ctx context.Context) error {
-	server, err := u.peer.start(ctx, u.set)
-	if err != nil {
-		return err
-	}
-	u.rep.Server = u.peer.text
-	for i, mode := range u.opt.Modes {
-		if i > 0 && u.peer.restore != nil { // the mode before has written
-			u.peer.restore()
-		}
-		if err := u.mode(ctx, mode, server, uint64(i)); err != nil {
-			return guests.InMode(u.opt.Modes, mode, err)
-		}
-	}
-	return nil
-}
-
 // mode does all that is asked for in a mode.
 func (u *use) mode(ctx context.Context, mode string, server netip.AddrPort, number uint64) error {
-	o := u.opt
-	if err := o.Begin(ctx, guests.Step{Stage: "connect", Mode: mode}); err != nil {
+	if err := u.Begin(ctx, guests.Step{Stage: "connect", Mode: mode}); err != nil {
 		return err
 	}
-	c := u.guest.Config
 	t := &u.peer.target
 	info, err := transfer.OpenStorage(ctx, u.guest.Ops, transfer.Storage{Protocol: t.protocol, Server: server,
-		Name:      t.name,
-		Namespace: t.namespace, Local: c.Addr().Addr(), GPU: u.guest.GPU.ID(),
-		Data: transfer.Area{Off: dataOff, Bytes: o.room}, Pool: transfer.Area{Bytes: pool}, Queue: c.Queues()[0],
-		Depth: o.Depth, ReadOnly: !o.Write, Timeout: limits.Silence.Unless(o.Timeout),
-		Copy: mode == transfer.Copy})
+		Name: t.name, Namespace: t.namespace, Local: u.guest.Config.Addr().Addr(), GPU: u.guest.GPU.ID(),
+		Data: transfer.Area{Off: guests.Pool, Bytes: u.room}, Pool: transfer.Area{Bytes: guests.Pool},
+		Queue: u.guest.Config.Queues()[0], Depth: u.Depth, ReadOnly: !u.Write,
+		Timeout: limits.Silence.Unless(u.Timeout), Copy: mode == transfer.Copy})
 	if err != nil {
 		return fmt.Errorf("%s: %w", u.peer.text, err)
 	}
 	u.rep.Device = Device{Name: info.Name, Bytes: info.Size, BlockSize: info.BlockSize, MaxTransfer: info.MaxTransfer,
-		MaxDepth: info.MaxDepth, ReadOnly: info.ReadOnly}
-	if !o.Write && t.protocol == transfer.NBD { // it was opened for reads alone
-		u.rep.Device.ReadOnly = false
-	}
+		MaxDepth: info.MaxDepth, ReadOnly: info.ReadOnly && (u.Write || t.protocol != transfer.NBD)} // as it was opened
 	if err := u.fits(&u.rep.Device); err != nil {
 		return err
 	}
-	if err := o.Begin(ctx, guests.Step{Stage: "transfer", Mode: mode}); err != nil {
+	if err := u.Begin(ctx, guests.Step{Stage: "transfer", Mode: mode}); err != nil {
 		return err
 	}
-	seed := o.Seed + number + 1 // what is written is another one's in each mode
-	steps := []struct {
+	written := pattern(u.Seed + number + 1) // other bytes in each mode
+	for _, x := range []struct {
 		what    string
 		asked   bool
 		content func(b []byte, pos uint64) // nil: not known
 		by      string
 	}{
-		{Read, o.Read, u.peer.content, u.peer.contentText},
-		{Write, o.Write, pattern(seed), u.peer.writtenText},
-		{ReadBack, o.Write && o.Verify, pattern(seed), "what was written"},
-	}
-	for _, x := range steps {
+		{Read, u.Read, u.peer.content, u.peer.contentText},
+		{Write, u.Write, written, u.peer.writtenText},
+		{ReadBack, u.Write && u.Verify, written, "what was written"},
+	} {
 		if !x.asked {
 			continue
 		}
-		r := Run{Mode: mode, What: x.what, By: x.by}
+		r := Run{Mode: mode, What: x.what, Moved: guests.Moved{By: x.by}}
 		if err := u.all(ctx, &r, x.content); err != nil {
 			return fmt.Errorf("%s: %w", x.what, err)
 		}
@@ -121,17 +103,16 @@ func (u *use) mode(ctx context.Context, mode string, server netip.AddrPort, numb
 
 // fits is an error if the device lacks what the options ask for.
 func (u *use) fits(d *Device) error {
-	o := u.opt
 	switch {
-	case o.Offset > d.Bytes || o.Size > d.Bytes-o.Offset:
+	case u.Offset > d.Bytes || u.Size > d.Bytes-u.Offset:
 		return fmt.Errorf("%s: it has %d bytes, and %d from %d on are asked for: --size, --offset", u.peer.text, d.Bytes,
-			o.Size, o.Offset)
-	case d.BlockSize > 1 && (o.Block%d.BlockSize != 0 || o.Size%d.BlockSize != 0 || o.Offset%d.BlockSize != 0):
+			u.Size, u.Offset)
+	case d.BlockSize > 1 && (u.Block%d.BlockSize != 0 || u.Size%d.BlockSize != 0 || u.Offset%d.BlockSize != 0):
 		return fmt.Errorf("%s: its blocks have %d bytes: --bs, --size and --offset are to be multiples", u.peer.text,
 			d.BlockSize)
-	case o.Block > d.MaxTransfer:
-		return fmt.Errorf("--bs %d: %s takes %d bytes at most in an operation", o.Block, u.peer.text, d.MaxTransfer)
-	case o.Write && d.ReadOnly:
+	case u.Block > d.MaxTransfer:
+		return fmt.Errorf("--bs %d: %s takes %d bytes at most in an operation", u.Block, u.peer.text, d.MaxTransfer)
+	case u.Write && d.ReadOnly:
 		return fmt.Errorf("--write: %s is read-only", u.peer.text)
 	}
 	return nil
@@ -152,139 +133,92 @@ func nbdkitPattern(b []byte, pos uint64) {
 	}
 }
 
-// poison is what GPU memory has before something is read to it.
-const poison = 0x5a
-
 // all does operations over all that is asked for, in rounds that fit GPU memory.
 func (u *use) all(ctx context.Context, r *Run, content func(b []byte, pos uint64)) error {
-	o := u.opt
-	room := o.room / o.Block * o.Block
-	if o.room >= o.Size {
-		room = o.room
+	room := u.room / u.Block * u.Block
+	if u.room >= u.Size {
+		room = u.room
 	}
-	verified, cpu := true, 0.0
-	for done := uint64(0); done < o.Size; {
-		n := min(o.Size-done, room)
-		right, err := u.round(ctx, r, done, n, content, &cpu)
+	verified := true
+	for done := uint64(0); done < u.Size; r.Rounds++ {
+		n := min(u.Size-done, room)
+		right, err := u.round(ctx, r, done, n, content)
 		if err != nil {
 			return err
 		}
 		verified = verified && right
 		done += n
-		r.Rounds++
-		if o.Progress != nil {
-			o.Progress(r.Mode+" "+r.What, done, o.Size)
-		}
+		u.Show(r.Mode+" "+r.What, done, u.Size)
 	}
 	if content != nil && (r.What != Write || u.peer.written != nil) {
 		r.Verified = &verified
 	} else {
 		r.By = ""
 	}
-	if !o.InProc && r.Bytes > 0 {
-		cpu /= float64(r.Bytes) / 1e9
-		r.CPUPerGB = &cpu
-	}
+	r.Done(u.InProc)
 	return nil
 }
 
 // round transfers bytes [done, done+n), and reports whether all of them are right.
-func (u *use) round(ctx context.Context, r *Run, done, n uint64, content func(b []byte, pos uint64), cpu *float64) (
-	right bool, err error) {
-	o, g := u.opt, u.guest
-	pos := o.Offset + done
-	here := func(b []byte, i uint64) { content(b, pos+i) }
-	if r.What == Write {
-		err = g.Fill(ctx, dataOff, n, here)
+func (u *use) round(ctx context.Context, r *Run, done, n uint64, content func(b []byte, pos uint64)) (right bool,
+	err error) {
+	g, pos := u.guest, u.Offset+done
+	var gen func(b []byte, i uint64)
+	if content != nil {
+		gen = func(b []byte, i uint64) { content(b, pos+i) }
+	}
+	x := transfer.IO{Write: r.What == Write, Off: pos, Len: n, Size: u.Block, Depth: u.Depth}
+	if u.Random {
+		x.Random = &u.Seed
+	}
+	if x.Write {
+		err = g.Fill(ctx, guests.Pool, n, gen)
 	} else {
-		err = g.Poison(ctx, dataOff, n, poison)
+		err = g.Poison(ctx, guests.Pool, n, guests.Poison)
 	}
 	if err != nil {
 		return false, err
 	}
-	x := transfer.IO{Write: r.What == Write, Off: pos, Len: n, Size: o.Block, Depth: o.Depth}
-	if o.Random {
-		x.Random = &o.Seed
-	}
-	var res transfer.IOResult
-	moved, err := g.Meter(ctx, func() (sent, received uint64, err error) {
-		res, err = transfer.DoIO(ctx, g.Ops, x)
-		if x.Write {
-			return res.Bytes, 0, err
-		}
-		return 0, res.Bytes, err
-	})
-	if err != nil {
+	failed := r.Failed
+	if err = r.Meter(ctx, g, x.Write, func() (guests.Moved, transfer.CPU, error) {
+		res, err := transfer.DoIO(ctx, g.Ops, x)
+		r.Operations += res.Operations
+		r.P50, r.P99, r.Max = max(r.P50, res.P50), max(r.P99, res.P99), max(r.Max, res.Max)
+		r.Failed += res.Failed
+		r.Errors = append(r.Errors, res.Errors...)
+		r.Messages += res.Stats.Messages
+		return guests.Moved{Bytes: res.Bytes, Seconds: res.Seconds, Looked: res.Stats.Looked,
+			HostCame: res.Stats.HostBytes, Retransmits: res.Retransmits}, res.CPU, err
+	}); err != nil || r.Failed > failed {
 		return false, err
 	}
-	r.add(&res, &moved)
-	*cpu += res.CPU.Work()
-	switch {
-	case res.Failed > 0:
-		return false, nil
-	case r.What == Write && u.peer.written != nil: // the server's own view of it
-		return u.peer.written(pos, n, here), nil
-	case r.What == Write:
-		return true, nil
+	if x.Write { // the server's own view of what was written, if there is one
+		return u.peer.written == nil || u.peer.written(pos, n, gen), nil
 	}
-	d, err := g.SHA256(ctx, dataOff, n)
-	if err != nil {
-		return false, err
-	}
-	r.SHA256 = strings.TrimPrefix(r.SHA256+","+hex.EncodeToString(d[:]), ",")
-	if content == nil {
-		return true, nil
-	}
-	first, err := g.Differs(ctx, dataOff, n, here)
-	if err != nil {
-		return false, err
-	}
-	if first < n {
+	first, err := r.Compare(ctx, g, n, gen)
+	if err == nil && first < n {
 		r.Errors = append(r.Errors, fmt.Sprintf("byte %d of the device is not %s", pos+first, r.By))
 	}
-	return first == n, nil
-}
-
-func (r *Run) add(x *transfer.IOResult, t *guests.Traffic) {
-	r.Operations += x.Operations
-	r.Bytes += x.Bytes
-	r.Seconds += x.Seconds
-	r.P50, r.P99, r.Max = max(r.P50, x.P50), max(r.P99, x.P99), max(r.Max, x.Max)
-	r.Failed += x.Failed
-	r.Errors = append(r.Errors, x.Errors...)
-	r.Messages += x.Stats.Messages
-	r.Looked += x.Stats.Looked
-	r.HostCame += x.Stats.HostBytes
-	r.Retransmits += x.Retransmits
-	r.TX.Merge(t.TX)
-	r.RX.Merge(t.RX)
+	return err == nil && first == n, err
 }
 
 // wrong lists what of a run contradicts its mode.
 func (r *Run) wrong(size uint64, p2p bool) (f report.Findings) {
-	devmem, in := r.Mode == transfer.Devmem, &r.RX
+	place := &r.RX
 	if r.What == Write {
-		in = &r.TX
+		place = &r.TX
 	}
 	f.If(r.Failed > 0, "%d operations failed: %s", r.Failed, strings.Join(r.Errors, "; "))
 	f.If(r.Failed == 0 && r.Bytes != size, "%d bytes of %d", r.Bytes, size)
 	f.If(r.Failed == 0 && r.Verified != nil && !*r.Verified, "%s", strings.Join(r.Errors, "; "))
-	f.If(devmem && p2p && in.Device < r.Bytes, "%d bytes of payload, and device memory saw %d", r.Bytes, in.Device)
-	f.If(devmem && p2p && r.What != Write && in.Host > 0, "%d bytes came to host memory", in.Host)
-	f.If(devmem && !p2p && (in.Bounced < r.Bytes || in.Device > 0),
-		"without peer-to-peer %d bytes were bounced, of %d, and %d lay in device memory", in.Bounced, r.Bytes, in.Device)
-	f.If(!devmem && in.Device > 0, "%d bytes lay in device memory", in.Device)
-	return f
+	return append(f, r.Misplaced(r.Mode, p2p, place, r.What != Write && place.Host > 0)...)
 }
 
 // check holds the report against what it must prove.
 func (r *Report) check() error {
-	var f report.Findings
-	for i := range r.Runs {
-		x := &r.Runs[i]
-		f.Within("mode "+x.Mode+", "+x.What, x.wrong(x.Bytes, r.P2P))
-	}
-	return f.Err(ErrProof)
+	return report.Prove(ErrProof, r.Runs, func(x *Run) (string, report.Findings) {
+		return "mode " + x.Mode + ", " + x.What, x.wrong(x.Bytes, r.P2P)
+	})
 }
 
 // sameBytes compares bytes with what gen makes.

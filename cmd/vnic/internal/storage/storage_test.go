@@ -91,7 +91,7 @@ func TestOffsets(t *testing.T) {
 			t.Error(err)
 			continue
 		}
-		u := &use{opt: &o, peer: &Peer{text: "disk"}}
+		u := &use{Options: &o, peer: &Peer{text: "disk"}}
 		testkit.NoError(t, u.fits(&Device{Bytes: c.device, MaxTransfer: 32 << 20}))
 		testkit.ErrorSays(t, u.fits(&Device{Bytes: c.device - 1, MaxTransfer: 32 << 20}),
 			fmt.Sprintf("disk: it has %d bytes, and %d from %d on are asked for: --size, --offset", c.device-1, size, c.offset))
@@ -112,8 +112,8 @@ func TestOffsetBeyondMemory(t *testing.T) {
 func TestWrongRuns(t *testing.T) {
 	yes, no := true, false
 	good := func() Run {
-		return Run{Mode: transfer.Devmem, What: Read, Bytes: 100, Verified: &yes,
-			Traffic: guests.Traffic{RX: guests.Place{Device: 124}}}
+		return Run{Mode: transfer.Devmem, What: Read,
+			Moved: guests.Moved{Bytes: 100, Verified: &yes, Traffic: guests.Traffic{RX: guests.Place{Device: 124}}}}
 	}
 	r := good()
 	if wrong := r.wrong(100, true); wrong != nil {

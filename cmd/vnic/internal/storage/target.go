@@ -1,17 +1,16 @@
 package storage
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"net"
 	"net/netip"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 
-	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/transfer"
 )
 
@@ -70,16 +69,11 @@ func parseTarget(s string) (t target, err error) {
 }
 
 // resolve finds the target's address as guests see it: this machine is the gateway to them.
-func (t *target) resolve(ctx context.Context, family int) (netip.AddrPort, error) {
-	v4, v6 := lab.GatewayAddrs()
-	gateway := v4.Addr()
-	if family == 6 {
-		gateway = v6.Addr()
-	}
-	network := fmt.Sprint("ip", family)
-	list, err := net.DefaultResolver.LookupNetIP(ctx, network, t.host)
+func (o *Options) resolve(ctx context.Context) (netip.AddrPort, error) {
+	t, family := &o.target, o.Family
+	list, err := net.DefaultResolver.LookupNetIP(ctx, fmt.Sprint("ip", family), t.host)
 	if t.local(list) {
-		return netip.AddrPortFrom(gateway, t.port), nil
+		return netip.AddrPortFrom(o.GatewayAddr(), t.port), nil
 	}
 	if err != nil {
 		return netip.AddrPort{}, fmt.Errorf("%s: %w: an address, or a name that has one (--family %d)", t.host, err, family)
@@ -97,10 +91,5 @@ func (t *target) local(list []netip.Addr) bool {
 	if a, err := netip.ParseAddr(t.host); err == nil {
 		return a.IsLoopback()
 	}
-	for _, a := range list {
-		if a.IsLoopback() {
-			return true
-		}
-	}
-	return cmp.Compare(strings.ToLower(t.host), "localhost") == 0
+	return slices.ContainsFunc(list, netip.Addr.IsLoopback) || strings.EqualFold(t.host, "localhost")
 }

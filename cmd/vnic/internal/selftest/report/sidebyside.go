@@ -2,8 +2,11 @@ package report
 
 import (
 	"cmp"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
+	"os"
 	"slices"
 	"strings"
 
@@ -122,4 +125,30 @@ func counts(p *results.Program) string {
 		s += " (kernel complained)"
 	}
 	return s
+}
+
+// Files prints runs side by side that files have as JSON. It is an error if cases fail on vnic's virtio that pass on
+// QEMU's own.
+func Files(w io.Writer, names []string) error {
+	var runs []*results.Run
+	for _, name := range names {
+		b, err := os.ReadFile(name)
+		if err != nil {
+			return err
+		}
+		run := new(results.Run)
+		if err := json.Unmarshal(b, run); err != nil || run.Schema != results.Schema {
+			return fmt.Errorf("%s: no result of vnic selftest --json of this version: %w", name, errors.Join(err,
+				fmt.Errorf("schema %d, not %d", run.Schema, results.Schema)))
+		}
+		runs = append(runs, run)
+	}
+	if err := SideBySide(w, runs); err != nil {
+		return err
+	}
+	n, err := Yardstick(w, runs)
+	if err == nil && n > 0 {
+		err = fmt.Errorf("%d cases fail on vnic's virtio that pass on QEMU's own virtio-net: the reason is vnic's", n)
+	}
+	return err
 }

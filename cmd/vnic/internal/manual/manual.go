@@ -1,9 +1,11 @@
-package main
+// Package manual completes the man pages that cobra makes of commands.
+package manual
 
 import (
 	"cmp"
 	"fmt"
 	"strings"
+	"syscall"
 
 	"github.com/spf13/cobra"
 
@@ -31,7 +33,7 @@ func exitEntries(c *cobra.Command) []entry {
 	case "vnic gpu-fd":
 		list = append(list, entry{"other", "The status of the program that it has become."})
 	}
-	return append(list, entry{fmt.Sprint(exitPipe), "The reader of its standard output has gone."})
+	return append(list, entry{fmt.Sprint(128 + int(syscall.SIGPIPE)), "The reader of its standard output has gone."})
 }
 
 // environment are the variables that commands go by.
@@ -87,8 +89,8 @@ func roff(s string) string {
 	return s
 }
 
-// finishPage puts these sections into a page of cobra's, before what else to see.
-func finishPage(c *cobra.Command, page string) string {
+// Finish puts these sections into a page of cobra's, before what else to see.
+func Finish(c *cobra.Command, page string) string {
 	page = strings.Replace(page, ".SH EXAMPLE\n", ".SH EXAMPLES\n", 1)
 	before, after, more := strings.Cut(page, ".SH SEE ALSO")
 	if more {

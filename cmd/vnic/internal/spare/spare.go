@@ -1,4 +1,5 @@
-package main
+// Package spare keeps a second process ready that does this one's job by TCG when KVM stops its guests.
+package spare
 
 import (
 	"bufio"
@@ -15,31 +16,34 @@ import (
 	"vnic.dev/vnic/internal/proc"
 )
 
-// A spare is this program again, with the same arguments, that does nothing yet. It is started while this process may
+// Spare is this program again, with the same arguments, that does nothing yet. It is started while this process may
 // start others, where guests run by KVM without having been told to. If KVM stops a guest before the guests' job has
 // begun, this process ends all that it has, and the spare does the job by TCG in its place, on the same terminal.
 // Nobody else is started for a process that may have been taken over: the spare's arguments and environment are from
 // before its guests.
-type spare struct {
+type Spare struct {
 	child *proc.Child
-	turn  *os.File // a line has it begin, a qemu.RunError's Record; the end of the file has it end
+	turn  *os.File // a line, a qemu.RunError's Record, begins the spare's turn; the end of the file ends the spare
 }
 
 // spareEnv has the descriptor of a spare's end of the pipe.
 const spareEnv = "VNIC_SPARE"
 
 // standby is this process's spare; nil: there is none, or the job has begun.
-var standby atomic.Pointer[spare]
+var standby atomic.Pointer[Spare]
 
-// isVNIC is set by main: arguments of a test are none of ours.
+// isVNIC is set by Await: the arguments of a test's process are none of vnic's.
 var isVNIC bool
 
-// isSpare says that this process is a spare whose turn has come: its guests run by TCG, whatever its arguments say.
-var isSpare bool
+// taken is set when a spare's turn has come.
+var taken bool
 
-// keepSpare starts a spare, where guests may be run by KVM.
-func keepSpare() error {
-	if !isVNIC || isSpare || !qemu.MayUseKVM() {
+// Taken reports whether this process is a spare whose turn has come: its guests run by TCG, whatever its arguments say.
+func Taken() bool { return taken }
+
+// Keep starts a spare, where guests may be run by KVM.
+func Keep() error {
+	if !isVNIC || taken || !qemu.MayUseKVM() {
 		return nil
 	}
 	r, w, err := os.Pipe()
@@ -55,29 +59,32 @@ func keepSpare() error {
 	if err != nil {
 		return errors.Join(fmt.Errorf("a process that goes on by TCG: %w", err), w.Close())
 	}
-	standby.Store(&spare{child: child, turn: w})
+	standby.Store(&Spare{child: child, turn: w})
 	return nil
 }
 
-// jobBegins ends the spare: the job is not begun twice. It is also for a job that cannot be begun again: its input is
+// Take returns this process's spare, which may be nil, and forgets it: the caller ends it.
+func Take() *Spare { return standby.Swap(nil) }
+
+// JobBegins ends the spare: the job is not begun twice. It is also for a job that cannot be begun again: its input is
 // read once, or another host takes part.
-func jobBegins() {
-	standby.Swap(nil).dismiss()
+func JobBegins() {
+	Take().Dismiss()
 }
 
-// dismiss ends a spare, which may be nil.
-func (s *spare) dismiss() {
+// Dismiss ends a spare, which may be nil.
+func (s *Spare) Dismiss() {
 	if s != nil {
 		_ = s.turn.Close()
 		<-s.child.Done()
 	}
 }
 
-// takeOver has the spare do the job, and gives its exit status. It is interrupted as this process is. An error is one
-// of a spare that is gone.
-func (s *spare) takeOver(record string, interrupted <-chan struct{}) (int, error) {
+// TakeOver lets the spare do the job, and returns its exit status. It is interrupted when this process is. An error
+// means that the spare is gone.
+func (s *Spare) TakeOver(record string, interrupted <-chan struct{}) (int, error) {
 	if _, err := s.turn.WriteString(record + "\n"); err != nil {
-		return exitFailed, fmt.Errorf("the process that goes on by TCG is gone: %w", err)
+		return 1, fmt.Errorf("the process that goes on by TCG is gone: %w", err)
 	}
 	select {
 	case <-s.child.Done():
@@ -92,14 +99,15 @@ func (s *spare) takeOver(record string, interrupted <-chan struct{}) (int, error
 	case errors.As(err, &exit) && exit.ExitCode() >= 0:
 		return exit.ExitCode(), nil
 	default:
-		return exitFailed, fmt.Errorf("the process that went on by TCG: %w", err)
+		return 1, fmt.Errorf("the process that went on by TCG: %w", err)
 	}
 }
 
-// awaitTurn is the beginning of a spare: it returns when its turn has come, and false when it never will. From then on
+// Await is the beginning of a spare: it returns when its turn has come, and false when it never will. From then on
 // interrupt is called when the process before it is interrupted, or gone. It does nothing in a process that is no
 // spare.
-func awaitTurn(interrupt func()) bool {
+func Await(interrupt func()) bool {
+	isVNIC = true
 	n, err := strconv.Atoi(os.Getenv(spareEnv))
 	if err != nil {
 		return true
@@ -111,7 +119,7 @@ func awaitTurn(interrupt func()) bool {
 	if err != nil {
 		return false
 	}
-	isSpare = true
+	taken = true
 	qemu.Keep(record)
 	go func() {
 		_, _ = f.ReadByte()
@@ -120,9 +128,9 @@ func awaitTurn(interrupt func()) bool {
 	return true
 }
 
-// stoppedByKVM is what to say of an error that KVM is to blame for: once is a line for a job that is begun again by
-// TCG, and record is what takeOver wants.
-func stoppedByKVM(err error) (once, record string, yes bool) {
+// StoppedByKVM reports whether KVM is to blame for an error. once is the line to print when the job begins again by
+// TCG; record is for TakeOver.
+func StoppedByKVM(err error) (once, record string, yes bool) {
 	var e *qemu.RunError
 	if !errors.As(err, &e) || !e.KVM {
 		return "", "", false

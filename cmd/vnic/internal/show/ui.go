@@ -1,8 +1,9 @@
-package main
+package show
 
 import (
 	"fmt"
 	"io"
+	"log/slog"
 	"os"
 	"strings"
 	"sync"
@@ -12,18 +13,19 @@ import (
 	"golang.org/x/term"
 
 	"vnic.dev/vnic/cmd/vnic/internal/guests"
+	"vnic.dev/vnic/cmd/vnic/internal/spare"
 	"vnic.dev/vnic/cmd/vnic/internal/terminal"
 	"vnic.dev/vnic/internal/machine/assets"
 )
 
-// ui is what a user sees on stderr while something runs: on a terminal one line, which goes away,
+// UI is what a user sees on stderr while something runs: on a terminal one line, which goes away,
 // elsewhere plain lines, few enough for a log.
-type ui struct {
+type UI struct {
 	w     io.Writer
 	tty   bool
 	quiet bool // nothing but notes and what is logged
 	crlf  bool // w is a terminal
-	times bool // notes have the time of day, as what is logged
+	Times bool // notes have the time of day, as what is logged
 
 	mu    sync.Mutex // guards what follows, and what is written
 	given bool       // the terminal is a guest's program's: it may be raw
@@ -36,8 +38,8 @@ type ui struct {
 	wg    sync.WaitGroup
 }
 
-func newUI(w io.Writer, quiet bool) *ui {
-	u := &ui{w: w, quiet: quiet, tty: isTerminal(w), crlf: terminal.Is(w), stop: make(chan struct{})}
+func New(w io.Writer, quiet bool) *UI {
+	u := &UI{w: w, quiet: quiet, tty: IsTerminal(w), crlf: terminal.Is(w), stop: make(chan struct{})}
 	if u.tty && !quiet {
 		u.wg.Go(u.tick)
 	}
@@ -45,7 +47,7 @@ func newUI(w io.Writer, quiet bool) *ui {
 }
 
 // tick keeps the time of what has no known length.
-func (u *ui) tick() {
+func (u *UI) tick() {
 	t := time.NewTicker(200 * time.Millisecond)
 	defer t.Stop()
 	for {
@@ -61,7 +63,7 @@ func (u *ui) tick() {
 }
 
 // paint draws the line of something without a known length.
-func (u *ui) paint() {
+func (u *UI) paint() {
 	if u.since.IsZero() {
 		return
 	}
@@ -75,7 +77,7 @@ func (u *ui) paint() {
 }
 
 // Write lets log lines through, above the progress line.
-func (u *ui) Write(b []byte) (int, error) {
+func (u *UI) Write(b []byte) (int, error) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	u.clear()
@@ -86,23 +88,23 @@ func (u *ui) Write(b []byte) (int, error) {
 }
 
 // lines has lines begin at the left of a raw terminal, too.
-func (u *ui) lines(s string) string {
+func (u *UI) lines(s string) string {
 	if u.given && u.crlf {
 		return strings.ReplaceAll(s, "\n", "\r\n")
 	}
 	return s
 }
 
-// note says what a user should know, whatever else is silent. Its arguments are shown plain.
-func (u *ui) note(format string, args ...any) {
+// Note says what a user should know, whatever else is silent. Its arguments are shown plain.
+func (u *UI) Note(format string, args ...any) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	u.clear()
-	text := plainly(format, args...)
-	if u.times {
-		text = timeOfDay() + " " + text
+	text := Plainly(format, args...)
+	if u.Times {
+		text = TimeOfDay() + " " + text
 	}
-	_, _ = io.WriteString(u.w, u.lines(yellow(u.w, "note:")+" "+text+"\n"))
+	_, _ = io.WriteString(u.w, u.lines(Yellow(u.w, "note:")+" "+text+"\n"))
 }
 
 // doingWhat is what a stage's name means, on a terminal.
@@ -112,14 +114,14 @@ var doingWhat = map[string]string{
 	"verify": "digesting what arrived",
 }
 
-// stage begins a stage. Elsewhere than on a terminal, only a mode's first round says so.
-func (u *ui) stage(s guests.Step) {
+// Stage begins a stage. Elsewhere than on a terminal, only a mode's first round says so.
+func (u *UI) Stage(s guests.Step) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	switch s.Stage {
 	case "fetch", "gpu-memory", "boot", "setup":
 	default:
-		jobBegins()
+		spare.JobBegins()
 	}
 	if s.Stage != "verify" && s.Round <= 1 || s.Stage == "verify" && s.Round == s.Rounds {
 		u.completed()
@@ -140,21 +142,36 @@ func (u *ui) stage(s guests.Step) {
 	}
 }
 
-// measuring says which of several measurements is under way.
-func (u *ui) measuring(name string, done, total int) {
+// Measuring says which of several measurements is under way.
+func (u *UI) Measuring(name string, done, total int) {
+	what := fmt.Sprintf("%s (measurement %d of %d)", name, done+1, total)
+	u.step(what, what)
+}
+
+// Sizes shows how many rows of an all-reduce's table are there.
+func (u *UI) Sizes(mode string, done, total uint64) {
+	line := ""
+	if done > 0 {
+		line = fmt.Sprintf("%s: size %d of %d", mode, done, total)
+	}
+	u.step(fmt.Sprintf("%s: size %d of %d", mode, min(done+1, total), total), line)
+}
+
+// step shows what is under way, or elsewhere than on a terminal a line, if it is not "".
+func (u *UI) step(what, line string) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	switch what := fmt.Sprintf("%s (measurement %d of %d)", name, done+1, total); {
+	switch {
 	case u.quiet:
 	case u.tty:
 		u.spin(what)
-	default:
-		fmt.Fprintf(u.w, "  %s\n", what)
+	case line != "":
+		fmt.Fprintf(u.w, "  %s\n", line)
 	}
 }
 
-// fetch shows a download.
-func (u *ui) fetch(p assets.Progress) {
+// Fetch shows a download.
+func (u *UI) Fetch(p assets.Progress) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	what := p.Step + " " + p.What
@@ -176,9 +193,9 @@ func (u *ui) fetch(p assets.Progress) {
 // fewest is the first number of steps that is a line of its own.
 const fewest = 25
 
-// count shows how many steps are done of something of which nobody knows how many it has: elsewhere than on a terminal
+// count shows how many steps of an unknown number are done: elsewhere than on a terminal
 // at fewest, twice as many, and so on.
-func (u *ui) count(what string, done uint64) {
+func (u *UI) count(what string, done uint64) {
 	switch {
 	case u.tty:
 		if what != u.doing || u.since.IsZero() {
@@ -194,8 +211,8 @@ func (u *ui) count(what string, done uint64) {
 	}
 }
 
-// progress shows how far a transfer is.
-func (u *ui) progress(mode string, done, total uint64) {
+// Progress shows how far a transfer is.
+func (u *UI) Progress(mode string, done, total uint64) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	if !u.quiet {
@@ -203,28 +220,15 @@ func (u *ui) progress(mode string, done, total uint64) {
 	}
 }
 
-// sizes shows how many rows of an all-reduce's table are there.
-func (u *ui) sizes(mode string, done, total uint64) {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	switch {
-	case u.quiet:
-	case u.tty:
-		u.spin(fmt.Sprintf("%s: size %d of %d", mode, min(done+1, total), total))
-	case done > 0:
-		fmt.Fprintf(u.w, "  %s: size %d of %d\n", mode, done, total)
-	}
-}
-
-// clearLine takes the progress line away before results.
-func (u *ui) clearLine() {
+// ClearLine takes the progress line away before results.
+func (u *UI) ClearLine() {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	u.end()
 }
 
 // advance shows how far something with a known end is.
-func (u *ui) advance(what string, done, total uint64) {
+func (u *UI) advance(what string, done, total uint64) {
 	if !u.tty {
 		if what != u.doing {
 			u.completed()
@@ -263,7 +267,7 @@ func barWidth(w io.Writer, what string) int {
 
 // completed says of what had a known end that it has come to it: by a bar that is full, or where lines have told of
 // parts of it. Of a failure it is not called.
-func (u *ui) completed() {
+func (u *UI) completed() {
 	switch {
 	case u.bar != nil:
 		_ = u.bar.Finish()
@@ -274,28 +278,61 @@ func (u *ui) completed() {
 }
 
 // spin shows that something of unknown length is under way, and since when.
-func (u *ui) spin(what string) {
+func (u *UI) spin(what string) {
 	u.end()
 	u.doing, u.since, u.part = what, time.Now(), 0
 	u.paint()
 }
 
-func (u *ui) clear() {
+func (u *UI) clear() {
 	if u.tty && (u.bar != nil || !u.since.IsZero()) {
 		fmt.Fprint(u.w, "\r\x1b[K")
 	}
 }
 
-func (u *ui) end() {
+func (u *UI) end() {
 	u.clear()
 	u.bar, u.since = nil, time.Time{}
 }
 
-// done takes the progress line away, for good. Once is enough, and more is no mistake.
-func (u *ui) done() {
+// Done takes the progress line away, for good. Once is enough, and more is no mistake.
+func (u *UI) Done() {
 	u.mu.Lock()
 	u.end()
 	u.mu.Unlock()
 	u.once.Do(func() { close(u.stop) })
 	u.wg.Wait()
 }
+
+// Doing shows what is being done; "": nothing any more, as the guests' job begins.
+func (u *UI) Doing(what string) {
+	if what == "" {
+		spare.JobBegins()
+	}
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.given = what == ""
+	switch {
+	case what == "":
+		u.end()
+	case u.tty && !u.quiet:
+		u.spin(what)
+	}
+}
+
+// Fetching makes o log to u and show its progress there, and returns the log: of errors, or verbose: of everything.
+func (u *UI) Fetching(o *assets.Options, verbose bool) *slog.Logger {
+	o.Log, o.Progress = Log(u, slog.LevelError, verbose), u.Fetch
+	return o.Log
+}
+
+// Log returns a log of what is at least as grave as level; verbose: of everything.
+func Log(w io.Writer, level slog.Level, verbose bool) *slog.Logger {
+	if verbose {
+		level = slog.LevelDebug
+	}
+	return slog.New(slog.NewTextHandler(w, &slog.HandlerOptions{Level: level}))
+}
+
+// TimeOfDay is how messages of commands that run for long begin.
+func TimeOfDay() string { return time.Now().Format(time.TimeOnly) }

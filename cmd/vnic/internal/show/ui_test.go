@@ -1,14 +1,15 @@
-package main
+package show
 
 import (
 	"bytes"
+	"encoding/json"
+	"errors"
 	"io"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
-	"vnic.dev/vnic/cmd/vnic/internal/run"
+	"vnic.dev/vnic/cmd/vnic/internal/guests"
 	"vnic.dev/vnic/internal/machine/assets"
 	"vnic.dev/vnic/internal/testkit"
 )
@@ -57,7 +58,7 @@ func screen(t *testing.T, b string) string {
 // On a terminal there is one line, and in the end none.
 func TestTerminalHasOneProgressLine(t *testing.T) {
 	var b bytes.Buffer
-	u := &ui{w: &b, tty: true, stop: make(chan struct{})}
+	u := &UI{w: &b, tty: true, stop: make(chan struct{})}
 	shows := func(want string) {
 		t.Helper()
 		if got := screen(t, b.String()); !strings.HasPrefix(got, want) || strings.Count(got, "\n") != strings.Count(want,
@@ -65,26 +66,26 @@ func TestTerminalHasOneProgressLine(t *testing.T) {
 			t.Fatalf("the screen shows %q, not %q", got, want)
 		}
 	}
-	u.stage(run.Step{Stage: "fetch"})
+	u.Stage(guests.Step{Stage: "fetch"})
 	shows("looking for QEMU and a kernel")
-	u.fetch(assets.Progress{Step: "update", What: "forky"})
+	u.Fetch(assets.Progress{Step: "update", What: "forky"})
 	shows("update forky")
-	u.fetch(assets.Progress{Step: "download", What: "kernel", Done: 10, Total: 100})
+	u.Fetch(assets.Progress{Step: "download", What: "kernel", Done: 10, Total: 100})
 	shows("download kernel  10% ")
-	u.fetch(assets.Progress{Step: "build", What: "tests"})
+	u.Fetch(assets.Progress{Step: "build", What: "tests"})
 	shows("build tests")
-	u.fetch(assets.Progress{Step: "build", What: "tests", Done: 7})
+	u.Fetch(assets.Progress{Step: "build", What: "tests", Done: 7})
 	u.paint()
 	shows("build tests: 7 steps")
-	u.note("%s is untested", "this")
+	u.Note("%s is untested", "this")
 	shows("note: this is untested\n")
-	u.stage(run.Step{Stage: "boot"})
+	u.Stage(guests.Step{Stage: "boot"})
 	shows("note: this is untested\nbooting guests")
 	for round := 1; round <= 3; round++ {
-		u.stage(run.Step{Stage: "prepare", Mode: "copy", Round: round, Rounds: 3})
-		u.stage(run.Step{Stage: "transfer", Mode: "copy", Round: round, Rounds: 3})
-		u.progress("copy", uint64(round)*30, 90)
-		u.stage(run.Step{Stage: "verify", Mode: "copy", Round: round, Rounds: 3})
+		u.Stage(guests.Step{Stage: "prepare", Mode: "copy", Round: round, Rounds: 3})
+		u.Stage(guests.Step{Stage: "transfer", Mode: "copy", Round: round, Rounds: 3})
+		u.Progress("copy", uint64(round)*30, 90)
+		u.Stage(guests.Step{Stage: "verify", Mode: "copy", Round: round, Rounds: 3})
 		if round == 2 {
 			shows("note: this is untested\ncopy, round 2 of 3  66% ")
 			testkit.Must(u.Write([]byte("a log line\n")))(t)
@@ -95,7 +96,7 @@ func TestTerminalHasOneProgressLine(t *testing.T) {
 	if !strings.Contains(b.String(), "copy, round 3 of 3 100% ") { // before that
 		t.Errorf("the bar was never full: %q", b.String())
 	}
-	u.done()
+	u.Done()
 	shows("note: this is untested\na log line\n")
 }
 
@@ -103,25 +104,25 @@ func TestTerminalHasOneProgressLine(t *testing.T) {
 func TestLogHasFewLines(t *testing.T) {
 	play := func(quiet bool) string {
 		var b bytes.Buffer
-		u := newUI(&b, quiet)
-		u.stage(run.Step{Stage: "fetch"})
+		u := New(&b, quiet)
+		u.Stage(guests.Step{Stage: "fetch"})
 		for i := range int64(100) {
-			u.fetch(assets.Progress{Step: "download", What: "qemu", Done: i, Total: 100})
+			u.Fetch(assets.Progress{Step: "download", What: "qemu", Done: i, Total: 100})
 		}
-		u.note("a note")
+		u.Note("a note")
 		for i := range int64(120) {
-			u.fetch(assets.Progress{Step: "build", What: "tests", Done: i})
+			u.Fetch(assets.Progress{Step: "build", What: "tests", Done: i})
 		}
 		for round := 1; round <= 10; round++ {
-			for _, s := range run.Stages[4:] {
-				u.stage(run.Step{Stage: s, Mode: "devmem", Round: round, Rounds: 10})
+			for _, s := range []string{"prepare", "connect", "transfer", "verify"} {
+				u.Stage(guests.Step{Stage: s, Mode: "devmem", Round: round, Rounds: 10})
 				if s == "transfer" {
-					u.progress("devmem", uint64(round)*10-5, 100)
-					u.progress("devmem", min(uint64(round)*10, 95), 100) // the end is not seen
+					u.Progress("devmem", uint64(round)*10-5, 100)
+					u.Progress("devmem", min(uint64(round)*10, 95), 100) // the end is not seen
 				}
 			}
 		}
-		u.done()
+		u.Done()
 		return b.String()
 	}
 	const want = `stage: fetch
@@ -158,21 +159,40 @@ func (rude) Table(w io.Writer) error {
 // What servers and guests say cannot drive a terminal.
 func TestServersWordsAreShownPlain(t *testing.T) {
 	var b strings.Builder
-	testkit.OK(t, printText(&b, rude{}.Table))
+	testkit.OK(t, Text(&b, rude{}.Table))
 	testkit.Equal(t, "table", b.String(), "disk red of\nnext\n")
 }
 
-// What of a lab file a use does nothing with is said.
-func TestUseSaysWhatOfALabItLeavesOut(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "lab.yaml")
-	testkit.OK(t, os.WriteFile(path, []byte(`guests: {a: {sockets: [{name: s}], gpus: [{name: gpu0, below: s, memory: 64M}],
-  nics: [{name: nic0, below: s}]}}
-script: [{at: 1h, set: link a.nic0 loss=0}]
-`), 0o600))
-	var out, errs bytes.Buffer
-	status := realMain(t.Context(), []string{"load", "--guest", "inproc", "--sandbox", "off", "--size", "1M", "--lab", path},
-		&out, &errs)
-	if want := "this command does nothing with its script"; status != 0 || !strings.Contains(errs.String(), want) {
-		t.Errorf("status %d, %s", status, errs.String())
+const rudeText = "a\x1b[31mb\x07c\u009b31md\u202egpj\u2028e\x7f"
+
+// What a guest says at set-up, or a server in an error, is shown in a note as one line without what a terminal obeys.
+func TestNotesArePlain(t *testing.T) {
+	type named string
+	for name, arg := range map[string]any{"string": rudeText, "error": errors.New(rudeText), "named": named(rudeText),
+		"list": []string{rudeText}, "struct": struct{ Text string }{rudeText}} {
+		var b strings.Builder
+		u := New(&b, false)
+		u.Note("%s: %v, %5d, %*d, %-4s|", "guest0\nnote: fine", arg, 7, 3, 8, time.Second)
+		u.Done()
+		got := b.String()
+		if want := "note: guest0; note: fine: "; !strings.HasPrefix(got, want) || !strings.Contains(got, "abc31mdgpje") ||
+			!strings.HasSuffix(got, ",     7,   8, 1s  |\n") || strings.Count(got, "\n") != 1 ||
+			strings.ContainsAny(got, "\x1b\x07\u009b\u202e\u2028\x7f") {
+			t.Errorf("%s: %q", name, got)
+		}
 	}
+}
+
+// What a terminal obeys is escaped in JSON, which says the same as before.
+func TestJSONIsPlain(t *testing.T) {
+	in := map[string]string{rudeText: rudeText + "\u2066\u061c \"ü\" 你好 \U0001f600"}
+	var b strings.Builder
+	testkit.OK(t, JSON(&b, in))
+	if strings.ContainsAny(b.String(), "\x1b\x07\u009b\u202e\u2028\x7f\u2066\u061c") ||
+		!strings.Contains(b.String(), `\u009b31md\u202egpj\u2028e\u007f\u2066\u061c`) || !strings.Contains(b.String(), "ü") {
+		t.Errorf("%q", b.String())
+	}
+	var out map[string]string
+	testkit.OK(t, json.Unmarshal([]byte(b.String()), &out))
+	testkit.Equal(t, "read again", out[rudeText], in[rudeText])
 }

@@ -1,4 +1,4 @@
-package main
+package show
 
 import (
 	"fmt"
@@ -24,9 +24,9 @@ func numbered(n int) func(io.Writer) error {
 // screen: else the next one would not be painted over it.
 func TestViewIsPaintedOverTheLast(t *testing.T) {
 	var b strings.Builder
-	r := &repaint{w: &b, size: func() (int, int) { return 10, 5 }}
+	r := &Repaint{w: &b, size: func() (int, int) { return 10, 5 }}
 	for _, n := range []int{2, 7, 1} {
-		testkit.OK(t, r.paint(numbered(n)))
+		testkit.OK(t, r.Paint(numbered(n)))
 	}
 	const row = "xxxxxxxx\x1b[K\n"
 	const want = "0 " + row + "1 " + row + "\x1b[J" +
@@ -37,9 +37,9 @@ func TestViewIsPaintedOverTheLast(t *testing.T) {
 
 func TestViewInAFileIsPlain(t *testing.T) {
 	var b strings.Builder
-	r := newRepaint(&b)
+	r := NewRepaint(&b)
 	for range 2 {
-		testkit.OK(t, r.paint(numbered(1)))
+		testkit.OK(t, r.Paint(numbered(1)))
 	}
 	line := "0 " + strings.Repeat("x", 100) + "\n\n"
 	testkit.Equal(t, "it writes", b.String(), line+line)

@@ -1,0 +1,133 @@
+package live
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+
+	"github.com/spf13/pflag"
+
+	"vnic.dev/vnic/cmd/vnic/internal/broker"
+	"vnic.dev/vnic/cmd/vnic/internal/page"
+	"vnic.dev/vnic/cmd/vnic/internal/show"
+	"vnic.dev/vnic/cmd/vnic/internal/stat"
+	"vnic.dev/vnic/internal/machine/qemu"
+	"vnic.dev/vnic/internal/outfile"
+)
+
+// Draft is a file that a flag names and that gets its name when it is whole. A nil Draft is none.
+type Draft struct {
+	flag, name     string
+	*outfile.Draft // nil: not open
+}
+
+// open makes the file while this process may make files; b, if there is one, gives it its name later. Without an error
+// the caller closes it.
+func (d *Draft) open(b *broker.Client) error {
+	f, err := outfile.NewDraft(d.name)
+	if err != nil {
+		return fmt.Errorf("--%s %w", d.flag, err)
+	}
+	if b != nil {
+		if f.Rename, f.Remove, err = b.Draft(f.File(), f.Temp, f.Name); err != nil {
+			return errors.Join(fmt.Errorf("--%s %w", d.flag, err), f.Discard())
+		}
+	}
+	d.Draft = f
+	return nil
+}
+
+// OpenDraft opens a file that a flag names, outside of a Command; nil: there is none. The caller closes it.
+func OpenDraft(flag, name string) (*Draft, error) {
+	if name == "" {
+		return nil, nil //nolint:nilnil // as documented
+	}
+	d := &Draft{flag: flag, name: name}
+	return d, d.open(nil)
+}
+
+// Commit writes the file.
+func (d *Draft) Commit(b []byte) error {
+	if d == nil {
+		return nil
+	}
+	if err := d.Draft.Commit(b); err != nil {
+		return fmt.Errorf("--%s %w", d.flag, err)
+	}
+	return nil
+}
+
+// Close leaves nothing of a file that has not been written.
+func (d *Draft) Close() error {
+	if d == nil {
+		return nil
+	}
+	return d.Discard()
+}
+
+// Page is --http and --report: a page of the lab, live, and as a file when it has ended.
+type Page struct{ addr, report string }
+
+// Flags adds the flags.
+func (o *Page) Flags(f *pflag.FlagSet) {
+	f.StringVar(&o.addr, "http", "",
+		"serve a page that shows the lab, links, flows and GPU memory, at this HOST:PORT, as localhost:8080, while it runs "+
+			"(docs/page.md)")
+	f.StringVar(&o.report, "report", "",
+		"write the same of the whole run, when it has ended, as one HTML file, to this file")
+}
+
+// show begins to record and to serve, while this process may listen. Without an error the caller calls end before it
+// closes the counters and the report: end writes the report, if there was anything to record.
+func (o *Page) show(counters *stat.Server, report *Draft, log *slog.Logger, note func(string, ...any)) (
+	end func() error, err error) {
+	if o.addr == "" && o.report == "" {
+		return func() error { return nil }, nil
+	}
+	var server *page.Server // nil: none
+	recorder := page.Record(counters.Page)
+	if o.addr != "" {
+		if server, err = page.Serve(o.addr, recorder, log); err != nil {
+			recorder.Close()
+			return nil, err
+		}
+		note("page at %s", server.URL())
+	}
+	return func() error {
+		recorder.Close()
+		if server != nil {
+			server.Close()
+		}
+		if report == nil || !recorder.Seen() {
+			return nil
+		}
+		b, err := recorder.Report()
+		if err != nil {
+			return fmt.Errorf("--report %s: %w", report.name, err)
+		}
+		return report.Commit(b)
+	}, nil
+}
+
+// TellFlows says who sent what to whom when a lab has ended, to w and to a file, which may be nil, and has accel, by
+// which its guests ran.
+func TellFlows(w io.Writer, last *stat.Page, accel qemu.Accel, file *Draft) error {
+	if last == nil {
+		return nil
+	}
+	err := show.Text(w, func(w io.Writer) error { return stat.FlowTable(w, last.Flows) })
+	if file == nil {
+		return err
+	}
+	var b bytes.Buffer
+	all := struct {
+		Accel qemu.Accel `json:"accel,omitempty"`
+		*stat.Flows
+	}{accel, last.Flows}
+	if all.Flows == nil {
+		all.Flows = &stat.Flows{List: []stat.Flow{}}
+	}
+	return errors.Join(err, show.JSON(&b, all), file.Commit(b.Bytes()))
+}

@@ -1,0 +1,154 @@
+// Package live runs what is beside the lab of a command: the sandbox, counters, a capture, a page, and files that are
+// written at the end.
+package live
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/spf13/cobra"
+
+	"vnic.dev/vnic/cmd/vnic/internal/broker"
+	"vnic.dev/vnic/cmd/vnic/internal/guests"
+	"vnic.dev/vnic/cmd/vnic/internal/page"
+	"vnic.dev/vnic/cmd/vnic/internal/pcap"
+	"vnic.dev/vnic/cmd/vnic/internal/stat"
+	"vnic.dev/vnic/internal/lab"
+	"vnic.dev/vnic/internal/wire/uplink"
+)
+
+// Command holds what runs beside a command's lab.
+type Command struct {
+	Sandbox string
+	Dump    pcap.Options
+	Show    stat.Options
+	Page    Page
+	Uplinks []uplink.Config
+	More    broker.Calls // system calls that the sandbox allows this process besides its own list
+
+	Counters *stat.Server // while Run runs
+	Capture  *pcap.Pcap   // likewise; nil: none
+	files    []*Draft     // made by File; they are opened before the sandbox closes
+}
+
+// New returns the Command of a command before its flags are read.
+func New(command string) Command {
+	return Command{Sandbox: broker.On, Show: stat.Options{Command: command}}
+}
+
+// Check returns what is wrong with the flags.
+func (l *Command) Check() error {
+	return errors.Join(broker.CheckMode(l.Sandbox), l.Show.Check(), page.CheckAddr(l.Page.addr))
+}
+
+// File adds a file that a flag names; "": there is none. It has its name once it is committed.
+func (l *Command) File(flag, name string) *Draft {
+	if name == "" {
+		return nil
+	}
+	d := &Draft{flag: flag, name: name}
+	l.files = append(l.files, d)
+	return d
+}
+
+// Run calls job with a context that ends when the process outside of the sandbox does. o gets the Broker, what closes
+// the sandbox and what looks on at the lab; config says what the broker may do. Afterwards everything is closed and
+// written, but for the capture's report.
+func (l *Command) Run(c *cobra.Command, o *guests.Common, config func(mode string) (broker.Config, error),
+	job func(context.Context) error) (err error) {
+	note := o.Tell
+	if o.InProc {
+		l.More = slices.Concat(l.More, broker.InProcess)
+	}
+	if o.Broker, o.Confine, err = confined(config, l.Sandbox, c.Flags().Changed("sandbox"), note, l.More); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, o.Broker.Close()) }()
+	if b := o.Broker; b != nil {
+		l.Show.Keep = b.Keep
+		l.Show.Sandbox = func() *stat.Sandbox {
+			mode, refused := b.State()
+			if mode == "" {
+				return nil
+			}
+			return &stat.Sandbox{Mode: mode, Refused: refused}
+		}
+	}
+	report := l.File("report", l.Page.report)
+	for _, d := range l.files {
+		if err := d.open(o.Broker); err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, d.Close()) }()
+	}
+	l.Show.Log = o.Log
+	if l.Counters, err = stat.Start(l.Show); err != nil {
+		return err
+	}
+	defer l.Counters.Close()
+	if url := l.Counters.MetricsURL(); url != "" {
+		note("metrics at %s", url)
+	}
+	if l.Capture, err = pcap.Start(l.Dump, note); err != nil {
+		return err
+	}
+	defer func() { _ = l.Capture.Close() }()
+	end, err := l.Page.show(l.Counters, report, o.Log, note)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, end()) }()
+	var keep func(path string, dir bool) (remove func() error, err error)
+	if o.Broker != nil {
+		keep = o.Broker.Keep // removes the files of uplinks' sockets
+	}
+	o.Services = slices.Concat(lab.Uplinks(l.Uplinks, keep), o.Services,
+		[]lab.Service{l.Counters.Watch, l.Capture.Service})
+	ctx, cancel := o.Broker.Guard(c.Context())
+	defer cancel()
+	err = job(ctx)
+	if cause := context.Cause(ctx); errors.Is(cause, broker.ErrGone) {
+		err = fmt.Errorf("sandbox: %w: start this vnic again, or give --sandbox off", cause)
+	}
+	if o.Broker != nil && o.Broker.Refused() > 0 {
+		note("sandbox: %d system calls that vnic is not known to need", o.Broker.Refused())
+	}
+	return err
+}
+
+// confined starts the process outside of the sandbox, and gives what closes the sandbox, which leaves
+// this process more calls, too. Where it cannot be had that is an error if the user has asked for it,
+// else a line.
+func confined(configure func(mode string) (broker.Config, error), mode string, asked bool, note func(string, ...any),
+	more broker.Calls) (*broker.Client, func() error, error) {
+	if mode == broker.Off {
+		return nil, nil, nil
+	}
+	config, err := configure(mode)
+	if err != nil {
+		return nil, nil, err
+	}
+	b, err := broker.Start(config)
+	if err != nil && !asked {
+		note("%v: there is no sandbox", err)
+		return nil, nil, nil
+	}
+	if err != nil {
+		return nil, nil, fmt.Errorf("%w: see 'vnic doctor', or give --sandbox off", err)
+	}
+	return b, func() error {
+		warning, err := b.Confine(mode, more)
+		if err != nil && asked {
+			return fmt.Errorf("--sandbox %s: %w: see 'vnic doctor', or give --sandbox off", mode, err)
+		}
+		if err != nil {
+			warning = fmt.Sprintf("there is none: %v", err)
+		}
+		if warning != "" {
+			note("sandbox: %s", warning)
+		}
+		return nil
+	}, nil
+}
