@@ -98,7 +98,7 @@ func (g *guest) alloc(n int) (addr uint64, b []byte, err error) {
 	return uint64(pos), g.ram[pos:][:n], nil
 }
 
-// start makes ring i and has it run.
+// start makes ring i and enables it.
 func (g *guest) start(i int) error {
 	_, _, _, total := virtq.Layout(ringSize)
 	addr, mem, err := g.alloc(int(total))
@@ -197,15 +197,6 @@ func (g *guest) take(q, n int) (frames int, err error) {
 
 // sent takes back the frames of transmit queue q that were sent.
 func (g *guest) sent(q int) (frames int, err error) { return g.rings[2*q+1].Poll(g.used) }
-
-// received is how many payload bytes the device says that it wrote to the guest, ever.
-func (g *guest) received() (n uint64) {
-	for q := range g.port.QueuePairs {
-		rx, _ := g.port.NIC().QueueCounters(q)
-		n += rx.HostBytes
-	}
-	return n
-}
 
 // errStuck says that frames did not come within limits.Bench.
 var errStuck = fmt.Errorf("nothing moves for %v", limits.Bench.Here())

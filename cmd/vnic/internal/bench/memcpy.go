@@ -101,19 +101,22 @@ func (m *memory) copier(piece int) runFunc {
 	}
 }
 
-// memcpy measures copies of 64 KiB through memory of a size.
-func memcpy(name, what string, size int) Measurement {
-	return Measurement{Name: name, Unit: GBps, About: what, open: func(context.Context, *slog.Logger) (*rig, error) {
+// copies measures copies of 64 KiB through memory of a size.
+func copies(size int) openFunc {
+	return func(_ context.Context, _ *slog.Logger, r *rig) error {
 		m, err := newMemory(size, size)
 		if err != nil {
-			return nil, err
+			return err
 		}
-		return &rig{ours: m.copier(pieceLen), close: m.close, check: func() error {
-			// a run writes from the start on, or went on from where the one before has ended
+		r.onClose(m.close)
+		r.ours = m.copier(pieceLen)
+		r.check = func() error {
+			// A run writes from the start on, or goes on from where the run before it ended.
 			if !bytes.Equal(m.dst[:pieceLen], m.src[:pieceLen]) {
 				return errors.New("what was copied is not there")
 			}
 			return nil
-		}}, nil
-	}}
+		}
+		return nil
+	}
 }

@@ -21,7 +21,8 @@ const modelRuns = 5
 // memoryEdge is the name of the edge that all share.
 const memoryEdge = "memory"
 
-// calibration is what the prediction is made of: GB/s of all workers together, each of which has a thread.
+// calibration has the rates from which the prediction is made, in GB/s of all workers together. Each worker has a
+// thread.
 type calibration struct {
 	workers          int     // processors
 	copyOne, copyAll float64 // copies of cold memory by one worker, and by as many as there are processors
@@ -161,7 +162,7 @@ func newTestbed(ctx context.Context, n, size int, log *slog.Logger) (b *testbed,
 	return b, nil
 }
 
-// copiers are n workers, each of which copies through its part of the memory.
+// copiers returns n workers. Each copies through its own part of the memory.
 func (b *testbed) copiers(n int) (all []worker) {
 	part := len(b.mem.src) / n &^ (pieceLen - 1)
 	for i := range n {
@@ -240,7 +241,7 @@ func Model(ctx context.Context, o Options) (rep *ModelReport, err error) {
 	return rep, nil
 }
 
-// fill makes the rows of what was measured, the prediction from those that are of one kind alone.
+// fill makes a row of each case, and predicts the mixed case from the cases with workers of one kind.
 func (rep *ModelReport) fill(all map[string][]did) {
 	n, hogs := rep.Workers, rep.Hogs
 	row := func(name, about string, workers int) *ModelRow {

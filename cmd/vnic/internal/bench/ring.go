@@ -265,7 +265,7 @@ func (n *network) rounds(frames int) error {
 // received is how many payload bytes the devices have written to receivers.
 func (n *network) received() (sum uint64) {
 	for _, g := range n.guests[1:] {
-		sum += g.received()
+		sum += hostBytes(g.port)
 	}
 	return sum
 }
@@ -351,54 +351,48 @@ func byStream(s side, payload int, meanwhile func() error) runFunc {
 	}
 }
 
-// ringAndWorker measures one size of frames in three ways.
-func ringAndWorker(size int) []Measurement {
-	open := func(threads bool, poll int) func(context.Context, *slog.Logger) (*rig, error) {
-		return func(_ context.Context, log *slog.Logger) (*rig, error) {
-			s := shape{ports: 2, queues: 1, frame: size, mtu: jumboMTU, poll: poll}
-			n, err := newNetwork(s, log)
-			if err != nil {
-				return nil, err
-			}
-			f := newFrame(n.guests[1].port.MAC, n.guests[0].port.MAC, tcpPort, size, s.mtu)
-			p, err := newPlainSide(f, n.batch)
-			if err != nil {
-				return nil, errors.Join(err, n.close())
-			}
-			payload := len(f.payload)
-			r := &rig{counted: n.received, close: func() error { return errors.Join(n.close(), p.close()) }}
-			if threads {
-				r.ours = byStream(n, payload, func() error { return nil })
-				r.yardstick = byStream(p, payload, func() error { _, err := p.loop.round(burst); return err })
-				return r, nil
-			}
+// ring measures frames of a size from ring to ring, kept full, by a worker or by a thread that polls.
+func ring(size, poll int) openFunc {
+	return besidePlain(shape{ports: 2, queues: 1, frame: size, mtu: jumboMTU, poll: poll},
+		func(n *network, p *plainSide, payload int) (ours, yardstick runFunc) {
+			return byStream(n, payload, func() error { return nil }),
+				byStream(p, payload, func() error { _, err := p.loop.round(burst); return err })
+		})
+}
+
+// rounds measures the processor time of a transmit queue's worker for frames of a size.
+func rounds(size int) openFunc {
+	return besidePlain(shape{ports: 2, queues: 1, frame: size, mtu: jumboMTU},
+		func(n *network, p *plainSide, payload int) (ours, yardstick runFunc) {
 			n.endWorkers()
-			r.ours, r.yardstick = byRounds(n, n.batch, payload), byRounds(p, p.batch, payload)
-			return r, nil
+			return byRounds(n, n.batch, payload), byRounds(p, p.batch, payload)
+		})
+}
+
+// besidePlain measures a network in some way, and a plain loop in the same way.
+func besidePlain(s shape, way func(n *network, p *plainSide, payload int) (ours, yardstick runFunc)) openFunc {
+	return func(_ context.Context, log *slog.Logger, r *rig) error {
+		n, err := newNetwork(s, log)
+		if err != nil {
+			return err
 		}
-	}
-	const together = "the plain loop and both rings' other ends on one thread"
-	name, frames := sizeName(size), "frames of "+bytesName(size)
-	return []Measurement{
-		{Name: "worker-" + name, Unit: NsFrame, Yardstick: "a plain loop over two descriptor rings",
-			About: "processor time of a transmit queue's worker, " + frames, open: open(false, 0)},
-		{Name: "ring-" + name, Unit: NsFrame, Yardstick: together,
-			About: "from ring to ring, kept full, " + frames, open: open(true, 0)},
-		{Name: "poll-" + name, Unit: NsFrame, Yardstick: together,
-			About: "the same, by a thread that polls (serve --poll 1), " + frames, open: open(true, 1)},
+		r.onClose(n.close)
+		f := newFrame(n.guests[1].port.MAC, n.guests[0].port.MAC, tcpPort, s.frame, s.mtu)
+		p, err := newPlainSide(f, n.batch)
+		if err != nil {
+			return err
+		}
+		r.onClose(p.close)
+		r.counted = n.received
+		r.ours, r.yardstick = way(n, p, len(f.payload))
+		return nil
 	}
 }
 
-func sizeName(n int) string {
+// inKiB writes a number of bytes, in KiB with one unit if that is a whole number, else with another.
+func inKiB(n int, kib, bytes string) string {
 	if n >= 1<<10 && n%(1<<10) == 0 {
-		return fmt.Sprintf("%dk", n>>10)
+		return fmt.Sprint(n>>10, kib)
 	}
-	return fmt.Sprint(n)
-}
-
-func bytesName(n int) string {
-	if n >= 1<<10 && n%(1<<10) == 0 {
-		return fmt.Sprintf("%d KiB", n>>10)
-	}
-	return fmt.Sprintf("%d B", n)
+	return fmt.Sprint(n, bytes)
 }
