@@ -3,6 +3,7 @@ package junit
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -37,25 +38,17 @@ func Convert(r io.Reader, name string, status int) (*Suites, error) {
 		c.line(line)
 	}
 	all := &Suites{Name: name}
-	total := 0.0
 	for _, g := range c.order {
 		for _, s := range g.suites(status) {
-			s.Count()
 			all.Add(s)
-			total += g.seconds
 		}
 	}
 	if len(all.Suites) == 0 { // it has printed nothing
-		s := Suite{Name: name, Time: Seconds(0), Cases: []Case{whole(name, status, "")}}
-		s.Count()
-		all.Add(s)
+		all.Add(Suite{Name: name, Cases: []Case{whole(name, status, "")}})
 	}
 	if status != 0 && all.Failures+all.Errors == 0 {
-		s := Suite{Name: name + ": exit status", Time: Seconds(0), Cases: []Case{whole(name, status, "")}}
-		s.Count()
-		all.Add(s)
+		all.Add(Suite{Name: name + ": exit status", Cases: []Case{whole(name, status, "")}})
 	}
-	all.Time = Seconds(total)
 	return all, nil
 }
 
@@ -77,7 +70,7 @@ func readLine(in *bufio.Reader) (line []byte, err error) {
 
 // whole is a program that is one case.
 func whole(name string, status int, output string) Case {
-	c := Case{Name: name, Class: name, Time: Seconds(0), SystemOut: output}
+	c := Case{Name: name, Class: name, SystemOut: output}
 	if status != 0 {
 		c.Failure = &Message{Message: fmt.Sprintf("the program ended with status %d", status)}
 	}
@@ -119,14 +112,13 @@ func number(b []byte) bool {
 
 // guest is what one of them has printed.
 type guest struct {
-	name    string
-	seconds float64
-	begun   bool
-	golang  *goTest      // nil: it is TAP
-	tap     *ktap.Parser // nil: it is not
-	cases   []Case
-	plain   bool   // it has printed no results
-	tail    []byte // of all output
+	name   string
+	begun  bool
+	golang *goTest      // nil: it is TAP
+	tap    *ktap.Parser // nil: it is not
+	cases  []Case
+	plain  bool   // it has printed no results
+	tail   []byte // of all output
 }
 
 func (g *guest) line(line []byte) {
@@ -163,16 +155,13 @@ func (g *guest) event(e ktap.Event) {
 	if e.Kind != ktap.Ended || len(g.cases) >= MaxCases {
 		return
 	}
-	c := Case{Name: e.Case.Name, Class: g.name, Time: Seconds(0)}
+	c := Case{Name: e.Case.Name, Class: g.name}
 	text := strings.Join(e.Case.Diagnostics, "\n")
 	if e.Case.Name == ktap.Whole { // whose status means other things to the kernel's tests than to programs
 		g.plain = true
 		return
 	}
-	why := e.Case.Reason
-	if why == "" {
-		why = string(e.Case.Result)
-	}
+	why := cmp.Or(e.Case.Reason, string(e.Case.Result))
 	switch e.Case.Result {
 	case ktap.Pass:
 		c.SystemOut = text
@@ -189,18 +178,18 @@ func (g *guest) event(e ktap.Event) {
 // suites gives what has come of it.
 func (g *guest) suites(status int) []Suite {
 	if g.golang != nil {
-		return g.golang.suites(g)
+		return g.golang.suites(g.name)
 	}
 	if g.tap == nil {
 		return nil
 	}
 	end := g.tap.End(ktap.Exit{Status: status})
-	s := Suite{Name: g.name, Time: Seconds(0), Cases: g.cases, SystemOut: strings.Join(end.Diagnostics, "\n")}
+	s := Suite{Name: g.name, Cases: g.cases, SystemOut: strings.Join(end.Diagnostics, "\n")}
 	if g.plain {
 		s.Cases, s.SystemOut = []Case{whole(g.name, status, string(g.tail))}, ""
 	}
 	for _, n := range end.NotRun {
-		s.Cases = append(s.Cases, Case{Name: n.Name, Class: g.name, Time: Seconds(0),
+		s.Cases = append(s.Cases, Case{Name: n.Name, Class: g.name,
 			Error: &Message{Message: "it was announced and did not run"}})
 	}
 	return []Suite{s}
