@@ -197,12 +197,11 @@ func (t *tally) end() {
 }
 
 // add adds a transfer by the counters of its connection at both ends.
-func (t *tally) add(n uint64, a, b control.FlowCounts) {
+func (t *tally) add(n uint64, more [2]control.FlowCounts) {
 	t.moved += n
-	for i, more := range [2]control.FlowCounts{a, b} {
-		to := &t.flows[i]
-		to.Tx.Add(more.Tx)
-		to.Rx.Add(more.Rx)
+	for i := range more {
+		t.flows[i].Tx.Add(more[i].Tx)
+		t.flows[i].Rx.Add(more[i].Rx)
 	}
 }
 

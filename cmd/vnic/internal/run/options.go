@@ -102,11 +102,7 @@ func (o *Options) Check() error {
 	if err := guests.Modes(o.Modes); err != nil {
 		return err
 	}
-	models, err := o.models()
-	if err != nil {
-		return err
-	}
-	if err := o.checkSabotage(models[:]); err != nil {
+	if _, err := o.models(); err != nil {
 		return err
 	}
 	switch {

@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"vnic.dev/vnic/cmd/vnic/internal/guests"
 	"vnic.dev/vnic/gpumem"
 	"vnic.dev/vnic/internal/limits"
 	"vnic.dev/vnic/internal/transfer"
@@ -48,7 +49,7 @@ func (s *stream) newRound(mode string, number int, n, seed uint64, port uint16) 
 		return t
 	}
 	t.recv = transfer.PrepareArgs{Mode: mode, GPU: b.GPU.ID(), Off: b.base + p.pool, Bytes: up(n), Len: n, Seed: ^seed,
-		Local: t.to, Remote: t.from, PoolOff: b.base, PoolBytes: p.pool, Queues: s.opt.bound(b.pairs()),
+		Local: t.to, Remote: t.from, PoolOff: b.base, PoolBytes: p.pool, Queues: b.Config.Queues(),
 		StallSeconds: stall}
 	if mode == transfer.Devmem && s.opt.HoldTokens > 0 {
 		t.recv.Hold, t.recv.HoldSeconds = s.opt.HoldTokens*page, holdTime
@@ -268,11 +269,11 @@ func (t *round) watch(ctx context.Context, done <-chan struct{}, fail context.Ca
 	var last uint64
 	for since := time.Now(); ; {
 		count := t.flows.moved()
-		have := min(t.n, payload(count))
+		have := min(t.n, guests.Payload(count))
 		if t.s.opt.Progress != nil {
 			t.s.opt.Progress(t.mode, base+have, t.s.opt.Size)
 		}
-		if moved := payload(count) - count.RetransBytes + t.s.counters().engine; moved != last {
+		if moved := guests.Payload(count) - count.RetransBytes + t.s.counters().engine; moved != last {
 			last, since = moved, time.Now()
 		} else if time.Since(since) >= limit {
 			fail(&stallError{limit: limit, done: have, total: t.n, states: t.s.states(ctx)})
