@@ -59,15 +59,15 @@ func (r *raster) text(s style, base point, t string) {
 	_, unit := r.fonts.faceOf(s)
 	for _, g := range glyphs {
 		for _, part := range g.Outline {
-			at := func(k int) (x, y float64) { return g.x + float64(part[1+2*k])*unit, float64(part[2+2*k]) * unit }
-			x, y := at(0)
+			corner := func(k int) (x, y float64) { return g.x + float64(part[1+2*k])*unit, float64(part[2+2*k]) * unit }
+			x, y := corner(0)
 			switch op(part[0]) {
 			case moveTo:
 				r.pixels.MoveTo(x, y)
 			case lineTo:
 				r.pixels.LineTo(x, y)
 			case quadTo:
-				toX, toY := at(1)
+				toX, toY := corner(1)
 				r.pixels.QuadraticTo(x, y, toX, toY)
 			}
 		}

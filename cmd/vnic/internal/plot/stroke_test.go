@@ -33,7 +33,7 @@ func TestDashesGoRoundCorners(t *testing.T) {
 				for i := 0.5; i < math.Hypot(b.x-a.x, b.y-a.y); i++ {
 					part := i / math.Hypot(b.x-a.x, b.y-a.y)
 					x, y := a.x+(b.x-a.x)*part, a.y+(b.y-a.y)*part
-					got += map[bool]string{true: "#", false: "."}[r.at(int(10*x), int(10*y)).R < 0x80]
+					got += map[bool]string{true: "#", false: "."}[r.pixel(int(10*x), int(10*y)).R < 0x80]
 				}
 			}
 			testkit.Equal(t, "dashes", got, c.want)
@@ -41,8 +41,8 @@ func TestDashesGoRoundCorners(t *testing.T) {
 	}
 }
 
-// at is the colour of a pixel.
-func (r *raster) at(x, y int) color.RGBA { return r.pixels.Image().(*image.RGBA).RGBAAt(x, y) }
+// pixel is the colour of a pixel.
+func (r *raster) pixel(x, y int) color.RGBA { return r.pixels.Image().(*image.RGBA).RGBAAt(x, y) }
 
 // Around a line's points, at whatever angle its parts meet, there is ink up to half of its width, and none from there
 // on. Parts that overlap do not cancel out.
@@ -63,7 +63,7 @@ func TestLinesAreAsWideAtCorners(t *testing.T) {
 					away, within = min(away, d), within || beside && d < width/2-1
 				}
 				within = within || math.Hypot(p.x-100, p.y-100) < width/2-1
-				dark := r.at(x, y).R
+				dark := r.pixel(x, y).R
 				if within && dark > 2 || away > width/2+1 && dark != 0xff {
 					t.Fatalf("%d degrees: (%d,%d), %.1f away, is %d", degrees, x, y, away, dark)
 				}
@@ -96,7 +96,7 @@ func TestTextIsWhereItsPointIs(t *testing.T) {
 			r.text(s, point{100, 100}, words)
 			low, high := point{400, 400}, point{}
 			for i := range 400 * 400 {
-				if px, py := i%400, i/400; r.at(px, py).R < 0x80 {
+				if px, py := i%400, i/400; r.pixel(px, py).R < 0x80 {
 					low = point{min(low.x, float64(px)/2), min(low.y, float64(py)/2)}
 					high = point{max(high.x, float64(px+1)/2), max(high.y, float64(py+1)/2)}
 				}
