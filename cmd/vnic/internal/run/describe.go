@@ -160,7 +160,7 @@ func (o *Options) checkRAM(i int, g *lab.Guest) error {
 		return nil
 	}
 	ram, _ := o.machine(i)
-	pages, most, node := 0, 0, false // the least RAM has room for those of one NIC
+	pages, most, node := 0, 0, false // the least RAM has room for the huge pages of one NIC
 	for i := range g.NICs {
 		model := g.ModelOf(&g.NICs[i])
 		one := machine.SoftwareFor(model.Name).HugePages

@@ -33,5 +33,6 @@ func (o *Options) models() (m [2]lab.Model, err error) {
 	return m, nil
 }
 
-// queuePairs of a NIC: the last are to be bound, and the first, at least one, carry ordinary traffic.
+// queuePairs is how many queue pairs a NIC gets: the last ones are to be bound, and the first, at least one, carry
+// ordinary traffic.
 func (o *Options) queuePairs(m lab.Model) int { return max(m.QueuePairs, o.BindQueues+1) }

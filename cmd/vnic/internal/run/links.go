@@ -54,7 +54,7 @@ const (
 	scaleAuto  = "auto"
 )
 
-// shares says whether shares are measured: somebody has said a scale.
+// shares reports whether shares are measured: the user or the lab file has set a scale.
 func (o *Options) shares() bool {
 	return o.Half == "" && (o.Scale != "" || o.Lab != nil && o.Lab.Scale > 1)
 }
@@ -79,7 +79,8 @@ func (o *Options) checkScale() error {
 // gpuOf is the number of a GPU among its machine's.
 func gpuOf(m *lab.Machine, g *lab.GPUMemory) int { return slices.Index(m.GPUs, g) }
 
-// perByte has what a transfer in a mode moved over each edge for a byte of payload, by the counters of its connection.
+// perByte returns how many bytes a transfer in a mode moved over each edge for a byte of payload, by its connection's
+// counters.
 func (s *stream) perByte(mode string) map[*lab.Edge]float64 {
 	bytes := make(map[*lab.Edge]float64)
 	for i, e := range s.ends {
@@ -174,7 +175,7 @@ func autoScale(model, probe []float64, size uint64) (float64, error) {
 
 // tally is what the transfers of a mode have used.
 type tally struct {
-	edges []*lab.Edge // of which it is counted for how long they were taken
+	edges []*lab.Edge // whose busy time is measured
 	moved uint64      // bytes of payload, each once
 	flows [2]control.FlowCounts
 	taken map[*lab.Edge]int64 // nanoseconds, while transfers went on
@@ -338,8 +339,7 @@ func (r *runner) probe(ctx context.Context) error {
 	return r.Lab.SetScale(scale)
 }
 
-// playScript has the lab file's script play from when the first transfers begin, until the function that it gives is
-// called.
+// playScript plays the lab file's script from when the first transfers begin, until end is called.
 func (r *runner) playScript(ctx context.Context) (end func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	var once sync.Once

@@ -41,7 +41,7 @@ func (r *Recorder) Picture(rep *Report) *plot.Picture {
 	return p
 }
 
-// scaled says whether links were slower than said, so that rates are those of the lab's links.
+// scaled reports whether links were slower than the lab file says: rates are then shown as on the lab's own links.
 func (rep *Report) scaled() bool { return len(rep.Rails) > 0 && rep.Scale > 1 }
 
 // rate is one that was measured, in the picture's unit.
@@ -82,7 +82,7 @@ func (r *Recorder) title(rep *Report) string {
 	return b.String()
 }
 
-// bidir says whether rails had both directions.
+// bidir reports whether rails had both directions.
 func (rep *Report) bidir() bool { return len(rep.Rails) > 1 && rep.Rails[0].Rail == rep.Rails[1].Rail }
 
 func plural(n int, word string) string {
@@ -326,7 +326,7 @@ func (row *barRow) kind() string {
 	}, name)
 }
 
-// isLike says whether the bars of two links would look the same, the longest being most.
+// isLike reports whether the bars of two links would look the same, the longest being most.
 func (row *barRow) isLike(other *barRow, most float64) bool {
 	if row.kind() != other.kind() || row.rate != other.rate {
 		return false

@@ -63,8 +63,12 @@ func (t *round) run(ctx context.Context, r *Run) error {
 	if err := t.stage(ctx, "prepare"); err != nil {
 		return err
 	}
-	early := t.newIdleDigest(ctx)
-	defer early.stop()
+	digested := func() error { return nil }
+	digesting, cancel := context.WithCancel(ctx)
+	defer func() {
+		cancel()
+		_ = digested()
+	}()
 	// An engine fills and poisons far faster than 64 MiB/s.
 	fill := s.opt.patience() + limits.Limit(time.Duration(t.n>>26)*time.Second).Here()
 	if err := s.onBoth(ctx, fill, func(ctx context.Context) error {
@@ -72,7 +76,7 @@ func (t *round) run(ctx context.Context, r *Run) error {
 			return err
 		}
 		if s.opt.InProc {
-			early.start()
+			digested = t.digestIdle(digesting)
 			return nil
 		}
 		return t.digestSource(ctx, nil)
@@ -114,7 +118,7 @@ func (t *round) run(ctx context.Context, r *Run) error {
 	if err := t.move(ctx, r.Bytes); err != nil {
 		return err
 	}
-	if err := early.finish(); err != nil {
+	if err := digested(); err != nil {
 		return err
 	}
 
@@ -153,45 +157,19 @@ func (t *round) stage(ctx context.Context, name string) error {
 	return t.s.opt.Begin(ctx, Step{Stage: name, Mode: t.mode, Round: t.number, Rounds: t.rounds})
 }
 
-// idleDigest is the digest of the source of in-process guests. What they leave idle of the processors from when the
-// source lies there until it has been transferred, the digest takes; when QEMU runs guests there is nothing idle.
-type idleDigest struct {
-	t      *round
-	ctx    context.Context
-	cancel context.CancelFunc
-	procs  func() // takes the thread away
-	hurry  chan struct{}
-	eg     errgroup.Group
-	once   sync.Once // finish
-	err    error
-}
-
-func (t *round) newIdleDigest(ctx context.Context) *idleDigest {
-	d := &idleDigest{t: t, procs: func() {}, hurry: make(chan struct{})}
-	d.ctx, d.cancel = context.WithCancel(ctx)
-	return d
-}
-
-// start begins it. It has a thread of its own.
-func (d *idleDigest) start() {
-	d.procs = addProcs(1)
-	d.eg.Go(func() error { return d.t.digestSource(d.ctx, d.hurry) })
-}
-
-// finish waits for it, and it is not to be idle any more. One that has not begun has nothing to do.
-func (d *idleDigest) finish() error {
-	d.once.Do(func() {
-		close(d.hurry)
-		d.err = d.eg.Wait()
-		d.procs()
+// digestIdle begins to digest the source of in-process guests, on a thread of its own. From when the source lies in GPU
+// memory until it has been transferred, the digest takes the processors that the guests leave idle; where QEMU runs
+// guests there are none. finish makes it hurry, and waits for it.
+func (t *round) digestIdle(ctx context.Context) (finish func() error) {
+	hurry := make(chan struct{})
+	var eg errgroup.Group
+	undo := addProcs(1)
+	eg.Go(func() error { return t.digestSource(ctx, hurry) })
+	return sync.OnceValue(func() error {
+		defer undo()
+		close(hurry)
+		return eg.Wait()
 	})
-	return d.err
-}
-
-// stop ends it, if it has not ended.
-func (d *idleDigest) stop() {
-	d.cancel()
-	_ = d.finish()
 }
 
 // move transfers, watched. base is how much earlier rounds have moved.

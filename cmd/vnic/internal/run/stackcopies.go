@@ -37,7 +37,7 @@ const (
 	vnicCopies  = 2 * 2
 )
 
-// stackCopies are those of the guests' stacks in a mode, by guest. A guest with NICs of both models has two.
+// stackCopies returns what the guests' stacks copy in a mode, by guest. A guest with NICs of both models has two stacks.
 func (r *runner) stackCopies(mode string, runs []*Run) (list []StackCopies) {
 	if mode != transfer.Copy {
 		return nil
