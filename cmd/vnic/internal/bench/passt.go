@@ -114,7 +114,7 @@ func startPasst(backend *net.UnixConn) (end func() error, err error) {
 		child.End(0) // it has ended by itself, if the connection was closed before
 		var exit *exec.ExitError
 		if err := child.Err(); err != nil && !(errors.As(err, &exit) && exit.ExitCode() < 0) {
-			return fmt.Errorf("passt: %w: %s", err, lastLines(log.String()))
+			return fmt.Errorf("passt: %w: %s", err, lastLines(log.Bytes()))
 		}
 		return nil
 	}, nil

@@ -1,7 +1,6 @@
 package bench
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -15,24 +14,36 @@ import (
 	"runtime"
 	"strconv"
 	"strings"
-	"syscall"
+	"sync"
 	"time"
 
 	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/limits"
+	"vnic.dev/vnic/internal/proc"
 	"vnic.dev/vnic/internal/wire"
 )
 
 // testpmd is a running dpdk-testpmd of DPDK, which forwards between two ports on command. It needs no huge pages and no
 // device: its ports are vhost-user sockets.
 type testpmd struct {
-	cmd    *exec.Cmd
-	in     io.WriteCloser
-	out    chan string // what it writes
-	got    string      // of it, not yet awaited
-	ended  chan struct{}
-	log    bytes.Buffer // of stderr, once it has ended
-	failed error        // why it has
+	*proc.Child
+	in io.WriteCloser
+
+	mu   sync.Mutex
+	text []byte        // under mu: what it has written since the last text that await found
+	more chan struct{} // has an element when text has grown
+}
+
+// Write takes what testpmd writes.
+func (t *testpmd) Write(b []byte) (int, error) {
+	t.mu.Lock()
+	t.text = append(t.text, b...)
+	t.mu.Unlock()
+	select {
+	case t.more <- struct{}{}:
+	default:
+	}
+	return len(b), nil
 }
 
 // What testpmd writes when it is ready for a command, when it forwards, and when it has stopped to, with the
@@ -55,98 +66,62 @@ func startTestpmd(ctx context.Context, r *rig, processor int, vdevs [2]string, a
 			break
 		}
 	}
-	t := &testpmd{out: make(chan string, 1), ended: make(chan struct{})}
+	t := &testpmd{more: make(chan struct{}, 1)}
 	// testpmd writes into a pipe only when its buffer is full; coreutils' stdbuf makes it write each line.
-	t.cmd = exec.Command("stdbuf", append([]string{
+	cmd := exec.Command("stdbuf", append([]string{
 		"-oL", path, "--no-pci", "--no-huge", "-m", "256", "--no-telemetry", "--no-shconf",
 		"--lcores", fmt.Sprintf("0@%d,1@%[1]d", processor), "--vdev", vdevs[0], "--vdev", vdevs[1],
 		"--", "-i", "--forward-mode=io", "--total-num-mbufs=16384", "--txd=1024", "--rxd=1024"},
 		args...)...)
-	t.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	t.cmd.Stderr = &t.log
+	cmd.Stdout, cmd.Stderr = t, t
 	var err error
-	if t.in, err = t.cmd.StdinPipe(); err != nil {
+	if t.in, err = cmd.StdinPipe(); err != nil {
 		return nil, err
 	}
-	out, err := t.cmd.StdoutPipe()
-	if err != nil {
+	if t.Child, err = proc.StartChild(cmd); err != nil {
 		return nil, err
 	}
-	if err := t.cmd.Start(); err != nil {
-		return nil, err
-	}
-	go t.read(out)
-	r.onClose(t.close)
+	r.onClose(func() error { t.End(0); return nil })
 	_, err = t.await(ctx, isReady)
 	return t, err
 }
 
-// read passes on what testpmd writes, until it ends.
-func (t *testpmd) read(out io.Reader) {
-	defer close(t.ended)
-	b := make([]byte, 4096)
-	last := ""
+// await waits until testpmd has written something, and returns its parts.
+func (t *testpmd) await(ctx context.Context, what *regexp.Regexp) ([][]byte, error) {
+	timeout := time.NewTimer(limits.Bench.Here())
+	defer timeout.Stop()
 	for {
-		n, err := out.Read(b)
-		if n > 0 {
-			last = string(b[:n])
-			t.out <- last
+		t.mu.Lock()
+		text := t.text
+		places := what.FindSubmatchIndex(text)
+		if places != nil {
+			t.text = text[places[1]:]
 		}
-		if err != nil {
-			t.failed = errors.Join(t.cmd.Wait(), fmt.Errorf("testpmd ended: %s", lastLines(last+t.log.String())))
-			return
+		t.mu.Unlock()
+		if places != nil {
+			return what.FindSubmatch(text), nil
+		}
+		select {
+		case <-t.more:
+		case <-t.Done():
+			return nil, errors.Join(t.Err(), fmt.Errorf("testpmd ended: %s", lastLines(t.text)))
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		case <-timeout.C:
+			return nil, fmt.Errorf("testpmd does not say %v within %v, but: %s", what, limits.Bench.Here(), lastLines(text))
 		}
 	}
 }
 
 // lastLines is what a user needs of a program's output to see why it ended.
-func lastLines(s string) string {
-	lines := strings.Split(strings.TrimSpace(s), "\n")
-	return strings.Join(lines[max(0, len(lines)-3):], "; ")
-}
-
-// await waits until testpmd has written something, and returns its parts.
-func (t *testpmd) await(ctx context.Context, what *regexp.Regexp) ([]string, error) {
-	timeout := time.NewTimer(limits.Bench.Here())
-	defer timeout.Stop()
-	for {
-		if places := what.FindStringSubmatchIndex(t.got); places != nil {
-			parts := what.FindStringSubmatch(t.got)
-			t.got = t.got[places[1]:]
-			return parts, nil
-		}
-		select {
-		case s := <-t.out:
-			t.got += s
-		case <-t.ended:
-			return nil, t.failed
-		case <-ctx.Done():
-			return nil, context.Cause(ctx)
-		case <-timeout.C:
-			return nil, fmt.Errorf("testpmd does not say %v within %v, but: %s", what, limits.Bench.Here(), lastLines(t.got))
-		}
-	}
-}
+func lastLines(output []byte) string { return strings.Join(proc.LastLines(output, 3), "; ") }
 
 // do gives it a command and returns what it says to it.
-func (t *testpmd) do(ctx context.Context, command string, says *regexp.Regexp) ([]string, error) {
+func (t *testpmd) do(ctx context.Context, command string, says *regexp.Regexp) ([][]byte, error) {
 	if _, err := io.WriteString(t.in, command+"\n"); err != nil {
 		return nil, err
 	}
 	return t.await(ctx, says)
-}
-
-// close ends it.
-func (t *testpmd) close() error {
-	_ = t.in.Close()
-	_ = t.cmd.Process.Kill()
-	for {
-		select {
-		case <-t.out:
-		case <-t.ended:
-			return nil
-		}
-	}
 }
 
 // circle is two ports of testpmd, joined by a switch: frames that come in at one port go out at the other, around and
@@ -196,7 +171,7 @@ func (c *circle) once(ctx context.Context, d time.Duration) (w work, err error) 
 	if err != nil {
 		return w, err
 	}
-	w.frames, err = strconv.ParseUint(says[1], 10, 64)
+	w.frames, err = strconv.ParseUint(string(says[1]), 10, 64)
 	w.bytes = w.frames * uint64(c.size-etherLen-udpHeaders)
 	return w, err
 }
