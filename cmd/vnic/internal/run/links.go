@@ -144,29 +144,24 @@ func (r *runner) model() (rates []float64, limits []*lab.Edge) {
 	return lab.MaxMin(all)
 }
 
-// scales are what --scale auto chooses from.
-func scales() (list []float64) {
-	for n := 1.; n <= lab.MaxScale; n *= 10 {
-		for _, k := range []float64{1, 2, 5} {
-			if k*n <= lab.MaxScale {
-				list = append(list, k*n)
+// autoScale is the smallest of 1, 2, 5, 10 and so on at which each transfer of a probe was twice as much faster than its
+// links as it has to be for a share, as one that waits for links takes more of a processor; and at which size bytes take
+// autoLeast.
+func autoScale(model, probe []float64, size uint64) (float64, error) {
+	fits := func(scale float64) bool {
+		for i, rate := range model {
+			if !math.IsInf(rate, 1) &&
+				(rate/scale*2*probeLeast > probe[i] || float64(size) < autoLeast*rate/scale) {
+				return false
 			}
 		}
+		return true
 	}
-	return list
-}
-
-// autoScale is the smallest at which each transfer of a probe was twice as much faster than its links as it has to be
-// for a share, as one that waits for links takes more of a processor; and at which so many bytes take autoLeast.
-func autoScale(model, probe []float64, size uint64) (float64, error) {
-	for _, scale := range scales() {
-		fits := true
-		for i, rate := range model {
-			fits = fits && (math.IsInf(rate, 1) ||
-				rate/scale*2*probeLeast <= probe[i] && float64(size) >= autoLeast*rate/scale)
-		}
-		if fits {
-			return scale, nil
+	for n := 1.; n <= lab.MaxScale; n *= 10 {
+		for _, scale := range []float64{n, 2 * n, 5 * n} {
+			if scale <= lab.MaxScale && fits(scale) {
+				return scale, nil
+			}
 		}
 	}
 	return 0, fmt.Errorf("--scale auto: links are too fast for this machine even at %d: name a lab with slower ones",

@@ -1,6 +1,7 @@
 package run
 
 import (
+	"cmp"
 	"context"
 	"net/netip"
 
@@ -132,15 +133,11 @@ func (t *round) account(r *Run) {
 	r.LinearBytes += t.got.Linear
 	r.Fragments += t.got.Frags
 	if t.recv.Hold > 0 {
-		if r.Hold == nil {
-			r.Hold = &Hold{}
-		}
+		r.Hold = cmp.Or(r.Hold, &Hold{})
 		r.Hold.Tokens, r.Hold.Stalls = max(r.Hold.Tokens, t.got.Held), r.Hold.Stalls+t.got.Stalls
 	}
 	if t.got.Late > 0 {
-		if r.LateTokens == nil {
-			r.LateTokens = &LateTokens{}
-		}
+		r.LateTokens = cmp.Or(r.LateTokens, &LateTokens{})
 		r.LateTokens.Tokens = max(r.LateTokens.Tokens, t.got.Late)
 		r.LateTokens.NoBuffer += t.s.noBuffer() - t.noBuffer
 	}

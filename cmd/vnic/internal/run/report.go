@@ -1,6 +1,7 @@
 package run
 
 import (
+	"cmp"
 	_ "embed" // the schema
 
 	"vnic.dev/vnic/cmd/vnic/internal/pcap"
@@ -161,9 +162,7 @@ func (rep *Report) add(sum, x *Run) {
 	}
 	sum.SHA256 += x.SHA256
 	if x.Audit != nil {
-		if sum.Audit == nil {
-			sum.Audit = &AuditCount{}
-		}
+		sum.Audit = cmp.Or(sum.Audit, &AuditCount{})
 		auditColumns.Add(sum.Audit, x.Audit)
 	}
 }
