@@ -91,14 +91,21 @@ func gpuDirect(f footprint) openFunc { return f.betweenGPUs(1500, f.connectDrive
 // tellPlace has the driver of port 1 tell the switch where it is, by a frame to port 0: else all to it is flooded.
 func tellPlace(l *lab.Lab, n *driver.NIC) error {
 	f := newFrame(l.Port(0).MAC, l.Port(1).MAC, tcpPort, 64, 1500)
-	if _, err := n.Transmit(0, []driver.TxFrame{{Header: f.head[netHeader:], Linear: f.payload, NeedsCsum: true,
-		CsumStart: le.Uint16(f.head[6:]), CsumOffset: le.Uint16(f.head[8:])}}); err != nil {
+	tx := f.transmitted()
+	tx.Linear = f.payload
+	if _, err := n.Transmit(0, []driver.TxFrame{tx}); err != nil {
 		return err
 	}
 	return until(func() (bool, error) {
 		_, sent := l.Port(1).NIC().QueueCounters(0)
 		return sent.Packets > 0, n.Err()
 	})
+}
+
+// transmitted is a frame without payload, as a driver sends it.
+func (f *frame) transmitted() driver.TxFrame {
+	return driver.TxFrame{Header: f.head[netHeader:], NeedsCsum: true, CsumStart: le.Uint16(f.head[6:]),
+		CsumOffset: le.Uint16(f.head[8:])}
 }
 
 // connectDrivers sets up the drivers of two guests, from the first one's GPU to the second one's.
@@ -143,9 +150,9 @@ func (f footprint) connectDrivers(ctx context.Context, l *lab.Lab, r *rig) error
 		return err
 	}
 	frame := newFrame(l.Port(1).MAC, l.Port(0).MAC, tcpPort, directFrame, 1500)
-	tx := []driver.TxFrame{{Header: frame.head[netHeader:], NeedsCsum: true, CsumStart: le.Uint16(frame.head[6:]),
-		CsumOffset: le.Uint16(frame.head[8:]), GSOType: splitter.GSOTCPv4, GSOSize: le.Uint16(frame.head[4:]),
-		Device: []driver.Range{{GPU: gpuA, Len: uint32(len(frame.payload))}}}}
+	tx := []driver.TxFrame{frame.transmitted()}
+	tx[0].GSOType, tx[0].GSOSize = splitter.GSOTCPv4, le.Uint16(frame.head[4:])
+	tx[0].Device = []driver.Range{{GPU: gpuA, Len: uint32(len(frame.payload))}}
 	r.counted = func() uint64 { return deviceBytes(l.Port(1)) }
 	r.ours = func(ctx context.Context, d time.Duration) (w work, err error) {
 		late := time.NewTimer(d + limits.Bench.Here())

@@ -46,14 +46,11 @@ func newGuest(port *lab.Port, ram int) (g *guest, err error) {
 			err = errors.Join(fmt.Errorf("%s: %w", port.Name, err), g.close())
 		}
 	}()
-	fd, err := memfd()
-	if err != nil {
+	var fd int
+	if fd, g.ram, err = mapped(ram); err != nil {
 		return nil, err
 	}
 	g.fds = append(g.fds, fd)
-	if g.ram, err = mapFile(fd, ram); err != nil {
-		return nil, err
-	}
 	backend, frontend, err := scm.Pair()
 	if err != nil {
 		return nil, err

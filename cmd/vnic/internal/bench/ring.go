@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net/netip"
 	"runtime"
 	"time"
 
@@ -44,12 +43,12 @@ type flow struct {
 
 // network is ours: ports of a lab, and flows between them.
 type network struct {
-	lab    *lab.Lab
 	guests []*guest
 	flows  []*flow
 	batch  int // of each flow
 	ended  bool
 	length int // of a frame, virtio_net_hdr included
+	closers
 }
 
 // shape says what differs between networks.
@@ -72,14 +71,17 @@ func newNetwork(s shape, log *slog.Logger) (n *network, err error) {
 		}
 	}()
 	d := lab.Uniform(s.ports, lab.NIC{Model: lab.Virtio, QueuePairs: s.queues, NICOptions: lab.NICOptions{MTU: s.mtu}}, 0)
-	if n.lab, err = lab.Open(d, lab.Options{Log: log, Poll: s.poll}); err != nil {
+	l, err := lab.Open(d, lab.Options{Log: log, Poll: s.poll})
+	if err != nil {
 		return nil, err
 	}
-	for _, p := range n.lab.Ports() {
+	n.onClose(l.Close)
+	for _, p := range l.Ports() {
 		g, err := newGuest(p, max(guestRAM, s.ram))
 		if err != nil {
 			return nil, err
 		}
+		n.onClose(g.close)
 		n.guests = append(n.guests, g)
 	}
 	a, receivers := n.guests[0], n.guests[1:]
@@ -134,14 +136,12 @@ func steer(b *guest, q, rules int) error {
 			port = uint16(1<<14 + q*rules + i)
 		}
 		if _, err := b.port.NIC().AddFlow(control.FlowRule{Proto: splitter.ProtoTCP, Queue: uint16(q), DstPort: port,
-			Dst: addr4(b)}); err != nil {
+			Dst: b.port.Addr4.Addr()}); err != nil {
 			return fmt.Errorf("flow rule %d: %w", i, err)
 		}
 	}
 	return nil
 }
-
-func addr4(g *guest) netip.Addr { return g.port.Addr4.Addr() }
 
 // begin sends frames of a flow until one arrives: the first may meet a ring that has not started, and is dropped then.
 func (n *network) begin(l *flow) error {
@@ -177,17 +177,11 @@ func until(f func() (bool, error)) error {
 	}
 }
 
-func (n *network) close() (err error) {
+func (n *network) close() error {
 	if n.ended {
 		n.endWorkers() // once more: what stops the queues comes after the last round
 	}
-	for _, g := range n.guests {
-		err = errors.Join(err, g.close())
-	}
-	if n.lab != nil {
-		err = errors.Join(err, n.lab.Close())
-	}
-	return err
+	return n.closers.close()
 }
 
 func (n *network) sendOn(l *flow, frames int) error {
