@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"regexp"
 	"strings"
 
 	"vnic.dev/vnic/cmd/vnic/internal/selftest/ktap"
@@ -77,6 +78,9 @@ func whole(name string, status int, output string) Case {
 	return c
 }
 
+// ofGuest matches what vnic boot prints before a line of one of several guests.
+var ofGuest = regexp.MustCompile(`^\[(\d{1,3})\] `)
+
 type converter struct {
 	name   string
 	guests map[string]*guest
@@ -86,10 +90,8 @@ type converter struct {
 // line takes a line of the output.
 func (c *converter) line(line []byte) {
 	who := ""
-	if rest, ok := bytes.CutPrefix(line, []byte("[")); ok {
-		if n, text, ok := bytes.Cut(rest, []byte("] ")); ok && number(n) {
-			who, line = string(n), text
-		}
+	if parts := ofGuest.FindSubmatch(line); parts != nil {
+		who, line = string(parts[1]), line[len(parts[0]):]
 	}
 	g := c.guests[who]
 	if g == nil {
@@ -104,10 +106,6 @@ func (c *converter) line(line []byte) {
 		c.order = append(c.order, g)
 	}
 	g.line(line)
-}
-
-func number(b []byte) bool {
-	return len(b) > 0 && len(b) < 4 && strings.Trim(string(b), "0123456789") == ""
 }
 
 // guest is what one of them has printed.
