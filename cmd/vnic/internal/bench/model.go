@@ -12,6 +12,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/dustin/go-humanize/english"
+
 	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/memavail"
 )
@@ -230,17 +232,17 @@ func (rep *ModelReport) fill(cases []modelCase) {
 	c := calibration{workers: rep.Workers}
 	for _, x := range cases[:len(cases)-1] {
 		if n := len(x.workers); x.flows[0].rate > 0 {
-			c.flowAll = rep.add(x.name, "through NICs, "+count(n, "flow"), n, x.flows).Measured.Median
+			c.flowAll = rep.add(x.name, "through NICs, "+english.Plural(n, "flow", ""), n, x.flows).Measured.Median
 			c.flowOne = cmp.Or(c.flowOne, c.flowAll)
 		} else {
-			c.copyAll = rep.add(x.name, "copies, "+count(n, "worker"), n, x.copies).Measured.Median
+			c.copyAll = rep.add(x.name, "copies, "+english.Plural(n, "worker", ""), n, x.copies).Measured.Median
 			c.copyOne = cmp.Or(c.copyOne, c.copyAll)
 		}
 	}
 	mixed, hogs := &cases[len(cases)-1], rep.Hogs
 	flow, hog, flowBound, hogBound := c.predict(hogs)
-	rep.add(mixed.name, "1 flow beside "+count(hogs, "hog"), 1, mixed.flows).holdAgainst(flow, flowBound)
-	rep.add("hogs-beside-nic", count(hogs, "hog")+" beside it", hogs, mixed.copies).holdAgainst(hog, hogBound)
+	rep.add(mixed.name, "1 flow beside "+english.Plural(hogs, "hog", ""), 1, mixed.flows).holdAgainst(flow, flowBound)
+	rep.add("hogs-beside-nic", english.Plural(hogs, "hog", "")+" beside it", hogs, mixed.copies).holdAgainst(hog, hogBound)
 }
 
 // add adds the row of what workers did in all runs.
@@ -259,13 +261,6 @@ func (rep *ModelReport) add(name, about string, workers int, runs []did) *ModelR
 // holdAgainst adds a prediction to a row.
 func (r *ModelRow) holdAgainst(rate float64, bound string) {
 	r.Prediction = &Prediction{Rate: rate, Bound: bound, ErrorPercent: 100 * (rate/r.Measured.Median - 1)}
-}
-
-func count(n int, what string) string {
-	if n == 1 {
-		return "1 " + what
-	}
-	return fmt.Sprintf("%d %ss", n, what)
 }
 
 // spanOf is the median of an odd number of values, the least and the most.

@@ -76,9 +76,6 @@ func (o *Options) checkScale() error {
 	return nil
 }
 
-// gpuOf is the number of a GPU among its machine's.
-func gpuOf(m *lab.Machine, g *lab.GPUMemory) int { return slices.Index(m.GPUs, g) }
-
 // perByte returns how many bytes a transfer in a mode moved over each edge for a byte of payload, by its connection's
 // counters.
 func (s *stream) perByte(mode string) map[*lab.Edge]float64 {
@@ -87,10 +84,10 @@ func (s *stream) perByte(mode string) map[*lab.Edge]float64 {
 		if e.away() {
 			continue
 		}
-		way := lab.ByHost
+		way, gpu := lab.ByHost, s.places[i].gpu
 		if mode == transfer.Devmem {
-			g := gpuOf(e.HW, s.gpus[i])
-			way = lab.Way{GPU: g, Bounced: s.r.desc.NoP2P || !e.HW.Tree.Path(e.Port.Place, s.gpus[i].Place).P2P()}
+			path := e.HW.Tree.Path(e.Port.Place, e.HW.GPUs[gpu].Place)
+			way = lab.Way{GPU: gpu, Bounced: s.r.desc.NoP2P || !path.P2P()}
 		}
 		c := &s.links.flows[i]
 		tx, rx := way, lab.ByHost // payload, and acknowledgments
@@ -100,7 +97,7 @@ func (s *stream) perByte(mode string) map[*lab.Edge]float64 {
 		e.Port.CarryFlow(bytes, &c.Tx, tx, true)
 		e.Port.CarryFlow(bytes, &c.Rx, rx, false)
 		if mode == transfer.Copy {
-			for _, x := range e.Port.EngineLoads(gpuOf(e.HW, s.gpus[i]), 0, i == 0) {
+			for _, x := range e.Port.EngineLoads(gpu, 0, i == 0) {
 				bytes[x.Edge] += x.Payload * float64(s.links.moved)
 			}
 		}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/dustin/go-humanize"
+	"github.com/dustin/go-humanize/english"
 
 	"vnic.dev/vnic/cmd/vnic/internal/plot"
 	"vnic.dev/vnic/internal/lab"
@@ -64,7 +65,7 @@ func (r *Recorder) title(rep *Report) string {
 	b.WriteString(cmp.Or(r.Name, "vnic run") + ": ")
 	if len(rep.Rails) > 0 {
 		n := rep.Rails[len(rep.Rails)-1].Rail + 1
-		fmt.Fprintf(&b, "%d %s", n, plural(n, "rail"))
+		b.WriteString(english.Plural(n, "rail", ""))
 		if rep.bidir() {
 			b.WriteString(" in both directions")
 		}
@@ -84,13 +85,6 @@ func (r *Recorder) title(rep *Report) string {
 
 // bidir reports whether rails had both directions.
 func (rep *Report) bidir() bool { return len(rep.Rails) > 1 && rep.Rails[0].Rail == rep.Rails[1].Rail }
-
-func plural(n int, word string) string {
-	if n == 1 {
-		return word
-	}
-	return word + "s"
-}
 
 // subtitle says what else is to be known to do it again.
 func (rep *Report) subtitle() string {

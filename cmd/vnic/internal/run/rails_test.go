@@ -335,9 +335,10 @@ func TestWrongByteOfARailIsFound(t *testing.T) {
 		e := s.ends[1]
 		e.Ops = &spoiler{e.Ops, func() error {
 			b, pos := []byte{0}, int64(e.base+s.plan.pool+12345)
-			_, err := s.gpus[1].File.ReadAt(b, pos)
+			file := e.HW.GPUs[s.places[1].gpu].File
+			_, err := file.ReadAt(b, pos)
 			b[0] ^= 1
-			_, werr := s.gpus[1].File.WriteAt(b, pos)
+			_, werr := file.WriteAt(b, pos)
 			return errors.Join(err, werr)
 		}}
 	}

@@ -37,8 +37,7 @@ type round struct {
 func (s *stream) newRound(mode string, number int, n, seed uint64, port uint16) *round {
 	a, b, p := s.ends[0], s.ends[1], &s.plan
 	t := &round{s: s, mode: mode, number: number, rounds: len(p.rounds), n: n, seed: seed,
-		from: netip.AddrPortFrom(a.addr(s.opt.Family).Addr(), port), to: netip.AddrPortFrom(b.addr(s.opt.Family).Addr(),
-			port)}
+		from: netip.AddrPortFrom(a.addr.Addr(), port), to: netip.AddrPortFrom(b.addr.Addr(), port)}
 	stall := int(s.opt.patience()/time.Second) + 3 // the host's own watch comes first: it knows both ends
 	if !a.away() {
 		t.send = transfer.PrepareArgs{Mode: mode, Send: true, GPU: a.GPU.ID(), Off: a.base, Bytes: up(n), Len: n,

@@ -22,8 +22,7 @@ type stream struct {
 	opt    Options
 	plan   plan
 	places [2]place // of sender and receiver
-	gpus   [2]*lab.GPUMemory
-	ends   [2]*end // sender, receiver
+	ends   [2]*end  // sender, receiver
 	rail   Rail
 
 	wrong []error               // destinations that are not what was sent, the first byte of each round
