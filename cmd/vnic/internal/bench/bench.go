@@ -23,9 +23,12 @@ type Measurement struct {
 	Unit      string
 	About     string // what is measured
 	Yardstick string // what it is compared with; "": it is a yardstick itself
-	open      func(ctx context.Context, log *slog.Logger) (*rig, error)
+	open      openFunc
 	find      func() (note string) // set: a program that may be missing; why it is not measured, "" if it is
 }
+
+// openFunc sets a rig up. The caller closes the rig, also after an error.
+type openFunc func(ctx context.Context, log *slog.Logger, r *rig) error
 
 // runFunc moves something for about a time, and waits until it has come.
 type runFunc func(ctx context.Context, d time.Duration) (work, error)
@@ -35,8 +38,21 @@ type rig struct {
 	ours, yardstick runFunc
 	counted         func() uint64 // payload bytes that counters outside of ours have seen, ever; nil: see check
 	atLeast         bool          // counted sees more: what came twice, and what is not ours
-	check           func() error  // whether what ours has moved is there; nil: counted says it
-	close           func() error
+	check           func() error  // returns an error unless the bytes that ours moved have arrived; nil: see counted
+	closers
+}
+
+// closers end what was set up, the last one first.
+type closers []func() error
+
+func (c *closers) onClose(f func() error) { *c = append(*c, f) }
+
+func (c *closers) close() (err error) {
+	for _, f := range slices.Backward(*c) {
+		err = errors.Join(err, f())
+	}
+	*c = nil
+	return err
 }
 
 // work is what a run has done.
@@ -115,7 +131,7 @@ func (o *Options) chosen() ([]Measurement, error) {
 	return slices.DeleteFunc(slices.Clone(all), unwanted), nil
 }
 
-// Names are those of all measurements, and what several begin with.
+// Names lists the names of all measurements, and the first words of names that several have in common.
 func Names() (names []string) {
 	for _, m := range All() {
 		if first, _, _ := strings.Cut(m.Name, "-"); !slices.Contains(names, first) {
@@ -128,7 +144,7 @@ func Names() (names []string) {
 	return names
 }
 
-// is tells whether a name means the measurement: its own, or its first words, as "ring" for "ring-64".
+// matches reports whether a name selects the measurement: its own name, or its first words, as "ring" for "ring-64".
 func (m *Measurement) matches(name string) bool {
 	return m.Name == name || strings.HasPrefix(m.Name, name+"-")
 }
@@ -154,7 +170,8 @@ func Do(ctx context.Context, o Options) (*Report, error) {
 	return rep, nil
 }
 
-// compare says whether the counters saw what a run claims. What is published may be counted a moment later.
+// compare returns an error unless the counters have seen the bytes that a run claims. Frames that a receiver already
+// has may be counted a moment later.
 func (r *rig) compare(before, claimed uint64) error {
 	var n uint64
 	for deadline := time.Now().Add(time.Second); ; runtime.Gosched() {
@@ -175,11 +192,11 @@ func (m *Measurement) measure(ctx context.Context, o *Options) (row Row, err err
 			return row, nil
 		}
 	}
-	r, err := m.open(ctx, o.Log)
-	if err != nil {
+	r := new(rig)
+	defer func() { err = errors.Join(err, r.close()) }()
+	if err := m.open(ctx, o.Log, r); err != nil {
 		return row, err
 	}
-	defer func() { err = errors.Join(err, r.close()) }()
 	var ours, yard, ratio, again []float64
 	run := func(f runFunc, d time.Duration) (v float64) {
 		if err == nil {

@@ -50,19 +50,20 @@ func TestEachMeasurementMovesWhatItSays(t *testing.T) {
 	}
 }
 
-// fake is a measurement of nothing, that claims to have moved bytes, of which its counter saw some.
+// fake is a measurement that moves nothing: a run claims some bytes, and its counter counts others.
 func fake(name string, claims, counts uint64) Measurement {
 	return Measurement{Name: name, Unit: GBps, About: "nothing", Yardstick: "nothing either",
-		open: func(context.Context, *slog.Logger) (*rig, error) {
+		open: func(_ context.Context, _ *slog.Logger, r *rig) error {
 			var seen uint64
-			run := func(context.Context, time.Duration) (work, error) {
+			r.ours = func(context.Context, time.Duration) (work, error) {
 				seen += counts
 				return work{frames: 1, bytes: claims, spent: time.Microsecond}, nil
 			}
-			return &rig{ours: run, close: func() error { return nil }, counted: func() uint64 { return seen },
-				yardstick: func(context.Context, time.Duration) (work, error) {
-					return work{frames: 1, bytes: 500, spent: time.Microsecond}, nil
-				}}, nil
+			r.counted = func() uint64 { return seen }
+			r.yardstick = func(context.Context, time.Duration) (work, error) {
+				return work{frames: 1, bytes: 500, spent: time.Microsecond}, nil
+			}
+			return nil
 		}}
 }
 
@@ -201,10 +202,10 @@ func sample(t *testing.T) *Report {
 		find: func() string { return "not installed" }}}
 	alone := fake("alone", 1, 1)
 	open := alone.open
-	alone.Yardstick, alone.open = "", func(ctx context.Context, log *slog.Logger) (*rig, error) {
-		r, err := open(ctx, log)
+	alone.Yardstick, alone.open = "", func(ctx context.Context, log *slog.Logger, r *rig) error {
+		err := open(ctx, log, r)
 		r.yardstick = nil
-		return r, err
+		return err
 	}
 	o.all = append(o.all, alone)
 	return testkit.Must(Do(t.Context(), o))(t)
@@ -249,7 +250,7 @@ func TestTableHasARowForEach(t *testing.T) {
 	testkit.ErrorIs(t, sample(t).Table(failing{}), errNoRoom)
 }
 
-// The schemas are those of the reports, which keep to them.
+// The schemas are made from the types of the reports, and reports keep to them.
 func TestSchemas(t *testing.T) {
 	schematest.Holds(t, "schema.json", "vnic bench --json", &Report{}, "../../../..", "cmd/vnic/internal/bench")
 	schematest.Holds(t, "model.json", "vnic bench --model --json", &ModelReport{}, "../../../..",

@@ -14,11 +14,11 @@ import (
 func BenchmarkCoalescing(b *testing.B) {
 	const pairs, each = 15, 200 * time.Millisecond
 	f := hot
-	l, err := f.open(2, 1500, nil)
-	testkit.OK(b, err)
-	r, err := connectGPUs(b.Context(), l, f, stack.Options{NoGSO: true})
-	testkit.OK(b, err)
+	l := testkit.Must(f.open(1500, nil))(b)
+	r := new(rig)
+	r.onClose(l.Close)
 	defer func() { testkit.OK(b, r.close()) }()
+	testkit.OK(b, f.connectStacks(b.Context(), l, stack.Options{NoGSO: true}, r))
 	port := l.Port(1).NIC()
 	run := func(on bool) float64 {
 		port.SetCoalescing(on)

@@ -94,7 +94,7 @@ func (c *coldFlow) take() (frames int, err error) {
 	return frames, err
 }
 
-// arrived says whether the frame that came last is the one that was sent last.
+// arrived returns an error unless the frame that came last has the payload of the frame that was sent last.
 func (c *coldFlow) arrived() error {
 	l := c.flows[0]
 	sent := l.from.ram[l.tx[1].Addr:][:c.payload]

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"runtime"
 	"sync"
 	"time"
@@ -87,26 +86,14 @@ func (nobody) Completed(int, []uint64)  {}
 func (nobody) Wake()                    {}
 
 // gpuDirect measures frames of 64 KiB from GPU to GPU, from driver to driver, without TCP.
-func gpuDirect(name, about, yardstick string, f footprint) Measurement {
-	return Measurement{Name: name, Unit: GBps, About: about, Yardstick: yardstick,
-		open: func(ctx context.Context, log *slog.Logger) (*rig, error) {
-			l, err := f.open(2, 1500, log)
-			if err != nil {
-				return nil, err
-			}
-			r, err := directRig(ctx, l, f)
-			if err != nil {
-				return nil, errors.Join(err, l.Close())
-			}
-			return f.withCopy(r)
-		}}
-}
+func gpuDirect(f footprint) openFunc { return f.betweenGPUs(1500, f.connectDrivers) }
 
 // tellPlace has the driver of port 1 tell the switch where it is, by a frame to port 0: else all to it is flooded.
 func tellPlace(l *lab.Lab, n *driver.NIC) error {
 	f := newFrame(l.Port(0).MAC, l.Port(1).MAC, tcpPort, 64, 1500)
-	if _, err := n.Transmit(0, []driver.TxFrame{{Header: f.head[netHeader:], Linear: f.payload, NeedsCsum: true,
-		CsumStart: le.Uint16(f.head[6:]), CsumOffset: le.Uint16(f.head[8:])}}); err != nil {
+	tx := f.transmitted()
+	tx.Linear = f.payload
+	if _, err := n.Transmit(0, []driver.TxFrame{tx}); err != nil {
 		return err
 	}
 	return until(func() (bool, error) {
@@ -115,62 +102,59 @@ func tellPlace(l *lab.Lab, n *driver.NIC) error {
 	})
 }
 
-// directRig sets two drivers up, on a lab that the rig closes.
-func directRig(ctx context.Context, l *lab.Lab, f footprint) (_ *rig, err error) {
-	var nics []*driver.NIC
-	end := func() (err error) {
-		for _, n := range nics {
-			err = errors.Join(err, n.Close())
-		}
-		return err
-	}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, end())
-		}
-	}()
-	for _, p := range l.Ports() {
+// transmitted is a frame without payload, as a driver sends it.
+func (f *frame) transmitted() driver.TxFrame {
+	return driver.TxFrame{Header: f.head[netHeader:], NeedsCsum: true, CsumStart: le.Uint16(f.head[6:]),
+		CsumOffset: le.Uint16(f.head[8:])}
+}
+
+// connectDrivers sets up the drivers of two guests, from the first one's GPU to the second one's.
+func (f footprint) connectDrivers(ctx context.Context, l *lab.Lab, r *rig) error {
+	var nics [2]*driver.NIC
+	for i, p := range l.Ports() {
 		n, err := p.InProcess(driver.Options{QueuePairs: p.QueuePairs, PagesPerChain: 16, RingSize: 64})
 		if err != nil {
-			return nil, err
+			return err
 		}
-		nics = append(nics, n)
+		r.onClose(n.Close)
+		nics[i] = n
 	}
 	a, b := nics[0], nics[1]
 	s := &sink{nic: b, pages: newPages(f.pool), came: make(chan int, directWindow)}
 	if err := errors.Join(a.Start(nobody{}), b.Start(s)); err != nil {
-		return nil, err
+		return err
 	}
 	gpuA, gpuB := l.Port(0).GPU().ID(), l.Port(1).GPU().ID()
 	source, err := a.Control().RegisterBuffer(ctx, uint16(gpuA), 0, uint64(f.source))
 	if err != nil {
-		return nil, err
+		return err
 	}
 	if _, err = a.Control().BindTx(ctx, source); err != nil {
-		return nil, err
+		return err
 	}
 	pool, err := b.Control().RegisterBuffer(ctx, uint16(gpuB), 0, uint64(f.pool))
 	if err != nil {
-		return nil, err
+		return err
 	}
 	if err = b.BindQueue(gpuQueue, gpuB, s.pages); err != nil {
-		return nil, err
+		return err
 	}
 	if _, err = b.Control().BindRx(ctx, pool, gpuQueue); err != nil {
-		return nil, err
+		return err
 	}
 	if _, err = b.Control().AddFlow(ctx, control.FlowRule{Proto: splitter.ProtoTCP, Queue: gpuQueue, DstPort: tcpPort,
 		Dst: l.Port(1).Addr4.Addr()}); err != nil {
-		return nil, err
+		return err
 	}
 	if err := tellPlace(l, b); err != nil {
-		return nil, err
+		return err
 	}
 	frame := newFrame(l.Port(1).MAC, l.Port(0).MAC, tcpPort, directFrame, 1500)
-	tx := []driver.TxFrame{{Header: frame.head[netHeader:], NeedsCsum: true, CsumStart: le.Uint16(frame.head[6:]),
-		CsumOffset: le.Uint16(frame.head[8:]), GSOType: splitter.GSOTCPv4, GSOSize: le.Uint16(frame.head[4:]),
-		Device: []driver.Range{{GPU: gpuA, Len: uint32(len(frame.payload))}}}}
-	run := func(ctx context.Context, d time.Duration) (w work, err error) {
+	tx := []driver.TxFrame{frame.transmitted()}
+	tx[0].GSOType, tx[0].GSOSize = splitter.GSOTCPv4, le.Uint16(frame.head[4:])
+	tx[0].Device = []driver.Range{{GPU: gpuA, Len: uint32(len(frame.payload))}}
+	r.counted = func() uint64 { return deviceBytes(l.Port(1)) }
+	r.ours = func(ctx context.Context, d time.Duration) (w work, err error) {
 		late := time.NewTimer(d + limits.Bench.Here())
 		defer late.Stop()
 		start, out := time.Now(), 0
@@ -205,6 +189,5 @@ func directRig(ctx context.Context, l *lab.Lab, f footprint) (_ *rig, err error)
 			}
 		}
 	}
-	return &rig{ours: run, counted: arrived(l.Port(1), true),
-		close: func() error { return errors.Join(end(), l.Close()) }}, nil
+	return nil
 }

@@ -7,8 +7,8 @@
 // behind the yardstick: what caches and TCP's windows were left as is the same. A row has the medians, and the interval
 // in which a median lies with a confidence of 95 %, by order statistics (stats.go).
 //
-// What a row says was moved is what counters outside of the measuring loop have seen: a device's, or the receiver's
-// end of a connection. A run of which they say otherwise fails, and so does one that moves nothing.
+// Counters outside of the measuring loop, a device's or the receiver's end of a connection, count the bytes of a row. A
+// run fails if it claims another number of bytes than they counted, or if it moves nothing.
 //
 // Yardsticks do not change: rows of different versions are compared by their ratios. So the plain loop (plain.go) is
 // code of its own and shares nothing with virtq or nic.

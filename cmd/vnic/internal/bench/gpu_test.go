@@ -12,14 +12,15 @@ import (
 )
 
 // BenchmarkGPU is the rows of the table from GPU to GPU, to be profiled: `go test -bench GPU/tcp-hot -cpuprofile F`.
-// Beside GB/s, of which other work on the machine takes its part, it says the processor time of all our threads.
+// GB/s falls with other work on the machine, so it reports the processor time of all our threads, too.
 func BenchmarkGPU(b *testing.B) {
 	for _, m := range All() {
 		if !slices.ContainsFunc([]string{"gpu", "mtu"}, m.matches) {
 			continue
 		}
 		b.Run(m.Name, func(b *testing.B) {
-			r := testkit.Must(m.open(b.Context(), slog.New(slog.DiscardHandler)))(b)
+			r := new(rig)
+			testkit.OK(b, m.open(b.Context(), slog.New(slog.DiscardHandler), r))
 			testkit.Must(r.ours(b.Context(), 100*time.Millisecond))(b)
 			best := 0.0
 			b.ResetTimer()

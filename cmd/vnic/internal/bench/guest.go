@@ -46,14 +46,11 @@ func newGuest(port *lab.Port, ram int) (g *guest, err error) {
 			err = errors.Join(fmt.Errorf("%s: %w", port.Name, err), g.close())
 		}
 	}()
-	fd, err := memfd()
-	if err != nil {
+	var fd int
+	if fd, g.ram, err = mapped(ram); err != nil {
 		return nil, err
 	}
 	g.fds = append(g.fds, fd)
-	if g.ram, err = mapFile(fd, ram); err != nil {
-		return nil, err
-	}
 	backend, frontend, err := scm.Pair()
 	if err != nil {
 		return nil, err
@@ -98,7 +95,7 @@ func (g *guest) alloc(n int) (addr uint64, b []byte, err error) {
 	return uint64(pos), g.ram[pos:][:n], nil
 }
 
-// start makes ring i and has it run.
+// start makes ring i and enables it.
 func (g *guest) start(i int) error {
 	_, _, _, total := virtq.Layout(ringSize)
 	addr, mem, err := g.alloc(int(total))
@@ -197,15 +194,6 @@ func (g *guest) take(q, n int) (frames int, err error) {
 
 // sent takes back the frames of transmit queue q that were sent.
 func (g *guest) sent(q int) (frames int, err error) { return g.rings[2*q+1].Poll(g.used) }
-
-// received is how many payload bytes the device says that it wrote to the guest, ever.
-func (g *guest) received() (n uint64) {
-	for q := range g.port.QueuePairs {
-		rx, _ := g.port.NIC().QueueCounters(q)
-		n += rx.HostBytes
-	}
-	return n
-}
 
 // errStuck says that frames did not come within limits.Bench.
 var errStuck = fmt.Errorf("nothing moves for %v", limits.Bench.Here())

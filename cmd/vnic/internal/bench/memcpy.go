@@ -23,14 +23,19 @@ type memory struct{ src, dst []byte }
 
 // newMemory makes memory whose pages are there.
 func newMemory(src, dst int) (m *memory, err error) {
-	m = new(memory)
-	for _, a := range []struct {
-		b *[]byte
-		n int
-	}{{&m.src, src}, {&m.dst, dst}} {
-		if *a.b, err = mapped(a.n); err != nil {
-			return nil, errors.Join(err, m.close())
+	file := func(size int) (b []byte) {
+		if err != nil {
+			return nil
 		}
+		fd := -1
+		if fd, b, err = mapped(size); err == nil {
+			err = unix.Close(fd) // the mapping keeps the file
+		}
+		return b
+	}
+	m = &memory{src: file(src), dst: file(dst)}
+	if err != nil {
+		return nil, errors.Join(err, m.close())
 	}
 	for i := range m.src {
 		m.src[i] = byte(i*7 + i>>8)
@@ -48,33 +53,18 @@ func (m *memory) close() (err error) {
 	return err
 }
 
-// mapped makes a memory file and maps it. The file is closed: the mapping keeps it.
-func mapped(size int) ([]byte, error) {
-	fd, err := memfd()
-	if err != nil {
-		return nil, err
-	}
-	b, err := mapFile(fd, size)
-	return b, errors.Join(err, unix.Close(fd))
-}
-
-func memfd() (fd int, err error) {
+// mapped makes a memory file of a size and maps it.
+func mapped(size int) (fd int, b []byte, err error) {
 	if fd, err = unix.MemfdCreate("vnic-bench", unix.MFD_CLOEXEC); err != nil {
-		return -1, fmt.Errorf("memfd: %w", err)
+		return -1, nil, fmt.Errorf("memfd: %w", err)
 	}
-	return fd, nil
-}
-
-// mapFile sizes a memory file and maps it.
-func mapFile(fd, size int) ([]byte, error) {
-	if err := unix.Ftruncate(fd, int64(size)); err != nil {
-		return nil, fmt.Errorf("memfd of %d bytes: %w", size, err)
+	if err = unix.Ftruncate(fd, int64(size)); err == nil {
+		b, err = unix.Mmap(fd, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
 	}
-	b, err := unix.Mmap(fd, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
 	if err != nil {
-		return nil, fmt.Errorf("mapping a memfd of %d bytes: %w", size, err)
+		return -1, nil, errors.Join(fmt.Errorf("mapping a memfd of %d bytes: %w", size, err), unix.Close(fd))
 	}
-	return b, nil
+	return fd, b, nil
 }
 
 // copier copies pieces, one after another through both memories.
@@ -101,19 +91,22 @@ func (m *memory) copier(piece int) runFunc {
 	}
 }
 
-// memcpy measures copies of 64 KiB through memory of a size.
-func memcpy(name, what string, size int) Measurement {
-	return Measurement{Name: name, Unit: GBps, About: what, open: func(context.Context, *slog.Logger) (*rig, error) {
+// copies measures copies of 64 KiB through memory of a size.
+func copies(size int) openFunc {
+	return func(_ context.Context, _ *slog.Logger, r *rig) error {
 		m, err := newMemory(size, size)
 		if err != nil {
-			return nil, err
+			return err
 		}
-		return &rig{ours: m.copier(pieceLen), close: m.close, check: func() error {
-			// a run writes from the start on, or went on from where the one before has ended
+		r.onClose(m.close)
+		r.ours = m.copier(pieceLen)
+		r.check = func() error {
+			// A run writes from the start on, or goes on from where the run before it ended.
 			if !bytes.Equal(m.dst[:pieceLen], m.src[:pieceLen]) {
 				return errors.New("what was copied is not there")
 			}
 			return nil
-		}}, nil
-	}}
+		}
+		return nil
+	}
 }

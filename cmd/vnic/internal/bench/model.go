@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -10,6 +11,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/dustin/go-humanize/english"
 
 	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/memavail"
@@ -21,7 +24,8 @@ const modelRuns = 5
 // memoryEdge is the name of the edge that all share.
 const memoryEdge = "memory"
 
-// calibration is what the prediction is made of: GB/s of all workers together, each of which has a thread.
+// calibration has the rates from which the prediction is made, in GB/s of all workers together. Each worker has a
+// thread.
 type calibration struct {
 	workers          int     // processors
 	copyOne, copyAll float64 // copies of cold memory by one worker, and by as many as there are processors
@@ -116,34 +120,20 @@ func together(ctx context.Context, d time.Duration, workers []worker) (flows, co
 type testbed struct {
 	mem   *memory
 	flows []*coldFlow
-}
-
-func (b *testbed) close() (err error) {
-	for _, f := range b.flows {
-		err = errors.Join(err, f.close())
-	}
-	if b.mem != nil {
-		err = errors.Join(err, b.mem.close())
-	}
-	return err
+	closers
 }
 
 // leastPart is the least memory of a worker, for what it copies from and to alike.
 const leastPart = 4 << 20
 
-// newTestbed makes memory of a size, half of it to copy from and half to copy to, and n flows: the first through as
-// much, the others each through a part.
-func newTestbed(ctx context.Context, n, size int, log *slog.Logger) (b *testbed, err error) {
-	b = new(testbed)
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, b.close())
-		}
-	}()
+// fill makes memory of a size, half of it to copy from and half to copy to, and n flows: the first through as much, the
+// others each through a part.
+func (b *testbed) fill(ctx context.Context, n, size int, log *slog.Logger) (err error) {
 	half := max(size/2, n*leastPart)
 	if b.mem, err = newMemory(half, half); err != nil {
-		return nil, err
+		return err
 	}
+	b.onClose(b.mem.close)
 	for i := range n {
 		through := half
 		if i > 0 {
@@ -151,17 +141,18 @@ func newTestbed(ctx context.Context, n, size int, log *slog.Logger) (b *testbed,
 		}
 		f, err := newColdFlow(through, log)
 		if err != nil {
-			return nil, err
+			return err
 		}
+		b.onClose(f.close)
 		b.flows = append(b.flows, f)
 		if err := f.warm(ctx); err != nil {
-			return nil, err
+			return err
 		}
 	}
-	return b, nil
+	return nil
 }
 
-// copiers are n workers, each of which copies through its part of the memory.
+// copiers returns n workers. Each copies through its own part of the memory.
 func (b *testbed) copiers(n int) (all []worker) {
 	part := len(b.mem.src) / n &^ (pieceLen - 1)
 	for i := range n {
@@ -200,90 +191,76 @@ func Model(ctx context.Context, o Options) (rep *ModelReport, err error) {
 	}
 	hogs := max(1, n-1)
 	rep.Hogs = hogs
-	b, err := newTestbed(ctx, n, int(rep.MemoryBytes), o.Log)
-	if err != nil {
+	b := new(testbed)
+	defer func() { err = errors.Join(err, b.close()) }()
+	if err := b.fill(ctx, n, int(rep.MemoryBytes), o.Log); err != nil {
 		return nil, err
 	}
-	defer func() { err = errors.Join(err, b.close()) }()
-
-	type measured struct {
-		name    string
-		workers []worker
+	cases := []modelCase{{name: "copy-1", workers: b.copiers(1)}, {name: "copy-all", workers: b.copiers(n)},
+		{name: "nic-1", workers: b.nics(1)}, {name: "nic-all", workers: b.nics(n)},
+		{name: "nic-beside-hogs", workers: append(b.nics(1), b.copiers(hogs)...)}}
+	if n == 1 { // one worker is all of them
+		cases = slices.Delete(slices.Delete(cases, 3, 4), 1, 2)
 	}
-	cases := []measured{{"copy-1", b.copiers(1)}, {"nic-1", b.nics(1)}}
-	if n > 1 {
-		cases = append(cases, measured{"copy-all", b.copiers(n)}, measured{"nic-all", b.nics(n)})
-	}
-	cases = append(cases, measured{"nic-beside-hogs", append(b.nics(1), b.copiers(hogs)...)})
-	all := make(map[string][]did)
 	for i := range modelRuns {
 		if o.Progress != nil {
 			o.Progress("model", i, modelRuns)
 		}
-		for _, c := range cases {
+		for k := range cases {
+			c := &cases[k]
 			runtime.GC()
 			flows, copies, err := together(ctx, o.Time, c.workers)
 			if err != nil {
 				return nil, fmt.Errorf("%s: %w", c.name, err)
 			}
-			if flows.rate > 0 {
-				all[c.name] = append(all[c.name], flows)
-			}
-			if flows.rate > 0 && copies.rate > 0 {
-				all["hogs-beside-nic"] = append(all["hogs-beside-nic"], copies)
-			} else if copies.rate > 0 {
-				all[c.name] = append(all[c.name], copies)
-			}
+			c.flows, c.copies = append(c.flows, flows), append(c.copies, copies)
 		}
 	}
-	rep.fill(all)
+	rep.fill(cases)
 	return rep, nil
 }
 
-// fill makes the rows of what was measured, the prediction from those that are of one kind alone.
-func (rep *ModelReport) fill(all map[string][]did) {
-	n, hogs := rep.Workers, rep.Hogs
-	row := func(name, about string, workers int) *ModelRow {
-		runs, ok := all[name]
-		if !ok { // one processor: all of them are one
-			return nil
+// modelCase is workers that run together, and what they did in each run.
+type modelCase struct {
+	name          string
+	workers       []worker
+	flows, copies []did // of the workers with a flow, and of the others
+}
+
+// fill makes a row of each case, and predicts the mixed case, the last one, from the cases with workers of one kind.
+func (rep *ModelReport) fill(cases []modelCase) {
+	c := calibration{workers: rep.Workers}
+	for _, x := range cases[:len(cases)-1] {
+		if n := len(x.workers); x.flows[0].rate > 0 {
+			c.flowAll = rep.add(x.name, "through NICs, "+english.Plural(n, "flow", ""), n, x.flows).Measured.Median
+			c.flowOne = cmp.Or(c.flowOne, c.flowAll)
+		} else {
+			c.copyAll = rep.add(x.name, "copies, "+english.Plural(n, "worker", ""), n, x.copies).Measured.Median
+			c.copyOne = cmp.Or(c.copyOne, c.copyAll)
 		}
-		var rates, processors []float64
-		for _, r := range runs {
-			rates, processors = append(rates, r.rate), append(processors, r.processors)
-		}
-		rep.Rows = append(rep.Rows, ModelRow{Name: name, About: about, Unit: GBps, Workers: workers,
-			Measured: spanOf(rates), Processors: spanOf(processors).Median})
-		r := &rep.Rows[len(rep.Rows)-1]
-		r.NsPerKiB = float64(workers) * 1024 / r.Measured.Median
-		return r
 	}
-	c := calibration{workers: n}
-	c.copyOne = row("copy-1", "copies, "+count(1, "worker"), 1).Measured.Median
-	c.copyAll = c.copyOne
-	if r := row("copy-all", "copies, "+count(n, "worker"), n); r != nil {
-		c.copyAll = r.Measured.Median
-	}
-	c.flowOne = row("nic-1", "through NICs, "+count(1, "flow"), 1).Measured.Median
-	c.flowAll = c.flowOne
-	if r := row("nic-all", "through NICs, "+count(n, "flow"), n); r != nil {
-		c.flowAll = r.Measured.Median
-	}
+	mixed, hogs := &cases[len(cases)-1], rep.Hogs
 	flow, hog, flowBound, hogBound := c.predict(hogs)
-	row("nic-beside-hogs", "1 flow beside "+count(hogs, "hog"), 1).holdAgainst(flow, flowBound)
-	row("hogs-beside-nic", count(hogs, "hog")+" beside it", hogs).holdAgainst(hog, hogBound)
+	rep.add(mixed.name, "1 flow beside "+english.Plural(hogs, "hog", ""), 1, mixed.flows).holdAgainst(flow, flowBound)
+	rep.add("hogs-beside-nic", english.Plural(hogs, "hog", "")+" beside it", hogs, mixed.copies).holdAgainst(hog, hogBound)
+}
+
+// add adds the row of what workers did in all runs.
+func (rep *ModelReport) add(name, about string, workers int, runs []did) *ModelRow {
+	var rates, processors []float64
+	for _, r := range runs {
+		rates, processors = append(rates, r.rate), append(processors, r.processors)
+	}
+	r := ModelRow{Name: name, About: about, Unit: GBps, Workers: workers, Measured: spanOf(rates),
+		Processors: spanOf(processors).Median}
+	r.NsPerKiB = float64(workers) * 1024 / r.Measured.Median
+	rep.Rows = append(rep.Rows, r)
+	return &rep.Rows[len(rep.Rows)-1]
 }
 
 // holdAgainst adds a prediction to a row.
 func (r *ModelRow) holdAgainst(rate float64, bound string) {
 	r.Prediction = &Prediction{Rate: rate, Bound: bound, ErrorPercent: 100 * (rate/r.Measured.Median - 1)}
-}
-
-func count(n int, what string) string {
-	if n == 1 {
-		return "1 " + what
-	}
-	return fmt.Sprintf("%d %ss", n, what)
 }
 
 // spanOf is the median of an odd number of values, the least and the most.

@@ -178,7 +178,7 @@ func TestMemoryOfTheModel(t *testing.T) {
 	}
 }
 
-// A machine that is not quiet, or has too little memory, is told of.
+// The table says that the machine is not quiet, or has too little memory.
 func TestModelTableSaysWhatIsWrong(t *testing.T) {
 	rep := &ModelReport{Workers: 2, MemoryBytes: 2 << 20, CacheBytes: 1 << 20,
 		Rows: []ModelRow{{About: "x", Unit: GBps, Workers: 2, Processors: 1.99}}}

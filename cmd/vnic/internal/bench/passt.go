@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"net"
 	"net/netip"
 	"os"
@@ -35,16 +34,6 @@ var (
 var passtOptions = stack.Options{Addresses: []netip.Prefix{passtGuest}, NoGSO: true, RACK: true,
 	SendBuffer: 1 << 20}
 
-// passtRow measures a connection between a guest's stack and a socket of this machine, through the gateway; the
-// yardstick is the same through passt, whose vhost-user backend the same driver and stack use.
-func passtRow(name, about string, out bool) Measurement {
-	return Measurement{Name: name, Unit: GBps, About: about,
-		Yardstick: "the same by passt over vhost-user, MTU 65520", find: findPasst,
-		open: func(ctx context.Context, log *slog.Logger) (*rig, error) {
-			return openToHost(ctx, log, out, throughPasst)
-		}}
-}
-
 // findPasst says why passt is not measured. Before 2024 it knew no vhost-user.
 func findPasst() string {
 	path, err := exec.LookPath("passt")
@@ -61,8 +50,9 @@ func findPasst() string {
 	return ""
 }
 
-// throughPasst starts passt and connects a guest's stack to a listener of this machine through it.
-func throughPasst(ctx context.Context, host *net.TCPListener) (_ *ends, err error) {
+// throughPasst starts passt and connects a guest's stack to a listener of this machine through it. passt's vhost-user
+// backend is used by the same driver and stack as ours.
+func throughPasst(ctx context.Context, host *net.TCPListener, r *rig) (*ends, error) {
 	backend, frontend, err := scm.Pair()
 	if err != nil {
 		return nil, err
@@ -71,11 +61,7 @@ func throughPasst(ctx context.Context, host *net.TCPListener) (_ *ends, err erro
 	if err != nil {
 		return nil, errors.Join(err, frontend.Close())
 	}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, end())
-		}
-	}()
+	r.onClose(end)
 	nic, err := driver.Attach(driver.FrontendOptions{Conn: frontend, MAC: passtMAC, MTU: passtMTU,
 		Options: driver.Options{QueuePairs: 1, WholeFrames: true}})
 	if err != nil {
@@ -85,11 +71,13 @@ func throughPasst(ctx context.Context, host *net.TCPListener) (_ *ends, err erro
 	if err != nil {
 		return nil, errors.Join(err, nic.Close())
 	}
-	near, far, err := meet(ctx, host, dialFrom(s, passtHost, host))
+	r.onClose(s.Close)
+	e, err := meet(ctx, host, dialFrom(s, passtHost, host), r)
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("through passt: %w", err), s.Close())
+		return nil, fmt.Errorf("through passt: %w", err)
 	}
-	return &ends{near: inSegments{near}, far: far, close: func() error { return errors.Join(s.Close(), end()) }}, nil
+	e.near = inSegments{e.near}
+	return e, nil
 }
 
 // inSegments writes by passt's MSS, which netstack does not do by itself: it would send a small segment behind each.
@@ -126,7 +114,7 @@ func startPasst(backend *net.UnixConn) (end func() error, err error) {
 		child.End(0) // it has ended by itself, if the connection was closed before
 		var exit *exec.ExitError
 		if err := child.Err(); err != nil && !(errors.As(err, &exit) && exit.ExitCode() < 0) {
-			return fmt.Errorf("passt: %w: %s", err, lastLines(log.String()))
+			return fmt.Errorf("passt: %w: %s", err, lastLines(log.Bytes()))
 		}
 		return nil
 	}, nil

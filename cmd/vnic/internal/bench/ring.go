@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net/netip"
 	"runtime"
 	"time"
 
@@ -44,12 +43,12 @@ type flow struct {
 
 // network is ours: ports of a lab, and flows between them.
 type network struct {
-	lab    *lab.Lab
 	guests []*guest
 	flows  []*flow
 	batch  int // of each flow
 	ended  bool
 	length int // of a frame, virtio_net_hdr included
+	closers
 }
 
 // shape says what differs between networks.
@@ -72,14 +71,17 @@ func newNetwork(s shape, log *slog.Logger) (n *network, err error) {
 		}
 	}()
 	d := lab.Uniform(s.ports, lab.NIC{Model: lab.Virtio, QueuePairs: s.queues, NICOptions: lab.NICOptions{MTU: s.mtu}}, 0)
-	if n.lab, err = lab.Open(d, lab.Options{Log: log, Poll: s.poll}); err != nil {
+	l, err := lab.Open(d, lab.Options{Log: log, Poll: s.poll})
+	if err != nil {
 		return nil, err
 	}
-	for _, p := range n.lab.Ports() {
+	n.onClose(l.Close)
+	for _, p := range l.Ports() {
 		g, err := newGuest(p, max(guestRAM, s.ram))
 		if err != nil {
 			return nil, err
 		}
+		n.onClose(g.close)
 		n.guests = append(n.guests, g)
 	}
 	a, receivers := n.guests[0], n.guests[1:]
@@ -134,14 +136,12 @@ func steer(b *guest, q, rules int) error {
 			port = uint16(1<<14 + q*rules + i)
 		}
 		if _, err := b.port.NIC().AddFlow(control.FlowRule{Proto: splitter.ProtoTCP, Queue: uint16(q), DstPort: port,
-			Dst: addr4(b)}); err != nil {
+			Dst: b.port.Addr4.Addr()}); err != nil {
 			return fmt.Errorf("flow rule %d: %w", i, err)
 		}
 	}
 	return nil
 }
-
-func addr4(g *guest) netip.Addr { return g.port.Addr4.Addr() }
 
 // begin sends frames of a flow until one arrives: the first may meet a ring that has not started, and is dropped then.
 func (n *network) begin(l *flow) error {
@@ -177,17 +177,11 @@ func until(f func() (bool, error)) error {
 	}
 }
 
-func (n *network) close() (err error) {
+func (n *network) close() error {
 	if n.ended {
 		n.endWorkers() // once more: what stops the queues comes after the last round
 	}
-	for _, g := range n.guests {
-		err = errors.Join(err, g.close())
-	}
-	if n.lab != nil {
-		err = errors.Join(err, n.lab.Close())
-	}
-	return err
+	return n.closers.close()
 }
 
 func (n *network) sendOn(l *flow, frames int) error {
@@ -265,7 +259,7 @@ func (n *network) rounds(frames int) error {
 // received is how many payload bytes the devices have written to receivers.
 func (n *network) received() (sum uint64) {
 	for _, g := range n.guests[1:] {
-		sum += g.received()
+		sum += hostBytes(g.port)
 	}
 	return sum
 }
@@ -351,54 +345,48 @@ func byStream(s side, payload int, meanwhile func() error) runFunc {
 	}
 }
 
-// ringAndWorker measures one size of frames in three ways.
-func ringAndWorker(size int) []Measurement {
-	open := func(threads bool, poll int) func(context.Context, *slog.Logger) (*rig, error) {
-		return func(_ context.Context, log *slog.Logger) (*rig, error) {
-			s := shape{ports: 2, queues: 1, frame: size, mtu: jumboMTU, poll: poll}
-			n, err := newNetwork(s, log)
-			if err != nil {
-				return nil, err
-			}
-			f := newFrame(n.guests[1].port.MAC, n.guests[0].port.MAC, tcpPort, size, s.mtu)
-			p, err := newPlainSide(f, n.batch)
-			if err != nil {
-				return nil, errors.Join(err, n.close())
-			}
-			payload := len(f.payload)
-			r := &rig{counted: n.received, close: func() error { return errors.Join(n.close(), p.close()) }}
-			if threads {
-				r.ours = byStream(n, payload, func() error { return nil })
-				r.yardstick = byStream(p, payload, func() error { _, err := p.loop.round(burst); return err })
-				return r, nil
-			}
+// ring measures frames of a size from ring to ring, kept full, by a worker or by a thread that polls.
+func ring(size, poll int) openFunc {
+	return besidePlain(shape{ports: 2, queues: 1, frame: size, mtu: jumboMTU, poll: poll},
+		func(n *network, p *plainSide, payload int) (ours, yardstick runFunc) {
+			return byStream(n, payload, func() error { return nil }),
+				byStream(p, payload, func() error { _, err := p.loop.round(burst); return err })
+		})
+}
+
+// rounds measures the processor time of a transmit queue's worker for frames of a size.
+func rounds(size int) openFunc {
+	return besidePlain(shape{ports: 2, queues: 1, frame: size, mtu: jumboMTU},
+		func(n *network, p *plainSide, payload int) (ours, yardstick runFunc) {
 			n.endWorkers()
-			r.ours, r.yardstick = byRounds(n, n.batch, payload), byRounds(p, p.batch, payload)
-			return r, nil
+			return byRounds(n, n.batch, payload), byRounds(p, p.batch, payload)
+		})
+}
+
+// besidePlain measures a network in some way, and a plain loop in the same way.
+func besidePlain(s shape, way func(n *network, p *plainSide, payload int) (ours, yardstick runFunc)) openFunc {
+	return func(_ context.Context, log *slog.Logger, r *rig) error {
+		n, err := newNetwork(s, log)
+		if err != nil {
+			return err
 		}
-	}
-	const together = "the plain loop and both rings' other ends on one thread"
-	name, frames := sizeName(size), "frames of "+bytesName(size)
-	return []Measurement{
-		{Name: "worker-" + name, Unit: NsFrame, Yardstick: "a plain loop over two descriptor rings",
-			About: "processor time of a transmit queue's worker, " + frames, open: open(false, 0)},
-		{Name: "ring-" + name, Unit: NsFrame, Yardstick: together,
-			About: "from ring to ring, kept full, " + frames, open: open(true, 0)},
-		{Name: "poll-" + name, Unit: NsFrame, Yardstick: together,
-			About: "the same, by a thread that polls (serve --poll 1), " + frames, open: open(true, 1)},
+		r.onClose(n.close)
+		f := newFrame(n.guests[1].port.MAC, n.guests[0].port.MAC, tcpPort, s.frame, s.mtu)
+		p, err := newPlainSide(f, n.batch)
+		if err != nil {
+			return err
+		}
+		r.onClose(p.close)
+		r.counted = n.received
+		r.ours, r.yardstick = way(n, p, len(f.payload))
+		return nil
 	}
 }
 
-func sizeName(n int) string {
+// inKiB writes a number of bytes, in KiB with one unit if that is a whole number, else with another.
+func inKiB(n int, kib, bytes string) string {
 	if n >= 1<<10 && n%(1<<10) == 0 {
-		return fmt.Sprintf("%dk", n>>10)
+		return fmt.Sprint(n>>10, kib)
 	}
-	return fmt.Sprint(n)
-}
-
-func bytesName(n int) string {
-	if n >= 1<<10 && n%(1<<10) == 0 {
-		return fmt.Sprintf("%d KiB", n>>10)
-	}
-	return fmt.Sprintf("%d B", n)
+	return fmt.Sprint(n, bytes)
 }

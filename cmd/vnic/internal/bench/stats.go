@@ -30,8 +30,8 @@ func summarize(values []float64) *Interval {
 
 // outside gives how many of n values are below the interval, and as many are above it: the largest number for which
 // the median is outside of the interval with a chance of at most doubt. Each value is below the true median with a
-// chance of one half, so the number of those that are has a binomial distribution: the interval is that of the sign
-// test (Conover, Practical Nonparametric Statistics, 3.2).
+// chance of one half, so the number of values below it has a binomial distribution: the interval is the sign test's
+// (Conover, Practical Nonparametric Statistics, 3.2).
 func outside(n int) int {
 	sum, k := 0.0, 0
 	for ; k < n/2; k++ {

@@ -8,7 +8,6 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
-	"slices"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -36,22 +35,33 @@ var (
 	cold = footprint{coldLen, coldLen}
 )
 
-// open makes a lab of n guests with a GPU each that fits the footprint.
-func (f footprint) open(n, mtu int, log *slog.Logger) (*lab.Lab, error) {
-	return lab.Open(lab.Uniform(n, lab.NIC{Model: lab.Virtio, QueuePairs: gpuQueue + 1,
+// open makes a lab of two guests with a GPU each that fits the footprint.
+func (f footprint) open(mtu int, log *slog.Logger) (*lab.Lab, error) {
+	return lab.Open(lab.Uniform(2, lab.NIC{Model: lab.Virtio, QueuePairs: gpuQueue + 1,
 		NICOptions: lab.NICOptions{MTU: mtu}},
 		uint64(max(f.source, f.pool))), lab.Options{Log: log})
 }
 
-// withCopy adds the yardstick: a copy of as much from memory of the same sizes.
-func (f footprint) withCopy(r *rig) (*rig, error) {
-	m, err := newMemory(f.source, f.pool)
-	if err != nil {
-		return nil, errors.Join(err, r.close())
+// betweenGPUs measures payload from the GPU of one guest to the GPU of another, which connect joins. The yardstick is a
+// copy of as much from memory of the same sizes.
+func (f footprint) betweenGPUs(mtu int, connect func(context.Context, *lab.Lab, *rig) error) openFunc {
+	return func(ctx context.Context, log *slog.Logger, r *rig) error {
+		l, err := f.open(mtu, log)
+		if err != nil {
+			return err
+		}
+		r.onClose(l.Close)
+		if err := connect(ctx, l, r); err != nil {
+			return err
+		}
+		m, err := newMemory(f.source, f.pool)
+		if err != nil {
+			return err
+		}
+		r.onClose(m.close)
+		r.yardstick = m.copier(pieceLen)
+		return nil
 	}
-	ours := r.close
-	r.yardstick, r.close = m.copier(pieceLen), func() error { return errors.Join(ours(), m.close()) }
-	return r, nil
 }
 
 // newStack makes a driver and a stack on a port.
@@ -68,19 +78,16 @@ func newStack(p *lab.Port, o stack.Options) (*stack.Stack, error) {
 	return s, nil
 }
 
-// arrived is how much payload the NIC has written: to GPU memory, or to host memory. What came twice counts twice.
-func arrived(p *lab.Port, gpu bool) func() uint64 {
-	return func() (n uint64) {
-		for q := range p.QueuePairs {
-			rx, _ := p.NIC().QueueCounters(q)
-			if gpu {
-				n += rx.DeviceBytes
-			} else {
-				n += rx.HostBytes
-			}
-		}
-		return n
-	}
+// deviceBytes and hostBytes are how much payload a port's NIC has written to GPU memory, and to host memory. Payload
+// that came twice counts twice.
+func deviceBytes(p *lab.Port) uint64 {
+	c, _ := p.NIC().PortCounters()
+	return c.Rx.DeviceBytes
+}
+
+func hostBytes(p *lab.Port) uint64 {
+	c, _ := p.NIC().PortCounters()
+	return c.Rx.HostBytes
 }
 
 // transfer sends chunks with one function and receives as many bytes with another, for a time.
@@ -116,65 +123,46 @@ func transfer(send func() error, receive func(n int) error) runFunc {
 }
 
 // gpuTCP measures a connection from the GPU of one guest in this process to that of another: driver, stack, sockets.
-func gpuTCP(name, about, yardstick string, f footprint, mtu int, gso bool) Measurement {
-	return Measurement{Name: name, Unit: GBps, About: about, Yardstick: yardstick,
-		open: func(ctx context.Context, log *slog.Logger) (*rig, error) {
-			l, err := f.open(2, mtu, log)
-			if err != nil {
-				return nil, err
-			}
-			r, err := connectGPUs(ctx, l, f, stack.Options{NoGSO: !gso})
-			if err != nil {
-				return nil, errors.Join(err, l.Close())
-			}
-			return f.withCopy(r)
-		}}
+func gpuTCP(f footprint, mtu int, gso bool) openFunc {
+	return f.betweenGPUs(mtu, func(ctx context.Context, l *lab.Lab, r *rig) error {
+		return f.connectStacks(ctx, l, stack.Options{NoGSO: !gso}, r)
+	})
 }
 
-// connectGPUs makes the connection, on a lab that the rig closes.
-func connectGPUs(ctx context.Context, l *lab.Lab, f footprint, o stack.Options) (_ *rig, err error) {
-	var stacks []*stack.Stack
-	end := func() (err error) {
-		for _, s := range stacks {
-			err = errors.Join(err, s.Close())
-		}
-		return err
-	}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, end())
-		}
-	}()
-	for _, p := range l.Ports() {
+// connectStacks connects the stacks of two guests, from the first one's GPU to the second one's.
+func (f footprint) connectStacks(ctx context.Context, l *lab.Lab, o stack.Options, r *rig) error {
+	var stacks [2]*stack.Stack
+	for i, p := range l.Ports() {
 		s, err := newStack(p, o)
 		if err != nil {
-			return nil, err
+			return err
 		}
-		stacks = append(stacks, s)
+		r.onClose(s.Close)
+		stacks[i] = s
 	}
 	a, b := stacks[0], stacks[1]
 	addr := netip.AddrPortFrom(l.Port(1).Addr4.Addr(), tcpPort)
 	source, err := a.Register(l.Port(0).GPU().ID(), 0, uint64(f.source))
 	if err != nil {
-		return nil, err
+		return err
 	}
 	tx, err := a.BindTX(source)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	pool, err := b.Register(l.Port(1).GPU().ID(), 0, uint64(f.pool))
 	if err != nil {
-		return nil, err
+		return err
 	}
 	if _, err = b.BindRX(pool, gpuQueue); err != nil {
-		return nil, err
+		return err
 	}
 	if _, err = b.AddFlow(devmem.Flow{Dst: addr, Queue: gpuQueue}); err != nil {
-		return nil, err
+		return err
 	}
 	from, to, err := connect(ctx, a, b, addr)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	off := 0
 	send := func() error {
@@ -205,8 +193,8 @@ func connectGPUs(ctx context.Context, l *lab.Lab, f footprint, o stack.Options) 
 		}
 		return nil
 	}
-	return &rig{ours: transfer(send, receive), counted: arrived(l.Port(1), true), atLeast: true,
-		close: func() error { return errors.Join(end(), l.Close()) }}, nil
+	r.ours, r.counted, r.atLeast = transfer(send, receive), func() uint64 { return deviceBytes(l.Port(1)) }, true
+	return nil
 }
 
 // connect opens a connection between two stacks.
@@ -234,28 +222,49 @@ func connect(ctx context.Context, a, b *stack.Stack, addr netip.AddrPort) (from,
 // ignore is for an error that another one has caused.
 func ignore(error) error { return nil }
 
-// toHost measures a connection between a guest's stack and a socket of this machine, through the gateway; the
-// yardstick is the same between two sockets.
-func toHost(name, about string, out bool) Measurement {
-	return Measurement{Name: name, Unit: GBps, About: about, Yardstick: "the same between two sockets over loopback",
-		open: func(ctx context.Context, log *slog.Logger) (*rig, error) {
-			return openToHost(ctx, log, out, func(ctx context.Context, host *net.TCPListener) (*ends, error) {
-				var d net.Dialer
-				near, far, err := meet(ctx, host, func(ctx context.Context) (net.Conn, error) {
-					return d.DialContext(ctx, "tcp4", host.Addr().String())
-				})
-				return &ends{near: near, far: far, close: nothing}, err
-			})
-		}}
+// toHost measures a connection between a guest's stack and a socket of this machine, through the gateway, out of the
+// guest or into it. The yardstick is another connection to the same listener, which connect makes.
+func toHost(out bool, connect func(ctx context.Context, host *net.TCPListener, r *rig) (*ends, error)) openFunc {
+	return func(ctx context.Context, log *slog.Logger, r *rig) error {
+		host, err := net.ListenTCP("tcp4", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
+		if err != nil {
+			return err
+		}
+		r.onClose(host.Close)
+		l, err := lab.Open(lab.Uniform(1, lab.NIC{Model: lab.Virtio}, 0), lab.Options{Log: log, Services: []lab.Service{
+			lab.Gateway(gateway.Options{NAT: true, Policy: gateway.Policy{HostPorts: gateway.AllPorts}})}})
+		if err != nil {
+			return err
+		}
+		r.onClose(l.Close)
+		s, err := newStack(l.Port(0), stack.Options{})
+		if err != nil {
+			return err
+		}
+		r.onClose(s.Close)
+		v4, _ := lab.GatewayAddrs()
+		ours, err := meet(ctx, host, dialFrom(s, v4.Addr(), host), r)
+		if err != nil {
+			return err
+		}
+		theirs, err := connect(ctx, host, r)
+		if err != nil {
+			return err
+		}
+		r.ours, r.yardstick, r.atLeast = ours.stream(out), theirs.stream(out), true
+		r.counted = func() uint64 { return hostBytes(l.Port(0)) }
+		if out {
+			r.counted = func() uint64 {
+				c, _ := l.Port(0).NIC().PortCounters()
+				return c.Tx.HostBytes
+			}
+		}
+		return nil
+	}
 }
 
-// ends are those of a connection: a guest's, and a host's.
-type ends struct {
-	near, far net.Conn
-	close     func() error // what carries it; the connection is closed by itself
-}
-
-func nothing() error { return nil }
+// ends are the two ends of a connection: the guest's, and the host's.
+type ends struct{ near, far net.Conn }
 
 // stream sends out of the guest, or into it.
 func (e *ends) stream(out bool) runFunc {
@@ -265,53 +274,11 @@ func (e *ends) stream(out bool) runFunc {
 	return stream(e.far, e.near)
 }
 
-// openToHost makes a rig whose yardstick is another connection to the same listener.
-func openToHost(ctx context.Context, log *slog.Logger, out bool,
-	yardstick func(ctx context.Context, host *net.TCPListener) (*ends, error)) (_ *rig, err error) {
-	var closers []func() error
-	end := func() (err error) {
-		for _, c := range slices.Backward(closers) {
-			err = errors.Join(err, c())
-		}
-		return err
-	}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, end())
-		}
-	}()
-	host, err := net.ListenTCP("tcp4", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
-	if err != nil {
-		return nil, err
-	}
-	closers = append(closers, host.Close)
-	l, err := lab.Open(lab.Uniform(1, lab.NIC{Model: lab.Virtio}, 0), lab.Options{Log: log, Services: []lab.Service{
-		lab.Gateway(gateway.Options{NAT: true, Policy: gateway.Policy{HostPorts: gateway.AllPorts}})}})
-	if err != nil {
-		return nil, err
-	}
-	closers = append(closers, l.Close)
-	s, err := newStack(l.Port(0), stack.Options{})
-	if err != nil {
-		return nil, err
-	}
-	closers = append(closers, s.Close)
-	v4, _ := lab.GatewayAddrs()
-	near, far, err := meet(ctx, host, dialFrom(s, v4.Addr(), host))
-	if err != nil {
-		return nil, err
-	}
-	closers = append(closers, far.Close, near.Close)
-	y, err := yardstick(ctx, host)
-	if err != nil {
-		return nil, err
-	}
-	closers = append(closers, y.close, y.far.Close, y.near.Close)
-	r := &rig{close: end, atLeast: true, ours: (&ends{near: near, far: far}).stream(out), yardstick: y.stream(out)}
-	if r.counted = sentBy(l.Port(0)); !out {
-		r.counted = arrived(l.Port(0), false)
-	}
-	return r, nil
+// overLoopback connects a socket to a listener of this machine.
+func overLoopback(ctx context.Context, host *net.TCPListener, r *rig) (*ends, error) {
+	return meet(ctx, host, func(ctx context.Context) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, "tcp4", host.Addr().String())
+	}, r)
 }
 
 // dialFrom connects a guest's stack to a listener of this machine, which it knows by another address.
@@ -320,32 +287,24 @@ func dialFrom(s *stack.Stack, addr netip.Addr, host *net.TCPListener) func(ctx c
 	return func(ctx context.Context) (net.Conn, error) { return s.Dial(ctx, netip.AddrPort{}, to) }
 }
 
-// sentBy is how much payload a guest has sent from host memory.
-func sentBy(p *lab.Port) func() uint64 {
-	return func() (n uint64) {
-		for q := range p.QueuePairs {
-			_, tx := p.NIC().QueueCounters(q)
-			n += tx.HostBytes
-		}
-		return n
-	}
-}
-
-// meet connects to a listener.
-func meet(ctx context.Context, l *net.TCPListener, dial func(context.Context) (net.Conn, error),
-) (near, far net.Conn, err error) {
+// meet connects to a listener. The rig closes both ends.
+func meet(ctx context.Context, l *net.TCPListener, dial func(context.Context) (net.Conn, error), r *rig,
+) (e *ends, err error) {
 	ctx, cancel := context.WithTimeout(ctx, limits.Bench.Here())
 	defer cancel()
 	if err := l.SetDeadline(time.Now().Add(limits.Bench.Here())); err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	if near, err = dial(ctx); err != nil {
-		return nil, nil, err
+	e = new(ends)
+	if e.near, err = dial(ctx); err != nil {
+		return nil, err
 	}
-	if far, err = l.Accept(); err != nil {
-		return nil, nil, errors.Join(err, near.Close())
+	r.onClose(e.near.Close)
+	if e.far, err = l.Accept(); err != nil {
+		return nil, err
 	}
-	return near, far, nil
+	r.onClose(e.far.Close)
+	return e, nil
 }
 
 // stream sends from one connection to another.

@@ -1,7 +1,6 @@
 package bench
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -15,24 +14,36 @@ import (
 	"runtime"
 	"strconv"
 	"strings"
-	"syscall"
+	"sync"
 	"time"
 
 	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/limits"
+	"vnic.dev/vnic/internal/proc"
 	"vnic.dev/vnic/internal/wire"
 )
 
-// testpmd is a run of DPDK's dpdk-testpmd, which forwards between two ports when it is told to. It needs no huge pages
-// and no device: its ports are vhost-user sockets.
+// testpmd is a running dpdk-testpmd of DPDK, which forwards between two ports on command. It needs no huge pages and no
+// device: its ports are vhost-user sockets.
 type testpmd struct {
-	cmd    *exec.Cmd
-	in     io.WriteCloser
-	out    chan string // what it writes
-	got    string      // of it, not yet awaited
-	ended  chan struct{}
-	log    bytes.Buffer // of stderr, once it has ended
-	failed error        // why it has
+	*proc.Child
+	in io.WriteCloser
+
+	mu   sync.Mutex
+	text []byte        // under mu: what it has written since the last text that await found
+	more chan struct{} // has an element when text has grown
+}
+
+// Write takes what testpmd writes.
+func (t *testpmd) Write(b []byte) (int, error) {
+	t.mu.Lock()
+	t.text = append(t.text, b...)
+	t.mu.Unlock()
+	select {
+	case t.more <- struct{}{}:
+	default:
+	}
+	return len(b), nil
 }
 
 // What testpmd writes when it is ready for a command, when it forwards, and when it has stopped to, with the
@@ -46,8 +57,8 @@ var (
 // testpmdPrograms are its names in distributions.
 var testpmdPrograms = []string{"dpdk-testpmd", "testpmd"}
 
-// startTestpmd starts one on a processor, with two virtual devices, for bursts of some frames.
-func startTestpmd(ctx context.Context, processor int, vdevs [2]string, burst int, args ...string) (*testpmd, error) {
+// startTestpmd starts one on a processor, with two virtual devices. The rig closes it.
+func startTestpmd(ctx context.Context, r *rig, processor int, vdevs [2]string, args ...string) (*testpmd, error) {
 	path := ""
 	for _, name := range testpmdPrograms {
 		if p, err := exec.LookPath(name); err == nil {
@@ -55,117 +66,79 @@ func startTestpmd(ctx context.Context, processor int, vdevs [2]string, burst int
 			break
 		}
 	}
-	t := &testpmd{out: make(chan string, 1), ended: make(chan struct{})}
-	// Into a pipe it would write what it prints when a buffer is full; coreutils' stdbuf has it write lines.
-	t.cmd = exec.Command("stdbuf", append([]string{
+	t := &testpmd{more: make(chan struct{}, 1)}
+	// testpmd writes into a pipe only when its buffer is full; coreutils' stdbuf makes it write each line.
+	cmd := exec.Command("stdbuf", append([]string{
 		"-oL", path, "--no-pci", "--no-huge", "-m", "256", "--no-telemetry", "--no-shconf",
 		"--lcores", fmt.Sprintf("0@%d,1@%[1]d", processor), "--vdev", vdevs[0], "--vdev", vdevs[1],
-		"--", "-i", "--forward-mode=io", "--total-num-mbufs=16384", "--txd=1024", "--rxd=1024",
-		"--burst=" + strconv.Itoa(burst)}, args...)...)
-	t.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	t.cmd.Stderr = &t.log
+		"--", "-i", "--forward-mode=io", "--total-num-mbufs=16384", "--txd=1024", "--rxd=1024"},
+		args...)...)
+	cmd.Stdout, cmd.Stderr = t, t
 	var err error
-	if t.in, err = t.cmd.StdinPipe(); err != nil {
+	if t.in, err = cmd.StdinPipe(); err != nil {
 		return nil, err
 	}
-	out, err := t.cmd.StdoutPipe()
-	if err != nil {
+	if t.Child, err = proc.StartChild(cmd); err != nil {
 		return nil, err
 	}
-	if err := t.cmd.Start(); err != nil {
-		return nil, err
-	}
-	go t.read(out)
-	if _, err = t.await(ctx, isReady); err != nil {
-		return nil, errors.Join(err, t.close())
-	}
-	return t, nil
+	r.onClose(func() error { t.End(0); return nil })
+	_, err = t.await(ctx, isReady)
+	return t, err
 }
 
-// read passes on what testpmd writes, until it ends.
-func (t *testpmd) read(out io.Reader) {
-	defer close(t.ended)
-	b := make([]byte, 4096)
-	last := ""
+// await waits until testpmd has written something, and returns its parts.
+func (t *testpmd) await(ctx context.Context, what *regexp.Regexp) ([][]byte, error) {
+	timeout := time.NewTimer(limits.Bench.Here())
+	defer timeout.Stop()
 	for {
-		n, err := out.Read(b)
-		if n > 0 {
-			last = string(b[:n])
-			t.out <- last
+		t.mu.Lock()
+		text := t.text
+		places := what.FindSubmatchIndex(text)
+		if places != nil {
+			t.text = text[places[1]:]
 		}
-		if err != nil {
-			t.failed = errors.Join(t.cmd.Wait(), fmt.Errorf("testpmd ended: %s", lastLines(last+t.log.String())))
-			return
+		t.mu.Unlock()
+		if places != nil {
+			return what.FindSubmatch(text), nil
+		}
+		select {
+		case <-t.more:
+		case <-t.Done():
+			return nil, errors.Join(t.Err(), fmt.Errorf("testpmd ended: %s", lastLines(t.text)))
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		case <-timeout.C:
+			return nil, fmt.Errorf("testpmd does not say %v within %v, but: %s", what, limits.Bench.Here(), lastLines(text))
 		}
 	}
 }
 
 // lastLines is what a user needs of a program's output to see why it ended.
-func lastLines(s string) string {
-	lines := strings.Split(strings.TrimSpace(s), "\n")
-	return strings.Join(lines[max(0, len(lines)-3):], "; ")
-}
-
-// await waits until testpmd has written something, and returns its parts.
-func (t *testpmd) await(ctx context.Context, what *regexp.Regexp) ([]string, error) {
-	timeout := time.NewTimer(limits.Bench.Here())
-	defer timeout.Stop()
-	for {
-		if places := what.FindStringSubmatchIndex(t.got); places != nil {
-			parts := what.FindStringSubmatch(t.got)
-			t.got = t.got[places[1]:]
-			return parts, nil
-		}
-		select {
-		case s := <-t.out:
-			t.got += s
-		case <-t.ended:
-			return nil, t.failed
-		case <-ctx.Done():
-			return nil, context.Cause(ctx)
-		case <-timeout.C:
-			return nil, fmt.Errorf("testpmd does not say %v within %v, but: %s", what, limits.Bench.Here(), lastLines(t.got))
-		}
-	}
-}
+func lastLines(output []byte) string { return strings.Join(proc.LastLines(output, 3), "; ") }
 
 // do gives it a command and returns what it says to it.
-func (t *testpmd) do(ctx context.Context, command string, says *regexp.Regexp) ([]string, error) {
+func (t *testpmd) do(ctx context.Context, command string, says *regexp.Regexp) ([][]byte, error) {
 	if _, err := io.WriteString(t.in, command+"\n"); err != nil {
 		return nil, err
 	}
 	return t.await(ctx, says)
 }
 
-// close ends it.
-func (t *testpmd) close() error {
-	_ = t.in.Close()
-	_ = t.cmd.Process.Kill()
-	for {
-		select {
-		case <-t.out:
-		case <-t.ended:
-			return nil
-		}
-	}
+// circle is two ports of testpmd, joined by a switch: frames that come in at one port go out at the other, around and
+// around.
+type circle struct {
+	front *testpmd
+	sw    *testpmd // nil: our switch
+	dir   string   // with the sockets
+	size  int      // bytes of a frame, without FCS
+	burst int      // frames
 }
 
-// testpmdRing is two ports of testpmd, joined by a switch: what comes in at one goes out at the
-// other, around and around.
-type testpmdRing struct {
-	front    *testpmd
-	sw       *testpmd // nil: ours
-	burst    int
-	payload  int
-	closing  func() error
-	received func() uint64
-}
-
-// run has frames circle for a time, and counts those that came back. It is done again where none did: what comes before
-// a ring has started is lost, and a testpmd that waits for its processor has sent nothing.
-func (r *testpmdRing) run(ctx context.Context, d time.Duration) (w work, err error) {
+// run lets frames circle for a time, and counts the frames that came back. It tries again if none came back: frames sent
+// before a ring has started are lost, and a testpmd that waits for its processor has sent nothing.
+func (c *circle) run(ctx context.Context, d time.Duration) (w work, err error) {
 	for deadline := time.Now().Add(limits.Bench.Here()); ; {
-		w, err = r.circle(ctx, max(d, leastCircling))
+		w, err = c.once(ctx, max(d, leastCircling))
 		switch {
 		case err != nil || w.frames > 0:
 			return w, err
@@ -175,13 +148,13 @@ func (r *testpmdRing) run(ctx context.Context, d time.Duration) (w work, err err
 	}
 }
 
-func (r *testpmdRing) circle(ctx context.Context, d time.Duration) (w work, err error) {
-	if r.sw != nil {
-		if _, err := r.sw.do(ctx, "start", isMoving); err != nil {
+func (c *circle) once(ctx context.Context, d time.Duration) (w work, err error) {
+	if c.sw != nil {
+		if _, err := c.sw.do(ctx, "start", isMoving); err != nil {
 			return w, err
 		}
 	}
-	if _, err := r.front.do(ctx, "start tx_first "+strconv.Itoa(max(1, circling/r.burst)), isMoving); err != nil {
+	if _, err := c.front.do(ctx, "start tx_first "+strconv.Itoa(max(1, underWay/c.burst)), isMoving); err != nil {
 		return w, err
 	}
 	start := time.Now()
@@ -191,171 +164,118 @@ func (r *testpmdRing) circle(ctx context.Context, d time.Duration) (w work, err 
 		return w, context.Cause(ctx)
 	}
 	w.spent = time.Since(start)
-	says, err := r.front.do(ctx, "stop", isStopped)
-	if err == nil && r.sw != nil {
-		_, err = r.sw.do(ctx, "stop", isStopped)
+	says, err := c.front.do(ctx, "stop", isStopped)
+	if err == nil && c.sw != nil {
+		_, err = c.sw.do(ctx, "stop", isStopped)
 	}
 	if err != nil {
 		return w, err
 	}
-	w.frames, err = strconv.ParseUint(says[1], 10, 64)
-	w.bytes = w.frames * uint64(r.payload)
+	w.frames, err = strconv.ParseUint(string(says[1]), 10, 64)
+	w.bytes = w.frames * uint64(c.size-etherLen-udpHeaders)
 	return w, err
 }
 
-func (r *testpmdRing) close() (err error) {
-	for _, t := range []*testpmd{r.front, r.sw} {
-		if t != nil {
-			err = errors.Join(err, t.close())
-		}
+// connect starts the frontend, at sockets in dir.
+func (c *circle) connect(ctx context.Context, r *rig, macs [2]wire.MAC) (err error) {
+	var vdevs [2]string
+	// Both ports have the same source address: 0.0.0.0, which nobody claims.
+	args := []string{c.bursts(), "--no-lsc-interrupt", "--tx-ip=0.0.0.0,198.18.0.2", "--txpkts=" + strconv.Itoa(c.size)}
+	for i := range vdevs {
+		vdevs[i] = fmt.Sprintf("net_virtio_user%d,path=%s,queue_size=1024,mac=%s", i, c.socket(i), macText(macs[i]))
+		args = append(args, fmt.Sprintf("--eth-peer=%d,%s", i, macText(macs[1-i])))
 	}
-	if r.closing != nil {
-		err = errors.Join(err, r.closing())
-	}
+	c.front, err = startTestpmd(ctx, r, 0, vdevs, args...)
 	return err
 }
 
-// connect starts the frontend of a ring, of frames of a size without FCS, at sockets in dir.
-func (r *testpmdRing) connect(ctx context.Context, dir string, macs [2]string, size, burst int) (err error) {
-	r.burst, r.payload = burst, size-etherLen-udpHeaders
-	var vdevs [2]string
-	var peers []string
-	for i := range vdevs {
-		vdevs[i] = fmt.Sprintf("net_virtio_user%d,path=%s,queue_size=1024,mac=%s", i, filepath.Join(dir, strconv.Itoa(i)),
-			macs[i])
-		peers = append(peers, fmt.Sprintf("--eth-peer=%d,%s", i, macs[1-i]))
-	}
-	// Both ports have the same source address: 0.0.0.0, which nobody claims.
-	r.front, err = startTestpmd(ctx, 0, vdevs, burst, append(peers, "--no-lsc-interrupt", "--tx-ip=0.0.0.0,198.18.0.2",
-		"--txpkts="+strconv.Itoa(size))...)
-	return err
-}
+func (c *circle) socket(port int) string { return filepath.Join(c.dir, strconv.Itoa(port)) }
+
+func (c *circle) bursts() string { return "--burst=" + strconv.Itoa(c.burst) }
 
 const (
 	leastCircling = 100 * time.Millisecond // a run takes, or it may end before the first frame is back
-	circling      = 512                    // frames that circle, from each port: half of a ring
+	underWay      = 512                    // frames that circle, from each port: half of a ring
 	etherLen      = 14
 	udpHeaders    = 20 + 8
 )
 
 func macText(m wire.MAC) string { return net.HardwareAddr(m[:]).String() }
 
-// oursBetween is a ring around our switch, whose NICs have sockets; poll threads serve them.
-func oursBetween(ctx context.Context, log *slog.Logger, dir string, size, burst, poll int) (r *testpmdRing, err error) {
-	r = &testpmdRing{}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, r.close())
-		}
-	}()
+// aroundOurs makes it a circle around our switch, whose NICs have sockets; poll threads serve them.
+func (c *circle) aroundOurs(ctx context.Context, log *slog.Logger, poll int, r *rig) error {
 	l, err := lab.Open(lab.Uniform(2, lab.NIC{Model: lab.Virtio, QueuePairs: 1, NICOptions: lab.NICOptions{MTU: 1500}}, 0),
 		lab.Options{Log: log, Poll: poll})
 	if err != nil {
-		return r, err
+		return err
 	}
-	var listeners []net.Listener
-	r.closing = func() (err error) {
-		for _, s := range listeners {
-			err = errors.Join(err, s.Close())
-		}
-		return errors.Join(err, l.Close())
-	}
-	var macs [2]string
+	r.onClose(l.Close)
+	var macs [2]wire.MAC
 	for i, p := range l.Ports() {
-		macs[i] = macText(p.MAC)
-		s, err := net.Listen("unix", filepath.Join(dir, strconv.Itoa(i)))
+		macs[i] = p.MAC
+		s, err := net.Listen("unix", c.socket(i))
 		if err != nil {
-			return r, err
+			return err
 		}
-		listeners = append(listeners, s)
+		r.onClose(s.Close)
 		go func() {
 			if conn, err := s.Accept(); err == nil {
 				p.Connected(conn.(*net.UnixConn))
 			}
 		}()
 	}
-	r.received = func() (n uint64) {
+	r.counted = func() (n uint64) {
 		for _, p := range l.Ports() {
-			rx, _ := p.NIC().QueueCounters(0)
-			n += rx.HostBytes
+			n += hostBytes(p)
 		}
 		return n
 	}
-	return r, r.connect(ctx, dir, macs, size, burst)
+	return c.connect(ctx, r, macs)
 }
 
-// dpdksBetween is a ring around another testpmd with two vhost ports, on the second processor.
-func dpdksBetween(ctx context.Context, dir string, size, burst int) (r *testpmdRing, err error) {
-	r = &testpmdRing{}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, r.close())
-		}
-	}()
+// aroundTestpmd makes it a circle around another testpmd with two vhost ports, on the second processor.
+func (c *circle) aroundTestpmd(ctx context.Context, r *rig) (err error) {
 	var vdevs [2]string
 	for i := range vdevs {
-		vdevs[i] = fmt.Sprintf("net_vhost%d,iface=%s", i, filepath.Join(dir, strconv.Itoa(i)))
+		vdevs[i] = fmt.Sprintf("net_vhost%d,iface=%s", i, c.socket(i))
 	}
-	if r.sw, err = startTestpmd(ctx, 1, vdevs, burst); err != nil {
-		return r, err
+	if c.sw, err = startTestpmd(ctx, r, 1, vdevs, c.bursts()); err != nil {
+		return err
 	}
-	return r, r.connect(ctx, dir, [2]string{macText(lab.MAC(0)), macText(lab.MAC(1))}, size, burst)
+	return c.connect(ctx, r, [2]wire.MAC{lab.MAC(0), lab.MAC(1)})
 }
 
-// testpmdRow measures a ring of testpmd's ports around our switch, beside the same around another testpmd.
-func testpmdRow(name string, size, burst, poll int) Measurement {
-	mode := "a thread that polls"
-	if poll == 0 {
-		mode = "threads that sleep"
+// findTestpmd says why testpmd is not measured.
+func findTestpmd() string {
+	if runtime.NumCPU() < 2 {
+		return "needs two processors"
 	}
-	m := Measurement{Name: name, Unit: NsFrame, Yardstick: "the same around DPDK's vhost (testpmd)",
-		About: fmt.Sprintf("frames of %s that testpmd has circle, bursts of %d, %s", bytesName(size), burst, mode)}
-	m.find = func() string {
-		if runtime.NumCPU() < 2 {
-			return "needs two processors"
+	for _, p := range testpmdPrograms {
+		if _, err := exec.LookPath(p); err == nil {
+			return ""
 		}
-		for _, p := range testpmdPrograms {
-			if _, err := exec.LookPath(p); err == nil {
-				return ""
-			}
-		}
-		return "not installed (Debian: dpdk)"
 	}
-	m.open = func(ctx context.Context, log *slog.Logger) (_ *rig, err error) {
+	return "not installed (Debian: dpdk)"
+}
+
+// circling measures a circle of testpmd's ports around our switch, beside the same around another testpmd.
+func circling(size, burst, poll int) openFunc {
+	return func(ctx context.Context, log *slog.Logger, r *rig) error {
 		dir, err := os.MkdirTemp("", "vnic-bench-")
 		if err != nil {
-			return nil, err
+			return err
 		}
-		rig := &rig{atLeast: true}
-		var rings []*testpmdRing
-		rig.close = func() (err error) {
-			for _, r := range rings {
-				err = errors.Join(err, r.close())
-			}
-			return errors.Join(err, os.RemoveAll(dir))
-		}
-		defer func() {
-			if err != nil {
-				err = errors.Join(err, rig.close())
-			}
-		}()
-		sockets := func(name string) string { return filepath.Join(dir, name) }
-		if err = errors.Join(os.Mkdir(sockets("ours"), 0o700), os.Mkdir(sockets("dpdk"), 0o700)); err != nil {
-			return nil, err
-		}
+		r.onClose(func() error { return os.RemoveAll(dir) })
 		// On the wire a frame of 64 B has its FCS, which no virtual one has.
-		ours, err := oursBetween(ctx, log, sockets("ours"), size-4, burst, poll)
-		if err != nil {
-			return nil, err
+		ours := &circle{dir: filepath.Join(dir, "ours"), size: size - 4, burst: burst}
+		theirs := &circle{dir: filepath.Join(dir, "dpdk"), size: size - 4, burst: burst}
+		r.ours, r.yardstick, r.atLeast = ours.run, theirs.run, true
+		if err := errors.Join(os.Mkdir(ours.dir, 0o700), os.Mkdir(theirs.dir, 0o700)); err != nil {
+			return err
 		}
-		rings = append(rings, ours)
-		theirs, err := dpdksBetween(ctx, sockets("dpdk"), size-4, burst)
-		if err != nil {
-			return nil, err
+		if err := ours.aroundOurs(ctx, log, poll, r); err != nil {
+			return err
 		}
-		rings = append(rings, theirs)
-		rig.ours, rig.yardstick, rig.counted = ours.run, theirs.run, ours.received
-		return rig, nil
+		return theirs.aroundTestpmd(ctx, r)
 	}
-	return m
 }

@@ -41,12 +41,13 @@ type Server struct {
 	flag     string
 	addr     string
 	http     http.Server
-	requests requests
+	most     int // connections
 	wg       sync.WaitGroup
+	inside   sync.WaitGroup // requests; none enters after ended
 
 	mu    sync.Mutex // guards what follows
 	conns map[net.Conn]bool
-	most  int
+	ended bool
 }
 
 // CheckAddr says what is wrong with an address, as a user gave it by a flag; "" is none. example is a good one.
@@ -80,7 +81,7 @@ func Serve(o Options) (*Server, error) {
 		s.anywhere = a.IP.IsUnspecified()
 	}
 	s.http = http.Server{
-		Handler: s.requests.handler(s.guard(o.Handler)), ReadTimeout: patience, WriteTimeout: 2 * patience,
+		Handler: s.enter(s.guard(o.Handler)), ReadTimeout: patience, WriteTimeout: 2 * patience,
 		IdleTimeout: patience, MaxHeaderBytes: maxHeader, ConnState: s.connState,
 		ErrorLog: slog.NewLogLogger(o.Log.Handler(), slog.LevelDebug),
 	}
@@ -107,19 +108,41 @@ func (s *Server) Conns() int {
 }
 
 // End lets no more requests in; first is false if it was called before.
-func (s *Server) End() (first bool) { return s.requests.end() }
+func (s *Server) End() (first bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	first = !s.ended
+	s.ended = true
+	return first
+}
 
 // Close ends it, and leaves nothing of it. Requests that are inside have so long to end. It may be called again.
 func (s *Server) Close(patience time.Duration) {
-	s.requests.end()
+	s.End()
 	gone := make(chan struct{})
-	s.wg.Go(func() { s.requests.wait(); close(gone) })
+	s.wg.Go(func() { s.inside.Wait(); close(gone) })
 	select {
 	case <-gone:
 	case <-time.After(patience):
 	}
 	_ = s.http.Close()
 	s.wg.Wait()
+}
+
+// enter counts the requests inside, for which http.Server.Close does not wait. After End a request is not answered.
+func (s *Server) enter(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		s.mu.Lock()
+		ended := s.ended
+		if !ended {
+			s.inside.Add(1)
+		}
+		s.mu.Unlock()
+		if !ended {
+			defer s.inside.Done()
+			next.ServeHTTP(w, r)
+		}
+	})
 }
 
 // connState bounds the number of connections.

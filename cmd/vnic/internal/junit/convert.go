@@ -3,9 +3,11 @@ package junit
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
+	"regexp"
 	"strings"
 
 	"vnic.dev/vnic/cmd/vnic/internal/selftest/ktap"
@@ -37,25 +39,17 @@ func Convert(r io.Reader, name string, status int) (*Suites, error) {
 		c.line(line)
 	}
 	all := &Suites{Name: name}
-	total := 0.0
 	for _, g := range c.order {
 		for _, s := range g.suites(status) {
-			s.Count()
 			all.Add(s)
-			total += g.seconds
 		}
 	}
 	if len(all.Suites) == 0 { // it has printed nothing
-		s := Suite{Name: name, Time: Seconds(0), Cases: []Case{whole(name, status, "")}}
-		s.Count()
-		all.Add(s)
+		all.Add(Suite{Name: name, Cases: []Case{whole(name, status, "")}})
 	}
 	if status != 0 && all.Failures+all.Errors == 0 {
-		s := Suite{Name: name + ": exit status", Time: Seconds(0), Cases: []Case{whole(name, status, "")}}
-		s.Count()
-		all.Add(s)
+		all.Add(Suite{Name: name + ": exit status", Cases: []Case{whole(name, status, "")}})
 	}
-	all.Time = Seconds(total)
 	return all, nil
 }
 
@@ -77,12 +71,15 @@ func readLine(in *bufio.Reader) (line []byte, err error) {
 
 // whole is a program that is one case.
 func whole(name string, status int, output string) Case {
-	c := Case{Name: name, Class: name, Time: Seconds(0), SystemOut: output}
+	c := Case{Name: name, Class: name, SystemOut: output}
 	if status != 0 {
 		c.Failure = &Message{Message: fmt.Sprintf("the program ended with status %d", status)}
 	}
 	return c
 }
+
+// ofGuest matches what vnic boot prints before a line of one of several guests.
+var ofGuest = regexp.MustCompile(`^\[(\d{1,3})\] `)
 
 type converter struct {
 	name   string
@@ -93,10 +90,8 @@ type converter struct {
 // line takes a line of the output.
 func (c *converter) line(line []byte) {
 	who := ""
-	if rest, ok := bytes.CutPrefix(line, []byte("[")); ok {
-		if n, text, ok := bytes.Cut(rest, []byte("] ")); ok && number(n) {
-			who, line = string(n), text
-		}
+	if parts := ofGuest.FindSubmatch(line); parts != nil {
+		who, line = string(parts[1]), line[len(parts[0]):]
 	}
 	g := c.guests[who]
 	if g == nil {
@@ -113,20 +108,15 @@ func (c *converter) line(line []byte) {
 	g.line(line)
 }
 
-func number(b []byte) bool {
-	return len(b) > 0 && len(b) < 4 && strings.Trim(string(b), "0123456789") == ""
-}
-
 // guest is what one of them has printed.
 type guest struct {
-	name    string
-	seconds float64
-	begun   bool
-	golang  *goTest      // nil: it is TAP
-	tap     *ktap.Parser // nil: it is not
-	cases   []Case
-	plain   bool   // it has printed no results
-	tail    []byte // of all output
+	name   string
+	begun  bool
+	golang *goTest      // nil: it is TAP
+	tap    *ktap.Parser // nil: it is not
+	cases  []Case
+	plain  bool   // it has printed no results
+	tail   []byte // of all output
 }
 
 func (g *guest) line(line []byte) {
@@ -163,16 +153,13 @@ func (g *guest) event(e ktap.Event) {
 	if e.Kind != ktap.Ended || len(g.cases) >= MaxCases {
 		return
 	}
-	c := Case{Name: e.Case.Name, Class: g.name, Time: Seconds(0)}
+	c := Case{Name: e.Case.Name, Class: g.name}
 	text := strings.Join(e.Case.Diagnostics, "\n")
 	if e.Case.Name == ktap.Whole { // whose status means other things to the kernel's tests than to programs
 		g.plain = true
 		return
 	}
-	why := e.Case.Reason
-	if why == "" {
-		why = string(e.Case.Result)
-	}
+	why := cmp.Or(e.Case.Reason, string(e.Case.Result))
 	switch e.Case.Result {
 	case ktap.Pass:
 		c.SystemOut = text
@@ -189,18 +176,18 @@ func (g *guest) event(e ktap.Event) {
 // suites gives what has come of it.
 func (g *guest) suites(status int) []Suite {
 	if g.golang != nil {
-		return g.golang.suites(g)
+		return g.golang.suites(g.name)
 	}
 	if g.tap == nil {
 		return nil
 	}
 	end := g.tap.End(ktap.Exit{Status: status})
-	s := Suite{Name: g.name, Time: Seconds(0), Cases: g.cases, SystemOut: strings.Join(end.Diagnostics, "\n")}
+	s := Suite{Name: g.name, Cases: g.cases, SystemOut: strings.Join(end.Diagnostics, "\n")}
 	if g.plain {
 		s.Cases, s.SystemOut = []Case{whole(g.name, status, string(g.tail))}, ""
 	}
 	for _, n := range end.NotRun {
-		s.Cases = append(s.Cases, Case{Name: n.Name, Class: g.name, Time: Seconds(0),
+		s.Cases = append(s.Cases, Case{Name: n.Name, Class: g.name,
 			Error: &Message{Message: "it was announced and did not run"}})
 	}
 	return []Suite{s}

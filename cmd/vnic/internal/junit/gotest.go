@@ -16,36 +16,29 @@ type goEvent struct {
 	FailedBuild string
 }
 
-// goTest is what comes of these lines.
+// goTest collects the results that these lines report.
 type goTest struct {
-	packages map[string]*goPackage
-	order    []*goPackage
+	results  map[[2]string]*goResult // by package and test
+	packages []*goResult
 	cases    int
 	build    map[string][]byte // what a compiler said, by import path
 }
 
-type goPackage struct {
-	name    string
-	seconds float64
-	failed  bool
-	built   string // the build that failed
-	output  []byte
-	tests   map[string]*goCase
-	order   []*goCase
-}
-
-type goCase struct {
+// goResult is the result of a test, or of a package with all of its tests.
+type goResult struct {
 	name    string
 	action  string // that ended it; "": nothing did
 	seconds float64
+	built   string // the build that failed
 	output  []byte
+	tests   []*goResult
 }
 
 func newGoTest() *goTest {
-	return &goTest{packages: map[string]*goPackage{}, build: map[string][]byte{}}
+	return &goTest{results: map[[2]string]*goResult{}, build: map[string][]byte{}}
 }
 
-// line takes one. What is none is the output of nobody.
+// line takes one. Text that is no such line is left out.
 func (g *goTest) line(b []byte) {
 	var e goEvent
 	if json.Unmarshal(b, &e) != nil {
@@ -57,71 +50,67 @@ func (g *goTest) line(b []byte) {
 		}
 		return
 	}
-	p := g.packages[e.Package]
-	if p == nil {
-		if len(g.order) == MaxCases {
-			return
-		}
-		p = &goPackage{name: e.Package, tests: map[string]*goCase{}}
-		g.packages[e.Package] = p
-		g.order = append(g.order, p)
-	}
-	if e.Test == "" {
-		switch e.Action {
-		case "output":
-			p.output = keepTail(append(p.output, e.Output...))
-		case "fail":
-			p.failed, p.seconds, p.built = true, e.Elapsed, e.FailedBuild
-		case "pass", "skip":
-			p.seconds = e.Elapsed
-		}
-		return
-	}
-	c := p.tests[e.Test]
-	if c == nil {
-		if g.cases == MaxCases {
-			return
-		}
-		g.cases++
-		c = &goCase{name: e.Test}
-		p.tests[e.Test] = c
-		p.order = append(p.order, c)
-	}
-	switch e.Action {
-	case "output":
-		c.output = keepTail(append(c.output, e.Output...))
-	case "pass", "fail", "skip":
-		c.action, c.seconds = e.Action, e.Elapsed
+	r := g.result(e.Package, e.Test)
+	switch {
+	case r == nil:
+	case e.Action == "output":
+		r.output = keepTail(append(r.output, e.Output...))
+	case e.Action == "pass" || e.Action == "fail" || e.Action == "skip":
+		r.action, r.seconds, r.built = e.Action, e.Elapsed, e.FailedBuild
 	}
 }
 
-// suites gives one for each package.
-func (g *goTest) suites(booted *guest) (list []Suite) {
-	for _, p := range g.order {
-		s := Suite{Name: p.name, Time: Seconds(p.seconds)}
-		if booted.name != "" {
-			s.Name = p.name + " (" + booted.name + ")"
+// result is the result of a test, or of a package if test is "". It is nil if there are too many.
+func (g *goTest) result(pkg, test string) *goResult {
+	key := [2]string{pkg, test}
+	if r := g.results[key]; r != nil {
+		return r
+	}
+	if test == "" {
+		if len(g.packages) == MaxCases {
+			return nil
 		}
-		booted.seconds += p.seconds
+		g.results[key] = &goResult{name: pkg}
+		g.packages = append(g.packages, g.results[key])
+		return g.results[key]
+	}
+	p := g.result(pkg, "")
+	if p == nil || g.cases == MaxCases {
+		return nil
+	}
+	g.cases++
+	g.results[key] = &goResult{name: test}
+	p.tests = append(p.tests, g.results[key])
+	return g.results[key]
+}
+
+// suites gives one for each package. guest is the name of the guest that ran them, if there are several.
+func (g *goTest) suites(guest string) (list []Suite) {
+	for _, p := range g.packages {
+		s := Suite{Name: p.name, Time: Seconds(p.seconds)}
+		if guest != "" {
+			s.Name = p.name + " (" + guest + ")"
+		}
 		bad := false
-		for _, c := range p.order {
-			t := Case{Name: c.name, Class: p.name, Time: Seconds(c.seconds)}
-			switch c.action {
+		for _, r := range p.tests {
+			t := Case{Name: r.name, Class: p.name, Time: Seconds(r.seconds)}
+			why := &Message{Message: reason(r.output), Text: string(r.output)}
+			switch r.action {
 			case "pass":
 			case "skip":
-				t.Skipped = &Message{Message: reason(c.output), Text: string(c.output)}
+				t.Skipped = why
 			case "fail":
-				t.Failure = &Message{Message: reason(c.output), Text: string(c.output)}
-				bad = true
+				t.Failure = why
 			default:
-				t.Error = &Message{Message: "it has not ended", Text: string(c.output)}
-				bad = true
+				why.Message = "it has not ended"
+				t.Error = why
 			}
+			bad = bad || t.Failure != nil || t.Error != nil
 			s.Cases = append(s.Cases, t)
 		}
-		if p.failed && !bad {
+		if p.action == "fail" && !bad {
 			text := append(g.build[p.built], p.output...)
-			s.Cases = append(s.Cases, Case{Name: "package", Class: p.name, Time: Seconds(0),
+			s.Cases = append(s.Cases, Case{Name: "package", Class: p.name,
 				Error: &Message{Message: reason(text), Text: string(text)}})
 		}
 		list = append(list, s)

@@ -21,7 +21,7 @@ type (
 		Tests    int      `xml:"tests,attr"`
 		Failures int      `xml:"failures,attr"`
 		Errors   int      `xml:"errors,attr"`
-		Time     string   `xml:"time,attr"` // Seconds
+		Time     Seconds  `xml:"time,attr"` // of all suites
 		Suites   []Suite  `xml:"testsuite"`
 	}
 	// Suite is a program's.
@@ -31,7 +31,7 @@ type (
 		Failures   int        `xml:"failures,attr"`
 		Errors     int        `xml:"errors,attr"`
 		Skipped    int        `xml:"skipped,attr"`
-		Time       string     `xml:"time,attr"`
+		Time       Seconds    `xml:"time,attr"`
 		Properties []Property `xml:"properties>property"`
 		Cases      []Case     `xml:"testcase"`
 		SystemOut  string     `xml:"system-out,omitempty"`
@@ -45,7 +45,7 @@ type (
 	Case struct {
 		Name      string   `xml:"name,attr"`
 		Class     string   `xml:"classname,attr"`
-		Time      string   `xml:"time,attr"`
+		Time      Seconds  `xml:"time,attr"`
 		Skipped   *Message `xml:"skipped"`
 		Error     *Message `xml:"error"`
 		Failure   *Message `xml:"failure"`
@@ -59,12 +59,15 @@ type (
 	}
 )
 
-// Seconds is how the XML has times.
-func Seconds(s float64) string { return fmt.Sprintf("%.3f", s) }
+// Seconds is a time, which the XML has with three decimals.
+type Seconds float64
 
-// Count sets a suite's numbers by its cases.
-func (s *Suite) Count() {
-	s.Tests, s.Failures, s.Errors, s.Skipped = len(s.Cases), 0, 0, 0
+// MarshalText writes the seconds.
+func (s Seconds) MarshalText() ([]byte, error) { return fmt.Appendf(nil, "%.3f", float64(s)), nil }
+
+// Add adds a suite, whose numbers it counts by its cases.
+func (a *Suites) Add(s Suite) {
+	s.Tests = len(s.Cases)
 	for i := range s.Cases {
 		switch c := &s.Cases[i]; {
 		case c.Error != nil:
@@ -75,12 +78,8 @@ func (s *Suite) Count() {
 			s.Skipped++
 		}
 	}
-}
-
-// Add adds a suite.
-func (a *Suites) Add(s Suite) {
 	a.Suites = append(a.Suites, s)
-	a.Tests, a.Failures, a.Errors = a.Tests+s.Tests, a.Failures+s.Failures, a.Errors+s.Errors
+	a.Tests, a.Failures, a.Errors, a.Time = a.Tests+s.Tests, a.Failures+s.Failures, a.Errors+s.Errors, a.Time+s.Time
 }
 
 // Write writes the document.

@@ -78,22 +78,19 @@ func (m *Memory) orderUses(most int) (to []int) {
 	}
 	slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(m.Uses[b].Bytes, m.Uses[a].Bytes) })
 	to = make([]int, len(order))
-	var list []Use
+	list := []Use{}
 	for i, was := range order {
-		if i >= most {
-			to[was] = most
-			if i == most {
-				list = append(list, Use{State: "other", Queue: -1})
-			}
-			list[most].Bytes += m.Uses[was].Bytes
+		to[was] = min(i, most)
+		switch {
+		case i < most:
+			list = append(list, m.Uses[was])
 			continue
+		case i == most:
+			list = append(list, Use{State: "other", Queue: -1})
 		}
-		to[was] = i
-		list = append(list, m.Uses[was])
+		list[most].Bytes += m.Uses[was].Bytes
 	}
-	if m.Uses = list; list == nil {
-		m.Uses = []Use{}
-	}
+	m.Uses = list
 	return to
 }
 

@@ -162,7 +162,7 @@ func (r *Recorder) History() []byte {
 func (r *Recorder) copy() []sample {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return append([]sample{}, r.samples...)
+	return slices.Clone(r.samples)
 }
 
 // Seen reports whether there has been anything to record.

@@ -1,12 +1,9 @@
 package page
 
 import (
-	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"net/http"
-	"sync"
 	"time"
 
 	"vnic.dev/vnic/cmd/vnic/internal/httpserver"
@@ -30,10 +27,8 @@ type Server struct {
 	recorder *Recorder
 	http     *httpserver.Server
 	patience time.Duration // limits.LocalClient, but for tests
-	ending   chan struct{} // is closed when pages are to be told that it ends
-
-	mu    sync.Mutex
-	pages int // under mu
+	pages    chan struct{} // an element for each page that is open
+	ending   chan struct{} // is closed when the server ends
 }
 
 // Serve serves what r records at an address, until Close. localhost is 127.0.0.1 and ::1. log may be nil.
@@ -45,7 +40,7 @@ func serve(addr string, r *Recorder, log *slog.Logger, patience time.Duration) (
 	if err := CheckAddr(addr); err != nil {
 		return nil, err
 	}
-	s = &Server{recorder: r, patience: patience, ending: make(chan struct{})}
+	s = &Server{recorder: r, patience: patience, pages: make(chan struct{}, maxPages), ending: make(chan struct{})}
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /{$}", s.page)
 	mux.HandleFunc("GET /state.json", s.state)
@@ -83,15 +78,15 @@ func (s *Server) state(w http.ResponseWriter, _ *http.Request) {
 	_, _ = w.Write(b)
 }
 
-var errEnding = errors.New("the server ends")
-
 // events sends what has been, then a state a second: server-sent events (HTML, 9.2). The last one is "end".
 func (s *Server) events(w http.ResponseWriter, r *http.Request) {
-	if !s.enter() {
+	select {
+	case s.pages <- struct{}{}:
+		defer func() { <-s.pages }()
+	default:
 		http.Error(w, fmt.Sprintf("vnic: %d pages are open: close one", maxPages), http.StatusServiceUnavailable)
 		return
 	}
-	defer s.leave()
 	defer s.recorder.Watch()()
 	w.Header().Set("Content-Type", "text/event-stream")
 	c := http.NewResponseController(w)
@@ -113,43 +108,16 @@ func (s *Server) events(w http.ResponseWriter, r *http.Request) {
 		if err := send("state", b); err != nil {
 			return
 		}
-		switch err := s.wait(r, next); {
-		case errors.Is(err, errEnding):
+		select {
+		case <-next:
+		case <-s.ending:
 			b, _ = s.recorder.State()
 			if send("state", b) == nil {
 				_ = send("end", []byte("{}"))
 			}
 			return
-		case err != nil:
+		case <-r.Context().Done():
 			return
 		}
 	}
-}
-
-// wait waits for another state.
-func (s *Server) wait(r *http.Request, next <-chan struct{}) error {
-	select {
-	case <-next:
-		return nil
-	case <-s.ending:
-		return errEnding
-	case <-r.Context().Done():
-		return io.EOF
-	}
-}
-
-func (s *Server) enter() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.pages == maxPages {
-		return false
-	}
-	s.pages++
-	return true
-}
-
-func (s *Server) leave() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.pages--
 }

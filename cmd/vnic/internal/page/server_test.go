@@ -160,11 +160,7 @@ func TestSlowClientIsDropped(t *testing.T) {
 	slow := testkit.Must(net.Dial("tcp", strings.Trim(s.URL()[len("http:"):], "/")))(t)
 	defer slow.Close()
 	testkit.OK(t, testkit.Err(io.WriteString(slow, "GET /events HTTP/1.1\r\nHost: localhost\r\n\r\n")))
-	in := func() int {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		return s.pages
-	}
+	in := func() int { return len(s.pages) }
 	testkit.Eventually(t, "the slow one to come", func() bool { return in() == 1 })
 	testkit.Eventually(t, "the slow one to be dropped", func() bool {
 		s.recorder.look(true)

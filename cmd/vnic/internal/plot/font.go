@@ -36,8 +36,17 @@ type face struct {
 // glyph is the shape of a character.
 type glyph struct {
 	Advance int     `json:"advance"` // to where the next one begins
-	Outline [][]int `json:"outline"` // segments: an operation, and x and y of each of its points
+	Outline [][]int `json:"outline"` // segments: an op, and x and y of each of its points
 }
+
+// op is what a segment of an outline does.
+type op int
+
+const (
+	moveTo op = iota // a contour begins
+	lineTo
+	quadTo // a quadratic Bézier curve, by its control point and its end
+)
 
 // newFonts reads the embedded fonts, once. Nobody changes them.
 var newFonts = sync.OnceValues(func() (*fonts, error) {
@@ -81,17 +90,4 @@ func (f *fonts) glyphs(s style, t string) (list []placed, width float64) {
 		before = c
 	}
 	return list, width
-}
-
-// outline is that of a glyph, in points from where it begins on the baseline.
-func (f *fonts) outline(s style, g *glyph) []segment {
-	_, unit := f.faceOf(s)
-	list := make([]segment, len(g.Outline))
-	for i, part := range g.Outline {
-		list[i].op = op(part[0])
-		for k := range points(list[i].op) {
-			list[i].args[k] = point{float64(part[1+2*k]) * unit, float64(part[2+2*k]) * unit}
-		}
-	}
-	return list
 }

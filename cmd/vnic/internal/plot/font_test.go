@@ -69,7 +69,7 @@ func readFont(t *testing.T, ttf []byte) *face {
 				t.Fatalf("%q has an operation %d", c, s.Op)
 			}
 			part := []int{int(o)}
-			for _, p := range s.Args[:points(o)] {
+			for _, p := range s.Args[:1+o/quadTo] {
 				part = append(part, int(p.X), int(p.Y))
 			}
 			g.Outline = append(g.Outline, part)

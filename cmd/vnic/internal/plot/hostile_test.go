@@ -59,7 +59,7 @@ func TestHostileNames(t *testing.T) {
 			}
 			want, high, err := named("a").Size()
 			testkit.OK(t, err)
-			size := drawn(t, p).pixels.Bounds().Size()
+			size := drawn(t, p).pixels.Image().Bounds().Size()
 			testkit.Equal(t, "size", size.String(), fmt.Sprintf("(%d,%d)", want, high))
 		})
 	}

@@ -2,7 +2,7 @@ package plot
 
 import (
 	"bytes"
-	"fmt"
+	"image"
 	"image/color"
 	"math"
 	"strings"
@@ -11,25 +11,38 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
+// A dash that reaches a corner goes on behind it, and so does a gap.
 func TestDashesGoRoundCorners(t *testing.T) {
 	for name, c := range map[string]struct {
 		line   []point
 		dashes []float64
-		want   string
+		want   string // from point to point along the line: ink or none
 	}{
-		"no dashes": {[]point{{0, 0}, {9, 0}}, nil, "[[{0 0} {9 0}]]"},
-		"a corner in a dash": {[]point{{0, 0}, {4, 0}, {4, 4}}, []float64{3, 0.5},
-			"[[{0 0} {3 0}] [{3.5 0} {4 0} {4 2.5}] [{4 3} {4 4}]]"},
-		"a gap up to corners": {[]point{{0, 0}, {3, 0}, {3, 3}}, []float64{2, 1}, "[[{0 0} {2 0}] [{3 0} {3 2}]]"},
-		"two lengths": {[]point{{0, 0}, {10, 0}}, []float64{4, 1, 2, 1},
-			"[[{0 0} {4 0}] [{5 0} {7 0}] [{8 0} {10 0}]]"},
-		"a point twice": {[]point{{0, 0}, {0, 0}, {3, 0}}, []float64{2, 2}, "[[{0 0} {0 0} {2 0}]]"},
+		"no dashes":           {[]point{{0, 5}, {9, 5}}, nil, "#########"},
+		"a corner in a dash":  {[]point{{0, 5}, {4, 5}, {4, 9}}, []float64{3, 1}, "###.###."},
+		"a gap up to corners": {[]point{{0, 5}, {3, 5}, {3, 8}}, []float64{2, 1}, "##.##."},
+		"two lengths":         {[]point{{0, 5}, {10, 5}}, []float64{4, 1, 2, 1}, "####.##.##"},
+		"a point twice":       {[]point{{0, 5}, {0, 5}, {6, 5}}, []float64{2, 2}, "##..##"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			testkit.Equal(t, "dashes", fmt.Sprint(dashed(c.line, c.dashes)), c.want)
+			r := newRaster(100, 100, 10, nil)
+			r.stroke(stroke{color: ink, width: 0.4, dashes: c.dashes}, c.line)
+			got := ""
+			for k := 1; k < len(c.line); k++ {
+				a, b := c.line[k-1], c.line[k]
+				for i := 0.5; i < math.Hypot(b.x-a.x, b.y-a.y); i++ {
+					part := i / math.Hypot(b.x-a.x, b.y-a.y)
+					x, y := a.x+(b.x-a.x)*part, a.y+(b.y-a.y)*part
+					got += map[bool]string{true: "#", false: "."}[r.pixel(int(10*x), int(10*y)).R < 0x80]
+				}
+			}
+			testkit.Equal(t, "dashes", got, c.want)
 		})
 	}
 }
+
+// pixel is the colour of a pixel.
+func (r *raster) pixel(x, y int) color.RGBA { return r.pixels.Image().(*image.RGBA).RGBAAt(x, y) }
 
 // Around a line's points, at whatever angle its parts meet, there is ink up to half of its width, and none from there
 // on. Parts that overlap do not cancel out.
@@ -50,7 +63,7 @@ func TestLinesAreAsWideAtCorners(t *testing.T) {
 					away, within = min(away, d), within || beside && d < width/2-1
 				}
 				within = within || math.Hypot(p.x-100, p.y-100) < width/2-1
-				dark := r.pixels.RGBAAt(x, y).R
+				dark := r.pixel(x, y).R
 				if within && dark > 2 || away > width/2+1 && dark != 0xff {
 					t.Fatalf("%d degrees: (%d,%d), %.1f away, is %d", degrees, x, y, away, dark)
 				}
@@ -83,7 +96,7 @@ func TestTextIsWhereItsPointIs(t *testing.T) {
 			r.text(s, point{100, 100}, words)
 			low, high := point{400, 400}, point{}
 			for i := range 400 * 400 {
-				if px, py := i%400, i/400; r.pixels.RGBAAt(px, py).R < 0x80 {
+				if px, py := i%400, i/400; r.pixel(px, py).R < 0x80 {
 					low = point{min(low.x, float64(px)/2), min(low.y, float64(py)/2)}
 					high = point{max(high.x, float64(px+1)/2), max(high.y, float64(py+1)/2)}
 				}

@@ -28,8 +28,8 @@ func (r *runner) check(rep *Report) error {
 	return rep.check(r.opt, r.streams, errors.Join(errs...))
 }
 
-// check holds the report against what each mode must prove. streams are those of its rails; without rails there may be
-// none. more has further errors.
+// check holds the report against what each mode must prove. streams has the stream of each rail; without rails it may
+// be empty. more has further errors.
 func (rep *Report) check(o *Options, streams []*stream, more error) error {
 	var f report.Findings
 	if o.Rails == 0 {

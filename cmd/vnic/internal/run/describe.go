@@ -6,6 +6,8 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/dustin/go-humanize/english"
+
 	"vnic.dev/vnic/cmd/vnic/internal/guests"
 	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/lab/labfile"
@@ -40,8 +42,8 @@ func (o *Options) fromFile() (lab.Description, error) {
 	}
 	for _, g := range d.Guests {
 		if len(g.NICs) < o.Rails {
-			return d, fmt.Errorf("--rails %d: guest %s of the lab file has %d NIC%s", o.Rails, g.Name,
-				len(g.NICs), map[bool]string{true: "s"}[len(g.NICs) != 1])
+			return d, fmt.Errorf("--rails %d: guest %s of the lab file has %s", o.Rails, g.Name,
+				english.Plural(len(g.NICs), "NIC", ""))
 		}
 	}
 	return d, nil
@@ -132,16 +134,20 @@ func (o *Options) checkLab() error {
 func (o *Options) checkSubnets(d *lab.Description) error {
 	for rail := range o.rails() {
 		a, b := &d.Guests[0].NICs[rail], &d.Guests[1].NICs[rail]
-		from, to := a.Addr4, b.Addr4
-		if o.Family == 6 {
-			from, to = a.Addr6, b.Addr6
-		}
-		if from.Masked() != to.Masked() {
+		if from, to := o.addr(a), o.addr(b); from.Masked() != to.Masked() {
 			return fmt.Errorf("--lab: %s has %v, and %s %v: the ends of a rail are in one subnet: name others, or leave them out",
 				a.Name, from, b.Name, to)
 		}
 	}
 	return nil
+}
+
+// addr is the address by which a NIC transfers.
+func (o *Options) addr(n *lab.NIC) netip.Prefix {
+	if o.Family == 6 {
+		return n.Addr6
+	}
+	return n.Addr4
 }
 
 // modelsOf are the models of a guest's NICs that are used, each once.
@@ -160,7 +166,7 @@ func (o *Options) checkRAM(i int, g *lab.Guest) error {
 		return nil
 	}
 	ram, _ := o.machine(i)
-	pages, most, node := 0, 0, false // the least RAM has room for those of one NIC
+	pages, most, node := 0, 0, false // the least RAM has room for the huge pages of one NIC
 	for i := range g.NICs {
 		model := g.ModelOf(&g.NICs[i])
 		one := machine.SoftwareFor(model.Name).HugePages

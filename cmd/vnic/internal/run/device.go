@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"strings"
 
-	"vnic.dev/vnic/cmd/vnic/internal/guests"
 	"vnic.dev/vnic/internal/lab"
 )
 
@@ -34,18 +33,6 @@ func (o *Options) models() (m [2]lab.Model, err error) {
 	return m, nil
 }
 
-// queuePairs of a NIC: the last are to be bound, and the first, at least one, carry ordinary traffic.
+// queuePairs is how many queue pairs a NIC gets: the last ones are to be bound, and the first, at least one, carry
+// ordinary traffic.
 func (o *Options) queuePairs(m lab.Model) int { return max(m.QueuePairs, o.BindQueues+1) }
-
-func (e *end) pairs() int { return guests.UsedPairs(e.Port.Model.Name, e.Port.QueuePairs) }
-
-// hostQueues is how many of a NIC's queue pairs carry ordinary traffic.
-func (o *Options) hostQueues(pairs int) int { return pairs - o.BindQueues }
-
-// bound lists those of a NIC's queue pairs that are to be bound.
-func (o *Options) bound(pairs int) (queues []int) {
-	for q := o.hostQueues(pairs); q < pairs; q++ {
-		queues = append(queues, q)
-	}
-	return queues
-}

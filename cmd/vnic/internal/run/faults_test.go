@@ -145,8 +145,8 @@ func whole(rep *Report, err error) error {
 	return nil
 }
 
-// Each fault alone, with guests in the process: the stream is right, or ends in the error that is documented. Those that
-// leave it right are together in TestFaultsLeaveTheStreamRight, and here when there is time.
+// Each fault alone, with guests in the process: the stream is right, or ends in the error that is documented. The
+// faults that leave it right are together in TestFaultsLeaveTheStreamRight, and here when there is time.
 func TestEachFaultInProcess(t *testing.T) {
 	for _, f := range everyFault {
 		if !testkit.Long() && f.ends[NICVirtio] == nil {

@@ -37,7 +37,7 @@ type Half struct {
 	PeerSays   string `json:"peer_says,omitempty"` // what its side did not prove
 }
 
-// away says whether guest i is on another host.
+// away reports whether guest i is on another host.
 func (o *Options) away(i int) bool {
 	return o.Half != "" && o.Lab != nil && i < len(o.Lab.Guests) && o.Lab.Guests[i].Name != o.Half
 }
@@ -153,7 +153,7 @@ func (o *Options) halve(d lab.Description) lab.Description {
 	return d
 }
 
-// own has the script do what is done to NICs and GPUs that are here.
+// local returns the events of a script that change NICs and GPUs on this host.
 func (r *runner) local(script []lab.Event) (list []lab.Event) {
 	for _, e := range script {
 		for _, m := range r.Guests {
@@ -166,7 +166,7 @@ func (r *runner) local(script []lab.Event) (list []lab.Event) {
 	return list
 }
 
-// uplinks are services for those of a half. The end of one is that of the run.
+// uplinks are the services by which a half reaches the other host. When one ends, the run ends.
 func (r *runner) uplinks(fail func(error)) (list []lab.Service) {
 	_, other := r.opt.here()
 	for _, c := range r.opt.Uplinks {
@@ -207,7 +207,7 @@ type host struct {
 	addr, peer netip.AddrPort
 }
 
-// newHost has our stack run on a port.
+// newHost starts our stack on a port.
 func newHost(p *lab.Port, peer netip.Addr, o *Options) (*host, error) {
 	n, err := p.InProcess(driver.Options{QueuePairs: p.QueuePairs, HostQueues: p.QueuePairs, Log: o.Log})
 	if err != nil {
@@ -328,8 +328,8 @@ func (r *runner) meetPeer(ctx context.Context, fail func(error)) error {
 	}
 }
 
-// step has both hosts go on together, and exchanges what there is to say of a transfer. Where both ends are here there
-// is nobody to wait for.
+// step waits until the other host is at the same step of the transfer, too, and exchanges a text with it. It does
+// nothing if both ends are on this host.
 func (t *round) step(ctx context.Context, what, ours string) (theirs string, err error) {
 	p := t.s.r.peer
 	if p == nil {
@@ -339,7 +339,7 @@ func (t *round) step(ctx context.Context, what, ours string) (theirs string, err
 	return p.meet(ctx, fmt.Sprintf("%s %s to %s, round %d, %s", t.mode, from, to, t.number, what), ours)
 }
 
-// moved has both hosts have moved all bytes. The one that receives learns the digest of what was sent.
+// moved waits until all bytes have been moved on both hosts. The receiving host learns the digest of the source.
 func (t *round) moved(ctx context.Context) error {
 	ours := ""
 	if !t.s.ends[0].away() {

@@ -54,7 +54,7 @@ const (
 	scaleAuto  = "auto"
 )
 
-// shares says whether shares are measured: somebody has said a scale.
+// shares reports whether shares are measured: the user or the lab file has set a scale.
 func (o *Options) shares() bool {
 	return o.Half == "" && (o.Scale != "" || o.Lab != nil && o.Lab.Scale > 1)
 }
@@ -76,20 +76,18 @@ func (o *Options) checkScale() error {
 	return nil
 }
 
-// gpuOf is the number of a GPU among its machine's.
-func gpuOf(m *lab.Machine, g *lab.GPUMemory) int { return slices.Index(m.GPUs, g) }
-
-// perByte has what a transfer in a mode moved over each edge for a byte of payload, by the counters of its connection.
+// perByte returns how many bytes a transfer in a mode moved over each edge for a byte of payload, by its connection's
+// counters.
 func (s *stream) perByte(mode string) map[*lab.Edge]float64 {
 	bytes := make(map[*lab.Edge]float64)
 	for i, e := range s.ends {
 		if e.away() {
 			continue
 		}
-		way := lab.ByHost
+		way, gpu := lab.ByHost, s.places[i].gpu
 		if mode == transfer.Devmem {
-			g := gpuOf(e.HW, s.gpus[i])
-			way = lab.Way{GPU: g, Bounced: s.r.desc.NoP2P || !e.HW.Tree.Path(e.Port.Place, s.gpus[i].Place).P2P()}
+			path := e.HW.Tree.Path(e.Port.Place, e.HW.GPUs[gpu].Place)
+			way = lab.Way{GPU: gpu, Bounced: s.r.desc.NoP2P || !path.P2P()}
 		}
 		c := &s.links.flows[i]
 		tx, rx := way, lab.ByHost // payload, and acknowledgments
@@ -99,7 +97,7 @@ func (s *stream) perByte(mode string) map[*lab.Edge]float64 {
 		e.Port.CarryFlow(bytes, &c.Tx, tx, true)
 		e.Port.CarryFlow(bytes, &c.Rx, rx, false)
 		if mode == transfer.Copy {
-			for _, x := range e.Port.EngineLoads(gpuOf(e.HW, s.gpus[i]), 0, i == 0) {
+			for _, x := range e.Port.EngineLoads(gpu, 0, i == 0) {
 				bytes[x.Edge] += x.Payload * float64(s.links.moved)
 			}
 		}
@@ -143,29 +141,24 @@ func (r *runner) model() (rates []float64, limits []*lab.Edge) {
 	return lab.MaxMin(all)
 }
 
-// scales are what --scale auto chooses from.
-func scales() (list []float64) {
-	for n := 1.; n <= lab.MaxScale; n *= 10 {
-		for _, k := range []float64{1, 2, 5} {
-			if k*n <= lab.MaxScale {
-				list = append(list, k*n)
+// autoScale is the smallest of 1, 2, 5, 10 and so on at which each transfer of a probe was twice as much faster than its
+// links as it has to be for a share, as one that waits for links takes more of a processor; and at which size bytes take
+// autoLeast.
+func autoScale(model, probe []float64, size uint64) (float64, error) {
+	fits := func(scale float64) bool {
+		for i, rate := range model {
+			if !math.IsInf(rate, 1) &&
+				(rate/scale*2*probeLeast > probe[i] || float64(size) < autoLeast*rate/scale) {
+				return false
 			}
 		}
+		return true
 	}
-	return list
-}
-
-// autoScale is the smallest at which each transfer of a probe was twice as much faster than its links as it has to be
-// for a share, as one that waits for links takes more of a processor; and at which so many bytes take autoLeast.
-func autoScale(model, probe []float64, size uint64) (float64, error) {
-	for _, scale := range scales() {
-		fits := true
-		for i, rate := range model {
-			fits = fits && (math.IsInf(rate, 1) ||
-				rate/scale*2*probeLeast <= probe[i] && float64(size) >= autoLeast*rate/scale)
-		}
-		if fits {
-			return scale, nil
+	for n := 1.; n <= lab.MaxScale; n *= 10 {
+		for _, scale := range []float64{n, 2 * n, 5 * n} {
+			if scale <= lab.MaxScale && fits(scale) {
+				return scale, nil
+			}
 		}
 	}
 	return 0, fmt.Errorf("--scale auto: links are too fast for this machine even at %d: name a lab with slower ones",
@@ -174,7 +167,7 @@ func autoScale(model, probe []float64, size uint64) (float64, error) {
 
 // tally is what the transfers of a mode have used.
 type tally struct {
-	edges []*lab.Edge // of which it is counted for how long they were taken
+	edges []*lab.Edge // whose busy time is measured
 	moved uint64      // bytes of payload, each once
 	flows [2]control.FlowCounts
 	taken map[*lab.Edge]int64 // nanoseconds, while transfers went on
@@ -197,12 +190,11 @@ func (t *tally) end() {
 }
 
 // add adds a transfer by the counters of its connection at both ends.
-func (t *tally) add(n uint64, a, b control.FlowCounts) {
+func (t *tally) add(n uint64, more [2]control.FlowCounts) {
 	t.moved += n
-	for i, more := range [2]control.FlowCounts{a, b} {
-		to := &t.flows[i]
-		to.Tx.Add(more.Tx)
-		to.Rx.Add(more.Rx)
+	for i := range more {
+		t.flows[i].Tx.Add(more[i].Tx)
+		t.flows[i].Rx.Add(more[i].Rx)
 	}
 }
 
@@ -339,8 +331,7 @@ func (r *runner) probe(ctx context.Context) error {
 	return r.Lab.SetScale(scale)
 }
 
-// playScript has the lab file's script play from when the first transfers begin, until the function that it gives is
-// called.
+// playScript plays the lab file's script from when the first transfers begin, until end is called.
 func (r *runner) playScript(ctx context.Context) (end func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	var once sync.Once

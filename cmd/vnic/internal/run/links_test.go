@@ -13,7 +13,7 @@ import (
 	"vnic.dev/vnic/internal/transfer"
 )
 
-// payload is what each link of a run's last mode carried of it, but for those of Ethernet.
+// payload is how many bytes of payload each link but Ethernet's carried in a run's last mode.
 func (rep *Report) payload() map[string]uint64 {
 	m := make(map[string]uint64)
 	for _, l := range rep.Runs[len(rep.Runs)-1].Links {
@@ -31,7 +31,7 @@ func TestLinksCarryPayload(t *testing.T) {
 	const both, devmem, copy = "both", transfer.Devmem, transfer.Copy
 	for _, c := range []struct {
 		name, file, mode string
-		want             func(n, tx, rx uint64) map[string]uint64 // bytes, those that NICs sent, those that they received
+		want             func(n, tx, rx uint64) map[string]uint64 // by bytes, bytes NICs sent, bytes NICs received
 	}{
 		{"below a switch", "a3-high", devmem, func(n, tx, rx uint64) map[string]uint64 {
 			return map[string]uint64{"a.gpu0 up": tx, "a.nic0 down": tx, "b.nic0 up": rx, "b.gpu0 down": rx}

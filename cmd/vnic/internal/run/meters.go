@@ -1,12 +1,12 @@
 package run
 
 import (
+	"cmp"
 	"context"
 	"net/netip"
-	"time"
 
+	"vnic.dev/vnic/cmd/vnic/internal/guests"
 	"vnic.dev/vnic/internal/control"
-	"vnic.dev/vnic/internal/limits"
 	"vnic.dev/vnic/internal/nic"
 	"vnic.dev/vnic/internal/wire"
 )
@@ -36,24 +36,23 @@ func (s *stream) addFlowCounters(from, to netip.AddrPort) (m *flowCounters, err 
 	return m, nil
 }
 
-// read gives zeros for an end that is not here.
-func (m *flowCounters) read() (tx, rx control.DirCounters, a, b control.FlowCounts) {
-	if e := m.ends[0]; e != nil {
-		a, _ = e.nic().ReadFlowCounter(m.id[0])
+// read returns what both ends have counted; zeros for an end that is not here.
+func (m *flowCounters) read() (c [2]control.FlowCounts) {
+	for i, e := range m.ends {
+		if e != nil {
+			c[i], _ = e.nic().ReadFlowCounter(m.id[i])
+		}
 	}
-	if e := m.ends[1]; e != nil {
-		b, _ = e.nic().ReadFlowCounter(m.id[1])
-	}
-	return a.Tx, b.Rx, a, b
+	return c
 }
 
-// moved is what the receiver has, or what was sent if that is not here.
+// moved is what the receiver has, or what was sent if the receiver is not here.
 func (m *flowCounters) moved() control.DirCounters {
-	tx, rx, _, _ := m.read()
+	c := m.read()
 	if m.ends[1] == nil {
-		return tx
+		return c[0].Tx
 	}
-	return rx
+	return c[1].Rx
 }
 
 func (m *flowCounters) remove() {
@@ -64,18 +63,13 @@ func (m *flowCounters) remove() {
 	}
 }
 
-// settle waits until the sender's worker has counted what the receiver already has: it counts after it has delivered.
+// settle waits until the sender's worker has counted what the receiver already has.
 func (m *flowCounters) settle(ctx context.Context, n uint64) {
-	end := time.Now().Add(limits.Counted.Here())
-	for ; time.Now().Before(end) && ctx.Err() == nil; time.Sleep(time.Millisecond) {
-		tx, rx, _, _ := m.read()
-		if (m.ends[0] == nil || payload(tx) >= n) && (m.ends[1] == nil || payload(rx) >= n) {
-			return
-		}
-	}
+	guests.Settle(ctx, func() bool {
+		c := m.read()
+		return (m.ends[0] == nil || guests.Payload(c[0].Tx) >= n) && (m.ends[1] == nil || guests.Payload(c[1].Rx) >= n)
+	})
 }
-
-func payload(d control.DirCounters) uint64 { return d.DeviceBytes + d.GPUFileBytes + d.HostBytes }
 
 // totals are counters that are not flowCounters': of ports, as they stand now.
 type totals struct{ engine, drops uint64 }
@@ -115,9 +109,10 @@ func countersOf(ports ...*nic.Port) (t totals) {
 
 // account adds what the transfer cost.
 func (t *round) account(r *Run) {
-	tx, rx, a, b := t.flows.read()
-	t.s.links.add(t.n, a, b)
-	t.samples.end(t.start.Add(t.took), payload(t.flows.moved()))
+	c := t.flows.read()
+	tx, rx := c[0].Tx, c[1].Rx
+	t.s.links.add(t.n, c)
+	t.samples.end(t.start.Add(t.took), guests.Payload(t.flows.moved()))
 	now := t.s.counters()
 	r.Bytes += t.n
 	r.Seconds += t.took.Seconds()
@@ -126,27 +121,23 @@ func (t *round) account(r *Run) {
 	r.RX.Device += rx.DeviceBytes
 	r.RX.Host += rx.HostBytes + rx.GPUFileBytes
 	r.PayloadBytesDevice, r.PayloadBytesHost = r.RX.Device, r.RX.Host
-	seen := a
+	seen := c[0]
 	if t.s.ends[0].away() {
-		seen = b
+		seen = c[1]
 	}
 	r.HeaderBytes += seen.Tx.HeaderBytes + seen.Rx.HeaderBytes
 	r.RetransmittedBytes += tx.RetransBytes
-	r.BouncedBytes += tx.BouncedBytes + b.Rx.BouncedBytes
-	r.CopyEngineBytes += now.engine - t.before.engine + tx.BouncedBytes + b.Rx.BouncedBytes
+	r.BouncedBytes += tx.BouncedBytes + rx.BouncedBytes
+	r.CopyEngineBytes += now.engine - t.before.engine + tx.BouncedBytes + rx.BouncedBytes
 	r.DroppedPackets += now.drops - t.before.drops
 	r.LinearBytes += t.got.Linear
 	r.Fragments += t.got.Frags
 	if t.recv.Hold > 0 {
-		if r.Hold == nil {
-			r.Hold = &Hold{}
-		}
+		r.Hold = cmp.Or(r.Hold, &Hold{})
 		r.Hold.Tokens, r.Hold.Stalls = max(r.Hold.Tokens, t.got.Held), r.Hold.Stalls+t.got.Stalls
 	}
 	if t.got.Late > 0 {
-		if r.LateTokens == nil {
-			r.LateTokens = &LateTokens{}
-		}
+		r.LateTokens = cmp.Or(r.LateTokens, &LateTokens{})
 		r.LateTokens.Tokens = max(r.LateTokens.Tokens, t.got.Late)
 		r.LateTokens.NoBuffer += t.s.noBuffer() - t.noBuffer
 	}

@@ -73,7 +73,7 @@ func (r *runner) runMode(ctx context.Context, rep *Report, mode string, number u
 	for i := range rail {
 		rail[i] = newBarrier(ctx, len(r.ways))
 	}
-	done := newProgress(r.opt, mode, len(r.streams))
+	moved := r.opt.progress(mode, len(r.streams))
 	runs := make([]*Run, len(r.streams))
 	for i, s := range r.streams {
 		s.opt.Stage = func(step Step) {
@@ -88,7 +88,7 @@ func (r *runner) runMode(ctx context.Context, rep *Report, mode string, number u
 				rail[s.rail.Rail].wait()
 			}
 		}
-		s.opt.Progress = func(_ string, n, _ uint64) { done.set(i, n) }
+		s.opt.Progress = func(_ string, n, _ uint64) { moved(i, n) }
 		eg.Go(func() (err error) {
 			if runs[i], err = s.runMode(ctx, mode, number); err == nil {
 				return nil

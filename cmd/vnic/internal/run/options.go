@@ -102,11 +102,7 @@ func (o *Options) Check() error {
 	if err := guests.Modes(o.Modes); err != nil {
 		return err
 	}
-	models, err := o.models()
-	if err != nil {
-		return err
-	}
-	if err := o.checkSabotage(models[:]); err != nil {
+	if _, err := o.models(); err != nil {
 		return err
 	}
 	switch {
@@ -114,8 +110,6 @@ func (o *Options) Check() error {
 		return errors.New("--xdp and --guest inproc: XDP programs are of a guest's kernel, and there is none")
 	case o.MaxMTU != 0 && o.InProc:
 		return errors.New("--max-mtu and --guest inproc: no kernel is there to raise an MTU")
-	case o.BindQueues < 1 || o.BindQueues > maxBind:
-		return fmt.Errorf("--bind-queues %d: 1 to %d", o.BindQueues, maxBind)
 	case o.HoldTokens > maxHold:
 		return fmt.Errorf("--hold-tokens %d: at most %d", o.HoldTokens, uint64(maxHold))
 	case o.Family != 4 && o.Family != 6:
@@ -124,14 +118,13 @@ func (o *Options) Check() error {
 		return fmt.Errorf("--mtu %d: 576 (IPv6: 1280) to %d", o.MTU, 65535-14)
 	case o.GPUMemory&(o.GPUMemory-1) != 0:
 		return fmt.Errorf("--gpu-memory %s: not a power of two, as a PCI BAR must be", lab.FormatBytes(o.GPUMemory))
-	case o.Digest != DigestPieces && o.Digest != DigestSHA256:
-		return fmt.Errorf("--digest %s: %s or %s", o.Digest, DigestPieces, DigestSHA256)
 	case o.StallSecs < 1:
 		return fmt.Errorf("--stall %d: at least 1 second", o.StallSecs)
 	case o.Pause != "" && !slices.Contains(Stages, o.Pause):
 		return fmt.Errorf("--pause-at %s: none of %s", o.Pause, strings.Join(Stages, ", "))
 	}
-	return cmp.Or(guests.CheckRAM(o.Memory), o.Common.Check(),
+	return cmp.Or(guests.Number("--bind-queues", o.BindQueues, 1, maxBind),
+		guests.OneOf("--digest", o.Digest, DigestPieces, DigestSHA256), guests.CheckRAM(o.Memory), o.Common.Check(),
 		errors.Join(o.checkHalf(), o.checkScale()), o.checkLab())
 }
 

@@ -191,7 +191,7 @@ func TestCaptureHasThePayload(t *testing.T) {
 	}
 }
 
-// TestRunGoesOnWithoutItsCapture: a file that takes nothing is told of, and the run is proved all the same.
+// A file that cannot be written is reported, and the run is proved all the same.
 func TestRunGoesOnWithoutItsCapture(t *testing.T) {
 	o := options(1 << 20)
 	notes := make(chan string, 10)

@@ -32,14 +32,14 @@ func TestPeersGoTogether(t *testing.T) {
 	testkit.LeavesNothing(t)
 	x, y := call(t)
 	a, b := newPeer(x, "b", time.Minute, new(atomic.Bool)), newPeer(y, "a", time.Minute, new(atomic.Bool))
-	said := make(chan string, 3)
+	results := make(chan string, 3)
 	go func() {
 		_, err := b.greet(t.Context(), hello{Guest: "b"})
-		said <- fmt.Sprint(err)
+		results <- fmt.Sprint(err)
 		s, err := b.meet(t.Context(), "one", "b's")
-		said <- fmt.Sprint(s, err)
+		results <- fmt.Sprint(s, err)
 		v, err := b.conclude(t.Context(), verdict{Text: "\x1b[2Jbad\nworse"})
-		said <- fmt.Sprint(v, err)
+		results <- fmt.Sprint(v, err)
 		b.close(nil)
 	}()
 	testkit.Equal(t, "guest", testkit.Must(a.greet(t.Context(), hello{Guest: "a"}))(t).Guest, "b")
@@ -48,7 +48,7 @@ func TestPeersGoTogether(t *testing.T) {
 	testkit.Equal(t, "verdict", v, verdict{Text: "?[2Jbad; worse"})
 	a.close(nil)
 	for _, want := range []string{"<nil>", "a's<nil>", "{true }<nil>"} {
-		if got := strings.ReplaceAll(<-said, " <nil>", "<nil>"); got != want {
+		if got := strings.ReplaceAll(<-results, " <nil>", "<nil>"); got != want {
 			t.Errorf("%s, want %s", got, want)
 		}
 	}
@@ -90,10 +90,10 @@ func TestHostilePeers(t *testing.T) {
 			if c.say == "" {
 				silence = 300 * time.Millisecond
 			}
-			p, told := newPeer(x, "b", silence, new(atomic.Bool)), make(chan error, 2)
-			p.watch(func(err error) { told <- err })
+			p, reported := newPeer(x, "b", silence, new(atomic.Bool)), make(chan error, 2)
+			p.watch(func(err error) { reported <- err })
 			go func() { _, _ = y.Write([]byte(c.say)) }()
-			err := <-told
+			err := <-reported
 			testkit.ErrorSays(t, err, c.want)
 			if len(err.Error()) > 2*maxText || strings.ContainsAny(err.Error(), "\x1b\x07\n") {
 				t.Errorf("%q", err)

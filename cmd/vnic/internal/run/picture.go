@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/dustin/go-humanize"
+	"github.com/dustin/go-humanize/english"
 
 	"vnic.dev/vnic/cmd/vnic/internal/plot"
 	"vnic.dev/vnic/internal/lab"
@@ -41,7 +42,7 @@ func (r *Recorder) Picture(rep *Report) *plot.Picture {
 	return p
 }
 
-// scaled says whether links were slower than said, so that rates are those of the lab's links.
+// scaled reports whether links were slower than the lab file says: rates are then shown as on the lab's own links.
 func (rep *Report) scaled() bool { return len(rep.Rails) > 0 && rep.Scale > 1 }
 
 // rate is one that was measured, in the picture's unit.
@@ -64,7 +65,7 @@ func (r *Recorder) title(rep *Report) string {
 	b.WriteString(cmp.Or(r.Name, "vnic run") + ": ")
 	if len(rep.Rails) > 0 {
 		n := rep.Rails[len(rep.Rails)-1].Rail + 1
-		fmt.Fprintf(&b, "%d %s", n, plural(n, "rail"))
+		b.WriteString(english.Plural(n, "rail", ""))
 		if rep.bidir() {
 			b.WriteString(" in both directions")
 		}
@@ -82,15 +83,8 @@ func (r *Recorder) title(rep *Report) string {
 	return b.String()
 }
 
-// bidir says whether rails had both directions.
+// bidir reports whether rails had both directions.
 func (rep *Report) bidir() bool { return len(rep.Rails) > 1 && rep.Rails[0].Rail == rep.Rails[1].Rail }
-
-func plural(n int, word string) string {
-	if n == 1 {
-		return word
-	}
-	return word + "s"
-}
 
 // subtitle says what else is to be known to do it again.
 func (rep *Report) subtitle() string {
@@ -326,7 +320,7 @@ func (row *barRow) kind() string {
 	}, name)
 }
 
-// isLike says whether the bars of two links would look the same, the longest being most.
+// isLike reports whether the bars of two links would look the same, the longest being most.
 func (row *barRow) isLike(other *barRow, most float64) bool {
 	if row.kind() != other.kind() || row.rate != other.rate {
 		return false

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"math"
-	"net/netip"
 	"slices"
 
 	"vnic.dev/vnic/cmd/vnic/internal/guests"
@@ -122,8 +121,7 @@ func (r *runner) add(rail int, way [2]int, trees [2]*tree, used map[place]int) {
 		if worst = max(worst, path.Distance); !r.opt.away(guest) { // a host judges its own side
 			s.opt.P2P = s.opt.P2P && path.P2P() && !r.desc.NoP2P
 		}
-		s.ends[i] = &end{Node: guests.Node{Name: n.Name}, opt: &s.opt, base: uint64(used[here.ofGPU()]),
-			addrs: [2]netip.Prefix{n.Addr4, n.Addr6}}
+		s.ends[i] = &end{Node: guests.Node{Name: n.Name}, base: uint64(used[here.ofGPU()]), addr: r.opt.addr(n)}
 		used[here.ofGPU()]++
 		s.places[i] = here
 	}

@@ -2,28 +2,17 @@ package run
 
 import "sync"
 
-// progress adds up the progress of several transfers.
-type progress struct {
-	opt  *Options
-	mode string
-	mu   sync.Mutex
-	done []uint64
-}
-
-func newProgress(o *Options, mode string, n int) *progress {
-	return &progress{opt: o, mode: mode, done: make([]uint64, n)}
-}
-
-func (p *progress) set(i int, n uint64) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.done[i] = n
-	if p.opt.Progress == nil {
-		return
+// progress adds up the progress of n transfers in a mode: moved reports how many bytes transfer i has moved so far.
+func (o *Options) progress(mode string, n int) (moved func(i int, bytes uint64)) {
+	var mu sync.Mutex
+	done, sum := make([]uint64, n), uint64(0)
+	return func(i int, bytes uint64) {
+		mu.Lock()
+		defer mu.Unlock()
+		sum += bytes - done[i]
+		done[i] = bytes
+		if o.Progress != nil {
+			o.Progress(mode, sum, o.Size*uint64(n))
+		}
 	}
-	sum := uint64(0)
-	for _, d := range p.done {
-		sum += d
-	}
-	p.opt.Progress(p.mode, sum, p.opt.Size*uint64(len(p.done)))
 }

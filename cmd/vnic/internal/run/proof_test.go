@@ -108,8 +108,8 @@ func flags(o *Options) string {
 // guest may be later than any such number.
 const again = 64 << 10
 
-// unproved says which conditions of a run's proof do not hold: those of the report's own check, and
-// what follows from the options. Where nothing is lost all that is sent twice is what the sender's NIC saw sent again.
+// unproved lists the conditions of a run's proof that do not hold: the report's own check, and what follows from the
+// options. Where nothing is lost all that is sent twice is what the sender's NIC saw sent again.
 func unproved(rep *Report, o *Options) (wrong []string) {
 	check := func(ok bool, format string, args ...any) {
 		if !ok {

@@ -20,7 +20,7 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// railsOptions are those of a small run over rails of a lab file; "": of flags.
+// railsOptions returns the options of a small run over rails of a lab file; "": of flags.
 func railsOptions(t *testing.T, rails int, file string) Options {
 	o := Defaults()
 	o.InProc, o.Size, o.Rails, o.Seed, o.GPUMemory = true, 1<<20, rails, 7, 64<<20
@@ -31,7 +31,7 @@ func railsOptions(t *testing.T, rails int, file string) Options {
 	return o
 }
 
-// load has the guests be those of a lab file.
+// load takes the guests of a lab file.
 func (o *Options) load(t *testing.T, file string, rails int) {
 	l := testkit.Must(labfile.Load(file, nil))(t)
 	l.Sow(o.Seed)
@@ -335,9 +335,10 @@ func TestWrongByteOfARailIsFound(t *testing.T) {
 		e := s.ends[1]
 		e.Ops = &spoiler{e.Ops, func() error {
 			b, pos := []byte{0}, int64(e.base+s.plan.pool+12345)
-			_, err := s.gpus[1].File.ReadAt(b, pos)
+			file := e.HW.GPUs[s.places[1].gpu].File
+			_, err := file.ReadAt(b, pos)
 			b[0] ^= 1
-			_, werr := s.gpus[1].File.WriteAt(b, pos)
+			_, werr := file.WriteAt(b, pos)
 			return errors.Join(err, werr)
 		}}
 	}

@@ -9,7 +9,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// removalLab is a lab file of three rails: those that lose something last until they do, the last one is short.
+// removalLab is a lab file of three rails: two rails last until something of them is removed, the last one is short.
 const removalLab = `
     memory: 384M,
     sockets: [{name: s0}],

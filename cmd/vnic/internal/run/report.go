@@ -1,6 +1,7 @@
 package run
 
 import (
+	"cmp"
 	_ "embed" // the schema
 
 	"vnic.dev/vnic/cmd/vnic/internal/pcap"
@@ -39,7 +40,7 @@ type Report struct {
 	Seed       uint64  `json:"seed"`
 	Scale      float64 `json:"scale,omitempty"` // how many times slower than the lab file says links were
 	// what sha256 of a run is. pieces: the SHA-256 of the SHA-256s, 32 bytes each, of the pieces of
-	// 1 MiB, the last of which may be shorter; sha256: of all bytes
+	// 1 MiB (the last piece may be shorter); sha256: of all bytes
 	Digest      string   `json:"digest" jsonschema:"enum=pieces,enum=sha256"`
 	Untested    []string `json:"untested,omitempty"`
 	BootSeconds float64  `json:"boot_seconds,omitempty"`
@@ -161,9 +162,7 @@ func (rep *Report) add(sum, x *Run) {
 	}
 	sum.SHA256 += x.SHA256
 	if x.Audit != nil {
-		if sum.Audit == nil {
-			sum.Audit = &AuditCount{}
-		}
+		sum.Audit = cmp.Or(sum.Audit, &AuditCount{})
 		auditColumns.Add(sum.Audit, x.Audit)
 	}
 }

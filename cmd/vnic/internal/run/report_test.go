@@ -154,9 +154,11 @@ func TestQueuesToBind(t *testing.T) {
 	}{{NICVirtio, 1, 2, 1}, {NICVirtio, 3, 4, 1}, {NICGVE, 1, 4, 3}, {NICGVE, 2, 4, 2}, {NICGVE, 7, 8, 1}} {
 		o := Options{NIC: tt.nic, BindQueues: tt.bind}
 		m, _ := lab.LookupModel(tt.nic)
-		n := o.queuePairs(m)
-		if b := o.bound(n); n != tt.pairs || o.hostQueues(n) != tt.host || len(b) != tt.bind || b[0] != tt.host {
-			t.Errorf("%+v: %d pairs, %d for the host, bound %v", tt, n, o.hostQueues(n), b)
+		port := &lab.Port{Model: m, QueuePairs: o.queuePairs(m)}
+		c := guests.NodeConfig{Port: port, Bind: tt.bind}
+		n, b := c.Pairs(), c.Queues()
+		if n != tt.pairs || c.HostQueues() != tt.host || len(b) != tt.bind || b[0] != tt.host {
+			t.Errorf("%+v: %d pairs, %d for the host, bound %v", tt, n, c.HostQueues(), b)
 		}
 	}
 }

@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"vnic.dev/vnic/cmd/vnic/internal/guests"
 	"vnic.dev/vnic/gpumem"
 	"vnic.dev/vnic/internal/limits"
 	"vnic.dev/vnic/internal/transfer"
@@ -36,8 +37,7 @@ type round struct {
 func (s *stream) newRound(mode string, number int, n, seed uint64, port uint16) *round {
 	a, b, p := s.ends[0], s.ends[1], &s.plan
 	t := &round{s: s, mode: mode, number: number, rounds: len(p.rounds), n: n, seed: seed,
-		from: netip.AddrPortFrom(a.addr(s.opt.Family).Addr(), port), to: netip.AddrPortFrom(b.addr(s.opt.Family).Addr(),
-			port)}
+		from: netip.AddrPortFrom(a.addr.Addr(), port), to: netip.AddrPortFrom(b.addr.Addr(), port)}
 	stall := int(s.opt.patience()/time.Second) + 3 // the host's own watch comes first: it knows both ends
 	if !a.away() {
 		t.send = transfer.PrepareArgs{Mode: mode, Send: true, GPU: a.GPU.ID(), Off: a.base, Bytes: up(n), Len: n,
@@ -48,7 +48,7 @@ func (s *stream) newRound(mode string, number int, n, seed uint64, port uint16) 
 		return t
 	}
 	t.recv = transfer.PrepareArgs{Mode: mode, GPU: b.GPU.ID(), Off: b.base + p.pool, Bytes: up(n), Len: n, Seed: ^seed,
-		Local: t.to, Remote: t.from, PoolOff: b.base, PoolBytes: p.pool, Queues: s.opt.bound(b.pairs()),
+		Local: t.to, Remote: t.from, PoolOff: b.base, PoolBytes: p.pool, Queues: b.Config.Queues(),
 		StallSeconds: stall}
 	if mode == transfer.Devmem && s.opt.HoldTokens > 0 {
 		t.recv.Hold, t.recv.HoldSeconds = s.opt.HoldTokens*page, holdTime
@@ -62,8 +62,12 @@ func (t *round) run(ctx context.Context, r *Run) error {
 	if err := t.stage(ctx, "prepare"); err != nil {
 		return err
 	}
-	early := t.newIdleDigest(ctx)
-	defer early.stop()
+	digested := func() error { return nil }
+	digesting, cancel := context.WithCancel(ctx)
+	defer func() {
+		cancel()
+		_ = digested()
+	}()
 	// An engine fills and poisons far faster than 64 MiB/s.
 	fill := s.opt.patience() + limits.Limit(time.Duration(t.n>>26)*time.Second).Here()
 	if err := s.onBoth(ctx, fill, func(ctx context.Context) error {
@@ -71,7 +75,7 @@ func (t *round) run(ctx context.Context, r *Run) error {
 			return err
 		}
 		if s.opt.InProc {
-			early.start()
+			digested = t.digestIdle(digesting)
 			return nil
 		}
 		return t.digestSource(ctx, nil)
@@ -113,7 +117,7 @@ func (t *round) run(ctx context.Context, r *Run) error {
 	if err := t.move(ctx, r.Bytes); err != nil {
 		return err
 	}
-	if err := early.finish(); err != nil {
+	if err := digested(); err != nil {
 		return err
 	}
 
@@ -152,45 +156,19 @@ func (t *round) stage(ctx context.Context, name string) error {
 	return t.s.opt.Begin(ctx, Step{Stage: name, Mode: t.mode, Round: t.number, Rounds: t.rounds})
 }
 
-// idleDigest is the digest of the source of in-process guests. What they leave idle of the processors from when the
-// source lies there until it has been transferred, the digest takes; when QEMU runs guests there is nothing idle.
-type idleDigest struct {
-	t      *round
-	ctx    context.Context
-	cancel context.CancelFunc
-	procs  func() // takes the thread away
-	hurry  chan struct{}
-	eg     errgroup.Group
-	once   sync.Once // finish
-	err    error
-}
-
-func (t *round) newIdleDigest(ctx context.Context) *idleDigest {
-	d := &idleDigest{t: t, procs: func() {}, hurry: make(chan struct{})}
-	d.ctx, d.cancel = context.WithCancel(ctx)
-	return d
-}
-
-// start begins it. It has a thread of its own.
-func (d *idleDigest) start() {
-	d.procs = addProcs(1)
-	d.eg.Go(func() error { return d.t.digestSource(d.ctx, d.hurry) })
-}
-
-// finish waits for it, and it is not to be idle any more. One that has not begun has nothing to do.
-func (d *idleDigest) finish() error {
-	d.once.Do(func() {
-		close(d.hurry)
-		d.err = d.eg.Wait()
-		d.procs()
+// digestIdle begins to digest the source of in-process guests, on a thread of its own. From when the source lies in GPU
+// memory until it has been transferred, the digest takes the processors that the guests leave idle; where QEMU runs
+// guests there are none. finish makes it hurry, and waits for it.
+func (t *round) digestIdle(ctx context.Context) (finish func() error) {
+	hurry := make(chan struct{})
+	var eg errgroup.Group
+	undo := addProcs(1)
+	eg.Go(func() error { return t.digestSource(ctx, hurry) })
+	return sync.OnceValue(func() error {
+		defer undo()
+		close(hurry)
+		return eg.Wait()
 	})
-	return d.err
-}
-
-// stop ends it, if it has not ended.
-func (d *idleDigest) stop() {
-	d.cancel()
-	_ = d.finish()
 }
 
 // move transfers, watched. base is how much earlier rounds have moved.
@@ -268,11 +246,11 @@ func (t *round) watch(ctx context.Context, done <-chan struct{}, fail context.Ca
 	var last uint64
 	for since := time.Now(); ; {
 		count := t.flows.moved()
-		have := min(t.n, payload(count))
+		have := min(t.n, guests.Payload(count))
 		if t.s.opt.Progress != nil {
 			t.s.opt.Progress(t.mode, base+have, t.s.opt.Size)
 		}
-		if moved := payload(count) - count.RetransBytes + t.s.counters().engine; moved != last {
+		if moved := guests.Payload(count) - count.RetransBytes + t.s.counters().engine; moved != last {
 			last, since = moved, time.Now()
 		} else if time.Since(since) >= limit {
 			fail(&stallError{limit: limit, done: have, total: t.n, states: t.s.states(ctx)})

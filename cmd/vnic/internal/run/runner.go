@@ -89,8 +89,8 @@ func (r *runner) attach() {
 			if e.Guest = r.guest(here.guest); e.Guest == nil {
 				continue
 			}
-			e.Port, s.gpus[i] = e.HW.Ports[here.nic], e.HW.GPUs[here.gpu]
-			e.Memory = guests.Memory{Name: e.Name, GPU: s.gpus[i].GPU}
+			e.Port = e.HW.Ports[here.nic]
+			e.Memory = guests.Memory{Name: e.Name, GPU: e.HW.GPUs[here.gpu].GPU}
 			e.Config = guests.NodeConfig{Port: e.Port, GPU: e.GPU, Family: r.opt.Family, Bind: r.opt.BindQueues,
 				Loss: r.opt.loss(), Window: s.plan.window(), Number: nodes[here.guest], Log: r.opt.Log}
 			e.digest = e.engineDigest
@@ -202,22 +202,14 @@ func (r *runner) close() error {
 	return r.Close()
 }
 
-// end is one side of a stream: a Node. If it is on another host, it has only its name and addresses.
+// end is one side of a stream: a Node. If it is on another host, it has only its name and address.
 type end struct {
 	guests.Node
-	opt   *Options
-	base  uint64          // where in the GPU's memory the stream's part of it begins
-	addrs [2]netip.Prefix // IPv4 and IPv6
+	base uint64       // where in the GPU's memory the stream's part of it begins
+	addr netip.Prefix // of Options.Family
 
 	// digest digests memory that the guest has of its GPU: engineDigest.
 	digest func(ctx context.Context, off, n uint64, hurry <-chan struct{}) (sum, error)
-}
-
-func (e *end) addr(family int) netip.Prefix {
-	if family == 6 {
-		return e.addrs[1]
-	}
-	return e.addrs[0]
 }
 
 // away reports whether the end is on another host.

@@ -8,7 +8,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// With a fault of which the proof says something a run fails, and with the others it passes, as docs/sabotage.md says.
+// A run fails with a fault that the proof is about, and passes with the others, as docs/sabotage.md says.
 // Faults with which it takes a while until nothing comes any more are tried where time does not count.
 //
 // Invariant: vnic run: The proof fails on a NIC that is made to do wrong what the proof is about.

@@ -4,6 +4,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"vnic.dev/vnic/cmd/vnic/internal/guests"
 )
 
 // Recorder takes samples of what transfers move, for a Picture of the run, and marks of what happens meanwhile. A nil
@@ -130,7 +132,7 @@ func (s *sampler) follow(done <-chan struct{}) {
 		if now.Sub(last) < every/2 { // the tick before came late
 			continue
 		}
-		have := payload(s.t.flows.moved())
+		have := guests.Payload(s.t.flows.moved())
 		s.flow.add(reading{when: now, bytes: s.flow.bytes + have, lost: s.flow.lost + s.t.lost() - s.lost})
 		if last = now; every == sampleOften && now.Sub(s.since) > sampleOftenS {
 			every = sampleLater

@@ -29,15 +29,15 @@ const (
 	StackVNIC  = "vnic"  // our driver and stack, by virtio-net
 )
 
-// Bytes of memory that processors move for a byte of payload: each copy reads and writes it. Linux copies it once
-// between the program's memory and the socket's. Ours do so between the program's and the stack's, and between that and
-// the memory that the NIC has.
-const (
-	linuxCopies = 2 * 1
-	vnicCopies  = 2 * 2
-)
+// stacks has, for each stack, what a table calls it and the bytes of memory that processors move for a byte of payload:
+// each copy reads and writes it. Linux copies it once between the program's memory and the socket's. Ours do so between
+// the program's and the stack's, and between the stack's and the NIC's.
+var stacks = map[string]struct {
+	owner   string
+	perByte int
+}{StackLinux: {"Linux's", 2 * 1}, StackVNIC: {"ours", 2 * 2}}
 
-// stackCopies are those of the guests' stacks in a mode, by guest. A guest with NICs of both models has two.
+// stackCopies returns what the guests' stacks copy in a mode, by guest. A guest with NICs of both models has two stacks.
 func (r *runner) stackCopies(mode string, runs []*Run) (list []StackCopies) {
 	if mode != transfer.Copy {
 		return nil
@@ -51,10 +51,11 @@ func (r *runner) stackCopies(mode string, runs []*Run) (list []StackCopies) {
 				continue
 			}
 			g := &r.desc.Guests[here.guest]
-			c := StackCopies{Guest: g.Name, Stack: StackVNIC, PerByte: vnicCopies}
+			c := StackCopies{Guest: g.Name, Stack: StackVNIC}
 			if m, _ := lab.LookupModel(g.NICs[here.nic].Model); m.Kernel {
-				c.Stack, c.PerByte = StackLinux, linuxCopies
+				c.Stack = StackLinux
 			}
+			c.PerByte = stacks[c.Stack].perByte
 			n := slices.IndexFunc(list, func(x StackCopies) bool { return x.Guest == c.Guest && x.Stack == c.Stack })
 			if n < 0 {
 				n = len(list)
@@ -69,9 +70,8 @@ func (r *runner) stackCopies(mode string, runs []*Run) (list []StackCopies) {
 
 // stackLines says what the guests' processors copy.
 func (r *Run) stackLines(w io.Writer) {
-	names := map[string]string{StackLinux: "Linux's", StackVNIC: "ours"}
 	for _, c := range r.StackCopies {
 		fmt.Fprintf(w, "copies of %s's processors, not counted and in no link, by its stack (%s): %d bytes of memory a byte of "+
-			"payload, %s\n", c.Guest, names[c.Stack], c.PerByte, report.Number(c.Bytes))
+			"payload, %s\n", c.Guest, stacks[c.Stack].owner, c.PerByte, report.Number(c.Bytes))
 	}
 }

@@ -22,12 +22,11 @@ type stream struct {
 	opt    Options
 	plan   plan
 	places [2]place // of sender and receiver
-	gpus   [2]*lab.GPUMemory
-	ends   [2]*end // sender, receiver
+	ends   [2]*end  // sender, receiver
 	rail   Rail
 
 	wrong []error               // destinations that are not what was sent, the first byte of each round
-	port  uint16                // the first that rounds use: Linux keeps those of a connection busy for a minute (TIME_WAIT)
+	port  uint16                // the first port that rounds use: Linux keeps a connection's ports busy for a minute (TIME_WAIT)
 	links tally                 // what of links the mode has used
 	lost  error                 // why the transfer has ended early, of what was removed
 	loads map[*lab.Edge]float64 // of the last transfer: see perByte

@@ -19,22 +19,14 @@ func (rep *Report) columns() report.Columns[Run] {
 		c.If = func([]Run) bool { return there }
 		return c
 	}
+	cpu := func(r *Run) *CPU { return r.GuestCPU }
+	hold := func(r *Run) *Hold { return r.Hold }
+	late := func(r *Run) *LateTokens { return r.LateTokens }
+	audit := func(r *Run) *AuditCount { return r.Audit }
 	perGB := func(title string, seconds func(*CPU) float64) report.Column[Run] {
-		c := report.Optional(title, func(r *Run) *CPU { return r.GuestCPU }, func(*CPU) string { return "" })
+		c := report.Optional(title, cpu, nil)
 		c.Text = func(r *Run) string { return fmt.Sprintf("%.2f", seconds(r.GuestCPU)/(float64(r.Bytes)/1e9)) }
 		return c
-	}
-	hold := func(title string, n func(*Hold) uint64) report.Column[Run] {
-		return report.Optional(title, func(r *Run) *Hold { return r.Hold },
-			func(h *Hold) string { return report.Number(n(h)) })
-	}
-	late := func(title string, n func(*LateTokens) uint64) report.Column[Run] {
-		return report.Optional(title, func(r *Run) *LateTokens { return r.LateTokens },
-			func(l *LateTokens) string { return report.Number(n(l)) })
-	}
-	audit := func(title string, n func(*AuditCount) uint64) report.Column[Run] {
-		return report.Optional(title, func(r *Run) *AuditCount { return r.Audit },
-			func(a *AuditCount) string { return fmt.Sprint(n(a)) })
 	}
 	return report.Columns[Run]{
 		{Title: "mode", Text: func(r *Run) string { return r.Mode }},
@@ -53,12 +45,13 @@ func (rep *Report) columns() report.Columns[Run] {
 		perGB("guest CPU s/GB, user", func(c *CPU) float64 { return c.User }),
 		perGB("system", func(c *CPU) float64 { return c.System }),
 		perGB("irq", func(c *CPU) float64 { return c.IRQ }),
-		hold("tokens held", func(h *Hold) uint64 { return h.Tokens }),
-		hold("until it stalled, times", func(h *Hold) uint64 { return h.Stalls }),
-		late("tokens late", func(l *LateTokens) uint64 { return l.Tokens }),
-		late("no buffer for, times", func(l *LateTokens) uint64 { return l.NoBuffer }),
-		audit("audit: payload found in RAM of A", func(a *AuditCount) uint64 { return a.HitsSender }),
-		audit("in RAM of B", func(a *AuditCount) uint64 { return a.HitsReceiver }),
+		report.Optional("tokens held", hold, func(h *Hold) string { return report.Number(h.Tokens) }),
+		report.Optional("until it stalled, times", hold, func(h *Hold) string { return report.Number(h.Stalls) }),
+		report.Optional("tokens late", late, func(l *LateTokens) string { return report.Number(l.Tokens) }),
+		report.Optional("no buffer for, times", late, func(l *LateTokens) string { return report.Number(l.NoBuffer) }),
+		report.Optional("audit: payload found in RAM of A", audit,
+			func(a *AuditCount) string { return fmt.Sprint(a.HitsSender) }),
+		report.Optional("in RAM of B", audit, func(a *AuditCount) string { return fmt.Sprint(a.HitsReceiver) }),
 
 		// in no table
 		report.Sum("", func(r *Run) *uint64 { return &r.PayloadBytesDevice }),
@@ -216,7 +209,7 @@ func (x *Share) modelShare() float64 {
 	return x.Model / x.LineRate
 }
 
-// sides says whether what is here sends and receives: of a half without Bidir, one of both.
+// sides reports whether a guest on this host sends, and whether one receives: a half without Bidir does one of both.
 func (rep *Report) sides() (sends, receives bool) {
 	if rep.Half == nil {
 		return true, true

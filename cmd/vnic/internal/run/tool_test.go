@@ -30,7 +30,7 @@ func (x *tools) run(ctx context.Context, e *end, args ...string) (agent.ExecResu
 // receiver starts devmem recv in guest B.
 func (x *tools) receiver(ctx context.Context, args ...string) <-chan agent.ExecResult {
 	done := make(chan agent.ExecResult, 1)
-	addr := x.s.ends[1].addr(4).Addr().String()
+	addr := x.s.ends[1].addr.Addr().String()
 	go func() {
 		r, err := x.run(ctx, x.s.ends[1], append([]string{"recv", "-s", addr, "-p", "5201", "-v", "7"}, args...)...)
 		if err != nil && ctx.Err() == nil {
@@ -44,7 +44,7 @@ func (x *tools) receiver(ctx context.Context, args ...string) <-chan agent.ExecR
 // send has guest A send: the tool tries again until the receiver listens.
 func (x *tools) send(ctx context.Context, size string) agent.ExecResult {
 	x.Helper()
-	args := []string{"send", "-s", x.s.ends[1].addr(4).Addr().String(), "-c", x.s.ends[0].addr(4).Addr().String(), "-p",
+	args := []string{"send", "-s", x.s.ends[1].addr.Addr().String(), "-c", x.s.ends[0].addr.Addr().String(), "-p",
 		"5201", "-v", "7", "-b", size}
 	r, err := x.run(ctx, x.s.ends[0], args...)
 	if err != nil && ctx.Err() == nil {

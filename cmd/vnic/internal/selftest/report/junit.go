@@ -58,7 +58,6 @@ func junitSuite(run *results.Run, p *results.Program, j *expect.ProgramJudgement
 		}
 		s.Cases = append(s.Cases, t)
 	}
-	s.Count()
 	return s
 }
 
