@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net/netip"
 	"slices"
+	"strconv"
 	"time"
 
 	"vnic.dev/vnic/dma"
@@ -24,10 +25,11 @@ const (
 	MaxGPUs  = dma.MaxGPUs
 )
 
-// Bounds of a guest of ours.
+// MinRAM is the least RAM of a guest that vnic boots, in bytes; maxRAM and maxCPUs are the other bounds of such a guest.
 const (
-	MinRAM  = 192 << 20 // bytes; in steps of 2 MiB
-	MaxCPUs = 64
+	MinRAM  = 192 << 20
+	maxRAM  = 4 << 40
+	maxCPUs = 64
 )
 
 // Description says what a lab has. Nothing in it is shared with a lab that was made of it.
@@ -227,6 +229,22 @@ func (d *Description) Check() error {
 	return nil
 }
 
+// CheckMachine checks the RAM, in bytes, and the number of CPUs of a guest that vnic boots.
+func (g *Guest) CheckMachine(ram uint64, cpus int) error {
+	switch {
+	case ram < MinRAM || ram > maxRAM || ram%hugePage != 0:
+		return g.wrong("memory", FormatBytes(ram), "%s to %s, in steps of 2M", FormatBytes(MinRAM), FormatBytes(maxRAM))
+	case cpus < 1 || cpus > maxCPUs:
+		return g.wrong("cpus", strconv.Itoa(cpus), "1 to %d", maxCPUs)
+	}
+	return nil
+}
+
+// wrong is an error of a field of the guest's own.
+func (g *Guest) wrong(key, value, format string, args ...any) error {
+	return &FieldError{Guest: g.Name, Key: key, Value: value, Text: fmt.Sprintf(format, args...)}
+}
+
 // wrongNIC is an error of a field of NIC i.
 func (g *Guest) wrongNIC(i int, key, value, text string) error {
 	return &FieldError{Guest: g.Name, Part: "nics", Index: i, Name: g.NICs[i].Name, Key: key, Value: value, Text: text}
@@ -267,7 +285,7 @@ func (g *Guest) checkNIC(i int) error {
 		return wrong("gpus", "", "it may address %d: %d at most, so name those that it may", reached, control.MaxGPUs)
 	}
 	if err := CheckLink(&n.Link.Up); err != nil {
-		return fmt.Errorf("--%w", err)
+		return err
 	}
 	for k, gpu := range n.GPUs {
 		if gpu < 0 || gpu >= gpus || slices.Contains(n.GPUs[:k], gpu) {

@@ -2,7 +2,6 @@ package lab
 
 import (
 	"errors"
-	"fmt"
 
 	"vnic.dev/vnic/dma"
 )
@@ -17,13 +16,13 @@ func (g *Guest) checkIOMMU() error {
 	}
 	for _, n := range g.NICs {
 		if m, _ := LookupModel(n.Model); !m.VFIOUser {
-			return fmt.Errorf("an IOMMU (--iommu) is for guests whose NICs are all of model %s: our driver gives the NIC "+
-				"physical addresses, and QEMU's %s takes them past an IOMMU", GVE, n.Model)
+			return g.wrong("iommu", "", "for guests whose NICs are all of model %s: our driver gives the NIC physical addresses, "+
+				"and QEMU's %s takes them past an IOMMU", GVE, n.Model)
 		}
 	}
 	if g.Driver == DriverVNICGPU && len(g.GPUs) > 0 {
-		return errors.New("an IOMMU (--iommu) and GPUs with the driver " + DriverVNICGPU + ": QEMU's IOMMU does not know a " +
-			"GPU's BAR where NIC and GPU are below one switch, and what was bound would wait for ever: take the driver " +
+		return g.wrong("iommu", "", "not for guests whose GPUs have the driver %s: QEMU's IOMMU has no map of a GPU's BAR where "+
+			"NIC and GPU are below one switch, and bound memory would wait for ever: take the driver %s", DriverVNICGPU,
 			DriverNode)
 	}
 	return nil

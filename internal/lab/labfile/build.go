@@ -68,7 +68,7 @@ func (l *Lab) MayLose() bool { return l != nil && (l.Lossy() || len(l.Script) > 
 // Defaults of keys that a file leaves out, and bounds.
 const (
 	defaultRAM = 512 << 20
-	maxMemory  = 1 << 42 // of RAM, or of a GPU
+	maxMemory  = 1 << 42 // of a GPU
 	defaultGPU = 64 << 20
 	maxNICs    = 64 // of a guest: each has a subnet
 	maxBare    = 24 // NICs and GPUs of a guest without sockets: the root complex has so many slots for them
@@ -154,11 +154,11 @@ func (b *builder) guest(name string) error {
 	if err := b.bytes(where.to("memory"), f.Memory, &m.RAM); err != nil {
 		return err
 	}
+	g := lab.Guest{Name: name, Driver: f.Driver, IOMMU: f.IOMMU}
+	if err := g.CheckMachine(m.RAM, m.CPUs); err != nil {
+		return b.field(where, err)
+	}
 	switch {
-	case m.RAM < lab.MinRAM || m.RAM > maxMemory || m.RAM%(2<<20) != 0:
-		return b.wrong(where.to("memory"), "memory of %s: 192M to 4T, in steps of 2M", lab.FormatBytes(m.RAM))
-	case m.CPUs < 1 || m.CPUs > lab.MaxCPUs:
-		return b.wrong(where.to("cpus"), "%d CPUs: 1 to %d", f.CPUs, lab.MaxCPUs)
 	case f.Driver != "" && f.Driver != lab.DriverNode && f.Driver != lab.DriverVNICGPU:
 		return b.wrong(where.to("driver"), "driver %s: %s or %s", f.Driver, lab.DriverNode, lab.DriverVNICGPU)
 	case len(f.NICs) == 0 || len(f.NICs) > maxNICs:
@@ -171,7 +171,6 @@ func (b *builder) guest(name string) error {
 	case len(f.Sockets) == 0 && len(f.Switches) > 0:
 		return b.wrong(where.to("switches"), "switches without sockets: name one that they are below, as sockets: [{name: s0}]")
 	}
-	g := lab.Guest{Name: name, Driver: f.Driver, IOMMU: f.IOMMU}
 	if err := b.tree(where, &f, &g); err != nil {
 		return err
 	}

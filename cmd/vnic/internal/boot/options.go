@@ -100,8 +100,6 @@ func (o *Options) Check() error {
 		return fmt.Errorf("--lab: a shell is for one guest, and there are %d: name a command, after --", o.Guests)
 	case o.Guests > 1 && len(o.Command) == 0:
 		return errors.New("--guests: a shell is for one guest: name a command, after --")
-	case o.CPUs < 1 || o.CPUs > lab.MaxCPUs:
-		return fmt.Errorf("--cpus %d: 1 to %d", o.CPUs, lab.MaxCPUs)
 	case o.End != "" && o.End != EndAll && o.End != EndFirstFailure:
 		return fmt.Errorf("--end %s: %s or %s", o.End, EndAll, EndFirstFailure)
 	case o.GDB < 0 || o.GDB > 65535-o.Guests:
@@ -117,7 +115,7 @@ func (o *Options) Check() error {
 	}
 	d := o.describe()
 	_, err := o.gateway()
-	return errors.Join(guests.CheckRAM(o.Memory), o.Common.Check(), d.Check(), err)
+	return errors.Join(new(lab.Guest).CheckMachine(o.Memory, o.CPUs), o.Common.Check(), d.Check(), err)
 }
 
 // models are those of all NICs, each once.
