@@ -373,8 +373,8 @@ func longer(d time.Duration, scale float64) time.Duration {
 	return time.Duration(min(float64(d)*scale, float64(wire.MaxDelay)))
 }
 
-// SetScale makes all links so many times slower than they say, and all delays so many times longer,
-// those of completions too; 0: there are neither rates nor delays.
+// SetScale makes all links so many times slower than their rates, and all delays so many times longer,
+// also the delays of completions; 0: there are neither rates nor delays.
 func (l *Lab) SetScale(scale float64) error {
 	l.changing.Lock()
 	defer l.changing.Unlock()

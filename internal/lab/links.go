@@ -31,8 +31,8 @@ func (e *Edge) Busy() int64 {
 	return e.shape.Busy()
 }
 
-// Load is what an edge carries of what a queue moves: bytes for each byte of payload and header, for each buffer and
-// packet, and for each byte on the wire.
+// Load is the bytes that an edge carries for the packets of a queue: for each byte of payload and of header, for each
+// buffer and packet, and for each byte on the wire.
 type Load struct {
 	*Edge
 	Times                                 int // how often a byte of payload crosses it
@@ -82,7 +82,7 @@ func (l *Lab) edge(name string, rate float64, wire bool) *Edge {
 	return e
 }
 
-// Edges are those that packets can cross and that have a rate, by name.
+// Edges lists the edges with a rate that packets can cross, by name.
 func (l *Lab) Edges() (list []*Edge) {
 	l.edgeMu.Lock()
 	defer l.edgeMu.Unlock()
@@ -95,13 +95,13 @@ func (l *Lab) Edges() (list []*Edge) {
 	return list
 }
 
-// Described says whether anybody has said what links the machine has, or how fast they are.
+// Described reports whether the description has the machine's links, or the rate of one.
 func (m *Machine) Described() bool { return !m.Bare || m.desc.shaped() }
 
 // Clock says how much slower than their rates the lab's links are.
 func (l *Lab) Clock() *shape.Clock { return l.clock }
 
-// rate is that of an edge of a guest's tree, in bytes a second; 0: nobody has said.
+// rate is the rate of an edge of a guest's tree, in bytes a second; 0: the description has none.
 func (g *Guest) rate(e pcie.Edge) float64 {
 	slot := Slot{}
 	switch e.Kind {
@@ -141,7 +141,7 @@ func (g *Guest) rate(e pcie.Edge) float64 {
 	return slot.Link.Rate()
 }
 
-// guestEdges makes loads of those of a guest's tree.
+// guestEdges makes Loads of the loads of a guest's tree.
 func (l *Lab) guestEdges(g *Guest, loads []pcie.Load, set func(*Load, float64)) (out []Load) {
 	for _, x := range loads {
 		one := Load{Edge: l.edge(g.Name+"."+x.Edge.String(), g.rate(x.Edge), false)}
@@ -157,7 +157,7 @@ type loadsOf struct {
 	engine, outward bool
 }
 
-// known gives loads that somebody has asked for before, or makes them: trees and models do not change.
+// known returns loads that were made before, or makes them: trees and models do not change.
 func (p *Port) known(kind loadsOf, loads func() []Load) []Load {
 	p.loadsMu.Lock()
 	defer p.loadsMu.Unlock()
@@ -169,9 +169,10 @@ func (p *Port) known(kind loadsOf, loads func() []Load) []Load {
 	return list
 }
 
-// Loads says what of the port's packets crosses which edges, where their payload is that way: of those that it sends,
-// or of those that it receives. Host memory is that of the socket that the NIC is below, but for payload in another's
-// (Way.Node). Of a NIC in no tree it is the wire. The list is not to be changed.
+// Loads returns which edges the port's packets load, the sent or the received ones, if their
+// payload takes a way. Host memory is the memory of the socket above the NIC, but for payload in
+// another socket's (Way.Node). The packets of a NIC that is in no tree load the wire alone. The
+// caller does not change the list.
 func (p *Port) Loads(way Way, sends bool) []Load {
 	return p.known(loadsOf{way: way, outward: sends}, func() []Load { return p.newLoads(way, sends) })
 }
@@ -226,8 +227,8 @@ func (p *Port) newLoads(way Way, sends bool) (all []Load) {
 	return sum(all)
 }
 
-// EngineLoads says what copies of a GPU's engines to host memory, or from there, cross: node is 1 + the number of the
-// socket whose it is; 0: the one that the GPU is below. The list is not to be changed.
+// EngineLoads returns which edges the copies of a GPU's engines to or from host memory load. node is 1 + the number of
+// the memory's socket; 0: the socket above the GPU. The caller does not change the list.
 func (p *Port) EngineLoads(gpu, node int, toHost bool) []Load {
 	return p.known(loadsOf{way: Way{GPU: gpu, Node: node}, engine: true, outward: toHost},
 		func() []Load { return p.newEngineLoads(gpu, node, toHost) })
@@ -281,7 +282,7 @@ func (l *Lab) route(loads []Load) *shape.Route {
 	return shape.NewRoute(l.clock, shares)
 }
 
-// shaped says whether anything of the guest has a rate.
+// shaped reports whether a link or memory of the guest has a rate.
 func (g *Guest) shaped() bool {
 	return len(g.Interconnects) > 0 || slices.ContainsFunc(g.Sockets, func(s Socket) bool { return s.DRAM > 0 }) ||
 		slices.ContainsFunc(g.Switches, func(s Switch) bool { return s.Link.Known() }) ||
@@ -306,8 +307,8 @@ func (p *Port) shape() *nic.Shape {
 	return s
 }
 
-// nodes is how many sockets' memories can be told apart: those of a guest with several, each of which has RAM of its
-// own (internal/machine/qemu/tree.go). 0: there is one.
+// nodes is the number of sockets whose memories can be told apart: of a guest with several, each has RAM of its own
+// (internal/machine/qemu/tree.go). 0: there is one memory.
 func (p *Port) nodes() int {
 	if n := len(p.machine.desc.Sockets); n > 1 && n <= dma.MaxNodes && p.Place != "" {
 		return n
@@ -315,7 +316,7 @@ func (p *Port) nodes() int {
 	return 0
 }
 
-// routes are those of a port in one direction.
+// routes returns the routes of the port's packets in one direction.
 func (p *Port) routes(sends bool) (r nic.Routes) {
 	route := func(w Way) *shape.Route { return p.lab.route(p.Loads(w, sends)) }
 	r.Host = route(ByHost)
@@ -334,7 +335,7 @@ func (p *Port) routes(sends bool) (r nic.Routes) {
 	return r
 }
 
-// Carried is what an edge has carried.
+// Carried counts the bytes that an edge has carried.
 type Carried struct {
 	Payload uint64  // bytes of payload, each as often as it crossed
 	Bytes   float64 // with headers, rings and what packets of links and wires add; what is counted times what each costs
@@ -408,8 +409,8 @@ func (x *Load) besides(c *control.DirCounters, buffers float64) float64 {
 		x.Wire*nic.WireBytes(c.DeviceBytes+c.GPUFileBytes+c.HostBytes, c.HeaderBytes, c.Packets, c.Segments)
 }
 
-// CarryFlow adds to each edge the bytes that it has carried of one connection, which was counted in one direction:
-// all its payload is that way. The buffers of its packets are as many as those of the port's others.
+// CarryFlow adds to each edge the bytes that it has carried for one connection, which was counted in one direction and
+// whose payload all takes one way. Its packets are taken to have as many buffers as the port's packets have on average.
 func (p *Port) CarryFlow(to map[*Edge]float64, c *control.DirCounters, way Way, sends bool) {
 	var packets, buffers uint64
 	for i := range p.NIC().QueuePairs() {

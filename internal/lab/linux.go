@@ -8,7 +8,7 @@ import (
 	"vnic.dev/vnic/internal/lab/pcie"
 )
 
-// Pairs are a NIC and a GPU each, by their names in the guest's tree, of which the same is to be said.
+// Pairs are pairs of a NIC and a GPU, by their names in the guest's tree, that have one text in common.
 type Pairs struct {
 	Text  string
 	Names []string // nic0-gpu0
@@ -23,7 +23,7 @@ func (p *Pairs) Some() string {
 	return strings.Join(p.Names, " ")
 }
 
-// AddPair adds a pair to those of which the same is said.
+// AddPair adds a pair to the pairs with its text.
 func AddPair(list []Pairs, text, nic, gpu string) []Pairs {
 	i := slices.IndexFunc(list, func(p Pairs) bool { return p.Text == text })
 	if i < 0 {
@@ -55,7 +55,7 @@ func SeenByLinux(t *pcie.Tree, driver string) *pcie.Tree {
 	return s
 }
 
-// Forwards says whether some host bridge of a tree forwards requests between its ports.
+// Forwards reports whether a host bridge of a tree forwards requests between its ports.
 func Forwards(t *pcie.Tree) bool {
 	return slices.ContainsFunc(t.Children(""), func(s pcie.Node) bool { return s.Routing != pcie.NoRouting })
 }

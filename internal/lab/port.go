@@ -166,8 +166,9 @@ func (p *Port) Serve(ctx context.Context, conn *net.UnixConn) error {
 	return err
 }
 
-// Unaccepted is what was offered to the peer of the last connection that Serve has served, if that asked for it and
-// hung up without having accepted any; else, and of a gVNIC, "" (vhostuser.Backend.Unaccepted).
+// Unaccepted names the features that the last peer of Serve was offered, if it asked for them and
+// hung up without having accepted any; else, and for a gVNIC, it is ""
+// (vhostuser.Backend.Unaccepted).
 func (p *Port) Unaccepted() string {
 	if d, ok := p.dev.(interface{ Unaccepted() string }); ok {
 		return d.Unaccepted()
@@ -209,8 +210,8 @@ func (p *Port) enter() bool {
 	return !p.closed
 }
 
-// endServing waits until nothing is served any more: for a while for what ends by itself, as the
-// end of a QEMU that is gone may be seen a moment later; then it is told to end.
+// endServing waits until no connection is served any more. Connections have a while to end by
+// themselves, as the end of a QEMU may be seen a moment later; then it ends them.
 func (p *Port) endServing() {
 	p.mu.Lock()
 	p.closed = true

@@ -169,7 +169,8 @@ func (b *builder) guest(name string) error {
 	case b.port+len(f.NICs) > lab.MaxPorts:
 		return b.wrong(where, "%d NICs up to here: a lab has %d", b.port+len(f.NICs), lab.MaxPorts)
 	case len(f.Sockets) == 0 && len(f.Switches) > 0:
-		return b.wrong(where.to("switches"), "switches without sockets: name one that they are below, as sockets: [{name: s0}]")
+		return b.wrong(where.to("switches"),
+			"switches without sockets: name one that they are below, as sockets: [{name: s0}]")
 	}
 	if err := b.tree(where, &f, &g); err != nil {
 		return err

@@ -64,7 +64,7 @@ func TestCompletedFileIsTheSameLab(t *testing.T) {
 
 func sameAddr(a, b netip.AddrPort) bool { return a == b }
 
-// diff says how descriptions differ; of which GPUs a NIC reaches, nil is all of them.
+// diff shows how descriptions differ. A NIC's GPUs are nil if it reaches all of them.
 func diff(a, b lab.Description) string {
 	for _, d := range []*lab.Description{&a, &b} {
 		for i := range d.Guests {
@@ -392,7 +392,7 @@ func TestRailsAreSubnets(t *testing.T) {
 	}
 }
 
-// What a file says of addresses is told apart from what NICs have anyhow, as a completed file says that, too.
+// Given tells addresses that a file gives from default ones, also in a completed file, which names both.
 func TestAddressesThatAreGiven(t *testing.T) {
 	l := testkit.Must(Parse("f", []byte("guests: {a: {nics: [{name: n, ipv4: 10.118.110.1/24, ipv6: fd00::1/64},"+
 		"{name: m, ipv4: 192.0.2.2/31}]}}")))(t)
@@ -438,7 +438,7 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-// One file serves two hosts, each with a guest: either has its own uplinks, and those that are nobody's.
+// One file serves two hosts, each with a guest: either has its guest's uplinks, and the uplinks without a guest.
 func TestUplinksOfHosts(t *testing.T) {
 	l := testkit.Must(Load("testdata/all.yaml", nil))(t)
 	for guest, want := range map[string]string{"": "", "a": "stream=listen:./up.sock", "b": "stream=connect:./up.sock"} {

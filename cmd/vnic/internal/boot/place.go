@@ -22,11 +22,11 @@ type place struct {
 	name   string // "guest0", or the lab file's
 	hw     *lab.Machine
 	kernel *lab.Port   // the kernel's first NIC
-	devmem []*lab.Port // those for devmem programs: a gVNIC is the kernel's, too
+	devmem []*lab.Port // NICs for devmem programs; the kernel drives a gVNIC among them
 }
 
-// devmemAddrs are what the devmem programs of guest i are to have on a rail: what the file says, or others than the
-// kernel's.
+// devmemAddrs are the addresses of guest i's devmem programs on a rail: the lab file's, or else
+// ones that the kernel does not have.
 func (o *Options) devmemAddrs(rail, i int) (v4, v6 netip.Prefix) {
 	v4, v6 = labfile.Addrs(rail, guestnet.DevmemHost+i)
 	if o.Lab != nil {
@@ -36,8 +36,8 @@ func (o *Options) devmemAddrs(rail, i int) (v4, v6 netip.Prefix) {
 	return v4, v6
 }
 
-// interfaceAddrs are those of an interface of the kernel's. The first has what the gateway and the guests' names lead
-// to, whatever the file says besides.
+// interfaceAddrs lists the addresses of an interface of the kernel's. The first interface also has the addresses to
+// which the gateway and the guests' names lead, whatever the lab file gives it.
 func (o *Options) interfaceAddrs(p place, port *lab.Port) []netip.Prefix {
 	list := []netip.Prefix{port.Addr4, port.Addr6}
 	if port == p.kernel {
@@ -97,8 +97,9 @@ func (o *Options) kernelNIC(i int) lab.NIC {
 	return n
 }
 
-// describeLab is the file's lab. Its gVNICs are the kernel's, and its virtio NICs are for devmem programs alone. A guest
-// whose first NIC is virtio has another one for its kernel, on the root complex.
+// describeLab is the file's lab. The kernel drives its gVNICs; its virtio NICs are for devmem
+// programs alone. A guest whose first NIC is virtio has another one for its kernel, on the root
+// complex.
 func (o *Options) describeLab() lab.Description {
 	d := o.Lab.Complete()
 	for i := range d.Guests {
@@ -119,7 +120,7 @@ func (o *Options) describeLab() lab.Description {
 	return d
 }
 
-// freeMAC is a MAC for the kernel's NIC of guest i that no NIC of the file has: those that are not given count up.
+// freeMAC is a MAC for the kernel's NIC of guest i that no NIC of the file has. It counts down from the last port's.
 func (o *Options) freeMAC(i int) wire.MAC {
 	given := make(map[wire.MAC]bool)
 	for _, g := range o.Lab.Guests {
@@ -163,7 +164,7 @@ func (o *Options) reserve(l *lab.Lab) (io.Closer, error) {
 	return io.NopCloser(nil), nil
 }
 
-// network is what the guest is told of it.
+// network is the guest's network configuration.
 func (o *Options) network(p place) guestnet.Config {
 	var c guestnet.Config
 	for _, port := range p.hw.Ports {
@@ -198,7 +199,7 @@ func (o *Options) network(p place) guestnet.Config {
 	return c
 }
 
-// names are those of guest i.
+// names lists the host names of guest i.
 func (o *Options) names(i int) []string {
 	names := []string{guestnet.HostName(i)}
 	if o.Lab != nil && o.Lab.Guests[i].Name != names[0] {
@@ -207,7 +208,7 @@ func (o *Options) names(i int) []string {
 	return names
 }
 
-// devmemNames are those of its devmem programs, on each rail.
+// devmemNames lists the host names of guest i's devmem programs, for each rail.
 func (o *Options) devmemNames(i int) (rails [][]string) {
 	if o.Lab == nil {
 		return [][]string{{guestnet.DevmemName(i)}}
@@ -282,7 +283,7 @@ func (g *guest) peers() (list []string) {
 	return list
 }
 
-// found is what the guest has of a port: its interfaces are those of its ports, in their order.
+// found is the guest's interface for a port. The guest lists its interfaces in the order of its ports.
 func (g *guest) found(p *lab.Port) guestnet.Found {
 	return g.network.Interfaces[slices.Index(g.hw.Ports, p)]
 }

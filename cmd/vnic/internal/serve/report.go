@@ -39,9 +39,9 @@ type Report struct {
 	Ports         []PortReport `json:"ports"`
 	// AllPorts are arguments of one QEMU that has all ports, where there are 2 to 8.
 	AllPorts []string `json:"all_ports,omitempty"`
-	// Boot is Options.Boot: arguments of each QEMU behind those of a port, of all ports, or of a guest.
+	// Boot is Options.Boot: arguments of each QEMU, which follow the arguments of a port, of all ports, or of a guest.
 	Boot []string `json:"boot,omitempty"`
-	// of a lab file: then they have the arguments of QEMU, and the GPUs, and the ports have not
+	// Guests are a lab file's: then they have the arguments of QEMU and the GPUs, and the ports have neither.
 	Guests []GuestReport `json:"guests,omitempty"`
 
 	mtu     int             // of the network, that its router tells
@@ -133,7 +133,8 @@ const noKASLR = "nokaslr"
 // guestRAM is what the printed flags have; users name their own.
 const guestRAM = 1 << 30
 
-// guestCPUs are those of the printed flags: one alone would lose kicks under TCG (internal/machine/qemu/args.go, cpus).
+// guestCPUs is the number of CPUs in the printed flags: one alone would lose kicks under TCG
+// (internal/machine/qemu/args.go, cpus).
 const guestCPUs = 2
 
 // newReport says how QEMUs reach a lab's NICs. shared: they get the GPUs' memory from sockets.
@@ -169,7 +170,7 @@ func newReport(l *lab.Lab, sources []source, client, shared bool) *Report {
 			all = append(all, g)
 		}
 		ram := "ram"
-		if i > 0 { // those of several ports may be given to one QEMU
+		if i > 0 { // arguments of several ports may be given to one QEMU
 			ram = id(ram, i)
 		}
 		e.QEMU = append(machineArgs(m, ram, gpus), nicArgs(id("net", i), p, &e, client)...)

@@ -415,9 +415,9 @@ func TestManyPorts(t *testing.T) {
 	}
 }
 
-// A process that ends in a hurry leaves no socket's file, and takes no other's away.
+// A process that ends in a hurry leaves no socket's file, and removes no other process's.
 //
-// Invariant: vnic serve: Sockets are removed also when vnic is told twice to end.
+// Invariant: vnic serve: Sockets are removed also when vnic is interrupted twice.
 func TestSocketsGoAlsoInAHurry(t *testing.T) {
 	dir := t.TempDir()
 	var list []*listener
