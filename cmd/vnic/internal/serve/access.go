@@ -46,7 +46,7 @@ func (l *listener) share(group string) error {
 		l.rule, err = access.ForGroup(l.name, id)
 	}
 	if err != nil {
-		return fmt.Errorf("--socket-group %s: %w", group, plainPath(err))
+		return fmt.Errorf("--socket-group %s: %w", group, err)
 	}
 	return nil
 }
