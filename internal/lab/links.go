@@ -101,50 +101,35 @@ func (m *Machine) Described() bool { return !m.Bare || m.desc.shaped() }
 // Clock says how much slower than their rates the lab's links are.
 func (l *Lab) Clock() *shape.Clock { return l.clock }
 
-// rate is the rate of an edge of a guest's tree, in bytes a second; 0: the description has none.
-func (g *Guest) rate(e pcie.Edge) float64 {
-	slot := Slot{}
+// rate is the rate of an edge of the machine's tree, in bytes a second; 0: the description has none.
+func (m *Machine) rate(e pcie.Edge) float64 {
 	switch e.Kind {
 	case pcie.Memory:
-		for _, s := range g.Sockets {
+		for _, s := range m.desc.Sockets {
 			if s.Name == e.Node {
 				return s.DRAM
 			}
 		}
-		return 0
 	case pcie.Across:
-		for _, x := range g.Interconnects {
+		for _, x := range m.desc.Interconnects {
 			if x.From == e.Node && x.To == e.To || x.From == e.To && x.To == e.Node {
 				return x.Rate
 			}
 		}
-		return 0
-	}
-	for i := range g.Switches {
-		if g.Switches[i].Name == e.Node {
-			slot = g.Switches[i].Slot
+	default:
+		for _, n := range m.Tree.Nodes() {
+			if n.Name == e.Node && n.Link.Known() {
+				return n.Link.Rate()
+			}
 		}
 	}
-	for i := range g.NICs {
-		if g.nicInTree(&g.NICs[i]) == e.Node {
-			slot = g.NICs[i].Slot
-		}
-	}
-	for i := range g.GPUs {
-		if g.gpuInTree(&g.GPUs[i]) == e.Node {
-			slot = g.GPUs[i].Slot
-		}
-	}
-	if !slot.Link.Known() {
-		return 0
-	}
-	return slot.Link.Rate()
+	return 0
 }
 
-// guestEdges makes Loads of the loads of a guest's tree.
-func (l *Lab) guestEdges(g *Guest, loads []pcie.Load, set func(*Load, float64)) (out []Load) {
+// edges makes Loads of the loads of the machine's tree.
+func (m *Machine) edges(loads []pcie.Load, set func(*Load, float64)) (out []Load) {
 	for _, x := range loads {
-		one := Load{Edge: l.edge(g.Name+"."+x.Edge.String(), g.rate(x.Edge), false)}
+		one := Load{Edge: m.lab.edge(m.Name+"."+x.Edge.String(), m.rate(x.Edge), false)}
 		set(&one, x.PerByte)
 		out = append(out, one)
 	}
@@ -178,50 +163,31 @@ func (p *Port) Loads(way Way, sends bool) []Load {
 }
 
 func (p *Port) newLoads(way Way, sends bool) (all []Load) {
-	g, n, tree := p.machine.desc, p.desc, p.machine.Tree
-	d, name := p.Model.received, n.Name+wireIn
+	tree, d, name := p.machine.Tree, p.Model.received, p.Name+wireIn
+	move, engine := tree.Write, tree.Read // how the NIC moves payload, and how the GPU's engine moves it for a bounce
 	if sends {
-		d, name = p.Model.sent, n.Name+wireOut
+		d, name, move, engine = p.Model.sent, p.Name+wireOut, tree.Read, tree.Write
 	}
-	all = append(all, Load{Edge: p.lab.edge(name, n.Rate, true), Wire: 1, Times: 1})
+	all = append(all, Load{Edge: p.lab.edge(name, p.Rate(), true), Wire: 1, Times: 1})
 	if p.Place == "" {
 		return all
 	}
-	add := func(loads []pcie.Load, set func(*Load, float64)) {
-		all = append(all, p.lab.guestEdges(g, loads, set)...)
-	}
+	add := func(loads []pcie.Load, set func(*Load, float64)) { all = append(all, p.machine.edges(loads, set)...) }
 	header := func(x *Load, b float64) { x.Header = b }
 	buffer := func(x *Load, b float64) { x.Buffer = b * d.buffer }
 	packet := func(x *Load, b float64) { x.Packet = b * d.packet }
-	self, host, gpu := p.Place, tree.SocketOf(p.Place), ""
-	memory := host
-	if way.Node > 0 {
-		memory = g.Sockets[way.Node-1].Name
-	}
-	if way.GPU >= 0 {
-		gpu = p.machine.GPUs[way.GPU].Place
-	}
+	self, host := p.Place, tree.SocketOf(p.Place)
+	payload := host
 	switch {
-	case sends && way.Bounced: // the GPU's engine writes to host memory, and the NIC reads there
-		add(tree.Write(gpu, host), crosses)
-		add(tree.Read(self, host), crosses)
-	case sends && way.GPU >= 0:
-		add(tree.Read(self, gpu), crosses)
-	case sends:
-		add(tree.Read(self, memory), crosses)
 	case way.Bounced:
-		add(tree.Write(self, host), crosses)
-		add(tree.Read(gpu, host), crosses)
+		add(engine(p.machine.GPUs[way.GPU].Place, host), crosses)
 	case way.GPU >= 0:
-		add(tree.Write(self, gpu), crosses)
-	default:
-		add(tree.Write(self, memory), crosses)
+		payload = p.machine.GPUs[way.GPU].Place
+	case way.Node > 0:
+		payload = p.machine.desc.Sockets[way.Node-1].Name
 	}
-	if sends {
-		add(tree.Read(self, host), header)
-	} else {
-		add(tree.Write(self, host), header)
-	}
+	add(move(self, payload), crosses)
+	add(move(self, host), header)
 	add(tree.Read(self, host), buffer)
 	add(tree.Write(self, host), packet)
 	return sum(all)
@@ -244,7 +210,7 @@ func (p *Port) newEngineLoads(gpu, node int, toHost bool) []Load {
 	if toHost {
 		loads = tree.Write(self, memory)
 	}
-	return sum(p.lab.guestEdges(p.machine.desc, loads, crosses))
+	return sum(p.machine.edges(loads, crosses))
 }
 
 // crosses sets what an edge carries of payload.
