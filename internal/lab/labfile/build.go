@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/netip"
 	"slices"
+	"strings"
 	"time"
 
 	"vnic.dev/vnic/internal/lab"
@@ -91,21 +92,15 @@ func (b *builder) build() error {
 	if len(b.file.Guests) == 0 {
 		return b.wrong([]any{"guests"}, "no guests: at least one, as `vnic lab show pair` prints")
 	}
-	switch b.file.P2P {
-	case "", "on", "off":
-		b.out.NoP2P = b.file.P2P == "off"
-	default:
-		return b.wrong([]any{"p2p"}, "p2p is %q: on or off", b.file.P2P)
-	}
-	switch b.out.Accel = b.file.Accel; b.out.Accel {
-	case "", "auto", "kvm", "tcg":
-	default:
-		return b.wrong([]any{"accel"}, "accel is %q: auto, kvm or tcg", b.file.Accel)
-	}
-	switch b.out.Gateway = b.file.Gateway; b.out.Gateway {
-	case "", lab.GatewayNAT, lab.GatewayIsolated, lab.GatewayOff:
-	default:
-		return b.wrong([]any{"gateway"}, "gateway is %q: nat, isolated or off", b.file.Gateway)
+	b.out.NoP2P, b.out.Accel, b.out.Gateway = b.file.P2P == "off", b.file.Accel, b.file.Gateway
+	for _, x := range []struct{ key, value, first, last string }{
+		{"p2p", b.file.P2P, "on", "off"}, {"accel", b.file.Accel, "auto, kvm", "tcg"},
+		{"gateway", b.file.Gateway, "nat, isolated", "off"},
+	} {
+		words := append(strings.Split(x.first, ", "), x.last, "")
+		if !slices.Contains(words, x.value) {
+			return b.wrong([]any{x.key}, "%s is %q: %s or %s", x.key, x.value, x.first, x.last)
+		}
 	}
 	if b.file.Scale != "" {
 		var err error
@@ -121,15 +116,10 @@ func (b *builder) build() error {
 			return err
 		}
 	}
-	if err := b.links(); err != nil {
-		return err
-	}
-	if err := b.script(); err != nil {
-		return err
-	}
-	b.out.HotplugFor(b.out.Script)
-	if err := b.uplinks(); err != nil {
-		return err
+	for _, part := range []func() error{b.links, b.script, b.uplinks} {
+		if err := part(); err != nil {
+			return err
+		}
 	}
 	if gpus := b.out.gpus(); gpus > lab.MaxGPUs {
 		return b.wrong([]any{"guests"}, "%d GPUs: a lab has %d at most", gpus, lab.MaxGPUs)
@@ -310,6 +300,7 @@ func (b *builder) script() error {
 		}
 		b.out.Script = append(b.out.Script, lab.Event{At: when, Change: c})
 	}
+	b.out.HotplugFor(b.out.Script)
 	return nil
 }
 
