@@ -1,6 +1,7 @@
 package boot
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -93,15 +94,15 @@ var guestNumber = regexp.MustCompile("^" + guestnet.GuestName + "[0-9]+$")
 
 // Check says what is wrong with the options, in terms of flags.
 func (o *Options) Check() error {
+	err := cmp.Or(guests.Number("--guests", o.Guests, 1, MaxGuests),
+		guests.OneOf("--end", cmp.Or(o.End, EndAll), EndAll, EndFirstFailure))
 	switch {
-	case o.Guests < 1 || o.Guests > MaxGuests:
-		return fmt.Errorf("--guests %d: 1 to %d", o.Guests, MaxGuests)
+	case err != nil:
+		return err
 	case o.Guests > 1 && len(o.Command) == 0 && o.Lab != nil:
 		return fmt.Errorf("--lab: a shell is for one guest, and there are %d: name a command, after --", o.Guests)
 	case o.Guests > 1 && len(o.Command) == 0:
 		return errors.New("--guests: a shell is for one guest: name a command, after --")
-	case o.End != "" && o.End != EndAll && o.End != EndFirstFailure:
-		return fmt.Errorf("--end %s: %s or %s", o.End, EndAll, EndFirstFailure)
 	case o.GDB < 0 || o.GDB > 65535-o.Guests:
 		return fmt.Errorf("--gdb %d: no port, or too high for that of the last guest", o.GDB)
 	}
@@ -114,15 +115,12 @@ func (o *Options) Check() error {
 		return err
 	}
 	d := o.describe()
-	_, err := o.gateway()
+	_, err = o.gateway()
 	return errors.Join(new(lab.Guest).CheckMachine(o.Memory, o.CPUs), o.Common.Check(), d.Check(), err)
 }
 
 // models lists the models of all NICs, each once.
 func (o *Options) models() (list []string) {
-	if o.Lab == nil {
-		return []string{o.NIC}
-	}
 	for _, g := range o.describe().Guests {
 		for _, n := range g.NICs {
 			list = append(list, n.Model)

@@ -223,19 +223,21 @@ func (o *Options) devmemNames(i int) (rails [][]string) {
 	return rails
 }
 
-// ram and cpus are of guest i.
-func (o *Options) ram(i int) uint64 {
+// machine has the RAM and CPUs of guest i.
+func (o *Options) machine(i int) labfile.Machine {
 	if o.Lab != nil {
-		return o.Lab.Machines[i].RAM
+		return o.Lab.Machines[i]
 	}
-	return o.Memory
+	return labfile.Machine{RAM: o.Memory, CPUs: o.CPUs}
 }
 
-func (o *Options) cpus(i int) int {
-	if o.Lab != nil {
-		return o.Lab.Machines[i].CPUs
+// local is the name of a guest's NIC or GPU for its programs: the lab file's without the guest's name before it; from
+// flags it is made of the kind and the number.
+func (p *place) local(kind string, number int, name string) string {
+	if local, ok := strings.CutPrefix(name, p.name+"."); ok {
+		return local
 	}
-	return o.CPUs
+	return fmt.Sprint(kind, number)
 }
 
 // entry is a device for devmem programs, as $VNIC_DEVICES has it.
@@ -252,13 +254,9 @@ func (g *guest) devices() (list []entry) {
 	o := g.runner.opt
 	for j, port := range g.devmem {
 		found := g.found(port)
-		e := entry{name: fmt.Sprint("nic", j), device: found.PCI}
+		e := entry{name: g.local("nic", j, port.Name), device: found.PCI}
 		if port.Model.Kernel {
 			e.device = found.Name
-		}
-		if o.Lab != nil {
-			f := &o.Lab.Guests[g.index]
-			e.name = f.Local(f.NICs[j].Name)
 		}
 		e.addr4, e.addr6 = o.devmemAddrs(j, g.index)
 		list = append(list, e)
@@ -290,14 +288,8 @@ func (g *guest) found(p *lab.Port) guestnet.Found {
 
 // gpus are the guest's GPUs by name: name=ID each.
 func (g *guest) gpus() (list []string) {
-	o := g.runner.opt
 	for j, m := range g.hw.GPUs {
-		name := fmt.Sprint("gpu", j)
-		if o.Lab != nil {
-			f := &o.Lab.Guests[g.index]
-			name = f.Local(f.GPUs[j].Name)
-		}
-		list = append(list, fmt.Sprintf("%s=%d", name, m.ID()))
+		list = append(list, fmt.Sprintf("%s=%d", g.local("gpu", j, m.Name), m.ID()))
 	}
 	return list
 }

@@ -218,9 +218,10 @@ func first(g *lab.Guest) int {
 
 // Check says what is wrong with the options.
 func (o *Options) Check() error {
+	if err := Number("--guests", o.Guests, 1, MaxGuests); err != nil && o.Lab == nil {
+		return err
+	}
 	switch {
-	case o.Lab == nil && (o.Guests < 1 || o.Guests > MaxGuests):
-		return fmt.Errorf("--guests %d: 1 to %d", o.Guests, MaxGuests)
 	case len(o.NIC) == 0:
 		return errors.New("--nic: virtio or gve, or one for each guest with commas between")
 	case o.Lab == nil && len(o.NIC) > o.Guests:
