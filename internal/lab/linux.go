@@ -60,10 +60,10 @@ func Forwards(t *pcie.Tree) bool {
 	return slices.ContainsFunc(t.Children(""), func(s pcie.Node) bool { return s.Routing != pcie.NoRouting })
 }
 
-// Differences lists the NICs and GPUs for which the kernel of guest i comes to another verdict than the lab on whether the
-// NIC reaches the GPU. linux gives the kernel's path between two. The lab's verdict is the one that is counted. There are
-// no differences in a guest without sockets, which does not see its tree, and where peer to peer is off. The description
-// has been checked.
+// Differences lists the NICs and GPUs for which the kernel of guest i comes to another verdict than
+// the lab on whether the NIC reaches the GPU. linux gives the kernel's path between two. The lab's
+// verdict is the one that is counted. There are no differences in a guest without sockets, which
+// does not see its tree, and where peer to peer is off. The description has been checked.
 func (d *Description) Differences(i int, linux func(nic, gpu string) pcie.Path) []Pairs {
 	if d.NoP2P || len(d.Guests[i].Sockets) == 0 {
 		return nil

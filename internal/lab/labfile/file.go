@@ -17,8 +17,8 @@ type File struct {
 	Gateway string `yaml:"gateway,omitempty" jsonschema:"enum=nat,enum=isolated,enum=off"`
 	// Accel is how QEMU runs the guests: kvm; tcg, which emulates their CPUs; or auto: by KVM where it works.
 	Accel string `yaml:"accel,omitempty" jsonschema:"enum=auto,enum=kvm,enum=tcg"`
-	// P2P is on if NICs reach the memory of GPUs without a detour through host memory, where their PCIe tree allows it, and
-	// off if they do not.
+	// P2P is on if NICs reach the memory of GPUs without a detour through host memory, where their PCIe tree
+	// allows it, and off if they do not.
 	P2P string `yaml:"p2p,omitempty" jsonschema:"enum=on,enum=off"`
 	// Seed decides what is lost and held back; without one each run draws its own.
 	Seed *uint64 `yaml:"seed,omitempty"`
@@ -33,8 +33,8 @@ type Guest struct {
 	Memory Quantity `yaml:"memory,omitempty"`
 	// CPUs is how many it has.
 	CPUs int `yaml:"cpus,omitempty"`
-	// Sockets, with their host bridges. All else is below them, at some distance. Without any, each NIC has a PCIe switch of
-	// its own, and below that are the GPUs that it is the first to reach.
+	// Sockets, with their host bridges. All else is below them, at some distance. Without any, each NIC has a
+	// PCIe switch of its own, and below that are the GPUs that it is the first to reach.
 	Sockets []Socket `yaml:"sockets,omitempty"`
 	// Interconnect has the rates of links between sockets, in each direction: s0-s1: 60GB/s.
 	Interconnect map[string]Quantity `yaml:"interconnect,omitempty"`
