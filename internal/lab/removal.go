@@ -124,16 +124,12 @@ func (l *Lab) removeGPU(name string) error {
 		return err
 	}
 	g := m.GPUs[i]
-	drivers := false
-	for _, p := range m.Ports {
-		drivers = drivers || p.driver != nil
-	}
 	switch {
 	case g.Removed():
 		return fmt.Errorf("%s was removed before", name)
 	case g.Node:
 		return fmt.Errorf("%s cannot be removed: %s", name, whyNoNode)
-	case drivers:
+	case slices.ContainsFunc(m.Ports, func(p *Port) bool { return p.driver != nil }):
 		g.removed.Store(true)
 		for _, p := range m.Ports {
 			if p.driver != nil {

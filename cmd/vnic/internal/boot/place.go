@@ -175,26 +175,24 @@ func (o *Options) network(p place) guestnet.Config {
 		c.Interfaces = append(c.Interfaces, guestnet.Interface{MAC: mac(port), MTU: port.MTU,
 			Addrs: o.interfaceAddrs(p, port)})
 	}
+	host := func(v4, v6 netip.Prefix, names ...string) {
+		c.Hosts = append(c.Hosts, guestnet.Host{Addr: v4.Addr(), Names: names},
+			guestnet.Host{Addr: v6.Addr(), Names: names})
+	}
 	for i := range o.Guests {
-		for _, a := range []netip.Prefix{lab.Addr4(i), lab.Addr6(i)} {
-			c.Hosts = append(c.Hosts, guestnet.Host{Addr: a.Addr(), Names: o.names(i)})
-		}
+		host(lab.Addr4(i), lab.Addr6(i), o.names(i)...)
 		for rail, names := range o.devmemNames(i) {
-			a4, a6 := o.devmemAddrs(rail, i)
-			for _, a := range []netip.Prefix{a4, a6} {
-				c.Hosts = append(c.Hosts, guestnet.Host{Addr: a.Addr(), Names: names})
-			}
+			v4, v6 := o.devmemAddrs(rail, i)
+			host(v4, v6, names...)
 		}
 	}
 	if !o.Off() {
-		g4, g6 := lab.GatewayAddrs()
-		addrs := []netip.Addr{g4.Addr(), g6.Addr()}
-		if c.DNS = addrs[:1]; o.Gateway != lab.GatewayIsolated {
-			c.Gateways = addrs
+		v4, v6 := lab.GatewayAddrs()
+		c.DNS = []netip.Addr{v4.Addr()}
+		if o.Gateway != lab.GatewayIsolated {
+			c.Gateways = []netip.Addr{v4.Addr(), v6.Addr()}
 		}
-		for _, a := range addrs {
-			c.Hosts = append(c.Hosts, guestnet.Host{Addr: a, Names: []string{gateway.GatewayName}})
-		}
+		host(v4, v6, gateway.GatewayName)
 	}
 	return c
 }
