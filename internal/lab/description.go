@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net/netip"
 	"slices"
+	"strconv"
 	"time"
 
 	"vnic.dev/vnic/dma"
@@ -24,13 +25,15 @@ const (
 	MaxGPUs  = dma.MaxGPUs
 )
 
-// Bounds of a guest of ours.
+// MinRAM is the least RAM of a guest that vnic boots, in bytes; maxRAM and maxCPUs are the other
+// bounds of such a guest.
 const (
-	MinRAM  = 192 << 20 // bytes; in steps of 2 MiB
-	MaxCPUs = 64
+	MinRAM  = 192 << 20
+	maxRAM  = 4 << 40
+	maxCPUs = 64
 )
 
-// Description says what a lab has. Nothing in it is shared with a lab that was made of it.
+// Description describes a lab. A lab that was made of it shares nothing with it.
 type Description struct {
 	Guests []Guest
 	NoP2P  bool // no NIC reaches GPU memory: payload is bounced through host memory
@@ -43,17 +46,17 @@ type Guest struct {
 	Name string // for messages; "": guest0, guest1, ...
 	NICs []NIC
 	GPUs []GPU
-	// Sockets and Switches are what NICs and GPUs are below. Without any socket the guest has one that forwards nothing,
-	// and below it a switch for each NIC, with the GPUs of which that NIC is the first that may address them; but no
-	// QEMU is told of these.
+	// NICs and GPUs are below Sockets and Switches. A guest without any socket has one that forwards nothing, and below it
+	// a switch for each NIC; below the switch are the GPUs for which that NIC is the first that may address them. No QEMU
+	// shows these to the guest.
 	Sockets       []Socket
 	Switches      []Switch
 	Interconnects []Interconnect
-	// Driver is that of its GPUs: DriverNode, which "" stands for, or DriverVNICGPU. With the latter QEMU is told of the
-	// tree in any case, as the guest's kernel decides by it which NIC reaches which GPU.
+	// Driver is the driver of its GPUs: DriverNode, which is the default, or DriverVNICGPU. With DriverVNICGPU QEMU always
+	// shows the tree to the guest, as the guest's kernel decides by it which NIC reaches which GPU.
 	Driver string
-	// IOMMU has the guest's kernel translate the addresses that its NICs use, by an IOMMU of QEMU's: their maps come and
-	// go with each buffer. Of guests with gVNICs alone, and GPUs that are NUMA nodes.
+	// IOMMU makes the guest's kernel translate the addresses that its NICs use, by an IOMMU of QEMU's: their maps come and
+	// go with each buffer. All NICs of such a guest are gVNICs, and its GPUs are NUMA nodes.
 	IOMMU bool
 }
 
@@ -162,7 +165,7 @@ type Options struct {
 	FrontendMemory uint64
 	// Sharing looks how a frontend has a file mapped, in the place of dma.SharingOf (dma.Space.SetSharing); nil: that.
 	Sharing func(pid int, dev, ino uint64) dma.Sharing
-	// Note is told what becomes of a guest's frames that its user should know: nil: Log is, as a warning
+	// Note gets what the user should know of a guest's frames, as that they are dropped; nil: Log gets it, as a warning
 	Note func(port, text string)
 }
 
@@ -227,6 +230,22 @@ func (d *Description) Check() error {
 	return nil
 }
 
+// CheckMachine checks the RAM, in bytes, and the number of CPUs of a guest that vnic boots.
+func (g *Guest) CheckMachine(ram uint64, cpus int) error {
+	switch {
+	case ram < MinRAM || ram > maxRAM || ram%hugePage != 0:
+		return g.wrong("memory", FormatBytes(ram), "%s to %s, in steps of 2M", FormatBytes(MinRAM), FormatBytes(maxRAM))
+	case cpus < 1 || cpus > maxCPUs:
+		return g.wrong("cpus", strconv.Itoa(cpus), "1 to %d", maxCPUs)
+	}
+	return nil
+}
+
+// wrong is an error of a field of the guest's own.
+func (g *Guest) wrong(key, value, format string, args ...any) error {
+	return &FieldError{Guest: g.Name, Key: key, Value: value, Text: fmt.Sprintf(format, args...)}
+}
+
 // wrongNIC is an error of a field of NIC i.
 func (g *Guest) wrongNIC(i int, key, value, text string) error {
 	return &FieldError{Guest: g.Name, Part: "nics", Index: i, Name: g.NICs[i].Name, Key: key, Value: value, Text: text}
@@ -254,8 +273,8 @@ func (g *Guest) checkNIC(i int) error {
 	case n.XDP && m.VFIOUser:
 		return wrong("xdp", "with model "+n.Model, "%s", WhyNoXDP)
 	case n.Hotplug && m.VFIOUser:
-		return wrong("hotplug", "", "not with model gve: %s: leave it out, and take the link down instead (link %s state=down)",
-			whyNoGVNIC, n.Name)
+		return wrong("hotplug", "", "not with model gve: %s: leave it out, and take the link down instead "+
+			"(link %s state=down)", whyNoGVNIC, n.Name)
 	case n.Timestamps && n.Model != GVE:
 		return wrong("timestamps", "", "of model gve: virtio-net has none")
 	}
@@ -267,7 +286,7 @@ func (g *Guest) checkNIC(i int) error {
 		return wrong("gpus", "", "it may address %d: %d at most, so name those that it may", reached, control.MaxGPUs)
 	}
 	if err := CheckLink(&n.Link.Up); err != nil {
-		return fmt.Errorf("--%w", err)
+		return err
 	}
 	for k, gpu := range n.GPUs {
 		if gpu < 0 || gpu >= gpus || slices.Contains(n.GPUs[:k], gpu) {
@@ -322,7 +341,7 @@ func (g *Guest) checkGPUs() error {
 
 const hugePage = 2 << 20
 
-// Reaches says whether the NIC may address GPU i of its guest.
+// Reaches reports whether the NIC may address GPU i of its guest.
 func (n *NIC) Reaches(i int) bool { return n.GPUs == nil || slices.Contains(n.GPUs, i) }
 
 // owner is the first NIC that may address GPU i: the GPU is below the same PCIe switch; -1: none.

@@ -4,12 +4,12 @@
 //
 // A Description is a plain value, made from flags or by a test. Open makes a Lab of it, and Close
 // takes that down and leaves nothing: no goroutine, no descriptor, no memory. A Lab boots no guest
-// and knows no QEMU: package internal/machine does that. A connection to a QEMU, or to a driver in this
+// and starts no QEMU: package internal/machine does that. A connection to a QEMU, or to a driver in this
 // process, is given to Port.Connected or Port.Serve; Port.InProcess makes such a driver. A port
 // serves one connection at a time, and any number one after the other.
 //
-// A lab has at most MaxPorts ports and MaxGPUs GPUs; GPU memory is allocated in full by Open, the
-// other bounds are those of its parts.
+// A lab has at most MaxPorts ports and MaxGPUs GPUs; GPU memory is allocated in full by Open. The
+// lab's parts have the other bounds.
 //
 // The package and those below it are not API (README, Stability).
 package lab

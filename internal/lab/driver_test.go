@@ -46,7 +46,7 @@ func TestModelOfAGuestWithADriver(t *testing.T) {
 		if len(info) != 1 || info[0].Attach != attach || hw.GPUs[0].Node != c.node || hw.Ports[0].Model.Node != c.node {
 			t.Errorf("%q with %s: %+v, a node: %v", c.driver, c.model, info, hw.GPUs[0].Node)
 		}
-		// Linux decides by the tree: QEMU is told of it.
+		// Linux decides by the tree: QEMU shows it to the guest.
 		if hw.Bare != (c.driver != DriverVNICGPU) || (hw.Driver == DriverVNICGPU) != (c.driver == DriverVNICGPU) {
 			t.Errorf("%q with %s: driver %q, bare: %v", c.driver, c.model, hw.Driver, hw.Bare)
 		}
@@ -59,8 +59,8 @@ func TestModelOfAGuestWithADriver(t *testing.T) {
 func TestGPUsOfADriverArePCIDevices(t *testing.T) {
 	for name, c := range map[string]struct {
 		change func(*Guest)
-		node   string // what it is told without the driver
-		pci    string // with it; "": it is fine
+		node   string // the error without the driver
+		pci    string // the error with it; "": none
 	}{
 		"4 KiB":           {func(g *Guest) { g.GPUs[1].Memory = 4096 }, "not a multiple of 2M", ""},
 		"1 MiB":           {func(g *Guest) { g.GPUs[1].Memory = 1 << 20 }, "not a multiple of 2M", ""},
@@ -147,7 +147,7 @@ func TestWhatLinuxSeesWithADriver(t *testing.T) {
 		name        string
 		driver      string
 		change      func(*Guest)
-		refused     string // of which pairs
+		refused     string // the pairs that Linux refuses
 		differences string
 	}{
 		{"none", DriverVNICGPU, none, "nicn-gpub", ""},

@@ -183,17 +183,17 @@ func (f *Fault) Set(im *wire.Impairment, value string) error {
 	return err
 }
 
-// CheckLink says what is wrong with an impairment.
+// CheckLink checks an impairment. An error is a *FieldError.
 func CheckLink(im *wire.Impairment) error {
 	for _, f := range Impairments() {
 		if text := f.Text(im); text != "" {
-			if err := f.Set(new(wire.Impairment), text); err != nil {
-				return err
+			if err := f.Value(new(wire.Impairment)).Set(text); err != nil {
+				return &FieldError{Part: partLinks, Key: f.Key, Value: text, Text: err.Error()}
 			}
 		}
 	}
 	if im.Limit != 0 && im.Rate == 0 {
-		return errors.New("limit is of a queue, which a link with a rate has: say rate, too")
+		return &FieldError{Part: partLinks, Key: "limit", Text: "of a queue, which a link with a rate has: say rate, too"}
 	}
 	return nil
 }
@@ -373,8 +373,8 @@ func longer(d time.Duration, scale float64) time.Duration {
 	return time.Duration(min(float64(d)*scale, float64(wire.MaxDelay)))
 }
 
-// SetScale makes all links so many times slower than they say, and all delays so many times longer,
-// those of completions too; 0: there are neither rates nor delays.
+// SetScale makes all links so many times slower than their rates, and all delays so many times longer,
+// also the delays of completions; 0: there are neither rates nor delays.
 func (l *Lab) SetScale(scale float64) error {
 	l.changing.Lock()
 	defer l.changing.Unlock()

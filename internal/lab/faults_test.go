@@ -183,8 +183,8 @@ func TestScaledLinks(t *testing.T) {
 	}
 }
 
-// A script's changes are made in their order, not before their times, times the scale; what is wrong is told, and the
-// rest made.
+// A script's changes are made in their order, not before their times, times the scale. A change that fails is reported,
+// and the others are made.
 func TestPlay(t *testing.T) {
 	d := Uniform(1, NIC{Model: Virtio}, 0)
 	d.Scale = 10

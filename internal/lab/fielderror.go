@@ -1,23 +1,38 @@
 package lab
 
-import "fmt"
+import (
+	"cmp"
+	"fmt"
+)
 
-// FieldError says what is wrong with a field of a Description. Its text speaks of the flag that sets the field; who
-// reads a lab file names the file's line instead (internal/lab/labfile).
+// FieldError is an error of one field of a Description. Its text names the flag that sets the field, if there is one.
+// Package labfile names the line of the lab file instead.
 type FieldError struct {
-	Guest string // its name
-	Part  string // of the guest: nics or gpus, as in a lab file
-	Index int    // of the part
-	Name  string // the part's
-	Key   string // as in a lab file; "": it is the part as a whole
-	Value string // the field's; "": Text says enough
-	Text  string // what it may be instead, or why not
+	Guest string // the guest's name
+	Part  string // nics, gpus or links, as in a lab file; "": the field is the guest's own
+	Index int    // the element of Part
+	Name  string // the name of the NIC or GPU
+	Key   string // the field's key in a lab file; "": the error is about the whole NIC or GPU
+	Value string // the field's value; "": Text needs none
+	Text  string // which values are allowed, or why this one is not
 }
 
-// fieldFlags are the flags that set fields of all NICs or GPUs of a command.
+// fieldFlags has the flag for a field, by Part and Key. A flag sets the field of all guests, NICs or GPUs of a command.
 var fieldFlags = map[string]string{
 	"nics model": "--nic", "nics mtu": "--mtu", "nics max-mtu": "--max-mtu", "nics rsc-usecs": "--rsc-usecs",
 	"nics xdp": "--xdp", "nics queues": "--queues", "gpus memory": "--gpu-memory",
+	" memory": "--memory", " cpus": "--cpus", " iommu": "--iommu",
+}
+
+// partLinks is the Part of errors of CheckLink.
+const partLinks = "links"
+
+// flag is the flag that sets the field; "": there is none.
+func (e *FieldError) flag() string {
+	if f, err := lookUp(KindLink, e.Key); e.Part == partLinks && err == nil && f.Flag != "" {
+		return "--" + e.Key
+	}
+	return fieldFlags[e.Part+" "+e.Key]
 }
 
 const modelNames = Virtio + " or " + GVE
@@ -28,17 +43,14 @@ func UnknownModel(name string) error {
 }
 
 func (e *FieldError) Error() string {
-	if flag := fieldFlags[e.Part+" "+e.Key]; flag != "" {
-		return e.says(flag)
+	if flag := e.flag(); flag != "" || e.Part == partLinks {
+		return e.says(cmp.Or(flag, e.Key))
 	}
-	name := e.Name
-	if name == "" {
-		name = fmt.Sprintf("%d of guest %s", e.Index, e.Guest)
-	}
+	name := cmp.Or(e.Name, fmt.Sprintf("%d of guest %s", e.Index, e.Guest))
 	return map[string]string{"nics": "NIC ", "gpus": "GPU "}[e.Part] + name + ": " + e.says(e.Key)
 }
 
-// InFile is the error as a lab file's reader says it, beside the field's line.
+// InFile is the error's text beside the place of the field in a lab file.
 func (e *FieldError) InFile() string {
 	if e.Key == "" {
 		return e.Name + ": " + e.Text

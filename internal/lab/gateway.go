@@ -53,7 +53,7 @@ const (
 	GatewayOff      = "off"      // there is none
 )
 
-// GatewayFlags are what a user says of the gateway, as flags.
+// GatewayFlags are the flags about the gateway.
 type GatewayFlags struct {
 	Gateway   string   // GatewayNAT, GatewayIsolated or GatewayOff; "": GatewayNAT, or off by NoGateway
 	NoGateway bool     // the same as GatewayOff
@@ -63,7 +63,7 @@ type GatewayFlags struct {
 	Forwards  []string // ParseForward
 }
 
-// Off says whether there is to be no gateway.
+// Off reports whether the flags ask for no gateway.
 func (f *GatewayFlags) Off() bool { return f.NoGateway || f.Gateway == GatewayOff }
 
 // Options makes a gateway's options of the flags, for guests whose names are name and a number below n. ports is the

@@ -2,6 +2,7 @@ package lab
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"math"
 	"os"
@@ -47,26 +48,24 @@ func (l *Lab) allocate() error {
 		}
 	}
 	l.memory = make([]*gpumem.GPU, len(specs))
-	one := func(id int) (err error) {
-		o := gpumem.Options{Name: GPUFilePrefix + specs[id].Name}
-		l.memory[id], err = gpumem.NewGPU(l.files, id, specs[id].Memory, o)
-		return l.memoryError(specs[id].Memory, err)
-	}
+	atOnce := runtime.NumCPU()
 	if memavail.Enough(total, "/") != nil {
-		for id := range specs {
-			if err := one(id); err != nil {
-				return err
-			}
-		}
-		return nil // somebody has let go of some
+		atOnce = 1
 	}
 	errs := make([]error, len(specs))
-	var eg errgroup.Group
-	eg.SetLimit(runtime.NumCPU())
-	for id := range specs {
-		eg.Go(func() error { errs[id] = one(id); return nil })
+	eg, ctx := errgroup.WithContext(context.Background())
+	eg.SetLimit(atOnce)
+	for id, spec := range specs {
+		eg.Go(func() error {
+			if atOnce == 1 && ctx.Err() != nil {
+				return nil // there is no more
+			}
+			g, err := gpumem.NewGPU(l.files, id, spec.Memory, gpumem.Options{Name: GPUFilePrefix + spec.Name})
+			l.memory[id], errs[id] = g, l.memoryError(spec.Memory, err)
+			return errs[id]
+		})
 	}
-	_ = eg.Wait()
+	_ = eg.Wait() // which returns the first error by time
 	return cmp.Or(errs...)
 }
 

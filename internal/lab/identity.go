@@ -10,9 +10,9 @@ import (
 	"vnic.dev/vnic/internal/wire"
 )
 
-// AllowedMACs are those that guests may send from beside their NIC's own.
+// AllowedMACs are the MACs that guests may send from, beside the MAC of their NIC.
 type AllowedMACs struct {
-	Any  bool // all that are no other port's nor the gateway's
+	Any  bool // all but other ports' and the gateway's
 	List []wire.MAC
 }
 
@@ -54,8 +54,8 @@ func (a AllowedMACs) String() string {
 	return strings.Join(words, ",")
 }
 
-// Identify has every port's guest send from the MACs that are allowed, beside its NIC's own;
-// learned: beside that of its first frame after a connect, whatever the NIC's is.
+// Identify lets every port's guest send from the allowed MACs and from its NIC's own. If learned,
+// the guest's own MAC is the source of its first frame after a connect, whatever the NIC's is.
 func (d *Description) Identify(a AllowedMACs, learned bool) {
 	for g := range d.Guests {
 		for n := range d.Guests[g].NICs {
@@ -64,7 +64,7 @@ func (d *Description) Identify(a AllowedMACs, learned bool) {
 	}
 }
 
-// refused tells of a frame whose source addresses are not the port's.
+// refused notes a frame whose source addresses are not the port's.
 func (p *Port) refused(r wire.Refusal) {
 	text := refusalText(r)
 	if r.More > 0 {

@@ -66,7 +66,7 @@ func refuses(t *testing.T, p *lab.Port, g *labtest.Guest, to netip.Addr, r wire.
 }
 
 // TestPortsSendFromTheirOwnMAC: a port's frames have its NIC's MAC unless others are allowed, and
-// never that of another port or the gateway. What is refused is told, with the flag that allows it.
+// never that of another port or the gateway. A refused frame is noted, with the flag that allows it.
 func TestPortsSendFromTheirOwnMAC(t *testing.T) {
 	testkit.LeavesNothing(t)
 	const stranger = "02:aa:bb:cc:dd:01"
@@ -122,7 +122,7 @@ func TestTheNextGuestBeginsAnew(t *testing.T) {
 	}
 }
 
-// TestAddressesOfOthersAreTold: a guest with the address of another is told whose it is.
+// TestAddressesOfOthersAreTold: if a guest uses another's address, a note names the other guest.
 func TestAddressesOfOthersAreTold(t *testing.T) {
 	testkit.LeavesNothing(t)
 	var seen notes

@@ -2,7 +2,6 @@ package lab
 
 import (
 	"errors"
-	"fmt"
 
 	"vnic.dev/vnic/dma"
 )
@@ -17,21 +16,21 @@ func (g *Guest) checkIOMMU() error {
 	}
 	for _, n := range g.NICs {
 		if m, _ := LookupModel(n.Model); !m.VFIOUser {
-			return fmt.Errorf("an IOMMU (--iommu) is for guests whose NICs are all of model %s: our driver gives the NIC "+
-				"physical addresses, and QEMU's %s takes them past an IOMMU", GVE, n.Model)
+			return g.wrong("iommu", "", "for guests whose NICs are all of model %s: our driver gives the NIC physical "+
+				"addresses, and QEMU's %s takes them past an IOMMU", GVE, n.Model)
 		}
 	}
 	if g.Driver == DriverVNICGPU && len(g.GPUs) > 0 {
-		return errors.New("an IOMMU (--iommu) and GPUs with the driver " + DriverVNICGPU + ": QEMU's IOMMU does not know a " +
-			"GPU's BAR where NIC and GPU are below one switch, and what was bound would wait for ever: take the driver " +
-			DriverNode)
+		return g.wrong("iommu", "", "not for guests whose GPUs have the driver %s: QEMU's IOMMU has no map of a GPU's BAR "+
+			"where NIC and GPU are below one switch, and bound memory would wait for ever: take the driver %s",
+			DriverVNICGPU, DriverNode)
 	}
 	return nil
 }
 
-// SetMemory says where the memory of a guest with an IOMMU is, by physical address, as its programs' commands name it;
-// of another guest it does nothing, as the NICs are told. The maps' descriptors stay the caller's. The memory is mapped
-// until there is other, or the lab is closed.
+// SetMemory maps the memory of a guest with an IOMMU by physical address, as its programs' commands
+// name it, until the next call or until the lab is closed. For another guest it does nothing: there
+// QEMU reports the memory to the NICs. The maps' descriptors stay the caller's.
 func (m *Machine) SetMemory(maps []dma.Map) error {
 	var errs []error
 	for _, p := range m.Ports {
@@ -42,7 +41,7 @@ func (m *Machine) SetMemory(maps []dma.Map) error {
 	return errors.Join(errs...)
 }
 
-// Translated says whether the guest's IOMMU translates what the NIC addresses: there are maps, and none at address 0.
+// Translated reports whether the guest's IOMMU translates the NIC's addresses: there are maps, and none at address 0.
 // Without translation QEMU maps all of RAM, from 0 on; Linux gives a device no address in the first page
 // (drivers/iommu/dma-iommu.c, iommu_dma_init_domain).
 func (p *Port) Translated() bool {

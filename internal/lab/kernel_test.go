@@ -52,9 +52,9 @@ func raise(t *testing.T, name string, addrs ...string) {
 	testkit.NoError(t, err)
 }
 
-// completes has the kernel complete checksums before frames get to a device, as ethtool -K tx off
-// does. Else what comes of its own TCP by VXLAN and veth has partial ones inside, of which UDP
-// sockets are not told: on a wire there are none.
+// completes makes the kernel complete checksums before frames get to a device, as ethtool -K tx off
+// does. Else segments of its own TCP that come by VXLAN and veth have partial checksums inside, which
+// UDP sockets cannot see; on a wire there are none.
 func completes(t *testing.T, device string) {
 	t.Helper()
 	c, err := genetlink.Dial(nil)

@@ -42,8 +42,7 @@ type Lab struct {
 	services []io.Closer
 }
 
-// Machine is the hardware of a guest: what is to be given to a QEMU, or to a driver in this
-// process.
+// Machine is the hardware of a guest, for a QEMU or for a driver in this process.
 type Machine struct {
 	Name  string
 	Tree  *pcie.Tree // in which ports and GPUs have a Place

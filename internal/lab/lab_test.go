@@ -136,10 +136,10 @@ func TestBadOptionsAreRefused(t *testing.T) {
 		"251 ports":   lab.Uniform(251, virtio, 0),
 		"--mtu 9199": lab.Uniform(1, lab.NIC{Model: lab.GVE,
 			NICOptions: lab.NICOptions{MTU: 9199}}, 0),
-		"--queues 17: 1 to 16 pairs":        lab.Uniform(1, lab.NIC{Model: lab.GVE, QueuePairs: 17}, 0),
-		"NIC 0 of guest : timestamps: of m": lab.Uniform(1, lab.NIC{Model: lab.Virtio, Timestamps: true}, 0),
-		"an IOMMU (--iommu) is for guests":  {Guests: []lab.Guest{{NICs: []lab.NIC{{Model: lab.GVE}, virtio}, IOMMU: true}}},
-		"an IOMMU (--iommu) and GPUs with": {Guests: []lab.Guest{{NICs: []lab.NIC{{Model: lab.GVE}}, IOMMU: true,
+		"--queues 17: 1 to 16 pairs":         lab.Uniform(1, lab.NIC{Model: lab.GVE, QueuePairs: 17}, 0),
+		"NIC 0 of guest : timestamps: of m":  lab.Uniform(1, lab.NIC{Model: lab.Virtio, Timestamps: true}, 0),
+		"--iommu: for guests whose NICs are": {Guests: []lab.Guest{{NICs: []lab.NIC{{Model: lab.GVE}, virtio}, IOMMU: true}}},
+		"--iommu: not for guests whose GPUs": {Guests: []lab.Guest{{NICs: []lab.NIC{{Model: lab.GVE}}, IOMMU: true,
 			Driver: lab.DriverVNICGPU, GPUs: []lab.GPU{{Memory: 2 << 20}}}}},
 		"65 ports with GPU":                 lab.Uniform(65, virtio, 4096),
 		"--gpu-memory 3M: not":              lab.Uniform(1, virtio, 3<<20),
@@ -149,7 +149,7 @@ func TestBadOptionsAreRefused(t *testing.T) {
 		"NIC 0 of guest : gpus 1: not one ": {Guests: []lab.Guest{far}},
 		"--rsc-usecs 1000001: ": lab.Uniform(1, lab.NIC{Model: lab.GVE,
 			NICOptions: lab.NICOptions{RSCUsecs: 1e6 + 1}}, 0),
-		"--loss is 100%: not a part": lab.Uniform(1, lab.NIC{Model: lab.Virtio,
+		"--loss 100%: not a part": lab.Uniform(1, lab.NIC{Model: lab.Virtio,
 			Link: wire.LinkOptions{Up: lab.Impairment{Loss: 1}}}, 0),
 	} {
 		if w, err := lab.Open(d, lab.Options{}); w != nil || err == nil || !strings.HasPrefix(err.Error(), want) {

@@ -31,8 +31,8 @@ func (e *Edge) Busy() int64 {
 	return e.shape.Busy()
 }
 
-// Load is what an edge carries of what a queue moves: bytes for each byte of payload and header, for each buffer and
-// packet, and for each byte on the wire.
+// Load is the bytes that an edge carries for the packets of a queue: for each byte of payload and of header, for each
+// buffer and packet, and for each byte on the wire.
 type Load struct {
 	*Edge
 	Times                                 int // how often a byte of payload crosses it
@@ -82,7 +82,7 @@ func (l *Lab) edge(name string, rate float64, wire bool) *Edge {
 	return e
 }
 
-// Edges are those that packets can cross and that have a rate, by name.
+// Edges lists the edges with a rate that packets can cross, by name.
 func (l *Lab) Edges() (list []*Edge) {
 	l.edgeMu.Lock()
 	defer l.edgeMu.Unlock()
@@ -95,56 +95,41 @@ func (l *Lab) Edges() (list []*Edge) {
 	return list
 }
 
-// Described says whether anybody has said what links the machine has, or how fast they are.
+// Described reports whether the description has the machine's links, or the rate of one.
 func (m *Machine) Described() bool { return !m.Bare || m.desc.shaped() }
 
 // Clock says how much slower than their rates the lab's links are.
 func (l *Lab) Clock() *shape.Clock { return l.clock }
 
-// rate is that of an edge of a guest's tree, in bytes a second; 0: nobody has said.
-func (g *Guest) rate(e pcie.Edge) float64 {
-	slot := Slot{}
+// rate is the rate of an edge of the machine's tree, in bytes a second; 0: the description has none.
+func (m *Machine) rate(e pcie.Edge) float64 {
 	switch e.Kind {
 	case pcie.Memory:
-		for _, s := range g.Sockets {
+		for _, s := range m.desc.Sockets {
 			if s.Name == e.Node {
 				return s.DRAM
 			}
 		}
-		return 0
 	case pcie.Across:
-		for _, x := range g.Interconnects {
+		for _, x := range m.desc.Interconnects {
 			if x.From == e.Node && x.To == e.To || x.From == e.To && x.To == e.Node {
 				return x.Rate
 			}
 		}
-		return 0
-	}
-	for i := range g.Switches {
-		if g.Switches[i].Name == e.Node {
-			slot = g.Switches[i].Slot
+	default:
+		for _, n := range m.Tree.Nodes() {
+			if n.Name == e.Node && n.Link.Known() {
+				return n.Link.Rate()
+			}
 		}
 	}
-	for i := range g.NICs {
-		if g.nicInTree(&g.NICs[i]) == e.Node {
-			slot = g.NICs[i].Slot
-		}
-	}
-	for i := range g.GPUs {
-		if g.gpuInTree(&g.GPUs[i]) == e.Node {
-			slot = g.GPUs[i].Slot
-		}
-	}
-	if !slot.Link.Known() {
-		return 0
-	}
-	return slot.Link.Rate()
+	return 0
 }
 
-// guestEdges makes loads of those of a guest's tree.
-func (l *Lab) guestEdges(g *Guest, loads []pcie.Load, set func(*Load, float64)) (out []Load) {
+// edges makes Loads of the loads of the machine's tree.
+func (m *Machine) edges(loads []pcie.Load, set func(*Load, float64)) (out []Load) {
 	for _, x := range loads {
-		one := Load{Edge: l.edge(g.Name+"."+x.Edge.String(), g.rate(x.Edge), false)}
+		one := Load{Edge: m.lab.edge(m.Name+"."+x.Edge.String(), m.rate(x.Edge), false)}
 		set(&one, x.PerByte)
 		out = append(out, one)
 	}
@@ -157,7 +142,7 @@ type loadsOf struct {
 	engine, outward bool
 }
 
-// known gives loads that somebody has asked for before, or makes them: trees and models do not change.
+// known returns loads that were made before, or makes them: trees and models do not change.
 func (p *Port) known(kind loadsOf, loads func() []Load) []Load {
 	p.loadsMu.Lock()
 	defer p.loadsMu.Unlock()
@@ -169,65 +154,47 @@ func (p *Port) known(kind loadsOf, loads func() []Load) []Load {
 	return list
 }
 
-// Loads says what of the port's packets crosses which edges, where their payload is that way: of those that it sends,
-// or of those that it receives. Host memory is that of the socket that the NIC is below, but for payload in another's
-// (Way.Node). Of a NIC in no tree it is the wire. The list is not to be changed.
+// Loads returns which edges the port's packets load, the sent or the received ones, if their
+// payload takes a way. Host memory is the memory of the socket above the NIC, but for payload in
+// another socket's (Way.Node). The packets of a NIC that is in no tree load the wire alone. The
+// caller does not change the list.
 func (p *Port) Loads(way Way, sends bool) []Load {
 	return p.known(loadsOf{way: way, outward: sends}, func() []Load { return p.newLoads(way, sends) })
 }
 
 func (p *Port) newLoads(way Way, sends bool) (all []Load) {
-	g, n, tree := p.machine.desc, p.desc, p.machine.Tree
-	d, name := p.Model.received, n.Name+wireIn
+	tree, d, name := p.machine.Tree, p.Model.received, p.Name+wireIn
+	move, engine := tree.Write, tree.Read // how the NIC moves payload, and how the GPU's engine moves it for a bounce
 	if sends {
-		d, name = p.Model.sent, n.Name+wireOut
+		d, name, move, engine = p.Model.sent, p.Name+wireOut, tree.Read, tree.Write
 	}
-	all = append(all, Load{Edge: p.lab.edge(name, n.Rate, true), Wire: 1, Times: 1})
+	all = append(all, Load{Edge: p.lab.edge(name, p.Rate(), true), Wire: 1, Times: 1})
 	if p.Place == "" {
 		return all
 	}
-	add := func(loads []pcie.Load, set func(*Load, float64)) {
-		all = append(all, p.lab.guestEdges(g, loads, set)...)
-	}
+	add := func(loads []pcie.Load, set func(*Load, float64)) { all = append(all, p.machine.edges(loads, set)...) }
 	header := func(x *Load, b float64) { x.Header = b }
 	buffer := func(x *Load, b float64) { x.Buffer = b * d.buffer }
 	packet := func(x *Load, b float64) { x.Packet = b * d.packet }
-	self, host, gpu := p.Place, tree.SocketOf(p.Place), ""
-	memory := host
-	if way.Node > 0 {
-		memory = g.Sockets[way.Node-1].Name
-	}
-	if way.GPU >= 0 {
-		gpu = p.machine.GPUs[way.GPU].Place
-	}
+	self, host := p.Place, tree.SocketOf(p.Place)
+	payload := host
 	switch {
-	case sends && way.Bounced: // the GPU's engine writes to host memory, and the NIC reads there
-		add(tree.Write(gpu, host), crosses)
-		add(tree.Read(self, host), crosses)
-	case sends && way.GPU >= 0:
-		add(tree.Read(self, gpu), crosses)
-	case sends:
-		add(tree.Read(self, memory), crosses)
 	case way.Bounced:
-		add(tree.Write(self, host), crosses)
-		add(tree.Read(gpu, host), crosses)
+		add(engine(p.machine.GPUs[way.GPU].Place, host), crosses)
 	case way.GPU >= 0:
-		add(tree.Write(self, gpu), crosses)
-	default:
-		add(tree.Write(self, memory), crosses)
+		payload = p.machine.GPUs[way.GPU].Place
+	case way.Node > 0:
+		payload = p.machine.desc.Sockets[way.Node-1].Name
 	}
-	if sends {
-		add(tree.Read(self, host), header)
-	} else {
-		add(tree.Write(self, host), header)
-	}
+	add(move(self, payload), crosses)
+	add(move(self, host), header)
 	add(tree.Read(self, host), buffer)
 	add(tree.Write(self, host), packet)
 	return sum(all)
 }
 
-// EngineLoads says what copies of a GPU's engines to host memory, or from there, cross: node is 1 + the number of the
-// socket whose it is; 0: the one that the GPU is below. The list is not to be changed.
+// EngineLoads returns which edges the copies of a GPU's engines to or from host memory load. node is 1 + the number of
+// the memory's socket; 0: the socket above the GPU. The caller does not change the list.
 func (p *Port) EngineLoads(gpu, node int, toHost bool) []Load {
 	return p.known(loadsOf{way: Way{GPU: gpu, Node: node}, engine: true, outward: toHost},
 		func() []Load { return p.newEngineLoads(gpu, node, toHost) })
@@ -243,7 +210,7 @@ func (p *Port) newEngineLoads(gpu, node int, toHost bool) []Load {
 	if toHost {
 		loads = tree.Write(self, memory)
 	}
-	return sum(p.lab.guestEdges(p.machine.desc, loads, crosses))
+	return sum(p.machine.edges(loads, crosses))
 }
 
 // crosses sets what an edge carries of payload.
@@ -281,7 +248,7 @@ func (l *Lab) route(loads []Load) *shape.Route {
 	return shape.NewRoute(l.clock, shares)
 }
 
-// shaped says whether anything of the guest has a rate.
+// shaped reports whether a link or memory of the guest has a rate.
 func (g *Guest) shaped() bool {
 	return len(g.Interconnects) > 0 || slices.ContainsFunc(g.Sockets, func(s Socket) bool { return s.DRAM > 0 }) ||
 		slices.ContainsFunc(g.Switches, func(s Switch) bool { return s.Link.Known() }) ||
@@ -306,8 +273,8 @@ func (p *Port) shape() *nic.Shape {
 	return s
 }
 
-// nodes is how many sockets' memories can be told apart: those of a guest with several, each of which has RAM of its
-// own (internal/machine/qemu/tree.go). 0: there is one.
+// nodes is the number of sockets whose memories can be told apart: of a guest with several, each has RAM of its own
+// (internal/machine/qemu/tree.go). 0: there is one memory.
 func (p *Port) nodes() int {
 	if n := len(p.machine.desc.Sockets); n > 1 && n <= dma.MaxNodes && p.Place != "" {
 		return n
@@ -315,7 +282,7 @@ func (p *Port) nodes() int {
 	return 0
 }
 
-// routes are those of a port in one direction.
+// routes returns the routes of the port's packets in one direction.
 func (p *Port) routes(sends bool) (r nic.Routes) {
 	route := func(w Way) *shape.Route { return p.lab.route(p.Loads(w, sends)) }
 	r.Host = route(ByHost)
@@ -334,7 +301,7 @@ func (p *Port) routes(sends bool) (r nic.Routes) {
 	return r
 }
 
-// Carried is what an edge has carried.
+// Carried counts the bytes that an edge has carried.
 type Carried struct {
 	Payload uint64  // bytes of payload, each as often as it crossed
 	Bytes   float64 // with headers, rings and what packets of links and wires add; what is counted times what each costs
@@ -408,8 +375,8 @@ func (x *Load) besides(c *control.DirCounters, buffers float64) float64 {
 		x.Wire*nic.WireBytes(c.DeviceBytes+c.GPUFileBytes+c.HostBytes, c.HeaderBytes, c.Packets, c.Segments)
 }
 
-// CarryFlow adds to each edge the bytes that it has carried of one connection, which was counted in one direction:
-// all its payload is that way. The buffers of its packets are as many as those of the port's others.
+// CarryFlow adds to each edge the bytes that it has carried for one connection, which was counted in one direction and
+// whose payload all takes one way. Its packets are taken to have as many buffers as the port's packets have on average.
 func (p *Port) CarryFlow(to map[*Edge]float64, c *control.DirCounters, way Way, sends bool) {
 	var packets, buffers uint64
 	for i := range p.NIC().QueuePairs() {

@@ -85,7 +85,7 @@ func take(l devmem.Listener) (n int, err error) {
 	}
 }
 
-// linkedStacks are those of both guests.
+// linkedStacks are the stacks of both guests.
 func linkedStacks(t *testing.T, w *lab.Lab) (stacks [2]*stack.Stack) {
 	for i := range stacks {
 		n := testkit.Must(w.Port(i).InProcess(driver.Options{QueuePairs: 3}))(t)
@@ -233,8 +233,8 @@ func TestLinksCarryWhatQueuesCount(t *testing.T) {
 	}
 }
 
-// Host memory is where the file behind it says: with RAM of two sockets, a file each, payload of the first's crosses the
-// link between them to a NIC below the second.
+// Host memory is where the file behind it says: with RAM of two sockets, a file each, payload of
+// the first's crosses the link between them to a NIC below the second.
 func TestHostMemoryIsThatOfItsFile(t *testing.T) {
 	testkit.LeavesNothing(t)
 	const n = 1 << 18
@@ -275,8 +275,8 @@ func TestHostMemoryIsThatOfItsFile(t *testing.T) {
 	}
 }
 
-// A connection that is alone on its NICs: what its flow counters say is on its ways, and what is there besides is the
-// payload of what is no TCP, as ARP.
+// A connection that is alone on its NICs: the edges of its ways carry what its flow counters have, and besides only the
+// payload of frames that are not TCP's, as ARP.
 func TestLinksCarryWhatFlowCountersCount(t *testing.T) {
 	testkit.LeavesNothing(t)
 	for gpu := range 2 {

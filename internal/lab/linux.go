@@ -8,7 +8,7 @@ import (
 	"vnic.dev/vnic/internal/lab/pcie"
 )
 
-// Pairs are a NIC and a GPU each, by their names in the guest's tree, of which the same is to be said.
+// Pairs are pairs of a NIC and a GPU, by their names in the guest's tree, that have one text in common.
 type Pairs struct {
 	Text  string
 	Names []string // nic0-gpu0
@@ -23,7 +23,7 @@ func (p *Pairs) Some() string {
 	return strings.Join(p.Names, " ")
 }
 
-// AddPair adds a pair to those of which the same is said.
+// AddPair adds a pair to the pairs with its text.
 func AddPair(list []Pairs, text, nic, gpu string) []Pairs {
 	i := slices.IndexFunc(list, func(p Pairs) bool { return p.Text == text })
 	if i < 0 {
@@ -55,54 +55,48 @@ func SeenByLinux(t *pcie.Tree, driver string) *pcie.Tree {
 	return s
 }
 
-// Forwards says whether some host bridge of a tree forwards requests between its ports.
+// Forwards reports whether a host bridge of a tree forwards requests between its ports.
 func Forwards(t *pcie.Tree) bool {
 	return slices.ContainsFunc(t.Children(""), func(s pcie.Node) bool { return s.Routing != pcie.NoRouting })
 }
 
-// Differences says where the kernel of guest i comes to another verdict than the lab on whether a NIC reaches a GPU:
-// linux gives the kernel's path between two. The lab's verdict is the one that is counted. A guest without sockets is
-// not told of its tree, and where peer to peer is off no verdict is the tree's: there are no differences then. The
-// description has been checked.
-func (d *Description) Differences(i int, linux func(nic, gpu string) pcie.Path) (list []Pairs) {
+// Differences lists the NICs and GPUs for which the kernel of guest i comes to another verdict than
+// the lab on whether the NIC reaches the GPU. linux gives the kernel's path between two. The lab's
+// verdict is the one that is counted. There are no differences in a guest without sockets, which
+// does not see its tree, and where peer to peer is off. The description has been checked.
+func (d *Description) Differences(i int, linux func(nic, gpu string) pcie.Path) []Pairs {
 	if d.NoP2P || len(d.Guests[i].Sockets) == 0 {
 		return nil
 	}
-	tree, _, gpus := d.Tree(i)
-	c := d.Complete()
-	g := &c.Guests[i]
-	for j := range g.NICs {
-		for k, gpu := range gpus {
-			if !g.NICs[j].Reaches(k) {
-				continue
-			}
-			nic := g.nicInTree(&g.NICs[j])
-			if text := difference(tree.Path(nic, gpu), linux(nic, gpu)); text != "" {
-				list = AddPair(list, text, nic, gpu)
-			}
-		}
-	}
-	return list
+	tree, _, _ := d.Tree(i)
+	return d.pairs(i, func(_ Model, nic, gpu string) string { return difference(tree.Path(nic, gpu), linux(nic, gpu)) })
 }
 
-// Refused says which GPUs' memory the kernel of guest i binds to no queue of a NIC that is the kernel's, and why. The
-// description has been checked.
-func (d *Description) Refused(i int, linux func(nic, gpu string) pcie.Path) (list []Pairs) {
-	_, _, gpus := d.Tree(i)
+// Refused lists the GPUs whose memory the kernel of guest i binds to no queue of a NIC that it drives, with the reason.
+// The description has been checked.
+func (d *Description) Refused(i int, linux func(nic, gpu string) pcie.Path) []Pairs {
+	return d.pairs(i, func(m Model, nic, gpu string) string {
+		if path := linux(nic, gpu); m.Kernel && !path.P2P() { // our driver asks nobody
+			return "Linux in this guest refuses it: " + path.Reason
+		}
+		return ""
+	})
+}
+
+// pairs are the NICs of guest i with the GPUs that they may address, by the text that each pair gets; "": it gets none.
+func (d *Description) pairs(i int, text func(m Model, nic, gpu string) string) (list []Pairs) {
 	c := d.Complete()
 	g := &c.Guests[i]
 	for j := range g.NICs {
-		if !g.ModelOf(&g.NICs[j]).Kernel {
-			continue // our driver asks nobody
-		}
-		for k, gpu := range gpus {
-			nic := g.nicInTree(&g.NICs[j])
-			if path := linux(nic, gpu); g.NICs[j].Reaches(k) && !path.P2P() {
-				list = AddPair(list, "Linux in this guest refuses it: "+path.Reason, nic, gpu)
+		n := &g.NICs[j]
+		for k := range g.GPUs {
+			nic, gpu := g.nicInTree(n), g.gpuInTree(&g.GPUs[k])
+			if n.Reaches(k) {
+				list = AddPair(list, text(g.ModelOf(n), nic, gpu), nic, gpu)
 			}
 		}
 	}
-	return list
+	return slices.DeleteFunc(list, func(p Pairs) bool { return p.Text == "" })
 }
 
 // difference puts into words how the lab's path and the kernel's differ; "": they do not.

@@ -36,7 +36,7 @@ const (
 // Model is what differs between device models on the host, besides the device itself.
 type Model struct {
 	Name       string // Virtio or GVE
-	Kernel     bool   // driver and TCP are those of the guest's kernel; else ours
+	Kernel     bool   // the guest's kernel has the driver and TCP; else our program has
 	Node       bool   // GPU memory is a NUMA node's, unless the GPU has a driver (With); else BAR 2 of an ivshmem device
 	VFIOUser   bool   // the transport is vfio-user; else vhost-user
 	QueuePairs int    // unless more are asked for
@@ -47,7 +47,7 @@ type Model struct {
 	open func(files *dma.Files, c nic.Config, h hardware) (device, error)
 }
 
-// hardware is what of a NIC a nic.Config does not say.
+// hardware has the properties of a NIC that are not in a nic.Config.
 type hardware struct {
 	slot       pcie.Link // zero: it is on the root complex
 	timestamps bool
@@ -116,7 +116,7 @@ func express(g *Guest, n *NIC) pcie.Link {
 	return cmp.Or(n.Slot.Link, defaultLink)
 }
 
-// defaultLink is that of a slot of which nothing is said.
+// defaultLink is the link of a slot whose description has none.
 var defaultLink = pcie.Link{Gen: 3, Width: 16}
 
 func newVirtio(files *dma.Files, c nic.Config, _ hardware) (device, error) {

@@ -25,10 +25,8 @@ type Port struct {
 	Model        Model
 	MAC          wire.MAC
 	Addr4, Addr6 netip.Prefix // meant for its guest
-	MTU          int          // that its guest is meant to begin with
-	MaxMTU       int          // that the NIC says it has: Linux's drivers begin with it, and raise theirs to it at most
-	QueuePairs   int          // that its guest comes up with
-	XDP          bool         // NIC.XDP
+	NICOptions                // complete; the NIC reports MaxMTU, and its guest is meant to begin with MTU
+	QueuePairs   int          // with which its guest comes up
 	GPUs         []*GPUMemory // that it may address, the nearest in the tree first
 	Place        string       // its name in the machine's tree
 	Hotplug      bool         // its guest's QEMU can let go of it while it runs
@@ -88,19 +86,15 @@ func (p *Port) Holders(ctx context.Context) (list []devmem.Holder, known bool) {
 // newPort makes a port. The caller closes it even when there is an error, unless it is nil.
 func (l *Lab) newPort(n *NIC, gpus []nic.GPU, reached []*GPUMemory, m *Machine, place string) (*Port, error) {
 	model := m.desc.ModelOf(n)
-	p := &Port{Index: len(l.ports), Name: n.Name, Model: model, MAC: n.MAC, Addr4: n.Addr4, Addr6: n.Addr6, MTU: n.MTU,
-		MaxMTU:     n.MaxMTU,
-		QueuePairs: n.QueuePairs, XDP: n.XDP, GPUs: reached, Place: place, lab: l, machine: m, desc: n,
+	p := &Port{Index: len(l.ports), Name: n.Name, Model: model, MAC: n.MAC, Addr4: n.Addr4, Addr6: n.Addr6,
+		NICOptions: n.NICOptions, QueuePairs: n.QueuePairs, GPUs: reached, Place: place, lab: l, machine: m, desc: n,
 		loads: make(map[loadsOf][]Load)}
 	p.life, p.end = context.WithCancelCause(context.Background())
 	if m.IOMMU {
 		p.memory = dma.NewSpace(p.Name+", physical", l.files)
 	}
 	var err error
-	c := nic.Config{Name: p.Name, MAC: p.MAC, MTU: uint16(p.MaxMTU), QueuePairs: p.QueuePairs, GPUs: gpus,
-		Pollers: l.pollers, Memory: p.memory, Shape: p.shape(), Hold: time.Duration(n.RSCUsecs) * time.Microsecond,
-		Flows: l.opt.Flows, Sabotage: n.Sabotage, Log: l.opt.Log}
-	if p.dev, err = model.open(l.files, c, hardware{express(m.desc, n), n.Timestamps}); err != nil {
+	if p.dev, err = model.open(l.files, p.config(gpus), hardware{express(m.desc, n), n.Timestamps}); err != nil {
 		p.dev = nil // not an interface of a nil pointer
 		return p, err
 	}
@@ -120,6 +114,13 @@ func (l *Lab) newPort(n *NIC, gpus []nic.GPU, reached []*GPUMemory, m *Machine, 
 	who.MAC, who.Refused = p.MAC, p.refused
 	link.Identity, link.Storm = &who, cmp.Or(link.Storm, l.opt.Storm)
 	return p, p.NIC().Attach(l.sw, link)
+}
+
+// config is what the device is made with.
+func (p *Port) config(gpus []nic.GPU) nic.Config {
+	return nic.Config{Name: p.Name, MAC: p.MAC, MTU: uint16(p.MaxMTU), QueuePairs: p.QueuePairs, GPUs: gpus,
+		Pollers: p.lab.pollers, Memory: p.memory, Shape: p.shape(), Hold: time.Duration(p.RSCUsecs) * time.Microsecond,
+		Flows: p.lab.opt.Flows, Sabotage: p.desc.Sabotage, Log: p.lab.opt.Log}
 }
 
 // Reserve keeps addresses from all other ports, whether the port's guest uses them or not.
@@ -165,8 +166,9 @@ func (p *Port) Serve(ctx context.Context, conn *net.UnixConn) error {
 	return err
 }
 
-// Unaccepted is what was offered to the peer of the last connection that Serve has served, if that asked for it and
-// hung up without having accepted any; else, and of a gVNIC, "" (vhostuser.Backend.Unaccepted).
+// Unaccepted names the features that the last peer of Serve was offered, if it asked for them and
+// hung up without having accepted any; else, and for a gVNIC, it is ""
+// (vhostuser.Backend.Unaccepted).
 func (p *Port) Unaccepted() string {
 	if d, ok := p.dev.(interface{ Unaccepted() string }); ok {
 		return d.Unaccepted()
@@ -208,8 +210,8 @@ func (p *Port) enter() bool {
 	return !p.closed
 }
 
-// endServing waits until nothing is served any more: for a while for what ends by itself, as the
-// end of a QEMU that is gone may be seen a moment later; then it is told to end.
+// endServing waits until no connection is served any more. Connections have a while to end by
+// themselves, as the end of a QEMU may be seen a moment later; then it ends them.
 func (p *Port) endServing() {
 	p.mu.Lock()
 	p.closed = true

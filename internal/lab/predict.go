@@ -3,7 +3,7 @@ package lab
 import "math"
 
 // MaxMin gives each of several transfers its fair rate, in bytes of payload a second, and the edge that keeps it from
-// more: all grow at the same rate, and those that cross an edge which is full stay as they are. loads has the bytes
+// more. All transfers grow at the same rate, until they cross an edge that is full. loads has the bytes
 // that a transfer moves over each edge for a byte of payload; edges without a rate are no limit. A transfer that
 // nothing limits has a rate of +Inf and no edge.
 func MaxMin(loads []map[*Edge]float64) (rates []float64, limits []*Edge) {

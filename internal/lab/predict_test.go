@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// The textbook's: three transfers over two links of 1 and 2, of which one crosses both.
+// The textbook's example: three transfers over two links of 1 and 2; one transfer crosses both.
 func TestMaxMin(t *testing.T) {
 	one, two, unknown := &Edge{Name: "one", Rate: 1}, &Edge{Name: "two", Rate: 2}, &Edge{Name: "unknown"}
 	rates, limits := MaxMin([]map[*Edge]float64{{one: 1, two: 1}, {one: 1}, {two: 1, unknown: 5}, {unknown: 1}, {two: 0}})

@@ -251,7 +251,7 @@ func TestRDMABesideUDP(t *testing.T) {
 	c := testkit.Must(b.dev.Counts(t.Context()))(t)
 	testkit.Equal(t, "counted", c.Unknown+c.Malformed+c.ICRC-before.Unknown-before.Malformed-before.ICRC, rounds*batch/2)
 
-	// Without a queue pair the port is nobody's, and the guest's own.
+	// Without a queue pair the UDP port is free for the guest's own sockets.
 	testkit.OK(t, b.qp.Close())
 	testkit.Must(a.nic.Transmit(0, []driver.TxFrame{a.udp(b, 4791, 1)}))(t)
 	b.got.until(t, func() bool { return b.got.roce == 1 })

@@ -41,8 +41,8 @@ func (m *Machine) SetGuest(f GuestFaults) {
 // Why something cannot be removed.
 var (
 	errNoGuest = errors.New("its guest is none of this vnic's: have its QEMU do it (device_del)")
-	errNoPort  = errors.New("it is on the root complex, from which QEMU takes nothing out: those of a lab file with sockets " +
-		"are below ports")
+	errNoPort  = errors.New("it is on the root complex, from which QEMU takes nothing out: those of a lab file with " +
+		"sockets are below ports")
 	errFixed = errors.New("the port above it cannot let go of it: give it hotplug: true in the lab file")
 )
 
@@ -51,14 +51,14 @@ const (
 	whyNoNode  = "its memory is a NUMA node's, as gve has it, which its guest's kernel uses as RAM"
 )
 
-// letsGo says whether a port lets go of what is below it while the guest runs: root ports do, those of switches where it
-// has been said.
+// letsGo reports whether the port of a slot lets go of its device while the guest runs: root ports do, and a switch's
+// ports if the description says hotplug.
 func (g *Guest) letsGo(s Slot, hotplug bool) bool {
 	return hotplug || slices.ContainsFunc(g.Sockets, func(x Socket) bool { return x.Name == s.Below })
 }
 
-// HotplugFor has everything that a script removes be Hotplug, but for what cannot be: of that the script's own error
-// tells.
+// HotplugFor sets Hotplug of all NICs and GPUs that a script removes. It leaves out the ones that
+// cannot be removed: the script's change fails then.
 func (d *Description) HotplugFor(script []Event) {
 	for i := range d.Guests {
 		g := &d.Guests[i]
@@ -86,10 +86,10 @@ func (d *Description) HotplugFor(script []Event) {
 	}
 }
 
-// Removed says whether a NIC was taken away from its guest, or is about to be.
+// Removed reports whether the NIC was taken away from its guest, or is about to be.
 func (p *Port) Removed() bool { return p.removed.Load() }
 
-// Removed says whether a GPU was taken away from its guest, or is about to be.
+// Removed reports whether the GPU was taken away from its guest, or is about to be.
 func (g *GPUMemory) Removed() bool { return g.removed.Load() }
 
 // removeNIC takes a NIC from its guest. changing is held.
@@ -99,8 +99,8 @@ func (l *Lab) removeNIC(p *Port) error {
 	case p.Removed():
 		return fmt.Errorf("%s was removed before", p.Name)
 	case p.Model.VFIOUser:
-		return fmt.Errorf("%s: a gVNIC cannot be removed from outside, as %s: take its link down (link %s state=down), or in the "+
-			"guest: echo 1 > /sys/class/net/INTERFACE/device/remove", p.Name, whyNoGVNIC, p.Name)
+		return fmt.Errorf("%s: a gVNIC cannot be removed from outside, as %s: take its link down (link %s state=down), or "+
+			"in the guest: echo 1 > /sys/class/net/INTERFACE/device/remove", p.Name, whyNoGVNIC, p.Name)
 	case p.driver != nil:
 		p.removed.Store(true)
 		p.end(errRemoved) // its driver sees the connection end
@@ -124,16 +124,12 @@ func (l *Lab) removeGPU(name string) error {
 		return err
 	}
 	g := m.GPUs[i]
-	drivers := false
-	for _, p := range m.Ports {
-		drivers = drivers || p.driver != nil
-	}
 	switch {
 	case g.Removed():
 		return fmt.Errorf("%s was removed before", name)
 	case g.Node:
 		return fmt.Errorf("%s cannot be removed: %s", name, whyNoNode)
-	case drivers:
+	case slices.ContainsFunc(m.Ports, func(p *Port) bool { return p.driver != nil }):
 		g.removed.Store(true)
 		for _, p := range m.Ports {
 			if p.driver != nil {
@@ -158,7 +154,7 @@ const hasBeenRemoved = "has been removed"
 // errRemoved ends what is served of a NIC that was removed.
 var errRemoved = errors.New("removed")
 
-// removing waits for the end of a removal that was asked for, and tells of it. changing is held.
+// removing waits for the end of a removal that was asked for, and notes it. changing is held.
 func (l *Lab) removing(name string, removed *atomic.Bool, done <-chan error, err error) error {
 	if err != nil {
 		return fmt.Errorf("%s cannot be removed: %w", name, err)
@@ -236,8 +232,8 @@ const maxListed = 8
 func (l *Lab) lateTokens(p *Port, d time.Duration) error {
 	late := p.machine.faults.LateTokens
 	if late == nil {
-		return fmt.Errorf("%s: tokens are given back by its guest's program, which is none of vnic's: vnic run has one, once it transfers",
-			p.Name)
+		return fmt.Errorf("%s: tokens are given back by its guest's program, which is none of vnic's: vnic run has one, "+
+			"once it transfers", p.Name)
 	}
 	return late(slices.Index(p.machine.Ports, p), min(longer(d, max(l.clock.Scale(), 1)), MaxLateTokens))
 }

@@ -13,8 +13,8 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// removalLab has a guest of each model, with sockets, and one without, and one of which all is below a switch, and half
-// is hotplug.
+// removalLab has a guest of each model with sockets, a guest without, and a guest whose NICs and GPUs are all below a
+// switch, half of them with hotplug.
 func removalLab(t *testing.T, note func(name, text string)) *Lab {
 	l := testkit.Must(Open(removalDescription(), Options{Note: note}))(t)
 	t.Cleanup(func() { testkit.OK(t, l.Close()) })
@@ -47,8 +47,8 @@ func removalDescription() (d Description) {
 	return d
 }
 
-// What a machine's guest loses is asked of who has the machine; the end is told when it comes. What cannot be is
-// refused in one line that says why.
+// Whoever runs a machine is asked to remove what its guest shall lose, and the end is noted when it
+// comes. What cannot be removed is refused in one line that says why.
 func TestRemovalIsAskedOfTheGuest(t *testing.T) {
 	testkit.LeavesNothing(t)
 	var mu sync.Mutex
@@ -156,8 +156,8 @@ func TestWhatAScriptRemovesIsHotplug(t *testing.T) {
 	}
 }
 
-// A driver in this process loses its NIC as its connection ends, and its GPU as it is told: both are ENODEV. The NIC
-// beside it goes on.
+// A driver in this process loses its NIC when its connection ends, and its GPU by a call: both give
+// ENODEV. The NIC beside it goes on.
 func TestRemovalFromAProcess(t *testing.T) {
 	testkit.LeavesNothing(t)
 	l := removalLab(t, func(string, string) {})

@@ -25,8 +25,8 @@ func (g *Guest) inTree(kind, name string) string {
 func (g *Guest) nicInTree(n *NIC) string { return g.inTree("nic", n.Name) }
 func (g *Guest) gpuInTree(m *GPU) string { return g.inTree("gpu", m.Name) }
 
-// inside says whether a NIC is in the tree. Among sockets it need not be when no GPU is for it: then it is on the root
-// complex.
+// inside reports whether a NIC is in the tree. In a guest with sockets, a NIC that may address no
+// GPU can be on the root complex instead.
 func (g *Guest) inside(n *NIC) bool {
 	return len(g.Sockets) == 0 || n.GPUs == nil || len(n.GPUs) > 0 || n.Slot != Slot{}
 }

@@ -19,8 +19,8 @@ func twoSockets(r pcie.Routing) lab.Guest {
 		GPUs: []lab.GPU{{Name: "a.gpu0", Memory: 4096, Slot: slot("sw0")}, {Name: "a.gpu1", Memory: 4096, Slot: slot("sw1")}}}
 }
 
-// Each NIC of a guest with several has a path to each GPU, by the tree, and the guest is told what it is: of its
-// nearest GPU first.
+// Each NIC of a guest with several has a path to each GPU, by the tree, and reports the paths to the guest: the nearest
+// GPU's first.
 func TestEachNICHasAPathToEachGPU(t *testing.T) {
 	testkit.LeavesNothing(t)
 	for _, c := range []struct {

@@ -13,7 +13,7 @@ import (
 	"vnic.dev/vnic/internal/wire/uplink"
 )
 
-// second has the guests of a lab be others than those of a first.
+// second gives the guests of a lab other names and addresses than a first lab's guests have.
 func second(d lab.Description, n int) lab.Description {
 	for i := range d.Guests {
 		nic := &d.Guests[i].NICs[0]
@@ -22,8 +22,8 @@ func second(d lab.Description, n int) lab.Description {
 	return d
 }
 
-// Two labs joined by an uplink are one network: guests of both reach each other by TCP, of which
-// the senders' stacks hand over super-packets with partial checksums.
+// Two labs joined by an uplink are one network: guests of both reach each other by TCP. The senders'
+// stacks hand over super-packets with partial checksums.
 //
 // Invariant: uplink: Labs that are joined are one network.
 func TestLabsJoinedByUplinks(t *testing.T) {

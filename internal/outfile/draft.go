@@ -30,7 +30,7 @@ type Draft struct {
 func NewDraft(name string) (*Draft, error) {
 	d, err := newDraft(name)
 	if err != nil {
-		return nil, explain(name, err)
+		return nil, Explain(name, err)
 	}
 	return d, nil
 }
@@ -90,11 +90,7 @@ func (d *Draft) Commit(b []byte) error {
 	if err == nil {
 		return nil
 	}
-	var link *os.LinkError
-	if errors.As(err, &link) {
-		err = link.Err
-	}
-	err = explain(d.Name, err)
+	err = Explain(d.Name, err)
 	if d.Temp == "" {
 		return err
 	}

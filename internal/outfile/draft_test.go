@@ -58,7 +58,7 @@ func wholeOrNothing(t *testing.T, named bool) {
 
 	d = draftOf(t, name, named)
 	d.Rename = func() error { return unix.EPERM }
-	testkit.ErrorSays(t, d.Commit([]byte("new")), name+": operation not permitted: give another name")
+	testkit.ErrorSays(t, d.Commit([]byte("new")), name+": operation not permitted: give a name where you may write")
 	testkit.Equal(t, "after a name that could not be given", read(), "old")
 	testkit.Equal(t, "files", len(entries(t, dir)), 2)
 

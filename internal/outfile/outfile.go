@@ -38,14 +38,14 @@ func Create(name string) (*os.File, error) {
 		return nil, fmt.Errorf("%s: a FIFO that nobody reads: start its reader first", name)
 	}
 	if err != nil {
-		return nil, explain(name, err)
+		return nil, Explain(name, err)
 	}
 	st, err := f.Stat()
 	if err == nil && st.Mode().IsRegular() { // a device or FIFO may have several writers, and cannot be emptied
 		err = takeOver(f)
 	}
 	if err != nil {
-		return nil, errors.Join(explain(name, err), f.Close())
+		return nil, errors.Join(Explain(name, err), f.Close())
 	}
 	return f, nil
 }
@@ -98,16 +98,28 @@ func takeOver(f *os.File) error {
 	return f.Truncate(0) // also on a file system without locks
 }
 
-// explain adds advice to an error.
-func explain(name string, err error) error {
-	var p *fs.PathError
-	if errors.As(err, &p) {
-		err = p.Err
+// Explain returns an error of a system call about a file by its name, with advice. It leaves out the
+// names in the error, which may be temporary. A nil error stays nil.
+func Explain(name string, err error) error {
+	var path *fs.PathError
+	var link *os.LinkError
+	var call *os.SyscallError
+	switch {
+	case err == nil:
+		return nil
+	case errors.As(err, &path):
+		err = path.Err
+	case errors.As(err, &link):
+		err = link.Err
+	case errors.As(err, &call):
+		err = call.Err
 	}
 	what := "give another name"
 	switch {
 	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.ENOTDIR):
 		what = "make its directory, or give another name"
+	case errors.Is(err, unix.EACCES), errors.Is(err, unix.EPERM), errors.Is(err, unix.EROFS):
+		what = "give a name where you may write"
 	case errors.Is(err, unix.ENOSPC), errors.Is(err, unix.EDQUOT):
 		what = "free some, or give a name elsewhere"
 	}

@@ -9,8 +9,8 @@ import (
 // Addrs are the addresses that a guest has on a rail, unless the file says others.
 func Addrs(rail, guest int) (v4, v6 netip.Prefix) { return addr4(rail, guest), addr6(rail, guest) }
 
-// Each NIC of a guest is on a subnet with those of the same number of other guests: interfaces of one subnet would
-// answer each other's ARP.
+// Each NIC of a guest is on a subnet with the other guests' NICs of the same number: interfaces of one guest in one
+// subnet would answer each other's ARP.
 func addr4(rail, guest int) netip.Prefix {
 	b := lab.Addr4(guest).Addr().As4()
 	b[2] += byte(rail)
@@ -23,7 +23,7 @@ func addr6(rail, guest int) netip.Prefix {
 	return netip.PrefixFrom(netip.AddrFrom16(b), 64)
 }
 
-// Given are the addresses of a NIC that the file says; zero: the NIC has the one that it has anyhow (Addrs).
+// Given are the addresses that the file gives a NIC; zero: the file gives none, and the NIC has its rail's (Addrs).
 func (l *Lab) Given(guest, nic int) (v4, v6 netip.Prefix) {
 	n := &l.Guests[guest].NICs[nic]
 	own4, own6 := Addrs(nic, guest)
@@ -66,7 +66,7 @@ func (b *builder) addresses(where path, i int, n *lab.NIC, before []lab.NIC) err
 	return nil
 }
 
-// noHost says why a file cannot give an address to a NIC, which has owns otherwise; "": it can.
+// noHost is the reason why a file cannot give an address to a NIC, whose default is owns; "": it can.
 func noHost(p, owns netip.Prefix) string {
 	first, last := bounds(p)
 	switch {
@@ -97,7 +97,7 @@ func bounds(p netip.Prefix) (first, last netip.Addr) {
 	return p.Masked().Addr(), last
 }
 
-// reserved says whether an address is of a subnet in which vnic gives them: those of rails.
+// reserved reports whether an address is in a subnet of a rail, where vnic itself gives addresses.
 func reserved(a netip.Addr) bool {
 	for rail := range maxNICs {
 		if v4, v6 := Addrs(rail, 0); v4.Masked().Contains(a) || v6.Masked().Contains(a) {

@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/netip"
 	"slices"
+	"strings"
 	"time"
 
 	"vnic.dev/vnic/internal/lab"
@@ -68,7 +69,7 @@ func (l *Lab) MayLose() bool { return l != nil && (l.Lossy() || len(l.Script) > 
 // Defaults of keys that a file leaves out, and bounds.
 const (
 	defaultRAM = 512 << 20
-	maxMemory  = 1 << 42 // of RAM, or of a GPU
+	maxMemory  = 1 << 42 // of a GPU
 	defaultGPU = 64 << 20
 	maxNICs    = 64 // of a guest: each has a subnet
 	maxBare    = 24 // NICs and GPUs of a guest without sockets: the root complex has so many slots for them
@@ -91,21 +92,15 @@ func (b *builder) build() error {
 	if len(b.file.Guests) == 0 {
 		return b.wrong([]any{"guests"}, "no guests: at least one, as `vnic lab show pair` prints")
 	}
-	switch b.file.P2P {
-	case "", "on", "off":
-		b.out.NoP2P = b.file.P2P == "off"
-	default:
-		return b.wrong([]any{"p2p"}, "p2p is %q: on or off", b.file.P2P)
-	}
-	switch b.out.Accel = b.file.Accel; b.out.Accel {
-	case "", "auto", "kvm", "tcg":
-	default:
-		return b.wrong([]any{"accel"}, "accel is %q: auto, kvm or tcg", b.file.Accel)
-	}
-	switch b.out.Gateway = b.file.Gateway; b.out.Gateway {
-	case "", lab.GatewayNAT, lab.GatewayIsolated, lab.GatewayOff:
-	default:
-		return b.wrong([]any{"gateway"}, "gateway is %q: nat, isolated or off", b.file.Gateway)
+	b.out.NoP2P, b.out.Accel, b.out.Gateway = b.file.P2P == "off", b.file.Accel, b.file.Gateway
+	for _, x := range []struct{ key, value, first, last string }{
+		{"p2p", b.file.P2P, "on", "off"}, {"accel", b.file.Accel, "auto, kvm", "tcg"},
+		{"gateway", b.file.Gateway, "nat, isolated", "off"},
+	} {
+		words := append(strings.Split(x.first, ", "), x.last, "")
+		if !slices.Contains(words, x.value) {
+			return b.wrong([]any{x.key}, "%s is %q: %s or %s", x.key, x.value, x.first, x.last)
+		}
 	}
 	if b.file.Scale != "" {
 		var err error
@@ -121,15 +116,10 @@ func (b *builder) build() error {
 			return err
 		}
 	}
-	if err := b.links(); err != nil {
-		return err
-	}
-	if err := b.script(); err != nil {
-		return err
-	}
-	b.out.HotplugFor(b.out.Script)
-	if err := b.uplinks(); err != nil {
-		return err
+	for _, part := range []func() error{b.links, b.script, b.uplinks} {
+		if err := part(); err != nil {
+			return err
+		}
 	}
 	if gpus := b.out.gpus(); gpus > lab.MaxGPUs {
 		return b.wrong([]any{"guests"}, "%d GPUs: a lab has %d at most", gpus, lab.MaxGPUs)
@@ -154,11 +144,11 @@ func (b *builder) guest(name string) error {
 	if err := b.bytes(where.to("memory"), f.Memory, &m.RAM); err != nil {
 		return err
 	}
+	g := lab.Guest{Name: name, Driver: f.Driver, IOMMU: f.IOMMU}
+	if err := g.CheckMachine(m.RAM, m.CPUs); err != nil {
+		return b.field(where, err)
+	}
 	switch {
-	case m.RAM < lab.MinRAM || m.RAM > maxMemory || m.RAM%(2<<20) != 0:
-		return b.wrong(where.to("memory"), "memory of %s: 192M to 4T, in steps of 2M", lab.FormatBytes(m.RAM))
-	case m.CPUs < 1 || m.CPUs > lab.MaxCPUs:
-		return b.wrong(where.to("cpus"), "%d CPUs: 1 to %d", f.CPUs, lab.MaxCPUs)
 	case f.Driver != "" && f.Driver != lab.DriverNode && f.Driver != lab.DriverVNICGPU:
 		return b.wrong(where.to("driver"), "driver %s: %s or %s", f.Driver, lab.DriverNode, lab.DriverVNICGPU)
 	case len(f.NICs) == 0 || len(f.NICs) > maxNICs:
@@ -169,9 +159,9 @@ func (b *builder) guest(name string) error {
 	case b.port+len(f.NICs) > lab.MaxPorts:
 		return b.wrong(where, "%d NICs up to here: a lab has %d", b.port+len(f.NICs), lab.MaxPorts)
 	case len(f.Sockets) == 0 && len(f.Switches) > 0:
-		return b.wrong(where.to("switches"), "switches without sockets: name one that they are below, as sockets: [{name: s0}]")
+		return b.wrong(where.to("switches"),
+			"switches without sockets: name one that they are below, as sockets: [{name: s0}]")
 	}
-	g := lab.Guest{Name: name, Driver: f.Driver, IOMMU: f.IOMMU}
 	if err := b.tree(where, &f, &g); err != nil {
 		return err
 	}
@@ -310,6 +300,7 @@ func (b *builder) script() error {
 		}
 		b.out.Script = append(b.out.Script, lab.Event{At: when, Change: c})
 	}
+	b.out.HotplugFor(b.out.Script)
 	return nil
 }
 

@@ -116,7 +116,7 @@ func words() []string {
 
 // alike is the word that is most like s; "": none is.
 func alike(s string, words []string) (best string) {
-	least := min(max(2, len(s)/3)+1, len(s)) // not a word of which no letter is right
+	least := min(max(2, len(s)/3)+1, len(s)) // at least one letter must be right
 	for _, w := range words {
 		if n := levenshtein.ComputeDistance(s, w); n < least {
 			best, least = w, n

@@ -17,8 +17,8 @@ type File struct {
 	Gateway string `yaml:"gateway,omitempty" jsonschema:"enum=nat,enum=isolated,enum=off"`
 	// Accel is how QEMU runs the guests: kvm; tcg, which emulates their CPUs; or auto: by KVM where it works.
 	Accel string `yaml:"accel,omitempty" jsonschema:"enum=auto,enum=kvm,enum=tcg"`
-	// P2P, on or off, says whether NICs reach the memory of GPUs without a detour through host memory, where their PCIe
-	// tree allows it.
+	// P2P is on if NICs reach the memory of GPUs without a detour through host memory, where their PCIe tree
+	// allows it, and off if they do not.
 	P2P string `yaml:"p2p,omitempty" jsonschema:"enum=on,enum=off"`
 	// Seed decides what is lost and held back; without one each run draws its own.
 	Seed *uint64 `yaml:"seed,omitempty"`
@@ -33,14 +33,14 @@ type Guest struct {
 	Memory Quantity `yaml:"memory,omitempty"`
 	// CPUs is how many it has.
 	CPUs int `yaml:"cpus,omitempty"`
-	// Sockets with the host bridges that all else is below, at some distance. Without any, each NIC has a PCIe switch of
-	// its own, below which are the GPUs that it is the first to reach.
+	// Sockets, with their host bridges. All else is below them, at some distance. Without any, each NIC has a
+	// PCIe switch of its own, and below that are the GPUs that it is the first to reach.
 	Sockets []Socket `yaml:"sockets,omitempty"`
 	// Interconnect has the rates of links between sockets, in each direction: s0-s1: 60GB/s.
 	Interconnect map[string]Quantity `yaml:"interconnect,omitempty"`
 	// Switches of PCIe.
 	Switches []Switch `yaml:"switches,omitempty"`
-	// NICs, of which the first is the one of programs that know of one only.
+	// NICs. The first one is the NIC of programs that use only one.
 	NICs []NIC `yaml:"nics"`
 	// GPUs.
 	GPUs []GPU `yaml:"gpus,omitempty"`
@@ -83,13 +83,13 @@ type NIC struct {
 	// Model is virtio or gve.
 	Model string `yaml:"model,omitempty" jsonschema:"enum=virtio,enum=gve"`
 	Slot  `yaml:",inline"`
-	// MTU is that of the link, with which the guest begins, and MaxMTU that to which it may raise it.
+	// MTU is the MTU of the link, with which the guest begins; the guest may raise it to MaxMTU.
 	MTU    int `yaml:"mtu,omitempty"`
 	MaxMTU int `yaml:"max-mtu,omitempty"`
-	// Rate is that of its wire, in each direction, as 200Gbit.
+	// Rate is the rate of its wire, in each direction, as 200Gbit.
 	Rate Quantity `yaml:"rate,omitempty"`
-	// RSCUsecs is for how many microseconds received frames of a TCP flow wait for more of it, to become one packet; 0,
-	// as without: only those that come in one batch do.
+	// RSCUsecs is for how many microseconds received frames of a TCP flow wait for more of the flow, to become one packet;
+	// 0, the default: only frames of one batch become one packet.
 	RSCUsecs int `yaml:"rsc-usecs,omitempty"`
 	// Queues is how many pairs of queues it has. The driver of a gve NIC may have twice as many.
 	Queues int    `yaml:"queues,omitempty"`

@@ -64,7 +64,7 @@ func TestCompletedFileIsTheSameLab(t *testing.T) {
 
 func sameAddr(a, b netip.AddrPort) bool { return a == b }
 
-// diff says how descriptions differ; of which GPUs a NIC reaches, nil is all of them.
+// diff shows how descriptions differ. A NIC's GPUs are nil if it reaches all of them.
 func diff(a, b lab.Description) string {
 	for _, d := range []*lab.Description{&a, &b} {
 		for i := range d.Guests {
@@ -122,8 +122,8 @@ func TestMistakes(t *testing.T) {
 		{"gateway: isolated", "gateway: out", `gateway is "out": nat, isolated or off`},
 		{"gateway: isolated", "gatewy: off", "gateway is meant?"},
 		{"memory: 256M", "memory: 256X", "5:13: 256X is not a number of bytes, as 4096, 64K, 256M or 4G"},
-		{"memory: 256M", "memory: 100M", "memory of 100M: 192M to 4T"},
-		{"cpus: 2", "cpus: 65", "65 CPUs: 1 to 64"},
+		{"memory: 256M", "memory: 100M", "memory 100M: 192M to 4T"},
+		{"cpus: 2", "cpus: 65", "cpus 65: 1 to 64"},
 		{"cpus: 2", "cpus: yes", "this is not a whole number"},
 		{"cpus: 2", "cpu: 2", "cpus is meant?"},
 		{"cpus: 2", "driver: vnicgpu", ""},
@@ -147,7 +147,7 @@ func TestMistakes(t *testing.T) {
 		{"drop: [7, 100]", "drop: [" + strings.Repeat("1,\n", 2) + "-1]", "this is not a whole number from 0"},
 		{"delay: 10us", "delay: 10", "delay is 10: a time, as 10us, 5ms or 2s"},
 		{"delay: 10us", "delay: 2h", "1h at most"},
-		{"rate: 25Gbit, limit", "limit", "limit is of a queue, which a link with a rate has"},
+		{"rate: 25Gbit, limit", "limit", "limit: of a queue, which a link with a rate has"},
 		{"limit: 256K", "limit: 2G", "limit is 2G: 1 to 1G"},
 		{"at: 1s", "at: soon", "at is \"soon\": a time, as 10us, 5ms or 2s"},
 		{"at: 1s", "at: 25h", "24h at most"},
@@ -302,7 +302,7 @@ func TestIOMMU(t *testing.T) {
 	testkit.Equal(t, "in the completed file", strings.Count(string(b), "iommu: true\n"), 1)
 	testkit.Equal(t, "read again", diff(l.Complete(), testkit.Must(Parse("f", b))(t).Complete()), "")
 	_, err := Parse("f", []byte(strings.Replace(text, "model: gve", "model: virtio", 1)))
-	testkit.ErrorSays(t, err, "f:2:", "an IOMMU (--iommu) is for guests whose NICs are all of model gve")
+	testkit.ErrorSays(t, err, "f:2:", "iommu: for guests whose NICs are all of model gve")
 	_, err = Parse("f", []byte(strings.Replace(text, "iommu: true", "iommu: true, driver: vnicgpu", 1)))
 	testkit.ErrorSays(t, err, "would wait for ever")
 }
@@ -392,7 +392,7 @@ func TestRailsAreSubnets(t *testing.T) {
 	}
 }
 
-// What a file says of addresses is told apart from what NICs have anyhow, as a completed file says that, too.
+// Given tells addresses that a file gives from default ones, also in a completed file, which names both.
 func TestAddressesThatAreGiven(t *testing.T) {
 	l := testkit.Must(Parse("f", []byte("guests: {a: {nics: [{name: n, ipv4: 10.118.110.1/24, ipv6: fd00::1/64},"+
 		"{name: m, ipv4: 192.0.2.2/31}]}}")))(t)
@@ -438,7 +438,7 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-// One file serves two hosts, each with a guest: either has its own uplinks, and those that are nobody's.
+// One file serves two hosts, each with a guest: either has its guest's uplinks, and the uplinks without a guest.
 func TestUplinksOfHosts(t *testing.T) {
 	l := testkit.Must(Load("testdata/all.yaml", nil))(t)
 	for guest, want := range map[string]string{"": "", "a": "stream=listen:./up.sock", "b": "stream=connect:./up.sock"} {

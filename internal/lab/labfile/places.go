@@ -32,7 +32,7 @@ func (e *Error) Error() string {
 	return s
 }
 
-// document is a file's YAML, and where in it what is.
+// document is a file's YAML, with the place of each part.
 type document struct {
 	name    string
 	root    ast.Node
@@ -217,7 +217,7 @@ func (d *document) plain() (err error) {
 	return err
 }
 
-// keys are those of a mapping, in their order.
+// keys lists the keys of a mapping, in their order.
 func (d *document) keys(n ast.Node) (list []string) {
 	for _, v := range d.entries(n) {
 		if !v.Key.IsMergeKey() {

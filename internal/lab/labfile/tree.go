@@ -30,17 +30,24 @@ func (b *builder) reaches(where path, g *lab.Guest) error {
 			i -= part.n
 		}
 	}
-	if bad := (*lab.FieldError)(nil); errors.As(err, &bad) {
-		field := where.to(bad.Part, bad.Index)
-		if bad.Key != "" {
-			field = field.to(bad.Key)
-		}
-		return b.wrong(field, "%s", bad.InFile())
-	}
-	if err != nil {
+	return b.field(where, err)
+}
+
+// field gives an error of the guest at a path the place of the field that it names; nil: there is no error.
+func (b *builder) field(where path, err error) error {
+	bad := (*lab.FieldError)(nil)
+	switch {
+	case err == nil:
+		return nil
+	case !errors.As(err, &bad):
 		return b.wrong(where, "%v", err)
+	case bad.Part != "":
+		where = where.to(bad.Part, bad.Index)
 	}
-	return nil
+	if bad.Key != "" {
+		where = where.to(bad.Key)
+	}
+	return b.wrong(where, "%s", bad.InFile())
 }
 
 // tree puts a guest's sockets and switches into its description. Nothing has the name of anything else.

@@ -54,13 +54,13 @@ func (b *builder) uplinks() error {
 	return nil
 }
 
-// Uplinked is an uplink, and whose it is.
+// Uplinked is an uplink, and the guest whose host has it.
 type Uplinked struct {
 	uplink.Config
 	Of string // the guest whose host has it, where each guest is on a host of its own; "": any host
 }
 
-// UplinksOf are those of the host that runs a guest alone; "": that runs all.
+// UplinksOf lists the uplinks of the host that runs one guest; "": of a host that runs all guests.
 func (l *Lab) UplinksOf(guest string) (list []uplink.Config) {
 	for _, u := range l.Uplinks {
 		if u.Of == "" || u.Of == guest {

@@ -136,26 +136,16 @@ func New(nodes []Node) (*Tree, error) {
 
 // settle sets a node's depth, and returns what is wrong with the nodes above it.
 func (t *Tree) settle(n *node) string {
-	for up := n.above; up != nil; up = up.above {
-		if n.depth++; n.depth > MaxDepth+1 {
-			if t.circle(n) {
-				return n.Name + " is below itself"
-			}
-			return fmt.Sprintf("%s is below more than %d switches", n.Name, MaxDepth)
-		}
+	for up := n.above; up != nil && n.depth <= len(t.nodes); up = up.above {
+		n.depth++
+	}
+	switch {
+	case n.depth > len(t.nodes):
+		return n.Name + " is below itself"
+	case n.depth > MaxDepth+1:
+		return fmt.Sprintf("%s is below more than %d switches", n.Name, MaxDepth)
 	}
 	return ""
-}
-
-func (t *Tree) circle(n *node) bool {
-	seen := make(map[*node]bool)
-	for ; n != nil; n = n.above {
-		if seen[n] {
-			return true
-		}
-		seen[n] = true
-	}
-	return false
 }
 
 // Nodes returns all nodes, in the order in which New got them.

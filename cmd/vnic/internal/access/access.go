@@ -15,11 +15,14 @@
 package access
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"io/fs"
 	"net"
 	"os"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -71,6 +74,31 @@ func (r Rule) Check(conn *net.UnixConn) (peer *unix.Ucred, why string) {
 		return peer, fmt.Sprintf("the socket is for user %d alone; --socket-group NAME shares it with a group", ours)
 	}
 	return peer, r.changed()
+}
+
+// retry is how long Accept waits when this process has no descriptors left.
+const retry = time.Second
+
+// Accept calls serve with each connection to l, until ctx ends or l is closed. serve owns the connection.
+func Accept(ctx context.Context, l *net.UnixListener, serve func(*net.UnixConn)) {
+	defer context.AfterFunc(ctx, func() { _ = l.SetDeadline(time.Unix(1, 0)) })() // long past
+	for {
+		conn, err := l.AcceptUnix()
+		switch {
+		case err == nil && ctx.Err() == nil:
+			serve(conn)
+		case err == nil:
+			_ = conn.Close()
+			return
+		case ctx.Err() != nil || errors.Is(err, net.ErrClosed):
+			return
+		default: // no descriptors are left; connections go on
+			select {
+			case <-ctx.Done():
+			case <-time.After(retry):
+			}
+		}
+	}
 }
 
 // changed says what has become of the socket's file.

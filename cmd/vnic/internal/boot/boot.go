@@ -125,7 +125,8 @@ func (l *runner) world() (w guests.World, err error) {
 		return l.guests[slices.Index(l.Guests, g)].start(ctx)
 	}
 	for i, g := range w.Lab.Guests {
-		w.Guests = append(w.Guests, guests.BootConfig{Title: g.Name, Memory: o.ram(i), CPUs: o.cpus(i), TimeLimit: forever,
+		m := o.machine(i)
+		w.Guests = append(w.Guests, guests.BootConfig{Title: g.Name, Memory: m.RAM, CPUs: m.CPUs, TimeLimit: forever,
 			Complete: func(c *machine.Config) (func(), error) { return l.complete(c, i) }})
 	}
 	return w, nil

@@ -107,8 +107,8 @@ func (p *program) copy(arg string) error {
 	return p.files.Copy(abs, guest)
 }
 
-// command finds the program: of the guest when its name is that of one there; of the packages that come along; of this
-// machine, from where it comes along, and the guest has it at the same place; of u-root's commands.
+// command finds the program. It looks in this order: among the files that --copy put into the guest, among the packages
+// of --tools, on this machine, from which the guest gets a copy at the same place, and among u-root's commands.
 func (p *program) command(name string, tools *packages) error {
 	if wd, err := os.Getwd(); err == nil && usable(wd) {
 		p.dir = wd
@@ -153,7 +153,7 @@ func (p *program) command(name string, tools *packages) error {
 	return nil
 }
 
-// copied takes a program that a copy has brought. What runs it comes along, if it is a script.
+// copied selects a program that --copy put into the guest. If it is a script, its interpreter is copied, too.
 func (p *program) copied(path string) error {
 	p.path = path
 	if err := p.files.Script(path); err != nil {
@@ -165,7 +165,7 @@ func (p *program) copied(path string) error {
 	return nil
 }
 
-// script says whether a shell has come along, as the interpreter of a script.
+// script reports whether a shell is among the guest's files, as it is when a script's interpreter was copied.
 func (p *program) script() bool {
 	for s := range shells {
 		if p.files.Has("/bin/"+s) || p.files.Has("/usr/bin/"+s) {
@@ -175,7 +175,7 @@ func (p *program) script() bool {
 	return false
 }
 
-// usable says whether the guest can have a directory of this name.
+// usable reports whether a directory of this name can be made in the guest.
 func usable(dir string) bool {
 	for _, d := range []string{"/proc", "/sys", "/dev", "/vnic"} {
 		if dir == d || strings.HasPrefix(dir, d+"/") {

@@ -10,17 +10,17 @@ import (
 // The values of --end: when the guests are ended.
 const (
 	EndAll          = "all"           // when the programs of all have ended
-	EndFirstFailure = "first-failure" // when that of one has failed
+	EndFirstFailure = "first-failure" // when the program of one has failed
 )
 
-// ends are the ends of several guests' programs, of which each is said at once.
+// ends notes the end of each guest's program when it comes.
 type ends struct {
 	runner *runner
 	mu     sync.Mutex
-	first  int // under mu: with EndFirstFailure, the status of the first that failed
+	first  int // under mu: the status of the first program that failed, with EndFirstFailure
 }
 
-// tell says that a guest's program has ended, and calls stop if that ends the others.
+// tell notes that a guest's program has ended, and calls stop if its failure ends the other guests.
 func (e *ends) tell(g *guest, status int, stop func()) {
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -18,7 +18,8 @@ const (
 	maxArchive = 2<<30 - 1<<20
 )
 
-// checkFits says whether the user's files fit into each guest, beside an image of this size; 0: it is not made yet.
+// checkFits returns an error if the user's files do not fit into each guest beside an image of this size. The size is 0
+// while the image is not made yet.
 func (o *Options) checkFits(files, image uint64) error {
 	all := files + image
 	if all > maxArchive {

@@ -15,8 +15,8 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// TestGoldenEnvironment holds the environment of programs, and what their guest is told of its
-// network, as a golden file: see golden_test.go of the command. What a booted guest shows of it is in
+// TestGoldenEnvironment holds the environment of programs, and the network configuration of their
+// guest, as a golden file: see golden_test.go of the command. What a booted guest shows of it is in
 // testdata/golden-qemu there.
 func TestGoldenEnvironment(t *testing.T) {
 	t.Setenv("TERM", "vt100")

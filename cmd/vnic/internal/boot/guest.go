@@ -35,7 +35,7 @@ const kernelLog = "loglevel=7"
 
 const forever = 365 * 24 * time.Hour // the program says when it is done
 
-// complete says how guest i boots, but for what all guests have in common.
+// complete fills in the part of guest i's configuration that differs from other guests'.
 func (l *runner) complete(c *machine.Config, i int) (done func(), err error) {
 	o := l.opt
 	c.Agent = agent.Config{Hostname: c.Name, Port: true}
@@ -53,7 +53,7 @@ func (l *runner) complete(c *machine.Config, i int) (done func(), err error) {
 		c.Append = strings.TrimSpace(kernelLog + " " + c.Append)
 	}
 	c.Disks, err = l.tools.disks()
-	return func() { closeDisks(c.Disks) }, err // QEMU has them then
+	return func() { closeDisks(c.Disks) }, err // called when QEMU has opened them
 }
 
 // start makes the guest's network, once it has booted. ctx ends when another guest fails.

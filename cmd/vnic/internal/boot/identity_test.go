@@ -8,7 +8,7 @@ import (
 )
 
 // TestGuestsHaveTheirAddresses: --allow-mac is every NIC's, and each guest's addresses are reserved
-// for it: those of its devmem programs too, on whichever NIC they are.
+// for it, also the addresses of its devmem programs, on whichever NIC they are.
 func TestGuestsHaveTheirAddresses(t *testing.T) {
 	for _, model := range []string{lab.Virtio, lab.GVE} {
 		o := Options{NIC: model, Guests: 2, GPUMemory: 2 << 20,

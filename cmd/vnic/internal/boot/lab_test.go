@@ -142,7 +142,7 @@ func TestGuestsOfALabUseAllTheirNICs(t *testing.T) {
 			if err != nil || status != 0 {
 				t.Errorf("status %d, %v", status, err)
 			}
-			for i, gpu := range []int{1, 0} { // the file has them in another order
+			for i, gpu := range []int{1, 0} { // the file lists the GPUs in another order
 				if want := fmt.Sprintf("[0] nic%d: 1048576 bytes, GPU %d\n", i, gpu); !strings.Contains(out.String(), want) {
 					t.Errorf("not %q", want)
 				}

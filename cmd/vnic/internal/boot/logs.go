@@ -50,7 +50,7 @@ func (l *runner) openLogs() error {
 	return nil
 }
 
-// checkGDB says whether the ports for gdb are free. QEMU would say it too, after a boot in vain.
+// checkGDB returns an error if a port for gdb is in use. QEMU would notice that only when it starts.
 func (o *Options) checkGDB() error {
 	if o.GDB == 0 {
 		return nil

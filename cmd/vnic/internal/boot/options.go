@@ -1,6 +1,7 @@
 package boot
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -61,7 +62,7 @@ type Options struct {
 // MaxGuests is how many guests there can be: each has a GPU.
 const MaxGuests = lab.MaxGPUs
 
-// Take has the guests be those of a lab file. An error says what of it is not to be had here.
+// Take sets the guests to the lab file's. It returns an error if vnic boot cannot boot them.
 func (o *Options) Take(l *labfile.Lab) error {
 	o.Lab, o.NIC, o.Guests, o.GPUMemory = l, "", len(l.Guests), 0
 	o.Memory, o.CPUs = l.Machines[0].RAM, l.Machines[0].CPUs
@@ -72,7 +73,7 @@ func (o *Options) Take(l *labfile.Lab) error {
 		return fmt.Errorf("--lab: %d guests: %d at most", len(l.Guests), MaxGuests)
 	}
 	for i, g := range l.Guests {
-		o.Memory = min(o.Memory, l.Machines[i].RAM) // of which files may take a part
+		o.Memory = min(o.Memory, l.Machines[i].RAM) // checkFits goes by the smallest guest
 		if ownName(g.Name, i) {
 			return fmt.Errorf("--lab: a guest cannot be called %s: that is a name of vnic boot's, for another", g.Name)
 		}
@@ -83,7 +84,7 @@ func (o *Options) Take(l *labfile.Lab) error {
 	return nil
 }
 
-// ownName says whether guests have a name already, as a name of something else than guest i.
+// ownName reports whether a name that a lab file gives to guest i already names something else in the guests' network.
 func ownName(name string, i int) bool {
 	return lab.HasName(name) || strings.HasSuffix(name, "-devmem") ||
 		name != guestnet.HostName(i) && guestNumber.MatchString(name)
@@ -93,17 +94,15 @@ var guestNumber = regexp.MustCompile("^" + guestnet.GuestName + "[0-9]+$")
 
 // Check says what is wrong with the options, in terms of flags.
 func (o *Options) Check() error {
+	err := cmp.Or(guests.Number("--guests", o.Guests, 1, MaxGuests),
+		guests.OneOf("--end", cmp.Or(o.End, EndAll), EndAll, EndFirstFailure))
 	switch {
-	case o.Guests < 1 || o.Guests > MaxGuests:
-		return fmt.Errorf("--guests %d: 1 to %d", o.Guests, MaxGuests)
+	case err != nil:
+		return err
 	case o.Guests > 1 && len(o.Command) == 0 && o.Lab != nil:
 		return fmt.Errorf("--lab: a shell is for one guest, and there are %d: name a command, after --", o.Guests)
 	case o.Guests > 1 && len(o.Command) == 0:
 		return errors.New("--guests: a shell is for one guest: name a command, after --")
-	case o.CPUs < 1 || o.CPUs > lab.MaxCPUs:
-		return fmt.Errorf("--cpus %d: 1 to %d", o.CPUs, lab.MaxCPUs)
-	case o.End != "" && o.End != EndAll && o.End != EndFirstFailure:
-		return fmt.Errorf("--end %s: %s or %s", o.End, EndAll, EndFirstFailure)
 	case o.GDB < 0 || o.GDB > 65535-o.Guests:
 		return fmt.Errorf("--gdb %d: no port, or too high for that of the last guest", o.GDB)
 	}
@@ -116,15 +115,12 @@ func (o *Options) Check() error {
 		return err
 	}
 	d := o.describe()
-	_, err := o.gateway()
-	return errors.Join(guests.CheckRAM(o.Memory), o.Common.Check(), d.Check(), err)
+	_, err = o.gateway()
+	return errors.Join(new(lab.Guest).CheckMachine(o.Memory, o.CPUs), o.Common.Check(), d.Check(), err)
 }
 
-// models are those of all NICs, each once.
+// models lists the models of all NICs, each once.
 func (o *Options) models() (list []string) {
-	if o.Lab == nil {
-		return []string{o.NIC}
-	}
 	for _, g := range o.describe().Guests {
 		for _, n := range g.NICs {
 			list = append(list, n.Model)
@@ -134,19 +130,18 @@ func (o *Options) models() (list []string) {
 	return slices.Compact(list)
 }
 
-// kernelModels are those of NICs by which programs use the kernel's own sockets.
+// kernelModels lists the models of NICs that the guest's kernel drives: programs use the kernel's devmem sockets there.
 func (o *Options) kernelModels() []string {
 	return slices.DeleteFunc(o.models(), func(m string) bool { return !kernels(m) })
 }
 
-// kernels says whether NICs of a model are the guest's kernel's.
+// kernels reports whether the guest's kernel drives NICs of a model.
 func kernels(model string) bool {
 	m, _ := lab.LookupModel(model)
 	return m.Kernel
 }
 
-// ownNIC says whether the kernel of guest i has a NIC that no devmem program has: where the first of the others is
-// virtio.
+// ownNIC reports whether guest i gets one more NIC for its kernel, because a devmem program drives its first NIC.
 func (o *Options) ownNIC(i int) bool {
 	if o.Lab != nil {
 		return !kernels(o.Lab.Guests[i].NICs[0].Model)

@@ -71,12 +71,12 @@ func (l *runner) fetchTools(ctx context.Context) error {
 	return nil
 }
 
-// has says whether there is a program of this name among them; nil: none is.
+// has reports whether the packages have a program of this name. Nil packages have none.
 func (t *packages) has(name string) bool {
 	return t != nil && (t.image.Has(name) || t.tests != nil && name == "ncdevmem")
 }
 
-// nor is the part of a sentence that says where a program is not, either.
+// nor is the part of an error that names the packages in which a program was not found.
 func (t *packages) nor() string {
 	if t == nil {
 		return ""
@@ -105,7 +105,7 @@ func (o *Options) toolModules() []string {
 	return guesttools.Modules
 }
 
-// bring has the images come along as files, for a guest that has no disk of ours.
+// bring adds the images to the guest's files, for a guest whose QEMU has no disk of ours.
 func (t *packages) bring(files *guestimages.Overlay) error {
 	if t == nil {
 		return nil
@@ -143,7 +143,7 @@ func closeDisks(list []qemu.Disk) {
 	}
 }
 
-// config is what a guest is told of them.
+// config tells the guest's agent which images to mount, and which programs they have.
 func (t *packages) config() (c guesttools.Config) {
 	for i := range t.files() {
 		c.Images = append(c.Images, guesttools.Image{Serial: serial(i)})

@@ -22,11 +22,11 @@ type place struct {
 	name   string // "guest0", or the lab file's
 	hw     *lab.Machine
 	kernel *lab.Port   // the kernel's first NIC
-	devmem []*lab.Port // those for devmem programs: a gVNIC is the kernel's, too
+	devmem []*lab.Port // NICs for devmem programs; the kernel drives a gVNIC among them
 }
 
-// devmemAddrs are what the devmem programs of guest i are to have on a rail: what the file says, or others than the
-// kernel's.
+// devmemAddrs are the addresses of guest i's devmem programs on a rail: the lab file's, or else
+// ones that the kernel does not have.
 func (o *Options) devmemAddrs(rail, i int) (v4, v6 netip.Prefix) {
 	v4, v6 = labfile.Addrs(rail, guestnet.DevmemHost+i)
 	if o.Lab != nil {
@@ -36,8 +36,8 @@ func (o *Options) devmemAddrs(rail, i int) (v4, v6 netip.Prefix) {
 	return v4, v6
 }
 
-// interfaceAddrs are those of an interface of the kernel's. The first has what the gateway and the guests' names lead
-// to, whatever the file says besides.
+// interfaceAddrs lists the addresses of an interface of the kernel's. The first interface also has the addresses to
+// which the gateway and the guests' names lead, whatever the lab file gives it.
 func (o *Options) interfaceAddrs(p place, port *lab.Port) []netip.Prefix {
 	list := []netip.Prefix{port.Addr4, port.Addr6}
 	if port == p.kernel {
@@ -97,8 +97,9 @@ func (o *Options) kernelNIC(i int) lab.NIC {
 	return n
 }
 
-// describeLab is the file's lab. Its gVNICs are the kernel's, and its virtio NICs are for devmem programs alone. A guest
-// whose first NIC is virtio has another one for its kernel, on the root complex.
+// describeLab is the file's lab. The kernel drives its gVNICs; its virtio NICs are for devmem
+// programs alone. A guest whose first NIC is virtio has another one for its kernel, on the root
+// complex.
 func (o *Options) describeLab() lab.Description {
 	d := o.Lab.Complete()
 	for i := range d.Guests {
@@ -119,7 +120,7 @@ func (o *Options) describeLab() lab.Description {
 	return d
 }
 
-// freeMAC is a MAC for the kernel's NIC of guest i that no NIC of the file has: those that are not given count up.
+// freeMAC is a MAC for the kernel's NIC of guest i that no NIC of the file has. It counts down from the last port's.
 func (o *Options) freeMAC(i int) wire.MAC {
 	given := make(map[wire.MAC]bool)
 	for _, g := range o.Lab.Guests {
@@ -163,7 +164,7 @@ func (o *Options) reserve(l *lab.Lab) (io.Closer, error) {
 	return io.NopCloser(nil), nil
 }
 
-// network is what the guest is told of it.
+// network is the guest's network configuration.
 func (o *Options) network(p place) guestnet.Config {
 	var c guestnet.Config
 	for _, port := range p.hw.Ports {
@@ -174,31 +175,29 @@ func (o *Options) network(p place) guestnet.Config {
 		c.Interfaces = append(c.Interfaces, guestnet.Interface{MAC: mac(port), MTU: port.MTU,
 			Addrs: o.interfaceAddrs(p, port)})
 	}
+	host := func(v4, v6 netip.Prefix, names ...string) {
+		c.Hosts = append(c.Hosts, guestnet.Host{Addr: v4.Addr(), Names: names},
+			guestnet.Host{Addr: v6.Addr(), Names: names})
+	}
 	for i := range o.Guests {
-		for _, a := range []netip.Prefix{lab.Addr4(i), lab.Addr6(i)} {
-			c.Hosts = append(c.Hosts, guestnet.Host{Addr: a.Addr(), Names: o.names(i)})
-		}
+		host(lab.Addr4(i), lab.Addr6(i), o.names(i)...)
 		for rail, names := range o.devmemNames(i) {
-			a4, a6 := o.devmemAddrs(rail, i)
-			for _, a := range []netip.Prefix{a4, a6} {
-				c.Hosts = append(c.Hosts, guestnet.Host{Addr: a.Addr(), Names: names})
-			}
+			v4, v6 := o.devmemAddrs(rail, i)
+			host(v4, v6, names...)
 		}
 	}
 	if !o.Off() {
-		g4, g6 := lab.GatewayAddrs()
-		addrs := []netip.Addr{g4.Addr(), g6.Addr()}
-		if c.DNS = addrs[:1]; o.Gateway != lab.GatewayIsolated {
-			c.Gateways = addrs
+		v4, v6 := lab.GatewayAddrs()
+		c.DNS = []netip.Addr{v4.Addr()}
+		if o.Gateway != lab.GatewayIsolated {
+			c.Gateways = []netip.Addr{v4.Addr(), v6.Addr()}
 		}
-		for _, a := range addrs {
-			c.Hosts = append(c.Hosts, guestnet.Host{Addr: a, Names: []string{gateway.GatewayName}})
-		}
+		host(v4, v6, gateway.GatewayName)
 	}
 	return c
 }
 
-// names are those of guest i.
+// names lists the host names of guest i.
 func (o *Options) names(i int) []string {
 	names := []string{guestnet.HostName(i)}
 	if o.Lab != nil && o.Lab.Guests[i].Name != names[0] {
@@ -207,7 +206,7 @@ func (o *Options) names(i int) []string {
 	return names
 }
 
-// devmemNames are those of its devmem programs, on each rail.
+// devmemNames lists the host names of guest i's devmem programs, for each rail.
 func (o *Options) devmemNames(i int) (rails [][]string) {
 	if o.Lab == nil {
 		return [][]string{{guestnet.DevmemName(i)}}
@@ -222,19 +221,21 @@ func (o *Options) devmemNames(i int) (rails [][]string) {
 	return rails
 }
 
-// ram and cpus are of guest i.
-func (o *Options) ram(i int) uint64 {
+// machine has the RAM and CPUs of guest i.
+func (o *Options) machine(i int) labfile.Machine {
 	if o.Lab != nil {
-		return o.Lab.Machines[i].RAM
+		return o.Lab.Machines[i]
 	}
-	return o.Memory
+	return labfile.Machine{RAM: o.Memory, CPUs: o.CPUs}
 }
 
-func (o *Options) cpus(i int) int {
-	if o.Lab != nil {
-		return o.Lab.Machines[i].CPUs
+// local is the name of a guest's NIC or GPU for its programs: the lab file's without the guest's name before it; from
+// flags it is made of the kind and the number.
+func (p *place) local(kind string, number int, name string) string {
+	if local, ok := strings.CutPrefix(name, p.name+"."); ok {
+		return local
 	}
-	return o.CPUs
+	return fmt.Sprint(kind, number)
 }
 
 // entry is a device for devmem programs, as $VNIC_DEVICES has it.
@@ -251,13 +252,9 @@ func (g *guest) devices() (list []entry) {
 	o := g.runner.opt
 	for j, port := range g.devmem {
 		found := g.found(port)
-		e := entry{name: fmt.Sprint("nic", j), device: found.PCI}
+		e := entry{name: g.local("nic", j, port.Name), device: found.PCI}
 		if port.Model.Kernel {
 			e.device = found.Name
-		}
-		if o.Lab != nil {
-			f := &o.Lab.Guests[g.index]
-			e.name = f.Local(f.NICs[j].Name)
 		}
 		e.addr4, e.addr6 = o.devmemAddrs(j, g.index)
 		list = append(list, e)
@@ -282,21 +279,15 @@ func (g *guest) peers() (list []string) {
 	return list
 }
 
-// found is what the guest has of a port: its interfaces are those of its ports, in their order.
+// found is the guest's interface for a port. The guest lists its interfaces in the order of its ports.
 func (g *guest) found(p *lab.Port) guestnet.Found {
 	return g.network.Interfaces[slices.Index(g.hw.Ports, p)]
 }
 
 // gpus are the guest's GPUs by name: name=ID each.
 func (g *guest) gpus() (list []string) {
-	o := g.runner.opt
 	for j, m := range g.hw.GPUs {
-		name := fmt.Sprint("gpu", j)
-		if o.Lab != nil {
-			f := &o.Lab.Guests[g.index]
-			name = f.Local(f.GPUs[j].Name)
-		}
-		list = append(list, fmt.Sprintf("%s=%d", name, m.ID()))
+		list = append(list, fmt.Sprintf("%s=%d", g.local("gpu", j, m.Name), m.ID()))
 	}
 	return list
 }

@@ -21,8 +21,8 @@ type streams struct {
 	end      func() // after the last Write
 }
 
-// streams gives each guest's. One guest has those of this process, and a terminal when all three
-// are one. Of several, none reads, and each line says which guest it is of.
+// streams returns the streams of each guest's program. One guest alone uses this process's streams, and a terminal when
+// all three are one. Programs of several guests read nothing, and each line of output names its guest.
 func (l *runner) streams() []streams {
 	o := l.opt
 	if o.Guests == 1 {
@@ -38,7 +38,7 @@ func (l *runner) streams() []streams {
 	return list
 }
 
-// takeTerminal has this process's terminal, if it has one, until close. leave ends the command.
+// takeTerminal takes this process's terminal, if there is one, until close. leave ends the command.
 func (l *runner) takeTerminal(leave context.CancelCauseFunc) {
 	o := l.opt
 	out := any(o.Stdout)
@@ -52,10 +52,10 @@ func (l *runner) takeTerminal(leave context.CancelCauseFunc) {
 	}
 }
 
-// interactive says whether the command is a shell.
+// interactive reports whether the command is a shell.
 func (o *Options) interactive() bool { return len(o.Command) == 0 || shells[path.Base(o.Command[0])] }
 
-// own gives this process's streams.
+// single returns this process's streams.
 func (l *runner) single() streams {
 	t := l.terminal
 	t.Start()

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net"
 	"sync"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -39,29 +38,9 @@ type unread struct {
 	uid  uint32
 }
 
-// pause is how long a socket waits when this process has no descriptors left.
-const pause = time.Second
-
 // Serve gives memory to the processes that connect to l and may have it, until ctx ends.
 func (s *Server) Serve(ctx context.Context, l *net.UnixListener, memory int, rule access.Rule) {
-	defer context.AfterFunc(ctx, func() { _ = l.SetDeadline(time.Unix(1, 0)) })() // long past
-	for {
-		conn, err := l.AcceptUnix()
-		switch {
-		case ctx.Err() != nil:
-			if err == nil {
-				_ = conn.Close()
-			}
-			return
-		case err != nil:
-			select {
-			case <-ctx.Done():
-			case <-time.After(pause):
-			}
-		default:
-			s.give(conn, memory, rule)
-		}
-	}
+	access.Accept(ctx, l, func(conn *net.UnixConn) { s.give(conn, memory, rule) })
 }
 
 // give serves one peer, and never waits for it.

@@ -44,6 +44,17 @@ func OneOf(flag, v string, list ...string) error {
 	return fmt.Errorf("%s %s: %s or %s", flag, v, strings.Join(list[:last], ", "), list[last])
 }
 
+// Family is an error unless a family is IPv4's or IPv6's, and an MTU is large enough for it (RFC 8200, section 5).
+func Family(family, mtu int) error {
+	switch {
+	case family != 4 && family != 6:
+		return fmt.Errorf("--family %d: 4 or 6", family)
+	case family == 6 && mtu < 1280:
+		return fmt.Errorf("--mtu %d: 1280 at least with --family 6", mtu)
+	}
+	return nil
+}
+
 // Modes is an error unless there are modes, and each is one.
 func Modes(modes []string) error {
 	for _, m := range modes {

@@ -233,21 +233,17 @@ func first(g *lab.Guest) int {
 
 // Check says what is wrong with the options.
 func (o *Options) Check() error {
+	if err := Number("--guests", o.Guests, 1, MaxGuests); err != nil && o.Lab == nil {
+		return err
+	}
 	switch {
-	case o.Lab == nil && (o.Guests < 1 || o.Guests > MaxGuests):
-		return fmt.Errorf("--guests %d: 1 to %d", o.Guests, MaxGuests)
 	case len(o.NIC) == 0:
 		return errors.New("--nic: virtio or gve, or one for each guest with commas between")
 	case o.Lab == nil && len(o.NIC) > o.Guests:
 		return fmt.Errorf("--nic %s: %d models, and %d of guests", strings.Join(o.NIC, ","), len(o.NIC), o.Guests)
-	case o.Family != 4 && o.Family != 6:
-		return fmt.Errorf("--family %d: 4 or 6", o.Family)
-	case o.Family == 6 && o.MTU < 1280:
-		return fmt.Errorf("--mtu %d: 1280 at least with --family 6", o.MTU)
-	case o.GPUMemory&(o.GPUMemory-1) != 0:
-		return fmt.Errorf("--gpu-memory %s: not a power of two, as a PCI BAR must be", lab.FormatBytes(o.GPUMemory))
 	}
-	if err := cmp.Or(CheckRAM(o.Memory), o.Common.Check()); err != nil {
+	err := cmp.Or(Family(o.Family, o.MTU), new(lab.Guest).CheckMachine(o.Memory, 1), o.Common.Check())
+	if err != nil {
 		return err
 	}
 	d, err := o.Describe()

@@ -60,14 +60,6 @@ func (o *Common) Check() error {
 	return limit.Check(o.Timeout)
 }
 
-// CheckRAM says what is wrong with the RAM of each guest, in bytes.
-func CheckRAM(ram uint64) error {
-	if ram < lab.MinRAM || ram%HugePage != 0 {
-		return fmt.Errorf("--memory %s: at least %s, in steps of 2M", lab.FormatBytes(ram), lab.FormatBytes(lab.MinRAM))
-	}
-	return nil
-}
-
 // Step is a stage as it begins.
 type Step struct {
 	Stage         string

@@ -12,6 +12,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"vnic.dev/vnic/internal/outfile"
 )
 
 // ErrExists says that there is something of this name already.
@@ -31,7 +33,7 @@ func writeFile(path string, force bool, c content) (err error) {
 	sweep(path)
 	f, err := os.CreateTemp(filepath.Dir(path), unfinished(path)+"*")
 	if err != nil {
-		return plain(path, err)
+		return outfile.Explain(path, err)
 	}
 	_ = claim(f)
 	defer func() {
@@ -43,7 +45,7 @@ func writeFile(path string, force bool, c content) (err error) {
 		return err
 	}
 	if force {
-		return plain(path, os.Rename(f.Name(), path))
+		return outfile.Explain(path, os.Rename(f.Name(), path))
 	}
 	return rename(f.Name(), path, unix.RENAME_NOREPLACE)
 }
@@ -51,32 +53,18 @@ func writeFile(path string, force bool, c content) (err error) {
 // fill writes the content to a file and closes the file. Errors of the file name path; errors of
 // the content stay as they are.
 func (c content) fill(f *os.File, path string) error {
-	w := &writer{f: f}
-	err := c.write(w)
-	if w.err == nil && err == nil {
-		w.err = f.Chmod(c.mode)
+	err := c.write(f)
+	if err == nil {
+		err = f.Chmod(c.mode)
 	}
-	if cerr := f.Close(); w.err == nil && err == nil {
-		w.err = cerr
+	if cerr := f.Close(); err == nil {
+		err = cerr
 	}
-	if w.err != nil {
-		return plain(path, w.err)
+	var failed *fs.PathError
+	if errors.As(err, &failed) && failed.Path == f.Name() {
+		return outfile.Explain(path, err)
 	}
 	return err
-}
-
-// writer remembers a file's error, to be told from one of what is written to it.
-type writer struct {
-	f   *os.File
-	err error
-}
-
-func (w *writer) Write(b []byte) (int, error) {
-	n, err := w.f.Write(b)
-	if err != nil && w.err == nil {
-		w.err = err
-	}
-	return n, err
 }
 
 // writeDir makes a directory of files at one go. An older one is replaced only if all that it has
@@ -92,7 +80,7 @@ func writeDir(path string, force bool, files map[string]content) (err error) {
 	sweep(path)
 	dir, err := os.MkdirTemp(filepath.Dir(path), unfinished(path)+"*")
 	if err != nil {
-		return plain(path, err)
+		return outfile.Explain(path, err)
 	}
 	if d, err := os.Open(dir); err == nil {
 		_ = claim(d)
@@ -104,12 +92,12 @@ func writeDir(path string, force bool, files map[string]content) (err error) {
 		}
 	}()
 	if err := os.Chmod(dir, 0o755); err != nil {
-		return plain(path, err)
+		return outfile.Explain(path, err)
 	}
 	for _, name := range slices.Sorted(maps.Keys(files)) {
 		f, err := os.Create(filepath.Join(dir, name))
 		if err != nil {
-			return plain(path, err)
+			return outfile.Explain(path, err)
 		}
 		if err := files[name].fill(f, path); err != nil {
 			return err
@@ -154,7 +142,7 @@ func replaceable(path string, force bool, kind func(fs.FileMode) bool, not strin
 	case errors.Is(err, fs.ErrNotExist):
 		return nil
 	case err != nil:
-		return plain(path, err)
+		return outfile.Explain(path, err)
 	case !kind(st.Mode()):
 		return fmt.Errorf("%s: there is something of this name, and it is %s: give another name", path, not)
 	case !force:
@@ -167,7 +155,7 @@ func replaceable(path string, force bool, kind func(fs.FileMode) bool, not strin
 func onlyThese(dir string, files map[string]content) error {
 	entries, err := os.ReadDir(dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return plain(dir, err)
+		return outfile.Explain(dir, err)
 	}
 	for _, e := range entries {
 		if _, known := files[e.Name()]; !known || !e.Type().IsRegular() {
@@ -196,29 +184,5 @@ func rename(from, to string, flags uint) error {
 	if errors.Is(err, unix.EEXIST) { // another process was quicker
 		return fmt.Errorf("%s: %w", to, ErrExists)
 	}
-	return plain(to, err)
-}
-
-// plain is an error of a file that is being written, in terms of the name that the user gave.
-func plain(path string, err error) error {
-	var p *fs.PathError
-	var l *os.LinkError
-	var what string
-	switch {
-	case err == nil:
-		return nil
-	case errors.As(err, &p):
-		err = p.Err
-	case errors.As(err, &l):
-		err = l.Err
-	}
-	switch {
-	case errors.Is(err, unix.ENOSPC), errors.Is(err, unix.EDQUOT):
-		what = ": free some, or give a name elsewhere"
-	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.ENOTDIR):
-		what = ": make its directory, or give a name elsewhere"
-	case errors.Is(err, unix.EACCES), errors.Is(err, unix.EPERM), errors.Is(err, unix.EROFS):
-		what = ": give a name where you may write"
-	}
-	return fmt.Errorf("%s: %w%s", path, err, what)
+	return outfile.Explain(to, err)
 }

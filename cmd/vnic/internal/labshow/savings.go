@@ -1,6 +1,7 @@
 package labshow
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"slices"
@@ -68,28 +69,21 @@ func (v *view) most(loads []pcie.Load, nic, gpu string) (rate float64, limit str
 	for _, n := range v.tree.Nodes() {
 		links[n.Name] = n.Link
 	}
-	edges, per := make(map[pcie.Edge]*lab.Edge), make(map[*lab.Edge]float64)
+	per := make(map[pcie.Edge]float64)
 	for _, x := range loads {
-		if x.Kind != pcie.Up && x.Kind != pcie.Down {
-			continue // a memory, or a link between sockets
+		if x.Kind == pcie.Up || x.Kind == pcie.Down { // no memory, and no link between sockets
+			per[x.Edge] += x.PerByte
 		}
-		if !links[x.Node].Known() {
+	}
+	rate = math.Inf(1)
+	slowest := pcie.Edge{}
+	for e, bytes := range per {
+		if !links[e.Node].Known() {
 			return math.Inf(1), ""
 		}
-		if edges[x.Edge] == nil {
-			edges[x.Edge] = &lab.Edge{Name: x.Edge.String(), Rate: links[x.Node].Rate()}
-		}
-		per[edges[x.Edge]] += x.PerByte
-	}
-	rates, limits := lab.MaxMin([]map[*lab.Edge]float64{per})
-	limit = "a switch's link"
-	for edge, e := range edges {
-		switch {
-		case e == limits[0] && edge.Node == nic:
-			limit = "the NIC's link"
-		case e == limits[0] && edge.Node == gpu:
-			limit = "the GPU's link"
+		if r := links[e.Node].Rate() / bytes; r < rate || r == rate && e.String() < slowest.String() {
+			rate, slowest = r, e
 		}
 	}
-	return rates[0], limit
+	return rate, cmp.Or(map[string]string{nic: "the NIC's link", gpu: "the GPU's link"}[slowest.Node], "a switch's link")
 }

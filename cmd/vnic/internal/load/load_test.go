@@ -301,7 +301,7 @@ func TestMistakes(t *testing.T) {
 		"--family 5":              func(o *Options) { o.Family = 5 },
 		"--modules without":       func(o *Options) { o.Fetch.Modules = "x" },
 		"--loss":                  func(o *Options) { o.Loss = 2 },
-		"at least 192M":           func(o *Options) { o.Memory = 1 },
+		"192M to 4T":              func(o *Options) { o.Memory = 1 },
 	} {
 		o := options(t, Raw, 1<<20)
 		set(&o)

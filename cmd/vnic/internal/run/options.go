@@ -112,19 +112,14 @@ func (o *Options) Check() error {
 		return errors.New("--max-mtu and --guest inproc: no kernel is there to raise an MTU")
 	case o.HoldTokens > maxHold:
 		return fmt.Errorf("--hold-tokens %d: at most %d", o.HoldTokens, uint64(maxHold))
-	case o.Family != 4 && o.Family != 6:
-		return fmt.Errorf("--family %d: 4 or 6", o.Family)
-	case o.MTU < 576 || o.MTU > 65535-14 || o.Family == 6 && o.MTU < 1280:
-		return fmt.Errorf("--mtu %d: 576 (IPv6: 1280) to %d", o.MTU, 65535-14)
-	case o.GPUMemory&(o.GPUMemory-1) != 0:
-		return fmt.Errorf("--gpu-memory %s: not a power of two, as a PCI BAR must be", lab.FormatBytes(o.GPUMemory))
 	case o.StallSecs < 1:
 		return fmt.Errorf("--stall %d: at least 1 second", o.StallSecs)
 	case o.Pause != "" && !slices.Contains(Stages, o.Pause):
 		return fmt.Errorf("--pause-at %s: none of %s", o.Pause, strings.Join(Stages, ", "))
 	}
 	return cmp.Or(guests.Number("--bind-queues", o.BindQueues, 1, maxBind),
-		guests.OneOf("--digest", o.Digest, DigestPieces, DigestSHA256), guests.CheckRAM(o.Memory), o.Common.Check(),
+		guests.OneOf("--digest", o.Digest, DigestPieces, DigestSHA256), guests.Family(o.Family, o.MTU),
+		new(lab.Guest).CheckMachine(o.Memory, 1), o.Common.Check(),
 		errors.Join(o.checkHalf(), o.checkScale()), o.checkLab())
 }
 

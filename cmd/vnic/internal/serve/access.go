@@ -46,13 +46,13 @@ func (l *listener) share(group string) error {
 		l.rule, err = access.ForGroup(l.name, id)
 	}
 	if err != nil {
-		return fmt.Errorf("--socket-group %s: %w", group, plainPath(err))
+		return fmt.Errorf("--socket-group %s: %w", group, err)
 	}
 	return nil
 }
 
-// admits says whether the peer may be served, whatever has become of the socket's mode. Each user who is
-// refused is told of once.
+// admits reports whether the peer may be served, whatever mode the socket's file has by now. It notes
+// each refused user once.
 func (l *listener) admits(conn *net.UnixConn) bool {
 	if l.note == nil {
 		return true

@@ -37,7 +37,7 @@ func publicDir(t *testing.T) string {
 	return dir
 }
 
-// Whoever the mode of a socket lets in, only our user and root are served; each other is told of once.
+// Whoever the mode of a socket lets in, only our user and root are served; each other user is noted once.
 //
 // Invariant: vnic serve: Peers of other users are served only where --socket-group says so.
 func TestOtherUsersAreRefused(t *testing.T) {

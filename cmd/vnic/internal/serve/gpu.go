@@ -19,10 +19,10 @@ type gpuSockets struct {
 	wg     sync.WaitGroup
 }
 
-// sharesGPUs says whether there are such sockets.
+// sharesGPUs reports whether there are sockets for GPUs' memory.
 func (o *Options) sharesGPUs() bool { return o.Group != "" && o.GPUMemory > 0 }
 
-// shareGPUs makes them, one beside each port's. The caller closes them, even when there is an error.
+// shareGPUs makes a socket beside each port's. The caller closes them, even after an error.
 func (o *Options) shareGPUs(ctx context.Context, l *lab.Lab) (*gpuSockets, error) {
 	s := &gpuSockets{}
 	ctx, s.stop = context.WithCancel(ctx)

@@ -17,6 +17,7 @@ import (
 	"vnic.dev/vnic/cmd/vnic/internal/access"
 	"vnic.dev/vnic/cmd/vnic/internal/atexit"
 	"vnic.dev/vnic/internal/limits"
+	"vnic.dev/vnic/internal/outfile"
 	"vnic.dev/vnic/internal/sockfile"
 )
 
@@ -39,7 +40,7 @@ type listener struct {
 func listen(ctx context.Context, path string) (*listener, error) {
 	unlock, err := lockDir(ctx, filepath.Dir(path))
 	if err != nil {
-		return nil, fmt.Errorf("socket %s: %w", path, advise(err))
+		return nil, outfile.Explain("socket "+path, err)
 	}
 	defer unlock()
 	for range 3 { // others than us take no lock
@@ -54,7 +55,7 @@ func listen(ctx context.Context, path string) (*listener, error) {
 			return made, nil
 		}
 		if !errors.Is(err, unix.EADDRINUSE) {
-			return nil, fmt.Errorf("socket %s: %w", path, advise(plain(err)))
+			return nil, outfile.Explain("socket "+path, err)
 		}
 		if err := sockfile.RemoveStale(path); err != nil {
 			return nil, fmt.Errorf("socket %s: %w", path, err)
@@ -83,28 +84,6 @@ func private(path string) (os.FileInfo, error) {
 	return os.Lstat(path)
 }
 
-// advise says what can be done.
-func advise(err error) error {
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		return fmt.Errorf("%w: make its directory, or give another name", err)
-	case errors.Is(err, fs.ErrPermission), errors.Is(err, unix.EROFS), errors.Is(err, unix.ENOTDIR):
-		return fmt.Errorf("%w: give a name in a directory that you may write", err)
-	case errors.Is(err, unix.ENOSPC), errors.Is(err, unix.EDQUOT):
-		return fmt.Errorf("%w: free some, or give a name elsewhere", err)
-	}
-	return err
-}
-
-// plain is the error of a system call without what net says around it.
-func plain(err error) error {
-	var s *os.SyscallError
-	if errors.As(err, &s) {
-		return s.Err
-	}
-	return err
-}
-
 // lockDir keeps others of our kind from making sockets in a directory. Where that cannot be done, it is done without.
 func lockDir(ctx context.Context, dir string) (unlock func(), err error) {
 	d, err := os.Open(dir)
@@ -112,7 +91,7 @@ func lockDir(ctx context.Context, dir string) (unlock func(), err error) {
 		return func() {}, nil
 	}
 	if err != nil {
-		return nil, plainPath(err)
+		return nil, err
 	}
 	retry := time.NewTicker(5 * time.Millisecond)
 	defer retry.Stop()
@@ -130,14 +109,6 @@ func lockDir(ctx context.Context, dir string) (unlock func(), err error) {
 		case <-retry.C:
 		}
 	}
-}
-
-func plainPath(err error) error {
-	var p *fs.PathError
-	if errors.As(err, &p) {
-		return fmt.Errorf("%s: %w", p.Path, p.Err)
-	}
-	return err
 }
 
 // Close ends accepting, and removes the file if it is still ours.

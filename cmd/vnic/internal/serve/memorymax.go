@@ -8,8 +8,8 @@ const (
 	maxPort    = 2 << 20
 )
 
-// MemoryMax is what a control group for these options needs that counts all: also the GPUs' memory, and
-// what NICs write first of guests' RAM, each of which has so much of it.
+// MemoryMax is the memory limit, in bytes, that a control group needs for these options. Each guest
+// has ram bytes, which count where a NIC is the first to write to them; GPUs' memory counts, too.
 func (o *Options) MemoryMax(ram uint64) uint64 {
 	n := uint64(maxProgram)
 	if !o.Off() {

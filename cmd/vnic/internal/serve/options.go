@@ -83,7 +83,7 @@ func Paths(given []string, n int) ([]string, error) {
 	return given, nil
 }
 
-// Take has the NICs be those of a lab file. Each has a socket, whose name is what a user gave, with the NIC's in place
+// Take sets the NICs to the lab file's. Each NIC's socket has the name that the user gave, with the NIC's name in place
 // of %s.
 func (o *Options) Take(l *labfile.Lab, given []string) error {
 	if len(given) != 1 || !strings.Contains(given[0], "%s") {
@@ -123,9 +123,8 @@ func Inherited() (fds []int) {
 	return fds
 }
 
-// CheckInherited says whether descriptors that a user names are ones that this process was started
-// with: it has others, all of which are closed on exec, and none of them is to be taken for a
-// user's.
+// CheckInherited returns an error if a descriptor that a user names is not one that this process was
+// started with. Descriptors that the process has opened itself are closed on exec.
 func CheckInherited(fds []int) error {
 	for _, fd := range fds {
 		if flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0); err == nil && flags&unix.FD_CLOEXEC != 0 {
@@ -274,15 +273,15 @@ func madeUp(n *lab.NIC) netip.Prefix {
 	return netip.PrefixFrom(gateway.EUI64(n.Addr6, n.MAC), n.Addr6.Bits())
 }
 
-// onGateway says whether the first NIC of guest i of a lab file is on the gateway's IPv4 network, that of the first
-// rail.
+// onGateway reports whether the first NIC of guest i of a lab file is on the gateway's IPv4 network, which is the first
+// rail's.
 func (o *Options) onGateway(i int) bool {
 	v4, _ := o.Lab.Given(i, 0)
 	return !o.Off() && !v4.IsValid()
 }
 
-// hosts are what the gateway knows of a lab file's guests: their first NICs, by the guests' names. All other NICs are
-// on networks of their own, and get no address.
+// hosts lists a lab file's guests for the gateway: their first NICs, by the guests' names. All
+// other NICs are on networks of their own, and get no address.
 func (o *Options) hosts() (list []gateway.Host) {
 	d := o.describe()
 	for i, g := range d.Guests {

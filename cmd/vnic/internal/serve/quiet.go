@@ -8,10 +8,10 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// What is said of a port: so many lines at once, and then one a second.
+// quietBurst is how many lines about a port may be written at once; after them one a second may.
 const quietBurst = 100
 
-// quiet bounds what is said of each port: a peer can connect, be refused and hang up as often as it likes.
+// quiet bounds the lines about each port: a peer can connect, be refused and hang up as often as it likes.
 type quiet struct {
 	mu    sync.Mutex
 	ports map[string]*budget // by name; "": of no port
@@ -20,12 +20,12 @@ type quiet struct {
 // budget is a port's.
 type budget struct {
 	lines   *rate.Limiter
-	leftOut int // lines since the last one that was said
+	leftOut int // lines since the last one that was written
 }
 
 func newQuiet() *quiet { return &quiet{ports: map[string]*budget{}} }
 
-// allow says whether a line of a port may be said, and how many before it were not.
+// allow reports whether a line about a port may be written, and how many lines before it were left out.
 func (q *quiet) allow(port string) (leftOut int, ok bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -39,9 +39,9 @@ type Report struct {
 	Ports         []PortReport `json:"ports"`
 	// AllPorts are arguments of one QEMU that has all ports, where there are 2 to 8.
 	AllPorts []string `json:"all_ports,omitempty"`
-	// Boot is Options.Boot: arguments of each QEMU behind those of a port, of all ports, or of a guest.
+	// Boot is Options.Boot: arguments of each QEMU, which follow the arguments of a port, of all ports, or of a guest.
 	Boot []string `json:"boot,omitempty"`
-	// of a lab file: then they have the arguments of QEMU, and the GPUs, and the ports have not
+	// Guests are a lab file's: then they have the arguments of QEMU and the GPUs, and the ports have neither.
 	Guests []GuestReport `json:"guests,omitempty"`
 
 	mtu     int             // of the network, that its router tells
@@ -84,7 +84,7 @@ type GPUReport struct {
 // addGuests puts the guests of a lab file into the report.
 func (r *Report) addGuests(l *lab.Lab, file *labfile.Lab, client bool) error {
 	r.AllPorts = nil
-	models, ports := []string{}, r.Ports
+	ports := r.Ports
 	for i, hw := range l.Machines() {
 		c := qemu.Config{RAMSize: file.Machines[i].RAM, CPUs: file.Machines[i].CPUs}
 		machine.Attach(&c, hw)
@@ -94,14 +94,10 @@ func (r *Report) addGuests(l *lab.Lab, file *labfile.Lab, client bool) error {
 			n.Connected, n.Path, n.Listens = nil, ports[j].Socket, client
 			g.Ports = append(g.Ports, p.Name)
 			ports[j].GPUBytes, ports[j].GPUPath, ports[j].QEMU = 0, "", []string{}
-			models = append(models, p.Model.Name)
 		}
 		for j, m := range hw.GPUs {
 			g.GPUs = append(g.GPUs, GPUReport{file.Guests[i].GPUs[j].Name, m.Size(),
 				fmt.Sprintf("/proc/%d/fd/%d", r.PID, m.File.Fd())})
-			if m.Node {
-				r.KernelArgs = noKASLR
-			}
 			r.GPUModule = r.GPUModule || hw.Driver == lab.DriverVNICGPU
 		}
 		var err error
@@ -110,16 +106,30 @@ func (r *Report) addGuests(l *lab.Lab, file *labfile.Lab, client bool) error {
 		}
 		r.Guests, ports = append(r.Guests, g), ports[len(hw.Ports):]
 	}
-	slices.Sort(models)
-	models = slices.Compact(models)
-	r.NIC = strings.Join(models, ",")
-	if slices.Contains(models, lab.GVE) {
-		r.OldestQEMU = assets.MinVFIOUser
-		if !strings.Contains(r.KernelArgs, machine.SoftwareFor(lab.GVE).KernelArgs) {
-			r.KernelArgs = strings.TrimSpace(r.KernelArgs + " " + machine.SoftwareFor(lab.GVE).KernelArgs)
+	return nil
+}
+
+// addModels adds the device models of all NICs, and what QEMU and the guests' kernels need for them.
+func (r *Report) addModels(l *lab.Lab) {
+	var models, words []string
+	for _, hw := range l.Machines() {
+		if slices.ContainsFunc(hw.GPUs, func(g *lab.GPUMemory) bool { return g.Node }) {
+			words = []string{noKASLR}
+		}
+		for _, p := range hw.Ports {
+			models = append(models, p.Model.Name)
 		}
 	}
-	return nil
+	slices.Sort(models)
+	models = slices.Compact(models)
+	r.NIC, r.OldestQEMU = strings.Join(models, ","), assets.MinQEMU
+	for _, name := range models {
+		if m, _ := lab.LookupModel(name); m.VFIOUser {
+			r.OldestQEMU = assets.MinVFIOUser
+		}
+		words = append(words, machine.SoftwareFor(name).KernelArgs)
+	}
+	r.KernelArgs = strings.TrimSpace(strings.Join(words, " "))
 }
 
 // addClock adds words for the guests' clocks to the kernel's command line.
@@ -133,21 +143,16 @@ const noKASLR = "nokaslr"
 // guestRAM is what the printed flags have; users name their own.
 const guestRAM = 1 << 30
 
-// guestCPUs are those of the printed flags: one alone would lose kicks under TCG (internal/machine/qemu/args.go, cpus).
+// guestCPUs is the number of CPUs in the printed flags: one alone would lose kicks under TCG
+// (internal/machine/qemu/args.go, cpus).
 const guestCPUs = 2
 
 // newReport says how QEMUs reach a lab's NICs. shared: they get the GPUs' memory from sockets.
 func newReport(l *lab.Lab, sources []source, client, shared bool) *Report {
 	first := l.Port(0)
 	m := first.Model
-	r := &Report{Schema: 1, NIC: m.Name, PID: os.Getpid(), OldestQEMU: assets.MinQEMU, Client: client,
-		KernelArgs: machine.SoftwareFor(m.Name).KernelArgs, mtu: l.MTU(), maxMTU: first.MaxMTU, program: program()}
-	if m.VFIOUser {
-		r.OldestQEMU = assets.MinVFIOUser
-	}
-	if m.Node && first.GPU() != nil {
-		r.KernelArgs = strings.TrimSpace(noKASLR + " " + r.KernelArgs)
-	}
+	r := &Report{Schema: 1, PID: os.Getpid(), Client: client, mtu: l.MTU(), maxMTU: first.MaxMTU, program: program()}
+	r.addModels(l)
 	var all []gpu
 	for i, p := range l.Ports() {
 		e := PortReport{Name: p.Name, MAC: net.HardwareAddr(p.MAC[:]).String(), Addr4: p.Addr4.String(),
@@ -169,7 +174,7 @@ func newReport(l *lab.Lab, sources []source, client, shared bool) *Report {
 			all = append(all, g)
 		}
 		ram := "ram"
-		if i > 0 { // those of several ports may be given to one QEMU
+		if i > 0 { // arguments of several ports may be given to one QEMU
 			ram = id(ram, i)
 		}
 		e.QEMU = append(machineArgs(m, ram, gpus), nicArgs(id("net", i), p, &e, client)...)

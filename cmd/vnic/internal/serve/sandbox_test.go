@@ -30,10 +30,10 @@ import (
 	"vnic.dev/vnic/internal/wire/uplink"
 )
 
-// apart has the test's program be a process that serves in a sandbox: what is to be done in JSON.
+// apart is an environment variable with apartOptions in JSON. The test's program then serves in a sandbox.
 const apart = "VNIC_TEST_APART"
 
-// apartOptions are what such a process is told.
+// apartOptions are the options of such a process.
 type apartOptions struct {
 	Mode      string
 	Paths     []string
@@ -227,7 +227,7 @@ func startApart(t testing.TB, a apartOptions) *process {
 	return p
 }
 
-// end has it end well, and gives how many calls it was refused.
+// end makes the process end well, and returns how many calls were refused.
 func (p *process) end() (refused uint64) {
 	p.t.Helper()
 	err := errors.Join(p.in.Close(), p.out.Decode(&refused), p.cmd.Wait())

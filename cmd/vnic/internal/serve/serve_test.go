@@ -304,7 +304,7 @@ func TestFilesOfOthersAreLeftAlone(t *testing.T) {
 	}
 	for path, want := range map[string]string{
 		dir + "/none/s": "no such file or directory: make its directory, or give another name",
-		file + "/s":     "not a directory: give a name in a directory that you may write",
+		file + "/s":     "not a directory: make its directory, or give another name",
 	} {
 		_, err := listen(t.Context(), path)
 		testkit.ErrorSays(t, err, want)
@@ -415,9 +415,9 @@ func TestManyPorts(t *testing.T) {
 	}
 }
 
-// A process that ends in a hurry leaves no socket's file, and takes no other's away.
+// A process that ends in a hurry leaves no socket's file, and removes no other process's.
 //
-// Invariant: vnic serve: Sockets are removed also when vnic is told twice to end.
+// Invariant: vnic serve: Sockets are removed also when vnic is interrupted twice.
 func TestSocketsGoAlsoInAHurry(t *testing.T) {
 	dir := t.TempDir()
 	var list []*listener

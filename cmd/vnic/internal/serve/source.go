@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"vnic.dev/vnic/cmd/vnic/internal/access"
 )
 
 // source is where a port's connections come from.
@@ -62,23 +64,11 @@ func (l *listener) path() string { return l.name }
 func (l *listener) each(ctx context.Context, serve func(context.Context, *net.UnixConn)) {
 	var wg sync.WaitGroup
 	defer wg.Wait()
-	defer context.AfterFunc(ctx, func() { _ = l.UnixListener.SetDeadline(time.Unix(1, 0)) })() // long past
 	waiting := make(chan struct{}, maxWaiting)
-	for {
-		conn, err := l.AcceptUnix()
-		switch {
-		case ctx.Err() != nil || errors.Is(err, net.ErrClosed):
-			if err == nil {
-				_ = conn.Close()
-			}
-			return
-		case err != nil: // no descriptors left: what is connected goes on
-			pause(ctx, time.Second)
-			continue
-		}
+	access.Accept(ctx, l.UnixListener, func(conn *net.UnixConn) {
 		if !l.admits(conn) {
 			_ = conn.Close()
-			continue
+			return
 		}
 		select {
 		case waiting <- struct{}{}:
@@ -89,7 +79,7 @@ func (l *listener) each(ctx context.Context, serve func(context.Context, *net.Un
 		default:
 			_ = conn.Close()
 		}
-	}
+	})
 }
 
 // dialer is a socket that QEMU listens at.
@@ -123,14 +113,10 @@ func (d dialer) each(ctx context.Context, serve func(context.Context, *net.UnixC
 			serve(ctx, conn)
 			wait = redial
 		}
-		pause(ctx, wait)
-	}
-}
-
-func pause(ctx context.Context, d time.Duration) {
-	select {
-	case <-ctx.Done():
-	case <-time.After(d):
+		select {
+		case <-ctx.Done():
+		case <-time.After(wait):
+		}
 	}
 }
 

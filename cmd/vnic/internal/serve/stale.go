@@ -7,9 +7,9 @@ import (
 	"vnic.dev/vnic/internal/lab"
 )
 
-// hasOldGPU says whether a process has memory of a vnic's GPU mapped, and none of this one's: a
-// QEMU that lives on has that of the vnic before us, to which our NIC has no way. A QEMU that has
-// just been started connects before it maps anything.
+// hasOldGPU reports whether a process has mapped GPU memory of an earlier vnic, and none of this one's.
+// A QEMU that outlives its vnic has; our NIC cannot reach that memory. A QEMU that has just been started
+// connects before it maps anything.
 func (p *port) hasOldGPU(pid int, maps *os.File) bool {
 	if p.outside != nil {
 		return p.outside.OldMemory(pid, maps)

@@ -16,8 +16,8 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// survivor is another process, which has the memory mapped that is its fourth file, and connects to
-// a socket once for each byte that it is told.
+// survivor is another process. It maps its fourth file, and connects to a socket once for each byte
+// of its input.
 const survivor = "VNIC_TEST_SURVIVOR"
 
 func survive(path string) error {

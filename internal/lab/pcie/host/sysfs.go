@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"math"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -79,12 +80,12 @@ func readDevice(path string) (*device, error) {
 		optional bool
 		parse    func(text string) error
 	}{
-		{"class", false, into(&d.class)},
-		{"vendor", false, into(&d.vendor)},
-		{"device", false, into(&d.device)},
+		{"class", false, number(&d.class, 0, 32)},
+		{"vendor", false, number(&d.vendor, 0, 32)},
+		{"device", false, number(&d.device, 0, 32)},
 		{"current_link_speed", true, d.parseSpeed},
-		{"current_link_width", true, d.parseWidth},
-		{"numa_node", true, d.parseNUMA},
+		{"current_link_width", true, number(&d.width, 10, 64)},
+		{"numa_node", true, number(&d.numa, 10, 32)},
 	} {
 		file := filepath.Join(path, f.name)
 		text, err := readValue(file)
@@ -105,44 +106,20 @@ func readDevice(path string) (*device, error) {
 
 // parseLocation is the inverse of location.String.
 func parseLocation(s string) (l location, err error) {
-	parts := strings.Split(s, ":")
-	if len(parts) == 3 {
-		parts = append(parts[:2], strings.Split(parts[2], ".")...)
+	_, err = fmt.Sscanf(s, "%x:%x:%x.%x", &l.segment, &l.bus, &l.device, &l.function)
+	if err == nil && (l.String() != s || l.segment > math.MaxInt32) {
+		err = errors.New("not a segment, bus, device and function")
 	}
-	if len(parts) != 4 {
-		return l, fmt.Errorf("invalid location '%s'", s)
-	}
-	for i, f := range []struct {
-		name string
-		v    *int
-	}{{"segment", &l.segment}, {"bus", &l.bus}, {"device", &l.device}, {"function", &l.function}} {
-		v, err := strconv.ParseInt(parts[i], 16, 32)
-		if err != nil {
-			return location{}, fmt.Errorf("invalid %s: %w", f.name, err)
-		}
-		*f.v = int(v)
-	}
-	return l, nil
+	return l, err
 }
 
-// into parses a number with a base prefix.
-func into(v *uint32) func(string) error {
+// number parses a number. With base 0 the number's prefix, as 0x, is its base.
+func number[T int | int64 | uint32](v *T, base, bits int) func(string) error {
 	return func(s string) error {
-		n, err := strconv.ParseInt(s, 0, 32)
-		*v = uint32(n)
+		n, err := strconv.ParseInt(s, base, bits)
+		*v = T(n)
 		return err
 	}
-}
-
-func (d *device) parseNUMA(s string) error {
-	n, err := strconv.ParseInt(s, 10, 32)
-	d.numa = int(n)
-	return err
-}
-
-func (d *device) parseWidth(s string) (err error) {
-	d.width, err = strconv.ParseInt(s, 10, 64)
-	return err
 }
 
 // parseSpeed parses a link's speed, such as "32.0 GT/s PCIe".
