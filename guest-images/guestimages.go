@@ -185,19 +185,13 @@ func contents(program program, mods []module, files []file, applets []string) ([
 // archive writes files, pads the end so that another archive may follow, and returns the number of
 // bytes written.
 func archive(w io.Writer, list []newc.File) (int64, error) {
-	a := newc.NewWriter(w)
-	for i, f := range list {
-		f.Ino = uint32(i + 1)
-		if err := a.Add(f); err != nil {
-			return 0, err
-		}
-	}
-	if err := a.Close(); err != nil {
+	n, err := newc.Write(w, list)
+	if err != nil {
 		return 0, err
 	}
-	pad := -a.Len() & 511
-	_, err := w.Write(make([]byte, pad))
-	return a.Len() + pad, err
+	pad := -n & 511
+	_, err = w.Write(make([]byte, pad))
+	return n + pad, err
 }
 
 // write writes the archive to path, where other processes see it only once it is complete. Until
