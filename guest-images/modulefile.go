@@ -3,8 +3,7 @@ package guestimages
 import (
 	"bytes"
 	"fmt"
-	"os"
-	"strings"
+	"slices"
 )
 
 // ModuleFile is a kernel module, as read from its file.
@@ -28,26 +27,35 @@ func FindModule(dir, name string) (*ModuleFile, error) {
 		return &ModuleFile{}, nil
 	case !ok:
 		return nil, fmt.Errorf("module %s: %w in %s", name, ErrNoModule, dir)
-	case unknownPack(path[strings.LastIndexByte(path, '.'):]):
-		_, err = readModule(name, path)
-		return nil, fmt.Errorf("module %s: %s: %w: %w", name, path, ErrBadModule, err)
 	}
-	m := &ModuleFile{Path: path}
-	packed, err := os.ReadFile(path)
-	if err == nil {
-		m.content, err = decompress(packed)
-	}
-	if err == nil {
-		_, m.Release, err = moduleInfo(m.content)
+	m, err := readModule(name, path)
+	if err == nil && m.ext == zstdModule {
+		if err = m.parse(); err != nil {
+			err = fmt.Errorf("module %s: %s: %w: %w", name, path, ErrBadModule, err)
+		}
 	}
 	if err != nil {
-		return nil, fmt.Errorf("module %s: %s: %w: %w", name, path, ErrBadModule, err)
+		return nil, err
 	}
-	return m, nil
+	return &ModuleFile{Path: path, Release: m.release, content: m.content}, nil
 }
 
 // Names reports whether the module's string table has a symbol, defined or imported. A loadable
 // module's table has all imported symbols.
 func (m *ModuleFile) Names(symbol string) bool {
 	return bytes.Contains(m.content, []byte("\x00"+symbol+"\x00"))
+}
+
+// ModuleFiles returns the files that Build reads from a kernel's module directory for these modules
+// and their dependencies. A built-in module has no file. Its error may be ErrNoModule or
+// ErrBadModule.
+func ModuleFiles(dir string, names []string) (paths []string, err error) {
+	mods, err := resolve(dir, "", names)
+	for _, m := range mods {
+		if m.file != "" && !isOwn(m.name) {
+			paths = append(paths, m.file)
+		}
+	}
+	slices.Sort(paths)
+	return paths, err
 }

@@ -35,7 +35,7 @@ type module struct {
 	packed  []byte   // the file as found
 	content []byte   // what goes into the image; nil = built into the kernel
 	ext     string   // ".ko", or zstdModule
-	file    string   // path of vnicgpu.ko; "" = from the kernel's module directory
+	file    string   // its path; "" = built into the kernel
 }
 
 // zstdModule is the suffix of modules that the kernel decompresses itself.
@@ -45,23 +45,19 @@ const zstdModule = ".ko.zst"
 // kernel package that was unpacked but not configured has no modules.dep, so dependencies are read
 // from the modules themselves.
 //
-// vnicgpu comes from ownDir, a file, even if dir has a module of that name.
-func resolve(dir, ownDir string, names []string) ([]module, error) {
-	if len(names) == 0 {
-		return nil, nil
+// vnicgpu is the file own, even if dir has a module of that name.
+func resolve(dir, own string, names []string) (mods []module, err error) {
+	var index map[string]string
+	var builtin map[string]bool
+	var dep map[string][]string
+	if len(names) > 0 && (dir != "" || slices.ContainsFunc(names, func(n string) bool { return !isOwn(n) })) {
+		if index, builtin, err = scan(dir); err == nil {
+			dep, err = readDep(filepath.Join(dir, "modules.dep"))
+		}
+		if err != nil {
+			return nil, fmt.Errorf("kernel modules: %w", err)
+		}
 	}
-	if dir == "" && !slices.ContainsFunc(names, func(n string) bool { return !isOwn(n) }) {
-		return ownModules(names, ownDir)
-	}
-	index, builtin, err := scan(dir)
-	if err != nil {
-		return nil, fmt.Errorf("kernel modules: %w", err)
-	}
-	dep, err := readDep(filepath.Join(dir, "modules.dep"))
-	if err != nil {
-		return nil, fmt.Errorf("kernel modules: %w", err)
-	}
-	var mods []module
 	seen := map[string]bool{}
 	var add func(name, from string) error
 	add = func(name, from string) error {
@@ -70,22 +66,19 @@ func resolve(dir, ownDir string, names []string) ([]module, error) {
 			return nil
 		}
 		seen[name] = true
-		if isOwn(name) {
-			m, err := ownModule(name, ownDir)
-			mods = append(mods, m)
-			return err
-		}
 		path, ok := index[name]
-		if !ok && builtin[name] {
-			mods = append(mods, module{name: name})
-			return nil
+		m := module{name: name}
+		var err error
+		switch {
+		case isOwn(name):
+			m, err = ownModule(name, own)
+		case !ok && !builtin[name]:
+			err = fmt.Errorf("module %s%s: %w in %s", name, from, ErrNoModule, dir)
+		case ok:
+			m, err = readModule(name, path)
 		}
-		if !ok {
-			return fmt.Errorf("module %s%s: %w in %s", name, from, ErrNoModule, dir)
-		}
-		m, err := readModule(name, path)
 		if err != nil {
-			return fmt.Errorf("module %s: %s: %w: %w", name, path, ErrBadModule, err)
+			return err
 		}
 		if m.ext == zstdModule { // compressed: its dependencies cannot be read here
 			m.needs = dep[name]
@@ -179,35 +172,46 @@ func readDep(path string) (map[string][]string, error) {
 	return dep, err
 }
 
+// readModule reads a module's file. Its error is ErrBadModule.
 func readModule(name, path string) (module, error) {
-	m := module{name: name, ext: ".ko"}
-	if ext := filepath.Ext(path); unknownPack(ext) {
-		return m, fmt.Errorf("%s is unknown: it must be unpacked, or packed by xz, gzip or zstd", ext)
-	}
+	m := module{name: name, ext: ".ko", file: path}
+	ext := filepath.Ext(path)
 	var err error
-	if m.packed, err = os.ReadFile(path); err != nil {
-		return m, err
+	switch {
+	case unknownPack(ext):
+		err = fmt.Errorf("%s is unknown: it must be unpacked, or packed by xz, gzip or zstd", ext)
+	case ext == ".zst":
+		m.ext = zstdModule
+		m.packed, err = os.ReadFile(path)
+		m.content = m.packed
+	default:
+		if m.packed, err = os.ReadFile(path); err == nil {
+			err = m.parse()
+		}
 	}
-	if strings.HasSuffix(path, ".zst") {
-		m.content, m.ext = m.packed, zstdModule
-		return m, nil
+	if err != nil {
+		err = fmt.Errorf("module %s: %s: %w: %w", name, path, ErrBadModule, err)
 	}
-	if m.content, err = decompress(m.packed); err != nil {
-		return m, err
-	}
-	m.needs, m.release, err = moduleInfo(m.content)
 	return m, err
+}
+
+// parse unpacks a module, and reads what it needs and the kernel that it was built for.
+func (m *module) parse() (err error) {
+	if m.content, err = decompress(m.packed); err == nil {
+		m.needs, m.release, err = moduleInfo(m.content)
+	}
+	return err
 }
 
 // checkRelease returns an error if a module was built for another kernel.
 func checkRelease(mods []module, release, dir string) error {
 	for _, m := range mods {
-		if release != "" && m.release != "" && m.release != release && m.file != "" {
+		switch {
+		case release == "" || m.release == "" || m.release == release:
+		case isOwn(m.name):
 			return fmt.Errorf("%w: %s: %w: its is %s, this is %s", ErrGPUModule, m.file, ErrOtherKernel, m.release, release)
-		}
-		if release != "" && m.release != "" && m.release != release {
-			return fmt.Errorf("module %s of %s: %w: its is %s, this is %s", m.name, dir, ErrOtherKernel, m.release,
-				release)
+		default:
+			return fmt.Errorf("module %s of %s: %w: its is %s, this is %s", m.name, dir, ErrOtherKernel, m.release, release)
 		}
 	}
 	return nil

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"slices"
 )
 
 // GPUModule is the driver of a guest's GPU, which is a PCI device: guest-images/vnicgpu.
@@ -35,37 +34,18 @@ func GPUModuleSource() fs.FS {
 
 func isOwn(name string) bool { return name == GPUModule }
 
-// ownModules returns vnic's own modules among names, each once; file is the built vnicgpu.ko.
-func ownModules(names []string, file string) (mods []module, err error) {
-	for i, n := range names {
-		if slices.Contains(names[:i], n) {
-			continue
-		}
-		m, err := ownModule(n, file)
-		if err != nil {
-			return nil, err
-		}
-		mods = append(mods, m)
-	}
-	return mods, nil
-}
-
 // ownModule reads one of vnic's own modules: the user's file, else the built one.
 func ownModule(name, file string) (module, error) {
-	file = cmp.Or(os.Getenv(EnvGPUModule), file)
-	if file == "" {
-		return module{}, fmt.Errorf("%w: %w", ErrGPUModule, ErrNoGPUModule)
+	m := module{name: name, ext: ".ko", file: cmp.Or(os.Getenv(EnvGPUModule), file)}
+	if m.file == "" {
+		return m, fmt.Errorf("%w: %w", ErrGPUModule, ErrNoGPUModule)
 	}
-	b, err := os.ReadFile(file)
-	if err != nil {
-		return module{}, fmt.Errorf("%w: %w", ErrGPUModule, err)
+	var err error
+	if m.packed, err = os.ReadFile(m.file); err != nil {
+		return m, fmt.Errorf("%w: %w", ErrGPUModule, err)
 	}
-	m := module{name: name, packed: b, ext: ".ko", file: file}
-	if m.content, err = decompress(b); err == nil {
-		m.needs, m.release, err = moduleInfo(m.content)
+	if err = m.parse(); err != nil {
+		err = fmt.Errorf("%w: %s: %w: %w", ErrGPUModule, m.file, ErrBadModule, err)
 	}
-	if err != nil {
-		return module{}, fmt.Errorf("%w: %s: %w: %w", ErrGPUModule, file, ErrBadModule, err)
-	}
-	return m, nil
+	return m, err
 }
