@@ -101,8 +101,12 @@ func takeOver(f *os.File) error {
 // explain adds advice to an error.
 func explain(name string, err error) error {
 	var p *fs.PathError
-	if errors.As(err, &p) {
+	var link *os.LinkError
+	switch {
+	case errors.As(err, &p):
 		err = p.Err
+	case errors.As(err, &link):
+		err = link.Err
 	}
 	what := "give another name"
 	switch {

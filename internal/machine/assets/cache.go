@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"vnic.dev/vnic/internal/outfile"
 )
 
 // The cache:
@@ -150,32 +152,10 @@ func SaveJSON(dir, name string, v any) error {
 	if err != nil {
 		return err
 	}
-	return saveFile(dir, name, append(b, '\n'))
-}
-
-// saveFile writes a file atomically.
-func saveFile(dir, name string, b []byte) error {
-	return saveWritten(dir, name, func(f *os.File) error {
-		_, err := f.Write(b)
+	return outfile.Replace(filepath.Join(dir, name), func(f *os.File) error {
+		_, err := f.Write(append(b, '\n'))
 		return err
 	})
-}
-
-// saveWritten creates a file with the content that write writes. The file gets its name when it is
-// complete, and is removed after an error.
-func saveWritten(dir, name string, write func(*os.File) error) error {
-	f, err := os.CreateTemp(dir, "."+name+"-*")
-	if err != nil {
-		return err
-	}
-	err = errors.Join(write(f), f.Chmod(0o644), f.Close())
-	if err == nil {
-		err = os.Rename(f.Name(), filepath.Join(dir, name))
-	}
-	if err != nil {
-		return errors.Join(err, os.Remove(f.Name()))
-	}
-	return nil
 }
 
 // clean removes what earlier runs left behind when they were killed. The caller holds the lock.
@@ -184,7 +164,7 @@ func (c cache) clean() {
 	for _, e := range entries {
 		_ = os.RemoveAll(filepath.Join(c.dir, "tmp", e.Name()))
 	}
-	left, _ := filepath.Glob(filepath.Join(c.dir, ".*.json-*"))
+	left, _ := filepath.Glob(filepath.Join(c.dir, ".*.json?*"))
 	for _, l := range left {
 		_ = os.Remove(l)
 	}
