@@ -40,6 +40,9 @@ type Bundle struct {
 	// Downloading is called with the number of bytes before a download; may be nil.
 	Downloading func(bytes int64)
 	Needs       []string // files that the tree must have
+	// Mark is a file that the tree gets after Build, and must have: it shows that this version of
+	// Build has made it; "": none.
+	Mark string
 }
 
 // Tree is a bundle's tree in the cache.
@@ -114,7 +117,7 @@ func HasBundle(o Options, b Bundle) bool {
 
 func (b *Bundle) role() role {
 	return role{name: b.Name, key: b.Name + " " + b.Series, install: b.Packages, want: b.Want, suites: b.Suites,
-		build: b.Build, title: cmp.Or(b.Title, b.Name), downloading: b.Downloading,
+		build: b.finish, title: cmp.Or(b.Title, b.Name), downloading: b.Downloading,
 		pick: func(c []Package) []Package {
 			return slices.DeleteFunc(c, func(p Package) bool {
 				left := slices.Contains(b.Leave, p.Name) || b.Only != nil && !slices.Contains(b.Only, p.Name)
@@ -123,13 +126,26 @@ func (b *Bundle) role() role {
 		},
 		main: func(p Package) bool { return p.Name == b.Packages[0] },
 		check: func(_ context.Context, root string) error {
-			for _, f := range b.Needs {
+			for _, f := range append(slices.Clone(b.Needs), b.Mark) {
 				if _, err := os.Stat(filepath.Join(root, f)); err != nil {
 					return fmt.Errorf("the packages of %s lack %s: %w", b.Name, f, err)
 				}
 			}
 			return nil
 		}}
+}
+
+// finish makes a tree of the unpacked packages.
+func (b *Bundle) finish(ctx context.Context, root string) error {
+	if b.Build != nil {
+		if err := b.Build(ctx, root); err != nil {
+			return err
+		}
+	}
+	if b.Mark == "" {
+		return nil
+	}
+	return os.WriteFile(filepath.Join(root, b.Mark), nil, 0o644)
 }
 
 // Loader is the path of glibc's loader in a tree of packages, and Libraries that of its libraries.

@@ -3,15 +3,10 @@ package selftests
 import (
 	"context"
 	"fmt"
-	"os"
-	"path/filepath"
 	"strings"
 
 	"vnic.dev/vnic/internal/machine/assets"
 )
-
-// rootMark is the file that shows that this version of the package has made a root.
-const rootMark = ".vnic-root-1"
 
 // rootPackages are the programs that the tests call, in addition to those of every Debian system
 // (README.rst of drivers/net; lib/py). The first one belongs to the kernel's generation: its
@@ -23,7 +18,7 @@ var rootPackages = []string{"iproute2", "ethtool", "python3", "python3-yaml", "p
 
 func rootBundle(kernel string) assets.Bundle {
 	return assets.Bundle{Name: assets.BundleTests, Series: Series(kernel), Packages: rootPackages, Want: kernel,
-		Build: finishRoot, Needs: []string{rootMark, assets.Loader, "usr/bin/python3", "usr/bin/ip"}}
+		Build: finishRoot, Mark: ".vnic-root-1", Needs: []string{assets.Loader, "usr/bin/python3", "usr/bin/ip"}}
 }
 
 // finishRoot does what dpkg and maintainer scripts would have done to the root's files: links of a
@@ -32,10 +27,7 @@ func finishRoot(ctx context.Context, root string) error {
 	if err := assets.MergeUsr(root); err != nil {
 		return err
 	}
-	if err := assets.CompilePython(ctx, root); err != nil {
-		return err
-	}
-	return os.WriteFile(filepath.Join(root, rootMark), nil, 0o644)
+	return assets.CompilePython(ctx, root)
 }
 
 // rootFiles returns the files that maintainer scripts and an administrator would have made, as

@@ -1,7 +1,6 @@
 package toolimage
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -13,7 +12,6 @@ import (
 	"strings"
 
 	"vnic.dev/vnic/internal/machine/assets"
-	"vnic.dev/vnic/internal/proc"
 )
 
 // The files of a tree in the cache; the packages' files are removed.
@@ -111,17 +109,13 @@ func build(ctx context.Context, root string, packages []string) error {
 	if !slices.Contains(packages, squash) {
 		list = slices.DeleteFunc(list, func(p Program) bool { return slices.Contains(squashPrograms, p.Name) })
 	}
-	sources, err := contents(root)
+	sources, err := assets.Contents(root)
 	if err != nil {
 		return err
 	}
-	made := filepath.Join(root, imageFile)
-	args := append([]string{"--library-path", filepath.Join(root, assets.Libraries),
-		filepath.Join(root, "usr/bin/mksquashfs")}, sources...)
-	args = append(args, made, "-all-root", "-comp", "zstd", "-Xcompression-level", "3", "-noappend", "-no-progress",
-		"-quiet", "-no-xattrs", "-all-time", "0", "-mkfs-time", "0")
-	c := proc.Command{Dir: root, Unset: []string{"SOURCE_DATE_EPOCH"}} // mksquashfs refuses to get the time twice
-	if _, err := c.Run(ctx, filepath.Join(root, assets.Loader), args...); err != nil {
+	program := []string{filepath.Join(root, assets.Loader), "--library-path", filepath.Join(root, assets.Libraries),
+		filepath.Join(root, "usr/bin/mksquashfs")}
+	if err := assets.Squash(ctx, program, sources, filepath.Join(root, imageFile), 3); err != nil {
 		return fmt.Errorf("image of tools: %w", err)
 	}
 	for _, dir := range sources {
@@ -134,14 +128,6 @@ func build(ctx context.Context, root string, packages []string) error {
 		fmt.Fprintf(&text, "%s %s\n", p.Name, p.Path)
 	}
 	return os.WriteFile(filepath.Join(root, programsFile), []byte(text.String()), 0o644)
-}
-
-func contents(dir string) (list []string, err error) {
-	entries, err := os.ReadDir(dir)
-	for _, e := range entries {
-		list = append(list, filepath.Join(dir, e.Name()))
-	}
-	return list, err
 }
 
 // programDirs are the directories of PATH, in order.
@@ -175,18 +161,17 @@ func programs(root string) (list []Program, err error) {
 }
 
 func readPrograms(file string) (list []Program, err error) {
-	f, err := os.Open(file)
+	text, err := os.ReadFile(file)
 	if err != nil {
 		return nil, err
 	}
-	defer func() { _ = f.Close() }()
-	lines := bufio.NewScanner(f)
-	for lines.Scan() {
-		name, dest, ok := strings.Cut(lines.Text(), " ")
+	for line := range strings.Lines(string(text)) {
+		line = strings.TrimSuffix(line, "\n")
+		name, dest, ok := strings.Cut(line, " ")
 		if !ok || strings.Contains(name, "/") || !path.IsAbs(dest) {
-			return nil, fmt.Errorf("%s: %q is no program", file, lines.Text())
+			return nil, fmt.Errorf("%s: %q is no program", file, line)
 		}
 		list = append(list, Program{name, dest})
 	}
-	return list, lines.Err()
+	return list, nil
 }
