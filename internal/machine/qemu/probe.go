@@ -11,7 +11,6 @@ import (
 	"vnic.dev/vnic/internal/agent"
 	"vnic.dev/vnic/internal/limits"
 	"vnic.dev/vnic/internal/machine/assets"
-	"vnic.dev/vnic/internal/proc"
 )
 
 // earlyWords make the kernel print from its first instructions on, which distinguishes a guest that
@@ -93,7 +92,7 @@ func startSlow(ctx context.Context, q assets.Binary) float64 {
 	for range 2 {
 		ctx, cancel := context.WithTimeout(ctx, limits.QEMUVersion.Here())
 		begin := time.Now()
-		_, err := proc.Command{Env: q.Env}.Run(ctx, q.Args[0], append(q.Args[1:len(q.Args):len(q.Args)], "--version")...)
+		_, err := q.Run(ctx, "--version")
 		took = time.Since(begin)
 		cancel()
 		if err != nil { // starting the guest will return the error

@@ -5,7 +5,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"time"
 
 	"vnic.dev/vnic/internal/machine/assets"
@@ -47,8 +46,7 @@ type probeKey struct {
 }
 
 func keyOf(q assets.Binary, k assets.Kernel) probeKey {
-	b, _ := os.ReadFile("/proc/sys/kernel/random/boot_id")
-	return probeKey{BootID: strings.TrimSpace(string(b)), QEMU: q.Version, Kernel: k.Version}
+	return probeKey{BootID: oneOf("/proc/sys/kernel/random/boot_id"), QEMU: q.Version, Kernel: k.Version}
 }
 
 // probes are results, the latest one last.
