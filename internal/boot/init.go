@@ -221,9 +221,8 @@ func runAgent() error {
 	if err != nil {
 		return fmt.Errorf("env: %w", err)
 	}
-	channel, err := agentChannel()
-	if err != nil {
-		return err
+	if err := unix.SetNonblock(channelFD, true); err != nil {
+		return fmt.Errorf("results channel: %w", err)
 	}
-	return agent.Serve(context.Background(), channel, env)
+	return agent.Serve(context.Background(), os.NewFile(channelFD, "results channel"), env)
 }

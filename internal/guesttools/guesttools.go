@@ -15,7 +15,6 @@
 package guesttools
 
 import (
-	"bufio"
 	"context"
 	"encoding/json"
 	"errors"
@@ -128,7 +127,7 @@ func mount(ctx context.Context, c Config) error {
 			return err
 		}
 		images[i] = fmt.Sprintf("%s/images/%d", dir, i)
-		if err := mountAt(disk, images[i], "squashfs", unix.MS_RDONLY, ""); err != nil {
+		if err := guestroot.MountAt(disk, images[i], "squashfs", unix.MS_RDONLY, ""); err != nil {
 			return err
 		}
 	}
@@ -136,7 +135,7 @@ func mount(ctx context.Context, c Config) error {
 	if err := unix.Mount("", "/", "", unix.MS_SHARED|unix.MS_REC, ""); err != nil {
 		return &os.PathError{Op: "mount --make-rshared", Path: "/", Err: err}
 	}
-	if err := mountAt("tmpfs", Root, "tmpfs", 0, "mode=755,size=1m"); err != nil {
+	if err := guestroot.MountAt("tmpfs", Root, "tmpfs", 0, "mode=755,size=1m"); err != nil {
 		return err
 	}
 	if err := system(images[0]); err != nil {
@@ -156,17 +155,9 @@ func mount(ctx context.Context, c Config) error {
 	return scripts(c.Programs)
 }
 
-func mountAt(what, to, kind string, flags uintptr, options string) error {
-	if err := os.MkdirAll(to, 0o755); err != nil {
-		return err
-	}
-	if err := unix.Mount(what, to, kind, flags, options); err != nil {
-		return &os.PathError{Op: "mount " + kind, Path: to, Err: err}
-	}
-	return nil
+func bind(from, to string) error {
+	return guestroot.MountAt(from, to, "", unix.MS_BIND|unix.MS_REC, "")
 }
-
-func bind(from, to string) error { return mountAt(from, to, "", unix.MS_BIND|unix.MS_REC, "") }
 
 // usr are the directories below /usr that a system with a merged /usr also has at the root.
 var usr = []string{"bin", "sbin", "lib", "lib64"}
@@ -228,7 +219,7 @@ func overlay(to string, lower ...string) error {
 	if len(lower) == 1 {
 		return bind(lower[0], to)
 	}
-	return mountAt("overlay", to, "overlay", unix.MS_RDONLY, "lowerdir="+strings.Join(lower, ":"))
+	return guestroot.MountAt("overlay", to, "overlay", unix.MS_RDONLY, "lowerdir="+strings.Join(lower, ":"))
 }
 
 // Bounds of what fill copies into the guest's memory, of one directory.
@@ -341,25 +332,20 @@ func applet(args []string) int {
 		_, _ = fmt.Fprintf(os.Stderr, "%s: not to be started by hand: it runs the programs of %s\n", AppletName, BinDir)
 		return 2
 	}
-	err := run(args)
-	_, _ = fmt.Fprintf(os.Stderr, "%s: %v\n", filepath.Base(args[0]), err)
+	_, _ = fmt.Fprintf(os.Stderr, "%s: %v\n", filepath.Base(args[0]), run(args))
 	return 126
 }
 
-// run does not return, but for an error.
+// run replaces this process by the program. It returns only with an error.
 func run(args []string) error {
-	f, err := os.Open(args[0])
+	text, err := os.ReadFile(args[0])
 	if err != nil {
 		return err
 	}
-	lines := bufio.NewScanner(f)
-	lines.Scan()
-	lines.Scan()
-	program := lines.Text()
+	_, program, _ := strings.Cut(strings.TrimSuffix(string(text), "\n"), "\n")
 	if !filepath.IsAbs(program) {
 		return fmt.Errorf("%s: names no program", args[0])
 	}
-	_ = f.Close()
 	if err := catchUp(); err != nil {
 		return err
 	}
