@@ -211,14 +211,13 @@ type file struct {
 	content []byte
 }
 
-func readFiles(m map[string]string) ([]file, error) {
-	var files []file
+func readFiles(m map[string]string) (files []file, err error) {
 	for name, path := range m {
+		var content []byte
 		st, err := os.Stat(path)
-		if err != nil {
-			return nil, fmt.Errorf("guest image: %w", err)
+		if err == nil {
+			content, err = os.ReadFile(path)
 		}
-		content, err := os.ReadFile(path)
 		if err != nil {
 			return nil, fmt.Errorf("guest image: %w", err)
 		}

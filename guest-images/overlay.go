@@ -1,7 +1,6 @@
 package guestimages
 
 import (
-	"bytes"
 	"debug/elf"
 	"errors"
 	"fmt"
@@ -266,17 +265,8 @@ func same(a, b string) bool {
 
 // libraries adds a file's libraries, if it is a dynamic program or library.
 func (o *Overlay) libraries(host, guest string, need needs) error {
-	var magic [4]byte
-	f, err := os.Open(host)
-	if err != nil {
-		return err
-	}
-	n, err := io.ReadFull(f, magic[:])
-	_ = f.Close()
-	if n < len(magic) || !bytes.Equal(magic[:], []byte(elf.ELFMAG)) {
-		if err == io.EOF || err == io.ErrUnexpectedEOF {
-			err = nil
-		}
+	line, err := firstLine(host)
+	if err != nil || !strings.HasPrefix(line, elf.ELFMAG) {
 		return err
 	}
 	libs, err := o.find.Find(host)

@@ -2,6 +2,7 @@ package guestimages
 
 import (
 	"bytes"
+	"cmp"
 	"compress/gzip"
 	"context"
 	"embed"
@@ -48,10 +49,7 @@ type program struct {
 }
 
 func loadProgram(ctx context.Context, o Options) (program, error) {
-	path := o.Program
-	if path == "" {
-		path = os.Getenv(EnvProgram)
-	}
+	path := cmp.Or(o.Program, os.Getenv(EnvProgram))
 	if path != "" {
 		return readProgram(path)
 	}
@@ -130,14 +128,15 @@ func (p program) unpack() ([]byte, error) {
 	if !p.gzipped {
 		return p.content, nil
 	}
+	var b []byte
 	z, err := gzip.NewReader(bytes.NewReader(p.content))
 	if err == nil {
-		var b []byte
-		if b, err = io.ReadAll(z); err == nil {
-			return b, nil
-		}
+		b, err = io.ReadAll(z)
 	}
-	return nil, fmt.Errorf("guest program: %w", err)
+	if err != nil {
+		return nil, fmt.Errorf("guest program: %w", err)
+	}
+	return b, nil
 }
 
 // BuildProgram builds a guest program (ProgramPackage, or another main package) into dir with the

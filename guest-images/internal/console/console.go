@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -105,14 +106,10 @@ func open(root string) (*os.File, error) {
 // network, then TERM from the kernel's command line. A variable of the image takes precedence over
 // one found.
 func environment(image, found, words []string) []string {
-	env := append([]string(nil), image...)
-	has := map[string]bool{}
-	for _, e := range image {
-		name, _, _ := strings.Cut(e, "=")
-		has[name] = true
-	}
+	env := slices.Clone(image)
 	for _, e := range found {
-		if name, _, _ := strings.Cut(e, "="); !has[name] {
+		name, _, _ := strings.Cut(e, "=")
+		if !slices.ContainsFunc(image, func(e string) bool { return strings.HasPrefix(e, name+"=") }) {
 			env = append(env, e)
 		}
 	}

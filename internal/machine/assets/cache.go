@@ -86,6 +86,22 @@ func (c cache) lock(ctx context.Context, waiting func() error) (unlock func(), e
 	}
 }
 
+// lockToAdd locks the cache for a process that adds trees, and removes what killed processes have
+// left there. waited reports whether another vnic held the lock.
+func (c cache) lockToAdd(ctx context.Context, progress func(Progress)) (unlock func(), waited bool, err error) {
+	unlock, err = c.lock(ctx, func() error {
+		if !waited {
+			progress(Progress{Step: "wait", What: "another vnic that is fetching"})
+			waited = true
+		}
+		return nil
+	})
+	if err == nil {
+		c.clean()
+	}
+	return unlock, waited, err
+}
+
 // noCache returns the error of a cache that cannot be created.
 func (c cache) noCache(err error) error {
 	var known *Missing

@@ -21,23 +21,14 @@ func fetchInto(ctx context.Context, c cache, o *Options, want []role) (have reso
 		return nil, nil, &Missing{What: "a QEMU for " + runtime.GOARCH, Err: ErrNoQEMU,
 			Fix: "packages can be fetched only for amd64: " + giveBoth}
 	}
-	waited := false
-	unlock, err := c.lock(ctx, func() error {
-		if !waited {
-			o.Progress(Progress{Step: "wait", What: "another vnic that is fetching"})
-			waited = true
-		}
-		return nil
-	})
+	unlock, waited, err := c.lockToAdd(ctx, o.Progress)
 	if err != nil {
 		return nil, nil, err
 	}
 	defer unlock()
-	have, err = c.load()
-	if err != nil {
+	if have, err = c.load(); err != nil {
 		return nil, nil, err
 	}
-	c.clean()
 	if !o.Refresh || waited {
 		want = slices.DeleteFunc(slices.Clone(want), func(r role) bool { return o.will(have[r.key]) })
 		if len(want) == 0 {

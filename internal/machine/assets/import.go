@@ -59,23 +59,13 @@ func Import(ctx context.Context, o Options, r io.Reader) (*Imported, error) {
 	if err != nil {
 		return nil, err
 	}
-	if o.Progress == nil {
-		o.Progress = func(Progress) {}
-	}
+	o.silence()
 	c := cache{dir}
-	waited := false
-	unlock, err := c.lock(ctx, func() error {
-		if !waited {
-			o.Progress(Progress{Step: "wait", What: "another vnic that is fetching"})
-			waited = true
-		}
-		return nil
-	})
+	unlock, _, err := c.lockToAdd(ctx, o.Progress)
 	if err != nil {
 		return nil, err
 	}
 	defer unlock()
-	c.clean()
 	work, err := os.MkdirTemp(filepath.Join(dir, "tmp"), "fetch-import-")
 	if err != nil {
 		return nil, CacheError(dir, err)

@@ -53,7 +53,7 @@ func Look(ctx context.Context, o Options, given string, canFetch bool) assets.Fa
 	if err != nil {
 		return lacking(err)
 	}
-	_, path, err := o.path(h)
+	path, err := o.path(h)
 	if err != nil {
 		return lacking(err)
 	}
