@@ -45,8 +45,8 @@ const zstdModule = ".ko.zst"
 // kernel package that was unpacked but not configured has no modules.dep, so dependencies are read
 // from the modules themselves.
 //
-// vnicgpu is the file own, even if dir has a module of that name.
-func resolve(dir, own string, names []string) (mods []module, err error) {
+// vnicgpu is read from the file gpuModule, even if dir has a module of that name.
+func resolve(dir, gpuModule string, names []string) (mods []module, err error) {
 	var index map[string]string
 	var builtin map[string]bool
 	var dep map[string][]string
@@ -71,7 +71,7 @@ func resolve(dir, own string, names []string) (mods []module, err error) {
 		var err error
 		switch {
 		case isOwn(name):
-			m, err = ownModule(name, own)
+			m, err = ownModule(name, gpuModule)
 		case !ok && !builtin[name]:
 			err = fmt.Errorf("module %s%s: %w in %s", name, from, ErrNoModule, dir)
 		case ok:

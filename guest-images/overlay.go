@@ -219,7 +219,7 @@ type needs int
 
 const (
 	needNone needs = iota
-	needSome       // those that are on this machine: the user did not name this file
+	needSome       // the libraries that this machine has: the user did not name this file
 	needAll
 )
 

@@ -33,7 +33,7 @@ type Bundle struct {
 	Packages []string // the packages to install; the first one's version is the tree's
 	Leave    []string // packages that are not installed although others depend on them
 	Only     []string // if not nil, only Packages and these are installed, without other dependencies
-	Suites   []string // suites to search, best first; nil: those of versions.lock
+	Suites   []string // suites to search, best first; nil: the suites of versions.lock
 	Want     string   // the preferred version: the nearest one is used; "": the first suite's
 	// Build processes the unpacked tree before it is kept; may be nil.
 	Build func(ctx context.Context, root string) error
@@ -148,7 +148,8 @@ func (b *Bundle) finish(ctx context.Context, root string) error {
 	return os.WriteFile(filepath.Join(root, b.Mark), nil, 0o644)
 }
 
-// Loader is the path of glibc's loader in a tree of packages, and Libraries that of its libraries.
+// Loader is the path of glibc's loader in a tree of packages, and Libraries the directory of its
+// libraries.
 // With these two the tree's programs run on a machine with any libc.
 const (
 	Loader    = loader

@@ -142,7 +142,7 @@ type role struct {
 	key     string   // key in resolved.json
 	title   string   // for messages; "": name
 	install []string // the packages whose closure is computed
-	suites  []string // suites to search, best first; nil: those of versions.lock
+	suites  []string // suites to search, best first; nil: the suites of versions.lock
 	want    string   // the preferred version; "": that of versions.lock, else the first suite's
 	pick    func(closure []Package) []Package
 	main    func(Package) bool // selects the package whose version is the tree's

@@ -201,7 +201,7 @@ func (f *fetcher) fetch(ctx context.Context, r role) (*tree, error) {
 	}
 }
 
-// install makes the tree of a role, unless the cache has it already.
+// install makes the tree of a role, unless the cache has the tree already.
 func (f *fetcher) install(ctx context.Context, r role, c *candidate) (t *tree, err error) {
 	if _, err := lock.untested(r.name, c.version, c.list); err != nil {
 		return nil, err

@@ -59,7 +59,7 @@ func (t *tested) role(name string) *members {
 	return &members{}
 }
 
-// version returns the tested version of a role: that of its first package.
+// version returns the tested version of a role, which is its first package's.
 func (t *tested) version(role string) string {
 	for _, p := range t.role(role).Packages {
 		return p.Version

@@ -30,7 +30,7 @@ type KernelFit struct {
 type driverOf struct {
 	module string // the driver's name
 	option string // the kernel option that builds it
-	text   string // a text of the driver, found in a kernel that has it built in
+	text   string // a text of the driver, found in a kernel in which it is built in
 	// Symbols that the driver imports if it is new enough for this NIC, and for device memory.
 	needs, devmemNeeds string
 	old, devmemOld     string // what a driver without them lacks

@@ -317,8 +317,8 @@ func gather(list []io.Reader) (*os.File, error) {
 	})
 }
 
-// NewMemory makes shared memory for a guest's RAM: a memfd of a fixed size, of which only touched
-// pages use memory.
+// NewMemory makes shared memory for a guest's RAM: a memfd of a fixed size, whose pages use
+// memory when they are first touched.
 func NewMemory(name string, size uint64) (*os.File, error) {
 	return memfd(name, unix.F_SEAL_SHRINK|unix.F_SEAL_GROW, func(f *os.File) error {
 		if err := f.Truncate(int64(size)); err != nil {

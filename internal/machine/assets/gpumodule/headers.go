@@ -124,8 +124,8 @@ func (o *Options) debianHeaders() (*headers, error) {
 			"usr/src/linux-headers-" + base + "-common/Makefile", "usr/lib/linux-kbuild-" + base + "/scripts/mod/modpost"}}}, nil
 }
 
-// suites returns the suites that may have a kernel's headers: the kernel's own, those of vnic's
-// kernels, this machine's backports, and sid, where packages appear first.
+// suites returns the suites that may have a kernel's headers: the kernel's own, the suites of
+// vnic's kernels, this machine's backports, and sid, where packages appear first.
 func suites(from string) (list []string) {
 	for _, s := range slices.Concat([]string{from}, assets.Suites(), []string{machineSuite("/etc/os-release") + "-backports",
 		"sid"}) {

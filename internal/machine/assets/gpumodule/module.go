@@ -58,7 +58,7 @@ func (e oneLine) Error() string {
 }
 func (e oneLine) Unwrap() error { return e.error }
 
-// Make finds the module in the cache, or builds it. Its errors are those of package assets and of
+// Make finds the module in the cache, or builds it. Its errors come from package assets and from
 // this package.
 func Make(ctx context.Context, o Options) (path string, err error) {
 	h, err := o.ownHeaders()

@@ -7,7 +7,7 @@
 //   - tests: the tests, built and installed by the kernel's own Makefiles, from Debian's source of
 //     the kernel's series or from a user's tree, at /ks of the root; one image without and one with
 //     the patches of patches/;
-//   - modules: those of the guest's kernel, with their dependencies.
+//   - modules: the modules of the guest's kernel, with their dependencies.
 //
 // No root, no namespace and no guest is needed: compilers and other tools are a tree of packages
 // too, whose programs run with the loader and the libraries of the tree (tools.go).

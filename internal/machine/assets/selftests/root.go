@@ -8,7 +8,7 @@ import (
 	"vnic.dev/vnic/internal/machine/assets"
 )
 
-// rootPackages are the programs that the tests call, in addition to those of every Debian system
+// rootPackages are the programs that the tests call, in addition to the programs of every Debian system
 // (README.rst of drivers/net; lib/py). The first one belongs to the kernel's generation: its
 // version decides which suite is the best.
 var rootPackages = []string{"iproute2", "ethtool", "python3", "python3-yaml", "python3-jsonschema", "socat", "kmod",
