@@ -3,8 +3,10 @@ package guestimages
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"compress/gzip"
 	"debug/elf"
+	"embed"
 	"errors"
 	"fmt"
 	"io"
@@ -273,4 +275,99 @@ func moduleInfo(ko []byte) (needs []string, release string, err error) {
 		}
 	}
 	return needs, release, nil
+}
+
+// GPUModule is the driver of a guest's GPU, which is a PCI device: guest-images/vnicgpu.
+const GPUModule = "vnicgpu"
+
+// EnvGPUModule names a vnicgpu.ko that replaces the built one (internal/machine/assets/gpumodule).
+const EnvGPUModule = "VNIC_GPU_MODULE"
+
+// ErrNoGPUModule is the error for an image that needs vnicgpu.ko when no file was given.
+var ErrNoGPUModule = errors.New("no file was given: name one by $" + EnvGPUModule)
+
+// ErrGPUModule wraps all errors about vnicgpu.ko.
+var ErrGPUModule = errors.New("vnicgpu.ko, the driver of guests' GPUs")
+
+// gpuSource are the sources of vnicgpu.ko.
+//
+//go:embed vnicgpu/*.c vnicgpu/*.h vnicgpu/Kbuild
+var gpuSource embed.FS
+
+// GPUModuleSource returns the source files of vnicgpu.ko.
+func GPUModuleSource() fs.FS {
+	dir, _ := fs.Sub(gpuSource, "vnicgpu") // Sub fails only for an invalid name
+	return dir
+}
+
+func isOwn(name string) bool { return name == GPUModule }
+
+// ownModule reads one of vnic's own modules: the user's file, else the built one.
+func ownModule(name, file string) (module, error) {
+	m := module{name: name, ext: ".ko", file: cmp.Or(os.Getenv(EnvGPUModule), file)}
+	if m.file == "" {
+		return m, fmt.Errorf("%w: %w", ErrGPUModule, ErrNoGPUModule)
+	}
+	var err error
+	if m.packed, err = os.ReadFile(m.file); err != nil {
+		return m, fmt.Errorf("%w: %w", ErrGPUModule, err)
+	}
+	if err = m.parse(); err != nil {
+		err = fmt.Errorf("%w: %s: %w: %w", ErrGPUModule, m.file, ErrBadModule, err)
+	}
+	return m, err
+}
+
+// ModuleFile is a kernel module, as read from its file.
+type ModuleFile struct {
+	Path    string // "": built in, without a file
+	Release string // of the kernel that it was built for; "" = unknown
+	content []byte
+}
+
+// FindModule looks for a module in a kernel's module directory. Its error may be ErrNoModule or
+// ErrBadModule. It reads the names of all files of the directory, and one file of at most 256 MB.
+func FindModule(dir, name string) (*ModuleFile, error) {
+	index, builtin, err := scan(dir)
+	if err != nil {
+		return nil, fmt.Errorf("kernel modules: %w", err)
+	}
+	name = kernelName(name)
+	path, ok := index[name]
+	switch {
+	case !ok && builtin[name]:
+		return &ModuleFile{}, nil
+	case !ok:
+		return nil, fmt.Errorf("module %s: %w in %s", name, ErrNoModule, dir)
+	}
+	m, err := readModule(name, path)
+	if err == nil && m.ext == zstdModule {
+		if err = m.parse(); err != nil {
+			err = fmt.Errorf("module %s: %s: %w: %w", name, path, ErrBadModule, err)
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	return &ModuleFile{Path: path, Release: m.release, content: m.content}, nil
+}
+
+// Names reports whether the module's string table has a symbol, defined or imported. A loadable
+// module's table has all imported symbols.
+func (m *ModuleFile) Names(symbol string) bool {
+	return bytes.Contains(m.content, []byte("\x00"+symbol+"\x00"))
+}
+
+// ModuleFiles returns the files that Build reads from a kernel's module directory for these modules
+// and their dependencies. A built-in module has no file. Its error may be ErrNoModule or
+// ErrBadModule.
+func ModuleFiles(dir string, names []string) (paths []string, err error) {
+	mods, err := resolve(dir, "", names)
+	for _, m := range mods {
+		if m.file != "" && !isOwn(m.name) {
+			paths = append(paths, m.file)
+		}
+	}
+	slices.Sort(paths)
+	return paths, err
 }
