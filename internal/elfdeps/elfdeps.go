@@ -187,17 +187,13 @@ func (f Finder) read(path string) (*object, error) {
 
 // search expands a search path (ld.so(8), "Dynamic string tokens").
 func (o *object) search(values []string) (dirs []string) {
-	for _, v := range values {
-		for dir := range strings.SplitSeq(v, ":") {
-			for _, lib := range o.libDirs() {
-				d := dir
-				for token, value := range map[string]string{"ORIGIN": filepath.Dir(o.path), "LIB": lib,
-					"PLATFORM": platform(o.machine)} {
-					d = strings.NewReplacer("${"+token+"}", value, "$"+token, value).Replace(d)
-				}
-				if filepath.IsAbs(d) && !slices.Contains(dirs, d) {
-					dirs = append(dirs, d)
-				}
+	origin, machine := filepath.Dir(o.path), platform(o.machine)
+	for dir := range strings.SplitSeq(strings.Join(values, ":"), ":") {
+		for _, lib := range o.libDirs() {
+			d := strings.NewReplacer("${ORIGIN}", origin, "$ORIGIN", origin, "${LIB}", lib, "$LIB", lib,
+				"${PLATFORM}", machine, "$PLATFORM", machine).Replace(dir)
+			if filepath.IsAbs(d) && !slices.Contains(dirs, d) {
+				dirs = append(dirs, d)
 			}
 		}
 	}

@@ -47,10 +47,20 @@ func (im *Images) Boot(ctx context.Context, hw *lab.Machine, c Config) (*Guest, 
 	if a.Modules == nil {
 		a.Modules = im.Modules
 	}
-	for _, model := range modelsOf(hw) {
+	driven := map[string]int{} // by model: how many NICs devmem programs drive
+	var models []string
+	for _, p := range hw.Ports {
+		if !slices.Contains(models, p.Model.Name) {
+			models = append(models, p.Model.Name)
+		}
+		if p.GPU() != nil {
+			driven[p.Model.Name]++
+		}
+	}
+	for _, model := range models {
 		s := SoftwareFor(model)
 		conf.Append = strings.TrimSpace(conf.Append + " " + s.KernelArgs)
-		a.HugePages += s.HugePages * max(1, driven(hw, model))
+		a.HugePages += s.HugePages * max(1, driven[model])
 	}
 	conf.Append = strings.TrimSpace(conf.Append + " " + c.Append)
 	Attach(&conf, hw)
@@ -123,31 +133,11 @@ func Attach(c *qemu.Config, hw *lab.Machine) {
 	}
 }
 
-// driven returns the number of NICs of a model that devmem programs drive.
-func driven(hw *lab.Machine, model string) (n int) {
-	for _, p := range hw.Ports {
-		if p.Model.Name == model && p.GPU() != nil {
-			n++
-		}
-	}
-	return n
-}
-
 // several reports whether the kernel may have several interfaces: a gVNIC, and a NIC of any model.
 // Each of several interfaces on one switch must answer only for its own addresses (Linux:
 // Documentation/networking/ip-sysctl.rst, arp_ignore and arp_announce).
 func several(hw *lab.Machine) bool {
 	return len(hw.Ports) > 1 && slices.ContainsFunc(hw.Ports, func(p *lab.Port) bool { return p.Model.Kernel })
-}
-
-// modelsOf lists the models of a machine's NICs, without repetitions.
-func modelsOf(hw *lab.Machine) (list []string) {
-	for _, p := range hw.Ports {
-		if !slices.Contains(list, p.Model.Name) {
-			list = append(list, p.Model.Name)
-		}
-	}
-	return list
 }
 
 // Gone returns the error of a guest that has ended, or whose agent has; nil: it is running. This

@@ -98,13 +98,12 @@ func field(name, key string) (uint64, bool) {
 
 // Human formats a number of bytes for people.
 func Human(n uint64) string {
-	units := []string{"bytes", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"}
-	v, u := float64(n), 0
-	for v >= 1024 && u < len(units)-1 {
-		v, u = v/1024, u+1
-	}
-	if u == 0 {
+	if n < 1024 {
 		return fmt.Sprintf("%d bytes", n)
 	}
-	return fmt.Sprintf("%.1f %s", v, units[u])
+	v, unit := float64(n), -1
+	for ; v >= 1024; unit++ {
+		v /= 1024
+	}
+	return fmt.Sprintf("%.1f %ciB", v, "KMGTPE"[unit])
 }

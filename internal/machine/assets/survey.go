@@ -72,8 +72,8 @@ func Look(ctx context.Context, o Options) *Survey {
 	packages := s.packages(ctx, o, haveQEMU && haveKernel)
 	for role, there := range map[string]bool{roleQEMU: haveQEMU, roleKernel: haveKernel} {
 		if !there {
-			s.DownloadBytes += lock.role(role).Download
-			s.DiskBytes += lock.role(role).Disk
+			s.DownloadBytes += lock.Roles[role].Download
+			s.DiskBytes += lock.Roles[role].Disk
 		}
 	}
 	if s.DownloadBytes > 0 {

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 
+	"vnic.dev/vnic/internal/guesttools"
 	"vnic.dev/vnic/internal/machine/assets"
 )
 
@@ -38,10 +39,7 @@ const newest = "99999.99999.99999"
 var generation = regexp.MustCompile(`^\d+\.\d+`)
 
 // Program is a program of an image.
-type Program struct {
-	Name string
-	Path string // in the image's root
-}
+type Program = guesttools.Program
 
 // Image is an image in the cache. It stays there until Close.
 type Image struct {
@@ -153,7 +151,7 @@ func programs(root string) (list []Program, err error) {
 				slices.ContainsFunc(list, func(p Program) bool { return p.Name == name }) {
 				continue
 			}
-			list = append(list, Program{name, "/" + path.Join(dir, name)})
+			list = append(list, Program{Name: name, Path: "/" + path.Join(dir, name)})
 		}
 	}
 	slices.SortFunc(list, func(a, b Program) int { return strings.Compare(a.Name, b.Name) })
@@ -171,7 +169,7 @@ func readPrograms(file string) (list []Program, err error) {
 		if !ok || strings.Contains(name, "/") || !path.IsAbs(dest) {
 			return nil, fmt.Errorf("%s: %q is no program", file, line)
 		}
-		list = append(list, Program{name, dest})
+		list = append(list, Program{Name: name, Path: dest})
 	}
 	return list, nil
 }
