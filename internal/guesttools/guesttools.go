@@ -19,7 +19,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -263,22 +262,12 @@ func fill(from, to string) error {
 		if bytes, files = bytes+st.Size(), files+1; bytes > fillBytes || files > fillFiles {
 			return fmt.Errorf("%s of the packages: more than %d MB or %d files", to, fillBytes>>20, fillFiles)
 		}
-		return copyFile(p, to, st.Mode().Perm())
+		text, err := os.ReadFile(p)
+		if err != nil {
+			return err
+		}
+		return os.WriteFile(to, text, st.Mode().Perm())
 	})
-}
-
-func copyFile(from, to string, mode fs.FileMode) error {
-	in, err := os.Open(from)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = in.Close() }()
-	out, err := os.OpenFile(to, os.O_WRONLY|os.O_CREATE|os.O_EXCL, mode)
-	if err != nil {
-		return err
-	}
-	_, err = io.Copy(out, in)
-	return errors.Join(err, out.Close())
 }
 
 // bindAll binds the directories of a root below another one that has no such name yet: what a system has at its root,

@@ -160,10 +160,11 @@ func (im *importer) begin(m *offline.Manifest) error {
 
 // put writes one file.
 func (im *importer) put(f offline.File, r io.Reader) error {
-	if err := im.root.MkdirAll(path.Dir(f.Path), 0o755); err != nil {
-		return im.explain(err)
+	var out *os.File
+	err := im.root.MkdirAll(path.Dir(f.Path), 0o755)
+	if err == nil {
+		out, err = im.root.OpenFile(f.Path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, f.Mode())
 	}
-	out, err := im.root.OpenFile(f.Path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, f.Mode())
 	if err != nil {
 		return im.explain(err)
 	}
