@@ -131,11 +131,9 @@ func (o *Overlay) copyTree(host, guest string, skip func(name string) bool) erro
 			return err
 		}
 		switch {
-		case p == host:
-			o.put(to, newc.Dir("", uint32(st.Mode().Perm())), host)
-		case skip(e.Name()) && e.IsDir():
+		case p != host && skip(e.Name()) && e.IsDir():
 			return filepath.SkipDir
-		case skip(e.Name()):
+		case p != host && skip(e.Name()):
 		case e.IsDir():
 			o.put(to, newc.Dir("", uint32(st.Mode().Perm())), p)
 		case st.Mode()&fs.ModeSymlink != 0:

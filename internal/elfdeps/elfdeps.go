@@ -61,14 +61,12 @@ func (f Finder) Find(program string) ([]string, error) {
 		return nil, err
 	}
 	var files []string
+	found := map[string]bool{} // by the needed name, and by DT_SONAME
 	if o.interp != "" {
 		if _, err := os.Stat(f.host(o.interp)); err != nil {
 			return nil, fmt.Errorf("%s: its interpreter %s: %w", program, o.interp, ErrMissing)
 		}
 		files = append(files, o.interp)
-	}
-	found := map[string]bool{} // by the needed name, and by DT_SONAME
-	if o.interp != "" {
 		found[filepath.Base(o.interp)] = true
 	}
 	dirs := f.systemDirs(o)

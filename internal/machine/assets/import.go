@@ -136,7 +136,7 @@ func (im *importer) begin(m *offline.Manifest) error {
 		return bad("it is for no command")
 	}
 	for key, t := range im.trees {
-		i := slices.IndexFunc(roles, func(r role) bool { return r.key == key })
+		i := slices.IndexFunc(roles, func(r Bundle) bool { return r.key == key })
 		if i < 0 || t == nil || !word.MatchString(t.Version) || !word.MatchString(t.Suite) ||
 			len(t.Packages) == 0 || !slices.Equal(t.For, m.For) {
 			return bad("tree %.80q is neither of QEMU nor of a kernel", key)
@@ -202,15 +202,13 @@ func (im *importer) finish(ctx context.Context) error {
 			continue
 		}
 		root := filepath.Join(im.work, t.Dir)
-		if r.build != nil {
-			if err := r.build(ctx, root); err != nil {
-				return fmt.Errorf("archive: %s: %w", r.key, err)
-			}
+		if err := r.finish(ctx, root); err != nil {
+			return fmt.Errorf("archive: %s: %w", r.key, err)
 		}
 		if t.Disk, err = settle(root); err != nil {
 			return err
 		}
-		if err := r.check(ctx, root); err != nil {
+		if err := r.works(ctx, root); err != nil {
 			return fmt.Errorf("archive: its %s does not work here: %w", r.key, err)
 		}
 		t.Fetched = time.Now().UTC().Truncate(time.Second)
