@@ -147,13 +147,11 @@ func (im *Images) Close() error {
 	return im.Resolved.Close()
 }
 
-// LacksModules reports whether an error of Build is about missing or wrong modules of the kernel.
+// LacksModules reports whether an error of Build is about missing or wrong modules of the kernel;
+// vnicgpu is none of them.
 func LacksModules(err error) bool {
-	if errors.Is(err, guestimages.ErrGPUModule) {
-		return false // vnicgpu is not a module of the kernel
-	}
-	return errors.Is(err, guestimages.ErrNoModule) || errors.Is(err, guestimages.ErrOtherKernel) ||
-		errors.Is(err, guestimages.ErrBadModule)
+	return !errors.Is(err, guestimages.ErrGPUModule) && (errors.Is(err, guestimages.ErrNoModule) ||
+		errors.Is(err, guestimages.ErrOtherKernel) || errors.Is(err, guestimages.ErrBadModule))
 }
 
 // BlameKernel adds advice to an error if a user's kernel has a driver that refused the NIC: it may

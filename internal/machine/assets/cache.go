@@ -186,6 +186,16 @@ func (c cache) clean() {
 	}
 }
 
+// Prune removes what is in a directory of the cache and was not used for a time, except one name.
+func Prune(dir string, unused time.Duration, except string) {
+	entries, _ := os.ReadDir(dir)
+	for _, e := range entries {
+		if st, err := e.Info(); err == nil && e.Name() != except && time.Since(st.ModTime()) > unused {
+			_ = os.RemoveAll(filepath.Join(dir, e.Name()))
+		}
+	}
+}
+
 // free returns the free space at the cache's nearest existing directory.
 func (c cache) free() (int64, error) {
 	for dir := c.dir; ; dir = filepath.Dir(dir) {

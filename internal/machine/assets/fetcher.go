@@ -58,7 +58,8 @@ func fetchInto(ctx context.Context, c cache, o *Options, want []Bundle) (have re
 		if err := c.save(have); err != nil {
 			return nil, nil, fmt.Errorf("cache: %w", err)
 		}
-		f.prune(role, t)
+		// A machine that was started from the last tree may still run. For the time of use see hold.
+		Prune(filepath.Join(c.dir, role.Name), 30*24*time.Hour, filepath.Base(t.Dir))
 	}
 	return have, f.notes, nil
 }
@@ -257,17 +258,4 @@ func (f *fetcher) install(ctx context.Context, r Bundle, c *candidate) (t *tree,
 		return nil, fmt.Errorf("the packages of suite %s do not work here: %w", t.Suite, err)
 	}
 	return t, os.Rename(root, final)
-}
-
-// prune removes trees of a role that were replaced long ago. It waits because a machine that was
-// started from the last one may still run.
-func (f *fetcher) prune(r Bundle, now *tree) {
-	dir := filepath.Join(f.cache.dir, r.Name)
-	entries, _ := os.ReadDir(dir)
-	for _, e := range entries {
-		st, err := e.Info()
-		if err == nil && e.Name() != filepath.Base(now.Dir) && time.Since(st.ModTime()) > 30*24*time.Hour { // see hold
-			_ = os.RemoveAll(filepath.Join(dir, e.Name()))
-		}
-	}
 }

@@ -80,7 +80,7 @@ func Make(ctx context.Context, o Options) (path string, err error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return "", assets.CacheError(filepath.Dir(dir), err)
 	}
-	prune(dir, time.Now().Add(-keep))
+	assets.Prune(dir, keep, "") // modules, logs, and leftovers of killed builds
 	return path, assets.CacheError(filepath.Dir(dir), o.make(ctx, h, path))
 }
 
@@ -200,14 +200,4 @@ func (o *Options) sources() (list []source, err error) {
 		list = append(list, source{e.Name(), b})
 	}
 	return list, err
-}
-
-// prune removes modules, logs and leftovers of killed builds that were last used before t.
-func prune(dir string, t time.Time) {
-	entries, _ := os.ReadDir(dir)
-	for _, e := range entries {
-		if st, err := e.Info(); err == nil && st.ModTime().Before(t) {
-			_ = os.RemoveAll(filepath.Join(dir, e.Name()))
-		}
-	}
 }

@@ -49,9 +49,6 @@ var patches = func() (list patchSeries) {
 	return list
 }()
 
-// Patches returns all patches, in order.
-func Patches() []Patch { return patches }
-
 // id returns a hash of the series.
 func (s patchSeries) id() string {
 	h := sha256.New()
