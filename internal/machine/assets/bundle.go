@@ -45,7 +45,7 @@ type Bundle struct {
 	Mark string
 
 	key   string                                       // in resolved.json; "": Name and Series
-	main  func(Package) bool                           // selects the package whose version is the tree's; nil: the first one
+	main  func(Package) bool                           // the package whose version is the tree's; nil: the first
 	pick  func(closure []Package) []Package            // selects packages; nil: by Leave and Only
 	check func(ctx context.Context, root string) error // checks a tree, in addition to Needs; may be nil
 }

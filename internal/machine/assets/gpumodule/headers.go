@@ -127,8 +127,8 @@ func (o *Options) debianHeaders() (*headers, error) {
 // suites returns the suites that may have a kernel's headers: the kernel's own, the suites of
 // vnic's kernels, this machine's backports, and sid, where packages appear first.
 func suites(from string) (list []string) {
-	for _, s := range slices.Concat([]string{from}, assets.Suites(), []string{machineSuite("/etc/os-release") + "-backports",
-		"sid"}) {
+	for _, s := range slices.Concat([]string{from}, assets.Suites(),
+		[]string{machineSuite("/etc/os-release") + "-backports", "sid"}) {
 		if s != "" && !strings.HasPrefix(s, "-") && !slices.Contains(list, s) {
 			list = append(list, s)
 		}
