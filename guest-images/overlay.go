@@ -247,7 +247,8 @@ func (o *Overlay) file(host, guest string, st fs.FileInfo, n needs) error {
 			mode |= m
 		}
 	}
-	o.put(guest, newc.File{Mode: mode, Size: st.Size(), Open: func() (io.ReadCloser, error) { return os.Open(host) }}, host)
+	o.put(guest, newc.File{Mode: mode, Size: st.Size(),
+		Open: func() (io.ReadCloser, error) { return os.Open(host) }}, host)
 	if n == needNone {
 		return nil
 	}
