@@ -14,7 +14,6 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -23,10 +22,9 @@ import (
 	"strings"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"vnic.dev/vnic/internal/agent"
 	"vnic.dev/vnic/internal/newc"
+	"vnic.dev/vnic/internal/outfile"
 )
 
 // format is part of every image's key: change it when the layout changes.
@@ -115,7 +113,10 @@ func Build(ctx context.Context, o Options) (*Image, error) {
 		return nil, fmt.Errorf("guest image: %w", err)
 	}
 	prune(dir, time.Now().Add(-keep))
-	img.Size, err = write(img.Path, list)
+	err = outfile.Replace(img.Path, func(f *os.File) (err error) {
+		img.Size, err = archive(f, list)
+		return err
+	})
 	if err != nil {
 		return nil, fmt.Errorf("guest image: %w", err)
 	}
@@ -185,55 +186,13 @@ func contents(program program, mods []module, files []file, applets []string) ([
 // archive writes files, pads the end so that another archive may follow, and returns the number of
 // bytes written.
 func archive(w io.Writer, list []newc.File) (int64, error) {
-	a := newc.NewWriter(w)
-	for i, f := range list {
-		f.Ino = uint32(i + 1)
-		if err := a.Add(f); err != nil {
-			return 0, err
-		}
-	}
-	if err := a.Close(); err != nil {
-		return 0, err
-	}
-	pad := -a.Len() & 511
-	_, err := w.Write(make([]byte, pad))
-	return a.Len() + pad, err
-}
-
-// write writes the archive to path, where other processes see it only once it is complete. Until
-// then the file has no name if the file system supports that (open(2), O_TMPFILE), so that a killed
-// process leaves nothing.
-func write(path string, list []newc.File) (size int64, err error) {
-	dir := filepath.Dir(path)
-	f, err := os.OpenFile(dir, os.O_RDWR|unix.O_TMPFILE, 0o644)
-	named := err != nil
-	if named {
-		f, err = os.CreateTemp(dir, ".new-*")
-	}
+	n, err := newc.Write(w, list)
 	if err != nil {
 		return 0, err
 	}
-	defer func() {
-		err = errors.Join(err, f.Close())
-		if err != nil && named {
-			err = errors.Join(err, os.Remove(f.Name()))
-		}
-	}()
-	if size, err = archive(f, list); err == nil {
-		err = f.Chmod(0o644)
-	}
-	switch {
-	case err != nil:
-	case named:
-		err = os.Rename(f.Name(), path)
-	default:
-		self := fmt.Sprintf("/proc/self/fd/%d", f.Fd())
-		err = unix.Linkat(unix.AT_FDCWD, self, unix.AT_FDCWD, path, unix.AT_SYMLINK_FOLLOW)
-		if errors.Is(err, unix.EEXIST) { // another process has written the same image
-			err = nil
-		}
-	}
-	return size, err
+	pad := -n & 511
+	_, err = w.Write(make([]byte, pad))
+	return n + pad, err
 }
 
 // prune removes images, and incomplete ones, that were last used before t.
@@ -252,14 +211,13 @@ type file struct {
 	content []byte
 }
 
-func readFiles(m map[string]string) ([]file, error) {
-	var files []file
+func readFiles(m map[string]string) (files []file, err error) {
 	for name, path := range m {
+		var content []byte
 		st, err := os.Stat(path)
-		if err != nil {
-			return nil, fmt.Errorf("guest image: %w", err)
+		if err == nil {
+			content, err = os.ReadFile(path)
 		}
-		content, err := os.ReadFile(path)
 		if err != nil {
 			return nil, fmt.Errorf("guest image: %w", err)
 		}

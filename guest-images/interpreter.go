@@ -71,8 +71,8 @@ func (o *Overlay) Scripts() {
 	}
 }
 
-// interpreter adds the interpreter that a script's first line names, unless the guest has it
-// already.
+// interpreter adds the interpreter that a script's first line names, unless the overlay
+// has the interpreter already.
 func (o *Overlay) interpreter(script, line string, depth int) error {
 	if depth >= maxScripts {
 		return fmt.Errorf("%s: too many nested script interpreters", script)

@@ -3,8 +3,10 @@ package guestimages
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"compress/gzip"
 	"debug/elf"
+	"embed"
 	"errors"
 	"fmt"
 	"io"
@@ -35,7 +37,7 @@ type module struct {
 	packed  []byte   // the file as found
 	content []byte   // what goes into the image; nil = built into the kernel
 	ext     string   // ".ko", or zstdModule
-	file    string   // path of vnicgpu.ko; "" = from the kernel's module directory
+	file    string   // its path; "" = built into the kernel
 }
 
 // zstdModule is the suffix of modules that the kernel decompresses itself.
@@ -45,23 +47,19 @@ const zstdModule = ".ko.zst"
 // kernel package that was unpacked but not configured has no modules.dep, so dependencies are read
 // from the modules themselves.
 //
-// vnicgpu comes from ownDir, a file, even if dir has a module of that name.
-func resolve(dir, ownDir string, names []string) ([]module, error) {
-	if len(names) == 0 {
-		return nil, nil
+// vnicgpu is read from the file gpuModule, even if dir has a module of that name.
+func resolve(dir, gpuModule string, names []string) (mods []module, err error) {
+	var index map[string]string
+	var builtin map[string]bool
+	var dep map[string][]string
+	if len(names) > 0 && (dir != "" || slices.ContainsFunc(names, func(n string) bool { return !isOwn(n) })) {
+		if index, builtin, err = scan(dir); err == nil {
+			dep, err = readDep(filepath.Join(dir, "modules.dep"))
+		}
+		if err != nil {
+			return nil, fmt.Errorf("kernel modules: %w", err)
+		}
 	}
-	if dir == "" && !slices.ContainsFunc(names, func(n string) bool { return !isOwn(n) }) {
-		return ownModules(names, ownDir)
-	}
-	index, builtin, err := scan(dir)
-	if err != nil {
-		return nil, fmt.Errorf("kernel modules: %w", err)
-	}
-	dep, err := readDep(filepath.Join(dir, "modules.dep"))
-	if err != nil {
-		return nil, fmt.Errorf("kernel modules: %w", err)
-	}
-	var mods []module
 	seen := map[string]bool{}
 	var add func(name, from string) error
 	add = func(name, from string) error {
@@ -70,22 +68,19 @@ func resolve(dir, ownDir string, names []string) ([]module, error) {
 			return nil
 		}
 		seen[name] = true
-		if isOwn(name) {
-			m, err := ownModule(name, ownDir)
-			mods = append(mods, m)
-			return err
-		}
 		path, ok := index[name]
-		if !ok && builtin[name] {
-			mods = append(mods, module{name: name})
-			return nil
+		m := module{name: name}
+		var err error
+		switch {
+		case isOwn(name):
+			m, err = ownModule(name, gpuModule)
+		case !ok && !builtin[name]:
+			err = fmt.Errorf("module %s%s: %w in %s", name, from, ErrNoModule, dir)
+		case ok:
+			m, err = readModule(name, path)
 		}
-		if !ok {
-			return fmt.Errorf("module %s%s: %w in %s", name, from, ErrNoModule, dir)
-		}
-		m, err := readModule(name, path)
 		if err != nil {
-			return fmt.Errorf("module %s: %s: %w: %w", name, path, ErrBadModule, err)
+			return err
 		}
 		if m.ext == zstdModule { // compressed: its dependencies cannot be read here
 			m.needs = dep[name]
@@ -179,35 +174,46 @@ func readDep(path string) (map[string][]string, error) {
 	return dep, err
 }
 
+// readModule reads a module's file. Its error is ErrBadModule.
 func readModule(name, path string) (module, error) {
-	m := module{name: name, ext: ".ko"}
-	if ext := filepath.Ext(path); unknownPack(ext) {
-		return m, fmt.Errorf("%s is unknown: it must be unpacked, or packed by xz, gzip or zstd", ext)
-	}
+	m := module{name: name, ext: ".ko", file: path}
+	ext := filepath.Ext(path)
 	var err error
-	if m.packed, err = os.ReadFile(path); err != nil {
-		return m, err
+	switch {
+	case unknownPack(ext):
+		err = fmt.Errorf("%s is unknown: it must be unpacked, or packed by xz, gzip or zstd", ext)
+	case ext == ".zst":
+		m.ext = zstdModule
+		m.packed, err = os.ReadFile(path)
+		m.content = m.packed
+	default:
+		if m.packed, err = os.ReadFile(path); err == nil {
+			err = m.parse()
+		}
 	}
-	if strings.HasSuffix(path, ".zst") {
-		m.content, m.ext = m.packed, zstdModule
-		return m, nil
+	if err != nil {
+		err = fmt.Errorf("module %s: %s: %w: %w", name, path, ErrBadModule, err)
 	}
-	if m.content, err = decompress(m.packed); err != nil {
-		return m, err
-	}
-	m.needs, m.release, err = moduleInfo(m.content)
 	return m, err
+}
+
+// parse unpacks a module, and reads what it needs and the kernel that it was built for.
+func (m *module) parse() (err error) {
+	if m.content, err = decompress(m.packed); err == nil {
+		m.needs, m.release, err = moduleInfo(m.content)
+	}
+	return err
 }
 
 // checkRelease returns an error if a module was built for another kernel.
 func checkRelease(mods []module, release, dir string) error {
 	for _, m := range mods {
-		if release != "" && m.release != "" && m.release != release && m.file != "" {
+		switch {
+		case release == "" || m.release == "" || m.release == release:
+		case isOwn(m.name):
 			return fmt.Errorf("%w: %s: %w: its is %s, this is %s", ErrGPUModule, m.file, ErrOtherKernel, m.release, release)
-		}
-		if release != "" && m.release != "" && m.release != release {
-			return fmt.Errorf("module %s of %s: %w: its is %s, this is %s", m.name, dir, ErrOtherKernel, m.release,
-				release)
+		default:
+			return fmt.Errorf("module %s of %s: %w: its is %s, this is %s", m.name, dir, ErrOtherKernel, m.release, release)
 		}
 	}
 	return nil
@@ -269,4 +275,99 @@ func moduleInfo(ko []byte) (needs []string, release string, err error) {
 		}
 	}
 	return needs, release, nil
+}
+
+// GPUModule is the driver of a guest's GPU, which is a PCI device: guest-images/vnicgpu.
+const GPUModule = "vnicgpu"
+
+// EnvGPUModule names a vnicgpu.ko that replaces the built one (internal/machine/assets/gpumodule).
+const EnvGPUModule = "VNIC_GPU_MODULE"
+
+// ErrNoGPUModule is the error for an image that needs vnicgpu.ko when no file was given.
+var ErrNoGPUModule = errors.New("no file was given: name one by $" + EnvGPUModule)
+
+// ErrGPUModule wraps all errors about vnicgpu.ko.
+var ErrGPUModule = errors.New("vnicgpu.ko, the driver of guests' GPUs")
+
+// gpuSource are the sources of vnicgpu.ko.
+//
+//go:embed vnicgpu/*.c vnicgpu/*.h vnicgpu/Kbuild
+var gpuSource embed.FS
+
+// GPUModuleSource returns the source files of vnicgpu.ko.
+func GPUModuleSource() fs.FS {
+	dir, _ := fs.Sub(gpuSource, "vnicgpu") // Sub fails only for an invalid name
+	return dir
+}
+
+func isOwn(name string) bool { return name == GPUModule }
+
+// ownModule reads one of vnic's own modules: the user's file, else the built one.
+func ownModule(name, file string) (module, error) {
+	m := module{name: name, ext: ".ko", file: cmp.Or(os.Getenv(EnvGPUModule), file)}
+	if m.file == "" {
+		return m, fmt.Errorf("%w: %w", ErrGPUModule, ErrNoGPUModule)
+	}
+	var err error
+	if m.packed, err = os.ReadFile(m.file); err != nil {
+		return m, fmt.Errorf("%w: %w", ErrGPUModule, err)
+	}
+	if err = m.parse(); err != nil {
+		err = fmt.Errorf("%w: %s: %w: %w", ErrGPUModule, m.file, ErrBadModule, err)
+	}
+	return m, err
+}
+
+// ModuleFile is a kernel module, as read from its file.
+type ModuleFile struct {
+	Path    string // "": built in, without a file
+	Release string // of the kernel that it was built for; "" = unknown
+	content []byte
+}
+
+// FindModule looks for a module in a kernel's module directory. Its error may be ErrNoModule or
+// ErrBadModule. It reads the names of all files of the directory, and one file of at most 256 MB.
+func FindModule(dir, name string) (*ModuleFile, error) {
+	index, builtin, err := scan(dir)
+	if err != nil {
+		return nil, fmt.Errorf("kernel modules: %w", err)
+	}
+	name = kernelName(name)
+	path, ok := index[name]
+	switch {
+	case !ok && builtin[name]:
+		return &ModuleFile{}, nil
+	case !ok:
+		return nil, fmt.Errorf("module %s: %w in %s", name, ErrNoModule, dir)
+	}
+	m, err := readModule(name, path)
+	if err == nil && m.ext == zstdModule {
+		if err = m.parse(); err != nil {
+			err = fmt.Errorf("module %s: %s: %w: %w", name, path, ErrBadModule, err)
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	return &ModuleFile{Path: path, Release: m.release, content: m.content}, nil
+}
+
+// Names reports whether the module's string table has a symbol, defined or imported. A loadable
+// module's table has all imported symbols.
+func (m *ModuleFile) Names(symbol string) bool {
+	return bytes.Contains(m.content, []byte("\x00"+symbol+"\x00"))
+}
+
+// ModuleFiles returns the files that Build reads from a kernel's module directory for these modules
+// and their dependencies. A built-in module has no file. Its error may be ErrNoModule or
+// ErrBadModule.
+func ModuleFiles(dir string, names []string) (paths []string, err error) {
+	mods, err := resolve(dir, "", names)
+	for _, m := range mods {
+		if m.file != "" && !isOwn(m.name) {
+			paths = append(paths, m.file)
+		}
+	}
+	slices.Sort(paths)
+	return paths, err
 }

@@ -1,7 +1,6 @@
 package guestimages
 
 import (
-	"bytes"
 	"debug/elf"
 	"errors"
 	"fmt"
@@ -132,11 +131,9 @@ func (o *Overlay) copyTree(host, guest string, skip func(name string) bool) erro
 			return err
 		}
 		switch {
-		case p == host:
-			o.put(to, newc.Dir("", uint32(st.Mode().Perm())), host)
-		case skip(e.Name()) && e.IsDir():
+		case p != host && skip(e.Name()) && e.IsDir():
 			return filepath.SkipDir
-		case skip(e.Name()):
+		case p != host && skip(e.Name()):
 		case e.IsDir():
 			o.put(to, newc.Dir("", uint32(st.Mode().Perm())), p)
 		case st.Mode()&fs.ModeSymlink != 0:
@@ -220,7 +217,7 @@ type needs int
 
 const (
 	needNone needs = iota
-	needSome       // those that are on this machine: the user did not name this file
+	needSome       // the libraries that this machine has: the user did not name this file
 	needAll
 )
 
@@ -250,7 +247,7 @@ func (o *Overlay) file(host, guest string, st fs.FileInfo, n needs) error {
 			mode |= m
 		}
 	}
-	o.put(guest, newc.File{Header: newc.Header{Mode: mode}, Size: st.Size(),
+	o.put(guest, newc.File{Mode: mode, Size: st.Size(),
 		Open: func() (io.ReadCloser, error) { return os.Open(host) }}, host)
 	if n == needNone {
 		return nil
@@ -267,17 +264,8 @@ func same(a, b string) bool {
 
 // libraries adds a file's libraries, if it is a dynamic program or library.
 func (o *Overlay) libraries(host, guest string, need needs) error {
-	var magic [4]byte
-	f, err := os.Open(host)
-	if err != nil {
-		return err
-	}
-	n, err := io.ReadFull(f, magic[:])
-	_ = f.Close()
-	if n < len(magic) || !bytes.Equal(magic[:], []byte(elf.ELFMAG)) {
-		if err == io.EOF || err == io.ErrUnexpectedEOF {
-			err = nil
-		}
+	line, err := firstLine(host)
+	if err != nil || !strings.HasPrefix(line, elf.ELFMAG) {
 		return err
 	}
 	libs, err := o.find.Find(host)

@@ -10,10 +10,10 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/cavaliergopher/cpio"
 	"golang.org/x/sys/unix"
 
 	"vnic.dev/vnic/internal/elfdeps"
-	"vnic.dev/vnic/internal/newc"
 	"vnic.dev/vnic/internal/testkit"
 )
 
@@ -24,20 +24,20 @@ func unpacked(t *testing.T, o *Overlay) map[string]string {
 	var b bytes.Buffer
 	testkit.OK(t, o.Write(&b))
 	m := map[string]string{}
-	r := newc.NewReader(&b)
+	r := cpio.NewReader(&b)
 	for {
 		f, err := r.Next()
 		if err == io.EOF {
 			return m
 		}
 		testkit.OK(t, err)
-		content := testkit.Must(io.ReadAll(r))(t)
+		content := string(testkit.Must(io.ReadAll(r))(t)) + f.Linkname
 		if dir := filepath.Dir(f.Name); dir != "." && m[dir] == "" {
 			t.Errorf("%s comes before its directory", f.Name)
 		}
 		switch f.Mode & unix.S_IFMT {
 		case unix.S_IFLNK:
-			m[f.Name] = "-> " + string(content)
+			m[f.Name] = "-> " + content
 		case unix.S_IFDIR:
 			m[f.Name] = fmt.Sprintf("dir %o", f.Mode&^unix.S_IFMT)
 		default:

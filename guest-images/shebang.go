@@ -54,14 +54,13 @@ func parseShebang(line string) (s shebang, err error) {
 
 // envRuns finds the program in env's single argument.
 func envRuns(arg string) (string, error) {
-	if !strings.HasPrefix(arg, "-") {
-		if name, more, two := strings.Cut(arg, " "); two && !strings.Contains(name, "=") {
-			return "", fmt.Errorf("its first line has env look for a program of the name %q: write #!/usr/bin/env -S %s %s",
-				arg, name, strings.TrimSpace(more))
-		}
-		if arg == "" {
-			return "", errors.New("its interpreter is env, which is told no program to run")
-		}
+	name, more, two := strings.Cut(arg, " ")
+	switch {
+	case arg == "" || strings.HasPrefix(arg, "-"):
+	case two && !strings.Contains(name, "="):
+		return "", fmt.Errorf("its first line has env look for a program of the name %q: write #!/usr/bin/env -S %s %s",
+			arg, name, strings.TrimSpace(more))
+	default:
 		return arg, nil
 	}
 	words := strings.Fields(arg)

@@ -8,7 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"syscall"
+	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -217,27 +217,16 @@ func checkout() string {
 // checkoutOf returns the checkout whose bin directory has a program, or "" if a file of the build
 // belongs to another user than the program's owner, this user and root: such a script is not run.
 func checkoutOf(exe string) string {
-	dir := filepath.Dir(filepath.Dir(exe))
-	program, err := os.Stat(exe)
-	if err != nil {
+	var program, st unix.Stat_t
+	if unix.Stat(exe, &program) != nil {
 		return ""
 	}
+	dir := filepath.Dir(filepath.Dir(exe))
 	for _, name := range append([]string{"tools/with-tools", "tools/debs.sh"}, userlandSources...) {
-		st, err := os.Stat(filepath.Join(dir, name))
-		if err != nil {
-			return ""
-		}
-		if owner := ownerOf(st); owner != 0 && owner != uint32(os.Geteuid()) && owner != ownerOf(program) {
+		if unix.Stat(filepath.Join(dir, name), &st) != nil ||
+			!slices.Contains([]uint32{0, uint32(os.Geteuid()), program.Uid}, st.Uid) {
 			return ""
 		}
 	}
 	return dir
-}
-
-func ownerOf(st fs.FileInfo) uint32 {
-	s, ok := st.Sys().(*syscall.Stat_t)
-	if !ok {
-		return ^uint32(0)
-	}
-	return s.Uid
 }

@@ -11,9 +11,8 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/cavaliergopher/cpio"
 	"golang.org/x/sys/unix"
-
-	"vnic.dev/vnic/internal/newc"
 )
 
 // initrd FILE: what each of its archives has, in order; a text's content, but not the bytes of
@@ -26,7 +25,8 @@ func (tr *transcript) initrd(args []string) {
 	for n := 1; len(rest) > 0; n++ {
 		fmt.Fprintf(&b, "archive %d\n", n)
 		from := bytes.NewReader(rest)
-		for r := newc.NewReader(from); ; {
+		for r := cpio.NewReader(from); ; {
+			start := (len(rest) - from.Len() + 3) &^ 3 // Next skips the padding of the file before
 			f, err := r.Next()
 			if errors.Is(err, io.EOF) {
 				break
@@ -40,12 +40,15 @@ func (tr *transcript) initrd(args []string) {
 			}
 			content, err := io.ReadAll(r)
 			tr.Check(err)
-			fmt.Fprintf(&b, "%06o uid %d gid %d nlink %d mtime %d dev %d:%d rdev %d:%d %s", f.Mode,
-				f.UID, f.GID, f.NLink, f.MTime, f.Major, f.Minor, f.RMajor, f.RMinor,
+			var dev [4]uint32 // c_maj, c_min, c_rmaj, c_rmin, which the reader leaves out
+			_, err = fmt.Sscanf(string(rest[start+62:start+94]), "%8x%8x%8x%8x", &dev[0], &dev[1], &dev[2], &dev[3])
+			tr.Check(err)
+			fmt.Fprintf(&b, "%06o uid %d gid %d nlink %d mtime %d dev %d:%d rdev %d:%d %s", uint32(f.Mode),
+				f.Uid, f.Guid, f.Links, f.ModTime.Unix(), dev[0], dev[1], dev[2], dev[3],
 				strings.Replace(f.Name, tr.Getenv("WORK")[1:], "$WORK", 1))
 			switch {
 			case f.Mode&unix.S_IFMT == unix.S_IFLNK:
-				fmt.Fprintf(&b, " -> %s\n", content)
+				fmt.Fprintf(&b, " -> %s\n", f.Linkname)
 			case f.Mode&unix.S_IFMT != unix.S_IFREG:
 				b.WriteString("\n")
 			case bytes.HasPrefix(content, []byte(elf.ELFMAG)):

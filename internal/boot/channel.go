@@ -1,6 +1,7 @@
 package boot
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -74,29 +75,30 @@ func connected(path string, end time.Time) (*os.File, error) {
 }
 
 // openChannel opens the results channel as a raw serial line.
-func openChannel(path string) (*os.File, error) {
-	if path == "" {
-		path = agent.DefaultChannel
-	}
+func openChannel(path string) (_ *os.File, err error) {
+	path = cmp.Or(path, agent.DefaultChannel)
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("results channel %s: %w", path, err)
+		}
+	}()
 	fd, err := unix.Open(path, unix.O_RDWR|unix.O_NOCTTY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return nil, fmt.Errorf("results channel %s: %w", path, err)
+		return nil, err
 	}
 	t, err := unix.IoctlGetTermios(fd, unix.TCGETS)
-	if err != nil {
-		_ = unix.Close(fd)
-		return nil, fmt.Errorf("results channel %s: %w", path, err)
+	if err == nil {
+		// cfmakeraw
+		t.Iflag &^= unix.IGNBRK | unix.BRKINT | unix.PARMRK | unix.ISTRIP | unix.INLCR | unix.IGNCR | unix.ICRNL | unix.IXON
+		t.Oflag &^= unix.OPOST
+		t.Lflag &^= unix.ECHO | unix.ECHONL | unix.ICANON | unix.ISIG | unix.IEXTEN
+		t.Cflag &^= unix.CSIZE | unix.PARENB
+		t.Cflag |= unix.CS8 | unix.CLOCAL | unix.CREAD
+		t.Cc[unix.VMIN], t.Cc[unix.VTIME] = 1, 0
+		err = unix.IoctlSetTermios(fd, unix.TCSETS, t)
 	}
-	// cfmakeraw
-	t.Iflag &^= unix.IGNBRK | unix.BRKINT | unix.PARMRK | unix.ISTRIP | unix.INLCR | unix.IGNCR | unix.ICRNL | unix.IXON
-	t.Oflag &^= unix.OPOST
-	t.Lflag &^= unix.ECHO | unix.ECHONL | unix.ICANON | unix.ISIG | unix.IEXTEN
-	t.Cflag &^= unix.CSIZE | unix.PARENB
-	t.Cflag |= unix.CS8 | unix.CLOCAL | unix.CREAD
-	t.Cc[unix.VMIN], t.Cc[unix.VTIME] = 1, 0
-	if err := unix.IoctlSetTermios(fd, unix.TCSETS, t); err != nil {
-		_ = unix.Close(fd)
-		return nil, fmt.Errorf("results channel %s: %w", path, err)
+	if err != nil {
+		return nil, errors.Join(err, unix.Close(fd))
 	}
 	return blocking(fd, path)
 }
@@ -104,16 +106,7 @@ func openChannel(path string) (*os.File, error) {
 // blocking makes a descriptor blocking, and takes ownership.
 func blocking(fd int, path string) (*os.File, error) {
 	if err := unix.SetNonblock(fd, false); err != nil {
-		_ = unix.Close(fd)
-		return nil, fmt.Errorf("results channel %s: %w", path, err)
+		return nil, errors.Join(&os.PathError{Op: "clear O_NONBLOCK", Path: path, Err: err}, unix.Close(fd))
 	}
 	return os.NewFile(uintptr(fd), path), nil
-}
-
-// agentChannel opens the inherited results channel in the agent's process.
-func agentChannel() (*os.File, error) {
-	if err := unix.SetNonblock(channelFD, true); err != nil {
-		return nil, fmt.Errorf("results channel: %w", err)
-	}
-	return os.NewFile(channelFD, "results channel"), nil
 }

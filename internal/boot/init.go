@@ -34,26 +34,24 @@ const panicOutput = 16 << 10
 // runInit is process 1. It does not return: at its end it powers the machine off.
 func runInit() {
 	defer powerOff()
-	if err := mounts(); err != nil {
-		fmt.Fprintln(os.Stderr, "vnic-guest: init:", err)
-	}
+	say(mounts())
 	env, err := setUp()
+	say(err)
 	if env.Config.Alone != nil {
-		runAlone(err)
+		runAlone()
 		return
 	}
 	channel, cerr := openResults(&env.Config)
-	if cerr != nil {
-		fmt.Fprintln(os.Stderr, "vnic-guest: init:", errors.Join(err, cerr))
+	switch {
+	case cerr != nil:
+		say(cerr)
 		return
-	}
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "vnic-guest: init:", err)
+	case err != nil:
 		report(channel, "init", err.Error())
 		return
 	}
 	if err := agent.WriteEvent(channel, agent.EventBoot, nil); err != nil {
-		fmt.Fprintln(os.Stderr, "vnic-guest: init:", err)
+		say(err)
 		return
 	}
 	status, output, err := superviseAgent(channel, env)
@@ -61,6 +59,13 @@ func runInit() {
 		report(channel, "start", err.Error())
 	} else if status.ExitStatus() != 0 {
 		report(channel, describe(status), output)
+	}
+}
+
+// say prints an error of process 1, if it is one.
+func say(err error) {
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "vnic-guest: init:", err)
 	}
 }
 
@@ -72,9 +77,7 @@ func report(channel *os.File, status, output string) {
 	if err == nil {
 		err = agent.WriteEvent(channel, agent.EventPanic, agent.Panic{Status: status, Output: output})
 	}
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "vnic-guest: init:", err)
-	}
+	say(err)
 }
 
 func describe(ws unix.WaitStatus) string {
@@ -221,9 +224,24 @@ func runAgent() error {
 	if err != nil {
 		return fmt.Errorf("env: %w", err)
 	}
-	channel, err := agentChannel()
-	if err != nil {
-		return err
+	if err := unix.SetNonblock(channelFD, true); err != nil {
+		return fmt.Errorf("results channel: %w", err)
 	}
-	return agent.Serve(context.Background(), channel, env)
+	return agent.Serve(context.Background(), os.NewFile(channelFD, "results channel"), env)
+}
+
+// runAlone is process 1 of a guest without a results channel: another process runs the console's
+// program, even after an error of setUp: the program may not need the missing part, or may report
+// it.
+func runAlone() {
+	p, err := os.StartProcess("/proc/self/exe", []string{agent.ConsoleApplet}, &os.ProcAttr{
+		Env: append([]string{"PATH=/bin:/sbin", "HOME=/root"}, limits.Environ()...), Dir: "/",
+		Files: []*os.File{os.Stdin, os.Stdout, os.Stderr},
+	})
+	if err == nil {
+		pid := p.Pid
+		_ = p.Release()
+		_, err = reap(pid)
+	}
+	say(err)
 }

@@ -47,12 +47,12 @@ func Files(paths []Path) error {
 		if p.Optional && err == unix.ENOENT {
 			continue
 		}
-		if err != nil {
-			return fmt.Errorf("%s: %w", p.Path, err)
-		}
-		pinned = append(pinned, fd)
 		var st unix.Stat_t
-		if err := unix.Fstat(fd, &st); err != nil {
+		if err == nil {
+			pinned = append(pinned, fd)
+			err = unix.Fstat(fd, &st)
+		}
+		if err != nil {
 			return fmt.Errorf("%s: %w", p.Path, err)
 		}
 		rights := file

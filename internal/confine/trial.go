@@ -1,7 +1,6 @@
 package confine
 
 import (
-	"bufio"
 	"bytes"
 	"errors"
 	"fmt"
@@ -84,13 +83,12 @@ func ownProc(path string, self int) string {
 
 // process returns the process of a thread.
 func process(proc string) (int, error) {
-	f, err := os.Open(proc + "/status")
+	b, err := os.ReadFile(proc + "/status")
 	if err != nil {
 		return 0, err
 	}
-	defer f.Close()
-	for lines := bufio.NewScanner(f); lines.Scan(); {
-		if id, ok := strings.CutPrefix(lines.Text(), "Tgid:"); ok {
+	for line := range strings.Lines(string(b)) {
+		if id, ok := strings.CutPrefix(line, "Tgid:"); ok {
 			return strconv.Atoi(strings.TrimSpace(id))
 		}
 	}

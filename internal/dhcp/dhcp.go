@@ -38,24 +38,21 @@ const minMTU = 68
 // broadcasts (passt before 2024). The kernel passes no UDP socket such a packet before the address
 // is ours, so Ask listens on a packet socket (RFC 2131, 4.1). With a kernel without packet sockets
 // it receives only broadcasts.
-func Ask(ctx context.Context, name string, mac net.HardwareAddr) (Lease, error) {
-	l, err := askOn(ctx, name, mac)
-	if err != nil {
-		return l, fmt.Errorf("DHCP on %s: %w", name, err)
-	}
-	return l, nil
-}
-
-func askOn(ctx context.Context, name string, mac net.HardwareAddr) (Lease, error) {
+func Ask(ctx context.Context, name string, mac net.HardwareAddr) (l Lease, err error) {
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("DHCP on %s: %w", name, err)
+		}
+	}()
 	if len(mac) != 6 {
-		return Lease{}, fmt.Errorf("MAC %q: not that of an Ethernet interface", mac)
+		return l, fmt.Errorf("MAC %q: not that of an Ethernet interface", mac)
 	}
 	c, err := listenPacket(name, [6]byte(mac))
 	if errors.Is(err, unix.EAFNOSUPPORT) {
 		c, err = listenUDP(ctx, name)
 	}
 	if err != nil {
-		return Lease{}, err
+		return l, err
 	}
 	defer func() { _ = c.Close() }()
 	return ask(ctx, &client{conn: c, wait: wait.Here(), mac: [6]byte(mac)})

@@ -109,23 +109,25 @@ func mountAll(ctx context.Context, images []Image) error {
 
 // layer mounts images at a directory, with a layer of memory above them.
 func layer(lower []string, upper, to string) error {
-	for _, d := range []string{upper, to} {
-		if err := os.MkdirAll(d, 0o755); err != nil {
-			return err
-		}
-	}
-	if err := unix.Mount("tmpfs", upper, "tmpfs", 0, "size=75%"); err != nil {
-		return &os.PathError{Op: "mount tmpfs", Path: upper, Err: err}
+	if err := MountAt("tmpfs", upper, "tmpfs", 0, "size=75%"); err != nil {
+		return err
 	}
 	for _, d := range []string{"up", "work"} {
 		if err := os.Mkdir(filepath.Join(upper, d), 0o755); err != nil {
 			return err
 		}
 	}
-	options := fmt.Sprintf("lowerdir=%s,upperdir=%s/up,workdir=%s/work", strings.Join(lower, ":"),
-		upper, upper)
-	if err := unix.Mount("overlay", to, "overlay", 0, options); err != nil {
-		return &os.PathError{Op: "mount overlay", Path: to, Err: err}
+	return MountAt("overlay", to, "overlay", 0, fmt.Sprintf("lowerdir=%s,upperdir=%s/up,workdir=%s/work",
+		strings.Join(lower, ":"), upper, upper))
+}
+
+// MountAt makes a directory and mounts a file system of a kind there.
+func MountAt(source, to, kind string, flags uintptr, options string) error {
+	if err := os.MkdirAll(to, 0o755); err != nil {
+		return err
+	}
+	if err := unix.Mount(source, to, kind, flags, options); err != nil {
+		return &os.PathError{Op: "mount " + kind, Path: to, Err: err}
 	}
 	return nil
 }

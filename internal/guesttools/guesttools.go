@@ -15,12 +15,10 @@
 package guesttools
 
 import (
-	"bufio"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -128,7 +126,7 @@ func mount(ctx context.Context, c Config) error {
 			return err
 		}
 		images[i] = fmt.Sprintf("%s/images/%d", dir, i)
-		if err := mountAt(disk, images[i], "squashfs", unix.MS_RDONLY, ""); err != nil {
+		if err := guestroot.MountAt(disk, images[i], "squashfs", unix.MS_RDONLY, ""); err != nil {
 			return err
 		}
 	}
@@ -136,7 +134,7 @@ func mount(ctx context.Context, c Config) error {
 	if err := unix.Mount("", "/", "", unix.MS_SHARED|unix.MS_REC, ""); err != nil {
 		return &os.PathError{Op: "mount --make-rshared", Path: "/", Err: err}
 	}
-	if err := mountAt("tmpfs", Root, "tmpfs", 0, "mode=755,size=1m"); err != nil {
+	if err := guestroot.MountAt("tmpfs", Root, "tmpfs", 0, "mode=755,size=1m"); err != nil {
 		return err
 	}
 	if err := system(images[0]); err != nil {
@@ -156,17 +154,9 @@ func mount(ctx context.Context, c Config) error {
 	return scripts(c.Programs)
 }
 
-func mountAt(what, to, kind string, flags uintptr, options string) error {
-	if err := os.MkdirAll(to, 0o755); err != nil {
-		return err
-	}
-	if err := unix.Mount(what, to, kind, flags, options); err != nil {
-		return &os.PathError{Op: "mount " + kind, Path: to, Err: err}
-	}
-	return nil
+func bind(from, to string) error {
+	return guestroot.MountAt(from, to, "", unix.MS_BIND|unix.MS_REC, "")
 }
-
-func bind(from, to string) error { return mountAt(from, to, "", unix.MS_BIND|unix.MS_REC, "") }
 
 // usr are the directories below /usr that a system with a merged /usr also has at the root.
 var usr = []string{"bin", "sbin", "lib", "lib64"}
@@ -228,7 +218,7 @@ func overlay(to string, lower ...string) error {
 	if len(lower) == 1 {
 		return bind(lower[0], to)
 	}
-	return mountAt("overlay", to, "overlay", unix.MS_RDONLY, "lowerdir="+strings.Join(lower, ":"))
+	return guestroot.MountAt("overlay", to, "overlay", unix.MS_RDONLY, "lowerdir="+strings.Join(lower, ":"))
 }
 
 // Bounds of what fill copies into the guest's memory, of one directory.
@@ -272,22 +262,12 @@ func fill(from, to string) error {
 		if bytes, files = bytes+st.Size(), files+1; bytes > fillBytes || files > fillFiles {
 			return fmt.Errorf("%s of the packages: more than %d MB or %d files", to, fillBytes>>20, fillFiles)
 		}
-		return copyFile(p, to, st.Mode().Perm())
+		text, err := os.ReadFile(p)
+		if err != nil {
+			return err
+		}
+		return os.WriteFile(to, text, st.Mode().Perm())
 	})
-}
-
-func copyFile(from, to string, mode fs.FileMode) error {
-	in, err := os.Open(from)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = in.Close() }()
-	out, err := os.OpenFile(to, os.O_WRONLY|os.O_CREATE|os.O_EXCL, mode)
-	if err != nil {
-		return err
-	}
-	_, err = io.Copy(out, in)
-	return errors.Join(err, out.Close())
 }
 
 // bindAll binds the directories of a root below another one that has no such name yet: what a system has at its root,
@@ -341,25 +321,20 @@ func applet(args []string) int {
 		_, _ = fmt.Fprintf(os.Stderr, "%s: not to be started by hand: it runs the programs of %s\n", AppletName, BinDir)
 		return 2
 	}
-	err := run(args)
-	_, _ = fmt.Fprintf(os.Stderr, "%s: %v\n", filepath.Base(args[0]), err)
+	_, _ = fmt.Fprintf(os.Stderr, "%s: %v\n", filepath.Base(args[0]), run(args))
 	return 126
 }
 
-// run does not return, but for an error.
+// run replaces this process by the program. It returns only with an error.
 func run(args []string) error {
-	f, err := os.Open(args[0])
+	text, err := os.ReadFile(args[0])
 	if err != nil {
 		return err
 	}
-	lines := bufio.NewScanner(f)
-	lines.Scan()
-	lines.Scan()
-	program := lines.Text()
+	_, program, _ := strings.Cut(strings.TrimSuffix(string(text), "\n"), "\n")
 	if !filepath.IsAbs(program) {
 		return fmt.Errorf("%s: names no program", args[0])
 	}
-	_ = f.Close()
 	if err := catchUp(); err != nil {
 		return err
 	}
@@ -388,4 +363,30 @@ func catchUp() error {
 		return err
 	}
 	return bindAll("/", Root)
+}
+
+// loopDevice puts a file behind a free loop device (loop(4)), for reading. The caller is the only one that
+// asks for loop devices: between the two ioctls another process could take the same one.
+func loopDevice(file string) (string, error) {
+	control, err := os.OpenFile("/dev/loop-control", os.O_RDWR, 0)
+	if err != nil {
+		return "", err
+	}
+	n, err := unix.IoctlRetInt(int(control.Fd()), unix.LOOP_CTL_GET_FREE)
+	if err = errors.Join(os.NewSyscallError("LOOP_CTL_GET_FREE", err), control.Close()); err != nil {
+		return "", err
+	}
+	path := fmt.Sprintf("/dev/loop%d", n)
+	dev, err := os.Open(path)
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = dev.Close() }()
+	image, err := os.Open(file)
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = image.Close() }() // the device keeps it open
+	err = unix.IoctlSetInt(int(dev.Fd()), unix.LOOP_SET_FD, int(image.Fd()))
+	return path, os.NewSyscallError("LOOP_SET_FD", err)
 }

@@ -60,11 +60,11 @@ func Read(ctx context.Context, c *agent.Client) (*Tree, error) {
 func (s *seen) tree() (*Tree, error) {
 	t, err := pcie.New(s.Nodes)
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", "tree", err)
+		return nil, fmt.Errorf("tree: %w", err)
 	}
 	for _, name := range s.Ends {
 		if !slices.ContainsFunc(s.Nodes, func(n pcie.Node) bool { return n.Name == name && n.Kind == pcie.Endpoint }) {
-			return nil, fmt.Errorf("%s: %q is no endpoint of the guest's tree", "tree", name)
+			return nil, fmt.Errorf("tree: %q is no endpoint of the guest's tree", name)
 		}
 	}
 	return &Tree{t, s.Ends}, nil

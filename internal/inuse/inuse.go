@@ -1,8 +1,8 @@
-// Package inuse sees to it that a device has one program, and tells a second one who has it.
+// Package inuse gives a device to one program at a time, and tells a second program which process has it.
 //
-// A program that has a device listens at an abstract Unix socket of the device's name (unix(7)): the kernel takes the
-// name back when the process ends, in whatever way, and tells who it is (SO_PEERCRED). Names are of a network
-// namespace, as interfaces are. A kernel without Unix sockets lets everybody have the device.
+// A program that has a device listens at an abstract Unix socket of the device's name (unix(7)): the kernel frees the
+// name when the process ends, in whatever way, and returns the process's id (SO_PEERCRED). Names belong to a network
+// namespace, as interfaces do. With a kernel without Unix sockets, any number of programs may have a device.
 package inuse
 
 import (
@@ -18,12 +18,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// nameLen is how long an abstract name can be: sockaddr_un.sun_path, less its leading zero byte, and one that
+// nameLen is the most bytes of an abstract name: sockaddr_un.sun_path, less its leading zero byte, and one that
 // unix.SockaddrUnix keeps for itself.
 const nameLen = 106
 
 // Claim takes a device for this process until the claim is closed. If a process has it, this one or another, the error
-// is EBUSY and names that.
+// is EBUSY and names the process.
 func Claim(device string) (io.Closer, error) {
 	name := "vnic-device:" + device
 	if len(name) > nameLen {
@@ -32,14 +32,13 @@ func Claim(device string) (io.Closer, error) {
 	addr := &unix.SockaddrUnix{Name: "@" + name}
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {
-		return claim(-1), nil //nolint:nilerr // the kernel has no such sockets
+		return closer(func() error { return nil }), nil //nolint:nilerr // the kernel has no such sockets
 	}
-	err = unix.Bind(fd, addr)
-	if err == nil {
+	if err = unix.Bind(fd, addr); err == nil {
 		err = unix.Listen(fd, 16)
 	}
 	if err == nil {
-		return claim(fd), nil
+		return closer(func() error { return os.NewSyscallError("close", unix.Close(fd)) }), nil
 	}
 	_ = unix.Close(fd)
 	if !errors.Is(err, unix.EADDRINUSE) {
@@ -49,7 +48,12 @@ func Claim(device string) (io.Closer, error) {
 		holder(addr), unix.EBUSY)
 }
 
-// holder asks who listens.
+// closer is a claim, as the function that ends it.
+type closer func() error
+
+func (c closer) Close() error { return c() }
+
+// holder returns the process that listens at an address, in words.
 func holder(addr unix.Sockaddr) string {
 	const unknown = "another process"
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
@@ -57,7 +61,7 @@ func holder(addr unix.Sockaddr) string {
 		return unknown
 	}
 	defer func() { _ = unix.Close(fd) }()
-	if err := unix.Connect(fd, addr); err != nil { // so many have asked that its backlog is full, or it ends just now
+	if err := unix.Connect(fd, addr); err != nil { // its backlog is full, or it has just ended
 		return unknown
 	}
 	cred, err := unix.GetsockoptUcred(fd, unix.SOL_SOCKET, unix.SO_PEERCRED)
@@ -74,12 +78,9 @@ func holder(addr unix.Sockaddr) string {
 	return who
 }
 
-// program is the name of a process's program, as it was started.
+// program returns the name of a process's program, as it was started, or "".
 func program(pid int) string {
-	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
-	if err != nil {
-		return ""
-	}
+	b, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
 	first, _, _ := bytes.Cut(b, []byte{0})
 	if len(first) == 0 {
 		return ""
@@ -87,13 +88,13 @@ func program(pid int) string {
 	return filepath.Base(string(first))
 }
 
-// shared are the claims of Share, by device.
+// shared are the devices that this process has by Share.
 var shared = struct {
 	mu   sync.Mutex
 	uses map[string]*use
 }{uses: map[string]*use{}}
 
-// use is a device that this process has, and how often.
+// use is the claim of a device, and how many shares of it are open.
 type use struct {
 	io.Closer
 	n int
@@ -113,34 +114,14 @@ func Share(device string) (io.Closer, error) {
 		shared.uses[device] = u
 	}
 	u.n++
-	return &share{device: device}, nil
-}
-
-// share is one claim of several.
-type share struct {
-	device string
-	once   sync.Once
-}
-
-func (s *share) Close() (err error) {
-	s.once.Do(func() {
+	end := sync.OnceValue(func() error {
 		shared.mu.Lock()
 		defer shared.mu.Unlock()
-		u := shared.uses[s.device]
-		if u.n--; u.n == 0 {
-			delete(shared.uses, s.device)
-			err = u.Close()
+		if u.n--; u.n > 0 {
+			return nil
 		}
+		delete(shared.uses, device)
+		return u.Close()
 	})
-	return err
-}
-
-// claim is the socket.
-type claim int
-
-func (c claim) Close() error {
-	if c < 0 {
-		return nil
-	}
-	return os.NewSyscallError("close", unix.Close(int(c)))
+	return closer(end), nil
 }

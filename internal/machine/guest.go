@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"maps"
 	"net"
 	"slices"
@@ -22,25 +21,15 @@ import (
 
 // Config are the settings for booting a guest.
 type Config struct {
-	Name string
+	// Boot adds the images, and the hardware of the lab's machine. Append follows the kernel
+	// arguments that the NICs need.
+	qemu.Config
 	// Boot sets the agent's huge pages, nodes and settings from the hardware. Modules are the
 	// image's modules to load; nil: all modules given to Images.Build.
-	Agent   agent.Config
-	Files   io.Reader   // archive of a user's files, after the initramfs; may be nil
-	RAMSize uint64      // bytes
-	CPUs    int         // 0: 1
-	Disks   []qemu.Disk // in addition to the machine's hardware in the lab
-	Append  string      // added to the end of the kernel's command line
-	Args    []string    // added to the end of QEMU's arguments
-	Console io.Writer   // receives the console; may be nil
-	Accel   qemu.Accel  // "": KVM if it works, else TCG
+	Agent agent.Config
+	Files io.Reader // archive of a user's files, after the initramfs; may be nil
 	// Connected gets the connections of NICs; nil: the lab's ports serve them.
-	Connected   func(p *lab.Port, conn *net.UnixConn)
-	ResultsPort bool // also offer the results channel as a virtio port
-	BootLimit   time.Duration
-	TimeLimit   time.Duration
-	Log         *slog.Logger
-	Started     qemu.Started // may be nil
+	Connected func(p *lab.Port, conn *net.UnixConn)
 }
 
 // Guest is a booted machine.
@@ -52,18 +41,26 @@ type Guest struct {
 // Boot boots a guest with the hardware of a lab's machine. The guest ends with ctx, or when it is
 // closed.
 func (im *Images) Boot(ctx context.Context, hw *lab.Machine, c Config) (*Guest, error) {
-	conf := qemu.Config{Name: c.Name, QEMU: im.QEMU, Kernel: im.Kernel, RAMSize: c.RAMSize, CPUs: c.CPUs, Cache: im.Cache,
-		Log: c.Log, Args: c.Args, Disks: c.Disks,
-		Console: c.Console, BootLimit: c.BootLimit, TimeLimit: c.TimeLimit, ResultsPort: c.ResultsPort,
-		Accel: c.Accel, Started: c.Started}
+	conf := c.Config
+	conf.QEMU, conf.Kernel, conf.Cache, conf.Append = im.QEMU, im.Kernel, im.Cache, ""
 	a := c.Agent
 	if a.Modules == nil {
 		a.Modules = im.Modules
 	}
-	for _, model := range modelsOf(hw) {
+	driven := map[string]int{} // by model: how many NICs devmem programs drive
+	var models []string
+	for _, p := range hw.Ports {
+		if !slices.Contains(models, p.Model.Name) {
+			models = append(models, p.Model.Name)
+		}
+		if p.GPU() != nil {
+			driven[p.Model.Name]++
+		}
+	}
+	for _, model := range models {
 		s := SoftwareFor(model)
 		conf.Append = strings.TrimSpace(conf.Append + " " + s.KernelArgs)
-		a.HugePages += s.HugePages * max(1, driven(hw, model))
+		a.HugePages += s.HugePages * max(1, driven[model])
 	}
 	conf.Append = strings.TrimSpace(conf.Append + " " + c.Append)
 	Attach(&conf, hw)
@@ -136,31 +133,11 @@ func Attach(c *qemu.Config, hw *lab.Machine) {
 	}
 }
 
-// driven returns the number of NICs of a model that devmem programs drive.
-func driven(hw *lab.Machine, model string) (n int) {
-	for _, p := range hw.Ports {
-		if p.Model.Name == model && p.GPU() != nil {
-			n++
-		}
-	}
-	return n
-}
-
 // several reports whether the kernel may have several interfaces: a gVNIC, and a NIC of any model.
 // Each of several interfaces on one switch must answer only for its own addresses (Linux:
 // Documentation/networking/ip-sysctl.rst, arp_ignore and arp_announce).
 func several(hw *lab.Machine) bool {
 	return len(hw.Ports) > 1 && slices.ContainsFunc(hw.Ports, func(p *lab.Port) bool { return p.Model.Kernel })
-}
-
-// modelsOf lists the models of a machine's NICs, without repetitions.
-func modelsOf(hw *lab.Machine) (list []string) {
-	for _, p := range hw.Ports {
-		if !slices.Contains(list, p.Model.Name) {
-			list = append(list, p.Model.Name)
-		}
-	}
-	return list
 }
 
 // Gone returns the error of a guest that has ended, or whose agent has; nil: it is running. This

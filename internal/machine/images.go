@@ -3,6 +3,7 @@ package machine
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"slices"
@@ -146,13 +147,11 @@ func (im *Images) Close() error {
 	return im.Resolved.Close()
 }
 
-// LacksModules reports whether an error of Build is about missing or wrong modules of the kernel.
+// LacksModules reports whether an error of Build is about missing or wrong modules of the kernel;
+// vnicgpu is none of them.
 func LacksModules(err error) bool {
-	if errors.Is(err, guestimages.ErrGPUModule) {
-		return false // vnicgpu is not a module of the kernel
-	}
-	return errors.Is(err, guestimages.ErrNoModule) || errors.Is(err, guestimages.ErrOtherKernel) ||
-		errors.Is(err, guestimages.ErrBadModule)
+	return !errors.Is(err, guestimages.ErrGPUModule) && (errors.Is(err, guestimages.ErrNoModule) ||
+		errors.Is(err, guestimages.ErrOtherKernel) || errors.Is(err, guestimages.ErrBadModule))
 }
 
 // BlameKernel adds advice to an error if a user's kernel has a driver that refused the NIC: it may
@@ -162,4 +161,25 @@ func (im *Images) BlameKernel(err error, fix string) error {
 		return &assets.Missing{What: "kernel " + im.Kernel.Version, Err: err, Fix: fix}
 	}
 	return err
+}
+
+// completed handles a missing module of an imported kernel, as named by err: with a network it
+// fetches the whole kernel and returns nil; without one it returns an error with advice.
+func (im *Images) completed(ctx context.Context, err error) error {
+	if !errors.Is(err, guestimages.ErrNoModule) || im.Kernel.Partial == "" {
+		return err
+	}
+	o := im.from
+	if o.Offline {
+		return assets.Partial("kernel "+im.Kernel.Version+": "+err.Error(), im.Kernel.Partial)
+	}
+	o.Whole = true
+	res, ferr := assets.Fetch(ctx, o)
+	if ferr != nil {
+		return fmt.Errorf("kernel %s, which was imported for %s: %w: the whole one is wanted: %w", im.Kernel.Version,
+			im.Kernel.Partial, err, ferr)
+	}
+	old := im.Resolved
+	im.Resolved = res
+	return old.Close()
 }

@@ -79,20 +79,14 @@ func cgroups(root string) (all []cgroup) {
 
 // number reads a file that consists of one number.
 func number(name string) (uint64, bool) {
-	b, err := os.ReadFile(name)
-	if err != nil {
-		return 0, false
-	}
+	b, _ := os.ReadFile(name)
 	n, err := strconv.ParseUint(strings.TrimSpace(string(b)), 10, 64)
 	return n, err == nil
 }
 
 // field reads the number after a key at the start of a line.
 func field(name, key string) (uint64, bool) {
-	b, err := os.ReadFile(name)
-	if err != nil {
-		return 0, false
-	}
+	b, _ := os.ReadFile(name)
 	for line := range strings.Lines(string(b)) {
 		if w := strings.Fields(line); len(w) >= 2 && w[0] == key {
 			n, err := strconv.ParseUint(w[1], 10, 64)
@@ -104,13 +98,12 @@ func field(name, key string) (uint64, bool) {
 
 // Human formats a number of bytes for people.
 func Human(n uint64) string {
-	units := []string{"bytes", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"}
-	v, u := float64(n), 0
-	for v >= 1024 && u < len(units)-1 {
-		v, u = v/1024, u+1
-	}
-	if u == 0 {
+	if n < 1024 {
 		return fmt.Sprintf("%d bytes", n)
 	}
-	return fmt.Sprintf("%.1f %s", v, units[u])
+	v, unit := float64(n), -1
+	for ; v >= 1024; unit++ {
+		v /= 1024
+	}
+	return fmt.Sprintf("%.1f %ciB", v, "KMGTPE"[unit])
 }

@@ -1,12 +1,10 @@
-// Package newc writes and reads cpio archives of the format "newc", which Linux unpacks as an
-// initramfs (Linux Documentation/driver-api/early-userspace/buffer-format.rst).
+// Package newc writes cpio archives of the format "newc", which Linux unpacks as an initramfs
+// (Linux Documentation/driver-api/early-userspace/buffer-format.rst).
 //
 // An archive is a sequence of files, each a header, a name and the content, and ends with a
 // trailer. The same Files give the same bytes: nothing else comes from the clock or the file
-// system. A Writer makes the directories of a path that the archive does not have, because the
-// kernel drops a file without its directory. It refuses files that the kernel would silently skip.
-// A Reader accepts any bytes: if they are not an archive, the error is ErrBadArchive, and it
-// allocates memory only for a name, of at most PATH_MAX.
+// system. Write makes the directories of a path that the archive does not have, because the kernel
+// drops a file without its directory. It refuses files that the kernel would silently skip.
 //
 // Checksums (magic 070702) are not supported, and hard links are treated as separate files.
 //
@@ -14,61 +12,40 @@
 package newc
 
 import (
+	"errors"
+	"fmt"
 	"io"
+	"io/fs"
+	"math"
+	"path"
 	"strings"
 
 	"golang.org/x/sys/unix"
 )
 
-// Header is a file's header (buffer-format.rst, the table of cpio_header), without size and length
-// of name, which File has.
-type Header struct {
-	Ino    uint32 // c_ino
+// ErrBadFile means that an archive cannot have a file, or that Linux would skip it.
+var ErrBadFile = errors.New("no file for an initramfs")
+
+// File is a file of an archive. It belongs to root, and has no time.
+type File struct {
+	Name   string // without the first slash
 	Mode   uint32 // c_mode: type and permissions (inode(7))
-	UID    uint32 // c_uid
-	GID    uint32 // c_gid
-	NLink  uint32 // c_nlink
-	MTime  uint32 // c_mtime: seconds since 1970
-	Major  uint32 // c_maj, c_min: the device of the file system
-	Minor  uint32
 	RMajor uint32 // c_rmaj, c_rmin: the device of a device node
 	RMinor uint32
-}
+	Size   int64 // c_filesize
 
-// File is a file of an archive.
-type File struct {
-	Header
-	Name string // without the first slash
-	Size int64  // c_filesize
-
-	// Open opens the content for a Writer, each time that the file is written; it is not called if
-	// Size is 0.
+	// Open opens the content, each time that the file is written; it is not called if Size is 0.
 	Open func() (io.ReadCloser, error)
-}
-
-const (
-	magic   = "070701" // c_magic
-	trailer = "TRAILER!!!"
-
-	numbers   = 13 // after the magic, of 8 digits each
-	headerLen = len(magic) + 8*numbers
-)
-
-// fields returns the header's numbers in order. The last one, c_chksum, is 0 in this format.
-func (h *Header) fields(size, nameLen, sum *uint32) [numbers]*uint32 {
-	return [numbers]*uint32{&h.Ino, &h.Mode, &h.UID, &h.GID, &h.NLink, &h.MTime, size, &h.Major, &h.Minor, &h.RMajor,
-		&h.RMinor, nameLen, sum}
 }
 
 // Text returns a regular file with this content.
 func Text(name, content string, permissions uint32) File {
-	return File{Header: Header{Mode: unix.S_IFREG | permissions}, Name: name, Size: int64(len(content)),
-		Open: opener(content)}
+	return File{Mode: unix.S_IFREG | permissions, Name: name, Size: int64(len(content)), Open: opener(content)}
 }
 
 // Link returns a symbolic link.
 func Link(name, target string) File {
-	return File{Header: Header{Mode: unix.S_IFLNK | 0o777}, Name: name, Size: int64(len(target)), Open: opener(target)}
+	return File{Mode: unix.S_IFLNK | 0o777, Name: name, Size: int64(len(target)), Open: opener(target)}
 }
 
 func opener(content string) func() (io.ReadCloser, error) {
@@ -77,10 +54,119 @@ func opener(content string) func() (io.ReadCloser, error) {
 
 // Dir returns a directory.
 func Dir(name string, permissions uint32) File {
-	return File{Header: Header{Mode: unix.S_IFDIR | permissions}, Name: name}
+	return File{Mode: unix.S_IFDIR | permissions, Name: name}
 }
 
 // CharDevice returns a character device node.
 func CharDevice(name string, permissions, major, minor uint32) File {
-	return File{Header: Header{Mode: unix.S_IFCHR | permissions, RMajor: major, RMinor: minor}, Name: name}
+	return File{Mode: unix.S_IFCHR | permissions, RMajor: major, RMinor: minor, Name: name}
+}
+
+// check finds files that init/initramfs.c would skip (do_header), truncate, or not read at all.
+func (f *File) check() error {
+	switch {
+	case len(f.Name) >= unix.PathMax:
+		return fmt.Errorf("%w: its name has %d bytes, and %d is the most", ErrBadFile, len(f.Name), unix.PathMax-1)
+	case f.Name == ".." || strings.HasPrefix(f.Name, "../"):
+		return fmt.Errorf("%w: its name leads out of the root", ErrBadFile)
+	case strings.ContainsRune(f.Name, 0):
+		return fmt.Errorf("%w: its name has a zero byte", ErrBadFile)
+	case f.Mode&unix.S_IFMT == unix.S_IFLNK && f.Size > unix.PathMax:
+		return fmt.Errorf("%w: a link to a name of %d bytes, and %d is the most", ErrBadFile, f.Size, unix.PathMax)
+	case f.Size < 0 || f.Size > math.MaxUint32:
+		return fmt.Errorf("%w: it has %d bytes, and 4 GiB - 1 is the most", ErrBadFile, f.Size)
+	}
+	return nil
+}
+
+// Write writes an archive of files, and before each file the directories of its path that the
+// archive does not have. It returns the number of bytes written. A second file with the same name
+// is fs.ErrExist. After an error the output is useless.
+func Write(w io.Writer, files []File) (int64, error) {
+	a := writer{w: w, names: map[string]bool{}}
+	for i, f := range files {
+		if err := a.add(f, i+1); err != nil {
+			return a.n, err
+		}
+	}
+	err := a.file(&File{Name: "TRAILER!!!"}, 0)
+	return a.n, err
+}
+
+// writer is the state of a Write.
+type writer struct {
+	w     io.Writer
+	n     int64           // bytes written
+	names map[string]bool // of all written files and directories
+}
+
+// add writes a file with the inode number ino, after the missing directories of its path.
+func (w *writer) add(f File, ino int) error {
+	f.Name = path.Clean(strings.TrimLeft(f.Name, "/"))
+	if w.names[f.Name] {
+		return fmt.Errorf("%s: is in the archive already: %w", f.Name, fs.ErrExist)
+	}
+	if err := f.check(); err != nil {
+		return fmt.Errorf("%.100q: %w", f.Name, err)
+	}
+	if f.Name != "." && !strings.Contains(f.Name, "/") {
+		if err := w.directory("."); err != nil {
+			return err
+		}
+	}
+	for i := range len(f.Name) {
+		if f.Name[i] == '/' {
+			if err := w.directory(f.Name[:i]); err != nil {
+				return err
+			}
+		}
+	}
+	w.names[f.Name] = true
+	return w.file(&f, ino)
+}
+
+func (w *writer) directory(name string) error {
+	if w.names[name] {
+		return nil
+	}
+	w.names[name] = true
+	f := Dir(name, 0o777)
+	return w.file(&f, 0)
+}
+
+// file writes a header, the name and the content, each padded to 4 bytes.
+func (w *writer) file(f *File, ino int) error {
+	b := []byte("070701") // c_magic
+	for _, n := range []int64{int64(ino), int64(f.Mode), 0, 0, 0, 0, f.Size, 0, 0, int64(f.RMajor), int64(f.RMinor),
+		int64(len(f.Name) + 1), 0} {
+		b = fmt.Appendf(b, "%08X", n)
+	}
+	b = append(append(b, f.Name...), 0)
+	if err := w.padded(b); err != nil || f.Size == 0 {
+		return err
+	}
+	if err := w.content(f); err != nil {
+		return fmt.Errorf("%s: %w", f.Name, err)
+	}
+	return w.padded(nil)
+}
+
+func (w *writer) content(f *File) error {
+	r, err := f.Open()
+	if err != nil {
+		return err
+	}
+	n, err := io.Copy(w.w, io.LimitReader(r, f.Size))
+	w.n += n
+	if err = errors.Join(err, r.Close()); err == nil && n != f.Size {
+		err = fmt.Errorf("has %d bytes now, and had %d", n, f.Size)
+	}
+	return err
+}
+
+func (w *writer) padded(b []byte) error {
+	b = append(b, make([]byte, -(w.n+int64(len(b)))&3)...)
+	n, err := w.w.Write(b)
+	w.n += int64(n)
+	return err
 }

@@ -57,11 +57,30 @@ func newDraft(name string) (*Draft, error) {
 		return nil, err
 	}
 	d := &Draft{Name: to}
-	if d.f, err = os.OpenFile(filepath.Dir(to), os.O_WRONLY|unix.O_TMPFILE, mode); err == nil {
-		d.Rename = func() error { return Adopt(d.f, unix.AT_FDCWD, d.Name) }
-		return d, nil
+	return d, d.open()
+}
+
+// Replace writes a file with the content that write writes, and makes it readable for all. The file
+// gets its name when it is complete, in place of an existing one.
+func Replace(name string, write func(*os.File) error) error {
+	d := &Draft{Name: name}
+	err := d.open()
+	if err != nil {
+		return err
 	}
-	return d, d.withName()
+	if err = write(d.f); err == nil {
+		err = d.f.Chmod(0o644)
+	}
+	return d.finish(err)
+}
+
+// open makes the draft's file.
+func (d *Draft) open() (err error) {
+	if d.f, err = os.OpenFile(filepath.Dir(d.Name), os.O_RDWR|unix.O_TMPFILE, mode); err != nil {
+		return d.withName()
+	}
+	d.Rename = func() error { return Adopt(d.f, unix.AT_FDCWD, d.Name) }
+	return nil
 }
 
 // withName makes the draft as a file with a temporary name.
@@ -79,23 +98,29 @@ func (d *Draft) withName() (err error) {
 // exists.
 func (d *Draft) Commit(b []byte) error {
 	_, err := d.f.Write(b)
+	if err = d.finish(err); err != nil {
+		return Explain(d.Name, err)
+	}
+	return nil
+}
+
+// finish gives the file its name, if err, the error of writing it, is nil.
+func (d *Draft) finish(err error) error {
 	if err == nil && d.Temp == "" {
 		err = d.Rename()
 	}
 	err = errors.Join(err, d.f.Close())
 	d.f = nil
-	if err == nil && d.Temp != "" {
-		err = d.Rename()
-	}
-	if err == nil {
-		return nil
-	}
-	err = Explain(d.Name, err)
 	if d.Temp == "" {
 		return err
 	}
-	if rerr := d.Remove(); rerr != nil && !errors.Is(rerr, fs.ErrNotExist) {
-		err = errors.Join(err, rerr)
+	if err == nil {
+		err = d.Rename()
+	}
+	if err != nil {
+		if rerr := d.Remove(); !errors.Is(rerr, fs.ErrNotExist) {
+			err = errors.Join(err, rerr)
+		}
 	}
 	return err
 }

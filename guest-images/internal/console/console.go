@@ -4,11 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -28,37 +28,27 @@ func Applet([]string) int {
 		err = errors.New("not to be started by hand")
 	}
 	if err != nil {
-		say(os.Stderr, err)
+		say(err)
 		return 2
 	}
 	n, err := connect(context.Background(), c.Alone)
-	if err != nil {
-		say(os.Stderr, err)
-	}
-	if err := guesttools.MountAlone(); err != nil {
-		say(os.Stderr, err)
-	}
+	say(err)
+	say(guesttools.MountAlone())
 	tty, err := open("/")
 	if err != nil {
-		say(os.Stderr, err)
+		say(err)
 		tty = os.Stdin
 	}
 	words, _ := os.ReadFile("/proc/cmdline")
 	env := environment(c.Alone.Env, n.env, strings.Fields(string(words)))
 	if n.name != "" && !c.Alone.OwnDriver { // The kernel manages the GPU memory: programs in any language may want it.
-		go func() {
-			if err := gpusocket.Serve(context.Background(), n.name); err != nil {
-				say(os.Stderr, err)
-			}
-		}()
+		go func() { say(gpusocket.Serve(context.Background(), n.name)) }()
 		env = append(env, "VNIC_GPU="+gpusocket.Path)
 	}
 	if c.Alone.Shell {
 		greet(tty, &n)
 	}
-	if err := lead(tty); err != nil {
-		say(os.Stderr, err)
-	}
+	say(lead(tty))
 	end, status := run(c.Alone, env, tty)
 	signal.Ignore(unix.SIGTTOU) // TCSBRK raises it if a shell has left another process group in the foreground
 	_, _ = fmt.Fprintf(os.Stdout, "vnic-guest: %s: %s\n", c.Alone.Args[0], end)
@@ -66,7 +56,12 @@ func Applet([]string) int {
 	return status
 }
 
-func say(w io.Writer, err error) { _, _ = fmt.Fprintln(w, "vnic-guest:", err) }
+// say prints an error, if it is one.
+func say(err error) {
+	if err != nil {
+		_, _ = fmt.Fprintln(os.Stderr, "vnic-guest:", err)
+	}
+}
 
 // greet prints the guest's interfaces and addresses for the user at the console.
 func greet(tty *os.File, n *network) {
@@ -105,14 +100,10 @@ func open(root string) (*os.File, error) {
 // network, then TERM from the kernel's command line. A variable of the image takes precedence over
 // one found.
 func environment(image, found, words []string) []string {
-	env := append([]string(nil), image...)
-	has := map[string]bool{}
-	for _, e := range image {
-		name, _, _ := strings.Cut(e, "=")
-		has[name] = true
-	}
+	env := slices.Clone(image)
 	for _, e := range found {
-		if name, _, _ := strings.Cut(e, "="); !has[name] {
+		name, _, _ := strings.Cut(e, "=")
+		if !slices.ContainsFunc(image, func(e string) bool { return strings.HasPrefix(e, name+"=") }) {
 			env = append(env, e)
 		}
 	}

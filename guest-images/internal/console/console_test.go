@@ -59,7 +59,7 @@ func TestLeaseBecomesNetworkAndIdentity(t *testing.T) {
 	l := dhcp.Lease{Addr: netip.MustParsePrefix("10.118.110.2/24"),
 		Routers: []netip.Addr{netip.MustParseAddr("10.118.110.254")}, Name: "port1", MTU: 1400}
 	c := guestnet.Config{Interfaces: []guestnet.Interface{{MAC: "x"}, {MAC: "y", Leave: true}}}
-	use(&c, l)
+	use(&c, 0, l)
 	if c.Interfaces[0].Addrs[0] != l.Addr || len(c.Interfaces[1].Addrs) != 0 || c.Hosts[0].Names[0] != "port1" ||
 		c.Hosts[1].Names[0] != "gateway" {
 		t.Errorf("%+v", c)
@@ -72,7 +72,7 @@ func TestLeaseBecomesNetworkAndIdentity(t *testing.T) {
 	if names["guest0"] != "10.118.110.1" || names["guest15-devmem"] != "10.118.110.116" {
 		t.Errorf("%v", names)
 	}
-	also(&c, 1, dhcp.Lease{Addr: netip.MustParsePrefix("10.118.110.3/24"), Routers: l.Routers, Name: "port2", MTU: 1500})
+	use(&c, 1, dhcp.Lease{Addr: netip.MustParsePrefix("10.118.110.3/24"), Routers: l.Routers, Name: "port2", MTU: 1500})
 	if got := c.Interfaces[1]; got.Addrs[0].String() != "10.118.110.3/24" || got.MTU != 1500 || len(c.Gateways) != 1 ||
 		c.Hosts[len(c.Hosts)-1].Names[0] != "port2" {
 		t.Errorf("a second lease: %+v", c)
@@ -83,7 +83,7 @@ func TestLeaseBecomesNetworkAndIdentity(t *testing.T) {
 	testkit.OK(t, apart(root))
 	testkit.ErrorSays(t, apart("/no/such/root"), "no such file")
 	other := guestnet.Config{Interfaces: make([]guestnet.Interface, 1)}
-	use(&other, dhcp.Lease{Addr: l.Addr, Name: "somebody"})
+	use(&other, 0, dhcp.Lease{Addr: l.Addr, Name: "somebody"})
 	if len(other.Hosts) != 1 {
 		t.Errorf("names in a stranger's network: %+v", other.Hosts)
 	}

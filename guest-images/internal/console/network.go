@@ -81,16 +81,15 @@ func connect(ctx context.Context, a *agent.Alone) (n network, err error) {
 		if l.MTU > links[i].MTU { // drivers begin with the largest MTU that the NIC supports
 			l.MTU = 0
 		}
-		if i == 0 {
-			n.lease = l
-			if ofVNIC(l) {
-				n.env = append(n.env, identity(l.Addr)...)
-			}
-			use(&c, l)
+		use(&c, i, l)
+		if i > 0 {
+			n.more = append(n.more, fmt.Sprintf("%s has %v", names[i], l.Addr))
 			continue
 		}
-		n.more = append(n.more, fmt.Sprintf("%s has %v", names[i], l.Addr))
-		also(&c, i, l)
+		n.lease = l
+		if ofVNIC(l) {
+			n.env = append(n.env, identity(l.Addr)...)
+		}
 	}
 	if _, err := guestnet.Configure(ctx, c); err != nil {
 		return n, err
@@ -120,15 +119,6 @@ func apart(root string) error {
 	return nil
 }
 
-// also configures an interface other than the first from a lease. Routes and resolvers come from
-// the first interface's lease.
-func also(c *guestnet.Config, i int, l dhcp.Lease) {
-	c.Interfaces[i].Addrs, c.Interfaces[i].MTU = []netip.Prefix{l.Addr}, l.MTU
-	if l.Name != "" {
-		c.Hosts = append(c.Hosts, guestnet.Host{Addr: l.Addr.Addr(), Names: []string{l.Name}})
-	}
-}
-
 // gatewayName is the gateway's host name in every vnic guest. portName, followed by a number, is
 // the name that the gateway's leases give a guest.
 const (
@@ -140,13 +130,17 @@ const (
 // that the same programs run: the most guests that can have GPUs.
 const peers = 16
 
-// use configures the first interface and the network from a lease.
-func use(c *guestnet.Config, l dhcp.Lease) {
-	c.Interfaces[0].Addrs, c.Interfaces[0].MTU = []netip.Prefix{l.Addr}, l.MTU
-	c.Gateways, c.DNS = l.Routers, l.DNS
+// use configures interface i from a lease. Routes, resolvers and other hosts' names come from the
+// first interface's lease.
+func use(c *guestnet.Config, i int, l dhcp.Lease) {
+	c.Interfaces[i].Addrs, c.Interfaces[i].MTU = []netip.Prefix{l.Addr}, l.MTU
 	if l.Name != "" {
 		c.Hosts = append(c.Hosts, guestnet.Host{Addr: l.Addr.Addr(), Names: []string{l.Name}})
 	}
+	if i > 0 {
+		return
+	}
+	c.Gateways, c.DNS = l.Routers, l.DNS
 	for _, r := range l.Routers {
 		c.Hosts = append(c.Hosts, guestnet.Host{Addr: r, Names: []string{gatewayName}})
 	}
@@ -188,21 +182,17 @@ func interfaces(ctx context.Context, root, driver string, limit time.Duration) (
 		if err != nil {
 			return nil, err
 		}
-		type found struct{ name, place string }
-		var list []found
+		names, places := []string(nil), map[string]string{}
 		for _, l := range links {
 			to, err := os.Readlink(l)
 			place, perr := filepath.EvalSymlinks(filepath.Dir(l))
 			if err == nil && perr == nil && filepath.Base(to) == driver {
-				list = append(list, found{filepath.Base(filepath.Dir(filepath.Dir(l))), place})
+				name := filepath.Base(filepath.Dir(filepath.Dir(l)))
+				names, places[name] = append(names, name), place
 			}
 		}
-		if len(list) > 0 {
-			slices.SortFunc(list, func(a, b found) int { return cmp.Compare(a.place, b.place) })
-			var names []string
-			for _, f := range list {
-				names = append(names, f.name)
-			}
+		if len(names) > 0 {
+			slices.SortFunc(names, func(a, b string) int { return cmp.Compare(places[a], places[b]) })
 			return names, nil
 		}
 		if time.Now().After(end) {

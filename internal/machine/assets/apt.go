@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -184,12 +185,7 @@ func aptError(what string, err error) error {
 		return err
 	}
 	has := func(words ...string) bool {
-		for _, w := range words {
-			if strings.Contains(te.Stderr, w) {
-				return true
-			}
-		}
-		return false
+		return slices.ContainsFunc(words, func(w string) bool { return strings.Contains(te.Stderr, w) })
 	}
 	switch {
 	case has("No space left on device", "Disk quota exceeded", "don't have enough free space", "File too large",

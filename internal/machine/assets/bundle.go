@@ -33,13 +33,21 @@ type Bundle struct {
 	Packages []string // the packages to install; the first one's version is the tree's
 	Leave    []string // packages that are not installed although others depend on them
 	Only     []string // if not nil, only Packages and these are installed, without other dependencies
-	Suites   []string // suites to search, best first; nil: those of versions.lock
+	Suites   []string // suites to search, best first; nil: the suites of versions.lock
 	Want     string   // the preferred version: the nearest one is used; "": the first suite's
 	// Build processes the unpacked tree before it is kept; may be nil.
 	Build func(ctx context.Context, root string) error
 	// Downloading is called with the number of bytes before a download; may be nil.
 	Downloading func(bytes int64)
 	Needs       []string // files that the tree must have
+	// Mark is a file that the tree gets after Build, and must have: it shows that this version of
+	// Build has made it; "": none.
+	Mark string
+
+	key   string                                       // in resolved.json; "": Name and Series
+	main  func(Package) bool                           // the package whose version is the tree's; nil: the first
+	pick  func(closure []Package) []Package            // selects packages; nil: by Leave and Only
+	check func(ctx context.Context, root string) error // checks a tree, in addition to Needs; may be nil
 }
 
 // Tree is a bundle's tree in the cache.
@@ -70,25 +78,25 @@ func FetchBundle(ctx context.Context, o Options, b Bundle) (*Tree, []string, err
 		return nil, nil, err
 	}
 	c := cache{dir}
-	r := b.role()
+	key := b.resolvedKey()
 	have, err := c.load()
 	if err != nil {
 		return nil, nil, err
 	}
 	var notes []string
-	if t := have[r.key]; t != nil && r.check(ctx, filepath.Join(dir, t.Dir)) != nil { // incomplete: an older vnic made it
-		o.Refresh, have[r.key] = true, nil
+	if t := have[key]; t != nil && b.works(ctx, filepath.Join(dir, t.Dir)) != nil { // incomplete: an older vnic made it
+		o.Refresh, have[key] = true, nil
 	}
-	if have[r.key] == nil || o.Refresh && !o.Offline {
+	if have[key] == nil || o.Refresh && !o.Offline {
 		if o.Offline {
 			return nil, nil, &Missing{What: cmp.Or(b.Title, b.Name) + " in " + dir, Err: ErrOffline,
 				Fix: "fetch once with the network"}
 		}
-		if have, notes, err = fetchInto(ctx, c, &o, []role{r}); err != nil {
+		if have, notes, err = fetchInto(ctx, c, &o, []Bundle{b}); err != nil {
 			return nil, nil, CacheError(dir, err)
 		}
 	}
-	t := have[r.key]
+	t := have[key]
 	tree := &Tree{Dir: filepath.Join(dir, t.Dir), Version: t.Version, Suite: t.Suite, Packages: t.Packages}
 	if tree.held, err = hold(tree.Dir); err != nil {
 		return nil, nil, fmt.Errorf("cache: %w: it was removed in this moment: try again", err)
@@ -96,7 +104,7 @@ func FetchBundle(ctx context.Context, o Options, b Bundle) (*Tree, []string, err
 	if err := c.checkTree(t.Dir); err != nil {
 		return nil, nil, errors.Join(err, tree.Close())
 	}
-	if err := r.check(ctx, tree.Dir); err != nil {
+	if err := b.works(ctx, tree.Dir); err != nil {
 		return nil, nil, errors.Join(fmt.Errorf("cache: %w: remove %s and fetch again", err, tree.Dir), tree.Close())
 	}
 	return tree, notes, nil
@@ -109,30 +117,59 @@ func HasBundle(o Options, b Bundle) bool {
 		return false
 	}
 	have, err := cache{dir}.load()
-	return err == nil && have[b.role().key] != nil
+	return err == nil && have[b.resolvedKey()] != nil
 }
 
-func (b *Bundle) role() role {
-	return role{name: b.Name, key: b.Name + " " + b.Series, install: b.Packages, want: b.Want, suites: b.Suites,
-		build: b.Build, title: cmp.Or(b.Title, b.Name), downloading: b.Downloading,
-		pick: func(c []Package) []Package {
-			return slices.DeleteFunc(c, func(p Package) bool {
-				left := slices.Contains(b.Leave, p.Name) || b.Only != nil && !slices.Contains(b.Only, p.Name)
-				return left && !slices.Contains(b.Packages, p.Name)
-			})
-		},
-		main: func(p Package) bool { return p.Name == b.Packages[0] },
-		check: func(_ context.Context, root string) error {
-			for _, f := range b.Needs {
-				if _, err := os.Stat(filepath.Join(root, f)); err != nil {
-					return fmt.Errorf("the packages of %s lack %s: %w", b.Name, f, err)
-				}
-			}
-			return nil
-		}}
+// resolvedKey returns the bundle's key in resolved.json.
+func (b *Bundle) resolvedKey() string { return cmp.Or(b.key, b.Name+" "+b.Series) }
+
+// isMain reports whether a package's version is the tree's.
+func (b *Bundle) isMain(p Package) bool {
+	if b.main != nil {
+		return b.main(p)
+	}
+	return p.Name == b.Packages[0]
 }
 
-// Loader is the path of glibc's loader in a tree of packages, and Libraries that of its libraries.
+// installed returns the packages of a closure that are installed.
+func (b *Bundle) installed(closure []Package) []Package {
+	if b.pick != nil {
+		return b.pick(closure)
+	}
+	return slices.DeleteFunc(closure, func(p Package) bool {
+		left := slices.Contains(b.Leave, p.Name) || b.Only != nil && !slices.Contains(b.Only, p.Name)
+		return left && !slices.Contains(b.Packages, p.Name)
+	})
+}
+
+// works returns an error if a tree lacks a file or does not work.
+func (b *Bundle) works(ctx context.Context, root string) error {
+	for _, f := range append(slices.Clone(b.Needs), b.Mark) {
+		if _, err := os.Stat(filepath.Join(root, f)); err != nil {
+			return fmt.Errorf("the packages of %s lack %s: %w", b.Name, f, err)
+		}
+	}
+	if b.check == nil {
+		return nil
+	}
+	return b.check(ctx, root)
+}
+
+// finish makes a tree of the unpacked packages.
+func (b *Bundle) finish(ctx context.Context, root string) error {
+	if b.Build != nil {
+		if err := b.Build(ctx, root); err != nil {
+			return err
+		}
+	}
+	if b.Mark == "" {
+		return nil
+	}
+	return os.WriteFile(filepath.Join(root, b.Mark), nil, 0o644)
+}
+
+// Loader is the path of glibc's loader in a tree of packages, and Libraries the directory of its
+// libraries.
 // With these two the tree's programs run on a machine with any libc.
 const (
 	Loader    = loader

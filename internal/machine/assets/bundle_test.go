@@ -70,8 +70,8 @@ func tools(version string) (list []fake) {
 	return list
 }
 
-// A bundle may have its own suites: without a preferred version the first suite that has it is
-// used. Of the packages' dependencies only those named in Only are installed.
+// A bundle may have its own suites: without a preferred version the first suite with its packages
+// is used. Of the packages' dependencies only those named in Only are installed.
 func TestBundleOfOtherSuites(t *testing.T) {
 	needsApt(t)
 	conf := filepath.Join(t.TempDir(), "apt.conf")

@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"vnic.dev/vnic/internal/outfile"
 )
 
 // The cache:
@@ -84,6 +86,22 @@ func (c cache) lock(ctx context.Context, waiting func() error) (unlock func(), e
 	}
 }
 
+// lockToAdd locks the cache for a process that adds trees, and removes what killed processes have
+// left there. waited reports whether another vnic held the lock.
+func (c cache) lockToAdd(ctx context.Context, progress func(Progress)) (unlock func(), waited bool, err error) {
+	unlock, err = c.lock(ctx, func() error {
+		if !waited {
+			progress(Progress{Step: "wait", What: "another vnic that is fetching"})
+			waited = true
+		}
+		return nil
+	})
+	if err == nil {
+		c.clean()
+	}
+	return unlock, waited, err
+}
+
 // noCache returns the error of a cache that cannot be created.
 func (c cache) noCache(err error) error {
 	var known *Missing
@@ -150,32 +168,10 @@ func SaveJSON(dir, name string, v any) error {
 	if err != nil {
 		return err
 	}
-	return saveFile(dir, name, append(b, '\n'))
-}
-
-// saveFile writes a file atomically.
-func saveFile(dir, name string, b []byte) error {
-	return saveWritten(dir, name, func(f *os.File) error {
-		_, err := f.Write(b)
+	return outfile.Replace(filepath.Join(dir, name), func(f *os.File) error {
+		_, err := f.Write(append(b, '\n'))
 		return err
 	})
-}
-
-// saveWritten creates a file with the content that write writes. The file gets its name when it is
-// complete, and is removed after an error.
-func saveWritten(dir, name string, write func(*os.File) error) error {
-	f, err := os.CreateTemp(dir, "."+name+"-*")
-	if err != nil {
-		return err
-	}
-	err = errors.Join(write(f), f.Chmod(0o644), f.Close())
-	if err == nil {
-		err = os.Rename(f.Name(), filepath.Join(dir, name))
-	}
-	if err != nil {
-		return errors.Join(err, os.Remove(f.Name()))
-	}
-	return nil
 }
 
 // clean removes what earlier runs left behind when they were killed. The caller holds the lock.
@@ -184,9 +180,19 @@ func (c cache) clean() {
 	for _, e := range entries {
 		_ = os.RemoveAll(filepath.Join(c.dir, "tmp", e.Name()))
 	}
-	left, _ := filepath.Glob(filepath.Join(c.dir, ".*.json-*"))
+	left, _ := filepath.Glob(filepath.Join(c.dir, ".*.json?*"))
 	for _, l := range left {
 		_ = os.Remove(l)
+	}
+}
+
+// Prune removes what is in a directory of the cache and was not used for a time, except one name.
+func Prune(dir string, unused time.Duration, except string) {
+	entries, _ := os.ReadDir(dir)
+	for _, e := range entries {
+		if st, err := e.Info(); err == nil && e.Name() != except && time.Since(st.ModTime()) > unused {
+			_ = os.RemoveAll(filepath.Join(dir, e.Name()))
+		}
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"os"
 	"path"
 	"path/filepath"
@@ -107,13 +108,9 @@ func (r *Resolved) WriteArchive(ctx context.Context, x Export) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	var paths []string
-	for p := range files {
-		paths = append(paths, p)
-	}
 	// Links are followed, because the archive has none.
 	open := func(p string) (fs.File, error) { return os.Open(files[p]) }
-	return offline.Write(ctx, m, bytes.NewReader(program), paths, open, nil)
+	return offline.Write(ctx, m, bytes.NewReader(program), slices.Collect(maps.Keys(files)), open)
 }
 
 // qemuFiles returns the files of QEMU's tree that guests need: the program, all libraries that it

@@ -272,7 +272,7 @@ func crafted(t *testing.T, trees resolved, files fstest.MapFS) []byte {
 		return files.Open(cmp.Or(strings.TrimPrefix(strings.TrimPrefix(p, prefix), "/"), p))
 	}
 	b, err = offline.Write(t.Context(), offline.Manifest{Vnic: "v1", For: []string{"run"}, Trees: b},
-		strings.NewReader("program"), paths, open, nil)
+		strings.NewReader("program"), paths, open)
 	testkit.OK(t, err)
 	return b
 }

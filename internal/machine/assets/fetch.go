@@ -136,30 +136,12 @@ func (r *Resolved) Leave() error {
 	return nil
 }
 
-// role is one kind of tree that is fetched.
-type role struct {
-	name    string   // roleQEMU, roleKernel, or a Bundle's name: the directory of its trees
-	key     string   // key in resolved.json
-	title   string   // for messages; "": name
-	install []string // the packages whose closure is computed
-	suites  []string // suites to search, best first; nil: those of versions.lock
-	want    string   // the preferred version; "": that of versions.lock, else the first suite's
-	pick    func(closure []Package) []Package
-	main    func(Package) bool // selects the package whose version is the tree's
-	// processes a tree's files; nil = nothing to do
-	build func(ctx context.Context, root string) error
-	check func(ctx context.Context, root string) error
-
-	downloading func(bytes int64) // called before a download with its size; may be nil
-}
-
 var kernelPackage = regexp.MustCompile(`^linux-(binary|image|modules)-\d`)
 
-var roles = []role{
+// roles are QEMU and the kernel, which versions.lock lists.
+var roles = []Bundle{
 	{
-		name: roleQEMU, key: roleQEMU, install: []string{"qemu-system-x86"},
-		pick: func(c []Package) []Package { return c },
-		main: func(p Package) bool { return p.Name == "qemu-system-x86" },
+		Name: roleQEMU, key: roleQEMU, Packages: []string{"qemu-system-x86"},
 		check: func(ctx context.Context, root string) error {
 			b, err := binaryOf(root)
 			if err == nil {
@@ -169,10 +151,10 @@ var roles = []role{
 		},
 	},
 	{
-		name: roleKernel, key: roleKernel, install: []string{"linux-image-cloud-amd64"},
+		Name: roleKernel, key: roleKernel, Packages: []string{"linux-image-cloud-amd64"},
 		pick:  pickKernel,
 		main:  func(p Package) bool { return !strings.HasPrefix(p.Name, "linux-modules-") },
-		build: func(_ context.Context, root string) error { return unpackKernel(root) },
+		Build: func(_ context.Context, root string) error { return unpackKernel(root) },
 		check: func(_ context.Context, root string) error {
 			_, err := kernelOf(root)
 			return err
@@ -227,10 +209,10 @@ func Fetch(ctx context.Context, o Options) (*Resolved, error) {
 
 // fromCache fills in what is still missing from the cache, after fetching it if necessary.
 func (r *Resolved) fromCache(ctx context.Context, c cache, o *Options) error {
-	var want []role
+	var want []Bundle
 	for _, role := range roles {
-		qemu := role.name == roleQEMU && r.QEMU.Args == nil && !o.KernelOnly
-		if qemu || role.name == roleKernel && r.Kernel.Image == "" && !o.CachedQEMU {
+		qemu := role.Name == roleQEMU && r.QEMU.Args == nil && !o.KernelOnly
+		if qemu || role.Name == roleKernel && r.Kernel.Image == "" && !o.CachedQEMU {
 			want = append(want, role)
 		}
 	}
@@ -241,9 +223,9 @@ func (r *Resolved) fromCache(ctx context.Context, c cache, o *Options) error {
 	if err != nil {
 		return err
 	}
-	lacks := func(role role) bool {
-		t := have[role.name]
-		return !o.will(t) || role.name == roleQEMU && older(t.Version, o.oldest())
+	lacks := func(role Bundle) bool {
+		t := have[role.Name]
+		return !o.will(t) || role.Name == roleQEMU && older(t.Version, o.oldest())
 	}
 	if slices.ContainsFunc(want, lacks) || (o.Refresh && !o.Offline) {
 		switch {
@@ -262,14 +244,14 @@ func (r *Resolved) fromCache(ctx context.Context, c cache, o *Options) error {
 		r.Notes = append(r.Notes, notes...)
 	}
 	for _, role := range want {
-		t := have[role.name]
+		t := have[role.Name]
 		root := filepath.Join(c.dir, t.Dir)
 		fd, err := hold(root)
 		if err != nil {
 			return fmt.Errorf("cache: %w: it was removed in this moment: try again", err)
 		}
 		r.held = append(r.held, fd)
-		if role.name == roleQEMU {
+		if role.Name == roleQEMU {
 			r.QEMU, err = binaryOf(root)
 			r.QEMU.Version = upstream(t.Version)
 		} else {
@@ -281,7 +263,7 @@ func (r *Resolved) fromCache(ctx context.Context, c cache, o *Options) error {
 		if err != nil {
 			return fmt.Errorf("cache: %w: remove %s and fetch again", err, root)
 		}
-		line, err := lock.untested(role.name, t.Version, t.Packages)
+		line, err := lock.untested(role.Name, t.Version, t.Packages)
 		if err != nil {
 			return fmt.Errorf("cache: %w: remove %s and fetch again", err, root)
 		}
@@ -302,4 +284,23 @@ func (r *Resolved) compare() {
 			r.Untested = append(r.Untested, fmt.Sprintf("%s %s (%s), tested with %s", p.role, p.version, p.source, want))
 		}
 	}
+}
+
+// Progress is one step of a fetch.
+type Progress struct {
+	Step        string // "wait", "update", "download", "unpack", "build"
+	What        string // "qemu", "kernel", or a suite's name
+	Done, Total int64  // bytes; if Total is 0, the total is unknown, and Done counts steps of a build
+}
+
+// String returns the step and its progress: "download qemu, 45 %".
+func (p Progress) String() string {
+	s := p.Step + " " + p.What
+	switch {
+	case p.Total > 0:
+		return fmt.Sprintf("%s, %d %%", s, 100*p.Done/p.Total)
+	case p.Done > 0:
+		return fmt.Sprintf("%s, %d steps", s, p.Done)
+	}
+	return s
 }

@@ -16,36 +16,27 @@ import (
 
 // fetchInto fetches the roles under the cache's lock, and returns notes about suites that were
 // passed over. Another process may have fetched them while this one waited.
-func fetchInto(ctx context.Context, c cache, o *Options, want []role) (have resolved, notes []string, err error) {
+func fetchInto(ctx context.Context, c cache, o *Options, want []Bundle) (have resolved, notes []string, err error) {
 	if runtime.GOARCH != "amd64" {
 		return nil, nil, &Missing{What: "a QEMU for " + runtime.GOARCH, Err: ErrNoQEMU,
 			Fix: "packages can be fetched only for amd64: " + giveBoth}
 	}
-	waited := false
-	unlock, err := c.lock(ctx, func() error {
-		if !waited {
-			o.Progress(Progress{Step: "wait", What: "another vnic that is fetching"})
-			waited = true
-		}
-		return nil
-	})
+	unlock, waited, err := c.lockToAdd(ctx, o.Progress)
 	if err != nil {
 		return nil, nil, err
 	}
 	defer unlock()
-	have, err = c.load()
-	if err != nil {
+	if have, err = c.load(); err != nil {
 		return nil, nil, err
 	}
-	c.clean()
 	if !o.Refresh || waited {
-		want = slices.DeleteFunc(slices.Clone(want), func(r role) bool { return o.will(have[r.key]) })
+		want = slices.DeleteFunc(slices.Clone(want), func(b Bundle) bool { return o.will(have[b.resolvedKey()]) })
 		if len(want) == 0 {
 			return have, nil, nil
 		}
 	}
 	if lacking := lackingTools(); lacking != nil {
-		return nil, nil, fmt.Errorf("fetch %s: %w", want[0].name, &Missing{What: lacking[0], Err: ErrNoApt,
+		return nil, nil, fmt.Errorf("fetch %s: %w", want[0].Name, &Missing{What: lacking[0], Err: ErrNoApt,
 			Fix: "packages can only be fetched on Debian and its relatives: " + giveBoth})
 	}
 	a, err := findArchive(ctx, o, aptEtc)
@@ -61,13 +52,14 @@ func fetchInto(ctx context.Context, c cache, o *Options, want []role) (have reso
 	for _, role := range want {
 		t, err := f.fetch(ctx, role)
 		if err != nil {
-			return nil, nil, fmt.Errorf("fetch %s: %w", cmp.Or(role.title, role.name), err)
+			return nil, nil, fmt.Errorf("fetch %s: %w", cmp.Or(role.Title, role.Name), err)
 		}
-		have[role.key] = t
+		have[role.resolvedKey()] = t
 		if err := c.save(have); err != nil {
 			return nil, nil, fmt.Errorf("cache: %w", err)
 		}
-		f.prune(role, t)
+		// A machine that was started from the last tree may still run. For the time of use see hold.
+		Prune(filepath.Join(c.dir, role.Name), 30*24*time.Hour, filepath.Base(t.Dir))
 	}
 	return have, f.notes, nil
 }
@@ -122,11 +114,11 @@ func hopeless(err error) bool {
 
 // choose searches the suites, except failed ones, for the preferred version, and returns the
 // nearest version found.
-func (f *fetcher) choose(ctx context.Context, r role, failed map[string]error) (*candidate, error) {
-	want := cmp.Or(r.want, lock.version(r.name))
+func (f *fetcher) choose(ctx context.Context, r Bundle, failed map[string]error) (*candidate, error) {
+	want := cmp.Or(r.Want, lock.version(r.Name))
 	var best *candidate
 	var errs []error
-	suites := r.suites
+	suites := r.Suites
 	if suites == nil {
 		suites = lock.Suites
 	}
@@ -163,28 +155,28 @@ func (f *fetcher) choose(ctx context.Context, r role, failed map[string]error) (
 	return best, nil
 }
 
-func (f *fetcher) offer(ctx context.Context, r role, suite string) (*candidate, error) {
+func (f *fetcher) offer(ctx context.Context, r Bundle, suite string) (*candidate, error) {
 	t, err := f.suite(ctx, suite)
 	if err != nil {
 		return nil, err
 	}
-	closure, err := t.closure(ctx, r.install...)
+	closure, err := t.closure(ctx, r.Packages...)
 	if err != nil {
 		return nil, err
 	}
 	// For an unknown name apt-get may select packages that provide it, or have similar names.
-	for _, name := range r.install {
+	for _, name := range r.Packages {
 		if !slices.ContainsFunc(closure, func(p Package) bool { return p.Name == name }) {
 			return nil, fmt.Errorf("suite %s: %w %s", suite, ErrNoPackage, name)
 		}
 	}
-	c := &candidate{apt: t, list: r.pick(closure)}
-	i := slices.IndexFunc(c.list, r.main)
+	c := &candidate{apt: t, list: r.installed(closure)}
+	i := slices.IndexFunc(c.list, r.isMain)
 	if i < 0 {
-		return nil, fmt.Errorf("suite %s: %s comes without the needed packages", suite, r.install[0])
+		return nil, fmt.Errorf("suite %s: %s comes without the needed packages", suite, r.Packages[0])
 	}
 	c.version = c.list[i].Version
-	if r.name == roleQEMU && older(c.version, MinVFIOUser) {
+	if r.Name == roleQEMU && older(c.version, MinVFIOUser) {
 		return nil, fmt.Errorf("suite %s: QEMU %s is older than %s", suite, c.version, MinVFIOUser)
 	}
 	return c, nil
@@ -196,7 +188,7 @@ type notServed struct{ error }
 func (e notServed) Unwrap() error { return e.error }
 
 // fetch makes the tree of a role from the best suite whose packages can be downloaded.
-func (f *fetcher) fetch(ctx context.Context, r role) (*tree, error) {
+func (f *fetcher) fetch(ctx context.Context, r Bundle) (*tree, error) {
 	for failed := map[string]error{}; ; {
 		c, err := f.choose(ctx, r, failed)
 		if err != nil {
@@ -210,20 +202,20 @@ func (f *fetcher) fetch(ctx context.Context, r role) (*tree, error) {
 	}
 }
 
-// install makes the tree of a role, unless the cache has it already.
-func (f *fetcher) install(ctx context.Context, r role, c *candidate) (t *tree, err error) {
-	if _, err := lock.untested(r.name, c.version, c.list); err != nil {
+// install makes the tree of a role, unless the cache has the tree already.
+func (f *fetcher) install(ctx context.Context, r Bundle, c *candidate) (t *tree, err error) {
+	if _, err := lock.untested(r.Name, c.version, c.list); err != nil {
 		return nil, err
 	}
 	t = &tree{
-		Dir:     filepath.Join(r.name, treeKey(c.version, c.list)),
+		Dir:     filepath.Join(r.Name, treeKey(c.version, c.list)),
 		Version: c.version, Suite: c.apt.suite, Fetched: time.Now().UTC().Truncate(time.Second), Packages: c.list,
 	}
 	final := filepath.Join(f.cache.dir, t.Dir)
 	if err := f.cache.checkTree(t.Dir); err != nil {
 		return nil, err
 	}
-	if r.check(ctx, final) == nil {
+	if r.works(ctx, final) == nil {
 		t.Disk, err = settle(final)
 		return t, err
 	}
@@ -237,18 +229,18 @@ func (f *fetcher) install(ctx context.Context, r role, c *candidate) (t *tree, e
 	if err := f.cache.checkSpace(download * 6); err != nil { // unpacked files are 4 to 5 times as big
 		return nil, err
 	}
-	if r.downloading != nil {
-		r.downloading(download)
+	if r.Downloading != nil {
+		r.Downloading(download)
 	}
-	debs, root := filepath.Join(f.work, r.name+"-debs"), filepath.Join(f.work, r.name)
+	debs, root := filepath.Join(f.work, r.Name+"-debs"), filepath.Join(f.work, r.Name)
 	for _, d := range []string{debs, root, filepath.Dir(final)} {
 		if err := os.MkdirAll(d, 0o755); err != nil {
 			return nil, err
 		}
 	}
 	step := func(name string) func(int64) {
-		f.o.Progress(Progress{Step: name, What: r.name, Total: download})
-		return func(n int64) { f.o.Progress(Progress{Step: name, What: r.name, Done: n, Total: download}) }
+		f.o.Progress(Progress{Step: name, What: r.Name, Total: download})
+		return func(n int64) { f.o.Progress(Progress{Step: name, What: r.Name, Done: n, Total: download}) }
 	}
 	if err := c.apt.download(ctx, debs, c.list, step("download")); err != nil {
 		return nil, errors.Join(notServed{err}, os.RemoveAll(debs))
@@ -256,29 +248,14 @@ func (f *fetcher) install(ctx context.Context, r role, c *candidate) (t *tree, e
 	if err := unpack(ctx, debs, root, c.list, step("unpack")); err != nil {
 		return nil, err
 	}
-	if r.build != nil {
-		if err := r.build(ctx, root); err != nil {
-			return nil, err
-		}
+	if err := r.finish(ctx, root); err != nil {
+		return nil, err
 	}
 	if t.Disk, err = settle(root); err != nil {
 		return nil, err
 	}
-	if err := r.check(ctx, root); err != nil {
+	if err := r.works(ctx, root); err != nil {
 		return nil, fmt.Errorf("the packages of suite %s do not work here: %w", t.Suite, err)
 	}
 	return t, os.Rename(root, final)
-}
-
-// prune removes trees of a role that were replaced long ago. It waits because a machine that was
-// started from the last one may still run.
-func (f *fetcher) prune(r role, now *tree) {
-	dir := filepath.Join(f.cache.dir, r.name)
-	entries, _ := os.ReadDir(dir)
-	for _, e := range entries {
-		st, err := e.Info()
-		if err == nil && e.Name() != filepath.Base(now.Dir) && time.Since(st.ModTime()) > 30*24*time.Hour { // see hold
-			_ = os.RemoveAll(filepath.Join(dir, e.Name()))
-		}
-	}
 }

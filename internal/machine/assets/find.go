@@ -12,6 +12,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"time"
 
@@ -42,11 +43,16 @@ func parseQEMUVersion(out string) (string, error) {
 	return m[1], nil
 }
 
+// Run runs a QEMU with more arguments to its end, and returns its standard output.
+func (b Binary) Run(ctx context.Context, args ...string) ([]byte, error) {
+	return proc.Command{Env: b.Env}.Run(ctx, b.Args[0], slices.Concat(b.Args[1:], args)...)
+}
+
 // version asks a QEMU for its version.
 func (b Binary) version(ctx context.Context) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
 	defer cancel()
-	out, err := proc.Command{Env: b.Env}.Run(ctx, b.Args[0], append(b.Args[1:len(b.Args):len(b.Args)], "--version")...)
+	out, err := b.Run(ctx, "--version")
 	if err != nil {
 		return "", err
 	}

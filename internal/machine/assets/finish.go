@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 
 	"vnic.dev/vnic/internal/proc"
@@ -56,7 +57,7 @@ func CompilePython(ctx context.Context, root string) error {
 // RunByOwnLoader makes the programs below directories of a tree of packages (patterns are allowed)
 // run with the tree's loader and libraries, whatever libc this machine has. It moves each program
 // to a new name beside a script that starts it. The script has the program's old path, because
-// compilers call other programs by path.
+// compilers call other programs by path. It merges /usr, as MergeUsr does.
 func RunByOwnLoader(root string, dirs ...string) error {
 	var programs []string
 	for _, pattern := range dirs {
@@ -83,6 +84,9 @@ func RunByOwnLoader(root string, dirs ...string) error {
 	}
 	if len(programs) == 0 {
 		return fmt.Errorf("%s: no programs among the tools", root)
+	}
+	if err := MergeUsr(root); err != nil {
+		return err
 	}
 	for _, p := range programs {
 		if err := os.Rename(p, p+".real"); err != nil {
@@ -111,4 +115,28 @@ func dynamic(path string) bool {
 	}
 	defer func() { _ = f.Close() }()
 	return slices.ContainsFunc(f.Progs, func(p *elf.Prog) bool { return p.Type == elf.PT_INTERP })
+}
+
+// ShellQuote returns a word that a shell reads as s.
+func ShellQuote(s string) string { return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'" }
+
+// Contents returns the paths of the files in a directory, as sources for Squash.
+func Contents(dir string) (list []string, err error) {
+	entries, err := os.ReadDir(dir)
+	for _, e := range entries {
+		list = append(list, filepath.Join(dir, e.Name()))
+	}
+	return list, err
+}
+
+// Squash makes a squashfs image of files. The same files give the same bytes. program is mksquashfs,
+// with leading arguments; level is that of zstd.
+func Squash(ctx context.Context, program, files []string, image string, level int, options ...string) error {
+	args := slices.Concat(program[1:], files, []string{image, "-all-root", "-comp", "zstd", "-Xcompression-level",
+		strconv.Itoa(level), "-noappend", "-no-progress", "-quiet", "-no-xattrs", "-all-time", "0", "-mkfs-time", "0"},
+		options)
+	// mksquashfs refuses to get the time from both an option and this variable, which make sets.
+	c := proc.Command{Dir: filepath.Dir(image), Unset: []string{"SOURCE_DATE_EPOCH"}}
+	_, err := c.Run(ctx, program[0], args...)
+	return err
 }

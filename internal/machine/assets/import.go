@@ -59,23 +59,13 @@ func Import(ctx context.Context, o Options, r io.Reader) (*Imported, error) {
 	if err != nil {
 		return nil, err
 	}
-	if o.Progress == nil {
-		o.Progress = func(Progress) {}
-	}
+	o.silence()
 	c := cache{dir}
-	waited := false
-	unlock, err := c.lock(ctx, func() error {
-		if !waited {
-			o.Progress(Progress{Step: "wait", What: "another vnic that is fetching"})
-			waited = true
-		}
-		return nil
-	})
+	unlock, _, err := c.lockToAdd(ctx, o.Progress)
 	if err != nil {
 		return nil, err
 	}
 	defer unlock()
-	c.clean()
 	work, err := os.MkdirTemp(filepath.Join(dir, "tmp"), "fetch-import-")
 	if err != nil {
 		return nil, CacheError(dir, err)
@@ -146,7 +136,7 @@ func (im *importer) begin(m *offline.Manifest) error {
 		return bad("it is for no command")
 	}
 	for key, t := range im.trees {
-		i := slices.IndexFunc(roles, func(r role) bool { return r.key == key })
+		i := slices.IndexFunc(roles, func(r Bundle) bool { return r.key == key })
 		if i < 0 || t == nil || !word.MatchString(t.Version) || !word.MatchString(t.Suite) ||
 			len(t.Packages) == 0 || !slices.Equal(t.For, m.For) {
 			return bad("tree %.80q is neither of QEMU nor of a kernel", key)
@@ -170,10 +160,11 @@ func (im *importer) begin(m *offline.Manifest) error {
 
 // put writes one file.
 func (im *importer) put(f offline.File, r io.Reader) error {
-	if err := im.root.MkdirAll(path.Dir(f.Path), 0o755); err != nil {
-		return im.explain(err)
+	var out *os.File
+	err := im.root.MkdirAll(path.Dir(f.Path), 0o755)
+	if err == nil {
+		out, err = im.root.OpenFile(f.Path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, f.Mode())
 	}
-	out, err := im.root.OpenFile(f.Path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, f.Mode())
 	if err != nil {
 		return im.explain(err)
 	}
@@ -211,15 +202,13 @@ func (im *importer) finish(ctx context.Context) error {
 			continue
 		}
 		root := filepath.Join(im.work, t.Dir)
-		if r.build != nil {
-			if err := r.build(ctx, root); err != nil {
-				return fmt.Errorf("archive: %s: %w", r.key, err)
-			}
+		if err := r.finish(ctx, root); err != nil {
+			return fmt.Errorf("archive: %s: %w", r.key, err)
 		}
 		if t.Disk, err = settle(root); err != nil {
 			return err
 		}
-		if err := r.check(ctx, root); err != nil {
+		if err := r.works(ctx, root); err != nil {
 			return fmt.Errorf("archive: its %s does not work here: %w", r.key, err)
 		}
 		t.Fetched = time.Now().UTC().Truncate(time.Second)

@@ -11,6 +11,8 @@ import (
 	"slices"
 	"strings"
 
+	"golang.org/x/sys/unix"
+
 	"vnic.dev/vnic/internal/proc"
 )
 
@@ -73,14 +75,7 @@ func (a archive) check() error {
 	}
 }
 
-func readable(path string) bool {
-	f, err := os.Open(path)
-	if err != nil {
-		return false
-	}
-	_ = f.Close()
-	return true
-}
+func readable(path string) bool { return unix.Access(path, unix.R_OK) == nil }
 
 // debianSource asks apt for the first of the machine's package sources that is Debian's main
 // archive. It returns the URI and the keyring named by the entry, "" if there is none. It tells apt

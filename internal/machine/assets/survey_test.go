@@ -17,7 +17,7 @@ func TestSurveySaysWhatIsToBeFetched(t *testing.T) {
 	if s.Cache != dir || s.Ready || s.QEMU.Args != nil || s.Kernel.Image != "" {
 		t.Errorf("%+v", s)
 	}
-	want := lock.role(roleQEMU).Download + lock.role(roleKernel).Download
+	want := lock.Roles[roleQEMU].Download + lock.Roles[roleKernel].Download
 	if s.DownloadBytes <= want || s.DiskBytes == 0 {
 		t.Errorf("to download: %d, at least %d", s.DownloadBytes, want)
 	}

@@ -167,13 +167,13 @@ func checkPath(path string) error {
 
 // refuse adds advice to an error of the check.
 func (c cache) refuse(err error) error {
-	switch {
-	case !errors.Is(err, trusted.Err):
+	if !errors.Is(err, trusted.Err) {
 		return err
-	case trusted.OtherOwner(err):
-		return &Missing{What: "cache " + c.dir, Err: err, Fix: "its programs would run as you: if you trust all of it, " +
-			"own it (chown -R), else remove it, or set " + EnvCache + " to a directory of yours"}
 	}
-	return &Missing{What: "cache " + c.dir, Err: err, Fix: "its programs would run as you: if nobody else has put " +
-		"anything there, chmod -R go-w it, else remove it, or set " + EnvCache + " to a directory of yours"}
+	fix := "if nobody else has put anything there, chmod -R go-w it"
+	if trusted.OtherOwner(err) {
+		fix = "if you trust all of it, own it (chown -R)"
+	}
+	return &Missing{What: "cache " + c.dir, Err: err, Fix: "its programs would run as you: " + fix +
+		", else remove it, or set " + EnvCache + " to a directory of yours"}
 }

@@ -120,7 +120,7 @@ func TestBundleThatOthersWriteIsRefused(t *testing.T) {
 	o := fakeCache(t)
 	c, b := cache{o.CacheDir}, Bundle{Name: BundleCompiler, Packages: []string{"gcc"}}
 	have := testkit.Must(c.load())(t)
-	have[b.role().key] = &tree{Dir: BundleCompiler + "/x", Version: "1"}
+	have[b.resolvedKey()] = &tree{Dir: BundleCompiler + "/x", Version: "1"}
 	file := filepath.Join(c.dir, BundleCompiler, "x", compiler)
 	write(t, file, "")
 	testkit.OK(t, errors.Join(c.save(have), os.Chmod(file, 0o646)))

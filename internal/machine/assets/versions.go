@@ -23,9 +23,9 @@ var versionsLock string
 
 // tested is versions.lock: the versions that the project was tested with.
 type tested struct {
-	About  []string            `json:"about"`  // comment for readers of the file
-	Suites []string            `json:"suites"` // suites to search, best first
-	Roles  map[string]*members `json:"roles"`
+	About  []string           `json:"about"`  // comment for readers of the file
+	Suites []string           `json:"suites"` // suites to search, best first
+	Roles  map[string]members `json:"roles"`
 }
 
 // members are the packages of a role.
@@ -51,17 +51,9 @@ var lock = func() *tested {
 // Suites returns the suites from which QEMU and kernels are fetched, best first.
 func Suites() []string { return slices.Clone(lock.Suites) }
 
-// role returns the entry of a role, or an empty one.
-func (t *tested) role(name string) *members {
-	if m := t.Roles[name]; m != nil {
-		return m
-	}
-	return &members{}
-}
-
-// version returns the tested version of a role: that of its first package.
+// version returns the tested version of a role, which is its first package's.
 func (t *tested) version(role string) string {
-	for _, p := range t.role(role).Packages {
+	for _, p := range t.Roles[role].Packages {
 		return p.Version
 	}
 	return ""
@@ -75,7 +67,7 @@ func (t *tested) untested(role, version string, got []Package) (string, error) {
 		return fmt.Sprintf("%s %s, tested with %s", role, version, cmp.Or(want, "none")), nil
 	}
 	var diff []string
-	for _, want := range t.role(role).Packages {
+	for _, want := range t.Roles[role].Packages {
 		i := slices.IndexFunc(got, func(p Package) bool { return p.Name == want.Name })
 		if i < 0 {
 			diff = append(diff, fmt.Sprintf("no %s %s", want.Name, want.Version))

@@ -29,20 +29,20 @@ func TestVersionsLockIsCurrent(t *testing.T) {
 	if *update {
 		r := fetched(t)
 		have := testkit.Must(cache{r.Cache}.load())(t)
-		now := &tested{About: lock.About, Suites: lock.Suites, Roles: map[string]*members{}}
+		now := &tested{About: lock.About, Suites: lock.Suites, Roles: map[string]members{}}
 		for _, role := range roles {
-			tr := have[role.name]
+			tr := have[role.Name]
 			m := &members{Disk: tr.Disk}
 			for _, p := range tr.Packages {
 				m.Download += p.Size
-				if role.name == roleKernel || slices.Contains(lockNames, p.Name) {
+				if role.Name == roleKernel || slices.Contains(lockNames, p.Name) {
 					m.Packages = append(m.Packages, p)
 				}
 			}
 			slices.SortStableFunc(m.Packages, func(a, b Package) int {
 				return slices.Index(lockNames, a.Name) - slices.Index(lockNames, b.Name)
 			})
-			now.Roles[role.name] = m
+			now.Roles[role.Name] = *m
 		}
 		testkit.OK(t, os.WriteFile("versions.lock", []byte(now.format(t)), 0o644))
 		return
@@ -51,12 +51,12 @@ func TestVersionsLockIsCurrent(t *testing.T) {
 		t.Errorf("versions.lock is not as it would be written:\n%s", want)
 	}
 	for _, role := range roles {
-		if lock.version(role.name) == "" || lock.role(role.name).Download == 0 {
-			t.Errorf("versions.lock lacks %s", role.name)
+		if lock.version(role.Name) == "" || lock.Roles[role.Name].Download == 0 {
+			t.Errorf("versions.lock lacks %s", role.Name)
 		}
-		for _, p := range lock.role(role.name).Packages {
+		for _, p := range lock.Roles[role.Name].Packages {
 			if p.Name == "" || p.Version == "" || p.Size == 0 || !regexp.MustCompile(`^[0-9a-f]{64}$`).MatchString(p.SHA256) {
-				t.Errorf("versions.lock: %s: %+v", role.name, p)
+				t.Errorf("versions.lock: %s: %+v", role.Name, p)
 			}
 		}
 	}
@@ -99,7 +99,7 @@ func TestNearestVersion(t *testing.T) {
 
 func TestUntestedIsSaid(t *testing.T) {
 	a, b := strings.Repeat("a", 64), strings.Repeat("b", 64)
-	l := &tested{Roles: map[string]*members{roleQEMU: {Packages: []Package{{Name: "q", Version: "1:11.1.2-1", SHA256: a},
+	l := &tested{Roles: map[string]members{roleQEMU: {Packages: []Package{{Name: "q", Version: "1:11.1.2-1", SHA256: a},
 		{Name: "r", Version: "1.0", SHA256: b}}}}}
 	for name, c := range map[string]struct {
 		version string

@@ -15,6 +15,8 @@ import (
 	"github.com/klauspost/compress/zstd"
 	"github.com/ulikunitz/xz"
 	"golang.org/x/sys/unix"
+
+	"vnic.dev/vnic/internal/outfile"
 )
 
 // A bzImage decompresses itself at boot, which takes 1.4 s of 3.8 s under TCG (kernel 7.2, until
@@ -49,7 +51,7 @@ func unpackKernel(root string) error {
 	if err != nil {
 		return err
 	}
-	return saveWritten(root, vmlinuxName, func(f *os.File) error {
+	return outfile.Replace(filepath.Join(root, vmlinuxName), func(f *os.File) error {
 		err := vmlinux(f, b)
 		if err == nil {
 			err = bootsByPVH(f)

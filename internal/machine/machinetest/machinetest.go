@@ -1,5 +1,5 @@
 // Package machinetest boots guests for tests. It fetches missing files, and fails a test whose
-// guest cannot boot. Tests that boot guests run in `make test-all` (testkit.Boots), except those of
+// guest cannot boot. Tests that boot guests run in `make test-all` (testkit.Boots), except the guests of
 // test/internal/guests.
 package machinetest
 
@@ -26,7 +26,7 @@ import (
 )
 
 // Images fetches QEMU and a kernel for guests with NICs of these models, and builds the initramfs
-// with the modules, programs and files of o; without modules in o, with those of the models. It
+// with the modules, programs and files of o; without modules in o, with the modules of the models. It
 // releases everything when the test ends.
 func Images(t *testing.T, models []string, o guestimages.Options) *machine.Images {
 	t.Helper()

@@ -399,17 +399,15 @@ func (c *Config) complete() error {
 		if !g.Node && (g.File == nil || g.Size < 4096 || g.Size&(g.Size-1) != 0) {
 			return fmt.Errorf("config: GPU %d: a file and a size that is a power of two are needed, for a BAR", i)
 		}
-		if err := holds(g.File, g.Size); err != nil {
+		st, err := g.File.Stat()
+		if err == nil && uint64(st.Size()) < g.Size {
+			err = fmt.Errorf("file of %d bytes, %d needed", st.Size(), g.Size)
+		}
+		if err != nil {
 			return fmt.Errorf("config: GPU %d: %w", i, err)
 		}
 	}
-	if err := c.checkTree(); err != nil {
-		return err
-	}
-	if err := c.checkHotplug(); err != nil {
-		return err
-	}
-	if err := c.checkDisks(); err != nil {
+	if err := cmp.Or(c.checkTree(), c.checkHotplug(), c.checkDisks()); err != nil {
 		return err
 	}
 	c.Netdevs = slices.Clone(c.Netdevs) // does not change the caller's slice
@@ -426,17 +424,6 @@ func (c *Config) complete() error {
 		if n.MAC != nil && (len(n.MAC) != 6 || n.MAC[0]&1 != 0) {
 			return fmt.Errorf("config: network device %d: %s is no MAC address of a device", i, net.HardwareAddr(n.MAC))
 		}
-	}
-	return nil
-}
-
-func holds(f *os.File, size uint64) error {
-	st, err := f.Stat()
-	if err != nil {
-		return err
-	}
-	if uint64(st.Size()) < size {
-		return fmt.Errorf("file of %d bytes, %d needed", st.Size(), size)
 	}
 	return nil
 }

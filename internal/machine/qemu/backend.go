@@ -44,27 +44,23 @@ func newBackendSocket(connected func(*net.UnixConn), vfioUser bool) (*backendSoc
 
 // listenUnnamed listens on a socket whose path it removes again. The returned file leads to the
 // socket: connect(2) resolves a path, and /proc/self/fd/N resolves to the open file.
-func listenUnnamed() (*net.UnixListener, *os.File, error) {
+func listenUnnamed() (l *net.UnixListener, f *os.File, err error) {
 	dir, err := os.MkdirTemp("", "vnic-")
 	if err != nil {
 		return nil, nil, err
 	}
-	l, f, err := listenIn(dir)
-	if rerr := os.RemoveAll(dir); err == nil && rerr != nil {
-		return nil, nil, errors.Join(rerr, l.Close(), f.Close())
-	}
-	return l, f, err
-}
-
-func listenIn(dir string) (*net.UnixListener, *os.File, error) {
+	defer func() {
+		if rerr := os.RemoveAll(dir); err == nil && rerr != nil {
+			err = errors.Join(rerr, l.Close(), f.Close())
+		}
+	}()
 	d, err := os.Open(dir)
 	if err != nil {
 		return nil, nil, err
 	}
 	defer func() { _ = d.Close() }()
 	path := filepath.Join(fdPath(int(d.Fd())), "s") // a socket's path has at most 107 bytes; dir's may be longer
-	l, err := net.ListenUnix("unix", &net.UnixAddr{Net: "unix", Name: path})
-	if err != nil {
+	if l, err = net.ListenUnix("unix", &net.UnixAddr{Net: "unix", Name: path}); err != nil {
 		return nil, nil, err
 	}
 	l.SetUnlinkOnClose(false) // the path is removed long before
@@ -83,21 +79,13 @@ func (b *backendSocket) accept(pid int) {
 		if err != nil {
 			return
 		}
-		if peer(conn) == pid {
+		if peer, err := scm.Peer(conn); err == nil && int(peer.Pid) == pid {
 			_ = b.listener.Close()
 			b.connected(conn)
 			return
 		}
 		_ = conn.Close()
 	}
-}
-
-// peer returns the process id of the other end.
-func peer(conn *net.UnixConn) int {
-	if c, err := scm.Peer(conn); err == nil {
-		return int(c.Pid)
-	}
-	return -1
 }
 
 // close may be called more than once.

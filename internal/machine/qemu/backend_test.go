@@ -10,8 +10,8 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// envCaller makes this test program connect to the socket of that name when it is told to, and
-// print what it reads: see TestOnlyTheChosenProcessIsLetIn.
+// envCaller makes this test program connect to the socket of that name if the variable is set,
+// and print what it reads: see TestOnlyTheChosenProcessIsLetIn.
 const envCaller = "VNIC_TEST_CALLER"
 
 func caller() {

@@ -130,7 +130,8 @@ func crash(t *testing.T, trigger string) error {
 	if err := m.Agent().Call(t.Context(), "crash", trigger, nil); err == nil {
 		t.Error("the guest lived on")
 	}
-	err := m.Wait()
+	<-m.Done()
+	err := m.Close()
 	t.Log(err)
 	return err
 }
@@ -215,7 +216,8 @@ func TestCancelEndsQEMU(t *testing.T) {
 	testkit.OK(t, err)
 	defer m.Close()
 	cancel()
-	if err := m.Wait(); !errors.Is(err, context.Canceled) {
+	<-m.Done()
+	if err := m.Close(); !errors.Is(err, context.Canceled) {
 		t.Errorf("got %v", err)
 	}
 	testkit.ErrorIs(t, agent.SayHello.Do(t.Context(), m.Agent(), agent.None{}), agent.ErrClosed, "a call after the end")

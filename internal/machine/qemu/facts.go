@@ -101,6 +101,7 @@ func parameters(dir string) string {
 	return strings.Join(words, " ")
 }
 
+// oneOf returns the text of a file, or "" if it cannot be read.
 func oneOf(path string) string {
 	b, _ := os.ReadFile(path)
 	return strings.TrimSpace(string(b))

@@ -1,7 +1,6 @@
 package qemu
 
 import (
-	"bufio"
 	"bytes"
 	"errors"
 	"fmt"
@@ -31,7 +30,7 @@ type KernelFit struct {
 type driverOf struct {
 	module string // the driver's name
 	option string // the kernel option that builds it
-	text   string // a text of the driver, found in a kernel that has it built in
+	text   string // a text of the driver, found in a kernel in which it is built in
 	// Symbols that the driver imports if it is new enough for this NIC, and for device memory.
 	needs, devmemNeeds string
 	old, devmemOld     string // what a driver without them lacks
@@ -67,10 +66,13 @@ func FitOf(k assets.Kernel, nic string) KernelFit {
 	fit.Boot = conf.lacks(bootOptions)
 	fit.NIC = d.drives(k, &conf)
 	fit.Devmem = fit.NIC
-	if d.programs != "" {
-		fit.Devmem = has(k, d.programs)
-	} else if fit.NIC == nil {
+	switch {
+	case d.programs == "" && fit.NIC == nil:
 		fit.Devmem = errors.Join(d.devmem(k), conf.lacks(d.options))
+	case d.programs != "" && k.Modules == "":
+		fit.Devmem = nil // it may be built in
+	case d.programs != "":
+		_, fit.Devmem = find(k, d.programs)
 	}
 	return fit
 }
@@ -108,15 +110,12 @@ func (d *driverOf) drives(k assets.Kernel, conf *kernelConfig) error {
 	if k.Modules == "" {
 		return d.builtIn(k, conf)
 	}
-	m, err := guestimages.FindModule(k.Modules, d.module)
+	m, err := find(k, d.module)
 	switch {
 	case err != nil:
 		return err
 	case m.Path == "":
 		return d.tooOld(k)
-	case m.Release != "" && m.Release != k.Version:
-		return fmt.Errorf("module %s of %s: %w: its is %s, this is %s", d.module, k.Modules, guestimages.ErrOtherKernel,
-			m.Release, k.Version)
 	case d.needs != "" && !m.Names(d.needs):
 		return fmt.Errorf("its %s is %w: %s", d.module, errTooOld, d.old)
 	}
@@ -159,26 +158,20 @@ func (d *driverOf) tooOld(k assets.Kernel) error {
 	return nil
 }
 
-// has returns an error if a kernel has a module neither as a file nor built in.
-func has(k assets.Kernel, module string) error {
-	if k.Modules == "" {
-		return nil // it may be built in
-	}
+// find finds a module of a kernel, as a file or built in. A module for another kernel is an error.
+func find(k assets.Kernel, module string) (*guestimages.ModuleFile, error) {
 	m, err := guestimages.FindModule(k.Modules, module)
 	if err == nil && m.Release != "" && m.Release != k.Version {
-		return fmt.Errorf("module %s of %s: %w: its is %s, this is %s", module, k.Modules, guestimages.ErrOtherKernel,
+		err = fmt.Errorf("module %s of %s: %w: its is %s, this is %s", module, k.Modules, guestimages.ErrOtherKernel,
 			m.Release, k.Version)
 	}
-	return err
+	return m, err
 }
 
 // semverOf returns "v6.12.95" for "6.12.95+deb12-cloud-amd64".
 func semverOf(release string) string {
-	end := strings.IndexFunc(release, func(r rune) bool { return r != '.' && (r < '0' || r > '9') })
-	if end < 0 {
-		end = len(release)
-	}
-	return "v" + release[:end]
+	rest := strings.TrimLeft(release, ".0123456789")
+	return "v" + strings.TrimSuffix(release, rest)
 }
 
 // kernelConfig is a kernel's configuration: "y" or "m" for each set option.
@@ -193,27 +186,26 @@ const maxConfig = 4 << 20
 // readConfig finds a kernel's configuration where distributions and builds from source put it.
 func readConfig(k assets.Kernel) kernelConfig {
 	dir := filepath.Dir(k.Image)
-	places := []string{filepath.Join(dir, "config-"+k.Version), filepath.Join(k.Modules, "config")}
+	places := []string{filepath.Join(dir, "config-"+k.Version)}
+	if k.Modules != "" {
+		places = append(places, filepath.Join(k.Modules, "config"))
+	}
 	if strings.HasSuffix(dir, "/arch/x86/boot") {
 		places = append(places, filepath.Join(dir, "../../../.config"))
 	}
-	if k.Modules == "" {
-		places = append(places[:1], places[2:]...)
-	}
 	for _, p := range places {
-		f, err := os.Open(p)
-		if err != nil {
+		st, err := os.Stat(p)
+		if err != nil || !st.Mode().IsRegular() || st.Size() > maxConfig {
 			continue
 		}
+		text, _ := os.ReadFile(p)
 		c := kernelConfig{path: p, options: map[string]string{}}
-		if st, err := f.Stat(); err == nil && st.Mode().IsRegular() && st.Size() <= maxConfig {
-			for s := bufio.NewScanner(f); s.Scan(); {
-				if name, value, ok := strings.Cut(s.Text(), "="); ok && strings.HasPrefix(name, "CONFIG_") {
-					c.options[strings.TrimPrefix(name, "CONFIG_")] = value
-				}
+		for line := range strings.Lines(string(text)) {
+			if line, ok := strings.CutPrefix(line, "CONFIG_"); ok {
+				name, value, _ := strings.Cut(strings.TrimSpace(line), "=")
+				c.options[name] = value
 			}
 		}
-		_ = f.Close()
 		if c.options["X86_64"] == "y" { // it is a configuration for x86-64
 			return c
 		}

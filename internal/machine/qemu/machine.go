@@ -10,6 +10,7 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -135,7 +136,6 @@ type Machine struct {
 	agent    *agent.Client
 	net      []*backendSocket
 
-	unplug  [2][]string // removable devices of NICs and GPUs; "": not removable
 	unplugs unplugs
 
 	ask    chan struct{} // closed by Close
@@ -219,7 +219,7 @@ func launch(ctx context.Context, c *Config, accel Accel) (_ *Machine, err error)
 		conOK: make(chan struct{}), ask: make(chan struct{}), up: make(chan struct{}), done: make(chan struct{}),
 		stderr: agent.Tail{Max: 8 << 10},
 	}
-	m.unplug = c.devicesOut()
+	m.unplugs.init(c)
 	var in inherited
 	host := map[string]net.Conn{} // this process's ends
 	defer func() {
@@ -269,7 +269,7 @@ func launch(ctx context.Context, c *Config, accel Accel) (_ *Machine, err error)
 	}
 	in.sandbox = hasSandbox(ctx, c.QEMU)
 	args, fds := arguments(c, accel, in)
-	cmd := exec.Command(c.QEMU.Args[0], append(c.QEMU.Args[1:len(c.QEMU.Args):len(c.QEMU.Args)], args...)...)
+	cmd := exec.Command(c.QEMU.Args[0], slices.Concat(c.QEMU.Args[1:], args)...)
 	cmd.Env = append([]string{"PATH=" + os.Getenv("PATH"), "HOME=/", "LC_ALL=C.UTF-8"}, c.QEMU.Env...)
 	cmd.Dir = "/"
 	cmd.Stdout, cmd.Stderr = &m.stderr, &m.stderr
@@ -311,39 +311,35 @@ func launch(ctx context.Context, c *Config, accel Accel) (_ *Machine, err error)
 
 // gather writes readers' data into one sealed memfd, in order.
 func gather(list []io.Reader) (*os.File, error) {
-	f, err := memfd("vnic-initrd")
-	if err != nil {
-		return nil, err
-	}
-	if _, err = io.Copy(f, io.MultiReader(list...)); err == nil {
-		_, err = unix.FcntlInt(f.Fd(), unix.F_ADD_SEALS, unix.F_SEAL_WRITE|unix.F_SEAL_SHRINK|unix.F_SEAL_GROW)
-	}
-	if err != nil {
-		return nil, errors.Join(err, f.Close())
-	}
-	return f, nil
+	return memfd("vnic-initrd", unix.F_SEAL_WRITE|unix.F_SEAL_SHRINK|unix.F_SEAL_GROW, func(f *os.File) error {
+		_, err := io.Copy(f, io.MultiReader(list...))
+		return err
+	})
 }
 
-func memfd(name string) (*os.File, error) {
+// NewMemory makes shared memory for a guest's RAM: a memfd of a fixed size, whose pages use
+// memory when they are first touched.
+func NewMemory(name string, size uint64) (*os.File, error) {
+	return memfd(name, unix.F_SEAL_SHRINK|unix.F_SEAL_GROW, func(f *os.File) error {
+		if err := f.Truncate(int64(size)); err != nil {
+			return fmt.Errorf("memory of %d bytes: %w", size, err)
+		}
+		return nil
+	})
+}
+
+// memfd makes a memfd with the content that write writes, and seals it.
+func memfd(name string, seals int, write func(*os.File) error) (*os.File, error) {
 	fd, err := unix.MemfdCreate(name, unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
 	if err != nil {
 		return nil, fmt.Errorf("memfd: %w", err)
 	}
-	return os.NewFile(uintptr(fd), name), nil
-}
-
-// NewMemory makes shared memory for a guest's RAM: a memfd of a fixed size, of which only touched
-// pages use memory.
-func NewMemory(name string, size uint64) (*os.File, error) {
-	f, err := memfd(name)
-	if err != nil {
-		return nil, err
-	}
-	if err = f.Truncate(int64(size)); err == nil {
-		_, err = unix.FcntlInt(f.Fd(), unix.F_ADD_SEALS, unix.F_SEAL_SHRINK|unix.F_SEAL_GROW)
+	f := os.NewFile(uintptr(fd), name)
+	if err = write(f); err == nil {
+		_, err = unix.FcntlInt(f.Fd(), unix.F_ADD_SEALS, seals)
 	}
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("memory of %d bytes: %w", size, err), f.Close())
+		return nil, errors.Join(err, f.Close())
 	}
 	return f, nil
 }
@@ -389,14 +385,8 @@ func (m *Machine) Console() []byte { return m.con.bytes() }
 // Done returns a channel that is closed when QEMU has ended and everything is cleaned up.
 func (m *Machine) Done() <-chan struct{} { return m.done }
 
-// Wait waits until QEMU has ended. It returns nil after the guest's power-off or Close, else a
-// *RunError.
-func (m *Machine) Wait() error {
-	<-m.done
-	return m.err
-}
-
-// PowerOff asks the guest to power off, and waits for the end as Wait does.
+// PowerOff asks the guest to power off, and waits until QEMU has ended. It returns nil after the
+// power-off, else a *RunError.
 func (m *Machine) PowerOff(ctx context.Context) error {
 	if err := m.agent.Call(ctx, "poweroff", nil, nil); err != nil && !errors.Is(err, agent.ErrClosed) {
 		return fmt.Errorf("%s: %w", m.name, err)

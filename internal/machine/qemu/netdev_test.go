@@ -66,7 +66,7 @@ func TestGuestHasVhostUserNICAndItsMemoryIsOurs(t *testing.T) {
 	if got := h.Find(0x1af4, 0x1041); len(got) != 1 {
 		t.Errorf("NIC: %+v", h.PCI)
 	}
-	ram := testkit.Must(unix.Mmap(int(m.RAM()[0].Fd()), 0, int(c.RAMSize), unix.PROT_READ, unix.MAP_SHARED))(t)
+	ram := testkit.Must(unix.Mmap(int(m.Physical()[0].File.Fd()), 0, int(c.RAMSize), unix.PROT_READ, unix.MAP_SHARED))(t)
 	if !bytes.Contains(ram, []byte("Linux version "+h.Kernel)) {
 		t.Error("guest RAM does not hold the guest's kernel")
 	}

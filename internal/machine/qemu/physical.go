@@ -20,7 +20,7 @@ const (
 )
 
 // Physical returns the physical addresses of the guest's RAM and of the GPUs that are NUMA nodes.
-// The files are those of RAM and of the configuration.
+// The files are the RAM, which Close closes, and the files of the configuration's GPUs.
 func (m *Machine) Physical() []Extent { return m.physical }
 
 // physical returns the addresses of files, which are in the order of their nodes.

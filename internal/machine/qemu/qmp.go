@@ -70,11 +70,6 @@ const (
 	commandUnplug       = "device_del"
 )
 
-// unplugArgs are the arguments of device_del.
-type unplugArgs struct {
-	ID string `json:"id"`
-}
-
 // maxQMP bounds a line from QEMU.
 const maxQMP = 1 << 20
 

@@ -7,7 +7,6 @@ import (
 
 	"vnic.dev/vnic/internal/limits"
 	"vnic.dev/vnic/internal/machine/assets"
-	"vnic.dev/vnic/internal/proc"
 )
 
 // sandbox are the rights that a running QEMU loses: it starts no program, and gets no other
@@ -29,8 +28,7 @@ func hasSandbox(ctx context.Context, b assets.Binary) bool {
 	}
 	ctx, cancel := context.WithTimeout(ctx, limits.QEMUVersion.Here())
 	defer cancel()
-	_, err := proc.Command{Env: b.Env}.Run(ctx, b.Args[0],
-		append(b.Args[1:len(b.Args):len(b.Args)], "-sandbox", sandbox, "--version")...)
+	_, err := b.Run(ctx, "-sandbox", sandbox, "--version")
 	if ctx.Err() == nil {
 		sandboxes.Store(key, err == nil)
 	}

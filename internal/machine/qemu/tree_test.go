@@ -165,5 +165,7 @@ func TestPortsThatLetGo(t *testing.T) {
 			t.Errorf("no %s in %s", want, args)
 		}
 	}
-	testkit.Equal(t, "devices", fmt.Sprintf("%q", c.devicesOut()), `[["dev-net0" ""] ["" ""]]`)
+	var u unplugs
+	u.init(&c)
+	testkit.Equal(t, "devices", fmt.Sprint(u.removable), "map[dev-gpu0:false dev-gpu1:false dev-net0:true dev-net1:false]")
 }

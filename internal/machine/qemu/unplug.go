@@ -22,28 +22,6 @@ const DevicePrefix = "dev-"
 func nicDevice(i int) string { return DevicePrefix + "net" + strconv.Itoa(i) }
 func gpuDevice(i int) string { return DevicePrefix + "gpu" + strconv.Itoa(i) }
 
-const (
-	outNICs = iota // indices of Machine.unplug
-	outGPUs
-)
-
-// devicesOut returns the names of the removable NICs and GPUs.
-func (c *Config) devicesOut() (list [2][]string) {
-	add := func(kind int, hotplug bool, name string) {
-		if !hotplug {
-			name = ""
-		}
-		list[kind] = append(list[kind], name)
-	}
-	for i, n := range c.Netdevs {
-		add(outNICs, n.Hotplug, nicDevice(i))
-	}
-	for i, g := range c.GPUs {
-		add(outGPUs, g.Hotplug, gpuDevice(i))
-	}
-	return list
-}
-
 // hotplug returns the places of removable devices.
 func (c *Config) hotplug() map[string]bool {
 	places := make(map[string]bool)
@@ -73,34 +51,40 @@ func (c *Config) checkHotplug() error {
 
 // unplugs are the removals in progress.
 type unplugs struct {
+	removable map[string]bool // devices
+
 	mu      sync.Mutex
 	waiting map[string]chan error // under mu, by device; of capacity 1
+}
+
+// init notes the machine's removable devices.
+func (u *unplugs) init(c *Config) {
+	u.removable, u.waiting = map[string]bool{}, map[string]chan error{}
+	for i, n := range c.Netdevs {
+		u.removable[nicDevice(i)] = n.Hotplug
+	}
+	for i, g := range c.GPUs {
+		u.removable[gpuDevice(i)] = g.Hotplug
+	}
 }
 
 // UnplugNIC asks the guest to release NIC i of Config.Netdevs. The channel receives nil when the
 // device has been removed, or an error (ErrKept) if the guest did not release it. It is closed if
 // the machine ends before that. If there is no channel, the error says why the guest was not asked;
 // ErrFixed means that the device cannot be removed at all.
-func (m *Machine) UnplugNIC(i int) (<-chan error, error) {
-	return m.takeOut(m.unplug[outNICs][i])
-}
+func (m *Machine) UnplugNIC(i int) (<-chan error, error) { return m.takeOut(nicDevice(i)) }
 
 // UnplugGPU is UnplugNIC for GPU i of Config.GPUs.
-func (m *Machine) UnplugGPU(i int) (<-chan error, error) {
-	return m.takeOut(m.unplug[outGPUs][i])
-}
+func (m *Machine) UnplugGPU(i int) (<-chan error, error) { return m.takeOut(gpuDevice(i)) }
 
 func (m *Machine) takeOut(device string) (<-chan error, error) {
-	if device == "" {
+	u := &m.unplugs
+	if !u.removable[device] {
 		return nil, fmt.Errorf("%s: %w", m.name, ErrFixed)
 	}
-	u := &m.unplugs
 	event, done := make(chan error, 1), make(chan error, 1)
 	u.mu.Lock()
 	_, under := u.waiting[device]
-	if u.waiting == nil {
-		u.waiting = make(map[string]chan error)
-	}
 	if !under {
 		u.waiting[device] = event
 	}
@@ -114,7 +98,7 @@ func (m *Machine) takeOut(device string) (<-chan error, error) {
 		delete(u.waiting, device)
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), limits.Unplug.Here())
-	if _, err := m.qmp.do(ctx, commandUnplug, unplugArgs{device}); err != nil {
+	if _, err := m.qmp.do(ctx, commandUnplug, map[string]string{"id": device}); err != nil {
 		cancel()
 		forget()
 		return nil, fmt.Errorf("%s: %w", m.name, err)

@@ -10,8 +10,8 @@ import (
 
 // unplugMachine makes a machine whose QEMU replies as answer says, and handles its events.
 func unplugMachine(t *testing.T, answer func(n int, line string) string) *Machine {
-	m := &Machine{name: "m", done: make(chan struct{}), qmp: peerQMP(t, answer),
-		unplug: [2][]string{{nicDevice(0), ""}, {gpuDevice(0)}}}
+	m := &Machine{name: "m", done: make(chan struct{}), qmp: peerQMP(t, answer)}
+	m.unplugs.init(&Config{Netdevs: []Netdev{{Hotplug: true}, {}}, GPUs: []GPU{{Hotplug: true}}})
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)

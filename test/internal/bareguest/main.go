@@ -56,13 +56,7 @@ func write(out, tool string, modules []string) error {
 		list = append(list, newc.Text(f[0], string(b), 0o755))
 	}
 	var b bytes.Buffer
-	w := newc.NewWriter(&b)
-	for _, f := range list {
-		if err := w.Add(f); err != nil {
-			return err
-		}
-	}
-	if err := w.Close(); err != nil {
+	if _, err := newc.Write(&b, list); err != nil {
 		return err
 	}
 	return os.WriteFile(out, b.Bytes(), 0o644)

@@ -12,6 +12,7 @@ import (
 	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/machine"
 	"vnic.dev/vnic/internal/machine/machinetest"
+	"vnic.dev/vnic/internal/machine/qemu"
 	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/test/internal/guestops"
 )
@@ -35,7 +36,8 @@ func boot(t *testing.T) *guest {
 	im := images(t)
 	l := machinetest.Lab(t, lab.Description{Guests: []lab.Guest{{Driver: lab.DriverVNICGPU,
 		NICs: []lab.NIC{{Model: lab.GVE}}, GPUs: []lab.GPU{{Memory: gpuMemory}}}}}, nil)
-	m := machinetest.Boot(t, im, l.Machine(0), machine.Config{RAMSize: 384 << 20, TimeLimit: 30 * time.Minute})
+	m := machinetest.Boot(t, im, l.Machine(0), machine.Config{Config: qemu.Config{RAMSize: 384 << 20,
+		TimeLimit: 30 * time.Minute}})
 	up(t, m, l.Port(0))
 	return &guest{m, l.Port(0).GPU()}
 }

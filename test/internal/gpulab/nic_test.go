@@ -50,8 +50,8 @@ type entry struct {
 // serve is a NIC for a guest, until the test ends.
 func serve(t *testing.T, g *guest) {
 	t.Helper()
-	testkit.Equal(t, "files of RAM", len(g.Machine.RAM()), 1)
-	f := g.Machine.RAM()[0]
+	testkit.Equal(t, "files of RAM", len(g.Machine.Physical()), 1)
+	f := g.Machine.Physical()[0].File
 	size := testkit.Must(f.Stat())(t).Size()
 	ram := testkit.Must(unix.Mmap(int(f.Fd()), 0, int(size), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED))(t)
 	pin := testkit.Must(g.gpu.Region().Pin(0, gpuMemory))(t)

@@ -7,6 +7,7 @@ import (
 	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/machine"
 	"vnic.dev/vnic/internal/machine/machinetest"
+	"vnic.dev/vnic/internal/machine/qemu"
 )
 
 // Invariant: vnicgpu: a NIC has pages of programs on demand, and lets go of them before Linux has them moved, unmapped
@@ -17,7 +18,8 @@ func TestPaging(t *testing.T) {
 	l := machinetest.Lab(t, lab.Description{Guests: []lab.Guest{{Driver: lab.DriverVNICGPU,
 		NICs: []lab.NIC{{Model: lab.GVE}}, GPUs: []lab.GPU{{Memory: gpuMemory}}}}}, nil)
 	// Two CPUs: a page is asked for while another CPU has it moved.
-	m := machinetest.Boot(t, im, l.Machine(0), machine.Config{CPUs: 2, RAMSize: 384 << 20, TimeLimit: 30 * time.Minute})
+	m := machinetest.Boot(t, im, l.Machine(0), machine.Config{Config: qemu.Config{CPUs: 2, RAMSize: 384 << 20,
+		TimeLimit: 30 * time.Minute}})
 	g := &guest{m, l.Port(0).GPU()}
 	serve(t, g)
 	t.Log(g.run(t, "paging"))

@@ -16,6 +16,7 @@ import (
 	"vnic.dev/vnic/internal/lab/pcie"
 	"vnic.dev/vnic/internal/machine"
 	"vnic.dev/vnic/internal/machine/machinetest"
+	"vnic.dev/vnic/internal/machine/qemu"
 	"vnic.dev/vnic/internal/testkit"
 )
 
@@ -70,7 +71,7 @@ func judge(t *testing.T, list ...kernelCase) {
 	l := machinetest.Lab(t, d, nil)
 	var guests []machinetest.Guest
 	for i, c := range list {
-		conf := machine.Config{Name: c.name, RAMSize: 384 << 20, TimeLimit: 5 * time.Minute}
+		conf := machine.Config{Config: qemu.Config{Name: c.name, RAMSize: 384 << 20, TimeLimit: 5 * time.Minute}}
 		if c.iommu != "" {
 			conf.Args, conf.Append = []string{"-device", "intel-iommu,caching-mode=on"}, c.iommu
 		}

@@ -89,12 +89,14 @@ func newLab(t *testing.T) *guestLab {
 	w.startPeer(t)
 	booting := time.Now()
 	guests := machinetest.BootAll(t, im,
-		machinetest.Guest{Machine: w.lab.Machine(gveGuest), Config: machine.Config{Name: "gve", RAMSize: 512 << 20,
-			Accel: qemu.AccelTCG, TimeLimit: life, Agent: agent.Config{Hostname: "gve", Modules: unique(gveModules)},
-			Disks: w.disksOf(gveGuest)}},
-		machinetest.Guest{Machine: w.lab.Machine(virtioGuest), Config: machine.Config{Name: "virtio", RAMSize: 256 << 20,
-			Accel: qemu.AccelTCG, TimeLimit: life, Agent: agent.Config{Hostname: "virtio", Modules: virtioModules},
-			Disks: w.disksOf(virtioGuest)}})
+		machinetest.Guest{Machine: w.lab.Machine(gveGuest), Config: machine.Config{
+			Config: qemu.Config{Name: "gve", RAMSize: 512 << 20, Accel: qemu.AccelTCG, TimeLimit: life,
+				Disks: w.disksOf(gveGuest)},
+			Agent: agent.Config{Hostname: "gve", Modules: unique(gveModules)}}},
+		machinetest.Guest{Machine: w.lab.Machine(virtioGuest), Config: machine.Config{
+			Config: qemu.Config{Name: "virtio", RAMSize: 256 << 20, Accel: qemu.AccelTCG, TimeLimit: life,
+				Disks: w.disksOf(virtioGuest)},
+			Agent: agent.Config{Hostname: "virtio", Modules: virtioModules}}})
 	w.gve, w.virtio = guests[0], guests[1]
 	for i, g := range map[int]*machine.Guest{gvePort: w.gve, virtioPort: w.virtio} {
 		p := w.ports[i]

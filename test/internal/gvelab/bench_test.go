@@ -67,8 +67,8 @@ func newBenchWith(t *testing.T, d lab.Description, cpus int, limit time.Duration
 		Program: machinetest.Program(t, "vnic.dev/vnic/test/internal/gvelab/guest")})
 	b := &bench{T: t, lab: machinetest.Lab(t, d, log), start: time.Now(), limit: limit}
 	b.Guest = machinetest.Boot(t, im, b.lab.Machine(0), machine.Config{Agent: agent.Config{Hostname: "churn"},
-		CPUs: cpus, RAMSize: 512 << 20, Accel: qemu.AccelTCG, Append: "log_buf_len=8M", BootLimit: limit, TimeLimit: limit,
-		Log: log, Connected: connected})
+		Connected: connected, Config: qemu.Config{CPUs: cpus, RAMSize: 512 << 20, Accel: qemu.AccelTCG, Log: log,
+			Append: "log_buf_len=8M", BootLimit: limit, TimeLimit: limit}})
 	b.ok("the guest has booted")
 	return b
 }

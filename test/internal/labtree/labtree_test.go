@@ -12,12 +12,12 @@ import (
 	"golang.org/x/sys/unix"
 
 	guestimages "vnic.dev/vnic/guest-images"
-	"vnic.dev/vnic/internal/agent"
 	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/lab/labfile"
 	"vnic.dev/vnic/internal/lab/pcie"
 	"vnic.dev/vnic/internal/machine"
 	"vnic.dev/vnic/internal/machine/machinetest"
+	"vnic.dev/vnic/internal/machine/qemu"
 	"vnic.dev/vnic/internal/testkit"
 )
 
@@ -52,7 +52,7 @@ func TestKernelFindsTheTree(t *testing.T) {
 				}
 				testkit.OK(t, unix.Munmap(b))
 			}
-			g := machinetest.Boot(t, im, hw, machine.Config{RAMSize: 384 << 20, CPUs: 2, Agent: agent.Config{}})
+			g := machinetest.Boot(t, im, hw, machine.Config{Config: qemu.Config{RAMSize: 384 << 20, CPUs: 2}})
 			var s Seen
 			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 			defer cancel()

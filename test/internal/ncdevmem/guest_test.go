@@ -50,14 +50,8 @@ func programs(tools string, files map[string][]byte) (io.Reader, error) {
 		list = append(list, newc.Text(name, string(b), 0o644))
 	}
 	var b bytes.Buffer
-	w := newc.NewWriter(&b)
-	for i, f := range list {
-		f.Ino = uint32(i + 1)
-		if err := w.Add(f); err != nil {
-			return nil, err
-		}
-	}
-	return &b, w.Close()
+	_, err = newc.Write(&b, list)
+	return &b, err
 }
 
 // sh runs a script in the guest. Its error is one of ours: the script's own end is in the result.

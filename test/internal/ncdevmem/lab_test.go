@@ -18,6 +18,7 @@ import (
 	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/machine"
 	"vnic.dev/vnic/internal/machine/machinetest"
+	"vnic.dev/vnic/internal/machine/qemu"
 	"vnic.dev/vnic/internal/nic"
 	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/stack"
@@ -91,8 +92,9 @@ func newBench(t *testing.T, driverOfGPU string) *bench {
 	files := testkit.Must(programs(tools, map[string][]byte{"data": l.lines}))(t)
 	start := time.Now()
 	// Without duplicate address detection IPv6 addresses can be used at once.
-	l.machine = machinetest.Boot(t, im, w.Machine(0), machine.Config{RAMSize: guestRAM, BootLimit: 2 * time.Minute,
-		TimeLimit: timeLimit, Files: files, Agent: agent.Config{Hostname: "ncdevmem",
+	l.machine = machinetest.Boot(t, im, w.Machine(0), machine.Config{Files: files,
+		Config: qemu.Config{RAMSize: guestRAM, BootLimit: 2 * time.Minute, TimeLimit: timeLimit},
+		Agent: agent.Config{Hostname: "ncdevmem",
 			Sysctl: map[string]string{"net.ipv6.conf.default.accept_dad": "0"}}})
 	t.Logf("guest: QEMU %s (%s), kernel %s, up after %.1f s", im.QEMU.Version, l.machine.Accel(),
 		im.Kernel.Version, time.Since(start).Seconds())

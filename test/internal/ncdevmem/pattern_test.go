@@ -86,7 +86,7 @@ func (l *bench) look() (s seen, err error) {
 	if s.gpu, err = patternPages(l.gpu.File, int64(l.gpu.Size())); err != nil {
 		return s, fmt.Errorf("GPU memory: %w", err)
 	}
-	if s.ram, err = patternPages(l.machine.RAM()[0], guestRAM); err != nil {
+	if s.ram, err = patternPages(l.machine.Physical()[0].File, guestRAM); err != nil {
 		return s, fmt.Errorf("guest RAM: %w", err)
 	}
 	return s, nil

@@ -19,6 +19,7 @@ import (
 	"vnic.dev/vnic/internal/machine"
 	"vnic.dev/vnic/internal/machine/assets"
 	"vnic.dev/vnic/internal/machine/machinetest"
+	"vnic.dev/vnic/internal/machine/qemu"
 	"vnic.dev/vnic/internal/session"
 	"vnic.dev/vnic/internal/testkit"
 )
@@ -68,8 +69,9 @@ func Boot(t *testing.T, im *machine.Images, list ...*lab.Machine) []*Peer {
 	t.Helper()
 	var guests []machinetest.Guest
 	for _, hw := range list {
-		guests = append(guests, machinetest.Guest{Machine: hw, Config: machine.Config{Name: hw.Name, RAMSize: 512 << 20,
-			BootLimit: 3 * time.Minute, TimeLimit: 20 * time.Minute, Agent: agent.Config{Hostname: hw.Name,
+		guests = append(guests, machinetest.Guest{Machine: hw, Config: machine.Config{
+			Config: qemu.Config{Name: hw.Name, RAMSize: 512 << 20, BootLimit: 3 * time.Minute, TimeLimit: 20 * time.Minute},
+			Agent: agent.Config{Hostname: hw.Name,
 				// Without duplicate address detection IPv6 addresses can be used at once.
 				Sysctl: map[string]string{"net.ipv6.conf.default.accept_dad": "0"}}}})
 	}

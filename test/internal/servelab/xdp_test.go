@@ -12,6 +12,7 @@ import (
 	"vnic.dev/vnic/internal/limits"
 	"vnic.dev/vnic/internal/machine"
 	"vnic.dev/vnic/internal/machine/machinetest"
+	"vnic.dev/vnic/internal/machine/qemu"
 	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/internal/wire/gateway"
 )
@@ -63,7 +64,7 @@ func xdpGuest(t *testing.T, program string, nics ...lab.NIC) *attacher {
 	l := testkit.Must(lab.Open(d, lab.Options{Farewell: time.Duration(limits.GuestEnd), Services: []lab.Service{
 		lab.Gateway(gateway.Options{NAT: true, Policy: gateway.Policy{HostPorts: gateway.AllPorts}})}}))(t)
 	t.Cleanup(func() { testkit.OK(t, l.Close()) })
-	g := machinetest.Boot(t, im, l.Machine(0), machine.Config{Name: "xdp", RAMSize: 256 << 20,
+	g := machinetest.Boot(t, im, l.Machine(0), machine.Config{Config: qemu.Config{Name: "xdp", RAMSize: 256 << 20},
 		Agent: agent.Config{Modules: modules}})
 	gw, _ := lab.GatewayAddrs()
 	return &attacher{lab: l, to: net.JoinHostPort(gw.Addr().String(), port),

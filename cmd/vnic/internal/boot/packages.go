@@ -148,9 +148,7 @@ func (t *packages) config() (c guesttools.Config) {
 	for i := range t.files() {
 		c.Images = append(c.Images, guesttools.Image{Serial: serial(i)})
 	}
-	for _, p := range t.image.Programs {
-		c.Programs = append(c.Programs, guesttools.Program{Name: p.Name, Path: p.Path})
-	}
+	c.Programs = append(c.Programs, t.image.Programs...)
 	if t.tests != nil {
 		c.Images[1].At = testsDir
 		c.Programs = append(c.Programs, guesttools.Program{Name: "ncdevmem", Path: ncdevmem})

@@ -286,8 +286,8 @@ func (s *Session) console(g *Guest) (*os.File, error) {
 
 // boot boots a guest, which lives as long as ctx, at most until the Session is closed.
 func (s *Session) boot(ctx context.Context, g *Guest) (err error) {
-	c := machine.Config{Name: g.title(), RAMSize: g.boot.Memory, CPUs: g.boot.CPUs, Disks: g.boot.Disks,
-		TimeLimit: g.boot.TimeLimit, Log: s.opt.Log, Accel: s.opt.Accel,
+	c := machine.Config{Config: qemu.Config{Name: g.title(), RAMSize: g.boot.Memory, CPUs: g.boot.CPUs,
+		Disks: g.boot.Disks, TimeLimit: g.boot.TimeLimit, Log: s.opt.Log, Accel: s.opt.Accel},
 		Agent: agent.Config{Hostname: "vnic-" + strings.ToLower(g.Name)}}
 	if g.boot.Load != nil {
 		c.Agent.Modules = g.boot.Load(s.im)

@@ -12,11 +12,12 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/cavaliergopher/cpio"
+
 	"vnic.dev/vnic/cmd/vnic/internal/boot"
 	"vnic.dev/vnic/cmd/vnic/internal/guests"
 	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/machine/assets"
-	"vnic.dev/vnic/internal/newc"
 	"vnic.dev/vnic/internal/testkit"
 )
 
@@ -51,13 +52,13 @@ func files(t *testing.T, initrd []byte) map[string]string {
 	all := map[string]string{}
 	for len(initrd) > 0 {
 		from := bytes.NewReader(initrd)
-		for r := newc.NewReader(from); ; {
+		for r := cpio.NewReader(from); ; {
 			f, err := r.Next()
 			if errors.Is(err, io.EOF) {
 				break
 			}
 			testkit.OK(t, err)
-			all[f.Name] = string(testkit.Must(io.ReadAll(r))(t))
+			all[f.Name] = string(testkit.Must(io.ReadAll(r))(t)) + f.Linkname
 		}
 		initrd = bytes.TrimLeft(initrd[len(initrd)-from.Len():], "\x00")
 	}

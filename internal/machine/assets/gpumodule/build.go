@@ -31,11 +31,14 @@ func (o *Options) build(ctx context.Context, h *headers, c *compiler, work, path
 			return err
 		}
 	}
-	err := o.eachSource(func(name string, content []byte) error {
-		return os.WriteFile(filepath.Join(module, name), content, 0o644)
-	})
+	sources, err := o.sources()
 	if err != nil {
 		return err
+	}
+	for _, s := range sources {
+		if err := os.WriteFile(filepath.Join(module, s.name), s.content, 0o644); err != nil {
+			return err
+		}
 	}
 	tree, err := h.configured(work)
 	if err != nil {

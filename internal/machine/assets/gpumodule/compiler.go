@@ -37,7 +37,7 @@ func findCompiler(ctx context.Context, work string) *compiler {
 	}
 	c := &compiler{name: strings.Join(cc, " ")}
 	for i, w := range cc {
-		cc[i] = shellQuote(w)
+		cc[i] = assets.ShellQuote(w)
 	}
 	c.cc = strings.Join(cc, " ")
 	if !c.works(ctx, work) {
@@ -59,9 +59,6 @@ func (c *compiler) works(ctx context.Context, work string, options ...string) bo
 	return err == nil
 }
 
-// compilerMark is the file that shows that this version of the package has prepared a compiler.
-const compilerMark = ".vnic-compiler-1"
-
 // compilerBundle is Debian's compiler in this machine's suite; any version works.
 func compilerBundle() assets.Bundle {
 	return assets.Bundle{Name: assets.BundleCompiler, Title: "a C compiler", Packages: []string{"gcc", "make"},
@@ -69,12 +66,10 @@ func compilerBundle() assets.Bundle {
 		Leave:  []string{"libasan8", "liblsan0", "libtsan2", "libubsan1", "libhwasan0", "libitm1", "libquadmath0"},
 		Suites: suites(machineSuite("/etc/os-release")),
 		Build: func(ctx context.Context, root string) error {
-			if err := finish(ctx, root, "usr/bin", "usr/libexec", "usr/lib/gcc"); err != nil {
-				return err
-			}
-			return os.WriteFile(filepath.Join(root, compilerMark), nil, 0o644)
+			return finish(ctx, root, "usr/bin", "usr/libexec", "usr/lib/gcc")
 		},
-		Needs: []string{compilerMark, assets.Loader, "usr/bin/gcc", "usr/bin/make", "usr/bin/ld", "usr/bin/strip"}}
+		Mark:  ".vnic-compiler-1",
+		Needs: []string{assets.Loader, "usr/bin/gcc", "usr/bin/make", "usr/bin/ld", "usr/bin/strip"}}
 }
 
 // debianCompiler fetches Debian's compiler.
@@ -84,7 +79,8 @@ func (o *Options) debianCompiler(ctx context.Context, work string) (*compiler, e
 		return nil, o.fetched(err, ErrNoCompiler, "install gcc and make")
 	}
 	bin := filepath.Join(tree.Dir, "usr/bin")
-	gcc := shellQuote(filepath.Join(bin, "gcc")) + " --sysroot=" + shellQuote(tree.Dir) + " -B " + shellQuote(bin)
+	gcc := assets.ShellQuote(filepath.Join(bin, "gcc")) + " --sysroot=" + assets.ShellQuote(tree.Dir) + " -B " +
+		assets.ShellQuote(bin)
 	c := &compiler{cc: gcc, bin: bin, tree: tree, name: "Debian's gcc " + tree.Version}
 	if !c.works(ctx, work) {
 		err := o.missing(ErrNoCompiler, "install gcc and make: that of "+tree.Dir+" does not work here")
@@ -92,8 +88,6 @@ func (o *Options) debianCompiler(ctx context.Context, work string) (*compiler, e
 	}
 	return c, nil
 }
-
-func shellQuote(s string) string { return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'" }
 
 // finish makes the programs below these directories of a tree of packages runnable. Packages of
 // Debian 12 and older have files in /lib, which it moves below /usr.
@@ -113,9 +107,6 @@ func finish(ctx context.Context, root string, dirs ...string) error {
 		if err := os.RemoveAll(old); err != nil {
 			return err
 		}
-	}
-	if err := assets.MergeUsr(root); err != nil {
-		return err
 	}
 	return assets.RunByOwnLoader(root, dirs...)
 }

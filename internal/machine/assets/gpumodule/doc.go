@@ -1,8 +1,8 @@
 // Package gpumodule builds vnicgpu.ko, the driver of guests' GPUs (guest-images/vnicgpu), for the
 // guests' kernel, and keeps it in the cache.
 //
-// The kernel headers are the user's (Options.Headers, or those that the kernel's modules directory
-// links to), else Debian's for the kernel's release. Compiler and make are this machine's, else
+// The kernel headers are the user's (Options.Headers, or the tree to which the kernel's modules
+// directory links), else Debian's for the kernel's release. Compiler and make are this machine's, else
 // Debian's. Fetched packages are bundles of package assets; their programs run with the loader and
 // libraries of the bundle. No root is needed.
 //

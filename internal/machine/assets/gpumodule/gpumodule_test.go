@@ -182,7 +182,8 @@ func TestHeadersAreFoundBesideModules(t *testing.T) {
 func TestBuildThatFails(t *testing.T) {
 	for source, want := range map[string]error{"wrong": ErrBuild, "doubtful": ErrWarnings} {
 		o := user(t, source)
-		dir, path, err := o.path(testkit.Must(o.ownHeaders())(t))
+		path, err := o.path(testkit.Must(o.ownHeaders())(t))
+		dir := filepath.Dir(path)
 		testkit.OK(t, err)
 		m := isMissing(t, testkit.Err(Make(t.Context(), o)), want)
 		if !strings.Contains(m.Err.Error(), logOf(path)) {
@@ -253,7 +254,7 @@ func TestOlderCompiler(t *testing.T) {
 for a; do case $a in -fmin-*) exit 1 ;; esac; done
 printf '%s\n' "$@"
 `, dir, "old compiler")
-	c := &compiler{cc: shellQuote(cc)}
+	c := &compiler{cc: assets.ShellQuote(cc)}
 	script := put(t, 0o755, c.wrapper(t.Context(), dir), dir, "cc")
 	out := testkit.Must(exec.Command(script, "-fmin-function-alignment=16", "-DX=a b", "-c").Output())(t)
 	testkit.Equal(t, "arguments", string(out), "-falign-functions=16\n-DX=a b\n-c\n")

@@ -124,18 +124,16 @@ func (o *Options) debianHeaders() (*headers, error) {
 			"usr/src/linux-headers-" + base + "-common/Makefile", "usr/lib/linux-kbuild-" + base + "/scripts/mod/modpost"}}}, nil
 }
 
-// suites returns the suites that may have a kernel's headers: the kernel's own, those of vnic's
-// kernels, this machine's backports, and sid, where packages appear first.
-func suites(from string) []string {
-	list := slices.Concat([]string{from}, assets.Suites(), []string{machineSuite("/etc/os-release") + "-backports", "sid"})
-	list = slices.DeleteFunc(list, func(s string) bool { return s == "" || strings.HasPrefix(s, "-") })
-	var once []string
-	for _, s := range list {
-		if !slices.Contains(once, s) {
-			once = append(once, s)
+// suites returns the suites that may have a kernel's headers: the kernel's own, the suites of
+// vnic's kernels, this machine's backports, and sid, where packages appear first.
+func suites(from string) (list []string) {
+	for _, s := range slices.Concat([]string{from}, assets.Suites(),
+		[]string{machineSuite("/etc/os-release") + "-backports", "sid"}) {
+		if s != "" && !strings.HasPrefix(s, "-") && !slices.Contains(list, s) {
+			list = append(list, s)
 		}
 	}
-	return once
+	return list
 }
 
 // machineSuite returns this machine's release of Debian or a derivative (os-release(5)), or "" if
@@ -148,15 +146,6 @@ func machineSuite(file string) string {
 		}
 	}
 	return ""
-}
-
-// fetch fetches Debian's headers into the cache.
-func (h *headers) fetch(ctx context.Context, o *Options) (err error) {
-	if h.dir != "" {
-		return nil
-	}
-	h.tree, _, err = assets.FetchBundle(ctx, o.Options, h.bundle)
-	return o.fetched(err, ErrNoHeaders, "name its headers by --headers DIR")
 }
 
 // fetched adds to an error of a fetch what is lacking, and advice.

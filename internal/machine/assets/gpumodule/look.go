@@ -11,8 +11,8 @@ import (
 )
 
 // Look reports whether there is a module for the kernel, or whether it can be built. It changes
-// nothing, and uses no network. given is the user's own module; "": none. canFetch says whether
-// packages can be fetched here.
+// nothing, and uses no network. given is the user's own module; "": none. canFetch: packages
+// can be fetched here.
 func Look(ctx context.Context, o Options, given string, canFetch bool) assets.Fact {
 	fact := func(s assets.State, value, fix string) assets.Fact {
 		return assets.NewFact("gpu driver", s, "vnicgpu.ko: "+value, fix)
@@ -53,7 +53,7 @@ func Look(ctx context.Context, o Options, given string, canFetch bool) assets.Fa
 	if err != nil {
 		return lacking(err)
 	}
-	_, path, err := o.path(h)
+	path, err := o.path(h)
 	if err != nil {
 		return lacking(err)
 	}

@@ -41,13 +41,6 @@ type Options struct {
 	Note   func(format string, args ...any)
 }
 
-// note sends a message to the user.
-func (o *Options) note(format string, args ...any) {
-	if o.Note != nil {
-		o.Note(format, args...)
-	}
-}
-
 // missing returns an error with advice, in one line.
 func (o *Options) missing(err error, fix string) error {
 	if fix != "" {
@@ -65,17 +58,17 @@ func (e oneLine) Error() string {
 }
 func (e oneLine) Unwrap() error { return e.error }
 
-// Make finds the module in the cache, or builds it. Its errors are those of package assets and of
+// Make finds the module in the cache, or builds it. Its errors come from package assets and from
 // this package.
 func Make(ctx context.Context, o Options) (path string, err error) {
 	h, err := o.ownHeaders()
 	if err != nil {
 		return "", err
 	}
-	dir, path, err := o.path(h)
-	if err != nil {
+	if path, err = o.path(h); err != nil {
 		return "", err
 	}
+	dir := filepath.Dir(path)
 	if err := assets.CheckCached(filepath.Dir(dir), filepath.Join(assets.GPUModules, filepath.Base(path))); err != nil {
 		return "", err
 	}
@@ -87,12 +80,13 @@ func Make(ctx context.Context, o Options) (path string, err error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return "", assets.CacheError(filepath.Dir(dir), err)
 	}
-	prune(dir, time.Now().Add(-keep))
-	return path, assets.CacheError(filepath.Dir(dir), o.make(ctx, h, dir, path))
+	assets.Prune(dir, keep, "") // modules, logs, and leftovers of killed builds
+	return path, assets.CacheError(filepath.Dir(dir), o.make(ctx, h, path))
 }
 
 // make gathers the inputs of the build, and builds.
-func (o *Options) make(ctx context.Context, h *headers, dir, path string) (err error) {
+func (o *Options) make(ctx context.Context, h *headers, path string) (err error) {
+	dir := filepath.Dir(path)
 	if strings.ContainsAny(dir, " \t:#$%") {
 		return o.missing(fmt.Errorf("%w: %s", ErrCachePath, dir),
 			"set "+assets.EnvCache+" to another directory")
@@ -108,11 +102,14 @@ func (o *Options) make(ctx context.Context, h *headers, dir, path string) (err e
 			return err
 		}
 	}
-	if mb := o.megabytes(h, c); mb > 0 && !o.Offline {
-		o.note("vnicgpu.ko is built for kernel %s, this once: about %d MB to download", o.Kernel.Version, mb)
+	if mb := o.megabytes(h, c); mb > 0 && !o.Offline && o.Note != nil {
+		o.Note("vnicgpu.ko is built for kernel %s, this once: about %d MB to download", o.Kernel.Version, mb)
 	}
-	if err := h.fetch(ctx, o); err != nil {
-		return err
+	if h.dir == "" { // Debian's
+		h.tree, _, err = assets.FetchBundle(ctx, o.Options, h.bundle)
+		if err = o.fetched(err, ErrNoHeaders, "name its headers by --headers DIR"); err != nil {
+			return err
+		}
 	}
 	defer func() { err = errors.Join(err, h.tree.Close()) }()
 	if c == nil {
@@ -149,18 +146,15 @@ const (
 // notInNames matches characters of a kernel's release that are replaced in file names.
 var notInNames = regexp.MustCompile(`[^A-Za-z0-9.+_-]`)
 
-// path returns the directory and the path of the module, which need not exist.
-func (o *Options) path(h *headers) (dir, path string, err error) {
+// path returns the path of the module, which need not exist.
+func (o *Options) path(h *headers) (string, error) {
 	cache, err := assets.CacheDir(o.Options)
 	if err != nil {
-		return "", "", err
+		return "", err
 	}
 	key, err := o.key(h)
-	if err != nil {
-		return "", "", err
-	}
-	dir = filepath.Join(cache, assets.GPUModules)
-	return dir, filepath.Join(dir, "vnicgpu-"+notInNames.ReplaceAllString(o.Kernel.Version, "_")+"-"+key+".ko"), nil
+	name := "vnicgpu-" + notInNames.ReplaceAllString(o.Kernel.Version, "_") + "-" + key + ".ko"
+	return filepath.Join(cache, assets.GPUModules, name), err
 }
 
 // key returns the hash of everything that determines the module.
@@ -173,10 +167,10 @@ func (o *Options) key(h *headers) (string, error) {
 	// If the image has no banner, the version is used.
 	banner, _ := assets.KernelBanner(o.Kernel.Image)
 	part("kernel", []byte(cmp.Or(banner, o.Kernel.Version)))
-	err := o.eachSource(func(name string, content []byte) error {
-		part("source "+name, content)
-		return nil
-	})
+	sources, err := o.sources()
+	for _, s := range sources {
+		part("source "+s.name, s.content)
+	}
 	if err == nil && h != nil {
 		err = h.each(part)
 	}
@@ -186,33 +180,24 @@ func (o *Options) key(h *headers) (string, error) {
 // sourceName matches the names of the module's source files.
 var sourceName = regexp.MustCompile(`^(Kbuild|[a-z]+\.[ch])$`)
 
-// eachSource calls f for each source file of the module, by name.
-func (o *Options) eachSource(f func(name string, content []byte) error) error {
+// source is a source file of the module.
+type source struct {
+	name    string
+	content []byte
+}
+
+// sources returns the source files of the module, by name.
+func (o *Options) sources() (list []source, err error) {
 	entries, err := fs.ReadDir(o.Source, ".")
-	if err != nil {
-		return err
-	}
 	for _, e := range entries {
 		if !sourceName.MatchString(e.Name()) { // for example vnicgpu.mod.c of a build in the source directory
 			continue
 		}
 		b, err := fs.ReadFile(o.Source, e.Name())
-		if err == nil {
-			err = f(e.Name(), b)
-		}
 		if err != nil {
-			return err
+			return nil, err
 		}
+		list = append(list, source{e.Name(), b})
 	}
-	return nil
-}
-
-// prune removes modules, logs and leftovers of killed builds that were last used before t.
-func prune(dir string, t time.Time) {
-	entries, _ := os.ReadDir(dir)
-	for _, e := range entries {
-		if st, err := e.Info(); err == nil && st.ModTime().Before(t) {
-			_ = os.RemoveAll(filepath.Join(dir, e.Name()))
-		}
-	}
+	return list, err
 }

@@ -41,7 +41,7 @@ func some() fstest.MapFS {
 func written(t testing.TB, files fstest.MapFS) []byte {
 	t.Helper()
 	b, err := offline.Write(t.Context(), offline.Manifest{Vnic: "v1", For: []string{"run"}}, strings.NewReader("program"),
-		slices.Collect(maps.Keys(files)), func(p string) (fs.File, error) { return files.Open(p) }, nil)
+		slices.Collect(maps.Keys(files)), func(p string) (fs.File, error) { return files.Open(p) })
 	testkit.OK(t, err)
 	return b
 }

@@ -41,12 +41,6 @@ func Read(ctx context.Context, r io.Reader, begin func(*Manifest) error, put fun
 	if err := begin(m); err != nil {
 		return err
 	}
-	if size, err = next(t, Program, MaxFile); err != nil {
-		return err
-	}
-	if size != m.Program.Size {
-		return fmt.Errorf("%w: %s has %d bytes, its manifest says %d", ErrDamaged, Program, size, m.Program.Size)
-	}
 	err = verify(m.Program, t, func(r io.Reader) error { _, err := io.Copy(io.Discard, r); return err })
 	if err != nil {
 		return err
@@ -76,13 +70,6 @@ func (m *Manifest) unpack(r io.Reader, put func(File, io.Reader) error) error {
 	defer z.Close()
 	t := tar.NewReader(io.LimitReader(z, m.Total()+(MaxFiles+10)*2048))
 	for _, f := range m.Files {
-		size, err := next(t, f.Path, MaxFile)
-		if err != nil {
-			return err
-		}
-		if size != f.Size {
-			return fmt.Errorf("%w: %s has %d bytes, its manifest says %d", ErrDamaged, f.Path, size, f.Size)
-		}
 		if err := verify(f, t, func(r io.Reader) error { return put(f, r) }); err != nil {
 			return err
 		}
@@ -117,11 +104,18 @@ func next(t *tar.Reader, name string, most int64) (size int64, err error) {
 	return h.Size, nil
 }
 
-// verify lets use read a file, and compares what was read with the manifest.
-func verify(f File, r io.Reader, use func(io.Reader) error) error {
+// verify lets use read the next member, which must be file f of the manifest.
+func verify(f File, t *tar.Reader, use func(io.Reader) error) error {
+	size, err := next(t, f.Path, MaxFile)
+	switch {
+	case err != nil:
+		return err
+	case size != f.Size:
+		return fmt.Errorf("%w: %s has %d bytes, its manifest says %d", ErrDamaged, f.Path, size, f.Size)
+	}
 	h := sha256.New()
-	in := &source{r: io.TeeReader(r, h)}
-	err := use(in)
+	in := &source{r: io.TeeReader(t, h)}
+	err = use(in)
 	switch {
 	case in.err != nil:
 		return damaged(f.Path, in.err)

@@ -25,14 +25,12 @@ type Source func(path string) (fs.File, error)
 
 // Write makes an archive of the program and of files, and computes their sizes, hashes and modes.
 // The same input gives the same bytes. The result is kept in memory: about 60 MB for the commands
-// run and boot. progress is called with the number of bytes read and their total; it may be nil.
-func Write(ctx context.Context, m Manifest, program io.Reader, paths []string, open Source,
-	progress func(done, total int64)) ([]byte, error) {
+// run and boot.
+func Write(ctx context.Context, m Manifest, program io.Reader, paths []string, open Source) ([]byte, error) {
 	m.Format = Format
 	m.Program = File{Path: Program, Exec: true}
 	m.Files = nil
 	paths = slices.Compact(slices.Sorted(slices.Values(paths)))
-	total := int64(0)
 	for _, p := range paths {
 		f, err := open(p)
 		if err != nil {
@@ -47,7 +45,6 @@ func Write(ctx context.Context, m Manifest, program io.Reader, paths []string, o
 			return nil, err
 		}
 		m.Files = append(m.Files, File{Path: p, Size: st.Size(), Exec: st.Mode()&0o111 != 0, SHA256: strings.Repeat("0", 64)})
-		total += st.Size()
 	}
 	var packed, files bytes.Buffer
 	z, _ := gzip.NewWriterLevel(&packed, gzip.BestCompression) // the level is valid
@@ -58,14 +55,11 @@ func Write(ctx context.Context, m Manifest, program io.Reader, paths []string, o
 	if err != nil {
 		return nil, fmt.Errorf("the program: %w", err)
 	}
-	m.Program.Size, m.Program.SHA256 = int64(packed.Len()), sum(packed.Bytes())
+	m.Program.Size, m.Program.SHA256 = int64(packed.Len()), fmt.Sprintf("%x", sha256.Sum256(packed.Bytes()))
 	if err := m.check(); err != nil {
 		return nil, err
 	}
-	if progress == nil {
-		progress = func(int64, int64) {}
-	}
-	if err := m.pack(ctx, &files, open, func(n int64) { progress(n, total) }); err != nil {
+	if err := m.pack(ctx, &files, open); err != nil {
 		return nil, err
 	}
 	head, err := json.MarshalIndent(m, "", "\t")
@@ -92,14 +86,13 @@ func Write(ctx context.Context, m Manifest, program io.Reader, paths []string, o
 }
 
 // pack writes files.tar.zst, and the files' hashes into the manifest.
-func (m *Manifest) pack(ctx context.Context, w io.Writer, open Source, progress func(int64)) error {
+func (m *Manifest) pack(ctx context.Context, w io.Writer, open Source) error {
 	z, err := zstd.NewWriter(w, zstd.WithEncoderLevel(zstd.SpeedBestCompression), zstd.WithWindowSize(window),
 		zstd.WithEncoderConcurrency(1))
 	if err != nil {
 		return err
 	}
 	t := tar.NewWriter(z)
-	done := int64(0)
 	for i := range m.Files {
 		f := &m.Files[i]
 		if err := t.WriteHeader(header(f.Path, int64(f.Mode()), f.Size)); err != nil {
@@ -119,8 +112,6 @@ func (m *Manifest) pack(ctx context.Context, w io.Writer, open Source, progress 
 			return fmt.Errorf("%s: %w", f.Path, err)
 		}
 		f.SHA256 = hex.EncodeToString(h.Sum(nil))
-		done += n
-		progress(done)
 	}
 	if err := t.Close(); err != nil {
 		return err
@@ -130,11 +121,6 @@ func (m *Manifest) pack(ctx context.Context, w io.Writer, open Source, progress 
 
 func header(name string, mode, size int64) *tar.Header {
 	return &tar.Header{Typeflag: tar.TypeReg, Name: name, Mode: mode, Size: size}
-}
-
-func sum(b []byte) string {
-	s := sha256.Sum256(b)
-	return hex.EncodeToString(s[:])
 }
 
 // reader reads until its context ends.

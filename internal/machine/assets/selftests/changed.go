@@ -71,6 +71,6 @@ func (m *maker) changed(ctx context.Context) (string, error) {
 				return nil, err
 			}
 		}
-		return contents(to)
+		return assets.Contents(to)
 	}, "")
 }

@@ -3,14 +3,14 @@
 //
 //   - root: a Debian system of the kernel's generation, with only what the tests need: packages
 //     unpacked without their maintainer scripts, and the links and users that these would have
-//     made, from a list (root.go);
+//     made, from a list (bundles.go);
 //   - tests: the tests, built and installed by the kernel's own Makefiles, from Debian's source of
 //     the kernel's series or from a user's tree, at /ks of the root; one image without and one with
 //     the patches of patches/;
-//   - modules: those of the guest's kernel, with their dependencies.
+//   - modules: the modules of the guest's kernel, with their dependencies.
 //
 // No root, no namespace and no guest is needed: compilers and other tools are a tree of packages
-// too, whose programs run with the loader and the libraries of the tree (tools.go).
+// too, whose programs run with the loader and the libraries of the tree (bundles.go).
 //
 // An image has a hash of its inputs in its name: an existing image is never made again, and changed
 // inputs give a new name. Change format when the way of making images changes.

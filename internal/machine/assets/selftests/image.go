@@ -73,7 +73,7 @@ func Megabytes(o Options) (n int) {
 }
 
 // Make finds the images in the cache, or makes them. Without an error the caller closes them.
-func Make(ctx context.Context, o Options) (im *Images, err error) {
+func Make(ctx context.Context, o Options) (*Images, error) {
 	if Series(o.Kernel.Version) == "" {
 		return nil, &assets.Missing{What: "kernel " + o.Kernel.Version, Err: errors.New("its version names no series"),
 			Fix: "give its modules by --modules: their directory has its version as its name"}
@@ -83,30 +83,11 @@ func Make(ctx context.Context, o Options) (im *Images, err error) {
 			return nil, err
 		}
 	}
-	im = &Images{}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, im.Close())
-			im = nil
-		}
-	}()
-	m := maker{o: &o, im: im}
-	if m.cache, err = assets.CacheDir(o.Options); err != nil {
-		return im, err
-	}
-	if m.root, err = m.bundle(ctx, rootBundle(o.Kernel.Version)); err != nil {
-		return im, err
-	}
-	if m.tools, err = m.bundle(ctx, toolsBundle(o.Kernel.Version)); err != nil {
-		return im, err
-	}
-	if err := os.MkdirAll(filepath.Join(m.cache, "selftests"), 0o755); err != nil {
-		return im, assets.CacheError(m.cache, err)
-	}
+	m := maker{o: &o, im: &Images{}}
 	if err := m.make(ctx); err != nil {
-		return im, assets.CacheError(m.cache, err)
+		return nil, errors.Join(assets.CacheError(m.cache, err), m.im.Close())
 	}
-	return im, nil
+	return m.im, nil
 }
 
 // maker is one call of Make.
@@ -139,23 +120,26 @@ var kinds = map[string]string{"root": "the tests' file system", "modules": "an i
 	"tests": "the kernel's tests", "patched": "the kernel's tests, patched"}
 
 func (m *maker) make(ctx context.Context) (err error) {
+	if m.cache, err = assets.CacheDir(m.o.Options); err != nil {
+		return err
+	}
+	if m.root, err = m.bundle(ctx, rootBundle(m.o.Kernel.Version)); err != nil {
+		return err
+	}
+	if m.tools, err = m.bundle(ctx, toolsBundle(m.o.Kernel.Version)); err != nil {
+		return err
+	}
+	if err := os.MkdirAll(filepath.Join(m.cache, "selftests"), 0o755); err != nil {
+		return err
+	}
 	if m.im.Root, err = m.image(ctx, "root", []string{filepath.Base(m.root.Dir), rootFiles()},
-		func(string) ([]string, error) { return contents(m.root.Dir) }, rootFiles()); err != nil {
+		func(string) ([]string, error) { return assets.Contents(m.root.Dir) }, rootFiles()); err != nil {
 		return err
 	}
 	if m.im.Modules, err = m.modules(ctx); err != nil {
 		return err
 	}
 	return m.tests(ctx)
-}
-
-// contents returns the paths of the files in a directory, as sources for mksquashfs.
-func contents(dir string) (list []string, err error) {
-	entries, err := os.ReadDir(dir)
-	for _, e := range entries {
-		list = append(list, filepath.Join(dir, e.Name()))
-	}
-	return list, err
 }
 
 // listName is the name of the tests' list (tools/testing/selftests/Makefile, install).
@@ -188,23 +172,19 @@ func (m *maker) image(ctx context.Context, kind string, parts []string, files fu
 	if err != nil {
 		return "", err
 	}
-	made := filepath.Join(work, "image")
-	args := append(slices.Clone(list), made, "-all-root", "-comp", "zstd", "-Xcompression-level", "1", "-noappend",
-		"-no-progress", "-quiet", "-no-xattrs", "-all-time", "0", "-mkfs-time", "0")
+	var options []string
 	if len(list) == 1 { // otherwise the contents of a single directory would replace it
-		args = append(args, "-keep-as-directory")
+		options = []string{"-keep-as-directory"}
 	}
 	if pseudo != "" {
 		defs := filepath.Join(work, "pseudo")
 		if err := os.WriteFile(defs, []byte(pseudo), 0o644); err != nil {
 			return "", err
 		}
-		args = append(args, "-pf", defs)
+		options = append(options, "-pf", defs)
 	}
-	mksquashfs := filepath.Join(m.tools.Dir, "usr/bin/mksquashfs")
-	// mksquashfs refuses to get the time from both an option and this variable, which make sets.
-	squash := proc.Command{Dir: work, Unset: []string{"SOURCE_DATE_EPOCH"}}
-	if _, err := squash.Run(ctx, mksquashfs, args...); err != nil {
+	made, program := filepath.Join(work, "image"), []string{filepath.Join(m.tools.Dir, "usr/bin/mksquashfs")}
+	if err := assets.Squash(ctx, program, list, made, 1, options...); err != nil {
 		return "", fmt.Errorf("image %s: %w", kind, err)
 	}
 	return path, os.Rename(made, path)
@@ -227,7 +207,7 @@ func (m *maker) modules(ctx context.Context) (string, error) {
 		}
 	}
 	return m.image(ctx, "modules", []string{k.Version, id}, func(work string) ([]string, error) {
-		list, err := contents(k.Modules)
+		list, err := assets.Contents(k.Modules)
 		if err != nil {
 			return nil, err
 		}
@@ -235,12 +215,8 @@ func (m *maker) modules(ctx context.Context) (string, error) {
 		if _, err := os.Stat(filepath.Join(k.Modules, "modules.dep")); err == nil {
 			return list, nil
 		}
-		base := filepath.Join(work, "base/lib/modules")
-		if err := os.MkdirAll(base, 0o755); err != nil {
-			return nil, err
-		}
-		dir := filepath.Join(base, k.Version)
-		if err := os.Mkdir(dir, 0o755); err != nil {
+		dir := filepath.Join(work, "base/lib/modules", k.Version)
+		if err := os.MkdirAll(dir, 0o755); err != nil {
 			return nil, err
 		}
 		for _, p := range list {
@@ -332,7 +308,7 @@ func (m *maker) tests(ctx context.Context) error {
 			if err != nil {
 				return nil, err
 			}
-			return contents(ks)
+			return assets.Contents(ks)
 		}, "")
 	}
 	var err error

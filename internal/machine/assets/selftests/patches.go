@@ -49,9 +49,6 @@ var patches = func() (list patchSeries) {
 	return list
 }()
 
-// Patches returns all patches, in order.
-func Patches() []Patch { return patches }
-
 // id returns a hash of the series.
 func (s patchSeries) id() string {
 	h := sha256.New()
@@ -67,8 +64,8 @@ func (s patchSeries) id() string {
 func (p *Patch) texts() [][]byte { return append([][]byte{p.Text}, p.Rebased...) }
 
 // apply applies the patches to a tree, of each the first version that applies. It returns the names
-// of the patches that do not apply to this kernel's tests, and of those that depend on one of
-// these.
+// of the patches that do not apply to this kernel's tests, and of the patches that depend on
+// one of these.
 func (s patchSeries) apply(ctx context.Context, tools, dir string) (left []string, err error) {
 	for i, p := range s {
 		lacks := slices.ContainsFunc(s[:i], func(q Patch) bool { return slices.Contains(left, q.Name) && p.needs(&q) })

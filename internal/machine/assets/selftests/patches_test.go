@@ -205,7 +205,7 @@ func TestThePatchThatAppliesIsApplied(t *testing.T) {
 	}
 }
 
-// A patch that does not apply does not prevent others, except those that use its additions to the
+// A patch that does not apply does not prevent others, except patches that use its additions to the
 // library.
 func TestPatchesThatDoNotApplyAreLeft(t *testing.T) {
 	s := patchSeries{

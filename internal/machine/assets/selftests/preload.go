@@ -39,18 +39,18 @@ exec "$0.real" "$@"
 // Python module.
 func (m *maker) buildPreload(ctx context.Context, ks string) error {
 	out := filepath.Join(ks, Preload)
+	c := out + ".c"
 	if err := os.MkdirAll(filepath.Dir(out), 0o755); err != nil {
 		return err
 	}
-	if err := os.WriteFile(filepath.Join(ks, PythonPath, "sitecustomize.py"), []byte(sitecustomize), 0o644); err != nil {
-		return err
+	for name, text := range map[string]string{filepath.Join(ks, PythonPath, "sitecustomize.py"): sitecustomize,
+		c: preload} {
+		if err := os.WriteFile(name, []byte(text), 0o644); err != nil {
+			return err
+		}
 	}
-	c := out + ".c"
-	if err := os.WriteFile(c, []byte(preload), 0o644); err != nil {
-		return err
-	}
-	if _, err := (proc.Command{}).Run(ctx, filepath.Join(m.tools.Dir, "usr/bin/gcc"), "--sysroot="+m.tools.Dir,
-		"-B", filepath.Join(m.tools.Dir, "usr/bin"), "-O2", "-Wall",
+	bin := filepath.Join(m.tools.Dir, "usr/bin")
+	if _, err := (proc.Command{}).Run(ctx, filepath.Join(bin, "gcc"), "--sysroot="+m.tools.Dir, "-B", bin, "-O2", "-Wall",
 		"-shared", "-fPIC", "-o", out, c); err != nil {
 		return fmt.Errorf("build %s: %w", Preload, err)
 	}

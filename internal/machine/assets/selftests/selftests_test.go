@@ -35,7 +35,7 @@ func TestToolsRunByTheirOwnLoader(t *testing.T) {
 	root := filepath.Join(t.TempDir(), "cache with spaces/usr/tree")
 	libs := filepath.Join(root, assets.Libraries)
 	testkit.OK(t, os.MkdirAll(libs, 0o755))
-	// This machine's files stand in for those of packages.
+	// This machine's files stand in for files of packages.
 	out := testkit.Must(exec.Command("ldd", "/bin/sh").Output())(t)
 	for _, f := range strings.Fields(string(out)) {
 		if strings.HasPrefix(f, "/") {

@@ -1,7 +1,6 @@
 package toolimage
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -12,8 +11,8 @@ import (
 	"slices"
 	"strings"
 
+	"vnic.dev/vnic/internal/guesttools"
 	"vnic.dev/vnic/internal/machine/assets"
-	"vnic.dev/vnic/internal/proc"
 )
 
 // The files of a tree in the cache; the packages' files are removed.
@@ -40,10 +39,7 @@ const newest = "99999.99999.99999"
 var generation = regexp.MustCompile(`^\d+\.\d+`)
 
 // Program is a program of an image.
-type Program struct {
-	Name string
-	Path string // in the image's root
-}
+type Program = guesttools.Program
 
 // Image is an image in the cache. It stays there until Close.
 type Image struct {
@@ -111,17 +107,13 @@ func build(ctx context.Context, root string, packages []string) error {
 	if !slices.Contains(packages, squash) {
 		list = slices.DeleteFunc(list, func(p Program) bool { return slices.Contains(squashPrograms, p.Name) })
 	}
-	sources, err := contents(root)
+	sources, err := assets.Contents(root)
 	if err != nil {
 		return err
 	}
-	made := filepath.Join(root, imageFile)
-	args := append([]string{"--library-path", filepath.Join(root, assets.Libraries),
-		filepath.Join(root, "usr/bin/mksquashfs")}, sources...)
-	args = append(args, made, "-all-root", "-comp", "zstd", "-Xcompression-level", "3", "-noappend", "-no-progress",
-		"-quiet", "-no-xattrs", "-all-time", "0", "-mkfs-time", "0")
-	c := proc.Command{Dir: root, Unset: []string{"SOURCE_DATE_EPOCH"}} // mksquashfs refuses to get the time twice
-	if _, err := c.Run(ctx, filepath.Join(root, assets.Loader), args...); err != nil {
+	program := []string{filepath.Join(root, assets.Loader), "--library-path", filepath.Join(root, assets.Libraries),
+		filepath.Join(root, "usr/bin/mksquashfs")}
+	if err := assets.Squash(ctx, program, sources, filepath.Join(root, imageFile), 3); err != nil {
 		return fmt.Errorf("image of tools: %w", err)
 	}
 	for _, dir := range sources {
@@ -134,14 +126,6 @@ func build(ctx context.Context, root string, packages []string) error {
 		fmt.Fprintf(&text, "%s %s\n", p.Name, p.Path)
 	}
 	return os.WriteFile(filepath.Join(root, programsFile), []byte(text.String()), 0o644)
-}
-
-func contents(dir string) (list []string, err error) {
-	entries, err := os.ReadDir(dir)
-	for _, e := range entries {
-		list = append(list, filepath.Join(dir, e.Name()))
-	}
-	return list, err
 }
 
 // programDirs are the directories of PATH, in order.
@@ -167,7 +151,7 @@ func programs(root string) (list []Program, err error) {
 				slices.ContainsFunc(list, func(p Program) bool { return p.Name == name }) {
 				continue
 			}
-			list = append(list, Program{name, "/" + path.Join(dir, name)})
+			list = append(list, Program{Name: name, Path: "/" + path.Join(dir, name)})
 		}
 	}
 	slices.SortFunc(list, func(a, b Program) int { return strings.Compare(a.Name, b.Name) })
@@ -175,18 +159,55 @@ func programs(root string) (list []Program, err error) {
 }
 
 func readPrograms(file string) (list []Program, err error) {
-	f, err := os.Open(file)
+	text, err := os.ReadFile(file)
 	if err != nil {
 		return nil, err
 	}
-	defer func() { _ = f.Close() }()
-	lines := bufio.NewScanner(f)
-	for lines.Scan() {
-		name, dest, ok := strings.Cut(lines.Text(), " ")
+	for line := range strings.Lines(string(text)) {
+		line = strings.TrimSuffix(line, "\n")
+		name, dest, ok := strings.Cut(line, " ")
 		if !ok || strings.Contains(name, "/") || !path.IsAbs(dest) {
-			return nil, fmt.Errorf("%s: %q is no program", file, lines.Text())
+			return nil, fmt.Errorf("%s: %q is no program", file, line)
 		}
-		list = append(list, Program{name, dest})
+		list = append(list, Program{Name: name, Path: dest})
 	}
-	return list, lines.Err()
+	return list, nil
+}
+
+// alternatives are links that update-alternatives(1) would make, with their possible targets, best
+// first.
+var alternatives = []struct {
+	link    string
+	targets []string
+}{
+	{"usr/bin/awk", []string{"gawk", "mawk", "original-awk"}},
+	{"usr/bin/nc", []string{"nc.openbsd", "nc.traditional"}},
+	{"usr/bin/vi", []string{"vim.basic", "vim.tiny", "nvi"}},
+	{"usr/bin/vim", []string{"vim.basic"}},
+	{"usr/bin/editor", []string{"vim.basic", "vim.tiny", "nano"}},
+	{"usr/bin/pager", []string{"less"}},
+	{"usr/bin/telnet", []string{"telnet.netkit", "inetutils-telnet"}},
+}
+
+// finish does what maintainer scripts would have done: it makes links, and compiles Python's
+// modules.
+func finish(ctx context.Context, root string) error {
+	if err := assets.MergeUsr(root); err != nil {
+		return err
+	}
+	for _, a := range alternatives {
+		for _, t := range a.targets {
+			if _, err := os.Stat(filepath.Join(root, "usr/bin", t)); err != nil {
+				continue
+			}
+			if err := os.Symlink(t, filepath.Join(root, a.link)); err != nil && !errors.Is(err, os.ErrExist) {
+				return err
+			}
+			break
+		}
+	}
+	if _, err := os.Stat(filepath.Join(root, "usr/bin/python3")); err != nil {
+		return nil
+	}
+	return assets.CompilePython(ctx, root)
 }

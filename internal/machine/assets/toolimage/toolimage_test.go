@@ -56,7 +56,8 @@ func TestProgramsOfATree(t *testing.T) {
 		testkit.OK(t, os.Symlink(to, filepath.Join(root, link)))
 	}
 	list := testkit.Must(programs(root))(t)
-	want := []Program{{"a", "/usr/sbin/a"}, {"b", "/usr/bin/b"}, {"link", "/usr/bin/link"}}
+	want := []Program{{Name: "a", Path: "/usr/sbin/a"}, {Name: "b", Path: "/usr/bin/b"},
+		{Name: "link", Path: "/usr/bin/link"}}
 	if diff := cmp.Diff(want, list); diff != "" {
 		t.Error(diff)
 	}

@@ -3,17 +3,13 @@ package selftests
 import (
 	"context"
 	"fmt"
-	"os"
 	"path/filepath"
 	"strings"
 
 	"vnic.dev/vnic/internal/machine/assets"
 )
 
-// rootMark is the file that shows that this version of the package has made a root.
-const rootMark = ".vnic-root-1"
-
-// rootPackages are the programs that the tests call, in addition to those of every Debian system
+// rootPackages are the programs that the tests call, in addition to the programs of every Debian system
 // (README.rst of drivers/net; lib/py). The first one belongs to the kernel's generation: its
 // version decides which suite is the best.
 var rootPackages = []string{"iproute2", "ethtool", "python3", "python3-yaml", "python3-jsonschema", "socat", "kmod",
@@ -23,7 +19,7 @@ var rootPackages = []string{"iproute2", "ethtool", "python3", "python3-yaml", "p
 
 func rootBundle(kernel string) assets.Bundle {
 	return assets.Bundle{Name: assets.BundleTests, Series: Series(kernel), Packages: rootPackages, Want: kernel,
-		Build: finishRoot, Needs: []string{rootMark, assets.Loader, "usr/bin/python3", "usr/bin/ip"}}
+		Build: finishRoot, Mark: ".vnic-root-1", Needs: []string{assets.Loader, "usr/bin/python3", "usr/bin/ip"}}
 }
 
 // finishRoot does what dpkg and maintainer scripts would have done to the root's files: links of a
@@ -32,10 +28,7 @@ func finishRoot(ctx context.Context, root string) error {
 	if err := assets.MergeUsr(root); err != nil {
 		return err
 	}
-	if err := assets.CompilePython(ctx, root); err != nil {
-		return err
-	}
-	return os.WriteFile(filepath.Join(root, rootMark), nil, 0o644)
+	return assets.CompilePython(ctx, root)
 }
 
 // rootFiles returns the files that maintainer scripts and an administrator would have made, as
@@ -62,4 +55,36 @@ func rootFiles() string {
 	link("usr/bin/awk", "gawk") // as update-alternatives would
 	link("usr/bin/nc", "nc.openbsd")
 	return b.String()
+}
+
+// toolsBundle is the bundle of the tools that build the tests of a kernel's series, and of the
+// tests' source.
+func toolsBundle(kernel string) assets.Bundle {
+	return assets.Bundle{Name: assets.BundleTools, Series: Series(kernel), Want: kernel,
+		Packages: []string{"linux-source-" + Series(kernel), "gcc", "libc6-dev", "make", "clang", "llvm", "lld", "rsync",
+			"xz-utils", "patch", "kmod", "python3", "python3-yaml", "squashfs-tools", "libbpf-dev", "libelf-dev", "zlib1g-dev",
+			"libnuma-dev", "libmnl-dev", "libcap-dev", "liburing-dev"},
+		Build: finishTools, Mark: ".vnic-tools-2", Needs: []string{assets.Loader, "usr/bin/gcc", "usr/bin/mksquashfs",
+			"usr/src/linux-source-" + Series(kernel) + ".tar.xz"}}
+}
+
+// finishTools makes the programs of a tree run with the tree's loader and libraries.
+func finishTools(_ context.Context, root string) error {
+	return assets.RunByOwnLoader(root, "usr/bin", "usr/sbin", "usr/libexec", "usr/lib/gcc", "usr/lib/llvm-*/bin")
+}
+
+// shims returns wrapper scripts, by command name, that pass the tree's directories to the tools.
+// The tools cannot find these directories themselves, because the running program is the loader.
+func shims(tools string) map[string]string {
+	clang, _ := filepath.Glob(filepath.Join(tools, "usr/lib/llvm-*/lib/clang/*"))
+	resources := strings.Join(clang, " ")
+	tool := func(name string) string { return assets.ShellQuote(filepath.Join(tools, "usr/bin", name)) }
+	sysroot := " --sysroot=" + assets.ShellQuote(tools)
+	return map[string]string{
+		"gcc":   "exec " + tool("gcc") + sysroot + " -B " + assets.ShellQuote(filepath.Join(tools, "usr/bin")) + ` "$@"`,
+		"clang": "exec " + tool("clang") + sysroot + " -resource-dir " + assets.ShellQuote(resources) + ` "$@"`,
+		"python3": "export PYTHONDONTWRITEBYTECODE=1 PYTHONHOME=" + assets.ShellQuote(filepath.Join(tools, "usr")) + "\n" +
+			"PYTHONPATH=" + assets.ShellQuote(filepath.Join(tools, "usr/lib/python3/dist-packages")) + ":${0%/*}/python\n" +
+			"export PYTHONPATH\nexec " + tool("python3") + ` "$@"`,
+	}
 }
