@@ -146,20 +146,3 @@ func (s *sock) connected(ctx context.Context) error {
 		}
 	}
 }
-
-// adopt adds a connection to the device's connections.
-func (d *Device) adopt(c *Conn) error {
-	d.connMu.Lock()
-	defer d.connMu.Unlock()
-	if d.closed {
-		return net.ErrClosed
-	}
-	d.conns[c] = struct{}{}
-	return nil
-}
-
-func (d *Device) dropConn(c *Conn) {
-	d.connMu.Lock()
-	defer d.connMu.Unlock()
-	delete(d.conns, c)
-}
