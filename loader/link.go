@@ -142,8 +142,11 @@ func (l *link) release() (ok bool) {
 	return stop == nil || stop()
 }
 
-// failed returns Memory's error as final if there is one, or else err as broken.
+// failed returns nil if err is nil, Memory's error as final if there is one, or else err as broken.
 func (l *link) failed(err error) error {
+	if err == nil {
+		return nil
+	}
 	if p := l.m.failed.Load(); p != nil {
 		return fmt.Errorf("memory: %w", *p)
 	}
@@ -157,10 +160,7 @@ func (l *link) fill(ctx context.Context, n int) error {
 	l.o.stats.host.Add(all - l.host)
 	l.host = all
 	l.begun = l.begun || l.s.Len() > 0
-	if err != nil {
-		return l.failed(err)
-	}
-	return nil
+	return l.failed(err)
 }
 
 // ask sends the requests in out.
@@ -168,10 +168,7 @@ func (l *link) ask(requests int) error {
 	l.sent += requests
 	l.o.stats.requests.Add(uint64(requests))
 	_, err := l.c.Write(l.out)
-	if err != nil {
-		return l.failed(err)
-	}
-	return nil
+	return l.failed(err)
 }
 
 // response receives the head of the next final response.
@@ -230,10 +227,7 @@ func (l *link) take(ctx context.Context, dst devmem.Buffer, off, n uint64) error
 // flush completes the moves of take, and returns the tokens of the bytes.
 func (l *link) flush(ctx context.Context) error {
 	l.unflushed = 0
-	if err := l.s.Flush(ctx); err != nil {
-		return l.failed(err)
-	}
-	return nil
+	return l.failed(l.s.Flush(ctx))
 }
 
 // flushAt returns how many bytes may be taken before a flush: until then they hold pages of the
