@@ -201,10 +201,7 @@ func (d *Device) Stats() devmem.Stats {
 		}
 		s.Queues = append(s.Queues, q)
 	}
-	for _, b := range d.bindings {
-		s.Bindings = append(s.Bindings, b.stats())
-	}
-	slices.SortFunc(s.Bindings, func(a, b devmem.BindingStats) int { return int(a.ID) - int(b.ID) })
+	s.Bindings = d.bindingStats(func(*binding) bool { return true })
 	return s
 }
 
