@@ -186,40 +186,44 @@ func (s *Stack) Dial(ctx context.Context, local, remote netip.AddrPort) (devmem.
 	if err != nil {
 		return fail(errno(err))
 	}
-	if local.Addr().IsValid() || local.Port() != 0 {
-		if err := ep.Bind(fullAddr(local)); err != nil {
-			ep.Close()
-			return fail(errno(err))
-		}
-	}
-	entry, ready := waiter.NewChannelEntry(waiter.WritableEvents | waiter.EventErr | waiter.EventHUp)
-	wq.EventRegister(&entry)
-	defer wq.EventUnregister(&entry)
-	err = ep.Connect(fullAddr(remote))
-	if _, ok := err.(*tcpip.ErrConnectStarted); ok {
-		select {
-		case <-ctx.Done():
-			ep.Close()
-			return fail(ctx.Err())
-		case <-s.stop:
-			ep.Close()
-			return fail(net.ErrClosed)
-		case <-s.down:
-			ep.Close()
-			return fail(s.failed())
-		case <-ready:
-		}
-		err = ep.LastError()
-	}
-	if err != nil {
+	if err := s.connect(ctx, ep, wq, local, remote); err != nil {
 		ep.Close()
-		return fail(errno(err))
+		return fail(err)
 	}
 	c, cerr := s.newConn(ep, wq)
 	if cerr != nil {
 		return fail(cerr)
 	}
 	return c, nil
+}
+
+// connect connects an endpoint, which has the queue wq.
+func (s *Stack) connect(ctx context.Context, ep tcpip.Endpoint, wq *waiter.Queue, local, remote netip.AddrPort) error {
+	if local.Addr().IsValid() || local.Port() != 0 {
+		if err := ep.Bind(fullAddr(local)); err != nil {
+			return errno(err)
+		}
+	}
+	entry, ready := waiter.NewChannelEntry(waiter.WritableEvents | waiter.EventErr | waiter.EventHUp)
+	wq.EventRegister(&entry)
+	defer wq.EventUnregister(&entry)
+	err := ep.Connect(fullAddr(remote))
+	if _, ok := err.(*tcpip.ErrConnectStarted); ok {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-s.stop:
+			return net.ErrClosed
+		case <-s.down:
+			return s.failed()
+		case <-ready:
+		}
+		err = ep.LastError()
+	}
+	if err != nil {
+		return errno(err)
+	}
+	return nil
 }
 
 // DialContext is like net.Dialer's. The address must be numeric: the stack resolves no names.

@@ -131,7 +131,7 @@ func (c *Conn) Write(b []byte) (int, error) {
 	c.wmu.Lock()
 	defer c.wmu.Unlock()
 	done := 0
-	for done < len(b) || len(b) == 0 {
+	for {
 		err := c.attempt("write", c.s.wsig, c.wd.Wait(), func(fd int) error {
 			if len(b) == 0 {
 				return nil
@@ -146,11 +146,10 @@ func (c *Conn) Write(b []byte) (int, error) {
 			}
 			return err
 		})
-		if err != nil || len(b) == 0 {
+		if err != nil || done == len(b) {
 			return done, c.opError("write", c.fails(err))
 		}
 	}
-	return done, nil
 }
 
 // Close implements net.Conn.

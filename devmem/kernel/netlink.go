@@ -72,17 +72,12 @@ func (f dialFunc) open(family string) (*genl, error) {
 	g := &genl{genlConn: c}
 	if g.family, err = c.GetFamily(family); err != nil {
 		_ = c.Close()
-		return nil, fmt.Errorf("netlink family %q: %w", family, unsupported(err))
+		if errors.Is(err, syscall.ENOENT) {
+			err = errors.Join(syscall.EOPNOTSUPP, err)
+		}
+		return nil, fmt.Errorf("netlink family %q: %w", family, err)
 	}
 	return g, nil
-}
-
-// unsupported returns EOPNOTSUPP for a missing family.
-func unsupported(err error) error {
-	if errors.Is(err, syscall.ENOENT) {
-		return errors.Join(syscall.EOPNOTSUPP, err)
-	}
-	return err
 }
 
 // ask executes a command with attributes, and calls reply with the attributes of each answer. If
