@@ -151,8 +151,8 @@ func (d *digest) contiguous(w *work, pos uint64) (off uint64, ok bool) {
 		off, ok = o, n == groupLen
 		return nil
 	})
-	bufs := w.e.registry.enter()
-	defer w.e.registry.leave(bufs)
+	bufs, inside := w.e.registry.enter()
+	defer w.e.registry.leave(inside)
 	return off, ok && bufs.covers(d.gpu.id, off, groupLen)
 }
 

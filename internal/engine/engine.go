@@ -34,6 +34,7 @@ type DMA interface {
 const (
 	jobs       = 4
 	maxEntries = 1024
+	tableLen   = maxEntries * control.JobEntryLen // bytes: whole pages
 	staging    = 256 << 10
 	maxEntry   = 1 << 30 // bytes of an entry, whose length field has 32 bits; a multiple of every type's size
 )
@@ -73,21 +74,16 @@ func (w *worker) take(ctx context.Context) (*slot, error) {
 	select {
 	case s := <-w.slots:
 		s.n, s.used = 0, 0
-		err := error(nil)
-		if s.table == nil {
-			if s.table, s.tableIOVA, err = w.dma.AllocDMA(maxEntries * control.JobEntryLen); err != nil {
-				s.table = nil
-			}
+		if s.table != nil {
+			return s, nil
 		}
-		if err == nil && s.data == nil {
-			if s.data, s.dataIOVA, err = w.dma.AllocDMA(staging); err != nil {
-				s.data = nil
-			}
-		}
+		b, iova, err := w.dma.AllocDMA(tableLen + staging)
 		if err != nil {
 			w.slots <- s
 			return nil, fmt.Errorf("memory for jobs: %w", err)
 		}
+		s.table, s.data = b[:tableLen], b[tableLen:][:staging]
+		s.tableIOVA, s.dataIOVA = iova, iova+tableLen
 		return s, nil
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
