@@ -6,11 +6,11 @@ import (
 	"fmt"
 	"net"
 	"net/http"
-	"net/netip"
 	"sync/atomic"
 	"time"
 
 	"vnic.dev/vnic/devmem"
+	"vnic.dev/vnic/internal/devmembase"
 )
 
 // broken is an error of one connection: another connection may succeed.
@@ -87,28 +87,14 @@ func (o *Object) connect(ctx context.Context) (*link, error) {
 		o.stats.connections.Add(1)
 		return l, nil
 	}
-	f := devmem.Flow{Queue: o.c.Queue}
-	if f.Src, err = addrPort(c.RemoteAddr()); err == nil {
-		f.Dst, err = addrPort(c.LocalAddr())
-	}
-	if err == nil {
-		l.flow, err = o.c.Device.AddFlow(f) // before the first request, so nothing arrives earlier
-	}
-	if err != nil {
+	f := devmem.Flow{Queue: o.c.Queue, Src: devmembase.AddrPort(c.RemoteAddr()), Dst: devmembase.AddrPort(c.LocalAddr())}
+	if l.flow, err = o.c.Device.AddFlow(f); err != nil { // before the first request, so nothing arrives earlier
 		return nil, errors.Join(err, l.close())
 	}
 	l.steered = true
 	l.s = devmem.NewStream(c, l.m, o.c.Pool)
 	o.stats.connections.Add(1)
 	return l, nil
-}
-
-func addrPort(a net.Addr) (netip.AddrPort, error) {
-	if t, ok := a.(*net.TCPAddr); ok {
-		x := t.AddrPort()
-		return netip.AddrPortFrom(x.Addr().Unmap(), x.Port()), nil
-	}
-	return netip.ParseAddrPort(a.String())
 }
 
 // close closes the connection, and resets it if responses are missing. A nil link is allowed.

@@ -1,5 +1,8 @@
 // Package devmembase has what the implementations of package devmem have in common: the checks of
-// arguments, the waits of a connection, and the set of a device's open connections.
+// arguments, the waits of a connection, the set of a device's open connections, and a devmem.Memory
+// over whatever does its work. Some functions are of use to programs that use package devmem, too.
+//
+// The package is not API (README, Stability).
 package devmembase
 
 import (

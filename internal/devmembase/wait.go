@@ -21,13 +21,13 @@ func IsClosed(c <-chan struct{}) bool {
 	}
 }
 
-// AddrPort returns a TCP address, an IPv4 address in its own form; the zero AddrPort for others.
+// AddrPort returns an end of a connection, an IPv4 address in its own form.
 func AddrPort(a net.Addr) netip.AddrPort {
-	t, ok := a.(*net.TCPAddr)
-	if !ok {
-		return netip.AddrPort{}
+	if t, ok := a.(*net.TCPAddr); ok {
+		return Unmap(t.AddrPort())
 	}
-	return Unmap(t.AddrPort())
+	p, _ := netip.ParseAddrPort(a.String()) // zero: it is no such address
+	return Unmap(p)
 }
 
 // Unmap returns an address with an IPv4 address in its own form.
