@@ -145,7 +145,7 @@ func (e *Engine) do(r *running, g *GPU) {
 	}
 }
 
-// leave takes a job or a digest from those that CancelAll cancels.
+// leave removes a job or a digest from the list of CancelAll.
 func (e *Engine) leave(r *running) {
 	e.mu.Lock()
 	delete(e.alive, r)

@@ -303,7 +303,9 @@ func (s *Stack) Restore(ctx context.Context) error {
 		*id = n // 0 after an error
 	}
 	for b := range s.buffers {
-		do(&b.id, "buffer", func() (uint32, error) { return s.control.RegisterBuffer(ctx, uint16(b.GPU()), b.Offset(), b.Size()) })
+		do(&b.id, "buffer", func() (uint32, error) {
+			return s.control.RegisterBuffer(ctx, uint16(b.GPU()), b.Offset(), b.Size())
+		})
 	}
 	for _, b := range s.rxBinds {
 		if !b.closed {

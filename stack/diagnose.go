@@ -69,8 +69,8 @@ func (c *Conn) facts() diagnosis.Connection {
 	f := c.f
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	x := diagnosis.Connection{Local: devmembase.AddrPort(c.local), Remote: devmembase.AddrPort(c.remote), Received: f.ahead, Queue: f.last,
-		Unacked: f.nxt - f.una, Sends: f.sends.len(), Window: -1}
+	x := diagnosis.Connection{Local: devmembase.AddrPort(c.local), Remote: devmembase.AddrPort(c.remote),
+		Received: f.ahead, Queue: f.last, Unacked: f.nxt - f.una, Sends: f.sends.len(), Window: -1}
 	if f.wndKnown {
 		x.Window = int64(f.wnd)
 	}
@@ -105,8 +105,8 @@ func (s *Stack) Holders() (list []devmem.Holder) {
 	for _, c := range s.conns.All() {
 		for _, b := range pools {
 			if n := c.tokens.Held(b.pool); n > 0 {
-				list = append(list, devmem.Holder{Binding: b.id, Local: devmembase.AddrPort(c.local), Remote: devmembase.AddrPort(c.remote),
-					Tokens: n})
+				list = append(list, devmem.Holder{Binding: b.id, Local: devmembase.AddrPort(c.local),
+					Remote: devmembase.AddrPort(c.remote), Tokens: n})
 			}
 		}
 	}

@@ -107,7 +107,8 @@ func (d *Device) facts() (f diagnosis.Device) {
 func (d *Device) Holders() (list []devmem.Holder) {
 	for _, c := range d.conns.All() {
 		for id, n := range c.tokens.count() {
-			list = append(list, devmem.Holder{Binding: id, Local: devmembase.AddrPort(c.local), Remote: devmembase.AddrPort(c.remote), Tokens: n})
+			list = append(list, devmem.Holder{Binding: id, Local: devmembase.AddrPort(c.local),
+				Remote: devmembase.AddrPort(c.remote), Tokens: n})
 		}
 	}
 	return list

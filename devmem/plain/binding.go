@@ -63,7 +63,7 @@ type binding struct {
 	queues []int
 	done   chan struct{}
 
-	pool *gpumem.Pool // receive: references are those of the connections' queues and tokens
+	pool *gpumem.Pool // of a receive binding: the queues and tokens of connections refer to its pages
 
 	mu     sync.Mutex
 	closed bool
@@ -129,7 +129,10 @@ func (d *Device) BindRX(b devmem.Buffer, queues ...int) (devmem.Binding, error) 
 	if err != nil {
 		return nil, err
 	}
-	if x.pool, err = gpumem.NewPool(x.buf.GPU(), x.buf.Offset(), x.buf.Size(), func(int) { x.wake() }, x.ended); err != nil {
+	wake := func(int) { x.wake() }
+	if x.pool, err = gpumem.NewPool(x.buf.GPU(), x.buf.Offset(), x.buf.Size(), wake, x.ended); err != nil {
+		x.buf.bound--
+		delete(d.bindings, x.id)
 		return nil, err
 	}
 	for _, q := range queues {

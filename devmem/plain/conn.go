@@ -279,7 +279,8 @@ func (c *conn) took(n int) int {
 }
 
 // RecvDevmem implements devmem.Conn.
-func (c *conn) RecvDevmem(frags []devmem.Frag, linear []byte, flags devmem.RecvFlags) (n, nfrags, nlinear int, err error) {
+func (c *conn) RecvDevmem(frags []devmem.Frag, linear []byte, flags devmem.RecvFlags) (n, nfrags, nlinear int,
+	err error) {
 	if len(linear) == 0 {
 		return 0, 0, 0, nil
 	}
@@ -390,8 +391,8 @@ func (c *conn) State() string {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return fmt.Sprintf("%v to %v: %d bytes queued, %d tokens held, %d bytes not acknowledged, error %v", c.dst, c.src, c.bytes,
-		held, c.unacknowledged(), c.err)
+	return fmt.Sprintf("%v to %v: %d bytes queued, %d tokens held, %d bytes not acknowledged, error %v", c.dst, c.src,
+		c.bytes, held, c.unacknowledged(), c.err)
 }
 
 // ReadFrom replaces net.TCPConn's, which would bypass Write.

@@ -50,9 +50,9 @@ func (r *Region) InUse(bound []devmem.BindingStats) error {
 }
 
 // CheckRX returns an error if the memory cannot be bound for receive to so many queues, each with
-// at least minPages pages; others is the memory of the receive bindings, by their ids.
-func (r *Region) CheckRX(queues, minPages int, others map[uint32]*Region) error {
-	for id, o := range others {
+// at least minPages pages; memory has the regions of the receive bindings, by their ids.
+func (r *Region) CheckRX(queues, minPages int, memory map[uint32]*Region) error {
+	for id, o := range memory {
 		if o.gpu == r.gpu && r.off < o.off+o.size && o.off < r.off+r.size {
 			return fmt.Errorf("binding %d receives into the same memory: %w", id, syscall.EBUSY)
 		}
