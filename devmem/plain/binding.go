@@ -7,7 +7,6 @@ import (
 	"syscall"
 
 	"vnic.dev/vnic/devmem"
-	"vnic.dev/vnic/gpumem"
 	"vnic.dev/vnic/internal/devmembase"
 	"vnic.dev/vnic/internal/diagnosis"
 )
@@ -63,12 +62,16 @@ type binding struct {
 	queues []int
 	done   chan struct{}
 
-	pool *gpumem.Pool // of a receive binding: the queues and tokens of connections refer to its pages
-
 	mu     sync.Mutex
 	closed bool
-	room   chan struct{} // closed when pages become free, or the binding is closed; nil: no reader waits
-	sends  int           // transmit: 1 until Close, and 1 for each send in progress
+	gone   bool
+	// Receive: free pages; for each other page, how often it is queued, and how many tokens hold
+	// it.
+	free         []uint32
+	queued, held []uint32
+	nq, nh       int           // pages that are queued; pages that are held, but not queued
+	room         chan struct{} // closed when pages become free, or the binding is closed; nil: no reader waits
+	sends        int           // transmit: sends in progress
 }
 
 // bind makes a binding. Under d.mu.
@@ -98,7 +101,6 @@ func (d *Device) BindTX(b devmem.Buffer) (devmem.Binding, error) {
 	if err != nil {
 		return nil, err
 	}
-	x.sends = 1
 	return x, nil
 }
 
@@ -129,11 +131,10 @@ func (d *Device) BindRX(b devmem.Buffer, queues ...int) (devmem.Binding, error) 
 	if err != nil {
 		return nil, err
 	}
-	wake := func(int) { x.wake() }
-	if x.pool, err = gpumem.NewPool(x.buf.GPU(), x.buf.Offset(), x.buf.Size(), wake, x.ended); err != nil {
-		x.buf.bound--
-		delete(d.bindings, x.id)
-		return nil, err
+	pages := x.buf.Pages()
+	x.queued, x.held = make([]uint32, pages), make([]uint32, pages)
+	for i := range pages {
+		x.free = append(x.free, uint32(pages-1-i))
 	}
 	for _, q := range queues {
 		d.queues[q] = x
@@ -157,92 +158,101 @@ func (b *binding) Close() error {
 	}
 	b.d.mu.Unlock()
 	b.mu.Lock()
-	first := !b.closed
 	b.closed = true
+	b.wake()
 	b.mu.Unlock()
-	switch {
-	case !first:
-	case b.tx:
-		b.end()
-	default:
-		b.wake()
-		b.pool.Close(false) // a reader may still write to pages that it took
-	}
+	b.settle()
 	return nil
 }
 
-// wake wakes the readers that wait for pages.
+// wake wakes the readers that wait for pages. Under b.mu.
 func (b *binding) wake() {
-	b.mu.Lock()
-	defer b.mu.Unlock()
 	if b.room != nil {
 		close(b.room)
 		b.room = nil
 	}
 }
 
-// ended ends a closed binding whose memory nothing uses.
-func (b *binding) ended() {
+// settle ends the binding if it is closed and nothing uses its memory.
+func (b *binding) settle() {
 	b.d.mu.Lock()
 	defer b.d.mu.Unlock()
-	b.buf.bound--
-	delete(b.d.bindings, b.id)
-	close(b.done)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.closed && !b.gone && b.nq == 0 && b.nh == 0 && b.sends == 0 {
+		b.gone = true
+		b.buf.bound--
+		delete(b.d.bindings, b.id)
+		close(b.done)
+	}
 }
 
-// take takes free pages for payload, writes their offsets in the GPU to dst, and returns how many it
-// took. If none is free, it returns a channel to wait for; closed means that the binding is closed.
-func (b *binding) take(dst []uint64) (n int, room <-chan struct{}, closed bool) {
+// take returns up to n pages for payload. If none is free, it returns a channel to wait for; closed
+// means that the binding is closed.
+func (b *binding) take(pages []uint32, n int) (got []uint32, room <-chan struct{}, closed bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.closed {
-		return 0, nil, true
+		return pages, nil, true
 	}
-	if n = b.pool.TakePages(0, dst); n > 0 {
-		return n, nil, false
-	}
-	if b.room == nil {
-		b.room = make(chan struct{})
-	}
-	return 0, b.room, false
-}
-
-// page returns the memory of a page, by its offset in the GPU.
-func (b *binding) page(off uint64) []byte { return b.buf.mem[off-b.buf.Offset():][:devmem.PageSize] }
-
-// received returns the n bytes that were read into pages as chunks, and frees the pages that are
-// not used.
-func (b *binding) received(pages []uint64, n int) (list []chunk) {
-	var used, unused []gpumem.Range
-	for i, off := range pages {
-		r := gpumem.Range{GPU: b.buf.GPU(), Off: off, Len: uint32(min(max(n-i*devmem.PageSize, 0), devmem.PageSize))}
-		if r.Len > 0 {
-			used = append(used, r)
-		} else {
-			unused = append(unused, r)
+	if len(b.free) == 0 {
+		if b.room == nil {
+			b.room = make(chan struct{})
 		}
+		return pages, b.room, false
 	}
-	pieces, _ := b.pool.Receive(nil, used, n) // the pages are the pool's
-	for _, p := range pieces {
-		list = append(list, chunk{b: b, page: p.Page, n: int(p.Len)})
+	for range min(n, len(b.free)) {
+		k := len(b.free) - 1
+		pages = append(pages, b.free[k])
+		b.queued[b.free[k]]++
+		b.free = b.free[:k]
+		b.nq++
 	}
-	b.pool.Discard(unused)
-	return list
+	return pages, nil, false
 }
 
-// release drops the queue's reference to a page.
-func (b *binding) release(page uint32) { b.pool.Release([]gpumem.Piece{{Page: page}}) }
+// page returns a page's memory.
+func (b *binding) page(i uint32) []byte { return b.buf.mem[int(i)*devmem.PageSize:][:devmem.PageSize] }
+
+// hold counts one more token for a page.
+func (b *binding) hold(i uint32) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.held[i]++; b.held[i] == 1 && b.queued[i] == 0 {
+		b.nh++
+	}
+}
+
+// unhold drops a token's reference to a page, unqueue the queue's.
+func (b *binding) unhold(i uint32) { b.drop(i, b.held, b.queued, &b.nh) }
+
+func (b *binding) unqueue(i uint32) { b.drop(i, b.queued, b.held, &b.nq) }
+
+func (b *binding) drop(i uint32, from, other []uint32, n *int) {
+	b.mu.Lock()
+	from[i]--
+	switch {
+	case from[i] > 0:
+	case other[i] > 0 && n == &b.nq: // now only held
+		b.nq--
+		b.nh++
+	case other[i] > 0: // still queued
+	default:
+		*n--
+		b.free = append(b.free, i)
+		b.wake()
+	}
+	idle := b.closed && b.nq == 0 && b.nh == 0
+	b.mu.Unlock()
+	if idle {
+		b.settle()
+	}
+}
 
 // stats returns the binding's counters. Under d.mu.
 func (b *binding) stats() devmem.BindingStats {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	s := devmem.BindingStats{ID: b.id, TX: b.tx, Closed: b.closed, Pages: b.buf.Pages()}
-	if !b.tx {
-		p := b.pool.Stats()
-		s.Posted, s.Queued, s.Held = p.Free+p.Posted, p.Queued, p.Held
-	} else if s.Sends = b.sends; !b.closed {
-		s.Sends--
-	}
-	return s
+	return devmem.BindingStats{ID: b.id, TX: b.tx, Closed: b.closed, Pages: b.buf.Pages(),
+		Posted: len(b.free), Queued: b.nq, Held: b.nh, Sends: b.sends}
 }

@@ -14,7 +14,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"vnic.dev/vnic/devmem"
-	"vnic.dev/vnic/gpumem"
 	"vnic.dev/vnic/internal/deadline"
 	"vnic.dev/vnic/internal/devmembase"
 )
@@ -36,6 +35,12 @@ type chunk struct {
 	host []byte
 }
 
+// token is the page that an issued token holds; b is nil if the token is not issued.
+type token struct {
+	b    *binding
+	page uint32
+}
+
 // conn is a devmem.Conn. A goroutine reads the socket, as a NIC would, and steers the data by the
 // present rules.
 type conn struct {
@@ -52,7 +57,8 @@ type conn struct {
 	err    error         // of the socket, after the queued data; io.EOF: its end
 	news   chan struct{} // closed when there is news for receivers; never nil
 	room   chan struct{} // closed when the queue has room again; nil: the reader does not wait
-	tokens gpumem.Tokens
+	tokens []token       // token number i is at i-1
+	low    int           // index of the lowest free number or below
 
 	stallLimit    time.Duration
 	writeDeadline time.Time
@@ -128,17 +134,16 @@ func (c *conn) read() {
 func release(list []chunk) {
 	for _, x := range list {
 		if x.b != nil {
-			x.b.release(x.page)
+			x.b.unqueue(x.page)
 		}
 	}
 }
 
 // fill waits until the socket has bytes, and reads some of them to where the rules steer them.
 func (c *conn) fill() (list []chunk, err error) {
-	var pages [batch]uint64
+	var pages []uint32
 	for {
 		var b *binding
-		taken := 0
 		var room <-chan struct{}
 		n := 0
 		failed := error(nil)
@@ -153,16 +158,16 @@ func (c *conn) fill() (list []chunk, err error) {
 				failed = os.NewSyscallError("recvfrom", e)
 				return true
 			}
-			taken, room = 0, nil
+			pages, room = pages[:0], nil
 			var to [][]byte
 			if b = c.d.steered(c.src, c.dst); b != nil {
 				var closed bool
-				if taken, room, closed = b.take(pages[:]); closed {
+				if pages, room, closed = b.take(pages, batch); closed {
 					b = nil
 				} else if room != nil {
 					return true
 				}
-				for _, p := range pages[:taken] {
+				for _, p := range pages {
 					to = append(to, b.page(p))
 				}
 			}
@@ -192,8 +197,15 @@ func (c *conn) fill() (list []chunk, err error) {
 			}
 			continue
 		}
-		if taken > 0 {
-			list = b.received(pages[:taken], n)
+		left := n
+		for _, p := range pages {
+			k := min(left, devmem.PageSize)
+			if k == 0 {
+				b.unqueue(p)
+				continue
+			}
+			list = append(list, chunk{b: b, page: p, n: k})
+			left -= k
 		}
 		if failed == nil && n == 0 {
 			failed = io.EOF
@@ -264,7 +276,7 @@ func (c *conn) took(n int) int {
 	x.off, x.n, c.bytes = x.off+n, x.n-n, c.bytes-n
 	if x.n == 0 {
 		if x.b != nil {
-			x.b.release(x.page)
+			x.b.unqueue(x.page)
 		}
 		*x = chunk{}
 		if c.first++; c.first == len(c.queue) {
@@ -307,10 +319,7 @@ func (c *conn) RecvDevmem(frags []devmem.Frag, linear []byte, flags devmem.RecvF
 			return n, nfrags, nlinear, nil
 		default:
 			frags[nfrags] = devmem.Frag{Off: uint64(x.page)*devmem.PageSize + uint64(x.off), Size: uint32(k),
-				Binding: x.b.id, Kind: devmem.Dmabuf}
-			var token [1]uint32
-			c.tokens.Issue(x.b.pool, []uint32{x.page}, token[:])
-			frags[nfrags].Token = token[0]
+				Token: c.token(x.b, x.page), Binding: x.b.id, Kind: devmem.Dmabuf}
 			nfrags++
 		}
 		n += k
@@ -329,21 +338,48 @@ func (c *conn) RecvDevmem(frags []devmem.Frag, linear []byte, flags devmem.RecvF
 	return n, nfrags, nlinear, nil
 }
 
+// token issues the lowest free number. Under c.mu.
+func (c *conn) token(b *binding, page uint32) uint32 {
+	for c.low < len(c.tokens) && c.tokens[c.low].b != nil {
+		c.low++
+	}
+	if c.low == len(c.tokens) {
+		c.tokens = append(c.tokens, token{})
+	}
+	c.tokens[c.low] = token{b, page}
+	b.hold(page)
+	c.low++
+	return uint32(c.low)
+}
+
 // DontNeed implements devmem.Conn.
 func (c *conn) DontNeed(ranges []devmem.TokenRange) (freed int, err error) {
 	if len(ranges) == 0 || len(ranges) > devmem.MaxTokenRanges {
 		return 0, fmt.Errorf("%d ranges of tokens: 1 to %d: %w", len(ranges), devmem.MaxTokenRanges, syscall.EINVAL)
-	}
-	var rs [devmem.MaxTokenRanges]gpumem.TokenRange
-	for i, r := range ranges {
-		rs[i] = gpumem.TokenRange(r)
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed {
 		return 0, c.wrap("dontneed", net.ErrClosed)
 	}
-	return c.tokens.Put(rs[:len(ranges)], devmem.MaxFrags), nil
+	looked := uint32(0)
+	for _, r := range ranges {
+		for i := uint32(0); i < r.Count && looked < devmem.MaxFrags; i++ {
+			looked++
+			if k := uint64(r.Start) + uint64(i); k >= 1 && k <= uint64(len(c.tokens)) && c.tokens[k-1].b != nil {
+				c.free(int(k - 1))
+				freed++
+			}
+		}
+	}
+	return freed, nil
+}
+
+// free takes a token back. Under c.mu.
+func (c *conn) free(i int) {
+	t := c.tokens[i]
+	c.tokens[i], c.low = token{}, min(c.low, i)
+	t.b.unhold(t.page)
 }
 
 // Close implements net.Conn. Written data is still sent.
@@ -356,7 +392,11 @@ func (c *conn) Close() error {
 	c.closed = true
 	rest := c.queue[c.first:]
 	c.queue, c.first, c.bytes = nil, 0, 0
-	c.tokens.Close()
+	for i := range c.tokens {
+		if c.tokens[i].b != nil {
+			c.free(i)
+		}
+	}
 	close(c.ended)
 	c.notify()
 	c.mu.Unlock()
@@ -385,12 +425,14 @@ func (c *conn) SetReadDeadline(t time.Time) error {
 
 // State implements devmem.Conn.
 func (c *conn) State() string {
-	held := 0
-	for _, h := range c.holders() {
-		held += h.Tokens
-	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	held := 0
+	for _, t := range c.tokens {
+		if t.b != nil {
+			held++
+		}
+	}
 	return fmt.Sprintf("%v to %v: %d bytes queued, %d tokens held, %d bytes not acknowledged, error %v", c.dst, c.src,
 		c.bytes, held, c.unacknowledged(), c.err)
 }

@@ -54,27 +54,23 @@ func (d *Device) facts() (f diagnosis.Device) {
 	}
 	d.mu.Unlock()
 	for _, end := range d.ends.All() {
-		if c, ok := end.(*conn); ok {
-			f.Holders = append(f.Holders, c.holders()...)
+		c, ok := end.(*conn)
+		if !ok {
+			continue
+		}
+		n := map[uint32]int{}
+		c.mu.Lock()
+		for _, t := range c.tokens {
+			if t.b != nil {
+				n[t.b.id]++
+			}
+		}
+		c.mu.Unlock()
+		for id, k := range n {
+			f.Holders = append(f.Holders, diagnosis.Holder{Binding: id, Local: c.dst, Remote: c.src, Tokens: k})
 		}
 	}
 	return f
-}
-
-// holders lists the bindings whose tokens the connection holds.
-func (c *conn) holders() (list []devmem.Holder) {
-	c.d.mu.Lock()
-	bindings := slices.Collect(maps.Values(c.d.bindings))
-	c.d.mu.Unlock()
-	for _, b := range bindings {
-		if b.tx {
-			continue
-		}
-		if n := c.tokens.Held(b.pool); n > 0 {
-			list = append(list, devmem.Holder{Binding: b.id, Local: c.dst, Remote: c.src, Tokens: n})
-		}
-	}
-	return list
 }
 
 // bindingStats returns the counters of the bindings that are not done and that match. Under d.mu.

@@ -105,14 +105,14 @@ func (b *binding) begin() bool {
 	return true
 }
 
-// end counts a send down, which has been copied to the socket; the last one ends a closed binding.
+// end counts a send down, which has been copied to the socket.
 func (b *binding) end() {
 	b.mu.Lock()
 	b.sends--
-	idle := b.sends == 0
+	idle := b.closed && b.sends == 0
 	b.mu.Unlock()
 	if idle {
-		b.ended()
+		b.settle()
 	}
 }
 
