@@ -16,10 +16,7 @@ const pieceLen = 1 << 20
 // all other ranks' buffers, from rank to rank. It needs no scratch memory. Errors are AllReduce's
 // without ENOSPC; EINVAL also if root is not a rank.
 func (r *Ring) Broadcast(ctx context.Context, t devmem.Type, b devmem.Buffer, off, count uint64, root int) error {
-	if err := r.checkBroadcast(t, b, off, count, root); err != nil {
-		return err
-	}
-	o, err := r.begin("broadcast", t, b, off, count)
+	o, err := r.broadcasts(t, b, off, count, root)
 	if err != nil {
 		return err
 	}
@@ -43,11 +40,10 @@ func (r *Ring) Broadcast(ctx context.Context, t devmem.Type, b devmem.Buffer, of
 	})
 }
 
-// checkBroadcast returns the error of a broadcast that must not start.
-func (r *Ring) checkBroadcast(t devmem.Type, b devmem.Buffer, off, count uint64, root int) error {
+// broadcasts is begin for a broadcast.
+func (r *Ring) broadcasts(t devmem.Type, b devmem.Buffer, off, count uint64, root int) (*operation, error) {
 	if root < 0 || root >= r.c.Ranks {
-		return fmt.Errorf("broadcast: from rank %d of %d: %w", root, r.c.Ranks, syscall.EINVAL)
+		return nil, fmt.Errorf("broadcast: from rank %d of %d: %w", root, r.c.Ranks, syscall.EINVAL)
 	}
-	_, err := r.begin("broadcast", t, b, off, count)
-	return err
+	return r.begin("broadcast", t, b, off, count)
 }

@@ -55,7 +55,8 @@ func (s *Channels) AllReduce(ctx context.Context, t devmem.Type, off, count uint
 // Broadcast is Ring.Broadcast on all channels, with the parts of AllReduce.
 func (s *Channels) Broadcast(ctx context.Context, t devmem.Type, off, count uint64, root int) error {
 	return s.each(ctx, t, off, count, func(c Channel, off, count uint64) error {
-		return c.checkBroadcast(t, c.Buffer, off, count, root)
+		_, err := c.broadcasts(t, c.Buffer, off, count, root)
+		return err
 	}, func(ctx context.Context, c Channel, off, count uint64) error {
 		return c.Broadcast(ctx, t, c.Buffer, off, count, root)
 	})

@@ -54,8 +54,7 @@ func (r *Ring) begin(name string, t devmem.Type, b devmem.Buffer, off, count uin
 	if b.GPU() != r.c.GPU {
 		return fail(fmt.Errorf("memory of gpu %d in a ring of gpu %d: %w", b.GPU(), r.c.GPU, syscall.EXDEV))
 	}
-	o := &operation{r: r, name: name, t: t, b: b, off: off, list: chunks(count, t.Size(), r.c.Ranks)}
-	return o, nil
+	return &operation{r: r, name: name, t: t, b: b, off: off, list: chunks(count, t.Size(), r.c.Ranks)}, nil
 }
 
 // reduces is begin for an operation that uses scratch memory.
@@ -72,22 +71,18 @@ func (r *Ring) reduces(name string, t devmem.Type, b devmem.Buffer, off, count u
 }
 
 // reduce is the first half of an all-reduce: this rank ends with the sum of chunk last.
-func (o *operation) reduce(ctx context.Context, last int) error {
-	r := o.r
-	for s := range r.c.Ranks - 1 {
-		if err := o.step(ctx, o.list[r.mod(last-1-s)], o.list[r.mod(last-2-s)], true); err != nil {
-			return err
-		}
-	}
-	return nil
-}
+func (o *operation) reduce(ctx context.Context, last int) error { return o.round(ctx, last-1, true) }
 
 // gather is the second half of an all-reduce: this rank starts with chunk first, and ends with all
 // chunks.
-func (o *operation) gather(ctx context.Context, first int) error {
+func (o *operation) gather(ctx context.Context, first int) error { return o.round(ctx, first, false) }
+
+// round makes the steps of a half. In the first one this rank sends chunk first, and in each step it
+// receives the chunk that it sends in the next one.
+func (o *operation) round(ctx context.Context, first int, add bool) error {
 	r := o.r
 	for s := range r.c.Ranks - 1 {
-		if err := o.step(ctx, o.list[r.mod(first-s)], o.list[r.mod(first-1-s)], false); err != nil {
+		if err := o.step(ctx, o.list[r.mod(first-s)], o.list[r.mod(first-1-s)], add); err != nil {
 			return err
 		}
 	}

@@ -183,6 +183,7 @@ func (s *Stream) LookEach(ctx context.Context, dst []byte, each Strided) error {
 	}
 	var ranges []Range
 	var parts [][]byte // of dst, one for each range
+	sum := uint64(0)   // of their lengths
 	i, start := s.first, uint64(0)
 	for k := range each.Count {
 		pos := each.Off + each.Stride*uint64(k)
@@ -202,6 +203,7 @@ func (s *Stream) LookEach(ctx context.Context, dst []byte, each Strided) error {
 				copy(to[:n], p.host[off:])
 			} else {
 				ranges, parts = append(ranges, Range{p.off + off, n}), append(parts, to[:n])
+				sum += n
 			}
 			to, pos = to[n:], pos+n
 		}
@@ -209,18 +211,14 @@ func (s *Stream) LookEach(ctx context.Context, dst []byte, each Strided) error {
 	if len(ranges) == 0 {
 		return nil
 	}
-	sum := 0
-	for _, p := range parts {
-		sum += len(p)
-	}
 	seen := dst
-	if sum < len(dst) { // some of it arrived in host memory
+	if sum < uint64(len(dst)) { // some of it arrived in host memory
 		seen = make([]byte, sum)
 	}
 	if err := s.m.Look(ctx, seen, s.pool, ranges...); err != nil {
 		return err
 	}
-	if sum < len(dst) {
+	if sum < uint64(len(dst)) {
 		for _, p := range parts {
 			seen = seen[copy(p, seen):]
 		}

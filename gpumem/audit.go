@@ -1,6 +1,7 @@
 package gpumem
 
 import (
+	"bytes"
 	"cmp"
 	"errors"
 	"fmt"
@@ -258,19 +259,8 @@ func (s *scanner) confirm(b []byte, off uint64, pos, i int, streamOff uint64) {
 		StreamOff: streamOff - uint64(before)})
 }
 
-// zero reports whether b is all zeros.
-func zero(b []byte) bool {
-	for len(b) >= 64 {
-		if le.Uint64(b)|le.Uint64(b[8:])|le.Uint64(b[16:])|le.Uint64(b[24:])|
-			le.Uint64(b[32:])|le.Uint64(b[40:])|le.Uint64(b[48:])|le.Uint64(b[56:]) != 0 {
-			return false
-		}
-		b = b[64:]
-	}
-	for _, c := range b {
-		if c != 0 {
-			return false
-		}
-	}
-	return true
-}
+// zeros is a block of zeros.
+var zeros [auditBlock]byte
+
+// zero reports whether b, at most a block, is all zeros.
+func zero(b []byte) bool { return bytes.Equal(b, zeros[:len(b)]) }

@@ -62,7 +62,7 @@ func (e *Engine) DigestIdle(ctx context.Context, gpu int, extents []Extent, hurr
 	}
 	d.sums = make([][32]byte, (d.total+DigestPiece-1)/DigestPiece)
 	r := e.enterDigest()
-	defer e.leaveDigest(r)
+	defer e.leave(r)
 	eg, inner := errgroup.WithContext(ctx)
 	stop := context.AfterFunc(inner, func() { r.cancelled.Store(true) })
 	defer stop()
@@ -98,7 +98,7 @@ func (e *Engine) DigestIdle(ctx context.Context, gpu int, extents []Extent, hurr
 	return sum, nil
 }
 
-// enterDigest adds a digest to the jobs that CancelAll cancels, until leaveDigest.
+// enterDigest adds a digest to the jobs that CancelAll cancels, until leave.
 func (e *Engine) enterDigest() *running {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -106,13 +106,6 @@ func (e *Engine) enterDigest() *running {
 	r := &running{id: e.last, gone: make(chan struct{})}
 	e.alive[r] = true
 	return r
-}
-
-func (e *Engine) leaveDigest(r *running) {
-	e.mu.Lock()
-	delete(e.alive, r)
-	e.mu.Unlock()
-	close(r.gone)
 }
 
 // digest is a call of Digest.
@@ -158,8 +151,8 @@ func (d *digest) contiguous(w *work, pos uint64) (off uint64, ok bool) {
 		off, ok = o, n == groupLen
 		return nil
 	})
-	bufs := w.e.registry.enter()
-	defer w.e.registry.leave(bufs)
+	bufs, inside := w.e.registry.enter()
+	defer w.e.registry.leave(inside)
 	return off, ok && bufs.covers(d.gpu.id, off, groupLen)
 }
 

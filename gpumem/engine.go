@@ -119,12 +119,7 @@ func (e *Engine) Submit(j Job) (uint64, error) {
 
 // do is the goroutine of a job.
 func (e *Engine) do(r *running, g *GPU) {
-	defer func() {
-		e.mu.Lock()
-		delete(e.alive, r)
-		e.mu.Unlock()
-		close(r.gone)
-	}()
+	defer e.leave(r)
 	w := &work{running: r, e: e, gpu: g, copier: dma.NewCopier()}
 	err := w.run()
 	s := r.status()
@@ -148,6 +143,14 @@ func (e *Engine) do(r *running, g *GPU) {
 	if e.o.Done != nil {
 		e.o.Done(s)
 	}
+}
+
+// leave removes a job or a digest from the list of CancelAll.
+func (e *Engine) leave(r *running) {
+	e.mu.Lock()
+	delete(e.alive, r)
+	e.mu.Unlock()
+	close(r.gone)
 }
 
 func errnoOf(err error) syscall.Errno {

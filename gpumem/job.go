@@ -357,8 +357,8 @@ func (w *work) piece(f func(*buffers) error) (err error) {
 	defer dma.Recover(&err)
 	token := w.e.space.Enter()
 	defer w.e.space.Leave(token)
-	bufs := w.e.registry.enter()
-	defer w.e.registry.leave(bufs)
+	bufs, inside := w.e.registry.enter()
+	defer w.e.registry.leave(inside)
 	return f(bufs)
 }
 

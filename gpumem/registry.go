@@ -4,7 +4,10 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"syscall"
+
+	"vnic.dev/vnic/internal/epoch"
 )
 
 // Buffer is a registered range of a GPU's memory.
@@ -20,19 +23,16 @@ type Registry struct {
 	gpus  []*GPU
 	limit int
 
-	mu     sync.Mutex
-	idle   sync.Cond  // of mu: signalled when a replaced table has no users any more
-	now    *buffers   // under mu
-	old    []*buffers // under mu: replaced, but still in use
+	inside epoch.Epoch // the engines that work with a table
+	now    atomic.Pointer[buffers]
+
+	mu     sync.Mutex // of those who replace the table
 	lastID uint32     // under mu
 }
 
 // buffers is a table of buffers, by id. It is never changed but replaced: an engine works on one
 // piece with one table, and Unregister waits until no table with the buffer is in use.
-type buffers struct {
-	list  []Buffer
-	users int // under the registry's mu
-}
+type buffers struct{ list []Buffer }
 
 // covers reports whether [off, off+n) of a GPU lies in one registered buffer.
 func (b *buffers) covers(gpu int, off, n uint64) bool {
@@ -46,8 +46,9 @@ func (b *buffers) covers(gpu int, off, n uint64) bool {
 
 // NewRegistry returns an empty registry of at most limit buffers.
 func NewRegistry(gpus []*GPU, limit int) *Registry {
-	r := &Registry{gpus: slices.Clone(gpus), limit: limit, now: new(buffers)}
-	r.idle.L = &r.mu
+	r := &Registry{gpus: slices.Clone(gpus), limit: limit}
+	r.inside.Init()
+	r.now.Store(new(buffers))
 	return r
 }
 
@@ -78,14 +79,15 @@ func (r *Registry) RegisterBuffer(gpu int, off, size uint64) (uint32, error) {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if len(r.now.list) >= r.limit {
+	list := r.now.Load().list
+	if len(list) >= r.limit {
 		return 0, fmt.Errorf("buffer: %d are registered already: %w", r.limit, syscall.ENOSPC)
 	}
 	if err := g.File().Register(off, size); err != nil {
 		return 0, fmt.Errorf("buffer [%#x, +%#x) of GPU %d: %w: %w", off, size, gpu, err, syscall.EINVAL)
 	}
 	r.lastID++
-	r.replace(append(slices.Clone(r.now.list), Buffer{ID: r.lastID, GPU: gpu, Off: off, Size: size}))
+	r.now.Store(&buffers{append(slices.Clone(list), Buffer{ID: r.lastID, GPU: gpu, Off: off, Size: size})})
 	return r.lastID, nil
 }
 
@@ -93,57 +95,35 @@ func (r *Registry) RegisterBuffer(gpu int, off, size uint64) (uint32, error) {
 // there is no such buffer. The caller makes sure that no binding uses the buffer.
 func (r *Registry) Unregister(id uint32) error {
 	r.mu.Lock()
-	defer r.mu.Unlock()
-	i := slices.IndexFunc(r.now.list, func(b Buffer) bool { return b.ID == id })
+	list := r.now.Load().list
+	i := slices.IndexFunc(list, func(b Buffer) bool { return b.ID == id })
 	if i < 0 {
+		r.mu.Unlock()
 		return fmt.Errorf("no buffer %d: %w", id, syscall.ENOENT)
 	}
-	gone := r.now.list[i]
-	r.replace(slices.Delete(slices.Clone(r.now.list), i, i+1))
-	r.drain()
+	gone := list[i]
+	r.now.Store(&buffers{slices.Delete(slices.Clone(list), i, i+1)})
+	r.mu.Unlock()
+	r.inside.Wait()
 	return r.GPU(gone.GPU).File().Unregister(gone.Off, gone.Size)
 }
 
 // CloseAll unregisters all buffers: the port is reset or gone, and so are its bindings.
 func (r *Registry) CloseAll() {
 	r.mu.Lock()
-	defer r.mu.Unlock()
-	gone := r.now.list
-	r.replace(nil)
-	r.drain()
-	for _, b := range gone {
+	gone := r.now.Swap(new(buffers))
+	r.mu.Unlock()
+	r.inside.Wait()
+	for _, b := range gone.list {
 		_ = r.GPU(b.GPU).File().Unregister(b.Off, b.Size) // the same range as registered
 	}
 }
 
-// replace installs a new table; under mu.
-func (r *Registry) replace(list []Buffer) {
-	if r.now.users > 0 {
-		r.old = append(r.old, r.now)
-	}
-	r.now = &buffers{list: list}
+// enter returns the table for one piece of work; its buffers stay registered until leave, which gets
+// the token.
+func (r *Registry) enter() (b *buffers, token int) {
+	token = r.inside.Enter()
+	return r.now.Load(), token
 }
 
-// drain waits until no replaced table is in use; under mu, which it releases meanwhile.
-func (r *Registry) drain() {
-	for waitFor := slices.Clone(r.old); slices.ContainsFunc(waitFor, func(b *buffers) bool { return b.users > 0 }); {
-		r.idle.Wait()
-	}
-}
-
-// enter returns the table for one piece of work; its buffers stay registered until leave.
-func (r *Registry) enter() *buffers {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.now.users++
-	return r.now
-}
-
-func (r *Registry) leave(b *buffers) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if b.users--; b.users == 0 && b != r.now {
-		r.old = slices.DeleteFunc(r.old, func(o *buffers) bool { return o == b })
-		r.idle.Broadcast()
-	}
-}
+func (r *Registry) leave(token int) { r.inside.Leave(token) }

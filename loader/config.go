@@ -1,6 +1,7 @@
 package loader
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net"
@@ -75,11 +76,11 @@ var reserved = []string{"Range", "If-Range", "If-Match", "If-None-Match", "If-Mo
 
 // check sets the defaults; the error names the first value that is not allowed.
 func (c *Config) check() error {
-	set(&c.Connections, DefaultConnections)
-	set(&c.Pipeline, DefaultPipeline)
-	set(&c.RangeSize, DefaultRangeSize)
-	set(&c.Timeout, limits.Silence.Here())
-	set(&c.Retry, limits.ServerBack.Here())
+	c.Connections = cmp.Or(c.Connections, DefaultConnections)
+	c.Pipeline = cmp.Or(c.Pipeline, DefaultPipeline)
+	c.RangeSize = cmp.Or(c.RangeSize, DefaultRangeSize)
+	c.Timeout = cmp.Or(c.Timeout, limits.Silence.Here())
+	c.Retry = cmp.Or(c.Retry, limits.ServerBack.Here())
 	if c.Resolve == nil {
 		c.Resolve = func(ctx context.Context, host string) ([]netip.Addr, error) {
 			return net.DefaultResolver.LookupNetIP(ctx, "ip", host)
@@ -104,12 +105,6 @@ func (c *Config) check() error {
 			poolEach, syscall.ENOSPC)
 	}
 	return c.checkHeader()
-}
-
-func set[V comparable](v *V, otherwise V) {
-	if *v == *new(V) {
-		*v = otherwise
-	}
 }
 
 // checkHeader checks the headers, makes their names canonical, and adds User-Agent.

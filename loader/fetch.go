@@ -215,25 +215,21 @@ func (w *worker) gain(ctx context.Context) (more bool, err error) {
 		w.busy = false
 		w.f.idle.Add(1)
 	}
+	var s span
+	var ok bool
 	select {
-	case s, ok := <-w.f.spans:
-		return w.got(ctx, s, ok)
+	case s, ok = <-w.f.spans:
 	default:
+		// Report landed spans before waiting: next may wait until they are reported.
+		if err := w.settle(ctx); err != nil {
+			return false, err
+		}
+		select {
+		case s, ok = <-w.f.spans:
+		case <-ctx.Done():
+			return false, context.Cause(ctx)
+		}
 	}
-	// Report landed spans before waiting: next may wait until they are reported.
-	if err := w.settle(ctx); err != nil {
-		return false, err
-	}
-	select {
-	case s, ok := <-w.f.spans:
-		return w.got(ctx, s, ok)
-	case <-ctx.Done():
-		return false, context.Cause(ctx)
-	}
-}
-
-// got adds a span to list; ok is false if there are no more.
-func (w *worker) got(ctx context.Context, s span, ok bool) (more bool, err error) {
 	if !ok {
 		return false, w.settle(ctx)
 	}

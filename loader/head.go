@@ -233,9 +233,4 @@ func contentRange(s string) (first, last, size uint64, err error) {
 }
 
 // decimal parses a number of digits only that fits an int64, like Content-Length.
-func decimal(s string) (uint64, error) {
-	if s == "" || strings.Trim(s, "0123456789") != "" {
-		return 0, syscall.EINVAL
-	}
-	return strconv.ParseUint(s, 10, 63)
-}
+func decimal(s string) (uint64, error) { return strconv.ParseUint(s, 10, 63) }

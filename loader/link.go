@@ -6,11 +6,11 @@ import (
 	"fmt"
 	"net"
 	"net/http"
-	"net/netip"
 	"sync/atomic"
 	"time"
 
 	"vnic.dev/vnic/devmem"
+	"vnic.dev/vnic/internal/devmembase"
 )
 
 // broken is an error of one connection: another connection may succeed.
@@ -87,28 +87,14 @@ func (o *Object) connect(ctx context.Context) (*link, error) {
 		o.stats.connections.Add(1)
 		return l, nil
 	}
-	f := devmem.Flow{Queue: o.c.Queue}
-	if f.Src, err = addrPort(c.RemoteAddr()); err == nil {
-		f.Dst, err = addrPort(c.LocalAddr())
-	}
-	if err == nil {
-		l.flow, err = o.c.Device.AddFlow(f) // before the first request, so nothing arrives earlier
-	}
-	if err != nil {
+	f := devmem.Flow{Queue: o.c.Queue, Src: devmembase.AddrPort(c.RemoteAddr()), Dst: devmembase.AddrPort(c.LocalAddr())}
+	if l.flow, err = o.c.Device.AddFlow(f); err != nil { // before the first request, so nothing arrives earlier
 		return nil, errors.Join(err, l.close())
 	}
 	l.steered = true
 	l.s = devmem.NewStream(c, l.m, o.c.Pool)
 	o.stats.connections.Add(1)
 	return l, nil
-}
-
-func addrPort(a net.Addr) (netip.AddrPort, error) {
-	if t, ok := a.(*net.TCPAddr); ok {
-		x := t.AddrPort()
-		return netip.AddrPortFrom(x.Addr().Unmap(), x.Port()), nil
-	}
-	return netip.ParseAddrPort(a.String())
 }
 
 // close closes the connection, and resets it if responses are missing. A nil link is allowed.
@@ -142,8 +128,11 @@ func (l *link) release() (ok bool) {
 	return stop == nil || stop()
 }
 
-// failed returns Memory's error as final if there is one, or else err as broken.
+// failed returns nil if err is nil, Memory's error as final if there is one, or else err as broken.
 func (l *link) failed(err error) error {
+	if err == nil {
+		return nil
+	}
 	if p := l.m.failed.Load(); p != nil {
 		return fmt.Errorf("memory: %w", *p)
 	}
@@ -157,10 +146,7 @@ func (l *link) fill(ctx context.Context, n int) error {
 	l.o.stats.host.Add(all - l.host)
 	l.host = all
 	l.begun = l.begun || l.s.Len() > 0
-	if err != nil {
-		return l.failed(err)
-	}
-	return nil
+	return l.failed(err)
 }
 
 // ask sends the requests in out.
@@ -168,10 +154,7 @@ func (l *link) ask(requests int) error {
 	l.sent += requests
 	l.o.stats.requests.Add(uint64(requests))
 	_, err := l.c.Write(l.out)
-	if err != nil {
-		return l.failed(err)
-	}
-	return nil
+	return l.failed(err)
 }
 
 // response receives the head of the next final response.
@@ -230,10 +213,7 @@ func (l *link) take(ctx context.Context, dst devmem.Buffer, off, n uint64) error
 // flush completes the moves of take, and returns the tokens of the bytes.
 func (l *link) flush(ctx context.Context) error {
 	l.unflushed = 0
-	if err := l.s.Flush(ctx); err != nil {
-		return l.failed(err)
-	}
-	return nil
+	return l.failed(l.s.Flush(ctx))
 }
 
 // flushAt returns how many bytes may be taken before a flush: until then they hold pages of the

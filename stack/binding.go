@@ -10,30 +10,20 @@ import (
 
 	"vnic.dev/vnic/devmem"
 	"vnic.dev/vnic/gpumem"
-	"vnic.dev/vnic/internal/diagnosis"
+	"vnic.dev/vnic/internal/devmembase"
 	"vnic.dev/vnic/internal/limits"
 )
 
 // Buffer implements devmem.Buffer.
 type Buffer struct {
-	s         *Stack
-	gpu       int
-	off, size uint64
+	devmembase.Region
+	s *Stack
 
 	// under configMu
 	id     uint32 // the NIC's number of the buffer
 	bound  int
 	closed bool
 }
-
-// GPU returns the number of the memory's GPU.
-func (b *Buffer) GPU() int { return b.gpu }
-
-// Offset returns the start of the buffer in the GPU's memory, in bytes.
-func (b *Buffer) Offset() uint64 { return b.off }
-
-// Size returns the buffer's size in bytes.
-func (b *Buffer) Size() uint64 { return b.size }
 
 // Close unregisters the buffer.
 func (b *Buffer) Close() error {
@@ -43,7 +33,7 @@ func (b *Buffer) Close() error {
 		return nil
 	}
 	if b.bound > 0 {
-		return fmt.Errorf("buffer [%#x, +%#x) of gpu %d: close: %w", b.off, b.size, b.gpu, diagnosis.InUse(b.s.boundTo(b)))
+		return b.InUse(b.s.boundTo(b))
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), limits.Control.Here())
 	defer cancel()
@@ -107,6 +97,14 @@ func (b *binding) ID() uint32 { return b.id }
 // Done implements devmem.Binding.
 func (b *binding) Done() <-chan struct{} { return b.done }
 
+// queues returns the numbers of the binding's queues, for the NIC.
+func (b *rxBinding) queues() (list []uint16) {
+	for _, l := range b.shadowQueues {
+		list = append(list, uint16(l.queue))
+	}
+	return list
+}
+
 // ref takes a reference for a send. It returns false if the binding is closed.
 func (b *txBinding) ref() bool {
 	for {
@@ -128,7 +126,7 @@ func (b *txBinding) unref() {
 			defer b.s.configMu.Unlock()
 			b.s.txBinds.Delete(b.id)
 			b.buf.bound--
-			if !b.s.isClosed() { // or else the NIC drops all bindings anyway
+			if !b.s.conns.Closed() { // or else the NIC drops all bindings anyway
 				if err := b.s.unbind(b.nicID); err != nil {
 					b.s.log.Warn("unbind tx", "binding", b.id, "err", err)
 				}
@@ -203,12 +201,6 @@ func (s *Stack) unbind(id uint32) error {
 	ctx, cancel := context.WithTimeout(context.Background(), limits.Control.Here())
 	defer cancel()
 	return s.control.Unbind(ctx, id)
-}
-
-func (s *Stack) isClosed() bool {
-	s.connMu.Lock()
-	defer s.connMu.Unlock()
-	return s.closed
 }
 
 // unbindAll closes all bindings, so that the device releases its queues.

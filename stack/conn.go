@@ -18,6 +18,7 @@ import (
 	"vnic.dev/vnic/devmem"
 	"vnic.dev/vnic/gpumem"
 	"vnic.dev/vnic/internal/deadline"
+	"vnic.dev/vnic/internal/devmembase"
 	"vnic.dev/vnic/internal/ether"
 )
 
@@ -68,7 +69,7 @@ func (s *Stack) newConn(ep tcpip.Endpoint, wq *waiter.Queue) (*Conn, error) {
 		ep.Abort()
 		return nil, fmt.Errorf("more than %d connections wait to be accepted: %w", maxUnowned, syscall.ENOBUFS)
 	}
-	if !add(s, s.conns, c) {
+	if !s.conns.Add(c, nil) {
 		releaseAll(c.f.stop(c))
 		ep.Abort()
 		return nil, net.ErrClosed
@@ -125,34 +126,18 @@ func (c *Conn) NotifyEvent(mask waiter.EventMask) {
 // wait waits for sig. It returns an error if the connection is closed, the deadline has passed, or
 // the connection makes no progress.
 func (c *Conn) wait(op string, sig <-chan struct{}, d <-chan struct{}) error {
-	var tick <-chan time.Time
 	limit := time.Duration(c.stall.Load())
-	var lastProgress time.Time
-	var last uint64
 	var start since
-	if limit > 0 {
-		t := time.NewTicker(max(limit/8, time.Millisecond))
-		defer t.Stop()
-		tick, lastProgress, last, start = t.C, time.Now(), c.f.progress(), c.since()
-	}
-	for {
-		select {
-		case <-sig:
-			return nil
-		case <-c.closed:
-			return net.ErrClosed
-		case <-d:
-			return os.ErrDeadlineExceeded
-		case now := <-tick:
-			if p := c.f.progress(); p != last {
-				last, lastProgress, start = p, now, c.since()
-			} else if idle := now.Sub(lastProgress); idle <= limit/2 {
+	s := devmembase.Stall{Limit: limit, Progress: c.f.progress,
+		Tick: func(idle time.Duration) {
+			if idle == 0 { // there was progress
+				start = c.since()
+			} else if idle <= limit/2 {
 				start.half = c.since().heard
-			} else if idle >= limit {
-				return c.stalled(op, idle, start)
 			}
-		}
-	}
+		},
+		Stalled: func(idle time.Duration) error { return c.stalled(op, idle, start) }}
+	return s.Wait(sig, c.closed, d)
 }
 
 // failure returns the error of a connection that failed with netstack's err: the NIC's failure, or
@@ -167,26 +152,17 @@ func (c *Conn) failure(err tcpip.Error) error {
 	return errno(err)
 }
 
-func (c *Conn) isClosed() bool { return isDone(c.closed) }
+func (c *Conn) isClosed() bool { return devmembase.IsClosed(c.closed) }
 
 // over returns an error if the connection is closed or the deadline d has passed.
 func (c *Conn) over(d <-chan struct{}) error {
 	switch {
 	case c.isClosed():
 		return net.ErrClosed
-	case isDone(d):
+	case devmembase.IsClosed(d):
 		return os.ErrDeadlineExceeded
 	}
 	return nil
-}
-
-func isDone(c <-chan struct{}) bool {
-	select {
-	case <-c:
-		return true
-	default:
-		return false
-	}
 }
 
 // Read implements net.Conn.
@@ -235,7 +211,7 @@ func (c *Conn) Close() error {
 		releaseAll(c.f.stop(c))
 		c.tokens.Close()
 		c.rmu.Unlock()
-		remove(c.s, c.s.conns, c)
+		c.s.conns.Remove(c)
 		c.s.flows.sweepSoon()
 	})
 	if err != nil {

@@ -12,6 +12,7 @@ import (
 	"vnic.dev/vnic/devmem"
 	"vnic.dev/vnic/gpumem"
 	"vnic.dev/vnic/internal/control"
+	"vnic.dev/vnic/internal/devmembase"
 	"vnic.dev/vnic/internal/diagnosis"
 	"vnic.dev/vnic/internal/driver"
 	"vnic.dev/vnic/internal/limits"
@@ -31,8 +32,9 @@ func (s *Stack) Register(gpu int, off, size uint64) (devmem.Buffer, error) {
 	fail := func(err error, why string) (devmem.Buffer, error) {
 		return nil, fmt.Errorf("register %#x+%#x of gpu %d: %s: %w", off, size, gpu, why, err)
 	}
-	if size == 0 || size%pageSize != 0 || off%pageSize != 0 {
-		return fail(syscall.EINVAL, "not whole pages")
+	region, err := devmembase.NewRegion(gpu, off, size)
+	if err != nil {
+		return nil, fmt.Errorf("register %#x+%#x of gpu %d: %w", off, size, gpu, err)
 	}
 	i := slices.IndexFunc(s.nic.GPUs(), func(g driver.GPUInfo) bool { return g.ID == gpu })
 	if i < 0 || s.control == nil {
@@ -49,56 +51,58 @@ func (s *Stack) Register(gpu int, off, size uint64) (devmem.Buffer, error) {
 	if err != nil {
 		return fail(err, "refused by the nic")
 	}
-	b := &Buffer{s: s, gpu: gpu, off: off, size: size, id: id}
+	b := &Buffer{Region: region, s: s, id: id}
 	s.buffers[b] = struct{}{}
 	return b, nil
 }
 
 // BindRX implements devmem.Device.
 func (s *Stack) BindRX(buf devmem.Buffer, queues ...int) (devmem.Binding, error) {
-	fail := func(err error, why string) (devmem.Binding, error) {
-		return nil, fmt.Errorf("bind rx queues %s: %s: %w", diagnosis.Numbers(queues), why, err)
-	}
 	s.configMu.Lock()
 	defer s.configMu.Unlock()
+	queues = slices.Compact(slices.Sorted(slices.Values(queues)))
+	rb, err := s.bindRX(buf, queues)
+	if err != nil {
+		return nil, fmt.Errorf("bind rx queues %s: %w", diagnosis.Numbers(queues), err)
+	}
+	return rb, nil
+}
+
+// buffer returns an error unless a buffer is an open one of this stack. Under configMu.
+func (s *Stack) buffer(buf devmem.Buffer) (*Buffer, error) {
 	b, ok := buf.(*Buffer)
 	if !ok || b.s != s || b.closed {
-		return fail(syscall.EBADF, "no such buffer")
+		return nil, fmt.Errorf("no such buffer: %w", syscall.EBADF)
 	}
-	queues = slices.Compact(slices.Sorted(slices.Values(queues)))
-	if len(queues) == 0 {
-		return fail(syscall.EINVAL, "no queue")
+	return b, nil
+}
+
+// bindRX is BindRX with the queues sorted, each once. Under configMu.
+func (s *Stack) bindRX(buf devmem.Buffer, queues []int) (*rxBinding, error) {
+	b, err := s.buffer(buf)
+	if err != nil {
+		return nil, err
 	}
-	ids := make([]uint16, len(queues))
-	for i, q := range queues {
-		switch {
-		case q < 0 || q >= len(s.rx):
-			return fail(syscall.EINVAL, diagnosis.NoQueue(q, len(s.rx)))
-		case q == 0:
-			return fail(syscall.ERANGE, diagnosis.QueueZero(len(s.rx)))
-		case s.rx[q].Load() != nil:
-			return fail(syscall.EEXIST, fmt.Sprintf("queue %d is bound", q))
-		}
-		ids[i] = uint16(q)
+	bound := func(q int) bool { return s.rx[q].Load() != nil }
+	if err := devmembase.CheckQueues(queues, len(s.rx), bound); err != nil {
+		return nil, err
 	}
-	for _, o := range s.rxBinds {
-		if o.buf.gpu == b.gpu && b.off < o.buf.off+o.buf.size && o.buf.off < b.off+b.size {
-			return fail(syscall.EBUSY, fmt.Sprintf("binding %d receives into the same memory", o.id))
-		}
+	memory := map[uint32]*devmembase.Region{}
+	for id, o := range s.rxBinds {
+		memory[id] = &o.buf.Region
 	}
-	if b.size/pageSize < uint64(minPages*len(queues)) {
-		return fail(syscall.ENOSPC, fmt.Sprintf("%d pages, %d needed for each queue", b.size/pageSize, minPages))
+	if err := b.CheckRX(len(queues), minPages, memory); err != nil {
+		return nil, err
 	}
 	rb := &rxBinding{binding: binding{s: s, id: s.newID(), buf: b, done: make(chan struct{})}}
-	var err error
-	if rb.pool, err = gpumem.NewPool(b.gpu, b.off, b.size, s.nic.Refill, rb.ended); err != nil {
-		return fail(err, "its pages")
+	if rb.pool, err = gpumem.NewPool(b.GPU(), b.Offset(), b.Size(), s.nic.Refill, rb.ended); err != nil {
+		return nil, fmt.Errorf("its pages: %w", err)
 	}
 	for _, q := range queues {
 		l, err := s.newShadowQueue(q, rb)
 		if err != nil {
 			s.dropShadowQueues(rb.shadowQueues)
-			return fail(syscall.ENOMEM, err.Error())
+			return nil, fmt.Errorf("%w: %w", err, syscall.ENOMEM)
 		}
 		rb.shadowQueues = append(rb.shadowQueues, l)
 	}
@@ -107,22 +111,20 @@ func (s *Stack) BindRX(buf devmem.Buffer, queues ...int) (devmem.Binding, error)
 	s.addShadowQueues(rb.shadowQueues)
 	for i, l := range rb.shadowQueues { // splits the queue, which the NIC requires before BindRx
 		s.rx[l.queue].Store(l)
-		if err := s.nic.BindQueue(l.queue, b.gpu, rb.pool); err != nil {
+		if err := s.nic.BindQueue(l.queue, b.GPU(), rb.pool); err != nil {
 			s.rx[l.queue].Store(nil)
 			s.dropShadowQueues(rb.shadowQueues[i:])
 			rb.shadowQueues = rb.shadowQueues[:i]
 			_ = s.closeRX(rb) // err says why; this error does not matter
-			return fail(err, fmt.Sprintf("queue %d", l.queue))
+			return nil, fmt.Errorf("queue %d: %w", l.queue, err)
 		}
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), limits.Control.Here())
 	defer cancel()
-	id, err := s.control.BindRx(ctx, b.id, ids...)
-	if err != nil {
+	if rb.nicID, err = s.control.BindRx(ctx, b.id, rb.queues()...); err != nil {
 		_ = s.closeRX(rb)
-		return fail(err, "refused by the nic")
+		return nil, fmt.Errorf("refused by the nic: %w", err)
 	}
-	rb.nicID = id
 	return rb, nil
 }
 
@@ -130,9 +132,9 @@ func (s *Stack) BindRX(buf devmem.Buffer, queues ...int) (devmem.Binding, error)
 func (s *Stack) BindTX(buf devmem.Buffer) (devmem.Binding, error) {
 	s.configMu.Lock()
 	defer s.configMu.Unlock()
-	b, ok := buf.(*Buffer)
-	if !ok || b.s != s || b.closed {
-		return nil, fmt.Errorf("bind tx: no such buffer: %w", syscall.EBADF)
+	b, err := s.buffer(buf)
+	if err != nil {
+		return nil, fmt.Errorf("bind tx: %w", err)
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), limits.Control.Here())
 	defer cancel()
@@ -212,19 +214,15 @@ func (s *Stack) find(b []byte) (l *shadowQueue, slot uint32, off int) {
 
 // AddFlow implements devmem.Device.
 func (s *Stack) AddFlow(f devmem.Flow) (devmem.FlowID, error) {
-	src, dst := f.Src.Addr().Unmap(), f.Dst.Addr().Unmap()
-	if f.Queue < 0 || f.Queue >= len(s.rx) {
-		return 0, fmt.Errorf("flow %v to %v: %s: %w", f.Src, f.Dst, diagnosis.NoQueue(f.Queue, len(s.rx)), syscall.EINVAL)
-	}
-	if !src.IsValid() && !dst.IsValid() ||
-		src.IsValid() && dst.IsValid() && src.Is4() != dst.Is4() {
-		return 0, fmt.Errorf("flow %v to %v: needs an address, of one family: %w", f.Src, f.Dst, syscall.EINVAL)
+	if err := devmembase.CheckFlow(f, len(s.rx)); err != nil {
+		return 0, fmt.Errorf("flow %v to %v: %w", f.Src, f.Dst, err)
 	}
 	if s.control == nil {
 		return 0, syscall.EOPNOTSUPP
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), limits.Control.Here())
 	defer cancel()
+	src, dst := f.Src.Addr().Unmap(), f.Dst.Addr().Unmap()
 	r := control.FlowRule{
 		IPv6: src.Is6() || dst.Is6(), Proto: splitter.ProtoTCP, Src: src, Dst: dst,
 		SrcPort: f.Src.Port(), DstPort: f.Dst.Port(), Queue: uint16(f.Queue),
@@ -305,15 +303,13 @@ func (s *Stack) Restore(ctx context.Context) error {
 		*id = n // 0 after an error
 	}
 	for b := range s.buffers {
-		do(&b.id, "buffer", func() (uint32, error) { return s.control.RegisterBuffer(ctx, uint16(b.gpu), b.off, b.size) })
+		do(&b.id, "buffer", func() (uint32, error) {
+			return s.control.RegisterBuffer(ctx, uint16(b.GPU()), b.Offset(), b.Size())
+		})
 	}
 	for _, b := range s.rxBinds {
-		var queues []uint16
-		for _, l := range b.shadowQueues {
-			queues = append(queues, uint16(l.queue))
-		}
 		if !b.closed {
-			do(&b.nicID, "rx binding", func() (uint32, error) { return s.control.BindRx(ctx, b.buf.id, queues...) })
+			do(&b.nicID, "rx binding", func() (uint32, error) { return s.control.BindRx(ctx, b.buf.id, b.queues()...) })
 		}
 	}
 	s.txBinds.Range(func(_, v any) bool {
@@ -341,7 +337,7 @@ func (s *Stack) Stats() devmem.Stats {
 		RxSegments: t.ValidSegmentsReceived.Value(), TxSegments: t.SegmentsSent.Value(), Retransmits: t.Retransmits.Value(),
 		RxFrameDrops: s.count.rxDropped.Load(), RxRefused: s.count.rxRefused.Load(), TxFrameDrops: s.count.txDropped.Load(),
 	}
-	if s.control != nil && !s.isClosed() {
+	if s.control != nil && !s.conns.Closed() {
 		ctx, cancel := context.WithTimeout(context.Background(), limits.Control.Here())
 		if c, err := s.control.PortCounters(ctx); err == nil {
 			st.NICDrops = c.Rx.Drops

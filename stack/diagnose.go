@@ -12,6 +12,7 @@ import (
 
 	"vnic.dev/vnic/devmem"
 	"vnic.dev/vnic/internal/control"
+	"vnic.dev/vnic/internal/devmembase"
 	"vnic.dev/vnic/internal/diagnosis"
 )
 
@@ -68,8 +69,8 @@ func (c *Conn) facts() diagnosis.Connection {
 	f := c.f
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	x := diagnosis.Connection{Local: addrPort(c.local), Remote: addrPort(c.remote), Received: f.ahead, Queue: f.last,
-		Unacked: f.nxt - f.una, Sends: f.sends.len(), Window: -1}
+	x := diagnosis.Connection{Local: devmembase.AddrPort(c.local), Remote: devmembase.AddrPort(c.remote),
+		Received: f.ahead, Queue: f.last, Unacked: f.nxt - f.una, Sends: f.sends.len(), Window: -1}
 	if f.wndKnown {
 		x.Window = int64(f.wnd)
 	}
@@ -101,11 +102,11 @@ func (s *Stack) Holders() (list []devmem.Holder) {
 	s.configMu.Lock()
 	pools := slices.Collect(maps.Values(s.rxBinds))
 	s.configMu.Unlock()
-	for _, c := range s.allConns() {
+	for _, c := range s.conns.All() {
 		for _, b := range pools {
 			if n := c.tokens.Held(b.pool); n > 0 {
-				list = append(list, devmem.Holder{Binding: b.id, Local: addrPort(c.local), Remote: addrPort(c.remote),
-					Tokens: n})
+				list = append(list, devmem.Holder{Binding: b.id, Local: devmembase.AddrPort(c.local),
+					Remote: devmembase.AddrPort(c.remote), Tokens: n})
 			}
 		}
 	}
@@ -127,7 +128,7 @@ func (s *Stack) bindingStats() (all []devmem.BindingStats) {
 	}
 	s.txBinds.Range(func(_, v any) bool {
 		b := v.(*txBinding)
-		bs := devmem.BindingStats{ID: b.id, TX: true, Closed: b.closed.Load(), Pages: int(b.buf.size / pageSize),
+		bs := devmem.BindingStats{ID: b.id, TX: true, Closed: b.closed.Load(), Pages: b.buf.Pages(),
 			Sends: int(b.refs.Load())}
 		if !bs.Closed {
 			bs.Sends--

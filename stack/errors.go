@@ -1,16 +1,13 @@
 package stack
 
 import (
-	"io"
-	"net"
-	"os"
 	"reflect"
 	"slices"
 	"syscall"
 
 	"gvisor.dev/gvisor/pkg/tcpip"
 
-	"vnic.dev/vnic/internal/diagnosis"
+	"vnic.dev/vnic/internal/devmembase"
 )
 
 // errnos maps netstack's errors to Linux's error numbers; all others are EIO.
@@ -52,11 +49,5 @@ func errno(err tcpip.Error) syscall.Errno {
 
 // opError wraps an error as package net does; it returns io.EOF unchanged.
 func (c *Conn) opError(op string, err error) error {
-	if err == nil || err == io.EOF {
-		return err
-	}
-	if e, ok := err.(syscall.Errno); ok {
-		err = os.NewSyscallError(op, e)
-	}
-	return &net.OpError{Op: op, Net: "tcp", Source: c.local, Addr: c.remote, Err: diagnosis.Ended(err, c.remote)}
+	return devmembase.OpError(op, err, c.local, c.remote)
 }

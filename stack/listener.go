@@ -15,6 +15,7 @@ import (
 	"gvisor.dev/gvisor/pkg/waiter"
 
 	"vnic.dev/vnic/devmem"
+	"vnic.dev/vnic/internal/devmembase"
 	"vnic.dev/vnic/internal/diagnosis"
 	"vnic.dev/vnic/internal/ether"
 )
@@ -53,11 +54,6 @@ func tcpAddr(a tcpip.FullAddress) *net.TCPAddr {
 	return &net.TCPAddr{IP: net.IP(a.Addr.AsSlice()), Port: int(a.Port)}
 }
 
-func addrPort(a *net.TCPAddr) netip.AddrPort {
-	p := a.AddrPort()
-	return netip.AddrPortFrom(p.Addr().Unmap(), p.Port())
-}
-
 // keyOf returns the flow of the segments that an endpoint receives.
 func keyOf(local, remote tcpip.FullAddress) flowKey {
 	k := flowKey{SrcPort: remote.Port, DstPort: local.Port, Proto: uint8(tcp.ProtocolNumber),
@@ -69,7 +65,7 @@ func keyOf(local, remote tcpip.FullAddress) flowKey {
 
 // Listen implements devmem.Device.
 func (s *Stack) Listen(local netip.AddrPort) (devmem.Listener, error) {
-	local = netip.AddrPortFrom(local.Addr().Unmap(), local.Port())
+	local = devmembase.Unmap(local)
 	fail := func(err error) (devmem.Listener, error) {
 		return nil, &net.OpError{Op: "listen", Net: "tcp", Addr: net.TCPAddrFromAddrPort(local), Err: err}
 	}
@@ -99,7 +95,7 @@ func (s *Stack) Listen(local netip.AddrPort) (devmem.Listener, error) {
 	if len(l.addr.IP) == 0 {
 		l.addr.IP = local.Addr().AsSlice()
 	}
-	if !add(s, s.listeners, l) {
+	if !s.listeners.Add(l, nil) {
 		ep.Close()
 		return fail(net.ErrClosed)
 	}
@@ -120,7 +116,7 @@ func (l *Listener) AcceptConn() (devmem.Conn, error) {
 	l.wq.EventRegister(&entry)
 	defer l.wq.EventUnregister(&entry)
 	for {
-		if isDone(l.closed) {
+		if devmembase.IsClosed(l.closed) {
 			return fail(net.ErrClosed)
 		}
 		ep, wq, err := l.ep.Accept(nil)
@@ -139,7 +135,7 @@ func (l *Listener) AcceptConn() (devmem.Conn, error) {
 				return fail(l.s.failed())
 			}
 		default:
-			if isDone(l.closed) {
+			if devmembase.IsClosed(l.closed) {
 				return fail(net.ErrClosed)
 			}
 			return fail(errno(err))
@@ -154,7 +150,7 @@ func (l *Listener) Close() error {
 		err = nil
 		close(l.closed)
 		l.ep.Close()
-		remove(l.s, l.s.listeners, l)
+		l.s.listeners.Remove(l)
 		l.s.flows.sweepSoon()
 	})
 	return err
@@ -165,8 +161,7 @@ func (l *Listener) Addr() net.Addr { return l.addr }
 
 // Dial implements devmem.Device.
 func (s *Stack) Dial(ctx context.Context, local, remote netip.AddrPort) (devmem.Conn, error) {
-	remote = netip.AddrPortFrom(remote.Addr().Unmap(), remote.Port())
-	local = netip.AddrPortFrom(local.Addr().Unmap(), local.Port())
+	local, remote = devmembase.Unmap(local), devmembase.Unmap(remote)
 	fail := func(err error) (devmem.Conn, error) {
 		if e, ok := err.(syscall.Errno); ok {
 			err = os.NewSyscallError("connect", e)
@@ -180,7 +175,7 @@ func (s *Stack) Dial(ctx context.Context, local, remote netip.AddrPort) (devmem.
 	if !s.local(local.Addr()) {
 		return fail(syscall.EADDRNOTAVAIL)
 	}
-	if s.isClosed() {
+	if s.conns.Closed() {
 		return fail(net.ErrClosed)
 	}
 	if err := s.failed(); err != nil {
@@ -191,40 +186,44 @@ func (s *Stack) Dial(ctx context.Context, local, remote netip.AddrPort) (devmem.
 	if err != nil {
 		return fail(errno(err))
 	}
-	if local.Addr().IsValid() || local.Port() != 0 {
-		if err := ep.Bind(fullAddr(local)); err != nil {
-			ep.Close()
-			return fail(errno(err))
-		}
-	}
-	entry, ready := waiter.NewChannelEntry(waiter.WritableEvents | waiter.EventErr | waiter.EventHUp)
-	wq.EventRegister(&entry)
-	defer wq.EventUnregister(&entry)
-	err = ep.Connect(fullAddr(remote))
-	if _, ok := err.(*tcpip.ErrConnectStarted); ok {
-		select {
-		case <-ctx.Done():
-			ep.Close()
-			return fail(ctx.Err())
-		case <-s.stop:
-			ep.Close()
-			return fail(net.ErrClosed)
-		case <-s.down:
-			ep.Close()
-			return fail(s.failed())
-		case <-ready:
-		}
-		err = ep.LastError()
-	}
-	if err != nil {
+	if err := s.connect(ctx, ep, wq, local, remote); err != nil {
 		ep.Close()
-		return fail(errno(err))
+		return fail(err)
 	}
 	c, cerr := s.newConn(ep, wq)
 	if cerr != nil {
 		return fail(cerr)
 	}
 	return c, nil
+}
+
+// connect connects an endpoint, which has the queue wq.
+func (s *Stack) connect(ctx context.Context, ep tcpip.Endpoint, wq *waiter.Queue, local, remote netip.AddrPort) error {
+	if local.Addr().IsValid() || local.Port() != 0 {
+		if err := ep.Bind(fullAddr(local)); err != nil {
+			return errno(err)
+		}
+	}
+	entry, ready := waiter.NewChannelEntry(waiter.WritableEvents | waiter.EventErr | waiter.EventHUp)
+	wq.EventRegister(&entry)
+	defer wq.EventUnregister(&entry)
+	err := ep.Connect(fullAddr(remote))
+	if _, ok := err.(*tcpip.ErrConnectStarted); ok {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-s.stop:
+			return net.ErrClosed
+		case <-s.down:
+			return s.failed()
+		case <-ready:
+		}
+		err = ep.LastError()
+	}
+	if err != nil {
+		return errno(err)
+	}
+	return nil
 }
 
 // DialContext is like net.Dialer's. The address must be numeric: the stack resolves no names.

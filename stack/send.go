@@ -74,15 +74,10 @@ func (c *Conn) SendDevmem(binding uint32, ranges []devmem.Range) (n int, err err
 	if !ok {
 		return 0, c.opError("send", c.s.noTXBinding(binding))
 	}
-	if len(ranges) == 0 {
-		return 0, c.opError("send", syscall.EINVAL)
-	}
-	for _, r := range ranges {
-		if r.Len == 0 {
-			return 0, c.opError("send", syscall.EINVAL)
-		}
-	}
 	b := v.(*txBinding)
+	if ranges, err = b.buf.Inside(ranges); err != nil {
+		return 0, c.opError("send", err)
+	}
 	if !b.ref() {
 		return 0, c.opError("send", c.s.noTXBinding(binding))
 	}
@@ -90,17 +85,13 @@ func (c *Conn) SendDevmem(binding uint32, ranges []devmem.Range) (n int, err err
 	defer c.wmu.Unlock()
 	c.f.openSend(b)
 	for _, r := range ranges {
-		if r.Off > b.buf.size || r.Len > b.buf.size-r.Off {
-			err = syscall.EFAULT
-			break
-		}
 		for done := uint64(0); done < r.Len && err == nil; {
 			var m int
 			if m, err = c.room("send", int(min(r.Len-done, writeSize))); err != nil {
 				break
 			}
 			// Record where the bytes are first, because netstack may send them at once.
-			c.f.addPart(b.buf.gpu, b.buf.off+r.Off+done, m)
+			c.f.addPart(b.buf.GPU(), b.buf.Offset()+r.Off+done, m)
 			m, err = c.put("send", newPlaceholder(m))
 			c.f.cutPart(m)
 			done += uint64(m)
@@ -112,9 +103,6 @@ func (c *Conn) SendDevmem(binding uint32, ranges []devmem.Range) (n int, err err
 	}
 	c.f.closeSend(n)
 	c.s.count.txDevice.Add(uint64(n))
-	if n > 0 && err == syscall.EFAULT {
-		err = nil // a short write, like sendmsg's
-	}
 	return n, c.opError("send", err)
 }
 

@@ -19,7 +19,7 @@
 // Locks, from the top: netstack's, a transmit queue's or a connection's tokens', a flow's, a shadow
 // queue's, a pool's. None is held while the NIC is called, except the first two, for Transmit and
 // Refill. configMu is separate: commands to the NIC and changes of bindings hold it, and take
-// connMu, shadow queues' and pools' locks below it. It is never taken under another lock, so a
+// shadow queues' and pools' locks below it. It is never taken under another lock, so a
 // binding that ends under a lock leaves the rest to a goroutine.
 //
 // Not supported: several NICs, changes of addresses, IP forwarding, UDP sockets, TCP Fast Open,
@@ -34,9 +34,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
 	"net/netip"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -47,6 +45,7 @@ import (
 
 	"vnic.dev/vnic/devmem"
 	"vnic.dev/vnic/internal/control"
+	"vnic.dev/vnic/internal/devmembase"
 	"vnic.dev/vnic/internal/ether"
 	"vnic.dev/vnic/internal/limits"
 	"vnic.dev/vnic/internal/netlog"
@@ -105,10 +104,8 @@ type Stack struct {
 	failure atomic.Pointer[error] // set when the NIC is gone
 	down    chan struct{}         // closed with failure
 
-	connMu    sync.Mutex
-	conns     map[*Conn]struct{}
-	listeners map[*Listener]struct{}
-	closed    bool
+	conns     devmembase.Set[*Conn]
+	listeners devmembase.Set[*Listener]
 
 	configMu sync.Mutex // protects the fields below except txBinds; held during commands to the NIC
 	nextID   uint32
@@ -142,7 +139,6 @@ func New(nic NIC, ctl Control, o Options) (*Stack, error) {
 	s := &Stack{
 		nic: nic, control: ctl, log: o.Log, addrs: o.Addresses, wide: o.WideWindow, repeat: o.RACK,
 		cut: o.NoGSO && !o.RACK, stop: make(chan struct{}), down: make(chan struct{}),
-		conns: map[*Conn]struct{}{}, listeners: map[*Listener]struct{}{},
 		rules:   map[devmem.FlowID]control.FlowRule{},
 		buffers: map[*Buffer]struct{}{}, rxBinds: map[uint32]*rxBinding{}, shadows: map[int][]*shadow{},
 	}
@@ -218,7 +214,7 @@ func (s *Stack) fail(err error) {
 		s.log.Error("nic stopped", "err", err)
 		close(s.down)
 		s.work.Go(func() {
-			for _, c := range s.allConns() {
+			for _, c := range s.conns.All() {
 				c.ep.Abort()
 			}
 		})
@@ -238,43 +234,17 @@ func (s *Stack) failed() error {
 	return fmt.Errorf("%w: %w", syscall.ENETDOWN, *err)
 }
 
-func (s *Stack) allConns() []*Conn {
-	s.connMu.Lock()
-	defer s.connMu.Unlock()
-	return slices.Collect(maps.Keys(s.conns))
-}
-
-// add registers a connection or listener that Close will close. It returns false if the stack is
-// already closed.
-func add[E comparable](s *Stack, open map[E]struct{}, e E) bool {
-	s.connMu.Lock()
-	defer s.connMu.Unlock()
-	if !s.closed {
-		open[e] = struct{}{}
-	}
-	return !s.closed
-}
-
-func remove[E comparable](s *Stack, open map[E]struct{}, e E) {
-	s.connMu.Lock()
-	defer s.connMu.Unlock()
-	delete(open, e)
-}
-
 // Close resets all connections, closes all bindings, and closes the NIC.
 func (s *Stack) Close() error {
-	s.connMu.Lock()
-	if s.closed {
-		s.connMu.Unlock()
+	conns, first := s.conns.Close()
+	if !first {
 		return nil
 	}
-	s.closed = true
-	ls := slices.Collect(maps.Keys(s.listeners))
-	s.connMu.Unlock()
-	for _, l := range ls {
+	listeners, _ := s.listeners.Close()
+	for _, l := range listeners {
 		l.Close()
 	}
-	for _, c := range s.allConns() {
+	for _, c := range conns {
 		c.SetLinger(0)
 		c.Close()
 	}

@@ -14,6 +14,7 @@ import (
 
 	"vnic.dev/vnic/block"
 	"vnic.dev/vnic/devmem"
+	"vnic.dev/vnic/internal/devmembase"
 	"vnic.dev/vnic/internal/diagnosis"
 	"vnic.dev/vnic/internal/limits"
 )
@@ -199,12 +200,8 @@ func (d *Device) open(ctx context.Context) (err error) {
 	if d.c.Copy {
 		return nil
 	}
-	local, err := netip.ParseAddrPort(d.reads.LocalAddr().String())
-	if err != nil {
-		return fmt.Errorf("%s: where it is from: %w", d.reads.what, err)
-	}
-	from := netip.AddrPortFrom(d.c.Server.Addr().Unmap(), d.c.Server.Port())
-	d.flow, err = d.c.Device.AddFlow(devmem.Flow{Src: from, Dst: local, Queue: d.c.Queue})
+	d.flow, err = d.c.Device.AddFlow(devmem.Flow{Src: devmembase.Unmap(d.c.Server),
+		Dst: devmembase.AddrPort(d.reads.LocalAddr()), Queue: d.c.Queue})
 	return err
 }
 

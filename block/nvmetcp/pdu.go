@@ -72,17 +72,21 @@ func (h *common) encode(b *[commonLen]byte) {
 	le.PutUint32(b[4:], h.PLen)
 }
 
+// encode writes the fields of a PDU in their order, and decode reads them. b has the size of the PDU.
+// They are slower than the methods of the PDUs below: for PDUs that a connection sees once.
+func encode(b []byte, pdu any) { _, _ = binary.Encode(b, le, pdu) }
+
+func decode(b []byte, pdu any) { _, _ = binary.Decode(b, le, pdu) }
+
 // icReq is ICReq (TCP 3.6.2.2): PFV, HPDA and DGST, at offsets 8, 10 and 11, are 0.
 type icReq struct {
 	common
+	_      [4]byte
 	MaxR2T uint32 // 12: outstanding R2Ts of a command, less one
+	_      [112]byte
 }
 
-func (p *icReq) encode(b *[icLen]byte) {
-	*b = [icLen]byte{}
-	p.common.encode((*[commonLen]byte)(b[:]))
-	le.PutUint32(b[12:], p.MaxR2T)
-}
+func (p *icReq) encode(b *[icLen]byte) { encode(b[:], p) }
 
 // icResp is ICResp (TCP 3.6.2.3).
 type icResp struct {
@@ -91,20 +95,12 @@ type icResp struct {
 	CPDA   uint8  // 10: alignment of the host's data, in words of 4 bytes, less one
 	Digest uint8  // 11
 	MaxH2C uint32 // 12: MAXH2CDATA, in bytes: most data of an H2CData
+	_      [112]byte
 }
 
-func (p *icResp) decode(b *[icLen]byte) {
-	p.common.decode((*[commonLen]byte)(b[:]))
-	p.PFV, p.CPDA, p.Digest, p.MaxH2C = le.Uint16(b[8:]), b[10], b[11], le.Uint32(b[12:])
-}
+func (p *icResp) decode(b *[icLen]byte) { decode(b[:], p) }
 
-func (p *icResp) encode(b *[icLen]byte) {
-	*b = [icLen]byte{}
-	p.common.encode((*[commonLen]byte)(b[:]))
-	le.PutUint16(b[8:], p.PFV)
-	b[10], b[11] = p.CPDA, p.Digest
-	le.PutUint32(b[12:], p.MaxH2C)
-}
+func (p *icResp) encode(b *[icLen]byte) { encode(b[:], p) }
 
 // transfer is C2HData (TCP 3.6.2.10), H2CData (3.6.2.9) and R2T (3.6.2.11), which have the same
 // fields.
@@ -160,19 +156,12 @@ type termReq struct {
 	common
 	FES uint16 // 8: Fatal Error Status
 	FEI uint32 // 10: Fatal Error Information
+	_   [10]byte
 }
 
-func (p *termReq) decode(b *[headLen]byte) {
-	p.common.decode((*[commonLen]byte)(b[:]))
-	p.FES, p.FEI = le.Uint16(b[8:]), le.Uint32(b[10:])
-}
+func (p *termReq) decode(b *[headLen]byte) { decode(b[:], p) }
 
-func (p *termReq) encode(b *[headLen]byte) {
-	*b = [headLen]byte{}
-	p.common.encode((*[commonLen]byte)(b[:]))
-	le.PutUint16(b[8:], p.FES)
-	le.PutUint32(b[10:], p.FEI)
-}
+func (p *termReq) encode(b *[headLen]byte) { encode(b[:], p) }
 
 // violation returns an error that describes how the target breaks the protocol.
 func violation(format string, args ...any) error {

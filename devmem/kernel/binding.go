@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"vnic.dev/vnic/devmem"
+	"vnic.dev/vnic/internal/devmembase"
 	"vnic.dev/vnic/internal/diagnosis"
 )
 
@@ -238,40 +239,23 @@ func (d *Device) BindTX(buf devmem.Buffer) (devmem.Binding, error) {
 // checkBind returns the errors that the API adds. The kernel refuses the rest itself.
 func (d *Device) checkBind(buf *buffer, queues []int) error {
 	n, err := d.queues()
-	switch {
-	case len(queues) == 0:
-		return fmt.Errorf("no queue: %w", syscall.EINVAL)
-	case err != nil:
+	if err != nil && len(queues) > 0 {
 		return err
 	}
-	for _, q := range queues {
-		switch {
-		case q < 0 || q >= n:
-			return fmt.Errorf("%s: %w", diagnosis.NoQueue(q, n), syscall.EINVAL)
-		case q == 0:
-			return fmt.Errorf("%s: %w", diagnosis.QueueZero(n), syscall.ERANGE)
-		}
-	}
+	memory, bound := map[uint32]*devmembase.Region{}, map[int]bool{}
 	for o := range d.bindings() {
 		if o.tx {
 			continue
 		}
-		for _, q := range queues {
-			if !o.closed.Load() && slices.Contains(o.queues, q) {
-				return fmt.Errorf("queue %d is bound: %w", q, syscall.EEXIST)
-			}
-		}
-		if o.buf.gpu == buf.gpu && buf.off < o.buf.off+o.buf.size && o.buf.off < buf.off+buf.size {
-			err = fmt.Errorf("binding %d receives into the same memory: %w", o.id, syscall.EBUSY)
+		memory[o.id] = &o.buf.Region
+		for _, q := range o.queues {
+			bound[q] = bound[q] || !o.closed.Load()
 		}
 	}
-	if err != nil {
+	if err := devmembase.CheckQueues(queues, n, func(q int) bool { return bound[q] }); err != nil {
 		return err
 	}
-	if pages := buf.size / devmem.PageSize; pages < minPages*uint64(len(queues)) {
-		return fmt.Errorf("%d pages, %d needed for each queue: %w", pages, minPages, syscall.ENOSPC)
-	}
-	return nil
+	return buf.CheckRX(len(queues), minPages, memory)
 }
 
 // enableSplit makes all queues split headers from payload, for any size. It always sets the split,

@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"vnic.dev/vnic/devmem"
-	"vnic.dev/vnic/internal/diagnosis"
+	"vnic.dev/vnic/internal/devmembase"
 )
 
 // dmabuf is an open dma-buf that one binding may use.
@@ -56,9 +56,8 @@ func dmabufRefs(fd int) (int64, error) {
 
 // buffer is a devmem.Buffer.
 type buffer struct {
-	d         *Device
-	gpu       int
-	off, size uint64
+	devmembase.Region
+	d *Device
 
 	// under d.mu
 	spare  *dmabuf // a dma-buf that no binding uses
@@ -66,28 +65,21 @@ type buffer struct {
 	closed bool
 }
 
-func (b *buffer) GPU() int       { return b.gpu }
-func (b *buffer) Offset() uint64 { return b.off }
-func (b *buffer) Size() uint64   { return b.size }
-
 // Register implements devmem.Device.
 func (d *Device) Register(gpu int, off, size uint64) (devmem.Buffer, error) {
 	fail := func(err error) (devmem.Buffer, error) {
 		return nil, fmt.Errorf("register %#x+%#x of gpu %d: %w", off, size, gpu, err)
 	}
-	if size == 0 || size%devmem.PageSize != 0 || off%devmem.PageSize != 0 {
-		return fail(fmt.Errorf("not whole pages: %w", syscall.EINVAL))
-	}
-	if off+size < off {
-		return fail(fmt.Errorf("ends past the end: %w", syscall.EINVAL))
+	region, err := devmembase.NewRegion(gpu, off, size)
+	if err != nil {
+		return fail(err)
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if err := d.use(); err != nil {
 		return fail(err)
 	}
-	b := &buffer{d: d, gpu: gpu, off: off, size: size}
-	var err error
+	b := &buffer{Region: region, d: d}
 	if b.spare, err = b.export(); err != nil {
 		return fail(err)
 	}
@@ -101,7 +93,7 @@ func (b *buffer) export() (*dmabuf, error) {
 	if b.d.exporter == nil {
 		return nil, fmt.Errorf("%s was opened without an exporter: %w", b.d.name, syscall.ENODEV)
 	}
-	fd, release, err := b.d.exporter.Export(b.gpu, b.off, b.size)
+	fd, release, err := b.d.exporter.Export(b.GPU(), b.Offset(), b.Size())
 	if err != nil {
 		return nil, err
 	}
@@ -129,7 +121,7 @@ func (b *buffer) Close() error {
 		return nil
 	}
 	if b.bound > 0 {
-		return fmt.Errorf("buffer [%#x, +%#x) of gpu %d: close: %w", b.off, b.size, b.gpu, diagnosis.InUse(b.d.boundTo(b)))
+		return b.InUse(b.d.boundTo(b))
 	}
 	return b.close()
 }

@@ -15,7 +15,7 @@ import (
 
 	"vnic.dev/vnic/devmem"
 	"vnic.dev/vnic/internal/deadline"
-	"vnic.dev/vnic/internal/diagnosis"
+	"vnic.dev/vnic/internal/devmembase"
 )
 
 // Conn is a devmem.Conn: a TCP socket of the kernel.
@@ -61,8 +61,9 @@ func (d *Device) newConn(s *sock) (*Conn, error) {
 		err = errors.Join(syscall.ECONNABORTED, err) // reset before the addresses were read
 	}
 	if err == nil {
-		c.local, c.remote = tcpAddr(local), tcpAddr(remote)
-		err = d.adopt(c)
+		if c.local, c.remote = tcpAddr(local), tcpAddr(remote); !d.conns.Add(c, nil) {
+			err = net.ErrClosed
+		}
 	}
 	if err != nil {
 		_ = s.close()
@@ -74,40 +75,15 @@ func (d *Device) newConn(s *sock) (*Conn, error) {
 // wait waits for sig. It returns an error when the connection is closed, when the deadline d has
 // passed, or when the connection stalls.
 func (c *Conn) wait(op string, sig, d <-chan struct{}) error {
-	var tick <-chan time.Time
-	limit := time.Duration(c.stall.Load())
-	var progressed time.Time
-	var last uint64
-	if limit > 0 {
-		t := time.NewTicker(max(limit/8, time.Millisecond))
-		defer t.Stop()
-		tick, progressed, last = t.C, time.Now(), c.progress()
-	}
-	for {
-		select {
-		case <-sig:
-			return nil
-		case <-c.s.closed:
-			return net.ErrClosed
-		case <-d:
-			return os.ErrDeadlineExceeded
-		case now := <-tick:
-			if p := c.progress(); p != last {
-				last, progressed = p, now
-			} else if idle := now.Sub(progressed); idle >= limit {
-				return c.stalled(op, idle)
-			}
-		}
-	}
+	s := devmembase.Stall{Limit: time.Duration(c.stall.Load()), Progress: c.progress,
+		Stalled: func(idle time.Duration) error { return c.stalled(op, idle) }}
+	return s.Wait(sig, c.s.closed, d)
 }
 
 // attempt calls f until it returns something other than EAGAIN, and waits for sig in between.
 func (c *Conn) attempt(op string, sig, d <-chan struct{}, f func(fd int) error) error {
 	for {
-		if c.s.isClosed() {
-			return net.ErrClosed
-		}
-		if expired(d) {
+		if devmembase.IsClosed(d) && !devmembase.IsClosed(c.s.closed) {
 			return os.ErrDeadlineExceeded
 		}
 		fd, ok := c.s.use()
@@ -155,7 +131,7 @@ func (c *Conn) Write(b []byte) (int, error) {
 	c.wmu.Lock()
 	defer c.wmu.Unlock()
 	done := 0
-	for done < len(b) || len(b) == 0 {
+	for {
 		err := c.attempt("write", c.s.wsig, c.wd.Wait(), func(fd int) error {
 			if len(b) == 0 {
 				return nil
@@ -170,11 +146,10 @@ func (c *Conn) Write(b []byte) (int, error) {
 			}
 			return err
 		})
-		if err != nil || len(b) == 0 {
+		if err != nil || done == len(b) {
 			return done, c.opError("write", c.fails(err))
 		}
 	}
-	return done, nil
 }
 
 // Close implements net.Conn.
@@ -202,7 +177,7 @@ func (c *Conn) close() error {
 	c.rd.Set(time.Time{})
 	c.wd.Set(time.Time{})
 	c.tokens.clear()
-	c.d.dropConn(c)
+	c.d.conns.Remove(c)
 	return err
 }
 
@@ -248,22 +223,7 @@ func (c *Conn) setDeadlines(t time.Time, ds ...*deadline.Deadline) error {
 }
 
 func (c *Conn) opError(op string, err error) error {
-	if err == nil || err == io.EOF {
-		return err
-	}
-	if e, ok := err.(syscall.Errno); ok {
-		err = os.NewSyscallError(op, e)
-	}
-	return &net.OpError{Op: op, Net: "tcp", Source: c.local, Addr: c.remote, Err: diagnosis.Ended(err, c.remote)}
+	return devmembase.OpError(op, err, c.local, c.remote)
 }
 
 func (c *Conn) String() string { return fmt.Sprintf("%v->%v", c.local, c.remote) }
-
-func expired(d <-chan struct{}) bool {
-	select {
-	case <-d:
-		return true
-	default:
-		return false
-	}
-}

@@ -4,13 +4,12 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
 	"net"
-	"slices"
 	"sync"
 	"time"
 
 	"vnic.dev/vnic/devmem"
+	"vnic.dev/vnic/internal/devmembase"
 	"vnic.dev/vnic/internal/limits"
 )
 
@@ -61,10 +60,8 @@ type Device struct {
 	undo            undo
 	closing         bool
 
-	connMu    sync.Mutex
-	conns     map[*Conn]struct{}
-	listeners map[*Listener]struct{}
-	closed    bool
+	conns     devmembase.Set[*Conn]
+	listeners devmembase.Set[*Listener]
 
 	once sync.Once
 }
@@ -99,7 +96,6 @@ func newDevice(o Options, index int, dial dialFunc, ioctl func([]byte) error) (d
 		flush:   func() error { return dropQueued(index) },
 		kick:    func() (int, error) { return kick(index) },
 		buffers: map[*buffer]struct{}{}, flows: map[devmem.FlowID]devmem.Flow{},
-		conns: map[*Conn]struct{}{}, listeners: map[*Listener]struct{}{},
 	}
 	if d.log == nil {
 		d.log = slog.New(slog.DiscardHandler)
@@ -205,11 +201,9 @@ func (d *Device) close() error {
 
 // abort ends all connections and listeners.
 func (d *Device) abort() {
-	d.connMu.Lock()
-	d.closed = true
+	listeners, _ := d.listeners.Close()
+	conns, _ := d.conns.Close()
 	close(d.aborted)
-	conns, listeners := slices.Collect(maps.Keys(d.conns)), slices.Collect(maps.Keys(d.listeners))
-	d.connMu.Unlock()
 	for _, l := range listeners {
 		_ = l.Close()
 	}

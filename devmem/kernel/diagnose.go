@@ -3,14 +3,13 @@ package kernel
 import (
 	"cmp"
 	"maps"
-	"net"
-	"net/netip"
 	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"vnic.dev/vnic/devmem"
+	"vnic.dev/vnic/internal/devmembase"
 	"vnic.dev/vnic/internal/diagnosis"
 )
 
@@ -55,7 +54,7 @@ func (c *Conn) stalled(op string, idle time.Duration) error {
 func (c *Conn) Diagnose() string { return c.d.facts().Steering(c.facts()) }
 
 func (c *Conn) facts() diagnosis.Connection {
-	x := diagnosis.Connection{Local: addrPort(c.local), Remote: addrPort(c.remote), Queue: c.queue(),
+	x := diagnosis.Connection{Local: devmembase.AddrPort(c.local), Remote: devmembase.AddrPort(c.remote), Queue: c.queue(),
 		Sends: c.sends.underWay(), Window: -1}
 	if info, ok := c.info(); ok {
 		x.Received = info.Bytes_received
@@ -106,12 +105,10 @@ func (d *Device) facts() (f diagnosis.Device) {
 
 // Holders implements devmem.Holders.
 func (d *Device) Holders() (list []devmem.Holder) {
-	d.connMu.Lock()
-	conns := slices.Collect(maps.Keys(d.conns))
-	d.connMu.Unlock()
-	for _, c := range conns {
+	for _, c := range d.conns.All() {
 		for id, n := range c.tokens.count() {
-			list = append(list, devmem.Holder{Binding: id, Local: addrPort(c.local), Remote: addrPort(c.remote), Tokens: n})
+			list = append(list, devmem.Holder{Binding: id, Local: devmembase.AddrPort(c.local),
+				Remote: devmembase.AddrPort(c.remote), Tokens: n})
 		}
 	}
 	return list
@@ -124,7 +121,7 @@ func (d *Device) bindingStats() (all []devmem.BindingStats) {
 		pages, _ = d.netdev.inflight(d.index)
 	}
 	for b := range d.bindings() {
-		s := devmem.BindingStats{ID: b.id, TX: b.tx, Closed: b.closed.Load(), Pages: int(b.buf.size / devmem.PageSize)}
+		s := devmem.BindingStats{ID: b.id, TX: b.tx, Closed: b.closed.Load(), Pages: b.buf.Pages()}
 		if b.tx {
 			s.Sends = int(b.sends.Load())
 		} else {
@@ -165,9 +162,4 @@ func (t *tokens) count() map[uint32]int {
 		}
 	}
 	return n
-}
-
-func addrPort(a *net.TCPAddr) netip.AddrPort {
-	p := a.AddrPort()
-	return netip.AddrPortFrom(p.Addr().Unmap(), p.Port())
 }

@@ -93,7 +93,10 @@ func (d *Device) connect(ctx context.Context, local, remote netip.AddrPort) (*Co
 	err = s.on(func(fd int) error {
 		if local.IsValid() || local.Port() != 0 {
 			if !local.Addr().IsValid() {
-				local = netip.AddrPortFrom(anyOf(to), local.Port())
+				local = netip.AddrPortFrom(netip.IPv4Unspecified(), local.Port())
+				if remote.Addr().Unmap().Is6() {
+					local = netip.AddrPortFrom(netip.IPv6Unspecified(), local.Port())
+				}
 			}
 			_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1) // a fixed port may have been in use
 			from, _ := sockaddr(local, d.index)
@@ -111,14 +114,6 @@ func (d *Device) connect(ctx context.Context, local, remote netip.AddrPort) (*Co
 		return nil, err
 	}
 	return d.newConn(s)
-}
-
-// anyOf returns the unspecified address of a family.
-func anyOf(family unix.Sockaddr) netip.Addr {
-	if _, is6 := family.(*unix.SockaddrInet6); is6 {
-		return netip.IPv6Unspecified()
-	}
-	return netip.IPv4Unspecified()
 }
 
 // connected waits for the end of a connect.
@@ -145,21 +140,4 @@ func (s *sock) connected(ctx context.Context) error {
 			return context.Cause(ctx)
 		}
 	}
-}
-
-// adopt adds a connection to the device's connections.
-func (d *Device) adopt(c *Conn) error {
-	d.connMu.Lock()
-	defer d.connMu.Unlock()
-	if d.closed {
-		return net.ErrClosed
-	}
-	d.conns[c] = struct{}{}
-	return nil
-}
-
-func (d *Device) dropConn(c *Conn) {
-	d.connMu.Lock()
-	defer d.connMu.Unlock()
-	delete(d.conns, c)
 }

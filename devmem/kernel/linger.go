@@ -27,25 +27,21 @@ func (c *Conn) shouldLinger(fd int) bool {
 // startLinger ends a connection for its user, and starts a goroutine that keeps its socket until
 // its sends are complete or the device is closed. It returns false if the device is closed already.
 func (d *Device) startLinger(c *Conn) bool {
-	d.connMu.Lock()
-	defer d.connMu.Unlock()
-	if d.closed {
-		return false
-	}
-	fd, err := c.s.detach()
-	if err != nil {
-		return true // closed by another call
-	}
-	// A peer that sends more from now on gets a reset, as after close.
-	_ = unix.Shutdown(fd, unix.SHUT_RDWR)
-	_ = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(limits.Linger.Here()/time.Millisecond))
-	s, err := d.poll.newSock(fd)
-	if err != nil {
-		c.sends.abandon()
-		return true
-	}
-	d.work.Go(func() { c.linger(s) })
-	return true
+	return d.conns.Do(func() {
+		fd, err := c.s.detach()
+		if err != nil {
+			return // closed by another call
+		}
+		// A peer that sends more from now on gets a reset, as after close.
+		_ = unix.Shutdown(fd, unix.SHUT_RDWR)
+		_ = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(limits.Linger.Here()/time.Millisecond))
+		s, err := d.poll.newSock(fd)
+		if err != nil {
+			c.sends.abandon()
+			return
+		}
+		d.work.Go(func() { c.linger(s) })
+	})
 }
 
 func (c *Conn) linger(s *sock) {

@@ -58,14 +58,8 @@ func (d *Device) listen(local netip.AddrPort) (*Listener, error) {
 		l.local = tcpAddr(name)
 		return os.NewSyscallError("getsockname", err)
 	})
-	if err == nil {
-		d.connMu.Lock()
-		if d.closed {
-			err = net.ErrClosed
-		} else {
-			d.listeners[l] = struct{}{}
-		}
-		d.connMu.Unlock()
+	if err == nil && !d.listeners.Add(l, nil) {
+		err = net.ErrClosed
 	}
 	if err != nil {
 		_ = s.close()
@@ -122,8 +116,6 @@ func (l *Listener) Close() error {
 	if err := l.s.close(); err != nil {
 		return fmt.Errorf("close listener on %v: %w", l.local, err)
 	}
-	l.d.connMu.Lock()
-	defer l.d.connMu.Unlock()
-	delete(l.d.listeners, l)
+	l.d.listeners.Remove(l)
 	return nil
 }

@@ -72,17 +72,12 @@ func (f dialFunc) open(family string) (*genl, error) {
 	g := &genl{genlConn: c}
 	if g.family, err = c.GetFamily(family); err != nil {
 		_ = c.Close()
-		return nil, fmt.Errorf("netlink family %q: %w", family, unsupported(err))
+		if errors.Is(err, syscall.ENOENT) {
+			err = errors.Join(syscall.EOPNOTSUPP, err)
+		}
+		return nil, fmt.Errorf("netlink family %q: %w", family, err)
 	}
 	return g, nil
-}
-
-// unsupported returns EOPNOTSUPP for a missing family.
-func unsupported(err error) error {
-	if errors.Is(err, syscall.ENOENT) {
-		return errors.Join(syscall.EOPNOTSUPP, err)
-	}
-	return err
 }
 
 // ask executes a command with attributes, and calls reply with the attributes of each answer. If
@@ -146,26 +141,31 @@ func (g *genl) bind(cmd uint8, ifindex, fd int, queues []int) (id uint32, err er
 
 // rxQueues lists the receive queues in use; an interface that is down has none.
 func (g *genl) rxQueues(ifindex int) (qs []devmem.QueueStats, err error) {
-	err = g.ask(cmdQueueGet, true, attrs{{attrQueueIfindex, uint32(ifindex)}}, func(ad *netlink.AttributeDecoder) {
-		var queue, index, binding uint32
-		kind := ^uint32(0)
-		fields{attrQueueID: &queue, attrQueueIfindex: &index, attrQueueType: &kind, attrQueueDmabuf: &binding}.decode(ad)
-		if index == uint32(ifindex) && kind == queueTypeRx {
-			qs = append(qs, devmem.QueueStats{Queue: int(queue), Binding: binding})
-		}
+	err = g.eachQueue(ifindex, func(queue int, binding, _ uint32) {
+		qs = append(qs, devmem.QueueStats{Queue: queue, Binding: binding})
 	})
 	return qs, err
+}
+
+// eachQueue calls f with each receive queue in use, its binding and its NAPI instance.
+func (g *genl) eachQueue(ifindex int, f func(queue int, binding, napi uint32)) error {
+	return g.ask(cmdQueueGet, true, attrs{{attrQueueIfindex, uint32(ifindex)}}, func(ad *netlink.AttributeDecoder) {
+		var queue, index, binding, napi uint32
+		kind := ^uint32(0)
+		fields{attrQueueID: &queue, attrQueueIfindex: &index, attrQueueType: &kind, attrQueueNAPI: &napi,
+			attrQueueDmabuf: &binding}.decode(ad)
+		if index == uint32(ifindex) && kind == queueTypeRx {
+			f(int(queue), binding, napi)
+		}
+	})
 }
 
 // queueOf returns the receive queue that a NAPI instance serves; -1 if unknown.
 func (g *genl) queueOf(ifindex int, napi uint32) int {
 	queue := -1
-	err := g.ask(cmdQueueGet, true, attrs{{attrQueueIfindex, uint32(ifindex)}}, func(ad *netlink.AttributeDecoder) {
-		var id, index, by uint32
-		kind := ^uint32(0)
-		fields{attrQueueID: &id, attrQueueIfindex: &index, attrQueueType: &kind, attrQueueNAPI: &by}.decode(ad)
-		if index == uint32(ifindex) && kind == queueTypeRx && by == napi {
-			queue = int(id)
+	err := g.eachQueue(ifindex, func(id int, _, by uint32) {
+		if by == napi {
+			queue = id
 		}
 	})
 	if err != nil {

@@ -155,15 +155,6 @@ func (s *sock) on(f func(fd int) error) error {
 	return f(fd)
 }
 
-func (s *sock) isClosed() bool {
-	select {
-	case <-s.closed:
-		return true
-	default:
-		return false
-	}
-}
-
 // close wakes all waiting calls, and closes the descriptor when the calls on it have returned.
 func (s *sock) close() error {
 	s.mu.Lock()

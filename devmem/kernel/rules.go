@@ -10,6 +10,7 @@ import (
 	"syscall"
 
 	"vnic.dev/vnic/devmem"
+	"vnic.dev/vnic/internal/devmembase"
 	"vnic.dev/vnic/internal/diagnosis"
 )
 
@@ -169,25 +170,17 @@ func (d *Device) AddFlow(f devmem.Flow) (devmem.FlowID, error) {
 	fail := func(err error) (devmem.FlowID, error) {
 		return 0, fmt.Errorf("%s: flow %v to %v, queue %d: %w", d.name, f.Src, f.Dst, f.Queue, err)
 	}
-	src, dst := f.Src.Addr().Unmap(), f.Dst.Addr().Unmap()
-	if !src.IsValid() && !dst.IsValid() || src.IsValid() && dst.IsValid() && src.Is4() != dst.Is4() {
-		return fail(fmt.Errorf("needs an address, of one family: %w", syscall.EINVAL))
-	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if err := d.use(); err != nil {
 		return fail(err)
 	}
-	if n, err := d.queues(); err != nil {
-		return fail(err)
-	} else if f.Queue < 0 || f.Queue >= n {
-		return fail(fmt.Errorf("%s: %w", diagnosis.NoQueue(f.Queue, n), syscall.EINVAL))
+	n, err := d.queues()
+	if err == nil {
+		err = devmembase.CheckFlow(f, n, slices.Collect(maps.Values(d.flows))...)
 	}
-	match := devmem.Flow{Src: f.Src, Dst: f.Dst}
-	for _, o := range d.flows {
-		if (devmem.Flow{Src: o.Src, Dst: o.Dst}) == match {
-			return fail(fmt.Errorf("there is a rule for that: %w", syscall.EEXIST))
-		}
+	if err != nil {
+		return fail(err)
 	}
 	if err := d.enableNtuple(); err != nil {
 		return fail(fmt.Errorf("turn ntuple on: %w", err))

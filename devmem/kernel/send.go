@@ -10,6 +10,7 @@ import (
 
 	"vnic.dev/vnic/devmem"
 	"vnic.dev/vnic/internal/deadline"
+	"vnic.dev/vnic/internal/devmembase"
 )
 
 // maxPieces is how many pieces of memory a segment may consist of. Drivers have a limit for each
@@ -24,25 +25,13 @@ func (c *Conn) SendDevmem(binding uint32, ranges []devmem.Range) (n int, err err
 	if b == nil {
 		return 0, c.opError("send", c.d.noTXBinding(binding))
 	}
-	if len(ranges) == 0 {
-		return 0, c.opError("send", syscall.EINVAL)
-	}
-	good := len(ranges)
-	for i, r := range ranges {
-		if r.Len == 0 {
-			return 0, c.opError("send", syscall.EINVAL)
-		}
-		if (r.Off > b.buf.size || r.Len > b.buf.size-r.Off) && i < good {
-			good = i
-		}
-	}
-	if good == 0 {
-		return 0, c.opError("send", syscall.EFAULT)
+	rest, err := b.buf.Inside(ranges)
+	if err != nil {
+		return 0, c.opError("send", err)
 	}
 	c.wmu.Lock()
 	defer c.wmu.Unlock()
 	var call *sendCall
-	rest := ranges[:good]
 	mss := 0
 	if 2*len(rest) > maxPieces { // each may begin and end with a small piece
 		mss = c.mss()
@@ -188,7 +177,7 @@ func (c *Conn) ReadCompletion(limit time.Time) (lo, hi uint32, err error) {
 			return r.lo, r.hi, nil
 		case none && over != nil:
 			return 0, 0, c.opError("completion", over)
-		case expired(end):
+		case devmembase.IsClosed(end):
 			return 0, 0, c.opError("completion", os.ErrDeadlineExceeded)
 		}
 		if err := c.wait("completion", c.s.esig, end); err != nil && err != os.ErrDeadlineExceeded {

@@ -3,7 +3,6 @@ package kernel
 import (
 	"bytes"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -166,12 +165,10 @@ func (d *Device) Stats() devmem.Stats {
 
 // segments sums over all connections, and reads their available completions.
 func (d *Device) segments() segments {
-	d.connMu.Lock()
-	conns := slices.Collect(maps.Keys(d.conns))
+	conns := d.conns.All()
 	d.count.mu.Lock()
-	sum := d.count.segments
+	sum := d.count.segments // after All: a connection is counted there before it is removed
 	d.count.mu.Unlock()
-	d.connMu.Unlock()
 	for _, c := range conns {
 		_ = c.s.on(func(fd int) error {
 			c.reap(fd)

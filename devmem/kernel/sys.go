@@ -31,9 +31,6 @@ var _ [unsafe.Sizeof(unix.Iovec{})]byte = [unsafe.Sizeof(iovec{})]byte{}
 // maxIovecs is UIO_MAXIOV: the limit of sendmsg.
 const maxIovecs = 1024
 
-// errAgain is EAGAIN, converted once, because it is frequent.
-var errAgain error = unix.EAGAIN
-
 // retryEINTR calls f until no signal interrupts it.
 func retryEINTR(f func() (uintptr, syscall.Errno)) (int, error) {
 	for {
@@ -42,8 +39,6 @@ func retryEINTR(f func() (uintptr, syscall.Errno)) (int, error) {
 		case 0:
 			return int(n), nil
 		case unix.EINTR:
-		case unix.EAGAIN:
-			return 0, errAgain
 		default:
 			return 0, e
 		}

@@ -69,6 +69,6 @@ func (td *testDevice) BindTX(b devmem.Buffer) (devmem.Binding, error) {
 		return nil, err
 	}
 	tx := x.(*binding)
-	tx.host, tx.base = true, uint64(uintptr(unsafe.Pointer(&td.mem[0])))+tx.buf.off
+	tx.host, tx.base = true, uint64(uintptr(unsafe.Pointer(&td.mem[0])))+tx.buf.Offset()
 	return tx, nil
 }

@@ -7,31 +7,26 @@ import (
 	"syscall"
 
 	"vnic.dev/vnic/devmem"
+	"vnic.dev/vnic/internal/devmembase"
 	"vnic.dev/vnic/internal/diagnosis"
 )
 
 // buffer is a devmem.Buffer.
 type buffer struct {
-	d         *Device
-	gpu       int
-	off, size uint64
-	mem       []byte
+	devmembase.Region
+	d   *Device
+	mem []byte
 
 	bound  int // under d.mu
 	closed bool
 }
-
-func (b *buffer) GPU() int       { return b.gpu }
-func (b *buffer) Offset() uint64 { return b.off }
-func (b *buffer) Size() uint64   { return b.size }
 
 // Close implements devmem.Buffer.
 func (b *buffer) Close() error {
 	b.d.mu.Lock()
 	defer b.d.mu.Unlock()
 	if b.bound > 0 {
-		return fmt.Errorf("buffer [%#x, +%#x) of gpu %d: close: %w", b.off, b.size, b.gpu,
-			diagnosis.InUse(b.d.bindingStats(func(o *binding) bool { return o.buf == b })))
+		return b.InUse(b.d.bindingStats(func(o *binding) bool { return o.buf == b }))
 	}
 	b.closed = true
 	return nil
@@ -39,23 +34,23 @@ func (b *buffer) Close() error {
 
 // Register implements devmem.Device.
 func (d *Device) Register(gpu int, off, size uint64) (devmem.Buffer, error) {
-	fail := func(why string, errno syscall.Errno) (devmem.Buffer, error) {
-		return nil, fmt.Errorf("register %#x+%#x of gpu %d: %s: %w", off, size, gpu, why, errno)
-	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if err := d.use(); err != nil {
 		return nil, err
 	}
+	region, err := devmembase.NewRegion(gpu, off, size)
 	switch {
+	case err != nil:
 	case gpu < 0 || gpu >= len(d.gpus):
-		return fail(fmt.Sprintf("there are %d", len(d.gpus)), syscall.ENODEV)
-	case size == 0 || size%devmem.PageSize != 0 || off%devmem.PageSize != 0:
-		return fail("not whole pages", syscall.EINVAL)
+		err = fmt.Errorf("there are %d: %w", len(d.gpus), syscall.ENODEV)
 	case off > d.gpus[gpu].Size() || size > d.gpus[gpu].Size()-off:
-		return fail(diagnosis.PastEnd(d.gpus[gpu].Size()), syscall.EINVAL)
+		err = fmt.Errorf("%s: %w", diagnosis.PastEnd(d.gpus[gpu].Size()), syscall.EINVAL)
 	}
-	return &buffer{d: d, gpu: gpu, off: off, size: size, mem: d.gpus[gpu].Bytes()[off : off+size : off+size]}, nil
+	if err != nil {
+		return nil, fmt.Errorf("register %#x+%#x of gpu %d: %w", off, size, gpu, err)
+	}
+	return &buffer{Region: region, d: d, mem: d.gpus[gpu].Bytes()[off : off+size : off+size]}, nil
 }
 
 // binding is a devmem.Binding.
@@ -117,36 +112,26 @@ func (d *Device) BindRX(b devmem.Buffer, queues ...int) (devmem.Binding, error) 
 		return nil, err
 	}
 	queues = slices.Compact(slices.Sorted(slices.Values(queues)))
-	if len(queues) == 0 {
-		return nil, fmt.Errorf("bind: no queue: %w", syscall.EINVAL)
+	bound := func(q int) bool { return d.queues[q] != nil }
+	if err := devmembase.CheckQueues(queues, len(d.queues), bound); err != nil {
+		return nil, fmt.Errorf("bind: %w", err)
 	}
-	for _, q := range queues {
-		switch {
-		case q < 0 || q >= len(d.queues):
-			return nil, fmt.Errorf("bind: %s: %w", diagnosis.NoQueue(q, len(d.queues)), syscall.EINVAL)
-		case q == 0:
-			return nil, fmt.Errorf("bind: %s: %w", diagnosis.QueueZero(len(d.queues)), syscall.ERANGE)
-		case d.queues[q] != nil:
-			return nil, fmt.Errorf("bind queue %d, which is bound: %w", q, syscall.EEXIST)
+	memory := map[uint32]*devmembase.Region{}
+	for id, o := range d.bindings {
+		if !o.tx {
+			memory[id] = &o.buf.Region
 		}
 	}
-	if x, ok := b.(*buffer); ok {
-		for _, o := range d.bindings {
-			if !o.tx && o.buf.gpu == x.gpu && o.buf.off < x.off+x.size && x.off < o.buf.off+o.buf.size {
-				return nil, fmt.Errorf("bind [%#x, +%#x) of gpu %d: binding %d has some of it: %w", x.off, x.size, x.gpu, o.id,
-					syscall.EBUSY)
-			}
-		}
-		if n := int(x.size / devmem.PageSize); n < minPages*len(queues) && !x.closed {
-			return nil, fmt.Errorf("bind %d pages to %d queues: %d at least for each: %w", n, len(queues), minPages,
-				syscall.ENOSPC)
+	if x, ok := b.(*buffer); ok && !x.closed {
+		if err := x.CheckRX(len(queues), minPages, memory); err != nil {
+			return nil, fmt.Errorf("bind: %w", err)
 		}
 	}
 	x, err := d.bind(b, false, queues)
 	if err != nil {
 		return nil, err
 	}
-	pages := int(x.buf.size / devmem.PageSize)
+	pages := x.buf.Pages()
 	x.queued, x.held = make([]uint32, pages), make([]uint32, pages)
 	for i := range pages {
 		x.free = append(x.free, uint32(pages-1-i))
@@ -268,6 +253,6 @@ func (b *binding) drop(i uint32, from, other []uint32, n *int) {
 func (b *binding) stats() devmem.BindingStats {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return devmem.BindingStats{ID: b.id, TX: b.tx, Closed: b.closed, Pages: int(b.buf.size / devmem.PageSize),
+	return devmem.BindingStats{ID: b.id, TX: b.tx, Closed: b.closed, Pages: b.buf.Pages(),
 		Posted: len(b.free), Queued: b.nq, Held: b.nh, Sends: b.sends}
 }

@@ -14,7 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"vnic.dev/vnic/devmem"
-	"vnic.dev/vnic/internal/diagnosis"
+	"vnic.dev/vnic/internal/deadline"
+	"vnic.dev/vnic/internal/devmembase"
 )
 
 const (
@@ -62,7 +63,7 @@ type conn struct {
 	stallLimit    time.Duration
 	writeDeadline time.Time
 
-	readDeadline deadline
+	readDeadline *deadline.Deadline
 
 	sending sync.Mutex // one call at a time, Write included
 	sends   sends
@@ -75,27 +76,13 @@ func (d *Device) open(t *net.TCPConn) (devmem.Conn, error) {
 	if err != nil {
 		return nil, errors.Join(err, t.Close())
 	}
-	c := &conn{TCPConn: t, d: d, raw: raw, src: addrOf(t.RemoteAddr()), dst: addrOf(t.LocalAddr()),
+	c := &conn{TCPConn: t, d: d, raw: raw, src: devmembase.AddrPort(t.RemoteAddr()),
+		dst: devmembase.AddrPort(t.LocalAddr()), readDeadline: deadline.New(),
 		news: make(chan struct{}), ended: make(chan struct{})}
-	c.readDeadline.init()
-	d.mu.Lock()
-	if err = d.use(); err == nil {
-		d.ends[c] = struct{}{}
-		d.work.Go(c.read)
-	}
-	d.mu.Unlock()
-	if err != nil {
-		return nil, errors.Join(err, t.Close())
+	if !d.ends.Add(c, func() { d.work.Go(c.read) }) {
+		return nil, errors.Join(errClosed, t.Close())
 	}
 	return c, nil
-}
-
-func addrOf(a net.Addr) netip.AddrPort {
-	t, ok := a.(*net.TCPAddr)
-	if !ok {
-		return netip.AddrPort{}
-	}
-	return unmapped(t.AddrPort())
 }
 
 // notify wakes the receivers that wait for news. Under c.mu.
@@ -227,34 +214,8 @@ func (c *conn) fill() (list []chunk, err error) {
 	}
 }
 
-// wait waits until news is closed.
-func (c *conn) wait(news <-chan struct{}, op string) error {
-	var tick <-chan time.Time
-	s := c.watch()
-	if s.limit > 0 {
-		t := time.NewTicker(s.every())
-		defer t.Stop()
-		tick = t.C
-	}
-	for {
-		select {
-		case <-news:
-			return nil
-		case <-c.ended:
-			return c.wrap(op, net.ErrClosed)
-		case <-c.readDeadline.passed():
-			return c.wrap(op, os.ErrDeadlineExceeded)
-		case <-tick:
-			if err := s.look(op); err != nil {
-				return err
-			}
-		}
-	}
-}
-
 func (c *conn) wrap(op string, err error) error {
-	return &net.OpError{Op: op, Net: "tcp", Source: c.LocalAddr(), Addr: c.RemoteAddr(), Err: diagnosis.Ended(err,
-		c.RemoteAddr())}
+	return devmembase.OpError(op, err, c.LocalAddr(), c.RemoteAddr())
 }
 
 // available returns nil if data can be received now; otherwise the reason: EAGAIN if it is only not
@@ -263,12 +224,10 @@ func (c *conn) available(op string) error {
 	switch {
 	case c.closed:
 		return c.wrap(op, net.ErrClosed)
-	case c.readDeadline.over():
+	case devmembase.IsClosed(c.readDeadline.Wait()):
 		return c.wrap(op, os.ErrDeadlineExceeded)
 	case c.first < len(c.queue):
 		return nil
-	case errors.Is(c.err, io.EOF):
-		return io.EOF
 	case c.err != nil:
 		return c.wrap(op, c.err)
 	}
@@ -288,8 +247,8 @@ func (c *conn) await(op string, dontWait bool) error {
 		if err != syscall.EAGAIN || dontWait { //nolint:errorlint // available returns it unwrapped
 			return err
 		}
-		if err := c.wait(news, op); err != nil {
-			return err
+		if err := c.watch(op).Wait(news, c.ended, c.readDeadline.Wait()); err != nil {
+			return c.wrap(op, err)
 		}
 		c.mu.Lock()
 	}
@@ -332,7 +291,8 @@ func (c *conn) took(n int) int {
 }
 
 // RecvDevmem implements devmem.Conn.
-func (c *conn) RecvDevmem(frags []devmem.Frag, linear []byte, flags devmem.RecvFlags) (n, nfrags, nlinear int, err error) {
+func (c *conn) RecvDevmem(frags []devmem.Frag, linear []byte, flags devmem.RecvFlags) (n, nfrags, nlinear int,
+	err error) {
 	if len(linear) == 0 {
 		return 0, 0, 0, nil
 	}
@@ -442,7 +402,7 @@ func (c *conn) Close() error {
 	c.mu.Unlock()
 	release(rest)
 	err := c.TCPConn.Close()
-	c.d.remove(c)
+	c.d.ends.Remove(c)
 	return err
 }
 
@@ -459,7 +419,7 @@ func (c *conn) SetReadDeadline(t time.Time) error {
 	if c.closed {
 		return c.wrap("set", net.ErrClosed)
 	}
-	c.readDeadline.set(t)
+	c.readDeadline.Set(t)
 	return nil
 }
 
@@ -473,8 +433,8 @@ func (c *conn) State() string {
 			held++
 		}
 	}
-	return fmt.Sprintf("%v to %v: %d bytes queued, %d tokens held, %d bytes not acknowledged, error %v", c.dst, c.src, c.bytes,
-		held, c.unacknowledged(), c.err)
+	return fmt.Sprintf("%v to %v: %d bytes queued, %d tokens held, %d bytes not acknowledged, error %v", c.dst, c.src,
+		c.bytes, held, c.unacknowledged(), c.err)
 }
 
 // ReadFrom replaces net.TCPConn's, which would bypass Write.
@@ -482,50 +442,3 @@ func (c *conn) ReadFrom(r io.Reader) (int64, error) { return io.Copy(struct{ io.
 
 // WriteTo replaces net.TCPConn's, which would read the socket.
 func (c *conn) WriteTo(w io.Writer) (int64, error) { return io.Copy(w, struct{ io.Reader }{c}) }
-
-// deadline is a time that may change while others wait for it.
-type deadline struct {
-	mu     sync.Mutex
-	timer  *time.Timer
-	expire chan struct{}
-}
-
-func (d *deadline) init() { d.expire = make(chan struct{}) }
-
-func (d *deadline) set(t time.Time) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.timer != nil && !d.timer.Stop() {
-		<-d.expire // it has expired, or is about to
-	}
-	d.timer = nil
-	select {
-	case <-d.expire:
-		d.expire = make(chan struct{})
-	default:
-	}
-	if t.IsZero() {
-		return
-	}
-	expire := d.expire
-	if left := time.Until(t); left > 0 {
-		d.timer = time.AfterFunc(left, func() { close(expire) })
-		return
-	}
-	close(expire)
-}
-
-func (d *deadline) passed() <-chan struct{} {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return d.expire
-}
-
-func (d *deadline) over() bool {
-	select {
-	case <-d.passed():
-		return true
-	default:
-		return false
-	}
-}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"net"
 	"net/netip"
@@ -13,6 +14,7 @@ import (
 	"syscall"
 
 	"vnic.dev/vnic/devmem"
+	"vnic.dev/vnic/internal/devmembase"
 	"vnic.dev/vnic/internal/diagnosis"
 )
 
@@ -40,8 +42,8 @@ type Device struct {
 	lastRule devmem.FlowID
 	bindings map[uint32]*binding
 	lastID   uint32
-	ends     map[interface{ Close() error }]struct{} // connections and listeners
-	work     sync.WaitGroup                          // goroutines of connections
+	ends     devmembase.Set[io.Closer] // connections and listeners
+	work     sync.WaitGroup            // goroutines of connections
 
 	rxDevice, rxLinear, txDevice, txLinear, drops atomic.Uint64
 }
@@ -57,14 +59,15 @@ func New(o Options) (*Device, error) {
 		return nil, fmt.Errorf("%d receive queues: 2 to %d: %w", o.Queues, maxQueues, syscall.EINVAL)
 	}
 	return &Device{gpus: slices.Clone(o.GPUs), queues: make([]*binding, o.Queues),
-		rules: make(map[devmem.FlowID]devmem.Flow), bindings: make(map[uint32]*binding),
-		ends: make(map[interface{ Close() error }]struct{})}, nil
+		rules: make(map[devmem.FlowID]devmem.Flow), bindings: make(map[uint32]*binding)}, nil
 }
+
+var errClosed = fmt.Errorf("device: %w", net.ErrClosed)
 
 // use returns an error if the device is closed. Under d.mu.
 func (d *Device) use() error {
 	if d.closed {
-		return fmt.Errorf("device: %w", net.ErrClosed)
+		return errClosed
 	}
 	return nil
 }
@@ -73,35 +76,21 @@ func (d *Device) use() error {
 func (d *Device) AddFlow(f devmem.Flow) (devmem.FlowID, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	fail := func(why string, errno syscall.Errno) (devmem.FlowID, error) {
-		return 0, fmt.Errorf("flow rule %+v: %s: %w", f, why, errno)
-	}
 	if err := d.use(); err != nil {
 		return 0, err
 	}
-	f.Src, f.Dst = unmapped(f.Src), unmapped(f.Dst)
-	src, dst := f.Src.Addr(), f.Dst.Addr()
-	switch {
-	case f.Queue < 0 || f.Queue >= len(d.queues):
-		return fail(diagnosis.NoQueue(f.Queue, len(d.queues)), syscall.EINVAL)
-	case !src.IsValid() && !dst.IsValid():
-		return fail("it needs an address", syscall.EINVAL)
-	case src.IsValid() && dst.IsValid() && src.Is4() != dst.Is4():
-		return fail("addresses of two families", syscall.EINVAL)
-	case len(d.rules) >= maxRules:
-		return fail(fmt.Sprintf("%d rules are all there can be", maxRules), syscall.ENOSPC)
+	f.Src, f.Dst = devmembase.Unmap(f.Src), devmembase.Unmap(f.Dst)
+	err := devmembase.CheckFlow(f, len(d.queues), slices.Collect(maps.Values(d.rules))...)
+	if err == nil && len(d.rules) >= maxRules {
+		err = fmt.Errorf("%d rules are all there can be: %w", maxRules, syscall.ENOSPC)
 	}
-	for _, r := range d.rules {
-		if r.Src == f.Src && r.Dst == f.Dst {
-			return fail("there is such a rule", syscall.EEXIST)
-		}
+	if err != nil {
+		return 0, fmt.Errorf("flow %v to %v: %w", f.Src, f.Dst, err)
 	}
 	d.lastRule++
 	d.rules[d.lastRule] = f
 	return d.lastRule, nil
 }
-
-func unmapped(a netip.AddrPort) netip.AddrPort { return netip.AddrPortFrom(a.Addr().Unmap(), a.Port()) }
 
 // DelFlow implements devmem.Device.
 func (d *Device) DelFlow(id devmem.FlowID) error {
@@ -136,31 +125,12 @@ func (d *Device) queueOf(src, dst netip.AddrPort) int {
 	var best devmem.FlowID
 	most, queue := -1, 0
 	for id, r := range d.rules {
-		n, ok := matches(r, src, dst)
+		n, ok := diagnosis.Matches(r, src, dst)
 		if ok && (n > most || n == most && id < best) {
 			best, most, queue = id, n, r.Queue
 		}
 	}
 	return queue
-}
-
-// matches reports whether a rule matches, and with how many fields.
-func matches(r devmem.Flow, src, dst netip.AddrPort) (fields int, ok bool) {
-	for _, x := range []struct{ rule, addr netip.AddrPort }{{r.Src, src}, {r.Dst, dst}} {
-		if a := x.rule.Addr(); a.IsValid() && !a.IsUnspecified() {
-			if a != x.addr.Addr() {
-				return 0, false
-			}
-			fields++
-		}
-		if p := x.rule.Port(); p != 0 {
-			if p != x.addr.Port() {
-				return 0, false
-			}
-			fields++
-		}
-	}
-	return fields, true
 }
 
 // Listen implements devmem.Device.
@@ -175,8 +145,8 @@ func (d *Device) Listen(local netip.AddrPort) (devmem.Listener, error) {
 		return nil, err
 	}
 	x := &listener{TCPListener: l, d: d}
-	if err := d.add(x); err != nil {
-		return nil, errors.Join(err, l.Close())
+	if !d.ends.Add(x, nil) {
+		return nil, errors.Join(errClosed, l.Close())
 	}
 	return x, nil
 }
@@ -214,25 +184,8 @@ func (l *listener) AcceptConn() (devmem.Conn, error) {
 
 // Close implements net.Listener.
 func (l *listener) Close() error {
-	l.d.remove(l)
+	l.d.ends.Remove(l)
 	return l.TCPListener.Close()
-}
-
-// add adds a connection or listener that Close must close.
-func (d *Device) add(x interface{ Close() error }) error {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if err := d.use(); err != nil {
-		return err
-	}
-	d.ends[x] = struct{}{}
-	return nil
-}
-
-func (d *Device) remove(x interface{ Close() error }) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	delete(d.ends, x)
 }
 
 // Stats implements devmem.Device. The operating system's segments are not counted here.
@@ -248,10 +201,7 @@ func (d *Device) Stats() devmem.Stats {
 		}
 		s.Queues = append(s.Queues, q)
 	}
-	for _, b := range d.bindings {
-		s.Bindings = append(s.Bindings, b.stats())
-	}
-	slices.SortFunc(s.Bindings, func(a, b devmem.BindingStats) int { return int(a.ID) - int(b.ID) })
+	s.Bindings = d.bindingStats(func(*binding) bool { return true })
 	return s
 }
 
@@ -259,16 +209,10 @@ func (d *Device) Stats() devmem.Stats {
 func (d *Device) Close() error {
 	d.mu.Lock()
 	d.closed = true
-	var ends []interface{ Close() error }
-	for x := range d.ends {
-		ends = append(ends, x)
-	}
-	var bindings []*binding
-	for _, b := range d.bindings {
-		bindings = append(bindings, b)
-	}
+	bindings := slices.Collect(maps.Values(d.bindings))
 	clear(d.rules)
 	d.mu.Unlock()
+	ends, _ := d.ends.Close()
 	var errs []error
 	for _, x := range ends {
 		if c, ok := x.(*conn); ok {

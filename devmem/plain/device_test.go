@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"vnic.dev/vnic/devmem"
+	"vnic.dev/vnic/internal/devmembase"
 	"vnic.dev/vnic/internal/devmemtest"
 	"vnic.dev/vnic/internal/testkit"
 )
@@ -66,7 +67,7 @@ func pair(t *testing.T, d *Device) (devmem.Binding, devmem.Conn, net.Conn) {
 	b := testkit.Must(d.BindRX(testkit.Must(d.Register(0, 0, 256<<10))(t), 1))(t)
 	x, _ := testkit.Loopback()
 	l := testkit.Must(d.Listen(netip.AddrPortFrom(x, 0)))(t)
-	addr := addrOf(l.Addr())
+	addr := devmembase.AddrPort(l.Addr())
 	testkit.Must(d.AddFlow(devmem.Flow{Dst: addr, Queue: 1}))(t)
 	peer := testkit.Must(net.Dial("tcp", addr.String()))(t)
 	t.Cleanup(func() { _ = peer.Close() })

@@ -47,19 +47,17 @@ func (c *conn) facts() diagnosis.Connection {
 
 // facts collects the configuration, and the connections that hold tokens.
 func (d *Device) facts() (f diagnosis.Device) {
-	var conns []*conn
 	d.mu.Lock()
 	f.Rules = slices.Collect(maps.Values(d.rules))
 	for _, b := range d.bindings {
 		f.Bindings = append(f.Bindings, diagnosis.Binding{BindingStats: b.stats(), Queues: b.queues})
 	}
-	for end := range d.ends {
-		if c, ok := end.(*conn); ok {
-			conns = append(conns, c)
-		}
-	}
 	d.mu.Unlock()
-	for _, c := range conns { // their locks must be taken before the device's
+	for _, end := range d.ends.All() {
+		c, ok := end.(*conn)
+		if !ok {
+			continue
+		}
 		n := map[uint32]int{}
 		c.mu.Lock()
 		for _, t := range c.tokens {

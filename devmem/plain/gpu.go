@@ -13,9 +13,8 @@ import (
 
 // GPU is ordinary memory in the role of a GPU's.
 type GPU struct {
-	mem  []byte
-	once sync.Once
-	err  error
+	mem   []byte
+	close func() error
 }
 
 // NewGPU allocates size bytes, whole pages (EINVAL); they are zero. A page costs memory when it is
@@ -28,7 +27,7 @@ func NewGPU(size uint64) (*GPU, error) {
 	if err != nil {
 		return nil, fmt.Errorf("gpu of %#x bytes: %w", size, os.NewSyscallError("mmap", err))
 	}
-	return &GPU{mem: b}, nil
+	return &GPU{b, sync.OnceValue(func() error { return os.NewSyscallError("munmap", unix.Munmap(b)) })}, nil
 }
 
 // Bytes returns the memory, valid until Close.
@@ -39,7 +38,4 @@ func (g *GPU) Size() uint64 { return uint64(len(g.mem)) }
 
 // Close releases the memory. Devices that use it must be closed before, and Memories no longer
 // used.
-func (g *GPU) Close() error {
-	g.once.Do(func() { g.err = os.NewSyscallError("munmap", unix.Munmap(g.mem)) })
-	return g.err
-}
+func (g *GPU) Close() error { return g.close() }

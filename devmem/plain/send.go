@@ -2,11 +2,9 @@ package plain
 
 import (
 	"errors"
-	"fmt"
 	"io"
 	"net"
 	"os"
-	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -14,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"vnic.dev/vnic/devmem"
+	"vnic.dev/vnic/internal/devmembase"
 )
 
 // sends records the calls of SendDevmem that are not complete.
@@ -28,10 +27,8 @@ type sends struct {
 
 // writable returns the Conn's error for the socket's error of a write.
 func (c *conn) writable(err error) error {
-	select {
-	case <-c.ended:
+	if devmembase.IsClosed(c.ended) {
 		return c.wrap("send", net.ErrClosed)
-	default:
 	}
 	return err
 }
@@ -75,24 +72,15 @@ func (c *conn) SendDevmem(id uint32, ranges []devmem.Range) (n int, err error) {
 	c.d.mu.Lock()
 	b := c.d.bindings[id]
 	c.d.mu.Unlock()
-	fail := func(why string, errno syscall.Errno) (int, error) {
-		return 0, fmt.Errorf("send from binding %d: %s: %w", id, why, errno)
-	}
-	if len(ranges) == 0 || slices.ContainsFunc(ranges, func(r devmem.Range) bool { return r.Len == 0 }) {
-		return fail("no range, or an empty one", syscall.EINVAL)
-	}
 	if b == nil || !b.tx || !b.begin() {
-		return 0, fmt.Errorf("send: %w", c.d.noTXBinding(id))
+		return 0, c.wrap("send", c.d.noTXBinding(id))
 	}
 	defer b.end()
+	if ranges, err = b.buf.Inside(ranges); err != nil {
+		return 0, c.wrap("send", err)
+	}
 	var parts net.Buffers
 	for _, r := range ranges {
-		if size := b.buf.size; r.Off > size || r.Len > size-r.Off {
-			if len(parts) == 0 {
-				return fail(fmt.Sprintf("[%#x, +%#x) of a buffer of %#x bytes", r.Off, r.Len, size), syscall.EFAULT)
-			}
-			break
-		}
 		parts = append(parts, b.buf.mem[r.Off:][:r.Len])
 	}
 	c.sending.Lock()
@@ -159,7 +147,8 @@ const (
 // ReadCompletion implements devmem.Conn. It polls the socket while it waits, because
 // acknowledgments cause no event.
 func (c *conn) ReadCompletion(deadline time.Time) (lo, hi uint32, err error) {
-	s := c.watch()
+	s := c.watch("read completion")
+	s.Begin()
 	for pause := lookSoon; ; pause = min(2*pause, lookLate) {
 		lo, hi, ok, err := c.complete()
 		if ok || err != nil {
@@ -171,8 +160,8 @@ func (c *conn) ReadCompletion(deadline time.Time) (lo, hi uint32, err error) {
 				return 0, 0, c.wrap("read completion", os.ErrDeadlineExceeded)
 			}
 		}
-		if err := s.look("read completion"); err != nil {
-			return 0, 0, err
+		if err := s.Check(time.Now()); err != nil {
+			return 0, 0, c.wrap("read completion", err)
 		}
 		select {
 		case <-time.After(left):

@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"vnic.dev/vnic/internal/devmembase"
 )
 
 // progress returns a number that changes with each byte received and each byte acknowledged.
@@ -18,67 +20,29 @@ func (c *conn) progress() (n uint64) {
 	return n
 }
 
-// stall finds out when a connection has made no progress for its limit, for a caller that waits on
-// it.
-type stall struct {
-	c     *conn
-	limit time.Duration // 0: none
-	since time.Time
-	last  uint64
-}
-
-func (c *conn) watch() stall {
+// watch returns what finds out that the connection makes no progress, for a call that waits on it.
+func (c *conn) watch(op string) *devmembase.Stall {
 	c.mu.Lock()
-	s := stall{c: c, limit: c.stallLimit}
+	limit := c.stallLimit
 	c.mu.Unlock()
-	if s.limit > 0 {
-		s.since, s.last = time.Now(), c.progress()
-	}
-	return s
-}
-
-// every returns how often to call look, if there is a limit.
-func (s *stall) every() time.Duration { return max(s.limit/8, time.Millisecond) }
-
-// look returns a *devmem.StallError once there was no progress for the limit.
-func (s *stall) look(op string) error {
-	if s.limit == 0 {
-		return nil
-	}
-	if p := s.c.progress(); p != s.last {
-		s.last, s.since = p, time.Now()
-		return nil
-	}
-	if time.Since(s.since) < s.limit {
-		return nil
-	}
-	return s.c.stalled(op, s.limit)
+	return &devmembase.Stall{Limit: limit, Progress: c.progress,
+		Stalled: func(time.Duration) error { return c.stalled(op, limit) }}
 }
 
 // send calls write, which writes to the socket and waits for room: until the write deadline, or
 // until the connection stalls.
 func (c *conn) send(write func() (int64, error)) (n int64, err error) {
-	s := c.watch()
-	if s.limit == 0 {
+	s := c.watch("send")
+	if s.Limit == 0 {
 		return write()
 	}
 	done, watched := make(chan struct{}), make(chan error, 1)
 	go func() {
-		t := time.NewTicker(s.every())
-		defer t.Stop()
-		for {
-			select {
-			case <-done:
-				watched <- nil
-				return
-			case <-t.C:
-			}
-			if err := s.look("send"); err != nil {
-				_ = c.TCPConn.SetWriteDeadline(time.Now())
-				watched <- err
-				return
-			}
+		err := s.Wait(done, nil, nil)
+		if err != nil {
+			_ = c.TCPConn.SetWriteDeadline(time.Now())
 		}
+		watched <- err
 	}()
 	n, err = write()
 	close(done)

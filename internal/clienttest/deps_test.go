@@ -30,6 +30,6 @@ func TestProgramHasNoPackageOfTheGuest(t *testing.T) {
 	slices.Sort(list)
 	testkit.Equal(t, "packages", strings.Join(list, " "),
 		"block block/nbd block/nvmetcp collective devmem devmem/kernel devmem/plain internal/clienttest "+
-			"internal/clienttest/devmem-clients internal/deadline internal/devmemtest internal/diagnosis "+
+			"internal/clienttest/devmem-clients internal/deadline internal/devmembase internal/devmemtest internal/diagnosis "+
 			"internal/elements internal/limits internal/rtnl internal/scm internal/testkit loader")
 }

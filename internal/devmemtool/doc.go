@@ -17,16 +17,14 @@ import (
 	"net/netip"
 
 	"vnic.dev/vnic/devmem"
+	"vnic.dev/vnic/internal/driver"
 )
 
 // Name is the applet's name; the image needs a link with this name (guestimages.Options.Applets).
 const Name = "devmem"
 
-// GPU is a GPU that a device reaches.
-type GPU struct {
-	ID   int
-	Size uint64
-}
+// GPU is a GPU that a device reaches: its ID and its Size.
+type GPU = driver.GPUInfo
 
 // Device is an opened device.
 type Device struct {

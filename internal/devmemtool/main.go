@@ -103,13 +103,11 @@ func (t *tool) pickGPU() error {
 	if t.gpu < 0 {
 		t.gpu = t.dev.GPUs[0].ID
 	}
+	var ids []string
 	for _, g := range t.dev.GPUs {
 		if g.ID == t.gpu {
 			return nil
 		}
-	}
-	var ids []string
-	for _, g := range t.dev.GPUs {
 		ids = append(ids, strconv.Itoa(g.ID))
 	}
 	return usageError{fmt.Errorf("-g: no GPU %d: there are %s", t.gpu, strings.Join(ids, ", "))}

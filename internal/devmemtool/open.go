@@ -53,9 +53,5 @@ func attach(n *driver.NIC, name string, addr netip.Prefix) (*Device, error) {
 	if err != nil {
 		return nil, errors.Join(err, n.Close())
 	}
-	d := &Device{Device: s, Name: name, Queues: n.QueuePairs(), Memory: engine.New(n.Control(), n)}
-	for _, g := range n.GPUs() {
-		d.GPUs = append(d.GPUs, GPU{ID: g.ID, Size: g.Size})
-	}
-	return d, nil
+	return &Device{Device: s, Name: name, Queues: n.QueuePairs(), GPUs: n.GPUs(), Memory: engine.New(n.Control(), n)}, nil
 }

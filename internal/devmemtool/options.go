@@ -67,7 +67,7 @@ func parse(args []string, out io.Writer) (*options, error) {
 	fs.Func("s", "server `address` or name, of the receiver, with /prefix length if that is not 24 or 64",
 		address(&o.server))
 	fs.Func("c", "client `address` or name, of the sender; recv: only this client, from port -p", address(&o.client))
-	fs.Func("p", "`port` of the server, and of the client", port(&o.port))
+	fs.Func("p", "`port` of the server, and of the client", number(&o.port, 1, 1<<16-1))
 	fs.Func("v", "recv: compare with `N`'s pattern, the bytes 1 to N-1 and a newline, again and again; send: send it (-b)",
 		number(&o.pattern, 2, 256))
 	fs.IntVar(&o.gpu, "g", -1, "`GPU` whose memory is used; the first if not given")
@@ -193,24 +193,13 @@ func onLink(a netip.Addr) netip.Prefix {
 	return netip.PrefixFrom(a, bits)
 }
 
-func port(p *uint16) func(string) error {
-	return func(s string) error {
-		n, err := strconv.ParseUint(s, 10, 16)
-		if err != nil || n == 0 {
-			return errors.New("not 1 to 65535")
-		}
-		*p = uint16(n)
-		return nil
-	}
-}
-
-func number(p *int, lo, hi int) func(string) error {
+func number[N int | uint16](p *N, lo, hi int) func(string) error {
 	return func(s string) error {
 		n, err := strconv.Atoi(s)
 		if err != nil || n < lo || n > hi {
 			return fmt.Errorf("not %d to %d", lo, hi)
 		}
-		*p = n
+		*p = N(n)
 		return nil
 	}
 }

@@ -176,30 +176,30 @@ func (d Device) holders(binding uint32, c Connection) string {
 func (d Device) rule(c Connection) (found devmem.Flow, ok bool) {
 	best := -1
 	for _, r := range d.Rules {
-		src, n := matches(r.Src, c.Remote)
-		dst, m := matches(r.Dst, c.Local)
-		if src && dst && n+m > best {
-			found, ok, best = r, true, n+m
+		if n, matches := Matches(r, c.Remote, c.Local); matches && n > best {
+			found, ok, best = r, true, n
 		}
 	}
 	return found, ok
 }
 
-// matches compares the fields of a rule that are set, and returns their number.
-func matches(rule, packet netip.AddrPort) (ok bool, fields int) {
-	if a := rule.Addr(); a.IsValid() && !a.IsUnspecified() {
-		if a.Unmap().WithZone("") != packet.Addr().Unmap().WithZone("") {
-			return false, 0
+// Matches reports whether a rule matches the packets from src to dst, and with how many fields.
+func Matches(r devmem.Flow, src, dst netip.AddrPort) (fields int, ok bool) {
+	for _, x := range []struct{ rule, packet netip.AddrPort }{{r.Src, src}, {r.Dst, dst}} {
+		if a := x.rule.Addr(); a.IsValid() && !a.IsUnspecified() {
+			if a.Unmap().WithZone("") != x.packet.Addr().Unmap().WithZone("") {
+				return 0, false
+			}
+			fields++
 		}
-		fields++
-	}
-	if rule.Port() != 0 {
-		if rule.Port() != packet.Port() {
-			return false, 0
+		if p := x.rule.Port(); p != 0 {
+			if p != x.packet.Port() {
+				return 0, false
+			}
+			fields++
 		}
-		fields++
 	}
-	return true, fields
+	return fields, true
 }
 
 func times(n int, what string) string {

@@ -13,10 +13,10 @@ import (
 	"context"
 	"fmt"
 	"sync/atomic"
-	"syscall"
 
 	"vnic.dev/vnic/devmem"
 	"vnic.dev/vnic/internal/control"
+	"vnic.dev/vnic/internal/devmembase"
 )
 
 // Runner runs jobs on the guest's GPUs: *control.Client, or *kernelnic.Engine. When RunJob returns,
@@ -34,28 +34,28 @@ type DMA interface {
 const (
 	jobs       = 4
 	maxEntries = 1024
+	tableLen   = maxEntries * control.JobEntryLen // bytes: whole pages
 	staging    = 256 << 10
 	maxEntry   = 1 << 30 // bytes of an entry, whose length field has 32 bits; a multiple of every type's size
 )
 
 // Memory implements devmem.Memory.
-type Memory struct {
+type Memory = devmembase.Memory
+
+// worker does the work of a Memory.
+type worker struct {
 	run   Runner
 	dma   DMA
 	slots chan *slot // free slots
-
-	looked, put, got, gathered, reduced atomic.Uint64
 }
-
-var _ devmem.Memory = (*Memory)(nil)
 
 // New makes a Memory of a guest's GPUs.
 func New(run Runner, dma DMA) *Memory {
-	m := &Memory{run: run, dma: dma, slots: make(chan *slot, jobs)}
+	w := &worker{run: run, dma: dma, slots: make(chan *slot, jobs)}
 	for range jobs {
-		m.slots <- &slot{}
+		w.slots <- &slot{}
 	}
-	return m
+	return devmembase.NewMemory(w)
 }
 
 // slot is the memory of a job.
@@ -67,28 +67,23 @@ type slot struct {
 }
 
 // take waits for an unused slot.
-func (m *Memory) take(ctx context.Context) (*slot, error) {
+func (w *worker) take(ctx context.Context) (*slot, error) {
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
 	}
 	select {
-	case s := <-m.slots:
+	case s := <-w.slots:
 		s.n, s.used = 0, 0
-		err := error(nil)
-		if s.table == nil {
-			if s.table, s.tableIOVA, err = m.dma.AllocDMA(maxEntries * control.JobEntryLen); err != nil {
-				s.table = nil
-			}
+		if s.table != nil {
+			return s, nil
 		}
-		if err == nil && s.data == nil {
-			if s.data, s.dataIOVA, err = m.dma.AllocDMA(staging); err != nil {
-				s.data = nil
-			}
-		}
+		b, iova, err := w.dma.AllocDMA(tableLen + staging)
 		if err != nil {
-			m.slots <- s
+			w.slots <- s
 			return nil, fmt.Errorf("memory for jobs: %w", err)
 		}
+		s.table, s.data = b[:tableLen], b[tableLen:][:staging]
+		s.tableIOVA, s.dataIOVA = iova, iova+tableLen
 		return s, nil
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
@@ -103,14 +98,14 @@ func (s *slot) add(src, dst uint64, n int) {
 }
 
 // do runs the job of a table, and empties the table.
-func (m *Memory) do(ctx context.Context, s *slot, op control.JobOp, gpu int, t devmem.Type, count *atomic.Uint64) error {
+func (w *worker) do(ctx context.Context, s *slot, op control.JobOp, gpu int, t devmem.Type, count *atomic.Uint64) error {
 	if s.n == 0 {
 		return nil
 	}
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
-	done, err := m.run.RunJob(ctx, control.Job{Op: op, GPU: uint16(gpu), Entries: uint32(s.n), Table: s.tableIOVA,
+	done, err := w.run.RunJob(ctx, control.Job{Op: op, GPU: uint16(gpu), Entries: uint32(s.n), Table: s.tableIOVA,
 		Seed: uint64(t)})
 	count.Add(done.Bytes)
 	s.n, s.used = 0, 0
@@ -120,79 +115,25 @@ func (m *Memory) do(ctx context.Context, s *slot, op control.JobOp, gpu int, t d
 	return err
 }
 
-// inside returns the offset in the GPU's memory of [off, off+n) of a buffer, or EFAULT.
-func inside(b devmem.Buffer, off, n uint64) (gpuOff uint64, err error) {
-	if size := b.Size(); off > size || n > size-off {
-		return 0, fmt.Errorf("[%#x, +%#x) of a buffer of %#x bytes: %w", off, n, size, syscall.EFAULT)
-	}
-	return b.Offset() + off, nil
-}
-
-// Look implements devmem.Memory.
-func (m *Memory) Look(ctx context.Context, dst []byte, b devmem.Buffer, ranges ...devmem.Range) error {
-	if err := devmem.CheckRanges(len(dst), ranges); err != nil {
-		return fmt.Errorf("look: %w", err)
-	}
-	err := m.toHost(ctx, dst, b, &m.looked, func(yield func(devmem.Range) bool) {
-		for _, r := range ranges {
-			if !yield(r) {
-				return
-			}
-		}
-	})
-	if err != nil {
-		return fmt.Errorf("look: %w", err)
-	}
-	return nil
-}
-
-// LookEach implements devmem.Memory.
-func (m *Memory) LookEach(ctx context.Context, dst []byte, b devmem.Buffer, p devmem.Strided) error {
-	if err := p.Check(len(dst)); err != nil {
-		return fmt.Errorf("look: %w", err)
-	}
-	err := m.toHost(ctx, dst, b, &m.looked, func(yield func(devmem.Range) bool) {
-		for i := range p.Count {
-			if !yield(devmem.Range{Off: p.Off + uint64(i)*p.Stride, Len: uint64(p.Len)}) {
-				return
-			}
-		}
-	})
-	if err != nil {
-		return fmt.Errorf("look: %w", err)
-	}
-	return nil
-}
-
-// Get implements devmem.Memory.
-func (m *Memory) Get(ctx context.Context, dst []byte, b devmem.Buffer, off uint64) error {
-	err := m.toHost(ctx, dst, b, &m.got, func(yield func(devmem.Range) bool) {
-		yield(devmem.Range{Off: off, Len: uint64(len(dst))})
-	})
-	if err != nil {
-		return fmt.Errorf("get: %w", err)
-	}
-	return nil
-}
-
-// toHost copies ranges to dst, which has their length.
-func (m *Memory) toHost(ctx context.Context, dst []byte, b devmem.Buffer, count *atomic.Uint64,
-	ranges func(yield func(devmem.Range) bool)) error {
-	s, err := m.take(ctx)
+// ToHost implements devmembase.Worker.
+func (w *worker) ToHost(ctx context.Context, dst []byte, b devmem.Buffer, from devmembase.Pieces,
+	count *atomic.Uint64) error {
+	s, err := w.take(ctx)
 	if err != nil {
 		return err
 	}
-	defer func() { m.slots <- s }()
+	defer func() { w.slots <- s }()
 	flush := func() error {
 		n := s.used
-		if err := m.do(ctx, s, control.JobToGuest, b.GPU(), 0, count); err != nil {
+		if err := w.do(ctx, s, control.JobToGuest, b.GPU(), 0, count); err != nil {
 			return err
 		}
 		dst = dst[copy(dst, s.data[:n]):]
 		return nil
 	}
-	for r := range ranges {
-		gpuOff, err := inside(b, r.Off, r.Len)
+	for i := range from.Len() {
+		r := from.At(i)
+		gpuOff, err := devmembase.Inside(b, r.Off, r.Len)
 		if err != nil {
 			return err
 		}
@@ -210,73 +151,52 @@ func (m *Memory) toHost(ctx context.Context, dst []byte, b devmem.Buffer, count 
 	return flush()
 }
 
-// Put implements devmem.Memory.
-func (m *Memory) Put(ctx context.Context, b devmem.Buffer, off uint64, src []byte) error {
-	gpuOff, err := inside(b, off, uint64(len(src)))
+// FromHost implements devmembase.Worker.
+func (w *worker) FromHost(ctx context.Context, b devmem.Buffer, off uint64, src []byte, count *atomic.Uint64) error {
+	gpuOff, err := devmembase.Inside(b, off, uint64(len(src)))
 	if err != nil {
-		return fmt.Errorf("put: %w", err)
+		return err
 	}
-	s, err := m.take(ctx)
+	s, err := w.take(ctx)
 	if err != nil {
-		return fmt.Errorf("put: %w", err)
+		return err
 	}
-	defer func() { m.slots <- s }()
+	defer func() { w.slots <- s }()
 	for len(src) > 0 {
 		n := copy(s.data, src)
 		s.add(s.dataIOVA, gpuOff, n)
-		if err := m.do(ctx, s, control.JobFromGuest, b.GPU(), 0, &m.put); err != nil {
-			return fmt.Errorf("put: %w", err)
+		if err := w.do(ctx, s, control.JobFromGuest, b.GPU(), 0, count); err != nil {
+			return err
 		}
 		src, gpuOff = src[n:], gpuOff+uint64(n)
 	}
 	return nil
 }
 
-// Gather implements devmem.Memory.
-func (m *Memory) Gather(ctx context.Context, dst, src devmem.Buffer, moves []devmem.Move) error {
-	if err := m.within(ctx, control.JobGather, 0, dst, src, moves, &m.gathered); err != nil {
-		return fmt.Errorf("gather: %w", err)
+// Within implements devmembase.Worker.
+func (w *worker) Within(ctx context.Context, t devmem.Type, dst, src devmem.Buffer, moves []devmem.Move,
+	count *atomic.Uint64) error {
+	op := control.JobGather
+	if t != 0 {
+		op = control.JobReduce
 	}
-	return nil
-}
-
-// Reduce implements devmem.Memory.
-func (m *Memory) Reduce(ctx context.Context, t devmem.Type, dst devmem.Buffer, dstOff uint64, src devmem.Buffer,
-	srcOff uint64, n uint64) error {
-	err := t.Check(dstOff, srcOff, n)
-	if err == nil {
-		err = m.within(ctx, control.JobReduce, t, dst, src, []devmem.Move{{Src: srcOff, Dst: dstOff, Len: n * t.Size()}},
-			&m.reduced)
-	}
-	if err != nil {
-		return fmt.Errorf("reduce: %w", err)
-	}
-	return nil
-}
-
-// within runs jobs that move or add within a GPU's memory.
-func (m *Memory) within(ctx context.Context, op control.JobOp, t devmem.Type, dst, src devmem.Buffer,
-	moves []devmem.Move, count *atomic.Uint64) error {
-	if dst.GPU() != src.GPU() {
-		return fmt.Errorf("of gpu %d and of gpu %d: %w", dst.GPU(), src.GPU(), syscall.EXDEV)
-	}
-	s, err := m.take(ctx)
+	s, err := w.take(ctx)
 	if err != nil {
 		return err
 	}
-	defer func() { m.slots <- s }()
+	defer func() { w.slots <- s }()
 	for i, v := range moves {
-		to, err := inside(dst, v.Dst, v.Len)
+		to, err := devmembase.Inside(dst, v.Dst, v.Len)
 		if err != nil {
 			return fmt.Errorf("move %d: %w", i, err)
 		}
-		from, err := inside(src, v.Src, v.Len)
+		from, err := devmembase.Inside(src, v.Src, v.Len)
 		if err != nil {
 			return fmt.Errorf("move %d: %w", i, err)
 		}
 		for v.Len > 0 {
 			if s.n == maxEntries {
-				if err := m.do(ctx, s, op, dst.GPU(), t, count); err != nil {
+				if err := w.do(ctx, s, op, dst.GPU(), t, count); err != nil {
 					return err
 				}
 			}
@@ -285,11 +205,5 @@ func (m *Memory) within(ctx context.Context, op control.JobOp, t devmem.Type, ds
 			from, to, v.Len = from+n, to+n, v.Len-n
 		}
 	}
-	return m.do(ctx, s, op, dst.GPU(), t, count)
-}
-
-// Stats implements devmem.Memory.
-func (m *Memory) Stats() devmem.MemoryStats {
-	return devmem.MemoryStats{Looked: m.looked.Load(), Put: m.put.Load(), Got: m.got.Load(),
-		Gathered: m.gathered.Load(), Reduced: m.reduced.Load()}
+	return w.do(ctx, s, op, dst.GPU(), t, count)
 }

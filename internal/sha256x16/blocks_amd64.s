@@ -3,15 +3,16 @@
 // Sixteen SHA-256 computations, one in each 32-bit lane of the registers: Z0 to Z7 are the working variables a to h,
 // Z16 to Z31 the last sixteen words of the message schedule (FIPS 180-4, 6.2.2), Z8 to Z13 scratch.
 
-// ROUND is one round: a to h move on by the order of the arguments. off is its constant's place behind R9.
-#define ROUND(a, b, c, d, e, f, g, h, w, off) \
+// ROUND is one round, with word w0 of the message schedule: a to h move on by the order of the arguments. off is its
+// constant's place behind R9.
+#define ROUND(a, b, c, d, e, f, g, h, off, w0, w1, w9, w14) \
 	VPRORD      $6, e, Z8           \
 	VPRORD      $11, e, Z9          \
 	VPRORD      $25, e, Z10         \
 	VPTERNLOGD  $0x96, Z9, Z10, Z8  \
 	VMOVDQA32   e, Z9               \
 	VPTERNLOGD  $0xCA, g, f, Z9     \
-	VPADDD.BCST off(R9), w, Z10     \
+	VPADDD.BCST off(R9), w0, Z10    \
 	VPADDD      Z8, h, h            \
 	VPADDD      Z9, Z10, Z10        \
 	VPADDD      Z10, h, h           \
@@ -38,6 +39,35 @@
 	VPSRLD     $10, w14, Z13        \
 	VPTERNLOGD $0x96, Z12, Z13, Z11 \
 	VPADDD     Z11, w0, w0
+
+// NEXT is ROUND with the word of the next sixteen that SCHEDULE makes.
+#define NEXT(a, b, c, d, e, f, g, h, off, w0, w1, w9, w14) \
+	SCHEDULE(w0, w1, w9, w14) \
+	ROUND(a, b, c, d, e, f, g, h, off, w0, w1, w9, w14)
+
+// SIXTEEN is sixteen rounds; STEP is ROUND or NEXT.
+#define SIXTEEN(STEP) \
+	STEP(Z0, Z1, Z2, Z3, Z4, Z5, Z6, Z7, 0, Z16, Z17, Z25, Z30)  \
+	STEP(Z7, Z0, Z1, Z2, Z3, Z4, Z5, Z6, 4, Z17, Z18, Z26, Z31)  \
+	STEP(Z6, Z7, Z0, Z1, Z2, Z3, Z4, Z5, 8, Z18, Z19, Z27, Z16)  \
+	STEP(Z5, Z6, Z7, Z0, Z1, Z2, Z3, Z4, 12, Z19, Z20, Z28, Z17) \
+	STEP(Z4, Z5, Z6, Z7, Z0, Z1, Z2, Z3, 16, Z20, Z21, Z29, Z18) \
+	STEP(Z3, Z4, Z5, Z6, Z7, Z0, Z1, Z2, 20, Z21, Z22, Z30, Z19) \
+	STEP(Z2, Z3, Z4, Z5, Z6, Z7, Z0, Z1, 24, Z22, Z23, Z31, Z20) \
+	STEP(Z1, Z2, Z3, Z4, Z5, Z6, Z7, Z0, 28, Z23, Z24, Z16, Z21) \
+	STEP(Z0, Z1, Z2, Z3, Z4, Z5, Z6, Z7, 32, Z24, Z25, Z17, Z22) \
+	STEP(Z7, Z0, Z1, Z2, Z3, Z4, Z5, Z6, 36, Z25, Z26, Z18, Z23) \
+	STEP(Z6, Z7, Z0, Z1, Z2, Z3, Z4, Z5, 40, Z26, Z27, Z19, Z24) \
+	STEP(Z5, Z6, Z7, Z0, Z1, Z2, Z3, Z4, 44, Z27, Z28, Z20, Z25) \
+	STEP(Z4, Z5, Z6, Z7, Z0, Z1, Z2, Z3, 48, Z28, Z29, Z21, Z26) \
+	STEP(Z3, Z4, Z5, Z6, Z7, Z0, Z1, Z2, 52, Z29, Z30, Z22, Z27) \
+	STEP(Z2, Z3, Z4, Z5, Z6, Z7, Z0, Z1, 56, Z30, Z31, Z23, Z28) \
+	STEP(Z1, Z2, Z3, Z4, Z5, Z6, Z7, Z0, 60, Z31, Z16, Z24, Z29)
+
+// SUM adds a working variable to its word of the state.
+#define SUM(word, w) \
+	VPADDD    word, w, w \
+	VMOVDQU32 w, word
 
 // LOAD reads 64 bytes of the next lane, big endian.
 #define LOAD(w) \
@@ -122,77 +152,23 @@ block:
 	VMOVDQU32 448(DI), Z7
 	LEAQ ·constants(SB), R9
 
-	ROUND(Z0, Z1, Z2, Z3, Z4, Z5, Z6, Z7, Z16, 0)
-	ROUND(Z7, Z0, Z1, Z2, Z3, Z4, Z5, Z6, Z17, 4)
-	ROUND(Z6, Z7, Z0, Z1, Z2, Z3, Z4, Z5, Z18, 8)
-	ROUND(Z5, Z6, Z7, Z0, Z1, Z2, Z3, Z4, Z19, 12)
-	ROUND(Z4, Z5, Z6, Z7, Z0, Z1, Z2, Z3, Z20, 16)
-	ROUND(Z3, Z4, Z5, Z6, Z7, Z0, Z1, Z2, Z21, 20)
-	ROUND(Z2, Z3, Z4, Z5, Z6, Z7, Z0, Z1, Z22, 24)
-	ROUND(Z1, Z2, Z3, Z4, Z5, Z6, Z7, Z0, Z23, 28)
-	ROUND(Z0, Z1, Z2, Z3, Z4, Z5, Z6, Z7, Z24, 32)
-	ROUND(Z7, Z0, Z1, Z2, Z3, Z4, Z5, Z6, Z25, 36)
-	ROUND(Z6, Z7, Z0, Z1, Z2, Z3, Z4, Z5, Z26, 40)
-	ROUND(Z5, Z6, Z7, Z0, Z1, Z2, Z3, Z4, Z27, 44)
-	ROUND(Z4, Z5, Z6, Z7, Z0, Z1, Z2, Z3, Z28, 48)
-	ROUND(Z3, Z4, Z5, Z6, Z7, Z0, Z1, Z2, Z29, 52)
-	ROUND(Z2, Z3, Z4, Z5, Z6, Z7, Z0, Z1, Z30, 56)
-	ROUND(Z1, Z2, Z3, Z4, Z5, Z6, Z7, Z0, Z31, 60)
+	SIXTEEN(ROUND)
 	MOVQ $3, R8
 
 rounds:
 	ADDQ $64, R9
-	SCHEDULE(Z16, Z17, Z25, Z30)
-	ROUND(Z0, Z1, Z2, Z3, Z4, Z5, Z6, Z7, Z16, 0)
-	SCHEDULE(Z17, Z18, Z26, Z31)
-	ROUND(Z7, Z0, Z1, Z2, Z3, Z4, Z5, Z6, Z17, 4)
-	SCHEDULE(Z18, Z19, Z27, Z16)
-	ROUND(Z6, Z7, Z0, Z1, Z2, Z3, Z4, Z5, Z18, 8)
-	SCHEDULE(Z19, Z20, Z28, Z17)
-	ROUND(Z5, Z6, Z7, Z0, Z1, Z2, Z3, Z4, Z19, 12)
-	SCHEDULE(Z20, Z21, Z29, Z18)
-	ROUND(Z4, Z5, Z6, Z7, Z0, Z1, Z2, Z3, Z20, 16)
-	SCHEDULE(Z21, Z22, Z30, Z19)
-	ROUND(Z3, Z4, Z5, Z6, Z7, Z0, Z1, Z2, Z21, 20)
-	SCHEDULE(Z22, Z23, Z31, Z20)
-	ROUND(Z2, Z3, Z4, Z5, Z6, Z7, Z0, Z1, Z22, 24)
-	SCHEDULE(Z23, Z24, Z16, Z21)
-	ROUND(Z1, Z2, Z3, Z4, Z5, Z6, Z7, Z0, Z23, 28)
-	SCHEDULE(Z24, Z25, Z17, Z22)
-	ROUND(Z0, Z1, Z2, Z3, Z4, Z5, Z6, Z7, Z24, 32)
-	SCHEDULE(Z25, Z26, Z18, Z23)
-	ROUND(Z7, Z0, Z1, Z2, Z3, Z4, Z5, Z6, Z25, 36)
-	SCHEDULE(Z26, Z27, Z19, Z24)
-	ROUND(Z6, Z7, Z0, Z1, Z2, Z3, Z4, Z5, Z26, 40)
-	SCHEDULE(Z27, Z28, Z20, Z25)
-	ROUND(Z5, Z6, Z7, Z0, Z1, Z2, Z3, Z4, Z27, 44)
-	SCHEDULE(Z28, Z29, Z21, Z26)
-	ROUND(Z4, Z5, Z6, Z7, Z0, Z1, Z2, Z3, Z28, 48)
-	SCHEDULE(Z29, Z30, Z22, Z27)
-	ROUND(Z3, Z4, Z5, Z6, Z7, Z0, Z1, Z2, Z29, 52)
-	SCHEDULE(Z30, Z31, Z23, Z28)
-	ROUND(Z2, Z3, Z4, Z5, Z6, Z7, Z0, Z1, Z30, 56)
-	SCHEDULE(Z31, Z16, Z24, Z29)
-	ROUND(Z1, Z2, Z3, Z4, Z5, Z6, Z7, Z0, Z31, 60)
+	SIXTEEN(NEXT)
 	DECQ R8
 	JNZ  rounds
 
-	VPADDD 0(DI), Z0, Z0
-	VMOVDQU32 Z0, 0(DI)
-	VPADDD 64(DI), Z1, Z1
-	VMOVDQU32 Z1, 64(DI)
-	VPADDD 128(DI), Z2, Z2
-	VMOVDQU32 Z2, 128(DI)
-	VPADDD 192(DI), Z3, Z3
-	VMOVDQU32 Z3, 192(DI)
-	VPADDD 256(DI), Z4, Z4
-	VMOVDQU32 Z4, 256(DI)
-	VPADDD 320(DI), Z5, Z5
-	VMOVDQU32 Z5, 320(DI)
-	VPADDD 384(DI), Z6, Z6
-	VMOVDQU32 Z6, 384(DI)
-	VPADDD 448(DI), Z7, Z7
-	VMOVDQU32 Z7, 448(DI)
+	SUM(0(DI), Z0)
+	SUM(64(DI), Z1)
+	SUM(128(DI), Z2)
+	SUM(192(DI), Z3)
+	SUM(256(DI), Z4)
+	SUM(320(DI), Z5)
+	SUM(384(DI), Z6)
+	SUM(448(DI), Z7)
 	ADDQ $64, SI
 	DECQ CX
 	JNZ  block

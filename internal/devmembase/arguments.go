@@ -1,0 +1,117 @@
+// Package devmembase has what the implementations of package devmem have in common: the checks of
+// arguments, the waits of a connection, the set of a device's open connections, and a devmem.Memory
+// over whatever does its work. Some functions are of use to programs that use package devmem, too.
+//
+// The package is not API (README, Stability).
+package devmembase
+
+import (
+	"fmt"
+	"slices"
+	"syscall"
+
+	"vnic.dev/vnic/devmem"
+	"vnic.dev/vnic/internal/diagnosis"
+)
+
+// Region is the memory of a buffer: whole pages of a GPU.
+type Region struct {
+	gpu       int
+	off, size uint64
+}
+
+// NewRegion returns [off, off+size) of a GPU's memory, or EINVAL.
+func NewRegion(gpu int, off, size uint64) (Region, error) {
+	if size == 0 || size%devmem.PageSize != 0 || off%devmem.PageSize != 0 {
+		return Region{}, fmt.Errorf("not whole pages: %w", syscall.EINVAL)
+	}
+	if off+size < off {
+		return Region{}, fmt.Errorf("ends past the end: %w", syscall.EINVAL)
+	}
+	return Region{gpu, off, size}, nil
+}
+
+// GPU implements devmem.Buffer.
+func (r *Region) GPU() int { return r.gpu }
+
+// Offset implements devmem.Buffer.
+func (r *Region) Offset() uint64 { return r.off }
+
+// Size implements devmem.Buffer.
+func (r *Region) Size() uint64 { return r.size }
+
+// Pages returns the number of pages.
+func (r *Region) Pages() int { return int(r.size / devmem.PageSize) }
+
+// InUse returns the error of closing a buffer that is bound; bound are its bindings that are not
+// done.
+func (r *Region) InUse(bound []devmem.BindingStats) error {
+	return fmt.Errorf("buffer [%#x, +%#x) of gpu %d: close: %w", r.off, r.size, r.gpu, diagnosis.InUse(bound))
+}
+
+// CheckRX returns an error if the memory cannot be bound for receive to so many queues, each with
+// at least minPages pages; memory has the regions of the receive bindings, by their ids.
+func (r *Region) CheckRX(queues, minPages int, memory map[uint32]*Region) error {
+	for id, o := range memory {
+		if o.gpu == r.gpu && r.off < o.off+o.size && o.off < r.off+r.size {
+			return fmt.Errorf("binding %d receives into the same memory: %w", id, syscall.EBUSY)
+		}
+	}
+	if r.Pages() < minPages*queues {
+		return fmt.Errorf("%d pages, %d needed for each queue: %w", r.Pages(), minPages, syscall.ENOSPC)
+	}
+	return nil
+}
+
+// Inside returns the ranges of a send up to the first one that is not inside the memory. The error
+// is EINVAL for no range or an empty one, and EFAULT if the first one is not inside.
+func (r *Region) Inside(ranges []devmem.Range) ([]devmem.Range, error) {
+	if len(ranges) == 0 || slices.ContainsFunc(ranges, func(x devmem.Range) bool { return x.Len == 0 }) {
+		return nil, syscall.EINVAL
+	}
+	switch i := slices.IndexFunc(ranges, func(x devmem.Range) bool { return x.Off > r.size || x.Len > r.size-x.Off }); i {
+	case -1:
+		return ranges, nil
+	case 0:
+		return nil, syscall.EFAULT
+	default:
+		return ranges[:i], nil
+	}
+}
+
+// CheckQueues returns an error if a device with n receive queues cannot bind some of them; bound
+// reports whether a queue is bound already.
+func CheckQueues(queues []int, n int, bound func(queue int) bool) error {
+	if len(queues) == 0 {
+		return fmt.Errorf("no queue: %w", syscall.EINVAL)
+	}
+	for _, q := range queues {
+		switch {
+		case q < 0 || q >= n:
+			return fmt.Errorf("%s: %w", diagnosis.NoQueue(q, n), syscall.EINVAL)
+		case q == 0:
+			return fmt.Errorf("%s: %w", diagnosis.QueueZero(n), syscall.ERANGE)
+		case bound(q):
+			return fmt.Errorf("queue %d is bound: %w", q, syscall.EEXIST)
+		}
+	}
+	return nil
+}
+
+// CheckFlow returns an error if a device with n receive queues and these rules cannot have the rule
+// f too.
+func CheckFlow(f devmem.Flow, n int, rules ...devmem.Flow) error {
+	if f.Queue < 0 || f.Queue >= n {
+		return fmt.Errorf("%s: %w", diagnosis.NoQueue(f.Queue, n), syscall.EINVAL)
+	}
+	src, dst := f.Src.Addr().Unmap(), f.Dst.Addr().Unmap()
+	if !src.IsValid() && !dst.IsValid() || src.IsValid() && dst.IsValid() && src.Is4() != dst.Is4() {
+		return fmt.Errorf("needs an address, of one family: %w", syscall.EINVAL)
+	}
+	for _, r := range rules {
+		if r.Src == f.Src && r.Dst == f.Dst {
+			return fmt.Errorf("there is a rule for that: %w", syscall.EEXIST)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,130 @@
+package devmembase
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+	"syscall"
+
+	"vnic.dev/vnic/devmem"
+)
+
+// Worker works on a GPU's memory. Its methods check that the memory is inside of its buffer, and add
+// the bytes that are done to count.
+type Worker interface {
+	// ToHost copies pieces of a buffer to dst, one after another; dst is as long as they are.
+	ToHost(ctx context.Context, dst []byte, b devmem.Buffer, from Pieces, count *atomic.Uint64) error
+	FromHost(ctx context.Context, b devmem.Buffer, off uint64, src []byte, count *atomic.Uint64) error
+	// Within makes moves within the memory of one GPU: it copies, or adds elements of type t if that
+	// is not 0.
+	Within(ctx context.Context, t devmem.Type, dst, src devmem.Buffer, moves []devmem.Move, count *atomic.Uint64) error
+}
+
+// Memory is a devmem.Memory whose work a Worker does.
+type Memory struct {
+	w Worker
+
+	looked, put, got, gathered, reduced atomic.Uint64
+}
+
+var _ devmem.Memory = (*Memory)(nil)
+
+// NewMemory makes a Memory.
+func NewMemory(w Worker) *Memory { return &Memory{w: w} }
+
+// Pieces are pieces of a buffer: ranges, or if there are none strided ones.
+type Pieces struct {
+	ranges []devmem.Range
+	each   devmem.Strided
+}
+
+// Len returns the number of pieces.
+func (p *Pieces) Len() int { return len(p.ranges) + p.each.Count }
+
+// At returns piece i.
+func (p *Pieces) At(i int) devmem.Range {
+	if p.ranges != nil {
+		return p.ranges[i]
+	}
+	return devmem.Range{Off: p.each.Off + uint64(i)*p.each.Stride, Len: uint64(p.each.Len)}
+}
+
+// Inside returns the offset in the GPU's memory of [off, off+n) of a buffer, or EFAULT.
+func Inside(b devmem.Buffer, off, n uint64) (gpuOff uint64, err error) {
+	if size := b.Size(); off > size || n > size-off {
+		return 0, fmt.Errorf("[%#x, +%#x) of a buffer of %#x bytes: %w", off, n, size, syscall.EFAULT)
+	}
+	return b.Offset() + off, nil
+}
+
+// named adds the name of an operation to its error.
+func named(name string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("%s: %w", name, err)
+}
+
+// Look implements devmem.Memory.
+func (m *Memory) Look(ctx context.Context, dst []byte, b devmem.Buffer, ranges ...devmem.Range) error {
+	err := devmem.CheckRanges(len(dst), ranges)
+	if err == nil {
+		err = m.w.ToHost(ctx, dst, b, Pieces{ranges: ranges}, &m.looked)
+	}
+	return named("look", err)
+}
+
+// LookEach implements devmem.Memory.
+func (m *Memory) LookEach(ctx context.Context, dst []byte, b devmem.Buffer, s devmem.Strided) error {
+	err := s.Check(len(dst))
+	if err == nil {
+		err = m.w.ToHost(ctx, dst, b, Pieces{each: s}, &m.looked)
+	}
+	return named("look", err)
+}
+
+// Get implements devmem.Memory.
+func (m *Memory) Get(ctx context.Context, dst []byte, b devmem.Buffer, off uint64) error {
+	return named("get", m.w.ToHost(ctx, dst, b, Pieces{each: devmem.Strided{Off: off, Len: len(dst), Count: 1}}, &m.got))
+}
+
+// Put implements devmem.Memory.
+func (m *Memory) Put(ctx context.Context, b devmem.Buffer, off uint64, src []byte) error {
+	return named("put", m.w.FromHost(ctx, b, off, src, &m.put))
+}
+
+// Gather implements devmem.Memory.
+func (m *Memory) Gather(ctx context.Context, dst, src devmem.Buffer, moves []devmem.Move) error {
+	err := together(dst, src)
+	if err == nil {
+		err = m.w.Within(ctx, 0, dst, src, moves, &m.gathered)
+	}
+	return named("gather", err)
+}
+
+// Reduce implements devmem.Memory.
+func (m *Memory) Reduce(ctx context.Context, t devmem.Type, dst devmem.Buffer, dstOff uint64, src devmem.Buffer,
+	srcOff uint64, n uint64) error {
+	err := together(dst, src)
+	if err == nil {
+		err = t.Check(dstOff, srcOff, n)
+	}
+	if err == nil {
+		err = m.w.Within(ctx, t, dst, src, []devmem.Move{{Src: srcOff, Dst: dstOff, Len: n * t.Size()}}, &m.reduced)
+	}
+	return named("reduce", err)
+}
+
+// together returns an error if two buffers are not on one GPU.
+func together(dst, src devmem.Buffer) error {
+	if dst.GPU() != src.GPU() {
+		return fmt.Errorf("of gpu %d and of gpu %d: %w", dst.GPU(), src.GPU(), syscall.EXDEV)
+	}
+	return nil
+}
+
+// Stats implements devmem.Memory.
+func (m *Memory) Stats() devmem.MemoryStats {
+	return devmem.MemoryStats{Looked: m.looked.Load(), Put: m.put.Load(), Got: m.got.Load(),
+		Gathered: m.gathered.Load(), Reduced: m.reduced.Load()}
+}

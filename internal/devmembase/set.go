@@ -1,0 +1,62 @@
+package devmembase
+
+import (
+	"maps"
+	"slices"
+	"sync"
+)
+
+// Set is the connections or listeners that a device closes when it is closed. The zero Set is empty.
+type Set[E comparable] struct {
+	mu     sync.Mutex
+	open   map[E]struct{}
+	closed bool
+}
+
+// Do calls f under the Set's lock, unless the Set is closed; then it returns false.
+func (s *Set[E]) Do(f func()) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return false
+	}
+	f()
+	return true
+}
+
+// Add adds an element, unless the Set is closed; then it returns false. It calls then, which may be
+// nil, under the Set's lock.
+func (s *Set[E]) Add(e E, then func()) bool {
+	return s.Do(func() {
+		if s.open == nil {
+			s.open = map[E]struct{}{}
+		}
+		s.open[e] = struct{}{}
+		if then != nil {
+			then()
+		}
+	})
+}
+
+// Remove removes an element.
+func (s *Set[E]) Remove(e E) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.open, e)
+}
+
+// All returns the elements.
+func (s *Set[E]) All() []E {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Collect(maps.Keys(s.open))
+}
+
+// Closed reports whether Close was called.
+func (s *Set[E]) Closed() bool { return !s.Do(func() {}) }
+
+// Close closes the Set, and returns its elements. first is false if it was closed before.
+func (s *Set[E]) Close() (all []E, first bool) {
+	first = s.Do(func() { s.closed = true })
+	return s.All(), first
+}

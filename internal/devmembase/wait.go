@@ -1,0 +1,114 @@
+package devmembase
+
+import (
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"syscall"
+	"time"
+
+	"vnic.dev/vnic/internal/diagnosis"
+)
+
+// IsClosed reports whether a channel is closed.
+func IsClosed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
+}
+
+// AddrPort returns an end of a connection, an IPv4 address in its own form.
+func AddrPort(a net.Addr) netip.AddrPort {
+	if t, ok := a.(*net.TCPAddr); ok {
+		return Unmap(t.AddrPort())
+	}
+	p, _ := netip.ParseAddrPort(a.String()) // zero: it is no such address
+	return Unmap(p)
+}
+
+// Unmap returns an address with an IPv4 address in its own form.
+func Unmap(a netip.AddrPort) netip.AddrPort { return netip.AddrPortFrom(a.Addr().Unmap(), a.Port()) }
+
+// OpError wraps an error of a connection as package net does; it returns io.EOF unchanged.
+func OpError(op string, err error, local, remote net.Addr) error {
+	if err == nil || err == io.EOF {
+		return err
+	}
+	if e, ok := err.(syscall.Errno); ok {
+		err = os.NewSyscallError(op, e)
+	}
+	return &net.OpError{Op: op, Net: "tcp", Source: local, Addr: remote, Err: diagnosis.Ended(err, remote)}
+}
+
+// Stall finds out that a connection makes no progress, for a call that waits for it.
+type Stall struct {
+	Limit    time.Duration // without progress; 0: none
+	Progress func() uint64 // a number that changes with each byte received and each byte acknowledged
+	// Stalled returns the error of a call after Limit; idle is the time since the last progress.
+	Stalled func(idle time.Duration) error
+	// Tick is called at the begin and at each check, with 0 after progress. nil: it is not called.
+	Tick func(idle time.Duration)
+
+	last  uint64
+	since time.Time // when Progress first returned last
+}
+
+// Begin begins a wait.
+func (s *Stall) Begin() {
+	if s.Limit > 0 {
+		s.last, s.since = s.Progress(), time.Now()
+		s.tick(0)
+	}
+}
+
+func (s *Stall) tick(idle time.Duration) {
+	if s.Tick != nil {
+		s.Tick(idle)
+	}
+}
+
+// Check returns the error of Stalled if there was no progress for Limit.
+func (s *Stall) Check(now time.Time) error {
+	if s.Limit == 0 {
+		return nil
+	}
+	if p := s.Progress(); p != s.last {
+		s.last, s.since = p, now
+	}
+	idle := now.Sub(s.since)
+	s.tick(idle)
+	if idle < s.Limit {
+		return nil
+	}
+	return s.Stalled(idle)
+}
+
+// Wait waits for sig. It returns net.ErrClosed once closed is closed, os.ErrDeadlineExceeded once
+// deadline is, and the error of s.Stalled.
+func (s *Stall) Wait(sig, closed, deadline <-chan struct{}) error {
+	var tick <-chan time.Time
+	s.Begin()
+	if s.Limit > 0 {
+		t := time.NewTicker(max(s.Limit/8, time.Millisecond))
+		defer t.Stop()
+		tick = t.C
+	}
+	for {
+		select {
+		case <-sig:
+			return nil
+		case <-closed:
+			return net.ErrClosed
+		case <-deadline:
+			return os.ErrDeadlineExceeded
+		case now := <-tick:
+			if err := s.Check(now); err != nil {
+				return err
+			}
+		}
+	}
+}

@@ -1,0 +1,46 @@
+package devmembase
+
+import (
+	"errors"
+	"net"
+	"os"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"vnic.dev/vnic/internal/testkit"
+)
+
+// A wait ends with a signal, a close, a deadline, or after a time without progress.
+func TestWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		progress, errStalled := uint64(0), errors.New("stalled")
+		var stalled time.Duration
+		s := Stall{Limit: 8 * time.Second, Progress: func() uint64 { return progress },
+			Stalled: func(idle time.Duration) error { stalled = idle; return errStalled }}
+		open, closed := make(chan struct{}), make(chan struct{})
+		close(closed)
+		testkit.OK(t, s.Wait(closed, open, open))
+		testkit.ErrorIs(t, s.Wait(open, closed, open), net.ErrClosed)
+		testkit.ErrorIs(t, s.Wait(open, open, closed), os.ErrDeadlineExceeded)
+		time.AfterFunc(5500*time.Millisecond, func() { progress++ })
+		begin := time.Now()
+		testkit.ErrorIs(t, s.Wait(open, open, open), errStalled)
+		testkit.Equal(t, "time", time.Since(begin), 14*time.Second)
+		testkit.Equal(t, "time without progress", stalled, 8*time.Second)
+	})
+}
+
+// Nothing is added to a closed set, whose elements are known once.
+func TestSet(t *testing.T) {
+	var s Set[int]
+	testkit.Equal(t, "added", s.Add(1, nil) && s.Add(2, nil), true)
+	s.Remove(1)
+	all, first := s.Close()
+	testkit.Equal(t, "elements", len(all), 1)
+	testkit.Equal(t, "first", first, true)
+	_, first = s.Close()
+	testkit.Equal(t, "first", first, false)
+	testkit.Equal(t, "added when closed", s.Add(3, nil), false)
+	testkit.Equal(t, "closed", s.Closed(), true)
+}
