@@ -16,7 +16,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// The place of the test's GPU 2 in the guest's address space: in two pieces, the second of which
+// The place of the test's GPU 2 in the guest's address space: in two pieces; the second one
 // comes first in GPU memory.
 var testMaps = []control.GPUMap{
 	{GPU: 1, IOVA: 0, Off: 0, Size: 1 << 40},
@@ -142,7 +142,7 @@ func TestWindowOfNoSize(t *testing.T) {
 	}
 }
 
-// jobs is a GPU that records its jobs, and runs those that the test can check: tables of byte
+// jobs is a GPU that records its jobs, and runs jobs that the test can check: tables of byte
 // positions.
 type jobs struct {
 	mem  *Memory
