@@ -16,6 +16,7 @@ import (
 	"vnic.dev/vnic/devmem"
 	"vnic.dev/vnic/devmem/kernel"
 	"vnic.dev/vnic/internal/control"
+	"vnic.dev/vnic/internal/hugemem"
 	"vnic.dev/vnic/internal/inuse"
 )
 
@@ -57,7 +58,7 @@ type NIC struct {
 	gpu     control.GPUInfo
 	channel *channel
 	window  *Window // nil: not requested
-	memory  *Memory
+	memory  *hugemem.Memory
 	engine  *Engine
 	device  *kernel.Device
 	guard   *guard    // nil: none
@@ -68,7 +69,7 @@ type NIC struct {
 // open: EBUSY names the process that has. One process can open it several times, each time with a
 // separate window.
 func Open(ctx context.Context, o Options) (n *NIC, err error) {
-	n = &NIC{name: o.Interface, memory: new(Memory)}
+	n = &NIC{name: o.Interface, memory: new(hugemem.Memory)}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, n.Close())
@@ -207,7 +208,7 @@ func (n *NIC) GPU() control.GPUInfo { return n.gpu }
 func (n *NIC) Window() *Window { return n.window }
 
 // Memory returns guest RAM that the GPU's engines can access.
-func (n *NIC) Memory() *Memory { return n.memory }
+func (n *NIC) Memory() *hugemem.Memory { return n.memory }
 
 // Engine returns the engine that runs jobs on the GPU.
 func (n *NIC) Engine() *Engine { return n.engine }
@@ -247,7 +248,7 @@ func (n *NIC) Close() error {
 		errs = append(errs, takeDown(n.name, n.addrs))
 		n.addrs = nil
 	}
-	errs = append(errs, n.memory.Close())
+	errs = append(errs, n.memory.Free())
 	if n.claim != nil {
 		errs = append(errs, n.claim.Close())
 		n.claim = nil

@@ -2,7 +2,6 @@ package kernelnic
 
 import (
 	"cmp"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"os"
@@ -10,7 +9,6 @@ import (
 	"runtime"
 	"slices"
 	"strconv"
-	"strings"
 	"sync"
 	"time"
 
@@ -18,11 +16,12 @@ import (
 
 	"vnic.dev/vnic/internal/control"
 	"vnic.dev/vnic/internal/gpudriver"
+	"vnic.dev/vnic/internal/hugemem"
 	"vnic.dev/vnic/internal/limits"
 )
 
 // hugePage is the size of a window's pages.
-const hugePage = 2 << 20
+const hugePage = hugemem.PageSize
 
 // Extent is a piece of a window that is contiguous in GPU memory.
 type Extent struct {
@@ -90,7 +89,7 @@ func NewWindow(gpu, node int, size uint64, maps []control.GPUMap) (w *Window, er
 	for i := 0; i < length; i += hugePage {
 		w.mem[i] = 0
 	}
-	addrs, err := physical(w.mem, hugePage)
+	addrs, err := hugemem.Physical(hugemem.Pagemap, reflect.ValueOf(w.mem).Pointer(), length, hugePage)
 	if err != nil {
 		return w, err
 	}
@@ -117,11 +116,11 @@ func bind(b []byte, node int) error {
 // process are freed only after the network has released them.
 func reserve(node, n int) (restore func() error, err error) {
 	dir := fmt.Sprintf("/sys/devices/system/node/node%d/hugepages/hugepages-%dkB/", node, hugePage>>10)
-	had, err := readInt(dir + "nr_hugepages")
+	had, err := hugemem.ReadInt(dir + "nr_hugepages")
 	if err != nil {
 		return func() error { return nil }, err
 	}
-	free, err := readInt(dir + "free_hugepages")
+	free, err := hugemem.ReadInt(dir + "free_hugepages")
 	if err != nil {
 		return func() error { return nil }, err
 	}
@@ -134,7 +133,7 @@ func reserve(node, n int) (restore func() error, err error) {
 		if err := writeInt(dir+"nr_hugepages", want); err != nil {
 			return restore, err
 		}
-		if free, err = readInt(dir + "free_hugepages"); err != nil || free >= n {
+		if free, err = hugemem.ReadInt(dir + "free_hugepages"); err != nil || free >= n {
 			return restore, err
 		}
 		if free > last {
@@ -147,49 +146,7 @@ func reserve(node, n int) (restore func() error, err error) {
 	return restore, fmt.Errorf("%d free huge pages of %d: %w", free, n, unix.ENOMEM)
 }
 
-func readInt(path string) (int, error) {
-	b, err := os.ReadFile(path)
-	if err != nil {
-		return 0, err
-	}
-	n, err := strconv.Atoi(strings.TrimSpace(string(b)))
-	if err != nil {
-		return 0, fmt.Errorf("%s: %w", path, err)
-	}
-	return n, nil
-}
-
 func writeInt(path string, n int) error { return os.WriteFile(path, []byte(strconv.Itoa(n)), 0) }
-
-// physical returns the physical addresses of a mapping's pages, which must be present and must not
-// move (Linux Documentation/admin-guide/mm/pagemap.rst).
-func physical(b []byte, page int) ([]uint64, error) {
-	const (
-		entryLen = 8
-		present  = 1 << 63
-		pfnMask  = 1<<55 - 1
-	)
-	f, err := os.Open("/proc/self/pagemap")
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	small := os.Getpagesize()
-	start := int(reflect.ValueOf(b).Pointer())
-	var addrs []uint64
-	for i := 0; i < len(b); i += page {
-		var raw [entryLen]byte
-		if _, err := f.ReadAt(raw[:], int64((start+i)/small*entryLen)); err != nil {
-			return nil, err
-		}
-		e := binary.NativeEndian.Uint64(raw[:])
-		if e&present == 0 || e&pfnMask == 0 {
-			return nil, fmt.Errorf("pagemap: no address of the page at %#x: in memory? root?", start+i)
-		}
-		addrs = append(addrs, e&pfnMask*uint64(small))
-	}
-	return addrs, nil
-}
 
 // arrange sorts the pages by address and finds their offsets in the GPU's memory.
 func (w *Window) arrange(addrs []uint64, maps []control.GPUMap) error {
