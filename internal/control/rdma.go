@@ -61,8 +61,6 @@ type MR struct {
 	Ranges []MRRange // 48, a count as u32 at 44: of MRGuest, the first ranges
 }
 
-func (m MR) number() uint32 { return m.Key }
-
 // MRRange is a piece of guest memory.
 type MRRange struct {
 	IOVA uint64
@@ -365,8 +363,6 @@ type QPStatus struct {
 	_       uint32
 	Out, In RDMACounts // 32, 160
 }
-
-func (s QPStatus) number() uint32 { return s.QPN }
 
 // RDMACounts counts one direction of a queue pair, or of all queue pairs of a port. Out counts the
 // port's requests and the packets that answer them; In counts the peer's. Payload bytes are counted

@@ -18,6 +18,7 @@ import (
 	"vnic.dev/vnic/internal/gpudriver"
 	"vnic.dev/vnic/internal/hugemem"
 	"vnic.dev/vnic/internal/limits"
+	"vnic.dev/vnic/internal/undo"
 )
 
 // hugePage is the size of a window's pages.
@@ -35,13 +36,13 @@ type Extent struct {
 // with a driver.
 type Window struct {
 	gpu     int
-	fd      int      // a memfd; -1: the driver has the memory
+	fd      int      // a memfd, if driver is nil
 	mem     []byte   // the mapping
 	order   []uint32 // order[i] is the memfd's page that is page i of the window; nil: page i itself
 	extents []Extent
 	driver  *gpudriver.File // nil: memory of a node
 	base    uint64          // offset of mem in the driver's memory
-	restore func() error    // frees the huge pages
+	undo    undo.Stack      // for Close
 
 	mu    sync.Mutex
 	inUse int // under mu: dma-bufs and registrations that were not released
@@ -54,21 +55,21 @@ func NewWindow(gpu, node int, size uint64, maps []control.GPUMap) (w *Window, er
 		return nil, fmt.Errorf("window of %d bytes: %w", size, unix.EINVAL)
 	}
 	pages := int((size + hugePage - 1) / hugePage)
-	w = &Window{gpu: gpu, fd: -1, restore: func() error { return nil }}
+	w = &Window{gpu: gpu}
 	defer func() {
 		if err != nil {
 			err = fmt.Errorf("window of %d MiB on node %d: %w", pages*hugePage>>20, node, errors.Join(err, w.Close()))
 			w = nil
 		}
 	}()
-	if w.restore, err = reserve(node, pages); err != nil {
+	if err := w.reserve(node, pages); err != nil {
 		return w, err
 	}
-	if w.fd,
-		err = unix.MemfdCreate("gpu",
-		unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING|unix.MFD_HUGETLB|unix.MFD_HUGE_2MB); err != nil {
+	const flags = unix.MFD_CLOEXEC | unix.MFD_ALLOW_SEALING | unix.MFD_HUGETLB | unix.MFD_HUGE_2MB
+	if w.fd, err = unix.MemfdCreate("gpu", flags); err != nil {
 		return w, os.NewSyscallError("memfd_create", err)
 	}
+	w.undo.Add(func() error { return unix.Close(w.fd) })
 	length := pages * hugePage
 	if err := unix.Ftruncate(w.fd, int64(length)); err != nil {
 		return w, os.NewSyscallError("ftruncate", err)
@@ -83,6 +84,7 @@ func NewWindow(gpu, node int, size uint64, maps []control.GPUMap) (w *Window, er
 		unix.MAP_SHARED|unix.MAP_NORESERVE); err != nil {
 		return w, os.NewSyscallError("mmap", err)
 	}
+	w.undo.Add(w.unmap)
 	if err := bind(w.mem, node); err != nil {
 		return w, err
 	}
@@ -110,31 +112,31 @@ func bind(b []byte, node int) error {
 	return nil
 }
 
-// reserve makes sure that a node has n free huge pages, and retries if it has fewer. The kernel
-// silently provides fewer pages than requested, also when a signal interrupts it, and the Go
-// runtime sends signals to its threads (mm/hugetlb.c, set_max_huge_pages). Pages of a killed
+// reserve makes sure that a node has n free huge pages, until Close, and retries if it has fewer.
+// The kernel silently provides fewer pages than requested, also when a signal interrupts it, and
+// the Go runtime sends signals to its threads (mm/hugetlb.c, set_max_huge_pages). Pages of a killed
 // process are freed only after the network has released them.
-func reserve(node, n int) (restore func() error, err error) {
+func (w *Window) reserve(node, n int) error {
 	dir := fmt.Sprintf("/sys/devices/system/node/node%d/hugepages/hugepages-%dkB/", node, hugePage>>10)
 	had, err := hugemem.ReadInt(dir + "nr_hugepages")
 	if err != nil {
-		return func() error { return nil }, err
+		return err
 	}
 	free, err := hugemem.ReadInt(dir + "free_hugepages")
 	if err != nil {
-		return func() error { return nil }, err
+		return err
 	}
-	restore = func() error { return writeInt(dir+"nr_hugepages", had) }
+	w.undo.Add(func() error { return writeInt(dir+"nr_hugepages", had) })
 	if free >= n {
-		return restore, nil
+		return nil
 	}
 	want := had + n - free
 	for start, tries, last := time.Now(), 0, free; time.Since(start) < limits.DeadProcess.Here(); last = free {
 		if err := writeInt(dir+"nr_hugepages", want); err != nil {
-			return restore, err
+			return err
 		}
 		if free, err = hugemem.ReadInt(dir + "free_hugepages"); err != nil || free >= n {
-			return restore, err
+			return err
 		}
 		if free > last {
 			continue
@@ -143,7 +145,7 @@ func reserve(node, n int) (restore func() error, err error) {
 			time.Sleep(50 * time.Millisecond)
 		}
 	}
-	return restore, fmt.Errorf("%d free huge pages of %d: %w", free, n, unix.ENOMEM)
+	return fmt.Errorf("%d free huge pages of %d: %w", free, n, unix.ENOMEM)
 }
 
 func writeInt(path string, n int) error { return os.WriteFile(path, []byte(strconv.Itoa(n)), 0) }
@@ -265,20 +267,11 @@ func (w *Window) Close() error {
 	if busy > 0 {
 		return fmt.Errorf("%d dma-bufs of the window are in use: %w", busy, unix.EBUSY)
 	}
-	var errs []error
-	if w.mem != nil {
-		errs = append(errs, unix.Munmap(w.mem))
-		w.mem = nil
-	}
-	if w.fd >= 0 {
-		errs = append(errs, unix.Close(w.fd))
-		w.fd = -1
-	}
-	if w.driver != nil {
-		errs = append(errs, w.driver.Close())
-		w.driver = nil
-	}
-	errs = append(errs, w.restore())
-	w.restore = func() error { return nil }
-	return errors.Join(errs...)
+	return w.undo.All()
+}
+
+func (w *Window) unmap() error {
+	b := w.mem
+	w.mem = nil
+	return unix.Munmap(b)
 }

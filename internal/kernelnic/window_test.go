@@ -28,7 +28,7 @@ var testMaps = []control.GPUMap{
 // window makes a window of pages at the given addresses, on ordinary memory.
 func window(t *testing.T, addrs ...uint64) *Window {
 	t.Helper()
-	w := &Window{gpu: 2, fd: -1, mem: make([]byte, len(addrs)*hugePage), restore: func() error { return nil }}
+	w := &Window{gpu: 2, mem: make([]byte, len(addrs)*hugePage)}
 	testkit.OK(t, w.arrange(addrs, testMaps))
 	return w
 }
@@ -133,7 +133,8 @@ func TestWindowIsReadAndWritten(t *testing.T) {
 }
 
 func TestWindowInUseIsNotClosed(t *testing.T) {
-	w := &Window{fd: -1, inUse: 1, restore: func() error { t.Error("closed"); return nil }}
+	w := &Window{inUse: 1}
+	w.undo.Add(func() error { t.Error("closed"); return nil })
 	testkit.ErrorIs(t, w.Close(), unix.EBUSY)
 }
 
