@@ -79,6 +79,7 @@ type Command struct {
 // Result is from the NIC.
 type Result struct {
 	Failed bool // the test on the host reports the reason
+	_      [3]byte
 	Words  [MaxLog*Fields + 1]uint64
 }
 
@@ -91,27 +92,27 @@ type Request struct {
 // Response is the program's answer. The location of pages that are absent or read-only is 0.
 type Response struct {
 	Generation uint32
-	Failed     bool                   // the region is closed
-	Places     [MaxRequest + 1]uint64 // a location and a gpudriver.Kind
+	Failed     bool // the region is closed
+	_          [3]byte
+	Places     [MaxRequest]uint64 // a location and a gpudriver.Kind
 }
 
 // Control is the page.
 type Control []byte
 
-func words(b []byte, list []uint64) {
-	for i, x := range list {
-		binary.LittleEndian.PutUint64(b[8*i:], x)
+// write writes a part of the page, and then increments its word.
+func (c Control) write(pos int, part any) {
+	if _, err := binary.Encode(c[pos+4:], binary.LittleEndian, part); err != nil {
+		panic(err) // all parts have a fixed size
 	}
+	dma.StoreWord(c[pos:], dma.LoadWord(c[pos:])+1)
 }
 
-func read(b []byte, list []uint64) {
-	for i := range list {
-		list[i] = binary.LittleEndian.Uint64(b[8*i:])
+func (c Control) read(pos int, part any) {
+	if _, err := binary.Decode(c[pos+4:], binary.LittleEndian, part); err != nil {
+		panic(err) // all parts have a fixed size
 	}
 }
-
-// put increments the word of a part.
-func (c Control) put(pos int) { dma.StoreWord(c[pos:], dma.LoadWord(c[pos:])+1) }
 
 // pending reports whether one side has sent a message without an answer.
 func (c Control) pending(count, answered int) bool {
@@ -120,9 +121,9 @@ func (c Control) pending(count, answered int) bool {
 
 // Command gives the NIC a command. Nothing is pending.
 func (c Control) Command(op uint32, args ...uint64) {
-	binary.LittleEndian.PutUint32(c[atCommand+4:], op)
-	words(c[atCommand+8:], args)
-	c.put(atCommand)
+	x := Command{Op: op}
+	copy(x.Args[:], args)
+	c.write(atCommand, x)
 }
 
 // Commanded reports whether there is a command without a result.
@@ -130,7 +131,7 @@ func (c Control) Commanded() bool {
 	if !c.pending(atCommand, atResult) {
 		return false
 	}
-	if binary.LittleEndian.Uint32(c[atCommand+4:]) == 0 { // the driver is clearing the page for its next user
+	if c.GetCommand().Op == 0 { // the driver is clearing the page for its next user
 		dma.StoreWord(c[atResult:], dma.LoadWord(c[atCommand:]))
 		return false
 	}
@@ -139,59 +140,33 @@ func (c Control) Commanded() bool {
 
 // GetCommand reads the command.
 func (c Control) GetCommand() (x Command) {
-	x.Op = binary.LittleEndian.Uint32(c[atCommand+4:])
-	read(c[atCommand+8:], x.Args[:])
+	c.read(atCommand, &x)
 	return x
 }
 
 // Result answers the command.
-func (c Control) Result(x *Result) {
-	status := uint32(0)
-	if x.Failed {
-		status = 1
-	}
-	binary.LittleEndian.PutUint32(c[atResult+4:], status)
-	words(c[atResult+8:], x.Words[:])
-	c.put(atResult)
-}
+func (c Control) Result(x *Result) { c.write(atResult, x) }
 
 // GetResult reads the answer.
-func (c Control) GetResult(x *Result) {
-	x.Failed = binary.LittleEndian.Uint32(c[atResult+4:]) != 0
-	read(c[atResult+8:], x.Words[:])
-}
+func (c Control) GetResult(x *Result) { c.read(atResult, x) }
 
 // Request asks the program for pages. Nothing is requested.
-func (c Control) Request(x Request) {
-	words(c[atRequest+8:], []uint64{uint64(x.Region), uint64(x.N), x.First})
-	c.put(atRequest)
-}
+func (c Control) Request(x Request) { c.write(atRequest, x) }
 
 // Requested reports whether there is a request without a response.
 func (c Control) Requested() bool { return c.pending(atRequest, atResponse) }
 
 // GetRequest reads the request.
-func (c Control) GetRequest() Request {
-	var w [3]uint64
-	read(c[atRequest+8:], w[:])
-	return Request{uint32(w[0]), uint32(w[1]), w[2]}
+func (c Control) GetRequest() (x Request) {
+	c.read(atRequest, &x)
+	return x
 }
 
 // Respond answers the request.
-func (c Control) Respond(x *Response) {
-	binary.LittleEndian.PutUint32(c[atResponse+4:], x.Generation)
-	places := x.Places
-	if x.Failed {
-		places[MaxRequest] = 1
-	}
-	words(c[atResponse+8:], places[:])
-	c.put(atResponse)
-}
+func (c Control) Respond(x *Response) { c.write(atResponse, x) }
 
 // GetResponse reads the answer.
 func (c Control) GetResponse() (x Response) {
-	x.Generation = binary.LittleEndian.Uint32(c[atResponse+4:])
-	read(c[atResponse+8:], x.Places[:])
-	x.Failed = x.Places[MaxRequest] != 0
+	c.read(atResponse, &x)
 	return x
 }
