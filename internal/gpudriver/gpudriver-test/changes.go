@@ -42,11 +42,11 @@ var changes = []change{
 
 // isTold: for each change the driver requests in one message that the NIC releases the pages that it uses, and no
 // others.
-func isTold(t *T, g gpudriver.GPU) {
+func isTold(t *T) {
 	for _, c := range changes {
 		for _, has := range []bool{true, false} {
 			t.step = fmt.Sprintf("%s, the NIC has pages %v", c.what, has)
-			withRegion(t, g, func(f *gpudriver.File, r *region, b []byte) { c.run(t, f, r, b, has) })
+			inRegion(func(t *T, f *gpudriver.File, r *region, b []byte) { c.run(t, f, r, b, has) })(t)
 		}
 	}
 	t.step = ""

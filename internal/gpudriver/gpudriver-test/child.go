@@ -70,29 +70,25 @@ func regionOf(t *T, pages string) {
 }
 
 // childTold: the program that requests pages does not own the memory, and outlives the owner.
-func childTold(t *T, g gpudriver.GPU) {
-	withNIC(t, g, func(f *gpudriver.File, n *hostNIC) {
-		for _, kill := range []bool{false, true} {
-			c := newChild(f, n, 8)
-			c.mustRelease()
-			t.ok(c.end(kill))
-			c.mustRelease(released{0, 8, isRelease})
-			c.mayNotFault("memory of a process that is gone", 0, unix.ESRCH)
-			t.ok(c.Close())
-			c.mustRelease()
-		}
-	})
+func childTold(t *T, f *gpudriver.File, n *hostNIC) {
+	for _, kill := range []bool{false, true} {
+		c := newChild(f, n, 8)
+		c.mustRelease()
+		t.ok(c.end(kill))
+		c.mustRelease(released{0, 8, isRelease})
+		c.mayNotFault("memory of a process that is gone", 0, unix.ESRCH)
+		t.ok(c.Close())
+		c.mustRelease()
+	}
 }
 
 // manyKilled kills processes, one after the other, while the NIC uses their pages.
-func manyKilled(t *T, g gpudriver.GPU) {
-	withNIC(t, g, func(f *gpudriver.File, n *hostNIC) {
-		for i := range 20 {
-			t.step = fmt.Sprintf("process %d", i)
-			c := newChild(f, n, 64)
-			t.ok(c.end(i%2 == 0))
-			c.mustRelease(released{0, 64, isRelease})
-			t.ok(c.Close())
-		}
-	})
+func manyKilled(t *T, f *gpudriver.File, n *hostNIC) {
+	for i := range 20 {
+		t.step = fmt.Sprintf("process %d", i)
+		c := newChild(f, n, 64)
+		t.ok(c.end(i%2 == 0))
+		c.mustRelease(released{0, 64, isRelease})
+		t.ok(c.Close())
+	}
 }

@@ -37,7 +37,7 @@ var commands = map[string]func(t *T, args []string){
 	"leave":   func(t *T, args []string) { leave(t, args[0]) },
 	"region":  func(t *T, args []string) { regionOf(t, args[0]) },
 	"signals": func(t *T, args []string) { signalled(t, args[0]) },
-	"bind":    func(t *T, _ []string) { bound(t, only(t)) },
+	"bind":    func(t *T, _ []string) { bound(t) },
 }
 
 func main() {
@@ -96,8 +96,10 @@ var mailboxSize uint64
 // try runs a test. All memory of the GPU is free before and after it.
 func (c *testCase) try() error {
 	return run(func(t *T) {
-		c.run(t, only(t))
-		info := ask(t, only(t)) // after a removal the GPU may have another name
+		t.gpu = only(t)
+		c.run(t)
+		t.gpu = only(t) // after a removal the GPU may have another name
+		info := ask(t)
 		t.require((info.Free == info.Size || info.Free == info.Size-mailboxSize) && info.Mapped == 0 && info.Private == 0,
 			"left behind: %+v", info)
 	})
@@ -110,12 +112,12 @@ func only(t *T) gpudriver.GPU {
 	return list[0]
 }
 
-// open opens a GPU's device. The caller closes it.
-func open(t *T, g gpudriver.GPU) *gpudriver.File { return must(gpudriver.Open(g.Path))(t) }
+// open opens the GPU's device. The caller closes it.
+func open(t *T) *gpudriver.File { return must(gpudriver.Open(t.gpu.Path))(t) }
 
-// ask opens a GPU's device and returns the driver's information.
-func ask(t *T, g gpudriver.GPU) gpudriver.Info {
-	f := open(t, g)
+// ask opens the GPU's device and returns the driver's information.
+func ask(t *T) gpudriver.Info {
+	f := open(t)
 	defer f.Close()
 	return must(f.Info())(t)
 }

@@ -28,8 +28,9 @@ var memoryCases = []testCase{
 }
 
 // bound binds memory of a GPU to a queue of the NIC, and for transmission, and undoes both.
-func bound(t *T, g gpudriver.GPU) {
-	f, d, buf := registered(t, g)
+func bound(t *T) {
+	t.gpu = only(t)
+	f, d, buf := registered(t)
 	defer f.Close()
 	defer d.Close()
 	defer buf.Close()
@@ -47,8 +48,8 @@ func bound(t *T, g gpudriver.GPU) {
 
 // registered allocates memory of a GPU and registers it, so that the NIC can be bound to it. The caller closes all
 // three.
-func registered(t *T, g gpudriver.GPU) (*gpudriver.File, *kernel.Device, devmem.Buffer) {
-	f := open(t, g)
+func registered(t *T) (*gpudriver.File, *kernel.Device, devmem.Buffer) {
+	f := open(t)
 	off, err := f.Alloc(4*piece, 0)
 	var d *kernel.Device
 	if err == nil {
@@ -77,8 +78,8 @@ func mapped(t *T, path string) (f *gpudriver.File, off uint64, mem []byte) {
 	return f, off, mem
 }
 
-func badCalls(t *T, g gpudriver.GPU) {
-	f := open(t, g)
+func badCalls(t *T) {
+	f := open(t)
 	defer f.Close()
 	off := must(f.Alloc(piece, 0))(t)
 	alloc := func(size, align uint64) error { return errOf(f.Alloc(size, align)) }
@@ -87,9 +88,9 @@ func badCalls(t *T, g gpudriver.GPU) {
 
 	t.refused("no bytes", alloc(0, 0), unix.EINVAL)
 	t.refused("no whole pages", alloc(page-1, 0), unix.EINVAL)
-	t.refused("more than there is", alloc(g.Size+page, 0), unix.ENOMEM)
+	t.refused("more than there is", alloc(t.gpu.Size+page, 0), unix.ENOMEM)
 	t.refused("as much as can be said", alloc(1<<64-page, 0), unix.ENOMEM)
-	t.refused("what is taken already", alloc(g.Size, 0), unix.ENOMEM)
+	t.refused("what is taken already", alloc(t.gpu.Size, 0), unix.ENOMEM)
 	t.refused("an alignment that is no power of two", alloc(page, 3*page), unix.EINVAL)
 	t.refused("an alignment of less than a page", alloc(page, 512), unix.EINVAL)
 	t.refused("an alignment of 2 TiB", alloc(page, 1<<41), unix.EINVAL)
@@ -103,7 +104,7 @@ func badCalls(t *T, g gpudriver.GPU) {
 
 	t.refused("a mapping that is a page too long", mmap(off, piece+page), unix.EACCES)
 	t.refused("a mapping of others' memory", mmap(off+piece, page), unix.EACCES)
-	t.refused("a mapping of what is not there", mmap(g.Size, page), unix.EACCES)
+	t.refused("a mapping of what is not there", mmap(t.gpu.Size, page), unix.EACCES)
 	t.refused("a private mapping", f.MmapPrivate(off, page), unix.EINVAL)
 
 	t.refused("a call that is none", f.Raw(0xc018e97f, make([]byte, 24)), unix.ENOTTY)
@@ -114,11 +115,11 @@ func badCalls(t *T, g gpudriver.GPU) {
 }
 
 // checkOwn: a file cannot use the memory of another; memory that is allocated again is zeroed.
-func checkOwn(t *T, g gpudriver.GPU) {
-	a := open(t, g)
+func checkOwn(t *T) {
+	a := open(t)
 	defer a.Close()
-	off := must(a.Alloc(g.Size, 0))(t)
-	b := open(t, g)
+	off := must(a.Alloc(t.gpu.Size, 0))(t)
+	b := open(t)
 	defer b.Close()
 	t.refused("memory that another has", errOf(b.Alloc(page, 0)), unix.ENOMEM)
 	t.refused("a dma-buf of memory that another has", errOf(b.Export(off, page)), unix.EACCES)
@@ -127,7 +128,7 @@ func checkOwn(t *T, g gpudriver.GPU) {
 		mem[i] = 0xa5
 	}
 	t.ok(errors.Join(unix.Munmap(mem), a.Close()))
-	off = must(b.Alloc(g.Size, 0))(t)
+	off = must(b.Alloc(t.gpu.Size, 0))(t)
 	mem = must(b.Mmap(off, piece))(t)
 	defer t.unmap(mem)
 	n := bytes.Count(mem, []byte{0})
@@ -135,8 +136,8 @@ func checkOwn(t *T, g gpudriver.GPU) {
 }
 
 // lives: a mapping and a dma-buf keep the memory of a closed file allocated.
-func lives(t *T, g gpudriver.GPU) {
-	f := open(t, g)
+func lives(t *T) {
+	f := open(t)
 	defer f.Close()
 	off := must(f.Alloc(piece, piece))(t)
 	t.require(off%piece == 0, "%#x is not aligned", off)
@@ -144,7 +145,7 @@ func lives(t *T, g gpudriver.GPU) {
 	buf, err := f.Export(off, piece)
 	t.ok(errors.Join(err, f.Close()))
 	used := func(want uint64) {
-		info := ask(t, g)
+		info := ask(t)
 		t.require(info.Size-info.Free == want, "%d bytes are used, and not %d", info.Size-info.Free, want)
 	}
 	mem[0] = 1
@@ -152,11 +153,11 @@ func lives(t *T, g gpudriver.GPU) {
 	t.unmap(mem)
 	used(piece)
 	t.ok(unix.Close(buf))
-	t.ok(wait("the memory is free", func() bool { info := ask(t, g); return info.Free == info.Size }))
+	t.ok(wait("the memory is free", func() bool { info := ask(t); return info.Free == info.Size }))
 }
 
-func same(t *T, g gpudriver.GPU) {
-	f, off, mem := mapped(t, g.Path)
+func same(t *T) {
+	f, off, mem := mapped(t, t.gpu.Path)
 	defer f.Close()
 	defer t.unmap(mem)
 	buf := must(f.Export(off+page, piece-2*page))(t)
@@ -176,7 +177,7 @@ func same(t *T, g gpudriver.GPU) {
 }
 
 // elsewhere: a container has a /dev of its own, which can be unmounted after a GPU was open and mapped there.
-func elsewhere(t *T, g gpudriver.GPU) {
+func elsewhere(t *T) {
 	dir := must(os.MkdirTemp("", ""))(t)
 	defer func() { _ = os.Remove(dir) }()
 	t.ok(unix.Mount("none", dir, "tmpfs", 0, ""))
@@ -187,16 +188,16 @@ func elsewhere(t *T, g gpudriver.GPU) {
 		}
 	}()
 	var st unix.Stat_t
-	t.ok(unix.Stat(g.Path, &st))
+	t.ok(unix.Stat(t.gpu.Path, &st))
 	node := filepath.Join(dir, "gpu")
 	t.ok(unix.Mknod(node, unix.S_IFCHR|0o600, int(st.Rdev)))
 	f, _, mem := mapped(t, node)
 	defer f.Close()
 	// Removal takes mappings by any node away.
 	mem[0] = 1
-	t.ok(bind(g, "unbind"))
+	t.ok(bind(t.gpu, "unbind"))
 	t.require(touch(mem) != nil, "memory of a GPU that is gone can be touched by another node")
-	t.ok(errors.Join(unix.Munmap(mem), f.Close(), bind(g, "bind")))
+	t.ok(errors.Join(unix.Munmap(mem), f.Close(), bind(t.gpu, "bind")))
 	mounted = false
 	t.ok(unix.Unmount(dir, 0)) // EBUSY if something of it is in use; a kernel that finds an inode in use panics
 }
@@ -207,8 +208,8 @@ func bind(g gpudriver.GPU, file string) error {
 }
 
 // unbindMapped: programs that have a GPU open or mapped do not delay its removal, and get errors afterwards.
-func unbindMapped(t *T, g gpudriver.GPU) {
-	f, off, mem := mapped(t, g.Path)
+func unbindMapped(t *T) {
+	f, off, mem := mapped(t, t.gpu.Path)
 	defer f.Close()
 	defer t.unmap(mem)
 	buf := must(f.Export(off, piece))(t)
@@ -216,10 +217,10 @@ func unbindMapped(t *T, g gpudriver.GPU) {
 	mem[0] = 1
 	err := touch(mem)
 	t.require(err == nil, "before: %w", err)
-	t.ok(bind(g, "unbind"))
+	t.ok(bind(t.gpu, "unbind"))
 	t.require(touch(mem) != nil, "memory of a GPU that is gone can be touched")
 	t.refused("a call to a GPU that is gone", errOf(f.Info()), unix.ENODEV)
-	t.ok(bind(g, "bind"))
+	t.ok(bind(t.gpu, "bind"))
 }
 
 // touch reads memory; it returns an error if that raises SIGBUS.
@@ -243,18 +244,18 @@ func (e exporter) Export(gpu int, off, size uint64) (int, func() error, error) {
 }
 
 // unbindBound: removal waits until the NIC has released the memory. Then none of it is left.
-func unbindBound(t *T, g gpudriver.GPU) {
-	f, d, buf := registered(t, g)
+func unbindBound(t *T) {
+	f, d, buf := registered(t)
 	defer f.Close()
 	defer d.Close()
 	b := must(d.BindRX(buf, 1))(t)
 	info, err := f.Info()
 	t.require(err == nil && info.Mapped == 1, "bound: %+v, %v", info, err)
 	gone := make(chan error, 1)
-	go func() { gone <- bind(g, "unbind") }()
+	go func() { gone <- bind(t.gpu, "unbind") }()
 	// The device node disappears when the driver begins to release the GPU.
 	t.ok(wait("the device is gone", func() bool {
-		_, err := os.Stat(g.Path)
+		_, err := os.Stat(t.gpu.Path)
 		return errors.Is(err, os.ErrNotExist)
 	}))
 	select {
@@ -264,5 +265,5 @@ func unbindBound(t *T, g gpudriver.GPU) {
 	}
 	t.ok(errors.Join(b.Close(), <-gone))
 	<-b.Done()
-	t.ok(errors.Join(buf.Close(), d.Close(), f.Close(), bind(g, "bind")))
+	t.ok(errors.Join(buf.Close(), d.Close(), f.Close(), bind(t.gpu, "bind")))
 }

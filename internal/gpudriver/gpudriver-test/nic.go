@@ -16,18 +16,20 @@ type hostNIC struct {
 	control testnic.Control
 }
 
-// withNIC opens a GPU and attaches the NIC on the host to it, which answers the driver.
-func withNIC(t *T, g gpudriver.GPU, do func(f *gpudriver.File, n *hostNIC)) {
-	f := open(t, g)
-	defer f.Close()
-	n := newHostNIC(t, f)
-	defer t.unmap(n.control)
-	pos, _, err := f.Mailbox()
-	t.ok(err)
-	n.do(testnic.Attach, pos)
-	n.mode(testnic.Answers)
-	n.log()
-	do(f, n)
+// onNIC returns test with the GPU attached to the NIC on the host, which answers the driver.
+func onNIC(test func(t *T, f *gpudriver.File, n *hostNIC)) func(t *T) {
+	return func(t *T) {
+		f := open(t)
+		defer f.Close()
+		n := newHostNIC(t, f)
+		defer t.unmap(n.control)
+		pos, _, err := f.Mailbox()
+		t.ok(err)
+		n.do(testnic.Attach, pos)
+		n.mode(testnic.Answers)
+		n.log()
+		test(t, f, n)
+	}
 }
 
 // newHostNIC maps the page of commands. The caller unmaps it.

@@ -14,26 +14,26 @@ import (
 
 // pagingCases test pages that a NIC uses on demand; the NIC is a goroutine on the host.
 var pagingCases = []testCase{
-	{"bad calls about regions are refused", badRegions},
-	{"a NIC is told where pages are, and reads and writes there", answers},
-	{"what is not there, or not for that, is invalid, and nothing else", invalids},
-	{"a page whose memory is broken is invalid, and no other", broken},
+	{"bad calls about regions are refused", inRegion(badRegions)},
+	{"a NIC is told where pages are, and reads and writes there", inRegion(answers)},
+	{"what is not there, or not for that, is invalid, and nothing else", inRegion(invalids)},
+	{"a page whose memory is broken is invalid, and no other", inRegion(broken)},
 	{"a NIC is told of each page that it has, and of no other", isTold},
-	{"a fork's pages are no NIC's", forkTold},
-	{"a process that ends, or is killed, has its pages back first", childTold},
-	{"a region that is closed has no pages", closeTold},
-	{"a signal ends no call", notInterrupted},
+	{"a fork's pages are no NIC's", inRegion(forkTold)},
+	{"a process that ends, or is killed, has its pages back first", onNIC(childTold)},
+	{"a region that is closed has no pages", inRegion(closeTold)},
+	{"a signal ends no call", onNIC(notInterrupted)},
 	{"nothing that a NIC writes while pages move is lost", stress},
 	{"a NIC that acknowledges first loses writes", sabotage},
 	{"a NIC that takes answers for newer than they are loses writes", believing},
-	{"a NIC that does not answer holds nobody up twice", silent},
-	{"removal takes pages from the NIC", removalTold},
-	{"a NIC that does not answer does not hold removal up", removalSilent},
-	{"a NIC that is gone is waited for once", nicGone},
+	{"a NIC that does not answer holds nobody up twice", withBound(200, inRegion(silent))},
+	{"removal takes pages from the NIC", removal(testnic.Answers, removalTold)},
+	{"a NIC that does not answer does not hold removal up", withBound(50, removal(testnic.Silent, removalSilent))},
+	{"a NIC that is gone is waited for once", withBound(5, onNIC(nicGone))},
 	// The same while Linux itself moves pages:
-	{"the kernel moves pages in RAM meanwhile, and a NIC writes", stressCompacted},
-	{"RAM is short meanwhile, and a NIC writes", stressPressed},
-	{"processes with regions are killed meanwhile", manyKilled},
+	{"the kernel moves pages in RAM meanwhile, and a NIC writes", compacting(stress)},
+	{"RAM is short meanwhile, and a NIC writes", shortOfRAM(stress)},
+	{"processes with regions are killed meanwhile", onNIC(manyKilled)},
 }
 
 const (
@@ -42,152 +42,151 @@ const (
 )
 
 // rebind removes the GPU and adds it again, with another bound in milliseconds for the NIC's answers.
-func rebind(t *T, g gpudriver.GPU, ms int) gpudriver.GPU {
-	t.ok(errors.Join(os.WriteFile(parameter, []byte(strconv.Itoa(ms)), 0), bind(g, "unbind"), bind(g, "bind")))
-	return only(t)
+func rebind(t *T, ms int) {
+	t.ok(errors.Join(os.WriteFile(parameter, []byte(strconv.Itoa(ms)), 0), bind(t.gpu, "unbind"), bind(t.gpu, "bind")))
+	t.gpu = only(t)
 }
 
-// withBound runs do with another bound for the NIC's answers.
-func withBound(t *T, g gpudriver.GPU, ms int, do func(g gpudriver.GPU)) {
-	g = rebind(t, g, ms)
-	defer func() { rebind(t, only(t), ackMS) }()
-	do(g)
+// withBound returns test with another bound for the NIC's answers.
+func withBound(ms int, test func(t *T)) func(t *T) {
+	return func(t *T) {
+		rebind(t, ms)
+		defer func() {
+			t.gpu = only(t)
+			rebind(t, ackMS)
+		}()
+		test(t)
+	}
 }
 
-// withRegion runs do with a region of 16 pages, which are all in RAM and filled with seed 20.
-func withRegion(t *T, g gpudriver.GPU, do func(f *gpudriver.File, r *region, b []byte)) {
-	withNIC(t, g, func(f *gpudriver.File, n *hostNIC) {
+// inRegion returns test with a region of 16 pages, which are all in RAM and filled with seed 20.
+func inRegion(test func(t *T, f *gpudriver.File, r *region, b []byte)) func(t *T) {
+	return onNIC(func(t *T, f *gpudriver.File, n *hostNIC) {
 		b := anonymous(t, 16*page, false)
 		defer t.unmap(b)
 		fill(b, 20)
-		do(f, n.openRegion(f, b), b)
+		test(t, f, n.openRegion(f, b), b)
 	})
 }
 
-func badRegions(t *T, g gpudriver.GPU) {
-	withRegion(t, g, func(f *gpudriver.File, r *region, b []byte) {
-		pos, id := addressOf(b), uint64(r.ID())
-		open := func(addr, size uint64) error { return errOf(f.OpenRegionAt(addr, size)) }
-		fault := func(first, n uint64) error { _, _, err := r.Fault(first, int(n), false, false); return err }
-		raw := func(args ...uint64) error { return f.Raw(0xc020e908, words(args...)) }
-		file := must(gpudriver.Open(g.Path))(t)
-		defer file.Close()
-		other := file.Region(r.ID())
-		off, ack, err := f.Mailbox()
-		t.require(err == nil && off == page && ack.Milliseconds() == ackMS, "mailbox at %#x, %v: %v", off, ack, err)
-		_, _, notOurs := other.Fault(0, 1, false, false)
-		t.refused("a region of nothing", open(pos, 0), unix.EINVAL)
-		t.refused("a region of no whole pages", open(pos, page+8), unix.EINVAL)
-		t.refused("a region that begins in a page", open(pos+8, page), unix.EINVAL)
-		t.refused("a region that is too long", open(1<<30, 1<<30+page), unix.EINVAL)
-		t.refused("a region around the end", open(1<<64-page, 2*page), unix.EINVAL)
-		t.refused("a region of the kernel's", open(1<<63, page), unix.EINVAL)
-		t.refused("a region with a flag", f.Raw(0xc018e906, words(pos, page, 1<<32)), unix.EINVAL)
-		t.refused("no page", fault(0, 0), unix.EINVAL)
-		t.refused("too many pages", fault(0, gpudriver.MaxFault+1), unix.EINVAL)
-		t.refused("a page behind the end", fault(15, 2), unix.EINVAL)
-		t.refused("pages far behind the end", fault(1<<63, 1), unix.EINVAL)
-		t.refused("pages around the end", fault(1<<64-1, 2), unix.EINVAL)
-		t.refused("a flag that is none", raw(id|4<<32, 0, 1, pos), unix.EINVAL)
-		t.refused("entries that cannot be written", raw(id, 0, 1, 8), unix.EFAULT)
-		t.refused("a region that is none", raw(id+1, 0, 1, pos), unix.ENOENT)
-		t.refused("another file's region", notOurs, unix.ENOENT)
-		t.refused("another file's statistics", errOf(other.Stats()), unix.ENOENT)
-		t.refused("another file's region is closed", other.Close(), unix.ENOENT)
-		t.refused("a region is closed with a flag", f.Raw(0x4008e907, words(id|1<<32)), unix.EINVAL)
-		t.refused("no bound", os.WriteFile(parameter, []byte("0"), 0), unix.EINVAL)
-		t.refused("a bound that is none", os.WriteFile(parameter, []byte("10001"), 0), unix.EINVAL)
-		seen := map[uint32]bool{r.ID(): true}
-		for i := 1; i < 16; i++ {
-			x, err := f.OpenRegion(b)
-			t.require(err == nil && !seen[x.ID()], "region %d: %+v, %v", i, x, err)
-			seen[x.ID()] = true
-		}
-		t.refused("region 17", open(pos, page), unix.EMFILE)
-		// A new region does not get the number of a closed one.
-		t.ok(r.Close())
+func badRegions(t *T, f *gpudriver.File, r *region, b []byte) {
+	pos, id := addressOf(b), uint64(r.ID())
+	open := func(addr, size uint64) error { return errOf(f.OpenRegionAt(addr, size)) }
+	fault := func(first, n uint64) error { _, _, err := r.Fault(first, int(n), false, false); return err }
+	raw := func(args ...uint64) error { return f.Raw(0xc020e908, words(args...)) }
+	file := must(gpudriver.Open(t.gpu.Path))(t)
+	defer file.Close()
+	other := file.Region(r.ID())
+	off, ack, err := f.Mailbox()
+	t.require(err == nil && off == page && ack.Milliseconds() == ackMS, "mailbox at %#x, %v: %v", off, ack, err)
+	_, _, notOurs := other.Fault(0, 1, false, false)
+	t.refused("a region of nothing", open(pos, 0), unix.EINVAL)
+	t.refused("a region of no whole pages", open(pos, page+8), unix.EINVAL)
+	t.refused("a region that begins in a page", open(pos+8, page), unix.EINVAL)
+	t.refused("a region that is too long", open(1<<30, 1<<30+page), unix.EINVAL)
+	t.refused("a region around the end", open(1<<64-page, 2*page), unix.EINVAL)
+	t.refused("a region of the kernel's", open(1<<63, page), unix.EINVAL)
+	t.refused("a region with a flag", f.Raw(0xc018e906, words(pos, page, 1<<32)), unix.EINVAL)
+	t.refused("no page", fault(0, 0), unix.EINVAL)
+	t.refused("too many pages", fault(0, gpudriver.MaxFault+1), unix.EINVAL)
+	t.refused("a page behind the end", fault(15, 2), unix.EINVAL)
+	t.refused("pages far behind the end", fault(1<<63, 1), unix.EINVAL)
+	t.refused("pages around the end", fault(1<<64-1, 2), unix.EINVAL)
+	t.refused("a flag that is none", raw(id|4<<32, 0, 1, pos), unix.EINVAL)
+	t.refused("entries that cannot be written", raw(id, 0, 1, 8), unix.EFAULT)
+	t.refused("a region that is none", raw(id+1, 0, 1, pos), unix.ENOENT)
+	t.refused("another file's region", notOurs, unix.ENOENT)
+	t.refused("another file's statistics", errOf(other.Stats()), unix.ENOENT)
+	t.refused("another file's region is closed", other.Close(), unix.ENOENT)
+	t.refused("a region is closed with a flag", f.Raw(0x4008e907, words(id|1<<32)), unix.EINVAL)
+	t.refused("no bound", os.WriteFile(parameter, []byte("0"), 0), unix.EINVAL)
+	t.refused("a bound that is none", os.WriteFile(parameter, []byte("10001"), 0), unix.EINVAL)
+	seen := map[uint32]bool{r.ID(): true}
+	for i := 1; i < 16; i++ {
 		x, err := f.OpenRegion(b)
-		t.require(err == nil && !seen[x.ID()], "a number that was used: %+v, %v", x, err)
-	})
+		t.require(err == nil && !seen[x.ID()], "region %d: %+v, %v", i, x, err)
+		seen[x.ID()] = true
+	}
+	t.refused("region 17", open(pos, page), unix.EMFILE)
+	// A new region does not get the number of a closed one.
+	t.ok(r.Close())
+	x, err := f.OpenRegion(b)
+	t.require(err == nil && !seen[x.ID()], "a number that was used: %+v, %v", x, err)
 }
 
 // answers: the NIC reads from pages in RAM and in the GPU what the program has written, and the other way round.
-func answers(t *T, g gpudriver.GPU) {
-	withRegion(t, g, func(f *gpudriver.File, r *region, b []byte) {
-		toGPU(t, f, b[4*page:8*page])
-		pages := r.fault(2, "RRGGGGR", true, false)
-		for i, p := range pages {
-			x, want := r.nic.read(p, uint64(8*i)), (uint64((2+i)*page+8*i)+20)*0x9e3779b97f4a7c15
-			t.require(x == want, "page %d: the NIC reads %#x, and not %#x", 2+i, x, want)
-			r.nic.write(p, uint64(8*i), uint64(i))
-		}
-		places, err := f.Where(b)
-		t.require(err == nil && places[4] == pages[2].Addr && places[7] == pages[5].Addr && places[8] == gpudriver.InRAM,
-			"the places are %#x: %v", places, err)
-		r.mustRelease()
-		for i := range pages { // the CPU touches them
-			x := b[(2+i)*page+8*i]
-			t.require(int(x) == i, "page %d: the program reads %d", 2+i, x)
-			fill(b[(2+i)*page+8*i:][:8], 20+uint64((2+i)*page+8*i))
-		}
-		err = check(b, 20)
-		t.require(err == nil, "bytes that the NIC did not write: %w", err)
-		r.mustRelease(released{4, 1, isMigrate}, released{5, 1, isMigrate}, released{6, 1, isMigrate},
-			released{7, 1, isMigrate})
+func answers(t *T, f *gpudriver.File, r *region, b []byte) {
+	toGPU(t, f, b[4*page:8*page])
+	pages := r.fault(2, "RRGGGGR", true, false)
+	for i, p := range pages {
+		x, want := r.nic.read(p, uint64(8*i)), (uint64((2+i)*page+8*i)+20)*0x9e3779b97f4a7c15
+		t.require(x == want, "page %d: the NIC reads %#x, and not %#x", 2+i, x, want)
+		r.nic.write(p, uint64(8*i), uint64(i))
+	}
+	places, err := f.Where(b)
+	t.require(err == nil && places[4] == pages[2].Addr && places[7] == pages[5].Addr && places[8] == gpudriver.InRAM,
+		"the places are %#x: %v", places, err)
+	r.mustRelease()
+	for i := range pages { // the CPU touches them
+		x := b[(2+i)*page+8*i]
+		t.require(int(x) == i, "page %d: the program reads %d", 2+i, x)
+		fill(b[(2+i)*page+8*i:][:8], 20+uint64((2+i)*page+8*i))
+	}
+	err = check(b, 20)
+	t.require(err == nil, "bytes that the NIC did not write: %w", err)
+	r.mustRelease(released{4, 1, isMigrate}, released{5, 1, isMigrate}, released{6, 1, isMigrate},
+		released{7, 1, isMigrate})
 
-		// Pages are requested in RAM: those in the GPU move back, and the NIC must release them.
-		toGPU(t, f, b[:2*page])
-		r.fault(1, "G", true, false)
-		r.fault(0, "RR", true, true)
-		r.mustReleaseBefore(released{1, 1, isMigrate})
-		s, err := r.Stats()
-		t.require(err == nil && s.Faults == 3 && s.RAM == 5 && s.VRAM == 5 && s.Invalid == 0 && s.Invalidations == 5 &&
-			s.Untold != 0 && s.Timeouts == 0 && !s.Quarantined && s.Mapped == 5, "%+v, %v", s, err)
-		sum := uint32(0)
-		for _, n := range s.Waits {
-			sum += n
-		}
-		t.require(sum == 5, "%d waits: %v", sum, s.Waits)
-		t.ok(check(b, 20))
-	})
+	// Pages are requested in RAM: those in the GPU move back, and the NIC must release them.
+	toGPU(t, f, b[:2*page])
+	r.fault(1, "G", true, false)
+	r.fault(0, "RR", true, true)
+	r.mustReleaseBefore(released{1, 1, isMigrate})
+	s, err := r.Stats()
+	t.require(err == nil && s.Faults == 3 && s.RAM == 5 && s.VRAM == 5 && s.Invalid == 0 && s.Invalidations == 5 &&
+		s.Untold != 0 && s.Timeouts == 0 && !s.Quarantined && s.Mapped == 5, "%+v, %v", s, err)
+	sum := uint32(0)
+	for _, n := range s.Waits {
+		sum += n
+	}
+	t.require(sum == 5, "%d waits: %v", sum, s.Waits)
+	t.ok(check(b, 20))
 }
 
 // invalids: some pages of a range are not mapped, or do not have the requested permission.
-func invalids(t *T, g gpudriver.GPU) {
-	withRegion(t, g, func(f *gpudriver.File, r *region, b []byte) {
-		file := must(os.CreateTemp("", ""))(t)
-		defer func() { _ = os.Remove(file.Name()) }()
-		defer file.Close()
-		pos := addressOf(b)
-		must(mapAt(uintptr(pos+3*page), page, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED|unix.MAP_FIXED,
-			int(file.Fd())))(t)
-		t.ok(file.Truncate(page))
-		// The hole of one page stays free: the Go runtime maps larger pieces.
-		if _, _, errno := unix.Syscall(unix.SYS_MUNMAP, uintptr(pos+page), page, 0); errno != 0 {
-			t.ok(errno)
-		}
-		t.ok(unix.Mprotect(b[5*page:6*page], unix.PROT_NONE))
-		t.ok(unix.Mprotect(b[7*page:8*page], unix.PROT_READ))
-		t.ok(unix.Madvise(b[9*page:11*page], unix.MADV_DONTNEED))
-		r.mustRelease()
-		pages := r.fault(0, "R.R.R.RrRrrR", false, false)
-		for i, want := range map[int]unix.Errno{1: unix.EFAULT, 3: unix.EOPNOTSUPP, 5: unix.EFAULT} {
-			t.require(pages[i].Err == want, "page %d: %v, and not %v", i, pages[i].Err, want)
-		}
-		// Pages that were never touched are the same page of zeroes, until somebody writes.
-		x := r.nic.read(pages[9], 8)
-		t.require(x == 0 && pages[9].Addr == pages[10].Addr, "what was never touched is %#x: %+v", x, pages[9:11])
-		pages = r.fault(6, "R.RR", true, false)
-		r.mustReleaseBefore(released{9, 1, isClear})
-		r.nic.write(pages[3], 8, 77)
-		t.require(b[9*page+8] == 77, "what was written first by the NIC: %d", b[9*page+8])
-		t.require(b[10*page] == 0, "the other page of zeroes: %d", b[10*page])
+func invalids(t *T, f *gpudriver.File, r *region, b []byte) {
+	file := must(os.CreateTemp("", ""))(t)
+	defer func() { _ = os.Remove(file.Name()) }()
+	defer file.Close()
+	pos := addressOf(b)
+	must(mapAt(uintptr(pos+3*page), page, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED|unix.MAP_FIXED,
+		int(file.Fd())))(t)
+	t.ok(file.Truncate(page))
+	// The hole of one page stays free: the Go runtime maps larger pieces.
+	if _, _, errno := unix.Syscall(unix.SYS_MUNMAP, uintptr(pos+page), page, 0); errno != 0 {
+		t.ok(errno)
+	}
+	t.ok(unix.Mprotect(b[5*page:6*page], unix.PROT_NONE))
+	t.ok(unix.Mprotect(b[7*page:8*page], unix.PROT_READ))
+	t.ok(unix.Madvise(b[9*page:11*page], unix.MADV_DONTNEED))
+	r.mustRelease()
+	pages := r.fault(0, "R.R.R.RrRrrR", false, false)
+	for i, want := range map[int]unix.Errno{1: unix.EFAULT, 3: unix.EOPNOTSUPP, 5: unix.EFAULT} {
+		t.require(pages[i].Err == want, "page %d: %v, and not %v", i, pages[i].Err, want)
+	}
+	// Pages that were never touched are the same page of zeroes, until somebody writes.
+	x := r.nic.read(pages[9], 8)
+	t.require(x == 0 && pages[9].Addr == pages[10].Addr, "what was never touched is %#x: %+v", x, pages[9:11])
+	pages = r.fault(6, "R.RR", true, false)
+	r.mustReleaseBefore(released{9, 1, isClear})
+	r.nic.write(pages[3], 8, 77)
+	t.require(b[9*page+8] == 77, "what was written first by the NIC: %d", b[9*page+8])
+	t.require(b[10*page] == 0, "the other page of zeroes: %d", b[10*page])
 
-		// The driver does not wait for a program that could serve the page fault.
-		t.ok(unix.Madvise(b[12*page:14*page], unix.MADV_DONTNEED))
-		defer unix.Close(userFault(t, b[13*page:14*page]))
-		r.fault(12, "R.R", true, false)
-	})
+	// The driver does not wait for a program that could serve the page fault.
+	t.ok(unix.Madvise(b[12*page:14*page], unix.MADV_DONTNEED))
+	defer unix.Close(userFault(t, b[13*page:14*page]))
+	r.fault(12, "R.R", true, false)
 }
 
 // hardOffline makes Linux treat the page of RAM at an address as broken
@@ -195,85 +194,75 @@ func invalids(t *T, g gpudriver.GPU) {
 const hardOffline = "/sys/devices/system/memory/hard_offline_page"
 
 // broken: Linux treats a page's memory as broken. The NIC must release this page only, and does not get it again.
-func broken(t *T, g gpudriver.GPU) {
-	withRegion(t, g, func(f *gpudriver.File, r *region, b []byte) {
-		toGPU(t, f, b[8*page:12*page])
-		pages := r.fault(0, "RRRRRRRRGGGG", true, false)
-		t.ok(os.WriteFile(hardOffline, fmt.Appendf(nil, "%#x", pages[2].Addr), 0))
-		r.mustRelease(released{2, 1, isClear})
-		pages = r.fault(0, "RR.RRRRRGGGG", true, false)
-		t.require(pages[2].Err == unix.EFAULT, "%+v", pages[2])
-		t.ok(check(b[:2*page], 20))
-		r.nic.write(pages[3], 8, 77)
-	})
+func broken(t *T, f *gpudriver.File, r *region, b []byte) {
+	toGPU(t, f, b[8*page:12*page])
+	pages := r.fault(0, "RRRRRRRRGGGG", true, false)
+	t.ok(os.WriteFile(hardOffline, fmt.Appendf(nil, "%#x", pages[2].Addr), 0))
+	r.mustRelease(released{2, 1, isClear})
+	pages = r.fault(0, "RR.RRRRRGGGG", true, false)
+	t.require(pages[2].Err == unix.EFAULT, "%+v", pages[2])
+	t.ok(check(b[:2*page], 20))
+	r.nic.write(pages[3], 8, 77)
 }
 
 // forkTold: a fork makes pages of both processes read-only. The NIC must not write to them, because it would write to
 // the child's.
-func forkTold(t *T, g gpudriver.GPU) {
-	withRegion(t, g, func(f *gpudriver.File, r *region, b []byte) {
-		for _, kinds := range []string{"RRRR", "GGGG"} {
-			fill(b, 8)
-			if kinds == "GGGG" {
-				toGPU(t, f, b)
-			}
-			r.fault(3, kinds, true, false)
-			fork(t, b, true)
-			r.mustRelease(released{3, 4, isProtect})
-			t.ok(check(b, 8))
+func forkTold(t *T, f *gpudriver.File, r *region, b []byte) {
+	for _, kinds := range []string{"RRRR", "GGGG"} {
+		fill(b, 8)
+		if kinds == "GGGG" {
+			toGPU(t, f, b)
 		}
-		// The pages stay read-only until the program writes, which moves pages of the GPU to RAM.
-		toGPU(t, f, b)
-		r.fault(3, "gggg", false, false)
-		r.fault(3, "RRRR", true, false)
+		r.fault(3, kinds, true, false)
+		fork(t, b, true)
+		r.mustRelease(released{3, 4, isProtect})
 		t.ok(check(b, 8))
-	})
+	}
+	// The pages stay read-only until the program writes, which moves pages of the GPU to RAM.
+	toGPU(t, f, b)
+	r.fault(3, "gggg", false, false)
+	r.fault(3, "RRRR", true, false)
+	t.ok(check(b, 8))
 }
 
 // closeTold: closing a region, and closing a file with regions.
-func closeTold(t *T, g gpudriver.GPU) {
-	withRegion(t, g, func(f *gpudriver.File, r *region, b []byte) {
-		toGPU(t, f, b[:2*page])
-		r.fault(1, "GR", true, false)
-		t.ok(r.Close())
-		r.mustRelease(released{1, 2, isClosed})
-		r.mayNotFault("a page of a region that is closed", 1, unix.ENOENT)
-		other := open(t, g)
-		x := r.nic.openRegion(other, b)
-		x.fault(15, "R", true, false)
-		t.ok(other.Close())
-		x.mustRelease(released{15, 1, isClosed})
-		t.ok(check(b, 20))
-	})
+func closeTold(t *T, f *gpudriver.File, r *region, b []byte) {
+	toGPU(t, f, b[:2*page])
+	r.fault(1, "GR", true, false)
+	t.ok(r.Close())
+	r.mustRelease(released{1, 2, isClosed})
+	r.mayNotFault("a page of a region that is closed", 1, unix.ENOENT)
+	other := open(t)
+	x := r.nic.openRegion(other, b)
+	x.fault(15, "R", true, false)
+	t.ok(other.Close())
+	x.mustRelease(released{15, 1, isClosed})
+	t.ok(check(b, 20))
 }
 
 // silent: the NIC does not answer. Each program that changes its memory waits once.
-func silent(t *T, g gpudriver.GPU) {
-	withBound(t, g, 200, func(g gpudriver.GPU) {
-		withRegion(t, g, func(f *gpudriver.File, r *region, b []byte) {
-			r.fault(0, "RRRRRRRR", true, false)
-			r.nic.mode(testnic.Silent)
-			t.ok(unix.Madvise(b[:page], unix.MADV_DONTNEED))
-			r.isQuarantined("DONTNEED", 1)
-			r.mayNotFault("a page of a region that is quarantined", 0, unix.EIO)
-			// Linux takes all other pages without a request to the NIC.
-			t.ok(unmap(b))
-			r.mustRelease()
-			for _, kill := range []bool{false, true} {
-				r.nic.mode(testnic.Answers)
-				c := newChild(f, r.nic, 8)
-				r.nic.mode(testnic.Silent)
-				t.ok(c.end(kill))
-				c.isQuarantined(fmt.Sprint("a process that ends, killed ", kill), 8)
-			}
-			r.nic.mode(testnic.Answers)
-			bothWait(f, r.nic)
-			// Other regions work as before.
-			c := newChild(f, r.nic, 8)
-			t.ok(c.end(true))
-			c.mustRelease(released{0, 8, isRelease})
-		})
-	})
+func silent(t *T, f *gpudriver.File, r *region, b []byte) {
+	r.fault(0, "RRRRRRRR", true, false)
+	r.nic.mode(testnic.Silent)
+	t.ok(unix.Madvise(b[:page], unix.MADV_DONTNEED))
+	r.isQuarantined("DONTNEED", 1)
+	r.mayNotFault("a page of a region that is quarantined", 0, unix.EIO)
+	// Linux takes all other pages without a request to the NIC.
+	t.ok(unmap(b))
+	r.mustRelease()
+	for _, kill := range []bool{false, true} {
+		r.nic.mode(testnic.Answers)
+		c := newChild(f, r.nic, 8)
+		r.nic.mode(testnic.Silent)
+		t.ok(c.end(kill))
+		c.isQuarantined(fmt.Sprint("a process that ends, killed ", kill), 8)
+	}
+	r.nic.mode(testnic.Answers)
+	bothWait(f, r.nic)
+	// Other regions work as before.
+	c := newChild(f, r.nic, 8)
+	t.ok(c.end(true))
+	c.mustRelease(released{0, 8, isRelease})
 }
 
 // isQuarantined checks that a region is quarantined because the NIC did not release pages within 200 ms.
@@ -319,37 +308,23 @@ func bothWait(f *gpudriver.File, n *hostNIC) {
 	t.ok(r.Close())
 }
 
-// removalTold: the GPU is removed while the NIC uses pages in the GPU and in RAM.
-func removalTold(t *T, g gpudriver.GPU) {
-	removal(t, g, testnic.Answers, func(r *region) { r.mustRelease(released{2, 10, isRemoved}) })
-}
-
-// removalSilent: the same, and the NIC does not answer.
-func removalSilent(t *T, g gpudriver.GPU) {
-	withBound(t, g, 50, func(g gpudriver.GPU) {
-		removal(t, g, testnic.Silent, func(r *region) {
-			// The host may miss that the driver gave the request up, because the mailbox is removed too.
-			list := r.nic.log()
-			t.require(len(list) > 0 && list[0].region == r.ID() && list[0].pages.reason == isRemoved, "told %+v", list)
-		})
-	})
-}
-
-// removal removes a GPU, adds it again and lets look check the driver's requests.
-func removal(t *T, g gpudriver.GPU, mode uint64, look func(r *region)) {
-	withRegion(t, g, func(f *gpudriver.File, r *region, b []byte) {
+// removal returns a test that removes the GPU, in some mode of the NIC, while the NIC uses pages in the GPU and in RAM,
+// adds it again and lets look check the driver's requests.
+func removal(mode uint64, look func(t *T, r *region)) func(t *T) {
+	return inRegion(func(t *T, f *gpudriver.File, r *region, b []byte) {
 		toGPU(t, f, b[:4*page])
 		r.fault(2, "GG", true, false)
 		r.fault(10, "RR", false, false)
 		r.nic.mode(mode)
-		t.ok(errors.Join(bind(g, "unbind"), bind(g, "bind")))
+		t.ok(errors.Join(bind(t.gpu, "unbind"), bind(t.gpu, "bind")))
 		r.mayNotFault("a page by a GPU that is gone", 2, unix.ENODEV)
 		// The page of commands was removed with the GPU; the NIC still has its log.
-		again := open(t, only(t))
+		t.gpu = only(t)
+		again := open(t)
 		defer again.Close()
 		r.nic = newHostNIC(t, again)
 		defer t.unmap(r.nic.control)
-		look(r)
+		look(t, r)
 		t.ok(check(b, 20))
 		// The driver does not request anything of this region any more; closing it is no error.
 		t.ok(unmap(b))
@@ -359,36 +334,40 @@ func removal(t *T, g gpudriver.GPU, mode uint64, look func(r *region)) {
 	})
 }
 
+func removalTold(_ *T, r *region) { r.mustRelease(released{2, 10, isRemoved}) }
+
+// removalSilent: the host may miss that the driver gave the request up, because the mailbox is removed too.
+func removalSilent(t *T, r *region) {
+	list := r.nic.log()
+	t.require(len(list) > 0 && list[0].region == r.ID() && list[0].pages.reason == isRemoved, "told %+v", list)
+}
+
 // nicGone: the driver waits only once for a NIC that answers nothing and frees nothing. It cannot name further regions
 // to the host, but only count them. When the NIC has freed the requests that were given up, it gets requests as before.
-func nicGone(t *T, g gpudriver.GPU) {
-	withBound(t, g, 5, func(g gpudriver.GPU) {
-		withNIC(t, g, func(f *gpudriver.File, n *hostNIC) {
-			b := anonymous(t, page, false)
-			defer t.unmap(b)
-			b[0] = 1
-			// taken opens a region, lets the NIC use its page, and makes Linux take the page back.
-			taken := func() (s gpudriver.RegionStats, lost uint64) {
-				r := n.openRegion(f, b)
-				r.fault(0, "R", true, false)
-				t.ok(unix.Mprotect(b, unix.PROT_READ))
-				t.ok(unix.Mprotect(b, unix.PROT_READ|unix.PROT_WRITE))
-				s = must(r.Stats())(t)
-				lost = n.do(testnic.Lost).Words[0]
-				t.ok(r.Close())
-				return s, lost
-			}
-			n.mode(testnic.Dead)
-			for i := range uint64(8) {
-				s, lost := taken()
-				t.require(s.Quarantined && s.Invalidations == 1 && lost == i, "region %d: %+v, %d are lost", i, s, lost)
-			}
-			n.mode(testnic.Answers)
-			s, lost := taken()
-			t.require(!s.Quarantined && s.Invalidations == 1 && lost == 7,
-				"when the NIC is there again: %+v, %d are lost", s, lost)
-		})
-	})
+func nicGone(t *T, f *gpudriver.File, n *hostNIC) {
+	b := anonymous(t, page, false)
+	defer t.unmap(b)
+	b[0] = 1
+	// taken opens a region, lets the NIC use its page, and makes Linux take the page back.
+	taken := func() (s gpudriver.RegionStats, lost uint64) {
+		r := n.openRegion(f, b)
+		r.fault(0, "R", true, false)
+		t.ok(unix.Mprotect(b, unix.PROT_READ))
+		t.ok(unix.Mprotect(b, unix.PROT_READ|unix.PROT_WRITE))
+		s = must(r.Stats())(t)
+		lost = n.do(testnic.Lost).Words[0]
+		t.ok(r.Close())
+		return s, lost
+	}
+	n.mode(testnic.Dead)
+	for i := range uint64(8) {
+		s, lost := taken()
+		t.require(s.Quarantined && s.Invalidations == 1 && lost == i, "region %d: %+v, %d are lost", i, s, lost)
+	}
+	n.mode(testnic.Answers)
+	s, lost := taken()
+	t.require(!s.Quarantined && s.Invalidations == 1 && lost == 7,
+		"when the NIC is there again: %+v, %d are lost", s, lost)
 }
 
 // unmap unmaps memory and reserves the addresses, because unmapping the rest of b later would unmap memory that another

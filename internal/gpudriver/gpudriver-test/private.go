@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -23,20 +24,20 @@ import (
 
 // privateCases test programs' pages in the GPU's memory.
 var privateCases = []testCase{
-	{"bad calls about a program's pages are refused", badMoves},
+	{"bad calls about a program's pages are refused", inMemory(piece, badMoves)},
 	{"pages move to the GPU, and come back as they are touched", byTouch},
-	{"pages come back as is asked for", byRequest},
-	{"pages that were never touched are zeroes", untouched},
-	{"what is shared, a file's or pinned stays", stays},
-	{"a GPU that is full takes what it has room for", full},
+	{"pages come back as is asked for", inMemory(0, byRequest)},
+	{"pages that were never touched are zeroes", inMemory(piece, untouched)},
+	{"what is shared, a file's or pinned stays", inMemory(piece, stays)},
+	{"a GPU that is full takes what it has room for", inMemory(piece, full)},
 	{"what is unmapped or not needed is free again", unmapped},
-	{"a fork has its own copy", forked},
+	{"a fork has its own copy", inMemory(piece, forked)},
 	{"a process that is killed leaves nothing", killed},
 	{"nothing that is written while pages move is lost", written},
-	{"removal brings pages back", evicted},
-	{"a program that serves its own page faults does not hold removal up", unserved},
-	{"the kernel moves pages in RAM meanwhile", compacted},
-	{"RAM is short meanwhile", pressed},
+	{"removal brings pages back", inMemory(0, evicted)},
+	{"a program that serves its own page faults does not hold removal up", inMemory(2*page, unserved)},
+	{"the kernel moves pages in RAM meanwhile", compacting(touchAndWrite)},
+	{"RAM is short meanwhile", shortOfRAM(someByTouch)},
 	{"the driver lets go of the GPU and takes it again meanwhile", rebound},
 }
 
@@ -78,8 +79,8 @@ func check(b []byte, seed uint64) error {
 }
 
 // with opens a GPU and maps memory of some size for do.
-func with(t *T, g gpudriver.GPU, size int, do func(f *gpudriver.File, b []byte)) {
-	f := open(t, g)
+func with(t *T, size int, do func(f *gpudriver.File, b []byte)) {
+	f := open(t)
 	defer f.Close()
 	b := anonymous(t, size, false)
 	defer t.unmap(b)
@@ -105,25 +106,28 @@ func inGPU(t *T, f *gpudriver.File, b []byte) int {
 	return len(seen)
 }
 
-func badMoves(t *T, g gpudriver.GPU) {
-	with(t, g, piece, func(f *gpudriver.File, b []byte) {
-		pos := addressOf(b)
-		move := func(addr, size uint64, flags uint32) error { return errOf(f.Migrate(addr, size, flags)) }
-		where := func(args ...uint64) error { return f.Raw(0x4018e904, words(args...)) }
-		hole := anonymous(t, 2*page, false)
-		gone := addressOf(hole)
-		t.ok(unix.Munmap(hole))
-		t.refused("no pages", move(pos, 0, 1), unix.EINVAL)
-		t.refused("no whole page", move(pos, page-1, 1), unix.EINVAL)
-		t.refused("not from a page on", move(pos+8, page, 1), unix.EINVAL)
-		t.refused("around the end", move(1<<64-page, 2*page, 1), unix.EINVAL)
-		t.refused("the kernel's", move(1<<63, page, 1), unix.EINVAL)
-		t.refused("a flag that is none", move(pos, page, 2), unix.EINVAL)
-		t.refused("nothing is mapped there", move(gone, page, 1), unix.EFAULT)
-		t.refused("too many places", where(pos, 1<<33, pos), unix.E2BIG)
-		t.refused("places that cannot be written", where(pos, page, 8), unix.EFAULT)
-		t.refused("places of no page", where(pos+1, page, pos), unix.EINVAL)
-	})
+// inMemory returns test with a GPU and memory of some size; 0: moveSize.
+func inMemory(size int, test func(t *T, f *gpudriver.File, b []byte)) func(t *T) {
+	return func(t *T) { with(t, cmp.Or(size, moveSize), func(f *gpudriver.File, b []byte) { test(t, f, b) }) }
+}
+
+func badMoves(t *T, f *gpudriver.File, b []byte) {
+	pos := addressOf(b)
+	move := func(addr, size uint64, flags uint32) error { return errOf(f.Migrate(addr, size, flags)) }
+	where := func(args ...uint64) error { return f.Raw(0x4018e904, words(args...)) }
+	hole := anonymous(t, 2*page, false)
+	gone := addressOf(hole)
+	t.ok(unix.Munmap(hole))
+	t.refused("no pages", move(pos, 0, 1), unix.EINVAL)
+	t.refused("no whole page", move(pos, page-1, 1), unix.EINVAL)
+	t.refused("not from a page on", move(pos+8, page, 1), unix.EINVAL)
+	t.refused("around the end", move(1<<64-page, 2*page, 1), unix.EINVAL)
+	t.refused("the kernel's", move(1<<63, page, 1), unix.EINVAL)
+	t.refused("a flag that is none", move(pos, page, 2), unix.EINVAL)
+	t.refused("nothing is mapped there", move(gone, page, 1), unix.EFAULT)
+	t.refused("too many places", where(pos, 1<<33, pos), unix.E2BIG)
+	t.refused("places that cannot be written", where(pos, page, 8), unix.EFAULT)
+	t.refused("places of no page", where(pos+1, page, pos), unix.EINVAL)
 }
 
 // addressOf returns the address of memory.
@@ -136,15 +140,15 @@ func words(list ...uint64) (b []byte) {
 	return b
 }
 
-func byTouch(t *T, g gpudriver.GPU) { moveAndTouch(t, g, moveTimes, false) }
+func byTouch(t *T) { moveAndTouch(t, moveTimes, false) }
 
 // moveAndTouch moves memory to the GPU and touches it, several times, with small and with huge pages. some: pages may
 // stay in RAM, because the kernel is using them.
-func moveAndTouch(t *T, g gpudriver.GPU, times int, some bool) {
+func moveAndTouch(t *T, times int, some bool) {
 	for _, huge := range []bool{false, true} {
 		t.step = fmt.Sprintf("huge pages %v", huge)
 		func() {
-			f := open(t, g)
+			f := open(t)
 			defer f.Close()
 			b := anonymous(t, moveSize, huge)
 			defer t.unmap(b)
@@ -171,64 +175,56 @@ func moveAndTouch(t *T, g gpudriver.GPU, times int, some bool) {
 	t.step = ""
 }
 
-func byRequest(t *T, g gpudriver.GPU) {
-	with(t, g, moveSize, func(f *gpudriver.File, b []byte) {
-		fill(b, 7)
-		toGPU(t, f, b)
-		// Pages in the GPU are not moved again.
+func byRequest(t *T, f *gpudriver.File, b []byte) {
+	fill(b, 7)
+	toGPU(t, f, b)
+	// Pages in the GPU are not moved again.
+	n, err := f.ToGPU(b)
+	t.require(err == nil && n == 0, "moved again: %d pages, %v", n, err)
+	n, err = f.ToRAM(b[:len(b)/2])
+	t.require(err == nil && n == uint64(len(b)/2/page), "half of it: %d pages, %v", n, err)
+	left := inGPU(t, f, b)
+	t.require(left == len(b)/2/page, "%d pages are left there", left)
+	t.ok(check(b, 7))
+}
+
+func untouched(t *T, f *gpudriver.File, b []byte) {
+	toGPU(t, f, b)
+	n := bytes.Count(b, []byte{0})
+	t.require(n == len(b), "%d bytes are not 0", len(b)-n)
+}
+
+func stays(t *T, f *gpudriver.File, _ []byte) {
+	file := must(os.CreateTemp("", ""))(t)
+	defer func() { _ = os.Remove(file.Name()) }()
+	defer file.Close()
+	t.ok(file.Truncate(piece))
+	for what, flags := range map[string]int{"shared": unix.MAP_SHARED, "a file's": unix.MAP_PRIVATE} {
+		b := must(unix.Mmap(int(file.Fd()), 0, piece, unix.PROT_READ|unix.PROT_WRITE, flags))(t)
+		fill(b, 3)
 		n, err := f.ToGPU(b)
-		t.require(err == nil && n == 0, "moved again: %d pages, %v", n, err)
-		n, err = f.ToRAM(b[:len(b)/2])
-		t.require(err == nil && n == uint64(len(b)/2/page), "half of it: %d pages, %v", n, err)
-		left := inGPU(t, f, b)
-		t.require(left == len(b)/2/page, "%d pages are left there", left)
-		t.ok(check(b, 7))
-	})
+		err = errors.Join(err, check(b, 3), unix.Munmap(b))
+		t.require(err == nil && n == 0, "%s: %d pages were moved: %v", what, n, err)
+	}
+	locked := anonymous(t, piece, false)
+	defer t.unmap(locked)
+	fill(locked, 4)
+	t.ok(unix.Mlock(locked))
+	toGPU(t, f, locked) // mlock allows that pages move to other memory
+	t.ok(check(locked, 4))
 }
 
-func untouched(t *T, g gpudriver.GPU) {
-	with(t, g, piece, func(f *gpudriver.File, b []byte) {
-		toGPU(t, f, b)
-		n := bytes.Count(b, []byte{0})
-		t.require(n == len(b), "%d bytes are not 0", len(b)-n)
-	})
+func full(t *T, f *gpudriver.File, b []byte) {
+	const room = 10
+	must(f.Alloc(t.gpu.Size-room*page, 0))(t)
+	fill(b, 5)
+	n, err := f.ToGPU(b)
+	t.require(err == nil && n == room, "%d pages, %v", n, err)
+	t.ok(check(b, 5))
 }
 
-func stays(t *T, g gpudriver.GPU) {
-	with(t, g, piece, func(f *gpudriver.File, _ []byte) {
-		file := must(os.CreateTemp("", ""))(t)
-		defer func() { _ = os.Remove(file.Name()) }()
-		defer file.Close()
-		t.ok(file.Truncate(piece))
-		for what, flags := range map[string]int{"shared": unix.MAP_SHARED, "a file's": unix.MAP_PRIVATE} {
-			b := must(unix.Mmap(int(file.Fd()), 0, piece, unix.PROT_READ|unix.PROT_WRITE, flags))(t)
-			fill(b, 3)
-			n, err := f.ToGPU(b)
-			err = errors.Join(err, check(b, 3), unix.Munmap(b))
-			t.require(err == nil && n == 0, "%s: %d pages were moved: %v", what, n, err)
-		}
-		locked := anonymous(t, piece, false)
-		defer t.unmap(locked)
-		fill(locked, 4)
-		t.ok(unix.Mlock(locked))
-		toGPU(t, f, locked) // mlock allows that pages move to other memory
-		t.ok(check(locked, 4))
-	})
-}
-
-func full(t *T, g gpudriver.GPU) {
-	with(t, g, piece, func(f *gpudriver.File, b []byte) {
-		const room = 10
-		must(f.Alloc(g.Size-room*page, 0))(t)
-		fill(b, 5)
-		n, err := f.ToGPU(b)
-		t.require(err == nil && n == room, "%d pages, %v", n, err)
-		t.ok(check(b, 5))
-	})
-}
-
-func unmapped(t *T, g gpudriver.GPU) {
-	f := open(t, g)
+func unmapped(t *T) {
+	f := open(t)
 	defer f.Close()
 	b := anonymous(t, piece, false)
 	left := func(want uint64) {
@@ -245,16 +241,14 @@ func unmapped(t *T, g gpudriver.GPU) {
 }
 
 // forked: Go's runtime does not support fork, so the child calls nothing of it: it compares, writes and exits.
-func forked(t *T, g gpudriver.GPU) {
-	with(t, g, piece, func(f *gpudriver.File, b []byte) {
-		for _, childFirst := range []bool{true, false} {
-			fill(b, 8)
-			toGPU(t, f, b)
-			fork(t, b, childFirst)
-			err := check(b, 8)
-			t.require(err == nil, "the parent, after the child has written: %w", err)
-		}
-	})
+func forked(t *T, f *gpudriver.File, b []byte) {
+	for _, childFirst := range []bool{true, false} {
+		fill(b, 8)
+		toGPU(t, f, b)
+		fork(t, b, childFirst)
+		err := check(b, 8)
+		t.require(err == nil, "the parent, after the child has written: %w", err)
+	}
 }
 
 // fork makes a child compare memory that fill wrote with seed 8, and write over it. The parent checks it meanwhile,
@@ -291,25 +285,26 @@ func fork(t *T, b []byte, childFirst bool) {
 }
 
 // killed: this program is started again as hold, and killed with all its pages in the GPU.
-func killed(t *T, g gpudriver.GPU) {
-	c := exec.Command("/proc/self/exe", "hold", g.Path, strconv.Itoa(moveSize))
+func killed(t *T) {
+	c := exec.Command("/proc/self/exe", "hold", t.gpu.Path, strconv.Itoa(moveSize))
 	out := must(c.StdoutPipe())(t)
 	c.Stderr = os.Stderr
 	t.ok(c.Start())
 	defer func() { _ = c.Process.Kill() }()
 	line, err := bufio.NewReader(out).ReadString('\n')
-	info := ask(t, g)
+	info := ask(t)
 	err = errors.Join(err, c.Process.Kill())
 	_ = c.Wait() // killed
 	t.require(err == nil, "%q: %w", line, err)
 	t.require(info.Private == uint64(moveSize/page), "%d pages are there", info.Private)
-	t.ok(wait("the pages are gone", func() bool { return ask(t, g).Private == 0 }))
+	t.ok(wait("the pages are gone", func() bool { return ask(t).Private == 0 }))
 }
 
 // hold moves memory to a GPU and waits until it is killed.
 func hold(t *T, path, size string) {
 	n := must(strconv.Atoi(size))(t)
-	with(t, gpudriver.GPU{Path: path}, n, func(f *gpudriver.File, b []byte) {
+	t.gpu.Path = path
+	with(t, n, func(f *gpudriver.File, b []byte) {
 		fill(b, 1)
 		toGPU(t, f, b)
 		fmt.Println("ready")
@@ -320,9 +315,9 @@ func hold(t *T, path, size string) {
 }
 
 // written: one thread counts up numbers in all pages while another moves the pages.
-func written(t *T, g gpudriver.GPU) {
+func written(t *T) {
 	const size = 256 << 10
-	with(t, g, size, func(f *gpudriver.File, b []byte) {
+	with(t, size, func(f *gpudriver.File, b []byte) {
 		var rounds, stop atomic.Uint64
 		var work sync.WaitGroup
 		work.Go(func() {
@@ -355,14 +350,12 @@ func written(t *T, g gpudriver.GPU) {
 }
 
 // evicted: removal of a GPU moves its pages to RAM.
-func evicted(t *T, g gpudriver.GPU) {
-	with(t, g, moveSize, func(f *gpudriver.File, b []byte) {
-		fill(b, 9)
-		toGPU(t, f, b)
-		t.ok(errors.Join(bind(g, "unbind"), check(b, 9)))
-		t.refused("to a GPU that is gone", errOf(f.ToGPU(b)), unix.ENODEV)
-		t.ok(bind(g, "bind"))
-	})
+func evicted(t *T, f *gpudriver.File, b []byte) {
+	fill(b, 9)
+	toGPU(t, f, b)
+	t.ok(errors.Join(bind(t.gpu, "unbind"), check(b, 9)))
+	t.refused("to a GPU that is gone", errOf(f.ToGPU(b)), unix.ENODEV)
+	t.ok(bind(t.gpu, "bind"))
 }
 
 // From include/uapi/linux/userfaultfd.h.
@@ -388,59 +381,37 @@ func userFault(t *T, b []byte) (fd int) {
 }
 
 // unserved: the driver writes an answer to memory whose page faults nobody serves; that does not delay removal.
-func unserved(t *T, g gpudriver.GPU) {
-	with(t, g, 2*page, func(f *gpudriver.File, b []byte) {
-		answer := b[page:]
-		fd := userFault(t, answer)
-		b[0] = 1
-		asked := make(chan error, 1)
-		go func() { asked <- f.Raw(0x4018e904, words(addressOf(b), page, addressOf(answer))) }()
-		// The message about the page fault can be read; the thread waits from then on.
-		poll := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
-		n, err := unix.Poll(poll, int(patience.Milliseconds()))
-		t.require(err == nil && n == 1, "no page fault: %d, %w", n, err)
-		gone := make(chan error, 1)
-		go func() { gone <- bind(g, "unbind") }()
-		err = wait("the GPU is gone", func() bool { return len(gone) > 0 })
-		select {
-		case e := <-asked:
-			err = errors.Join(err, fmt.Errorf("the call has ended: %v", e))
-		default:
-		}
-		// Then the fault is an ordinary one.
-		t.ok(errors.Join(err, unix.Close(fd), <-asked, <-gone, bind(g, "bind")))
-	})
-}
-
-func compacted(t *T, g gpudriver.GPU) {
-	t.beside(compact, func() {
-		moveAndTouch(t, g, moveTimes/4+1, true)
-		written(t, g)
-	})
-}
-
-func pressed(t *T, g gpudriver.GPU) {
-	t.beside(pressure(t), func() { moveAndTouch(t, g, moveTimes/4+1, true) })
-}
-
-// meminfo reads a line of /proc/meminfo, in bytes.
-func meminfo(key string) (uint64, error) {
-	b, err := os.ReadFile("/proc/meminfo")
-	if err != nil {
-		return 0, err
+func unserved(t *T, f *gpudriver.File, b []byte) {
+	answer := b[page:]
+	fd := userFault(t, answer)
+	b[0] = 1
+	asked := make(chan error, 1)
+	go func() { asked <- f.Raw(0x4018e904, words(addressOf(b), page, addressOf(answer))) }()
+	// The message about the page fault can be read; the thread waits from then on.
+	poll := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
+	n, err := unix.Poll(poll, int(patience.Milliseconds()))
+	t.require(err == nil && n == 1, "no page fault: %d, %w", n, err)
+	gone := make(chan error, 1)
+	go func() { gone <- bind(t.gpu, "unbind") }()
+	err = wait("the GPU is gone", func() bool { return len(gone) > 0 })
+	select {
+	case e := <-asked:
+		err = errors.Join(err, fmt.Errorf("the call has ended: %v", e))
+	default:
 	}
-	for line := range bytes.Lines(b) {
-		var kib uint64
-		if rest, ok := bytes.CutPrefix(line, []byte(key)); ok {
-			_, err := fmt.Sscan(string(rest), &kib)
-			return kib << 10, err
-		}
-	}
-	return 0, fmt.Errorf("/proc/meminfo has no %s", key)
+	// Then the fault is an ordinary one.
+	t.ok(errors.Join(err, unix.Close(fd), <-asked, <-gone, bind(t.gpu, "bind")))
 }
+
+func touchAndWrite(t *T) {
+	someByTouch(t)
+	written(t)
+}
+
+func someByTouch(t *T) { moveAndTouch(t, moveTimes/4+1, true) }
 
 // rebound: the program moves pages all the time, while the GPU is removed and added.
-func rebound(t *T, _ gpudriver.GPU) {
+func rebound(t *T) {
 	b := anonymous(t, piece, false)
 	defer t.unmap(b)
 	fill(b, 11)
@@ -468,8 +439,8 @@ func rebound(t *T, _ gpudriver.GPU) {
 		for range 5 * moveTimes {
 			before := moved.Load()
 			t.ok(wait("pages move", func() bool { return moved.Load() > before }))
-			g := only(t)
-			t.ok(errors.Join(bind(g, "unbind"), bind(g, "bind")))
+			t.gpu = only(t)
+			t.ok(errors.Join(bind(t.gpu, "unbind"), bind(t.gpu, "bind")))
 		}
 	})
 	t.ok(check(b, 11))
@@ -478,8 +449,9 @@ func rebound(t *T, _ gpudriver.GPU) {
 // leave moves memory to the GPU, prints the location of each page, and ends: the bytes stay there until the memory is
 // allocated again.
 func leave(t *T, size string) {
+	t.gpu = only(t)
 	n := must(strconv.Atoi(size))(t)
-	with(t, only(t), n, func(f *gpudriver.File, b []byte) {
+	with(t, n, func(f *gpudriver.File, b []byte) {
 		fill(b, 12)
 		toGPU(t, f, b)
 		for _, p := range must(f.Where(b))(t) {

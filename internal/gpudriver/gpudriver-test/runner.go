@@ -15,12 +15,13 @@ import (
 // testCase is a test of the driver. It must leave all memory of the GPU free.
 type testCase struct {
 	name string
-	run  func(t *T, g gpudriver.GPU)
+	run  func(t *T)
 }
 
 // T collects the errors of a running test. Its methods may only be called on the test's goroutine.
 type T struct {
-	step string // the step of the test, named in its errors; "": none
+	gpu  gpudriver.GPU // the GPU under test
+	step string        // the step of the test, named in its errors; "": none
 	errs []error
 }
 

@@ -14,20 +14,19 @@ import (
 
 // notInterrupted: the first call by which a program makes Linux watch its memory starts again after a signal, and does
 // not fail. A process makes one such call, so each call has its own process.
-func notInterrupted(t *T, g gpudriver.GPU) {
-	withNIC(t, g, func(*gpudriver.File, *hostNIC) {
-		for _, call := range []string{"region", "where"} {
-			out, err := exec.Command("/proc/self/exe", "signals", call).CombinedOutput()
-			t.require(err == nil, "%s: %w: %s", call, err, out)
-		}
-	})
+func notInterrupted(t *T, _ *gpudriver.File, _ *hostNIC) {
+	for _, call := range []string{"region", "where"} {
+		out, err := exec.Command("/proc/self/exe", "signals", call).CombinedOutput()
+		t.require(err == nil, "%s: %w: %s", call, err, out)
+	}
 }
 
 // signalled makes the call in that process. During the call Linux locks all 8,192 mappings of the process; meanwhile
 // another thread sends it signals, at most 4,096.
 func signalled(t *T, call string) {
 	runtime.LockOSThread()
-	f := open(t, only(t))
+	t.gpu = only(t)
+	f := open(t)
 	defer f.Close()
 	b := anonymous(t, 8192*page, false)
 	for pos := 0; pos < len(b); pos += 2 * page {

@@ -3,7 +3,6 @@ package main
 import (
 	"encoding/binary"
 	"fmt"
-	"os"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -45,9 +44,9 @@ func (n *hostNIC) answerRequest(r *gpudriver.Region) error {
 
 // countUp makes the NIC count up a number in each page, and the program another one, while pages move to the GPU and
 // back. It returns the number of pages in which the NIC's number is wrong.
-func countUp(t *T, g gpudriver.GPU, mode uint64, long time.Duration) (wrong int) {
+func countUp(t *T, mode uint64, long time.Duration) (wrong int) {
 	const pages = 32
-	withNIC(t, g, func(f *gpudriver.File, n *hostNIC) {
+	onNIC(func(t *T, f *gpudriver.File, n *hostNIC) {
 		b := anonymous(t, pages*page, false)
 		defer t.unmap(b)
 		r := n.openRegion(f, b)
@@ -91,43 +90,20 @@ func countUp(t *T, g gpudriver.GPU, mode uint64, long time.Duration) (wrong int)
 			s.VRAM > 0 && s.RAM > 0 && x.Words[testnic.Written] > 0 && s.Invalidations > 0, "%+v", s)
 		t.ok(r.Close())
 		n.mode(testnic.Answers)
-	})
+	})(t)
 	return wrong
 }
 
-func stress(t *T, g gpudriver.GPU) {
-	wrong := countUp(t, g, testnic.Answers, stressTime)
+func stress(t *T) {
+	wrong := countUp(t, testnic.Answers, stressTime)
 	t.require(wrong == 0, "%d pages have lost writes", wrong)
 }
 
 // sabotage and believing are the negative controls of stress.
-func sabotage(t *T, g gpudriver.GPU) { loses(t, g, testnic.Sabotages) }
+func sabotage(t *T) { loses(t, testnic.Sabotages) }
 
-func believing(t *T, g gpudriver.GPU) { loses(t, g, testnic.Believes) }
+func believing(t *T) { loses(t, testnic.Believes) }
 
-func loses(t *T, g gpudriver.GPU, mode uint64) {
-	t.ok(wait("a write is lost", func() bool { return countUp(t, g, mode, time.Second/2) > 0 }))
-}
-
-func stressCompacted(t *T, g gpudriver.GPU) { t.beside(compact, func() { stress(t, g) }) }
-
-func stressPressed(t *T, g gpudriver.GPU) { t.beside(pressure(t), func() { stress(t, g) }) }
-
-// compact makes Linux compact memory once: it moves pages of all programs (mm/compaction.c).
-func compact() error { return os.WriteFile("/proc/sys/vm/compact_memory", []byte("1"), 0) }
-
-// pressure returns a function that allocates and touches most of the RAM that is available now, and frees it again.
-func pressure(t *T) func() error {
-	available := must(meminfo("MemAvailable:"))(t)
-	size := int(available-available/8-uint64(2*moveSize)) &^ (page - 1)
-	return func() error {
-		b, err := mapAnonymous(size, false)
-		if err != nil {
-			return err
-		}
-		for i := 0; i < len(b); i += page {
-			b[i] = 1
-		}
-		return unix.Munmap(b)
-	}
+func loses(t *T, mode uint64) {
+	t.ok(wait("a write is lost", func() bool { return countUp(t, mode, time.Second/2) > 0 }))
 }
