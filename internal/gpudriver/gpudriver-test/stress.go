@@ -54,6 +54,7 @@ func countUp(t *T, mode uint64, long time.Duration) (wrong int) {
 		n.do(testnic.Start, uint64(r.ID()), pages)
 		rounds, moved := uint32(0), uint64(0)
 		var x testnic.Result
+		var before gpudriver.RegionStats
 		t.beside(func() error { return n.answerRequest(r.Region) }, func() {
 			for start := time.Now(); time.Since(start) < long || moved == 0; rounds++ {
 				moved += must(f.ToGPU(b))(t)
@@ -68,6 +69,7 @@ func countUp(t *T, mode uint64, long time.Duration) (wrong int) {
 					binary.LittleEndian.PutUint32(b[i:], binary.LittleEndian.Uint32(b[i:])+1)
 				}
 			}
+			before = must(r.Stats())(t)
 			x = n.do(testnic.Stop)
 		})
 		if n.control.Requested() { // just before
@@ -85,7 +87,8 @@ func countUp(t *T, mode uint64, long time.Duration) (wrong int) {
 		fmt.Printf("     %d writes, %d requests, %d acknowledgements, %d stale answers; %d pages to the GPU; of %d pages "+
 			"%d wrong; %+v\n", x.Words[testnic.Written], x.Words[testnic.Requests], x.Words[testnic.Acks],
 			x.Words[testnic.Stale], moved, pages, wrong, s)
-		t.require(err == nil && !s.Quarantined && x.Words[testnic.Acks] == s.Invalidations, "%+v, %v", s, err)
+		acks := x.Words[testnic.Acks] // Linux may invalidate pages between these three looks
+		t.require(err == nil && !s.Quarantined && before.Invalidations <= acks && acks <= s.Invalidations, "%+v, %v", s, err)
 		t.require(mode != testnic.Answers ||
 			s.VRAM > 0 && s.RAM > 0 && x.Words[testnic.Written] > 0 && s.Invalidations > 0, "%+v", s)
 		t.ok(r.Close())
