@@ -171,14 +171,22 @@ func (c *Client) Receive(frame []byte) bool {
 func (c *Client) classify(f *Frame, err error) (old uint32, changed bool, cl *call, rdma rdmaNotify) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if f.Src == MAC && f.Kind == KindReply && f.Session == c.session {
+		if cl = c.pending[f.Seq]; cl != nil && (cl.class != f.Class || cl.cmd != f.Command) {
+			cl = nil
+		}
+	}
 	var status JobStatus
 	switch {
+	case cl != nil && errors.Is(err, syscall.EPROTONOSUPPORT): // only the header up to Seq is the same in all versions
+		c.stats.Replies++
+		c.remove(f.Seq)
+		f.Errno, f.Data = syscall.EPROTONOSUPPORT, fmt.Appendf(nil, "the NIC has version %d of the control protocol, "+
+			"this driver has %d: use the same vnic in the guest and on its host", f.Version, Version)
+		return 0, false, cl, rdmaNotify{}
 	case err != nil || f.Src != MAC:
 		err = ErrMalformed
-	case f.Kind == KindReply && f.Session == c.session:
-		if cl = c.pending[f.Seq]; cl == nil || cl.class != f.Class || cl.cmd != f.Command {
-			err = ErrMalformed
-		}
+	case cl != nil:
 	case f.Kind == KindNotify && f.Class == ClassJob && f.Command == JobCompleted:
 		err = decode(f.Data, &status)
 	case f.Kind == KindNotify && f.Class == ClassRDMA:
@@ -244,8 +252,9 @@ func (c *Client) begin(ctx context.Context, class Class, cmd Command) (seq uint3
 }
 
 // Call sends a request and waits for its answer. It repeats the request until the answer comes, ctx
-// ends, or the client's timeout expires (ErrNoAnswer). A refusal is an *Error. After any other
-// error it is unknown whether the NIC executed the command.
+// ends, or the client's timeout expires (ErrNoAnswer). A refusal is an *Error: EPROTONOSUPPORT if
+// the NIC has another version of the protocol. After any other error it is unknown whether the NIC
+// executed the command.
 func (c *Client) Call(ctx context.Context, class Class, cmd Command, data []byte) ([]byte, error) {
 	if len(data) > MaxData {
 		return nil, badData("%d bytes of data do not fit in a frame of %d", len(data), MaxFrame)

@@ -124,6 +124,49 @@ func TestSlowRequestStaysInWindow(t *testing.T) {
 	})
 }
 
+// TestNICOfAnotherVersionIsNamed has a NIC of protocol version 2 answer: the error names both versions in one line, at
+// once, and the client goes on.
+func TestNICOfAnotherVersionIsNamed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, l, _ := connect(t, ClientOptions{Timeout: time.Hour, OnGeneration: func(uint32, uint32) {
+			t.Error("the generation of another version's frame was used")
+		}})
+		testkit.OK(t, testkit.Err(c.Hello(t.Context())))
+		l.drop = func(int) (bool, bool) { return true, false }
+		for _, stray := range []func(f *Frame){func(f *Frame) { f.Session++ }, func(f *Frame) { f.Kind = KindNotify }, nil} {
+			done := make(chan error, 1)
+			go func() { _, err := c.Hello(t.Context()); done <- err }()
+			synctest.Wait()
+			c.mu.Lock()
+			f := Frame{Src: MAC, Header: Header{Kind: KindReply, Class: ClassInfo, Command: InfoHello, Session: c.session,
+				Seq: c.seq - 1, Generation: 99}, Data: []byte("protocol version 1, this end has 2")}
+			c.mu.Unlock()
+			deliver := func(version byte) {
+				b := f.Append(nil)
+				b[EthernetLen] = version
+				c.Receive(b)
+				synctest.Wait()
+			}
+			if stray != nil {
+				stray(&f)
+				deliver(2)
+				testkit.Equal(t, "answers", len(done), 0)
+				l.drop = nil
+				testkit.OK(t, <-done) // by the repeat of the request
+				l.drop = func(int) (bool, bool) { return true, false }
+				continue
+			}
+			deliver(2)
+			err := <-done
+			testkit.ErrorIs(t, err, syscall.EPROTONOSUPPORT)
+			testkit.Equal(t, "error", err.Error(), "the NIC has version 2 of the control protocol, this driver has 1: "+
+				"use the same vnic in the guest and on its host")
+		}
+		l.drop = nil
+		testkit.OK(t, testkit.Err(c.Hello(t.Context())))
+	})
+}
+
 func TestStrangeFramesAreNotAnswers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, l, p := connect(t, ClientOptions{Timeout: time.Second})

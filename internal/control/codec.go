@@ -78,6 +78,37 @@ func decodeFixed(data []byte, v any) (int, error) {
 	return n, err
 }
 
+// appendElems appends the fixed part of a value and its elements. tooMany is the format of the error
+// for more than limit.
+func appendElems[T any](b []byte, head any, elems []T, limit int, tooMany string) ([]byte, error) {
+	if len(elems) > limit {
+		return nil, badData(tooMany, len(elems), limit)
+	}
+	b, err := encode(b, head)
+	if err == nil {
+		b, err = encode(b, elems)
+	}
+	return b, err
+}
+
+// decodeElems sets the fixed part of a value, which has the number of its elements in count, and
+// returns the elements after it. size is the number of bytes used.
+func decodeElems[T any, N uint16 | uint32](data []byte, head any, count *N, limit int) (elems []T, size int,
+	err error) {
+	n, err := decodeFixed(data, head)
+	switch {
+	case err != nil:
+		return nil, 0, err
+	case uint64(*count) > uint64(limit):
+		return nil, 0, badData("%d elements, at most %d", *count, limit)
+	case *count == 0:
+		return nil, n, nil
+	}
+	elems = make([]T, *count)
+	size, err = decodeFixed(data[n:], elems)
+	return elems, n + size, err
+}
+
 // element is the type of a list's elements.
 type element interface {
 	// number returns the element's position in the list's order; not 0.

@@ -366,14 +366,15 @@ func goldenJob() []exchange {
 		{"9.2 poll job: running", poll, JobStatus{ID: done.ID, State: JobRunning}},
 		{"9.2 poll job: ended, every field", poll, done},
 		{"9.2 poll job: refused", poll, refusal(syscall.ENOENT, "no job")},
-		{"9.3 cancel job: cancelled", cancel, JobStatus{ID: done.ID, State: JobDone, Errno: syscall.ECANCELED, Bytes: 42}},
+		{"9.3 cancel job: cancelled", cancel, JobStatus{ID: done.ID, State: JobDone, Errno: uint16(syscall.ECANCELED),
+			Bytes: 42}},
 		{"9.3 cancel job: had ended", cancel, done},
 		{"9.3 cancel job: refused", cancel, refusal(syscall.ENOENT, "no job")},
 	}...)
 }
 
 func fullStatus() JobStatus {
-	s := JobStatus{ID: 0x0102030405060708, State: JobDone, Errno: syscall.EFAULT, Entry: 0x11121314,
+	s := JobStatus{ID: 0x0102030405060708, State: JobDone, Errno: uint16(syscall.EFAULT), Entry: 0x11121314,
 		Bytes: 0x2122232425262728}
 	for i := range s.Sum {
 		s.Sum[i] = byte(0x40 + i)
@@ -392,7 +393,7 @@ func goldenNotify(t *testing.T) string {
 	}{
 		{"success", JobStatus{ID: 1, State: JobDone, Bytes: 4096}},
 		{"every field", fullStatus()},
-		{"cancelled", JobStatus{ID: 2, State: JobDone, Errno: syscall.ECANCELED}},
+		{"cancelled", JobStatus{ID: 2, State: JobDone, Errno: uint16(syscall.ECANCELED)}},
 	} {
 		l.say("9.4 job completed: %s", x.what)
 		l.toDriver(l.d.NotifyJob(nil, driverMAC, &x.s))

@@ -60,9 +60,9 @@ const (
 type JobStatus struct {
 	ID    uint64   // offset 0
 	State JobState // 8
-	// 10, u16: ECANCELED, EFAULT (outside of the port's memory), EIO (memory is gone), ...; 0 is
-	// success
-	Errno syscall.Errno
+	_     uint8
+	// 10: ECANCELED, EFAULT (outside of the port's memory), EIO (memory is gone), ...; 0 is success
+	Errno uint16
 	Entry uint32   // 12: the first entry that was not completed
 	Bytes uint64   // 16: completed
 	Sum   [32]byte // 24: of JobSHA256
@@ -73,32 +73,13 @@ func (s *JobStatus) Err() error {
 	if s.State != JobDone || s.Errno == 0 {
 		return nil
 	}
-	return s.Errno
-}
-
-// jobStatus is a JobStatus in wire format.
-type jobStatus struct {
-	ID    uint64
-	State JobState
-	_     uint8
-	Errno uint16
-	Entry uint32
-	Bytes uint64
-	Sum   [32]byte
-}
-
-func (s JobStatus) append(b []byte) ([]byte, error) {
-	return encode(b, jobStatus{ID: s.ID, State: s.State, Errno: uint16(s.Errno), Entry: s.Entry,
-		Bytes: s.Bytes, Sum: s.Sum})
+	return syscall.Errno(s.Errno)
 }
 
 func (s *JobStatus) decode(data []byte) (int, error) {
-	var w jobStatus
-	n, err := decodeFixed(data, &w)
-	if err == nil && w.State != JobRunning && w.State != JobDone {
-		err = badData("job status: state %d", w.State)
+	n, err := decodeFixed(data, s)
+	if err == nil && s.State != JobRunning && s.State != JobDone {
+		err = badData("job status: state %d", s.State)
 	}
-	*s = JobStatus{ID: w.ID, State: w.State, Errno: syscall.Errno(w.Errno), Entry: w.Entry,
-		Bytes: w.Bytes, Sum: w.Sum}
 	return n, err
 }

@@ -56,7 +56,7 @@ func (j *jobWaits) wait(id uint64) chan JobStatus {
 func (j *jobWaits) reset() {
 	for id, ws := range j.waiters {
 		for _, w := range ws {
-			w <- JobStatus{ID: id, State: JobDone, Errno: syscall.ECANCELED}
+			w <- JobStatus{ID: id, State: JobDone, Errno: uint16(syscall.ECANCELED)}
 		}
 	}
 	*j = jobWaits{}

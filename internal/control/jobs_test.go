@@ -71,7 +71,7 @@ func TestRunJobCancelsWhenItsContextEnds(t *testing.T) {
 		if _, err := c.RunJob(ctx, Job{Op: JobFill}); !errors.Is(err, context.DeadlineExceeded) {
 			t.Fatal(err)
 		}
-		if s, _ := p.PollJob(1); s.Errno != syscall.ECANCELED {
+		if s, _ := p.PollJob(1); s.Errno != uint16(syscall.ECANCELED) {
 			t.Fatalf("the job goes on: %+v", s)
 		}
 		go func() {
@@ -101,7 +101,7 @@ func TestRunJobLeavesNoJobThatNobodyKnows(t *testing.T) {
 		if _, err := c.RunJob(ctx, Job{Op: JobFill}); !errors.Is(err, context.DeadlineExceeded) {
 			t.Fatal(err)
 		}
-		if s, _ := p.PollJob(1); s.Errno != syscall.ECANCELED {
+		if s, _ := p.PollJob(1); s.Errno != uint16(syscall.ECANCELED) {
 			t.Fatalf("the job goes on: %+v", s)
 		}
 		if _, err := c.RunJob(ctx, Job{Op: JobFill}); !errors.Is(err, context.DeadlineExceeded) {
@@ -128,7 +128,7 @@ func TestResetEndsWaits(t *testing.T) {
 			c.Hello(t.Context())
 		})
 		s, err := c.WaitJob(t.Context(), id)
-		if err != nil || s.Errno != syscall.ECANCELED {
+		if err != nil || s.Errno != uint16(syscall.ECANCELED) {
 			t.Fatalf("%+v, %v", s, err)
 		}
 		if id, err = c.SubmitJob(t.Context(), Job{Op: JobFill}); err != nil {

@@ -132,7 +132,7 @@ func (p *port) end(id uint64, errno syscall.Errno) JobStatus {
 		return JobStatus{}
 	}
 	if s.State == JobRunning {
-		s.State, s.Errno, s.Bytes = JobDone, errno, 42
+		s.State, s.Errno, s.Bytes = JobDone, uint16(errno), 42
 	}
 	return *s
 }

@@ -1,6 +1,9 @@
 package control
 
-import "net/netip"
+import (
+	"cmp"
+	"net/netip"
+)
 
 // The commands of RDMA make the objects of the InfiniBand verbs: protection domains (PD), memory
 // regions (MR), completion queues (CQ) and reliably connected queue pairs (QP). They are sent like
@@ -58,8 +61,6 @@ type MR struct {
 	Ranges []MRRange // 48, a count as u32 at 44: of MRGuest, the first ranges
 }
 
-func (m MR) number() uint32 { return m.Key }
-
 // MRRange is a piece of guest memory.
 type MRRange struct {
 	IOVA uint64
@@ -85,28 +86,19 @@ type mr struct {
 }
 
 func (m MR) append(b []byte) ([]byte, error) {
-	if len(m.Ranges) > MaxMRRanges {
-		return nil, badData("mr: %d ranges in a frame, at most %d", len(m.Ranges), MaxMRRanges)
-	}
-	b, err := encode(b, mr{Key: m.Key, PD: m.PD, Kind: m.Kind, Access: m.Access, Buffer: m.Buffer, VA: m.VA, Len: m.Len,
-		Off: m.Off, GPU: m.GPU, Ranges: uint32(len(m.Ranges))})
-	if err == nil && len(m.Ranges) > 0 {
-		b, err = encode(b, m.Ranges)
-	}
-	return b, err
+	head := mr{Key: m.Key, PD: m.PD, Kind: m.Kind, Access: m.Access, Buffer: m.Buffer, VA: m.VA, Len: m.Len, Off: m.Off,
+		GPU: m.GPU, Ranges: uint32(len(m.Ranges))}
+	return appendElems(b, head, m.Ranges, MaxMRRanges, tooManyRanges)
 }
+
+const tooManyRanges = "mr: %d ranges in a frame, at most %d"
 
 func (m *MR) decode(data []byte) (int, error) {
 	var w mr
-	n, err := decodeFixed(data, &w)
-	if err != nil {
-		return n, err
-	}
+	ranges, n, err := decodeElems[MRRange](data, &w, &w.Ranges, MaxMRRanges)
 	*m = MR{Key: w.Key, PD: w.PD, Kind: w.Kind, Access: w.Access, Buffer: w.Buffer, VA: w.VA, Len: w.Len, Off: w.Off,
-		GPU: w.GPU}
-	var k int
-	m.Ranges, k, err = decodeMany[MRRange](data[n:], w.Ranges, MaxMRRanges)
-	return n + k, err
+		GPU: w.GPU, Ranges: ranges}
+	return n, err
 }
 
 // MRMore adds ranges to an MR of guest memory. The MR can be used when the sum of its ranges is
@@ -117,38 +109,14 @@ type MRMore struct {
 }
 
 func (m MRMore) append(b []byte) ([]byte, error) {
-	if len(m.Ranges) > MaxMRRanges {
-		return nil, badData("mr: %d ranges in a frame, at most %d", len(m.Ranges), MaxMRRanges)
-	}
-	b, err := encode(b, [2]uint32{m.Key, uint32(len(m.Ranges))})
-	if err == nil && len(m.Ranges) > 0 {
-		b, err = encode(b, m.Ranges)
-	}
-	return b, err
+	return appendElems(b, [2]uint32{m.Key, uint32(len(m.Ranges))}, m.Ranges, MaxMRRanges, tooManyRanges)
 }
 
 func (m *MRMore) decode(data []byte) (int, error) {
 	var w [2]uint32
-	n, err := decodeFixed(data, &w)
-	if err != nil {
-		return n, err
-	}
-	ranges, k, err := decodeMany[MRRange](data[n:], w[1], MaxMRRanges)
+	ranges, n, err := decodeElems[MRRange](data, &w, &w[1], MaxMRRanges)
 	*m = MRMore{Key: w[0], Ranges: ranges}
-	return n + k, err
-}
-
-// decodeMany decodes n elements of fixed size, at most limit.
-func decodeMany[T any](data []byte, n uint32, limit int) (elems []T, size int, err error) {
-	if n > uint32(limit) {
-		return nil, 0, badData("%d elements, at most %d", n, limit)
-	}
-	if n == 0 {
-		return nil, 0, nil
-	}
-	elems = make([]T, n)
-	size, err = decodeFixed(data, elems)
-	return elems, size, err
+	return n, err
 }
 
 // QP describes a new queue pair.
@@ -197,11 +165,7 @@ func (p QPPath) append(b []byte) ([]byte, error) {
 	if !p.Local.IsValid() || !p.Remote.IsValid() {
 		return nil, badData("queue pair: %v and %v: both ends are needed", p.Local, p.Remote)
 	}
-	err := putAddr(&w.Local, p.Local, w.IPv6)
-	if err == nil {
-		err = putAddr(&w.Remote, p.Remote, w.IPv6)
-	}
-	if err != nil {
+	if err := cmp.Or(putAddr(&w.Local, p.Local, w.IPv6), putAddr(&w.Remote, p.Remote, w.IPv6)); err != nil {
 		return nil, err
 	}
 	return encode(b, w)
@@ -287,15 +251,9 @@ func (p Post) append(b []byte) ([]byte, error) {
 	b, err := encode(b, [2]uint32{p.QPN, uint32(len(p.WRs))})
 	for i := range p.WRs {
 		r := &p.WRs[i]
-		if len(r.SGEs) > MaxSGEs {
-			return nil, badData("work request: %d SGEs, at most %d", len(r.SGEs), MaxSGEs)
-		}
+		head := wr{ID: r.ID, Op: r.Op, Flags: r.Flags, SGEs: uint16(len(r.SGEs)), Imm: r.Imm, Key: r.Key, Remote: r.Remote}
 		if err == nil {
-			b, err = encode(b, wr{ID: r.ID, Op: r.Op, Flags: r.Flags, SGEs: uint16(len(r.SGEs)), Imm: r.Imm, Key: r.Key,
-				Remote: r.Remote})
-		}
-		if err == nil && len(r.SGEs) > 0 {
-			b, err = encode(b, r.SGEs)
+			b, err = appendElems(b, head, r.SGEs, MaxSGEs, "work request: %d SGEs, at most %d")
 		}
 	}
 	return b, err
@@ -310,12 +268,7 @@ func (p *Post) decode(data []byte) (int, error) {
 	*p = Post{QPN: head[0]}
 	for range head[1] { // decoded one by one: the count alone reserves nothing
 		var w wr
-		k, err := decodeFixed(data[n:], &w)
-		if err != nil {
-			return n, err
-		}
-		n += k
-		sges, k, err := decodeMany[SGE](data[n:], uint32(w.SGEs), MaxSGEs)
+		sges, k, err := decodeElems[SGE](data[n:], &w, &w.SGEs, MaxSGEs)
 		if err != nil {
 			return n, err
 		}
@@ -372,29 +325,18 @@ type Completions struct {
 const MaxWCs = (MaxData - 8) / 24
 
 func (c Completions) append(b []byte) ([]byte, error) {
-	if len(c.WCs) > MaxWCs {
-		return nil, badData("%d completions in a frame, at most %d", len(c.WCs), MaxWCs)
-	}
 	head := [2]uint32{uint32(len(c.WCs)), 0}
 	if c.More {
 		head[1] = 1
 	}
-	b, err := encode(b, head)
-	if err == nil && len(c.WCs) > 0 {
-		b, err = encode(b, c.WCs)
-	}
-	return b, err
+	return appendElems(b, head, c.WCs, MaxWCs, "%d completions in a frame, at most %d")
 }
 
 func (c *Completions) decode(data []byte) (int, error) {
 	var head [2]uint32
-	n, err := decodeFixed(data, &head)
-	if err != nil {
-		return n, err
-	}
-	wcs, k, err := decodeMany[WC](data[n:], head[0], MaxWCs)
+	wcs, n, err := decodeElems[WC](data, &head, &head[0], MaxWCs)
 	*c = Completions{WCs: wcs, More: head[1] == 1}
-	return n + k, err
+	return n, err
 }
 
 // QPState is the state of a queue pair.
@@ -421,8 +363,6 @@ type QPStatus struct {
 	_       uint32
 	Out, In RDMACounts // 32, 160
 }
-
-func (s QPStatus) number() uint32 { return s.QPN }
 
 // RDMACounts counts one direction of a queue pair, or of all queue pairs of a port. Out counts the
 // port's requests and the packets that answer them; In counts the peer's. Payload bytes are counted
@@ -495,25 +435,15 @@ type pageAnswer struct {
 }
 
 func (a PageAnswer) append(b []byte) ([]byte, error) {
-	if len(a.Entries) > MaxPages {
-		return nil, badData("pages: %d in an answer, at most %d", len(a.Entries), MaxPages)
-	}
-	b, err := encode(b, pageAnswer{ID: a.ID, Generation: a.Generation, Count: uint16(len(a.Entries)), Errno: a.Errno})
-	if err == nil && len(a.Entries) > 0 {
-		b, err = encode(b, a.Entries)
-	}
-	return b, err
+	head := pageAnswer{ID: a.ID, Generation: a.Generation, Count: uint16(len(a.Entries)), Errno: a.Errno}
+	return appendElems(b, head, a.Entries, MaxPages, "pages: %d in an answer, at most %d")
 }
 
 func (a *PageAnswer) decode(data []byte) (int, error) {
 	var w pageAnswer
-	n, err := decodeFixed(data, &w)
-	if err != nil {
-		return n, err
-	}
-	entries, k, err := decodeMany[uint64](data[n:], uint32(w.Count), MaxPages)
+	entries, n, err := decodeElems[uint64](data, &w, &w.Count, MaxPages)
 	*a = PageAnswer{ID: w.ID, Generation: w.Generation, Errno: w.Errno, Entries: entries}
-	return n + k, err
+	return n, err
 }
 
 // PageCounts are the counters of an MR on demand.

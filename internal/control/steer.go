@@ -157,11 +157,8 @@ func (r RSS) append(b []byte) ([]byte, error) {
 	if err := checkTable(len(r.Table)); err != nil {
 		return nil, err
 	}
-	b, err := encode(b, rssHead{HashTypes: r.HashTypes, Entries: uint16(len(r.Table)), Key: r.Key})
-	if err != nil {
-		return nil, err
-	}
-	return encode(b, r.Table)
+	head := rssHead{HashTypes: r.HashTypes, Entries: uint16(len(r.Table)), Key: r.Key}
+	return appendElems(b, head, r.Table, MaxRSSTable, "RSS table of %d entries, at most %d")
 }
 
 func (r *RSS) decode(data []byte) (int, error) {

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"vnic.dev/vnic/internal/limits"
+	"vnic.dev/vnic/internal/scm"
 	"vnic.dev/vnic/vhostuser"
 )
 
@@ -50,16 +51,14 @@ type frontend struct {
 // watch calls gone once if the backend hangs up, until close. It peeks at a duplicate descriptor:
 // the Frontend reads the connection only when it expects an answer.
 func (f *frontend) watch(gone func(error), _ func(string)) error {
-	raw, err := f.conn.SyscallConn()
-	if err != nil {
-		return err
-	}
 	fd := -1
-	if e := raw.Control(func(c uintptr) { fd, err = unix.FcntlInt(c, unix.F_DUPFD_CLOEXEC, 0) }); e != nil || err != nil {
-		return fmt.Errorf("watching the connection: %w", errors.Join(e, err))
+	err := scm.Control(f.conn, func(c int) (err error) { fd, err = scm.Dup(c); return err })
+	if err != nil {
+		return fmt.Errorf("watching the connection: %w", err)
 	}
 	f.peek = os.NewFile(uintptr(fd), "vhost-user connection")
-	if raw, err = f.peek.SyscallConn(); err != nil {
+	raw, err := f.peek.SyscallConn()
+	if err != nil {
 		return err
 	}
 	f.monitor.Go(func() {

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"vnic.dev/vnic/dma"
+	"vnic.dev/vnic/internal/hugemem"
 	"vnic.dev/vnic/internal/inuse"
 )
 
@@ -36,7 +37,7 @@ type pci struct {
 	factor uint32 // notify_off_multiplier
 	isr    regs
 	device regs
-	mem    *hugeMem
+	mem    *hugemem.Memory
 
 	command  uint16 // command register of the configuration space, with interrupts on
 	features uint64
@@ -53,9 +54,9 @@ type pci struct {
 // devices, numbered by their PCI addresses. It needs root, huge pages and the module
 // uio_pci_generic. One program uses a device at a time: the error EBUSY names the program that uses
 // it.
-func OpenPCI(o PCIOptions) (*NIC, error) { return openPCI("/", newHugeMem("/"), o) }
+func OpenPCI(o PCIOptions) (*NIC, error) { return openPCI("/", sysfs("/").hugePages(), o) }
 
-func openPCI(sys sysfs, mem *hugeMem, o PCIOptions) (*NIC, error) {
+func openPCI(sys sysfs, mem *hugemem.Memory, o PCIOptions) (*NIC, error) {
 	o.fill()
 	gpus, err := sys.gpus()
 	if err != nil {
@@ -316,7 +317,10 @@ func (p *pci) controlQueue() int {
 	return 2 * int(le.Uint16(b[:]))
 }
 
-func (p *pci) alloc(n int) (memory, error) { return p.mem.alloc(n) }
+func (p *pci) alloc(n int) (memory, error) {
+	b, addr, err := p.mem.AllocDMA(n)
+	return memory{b, addr}, err
+}
 
 func (p *pci) ringSize(q int, want uint16) uint16 {
 	most := uint16(0)
@@ -460,7 +464,7 @@ func (p *pci) close() error {
 	case p.kept:
 		p.log.Warn("the memory of a device that has been removed stays allocated", "device", p.dev.addr)
 	case err == nil:
-		p.mem.free()
+		err = p.mem.Free()
 	default:
 		err = fmt.Errorf("%w: its memory stays allocated, as it may still write there", err)
 	}

@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"vnic.dev/vnic/internal/hugemem"
 	"vnic.dev/vnic/internal/testkit"
 )
 
@@ -84,41 +85,43 @@ func TestGPUsAreIVSHMEMDevices(t *testing.T) {
 	}
 }
 
-// fakeHugePages returns a hugeMem with ordinary memory at invented addresses.
-func fakeHugePages() *hugeMem {
-	h := newHugeMem("")
+// fakeHugePages returns a Memory with ordinary memory at invented addresses.
+func fakeHugePages() *hugemem.Memory {
 	next := uint64(1 << 32)
-	h.page = func() ([]byte, uint64, error) {
+	return &hugemem.Memory{NewPage: func() ([]byte, uint64, error) {
 		b, err := unix.Mmap(-1, 0, hugePage, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
 		next -= hugePage
 		return b, next, err
-	}
-	return h
+	}}
 }
+
+const hugePage = hugemem.PageSize
 
 // TestHugePage uses a real huge page if the machine has one: it does not change the machine to get
 // one.
 func TestHugePage(t *testing.T) {
 	tree := newPCITree(t)
 	testkit.OK(t, os.Symlink("/proc", tree.path("proc")))
-	h := newHugeMem(tree.root)
-	defer h.free()
-	m, err := h.alloc(1)
+	h := tree.root.hugePages()
+	defer h.Free()
+	_, addr, err := h.AllocDMA(1)
 	if err != nil {
 		t.Skip(err)
 	}
-	if m.addr == 0 || m.addr%hugePage != 0 {
-		t.Errorf("at %#x", m.addr)
+	if addr == 0 || addr%hugePage != 0 {
+		t.Errorf("at %#x", addr)
 	}
 }
 
 func TestHugeMemory(t *testing.T) {
 	h := fakeHugePages()
-	defer h.free()
+	defer h.Free()
 	type span struct{ from, to uint64 }
 	var spans []span
 	for _, n := range []int{1, PageSize, PageSize + 1, hugePage - 4*PageSize, hugePage, 100} {
-		m := testkit.Must(h.alloc(n))(t)
+		b, addr, err := h.AllocDMA(n)
+		testkit.OK(t, err)
+		m := memory{b, addr}
 		s := span{m.addr, m.addr + uint64(len(m.b))}
 		if len(m.b) < n || m.addr%PageSize != 0 || m.addr/hugePage != (s.to-1)/hugePage {
 			t.Errorf("%d bytes: %#x, %d bytes", n, m.addr, len(m.b))
@@ -130,9 +133,18 @@ func TestHugeMemory(t *testing.T) {
 		}
 		spans = append(spans, s)
 	}
-	if _, err := h.alloc(hugePage + 1); err == nil {
+	if _, _, err := h.AllocDMA(hugePage + 1); err == nil {
 		t.Error("more than a huge page: no error")
 	}
+}
+
+// physical returns the physical address that a test's pagemap has for an address.
+func physical(tree *pciTree, addr uintptr) (uint64, error) {
+	addrs, err := hugemem.Physical(tree.path("pagemap"), addr, 1, 1)
+	if err != nil {
+		return 0, err
+	}
+	return addrs[0], nil
 }
 
 func TestPhysicalErrors(t *testing.T) {
@@ -142,16 +154,16 @@ func TestPhysicalErrors(t *testing.T) {
 	le.PutUint64(entries[16:], 1<<63|0x1234) // page 2
 	tree.write("pagemap", string(entries))
 	for i, want := range []error{nil, unix.EPERM} {
-		if _, err := physical(tree.path("pagemap"), uintptr(i*os.Getpagesize())); err == nil || want != nil &&
+		if _, err := physical(tree, uintptr(i*os.Getpagesize())); err == nil || want != nil &&
 			!errors.Is(err, want) {
 			t.Errorf("page %d: %v", i, err)
 		}
 	}
-	if got, err := physical(tree.path("pagemap"), uintptr(2*os.Getpagesize()+5)); err != nil ||
+	if got, err := physical(tree, uintptr(2*os.Getpagesize()+5)); err != nil ||
 		got != 0x1234*uint64(os.Getpagesize())+5 {
 		t.Errorf("%#x, %v", got, err)
 	}
-	if _, err := physical(tree.path("pagemap"), uintptr(3*os.Getpagesize())); err == nil {
+	if _, err := physical(tree, uintptr(3*os.Getpagesize())); err == nil {
 		t.Error("past the end: no error")
 	}
 }

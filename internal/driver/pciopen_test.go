@@ -52,7 +52,7 @@ func TestPCIDeviceFromOpenToClose(t *testing.T) {
 	if q := notify.read16(0); q != 1 { // all queues have notify offset 0 here
 		t.Errorf("notified of queue %d", q)
 	}
-	used := mem.find(t, common{bar}.read64(regQueueDevice))
+	used := testkit.Must(mem.Slice(common{bar}.read64(regQueueDevice), 12))(t)
 	le.PutUint32(used[4:], 0)       // id
 	le.PutUint32(used[8:], 0)       // length
 	le.PutUint32(used[0:], 0|1<<16) // flags, idx
@@ -73,17 +73,6 @@ func TestPCIDeviceFromOpenToClose(t *testing.T) {
 	if c := command(); c&commandMaster != 0 || c&commandINTxDisable == 0 {
 		t.Errorf("command register %#x after Close", c)
 	}
-}
-
-// find returns the memory at an invented address.
-func (h *hugeMem) find(t *testing.T, addr uint64) []byte {
-	for i, b := range h.pages { // fakeHugePages counts down
-		if base := uint64(1<<32) - uint64(i+1)*hugePage; addr >= base && addr < base+hugePage {
-			return b[addr-base:]
-		}
-	}
-	t.Fatalf("no memory at %#x", addr)
-	return nil
 }
 
 func TestRegisterAccess(t *testing.T) {

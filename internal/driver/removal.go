@@ -21,32 +21,22 @@ func bit(gpu int) uint64 { return 1 << (uint(gpu) % 64) } // control.MaxGPUs is 
 // RemoveGPU tells the driver that the GPU with number id was removed. In a process the program must
 // call it; in a guest the kernel's events do. If the NIC has used the GPU, it stops, and Err
 // returns the error.
-func (n *NIC) RemoveGPU(id int) {
-	n.gpusMu.Lock()
-	defer n.gpusMu.Unlock()
-	for _, g := range n.gpus {
-		if g.ID == id {
-			n.removeGPU(g)
-		}
-	}
-}
+func (n *NIC) RemoveGPU(id int) { n.removeGPU(func(g GPUInfo) bool { return g.ID == id }) }
 
 // removeGPUAt is RemoveGPU for the GPU at a PCI address, if there is one.
-func (n *NIC) removeGPUAt(addr string) {
+func (n *NIC) removeGPUAt(addr string) { n.removeGPU(func(g GPUInfo) bool { return g.PCI == addr }) }
+
+func (n *NIC) removeGPU(removed func(g GPUInfo) bool) {
 	n.gpusMu.Lock()
 	defer n.gpusMu.Unlock()
 	for _, g := range n.gpus {
-		if g.PCI == addr {
-			n.removeGPU(g)
+		if !removed(g) {
+			continue
 		}
-	}
-}
-
-// removeGPU must be called under gpusMu.
-func (n *NIC) removeGPU(g GPUInfo) {
-	n.gpusLost.Or(bit(g.ID)) // before gpusUsed is read; useGPU does it the other way round
-	if n.gpusUsed.Load()&bit(g.ID) != 0 {
-		n.gone(gpuRemoved(g))
+		n.gpusLost.Or(bit(g.ID)) // before gpusUsed is read; useGPU does it the other way round
+		if n.gpusUsed.Load()&bit(g.ID) != 0 {
+			n.gone(gpuRemoved(g))
+		}
 	}
 }
 

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"vnic.dev/vnic/internal/scm"
 )
 
 // sleeper lets the polling goroutine wait for the device's calls: on a descriptor (an eventfd, or
@@ -133,24 +135,20 @@ func (s *sleeper) sleep() (called bool, err error) {
 // have no errno: when epoll reports only EPOLLERR (seen with Linux 7.2), Go does not read at all
 // and returns ErrNotPollable (internal/poll).
 func (s *sleeper) gone() bool {
-	c, err := s.f.SyscallConn()
-	if err != nil {
-		return false
-	}
-	cerr := c.Control(func(fd uintptr) { _, err = unix.Read(int(fd), s.buf[:s.size]) })
-	return cerr == nil && errors.Is(err, unix.EIO)
+	err := scm.Control(s.f, func(fd int) error {
+		_, err := unix.Read(fd, s.buf[:s.size])
+		return err
+	})
+	return errors.Is(err, unix.EIO)
 }
 
 // ready reports whether the descriptor is readable.
 func (s *sleeper) ready() (there bool) {
-	c, err := s.f.SyscallConn()
-	if err != nil {
-		return false
-	}
-	_ = c.Control(func(fd uintptr) {
+	_ = scm.Control(s.f, func(fd int) error {
 		p := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
 		n, err := unix.Poll(p, 0)
 		there = err == nil && n == 1
+		return err
 	})
 	return there
 }

@@ -1,6 +1,10 @@
 package driver
 
-import "errors"
+import (
+	"errors"
+
+	"vnic.dev/vnic/internal/hugemem"
+)
 
 // memory is DMA memory: the driver and the device share it; addr is its address for the device. It is page
 // aligned, zero at first, and freed when the transport is closed.
@@ -63,7 +67,7 @@ type transport interface {
 var errNoReset = errors.New("the queue cannot be reset")
 
 // maxAlloc is the most contiguous DMA memory: a huge page.
-const maxAlloc = 2 << 20
+const maxAlloc = hugemem.PageSize
 
 // slab makes n pieces of size bytes each (a power of two), with few allocations.
 func slab(t transport, n, size int) ([]memory, error) {

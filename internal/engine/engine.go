@@ -25,7 +25,7 @@ type Runner interface {
 	RunJob(ctx context.Context, j control.Job) (control.JobStatus, error)
 }
 
-// DMA allocates guest memory that the NIC reaches: *driver.NIC, or *kernelnic.Memory. It is never
+// DMA allocates guest memory that the NIC reaches: *driver.NIC, or *hugemem.Memory. It is never
 // freed.
 type DMA interface {
 	AllocDMA(size int) (b []byte, iova uint64, err error)

@@ -119,10 +119,10 @@ func Open(path string) (*File, error) {
 // Close closes the device.
 func (f *File) Close() error { return os.NewSyscallError("close", unix.Close(f.fd)) }
 
-// Info is the driver's information about a GPU.
+// Info is the driver's information about a GPU (struct vnicgpu_info).
 type Info struct {
-	Version int
-	Mapped  int    // current mappings of dma-bufs for devices
+	Version uint32
+	Mapped  uint32 // current mappings of dma-bufs for devices
 	Size    uint64 // of the memory
 	Free    uint64 // free memory, in one piece or several
 
@@ -133,36 +133,31 @@ type Info struct {
 
 // Info asks the driver.
 func (f *File) Info() (i Info, err error) {
-	arg := make([]byte, 64)
-	if err := f.call("VNICGPU_GET_INFO", getInfo, arg); err != nil {
-		return i, err
-	}
-	ne := binary.NativeEndian
-	field := func(i int) uint64 { return ne.Uint64(arg[i:]) }
-	return Info{Version: int(ne.Uint32(arg)), Mapped: int(ne.Uint32(arg[4:])), Size: field(8), Free: field(16),
-		Private: field(24), ToGPU: field(32), ToRAM: field(40), Faulted: field(48), Evicted: field(56)}, nil
+	err = f.ioctl("VNICGPU_GET_INFO", getInfo, &i)
+	return i, err
 }
 
 // Alloc allocates zeroed memory for the file, in one piece, and returns its offset in the GPU's
 // memory. ENOMEM: there is no such piece.
 func (f *File) Alloc(size, align uint64) (off uint64, err error) {
-	ne := binary.NativeEndian
-	arg := ne.AppendUint64(ne.AppendUint64(ne.AppendUint64(nil, size), align), 0)
-	if err := f.call("VNICGPU_ALLOC", alloc, arg); err != nil {
+	arg := struct{ Size, Align, Off uint64 }{Size: size, Align: align}
+	if err := f.ioctl("VNICGPU_ALLOC", alloc, &arg); err != nil {
 		return 0, fmt.Errorf("%d bytes: %w", size, err)
 	}
-	return ne.Uint64(arg[16:]), nil
+	return arg.Off, nil
 }
 
 // Export makes a dma-buf of the file's memory. The caller owns the descriptor.
 func (f *File) Export(off, size uint64) (fd int, err error) {
-	ne := binary.NativeEndian
-	arg := ne.AppendUint64(ne.AppendUint64(nil, off), size)
-	arg = ne.AppendUint32(ne.AppendUint32(arg, unix.O_CLOEXEC), 0)
-	if err := f.call("VNICGPU_EXPORT", exportBuf, arg); err != nil {
+	arg := struct {
+		Off, Size uint64
+		Flags     uint32
+		FD        int32
+	}{Off: off, Size: size, Flags: unix.O_CLOEXEC}
+	if err := f.ioctl("VNICGPU_EXPORT", exportBuf, &arg); err != nil {
 		return -1, fmt.Errorf("[%#x, +%#x): %w", off, size, err)
 	}
-	return int(int32(ne.Uint32(arg[20:]))), nil
+	return int(arg.FD), nil
 }
 
 // Mmap maps the file's memory. The caller unmaps it.
@@ -183,6 +178,18 @@ func (f *File) MmapPrivate(off, size uint64) error {
 // Raw makes any call of the driver: for tests.
 func (f *File) Raw(request uintptr, arg []byte) error {
 	return f.call(fmt.Sprintf("%#x", request), request, arg)
+}
+
+// ioctl makes a call whose argument is a struct in the driver's layout: arg points to fields of fixed
+// size without padding. The driver's results are set in it, also after an error.
+func (f *File) ioctl(name string, request uintptr, arg any) error {
+	b, err := binary.Append(nil, binary.NativeEndian, arg)
+	if err != nil {
+		return fmt.Errorf("%s: %w", name, err)
+	}
+	err = f.call(name, request, b)
+	_, derr := binary.Decode(b, binary.NativeEndian, arg)
+	return errors.Join(err, derr)
 }
 
 func (f *File) call(name string, request uintptr, arg []byte) error {

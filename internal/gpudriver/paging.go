@@ -1,7 +1,6 @@
 package gpudriver
 
 import (
-	"encoding/binary"
 	"fmt"
 	"reflect"
 	"runtime"
@@ -39,12 +38,12 @@ func (f *File) FD() int { return f.fd }
 // Mailbox returns the offset of the mailbox in the GPU's memory, through which the driver asks the
 // NIC to release pages, and how long the driver waits for the answer.
 func (f *File) Mailbox() (off uint64, bound time.Duration, err error) {
-	arg := make([]byte, 16)
-	if err := f.call("VNICGPU_MAILBOX", mailbox, arg); err != nil {
-		return 0, 0, err
+	var arg struct {
+		Off    uint64
+		_, Ack uint32
 	}
-	ne := binary.NativeEndian
-	return ne.Uint64(arg), time.Duration(ne.Uint32(arg[12:])) * time.Millisecond, nil
+	err = f.ioctl("VNICGPU_MAILBOX", mailbox, &arg)
+	return arg.Off, time.Duration(arg.Ack) * time.Millisecond, err
 }
 
 // Region is memory of a program; a NIC may use its pages. The file owns it and closes it at the
@@ -64,12 +63,14 @@ func (f *File) OpenRegion(memory []byte) (*Region, error) {
 
 // OpenRegionAt is OpenRegion by address. The address need not be mapped.
 func (f *File) OpenRegionAt(addr, size uint64) (*Region, error) {
-	ne := binary.NativeEndian
-	arg := ne.AppendUint64(ne.AppendUint64(ne.AppendUint64(nil, addr), size), 0)
-	if err := f.call("VNICGPU_REGION_OPEN", regionOpen, arg); err != nil {
+	arg := struct {
+		Addr, Size uint64
+		ID, _      uint32
+	}{Addr: addr, Size: size}
+	if err := f.ioctl("VNICGPU_REGION_OPEN", regionOpen, &arg); err != nil {
 		return nil, fmt.Errorf("[%#x, +%#x): %w", addr, size, err)
 	}
-	return f.Region(ne.Uint32(arg[16:])), nil
+	return f.Region(arg.ID), nil
 }
 
 // Region returns a region that another program has opened on the same file, by its number.
@@ -80,7 +81,7 @@ func (r *Region) ID() uint32 { return r.id }
 
 // Close makes the NIC release all pages, and ends the region.
 func (r *Region) Close() error {
-	return r.file.call("VNICGPU_REGION_CLOSE", regionClose, binary.NativeEndian.AppendUint64(nil, uint64(r.id)))
+	return r.file.ioctl("VNICGPU_REGION_CLOSE", regionClose, &[2]uint32{r.id})
 }
 
 // Kind is the kind of a page's memory.
@@ -153,14 +154,13 @@ func (r *Region) FaultInto(pages []Page, first uint64, n int, write, ram bool) (
 	if ram {
 		flags |= faultRAM
 	}
-	ne := binary.NativeEndian
-	arg := make([]byte, 32)
-	ne.PutUint32(arg, r.id)
-	ne.PutUint32(arg[4:], flags)
-	ne.PutUint64(arg[8:], first)
-	ne.PutUint32(arg[16:], uint32(n))
-	ne.PutUint64(arg[24:], uint64(reflect.ValueOf(&entries).Pointer()))
-	err = r.file.call("VNICGPU_FAULT", faultPages, arg)
+	arg := struct {
+		ID, Flags         uint32
+		First             uint64
+		Count, Generation uint32
+		Entries           uint64 // an address
+	}{ID: r.id, Flags: flags, First: first, Count: uint32(n), Entries: uint64(reflect.ValueOf(&entries).Pointer())}
+	err = r.file.ioctl("VNICGPU_FAULT", faultPages, &arg)
 	runtime.KeepAlive(&entries)
 	if err != nil {
 		return 0, fmt.Errorf("region %d: pages [%d, +%d): %w", r.id, first, n, err)
@@ -168,12 +168,13 @@ func (r *Region) FaultInto(pages []Page, first uint64, n int, write, ram bool) (
 	for i := range n {
 		pages[i] = pageOf(entries[i])
 	}
-	return ne.Uint32(arg[20:]), nil
+	return arg.Generation, nil
 }
 
 // RegionStats are a region's counters since it was opened.
 type RegionStats struct {
-	Quarantined bool   // the NIC has not answered in time: it gets no more pages of the region
+	Quarantined bool // the NIC has not answered in time: it gets no more pages of the region
+	_           [3]byte
 	Mapped      uint64 // pages that the NIC may use now
 
 	Faults             uint64 // answered Faults, with
@@ -191,21 +192,14 @@ type RegionStats struct {
 
 // Stats asks the driver.
 func (r *Region) Stats() (s RegionStats, err error) {
-	ne := binary.NativeEndian
-	arg := make([]byte, 240)
-	ne.PutUint32(arg, r.id)
-	if err := r.file.call("VNICGPU_REGION_STATS", regionStats, arg); err != nil {
+	arg := struct {
+		ID uint32
+		RegionStats
+	}{ID: r.id}
+	if err := r.file.ioctl("VNICGPU_REGION_STATS", regionStats, &arg); err != nil {
 		return s, fmt.Errorf("region %d: %w", r.id, err)
 	}
-	s.Quarantined = ne.Uint32(arg[4:]) != 0
-	for i, p := range []*uint64{&s.Mapped, &s.Faults, &s.RAM, &s.VRAM, &s.Invalid, &s.Invalidations, &s.Untold, &s.Refused,
-		&s.Timeouts} {
-		*p = ne.Uint64(arg[8+8*i:])
-	}
-	for i := range s.Waits {
-		s.Waits[i] = ne.Uint32(arg[80+4*i:])
-	}
-	return s, nil
+	return arg.RegionStats, nil
 }
 
 // Poison checks pages that programs had in the GPU and have freed.
@@ -217,10 +211,6 @@ type Poison struct {
 
 // Poison makes the driver fill freed pages, from the first call on, and check all free ones.
 func (f *File) Poison() (p Poison, err error) {
-	arg := make([]byte, 24)
-	if err := f.call("VNICGPU_POISON", poison, arg); err != nil {
-		return p, err
-	}
-	ne := binary.NativeEndian
-	return Poison{ne.Uint64(arg), ne.Uint64(arg[8:]), ne.Uint64(arg[16:])}, nil
+	err = f.ioctl("VNICGPU_POISON", poison, &p)
+	return p, err
 }

@@ -1,7 +1,6 @@
 package gpudriver
 
 import (
-	"encoding/binary"
 	"fmt"
 	"reflect"
 	"runtime"
@@ -37,23 +36,24 @@ func (f *File) migrate(memory []byte, flags uint32) (pages uint64, err error) {
 
 // Migrate is ToGPU and ToRAM by address: for tests.
 func (f *File) Migrate(addr, size uint64, flags uint32) (pages uint64, err error) {
-	ne := binary.NativeEndian
-	arg := ne.AppendUint64(ne.AppendUint64(nil, addr), size)
-	arg = ne.AppendUint64(ne.AppendUint32(ne.AppendUint32(arg, flags), 0), 0)
-	if err := f.call("VNICGPU_MIGRATE", migrate, arg); err != nil {
-		return ne.Uint64(arg[24:]), fmt.Errorf("[%#x, +%#x): %w", addr, size, err)
+	arg := struct {
+		Addr, Size uint64
+		Flags, _   uint32
+		Pages      uint64
+	}{Addr: addr, Size: size, Flags: flags}
+	if err := f.ioctl("VNICGPU_MIGRATE", migrate, &arg); err != nil {
+		return arg.Pages, fmt.Errorf("[%#x, +%#x): %w", addr, size, err)
 	}
-	return ne.Uint64(arg[24:]), nil
+	return arg.Pages, nil
 }
 
 // Where returns the location of each page of memory, without moving any: an offset in the GPU's
 // memory, InRAM or Absent.
 func (f *File) Where(memory []byte) (places []uint64, err error) {
 	places = make([]uint64, len(memory)/PageSize)
-	ne := binary.NativeEndian
-	arg := ne.AppendUint64(ne.AppendUint64(nil, uint64(reflect.ValueOf(memory).Pointer())), uint64(len(memory)))
-	arg = ne.AppendUint64(arg, uint64(reflect.ValueOf(places).Pointer()))
-	err = f.call("VNICGPU_WHERE", where, arg)
+	arg := [...]uint64{uint64(reflect.ValueOf(memory).Pointer()), uint64(len(memory)),
+		uint64(reflect.ValueOf(places).Pointer())}
+	err = f.ioctl("VNICGPU_WHERE", where, &arg)
 	runtime.KeepAlive(memory)
 	runtime.KeepAlive(places)
 	return places, err

@@ -173,7 +173,7 @@ func Digest(ctx context.Context, c *agent.Client, r Range) (sum [sha256.Size]byt
 }
 
 // Compare reads a range until it differs from the pattern of seed, which begins with the device's
-// first byte (Fill), and gives how many bytes are the same, from the range's start: Range.Len if
+// first byte (gpumem.FillAt), and gives how many bytes are the same, from the range's start: Range.Len if
 // all are.
 func Compare(ctx context.Context, c *agent.Client, r Range, seed uint64) (same uint64, err error) {
 	got, err := opRead.Call(ctx, c, transfer{r, &seed})
@@ -183,7 +183,7 @@ func Compare(ctx context.Context, c *agent.Client, r Range, seed uint64) (same u
 	return got.Match, err
 }
 
-// Write writes the pattern of seed, which begins with the device's first byte (Fill), and has the
+// Write writes the pattern of seed, which begins with the device's first byte (gpumem.FillAt), and has the
 // target flush it.
 func Write(ctx context.Context, c *agent.Client, r Range, seed uint64) error {
 	return opWrite.Do(ctx, c, transfer{r, &seed})

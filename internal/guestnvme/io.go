@@ -3,13 +3,13 @@ package guestnvme
 import (
 	"context"
 	"crypto/sha256"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"os"
 
 	"golang.org/x/sys/unix"
 
+	"vnic.dev/vnic/gpumem"
 	"vnic.dev/vnic/internal/agent"
 )
 
@@ -111,7 +111,7 @@ func (t *transfer) read(ctx context.Context) (r readResult, err error) {
 			_, _ = sum.Write(b)
 			return nil
 		}
-		n := match(b, *t.Seed, off)
+		n := gpumem.MatchAt(b, *t.Seed, off)
 		if r.Match += uint64(n); n < len(b) {
 			return errDiffers
 		}
@@ -137,7 +137,7 @@ func (t *transfer) write(ctx context.Context) error {
 	}
 	defer func() { _ = unix.Munmap(buf) }()
 	err = t.each(ctx, buf, func(b []byte, off uint64) error {
-		Fill(b, *t.Seed, off)
+		gpumem.FillAt(b, *t.Seed, off)
 		if _, err := f.WriteAt(b, int64(off)); err != nil {
 			return fmt.Errorf("write %d bytes at %d: %w", len(b), off, err)
 		}
@@ -147,37 +147,4 @@ func (t *transfer) write(ctx context.Context) error {
 		err = f.Sync()
 	}
 	return errors.Join(err, f.Close())
-}
-
-// Fill writes the pattern of seed, from byte off of its stream on, off being a multiple of 8 as any
-// block's is. It is that of the GPUs' memory (gpumem.FillAt): 8-byte words, little endian, word i
-// being splitmix64's of seed and i.
-func Fill(b []byte, seed, off uint64) {
-	var last [8]byte
-	for i := off / 8; len(b) > 0; i++ {
-		binary.LittleEndian.PutUint64(last[:], word(seed, i))
-		b = b[copy(b, last[:]):]
-	}
-}
-
-// match gives how many bytes of b are the pattern's, from its start.
-func match(b []byte, seed, off uint64) (n int) {
-	var want [8]byte
-	for i := off / 8; n < len(b); i++ {
-		binary.LittleEndian.PutUint64(want[:], word(seed, i))
-		for _, w := range want[:min(8, len(b)-n)] {
-			if b[n] != w {
-				return n
-			}
-			n++
-		}
-	}
-	return n
-}
-
-func word(seed, i uint64) uint64 {
-	z := seed + (i+1)*0x9E3779B97F4A7C15
-	z = (z ^ z>>30) * 0xBF58476D1CE4E5B9
-	z = (z ^ z>>27) * 0x94D049BB133111EB
-	return z ^ z>>31
 }

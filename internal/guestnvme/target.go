@@ -17,6 +17,7 @@ import (
 
 	"vnic.dev/vnic/internal/agent"
 	"vnic.dev/vnic/internal/limits"
+	"vnic.dev/vnic/internal/undo"
 )
 
 // The kernel's target as it is configured (Linux drivers/nvme/target/configfs.c).
@@ -25,22 +26,14 @@ const (
 	nvmet    = configfs + "/nvmet"
 )
 
+// steps are the steps that undo what was configured.
+type steps struct{ undo.Stack }
+
 // server has the guest's target.
 type server struct {
 	mu   sync.Mutex
 	now  *Target // under mu; nil: none
-	undo undo    // under mu: of now
-}
-
-// undo are steps that take back what was done, the last one first.
-type undo []func() error
-
-func (u undo) all() error {
-	var errs []error
-	for i := len(u) - 1; i >= 0; i-- {
-		errs = append(errs, u[i]())
-	}
-	return errors.Join(errs...)
+	undo steps   // under mu: of now
 }
 
 // serve does all of it or nothing.
@@ -58,7 +51,7 @@ func (s *server) serve(ctx context.Context, t Target) (none agent.None, err erro
 	}
 	u, err := t.configure(ctx)
 	if err != nil {
-		return none, errors.Join(err, u.all())
+		return none, errors.Join(err, u.All())
 	}
 	s.now, s.undo = &t, u
 	return none, nil
@@ -67,15 +60,15 @@ func (s *server) serve(ctx context.Context, t Target) (none agent.None, err erro
 func (s *server) stop(context.Context, agent.None) (none agent.None, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	err = s.undo.all()
-	s.now, s.undo = nil, nil
+	err = s.undo.All()
+	s.now = nil
 	return none, err
 }
 
 // configure makes the subsystem and its ports, and gives what takes back as much of it as there is.
-func (t *Target) configure(ctx context.Context) (u undo, err error) {
+func (t *Target) configure(ctx context.Context) (u steps, err error) {
 	if err := mountConfigfs(); err != nil {
-		return nil, err
+		return u, err
 	}
 	subsystem := filepath.Join(nvmet, "subsystems", t.NQN)
 	if err := u.mkdir(subsystem); err != nil {
@@ -111,16 +104,16 @@ func mountConfigfs() error {
 	return nil
 }
 
-func (u *undo) mkdir(dir string) error {
+func (u *steps) mkdir(dir string) error {
 	if err := os.Mkdir(dir, 0o755); err != nil {
 		return err
 	}
-	*u = append(*u, func() error { return unix.Rmdir(dir) })
+	u.Add(func() error { return unix.Rmdir(dir) })
 	return nil
 }
 
 // namespace makes a namespace of a block device. The kernel opens the device when it is enabled.
-func (u *undo) namespace(dir, device string) error {
+func (u *steps) namespace(dir, device string) error {
 	err := u.mkdir(dir)
 	if err == nil {
 		err = set(dir, "device_path", device)
@@ -129,14 +122,14 @@ func (u *undo) namespace(dir, device string) error {
 		err = set(dir, "enable", "1")
 	}
 	if err == nil {
-		*u = append(*u, func() error { return set(dir, "enable", "0") })
+		u.Add(func() error { return set(dir, "enable", "0") })
 	}
 	return err
 }
 
 // port makes a port and links the subsystem into it, at which the kernel listens, in the network
 // namespace of this thread.
-func (u *undo) port(dir string, a netip.AddrPort, subsystem string) error {
+func (u *steps) port(dir string, a netip.AddrPort, subsystem string) error {
 	if err := u.mkdir(dir); err != nil {
 		return err
 	}
@@ -154,7 +147,7 @@ func (u *undo) port(dir string, a netip.AddrPort, subsystem string) error {
 	if err := os.Symlink(subsystem, link); err != nil {
 		return err
 	}
-	*u = append(*u, func() error { return os.Remove(link) })
+	u.Add(func() error { return os.Remove(link) })
 	return nil
 }
 

@@ -80,20 +80,12 @@ func (w *Window) DMABuf(off, size uint64) (fd int, err error) {
 // Export makes a dma-buf of [off, off+size) of the window, and registers the range with the NIC as
 // device memory (devmem/kernel.Exporter).
 func (n *NIC) Export(gpu int, off, size uint64) (fd int, release func() error, err error) {
-	w := n.window
-	if w == nil || gpu != w.gpu {
-		return -1, nil, fmt.Errorf("GPU %d: %w", gpu, unix.ENODEV)
-	}
-	list, err := n.register(off, size)
+	_, release, err = n.Register(gpu, off, size)
 	if err != nil {
 		return -1, nil, err
 	}
-	if fd, err = w.DMABuf(off, size); err != nil {
-		return -1, nil, errors.Join(err, n.unregister(list))
+	if fd, err = n.window.DMABuf(off, size); err != nil {
+		return -1, nil, errors.Join(err, release())
 	}
-	w.use(1)
-	return fd, func() error {
-		w.use(-1)
-		return n.unregister(list)
-	}, nil
+	return fd, release, nil
 }

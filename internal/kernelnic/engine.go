@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"vnic.dev/vnic/internal/control"
+	"vnic.dev/vnic/internal/hugemem"
 	"vnic.dev/vnic/internal/limits"
 )
 
@@ -29,7 +30,7 @@ type runner interface {
 type Engine struct {
 	run    runner
 	w      *Window
-	mem    *Memory
+	mem    *hugemem.Memory
 	tables chan table // unused tables
 }
 
@@ -38,7 +39,7 @@ type table struct {
 	iova uint64
 }
 
-func newEngine(run runner, w *Window, mem *Memory) *Engine {
+func newEngine(run runner, w *Window, mem *hugemem.Memory) *Engine {
 	e := &Engine{run: run, w: w, mem: mem, tables: make(chan table, maxTables)}
 	for range maxTables {
 		e.tables <- table{} // allocated on first use
@@ -90,7 +91,7 @@ func (e *Engine) onTable(ctx context.Context, j control.Job) (sum control.JobSta
 	if j.TableInGPU {
 		return sum, fmt.Errorf("job with a table in GPU memory: %w", unix.EOPNOTSUPP)
 	}
-	in, err := e.mem.slice(j.Table, uint64(j.Entries)*control.JobEntryLen)
+	in, err := e.mem.Slice(j.Table, uint64(j.Entries)*control.JobEntryLen)
 	if err != nil {
 		return sum, fmt.Errorf("job table: %w", err)
 	}

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"net"
 	"net/netip"
@@ -16,7 +15,9 @@ import (
 	"vnic.dev/vnic/devmem"
 	"vnic.dev/vnic/devmem/kernel"
 	"vnic.dev/vnic/internal/control"
+	"vnic.dev/vnic/internal/hugemem"
 	"vnic.dev/vnic/internal/inuse"
+	"vnic.dev/vnic/internal/undo"
 )
 
 // Modules are the kernel modules that a guest needs, unless they are built in.
@@ -52,23 +53,22 @@ type Options struct {
 type NIC struct {
 	name    string
 	mac     net.HardwareAddr
-	addrs   []netip.Prefix // the addresses that Open added to the interface
 	info    control.Info
 	gpu     control.GPUInfo
 	channel *channel
 	window  *Window // nil: not requested
-	memory  *Memory
+	memory  *hugemem.Memory
 	engine  *Engine
 	device  *kernel.Device
-	guard   *guard    // nil: none
-	claim   io.Closer // nil: none
+	guard   *guard     // nil: none
+	undo    undo.Stack // for Close
 }
 
 // Open brings the interface up, takes GPU memory and opens the device. Only one process can have it
 // open: EBUSY names the process that has. One process can open it several times, each time with a
 // separate window.
 func Open(ctx context.Context, o Options) (n *NIC, err error) {
-	n = &NIC{name: o.Interface, memory: new(Memory)}
+	n = &NIC{name: o.Interface, memory: new(hugemem.Memory)}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, n.Close())
@@ -81,12 +81,20 @@ func Open(ctx context.Context, o Options) (n *NIC, err error) {
 		}
 	}
 	if !o.MemoryOnly {
-		if n.claim, err = inuse.Share(n.name); err != nil {
+		claim, err := inuse.Share(n.name)
+		if err != nil {
 			return n, fmt.Errorf("%s: %w", n.name, err)
 		}
+		n.undo.Add(claim.Close)
 	}
+	n.undo.Add(n.memory.Free)
 	var index int
-	if n.mac, index, n.addrs, err = bringUp(n.name, o.MTU, o.Addrs); err != nil {
+	var added []netip.Prefix
+	n.mac, index, added, err = bringUp(n.name, o.MTU, o.Addrs)
+	if len(added) > 0 {
+		n.undo.Add(func() error { return takeDown(n.name, added) })
+	}
+	if err != nil {
 		return n, err
 	}
 	if err := addRoutes(index, o.Gateways); err != nil {
@@ -100,6 +108,7 @@ func Open(ctx context.Context, o Options) (n *NIC, err error) {
 	if n.channel, err = openChannel(n.name, index, n.mac); err != nil {
 		return n, err
 	}
+	n.undo.Add(n.channel.close)
 	if n.info, err = n.channel.ctl.Hello(ctx); err != nil {
 		return n, fmt.Errorf("%s: is it a vnic NIC? %w", n.name, err)
 	}
@@ -107,6 +116,7 @@ func Open(ctx context.Context, o Options) (n *NIC, err error) {
 		if n.guard, err = startGuard(n.name); err != nil {
 			return n, err
 		}
+		n.undo.Add(n.guard.close)
 	}
 	if o.Window > 0 {
 		if err := n.takeWindow(ctx, o.GPU, o.Window); err != nil {
@@ -119,6 +129,7 @@ func Open(ctx context.Context, o Options) (n *NIC, err error) {
 	if n.device, err = kernel.Open(kernel.Options{Interface: n.name, Buffers: n, Log: o.Log, Alone: true}); err != nil {
 		return n, err
 	}
+	n.undo.Add(n.device.Close)
 	if o.HostQueues > 0 {
 		if err := n.device.SetRSS(o.HostQueues); err != nil {
 			return n, fmt.Errorf("%s: RSS over %d queues: %w", n.name, o.HostQueues, err)
@@ -159,6 +170,7 @@ func (n *NIC) takeWindow(ctx context.Context, gpu *int, size uint64) error {
 	if err != nil {
 		return err
 	}
+	n.undo.Add(n.window.Close)
 	n.engine = newEngine(n.channel.ctl, n.window, n.memory)
 	return n.checkWindow(ctx)
 }
@@ -207,7 +219,7 @@ func (n *NIC) GPU() control.GPUInfo { return n.gpu }
 func (n *NIC) Window() *Window { return n.window }
 
 // Memory returns guest RAM that the GPU's engines can access.
-func (n *NIC) Memory() *Memory { return n.memory }
+func (n *NIC) Memory() *hugemem.Memory { return n.memory }
 
 // Engine returns the engine that runs jobs on the GPU.
 func (n *NIC) Engine() *Engine { return n.engine }
@@ -227,30 +239,4 @@ func (d device) Close() error { return d.nic.Close() }
 
 // Close closes the device, frees the memory and removes the addresses that Open added; the
 // interface stays up.
-func (n *NIC) Close() error {
-	var errs []error
-	if n.device != nil {
-		errs = append(errs, n.device.Close())
-		n.device = nil
-	}
-	if n.window != nil {
-		errs = append(errs, n.window.Close())
-		n.window = nil
-	}
-	errs = append(errs, n.guard.close())
-	n.guard = nil
-	if n.channel != nil {
-		errs = append(errs, n.channel.close())
-		n.channel = nil
-	}
-	if n.addrs != nil {
-		errs = append(errs, takeDown(n.name, n.addrs))
-		n.addrs = nil
-	}
-	errs = append(errs, n.memory.Close())
-	if n.claim != nil {
-		errs = append(errs, n.claim.Close())
-		n.claim = nil
-	}
-	return errors.Join(errs...)
-}
+func (n *NIC) Close() error { return n.undo.All() }

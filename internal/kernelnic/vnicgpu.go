@@ -26,7 +26,7 @@ func NewDriverWindow(gpu int, size uint64, maps []control.GPUMap) (w *Window, er
 		return nil, err
 	}
 	size = driverSize(size, g.Size)
-	w = &Window{gpu: gpu, fd: -1, restore: func() error { return nil }}
+	w = &Window{gpu: gpu}
 	defer func() {
 		if err != nil {
 			err = fmt.Errorf("window of %d MiB of %s: %w", size>>20, g.Path, errors.Join(err, w.Close()))
@@ -36,11 +36,14 @@ func NewDriverWindow(gpu int, size uint64, maps []control.GPUMap) (w *Window, er
 	if w.driver, err = gpudriver.Open(g.Path); err != nil {
 		return w, err
 	}
+	w.undo.Add(w.driver.Close)
 	if w.base, err = w.driver.Alloc(size, hugePage); err != nil {
 		return w, err
 	}
 	w.extents = []Extent{{GPUOff: iova + w.base, Size: size}}
-	w.mem, err = w.driver.Mmap(w.base, size)
+	if w.mem, err = w.driver.Mmap(w.base, size); err == nil {
+		w.undo.Add(w.unmap)
+	}
 	return w, err
 }
 

@@ -63,8 +63,8 @@ func takeErr(g gpudriver.GPU, _ uint64, err error) (gpudriver.GPU, error) { retu
 // ofDriver makes a window of one piece from a driver, from base on; the memory is ordinary, and the
 // driver's file is no device.
 func ofDriver(base, size uint64) *Window {
-	return &Window{gpu: 2, fd: -1, mem: make([]byte, size), driver: &gpudriver.File{}, base: base,
-		extents: []Extent{{GPUOff: base, Size: size}}, restore: func() error { return nil }}
+	return &Window{gpu: 2, mem: make([]byte, size), driver: &gpudriver.File{}, base: base,
+		extents: []Extent{{GPUOff: base, Size: size}}}
 }
 
 // Invariant: guest-images: A window from a GPU's driver is one piece, with each byte at its place.

@@ -2,7 +2,6 @@ package kernelnic
 
 import (
 	"cmp"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"os"
@@ -10,7 +9,6 @@ import (
 	"runtime"
 	"slices"
 	"strconv"
-	"strings"
 	"sync"
 	"time"
 
@@ -18,11 +16,13 @@ import (
 
 	"vnic.dev/vnic/internal/control"
 	"vnic.dev/vnic/internal/gpudriver"
+	"vnic.dev/vnic/internal/hugemem"
 	"vnic.dev/vnic/internal/limits"
+	"vnic.dev/vnic/internal/undo"
 )
 
 // hugePage is the size of a window's pages.
-const hugePage = 2 << 20
+const hugePage = hugemem.PageSize
 
 // Extent is a piece of a window that is contiguous in GPU memory.
 type Extent struct {
@@ -36,13 +36,13 @@ type Extent struct {
 // with a driver.
 type Window struct {
 	gpu     int
-	fd      int      // a memfd; -1: the driver has the memory
+	fd      int      // a memfd, if driver is nil
 	mem     []byte   // the mapping
 	order   []uint32 // order[i] is the memfd's page that is page i of the window; nil: page i itself
 	extents []Extent
 	driver  *gpudriver.File // nil: memory of a node
 	base    uint64          // offset of mem in the driver's memory
-	restore func() error    // frees the huge pages
+	undo    undo.Stack      // for Close
 
 	mu    sync.Mutex
 	inUse int // under mu: dma-bufs and registrations that were not released
@@ -55,21 +55,21 @@ func NewWindow(gpu, node int, size uint64, maps []control.GPUMap) (w *Window, er
 		return nil, fmt.Errorf("window of %d bytes: %w", size, unix.EINVAL)
 	}
 	pages := int((size + hugePage - 1) / hugePage)
-	w = &Window{gpu: gpu, fd: -1, restore: func() error { return nil }}
+	w = &Window{gpu: gpu}
 	defer func() {
 		if err != nil {
 			err = fmt.Errorf("window of %d MiB on node %d: %w", pages*hugePage>>20, node, errors.Join(err, w.Close()))
 			w = nil
 		}
 	}()
-	if w.restore, err = reserve(node, pages); err != nil {
+	if err := w.reserve(node, pages); err != nil {
 		return w, err
 	}
-	if w.fd,
-		err = unix.MemfdCreate("gpu",
-		unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING|unix.MFD_HUGETLB|unix.MFD_HUGE_2MB); err != nil {
+	const flags = unix.MFD_CLOEXEC | unix.MFD_ALLOW_SEALING | unix.MFD_HUGETLB | unix.MFD_HUGE_2MB
+	if w.fd, err = unix.MemfdCreate("gpu", flags); err != nil {
 		return w, os.NewSyscallError("memfd_create", err)
 	}
+	w.undo.Add(func() error { return unix.Close(w.fd) })
 	length := pages * hugePage
 	if err := unix.Ftruncate(w.fd, int64(length)); err != nil {
 		return w, os.NewSyscallError("ftruncate", err)
@@ -84,13 +84,14 @@ func NewWindow(gpu, node int, size uint64, maps []control.GPUMap) (w *Window, er
 		unix.MAP_SHARED|unix.MAP_NORESERVE); err != nil {
 		return w, os.NewSyscallError("mmap", err)
 	}
+	w.undo.Add(w.unmap)
 	if err := bind(w.mem, node); err != nil {
 		return w, err
 	}
 	for i := 0; i < length; i += hugePage {
 		w.mem[i] = 0
 	}
-	addrs, err := physical(w.mem, hugePage)
+	addrs, err := hugemem.Physical(hugemem.Pagemap, reflect.ValueOf(w.mem).Pointer(), length, hugePage)
 	if err != nil {
 		return w, err
 	}
@@ -111,31 +112,31 @@ func bind(b []byte, node int) error {
 	return nil
 }
 
-// reserve makes sure that a node has n free huge pages, and retries if it has fewer. The kernel
-// silently provides fewer pages than requested, also when a signal interrupts it, and the Go
-// runtime sends signals to its threads (mm/hugetlb.c, set_max_huge_pages). Pages of a killed
+// reserve makes sure that a node has n free huge pages, until Close, and retries if it has fewer.
+// The kernel silently provides fewer pages than requested, also when a signal interrupts it, and
+// the Go runtime sends signals to its threads (mm/hugetlb.c, set_max_huge_pages). Pages of a killed
 // process are freed only after the network has released them.
-func reserve(node, n int) (restore func() error, err error) {
+func (w *Window) reserve(node, n int) error {
 	dir := fmt.Sprintf("/sys/devices/system/node/node%d/hugepages/hugepages-%dkB/", node, hugePage>>10)
-	had, err := readInt(dir + "nr_hugepages")
+	had, err := hugemem.ReadInt(dir + "nr_hugepages")
 	if err != nil {
-		return func() error { return nil }, err
+		return err
 	}
-	free, err := readInt(dir + "free_hugepages")
+	free, err := hugemem.ReadInt(dir + "free_hugepages")
 	if err != nil {
-		return func() error { return nil }, err
+		return err
 	}
-	restore = func() error { return writeInt(dir+"nr_hugepages", had) }
+	w.undo.Add(func() error { return writeInt(dir+"nr_hugepages", had) })
 	if free >= n {
-		return restore, nil
+		return nil
 	}
 	want := had + n - free
 	for start, tries, last := time.Now(), 0, free; time.Since(start) < limits.DeadProcess.Here(); last = free {
 		if err := writeInt(dir+"nr_hugepages", want); err != nil {
-			return restore, err
+			return err
 		}
-		if free, err = readInt(dir + "free_hugepages"); err != nil || free >= n {
-			return restore, err
+		if free, err = hugemem.ReadInt(dir + "free_hugepages"); err != nil || free >= n {
+			return err
 		}
 		if free > last {
 			continue
@@ -144,52 +145,10 @@ func reserve(node, n int) (restore func() error, err error) {
 			time.Sleep(50 * time.Millisecond)
 		}
 	}
-	return restore, fmt.Errorf("%d free huge pages of %d: %w", free, n, unix.ENOMEM)
-}
-
-func readInt(path string) (int, error) {
-	b, err := os.ReadFile(path)
-	if err != nil {
-		return 0, err
-	}
-	n, err := strconv.Atoi(strings.TrimSpace(string(b)))
-	if err != nil {
-		return 0, fmt.Errorf("%s: %w", path, err)
-	}
-	return n, nil
+	return fmt.Errorf("%d free huge pages of %d: %w", free, n, unix.ENOMEM)
 }
 
 func writeInt(path string, n int) error { return os.WriteFile(path, []byte(strconv.Itoa(n)), 0) }
-
-// physical returns the physical addresses of a mapping's pages, which must be present and must not
-// move (Linux Documentation/admin-guide/mm/pagemap.rst).
-func physical(b []byte, page int) ([]uint64, error) {
-	const (
-		entryLen = 8
-		present  = 1 << 63
-		pfnMask  = 1<<55 - 1
-	)
-	f, err := os.Open("/proc/self/pagemap")
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	small := os.Getpagesize()
-	start := int(reflect.ValueOf(b).Pointer())
-	var addrs []uint64
-	for i := 0; i < len(b); i += page {
-		var raw [entryLen]byte
-		if _, err := f.ReadAt(raw[:], int64((start+i)/small*entryLen)); err != nil {
-			return nil, err
-		}
-		e := binary.NativeEndian.Uint64(raw[:])
-		if e&present == 0 || e&pfnMask == 0 {
-			return nil, fmt.Errorf("pagemap: no address of the page at %#x: in memory? root?", start+i)
-		}
-		addrs = append(addrs, e&pfnMask*uint64(small))
-	}
-	return addrs, nil
-}
 
 // arrange sorts the pages by address and finds their offsets in the GPU's memory.
 func (w *Window) arrange(addrs []uint64, maps []control.GPUMap) error {
@@ -308,20 +267,11 @@ func (w *Window) Close() error {
 	if busy > 0 {
 		return fmt.Errorf("%d dma-bufs of the window are in use: %w", busy, unix.EBUSY)
 	}
-	var errs []error
-	if w.mem != nil {
-		errs = append(errs, unix.Munmap(w.mem))
-		w.mem = nil
-	}
-	if w.fd >= 0 {
-		errs = append(errs, unix.Close(w.fd))
-		w.fd = -1
-	}
-	if w.driver != nil {
-		errs = append(errs, w.driver.Close())
-		w.driver = nil
-	}
-	errs = append(errs, w.restore())
-	w.restore = func() error { return nil }
-	return errors.Join(errs...)
+	return w.undo.All()
+}
+
+func (w *Window) unmap() error {
+	b := w.mem
+	w.mem = nil
+	return unix.Munmap(b)
 }

@@ -13,10 +13,11 @@ import (
 	"golang.org/x/sys/unix"
 
 	"vnic.dev/vnic/internal/control"
+	"vnic.dev/vnic/internal/hugemem"
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// The place of the test's GPU 2 in the guest's address space: in two pieces, the second of which
+// The place of the test's GPU 2 in the guest's address space: in two pieces; the second one
 // comes first in GPU memory.
 var testMaps = []control.GPUMap{
 	{GPU: 1, IOVA: 0, Off: 0, Size: 1 << 40},
@@ -27,7 +28,7 @@ var testMaps = []control.GPUMap{
 // window makes a window of pages at the given addresses, on ordinary memory.
 func window(t *testing.T, addrs ...uint64) *Window {
 	t.Helper()
-	w := &Window{gpu: 2, fd: -1, mem: make([]byte, len(addrs)*hugePage), restore: func() error { return nil }}
+	w := &Window{gpu: 2, mem: make([]byte, len(addrs)*hugePage)}
 	testkit.OK(t, w.arrange(addrs, testMaps))
 	return w
 }
@@ -132,7 +133,8 @@ func TestWindowIsReadAndWritten(t *testing.T) {
 }
 
 func TestWindowInUseIsNotClosed(t *testing.T) {
-	w := &Window{fd: -1, inUse: 1, restore: func() error { t.Error("closed"); return nil }}
+	w := &Window{inUse: 1}
+	w.undo.Add(func() error { t.Error("closed"); return nil })
 	testkit.ErrorIs(t, w.Close(), unix.EBUSY)
 }
 
@@ -142,10 +144,10 @@ func TestWindowOfNoSize(t *testing.T) {
 	}
 }
 
-// jobs is a GPU that records its jobs, and runs those that the test can check: tables of byte
+// jobs is a GPU that records its jobs, and runs jobs that the test can check: tables of byte
 // positions.
 type jobs struct {
-	mem  *Memory
+	mem  *hugemem.Memory
 	list []control.Job
 	ents []control.JobEntry
 	fail int // the number, from 1, of the job that fails
@@ -157,7 +159,7 @@ func (g *jobs) RunJob(_ context.Context, j control.Job) (s control.JobStatus, er
 		return s, unix.EIO
 	}
 	if j.Entries > 0 {
-		b, err := g.mem.slice(j.Table, uint64(j.Entries)*control.JobEntryLen)
+		b, err := g.mem.Slice(j.Table, uint64(j.Entries)*control.JobEntryLen)
 		if err != nil {
 			return s, err
 		}
@@ -173,8 +175,8 @@ func (g *jobs) RunJob(_ context.Context, j control.Job) (s control.JobStatus, er
 }
 
 // ram is Memory of one invented page.
-func ram() *Memory {
-	return &Memory{pages: [][]byte{make([]byte, hugePage)}, addrs: []uint64{0x1000_0000}}
+func ram() *hugemem.Memory {
+	return &hugemem.Memory{NewPage: func() ([]byte, uint64, error) { return make([]byte, hugePage), 0x1000_0000, nil }}
 }
 
 func TestJobsOnRangesAreTranslated(t *testing.T) {
@@ -277,7 +279,9 @@ func TestWaitForATableEnds(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	_, err := e.RunJob(ctx, control.Job{Op: control.JobGather, GPU: 2, Table: 0x1000_0000, Entries: 1})
+	_, table, err := mem.AllocDMA(control.JobEntryLen)
+	testkit.OK(t, err)
+	_, err = e.RunJob(ctx, control.Job{Op: control.JobGather, GPU: 2, Table: table, Entries: 1})
 	testkit.ErrorIs(t, err, context.Canceled)
 }
 
@@ -292,12 +296,12 @@ func TestMemoryIsFoundByItsAddress(t *testing.T) {
 		t.Fatalf("%#x, %v", next, err)
 	}
 	c[0] = 9
-	if got, err := m.slice(next, 1); err != nil || got[0] != 9 {
+	if got, err := m.Slice(next, 1); err != nil || got[0] != 9 {
 		t.Errorf("%v, %v", got, err)
 	}
 	for _, bad := range [][2]uint64{{iova - 1, 1}, {iova + hugePage, 1}, {iova + hugePage - 1, 2}, {iova, ^uint64(0)},
 		{0, 1}} {
-		testkit.ErrorIs(t, testkit.Err(m.slice(bad[0], bad[1])), unix.EFAULT, "[%#x, +%#x)", bad[0], bad[1])
+		testkit.ErrorIs(t, testkit.Err(m.Slice(bad[0], bad[1])), unix.EFAULT, "[%#x, +%#x)", bad[0], bad[1])
 	}
 	for _, n := range []int{0, -1, hugePage + 1} {
 		if _, _, err := m.AllocDMA(n); !errors.Is(err, unix.EINVAL) {

@@ -29,7 +29,8 @@ func (p *Port) CancelJob(id uint64) (control.JobStatus, error) {
 }
 
 func jobStatus(s gpumem.Status) control.JobStatus {
-	c := control.JobStatus{ID: s.ID, State: control.JobRunning, Errno: s.Errno, Entry: s.Entry, Bytes: s.Bytes, Sum: s.Sum}
+	c := control.JobStatus{ID: s.ID, State: control.JobRunning, Errno: uint16(s.Errno), Entry: s.Entry, Bytes: s.Bytes,
+		Sum: s.Sum}
 	if s.Done {
 		c.State = control.JobDone
 	}

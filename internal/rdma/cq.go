@@ -188,10 +188,8 @@ func (c *CQ) poll(ctx context.Context, force bool) error {
 	}
 	c.quiet = true // a notify after this makes the next poll ask
 	c.mu.Unlock()
-	var got control.Completions
-	err := c.d.ask(ctx, func(ctx context.Context) (err error) {
-		got, err = c.d.client.PollCQ(ctx, control.Poll{CQ: c.ID, Max: control.MaxWCs})
-		return err
+	got, err := ask(ctx, c.d, func(ctx context.Context) (control.Completions, error) {
+		return c.d.client.PollCQ(ctx, control.Poll{CQ: c.ID, Max: control.MaxWCs})
 	})
 	c.mu.Lock()
 	defer c.mu.Unlock()

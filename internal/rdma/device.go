@@ -139,6 +139,15 @@ func (d *Device) ask(ctx context.Context, f func(ctx context.Context) error) err
 	return err
 }
 
+// ask is Device.ask for a command with a result.
+func ask[R any](ctx context.Context, d *Device, f func(ctx context.Context) (R, error)) (r R, err error) {
+	err = d.ask(ctx, func(ctx context.Context) (err error) {
+		r, err = f(ctx)
+		return err
+	})
+	return r, err
+}
+
 // create makes an object: add makes it on the NIC, and del undoes this.
 func create[O object](d *Device, add func(ctx context.Context) (uint32, error),
 	del func(ctx context.Context, number uint32) error, object func(number uint32) O) (o O, err error) {
@@ -199,12 +208,8 @@ func (d *Device) end(o object, del func(ctx context.Context) error) error {
 }
 
 // Counts reads the port's counters of RDMA.
-func (d *Device) Counts(ctx context.Context) (c control.RDMAPortCounts, err error) {
-	err = d.ask(ctx, func(ctx context.Context) error {
-		c, err = d.client.RDMACounts(ctx)
-		return err
-	})
-	return c, err
+func (d *Device) Counts(ctx context.Context) (control.RDMAPortCounts, error) {
+	return ask(ctx, d, d.client.RDMACounts)
 }
 
 // SetMailbox sets the page of a GPU, by its offset, to which the GPU's driver reports

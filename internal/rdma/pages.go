@@ -94,12 +94,10 @@ func (s *PageServer) Register(pd *PD, m OnDemand) (*MR, error) {
 }
 
 // PageCounts reads the NIC's counters of an MR on demand.
-func (m *MR) PageCounts(ctx context.Context) (c control.PageCounts, err error) {
-	err = m.pd.d.ask(ctx, func(ctx context.Context) error {
-		c, err = m.pd.d.client.PageCounts(ctx, m.Key)
-		return err
+func (m *MR) PageCounts(ctx context.Context) (control.PageCounts, error) {
+	return ask(ctx, m.pd.d, func(ctx context.Context) (control.PageCounts, error) {
+		return m.pd.d.client.PageCounts(ctx, m.Key)
 	})
-	return c, err
 }
 
 // Stats returns the counters.
@@ -184,11 +182,7 @@ func (s *PageServer) list(ctx context.Context, end context.CancelCauseFunc) {
 		clear(s.since)
 		s.mu.Unlock()
 		if some {
-			var rs []control.PageRequest
-			err := s.d.ask(ctx, func(ctx context.Context) (err error) {
-				rs, err = s.d.client.PageRequests(ctx)
-				return err
-			})
+			rs, err := ask(ctx, s.d, s.d.client.PageRequests)
 			if errors.Is(err, ErrReset) || errors.Is(err, net.ErrClosed) {
 				end(err)
 			}

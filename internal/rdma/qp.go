@@ -65,12 +65,10 @@ func (q *QP) Connect(ctx context.Context, p Path) error {
 }
 
 // Status asks for the state of the queue pair.
-func (q *QP) Status(ctx context.Context) (s control.QPStatus, err error) {
-	err = q.pd.d.ask(ctx, func(ctx context.Context) error {
-		s, err = q.pd.d.client.QPStatus(ctx, q.Number)
-		return err
+func (q *QP) Status(ctx context.Context) (control.QPStatus, error) {
+	return ask(ctx, q.pd.d, func(ctx context.Context) (control.QPStatus, error) {
+		return q.pd.d.client.QPStatus(ctx, q.Number)
 	})
-	return s, err
 }
 
 // Post posts work requests and returns how many of them, from the first on, it posted. They are

@@ -65,7 +65,8 @@ func (s *Socket) WriteFDs(b []byte, fds []int) error {
 	return nil
 }
 
-// Control calls f with the descriptor of a socket, which stays the socket's, and returns f's error.
+// Control calls f with the descriptor of a socket, or of a file that Go's runtime can wait for, and returns f's error. The
+// descriptor stays the socket's.
 func Control(socket any, f func(fd int) error) error {
 	c, ok := socket.(syscall.Conn)
 	if !ok {

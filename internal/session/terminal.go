@@ -6,6 +6,8 @@ import (
 	"strconv"
 
 	"golang.org/x/sys/unix"
+
+	"vnic.dev/vnic/internal/scm"
 )
 
 // openTerminal makes a pseudoterminal (pty(7)).
@@ -39,17 +41,9 @@ func openTerminal(size Size) (master, slave *os.File, err error) {
 
 // setSize sets a terminal's size; its foreground processes get SIGWINCH.
 func setSize(master *os.File, size Size) error {
-	raw, err := master.SyscallConn()
-	if err != nil {
-		return err
-	}
-	var serr error
-	err = raw.Control(func(fd uintptr) {
-		serr = unix.IoctlSetWinsize(int(fd), unix.TIOCSWINSZ, &unix.Winsize{Row: size.Rows, Col: size.Cols})
+	err := scm.Control(master, func(fd int) error {
+		return unix.IoctlSetWinsize(fd, unix.TIOCSWINSZ, &unix.Winsize{Row: size.Rows, Col: size.Cols})
 	})
-	if err == nil {
-		err = serr
-	}
 	if err != nil {
 		return fmt.Errorf("terminal: size: %w", err)
 	}

@@ -145,7 +145,8 @@ func (n *Node) move(ctx context.Context, what string, send bool, byCopy, byRefer
 	if err := n.mayMove(s, send); err != nil {
 		return r, fmt.Errorf("%s: %w", what, err)
 	}
-	err = n.measure(&r, func() error {
+	var cost Cost
+	err = n.measure(&cost, func() error {
 		ctx, p := n.newPipe(ctx, s.conn)
 		defer p.end()
 		if s.conf.Mode == Copy {
@@ -153,6 +154,7 @@ func (n *Node) move(ctx context.Context, what string, send bool, byCopy, byRefer
 		}
 		return because(ctx, byReference(ctx, p, s, &r))
 	})
+	r.Retransmits, r.CPU = cost.Retransmits, cost.CPU
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	s.whole = err == nil

@@ -2,7 +2,6 @@ package transfer
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"maps"
 	"sync"
@@ -58,18 +57,14 @@ func Ops() {
 
 // ops returns all operations by name.
 func (h *host) ops() map[string]agent.Op {
-	all := map[string]agent.Op{setupName: h.setUp, closeName: h.closeNode}
-	for name, run := range served {
-		all[name] = func(ctx context.Context, raw json.RawMessage) (any, error) { return run(ctx, h, raw) }
+	all := map[string]agent.Op{setupName: decoded(h.setUp), closeName: decoded(h.closeNode)}
+	for name, op := range served {
+		all[name] = op(h)
 	}
 	return all
 }
 
-func (h *host) setUp(ctx context.Context, raw json.RawMessage) (any, error) {
-	q, err := decode[SetupArgs](raw)
-	if err != nil {
-		return nil, err
-	}
+func (h *host) setUp(ctx context.Context, q request[SetupArgs]) (any, error) {
 	s := q.Args
 	h.setup.Lock()
 	defer h.setup.Unlock()
@@ -94,11 +89,7 @@ func (h *host) setUp(ctx context.Context, raw json.RawMessage) (any, error) {
 	return r, nil
 }
 
-func (h *host) closeNode(_ context.Context, raw json.RawMessage) (any, error) {
-	q, err := decode[agent.None](raw)
-	if err != nil {
-		return nil, err
-	}
+func (h *host) closeNode(_ context.Context, q request[agent.None]) (any, error) {
 	h.setup.Lock()
 	defer h.setup.Unlock()
 	n, _ := h.get(q.Node)

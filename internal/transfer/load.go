@@ -67,12 +67,10 @@ type LoadArgs struct {
 
 // LoadResult is the result of Load.
 type LoadResult struct {
-	Bytes       uint64              `json:"bytes"`
-	Seconds     float64             `json:"seconds"`
-	Consumer    loader.RecordsStats `json:"consumer"`
-	Stats       loader.Stats        `json:"stats"`
-	Retransmits uint64              `json:"retransmits"` // segments
-	CPU         CPU                 `json:"cpu"`
+	Bytes    uint64              `json:"bytes"`
+	Consumer loader.RecordsStats `json:"consumer"`
+	Stats    loader.Stats        `json:"stats"`
+	Cost
 }
 
 // source is a Node's open file.
@@ -172,10 +170,7 @@ func (n *Node) Load(ctx context.Context, l LoadArgs) (r LoadResult, err error) {
 		return r, fmt.Errorf("load: no source is open: %w", syscall.EINVAL)
 	}
 	before := s.Stats()
-	var cost Result
-	err = n.measure(&cost, func() error {
-		start := time.Now()
-		defer func() { r.Seconds = time.Since(start).Seconds() }()
+	err = n.measure(&r.Cost, func() error {
 		if l.Records > 0 {
 			return s.consume(ctx, &l, &r)
 		}
@@ -189,7 +184,6 @@ func (n *Node) Load(ctx context.Context, l LoadArgs) (r LoadResult, err error) {
 		Looks: now.Looks - before.Looks, Requests: now.Requests - before.Requests,
 		Connections: now.Connections - before.Connections,
 		Resumed:     now.Resumed - before.Resumed}
-	r.Retransmits, r.CPU = cost.Retransmits, cost.CPU
 	return r, err
 }
 

@@ -22,6 +22,7 @@ import (
 	"vnic.dev/vnic/internal/gpudriver"
 	"vnic.dev/vnic/internal/kernelnic"
 	"vnic.dev/vnic/internal/rdma"
+	"vnic.dev/vnic/internal/undo"
 )
 
 // MemoryODP is memory of the guest's program that is not pinned: a page is in RAM or, if the GPU's
@@ -63,19 +64,15 @@ type ODPStats struct {
 
 // onDemand is memory on demand of this program, or of an owner process.
 type onDemand struct {
-	file    *gpudriver.File
-	base    uint64          // offset in the GPU's memory at which the driver's memory begins
-	memory  []byte          // of this program; nil: the owner has the memory
-	owner   *owner          // nil: this program has the memory
-	buffer  uint32          // of pinned GPU memory, offered in addition to the owner's memory
-	control *control.Client // that registered buffer; nil: no buffer
-	region  *gpudriver.Region
-	key     uint32
-	server  *rdma.PageServer
-	idle    time.Duration
-
-	end    context.CancelFunc
-	served chan error
+	file   *gpudriver.File
+	base   uint64 // offset in the GPU's memory at which the driver's memory begins
+	memory []byte // of this program; nil: the owner has the memory
+	owner  *owner // nil: this program has the memory
+	region *gpudriver.Region
+	key    uint32
+	server *rdma.PageServer
+	idle   time.Duration
+	undo   undo.Stack    // for close
 	errno  atomic.Uint32 // the driver's last error for a page that the NIC did not get
 
 	mu    sync.Mutex
@@ -106,6 +103,7 @@ func (n *Node) odpRegions(dev *rdma.Device, pd *rdma.PD, r *RDMA, access uint8) 
 	if o.file, o.base, err = kernelnic.OpenDriver(r.GPU, maps); err != nil {
 		return nil, err
 	}
+	o.undo.Add(o.file.Close)
 	off, _, err := o.file.Mailbox()
 	if err != nil {
 		return nil, err
@@ -120,11 +118,13 @@ func (n *Node) odpRegions(dev *rdma.Device, pd *rdma.PD, r *RDMA, access uint8) 
 	if r.Owner {
 		pinned, err = o.serve(ctx, n, pd, r, access)
 	} else if o.memory, err = allocate(o.file, int(size)); err == nil {
+		o.undo.Add(func() error { return unix.Munmap(o.memory) })
 		o.region, err = o.file.OpenRegion(o.memory)
 	}
 	if err != nil {
 		return nil, err
 	}
+	o.undo.Add(o.region.Close)
 	if o.server, err = rdma.NewPageServer(dev, o.find, 0); err != nil {
 		return nil, err
 	}
@@ -137,8 +137,15 @@ func (n *Node) odpRegions(dev *rdma.Device, pd *rdma.PD, r *RDMA, access uint8) 
 		all.mrs, all.size = append(all.mrs, pinned), 2*size
 	}
 	serve, end := context.WithCancel(ctx)
-	o.end, o.served = end, make(chan error, 1)
-	go func() { o.served <- o.server.Serve(serve) }()
+	served := make(chan error, 1)
+	go func() { served <- o.server.Serve(serve) }()
+	o.undo.Add(func() error {
+		end()
+		if err := <-served; !errors.Is(err, rdma.ErrReset) {
+			return ignoreClosed(err)
+		}
+		return nil
+	})
 	return all, nil
 }
 
@@ -150,16 +157,18 @@ func (o *onDemand) serve(ctx context.Context, n *Node, pd *rdma.PD, r *RDMA, acc
 	if o.owner, id, err = startOwner(o.file, r.Data.Bytes); err != nil {
 		return nil, err
 	}
+	o.undo.Add(o.owner.close)
 	o.region = o.file.Region(id)
 	off, err := o.file.Alloc(r.Data.Bytes, 0)
 	if err != nil {
 		return nil, err
 	}
-	if o.buffer, err = n.port.control.RegisterBuffer(ctx, uint16(r.GPU), o.base+off, r.Data.Bytes); err != nil {
+	buffer, err := n.port.control.RegisterBuffer(ctx, uint16(r.GPU), o.base+off, r.Data.Bytes)
+	if err != nil {
 		return nil, err
 	}
-	o.control = n.port.control
-	return pd.RegisterBuffer(o.buffer, 0, r.Data.Bytes, access)
+	o.undo.Add(func() error { return n.port.control.UnregisterBuffer(context.Background(), buffer) })
+	return pd.RegisterBuffer(buffer, 0, r.Data.Bytes, access)
 }
 
 // find requests pages from the driver.
@@ -188,31 +197,7 @@ func (o *onDemand) find(_ context.Context, r control.PageRequest) (a control.Pag
 }
 
 // close ends the storm and the page server. Close the memory regions before.
-func (o *onDemand) close() error {
-	err := o.calm()
-	if o.end != nil {
-		o.end()
-		if e := <-o.served; !errors.Is(e, rdma.ErrReset) {
-			err = errors.Join(err, ignoreClosed(e))
-		}
-	}
-	if o.region != nil {
-		err = errors.Join(err, o.region.Close())
-	}
-	if o.memory != nil {
-		err = errors.Join(err, unix.Munmap(o.memory))
-	}
-	if o.owner != nil {
-		err = errors.Join(err, o.owner.close())
-	}
-	if o.control != nil {
-		err = errors.Join(err, o.control.UnregisterBuffer(context.Background(), o.buffer))
-	}
-	if o.file != nil {
-		err = errors.Join(err, o.file.Close())
-	}
-	return err
-}
+func (o *onDemand) close() error { return errors.Join(o.calm(), o.undo.All()) }
 
 // odp returns the open memory on demand, or an error.
 func (n *Node) odp(what string) (*onDemand, error) {

@@ -113,22 +113,20 @@ func State(ctx context.Context, g Guest) string {
 }
 
 // served are the table's operations by name, with arguments as JSON.
-var served = map[string]func(ctx context.Context, h *host, raw json.RawMessage) (any, error){}
+var served = map[string]func(h *host) agent.Op{}
 
 // op makes the row of an operation with arguments and a result.
 func op[A, R any](name string, run func(*Node, context.Context, A) (R, error)) func(context.Context, Guest, A) (R,
 	error) {
 	name = prefix + name
-	served[name] = func(ctx context.Context, h *host, raw json.RawMessage) (any, error) {
-		q, err := decode[A](raw)
-		if err != nil {
-			return nil, err
-		}
-		n, err := h.get(q.Node)
-		if err != nil {
-			return nil, err
-		}
-		return run(n, ctx, q.Args)
+	served[name] = func(h *host) agent.Op {
+		return decoded(func(ctx context.Context, q request[A]) (any, error) {
+			n, err := h.get(q.Node)
+			if err != nil {
+				return nil, err
+			}
+			return run(n, ctx, q.Args)
+		})
 	}
 	return func(ctx context.Context, g Guest, args A) (r R, err error) {
 		err = g.Do(ctx, Call{name, args, &r, func(n *Node) (err error) { r, err = run(n, ctx, args); return err }})
@@ -159,10 +157,15 @@ func opPlain(name string, run func(*Node, context.Context) error) func(context.C
 	return func(ctx context.Context, g Guest) error { return f(ctx, g, agent.None{}) }
 }
 
-// decode decodes a request; an empty one is the zero request.
-func decode[A any](raw json.RawMessage) (q request[A], err error) {
-	if len(raw) > 0 {
-		err = json.Unmarshal(raw, &q)
+// decoded returns the operation that decodes a request for run; an empty one is the zero request.
+func decoded[A any](run func(ctx context.Context, q request[A]) (any, error)) agent.Op {
+	return func(ctx context.Context, raw json.RawMessage) (any, error) {
+		var q request[A]
+		if len(raw) > 0 {
+			if err := json.Unmarshal(raw, &q); err != nil {
+				return nil, err
+			}
+		}
+		return run(ctx, q)
 	}
-	return q, err
 }

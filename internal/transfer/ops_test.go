@@ -146,10 +146,10 @@ func TestOpsWithoutNIC(t *testing.T) {
 	h := &host{open: func(context.Context, SetupArgs) (*Node, SetupResult, error) {
 		return nil, SetupResult{}, errors.New("no NIC")
 	}}
-	testkit.ErrorSays(t, testkit.Err(h.setUp(t.Context(), json.RawMessage(`{"addrs":["10.0.0.1/24"]}`))), "no NIC")
-	testkit.ErrorSays(t, testkit.Err(h.setUp(t.Context(), json.RawMessage(`[`))), "unexpected end of JSON input")
+	testkit.ErrorSays(t, testkit.Err(h.ops()[setupName](t.Context(), json.RawMessage(`{"addrs":["10.0.0.1/24"]}`))), "no NIC")
+	testkit.ErrorSays(t, testkit.Err(h.ops()[setupName](t.Context(), json.RawMessage(`[`))), "unexpected end of JSON input")
 	testkit.ErrorSays(t, testkit.Err(h.ops()["transfer.prepare"](t.Context(), nil)), setupName)
-	testkit.Must(h.closeNode(t.Context(), nil))(t)
+	testkit.Must(h.ops()[closeName](t.Context(), nil))(t)
 }
 
 // Nodes of one NIC transfer concurrently, each with its own arguments; each is set up and closed

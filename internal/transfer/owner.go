@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/exec"
 	"syscall"
 	"time"
 
@@ -25,7 +26,7 @@ const ownerFile = 3
 // keeps answering the NIC's page requests for it, through the device file that both have open.
 type owner struct {
 	proc *os.Process
-	in   *os.File // its stdin; the process exits when it is closed
+	in   io.WriteCloser // its stdin; the process exits when it is closed
 }
 
 // ownerRegion is the first line of its output.
@@ -36,32 +37,29 @@ type ownerRegion struct {
 
 // startOwner starts the process, which opens a region of size bytes.
 func startOwner(f *gpudriver.File, size uint64) (o *owner, region uint32, err error) {
-	inR, inW, err := os.Pipe()
+	fd, err := unix.FcntlInt(uintptr(f.FD()), unix.F_DUPFD_CLOEXEC, 0)
 	if err != nil {
 		return nil, 0, err
 	}
-	defer func() { _ = inR.Close() }()
-	outR, outW, err := os.Pipe()
-	if err != nil {
-		return nil, 0, errors.Join(err, inW.Close())
-	}
-	defer func() { _ = outR.Close() }()
-	fd, err := unix.FcntlInt(uintptr(f.FD()), unix.F_DUPFD_CLOEXEC, 0)
-	if err != nil {
-		return nil, 0, errors.Join(err, inW.Close(), outW.Close())
-	}
 	gpu := os.NewFile(uintptr(fd), "vnicgpu")
-	p, err := os.StartProcess("/proc/self/exe", []string{OwnerName, fmt.Sprint(size)}, &os.ProcAttr{Dir: "/",
-		Files: []*os.File{inR, outW, os.Stderr, gpu}})
-	err = errors.Join(err, outW.Close(), gpu.Close())
-	if p == nil {
-		return nil, 0, errors.Join(fmt.Errorf("start %s: %w", OwnerName, err), inW.Close())
+	defer gpu.Close()
+	c := &exec.Cmd{Path: "/proc/self/exe", Args: []string{OwnerName, fmt.Sprint(size)}, Dir: "/", Stderr: os.Stderr,
+		ExtraFiles: []*os.File{gpu}}
+	in, err := c.StdinPipe()
+	if err != nil {
+		return nil, 0, err
 	}
-	o = &owner{p, inW}
-	var r ownerRegion
+	out, err := c.StdoutPipe()
 	if err == nil {
-		err = json.NewDecoder(outR).Decode(&r)
+		err = c.Start()
 	}
+	if err != nil {
+		return nil, 0, fmt.Errorf("start %s: %w", OwnerName, err)
+	}
+	defer out.Close()
+	o = &owner{c.Process, in}
+	var r ownerRegion
+	err = json.NewDecoder(out).Decode(&r)
 	if r.Error != "" {
 		err = errors.New(r.Error)
 	}

@@ -322,8 +322,8 @@ func (e *rdmaEnd) share(ctx context.Context, qp *rdma.QP, m *RDMAMove, off, n ui
 		transfer = rdma.Get
 	}
 	for n > 0 {
-		mr, here, k := e.memory.locate(off)
-		remote, there, l := remoteAt(e.remote, off-m.At)
+		mr, here, k := locate(e.memory.mrs, func(r *rdma.MR) uint64 { return r.Len }, off)
+		remote, there, l := locate(e.remote, func(r rdma.Remote) uint64 { return r.Len }, off-m.At)
 		if k = min(k, l, n); k == 0 {
 			return fmt.Errorf("the peer offers %d bytes, and not %d: %w", off, off+n, syscall.EFAULT)
 		}
@@ -339,18 +339,6 @@ func (e *rdmaEnd) share(ctx context.Context, qp *rdma.QP, m *RDMAMove, off, n ui
 		off, n = off+k, n-k
 	}
 	return nil
-}
-
-// remoteAt returns the memory region that contains off, the offset in it, and the bytes left in it
-// from there; n is 0 if there is none.
-func remoteAt(list []rdma.Remote, off uint64) (r rdma.Remote, addr, n uint64) {
-	for _, r := range list {
-		if off < r.Len {
-			return r, off, r.Len - off
-		}
-		off -= r.Len
-	}
-	return r, 0, 0
 }
 
 // StageRDMA lets an engine copy a part of the data between the GPU and memory regions of RAM.

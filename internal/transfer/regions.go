@@ -25,16 +25,16 @@ type regions struct {
 	odp     *onDemand    // for MemoryODP
 }
 
-// locate returns the memory region that contains off, the offset in it, and the bytes left in it
-// from there; n is 0 if there is none.
-func (r *regions) locate(off uint64) (mr *rdma.MR, addr, n uint64) {
-	for _, mr := range r.mrs {
-		if off < mr.Len {
-			return mr, off, mr.Len - off
+// locate returns the memory region of a list, one behind the other, that contains off, the offset in
+// it, and the bytes left in it from there; n is 0 if there is none.
+func locate[R any](list []R, size func(r R) uint64, off uint64) (r R, addr, n uint64) {
+	for _, r := range list {
+		if off < size(r) {
+			return r, off, size(r) - off
 		}
-		off -= mr.Len
+		off -= size(r)
 	}
-	return nil, 0, 0
+	return r, 0, 0
 }
 
 func (r *regions) close() error {

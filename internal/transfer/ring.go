@@ -62,10 +62,8 @@ type CollectiveArgs struct {
 
 // CollectiveResult is the cost of the operation for this rank.
 type CollectiveResult struct {
-	Seconds     float64          `json:"seconds"` // for all repetitions, including copies for CollectiveArgs.From
-	Stats       collective.Stats `json:"stats"`
-	Retransmits uint64           `json:"retransmits"` // segments
-	CPU         CPU              `json:"cpu"`
+	Stats collective.Stats `json:"stats"`
+	Cost                   // Seconds are for all repetitions, including copies for CollectiveArgs.From
 }
 
 // member is a Node's place in a ring, or in one ring per channel.
@@ -190,11 +188,8 @@ func (n *Node) Collective(ctx context.Context, c CollectiveArgs) (res Collective
 			return res, err
 		}
 	}
-	var cost Result
 	before := m.stats()
-	err = n.measure(&cost, func() error {
-		start := time.Now()
-		defer func() { res.Seconds = time.Since(start).Seconds() }()
+	err = n.measure(&res.Cost, func() error {
 		for range max(1, c.Times) {
 			if err := f(ctx); err != nil {
 				return err
@@ -203,7 +198,6 @@ func (n *Node) Collective(ctx context.Context, c CollectiveArgs) (res Collective
 		return nil
 	})
 	now := m.stats()
-	res.Retransmits, res.CPU = cost.Retransmits, cost.CPU
 	res.Stats = collective.Stats{Sent: now.Sent - before.Sent, Received: now.Received - before.Received,
 		Linear: now.Linear - before.Linear, Looked: now.Looked - before.Looked, Beats: now.Beats - before.Beats}
 	return res, err

@@ -54,17 +54,15 @@ type IO struct {
 
 // IOResult is the result of DoIO.
 type IOResult struct {
-	Operations  uint64      `json:"operations"`
-	Bytes       uint64      `json:"bytes"` // of successful operations
-	Failed      uint64      `json:"failed"`
-	Errors      []string    `json:"errors,omitempty"` // of the first failed operations
-	Seconds     float64     `json:"seconds"`
-	P50         float64     `json:"p50_us"` // percentile of the operations' times, in microseconds
-	P99         float64     `json:"p99_us"`
-	Max         float64     `json:"max_us"`
-	Stats       block.Stats `json:"stats"`
-	Retransmits uint64      `json:"retransmits"` // segments
-	CPU         CPU         `json:"cpu"`
+	Operations uint64      `json:"operations"`
+	Bytes      uint64      `json:"bytes"` // of successful operations
+	Failed     uint64      `json:"failed"`
+	Errors     []string    `json:"errors,omitempty"` // of the first failed operations
+	P50        float64     `json:"p50_us"`           // percentile of the operations' times, in microseconds
+	P99        float64     `json:"p99_us"`
+	Max        float64     `json:"max_us"`
+	Stats      block.Stats `json:"stats"`
+	Cost
 }
 
 // storage is a Node's open device.
@@ -164,17 +162,13 @@ func (n *Node) DoIO(ctx context.Context, x IO) (r IOResult, err error) {
 		return r, fmt.Errorf("I/O: %w", err)
 	}
 	before := s.Stats()
-	var cost Result
-	err = n.measure(&cost, func() error {
-		start := time.Now()
-		defer func() { r.Seconds = time.Since(start).Seconds() }()
+	err = n.measure(&r.Cost, func() error {
 		return s.Do(ctx, x.Depth, next, func(d block.Done) { r.add(d, &took) })
 	})
 	now := s.Stats()
 	r.Stats = block.Stats{Read: now.Read - before.Read, Written: now.Written - before.Written,
 		HostBytes: now.HostBytes - before.HostBytes, Looked: now.Looked - before.Looked, Looks: now.Looks - before.Looks,
 		Messages: now.Messages - before.Messages}
-	r.Retransmits, r.CPU = cost.Retransmits, cost.CPU
 	r.percentiles(took)
 	return r, err
 }

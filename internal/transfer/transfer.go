@@ -177,14 +177,23 @@ type Result struct {
 	CPU         CPU    `json:"cpu"`
 }
 
+// Cost is the cost of an operation in its guest.
+type Cost struct {
+	Seconds     float64 `json:"seconds"`
+	Retransmits uint64  `json:"retransmits"` // segments
+	CPU         CPU     `json:"cpu"`
+}
+
 // measure runs f and fills in its cost.
-func (n *Node) measure(r *Result, f func() error) error {
+func (n *Node) measure(r *Cost, f func() error) error {
 	before := n.dev.Stats().Retransmits
 	var cpu CPU
 	if n.cpu != nil {
 		cpu = n.cpu()
 	}
+	start := time.Now()
 	err := f()
+	r.Seconds = time.Since(start).Seconds()
 	if n.cpu != nil {
 		r.CPU = n.cpu().minus(cpu)
 	}

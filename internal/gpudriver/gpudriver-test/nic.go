@@ -1,8 +1,7 @@
 package main
 
 import (
-	"errors"
-	"fmt"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -13,74 +12,57 @@ import (
 
 // hostNIC commands the NIC on the host (package testnic).
 type hostNIC struct {
-	file    *gpudriver.File // has the page
+	t       *T
 	control testnic.Control
 }
 
-// withNIC opens a GPU, and has the NIC on the host use it, which answers.
-func withNIC(g gpudriver.GPU, do func(f *gpudriver.File, n *hostNIC) error) error {
-	f, err := gpudriver.Open(g.Path)
-	if err != nil {
-		return err
+// onNIC returns test with the GPU attached to the NIC on the host, which answers the driver.
+func onNIC(test func(t *T, f *gpudriver.File, n *hostNIC)) func(t *T) {
+	return func(t *T) {
+		f := open(t)
+		defer f.Close()
+		n := newHostNIC(t, f)
+		defer t.unmap(n.control)
+		pos, _, err := f.Mailbox()
+		t.ok(err)
+		n.do(testnic.Attach, pos)
+		n.mode(testnic.Answers)
+		n.log()
+		test(t, f, n)
 	}
-	defer f.Close()
+}
+
+// newHostNIC maps the page of commands. The caller unmaps it.
+func newHostNIC(t *T, f *gpudriver.File) *hostNIC {
 	off, err := f.Alloc(page, 0)
-	if err != nil || off != 0 {
-		return fmt.Errorf("the page of commands is at %#x: %w", off, err)
-	}
-	mem, err := f.Mmap(off, page)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = unix.Munmap(mem) }()
-	n := &hostNIC{f, mem}
-	pos, _, err := f.Mailbox()
-	if err == nil {
-		_, err = n.do(testnic.Attach, pos)
-	}
-	if err == nil {
-		err = n.mode(testnic.Answers)
-	}
-	if err == nil {
-		_, err = n.log()
-	}
-	if err != nil {
-		return err
-	}
-	return do(f, n)
+	t.require(err == nil && off == 0, "the page of commands is at %#x: %w", off, err)
+	return &hostNIC{t, must(f.Mmap(off, page))(t)}
 }
 
-// do has a command be done.
-func (n *hostNIC) do(op uint32, args ...uint64) (r testnic.Result, err error) {
+// do executes a command.
+func (n *hostNIC) do(op uint32, args ...uint64) (r testnic.Result) {
 	n.control.Command(op, args...)
-	err = wait("the NIC on the host has done it", func() (bool, error) { return !n.control.Commanded(), nil })
-	if err == nil {
-		n.control.GetResult(&r)
-	}
-	if err == nil && r.Failed {
-		err = errors.New("the NIC on the host says why not")
-	}
-	if err != nil {
-		err = fmt.Errorf("command %d %#x: %w", op, args, err)
-	}
-	return r, err
+	err := wait("the NIC on the host has done it", func() bool { return !n.control.Commanded() })
+	n.t.require(err == nil, "command %d %#x: %w", op, args, err)
+	n.control.GetResult(&r)
+	n.t.require(!r.Failed, "command %d %#x: the NIC on the host says why not", op, args)
+	return r
 }
 
-func (n *hostNIC) mode(m uint64) error {
-	_, err := n.do(testnic.SetMode, m)
-	return err
-}
+func (n *hostNIC) mode(m uint64) { n.do(testnic.SetMode, m) }
 
-// told is what the NIC was asked.
+// report is a request of the driver to the NIC, to release pages.
 type report struct {
-	region       uint32
-	first, pages uint64
-	generation   uint32
-	reason       uint32
-	givenUp      bool
+	region     uint32
+	pages      released
+	generation uint32
+	givenUp    bool
 }
 
-// Events of Linux (enum mmu_notifier_event), and our own.
+// released are pages that the NIC must release, and the reason.
+type released struct{ first, count, reason uint64 }
+
+// Reasons: events of Linux (enum mmu_notifier_event), and the driver's own.
 const (
 	isUnmap      = 0
 	isClear      = 1
@@ -92,33 +74,29 @@ const (
 	isClosed     = 0x101
 )
 
-// log is what the NIC was asked since the last time.
-func (n *hostNIC) log() (list []report, err error) {
-	r, err := n.do(testnic.Log)
-	if err != nil {
-		return nil, err
-	}
+// log returns the driver's requests since the last call.
+func (n *hostNIC) log() (list []report) {
+	r := n.do(testnic.Log)
 	for i := range min(r.Words[0], testnic.MaxLog) {
 		w := r.Words[1+i*testnic.Fields:]
-		list = append(list, report{uint32(w[testnic.Region]), w[testnic.First], w[testnic.Pages],
-			uint32(w[testnic.Generation]), uint32(w[testnic.Reason]), w[testnic.Flags] != 0})
+		list = append(list, report{uint32(w[testnic.Region]),
+			released{w[testnic.First], w[testnic.Pages], w[testnic.Reason]}, uint32(w[testnic.Generation]),
+			w[testnic.Flags] != 0})
 	}
-	return list, nil
+	return list
 }
 
-// read has the NIC read at a place.
-func (n *hostNIC) read(p gpudriver.Page, off uint64) (uint64, error) {
-	r, err := n.do(testnic.Read, uint64(p.Kind), p.Addr+off)
-	return r.Words[0], err
+// read makes the NIC read from a page.
+func (n *hostNIC) read(p gpudriver.Page, off uint64) uint64 {
+	return n.do(testnic.Read, uint64(p.Kind), p.Addr+off).Words[0]
 }
 
-// write has it write there.
-func (n *hostNIC) write(p gpudriver.Page, off, x uint64) error {
-	_, err := n.do(testnic.Write, uint64(p.Kind), p.Addr+off, x)
-	return err
+// write makes the NIC write to a page.
+func (n *hostNIC) write(p gpudriver.Page, off, x uint64) {
+	n.do(testnic.Write, uint64(p.Kind), p.Addr+off, x)
 }
 
-// region is a region of which the NIC has had pages, and the generation of the last answer.
+// region is a region whose pages the NIC uses, and the generation of the driver's last answer.
 type region struct {
 	*gpudriver.Region
 	nic *hostNIC
@@ -126,18 +104,16 @@ type region struct {
 }
 
 // openRegion makes a region of memory.
-func (n *hostNIC) openRegion(f *gpudriver.File, b []byte) (*region, error) {
-	r, err := f.OpenRegion(b)
-	return &region{r, n, 0}, err
+func (n *hostNIC) openRegion(f *gpudriver.File, b []byte) *region {
+	return &region{must(f.OpenRegion(b))(n.t), n, 0}
 }
 
-// fault has pages be there; kinds says what they are to be: r or g, for RAM or the GPU, capital where they may be
-// written, . for pages that are invalid.
-func (r *region) fault(first uint64, kinds string, write, ram bool) ([]gpudriver.Page, error) {
+// fault makes pages present for the NIC. kinds are the expected kinds of pages: r for RAM, g for the GPU, R and G if
+// they are writable, and . for invalid pages.
+func (r *region) fault(first uint64, kinds string, write, ram bool) []gpudriver.Page {
+	t := r.nic.t
 	pages, gen, err := r.Fault(first, len(kinds), write, ram)
-	if err != nil {
-		return nil, err
-	}
+	t.ok(err)
 	var text strings.Builder
 	for _, p := range pages {
 		c := map[gpudriver.Kind]string{gpudriver.RAM: "r", gpudriver.VRAM: "g", gpudriver.Invalid: "."}[p.Kind]
@@ -145,36 +121,41 @@ func (r *region) fault(first uint64, kinds string, write, ram bool) ([]gpudriver
 			c = strings.ToUpper(c)
 		}
 		text.WriteString(c)
-		if p.Addr%page != 0 || p.Kind == gpudriver.RAM && p.Addr == 0 || (p.Kind == gpudriver.Invalid) != (p.Err != 0) {
-			return nil, fmt.Errorf("%+v", p)
-		}
+		t.require(p.Addr%page == 0 && (p.Kind != gpudriver.RAM || p.Addr != 0) &&
+			(p.Kind == gpudriver.Invalid) == (p.Err != 0), "%+v", p)
 	}
-	if text.String() != kinds {
-		return nil, fmt.Errorf("pages [%d, +%d) are %s, and not %s: %+v", first, len(kinds), text.String(), kinds, pages)
-	}
-	if int32(gen-r.gen) < 0 {
-		return nil, fmt.Errorf("generation %d after %d", gen, r.gen)
-	}
+	t.require(text.String() == kinds, "pages [%d, +%d) are %s, and not %s: %+v", first, len(kinds), text.String(), kinds,
+		pages)
+	t.require(int32(gen-r.gen) >= 0, "generation %d after %d", gen, r.gen)
 	r.gen = gen
-	return pages, nil
+	return pages
 }
 
-// wasTold checks that the NIC was asked for just that, after the last answer: each is its first page, how many, and
-// the reason.
-func (r *region) wasTold(want ...[3]uint64) error {
-	list, err := r.nic.log()
-	if err != nil {
-		return err
+// mayNotFault checks that a page cannot be made present.
+func (r *region) mayNotFault(what string, first uint64, want unix.Errno) {
+	_, _, err := r.Fault(first, 1, true, false)
+	r.nic.t.refused(what, err, want)
+}
+
+// mustRelease checks that the driver has requested the release of exactly these pages, after its last answer.
+func (r *region) mustRelease(want ...released) {
+	list := r.nic.log()
+	got := make([]released, len(list))
+	ours, newer := true, true
+	for i, x := range list {
+		got[i] = x.pages
+		ours = ours && x.region == r.ID() && !x.givenUp
+		newer = newer && int32(x.generation-r.gen) > 0
+		r.gen = max(r.gen, x.generation) // the next answer is no older
 	}
-	bad := len(list) != len(want)
-	for i := 0; i < len(list) && !bad; i++ {
-		t := list[i]
-		bad = t.region != r.ID() || [3]uint64{t.first, t.pages, uint64(t.reason)} != want[i] || t.givenUp ||
-			int32(t.generation-r.gen) <= 0
-		r.gen = max(r.gen, t.generation) // the next answer is no older
-	}
-	if bad {
-		return fmt.Errorf("region %d, generation %d: told %+v, and not %v", r.ID(), r.gen, list, want)
-	}
-	return nil
+	r.nic.t.require(ours && newer && slices.Equal(got, want), "region %d, generation %d: told %+v, and not %v", r.ID(),
+		r.gen, list, want)
+}
+
+// mustReleaseBefore checks that the driver has requested the release of these pages before its last answer, so that the
+// answer has the same generation or a greater one.
+func (r *region) mustReleaseBefore(want released) {
+	list := r.nic.log()
+	r.nic.t.require(len(list) == 1 && list[0].pages == want && int32(r.gen-list[0].generation) >= 0,
+		"told %+v before an answer of generation %d, and not %v", list, r.gen, want)
 }

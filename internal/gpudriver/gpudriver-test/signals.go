@@ -2,7 +2,6 @@ package main
 
 import (
 	"errors"
-	"fmt"
 	"os"
 	"os/exec"
 	"runtime"
@@ -13,40 +12,25 @@ import (
 	"vnic.dev/vnic/internal/gpudriver"
 )
 
-// notInterrupted: the first call of a program that has Linux watch its memory begins again when a signal comes, and
-// does not fail. A process has one first call, so each call has a process.
-func notInterrupted(g gpudriver.GPU) error {
-	return withNIC(g, func(*gpudriver.File, *hostNIC) error {
-		for _, call := range []string{"region", "where"} {
-			if out, err := exec.Command("/proc/self/exe", "signals", call).CombinedOutput(); err != nil {
-				return fmt.Errorf("%s: %w: %s", call, err, out)
-			}
-		}
-		return nil
-	})
+// notInterrupted: the first call by which a program makes Linux watch its memory starts again after a signal, and does
+// not fail. A process makes one such call, so each call has its own process.
+func notInterrupted(t *T, _ *gpudriver.File, _ *hostNIC) {
+	for _, call := range []string{"region", "where"} {
+		out, err := exec.Command("/proc/self/exe", "signals", call).CombinedOutput()
+		t.require(err == nil, "%s: %w: %s", call, err, out)
+	}
 }
 
-// signalled makes the call in that process. The process has 8,192 mappings, all of which Linux locks in the call;
-// meanwhile another thread sends it signals, at most 4,096.
-func signalled(call string) error {
+// signalled makes the call in that process. During the call Linux locks all 8,192 mappings of the process; meanwhile
+// another thread sends it signals, at most 4,096.
+func signalled(t *T, call string) {
 	runtime.LockOSThread()
-	g, err := only()
-	if err != nil {
-		return err
-	}
-	f, err := gpudriver.Open(g.Path)
-	if err != nil {
-		return err
-	}
+	t.gpu = only(t)
+	f := open(t)
 	defer f.Close()
-	b, err := anonymous(8192*page, false)
-	if err != nil {
-		return err
-	}
+	b := anonymous(t, 8192*page, false)
 	for pos := 0; pos < len(b); pos += 2 * page {
-		if err := unix.Mprotect(b[pos:pos+page], unix.PROT_READ); err != nil {
-			return os.NewSyscallError("mprotect", err)
-		}
+		t.ok(os.NewSyscallError("mprotect", unix.Mprotect(b[pos:pos+page], unix.PROT_READ)))
 	}
 	thread := unix.Gettid()
 	var calls, sends, done atomic.Bool
@@ -63,11 +47,12 @@ func signalled(call string) error {
 	for !sends.Load() {
 	}
 	calls.Store(true)
+	var err error
 	if call == "region" {
 		_, err = f.OpenRegion(b[:page])
 	} else {
 		_, err = f.Where(b[:page])
 	}
 	done.Store(true)
-	return errors.Join(err, os.NewSyscallError("tgkill", <-sent))
+	t.ok(errors.Join(err, os.NewSyscallError("tgkill", <-sent)))
 }

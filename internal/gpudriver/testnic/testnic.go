@@ -1,8 +1,9 @@
-// Package testnic is how gpudriver-test, in a guest, commands a NIC that is a goroutine of a test on the host
-// (test/internal/gpulab): by a page at offset 0 of the GPU's memory, which the program has allocated. The NIC
-// reads and writes memory by the places that the driver gives, lets go of pages as the mailbox says, and counts.
+// Package testnic is the interface by which gpudriver-test, in a guest, commands a NIC that is a goroutine of a test on
+// the host (test/internal/gpulab): a page at offset 0 of the GPU's memory, which the program has allocated. The NIC
+// reads and writes memory at the locations that the driver returns, releases pages when the mailbox requests it, and
+// counts.
 //
-// Each side writes its half of the page, and then the word that says so, which the other one looks for.
+// Each side writes its half of the page, and then increments a word that the other side polls.
 package testnic
 
 import (
@@ -11,28 +12,28 @@ import (
 	"vnic.dev/vnic/dma"
 )
 
-// What a program commands.
+// Commands of the program.
 const (
 	Attach  = iota + 1 // the mailbox at Args[0]
 	SetMode            // Args[0]
 	Read               // 8 bytes of Args[0] (a gpudriver.Kind), at Args[1]; Results[0]
 	Write              // ... of Args[2]
-	Log                // Results: how many requests there were since it was last asked, and then of each Fields words
-	Start              // counts up in pages of region Args[0], which has Args[1] of them, at most MaxPages
-	Stop               // Results: a Counts, and how far each page was counted
-	Lost               // Results[0]: of the mailbox
+	Log                // Results: the number of requests since the last Log, and then Fields words of each
+	Start              // count up in the pages of region Args[0], which has Args[1] pages, at most MaxPages
+	Stop               // Results: the Counts, and the number that each page was counted up to
+	Lost               // Results[0]: the mailbox's count of lost requests
 )
 
 // Modes of the NIC.
 const (
 	Answers   = iota
-	Silent    // it never says that it is done; what is given up it frees
-	Dead      // ... and it frees nothing
-	Sabotages // it says that it is done, and then writes once more by what it knew of pages in the GPU
-	Believes  // it takes an answer of pages in the GPU that is older than the order to let go of them
+	Silent    // it never acknowledges a request; it frees requests that the driver gave up
+	Dead      // the same, and it frees nothing
+	Sabotages // it acknowledges the release of pages in the GPU, and then writes to them once more
+	Believes  // it uses pages in the GPU although it had to release them after the driver's answer
 )
 
-// Fields of a request in the log, of which Flags is 1 where it was given up.
+// Fields of a request in the log. Flags is 1 if the driver gave the request up.
 const (
 	Region = iota
 	First
@@ -45,23 +46,23 @@ const (
 
 // Counts are the first results of Stop.
 const (
-	Written  = iota // numbers that were counted up, in all
-	Requests        // of pages
-	Acks            // invalidations of the region that were answered
-	Stale           // answers of pages that were taken back meanwhile
+	Written  = iota // writes to all pages
+	Requests        // requests for pages
+	Acks            // invalidations of the region that the NIC acknowledged
+	Stale           // answers with pages that were invalidated meanwhile
 	Counts
 )
 
-// MaxPages is how many pages the NIC counts up.
+// MaxPages is the maximum of pages in which the NIC counts up.
 const MaxPages = 64
 
-// MaxRequest is how many pages the NIC asks for at a time.
+// MaxRequest is the maximum of pages that the NIC requests at a time.
 const MaxRequest = 16
 
-// MaxLog is how many requests the log shows; there may have been more.
+// MaxLog is the maximum of requests in the log; there may have been more.
 const MaxLog = 32
 
-// The page: each of the four parts has its own word that says that it is new.
+// The page has four parts, each with a word that is incremented when the part has changed.
 const (
 	atCommand  = 0   // from the program: number, op, arguments
 	atResult   = 128 // from the NIC: number, status, results
@@ -77,59 +78,60 @@ type Command struct {
 
 // Result is from the NIC.
 type Result struct {
-	Failed bool // the test on the host says why
+	Failed bool // the test on the host reports the reason
+	_      [3]byte
 	Words  [MaxLog*Fields + 1]uint64
 }
 
-// Request is the NIC's, of pages.
+// Request is the NIC's request for pages.
 type Request struct {
 	Region, N uint32
 	First     uint64
 }
 
-// Response is the program's. Pages that are not there, or cannot be written, have no place: 0.
+// Response is the program's answer. The location of pages that are absent or read-only is 0.
 type Response struct {
 	Generation uint32
-	Failed     bool                   // there is no such region any more
-	Places     [MaxRequest + 1]uint64 // a place and a gpudriver.Kind
+	Failed     bool // the region is closed
+	_          [3]byte
+	Places     [MaxRequest]uint64 // a location and a gpudriver.Kind
 }
 
 // Control is the page.
 type Control []byte
 
-func words(b []byte, list []uint64) {
-	for i, x := range list {
-		binary.LittleEndian.PutUint64(b[8*i:], x)
+// write writes a part of the page, and then increments its word.
+func (c Control) write(pos int, part any) {
+	if _, err := binary.Encode(c[pos+4:], binary.LittleEndian, part); err != nil {
+		panic(err) // all parts have a fixed size
+	}
+	dma.StoreWord(c[pos:], dma.LoadWord(c[pos:])+1)
+}
+
+func (c Control) read(pos int, part any) {
+	if _, err := binary.Decode(c[pos+4:], binary.LittleEndian, part); err != nil {
+		panic(err) // all parts have a fixed size
 	}
 }
 
-func read(b []byte, list []uint64) {
-	for i := range list {
-		list[i] = binary.LittleEndian.Uint64(b[8*i:])
-	}
-}
-
-// put says that what was written behind a word is new.
-func (c Control) put(pos int) { dma.StoreWord(c[pos:], dma.LoadWord(c[pos:])+1) }
-
-// pending tells whether one side has said more than the other has answered.
+// pending reports whether one side has sent a message without an answer.
 func (c Control) pending(count, answered int) bool {
 	return dma.LoadWord(c[count:]) != dma.LoadWord(c[answered:])
 }
 
 // Command gives the NIC a command. Nothing is pending.
 func (c Control) Command(op uint32, args ...uint64) {
-	binary.LittleEndian.PutUint32(c[atCommand+4:], op)
-	words(c[atCommand+8:], args)
-	c.put(atCommand)
+	x := Command{Op: op}
+	copy(x.Args[:], args)
+	c.write(atCommand, x)
 }
 
-// Commanded tells whether there is a command without a result.
+// Commanded reports whether there is a command without a result.
 func (c Control) Commanded() bool {
 	if !c.pending(atCommand, atResult) {
 		return false
 	}
-	if binary.LittleEndian.Uint32(c[atCommand+4:]) == 0 { // the page is being cleared, for whoever has it next
+	if c.GetCommand().Op == 0 { // the driver is clearing the page for its next user
 		dma.StoreWord(c[atResult:], dma.LoadWord(c[atCommand:]))
 		return false
 	}
@@ -138,59 +140,33 @@ func (c Control) Commanded() bool {
 
 // GetCommand reads the command.
 func (c Control) GetCommand() (x Command) {
-	x.Op = binary.LittleEndian.Uint32(c[atCommand+4:])
-	read(c[atCommand+8:], x.Args[:])
+	c.read(atCommand, &x)
 	return x
 }
 
 // Result answers the command.
-func (c Control) Result(x *Result) {
-	status := uint32(0)
-	if x.Failed {
-		status = 1
-	}
-	binary.LittleEndian.PutUint32(c[atResult+4:], status)
-	words(c[atResult+8:], x.Words[:])
-	c.put(atResult)
-}
+func (c Control) Result(x *Result) { c.write(atResult, x) }
 
 // GetResult reads the answer.
-func (c Control) GetResult(x *Result) {
-	x.Failed = binary.LittleEndian.Uint32(c[atResult+4:]) != 0
-	read(c[atResult+8:], x.Words[:])
-}
+func (c Control) GetResult(x *Result) { c.read(atResult, x) }
 
 // Request asks the program for pages. Nothing is requested.
-func (c Control) Request(x Request) {
-	words(c[atRequest+8:], []uint64{uint64(x.Region), uint64(x.N), x.First})
-	c.put(atRequest)
-}
+func (c Control) Request(x Request) { c.write(atRequest, x) }
 
-// Requested tells whether there is a request without a response.
+// Requested reports whether there is a request without a response.
 func (c Control) Requested() bool { return c.pending(atRequest, atResponse) }
 
 // GetRequest reads the request.
-func (c Control) GetRequest() Request {
-	var w [3]uint64
-	read(c[atRequest+8:], w[:])
-	return Request{uint32(w[0]), uint32(w[1]), w[2]}
+func (c Control) GetRequest() (x Request) {
+	c.read(atRequest, &x)
+	return x
 }
 
 // Respond answers the request.
-func (c Control) Respond(x *Response) {
-	binary.LittleEndian.PutUint32(c[atResponse+4:], x.Generation)
-	places := x.Places
-	if x.Failed {
-		places[MaxRequest] = 1
-	}
-	words(c[atResponse+8:], places[:])
-	c.put(atResponse)
-}
+func (c Control) Respond(x *Response) { c.write(atResponse, x) }
 
 // GetResponse reads the answer.
 func (c Control) GetResponse() (x Response) {
-	x.Generation = binary.LittleEndian.Uint32(c[atResponse+4:])
-	read(c[atResponse+8:], x.Places[:])
-	x.Failed = x.Places[MaxRequest] != 0
+	c.read(atResponse, &x)
 	return x
 }

@@ -1,0 +1,51 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+// compacting returns test with compaction beside it, which moves pages of all programs (mm/compaction.c).
+func compacting(test func(t *T)) func(t *T) {
+	compact := func() error { return os.WriteFile("/proc/sys/vm/compact_memory", []byte("1"), 0) }
+	return func(t *T) { t.beside(compact, func() { test(t) }) }
+}
+
+// shortOfRAM returns test; beside it the program allocates and touches most of the RAM that is available, again and
+// again.
+func shortOfRAM(test func(t *T)) func(t *T) {
+	return func(t *T) {
+		available := must(meminfo("MemAvailable:"))(t)
+		size := int(available-available/8-uint64(2*moveSize)) &^ (page - 1)
+		take := func() error {
+			b, err := mapAnonymous(size, false)
+			if err != nil {
+				return err
+			}
+			for i := 0; i < len(b); i += page {
+				b[i] = 1
+			}
+			return unix.Munmap(b)
+		}
+		t.beside(take, func() { test(t) })
+	}
+}
+
+// meminfo reads a line of /proc/meminfo, in bytes.
+func meminfo(key string) (uint64, error) {
+	b, err := os.ReadFile("/proc/meminfo")
+	if err != nil {
+		return 0, err
+	}
+	for line := range bytes.Lines(b) {
+		var kib uint64
+		if rest, ok := bytes.CutPrefix(line, []byte(key)); ok {
+			_, err := fmt.Sscan(string(rest), &kib)
+			return kib << 10, err
+		}
+	}
+	return 0, fmt.Errorf("/proc/meminfo has no %s", key)
+}

@@ -1,0 +1,118 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"runtime"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"vnic.dev/vnic/internal/gpudriver"
+)
+
+// testCase is a test of the driver. It must leave all memory of the GPU free.
+type testCase struct {
+	name string
+	run  func(t *T)
+}
+
+// T collects the errors of a running test. Its methods may only be called on the test's goroutine.
+type T struct {
+	gpu  gpudriver.GPU // the GPU under test
+	step string        // the step of the test, named in its errors; "": none
+	errs []error
+}
+
+// run runs f and returns its errors.
+func run(f func(t *T)) error {
+	t := &T{}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		f(t)
+	}()
+	<-done
+	return errors.Join(t.errs...)
+}
+
+// note adds an error, if there is one; the test goes on.
+func (t *T) note(err error) {
+	if err != nil && t.step != "" {
+		err = fmt.Errorf("%s: %w", t.step, err)
+	}
+	if err != nil {
+		t.errs = append(t.errs, err)
+	}
+}
+
+// ok ends the test if there is an error. Deferred functions run.
+func (t *T) ok(err error) {
+	if err != nil {
+		t.note(err)
+		runtime.Goexit()
+	}
+}
+
+// require ends the test with an error unless a condition holds.
+func (t *T) require(holds bool, format string, args ...any) {
+	if !holds {
+		t.ok(fmt.Errorf(format, args...))
+	}
+}
+
+// refused adds an error unless a call failed with errno want.
+func (t *T) refused(call string, got error, want unix.Errno) {
+	if !errors.Is(got, want) {
+		t.note(fmt.Errorf("%s: %v, and not %v", call, got, want))
+	}
+}
+
+// unmap unmaps memory of anonymous or of a GPU.
+func (t *T) unmap(b []byte) { t.note(unix.Munmap(b)) }
+
+// must is for a call that returns a value and an error: f := must(os.Open(name))(t)
+func must[V any](v V, err error) func(t *T) V {
+	return func(t *T) V {
+		t.ok(err)
+		return v
+	}
+}
+
+// errOf returns the error of a call that also returns a value.
+func errOf[V any](_ V, err error) error { return err }
+
+// beside runs do, and on another goroutine again, repeatedly, until do has ended or again fails. It ends the test if
+// there is an error.
+func (t *T) beside(again func() error, do func()) {
+	var end atomic.Bool
+	done := make(chan error, 1)
+	go func() {
+		var err error
+		for err == nil && !end.Load() {
+			err = again()
+		}
+		done <- err
+	}()
+	func() {
+		defer func() {
+			end.Store(true)
+			t.note(<-done)
+		}()
+		do()
+	}()
+	if len(t.errs) > 0 {
+		runtime.Goexit()
+	}
+}
+
+// wait polls until done returns true.
+func wait(what string, done func() bool) error {
+	for start := time.Now(); !done(); runtime.Gosched() {
+		if time.Since(start) > patience {
+			return fmt.Errorf("not after %v: %s", patience, what)
+		}
+	}
+	return nil
+}
