@@ -91,31 +91,33 @@ s=0; ./gatewayrows table rows > table || s=$?
 cat > gateway.md <<END
 # The gateway, beside slirp and passt
 
-A guest's way out is the gateway (package \`internal/wire/gateway\`): DHCP, DNS, NAT and forwards. slirp (QEMU's
-\`-netdev user\`) and passt do the same for others. One guest with a NIC of each has measured what they do. "yes" is all
-of it, "some" a part, "no" nothing; of what is counted, all of it is 19 of 20 of slirp and passt, and nothing 1 of 20.
+Guests reach other networks through the gateway (package \`internal/wire/gateway\`): DHCP, DNS, NAT and forwards. slirp
+(QEMU's \`-netdev user\`) and passt are other programs with the same task. A guest with a NIC of each measured the rows
+below. "yes" means that all of it worked, "some" a part, "no" nothing. In rows with counts 19 of 20 are enough for a
+"yes" of slirp and passt, and 1 of 20 still is their "no".
 
 $(cat table)
 
-- **Pings** need sockets that the host allows to groups: \`sysctl net.ipv4.ping_group_range\`. Until then vnic's guest
-  hears at once that it is prohibited.
-- **A silent flow of UDP** was silent for 35 s; then the server sent, unasked, and the guest again. By their sources it
-  lives for 2 minutes in vnic, while its table has room, 4 minutes in slirp (10 s to port 53), and 3 minutes in passt.
-- **Bursts** arrive as far as the host lets sockets have buffers: \`sysctl net.core.rmem_max\`, which was
-  $(cat /proc/sys/net/core/rmem_max). What vnic loses it counts: \`lost_datagrams\` of \`vnic stat --json\`.
-- **The search list** is slirp's only where \`dnssearch=\` gives it one. vnic's has the guests' own domain before it.
-- **The restart** is the guest's, in the same QEMU, without a word to the network. slirp and passt keep the old
-  connections, which new ones from the same ports meet; these have 10 s to answer.
-- **The rates** are of a guest that QEMU emulates, on $(nproc) processors: of 32 MiB by TCP, and 20,000 datagrams of
-  1,200 bytes by UDP, each sent as fast as the sender can. They are shown, not judged.
+- **Pings** need sockets that the host allows to groups: \`sysctl net.ipv4.ping_group_range\`. Without
+  that vnic answers a guest's ping at once with "prohibited".
+- **A silent flow of UDP** was silent for 35 s; then the server sent a datagram, and after it the guest. According to
+  their source code, a silent flow lives for 2 minutes in vnic, while its table has room, for 4 minutes in slirp (10 s
+  to port 53), and for 3 minutes in passt.
+- **Bursts** arrive completely only if the host allows large socket buffers: \`sysctl net.core.rmem_max\`, which was
+  $(cat /proc/sys/net/core/rmem_max). vnic counts the datagrams that it loses: \`lost_datagrams\` of \`vnic stat --json\`.
+- **The search list**: slirp sends one only if \`dnssearch=\` names it. vnic's has the guests' own domain first.
+- **The restart**: the guest restarts in the same QEMU, without closing its connections. slirp and passt keep the old
+  connections, with which new ones from the same ports collide; each new connection has 10 s to succeed.
+- **The rates** were measured in a guest that QEMU emulates, on $(nproc) processors: of 32 MiB by TCP, and 20,000 datagrams of
+  1,200 bytes by UDP, each sent as fast as the sender can. They do not count for the test's result.
 
 QEMU $qemu, libslirp $libslirp, passt $passt, Linux ${kernel##*/} in the guest.
-Made by:
+This page was made by:
 
     WRITE=yes test/55-gateway.sh
 
-Without \`WRITE=yes\` it fails where this page has another yes, some or no than it measures, and where slirp and passt
-both do better than vnic.
+Without \`WRITE=yes\` the script fails if it measures another yes, some or no than this page has. It also fails if slirp
+and passt both do better than vnic in a row.
 END
 cat gateway.md
 [ $s = 0 ] || fail "see above"

@@ -215,5 +215,5 @@ func (p *prober) dfAgain() (string, string, error) {
 	if n != 1 {
 		return "no", fmt.Sprintf("the guest is told %d times", n), nil
 	}
-	return "yes", "the guest is told once", nil
+	return "yes", "the guest gets the error once", nil
 }
