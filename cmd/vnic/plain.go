@@ -10,10 +10,11 @@ import (
 	"vnic.dev/vnic/internal/agent"
 )
 
-// What guests, servers, files and other programs say is shown without what a terminal obeys: agent.Plain decides what
-// that is. TestEachPrintIsPlain finds what is printed in another way than by these functions.
+// Text from guests, servers, files and other programs is printed without the characters that
+// control a terminal (agent.Plain removes them). TestEachPrintIsPlain fails for code that prints in
+// another way than by these functions.
 
-// printText prints what f writes, for people.
+// printText prints the text that f writes, for people.
 func printText(w io.Writer, f func(io.Writer) error) error {
 	var b, clean strings.Builder
 	err := f(&b)
@@ -26,7 +27,7 @@ func printText(w io.Writer, f func(io.Writer) error) error {
 	return err
 }
 
-// printJSON prints one object, for programs.
+// printJSON prints one JSON object, for programs.
 func printJSON(w io.Writer, v any) error {
 	return printEncoded(w, func(w io.Writer) error {
 		e := json.NewEncoder(w)
@@ -35,7 +36,8 @@ func printJSON(w io.Writer, v any) error {
 	})
 }
 
-// printEncoded prints JSON that f writes. encoding/json escapes what is below U+0020 and leaves the rest.
+// printEncoded prints the JSON that f writes, and escapes characters that control a terminal.
+// encoding/json escapes only those below U+0020.
 func printEncoded(w io.Writer, f func(io.Writer) error) error {
 	var b bytes.Buffer
 	if err := f(&b); err != nil {
@@ -43,7 +45,7 @@ func printEncoded(w io.Writer, f func(io.Writer) error) error {
 	}
 	var clean strings.Builder
 	for _, r := range b.String() {
-		if r != '\n' && agent.Obeyed(r) { // only strings have such
+		if r != '\n' && agent.Obeyed(r) { // only strings can contain such characters
 			fmt.Fprintf(&clean, `\u%04x`, r)
 		} else {
 			clean.WriteRune(r)
@@ -53,15 +55,15 @@ func printEncoded(w io.Writer, f func(io.Writer) error) error {
 	return err
 }
 
-// plainly formats a message of vnic's. Its arguments may be words of guests and other programs: each is printed in one
-// line, without what a terminal obeys.
+// plainly formats a message of vnic, as fmt.Sprintf does. Its arguments may be text from guests and
+// other programs: each is formatted in one line, without characters that control a terminal.
 func plainly(format string, args ...any) string {
 	if false {
 		_ = fmt.Sprintf(format, args...) // so that go vet checks plainly's callers as Sprintf's
 	}
 	plain := make([]any, len(args))
 	for i, a := range args {
-		if plain[i] = a; !isInt(a) { // which may be a width
+		if plain[i] = a; !isInt(a) { // an int may be a width, which Sprintf needs unwrapped
 			plain[i] = inLine{a}
 		}
 	}
@@ -70,11 +72,11 @@ func plainly(format string, args ...any) string {
 
 func isInt(a any) bool { _, ok := a.(int); return ok }
 
-// inLine wraps an argument of fmt's functions: it is formatted in one line, without what a terminal obeys
-// (agent.Plain).
+// inLine wraps an argument of fmt's functions, so that it is formatted in one line, without
+// characters that control a terminal (agent.Plain).
 type inLine struct{ v any }
 
-// Format implements fmt.Formatter. Ends of lines become "; ".
+// Format implements fmt.Formatter. It replaces newlines by "; ".
 func (p inLine) Format(f fmt.State, verb rune) {
 	text := fmt.Sprintf(fmt.FormatString(f, verb), p.v)
 	_, _ = io.WriteString(f, agent.Plain(strings.ReplaceAll(text, "\n", "; ")))

@@ -6,11 +6,11 @@ import (
 	"vnic.dev/vnic/internal/lab"
 )
 
-// Addrs are the addresses that a guest has on a rail, unless the file says others.
+// Addrs returns the default addresses of a guest on a rail.
 func Addrs(rail, guest int) (v4, v6 netip.Prefix) { return addr4(rail, guest), addr6(rail, guest) }
 
-// Each NIC of a guest is on a subnet with those of the same number of other guests: interfaces of one subnet would
-// answer each other's ARP.
+// addr4 returns the default IPv4 address of a guest on a rail. Each rail is a subnet of its own: if
+// a guest had two interfaces in one subnet, each would answer ARP requests for the other.
 func addr4(rail, guest int) netip.Prefix {
 	b := lab.Addr4(guest).Addr().As4()
 	b[2] += byte(rail)
@@ -23,7 +23,8 @@ func addr6(rail, guest int) netip.Prefix {
 	return netip.PrefixFrom(netip.AddrFrom16(b), 64)
 }
 
-// Given are the addresses of a NIC that the file says; zero: the NIC has the one that it has anyhow (Addrs).
+// Given returns the addresses that the lab file gives to a NIC; zero: the NIC has its default
+// address (Addrs).
 func (l *Lab) Given(guest, nic int) (v4, v6 netip.Prefix) {
 	n := &l.Guests[guest].NICs[nic]
 	own4, own6 := Addrs(nic, guest)
@@ -36,7 +37,8 @@ func (l *Lab) Given(guest, nic int) (v4, v6 netip.Prefix) {
 	return v4, v6
 }
 
-// addresses checks the addresses that the file gives NIC i of the guest at where, against the NICs before it.
+// addresses checks the addresses of NIC i of the guest at path where: the ones from the file must
+// be usable for a host, and none may be in the subnet of an earlier NIC of the guest.
 func (b *builder) addresses(where path, i int, n *lab.NIC, before []lab.NIC) error {
 	own4, own6 := Addrs(i, len(b.out.Guests))
 	for _, a := range []struct {
@@ -55,7 +57,7 @@ func (b *builder) addresses(where path, i int, n *lab.NIC, before []lab.NIC) err
 		for j := range before {
 			if other := a.get(&before[j]); other.Overlaps(a.has) {
 				nic := i
-				if a.has == a.byRail { // the file gives the other one's address
+				if a.has == a.byRail { // the address in conflict is the one that the file gives to the other NIC
 					nic = j
 				}
 				return b.wrong(where.to("nics", nic, a.key), "%s has %v, and %s %v: each NIC of a guest has a subnet of its own",
@@ -66,7 +68,8 @@ func (b *builder) addresses(where path, i int, n *lab.NIC, before []lab.NIC) err
 	return nil
 }
 
-// noHost says why a file cannot give an address to a NIC, which has owns otherwise; "": it can.
+// noHost returns the reason why a lab file cannot give address p to a NIC with the default address
+// owns; "": it can.
 func noHost(p, owns netip.Prefix) string {
 	first, last := bounds(p)
 	switch {
@@ -83,8 +86,8 @@ func noHost(p, owns netip.Prefix) string {
 	return ""
 }
 
-// bounds are a subnet's first and last address; zero: it is a link of two, or one host, and has none that a host
-// cannot have.
+// bounds returns a subnet's first and last address, which no host can have; zero: hosts can have
+// all of its addresses, because it has only one or two.
 func bounds(p netip.Prefix) (first, last netip.Addr) {
 	if p.Bits() >= p.Addr().BitLen()-1 {
 		return first, last
@@ -97,7 +100,8 @@ func bounds(p netip.Prefix) (first, last netip.Addr) {
 	return p.Masked().Addr(), last
 }
 
-// reserved says whether an address is of a subnet in which vnic gives them: those of rails.
+// reserved reports whether an address is in a rail's subnet, in which vnic assigns the addresses
+// itself.
 func reserved(a netip.Addr) bool {
 	for rail := range maxNICs {
 		if v4, v6 := Addrs(rail, 0); v4.Masked().Contains(a) || v6.Masked().Contains(a) {

@@ -14,32 +14,33 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// Flows is who sent what to whom, as the NICs have counted it since they were made.
+// Flows lists all flows, as the NICs have counted them since they were made.
 type Flows struct {
-	List   []Flow   `json:"list"`             // those that moved most come first
-	Others []Others `json:"others,omitempty"` // flows for which there was no row any more
-	Hints  []string `json:"hints,omitempty"`  // what somebody should know of them, in sentences
-	More   int      `json:"-"`                // flows that moved less than those of List, and are left out
+	List   []Flow   `json:"list"`             // the flows that moved most come first
+	Others []Others `json:"others,omitempty"` // flows whose rows were reused
+	Hints  []string `json:"hints,omitempty"`  // sentences about flows with a likely mistake
+	More   int      `json:"-"`                // number of flows that are left out of List, because they moved less
 }
 
-// Flow is one direction of a connection, or what else has the same addresses, ports and protocol.
+// Flow is one direction of a connection, or in general all packets with the same addresses, ports
+// and protocol.
 type Flow struct {
 	Proto string     `json:"proto"` // "tcp", "udp", "icmp", "ip 47"; "other": frames that are not IP
-	From  string     `json:"from"`  // address and port; address alone if there is no port; "" of what is not IP
+	From  string     `json:"from"`  // address and port; only the address if there is no port; "": not IP
 	To    string     `json:"to"`
-	TX    []FlowSide `json:"tx,omitempty"` // at the NIC that sent it; not there if no NIC of a guest did
-	RX    []FlowSide `json:"rx,omitempty"` // at those that received it
+	TX    []FlowSide `json:"tx,omitempty"` // at the NIC that sent it; missing if no guest's NIC did
+	RX    []FlowSide `json:"rx,omitempty"` // at the NICs that received it
 	State string     `json:"state,omitempty"`
 
 	key splitter.Flow
 }
 
-// FlowSide is a flow at a NIC. Bytes are payload, but header_bytes.
+// FlowSide has a NIC's counters of a flow. All bytes except header_bytes are payload.
 type FlowSide struct {
 	Port     string            `json:"port"`
-	Queues   []int             `json:"queues"`          // by which it came or went; the busiest first
-	Rule     uint32            `json:"rule,omitempty"`  // of what is received: the flow rule that it met last
-	Bound    []int             `json:"bound,omitempty"` // of what is received: queues of the port that had GPU memory
+	Queues   []int             `json:"queues"`          // that received or sent it; the busiest first
+	Rule     uint32            `json:"rule,omitempty"`  // on receive: the flow rule that matched last
+	Bound    []int             `json:"bound,omitempty"` // on receive: queues of the port that have GPU memory
 	Packets  uint64            `json:"packets"`
 	Segments uint64            `json:"segments"`
 	Header   uint64            `json:"header_bytes"`
@@ -47,37 +48,39 @@ type FlowSide struct {
 	GPUFile  uint64            `json:"gpu_file_bytes"`
 	Host     uint64            `json:"host_bytes"`
 	Bounced  uint64            `json:"bounced_bytes"`
-	Again    uint64            `json:"again_bytes"` // below the highest sequence number: sent again, or overtaken
+	Again    uint64            `json:"again_bytes"` // below the highest sequence number: retransmitted, or reordered
 	Drops    map[string]uint64 `json:"drops,omitempty"`
 	Lost     uint64            `json:"dropped_bytes"`
 	First    time.Time         `json:"first"`
 	Last     time.Time         `json:"last"`
 
-	// Of what is received in GPU memory: tokens of it that the connection has not returned, where the guest's stack, or
-	// its agent, has said so.
+	// On receive into GPU memory: tokens that the connection has not returned, if the guest's stack or
+	// agent reported them.
 	Held *int `json:"tokens_held,omitempty"`
 
-	// Of what is sent by TCP: payload that nobody has acknowledged, and the last window that its receiver gave, unscaled.
+	// On transmit by TCP: unacknowledged payload, and the last window that the receiver advertised,
+	// unscaled.
 	InFlight uint64  `json:"in_flight_bytes,omitempty"`
 	Window   *uint16 `json:"window,omitempty"`
 }
 
-// Others are flows whose rows were taken away for new ones, in one direction of a port. They are not in List.
+// Others sums up the flows of one direction of a port whose rows were reused for new flows. They
+// are not in List.
 type Others struct {
 	Port    string `json:"port"`
 	TX      bool   `json:"tx"`
-	Flows   uint64 `json:"flows"` // how often a row was taken away: a flow that comes again may be counted again
+	Flows   uint64 `json:"flows"` // number of reused rows: a flow that returned may be counted twice
 	Packets uint64 `json:"packets"`
 	Payload uint64 `json:"payload_bytes"`
 }
 
-// Payload is all of it, in bytes.
+// Payload returns the bytes of payload in all kinds of memory.
 func (s *FlowSide) Payload() uint64 { return s.Device + s.GPUFile + s.Host }
 
-// GPU is how much of it was in GPU memory, in bytes.
+// GPU returns the bytes of payload in GPU memory.
 func (s *FlowSide) GPU() uint64 { return s.Device + s.GPUFile }
 
-// total adds up the sides of a flow.
+// total adds up a flow's counters of several NICs.
 func total(sides []FlowSide) (t FlowSide) {
 	for i := range sides {
 		t.add(&sides[i])
@@ -115,7 +118,8 @@ func (s *FlowSide) add(o *FlowSide) {
 	s.Rule = cmp.Or(s.Rule, o.Rule)
 }
 
-// moved is how much a flow moved: what arrived, or what was sent where nobody knows what arrived.
+// moved returns the payload that a flow moved: the received bytes, or the sent ones if they are
+// more, as when no guest's NIC received the flow.
 func (f *Flow) moved() uint64 {
 	rx, tx := uint64(0), uint64(0)
 	for i := range f.RX {
@@ -127,33 +131,34 @@ func (f *Flow) moved() uint64 {
 	return max(rx, tx)
 }
 
-// worthARow says whether somebody wants to see a flow: not what hosts say to all others to introduce themselves.
+// worthARow reports whether a flow is shown: if it moved payload and is IP, or if it is TCP or UDP
+// and packets were dropped. So frames such as ARP are not shown.
 func (f *Flow) worthARow() bool {
 	return f.moved() > 0 && f.Proto != "other" || f.hasPorts() && len(total(f.TX).Drops) > 0
 }
 
-// hasPorts says whether it may be a program's.
+// hasPorts reports whether the flow is TCP or UDP.
 func (f *Flow) hasPorts() bool { return f.Proto == "tcp" || f.Proto == "udp" }
 
-// portFlows is the account of a port.
+// portFlows has the account of flows of a port.
 type portFlows struct {
 	name  string
 	rows  []nic.QueueFlows
 	bound []int // queues that have GPU memory
 }
 
-// accounts puts together what ports say of flows.
+// accounts combines the accounts of all ports into a list of flows.
 type accounts struct {
-	want   map[splitter.Flow]bool // flows that are put together; nil: all
+	want   map[splitter.Flow]bool // the flows to list; nil: all
 	byKey  map[splitter.Flow]*Flow
 	flags  map[splitter.Flow]uint8
-	tops   map[splitter.Flow]uint32 // what is sent ends there
+	tops   map[splitter.Flow]uint32 // the highest sequence number sent
 	peers  map[splitter.Flow]flows.Peer
 	others []Others
 }
 
-// readFlows gives the account of all ports, of the flows that moved most so many, or all (0); nil if none is kept. ask
-// says who holds tokens.
+// readFlows returns the flows of all ports: the ones that moved most, up to most of them, or all if
+// most is 0; nil if no port counts flows. ask returns the token holders of each port.
 func readFlows(ports []Port, name func(i int) string, most int, ask askFunc) *Flows {
 	var list []portFlows
 	kept := false
@@ -169,7 +174,8 @@ func readFlows(ports []Port, name func(i int) string, most int, ask askFunc) *Fl
 	return account(list, ask(ports, name), most)
 }
 
-// account puts together what ports say of flows, as readFlows gives it. said are who holds tokens, by port.
+// account combines the accounts of ports into the result of readFlows. said has the token holders,
+// by port.
 func account(list []portFlows, said map[string][]devmem.Holder, most int) *Flows {
 	a := accounts{byKey: map[splitter.Flow]*Flow{}, flags: map[splitter.Flow]uint8{},
 		tops: map[splitter.Flow]uint32{}, peers: map[splitter.Flow]flows.Peer{}}
@@ -196,7 +202,7 @@ func account(list []portFlows, said map[string][]devmem.Holder, most int) *Flows
 	return all
 }
 
-// port adds a port's.
+// port adds the account of a port.
 func (a *accounts) port(p *portFlows) {
 	var others [2]Others
 	for _, q := range p.rows {
@@ -226,13 +232,13 @@ func (a *accounts) port(p *portFlows) {
 	}
 }
 
-// reverse is the other direction of a flow.
+// reverse returns the flow in the other direction.
 func reverse(f splitter.Flow) splitter.Flow {
 	f.Src, f.Dst, f.SrcPort, f.DstPort = f.Dst, f.Src, f.DstPort, f.SrcPort
 	return f
 }
 
-// row adds a row of a queue's.
+// row adds a row of a queue's account.
 func (a *accounts) row(name string, q *nic.QueueFlows, r *flows.Row, bound []int) {
 	a.ends(r, q.Tx)
 	if a.want != nil && !a.want[r.Flow] {
@@ -262,7 +268,8 @@ func (a *accounts) row(name string, q *nic.QueueFlows, r *flows.Row, bound []int
 	*list = append(*list, s)
 }
 
-// ends notes how far a flow of TCP has come, and how far it says the other direction has.
+// ends records, for TCP, the highest sequence number of a flow, and the last acknowledgment and
+// window that it carried for the other direction.
 func (a *accounts) ends(r *flows.Row, tx bool) {
 	if top, ok := a.tops[r.Flow]; tx && r.Begun && (!ok || int32(r.Top-top) > 0) {
 		a.tops[r.Flow] = r.Top
@@ -272,7 +279,7 @@ func (a *accounts) ends(r *flows.Row, tx bool) {
 	}
 }
 
-// inFlight says what of a flow nobody has acknowledged.
+// inFlight sets the unacknowledged payload and the receiver's window of a flow.
 func (a *accounts) inFlight(f *Flow) {
 	top, sent := a.tops[f.key]
 	peer := a.peers[reverse(f.key)]
@@ -300,7 +307,7 @@ func sideOf(r *flows.Row) FlowSide {
 	return s
 }
 
-// names gives a flow's protocol and ends.
+// names returns a flow's protocol, source and destination as text.
 func names(f *splitter.Flow) (proto, from, to string) {
 	if *f == (splitter.Flow{}) {
 		return "other", "", ""
@@ -330,7 +337,8 @@ func names(f *splitter.Flow) (proto, from, to string) {
 	return proto, at(addr(f.Src), f.SrcPort), at(addr(f.Dst), f.DstPort)
 }
 
-// state is what a flow's flags say of its connection.
+// state returns the state of a flow's TCP connection, derived from all TCP flags seen so far; "":
+// not TCP.
 func state(f splitter.Flow, flags uint8) string {
 	switch {
 	case f.Proto != splitter.ProtoTCP:

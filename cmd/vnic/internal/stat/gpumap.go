@@ -24,11 +24,12 @@ const (
 	stateSend   = "send"
 )
 
-// gpuMaps remembers what was posted: what is posted no more is held. It has a bit for each unit of a GPU and queue.
+// gpuMaps records which units of GPU memory each queue has ever posted, with a bit for each unit. A
+// unit that was posted and is not posted now counts as held.
 type gpuMaps struct {
 	mu        sync.Mutex
 	seen      map[seenOf]*bitmap
-	forgotten uint64 // how often forget was called: what was read before that is not remembered
+	forgotten uint64 // number of calls of forget; if it changes while a ring is read, the result is not recorded
 }
 
 type seenOf struct {
@@ -41,7 +42,8 @@ type bitmap [mostUnits / 64]uint64
 func (b *bitmap) set(i uint64)      { b[i/64] |= 1 << (i % 64) }
 func (b *bitmap) has(i uint64) bool { return b[i/64]&(1<<(i%64)) != 0 }
 
-// forget drops what a queue had posted, as it is set up anew; queue -1: all of the port.
+// forget deletes the record of a queue, which is being set up anew; queue -1: of all queues of the
+// port.
 func (m *gpuMaps) forget(port string, queue int) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -53,7 +55,7 @@ func (m *gpuMaps) forget(port string, queue int) {
 	}
 }
 
-// unitOf is in which units a GPU's memory is shown, in bytes: a power of two.
+// unitOf returns the size of the units in which a GPU's memory is shown, in bytes: a power of two.
 func unitOf(size uint64) uint64 {
 	unit := uint64(pageSize)
 	for unit*mostUnits < size {
@@ -62,7 +64,7 @@ func unitOf(size uint64) uint64 {
 	return unit
 }
 
-// read gives the maps of all GPUs of a lab. Each ring is read once, whatever GPUs there are.
+// read returns the maps of all GPUs of a lab. It reads each ring once, for all GPUs.
 func (m *gpuMaps) read(l *lab.Lab) []GPUMap {
 	out := []GPUMap{}
 	for _, x := range l.Machines() {
@@ -86,7 +88,7 @@ func (m *gpuMaps) read(l *lab.Lab) []GPUMap {
 	return out
 }
 
-// look sees what a port has posted, for what is shown later.
+// look records the units that the queues of a port have posted, for maps that are made later.
 func (m *gpuMaps) look(p *lab.Port) {
 	var views []*view
 	for _, g := range p.GPUs {
@@ -97,7 +99,7 @@ func (m *gpuMaps) look(p *lab.Port) {
 	}
 }
 
-// unit is what is to be shown of one unit.
+// unit is the state of one unit: posted, held, bound for transmit, or "" for none of these.
 type unit struct {
 	state   string
 	port    string
@@ -105,11 +107,11 @@ type unit struct {
 	binding uint32
 }
 
-// view is a GPU's memory, unit by unit.
+// view has the state of each unit of a GPU's memory.
 type view struct {
 	gpu   *lab.GPUMemory
 	size  uint64 // of a unit, in bytes
-	units []unit // nil: nothing is to be shown
+	units []unit // nil: the units are recorded, but not shown
 }
 
 func newView(g *lab.GPUMemory) *view {
@@ -117,7 +119,7 @@ func newView(g *lab.GPUMemory) *view {
 	return &view{g, size, make([]unit, (g.Size()+size-1)/size)}
 }
 
-// ranges gives the map: units that are alike are one range.
+// ranges returns the map: consecutive units of the same state become one range.
 func (v *view) ranges() GPUMap {
 	out := GPUMap{GPU: v.gpu.Name, Bytes: v.gpu.Size(), Ranges: []MemoryRange{}}
 	for i := 0; i < len(v.units); {
@@ -135,7 +137,7 @@ func (v *view) ranges() GPUMap {
 	return out
 }
 
-// sends marks what is bound for transmit.
+// sends marks the units that are bound for transmit.
 func (v *view) sends(port string, s *control.State) {
 	for _, b := range s.Bindings {
 		if !b.Tx {
@@ -151,12 +153,13 @@ func (v *view) sends(port string, s *control.State) {
 	}
 }
 
-// queue marks what a receive queue has posted, and what it had.
+// queue reads the buffers that a receive queue has posted, and marks its posted and held units in
+// the views.
 func (m *gpuMaps) queue(p *lab.Port, q int, binding uint32, views []*view) {
 	m.mu.Lock()
 	before := m.forgotten
 	m.mu.Unlock()
-	posted := make([]*bitmap, len(views)) // nil: nothing of that GPU
+	posted := make([]*bitmap, len(views)) // by GPU; nil: no unit of that GPU is posted
 	p.NIC().Posted(q, func(at []dma.Segment) {
 		for _, s := range at {
 			k := slices.IndexFunc(views, func(v *view) bool { return v.gpu.ID() == s.GPU() })
@@ -185,7 +188,8 @@ func (m *gpuMaps) queue(p *lab.Port, q int, binding uint32, views []*view) {
 	}
 }
 
-// remember adds what is posted to what was; nil if there is neither. Under mu.
+// remember adds the posted units to those recorded earlier, and returns all of them; nil: there are
+// none. The caller holds mu.
 func (m *gpuMaps) remember(key seenOf, posted *bitmap) *bitmap {
 	seen := m.seen[key]
 	if posted == nil {
@@ -204,7 +208,7 @@ func (m *gpuMaps) remember(key seenOf, posted *bitmap) *bitmap {
 	return seen
 }
 
-// mark marks what a queue has posted, and what it had.
+// mark marks the units in posted as posted, and the others in seen as held.
 func (v *view) mark(port string, queue int, binding uint32, seen, posted *bitmap) {
 	for w, all := range seen {
 		for ; all != 0; all &= all - 1 {
@@ -218,7 +222,7 @@ func (v *view) mark(port string, queue int, binding uint32, seen, posted *bitmap
 	}
 }
 
-// bindingOf is the last binding of a receive queue, 0 if no command has made one.
+// bindingOf returns the id of a receive queue's last binding, 0 if no command has bound the queue.
 func bindingOf(s *control.State, queue int) (id uint32) {
 	for _, b := range s.Bindings { // by ID
 		if !b.Tx && slices.Contains(b.Queues, uint16(queue)) {

@@ -12,8 +12,8 @@ import (
 	"github.com/dustin/go-humanize"
 )
 
-// Table writes the counters of now: what was counted since before, by the second, or since the
-// process began if before is nil. Queues that have never seen a packet are left out.
+// Table writes a table of counters: the rates per second between before and now, or, if before is
+// nil, the sums since the process began. It leaves out queues that have never had a packet.
 func Table(w io.Writer, before, now *Snapshot) error {
 	t := table{seconds: 1}
 	amount := "BYTES"
@@ -101,7 +101,7 @@ func (t *table) write(w io.Writer, f func()) error {
 	return nil
 }
 
-// find gives the counters of a port; nothing if it was not there.
+// find returns the counters of a port; all are zero if the snapshot does not have the port.
 func (s *Snapshot) find(name string) *PortCounters {
 	if s != nil {
 		if i := slices.IndexFunc(s.Ports, func(p PortCounters) bool { return p.Name == name }); i >= 0 {
@@ -114,13 +114,14 @@ func (s *Snapshot) find(name string) *PortCounters {
 type table struct {
 	tw      *tabwriter.Writer
 	seconds float64
-	tokens  bool // there is a column for tokens that receivers hold
-	bits    bool // what is counted in bytes is shown in bits by the second, as links' rates are
+	tokens  bool // there is a column for the tokens that receivers hold
+	bits    bool // byte counters are shown in bits per second, like the rates of links
 }
 
 func (t *table) row(cells ...string) { fmt.Fprintln(t.tw, strings.Join(cells, "\t")+"\t") }
 
-// rate is how much a counter grew; one that is smaller than before began again.
+// rate returns the growth of a counter per second. A counter that is smaller than before was reset
+// to 0 in between.
 func (t *table) rate(before, now uint64) float64 {
 	if before > now {
 		before = 0
@@ -139,7 +140,8 @@ func (t *table) bytes(before, now uint64) string {
 	return humanize.IBytes(uint64(n + 0.5))
 }
 
-// memory is what a memory has carried: as bytes, but in bytes by the second where others are in bits.
+// memory formats the bytes that a memory has carried, as bytes does; but rates are in bytes per
+// second, not in bits.
 func (t *table) memory(before, now uint64) string {
 	if !t.bits {
 		return t.bytes(before, now)
@@ -147,7 +149,7 @@ func (t *table) memory(before, now uint64) string {
 	return humanize.Bytes(uint64(t.rate(before, now)+0.5)) + "/s"
 }
 
-// bitRate has three digits, and the prefix that goes with them: "0 bit/s", "16.8 Mbit/s".
+// bitRate formats a rate with three digits and a suitable prefix: "0 bit/s", "16.8 Mbit/s".
 func bitRate(n float64) string {
 	n, prefix := humanize.ComputeSI(n)
 	digits := 0
@@ -157,7 +159,8 @@ func bitRate(n float64) string {
 	return strconv.FormatFloat(n, 'f', digits, 64) + " " + prefix + "bit/s"
 }
 
-// port writes a row for the link in each direction, one for what was dropped, and those of the queues.
+// port writes the rows of a port: one for each direction of its link, one for each reason of drops,
+// and one for each direction of each queue.
 func (t *table) port(a, b *PortCounters) {
 	was, is := &a.Link, &b.Link
 	t.wire(b.Name, "rx", t.count(was.Received, is.Received), t.bytes(was.ReceivedBytes, is.ReceivedBytes), "")
@@ -184,7 +187,7 @@ func (t *table) port(a, b *PortCounters) {
 	}
 }
 
-// wire writes a row of the link, which counts less than a queue.
+// wire writes a row of the link. A link has fewer counters than a queue, so other cells are empty.
 func (t *table) wire(port, name, packets, bytes, drops string) {
 	cells := []string{port, "wire", name, packets, bytes}
 	for _, c := range directionCounters[1:] {

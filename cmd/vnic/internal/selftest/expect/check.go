@@ -13,17 +13,18 @@ import (
 	"vnic.dev/vnic/cmd/vnic/internal/selftest/results"
 )
 
-// sourceLine is evidence of class Driver: a file of the kernel's, and a line of it.
+// sourceLine matches the evidence of class Driver: a file of the kernel's source, and a line
+// number.
 var sourceLine = regexp.MustCompile(`^[\w.+-]+(/[\w.+-]+)+\.[chS]:[1-9]\d*$`)
 
-// checker collects what is wrong with a file.
+// checker collects the errors of an expectations file.
 type checker struct {
 	x        *Expectations
-	headings []string // of docs/found.md; nil: they are not known
+	headings []string // the headings of docs/found.md; nil: not checked
 	errs     []error
 }
 
-// check says what is wrong with expectations.
+// check returns all errors of the expectations, joined.
 func (x *Expectations) check(headings []string) error {
 	c := checker{x: x, headings: headings}
 	f := x.File
@@ -65,7 +66,7 @@ func (c *checker) program(where string, p *Program, cases []string) {
 	if p.From != "" && p.From != FromRun && p.From != FromSource {
 		c.wrong(where, "from: %q is neither %s nor %s", p.From, FromRun, FromSource)
 	}
-	first := make(map[*Entry]int) // how many cases each entry is the first to match
+	first := make(map[*Entry]int) // for each entry the number of cases that no earlier entry matches
 	for _, name := range cases {
 		if e := p.entry(name); e != nil {
 			first[e]++
@@ -86,7 +87,8 @@ func (c *checker) program(where string, p *Program, cases []string) {
 	c.seen(where, p, cases)
 }
 
-// patched says of what is called the test's fault whether it passes, or fails as its author expects, with the patch.
+// patched checks the cases of class Test in a program: with the patch each must be expected to
+// pass, or to fail as the test's author expects.
 func (c *checker) patched(name string, cases []string) {
 	columns := c.x.File.Programs[name]
 	was, has := columns[results.Unmodified], columns[results.Patched]
@@ -106,7 +108,7 @@ func (c *checker) patched(name string, cases []string) {
 	}
 }
 
-// joined writes results as a sentence does.
+// joined lists results, separated by commas.
 func joined(list []ktap.Result) string {
 	words := make([]string, len(list))
 	for i, r := range list {
@@ -138,7 +140,7 @@ func (c *checker) entry(where string, e *Entry) {
 	switch e.Class {
 	case "":
 		if e.Expect == Expected(ktap.XFail) {
-			return // the test's author has said why
+			return // the test itself contains the reason
 		}
 		c.wrong(where, "class: there is none: it is one of %s, %s, %s, %s", Driver, Test, Setup, Kernel)
 	case Driver:
@@ -173,7 +175,8 @@ func (c *checker) entry(where string, e *Entry) {
 	}
 }
 
-// seen compares the counts of a run with what is expected.
+// seen checks that the counts of a run, in the file, are the sums of the expected results of the
+// cases.
 func (c *checker) seen(where string, p *Program, cases []string) {
 	if p.Seen == "" {
 		if p.From == FromRun {
