@@ -59,7 +59,8 @@ func run(args []string, out, errs io.Writer) error {
 	return errors.New(usage)
 }
 
-// covered counts the statements of a package: those that tests reached, and all.
+// covered has the number of a package's statements that tests reached, and the number of all its
+// statements.
 type covered struct{ reached, all int }
 
 func (c covered) percent() float64 {

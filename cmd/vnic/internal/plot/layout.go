@@ -36,8 +36,8 @@ var (
 	frame = color.NRGBA{0x99, 0x99, 0x99, 0xff}
 	alarm = color.NRGBA{0xb0, 0x00, 0x20, 0xff}
 
-	// lines are the colours of lines: those of Okabe and Ito (Color Universal Design, 2008), which the
-	// colour-blind can distinguish, with two dark colours of Tol's instead of yellow and black. If
+	// lines has the colours of lines: the set of Okabe and Ito (Color Universal Design, 2008), which
+	// the colour-blind can distinguish, with two dark colours of Tol's instead of yellow and black. If
 	// there are more lines, colours repeat, and the lines are dashed.
 	lines = []color.NRGBA{{0x00, 0x72, 0xb2, 0xff}, {0xd5, 0x5e, 0x00, 0xff}, {0x00, 0x9e, 0x73, 0xff},
 		{0xcc, 0x79, 0xa7, 0xff}, {0x56, 0xb4, 0xe9, 0xff}, {0xe6, 0x9f, 0x00, 0xff}, {0x33, 0x22, 0x88, 0xff},
