@@ -1,12 +1,11 @@
 #!/usr/bin/env bash
-# docs/gateway.md: what vnic's gateway does, beside slirp and passt. One guest has a NIC of each: vnic serve's, QEMU's
-# -netdev user, and Debian 13's passt, which is fetched into the cache. The world is network namespaces: a router, and
-# behind a link of 1280 a host. It needs no privileges, but user namespaces.
-# - It measures twelve rows. It fails if one but the rates has slirp and passt both do better than vnic, or if
-#   docs/gateway.md has another table: figures may differ, not yes, some or no. WRITE=yes writes that page instead.
-# - vnic alone: a ping where the host allows none gets ICMP's "administratively prohibited"; a traceroute sees the
-#   gateway, the router and the host.
-# It takes five minutes: the guest boots twice.
+# Compares vnic's gateway with slirp and passt, for docs/gateway.md. One guest has three NICs: of vnic serve, of
+# QEMU's -netdev user, and of Debian 13's passt, which is fetched into the cache. The outside world consists of
+# network namespaces: a router, and behind a link of MTU 1280 a host. It needs no privileges except user namespaces.
+# - It measures twelve rows. It fails if slirp and passt both do better than vnic in a row other than the rates, or
+# if docs/gateway.md has another yes, some or no; figures may differ. WRITE=yes writes that page instead. - For vnic
+# only: if the host allows no pings, the guest gets ICMP's "administratively prohibited"; a traceroute sees the
+# gateway, the router and the host. It takes five minutes: the guest boots twice.
 . "$(dirname "$0")/lib.sh"
 export CGO_ENABLED=0
 if [ ! "${own_net-}" ]; then # all is fetched before the script enters a namespace without a network
@@ -61,7 +60,7 @@ own_qemu qemu
 passt --foreground --quiet --socket "$work/passt.sock" --tcp-ports none --udp-ports 127.0.0.1/7013:7010 \
   2> passt.log & passt=$!
 "$vnic" serve --socket-path "$work/vnic.sock" --gpu-memory 0 --forward udp:7011:7010 > serve.out 2> serve.err & serve=$!
-# awaits WHAT PROCESS CONDITION...: until it is so.
+# awaits WHAT PROCESS CONDITION...: waits until the condition succeeds; fails with WHAT if the process has ended.
 awaits() {
   local what=$1 process=$2; shift 2
   until "$@"; do
@@ -122,7 +121,7 @@ END
 cat gateway.md
 [ $s = 0 ] || fail "see above"
 [ "${WRITE-}" != yes ] || cp gateway.md "$root/docs/gateway.md"
-# kinds FILE: its table without figures and words.
+# kinds FILE: prints the file's table with only the yes, some or no of each cell.
 kinds() { sed -nE '/^\|/ { / rate \|/d; s/ (yes|some|no): [^|]*/ \1 /g; p }' "$1"; }
 small=
 [ "$(cat /proc/sys/net/core/rmem_max)" -ge $((4 << 20)) ] || small='^| bursts'
