@@ -84,7 +84,7 @@ func serve(t *testing.T, g *guest) {
 
 // step does all work that is due, and reports whether there was any.
 func (n *pagingNIC) step() (busy bool) {
-	commanded := n.control.Commanded() // read first: so the log contains all requests that the program saw before its command
+	commanded := n.control.Commanded() // read before the log, so that the log is complete
 	if n.box != nil {
 		n.box.Poll(func(r mailbox.Request) {
 			busy = true

@@ -82,7 +82,7 @@ func (w *guestLab) twoModels(t *testing.T) {
 		for i := range sides {
 			ln := testkit.Must(w.peer.Listen(netip.AddrPortFrom(to, uint16(5301+i))))(t)
 			defer ln.Close()
-			defer context.AfterFunc(ctx, func() { _ = ln.Close() })() // so that a tool that never connects does not block the test
+			defer context.AfterFunc(ctx, func() { _ = ln.Close() })() // a tool that never connects must not block
 			ls = append(ls, ln)
 			sides[i].meter(t, peer, ln.Addr().(*net.TCPAddr).AddrPort(), uint16(5301+i)) // devmem's own port is the same
 		}

@@ -31,11 +31,12 @@ func TestMain(m *testing.M) {
 
 const (
 	gpuSize = 16 << 20
-	limit   = 6 * time.Second // of which a peer has half to answer a probe: the machine may have much else to do
+	limit   = 6 * time.Second // a peer has half of it to answer a probe, also on a busy machine
 	port    = 5201
 )
 
-// bounded is a device as package guest has it: whoever waits for a peer gives up. listens hears of who listens.
+// bounded is a device like that of package guest: waiting for a peer has a time limit. listens is
+// notified of listeners.
 type bounded struct {
 	devmem.Device
 	listens func(port uint16) chan struct{}

@@ -6,10 +6,11 @@ import (
 	"strings"
 )
 
-// Table is what docs/mistakes.md says: by mistake, what a program is told, in one of several ways.
+// Table has the messages of docs/mistakes.md by mistake. A program gets one of them.
 type Table map[string][]string
 
-// Rows reads a page: below a heading "### NAME" of a mistake, indented lines are what is said.
+// Rows reads a page: the indented lines below a heading "### NAME" are the messages for that
+// mistake.
 func Rows(page string) (Table, error) {
 	b, err := os.ReadFile(page)
 	if err != nil {
@@ -31,8 +32,8 @@ func Rows(page string) (Table, error) {
 	return t, nil
 }
 
-// Say tells whether a line has what the page says of a mistake. Numbers may differ, also those of addresses, and there
-// may be more before and behind it; "..." stands for anything.
+// Say reports whether a line contains one of the page's messages for a mistake. Numbers and
+// addresses may differ, and other text may precede and follow; "..." stands for any text.
 func (t Table) Say(name, line string) bool {
 	for _, said := range t[name] {
 		if pattern(said).MatchString(line) {
