@@ -677,7 +677,7 @@ static const struct {
 	{ "poison", 5, 'm' }, { "flip", 3, 'm' }, { "sum", 4, 'm' },
 };
 
-// obey answers a line; it says whether there is to be another.
+// obey carries out the request in a line and answers it. It returns 0 if the request was "quit", else 1.
 static int obey(char *line)
 {
 	size_t r, n = sizeof(requests) / sizeof(*requests);

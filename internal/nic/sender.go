@@ -355,7 +355,7 @@ func (s *Sender) reload(moved bool) (err error) {
 	return err
 }
 
-// settle returns finished frames to the driver, and holds those that met a busy receiver. The first
+// settle returns finished frames to the driver, and holds frames whose receiver was busy. The first
 // old frames were held before.
 func (s *Sender) settle(old int) error {
 	all := s.frames[:s.held]

@@ -8,8 +8,9 @@ import (
 	"time"
 )
 
-// Policy says what guests reach through NAT. It is checked once for each socket that is made for a
-// guest, on the address and port that are dialled: whatever name, fragments or headers led there.
+// Policy defines which addresses guests reach through NAT. It is checked once for each socket that
+// is made for a guest, on the address and port that are dialled: whatever name, fragments or
+// headers led there.
 //
 // An address may be embedded in an IPv6 address in many ways (embedded). Such an address is refused
 // if any of the addresses in it is: each layer is checked by itself, as follows.

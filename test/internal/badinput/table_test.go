@@ -342,8 +342,8 @@ func (w *world) noControl() {
 	}
 }
 
-// forged returns a frame whose partial checksum, when completed, would turn source and EtherType
-// into those of a control frame.
+// forged returns a frame whose partial checksum, when completed, would turn it into a control
+// frame, with that source and EtherType.
 func forged(to net.HardwareAddr) ([]byte, [12]byte) {
 	b := append(append([]byte{}, to...), 2, 0x76, 0x6e, 0x69, 0x63, 0x77, 0x99, 0xb5)
 	b = append(b, make([]byte, 60)...)

@@ -221,8 +221,7 @@ func (d *dut) refuse(err error) {
 	d.refused.Store(r)
 }
 
-// bind binds queues for receive, the last of which is the connection's, and binds memory for
-// transmit.
+// bind binds queues for receive (the last one is the connection's), and binds memory for transmit.
 func (d *dut) bind(ctx context.Context, queues ...int) error {
 	if last := queues[len(queues)-1]; last != d.flow.Queue {
 		if err := d.dev.DelFlow(d.rule); err != nil {

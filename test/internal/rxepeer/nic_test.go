@@ -70,7 +70,7 @@ func newJudged(t *testing.T) *judged {
 	return x
 }
 
-// operations maps the peer's operations to those of the NIC's work requests.
+// operations maps the peer's operations to the operations of the NIC's work requests.
 var operations = map[Op]control.WROp{Write: control.WRWrite, WriteImm: control.WRWriteImm, Read: control.WRRead,
 	Send: control.WRSend, SendImm: control.WRSendImm}
 

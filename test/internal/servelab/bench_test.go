@@ -27,7 +27,7 @@ type bench struct {
 
 	private string // kind of memory that is added to a guest, and is not shared; "": none
 
-	qemuArgs   []string // further arguments of QEMU, after those that vnic serve prints
+	qemuArgs   []string // further arguments of QEMU, after the ones that vnic serve prints
 	kernelArgs string   // further words of the kernel's command line
 }
 
