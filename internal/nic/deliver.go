@@ -27,7 +27,7 @@ type rxQueue struct {
 	flows   *flows.Shard // nil: no account of flows
 	unsplit counter      // frames that came here because, or although, they could not be split
 	merged  counter      // frames that reached the guest as part of a merged GSO packet
-	merges  counter      // those GSO packets
+	merges  counter      // merged GSO packets that reached the guest
 
 	exhaustion exhaustion
 }

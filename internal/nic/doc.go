@@ -107,11 +107,12 @@
 //
 // Frames of one TCP flow that arrive in one batch at one receive queue reach the guest as one GSO
 // packet (RSC, LRO), if its driver accepts such packets and SetCoalescing is on. Package coalesce
-// decides which frames: a subset of those that Linux's GRO would merge. A merge ends with the
-// batch, at a frame for another queue, at the first frame of its flow that does not continue it,
-// and at a frame whose flow is unknown (fragments, and protocols other than TCP and UDP). So a
-// merge never waits for frames, no frame overtakes another one of its flow, and no merge is open at
-// a reset or restart. With Config.Hold merges outlive their batch; see below.
+// decides which frames: it merges only frames that Linux's GRO would merge too, but not all of
+// them. A merge ends with the batch, at a frame for another queue, at the first frame of its flow
+// that does not continue it, and at a frame whose flow is unknown (fragments, and protocols other
+// than TCP and UDP). So a merge never waits for frames, no frame overtakes another one of its flow,
+// and no merge is open at a reset or restart. With Config.Hold merges outlive their batch; see
+// below.
 //
 // The queue gets the GSO packet whole: its payload is contiguous in payload buffers, and nothing is
 // published before the packet is complete. If the queue does not take the packet (few or small
