@@ -25,8 +25,8 @@
 // The regions may be the entries of an IOTLB (Space.SetIOTLB). An address outside all of them is
 // then ErrMiss instead of ErrUnmapped: after the entry is added, the same call succeeds. An error
 // reports one miss, at the first missing address: a range that n entries cover is translated at
-// most n+1 times. The package asks no IOMMU and drops no entry; a Pin, and so each part of a ring,
-// must lie in one entry.
+// most n+1 times. The Space's owner asks the IOMMU for entries and removes them, not this package.
+// A Pin, and so each part of a ring, must lie in one entry.
 //
 // No system call on a peer's descriptor waits for the peer. Files accepts only files of tmpfs,
 // hugetlbfs and local disks. It determines the file system without asking a server that may be

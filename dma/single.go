@@ -1,7 +1,7 @@
 package dma
 
 // Most frames are a few bytes in one or two segments, where two cursors cost more than the copy.
-// These are the short ways for them.
+// The functions in this file copy such frames faster.
 
 // Read copies src to dst, a private slice, until one of them ends.
 func (c *Copier) Read(dst []byte, src []Segment) (n int, err error) {

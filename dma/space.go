@@ -51,7 +51,7 @@ type Space struct {
 
 	mu    sync.Mutex         // held while the table is changed, not while waiting
 	count int                // under mu: regions in the table
-	using map[*File]struct{} // under mu: the files of regions that are not retired yet
+	using map[*File]struct{} // under mu: the files of regions that are mapped or still in use by workers
 	reach uint64             // under mu: the sum of their sizes
 
 	left     map[FileID]uint64 // under mu: bytes that files occupied when they were unmapped (CountMemory)

@@ -1,12 +1,12 @@
 #!/bin/sh
-# install.sh DESTDIR PREFIX: what `make install` and `make release` do with what was built:
-# bin/release/vnic, and bin/vnic-docs, which writes what is beside it.
+# install.sh DESTDIR PREFIX: `make install` and `make release` run it to copy bin/release/vnic and the other
+# installed files to DESTDIR/PREFIX. bin/vnic-docs writes the man pages, completions and the backend's description.
 set -eu
 dest=$1$2 prefix=$2
 here=$(dirname "$0")
 umask 022
 install -D -m 755 bin/release/vnic "$dest/bin/vnic"
-# Management software starts a backend by a name, with no subcommand.
+# Management software starts a backend by its file name, without a subcommand.
 mkdir -p "$dest/libexec"
 ln -sfn ../bin/vnic "$dest/libexec/vhost-user-vnic"
 bin/vnic-docs docs --dir "$dest/share" --backend "$prefix/libexec/vhost-user-vnic"

@@ -1,7 +1,7 @@
 #!/bin/sh
-# release.sh VERSION PREFIX: makes dist/vnic-VERSION-linux-amd64.tar.gz of what was built, and its
-# SHA-256. The same commit gives the same bytes, wherever and whenever it is built with the same Go:
-# nothing in it has a time or an owner of its own.
+# release.sh VERSION PREFIX: packs the built program into dist/vnic-VERSION-linux-amd64.tar.gz, and writes its
+# SHA-256 beside it. The same commit and Go version give the same bytes on any machine at any time, because all
+# files in the archive get the commit's time and the owner root.
 set -eu
 name=vnic-$1-linux-amd64
 stage=$(mktemp -d)

@@ -3,8 +3,8 @@
 # tx.device and rx.device >= bytes, tx.host == rx.host == 0 in devmem mode, >= size in copy mode; at
 # most 3 minutes after the downloads, 90 s when warm, on 2 cores."
 #
-# FULL=1 also begins with empty caches of Go's: modules are downloaded and everything is compiled anew; and with no
-# toolchain of our own, which make build has fetched before, where the machine has none.
+# FULL=1 also begins with empty Go caches, so that modules are downloaded and everything is compiled anew. On a
+# machine without Go the toolchain is fetched again, too.
 . "$(dirname "$0")/lib.sh"
 gocache=$(tools/with-tools go env GOCACHE) # before XDG_CACHE_HOME hides it
 export VNIC_CACHE=$work/cache XDG_CACHE_HOME=$work/xdg GOCACHE=$gocache
@@ -19,7 +19,7 @@ git clone -q "$root" "$work/clone"
 [ -z "$(git -C "$root" status --porcelain)" ] || \
   echo "note: the checkout has changes that are not committed; the clone is of $(git -C "$root" rev-parse --short HEAD)"
 
-# demo LOG: make demo, each line with the second it came in.
+# demo LOG: runs make demo, and writes each line of its output to LOG with the second in which it came.
 demo() {
   local start=$SECONDS line
   { make -C "$work/clone" demo 2>&1 || echo "make failed: $?"; } | while IFS= read -r line; \

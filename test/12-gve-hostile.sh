@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# "A killed server never hangs QEMU's shutdown": `vnic run --nic gve` is the server of its QEMUs.
-# Signals go to it, and to them. A server that goes while its QEMU lives on:
-# TestServerGoesWhileQEMULives (test/internal/gvelab).
+# "A killed server never hangs QEMU's shutdown": `vnic run --nic gve` is the vfio-user server of its QEMUs. The
+# script sends signals to vnic and to the QEMUs. TestServerGoesWhileQEMULives (test/internal/gvelab) tests a server
+# that ends while its QEMU runs on.
 #
 # Invariant: vfiouser: A server that is killed never keeps QEMU from ending.
 . "$(dirname "$0")/lib.sh"

@@ -2,16 +2,16 @@
 # "tshark reads the pcapng of a lossy run: no malformed packet, retransmissions there, comments
 # there; with 8 ports under load capture never blocks traffic (drops are counted)."
 #
-# The judge is tshark (of this machine, else of Debian's packages: tools/tshark). A frame between two ports is in the
-# file once, with what became of it at both; with --pcap-ends twice, so TCP is looked at from one end: the interfaces
-# of one port.
+# tshark reads the captures (this machine's, else Debian's: tools/tshark). A frame between two ports is in the file
+# once, with its fate at both ports; with --pcap-ends it is there twice, so the script looks at TCP from one end: at
+# the interfaces of one port.
 . "$(dirname "$0")/lib.sh"
 size=${SIZE:-16M}
 
-# tshark ARGUMENT...: what it says on stderr is shown only if it fails.
+# tshark ARGUMENT...: runs tshark, and shows its stderr only if it fails.
 tshark() { tools/tshark "$@" 2> "$work/tshark.err" || { cat "$work/tshark.err" >&2; fail "tshark $*"; }; }
-# read FILE [PORT]: has tshark read a file, or the interfaces of one port in it, once. What follows asks about that.
-# Payload is random: as data, or some heuristic takes it for a protocol that it is not.
+# read FILE [PORT]: runs tshark once on a file, or on the interfaces of one port in it. The functions below read its
+# output. Payload is random, so tshark must treat it as data: otherwise a heuristic may take it for some protocol.
 plain=(-d tcp.port==5201,data -d tcp.port==6201,data)
 read_file() {
   local f=$1
@@ -24,14 +24,14 @@ read_file() {
     -e tcp.len -e tcp.dstport -e tcp.analysis.retransmission -e tcp.analysis.ack_lost_segment -e frame.comment \
       > "$work/frames"
 }
-# frames CONDITION: those of which it is true, in awk's words.
+# frames CONDITION: prints the frames for which the condition, in awk's syntax, is true.
 frames() {
   awk -F'\t' '
     { iface = $1; malformed = $2; severity = $3; captured = $4 + 0; whole = $5 + 0; len = $6 + 0; port = $7 }
     { again = $8; unseen = $9; comment = $10 }
     '"$1" "$work/frames"
 }
-# none CONDITION, some CONDITION: whether there are such frames.
+# none CONDITION, some CONDITION: fails if there are such frames, or if there are none.
 none() { frames "$1" > "$work/these"; [ ! -s "$work/these" ] || { awk 'NR <= 5' "$work/these" >&2; \
   fail "$(wc -l < "$work/these") frames are: $1"; }; echo "ok   no frame is: $1"; }
 some() { frames "$1" > "$work/these"; [ -s "$work/these" ] || fail "no frame is: $1"; \
@@ -39,7 +39,7 @@ some() { frames "$1" > "$work/these"; [ -s "$work/these" ] || fail "no frame is:
 error=8388608 # PI_ERROR
 tshark --version | awk 'NR == 1'
 
-# lossy ARGUMENT...: a run over a lossy link, and what tshark makes of it.
+# lossy ARGUMENT...: captures a run over a lossy link, and checks what tshark finds in the capture.
 lossy() {
   echo "== vnic run $* --loss 1%"
   "$vnic" run "$@" --loss 1% --seed 3 --size "$size" --json --pcap "$work/run.pcapng" --pcap-ends \
@@ -53,8 +53,8 @@ lossy() {
   none "severity ~ /$error/"
   none 'comment == ""'
   none 'len > 0 && captured > 200' # headers only
-  # What was lost is there where it was sent, and not where it should have come. All that was sent
-  # lay in one GPU, all that came lies in the other.
+  # A lost frame is in the capture at its sender, and not at its receiver. All sent payload was in one GPU, all
+  # received payload is in the other.
   some 'iface == "A-tx" && comment ~ /lost on the link/'
   awk 'NR <= 2' "$work/these"
   none 'iface == "B-rx" && comment ~ /lost/'
@@ -62,7 +62,7 @@ lossy() {
   none 'iface == "A-tx" && len > 0 && port == 5201 && comment !~ /from GPU 0, frag 0x/'
   some 'iface == "B-rx" && len > 0 && port == 5201 && comment ~ /to GPU 1, frag 0x/'
   none 'iface == "B-rx" && len > 0 && port == 5201 && comment !~ /to GPU 1, frag 0x/'
-  # One end of the connection: what was lost comes again, and nothing is acknowledged before it is sent.
+  # At one end of the connection lost segments come again, and no byte is acknowledged before it was sent.
   read_file "$work/run.pcapng" A
   some 'iface == "A-tx" && again != ""'
   none 'unseen != ""'

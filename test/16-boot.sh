@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# "A static program that exits 7, and a dynamic one that prints, on both fetched kernels and on a
-# kernel given by path; output unmangled, status passed on." "A C program with the kernel's API on
-# gve." And errors, signals, what is left. Programs of package guest, written from its documentation
-# alone: TestProgramRunsInAGuest (cmd/vnic/internal/boot).
+# "A static program that exits 7, and a dynamic one that prints, on both fetched kernels and on a kernel given by
+# path; output unmangled, status passed on." "A C program with the kernel's API on gve." The script also tests
+# errors, signals, and that nothing is left. TestProgramRunsInAGuest (cmd/vnic/internal/boot) tests programs of
+# package guest.
 #
 # Invariant: vnic boot: A program's output and exit status reach the host unchanged, with either
 # NIC.
@@ -52,7 +52,7 @@ readelf -d dynamic 2>/dev/null | grep -q NEEDED || grep -aq 'libm\.so' dynamic |
 head -c 300000 /dev/urandom > input
 { printf "$(printf '\\%03o' $(seq 0 255))"; cat input; } > want
 
-# programs WHAT ARGUMENT...: both, in a guest of that kind.
+# programs WHAT ARGUMENT...: runs both programs in a guest of `vnic boot ARGUMENT...`.
 programs() {
   local what=$1 s=0; shift
   timeout 240 "$vnic" boot "$@" --host-ports all -- ./static < input > out 2> err || s=$?
@@ -83,8 +83,8 @@ else
   echo "skip kernel 6.12: this machine's mirror has neither bookworm-backports nor trixie"
 fi
 
-# A program finds a network that works: the link is up, and no address is one that cannot be bound
-# yet (IFA_F_TENTATIVE).
+# When a program starts, the network works: the link is up, and all addresses can be bound (none is
+# IFA_F_TENTATIVE).
 cat > ready <<'SH'
 #!/bin/bash
 echo "eth0 $(cat /sys/class/net/eth0/operstate)"
@@ -103,7 +103,7 @@ for nic in virtio gve; do
   echo "ok   $nic: eth0 is up and no address tentative when the program starts"
 done
 
-# The host's counters, of runs whose payload lies in one kind of memory, at both ends, and nowhere else.
+# Checks the host's counters of runs whose payload must lie in one kind of memory at both ends, and in no other.
 export VNIC_RUNTIME_DIR=$work/run
 cat > sums.py <<'PY'
 import json, sys
@@ -123,8 +123,8 @@ for p in json.load(sys.stdin)["ports"]:
         if g["registered_bytes"]:
             sys.exit("%s: %d bytes are registered still" % (p["name"], g["registered_bytes"]))
 PY
-# counted NIC MEMORY BYTES SCRIPT: runs a shell's script in two guests, and looks at the counters
-# when it has succeeded in both.
+# counted NIC MEMORY BYTES SCRIPT: runs a shell script in two guests, and checks the counters when it has succeeded
+# in both.
 counted() {
   local nic=$1 memory=$2 size=$3 pid s=0
   "$vnic" boot --nic $nic --guests 2 --copy cdevmem -- sh -c "$4; s=\$?; echo status \$s; sleep 1000" > out 2> err \
@@ -139,15 +139,15 @@ counted() {
 }
 "$tools/with-tools" --cc sh -c '"${CC:-gcc}" -O2 -Wall -Wextra -Werror -o cdevmem "$0"' "$root/guest/docs/devmem.c"
 
-# A C program on Linux's own API. With "host", where nothing is bound, it is the control: the same
-# counters say host memory.
+# A C program on Linux's own API. With "host" it binds nothing, as a negative control: then the same counters must
+# show host memory.
 counted gve device 25165824 ./cdevmem
 grep -qx '\[0\] received 25165824 bytes, 0 not in GPU memory, 0 wrong' out || fail "C: $(cat out)"
 counted gve host 25165824 './cdevmem host'
 grep -qx '\[0\] received 25165824 bytes, 25165824 not in GPU memory, 0 wrong' out || fail "C, control: $(cat out)"
 
-# GPU memory of a program that is killed, while it waits or receives, comes back: 64 MiB are enough
-# for any number of them.
+# The GPU memory of a program that is killed, while it waits or receives, is freed: 64 MiB are enough for any number
+# of such programs.
 cat > killed <<'SH'
 #!/bin/bash
 listens() { grep -q '^ *[0-9]*: [0-9A-F]*:1451 0*:0000 0A' /proc/net/tcp; }
@@ -179,7 +179,7 @@ killed=$(grep -c Killed err || true)
 echo "ok   C: after $killed that were killed one receives all, with $(grep -c 'reset by peer' err || \
   true) connections reset on the way"
 
-# Names, the gateway, a server of the host's loopback, and one of the guest's behind a forward.
+# Names, the gateway, a server on the host's loopback, and a server in a guest behind a forward.
 python3 -m http.server 0 --bind 127.0.0.1 --directory "$work" > http 2>&1 &
 for _ in $(seq 100); do
   port=$(sed -n 's/.*port \([0-9]*\).*/\1/p' http)
@@ -215,7 +215,7 @@ rm libgone.so
 refused 3 'libgone.so' -- ./needs
 refused 2 'too much' --memory 192M --copy "$(head -c 100000000 /dev/zero > big; echo big)" -- ./static
 
-# Ctrl-C, and SIGTERM, end all of it at once, and leave nothing.
+# Ctrl-C and SIGTERM end vnic and its guests at once, and leave nothing.
 for sig in INT TERM; do
   setsid "$vnic" boot -- sh -c 'echo up; sleep 1000' > out 2> err < /dev/null &
   pid=$!

@@ -6,8 +6,8 @@
 go=$(tools/with-tools bash -c 'command -v go')
 goroot=$(tools/with-tools bash -c 'go env GOROOT')
 
-# bare DIR COMMAND...: in an empty directory, with an environment that knows neither Go nor this
-# checkout, nor what QEMU there is.
+# bare DIR COMMAND...: runs COMMAND in an empty directory, with an environment that leads neither to Go, nor to this
+# checkout, nor to a QEMU of this machine.
 bare() {
   local home=$1; shift
   rm -rf "$work/empty" && mkdir -p "$work/empty" "$home"
@@ -15,7 +15,7 @@ bare() {
 }
 if [ -x /usr/bin/go ] || [ -x /bin/go ]; then fail "this machine has Go in /usr/bin: the test would show nothing"; fi
 
-# works PROGRAM HOME: the program, alone.
+# works PROGRAM HOME: checks that the program runs without any other file.
 works() {
   bare "$2" "$1" version | grep '^vnic ' || fail "$1 version"
   bare "$2" "$1" run --guest inproc --size 16M --json > "$work/inproc.json" || fail "$1 run --guest inproc"
@@ -30,14 +30,14 @@ works() {
   bare "$2" "$1" image build --offline > "$work/image" || fail "$1 image build"
   [ -s "$work/empty/guest/initrd" ] || fail "$1 image build: no initrd"
 }
-# exports PROGRAM HOME: the guests' tools come out of it.
+# exports PROGRAM HOME: checks that the program writes the guests' tools.
 exports() {
   bare "$2" "$1" image export || fail "$1 image export"
   grep -q '^Netcat for device memory TCP' < <("$work/empty/devmem" recv -h) || fail "$1 image export: no devmem"
 }
 
-# complete PREFIX WHERE: all that is to be there, and fit for use. PREFIX is where it says that it
-# is, WHERE where it is.
+# complete PREFIX WHERE: checks that all files are installed in WHERE, and can be used. PREFIX is the path that the
+# files themselves refer to.
 complete() {
   local prefix=$1 at=$2 f
   for f in bin/vnic libexec/vhost-user-vnic share/man/man1/vnic.1 share/man/man1/vnic-run.1 \
@@ -64,7 +64,7 @@ complete() {
   grep -qx '.SH EXAMPLES' "$at/share/man/man1/vnic-run.1" || fail "the page of run has no examples"
   echo "ok   $(ls "$at/share/man/man1" | wc -l) man pages"
   bash -n "$at/share/bash-completion/completions/vnic" || fail "completion for bash"
-  # What it completes the program says itself: sourced, and asked as a shell would.
+  # The completion script asks the program for completions: source it, and call it as a shell would.
   PATH=$at/bin:/usr/bin:/bin bash -c '. "$1"; vnic __complete "" 2>/dev/null' \
     - "$at/share/bash-completion/completions/vnic" > "$work/commands"
   grep -q '^stat' "$work/commands" || fail "completion of commands"
@@ -86,7 +86,7 @@ if command -v systemd-analyze > /dev/null; then
   systemd-analyze verify --man=no "$work/vnic@x.service" 2> "$work/unit" || { cat "$work/unit" >&2; \
     fail "systemd unit"; }
   ! grep 'vnic@x' "$work/unit" || fail "systemd unit"
-  # Exposure in tenths, of 100; --threshold makes more than that an error. (systemd 250 and newer.)
+  # Exposure in tenths, at most 100; a value above --threshold is an error. (systemd 250 and newer.)
   systemd-analyze security --offline=yes --threshold=20 "$work/vnic@x.service" > "$work/unit" || \
     { cat "$work/unit" >&2; \
     fail "systemd unit: more exposed than 2.0 of 10"; }
@@ -117,7 +117,7 @@ echo '{"Version":"v0.0.1"}' > "$module/v0.0.1.info"
 cp go.mod "$module/v0.0.1.mod"
 git archive --format=zip --prefix=vnic.dev/vnic@v0.0.1/ -o "$module/v0.0.1.zip" HEAD \
   -- . ':!tools' ':!internal/api/testdata' # modules of their own, which a proxy leaves out
-# Modules but ours come from the user's cache of them.
+# Modules other than vnic come from the user's module cache.
 with_go() {
   bare "$work/home3" GOPATH="$work/gopath" GOMODCACHE="$work/gomod" GOFLAGS=-modcacherw \
     GOCACHE="$("$go" env GOCACHE)" GOBIN="$work/gobin" GOROOT="$goroot" \

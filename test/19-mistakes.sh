@@ -12,8 +12,8 @@ mkdir dir sockets mods
 echo > file
 
 kept() { files | grep -vE '/images/[0-9a-f]{64}\.cpio$'; } # the cache may have new images
-# says STATUS PATTERN COMMAND...: one message, with the words of PATTERN, the exit status, and
-# nothing that was not there before.
+# says STATUS PATTERN COMMAND...: the command ends with this status and one message that matches PATTERN, and leaves
+# no new file, socket or process.
 says() {
   local want=$1 pattern=$2 status=0; shift 2
   kept > before.says
@@ -26,14 +26,14 @@ says() {
   kept | diff before.says - >&2 && [ -z "$(find sockets dir -mindepth 1)" ] || fail "something is left: $*"
   echo "ok   $status: $(grep '^vnic: ' err.says | cut -c -240)"
 }
-# fine STATUS COMMAND...: no message.
+# fine STATUS COMMAND...: the command ends with this status and no message.
 fine() {
   local want=$1 status=0; shift
   timeout --kill-after=5 100 "$@" > out 2> err.fine < /dev/null || status=$?
   [ $status = "$want" ] && ! grep -q '^vnic: ' err.fine || { cat out err.fine >&2; \
     fail "status $status, not $want: $*"; }
 }
-# once PATTERN FILE: exactly one line of it is that.
+# once PATTERN FILE: exactly one line of the file matches.
 once() { [ "$(grep -Ec "$1" "$2")" = 1 ] || { cat "$2" >&2; fail "not once: $1"; }; }
 wait_for() { local pid=$!; until_ "$@"; } # with the last that was started, which is to live meanwhile
 free_port() { # of TCP, with the one above it
@@ -48,7 +48,8 @@ no_sockets() { [ ! -e rt ] || [ -z "$(ls rt)" ] || fail "$1: $(ls rt) is left"; 
 serve() { rm -f out.serve; "$vnic" serve --gpu-memory 0 "$@" > out.serve 2> err.serve & server=$!; \
   wait_for test -s out.serve; }
 
-# qemu VERSION SHELL...: ./qemu says that it is one, and does that when it is to run a machine.
+# qemu VERSION SHELL...: makes ./qemu, which reports this version of QEMU, and runs SHELL when it is started to run
+# a machine.
 qemu() {
   { printf '#!/bin/sh\ncase "$*" in *--version) echo "QEMU emulator version %s"; exit ;; esac\n' "$1"; echo "${2-}"; \
     } > qemu
@@ -149,7 +150,7 @@ rm mods/*
 head -c 1000 /dev/urandom > mods/virtio_net.ko.zst
 says 3 'kernel .*: module virtio_net: .* cannot be read as a module: .*: give its own modules by --modules' \
   "$vnic" boot --kernel "$kernel" --modules mods -- sh
-own=(--kernel "$kernel" --modules "$(dirname "$kernel")" --append) # as if it had less built in
+own=(--kernel "$kernel" --modules "$(dirname "$kernel")" --append) # as if the kernel had less built in
 says 1 'guest kernel panic: .*: the kernel must have initramfs' "$vnic" boot "${own[@]}" \
   initcall_blacklist=populate_rootfs -- sh
 says 3 'no network interface .*: take a newer one' "$vnic" boot "${own[@]}" initcall_blacklist=virtio_pci_driver_init \

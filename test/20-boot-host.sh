@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# `vnic boot` and the machine that it runs on: --forward, --pcap, --metrics, `vnic stat` and `vnic
-# cache` of a boot, by a user without privileges; a shell with a working terminal (job control,
-# resize), which is set back however it ends.
+# `vnic boot` and the machine on which it runs: --forward, --pcap, --metrics, `vnic stat` and `vnic cache` during a
+# boot, by a user without privileges; and a shell with a working terminal (job control, resize), whose settings are
+# restored however vnic ends.
 #
 # Invariant: vnic: A mistake gives one message that says what to do, and leaves nothing.
 . "$(dirname "$0")/lib.sh"
@@ -68,8 +68,7 @@ func main() {
 GO
 (cd "$root" && CGO_ENABLED=0 tools/with-tools go build -o "$work/server" "$work/server.go")
 
-# A user without privileges, who has a home, and in it a cache with what ours has of QEMU and
-# kernel: nobody, before a command.
+# Runs a command as nobody, a user without privileges, who has a home, and in it a cache with our QEMU and kernel.
 home=$work/home
 mkdir -p "$home/.cache/vnic"
 for d in qemu kernel; do mkdir "$home/.cache/vnic/$d"; cp -a "$cache/$d/." "$home/.cache/vnic/$d/"; done
@@ -103,7 +102,7 @@ tcp=$(free_port) udp=$(free_port)
   --metrics 127.0.0.1:0 --log-dir logs \
   -- ./server > out 2> err < /dev/null & pid=$!
 wait_for '^up as 0$' out
-# get PATH: what the server has there, by curl or without.
+# get PATH: prints the server's file at PATH, by curl if there is one.
 get() {
   if curl --version > curl 2>&1; then curl -sS --noproxy '*' --max-time 60 "http://127.0.0.1:$tcp$1"; return; fi
   exec 5<> "/dev/tcp/127.0.0.1/$tcp"
@@ -125,7 +124,8 @@ holds stat.json 'command == "boot"' 'ports.0.name == "guest0"' 'ports.0.link.sen
 "${nobody[@]}" "$home/vnic" stat $pid --once | grep -E '^ +guest0 +wire +tx' | sed 's/^/ok  /'
 url=$(sed -n 's/^note: metrics at \(.*\)/\1/p' err)
 curl -sS --noproxy '*' "$url" > metrics 2> curl || true
-# The gateway's address is the host's loopback to a guest of boot: it reaches servers there, and none of vnic's own.
+# For a guest of boot the gateway's address is the host's loopback: the guest reaches servers there, but no port of
+# vnic itself.
 "${nobody[@]}" "$home/server" 127.0.0.1:0 > host.port & host=$!
 for _ in $(seq 100); do [ ! -s host.port ] || break; sleep 0.1; done
 metrics=${url#*127.0.0.1:} metrics=${metrics%%/*}

@@ -1,9 +1,8 @@
 #!/usr/bin/env bash
-# "`vnic image build` and `vnic image export` (the static guest tool)", for a QEMU of the user's own
-# on `vnic serve`: two QEMUs are started by hand with the flags that it prints, on either NIC. One
-# boots an image of `vnic image build` and has a shell on its serial line, the other a user's own
-# initramfs with nothing of ours but the exported tool. The tool sends from GPU to GPU; the host
-# counts where the payload lay.
+# "`vnic image build` and `vnic image export` (the static guest tool)", for a QEMU of the user's own on `vnic
+# serve`: two QEMUs are started by hand with the flags that it prints, on either NIC. One boots an image of `vnic
+# image build` and has a shell on its serial line; the other boots a user's own initramfs, whose only file of vnic
+# is the exported tool. The tool sends from GPU to GPU; the host counts in which memory the payload lay.
 #
 # Invariant: vnic image: The tool works in a guest that has nothing else of ours.
 . "$(dirname "$0")/lib.sh"
@@ -13,11 +12,12 @@ private_cache "$work/cache"
 export VNIC_CACHE=$work/cache VNIC_KERNEL= VNIC_MODULES=
 cd "$work"
 
-# A QEMU of the user's own: the one of the cache, as a program.
+# In place of a user's own QEMU: the one of the cache, as a program.
 own_qemu qemu
 common='-nographic -vga none -nic none -no-reboot -accel tcg,thread=multi -cpu max'
 
-# waits FILE TEXT SECONDS PROCESS: until it is there, or the process has ended that writes it.
+# waits FILE TEXT SECONDS PROCESS: waits until the file contains the text; fails after SECONDS, or if the process
+# that writes it has ended.
 waits() {
   local i
   for i in $(seq $(($3 * 10))); do
@@ -29,7 +29,7 @@ waits() {
   fail "no '$2' in $1"
 }
 
-# The tool, and what becomes of mistakes.
+# The exported tool, and the messages for mistakes.
 "$vnic" image export
 [ "$(stat -c %a devmem)" = 755 ] || fail "the tool is not executable"
 ! ldd devmem > /dev/null 2>&1 || fail "the tool is no static program"
@@ -52,7 +52,7 @@ mkdir disk
 unshare --user --map-root-user --mount bash -eu small "$work/disk" "$vnic" || fail "full, or read-only"
 echo "ok   a full disk, a read-only one: said, and nothing is left"
 
-# image NIC DIR ARGUMENT...: the same twice, byte for byte.
+# image NIC DIR ARGUMENT...: builds an image twice, and compares the two byte for byte.
 image() {
   local nic=$1 dir=$2; shift 2
   "$vnic" image build --offline --nic "$nic" -o "$dir" --copy devmem:/opt/ "$@" > "$dir.txt"
@@ -60,9 +60,9 @@ image() {
   diff -r "$dir" "$dir.again" || fail "two builds differ"
   rm -r "$dir.again"
 }
-# flags PORT: what vnic serve says, as words for a shell.
+# flags PORT: prints the QEMU flags that vnic serve has printed for the port, as words for a shell.
 flags() { sed -n "/^# $1:/,/^\$/p" serve.out | sed -n 's/^  //p' | sed 's/ \\$//' | tr '\n' ' '; }
-# sum PORT rx|tx WHAT [QUEUE]: of vnic stat's counters.
+# sum PORT rx|tx WHAT [QUEUE]: prints the sum of a counter of vnic stat over the port's queues.
 sum() {
   tr -d ' ,"{}' < stat.json | awk -F: -v port="$1" -v dir="$2" -v what="$3" -v queue="${4:-}" '
     $1 == "name" { p = $2 } $1 == "index" { q = $2 } $1 == "rx" || $1 == "tx" { d = $1 }
@@ -70,8 +70,8 @@ sum() {
 }
 bytes=16777216
 
-# pair NIC DEVICE QUEUE ARGUMENT...: the transfer, on a vnic serve with these arguments; QUEUE is
-# the one that the receiver binds.
+# pair NIC DEVICE QUEUE ARGUMENT...: runs the transfer with a vnic serve that has these arguments; the receiver
+# binds QUEUE.
 pair() {
   local nic=$1 device=$2 words serve recv send sha; shift 3
   rm -f in serve.out ./*.log; mkfifo in
@@ -114,7 +114,7 @@ for nic in virtio gve; do
   esac
   ./bareguest -o bare-$nic -tool devmem $(for f in $files; do ls "$modules/kernel/drivers/$f"*; done)
   pair $nic $device $queue
-  # Payload is sent again now and then at most: no frame is lost. Host memory: that of DHCP.
+  # At most a few bytes of payload are retransmitted, and no frame is lost. The payload in host memory is DHCP's.
   tx=$(sum port1 tx device_bytes) host=$(sum port1 tx host_bytes) rx=$(sum port0 rx device_bytes) \
     rxhost=$(sum port0 rx host_bytes $queue)
   echo "ok   $nic: sent from device memory $tx, from host memory $host; \
@@ -123,7 +123,7 @@ received in device memory $rx, in host memory $rxhost"
     [ "$rxhost" = 0 ] || fail "counters"
 done
 
-# The negative control: where the NIC cannot reach the GPU the same bytes arrive, and are counted as host memory.
+# The negative control: if the NIC cannot reach the GPU, the same bytes arrive, and are counted as host memory.
 pair virtio virtio 1 --p2p off
 tx=$(sum port1 tx device_bytes) host=$(sum port1 tx host_bytes) rx=$(sum port0 rx device_bytes) \
   rxhost=$(sum port0 rx host_bytes 1)
@@ -131,8 +131,8 @@ echo "ok   --p2p off: sent from device memory $tx, from host memory $host; \
 received in device memory $rx, in host memory $rxhost"
 [ "$tx" = 0 ] && [ "$rx" = 0 ] && [ "$host" -ge $bytes ] && [ "$rxhost" -ge $bytes ] || fail "counters without P2P"
 
-# A program of the user's in both guests, which sends by the kernel's own API: its output and its
-# end are on the console.
+# A user's program in both guests, which sends by the kernel's own API: its output and its exit status are on the
+# console.
 "$root/tools/with-tools" --cc sh -c '"${CC:-gcc}" -O2 -o cdevmem "$0"' "$root/guest/docs/devmem.c"
 image gve program --copy cdevmem:/opt/ -- sh -c 'echo "I am $(hostname) with $VNIC_DEVICE"; /opt/cdevmem && exit 7'
 rm serve.out

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# "The benchmark of the slice is not slower": the checkout against 1acd496, by pairs of runs that benchstat compares
-# (tools/benchcmp). BASE=COMMIT names another. The history is needed: no shallow clone.
+# "The benchmark of the slice is not slower": compares the checkout with commit 1acd496, by pairs of runs and
+# benchstat (tools/benchcmp). BASE=COMMIT names another base. It needs the history, so no shallow clone.
 . "$(dirname "$0")/lib.sh"
 base=${BASE:-1acd496}
 git cat-file -e "$base^{commit}" 2>/dev/null || fail "no commit $base here: git fetch --unshallow"

@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # "Verification at the speed of memory": `vnic run --guest inproc --size 8G --mode devmem` of this checkout against
-# 1acd496, in alternating pairs, after an A/A pair of the base each. BASE=COMMIT names another, PAIRS their number (15),
-# SIZE the size. Passes when the median of the ratios new/base is at most 7/13, within 5 %, and the transfer's is at
-# most 1.05; and when no run of the new one needed more memory than the base's largest. Takes some ten minutes, and a
-# machine that does nothing else. The history is needed: no shallow clone.
+# 1acd496, in alternating pairs, each after an A/A pair of the base. BASE=COMMIT names another base, PAIRS the
+# number of pairs (15), SIZE the size. It passes if the median of the ratios new/base is at most 7/13, within 5 %,
+# if the ratio of the transfer's time is at most 1.05, and if no run of the checkout needed more memory than the
+# base's largest. It takes some ten minutes, on a machine with nothing else to do, and needs the history, so no
+# shallow clone.
 . "$(dirname "$0")/lib.sh"
 base=${BASE:-1acd496} pairs=${PAIRS:-15} size=${SIZE:-8G}
 git cat-file -e "$base^{commit}" 2>/dev/null || fail "no commit $base here: git fetch --unshallow"

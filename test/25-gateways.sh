@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# "Gateway TCP against passt with vhost-user by the same frontend, both ways: >= 1.5; in a guest beside slirp and passt:
-# faster." passt is Debian 13's, fetched into the cache where this machine has none with vhost-user. First vnic bench
-# (rows passt-out and passt-in: met when the median is within 5 % and the interval's better end reaches it), then one
-# guest that has a NIC of each, slirp's by QEMU's -netdev user: the same bytes to and from this machine, in turn.
-# Some minutes: run it on a machine with nothing else to do. ROUNDS and BYTES change what the guest does.
+# "Gateway TCP against passt with vhost-user by the same frontend, both ways: >= 1.5; in a guest beside slirp and
+# passt: faster." If this machine has no passt with vhost-user, Debian 13's is fetched into the cache. The script
+# first runs vnic bench (rows passt-out and passt-in: a goal is met if the median is within 5 % of it and the better
+# end of the interval reaches it). Then a guest with three NICs, of vnic, slirp (QEMU's -netdev user) and passt,
+# moves the same bytes to and from this machine by each in turn. It takes some minutes: run it on a machine with
+# nothing else to do. ROUNDS and BYTES change what the guest does.
 . "$(dirname "$0")/lib.sh"
 have_passt
 

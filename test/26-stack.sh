@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
 # "Stack": TCP from GPU to GPU in frames of MTU 1500 is at least 2.5 times as fast as at df71dac, the commit of the
-# first figures of vnic bench (BASE=COMMIT names another); a byte that is received into GPU memory costs the receiver
-# at most 0.5 of the processor time of one that is copied to host memory, in frames of 1448 bytes that the NIC merges,
-# and at most 0.15 in GSO packets of 64 KiB; and on links that lose 1 % or reorder 2 %, a transfer with coalescing
-# takes no longer, and no more acknowledgements and retransmissions, than without. Each is the median of 15
-# alternating pairs with its 95 % interval (PAIRS=N, at least 6), an A/A pair beside it where that can differ. Met:
-# the median is within 5 %, and the better end of the interval reaches it. Takes some 10 minutes, on a machine with
-# nothing else to do. The history is needed: no shallow clone.
+# first figures of vnic bench (BASE=COMMIT names another); a byte that is received into GPU memory costs the
+# receiver at most 0.5 of the processor time of one that is copied to host memory, in frames of 1448 bytes that the
+# NIC merges, and at most 0.15 in GSO packets of 64 KiB; and on links that lose 1 % or reorder 2 %, a transfer with
+# coalescing takes no longer, and no more acknowledgements and retransmissions, than without. Each figure is the
+# median of 15 alternating pairs with its 95 % interval (PAIRS=N, at least 6); if the noise can differ, an A/A pair
+# is measured with it. A goal is met if the median is within 5 % of it, and the better end of the interval reaches
+# it. The script takes some 10 minutes, on a machine with nothing else to do, and needs the history, so no shallow
+# clone.
 . "$(dirname "$0")/lib.sh"
 base=${BASE:-df71dac} pairs=${PAIRS:-15}
 git cat-file -e "$base^{commit}" 2>/dev/null || fail "no commit $base here: git fetch --unshallow"

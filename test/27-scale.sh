@@ -1,25 +1,22 @@
 #!/usr/bin/env bash
-# "CPU ns a packet (all our threads) with queues up to the cores, ports in use up to 64, rules 1 to 1,024: within 25 %,
-# no slope above log n": frames of 64 B through a vnic serve. What is measured is the processor time of all threads of
-# vnic and of what it has started (their clocks, clock_getcpuclockid(3)); who fills the rings is another process.
-# Sizes: ports 2 to 64, each sends to the next, all at once; queues 1 to 8 of one port, one flow each; rules 1 to 1,024
-# of the receiver, of which each frame meets another. gve: ports. 15 rounds; each measures all sizes, up and down in
-# turn, and the smallest once more (A/A).
-#
-# The rule. A ratio is of two sizes of one round; its median over the rounds, and the 95 % interval by order statistics:
+# "CPU ns a packet (all our threads) with queues up to the cores, ports in use up to 64, rules 1 to 1,024: within 25
+# %, no slope above log n": frames of 64 B through a vnic serve. It measures the processor time of all threads of
+# vnic and of its child processes (their clocks, clock_getcpuclockid(3)); another process fills the rings. Sizes: 2
+# to 64 ports, each of which sends to the next, all at once; 1 to 8 queues of one port, one flow each; 1 to 1,024
+# rules of the receiver, where successive frames match different rules. gve: ports only. There are 15 rounds; each
+# measures all sizes, alternately upwards and downwards, and the smallest once more (A/A). The rule. A ratio
+# compares two sizes of one round; judged are its median over the rounds, and the 95 % interval by order statistics:
 # - of any size to the smallest: at most 1.25;
-# - of any size to the one before (twice as much; for rules four times): at most 1.10. What grows by log n adds as much
-#   with each doubling: 1.25 over five of them is 1.05 each; what grows by n has all of it in the last two.
-# Met when the median is within 5 % of that and the interval's lower end reaches it. `vnic bench` is held to the first
-# too: its rows are one port that sends to 63 in turn, 4 frames to each, in one process.
-#
-# Not judged, but printed ("fan"): the same by rings that another processor fills. There each 4 frames meet two or three
-# cache lines that the other one has just written (used.idx, avail.idx), and those of 63 rings; a driver's ring is what
-# it is. BADINPUT_SCALE_COLD=1 has each guest use 256 buffers, too. gve is driven by hand, a doorbell for 32 or 64
-# frames is a message: its frame costs more than twice as much as virtio's, most of it for these.
-#
-# And: 64 idle ports take no tick and wake no thread, for 10 s. It takes five minutes in all: run it on a machine with
-# nothing else to do.
+# - of any size to the one before (twice as much; for rules four times): at most 1.10. A cost that grows by log n
+# adds the same amount with each doubling: 1.25 over five doublings is 1.05 each; a cost that grows by n adds nearly
+# all in the last two. A limit is kept if the median is within 5 % of it and the interval's lower end reaches it.
+# The rows of `vnic bench` have to keep the first limit, too: in them one port sends to 63 in turn, 4 frames to
+# each, in one process. Printed, but not judged ("fan"): the same with rings that another processor fills. There
+# every 4 frames use two or three cache lines that the other processor has just written (used.idx, avail.idx), and
+# the lines of 63 rings. With BADINPUT_SCALE_COLD=1 each guest also uses 256 buffers. The script itself plays gve's
+# driver, and a doorbell for 32 or 64 frames is a message on a socket: a gve frame costs more than twice as much as
+# a virtio frame, mostly for these. And 64 idle ports use no tick of processor time and wake no thread, for 10 s.
+# The script takes five minutes in all: run it on a machine with nothing else to do.
 . "$(dirname "$0")/lib.sh"
 BADINPUT_SCALE=1 BADINPUT_IDLE=10s BADINPUT_VNIC=$vnic tools/with-tools go test ./test/internal/badinput \
   -count=1 -v -timeout 20m -run '^(TestCostsGrowSlowly|TestIdlePortsDoNothing)$' > "$work/log" && passed=yes || passed=

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # "Unit: DynamicUser, a group, no capabilities, system call filter; its memory limit computed from ports and GPUs."
-# A systemd of its own, in namespaces, starts the installed unit as its comments tell users to set it. QEMUs of another
-# user, who is in the unit's group, send from GPU to GPU by their kernel's devmem TCP. Who is not in it gets nothing.
-# A broker that is killed has systemd start the unit again.
-#
-# As root, with systemd. The memory limit is computed and set; whether it is held is systemd's and the kernel's affair.
+# The script starts a second systemd in namespaces, which starts the installed unit, configured as the unit's
+# comments describe. QEMUs of another user, who is in the unit's group, send from GPU to GPU by their kernel's
+# devmem TCP. Users outside of the group get no access. If the broker is killed, systemd starts the unit again. The
+# script needs root and systemd. It checks that the memory limit is computed and set, not that the kernel enforces
+# it.
 [ "$(id -u)" = 0 ] || { echo "FAIL only root can start a systemd: run it as root" >&2; exit 1; }
 [ "${own_mounts-}" ] || own_mounts=yes exec unshare --mount "$BASH" "$0" # they go with this script
 . "$(dirname "$0")/lib.sh"
@@ -24,7 +24,7 @@ QEMU_MODULE_DIR=/srv/qemu/usr/lib/x86_64-linux-gnu/qemu exec /srv/qemu/usr/lib64
 SH
 chmod +x "$work/dest/usr/local/bin/qemu-system-x86_64"
 
-# Control groups of its own, below the root of version 2.
+# A new control group, below the root of cgroup version 2.
 machine='' groups=$work/groups/vnic-unit.$$
 mkdir "$work/groups"
 mount -t cgroup2 cgroup2 "$work/groups"
@@ -41,7 +41,7 @@ ended() {
 }
 trap ended EXIT
 
-# The machine of that systemd: this one's files below a layer of its own, and the unit.
+# The root of the second systemd: this machine's files under a writable layer, and the unit.
 cat > "$work/boot" <<'SH'
 set -eu
 work=$1 tree=$2 new=$1/new
@@ -70,9 +70,9 @@ SH
 unshare --mount --pid --uts --ipc --fork --kill-child sh "$work/boot" "$work" "$tree" "$groups" \
   > "$work/systemd.log" 2>&1 &
 machine=$!; disown # or bash says that it was killed
-# there COMMAND...: in that machine.
+# there COMMAND...: runs COMMAND in the namespaces of the second systemd.
 there() { nsenter -t "$(pgrep -P $machine)" -m -p -u -i -r -w "$@"; }
-# soon COMMAND...: until it succeeds.
+# soon COMMAND...: repeats COMMAND until it succeeds.
 soon() {
   local i
   for i in $(seq 300); do
@@ -115,11 +115,11 @@ holds "$work/stat.json" 'sandbox.mode == "on"' 'sandbox.refused == 0'
 echo "ok   user $(there stat -c %u /run/vnic-a), no capabilities, $limit bytes at most"
 
 echo "== QEMUs of the group's users"
-# flags PORT: the command that the unit's journal has, as words for a shell.
+# flags PORT: prints the QEMU command for the port from the unit's journal, as words for a shell.
 journal > "$work/said"
 flags() { awk -v port="# $1:" '/^#/ {on = index($0, port) == 1; next} !NF {on = 0} on {sub(/ \\$/, ""); printf "%s ", $0}' \
   "$work/said"; }
-# of GROUP COMMAND...: by nobody, who is in that group besides.
+# of GROUP COMMAND...: runs COMMAND as nobody, with GROUP as an additional group.
 of() {
   local group=$1; shift
   there setpriv --reuid=65534 --regid=65534 --groups="$group" env -C / TERM=dumb PATH=/usr/local/bin:/usr/bin:/bin \

@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
-# Links with rates are what limits transfers over rails, and the model says by how much:
+# Links with rates limit transfers over rails, and the model predicts the rates:
 # - a3-high, 4 NICs and 8 GPUs a guest, both directions: each direction has at least 97 % of what its wire can carry of
 #   payload, Jain's index of all is at least 0.99, no byte of payload is in host memory, digests match. With guests in
 #   the process, and in QEMU on gve; at the scale that auto finds, or at a larger one;
-# - the same with NICs below gen3x16: about 57 % of line rate in one direction, 55 % in both, as the model has it, and
-#   the NIC's PCIe link is named;
+# - the same with NICs below gen3x16: about 57 % of line rate in one direction, 55 % in both, as in the model, and
+# the output names the NIC's PCIe link as limit;
 # - seven trees, each with another bottleneck, within 3 % of the model: each direction has no less, and all together,
 #   until the last one has ended, no more.
-# Directions that share a link get up to 6 % more of it than others, by chance, as a thread that wakes up late loses a
-# turn; they end earlier, and the others have all of the link then. So one alone may be above the model.
-# It takes five minutes, on a machine with nothing else to do.
+# A direction may by chance get up to 6 % more of a shared link than others, because a thread that wakes up late
+# loses a turn. It ends earlier, and the others then have all of the link. So a single direction may be above the
+# model. It takes five minutes, on a machine with nothing else to do.
 . "$(dirname "$0")/lib.sh"
 
 cat > "$work/judge.py" <<'PY'
@@ -47,7 +47,8 @@ if jain < 0.99:
 sys.exit("\n".join(bad) or 0)
 PY
 
-# judged SCALE WHAT LEAST LIMIT ARGUMENT...: a run, and what is wrong with it. LEAST 0: it is held to the model.
+# judged SCALE WHAT LEAST LIMIT ARGUMENT...: runs vnic with these arguments, and checks the shares. LEAST 0: they
+# are compared with the model.
 judged() {
   local scale=$1 what=$2 least=$3 limit=$4
   shift 4
@@ -55,9 +56,9 @@ judged() {
     { cat "$work/log"; echo "$what: vnic run $*"; return 1; }
   python3 "$work/judge.py" "$what" "$least" "$limit" < "$work/json"
 }
-# What auto measured may not hold in the run that is judged: other programs take the processors, and emulated guests
-# begin their eight transfers half a second late, or later. If that lowers a share below the limit, the run is made once
-# more at a larger scale, $again, as --check advises.
+# The scale that auto found may be too small for the judged run, if other programs use the processors, or if
+# emulated guests begin their eight transfers half a second late or more. If a share is below the limit for that
+# reason, the run is repeated once at a larger scale, $again, as --check advises.
 again=10000
 judge() { judged auto "$@" || judged $again "$@" || fail "$1"; }
 

@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
 # "Two vnics in two network namespaces joined by the kernel's vxlan, and by OVS: both halves of the proof hold." The
-# hosts are namespaces, a and b, with a cable (veth) between them. Their vnics run a guest each of one lab file, and are
-# joined
+# hosts are namespaces, a and b, with a cable (veth) between them. Each host's vnic runs one guest of the same lab
+# file. The vnics are joined
 # - by VXLAN uplinks, to each other;
 # - by taps in bridges of the kernel's, which its VXLAN devices join;
-# - by a tap in Open vSwitch, in its userspace datapath, at the other end of whose cable is a bridge of the kernel's;
-# with guests in the process, two rails in both directions, and in QEMU of either model. Then what must not hold: a side
-# that is not proved, a cable that is cut, a peer that is killed, and what two hosts have not in common.
-# It takes two minutes.
+# - by a tap in Open vSwitch, in its userspace datapath, at the other end of whose cable is a bridge of the
+# kernel's; with guests in the process, two rails in both directions, and in QEMU of either model. Then the cases
+# that must fail: a side that is not proved, a cable that is cut, a peer that is killed, and options that differ
+# between the hosts. It takes two minutes.
 . "$(dirname "$0")/lib.sh"
 if [ ! "${own_net-}" ]; then # all is fetched before the script enters a namespace without a network
   tools/openvswitch > /dev/null
@@ -31,7 +31,7 @@ cable eth1 eth1
 ip addr add 192.0.2.1/24 dev eth1
 on_b ip addr add 192.0.2.2/24 dev eth1
 
-# lab UPLINKS [MORE]: a lab file of two guests that are alike, with two NICs and two GPUs.
+# lab UPLINKS [MORE]: writes a lab file of two equal guests, with two NICs and two GPUs.
 lab() {
   cat > "$work/lab.yaml" <<EOF
 guests:
@@ -54,8 +54,8 @@ vxlan='  - {name: up0, of: a, vxlan: {local: "192.0.2.1:4789", remote: "192.0.2.
   - {name: up0, of: b, vxlan: {local: "192.0.2.2:4789", remote: "192.0.2.1:4789", vni: 42}}'
 tap='  - {name: up0, tap: tap0}'
 
-# halves HOW ARGUMENT...: starts both, as $pa and $pb; ended waits for them, and has their statuses in $sa and $sb. What
-# each says is in $work/[ab].out and .err. HOW is qemu or inproc.
+# halves HOW ARGUMENT...: starts both vnics, as processes $pa and $pb; ended waits for them, and sets $sa and $sb to
+# their statuses. Their output is in $work/[ab].out and .err. HOW is qemu or inproc.
 halves() {
   local how=$1; shift
   timeout 200 "$vnic" run --lab "$work/lab.yaml" --guest "a,$how" "$@" > "$work/a.out" 2> "$work/a.err" & pa=$!
@@ -67,13 +67,13 @@ ended() {
   wait "$pa" || sa=$?
   wait "$pb" || sb=$?
 }
-# says HOST PATTERN: the first line of what a host says is wrong.
+# says HOST PATTERN: the first line of the host's error output matches.
 says() {
   local line; line=$(grep -m 1 '^vnic: ' "$work/$1.err" || true)
   grep -qE -- "$2" <<< "$line" || { cat "$work"/[ab].err >&2; fail "host $1 says: $line; not: $2"; }
   echo "ok   host $1: $line"
 }
-# refuses HOST PATTERN ARGUMENT...: a half that ends by itself, with one line.
+# refuses HOST PATTERN ARGUMENT...: a half that ends without the other host, with one line that matches.
 refuses() {
   local host=$1 want=$2 on=(); shift 2
   [ "$host" = a ] || on=(on_b)
@@ -82,7 +82,7 @@ refuses() {
   says "$host" "$want"
 }
 
-# proved WHAT HOW ARGUMENT...: both halves hold, and each says that of the other.
+# proved WHAT HOW ARGUMENT...: both halves are proved, and each reports that the other is.
 proved() {
   local what=$1 start=$SECONDS; shift
   halves "$@" --json
@@ -190,7 +190,7 @@ for signal in KILL INT; do
   esac
 done
 
-# differ PATTERN ARGUMENT...: b has these arguments, and a has not.
+# differ PATTERN ARGUMENT...: only b has these arguments; both hosts must end with a line that matches.
 differ() {
   local want=$1; shift
   timeout 60 "$vnic" run --lab "$work/lab.yaml" --guest a,inproc --size 1M --mode devmem \

@@ -1,14 +1,13 @@
 #!/usr/bin/env bash
-# NICs and GPUs are removed from their guests while traffic flows, and receivers give tokens back late:
-# - by a script of the lab file, and by vnic lab set in a running vnic, with guests in QEMU and in the process. The run
-#   ends in bounded time with exit status 1 and an error that names what was removed and is "no such device"; the rail
-#   that has lost nothing goes on, and its digest matches;
-# - what cannot be removed is refused in one line, and the run is as if nobody had asked;
-# - tokens that are late are counted, in a stream that is right.
-# It takes a minute and a half. The kernel's own driver is the go test TestStockDriverLosesItsNIC's, with VNIC_LONG.
+# NICs and GPUs are removed from their guests during traffic, and receivers return tokens late: - by a script of the
+# lab file, and by vnic lab set in a running vnic, with guests in QEMU and in the process. The run ends in bounded
+# time with exit status 1 and the error "no such device", which names the removed device; the other rail goes on,
+# and its digest matches; - the removal of other devices is refused with one line, and does not change the run; -
+# late tokens are counted, and the stream is right. It takes a minute and a half. The Go test
+# TestStockDriverLosesItsNIC, with VNIC_LONG, tests the kernel's own driver.
 . "$(dirname "$0")/lib.sh"
 
-# lab RATE SCRIPT [OPTION]: a lab file of two rails; the first is as slow as said, and its NICs have that option.
+# lab RATE SCRIPT [OPTION]: writes a lab file of two rails; NICs of the first have this rate and option.
 lab() {
   cat <<YAML
 guests:
@@ -23,7 +22,7 @@ script: [$2]
 YAML
 }
 
-# says FILE TEXT...: all of it is there.
+# says FILE TEXT...: the file contains each text.
 says() {
   local file=$1 text
   shift
@@ -32,14 +31,14 @@ says() {
   done
 }
 
-# one_rail: the report has the second rail, which is right, and not the first.
+# one_rail: the report has only the second rail, and its digest matches.
 one_rail() {
   "$work/jsoncheck" 'rails.0.from == "a.nic1"' "rails.0.sha256_match == true" "rails.0.rx.host == 0" < "$work/json" ||
     fail "the other rail"
   [ "$(grep -c '"from"' "$work/json")" = 1 ] || fail "the rail that has lost something is in the report"
 }
 
-# lost COMMAND...: the run fails, and not by taking too long.
+# lost COMMAND...: the run fails within its time limit.
 lost() {
   local status=0
   within 120 "$@" > "$work/json" 2> "$work/log" || status=$?
@@ -91,7 +90,7 @@ one_rail
 "$work/jsoncheck" "rails.0.late_tokens.tokens > 0" < "$work/json" || fail "no token was late"
 echo "ok   vnic lab set"
 
-# What has no port, and a gVNIC.
+# Devices without a port, and a gVNIC.
 lab 0.1Gbit "{at: 0s, set: nic a.nic0 remove}, {at: 0s, set: gpu a.gpu0 remove}" |
   sed '/sockets:/d; /switches:/d; s/below: sw0, //g' > "$work/flat.yaml"
 within 120 "${run[@]}" --size 4M --lab "$work/flat.yaml" > "$work/json" 2> "$work/log" || fail "vnic run --lab flat.yaml"

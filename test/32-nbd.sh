@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# "NBD": package block/nbd reads from and writes to servers that are not ours, nbdkit and qemu-nbd, with payload to and
-# from device memory (that of devmem/plain: ordinary sockets, no guest), and through host memory beside it:
+# "NBD": package block/nbd reads from and writes to nbdkit and qemu-nbd, with payload to and from device memory (of
+# devmem/plain: ordinary sockets, no guest), and for comparison through host memory:
 # - all of nbdkit's pattern is read, at several sizes and depths, and each byte is right; nbdcopy reads the same;
-# - what is written is read back by nbdcopy and qemu-img, and is in qemu-nbd's file; what nbdcopy wrote is read by us;
-# - of heads, less than 0.1 % of what is read is looked at, at 128 KiB; no payload goes through host memory;
-# - blocks that a server refuses fail, and no others; what a server cannot or will not do is said by name;
-# - a server that is shut down, killed, or stopped, ends the client in bounded time.
-# Servers and clients are this machine's, or Debian's packages, unpacked (tools/nbd). It takes half a minute.
+# - nbdcopy and qemu-img read back the data that we wrote, and it is in qemu-nbd's file; we read the data that
+# nbdcopy wrote; - at 128 KiB, heads that the CPU looks at are less than 0.1 % of the data; no payload goes through
+# host memory; - only blocks that a server refuses fail; an error names what a server does not support; - if a
+# server is shut down, killed, or stopped, the client ends in bounded time. Servers and clients are this machine's,
+# or Debian's packages, unpacked (tools/nbd). It takes half a minute.
 . "$(dirname "$0")/lib.sh"
 . test/uses.sh
 tool nbdclient
@@ -23,16 +23,16 @@ serve() {
 # stop: ends the server.
 stop() { kill $server; wait $server 2> /dev/null || true; }
 
-# client JOB ARGUMENT...: does the job, in bounded time; what it prints is $work/out.
+# client JOB ARGUMENT...: runs the job of our client, in bounded time; its output is in $work/out.
 client() {
   timeout 120 "$work/nbdclient" "$1" --server "$at" "${@:2}" > "$work/out" 2> "$work/err" ||
     { cat "$work/out" "$work/err" >&"$said"; fail "$*"; }
 }
-# value NAME: of what a client printed.
+# value NAME: prints the value of this name in the client's output.
 value() { sed -n "s/.*\b$1[= ]\([0-9a-f]*\).*/\1/p" "$work/out"; }
-# digest: of what a client read or wrote.
+# digest: prints the digest of the data that the client read or wrote.
 digest() { sed -n 's/^sha256 //p' "$work/out"; }
-# refuses PATTERN JOB ARGUMENT...: the client fails, within 20 s, with an error like that.
+# refuses PATTERN JOB ARGUMENT...: the client fails within 20 s, with an error that matches.
 refuses() {
   local want=$1 s=0 start=$SECONDS; shift
   timeout 20 "$work/nbdclient" "$1" --server "$at" "${@:2}" > "$work/out" 2> "$work/err" || s=$?
@@ -130,7 +130,7 @@ stop
 refuses 'connection refused' read
 
 echo "== a server that goes, or stops"
-# left SIGNAL PATTERN: a server gets a signal while it is read from, and the client says that.
+# left SIGNAL PATTERN: sends the server a signal while the client reads; the client's error must match.
 left() {
   serve nbdkit pattern size=64M
   : > "$work/out" # the one before has opened its export

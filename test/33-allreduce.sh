@@ -1,19 +1,17 @@
 #!/usr/bin/env bash
-# "vnic allreduce": guests add up the memory of their GPUs on a ring. Types, counts, operations, modes, numbers of
-# ranks, one without peer-to-peer and one that is killed are tests of cmd/vnic/internal/allreduce. Here is what needs
-# the program, or others' programs:
-# - Over IPv6 and on a preset, in the process; of guests of both models on links that lose segments, and on a preset: no
-#   element is wrong, and the NICs have counted as payload exactly what a ring passes on, all of it in device memory.
-# - tshark finds what the ring has passed on. The output is that of nccl-tests, whose parsers' rules hold.
-# - Ctrl-C leaves nothing.
-# It takes four minutes.
+# "vnic allreduce": guests add up the memory of their GPUs on a ring. The Go tests of cmd/vnic/internal/allreduce
+# cover types, counts, operations, modes, numbers of ranks, a rank without peer-to-peer and a killed rank. This
+# script tests the installed program, and uses other programs: - Over IPv6 and on a preset, in the process; with
+# guests of both models on links that lose segments, and on a preset: no element is wrong, and the NICs have counted
+# exactly the payload that a ring sends, all of it in device memory. - tshark finds the ring's payload. The output
+# follows the rules of nccl-tests' parsers. - Ctrl-C leaves nothing. It takes four minutes.
 . "$(dirname "$0")/lib.sh"
 . test/signals.sh
 . test/uses.sh
 
-# What a ring passes on is the textbook's: 2 (n - 1) / n of the elements for each rank of an all-reduce, which is exact
-# for all ranks together, and what one sends is what the next one gets. A row has two halves, each with an operation
-# more, which is compared.
+# A ring sends the textbook's amount: 2 (n - 1) / n of the elements for each rank of an all-reduce, which is exact
+# for the sum of all ranks; and each rank receives what the previous one sends. A row has two halves, each with an
+# additional operation, whose result is compared.
 cat > "$work/ring.py" <<'PY'
 import json, sys
 r, loss = json.load(open(sys.argv[1])), sys.argv[2] == "loss"
@@ -47,7 +45,7 @@ for m in r["modes"]:
           " ".join(x["nic"] for x in m["ranks"]), ",".join(str(x["count"]) for x in m["rows"]), sum(sent), again))
 sys.exit("\n".join(bad) or 0)
 PY
-# ring WHAT ARGUMENT...: a ring that holds. loss WHAT: one whose links lose segments.
+# ring WHAT ARGUMENT...: runs a ring and checks its report. loss WHAT: the same on links that lose segments.
 ring() {
   local kind=exact
   [ "$1" != loss ] || { kind=loss; shift; }
@@ -62,7 +60,7 @@ ring "a preset" "${quick[@]}" --lab a3-high --count 100001
 judge "a preset" '[x["guest"] for x in ranks] == ["a", "b"]'
 ring "captured" "${quick[@]}" --guests 2 --count 100001 --pcap "$work/ring.pcapng"
 judge "captured" 'r["pcap"]["packets"] > 100'
-# Each segment is captured once. Besides what the ring passes on each rank has said 16 bytes to the next one.
+# Each segment is captured once. Besides the ring's payload each rank has sent a hello of 16 bytes to the next one.
 VNIC_CACHE=$cache tools/tshark -r "$work/ring.pcapng" -T fields -e tcp.len 2> "$work/tshark.err" > "$work/lengths" ||
   { cat "$work/tshark.err" >&2; fail "tshark"; }
 python3 - "$work/json" "$work/lengths" <<'PY' || fail "what tshark finds"
@@ -99,7 +97,7 @@ ring loss "loss" --guests 4 --nic gve,gve,virtio,virtio -n 1 -w 0 --loss 1% --co
 ring "a preset" --lab a3-high -n 1 -w 0 --count 100001
 
 echo "== Ctrl-C"
-# A ring of many operations, in the middle of one.
+# Ctrl-C during a ring of many operations.
 launch allreduce --guests 3 --nic gve,virtio -b 4M -e 4M -n 100000 -w 0 --timeout 5s
 until_guests 3
 until_line '^stage: transfer'

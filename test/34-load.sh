@@ -1,19 +1,17 @@
 #!/usr/bin/env bash
-# "vnic load": files of web servers that are not ours land in a guest's GPU, and every byte is right.
-# - nginx on this machine, through the gateway: a whole file, the tensors of a safetensors file, records; with guests in
-#   the process, and in QEMU on virtio and gve. Of heads, less than 0.1 % of a file is looked at; no payload is in host
-#   memory.
-# - nginx that is killed in the middle and comes back is asked for the rest; a server that ends bodies early too.
-# - A file that changes in the middle, a byte that is another one, a server without ranges, chunks, https, a server that
-#   is not there: each is an error that says so.
-# - nginx in a stock guest, with its libraries, behind vnic boot --forward.
-# nginx is this machine's, or Debian's, unpacked (tools/nginx). It takes four minutes.
+# "vnic load" loads files from nginx and other web servers into a guest's GPU, and every byte is right. - nginx on
+# this machine, through the gateway: a whole file, the tensors of a safetensors file, records; with guests in the
+# process, and in QEMU on virtio and gve. The heads that the CPU looks at are less than 0.1 % of a file; no payload
+# is in host memory. - If nginx is killed in the middle and started again, or if a server ends bodies early, vnic
+# requests the rest. - A file that changes during the load, a wrong byte, a server without ranges, chunks, https, a
+# server that is not there: for each, the error names the cause. - nginx in a stock guest, with its libraries,
+# behind vnic boot --forward. nginx is this machine's, or Debian's, unpacked (tools/nginx). It takes four minutes.
 . "$(dirname "$0")/lib.sh"
 . test/uses.sh
 tools/nginx -v 2> "$work/version" || { cat "$work/version" >&2; fail "nginx"; }
 echo "ok   $(cat "$work/version")"
 
-# conf DIRECTORY PORT ADDRESS: has nginx serve DIRECTORY/www there, as one process.
+# conf DIRECTORY PORT ADDRESS: writes a configuration with which nginx serves DIRECTORY/www there, as one process.
 conf() {
   mkdir -p "$1/www"
   chmod 755 "$work" "$1" "$1/www"
@@ -38,7 +36,7 @@ http {
 }
 EOF
 }
-# nginx: starts it, as process $server.
+# nginx: starts nginx, as process $server.
 nginx() {
   tools/nginx -p "$work/host/" -c "$work/host/conf" -e stderr > "$work/nginx.log" 2>&1 {said}>&- & server=$!
   served "$at" $server || { cat "$work/nginx.log" >&2; fail "nginx does not serve"; }
@@ -49,7 +47,7 @@ log=$work/host/access.log
 nginx
 url=http://localhost:$at
 
-# What it serves: bytes, and a safetensors file as a small transformer has it, with names and types of theirs.
+# The files that it serves: random bytes, and a safetensors file with names and types as in a small transformer.
 (cd "$work/host/www" && head -c 25000003 /dev/urandom > raw && head -c 4000 /dev/urandom > small && : > empty)
 cat > "$work/tensors.py" <<'PY'
 import hashlib, json, os, sys
@@ -82,7 +80,7 @@ proof=('r["runs"][0]["verified"] is True' '[x["rx"]["host"] == 0 and x["host_byt
   '[x["rx"]["device"] >= x["bytes"] for x in runs]' '[x["looked_bytes"] * 1000 < x["bytes"] for x in runs]'
   '[x["resumed"] == 0 for x in runs]')
 
-# loaded WHAT: a line about it.
+# loaded WHAT: prints a line about the last load.
 loaded() {
   python3 - "$work/json" "$1" <<'PY'
 import json, sys
@@ -159,7 +157,7 @@ refuses 2 'https: a TLS record cannot be decrypted' load "https://localhost:$at/
 refuses 2 'http://HOST' load "ftp://localhost/raw" "${inproc[@]}"
 refuses 1 'connection refused' load "http://localhost:$(port)/raw" "${inproc[@]}"
 
-# Servers that nginx is not.
+# Servers that behave in ways in which nginx does not.
 cat > "$work/servers.py" <<'PY'
 import http.server, sys
 data = open(sys.argv[2], "rb").read()[:4000001]
@@ -203,14 +201,14 @@ judge "bodies that end early" 'runs[0]["resumed"] > 3' "runs[0]['verified'] is T
 loaded "bodies that end early"
 
 echo "== a file that changes, and nginx that is killed"
-# many N: waits until nginx has answered so many requests that vnic, process $client, has made.
+# many N: waits until nginx has answered N requests of vnic, process $client.
 many() {
   until [ "$(wc -l < "$log")" -ge "$1" ]; do
     kill -0 $client 2> /dev/null || { cat "$work/err" >&2; fail "it ended before nginx answered $1 requests"; }
     sleep 0.05
   done
 }
-# begin ARGUMENT...: vnic load, as process $client.
+# begin ARGUMENT...: starts vnic load, as process $client.
 begin() {
   : > "$log"
   timeout --kill-after=10 150 "$vnic" load "$@" --json > "$work/json" 2> "$work/err" & client=$!
@@ -242,7 +240,7 @@ restarts() { # ARGUMENT...
 }
 changes "${inproc[@]}"
 restarts "${inproc[@]}"
-# For good.
+# nginx is killed, and not started again.
 s=0
 begin "$url/slow/raw" "${inproc[@]}" --retry 2s
 many 6

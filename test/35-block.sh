@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# "vnic block": blocks of remote devices land in a guest's GPU and are written from there, and every byte is right.
-# - Linux's own NVMe/TCP target in a stock guest: blocks of 4K, 128K and 1M, 1, 8 and 64 at a time, in order and not, on
-#   virtio and gve. What is read and read back is as it should be, what is written is on the target's disk; no
-#   byte of what is read is in host memory, and of 128K less than 0.1 % is looked at.
-# - Without peer-to-peer all of it is bounced; in mode copy it is in host memory; a link may lose segments.
-# - The same target as a user's own, in a guest of vnic boot behind --forward, with two namespaces.
-# - nbdkit and qemu-nbd on this machine, with a guest in the process and in QEMU.
-# - Servers that are not there, names that they do not know, sizes that do not fit: each is an error that says so.
-# nbdkit and qemu-nbd are this machine's, or Debian's, unpacked (tools/nbd). It takes five minutes.
+# "vnic block" reads blocks of remote devices into a guest's GPU and writes them from there, and every byte is
+# right. - Linux's own NVMe/TCP target in a stock guest: blocks of 4K, 128K and 1M, 1, 8 and 64 at a time, in order
+# and at random, on virtio and gve. Data read and read back is right, and written data is on the target's disk; no
+# byte of the data read is in host memory, and of blocks of 128K the CPU looks at less than 0.1 %. - Without
+# peer-to-peer all payload is bounced; in mode copy it is in host memory; a link may lose segments. - The same
+# target as a user's own, in a guest of vnic boot behind --forward, with two namespaces. - nbdkit and qemu-nbd on
+# this machine, with a guest in the process and in QEMU. - Servers that are not there, unknown names, sizes that do
+# not fit: for each, the error names the cause. nbdkit and qemu-nbd are this machine's, or Debian's, unpacked
+# (tools/nbd). It takes five minutes.
 . "$(dirname "$0")/lib.sh"
 . test/uses.sh
 tools/nbd # fetches
@@ -22,8 +22,8 @@ serve() {
 }
 stop() { kill $server; wait $server 2> /dev/null || true; }
 
-# What each run must be. A read has payload in device memory alone; of a write the commands, which the guest's CPU
-# makes, are in host memory.
+# Conditions for each run. The payload of a read is in device memory only; of a write the commands, which the
+# guest's CPU makes, are in host memory.
 proof=('[x["failed"] == 0 and x["operations"] == -(-x["bytes"] // r["block_bytes"]) for x in runs]'
   '[x["verified"] is True or x["what"] == "write" and "nvmet in guest" not in r["server"] for x in runs]'
   'len(set(x["bytes"] for x in runs)) == 1'
@@ -31,9 +31,9 @@ proof=('[x["failed"] == 0 and x["operations"] == -(-x["bytes"] // r["block_bytes
   '[x["rx"]["device"] >= x["bytes"] for x in runs if x["what"] != "write"]'
   '[x["tx"]["device"] >= x["bytes"] for x in runs if x["what"] == "write"] or len(runs) == 1'
   'r["block_bytes"] < 131072 or [x["looked_bytes"] * 1000 < x["bytes"] for x in runs if x["what"] != "write"]')
-# Of a write on a link that loses segments: some were sent again.
+# For a write on a link that loses segments: some segments were retransmitted.
 again=('[x["retransmitted_segments"] > 0 and x["tx"]["device"] > x["bytes"] for x in runs if x["what"] == "write"]')
-# blocks WHAT ARGUMENT...: operations that hold; shown says what is known of them.
+# blocks WHAT ARGUMENT...: runs operations and checks their report; shown prints a line about them.
 blocks() {
   use "$1" block --seed 7 "${@:2}"
   judge "$1" "${proof[@]}"
@@ -116,8 +116,8 @@ blocks "nbdkit, a guest in QEMU" "$url" --nic virtio --content nbdkit-pattern --
 stop
 
 echo "== Linux's target in a guest"
-# All sizes and depths, straddling pages too: block/nvmetcp. Blocks of 20K, and what the kernel's own initiator finds of
-# what was written: TestKernelReadsWhatWasWritten.
+# The Go tests of block/nvmetcp cover all sizes and depths, also across pages. TestKernelReadsWhatWasWritten covers
+# blocks of 20K, and reads written data with the kernel's own initiator.
 blocks "nvmet" --nic gve --bs 4K --qd 64 --size 8M --random
 blocks "nvmet" --nic virtio --bs 1M --qd 1 --size 8M
 blocks "nvmet" --nic gve --bs 128K --qd 8 --size 8M
@@ -141,7 +141,7 @@ refuses 1 'its blocks have 512 bytes: --bs, --size and --offset are to be multip
 echo "== a target of a user's own, in a stock guest"
 tool nvmetserve
 mkdir "$work/modules" "$work/disks"
-# module NAME: the guest is to have this one, and those that it depends on, unless the kernel has them built in.
+# module NAME: adds this module and its dependencies to the guest, unless they are built into the kernel.
 module() {
   local name=${1//[-_]/[-_]} file needs
   file=$(find -L "$cache/kernel" -path '*/modules/*' -name "$name.ko*" | head -n 1)
@@ -172,7 +172,7 @@ refuses 1 'namespace 3' block "$url?nsid=3" "${inproc[@]}" --size 1M
 refuses 1 "${nqn}x" block "${url}x" "${inproc[@]}" --size 1M
 refuses 1 'are asked for: --size, --offset' block "$url" "${inproc[@]}" --size 9M
 refuses 1 'do not prove' block "$url?nsid=2" "${inproc[@]}" --size 8M --content nbdkit-pattern
-# It goes away in the middle of many small operations.
+# The server ends during many small operations.
 timeout --kill-after=10 150 "$vnic" block "$url" "${inproc[@]}" --bs 512 --qd 1 --size 8M --timeout 2s > "$work/out" \
   2> "$work/err" < /dev/null & client=$!
 until grep -q '^stage: transfer' "$work/err" || ! kill -0 $client 2> /dev/null; do sleep 0.05; done

@@ -2,14 +2,14 @@
 # "A GPU driver in the guest": vnicgpu.ko, built by vnic for the kernel that is fetched, for Linux 7.3 and for 6.12.
 #
 # - `vnic run --nic gve --gpu-driver vnicgpu`: the same proof as without, and no nokaslr on the kernel's command line.
-# - Who reaches whom is Linux's decision: across root ports of a host bridge that forwards nothing it refuses, and vnic
-#   says so before and after; below a switch, and across root ports of one that forwards, it works. Behind a redirect,
-#   which QEMU's switches do not have, and between host bridges that forward only between their own ports, which no CPU
-#   tells, the NIC bounces, counts it, and says so.
-# - The other uses of devmem TCP work on it: all-reduce, a web server's file, blocks.
-# - A GPU that is removed while a gVNIC writes to it: its driver waits until the NIC has let go of it.
-# - A program's pages in the GPU: `VNIC_LONG=1 go test ./test/internal/gpulab` has the long version; here the
-#   short one, by both kernels. Pages that a NIC has on demand, by Linux 7.3; by the other one in `make test`.
+# - Linux decides which NIC reaches which GPU: across root ports of a host bridge that forwards nothing it refuses,
+# and vnic reports that before and after; below a switch, and across root ports of a bridge that forwards, it works.
+# In two cases Linux cannot see the obstacle: behind a redirect, which QEMU's switches do not have, and between host
+# bridges that forward only between their own ports. Then the NIC bounces, and vnic counts and reports it. - The
+# other uses of devmem TCP work with it: all-reduce, a web server's file, blocks. - If a GPU is removed while a
+# gVNIC writes to it, its driver waits until the NIC no longer uses it. - A program's pages in the GPU: a short
+# test, on both kernels (`VNIC_LONG=1 go test ./test/internal/gpulab` runs the long one). Pages on demand for a NIC
+# on Linux 7.3; `make test` tests them on the other kernel.
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
 "$root/tools/with-tools" env CGO_ENABLED=0 go build -ldflags="-s -w" -o "$work/gpudriver-test" \
@@ -32,7 +32,8 @@ lab none s0 false > "$work/none.yaml"
 lab any s0 false > "$work/any.yaml"
 lab none sw0 false > "$work/switch.yaml"
 lab none sw0 true > "$work/acs.yaml"
-# NIC and GPU at different sockets, whose host bridges forward between their own ports only: no CPU tells Linux that.
+# NIC and GPU at different sockets, whose host bridges forward between their own ports only: Linux cannot detect
+# that.
 cat > "$work/same-bridge.yaml" << END
 guests:
   a: &host
@@ -43,7 +44,7 @@ guests:
   b: *host
 END
 
-# kernel WHAT ARGUMENT...: all of it, with a guest kernel.
+# kernel WHAT ARGUMENT...: runs all tests with a guest kernel.
 kernel() {
   local what=$1 status=0; shift
   echo "== $what"

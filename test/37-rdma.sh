@@ -1,19 +1,19 @@
 #!/usr/bin/env bash
-# "vnic rdma": the NIC of one guest writes and reads the memory of another's GPU over RoCEv2.
-# Sizes, queue pairs, path MTUs, RAM and a NIC without peer-to-peer are tests of cmd/vnic/internal/putget. Here:
-# - Links that repeat, swap and spoil packets too, and two NICs without peer-to-peer, in the process; guests in QEMU on
-#   both models, and between both: every byte is right, and both NICs have counted exactly these as payload.
-# - tshark dissects what was captured: operation codes, RETH and AETH are there, and packets and payload of each
-#   direction are those that the NICs have counted. The ICRC of each is what zlib makes of it.
-# - The guest whose memory it is uses next to no processor time.
-# - A guest that is killed in the middle is named; it, and Ctrl-C, leave nothing. Mistakes end at once, and say what to
-#   do.
-# It takes four minutes.
+# "vnic rdma": the NIC of one guest writes and reads the memory of another's GPU over RoCEv2. The Go tests of
+# cmd/vnic/internal/putget cover sizes, queue pairs, path MTUs, RAM and a NIC without peer-to-peer. Here: - In the
+# process: links that also duplicate, reorder and corrupt packets, and two NICs without peer-to-peer. In QEMU:
+# guests of both models, also one with the other. Every byte is right, and both NICs have counted exactly these
+# bytes. - tshark dissects captures: operation codes, RETH and AETH are there, and packets and payload of each
+# direction are as the NICs have counted. The ICRC of each packet equals the one that zlib computes. - The
+# responder's guest uses next to no processor time. - If a guest is killed during a transfer, the error names it.
+# Nothing is left after that, nor after Ctrl-C. Mistakes end the command at once, with a message that says what to
+# do. It takes four minutes.
 . "$(dirname "$0")/lib.sh"
 . test/signals.sh
 . test/uses.sh
 
-# What holds of each run: bytes of all rounds, once, and where they lay. ends are both ends of all runs.
+# Conditions for each run: bytes of all rounds, counted once, and the memory in which they lay. ends are both ends
+# of all runs.
 cat > "$work/rdma.py" <<'PY'
 import json, sys
 r, kind = json.load(open(sys.argv[1])), sys.argv[2]
@@ -35,7 +35,7 @@ for x in r["runs"]:
         if e["error_naks"] or kind == "exact" and not late and (e["again_packets"] or e["sequence_naks"]):
             bad.append("%s: something was lost or refused: %s" % (who, e))
     a = x["requester"]
-    # Who reads sees from an answer that one before it lacks, and waits for no NAK.
+    # A requester of a READ notices a lost answer from the next one, without a NAK.
     if kind == "loss" and not (a["again_packets"] and (r["op"] == "get" or a["sequence_naks"] + a["timeouts"])):
         bad.append("nothing was sent again: %s" % a)
     cpu = x["responder"]["guest_cpu_seconds_per_gb"]
@@ -46,8 +46,8 @@ for x in r["runs"]:
             a["guest_cpu_seconds_per_gb"], cpu)))
 sys.exit("\n".join(bad) or 0)
 PY
-# moves ARGUMENT...: a run that holds. moves loss ARGUMENT...: one whose links lose segments. moves late: one whose
-# guests are emulated, and may be late.
+# moves ARGUMENT...: runs vnic rdma and checks its report. moves loss ARGUMENT...: the same on links that lose
+# segments. moves late: the same with emulated guests, which may be late.
 moves() {
   local kind=exact
   case $1 in loss|late) kind=$1; shift ;; esac
@@ -67,8 +67,8 @@ use "not compared" rdma put "${quick[@]}" --size 4M --verify=false
 judge "not compared" 'runs[0]["verified"] is False and "sha256" not in runs[0]'
 
 echo "== as tshark and zlib see it"
-# The packets of a capture, as tshark dissects them, against the NICs' counters; and each packet's ICRC against the CRC
-# of its bytes, with what routers change as ones (IBA Volume 1, annex A17.3.3).
+# Compares the packets of a capture, as tshark dissects them, with the NICs' counters; and each packet's ICRC with
+# the CRC of its bytes, in which fields that routers change are ones (IBA Volume 1, annex A17.3.3).
 cat > "$work/packets.py" <<'PY'
 import json, sys, zlib
 r, op = json.load(open(sys.argv[1])), sys.argv[2]
@@ -92,7 +92,7 @@ for line in open(sys.argv[3]):
         p["aeth"] += 1
         n -= 4
     p["payload"] += n
-    # ICRC, where all of the frame was captured.
+    # The ICRC, if the whole frame was captured.
     b = bytes.fromhex(data)
     if len(b) == 14 + 20 + int(length):
         ip = bytearray(b[14:-4])
@@ -126,13 +126,13 @@ print("ok   %s: packets by operation code: asked %s, answered %s; %d bytes of pa
       asks["packets"], answers["packets"], data["payload"], icrc))
 sys.exit("\n".join(bad[:10]) or (0 if icrc or len(sys.argv) > 4 else "no ICRC was seen"))
 PY
-# dissect OP [headers]: what tshark makes of the capture of the last run. Headers alone are captured, or all.
+# dissect OP [headers]: dissects the capture of the last run with tshark. With "headers" only headers were captured.
 dissect() {
   VNIC_CACHE=$cache tools/tshark -r "$work/rdma.pcapng" -T fields -E separator=/t -e frame.interface_name \
     -e _ws.malformed -e infiniband.bth.opcode -e infiniband.reth.dmalen -e infiniband.aeth.syndrome \
     -e infiniband.bth.padcnt \
     -e udp.length -e frame.number > "$work/fields" 2> "$work/tshark.err" || { cat "$work/tshark.err" >&2; fail tshark; }
-  # What was captured of each frame, as hexadecimal digits, from the pcapng's enhanced packet blocks.
+  # The captured bytes of each frame, as hexadecimal digits, from the pcapng's enhanced packet blocks.
   python3 - "$work/rdma.pcapng" "$work/fields" > "$work/frames" <<'PY'
 import struct, sys
 data, frames, at = open(sys.argv[1], "rb").read(), [], 0
@@ -148,14 +148,15 @@ for line in open(sys.argv[2]):
 PY
   python3 "$work/packets.py" "$work/json" "$1" "$work/frames" ${2:-} || fail "what tshark finds of $1"
 }
-# All of a packet of a path MTU of 1024 is captured, and no more: records of more bytes are fewer, and some are missed.
+# The snapshot length fits a whole packet of path MTU 1024, and is not larger: with larger records the buffer holds
+# fewer, and the capture misses some.
 capture=(--pcap-ends --pcap "$work/rdma.pcapng")
 for op in put get; do
   moves $op "${quick[@]}" --size 1M --block 100K "${capture[@]}"
   dissect $op headers
   moves $op "${quick[@]}" --size 500001 --block 100K "${capture[@]}" --pcap-payload 2048
   dissect $op
-  # A link that is slow, or more comes at a time than the file takes, and some is missed.
+  # The link is slow: otherwise packets come faster than the file is written, and the capture misses some.
   moves loss $op "${quick[@]}" --size 1M --block 100K --loss 1% --delay 2ms "${capture[@]}" --pcap-payload 2048
   dissect $op
 done
@@ -166,7 +167,7 @@ done
 
 echo "== in QEMU"
 moves late put --size 64M --rounds 4
-# What is left is the host's questions, in hundredths of a second.
+# The rest of the processor time answers the host's requests, measured in hundredths of a second.
 judge "the responder does nothing" \
   '2 * runs[0]["responder"]["guest_cpu_seconds_per_gb"] < runs[0]["requester"]["guest_cpu_seconds_per_gb"]'
 moves late get --nic gve --size 64M --mr gpu,ram
@@ -179,13 +180,13 @@ done
 moves late put --lab a3-high --size 8M
 
 echo "== a guest that is killed, and Ctrl-C"
-# until_moving: links lose segments, so that it takes some time.
+# until_moving: waits until payload moves. Links lose segments, so that the transfer takes some time.
 until_moving() {
   launch rdma put --nic gve,virtio --size 128M --loss 1% --delay 1ms
   until_guests 2
   until_line '^  gpu: 25%'
 }
-# guest NAME: its QEMU.
+# guest NAME: prints the process of the guest's QEMU.
 guest() {
   local p
   for p in $(qemus); do ! grep -qsz "^guest=guest $1," "/proc/$p/cmdline" || echo "$p"; done

@@ -1,23 +1,23 @@
 #!/usr/bin/env bash
-# "Pages on demand": vnic rdma --mr odp, of a program whose pages the GPU's driver moves while another guest's NIC
-# writes and reads them. By the kernel that is fetched, and by Linux 7.3.
+# "Pages on demand": vnic rdma --mr odp, with a program whose pages the GPU's driver moves while another guest's NIC
+# writes and reads them. It runs on the fetched kernel, and on Linux 7.3.
 #
-# - 16,384 pages, 500 migrations a second, for a minute: every digest is right, the NIC has counted exactly the bytes
-#   that were asked for, and no page of the GPU was written to once the NIC had acknowledged that it has let go of it,
-#   of thousands that were looked at. The same with reads, with compaction, and where the GPU has room for a part.
-# - Sabotage: a NIC that acknowledges and goes on using what it knew is found out twice, by bytes and by pages.
-# - Without peer-to-peer the NIC gets to know no page in the GPU, and exactly the pages come back that it touches.
-# - Faults: answers lost, late acknowledgements, none at all; the GPU removed, the program killed, and a page's memory
-#   broken, with transfers under way. A NIC that never acknowledges holds the program's exit up once. The guest's kernel
-#   has nothing to complain about in any of these.
-# It takes ten minutes. PAGES, RATE and SECONDS_LONG are of the first line.
+# - 16,384 pages, 500 migrations a second, for a minute: every digest is right, the NIC has counted exactly the
+# bytes of the transfer, and wrote to none of thousands of checked GPU pages after it had acknowledged the page's
+# invalidation. The same with reads, with compaction, and with a GPU that has room for a part of the pages. -
+# Sabotage: a NIC that acknowledges invalidations but keeps using the old addresses is detected twice, by wrong
+# bytes and by changed pages. - Without peer-to-peer the NIC gets no address in the GPU, and exactly the pages that
+# it accesses move back to RAM. - Faults: answers lost, late acknowledgements, none at all; the GPU removed, the
+# program killed, and a page's memory broken, during transfers. A NIC that never acknowledges delays the program's
+# exit once. The guest's kernel logs no complaint in any of these cases. It takes ten minutes. PAGES, RATE and
+# SECONDS_LONG change the figures of the first case.
 . "$(dirname "$0")/lib.sh"
 . test/uses.sh
 
 pages=${PAGES:-16384} rate=${RATE:-500} long=${SECONDS_LONG:-60}
 limit=240
 
-# figures: of a report, those of pages.
+# figures: prints the figures about pages in a report.
 figures() {
   python3 - "$work/json" <<'PY'
 import json, sys
@@ -33,19 +33,19 @@ print("     %d invalidations, p50 %d us, p99 %d us, idle wake-up p99 %d us; %d p
 PY
 }
 
-# right: what every report says that is not of a fault.
+# right: the conditions for every report of a run without a fault.
 right=('runs[0]["verified"]' 'runs[0]["bytes"] == r["size"] * runs[0]["rounds"]'
   'runs[0]["responder"]["device"] + runs[0]["responder"]["host"] - runs[0]["responder"]["again"] == runs[0]["bytes"]'
   'runs[0]["responder"]["gpu_file"] == 0' 'runs[0]["responder"]["bounced"] == 0'
   'runs[0]["requester"]["device"] - runs[0]["requester"]["again"] == runs[0]["bytes"]'
   'len(runs[0]["pages"]["program_sha256"]) == 64' 'runs[0]["pages"]["dma_after_ack"] == 0'
   'runs[0]["pages"]["refused"] == 0' 'not runs[0]["pages"]["quarantined"]')
-# Pages are moved while they are used. How many within a few seconds hangs on how busy the machine is that emulates:
-# the minute of the first lines judges that.
+# Pages move while they are used. The number within a few seconds depends on how busy the host is, so only the run
+# of a minute, in the first case, checks it.
 stormy=("${right[@]}" 'runs[0]["pages"]["pages_left"] > 0' 'runs[0]["pages"]["to_gpu"] > 0'
   'runs[0]["pages"]["p2p_bytes"] > 0' 'runs[0]["pages"]["host_bytes"] > 0' 'runs[0]["pages"]["invalidations"] > 0')
 
-# paging WHAT OP ARGUMENT...: bytes move, and all is right. What else holds is in the array more.
+# paging WHAT OP ARGUMENT...: runs a transfer and checks its report, also against the conditions in the array more.
 more=()
 paging() {
   local what=$1 op=$2; shift 2
@@ -55,14 +55,14 @@ paging() {
   figures
 }
 
-# ends WHAT PATTERN ARGUMENT...: the command ends with exit status 1, and its error begins so.
+# ends WHAT PATTERN ARGUMENT...: the command ends with exit status 1, and the beginning of its error matches.
 ends() {
   local what=$1 pattern=$2; shift 2
   echo "     $what"
   refuses 1 "$pattern" rdma put --mr odp --pages 512 "${kernel[@]}" "$@"
 }
 
-# The driver's own: a GPU with room for fewer pages than there are.
+# A lab with the GPU's driver: the GPU has room for fewer pages than the program has.
 full() {
   cat << END
 guests:
@@ -79,7 +79,7 @@ guests:
 END
 }
 
-# some MODEL: what takes little time.
+# some MODEL: the cases that take little time.
 some() {
   local m=(--nic "$1")
   conditions=("${stormy[@]}")
@@ -117,7 +117,7 @@ some() {
   ends "$1: ... and the NIC does not acknowledge" \
     "^vnic: guest guest1's program, .* was killed .* with 1 wait for the NIC in vain, and its region is in quarantine" \
     "${m[@]}" --fault never-ack,kill=1s
-  # Linux waits for a second; the rest is what an exit takes on a machine that is busy.
+  # Linux waits for a second; the rest is the time of an exit on a busy machine.
   python3 - "$work/err" <<'PY' || fail "the exit was delayed beyond the bound"
 import re, sys
 unit = {"ms": 1e-3, "s": 1}

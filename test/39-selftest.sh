@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
 # "vnic selftest": the kernel's own driver selftests in a guest.
-# - Of devmem.py and queues.py, and with the patches of csum.py and ntuple.py, all cases pass on the gVNIC; exit status,
-#   the JSON, and JUnit's XML say so; payload of devmem.py was in device memory, by the NIC's counters. A program that
-#   needs longer than the tests' library gives it on a fast machine passes.
-# - Negative controls: a test that was changed so that it fails is a new failure, with status 1, and has its line in all
-#   three; a program whose guest's kernel panics is told of with the complaint, and the next program gets another guest.
-# - A case that does not exist, a program that does not exist, wrong flags and trees end at once, and are named.
-# ACCEPTANCE=39 alone takes four minutes with a warm cache, and downloads 400 MB before it is.
+# - On the gVNIC all cases of devmem.py and queues.py pass, and with the patches those of csum.py and ntuple.py;
+# exit status, JSON, and JUnit's XML agree; by the NIC's counters payload of devmem.py was in device memory. A
+# program that needs longer than the usual limit of the tests' library passes. - Negative controls: a test that was
+# changed so that it fails is a new failure, with status 1, and has its line in table, JSON and JUnit's XML; if a
+# guest's kernel panics, the report has the kernel's complaint, and the next program gets another guest. - For a
+# case or program that does not exist, wrong flags and wrong trees the command ends at once, and names them. This
+# script takes four minutes with a warm cache, and downloads 400 MB with a cold one.
 . "$(dirname "$0")/lib.sh"
 
 echo "== programs that pass on the gVNIC"
@@ -38,7 +38,7 @@ cat > "$work/tests/drivers/net/queues.py" <<'PY'
 #!/usr/bin/env python3
 import sitecustomize
 from lib.py import bkg, cmd, ksft_run, ksft_exit, ksft_eq, ksft_ge, rand_port, wait_port_listen
-def patient() -> None:  # the library's limit for a port is 5 s; ours is four times as long, and --slow stretches it
+def patient() -> None: # the library's limit for a port is 5 s; vnic makes it four times as long, and --slow longer
     ksft_ge(sitecustomize.TIMES, 6)
     port = rand_port()
     slow = f"import socket, time; time.sleep(7); socket.create_server(('', {port})).accept()"

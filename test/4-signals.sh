@@ -4,8 +4,9 @@
 # QEMU and no network, no space for GPU memory, a kernel without what we need, a killed guest: one
 # clear message each, exit status as CONVENTIONS.md says."
 #
-# Each run is a session; what it has open is noted before the signal, and looked for on the whole machine after it. That
-# the next run works is shown by the next case, which goes as far as its own stage, and by a whole run at the end.
+# Each run is a session. The script lists what it has open before the signal, and looks for these files on the whole
+# machine after it. The next case, which runs up to its own stage, and a complete run at the end show that the next
+# run works.
 #
 # Invariant: vnic: A signal at any stage ends what was started, and leaves nothing.
 . "$(dirname "$0")/lib.sh"
@@ -53,7 +54,7 @@ done
 within 120 "$vnic" run --size 4M --mode devmem --json > "$work/next.json"
 holds "$work/next.json" "$(devmem_proof 0)"
 
-# refused STATUS PATTERN COMMAND...: one message, with the words of PATTERN, and the exit status.
+# refused STATUS PATTERN COMMAND...: the command ends with this status, and one message that matches PATTERN.
 refused() {
   local want=$1 pattern=$2 status=0; shift 2
   timeout 120 "$@" > "$work/out" 2> "$work/err" || status=$?

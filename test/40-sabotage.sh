@@ -1,10 +1,9 @@
 #!/usr/bin/env bash
-# "--sabotage": faults of the NIC, and who sees them.
-# - The case of internal/nic/nictest that is named of each fault fails with it, on each model, and passes without.
-# - The case of the kernel's selftests that is named passes three times in a row without a fault, and fails the first
-#   time with it, on each model that the table names.
-# ACCEPTANCE=40 alone takes a quarter of an hour, on a machine that does nothing else. MODELS="gve virtio"
-# and FAULTS="cut end" are for some of them.
+# "--sabotage": faults of the NIC, and the tests that detect them. For each fault the table names two cases. - The
+# case of internal/nic/nictest fails with the fault, on each model, and passes without. - The case of the kernel's
+# selftests passes three times in a row without the fault, and fails the first time with it, on each model that the
+# table names. This script takes a quarter of an hour, on a machine that does nothing else. MODELS="gve virtio" and
+# FAULTS="cut end" choose some models and faults.
 . "$(dirname "$0")/lib.sh"
 
 echo "== the suite of the NIC"
@@ -37,7 +36,7 @@ def run(what, *args):
                 say("     %s (%s) %s: %s" % (c["name"], p["column"], c["result"], "\n       ".join(said)))
     return results
 
-# Of each fault that a test of this model sees: the program, the case, and the flags that it needs.
+# For each fault that a test detects on this model: the program, the case, and the flags that it needs.
 faults = []
 for line in open(table).read().splitlines()[1:]:
     name, _, has, _, _, _, test = re.split(r"  +", line.strip())
@@ -74,7 +73,8 @@ for name, program, case, flags in faults:
     patched = ["--patch-tests"] if column == "patched" else []
     red = run(name, "--sabotage", name, *patched, *flags, t)
     got = [r for (p, _), columns in red.items() if p == program for r in columns.get(column or "unmodified", [])]
-    # A program that cannot even begin says so of itself; nothing that is asked for may pass.
+    # A program that cannot begin reports that as a case of its own. In any case none of the requested cases may
+    # pass.
     if not got or "pass" in got or not any(r in ("fail", "timeout", "error") for r in got):
         say("FAIL %s: %s is %s" % (name, t, got))
         bad += 1

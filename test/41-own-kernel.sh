@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# "vnic selftest" with a kernel that a user has built from source: as with Debian's.
-# - The kernel's source of the cache is configured to the least that the tests need, built, and its modules installed.
-#   `--kernel --modules --source PROGRAM` passes csum.py and devmem.py; the time to the first test's start is printed.
-# - Negative control: a driver that was changed so that it does not verify checksums of IPv4 fails csum.py, and no other
-#   program; a changed test fails. What a developer edits is what runs.
-# - Wrong source, a kernel that lacks a module, no modules, half a kernel, and a full disk end at once, with one message
-#   that names it.
-# ACCEPTANCE=41 alone takes half an hour on two cores, and downloads flex, bison and 400 MB if the cache is empty.
+# "vnic selftest" with a kernel that a user has built from source works as with Debian's. - The script configures
+# the kernel's source from the cache with the least that the tests need, builds it, and installs its modules. With
+# `--kernel --modules --source PROGRAM` csum.py and devmem.py pass; the time to the first test's start is printed. -
+# Negative controls: with a driver that was changed so that it does not verify checksums of IPv4 csum.py fails, and
+# no other program; a changed test fails. So the files that a developer edits are the ones that run. - With wrong
+# source, a kernel that lacks a module, no modules, half a kernel, or a full disk the command ends at once, with one
+# message that names the cause. This script takes half an hour on two cores, and downloads flex, bison and 400 MB if
+# the cache is empty.
 . "$(dirname "$0")/lib.sh"
 
 echo "== the source"
@@ -193,7 +193,7 @@ cp -r "$modules" "$work/lacks-gve"
 find "$work/lacks-gve" -name 'gve.ko*' -delete
 mistake gve --kernel "$kernel" --modules "$work/lacks-gve" queues.py
 mistake "$work/none" --kernel "$kernel" --modules "$work/none" queues.py
-# A disk that is full before all is unpacked.
+# The disk is full before everything is unpacked.
 mkdir "$work/full"
 got=0
 within 300 unshare --user --map-root-user --mount bash -c \

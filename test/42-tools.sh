@@ -2,17 +2,18 @@
 # "A guest with tools": u-root's commands in every guest, Debian packages by --tools.
 # - On a machine with no shell and no tool in PATH a guest has a shell and commands, and pings; a ping of an
 #   address that is denied gets an ICMP error.
-# - --tools net: on either NIC ethtool, ping and iperf3 between two guests. Header split is set by ethtool on gve, and
-#   refused by Linux on virtio. Packages are fetched once, with the megabytes said before; after that --offline does.
-# - Packages have libraries of their own, see the guest's files, and start programs; python and ncdevmem.
-# - What is no package, or not in the cache, is said in the first line.
+# - --tools net: ethtool, ping and iperf3 between two guests, on either NIC. ethtool sets header split on gve, and
+# Linux refuses it on virtio. Packages are fetched once, after a note with the megabytes; after that --offline
+# works. - Packages have their own libraries, see the guest's files, and can start programs; also python and
+# ncdevmem. - For a word that is no package, or a package that is not in the cache, the first line of the error says
+# so.
 #
 # Invariant: vnic boot: Programs of packages run in a guest with their own libraries, and on the guest's files.
 . "$(dirname "$0")/lib.sh"
 private_cache "$work/cache"
 export VNIC_CACHE=$work/cache VNIC_QEMU= VNIC_KERNEL= VNIC_MODULES=
 cd "$work"
-# has FILE TEXT...: it has each, as a part of a line.
+# has FILE TEXT...: the file contains each text as a part of a line.
 has() {
   local file=$1 t; shift
   for t; do grep -qF -- "$t" "$file" || fail "no \"$t\" in: $(cat "$file")"; done

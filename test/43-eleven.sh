@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# "Eleven mistakes of a devmem program (queue 0, queue out of range, pool too big, wrong binding id, flow not steered,
-# tokens never returned, one side crashes, hangs, never connects, two programs on one device, freed buffer in flight):
-# each ends by itself within its limit, and the first line names the mistake, on both models." A program that makes none
-# succeeds before and behind them, on the same devices. The same in one process: test/internal/mistakes.
+# "Eleven mistakes of a devmem program (queue 0, queue out of range, pool too big, wrong binding id, flow not
+# steered, tokens never returned, one side crashes, hangs, never connects, two programs on one device, freed buffer
+# in flight): each ends by itself within its limit, and the first line names the mistake, on both models." A program
+# without a mistake succeeds before and after them, on the same devices. test/internal/mistakes tests the same in
+# one process.
 #
 # Invariant: devmem: On both models each of eleven mistakes ends by itself, and its first line is that of the page.
 . "$(dirname "$0")/lib.sh"

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # "A page": in a real browser, against real runs: a devmem run, a lost segment, a stalled receiver, a fault; by keys
 # alone, dark, 360 px wide; a report from a file without a network. With SHOTS=docs/images it writes the screenshots
-# that docs/page.md shows; else they are made and measured, and go.
+# that docs/page.md shows; otherwise it makes and checks them, and deletes them.
 . "$(dirname "$0")/lib.sh"
 
-# Our browser's libraries are not vnic's.
+# The libraries that our browser needs must not be found by vnic.
 where=$(tools/chromium --where)
 mapfile -t browser <<< "$where"
 mkdir -p "${SHOTS:=$work/shots}"

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# "A ready GitHub composite action in the repository (cache, boot, artifacts: pcap, report.html, JUnit from a program's
-# TAP or `go test -json` output): its script is shell that a test runs in a container-like root." What the action's
-# steps run is taken from action.yml, and run as a user without rights, network and /dev/kvm.
+# "A ready GitHub composite action in the repository (cache, boot, artifacts: pcap, report.html, JUnit from a
+# program's TAP or `go test -json` output): its script is shell that a test runs in a container-like root." The test
+# takes the commands of the action's steps from action.yml, and runs them as a user without privileges, network and
+# /dev/kvm.
 . "$(dirname "$0")/lib.sh"
 
 container
@@ -9,7 +10,7 @@ container
 echo "== the cache is filled outside: there is no network in there"
 within 300 "$vnic" run --size 1M --mode devmem --nic gve --json > "$work/warm.json"
 
-# The action's step "run", with its inputs in its variables: as a runner does it.
+# Runs the action's step "run", with its inputs in environment variables, as a runner does.
 awk '/^ *run: \|$/ { on = 1; next } on && /^    - / { exit } on { sub(/^        /, ""); print }' \
   action.yml > "$work/step"
 grep -q packaging/ci/vnic-ci "$work/step" || fail "action.yml has no step that runs vnic-ci"
@@ -48,7 +49,7 @@ echo "== a test that passes, in two guests"
 step good virtio "'$work/tap' good"
 [ $s = 0 ] || fail "status $s: $(tail -n 5 "$work/good.stderr")"
 files good
-# A machine's own /dev/kvm is hidden behind an empty file there (container, lib.sh).
+# In the container an empty file hides the machine's own /dev/kvm (container, lib.sh).
 grep -qx "vnic-ci: guests ran by tcg" "$work/good.stderr" &&
   grep -Eq "kvm: (no /dev/kvm|/dev/kvm is not a device)" "$work/good/machine.txt" ||
   fail "nothing of KVM: $(cat "$work/good.stderr" "$work/good/machine.txt")"

@@ -6,7 +6,8 @@
 export VNIC_SRC=$PWD
 export PATH="$(dirname "$(realpath "$vnic")"):$PATH"
 
-# follow DOC: writes its files into the current directory, and runs its commands one after another, with their output.
+# follow DOC: writes the document's files into the current directory, and runs its commands one after another, with
+# their output.
 follow() {
   files_of "$1"
   rm -f output
@@ -51,7 +52,7 @@ within 120 "$vnic" boot --qemu-arg -chardev --qemu-arg socket,id=rng,path="$work
   > "$work/rng/out" 2> "$work/rng/err" || fail "$(cat "$work/rng/err")"
 kill %1
 grep -qx 'virtio_rng.0' "$work/rng/out" || fail "the guest has no such device: $(cat "$work/rng/out")"
-# -counter gives successive numbers, of which Linux may join two blocks.
+# With -counter the bytes are successive numbers; a read may consist of parts of two blocks.
 tail -n 1 "$work/rng/out" |
   awk '{ for (i = 2; i <= NF; i++) n += ($i != ($(i - 1) + 1) % 256); exit NF != 16 || n > 1 }' ||
   fail "not the device's bytes: $(cat "$work/rng/out")"

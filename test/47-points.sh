@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# A list of what people meet: a command each, and what it must print. What takes longer has a script of its own:
-# 42 (tools), 43 (mistakes of devmem programs), 44 (the page), 45 (CI), 46 (docs' programs).
-# A kernel 6.1 and passt are fetched into the cache: some 150 MB.
+# A list of small things that users notice: a command for each, and what it must print. Longer tests have their own
+# scripts: 42 (tools), 43 (mistakes of devmem programs), 44 (the page), 45 (CI), 46 (docs' programs). A kernel 6.1
+# and passt are fetched into the cache: some 150 MB.
 . "$(dirname "$0")/lib.sh"
 
-# prints WHAT STATUS PATTERN COMMAND...: with that status, and a line like that on stdout or stderr.
+# prints WHAT STATUS PATTERN COMMAND...: the command ends with this status, and a line on stdout or stderr matches.
 prints() {
   local what=$1 want=$2 pattern=$3 s=0
   shift 3
@@ -12,12 +12,12 @@ prints() {
   [ "$s" = "$want" ] || fail "$what: status $s, not $want: $(tail -n 5 "$work/out")"
   shows "$what" "$pattern"
 }
-# shows WHAT PATTERN: the last one has printed that, too.
+# shows WHAT PATTERN: a line of the last command's output matches, too.
 shows() {
   grep -qE -- "$2" "$work/out" || fail "$1: nothing like '$2' in: $(tail -n 15 "$work/out")"
   echo "ok   $1: $(grep -m1 -E -- "$2" "$work/out" | cut -c 1-150)"
 }
-# first is prints for the first line.
+# first: like prints, but the first line must match.
 first() {
   prints "$@"
   head -n 1 "$work/out" | grep -qE -- "$3" || fail "$1: not in the first line: $(head -n 3 "$work/out")"
@@ -25,7 +25,7 @@ first() {
 silent() { # WHAT PATTERN: not in what the last one printed
   ! grep -qE -- "$2" "$work/out" || fail "$1: $(grep -m1 -E -- "$2" "$work/out")"
 }
-# awaits WHAT SECONDS CONDITION...: until it is so.
+# awaits WHAT SECONDS CONDITION...: waits until the condition succeeds.
 awaits() {
   local what=$1 last=$((SECONDS + $2))
   shift 2
@@ -35,8 +35,8 @@ awaits() {
   done
 }
 has() { grep -qE -- "$1" "$work/out"; }
-# terminal STATUS COMMAND...: gives it a terminal, into which the function keys types. What is shown is out, at the end
-# line by line without colours.
+# terminal STATUS COMMAND...: runs the command on a terminal, into which the function keys types. The terminal's
+# output is in out, in the end line by line without colours.
 terminal() {
   local want=$1 s=0
   shift
@@ -82,7 +82,7 @@ prints 'a flow that was not steered' 1 "$astray" \
 "$vnic" run --nic gve --size 4M --mode devmem --hold-tokens 200 --pause-at verify > "$work/run" 2>&1 < /dev/null &
 run=$!
 awaits 'a run that is looked at' 60 grep -q 'stage: verify' "$work/run"
-# A guest that answers late is left out.
+# A guest that answers late is missing in the output.
 held() { "$vnic" stat --once $run > "$work/out" 2>&1 && has '^ *A 10\.118\.110\.1:5201 .* 200 '; }
 awaits 'tokens that are held, and the flow' 30 held
 shows 'tokens that are held, and the flow' 'TOKENS HELD'
@@ -191,7 +191,8 @@ echo "== the console, captures, and a page of the metrics"
 prints 'a good run' 0 . "$vnic" boot --log-dir "$work/logs" -- true
 grep -q 'Linux version' "$work"/logs/* || fail "the console has no kernel's log: $(ls -l "$work/logs")"
 echo "ok   the console has the kernel's log"
-# frames ARGUMENT...: of a capture those with the transfer's payload, by sequence number; bytes of it in all.
+# frames ARGUMENT...: prints the frames of a capture with the transfer's payload, by sequence number, and the sum of
+# their payload.
 frames() {
   "$vnic" run --guest inproc --mode devmem --size 1M --pcap "$work/$1.pcapng" "${@:2}" > /dev/null 2>&1
   tools/tshark -r "$work/$1.pcapng" -Y 'tcp.len > 0' -T fields -E separator=/t -e tcp.len -e frame.comment \

@@ -28,7 +28,7 @@ damaged 'damaged or cut short'
 echo "== import, run and boot, on a machine that has nothing"
 cat > "$work/there" <<'EOF'
 set -eu
-# guest0 pings guest1, which is there until it has had an echo request: InEchos is the ninth of ICMP's counters.
+# guest0 pings guest1. guest1 runs until it has received an echo request: InEchos is the ninth of ICMP's counters.
 cat > pinger <<'END'
 #!/bin/sh
 if [ "$(hostname)" = guest0 ]; then

@@ -1,19 +1,19 @@
 #!/usr/bin/env bash
-# A Debian that is newer than all that vnic was tested with: a signed mirror that has QEMU and the kernel of the real
-# one by higher versions. What "make demo" runs does so with them, from an empty cache and then from what is cached, and
-# each run says "untested" once; "make check" passes with that mirror and that cache.
-# ACCEPTANCE=49 alone takes four minutes on two cores where make lint has run before, and downloads 90 MB.
+# A Debian that is newer than all versions with which vnic was tested: a signed mirror with the real mirror's QEMU
+# and kernel under higher version numbers. The commands of "make demo" run with them, from an empty cache and then
+# from the filled one, and each run prints "untested" once; "make check" passes with that mirror and that cache.
+# This script takes four minutes on two cores if make lint has run before, and downloads 90 MB.
 . "$(dirname "$0")/lib.sh"
 tool signmirror
-# What the mirror has is the real one's, by its apt sources or VNIC_MIRROR.
+# The mirror's packages come from the real mirror, as this machine's apt sources or VNIC_MIRROR name it.
 . "$root/tools/debs.sh"
 go=$(dirname "$(tools/with-tools sh -c 'command -v go')")
 
 echo "== a mirror with higher versions"
 suites=$(sed -n '/"suites": \[/,/\]/ s/^\s*"\([^" ]*\)",*$/\1/p' internal/machine/assets/versions.lock | tr '\n' ' ')
 m=$work/mirror
-# packages SUITE: of QEMU and the kernel what apt has of them and of all that they need, as $m/Packages, and the files
-# that vnic takes, in $m/pool.
+# packages SUITE: writes apt's entries for QEMU, the kernel and all their dependencies to $m/Packages, and the
+# package files that vnic uses to $m/pool.
 packages() (
   apt=$work/apt-$1 base=${1%-backports}
   [ "$base" != "$1" ] || base=
@@ -42,7 +42,7 @@ for s in $suites none; do
 done
 version() { sed -n "/^Package: $1\$/,/^\$/ s/^Version: //p" "$m/Packages" | head -n 1; }
 qemu=$(version qemu-system-x86) kernel=$(version linux-image-cloud-amd64)
-# Packages of one source have one version, and want each other in just that.
+# Packages of one source have the same version, and depend on each other in exactly that version.
 awk -v q="$qemu" -v k="$kernel" '
   function raised(line, v,  i) {
     while (i = index(line, "(= " v ")")) line = substr(line, 1, i + 2) v "+vnic1" substr(line, i + 3 + length(v))
@@ -72,7 +72,7 @@ demo() { # ARGUMENT...
     [ "$(grep -o "note: untested: .*$part" "$work/err" | wc -l)" = 1 ] || fail "no $part: $(cat "$work/err")"
   done
 }
-# A QEMU in PATH would take the place of the mirror's, if it were new enough.
+# vnic would use a QEMU in PATH instead of the mirror's, if it were new enough.
 mkdir "$work/path"
 printf '#!/bin/sh\necho QEMU emulator version 7.2.0\n' > "$work/path/qemu-system-x86_64"
 chmod +x "$work/path/qemu-system-x86_64"

@@ -9,7 +9,7 @@ make -s release > "$work/release"
 tarball=$root/$(tail -n 1 "$work/release")
 [ -s "$tarball" ] || fail "make release: $(cat "$work/release")"
 
-# What a stranger types, after a look that nothing of the build is there.
+# Checks that nothing of the build is there, and then runs the commands of a new user.
 cat > "$work/script" <<'EOF2'
 for tool in go make git gcc cc; do
   if command -v $tool; then echo "there is a $tool here: this shows nothing"; exit 1; fi
@@ -26,7 +26,7 @@ for suite in ${SUITES:-bookworm trixie}; do
   echo "== $suite"
   tools/bare-debian --only "$tarball" $suite bash -c "$(cat "$work/script")" > "$work/out" 2>&1 ||
     { tail -n 60 "$work/out"; fail "$suite"; }
-  # Both modes of the first two runs, and the last one's.
+  # Both modes of the first two runs, and the one mode of the last.
   [ "$(grep -Ec '^[0-9]* *digest +match' "$work/out")" -ge 3 ] || { cat "$work/out"; fail "$suite: digests"; }
   grep -E '^\+|digest|untested' "$work/out"
 done

@@ -1,11 +1,10 @@
 #!/usr/bin/env bash
-# Guests where /dev/kvm is there and does not work. A stand-in for QEMU has four ways to fail with KVM: it hangs, it
-# stops with an internal error after 1 s or after 10 s, it dies. --accel auto ends with TCG and a right run each time.
-# Then the probe passes and a guest fails: before the job all guests are started again by TCG, once, with a line that
-# names the error; during the job the run fails with that line.
-#
-# $VNIC_TEST_KVM stands in for opening /dev/kvm. PAIRS=5: that many pairs of a first run and one with --accel tcg, of
-# which the median may be 3 s apart; without, times are not judged.
+# Guests on a machine where /dev/kvm exists and does not work. A fake QEMU fails with KVM in four ways: it hangs, it
+# stops with an internal error after 1 s or after 10 s, it dies. Each time --accel auto uses TCG and the run
+# succeeds. Then the probe passes and a guest fails: before the job all guests are started again by TCG, once, with
+# a line that names the error; during the job the run fails with that line. $VNIC_TEST_KVM replaces the opening of
+# /dev/kvm. With PAIRS=5 the script measures that many pairs of a first run and one with --accel tcg, whose medians
+# may differ by 3 s; without it times are not judged.
 #
 # Invariant: vnic: Where KVM does not work, guests run by TCG, and the first run says so and does not wait for it.
 . "$(dirname "$0")/lib.sh"
@@ -16,7 +15,7 @@ export VNIC_TEST_KVM=$work/kvm VNIC_QEMU=$work/qemu
 : > "$VNIC_TEST_KVM"
 cd "$work"
 
-# stand_in PROBE GUEST: what the QEMU does that is to use KVM, for the probe's guest and for others.
+# stand_in PROBE GUEST: makes the fake QEMU, which with KVM does PROBE for the probe's guest and GUEST for others.
 stand_in() {
   cat > qemu.new <<END
 #!/bin/sh
@@ -75,7 +74,7 @@ for how in error-1s dies; do
   [ $how = dies ] || grep -q 'KVM internal error. Suberror: 1.*started again' err || { cat err >&2; fail "no name"; }
   echo "ok   again: $how: $(grep 'started again' err)"
 done
-# The flag, which the process that goes on has, too; a lab file that is read once, and one that wants KVM.
+# The flag, which the second process also has; a lab file that can be read only once, and one that requires KVM.
 rm -f "$VNIC_CACHE/kvm.json"
 run --slow 4 --accel auto || { cat out err >&2; fail "again: --accel auto"; }
 matched '(tcg)' 'again: --accel auto'
@@ -89,13 +88,14 @@ accel: kvm" > kvm.yaml
     fail "--lab $lab: with a QEMU that dies"
   grep -q 'accel tcg' err && ! grep -q 'started again' err || { cat err >&2; fail "--lab $lab"; }
 done
-# A QEMU that ends for what has nothing to do with KVM ends the run.
+# If QEMU ends for a reason other than KVM, the run ends.
 stand_in 'by_tcg "$@"' 'echo "qemu-system-x86_64: -nosuch: invalid option" >&2; exit 1'
 rm -f "$VNIC_CACHE/kvm.json"
 run --slow 4 && fail "a QEMU whose arguments are wrong"
 grep -q nosuch err && ! grep -q 'started again\|accel tcg' err || { cat err >&2; fail "not KVM's"; }
 stand_in 'by_tcg "$@"' 'exit 1'
-# By --accel kvm nothing is started again, and without /dev/kvm that is the machine's lack.
+# With --accel kvm guests are not started again; without /dev/kvm the exit status is that of a machine that lacks
+# something.
 run --accel kvm && fail "--accel kvm with a QEMU that dies"
 grep -q 'accel tcg' err && ! grep -q 'started again' err || { cat err >&2; fail "--accel kvm"; }
 status=0; VNIC_TEST_KVM=$work/none run --accel kvm || status=$?

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# KVM where there is none: QEMU's TCG emulates AMD's SVM, so a guest of 'vnic boot' (-cpu max) with the kernel's kvm-amd
-# has a /dev/kvm that works, slowly, by KVM's own code paths. In it vnic runs guests of its own by KVM. The script's log
-# has how long each step took, and what said "kvm". 54-kvm-devices.sh has what devices do there.
+# KVM on a machine without it: QEMU's TCG emulates AMD's SVM, so a guest of 'vnic boot' (-cpu max) with the kernel's
+# kvm-amd has a /dev/kvm that works, slowly, with KVM's own code. In that guest vnic runs guests by KVM. The
+# script's log has the time of each step, and the lines that contain "kvm". 54-kvm-devices.sh tests devices in the
+# same way.
 #
 # Invariant: vnic: Guests run by KVM, with both models of NIC.
 . "$(dirname "$0")/lib.sh"

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# A machine that is about twenty times slower: four busy loops on its processors, and vnic itself, with its guests, at
-# nice 10 beside them. With --slow 20 the two commands of make demo pass, and no limit ends them. How slow it was is
-# shown by the same command without the loops.
+# A machine that is about twenty times slower: four busy loops run on its processors, and vnic with its guests runs
+# beside them at nice 10. With --slow 20 the two commands of make demo pass, and no time limit ends them. The same
+# command without the loops shows how slow the machine was.
 #
 # Invariant: vnic: On a machine that is N times slower runs with --slow N pass.
 . "$(dirname "$0")/lib.sh"

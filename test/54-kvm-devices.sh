@@ -1,17 +1,16 @@
 #!/usr/bin/env bash
-# What devices do in guests that KVM runs, where there is none (52-kvm.sh): an IOMMU, the kernel's own selftest, GPU
-# memory that comes and goes, the other interrupt controller, and the first access to a BAR.
+# Devices in guests that run by KVM, on a machine without KVM (52-kvm.sh): an IOMMU, the kernel's own selftest, GPU
+# memory that is removed and added, the other interrupt controller, and the first access to a BAR.
 . "$(dirname "$0")/lib.sh"
 tool doorbell
-# What a selftest needs is fetched and built here, and runs by TCG first.
+# Fetches and builds here what a selftest needs, by running it by TCG first.
 within 900 "$vnic" selftest --accel tcg hw/devmem.py > "$work/selftest" 2>&1 || { cat "$work/selftest"; fail selftest; }
 cat > "$work/steps" <<'END'
 step 'run gve --iommu' '(kvm)' vnic run --offline --accel kvm --nic gve --iommu --size 1M --mode devmem
 step 'selftest hw/devmem.py' '(kvm)' vnic selftest --offline --accel kvm hw/devmem.py
 grep -q 'proved .*as expected' out || failed 'selftest: what is expected'
 
-# The guest's clock, and GPU memory that comes and goes in its address space while its NIC works by the other interrupt
-# controller.
+# The guest's clock, and GPU memory that is removed and added while its NIC uses the other interrupt controller.
 cat > memory <<'MEMORY'
 cat /sys/devices/system/clocksource/clocksource0/current_clocksource
 for d in /sys/bus/pci/devices/*; do [ "$(cat $d/device)" != 0x1110 ] || gpu=$d; done
@@ -27,8 +26,8 @@ step 'memory, kernel-irqchip=split' '^kvm-clock' vnic boot --offline --accel kvm
   --qemu-arg -machine --qemu-arg kernel-irqchip=split -- sh /memory
 grep -q 'icmp_seq=10' out || failed memory
 
-# QEMU's SVM and KVM: an expected failure (docs/found.md); with it gone internal/driver/pci.go needs no enter. An
-# interrupt right before the store hides it, and a device that is found again has it again.
+# QEMU's SVM and KVM: an expected failure (docs/found.md); when it is fixed, internal/driver/pci.go needs no enter.
+# An interrupt right before the store hides it. After the device was removed and found again, it can happen again.
 cat > ring <<'RING'
 for d in /sys/bus/pci/devices/*; do [ "$(cat $d/device)" != 0x1110 ] || gpu=$d; done
 for i in 1 2 3 4 5 6 7 8; do

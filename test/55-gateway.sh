@@ -1,12 +1,11 @@
 #!/usr/bin/env bash
-# docs/gateway.md: what vnic's gateway does, beside slirp and passt. One guest has a NIC of each: vnic serve's, QEMU's
-# -netdev user, and Debian 13's passt, which is fetched into the cache. The world is network namespaces: a router, and
-# behind a link of 1280 a host. It needs no privileges, but user namespaces.
-# - It measures twelve rows. It fails if one but the rates has slirp and passt both do better than vnic, or if
-#   docs/gateway.md has another table: figures may differ, not yes, some or no. WRITE=yes writes that page instead.
-# - vnic alone: a ping where the host allows none gets ICMP's "administratively prohibited"; a traceroute sees the
-#   gateway, the router and the host.
-# It takes five minutes: the guest boots twice.
+# Compares vnic's gateway with slirp and passt, for docs/gateway.md. One guest has three NICs: of vnic serve, of
+# QEMU's -netdev user, and of Debian 13's passt, which is fetched into the cache. The outside world consists of
+# network namespaces: a router, and behind a link of MTU 1280 a host. It needs no privileges except user namespaces.
+# - It measures twelve rows. It fails if slirp and passt both do better than vnic in a row other than the rates, or
+# if docs/gateway.md has another yes, some or no; figures may differ. WRITE=yes writes that page instead. - For vnic
+# only: if the host allows no pings, the guest gets ICMP's "administratively prohibited"; a traceroute sees the
+# gateway, the router and the host. It takes five minutes: the guest boots twice.
 . "$(dirname "$0")/lib.sh"
 export CGO_ENABLED=0
 if [ ! "${own_net-}" ]; then # all is fetched before the script enters a namespace without a network
@@ -61,7 +60,7 @@ own_qemu qemu
 passt --foreground --quiet --socket "$work/passt.sock" --tcp-ports none --udp-ports 127.0.0.1/7013:7010 \
   2> passt.log & passt=$!
 "$vnic" serve --socket-path "$work/vnic.sock" --gpu-memory 0 --forward udp:7011:7010 > serve.out 2> serve.err & serve=$!
-# awaits WHAT PROCESS CONDITION...: until it is so.
+# awaits WHAT PROCESS CONDITION...: waits until the condition succeeds; fails with WHAT if the process has ended.
 awaits() {
   local what=$1 process=$2; shift 2
   until "$@"; do
@@ -91,36 +90,38 @@ s=0; ./gatewayrows table rows > table || s=$?
 cat > gateway.md <<END
 # The gateway, beside slirp and passt
 
-A guest's way out is the gateway (package \`internal/wire/gateway\`): DHCP, DNS, NAT and forwards. slirp (QEMU's
-\`-netdev user\`) and passt do the same for others. One guest with a NIC of each has measured what they do. "yes" is all
-of it, "some" a part, "no" nothing; of what is counted, all of it is 19 of 20 of slirp and passt, and nothing 1 of 20.
+Guests reach other networks through the gateway (package \`internal/wire/gateway\`): DHCP, DNS, NAT and forwards. slirp
+(QEMU's \`-netdev user\`) and passt are other programs with the same task. A guest with a NIC of each measured the rows
+below. "yes" means that all of it worked, "some" a part, "no" nothing. In rows with counts 19 of 20 are enough for a
+"yes" of slirp and passt, and 1 of 20 still is their "no".
 
 $(cat table)
 
-- **Pings** need sockets that the host allows to groups: \`sysctl net.ipv4.ping_group_range\`. Until then vnic's guest
-  hears at once that it is prohibited.
-- **A silent flow of UDP** was silent for 35 s; then the server sent, unasked, and the guest again. By their sources it
-  lives for 2 minutes in vnic, while its table has room, 4 minutes in slirp (10 s to port 53), and 3 minutes in passt.
-- **Bursts** arrive as far as the host lets sockets have buffers: \`sysctl net.core.rmem_max\`, which was
-  $(cat /proc/sys/net/core/rmem_max). What vnic loses it counts: \`lost_datagrams\` of \`vnic stat --json\`.
-- **The search list** is slirp's only where \`dnssearch=\` gives it one. vnic's has the guests' own domain before it.
-- **The restart** is the guest's, in the same QEMU, without a word to the network. slirp and passt keep the old
-  connections, which new ones from the same ports meet; these have 10 s to answer.
-- **The rates** are of a guest that QEMU emulates, on $(nproc) processors: of 32 MiB by TCP, and 20,000 datagrams of
-  1,200 bytes by UDP, each sent as fast as the sender can. They are shown, not judged.
+- **Pings** need sockets that the host allows to groups: \`sysctl net.ipv4.ping_group_range\`. Without
+  that vnic answers a guest's ping at once with "prohibited".
+- **A silent flow of UDP** was silent for 35 s; then the server sent a datagram, and after it the guest. According to
+  their source code, a silent flow lives for 2 minutes in vnic, while its table has room, for 4 minutes in slirp (10 s
+  to port 53), and for 3 minutes in passt.
+- **Bursts** arrive completely only if the host allows large socket buffers: \`sysctl net.core.rmem_max\`, which was
+  $(cat /proc/sys/net/core/rmem_max). vnic counts the datagrams that it loses: \`lost_datagrams\` of \`vnic stat --json\`.
+- **The search list**: slirp sends one only if \`dnssearch=\` names it. vnic's has the guests' own domain first.
+- **The restart**: the guest restarts in the same QEMU, without closing its connections. slirp and passt keep the old
+  connections, with which new ones from the same ports collide; each new connection has 10 s to succeed.
+- **The rates** were measured in a guest that QEMU emulates, on $(nproc) processors: of 32 MiB by TCP, and 20,000 datagrams of
+  1,200 bytes by UDP, each sent as fast as the sender can. They do not count for the test's result.
 
 QEMU $qemu, libslirp $libslirp, passt $passt, Linux ${kernel##*/} in the guest.
-Made by:
+This page was made by:
 
     WRITE=yes test/55-gateway.sh
 
-Without \`WRITE=yes\` it fails where this page has another yes, some or no than it measures, and where slirp and passt
-both do better than vnic.
+Without \`WRITE=yes\` the script fails if it measures another yes, some or no than this page has. It also fails if slirp
+and passt both do better than vnic in a row.
 END
 cat gateway.md
 [ $s = 0 ] || fail "see above"
 [ "${WRITE-}" != yes ] || cp gateway.md "$root/docs/gateway.md"
-# kinds FILE: its table without figures and words.
+# kinds FILE: prints the file's table with only the yes, some or no of each cell.
 kinds() { sed -nE '/^\|/ { / rate \|/d; s/ (yes|some|no): [^|]*/ \1 /g; p }' "$1"; }
 small=
 [ "$(cat /proc/sys/net/core/rmem_max)" -ge $((4 << 20)) ] || small='^| bursts'

@@ -1,7 +1,8 @@
-# Sourced by the scripts of this folder. $vnic is the program under test, $work a directory that goes away.
+# Sourced by the scripts of this folder. $vnic is the program under test, $work a directory that is removed at the
+# end.
 set -euo pipefail
-# SIGHUP as it is by default: below nohup(1) it is ignored, by vnic too, and what waits for its end
-# here would wait for ever.
+# Resets SIGHUP to its default: under nohup(1) it is ignored, also by vnic, and scripts that wait until SIGHUP has
+# ended vnic would wait for ever.
 [ "${SIGHUP-}" = default ] || SIGHUP=default exec env --default-signal=HUP "$BASH" "$0" "$@"
 unset MAKEFLAGS MAKELEVEL MFLAGS # of the make that runs us
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -18,15 +19,15 @@ fail() { echo "FAIL $*" >&"$said"; exit 1; }
 tool() { "$root/tools/with-tools" go build -ldflags="-s -w" -o "$work/$1" "./test/internal/$1"; }
 tool jsoncheck
 
-# within SECONDS COMMAND...: runs it, and fails if it takes longer.
+# within SECONDS COMMAND...: runs COMMAND, and fails if it takes longer.
 within() {
   local limit=$1 start=$SECONDS; shift
   timeout --kill-after=10 "$limit" "$@" || { local s=$?; [ $s = 124 ] && fail "over $limit s: $*"; return $s; }
   echo "ok   $((SECONDS - start)) s of $limit: $*" >&2
 }
 
-# Fetch and build all that a guest needs, into the user's cache, before the script begins. Then no output that it looks
-# at has notes about that, and vnic also runs where it cannot be done: without a network, or with an empty PATH.
+# Fetches and builds everything that a guest needs, into the user's cache, before the script begins. So no output
+# that the script checks has notes about it, and vnic also runs without a network, or with an empty PATH.
 grep -Eq ' to fetch | none yet$' < <("$vnic" doctor) && within 900 "$vnic" boot -- true
 
 # container: makes $work/container, which runs a command as a user who is nobody outside, without privileges and network,
@@ -44,8 +45,8 @@ EOF
   chmod +x "$work/container"
 }
 
-# devmem_proof RUN: the conditions that prove a run of mode devmem. An emulated guest that is late may send a segment
-# again where none was lost, so there may be more than the payload.
+# devmem_proof RUN: prints the conditions that prove a run of mode devmem. An emulated guest that is late may
+# retransmit a segment although none was lost, so the bytes may be more than the payload.
 devmem_proof() {
   printf '%s\n' "runs.$1.mode == \"devmem\"" "runs.$1.sha256_match == true" "runs.$1.tx.device >= runs.$1.bytes" \
     "runs.$1.rx.device >= runs.$1.bytes" "runs.$1.tx.host == 0" "runs.$1.rx.host == 0" "runs.$1.linear_bytes == 0"
@@ -54,23 +55,24 @@ copy_proof() {
   printf '%s\n' "runs.$1.mode == \"copy\"" "runs.$1.sha256_match == true" "runs.$1.tx.host >= runs.$1.bytes" \
     "runs.$1.rx.host >= runs.$1.bytes" "runs.$1.tx.device == 0" "runs.$1.rx.device == 0"
 }
-# holds FILE CONDITION...: conditions one a line or one an argument.
+# holds FILE CONDITION...: the JSON in FILE fulfils all conditions, which are lines or arguments.
 holds() {
   local file=$1 conds=(); shift
   mapfile -t conds < <(printf '%s\n' "$@")
   "$work/jsoncheck" "${conds[@]}" < "$file"
 }
 
-# private_cache DIR: a cache of our own, with what the user's has; only what a run adds is new.
-# Nobody else's run shows in it.
+# private_cache DIR: makes a private cache with the contents of the user's cache. So only files that the script's
+# runs add are new in it, and other runs on this machine do not change it.
 private_cache() {
   mkdir "$1" "$1/programs"
   for d in "$cache"/{qemu,kernel,programs/u-root-*}; do [ ! -d "$d" ] || ln -s "$d" "$1/${d#"$cache/"}"; done
   for f in resolved.json kvm.json; do [ ! -e "$cache/$f" ] || cp "$cache/$f" "$1/"; done
 }
 
-# files_of DOC: writes a document's files into the current directory, and what a reader types into commands. A block
-# behind a line "`NAME`:" is that file; one behind a line that begins with "Build" or "Run" and ends in ":" is typed.
+# files_of DOC: writes a document's files into the current directory, and the commands for the reader into the file
+# commands. A block after a line "`NAME`:" is that file; a block after a line that begins with "Build" or "Run" and
+# ends in ":" has commands.
 files_of() {
   rm -f commands
   awk '
@@ -86,8 +88,8 @@ files_of() {
     { into = "" }' "$1"
 }
 
-# deb PACKAGE PROGRAM [FILE]: PROGRAM is in PATH, as $work/bin/PROGRAM: Debian 13's, which is fetched into the cache. FILE
-# of its /usr/bin is that program where it has another name.
+# deb PACKAGE PROGRAM [FILE]: puts PROGRAM in PATH, as $work/bin/PROGRAM, from Debian 13's PACKAGE, which is fetched
+# into the cache. If the program has another name in /usr/bin, that is FILE.
 deb() {
   local dir loader libraries
   dir=$(. tools/debs.sh; fetch "$1" trixie "$1" >&2 && echo "$cache/$1/usr") ||
@@ -96,23 +98,23 @@ deb() {
   mkdir -p "$work/bin"
   cat > "$work/bin/$2" <<SH
 #!/bin/sh
-# It runs against its own suite's libraries.
+# The program runs with the libraries of its own suite.
 exec '$loader' --library-path '$libraries' '$dir/bin/${3:-$2}' "\$@"
 SH
   chmod +x "$work/bin/$2"
   export PATH=$work/bin:$PATH
 }
 
-# debian_passt: passt is in PATH: Debian 13's, which is fetched into the cache.
+# debian_passt: puts Debian 13's passt in PATH, which is fetched into the cache.
 debian_passt() {
   local file=passt
   ! grep -qw avx2 /proc/cpuinfo || file=passt.avx2
   deb passt passt $file
 }
-# have_passt: passt with vhost-user is in PATH: this machine's, else Debian 13's.
+# have_passt: puts a passt with vhost-user in PATH: this machine's, else Debian 13's.
 have_passt() { grep -q -- --vhost-user < <(passt --help 2>&1) || debian_passt; }
 
-# own_qemu FILE: makes FILE, a program that is the QEMU of the cache, as a user has one of his own.
+# own_qemu FILE: makes FILE, a program that runs the cache's QEMU, to stand for a user's own QEMU.
 own_qemu() {
   local tree
   tree=$(find -L "$cache/qemu" -path '*/usr/bin/qemu-system-x86_64' | head -n 1); tree=${tree%/usr/bin/*}
@@ -126,7 +128,8 @@ SH
   chmod +x "$1"
 }
 
-# alive SESSION: the processes of a session. setsid makes one for a run, and nothing that vnic starts makes its own.
+# alive SESSION: prints the processes of a session. setsid makes a session for a run, and vnic's child processes
+# stay in it.
 alive() {
   local p s
   for p in /proc/[0-9]*; do
@@ -135,7 +138,7 @@ alive() {
     [ "$5" != "$1" ] || [ "$2" = Z ] || echo "${p#/proc/}"
   done
 }
-# held SESSION: the sockets and memory files that its processes have open.
+# held SESSION: prints the sockets and memory files that the session's processes have open.
 held() {
   local p
   for p in $(alive "$1"); do
@@ -143,17 +146,18 @@ held() {
     find "/proc/$p/fd" -lname '/memfd:*' -exec stat -L -c 'memfd:%d:%i' {} + 2>/dev/null || true
   done | sort -u
 }
-# still FILE: which of these anybody has open.
+# still FILE: prints those sockets and memory files listed in FILE that any process still has open.
 still() {
   { find /proc/[0-9]*/fd -lname 'socket:*' -printf '%l\n' || true; \
     find /proc/[0-9]*/fd -lname '/memfd:*' -exec stat -L -c 'memfd:%d:%i' {} + || true; } 2>/dev/null |
     sort -u | comm -12 "$1" -
 }
 
-# in_kvm SECONDS FILE...: runs what stdin has in a guest of QEMU's TCG that has /dev/kvm, with vnic, the user's cache
-# (on a disk) and $work's FILEs. It begins in /outer, where they are, with step and failed:
+# in_kvm SECONDS FILE...: runs the script on stdin in a guest of QEMU's TCG that has /dev/kvm, vnic, the user's
+# cache (on a disk) and $work's FILEs. The script starts in /outer, where these are, and can use the functions step
+# and failed:
 #
-#   step NAME PATTERN COMMAND...: the command passes, and says the pattern; its output is in ./out
+#   step NAME PATTERN COMMAND...: the command succeeds, and its output, in ./out, matches the pattern
 #
 # The outer guest has one processor: with two, QEMU 11.1 at times lets an interrupt through right behind VMRUN
 # (docs/found.md).

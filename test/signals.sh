@@ -1,13 +1,13 @@
-# Sourced, after lib.sh, by scripts that end runs by signals. Each run is a session; what it has
-# open is noted before the signal, and looked for on the whole machine after it. The cache and the
-# directory for temporary files are our own.
+# Sourced, after lib.sh, by scripts that end runs by signals. Each run is a session. Before the signal the functions
+# list what it has open, and after it they look for these files on the whole machine. The cache and the directory
+# for temporary files are private.
 export TMPDIR=$work/tmp VNIC_CACHE=$work/cache
 mkdir "$TMPDIR"
 private_cache "$VNIC_CACHE"
 files() { find "$TMPDIR" "$VNIC_CACHE" -mindepth 1 -maxdepth 4 | sort; \
   find /dev/shm -maxdepth 1 -name '*vnic*' | sort; }
 
-# begin ARGS...: starts a run in a session of its own. launch COMMAND ARGS...: another command.
+# begin ARGS...: starts vnic run in a new session. launch COMMAND ARGS...: starts another command in the same way.
 begin() { launch run "$@"; }
 launch() {
   files > "$work/before"
@@ -15,16 +15,17 @@ launch() {
   setsid "$vnic" "$@" > "$work/out" 2> "$work/err" < /dev/null &
   pid=$!
 }
-# qemus: those of the run that was begun: what is neither vnic nor its broker.
+# qemus: prints the QEMUs of the run: the session's processes other than vnic and its broker.
 qemus() {
   local p
   for p in $(alive "$pid"); do
     [ "$p" = "$pid" ] || tr '\0' ' ' < "/proc/$p/cmdline" | grep -q ' __broker ' || echo "$p"
   done
 }
-# until_line PATTERN: waits for a line on its stderr.
+# until_line PATTERN: waits for a line on the run's stderr.
 until_line() { until_ grep -q "$1" "$work/err"; }
-# until_guests N: for so many QEMUs that boot a guest. There are others before, for a moment: what asks for a version.
+# until_guests N: waits for N QEMUs that boot a guest. Before them vnic runs others for a moment, to find QEMU's
+# version.
 until_guests() { until_ booting "$1"; }
 booting() {
   local p n=0
@@ -42,7 +43,7 @@ until_() {
   done
   fail "waited in vain for: $*"
 }
-# end SIGNAL WHAT [PROCESSES]: sends it, and holds what is left, the status and the message against what they must be.
+# end SIGNAL WHAT [PROCESSES]: sends the signal, and checks that nothing is left, the exit status and the message.
 end() {
   local sig=$1 what=$2 status=0 t0 took
   [ "$(alive "$pid" | wc -l)" -ge "${3:-1}" ] || \
@@ -72,8 +73,8 @@ end() {
   echo "ok   $sig $what: $(wc -l \
     < "$work/held") sockets and memory files, none left after $((took / 1000)) ms, status $status"
 }
-# silent_mirror: a server that takes connections and never says a word, as it is stopped: what a
-# fetch waits for. $mirror is its URL, $silent its process.
+# silent_mirror: starts a server that accepts connections and never answers, because it is stopped, so that a fetch
+# waits. $mirror is its URL, $silent its process.
 silent_mirror() {
   VNIC_RUNTIME_DIR=$work/silent "$vnic" serve --gpu-memory 0 --socket-path "$work/silent.sock" --metrics 127.0.0.1:0 \
     > "$work/silent.out" 2> "$work/silent.err" &
@@ -83,8 +84,8 @@ silent_mirror() {
   mirror=$(sed -n 's|^metrics at \(http://[^/]*\)/.*|\1/debian|p' "$work/silent.err")
 }
 
-# fetching says whether apt's HTTP process runs: it waits for the mirror. apt starts other processes before it, and they
-# end at once.
+# fetching: succeeds if apt's HTTP process runs, which waits for the mirror. apt starts other processes before it,
+# which end at once.
 fetching() {
   local p
   for p in $(alive "$pid"); do

@@ -1,5 +1,5 @@
-"""terminal.py END COMMAND...: runs vnic boot's shell on a terminal of our own, ends it in one way, and
-says what it found.
+"""terminal.py END COMMAND...: runs vnic boot's shell on a new terminal, ends it in one way, and prints
+the results of its checks.
 
 END is exit, which tries job control and resizing first, QEMU (it is killed), TWICE (two signals, QEMU
 hangs), or a signal's name."""

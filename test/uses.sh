@@ -1,7 +1,8 @@
 # Sourced, after lib.sh, by the scripts of the uses of device memory: vnic allreduce, load, block and rdma, and package
 # block/nbd.
 
-# port: one that is free, and none that connections are made from: one that asks whether it is served could meet itself.
+# port: prints a free port, outside of the range of ephemeral ports: otherwise a connection that tests whether the
+# port is served could be connected to itself.
 port() {
   python3 -c 'import random, socket
 while True:
@@ -14,7 +15,7 @@ while True:
     print(p)
     break'
 }
-# served PORT PROCESS: waits until somebody takes connections there; fails if the process ends before.
+# served PORT PROCESS: waits until a process accepts connections at PORT; fails if PROCESS ends before.
 served() {
   local i
   for ((i = 0; i < 600; i++)); do
@@ -25,13 +26,14 @@ served() {
   return 1
 }
 
-# use WHAT ARGUMENT...: vnic does that, in bounded time; its report is $work/json. judge looks at it.
+# use WHAT ARGUMENT...: runs vnic with these arguments, in bounded time; its report is in $work/json, for judge.
 use() {
   local what=$1 s=0; shift
   timeout --kill-after=10 "${limit:-150}" "$vnic" "$@" --json > "$work/json" 2> "$work/err" || s=$?
   [ $s = 0 ] || { cat "$work/err" >&"$said"; fail "$what: status $s of: vnic $*"; }
 }
-# judge WHAT CONDITION...: Python's, of the report r; in a list each item. One that does not hold is shown.
+# judge WHAT CONDITION...: checks conditions on the report r, in Python; if one is a list, each of its items. It
+# prints a condition that is false.
 cat > "$work/judge.py" <<'PY'
 import json, sys
 r = json.load(open(sys.argv[1]))
@@ -54,14 +56,14 @@ if bad:
 PY
 judge() { python3 "$work/judge.py" "$work/json" "$@" >&"$said" || fail "$1"; }
 
-# refuses STATUS PATTERN ARGUMENT...: vnic ends with this status, in bounded time, and the first line of what it says is
-# like that.
+# refuses STATUS PATTERN ARGUMENT...: vnic ends with this status, in bounded time, and the first line of its error
+# output matches.
 refuses() {
   local status=$1 want=$2 s=0; shift 2
   timeout --kill-after=10 "${limit:-150}" "$vnic" "$@" > "$work/out" 2> "$work/err" < /dev/null || s=$?
   refused "$status" "$want" $s "vnic $*"
 }
-# refused STATUS PATTERN HAS WHAT: the same of one that has ended.
+# refused STATUS PATTERN HAS WHAT: checks the same for a vnic that has ended with status HAS.
 refused() {
   local first; first=$(grep -m 1 '^vnic: ' "$work/err" || true)
   [ "$3" = "$1" ] && grep -qE -- "$2" <<< "$first" && [ "$(grep -c '^vnic: ' "$work/err")" = 1 ] &&

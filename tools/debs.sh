@@ -23,9 +23,10 @@ mirror() {
 
 suite_of_machine() { ( . /etc/os-release && echo "${VERSION_CODENAME:-trixie}" ); }
 
-# trusted NAME: programs of the cache run as we, so nobody but this user and root may be able to put anything into what
-# of the cache is used: the rule of internal/machine/assets/trust.go. A link is followed where it is this user's or
-# root's. A directory of this user that a group may write is closed to the group, before it is read.
+# trusted NAME: checks that only this user and root can write to the parts of the cache that are used, because
+# programs of the cache run with this user's rights; internal/machine/assets/trust.go has the same rule. A link is
+# followed if it belongs to this user or root. If a group may write to a directory of this user, its right is
+# removed first.
 trusted() {
   local me d bad depth
   me=$(id -u)
@@ -39,11 +40,10 @@ trusted() {
   done
 }
 
-# fetch NAME SUITES PACKAGE...: the closure of the packages (or, with closure=no, the packages
-# alone) unpacked as $cache/NAME, from the first of SUITES (one argument, separated by spaces) that
-# has them all. A suite whose index is expired, cannot be reached, or has moved on to other packages
-# is a note, not an end, as long as another one serves. Files that match a pattern in $without (tar's
-# --exclude, one pattern a line) are not unpacked.
+# fetch NAME SUITES PACKAGE...: unpacks the packages with all dependencies (with closure=no only the packages) as
+# $cache/NAME, from the first of SUITES (one argument, separated by spaces) that has all of them. If the index of a
+# suite is expired or cannot be reached, or if its packages have been replaced, fetch prints a note and tries the
+# next suite. Files that match a pattern in $without (tar's --exclude, one pattern a line) are not unpacked.
 fetch() {
   local name=$1 suites=$2 suite; shift 2
   trusted "$name"
@@ -61,8 +61,8 @@ fetch() {
   return 1
 }
 
-# quiet LOG WHAT COMMAND...: runs COMMAND, which asks a mirror for something. Where it fails, WHAT and the first error that
-# apt gives are one line.
+# quiet LOG WHAT COMMAND...: runs COMMAND, which fetches from a mirror. If it fails, quiet prints one line with WHAT
+# and apt's first error.
 quiet() {
   local log=$1 what=$2; shift 2
   "$@" > "$log" 2>&1 && return
@@ -70,12 +70,12 @@ quiet() {
   return 1
 }
 
-# fetch_from SUITE MIRROR DIRECTORY PACKAGE...: the same from one suite. A closure may also come from the suite that
-# backports are for.
+# fetch_from SUITE MIRROR DIRECTORY PACKAGE...: the same from one suite. Dependencies of a backports suite may also
+# come from the suite that it extends.
 fetch_from() (
   suite=$1 from=$2 dir=$3; shift 3
   exec {lock}< "${dir%/*}"
-  # Until the end: of two at once the second has what the first fetches.
+  # The lock is held until the end: if two processes fetch at once, the second uses the result of the first.
   flock -n "$lock" || { say "waiting for another script, which fetches into ${dir%/*}"; flock "$lock"; }
   [ ! -e "$dir/.complete" ] || exit 0
   umask 022
@@ -85,7 +85,7 @@ fetch_from() (
   mkdir -p "$s/lists/partial" "$s/archives/partial" "$s/root"; : > "$s/status"
   base=${suite%-backports}; [ "$base" != "$suite" ] && [ "${closure:-yes}" = yes ] || base=
   printf "deb [signed-by=$keyring] $from %s main\n" "$suite" $base > "$s/sources.list"
-  # The machine's own hooks (package caches of desktops, say) are not ours to run.
+  # The machine's own apt hooks, such as package caches of desktops, must not run.
   printf '#clear %s;\n' \
     APT::Update::Pre-Invoke APT::Update::Post-Invoke APT::Update::Post-Invoke-Success > "$s/apt.conf"
   opts=(-qq -c "$s/apt.conf" -o "Dir::Etc::sourcelist=$s/sources.list" -o Dir::Etc::sourceparts=/dev/null
@@ -94,7 +94,7 @@ fetch_from() (
     -o "APT::Default-Release=$suite" -o APT::Install-Recommends=false
     -o APT::Sandbox::User= -o APT::Update::Error-Mode=any -o Debug::NoLocking=1
     -o Acquire::Retries=2) # each is tried three times
-  # Behind || and in conditions, as some call us, set -e is off.
+  # After || and in conditions, where some callers use this function, set -e is off.
   quiet "$s/log" "$suite at $from" apt-get "${opts[@]}" update || exit 1
   if [ "${closure:-yes}" = yes ]; then
     quiet "$s/log" "$suite at $from" apt-get "${opts[@]}" -d -y install "$@" || exit 1
@@ -105,7 +105,7 @@ fetch_from() (
   mkdir -p "$s/root/usr/bin" "$s/root/usr/sbin" "$s/root/usr/lib" "$s/root/usr/lib64"
   ln -s usr/bin usr/sbin usr/lib usr/lib64 "$s/root/"
   printf '%s' "${without:-}" > "$s/without"
-  # Root's trees are as everybody's: of our owner, and nobody else may write them.
+  # A tree unpacked by root gets the same owner and modes as any other: this user's, and not writable by others.
   printf '%s\0' "$s"/archives/*.deb | s=$s xargs -0 -n 1 -P 2 bash -o pipefail -c \
     'dpkg-deb --fsys-tarfile "$0" |
       tar -x --no-same-owner --no-same-permissions -X "$s/without" --keep-directory-symlink -C "$s/root"' || exit 1

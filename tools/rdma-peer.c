@@ -1,8 +1,8 @@
-// rdma-peer: RDMA by libibverbs on Linux's own rxe, at the word of a test.
+// rdma-peer: carries out commands of a test by libibverbs on Linux's own rxe.
 //
 //   rdma-peer [-n NETDEV] [-d DEVICE]            requests come on stdin, answers go to stdout
-//   rdma-peer [-n NETDEV] [-d DEVICE] -l PORT    ... or both on the first TCP connection to PORT, from when on stdout
-//                                                says "listening"
+//   rdma-peer [-n NETDEV] [-d DEVICE] -l PORT    ... or both on the first TCP connection to PORT; when it listens, it
+//                                                prints "listening" on stdout
 //
 // It makes the rxe device (rxe0 on eth0) if there is none. A request is a line, and so is its answer, whose first word
 // is the request's, "ok", or "error": "error WHAT: ERRNO TEXT". Numbers are decimal, or hexadecimal with 0x; Q and M
@@ -29,7 +29,8 @@
 //   counters                               counters NAME=VALUE ...                of the device
 //   quit                                   ok
 //
-// No request takes longer than a minute. The place of what is posted is not checked here: that is the device's to do.
+// No request takes longer than a minute. The offsets of posted requests are not checked here: the
+// device has to check them.
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <dirent.h>
@@ -676,7 +677,7 @@ static const struct {
 	{ "poison", 5, 'm' }, { "flip", 3, 'm' }, { "sum", 4, 'm' },
 };
 
-// obey answers a line; it says whether there is to be another.
+// obey carries out the request in a line and answers it. It returns 0 if the request was "quit", else 1.
 static int obey(char *line)
 {
 	size_t r, n = sizeof(requests) / sizeof(*requests);

@@ -63,8 +63,9 @@ func (c *conn) receive(m *message) error {
 	return nil
 }
 
-// rest fills b with the following bytes. When Serve is to end, the connection ends between two
-// messages: a message that has begun to arrive gets drainTimeout more, once.
+// rest fills b with the following bytes. A connection shall end between two messages: if Serve is
+// to end while a message is arriving, rest waits drainTimeout longer for its remaining bytes, but
+// only once in a connection.
 func (c *conn) rest(b []byte) error {
 	n, err := io.ReadFull(&c.sock, b)
 	if errors.Is(err, os.ErrDeadlineExceeded) && !c.graceUsed {

@@ -58,7 +58,7 @@ const HeaderLen = 16
 
 // Header precedes every message (vfio-user.rst, "Header").
 type Header struct {
-	ID      uint16  // offset 0: a reply repeats the command's
+	ID      uint16  // offset 0: a reply has the ID of its command
 	Command Command // 2
 	Size    uint32  // 4: of the whole message, this header included
 	Flags   Flags   // 8

@@ -23,7 +23,7 @@ type Server struct {
 }
 
 // NewServer returns a Server for dev. While a connection lasts, space holds what the client maps;
-// only the Server may change space. A nil log discards.
+// only the Server may change space. If log is nil, the Server logs nothing.
 func NewServer(dev Device, space *dma.Space, log *slog.Logger) *Server {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)

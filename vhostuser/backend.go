@@ -25,7 +25,7 @@ type Backend struct {
 }
 
 // NewBackend returns a Backend for dev. While a connection lasts, space holds the memory that the
-// frontend shares; only the Backend may change space. A nil log discards.
+// frontend shares; only the Backend may change space. If log is nil, the Backend logs nothing.
 func NewBackend(dev Device, space *dma.Space, log *slog.Logger) *Backend {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
@@ -65,9 +65,9 @@ func (b *Backend) Serve(ctx context.Context, sock *net.UnixConn) error {
 }
 
 // Unaccepted returns the offer that the frontend of the last connection did not accept: it asked
-// for the features and hung up before it accepted any. Else it returns "". QEMU hangs up so if it
-// is ended before its guest has loaded a driver, and at each connection if the guest uses a feature
-// that is no longer offered (hw/net/vhost_net.c, vhost_net_init; net/vhost-user.c,
+// for the features and hung up before it accepted any. Else it returns "". QEMU hangs up like this
+// if it is ended before its guest has loaded a driver, and at each connection if the guest uses a
+// feature that the device no longer offers (hw/net/vhost_net.c, vhost_net_init; net/vhost-user.c,
 // vhost_user_start).
 func (b *Backend) Unaccepted() string {
 	if p := b.unaccepted.Load(); p != nil {

@@ -51,9 +51,9 @@ type Device interface {
 	GetConfig(off uint32, b []byte) error
 	SetConfig(off uint32, b []byte) error
 
-	// StartQueue starts a queue: addresses, size, base and kick are known. The device processes the
-	// ring from the first kick on, or at once if v.Running. After an error the queue is not
-	// started.
+	// StartQueue starts a queue, once the frontend has sent its addresses, size and kick. The device
+	// processes the ring from the first kick on, or at once if v.Running. After an error the queue is
+	// not started.
 	StartQueue(v Vring) error
 	// SetCall replaces the call eventfd of a started queue; fd belongs to the device, -1 is none.
 	// The device fires it once, because an earlier call may have gone to the old eventfd.
@@ -71,8 +71,9 @@ type Device interface {
 	// Reset puts the device into its initial state (RESET_DEVICE, or status 0 from a frontend that
 	// did not negotiate RESET_DEVICE). Every queue has been stopped, and at RESET_DEVICE disabled.
 	Reset() error
-	// MemoryChanged is called after the Space changed. Queues whose ring is gone or moved were
-	// stopped before the change; those whose ring is mapped are started again after this call.
+	// MemoryChanged is called after the Space changed. The Backend stopped the queues whose ring is
+	// gone or moved before the change; after this call it starts the stopped queues whose ring is
+	// mapped.
 	MemoryChanged() error
 	// Disconnected ends the connection: every queue is stopped and disabled, the memory is still
 	// mapped.

@@ -13,8 +13,8 @@
 // A frontend is not trusted. Each message's size and number of descriptors are checked before its
 // content. A breach of the protocol ends the connection with ErrBadMessage or ErrUnsupported; a
 // valid request that cannot be fulfilled is refused by REPLY_ACK. When a connection ends, the
-// device is stopped and the memory unmapped, and the next connection finds the Backend in its first
-// state.
+// device is stopped and the memory unmapped, and the next connection finds the Backend in its
+// initial state.
 //
 // A region consists of whole pages of 4 KiB, and there are at most MaxMemSlots regions, so a range
 // of n bytes lies in at most n/4096 + 2 regions. A message about regions looks up each ring's three

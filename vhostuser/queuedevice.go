@@ -117,7 +117,7 @@ func (w *queueWorker) run(now bool) error {
 				return err
 			}
 			if w.kick.SetReadDeadline(time.Time{}) != nil {
-				return nil // closed: also a driver that always has more cannot prevent the end
+				return nil // kick is closed: end, even if the driver always has more chains
 			}
 		}
 		kicked, err := w.wait()

@@ -145,8 +145,8 @@ func (s *session) stopRing(i int) error {
 	return err
 }
 
-// resetRing puts a ring into its state at the begin of a connection, but keeps err: QEMU sends err
-// once, before it resets the device.
+// resetRing puts a ring into the state that it has at the beginning of a connection, but keeps err:
+// QEMU sends err only once, before it resets the device.
 func (s *session) resetRing(i int) error {
 	err := s.stopRing(i)
 	if e := s.enable(i, false); e != nil {

@@ -57,7 +57,7 @@ func (w *Worker) run(now bool, kicked func(w *Worker) bool) {
 		if due && w.enabled.Load() {
 			due = kicked(w)
 			if w.kick.SetReadDeadline(time.Time{}) != nil {
-				return // closed: also a driver that always has more cannot prevent the end
+				return // kick is closed: end, even if kicked always reports more chains
 			}
 			if due {
 				continue

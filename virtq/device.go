@@ -21,8 +21,8 @@ type Chain struct {
 	Descs   int    // descriptors of the ring's table that the chain takes: an indirect table takes one
 	// Fault names memory of the chain that the device cannot reach: it is not mapped
 	// (dma.ErrUnmapped), the access is not allowed (dma.ErrAccess), or it is not shared
-	// (dma.ErrNotShared). nil: there is none. A chain with a Fault has no buffers; it is held like
-	// any other, and the owner commits it.
+	// (dma.ErrNotShared). nil: there is none. A chain with a Fault has no buffers; like any other, it
+	// stays taken until the owner commits it.
 	Fault error
 }
 
@@ -206,7 +206,8 @@ func (q *Device) take(c *Chain) (ok bool, err error) {
 	return true, nil
 }
 
-// refuse empties a bad chain and returns err; without err, the chain's head is already held.
+// refuse empties a bad chain and returns err. A nil err means that the chain is bad because its
+// head is in use: then refuse returns the error for that.
 func (q *Device) refuse(c *Chain, err error) error {
 	c.Out, c.In = nil, nil
 	if err == nil {

@@ -15,8 +15,8 @@ type deviceRing interface {
 	repin() (deviceRing, error)
 	close()
 
-	// start finds in ring memory where the used part was left, and returns the position of the
-	// first chain. resumed reports whether b is not the ring's start.
+	// start reads from ring memory how far the used part was filled before, and returns the position
+	// of the first chain. resumed reports whether b is not the ring's start.
 	start(b Base) (first pos, resumed bool)
 	// base returns the Base for a ring whose first chain not consumed is at next.
 	base(next pos) Base

@@ -19,7 +19,7 @@ const (
 	sendSize = 1 << 18 // bytes of one send, at most
 )
 
-// sendAll is the client.
+// sendAll is the client's part: it connects to the server, and sends its input from device memory.
 func (t *tool) sendAll(ctx context.Context) error {
 	buf, err := t.register()
 	if err != nil {
@@ -101,8 +101,8 @@ type sender struct {
 	size    uint64 // of a slot
 	slots   uint32
 	calls   uint32 // calls that sent bytes
-	done    uint32 // the first ones of calls that are complete
-	early   []bool // from done on: complete although an earlier one is not
+	done    uint32 // calls that are complete, counted up to the first incomplete one
+	early   []bool // for the calls from done on: whether they are complete
 	ranges  []devmem.Range
 	total   uint64
 }
@@ -128,7 +128,7 @@ func (s *sender) loop(ctx context.Context, in io.Reader) error {
 	}
 }
 
-// put sends b.
+// put copies b to the next slot of the buffer, and sends it from there.
 func (s *sender) put(ctx context.Context, b []byte) error {
 	off := uint64(s.calls%s.slots) * s.size
 	if err := s.dev.Memory.Put(ctx, s.buffer, off, b); err != nil {

@@ -28,7 +28,8 @@ func New(more ...stack.TransportProtocolFactory) *stack.Stack {
 	})
 }
 
-// MinRTO is the option of the least retransmission timeout: what is asked for, or the most that netstack takes.
+// MinRTO returns the option that sets TCP's minimum retransmission timeout to d, or to netstack's
+// maximum if that is shorter.
 func MinRTO(d time.Duration) *tcpip.TCPMinRTOOption {
 	o := tcpip.TCPMinRTOOption(min(d, tcp.MaxRTO))
 	return &o

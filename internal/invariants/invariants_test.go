@@ -183,14 +183,13 @@ func inScript(path, rel string) (list []invariant, err error) {
 
 const head = `# Invariants
 
-What holds, and the tests that hold it. This page is made of the comments above the tests (` +
-	"`internal/invariants`" + `):
-change it there, and write it with ` + "`go test ./internal/invariants -update`" + `.
+What vnic promises, and the tests that check it. This page is made from the comments above the tests: change them
+there, and write the page with ` + "`go test ./internal/invariants -update`" + `.
 
 ` + "`TestNIC/...`" + ` are cases of the suite in ` + "`internal/nic/nictest`" + `, which each device model passes.
 
-Behind a sentence stands by what alone it is held: (long) by tests that VNIC_LONG asks for, which nearly all of them do
-because they boot guests, and are not in ` + "`test/internal/guests`" + `; (script) by a script of ` + "`test`" + `.
+A mark after a sentence means that only such tests check it: (long) tests outside of ` + "`test/internal/guests`" + ` that
+run only with VNIC_LONG set, mostly because they boot guests; (script) a script of ` + "`test`" + `.
 `
 
 // render makes the document: areas in order of name, in each its sentences, and of each its tests

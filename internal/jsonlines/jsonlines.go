@@ -25,7 +25,7 @@ import (
 	"vnic.dev/vnic/internal/version"
 )
 
-// Message is any line.
+// Message has the fields of all kinds of lines.
 type Message struct {
 	ID       uint64          `json:"id,omitempty"`
 	Op       string          `json:"op,omitempty"`
@@ -35,7 +35,7 @@ type Message struct {
 	Error    *string         `json:"error,omitempty"`
 	Progress json.RawMessage `json:"progress,omitempty"`
 	Event    string          `json:"event,omitempty"`
-	Say      string          `json:"say,omitempty"` // the name of the event for a host of 780d5150
+	Say      string          `json:"say,omitempty"` // an event's name again, for hosts of version 780d5150
 	Hello    *version.Hello  `json:"hello,omitempty"`
 }
 
@@ -44,7 +44,7 @@ type Protocol struct {
 	Version int
 	MaxLine int    // bytes of a line that is read
 	Who     string // names the other end in a version.Error
-	Fix     string // tells the user what to do about it
+	Fix     string // advice for the user in a version.Error
 }
 
 // Errors of lines. ErrNoMessage itself is a JSON object that is not a message; the error of a line

@@ -20,7 +20,7 @@ import (
 
 // Port is a NIC of a lab: the device, and its end on the switch.
 type Port struct {
-	Index        int // of all ports
+	Index        int // among all ports of the lab
 	Name         string
 	Model        Model
 	MAC          wire.MAC
@@ -29,48 +29,51 @@ type Port struct {
 	QueuePairs   int          // with which its guest comes up
 	GPUs         []*GPUMemory // that it may address, the nearest in the tree first
 	Place        string       // its name in the machine's tree
-	Hotplug      bool         // its guest's QEMU can let go of it while it runs
+	Hotplug      bool         // its guest's QEMU can remove it while the guest runs
 
 	lab *Lab
 	dev device
 
-	memory *dma.Space // the guest's, by physical address; nil: the NIC's space is that
+	memory *dma.Space // guest memory by physical address, behind an IOMMU; nil: the NIC's space has it
 
 	machine *Machine
 	desc    *NIC
 
-	completions time.Duration // late by so much at scale 1; under lab.changing
-	driver      *driver.NIC   // in this process; nil: none; under lab.changing
-	removed     atomic.Bool   // from its guest
+	completions time.Duration // delay of completions at scale 1; under lab.changing
+	driver      *driver.NIC   // the driver of a guest in this process; nil: none; under lab.changing
+	removed     atomic.Bool   // the NIC was removed from its guest
 
 	loadsMu sync.Mutex
 	loads   map[loadsOf][]Load // under loadsMu
 
-	life context.Context // ends what is served
+	life context.Context // its end ends all connections
 	end  context.CancelCauseFunc
 
 	mu      sync.Mutex
-	closed  bool // under mu: nothing more is served
+	closed  bool // under mu: no more connections are served
 	serving sync.WaitGroup
 
 	turn sync.Mutex // held while a connection of Connected's is served
 
 	holders atomic.Pointer[HoldersFunc]
-	mute    atomic.Int64 // until then the guest is not asked: it gave no answer in time; nanoseconds since the epoch
+	mute    atomic.Int64 // nanoseconds since the epoch: until then Holders does not ask the guest
 }
 
-// muteTime is how long a guest that gave no answer is left alone: one that is frozen gets no questions that pile up.
+// muteTime is how long Holders does not ask a guest again that gave no answer in time, so that
+// requests to a frozen guest do not pile up.
 const muteTime = 10 * time.Second
 
-// HoldersFunc says which connections of a port's guest hold tokens of GPU memory.
+// HoldersFunc returns the connections of a port's guest that hold tokens of GPU memory.
 type HoldersFunc func(ctx context.Context) ([]devmem.Holder, error)
 
-// SetHolders says who knows which connections of the guest hold tokens: its stack, here or behind its agent. The NIC
-// does not: tokens come back to it as buffers, whoever had them.
+// SetHolders sets the function with which Holders asks the guest: its stack in this process, or its
+// agent. The NIC itself cannot tell which connection holds a token, because it sees only buffers
+// that are posted again.
 func (p *Port) SetHolders(f HoldersFunc) { p.holders.Store(&f) }
 
-// Holders asks whoever knows; known is false if there is nobody, or no answer before ctx ends. After that nobody is
-// asked for 10 seconds.
+// Holders asks the guest which of its connections hold tokens; known is false if no function is
+// set, or if the guest does not answer before ctx ends. In the latter case Holders does not ask
+// again for 10 seconds.
 func (p *Port) Holders(ctx context.Context) (list []devmem.Holder, known bool) {
 	f := p.holders.Load()
 	if f == nil || time.Now().UnixNano() < p.mute.Load() {
@@ -83,7 +86,8 @@ func (p *Port) Holders(ctx context.Context) (list []devmem.Holder, known bool) {
 	return list, err == nil
 }
 
-// newPort makes a port. The caller closes it even when there is an error, unless it is nil.
+// newPort makes a port, and attaches it to the switch. The caller closes the port, also after an
+// error.
 func (l *Lab) newPort(n *NIC, gpus []nic.GPU, reached []*GPUMemory, m *Machine, place string) (*Port, error) {
 	model := m.desc.ModelOf(n)
 	p := &Port{Index: len(l.ports), Name: n.Name, Model: model, MAC: n.MAC, Addr4: n.Addr4, Addr6: n.Addr6,
@@ -99,7 +103,7 @@ func (l *Lab) newPort(n *NIC, gpus []nic.GPU, reached []*GPUMemory, m *Machine, 
 		return p, err
 	}
 	if p.memory == nil {
-		p.Space().SetNodes(p.nodes()) // by addresses that are translated nothing is known
+		p.Space().SetNodes(p.nodes()) // behind an IOMMU addresses do not show a node
 	}
 	p.Space().SetSharing(l.opt.Sharing)
 	if l.opt.FrontendMemory > 0 {
@@ -126,20 +130,22 @@ func (p *Port) config(gpus []nic.GPU) nic.Config {
 // Reserve keeps addresses from all other ports, whether the port's guest uses them or not.
 func (p *Port) Reserve(addrs ...netip.Addr) { p.NIC().Link().Reserve(p.MAC, addrs...) }
 
-// Rate is that of the NIC's wire, in bytes a second at scale 1; 0: nothing is said of it.
+// Rate returns the rate of the NIC's wire, in bytes a second at scale 1; 0: the lab file gives
+// none.
 func (p *Port) Rate() float64 { return p.desc.Rate }
 
-// NIC is the port's end on the wire: counters, flow counters, link.
+// NIC returns the part of the NIC that is common to all device models: counters, flow counters,
+// link.
 func (p *Port) NIC() *nic.Port { return p.dev.Port() }
 
-// Device is the NIC itself, for what only one device model has: methods of internal/nic/virtio's or
-// internal/nic/gve's Device.
+// Device returns the device model's object, a Device of internal/nic/virtio or internal/nic/gve,
+// for methods that only one model has.
 func (p *Port) Device() any { return p.dev }
 
-// Space is the guest's memory, as far as it is shared with the NIC.
+// Space returns the guest memory that is shared with the NIC.
 func (p *Port) Space() *dma.Space { return p.dev.Space() }
 
-// GPU is the first GPU that the NIC may address, nil if there is none.
+// GPU returns the first GPU that the NIC may address, or nil if there is none.
 func (p *Port) GPU() *GPUMemory {
 	if len(p.GPUs) == 0 {
 		return nil
@@ -147,9 +153,9 @@ func (p *Port) GPU() *GPUMemory {
 	return p.GPUs[0]
 }
 
-// Serve has the NIC speak its protocol on conn, which it owns, until the peer hangs up (nil), ctx
-// or the lab ends, or the peer breaks the protocol. One connection is served at a time: the caller
-// waits for one Serve to return before the next.
+// Serve serves the NIC's protocol on conn until the peer hangs up (then it returns nil), ctx or the
+// lab ends, or the peer breaks the protocol. It closes conn. The caller must wait for one Serve to
+// return before the next.
 func (p *Port) Serve(ctx context.Context, conn *net.UnixConn) error {
 	if !p.enter() {
 		return errors.Join(ErrClosed, conn.Close())
@@ -176,15 +182,16 @@ func (p *Port) Unaccepted() string {
 	return ""
 }
 
-// serve serves a connection. Whatever comes next at this port may be another guest: it begins without
-// addresses.
+// serve serves a connection. At its end the switch forgets the port's addresses, because the next
+// connection may be that of another guest.
 func (p *Port) serve(ctx context.Context, conn *net.UnixConn) error {
 	defer p.NIC().Link().Forget()
 	return p.dev.Serve(ctx, conn)
 }
 
-// Connected serves conn on a goroutine of its own, until that or the lab ends: it is what
-// qemu.Netdev wants. A connection waits for the end of the one before. An error is logged.
+// Connected starts a goroutine that serves conn until the connection or the lab ends, and returns;
+// qemu.Netdev calls it. A connection is served after the end of the previous one. An error is
+// logged.
 func (p *Port) Connected(conn *net.UnixConn) {
 	if !p.enter() {
 		_ = conn.Close()
@@ -200,7 +207,7 @@ func (p *Port) Connected(conn *net.UnixConn) {
 	})
 }
 
-// enter counts one more that serves.
+// enter registers a connection with serving; false: the port is closed.
 func (p *Port) enter() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()

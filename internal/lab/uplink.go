@@ -6,10 +6,11 @@ import (
 	"vnic.dev/vnic/internal/wire/uplink"
 )
 
-// MaxUplinks is how many uplinks a lab has.
+// MaxUplinks is the maximum number of uplinks of a lab.
 const MaxUplinks = 16
 
-// Uplinks are services for several, each as Uplink. keep may be nil.
+// Uplinks returns a service for each uplink, as Uplink does. keep becomes uplink.Options.Keep; it
+// may be nil.
 func Uplinks(list []uplink.Config, keep func(path string, dir bool) (remove func() error, err error)) (s []Service) {
 	for _, c := range list {
 		s = append(s, Uplink(uplink.Options{Config: c, Keep: keep}))
@@ -17,9 +18,9 @@ func Uplinks(list []uplink.Config, keep func(path string, dir bool) (remove func
 	return s
 }
 
-// Uplink is a port that leads out, for Options.Services. In o, the MTU that it has to carry, the
-// NIC that has it, the log and Storm are filled in. It comes behind a gateway, of whose MAC it is to
-// know.
+// Uplink returns a service (Options.Services) that opens an uplink. It fills in these fields of o:
+// MTU and NIC (the largest MTU of the lab, and the NIC with it), Log and Storm. In Options.Services
+// it must follow a gateway's service, because an uplink drops frames from the gateway's MAC.
 func Uplink(o uplink.Options) Service {
 	return func(l *Lab) (io.Closer, error) {
 		o := o

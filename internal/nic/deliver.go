@@ -27,7 +27,7 @@ type rxQueue struct {
 	flows   *flows.Shard // nil: no account of flows
 	unsplit counter      // frames that came here because, or although, they could not be split
 	merged  counter      // frames that reached the guest as part of a merged GSO packet
-	merges  counter      // those GSO packets
+	merges  counter      // merged GSO packets that reached the guest
 
 	exhaustion exhaustion
 }
@@ -329,7 +329,7 @@ func (rq *rxQueue) locked(f func()) (call bool) {
 
 const (
 	returnPiece = 256     // posted buffers returned under one hold of a queue's lock
-	maxReturned = 1 << 15 // most buffers returned, those of the largest ring: the driver may go on posting
+	maxReturned = 1 << 15 // most buffers returned: as many as the largest ring has, because the driver may go on posting
 )
 
 // returnBuffers returns the posted buffers of a queue whose split is about to go off, which cannot

@@ -67,8 +67,8 @@
 // turn while there are buffers, and these frames count for its port. When a port is 128 frames
 // ahead of a port that has a turn, its frames wait until that turn has ended (RxBase.Admit). A turn
 // ends when the Sender has tried to send, whatever the result, so no Sender sleeps while there are
-// buffers. Shares are equal in frames, not in bytes. All Senders of a port count as that port:
-// those of its transmit queues, of RDMA, of the gateway and of an uplink. A port that has waited
+// buffers. Shares are equal in frames, not in bytes. All Senders of a port count as that port: the
+// Senders of its transmit queues, of RDMA, of the gateway or of an uplink. A port that has waited
 // during the last 64 posts keeps a credit of up to 256 frames, which it gets first when it waits
 // again. A guest with two NICs has two shares. A turn costs a look at the list of waiting ports (at
 // most 1,024), and so does each batch that arrives at a queue with waiters. A polling thread
@@ -86,13 +86,13 @@
 // no frame is lost when the host suspends the Sender for a second; if each look is late, patience
 // lasts for 8 to 16 looks.
 //
-// The frames sent to a receiver are those taken from the ring plus its share of the frames that
-// still wait in the ring, estimated from the mix of recent frames. While all slots are held and the
-// driver's ring is full, the driver waits too and can send no faster than the receiver takes. For
-// that time the Sender counts the rate at which the ring filled. So a receiver that takes 1,000
-// frames a second from a driver that fills its ring at once is found slow after 50 to 100 ms; one
-// that takes 1,000 of 1,700 is not. A ring that is not full shows that its driver does not wait for
-// the Sender: TCP's window limits the driver.
+// The number of frames sent to a receiver is the number taken from the ring for it, plus its share
+// of the frames that still wait in the ring, estimated from the mix of recent frames. While all
+// slots are held and the driver's ring is full, the driver waits too and can send no faster than
+// the receiver takes. For that time the Sender counts the rate at which the ring filled. So a
+// receiver that takes 1,000 frames a second from a driver that fills its ring at once is found slow
+// after 50 to 100 ms; one that takes 1,000 of 1,700 is not. A ring that is not full shows that its
+// driver does not wait for the Sender: TCP's window limits the driver.
 //
 // A Sender keeps state for 64 receivers, a dozen numbers each. It reads the clock only while frames
 // are held, and looks at all receivers only when the first frame is held and when held frames fill
@@ -107,11 +107,12 @@
 //
 // Frames of one TCP flow that arrive in one batch at one receive queue reach the guest as one GSO
 // packet (RSC, LRO), if its driver accepts such packets and SetCoalescing is on. Package coalesce
-// decides which frames: a subset of those that Linux's GRO would merge. A merge ends with the
-// batch, at a frame for another queue, at the first frame of its flow that does not continue it,
-// and at a frame whose flow is unknown (fragments, and protocols other than TCP and UDP). So a
-// merge never waits for frames, no frame overtakes another one of its flow, and no merge is open at
-// a reset or restart. With Config.Hold merges outlive their batch; see below.
+// decides which frames: it merges only frames that Linux's GRO would merge too, but not all of
+// them. A merge ends with the batch, at a frame for another queue, at the first frame of its flow
+// that does not continue it, and at a frame whose flow is unknown (fragments, and protocols other
+// than TCP and UDP). So a merge never waits for frames, no frame overtakes another one of its flow,
+// and no merge is open at a reset or restart. With Config.Hold merges outlive their batch; see
+// below.
 //
 // The queue gets the GSO packet whole: its payload is contiguous in payload buffers, and nothing is
 // published before the packet is complete. If the queue does not take the packet (few or small
@@ -140,12 +141,12 @@
 // see it once, when it reaches the guest, with the place of its payload and as it crossed the wire,
 // checksum included. Held payload is in memory of kind wire, as in a link's delay line.
 //
-// The same events end a merge as within a batch, except that of other queues' frames only those end
-// it that could not be split or whose flow is unknown. A merge also ends when Hold has passed since
-// its first frame was held; when it is the oldest, and a 65th flow needs a slot or the queue's
-// memory is used up; at SetCoalescing(false), a change of rules, RSS or split; and before its queue
-// stops (FlushRx). Frames held for a queue that has stopped are dropped when their time is up, as
-// stopped or disabled.
+// The same events end a merge as within a batch, with one exception: a frame of another queue ends
+// it only if it could not be split or if its flow is unknown. A merge also ends when Hold has
+// passed since its first frame was held; when it is the oldest, and a 65th flow needs a slot or the
+// queue's memory is used up; at SetCoalescing(false), a change of rules, RSS or split; and before
+// its queue stops (FlushRx). Frames held for a queue that has stopped are dropped when their time
+// is up, as stopped or disabled.
 //
 // If the queue lacks buffers when a merge ends, its frames are put one by one as far as buffers
 // last, and the rest waits. Meanwhile the next frames of the flow are Busy and wait with their

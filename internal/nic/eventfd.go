@@ -171,7 +171,7 @@ func (fds *EventFDs) Quarantined() bool { return fds.quarantined.Load() }
 // freeTime bounds one call of Free: the frontend may fill an eventfd again meanwhile.
 const freeTime = 100 * time.Millisecond
 
-// Free frees the writers of ended EventFDs, and closes those that have no writers left.
+// Free frees the writers of ended EventFDs, and closes the EventFDs that have no writers left.
 func (fds *EventFDs) Free() {
 	fds.mu.Lock()
 	left := fds.ended

@@ -204,10 +204,10 @@ func (s *store) frame(c *dma.Copier, h *held, j uint32) *wire.Packet {
 	return p
 }
 
-// release ends a merge with held frames. It puts them into the queue together with those of this
-// batch; if that is not possible, it puts them one by one, then those of this batch. It returns
-// false if held frames found no buffers: they stay for the next try, and those of this batch are
-// Busy.
+// release ends a merge with held frames. It puts them into the queue together with this batch's
+// frames of the merge; if that is not possible, it puts the held frames one by one, then the
+// batch's frames. It returns false if held frames found no buffers: they stay for the next try, and
+// the batch's frames are Busy.
 func (m *merger) release(d *delivery, rq *rxQueue, batch []*wire.Packet, k int) bool {
 	g, h := &m.open[k], m.open[k].held
 	if wait := d.blocked.waitFor(&g.route); wait == nil {

@@ -94,7 +94,7 @@ type poller struct {
 	hot     bool
 	closing atomic.Bool
 	done    chan struct{}
-	load    atomic.Int32 // number of its Senders, those in added included
+	load    atomic.Int32 // number of its Senders, including the ones in added
 
 	changed atomic.Bool // added may have Senders
 	mu      sync.Mutex

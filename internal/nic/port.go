@@ -343,8 +343,8 @@ func (p *Port) SetCoalescing(on bool) {
 	}
 }
 
-// Coalesced counts the frames that reached the guest as part of a merged GSO packet, and those
-// packets.
+// Coalesced counts the frames that reached the guest as part of a merged GSO packet, and these
+// merged packets.
 func (p *Port) Coalesced() (frames, packets uint64) {
 	for _, q := range p.queues {
 		frames += q.merged.v.Load()

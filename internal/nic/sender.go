@@ -24,10 +24,10 @@ type TxFrame struct {
 // worker calls all methods; it calls Gather, Reload, Done and Publish inside the epoch of the
 // queue's address space. None of them may wait.
 type TxQueue interface {
-	// Gather takes at most len(free) new frames from the ring, and describes those to be sent in
-	// free[:filled], in their order (ParseFrame, Meta, Prepare). taken also counts malformed
-	// frames, which the queue disposes of itself. An error stops the queue after the filled frames
-	// have been sent; later frames stay with the driver.
+	// Gather takes at most len(free) new frames from the ring, and describes the ones to be sent in
+	// free[:filled], in their order (ParseFrame, Meta, Prepare). taken also counts malformed frames,
+	// which Gather does not put into free: the queue disposes of them itself. An error stops the queue
+	// after the filled frames have been sent; later frames stay with the driver.
 	Gather(free []*TxFrame) (filled, taken int, err error)
 	// Reload finds the payload of a held frame again before each retry (RelocatePayload), because
 	// Send may have replaced its segments. moved: the address space has changed since Gather or the
@@ -355,7 +355,7 @@ func (s *Sender) reload(moved bool) (err error) {
 	return err
 }
 
-// settle returns finished frames to the driver, and holds those that met a busy receiver. The first
+// settle returns finished frames to the driver, and holds frames whose receiver was busy. The first
 // old frames were held before.
 func (s *Sender) settle(old int) error {
 	all := s.frames[:s.held]

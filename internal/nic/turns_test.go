@@ -87,8 +87,8 @@ func TestAwakeSendersLeaveOthersTheirPart(t *testing.T) {
 }
 
 // Receivers post, a few at a time, exactly as many buffers as frames are sent to them. Each frame
-// arrives, except frames of queues that are stopped now and then. So no sender, all of which wait
-// for two receivers, stays asleep while there is a buffer.
+// arrives, except frames of queues that are stopped now and then. All senders wait for two
+// receivers, and none stays asleep while there is a buffer.
 //
 // Invariant: nic: No sender stays asleep while there are free buffers, even if a woken one does not
 // use them.

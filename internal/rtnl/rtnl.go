@@ -18,7 +18,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrInterrupted means that links or addresses changed while the kernel listed them (NLM_F_DUMP_INTR): ask again.
+// ErrInterrupted means that links or addresses changed while the kernel listed them
+// (NLM_F_DUMP_INTR): the caller should list them again.
 var ErrInterrupted = errors.New("results may be incomplete or inconsistent")
 
 var native = binary.NativeEndian
@@ -58,7 +59,7 @@ func errno(err error) error {
 	return err
 }
 
-// attributes decodes what follows a message's header of n bytes.
+// attributes decodes the attributes of a message, which follow its header of n bytes.
 func attributes(message []byte, n int) (*netlink.AttributeDecoder, error) {
 	if len(message) < n {
 		return nil, fmt.Errorf("netlink message of %d bytes, its header has %d: %w", len(message), n, unix.EPROTO)

@@ -1,6 +1,7 @@
-// Package stacktest is a pair of NICs in memory, joined by a bad wire, for tests of package stack and of what is built
-// on it. The NICs split headers, steer, and read and write device memory as a real one does: from a goroutine of their
-// own, without a lock, so that the race detector sees a page that is used by two.
+// Package stacktest has a pair of NICs in memory, joined by a faulty wire, for tests of package
+// stack and of its users. Like real NICs they split headers, steer, and read and write device
+// memory: from their own goroutine, without a lock, so that the race detector reports a page that
+// is used by NIC and program at the same time.
 package stacktest
 
 import (
@@ -20,18 +21,18 @@ import (
 type Options struct {
 	MTU      int // 0: 1500
 	Queues   int // 0: 4
-	GPUSize  int // of the one GPU of each NIC, number 0; 0: 4 MiB
+	GPUSize  int // bytes of the only GPU of each NIC, number 0; 0: 4 MiB
 	RingSize int // pages posted to a bound queue, and frames on a transmit queue; 0: 256
 
 	Seed               uint64
 	Loss, Dup, Reorder float64
 	Cut                bool // GSO packets are cut to segments on the wire
 	Merge              bool // segments that follow each other are merged on receive, as RSC does
-	Checksums          bool // senders complete checksums, receivers do not vouch for them in host memory
-	LinearHead         int  // up to so many bytes of a split frame's payload stay in the header buffer
+	Checksums          bool // senders complete checksums, receivers do not mark them as verified in host memory
+	LinearHead         int  // up to this many bytes of a split frame's payload stay in the header buffer
 }
 
-// NIC is a stack.NIC and its stack.Control.
+// NIC implements stack.NIC and stack.Control.
 type NIC struct {
 	o    Options
 	mac  net.HardwareAddr
@@ -49,15 +50,15 @@ type NIC struct {
 	r        driver.Receiver
 	rng      *rand.Rand
 	inbox    []packet
-	delayed  []packet // by the wire: reordered
+	delayed  []packet // packets that the wire holds back, to reorder them
 	tx       [][]txFrame
 	full     []bool
 	bound    []boundQueue
 	filter   func(h *splitter.Headers, payload int) bool
-	hold     bool // completions
+	hold     bool // completions are held back
 	keep     error
 	finished []finished
-	drops    uint64 // no buffer
+	drops    uint64 // frames without a buffer
 	lost     uint64
 	closed   bool
 	badSums  int
@@ -69,7 +70,7 @@ type packet struct {
 	payload []byte
 	mss     int // of a GSO packet, else 0
 	bad     bool
-	after   int // packets, if delayed
+	after   int // if delayed: number of packets that go first
 }
 
 type txFrame struct {
@@ -88,7 +89,7 @@ type boundQueue struct {
 	pages []uint64
 }
 
-// NewPair joins two NICs.
+// NewPair makes two NICs that are joined by a wire.
 func NewPair(o Options) (a, b *NIC) {
 	o.MTU, o.Queues = cmp.Or(o.MTU, 1500), cmp.Or(o.Queues, 4)
 	o.GPUSize, o.RingSize = cmp.Or(o.GPUSize, 4<<20), cmp.Or(o.RingSize, 256)
@@ -108,26 +109,30 @@ func newNIC(o Options, i byte) *NIC {
 	return n
 }
 
-// Memory is the GPU's. The NIC touches what lies in posted pages and in ranges under way.
+// Memory returns the GPU's memory. The NIC's goroutine writes to posted pages and reads ranges that
+// are being sent.
 func (n *NIC) Memory() []byte { return n.gpu }
 
-// Drops is how many frames found no buffer on a bound queue, and Lost how many the wire lost.
+// Drops returns the number of frames for which a bound queue had no buffer.
 func (n *NIC) Drops() uint64 { n.mu.Lock(); defer n.mu.Unlock(); return n.drops }
 
-// Lost is how many packets the wire lost that this NIC sent.
+// Lost returns the number of packets of this NIC that the wire lost.
 func (n *NIC) Lost() uint64 { n.mu.Lock(); defer n.mu.Unlock(); return n.lost }
 
-// BadSums is how many frames came with a wrong transport checksum (Options.Checksums).
+// BadSums returns the number of received frames with a wrong transport checksum
+// (Options.Checksums).
 func (n *NIC) BadSums() int { n.mu.Lock(); defer n.mu.Unlock(); return n.badSums }
 
-// Filter drops packets that this NIC sends and keep returns false for; nil keeps all. keep is called without a lock.
+// Filter drops those packets of this NIC for which keep returns false; nil keeps all. keep is
+// called without a lock.
 func (n *NIC) Filter(keep func(h *splitter.Headers, payload int) bool) {
 	n.mu.Lock()
 	n.filter = keep
 	n.mu.Unlock()
 }
 
-// HoldCompletions keeps the device from telling that it has sent frames, until it is called with false.
+// HoldCompletions makes the NIC hold back the completions of sent frames, until it is called with
+// false.
 func (n *NIC) HoldCompletions(on bool) {
 	n.mu.Lock()
 	n.hold = on
@@ -135,7 +140,7 @@ func (n *NIC) HoldCompletions(on bool) {
 	n.kick()
 }
 
-// Inject gives the receiver frames that no wire brought, as a device could that is out of its mind.
+// Inject passes frames to the receiver that were never on the wire, as a faulty device might.
 func (n *NIC) Inject(frames []driver.RxFrame) {
 	n.callback.Lock()
 	defer n.callback.Unlock()
@@ -147,7 +152,8 @@ func (n *NIC) Inject(frames []driver.RxFrame) {
 	}
 }
 
-// TakePosted takes up to k pages away from a bound queue, for frames to inject.
+// TakePosted removes up to k posted pages from a bound queue, and returns them for frames to
+// inject.
 func (n *NIC) TakePosted(queue, k int) []uint64 {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -161,14 +167,14 @@ func (n *NIC) TakePosted(queue, k int) []uint64 {
 	return pages
 }
 
-// LastHeader is the header of the last split frame that was received.
+// LastHeader returns the header of the last split frame that was received.
 func (n *NIC) LastHeader() []byte {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return slices.Clone(n.last)
 }
 
-// Break stops the NIC as a device does that broke a rule.
+// Break stops the NIC in the same way as a driver stops a device that broke a rule.
 func (n *NIC) Break() {
 	n.mu.Lock()
 	n.closed = true
@@ -186,7 +192,7 @@ func (n *NIC) MTU() int              { return n.o.MTU }
 func (n *NIC) QueuePairs() int       { return n.o.Queues }
 func (n *NIC) Stats() driver.Stats   { return driver.Stats{} }
 
-// Offloads says that GSO packets come where the wire merges.
+// Offloads implements stack.NIC: the NIC delivers GSO packets if Options.Merge is set.
 func (n *NIC) Offloads() driver.Offloads {
 	return driver.Offloads{RxCsum: true, RxTSO4: n.o.Merge, RxTSO6: n.o.Merge}
 }
@@ -242,7 +248,8 @@ func (n *NIC) BindQueue(queue int, gpu int, src driver.PageSource) error {
 	return nil
 }
 
-// KeepQueues makes UnbindQueue fail with err: the NIC keeps the queues, and the pages that are posted there.
+// KeepQueues makes UnbindQueue fail with err: the NIC keeps the queues, and the pages posted to
+// them.
 func (n *NIC) KeepQueues(err error) {
 	n.mu.Lock()
 	n.keep = err
@@ -259,7 +266,7 @@ func (n *NIC) UnbindQueue(queue int) error {
 		return n.keep
 	}
 	n.unbind(queue)
-	if n.closed { // it takes no commands any more
+	if n.closed { // a closed NIC accepts no commands
 		return nil
 	}
 	return n.ctl.split(queue, false)
@@ -272,7 +279,7 @@ func (n *NIC) unbind(queue int) {
 	}
 }
 
-// post fills a bound queue.
+// post takes pages from the queue's source until the bound queue is full.
 func (n *NIC) post(queue int) {
 	b := &n.bound[queue]
 	if b.src == nil || len(b.pages) > n.o.RingSize/2 {
@@ -316,7 +323,7 @@ func (n *NIC) Transmit(queue int, f []driver.TxFrame) (int, error) {
 	return len(f), nil
 }
 
-// run is the device: it sends, completes, receives.
+// run is the NIC's goroutine: it sends, completes and receives.
 func (n *NIC) run() {
 	defer close(n.done)
 	idle := time.NewTimer(time.Hour)
@@ -386,7 +393,7 @@ func (n *NIC) send() bool {
 	return busy
 }
 
-// complete tells of frames that were sent.
+// complete reports the completions of sent frames to the receiver.
 func (n *NIC) complete() bool {
 	n.mu.Lock()
 	if n.hold || len(n.finished) == 0 {
@@ -413,7 +420,7 @@ func (n *NIC) complete() bool {
 	return true
 }
 
-// receive puts packets of the wire into buffers.
+// receive puts packets from the wire into buffers, and passes the frames to the receiver.
 func (n *NIC) receive() bool {
 	n.callback.Lock()
 	defer n.callback.Unlock()
@@ -434,7 +441,7 @@ func (n *NIC) receive() bool {
 	n.mu.Unlock()
 	if len(frames) > 0 {
 		r.Receive(frames)
-		for i := range frames { // what the receiver kept of them is lost
+		for i := range frames { // the receiver must not keep them
 			clear(frames[i].Header)
 			clear(frames[i].Payload)
 		}

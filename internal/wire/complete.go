@@ -43,8 +43,8 @@ func reachable(p *Packet) bool {
 }
 
 // completed makes the worker's copy of p, without copying payload, with its unplaced checksum
-// completed. It parses the copy's headers again: they are those of p, because the field lies behind
-// them. The copy is valid until the next one.
+// completed. It parses the copy's headers again: they are equal to p's, because the checksum field
+// lies behind them. The copy is valid until the next one.
 func (w *Worker) completed(p *Packet) DropReason {
 	x := &w.whole
 	if len(p.Header) < int(p.Meta.Headers.HdrLen) {

@@ -237,8 +237,8 @@ func (im *impaired) again(w *Worker, c *chances, x *piece) {
 	im.link.count.duplicated.Add(1)
 }
 
-// lose loses the piece [off, off+n) of a packet, of which from is the cursor. What is lost on its
-// way up, the sender's tap asks for (Link.Lost).
+// lose loses the piece [off, off+n) of a packet; from is the packet's cursor. The sender's tap
+// calls Link.Lost to find pieces that were lost on the way up.
 func (im *impaired) lose(w *Worker, x *piece, p *Packet, from *cursor, off, n uint32) {
 	im.link.count.dropped(DropLinkLoss)
 	here := *from
@@ -248,7 +248,7 @@ func (im *impaired) lose(w *Worker, x *piece, p *Packet, from *cursor, off, n ui
 	}
 }
 
-// resume gives a piece what its packet knows of its progress on the levels below lv.
+// resume copies the packet's progress to a piece, and resets the levels up to lv.
 func (x *piece) resume(p *Packet, lv int) {
 	x.Progress = p.Progress
 	for i := range lv + 1 {

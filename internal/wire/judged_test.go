@@ -129,7 +129,7 @@ func tunnels(s spec, payload []byte) map[string]struct {
 	be.PutUint16(gre[2:], uint16(24+len(in.b)))
 	be.PutUint16(gre[10:], ^plainSum(gre[:20]))
 	add("GRE", []byte{8, 0}, gre)
-	// SRv6: a segment routing header with two segments (RFC 8754, 2), one of which is left.
+	// SRv6: a segment routing header with two segments (RFC 8754, 2) and one segment left.
 	srh := append([]byte{next, 4, 4, 1, 1, 0, 0, 0}, make([]byte, 32)...)
 	srh[8], srh[23], srh[24], srh[39] = 0xfd, 2, 0xfd, 7
 	outer := make([]byte, 40)
@@ -479,7 +479,7 @@ func leaves(t *testing.T, r *received, frame []byte, m *splitter.Meta, was *judg
 			t.Fatalf("a checksum at %d+%d: %+v", m.CsumStart, m.CsumOffset, h)
 		}
 		if r.meta.Csum != splitter.CsumPartial {
-			if !placed { // those of TCP and UDP are computed anew
+			if !placed { // neither TCP nor UDP: the sum of all bytes from CsumStart
 				sum := ^plainSum(frame[m.CsumStart:])
 				if sum == 0 {
 					sum = 0xffff

@@ -71,7 +71,7 @@ func (l *Link) drain() {
 	if l.inside.Add(closed) == closed {
 		return
 	}
-	<-l.drained // from now on workers only leave, except for those that are refused at once
+	<-l.drained // from now on workers only leave; a worker that tries to enter is refused at once
 	for l.inside.Load() != closed {
 		<-l.drained
 	}

@@ -7,8 +7,8 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// A MAC belongs to the port that has it as its own or uses it; after it was not used for a while,
-// to none.
+// A MAC belongs to the port whose NIC it is, or to the port that uses it; after it was not used for
+// a while, to no port.
 func TestOwnerOfMAC(t *testing.T) {
 	s := newSwitch(t)
 	now := time.Now()

@@ -1,5 +1,5 @@
-// Command block reads a remote device into memory that passes for a GPU's, and prints how fast it came and how many
-// bytes of it a CPU has seen. It is the program of docs/block.md.
+// Command block reads a remote device into ordinary memory that stands for a GPU's. It prints the rate, and how many
+// bytes the CPU copied out of that memory to find messages. It is the program of docs/block.md.
 //
 //	block nbd 127.0.0.1:10809 EXPORT
 //	block nvme-tcp 192.0.2.1:4420 NQN
@@ -21,7 +21,7 @@ import (
 )
 
 const (
-	memory = 64 << 20 // of the GPU: 48 MiB for data, and 16 MiB where what comes lands
+	memory = 64 << 20 // of the GPU: 48 MiB for data, and 16 MiB into which the NIC receives
 	room   = 48 << 20
 	depth  = 8
 )
@@ -38,7 +38,7 @@ func main() {
 }
 
 func run(ctx context.Context, protocol, server, name string) (err error) {
-	at, err := netip.ParseAddrPort(server)
+	addr, err := netip.ParseAddrPort(server)
 	if err != nil {
 		return err
 	}
@@ -56,7 +56,7 @@ func run(ctx context.Context, protocol, server, name string) (err error) {
 	if err := errors.Join(err1, err2); err != nil {
 		return err
 	}
-	d, err := open(ctx, protocol, at, name, dev, plain.NewMemory(gpu), data, pool)
+	d, err := open(ctx, protocol, addr, name, dev, plain.NewMemory(gpu), data, pool)
 	if err != nil {
 		return err
 	}
@@ -65,36 +65,36 @@ func run(ctx context.Context, protocol, server, name string) (err error) {
 }
 
 // open opens a device of either protocol.
-func open(ctx context.Context, protocol string, at netip.AddrPort, name string, dev devmem.Device, mem devmem.Memory,
+func open(ctx context.Context, protocol string, addr netip.AddrPort, name string, dev devmem.Device, mem devmem.Memory,
 	data, pool devmem.Buffer) (block.Device, error) {
 	switch protocol {
 	case "nbd":
-		return nbd.Open(ctx, nbd.Config{Device: dev, Memory: mem, Server: at, Export: name, Queue: 1, Pool: pool, Data: data,
-			Depth: depth, ReadOnly: true})
+		return nbd.Open(ctx, nbd.Config{Device: dev, Memory: mem, Server: addr, Export: name, Queue: 1, Pool: pool,
+			Data: data, Depth: depth, ReadOnly: true})
 	case "nvme-tcp":
-		return nvmetcp.Open(ctx, nvmetcp.Config{Device: dev, Memory: mem, Target: at, NQN: name, Queue: 1, Pool: pool,
+		return nvmetcp.Open(ctx, nvmetcp.Config{Device: dev, Memory: mem, Target: addr, NQN: name, Queue: 1, Pool: pool,
 			Data: data, Depth: depth})
 	}
 	return nil, fmt.Errorf("protocol %q: nbd or nvme-tcp", protocol)
 }
 
-// read reads what fits, depth operations at a time.
+// read reads as much of the device as fits into room, depth operations at a time.
 func read(ctx context.Context, d block.Device) error {
 	info := d.Info()
 	size := min(info.Size, room) / info.BlockSize * info.BlockSize
 	bs := min(max(128<<10, info.BlockSize), info.MaxTransfer)
-	at, failed, began := uint64(0), 0, time.Now()
+	offset, failed, began := uint64(0), 0, time.Now()
 	err := d.Do(ctx, depth, func() (block.Op, bool) {
-		o := block.Op{Off: at, Len: min(bs, size-at), Mem: at}
-		at += o.Len
+		o := block.Op{Off: offset, Len: min(bs, size-offset), Mem: offset}
+		offset += o.Len
 		return o, o.Len > 0
-	}, func(x block.Done) { // its bytes are in GPU memory now, from x.Mem on
+	}, func(x block.Done) { // the operation's bytes are in GPU memory now, from x.Mem on
 		if x.Err != nil {
 			failed++
 			fmt.Fprintln(os.Stderr, x.Err)
 		}
 	})
-	if err != nil { // the connection is of no use any more
+	if err != nil { // the connection cannot be used any more
 		return err
 	}
 	if failed > 0 {

@@ -18,7 +18,7 @@ const (
 	total = 8 << 20
 )
 
-// pattern is the byte at an offset of the stream: its period is no power of two.
+// pattern returns the byte at an offset of the stream. Its period is not a power of two, so that shifted pages show.
 func pattern(off int) byte { return byte(off % 251) }
 
 func main() {
@@ -30,7 +30,7 @@ func main() {
 	})
 }
 
-// receive takes one connection into GPU memory, and looks at what came.
+// receive accepts one connection, receives into GPU memory, and checks every byte.
 func receive(d *guest.Device) error {
 	l, err := d.ListenGPU(port, 16<<20)
 	if err != nil {
@@ -56,7 +56,7 @@ func receive(d *guest.Device) error {
 		}
 		for _, f := range frags[:n] {
 			b := page[:f.Size]
-			if _, err := l.Memory.ReadAt(b, int64(f.Off)); err != nil { // a GPU would look itself
+			if _, err := l.Memory.ReadAt(b, int64(f.Off)); err != nil { // a GPU would check the bytes itself
 				return err
 			}
 			for i := range b {
@@ -104,7 +104,7 @@ func send(ctx context.Context, d *guest.Device) error {
 		if err != nil {
 			return err
 		}
-		if _, _, err := c.ReadCompletion(time.Time{}); err != nil { // now the memory is ours again
+		if _, _, err := c.ReadCompletion(time.Time{}); err != nil { // now the memory may be changed again
 			return err
 		}
 		done += uint64(n)

@@ -1,5 +1,5 @@
-// Command rdma has the NIC of one guest write the memory of another guest's GPU, and read it back. It is the program of
-// docs/rdma.md. Its guests are in this process, so it runs anywhere; what they do is what a program in a guest does.
+// Command rdma lets the NIC of one guest write the memory of another guest's GPU, and read it back. It is the program
+// of docs/rdma.md. Its guests are in this process, so it needs no QEMU; a program in a QEMU guest uses the same calls.
 package main
 
 import (
@@ -24,16 +24,16 @@ const (
 	room = 64 << 20 // of a GPU
 )
 
-// guest is what a guest has of its NIC and its GPU.
+// guest has the control channel of a guest's NIC, the NIC's addresses, and the number of its GPU.
 type guest struct {
-	client *control.Client // of package driver's NIC, or of kernelnic's where the kernel has the NIC
+	client *control.Client // from package driver's NIC, or from kernelnic if the kernel's driver has the NIC
 	addr   netip.Addr
 	mac    net.HardwareAddr
 	gpu    uint16
 }
 
-// open makes what both ends need: a memory region of the GPU's memory, and a queue pair. Device.Close ends all of it
-// but the buffer.
+// open makes a memory region of the GPU's memory and a queue pair, which both ends need. Device.Close releases
+// everything except the registered buffer.
 func (g *guest) open(access uint8) (d *rdma.Device, mr *rdma.MR, qp *rdma.QP, err error) {
 	buffer, err := g.client.RegisterBuffer(context.Background(), g.gpu, 0, size) // from here on the NIC may use it
 	if err != nil {
@@ -64,24 +64,24 @@ func (g *guest) open(access uint8) (d *rdma.Device, mr *rdma.MR, qp *rdma.QP, er
 
 func (g *guest) ends() rdma.Ends { return rdma.Ends{Addr: g.addr, MAC: [6]byte(g.mac)} }
 
-// offer lets the peer on conn, a TCP connection as any, write and read the GPU's memory, until the peer says that
-// it is done. Meanwhile this program does nothing, and nothing of its guest but the NIC does.
+// offer lets the peer write and read the GPU's memory, until the peer sends a byte on conn, an ordinary TCP connection.
+// Meanwhile this program only waits; the guest's NIC does all the work.
 func (g *guest) offer(ctx context.Context, conn net.Conn) (err error) {
 	d, mr, qp, err := g.open(rdma.LocalWrite | rdma.RemoteWrite | rdma.RemoteRead)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, d.Close()) }()
-	own := g.ends()
-	own.Offer = mr.Remote() // the key, which is all that a peer needs to know
-	if _, err := rdma.Exchange(ctx, conn, qp, own); err != nil {
+	ends := g.ends()
+	ends.Offer = mr.Remote() // the key, which is all that a peer needs
+	if _, err := rdma.Exchange(ctx, conn, qp, ends); err != nil {
 		return err
 	}
 	_, err = io.ReadFull(conn, make([]byte, 1))
 	return err
 }
 
-// use writes this guest's memory to what the peer offers, has it wiped here, and reads it back.
+// use writes this guest's memory to the memory that the peer offers, overwrites it here, and reads it back.
 func (g *guest) use(ctx context.Context, conn net.Conn) (err error) {
 	d, mr, qp, err := g.open(rdma.LocalWrite)
 	if err != nil {
@@ -99,7 +99,7 @@ func (g *guest) use(ctx context.Context, conn net.Conn) (err error) {
 	o := rdma.TransferOptions{Size: 1 << 20, Window: 16}
 	put, err := rdma.Put(ctx, qp, mr.Part(0, size), peer.MR, o)
 	if err != nil {
-		return err // a *rdma.WCError says which work request failed, and why
+		return err // a *rdma.WCError has the failed work request and the reason
 	}
 	if _, err := g.job(ctx, control.JobPoison, 0); err != nil {
 		return err
@@ -126,7 +126,7 @@ func (g *guest) use(ctx context.Context, conn net.Conn) (err error) {
 	return err
 }
 
-// job has the GPU's engine fill or digest the memory, and gives the digest of what is there then.
+// job runs a job of the GPU's engine on the memory, and returns the digest of the memory after it.
 func (g *guest) job(ctx context.Context, op control.JobOp, seed uint64) ([]byte, error) {
 	if op != control.JobSHA256 {
 		if _, err := g.client.RunJob(ctx, control.Job{Op: op, GPU: g.gpu, Len: size, Seed: seed}); err != nil {
@@ -144,7 +144,7 @@ func main() {
 	}
 }
 
-// run makes two guests in this process, and has one use the other's memory.
+// run makes two guests in this process, and lets one use the other's memory.
 func run(ctx context.Context) (err error) {
 	l, err := lab.Open(lab.Uniform(2, lab.NIC{Model: lab.Virtio, NICOptions: lab.NICOptions{MTU: 9000}}, room),
 		lab.Options{Log: slog.New(slog.DiscardHandler)})
@@ -162,26 +162,26 @@ func run(ctx context.Context) (err error) {
 		defer func() { _ = n.Close() }()
 		guests[i] = guest{client: n.Control(), addr: p.Addr4.Addr(), mac: n.MAC(), gpu: uint16(p.GPU().ID())}
 	}
-	// How guests come to a connection does not matter: here it is this machine's.
-	at, err := net.Listen("tcp", "127.0.0.1:0")
+	// The guests may exchange keys over any connection: here it is a TCP connection of this machine.
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return err
 	}
-	defer func() { _ = at.Close() }()
+	defer func() { _ = listener.Close() }()
 	offered := make(chan error, 1)
 	go func() {
-		conn, err := at.Accept()
+		conn, err := listener.Accept()
 		if err == nil {
 			err = guests[1].offer(ctx, conn)
 			_ = conn.Close()
 		}
 		offered <- err
 	}()
-	conn, err := net.Dial("tcp", at.Addr().String())
+	conn, err := net.Dial("tcp", listener.Addr().String())
 	if err != nil {
 		return err
 	}
 	err = guests[0].use(ctx, conn)
-	_ = conn.Close() // whatever came of it, the peer learns that
+	_ = conn.Close() // this ends the peer's wait, also after an error
 	return errors.Join(err, <-offered)
 }

@@ -12,7 +12,8 @@ import (
 
 func TestMain(m *testing.M) { testkit.Main(m) }
 
-// The program says that all bytes went to the peer and back, through device memory, and leaves nothing.
+// The program prints that all bytes went to the peer and back, through device memory, and leaves no goroutine or file
+// open.
 func TestProgram(t *testing.T) {
 	testkit.LeavesNothing(t)
 	r, w, err := os.Pipe()
@@ -22,13 +23,13 @@ func TestProgram(t *testing.T) {
 	err = run(context.Background())
 	os.Stdout = stdout
 	testkit.OK(t, w.Close())
-	said := string(testkit.Must(io.ReadAll(r))(t))
+	output := string(testkit.Must(io.ReadAll(r))(t))
 	testkit.OK(t, r.Close())
 	testkit.OK(t, err)
 	const want = `put 16777216 bytes by 16 work requests, got 16777216 by 16; path MTU 4096
 payload in device memory 33554432, in host memory 0
 `
-	if said != want {
-		t.Error(strings.TrimSpace(said))
+	if output != want {
+		t.Error(strings.TrimSpace(output))
 	}
 }

@@ -7,12 +7,12 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// The program is small: what a device of another type costs is seen by it.
+// The program stays small: its size shows how much code a device of another type needs.
 func TestProgramIsSmall(t *testing.T) {
 	program := string(testkit.Must(os.ReadFile("main.go"))(t))
-	_, own, _ := strings.Cut(program, "\n)\n") // behind the imports
+	_, body, _ := strings.Cut(program, "\n)\n") // after the imports
 	n := 0
-	for line := range strings.Lines(own) {
+	for line := range strings.Lines(body) {
 		if line = strings.TrimSpace(line); line != "" && !strings.HasPrefix(line, "//") {
 			n++
 		}
@@ -22,7 +22,7 @@ func TestProgramIsSmall(t *testing.T) {
 	}
 }
 
-// The tutorial shows the program as it is: its blocks of Go, one after the other, are main.go.
+// The tutorial shows the program unchanged: its blocks of Go, one after the other, are main.go.
 func TestTutorialShowsThisProgram(t *testing.T) {
 	const tutorial = "../../tutorial-vhost-user-device.md"
 	text := testkit.Must(os.ReadFile(tutorial))(t)

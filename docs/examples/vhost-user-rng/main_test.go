@@ -25,7 +25,7 @@ import (
 	"vnic.dev/vnic/virtq"
 )
 
-// envMain has the test's binary be the program: what is tested is main, flags and signals included.
+// envMain makes the test's binary run main: so the test includes flags and signals.
 const envMain = "VHOST_USER_RNG_MAIN"
 
 func TestMain(m *testing.M) {
@@ -71,7 +71,7 @@ func startDevice(t *testing.T, args ...string) (path string) {
 	return path
 }
 
-// breaks counts the bytes that are not the one before plus 1.
+// breaks counts the bytes that differ from the preceding byte plus 1.
 func breaks(b []byte) (n int) {
 	for i := 1; i < len(b); i++ {
 		if b[i] != b[i-1]+1 {
@@ -81,7 +81,7 @@ func breaks(b []byte) (n int) {
 	return n
 }
 
-// A guest under QEMU takes the program for its random number generator, and reads its bytes.
+// A guest under QEMU uses the program as its random number generator, and reads its bytes.
 //
 // Invariant: examples: A device of the tutorial is a guest's random number generator, and the guest
 // reads the device's bytes.
@@ -107,7 +107,7 @@ func TestGuestReadsTheDevicesBytes(t *testing.T) {
 	})
 	testkit.OK(t, err)
 	defer m.Close()
-	// Linux fetches blocks of 32 bytes or more, gives each from its end, and takes some for itself: 16
+	// Linux fetches blocks of 32 bytes or more, returns each from its end, and uses some itself: 16
 	// bytes have successive numbers, or are parts of two blocks.
 	sizes := append([]int{1, 2}, slices.Repeat([]int{16}, 18)...)
 	var got struct {
@@ -134,7 +134,7 @@ func TestGuestReadsTheDevicesBytes(t *testing.T) {
 	testkit.OK(t, m.PowerOff(t.Context()))
 }
 
-// Without QEMU: a driver in this process asks, and asks again over a second connection.
+// Without QEMU: a driver in this process requests bytes, and again over a second connection.
 //
 // Invariant: examples: A device of the tutorial is a guest's random number generator, and the guest
 // reads the device's bytes.
@@ -156,7 +156,7 @@ func TestDriverReadsTheDevicesBytes(t *testing.T) {
 	}
 }
 
-// ask connects, offers one buffer of n bytes, and returns what the device put there.
+// ask connects, offers one buffer of n bytes, and returns the bytes that the device wrote to it.
 func ask(t *testing.T, path string, n int) []byte {
 	t.Helper()
 	const size, memLen, user, bufAt = 4, 1 << 20, 0x7f00_0000_0000, 0x80000

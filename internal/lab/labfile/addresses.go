@@ -6,7 +6,7 @@ import (
 	"vnic.dev/vnic/internal/lab"
 )
 
-// Addrs are the addresses that a guest has on a rail, unless the file says others.
+// Addrs returns the default addresses of a guest on a rail.
 func Addrs(rail, guest int) (v4, v6 netip.Prefix) { return addr4(rail, guest), addr6(rail, guest) }
 
 // Each NIC of a guest is on a subnet with the other guests' NICs of the same number: interfaces of one guest in one
@@ -36,7 +36,8 @@ func (l *Lab) Given(guest, nic int) (v4, v6 netip.Prefix) {
 	return v4, v6
 }
 
-// addresses checks the addresses that the file gives NIC i of the guest at where, against the NICs before it.
+// addresses checks the addresses of NIC i of the guest at path where: the ones from the file must
+// be usable for a host, and none may be in the subnet of an earlier NIC of the guest.
 func (b *builder) addresses(where path, i int, n *lab.NIC, before []lab.NIC) error {
 	own4, own6 := Addrs(i, len(b.out.Guests))
 	for _, a := range []struct {
@@ -55,7 +56,7 @@ func (b *builder) addresses(where path, i int, n *lab.NIC, before []lab.NIC) err
 		for j := range before {
 			if other := a.get(&before[j]); other.Overlaps(a.has) {
 				nic := i
-				if a.has == a.byRail { // the file gives the other one's address
+				if a.has == a.byRail { // the address in conflict is the one that the file gives to the other NIC
 					nic = j
 				}
 				return b.wrong(where.to("nics", nic, a.key), "%s has %v, and %s %v: each NIC of a guest has a subnet of its own",
@@ -83,8 +84,8 @@ func noHost(p, owns netip.Prefix) string {
 	return ""
 }
 
-// bounds are a subnet's first and last address; zero: it is a link of two, or one host, and has none that a host
-// cannot have.
+// bounds returns a subnet's first and last address, which no host can have; zero: hosts can have
+// all of its addresses, because it has only one or two.
 func bounds(p netip.Prefix) (first, last netip.Addr) {
 	if p.Bits() >= p.Addr().BitLen()-1 {
 		return first, last

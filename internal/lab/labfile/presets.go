@@ -13,17 +13,17 @@ import (
 //go:embed presets/*.yaml
 var presets embed.FS
 
-// Presets are the names of the lab files inside the program.
+// Presets returns the names of the lab files that are embedded in the program.
 func Presets() (names []string) {
-	list, _ := presets.ReadDir("presets") // it is there
+	list, _ := presets.ReadDir("presets") // the directory is embedded, so this cannot fail
 	for _, e := range list {
 		names = append(names, strings.TrimSuffix(e.Name(), ".yaml"))
 	}
 	return names
 }
 
-// Load reads a preset, or a file: one of a preset's name is meant where it has a slash in it, as ./pair. "-" is
-// standard input.
+// Load reads a preset or a file. A name without a slash is looked for among the presets first; so a
+// file with the name of a preset must be given with a slash, as ./pair. "-" is standard input.
 func Load(name string, stdin io.Reader) (*Lab, error) {
 	text, err := read(name, stdin)
 	if err != nil {
@@ -54,7 +54,7 @@ func read(name string, stdin io.Reader) ([]byte, error) {
 	}
 	b, err := io.ReadAll(io.LimitReader(r, MaxSize+1))
 	if path := (*fs.PathError)(nil); errors.As(err, &path) {
-		err = path.Err // it has the name, too
+		err = path.Err // the path error contains the name, too
 	}
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", name, err)

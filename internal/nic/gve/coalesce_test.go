@@ -37,7 +37,7 @@ func TestMergeTakes17Buffers(t *testing.T) {
 	for i := range apart {
 		apart[i] = 1
 	}
-	sends(apart[:]...) // the limits are those of the buffer size named by the command
+	sends(apart[:]...) // the buffer size named by the command sets the limits
 	for i := range w.Bad.dev.res.rx {
 		w.Bad.dev.res.rx[i].buf = buf
 	}

@@ -8,7 +8,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// Layouts are those of Linux's bit-fields (gve_desc_dqo.h): the bytes here come from gcc, for
+// Layouts are the same as Linux's bit-fields (gve_desc_dqo.h): the bytes here come from gcc, for
 // fields of these widths with the same values.
 //
 // Invariant: nic/gve: Layouts are Linux's bit-fields.

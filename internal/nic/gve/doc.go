@@ -20,7 +20,7 @@
 //
 // State that the driver sets through the admin queue (flow rules, RSS, header split) is kept in the
 // port's control.State, which in-band commands change too, so there is only one copy. Layouts and
-// rules are those of Linux's driver (drivers/net/ethernet/google/gve, cited by file).
+// rules are taken from Linux's driver (drivers/net/ethernet/google/gve, cited by file).
 //
 // Not implemented: other queue formats (GQI, queue page lists), and special support for XDP.
 package gve

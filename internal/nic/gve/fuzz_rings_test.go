@@ -120,9 +120,9 @@ func fuzzMoves(t *testing.T, g, other *suiteGuest) {
 }
 
 // FuzzReceiveRing gives a receive queue arbitrary buffers, sizes and doorbells, and frames: two
-// bytes of buffer size, one that says whether there are header buffers, a byte for each step (a
-// doorbell, or, from 0xc0 on, a frame) up to 0xff, then buffer descriptors. Each frame gets a
-// verdict, and there are no more completions than posted buffers.
+// bytes of buffer size, one that turns header buffers on, a byte for each step (a doorbell, or,
+// from 0xc0 on, a frame) up to 0xff, then buffer descriptors. Each frame gets a verdict, and there
+// are no more completions than posted buffers.
 //
 // Invariant: nic/gve: A bad descriptor stops its queue only, and the device asks for a reset.
 func FuzzReceiveRing(f *testing.F) {

@@ -15,9 +15,9 @@ const (
 	rssHeadLen  = 8   // struct gve_query_rss_descriptor
 )
 
-// hashTypes maps the hash types (enum gve_rss_hash_type) to those of control.RSS. The types for
-// IPv6 with extension headers (3, 5, 8) are accepted but not reported: the hash never covers
-// extension headers.
+// hashTypes maps the hash types (enum gve_rss_hash_type) to control.RSS's types. The types for IPv6
+// with extension headers (3, 5, 8) are accepted but not reported: the hash never covers extension
+// headers.
 var hashTypes = [...]struct {
 	gve uint16
 	rss uint32

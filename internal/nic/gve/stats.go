@@ -25,7 +25,7 @@ const (
 // statsReport is the memory in which the driver expects counters: written_count u64, and {name u32,
 // queue u32, value u64} for each. The first counters are the driver's; the last ones are the
 // device's, four for each existing receive queue (gve_get_ethtool_stats counts them from the end,
-// without those of stopped queues).
+// and omits stopped queues).
 type statsReport struct {
 	dev *Device
 	mem *memory

@@ -66,8 +66,8 @@ func trailer(t *testing.T, lab Lab, _ Traits) {
 		got := b.Receive(q)
 		testkit.Equal(t, c.name+": length", len(got.Bytes()), len(want)+c.left)
 	}
-	// A stream in which one frame has a trailer: frames before and behind it may be merged, it may
-	// not.
+	// A stream in which one frame has a trailer: the NIC may merge the frames before it, and the
+	// frames after it, but not that frame.
 	s := tcpStream{a: a, b: b, source: 1000, spec: Spec{Port: 2001}}
 	fs := s.frames(9*1000, 1000)
 	whole := fs[4].complete(t)

@@ -5,15 +5,15 @@
 //
 // A port has an Engine. Packets from the wire are passed to Receive, which carries out requests and
 // processes answers on the sender's goroutine. A worker, which Config.Wake wakes, takes the packets
-// to send one by one (Next). Neither waits. Commands set everything up; they are those of package
-// control, whose interface control.RDMA an Engine implements.
+// to send one by one (Next). Neither waits. Commands of package control set everything up; an
+// Engine implements its interface control.RDMA.
 //
 // # Loss
 //
 // A missing packet is requested by a NAK, or noticed by a timeout, and sent again with all packets
-// behind it (go-back-N, 9.7.2). At most Window packets of a queue pair wait for an answer, those of
-// READ answers included. So a loss costs no more than that, and packet numbers among 2^24 are never
-// ambiguous. A READ is requested in pieces of a quarter of Window.
+// behind it (go-back-N, 9.7.2). At most Window packets of a queue pair wait for an answer,
+// including packets of READ answers. So a loss costs no more than that, and packet numbers among
+// 2^24 are never ambiguous. A READ is requested in pieces of a quarter of Window.
 //
 // # Memory regions
 //

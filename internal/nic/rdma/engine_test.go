@@ -42,8 +42,8 @@ type end struct {
 
 const base = 0x7000_0000_0000
 
-// noRandom makes keys and numbers those of the golden frames: keys from 0x400 on, queue pairs from
-// 0x100 on.
+// noRandom makes keys and numbers equal to the ones in the golden frames: keys from 0x400 on, queue
+// pairs from 0x100 on.
 type noRandom struct{}
 
 func (noRandom) Read(b []byte) (int, error) { clear(b); return len(b), nil }

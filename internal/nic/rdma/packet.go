@@ -39,7 +39,7 @@ const (
 // shape describes the packets of an operation code.
 type shape struct {
 	known              bool
-	unsupported        bool // a request of which only the BTH is read, to refuse it
+	unsupported        bool // a request that is refused after reading its BTH
 	response           bool
 	send, write        bool
 	first, last        bool // of a message

@@ -144,8 +144,8 @@ func (e *Engine) delPaged(p *paged) {
 	e.resume(waiters)
 }
 
-// wakeAll takes the queue pairs that wait for pages of a region, and those that wait to send a
-// request. The caller holds mu; after releasing it, the caller passes them to resume.
+// wakeAll takes the queue pairs that wait for pages of a region, or wait to send a request. The
+// caller holds mu; after releasing it, the caller passes them to resume.
 func (g *paging) wakeAll(p *paged) []*qp {
 	waiters := append(p.waiters, g.starved...)
 	p.waiters, g.starved = nil, nil
@@ -322,7 +322,8 @@ func (g *paging) open() bool {
 	return len(g.requests) > 0
 }
 
-// tick repeats requests, and ends those that have timed out. It returns when to call it again.
+// tick repeats requests, and ends requests that have timed out. It returns the time at which it
+// must be called again.
 func (g *paging) tick(t int64) (next int64) {
 	next = math.MaxInt64
 	if g.count.Load() == 0 {

@@ -450,7 +450,7 @@ func TestParkedPacketsAreBounded(t *testing.T) {
 		defer p.stopped()
 		o.mute = true
 		n := uint64(pages / 2 * onePage)
-		for range 3 { // three queue pairs, each of which could fill the pool
+		for range 3 { // each of the three queue pairs could fill the pool
 			qa, _ := p.connect(func(p *control.QPPath) { p.Timeout, p.MTU = 18, 4096 })
 			p.a.post(qa, control.WR{Op: control.WRWrite, Flags: control.WRSignaled, Key: key, Remote: 0x1000,
 				SGEs: []control.SGE{p.a.sge(0, n)}})

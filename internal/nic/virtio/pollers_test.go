@@ -40,8 +40,8 @@ func TestNICPolled(t *testing.T) {
 	}
 }
 
-// wantsKicks reports whether the device asks for a kick at the next frame of transmit queue 0, of
-// which n chains have been published (avail_event, virtio 1.3, 2.7.10).
+// wantsKicks reports whether the device asks for a kick at the next frame of transmit queue 0,
+// after n published chains (avail_event, virtio 1.3, 2.7.10).
 func wantsKicks(g *suiteGuest, n int) bool {
 	_, _, used := g.rings[1].Addrs()
 	return le.Uint16(g.At(used+4+8*rawRing)) == uint16(n)

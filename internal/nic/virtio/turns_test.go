@@ -44,8 +44,8 @@ func (g *busyGuest) fill(f nictest.Frame) {
 	}
 }
 
-// drain posts buffers of a size to receive queue 0, and looks at intervals for received frames,
-// each of which it passes to took.
+// drain posts buffers of a size to receive queue 0, looks at intervals for received frames, and
+// passes each to took.
 func (g *busyGuest) drain(size int, every time.Duration, took func(frame []byte)) {
 	var bufs []virtq.Buf
 	for i := range int(g.ring) {

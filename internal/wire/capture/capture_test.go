@@ -382,7 +382,7 @@ func TestBlockedWriterHoldsNobodyUp(t *testing.T) {
 	}
 }
 
-// stuckWriter writes nothing, and returns when it is told to.
+// stuckWriter blocks in Write until a value arrives on the channel, and writes nothing.
 type stuckWriter chan struct{}
 
 func (w stuckWriter) Write([]byte) (int, error) {

@@ -142,8 +142,8 @@ type locations struct {
 	more int // frags that did not fit
 }
 
-// frag is a piece of payload. Pieces of GPU memory are those of the driver or the application;
-// pieces of other memory are added up.
+// frag is a piece of payload. In GPU memory each piece of the driver or the application has its own
+// frag; pieces in other memory are added up to one.
 type frag struct {
 	gpu    int // -1: none
 	domain dma.MemKind

@@ -16,9 +16,8 @@ const (
 	bufferSpare = bufferAll - 2*bufferLeast*(maxTCP+maxDNSConns) - bufferLeast*maxUnfinished
 )
 
-// Bounds of the sockets of all datagram flows, without the sockets of forwards: in bytes of
-// SO_RCVBUF, of which the kernel reserves twice as much (socket(7)), as far as net.core.rmem_max
-// allows.
+// Bounds of the sockets of all datagram flows, without the sockets of forwards, in bytes of
+// SO_RCVBUF, as far as net.core.rmem_max allows. The kernel reserves twice as much (socket(7)).
 const (
 	flowBuffer = 2 << 20  // of a socket, at most
 	flowLeast  = 64 << 10 // the guaranteed minimum
@@ -76,8 +75,8 @@ func (b *budget) take(o owner, n, count int) *buffers {
 	return f
 }
 
-// more returns one buffer beyond those of take, all of it from the budget; nil: the port's share is
-// used up.
+// more returns one buffer in addition to the buffers of take, all of it from the budget; nil: the
+// port's share is used up.
 func (b *budget) more(o owner, n int) *buffers {
 	b.mu.Lock()
 	defer b.mu.Unlock()

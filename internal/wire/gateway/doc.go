@@ -55,8 +55,8 @@
 // the first ones of a port have 2 MiB, and each has at least 64 KiB. A flow has one socket that
 // receives from any port of the server, and up to 8 that send, one for each server port, time to
 // live and DF. Beyond that it closes the socket that it opened first. There are at most 4,096
-// descriptors, beside those of flows that are just ending. 4 flows at a time open sockets, of the
-// ports in turn (turns.go). Sockets of forwards have 4 MiB each in addition.
+// descriptors, beside the descriptors of flows that are just ending. 4 flows at a time open
+// sockets, of the ports in turn (turns.go). Sockets of forwards have 4 MiB each in addition.
 //
 // Incoming frames wait for netstack in a queue for each port; the queues are served in turn, by
 // bytes (inbox.go). They share 512 frames and 4 MiB in equal parts, and each has at least 32 frames
@@ -69,14 +69,14 @@
 // 2 MiB for a flow, 32 MiB for all flows plus 64 KiB for each. Datagrams lost for lack of room,
 // also in a socket, are counted.
 //
-// The gateway's addresses, and those of Hosts, are reserved on the switch: frames with these
-// sources from other ports with a wire.Identity are dropped there. A lease belongs to its client: a
-// DHCP message is accepted only if the client's MAC in it is the frame's source, and has the
-// message's source address. Otherwise it is dropped, and counted as BadDHCP. An address that
-// another port uses is not leased.
+// The addresses of the gateway and of Hosts are reserved on the switch: frames with these sources
+// from other ports with a wire.Identity are dropped there. A lease belongs to its client: a DHCP
+// message is accepted only if the client's MAC in it is the frame's source, and has the message's
+// source address. Otherwise it is dropped, and counted as BadDHCP. An address that another port
+// uses is not leased.
 //
-// Locks are leaves: those of the inbox's and the outbox's queues, leases, quotas, turns, and tables
-// of flows. Under them only wakers are called, a lane's inbox, a non-blocking write to a flow's
+// The locks of the inbox's and the outbox's queues, leases, quotas, turns, and tables of flows are
+// leaves. Under them only wakers are called, a lane's inbox, a non-blocking write to a flow's
 // socket, and, under the leases' lock, the switch's address bindings.
 //
 // Not implemented: DHCPv6; ICMP except echoes; IP multicast, and protocols other than TCP, UDP and

@@ -85,7 +85,7 @@ func TestUnfinishedConnectionsAreShared(t *testing.T) {
 	testkit.OK(t, exchange(c, noise(1000, 1)))
 }
 
-// Connections in TIME-WAIT make room for those of other guests.
+// Connections in TIME-WAIT make room for other guests' connections.
 func TestConnectionsInTimeWaitMakeRoom(t *testing.T) {
 	const n = 4
 	w := newRig(t, nil, func(g *Gateway) { g.unfinished.shares.all = n })

@@ -282,7 +282,7 @@ func TestForwards(t *testing.T) {
 	u, err := gonet.DialUDP(v.ns, &addr, nil, ether.Protocol(addr6Of(1)))
 	testkit.OK(t, err)
 	serveUDP(t, u, sameDatagram)
-	for i := range 3 { // three senders, each of which gets its own answer
+	for i := range 3 { // each of three senders gets its own answer
 		c := testkit.Must(net.Dial("udp4", fs[1].Listen.String()))(t)
 		defer c.Close()
 		_ = c.SetDeadline(time.Now().Add(patience))

@@ -90,7 +90,8 @@ func (f *outerFlow) toGuest(ctx context.Context, port uint16, b []byte) {
 	f.u.g.sendDatagram(ctx, f.back, f.key.port, port, b)
 }
 
-// flow finds the flow of a sender, or begins it; nil: there are too many. Only run calls it.
+// flow returns the flow of an outside sender, and makes it if there is none; nil: there are too
+// many flows. Only run calls it.
 func (u *udpForward) flow(from netip.AddrPort) *outerFlow {
 	u.mu.Lock()
 	f := u.flows[from]
@@ -149,8 +150,8 @@ func (f *outerFlow) close() {
 	f.back.Release()
 }
 
-// answerForward sends a guest's datagram to a port of the gateway on to the sender for which the
-// port stands; false: it stands for none.
+// answerForward handles a guest's datagram to a port of the gateway: it sends the datagram to the
+// outside sender whose flow has that port; false: no flow has it.
 func (g *Gateway) answerForward(guest, to netip.AddrPort, pkt *stack.PacketBuffer) bool {
 	if len(g.o.Forwards) == 0 || !g.isOwn(to.Addr()) {
 		return false
@@ -167,7 +168,7 @@ func (g *Gateway) answerForward(guest, to netip.AddrPort, pkt *stack.PacketBuffe
 	return true
 }
 
-// later sends the sender a datagram from a port of the guest.
+// later sends a datagram from a port of the guest to the outside sender.
 func (f *outerFlow) later(d *outgoing) {
 	if d.port == f.u.to.Port() {
 		_, _ = f.u.host.WriteToUDPAddrPort(d.data, f.sender)
@@ -215,5 +216,5 @@ func (f *outerFlow) heard(ctx context.Context, s *flowSocket, _ netip.AddrPort, 
 	f.toGuest(ctx, s.port, b)
 }
 
-// troubled implements flowReader: nothing to do, the guest gets errors from netstack.
+// troubled implements flowReader. It does nothing: the guest gets ICMP errors from netstack.
 func (f *outerFlow) troubled(*flowSocket, []byte, netip.AddrPort, []byte) {}

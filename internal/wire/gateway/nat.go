@@ -78,8 +78,8 @@ func (g *Gateway) hostSide(to netip.AddrPort) []netip.AddrPort {
 	return []netip.AddrPort{to}
 }
 
-// permits returns those of the host's addresses, for one to which a guest sends, that the guest may
-// reach. If there is none, it counts and logs the refusal.
+// permits translates the address to which a guest sends to addresses of the host's network, and
+// returns the ones that the guest may reach. If there is none, it counts and logs the refusal.
 func (g *Gateway) permits(from owner, id stack.TransportEndpointID) (list []permit) {
 	var first *refusal
 	for _, a := range g.hostSide(addrPort(id.LocalAddress, id.LocalPort)) {

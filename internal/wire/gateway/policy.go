@@ -8,8 +8,9 @@ import (
 	"time"
 )
 
-// Policy says what guests reach through NAT. It is checked once for each socket that is made for a
-// guest, on the address and port that are dialled: whatever name, fragments or headers led there.
+// Policy defines which addresses guests reach through NAT. The gateway checks it once for each
+// socket that it makes for a guest, with the address and port to which it connects that socket. By
+// which name, fragments or headers the guest reached that address makes no difference.
 //
 // An address may be embedded in an IPv6 address in many ways (embedded). Such an address is refused
 // if any of the addresses in it is: each layer is checked by itself, as follows.
@@ -17,13 +18,13 @@ import (
 //  1. Reserved addresses are refused: multicast, broadcast, 0.0.0.0/8, 240.0.0.0/4, ::.
 //  2. Of the prefixes of Deny and Allow and the built-in ones that contain the address, the longest
 //     decides; of equally long ones Deny comes before Allow, and Allow before built-in ones.
-//     Without a prefix the address passes.
+//     If none contains it, the address passes.
 //  3. An address of the host itself, loopback and interfaces', passes only with a port in
 //     HostPorts, whatever Allow says. The gateway's own addresses stand for the loopback.
 //
-// Guests do not choose the resolver to which questions are forwarded: only Deny refuses it
-// (checkResolver). An address that leads to the host only by a route, without an interface that has
-// it (ip route add local), is not recognized as the host's.
+// Guests do not choose the resolver to which the gateway forwards DNS questions: only Deny refuses
+// it (checkResolver). The gateway does not recognize an address as the host's if the host has it
+// only by a route (ip route add local) and on no interface.
 type Policy struct {
 	HostPorts   Ports // ports of the host that guests reach
 	Deny, Allow []netip.Prefix

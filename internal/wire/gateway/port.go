@@ -141,8 +141,8 @@ func (p *port) wants(w *wire.Worker, pkt *wire.Packet, buf *[splitter.MaxHeader]
 }
 
 // receive copies a packet, n bytes from its network header on, and verifies its checksum, which
-// netstack will not do. The payload may lie in memory that the sender is changing: the checked
-// bytes are those that were read for the check.
+// netstack will not do. The payload may lie in memory that the sender is changing: checked has the
+// bytes that were read for the check.
 func receive(w *wire.Worker, pkt *wire.Packet, checked []byte, n int) (arrived, wire.DropReason) {
 	h := &pkt.Meta.Headers
 	a := arrived{from: pkt.From, proto: h.EtherType, group: pkt.Dst[0]&1 != 0,

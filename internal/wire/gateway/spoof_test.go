@@ -37,7 +37,7 @@ func (q *quota) has(r *raw) int {
 	return len(q.shares.by[owner{link: r.link.Serial()}])
 }
 
-// takeAll makes a guest take all entries, and returns the count of those that are evicted.
+// takeAll makes a guest take all entries, and returns the count of evicted entries.
 func (r *raw) takeAll(q *quota) *atomic.Int32 {
 	var ended atomic.Int32
 	for range q.shares.all {

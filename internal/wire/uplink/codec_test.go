@@ -14,7 +14,7 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// The bytes are those that Linux's own vxlan device sends and accepts.
+// The bytes are taken from Linux's own vxlan device, which sends and accepts them.
 func TestVXLANHeader(t *testing.T) {
 	b := bytes.Repeat([]byte{0xff}, vxlanLen+3)
 	putVXLAN(b, 42)

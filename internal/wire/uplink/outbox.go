@@ -45,7 +45,7 @@ func newOutbox(u *Uplink) *outbox {
 }
 
 // lane returns the lane of a port, and makes it if necessary. If there are as many lanes as a
-// switch can have ports, it first deletes lanes without buffers, most of which belong to detached
+// switch can have ports, it first deletes lanes without buffers; most of these belong to detached
 // ports.
 func (o *outbox) lane(from uint32) *lane {
 	o.mu.Lock()

@@ -41,8 +41,8 @@ type carrier interface {
 	room() int
 	// read passes each frame to in, which copies it, until the uplink ends; it returns why.
 	read(in func(b []byte)) error
-	// write sends frames. It drops those that are not taken, and calls wait before each wait for
-	// the socket.
+	// write sends frames. It drops frames that the socket does not take, and calls wait before each
+	// wait for the socket.
 	write(fs []*frame, wait func())
 	// close ends both. Any goroutine may call it, more than once.
 	close() error

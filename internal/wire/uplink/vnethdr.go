@@ -8,8 +8,8 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// struct virtio_net_hdr_v1 (virtio 1.3, 5.1.6; include/uapi/linux/virtio_net.h), as a tap has it
-// with TUNSETVNETHDRSZ 12: flags u8, gso_type u8, hdr_len u16, gso_size u16, csum_start u16,
+// struct virtio_net_hdr_v1 (virtio 1.3, 5.1.6; include/uapi/linux/virtio_net.h), which a tap uses
+// after TUNSETVNETHDRSZ with 12: flags u8, gso_type u8, hdr_len u16, gso_size u16, csum_start u16,
 // csum_offset u16, num_buffers u16, in the machine's byte order (drivers/net/tun_vnet.h), which is
 // little endian here.
 const (

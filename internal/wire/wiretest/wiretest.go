@@ -5,7 +5,7 @@ package wiretest
 
 import "vnic.dev/vnic/internal/wire"
 
-// Send sends a packet, again while it meets a busy port, and returns its verdict.
+// Send sends a packet, repeats that while the verdict is Busy, and returns the last verdict.
 func Send(l *wire.Link, w *wire.Worker, p *wire.Packet) wire.Verdict {
 	for {
 		l.Deliver(w, []*wire.Packet{p})
@@ -28,13 +28,13 @@ func (w waker) Wake() {
 	}
 }
 
-// Take takes all packets of a batch, and calls frame with the bytes of each.
+// Take sets the verdict Taken for all packets of a batch, and calls frame with the bytes of each.
 func Take(w *wire.Worker, batch []*wire.Packet, frame func(b []byte)) {
 	for _, p := range batch {
 		b := make([]byte, p.Len())
 		n := copy(b, p.Header)
 		if _, err := w.Copier.Read(b[n:], p.Payload); err != nil {
-			panic(err) // a test's memory does not go away
+			panic(err) // the memory of a test cannot disappear
 		}
 		frame(b)
 		p.Verdict = wire.Verdict{Kind: wire.Taken}

@@ -29,7 +29,8 @@ const (
 	userAt  = 1 << 46 // of guest-physical address 0, for ring addresses
 )
 
-// attacker is a frontend that says and shares what it likes: rings are bytes in its memory.
+// attacker is a vhost-user frontend that can send any message and share any memory. It writes its
+// rings as bytes.
 type attacker struct {
 	t     *testing.T
 	s     *server
@@ -41,8 +42,8 @@ type attacker struct {
 	next  uint64
 	rings map[int]*ring
 
-	waiting [][]byte // frames, for flush
-	also    []func() // to be done as it hangs up
+	waiting [][]byte // frames that flush will send
+	also    []func() // called when it hangs up
 }
 
 // ring is a split virtqueue.
@@ -52,7 +53,7 @@ type ring struct {
 	kick, call        int
 }
 
-// attacker makes one, which is not connected.
+// attacker makes an attacker at a port. It is not connected yet.
 func (s *server) attacker(t *testing.T, port int) *attacker {
 	t.Helper()
 	a := &attacker{t: t, s: s, port: port, mac: macOf(port),
@@ -65,7 +66,7 @@ func (s *server) attacker(t *testing.T, port int) *attacker {
 	return a
 }
 
-// connect negotiates, with no memory.
+// connect connects and negotiates features. It shares no memory.
 func (a *attacker) connect() *attacker { return a.connectWith(features) }
 
 func (a *attacker) connectWith(features uint64) *attacker {
@@ -147,10 +148,11 @@ func (a *attacker) offer(r *ring, heads ...uint16) {
 	_, _ = unix.Write(r.kick, []byte{1, 0, 0, 0, 0, 0, 0, 0})
 }
 
-// usedIdx is how many chains came back.
+// usedIdx returns the number of returned chains.
 func (a *attacker) usedIdx(r *ring) uint16 { return le.Uint16(a.ram[r.used+2:]) }
 
-// send sends a frame, with a virtio_net_hdr, on a transmit ring, and waits until it is done with.
+// send sends a frame, with a virtio_net_hdr, on a transmit ring, and waits until its chain is
+// returned.
 func (a *attacker) send(r *ring, hdr [12]byte, frame []byte) {
 	a.t.Helper()
 	before := a.usedIdx(r)
@@ -162,7 +164,7 @@ func (a *attacker) send(r *ring, hdr [12]byte, frame []byte) {
 	testkit.Eventually(a.t, "the frame comes back", func() bool { return a.usedIdx(r) != before })
 }
 
-// refused says that a request was answered by an error, and that the connection goes on.
+// refused fails the test unless a request was answered by an error and the connection goes on.
 func (a *attacker) refused(err error) {
 	a.t.Helper()
 	testkit.ErrorIs(a.t, err, vhostuser.ErrRefused)

@@ -64,8 +64,8 @@ func TestBadInputs(t *testing.T) {
 // tick is the unit of processor time in /proc.
 const tick = 10 * time.Millisecond
 
-// innocent is the processor time that an innocent frame takes on a machine that does nothing else. Where it takes more,
-// rows may.
+// innocent is the processor time that an innocent frame takes on a machine that does nothing else.
+// If it takes more, the rows' limits are longer.
 const innocent = 50 * time.Microsecond
 
 // try tries those rows that concern a device model.
@@ -84,7 +84,7 @@ func try(t *testing.T, model string, rows []row) {
 			var over []string
 			for i := range attempts {
 				if i > 0 {
-					v = open(t, model) // what was said, or grew, at the first attempt is not said again
+					v = open(t, model) // a new server: the first attempt's log lines and memory would not come again
 				}
 				w := &world{t: t, s: v.s, a: v.a, b: v.b, in: v.in, attacker: v.s.attacker(t, 2), port: v.port}
 				if over = w.try(r, v.usual, v.slowness); len(over) == 0 {
@@ -128,13 +128,15 @@ func open(t *testing.T, model string) *victim {
 	return v
 }
 
-// attempts is how often a row is tried, each time at a new server, before its cost is held against it: what else the
-// machine does, and when garbage was last collected, only ever add to it.
+// attempts is the number of times that a row may exceed its bounds, each time with a new server,
+// before it fails: other work of the machine, and the time of the last garbage collection, can only
+// add to its cost.
 const attempts = 3
 
-// try tries a row once, and says which of its bounds it exceeds. It returns only when the innocent still move bytes and
-// the row's descriptors are closed. An innocent frame usually takes so long, and takes slowness as much processor time
-// as it should.
+// try runs a row once, and returns the bounds that it exceeds. It returns when the innocent guests
+// still move bytes and the row's descriptors are closed. usual is the usual time of an innocent
+// frame, slowness the factor by which it takes more processor time than on a machine that does
+// nothing else.
 func (w *world) try(r row, usual time.Duration, slowness float64) (over []string) {
 	w.control = w.controlFrames()
 	w.in.move(w.t, 100)
@@ -166,7 +168,7 @@ func (w *world) try(r row, usual time.Duration, slowness float64) (over []string
 	if most := r.bound.stall + 10*usual; worst > most {
 		over = append(over, fmt.Sprintf("%v for an innocent frame, at most %v", worst, most))
 	}
-	// What the innocent frames cost is not the row's.
+	// The cost of the innocent frames does not count for the row.
 	if most := time.Duration(slowness * float64(r.bound.cpu+time.Duration(n)*innocent)); spent > most {
 		over = append(over, fmt.Sprintf("%v of processor time, at most %v", spent, most))
 	}

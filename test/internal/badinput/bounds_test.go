@@ -12,18 +12,20 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// mutant is a vnic with a bound taken out, by edits of which each is of something that stands once in its file.
+// mutant is a vnic without one of its bounds. Each edit replaces a text that occurs once in its
+// file.
 type mutant struct {
 	name  string
-	row   string // that goes red
+	row   string // the row that fails then
 	edits []edit
 }
 
 type edit struct{ file, old, new string }
 
-// Two bounds are not among them, as rows cannot see them any more: patience, since a slow receiver gives up its frames
-// to those of others long before that, and that a refused walk is not walked again, which costs too little to stand out
-// (tests of nic and internal/nic/virtio count what waits, and the walks).
+// Two bounds are missing, because rows cannot detect them: patience, because frames of a slow
+// receiver are dropped for other receivers' frames long before; and that a refused walk is not
+// repeated, because a walk costs too little. Tests of nic and internal/nic/virtio count waiting
+// frames and walks instead.
 var mutants = []mutant{
 	{"regions of any size", "a region that is no whole page",
 		[]edit{{"vhostuser/memory.go", "(r.GPA|r.Size|r.Offset)%pageSize != 0", "false"}}},
@@ -58,7 +60,7 @@ var mutants = []mutant{
 		[]edit{{"dma/space.go", "const MaxRegions = 65535", "const MaxRegions = 1 << 20"}}},
 }
 
-// Each bound that the table is about is needed: without it a row goes red. Each vnic is built with one taken out.
+// Each bound is needed: a vnic built without it makes a row fail.
 func TestEachBoundIsNeeded(t *testing.T) {
 	if !testkit.Long() {
 		t.Skip("in the large form only (VNIC_LONG)")

@@ -16,11 +16,12 @@ import (
 	"vnic.dev/vnic/vhostuser"
 )
 
-// kept is how many descriptors a connection may leave that even to close would wait (dma.Space.Discard), with those of
-// one message.
+// kept is the number of descriptors that a connection may leave open, because closing them could
+// wait (dma.Space.Discard), plus the descriptors of one message.
 const kept = 64 + 16
 
-// onFiles has the rows that need mounts of their own. After each the attacker's port serves nobody.
+// onFiles has the rows that need their own mounts. After each row the attacker's port refuses all
+// connections.
 var onFiles = []row{
 	{descriptor, messages, "files whose file system, in user space, is silent", "refused, then the port serves nobody",
 		func(w *world) {
@@ -71,7 +72,7 @@ func TestBadFiles(t *testing.T) {
 	})
 }
 
-// silentFiles are files of FUSE and of an overlay on it, whose server answers nothing any more.
+// silentFiles opens files on FUSE, and on an overlay above it, whose server no longer answers.
 func (w *world) silentFiles() (fds []int) {
 	w.t.Helper()
 	fs := fusetest.Mount(w.t)
@@ -80,7 +81,7 @@ func (w *world) silentFiles() (fds []int) {
 	return fds
 }
 
-// servesNobody says that whoever connects to the attacker's port is hung up on.
+// servesNobody checks that vnic hangs up on every connection to the attacker's port.
 func (w *world) servesNobody() {
 	w.t.Helper()
 	for range 50 {

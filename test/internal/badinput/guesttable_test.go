@@ -10,7 +10,8 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// guestTable has the rows of what any guest sends in frames: to its NIC, and to the gateway.
+// guestTable has the rows of inputs that any guest can send in frames: to its NIC, and to the
+// gateway.
 var guestTable = []row{
 	{costly, commands, "rules up to the most, and more, then none again and again", "refused from the most on",
 		func(w *world) {
@@ -49,7 +50,8 @@ var guestTable = []row{
 		s, r := w.sender()
 		piece := make([]byte, 1400)
 		for i := range uint16(8 * reps) {
-			// A datagram of each number has 4 pieces, of which each covers half of the one before, and no end.
+			// A datagram of each number has 4 fragments; each covers half of the previous one, and the last
+			// one is missing.
 			s.batch(r, s.ipv4(gatewayAddr, 17, i/4, 1<<13|(i%4)*700/8+(i%4)*4000, piece))
 		}
 		s.flush(r)
@@ -118,7 +120,7 @@ var gatewayAddr = netip.AddrFrom4([4]byte{10, 118, 110, 254})
 
 func addrOf(port int) [4]byte { return [4]byte{10, 118, 110, byte(port + 1)} }
 
-// sender is the attacker as a guest that sends, and so has told where it is.
+// sender connects the attacker as a guest that sends, so that the switch has learned its address.
 func (w *world) sender() (*attacker, *ring) {
 	a := w.attacker.connect().share()
 	r := a.start(1, 256)
@@ -126,8 +128,7 @@ func (w *world) sender() (*attacker, *ring) {
 	return a, r
 }
 
-// settle waits until the process has been as busy as it will, and counts its descriptors, until these are no more for
-// 20 looks.
+// settle counts the process's descriptors until their number has not grown for 20 times.
 func (w *world) settle() {
 	for n := 0; n < 20; n++ {
 		before := w.files
@@ -145,7 +146,7 @@ const (
 	batchLen   = 128
 )
 
-// batch sends frames when there are enough.
+// batch collects frames, and sends them when there are enough.
 func (a *attacker) batch(r *ring, frames ...[]byte) {
 	for _, f := range frames {
 		a.waiting = append(a.waiting, f)
@@ -155,7 +156,7 @@ func (a *attacker) batch(r *ring, frames ...[]byte) {
 	}
 }
 
-// flush sends what batch has, and waits until it is done with.
+// flush sends the frames that batch has collected, and waits until their chains are returned.
 func (a *attacker) flush(r *ring) {
 	a.t.Helper()
 	before := a.usedIdx(r)

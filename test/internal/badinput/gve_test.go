@@ -100,7 +100,7 @@ func (g *gveClient) bell(index int, v uint32) error {
 	return g.Post(doorbellsBAR, 4*uint64(index), le.AppendUint32(nil, v))
 }
 
-// start starts the admin queue with n slots, and has resources for a pair of queues if it is to.
+// start starts the admin queue with n slots.
 func (g *gveClient) start(n int) {
 	g.t.Helper()
 	if g.aq == 0 {
@@ -126,7 +126,7 @@ func (g *gveClient) slot(n int, op uint32, vs ...any) []byte {
 	return s
 }
 
-// command has a command carried out, which must pass.
+// command sends a command, which must pass.
 func (g *gveClient) command(op uint32, vs ...any) {
 	g.t.Helper()
 	s := g.slot(slots, op, vs...)
@@ -190,7 +190,7 @@ func (g *gveClient) packet(q *gveQueue, addr uint64, n int, last bool) {
 	q.posted++
 }
 
-// segmented adds the transmit descriptor that has the packet behind it cut into segments.
+// segmented adds the transmit descriptor that makes the NIC cut the following packet into segments.
 func (g *gveClient) segmented(q *gveQueue) {
 	b := g.at(q.ring+uint64(q.posted)%uint64(q.size)*16, 16)
 	clear(b)
@@ -207,7 +207,8 @@ func (g *gveClient) show(doorbell int, q *gveQueue) {
 	testkit.OK(g.t, g.bell(doorbell, q.posted%uint32(q.size)))
 }
 
-// completion looks at the next completion of n bytes, whose word at off has the generation bit: nil if there is none.
+// completion returns the next completion of n bytes, whose word at off has the generation bit; nil
+// if there is none.
 func (g *gveClient) completion(q *gveQueue, n, off int, generation uint32) []byte {
 	b := g.at(q.compl+uint64(q.seen)%uint64(q.size)*uint64(n), n)
 	want := generation // of the first lap
@@ -236,7 +237,7 @@ func (g *gveClient) up(txSize, rxSize int) (tx, rx *gveQueue) {
 	return tx, rx
 }
 
-// send sends frames, as many at a time as there is space for, and waits until they are done with.
+// send sends frames, as many at a time as there is space for, and waits until they are completed.
 func (g *gveClient) send(q *gveQueue, frames ...[]byte) {
 	g.t.Helper()
 	if g.next+1<<20 > ramSize {

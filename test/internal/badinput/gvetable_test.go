@@ -191,7 +191,7 @@ var gveTable = []row{
 // high is where a client's memory lies once more, page by page.
 const high = 1 << 44
 
-// scatter maps 64 pages, none of which lies behind the one before in the file, at one address after another.
+// scatter maps 64 pages at consecutive addresses, whose places in the file are not consecutive.
 func (g *gveClient) scatter() {
 	g.t.Helper()
 	for i := range uint64(64 + 8) {
@@ -219,7 +219,7 @@ func (g *gveClient) posted(cmd vfiouser.Command, body []byte, fds ...int) {
 		FDs: fds}))
 }
 
-// errno says that a request was refused, with one of these.
+// errno fails the test unless a request was refused with one of these errors.
 func (w *world) errno(err error, want ...unix.Errno) {
 	w.t.Helper()
 	var e *vfiotest.Error
@@ -228,7 +228,7 @@ func (w *world) errno(err error, want ...unix.Errno) {
 	}
 }
 
-// meet has the switch learn a client's address.
+// meet sends a frame, so that the switch learns the client's address.
 func (w *world) meet(c *gveClient, tx *gveQueue) {
 	w.t.Helper()
 	c.send(tx, frameTo(net.HardwareAddr{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}, c.mac))

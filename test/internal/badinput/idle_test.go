@@ -16,13 +16,13 @@ const idlePorts = 64
 // idleEnv says for how long the process is watched, as 10s.
 const idleEnv = "BADINPUT_IDLE"
 
-// idleTries is how many times the process is watched at most: what starting leaves to do ends by itself, and the
-// runtime collects garbage every two minutes.
+// idleTries is the most times that the process is watched: work that is left from the start ends by
+// itself, and the Go runtime collects garbage every two minutes.
 const idleTries = 10
 
-// The server does nothing while its guests do nothing: in a second no tick of processor time is counted, and no thread
-// wakes up, so there is no timer that comes as often. Each port has a guest that has started its rings, has said where
-// it is, and has posted buffers.
+// The server does nothing while its guests do nothing: in a second it uses no tick of processor
+// time, and no thread wakes up, so no timer fires that often. Each port has a guest that has
+// started its rings, has sent a frame, and has posted buffers.
 //
 // Invariant: cmd/vnic: A port whose guest does nothing costs no processor time.
 func TestIdlePortsDoNothing(t *testing.T) {
@@ -64,7 +64,7 @@ func (s *server) idle(t *testing.T, model string, port int) {
 	g.give(time.Now())
 }
 
-// wakes is how often threads of the process, and of those that it started, have run after they slept.
+// wakes returns how often threads of the process and of its children have been woken up.
 func (s *server) wakes(t *testing.T) (n int) {
 	t.Helper()
 	for _, pid := range s.processes(t) {
@@ -83,7 +83,7 @@ func (s *server) wakes(t *testing.T) (n int) {
 	return n
 }
 
-// processes are the server and what it has started.
+// processes returns the server's process and its children.
 func (s *server) processes(t *testing.T) (pids []int) {
 	t.Helper()
 	pids = []int{s.cmd.Process.Pid}

@@ -13,7 +13,8 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// innocents are two guests that send each other one frame after another: the next when the one before has come.
+// innocents are two guests that send each other one frame after another: each when the previous one
+// has arrived.
 type innocents struct {
 	a, b *guest
 	stop chan struct{}
@@ -27,7 +28,7 @@ type innocents struct {
 // guest is a guest with a driver that behaves.
 type guest struct {
 	mac      net.HardwareAddr
-	want     atomic.Pointer[[]byte]                // the frame that came tells of
+	want     atomic.Pointer[[]byte]                // the frame whose arrival is reported by came
 	came     chan *[]byte                          // it came: 2 long, for one that came late as well
 	count    atomic.Uint64                         // frames that came
 	transmit func(frame []byte) (n int, err error) // sends a frame, if there is room for it
@@ -60,7 +61,7 @@ func (g *guest) Receive(frames []driver.RxFrame) {
 	}
 }
 
-// receive takes a frame, and says so if it is the one that is waited for.
+// receive takes a frame, and reports it if it is the awaited one.
 func (g *guest) receive(frame []byte) {
 	g.count.Add(1)
 	want := g.want.Load()
@@ -115,8 +116,8 @@ func talk(t *testing.T, a, b *guest) *innocents {
 	return in
 }
 
-// meet has the switch know a guest, and sees that another one's buffers are there: what is sent to all, or to somebody
-// that the switch does not know yet, waits for nobody.
+// meet sends frames until the switch knows the guest's address and the other guest has buffers:
+// frames to unknown or group addresses are dropped if a receiver has none.
 func (g *guest) meet(t *testing.T, other *guest) {
 	t.Helper()
 	hello := g.frame(net.HardwareAddr{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}, 0)
@@ -136,7 +137,7 @@ func (in *innocents) exchange(t *testing.T, from, to *guest, n byte) bool {
 		<-to.came
 	}
 	start := time.Now()
-	for sent := 0; sent == 0; runtime.Gosched() { // the ring may be full of what a row has it send
+	for sent := 0; sent == 0; runtime.Gosched() { // the ring may be full of frames that a row sends
 		var err error
 		if sent, err = from.transmit(want); err != nil {
 			t.Errorf("an innocent guest cannot send: %v", err)

@@ -17,11 +17,12 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// scaleEnv has the measurements of how costs grow run.
+// scaleEnv is set to run the measurements of how costs grow.
 const scaleEnv = "BADINPUT_SCALE"
 
-// scaleColdEnv has each receiver of portsFromOne use 256 buffers, so that how much memory is written grows with their
-// number. Without it as many are in use in all, however many there are.
+// scaleColdEnv makes each receiver of portsFromOne use 256 buffers, so that the amount of written
+// memory grows with their number. Without it all receivers together use the same number of buffers,
+// however many receivers there are.
 const scaleColdEnv = "BADINPUT_SCALE_COLD"
 
 // Bounds of growth: test/27-scale.sh says what they mean.
@@ -38,12 +39,12 @@ const (
 	scaleRing  = 256                   // frames that are out, of each transmit queue
 	scaleLen   = 64                    // bytes of a frame
 	rulePort   = 10000                 // of the first rule
-	// scaleFeatures are those of a guest as Linux is one: partial checksums and TSO as well.
+	// scaleFeatures are the features of a guest with Linux: also partial checksums and TSO.
 	scaleFeatures = features | 1<<1 | 1<<7 | 1<<8 | 1<<11 | 1<<12
 )
 
-// end is the driver's end of a ring whose chains are in their places for good: what it costs to send with it, or to
-// give buffers back, is hardly anything, and is no part of the server's time.
+// end is the driver's end of a ring whose chains never change place. Sending, or posting buffers,
+// costs hardly anything, and the cost is not in the server's process.
 type end interface {
 	look() (n int) // how many chains came back since
 	show(n int)    // gives the device n chains more
@@ -86,7 +87,8 @@ func (l *loop) spread(k int) {
 	}
 }
 
-// show kicks if the device wants that; and once more in a while, as its wish may have been missed.
+// show makes n more chains available and kicks if the device asks for it; now and then it kicks
+// anyway, because it may have missed the request.
 func (l *loop) show(n int) {
 	if l.shown += uint16(n); n > 0 {
 		dma.StoreWord(l.a.ram[l.r.avail:], uint32(l.shown)<<16|1) // VIRTQ_AVAIL_F_NO_INTERRUPT: we poll
@@ -301,7 +303,8 @@ func (a *arm) run(t *testing.T, s *server, pids []int) (perFrame float64) {
 	return perFrame
 }
 
-// spent is the processor time of all threads of the processes, also of those that have ended.
+// spent returns the processor time of all threads of the processes, including threads that have
+// ended.
 func spent(t *testing.T, pids []int) (sum time.Duration) {
 	t.Helper()
 	for _, pid := range pids {
@@ -312,8 +315,8 @@ func spent(t *testing.T, pids []int) (sum time.Duration) {
 	return sum
 }
 
-// What a small frame costs the server, in processor time of all its threads, does not grow with the number of ports in
-// use, queues or rules by more than the bounds.
+// The server's processor time for a small frame, over all threads, grows with the number of ports
+// in use, queues or rules by no more than the bounds.
 func TestCostsGrowSlowly(t *testing.T) {
 	if os.Getenv(scaleEnv) == "" {
 		t.Skip("takes minutes: test/27-scale.sh")
@@ -326,7 +329,7 @@ func TestCostsGrowSlowly(t *testing.T) {
 	t.Run("gve/fan", func(t *testing.T) { portsFromOne(t, "gve") })
 }
 
-// portsInUse has each port in use send to the next.
+// portsInUse measures with each port in use sending to the next.
 func portsInUse(t *testing.T, model string) {
 	s := serve(t, 64, "--nic", model, "--gateway", "off", "--queues", "1")
 	var guests []*scaleGuest
@@ -349,8 +352,8 @@ func portsInUse(t *testing.T, model string) {
 	compare(t, s, arms, true)
 }
 
-// portsFromOne has one port send to all others in use in turn, as many frames as divide 256 among them. It is measured
-// and not judged: test/27-scale.sh says why.
+// portsFromOne measures with one port sending to all others in use in turn; 256 frames are divided
+// among them. The result is not judged: test/27-scale.sh has the reason.
 func portsFromOne(t *testing.T, model string) {
 	s := serve(t, 64, "--nic", model, "--gateway", "off", "--queues", "1")
 	from := s.scaleGuest(t, model, 0, 1, scaleRing)
@@ -378,7 +381,8 @@ func portsFromOne(t *testing.T, model string) {
 	compare(t, s, arms, false)
 }
 
-// queuesInUse has queues of one port send to as many of another, one flow each.
+// queuesInUse measures with queues of one port sending to as many queues of another port, one flow
+// each.
 func queuesInUse(t *testing.T) {
 	const most = 8
 	s := serve(t, 2, "--gateway", "off", "--queues", strconv.Itoa(most))
@@ -397,8 +401,8 @@ func queuesInUse(t *testing.T) {
 	compare(t, s, arms, true)
 }
 
-// rulesInUse has one port send to others with a number of rules each; no frame is of the same flow as the one before,
-// and they are spread over the rules.
+// rulesInUse measures with one port sending to others that have a number of rules each. Successive
+// frames are of different flows, spread over the rules.
 func rulesInUse(t *testing.T) {
 	sizes := []int{1, 4, 16, 64, 256, 1024}
 	s := serve(t, 1+len(sizes), "--gateway", "off", "--queues", "1")

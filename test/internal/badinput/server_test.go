@@ -29,7 +29,7 @@ type server struct {
 	end  chan error
 }
 
-// programEnv names a vnic to try in the place of one that is built from this tree.
+// programEnv names the vnic program to test instead of one that is built from this tree.
 const programEnv = "BADINPUT_VNIC"
 
 // serve starts a vnic with so many ports.
@@ -63,7 +63,7 @@ func serve(t *testing.T, ports int, args ...string) *server {
 	return s
 }
 
-// Write keeps what the process says.
+// Write records the output of the process.
 func (s *server) Write(b []byte) (int, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -85,14 +85,14 @@ func (s *server) dial(port int) *net.UnixConn {
 
 // cost is what the process has used.
 type cost struct {
-	memory int // bytes now, not those of files
+	memory int // bytes now, without mapped files
 	peak   int // the same, at most since forget
 	ticks  int // of processor time, 10 ms each
 	lines  int // of log
 	files  int // descriptors
 }
 
-// cost measures.
+// cost measures what the process has used.
 func (s *server) cost() (c cost) {
 	s.t.Helper()
 	status := s.proc("status")

@@ -14,24 +14,24 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// receiver is a guest that takes as many frames as it is told to.
+// receiver is a guest that posts receive buffers at a given rate.
 type receiver struct {
 	mac    net.HardwareAddr
 	ip     [4]byte
 	say    func(frame []byte)   // sends a frame
-	post   func(n uint64)       // gives so many buffers
+	post   func(n uint64)       // posts n buffers
 	used   func() (all uint64)  // buffers that came back
-	space  uint64               // buffers that there may be
+	space  uint64               // maximum of posted buffers
 	posted uint64               // taker's
 	rate   atomic.Pointer[rate] // of takers
 }
 
-// rate says when a receiver gives a buffer.
+// rate returns how many buffers a receiver posts now.
 type rate func(now time.Time, free uint64) (buffers uint64)
 
 func quick(_ time.Time, free uint64) uint64 { return free }
 
-// perSecond gives n buffers a second.
+// perSecond returns a rate of n buffers a second.
 func perSecond(n int) rate {
 	start, given := time.Now(), 0
 	return func(now time.Time, free uint64) uint64 {
@@ -154,7 +154,7 @@ func alternate(t *testing.T, from *guest, d time.Duration, frames ...[]byte) {
 	}
 }
 
-// slowEnv has the measurements of slow receivers run.
+// slowEnv is set to run the measurements of slow receivers.
 const slowEnv = "BADINPUT_SLOW"
 
 // Pairs of measurements, and how long each is; what runs before it is not counted.
@@ -164,8 +164,9 @@ const (
 	before  = 200 * time.Millisecond
 )
 
-// A receiver that takes what is sent to it has 90 % of its share of what a sender sends, whatever another one takes.
-// Its share is what it gets when the other takes all as well; ratios are of measurements one after the other.
+// A receiver that takes all its frames gets 90 % of its share of a sender's frames, however slowly
+// another receiver takes its own. The share is what it gets when the other receiver also takes all;
+// a ratio compares two successive measurements.
 func TestOthersKeepTheirShare(t *testing.T) {
 	if os.Getenv(slowEnv) == "" {
 		t.Skip("takes minutes: test/23-slow.sh")

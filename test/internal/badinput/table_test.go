@@ -15,7 +15,7 @@ import (
 	"vnic.dev/vnic/virtq"
 )
 
-// class is what is bad about an input, and layer where it comes in.
+// class is the kind of a bad input, layer the part of vnic that reads it first.
 type (
 	class string
 	layer string
@@ -50,7 +50,8 @@ const (
 
 var layers = []layer{messages, txRing, rxRing, frames, commands, gateway, vfio, registers, gveTx, gveRx}
 
-// model is the device model that has a layer. Of what both have, frames and what is behind them, the code is one.
+// model returns the device model to which a layer belongs. Frames and the layers behind them are
+// the same code for both models.
 func (l layer) model() string {
 	switch l {
 	case vfio, registers, gveTx, gveRx:
@@ -66,16 +67,16 @@ type bound struct {
 	cpu    time.Duration
 	lines  int           // of log
 	files  int           // descriptors, where the row counts them
-	left   int           // of these, those that are left
+	left   int           // descriptors that stay open
 	stall  time.Duration // of an innocent frame
 }
 
 const mib = 1 << 20
 
-// few is what a row costs that costs nothing to speak of.
+// few is the bound of rows that cost next to nothing.
 var few = bound{memory: 16 * mib, peak: 32 * mib, cpu: 4 * time.Second, lines: 110, stall: time.Second}
 
-// quiet is what a row costs of which a peer says little in the log, as what it repeats is not said again.
+// quiet is the bound of rows that write few log lines, because repeated lines are not logged.
 var quiet = bound{memory: few.memory, peak: few.peak, cpu: few.cpu, lines: 40, stall: few.stall}
 
 // row is a bad input.
@@ -83,12 +84,12 @@ type row struct {
 	class  class
 	layer  layer
 	name   string
-	answer string // what the one who sends it gets
+	answer string // the answer that the sender gets
 	input  func(w *world)
 	bound  bound
 }
 
-// reps is how often a row does what it does.
+// reps is how often a row repeats its input.
 const reps = 1000
 
 // table is the table, but for the rows that need file systems of their own: onFiles.
@@ -234,8 +235,8 @@ func heads(n uint16) (hs []uint16) {
 	return hs
 }
 
-// longChains shares as many regions as there may be, side by side, a page each, and makes a ring of the largest size
-// whose chains have n descriptors, each of which crosses from one region to the next.
+// longChains shares the maximum number of regions, adjacent pages, and makes a ring of the largest
+// size whose chains have n descriptors; each descriptor crosses from one region to the next.
 func (w *world) longChains(queue int, flags uint16, n uint64) (*attacker, *ring) {
 	a := w.attacker.connect()
 	const pages, size = 400, 32768
@@ -291,7 +292,8 @@ func (a *attacker) tooLittle(r *ring, n uint16) []uint16 {
 	return heads(n)
 }
 
-// await waits until n chains have come back, or the queue has stopped, which a chain that is too long has it do.
+// await waits until n chains have come back, or the queue has stopped because of a chain that is
+// too long.
 func (a *attacker) await(r *ring, n uint16) {
 	a.t.Helper()
 	testkit.Eventually(a.t, "the ring is looked at", func() bool {
@@ -299,7 +301,8 @@ func (a *attacker) await(r *ring, n uint16) {
 	})
 }
 
-// introduce has the switch learn an attacker's address, and starts its transmit ring for that.
+// introduce starts an attacker's transmit ring and sends a frame, so that the switch learns its
+// address.
 func (w *world) introduce(a *attacker) {
 	w.t.Helper()
 	broadcast := net.HardwareAddr{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}
@@ -311,7 +314,8 @@ func frameTo(to, from net.HardwareAddr) []byte {
 	return append(b, make([]byte, 100)...)
 }
 
-// flood has an innocent guest send frames to an attacker, beside those that it sends to the other.
+// flood makes an innocent guest send frames to an attacker, in addition to its frames to the other
+// innocent guest.
 func (w *world) flood(a *attacker, n int) { w.floodMAC(a.mac, n) }
 
 func (w *world) floodMAC(to net.HardwareAddr, n int) {
@@ -330,7 +334,7 @@ func (w *world) controlFrames() uint64 {
 	return w.a.control() + w.b.control()
 }
 
-// noControl says that no innocent guest got a control frame from another.
+// noControl fails the test if an innocent guest got a control frame from another guest.
 func (w *world) noControl() {
 	w.t.Helper()
 	if n := w.controlFrames() - w.control; n > 0 {
@@ -338,7 +342,8 @@ func (w *world) noControl() {
 	}
 }
 
-// forged is a frame of which a partial checksum makes a control frame: of its source and EtherType.
+// forged returns a frame whose partial checksum, when completed, would turn it into a control
+// frame, with that source and EtherType.
 func forged(to net.HardwareAddr) ([]byte, [12]byte) {
 	b := append(append([]byte{}, to...), 2, 0x76, 0x6e, 0x69, 0x63, 0x77, 0x99, 0xb5)
 	b = append(b, make([]byte, 60)...)

@@ -1,11 +1,11 @@
-// Command bareguest is the least of a guest, with nothing of vnic's in it but the tool that is
-// given, such as a user has. On the host it writes an initramfs,
+// Command bareguest makes a minimal guest like a user's own, whose only file of vnic is the given
+// tool. On the host it writes an initramfs,
 //
 //	bareguest -o initrd -tool ./devmem a.ko.xz b.ko.xz
 //
-// and in that it is /init: it mounts what is usual, loads the modules in their order, runs the tool
-// with the words behind -- of the kernel's command line, and tells the console what the tool has
-// written to stdout, and how it ended.
+// and in that initramfs it is /init: it mounts the usual file systems, loads the modules in their
+// order, runs the tool with the words after -- of the kernel's command line, and prints the tool's
+// output and exit status on the console.
 package main
 
 import (

@@ -1,4 +1,4 @@
-// Package conditions holds JSON against conditions of the form A OP B, as
+// Package conditions checks JSON documents against conditions of the form A OP B, such as
 //
 //	runs.0.tx.device == runs.0.bytes
 //	runs.0.tx.host == 0
@@ -17,10 +17,10 @@ import (
 	"strings"
 )
 
-// Document is a JSON value, by the paths of all that is in it.
+// Document maps the path of each value in a JSON document to the value.
 type Document map[string]string
 
-// Read reads one.
+// Read reads a JSON document.
 func Read(r io.Reader) (Document, error) {
 	v, err := decode(r)
 	if err != nil {
@@ -31,7 +31,8 @@ func Read(r io.Reader) (Document, error) {
 	return d, nil
 }
 
-// Holds says whether a condition holds, and names it with both values, or says what is wrong with it.
+// Holds reports whether a condition is true. The text has the condition with both values, or an
+// error of the condition.
 func (d Document) Holds(condition string) (bool, string) { return check(d, condition) }
 
 func decode(r io.Reader) (v any, err error) {

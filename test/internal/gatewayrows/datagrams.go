@@ -98,7 +98,7 @@ func (p *prober) df() (string, string, error) {
 	return "yes", fmt.Sprintf("the guest's path has %d", mtu), nil
 }
 
-// same6 measures of UDP over IPv6 what the rows have of IPv4.
+// same6 measures over UDP and IPv6 what the rows measure over IPv4.
 func (p *prober) same6() (string, string, error) {
 	if err := p.await6(); err != nil {
 		return "", "", err
@@ -120,7 +120,7 @@ func (p *prober) same6() (string, string, error) {
 	return "yes", "TFTP, unreachable and DF as by IPv4; what the guest cuts for the path arrives", nil
 }
 
-// cut sends what is longer than the guest knows that the path takes, and leaves it to the guest to cut it.
+// cut sends datagrams that are longer than the path MTU, which the guest's kernel has to fragment.
 func (p *prober) cut() (string, string, error) {
 	c, err := p.dialUDP(echoPort)
 	if err != nil {
@@ -180,7 +180,8 @@ func (p *prober) bursts() (string, string, error) {
 	return p.share(in+back, 2*bursts), fmt.Sprintf("%d of %d to the guest, %d from it", in, bursts, back), nil
 }
 
-// dfAgain sends a datagram of which this machine knows that it is longer than the path takes: it is told once.
+// dfAgain sends datagrams that are longer than the path MTU that this machine knows already: the
+// guest must get one error.
 func (p *prober) dfAgain() (string, string, error) {
 	errs, err := icmp.ListenPacket("ip4:icmp", "0.0.0.0")
 	if err != nil {
@@ -215,5 +216,5 @@ func (p *prober) dfAgain() (string, string, error) {
 	if n != 1 {
 		return "no", fmt.Sprintf("the guest is told %d times", n), nil
 	}
-	return "yes", "the guest is told once", nil
+	return "yes", "the guest gets the error once", nil
 }

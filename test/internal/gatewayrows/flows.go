@@ -6,7 +6,8 @@ import (
 	"sync"
 )
 
-// thousand opens as many connections and flows of UDP, and asks each when all are there. The connections stay.
+// thousand opens 1,000 TCP connections and 1,000 UDP flows, and sends a request on each when all
+// are open. The connections stay open.
 func (p *prober) thousand() (string, string, error) {
 	tcp, conns := p.open("tcp")
 	p.kept = conns
@@ -24,8 +25,8 @@ func (p *prober) afterReset() (string, string, error) {
 	return p.share(n, flows), fmt.Sprintf("%d of %d new connections from the same ports", n, flows), nil
 }
 
-// open opens a thousand flows, and counts those that answer when all are there. Their ports are the same each time, and
-// none that this machine's kernel gives to others.
+// open opens a thousand flows, and counts the answers when all are open. It uses the same ports
+// each time, outside of this machine's range of ephemeral ports.
 func (p *prober) open(network string) (answers int, conns []net.Conn) {
 	var mu sync.Mutex
 	each := func(n int, f func(i int)) {

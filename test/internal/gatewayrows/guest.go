@@ -17,8 +17,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// guest gives each NIC a network namespace, with a process of its own that measures the rows, and has them do it one
-// after another. When all have, the guest begins anew, without a word to the gateways.
+// guest moves each NIC to a network namespace, with a process that measures the rows, and runs
+// these processes one after another. When all have ended, the guest restarts without closing its
+// connections.
 func guest() error {
 	type process struct {
 		name string

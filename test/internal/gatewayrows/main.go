@@ -1,11 +1,11 @@
 // Command gatewayrows measures what three gateways of one guest do: vnic's, QEMU's slirp and passt. 55-gateway.sh runs
 // it on both sides, and writes docs/gateway.md with it.
 //
-//	gatewayrows serve NETNS   the world's servers, in that network namespace, and those of this machine, in its own:
-//	                          a row that a guest has measured is a line of JSON on stdout
-//	gatewayrows guest         in the guest: all rows, then it begins anew, and measures the last one
-//	gatewayrows table ROWS    the table of docs/gateway.md, of what serve has printed; status 1: a row but the rates
-//	                          has both others better than ours
+//	gatewayrows serve NETNS   runs the world's servers in that network namespace, and this machine's servers in the
+//	                          current one: it prints each row that the guest has measured as a line of JSON
+//	gatewayrows guest         in the guest: measures all rows, restarts the guest, and measures the last row
+//	gatewayrows table ROWS    prints the table of docs/gateway.md from the output of serve; status 1: in a row other
+//	                          than the rates both others are better than vnic
 package main
 
 import (
@@ -33,8 +33,8 @@ func main() {
 	}
 }
 
-// gateways in the order of the table. Each has addresses of the world to itself: what the kernel of this machine
-// remembers of a path for one is nothing to the next.
+// gateways in the order of the table. Each uses other addresses of the world, so that path MTUs
+// that this machine's kernel remembers for one have no effect on the next.
 var gateways = []gateway{
 	{name: "vnic", mac: "02:76:6e:69:00:01", world: "10.99.2.2", world6: "fd99:2::2", forward: 7011},
 	{name: "slirp", mac: "52:54:00:00:02:15", world: "10.99.2.3", world6: "fd99:2::3", forward: 7012},

@@ -47,7 +47,7 @@ func (p *prober) rows() error {
 	return nil
 }
 
-// report measures a row. What fails is what the gateway does.
+// report measures a row and sends the result. If the measurement fails, the row's verdict is "no".
 func (p *prober) report(name string, f func() (verdict, text string, err error)) error {
 	r := row{Gateway: p.name, Name: name}
 	var err error
@@ -61,8 +61,8 @@ func (p *prober) report(name string, f func() (verdict, text string, err error))
 	return p.ask("/row", r, nil)
 }
 
-// share is the verdict of n that arrive, of so many. vnic must lose none; what the others have, by a hair, is the same
-// each time: a twentieth makes no difference.
+// share returns the verdict for n arrivals out of of. vnic must lose none. For the other gateways a
+// twentieth more or less makes no difference, so that their verdict is the same each time.
 func (p *prober) share(n, of int) string {
 	slack := 0
 	if p.name != gateways[0].name {
@@ -77,7 +77,7 @@ func (p *prober) share(n, of int) string {
 	return "some"
 }
 
-// ask asks a control.
+// ask sends a request to the control server.
 func (p *prober) ask(path string, body, answer any) error {
 	b, err := json.Marshal(body)
 	if err != nil {

@@ -1,4 +1,4 @@
-// Package gpulab judges the driver of guests' GPUs in QEMU: vnicgpu.ko (guest-images/vnicgpu).
+// Package gpulab tests vnicgpu.ko (guest-images/vnicgpu), the driver of guests' GPUs, in QEMU.
 package gpulab
 
 import (
@@ -42,7 +42,7 @@ func boot(t *testing.T) *guest {
 	return &guest{m, l.Port(0).GPU()}
 }
 
-// run runs the program, which is to succeed, and gives what it prints.
+// run runs the program, which must succeed, and returns its output.
 func (g *guest) run(t *testing.T, args ...string) string {
 	t.Helper()
 	r := call(t, g.Guest, args...)
@@ -52,7 +52,7 @@ func (g *guest) run(t *testing.T, args ...string) string {
 	return r.Stdout
 }
 
-// quiet checks that the kernel has had nothing to complain about.
+// quiet checks that the kernel's log has no complaint.
 func (g *guest) quiet(t *testing.T) {
 	t.Helper()
 	log := g.run(t, "log")
@@ -79,7 +79,8 @@ func TestPrivatePages(t *testing.T) {
 	g := boot(t)
 	t.Log(g.run(t, "private-long"))
 
-	// The host sees them where the driver says that they are: what was there before is other bytes.
+	// The host finds the pages' bytes where the driver reports them; before, that memory had other
+	// bytes.
 	const size = 1 << 20
 	poison := bytes.Repeat([]byte{0x5a}, gpuMemory)
 	testkit.Must(g.gpu.File.WriteAt(poison, 0))(t)

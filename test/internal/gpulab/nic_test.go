@@ -17,8 +17,9 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// pagingNIC is a NIC that has pages of a guest's programs on demand, of which only that is there: it reads and writes
-// by what the driver says, and does what the mailbox asks. gpudriver-test commands it. All of it is one goroutine's.
+// pagingNIC is the part of a NIC that uses pages of a guest's programs on demand: it reads and
+// writes at the addresses that the driver gives, and answers the mailbox. gpudriver-test commands
+// it. One goroutine does all of it.
 type pagingNIC struct {
 	t       *testing.T
 	g       *guest
@@ -27,9 +28,9 @@ type pagingNIC struct {
 	control testnic.Control
 	box     *mailbox.Mailbox
 	mode    uint64
-	unfreed []int // slots that were given up while it was dead: it frees them when it is not
+	unfreed []int // slots of invalidations that it has not answered while it was dead
 	log     []mailbox.Request
-	logged  uint64 // also those that the log has no room for
+	logged  uint64 // all requests, also those for which the log has no room
 
 	// Counting up, while region is not 0.
 	region  uint32
@@ -39,15 +40,15 @@ type pagingNIC struct {
 	counts  [testnic.Counts]uint64
 }
 
-// entry is what the NIC knows of a page.
+// entry is the NIC's table entry for a page.
 type entry struct {
-	word  []byte // where it writes; nil: it may not
+	word  []byte // the memory to write to; nil: none
 	vram  bool
-	taken uint32 // generation of the last invalidation
-	known bool   // there was one
+	taken uint32 // generation of the last invalidation of the page
+	known bool   // there was an invalidation
 }
 
-// serve is a NIC for a guest, until the test ends.
+// serve runs a NIC for a guest until the test ends.
 func serve(t *testing.T, g *guest) {
 	t.Helper()
 	testkit.Equal(t, "files of RAM", len(g.Machine.Physical()), 1)
@@ -81,9 +82,9 @@ func serve(t *testing.T, g *guest) {
 	})
 }
 
-// step does what there is to do, and tells whether there was anything.
+// step does all work that is due, and reports whether there was any.
 func (n *pagingNIC) step() (busy bool) {
-	commanded := n.control.Commanded() // then what the program has seen Linux ask before it is in the log
+	commanded := n.control.Commanded() // read before the log, so that the log is complete
 	if n.box != nil {
 		n.box.Poll(func(r mailbox.Request) {
 			busy = true
@@ -101,7 +102,7 @@ func (n *pagingNIC) step() (busy bool) {
 	return busy
 }
 
-// takeBack lets go of pages. The log has it before the guest goes on.
+// takeBack drops the entries of pages. It logs the request before the guest goes on.
 func (n *pagingNIC) takeBack(r mailbox.Request) {
 	if n.logged++; len(n.log) < testnic.MaxLog {
 		n.log = append(n.log, r)
@@ -133,7 +134,7 @@ func (n *pagingNIC) takeBack(r mailbox.Request) {
 			*e = entry{taken: r.Generation, known: true}
 		}
 	}
-	// What it wrote last it read before: the guest has moved the page meanwhile.
+	// The NIC reads back the values that it wrote: the guest has moved the page meanwhile.
 	var values []uint32
 	for _, e := range old {
 		values = append(values, dma.LoadWord(e.word))
@@ -150,7 +151,7 @@ func (n *pagingNIC) takeBack(r mailbox.Request) {
 	}
 }
 
-// place is 8 bytes of memory that the driver names; nil: there is none.
+// place returns 8 bytes of memory at an address from the driver; nil: there is no such memory.
 func (n *pagingNIC) place(kind gpudriver.Kind, addr uint64) []byte {
 	mem := n.ram
 	switch kind {
@@ -226,7 +227,7 @@ func (n *pagingNIC) do(c *testnic.Command, r *testnic.Result) (err error) {
 	return err
 }
 
-// count counts up what it may, and asks for the rest.
+// count increments the word in each page that it may write, and requests the other pages.
 func (n *pagingNIC) count() {
 	if n.asked != nil && !n.control.Requested() {
 		if r := n.control.GetResponse(); !n.hold(r) {
@@ -255,7 +256,8 @@ func (n *pagingNIC) count() {
 	}
 }
 
-// hold has a NIC that believes all answers take one only when one of its pages was taken back after it.
+// hold keeps an answer until one of its pages has been invalidated after it, for the faulty NIC
+// that accepts outdated answers.
 func (n *pagingNIC) hold(r testnic.Response) bool {
 	if n.mode != testnic.Believes || r.Places == (testnic.Response{}).Places {
 		return false
@@ -263,10 +265,10 @@ func (n *pagingNIC) hold(r testnic.Response) bool {
 	return !slices.ContainsFunc(n.table[n.asked.First:][:n.asked.N], func(e entry) bool { return e.after(r) })
 }
 
-// after tells whether the page was taken back after an answer.
+// after reports whether the page was invalidated after the driver gave an answer.
 func (e entry) after(r testnic.Response) bool { return e.known && int32(e.taken-r.Generation) > 0 }
 
-// learn takes an answer of the driver's, but for what was taken back after it.
+// learn enters the pages of an answer, except pages that were invalidated after it.
 func (n *pagingNIC) learn(r testnic.Response) {
 	q := *n.asked
 	n.asked = nil

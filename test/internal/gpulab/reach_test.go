@@ -20,7 +20,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// images are guests' with the driver and its test.
+// images builds images of guests with the driver and its test program.
 func images(t *testing.T) *machine.Images {
 	t.Helper()
 	modules := append(slices.Clone(machine.SoftwareFor(lab.GVE).Modules), guestimages.GPUModule)
@@ -28,7 +28,7 @@ func images(t *testing.T) *machine.Images {
 		Files: map[string]string{"bin/gpudriver-test": machinetest.Program(t, program)}})
 }
 
-// up has a guest's interface be up.
+// up brings a guest's interface up.
 func up(t *testing.T, m *machine.Guest, p *lab.Port) {
 	t.Helper()
 	n := testkit.Must(guestnet.Apply(t.Context(), m.Agent(), guestnet.Config{Interfaces: []guestnet.Interface{{
@@ -43,17 +43,18 @@ func call(t *testing.T, m *machine.Guest, args ...string) agent.ExecResult {
 	return testkit.Must(agent.Run.Call(t.Context(), m.Agent(), x))(t)
 }
 
-// kernelCase is a guest, and what its kernel does when GPU memory is to be bound.
+// kernelCase describes a guest, and the result that is expected when its kernel is asked to bind
+// GPU memory.
 type kernelCase struct {
 	name    string
 	routing pcie.Routing
-	below   string // what NIC and GPU are below: the switch x or the socket s
+	below   string // above NIC and GPU: the switch x or the socket s
 	iommu   string // words of the kernel's command line, for a guest with an IOMMU; "": it has none
-	domain  string // then: what the log says that the IOMMU does
-	log     string // what the kernel's log says of the refusal; "": it binds
+	domain  string // with an IOMMU: its type in the kernel's log
+	log     string // the reason of a refusal in the kernel's log; "": it binds
 }
 
-// judge boots guests at the same time, and looks at what their kernels do.
+// judge boots guests at the same time, and checks what their kernels do.
 func judge(t *testing.T, list ...kernelCase) {
 	t.Helper()
 	im := images(t)

@@ -1,5 +1,6 @@
-// Package guestops is what the programs of tests' guests share: operations that the host calls, requests
-// to the kernel by generic netlink, and what of its log is a complaint.
+// Package guestops is shared by the programs of the tests' guests: it has operations that the host
+// calls, requests to the kernel by generic netlink, and an expression for complaints in the
+// kernel's log.
 package guestops
 
 import (
@@ -37,8 +38,8 @@ func Main[A any](ops map[string]func(context.Context, *A) (any, error)) {
 	os.Exit(boot.Main(os.Args))
 }
 
-// Splat is what the kernel says when something is wrong with itself, and gve's driver when it gives up
-// on the device.
+// Splat matches the kernel's messages about its own faults, and the message of the gve driver when
+// it gives up on the device.
 var Splat = regexp.MustCompile(`WARNING:|BUG:|\bOops\b|cut here|Call Trace|Kernel panic|general protection|` +
 	`refcount_t:|use-after-free|blocked for more than|hung task|stalled pool|page_pool_release_retry|` +
 	`NETDEV WATCHDOG|[Tt]imeout on tx queue|AQ commands? (failed|timed out)|Timeout to configure|` +
@@ -57,12 +58,12 @@ func Link(name, what string, change func(link.Link) error) error {
 	return nil
 }
 
-// Get asks a family of generic netlink, and Set has it do something.
+// Get sends a request to a family of generic netlink, and returns the answer.
 func Get(family string, command uint8, body func(*netlink.AttributeEncoder)) ([]byte, error) {
 	return ask(family, command, 0, body)
 }
 
-// Set is like Get, and gives nothing.
+// Set sends a request like Get, for a command without an answer.
 func Set(family string, command uint8, body func(*netlink.AttributeEncoder)) error {
 	_, err := ask(family, command, netlink.Acknowledge, body)
 	return err

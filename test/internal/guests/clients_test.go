@@ -37,8 +37,8 @@ const (
 	ringPort = 5201
 )
 
-// clientLab is the lab, and what is served to the clients: a file and a block device by the guest in this process, and
-// a disk by the virtio guest's kernel.
+// clientLab is the lab with the servers for the clients: the guest in this process serves a file
+// and a block device, the virtio guest's kernel a disk.
 type clientLab struct {
 	*guestLab
 	file []byte
@@ -78,7 +78,8 @@ func (w *clientLab) serve(t *testing.T) {
 	t.Cleanup(func() { testkit.NoError(t, guestnvme.Stop(context.WithoutCancel(t.Context()), w.virtio.Agent())) })
 }
 
-// meters reads the client's NIC: the receive queue that its program takes, and all the others.
+// meters reads the counters of the client's NIC: of the receive queue that its program has bound,
+// and of all others.
 func (w *clientLab) meters() (bound, others counts) {
 	p := w.ports[gvePort]
 	n := p.QueuePairs
@@ -93,7 +94,7 @@ func (w *clientLab) meters() (bound, others counts) {
 	return bound, others
 }
 
-// job runs the program, and gives what it and the NIC say.
+// job runs the program, and returns its report and the NIC's counters.
 func (w *clientLab) job(ctx context.Context, t *testing.T, job string, args ...any) (r clienttest.Report, bound,
 	others counts) {
 	t.Helper()
@@ -112,11 +113,12 @@ func (w *clientLab) job(ctx context.Context, t *testing.T, job string, args ...a
 	return r, bound, others
 }
 
-// overhead is more than all that clients take and send by host memory: handshakes, requests, heads.
+// overhead is an upper bound of the bytes that clients exchange through host memory: handshakes,
+// requests, heads.
 const overhead = 64 << 10
 
-// inGPU wants a client's payload to be in the GPU's memory, by its own count and by the NIC's. The NIC knows nothing of
-// the program: what it counts is memory of the GPU that nobody has registered.
+// inGPU checks that a client's payload was in the GPU's memory, by the client's own count and by
+// the NIC's. The program registers no buffer, so the NIC counts the payload as GPU file.
 func inGPU(t *testing.T, r clienttest.Report, bound, others counts) {
 	t.Helper()
 	if r.Received == 0 || r.HostBytes != 0 {
@@ -133,9 +135,10 @@ func inGPU(t *testing.T, r clienttest.Report, bound, others counts) {
 	}
 }
 
-// clients has a program in the gve guest that knows none of vnic's drivers, stacks and guest packages: Linux's sockets,
-// a dma-buf that it maps, and the clients of package devmem. Their peers are servers and a rank on vnic's stack in this
-// process, and Linux's own NVMe/TCP target in the other guest.
+// clients runs a program in the gve guest that uses none of vnic's drivers, stacks and guest
+// packages, but Linux's sockets, a dma-buf that it maps, and the clients of package devmem. Their
+// peers are servers and a rank on vnic's stack in this process, and Linux's own NVMe/TCP target in
+// the other guest.
 func (l *guestLab) clients(t *testing.T) {
 	l.lives(t)
 	w := &clientLab{guestLab: l, file: make([]byte, fileSize), nbd: &nbdServer{store: make([]byte, exportSize)}}
@@ -182,7 +185,8 @@ func (l *guestLab) clients(t *testing.T) {
 	w.run(t, "ring", w.ring)
 }
 
-// judgeBlocks compares what was read and written with what the server has had before and after.
+// judgeBlocks compares the data that was read and written with the server's content before and
+// after.
 func (w *clientLab) judgeBlocks(t *testing.T, r clienttest.Report, before, after []byte) {
 	t.Helper()
 	testkit.Equal(t, "digest of what was read", r.SHA256, digest(before))
@@ -194,7 +198,8 @@ func (w *clientLab) judgeBlocks(t *testing.T, r clienttest.Report, before, after
 	}
 }
 
-// kernelReads has the kernel's own initiator read what was written. It sees a byte that the host changes then.
+// kernelReads reads the written data with the kernel's own initiator. Then the host changes a byte,
+// and the initiator must read the changed one.
 func (w *clientLab) kernelReads(ctx context.Context, t *testing.T, written string) {
 	t.Helper()
 	a := w.gve.Agent()

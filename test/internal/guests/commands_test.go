@@ -26,10 +26,11 @@ import (
 // commandLimit is how long a command with guests may take, downloads included.
 const commandLimit = 8 * time.Minute
 
-// command is vnic with guests, from end to end: its proof is its exit status, and its report says the same.
+// command is a command of vnic with guests, and what is expected of it: exit status 0, and
+// conditions for its report.
 type command struct {
 	name   string
-	args   string // "URL" and "DIGEST" are those of a file that the test serves
+	args   string // "URL" and "DIGEST" stand for the URL and the digest of a file that the test serves
 	guests int    // that it boots
 	holds  []string
 }
@@ -143,7 +144,8 @@ func (c *command) run(t *testing.T, vnic string) {
 	}
 }
 
-// execute runs a program that boots guests, and is to end with a status; it gives its stdout.
+// execute runs a program that boots guests and must end with a given status, and returns its
+// stdout.
 func execute(t *testing.T, guests, status int, program string, args ...string) string {
 	t.Helper()
 	machinetest.Count(guests)
@@ -187,8 +189,9 @@ func serveOneFile(t *testing.T) (url, digest string) {
 	return fmt.Sprintf("http://localhost:%s/file", port), fmt.Sprintf("%x", sha256.Sum256(file))
 }
 
-// bootCommand boots two guests that ping each other by name, and run a program of this machine's on their GPUs' memory:
-// its bytes come out, said whose they are, and the worst status is vnic's.
+// bootCommand boots two guests that ping each other by name, and run a program of this machine on
+// their GPUs' memory: its output arrives with the guest's number in front, and vnic exits with the
+// worst status.
 func bootCommand(t *testing.T, vnic string) {
 	const script = `until ping -c 1 guest$((1 - VNIC_INDEX)) > /dev/null; do sleep 1; done
 echo answered
@@ -213,7 +216,7 @@ exit $((VNIC_INDEX * 7))`
 	}
 }
 
-// lineEnds says whether some line begins and ends so.
+// lineEnds reports whether the text has a line with this beginning and end.
 func lineEnds(text, begin, end string) bool {
 	for line := range strings.Lines(text) {
 		if strings.HasPrefix(line, begin) && strings.HasSuffix(line, end) {

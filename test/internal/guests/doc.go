@@ -1,7 +1,7 @@
 // Package guests is the one place where `make test` boots guests: a few labs, each booted once, on
 // which many subtests run one after another, and the commands of vnic that boot guests, each once.
-// What one boot can show is shown here; tests that need a guest of their own, as those that remove
-// a NIC or kill a guest, are in other packages and left out with -short.
+// Tests that can share a boot are here. Tests that need their own guest, because they remove a NIC
+// or kill a guest, are in other packages and skipped with -short.
 //
 //   - TestKernelsDrivers: the kernel's own drivers on both models, and the user-space driver, in two
 //     guests that stay.

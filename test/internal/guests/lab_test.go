@@ -60,7 +60,8 @@ const (
 	virtioGuest
 )
 
-// gpus of the gve guest: a NUMA node, of which the kernel now and then leaves less than is wanted of 64 MiB, and a BAR.
+// Sizes of the gve guest's GPUs: a NUMA node (of 64 MiB the kernel now and then left too little),
+// and a BAR.
 const nodeSize, barSize = 128 << 20, 64 << 20
 
 func newLab(t *testing.T) *guestLab {
@@ -120,7 +121,7 @@ func (w *guestLab) startPeer(t *testing.T) {
 	t.Helper()
 	p := w.ports[peerPort]
 	w.nic = testkit.Must(p.InProcess(driver.Options{QueuePairs: 2, HostQueues: 1}))(t)
-	// A guest that is emulated is late, and nothing is lost here.
+	// An emulated guest may be late, but no packet is lost here.
 	s, err := stack.New(w.nic, w.nic.Control(), stack.Options{Addresses: []netip.Prefix{p.Addr4, p.Addr6}, MTU: p.MTU,
 		MinRTO: 3 * time.Second})
 	if err != nil {
@@ -130,7 +131,7 @@ func (w *guestLab) startPeer(t *testing.T) {
 	t.Cleanup(func() { testkit.OK(t, s.Close()) })
 }
 
-// at is a port of TCP of the guest that has a port of the lab.
+// at returns the address of a TCP port of the guest at port i of the lab.
 func (w *guestLab) at(i int, port uint16) netip.AddrPort {
 	return netip.AddrPortFrom(w.ports[i].Addr4.Addr(), port)
 }

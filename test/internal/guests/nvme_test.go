@@ -56,7 +56,7 @@ func (w *guestLab) newDisks(t *testing.T) {
 	}
 }
 
-// disksOf are those of a guest.
+// disksOf returns the disks of a guest.
 func (w *guestLab) disksOf(guest int) (list []qemu.Disk) {
 	for name, d := range disks {
 		if d.guest == guest {
@@ -66,7 +66,7 @@ func (w *guestLab) disksOf(guest int) (list []qemu.Disk) {
 	return list
 }
 
-// bytes are those of a disk, by the host.
+// bytes returns the host's mapping of a range of a disk.
 func (w *guestLab) bytes(t *testing.T, disk string, off, n uint64) []byte {
 	t.Helper()
 	b := make([]byte, n)
@@ -103,13 +103,14 @@ func (p *pair) connect(ctx context.Context, t *testing.T, nsids ...uint32) guest
 		NSIDs: nsids}))(t)
 }
 
-// nvme has each guest's kernel be a target for the other's initiator: virtio_net's first, then gve's.
+// nvme uses each guest's kernel as a target for the other's initiator: the virtio guest's first,
+// then the gve guest's.
 func (w *guestLab) nvme(t *testing.T) {
 	w.run(t, "target on virtio", w.pair(w.virtio, w.gve, virtioPort).all)
 	w.run(t, "target on gve", w.pair(w.gve, w.virtio, gvePort).two)
 }
 
-// all is whatever there is of a target with one disk.
+// all runs all tests of a target with one disk.
 func (p *pair) all(ctx context.Context, t *testing.T) {
 	t.Run("refused", func(t *testing.T) { p.refused(ctx, t) })
 	begin := time.Now()
@@ -141,8 +142,8 @@ func (p *pair) all(ctx context.Context, t *testing.T) {
 	t.Run("end", func(t *testing.T) { p.end(ctx, t, c) })
 }
 
-// refused are targets that cannot be, each of which leaves nothing that would be in the way of a
-// good one.
+// refused tries targets that must be refused. None may leave anything that would prevent a valid
+// target.
 func (p *pair) refused(ctx context.Context, t *testing.T) {
 	addrs := []netip.AddrPort{p.addr}
 	for _, c := range []struct {
@@ -166,8 +167,9 @@ func (p *pair) refused(ctx context.Context, t *testing.T) {
 		guestnvme.Connection{Addr: p.addr, NQN: nqn})), "connection refused")
 }
 
-// giveUp connects, and waits for a namespace that there is not. Of that nothing stays: a second
-// connection of the same host to the same target is refused (EALREADY) while there is one.
+// giveUp connects, and waits in vain for a namespace that does not exist. The connection must be
+// closed then: while one is open, a second connection of the same host to the same target is
+// refused (EALREADY).
 func (p *pair) giveUp(ctx context.Context, t *testing.T) {
 	short, cancel := context.WithTimeout(ctx, 500*time.Millisecond)
 	defer cancel()
@@ -223,7 +225,7 @@ func (p *pair) read(ctx context.Context, t *testing.T, device string) {
 		{Device: device, Len: diskSize + 512}, {Device: "../null", Len: 512}, {Device: device, Len: 512, Chunk: 100}} {
 		testkit.ErrorSays(t, testkit.Err(guestnvme.Digest(ctx, p.initiator, r)), "invalid argument")
 	}
-	// What the host changes is seen at once, at its place.
+	// The initiator sees a change by the host at once, at the right offset.
 	b := p.bytes(t, diskBig, 5<<20+777, 1)
 	testkit.Must(p.disks[diskBig].WriteAt([]byte{^b[0]}, 5<<20+777))(t)
 	same := testkit.Must(guestnvme.Compare(ctx, p.initiator,
@@ -232,7 +234,7 @@ func (p *pair) read(ctx context.Context, t *testing.T, device string) {
 	testkit.Must(p.disks[diskBig].WriteAt(b, 5<<20+777))(t)
 }
 
-// write has the initiator write; the host finds that there, and nothing else.
+// write writes by the initiator; the host finds these bytes on the disk, and no other changes.
 func (p *pair) write(ctx context.Context, t *testing.T, device string) {
 	want := p.bytes(t, diskBig, 0, diskSize)
 	for i, r := range []guestnvme.Range{
@@ -256,7 +258,7 @@ func (p *pair) write(ctx context.Context, t *testing.T, device string) {
 	}
 }
 
-// end takes all away, and serves something else.
+// end disconnects, removes the target, and serves another one.
 func (p *pair) end(ctx context.Context, t *testing.T, c guestnvme.Controller) {
 	other := guestnvme.Target{NQN: nqn + "2", Addrs: []netip.AddrPort{p.addr}, Disks: []string{diskBig}}
 	testkit.ErrorSays(t, guestnvme.Serve(ctx, p.target, other), "busy")

@@ -39,8 +39,9 @@ type served struct {
 	}
 }
 
-// serveCommand starts QEMUs with what `vnic serve --json` prints, which send from GPU to GPU, each way. A SIGTERM ends
-// vnic with status 0 while both run, and its sockets are gone.
+// serveCommand starts QEMUs with the arguments that `vnic serve --json` prints. They send from GPU
+// to GPU, in both directions. Then SIGTERM must end vnic with status 0 while both run, and remove
+// its sockets.
 func serveCommand(t *testing.T, vnic string) {
 	dir := t.TempDir()
 	im := machinetest.Images(t, []string{lab.GVE, lab.Virtio}, guestimages.Options{Applets: []string{"devmem"}})

@@ -35,8 +35,9 @@ type side struct {
 	again   func(*testing.T) control.FlowCounts // of the stream, as the peer's NIC saw it
 }
 
-// twoModels has streams of device memory run over a gve NIC under its kernel's driver and a virtio NIC under ours at
-// once, first to the guest, then from it; each is counted on its own NIC and lies in its own GPU.
+// twoModels runs streams of device memory at the same time over a gve NIC with the kernel's driver
+// and a virtio NIC with ours, first to the guest, then from it. Each must be counted by its own NIC
+// and lie in its own GPU.
 func (w *guestLab) twoModels(t *testing.T) {
 	gpus := w.lab.Machine(gveGuest).GPUs
 	sides := []*side{
@@ -81,7 +82,7 @@ func (w *guestLab) twoModels(t *testing.T) {
 		for i := range sides {
 			ln := testkit.Must(w.peer.Listen(netip.AddrPortFrom(to, uint16(5301+i))))(t)
 			defer ln.Close()
-			defer context.AfterFunc(ctx, func() { _ = ln.Close() })() // a tool that never connects holds nothing up
+			defer context.AfterFunc(ctx, func() { _ = ln.Close() })() // a tool that never connects must not block
 			ls = append(ls, ln)
 			sides[i].meter(t, peer, ln.Addr().(*net.TCPAddr).AddrPort(), uint16(5301+i)) // devmem's own port is the same
 		}
@@ -190,9 +191,9 @@ func (s *side) fill(b []byte, off uint64) {
 	}
 }
 
-// meter has the peer's NIC, which lives as long as the test, count the connection from the peer to the guest's port. A
-// guest whose timers run late, as an emulated one's do, may send bytes again that nobody lost, and only a flow counter
-// tells those from the stream's.
+// meter adds a flow counter at the peer's NIC, which exists as long as the test, for the connection
+// from the peer to the guest's port. An emulated guest's timers run late, so it may retransmit
+// bytes that were not lost; only a flow counter distinguishes these from the stream's bytes.
 func (s *side) meter(t *testing.T, peer *lab.Port, local netip.AddrPort, port uint16) {
 	t.Helper()
 	id := testkit.Must(peer.NIC().AddFlowCounter(control.FlowCounter{Proto: 6, Local: local,
@@ -217,8 +218,9 @@ func (s *side) since() control.PortCounters {
 	return c
 }
 
-// counted holds the NIC's counters against the stream, of which some bytes may have come again: all of its payload in
-// registered memory of the only GPU that the NIC can address, and the rest, which is no payload of it, nowhere.
+// counted compares the NIC's counters with the stream, some of whose bytes may have been
+// retransmitted: all payload must be in registered memory of the only GPU that the NIC can address,
+// and there must be no other payload.
 func (s *side) counted(t *testing.T, what string, c, peer control.DirCounters) {
 	t.Helper()
 	if peer.Packets == 0 || c.DeviceBytes-peer.RetransBytes != s.bytes ||

@@ -27,8 +27,8 @@ func TestMain(m *testing.M) {
 	testkit.Main(m)
 }
 
-// gpuSize is the memory of the NUMA node that passes for a GPU's: of 64 MiB the kernel now and then
-// left less than the 13 wanted, and died (out of memory, nothing to kill).
+// gpuSize is the memory of the NUMA node that is the GPU. With 64 MiB the kernel now and then left
+// less than the 13 MiB that are needed, and panicked (out of memory, nothing to kill).
 const gpuSize = 128 << 20
 
 // describe is a guest with two gVNICs.
@@ -78,7 +78,7 @@ func (b *bench) ok(format string, args ...any) {
 	b.Logf("%5.1f s  %s", time.Since(b.start).Seconds(), fmt.Sprintf(format, args...))
 }
 
-// call has the guest do something, and logs what it says meanwhile.
+// call runs an operation in the guest, and logs its progress messages.
 func (b *bench) call(op string, args, out any) error {
 	ctx, cancel := context.WithTimeoutCause(b.Context(), b.limit, fmt.Errorf("%s has taken more than %v", op, b.limit))
 	defer cancel()

@@ -12,8 +12,8 @@ import (
 
 // The driver is bound and unbound, reloaded, reconfigured and taken down in all ways while TCP
 // streams run between its NICs, ordinary and of device memory. After each step all streams go on,
-// every byte compared; at the end the kernel's log has nothing bad in it. Then the one warning is
-// provoked that docs/specs/gve.md (11) explains, to show that it would have been seen.
+// every byte compared; at the end the kernel's log has no complaint. Then the test provokes the one
+// warning that docs/specs/gve.md (11) explains, to show that complaints would be found.
 //
 // Invariant: vnic run: Bindings and reloads of the driver under traffic leave no kernel warning but
 // the one that is explained.
@@ -30,7 +30,7 @@ func TestDriverSurvivesChurnUnderTraffic(t *testing.T) {
 	testkit.NoError(t, b.PowerOff(t.Context()))
 }
 
-// do has the guest do something, which what says.
+// do runs an operation in the guest; what describes it in errors.
 func (b *bench) do(what, op string, a Args) {
 	b.Helper()
 	if err := b.call(op, &a, nil); err != nil {
@@ -72,13 +72,13 @@ func (b *bench) carrier(port int) {
 	b.do("all streams flow", OpTraffic, Args{})
 }
 
-// log reads the kernel's, and says what is bad in it.
+// log reads the kernel's log, and returns all records and the complaints among them.
 func (b *bench) log() (all, bad []Record, err error) {
 	err = b.call(OpLog, nil, &all)
 	return all, Splats(all), err
 }
 
-// judge wants nothing bad in the log.
+// judge fails the test for complaints in the log.
 func (b *bench) judge() {
 	b.Helper()
 	all, bad, err := b.log()
@@ -93,7 +93,7 @@ func (b *bench) judge() {
 	}
 }
 
-// explained is where the warning comes from that gve.md (11) tells of.
+// explained is the function in which the warning occurs that gve.md (11) explains.
 const explained = "gve_rx_queue_mem_free"
 
 // control provokes the one warning.

@@ -16,9 +16,9 @@ import (
 )
 
 const (
-	devmemPort = 7002 // the peer's; ours are those that follow
-	// two rings of buffers, and what is held: a queue that is short of 32 never receives (devmem.md,
-	// section 3)
+	devmemPort = 7002 // the peer's; the numbers after it are ours
+	// two rings of buffers, and the pages whose tokens are held: a queue with fewer than 32 free pages
+	// never receives (devmem.md, section 3)
 	rxSize = 12 << 20
 	txSize = 1 << 20
 )
@@ -38,9 +38,9 @@ type dut struct {
 	out          *meter // bytes sent from device memory, as they arrived
 
 	rx, tx devmem.Binding
-	source chan devmem.Binding // what the sender is to send from
+	source chan devmem.Binding // the binding from which the sender sends next
 
-	refused atomic.Pointer[refusal] // what the sender met last, and went on
+	refused atomic.Pointer[refusal] // the last error after which the sender went on
 }
 
 // refusal is an error that a send may meet, and how often it was met in turn.
@@ -108,7 +108,7 @@ func openDevice(ctx context.Context, g *guest) (_ *dut, err error) {
 	return d, nil
 }
 
-// close ends it. What the device memory still holds is an error.
+// close closes the device and its connection. It returns an error if device memory is still in use.
 func (d *dut) close() error {
 	var err error
 	if d.far != nil {
@@ -117,7 +117,7 @@ func (d *dut) close() error {
 	return errors.Join(err, d.dev.Close())
 }
 
-// receive compares what comes, wherever it lies.
+// receive receives and compares all bytes, in device memory and in host memory.
 func (d *dut) receive() {
 	frags, linear := make([]devmem.Frag, 64), make([]byte, 256<<10)
 	var tokens []devmem.TokenRange
@@ -160,7 +160,8 @@ func (d *dut) receive() {
 	}
 }
 
-// send sends from the binding it was given last. It waits for each send's completion, as the memory is used again.
+// send sends from the newest binding. It waits for the completion of each send, because it uses the
+// memory again.
 func (d *dut) send() {
 	const size = 64 << 10
 	mem := d.gpu.Bytes()[rxSize:]
@@ -198,16 +199,18 @@ func (d *dut) send() {
 	}
 }
 
-// goesOn says that a send was refused for now. With ENODEV and EHOSTUNREACH the interface was down, and the socket's
-// route, of which nothing was sent since, is of no device (Linux, net_devmem_get_binding): what it sends next, an
-// acknowledgement say, has it look for another. Where it has no route any more, as after a retransmission in vain, it
-// looks at once, and there is none while it is down. With EINVAL the binding was closed, and the next is awaited, or
-// the interface was down as well: seen with Linux 7.2 of a binding that was open, and that sent on when it was up.
+// goesOn reports whether a send was refused only for now. ENODEV and EHOSTUNREACH: the interface
+// was down, and the socket's route, which no packet has used since, has no device (Linux,
+// net_devmem_get_binding); the next packet, such as an acknowledgement, makes the socket look up a
+// new route. If the socket has no route any more, as after a retransmission in vain, it looks one
+// up at once, and finds none while the interface is down. EINVAL: the binding was closed, and the
+// sender has to wait for the next one; or the interface was down: with Linux 7.2 this was seen with
+// an open binding, which worked again when the interface was up.
 func goesOn(err error) bool {
 	return errors.Is(err, syscall.EINVAL) || errors.Is(err, syscall.ENODEV) || errors.Is(err, syscall.EHOSTUNREACH)
 }
 
-// refuse notes what came of a send.
+// refuse records the error of a send, or that it succeeded.
 func (d *dut) refuse(err error) {
 	r := &refusal{err: err, times: 1}
 	if last := d.refused.Load(); err != nil && last != nil {
@@ -218,7 +221,7 @@ func (d *dut) refuse(err error) {
 	d.refused.Store(r)
 }
 
-// bind binds queues for receive, of which the connection's is the last, and for transmit.
+// bind binds queues for receive (the last one is the connection's), and binds memory for transmit.
 func (d *dut) bind(ctx context.Context, queues ...int) error {
 	if last := queues[len(queues)-1]; last != d.flow.Queue {
 		if err := d.dev.DelFlow(d.rule); err != nil {
@@ -247,7 +250,7 @@ func (d *dut) bind(ctx context.Context, queues ...int) error {
 	}
 }
 
-// unbind undoes bind in the middle of all that arrives and is sent, and waits until the memory is not used any more.
+// unbind undoes bind during traffic, and waits until the memory is no longer used.
 func (d *dut) unbind(ctx context.Context) error {
 	for _, b := range []devmem.Binding{d.rx, d.tx} {
 		if err := b.Close(); err != nil {

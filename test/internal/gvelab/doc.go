@@ -3,7 +3,7 @@
 // namespace of the guest's, where its peer lives. TCP streams run between them, and every byte is
 // compared.
 //
-// What is not a test is the guest's side, for its program (guest). The tests are the host's: they
-// say when things happen (bench.call), as they also have the device's end of them: links that go
-// down, a server that goes away.
+// Files that are not tests run in the guest, in its program (guest). The tests run on the host:
+// they decide when things happen (bench.call), because some happen on the device's side: links that
+// go down, a server that ends.
 package gvelab

@@ -184,7 +184,7 @@ func (g *guest) unbind(ctx context.Context, _ *Args) (any, error) {
 	return nil, g.dut.unbind(ctx)
 }
 
-// in runs f where an interface is.
+// in runs f in the network namespace of an interface.
 func (g *guest) in(name string, f func() error) error {
 	if name == peerName {
 		return g.peer.do(f)
@@ -204,7 +204,7 @@ func (g *guest) flap(ctx context.Context, a *Args) (any, error) {
 	return nil, nil
 }
 
-// poll asks again and again, as nothing tells.
+// poll calls f repeatedly, because there is no event to wait for.
 func poll(ctx context.Context, f func() (bool, error)) error {
 	t := time.NewTicker(5 * time.Millisecond)
 	defer t.Stop()
@@ -290,7 +290,8 @@ func (g *guest) reload(ctx context.Context, a *Args) (any, error) {
 	return nil, nil
 }
 
-// away has the interface under test go under traffic, by what take does, while a queue is bound for receive or none is.
+// away removes the interface under test during traffic, by calling take, while a queue is bound for
+// receive or none is.
 func (g *guest) away(ctx context.Context, bound bool, take func() error) (err error) {
 	if bound {
 		if _, err = g.bind(ctx, nil); err == nil {
@@ -320,7 +321,8 @@ func (g *guest) away(ctx context.Context, bound bool, take func() error) (err er
 	return nil
 }
 
-// returned has all streams go on over an interface that has come back, and queues bound.
+// returned checks that all streams go on over the interface after it has come back, and that queues
+// can be bound.
 func (g *guest) returned(ctx context.Context) (err error) {
 	if g.dut, err = openDevice(ctx, g); err != nil {
 		return err

@@ -25,15 +25,16 @@ const (
 	powerOffLimit = time.Minute
 )
 
-// lost is what the log is to say, and givesUp what the guest's then does.
+// lost is the line that our log must have, givesUp the line that the guest's kernel log must have
+// after it.
 const (
 	lost = "the guest has lost a device: reads of its registers give all ones, writes go nowhere, " +
 		"its driver times out and gives up"
 	givesUp = "DISABLING ALL QUEUES"
 )
 
-// The server of a guest's gVNICs goes away while its QEMU lives on, under traffic. QEMU ends when
-// it is told to, our log says what the guest will see, and the guest sees that.
+// The server of a guest's gVNICs ends during traffic while its QEMU runs on. QEMU ends at a quit
+// command, our log describes what the guest will see, and the guest sees that.
 //
 // Invariant: vfiouser: A server that is killed never keeps QEMU from ending.
 func TestServerGoesWhileQEMULives(t *testing.T) {
@@ -105,7 +106,7 @@ func (x *loss) stop() {
 	x.tells()
 }
 
-// said is what the log has.
+// said returns the text of the log.
 func (x *loss) said() string {
 	b, err := os.ReadFile(x.log.Name())
 	if err != nil {
@@ -114,7 +115,7 @@ func (x *loss) said() string {
 	return string(b)
 }
 
-// tells holds that our log says what the guest will see, for each NIC.
+// tells checks that our log describes what the guest will see, for each NIC.
 func (x *loss) tells() {
 	x.Helper()
 	if got := strings.Count(x.said(), lost); got != len(x.lab.Ports()) {
@@ -139,7 +140,7 @@ func (x *loss) killUnread() {
 	x.remote.end(x.T, syscall.SIGKILL)
 }
 
-// after holds what becomes of the guest and its QEMU.
+// after checks what happens to the guest and its QEMU.
 func (x *loss) after(powerOff, mayAbort bool) {
 	x.Helper()
 	var news []Record
@@ -167,7 +168,8 @@ func (x *loss) after(powerOff, mayAbort bool) {
 	}
 }
 
-// gone says whether QEMU has ended by itself. When the guest's channel has, QEMU's own end follows.
+// gone reports whether QEMU has ended by itself. If the guest's channel has ended, it waits for
+// QEMU's end.
 func (x *loss) gone() bool {
 	select {
 	case <-x.Done():
@@ -177,7 +179,7 @@ func (x *loss) gone() bool {
 	}
 }
 
-// aborted holds that an end of QEMU's own making is told for what it is.
+// aborted checks that the error names an abort of QEMU as such.
 func (x *loss) aborted() {
 	x.Helper()
 	x.ended = true
@@ -190,7 +192,7 @@ func (x *loss) aborted() {
 	x.ok("QEMU has aborted: a bug of its own, and it is gone. We say: %v", e)
 }
 
-// quit ends what is left: a QEMU that lives has to go when it is told to.
+// quit ends the rest: a QEMU that still runs has to end at a quit command.
 func (x *loss) quit() {
 	x.Helper()
 	if x.ended {

@@ -9,9 +9,9 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// remove takes the PCI device of the interface under test away from the guest's kernel, under traffic
-// (Documentation/ABI/testing/sysfs-bus-pci). QEMU and the device are not told of it otherwise than by what the driver
-// does as it goes.
+// remove removes the PCI device of the interface under test from the guest's kernel, during traffic
+// (Documentation/ABI/testing/sysfs-bus-pci). QEMU and the device notice only what the driver does
+// at its end.
 func (g *guest) remove(ctx context.Context, a *Args) (any, error) {
 	return nil, g.away(ctx, a.Up, func() error {
 		device, err := filepath.EvalSymlinks("/sys/class/net/" + underTestName + "/device")
@@ -28,7 +28,7 @@ func (g *guest) remove(ctx context.Context, a *Args) (any, error) {
 	})
 }
 
-// rescan has the kernel find it again; the streams that were there go on over it.
+// rescan makes the kernel find the device again; the existing streams go on over it.
 func (g *guest) rescan(ctx context.Context, _ *Args) (any, error) {
 	if err := os.WriteFile("/sys/bus/pci/rescan", []byte("1"), 0); err != nil {
 		return nil, err

@@ -102,7 +102,8 @@ func split(to uint8) func() error {
 	}
 }
 
-// flowTypes are those of ethtool -N that the driver knows, and where ports, or an SPI, lie in what they match.
+// flowTypes lists the flow types of ethtool -N that the driver supports, and the offset of ports,
+// or of an SPI, in the fields that a rule matches.
 var flowTypes = []struct {
 	name     string
 	kind     uint32

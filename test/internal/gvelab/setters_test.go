@@ -27,7 +27,7 @@ func TestSettersUnderTraffic(t *testing.T) {
 	b.do("all streams flow, of device memory too", OpTraffic, Args{Bytes: 1 << 20})
 	b.counted()
 	b.judge()
-	b.do("reset", OpReset, Args{}) // of which the driver makes a line that counts as a complaint elsewhere
+	b.do("reset", OpReset, Args{}) // the driver logs a line for it that would count as a complaint in other tests
 	_, bad, err := b.log()
 	testkit.OK(t, err)
 	if len(bad) != 1 || !strings.Contains(bad[0].Text, "Performing reset") {
@@ -41,8 +41,8 @@ func TestSettersUnderTraffic(t *testing.T) {
 	testkit.NoError(t, b.PowerOff(t.Context()))
 }
 
-// counted wants the driver's counters of the NIC's to be those of the NIC: frames that are not taken are some, as the
-// queues were taken down under traffic.
+// counted checks that the driver reports the NIC's counters. Some frames were not taken, because
+// the queues were taken down during traffic.
 func (b *bench) counted() {
 	b.Helper()
 	port := b.lab.Port(0).Device().(interface{ Port() *nic.Port }).Port()

@@ -13,7 +13,7 @@ import (
 	"vnic.dev/vnic/test/internal/guestops"
 )
 
-// carrier says whether an interface of this thread's namespace has a carrier.
+// carrier reports whether an interface in this thread's namespace has a carrier.
 func carrier(name string) (bool, error) {
 	link, err := netlink.LinkByName(name)
 	if err != nil {
@@ -55,7 +55,8 @@ func set(command uint8, attrs map[uint16]uint32) error {
 	return nil
 }
 
-// reconfigure has the driver make its queues again, in other numbers and sizes, and back.
+// reconfigure makes the driver recreate its queues with other numbers and sizes, and then with the
+// old ones.
 func (g *guest) reconfigure(ctx context.Context, _ *Args) (any, error) {
 	if err := g.dut.close(); err != nil { // its rule and its table are for 4 queues
 		return nil, err

@@ -1,10 +1,10 @@
-// Package labtree boots guests of labs with PCIe trees, and compares what their kernels make of these with what was
-// described. Its program in the guest is in guest.
+// Package labtree boots guests of labs with PCIe trees, and compares the trees that their kernels
+// find with the descriptions. Its program in the guest is in guest.
 package labtree
 
 import "vnic.dev/vnic/internal/lab/pcie"
 
-// PageSize is that of the pages that are numbered.
+// PageSize is the size of the numbered pages.
 const PageSize = 4096
 
 // Seen is what a guest's kernel has found.
@@ -18,6 +18,6 @@ type Seen struct {
 
 // Port is what sysfs says of a port's link, as 16.0 GT/s PCIe x16.
 type Port struct {
-	Current string // that port and device have come to
-	Max     string // the port's own
+	Current string // negotiated by port and device
+	Max     string // the port's maximum
 }

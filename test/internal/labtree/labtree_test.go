@@ -23,10 +23,11 @@ import (
 
 func TestMain(m *testing.M) { testkit.Main(m) }
 
-// A guest's kernel finds the tree that the lab file describes: what is below what, NUMA nodes, the links of ports above
-// NICs and GPUs, and of gve's NICs, each with the words of the file, and which NIC and which GPU is which. Of peer to peer
-// it finds what it can see of QEMU's ports and CPU. A port of a switch that lets go says nothing of the file's link; and
-// what a port has come to is less above a virtio NIC, whose own link is the slowest there is.
+// A guest's kernel finds the tree that the lab file describes: what is below what, NUMA nodes, the
+// links of ports above NICs and GPUs, and the links of gve's NICs, each as in the file, and which
+// NIC and which GPU is which. Its verdict on peer to peer is that of QEMU's ports and CPU. A port
+// with hotplug of a switch does not show the file's link; and above a virtio NIC the negotiated
+// link is the slowest possible, as is the NIC's own.
 func TestKernelFindsTheTree(t *testing.T) {
 	for _, model := range []string{lab.Virtio, lab.GVE} {
 		t.Run(model, func(t *testing.T) {
@@ -38,7 +39,7 @@ func TestKernelFindsTheTree(t *testing.T) {
 			for i := range d.Guests[0].NICs {
 				d.Guests[0].NICs[i].Model, d.Guests[0].NICs[i].QueuePairs = model, 1
 			}
-			slow := &d.Guests[0].NICs[3].Slot.Link // unlike the others', and what a slot has of which nothing is said
+			slow := &d.Guests[0].NICs[3].Slot.Link // unlike the others', and the default of a slot without a link in the file
 			*slow = testkit.Must(pcie.ParseLink("gen2x4"))(t)
 			if model == lab.Virtio { // which have links of gen4x16 in the file
 				d.Guests[0].NICs[2].Hotplug, d.Guests[0].GPUs[1].Hotplug = true, true
@@ -124,8 +125,9 @@ func compare(t *testing.T, hw *lab.Machine, s *Seen) {
 	}
 }
 
-// shown is what sysfs says of a port that should have this link, in its words; hotplug: it is one of a switch that lets
-// go; express: what is below is PCI Express of QEMU's, the slowest there is.
+// shown returns what sysfs must show for a port with this link; hotplug: it is a switch's port with
+// hotplug; express: the device below is one of QEMU's PCI Express devices, whose link is the
+// slowest possible.
 func shown(l pcie.Link, hotplug, express bool) Port {
 	text := fmt.Sprintf("%.1f GT/s PCIe x%d", l.Transfers(), l.Width)
 	p := Port{Current: text, Max: text}

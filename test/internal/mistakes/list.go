@@ -13,17 +13,18 @@ import (
 // Mistake is one of the list. Both sides run at the same time; the error of a names the mistake.
 type Mistake struct {
 	Name string // as docs/mistakes.md has it
-	// A errs, or meets the mistake of the other. B is its peer; nil: there is none. What it returns is shown, and is to
-	// be nil if Peer.
+	// A makes the mistake, or suffers from the mistake of B. B is its peer; nil: there is none. B's
+	// error is printed, and must be nil if Peer is set.
 	A, B func(ctx context.Context, s *Side, port uint16) error
-	Peer bool // b is not to fail
+	Peer bool // B must not fail
 }
 
 // Right is the program that makes no mistake.
 var Right = Mistake{Name: "the right program", Peer: true, A: receiver(4<<20, false), B: sender(4 << 20)}
 
-// hang is how many times longer than the other side one waits that hangs: the other is to end first,
-// also on a busy machine. Its end may be lost with its device, and this one waits for all of it then.
+// hang is the factor by which a side that hangs waits longer than the other side, so that the other
+// side ends first, also on a busy machine. If the other side's FIN is lost with its device, this
+// side waits for the whole time.
 const hang = 3
 
 // List is the eleven mistakes.
@@ -170,7 +171,7 @@ var List = []Mistake{
 	}},
 }
 
-// waits is a receiver to which nobody comes.
+// waits is a receiver to which no sender connects.
 func waits(_ context.Context, s *Side, port uint16) error {
 	_, _, err := s.listen(port, true)
 	return err
@@ -204,7 +205,8 @@ func sender(n int) func(context.Context, *Side, uint16) error {
 	}
 }
 
-// freed closes a binding and its buffer while sends from it are under way. All that was sent arrives as it was.
+// freed closes a binding and its buffer while sends from it are under way. All sent bytes arrive
+// unchanged.
 func freed(ctx context.Context, s *Side, port uint16) error {
 	buf, tx, err := s.source()
 	if err != nil {

@@ -35,7 +35,8 @@ const (
 	port    = 5201
 )
 
-// bounded is a device as package guest has it: whoever waits for a peer gives up. listens hears of who listens.
+// bounded is a device like that of package guest: waiting for a peer has a time limit. listens is
+// notified of listeners.
 type bounded struct {
 	devmem.Device
 	listens func(port uint16) chan struct{}

@@ -22,7 +22,7 @@ import (
 type Side struct {
 	devmem.Device
 	Addr, Peer    netip.Addr
-	Queue, Queues int // one that can be bound; how many there are
+	Queue, Queues int // a queue that can be bound; the number of queues
 	GPU           int
 	Size          uint64 // of the GPU's memory that the program has
 	Memory        devmem.Memory
@@ -115,7 +115,7 @@ func (s *Side) connect(ctx context.Context, port uint16) (devmem.Binding, devmem
 	return tx, c, err
 }
 
-// piece is what one send has.
+// piece is the number of bytes of one send.
 const piece = 64 << 10
 
 // send sends n bytes, a multiple of piece, and waits until they are acknowledged.
@@ -213,7 +213,8 @@ func finish(c devmem.Conn) {
 	_ = c.Close()
 }
 
-// fill sends until the peer's window is full: some of it is under way then, as the peer does not read.
+// fill sends until the peer's window is full. The peer does not read, so some bytes are then under
+// way.
 func fill(c devmem.Conn, tx devmem.Binding) (sent int, err error) {
 	for {
 		if err := c.SetWriteDeadline(time.Now().Add(fillTime)); err != nil {

@@ -1,13 +1,14 @@
-// Command nbdclient reads and writes an export of an NBD server by package block/nbd, over ordinary sockets
-// (devmem/plain), from and to memory that passes for a GPU's. 32-nbd.sh runs it against servers that are not ours.
+// Command nbdclient reads and writes an export of an NBD server by package block/nbd, over ordinary
+// sockets (devmem/plain), from and to ordinary memory in place of a GPU's. 32-nbd.sh runs it
+// against nbdkit and qemu-nbd.
 //
 //	nbdclient pattern [FLAG...]   reads all, which is to be nbdkit's pattern: each 8 bytes are their own offset
 //	nbdclient read [FLAG...]      reads all
 //	nbdclient write [FLAG...]     writes all, from a seed
 //
-// In each case it prints what the server says, counts, and the SHA-256 of what it read or wrote. Blocks that the server
-// refuses are counted; with --errors that is no failure, and what was read of the others is judged. Memory beside the
-// data is judged too.
+// In each case it prints the export's properties, counters, and the SHA-256 of the data that it
+// read or wrote. It counts blocks that the server refuses; with --errors that is no failure, and
+// only the other blocks are checked. It also checks that memory beside the data has not changed.
 package main
 
 import (
@@ -144,7 +145,7 @@ func fill(b []byte, seed uint64) {
 	_, _ = rand.NewChaCha8(key).Read(b)
 }
 
-// work is what is done to all of an export.
+// work is a job on all blocks of an export.
 type work struct {
 	o       options
 	d       *nbd.Device
@@ -157,7 +158,7 @@ type work struct {
 	took    time.Duration
 }
 
-// do reads or writes all blocks once, in an order of the seed's.
+// do reads or writes all blocks once, in an order that the seed determines.
 func (j *work) do() error {
 	n := int((j.info.Size + j.o.bs - 1) / j.o.bs)
 	order := rand.New(rand.NewPCG(j.o.seed, 1)).Perm(n)
@@ -190,7 +191,8 @@ func (j *work) do() error {
 	return err
 }
 
-// pattern counts bytes that are not the pattern's; of blocks that were refused, those that have changed.
+// pattern counts the bytes that differ from the pattern; in refused blocks it counts the bytes that
+// have changed.
 func (j *work) pattern() {
 	want := make([]byte, (len(j.data)+7)/8*8)
 	for at := 0; at < len(want); at += 8 {

@@ -18,9 +18,9 @@ import (
 	"vnic.dev/vnic/internal/newc"
 )
 
-// programs makes an archive, to be unpacked over the guest's image, of what tools/ncdevmem built
-// and of some files. It is made each time: nothing of the kernel's gets into the cache's
-// images.
+// programs makes an archive of the programs that tools/ncdevmem built and of some files, which is
+// unpacked over the guest's image. It is made for each run, so that the cache's images contain no
+// file of the kernel's source.
 func programs(tools string, files map[string][]byte) (io.Reader, error) {
 	list := []newc.File{newc.Link("bin/sh", "/bin/busybox")}
 	for _, name := range []string{"nc", "ip", "cat", "dmesg", "grep", "usleep"} {
@@ -54,7 +54,8 @@ func programs(tools string, files map[string][]byte) (io.Reader, error) {
 	return &b, err
 }
 
-// sh runs a script in the guest. Its error is one of ours: the script's own end is in the result.
+// sh runs a script in the guest. An error means that it could not be run; the script's exit status
+// is in the result.
 func (l *bench) sh(ctx context.Context, script string) (agent.ExecResult, error) {
 	return agent.Run.Call(ctx, l.machine.Agent(),
 		agent.Exec{Args: []string{"/bin/sh", "-c", "export PATH=/bin; " + script}})
@@ -123,9 +124,9 @@ type ran struct {
 	took  time.Duration
 }
 
-// beside runs a program in the guest and has the peer do something meanwhile, which ends when the
-// program has failed or, of one that is the last to end, when it has ended. With an error comes what
-// the program said, if that could be had.
+// beside runs a program in the guest and peer at the same time. peer's context ends when the
+// program has failed, or, if last is set, when the program has ended. An error contains the
+// program's output, if that could be collected.
 func (l *bench) beside(ctx context.Context, guest, peer netip.AddrPort, program string, last bool,
 	do func(context.Context) error) (x ran, err error) {
 	counters, err := l.meter(guest, peer)
@@ -147,7 +148,7 @@ func (l *bench) beside(ctx context.Context, guest, peer netip.AddrPort, program 
 		if err := do(ready); ready.Err() == nil || gctx.Err() != nil {
 			return err
 		}
-		return nil // what the program says tells more
+		return nil // the program's output has a better reason
 	})
 	err = eg.Wait()
 	x.took = time.Since(start)

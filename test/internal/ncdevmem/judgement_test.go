@@ -47,7 +47,7 @@ func some(lines []string) string {
 	return fmt.Sprintf(": %q", lines[:min(3, len(lines))])
 }
 
-// reception is what ncdevmem's standard error says of a reception.
+// reception has the figures about a reception in ncdevmem's standard error.
 type reception struct {
 	total   uint64          // the last total_received
 	bytes   uint64          // of all frags together
@@ -59,7 +59,7 @@ type reception struct {
 	wrong   []string        // lines that complain
 }
 
-// parseReception reads it. What it does not know it passes over, but for complaints.
+// parseReception parses ncdevmem's standard error. It skips unknown lines, except complaints.
 func parseReception(text string) (r reception) {
 	r.dmabufs = map[string]bool{}
 	for line := range strings.SplitSeq(text, "\n") {
@@ -85,7 +85,7 @@ func parseReception(text string) (r reception) {
 	return r
 }
 
-// transmission is what it says of sending.
+// transmission has the figures about sending in ncdevmem's standard error.
 type transmission struct {
 	calls, bytes uint64 // of sendmsg
 	completed    uint64 // calls that it has seen complete
@@ -142,7 +142,7 @@ func complaint(line string) bool {
 	return false
 }
 
-// logTrouble finds the lines of a kernel log that nothing of ours may cause.
+// logTrouble returns the lines of a kernel log that are complaints.
 func logTrouble(text string) (lines []string) {
 	for line := range strings.SplitSeq(text, "\n") {
 		if guestops.Splat.MatchString(line) {

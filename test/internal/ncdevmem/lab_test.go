@@ -58,7 +58,8 @@ func buildTools(t *testing.T) string {
 	return strings.TrimSpace(string(dir))
 }
 
-// onGPU has ncdevmem take GPU memory for its buffer (tools/gpu-memory.c).
+// onGPU returns the environment that makes ncdevmem use GPU memory for its buffer
+// (tools/gpu-memory.c).
 func (l *bench) onGPU() string {
 	if l.driver == lab.DriverVNICGPU {
 		return "export GPU=/dev/vnicgpu0; "

@@ -1,14 +1,11 @@
-// Package ncdevmem has the kernel's own test of devmem TCP receive and send over a gVNIC of ours,
-// and judges what came of it. The guest is a stock kernel with its own gve driver in QEMU; the peer
-// is a TCP stack in this process, on a virtio NIC, on the same switch. tools/ncdevmem builds the
-// programs, from the kernel's source.
-//
-// It trusts ncdevmem's exit status with little (docs/specs/devmem.md, 6: 20 wrong bytes pass, so
-// does an end after none):
-//
-//   - bytes: the peer compares every byte of what ncdevmem says that it found in its buffer (its
-//     standard output comes back over an ordinary connection), and of what it sends. ncdevmem's own
-//     validation is run as well.
+// Package ncdevmem runs ncdevmem, the kernel's own test of devmem TCP, as receiver and sender over
+// vnic's gVNIC, and checks the results. The guest is a stock kernel with its own gve driver in
+// QEMU; the peer is a TCP stack in this process, on a virtio NIC, on the same switch.
+// tools/ncdevmem builds the programs from the kernel's source. ncdevmem's exit status is not
+// sufficient (docs/specs/devmem.md, 6: it accepts 20 wrong bytes, and no bytes at all), so the
+// tests also check: - bytes: the peer compares every byte that ncdevmem received (its standard
+// output comes back over an ordinary connection), and every byte that it sends. ncdevmem's own
+// validation is run as well.
 //   - place: the NIC's meter of the connection says from which file each payload byte was read, and
 //     to which it was written. ncdevmem registers no buffer, so these are counts of the GPU's file,
 //     whatever in it. Independently of meters, the host looks for the bytes themselves in the GPU's
@@ -28,7 +25,7 @@ import (
 
 func TestMain(m *testing.M) { testkit.Main(m) }
 
-// timeLimit ends what hangs: all of it takes a minute.
+// timeLimit ends a test that hangs: all of it takes a minute.
 const timeLimit = 5 * time.Minute
 
 // The cases, in their order.
@@ -65,8 +62,8 @@ const received, compared uint64 = 64 << 20, 64 << 20
 
 const sent = 4 << 20
 
-// cases runs all that there is. Their order matters: pages of the pattern are looked for in guest
-// RAM before anything may put them there.
+// cases runs all cases. Their order matters: the search for pages of the pattern in guest RAM comes
+// before any case that may put them there.
 func (l *bench) cases(ctx context.Context, j *judge) error {
 	receive, send := l.steps()
 	return l.run(ctx, j,
@@ -90,7 +87,7 @@ func (l *bench) cases(ctx context.Context, j *judge) error {
 		l.kernelLog)
 }
 
-// driverCases are those of a GPU that has a driver: what the driver has to do with.
+// driverCases runs the cases for a GPU with a driver: only those in which the driver takes part.
 func (l *bench) driverCases(ctx context.Context, j *judge) error {
 	receive, send := l.steps()
 	return l.run(ctx, j,

@@ -27,11 +27,11 @@ type receiving struct {
 	seed          uint64 // of what comes then
 }
 
-// What programs of the guest print goes to files there, and here when they have ended: ncdevmem
-// sets the interface up again at its start and its end, and of an ordinary connection that sends
-// meanwhile the driver may forget a packet in its queue until another goes the same way (gve_turnup
-// starts transmit queues and does not wake them), which TCP does not send again as it is in a queue
-// still (TCPSpuriousRtxHostQueues).
+// Programs in the guest print to files there, which are fetched when the programs have ended. The
+// reason: ncdevmem restarts the interface at its start and its end. If an ordinary connection sends
+// meanwhile, the driver may leave a packet in its queue until another packet is sent by the same
+// queue (gve_turnup starts transmit queues and does not wake them), and TCP does not retransmit a
+// packet that is still in a queue (TCPSpuriousRtxHostQueues).
 const (
 	stdoutFile = "/tmp/out"
 	stderrFile = "/tmp/err"

@@ -1,10 +1,9 @@
-// Package rxepeer is Linux's own RDMA as the other end of a test: a guest with an ordinary virtio NIC, Debian's generic
-// kernel and its rdma_rxe, in which a program (tools/rdma-peer.c) does by libibverbs what a Peer here tells it.
-//
-// Boot boots such a guest on a port of a lab; whatever else is on the lab's switch, another such guest or an engine of
-// ours, can then be RDMA's other end. What a Peer is told goes through the guest's serial port, not over the switch:
-// nothing that is done to the links reaches it.
-//
-// A Peer knows queue pairs and memory regions by numbers that its user chooses, 0 to 63. One goroutine at a time uses
-// it. It trusts nothing that it reads from the guest, and each call ends: with an error if the guest does not answer.
+// Package rxepeer provides Linux's own RDMA as the other end of a test: a guest with an ordinary
+// virtio NIC, Debian's generic kernel and its rdma_rxe, in which a program (tools/rdma-peer.c)
+// carries out the commands of a Peer by libibverbs. Boot boots such a guest on a port of a lab. The
+// other end of a connection can be anything on the lab's switch: another such guest, or a NIC of
+// vnic. Commands of a Peer go through the guest's serial port, not over the switch, so faults of
+// the links do not affect them. A Peer identifies queue pairs and memory regions by numbers that
+// its user chooses, 0 to 63. One goroutine at a time may use it. It checks everything that it reads
+// from the guest, and each call has a time limit.
 package rxepeer

@@ -14,7 +14,7 @@ import (
 // Port is RoCEv2's, of UDP.
 const Port = 4791
 
-// Frame is a packet of RoCEv2 (IBTA, annex A17), as far as any judge needs to know.
+// Frame is a packet of RoCEv2 (IBTA, annex A17), with the fields that the tests check.
 type Frame struct {
 	Src, Dst netip.Addr
 	Opcode   byte // IBTA table 38; reliable connections have 0x00 to 0x1f
@@ -27,7 +27,7 @@ type Frame struct {
 	Sum      uint32 // as it should be
 }
 
-// ErrNotRoCE says that a frame is no packet of RoCEv2.
+// ErrNotRoCE means that a frame is not a packet of RoCEv2.
 var ErrNotRoCE = errors.New("not RoCEv2")
 
 // Sizes of headers, and of what is behind a packet, in bytes.
@@ -40,7 +40,7 @@ const (
 	icrcLen = 4
 )
 
-// ParseFrame reads an Ethernet frame; what it gives has no part of b.
+// ParseFrame parses an Ethernet frame. The result does not refer to b.
 func ParseFrame(b []byte) (f Frame, err error) {
 	var be = binary.BigEndian
 	if len(b) < ethLen {

@@ -72,7 +72,7 @@ func TestParseFrameTakesAnything(t *testing.T) {
 	}
 }
 
-// captured gives the frames of RoCEv2 that pass a port while f runs, as the port's guest sent and received them.
+// captured returns the RoCEv2 frames that the guest at a port sent and received while f ran.
 func (x *pair) captured(p *lab.Port, f func()) (list [][]byte) {
 	x.Helper()
 	var out bytes.Buffer
@@ -94,7 +94,7 @@ func (x *pair) captured(p *lab.Port, f func()) (list [][]byte) {
 	return list
 }
 
-// frames looks at each frame of some transfers: its ICRC, and that each opcode is there.
+// frames checks the ICRC of each frame of some transfers, and that each opcode occurs.
 func (x *pair) frames() {
 	const q = 3
 	seen := map[string]int{}
@@ -117,7 +117,7 @@ func (x *pair) frames() {
 				}))
 			}
 		}
-		// What is refused: for want of a receive request, and for a key.
+		// Refused requests: without a receive request, and with a wrong key.
 		for _, c := range []struct {
 			r    Request
 			want Status
@@ -140,8 +140,8 @@ func (x *pair) frames() {
 	}
 }
 
-// process has a guest of ours in this process be the other end, as an engine of ours will be: it answers ARP, and
-// gets the guest's packets; without an engine nobody answers these.
+// process uses a guest in this process as the other end: it answers ARP, and gets the guest's RDMA
+// packets, which it does not answer.
 func (x *pair) process() {
 	const q = 4
 	p := x.lab.Port(2)
@@ -177,7 +177,8 @@ func (x *pair) process() {
 	}
 }
 
-// overTCP has a program of this process's guest drive one in the other guest, by TCP.
+// overTCP makes a program of the guest in this process command the program in the other guest by
+// TCP.
 func (x *pair) overTCP(s *stack.Stack) {
 	const port = "7000"
 	ctx, stop := context.WithTimeout(x.Context(), testkit.Patience)

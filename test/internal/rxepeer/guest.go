@@ -24,14 +24,17 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// suites are Debian's whose generic kernel serves.
+// suites lists the Debian suites from which the generic kernel is taken: the first one that has a
+// suitable one.
 var suites = []string{"forky", "trixie-backports", "sid"}
 
-// modules are the kernel's: the device, and what programs reach it by.
+// modules lists the kernel modules that the program needs: the RoCE device, and the verbs interface
+// for programs.
 var modules = []string{"rdma_rxe", "ib_uverbs"}
 
-// Images fetches what guests boot from, a QEMU and the generic kernel, and builds the program and the initramfs. But
-// with VNIC_LONG, which `make test-all` sets, the test is skipped: the kernel is a download of 140 MB.
+// Images fetches QEMU and the generic kernel, and builds the program and an initramfs with it. It
+// skips the test unless VNIC_LONG is set, as by `make test-all`: the kernel is a download of 140
+// MB.
 func Images(t *testing.T) *machine.Images {
 	t.Helper()
 	testkit.Boots(t)
@@ -50,7 +53,7 @@ func Images(t *testing.T) *machine.Images {
 	return im
 }
 
-// tool runs a script of the folder tools, and gives what it prints.
+// tool runs a script of the folder tools, and returns its output.
 func tool(t *testing.T, name string, args ...string) string {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), filepath.Join("..", "..", "..", "tools", name), args...)
@@ -62,9 +65,10 @@ func tool(t *testing.T, name string, args ...string) string {
 	return string(out)
 }
 
-// Boot boots guests of a lab at the same time, each on a machine with one virtio NIC and no GPU, gives them the
-// addresses of their ports, and has the program run in each. They end with the test, which is to be in a folder beside
-// this package's, as the images' tools are found from there.
+// Boot boots guests on the machines of a lab at the same time; each machine has one virtio NIC and
+// no GPU. It sets the addresses of their ports in the guests, and starts the program in each. The
+// guests end with the test. The test's package must be in a folder beside this one, because the
+// path of the folder tools is relative.
 func Boot(t *testing.T, im *machine.Images, list ...*lab.Machine) []*Peer {
 	t.Helper()
 	var guests []machinetest.Guest
@@ -86,14 +90,15 @@ func Boot(t *testing.T, im *machine.Images, list ...*lab.Machine) []*Peer {
 	return peers
 }
 
-// start runs the program in a guest. Its streams are a session's.
+// start runs the program in a guest, with stdin, stdout and stderr connected to this process by a
+// session.
 func start(t *testing.T, g *machine.Guest, netdev string) *Peer {
 	t.Helper()
 	ours, theirs := net.Pipe()
 	var said agent.Tail // read when the program has ended
 	said.Max = 4 << 10
 	ended := make(chan error, 1)
-	ctx := context.WithoutCancel(t.Context()) // which ends before the Cleanup
+	ctx := context.WithoutCancel(t.Context()) // t.Context ends before the Cleanup runs
 	go func() {
 		status, err := session.Run(ctx, g.Agent(), session.Command{Path: "/bin/rdma-peer",
 			Args: []string{"rdma-peer", "-n", netdev}, Stdin: theirs, Stdout: theirs, Stderr: &said})

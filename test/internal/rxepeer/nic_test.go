@@ -70,7 +70,7 @@ func newJudged(t *testing.T) *judged {
 	return x
 }
 
-// operations are those of work requests.
+// operations maps the peer's operations to the operations of the NIC's work requests.
 var operations = map[Op]control.WROp{Write: control.WRWrite, WriteImm: control.WRWriteImm, Read: control.WRRead,
 	Send: control.WRSend, SendImm: control.WRSendImm}
 
@@ -118,7 +118,8 @@ func (e *end) wait() control.WC {
 	}
 }
 
-// from has the NIC do an operation of n bytes, and judges it: where bytes belong, and that nothing else changed.
+// from makes the NIC carry out an operation of n bytes, and checks that the bytes are at the right
+// place, and that no others changed.
 func (e *end) from(op Op, n uint64) {
 	x := e.x
 	x.Helper()
@@ -175,7 +176,7 @@ func (e *end) from(op Op, n uint64) {
 	}
 }
 
-// to has the peer do it.
+// to makes the peer carry out such an operation, with the same checks.
 func (e *end) to(op Op, n uint64) {
 	x := e.x
 	x.Helper()
@@ -260,7 +261,7 @@ func TestNICAndRXE(t *testing.T) {
 	x.loss()
 }
 
-// loss has both links lose packets.
+// loss tests with both links losing packets.
 func (x *judged) loss() {
 	for i := range 2 {
 		testkit.OK(x, x.lab.Apply(testkit.Must(lab.ParseChange("link "+x.lab.Port(i).Name+" loss=1%"))(x)))
@@ -284,7 +285,7 @@ func (x *judged) loss() {
 	}
 }
 
-// refusals has each end refuse what it has to, and another queue pair go on.
+// refusals checks that each end refuses invalid requests, and that another queue pair goes on.
 func (x *judged) refusals() {
 	ctx := x.Context()
 	innocent := x.connect(3, IPv4, 1024, nil)

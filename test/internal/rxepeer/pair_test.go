@@ -75,8 +75,9 @@ type moved struct {
 	flip int64  // a byte of the source that is another one than the pattern says; -1: none
 }
 
-// move has n bytes go from one side to the other, by an operation that the reader or the writer posts, and gives what
-// is wrong with them there. All else is to be right: completions, immediate values, what lies around.
+// move moves n bytes from one side to the other, by an operation that the reader or the writer
+// posts, and returns the differences at the destination. It checks everything else: completions,
+// immediate values, and the bytes around.
 func (x *pair) move(m moved) Wrong {
 	x.Helper()
 	x.seed++
@@ -160,7 +161,7 @@ func TestTwoGuests(t *testing.T) {
 	x.loss()
 }
 
-// pattern looks at whether the program's is that of GPUs' memory, at any place.
+// pattern checks that the program's pattern equals that of GPUs' memory, at any offset.
 func (x *pair) pattern() {
 	a := x.sides[0]
 	for at := range uint64(9) {
@@ -171,7 +172,7 @@ func (x *pair) pattern() {
 	}
 }
 
-// refusals has the device refuse what it has to, and goes on with another queue pair.
+// refusals checks that the device refuses invalid requests, and that another queue pair goes on.
 func (x *pair) refusals() {
 	a, b := x.sides[0], x.sides[1]
 	const locked, q = 2, 2
@@ -221,7 +222,7 @@ func (x *pair) refusals() {
 	testkit.Equal(x, "an innocent queue pair: what is wrong", x.move(m), Wrong{0, -1})
 }
 
-// loss has both links lose packets, and looks at whether any were.
+// loss tests with both links losing packets, and checks that packets were lost.
 func (x *pair) loss() {
 	before := [2]map[string]uint64{}
 	for i, s := range x.sides {

@@ -16,17 +16,17 @@ import (
 	"vnic.dev/vnic/internal/machine"
 )
 
-// Patience is how long a request may take beyond the time that it is told to wait. Under TCG, on a machine that is
-// busy, a guest may need many seconds for the fill of a megabyte.
+// Patience is how long a request may take in addition to the time for which it asks the program to
+// wait. Under TCG, on a busy machine, a guest may need many seconds to fill a megabyte.
 const Patience = time.Minute
 
-// version is that of the protocol (tools/rdma-peer.c).
+// version is the version of the protocol (tools/rdma-peer.c).
 const version = 1
 
 // maxLine bounds an answer, in bytes.
 const maxLine = 16 << 10
 
-// Error is what a guest could not do.
+// Error is the error of a request in the guest.
 type Error struct {
 	What  string // the call
 	Errno syscall.Errno
@@ -37,7 +37,7 @@ func (e *Error) Error() string { return "rdma-peer: " + e.What + ": " + e.Errno.
 // Unwrap gives the errno, for errors.Is.
 func (e *Error) Unwrap() error { return e.Errno }
 
-// ErrAnswer says that a guest's answer is none to what it was asked.
+// ErrAnswer means that a guest's answer does not fit the request.
 var ErrAnswer = errors.New("rdma-peer: not an answer")
 
 // Peer is a connection to a program in a guest.
@@ -50,10 +50,11 @@ type Peer struct {
 
 	conn   net.Conn
 	in     *bufio.Reader
-	broken error // by what nothing more is to be had
+	broken error // the error after which the connection cannot be used
 }
 
-// New makes a Peer of a connection, which it owns, and asks the program who it is.
+// New makes a Peer from a connection, which it owns, and asks the program for its version, kernel
+// and device.
 func New(conn net.Conn) (*Peer, error) {
 	p := &Peer{conn: conn, in: bufio.NewReaderSize(conn, maxLine)}
 	w, err := p.ask(0, "hello", 5, "hello")
@@ -72,10 +73,10 @@ func New(conn net.Conn) (*Peer, error) {
 	return p, nil
 }
 
-// Close has the program end, and all that it has made.
+// Close ends the program, which destroys everything that it has made, and closes the connection.
 func (p *Peer) Close() error {
 	var err error
-	if p.broken == nil { // who made the call that broke it has been told
+	if p.broken == nil { // otherwise the call that failed has returned the error
 		err = p.do("quit")
 	}
 	return errors.Join(err, p.conn.Close())
@@ -105,8 +106,9 @@ func (a *answer) uint(i, bits int) uint64 {
 	return n
 }
 
-// ask sends a request, of words, and gives the answer, whose first word is kind, and which has n words or more behind
-// it: none if it waited in vain, for a completion or an event. wait is how long the program is told to wait.
+// ask sends a request of words, and returns the answer, whose first word must be kind, followed by
+// at least n words; nil if the program waited in vain for a completion or an event. wait is the
+// time for which the request asks the program to wait.
 func (p *Peer) ask(wait time.Duration, kind string, n int, request ...any) (*answer, error) {
 	if p.broken != nil {
 		return nil, p.broken
@@ -114,7 +116,7 @@ func (p *Peer) ask(wait time.Duration, kind string, n int, request ...any) (*ans
 	line := fmt.Sprintln(request...)
 	raw, err := p.exchange(line, time.Now().Add(wait+Patience))
 	if err != nil {
-		// The answer may still come, and would be taken for that to the next request.
+		// The answer may still come, and would be taken for the answer to the next request.
 		p.broken = fmt.Errorf("rdma-peer: %s: %w", strings.TrimSpace(line), err)
 		return nil, p.broken
 	}

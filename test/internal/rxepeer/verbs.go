@@ -41,7 +41,7 @@ func (p *Peer) QP(q, family int, psn uint32) (End, error) {
 	return e, a.err
 }
 
-// Path is how a connection is. The zero Path is usable.
+// Path has the parameters of a connection. The zero Path is usable.
 type Path struct {
 	MTU      int   // payload of a packet, in bytes: 256, 512, 1024, 2048 or 4096; 0: what the port can have
 	Timeout  uint8 // of an acknowledgement, 4.096 us << Timeout; 0: 14, 67 ms
@@ -138,7 +138,7 @@ func (p *Peer) Poison(m int, off, n uint64, b byte) error { return p.do("poison"
 // Flip changes a bit of the byte at off.
 func (p *Peer) Flip(m int, off uint64) error { return p.do("flip", m, off) }
 
-// Wrong says how many bytes are not as they should be.
+// Wrong has the number and the place of wrong bytes.
 type Wrong struct {
 	Bytes uint64
 	First int64 // where the first one is, from off on; -1: none
@@ -190,10 +190,11 @@ const (
 	SendImm  Op = "send_imm"
 )
 
-// Immediate says whether the other end gets an immediate value, and so a completion of a receive request.
+// Immediate reports whether the other end gets an immediate value, and so a completion of a receive
+// request.
 func (o Op) Immediate() bool { return o == WriteImm || o == SendImm }
 
-// Receives says whether the other end needs a receive request.
+// Receives reports whether the other end needs a receive request.
 func (o Op) Receives() bool { return o == WriteImm || o == Send || o == SendImm }
 
 // Request is one of a send queue.
@@ -246,8 +247,8 @@ type Completion struct {
 	Imm    uint32
 }
 
-// Poll takes a completion of queue pair q, and waits for it, in steps of milliseconds, at most a minute: ok says
-// whether there was one.
+// Poll takes a completion of queue pair q, and waits for it, in steps of milliseconds, at most a
+// minute; ok is false if there was none.
 func (p *Peer) Poll(q int, wait time.Duration) (c Completion, ok bool, err error) {
 	a, err := p.ask(wait, completion, 6, "poll", q, wait.Milliseconds())
 	if err != nil || len(a.words) == 0 {

@@ -14,8 +14,8 @@ import (
 	"vnic.dev/vnic/test/internal/stranger"
 )
 
-// bench is a user's machine: the program under test, a directory for sockets and consoles, and
-// what is to be tried.
+// bench is a user's machine: the program under test, a directory for sockets and consoles, and the
+// options of the test.
 type bench struct {
 	*testing.T
 	vnic, dir string
@@ -27,7 +27,7 @@ type bench struct {
 
 	private string // kind of memory that is added to a guest, and is not shared; "": none
 
-	qemuArgs   []string // further arguments of QEMU, after those that vnic serve prints
+	qemuArgs   []string // further arguments of QEMU, after the ones that vnic serve prints
 	kernelArgs string   // further words of the kernel's command line
 }
 
@@ -50,7 +50,7 @@ func (b *bench) must(what string, err error) {
 	}
 }
 
-// try does what is asked for, of a bench that set has changed.
+// try runs the tests with a bench whose options set has changed.
 func try(t *testing.T, set func(*bench)) {
 	t.Helper()
 	b := &bench{T: t, vnic: program(t), dir: t.TempDir(), nic: lab.Virtio, start: time.Now()}
@@ -73,7 +73,7 @@ func try(t *testing.T, set func(*bench)) {
 	}
 }
 
-// devmem has the guests' tool send from GPU to GPU.
+// devmem tests transfers from GPU to GPU by the guests' tool.
 func (b *bench) devmem(ctx context.Context) {
 	im := b.prepare(nil)
 	s := b.startServe(ctx, "--nic", b.nic, "--gpu-memory", "128M", fmt.Sprintf("--client=%t", b.client))

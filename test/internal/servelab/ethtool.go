@@ -78,7 +78,7 @@ func get(command uint8) (*mdl.AttributeDecoder, error) {
 	return mdl.NewAttributeDecoder(b)
 }
 
-// features names those that are on.
+// features returns the names of the features that are on.
 func features() (names []string, err error) {
 	ad, err := get(featuresGet)
 	if err != nil {

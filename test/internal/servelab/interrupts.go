@@ -11,7 +11,7 @@ import (
 // pairs is how many queue pairs each NIC has.
 const pairs = 4
 
-// interrupts are those of the guest's receive queues.
+// interrupts returns the numbers of interrupts of the guest's receive queues.
 func interrupts() (n [pairs]uint64, err error) {
 	f, err := os.Open("/proc/interrupts")
 	if err != nil {

@@ -76,7 +76,7 @@ func (b *bench) privateMemory(ctx context.Context) {
 	b.ok("%d bytes came as they were sent, none other; %d frames were dropped", right, s.stat(ctx)[0].drops())
 }
 
-// drops is how many frames the guest's NIC has dropped of those that it sends.
+// drops returns the number of the guest's sent frames that its NIC has dropped.
 func (p *portCounters) drops() (n uint64) {
 	for _, q := range p.Queues {
 		n += q.TX.Drops

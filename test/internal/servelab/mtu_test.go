@@ -27,7 +27,7 @@ func TestMTUIsRaised(t *testing.T) {
 			g := xdpGuest(t, program, lab.NIC{Model: model, NICOptions: lab.NICOptions{MaxMTU: most}})
 			p := g.lab.Port(0)
 			mtu := func(n int) error { return g.call("stock.mtu", args{MTU: n}, nil) }
-			testkit.OK(t, mtu(1500)) // as the guests of vnic boot and those of DHCP have it
+			testkit.OK(t, mtu(1500)) // as in guests of vnic boot, and in guests that use DHCP
 			testkit.OK(t, g.call("stock.address", args{Interface: iface, Addr: p.Addr4.String()}, nil))
 			testkit.OK(t, mtu(most))
 			testkit.ErrorSays(t, mtu(most+1), "invalid argument")

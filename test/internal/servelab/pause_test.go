@@ -6,8 +6,9 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// pauses has the guests' QEMUs stop and go on in the middle of a transfer (QMP stop, cont), now the receiver's, now the
-// sender's. More arrives behind each stop, all of it where the receiver's buffers and flow rule say.
+// pauses stops and continues the guests' QEMUs during a transfer (QMP stop, cont), alternately the
+// receiver's and the sender's. After each stop more payload arrives, all of it in the memory that
+// the receiver's buffers and flow rule determine.
 func (b *bench) pauses(ctx context.Context, s *server, guests *pair) {
 	b.Helper()
 	const times = 10
@@ -41,10 +42,10 @@ func (b *bench) pauses(ctx context.Context, s *server, guests *pair) {
 	b.ok("from GPU to GPU, over %d stops and conts, the last behind %d of %d bytes", times, at, transfer)
 }
 
-// payload is what was received, by where it lies.
+// payload has the received bytes, by kind of memory.
 type payload struct{ gpu, host uint64 }
 
-// received is what the second port was sent.
+// received returns the payload that the second port has received.
 func (s *server) received(ctx context.Context) (n payload) {
 	for _, q := range s.stat(ctx)[1].Queues {
 		n.gpu += q.RX.Device + q.RX.GPUFile

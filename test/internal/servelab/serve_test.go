@@ -74,7 +74,7 @@ func (b *bench) startServe(ctx context.Context, args ...string) *server {
 	return b.serve(ctx, append([]string{"--socket-path", filepath.Join(b.dir, "nic%d"), "--ports", "2"}, args...)...)
 }
 
-// term ends it, and says how long that took.
+// term ends it by SIGTERM, and returns how long that took.
 func (s *server) term() time.Duration {
 	s.Helper()
 	begin := time.Now()
@@ -104,7 +104,7 @@ type direction struct {
 	Host    uint64 `json:"host_bytes"`
 }
 
-// stat gives the counters of its ports: those of the report come first.
+// stat returns the counters of its ports: the ports of the report come first.
 func (s *server) stat(ctx context.Context) []portCounters {
 	s.Helper()
 	out, err := exec.CommandContext(ctx, s.vnic, "stat", "--json", strconv.Itoa(s.PID())).Output()

@@ -20,7 +20,7 @@ type stockLab struct {
 	in, webIn string // where the first guest's are, on loopback (--forward)
 }
 
-// stockGuests has everything tried that people do to a stock guest, on `vnic serve --mtu 9000`.
+// stockGuests runs all tests of stock guests, on `vnic serve --mtu 9000`.
 func (b *bench) stockGuests(ctx context.Context) {
 	l := &stockLab{bench: b, guests: &pair{}}
 	for port, serve := range map[*string]func(net.Listener){&l.port: serveStreams, &l.web: serveHTTP} {
@@ -127,8 +127,8 @@ func (l *stockLab) offloads(ctx context.Context) {
 	l.do(ctx, "as before", offloads(0, true), mtu(9000))
 }
 
-// names has a guest find the other by the name of its port, IPv6 included: the address is one that
-// the kernel has made up.
+// names checks that a guest finds the other by the name of its port, also over IPv6, with the
+// address that the kernel has generated.
 func (l *stockLab) names(ctx context.Context) {
 	var got, has struct{ Addr string }
 	port := l.rep.Ports[1]
@@ -194,8 +194,8 @@ func (l *stockLab) private(ctx context.Context) {
 	l.ok("from the privacy address %s: %d KiB each way between the guests", has.Addr, short>>10)
 }
 
-// macs has guests send from MACs of their own making: a macvlan in one, and a bridge in the other. vnic drops what they
-// send, until it is told that they may.
+// macs makes guests send from MACs of their own: of a macvlan in one, and of a bridge in the other.
+// vnic drops these frames, until --allow-mac allows the MACs.
 func (l *stockLab) macs(ctx context.Context) {
 	const first, second = "02:00:00:00:07:01", "02:00:00:00:07:02"
 	l.do(ctx, "macvlan", step{0, "stock.macvlan", args{Addr: "192.168.7.1/24", MAC: first}})

@@ -17,9 +17,10 @@ import (
 	"vnic.dev/vnic/internal/wire/gateway"
 )
 
-// A guest has two virtio NICs, of which the second is for XDP. On the first one the kernel's driver refuses a native
-// program, and says why. On the second one it takes it, and all that a stream brings comes through the program. So it
-// does on a gVNIC, with the queues that its driver comes up with.
+// A guest has two virtio NICs; the second is for XDP. On the first one the kernel's driver refuses
+// a native program, and logs why. On the second one it accepts it, and all packets of a stream go
+// through the program. The same is tested on a gVNIC, with the queues with which its driver comes
+// up.
 //
 // Invariant: virtio: A NIC takes a native XDP program only if all packets come through it.
 // Invariant: nic/gve: A driver may ask for twice the queues that it starts with, up to 16.

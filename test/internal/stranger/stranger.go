@@ -1,5 +1,5 @@
-// Package stranger boots QEMUs that vnic has not started, as a user of `vnic serve` does: with the arguments that are
-// printed, and what any machine has.
+// Package stranger boots QEMUs as a user of `vnic serve` does: with the printed arguments, and a
+// minimal machine.
 package stranger
 
 import (
@@ -27,7 +27,8 @@ type Config struct {
 	Args   []string
 }
 
-// Console is the file that gets the guest's console; what QEMU says is in a file with -qemu behind that.
+// Console returns the file of the guest's console. QEMU's own output is in a file with -qemu after
+// that name.
 func (c *Config) Console() string { return filepath.Join(c.Dir, "console-"+c.Name) }
 
 // WriteInitrd writes the initramfs of guests with a configuration of their agent.

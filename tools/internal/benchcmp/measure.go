@@ -22,7 +22,7 @@ import (
 // can fall over a worker with which it shares a ring.
 const attempts = 3
 
-// A comparison says what is to be measured.
+// A comparison has the commits to compare and the options of the measurement.
 type comparison struct {
 	base, now string // commits; now may be empty: the checkout as it is
 	pairs     int
@@ -183,8 +183,8 @@ func (s sample) benchmark() entry.Entry {
 	return e
 }
 
-// write writes the samples of each package of the base, those of the new side by the names of the base.
-// A benchmark of the base without an heir is an error.
+// write writes the samples of each package of the base; samples of the new side get the base's
+// names. A benchmark of the base without an heir is an error.
 func write(dir string, samples map[string][]sample, rules *heirs.Rules) error {
 	there := map[entry.Entry]bool{}
 	for _, s := range samples[sideNew] {

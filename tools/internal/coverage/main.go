@@ -24,7 +24,7 @@ const usage = `usage: tools/coverage [--times N] [--timeout T] [CHECKOUT [PACKAG
        tools/coverage --compare OLD NEW MAPPING
 its head tells more`
 
-// mayFall is by how many percentage points the coverage of a package may fall.
+// mayFall is the number of percentage points by which the coverage of a package may fall.
 const mayFall = 0.1
 
 func main() {
@@ -59,7 +59,8 @@ func run(args []string, out, errs io.Writer) error {
 	return errors.New(usage)
 }
 
-// covered is how many statements of how many were reached.
+// covered has the number of a package's statements that tests reached, and the number of all its
+// statements.
 type covered struct{ reached, all int }
 
 func (c covered) percent() float64 {
@@ -119,14 +120,15 @@ func measure(dir string, packages []string, times int, timeout string, out, errs
 	return nil
 }
 
-// readProfile sums up a profile of go test (cmd/cover): file:line.column,line.column statements count.
+// readProfile adds up a profile written by go test (cmd/cover), whose lines are:
+// file:line.column,line.column statements count.
 func readProfile(file string) (covered, error) {
 	src, err := os.ReadFile(file)
 	if err != nil {
 		return covered{}, err
 	}
 	var sum covered
-	reached := map[string]bool{} // by block, which may be there more than once
+	reached := map[string]bool{} // by block; a profile may have several lines for a block
 	size := map[string]int{}
 	for line := range strings.Lines(string(src)) {
 		f := strings.Fields(line)
@@ -226,10 +228,10 @@ func compareFiles(oldFile, newFile, mapping string, out io.Writer) error {
 	return errors.Join(wrong...)
 }
 
-// group is packages whose code has been mixed.
+// group has old and new packages between which code has moved.
 type group struct{ old, now []string }
 
-// groups puts packages together that have an heir in common.
+// groups puts old packages that have a common heir into one group.
 func groups(old map[string]covered, rules *heirs.Rules) []group {
 	var all []group
 	for _, pkg := range slices.Sorted(maps.Keys(old)) {

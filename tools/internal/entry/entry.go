@@ -83,7 +83,7 @@ func Read(file string) ([]Entry, error) {
 	return Sort(all), nil
 }
 
-// Sort puts entries into order and drops those that are there twice.
+// Sort puts entries into order and removes duplicates.
 func Sort(all []Entry) []Entry {
 	slices.SortFunc(all, Compare)
 	return slices.Compact(all)

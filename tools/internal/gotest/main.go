@@ -79,7 +79,8 @@ func again(f failure, args []string, l *rerun.List, out io.Writer) (passed bool,
 	return true, l.Add(f.pkg, f.test, f.output)
 }
 
-// isPackage says whether an argument of go test names packages, as values of flags do not.
+// isPackage reports whether an argument of go test names packages, and is not a flag or a flag's
+// value.
 func isPackage(a string) bool { return strings.HasPrefix(a, "./") || strings.HasPrefix(a, "vnic.dev/") }
 
 // event is a line of go test -json (cmd/test2json).
@@ -93,10 +94,10 @@ type event struct {
 	Elapsed    float64 // seconds
 }
 
-// failure is a test that failed, or with test "" a package of which no test did.
+// failure is a test that failed, or, if test is "", a package that failed without a failed test.
 type failure struct{ pkg, test, output string }
 
-// report prints what a person wants of go test's events.
+// report prints the events of go test that interest a person.
 type report struct {
 	out    io.Writer
 	exit   int

@@ -1,7 +1,6 @@
-// Package heirs says what became of the entries of an old inventory in a new one.
-//
-// What is there still under its own name is its own heir. The rest is said by a mapping, one rule a
-// line, lines that begin with # being comments:
+// Package heirs finds the successors (heirs) of the entries of an old inventory in a new one. An
+// entry that still exists under its name is its own heir. For the others there is a mapping, one
+// rule a line; lines that begin with # are comments:
 //
 //	package nic/gve -> nic/model/gve                            all of a package, the names unchanged
 //	package qemu -> qemu qemu/assets                            or in one of several
@@ -153,7 +152,7 @@ func (r *Rules) Candidates(e entry.Entry) []entry.Entry {
 		}
 	}
 	if len(found) > 0 {
-		return found // what has a rule of its own is told by it alone
+		return found // an entry with a rule for itself has the heirs of that rule only
 	}
 	found = append(found, e)
 	for _, rule := range r.entries {
@@ -196,7 +195,7 @@ func (r entryRule) apply(e entry.Entry) (entry.Entry, bool) {
 // parts has the kind of what each kind is a part of.
 var parts = map[string]string{entry.Subtest: entry.Test, entry.Corpus: entry.Fuzz, entry.Sub: entry.Bench}
 
-// partKinds are those that can have parts of their own kind.
+// partKinds are the kinds of entries that can have parts of the same kind.
 var partKinds = map[string]bool{entry.Subtest: true, entry.Sub: true}
 
 // A Closed is an entry of the old inventory with its heir.

@@ -14,21 +14,20 @@ import (
 	"vnic.dev/vnic/tools/internal/tree"
 )
 
-// What a check of a script is.
+// These expressions find the checks in a script.
 //
-// In shell and Python of test/, line by line, after lines that end in a backslash are joined
-// and blanks are made one: a line is a check if it
-//   - calls fail, or a function (of this script, or of one that is sourced) whose body calls such a one;
+// In shell and Python scripts of test/, lines that end in a backslash are joined with the next one,
+// and several blanks are replaced by one. Then a line is a check if it
+//   - calls fail, or a function (of this script, or of a sourced one) that directly or indirectly calls fail;
 //   - prints a result or a heading: echo "ok ...", echo "== ...", print "ok ...";
-//   - ends its program badly: exit 1, sys.exit(, raise, assert;
-//   - has a condition of jsoncheck, as "runs.0.tx.host == 0";
-//   - consists of a grep, cmp, diff, test or [, which set -e makes a check; or
-//   - is a row of a literal of several lines that such a line, or an assignment, has begun: a table.
+//   - ends its program with an error: exit 1, sys.exit(, raise, assert;
+//   - has a condition of jsoncheck, such as "runs.0.tx.host == 0";
+//   - consists of a grep, cmp, diff, test or [, whose failure ends the script because of set -e; or
+//   - is a row of a table: a literal of several lines that begins in a check or in an assignment.
 //
-// In a testscript: each command but those that only prepare (env, mkdir, cp ...).
-//
-// In the Go programs of test/: the text of each error that they make, and of each result, by a
-// function that prints "ok", or heading that they print.
+// In a testscript each command is a check, except commands that only prepare (env, mkdir, cp ...).
+// In the Go programs of test/ a check is the text of an error, of a result (an argument of a
+// function that prints "ok"), or of a printed heading.
 var (
 	definition = regexp.MustCompile(`^\s*([a-z_][a-zA-Z0-9_]*)\(\) [{(]`)
 	result     = regexp.MustCompile(`\b(echo|printf|print)\(? ?["'](ok|==|FAIL|SLOW|skip)\b`)
@@ -43,15 +42,15 @@ var (
 	letter     = regexp.MustCompile(`[A-Za-z]{2}`)
 )
 
-// ofScript lists the checks of a script of shell or Python. shared has the functions that check in
-// the scripts that all source.
+// ofScript lists the checks of a shell or Python script. shared has the checking functions of the
+// scripts that other scripts source.
 func ofScript(src string, shared map[string]bool) []string {
 	lines := joined(src)
 	known := calls(checkersOf(lines, shared))
 	var all []string
-	var quote byte // an open literal
-	rows := false  // its lines are checks
-	end := ""      // of the here-document that this is in
+	var quote byte // quote of the literal that is open at the end of the previous line; 0: none
+	rows := false  // the lines of the open literal are checks
+	end := ""      // the word that ends the current here-document; "": there is none
 	for _, line := range lines {
 		text := strings.Join(strings.Fields(line), " ")
 		if text == end && end != "" {
@@ -86,7 +85,7 @@ func ofScript(src string, shared map[string]bool) []string {
 	return all
 }
 
-// joined has the lines of src, those that end in a backslash with their next.
+// joined returns the lines of src; a line that ends in a backslash is joined with the next one.
 func joined(src string) []string {
 	var all []string
 	open := false
@@ -104,8 +103,9 @@ func joined(src string) []string {
 	return all
 }
 
-// openQuote says which quote is open at the end of a line at whose beginning one was. It knows that
-// $(...) within double quotes has quotes of its own only as far as they come in pairs.
+// openQuote returns the quote that is open at the end of a line; quote is the one that is open at
+// its beginning, 0 none. It does not parse $(...) within double quotes, so quotes inside it must
+// come in pairs.
 func openQuote(line string, quote byte) byte {
 	for i := 0; i < len(line); i++ {
 		switch c := line[i]; {
@@ -124,11 +124,11 @@ func openQuote(line string, quote byte) byte {
 	return quote
 }
 
-// checkers finds the functions that check in the scripts that others source: those that do not begin
-// with #!.
+// checkers returns the names of the functions that contain checks, from all scripts that other
+// scripts source. These scripts do not begin with #!.
 func checkers(dir string, files []string) (map[string]bool, error) {
 	found := map[string]bool{"fail": true}
-	for range 2 { // the second time for those that call what a later file defines
+	for range 2 { // the second pass finds functions that call functions of a later file
 		for _, name := range files {
 			if tree.ClassOf(name) != tree.Acceptance || path.Ext(name) != ".sh" {
 				continue
@@ -145,7 +145,8 @@ func checkers(dir string, files []string) (map[string]bool, error) {
 	return found, nil
 }
 
-// checkersOf adds to known the functions of a script whose bodies call one that is known.
+// checkersOf returns known, and in addition the functions of a script that directly or indirectly
+// call one of known.
 func checkersOf(lines []string, known map[string]bool) map[string]bool {
 	found := map[string]bool{}
 	for k := range known {
@@ -171,7 +172,8 @@ func checkersOf(lines []string, known map[string]bool) map[string]bool {
 	return found
 }
 
-// calls matches a line that calls one of these: at its beginning, or after what may precede a command.
+// calls returns an expression that matches a line that calls one of the named functions: at the
+// line's beginning, or after an operator, a keyword or an assignment that may precede a command.
 func calls(names map[string]bool) *regexp.Regexp {
 	var b strings.Builder
 	for name := range names {
@@ -184,7 +186,7 @@ func calls(names map[string]bool) *regexp.Regexp {
 	return regexp.MustCompile(before + `(?:` + b.String() + `)(?:[ (;)]|$)`)
 }
 
-// ofTestscript lists the commands of a testscript, up to its files.
+// ofTestscript lists the checks of a testscript: commands before the files of its archive.
 func ofTestscript(src string) []string {
 	var all []string
 	for line := range strings.Lines(src) {
@@ -199,8 +201,8 @@ func ofTestscript(src string) []string {
 	return all
 }
 
-// resultFunctions finds the functions of a program that print that something was as it must be:
-// those with a literal that begins with "ok ", in the files of a directory.
+// resultFunctions returns the names of the functions that print a passed check, in the Go files of
+// a directory: their bodies have a literal that begins with "ok ".
 func resultFunctions(files []*ast.File) map[string]bool {
 	found := map[string]bool{}
 	for _, file := range files {
@@ -260,7 +262,7 @@ func ofProgram(files []*ast.File) []string {
 	return all
 }
 
-// escape keeps entry.Arrow out of a text.
+// escape replaces entry.Arrow in a text, because that separates an entry from its heir.
 func escape(text string) string {
 	return strings.ReplaceAll(text, entry.Arrow, " => ")
 }

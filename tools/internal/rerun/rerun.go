@@ -1,4 +1,5 @@
-// Package rerun decides which failed tests are run again, and keeps the list of those that then passed.
+// Package rerun decides which failed tests are run again, and keeps a list of the tests that then
+// passed.
 //
 // A test that fails may be run again once, alone, and at most Limit tests in a run. Never run again are tests that
 // have a row in docs/flaky.md, and failures that no second run excuses: data races, panics, leaks, wrong bytes,
@@ -17,7 +18,7 @@ import (
 // Limit is how many tests of a run may be run again.
 const Limit = 2
 
-// Flaky is where tests stand that have ever passed only in a second run.
+// Flaky is the page that lists tests that have passed only in a second run.
 const Flaky = "docs/flaky.md"
 
 // final matches the output of failures that are never run again.

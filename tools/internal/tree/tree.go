@@ -1,5 +1,6 @@
-// Package tree says what the files of a checkout are: product, tests, test support, acceptance,
-// tools. The other programs of tools/ ask it, so that the list of what is no product stands once.
+// Package tree classifies the files of a checkout as product, test, test support, acceptance or
+// tool. The programs of tools/ use it, so that there is one list of files that are not part of the
+// product.
 package tree
 
 import (
@@ -18,14 +19,14 @@ const Module = "vnic.dev/vnic"
 
 // Support names the directories of packages that only tests import. All below such a directory is
 // test support too. A package that imports "testing" outside its _test.go files must be in this
-// list: tools/size says so if it is not.
+// list: tools/size reports one that is missing.
 var Support = []string{
 	"devmemtest", "fusetest", "golden", "kerneltest", "labtest", "leaktest", "machinetest", "nictest", "peertest",
 	"schematest",
 	"stacktest", "testkit", "vfiotest", "vhostusertest", "worldtest",
 }
 
-// A Class is what a file is for.
+// A Class is the purpose of a file.
 type Class string
 
 // The classes. A file of no class (data, documents) is not counted.
@@ -37,7 +38,7 @@ const (
 	Tools      Class = "tools"
 )
 
-// A Language is what a file is written in, as far as that matters for comments.
+// A Language is the language of a file; languages with the same syntax of comments count as one.
 type Language string
 
 // The languages.
@@ -50,7 +51,7 @@ const (
 	Script   Language = "testscript" // a script of testscript, in an archive (.txtar)
 	Markdown Language = "Markdown"
 	Other    Language = "other" // Makefile, YAML, units, go.mod
-	Data     Language = "data"  // nobody writes it line by line
+	Data     Language = "data"  // generated or binary
 )
 
 // Files lists the files of a checkout that git tracks or would track, with slashes, sorted.
@@ -64,7 +65,7 @@ func Files(dir string) ([]string, error) {
 	}
 	var files []string
 	for name := range strings.SplitSeq(string(out), "\x00") {
-		// What is deleted but not yet committed is listed still.
+		// git also lists files that are deleted but not committed.
 		if info, err := os.Lstat(filepath.Join(dir, name)); name != "" && err == nil && info.Mode().IsRegular() {
 			files = append(files, name)
 		}
@@ -73,7 +74,7 @@ func Files(dir string) ([]string, error) {
 	return slices.Compact(files), nil
 }
 
-// ClassOf says what a file is for. Go files and testscripts below testdata are tests.
+// ClassOf returns the class of a file. Go files and testscripts below testdata are tests.
 func ClassOf(name string) Class {
 	dirs := strings.Split(path.Dir(name), "/")
 	switch {
@@ -89,7 +90,8 @@ func ClassOf(name string) Class {
 	return Product
 }
 
-// LanguageOf says what a file is written in. It reads the first line of one without a suffix.
+// LanguageOf returns the language of a file. If the name has no suffix, it reads the file's first
+// line.
 func LanguageOf(dir, name string) Language {
 	base := path.Base(name)
 	ext := path.Ext(name)
@@ -139,8 +141,8 @@ func LanguageOf(dir, name string) Language {
 	return Data
 }
 
-// Packages lists the directories of the checkout's main module that hold Go files, tools and testdata
-// excepted, sorted.
+// Packages lists the directories with Go files of the checkout's main module, sorted, but not
+// directories of tools and testdata.
 func Packages(files []string) []string {
 	var dirs []string
 	for _, name := range files {

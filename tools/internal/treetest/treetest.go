@@ -8,7 +8,8 @@ import (
 	"testing"
 )
 
-// New makes a git checkout of these files. Nothing is committed: what git would track counts.
+// New makes a git checkout with these files, and returns its path. It commits nothing: package tree
+// also lists files that git would track.
 func New(t *testing.T, files map[string]string) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -32,7 +33,7 @@ func Write(t *testing.T, name, text string) {
 	}
 }
 
-// Script writes a program.
+// Script writes an executable file.
 func Script(t *testing.T, name, text string) {
 	t.Helper()
 	Write(t, name, text)

@@ -88,7 +88,7 @@ func converse(params []string) error {
 	host, _ := os.Hostname()
 	prompt := func() { fmt.Printf("%s:%s$ ", host, shell.Dir) }
 	interrupts := make(chan os.Signal, 1)
-	signal.Notify(interrupts, os.Interrupt) // those that come while nothing runs
+	signal.Notify(interrupts, os.Interrupt) // interrupts while no command runs
 	go func() {
 		for range interrupts {
 			fmt.Println()

@@ -21,31 +21,31 @@ type Options struct {
 
 	Op       string // transfer.AllReduce and so on
 	Type     devmem.Type
-	Min, Max uint64   // bytes of the rows
+	Min, Max uint64   // bytes of the first row, and at most of the last
 	Factor   uint64   // from one row to the next
-	Counts   []uint64 // elements of the rows, in place of Min, Max and Factor
-	Iters    int      // operations that are timed
-	Warmup   int      // operations before
+	Counts   []uint64 // numbers of elements of the rows, instead of Min, Max and Factor
+	Iters    int      // timed operations of a row
+	Warmup   int      // operations before the timed ones
 	Validate bool     // every element is compared
 	Root     int      // of a broadcast
 	Channels int      // rings that share each operation
 	Timeout  time.Duration
 
-	tamper func(*guests.Set)  // tests: after an operation, before its elements are compared
-	done   func([]Rank, *Row) // tests: what there is after a row
+	tamper func(*guests.Set)  // tests: called after an operation, before its elements are compared
+	done   func([]Rank, *Row) // tests: called with the results after each row
 }
 
-// Defaults are the options without a flag, but for a seed.
+// Defaults returns the options of the command without flags, except that Seed is 0.
 func Defaults() Options {
 	return Options{Options: guests.Defaults(), Op: transfer.AllReduce,
 		Type: devmem.Float32, Min: 1 << 20, Max: 16 << 20, Factor: 4, Iters: 5, Warmup: 1, Validate: true, Channels: 1,
 		Timeout: time.Duration(limits.Silence)}
 }
 
-// Types are the names of the elements' types, as nccl-tests has them.
+// Types maps nccl-tests' names of element types to the types.
 var Types = map[string]devmem.Type{"int32": devmem.Int32, "float": devmem.Float32, "bfloat16": devmem.BFloat16}
 
-// Ops are the operations.
+// Ops lists the operations that --op accepts.
 var Ops = []string{transfer.AllReduce, transfer.ReduceScatter, transfer.AllGather, transfer.Broadcast}
 
 const (
@@ -55,13 +55,14 @@ const (
 	maxIters = 1 << 20
 	maxBytes = 16 << 30 // of a row
 
-	pool = 8 << 20 // where what comes from the rank before lands, of each channel
+	pool = 8 << 20 // bytes of each channel's page pool, into which the NIC receives from the previous rank
 )
 
-// silence is how long a rank waits for a neighbour.
+// silence returns how long a rank waits for a neighbour that sends nothing.
 func (o *Options) silence() time.Duration { return limits.Silence.Unless(o.Timeout) }
 
-// Complete sets what follows from the rest, and says what is wrong.
+// Complete sets the options that follow from others, and returns an error for options that are
+// invalid.
 func (o *Options) Complete() error {
 	if err := cmp.Or(guests.OneOf("--op", o.Op, Ops...), guests.Modes(o.Modes),
 		guests.Number("--iters", o.Iters, 1, maxIters), guests.Number("--warmup-iters", o.Warmup, 0, maxIters),
@@ -87,10 +88,10 @@ func (o *Options) Complete() error {
 		return fmt.Errorf("--root %d: ranks are 0 to %d", o.Root, len(d.Guests)-1)
 	}
 	o.Window = o.layout(len(d.Guests)).end
-	return o.Check() // of Window
+	return o.Check() // again, because Window is set now
 }
 
-// rows makes Counts.
+// rows computes Counts from Min, Max and Factor, unless Counts is set, and checks it.
 func (o *Options) rows() error {
 	if len(o.Counts) == 0 {
 		size := o.Type.Size()
@@ -121,10 +122,10 @@ func (o *Options) rows() error {
 	return nil
 }
 
-// layout is what a guest's part of GPU memory is for. Each area is whole pages.
+// layout has the areas of a guest's part of GPU memory. Each area is whole pages.
 type layout struct {
 	pool, scratch, data transfer.Area
-	from, to            uint64 // in data: where an operation out of place has its elements from, and puts them
+	from, to            uint64 // offsets in data of the source and the destination of an operation out of place
 	end                 uint64
 }
 

@@ -4,7 +4,7 @@ import (
 	"vnic.dev/vnic/cmd/vnic/internal/guests"
 )
 
-// Report is the result of `vnic allreduce`, and its --json.
+// Report is the result of `vnic allreduce`, as --json prints it.
 type Report struct {
 	Schema int `json:"schema"` // 1
 	guests.Info
@@ -14,7 +14,7 @@ type Report struct {
 	Channels int     `json:"channels"`
 	Iters    int     `json:"iters"`
 	Warmup   int     `json:"warmup_iters"`
-	Root     int     `json:"root"` // -1: the operation has none
+	Root     int     `json:"root"` // rank; -1: the operation has no root
 	Timeout  float64 `json:"timeout_seconds"`
 	Loss     float64 `json:"loss"`
 	Seed     uint64  `json:"seed"`
@@ -23,18 +23,20 @@ type Report struct {
 	guests.Captured
 }
 
-// Mode is a table.
+// Mode has the results of a mode: the rows of its table, one for each size, and the counters of
+// each rank.
 type Mode struct {
 	Mode  string  `json:"mode"` // transfer.Devmem or transfer.Copy
 	Rows  []Row   `json:"rows"`
 	Ranks []Rank  `json:"ranks"`
-	Bus   float64 `json:"avg_bus_gbps"` // 10^9 bytes a second, mean of all rows' halves
+	Bus   float64 `json:"avg_bus_gbps"` // in 10^9 bytes a second: the mean over out of place and in place of all rows
 	Wrong uint64  `json:"wrong"`
-	// of all guests, for each 10^9 bytes that a rank passed on; null: guests share this process
+	// processor time of all guests, for each 10^9 bytes that a rank sent; null: guests share this
+	// process
 	CPUPerGB *float64 `json:"guest_cpu_seconds_per_gb"`
 }
 
-// Row is a size.
+// Row has the results for one size of the buffer.
 type Row struct {
 	Bytes      uint64 `json:"bytes"`
 	Count      uint64 `json:"count"`
@@ -42,29 +44,30 @@ type Row struct {
 	InPlace    Half   `json:"in_place"`
 }
 
-// Half is how an operation went, out of place or in place.
+// Half has the results for one size, either out of place or in place.
 type Half struct {
-	Microseconds float64 `json:"us"`       // of one operation: the mean of all, at the slowest rank
-	Alg          float64 `json:"alg_gbps"` // bytes by time, 10^9 a second
-	Bus          float64 `json:"bus_gbps"` // what the busiest link carries of it (nccl-tests, PERFORMANCE.md)
-	Wrong        *uint64 `json:"wrong"`    // elements, of all ranks; null: nobody looked
+	Microseconds float64 `json:"us"`       // mean time of one operation, at the slowest rank
+	Alg          float64 `json:"alg_gbps"` // bytes divided by time, in 10^9 bytes a second
+	Bus          float64 `json:"bus_gbps"` // rate of the busiest link (nccl-tests, PERFORMANCE.md)
+	Wrong        *uint64 `json:"wrong"`    // wrong elements of all ranks; null: not checked
 }
 
-// Rank is what one passed on and got in all operations, warm-up and checks included, by its NIC's count.
+// Rank has the payload that a rank sent and received in all operations, warm-up and checks
+// included, as its NIC counted it.
 type Rank struct {
 	Rank          int          `json:"rank"`
 	Guest         string       `json:"guest"`
 	NIC           string       `json:"nic"` // model
 	P2P           bool         `json:"p2p"`
-	Expected      Path         `json:"expected"` // of one without loss: all in device memory
+	Expected      Path         `json:"expected"` // payload without loss, all of it in device memory
 	Out           guests.Where `json:"out"`
 	In            guests.Where `json:"in"`
 	Looked        uint64       `json:"looked_bytes"`
-	Linear        uint64       `json:"linear_bytes"` // came in host memory, as the guest says
+	Linear        uint64       `json:"linear_bytes"` // received in host memory, as the guest counted it
 	Retransmitted uint64       `json:"retransmitted_segments"`
 }
 
-// Path is bytes of payload.
+// Path has the bytes of payload that a rank sends and receives.
 type Path struct {
 	Out uint64 `json:"out"`
 	In  uint64 `json:"in"`

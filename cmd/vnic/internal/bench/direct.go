@@ -20,7 +20,8 @@ const (
 	directWindow = 32       // frames under way
 )
 
-// pages is the pool of GPU pages that a bound queue posts. Pages go round: the one that was free longest is next.
+// pages is the pool of GPU pages that a bound queue posts. It gives out the page that has been free
+// longest.
 type pages struct {
 	mu   sync.Mutex
 	free []uint64
@@ -48,7 +49,8 @@ func (p *pages) ReturnPages(_ int, offs []uint64) {
 	p.free = append(p.free, offs...)
 }
 
-// sink is the receiving driver's Receiver.
+// sink is the receiving driver's Receiver: it reports the payload bytes of each frame, and returns
+// the pages at once.
 type sink struct {
 	nic   *driver.NIC
 	pages *pages
@@ -60,7 +62,7 @@ func (s *sink) Receive(frames []driver.RxFrame) {
 	for i := range frames {
 		f := &frames[i]
 		if !f.Split {
-			continue // the counters will tell
+			continue // arrived, which reads the NIC's counters, will differ then
 		}
 		s.offs = s.offs[:0]
 		for _, r := range f.Payload {
@@ -69,7 +71,7 @@ func (s *sink) Receive(frames []driver.RxFrame) {
 		s.pages.ReturnPages(f.Queue, s.offs)
 		select {
 		case s.came <- f.PayloadLen:
-		default: // more than were sent
+		default: // more frames than were sent: the counters will differ
 		}
 	}
 	s.nic.Refill(gpuQueue)
@@ -78,7 +80,7 @@ func (s *sink) Receive(frames []driver.RxFrame) {
 func (s *sink) Completed(int, []uint64) {}
 func (s *sink) Wake()                   {}
 
-// nobody is the sending driver's Receiver.
+// nobody is the sending driver's Receiver. It ignores everything.
 type nobody struct{}
 
 func (nobody) Receive([]driver.RxFrame) {}
@@ -88,7 +90,8 @@ func (nobody) Wake()                    {}
 // gpuDirect measures frames of 64 KiB from GPU to GPU, from driver to driver, without TCP.
 func gpuDirect(f footprint) openFunc { return f.betweenGPUs(1500, f.connectDrivers) }
 
-// tellPlace has the driver of port 1 tell the switch where it is, by a frame to port 0: else all to it is flooded.
+// tellPlace sends a frame from port 1 to port 0, so that the switch learns port 1's address and
+// does not flood the frames to it.
 func tellPlace(l *lab.Lab, n *driver.NIC) error {
 	f := newFrame(l.Port(0).MAC, l.Port(1).MAC, tcpPort, 64, 1500)
 	tx := f.transmitted()
@@ -165,7 +168,7 @@ func (f footprint) connectDrivers(ctx context.Context, l *lab.Lab, r *rig) error
 					return w, err
 				}
 				if n == 0 {
-					runtime.Gosched() // the ring is full: what was sent is not yet taken back
+					runtime.Gosched() // the ring is full: the driver has not yet taken back the sent frames
 					continue
 				}
 				out++

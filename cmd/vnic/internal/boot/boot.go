@@ -25,7 +25,8 @@ import (
 	"vnic.dev/vnic/internal/machine/qemu"
 )
 
-// runner is the guests and what they are in.
+// runner has the guests of `vnic boot`, their session, and everything else that is closed at the
+// end.
 type runner struct {
 	*guests.Session // nil: not yet open
 	opt             *Options
@@ -34,22 +35,24 @@ type runner struct {
 	images          *images
 	tools           *packages // nil: none
 	guests          []*guest
-	logs            []*log       // with LogDir, one a guest
-	alive           limit.Guests // what the guests do
+	logs            []*log       // with LogDir: one for each guest
+	alive           limit.Guests // records what each guest does, for the message of a timeout
 
 	terminal *terminal.Terminal // this process's
 }
 
-// images is what guests boot from.
+// images has QEMU, kernel and initramfs, and an archive of the user's files that guests get in
+// addition.
 type images struct {
 	*machine.Images
-	files *os.File // the user's
+	files *os.File // an archive of the user's files
 	size  int64
 }
 
-// Do boots the guests, runs the program in all of them and gives its exit status: of several guests
-// the first one that is not 0. Whatever happens, nothing of the lab is left when it returns. When
-// ctx ends, its cause is returned; a user who leaves, and Options.Timeout, end it, too.
+// Do boots the guests, runs the program in all of them and returns its exit status: with several
+// guests, the first one that is not 0. When Do returns, the lab is closed, also after an error.
+// When ctx ends, Do returns its cause; a user who leaves by Ctrl-] q, and Options.Timeout, end ctx,
+// too.
 func Do(ctx context.Context, o Options) (status int, err error) {
 	l := &runner{opt: &o}
 	ctx, leave := context.WithCancelCause(ctx)
@@ -87,7 +90,7 @@ func Do(ctx context.Context, o Options) (status int, err error) {
 	o.Stage = func(s guests.Step) {
 		if s.Stage == "boot" {
 			o.stage("booting")
-			l.alive.Stage("") // what guests do is known
+			l.alive.Stage("") // from here on each guest reports its own state
 		}
 	}
 	if l.Session, err = guests.Open(ctx, &o.Common, w); err != nil {
@@ -106,7 +109,7 @@ func Do(ctx context.Context, o Options) (status int, err error) {
 	return l.run(ctx)
 }
 
-// world is what the Session opens.
+// world describes the lab, its services, and how each guest boots, for guests.Open.
 func (l *runner) world() (w guests.World, err error) {
 	o := l.opt
 	if w.Services, err = o.gateway(); err != nil {
@@ -154,7 +157,8 @@ func (l *runner) find(ctx context.Context) error {
 	return nil
 }
 
-// fetch finds or fetches QEMU and the kernel, and makes what the guests boot from.
+// fetch finds or fetches QEMU and the kernel, and makes the initramfs and the archive of the user's
+// files.
 func (l *runner) fetch(ctx context.Context) error {
 	if err := l.find(ctx); err != nil {
 		return err
@@ -173,7 +177,7 @@ func (l *runner) fetch(ctx context.Context) error {
 	return l.files()
 }
 
-// drivers are the kernel's modules for its interfaces, with a word between them.
+// drivers lists the kernel's drivers for the guests' NIC models, joined by a word.
 func (o *Options) drivers(between string) string {
 	var list []string
 	for _, m := range o.models() {
@@ -182,8 +186,9 @@ func (o *Options) drivers(between string) string {
 	return strings.Join(list, between)
 }
 
-// initrd makes the image. Without the modules for devmem programs others run all the same; a kernel
-// that comes without any has what it needs built in, or else the guest will say so.
+// initrd makes the initramfs. If the kernel lacks the modules for devmem programs, it makes one
+// without them, because other programs can still run. If the kernel comes without any modules, they
+// may be built in; if not, the guest reports what is missing.
 func (l *runner) initrd(ctx context.Context) error {
 	o, im := l.opt, l.images
 	build := func(modules []string) error {
@@ -242,10 +247,12 @@ func (l *runner) files() error {
 	return err
 }
 
-// errFirstFailure is why the other guests are ended when one has failed, with --end first-failure.
+// errFirstFailure is the cause with which the other guests are ended when one has failed, with
+// --end first-failure.
 var errFirstFailure = errors.New("another guest's program has failed")
 
-// run runs the program in all guests. One that has lost its guest ends the others.
+// run runs the program in all guests, and waits for all of them. If one guest is lost, the others
+// are ended.
 func (l *runner) run(ctx context.Context) (int, error) {
 	status := make([]int, len(l.guests))
 	streams := l.streams()

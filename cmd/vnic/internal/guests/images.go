@@ -11,9 +11,11 @@ import (
 	"vnic.dev/vnic/internal/machine/assets"
 )
 
-// Images finds or fetches what guests with NICs of these models boot from. interfaces says that the guests' kernel is
-// to have the NICs first, to say which one is which. more are modules that some guests need besides. Without an error
-// the caller closes the Images; after one there are none.
+// Images finds or fetches QEMU and the kernel, and builds the initramfs, for guests with NICs of
+// these models. If interfaces is true, the initramfs also has the kernel's drivers for the NICs,
+// because the host asks the guest's kernel for the MAC of each NIC before vnic's driver takes it.
+// more lists further modules that some guests need. The caller closes the Images, unless there is
+// an error.
 func Images(ctx context.Context, o assets.Options, models []string, interfaces bool,
 	note func(format string, args ...any), more ...string) (*machine.Images, error) {
 	im, err := machine.Fetch(ctx, o, models, note)
@@ -43,7 +45,8 @@ func Images(ctx context.Context, o assets.Options, models []string, interfaces b
 	return im, nil
 }
 
-// Modules lists what a guest loads for NICs of a model; interfaces is as in Images.
+// Modules lists the kernel modules that a guest loads for NICs of a model; interfaces is as in
+// Images.
 func Modules(im *machine.Images, model string, interfaces bool) []string {
 	modules := slices.Clone(machine.SoftwareFor(model).Modules)
 	if interfaces {
@@ -52,8 +55,8 @@ func Modules(im *machine.Images, model string, interfaces bool) []string {
 	return modules
 }
 
-// Usable is how much of a GPU's memory a guest can use. Of a node's, its kernel takes what it needs to
-// know the rest: measured, 8 MiB of 128.
+// Usable returns how much of a GPU's memory a guest can use. If the GPU is a NUMA node, the guest's
+// kernel keeps a part of it for its own page structures: 8 MiB of 128 in a measurement.
 func Usable(m lab.Model, memory uint64) uint64 {
 	if !m.Node {
 		return memory
@@ -61,7 +64,9 @@ func Usable(m lab.Model, memory uint64) uint64 {
 	return (memory - min(memory, max(memory/nodeShare, nodeLeast))) &^ (HugePage - 1)
 }
 
-// room is how much of it a guest can take for certain as one window: of 224 MiB that were usable, 222 were free once.
+// room returns how much of the usable memory a guest can always take as one window. It is less than
+// Usable, because the kernel may use some of a node's pages: once only 222 of 224 usable MiB were
+// free.
 func room(m lab.Model, memory uint64) uint64 {
 	has := Usable(m, memory)
 	if !m.Node {
@@ -73,9 +78,9 @@ func room(m lab.Model, memory uint64) uint64 {
 const (
 	nodeMargin = 16 << 20
 
-	nodeShare = 8        // a 16th was too little once in five runs: how much the kernel keeps there varies
-	nodeLeast = 24 << 20 // of 128 MiB on 7.3.4 once a page short with 16
+	nodeShare = 8        // the kernel's part varies: a 16th was too little in one of five runs
+	nodeLeast = 24 << 20 // with 16 MiB, a GPU of 128 MiB once had a page too few on Linux 7.3.4
 
-	// HugePage is what a guest takes of a node: whole ones.
+	// HugePage is the size of the pages in which a guest takes a node's memory.
 	HugePage = 2 << 20
 )

@@ -16,19 +16,20 @@ import (
 	"vnic.dev/vnic/internal/transfer"
 )
 
-// What goes wrong with pages on demand, on purpose. The first ones are the NIC's doing.
+// Faults of pages on demand, for --fault. The first four are faults of the NIC.
 const (
-	NeverAck    = "never-ack"    // it never acknowledges an invalidation
-	LateAck     = "late-ack"     // =TIME: it does so that much later
-	LoseAnswers = "lose-answers" // =N: so many answers to requests for pages are lost
-	Stale       = "stale"        // it acknowledges, and goes on using what it knew
+	NeverAck    = "never-ack"    // the NIC never acknowledges an invalidation
+	LateAck     = "late-ack"     // =TIME: the NIC acknowledges each invalidation later by TIME
+	LoseAnswers = "lose-answers" // =N: the first N answers to page requests are lost
+	Stale       = "stale"        // the NIC acknowledges invalidations, but keeps using the old addresses
 
-	RemoveGPU = "remove-gpu" // =TIME: guest 1's GPU is removed then
-	Kill      = "kill"       // =TIME: the program whose memory it is is killed then
-	BadPage   = "bad-page"   // =N: Linux takes page N for broken memory
+	RemoveGPU = "remove-gpu" // =TIME: guest 1's GPU is removed TIME after the first round has begun
+	Kill      = "kill"       // =TIME: the program that owns the memory is killed then
+	BadPage   = "bad-page"   // =N: Linux marks page N as broken memory
 )
 
-// faults is what goes wrong. After remove, kill or bad nothing is as it was, and the command ends with an error.
+// faults has the faults of a run. After remove, kill or bad the transfer cannot go on, and the
+// command ends with an error.
 type faults struct {
 	late         time.Duration // of acknowledgments; negative: for ever
 	lose         int           // answers
@@ -81,11 +82,11 @@ func (f *faults) add(text string, pages int) error {
 	return nil
 }
 
-// ends says whether the command ends with an error.
+// ends reports whether the command ends with an error.
 func (f *faults) ends() bool { return f.remove > 0 || f.kill > 0 || f.bad >= 0 }
 
-// disturbed does rounds until one fails, as it must once what is to go wrong has, and then says what became of the
-// rest.
+// disturbed runs rounds until one fails, as one must after the fault, and then reports the state of
+// the other guests.
 func (u *use) disturbed(ctx context.Context, r *Run, f faults) error {
 	g := u.responder
 	name := "guest " + g.Name
@@ -115,7 +116,7 @@ func (u *use) disturbed(ctx context.Context, r *Run, f faults) error {
 				did = u.remove()
 			}
 			if did != nil {
-				cancel() // no round would fail
+				cancel() // the fault could not be caused, so no round would fail
 			}
 		}()
 	}
@@ -126,7 +127,7 @@ func (u *use) disturbed(ctx context.Context, r *Run, f faults) error {
 		}
 	}
 	wrong := errors.Is(err, ErrProof)
-	if !wrong { // the program's exit, say, is waited for; but the round may have failed for another reason
+	if !wrong { // wait for the fault to be complete; but the round may have failed for another reason
 		select {
 		case <-done:
 		case <-time.After(limits.Failed.Here()):
@@ -187,7 +188,7 @@ func (f *faults) happened(done chan struct{}, did error) bool {
 	}
 }
 
-// waited says whether Linux had to wait for the NIC when a process ended.
+// waited describes whether Linux had to wait for the NIC when a process ended.
 func waited(k transfer.Killed) string {
 	switch {
 	case k.Quarantined:
@@ -198,7 +199,7 @@ func waited(k transfer.Killed) string {
 	return "and the NIC has let go of all pages"
 }
 
-// remove has guest 1 lose its GPU.
+// remove removes guest 1's GPU.
 func (u *use) remove() error {
 	c, err := lab.ParseChange("gpu " + u.responder.HW.GPUs[0].Name + " remove")
 	if err == nil {
@@ -207,7 +208,8 @@ func (u *use) remove() error {
 	return err
 }
 
-// goesOn moves a part of what is offered there and back by the spare queue pair, and compares it.
+// goesOn checks that the spare queue pair still works: it moves n bytes from off on to the offered
+// memory and back, and compares them.
 func (u *use) goesOn(ctx context.Context, r *Run, off, n uint64) error {
 	if n == 0 {
 		return nil
@@ -237,8 +239,9 @@ func (u *use) goesOn(ctx context.Context, r *Run, off, n uint64) error {
 	return err
 }
 
-// afterRemoval looks at the memory of guest 1's program, whose GPU is gone: each packet's bytes are those of the round
-// that has failed, or of the one before; so many are of either.
+// afterRemoval checks the memory of guest 1's program, whose GPU has been removed: the bytes of
+// each packet must be those of the failed round or of the round before. It returns how many bytes
+// are of either.
 func (u *use) afterRemoval(ctx context.Context, r *Run) (now, before uint64, err error) {
 	u.set.Lab.AwaitRemovals(ctx)
 	if !u.responder.HW.GPUs[0].Removed() {
@@ -274,7 +277,7 @@ func (u *use) afterRemoval(ctx context.Context, r *Run) (now, before uint64, err
 	return now, before, nil
 }
 
-// quiet says whether a guest's kernel has had anything to complain about.
+// quiet returns an error with the complaints in the log of a guest's kernel, if there are any.
 func (u *use) quiet(ctx context.Context, g *guests.Node) error {
 	lines, err := transfer.Complaints(ctx, g.Ops)
 	if err == nil && len(lines) > 0 {

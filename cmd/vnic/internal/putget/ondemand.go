@@ -25,7 +25,8 @@ const (
 
 func (o *Options) onDemand() bool { return slices.Contains(o.MRs, OnDemand) }
 
-// completeOnDemand does so for what is of pages on demand.
+// completeOnDemand checks the options that concern pages on demand, and sets options that follow
+// from them.
 func (o *Options) completeOnDemand() error {
 	if !o.onDemand() {
 		switch {
@@ -70,37 +71,38 @@ func (o *Options) completeOnDemand() error {
 	return nil
 }
 
-// Pages is what has become of pages on demand.
+// Pages has the counters of a run with pages on demand.
 type Pages struct {
 	Pages    uint64 `json:"pages"`
-	Requests uint64 `json:"page_requests"` // the NIC's, each for several pages
-	Stale    uint64 `json:"stale_answers"` // overtaken by an invalidation
-	MapsP2P  uint64 `json:"p2p_maps"`      // pages that the NIC got to know in the GPU
-	MapsHost uint64 `json:"host_maps"`     // in RAM
-	Refused  uint64 `json:"refused"`       // pages that it did not get
-	BytesP2P uint64 `json:"p2p_bytes"`     // that it wrote or read there, again ones and verification included
+	Requests uint64 `json:"page_requests"` // requests of the NIC, each for several pages
+	Stale    uint64 `json:"stale_answers"` // answers that an invalidation had overtaken
+	MapsP2P  uint64 `json:"p2p_maps"`      // pages in the GPU that the NIC entered in its table
+	MapsHost uint64 `json:"host_maps"`     // pages in RAM that it entered
+	Refused  uint64 `json:"refused"`       // requested pages that it did not get
+	BytesP2P uint64 `json:"p2p_bytes"`     // payload written or read in the GPU, retransmissions and verification included
 	BytesRAM uint64 `json:"host_bytes"`
 
 	ToGPU   uint64 `json:"to_gpu"`       // pages that were moved to the GPU
-	ToRAM   uint64 `json:"to_ram"`       // back, by request
-	Touched uint64 `json:"touched"`      // back, as they were touched, or as the NIC cannot reach the GPU
-	Linux   uint64 `json:"moved_in_ram"` // by Linux itself, of all programs
+	ToRAM   uint64 `json:"to_ram"`       // pages that were moved back by request
+	Touched uint64 `json:"touched"`      // pages that were moved back by a touch, or because the NIC cannot reach the GPU
+	Linux   uint64 `json:"moved_in_ram"` // pages of all programs that Linux moved by itself
 
-	Invalidations uint64   `json:"invalidations"` // that Linux has waited for the NIC with
+	Invalidations uint64   `json:"invalidations"` // invalidations for which Linux waited for the NIC
 	P50           float64  `json:"invalidation_p50_us"`
 	P99           float64  `json:"invalidation_p99_us"` // upper bounds; their steps are half a power of two
-	IdleP99       float64  `json:"idle_wakeup_p99_us"`  // a program of the idle guest is woken that much late
-	Untold        uint64   `json:"untold"`              // of pages that the NIC did not have
+	IdleP99       float64  `json:"idle_wakeup_p99_us"`  // delay with which a sleeping program in the idle guest wakes up
+	Untold        uint64   `json:"untold"`              // invalidations of pages that the NIC did not have
 	Parked        uint64   `json:"parked_packets"`
-	Retried       uint64   `json:"retried_packets"` // that could not be parked, and came again
-	AfterAck      uint64   `json:"dma_after_ack"`   // pages of the GPU that were written to when they had been left
-	Looked        uint64   `json:"pages_left"`      // of so many that were looked at
+	Retried       uint64   `json:"retried_packets"` // packets that could not be parked, and were sent again
+	AfterAck      uint64   `json:"dma_after_ack"`   // unused pages of the GPU to which the NIC wrote
+	Looked        uint64   `json:"pages_left"`      // unused pages of the GPU that were checked
 	Quarantined   bool     `json:"quarantined"`
-	SHA256        string   `json:"program_sha256"` // of the memory as the program sees it at the end
+	SHA256        string   `json:"program_sha256"` // digest of the memory as the program reads it at the end
 	Waits         []uint32 `json:"waits"`
 }
 
-// quantile is the upper bound, in microseconds, of what a part of all waits took (gpudriver.RegionStats.Waits).
+// quantile returns an upper bound, in microseconds, of a quantile of all waits: part 0.99 is the
+// 99th percentile. waits is a histogram (gpudriver.RegionStats.Waits).
 func quantile(waits []uint32, part float64) float64 {
 	var all, n float64
 	for _, w := range waits {
@@ -114,8 +116,8 @@ func quantile(waits []uint32, part float64) float64 {
 	return 0
 }
 
-// onDemand does all rounds with pages on demand: each puts what it reads back then, or the other way round, into
-// another part of the requester's GPU, where the host compares it.
+// onDemand runs all rounds with pages on demand. Each round writes to the responder's memory and
+// reads the same bytes back into another part of the requester's GPU, where the host compares them.
 func (u *use) onDemand(ctx context.Context, r *Run, port uint16) error {
 	o := u.opt
 	if err := o.Begin(ctx, guests.Step{Stage: "connect", Mode: r.Memory}); err != nil {
@@ -151,7 +153,7 @@ func (u *use) onDemand(ctx context.Context, r *Run, port uint16) error {
 			return fmt.Errorf("round %d: %w", r.Rounds+1, u.why(ctx, err))
 		}
 	}
-	for _, e := range []*End{&r.Requester, &r.Responder} { // measure takes it that there are as many as was said
+	for _, e := range []*End{&r.Requester, &r.Responder} { // measure divided by Options.Rounds
 		*e.CPUPerGB *= float64(o.Rounds) / float64(r.Rounds)
 	}
 	if err := transfer.EndStorm(ctx, u.responder.Ops); err != nil {
@@ -208,7 +210,7 @@ func (u *use) pages(ctx context.Context, r *Run, before *transfer.ODPStats) erro
 		AfterAck: now.Broken - before.Broken, Looked: now.Left - before.Left,
 		Quarantined: now.Quarantined || c.Quarantined != 0, Waits: now.Waits}
 	r.Pages = p
-	d, err := transfer.DigestODP(ctx, u.responder.Ops) // last: it touches all
+	d, err := transfer.DigestODP(ctx, u.responder.Ops) // last, because it moves all pages
 	if err != nil {
 		return err
 	}
@@ -224,7 +226,7 @@ func (u *use) pages(ctx context.Context, r *Run, before *transfer.ODPStats) erro
 	return nil
 }
 
-// digest is that of a round's bytes.
+// digest returns the SHA-256 of the bytes of a round.
 func (u *use) digest(round uint64) string {
 	h := sha256.New()
 	b := make([]byte, 1<<20)
@@ -256,7 +258,8 @@ func (u *use) roundOnDemand(ctx context.Context, r *Run) error {
 		}})
 }
 
-// moveOnDemand moves all bytes; measured: it is what the command is asked for, and not what verifies that.
+// moveOnDemand moves all bytes. measured is true for the direction that the command measures, and
+// false for the one that only serves verification.
 func (u *use) moveOnDemand(ctx context.Context, r *Run, measured bool, m transfer.RDMAMove) error {
 	m.Len, m.Block = u.opt.Size, uint32(u.opt.Block)
 	f := func() error {

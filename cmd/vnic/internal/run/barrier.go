@@ -5,25 +5,28 @@ import (
 	"sync"
 )
 
-// barrier has some wait for each other, as often as they like, or for the end of a context.
+// barrier lets n goroutines wait for each other, any number of times. A wait also ends when the
+// context ends.
 //
-// Both directions of a rail go from stage to stage together. While the kernel's gve binds or unbinds a receive queue it
-// stops the transmit queues, and then starts them without having their disciplines run: what waits there goes out with
-// the next packet, and TCP sends none, as it sends nothing again that is still there. So neither direction connects or
-// transfers while the other one prepares or finishes.
+// Both directions of a rail go from stage to stage together, because of a fault of the kernel's
+// gve. While it binds or unbinds a receive queue it stops the transmit queues, and afterwards
+// starts them without running their queueing disciplines: packets that wait there are sent only
+// with the next packet, and TCP sends no other, because it does not retransmit a packet that still
+// waits in its own host. So neither direction connects or transfers while the other one prepares or
+// finishes.
 type barrier struct {
 	ctx     context.Context
 	n       int
 	mu      sync.Mutex
 	waiting int
-	all     chan struct{} // closed when all n are there
+	all     chan struct{} // closed when all n wait
 }
 
 func newBarrier(ctx context.Context, n int) *barrier {
 	return &barrier{ctx: ctx, n: n, all: make(chan struct{})}
 }
 
-// leave is of one that does not wait any more, while others do.
+// leave is called by a goroutine that will not wait any more: the others then wait for one less.
 func (b *barrier) leave() {
 	b.mu.Lock()
 	defer b.mu.Unlock()

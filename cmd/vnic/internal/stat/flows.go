@@ -14,7 +14,7 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// Flows is who sent what to whom, as the NICs have counted it since they were made.
+// Flows lists all flows, as the NICs have counted them since they were made.
 type Flows struct {
 	List   []Flow   `json:"list"`             // the flows that moved most come first
 	Others []Others `json:"others,omitempty"` // flows for which there was no row any more
@@ -22,22 +22,23 @@ type Flows struct {
 	More   int      `json:"-"`                // flows that moved less than any of List, and are left out
 }
 
-// Flow is one direction of a connection, or what else has the same addresses, ports and protocol.
+// Flow is one direction of a connection, or in general all packets with the same addresses, ports
+// and protocol.
 type Flow struct {
 	Proto string     `json:"proto"` // "tcp", "udp", "icmp", "ip 47"; "other": frames that are not IP
-	From  string     `json:"from"`  // address and port; address alone if there is no port; "" of what is not IP
+	From  string     `json:"from"`  // address and port; only the address if there is no port; "": not IP
 	To    string     `json:"to"`
 	TX    []FlowSide `json:"tx,omitempty"` // at the NIC that sent it; not there if no NIC of a guest did
 	RX    []FlowSide `json:"rx,omitempty"` // at the NICs that received it
 	State string     `json:"state,omitempty"`
 }
 
-// FlowSide is a flow at a NIC. Bytes are payload, but header_bytes.
+// FlowSide has a NIC's counters of a flow. All bytes except header_bytes are payload.
 type FlowSide struct {
 	Port     string            `json:"port"`
-	Queues   []int             `json:"queues"`          // by which it came or went; the busiest first
-	Rule     uint32            `json:"rule,omitempty"`  // of what is received: the flow rule that it met last
-	Bound    []int             `json:"bound,omitempty"` // of what is received: queues of the port that had GPU memory
+	Queues   []int             `json:"queues"`          // that received or sent it; the busiest first
+	Rule     uint32            `json:"rule,omitempty"`  // on receive: the flow rule that matched last
+	Bound    []int             `json:"bound,omitempty"` // on receive: queues of the port that have GPU memory
 	Packets  uint64            `json:"packets"`
 	Segments uint64            `json:"segments"`
 	Header   uint64            `json:"header_bytes"`
@@ -45,7 +46,7 @@ type FlowSide struct {
 	GPUFile  uint64            `json:"gpu_file_bytes"`
 	Host     uint64            `json:"host_bytes"`
 	Bounced  uint64            `json:"bounced_bytes"`
-	Again    uint64            `json:"again_bytes"` // below the highest sequence number: sent again, or overtaken
+	Again    uint64            `json:"again_bytes"` // below the highest sequence number: retransmitted, or reordered
 	Drops    map[string]uint64 `json:"drops,omitempty"`
 	Lost     uint64            `json:"dropped_bytes"`
 	First    time.Time         `json:"first"`
@@ -60,11 +61,12 @@ type FlowSide struct {
 	Window   *uint16 `json:"window,omitempty"`
 }
 
-// Others are flows whose rows were taken away for new ones, in one direction of a port. They are not in List.
+// Others sums up the flows of one direction of a port whose rows were reused for new flows. They
+// are not in List.
 type Others struct {
 	Port    string `json:"port"`
 	TX      bool   `json:"tx"`
-	Flows   uint64 `json:"flows"` // how often a row was taken away: a flow that comes again may be counted again
+	Flows   uint64 `json:"flows"` // number of reused rows: a flow that returned may be counted twice
 	Packets uint64 `json:"packets"`
 	Payload uint64 `json:"payload_bytes"`
 }
@@ -75,7 +77,7 @@ func (s *FlowSide) Payload() uint64 { return s.Device + s.GPUFile + s.Host }
 // GPU returns the bytes of payload in GPU memory.
 func (s *FlowSide) GPU() uint64 { return s.Device + s.GPUFile }
 
-// total adds up the sides of a flow.
+// total adds up a flow's counters of several NICs.
 func total(sides []FlowSide) (t FlowSide) {
 	for i := range sides {
 		t.add(&sides[i])

@@ -42,7 +42,8 @@ type bitmap [mostUnits / 64]uint64
 func (b *bitmap) set(i uint64)      { b[i/64] |= 1 << (i % 64) }
 func (b *bitmap) has(i uint64) bool { return b[i/64]&(1<<(i%64)) != 0 }
 
-// forget drops what a queue had posted, as it is set up anew; queue -1: all of the port.
+// forget deletes the record of a queue, which is being set up anew; queue -1: of all queues of the
+// port.
 func (m *gpuMaps) forget(port string, queue int) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -14,8 +14,8 @@ import (
 	"vnic.dev/vnic/internal/report"
 )
 
-// Table writes the counters of now: what was counted since before, by the second, or since the
-// process began if before is nil. Queues that have never seen a packet are left out.
+// Table writes a table of counters: the rates per second between before and now, or, if before is
+// nil, the sums since the process began. It leaves out queues that have never had a packet.
 func Table(w io.Writer, before, now *Snapshot) error {
 	t := table{seconds: 1}
 	what := "since it began"
@@ -75,7 +75,8 @@ func (t *table) amount() string {
 	return "BYTES"
 }
 
-// rate is how much a counter grew; one that is smaller than before began again.
+// rate returns the growth of a counter per second. A counter that is smaller than before was reset
+// to 0 in between.
 func (t *table) rate(before, now uint64) float64 {
 	if before > now {
 		before = 0

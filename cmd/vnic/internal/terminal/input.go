@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Input reads a file that may be a terminal, and whose Read can be ended: Close does that, and leaves the file open.
+// Input reads a file, which may be a terminal. Close ends a blocked Read, and leaves the file open.
 type Input struct {
 	f    *os.File
 	wake int // eventfd
@@ -17,7 +17,7 @@ type Input struct {
 	mu   sync.Mutex // held by Read, and by Close while it closes wake
 }
 
-// NewInput makes an Input of a file, which stays the caller's.
+// NewInput makes an Input for a file. The caller still has to close the file.
 func NewInput(f *os.File) (*Input, error) {
 	fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
 	if err != nil {
@@ -26,7 +26,7 @@ func NewInput(f *os.File) (*Input, error) {
 	return &Input{f: f, wake: fd}, nil
 }
 
-// Read implements io.Reader; after Close it gives io.EOF.
+// Read implements io.Reader; after Close it returns io.EOF.
 func (i *Input) Read(b []byte) (int, error) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -56,7 +56,7 @@ func (i *Input) Read(b []byte) (int, error) {
 	}
 }
 
-// Close ends a Read. It leaves the file open.
+// Close ends a blocked Read, and makes later ones return io.EOF. It leaves the file open.
 func (i *Input) Close() error {
 	i.once.Do(func() {
 		one := [8]byte{1}

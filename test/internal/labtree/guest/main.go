@@ -1,4 +1,4 @@
-// Command guest tells what its kernel has found on PCI.
+// Command guest reports what its kernel has found on PCI.
 package main
 
 import (
@@ -81,8 +81,9 @@ func port(name string) (p labtree.Port, err error) {
 	return p, nil
 }
 
-// number is what the first eight bytes of most pages of a GPU's memory say, BAR 2 of its device. Where the memory is a
-// NUMA node's, too, the kernel has some pages in use.
+// number returns the number in the first eight bytes of most pages of a GPU's memory, BAR 2 of its
+// device. If the memory is also a NUMA node, the kernel uses some of the pages, so these have other
+// bytes.
 func number(name string) (most uint64, err error) {
 	dir := filepath.Join("/sys/bus/pci/devices", name)
 	if err := os.WriteFile(filepath.Join(dir, "enable"), []byte("1"), 0o644); err != nil {

@@ -1,5 +1,6 @@
-// Command guest makes the mistakes of package mistakes in two guests of vnic boot, which run it at the same time: guest
-// 0 is side a, guest 1 side b. Each mistake is made by a process of its own, whose first line is judged by a page:
+// Command guest makes the mistakes of package mistakes in two guests of vnic boot, which run it at
+// the same time: guest 0 is side a, guest 1 side b. Each mistake is made by a separate process,
+// whose first line is compared with a page:
 //
 //	vnic boot --guests 2 --copy mistakes.md -- ./guest mistakes.md
 //
@@ -51,7 +52,8 @@ func main() {
 	}
 }
 
-// list is the mistakes, and what is none at both ends: nothing is broken before, nor by them.
+// list returns the mistakes, with a program without a mistake before and after them: it shows that
+// the devices work before, and that the mistakes break nothing.
 func list() []mistakes.Mistake {
 	return append(append([]mistakes.Mistake{mistakes.Right}, mistakes.List...), mistakes.Right)
 }
@@ -93,8 +95,8 @@ func all(page string) error {
 	return nil
 }
 
-// run runs this program, and gives the first line of its stderr without the program's name, and its status: 128 and
-// more is a signal, -1 that it did not end.
+// run runs this program, and returns the first line of its stderr without the program's name, and
+// its status: 128 and more for a signal, -1 if it did not end.
 func run(args ...string) (line string, status int) {
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()

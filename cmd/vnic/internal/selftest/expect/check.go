@@ -13,7 +13,8 @@ import (
 	"vnic.dev/vnic/cmd/vnic/internal/selftest/results"
 )
 
-// sourceLine is evidence of class Driver: a file of the kernel's, and a line of it.
+// sourceLine matches the evidence of class Driver: a file of the kernel's source, and a line
+// number.
 var sourceLine = regexp.MustCompile(`^[\w.+-]+(/[\w.+-]+)+\.[chS]:[1-9]\d*$`)
 
 // checker collects the errors of a file.
@@ -152,7 +153,8 @@ func (c *checker) entry(where string, e *Entry) {
 	}
 }
 
-// seen compares the counts of a run with what is expected.
+// seen checks that the counts of a run, in the file, are the sums of the expected results of the
+// cases.
 func (c *checker) seen(where string, p *Program, cases []string) {
 	if p.Seen == "" {
 		if p.From == FromRun {

@@ -1,5 +1,5 @@
-// Command guest is the program of the guest that boots with the entropy device: it reads what Linux
-// makes of it.
+// Command guest is process 1 of the guest that boots with the entropy device. It returns the name of Linux's random
+// number generator, and bytes read from it.
 package main
 
 import (
@@ -12,10 +12,10 @@ import (
 	"vnic.dev/vnic/internal/boot"
 )
 
-// Entropy is what the operation "entropy" found.
+// Entropy is the result of the operation "entropy".
 type Entropy struct {
 	Current string   // /sys/class/misc/hw_random/rng_current
-	Reads   [][]byte // of /dev/hwrng, one for each size that was asked for
+	Reads   [][]byte // bytes of /dev/hwrng, one read for each requested size
 }
 
 func main() {
