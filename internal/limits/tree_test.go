@@ -27,7 +27,7 @@ var waits = []string{"block", "cmd/vnic", "collective", "devmem", "gpumem", "gue
 	"internal/elfdeps", "internal/engine", "internal/gpudriver", "internal/gpusocket", "internal/guestnet",
 	"internal/guestnvme", "internal/guestroot", "internal/guesttools", "internal/guesttree", "internal/kernelnic",
 	"internal/lab", "internal/machine", "internal/machine/qemu", "internal/mailbox", "internal/newc",
-	"internal/nic", "internal/proc", "internal/rdma", "internal/session", "internal/transfer", "internal/wire",
+	"internal/nic", "internal/proc", "internal/rdma", "internal/guestexec", "internal/transfer", "internal/wire",
 	"internal/wire/uplink", "loader", "stack", "vfiouser", "vhostuser"}
 
 // forTests are folders below waits that only tests use, or that wait for no guest.

@@ -16,9 +16,9 @@ import (
 
 	"vnic.dev/vnic/internal/agent"
 	"vnic.dev/vnic/internal/gpusocket"
+	"vnic.dev/vnic/internal/guestexec"
 	"vnic.dev/vnic/internal/guesttools"
 	"vnic.dev/vnic/internal/limits"
-	"vnic.dev/vnic/internal/session"
 )
 
 // Applet runs the program that the image names on the console, and returns its exit status.
@@ -137,7 +137,7 @@ func lead(tty *os.File) error {
 
 // run runs the program on the terminal, and returns in words how it ended, and its exit status.
 func run(a *agent.Alone, env []string, tty *os.File) (end string, status int) {
-	path, err := session.Look(a.Path, env)
+	path, err := guestexec.Look(a.Path, env)
 	if err != nil {
 		return err.Error(), 127
 	}

@@ -9,19 +9,19 @@ import (
 	"vnic.dev/vnic/internal/boot"
 	"vnic.dev/vnic/internal/devmemtool"
 	"vnic.dev/vnic/internal/gpusocket"
+	"vnic.dev/vnic/internal/guestexec"
 	"vnic.dev/vnic/internal/guestnet"
 	"vnic.dev/vnic/internal/guestnvme"
 	"vnic.dev/vnic/internal/guestroot"
 	"vnic.dev/vnic/internal/guesttools"
 	"vnic.dev/vnic/internal/guesttree"
 	"vnic.dev/vnic/internal/kernelnic"
-	"vnic.dev/vnic/internal/session"
 	"vnic.dev/vnic/internal/transfer"
 )
 
 func main() {
 	transfer.Ops()
-	session.Ops()
+	guestexec.Ops()
 	guestnet.Ops()
 	guestnvme.Ops()
 	guestroot.Ops()

@@ -19,8 +19,8 @@ import (
 	"github.com/gopacket/gopacket/pcapgo"
 
 	"vnic.dev/vnic/internal/driver"
+	"vnic.dev/vnic/internal/guestexec"
 	"vnic.dev/vnic/internal/lab"
-	"vnic.dev/vnic/internal/session"
 	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/internal/wire/capture"
 	"vnic.dev/vnic/stack"
@@ -186,7 +186,7 @@ func (x *pair) overTCP(s *stack.Stack) {
 	from, to := io.Pipe()
 	ended := make(chan error, 1)
 	go func() {
-		status, err := session.Run(ctx, x.sides[0].Guest.Agent(), session.Command{Path: "/bin/rdma-peer",
+		status, err := guestexec.Run(ctx, x.sides[0].Guest.Agent(), guestexec.Command{Path: "/bin/rdma-peer",
 			Args: []string{"rdma-peer", "-l", port}, Stdout: to})
 		if err == nil && status.Exit() != 0 {
 			err = fmt.Errorf("status %d", status.Exit())

@@ -14,13 +14,13 @@ import (
 
 	guestimages "vnic.dev/vnic/guest-images"
 	"vnic.dev/vnic/internal/agent"
+	"vnic.dev/vnic/internal/guestexec"
 	"vnic.dev/vnic/internal/guestnet"
 	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/machine"
 	"vnic.dev/vnic/internal/machine/assets"
 	"vnic.dev/vnic/internal/machine/machinetest"
 	"vnic.dev/vnic/internal/machine/qemu"
-	"vnic.dev/vnic/internal/session"
 	"vnic.dev/vnic/internal/testkit"
 )
 
@@ -100,7 +100,7 @@ func start(t *testing.T, g *machine.Guest, netdev string) *Peer {
 	ended := make(chan error, 1)
 	ctx := context.WithoutCancel(t.Context()) // t.Context ends before the Cleanup runs
 	go func() {
-		status, err := session.Run(ctx, g.Agent(), session.Command{Path: "/bin/rdma-peer",
+		status, err := guestexec.Run(ctx, g.Agent(), guestexec.Command{Path: "/bin/rdma-peer",
 			Args: []string{"rdma-peer", "-n", netdev}, Stdin: theirs, Stdout: theirs, Stderr: &said})
 		if err == nil && status.Exit() != 0 {
 			err = fmt.Errorf("rdma-peer: status %d: %s", status.Exit(), agent.Plain(string(said.Bytes())))

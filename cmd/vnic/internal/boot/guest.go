@@ -12,12 +12,12 @@ import (
 	"vnic.dev/vnic/cmd/vnic/internal/guests"
 	"vnic.dev/vnic/internal/agent"
 	"vnic.dev/vnic/internal/gpusocket"
+	"vnic.dev/vnic/internal/guestexec"
 	"vnic.dev/vnic/internal/guestnet"
 	"vnic.dev/vnic/internal/limits"
 	"vnic.dev/vnic/internal/machine"
 	"vnic.dev/vnic/internal/machine/qemu"
 	"vnic.dev/vnic/internal/ownports"
-	"vnic.dev/vnic/internal/session"
 )
 
 // guest is one of them.
@@ -122,7 +122,7 @@ func (g *guest) env() []string {
 // run runs the program and gives its exit status as a shell does.
 func (g *guest) run(ctx context.Context, s streams) (int, error) {
 	p := g.runner.program
-	status, err := session.Run(ctx, g.QEMU.Agent(), session.Command{Path: p.path, Args: p.args, Env: g.env(),
+	status, err := guestexec.Run(ctx, g.QEMU.Agent(), guestexec.Command{Path: p.path, Args: p.args, Env: g.env(),
 		Dir: p.dir, Stdin: s.in, Stdout: s.out, Stderr: s.err, TTY: s.tty, Size: s.size, Resize: s.resize})
 	if g.runner.opt.Guests == 1 {
 		g.runner.terminal.Close() // what follows is this process's

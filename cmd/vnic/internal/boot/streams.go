@@ -8,7 +8,7 @@ import (
 	"sync"
 
 	"vnic.dev/vnic/cmd/vnic/internal/terminal"
-	"vnic.dev/vnic/internal/session"
+	"vnic.dev/vnic/internal/guestexec"
 )
 
 // streams are what a guest's program reads and writes.
@@ -16,8 +16,8 @@ type streams struct {
 	in       io.Reader // nil: nothing
 	out, err io.Writer
 	tty      bool
-	size     session.Size
-	resize   chan session.Size
+	size     guestexec.Size
+	resize   chan guestexec.Size
 	end      func() // after the last Write
 }
 

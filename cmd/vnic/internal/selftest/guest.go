@@ -18,13 +18,13 @@ import (
 	"vnic.dev/vnic/cmd/vnic/internal/selftest/expect"
 	"vnic.dev/vnic/cmd/vnic/internal/terminal"
 	"vnic.dev/vnic/internal/agent"
+	"vnic.dev/vnic/internal/guestexec"
 	"vnic.dev/vnic/internal/guestroot"
 	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/limits"
 	"vnic.dev/vnic/internal/machine"
 	"vnic.dev/vnic/internal/machine/assets/selftests"
 	"vnic.dev/vnic/internal/machine/qemu"
-	"vnic.dev/vnic/internal/session"
 	"vnic.dev/vnic/internal/wire"
 )
 
@@ -221,14 +221,14 @@ func (b *bench) env() []string {
 }
 
 // sh runs a script in the tests' root. Its output goes to out.
-func (b *bench) sh(ctx context.Context, script string, out io.Writer) (session.Status, error) {
+func (b *bench) sh(ctx context.Context, script string, out io.Writer) (guestexec.Status, error) {
 	return b.exec(ctx, "/", out, out, "/bin/bash", "-c", script)
 }
 
 // exec runs a program there.
-func (b *bench) exec(ctx context.Context, dir string, stdout, stderr io.Writer, args ...string) (session.Status,
+func (b *bench) exec(ctx context.Context, dir string, stdout, stderr io.Writer, args ...string) (guestexec.Status,
 	error) {
-	st, err := session.Run(ctx, b.guest().Agent(), session.Command{Path: args[0], Args: args, Dir: dir,
+	st, err := guestexec.Run(ctx, b.guest().Agent(), guestexec.Command{Path: args[0], Args: args, Dir: dir,
 		Env: append(b.env(), "TERM=dumb"), Stdout: stdout, Stderr: stderr})
 	if err != nil {
 		err = b.Blame(ctx, err)
@@ -264,7 +264,7 @@ func (b *bench) shell(ctx context.Context, dir string, p *program) error {
 		Help: func() { o.Note("%s", terminal.Help) }, Lost: func() { o.Note("%s", terminal.Lost) }})
 	defer t.Close()
 	t.Start()
-	c := session.Command{Path: "/bin/bash", Args: []string{"bash"}, Dir: dir, Env: b.env(), Stdout: o.Stdout,
+	c := guestexec.Command{Path: "/bin/bash", Args: []string{"bash"}, Dir: dir, Env: b.env(), Stdout: o.Stdout,
 		Stderr: o.Stderr, TTY: t.TTY, Size: t.Size(), Resize: t.Resize}
 	if t.In != nil {
 		c.Stdin = t.In
@@ -272,7 +272,7 @@ func (b *bench) shell(ctx context.Context, dir string, p *program) error {
 	if v := os.Getenv("TERM"); v != "" {
 		c.Env = append(c.Env, "TERM="+v)
 	}
-	if _, err := session.Run(ctx, b.guest().Agent(), c); err != nil {
+	if _, err := guestexec.Run(ctx, b.guest().Agent(), c); err != nil {
 		return b.Blame(ctx, err)
 	}
 	return nil

@@ -16,14 +16,14 @@ import (
 	"golang.org/x/term"
 
 	"vnic.dev/vnic/cmd/vnic/internal/atexit"
-	"vnic.dev/vnic/internal/session"
+	"vnic.dev/vnic/internal/guestexec"
 )
 
 // Terminal is what this process's streams are: perhaps no terminal at all.
 type Terminal struct {
 	In     io.ReadCloser // nil: nothing
 	TTY    bool          // all three are one terminal
-	Resize chan session.Size
+	Resize chan guestexec.Size
 
 	fd      int
 	group   int // this process's
@@ -102,7 +102,7 @@ func (t *Terminal) hold(old, waiting, program *unix.Termios) bool {
 	t.program = program
 	back := func() { t.set(old) }
 	done := atexit.Register(back)
-	t.Resize = make(chan session.Size, 1)
+	t.Resize = make(chan guestexec.Size, 1)
 	changes, end := make(chan os.Signal, 1), make(chan struct{})
 	signal.Notify(changes, unix.SIGWINCH, unix.SIGCONT)
 	var wg sync.WaitGroup
@@ -185,10 +185,10 @@ func Is(w any) bool {
 }
 
 // Size is the terminal's now.
-func (t *Terminal) Size() session.Size {
+func (t *Terminal) Size() guestexec.Size {
 	cols, rows, err := term.GetSize(t.fd)
 	if err != nil || cols <= 0 || rows <= 0 || cols > 1<<15 || rows > 1<<15 {
-		return session.Size{Rows: 24, Cols: 80}
+		return guestexec.Size{Rows: 24, Cols: 80}
 	}
-	return session.Size{Rows: uint16(rows), Cols: uint16(cols)}
+	return guestexec.Size{Rows: uint16(rows), Cols: uint16(cols)}
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/creack/pty"
 	"golang.org/x/sys/unix"
 
-	"vnic.dev/vnic/internal/session"
+	"vnic.dev/vnic/internal/guestexec"
 	"vnic.dev/vnic/internal/testkit"
 )
 
@@ -52,7 +52,7 @@ func TestTerminalIsTakenBeforeTheProgramStarts(t *testing.T) {
 	testkit.Must(tty.WriteString("one\ntwo"))(t)
 	testkit.Equal(t, "the screen", until(t, screen, "two"), "one\r\ntwo")
 	testkit.OK(t, pty.Setsize(screen, &pty.Winsize{Rows: 33, Cols: 101}))
-	testkit.Equal(t, "size", x.Size(), session.Size{Rows: 33, Cols: 101})
+	testkit.Equal(t, "size", x.Size(), guestexec.Size{Rows: 33, Cols: 101})
 	x.Start()
 	if m := mode(t, tty); m.Lflag&unix.ISIG != 0 || m.Oflag&unix.OPOST != 0 {
 		t.Errorf("not raw: %+v", m)

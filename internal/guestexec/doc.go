@@ -1,4 +1,4 @@
-// Package session runs a program in a guest with its streams on the host: the host receives
+// Package guestexec runs a program in a guest with its streams on the host: the host receives
 // standard output and standard error byte for byte, sends standard input, and gets the exit status
 // or signal. With a terminal, the program leads a session on a pseudoterminal of the guest, whose
 // size follows the host's terminal.
@@ -9,7 +9,7 @@
 // its reader has taken bytes: a host that does not read stops the program instead of filling
 // memory. Input is sent one request at a time, which is answered when the program's pipe has taken
 // it.
-package session
+package guestexec
 
 import (
 	"errors"
