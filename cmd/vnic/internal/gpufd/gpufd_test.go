@@ -16,7 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"vnic.dev/vnic/cmd/vnic/internal/access"
+	"vnic.dev/vnic/internal/access"
 	"vnic.dev/vnic/internal/limits"
 	"vnic.dev/vnic/internal/scm"
 	"vnic.dev/vnic/internal/testkit"

@@ -9,7 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"vnic.dev/vnic/cmd/vnic/internal/access"
+	"vnic.dev/vnic/internal/access"
 	"vnic.dev/vnic/internal/scm"
 )
 

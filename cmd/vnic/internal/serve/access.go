@@ -10,7 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"vnic.dev/vnic/cmd/vnic/internal/access"
+	"vnic.dev/vnic/internal/access"
 )
 
 // groupID is that of a group by its name or number.

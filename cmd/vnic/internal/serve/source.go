@@ -11,7 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"vnic.dev/vnic/cmd/vnic/internal/access"
+	"vnic.dev/vnic/internal/access"
 )
 
 // source is where a port's connections come from.
