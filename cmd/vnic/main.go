@@ -14,13 +14,13 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"vnic.dev/vnic/cmd/vnic/internal/atexit"
 	"vnic.dev/vnic/cmd/vnic/internal/broker"
 	"vnic.dev/vnic/cmd/vnic/internal/limit"
 	"vnic.dev/vnic/cmd/vnic/internal/show"
 	"vnic.dev/vnic/cmd/vnic/internal/spare"
 	guestimages "vnic.dev/vnic/guest-images"
 	"vnic.dev/vnic/internal/agent"
+	"vnic.dev/vnic/internal/atexit"
 	_ "vnic.dev/vnic/internal/guestbin" // carries the guest program
 	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/machine/assets"

@@ -14,8 +14,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"vnic.dev/vnic/cmd/vnic/internal/atexit"
 	"vnic.dev/vnic/internal/access"
+	"vnic.dev/vnic/internal/atexit"
 	"vnic.dev/vnic/internal/limits"
 	"vnic.dev/vnic/internal/outfile"
 	"vnic.dev/vnic/internal/sockfile"

@@ -17,7 +17,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"vnic.dev/vnic/cmd/vnic/internal/atexit"
+	"vnic.dev/vnic/internal/atexit"
 	"vnic.dev/vnic/internal/driver"
 	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/lab/labtest"

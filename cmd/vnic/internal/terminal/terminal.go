@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 	"golang.org/x/term"
 
-	"vnic.dev/vnic/cmd/vnic/internal/atexit"
+	"vnic.dev/vnic/internal/atexit"
 	"vnic.dev/vnic/internal/guestexec"
 )
 
