@@ -15,7 +15,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"vnic.dev/vnic/cmd/vnic/internal/broker"
-	"vnic.dev/vnic/cmd/vnic/internal/limit"
 	"vnic.dev/vnic/cmd/vnic/internal/show"
 	"vnic.dev/vnic/cmd/vnic/internal/spare"
 	guestimages "vnic.dev/vnic/guest-images"
@@ -23,6 +22,7 @@ import (
 	"vnic.dev/vnic/internal/atexit"
 	_ "vnic.dev/vnic/internal/guestbin" // carries the guest program
 	"vnic.dev/vnic/internal/lab"
+	"vnic.dev/vnic/internal/limit"
 	"vnic.dev/vnic/internal/machine/assets"
 )
 

@@ -14,12 +14,12 @@ import (
 	"golang.org/x/sys/unix"
 
 	"vnic.dev/vnic/cmd/vnic/internal/guests"
-	"vnic.dev/vnic/cmd/vnic/internal/limit"
 	"vnic.dev/vnic/cmd/vnic/internal/terminal"
 	guestimages "vnic.dev/vnic/guest-images"
 	"vnic.dev/vnic/internal/devmemtool"
 	"vnic.dev/vnic/internal/guesttools"
 	"vnic.dev/vnic/internal/lab"
+	"vnic.dev/vnic/internal/limit"
 	"vnic.dev/vnic/internal/machine"
 	"vnic.dev/vnic/internal/machine/assets"
 	"vnic.dev/vnic/internal/machine/qemu"

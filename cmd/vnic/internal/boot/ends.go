@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"sync"
 
-	"vnic.dev/vnic/cmd/vnic/internal/limit"
+	"vnic.dev/vnic/internal/limit"
 )
 
 // The values of --end: when the guests are ended.

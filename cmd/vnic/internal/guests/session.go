@@ -22,9 +22,9 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"vnic.dev/vnic/cmd/vnic/internal/broker"
-	"vnic.dev/vnic/cmd/vnic/internal/limit"
 	"vnic.dev/vnic/internal/agent"
 	"vnic.dev/vnic/internal/lab"
+	"vnic.dev/vnic/internal/limit"
 	"vnic.dev/vnic/internal/limits"
 	"vnic.dev/vnic/internal/machine"
 	"vnic.dev/vnic/internal/machine/assets"

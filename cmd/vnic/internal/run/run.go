@@ -7,7 +7,7 @@ import (
 	"fmt"
 
 	"vnic.dev/vnic/cmd/vnic/internal/guests"
-	"vnic.dev/vnic/cmd/vnic/internal/limit"
+	"vnic.dev/vnic/internal/limit"
 )
 
 // Do makes the lab, transfers in each mode, and reports. Whatever happens, nothing of the lab is left when it returns.
