@@ -7,7 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"vnic.dev/vnic/cmd/vnic/internal/gpufd"
+	"vnic.dev/vnic/internal/gpufd"
 )
 
 func gpuFDCommand() *cobra.Command {

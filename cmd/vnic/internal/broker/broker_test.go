@@ -16,7 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"vnic.dev/vnic/cmd/vnic/internal/gpufd"
+	"vnic.dev/vnic/internal/gpufd"
 	"vnic.dev/vnic/internal/scm"
 	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/internal/wire/gateway"

@@ -13,10 +13,10 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"vnic.dev/vnic/cmd/vnic/internal/gpufd"
 	"vnic.dev/vnic/dma"
 	"vnic.dev/vnic/internal/access"
 	"vnic.dev/vnic/internal/confine"
+	"vnic.dev/vnic/internal/gpufd"
 	"vnic.dev/vnic/internal/limits"
 	"vnic.dev/vnic/internal/peer"
 	"vnic.dev/vnic/internal/scm"

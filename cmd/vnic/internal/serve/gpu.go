@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"sync"
 
-	"vnic.dev/vnic/cmd/vnic/internal/gpufd"
+	"vnic.dev/vnic/internal/gpufd"
 	"vnic.dev/vnic/internal/lab"
 )
 

@@ -15,7 +15,7 @@ import (
 
 	"github.com/dustin/go-humanize/english"
 
-	"vnic.dev/vnic/cmd/vnic/internal/gpufd"
+	"vnic.dev/vnic/internal/gpufd"
 	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/lab/labfile"
 	"vnic.dev/vnic/internal/machine"
