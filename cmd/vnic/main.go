@@ -14,12 +14,12 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"vnic.dev/vnic/cmd/vnic/internal/broker"
 	"vnic.dev/vnic/cmd/vnic/internal/show"
 	"vnic.dev/vnic/cmd/vnic/internal/spare"
 	guestimages "vnic.dev/vnic/guest-images"
 	"vnic.dev/vnic/internal/agent"
 	"vnic.dev/vnic/internal/atexit"
+	"vnic.dev/vnic/internal/broker"
 	_ "vnic.dev/vnic/internal/guestbin" // carries the guest program
 	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/limit"

@@ -20,7 +20,7 @@
 //
 // Costs: a system call that is listed without conditions costs some tens of ns, for the kernel's
 // entry path with filters, because the kernel keeps one bit for it (Linux 5.11); others cost the
-// filter, some tens of BPF instructions (cmd/vnic/internal/broker, BenchmarkCall;
+// filter, some tens of BPF instructions (internal/broker, BenchmarkCall;
 // docs/threat-model.md). A refused one costs two switches to the holder and back, and one count in
 // the holder: it stores nothing for each call, and decides how many lines it writes.
 //

@@ -221,7 +221,7 @@ func (f *filters) everyArgument(t rapid.TB, list []Call) {
 	}
 }
 
-// lists are lists as in use; "serve" has the conditions of cmd/vnic/internal/broker.
+// lists are lists as in use; "serve" has the conditions of internal/broker.
 func lists() map[string][]Call {
 	const writes = unix.O_ACCMODE | unix.O_CREAT | unix.O_TRUNC | unix.O_PATH
 	serve := slices.Concat(GoRuntime(4711), Sockets, []Call{

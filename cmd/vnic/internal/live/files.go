@@ -9,10 +9,10 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"vnic.dev/vnic/cmd/vnic/internal/broker"
 	"vnic.dev/vnic/cmd/vnic/internal/page"
 	"vnic.dev/vnic/cmd/vnic/internal/show"
 	"vnic.dev/vnic/cmd/vnic/internal/stat"
+	"vnic.dev/vnic/internal/broker"
 	"vnic.dev/vnic/internal/machine/qemu"
 	"vnic.dev/vnic/internal/outfile"
 )

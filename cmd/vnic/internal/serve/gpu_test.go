@@ -15,7 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"vnic.dev/vnic/cmd/vnic/internal/broker"
+	"vnic.dev/vnic/internal/broker"
 	"vnic.dev/vnic/internal/gpufd"
 	"vnic.dev/vnic/internal/testkit"
 )

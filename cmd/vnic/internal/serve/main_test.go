@@ -7,7 +7,7 @@ import (
 
 	"go.uber.org/goleak"
 
-	"vnic.dev/vnic/cmd/vnic/internal/broker"
+	"vnic.dev/vnic/internal/broker"
 )
 
 func TestMain(m *testing.M) {

@@ -3,7 +3,7 @@ package serve
 import (
 	"os"
 
-	"vnic.dev/vnic/cmd/vnic/internal/broker"
+	"vnic.dev/vnic/internal/broker"
 	"vnic.dev/vnic/internal/lab"
 )
 

@@ -12,9 +12,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"vnic.dev/vnic/cmd/vnic/internal/broker"
 	"vnic.dev/vnic/cmd/vnic/internal/guests"
 	"vnic.dev/vnic/gpumem"
+	"vnic.dev/vnic/internal/broker"
 	"vnic.dev/vnic/internal/guestnvme"
 	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/limits"
