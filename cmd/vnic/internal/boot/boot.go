@@ -14,7 +14,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"vnic.dev/vnic/cmd/vnic/internal/guests"
-	"vnic.dev/vnic/cmd/vnic/internal/terminal"
 	guestimages "vnic.dev/vnic/guest-images"
 	"vnic.dev/vnic/internal/devmemtool"
 	"vnic.dev/vnic/internal/guesttools"
@@ -23,6 +22,7 @@ import (
 	"vnic.dev/vnic/internal/machine"
 	"vnic.dev/vnic/internal/machine/assets"
 	"vnic.dev/vnic/internal/machine/qemu"
+	"vnic.dev/vnic/internal/terminal"
 )
 
 // runner has the guests of `vnic boot`, their session, and everything else that is closed at the

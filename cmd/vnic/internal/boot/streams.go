@@ -7,8 +7,8 @@ import (
 	"path"
 	"sync"
 
-	"vnic.dev/vnic/cmd/vnic/internal/terminal"
 	"vnic.dev/vnic/internal/guestexec"
+	"vnic.dev/vnic/internal/terminal"
 )
 
 // streams are what a guest's program reads and writes.

@@ -16,7 +16,6 @@ import (
 
 	"vnic.dev/vnic/cmd/vnic/internal/guests"
 	"vnic.dev/vnic/cmd/vnic/internal/selftest/expect"
-	"vnic.dev/vnic/cmd/vnic/internal/terminal"
 	"vnic.dev/vnic/internal/agent"
 	"vnic.dev/vnic/internal/guestexec"
 	"vnic.dev/vnic/internal/guestroot"
@@ -25,6 +24,7 @@ import (
 	"vnic.dev/vnic/internal/machine"
 	"vnic.dev/vnic/internal/machine/assets/selftests"
 	"vnic.dev/vnic/internal/machine/qemu"
+	"vnic.dev/vnic/internal/terminal"
 	"vnic.dev/vnic/internal/wire"
 )
 

@@ -14,8 +14,8 @@ import (
 
 	"vnic.dev/vnic/cmd/vnic/internal/guests"
 	"vnic.dev/vnic/cmd/vnic/internal/spare"
-	"vnic.dev/vnic/cmd/vnic/internal/terminal"
 	"vnic.dev/vnic/internal/machine/assets"
+	"vnic.dev/vnic/internal/terminal"
 )
 
 // UI is what a user sees on stderr while something runs: on a terminal one line, which goes away,
