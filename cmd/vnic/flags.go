@@ -12,10 +12,10 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"vnic.dev/vnic/cmd/vnic/internal/spare"
 	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/limits"
 	"vnic.dev/vnic/internal/machine/qemu"
+	"vnic.dev/vnic/internal/spare"
 	"vnic.dev/vnic/internal/wire/uplink"
 )
 

@@ -15,7 +15,6 @@ import (
 
 	"vnic.dev/vnic/cmd/vnic/internal/labshow"
 	"vnic.dev/vnic/cmd/vnic/internal/show"
-	"vnic.dev/vnic/cmd/vnic/internal/spare"
 	"vnic.dev/vnic/cmd/vnic/internal/stat"
 	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/lab/labfile"
@@ -23,6 +22,7 @@ import (
 	"vnic.dev/vnic/internal/machine/assets"
 	"vnic.dev/vnic/internal/machine/qemu"
 	"vnic.dev/vnic/internal/memavail"
+	"vnic.dev/vnic/internal/spare"
 )
 
 // labFlag names a lab file.

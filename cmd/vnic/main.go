@@ -15,7 +15,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"vnic.dev/vnic/cmd/vnic/internal/show"
-	"vnic.dev/vnic/cmd/vnic/internal/spare"
 	guestimages "vnic.dev/vnic/guest-images"
 	"vnic.dev/vnic/internal/agent"
 	"vnic.dev/vnic/internal/atexit"
@@ -24,6 +23,7 @@ import (
 	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/limit"
 	"vnic.dev/vnic/internal/machine/assets"
+	"vnic.dev/vnic/internal/spare"
 )
 
 // Exit codes, besides 0.

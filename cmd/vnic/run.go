@@ -19,10 +19,10 @@ import (
 	"vnic.dev/vnic/cmd/vnic/internal/plot"
 	"vnic.dev/vnic/cmd/vnic/internal/run"
 	"vnic.dev/vnic/cmd/vnic/internal/show"
-	"vnic.dev/vnic/cmd/vnic/internal/spare"
 	"vnic.dev/vnic/internal/broker"
 	"vnic.dev/vnic/internal/machine/assets"
 	"vnic.dev/vnic/internal/nic/sabotage"
+	"vnic.dev/vnic/internal/spare"
 )
 
 func runCommand() *cobra.Command {

@@ -13,8 +13,8 @@ import (
 	"golang.org/x/term"
 
 	"vnic.dev/vnic/cmd/vnic/internal/guests"
-	"vnic.dev/vnic/cmd/vnic/internal/spare"
 	"vnic.dev/vnic/internal/machine/assets"
+	"vnic.dev/vnic/internal/spare"
 	"vnic.dev/vnic/internal/terminal"
 )
 
