@@ -2,9 +2,9 @@ package main
 
 import (
 	"vnic.dev/vnic/cmd/vnic/internal/allreduce"
-	"vnic.dev/vnic/cmd/vnic/internal/hints"
 	"vnic.dev/vnic/cmd/vnic/internal/load"
 	"vnic.dev/vnic/cmd/vnic/internal/run"
+	"vnic.dev/vnic/internal/hints"
 	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/lab/labfile"
 	"vnic.dev/vnic/internal/nic/sabotage"
