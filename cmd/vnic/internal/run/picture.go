@@ -11,8 +11,8 @@ import (
 	"github.com/dustin/go-humanize"
 	"github.com/dustin/go-humanize/english"
 
-	"vnic.dev/vnic/cmd/vnic/internal/plot"
 	"vnic.dev/vnic/internal/lab"
+	"vnic.dev/vnic/internal/report/plot"
 )
 
 // Bounds of what a picture shows.

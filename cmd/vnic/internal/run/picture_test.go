@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"vnic.dev/vnic/cmd/vnic/internal/plot"
+	"vnic.dev/vnic/internal/report/plot"
 	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/internal/transfer"
 )
