@@ -13,7 +13,6 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"vnic.dev/vnic/cmd/vnic/internal/labshow"
 	"vnic.dev/vnic/cmd/vnic/internal/show"
 	"vnic.dev/vnic/cmd/vnic/internal/stat"
 	"vnic.dev/vnic/internal/lab"
@@ -22,6 +21,7 @@ import (
 	"vnic.dev/vnic/internal/machine/assets"
 	"vnic.dev/vnic/internal/machine/qemu"
 	"vnic.dev/vnic/internal/memavail"
+	"vnic.dev/vnic/internal/report/labshow"
 	"vnic.dev/vnic/internal/spare"
 )
 
