@@ -12,8 +12,8 @@ import (
 	"github.com/spf13/pflag"
 
 	"vnic.dev/vnic/cmd/vnic/internal/allreduce"
-	"vnic.dev/vnic/cmd/vnic/internal/guests"
 	"vnic.dev/vnic/cmd/vnic/internal/show"
+	"vnic.dev/vnic/internal/session"
 	"vnic.dev/vnic/internal/transfer"
 )
 
@@ -53,7 +53,7 @@ every element with a reference of its own, and the NICs count where payload lay.
 	}
 	f := c.Flags()
 	f.IntVarP(&o.Guests, "guests", "g", o.Guests,
-		fmt.Sprintf("guests, each a rank (1 to %d; default with --lab: all)", guests.MaxGuests))
+		fmt.Sprintf("guests, each a rank (1 to %d; default with --lab: all)", session.MaxGuests))
 	f.VarP((*bytesFlag)(&o.Min), "minbytes", "b", "the smallest size")
 	f.VarP((*bytesFlag)(&o.Max), "maxbytes", "e", "the largest size")
 	f.Uint64VarP(&o.Factor, "stepfactor", "f", o.Factor, "from one size to the next")

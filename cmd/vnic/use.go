@@ -9,18 +9,18 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"vnic.dev/vnic/cmd/vnic/internal/guests"
 	"vnic.dev/vnic/cmd/vnic/internal/live"
-	"vnic.dev/vnic/cmd/vnic/internal/pcap"
 	"vnic.dev/vnic/cmd/vnic/internal/show"
 	"vnic.dev/vnic/internal/broker"
 	"vnic.dev/vnic/internal/lab/labfile"
 	"vnic.dev/vnic/internal/machine/assets"
+	"vnic.dev/vnic/internal/report/pcap"
+	"vnic.dev/vnic/internal/session"
 )
 
 // use is what the commands for uses of device memory have in common: guests that a Set has, and the flags for them.
 type use struct {
-	opt      *guests.Options
+	opt      *session.Options
 	complete func() error // the command's own: sets what follows from its options, and says what is wrong with them
 	progress func(*show.UI, string, uint64, uint64)
 
@@ -31,7 +31,7 @@ type use struct {
 }
 
 // newUse makes a use, with the values that flags have unless they are given.
-func newUse(command string, o *guests.Options, complete func() error) *use {
+func newUse(command string, o *session.Options, complete func() error) *use {
 	return &use{opt: o, complete: complete, progress: (*show.UI).Progress, mode: strings.Join(o.Modes, ","), guest: "qemu",
 		live: live.New(command)}
 }

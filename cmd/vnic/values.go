@@ -3,8 +3,8 @@ package main
 import (
 	"vnic.dev/vnic/cmd/vnic/internal/allreduce"
 	"vnic.dev/vnic/cmd/vnic/internal/load"
-	"vnic.dev/vnic/cmd/vnic/internal/run"
 	"vnic.dev/vnic/internal/hints"
+	"vnic.dev/vnic/internal/job/run"
 	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/lab/labfile"
 	"vnic.dev/vnic/internal/nic/sabotage"

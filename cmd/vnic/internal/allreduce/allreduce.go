@@ -18,10 +18,10 @@ import (
 	"sync"
 	"time"
 
-	"vnic.dev/vnic/cmd/vnic/internal/guests"
 	"vnic.dev/vnic/internal/control"
 	"vnic.dev/vnic/internal/limits"
 	"vnic.dev/vnic/internal/report"
+	"vnic.dev/vnic/internal/session"
 	"vnic.dev/vnic/internal/transfer"
 )
 
@@ -32,17 +32,17 @@ var ErrProof = errors.New("the operations do not prove what they should")
 // connection's ports busy for a minute (TIME_WAIT).
 const basePort = 5301
 
-// Do makes the lab, does the operations in each mode, and reports (guests.Do). The report is also returned with an
+// Do makes the lab, does the operations in each mode, and reports (session.Do). The report is also returned with an
 // ErrProof.
 func Do(ctx context.Context, o *Options) (*Report, error) {
-	return guests.Do(ctx, &o.Options, func(s *guests.Set, rep *Report) error {
+	return session.Do(ctx, &o.Options, func(s *session.Set, rep *Report) error {
 		*rep = Report{Schema: 1, Info: s.Info, Op: o.Op, Type: o.Type.String(), Ranks: len(s.Nodes), Channels: o.Channels,
 			Iters: o.Iters, Warmup: o.Warmup, Root: -1, Timeout: o.silence().Seconds(), Loss: o.Loss, Seed: o.Seed}
 		if o.Op == transfer.Broadcast {
 			rep.Root = o.Root
 		}
 		r := &ring{Options: o, set: s, place: o.layout(len(s.Nodes)), rep: rep}
-		return guests.InModes("", o.Modes, func(i int, mode string) error {
+		return session.InModes("", o.Modes, func(i int, mode string) error {
 			return r.mode(ctx, mode, uint16(basePort+100*i))
 		})
 	}, (*Report).check)
@@ -51,7 +51,7 @@ func Do(ctx context.Context, o *Options) (*Report, error) {
 // ring is the ranks of a mode.
 type ring struct {
 	*Options
-	set    *guests.Set
+	set    *session.Set
 	place  layout
 	rep    *Report
 	meters []meter
@@ -68,7 +68,7 @@ const hello = 16
 // mode has the guests join a ring, and does all rows.
 func (r *ring) mode(ctx context.Context, mode string, port uint16) error {
 	o, n := r.Options, len(r.set.Nodes)
-	if err := o.Begin(ctx, guests.Step{Stage: "connect", Mode: mode}); err != nil {
+	if err := o.Begin(ctx, session.Step{Stage: "connect", Mode: mode}); err != nil {
 		return err
 	}
 	addr := func(i int, port uint16) netip.AddrPort {
@@ -105,14 +105,14 @@ func (r *ring) mode(ctx context.Context, mode string, port uint16) error {
 			}
 		}()
 	}
-	if err := r.all(ctx, func(ctx context.Context, i int, g *guests.Node) error {
+	if err := r.all(ctx, func(ctx context.Context, i int, g *session.Node) error {
 		return transfer.Join(ctx, g.Ops, ranks[i])
 	}); err != nil {
 		return fmt.Errorf("join: %w", err)
 	}
 	hellos := uint64(o.Channels) * hello
 	r.settle(ctx, make([]counts, n), func(int) (out, in uint64) { return hellos, hellos })
-	if err := o.Begin(ctx, guests.Step{Stage: "transfer", Mode: mode}); err != nil {
+	if err := o.Begin(ctx, session.Step{Stage: "transfer", Mode: mode}); err != nil {
 		return err
 	}
 	m := Mode{Mode: mode}
@@ -133,7 +133,7 @@ func (r *ring) mode(ctx context.Context, mode string, port uint16) error {
 	if o.Progress != nil {
 		o.Progress(mode, uint64(len(o.Counts)), uint64(len(o.Counts)))
 	}
-	leave := func(ctx context.Context, _ int, g *guests.Node) error { return transfer.Leave(ctx, g.Ops) }
+	leave := func(ctx context.Context, _ int, g *session.Node) error { return transfer.Leave(ctx, g.Ops) }
 	if err := r.all(ctx, leave); err != nil {
 		return fmt.Errorf("leave: %w", err)
 	}
@@ -161,7 +161,7 @@ func (m *Mode) sum(cpu *float64, inProc bool) {
 
 // all has all ranks do something at the same time. One that fails does not cancel the others, who learn of it by
 // themselves and say so; but they have to say so soon.
-func (r *ring) all(ctx context.Context, f func(ctx context.Context, i int, g *guests.Node) error) error {
+func (r *ring) all(ctx context.Context, f func(ctx context.Context, i int, g *session.Node) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	errs := make([]error, len(r.set.Nodes))
@@ -258,7 +258,7 @@ func (r *ring) half(ctx context.Context, x *expected, from *uint64, h *Half, cpu
 
 // fill writes every rank's elements; where an operation is out of place, what it will write over is 0xff.
 func (r *ring) fill(ctx context.Context, x *expected, from *uint64) error {
-	return r.set.Each(ctx, 0, func(ctx context.Context, g *guests.Node) error {
+	return r.set.Each(ctx, 0, func(ctx context.Context, g *session.Node) error {
 		rank, size := slices.Index(r.set.Nodes, g), x.t.Size()
 		n, place := x.count*size, r.place.data.Off+r.place.to
 		if from != nil {
@@ -277,7 +277,7 @@ func (r *ring) operate(ctx context.Context, x *expected, c transfer.CollectiveAr
 	err error) {
 	before := r.read()
 	results := make([]transfer.CollectiveResult, len(r.set.Nodes))
-	if err := r.all(ctx, func(ctx context.Context, i int, g *guests.Node) (err error) {
+	if err := r.all(ctx, func(ctx context.Context, i int, g *session.Node) (err error) {
 		results[i], err = transfer.Collective(ctx, g.Ops, c)
 		return err
 	}); err != nil {
@@ -331,9 +331,9 @@ func (r *ring) settle(ctx context.Context, before []counts, payload func(i int) 
 		return
 	}
 	since := func(now, before control.DirCounters) uint64 { // without what was sent again
-		return guests.Payload(now) - now.RetransBytes - (guests.Payload(before) - before.RetransBytes)
+		return session.Payload(now) - now.RetransBytes - (session.Payload(before) - before.RetransBytes)
 	}
-	guests.Settle(ctx, func() bool {
+	session.Settle(ctx, func() bool {
 		now, done := r.read(), true
 		for i := range now {
 			out, in := payload(i)
@@ -346,7 +346,7 @@ func (r *ring) settle(ctx context.Context, before []counts, payload func(i int) 
 // compare counts elements of all ranks that are not what the reference says.
 func (r *ring) compare(ctx context.Context, x *expected) (wrong uint64, err error) {
 	var mu sync.Mutex
-	err = r.set.Each(ctx, 0, func(ctx context.Context, g *guests.Node) error {
+	err = r.set.Each(ctx, 0, func(ctx context.Context, g *session.Node) error {
 		first, n := x.share(slices.Index(r.set.Nodes, g))
 		size := x.t.Size()
 		return g.Each(ctx, r.place.data.Off+r.place.to+first*size, n*size, func(b []byte, pos uint64) error {

@@ -9,10 +9,10 @@ import (
 	"strings"
 	"testing"
 
-	"vnic.dev/vnic/cmd/vnic/internal/guests"
 	"vnic.dev/vnic/devmem"
 	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/lab/labtest"
+	"vnic.dev/vnic/internal/session"
 	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/internal/transfer"
 )
@@ -107,9 +107,9 @@ func TestRankWithoutPeerToPeer(t *testing.T) {
 	rep, err := do(t, &o)
 	testkit.OK(t, err)
 	for i, x := range rep.Modes[0].Ranks {
-		want := guests.Where{Place: guests.Place{Device: x.Expected.Out}}
+		want := session.Where{Place: session.Place{Device: x.Expected.Out}}
 		if i == 1 {
-			want = guests.Where{Place: guests.Place{Host: x.Expected.Out, Bounced: x.Expected.Out}}
+			want = session.Where{Place: session.Place{Host: x.Expected.Out, Bounced: x.Expected.Out}}
 		}
 		testkit.Equal(t, fmt.Sprint("out of rank ", i), x.Out, want)
 	}
@@ -149,7 +149,7 @@ func TestWrongElementIsFound(t *testing.T) {
 	o := options(t, 2, 1000)
 	testkit.OK(t, o.Complete())
 	place := o.layout(2)
-	o.tamper = func(s *guests.Set) {
+	o.tamper = func(s *session.Set) {
 		g := s.Nodes[1]
 		where := place.data.Off + place.to + 4*500
 		var old []byte
@@ -174,8 +174,8 @@ func le(b []byte) uint32 {
 // A rank that ends in the middle: its neighbours name it and the step, and nothing is left.
 func TestKilledRank(t *testing.T) {
 	o := options(t, 4, 1000, 2000)
-	var set *guests.Set
-	o.Hook = func(s *guests.Set) { set = s }
+	var set *session.Set
+	o.Hook = func(s *session.Set) { set = s }
 	o.Progress = func(_ string, done, _ uint64) {
 		if done == 1 {
 			testkit.OK(t, transfer.Leave(t.Context(), set.Nodes[2].Ops))
@@ -222,7 +222,7 @@ func TestReferenceIsNearTheSum(t *testing.T) {
 // something has the mean.
 func TestTable(t *testing.T) {
 	zero, two := uint64(0), uint64(2)
-	rep := &Report{Op: transfer.AllReduce, Type: "float", Ranks: 2, Root: -1, Info: guests.Info{Guest: "inproc"},
+	rep := &Report{Op: transfer.AllReduce, Type: "float", Ranks: 2, Root: -1, Info: session.Info{Guest: "inproc"},
 		Modes: []Mode{{Mode: transfer.Devmem, Bus: 0.5, Wrong: 2, Ranks: []Rank{{P2P: true}, {Rank: 1}},
 			Rows: []Row{{Bytes: 8, Count: 2, OutOfPlace: Half{12.5, 0.25, 0.5, &zero}, InPlace: Half{1234567.8, 0, 0, &two}},
 				{Bytes: 16 << 30, Count: 4 << 30, OutOfPlace: Half{99999.4, 1, 2, nil}}}}}}
@@ -284,7 +284,7 @@ func TestMistakes(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	var p guests.P2P
+	var p session.P2P
 	for _, s := range []string{"", "off=", "off=x", "off=-1", "1"} {
 		if p.Set(s) == nil {
 			t.Errorf("--p2p %q is taken", s)

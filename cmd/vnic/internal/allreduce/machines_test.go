@@ -5,10 +5,10 @@ import (
 	"testing"
 	"time"
 
-	"vnic.dev/vnic/cmd/vnic/internal/guests"
 	_ "vnic.dev/vnic/internal/guestbin" // tests' guests run the program that make has built
 	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/machine/assets"
+	"vnic.dev/vnic/internal/session"
 	"vnic.dev/vnic/internal/testkit"
 )
 
@@ -21,8 +21,8 @@ func TestRingOfMachines(t *testing.T) {
 	o := options(t, 4, 1, 3, 5, 100_001, 2)
 	o.InProc, o.NIC, o.Fetch = false, []string{lab.GVE, lab.GVE, lab.Virtio}, assets.Options{IgnoreSystemQEMU: true}
 	o.Memory, o.Timeout = 256<<20, 10*time.Second // a busy machine may leave a guest alone for seconds
-	var set *guests.Set
-	o.Hook = func(s *guests.Set) { set = s }
+	var set *session.Set
+	o.Hook = func(s *session.Set) { set = s }
 	var ranks []Rank
 	o.Progress = func(_ string, done, total uint64) {
 		if done == total-1 { // the last row is not to be done

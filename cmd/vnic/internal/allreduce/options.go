@@ -8,16 +8,16 @@ import (
 	"slices"
 	"time"
 
-	"vnic.dev/vnic/cmd/vnic/internal/guests"
 	"vnic.dev/vnic/devmem"
 	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/limits"
+	"vnic.dev/vnic/internal/session"
 	"vnic.dev/vnic/internal/transfer"
 )
 
 // Options are the flags of `vnic allreduce`.
 type Options struct {
-	guests.Options
+	session.Options
 
 	Op       string // transfer.AllReduce and so on
 	Type     devmem.Type
@@ -31,13 +31,13 @@ type Options struct {
 	Channels int      // rings that share each operation
 	Timeout  time.Duration
 
-	tamper func(*guests.Set)  // tests: called after an operation, before its elements are compared
+	tamper func(*session.Set) // tests: called after an operation, before its elements are compared
 	done   func([]Rank, *Row) // tests: called with the results after each row
 }
 
 // Defaults returns the options of the command without flags, except that Seed is 0.
 func Defaults() Options {
-	return Options{Options: guests.Defaults(), Op: transfer.AllReduce,
+	return Options{Options: session.Defaults(), Op: transfer.AllReduce,
 		Type: devmem.Float32, Min: 1 << 20, Max: 16 << 20, Factor: 4, Iters: 5, Warmup: 1, Validate: true, Channels: 1,
 		Timeout: time.Duration(limits.Silence)}
 }
@@ -64,9 +64,9 @@ func (o *Options) silence() time.Duration { return limits.Silence.Unless(o.Timeo
 // Complete sets the options that follow from others, and returns an error for options that are
 // invalid.
 func (o *Options) Complete() error {
-	if err := cmp.Or(guests.OneOf("--op", o.Op, Ops...), guests.Modes(o.Modes),
-		guests.Number("--iters", o.Iters, 1, maxIters), guests.Number("--warmup-iters", o.Warmup, 0, maxIters),
-		guests.Number("--channels", o.Channels, 1, maxChannels), guests.Patience("--timeout", o.Timeout)); err != nil {
+	if err := cmp.Or(session.OneOf("--op", o.Op, Ops...), session.Modes(o.Modes),
+		session.Number("--iters", o.Iters, 1, maxIters), session.Number("--warmup-iters", o.Warmup, 0, maxIters),
+		session.Number("--channels", o.Channels, 1, maxChannels), session.Patience("--timeout", o.Timeout)); err != nil {
 		return err
 	}
 	switch {

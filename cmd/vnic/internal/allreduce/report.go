@@ -1,13 +1,13 @@
 package allreduce
 
 import (
-	"vnic.dev/vnic/cmd/vnic/internal/guests"
+	"vnic.dev/vnic/internal/session"
 )
 
 // Report is the result of `vnic allreduce`, as --json prints it.
 type Report struct {
 	Schema int `json:"schema"` // 1
-	guests.Info
+	session.Info
 	Op       string  `json:"op"`
 	Type     string  `json:"type"`
 	Ranks    int     `json:"ranks"`
@@ -20,7 +20,7 @@ type Report struct {
 	Seed     uint64  `json:"seed"`
 	Modes    []Mode  `json:"modes"`
 
-	guests.Captured
+	session.Captured
 }
 
 // Mode has the results of a mode: the rows of its table, one for each size, and the counters of
@@ -55,16 +55,16 @@ type Half struct {
 // Rank has the payload that a rank sent and received in all operations, warm-up and checks
 // included, as its NIC counted it.
 type Rank struct {
-	Rank          int          `json:"rank"`
-	Guest         string       `json:"guest"`
-	NIC           string       `json:"nic"` // model
-	P2P           bool         `json:"p2p"`
-	Expected      Path         `json:"expected"` // payload without loss, all of it in device memory
-	Out           guests.Where `json:"out"`
-	In            guests.Where `json:"in"`
-	Looked        uint64       `json:"looked_bytes"`
-	Linear        uint64       `json:"linear_bytes"` // received in host memory, as the guest counted it
-	Retransmitted uint64       `json:"retransmitted_segments"`
+	Rank          int           `json:"rank"`
+	Guest         string        `json:"guest"`
+	NIC           string        `json:"nic"` // model
+	P2P           bool          `json:"p2p"`
+	Expected      Path          `json:"expected"` // payload without loss, all of it in device memory
+	Out           session.Where `json:"out"`
+	In            session.Where `json:"in"`
+	Looked        uint64        `json:"looked_bytes"`
+	Linear        uint64        `json:"linear_bytes"` // received in host memory, as the guest counted it
+	Retransmitted uint64        `json:"retransmitted_segments"`
 }
 
 // Path has the bytes of payload that a rank sends and receives.

@@ -13,7 +13,6 @@ import (
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
-	"vnic.dev/vnic/cmd/vnic/internal/guests"
 	guestimages "vnic.dev/vnic/guest-images"
 	"vnic.dev/vnic/internal/devmemtool"
 	"vnic.dev/vnic/internal/guesttools"
@@ -22,21 +21,22 @@ import (
 	"vnic.dev/vnic/internal/machine"
 	"vnic.dev/vnic/internal/machine/assets"
 	"vnic.dev/vnic/internal/machine/qemu"
+	"vnic.dev/vnic/internal/session"
 	"vnic.dev/vnic/internal/terminal"
 )
 
 // runner has the guests of `vnic boot`, their session, and everything else that is closed at the
 // end.
 type runner struct {
-	*guests.Session // nil: not yet open
-	opt             *Options
-	program         *program
-	uroot           *guestimages.Userland // in all guests; nil: none
-	images          *images
-	tools           *packages // nil: none
-	guests          []*guest
-	logs            []*log       // with LogDir: one for each guest
-	alive           limit.Guests // records what each guest does, for the message of a timeout
+	*session.Session // nil: not yet open
+	opt              *Options
+	program          *program
+	uroot            *guestimages.Userland // in all guests; nil: none
+	images           *images
+	tools            *packages // nil: none
+	guests           []*guest
+	logs             []*log       // with LogDir: one for each guest
+	alive            limit.Guests // records what each guest does, for the message of a timeout
 
 	terminal *terminal.Terminal // this process's
 }
@@ -87,13 +87,13 @@ func Do(ctx context.Context, o Options) (status int, err error) {
 	if err != nil {
 		return 0, err
 	}
-	o.Stage = func(s guests.Step) {
+	o.Stage = func(s session.Step) {
 		if s.Stage == "boot" {
 			o.stage("booting")
 			l.alive.Stage("") // from here on each guest reports its own state
 		}
 	}
-	if l.Session, err = guests.Open(ctx, &o.Common, w); err != nil {
+	if l.Session, err = session.Open(ctx, &o.Common, w); err != nil {
 		return 0, err
 	}
 	for i, p := range o.places(l.Lab) {
@@ -109,8 +109,8 @@ func Do(ctx context.Context, o Options) (status int, err error) {
 	return l.run(ctx)
 }
 
-// world describes the lab, its services, and how each guest boots, for guests.Open.
-func (l *runner) world() (w guests.World, err error) {
+// world describes the lab, its services, and how each guest boots, for session.Open.
+func (l *runner) world() (w session.World, err error) {
 	o := l.opt
 	if w.Services, err = o.gateway(); err != nil {
 		return w, err
@@ -124,12 +124,12 @@ func (l *runner) world() (w guests.World, err error) {
 		o.openPorts()
 		return l.images.Images, nil
 	}
-	w.Started = func(ctx context.Context, g *guests.Guest) error {
+	w.Started = func(ctx context.Context, g *session.Guest) error {
 		return l.guests[slices.Index(l.Guests, g)].start(ctx)
 	}
 	for i, g := range w.Lab.Guests {
 		m := o.machine(i)
-		w.Guests = append(w.Guests, guests.BootConfig{Title: g.Name, Memory: m.RAM, CPUs: m.CPUs, TimeLimit: forever,
+		w.Guests = append(w.Guests, session.BootConfig{Title: g.Name, Memory: m.RAM, CPUs: m.CPUs, TimeLimit: forever,
 			Complete: func(c *machine.Config) (func(), error) { return l.complete(c, i) }})
 	}
 	return w, nil

@@ -12,7 +12,6 @@ import (
 
 	"go.uber.org/goleak"
 
-	"vnic.dev/vnic/cmd/vnic/internal/guests"
 	guestimages "vnic.dev/vnic/guest-images"
 	"vnic.dev/vnic/internal/gpusocket"
 	_ "vnic.dev/vnic/internal/guestbin" // tests' guests run the program that make has built
@@ -23,13 +22,14 @@ import (
 	"vnic.dev/vnic/internal/machine/assets"
 	"vnic.dev/vnic/internal/machine/assets/toolimage"
 	"vnic.dev/vnic/internal/machine/qemu"
+	"vnic.dev/vnic/internal/session"
 	"vnic.dev/vnic/internal/testkit"
 )
 
 func good() Options {
 	return Options{NIC: lab.Virtio, Guests: 1, CPUs: 1, Memory: 512 << 20, GPUMemory: 64 << 20,
 		NICOptions: lab.NICOptions{MTU: 1500},
-		Command:    []string{"x"}, Common: guests.Common{Note: func(string, ...any) {}}}
+		Command:    []string{"x"}, Common: session.Common{Note: func(string, ...any) {}}}
 }
 
 func TestBadOptionsAreRefusedByName(t *testing.T) {

@@ -9,7 +9,6 @@ import (
 	"strings"
 	"time"
 
-	"vnic.dev/vnic/cmd/vnic/internal/guests"
 	"vnic.dev/vnic/internal/agent"
 	"vnic.dev/vnic/internal/gpusocket"
 	"vnic.dev/vnic/internal/guestexec"
@@ -18,11 +17,12 @@ import (
 	"vnic.dev/vnic/internal/machine"
 	"vnic.dev/vnic/internal/machine/qemu"
 	"vnic.dev/vnic/internal/ownports"
+	"vnic.dev/vnic/internal/session"
 )
 
 // guest is one of them.
 type guest struct {
-	*guests.Guest
+	*session.Guest
 	place
 	runner  *runner
 	network guestnet.Result

@@ -10,17 +10,17 @@ import (
 	"slices"
 	"strings"
 
-	"vnic.dev/vnic/cmd/vnic/internal/guests"
 	"vnic.dev/vnic/internal/guestnet"
 	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/lab/labfile"
 	"vnic.dev/vnic/internal/machine/assets/toolimage"
 	"vnic.dev/vnic/internal/machine/qemu"
+	"vnic.dev/vnic/internal/session"
 )
 
 // Options are the flags of `vnic boot`.
 type Options struct {
-	guests.Common
+	session.Common
 	lab.NICOptions // of all NICs
 	// Lab, if it is not nil, says what guests there are, and Take has what it says in the options up to Impair.
 	Lab *labfile.Lab
@@ -94,8 +94,8 @@ var guestNumber = regexp.MustCompile("^" + guestnet.GuestName + "[0-9]+$")
 
 // Check says what is wrong with the options, in terms of flags.
 func (o *Options) Check() error {
-	err := cmp.Or(guests.Number("--guests", o.Guests, 1, MaxGuests),
-		guests.OneOf("--end", cmp.Or(o.End, EndAll), EndAll, EndFirstFailure))
+	err := cmp.Or(session.Number("--guests", o.Guests, 1, MaxGuests),
+		session.OneOf("--end", cmp.Or(o.End, EndAll), EndAll, EndFirstFailure))
 	switch {
 	case err != nil:
 		return err

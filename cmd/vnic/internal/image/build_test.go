@@ -15,9 +15,9 @@ import (
 	"github.com/cavaliergopher/cpio"
 
 	"vnic.dev/vnic/cmd/vnic/internal/boot"
-	"vnic.dev/vnic/cmd/vnic/internal/guests"
 	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/machine/assets"
+	"vnic.dev/vnic/internal/session"
 	"vnic.dev/vnic/internal/testkit"
 )
 
@@ -42,7 +42,7 @@ func options(t *testing.T) BuildOptions {
 		NICOptions: lab.NICOptions{MTU: 1500}, Memory: 512 << 20,
 		Copies:  []string{put("data", 0o644, []byte("some data")) + ":/data"},
 		Command: []string{"/bin/cat", "/data"}, Env: []string{"A=b"}, Append: "more",
-		Common: guests.Common{Log: slog.New(slog.DiscardHandler), Note: func(string, ...any) {},
+		Common: session.Common{Log: slog.New(slog.DiscardHandler), Note: func(string, ...any) {},
 			Fetch: assets.Options{CacheDir: filepath.Join(dir, "cache"), Offline: true, Kernel: put("bzImage", 0o644, kernel)}}}}
 }
 

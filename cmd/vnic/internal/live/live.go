@@ -10,12 +10,12 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"vnic.dev/vnic/cmd/vnic/internal/guests"
 	"vnic.dev/vnic/cmd/vnic/internal/page"
-	"vnic.dev/vnic/cmd/vnic/internal/pcap"
 	"vnic.dev/vnic/cmd/vnic/internal/stat"
 	"vnic.dev/vnic/internal/broker"
 	"vnic.dev/vnic/internal/lab"
+	"vnic.dev/vnic/internal/report/pcap"
+	"vnic.dev/vnic/internal/session"
 	"vnic.dev/vnic/internal/wire/uplink"
 )
 
@@ -56,7 +56,7 @@ func (l *Command) File(flag, name string) *Draft {
 // Run calls job with a context that ends when the process outside of the sandbox does. o gets the Broker, what closes
 // the sandbox and what looks on at the lab; config says what the broker may do. Afterwards everything is closed and
 // written, but for the capture's report.
-func (l *Command) Run(c *cobra.Command, o *guests.Common, config func(mode string) (broker.Config, error),
+func (l *Command) Run(c *cobra.Command, o *session.Common, config func(mode string) (broker.Config, error),
 	job func(context.Context) error) (err error) {
 	note := o.Tell
 	if o.InProc {

@@ -17,19 +17,19 @@ import (
 	"strings"
 	"time"
 
-	"vnic.dev/vnic/cmd/vnic/internal/guests"
 	"vnic.dev/vnic/cmd/vnic/internal/webfile"
 	"vnic.dev/vnic/devmem"
 	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/limits"
 	"vnic.dev/vnic/internal/report"
+	"vnic.dev/vnic/internal/session"
 	"vnic.dev/vnic/internal/transfer"
 	"vnic.dev/vnic/loader"
 )
 
 // Options are the flags of `vnic load`.
 type Options struct {
-	guests.Options
+	session.Options
 
 	URL         string // "": a file of the command's own server
 	Format      string // Raw, Records or Safetensors; "": by the URL's end
@@ -59,7 +59,7 @@ const (
 
 // Defaults are the options without a flag, but for a seed.
 func Defaults() Options {
-	o := Options{Options: guests.Defaults(), Size: 64 << 20, Connections: 4,
+	o := Options{Options: session.Defaults(), Size: 64 << 20, Connections: 4,
 		Range: 1 << 20, Record: 64 << 10, Batch: 16, Prefetch: 4,
 		Timeout: time.Duration(limits.Silence), Retry: time.Duration(limits.ServerBack)}
 	o.Guests, o.Gateway = 1, &lab.GatewayFlags{}
@@ -82,10 +82,10 @@ func (o *Options) Complete() error {
 			o.Format = Safetensors
 		}
 	}
-	if err := cmp.Or(guests.OneOf("--format", o.Format, Raw, Records, Safetensors),
-		guests.Bytes("--size", o.Size, maxSize),
-		guests.Number("--connections", o.Connections, 1, maxConnections), guests.Bytes("--range", o.Range, maxRange),
-		guests.Patience("--timeout", o.Timeout), guests.Patience("--retry", o.Retry), guests.Modes(o.Modes)); err != nil {
+	if err := cmp.Or(session.OneOf("--format", o.Format, Raw, Records, Safetensors),
+		session.Bytes("--size", o.Size, maxSize),
+		session.Number("--connections", o.Connections, 1, maxConnections), session.Bytes("--range", o.Range, maxRange),
+		session.Patience("--timeout", o.Timeout), session.Patience("--retry", o.Retry), session.Modes(o.Modes)); err != nil {
 		return err
 	}
 	var lines strings.Builder
@@ -172,22 +172,22 @@ func (o *Options) fit() error {
 	if err != nil {
 		return err
 	}
-	if has < guests.Pool+1<<20 {
+	if has < session.Pool+1<<20 {
 		return fmt.Errorf("guest %s can use %s of its GPU's memory, and %s are for pages alone: a larger --gpu-memory",
-			name, lab.ShowBytes(has), lab.FormatBytes(guests.Pool))
+			name, lab.ShowBytes(has), lab.FormatBytes(session.Pool))
 	}
-	o.room = (has - guests.Pool) &^ (devmem.PageSize - 1)
+	o.room = (has - session.Pool) &^ (devmem.PageSize - 1)
 	need := o.Record * o.Batch * uint64(o.Prefetch)
 	switch {
 	case o.Format == Records && need > o.room:
 		return fmt.Errorf("%d batches of %d records of %s: guest %s has room for %s: a larger --gpu-memory, or a smaller "+
 			"--prefetch or --batch", o.Prefetch, o.Batch, lab.ShowBytes(o.Record), name, lab.FormatBytes(o.room))
 	case o.Format == Records:
-		o.room = guests.Pages(need)
+		o.room = session.Pages(need)
 	case o.Format == Raw && o.URL == "":
-		o.room = min(o.room, guests.Pages(o.Size))
+		o.room = min(o.room, session.Pages(o.Size))
 	}
-	o.Window = guests.Pool + o.room
+	o.Window = session.Pool + o.room
 	return o.Check()
 }
 
@@ -204,23 +204,23 @@ func ParseHeader(h http.Header, s string) error {
 // ErrProof says that the file was loaded, but not as it must be.
 var ErrProof = errors.New("what was loaded does not prove what it should")
 
-// Do opens the file, loads it in each mode, and reports (guests.Do). s is the server, if it is the command's own. The
+// Do opens the file, loads it in each mode, and reports (session.Do). s is the server, if it is the command's own. The
 // report is also returned with an ErrProof.
 func Do(ctx context.Context, o *Options, s *webfile.Server) (*Report, error) {
-	return guests.Do(ctx, &o.Options, func(set *guests.Set, rep *Report) error {
+	return session.Do(ctx, &o.Options, func(set *session.Set, rep *Report) error {
 		u := &use{Options: o, guest: set.Nodes[0], rep: rep}
 		*rep = Report{Head: set.Head(), Format: o.Format, Connections: o.Connections, Range: o.Range, Seed: o.Seed}
 		if s != nil {
 			u.gen = s.Fill
 		}
-		return guests.InModes("", o.Modes, func(_ int, mode string) error { return u.mode(ctx, mode) })
+		return session.InModes("", o.Modes, func(_ int, mode string) error { return u.mode(ctx, mode) })
 	}, (*Report).check)
 }
 
 // use is a guest's use of a file.
 type use struct {
 	*Options
-	guest *guests.Node
+	guest *session.Node
 	gen   func(b []byte, pos uint64) // makes the file's content from pos on; nil: it is not known
 	rep   *Report
 }
@@ -229,7 +229,7 @@ type use struct {
 func (u *use) source(mode string) transfer.Source {
 	gateway := u.GatewayAddr()
 	s := transfer.Source{URL: u.URL, Header: u.Header, Local: u.guest.Config.Addr().Addr(), GPU: u.guest.GPU.ID(),
-		Data: transfer.Area{Off: guests.Pool, Bytes: u.room}, Pool: transfer.Area{Bytes: guests.Pool},
+		Data: transfer.Area{Off: session.Pool, Bytes: u.room}, Pool: transfer.Area{Bytes: session.Pool},
 		Queue: u.guest.Config.Queues()[0], Connections: u.Connections, RangeSize: u.Range,
 		Timeout: limits.Silence.Unless(u.Timeout), Retry: limits.ServerBack.Unless(u.Retry),
 		Copy: mode == transfer.Copy, Tensors: u.Format == Safetensors, Names: []netip.Addr{gateway}}
@@ -245,7 +245,7 @@ func (u *use) source(mode string) transfer.Source {
 
 // mode loads the file in a mode.
 func (u *use) mode(ctx context.Context, mode string) error {
-	if err := u.Begin(ctx, guests.Step{Stage: "connect", Mode: mode}); err != nil {
+	if err := u.Begin(ctx, session.Step{Stage: "connect", Mode: mode}); err != nil {
 		return err
 	}
 	info, err := transfer.OpenSource(ctx, u.guest.Ops, u.source(mode))
@@ -253,7 +253,7 @@ func (u *use) mode(ctx context.Context, mode string) error {
 		return err
 	}
 	u.rep.URL, u.rep.Size, u.rep.ETag = info.URL, info.Size, info.ETag
-	if err := u.Begin(ctx, guests.Step{Stage: "transfer", Mode: mode}); err != nil {
+	if err := u.Begin(ctx, session.Step{Stage: "transfer", Mode: mode}); err != nil {
 		return err
 	}
 	r := Run{Mode: mode}
@@ -269,7 +269,7 @@ func (u *use) mode(ctx context.Context, mode string) error {
 	default: // info.Data is 0 but for tensors
 		u.rep.Tensors, u.rep.TensorCount = nil, info.Count
 		for _, t := range info.Tensors {
-			u.rep.Tensors = append(u.rep.Tensors, Tensor{t.Name, t.DType, t.Shape, guests.Pool + t.Begin, t.Len})
+			u.rep.Tensors = append(u.rep.Tensors, Tensor{t.Name, t.DType, t.Shape, session.Pool + t.Begin, t.Len})
 		}
 		err = u.whole(ctx, &r, info.Data, info.Size)
 	}
@@ -333,7 +333,7 @@ func (u *use) records(ctx context.Context, r *Run, info *transfer.SourceInfo) er
 	count := (all + each - 1) / each
 	for i := count - min(count, places); i < count; i++ {
 		n, pos := min(each, all-i*each), u.Skip+i*each
-		first, err := u.guest.Differs(ctx, guests.Pool+i%places*each, n, func(b []byte, k uint64) { u.gen(b, pos+k) })
+		first, err := u.guest.Differs(ctx, session.Pool+i%places*each, n, func(b []byte, k uint64) { u.gen(b, pos+k) })
 		if err != nil {
 			return err
 		}
@@ -362,17 +362,17 @@ func (u *use) load(ctx context.Context, r *Run, l transfer.LoadArgs) error {
 	if l.Records > 0 {
 		n = u.room
 	}
-	if err := u.guest.Poison(ctx, guests.Pool, n, guests.Poison); err != nil {
+	if err := u.guest.Poison(ctx, session.Pool, n, session.Poison); err != nil {
 		return err
 	}
-	return r.Meter(ctx, u.guest, false, func() (guests.Moved, transfer.CPU, error) {
+	return r.Meter(ctx, u.guest, false, func() (session.Moved, transfer.CPU, error) {
 		res, err := transfer.Load(ctx, u.guest.Ops, l)
 		r.Records += res.Consumer.Records
 		r.Waited, r.First = res.Consumer.Share(), res.Consumer.First.Seconds()
 		r.Requests += res.Stats.Requests
 		r.Connections += res.Stats.Connections
 		r.Resumed += res.Stats.Resumed
-		return guests.Moved{Bytes: res.Bytes, Seconds: res.Seconds, Looked: res.Stats.Looked,
+		return session.Moved{Bytes: res.Bytes, Seconds: res.Seconds, Looked: res.Stats.Looked,
 			HostCame: res.Stats.HostBytes, Retransmits: res.Retransmits}, res.CPU, err
 	})
 }

@@ -18,9 +18,9 @@ import (
 	"testing"
 	"time"
 
-	"vnic.dev/vnic/cmd/vnic/internal/guests"
 	"vnic.dev/vnic/internal/lab/labfile"
 	"vnic.dev/vnic/internal/lab/labtest"
+	"vnic.dev/vnic/internal/session"
 	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/internal/transfer"
 )
@@ -246,7 +246,7 @@ func TestInterruption(t *testing.T) {
 func TestWrongRuns(t *testing.T) {
 	no := false
 	good := Run{Mode: transfer.Devmem,
-		Moved: guests.Moved{Bytes: 100, Traffic: guests.Traffic{RX: guests.Place{Device: 124}}}}
+		Moved: session.Moved{Bytes: 100, Traffic: session.Traffic{RX: session.Place{Device: 124}}}}
 	if wrong := good.wrong(true); wrong != nil {
 		t.Error(wrong)
 	}

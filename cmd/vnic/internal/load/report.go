@@ -6,14 +6,14 @@ import (
 	"strings"
 	"time"
 
-	"vnic.dev/vnic/cmd/vnic/internal/guests"
 	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/report"
+	"vnic.dev/vnic/internal/session"
 )
 
 // Report is the result of `vnic load`, and its --json.
 type Report struct {
-	guests.Head
+	session.Head
 	URL         string   `json:"url"` // behind redirects
 	Size        uint64   `json:"size"`
 	ETag        string   `json:"etag"`
@@ -25,7 +25,7 @@ type Report struct {
 	Seed        uint64   `json:"seed"`
 	Runs        []Run    `json:"runs"`
 
-	guests.Captured
+	session.Captured
 }
 
 // Tensor is one of a safetensors file.
@@ -40,7 +40,7 @@ type Tensor struct {
 // Run is what was loaded in a mode.
 type Run struct {
 	Mode string `json:"mode"` // transfer.Devmem or transfer.Copy
-	guests.Moved
+	session.Moved
 	// of a consumer of records
 	Records uint64  `json:"records,omitempty"`
 	Waited  float64 `json:"waited_share"` // of its time, for data
@@ -70,11 +70,11 @@ var columns = report.Columns[Run]{
 	{Title: "samples/s", Text: func(r *Run) string {
 		return fmt.Sprintf("%.1f", report.PerSecond(r.Records, r.Seconds))
 	}, If: ofRecords},
-	{Title: "waited for data", Text: func(r *Run) string { return guests.Percent(r.Waited) }, If: ofRecords},
+	{Title: "waited for data", Text: func(r *Run) string { return session.Percent(r.Waited) }, If: ofRecords},
 	{Title: "requests", Text: func(r *Run) string { return fmt.Sprint(r.Requests) }},
 	{Title: "connections", Text: func(r *Run) string { return fmt.Sprint(r.Connections) }},
 	{Title: "resumed", Text: func(r *Run) string { return fmt.Sprint(r.Resumed) }},
-	{Title: "guest CPU s/GB", Text: func(r *Run) string { return guests.Cost(r.CPUPerGB) }},
+	{Title: "guest CPU s/GB", Text: func(r *Run) string { return session.Cost(r.CPUPerGB) }},
 }
 
 // ofRecords reports whether a consumer of records ran.
@@ -84,8 +84,8 @@ var placeColumns = report.Columns[Run]{
 	{Title: "mode", Text: func(r *Run) string { return r.Mode }},
 	{Title: "in device", Count: func(r *Run) *uint64 { return &r.RX.Device }},
 	{Title: "in host", Count: func(r *Run) *uint64 { return &r.RX.Host }},
-	{Title: "looked at", Text: func(r *Run) string { return guests.Percent(r.LookedShare()) }},
-	{Title: "verified", Text: func(r *Run) string { return guests.Verified(r.Verified, r.By, "WRONG: "+r.Error) }},
+	{Title: "looked at", Text: func(r *Run) string { return session.Percent(r.LookedShare()) }},
+	{Title: "verified", Text: func(r *Run) string { return session.Verified(r.Verified, r.By, "WRONG: "+r.Error) }},
 }
 
 // Table prints the report for people.

@@ -10,8 +10,8 @@ import (
 	"testing"
 
 	"vnic.dev/vnic/cmd/vnic/internal/page"
-	"vnic.dev/vnic/cmd/vnic/internal/run"
 	"vnic.dev/vnic/cmd/vnic/internal/stat"
+	"vnic.dev/vnic/internal/job/run"
 	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/testkit"
 )

@@ -8,11 +8,11 @@ import (
 	"strings"
 	"time"
 
-	"vnic.dev/vnic/cmd/vnic/internal/guests"
 	"vnic.dev/vnic/devmem"
 	"vnic.dev/vnic/gpumem"
 	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/limits"
+	"vnic.dev/vnic/internal/session"
 	"vnic.dev/vnic/internal/transfer"
 )
 
@@ -228,7 +228,7 @@ func (u *use) goesOn(ctx context.Context, r *Run, off, n uint64) error {
 		if !there {
 			break
 		}
-		if err := g.Poison(ctx, off, n, guests.Poison); err != nil {
+		if err := g.Poison(ctx, off, n, session.Poison); err != nil {
 			return err
 		}
 	}
@@ -278,7 +278,7 @@ func (u *use) afterRemoval(ctx context.Context, r *Run) (now, before uint64, err
 }
 
 // quiet returns an error with the complaints in the log of a guest's kernel, if there are any.
-func (u *use) quiet(ctx context.Context, g *guests.Node) error {
+func (u *use) quiet(ctx context.Context, g *session.Node) error {
 	lines, err := transfer.Complaints(ctx, g.Ops)
 	if err == nil && len(lines) > 0 {
 		err = fmt.Errorf("guest %s's kernel says: %s", g.Name, strings.Join(lines, "\n"))

@@ -6,10 +6,10 @@ import (
 	"testing"
 	"time"
 
-	"vnic.dev/vnic/cmd/vnic/internal/guests"
 	_ "vnic.dev/vnic/internal/guestbin" // tests' guests run the program that make has built
 	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/machine/assets"
+	"vnic.dev/vnic/internal/session"
 	"vnic.dev/vnic/internal/testkit"
 )
 
@@ -24,7 +24,7 @@ func TestMachines(t *testing.T) {
 		o.InProc, o.NIC, o.Fetch = false, nic, assets.Options{IgnoreSystemQEMU: true}
 		o.Memory, o.Rounds = 256<<20, maxRounds
 		var judged bool
-		o.moved = func(s *guests.Set, r *Run, round int) {
+		o.moved = func(s *session.Set, r *Run, round int) {
 			if round < 2 {
 				return
 			}

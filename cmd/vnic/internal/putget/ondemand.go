@@ -11,10 +11,10 @@ import (
 	"syscall"
 	"time"
 
-	"vnic.dev/vnic/cmd/vnic/internal/guests"
 	"vnic.dev/vnic/devmem"
 	"vnic.dev/vnic/gpumem"
 	"vnic.dev/vnic/internal/lab"
+	"vnic.dev/vnic/internal/session"
 	"vnic.dev/vnic/internal/transfer"
 )
 
@@ -120,7 +120,7 @@ func quantile(waits []uint32, part float64) float64 {
 // reads the same bytes back into another part of the requester's GPU, where the host compares them.
 func (u *use) onDemand(ctx context.Context, r *Run, port uint16) error {
 	o := u.opt
-	if err := o.Begin(ctx, guests.Step{Stage: "connect", Mode: r.Memory}); err != nil {
+	if err := o.Begin(ctx, session.Step{Stage: "connect", Mode: r.Memory}); err != nil {
 		return err
 	}
 	if _, err := u.connect(ctx, r, port); err != nil {

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"time"
 
-	"vnic.dev/vnic/cmd/vnic/internal/guests"
+	"vnic.dev/vnic/internal/session"
 	"vnic.dev/vnic/internal/transfer"
 )
 
@@ -27,7 +27,7 @@ const (
 
 // Options are the flags of `vnic rdma`.
 type Options struct {
-	guests.Options
+	session.Options
 
 	Op      string   // Put or Get
 	MRs     []string // kinds of memory, one after the other
@@ -46,12 +46,12 @@ type Options struct {
 	Time    time.Duration // at least that long, in place of Rounds
 	Fault   string        // what guest 1's NIC does wrong
 
-	moved func(s *guests.Set, r *Run, round int) // tests: after a round, from 0 on, before it is compared
+	moved func(s *session.Set, r *Run, round int) // tests: after a round, from 0 on, before it is compared
 }
 
 // Defaults are the options without a flag, but for a seed.
 func Defaults() Options {
-	o := Options{Options: guests.Defaults(), MRs: []string{GPU}, Size: 64 << 20, Block: 1 << 20, Depth: 16, QPs: 1,
+	o := Options{Options: session.Defaults(), MRs: []string{GPU}, Size: 64 << 20, Block: 1 << 20, Depth: 16, QPs: 1,
 		Rounds: 1, Verify: true}
 	o.Modes = nil // MRs is in their place
 	return o
@@ -79,12 +79,12 @@ func (o *Options) Complete() error {
 	if o.Op != Put && o.Op != Get {
 		return fmt.Errorf("%q: %s, to write guest 1's memory, or %s, to read it", o.Op, Put, Get)
 	}
-	if err := cmp.Or(guests.Bytes("--size", o.Size, maxSize), guests.Number("--qd", o.Depth, 1, transfer.MaxRDMADepth),
-		guests.Number("--qps", o.QPs, 1, transfer.MaxRDMAQPs),
-		guests.Number("--rounds", o.Rounds, 1, maxRounds)); err != nil {
+	if err := cmp.Or(session.Bytes("--size", o.Size, maxSize), session.Number("--qd", o.Depth, 1, transfer.MaxRDMADepth),
+		session.Number("--qps", o.QPs, 1, transfer.MaxRDMAQPs),
+		session.Number("--rounds", o.Rounds, 1, maxRounds)); err != nil {
 		return err
 	}
-	if err := guests.Bytes("--block", o.Block, maxBlock); err != nil {
+	if err := session.Bytes("--block", o.Block, maxBlock); err != nil {
 		return fmt.Errorf("%w, as no message is longer", err)
 	}
 	if len(o.MRs) == 0 {
@@ -101,11 +101,11 @@ func (o *Options) Complete() error {
 	if o.Lab != nil && len(o.Lab.Complete().Guests) < 2 {
 		return errors.New("--lab: it has one guest, and the first two are used")
 	}
-	o.Window = guests.Pages(o.Size)
+	o.Window = session.Pages(o.Size)
 	if o.onDemand() {
 		o.Window *= 2        // what was put is read back beside it
 		if len(o.MRs) == 1 { // guest 1's GPU may have less than that: it has pages as they come
-			o.Windows = []uint64{o.Window, guests.HugePage}
+			o.Windows = []uint64{o.Window, session.HugePage}
 		}
 	}
 	if err := o.Check(); err != nil {

@@ -14,10 +14,10 @@ import (
 	"net/netip"
 	"time"
 
-	"vnic.dev/vnic/cmd/vnic/internal/guests"
 	"vnic.dev/vnic/gpumem"
 	"vnic.dev/vnic/internal/control"
 	"vnic.dev/vnic/internal/limits"
+	"vnic.dev/vnic/internal/session"
 	"vnic.dev/vnic/internal/transfer"
 )
 
@@ -28,14 +28,14 @@ var ErrProof = errors.New("what was moved does not prove what it should")
 // as TCP keeps a connection's busy for a minute (TIME_WAIT).
 const basePort = 5401
 
-// Do makes the lab, moves what is asked for with each kind of memory, and reports (guests.Do). The report is also
+// Do makes the lab, moves what is asked for with each kind of memory, and reports (session.Do). The report is also
 // returned with an ErrProof.
 func Do(ctx context.Context, o *Options) (*Report, error) {
-	return guests.Do(ctx, &o.Options, func(s *guests.Set, rep *Report) error {
+	return session.Do(ctx, &o.Options, func(s *session.Set, rep *Report) error {
 		*rep = Report{Schema: 1, Info: s.Info, Op: o.Op, Size: o.Size, Block: o.Block, Depth: o.Depth, QPs: o.QPs,
 			Rounds: o.Rounds, Loss: o.Loss, Seed: o.Seed}
 		u := &use{opt: o, set: s, requester: s.Nodes[0], responder: s.Nodes[1]}
-		return guests.InModes("--mr ", o.MRs, func(i int, kind string) error {
+		return session.InModes("--mr ", o.MRs, func(i int, kind string) error {
 			r, do := Run{Memory: kind, Rounds: o.Rounds}, u.run
 			if kind == OnDemand {
 				do = u.onDemand
@@ -50,14 +50,14 @@ func Do(ctx context.Context, o *Options) (*Report, error) {
 // use is the guests' use of each other's memory.
 type use struct {
 	opt       *Options
-	set       *guests.Set
-	requester *guests.Node // whose NIC reads or writes
-	responder *guests.Node // whose memory that is
-	begin     time.Time    // of the rounds, where time says how many
+	set       *session.Set
+	requester *session.Node // whose NIC reads or writes
+	responder *session.Node // whose memory that is
+	begin     time.Time     // of the rounds, where time says how many
 }
 
 // ends are the guests' source and destination.
-func (u *use) ends() (src, dst *guests.Node) {
+func (u *use) ends() (src, dst *session.Node) {
 	if u.opt.Op == Get {
 		return u.responder, u.requester
 	}
@@ -67,7 +67,7 @@ func (u *use) ends() (src, dst *guests.Node) {
 // run does all rounds with a kind of memory.
 func (u *use) run(ctx context.Context, r *Run, port uint16) error {
 	o := u.opt
-	if err := o.Begin(ctx, guests.Step{Stage: "connect", Mode: r.Memory}); err != nil {
+	if err := o.Begin(ctx, session.Step{Stage: "connect", Mode: r.Memory}); err != nil {
 		return err
 	}
 	window, err := u.connect(ctx, r, port)
@@ -101,7 +101,7 @@ func (u *use) run(ctx context.Context, r *Run, port uint16) error {
 
 // end closes the queue pairs and memory regions of both guests.
 func (u *use) end(ctx context.Context) error {
-	return u.set.Each(ctx, limits.Connect.Here(), func(ctx context.Context, g *guests.Node) error {
+	return u.set.Each(ctx, limits.Connect.Here(), func(ctx context.Context, g *session.Node) error {
 		return transfer.CloseRDMA(ctx, g.Ops)
 	})
 }
@@ -110,9 +110,9 @@ func (u *use) end(ctx context.Context) error {
 // the regions hold at one time.
 func (u *use) connect(ctx context.Context, r *Run, port uint16) (window uint64, err error) {
 	o := u.opt
-	conf := func(g *guests.Node) transfer.RDMA {
+	conf := func(g *session.Node) transfer.RDMA {
 		c := transfer.RDMA{Offer: g == u.responder, Read: o.Op == Get, Memory: r.Memory, GPU: g.GPU.ID(),
-			Data: transfer.Area{Bytes: guests.Pages(o.Size)},
+			Data: transfer.Area{Bytes: session.Pages(o.Size)},
 			QPs:  o.QPs, Depth: o.Depth, PathMTU: uint16(o.PathMTU)}
 		if c.Both = r.Memory == OnDemand; c.Both && !c.Offer { // what was put is read back, behind it
 			c.Memory, c.Data.Bytes = GPU, 2*c.Data.Bytes
@@ -122,9 +122,9 @@ func (u *use) connect(ctx context.Context, r *Run, port uint16) (window uint64, 
 		}
 		return c
 	}
-	addr := func(g *guests.Node) netip.Addr { return g.Config.Addr().Addr() }
+	addr := func(g *session.Node) netip.Addr { return g.Config.Addr().Addr() }
 	peer := netip.AddrPortFrom(addr(u.responder), port)
-	for _, g := range []*guests.Node{u.responder, u.requester} { // who listens comes first
+	for _, g := range []*session.Node{u.responder, u.requester} { // who listens comes first
 		c := conf(g)
 		c.Local, c.Remote = netip.AddrPortFrom(addr(g), 0), peer
 		if c.Offer {
@@ -138,7 +138,7 @@ func (u *use) connect(ctx context.Context, r *Run, port uint16) (window uint64, 
 			window = info.Window
 		}
 	}
-	return window, u.set.Each(ctx, limits.Connect.Here(), func(ctx context.Context, g *guests.Node) error {
+	return window, u.set.Each(ctx, limits.Connect.Here(), func(ctx context.Context, g *session.Node) error {
 		path, err := transfer.ConnectRDMA(ctx, g.Ops)
 		if err == nil && g == u.requester {
 			r.PathMTU = int(path.MTU)
@@ -149,7 +149,7 @@ func (u *use) connect(ctx context.Context, r *Run, port uint16) (window uint64, 
 
 // exchange is how a round goes with a kind of memory.
 type exchange struct {
-	src, dst *guests.Node
+	src, dst *session.Node
 	off      uint64                             // where in the memory of dst the bytes come to
 	move     func() error                       // moves all of them
 	wrong    func(first uint64) (string, error) // what is wrong when the first wrong byte is that one; Size: none is
@@ -159,14 +159,14 @@ type exchange struct {
 func (u *use) round(ctx context.Context, r *Run, round int, x exchange) error {
 	o := u.opt
 	begin := func(stage string) error {
-		return o.Begin(ctx, guests.Step{Stage: stage, Mode: r.Memory, Round: round + 1, Rounds: max(o.Rounds, round+1)})
+		return o.Begin(ctx, session.Step{Stage: stage, Mode: r.Memory, Round: round + 1, Rounds: max(o.Rounds, round+1)})
 	}
 	if err := begin("prepare"); err != nil {
 		return err
 	}
 	gen := func(b []byte, pos uint64) { gpumem.FillAt(b, o.Seed+uint64(round), pos) }
 	if err := errors.Join(x.src.Fill(ctx, 0, o.Size, gen),
-		x.dst.Poison(ctx, x.off, o.Size, guests.Poison)); err != nil {
+		x.dst.Poison(ctx, x.off, o.Size, session.Poison)); err != nil {
 		return err
 	}
 	if err := begin("transfer"); err != nil {
@@ -224,7 +224,7 @@ func (u *use) move(ctx context.Context, r *Run, pos, n uint64) error {
 	}
 	res, err := transfer.MoveRDMA(ctx, u.requester.Ops, transfer.RDMAMove{Off: pos, Len: n, Block: uint32(u.opt.Block)})
 	if err != nil {
-		return fmt.Errorf("guest %s: %s: %w", u.requester.Name, u.opt.Op, guests.OrCause(ctx, err))
+		return fmt.Errorf("guest %s: %s: %w", u.requester.Name, u.opt.Op, session.OrCause(ctx, err))
 	}
 	r.add(&res)
 	if err := transfer.StageRDMA(ctx, dst.Ops, transfer.RDMAStage{Off: pos, Len: n, Back: true}); err != nil {
@@ -256,7 +256,7 @@ func (u *use) counts() (s snapshot, err error) {
 // snapshot has the guests' CPU time, too.
 func (u *use) snapshot(ctx context.Context) (snapshot, error) {
 	s, err := u.counts()
-	for i, g := range []*guests.Node{u.requester, u.responder} {
+	for i, g := range []*session.Node{u.requester, u.responder} {
 		if err == nil {
 			s.cpu[i], err = transfer.CPUTime(ctx, g.Ops)
 		}
@@ -277,7 +277,7 @@ func (u *use) measure(ctx context.Context, r *Run, done uint64, f func() error) 
 	if err != nil {
 		return err
 	}
-	guests.Settle(ctx, func() bool { // the NICs count after they have delivered
+	session.Settle(ctx, func() bool { // the NICs count after they have delivered
 		now, err := u.counts()
 		return err != nil || placed(&now.out)-placed(&before.out) >= u.opt.Size &&
 			placed(&now.in)-placed(&before.in) >= u.opt.Size

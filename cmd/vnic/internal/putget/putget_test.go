@@ -9,10 +9,10 @@ import (
 	"strings"
 	"testing"
 
-	"vnic.dev/vnic/cmd/vnic/internal/guests"
 	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/lab/labfile"
 	"vnic.dev/vnic/internal/lab/labtest"
+	"vnic.dev/vnic/internal/session"
 	"vnic.dev/vnic/internal/testkit"
 )
 
@@ -127,7 +127,7 @@ func TestChangedByteIsFound(t *testing.T) {
 	} {
 		o := options(t, Put, 3<<20)
 		o.Rounds = 3
-		o.moved = func(s *guests.Set, _ *Run, round int) {
+		o.moved = func(s *session.Set, _ *Run, round int) {
 			if round != 1 {
 				return
 			}
@@ -209,7 +209,7 @@ func TestInterrupted(t *testing.T) {
 	testkit.OK(t, o.Complete())
 	ctx, cancel := context.WithCancelCause(t.Context())
 	stop := errors.New("enough")
-	o.moved = func(_ *guests.Set, _ *Run, round int) {
+	o.moved = func(_ *session.Set, _ *Run, round int) {
 		if round == 1 {
 			cancel(stop)
 		}

@@ -5,16 +5,16 @@ import (
 	"io"
 	"strings"
 
-	"vnic.dev/vnic/cmd/vnic/internal/guests"
 	"vnic.dev/vnic/internal/control"
 	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/report"
+	"vnic.dev/vnic/internal/session"
 )
 
 // Report is the result of `vnic rdma`, and its --json.
 type Report struct {
 	Schema int `json:"schema"` // 1
-	guests.Info
+	session.Info
 	Op     string  `json:"op"` // Put or Get
 	Size   uint64  `json:"size"`
 	Block  uint64  `json:"block_bytes"`
@@ -25,7 +25,7 @@ type Report struct {
 	Seed   uint64  `json:"seed"`
 	Runs   []Run   `json:"runs"`
 
-	guests.Captured
+	session.Captured
 }
 
 // Run is all rounds with a kind of memory.
@@ -69,7 +69,7 @@ type End struct {
 	CPUPerGB *float64 `json:"guest_cpu_seconds_per_gb"`
 }
 
-func newEnd(g *guests.Node) End {
+func newEnd(g *session.Node) End {
 	return End{Guest: g.Name, NIC: g.Port.Model.Name, P2P: g.P2P, CPUPerGB: new(float64)}
 }
 
@@ -185,7 +185,7 @@ var endColumns = report.Columns[side]{
 	{Title: "host", Count: func(s *side) *uint64 { return &s.Host }},
 	{Title: "bounced", Count: func(s *side) *uint64 { return &s.Bounced }},
 	{Title: "moved again", Count: func(s *side) *uint64 { return &s.Again }},
-	{Title: "guest CPU s/GB", Text: func(s *side) string { return guests.Cost(s.CPUPerGB) }},
+	{Title: "guest CPU s/GB", Text: func(s *side) string { return session.Cost(s.CPUPerGB) }},
 }
 
 // Table prints the report for people.

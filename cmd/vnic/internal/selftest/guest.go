@@ -14,7 +14,6 @@ import (
 	"strings"
 	"time"
 
-	"vnic.dev/vnic/cmd/vnic/internal/guests"
 	"vnic.dev/vnic/cmd/vnic/internal/selftest/expect"
 	"vnic.dev/vnic/internal/agent"
 	"vnic.dev/vnic/internal/guestexec"
@@ -24,6 +23,7 @@ import (
 	"vnic.dev/vnic/internal/machine"
 	"vnic.dev/vnic/internal/machine/assets/selftests"
 	"vnic.dev/vnic/internal/machine/qemu"
+	"vnic.dev/vnic/internal/session"
 	"vnic.dev/vnic/internal/terminal"
 	"vnic.dev/vnic/internal/wire"
 )
@@ -43,14 +43,14 @@ const (
 
 // bench is a lab with one guest, and what the guest boots from.
 type bench struct {
-	*guests.Session // nil: no guest is booted
-	opt             *Options
-	im              *machine.Images
-	images          *selftests.Images
-	disks           []qemu.Disk
-	mounts          []guestroot.Image // of the disks
-	maxMTU          int               // of its NICs
-	splats          *console
+	*session.Session // nil: no guest is booted
+	opt              *Options
+	im               *machine.Images
+	images           *selftests.Images
+	disks            []qemu.Disk
+	mounts           []guestroot.Image // of the disks
+	maxMTU           int               // of its NICs
+	splats           *console
 
 	expected *expect.Expectations // nil: nothing is known of this kernel
 
@@ -115,10 +115,10 @@ func (b *bench) open() (err error) {
 // boot makes the lab, boots the guest and gives it its root.
 func (b *bench) boot(ctx context.Context) (err error) {
 	b.splats = newConsole(b.consoleLog)
-	if b.Session, err = guests.Open(ctx, &b.opt.Common, guests.World{
+	if b.Session, err = session.Open(ctx, &b.opt.Common, session.World{
 		Lab:    b.opt.describe(b.maxMTU),
 		Images: func(context.Context) (*machine.Images, error) { return b.im, nil },
-		Guests: []guests.BootConfig{{Title: "guest", Memory: guestRAM, CPUs: guestCPUs, TimeLimit: forever,
+		Guests: []session.BootConfig{{Title: "guest", Memory: guestRAM, CPUs: guestCPUs, TimeLimit: forever,
 			Disks: b.disks, Complete: b.complete}},
 		During: "while tests ran",
 	}); err != nil {

@@ -10,11 +10,11 @@ import (
 	"strings"
 	"time"
 
-	"vnic.dev/vnic/cmd/vnic/internal/guests"
 	"vnic.dev/vnic/cmd/vnic/internal/selftest/ktap"
 	"vnic.dev/vnic/cmd/vnic/internal/selftest/results"
 	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/nic"
+	"vnic.dev/vnic/internal/session"
 )
 
 // DefaultQueues is how many pairs of queues a NIC has for which expectations are written down.
@@ -22,7 +22,7 @@ const DefaultQueues = 4
 
 // Options says what is run.
 type Options struct {
-	guests.Common
+	session.Common
 	lab.NICOptions // MTU is that of both ends' interfaces
 
 	NIC      string        // lab.GVE or lab.Virtio

@@ -13,17 +13,17 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"vnic.dev/vnic/cmd/vnic/internal/guests"
 	"vnic.dev/vnic/internal/broker"
 	"vnic.dev/vnic/internal/gpufd"
 	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/lab/labfile"
+	"vnic.dev/vnic/internal/session"
 	"vnic.dev/vnic/internal/wire/gateway"
 )
 
 // Options are the flags of `vnic serve`.
 type Options struct {
-	guests.Common // Accel is that of QEMUs that users start, as far as it is known
+	session.Common // Accel is that of QEMUs that users start, as far as it is known
 
 	// Lab, if it is not nil, has the guests in place of NIC, GPUMemory, Impair and NoP2P; Paths are its NICs', in their
 	// order (Take).

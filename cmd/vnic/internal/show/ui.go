@@ -12,8 +12,8 @@ import (
 	"github.com/schollz/progressbar/v3"
 	"golang.org/x/term"
 
-	"vnic.dev/vnic/cmd/vnic/internal/guests"
 	"vnic.dev/vnic/internal/machine/assets"
+	"vnic.dev/vnic/internal/session"
 	"vnic.dev/vnic/internal/spare"
 	"vnic.dev/vnic/internal/terminal"
 )
@@ -115,7 +115,7 @@ var doingWhat = map[string]string{
 }
 
 // Stage begins a stage. Elsewhere than on a terminal, only a mode's first round says so.
-func (u *UI) Stage(s guests.Step) {
+func (u *UI) Stage(s session.Step) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	switch s.Stage {

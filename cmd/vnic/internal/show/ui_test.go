@@ -9,8 +9,8 @@ import (
 	"testing"
 	"time"
 
-	"vnic.dev/vnic/cmd/vnic/internal/guests"
 	"vnic.dev/vnic/internal/machine/assets"
+	"vnic.dev/vnic/internal/session"
 	"vnic.dev/vnic/internal/testkit"
 )
 
@@ -66,7 +66,7 @@ func TestTerminalHasOneProgressLine(t *testing.T) {
 			t.Fatalf("the screen shows %q, not %q", got, want)
 		}
 	}
-	u.Stage(guests.Step{Stage: "fetch"})
+	u.Stage(session.Step{Stage: "fetch"})
 	shows("looking for QEMU and a kernel")
 	u.Fetch(assets.Progress{Step: "update", What: "forky"})
 	shows("update forky")
@@ -79,13 +79,13 @@ func TestTerminalHasOneProgressLine(t *testing.T) {
 	shows("build tests: 7 steps")
 	u.Note("%s is untested", "this")
 	shows("note: this is untested\n")
-	u.Stage(guests.Step{Stage: "boot"})
+	u.Stage(session.Step{Stage: "boot"})
 	shows("note: this is untested\nbooting guests")
 	for round := 1; round <= 3; round++ {
-		u.Stage(guests.Step{Stage: "prepare", Mode: "copy", Round: round, Rounds: 3})
-		u.Stage(guests.Step{Stage: "transfer", Mode: "copy", Round: round, Rounds: 3})
+		u.Stage(session.Step{Stage: "prepare", Mode: "copy", Round: round, Rounds: 3})
+		u.Stage(session.Step{Stage: "transfer", Mode: "copy", Round: round, Rounds: 3})
 		u.Progress("copy", uint64(round)*30, 90)
-		u.Stage(guests.Step{Stage: "verify", Mode: "copy", Round: round, Rounds: 3})
+		u.Stage(session.Step{Stage: "verify", Mode: "copy", Round: round, Rounds: 3})
 		if round == 2 {
 			shows("note: this is untested\ncopy, round 2 of 3  66% ")
 			testkit.Must(u.Write([]byte("a log line\n")))(t)
@@ -105,7 +105,7 @@ func TestLogHasFewLines(t *testing.T) {
 	play := func(quiet bool) string {
 		var b bytes.Buffer
 		u := New(&b, quiet)
-		u.Stage(guests.Step{Stage: "fetch"})
+		u.Stage(session.Step{Stage: "fetch"})
 		for i := range int64(100) {
 			u.Fetch(assets.Progress{Step: "download", What: "qemu", Done: i, Total: 100})
 		}
@@ -115,7 +115,7 @@ func TestLogHasFewLines(t *testing.T) {
 		}
 		for round := 1; round <= 10; round++ {
 			for _, s := range []string{"prepare", "connect", "transfer", "verify"} {
-				u.Stage(guests.Step{Stage: s, Mode: "devmem", Round: round, Rounds: 10})
+				u.Stage(session.Step{Stage: s, Mode: "devmem", Round: round, Rounds: 10})
 				if s == "transfer" {
 					u.Progress("devmem", uint64(round)*10-5, 100)
 					u.Progress("devmem", min(uint64(round)*10, 95), 100) // the end is not seen

@@ -9,8 +9,8 @@ import (
 	"strings"
 	"testing"
 
-	"vnic.dev/vnic/cmd/vnic/internal/run"
 	"vnic.dev/vnic/cmd/vnic/internal/stat"
+	"vnic.dev/vnic/internal/job/run"
 	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/lab/labfile"
 	"vnic.dev/vnic/internal/testkit"

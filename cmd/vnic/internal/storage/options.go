@@ -8,15 +8,15 @@ import (
 	"strconv"
 	"time"
 
-	"vnic.dev/vnic/cmd/vnic/internal/guests"
 	"vnic.dev/vnic/devmem"
 	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/limits"
+	"vnic.dev/vnic/internal/session"
 )
 
 // Options are the flags of `vnic block`.
 type Options struct {
-	guests.Options
+	session.Options
 
 	URL     string // "": a device that the command starts
 	Read    bool   // with none of the three: Read, and all of them of a device that the command starts
@@ -42,7 +42,7 @@ const (
 
 // Defaults are the options without a flag, but for a seed.
 func Defaults() Options {
-	o := Options{Options: guests.Defaults(), Size: 64 << 20, Block: 128 << 10, Depth: 8,
+	o := Options{Options: session.Defaults(), Size: 64 << 20, Block: 128 << 10, Depth: 8,
 		Timeout: time.Duration(limits.Silence)}
 	o.Guests = 1
 	return o
@@ -56,9 +56,9 @@ const (
 
 // Complete sets what follows from the rest, and says what is wrong.
 func (o *Options) Complete() (err error) {
-	if err := cmp.Or(guests.Bytes("--size", o.Size, maxSize), guests.Bytes("--bs", o.Block, maxBlock),
-		guests.Number("--qd", o.Depth, 1, maxDepth), guests.Patience("--timeout", o.Timeout),
-		guests.Modes(o.Modes)); err != nil {
+	if err := cmp.Or(session.Bytes("--size", o.Size, maxSize), session.Bytes("--bs", o.Block, maxBlock),
+		session.Number("--qd", o.Depth, 1, maxDepth), session.Patience("--timeout", o.Timeout),
+		session.Modes(o.Modes)); err != nil {
 		return err
 	}
 	switch {
@@ -94,12 +94,12 @@ func (o *Options) fit() error {
 	if err != nil {
 		return err
 	}
-	if has < guests.Pool+1<<20 || has-guests.Pool < o.Block {
+	if has < session.Pool+1<<20 || has-session.Pool < o.Block {
 		return fmt.Errorf("guest %s can use %s of its GPU's memory: that is too little for %s of pages and an operation of "+
-			"%s: a larger --gpu-memory, or a smaller --bs", name, lab.ShowBytes(has), lab.FormatBytes(guests.Pool),
+			"%s: a larger --gpu-memory, or a smaller --bs", name, lab.ShowBytes(has), lab.FormatBytes(session.Pool),
 			lab.ShowBytes(o.Block))
 	}
-	o.room = min(guests.Pages(o.Size), (has-guests.Pool)&^(devmem.PageSize-1))
-	o.Window = guests.Pool + o.room
+	o.room = min(session.Pages(o.Size), (has-session.Pool)&^(devmem.PageSize-1))
+	o.Window = session.Pool + o.room
 	return o.Check()
 }

@@ -12,7 +12,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"vnic.dev/vnic/cmd/vnic/internal/guests"
 	"vnic.dev/vnic/gpumem"
 	"vnic.dev/vnic/internal/broker"
 	"vnic.dev/vnic/internal/guestnvme"
@@ -22,6 +21,7 @@ import (
 	"vnic.dev/vnic/internal/machine/qemu"
 	"vnic.dev/vnic/internal/memavail"
 	"vnic.dev/vnic/internal/proc"
+	"vnic.dev/vnic/internal/session"
 	"vnic.dev/vnic/internal/transfer"
 )
 
@@ -29,7 +29,7 @@ import (
 type Peer struct {
 	target target
 	text   string // for people
-	start  func(ctx context.Context, s *guests.Set) (netip.AddrPort, error)
+	start  func(ctx context.Context, s *session.Set) (netip.AddrPort, error)
 	close  func() error
 	child  *proc.Child // one that the command has started; nil: there is none
 
@@ -75,7 +75,7 @@ func (o *Options) foreign(ctx context.Context) (*Peer, error) {
 		return nil, err
 	}
 	p := &Peer{target: o.target, text: o.URL, close: func() error { return nil },
-		start: func(context.Context, *guests.Set) (netip.AddrPort, error) { return addr, nil }}
+		start: func(context.Context, *session.Set) (netip.AddrPort, error) { return addr, nil }}
 	if o.Content == ContentNBDKit {
 		p.content, p.contentText = nbdkitPattern, "nbdkit's pattern"
 	}
@@ -111,9 +111,9 @@ func (o *Options) nvmet() (*Peer, error) {
 	p.restore = func() { gpumem.FillAt(mem, o.Seed, 0) }
 	p.restore()
 	p.written = func(pos, n uint64, gen func([]byte, uint64)) bool { return sameBytes(mem[pos:pos+n], gen) }
-	o.Servers = append([]guests.Server{{Name: ownServer, Model: lab.Virtio, Modules: guestnvme.TargetModules,
+	o.Servers = append([]session.Server{{Name: ownServer, Model: lab.Virtio, Modules: guestnvme.TargetModules,
 		Disks: []qemu.Disk{{File: disk, Serial: serial}}}}, o.Servers...)
-	p.start = func(ctx context.Context, s *guests.Set) (netip.AddrPort, error) {
+	p.start = func(ctx context.Context, s *session.Set) (netip.AddrPort, error) {
 		b := s.Servers[0]
 		addr := netip.AddrPortFrom(b.Addr, guestnvme.Port)
 		ctx, cancel := context.WithTimeout(ctx, limits.Setup.Here())

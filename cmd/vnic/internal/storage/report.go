@@ -5,14 +5,14 @@ import (
 	"io"
 	"strings"
 
-	"vnic.dev/vnic/cmd/vnic/internal/guests"
 	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/report"
+	"vnic.dev/vnic/internal/session"
 )
 
 // Report is the result of `vnic block`, and its --json.
 type Report struct {
-	guests.Head
+	session.Head
 	Server string `json:"server"` // for people
 	Device Device `json:"device"`
 	Block  uint64 `json:"block_bytes"`
@@ -21,7 +21,7 @@ type Report struct {
 	Seed   uint64 `json:"seed"`
 	Runs   []Run  `json:"runs"`
 
-	guests.Captured
+	session.Captured
 }
 
 // Device is what the server says of it.
@@ -38,7 +38,7 @@ type Device struct {
 type Run struct {
 	Mode string `json:"mode"` // transfer.Devmem or transfer.Copy
 	What string `json:"what"` // Read, Write or ReadBack
-	guests.Moved
+	session.Moved
 	Operations uint64   `json:"operations"`
 	P50        float64  `json:"p50_us"` // of rounds the largest
 	P99        float64  `json:"p99_us"`
@@ -64,8 +64,8 @@ var columns = report.Columns[Run]{
 	{Title: "MB/s", Text: func(r *Run) string { return r.Rate() }},
 	{Title: "p50 us", Text: func(r *Run) string { return fmt.Sprintf("%.0f", r.P50) }},
 	{Title: "p99 us", Text: func(r *Run) string { return fmt.Sprintf("%.0f", r.P99) }},
-	{Title: "looked at", Text: func(r *Run) string { return guests.Percent(r.LookedShare()) }},
-	{Title: "guest CPU s/GB", Text: func(r *Run) string { return guests.Cost(r.CPUPerGB) }},
+	{Title: "looked at", Text: func(r *Run) string { return session.Percent(r.LookedShare()) }},
+	{Title: "guest CPU s/GB", Text: func(r *Run) string { return session.Cost(r.CPUPerGB) }},
 }
 
 var placeColumns = report.Columns[Run]{
@@ -75,7 +75,7 @@ var placeColumns = report.Columns[Run]{
 	{Title: "in host", Count: func(r *Run) *uint64 { return &r.RX.Host }},
 	{Title: "out device", Count: func(r *Run) *uint64 { return &r.TX.Device }},
 	{Title: "out host", Count: func(r *Run) *uint64 { return &r.TX.Host }},
-	{Title: "verified", Text: func(r *Run) string { return guests.Verified(r.Verified, r.By, "WRONG, with "+r.By) }},
+	{Title: "verified", Text: func(r *Run) string { return session.Verified(r.Verified, r.By, "WRONG, with "+r.By) }},
 }
 
 // Table prints the report for people.

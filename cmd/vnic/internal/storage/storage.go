@@ -16,30 +16,30 @@ import (
 	"net/netip"
 	"strings"
 
-	"vnic.dev/vnic/cmd/vnic/internal/guests"
 	"vnic.dev/vnic/gpumem"
 	"vnic.dev/vnic/internal/limits"
 	"vnic.dev/vnic/internal/report"
+	"vnic.dev/vnic/internal/session"
 	"vnic.dev/vnic/internal/transfer"
 )
 
 // ErrProof says that the operations ended, but not as they must.
 var ErrProof = errors.New("the operations do not prove what they should")
 
-// Do opens the device, does the operations in each mode, and reports (guests.Do). The report is also returned with an
+// Do opens the device, does the operations in each mode, and reports (session.Do). The report is also returned with an
 // ErrProof.
 func Do(ctx context.Context, o *Options, p *Peer) (*Report, error) {
 	if err := p.claim(o.Broker); err != nil {
 		return nil, err
 	}
-	return guests.Do(ctx, &o.Options, func(s *guests.Set, rep *Report) error {
+	return session.Do(ctx, &o.Options, func(s *session.Set, rep *Report) error {
 		*rep = Report{Head: s.Head(), Server: p.text, Block: o.Block, Depth: o.Depth, Random: o.Random, Seed: o.Seed}
 		u := &use{Options: o, guest: s.Nodes[0], peer: p, rep: rep}
 		server, err := p.start(ctx, s)
 		if err != nil {
 			return err
 		}
-		return guests.InModes("", o.Modes, func(i int, mode string) error {
+		return session.InModes("", o.Modes, func(i int, mode string) error {
 			if i > 0 && p.restore != nil { // the mode before has written
 				p.restore()
 			}
@@ -51,20 +51,20 @@ func Do(ctx context.Context, o *Options, p *Peer) (*Report, error) {
 // use is a guest's use of a device.
 type use struct {
 	*Options
-	guest *guests.Node
+	guest *session.Node
 	peer  *Peer
 	rep   *Report
 }
 
 // mode does all that is asked for in a mode.
 func (u *use) mode(ctx context.Context, mode string, server netip.AddrPort, number uint64) error {
-	if err := u.Begin(ctx, guests.Step{Stage: "connect", Mode: mode}); err != nil {
+	if err := u.Begin(ctx, session.Step{Stage: "connect", Mode: mode}); err != nil {
 		return err
 	}
 	t := &u.peer.target
 	info, err := transfer.OpenStorage(ctx, u.guest.Ops, transfer.Storage{Protocol: t.protocol, Server: server,
 		Name: t.name, Namespace: t.namespace, Local: u.guest.Config.Addr().Addr(), GPU: u.guest.GPU.ID(),
-		Data: transfer.Area{Off: guests.Pool, Bytes: u.room}, Pool: transfer.Area{Bytes: guests.Pool},
+		Data: transfer.Area{Off: session.Pool, Bytes: u.room}, Pool: transfer.Area{Bytes: session.Pool},
 		Queue: u.guest.Config.Queues()[0], Depth: u.Depth, ReadOnly: !u.Write,
 		Timeout: limits.Silence.Unless(u.Timeout), Copy: mode == transfer.Copy})
 	if err != nil {
@@ -75,7 +75,7 @@ func (u *use) mode(ctx context.Context, mode string, server netip.AddrPort, numb
 	if err := u.fits(&u.rep.Device); err != nil {
 		return err
 	}
-	if err := u.Begin(ctx, guests.Step{Stage: "transfer", Mode: mode}); err != nil {
+	if err := u.Begin(ctx, session.Step{Stage: "transfer", Mode: mode}); err != nil {
 		return err
 	}
 	written := pattern(u.Seed + number + 1) // other bytes in each mode
@@ -92,7 +92,7 @@ func (u *use) mode(ctx context.Context, mode string, server netip.AddrPort, numb
 		if !x.asked {
 			continue
 		}
-		r := Run{Mode: mode, What: x.what, Moved: guests.Moved{By: x.by}}
+		r := Run{Mode: mode, What: x.what, Moved: session.Moved{By: x.by}}
 		if err := u.all(ctx, &r, x.content); err != nil {
 			return fmt.Errorf("%s: %w", x.what, err)
 		}
@@ -172,22 +172,22 @@ func (u *use) round(ctx context.Context, r *Run, done, n uint64, content func(b 
 		x.Random = &u.Seed
 	}
 	if x.Write {
-		err = g.Fill(ctx, guests.Pool, n, gen)
+		err = g.Fill(ctx, session.Pool, n, gen)
 	} else {
-		err = g.Poison(ctx, guests.Pool, n, guests.Poison)
+		err = g.Poison(ctx, session.Pool, n, session.Poison)
 	}
 	if err != nil {
 		return false, err
 	}
 	failed := r.Failed
-	if err = r.Meter(ctx, g, x.Write, func() (guests.Moved, transfer.CPU, error) {
+	if err = r.Meter(ctx, g, x.Write, func() (session.Moved, transfer.CPU, error) {
 		res, err := transfer.DoIO(ctx, g.Ops, x)
 		r.Operations += res.Operations
 		r.P50, r.P99, r.Max = max(r.P50, res.P50), max(r.P99, res.P99), max(r.Max, res.Max)
 		r.Failed += res.Failed
 		r.Errors = append(r.Errors, res.Errors...)
 		r.Messages += res.Stats.Messages
-		return guests.Moved{Bytes: res.Bytes, Seconds: res.Seconds, Looked: res.Stats.Looked,
+		return session.Moved{Bytes: res.Bytes, Seconds: res.Seconds, Looked: res.Stats.Looked,
 			HostCame: res.Stats.HostBytes, Retransmits: res.Retransmits}, res.CPU, err
 	}); err != nil || r.Failed > failed {
 		return false, err

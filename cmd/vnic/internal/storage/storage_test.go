@@ -8,8 +8,8 @@ import (
 	"syscall"
 	"testing"
 
-	"vnic.dev/vnic/cmd/vnic/internal/guests"
 	"vnic.dev/vnic/gpumem"
+	"vnic.dev/vnic/internal/session"
 	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/internal/transfer"
 )
@@ -113,7 +113,7 @@ func TestWrongRuns(t *testing.T) {
 	yes, no := true, false
 	good := func() Run {
 		return Run{Mode: transfer.Devmem, What: Read,
-			Moved: guests.Moved{Bytes: 100, Verified: &yes, Traffic: guests.Traffic{RX: guests.Place{Device: 124}}}}
+			Moved: session.Moved{Bytes: 100, Verified: &yes, Traffic: session.Traffic{RX: session.Place{Device: 124}}}}
 	}
 	r := good()
 	if wrong := r.wrong(100, true); wrong != nil {
@@ -128,7 +128,7 @@ func TestWrongRuns(t *testing.T) {
 		"too few bytes":          {true, func(r *Run) { r.Bytes = 99 }},
 		"host memory":            {true, func(r *Run) { r.RX.Host = 1 }},
 		"not in device memory":   {true, func(r *Run) { r.RX.Device = 99 }},
-		"sent from host memory":  {true, func(r *Run) { r.What, r.TX = Write, guests.Place{Host: 100} }},
+		"sent from host memory":  {true, func(r *Run) { r.What, r.TX = Write, session.Place{Host: 100} }},
 		"p2p off, not bounced":   {false, func(*Run) {}},
 		"copy, in device memory": {true, func(r *Run) { r.Mode = transfer.Copy }},
 	} {

@@ -5,7 +5,7 @@ import (
 	"sync"
 	"time"
 
-	"vnic.dev/vnic/cmd/vnic/internal/guests"
+	"vnic.dev/vnic/internal/session"
 )
 
 // Recorder takes samples of what transfers move, for a Picture of the run, and marks of what happens meanwhile. A nil
@@ -132,7 +132,7 @@ func (s *sampler) follow(done <-chan struct{}) {
 		if now.Sub(last) < every/2 { // the tick before came late
 			continue
 		}
-		have := guests.Payload(s.t.flows.moved())
+		have := session.Payload(s.t.flows.moved())
 		s.flow.add(reading{when: now, bytes: s.flow.bytes + have, lost: s.flow.lost + s.t.lost() - s.lost})
 		if last = now; every == sampleOften && now.Sub(s.since) > sampleOftenS {
 			every = sampleLater

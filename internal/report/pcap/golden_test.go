@@ -12,9 +12,9 @@ import (
 	"strings"
 	"testing"
 
-	"vnic.dev/vnic/cmd/vnic/internal/pcap"
-	"vnic.dev/vnic/cmd/vnic/internal/run"
 	"vnic.dev/vnic/internal/golden"
+	"vnic.dev/vnic/internal/job/run"
+	"vnic.dev/vnic/internal/report/pcap"
 	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/internal/transfer"
 )

@@ -6,9 +6,9 @@ import (
 	"math"
 	"slices"
 
-	"vnic.dev/vnic/cmd/vnic/internal/guests"
 	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/lab/pcie"
+	"vnic.dev/vnic/internal/session"
 )
 
 // plan is how a size is cut into rounds.
@@ -35,7 +35,7 @@ func (o *Options) cut(send, recv uint64) (p plan, err error) {
 
 // window is how much memory of a NUMA node a guest allocates: as much as the largest round needs.
 func (p *plan) window() uint64 {
-	return (p.pool + up(slices.Max(p.rounds)) + guests.HugePage - 1) &^ (guests.HugePage - 1)
+	return (p.pool + up(slices.Max(p.rounds)) + session.HugePage - 1) &^ (session.HugePage - 1)
 }
 
 // maxRounds keeps the plan small; it is a TiB with the smallest GPU.
@@ -121,7 +121,7 @@ func (r *runner) add(rail int, way [2]int, trees [2]*tree, used map[place]int) {
 		if worst = max(worst, path.Distance); !r.opt.away(guest) { // a host judges its own side
 			s.opt.P2P = s.opt.P2P && path.P2P() && !r.desc.NoP2P
 		}
-		s.ends[i] = &end{Node: guests.Node{Name: n.Name}, base: uint64(used[here.ofGPU()]), addr: r.opt.addr(n)}
+		s.ends[i] = &end{Node: session.Node{Name: n.Name}, base: uint64(used[here.ofGPU()]), addr: r.opt.addr(n)}
 		used[here.ofGPU()]++
 		s.places[i] = here
 	}
@@ -141,7 +141,7 @@ func (s *stream) share(d *lab.Description, used map[place]int, room *[2]uint64) 
 		g, n := &d.Guests[here.guest], uint64(used[here.ofGPU()])
 		model := g.ModelOf(&g.NICs[here.nic])
 		memory := g.GPUs[here.gpu].Memory
-		part := guests.Usable(model, memory) / n &^ (guests.HugePage - 1)
+		part := session.Usable(model, memory) / n &^ (session.HugePage - 1)
 		if part < leastRoom {
 			return s.tooSmall(i, model, memory, n)
 		}
@@ -156,8 +156,8 @@ func (s *stream) share(d *lab.Description, used map[place]int, room *[2]uint64) 
 // tooSmall is the error if the GPU of end i lacks memory for n streams.
 func (s *stream) tooSmall(i int, model lab.Model, memory, n uint64) error {
 	least, power := n*leastRoom, s.opt.Lab == nil || !model.Node // a power of two
-	for guests.Usable(model, least)/n&^(guests.HugePage-1) < leastRoom || power && least&(least-1) != 0 {
-		least += guests.HugePage
+	for session.Usable(model, least)/n&^(session.HugePage-1) < leastRoom || power && least&(least-1) != 0 {
+		least += session.HugePage
 	}
 	if s.opt.Lab == nil {
 		return fmt.Errorf("--gpu-memory %s is too small: %d MiB at least", lab.FormatBytes(memory), least>>20)

@@ -10,8 +10,8 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"vnic.dev/vnic/cmd/vnic/internal/guests"
 	"vnic.dev/vnic/gpumem"
+	"vnic.dev/vnic/internal/session"
 	"vnic.dev/vnic/internal/transfer"
 )
 
@@ -196,7 +196,7 @@ func (e *end) audit(ctx context.Context, s gpumem.Stream) (hits []gpumem.Hit, sc
 		if err != nil {
 			return nil, 0, err
 		}
-		if err := guests.ViewRegion(ctx, region, 0, r.Size, 1<<30, func(b []byte) error {
+		if err := session.ViewRegion(ctx, region, 0, r.Size, 1<<30, func(b []byte) error {
 			hits = append(hits, gpumem.Audit(b, streams)...)
 			return nil
 		}); err != nil {

@@ -5,9 +5,9 @@ import (
 	"context"
 	"net/netip"
 
-	"vnic.dev/vnic/cmd/vnic/internal/guests"
 	"vnic.dev/vnic/internal/control"
 	"vnic.dev/vnic/internal/nic"
+	"vnic.dev/vnic/internal/session"
 	"vnic.dev/vnic/internal/wire"
 )
 
@@ -65,9 +65,9 @@ func (m *flowCounters) remove() {
 
 // settle waits until the sender's worker has counted what the receiver already has.
 func (m *flowCounters) settle(ctx context.Context, n uint64) {
-	guests.Settle(ctx, func() bool {
+	session.Settle(ctx, func() bool {
 		c := m.read()
-		return (m.ends[0] == nil || guests.Payload(c[0].Tx) >= n) && (m.ends[1] == nil || guests.Payload(c[1].Rx) >= n)
+		return (m.ends[0] == nil || session.Payload(c[0].Tx) >= n) && (m.ends[1] == nil || session.Payload(c[1].Rx) >= n)
 	})
 }
 
@@ -112,7 +112,7 @@ func (t *round) account(r *Run) {
 	c := t.flows.read()
 	tx, rx := c[0].Tx, c[1].Rx
 	t.s.links.add(t.n, c)
-	t.samples.end(t.start.Add(t.took), guests.Payload(t.flows.moved()))
+	t.samples.end(t.start.Add(t.took), session.Payload(t.flows.moved()))
 	now := t.s.counters()
 	r.Bytes += t.n
 	r.Seconds += t.took.Seconds()

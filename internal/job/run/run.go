@@ -6,8 +6,8 @@ import (
 	"errors"
 	"fmt"
 
-	"vnic.dev/vnic/cmd/vnic/internal/guests"
 	"vnic.dev/vnic/internal/limit"
+	"vnic.dev/vnic/internal/session"
 )
 
 // Do makes the lab, transfers in each mode, and reports. Whatever happens, nothing of the lab is left when it returns.
@@ -31,7 +31,7 @@ func doWithin(ctx context.Context, o *Options) (*Report, error) {
 	defer fail(nil)
 	r, err := newRunner(ctx, o, fail)
 	if err != nil {
-		return nil, guests.OrCause(ctx, err)
+		return nil, session.OrCause(ctx, err)
 	}
 	if o.InProc {
 		defer addProcs(2 * len(r.streams))()

@@ -4,8 +4,8 @@ import (
 	"cmp"
 	_ "embed" // the schema
 
-	"vnic.dev/vnic/cmd/vnic/internal/pcap"
 	"vnic.dev/vnic/internal/report"
+	"vnic.dev/vnic/internal/report/pcap"
 )
 
 // Schema is the JSON schema of a Report.

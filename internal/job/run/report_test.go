@@ -7,9 +7,9 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"vnic.dev/vnic/cmd/vnic/internal/guests"
 	"vnic.dev/vnic/internal/golden"
 	"vnic.dev/vnic/internal/lab"
+	"vnic.dev/vnic/internal/session"
 	"vnic.dev/vnic/internal/testkit"
 )
 
@@ -132,8 +132,8 @@ func TestPlanOfANode(t *testing.T) {
 		o.NIC, o.Size, o.GPUMemory = NICGVE, tt.size, tt.gpu
 		p := planOf(t, o)
 		m, _ := lab.LookupModel(NICGVE)
-		if w := p.window(); w != tt.window || w > guests.Usable(m, o.GPUMemory) || p.pool+p.rounds[0] > w {
-			t.Errorf("%d of %d: window of %d of %d MiB, plan %+v", tt.size, tt.gpu, w>>20, guests.Usable(m, o.GPUMemory)>>20, p)
+		if w := p.window(); w != tt.window || w > session.Usable(m, o.GPUMemory) || p.pool+p.rounds[0] > w {
+			t.Errorf("%d of %d: window of %d of %d MiB, plan %+v", tt.size, tt.gpu, w>>20, session.Usable(m, o.GPUMemory)>>20, p)
 		}
 	}
 	o := Defaults()
@@ -155,7 +155,7 @@ func TestQueuesToBind(t *testing.T) {
 		o := Options{NIC: tt.nic, BindQueues: tt.bind}
 		m, _ := lab.LookupModel(tt.nic)
 		port := &lab.Port{Model: m, QueuePairs: o.queuePairs(m)}
-		c := guests.NodeConfig{Port: port, Bind: tt.bind}
+		c := session.NodeConfig{Port: port, Bind: tt.bind}
 		n, b := c.Pairs(), c.Queues()
 		if n != tt.pairs || c.HostQueues() != tt.host || len(b) != tt.bind || b[0] != tt.host {
 			t.Errorf("%+v: %d pairs, %d for the host, bound %v", tt, n, c.HostQueues(), b)

@@ -8,19 +8,19 @@ import (
 	"strings"
 	"time"
 
-	"vnic.dev/vnic/cmd/vnic/internal/guests"
 	"vnic.dev/vnic/internal/broker"
 	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/lab/labfile"
 	"vnic.dev/vnic/internal/limits"
 	"vnic.dev/vnic/internal/machine/qemu"
+	"vnic.dev/vnic/internal/session"
 	"vnic.dev/vnic/internal/transfer"
 	"vnic.dev/vnic/internal/wire/uplink"
 )
 
 // Options are the flags of `vnic run`.
 type Options struct {
-	guests.Common
+	session.Common
 	lab.Impairment // of the link, in each direction; its Seed is the payload's, too
 	lab.NICOptions // of all NICs
 
@@ -80,7 +80,7 @@ func Defaults() Options {
 }
 
 // Step is a stage as it begins. The last four stages come once for each round of each mode.
-type Step = guests.Step
+type Step = session.Step
 
 // Stages are in order: what a user sees, and where an interruption is tested.
 var Stages = []string{"fetch", "gpu-memory", "boot", "setup", "prepare", "connect", "transfer", "verify"}
@@ -99,7 +99,7 @@ const (
 
 // Check says what is wrong with the options.
 func (o *Options) Check() error {
-	if err := guests.Modes(o.Modes); err != nil {
+	if err := session.Modes(o.Modes); err != nil {
 		return err
 	}
 	if _, err := o.models(); err != nil {
@@ -117,8 +117,8 @@ func (o *Options) Check() error {
 	case o.Pause != "" && !slices.Contains(Stages, o.Pause):
 		return fmt.Errorf("--pause-at %s: none of %s", o.Pause, strings.Join(Stages, ", "))
 	}
-	return cmp.Or(guests.Number("--bind-queues", o.BindQueues, 1, maxBind),
-		guests.OneOf("--digest", o.Digest, DigestPieces, DigestSHA256), guests.Family(o.Family, o.MTU),
+	return cmp.Or(session.Number("--bind-queues", o.BindQueues, 1, maxBind),
+		session.OneOf("--digest", o.Digest, DigestPieces, DigestSHA256), session.Family(o.Family, o.MTU),
 		new(lab.Guest).CheckMachine(o.Memory, 1), o.Common.Check(),
 		errors.Join(o.checkHalf(), o.checkScale()), o.checkLab())
 }

@@ -13,11 +13,11 @@ import (
 	"sync"
 	"time"
 
-	"vnic.dev/vnic/cmd/vnic/internal/guests"
 	"vnic.dev/vnic/internal/driver"
 	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/lab/labfile"
 	"vnic.dev/vnic/internal/limits"
+	"vnic.dev/vnic/internal/session"
 	"vnic.dev/vnic/internal/version"
 	"vnic.dev/vnic/internal/wire/uplink"
 	"vnic.dev/vnic/stack"
@@ -264,7 +264,7 @@ func (h *host) accept(ctx context.Context) (halfCloser, error) {
 	defer cancel()
 	c, err := l.AcceptConn()
 	if err != nil {
-		return nil, guests.OrCause(ctx, err)
+		return nil, session.OrCause(ctx, err)
 	}
 	return c, nil
 }

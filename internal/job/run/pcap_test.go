@@ -14,7 +14,7 @@ import (
 
 	"github.com/gopacket/gopacket/pcapgo"
 
-	"vnic.dev/vnic/cmd/vnic/internal/pcap"
+	"vnic.dev/vnic/internal/report/pcap"
 	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/internal/wire/capture"
 	"vnic.dev/vnic/splitter"

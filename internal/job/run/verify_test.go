@@ -10,10 +10,10 @@ import (
 	"strings"
 	"testing"
 
-	"vnic.dev/vnic/cmd/vnic/internal/guests"
 	"vnic.dev/vnic/dma"
 	"vnic.dev/vnic/gpumem"
 	"vnic.dev/vnic/internal/kernelnic"
+	"vnic.dev/vnic/internal/session"
 	"vnic.dev/vnic/internal/testkit"
 )
 
@@ -165,7 +165,7 @@ func TestDigestKinds(t *testing.T) {
 
 // What a guest has of its GPU may lie in several places: the digest, as the comparison, is of these in their order.
 func TestExtentsOfAWindow(t *testing.T) {
-	e := &guests.Memory{Name: "B", Window: []kernelnic.Extent{{Off: 0, GPUOff: 0x800000, Size: 0x200000},
+	e := &session.Memory{Name: "B", Window: []kernelnic.Extent{{Off: 0, GPUOff: 0x800000, Size: 0x200000},
 		{Off: 0x200000, GPUOff: 0x200000, Size: 0x400000}}}
 	for _, c := range []struct {
 		off, n uint64

@@ -10,9 +10,9 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"vnic.dev/vnic/cmd/vnic/internal/guests"
 	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/limits"
+	"vnic.dev/vnic/internal/session"
 	"vnic.dev/vnic/internal/transfer"
 )
 
@@ -83,7 +83,7 @@ func (s *stream) onBoth(ctx context.Context, limit time.Duration, sender, receiv
 	}
 	sides := []side{{s.ends[0], sender}, {s.ends[1], receiver}}
 	sides = slices.DeleteFunc(sides, func(x side) bool { return x.do == nil || x.away() })
-	return guests.Each(ctx, limit, sides, func(x side) string { return "guest " + x.Name },
+	return session.Each(ctx, limit, sides, func(x side) string { return "guest " + x.Name },
 		func(ctx context.Context, x side) error { return x.do(ctx) })
 }
 

@@ -1,4 +1,4 @@
-package guests
+package session
 
 import (
 	"context"
@@ -11,11 +11,11 @@ import (
 	"strings"
 	"time"
 
-	"vnic.dev/vnic/cmd/vnic/internal/pcap"
 	"vnic.dev/vnic/internal/guestnet"
 	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/limits"
 	"vnic.dev/vnic/internal/machine"
+	"vnic.dev/vnic/internal/report/pcap"
 )
 
 // Lives is ctx as long as the guest has not ended: for what others do with its NIC, which may go on without it, so that

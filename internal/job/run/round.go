@@ -10,9 +10,9 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"vnic.dev/vnic/cmd/vnic/internal/guests"
 	"vnic.dev/vnic/gpumem"
 	"vnic.dev/vnic/internal/limits"
+	"vnic.dev/vnic/internal/session"
 	"vnic.dev/vnic/internal/transfer"
 )
 
@@ -246,11 +246,11 @@ func (t *round) watch(ctx context.Context, done <-chan struct{}, fail context.Ca
 	var last uint64
 	for since := time.Now(); ; {
 		count := t.flows.moved()
-		have := min(t.n, guests.Payload(count))
+		have := min(t.n, session.Payload(count))
 		if t.s.opt.Progress != nil {
 			t.s.opt.Progress(t.mode, base+have, t.s.opt.Size)
 		}
-		if moved := guests.Payload(count) - count.RetransBytes + t.s.counters().engine; moved != last {
+		if moved := session.Payload(count) - count.RetransBytes + t.s.counters().engine; moved != last {
 			last, since = moved, time.Now()
 		} else if time.Since(since) >= limit {
 			fail(&stallError{limit: limit, done: have, total: t.n, states: t.s.states(ctx)})

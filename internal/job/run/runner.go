@@ -11,11 +11,11 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"vnic.dev/vnic/cmd/vnic/internal/guests"
 	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/limits"
 	"vnic.dev/vnic/internal/machine"
 	"vnic.dev/vnic/internal/nic"
+	"vnic.dev/vnic/internal/session"
 	"vnic.dev/vnic/internal/transfer"
 )
 
@@ -23,7 +23,7 @@ import (
 // NICs of the same number of two guests: a rail, in one direction or in both. Each is a stream, with its seed, its
 // memory, its connection and its proof. They begin to transfer together.
 type runner struct {
-	*guests.Session
+	*session.Session
 	opt     *Options
 	desc    lab.Description
 	ways    [][2]int // the directions of each rail, as numbers of the sending and the receiving guest
@@ -55,20 +55,20 @@ func newRunner(ctx context.Context, o *Options, fail func(error)) (*runner, erro
 	if err != nil {
 		return nil, err
 	}
-	w := guests.World{Lab: r.desc, Models: o.guestModels(&r.desc), Modules: machine.DriverModules(r.desc.Guests),
+	w := session.World{Lab: r.desc, Models: o.guestModels(&r.desc), Modules: machine.DriverModules(r.desc.Guests),
 		Interfaces: o.Rails > 0, Keep: o.keep}
 	for i := range r.desc.Guests {
 		if !o.away(i) {
 			ram, cpus := o.machine(i)
 			copies := limits.Limit(time.Duration(o.Size>>20*uint64(max(1, 2*o.Rails))) * time.Second)
-			w.Guests = append(w.Guests, guests.BootConfig{Memory: ram, CPUs: cpus,
+			w.Guests = append(w.Guests, session.BootConfig{Memory: ram, CPUs: cpus,
 				TimeLimit: (limits.TransferGuest + copies).Here()})
 		}
 	}
 	if o.Half != "" {
 		w.Lab, w.Services = o.halve(r.desc), r.uplinks(fail)
 	}
-	if r.Session, err = guests.Open(ctx, &o.Common, w); err != nil {
+	if r.Session, err = session.Open(ctx, &o.Common, w); err != nil {
 		return nil, err
 	}
 	r.attach()
@@ -90,8 +90,8 @@ func (r *runner) attach() {
 				continue
 			}
 			e.Port = e.HW.Ports[here.nic]
-			e.Memory = guests.Memory{Name: e.Name, GPU: e.HW.GPUs[here.gpu].GPU}
-			e.Config = guests.NodeConfig{Port: e.Port, GPU: e.GPU, Family: r.opt.Family, Bind: r.opt.BindQueues,
+			e.Memory = session.Memory{Name: e.Name, GPU: e.HW.GPUs[here.gpu].GPU}
+			e.Config = session.NodeConfig{Port: e.Port, GPU: e.GPU, Family: r.opt.Family, Bind: r.opt.BindQueues,
 				Loss: r.opt.loss(), Window: s.plan.window(), Number: nodes[here.guest], Log: r.opt.Log}
 			e.digest = e.engineDigest
 			nodes[here.guest]++
@@ -100,7 +100,7 @@ func (r *runner) attach() {
 }
 
 // guest is guest i of the description; nil: it is on another host.
-func (r *runner) guest(i int) *guests.Guest {
+func (r *runner) guest(i int) *session.Guest {
 	switch {
 	case r.opt.Half == "":
 		return r.Guests[i]
@@ -122,22 +122,22 @@ func (r *runner) open(ctx context.Context) error {
 func (r *runner) setup(ctx context.Context) error { return r.Setup(ctx, 0, r.take) }
 
 // take makes a guest take its NICs. Its kernel knows their MACs, and says where they are.
-func (r *runner) take(ctx context.Context, g *guests.Guest) error {
+func (r *runner) take(ctx context.Context, g *session.Guest) error {
 	var devices []string
 	if g.QEMU != nil && r.opt.Rails > 0 {
-		if err := guests.Within(ctx, r.opt.patience(), func(ctx context.Context) (err error) {
-			devices, err = guests.Locate(ctx, g.QEMU.Agent(), g.HW.Ports[:r.opt.Rails])
+		if err := session.Within(ctx, r.opt.patience(), func(ctx context.Context) (err error) {
+			devices, err = session.Locate(ctx, g.QEMU.Agent(), g.HW.Ports[:r.opt.Rails])
 			return err
 		}); err != nil {
 			return err
 		}
 	}
-	first := make(map[*lab.Port]*guests.Node)
+	first := make(map[*lab.Port]*session.Node)
 	for _, e := range r.endsOf(g) {
 		if devices != nil {
 			e.Config.Device = devices[slices.Index(g.HW.Ports, e.Port)]
 		}
-		if err := guests.Within(ctx, r.opt.patience(), func(ctx context.Context) error {
+		if err := session.Within(ctx, r.opt.patience(), func(ctx context.Context) error {
 			return e.Take(ctx, first[e.Port])
 		}); err != nil {
 			return err
@@ -159,7 +159,7 @@ func (r *runner) ends() (list []*end) {
 }
 
 // endsOf lists the ends in a guest.
-func (r *runner) endsOf(g *guests.Guest) []*end {
+func (r *runner) endsOf(g *session.Guest) []*end {
 	return slices.DeleteFunc(r.ends(), func(e *end) bool { return e.Guest != g })
 }
 
@@ -204,7 +204,7 @@ func (r *runner) close() error {
 
 // end is one side of a stream: a Node. If it is on another host, it has only its name and address.
 type end struct {
-	guests.Node
+	session.Node
 	base uint64       // where in the GPU's memory the stream's part of it begins
 	addr netip.Prefix // of Options.Family
 

@@ -8,10 +8,10 @@ import (
 
 	"github.com/dustin/go-humanize/english"
 
-	"vnic.dev/vnic/cmd/vnic/internal/guests"
 	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/lab/labfile"
 	"vnic.dev/vnic/internal/machine"
+	"vnic.dev/vnic/internal/session"
 )
 
 // MaxRails is how many rails there can be: the NICs of a guest, each with a GPU.
@@ -114,7 +114,7 @@ func (o *Options) checkLab() error {
 			case n.GPUs != nil && len(n.GPUs) == 0 || len(g.GPUs) == 0:
 				return fmt.Errorf("--rails: %s reaches no GPU", n.Name)
 			}
-			if pairs := guests.UsedPairs(n.Model, n.QueuePairs); pairs <= o.BindQueues {
+			if pairs := session.UsedPairs(n.Model, n.QueuePairs); pairs <= o.BindQueues {
 				return fmt.Errorf("--bind-queues %d: guests use %d pairs of queues of NIC %s, of model %s, and ordinary traffic "+
 					"wants one: %d at most", o.BindQueues, pairs, n.Name, n.Model, pairs-1)
 			}
@@ -172,7 +172,7 @@ func (o *Options) checkRAM(i int, g *lab.Guest) error {
 		one := machine.SoftwareFor(model.Name).HugePages
 		pages, most, node = pages+one, max(most, one), node || model.Node
 	}
-	least := lab.MinRAM + uint64(pages-most)*guests.HugePage
+	least := lab.MinRAM + uint64(pages-most)*session.HugePage
 	which := ""
 	if n := len(g.Sockets); n > 1 && node {
 		least *= uint64(n)

@@ -48,8 +48,8 @@ func TestReportIsAsItsSchema(t *testing.T) {
 
 // The schema is that of Report, with its comments.
 func TestSchemaIsThatOfReport(t *testing.T) {
-	schematest.Holds(t, "schema.json", "vnic run --json", &Report{}, "../../../..", "cmd/vnic/internal/run",
-		"cmd/vnic/internal/pcap")
+	schematest.Holds(t, "schema.json", "vnic run --json", &Report{}, "../../..", "internal/job/run",
+		"internal/report/pcap")
 }
 
 // The schema refuses what is wrong: else the tests above would show nothing.
