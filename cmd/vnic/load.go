@@ -8,7 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"vnic.dev/vnic/cmd/vnic/internal/load"
+	"vnic.dev/vnic/internal/job/load"
 )
 
 func loadCommand() *cobra.Command {

@@ -12,7 +12,7 @@ import (
 
 	"vnic.dev/vnic/cmd/vnic/internal/live"
 	"vnic.dev/vnic/cmd/vnic/internal/show"
-	"vnic.dev/vnic/cmd/vnic/internal/stat"
+	"vnic.dev/vnic/internal/report/stat"
 )
 
 func statCommand() *cobra.Command {

@@ -2,8 +2,8 @@ package main
 
 import (
 	"vnic.dev/vnic/cmd/vnic/internal/allreduce"
-	"vnic.dev/vnic/cmd/vnic/internal/load"
 	"vnic.dev/vnic/internal/hints"
+	"vnic.dev/vnic/internal/job/load"
 	"vnic.dev/vnic/internal/job/run"
 	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/lab/labfile"

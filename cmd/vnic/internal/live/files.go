@@ -9,12 +9,12 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"vnic.dev/vnic/cmd/vnic/internal/page"
 	"vnic.dev/vnic/cmd/vnic/internal/show"
-	"vnic.dev/vnic/cmd/vnic/internal/stat"
 	"vnic.dev/vnic/internal/broker"
 	"vnic.dev/vnic/internal/machine/qemu"
 	"vnic.dev/vnic/internal/outfile"
+	"vnic.dev/vnic/internal/report/page"
+	"vnic.dev/vnic/internal/report/stat"
 )
 
 // Draft is a file that a flag names and that gets its name when it is whole. A nil Draft is none.

@@ -10,11 +10,11 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"vnic.dev/vnic/cmd/vnic/internal/page"
-	"vnic.dev/vnic/cmd/vnic/internal/stat"
 	"vnic.dev/vnic/internal/broker"
 	"vnic.dev/vnic/internal/lab"
+	"vnic.dev/vnic/internal/report/page"
 	"vnic.dev/vnic/internal/report/pcap"
+	"vnic.dev/vnic/internal/report/stat"
 	"vnic.dev/vnic/internal/session"
 	"vnic.dev/vnic/internal/wire/uplink"
 )

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"vnic.dev/vnic/cmd/vnic/internal/show"
-	"vnic.dev/vnic/cmd/vnic/internal/stat"
+	"vnic.dev/vnic/internal/report/stat"
 )
 
 // Watch shows a vnic's counters once a second, from the first second on.

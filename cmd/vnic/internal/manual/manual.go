@@ -9,9 +9,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"vnic.dev/vnic/cmd/vnic/internal/stat"
 	guestimages "vnic.dev/vnic/guest-images"
 	"vnic.dev/vnic/internal/machine/assets"
+	"vnic.dev/vnic/internal/report/stat"
 )
 
 // entry is a line of a man page's list.

@@ -3,7 +3,7 @@ package page
 import (
 	"encoding/json"
 
-	"vnic.dev/vnic/cmd/vnic/internal/stat"
+	"vnic.dev/vnic/internal/report/stat"
 )
 
 const (

@@ -14,9 +14,9 @@ import (
 	"strings"
 	"testing"
 
-	"vnic.dev/vnic/cmd/vnic/internal/load"
-	"vnic.dev/vnic/cmd/vnic/internal/page"
-	"vnic.dev/vnic/cmd/vnic/internal/stat"
+	"vnic.dev/vnic/internal/job/load"
+	"vnic.dev/vnic/internal/report/page"
+	"vnic.dev/vnic/internal/report/stat"
 	"vnic.dev/vnic/internal/testkit"
 )
 
@@ -119,13 +119,13 @@ func TestEachServerIsGuarded(t *testing.T) {
 // Invariant: httpserver: No other package of vnic makes an HTTP server.
 func TestNobodyElseServesHTTP(t *testing.T) {
 	files := 0
-	root := "../../../.."
+	root := "../.."
 	testkit.OK(t, filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
 		rel, _ := filepath.Rel(root, path)
 		switch {
 		case err != nil:
 			return err
-		case d.IsDir() && (slices.Contains([]string{"test", "tools", "cmd/vnic/internal/httpserver"}, rel) ||
+		case d.IsDir() && (slices.Contains([]string{"test", "tools", "internal/httpserver"}, rel) ||
 			d.Name() == "testdata" || rel != "." && strings.HasPrefix(d.Name(), ".")):
 			return filepath.SkipDir
 		case !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go"):
@@ -144,7 +144,7 @@ func TestNobodyElseServesHTTP(t *testing.T) {
 			if pkg, ok := s.X.(*ast.Ident); ok && pkg.Name == "http" && (s.Sel.Name == "Server" ||
 				strings.HasPrefix(s.Sel.Name, "Serve") && !strings.HasPrefix(s.Sel.Name, "ServeContent") &&
 					s.Sel.Name != "ServeMux" && s.Sel.Name != "ServeFile" || strings.HasPrefix(s.Sel.Name, "ListenAndServe")) {
-				t.Errorf("%s: http.%s: use cmd/vnic/internal/httpserver", rel, s.Sel.Name)
+				t.Errorf("%s: http.%s: use internal/httpserver", rel, s.Sel.Name)
 			}
 			return true
 		})

@@ -11,8 +11,8 @@ import (
 	"testing"
 	"time"
 
-	"vnic.dev/vnic/cmd/vnic/internal/stat"
 	"vnic.dev/vnic/internal/limits"
+	"vnic.dev/vnic/internal/report/stat"
 	"vnic.dev/vnic/internal/testkit"
 )
 

@@ -6,7 +6,7 @@ import (
 	"net/http"
 	"time"
 
-	"vnic.dev/vnic/cmd/vnic/internal/httpserver"
+	"vnic.dev/vnic/internal/httpserver"
 	"vnic.dev/vnic/internal/limits"
 )
 

@@ -17,13 +17,13 @@ import (
 	"strings"
 	"time"
 
-	"vnic.dev/vnic/cmd/vnic/internal/webfile"
 	"vnic.dev/vnic/devmem"
 	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/limits"
 	"vnic.dev/vnic/internal/report"
 	"vnic.dev/vnic/internal/session"
 	"vnic.dev/vnic/internal/transfer"
+	"vnic.dev/vnic/internal/webfile"
 	"vnic.dev/vnic/loader"
 )
 

@@ -11,8 +11,8 @@ import (
 	"strconv"
 	"time"
 
-	"vnic.dev/vnic/cmd/vnic/internal/httpserver"
 	"vnic.dev/vnic/gpumem"
+	"vnic.dev/vnic/internal/httpserver"
 	"vnic.dev/vnic/internal/limits"
 )
 

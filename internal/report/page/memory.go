@@ -5,7 +5,7 @@ import (
 	"maps"
 	"slices"
 
-	"vnic.dev/vnic/cmd/vnic/internal/stat"
+	"vnic.dev/vnic/internal/report/stat"
 )
 
 // Bounds of what is shown of GPUs' memory.

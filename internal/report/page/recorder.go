@@ -6,7 +6,7 @@ import (
 	"sync"
 	"time"
 
-	"vnic.dev/vnic/cmd/vnic/internal/stat"
+	"vnic.dev/vnic/internal/report/stat"
 )
 
 // liveEvery is how many looks at the counters make a second.

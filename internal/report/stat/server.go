@@ -16,8 +16,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"vnic.dev/vnic/cmd/vnic/internal/httpserver"
 	"vnic.dev/vnic/internal/atexit"
+	"vnic.dev/vnic/internal/httpserver"
 	"vnic.dev/vnic/internal/jsonlines"
 	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/limits"

@@ -9,10 +9,10 @@ import (
 	"strings"
 	"testing"
 
-	"vnic.dev/vnic/cmd/vnic/internal/page"
-	"vnic.dev/vnic/cmd/vnic/internal/stat"
 	"vnic.dev/vnic/internal/job/run"
 	"vnic.dev/vnic/internal/lab"
+	"vnic.dev/vnic/internal/report/page"
+	"vnic.dev/vnic/internal/report/stat"
 	"vnic.dev/vnic/internal/testkit"
 )
 

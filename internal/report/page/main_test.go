@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"vnic.dev/vnic/cmd/vnic/internal/stat"
+	"vnic.dev/vnic/internal/report/stat"
 	"vnic.dev/vnic/internal/testkit"
 )
 

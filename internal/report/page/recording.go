@@ -7,7 +7,7 @@ import (
 	"slices"
 	"time"
 
-	"vnic.dev/vnic/cmd/vnic/internal/stat"
+	"vnic.dev/vnic/internal/report/stat"
 )
 
 // Bounds of what is kept of a run.

@@ -5,7 +5,7 @@ import (
 	"net/http"
 	"strconv"
 
-	"vnic.dev/vnic/cmd/vnic/internal/httpserver"
+	"vnic.dev/vnic/internal/httpserver"
 )
 
 // collect adds the metrics of a Snapshot.
