@@ -8,8 +8,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"vnic.dev/vnic/cmd/vnic/internal/junit"
 	"vnic.dev/vnic/cmd/vnic/internal/show"
+	"vnic.dev/vnic/internal/report/junit"
 )
 
 func junitCommand() *cobra.Command {

@@ -12,13 +12,13 @@ import (
 	"strings"
 	"testing"
 
-	"vnic.dev/vnic/cmd/vnic/internal/selftest/results"
+	"vnic.dev/vnic/internal/job/selftest/results"
 	"vnic.dev/vnic/internal/testkit"
 )
 
 // headings returns the headings of docs/found.md; none if the repository has no such file.
 func headings(t *testing.T) []string {
-	text, err := os.ReadFile("../../../../../docs/found.md")
+	text, err := os.ReadFile("../../../../docs/found.md")
 	if errors.Is(err, fs.ErrNotExist) {
 		return []string{}
 	}
@@ -87,7 +87,7 @@ func patchesAreThere(t *testing.T, suite *Suite) {
 			t.Errorf("%s: %+v", name, p)
 		}
 	}
-	const patches = "../../../../../internal/machine/assets/selftests/patches"
+	const patches = "../../../../internal/machine/assets/selftests/patches"
 	for _, file := range testkit.Must(filepath.Glob(patches + "/*.patch"))(t) {
 		number, _, _ := strings.Cut(filepath.Base(file), "-")
 		if named[number] == "" {

@@ -9,9 +9,9 @@ import (
 	"strings"
 	"text/tabwriter"
 
-	"vnic.dev/vnic/cmd/vnic/internal/selftest/expect"
-	"vnic.dev/vnic/cmd/vnic/internal/selftest/ktap"
-	"vnic.dev/vnic/cmd/vnic/internal/selftest/results"
+	"vnic.dev/vnic/internal/job/selftest/expect"
+	"vnic.dev/vnic/internal/job/selftest/ktap"
+	"vnic.dev/vnic/internal/job/selftest/results"
 )
 
 // What is shown of one case that does not match.

@@ -8,12 +8,12 @@ import (
 	"strings"
 	"testing"
 
-	"vnic.dev/vnic/cmd/vnic/internal/junit"
-	"vnic.dev/vnic/cmd/vnic/internal/selftest/expect"
-	"vnic.dev/vnic/cmd/vnic/internal/selftest/ktap"
-	"vnic.dev/vnic/cmd/vnic/internal/selftest/results"
-	"vnic.dev/vnic/cmd/vnic/internal/selftest/splat"
 	"vnic.dev/vnic/internal/golden"
+	"vnic.dev/vnic/internal/job/selftest/expect"
+	"vnic.dev/vnic/internal/job/selftest/ktap"
+	"vnic.dev/vnic/internal/job/selftest/results"
+	"vnic.dev/vnic/internal/job/selftest/splat"
+	"vnic.dev/vnic/internal/report/junit"
 	"vnic.dev/vnic/internal/schematest"
 	"vnic.dev/vnic/internal/testkit"
 )
@@ -265,10 +265,10 @@ func TestOutputComesThrough(t *testing.T) {
 
 // The schema is that of Document, with its comments.
 //
-//	go test ./cmd/vnic/internal/selftest/report -update
+//	go test ./internal/job/selftest/report -update
 func TestSchemaIsThatOfDocument(t *testing.T) {
-	const dir = "cmd/vnic/internal/selftest/"
-	schematest.Holds(t, "schema.json", "vnic selftest --json", &Document{}, "../../../../..", dir+"report", dir+"results",
+	const dir = "internal/job/selftest/"
+	schematest.Holds(t, "schema.json", "vnic selftest --json", &Document{}, "../../../..", dir+"report", dir+"results",
 		dir+"expect", dir+"splat")
 }
 

@@ -10,8 +10,8 @@ import (
 	"strings"
 	"time"
 
-	"vnic.dev/vnic/cmd/vnic/internal/selftest/ktap"
-	"vnic.dev/vnic/cmd/vnic/internal/selftest/results"
+	"vnic.dev/vnic/internal/job/selftest/ktap"
+	"vnic.dev/vnic/internal/job/selftest/results"
 	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/nic"
 	"vnic.dev/vnic/internal/session"

@@ -14,10 +14,10 @@ import (
 	"strings"
 	"time"
 
-	"vnic.dev/vnic/cmd/vnic/internal/selftest/expect"
 	"vnic.dev/vnic/internal/agent"
 	"vnic.dev/vnic/internal/guestexec"
 	"vnic.dev/vnic/internal/guestroot"
+	"vnic.dev/vnic/internal/job/selftest/expect"
 	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/limits"
 	"vnic.dev/vnic/internal/machine"

@@ -10,7 +10,7 @@ import (
 	"regexp"
 	"strings"
 
-	"vnic.dev/vnic/cmd/vnic/internal/selftest/ktap"
+	"vnic.dev/vnic/internal/job/selftest/ktap"
 )
 
 // Bounds of what is kept.

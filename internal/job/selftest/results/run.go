@@ -3,8 +3,8 @@ package results
 import (
 	"slices"
 
-	"vnic.dev/vnic/cmd/vnic/internal/selftest/ktap"
-	"vnic.dev/vnic/cmd/vnic/internal/selftest/splat"
+	"vnic.dev/vnic/internal/job/selftest/ktap"
+	"vnic.dev/vnic/internal/job/selftest/splat"
 )
 
 // Schema is the number of the form of Run in JSON. It grows when a field goes or changes its meaning.

@@ -1,8 +1,8 @@
 package expect
 
 import (
-	"vnic.dev/vnic/cmd/vnic/internal/selftest/ktap"
-	"vnic.dev/vnic/cmd/vnic/internal/selftest/results"
+	"vnic.dev/vnic/internal/job/selftest/ktap"
+	"vnic.dev/vnic/internal/job/selftest/results"
 )
 
 // Lag is a case that passes on another device with the same driver, and not on this one.

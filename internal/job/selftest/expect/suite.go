@@ -9,7 +9,7 @@ import (
 
 	"github.com/agnivade/levenshtein"
 
-	"vnic.dev/vnic/cmd/vnic/internal/selftest/ktap"
+	"vnic.dev/vnic/internal/job/selftest/ktap"
 )
 
 // Suite is what the tests of a series of kernels consist of.

@@ -1,7 +1,7 @@
 package splat
 
 import (
-	"vnic.dev/vnic/cmd/vnic/internal/selftest/ktap"
+	"vnic.dev/vnic/internal/job/selftest/ktap"
 )
 
 // Bounds of what is kept.

@@ -4,7 +4,7 @@ import (
 	"io"
 	"sync"
 
-	"vnic.dev/vnic/cmd/vnic/internal/selftest/splat"
+	"vnic.dev/vnic/internal/job/selftest/splat"
 )
 
 // console takes the output of the guest's kernel, looks for complaints in it, and passes it on.

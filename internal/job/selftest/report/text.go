@@ -6,9 +6,9 @@ import (
 	"slices"
 	"strings"
 
-	"vnic.dev/vnic/cmd/vnic/internal/selftest/expect"
-	"vnic.dev/vnic/cmd/vnic/internal/selftest/ktap"
-	"vnic.dev/vnic/cmd/vnic/internal/selftest/results"
+	"vnic.dev/vnic/internal/job/selftest/expect"
+	"vnic.dev/vnic/internal/job/selftest/ktap"
+	"vnic.dev/vnic/internal/job/selftest/results"
 )
 
 // device names what was tested.

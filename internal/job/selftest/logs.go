@@ -9,8 +9,8 @@ import (
 	"strconv"
 	"strings"
 
-	"vnic.dev/vnic/cmd/vnic/internal/selftest/ktap"
-	"vnic.dev/vnic/cmd/vnic/internal/selftest/results"
+	"vnic.dev/vnic/internal/job/selftest/ktap"
+	"vnic.dev/vnic/internal/job/selftest/results"
 )
 
 // openLogs makes the directory of Options.LogDir, with a file for the console.

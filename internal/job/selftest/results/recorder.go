@@ -8,8 +8,8 @@ import (
 	"sync"
 	"time"
 
-	"vnic.dev/vnic/cmd/vnic/internal/selftest/ktap"
-	"vnic.dev/vnic/cmd/vnic/internal/selftest/splat"
+	"vnic.dev/vnic/internal/job/selftest/ktap"
+	"vnic.dev/vnic/internal/job/selftest/splat"
 )
 
 // Options of a Recorder.

@@ -5,8 +5,8 @@ import (
 	"fmt"
 	"slices"
 
-	"vnic.dev/vnic/cmd/vnic/internal/selftest/ktap"
-	"vnic.dev/vnic/cmd/vnic/internal/selftest/results"
+	"vnic.dev/vnic/internal/job/selftest/ktap"
+	"vnic.dev/vnic/internal/job/selftest/results"
 )
 
 // Verdict says how a case's result relates to the expected one.

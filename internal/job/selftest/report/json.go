@@ -4,8 +4,8 @@ import (
 	"encoding/json"
 	"io"
 
-	"vnic.dev/vnic/cmd/vnic/internal/selftest/expect"
-	"vnic.dev/vnic/cmd/vnic/internal/selftest/results"
+	"vnic.dev/vnic/internal/job/selftest/expect"
+	"vnic.dev/vnic/internal/job/selftest/results"
 )
 
 // Document is the JSON of a run. Names of fields are API; schema.json describes them.

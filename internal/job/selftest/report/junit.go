@@ -5,10 +5,10 @@ import (
 	"io"
 	"strings"
 
-	"vnic.dev/vnic/cmd/vnic/internal/junit"
-	"vnic.dev/vnic/cmd/vnic/internal/selftest/expect"
-	"vnic.dev/vnic/cmd/vnic/internal/selftest/ktap"
-	"vnic.dev/vnic/cmd/vnic/internal/selftest/results"
+	"vnic.dev/vnic/internal/job/selftest/expect"
+	"vnic.dev/vnic/internal/job/selftest/ktap"
+	"vnic.dev/vnic/internal/job/selftest/results"
+	"vnic.dev/vnic/internal/report/junit"
 )
 
 // JUnit writes a run for CI: a suite for each program, a failure or error for each case that does not match what is

@@ -6,9 +6,9 @@ import (
 	"testing"
 	"time"
 
-	"vnic.dev/vnic/cmd/vnic/internal/selftest/ktap"
-	"vnic.dev/vnic/cmd/vnic/internal/selftest/results"
-	"vnic.dev/vnic/cmd/vnic/internal/selftest/splat"
+	"vnic.dev/vnic/internal/job/selftest/ktap"
+	"vnic.dev/vnic/internal/job/selftest/results"
+	"vnic.dev/vnic/internal/job/selftest/splat"
 	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/machine/assets/selftests"
 	"vnic.dev/vnic/internal/testkit"

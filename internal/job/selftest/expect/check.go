@@ -9,8 +9,8 @@ import (
 	"slices"
 	"strings"
 
-	"vnic.dev/vnic/cmd/vnic/internal/selftest/ktap"
-	"vnic.dev/vnic/cmd/vnic/internal/selftest/results"
+	"vnic.dev/vnic/internal/job/selftest/ktap"
+	"vnic.dev/vnic/internal/job/selftest/results"
 )
 
 // sourceLine matches the evidence of class Driver: a file of the kernel's source, and a line
