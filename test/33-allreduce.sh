@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# "vnic allreduce": guests add up the memory of their GPUs on a ring. The Go tests of cmd/vnic/internal/allreduce
+# "vnic allreduce": guests add up the memory of their GPUs on a ring. The Go tests of internal/job/allreduce
 # cover types, counts, operations, modes, numbers of ranks, a rank without peer-to-peer and a killed rank. This
 # script tests the installed program, and uses other programs: - Over IPv6 and on a preset, in the process; with
 # guests of both models on links that lose segments, and on a preset: no element is wrong, and the NICs have counted

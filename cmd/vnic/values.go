@@ -1,8 +1,8 @@
 package main
 
 import (
-	"vnic.dev/vnic/cmd/vnic/internal/allreduce"
 	"vnic.dev/vnic/internal/hints"
+	"vnic.dev/vnic/internal/job/allreduce"
 	"vnic.dev/vnic/internal/job/load"
 	"vnic.dev/vnic/internal/job/run"
 	"vnic.dev/vnic/internal/lab"
