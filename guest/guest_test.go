@@ -13,7 +13,7 @@ import (
 )
 
 // The examples are programs for guests: they run there, and their output is compared
-// (cmd/vnic/internal/boot, TestProgramRunsInAGuest).
+// (internal/job/boot, TestProgramRunsInAGuest).
 func TestMain(m *testing.M) {
 	flag.Parse()
 	if err := flag.Set("test.skip", strings.Trim(flag.Lookup("test.skip").Value.String()+"|^Example", "|")); err != nil {

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # "A static program that exits 7, and a dynamic one that prints, on both fetched kernels and on a kernel given by
 # path; output unmangled, status passed on." "A C program with the kernel's API on gve." The script also tests
-# errors, signals, and that nothing is left. TestProgramRunsInAGuest (cmd/vnic/internal/boot) tests programs of
+# errors, signals, and that nothing is left. TestProgramRunsInAGuest (internal/job/boot) tests programs of
 # package guest.
 #
 # Invariant: vnic boot: A program's output and exit status reach the host unchanged, with either

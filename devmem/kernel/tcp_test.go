@@ -22,7 +22,7 @@ import (
 
 func TestMain(m *testing.M) {
 	// The example needs a NIC with devmem TCP: it runs, and its output is compared, in a guest
-	// (cmd/vnic/internal/boot, TestProgramRunsInAGuest).
+	// (internal/job/boot, TestProgramRunsInAGuest).
 	flag.Parse()
 	if err := flag.Set("test.skip", strings.Trim(flag.Lookup("test.skip").Value.String()+"|^Example", "|")); err != nil {
 		panic(err)

@@ -11,7 +11,7 @@ import (
 	"slices"
 	"strings"
 
-	"vnic.dev/vnic/cmd/vnic/internal/boot"
+	"vnic.dev/vnic/internal/job/boot"
 	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/machine/assets"
 	"vnic.dev/vnic/internal/version"

@@ -14,7 +14,7 @@ import (
 
 	"github.com/cavaliergopher/cpio"
 
-	"vnic.dev/vnic/cmd/vnic/internal/boot"
+	"vnic.dev/vnic/internal/job/boot"
 	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/machine/assets"
 	"vnic.dev/vnic/internal/session"

@@ -95,7 +95,7 @@ func sections(out string) map[string]string {
 // NIC.
 func TestProgramRunsInAGuest(t *testing.T) {
 	testkit.Boots(t)
-	const root = "../../../.."
+	const root = "../../.."
 	dir := t.TempDir()
 	want := map[string]string{}
 	for name, file := range map[string]string{
