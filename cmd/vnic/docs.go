@@ -15,7 +15,7 @@ import (
 	"github.com/spf13/cobra/doc"
 
 	"vnic.dev/vnic/cmd/vnic/internal/manual"
-	"vnic.dev/vnic/cmd/vnic/internal/serve"
+	"vnic.dev/vnic/internal/job/serve"
 )
 
 // With the tag docs, which `make install` builds a program of its own with, there is a command

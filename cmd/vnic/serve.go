@@ -16,9 +16,9 @@ import (
 
 	"vnic.dev/vnic/cmd/vnic/internal/image"
 	"vnic.dev/vnic/cmd/vnic/internal/live"
-	"vnic.dev/vnic/cmd/vnic/internal/serve"
 	"vnic.dev/vnic/cmd/vnic/internal/show"
 	"vnic.dev/vnic/internal/gpufd"
+	"vnic.dev/vnic/internal/job/serve"
 	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/machine/assets"
 	"vnic.dev/vnic/internal/machine/qemu"

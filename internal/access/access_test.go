@@ -18,7 +18,7 @@ func TestWhoMayConnect(t *testing.T) {
 }
 
 // A group's socket is known by its file, whatever its name becomes; what has become of its mode counts.
-// What other users get of it is in cmd/vnic/internal/serve, TestSocketGroup.
+// What other users get of it is in internal/job/serve, TestSocketGroup.
 func TestForGroup(t *testing.T) {
 	testkit.LeavesNothing(t)
 	dir := t.TempDir()

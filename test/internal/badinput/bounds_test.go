@@ -38,7 +38,7 @@ var mutants = []mutant{
 	{"nobody is slow", "10 buffers a second",
 		[]edit{{"internal/nic/fairness.go", "2*most.taken >= offered", "offered >= 0"}}},
 	{"all is said", "a connection$",
-		[]edit{{"cmd/vnic/internal/serve/quiet.go", "const quietBurst = 100", "const quietBurst = 1 << 30"}}},
+		[]edit{{"internal/job/serve/quiet.go", "const quietBurst = 100", "const quietBurst = 1 << 30"}}},
 	{"all refusals of a connection are said", "a region that is no whole page",
 		[]edit{{"internal/peer/refusals.go", "const MaxRefusalLogs = 16", "const MaxRefusalLogs = 1 << 30"}}},
 	{"all that a queue meets is said", "a bad chain, and the ring set up again",
@@ -55,7 +55,7 @@ var mutants = []mutant{
 	{"a ring's old descriptor stays open", "a ring set up again with new descriptors",
 		[]edit{{"vhostuser/rings.go", "scm.Close(r.call)\n\tr.call = fd", "r.call = fd"}}},
 	{"all connections wait", "connections that say nothing",
-		[]edit{{"cmd/vnic/internal/serve/source.go", "const maxWaiting = 8", "const maxWaiting = 1 << 20"}}},
+		[]edit{{"internal/job/serve/source.go", "const maxWaiting = 8", "const maxWaiting = 1 << 20"}}},
 	{"any number of mappings", "as many mappings as there may be",
 		[]edit{{"dma/space.go", "const MaxRegions = 65535", "const MaxRegions = 1 << 20"}}},
 }
