@@ -15,7 +15,7 @@ command -v python3 >/dev/null || fail "no python3: install it"
 git worktree add --detach --quiet "$work/base" "$base"
 trap 'git worktree remove --force "$work/base"; rm -rf "$work"' EXIT
 make -s -C "$work/base" build
-tools/with-tools go test -c -o "$work/bench.test" ./cmd/vnic/internal/bench
+tools/with-tools go test -c -o "$work/bench.test" ./internal/job/bench
 export PYTHONPATH=test PYTHONDONTWRITEBYTECODE=1 # interval.py
 tools/with-tools python3 - "$work" "$vnic" "$pairs" <<'PY' || fail "slower or dearer than it is to be: see above"
 import json, re, subprocess, sys
@@ -25,7 +25,7 @@ from interval import interval
 work, vnic, pairs = sys.argv[1], sys.argv[2], int(sys.argv[3])
 
 def out(*command):
-    p = subprocess.run(command, capture_output=True, text=True, cwd="cmd/vnic/internal/bench")
+    p = subprocess.run(command, capture_output=True, text=True, cwd="internal/job/bench")
     if p.returncode:
         sys.exit(f"{command}: {p.stderr or p.stdout}")
     return p.stdout

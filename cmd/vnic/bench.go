@@ -9,8 +9,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"vnic.dev/vnic/cmd/vnic/internal/bench"
 	"vnic.dev/vnic/cmd/vnic/internal/show"
+	"vnic.dev/vnic/internal/job/bench"
 	"vnic.dev/vnic/internal/outfile"
 )
 

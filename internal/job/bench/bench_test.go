@@ -252,9 +252,9 @@ func TestTableHasARowForEach(t *testing.T) {
 
 // The schemas are made from the types of the reports, and reports keep to them.
 func TestSchemas(t *testing.T) {
-	schematest.Holds(t, "schema.json", "vnic bench --json", &Report{}, "../../../..", "cmd/vnic/internal/bench")
-	schematest.Holds(t, "model.json", "vnic bench --model --json", &ModelReport{}, "../../../..",
-		"cmd/vnic/internal/bench")
+	schematest.Holds(t, "schema.json", "vnic bench --json", &Report{}, "../../..", "internal/job/bench")
+	schematest.Holds(t, "model.json", "vnic bench --model --json", &ModelReport{}, "../../..",
+		"internal/job/bench")
 	checkSchema(t, Schema, sample(t))
 }
 
