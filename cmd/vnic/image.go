@@ -3,9 +3,9 @@ package main
 import (
 	"github.com/spf13/cobra"
 
-	"vnic.dev/vnic/cmd/vnic/internal/image"
 	"vnic.dev/vnic/cmd/vnic/internal/show"
 	"vnic.dev/vnic/internal/job/boot"
+	"vnic.dev/vnic/internal/job/image"
 	"vnic.dev/vnic/internal/lab"
 )
 

@@ -14,10 +14,10 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
-	"vnic.dev/vnic/cmd/vnic/internal/image"
 	"vnic.dev/vnic/cmd/vnic/internal/live"
 	"vnic.dev/vnic/cmd/vnic/internal/show"
 	"vnic.dev/vnic/internal/gpufd"
+	"vnic.dev/vnic/internal/job/image"
 	"vnic.dev/vnic/internal/job/serve"
 	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/machine/assets"
