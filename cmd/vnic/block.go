@@ -7,11 +7,11 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"vnic.dev/vnic/cmd/vnic/internal/storage"
+	"vnic.dev/vnic/internal/job/block"
 )
 
 func blockCommand() *cobra.Command {
-	o := storage.Defaults()
+	o := block.Defaults()
 	u := newUse("block", &o.Options, o.Complete)
 	c := &cobra.Command{
 		Use:   "block [nvme-tcp://HOST[:PORT]/NQN[?nsid=N] | nbd://HOST[:PORT]/[EXPORT]]",
@@ -37,7 +37,7 @@ NVMe/TCP target in a second guest, or nbdkit for a guest in this process. HOST m
 				return err
 			}
 			defer func() { err = errors.Join(err, p.Close()) }()
-			return runUse(u, c, func(ctx context.Context) (*storage.Report, error) { return storage.Do(ctx, &o, p) })
+			return runUse(u, c, func(ctx context.Context) (*block.Report, error) { return block.Do(ctx, &o, p) })
 		},
 	}
 	f := c.Flags()
