@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # "vnic rdma": the NIC of one guest writes and reads the memory of another's GPU over RoCEv2. The Go tests of
-# cmd/vnic/internal/putget cover sizes, queue pairs, path MTUs, RAM and a NIC without peer-to-peer. Here: - In the
+# internal/job/rdma cover sizes, queue pairs, path MTUs, RAM and a NIC without peer-to-peer. Here: - In the
 # process: links that also duplicate, reorder and corrupt packets, and two NICs without peer-to-peer. In QEMU:
 # guests of both models, also one with the other. Every byte is right, and both NICs have counted exactly these
 # bytes. - tshark dissects captures: operation codes, RETH and AETH are there, and packets and payload of each

@@ -6,11 +6,11 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"vnic.dev/vnic/cmd/vnic/internal/putget"
+	"vnic.dev/vnic/internal/job/rdma"
 )
 
 func rdmaCommand() *cobra.Command {
-	o := putget.Defaults()
+	o := rdma.Defaults()
 	u := newUse("rdma", &o.Options, o.Complete)
 	c := &cobra.Command{
 		Use:   "rdma put|get",
@@ -34,7 +34,7 @@ refusals, and times without an answer.`,
   vnic rdma put --mr gpu,ram                   beside it through the guests' RAM
   vnic rdma put --mr odp --pages 16384 --migrate 500 --time 1m   pages move between RAM and GPU meanwhile
   vnic rdma put --guest inproc --pcap rdma.pcapng   for tshark and Wireshark`,
-		ValidArgs: []string{putget.Put, putget.Get},
+		ValidArgs: []string{rdma.Put, rdma.Get},
 		Args:      cobra.ArbitraryArgs,
 		RunE: func(c *cobra.Command, args []string) error {
 			if len(args) != 1 {
@@ -45,7 +45,7 @@ refusals, and times without an answer.`,
 			if err := u.check(c); err != nil {
 				return err
 			}
-			return runUse(u, c, func(ctx context.Context) (*putget.Report, error) { return putget.Do(ctx, &o) })
+			return runUse(u, c, func(ctx context.Context) (*rdma.Report, error) { return rdma.Do(ctx, &o) })
 		},
 	}
 	f := c.Flags()

@@ -1,4 +1,4 @@
-package putget
+package rdma
 
 import (
 	"strings"
