@@ -11,8 +11,8 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"vnic.dev/vnic/cmd/vnic/internal/show"
 	"vnic.dev/vnic/internal/job/allreduce"
+	"vnic.dev/vnic/internal/report/show"
 	"vnic.dev/vnic/internal/session"
 	"vnic.dev/vnic/internal/transfer"
 )

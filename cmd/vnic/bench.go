@@ -9,9 +9,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"vnic.dev/vnic/cmd/vnic/internal/show"
 	"vnic.dev/vnic/internal/job/bench"
 	"vnic.dev/vnic/internal/outfile"
+	"vnic.dev/vnic/internal/report/show"
 )
 
 func benchCommand() *cobra.Command {

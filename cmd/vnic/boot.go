@@ -11,13 +11,13 @@ import (
 	"github.com/spf13/pflag"
 
 	"vnic.dev/vnic/cmd/vnic/internal/live"
-	"vnic.dev/vnic/cmd/vnic/internal/show"
 	"vnic.dev/vnic/internal/broker"
 	"vnic.dev/vnic/internal/job/boot"
 	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/machine/assets"
 	"vnic.dev/vnic/internal/machine/assets/toolimage"
 	"vnic.dev/vnic/internal/machine/qemu"
+	"vnic.dev/vnic/internal/report/show"
 )
 
 // exitStatus is the status of a program that ran in a guest: the command's own, and nothing to complain of.

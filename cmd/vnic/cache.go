@@ -11,9 +11,9 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"vnic.dev/vnic/cmd/vnic/internal/show"
 	"vnic.dev/vnic/internal/job/export"
 	"vnic.dev/vnic/internal/machine/assets"
+	"vnic.dev/vnic/internal/report/show"
 	"vnic.dev/vnic/internal/version"
 )
 

@@ -3,10 +3,10 @@ package main
 import (
 	"github.com/spf13/cobra"
 
-	"vnic.dev/vnic/cmd/vnic/internal/show"
 	"vnic.dev/vnic/internal/job/boot"
 	"vnic.dev/vnic/internal/job/image"
 	"vnic.dev/vnic/internal/lab"
+	"vnic.dev/vnic/internal/report/show"
 )
 
 func imageCommand() *cobra.Command {

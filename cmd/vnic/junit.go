@@ -8,8 +8,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"vnic.dev/vnic/cmd/vnic/internal/show"
 	"vnic.dev/vnic/internal/report/junit"
+	"vnic.dev/vnic/internal/report/show"
 )
 
 func junitCommand() *cobra.Command {

@@ -13,7 +13,6 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"vnic.dev/vnic/cmd/vnic/internal/show"
 	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/lab/labfile"
 	"vnic.dev/vnic/internal/lab/pcie/host"
@@ -21,6 +20,7 @@ import (
 	"vnic.dev/vnic/internal/machine/qemu"
 	"vnic.dev/vnic/internal/memavail"
 	"vnic.dev/vnic/internal/report/labshow"
+	"vnic.dev/vnic/internal/report/show"
 	"vnic.dev/vnic/internal/report/stat"
 	"vnic.dev/vnic/internal/spare"
 )

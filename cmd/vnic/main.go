@@ -14,7 +14,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"vnic.dev/vnic/cmd/vnic/internal/show"
 	guestimages "vnic.dev/vnic/guest-images"
 	"vnic.dev/vnic/internal/agent"
 	"vnic.dev/vnic/internal/atexit"
@@ -23,6 +22,7 @@ import (
 	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/limit"
 	"vnic.dev/vnic/internal/machine/assets"
+	"vnic.dev/vnic/internal/report/show"
 	"vnic.dev/vnic/internal/spare"
 )
 

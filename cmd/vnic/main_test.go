@@ -16,12 +16,12 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 	"github.com/spf13/pflag"
 
-	"vnic.dev/vnic/cmd/vnic/internal/show"
 	"vnic.dev/vnic/internal/broker"
 	"vnic.dev/vnic/internal/job/serve"
 	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/machine/assets"
 	"vnic.dev/vnic/internal/machine/qemu"
+	"vnic.dev/vnic/internal/report/show"
 	"vnic.dev/vnic/internal/testkit"
 )
 

@@ -12,7 +12,7 @@ import (
 	"strings"
 	"testing"
 
-	"vnic.dev/vnic/cmd/vnic/internal/show"
+	"vnic.dev/vnic/internal/report/show"
 	"vnic.dev/vnic/internal/testkit"
 )
 

@@ -9,8 +9,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"vnic.dev/vnic/cmd/vnic/internal/show"
 	"vnic.dev/vnic/internal/machine/assets"
+	"vnic.dev/vnic/internal/report/show"
 )
 
 // behindDashes says where QEMU's arguments stand.

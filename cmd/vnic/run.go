@@ -16,12 +16,12 @@ import (
 	"github.com/spf13/pflag"
 
 	"vnic.dev/vnic/cmd/vnic/internal/live"
-	"vnic.dev/vnic/cmd/vnic/internal/show"
 	"vnic.dev/vnic/internal/broker"
 	"vnic.dev/vnic/internal/job/run"
 	"vnic.dev/vnic/internal/machine/assets"
 	"vnic.dev/vnic/internal/nic/sabotage"
 	"vnic.dev/vnic/internal/report/plot"
+	"vnic.dev/vnic/internal/report/show"
 	"vnic.dev/vnic/internal/spare"
 )
 

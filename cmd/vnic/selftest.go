@@ -12,7 +12,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"vnic.dev/vnic/cmd/vnic/internal/live"
-	"vnic.dev/vnic/cmd/vnic/internal/show"
 	"vnic.dev/vnic/internal/job/selftest"
 	"vnic.dev/vnic/internal/job/selftest/expect"
 	kreport "vnic.dev/vnic/internal/job/selftest/report"
@@ -21,6 +20,7 @@ import (
 	"vnic.dev/vnic/internal/limits"
 	"vnic.dev/vnic/internal/machine/assets"
 	"vnic.dev/vnic/internal/nic/sabotage"
+	"vnic.dev/vnic/internal/report/show"
 )
 
 func selftestCommand() *cobra.Command {

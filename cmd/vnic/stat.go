@@ -11,7 +11,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"vnic.dev/vnic/cmd/vnic/internal/live"
-	"vnic.dev/vnic/cmd/vnic/internal/show"
+	"vnic.dev/vnic/internal/report/show"
 	"vnic.dev/vnic/internal/report/stat"
 )
 

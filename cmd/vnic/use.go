@@ -10,11 +10,11 @@ import (
 	"github.com/spf13/cobra"
 
 	"vnic.dev/vnic/cmd/vnic/internal/live"
-	"vnic.dev/vnic/cmd/vnic/internal/show"
 	"vnic.dev/vnic/internal/broker"
 	"vnic.dev/vnic/internal/lab/labfile"
 	"vnic.dev/vnic/internal/machine/assets"
 	"vnic.dev/vnic/internal/report/pcap"
+	"vnic.dev/vnic/internal/report/show"
 	"vnic.dev/vnic/internal/session"
 )
 

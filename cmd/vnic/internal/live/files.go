@@ -9,11 +9,11 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"vnic.dev/vnic/cmd/vnic/internal/show"
 	"vnic.dev/vnic/internal/broker"
 	"vnic.dev/vnic/internal/machine/qemu"
 	"vnic.dev/vnic/internal/outfile"
 	"vnic.dev/vnic/internal/report/page"
+	"vnic.dev/vnic/internal/report/show"
 	"vnic.dev/vnic/internal/report/stat"
 )
 

@@ -7,7 +7,7 @@ import (
 	"io"
 	"time"
 
-	"vnic.dev/vnic/cmd/vnic/internal/show"
+	"vnic.dev/vnic/internal/report/show"
 	"vnic.dev/vnic/internal/report/stat"
 )
 
