@@ -10,10 +10,10 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"vnic.dev/vnic/cmd/vnic/internal/live"
 	"vnic.dev/vnic/internal/broker"
 	"vnic.dev/vnic/internal/job/boot"
 	"vnic.dev/vnic/internal/lab"
+	"vnic.dev/vnic/internal/live"
 	"vnic.dev/vnic/internal/machine/assets"
 	"vnic.dev/vnic/internal/machine/assets/toolimage"
 	"vnic.dev/vnic/internal/machine/qemu"

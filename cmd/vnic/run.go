@@ -15,9 +15,9 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"vnic.dev/vnic/cmd/vnic/internal/live"
 	"vnic.dev/vnic/internal/broker"
 	"vnic.dev/vnic/internal/job/run"
+	"vnic.dev/vnic/internal/live"
 	"vnic.dev/vnic/internal/machine/assets"
 	"vnic.dev/vnic/internal/nic/sabotage"
 	"vnic.dev/vnic/internal/report/plot"

@@ -11,13 +11,13 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"vnic.dev/vnic/cmd/vnic/internal/live"
 	"vnic.dev/vnic/internal/job/selftest"
 	"vnic.dev/vnic/internal/job/selftest/expect"
 	kreport "vnic.dev/vnic/internal/job/selftest/report"
 	kselftest "vnic.dev/vnic/internal/job/selftest/results"
 	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/limits"
+	"vnic.dev/vnic/internal/live"
 	"vnic.dev/vnic/internal/machine/assets"
 	"vnic.dev/vnic/internal/nic/sabotage"
 	"vnic.dev/vnic/internal/report/show"

@@ -14,11 +14,11 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
-	"vnic.dev/vnic/cmd/vnic/internal/live"
 	"vnic.dev/vnic/internal/gpufd"
 	"vnic.dev/vnic/internal/job/image"
 	"vnic.dev/vnic/internal/job/serve"
 	"vnic.dev/vnic/internal/lab"
+	"vnic.dev/vnic/internal/live"
 	"vnic.dev/vnic/internal/machine/assets"
 	"vnic.dev/vnic/internal/machine/qemu"
 	"vnic.dev/vnic/internal/report/show"

@@ -10,7 +10,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"vnic.dev/vnic/cmd/vnic/internal/live"
+	"vnic.dev/vnic/internal/live"
 	"vnic.dev/vnic/internal/report/show"
 	"vnic.dev/vnic/internal/report/stat"
 )

@@ -9,9 +9,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"vnic.dev/vnic/cmd/vnic/internal/live"
 	"vnic.dev/vnic/internal/broker"
 	"vnic.dev/vnic/internal/lab/labfile"
+	"vnic.dev/vnic/internal/live"
 	"vnic.dev/vnic/internal/machine/assets"
 	"vnic.dev/vnic/internal/report/pcap"
 	"vnic.dev/vnic/internal/report/show"
