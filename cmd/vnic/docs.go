@@ -14,8 +14,8 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/cobra/doc"
 
-	"vnic.dev/vnic/cmd/vnic/internal/manual"
 	"vnic.dev/vnic/internal/job/serve"
+	"vnic.dev/vnic/internal/manual"
 )
 
 // With the tag docs, which `make install` builds a program of its own with, there is a command

@@ -4,7 +4,7 @@ import (
 	"strings"
 	"testing"
 
-	"vnic.dev/vnic/cmd/vnic/internal/manual"
+	"vnic.dev/vnic/internal/manual"
 	"vnic.dev/vnic/internal/testkit"
 )
 

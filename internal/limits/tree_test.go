@@ -31,7 +31,8 @@ var waits = []string{"block", "cmd/vnic", "collective", "devmem", "gpumem", "gue
 	"internal/wire/uplink", "loader", "stack", "vfiouser", "vhostuser", "internal/access", "internal/atexit", "internal/limit",
 	"internal/gpufd", "internal/broker", "internal/terminal", "internal/spare", "internal/hints", "internal/report/plot",
 	"internal/report/labshow", "internal/report/pcap", "internal/session", "internal/job", "internal/webfile", "internal/httpserver",
-	"internal/report/stat", "internal/report/page", "internal/report/junit", "internal/report/show", "internal/live"}
+	"internal/report/stat", "internal/report/page", "internal/report/junit", "internal/report/show", "internal/live",
+	"internal/manual"}
 
 // forTests are folders below waits that only tests use, or that wait for no guest.
 var forTests = []string{"internal/machine/assets", "internal/lab/shape", "internal/devmemtest", "internal/clienttest",
