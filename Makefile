@@ -53,7 +53,7 @@ STAMP := -s -w -X vnic.dev/vnic/internal/version.stamped=$(VERSION)
 INSTALL := $(HASTE) $(WITH) go install -p $(CPUS)
 
 # All that vnic is made of, but for its main package, which carries the guest program and so comes after it.
-REST := ./cmd/vnic/internal/... github.com/schollz/progressbar/v3 github.com/spf13/cobra runtime/pprof
+REST := ./internal/job/... ./internal/live ./internal/report/... github.com/schollz/progressbar/v3 github.com/spf13/cobra runtime/pprof
 
 # The guest program goes into vnic itself: static, and with nothing in it that differs between machines. It is the only
 # program among these packages, and the first: the others are compiled while it is linked. go install compiles packages
