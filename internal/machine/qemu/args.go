@@ -278,7 +278,7 @@ func (c *Config) memory(f *files, ram []*os.File, accel Accel) []string {
 		last++
 	}
 	nodes := []string{"-numa", fmt.Sprintf("node,nodeid=0,cpus=0-%d,memdev=ram", last)}
-	var sockets []string // of each node
+	var sockets []string // sockets[n] is the name of node n's socket
 	if c.Tree == nil {
 		args = []string{"-object", f.ram("ram", c.RAMSize, ram, 0)}
 	} else {

@@ -131,7 +131,7 @@ type Machine struct {
 	physical []Extent
 	con      *console
 	conIn    net.Conn
-	conOK    chan struct{} // closed when the console has been read to its end
+	conOK    chan struct{} // closed when this process has read the console to its end
 	qmp      *qmp
 	agent    *agent.Client
 	net      []*backendSocket
@@ -142,8 +142,8 @@ type Machine struct {
 	askOne sync.Once
 	up     chan struct{} // closed when init has reported
 	done   chan struct{} // closed when the run has ended
-	err    error         // set before done is closed
-	stderr agent.Tail    // QEMU's; read after its end
+	err    error         // the run's error; watch sets it before it closes done
+	stderr agent.Tail    // the last lines of QEMU's stderr; finish reads them after QEMU has ended
 
 	record func(*RunError) *record // makes the record for Keep after KVM stopped the guest; nil: KVM was requested
 
@@ -189,7 +189,7 @@ func Start(ctx context.Context, c Config) (*Machine, error) {
 	case <-m.done:
 	}
 	m.closeRAM()
-	if m.err == nil { // it booted, and powered off at once
+	if m.err == nil { // the guest booted and then powered off at once
 		return nil, &RunError{Name: m.name, Err: ErrPowerOff, Console: proc.LastLines(m.Console(), consoleLines)}
 	}
 	return nil, m.err
