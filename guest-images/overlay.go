@@ -306,7 +306,7 @@ func (o *Overlay) library(lib, program, guest string) error {
 			}
 		}
 	}
-	// names the libraries outside the linker's default directories
+	// The cache names the libraries outside the linker's default directories.
 	if cache := "/etc/ld.so.cache"; !o.Has(cache) {
 		if st, err := os.Stat(cache); err == nil {
 			return o.file(cache, cache, st, needNone)

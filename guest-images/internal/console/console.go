@@ -56,7 +56,7 @@ func Applet([]string) int {
 	return status
 }
 
-// say prints an error, if it is one.
+// say prints an error, unless it is nil.
 func say(err error) {
 	if err != nil {
 		_, _ = fmt.Fprintln(os.Stderr, "vnic-guest:", err)

@@ -34,8 +34,9 @@ type Export struct {
 // for a bzImage, efi-virtio.rom for a virtio NIC on a user's own command line.
 var firmware = []string{"efi-virtio.rom", "kvmvapic.bin", "linuxboot_dma.bin", "multiboot_dma.bin", "pvh.bin"}
 
-// FetchCached returns the cache's QEMU and kernel, and fetches them if they are missing, even if
-// others are named or installed. Without an error the caller closes the result.
+// FetchCached returns the cache's QEMU and kernel, and fetches them if they are missing. It ignores
+// a QEMU or kernel that the user names or that this machine has installed. Without an error the
+// caller closes the result.
 func FetchCached(ctx context.Context, o Options) (*Resolved, error) {
 	o.silence()
 	dir, err := CacheDir(o)

@@ -299,7 +299,7 @@ func (m *maker) tests(ctx context.Context) error {
 			}
 			list, err := os.ReadFile(filepath.Join(ks, listName))
 			if err == nil {
-				// Before the image, whose existence shows that everything is done.
+				// Write the list before the image: if the image exists, Make considers everything done.
 				err = os.WriteFile(m.path(kind, parts)+".list", list, 0o644)
 			}
 			if err == nil && left != nil {
