@@ -21,8 +21,8 @@ const (
 	programsFile = "programs"
 )
 
-// squash is the package that makes the image. It is fetched with the other packages, because they
-// bring its libraries.
+// squash is the package that makes the image. Fetch fetches it with the other packages, because
+// they contain its libraries.
 const squash = "squashfs-tools"
 
 // squashPrograms are its programs, which the image does not include.
