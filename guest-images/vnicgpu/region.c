@@ -6,8 +6,8 @@
  * without any program's help, so no program can keep Linux waiting. A NIC that does not answer in
  * time loses the region for good.
  *
- * An invalidation either is over before the lock is taken for an answer, or finds the answer's
- * pages in the bitmap. Two concurrent invalidations send their notes one after the other: the
+ * An invalidation either is over before answer takes the lock, or finds the answer's pages in the
+ * bitmap. Two concurrent invalidations send their notes one after the other: the
  * second must not return before the NIC has released what the first one took.
  */
 #include <linux/bitmap.h>

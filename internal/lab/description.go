@@ -49,9 +49,9 @@ type Guest struct {
 	NICs []NIC
 	GPUs []GPU
 	// NICs and GPUs are below Sockets and Switches. A guest without any socket gets one socket whose
-	// host bridge forwards nothing, and below it a switch for each NIC. Below such a switch are the
-	// GPUs of which its NIC is the first that may address them. QEMU does not show this default tree
-	// to the guest.
+	// host bridge forwards nothing, and below it a switch for each NIC. Each GPU is
+	// below the switch of the first NIC that may address it. QEMU does not show this default tree to
+	// the guest.
 	Sockets       []Socket
 	Switches      []Switch
 	Interconnects []Interconnect
@@ -189,7 +189,7 @@ type Service func(*Lab) (io.Closer, error)
 const defaultMTU = 1500
 
 // PortName followed by its number is the default name of a port, and GuestName followed by its
-// number that of a guest.
+// number the default name of a guest.
 const (
 	PortName  = "port"
 	GuestName = "guest"

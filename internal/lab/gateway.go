@@ -49,7 +49,7 @@ func Gateway(o gateway.Options) Service {
 
 // The networks that guests reach through a gateway.
 const (
-	GatewayNAT      = "nat"      // this machine's network, and those of this machine's own ports that HostPorts opens
+	GatewayNAT      = "nat"      // this machine's network, and of this machine's own ports the ones that HostPorts opens
 	GatewayIsolated = "isolated" // only the other guests; the gateway still resolves their names, and forwards work
 	GatewayOff      = "off"      // there is no gateway
 )

@@ -37,8 +37,8 @@ type GPUMemory struct {
 
 // allocate makes the memory of all GPUs, which are numbered over the lab. It does so concurrently,
 // because the kernel clears each page. If the machine lacks memory for all GPUs, it makes one after
-// the other until the first failure. It returns the error of the GPU with the lowest number among
-// those that failed.
+// the other until the first failure. If several GPUs fail, it returns the error of the GPU with the
+// lowest number.
 func (l *Lab) allocate() error {
 	var specs []GPU
 	total := uint64(0)

@@ -148,7 +148,7 @@ type loadsOf struct {
 	engine, outward bool
 }
 
-// known returns the loads of this kind: stored ones, or those of loads, which it then stores, as
+// known returns the loads of this kind. The first call for a kind calls loads and stores its result:
 // trees and models do not change.
 func (p *Port) known(kind loadsOf, loads func() []Load) []Load {
 	p.loadsMu.Lock()

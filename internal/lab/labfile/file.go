@@ -4,7 +4,7 @@ import "github.com/goccy/go-yaml"
 
 // File is the content of a lab file.
 type File struct {
-	// Guests by their names, each of which begins with a letter.
+	// Guests by their names. A name begins with a letter.
 	Guests map[string]Guest `yaml:"guests"`
 	// Links from NICs to the switch that connects all NICs. A NIC that is not named here has a link
 	// without faults.

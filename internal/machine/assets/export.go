@@ -52,7 +52,7 @@ func FetchCached(ctx context.Context, o Options) (*Resolved, error) {
 }
 
 // WriteArchive makes an archive of r, a result of FetchCached: QEMU with its libraries and
-// firmware, and the kernel with x.Modules. Its cost is that of offline.Write.
+// firmware, and the kernel with x.Modules. It costs as much memory as offline.Write.
 func (r *Resolved) WriteArchive(ctx context.Context, x Export) ([]byte, error) {
 	have, err := cache{r.Cache}.load()
 	if err != nil {

@@ -36,8 +36,8 @@ type Options struct {
 	Modules  string // the module directory of Kernel; "" = $VNIC_MODULES
 	Headers  string // build tree or headers of Kernel; "" = $VNIC_HEADERS, else found (gpumodule)
 
-	KernelOnly       bool // no QEMU is needed
-	CachedQEMU       bool // only the cache's QEMU is needed, and no kernel
+	KernelOnly       bool // the caller needs no QEMU
+	CachedQEMU       bool // the caller needs only the cache's QEMU, and no kernel
 	VFIOUser         bool // QEMU must have vfio-user-pci
 	IgnoreSystemQEMU bool // ignore the QEMU of PATH
 	Offline          bool // use only the cache

@@ -43,8 +43,8 @@ type GPU struct {
 // virtio-net-pci with a vhost-user backend, or a vfio-user-pci, whose backend implements the whole
 // device.
 type Netdev struct {
-	// Connected is called once with the connection that QEMU has made, and owns it. It is called
-	// from a goroutine of the Machine and must not wait for the guest.
+	// Connected receives, and then owns, the connection that QEMU has made. A goroutine of the
+	// Machine calls it once; it must not wait for the guest.
 	Connected func(conn *net.UnixConn)
 	Path      string // the backend's socket; QEMU reconnects after a loss (vfio-user: it connects once)
 	Listens   bool   // with Path: QEMU listens there, and waits until the backend has connected; vhost-user only
@@ -99,16 +99,16 @@ type Config struct {
 	TimeLimit time.Duration // limit on the whole run; 0 = limits.Machine
 	Log       *slog.Logger  // may be nil
 
-	// Started, if not nil, is called when QEMU's process exists, before any of its output is read
-	// and any connection of its devices is accepted: it may wait, and drop privileges of this
-	// process.
+	// Start calls Started, if not nil, when QEMU's process exists, before it reads any of QEMU's
+	// output and accepts any connection of its devices: Started may wait, and drop privileges of
+	// this process.
 	Started Started
 
 	key probeKey // of the probe that chose the accelerator
 }
 
-// Started is called with QEMU's process and its monitor (QMP), through which QEMU can be made to
-// open any file. If this process is to lose these rights, Started returns replacements: signal
+// Started receives QEMU's process and its monitor (QMP), through which a client can make QEMU open
+// any file. If this process is to lose these rights, Started returns replacements: signal
 // sends signals to QEMU; instead is a connection to the monitor that may allow only the commands of
 // Commands, and monitor then belongs to Started. Without an error neither result is nil.
 type Started func(ctx context.Context, pid int, monitor net.Conn) (signal func(syscall.Signal) error,
@@ -195,7 +195,7 @@ func Start(ctx context.Context, c Config) (*Machine, error) {
 	return nil, m.err
 }
 
-// choose decides how the guest is run.
+// choose decides how QEMU runs the guest's code.
 func (c *Config) choose(ctx context.Context) (Accel, error) {
 	if c.Accel == AccelTCG {
 		return AccelTCG, nil
