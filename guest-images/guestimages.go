@@ -50,7 +50,7 @@ type Options struct {
 	GPUModule  string            // path of vnicgpu.ko, used if Modules has GPUModule; $VNIC_GPU_MODULE overrides it
 	Applets    []string          // names of links /bin/NAME to the program
 	Userland   *Userland         // u-root's commands, for UserlandDir; nil = none
-	Files      map[string]string // more files: path in the guest to path here; modes are kept
+	Files      map[string]string // more files: path in the guest to path here; the image keeps their modes
 	Program    string            // guest program; "" = $VNIC_GUEST, else the embedded one, else built with the go tool
 }
 

@@ -32,7 +32,7 @@ var ErrBadModule = errors.New("cannot be read as a module")
 // module is one kernel module for an image.
 type module struct {
 	name    string   // with underscores, as in the kernel
-	needs   []string // likewise
+	needs   []string // names of the modules on which it depends, with underscores
 	release string   // of the kernel that it was built for; "" = unknown
 	packed  []byte   // the file as found
 	content []byte   // what goes into the image; nil = built into the kernel
@@ -44,10 +44,10 @@ type module struct {
 const zstdModule = ".ko.zst"
 
 // resolve finds modules by name in a kernel's module directory, with all their dependencies. A
-// kernel package that was unpacked but not configured has no modules.dep, so dependencies are read
-// from the modules themselves.
+// kernel package that was unpacked but not configured has no modules.dep, so resolve reads
+// dependencies from the modules themselves.
 //
-// vnicgpu is read from the file gpuModule, even if dir has a module of that name.
+// It reads vnicgpu from the file gpuModule, even if dir has a module of that name.
 func resolve(dir, gpuModule string, names []string) (mods []module, err error) {
 	var index map[string]string
 	var builtin map[string]bool

@@ -25,9 +25,9 @@ var ErrTooMuch = errors.New("too much for the guest's memory")
 // maxFiles is the most files in an Overlay.
 const maxFiles = 100_000
 
-// Overlay is a user's files, as an archive that the kernel unpacks over an image. A dynamic program
-// is copied with its ELF interpreter and its libraries, to the same paths as on this machine. Files
-// are read when the archive is written. Only one goroutine at a time may use an Overlay.
+// Overlay is a user's files, as an archive that the kernel unpacks over an image. It has a
+// dynamic program together with its ELF interpreter and its libraries, at the same paths as on this
+// machine. Write reads the files' content. Only one goroutine at a time may use an Overlay.
 type Overlay struct {
 	Notes []string // messages for the user
 
@@ -93,8 +93,8 @@ func (o *Overlay) put(guest string, f newc.File, from string) {
 	}
 }
 
-// Copy adds a file or a directory of this machine. Links inside a directory are copied as links.
-// Modes are kept.
+// Copy adds a file or a directory of this machine. It copies links inside a directory as links,
+// and keeps modes.
 func (o *Overlay) Copy(host, guest string) error {
 	guest, err := guestPath(guest)
 	if err != nil {
@@ -151,7 +151,7 @@ func (o *Overlay) copyTree(host, guest string, skip func(name string) bool) erro
 	})
 }
 
-// Ours adds one of vnic's own files, at a path that is refused for a user's file, such as below
+// Ours adds one of vnic's own files, at a path that guestPath refuses for a user's file, such as below
 // /vnic.
 func (o *Overlay) Ours(host, guest string) error {
 	st, err := os.Stat(host)
@@ -212,7 +212,7 @@ func (o *Overlay) runs(host string) error {
 	return nil
 }
 
-// needs selects which libraries of a file are added.
+// needs selects which libraries of a file are added with it.
 type needs int
 
 const (
@@ -306,7 +306,7 @@ func (o *Overlay) library(lib, program, guest string) error {
 			}
 		}
 	}
-	// names the libraries outside the linker's default directories
+	// The cache names the libraries outside the linker's default directories.
 	if cache := "/etc/ld.so.cache"; !o.Has(cache) {
 		if st, err := os.Stat(cache); err == nil {
 			return o.file(cache, cache, st, needNone)

@@ -14,7 +14,7 @@ import (
 const UserlandDir = "/bbin"
 
 // The files that tools/uroot/build writes: u-root's commands as one program, the commands' names,
-// and the licences of all modules in that program, which are copied into the guest.
+// and the licences of all modules in that program, which archived puts into the guest.
 const (
 	userlandFile     = "u-root.gz"
 	userlandNames    = "u-root.txt"

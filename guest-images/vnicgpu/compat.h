@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * What older kernels, back to 6.12, lack or name differently. For kernels before 6.19, a BAR is
- * mapped by dma_map_resource, as those kernels' GPU drivers do.
+ * Functions that older kernels, back to 6.12, lack or name differently. For kernels before 6.19, the
+ * driver maps a BAR by dma_map_resource, as those kernels' GPU drivers do.
  */
 #ifndef _VNICGPU_COMPAT_H
 #define _VNICGPU_COMPAT_H
@@ -45,7 +45,7 @@ struct phys_vec {
 	size_t len;
 };
 
-/* pci_p2pdma_distance_many works without it and without a provider. */
+/* Does nothing: in these kernels pci_p2pdma_distance_many needs no initialization and no provider. */
 static inline int pcim_p2pdma_init(struct pci_dev *pdev)
 {
 	return 0;

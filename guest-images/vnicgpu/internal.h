@@ -131,7 +131,7 @@ bool vnicgpu_private_at(const struct vnicgpu *gpu, const struct page *page, u64 
 /* Moves all pages of programs to RAM, and removes their struct pages. Nobody may enter any more. */
 void vnicgpu_private_end(struct vnicgpu *gpu);
 
-/* A page was freed; free memory was allocated. Both may be called in any context. */
+/* Report that a page was freed, and that free memory was allocated. Both may be called in any context. */
 void vnicgpu_poison_left(struct vnicgpu *gpu, u64 offset);
 void vnicgpu_poison_taken(struct vnicgpu *gpu, u64 offset, u64 size);
 

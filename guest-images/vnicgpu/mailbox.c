@@ -85,7 +85,7 @@ int vnicgpu_mailbox(struct vnicgpu *gpu)
 	m->version = cpu_to_le32(VERSION);
 	m->slots = cpu_to_le32(SLOTS);
 	m->ack_ms = cpu_to_le32(gpu->ack_ms);
-	wmb(); /* all other fields are visible before the magic number */
+	wmb(); /* makes all other fields visible before the magic number */
 	WRITE_ONCE(m->magic, cpu_to_le32(MAGIC));
 	gpu->has_mailbox = true;
 unlock:
@@ -98,7 +98,7 @@ void vnicgpu_mailbox_end(struct vnicgpu *gpu)
 	if (!gpu->has_mailbox)
 		return;
 	WRITE_ONCE(mailbox_of(gpu)->magic, 0);
-	wmb(); /* before the page gets another user */
+	wmb(); /* makes the change visible before the page gets another user */
 	gen_pool_free(gpu->pool, gpu->start + gpu->mailbox, VNICGPU_MAILBOX_SIZE);
 	gpu->unanswered = NULL;
 	gpu->has_mailbox = false;
@@ -161,7 +161,7 @@ int vnicgpu_tell(struct vnicgpu *gpu, const struct vnicgpu_note *note)
 		return -ETIMEDOUT;
 	}
 	for (;;) {
-		late = ktime_after(ktime_get(), end); /* before the attempt: a sender that was descheduled tries again */
+		late = ktime_after(ktime_get(), end); /* read before take: a sender that was descheduled after it tries once more */
 		s = take(gpu);
 		if (s)
 			break;
@@ -177,21 +177,21 @@ int vnicgpu_tell(struct vnicgpu *gpu, const struct vnicgpu_note *note)
 	s->generation = cpu_to_le32(note->generation);
 	s->reason = cpu_to_le32(note->reason);
 	s->tag = cpu_to_le64(atomic64_inc_return(&tags));
-	wmb(); /* the whole note is visible, even if the CPU combines writes, before the host sees the state */
+	wmb(); /* makes the whole note visible before the state, even if the CPU combines writes */
 	WRITE_ONCE(s->state, cpu_to_le32(ASKED));
 	wmb(); /* flushes the state from the CPU's write-combining buffers */
 	for (;;) {
 		late = ktime_after(ktime_get(), end);
 		if (READ_ONCE(s->state) == cpu_to_le32(DONE))
 			break;
-		/* The answer may arrive right now. */
+		/* The host may set DONE at this moment: the cmpxchg then fails, and the note is answered. */
 		if (late && cmpxchg(&s->state, cpu_to_le32(ASKED), cpu_to_le32(GIVEN_UP)) != cpu_to_le32(DONE)) {
 			ret = -ETIMEDOUT;
 			break;
 		}
 		usleep_range(LOOK_MIN, LOOK_MAX);
 	}
-	rmb(); /* what the NIC wrote to the pages is visible */
+	rmb(); /* makes the NIC's writes to the pages visible to this CPU */
 	if (!ret)
 		WRITE_ONCE(s->state, cpu_to_le32(FREE));
 	spin_lock(&gpu->slots_lock);

@@ -328,8 +328,8 @@ static void gpu_remove(struct pci_dev *pdev)
 	vnicgpu_regions_end(gpu);
 	vnicgpu_private_end(gpu);
 	/*
-	 * All mappings belong to open files, and none is made any more (gpu_fault). Several device
-	 * nodes may exist.
+	 * All mappings belong to open files, and gpu_fault makes no new ones. Several device nodes may
+	 * exist.
 	 */
 	mutex_lock(&gpu->lock);
 	list_for_each_entry(f, &gpu->files, list)

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Detects writes to pages of the GPU that programs have given up: for tests of NICs that confirm
- * that they have released a page. Each page is filled with one byte when it is freed, and checked
- * when it is allocated again and when a program asks.
+ * Detects writes to pages of the GPU after programs have freed them: for tests of NICs that confirm
+ * that they have released a page. The driver fills each page with one byte when it is freed, and
+ * checks it when it is allocated again and at each VNICGPU_POISON call.
  */
 #include <linux/mm.h>
 #include <linux/sched.h>

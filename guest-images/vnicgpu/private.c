@@ -267,7 +267,7 @@ int vnicgpu_migrate(struct vnicgpu *gpu, struct vnicgpu_migrate *arg)
 
 		if (fatal_signal_pending(current))
 			return -EINTR;
-		if (READ_ONCE(gpu->gone)) /* its removal waits for us */
+		if (READ_ONCE(gpu->gone)) /* the GPU's removal waits for this call */
 			return -ENODEV;
 		ret = mmap_read_lock_killable(mm);
 		if (ret)
@@ -278,7 +278,7 @@ int vnicgpu_migrate(struct vnicgpu *gpu, struct vnicgpu_migrate *arg)
 			return -EFAULT;
 		}
 		next = min3((unsigned long)end, vma->vm_end, addr + BATCH * PAGE_SIZE);
-		/* Pages of files and of shared memory are not moved. */
+		/* Only pages of anonymous memory move: no pages of files and of shared memory. */
 		ret = vma_is_anonymous(vma) ? move_batch(gpu, vma, addr, next, to_gpu, &moved) : 0;
 		mmap_read_unlock(mm);
 		if (ret)
@@ -289,7 +289,7 @@ int vnicgpu_migrate(struct vnicgpu *gpu, struct vnicgpu_migrate *arg)
 	return 0;
 }
 
-/* Only a change during the lookup matters: vnicgpu_where then starts again. */
+/* Linux calls this for a change of the pages. Only a change during the lookup matters: look then starts again. */
 static bool where_invalidate(struct mmu_interval_notifier *n, const struct mmu_notifier_range *range,
 			     unsigned long seq)
 {
@@ -328,7 +328,7 @@ static int look(struct vnicgpu *gpu, struct hmm_range *range)
 			ret = -EINTR;
 			break;
 		}
-		if (READ_ONCE(gpu->gone)) { /* its removal waits for us */
+		if (READ_ONCE(gpu->gone)) { /* the GPU's removal waits for this call */
 			ret = -ENODEV;
 			break;
 		}

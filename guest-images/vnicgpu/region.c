@@ -6,8 +6,8 @@
  * without any program's help, so no program can keep Linux waiting. A NIC that does not answer in
  * time loses the region for good.
  *
- * An invalidation either is over before the lock is taken for an answer, or finds the answer's
- * pages in the bitmap. Two concurrent invalidations send their notes one after the other: the
+ * An invalidation either is over before answer takes the lock, or finds the answer's pages in the
+ * bitmap. Two concurrent invalidations send their notes one after the other: the
  * second must not return before the NIC has released what the first one took.
  */
 #include <linux/bitmap.h>
@@ -29,12 +29,12 @@
 #define MAX_REGIONS	16 /* per file */
 #define MAX_FAULT	64 /* pages */
 
-/* After this many attempts that an invalidation spoiled, half as many pages are requested. */
+/* After this many attempts that an invalidation spoiled, the driver requests half as many pages. */
 #define PATIENCE 16
 
 struct region {
 	struct mmu_interval_notifier notifier;
-	struct kref ref;			/* held by the file, and by users that hold no lock of its lists */
+	struct kref ref;			/* the file's reference, and one per user that holds no lock of a list with the region */
 	struct vnicgpu *gpu;
 	struct mm_struct *mm;			/* the owner of the memory; its page tables may be gone */
 	struct list_head list;			/* entry in the file's list */
@@ -46,7 +46,7 @@ struct region {
 	struct mutex lock;			/* taken in invalidations: do not allocate memory while holding it */
 	unsigned long *mapped;			/* under lock: pages that the NIC may use */
 	u32 generation;				/* under lock: number of the last invalidation */
-	int error;				/* under lock: why no more pages are given to the NIC; 0: they are */
+	int error;				/* under lock: errno of further VNICGPU_FAULT calls; 0: the NIC still gets pages */
 	struct vnicgpu_region_stats stats;	/* under lock, except refused and the fields that are no counters */
 	atomic64_t refused;
 };
@@ -112,8 +112,8 @@ static void take_back(struct region *r, unsigned long first, unsigned long end, 
 	if (!ret)
 		return;
 	/*
-	 * No further notes are sent for this region, so that the memory's owner waits only once.
-	 * The host makes sure that the NIC stops using it.
+	 * Send no further notes for this region, so that the memory's owner waits only once. The
+	 * host makes sure that the NIC stops using the region.
 	 */
 	r->stats.timeouts++;
 	r->stats.quarantined = 1;
@@ -125,8 +125,8 @@ static void take_back(struct region *r, unsigned long first, unsigned long end, 
 }
 
 /*
- * Linux invalidates pages that the NIC may use, possibly while reclaiming memory. Pages that this
- * module moves are not exempt, because the NIC has their old places.
+ * Linux calls this when it invalidates pages of the region, possibly while reclaiming memory. It
+ * also takes pages from the NIC that this module itself moves, because the NIC has their old places.
  */
 static bool region_invalidate(struct mmu_interval_notifier *n, const struct mmu_notifier_range *range,
 			      unsigned long seq)
@@ -159,7 +159,10 @@ static const struct mmu_interval_notifier_ops region_ops = {
 	.invalidate = region_invalidate,
 };
 
-/* Gives the NIC no more pages, for this reason, and takes back those that it has. */
+/*
+ * Takes back all pages that the NIC has, with a note that contains reason, and makes further
+ * VNICGPU_FAULT calls fail with error.
+ */
 static void region_end(struct region *r, int error, u32 reason)
 {
 	mutex_lock(&r->lock);
@@ -172,7 +175,7 @@ static void region_end(struct region *r, int error, u32 reason)
 /* Closes a region that is in no file's list any more. */
 static void region_close(struct region *r)
 {
-	/* Before it leaves the GPU's list: the mailbox exists until then. */
+	/* Call this before the region leaves the GPU's list: until then the mailbox exists. */
 	region_end(r, -ENOENT, VNICGPU_REASON_CLOSED);
 	mmu_interval_notifier_remove(&r->notifier);
 	mutex_lock(&r->gpu->regions_lock);
@@ -309,7 +312,7 @@ void vnicgpu_regions_end(struct vnicgpu *gpu)
 	struct region *r;
 	bool found;
 
-	/* A concurrent close of one region need not wait for all regions. */
+	/* Release the lock for each region: a concurrent close of one region need not wait for all. */
 	do {
 		found = false;
 		mutex_lock(&gpu->regions_lock);
@@ -349,7 +352,7 @@ static u64 invalid(int error)
 	return VNICGPU_ENTRY_INVALID | (u64)-error << VNICGPU_ENTRY_ERRNO;
 }
 
-/* Returns the entry for a present page. An invalidation of it waits for our lock. */
+/* Returns the entry for a present page. Under the region's lock, for which an invalidation of the page waits. */
 static u64 entry_of(const struct vnicgpu *gpu, unsigned long pfn)
 {
 	struct page *page = hmm_pfn_to_page(pfn);
@@ -364,8 +367,8 @@ static u64 entry_of(const struct vnicgpu *gpu, unsigned long pfn)
 	if (pfn & HMM_PFN_WRITE) {
 		entry |= VNICGPU_ENTRY_WRITE;
 		/*
-		 * The NIC sets no dirty bit in page tables. Without this, a clean page under
-		 * MADV_FREE would be dropped.
+		 * The NIC sets no dirty bit in page tables. Without this call Linux would drop a
+		 * clean page under MADV_FREE.
 		 */
 		folio_mark_dirty(page_folio(page));
 	}
@@ -373,9 +376,9 @@ static u64 entry_of(const struct vnicgpu *gpu, unsigned long pfn)
 }
 
 /*
- * Makes n pages present. For private pages of the owner Linux only returns their places, even if
- * they are to be written and may not be, as after a fork. These are then faulted in as for a CPU,
- * which moves them to RAM.
+ * Makes n pages present. For pages in the GPU Linux only returns their places, even if the NIC wants
+ * to write to them and they are read-only, as after a fork. The function then faults these pages in
+ * as for a CPU, which moves them to RAM.
  */
 static int fault_range(struct hmm_range *range, unsigned long addr, unsigned long n, unsigned long *pfns)
 {
@@ -399,7 +402,7 @@ static int fault_range(struct hmm_range *range, unsigned long addr, unsigned lon
 		range->start = addr + (i << PAGE_SHIFT);
 		range->end = range->start + (k << PAGE_SHIFT);
 		range->hmm_pfns = pfns + i;
-		/* EBUSY if it moved pages, because that called the notifier; the next attempt finds them moved. */
+		/* EBUSY if this call moved pages, which called the notifier; the next attempt finds them in RAM. */
 		ret = hmm_range_fault(range);
 	}
 	range->dev_private_owner = owner;
@@ -407,8 +410,8 @@ static int fault_range(struct hmm_range *range, unsigned long addr, unsigned lon
 }
 
 /*
- * Makes n pages of a vma present. If one page fails, Linux fails the whole range: then each page is
- * requested alone. EBUSY: there was an invalidation.
+ * Makes n pages of a vma present. If one page fails, Linux fails the whole range: the function then
+ * requests each page alone. EBUSY: there was an invalidation.
  */
 static int fault_vma(struct hmm_range *range, unsigned long addr, unsigned long n, unsigned long *pfns, u64 *entries)
 {
@@ -432,7 +435,7 @@ static int fault_vma(struct hmm_range *range, unsigned long addr, unsigned long 
 
 /*
  * Makes n pages from addr on present: pfns gets their places, and entries the errors of the pages
- * without a valid pfn. Only private memory of the program is accepted: page faults of other memory
+ * without a valid pfn. It accepts only private memory of the program: page faults of other memory
  * may wait for another program (FUSE), and removal of the GPU would wait with them.
  */
 static int fault_pages(struct hmm_range *range, struct mm_struct *mm, unsigned long addr, unsigned long n,
@@ -517,7 +520,7 @@ static int fault(struct region *r, struct mm_struct *mm, struct vnicgpu_fault *a
 	do {
 		if (fatal_signal_pending(current))
 			return -EINTR;
-		if (READ_ONCE(r->gpu->gone)) /* its removal waits for us */
+		if (READ_ONCE(r->gpu->gone)) /* the GPU's removal waits for this call */
 			return -ENODEV;
 		if (READ_ONCE(r->error))
 			return r->error;
@@ -563,7 +566,7 @@ int vnicgpu_region_fault(struct vnicgpu_file *f, struct vnicgpu_fault *arg)
 	}
 	ret = fault(r, r->mm, arg, entries);
 	vnicgpu_exit(idx);
-	mmput(r->mm); /* it may be the last reference, and invalidate all pages of the program */
+	mmput(r->mm); /* may drop the last reference, which invalidates all pages of the program */
 	region_put(r);
 	if (!ret && copy_to_user(u64_to_user_ptr(arg->entries), entries, arg->count * sizeof(*entries)))
 		ret = -EFAULT;

@@ -54,8 +54,8 @@ type Alone struct {
 	Dir    string   `json:"dir"`
 	Shell  bool     `json:"shell,omitempty"` // interactive: a person uses it
 	Driver string   `json:"driver"`          // the kernel driver of the guest's interfaces
-	// OwnDriver: devmem programs drive a NIC themselves. It is that of the last interface, which is
-	// detached from the kernel if there are others.
+	// OwnDriver: devmem programs drive the NIC of the last interface themselves. If there are several
+	// interfaces, the console's applet unbinds that NIC from the kernel's driver.
 	OwnDriver bool `json:"own_driver,omitempty"`
 }
 
@@ -95,7 +95,7 @@ type Panic struct {
 	Output string `json:"output"` // the end of its stderr
 }
 
-// Op is an operation of the guest. Its result is sent as JSON. ctx ends when the host cancels the
+// Op is an operation of the guest. Serve sends its result as JSON. ctx ends when the host cancels the
 // operation or the guest powers off.
 type Op func(ctx context.Context, args json.RawMessage) (any, error)
 

@@ -18,7 +18,7 @@ type Exec struct {
 	Stdin string   `json:"stdin,omitempty"`
 }
 
-// ExecResult is the result of Run. Of longer output only the last execOutput bytes are kept.
+// ExecResult is the result of Run. Of longer output it has only the last execOutput bytes.
 type ExecResult struct {
 	Status int    `json:"status"` // exit status; -1 = ended by a signal
 	Stdout string `json:"stdout"`

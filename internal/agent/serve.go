@@ -13,8 +13,8 @@ import (
 	"vnic.dev/vnic/internal/limits"
 )
 
-// protocol is the version of the messages on the results channel, operations included. 780d5150
-// sends none and counts as version 1.
+// protocol is the version of the messages on the results channel, operations included. The vnic of
+// commit 780d5150 sends no version, which counts as version 1.
 const protocol = 2
 
 const (
@@ -25,7 +25,7 @@ const (
 	maxRunning = 1 << 10 // operations of a guest at a time
 )
 
-// opPoweroff is answered by Serve itself, which then returns.
+// opPoweroff is the operation that Serve answers itself before it returns.
 const opPoweroff = "poweroff"
 
 // ErrBusy is the error for operations that kept running after they were cancelled.

@@ -21,14 +21,14 @@ import (
 	"vnic.dev/vnic/internal/rtnl"
 )
 
-// channelFD is the agent process's descriptor of the results channel, envFD the one of its
-// agent.Env.
+// channelFD is the agent process's descriptor of the results channel, envFD its descriptor of a
+// file with its agent.Env as JSON.
 const (
 	channelFD = 3
 	envFD     = 4
 )
 
-// panicOutput is how many bytes of a dead agent's stderr are reported.
+// panicOutput is how many bytes of a dead agent's stderr init reports.
 const panicOutput = 16 << 10
 
 // runInit is process 1. It does not return: at its end it powers the machine off.
@@ -62,7 +62,7 @@ func runInit() {
 	}
 }
 
-// say prints an error of process 1, if it is one.
+// say prints an error of process 1, unless it is nil.
 func say(err error) {
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "vnic-guest: init:", err)
@@ -107,7 +107,7 @@ func mounts() error {
 		{"hugetlbfs", "/dev/hugepages", ""}, {"tmpfs", "/dev/shm", ""}, {"devpts", "/dev/pts", "mode=620,ptmxmode=666"},
 	} {
 		if files, _ := os.ReadDir(m.dir); m.dir == "/tmp" && len(files) > 0 {
-			continue // the image has files there, which a mount would hide; they are in memory too
+			continue // the image has files there, which a mount would hide; the image is in memory like a tmpfs
 		}
 		err := os.MkdirAll(m.dir, 0o755)
 		if err == nil {
@@ -215,7 +215,7 @@ func loopbackUp() error {
 	return nil
 }
 
-// runAgent is the agent's process.
+// runAgent is the main function of the agent's process.
 func runAgent() error {
 	var env agent.Env
 	ef := os.NewFile(envFD, "env")
@@ -230,9 +230,9 @@ func runAgent() error {
 	return agent.Serve(context.Background(), os.NewFile(channelFD, "results channel"), env)
 }
 
-// runAlone is process 1 of a guest without a results channel: another process runs the console's
-// program, even after an error of setUp: the program may not need the missing part, or may report
-// it.
+// runAlone is process 1 of a guest without a results channel. It starts another process, which runs
+// the console's program, even after an error of setUp: the program may not need the missing part,
+// or may report it.
 func runAlone() {
 	p, err := os.StartProcess("/proc/self/exe", []string{agent.ConsoleApplet}, &os.ProcAttr{
 		Env: append([]string{"PATH=/bin:/sbin", "HOME=/root"}, limits.Environ()...), Dir: "/",

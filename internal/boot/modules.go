@@ -40,8 +40,8 @@ func (l *loader) load(names []string) error {
 	return nil
 }
 
-// insert loads NAME.ko, or NAME.ko.zst, which the kernel unpacks. If there is neither, the module
-// is built in.
+// insert loads NAME.ko, or NAME.ko.zst, which the kernel unpacks. If there is neither file, it
+// treats the module as built in.
 func insert(base string) error {
 	flags := 0
 	f, err := os.Open(base + ".ko")

@@ -87,7 +87,7 @@ func read(ack *dhcp4.Message) (Lease, error) {
 	return l, nil
 }
 
-// hostName reports whether a name can be a host's name (RFC 1123, 2.1): it is written to files.
+// hostName reports whether a name can be a host's name (RFC 1123, 2.1): callers write it to files.
 func hostName(s string) bool {
 	const longest = 64 // Linux's
 	for _, r := range s {

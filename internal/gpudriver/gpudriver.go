@@ -123,7 +123,7 @@ func (f *File) Close() error { return os.NewSyscallError("close", unix.Close(f.f
 type Info struct {
 	Version uint32
 	Mapped  uint32 // current mappings of dma-bufs for devices
-	Size    uint64 // of the memory
+	Size    uint64 // size of the memory in bytes
 	Free    uint64 // free memory, in one piece or several
 
 	// Pages of programs: how many are in the GPU's memory; how many were moved there; and how many
@@ -131,7 +131,7 @@ type Info struct {
 	Private, ToGPU, ToRAM, Faulted, Evicted uint64
 }
 
-// Info asks the driver.
+// Info returns the driver's information about the GPU.
 func (f *File) Info() (i Info, err error) {
 	err = f.ioctl("VNICGPU_GET_INFO", getInfo, &i)
 	return i, err

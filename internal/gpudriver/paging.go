@@ -177,12 +177,12 @@ type RegionStats struct {
 	_           [3]byte
 	Mapped      uint64 // pages that the NIC may use now
 
-	Faults             uint64 // answered Faults, with
-	RAM, VRAM, Invalid uint64 // pages
+	Faults             uint64 // answered Faults; the next line counts their pages by kind
+	RAM, VRAM, Invalid uint64
 
-	Invalidations uint64 // of pages that the NIC may have used: it was notified
-	Untold        uint64 // of other pages
-	Refused       uint64 // Linux did not want to wait, and the NIC was not notified
+	Invalidations uint64 // invalidations of pages that the NIC may have used: the driver notified it
+	Untold        uint64 // invalidations of other pages
+	Refused       uint64 // invalidations that failed without a note, because Linux did not want to wait
 	Timeouts      uint64
 
 	// Waits[i] counts how often Linux waited for w microseconds for the NIC, with 2^i <= w*w <
@@ -190,7 +190,7 @@ type RegionStats struct {
 	Waits [40]uint32
 }
 
-// Stats asks the driver.
+// Stats returns the driver's counters of the region.
 func (r *Region) Stats() (s RegionStats, err error) {
 	arg := struct {
 		ID uint32
@@ -204,9 +204,9 @@ func (r *Region) Stats() (s RegionStats, err error) {
 
 // Poison checks pages that programs had in the GPU and have freed.
 type Poison struct {
-	Left   uint64 // how many, ever
-	Held   uint64 // how many of them are free now
-	Broken uint64 // how many were written to between being freed and being allocated again, ever
+	Left   uint64 // pages freed since the first call
+	Held   uint64 // pages of Left that are free now
+	Broken uint64 // pages that changed after they were freed and before they were allocated again
 }
 
 // Poison makes the driver fill freed pages, from the first call on, and check all free ones.

@@ -1,6 +1,6 @@
-// Package gpusocket gives a guest's programs memory of its GPU if that is a NUMA node's memory, as
-// a GPU's driver would: through a Unix socket, so for any language. It is for programs that open
-// Linux's devmem sockets themselves.
+// Package gpusocket gives programs of a guest memory of its GPU, if that is a NUMA node, as a GPU's
+// driver would. The programs, in any language, use a Unix socket. The package is for programs that
+// open Linux's devmem sockets themselves.
 //
 // A program connects to the socket at Path (unix(7), SOCK_SEQPACKET) and sends a size in bytes as 8
 // bytes in the machine's byte order. The answer is a number of 4 bytes: 0, and with it, as
@@ -8,9 +8,10 @@
 // mmap; or an errno. Each request gives another dma-buf. The NIC treats the memory as the GPU's
 // until the program closes the connection, or ends.
 //
-// The package has both ends: Ops registers the operation "gpu" with package agent, with which the
-// agent serves; Start is the host's call of it. Applet is the tool of that name, for guests of
-// other users. A program may send any bytes: it gets EINVAL, and others are still served.
+// The package has both ends: Ops registers the operation "gpu" with package agent, by which the
+// agent serves the socket; the host calls it by Start. Applet is a tool that serves the socket in a
+// guest without an agent. A program may send any bytes: it gets EINVAL, and the socket still serves
+// other programs.
 package gpusocket
 
 import (

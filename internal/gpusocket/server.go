@@ -22,19 +22,19 @@ const (
 	page       = 4096
 )
 
-// memory is a program's GPU memory.
+// memory is GPU memory that a program has requested.
 type memory struct {
-	fd      int          // of the dma-buf; the caller closes it after sending
-	release func() error // called when the program has gone
+	fd      int          // descriptor of the dma-buf; the caller closes it after sending
+	release func() error // frees the memory; called when the program has closed its connection
 }
 
-// server serves programs. Each has a goroutine, which owns its connection.
+// server serves programs. Each program has a goroutine, which owns its connection.
 type server struct {
 	l    *net.UnixListener
 	take func(ctx context.Context, size uint64) (*memory, error)
-	log  func(error) // set before serve
+	log  func(error) // receives errors of connections; set before serve
 
-	taking sync.Mutex // one take at a time: all count the same pages
+	taking sync.Mutex // one take at a time: concurrent ones would count the same free pages
 }
 
 // listen makes the socket, for root's programs only.
@@ -52,7 +52,7 @@ func listen(path string, take func(context.Context, uint64) (*memory, error)) (*
 	return &server{l: l, take: take, log: func(error) {}}, nil
 }
 
-// serve ends with ctx. When it has returned, all memory is released.
+// serve serves programs until ctx ends. When it has returned, all memory is released.
 func (s *server) serve(ctx context.Context) {
 	var wg sync.WaitGroup
 	defer wg.Wait()

@@ -30,8 +30,8 @@ func (c *Config) ready(ctx context.Context, links []rtnl.Link, patience time.Dur
 }
 
 // until calls f now, and after each change of links and addresses, until it returns true or an
-// error. It returns false when limit has passed. If a change interrupts f, f is called again at
-// once, within limit too.
+// error. It returns false when limit has passed. If a change interrupts f, until calls f again
+// at once, within limit too.
 func until(ctx context.Context, limit time.Duration, f func() (bool, error)) (bool, error) {
 	changes, stop, err := rtnl.Watch()
 	if err != nil {

@@ -1,32 +1,32 @@
 // Package guestnvme makes a guest an NVMe/TCP target or an initiator with its kernel's drivers,
 // nvmet-tcp and nvme-tcp (NVMe TCP Transport Specification 1.0c). It has both ends: Ops registers
-// the operations with package agent, the other functions are the host's calls of them.
+// the guest's operations with package agent, and the host calls them by the other functions.
 //
-// A target (Serve, Stop) exports block devices of its guest, which it knows by their serial
-// numbers: QEMU's disks, whose bytes are the host's (qemu.Disk). The kernel's target reads
-// and writes a block device past the page cache of its guest, so what the host has written to the
-// disk's file is what an initiator reads, and a write whose command is complete can be read in the
-// file. An initiator (Connect, Disconnect) is the judge of a target that is another's, or ours:
-// Digest and Compare read ranges, Write writes a pattern that the host can make too.
+// A target (Serve, Stop) exports block devices of its guest, which Target.Disks names by their
+// serial numbers: QEMU's disks, whose bytes are in files of the host (qemu.Disk). The kernel's
+// target bypasses the guest's page cache: an initiator reads the bytes that the host has written to
+// the disk's file, and the host can read an initiator's write in the file as soon as the write
+// command is complete. An initiator (Connect, Disconnect) tests a target, the guest kernel's or
+// another: Digest and Compare read ranges, Write writes a pattern that the host can generate too.
 //
-// The guest's network is package guestnet's: the target listens at an address that an interface of
-// the kernel has. The image needs kernel modules, which the guest's init loads: TargetModules,
-// InitiatorModules, and the interface's driver. Debian's cloud kernel 7.2.12 has nvme-core, which
-// both need, built in, and so virtio_pci; loop, brd and null_blk are not needed. Digests of
-// headers and data, TLS and authentication are off.
+// Package guestnet configures the guest's network: the target listens at an address of an interface
+// of the kernel. The image needs kernel modules, which the guest's init loads: TargetModules,
+// InitiatorModules, and the interface's driver. Debian's cloud kernel 7.2.12 has virtio_pci and
+// nvme-core, which target and initiator need, built in; loop, brd and null_blk are not needed.
+// Digests of headers and data, TLS and authentication are off.
 //
-// What was measured there (TCG, two guests of one CPU each on a host of two, disks in memfds): the
-// modules are 0.9 MB of a target's image and 0.2 MB of an initiator's; one after the other both
-// guests have booted after 10 to 14 s. Serve takes 0.1 s, Connect 0.1 to 0.4 s. Digest and Compare
-// read 15 to 20 MB/s in chunks of 1 MiB or more, 7 MB/s in chunks of 128 KiB; on the target's own
-// disk 40 to 50 MB/s. A target with a gVNIC, under the kernel's gve, works likewise. nvmet refuses
-// a disk that is read-only (EACCES): it opens block devices to write.
+// Measured with this kernel (TCG, two guests of one CPU each on a host of two, disks in memfds):
+// the modules are 0.9 MB of a target's image and 0.2 MB of an initiator's; started one after the
+// other, both guests have booted after 10 to 14 s. Serve takes 0.1 s, Connect 0.1 to 0.4 s. Digest
+// and Compare read 15 to 20 MB/s in chunks of 1 MiB or more, 7 MB/s in chunks of 128 KiB; on the
+// target's own disk 40 to 50 MB/s. A target with a gVNIC, under the kernel's gve, is as fast. nvmet
+// refuses a read-only disk (EACCES), because it opens block devices for writing.
 //
-// One target is served at a time, with 64 namespaces and 16 addresses at most. A call of the kernel
-// that waits for a peer cannot be interrupted: an operation whose context ends returns, and the
-// call ends when the kernel gives up (a connection after some minutes, a command after 30 seconds
-// and the time of Connection.LossSeconds). What it made is then taken away again. Buffers are of
-// Range.Chunk bytes, 16 MiB at most.
+// A guest serves one target at a time, with 64 namespaces and 16 addresses at most. A system call
+// that waits for a peer cannot be interrupted: an operation whose context ends returns, and its
+// system call ends when the kernel gives up (a connection after some minutes, a command after 30
+// seconds plus Connection.LossSeconds). The operation then removes a controller that the call has
+// still made. A buffer has Range.Chunk bytes, 16 MiB at most.
 package guestnvme
 
 import (
@@ -40,7 +40,7 @@ import (
 	"vnic.dev/vnic/internal/agent"
 )
 
-// TargetModules are the kernel modules of a target whose disks are QEMU's.
+// TargetModules are the kernel modules of a target that exports QEMU's disks.
 var TargetModules = []string{"virtio_blk", "configfs", "nvmet", "nvmet_tcp"}
 
 // InitiatorModules are the kernel modules of an initiator.
@@ -56,22 +56,24 @@ var (
 	opWrite      = agent.NewOperation[transfer, agent.None]("nvme.write")
 )
 
-// Target is a subsystem, and where it listens.
+// Target is an NVMe subsystem and the addresses at which it listens.
 type Target struct {
 	NQN   string           `json:"nqn"`   // NVM Express Base Specification 2.0, 4.5: "nqn.", at most 223 bytes
-	Addrs []netip.AddrPort `json:"addrs"` // of the guest's interfaces; IPv4 or IPv6 without a zone
-	// Disks are the namespaces, numbered from 1, by serial numbers, or by paths: "/dev/..."
+	Addrs []netip.AddrPort `json:"addrs"` // addresses of the guest's interfaces; IPv4 or IPv6 without a zone
+	// Disks are the block devices of the namespaces, which are numbered from 1: serial numbers, or
+	// paths "/dev/..."
 	Disks []string `json:"disks"`
 }
 
 // Port is the port of NVMe/TCP's I/O controllers (IANA's "nvme").
 const Port = 4420
 
-// Serve has a guest serve a target, all of whose addresses listen when it returns. The target that
-// is served already is no error; while another is it fails (EBUSY). If it fails nothing is changed;
-// but if ctx has ended, the target may be served all the same: Stop ends it. Errors of the guest
-// are *agent.RemoteError, in its kernel's words: EADDRNOTAVAIL for an address that the guest does
-// not have, EACCES for a read-only disk, ENODEV for a serial number that no disk has.
+// Serve makes a guest serve a target, and returns when all its addresses listen. Serve succeeds if
+// the guest already serves an equal target, and fails with EBUSY if the guest serves a different
+// one. An error leaves the guest unchanged, except after the end of ctx: then the guest may serve
+// the target, and Stop ends it. The guest's errors are *agent.RemoteError, with the kernel's text:
+// EADDRNOTAVAIL for an address that the guest does not have, EACCES for a read-only disk, ENODEV
+// for a serial number that no disk has.
 func Serve(ctx context.Context, c *agent.Client, t Target) error {
 	if err := t.check(); err != nil {
 		return err
@@ -79,32 +81,33 @@ func Serve(ctx context.Context, c *agent.Client, t Target) error {
 	return opServe.Do(ctx, c, t)
 }
 
-// Stop ends what Serve has begun, and closes its connections. A guest that serves nothing has no
-// error.
+// Stop ends the target that Serve has started, and closes its connections. Without a target Stop
+// does nothing and returns nil.
 func Stop(ctx context.Context, c *agent.Client) error { return opStop.Do(ctx, c, agent.None{}) }
 
-// Connection is what an initiator connects to.
+// Connection is an address and a subsystem to which an initiator connects, with options.
 type Connection struct {
 	Addr    netip.AddrPort `json:"addr"`
-	NQN     string         `json:"nqn"`              // the subsystem's
-	HostNQN string         `json:"hostnqn"`          // the initiator's; "" = DefaultHostNQN
-	NSIDs   []uint32       `json:"nsids,omitempty"`  // namespaces that are waited for; nil: 1
-	Queues  int            `json:"queues,omitempty"` // for I/O; 0: one for each CPU
-	// LossSeconds is how long the kernel tries to connect again to a target that is lost, before
-	// commands fail; 0: 30
+	NQN     string         `json:"nqn"`              // the name of the subsystem
+	HostNQN string         `json:"hostnqn"`          // the name of the initiator; "" = DefaultHostNQN
+	NSIDs   []uint32       `json:"nsids,omitempty"`  // the namespaces for which Connect waits; nil: 1
+	Queues  int            `json:"queues,omitempty"` // I/O queues; 0: one for each CPU
+	// LossSeconds is for how long the kernel tries to reconnect to a lost target before it fails the
+	// commands; 0: 30
 	LossSeconds int `json:"loss_seconds,omitempty"`
 }
 
-// DefaultHostNQN is the name of an initiator that is given none.
+// DefaultHostNQN is the name of an initiator whose Connection has no HostNQN.
 const DefaultHostNQN = "nqn.2014-08.org.nvmexpress:uuid:766e6963-0000-4000-8000-000000000001"
 
-// Controller is what a connection has given.
+// Controller is the result of Connect.
 type Controller struct {
 	Name       string      `json:"name"`       // "nvme0"
 	Namespaces []Namespace `json:"namespaces"` // in the order of Connection.NSIDs
 }
 
-// Namespace is a block device of an initiator. Its name does not tell its number.
+// Namespace is a block device of an initiator. The number in the device's name may differ from
+// NSID.
 type Namespace struct {
 	NSID      uint32 `json:"nsid"`
 	Device    string `json:"device"`     // "nvme0n1"
@@ -112,8 +115,8 @@ type Namespace struct {
 	BlockSize uint32 `json:"block_size"` // in bytes
 }
 
-// Connect has a guest's kernel connect to a subsystem, and waits for its namespaces: until ctx
-// ends, 30 seconds at most. If it fails nothing stays connected.
+// Connect makes a guest's kernel connect to a subsystem, and waits for its namespaces, until ctx
+// ends or 30 seconds have passed. After an error the guest is not connected.
 func Connect(ctx context.Context, c *agent.Client, conn Connection) (Controller, error) {
 	if err := conn.check(); err != nil {
 		return Controller{}, err
@@ -125,8 +128,8 @@ func Connect(ctx context.Context, c *agent.Client, conn Connection) (Controller,
 	return r, err
 }
 
-// Disconnect has the kernel delete a controller of Connect's, by its name. One that is gone is no
-// error.
+// Disconnect makes the guest's kernel delete a controller that Connect has made, by its name. It
+// returns nil if the controller does not exist any more.
 func Disconnect(ctx context.Context, c *agent.Client, name string) error {
 	return opDisconnect.Do(ctx, c, controller{name})
 }
@@ -135,32 +138,33 @@ type controller struct {
 	Name string `json:"name"`
 }
 
-// Range is a part of a block device of the guest: of a Namespace's Device, or of any.
+// Range is a part of a block device of the guest, such as a Namespace's Device.
 type Range struct {
 	Device string `json:"device"`
-	Off    uint64 `json:"off"` // in bytes, whole blocks; so is Len
+	Off    uint64 `json:"off"` // in bytes, a multiple of the block size, as Len is
 	Len    uint64 `json:"len"`
-	// Chunk is how many bytes one system call takes, whole blocks, 16 MiB at most; 0: 1 MiB. A call
-	// is one command, up to what the kernel makes of it: 4 MiB of nvme-tcp's.
+	// Chunk is the number of bytes per system call, a multiple of the block size, 16 MiB at most; 0: 1
+	// MiB. The kernel makes one NVMe command of each call, or several if the chunk is larger than its
+	// limit (4 MiB for nvme-tcp).
 	Chunk int `json:"chunk,omitempty"`
-	// Buffered goes through the guest's page cache, which may hold what was read before. Without it
-	// each read asks the target (O_DIRECT).
+	// Buffered reads through the guest's page cache, which may have the blocks of an earlier read.
+	// Without it each read goes to the target (O_DIRECT).
 	Buffered bool `json:"buffered,omitempty"`
 }
 
 // transfer is the argument of opRead and opWrite.
 type transfer struct {
 	Range
-	Seed *uint64 `json:"seed,omitempty"` // nil: the digest is wanted
+	Seed *uint64 `json:"seed,omitempty"` // of the pattern; nil: opRead returns the digest
 }
 
-// readResult is that of opRead.
+// readResult is the result of opRead.
 type readResult struct {
 	SHA256 []byte `json:"sha256,omitempty"`
 	Match  uint64 `json:"match,omitempty"`
 }
 
-// Digest reads a range and gives its SHA-256.
+// Digest reads a range and returns its SHA-256.
 func Digest(ctx context.Context, c *agent.Client, r Range) (sum [sha256.Size]byte, err error) {
 	got, err := opRead.Call(ctx, c, transfer{Range: r})
 	if err != nil {
@@ -172,9 +176,9 @@ func Digest(ctx context.Context, c *agent.Client, r Range) (sum [sha256.Size]byt
 	return [sha256.Size]byte(got.SHA256), nil
 }
 
-// Compare reads a range until it differs from the pattern of seed, which begins with the device's
-// first byte (gpumem.FillAt), and gives how many bytes are the same, from the range's start: Range.Len if
-// all are.
+// Compare reads a range up to the first byte that differs from the pattern of seed, which begins at
+// the device's first byte (gpumem.FillAt). It returns the number of equal bytes from the range's
+// start: Range.Len if all are equal.
 func Compare(ctx context.Context, c *agent.Client, r Range, seed uint64) (same uint64, err error) {
 	got, err := opRead.Call(ctx, c, transfer{r, &seed})
 	if err == nil && got.Match > r.Len {
@@ -183,17 +187,17 @@ func Compare(ctx context.Context, c *agent.Client, r Range, seed uint64) (same u
 	return got.Match, err
 }
 
-// Write writes the pattern of seed, which begins with the device's first byte (gpumem.FillAt), and has the
-// target flush it.
+// Write writes the pattern of seed, which begins at the device's first byte (gpumem.FillAt), and
+// makes the target flush it.
 func Write(ctx context.Context, c *agent.Client, r Range, seed uint64) error {
 	return opWrite.Do(ctx, c, transfer{r, &seed})
 }
 
-// maxNQN is the longest name (NVM Express Base Specification 2.0, 4.5).
+// maxNQN is the maximum length of a name (NVM Express Base Specification 2.0, 4.5).
 const maxNQN = 223
 
-// checkNQN says what is wrong with a name. It is a directory's, and a value in a list, for the
-// kernel.
+// checkNQN returns an error for an invalid NQN. The kernel uses the name as the name of a
+// directory, and as a value in a comma-separated list.
 func checkNQN(nqn string) error {
 	if !strings.HasPrefix(nqn, "nqn.") || len(nqn) > maxNQN || strings.ContainsFunc(nqn, func(r rune) bool {
 		return r <= ' ' || r > '~' || r == '/' || r == ','

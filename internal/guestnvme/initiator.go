@@ -17,14 +17,15 @@ import (
 	"vnic.dev/vnic/internal/limits"
 )
 
-// The kernel's initiator.
+// Files of the kernel's initiator.
 const (
-	fabrics     = "/dev/nvme-fabrics" // drivers/nvme/host/fabrics.c: a line of options makes a controller
+	fabrics     = "/dev/nvme-fabrics" // drivers/nvme/host/fabrics.c: writing a line of options makes a controller
 	controllers = "/sys/class/nvme"
 )
 
-// options is the line (drivers/nvme/host/fabrics.c, opt_tokens). An initiator whose CPU is emulated
-// on a busy host may be late with its keep-alive command.
+// options returns the line of options for fabrics (drivers/nvme/host/fabrics.c, opt_tokens). The
+// keep-alive time-out is 30 s, because an initiator whose CPU is emulated on a busy host may send
+// the command late.
 func (c *Connection) options() string {
 	host, loss := c.HostNQN, c.LossSeconds
 	if host == "" {
@@ -41,7 +42,8 @@ func (c *Connection) options() string {
 	return s
 }
 
-// hostID is the same UUID for the same name, as the kernel wants it: version 8 (RFC 9562, 5.8).
+// hostID returns a UUID that depends only on the name, because the kernel requires one ID per name:
+// version 8 (RFC 9562, 5.8).
 func hostID(nqn string) string {
 	b := sha256.Sum256([]byte(nqn))
 	b[6], b[8] = b[6]&0x0f|0x80, b[8]&0x3f|0x80
@@ -72,7 +74,7 @@ func connect(ctx context.Context, c Connection) (r Controller, err error) {
 	return r, nil
 }
 
-// create has the kernel connect, and gives the controller's name.
+// create makes the kernel connect to a subsystem, and returns the controller's name.
 func create(options string) (name string, err error) {
 	f, err := os.OpenFile(fabrics, os.O_RDWR, 0)
 	if err != nil {
@@ -95,7 +97,7 @@ func create(options string) (name string, err error) {
 	return "", fmt.Errorf("%s says %q", fabrics, b[:n])
 }
 
-// disconnect takes a controller away.
+// disconnect deletes a controller.
 func disconnect(ctx context.Context, c controller) (none agent.None, err error) {
 	if !plain.MatchString(c.Name) {
 		return none, fmt.Errorf("controller %q: %w", c.Name, unix.EINVAL)
@@ -103,7 +105,7 @@ func disconnect(ctx context.Context, c controller) (none agent.None, err error) 
 	return within(ctx, func() (agent.None, error) { return none, remove(c.Name) }, nil)
 }
 
-// remove waits until the controller is gone.
+// remove deletes a controller, and returns when it is gone; no error if it does not exist.
 func remove(name string) error {
 	err := set(filepath.Join(controllers, name), "delete_controller", "1")
 	if errors.Is(err, os.ErrNotExist) {
@@ -112,7 +114,7 @@ func remove(name string) error {
 	return err
 }
 
-// removeSoon waits for a moment only: the target may be gone.
+// removeSoon calls remove, and waits at most limits.Initiator, because the target may be gone.
 func removeSoon(name string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), limits.Initiator.Here())
 	defer cancel()
@@ -122,12 +124,13 @@ func removeSoon(name string) error {
 
 var (
 	plain = regexp.MustCompile(`^[a-z0-9]+$`) // the name of a device
-	// A namespace of a controller: of a subsystem that may have several, it is a path to the block
-	// device, which is the subsystem's, and has no C.
+	// pathName matches the name of a namespace below a controller. If the subsystem may have several
+	// controllers, the name has a C: it is a path to the block device, which belongs to the subsystem
+	// and whose name has no C.
 	pathName = regexp.MustCompile(`^(nvme[0-9]+)(c[0-9]+)?(n[0-9]+)$`)
 )
 
-// find looks for the namespace of that number.
+// find looks below the controller for the namespace with number n.NSID, and fills in n; false: it is not ready.
 func (n *Namespace) find(controller string) bool {
 	entries, _ := os.ReadDir(filepath.Join(controllers, controller))
 	for _, e := range entries {
@@ -143,14 +146,14 @@ func (n *Namespace) find(controller string) bool {
 	return false
 }
 
-// sizes are a block device's, in bytes; 0: unknown. The kernel counts sectors of 512 bytes whatever
-// its blocks are.
+// sizes returns a block device's size and block size, in bytes; 0: unknown. The kernel counts the
+// size in sectors of 512 bytes, whatever the block size is.
 func sizes(device string) (size uint64, block uint32) {
 	dir := filepath.Join("/sys/block", device)
 	return 512 * number(filepath.Join(dir, "size")), uint32(number(filepath.Join(dir, "queue/logical_block_size")))
 }
 
-// number reads one from a file; 0: there is none.
+// number reads a number from a file; 0: there is none.
 func number(path string) uint64 {
 	b, err := os.ReadFile(path)
 	if err != nil {
@@ -160,8 +163,8 @@ func number(path string) uint64 {
 	return v
 }
 
-// within runs a call that the kernel may hold up for as long as it likes. If ctx ends first it goes
-// on, and late gets what it gives after all.
+// within runs f, a call that may wait in the kernel for any time. If ctx ends first, within returns
+// and f goes on; if f then succeeds, late gets its result.
 func within[V any](ctx context.Context, f func() (V, error), late func(V)) (V, error) {
 	type result struct {
 		v   V

@@ -28,13 +28,14 @@ func Ops() {
 	})
 }
 
-// Chunks of a range.
+// Default and maximum of Range.Chunk.
 const (
 	defaultChunk = 1 << 20
 	maxChunk     = 16 << 20
 )
 
-// open opens the range's device, and gives a buffer that direct I/O can use. size is the device's.
+// open opens the range's device for direct I/O or buffered, and allocates a buffer for a chunk. It
+// also completes the range by check.
 func (r *Range) open(flags int) (f *os.File, buf []byte, err error) {
 	if !plain.MatchString(r.Device) {
 		return nil, nil, fmt.Errorf("device %q: %w", r.Device, unix.EINVAL)
@@ -59,8 +60,8 @@ func (r *Range) open(flags int) (f *os.File, buf []byte, err error) {
 	return f, buf, nil
 }
 
-// check completes the range and says what is wrong with it, on a device of this size with blocks of
-// this size.
+// check sets a default Chunk, and returns an error for a range that does not fit a device of this
+// size, or is not a multiple of this block size.
 func (r *Range) check(size uint64, block uint32) error {
 	if r.Chunk == 0 {
 		r.Chunk = defaultChunk
@@ -77,7 +78,7 @@ func (r *Range) check(size uint64, block uint32) error {
 	return nil
 }
 
-// each calls f with the range's parts, in their order.
+// each calls f for the range's chunks, in their order.
 func (r *Range) each(ctx context.Context, buf []byte, f func(b []byte, off uint64) error) error {
 	for done := uint64(0); done < r.Len; {
 		if err := ctx.Err(); err != nil {
@@ -92,10 +93,10 @@ func (r *Range) each(ctx context.Context, buf []byte, f func(b []byte, off uint6
 	return nil
 }
 
-// errDiffers ends a comparison.
+// errDiffers ends a comparison at the first different byte.
 var errDiffers = errors.New("differs")
 
-// read reads the range for its digest, or until it differs from the pattern.
+// read reads the range: to its end for its digest, or until it differs from the pattern.
 func (t *transfer) read(ctx context.Context) (r readResult, err error) {
 	f, buf, err := t.open(os.O_RDONLY)
 	if err != nil {

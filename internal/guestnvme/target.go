@@ -20,23 +20,24 @@ import (
 	"vnic.dev/vnic/internal/undo"
 )
 
-// The kernel's target as it is configured (Linux drivers/nvme/target/configfs.c).
+// The directories in which the kernel's target is configured (Linux
+// drivers/nvme/target/configfs.c).
 const (
 	configfs = "/sys/kernel/config"
 	nvmet    = configfs + "/nvmet"
 )
 
-// steps are the steps that undo what was configured.
+// steps are the steps that undo a target's configuration.
 type steps struct{ undo.Stack }
 
-// server has the guest's target.
+// server holds the state of the guest's target.
 type server struct {
 	mu   sync.Mutex
-	now  *Target // under mu; nil: none
-	undo steps   // under mu: of now
+	now  *Target // under mu: the served target; nil: none
+	undo steps   // under mu: the steps that end the target
 }
 
-// serve does all of it or nothing.
+// serve configures the target, or, after an error, nothing.
 func (s *server) serve(ctx context.Context, t Target) (none agent.None, err error) {
 	if err := t.check(); err != nil {
 		return none, err
@@ -65,7 +66,8 @@ func (s *server) stop(context.Context, agent.None) (none agent.None, err error) 
 	return none, err
 }
 
-// configure makes the subsystem and its ports, and gives what takes back as much of it as there is.
+// configure makes the subsystem and its ports. It returns the steps that undo its changes, also
+// after an error.
 func (t *Target) configure(ctx context.Context) (u steps, err error) {
 	if err := mountConfigfs(); err != nil {
 		return u, err
@@ -112,7 +114,7 @@ func (u *steps) mkdir(dir string) error {
 	return nil
 }
 
-// namespace makes a namespace of a block device. The kernel opens the device when it is enabled.
+// namespace makes a namespace of a block device and enables it, by which the kernel opens the device.
 func (u *steps) namespace(dir, device string) error {
 	err := u.mkdir(dir)
 	if err == nil {
@@ -127,8 +129,8 @@ func (u *steps) namespace(dir, device string) error {
 	return err
 }
 
-// port makes a port and links the subsystem into it, at which the kernel listens, in the network
-// namespace of this thread.
+// port makes a port and links the subsystem into it: then the kernel listens at the port's address,
+// in the network namespace of this thread.
 func (u *steps) port(dir string, a netip.AddrPort, subsystem string) error {
 	if err := u.mkdir(dir); err != nil {
 		return err
@@ -151,7 +153,7 @@ func (u *steps) port(dir string, a netip.AddrPort, subsystem string) error {
 	return nil
 }
 
-// set writes an attribute, all of it at once.
+// set writes an attribute by one system call.
 func set(dir, name, value string) error {
 	f, err := os.OpenFile(filepath.Join(dir, name), os.O_WRONLY, 0)
 	if err != nil {
@@ -164,7 +166,7 @@ func set(dir, name, value string) error {
 	return nil
 }
 
-// findDisk gives the device of a disk by its serial number, or by its path.
+// findDisk returns the device of a disk, which disk names by its serial number or by its path.
 func findDisk(ctx context.Context, disk string) (path string, err error) {
 	if strings.HasPrefix(disk, "/") {
 		return disk, nil
@@ -196,7 +198,7 @@ func findDisk(ctx context.Context, disk string) (path string, err error) {
 	return path, nil
 }
 
-// poll waits until f says that it is so: sysfs sends no events for what is asked here.
+// poll calls f repeatedly until f returns true or ctx ends: sysfs sends no events for these conditions.
 func poll(ctx context.Context, f func() bool) error {
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()

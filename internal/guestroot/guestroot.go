@@ -1,9 +1,10 @@
-// Package guestroot gives a guest a root file system besides its own: images on read-only disks, each below a directory
-// of the first one, under a layer of memory that takes what is written. It is both ends: Ops registers the operation
-// with package agent, Mount is the host's call of it. From then on it is the root of the agent and of all that it
-// starts; of the agent's own program nothing is there any more but what it has in memory.
+// Package guestroot replaces a guest's root file system by images on read-only disks: the first
+// image is the root, the others are mounted at directories below it. Each has a layer of memory
+// above it, which takes all writes. The package has both ends: Ops registers the operation with
+// package agent, and the host calls it by Mount. After Mount the agent, and all programs that it
+// starts, have the new root; the file of the agent's own program is not in it.
 //
-// Memory that is written to is the guest's; nothing of the images changes, so any number of guests share them.
+// The layers of memory belong to the guest. The images do not change, so any number of guests share them.
 //
 // The package is not API (README, Stability).
 package guestroot
@@ -27,18 +28,18 @@ import (
 // Modules are the kernel modules that a guest needs, unless they are built in. Images must be squashfs.
 var Modules = []string{"virtio_blk", "squashfs", "overlay"}
 
-// Dir is where the root is made.
+// Dir is the directory at which Mount assembles the new root.
 const Dir = "/newroot"
 
-// ModprobeName is the name of the applet that the kernel has load modules, which the guest's image has to have: it runs
-// modprobe of the new root.
+// ModprobeName is the name of the applet that the kernel starts to load modules. It runs the new
+// root's modprobe. The guest's image must have the applet.
 const ModprobeName = "vnic-modprobe"
 
 // Image is a squashfs on a disk of the guest.
 type Image struct {
-	Serial string `json:"serial"` // of the disk
-	// At is where the image is mounted, below the root: "/ks"; "" for the first one. It hides an earlier image at the
-	// same place.
+	Serial string `json:"serial"` // serial number of the disk
+	// At is the directory below the root at which the image is mounted, as "/ks"; "" for the first
+	// one. Files of the image hide files of earlier images with the same At.
 	At string `json:"at"`
 }
 
@@ -52,7 +53,7 @@ func Ops() {
 	agent.RegisterApplet(ModprobeName, modprobe)
 }
 
-// Mount has a guest mount images, and make them its root. It is called once.
+// Mount makes a guest mount images, and make them its root. Call it once.
 func Mount(ctx context.Context, c *agent.Client, images []Image) error {
 	return mountRoot.Do(ctx, c, images)
 }
@@ -61,7 +62,7 @@ func mountAll(ctx context.Context, images []Image) error {
 	if len(images) == 0 || images[0].At != "" {
 		return errors.New("the first image has to be the root")
 	}
-	lower := map[string][]string{} // at each place, the last one first
+	lower := map[string][]string{} // image directories for each place, the last image first
 	var places []string
 	for i, im := range images {
 		disk, err := WaitDisk(ctx, im.Serial)
@@ -93,7 +94,7 @@ func mountAll(ctx context.Context, images []Image) error {
 		to := filepath.Join(Dir, m.to)
 		if _, err := os.Stat(to); err != nil {
 			if err := os.Mkdir(to, 0o755); err != nil {
-				continue // a directory of sysfs that this kernel has not: it has no such file system either
+				continue // this kernel's sysfs lacks the directory, so the kernel lacks the file system too
 			}
 		}
 		err := unix.Mount(m.kind, to, m.kind, 0, m.options)
@@ -107,7 +108,7 @@ func mountAll(ctx context.Context, images []Image) error {
 	return switchRoot()
 }
 
-// layer mounts images at a directory, with a layer of memory above them.
+// layer mounts images at the directory to, below a writable layer of memory.
 func layer(lower []string, upper, to string) error {
 	if err := MountAt("tmpfs", upper, "tmpfs", 0, "size=75%"); err != nil {
 		return err
@@ -121,7 +122,7 @@ func layer(lower []string, upper, to string) error {
 		strings.Join(lower, ":"), upper, upper))
 }
 
-// MountAt makes a directory and mounts a file system of a kind there.
+// MountAt makes the directory to and mounts a file system of this kind there.
 func MountAt(source, to, kind string, flags uintptr, options string) error {
 	if err := os.MkdirAll(to, 0o755); err != nil {
 		return err
@@ -132,7 +133,8 @@ func MountAt(source, to, kind string, flags uintptr, options string) error {
 	return nil
 }
 
-// WaitDisk gives the device of a disk of this guest by its serial number, once the kernel has it: within 20 s.
+// WaitDisk waits until this guest's kernel has the disk with this serial number, up to limits.Disk,
+// and returns the disk's device.
 func WaitDisk(ctx context.Context, serial string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, limits.Disk.Here())
 	defer cancel()
@@ -146,14 +148,14 @@ func WaitDisk(ctx context.Context, serial string) (string, error) {
 		select {
 		case <-ctx.Done():
 			return "", fmt.Errorf("no disk with the serial number %s: %w", serial, unix.ENODEV)
-		case <-time.After(10 * time.Millisecond): // sysfs tells nobody
+		case <-time.After(10 * time.Millisecond): // sysfs sends no events
 		}
 	}
 }
 
-// switchRoot makes Dir the root of this process and of what it starts, as switch_root(8) does: the root of its mount
-// namespace, so that programs may make user namespaces, which those below chroot(2) may not (kernel/user_namespace.c,
-// create_user_ns).
+// switchRoot makes Dir the root of this process and of its later children, as switch_root(8) does.
+// Dir becomes the root of the mount namespace: programs may then make user namespaces, which Linux
+// forbids after chroot(2) (kernel/user_namespace.c, create_user_ns).
 func switchRoot() error {
 	if err := unix.Chdir(Dir); err != nil {
 		return &os.PathError{Op: "chdir", Path: Dir, Err: err}
@@ -167,8 +169,9 @@ func switchRoot() error {
 	return unix.Chdir("/")
 }
 
-// modprobe is the applet. The kernel starts it below the root that process 1 has, the guest's first one; that a mount
-// is above it only dot-dot tells (fs/namei.c, handle_dots).
+// modprobe is the main function of the applet. The kernel starts it in the root directory of
+// process 1, which is the guest's first root, below the mount of the new one. Only the path /..
+// leads to the new root (fs/namei.c, handle_dots).
 func modprobe(args []string) int {
 	const program = "/usr/sbin/modprobe"
 	err := unix.Chdir("/..")

@@ -1,15 +1,18 @@
-// Package guesttools gives a guest programs of Debian packages, with the libraries and files that they came with,
-// beside the guest's own, which may be of another machine with another libc. It is both ends: Ops registers the
-// operation and the applet with package agent, Mount is the host's call.
+// Package guesttools makes programs of Debian packages, with the libraries and files of these
+// packages, available in a guest, beside the guest's own programs, which may be of another
+// distribution with another libc. It has both ends: Ops registers the operation and the applet with
+// package agent in the guest, and the host calls Mount.
 //
-// The packages are an image on a read-only disk, or in a file of a guest under somebody else's QEMU. Their programs run
-// below a second root (Root), which has the image's /usr over the guest's, and all else of the guest's: its other
-// directories are bound there, with what is mounted in them now and later. So a program finds its loader, libraries and
-// data where it was built to find them, and works on the guest's files; the guest's own programs do not see any of it.
-// In BinDir is a script for each program, which has the applet run it there.
+// The packages are in an image on a read-only disk, or in a file of a guest whose QEMU vnic did not
+// start. Their programs run in a chroot (Root), in which /usr is the image's /usr over the guest's,
+// and all other directories are the guest's: they are bind mounts, with present and later mounts in
+// them. So a program finds its loader, libraries and data at the paths for which it was built, and
+// works on the guest's files; the guest's own programs do not see the packages. BinDir has a script
+// for each program, by which the applet runs the program in Root.
 //
-// The image is read as far as it is used; of the guest's memory nothing is taken but what the kernel caches. Names of
-// programs come from the host. What the guest's root may be changed to does not matter to anybody else.
+// The guest's kernel reads only the used blocks of the image, and caches them; fill copies some
+// files of the packages into the guest's memory. The host names the programs. Changes to the
+// guest's root affect only this guest.
 //
 // The package is not API (README, Stability).
 package guesttools
@@ -41,19 +44,21 @@ var (
 
 const dir = "/vnic/tools"
 
-// Places in the guest.
+// Directories in the guest.
 const (
 	BinDir = dir + "/bin"
 	Root   = dir + "/root"
 )
 
-// ConfigPath is where a guest without a host at a results channel has its Config, if it is to have tools.
+// ConfigPath is the file with the Config of a guest without a results channel, if the guest has
+// tools.
 const ConfigPath = "/vnic/tools.json"
 
-// AppletName is the name of the applet that scripts of BinDir are for, which the guest's image has to have.
+// AppletName is the name of the applet that runs BinDir's scripts. The guest's image must have the
+// applet.
 const AppletName = "vnic-tool"
 
-// Config says what a guest gets.
+// Config is the images and programs of a guest.
 type Config struct {
 	Images   []Image   `json:"images"`
 	Programs []Program `json:"programs"`
@@ -61,13 +66,14 @@ type Config struct {
 
 // Image is a squashfs on a disk of the guest, or in a file of its own.
 type Image struct {
-	Serial string `json:"serial,omitempty"` // of the disk
+	Serial string `json:"serial,omitempty"` // serial number of the disk
 	File   string `json:"file,omitempty"`
-	// At is where it is, below Root: "/ks". The first one's is "": the packages.
+	// At is the directory of the image below Root, as "/ks"; "" for the first image, which has the
+	// packages.
 	At string `json:"at"`
 }
 
-// Program is one of BinDir.
+// Program is a program with a script in BinDir.
 type Program struct {
 	Name string `json:"name"`
 	Path string `json:"path"` // below Root
@@ -81,10 +87,12 @@ func Ops() {
 	agent.RegisterApplet(AppletName, applet)
 }
 
-// Mount has a guest mount images and make BinDir. It is called once, after the guest's network is there.
+// Mount makes a guest mount images and fill BinDir. Call it once, after the guest has configured
+// its network.
 func Mount(ctx context.Context, a *agent.Client, c Config) error { return mountTools.Do(ctx, a, c) }
 
-// MountAlone does as Mount, in a guest that has its configuration and the images in files; without, it does nothing.
+// MountAlone does the same as Mount, in a guest that has its Config and images in files; without
+// ConfigPath it does nothing.
 func MountAlone() error {
 	b, err := os.ReadFile(ConfigPath)
 	if errors.Is(err, os.ErrNotExist) {
@@ -103,7 +111,7 @@ func MountAlone() error {
 	return nil
 }
 
-// device gives the block device of an image.
+// device returns the path of the image's block device.
 func (im *Image) device(ctx context.Context) (string, error) {
 	if im.File == "" {
 		return guestroot.WaitDisk(ctx, im.Serial)
@@ -130,7 +138,7 @@ func mount(ctx context.Context, c Config) error {
 			return err
 		}
 	}
-	// What is mounted in the guest's directories from now on is seen below Root, too.
+	// Mounts that the guest makes in its directories from now on also appear below Root.
 	if err := unix.Mount("", "/", "", unix.MS_SHARED|unix.MS_REC, ""); err != nil {
 		return &os.PathError{Op: "mount --make-rshared", Path: "/", Err: err}
 	}
@@ -143,7 +151,7 @@ func mount(ctx context.Context, c Config) error {
 	if err := bindAll("/", Root); err != nil {
 		return err
 	}
-	if err := bindAll(images[0], Root); err != nil { // what the guest has not: /opt, say
+	if err := bindAll(images[0], Root); err != nil { // directories that the guest lacks, such as /opt
 		return err
 	}
 	for i, im := range c.Images[1:] {
@@ -158,11 +166,13 @@ func bind(from, to string) error {
 	return guestroot.MountAt(from, to, "", unix.MS_BIND|unix.MS_REC, "")
 }
 
-// usr are the directories below /usr that a system with a merged /usr also has at the root.
+// usr are the directories below /usr that a distribution with a merged /usr also has in the root
+// directory, as links.
 var usr = []string{"bin", "sbin", "lib", "lib64"}
 
-// system mounts the directories of Root that have the packages' files: /usr, with the guest's files below the
-// packages', and /etc and /var, which are the guest's with the packages' files added.
+// system mounts the directories of Root that contain the packages' files: /usr, in which the
+// packages' files hide the guest's, and /etc, after it has copied the packages' missing files into
+// the guest's /etc and /var.
 func system(image string) error {
 	if err := overlay(filepath.Join(Root, "usr"), filepath.Join(image, "usr"), "/usr"); err != nil {
 		return err
@@ -184,12 +194,12 @@ func system(image string) error {
 			return err
 		}
 	}
-	// The guest's ld.so.cache is of the machine that its programs are from.
+	// The guest's ld.so.cache lists the guest's libraries: an empty file hides it in Root.
 	etc := filepath.Join(Root, "etc")
 	if err := bind("/etc", etc); err != nil {
 		return err
 	}
-	if err := unix.Mount("", etc, "", unix.MS_PRIVATE, ""); err != nil { // else the mount to come were the guest's, too
+	if err := unix.Mount("", etc, "", unix.MS_PRIVATE, ""); err != nil { // else the guest sees the next mount
 		return &os.PathError{Op: "mount --make-private", Path: etc, Err: err}
 	}
 	if cache := filepath.Join(etc, "ld.so.cache"); exists(cache) {
@@ -209,7 +219,8 @@ func exists(path string) bool {
 	return err == nil
 }
 
-// overlay mounts directories over one another, read-only; earlier ones hide later ones. The first must exist.
+// overlay mounts directories over one another at to, read-only; an earlier one hides files of later
+// ones. The first must exist.
 func overlay(to string, lower ...string) error {
 	lower = slices.DeleteFunc(lower, func(d string) bool {
 		st, err := os.Lstat(d)
@@ -221,13 +232,13 @@ func overlay(to string, lower ...string) error {
 	return guestroot.MountAt("overlay", to, "overlay", unix.MS_RDONLY, "lowerdir="+strings.Join(lower, ":"))
 }
 
-// Bounds of what fill copies into the guest's memory, of one directory.
+// Bounds of the files that fill copies from one directory into the guest's memory.
 const (
 	fillBytes = 8 << 20
 	fillFiles = 2_000
 )
 
-// fill copies to a directory what it lacks of another.
+// fill copies the files and directories that to lacks from from.
 func fill(from, to string) error {
 	if !exists(from) {
 		return os.MkdirAll(to, 0o755)
@@ -270,8 +281,8 @@ func fill(from, to string) error {
 	})
 }
 
-// bindAll binds the directories of a root below another one that has no such name yet: what a system has at its root,
-// and ours, stays.
+// bindAll binds each directory of from into to, unless to already has an entry of that name. It
+// skips usr's directories and vnic's own.
 func bindAll(from, to string) error {
 	entries, err := os.ReadDir(from)
 	if err != nil {
@@ -298,7 +309,7 @@ func bindAll(from, to string) error {
 	return nil
 }
 
-// scripts makes BinDir.
+// scripts writes the scripts of BinDir.
 func scripts(programs []Program) error {
 	if err := os.MkdirAll(BinDir, 0o755); err != nil {
 		return err
@@ -315,7 +326,7 @@ func scripts(programs []Program) error {
 	return nil
 }
 
-// applet runs the program that a script names, the first argument, with the others.
+// applet runs the program of a script: args are the script's path and the program's arguments.
 func applet(args []string) int {
 	if len(args) == 0 {
 		_, _ = fmt.Fprintf(os.Stderr, "%s: not to be started by hand: it runs the programs of %s\n", AppletName, BinDir)
@@ -325,7 +336,7 @@ func applet(args []string) int {
 	return 126
 }
 
-// run replaces this process by the program. It returns only with an error.
+// run replaces this process by the program that the script args[0] names. It returns only an error.
 func run(args []string) error {
 	text, err := os.ReadFile(args[0])
 	if err != nil {
@@ -352,7 +363,7 @@ func run(args []string) error {
 	return &os.PathError{Op: "exec", Path: program, Err: err}
 }
 
-// catchUp binds directories that the guest's root has got since.
+// catchUp binds directories that the guest has made in its root since Mount.
 func catchUp() error {
 	lock, err := os.OpenFile(dir+"/lock", os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
@@ -365,8 +376,8 @@ func catchUp() error {
 	return bindAll("/", Root)
 }
 
-// loopDevice puts a file behind a free loop device (loop(4)), for reading. The caller is the only one that
-// asks for loop devices: between the two ioctls another process could take the same one.
+// loopDevice attaches a file to a free loop device (loop(4)), read-only. No other process of the
+// guest may allocate a loop device meanwhile: between the two ioctls it could get the same one.
 func loopDevice(file string) (string, error) {
 	control, err := os.OpenFile("/dev/loop-control", os.O_RDWR, 0)
 	if err != nil {

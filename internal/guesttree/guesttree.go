@@ -1,6 +1,6 @@
-// Package guesttree has a guest say what its kernel sees of PCI: the tree above its NICs and GPUs, and what of it
-// decides about peer to peer. It is both ends: Ops registers the operation "tree" with package agent, Read is the
-// host's call of it.
+// Package guesttree reads the PCI devices that a guest's kernel sees: the tree above its NICs and
+// GPUs, with the properties that decide about peer to peer. It has both ends: Ops registers the
+// operation "tree" with package agent, and the host calls it by Read.
 //
 // The package is not API (README, Stability).
 package guesttree
@@ -15,13 +15,13 @@ import (
 	"vnic.dev/vnic/internal/lab/pcie/host"
 )
 
-// Tree is what a guest sees.
+// Tree is the tree that a guest's kernel sees.
 type Tree struct {
 	*pcie.Tree
-	Ends []string // NICs and GPUs, as 0000:13:00.0, in the order of buses
+	Ends []string // addresses of NICs and GPUs, as 0000:13:00.0, in the order of buses
 }
 
-// seen is a Tree on its way.
+// seen is a Tree as the guest sends it.
 type seen struct {
 	Nodes []pcie.Node `json:"nodes"`
 	Ends  []string    `json:"ends"`
@@ -47,7 +47,7 @@ func read(proc, sys string) (s seen, err error) {
 	return s, nil
 }
 
-// Read asks a guest.
+// Read asks a guest for its tree.
 func Read(ctx context.Context, c *agent.Client) (*Tree, error) {
 	s, err := readTree.Call(ctx, c, agent.None{})
 	if err != nil {
@@ -56,7 +56,7 @@ func Read(ctx context.Context, c *agent.Client) (*Tree, error) {
 	return s.tree()
 }
 
-// tree checks what a guest says.
+// tree makes a Tree of a guest's answer, or returns an error if the answer is invalid.
 func (s *seen) tree() (*Tree, error) {
 	t, err := pcie.New(s.Nodes)
 	if err != nil {
@@ -70,7 +70,7 @@ func (s *seen) tree() (*Tree, error) {
 	return &Tree{t, s.Ends}, nil
 }
 
-// Bus is the number of the bus that an endpoint is on; -1: its name is none of a PCI device.
+// Bus returns the bus number in the address of an endpoint; -1: the name is not a PCI address.
 func Bus(name string) int {
 	var domain, bus int
 	if n, _ := fmt.Sscanf(name, "%x:%x:", &domain, &bus); n < 2 {

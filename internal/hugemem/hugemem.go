@@ -36,8 +36,8 @@ type page struct {
 	addr uint64 // physical
 }
 
-// AllocDMA allocates contiguous memory that remains until Free, and returns its physical address:
-// whole small pages, at most a huge page.
+// AllocDMA allocates physically contiguous memory, and returns it with its physical address. It
+// rounds size up to whole small pages; at most it is a huge page. The memory remains until Free.
 func (m *Memory) AllocDMA(size int) (b []byte, addr uint64, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -1,8 +1,9 @@
-// Package inuse gives a device to one program at a time, and tells a second program which process has it.
+// Package inuse lets only one program at a time use a device. Another program gets an error that
+// names the process that uses the device.
 //
-// A program that has a device listens at an abstract Unix socket of the device's name (unix(7)): the kernel frees the
+// A program that uses a device listens at an abstract Unix socket of the device's name (unix(7)): the kernel frees the
 // name when the process ends, in whatever way, and returns the process's id (SO_PEERCRED). Names belong to a network
-// namespace, as interfaces do. With a kernel without Unix sockets, any number of programs may have a device.
+// namespace, as interfaces do. With a kernel without Unix sockets, any number of programs may use a device.
 package inuse
 
 import (
@@ -18,12 +19,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// nameLen is the most bytes of an abstract name: sockaddr_un.sun_path, less its leading zero byte, and one that
-// unix.SockaddrUnix keeps for itself.
+// nameLen is the maximum length of an abstract name in bytes: the length of sockaddr_un.sun_path,
+// less its leading zero byte, and less one byte that unix.SockaddrUnix reserves.
 const nameLen = 106
 
-// Claim takes a device for this process until the claim is closed. If a process has it, this one or another, the error
-// is EBUSY and names the process.
+// Claim reserves a device for this process until the caller closes the claim. If this or another
+// process has already claimed it, the error is EBUSY and names that process.
 func Claim(device string) (io.Closer, error) {
 	name := "vnic-device:" + device
 	if len(name) > nameLen {
@@ -48,12 +49,12 @@ func Claim(device string) (io.Closer, error) {
 		holder(addr), unix.EBUSY)
 }
 
-// closer is a claim, as the function that ends it.
+// closer is a claim: the function that releases it.
 type closer func() error
 
 func (c closer) Close() error { return c() }
 
-// holder returns the process that listens at an address, in words.
+// holder describes the process that listens at an address.
 func holder(addr unix.Sockaddr) string {
 	const unknown = "another process"
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
@@ -61,7 +62,7 @@ func holder(addr unix.Sockaddr) string {
 		return unknown
 	}
 	defer func() { _ = unix.Close(fd) }()
-	if err := unix.Connect(fd, addr); err != nil { // its backlog is full, or it has just ended
+	if err := unix.Connect(fd, addr); err != nil { // the listener's backlog is full, or it has just ended
 		return unknown
 	}
 	cred, err := unix.GetsockoptUcred(fd, unix.SOL_SOCKET, unix.SO_PEERCRED)
@@ -78,7 +79,7 @@ func holder(addr unix.Sockaddr) string {
 	return who
 }
 
-// program returns the name of a process's program, as it was started, or "".
+// program returns the name by which a process's program was started, or "".
 func program(pid int) string {
 	b, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
 	first, _, _ := bytes.Cut(b, []byte{0})
@@ -88,19 +89,20 @@ func program(pid int) string {
 	return filepath.Base(string(first))
 }
 
-// shared are the devices that this process has by Share.
+// shared are the devices that this process has claimed by Share.
 var shared = struct {
 	mu   sync.Mutex
 	uses map[string]*use
 }{uses: map[string]*use{}}
 
-// use is the claim of a device, and how many shares of it are open.
+// use is the claim of a device, and the number of open shares of it.
 type use struct {
 	io.Closer
 	n int
 }
 
-// Share is Claim, but this process may have the device several times: others may have it when all claims are closed.
+// Share is Claim, but this process may share a device several times. Another process can claim the
+// device when all shares are closed.
 func Share(device string) (io.Closer, error) {
 	shared.mu.Lock()
 	defer shared.mu.Unlock()

@@ -10,6 +10,6 @@
 // registered with it.
 //
 // The package is for guests that run nothing else: it changes the machine's huge pages and network
-// settings, and undoes only what Close says. It knows the driver, gve, by name, and leaves device
-// memory sockets to package devmem/kernel.
+// settings, and undoes only the changes that Close names. Its only driver is gve. Package devmem/kernel
+// implements device memory sockets.
 package kernelnic

@@ -58,7 +58,7 @@ func (g *guard) note(sign byte, id uint32) error {
 	return err
 }
 
-// close ends the guard, which unregisters the buffers that are left.
+// close ends the guard, which unregisters the buffers that are still registered.
 func (g *guard) close() error {
 	if g == nil {
 		return nil

@@ -67,7 +67,8 @@ func bringUp(name string, mtu int, addrs []netip.Prefix) (mac net.HardwareAddr, 
 	return link.HardwareAddr, link.Index, added, nil
 }
 
-// addRoutes adds default routes through the interface. The kernel removes them with its addresses.
+// addRoutes adds default routes through the interface. The kernel removes IPv4 routes together with
+// the interface's last IPv4 address.
 func addRoutes(index int, gateways []netip.Addr) error {
 	for _, g := range gateways {
 		if err := rtnl.AddDefaultRoute(index, g, 0); err != nil && !errors.Is(err, unix.EEXIST) {

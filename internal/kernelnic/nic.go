@@ -64,9 +64,9 @@ type NIC struct {
 	undo    undo.Stack // for Close
 }
 
-// Open brings the interface up, takes GPU memory and opens the device. Only one process can have it
-// open: EBUSY names the process that has. One process can open it several times, each time with a
-// separate window.
+// Open brings the interface up, takes GPU memory and opens the device. While a process has the
+// interface open without MemoryOnly, another such Open fails with EBUSY and names that process. One
+// process can open the interface several times, each time with a separate window.
 func Open(ctx context.Context, o Options) (n *NIC, err error) {
 	n = &NIC{name: o.Interface, memory: new(hugemem.Memory)}
 	defer func() {
@@ -138,7 +138,7 @@ func Open(ctx context.Context, o Options) (n *NIC, err error) {
 	return n, nil
 }
 
-// takeWindow takes memory of a GPU as the window, and verifies that it is that GPU's.
+// takeWindow takes memory of a GPU as the window, and verifies that the window belongs to that GPU.
 func (n *NIC) takeWindow(ctx context.Context, gpu *int, size uint64) error {
 	gpus, err := n.channel.ctl.GPUs(ctx)
 	if err != nil {
@@ -175,8 +175,8 @@ func (n *NIC) takeWindow(ctx context.Context, gpu *int, size uint64) error {
 	return n.checkWindow(ctx)
 }
 
-// checkWindow lets an engine write to both ends of each extent, and checks that the CPU reads what
-// was written.
+// checkWindow makes an engine write to both ends of each extent, and checks that the CPU reads the
+// written bytes.
 func (n *NIC) checkWindow(ctx context.Context) error {
 	for i, e := range n.window.extents {
 		for j, off := range []uint64{e.Off, e.Off + e.Size - devmem.PageSize} {

@@ -11,8 +11,8 @@ import (
 )
 
 // NewDriverWindow allocates size bytes, rounded up to huge pages or to the whole memory, from a GPU
-// with the driver vnicgpu. The GPU's PCI device is found by maps, which says where GPU gpu's memory
-// is in the guest.
+// with the driver vnicgpu. It finds the GPU's PCI device by maps, which lists the guest-physical
+// addresses of GPU gpu's memory.
 func NewDriverWindow(gpu int, size uint64, maps []control.GPUMap) (w *Window, err error) {
 	if size == 0 || size > 1<<46 {
 		return nil, fmt.Errorf("window of %d bytes: %w", size, unix.EINVAL)

@@ -48,8 +48,8 @@ type Window struct {
 	inUse int // under mu: dma-bufs and registrations that were not released
 }
 
-// NewWindow takes size bytes, rounded up to huge pages, from a node. maps says where the node's
-// memory lies in the memory of GPU gpu.
+// NewWindow takes size bytes, rounded up to huge pages, from a node. maps lists which
+// guest-physical addresses of the node are which offsets in the memory of GPU gpu.
 func NewWindow(gpu, node int, size uint64, maps []control.GPUMap) (w *Window, err error) {
 	if size == 0 || size > 1<<46 {
 		return nil, fmt.Errorf("window of %d bytes: %w", size, unix.EINVAL)
@@ -74,7 +74,7 @@ func NewWindow(gpu, node int, size uint64, maps []control.GPUMap) (w *Window, er
 	if err := unix.Ftruncate(w.fd, int64(length)); err != nil {
 		return w, os.NewSyscallError("ftruncate", err)
 	}
-	// udmabuf requires these seals
+	// udmabuf requires these seals.
 	if _, err := unix.FcntlInt(uintptr(w.fd), unix.F_ADD_SEALS, unix.F_SEAL_SHRINK|unix.F_SEAL_GROW); err != nil {
 		return w, os.NewSyscallError("seal", err)
 	}

@@ -18,53 +18,58 @@ import (
 	"vnic.dev/vnic/internal/wire"
 )
 
-// MaxPorts is how many ports a lab has: the last byte of an address says which one it is, and some
-// are the gateway's and broadcast. MaxGPUs is how many GPUs there are in all.
+// MaxPorts is the maximum number of ports of a lab: the last byte of an address is the port's
+// number plus 1, and some values of it are the gateway's address and broadcast. MaxGPUs is the
+// maximum number of GPUs of all guests together.
 const (
 	MaxPorts = 250
 	MaxGPUs  = dma.MaxGPUs
 )
 
-// MinRAM is the least RAM of a guest that vnic boots, in bytes; maxRAM and maxCPUs are the other
-// bounds of such a guest.
+// MinRAM is the least RAM, in bytes, of a guest that vnic boots; maxRAM and maxCPUs are the maximum
+// RAM and number of CPUs of such a guest.
 const (
 	MinRAM  = 192 << 20
 	maxRAM  = 4 << 40
 	maxCPUs = 64
 )
 
-// Description describes a lab. A lab that was made of it shares nothing with it.
+// Description describes a lab. Open copies it: later changes of a Description do not change the
+// lab.
 type Description struct {
 	Guests []Guest
 	NoP2P  bool // no NIC reaches GPU memory: payload is bounced through host memory
-	// Scale is how many times slower than their rates say all links and memories with a rate are; 0: 1.
+	// Scale is the factor by which all links and memories with a rate are slower than their rates; 0: 1.
 	Scale float64
 }
 
 // Guest is the hardware of one guest.
 type Guest struct {
-	Name string // for messages; "": guest0, guest1, ...
+	Name string // the name in messages; "": guest0, guest1, ...
 	NICs []NIC
 	GPUs []GPU
-	// NICs and GPUs are below Sockets and Switches. A guest without any socket has one that forwards nothing, and below it
-	// a switch for each NIC; below the switch are the GPUs for which that NIC is the first that may address them. No QEMU
-	// shows these to the guest.
+	// NICs and GPUs are below Sockets and Switches. A guest without any socket gets one socket whose
+	// host bridge forwards nothing, and below it a switch for each NIC. Each GPU is
+	// below the switch of the first NIC that may address it. QEMU does not show this default tree to
+	// the guest.
 	Sockets       []Socket
 	Switches      []Switch
 	Interconnects []Interconnect
-	// Driver is the driver of its GPUs: DriverNode, which is the default, or DriverVNICGPU. With DriverVNICGPU QEMU always
-	// shows the tree to the guest, as the guest's kernel decides by it which NIC reaches which GPU.
+	// Driver is the driver of the guest's GPUs: DriverNode, which is the default, or DriverVNICGPU. With
+	// DriverVNICGPU QEMU always shows the tree to the guest, because the guest's kernel decides by the
+	// tree which NIC reaches which GPU.
 	Driver string
-	// IOMMU makes the guest's kernel translate the addresses that its NICs use, by an IOMMU of QEMU's: their maps come and
-	// go with each buffer. All NICs of such a guest are gVNICs, and its GPUs are NUMA nodes.
+	// IOMMU gives the guest QEMU's IOMMU: the guest's kernel maps each buffer for its NICs before the
+	// transfer and unmaps it afterwards, and the NICs' addresses are translated. All NICs of such a
+	// guest are gVNICs, and its GPUs are NUMA nodes.
 	IOMMU bool
 }
 
 // Socket is a CPU socket: a NUMA node with a host bridge.
 type Socket struct {
 	Name    string
-	Routing pcie.Routing // what the host bridge forwards between its ports, and between itself and others
-	DRAM    float64      // rate of its memory, in bytes a second, reads and writes together; 0: nothing is said of it
+	Routing pcie.Routing // which requests the host bridge forwards between its ports, and to and from other host bridges
+	DRAM    float64      // rate of its memory, in bytes a second, reads and writes together; 0: the description has none
 }
 
 // Interconnect is the link between two sockets.
@@ -79,57 +84,63 @@ type Switch struct {
 	Slot
 }
 
-// Slot is where something is plugged in: a root port of a socket, or a downstream port of a switch.
+// Slot is the place of a device in the tree: a root port of a socket, or a downstream port of a
+// switch.
 type Slot struct {
-	Below    string    // the name of a socket or a switch of the guest
-	Link     pcie.Link // zero: nothing is said of it
+	Below    string    // the name of the guest's socket or switch that has the port
+	Link     pcie.Link // zero: the description has no link
 	Redirect bool      // the port redirects requests between endpoints upstream (ACS)
 }
 
-// NIC is a network device, and its port on the switch. Of the zero NIC only Model is wanting.
+// NIC is a network device, and its port on the switch. A NIC with a Model and no other field is
+// complete.
 type NIC struct {
-	// of its port, for logs, counters and captures; "": port0, port1, ... counted over all guests
+	// name of its port, in logs, counters and captures; "": port0, port1, ... counted over all guests
 	Name       string
 	Model      string       // Virtio or GVE
 	MAC        wire.MAC     // zero: MAC(i) of port i
-	Addr4      netip.Prefix // what the guest is meant to have; zero: Addr4(i)
+	Addr4      netip.Prefix // the address that the guest should configure; zero: Addr4(i)
 	Addr6      netip.Prefix // zero: Addr6(i)
-	Rate       float64      // of its wire, bytes a second in each direction; 0: nothing is said of it
-	QueuePairs int          // 0: the model's
-	GPUs       []int        // which of the guest's GPUs it may address, by number; nil: all of them
+	Rate       float64      // rate of its wire, in bytes a second in each direction; 0: the description has none
+	QueuePairs int          // 0: the model's default
+	GPUs       []int        // numbers of the guest's GPUs that it may address; nil: all of them
 	NICOptions
-	Slot Slot // of a guest with sockets; zero of one that may address no GPU: none, on the root complex
-	// Hotplug says that it can be removed while the guest runs, also where it is below a switch: QEMU's guest then sees a
-	// link of 2.5 GT/s and one lane there, whatever Slot says. Of Virtio, and of a guest with sockets.
+	Slot Slot // only with sockets; zero for a NIC that may address no GPU: it is on the root complex
+	// Hotplug makes the NIC removable while the guest runs, also below a switch: the guest then sees a
+	// link of 2.5 GT/s and one lane there, whatever Slot.Link is. Only a Virtio NIC of a guest with
+	// sockets can have it.
 	Hotplug bool
-	// Timestamps offers the driver timestamps of what it receives, which has a price (gve.Options). Of GVE.
+	// Timestamps offers receive timestamps to the driver, at a cost (gve.Options). Only a GVE NIC can
+	// have it.
 	Timestamps bool
-	// Link is impairment, in either direction, and which source addresses the guest's frames may have. Its Identity is
-	// completed: nil stands for MAC alone.
+	// Link is the impairment in each direction, and which source addresses the guest's frames may
+	// have. Open adds the NIC's MAC to its Identity; a nil Identity allows this MAC alone.
 	Link wire.LinkOptions
-	// Sabotage is a fault that the NIC is made with (package internal/nic/sabotage); nil: none.
+	// Sabotage is the fault that the NIC has from its start (package internal/nic/sabotage); nil: none.
 	Sabotage *nic.Sabotage
 }
 
-// NICOptions are what users set of a NIC by a flag, for all NICs of a command, or in a lab file.
+// NICOptions are the settings of a NIC that users set by a flag, for all NICs of a command, or in a
+// lab file.
 type NICOptions struct {
-	MTU    int // in bytes, with which the guest begins; 0: 1500
-	MaxMTU int // to which the guest may raise its MTU; 0: MTU
-	// RSCUsecs is how many microseconds a received frame of a TCP flow waits for more of the flow, to become one packet
-	// with them; 0: only frames of one batch become one packet.
+	MTU    int // the guest's first MTU, in bytes; 0: 1500
+	MaxMTU int // the maximum to which the guest may raise its MTU; 0: MTU
+	// RSCUsecs is how many microseconds the NIC holds a received TCP frame to merge later frames of
+	// the same flow with it into one packet; 0: the NIC merges only frames of one batch.
 	RSCUsecs int
-	// XDP makes the NIC offload nothing that the guest receives, no checksums and no merged segments: only then Linux's
-	// virtio_net takes native XDP programs. Of Virtio in QEMU; a gVNIC's driver takes them after GVEBeforeXDP.
+	// XDP disables all receive offloads of the NIC, checksums and merged segments: only then Linux's
+	// virtio_net accepts native XDP programs. Only a Virtio NIC in QEMU can have it; a gVNIC's driver
+	// accepts such programs after the commands in GVEBeforeXDP.
 	XDP bool
 }
 
 // GPU is memory that is neither the guest's RAM nor its CPUs'. How the guest sees it follows from
 // the model of the first NIC that may address it (Model.Node).
 type GPU struct {
-	Name   string // "": that of the first NIC that may address it
-	Memory uint64 // bytes: a power of two from 4 KiB; where it is a NUMA node, a multiple of 2 MiB
-	Slot   Slot   // of a guest with sockets
-	// Hotplug is as a NIC's, of a GPU that is no NUMA node.
+	Name   string // "": the name of the first NIC that may address it
+	Memory uint64 // bytes: a power of two from 4 KiB; for a NUMA node a multiple of 2 MiB
+	Slot   Slot   // only with sockets
+	// Hotplug makes the GPU removable, as NIC.Hotplug does; a GPU that is a NUMA node cannot have it.
 	Hotplug bool
 }
 
@@ -145,56 +156,60 @@ func Uniform(n int, nic NIC, gpuMemory uint64) (d Description) {
 	return d
 }
 
-// DefaultStorm is a bound of Options.Storm that no guest meets which does nothing wrong.
+// DefaultStorm is a value for Options.Storm that only a faulty guest exceeds.
 const DefaultStorm = 5000
 
-// Options are what of a lab is not described.
+// Options are the settings of a lab that are not part of its Description.
 type Options struct {
-	// how long Close waits for connections to end by themselves, where each QEMU has been ended
-	// before; limits.GuestEnd is longer on a slow machine
+	// how long Close waits for connections to end by themselves, after the caller has ended each QEMU;
+	// a value of limits.GuestEnd is stretched on a slow machine
 	Farewell time.Duration
 	Log      *slog.Logger // nil: none
 	Services []Service
-	Poll     int  // threads that serve all virtio NICs by polling (nic.Pollers); 0: a thread sleeps at each queue
-	Hot      bool // they never sleep
-	Flows    int  // rows of each NIC's account of flows (nic.Port.FlowAccount); 0: none is kept
-	// Storm is wire.LinkOptions.Storm of each port that has none of its own, and of uplinks
+	Poll     int  // number of polling threads for all virtio NICs (nic.Pollers); 0: one sleeping thread per queue
+	Hot      bool // the threads of Poll never sleep
+	Flows    int  // rows of each NIC's table of flows (nic.Port.FlowAccount); 0: no table
+	// Storm is the wire.LinkOptions.Storm of uplinks and of each port whose NIC.Link sets none.
 	Storm int
-	// FrontendMemory is how many bytes the files may occupy that a frontend shares, or has shared in the same connection
-	// (Port.Serve); 0: as many as it likes.
+	// FrontendMemory is the maximum size, in bytes, of the files that a frontend shares, or has shared
+	// in the same connection (Port.Serve); 0: no limit.
 	FrontendMemory uint64
-	// Sharing looks how a frontend has a file mapped, in the place of dma.SharingOf (dma.Space.SetSharing); nil: that.
+	// Sharing replaces dma.SharingOf, which finds out how a frontend has mapped a file
+	// (dma.Space.SetSharing); nil: SharingOf.
 	Sharing func(pid int, dev, ino uint64) dma.Sharing
-	// Note gets what the user should know of a guest's frames, as that they are dropped; nil: Log gets it, as a warning
+	// Note receives messages for the user about a guest, such as that its frames are dropped; nil: Log
+	// gets them as warnings.
 	Note func(port, text string)
 }
 
-// Service is something else that is on the switch, a gateway or a capture: it is made when all
-// ports are there, and closed, last one first, before they go.
+// Service opens something else on the switch, such as a gateway or a capture. Open calls it when
+// all ports exist, and Close closes the services, the last one first, before the ports.
 type Service func(*Lab) (io.Closer, error)
 
 const defaultMTU = 1500
 
-// PortName and its number is a port that has no other name, as GuestName is of a guest.
+// PortName followed by its number is the default name of a port, and GuestName followed by its
+// number the default name of a guest.
 const (
 	PortName  = "port"
 	GuestName = "guest"
 )
 
-// MAC is the address of port i: 02:76:6e:69:00:01 is the first.
+// MAC returns the default address of port i: 02:76:6e:69:00:01 for port 0.
 func MAC(i int) wire.MAC { return wire.MAC{0x02, 0x76, 0x6e, 0x69, 0x00, byte(i + 1)} }
 
-// Addr4 is the IPv4 address of the guest at port i: 10.118.110.1/24 is the first.
+// Addr4 returns the default IPv4 address of the guest at port i: 10.118.110.1/24 for port 0.
 func Addr4(i int) netip.Prefix {
 	return netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 118, 110, byte(i + 1)}), 24)
 }
 
-// Addr6 is its IPv6 address: fd76:6e69::1/64 is the first.
+// Addr6 returns the default IPv6 address of the guest at port i: fd76:6e69::1/64 for port 0.
 func Addr6(i int) netip.Prefix {
 	return netip.PrefixFrom(netip.AddrFrom16([16]byte{0: 0xfd, 1: 0x76, 2: 0x6e, 3: 0x69, 15: byte(i + 1)}), 64)
 }
 
-// Check says what is wrong with the description, in terms of flags, as a user gives them.
+// Check returns an error for the first fault of the description, worded in terms of the flags that
+// users set.
 func (d *Description) Check() error {
 	ports, gpus := 0, 0
 	for _, g := range d.Guests {
@@ -241,17 +256,17 @@ func (g *Guest) CheckMachine(ram uint64, cpus int) error {
 	return nil
 }
 
-// wrong is an error of a field of the guest's own.
+// wrong returns an error about a field of the guest itself.
 func (g *Guest) wrong(key, value, format string, args ...any) error {
 	return &FieldError{Guest: g.Name, Key: key, Value: value, Text: fmt.Sprintf(format, args...)}
 }
 
-// wrongNIC is an error of a field of NIC i.
+// wrongNIC returns an error about a field of NIC i.
 func (g *Guest) wrongNIC(i int, key, value, text string) error {
 	return &FieldError{Guest: g.Name, Part: "nics", Index: i, Name: g.NICs[i].Name, Key: key, Value: value, Text: text}
 }
 
-// checkNIC says what is wrong with NIC i, if it is not what depends on the guest's tree.
+// checkNIC checks the fields of NIC i that do not depend on the guest's tree.
 func (g *Guest) checkNIC(i int) error {
 	n, gpus := &g.NICs[i], len(g.GPUs)
 	wrong := func(key string, value any, format string, args ...any) error {
@@ -296,21 +311,21 @@ func (g *Guest) checkNIC(i int) error {
 	return nil
 }
 
-// WhyNoXDP says why a gVNIC does not have NIC.XDP (drivers/net/ethernet/google/gve/gve_main.c,
+// WhyNoXDP is the error text for a gVNIC with NIC.XDP (drivers/net/ethernet/google/gve/gve_main.c,
 // gve_verify_xdp_configuration).
 const WhyNoXDP = "leave it out: in the guest gve's driver takes native XDP programs after " + GVEBeforeXDP +
 	", without tcp-data-split and with an MTU of at most 2034"
 
-// GVEBeforeXDP are the commands in a guest after which gve's driver takes native XDP programs.
+// GVEBeforeXDP are the commands after which the gve driver of a guest accepts native XDP programs.
 const GVEBeforeXDP = "ethtool -K eth0 rx-gro-hw off, ethtool -G eth0 rx-buf-len 2048 and ethtool -L eth0 rx 2 tx 2 " +
 	"(half of the queues)"
 
-// wrongGPU is an error of a field of GPU i.
+// wrongGPU returns an error about a field of GPU i.
 func (g *Guest) wrongGPU(i int, key, value, text string) error {
 	return &FieldError{Guest: g.Name, Part: "gpus", Index: i, Name: g.GPUs[i].Name, Key: key, Value: value, Text: text}
 }
 
-// checkGPUs looks at GPUs as the NICs that may address them show them to the guest.
+// checkGPUs checks each GPU against the model of the first NIC that may address it.
 func (g *Guest) checkGPUs() error {
 	for i, gpu := range g.GPUs {
 		owner := g.owner(i)
@@ -344,12 +359,13 @@ const hugePage = 2 << 20
 // Reaches reports whether the NIC may address GPU i of its guest.
 func (n *NIC) Reaches(i int) bool { return n.GPUs == nil || slices.Contains(n.GPUs, i) }
 
-// owner is the first NIC that may address GPU i: the GPU is below the same PCIe switch; -1: none.
+// owner returns the first NIC that may address GPU i, which is below the same PCIe switch in a
+// default tree; -1: none.
 func (g *Guest) owner(i int) int {
 	return slices.IndexFunc(g.NICs, func(n NIC) bool { return n.Reaches(i) })
 }
 
-// Complete gives a copy in which every name, address and size is set.
+// Complete returns a copy in which every name, address and size is set.
 func (d *Description) Complete() (c Description) {
 	c.NoP2P, c.Scale = d.NoP2P, cmp.Or(d.Scale, 1)
 	port := 0
@@ -371,7 +387,7 @@ func (d *Description) Complete() (c Description) {
 		for j := range g.GPUs {
 			owner := g.owner(j)
 			name := g.NICs[owner].Name
-			for k := range j { // another of the same NIC has the name already
+			for k := range j { // another GPU of the same NIC already has the name
 				if g.owner(k) == owner {
 					name = fmt.Sprint(g.NICs[owner].Name, ".", j)
 				}
@@ -383,10 +399,10 @@ func (d *Description) Complete() (c Description) {
 	return c
 }
 
-// MemoryError says that there is not enough memory for a GPU, and what to do.
+// MemoryError reports that there is not enough memory for a GPU, and advises the user.
 type MemoryError struct {
-	Size uint64 // bytes of the GPU
-	GPUs int    // of the lab
+	Size uint64 // size of the GPU, in bytes
+	GPUs int    // number of GPUs of the lab
 	Err  error
 }
 
@@ -398,8 +414,8 @@ func (e *MemoryError) Error() string {
 	return fmt.Sprintf("--gpu-memory %s: %v: %s", FormatBytes(e.Size), e.Err, fix)
 }
 
-// Unwrap gives the system's error.
+// Unwrap returns the system's error.
 func (e *MemoryError) Unwrap() error { return e.Err }
 
-// ErrClosed is a port's whose lab has been closed.
+// ErrClosed is the error of a port whose lab has been closed.
 var ErrClosed = errors.New("port closed")

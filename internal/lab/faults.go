@@ -14,21 +14,23 @@ import (
 	"vnic.dev/vnic/internal/wire"
 )
 
-// Fault is one setting that changes in a lab that runs: `vnic lab set KIND NAME KEY=VALUE`, or the
-// script of a lab file. An impairment is also a key of `links` in a lab file, and may be a flag.
+// Fault is one setting that changes in a running lab, by `vnic lab set KIND NAME KEY=VALUE` or by
+// the script of a lab file. An impairment is also a key of `links` in a lab file, and may be a flag.
 type Fault struct {
 	Kind, Key string
-	Example   string // of a value
-	Help      string // what it does, without a full stop
-	Flag      string // the unit that help shows for the flag of this name, which is for all links; "": no flag
-	// Value gives the field of an impairment. nil: it is no impairment, and parse reads its value.
+	Example   string // an example of a value
+	Help      string // the effect, without a full stop
+	Flag      string // the unit in the help of the flag with the name Key, which sets all links; "": there is no such flag
+	// Value returns the value of an impairment in im. nil: the fault is no impairment, and parse reads
+	// its value.
 	Value func(im *wire.Impairment) Value
 	parse func(value string) (change, error)
-	// unable is the reason why a port cannot do it, before anything is changed. nil: all can.
+	// unable returns the reason why a port does not support the fault; Apply calls it before it
+	// changes anything. nil: all ports support it.
 	unable func(p *Port) error
 }
 
-// change makes a port, or its guest, do something. Lab.changing is held.
+// change applies a fault to a port, or to its guest. The caller holds Lab.changing.
 type change func(l *Lab, p *Port) error
 
 // Kinds of faults.
@@ -38,10 +40,10 @@ const (
 	KindGPU  = "gpu"
 )
 
-// removal is the key without a value: it takes a NIC or a GPU away from its guest.
+// removal is the key, without a value, that removes a NIC or a GPU from its guest.
 const removal = "remove"
 
-// faults has all faults. Impairments have the names that tc-netem gives them, where it has them.
+// faults lists all faults. An impairment has tc-netem's name for it, if tc-netem has it.
 var faults = []Fault{
 	{Kind: KindLink, Key: "state", Example: "down",
 		Help:  "no carrier, in both directions; a gVNIC tells its guest; state=up ends it",
@@ -109,7 +111,7 @@ var faults = []Fault{
 	{Kind: KindGPU, Key: removal, Help: "the same, of GPU memory that is a PCI device"},
 }
 
-// oneOf reads one of some words.
+// oneOf returns a parser for a value that is one of these words; the change calls do with the word.
 func oneOf(do func(l *Lab, p *Port, word string), words ...string) func(value string) (change, error) {
 	return func(value string) (change, error) {
 		if !slices.Contains(words, value) {
@@ -119,7 +121,7 @@ func oneOf(do func(l *Lab, p *Port, word string), words ...string) func(value st
 	}
 }
 
-// upTo reads a time.
+// upTo returns a parser for a time of at most most; the change calls do with the time.
 func upTo(most time.Duration, do func(*Lab, *Port, time.Duration) error) func(value string) (change, error) {
 	return func(value string) (change, error) {
 		d, err := ParseTime(value, most)
@@ -130,18 +132,18 @@ func upTo(most time.Duration, do func(*Lab, *Port, time.Duration) error) func(va
 	}
 }
 
-// Faults gives all faults, one kind after the other.
+// Faults returns all faults, sorted by kind.
 func Faults() []Fault { return slices.Clone(faults) }
 
-// Impairments gives the faults that are impairments.
+// Impairments returns the faults that are impairments.
 func Impairments() []Fault {
 	return slices.DeleteFunc(Faults(), func(f Fault) bool { return f.Value == nil })
 }
 
-// Words are the fault with a value, as ParseChange reads them.
+// Words returns the fault's key with the example value, in ParseChange's syntax.
 func (f *Fault) Words() string { return strings.TrimSuffix(f.Key+"="+f.Example, "=") }
 
-// Text is the value of an impairment as users write it; "": it is off.
+// Text returns the value of an impairment in users' syntax; "": the impairment is off.
 func (f *Fault) Text(im *wire.Impairment) string {
 	text := f.Value(im).String()
 	if text == f.Value(new(wire.Impairment)).String() {
@@ -150,7 +152,7 @@ func (f *Fault) Text(im *wire.Impairment) string {
 	return text
 }
 
-// lookUp finds a fault.
+// lookUp returns the fault of this kind and key.
 func lookUp(kind, key string) (*Fault, error) {
 	var keys []string
 	for i := range faults {
@@ -164,7 +166,8 @@ func lookUp(kind, key string) (*Fault, error) {
 	return nil, fmt.Errorf("a %s has no %q: it has %s", kind, key, strings.Join(keys, ", "))
 }
 
-// set puts a value into an impairment, or gives the change that the fault is.
+// set parses value. It stores the value in im if the fault is an impairment, and else returns the
+// change.
 func (f *Fault) set(im *wire.Impairment, value string) (do change, err error) {
 	if f.Value != nil {
 		err = f.Value(im).Set(value)
@@ -177,7 +180,7 @@ func (f *Fault) set(im *wire.Impairment, value string) (do change, err error) {
 	return do, nil
 }
 
-// Set puts a value into an impairment; the error says what a value looks like.
+// Set stores a value in an impairment; an error describes the syntax of a value.
 func (f *Fault) Set(im *wire.Impairment, value string) error {
 	_, err := f.set(im, value)
 	return err
@@ -198,19 +201,20 @@ func CheckLink(im *wire.Impairment) error {
 	return nil
 }
 
-// Change is a change of a lab that runs.
+// Change is a change of a running lab.
 type Change struct {
 	Kind string
 	Of   string      // a NIC, as a.nic0, or a GPU, as a.gpu0
 	Set  [][2]string // keys and values; a removal has no value, and is alone
 }
 
-// removes reports whether it takes something away from its guest.
+// removes reports whether the change removes a NIC or a GPU from its guest.
 func (c *Change) removes() bool {
 	return slices.ContainsFunc(c.Set, func(x [2]string) bool { return x[0] == removal })
 }
 
-// ParseChange reads one, as "link a.nic0 loss=1% state=down", "nic a.nic0 p2p=off" or "gpu a.gpu0 remove".
+// ParseChange parses a change, as "link a.nic0 loss=1% state=down", "nic a.nic0 p2p=off" or "gpu
+// a.gpu0 remove".
 func ParseChange(s string) (c Change, err error) {
 	words := strings.Fields(s)
 	if len(words) < 3 {
@@ -242,7 +246,7 @@ func ParseChange(s string) (c Change, err error) {
 	return c, nil
 }
 
-// String is what ParseChange reads.
+// String returns the change in ParseChange's syntax.
 func (c Change) String() string {
 	s := c.Kind + " " + c.Of
 	for _, x := range c.Set {
@@ -253,8 +257,8 @@ func (c Change) String() string {
 	return s
 }
 
-// OnApply makes Apply call f with each change that it has made; nil: it calls nothing. f returns at
-// once, and changes nothing.
+// OnApply makes Apply call f after each change that succeeded; nil: Apply calls nothing. f must
+// return at once and must not change the lab.
 func (l *Lab) OnApply(f func(Change)) {
 	if f == nil {
 		l.applied.Store(nil)
@@ -263,7 +267,7 @@ func (l *Lab) OnApply(f func(Change)) {
 	l.applied.Store(&f)
 }
 
-// Apply makes a change, all of it or nothing.
+// Apply makes a change. An error in c's keys or values leaves the lab unchanged.
 func (l *Lab) Apply(c Change) error {
 	l.changing.Lock()
 	defer l.changing.Unlock()
@@ -277,7 +281,7 @@ func (l *Lab) Apply(c Change) error {
 	return nil
 }
 
-// apply is Apply; changing is held.
+// apply is Apply without log and OnApply. The caller holds changing.
 func (l *Lab) apply(c Change) error {
 	if c.Kind == KindGPU {
 		return l.removeGPU(c.Of)
@@ -329,7 +333,7 @@ func (l *Lab) apply(c Change) error {
 // resetter is a device that can ask its driver to reset it.
 type resetter interface{ AskReset() }
 
-// noReset is the reason why the NIC cannot ask its driver to reset it.
+// noReset returns the reason why the NIC cannot ask its driver to reset it; nil: it can.
 func (p *Port) noReset() error {
 	if _, ok := p.dev.(resetter); !ok {
 		return fmt.Errorf("%s: virtio-net cannot ask for a reset: the device status is QEMU's, and vhost-user has no "+
@@ -338,7 +342,7 @@ func (p *Port) noReset() error {
 	return nil
 }
 
-// setCarrier takes the port's link down, or up again. A gVNIC tells its guest.
+// setCarrier takes the port's link down, or up again. A gVNIC notifies its guest.
 func (p *Port) setCarrier(up bool) {
 	if d, ok := p.dev.(interface{ SetLink(up bool) }); ok {
 		d.SetLink(up)
@@ -347,7 +351,8 @@ func (p *Port) setCarrier(up bool) {
 	p.NIC().SetCarrier(up)
 }
 
-// impair changes the impairment of what a port sends, at the lab's scale. changing is held.
+// impair changes the impairment of frames that a port sends, at the lab's scale. The caller holds
+// changing.
 func (l *Lab) impair(p *Port, im wire.Impairment) error {
 	if err := p.NIC().Link().Impair(scaled(im, l.clock.Scale()), p.desc.Link.Down); err != nil {
 		return err
@@ -356,8 +361,8 @@ func (l *Lab) impair(p *Port, im wire.Impairment) error {
 	return nil
 }
 
-// scaled is the impairment of a link that is so many times slower than it says; 0: without its rate
-// and its delay.
+// scaled returns the impairment of a link that is slower by the factor scale; 0: without rate and
+// delay.
 func scaled(im wire.Impairment, scale float64) wire.Impairment {
 	if scale == 0 {
 		im.Rate, im.Limit, im.Delay, im.Jitter = 0, 0, 0, 0
@@ -368,13 +373,13 @@ func scaled(im wire.Impairment, scale float64) wire.Impairment {
 	return im
 }
 
-// longer is a time at a scale, wire.MaxDelay at most.
+// longer returns a time multiplied by scale, wire.MaxDelay at most.
 func longer(d time.Duration, scale float64) time.Duration {
 	return time.Duration(min(float64(d)*scale, float64(wire.MaxDelay)))
 }
 
-// SetScale makes all links so many times slower than their rates, and all delays so many times longer,
-// also the delays of completions; 0: there are neither rates nor delays.
+// SetScale makes all links slower than their rates by the factor scale, and all delays longer, also
+// the delays of completions; 0: links have neither rates nor delays.
 func (l *Lab) SetScale(scale float64) error {
 	l.changing.Lock()
 	defer l.changing.Unlock()
@@ -389,13 +394,13 @@ func (l *Lab) SetScale(scale float64) error {
 	return errors.Join(errs...)
 }
 
-// Event is a change at a time, from the beginning of what the lab is for, at scale 1.
+// Event is a change and its time, from the start of the command's work, at scale 1.
 type Event struct {
 	At time.Duration
 	Change
 }
 
-// Told is a line about the event: that it took place, or why it did not.
+// Told returns a line for the user about the event: that it took place, or why it did not.
 func (e Event) Told(err error) string {
 	s := fmt.Sprintf("at %v: %v", e.At, e.Change)
 	if err != nil {
@@ -404,12 +409,11 @@ func (e Event) Told(err error) string {
 	return s
 }
 
-// MaxEvents is how many events a lab file has at most.
+// MaxEvents is the maximum number of events in a lab file.
 const MaxEvents = 1000
 
-// Play applies events at their times, which are as many times longer as links are slower, until all
-// are applied or ctx ends. It calls tell after each, with the error of an event that could not be
-// applied.
+// Play applies events at their times, multiplied by the lab's scale if that is above 1, until all
+// are applied or ctx ends. It calls tell after each, with Apply's error.
 func (l *Lab) Play(ctx context.Context, events []Event, tell func(Event, error)) {
 	start, scale := time.Now(), max(l.clock.Scale(), 1)
 	timer := time.NewTimer(0)

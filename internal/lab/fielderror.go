@@ -5,11 +5,11 @@ import (
 	"fmt"
 )
 
-// FieldError is an error of one field of a Description. Its text names the flag that sets the field, if there is one.
-// Package labfile names the line of the lab file instead.
+// FieldError is an error of one field of a Description. Its text contains the flag that sets the
+// field, if there is such a flag. An error of package labfile has the line of the lab file instead.
 type FieldError struct {
 	Guest string // the guest's name
-	Part  string // nics, gpus or links, as in a lab file; "": the field is the guest's own
+	Part  string // nics, gpus or links, as in a lab file; "": the field belongs to the guest itself
 	Index int    // the element of Part
 	Name  string // the name of the NIC or GPU
 	Key   string // the field's key in a lab file; "": the error is about the whole NIC or GPU
@@ -17,7 +17,8 @@ type FieldError struct {
 	Text  string // which values are allowed, or why this one is not
 }
 
-// fieldFlags has the flag for a field, by Part and Key. A flag sets the field of all guests, NICs or GPUs of a command.
+// fieldFlags maps a field, by Part and Key, to its flag. A flag sets the field of all guests, NICs
+// or GPUs of a command.
 var fieldFlags = map[string]string{
 	"nics model": "--nic", "nics mtu": "--mtu", "nics max-mtu": "--max-mtu", "nics rsc-usecs": "--rsc-usecs",
 	"nics xdp": "--xdp", "nics queues": "--queues", "gpus memory": "--gpu-memory",
@@ -27,7 +28,7 @@ var fieldFlags = map[string]string{
 // partLinks is the Part of errors of CheckLink.
 const partLinks = "links"
 
-// flag is the flag that sets the field; "": there is none.
+// flag returns the flag that sets the field; "": there is none.
 func (e *FieldError) flag() string {
 	if f, err := lookUp(KindLink, e.Key); e.Part == partLinks && err == nil && f.Flag != "" {
 		return "--" + e.Key
@@ -37,7 +38,7 @@ func (e *FieldError) flag() string {
 
 const modelNames = Virtio + " or " + GVE
 
-// UnknownModel is the error of a model of NICs, given by a flag, that does not exist.
+// UnknownModel returns the error for a flag whose value is not the name of a NIC model.
 func UnknownModel(name string) error {
 	return &FieldError{Part: "nics", Key: "model", Value: name, Text: modelNames}
 }
@@ -50,7 +51,7 @@ func (e *FieldError) Error() string {
 	return map[string]string{"nics": "NIC ", "gpus": "GPU "}[e.Part] + name + ": " + e.says(e.Key)
 }
 
-// InFile is the error's text beside the place of the field in a lab file.
+// InFile returns the error's text without a flag, for a message that names the place in a lab file.
 func (e *FieldError) InFile() string {
 	if e.Key == "" {
 		return e.Name + ": " + e.Text

@@ -11,8 +11,8 @@ import (
 // ErrMemory is the error of a frontend whose memory occupies more than Options.FrontendMemory.
 var ErrMemory = errors.New("too much memory")
 
-// memoryPause is the interval between two looks at what a frontend's memory occupies. Between two looks the NIC may
-// fill as much of that memory as it receives.
+// memoryPause is the interval at which boundMemory reads how much a frontend's memory occupies.
+// Meanwhile the NIC may fill as much of that memory as it receives.
 const memoryPause = 500 * time.Millisecond
 
 // FrontendMemory returns how many bytes are occupied by the files that the port's frontend shares, or has shared, with
@@ -31,7 +31,7 @@ func (p *Port) boundMemory(ctx context.Context, cancel context.CancelCauseFunc) 
 	if most == 0 {
 		return func() {}
 	}
-	p.Space().CountMemory() // without what the frontend before has left
+	p.Space().CountMemory() // excludes the files of earlier frontends
 	ctx, end := context.WithCancel(ctx)
 	var wg sync.WaitGroup
 	wg.Go(func() {

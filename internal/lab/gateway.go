@@ -18,11 +18,12 @@ import (
 // gatewayHost is the last part of the gateway's addresses.
 const gatewayHost = 254
 
-// GatewayAddrs are the gateway's addresses: 10.118.110.254/24, fd76:6e69::fe/64.
+// GatewayAddrs returns the gateway's addresses: 10.118.110.254/24 and fd76:6e69::fe/64.
 func GatewayAddrs() (v4, v6 netip.Prefix) { return Addr4(gatewayHost - 1), Addr6(gatewayHost - 1) }
 
-// Gateway is a router, for Options.Services. In o, Hosts and Forwards are the caller's; addresses
-// and MTUs are filled in. Without Hosts, these are the ports, by their names.
+// Gateway returns a Service that opens a gateway. It fills in o's addresses, MTUs, log and Own;
+// Policy, NAT, Hosts and Forwards are the caller's. If Hosts is nil, the gateway's hosts are the
+// lab's ports, with their names.
 func Gateway(o gateway.Options) Service {
 	return func(l *Lab) (io.Closer, error) {
 		o := o
@@ -37,7 +38,7 @@ func Gateway(o gateway.Options) Service {
 		}
 		g, err := gateway.New(l.sw, o)
 		switch {
-		case errors.Is(err, unix.EADDRINUSE), errors.Is(err, unix.EACCES): // a forward's
+		case errors.Is(err, unix.EADDRINUSE), errors.Is(err, unix.EACCES): // the port of a forward is in use or not allowed
 			return nil, fmt.Errorf("%w: give another port (--forward)", err)
 		case err != nil:
 			return nil, fmt.Errorf("gateway: %w", err)
@@ -46,28 +47,29 @@ func Gateway(o gateway.Options) Service {
 	}
 }
 
-// What a gateway leads to.
+// The networks that guests reach through a gateway.
 const (
-	GatewayNAT      = "nat"      // this machine's network, and its own ports as far as they are opened
-	GatewayIsolated = "isolated" // the guests, names of ours, and forwards
-	GatewayOff      = "off"      // there is none
+	GatewayNAT      = "nat"      // this machine's network, and of this machine's own ports the ones that HostPorts opens
+	GatewayIsolated = "isolated" // only the other guests; the gateway still resolves their names, and forwards work
+	GatewayOff      = "off"      // there is no gateway
 )
 
-// GatewayFlags are the flags about the gateway.
+// GatewayFlags are the values of the flags about the gateway.
 type GatewayFlags struct {
-	Gateway   string   // GatewayNAT, GatewayIsolated or GatewayOff; "": GatewayNAT, or off by NoGateway
-	NoGateway bool     // the same as GatewayOff
-	HostPorts string   // gateway.ParsePorts; "": the command's default
-	Deny      []string // gateway.ParsePrefix
+	Gateway   string   // GatewayNAT, GatewayIsolated or GatewayOff; "": GatewayNAT, or GatewayOff if NoGateway is set
+	NoGateway bool     // means GatewayOff
+	HostPorts string   // in the syntax of gateway.ParsePorts; "": the command's default
+	Deny      []string // each in the syntax of gateway.ParsePrefix, as in Allow
 	Allow     []string
-	Forwards  []string // ParseForward
+	Forwards  []string // each in the syntax of ParseForward
 }
 
-// Off reports whether the flags ask for no gateway.
+// Off reports whether the flags switch the gateway off.
 func (f *GatewayFlags) Off() bool { return f.NoGateway || f.Gateway == GatewayOff }
 
-// Options makes a gateway's options of the flags, for guests whose names are name and a number below n. ports is the
-// command's default for HostPorts. Of a gateway that is to be off they say nothing.
+// Options returns the gateway's options for these flags. The guests' names are name followed by a
+// number below n. ports is the command's default for HostPorts. If the flags switch the gateway
+// off, the options have no NAT and no forwards.
 func (f *GatewayFlags) Options(name string, n int, ports string) (o gateway.Options, err error) {
 	mode := cmp.Or(f.Gateway, GatewayNAT)
 	switch {
@@ -101,7 +103,7 @@ func (f *GatewayFlags) Options(name string, n int, ports string) (o gateway.Opti
 	return o, nil
 }
 
-// off is the flag by which the gateway does not lead out.
+// off returns the flag with which the gateway does not lead out, for error messages.
 func (f *GatewayFlags) off() string {
 	if f.NoGateway {
 		return "--no-gateway"
@@ -138,7 +140,7 @@ func (f *GatewayFlags) policy(ports string) (p gateway.Policy, err error) {
 	return p, nil
 }
 
-// ParseForward reads a forward to one of n guests, whose names are name and a number:
+// ParseForward parses a forward to one of n guests, whose names are name followed by a number:
 // [tcp:|udp:]HOSTPORT:[NAMEn:]GUESTPORT.
 func ParseForward(s, name string, n int) (f gateway.Forward, err error) {
 	form := "[tcp:|udp:]HOSTPORT:[" + name + "N:]GUESTPORT"

@@ -17,27 +17,28 @@ import (
 	"vnic.dev/vnic/internal/memavail"
 )
 
-// GPUFilePrefix and a GPU's name is the name of its memory's file in /proc.
+// GPUFilePrefix followed by the GPU's name is the name of the file of its memory in /proc.
 const GPUFilePrefix = "vnic-gpu"
 
-// GPUMemory is a GPU of a lab. Closing it is the lab's.
+// GPUMemory is a GPU of a lab. The lab closes it.
 type GPUMemory struct {
 	*gpumem.GPU
 	Name string   // as a.gpu0
-	File *os.File // its memory, to be mapped or handed on to a QEMU
-	Node bool     // its guest sees it as a NUMA node's memory; else as BAR 2 of an ivshmem device
+	File *os.File // its memory, for mapping or for a QEMU; the lab closes it
+	Node bool     // its guest sees the memory as a NUMA node; else as BAR 2 of an ivshmem device
 
 	Place   string // its name in the machine's tree
-	Hotplug bool   // its guest's QEMU can let go of it while it runs
+	Hotplug bool   // its guest's QEMU can remove it while the guest runs
 
-	removed atomic.Bool // from its guest
+	removed atomic.Bool // the GPU was removed from its guest, or its removal is in progress
 
-	info control.GPUInfo // how its guest finds it, but for its place in the PCIe tree
+	info control.GPUInfo // how its guest finds it, except its place in the PCIe tree
 }
 
-// allocate makes the memory of all GPUs, which are numbered over the lab: at the same time, as the kernel clears each
-// page; but one after the other, until there is no more, where there is not enough for all. The error is that of the
-// first GPU that has none.
+// allocate makes the memory of all GPUs, which are numbered over the lab. It does so concurrently,
+// because the kernel clears each page. If the machine lacks memory for all GPUs, it makes one after
+// the other until the first failure. If several GPUs fail, it returns the error of the GPU with the
+// lowest number.
 func (l *Lab) allocate() error {
 	var specs []GPU
 	total := uint64(0)
@@ -58,18 +59,19 @@ func (l *Lab) allocate() error {
 	for id, spec := range specs {
 		eg.Go(func() error {
 			if atOnce == 1 && ctx.Err() != nil {
-				return nil // there is no more
+				return nil // an earlier GPU failed for lack of memory
 			}
 			g, err := gpumem.NewGPU(l.files, id, spec.Memory, gpumem.Options{Name: GPUFilePrefix + spec.Name})
 			l.memory[id], errs[id] = g, l.memoryError(spec.Memory, err)
 			return errs[id]
 		})
 	}
-	_ = eg.Wait() // which returns the first error by time
+	_ = eg.Wait() // ignored: Wait returns the error that came first in time
 	return cmp.Or(errs...)
 }
 
-// newGPU makes a GPU whose guest finds it as model says; node is its number if it is a NUMA node. Its memory is there.
+// newGPU makes the next GPU of the lab, whose memory allocate has made. The guest finds it as model
+// says; node is its number if it is a NUMA node.
 func (l *Lab) newGPU(model Model, node int) (*GPUMemory, error) {
 	id := 0
 	for _, m := range l.machines {
@@ -83,12 +85,12 @@ func (l *Lab) newGPU(model Model, node int) (*GPUMemory, error) {
 	return &GPUMemory{GPU: g, File: os.NewFile(uintptr(fd), "gpu"), Node: model.Node, info: model.gpuInfo(node)}, nil
 }
 
-// free lets go of all GPUs' memory, at the same time: the kernel takes page by page.
+// free closes the memory of all GPUs, concurrently, because the kernel frees page by page.
 func (l *Lab) free() error {
 	var errs []error
 	for _, m := range l.machines {
 		for _, g := range m.GPUs {
-			errs = append(errs, g.File.Close()) // not the memory's last descriptor
+			errs = append(errs, g.File.Close()) // this is not the last descriptor of the memory
 		}
 	}
 	var eg errgroup.Group
@@ -100,7 +102,7 @@ func (l *Lab) free() error {
 	return errors.Join(append(errs, eg.Wait())...)
 }
 
-// memoryError makes of a lack of memory an error that says what to do.
+// memoryError converts an error for lack of memory to a *MemoryError with advice.
 func (l *Lab) memoryError(size uint64, err error) error {
 	for _, e := range []error{unix.ENOSPC, unix.ENOMEM, unix.EFBIG, unix.EDQUOT} {
 		if errors.Is(err, e) {

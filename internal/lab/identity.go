@@ -10,13 +10,13 @@ import (
 	"vnic.dev/vnic/internal/wire"
 )
 
-// AllowedMACs are the MACs that guests may send from, beside the MAC of their NIC.
+// AllowedMACs are the source MACs that guests may use besides the MAC of their NIC.
 type AllowedMACs struct {
-	Any  bool // all but other ports' and the gateway's
+	Any  bool // all MACs, except the MACs of other ports and of the gateway
 	List []wire.MAC
 }
 
-// ParseAllowedMACs reads "any", or MACs with commas between them.
+// ParseAllowedMACs parses "any", or a list of MACs with commas between them.
 func ParseAllowedMACs(s string) (a AllowedMACs, err error) {
 	if s == "any" {
 		return AllowedMACs{Any: true}, nil
@@ -42,7 +42,7 @@ func ParseAllowedMACs(s string) (a AllowedMACs, err error) {
 	return a, nil
 }
 
-// String writes them as ParseAllowedMACs reads them; "": none.
+// String returns the MACs in ParseAllowedMACs's syntax; "": none.
 func (a AllowedMACs) String() string {
 	if a.Any {
 		return "any"
@@ -54,8 +54,8 @@ func (a AllowedMACs) String() string {
 	return strings.Join(words, ",")
 }
 
-// Identify lets every port's guest send from the allowed MACs and from its NIC's own. If learned,
-// the guest's own MAC is the source of its first frame after a connect, whatever the NIC's is.
+// Identify allows every port's guest to send from the allowed MACs and from the MAC of its NIC. If
+// learned is set, the source of the guest's first frame after a connect replaces the NIC's MAC.
 func (d *Description) Identify(a AllowedMACs, learned bool) {
 	for g := range d.Guests {
 		for n := range d.Guests[g].NICs {
@@ -64,7 +64,7 @@ func (d *Description) Identify(a AllowedMACs, learned bool) {
 	}
 }
 
-// refused notes a frame whose source addresses are not the port's.
+// refused reports a frame that the switch refused because of its source address to Options.Note, or to the log.
 func (p *Port) refused(r wire.Refusal) {
 	text := refusalText(r)
 	if r.More > 0 {
@@ -77,7 +77,7 @@ func (p *Port) refused(r wire.Refusal) {
 	p.lab.opt.Log.Warn("frame dropped", "port", p.Name, "reason", r.Reason.String(), "why", text)
 }
 
-// refusalText says what was refused and what to do.
+// refusalText describes a refused frame, with advice.
 func refusalText(r wire.Refusal) string {
 	const idle = wire.BindingIdle / time.Second
 	mac := net.HardwareAddr(r.MAC[:]).String()

@@ -11,16 +11,16 @@ import (
 	"vnic.dev/vnic/internal/wire"
 )
 
-// Impairment is what a link does to the segments that its NIC's guest sends.
+// Impairment is the faults of a link for the segments that its NIC's guest sends.
 type Impairment = wire.Impairment
 
-// Value is a field of an Impairment, in the words of users.
+// Value is a field of an Impairment in the users' syntax.
 type Value interface {
-	String() string // what Set reads
+	String() string // returns text that Set accepts
 	Set(text string) error
 }
 
-// fraction is 0 to less than 1.
+// fraction is a number from 0 to less than 1.
 type fraction float64
 
 func (f *fraction) String() string { return FormatFraction(float64(*f)) }
@@ -64,7 +64,7 @@ func (o *onOff) Set(s string) error {
 	return nil
 }
 
-// burst is P/R, or P/R/1-H/1-K, as tc-netem's gemodel has them.
+// burst is the text P/R, or P/R/1-H/1-K, in the syntax of tc-netem's gemodel.
 type burst wire.Burst
 
 func (b *burst) String() string {
@@ -101,7 +101,7 @@ func (b *burst) Set(s string) error {
 	return nil
 }
 
-// segments are numbers of segments of a connection.
+// segments are numbers of segments of a connection, from 0.
 type segments []uint32
 
 func (l *segments) String() string {
@@ -129,7 +129,7 @@ func (l *segments) Set(s string) error {
 	return nil
 }
 
-// DefaultLimit is how many bytes the queue of a link with a rate holds, unless limit is set.
+// DefaultLimit is the size in bytes of the queue of a link with a rate, unless the user sets limit.
 const DefaultLimit = 1 << 20
 
 // queueRate is the rate of a link's queue.
@@ -153,7 +153,7 @@ func (q *queueRate) Set(s string) (err error) {
 	return err
 }
 
-// queueLimit is how many bytes a link's queue holds.
+// queueLimit is the size in bytes of a link's queue.
 type queueLimit wire.Impairment
 
 func (q *queueLimit) String() string {
@@ -172,7 +172,7 @@ func (q *queueLimit) Set(s string) error {
 	return err
 }
 
-// Impair impairs the link of every port.
+// Impair sets the impairment of every port's link.
 func (d *Description) Impair(im Impairment) {
 	for g := range d.Guests {
 		for n := range d.Guests[g].NICs {
@@ -182,7 +182,7 @@ func (d *Description) Impair(im Impairment) {
 	d.Sow(im.Seed)
 }
 
-// Sow gives each port's link a seed of its own, counted from one.
+// Sow sets the seed of port i's link to seed + i.
 func (d *Description) Sow(seed uint64) {
 	for g := range d.Guests {
 		for n := range d.Guests[g].NICs {

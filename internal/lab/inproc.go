@@ -8,9 +8,9 @@ import (
 	"vnic.dev/vnic/internal/scm"
 )
 
-// InProcess gives the port to a driver of ours in this process, over a vhost-user socket as QEMU
-// has one. Queues and log are o's. The driver is the caller's to close, before the lab. Only a
-// virtio NIC can have one.
+// InProcess makes a vnic driver in this process for the port, and connects it over a vhost-user
+// socket, as QEMU does. It uses o's queues and log. The caller closes the driver before the lab.
+// Only a virtio NIC can have one.
 func (p *Port) InProcess(o driver.Options) (*driver.NIC, error) {
 	if p.Model.VFIOUser {
 		return nil, errors.New("port " + p.Name + ": no driver in this process for a " + p.Model.Name + " NIC")

@@ -6,9 +6,11 @@ import (
 	"vnic.dev/vnic/dma"
 )
 
-// checkIOMMU refuses an IOMMU for devices that QEMU (11.1) does not have behind it, or that are not reached through it.
-// QEMU has no traffic inside a PCIe switch: what a NIC sends to a GPU's BAR goes to the IOMMU, which knows the bus
-// address only where Linux maps it, and Linux does so across host bridges alone (drivers/pci/p2pdma.c). Elsewhere it
+// checkIOMMU returns an error for a guest with an IOMMU and devices that QEMU (11.1) does not put
+// behind an IOMMU, or whose memory is unreachable through it. QEMU forwards nothing inside a PCIe
+// switch: a NIC's request for a GPU's BAR goes to the IOMMU, which knows the bus address only if
+// Linux maps it, and Linux does so only across host bridges (drivers/pci/p2pdma.c). Other transfers
+// would wait for ever.
 // would wait for ever.
 func (g *Guest) checkIOMMU() error {
 	if !g.IOMMU {
@@ -28,9 +30,9 @@ func (g *Guest) checkIOMMU() error {
 	return nil
 }
 
-// SetMemory maps the memory of a guest with an IOMMU by physical address, as its programs' commands
-// name it, until the next call or until the lab is closed. For another guest it does nothing: there
-// QEMU reports the memory to the NICs. The maps' descriptors stay the caller's.
+// SetMemory sets the RAM of a guest with an IOMMU for its NICs, by physical address, as commands of
+// its programs use it, until the next call or until the lab is closed. For a guest without an IOMMU
+// it does nothing: its QEMU reports the memory to the NICs. The caller keeps the maps' descriptors.
 func (m *Machine) SetMemory(maps []dma.Map) error {
 	var errs []error
 	for _, p := range m.Ports {

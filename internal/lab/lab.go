@@ -18,8 +18,8 @@ import (
 	"vnic.dev/vnic/internal/wire"
 )
 
-// Lab is NICs and GPUs of guests, on a switch. Its methods may be called from any goroutine, Close
-// once.
+// Lab is the NICs and GPUs of guests, and the switch that connects the NICs. Any goroutine may call
+// its methods; Close may be called only once.
 type Lab struct {
 	desc     Description // complete
 	opt      Options
@@ -27,15 +27,15 @@ type Lab struct {
 	sw       *wire.Switch
 	pollers  *nic.Pollers // nil: each transmit queue has a thread
 	machines []*Machine
-	memory   []*gpumem.GPU // of all GPUs, by their number
-	ports    []*Port       // of all machines, in their order
+	memory   []*gpumem.GPU // memory of all GPUs, by their number in the lab
+	ports    []*Port       // ports of all machines, in the machines' order
 	clock    *shape.Clock
 
-	changing sync.Mutex      // held while something is changed: Apply, SetScale
-	removals []chan struct{} // under changing: of devices that guests are to let go of; closed when that has ended
-	closing  chan struct{}   // closed by Close
+	changing sync.Mutex      // locked during each change of the running lab: Apply, SetScale
+	removals []chan struct{} // under changing: each is closed when a removal has succeeded or failed
+	closing  chan struct{}   // Close closes it
 
-	applied atomic.Pointer[func(Change)] // nil: nobody wants to know
+	applied atomic.Pointer[func(Change)] // called after each change (OnApply); nil: none
 
 	edgeMu   sync.Mutex
 	edges    map[string]*Edge // under edgeMu
@@ -45,20 +45,20 @@ type Lab struct {
 // Machine is the hardware of a guest, for a QEMU or for a driver in this process.
 type Machine struct {
 	Name  string
-	Tree  *pcie.Tree // in which ports and GPUs have a Place
-	Bare  bool       // nobody has said what is in the tree, or needs it: the guest need not see it
+	Tree  *pcie.Tree // the tree in which ports and GPUs have a Place
+	Bare  bool       // the tree is the default one, and no driver of GPUs needs it: QEMU does not show it
 	Ports []*Port
 	GPUs  []*GPUMemory
-	// Driver is that of the GPUs in the guest, DriverNode or DriverVNICGPU.
+	// Driver is the driver of the guest's GPUs: DriverNode or DriverVNICGPU.
 	Driver string
-	IOMMU  bool // its kernel is to translate what the NICs address
+	IOMMU  bool // its kernel translates the addresses that the NICs use
 
 	lab    *Lab
 	desc   *Guest
 	faults GuestFaults // under lab.changing
 }
 
-// Open makes a lab. A *MemoryError says that GPU memory is not to be had.
+// Open makes a lab. The error is a *MemoryError if there is not enough memory for a GPU.
 func Open(d Description, o Options) (l *Lab, err error) {
 	if err := d.Check(); err != nil {
 		return nil, err
@@ -97,8 +97,8 @@ func Open(d Description, o Options) (l *Lab, err error) {
 	return l, nil
 }
 
-// addMachine makes a guest's GPUs and NICs. What it has made when there is an error, Close takes
-// down.
+// addMachine makes a guest's GPUs and NICs. After an error, Close closes the GPUs and NICs that
+// addMachine has made.
 func (l *Lab) addMachine(g *Guest) error {
 	tree, err := g.tree()
 	if err != nil {
@@ -107,7 +107,7 @@ func (l *Lab) addMachine(g *Guest) error {
 	m := &Machine{Name: g.Name, Tree: tree, Bare: len(g.Sockets) == 0 && g.Driver != DriverVNICGPU,
 		Driver: cmp.Or(g.Driver, DriverNode), IOMMU: g.IOMMU, desc: g, lab: l}
 	l.machines = append(l.machines, m)
-	nodes := max(len(g.Sockets), 1) - 1 // the last that is a socket's; GPUs that are nodes follow
+	nodes := max(len(g.Sockets), 1) - 1 // number of the last node that is a socket; GPUs that are nodes follow
 	for i := range g.GPUs {
 		model := g.ModelOf(&g.NICs[g.owner(i)])
 		if model.Node {
@@ -124,7 +124,7 @@ func (l *Lab) addMachine(g *Guest) error {
 	for i := range g.NICs {
 		n := &g.NICs[i]
 		path := g.nicInTree(n)
-		var reached []*GPUMemory // the nearest first
+		var reached []*GPUMemory // GPUs that the NIC may address, the nearest first
 		for j, gpu := range m.GPUs {
 			if n.Reaches(j) {
 				reached = append(reached, gpu)
@@ -159,33 +159,32 @@ func (l *Lab) addMachine(g *Guest) error {
 	return nil
 }
 
-// Machines gives all guests' hardware, in the order of the description.
+// Machines returns the hardware of all guests, in the order of the description.
 func (l *Lab) Machines() []*Machine { return slices.Clone(l.machines) }
 
-// Machine gives that of guest i.
+// Machine returns the hardware of guest i.
 func (l *Lab) Machine(i int) *Machine { return l.machines[i] }
 
-// Ports gives all ports, guest by guest.
+// Ports returns the ports of all guests, in the order of the guests.
 func (l *Lab) Ports() []*Port { return slices.Clone(l.ports) }
 
-// Port gives port i of all.
+// Port returns port i of the lab.
 func (l *Lab) Port(i int) *Port { return l.ports[i] }
 
-// Switch is what the ports are on.
+// Switch returns the switch to which all ports are attached.
 func (l *Lab) Switch() *wire.Switch { return l.sw }
 
-// MTU is the smallest of all NICs'.
+// MTU returns the smallest MTU of all NICs.
 func (l *Lab) MTU() int {
 	return slices.MinFunc(l.ports, func(a, b *Port) int { return a.MTU - b.MTU }).MTU
 }
 
-// largestMTU is the NIC whose guest may send the longest packets.
+// largestMTU returns the port of the NIC with the largest MaxMTU.
 func (l *Lab) largestMTU() *Port {
 	return slices.MaxFunc(l.ports, func(a, b *Port) int { return a.MaxMTU - b.MaxMTU })
 }
 
-// Close ends what is served, then takes down services, NICs, GPUs and the switch. Nothing of the
-// lab is left.
+// Close ends all connections, then closes services, NICs, GPUs and the switch.
 func (l *Lab) Close() error {
 	close(l.closing)
 	l.AwaitRemovals(context.Background())
@@ -212,7 +211,7 @@ func (l *Lab) Close() error {
 	for _, m := range l.machines {
 		errs = append(errs, m.SetMemory(nil))
 	}
-	errs = append(errs, l.free()) // no NIC is left that reads another's GPU
+	errs = append(errs, l.free()) // no NIC is left that could read a GPU of another port
 	l.ports, l.machines, l.services, l.memory = nil, nil, nil, nil
 	return errors.Join(append(errs, l.sw.Close())...)
 }

@@ -13,17 +13,18 @@ import (
 	"vnic.dev/vnic/internal/nic"
 )
 
-// Edge is one direction of a link of the lab, or a memory: of a guest's PCIe tree (as "a.nic0 up"), or a NIC's wire
-// ("a.nic0 out", "a.nic0 in").
+// Edge is one direction of a link of the lab, or the memory of a socket: in a guest's PCIe tree (as
+// "a.nic0 up"), or a NIC's wire ("a.nic0 out", "a.nic0 in").
 type Edge struct {
 	Name string
-	Rate float64 // bytes a second, at scale 1; 0: nobody has said
-	Wire bool    // Ethernet's
+	Rate float64 // bytes a second, at scale 1; 0: the description has none
+	Wire bool    // the edge is a NIC's wire, which is Ethernet
 
 	shape *shape.Edge // nil if it has no rate
 }
 
-// Busy is for how long packets have had the edge, in nanoseconds; 0 of one without a rate.
+// Busy returns for how many nanoseconds packets have occupied the edge so far; 0 for an edge
+// without a rate.
 func (e *Edge) Busy() int64 {
 	if e.shape == nil {
 		return 0
@@ -31,29 +32,30 @@ func (e *Edge) Busy() int64 {
 	return e.shape.Busy()
 }
 
-// Load is the bytes that an edge carries for the packets of a queue: for each byte of payload and of header, for each
-// buffer and packet, and for each byte on the wire.
+// Load is what one queue's packets cost on an edge: bytes on the edge for each byte of payload,
+// each byte of header, each buffer, each packet and each byte on the wire.
 type Load struct {
 	*Edge
-	Times                                 int // how often a byte of payload crosses it
+	Times                                 int // how many times each byte of payload crosses the edge
 	Payload, Header, Buffer, Packet, Wire float64
 }
 
-// Way is where payload is, seen from a NIC: in host memory, or in a GPU's, with or without a bounce.
+// Way is the memory that a NIC reads or writes payload in: host memory, or a GPU's, with or without
+// a bounce through host memory.
 type Way struct {
-	GPU     int // number of the GPU in the machine; -1: see ByHost
+	GPU     int // number of the GPU in the machine; -1: host memory, see ByHost
 	Bounced bool
-	Node    int // of host memory, 1 + the number of the socket whose it is; 0: the one that the NIC is below
+	Node    int // for host memory: 1 + the number of its socket; 0: the socket above the NIC
 }
 
-// ByHost is the way of what is in host memory.
+// ByHost is the way of payload in host memory of the NIC's own socket.
 var ByHost = Way{GPU: -1}
 
-// hostNode is ByHost for the memory of socket i.
+// hostNode returns the way of payload in the memory of socket i.
 func hostNode(i int) Way { return Way{GPU: -1, Node: i + 1} }
 
-// FormatEdgeRate writes the rate of the edge that has this name as the field has it: Ethernet's in bits, others' in
-// bytes.
+// FormatEdgeRate formats the rate of the edge with this name in the usual unit: bits a second for
+// Ethernet, bytes a second for others.
 func FormatEdgeRate(name string, rate float64) string {
 	if strings.HasSuffix(name, wireOut) || strings.HasSuffix(name, wireIn) {
 		return FormatBitRate(rate)
@@ -61,13 +63,13 @@ func FormatEdgeRate(name string, rate float64) string {
 	return humanize.SIWithDigits(rate, 1, "B/s")
 }
 
-// What the names of a wire's edges end in, behind the NIC's.
+// The suffixes of the names of a wire's edges, which begin with the NIC's name.
 const (
 	wireOut = " out"
 	wireIn  = " in"
 )
 
-// edge gives an edge by its name, which it makes the first time.
+// edge returns the edge with this name. The first call for a name makes it, with rate and wire.
 func (l *Lab) edge(name string, rate float64, wire bool) *Edge {
 	l.edgeMu.Lock()
 	defer l.edgeMu.Unlock()
@@ -82,7 +84,7 @@ func (l *Lab) edge(name string, rate float64, wire bool) *Edge {
 	return e
 }
 
-// Edges lists the edges with a rate that packets can cross, by name.
+// Edges lists the edges that have a rate, sorted by name.
 func (l *Lab) Edges() (list []*Edge) {
 	l.edgeMu.Lock()
 	defer l.edgeMu.Unlock()
@@ -95,13 +97,16 @@ func (l *Lab) Edges() (list []*Edge) {
 	return list
 }
 
-// Described reports whether the description has the machine's links, or the rate of one.
+// Described reports whether the description has a tree for the machine, or the rate of at least one
+// of its links.
 func (m *Machine) Described() bool { return !m.Bare || m.desc.shaped() }
 
-// Clock says how much slower than their rates the lab's links are.
+// Clock returns the clock with the lab's scale, the factor by which its links are slower than their
+// rates.
 func (l *Lab) Clock() *shape.Clock { return l.clock }
 
-// rate is the rate of an edge of the machine's tree, in bytes a second; 0: the description has none.
+// rate returns the rate of an edge of the machine's tree, in bytes a second; 0: the description has
+// none.
 func (m *Machine) rate(e pcie.Edge) float64 {
 	switch e.Kind {
 	case pcie.Memory:
@@ -126,7 +131,8 @@ func (m *Machine) rate(e pcie.Edge) float64 {
 	return 0
 }
 
-// edges makes Loads of the loads of the machine's tree.
+// edges converts loads of the machine's tree to Loads; set stores a load's bytes per unit in one
+// field of its Load.
 func (m *Machine) edges(loads []pcie.Load, set func(*Load, float64)) (out []Load) {
 	for _, x := range loads {
 		one := Load{Edge: m.lab.edge(m.Name+"."+x.Edge.String(), m.rate(x.Edge), false)}
@@ -136,13 +142,14 @@ func (m *Machine) edges(loads []pcie.Load, set func(*Load, float64)) (out []Load
 	return out
 }
 
-// loadsOf names what Loads and EngineLoads give.
+// loadsOf is the key of p.loads: the arguments of Loads or of EngineLoads.
 type loadsOf struct {
 	way             Way
 	engine, outward bool
 }
 
-// known returns loads that were made before, or makes them: trees and models do not change.
+// known returns the loads of this kind. The first call for a kind calls loads and stores its result:
+// trees and models do not change.
 func (p *Port) known(kind loadsOf, loads func() []Load) []Load {
 	p.loadsMu.Lock()
 	defer p.loadsMu.Unlock()
@@ -154,17 +161,17 @@ func (p *Port) known(kind loadsOf, loads func() []Load) []Load {
 	return list
 }
 
-// Loads returns which edges the port's packets load, the sent or the received ones, if their
-// payload takes a way. Host memory is the memory of the socket above the NIC, but for payload in
-// another socket's (Way.Node). The packets of a NIC that is in no tree load the wire alone. The
-// caller does not change the list.
+// Loads returns the edges that the port's sent or received packets load if their payload takes a
+// way. Descriptors, headers and, unless way.Node names another socket, payload in host memory are
+// in the memory of the socket above the NIC. The packets of a NIC that is in no tree load the wire
+// alone. The caller does not change the list.
 func (p *Port) Loads(way Way, sends bool) []Load {
 	return p.known(loadsOf{way: way, outward: sends}, func() []Load { return p.newLoads(way, sends) })
 }
 
 func (p *Port) newLoads(way Way, sends bool) (all []Load) {
 	tree, d, name := p.machine.Tree, p.Model.received, p.Name+wireIn
-	move, engine := tree.Write, tree.Read // how the NIC moves payload, and how the GPU's engine moves it for a bounce
+	move, engine := tree.Write, tree.Read // by the NIC, and by the GPU's engine for a bounce
 	if sends {
 		d, name, move, engine = p.Model.sent, p.Name+wireOut, tree.Read, tree.Write
 	}
@@ -193,8 +200,9 @@ func (p *Port) newLoads(way Way, sends bool) (all []Load) {
 	return sum(all)
 }
 
-// EngineLoads returns which edges the copies of a GPU's engines to or from host memory load. node is 1 + the number of
-// the memory's socket; 0: the socket above the GPU. The caller does not change the list.
+// EngineLoads returns the edges that a GPU's copy engines load when they copy to or from host
+// memory. node is 1 + the number of the memory's socket; 0: the socket above the GPU. The caller
+// does not change the list.
 func (p *Port) EngineLoads(gpu, node int, toHost bool) []Load {
 	return p.known(loadsOf{way: Way{GPU: gpu, Node: node}, engine: true, outward: toHost},
 		func() []Load { return p.newEngineLoads(gpu, node, toHost) })
@@ -213,14 +221,14 @@ func (p *Port) newEngineLoads(gpu, node int, toHost bool) []Load {
 	return sum(p.machine.edges(loads, crosses))
 }
 
-// crosses sets what an edge carries of payload.
+// crosses sets the bytes on the edge per byte of payload.
 func crosses(x *Load, b float64) {
-	if x.Payload = b; b >= 1 { // else these are requests
+	if x.Payload = b; b >= 1 { // else only the read requests cross the edge
 		x.Times = 1
 	}
 }
 
-// sum adds up loads of the same edge.
+// sum adds up the loads of each edge.
 func sum(loads []Load) (out []Load) {
 	for _, x := range loads {
 		i := slices.IndexFunc(out, func(o Load) bool { return o.Edge == x.Edge })
@@ -236,7 +244,8 @@ func sum(loads []Load) (out []Load) {
 	return out
 }
 
-// route is a way as packets are slowed down on it: the edges that have a rate. nil: there are none.
+// route returns the route that slows packets with these loads down: the edges that have a rate.
+// nil: there are none.
 func (l *Lab) route(loads []Load) *shape.Route {
 	var shares []shape.Share
 	for _, x := range loads {
@@ -256,7 +265,8 @@ func (g *Guest) shaped() bool {
 		slices.ContainsFunc(g.GPUs, func(m GPU) bool { return m.Slot.Link.Known() })
 }
 
-// shape is what slows the port down; nil: nothing does.
+// shape returns the delays and routes of the guest's links for the port; nil: no link of the guest
+// has a rate.
 func (p *Port) shape() *nic.Shape {
 	if !p.machine.desc.shaped() {
 		return nil
@@ -273,8 +283,8 @@ func (p *Port) shape() *nic.Shape {
 	return s
 }
 
-// nodes is the number of sockets whose memories can be told apart: of a guest with several, each has RAM of its own
-// (internal/machine/qemu/tree.go). 0: there is one memory.
+// nodes returns the number of sockets whose memories have separate addresses: a guest with several
+// sockets has RAM for each of them (internal/machine/qemu/tree.go). 0: the guest has one memory.
 func (p *Port) nodes() int {
 	if n := len(p.machine.desc.Sockets); n > 1 && n <= dma.MaxNodes && p.Place != "" {
 		return n
@@ -303,11 +313,11 @@ func (p *Port) routes(sends bool) (r nic.Routes) {
 
 // Carried counts the bytes that an edge has carried.
 type Carried struct {
-	Payload uint64  // bytes of payload, each as often as it crossed
-	Bytes   float64 // with headers, rings and what packets of links and wires add; what is counted times what each costs
+	Payload uint64  // bytes of payload, each counted as often as it crossed the edge
+	Bytes   float64 // all bytes, also of headers, rings and the link layer: counters times their Load
 }
 
-// carry adds n bytes of payload that crossed so many edges.
+// carry adds n bytes of payload with these loads to their edges.
 func carry(to map[*Edge]Carried, loads []Load, n uint64) {
 	for _, x := range loads {
 		c := to[x.Edge]
@@ -317,8 +327,9 @@ func carry(to map[*Edge]Carried, loads []Load, n uint64) {
 	}
 }
 
-// Carry adds to each edge what the port's queues and engines have moved over it so far. It reads counters, one after
-// the other: while packets pass, payload may be less than there was at any moment, and never more than there is.
+// Carry adds to each edge the bytes that the port's queues and engines have moved over it so far.
+// It reads one counter after the other: while packets pass, the payload it adds may be less than
+// the true number, but is never more.
 func (p *Port) Carry(to map[*Edge]Carried) {
 	for i := range p.NIC().QueuePairs() {
 		rx, tx := p.NIC().QueueCounters(i)
@@ -331,7 +342,7 @@ func (p *Port) Carry(to map[*Edge]Carried) {
 	}
 	for i, gpu := range p.machine.GPUs {
 		if slices.Contains(p.GPUs, gpu) {
-			for node := range p.nodes() + 1 { // 0: where it is not known
+			for node := range p.nodes() + 1 { // 0: the node is unknown
 				if out, in := p.NIC().Copied(gpu.ID(), node-1); node == 0 || out+in > 0 {
 					carry(to, p.EngineLoads(i, node, true), out)
 					carry(to, p.EngineLoads(i, node, false), in)
@@ -369,14 +380,16 @@ func (p *Port) carryQueue(to map[*Edge]Carried, c *control.DirCounters, t *nic.T
 	}
 }
 
-// besides is what the edge carries of packets besides their payload, but for the wire, whose bytes are all there.
+// besides returns the bytes on the edge besides payload in memory: headers, rings, and on a wire
+// all bytes.
 func (x *Load) besides(c *control.DirCounters, buffers float64) float64 {
 	return x.Header*float64(c.HeaderBytes) + x.Packet*float64(c.Packets) + x.Buffer*buffers +
 		x.Wire*nic.WireBytes(c.DeviceBytes+c.GPUFileBytes+c.HostBytes, c.HeaderBytes, c.Packets, c.Segments)
 }
 
-// CarryFlow adds to each edge the bytes that it has carried for one connection, which was counted in one direction and
-// whose payload all takes one way. Its packets are taken to have as many buffers as the port's packets have on average.
+// CarryFlow adds to each edge the bytes that it has carried for one connection. c counts one
+// direction of the connection, whose payload all takes one way. CarryFlow assumes that the
+// connection's packets have as many buffers as the port's packets have on average.
 func (p *Port) CarryFlow(to map[*Edge]float64, c *control.DirCounters, way Way, sends bool) {
 	var packets, buffers uint64
 	for i := range p.NIC().QueuePairs() {

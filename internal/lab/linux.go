@@ -8,13 +8,13 @@ import (
 	"vnic.dev/vnic/internal/lab/pcie"
 )
 
-// Pairs are pairs of a NIC and a GPU, by their names in the guest's tree, that have one text in common.
+// Pairs is a text, and all pairs of a NIC and a GPU to which it applies, by their names in the guest's tree.
 type Pairs struct {
 	Text  string
-	Names []string // nic0-gpu0
+	Names []string // as nic0-gpu0
 }
 
-// Some names some of many.
+// Some returns the names of the first 8 pairs, and the number of the others.
 func (p *Pairs) Some() string {
 	const most = 8
 	if len(p.Names) > most {
@@ -23,7 +23,7 @@ func (p *Pairs) Some() string {
 	return strings.Join(p.Names, " ")
 }
 
-// AddPair adds a pair to the pairs with its text.
+// AddPair adds a NIC and a GPU to the Pairs with this text, and makes these Pairs if there are none.
 func AddPair(list []Pairs, text, nic, gpu string) []Pairs {
 	i := slices.IndexFunc(list, func(p Pairs) bool { return p.Text == text })
 	if i < 0 {
@@ -33,9 +33,10 @@ func AddPair(list []Pairs, text, nic, gpu string) []Pairs {
 	return list
 }
 
-// SeenByLinux is what a guest's own kernel sees of a tree under a QEMU that emulates the CPU: no port redirects, and
-// the CPU is none whose host bridges are known to forward; unless GPUs have the driver DriverVNICGPU and some host
-// bridge does forward, for then the CPU is of a kind whose host bridges all do.
+// SeenByLinux returns the tree as a guest's kernel sees it in a QEMU that emulates the CPU. No port
+// redirects. The kernel knows by the CPU whether host bridges forward, and QEMU's default CPU is
+// none that does. With the driver DriverVNICGPU, if some host bridge of t forwards, QEMU emulates a
+// CPU whose host bridges all forward.
 func SeenByLinux(t *pcie.Tree, driver string) *pcie.Tree {
 	nodes := t.Nodes()
 	routing := pcie.NoRouting
@@ -60,10 +61,10 @@ func Forwards(t *pcie.Tree) bool {
 	return slices.ContainsFunc(t.Children(""), func(s pcie.Node) bool { return s.Routing != pcie.NoRouting })
 }
 
-// Differences lists the NICs and GPUs for which the kernel of guest i comes to another verdict than
-// the lab on whether the NIC reaches the GPU. linux gives the kernel's path between two. The lab's
-// verdict is the one that is counted. There are no differences in a guest without sockets, which
-// does not see its tree, and where peer to peer is off. The description has been checked.
+// Differences lists the NICs and GPUs of guest i for which its kernel and the lab disagree on
+// whether the NIC reaches the GPU. linux returns the kernel's path between the two. The lab itself
+// follows its own verdict. There are no differences in a guest without sockets, which does not see
+// its tree, and with NoP2P. The description must be valid (Check).
 func (d *Description) Differences(i int, linux func(nic, gpu string) pcie.Path) []Pairs {
 	if d.NoP2P || len(d.Guests[i].Sockets) == 0 {
 		return nil
@@ -72,18 +73,19 @@ func (d *Description) Differences(i int, linux func(nic, gpu string) pcie.Path) 
 	return d.pairs(i, func(_ Model, nic, gpu string) string { return difference(tree.Path(nic, gpu), linux(nic, gpu)) })
 }
 
-// Refused lists the GPUs whose memory the kernel of guest i binds to no queue of a NIC that it drives, with the reason.
-// The description has been checked.
+// Refused lists the NICs that the kernel of guest i drives, with the GPUs whose memory the kernel
+// refuses to bind to their queues, and the reason. The description must be valid (Check).
 func (d *Description) Refused(i int, linux func(nic, gpu string) pcie.Path) []Pairs {
 	return d.pairs(i, func(m Model, nic, gpu string) string {
-		if path := linux(nic, gpu); m.Kernel && !path.P2P() { // our driver asks nobody
+		if path := linux(nic, gpu); m.Kernel && !path.P2P() { // vnic's own driver does not ask Linux
 			return "Linux in this guest refuses it: " + path.Reason
 		}
 		return ""
 	})
 }
 
-// pairs are the NICs of guest i with the GPUs that they may address, by the text that each pair gets; "": it gets none.
+// pairs lists the NICs of guest i with the GPUs that they may address, by the text that text
+// returns; it leaves out pairs with the text "".
 func (d *Description) pairs(i int, text func(m Model, nic, gpu string) string) (list []Pairs) {
 	c := d.Complete()
 	g := &c.Guests[i]
@@ -99,7 +101,7 @@ func (d *Description) pairs(i int, text func(m Model, nic, gpu string) string) (
 	return slices.DeleteFunc(list, func(p Pairs) bool { return p.Text == "" })
 }
 
-// difference puts into words how the lab's path and the kernel's differ; "": they do not.
+// difference describes how the lab's path and the kernel's differ; "": they do not.
 func difference(path, linux pcie.Path) string {
 	switch {
 	case path.P2P() == linux.P2P():

@@ -20,26 +20,26 @@ import (
 
 // Device models of a NIC.
 const (
-	Virtio = "virtio" // our driver and stack in the guest, or any virtio-net driver
-	GVE    = "gve"    // the kernel's
+	Virtio = "virtio" // a driver in vnic's guest program, or any virtio-net driver
+	GVE    = "gve"    // the driver gve of the guest's kernel
 )
 
 // Bounds of a NIC of either model.
 const (
 	MaxQueuePairs = 16
-	MinMTU        = 576               // what IPv4 wants of every host (RFC 791)
-	DefaultFlows  = flows.DefaultRows // rows of a NIC's account of flows, where nobody says anything else
+	MinMTU        = 576               // the size of a datagram that every IPv4 host must accept (RFC 791)
+	DefaultFlows  = flows.DefaultRows // default number of rows of a NIC's table of flows
 	MaxFlows      = flows.MaxRows
 	MaxRSCUsecs   = int(nic.MaxHold / time.Microsecond)
 )
 
-// Model is what differs between device models on the host, besides the device itself.
+// Model is the properties by which the two device models differ on the host, besides the device itself.
 type Model struct {
 	Name       string // Virtio or GVE
-	Kernel     bool   // the guest's kernel has the driver and TCP; else our program has
-	Node       bool   // GPU memory is a NUMA node's, unless the GPU has a driver (With); else BAR 2 of an ivshmem device
+	Kernel     bool   // the guest's kernel has the driver and TCP; else vnic's guest program has them
+	Node       bool   // GPU memory is a NUMA node, unless GPUs have a driver (With); else BAR 2 of an ivshmem device
 	VFIOUser   bool   // the transport is vfio-user; else vhost-user
-	QueuePairs int    // unless more are asked for
+	QueuePairs int    // default number of queue pairs
 	MaxMTU     int
 
 	sent, received descriptors
@@ -47,18 +47,19 @@ type Model struct {
 	open func(files *dma.Files, c nic.Config, h hardware) (device, error)
 }
 
-// hardware has the properties of a NIC that are not in a nic.Config.
+// hardware is the properties of a NIC that are not in a nic.Config.
 type hardware struct {
 	slot       pcie.Link // zero: it is on the root complex
 	timestamps bool
 }
 
-// descriptors are the bytes of rings that a NIC reads for each buffer, and writes for each packet.
+// descriptors is the size in bytes of the ring entries that a NIC reads for each buffer and writes
+// for each packet.
 type descriptors struct{ buffer, packet float64 }
 
-// Of virtio: a descriptor and its place in the available ring, an element of the used ring (Virtual I/O Device 1.2,
-// section 2.7.5 to 2.7.8). Of gve: descriptors and completions of DQO queues
-// (drivers/net/ethernet/google/gve/gve_desc_dqo.h).
+// The ring entries of virtio are a descriptor with its entry in the available ring, and an element
+// of the used ring (Virtual I/O Device 1.2, sections 2.7.5 to 2.7.8). The ring entries of gve are
+// descriptors and completions of DQO queues (drivers/net/ethernet/google/gve/gve_desc_dqo.h).
 var models = map[string]Model{
 	Virtio: {Name: Virtio, QueuePairs: 2, MaxMTU: 65535 - 14, open: newVirtio,
 		sent: descriptors{16 + 2, 8}, received: descriptors{16 + 2, 8}},
@@ -66,7 +67,7 @@ var models = map[string]Model{
 		sent: descriptors{16, 8}, received: descriptors{32, 32}},
 }
 
-// LookupModel gives the model that has a name.
+// LookupModel returns the model with this name.
 func LookupModel(name string) (m Model, known bool) {
 	m, known = models[name]
 	return m, known
@@ -74,24 +75,24 @@ func LookupModel(name string) (m Model, known bool) {
 
 // Drivers of a guest's GPUs (Guest.Driver).
 const (
-	DriverNode    = "node"    // none: where the NIC is the kernel's, the memory is that of a NUMA node without CPUs
-	DriverVNICGPU = "vnicgpu" // guest-images/vnicgpu: the memory is BAR 2 of a PCI device, whatever the NIC
+	DriverNode    = "node"    // no driver: for a gVNIC, GPU memory is a NUMA node without CPUs; for a virtio NIC, a PCI BAR
+	DriverVNICGPU = "vnicgpu" // guest-images/vnicgpu: a driver for BAR 2 of a PCI device, whatever the NIC
 )
 
-// With is the model in a guest whose GPUs have a driver, which Node follows.
+// With returns the model for a guest whose GPUs have this driver: with DriverVNICGPU Node is false.
 func (m Model) With(driver string) Model {
 	m.Node = m.Node && driver != DriverVNICGPU
 	return m
 }
 
-// ModelOf is the model of a guest's NIC, with the driver of its GPUs.
+// ModelOf returns the model of a guest's NIC, adapted to the driver of the guest's GPUs.
 func (g *Guest) ModelOf(n *NIC) Model {
 	m, _ := LookupModel(n.Model)
 	return m.With(g.Driver)
 }
 
-// gpuInfo says how a guest finds a GPU: as BAR 2 of an ivshmem-plain (1af4:1110), or as NUMA node
-// number node.
+// gpuInfo returns how a guest finds a GPU: as BAR 2 of an ivshmem-plain (1af4:1110), or as the NUMA
+// node with number node.
 func (m Model) gpuInfo(node int) control.GPUInfo {
 	info := control.GPUInfo{DevFn: 0xff, Attach: control.AttachBAR, BAR: 2, Vendor: 0x1af4, Device: 0x1110, Node: 0xff}
 	if m.Node {
@@ -108,7 +109,7 @@ type device interface {
 	Close()
 }
 
-// express is the link of the slot that a NIC is in; zero: it is on the root complex, and shows none.
+// express returns the link of the NIC's slot; zero: the NIC is on the root complex, and shows no link.
 func express(g *Guest, n *NIC) pcie.Link {
 	if len(g.Sockets) == 0 {
 		return pcie.Link{}
@@ -116,7 +117,7 @@ func express(g *Guest, n *NIC) pcie.Link {
 	return cmp.Or(n.Slot.Link, defaultLink)
 }
 
-// defaultLink is the link of a slot whose description has none.
+// defaultLink is the link of a slot for which the description has no link.
 var defaultLink = pcie.Link{Gen: 3, Width: 16}
 
 func newVirtio(files *dma.Files, c nic.Config, _ hardware) (device, error) {
@@ -141,7 +142,7 @@ func newGVE(files *dma.Files, c nic.Config, h hardware) (device, error) {
 	return gveDevice{d, c.Log.With("port", c.Name)}, nil
 }
 
-// Serve speaks vfio-user.
+// Serve serves the vfio-user protocol on conn.
 func (d gveDevice) Serve(ctx context.Context, conn *net.UnixConn) error {
 	return vfiouser.NewServer(d.Device, d.Space(), d.log).Serve(ctx, conn)
 }

@@ -20,21 +20,21 @@ import (
 
 // Port is a NIC of a lab: the device, and its end on the switch.
 type Port struct {
-	Index        int // among all ports of the lab
+	Index        int // number of the port in the lab
 	Name         string
 	Model        Model
 	MAC          wire.MAC
-	Addr4, Addr6 netip.Prefix // meant for its guest
-	NICOptions                // complete; the NIC reports MaxMTU, and its guest is meant to begin with MTU
-	QueuePairs   int          // with which its guest comes up
-	GPUs         []*GPUMemory // that it may address, the nearest in the tree first
+	Addr4, Addr6 netip.Prefix // addresses that its guest should configure
+	NICOptions                // complete; MaxMTU is the NIC's maximum MTU, and MTU the first MTU of its guest
+	QueuePairs   int          // number of queue pairs that its guest uses at first
+	GPUs         []*GPUMemory // GPUs that it may address, the nearest in the tree first
 	Place        string       // its name in the machine's tree
 	Hotplug      bool         // its guest's QEMU can remove it while the guest runs
 
 	lab *Lab
 	dev device
 
-	memory *dma.Space // guest memory by physical address, behind an IOMMU; nil: the NIC's space has it
+	memory *dma.Space // guest memory by physical address, of a guest with an IOMMU; nil: the NIC's space is guest memory
 
 	machine *Machine
 	desc    *NIC
@@ -46,21 +46,21 @@ type Port struct {
 	loadsMu sync.Mutex
 	loads   map[loadsOf][]Load // under loadsMu
 
-	life context.Context // its end ends all connections
+	life context.Context // all connections end when it ends
 	end  context.CancelCauseFunc
 
 	mu      sync.Mutex
-	closed  bool // under mu: no more connections are served
+	closed  bool // under mu: the port accepts no more connections
 	serving sync.WaitGroup
 
-	turn sync.Mutex // held while a connection of Connected's is served
+	turn sync.Mutex // locked by the connection of Connected that is being served
 
 	holders atomic.Pointer[HoldersFunc]
 	mute    atomic.Int64 // nanoseconds since the epoch: until then Holders does not ask the guest
 }
 
-// muteTime is how long Holders does not ask a guest again that gave no answer in time, so that
-// requests to a frozen guest do not pile up.
+// muteTime is how long Holders does not call HoldersFunc again after the guest did not answer in
+// time, so that requests to a frozen guest do not pile up.
 const muteTime = 10 * time.Second
 
 // HoldersFunc returns the connections of a port's guest that hold tokens of GPU memory.
@@ -103,7 +103,7 @@ func (l *Lab) newPort(n *NIC, gpus []nic.GPU, reached []*GPUMemory, m *Machine, 
 		return p, err
 	}
 	if p.memory == nil {
-		p.Space().SetNodes(p.nodes()) // behind an IOMMU addresses do not show a node
+		p.Space().SetNodes(p.nodes()) // behind an IOMMU an address does not show its node
 	}
 	p.Space().SetSharing(l.opt.Sharing)
 	if l.opt.FrontendMemory > 0 {
@@ -120,7 +120,7 @@ func (l *Lab) newPort(n *NIC, gpus []nic.GPU, reached []*GPUMemory, m *Machine, 
 	return p, p.NIC().Attach(l.sw, link)
 }
 
-// config is what the device is made with.
+// config returns the configuration of the port's device.
 func (p *Port) config(gpus []nic.GPU) nic.Config {
 	return nic.Config{Name: p.Name, MAC: p.MAC, MTU: uint16(p.MaxMTU), QueuePairs: p.QueuePairs, GPUs: gpus,
 		Pollers: p.lab.pollers, Memory: p.memory, Shape: p.shape(), Hold: time.Duration(p.RSCUsecs) * time.Microsecond,

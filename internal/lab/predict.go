@@ -2,13 +2,14 @@ package lab
 
 import "math"
 
-// MaxMin gives each of several transfers its fair rate, in bytes of payload a second, and the edge that keeps it from
-// more. All transfers grow at the same rate, until they cross an edge that is full. loads has the bytes
-// that a transfer moves over each edge for a byte of payload; edges without a rate are no limit. A transfer that
-// nothing limits has a rate of +Inf and no edge.
+// MaxMin returns for each of several transfers its max-min fair rate, in bytes of payload a second,
+// and the edge that limits it. It raises the rates of all transfers together; a transfer's rate
+// stops when one of its edges is full. loads has the bytes that each transfer moves over each edge
+// per byte of payload; edges without a rate are no limit. A transfer without a limiting edge has
+// the rate +Inf and a nil edge.
 func MaxMin(loads []map[*Edge]float64) (rates []float64, limits []*Edge) {
 	rates, limits = make([]float64, len(loads)), make([]*Edge, len(loads))
-	left := make(map[*Edge]float64) // of the edges' rates
+	left := make(map[*Edge]float64) // rate of each edge that transfers do not use yet
 	for i, flow := range loads {
 		rates[i] = math.Inf(1)
 		for e := range flow {
@@ -18,7 +19,7 @@ func MaxMin(loads []map[*Edge]float64) (rates []float64, limits []*Edge) {
 		}
 	}
 	for {
-		// What all that still grow can have, at most.
+		// The edge that is full first, and the rate of the growing transfers at that point.
 		var full *Edge
 		most := math.Inf(1)
 		for e, n := range left {

@@ -10,20 +10,23 @@ import (
 	"time"
 )
 
-// GuestFaults does what changes want of a machine's guest, and not of its NICs. Its functions are called one at a
-// time, and do not wait for the guest to do what it is asked. What is nil cannot be done.
+// GuestFaults are functions that apply faults to a machine's guest, and not to its NICs. The lab
+// calls one at a time; a function asks the guest and does not wait until the guest has done it.
+// nil: the guest does not support it.
 type GuestFaults struct {
-	// RemoveNIC has the guest lose NIC i of Machine.Ports, RemoveGPU GPU i of Machine.GPUs. Without an error the
-	// channel tells how that ended: nil when it is gone; or it is closed, as the guest ends before.
+	// RemoveNIC asks the guest to release NIC i of Machine.Ports, RemoveGPU GPU i of Machine.GPUs.
+	// Without an error the channel receives the result: nil when the device has been removed. If the
+	// guest ends before, the channel is closed.
 	RemoveNIC, RemoveGPU func(i int) (<-chan error, error)
-	// LateTokens has receivers at NIC i of Machine.Ports give tokens back so much later; 0: at once.
+	// LateTokens makes receivers at NIC i of Machine.Ports return devmem tokens so much later; 0: at once.
 	LateTokens func(i int, late time.Duration) error
 }
 
-// MaxLateTokens is how late tokens may be given back.
+// MaxLateTokens is the maximum delay of returned tokens.
 const MaxLateTokens = 10 * time.Second
 
-// SetGuest says what can be done to the machine's guest, from now on. What is nil stays as it was.
+// SetGuest sets the machine's functions for faults of its guest. Fields of f that are nil leave the
+// earlier function.
 func (m *Machine) SetGuest(f GuestFaults) {
 	m.lab.changing.Lock()
 	defer m.lab.changing.Unlock()
@@ -38,7 +41,7 @@ func (m *Machine) SetGuest(f GuestFaults) {
 	}
 }
 
-// Why something cannot be removed.
+// The reasons why a device cannot be removed.
 var (
 	errNoGuest = errors.New("its guest is none of this vnic's: have its QEMU do it (device_del)")
 	errNoPort  = errors.New("it is on the root complex, from which QEMU takes nothing out: those of a lab file with " +
@@ -51,8 +54,8 @@ const (
 	whyNoNode  = "its memory is a NUMA node's, as gve has it, which its guest's kernel uses as RAM"
 )
 
-// letsGo reports whether the port of a slot lets go of its device while the guest runs: root ports do, and a switch's
-// ports if the description says hotplug.
+// letsGo reports whether the port of a slot can release its device while the guest runs: root ports
+// can, and a switch's ports can if the description sets Hotplug.
 func (g *Guest) letsGo(s Slot, hotplug bool) bool {
 	return hotplug || slices.ContainsFunc(g.Sockets, func(x Socket) bool { return x.Name == s.Below })
 }
@@ -78,7 +81,7 @@ func (d *Description) HotplugFor(script []Event) {
 		for j := range g.GPUs {
 			owner := g.owner(j)
 			if owner < 0 {
-				continue // which Check refuses
+				continue // Check refuses it
 			}
 			m := g.ModelOf(&g.NICs[owner])
 			g.GPUs[j].Hotplug = g.GPUs[j].Hotplug || removed(KindGPU, g.GPUs[j].Name) && !m.Node
@@ -86,13 +89,13 @@ func (d *Description) HotplugFor(script []Event) {
 	}
 }
 
-// Removed reports whether the NIC was taken away from its guest, or is about to be.
+// Removed reports whether the NIC has been removed from its guest, or its removal is in progress.
 func (p *Port) Removed() bool { return p.removed.Load() }
 
-// Removed reports whether the GPU was taken away from its guest, or is about to be.
+// Removed reports whether the GPU has been removed from its guest, or its removal is in progress.
 func (g *GPUMemory) Removed() bool { return g.removed.Load() }
 
-// removeNIC takes a NIC from its guest. changing is held.
+// removeNIC removes a NIC from its guest. The caller holds changing.
 func (l *Lab) removeNIC(p *Port) error {
 	m := p.machine
 	switch {
@@ -103,7 +106,7 @@ func (l *Lab) removeNIC(p *Port) error {
 			"in the guest: echo 1 > /sys/class/net/INTERFACE/device/remove", p.Name, whyNoGVNIC, p.Name)
 	case p.driver != nil:
 		p.removed.Store(true)
-		p.end(errRemoved) // its driver sees the connection end
+		p.end(errRemoved) // the driver finds its connection closed
 		l.note(p.Name, hasBeenRemoved)
 		return nil
 	case m.faults.RemoveNIC == nil:
@@ -117,7 +120,7 @@ func (l *Lab) removeNIC(p *Port) error {
 	return l.removing(p.Name, &p.removed, done, err)
 }
 
-// removeGPU takes the GPU of that name from its guest. changing is held.
+// removeGPU removes the GPU of that name from its guest. The caller holds changing.
 func (l *Lab) removeGPU(name string) error {
 	m, i, err := l.findGPU(name)
 	if err != nil {
@@ -151,10 +154,11 @@ func (l *Lab) removeGPU(name string) error {
 
 const hasBeenRemoved = "has been removed"
 
-// errRemoved ends what is served of a NIC that was removed.
+// errRemoved is the cause with which removeNIC ends a NIC's connections.
 var errRemoved = errors.New("removed")
 
-// removing waits for the end of a removal that was asked for, and notes it. changing is held.
+// removing starts a goroutine that waits for the result of a removal, which done receives, and
+// notes the result. The caller holds changing.
 func (l *Lab) removing(name string, removed *atomic.Bool, done <-chan error, err error) error {
 	if err != nil {
 		return fmt.Errorf("%s cannot be removed: %w", name, err)
@@ -180,7 +184,7 @@ func (l *Lab) removing(name string, removed *atomic.Bool, done <-chan error, err
 	return nil
 }
 
-// AwaitRemovals waits until all that was to be removed is, or is not to be, or until ctx ends.
+// AwaitRemovals waits until each removal in progress has succeeded or failed, or until ctx ends.
 func (l *Lab) AwaitRemovals(ctx context.Context) {
 	l.changing.Lock()
 	all := slices.Clone(l.removals)
@@ -193,7 +197,7 @@ func (l *Lab) AwaitRemovals(ctx context.Context) {
 	}
 }
 
-// note tells a user what became of something.
+// note passes a message about a NIC or GPU to Options.Note, or to the log.
 func (l *Lab) note(name, text string) {
 	if l.opt.Note != nil {
 		l.opt.Note(name, text)
@@ -202,7 +206,7 @@ func (l *Lab) note(name, text string) {
 	l.opt.Log.Warn(text, "name", name)
 }
 
-// findGPU finds a GPU by the name that the lab file has, as a.gpu0.
+// findGPU returns the GPU with this name of the lab file, as a.gpu0.
 func (l *Lab) findGPU(name string) (m *Machine, i int, err error) {
 	var names []string
 	for _, m := range l.machines {
@@ -217,7 +221,7 @@ func (l *Lab) findGPU(name string) (m *Machine, i int, err error) {
 	return nil, 0, noSuch(name, "GPU", names)
 }
 
-// noSuch says that a name is none of these.
+// noSuch returns an error that lists names, as name is not one of them.
 func noSuch(name, what string, names []string) error {
 	there := "there are none"
 	if n := len(names); n > 0 {
@@ -228,7 +232,7 @@ func noSuch(name, what string, names []string) error {
 
 const maxListed = 8
 
-// lateTokens has receivers at a port's NIC give tokens back later. changing is held.
+// lateTokens makes receivers at a port's NIC return tokens later. The caller holds changing.
 func (l *Lab) lateTokens(p *Port, d time.Duration) error {
 	late := p.machine.faults.LateTokens
 	if late == nil {

@@ -4,8 +4,8 @@ import (
 	"vnic.dev/vnic/internal/nic/sabotage"
 )
 
-// Sabotage has all NICs be made with a fault whose model can have it; seed says which frames it hits. For one NIC alone
-// set its NIC.Sabotage.
+// Sabotage sets the fault for all NICs whose model supports it; seed selects the frames that it
+// affects. For one NIC alone set its NIC.Sabotage.
 func (d *Description) Sabotage(f *sabotage.Fault, seed uint64) {
 	for i := range d.Guests {
 		for j := range d.Guests[i].NICs {

@@ -6,15 +6,16 @@ import (
 	"vnic.dev/vnic/internal/lab/pcie"
 )
 
-// The root complex of a guest without sockets. It forwards nothing between its ports, and each NIC has a PCIe switch of
-// its own below it.
+// The name of the root complex of a guest without sockets. It forwards nothing between its ports,
+// and has a PCIe switch below it for each NIC.
 const rootComplex = "rc0"
 
-// Local is the name of a NIC or GPU inside the guest: in the lab it may begin with the guest's, as a.nic0.
+// Local returns a NIC's or GPU's name without the guest's name, with which the lab's name may
+// begin, as a.nic0.
 func (g *Guest) Local(name string) string { return strings.TrimPrefix(name, g.Name+".") }
 
-// inTree is the name of a NIC or a GPU in the guest's tree. Where it does not begin with the guest's, a NIC and a GPU
-// may have the same.
+// inTree returns the name of a NIC or a GPU in the guest's tree. If the lab's name does not begin
+// with the guest's, a NIC and a GPU may have the same name, and kind is added.
 func (g *Guest) inTree(kind, name string) string {
 	if local := g.Local(name); local != name {
 		return local
@@ -31,15 +32,16 @@ func (g *Guest) inside(n *NIC) bool {
 	return len(g.Sockets) == 0 || n.GPUs == nil || len(n.GPUs) > 0 || n.Slot != Slot{}
 }
 
-// switchOf is the switch of a NIC in the tree of a guest without sockets.
+// switchOf returns the name of a NIC's switch in the tree of a guest without sockets.
 func (g *Guest) switchOf(n *NIC) string {
 	if local := g.Local(n.Name); local != n.Name {
-		return "sw." + local // nobody else can have such a name
+		return "sw." + local // no other node can have such a name
 	}
 	return "sw" + n.Name
 }
 
-// Tree is the PCIe tree of guest i, and the names of its NICs and GPUs there. The description has been checked.
+// Tree returns the PCIe tree of guest i, and the names of its NICs and GPUs in it. The description
+// must be valid (Check).
 func (d *Description) Tree(i int) (tree *pcie.Tree, nics, gpus []string) {
 	c := d.Complete()
 	g := &c.Guests[i]
@@ -58,7 +60,8 @@ func (d *Description) Tree(i int) (tree *pcie.Tree, nics, gpus []string) {
 	return tree, nics, gpus
 }
 
-// nodes are the parts of the guest's tree: sockets, switches, NICs, GPUs, in this order. The guest is complete.
+// nodes returns the nodes of the guest's tree: sockets, switches, NICs, GPUs, in this order. The
+// guest is complete.
 func (g *Guest) nodes() (nodes []pcie.Node) {
 	add := func(name string, kind pcie.Kind, s Slot) {
 		nodes = append(nodes, pcie.Node{Name: name, Kind: kind, Below: s.Below, Link: s.Link, Redirect: s.Redirect})

@@ -1,8 +1,8 @@
 // Package machine boots the guests of a lab under QEMU: it fetches QEMU and a kernel, builds the
-// guests' images, gives each machine its NICs and GPUs, and says what caused a guest's end: QEMU,
-// the guest or its agent.
+// guests' images, configures each machine's NICs and GPUs, and reports why a guest has ended:
+// because of QEMU, the guest or its agent.
 //
-// Images are made once and boot any number of guests. The caller of Boot closes the Guest before
+// One Images value boots any number of guests. The caller of Boot closes the Guest before
 // the lab. Guest.Gone returns why a guest has ended, which explains errors that follow from it;
 // Close then does not return the same error again.
 package machine

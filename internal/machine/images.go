@@ -46,7 +46,7 @@ func DriverModules(guests []lab.Guest) []string {
 // Images are the files from which guests boot.
 type Images struct {
 	*assets.Resolved
-	Modules []string // in the initramfs, without dependencies
+	Modules []string // the initramfs's modules, without their dependencies
 
 	initrd *guestimages.Image
 	from   assets.Options // for fetching more later

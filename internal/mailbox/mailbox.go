@@ -26,7 +26,7 @@ import (
 	"vnic.dev/vnic/gpumem"
 )
 
-// Slots is the most concurrent requests.
+// Slots is the maximum number of concurrent requests.
 const Slots = 63
 
 // Size is the size of a mailbox in bytes.
@@ -54,9 +54,9 @@ const (
 	atTag        = 32
 
 	free    = 0
-	asked   = 1 // by the guest
-	done    = 2 // by the host
-	givenUp = 3 // by the guest, replacing asked
+	asked   = 1 // set by the guest
+	done    = 2 // set by the host
+	givenUp = 3 // set by the guest, in place of asked
 )
 
 // Reasons that are not values of Linux's enum mmu_notifier_event, which begins at 0.

@@ -97,7 +97,7 @@ func Write(w io.Writer, files []File) (int64, error) {
 type writer struct {
 	w     io.Writer
 	n     int64           // bytes written
-	names map[string]bool // of all written files and directories
+	names map[string]bool // names of all written files and directories
 }
 
 // add writes a file with the inode number ino, after the missing directories of its path.

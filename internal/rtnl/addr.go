@@ -33,7 +33,7 @@ func decodeAddr(b []byte) (a Addr, index int, err error) {
 	}
 	index = int(native.Uint32(b[4:]))
 	a.Flags = uint32(b[2])
-	var local, address netip.Addr // if they differ, address is a peer's
+	var local, address netip.Addr // if they differ, address is the peer's address
 	for attrs.Next() {
 		switch attrs.Type() {
 		case unix.IFA_LOCAL:
@@ -59,7 +59,8 @@ func decodeAddr(b []byte) (a Addr, index int, err error) {
 // Addrs lists a link's addresses of a family, AF_UNSPEC for all, or returns ErrInterrupted.
 func Addrs(index int, family uint8) (addrs []Addr, err error) {
 	err = dump(unix.RTM_GETADDR, unix.RTM_NEWADDR, addrHeader(family, 0, 0, 0), func(message []byte) error {
-		// A kernel without the family lists all; with AF_UNSPEC, other protocols list theirs too.
+		// A kernel without the family lists the addresses of all families; with AF_UNSPEC, other
+		// protocols list theirs too.
 		if len(message) > 0 && !wanted(message[0], family) {
 			return nil
 		}
@@ -79,8 +80,8 @@ func wanted(family, requested uint8) bool {
 	return family == requested || requested == unix.AF_UNSPEC && (family == unix.AF_INET || family == unix.AF_INET6)
 }
 
-// AddAddr adds an address to a link: EEXIST if the link has it. An IPv6 address can be used at once; with dad it is
-// tentative until duplicate address detection has ended (RFC 4862, 5.4).
+// AddAddr adds an address to a link; the error is EEXIST if the link has it. An IPv6 address can be
+// used at once; with dad it is tentative until duplicate address detection has ended (RFC 4862, 5.4).
 func AddAddr(index int, p netip.Prefix, dad bool) error {
 	var flags uint8
 	if p.Addr().Is6() && !dad {
@@ -89,7 +90,7 @@ func AddAddr(index int, p netip.Prefix, dad bool) error {
 	return changeAddr(unix.RTM_NEWADDR, add, index, p, flags)
 }
 
-// RemoveAddr removes an address from a link: EADDRNOTAVAIL if the link does not have it.
+// RemoveAddr removes an address from a link; the error is EADDRNOTAVAIL if the link does not have it.
 func RemoveAddr(index int, p netip.Prefix) error {
 	return changeAddr(unix.RTM_DELADDR, 0, index, p, 0)
 }
@@ -106,8 +107,8 @@ func changeAddr(kind netlink.HeaderType, flag netlink.HeaderFlags, index int, p 
 	return change(kind, flag, addrHeader(family(p.Addr()), p.Bits(), flags, index), attrs)
 }
 
-// AddDefaultRoute adds a default route by a gateway, with flags RTNH_F_*: EEXIST if there is one like it. It goes with
-// the link's addresses.
+// AddDefaultRoute adds a default route by a gateway, with flags RTNH_F_*; the error is EEXIST if
+// the same route exists. Linux removes an IPv4 route together with the link's last IPv4 address.
 func AddDefaultRoute(index int, gateway netip.Addr, flags uint32) error {
 	// struct rtmsg: u8 family, dst_len, src_len, tos, table, protocol, scope, type, u32 flags
 	b := make([]byte, unix.SizeofRtMsg)

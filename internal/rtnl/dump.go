@@ -8,14 +8,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// dumpBuffer holds the largest part of a dump. The kernel makes parts of up to 32 KiB (netlink_dump), and larger
-// ones only for a link that needs more.
+// dumpBuffer holds the largest part of a dump. The kernel makes parts of up to 32 KiB
+// (netlink_dump), and a larger part only for a link that needs more.
 const dumpBuffer = 64 << 10
 
-// dump asks for a list. each gets the messages of type answer, and must not keep them. After ErrInterrupted, each may
-// have missed some.
+// dump requests a list. It calls each for the messages of type answer, and each must not keep them.
+// If dump returns ErrInterrupted, some messages may be missing.
 //
-// netlink.Conn.Receive would drop the last message, which may be the only one that is marked as interrupted.
+// dump does not use netlink.Conn.Receive, which would drop the last message; it may be the only one
+// that is marked as interrupted.
 func dump(kind, answer netlink.HeaderType, header []byte, each func(message []byte) error) error {
 	c, err := netlink.Dial(unix.NETLINK_ROUTE, nil)
 	if err != nil {
@@ -63,7 +64,7 @@ func receive(c syscall.RawConn, b []byte) (n int, err error) {
 		return 0, werr
 	case err != nil:
 		return 0, err
-	case n > len(b): // the whole length, by MSG_TRUNC
+	case n > len(b): // n is the whole length, because of MSG_TRUNC
 		return 0, fmt.Errorf("netlink datagram of %d bytes: %w", n, unix.EMSGSIZE)
 	}
 	return n, nil
@@ -93,7 +94,7 @@ func (d *dumpReader) read(datagram []byte) error {
 			d.interrupted = true
 		}
 		switch m.Header.Type {
-		case unix.NLMSG_DONE, unix.NLMSG_ERROR: // with 0 or a negative errno; old kernels left DONE's out
+		case unix.NLMSG_DONE, unix.NLMSG_ERROR: // with 0 or a negative errno; old kernels sent NLMSG_DONE without it
 			d.done = true
 			if len(m.Data) < 4 {
 				return nil

@@ -1,8 +1,8 @@
 // Package rtnl reads and changes network interfaces, their addresses and routes, by Linux's rtnetlink (rtnetlink(7),
 // include/uapi/linux/rtnetlink.h, if_link.h and if_addr.h).
-//
-// It has only what vnic and its guests need: vishvananda/netlink, which the tests compare it with, has the rest, and
-// takes much longer to compile. jsimonetti/rtnetlink hides interrupted dumps, and the errno of a link that is missing.
+// The package has only the functions that vnic and its guests need: vishvananda/netlink, with which
+// the tests compare it, has all others, and takes much longer to compile. jsimonetti/rtnetlink
+// hides interrupted dumps, and the errno of a missing link.
 //
 // Each call opens a socket of its own in the network namespace of its thread. Errors of the kernel are returned as
 // syscall.Errno.
@@ -24,10 +24,10 @@ var ErrInterrupted = errors.New("results may be incomplete or inconsistent")
 
 var native = binary.NativeEndian
 
-// add asks the kernel to make something that does not exist yet: EEXIST if it does.
+// add is the flags of a request to make something: the kernel returns EEXIST if it exists.
 const add = netlink.Create | netlink.Excl
 
-// change sends a request that has no answer but an acknowledgement.
+// change sends a request to which the kernel answers only with an acknowledgement.
 func change(kind netlink.HeaderType, flags netlink.HeaderFlags, header []byte, attrs *netlink.AttributeEncoder) error {
 	_, err := execute(kind, flags|netlink.Acknowledge, header, attrs)
 	return err
@@ -50,7 +50,7 @@ func execute(kind netlink.HeaderType, flags netlink.HeaderFlags, header []byte, 
 	return answer, errno(err)
 }
 
-// errno removes what netlink wraps around the kernel's error.
+// errno returns the errno inside an error of package netlink.
 func errno(err error) error {
 	var e syscall.Errno
 	if errors.As(err, &e) {

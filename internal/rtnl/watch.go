@@ -7,8 +7,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Watch reports changes of links and addresses, from now on: one for any number of them that were not received yet. The
-// channel is closed when there will be no more: after stop, which waits for it, or an error of the socket.
+// Watch reports changes of links and addresses from now on. The channel receives one value for any
+// number of changes since the last receive. It is closed after stop, which waits for that, or after
+// an error of the socket.
 func Watch() (changes <-chan struct{}, stop func(), err error) {
 	c, err := subscribe()
 	if err != nil {
@@ -24,7 +25,7 @@ func subscribe() (*netlink.Conn, error) {
 	})
 }
 
-// watch owns the socket.
+// watch reads changes from c until an error or stop. It owns c.
 func watch(c *netlink.Conn) (changes <-chan struct{}, stop func()) {
 	out := make(chan struct{}, 1)
 	go func() {

@@ -56,7 +56,7 @@ func Applet([]string) int {
 	return status
 }
 
-// say prints an error, if it is one.
+// say prints an error, unless it is nil.
 func say(err error) {
 	if err != nil {
 		_, _ = fmt.Fprintln(os.Stderr, "vnic-guest:", err)
@@ -92,12 +92,12 @@ func open(root string) (*os.File, error) {
 	if len(names) == 0 {
 		return nil, errors.New("the kernel has no console: console=ttyS0 on its command line gives it one")
 	}
-	// the last name is that of /dev/console
+	// The last name is the terminal behind /dev/console.
 	return os.OpenFile(filepath.Join(root, "dev", names[len(names)-1]), os.O_RDWR|unix.O_NOCTTY, 0)
 }
 
-// environment returns the program's environment: the image's variables, then those found for the
-// network, then TERM from the kernel's command line. A variable of the image takes precedence over
+// environment returns the program's environment: the image's variables, then found, which connect has found for
+// the network, then TERM from the kernel's command line. A variable of the image takes precedence over
 // one found.
 func environment(image, found, words []string) []string {
 	env := slices.Clone(image)

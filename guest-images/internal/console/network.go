@@ -30,7 +30,7 @@ type network struct {
 	more  []string // messages about other interfaces
 }
 
-// connect configures all interfaces by DHCP, except the one that is left to devmem programs. With
+// connect configures all interfaces by DHCP, except the one that devmem programs drive. With
 // an error, n may still be partly set.
 func connect(ctx context.Context, a *agent.Alone) (n network, err error) {
 	names, err := interfaces(ctx, "/", a.Driver, limits.ImageInterface.Here())

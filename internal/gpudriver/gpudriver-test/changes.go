@@ -8,12 +8,12 @@ import (
 	"vnic.dev/vnic/internal/gpudriver"
 )
 
-// change is something that Linux does to pages.
+// change is an action of Linux that changes pages.
 type change struct {
 	what   string
 	do     func(f *gpudriver.File, b []byte) error
 	gpu    bool   // the NIC's pages are in the GPU
-	reason uint64 // for the release of pages [3, 6), which the NIC uses; none: it need not release them all
+	reason uint64 // the reason for which the NIC must release pages [3, 6); none: it need not release all of them
 }
 
 const none = 1 << 32 // no reason
@@ -75,7 +75,7 @@ func (c *change) run(t *T, f *gpudriver.File, r *region, b []byte, has bool) {
 	r.mustRelease(want...)
 	now, err := r.Stats()
 	t.require(err == nil && now.Invalidations-before.Invalidations == uint64(len(want)), "%+v, %v", now, err)
-	// The driver notices changes of pages that the NIC does not use.
+	// Linux reports changes of pages to the driver even if the NIC does not use them.
 	t.require(has || c.reason == none || now.Untold > before.Untold, "nothing was said by Linux: %+v", now)
 	// The NIC need not release pages again.
 	t.ok(unmap(b[4*page : 5*page]))

@@ -114,7 +114,7 @@ func badCalls(t *T) {
 	t.refused("no memory", f.Raw(0xc018e901, nil), unix.EFAULT)
 }
 
-// checkOwn: a file cannot use the memory of another; memory that is allocated again is zeroed.
+// checkOwn: a file cannot use the memory of another file; memory that is allocated again is zeroed.
 func checkOwn(t *T) {
 	a := open(t)
 	defer a.Close()
@@ -176,7 +176,8 @@ func same(t *T) {
 		unix.EINVAL)
 }
 
-// elsewhere: a container has a /dev of its own, which can be unmounted after a GPU was open and mapped there.
+// elsewhere: a container has its own /dev, which can be unmounted after a program opened and mapped
+// a GPU there.
 func elsewhere(t *T) {
 	dir := must(os.MkdirTemp("", ""))(t)
 	defer func() { _ = os.Remove(dir) }()
@@ -193,13 +194,13 @@ func elsewhere(t *T) {
 	t.ok(unix.Mknod(node, unix.S_IFCHR|0o600, int(st.Rdev)))
 	f, _, mem := mapped(t, node)
 	defer f.Close()
-	// Removal takes mappings by any node away.
+	// Removal of the GPU removes mappings by any device node.
 	mem[0] = 1
 	t.ok(bind(t.gpu, "unbind"))
 	t.require(touch(mem) != nil, "memory of a GPU that is gone can be touched by another node")
 	t.ok(errors.Join(unix.Munmap(mem), f.Close(), bind(t.gpu, "bind")))
 	mounted = false
-	t.ok(unix.Unmount(dir, 0)) // EBUSY if something of it is in use; a kernel that finds an inode in use panics
+	t.ok(unix.Unmount(dir, 0)) // EBUSY if the mount is in use; a kernel panics at an inode that is still in use
 }
 
 // bind makes the driver take a GPU ("bind") or release it ("unbind").
@@ -243,7 +244,7 @@ func (e exporter) Export(gpu int, off, size uint64) (int, func() error, error) {
 	return fd, nil, err
 }
 
-// unbindBound: removal waits until the NIC has released the memory. Then none of it is left.
+// unbindBound: removal waits until the NIC has released the memory. Then no binding is left.
 func unbindBound(t *T) {
 	f, d, buf := registered(t)
 	defer f.Close()

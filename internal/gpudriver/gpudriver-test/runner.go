@@ -55,7 +55,7 @@ func (t *T) ok(err error) {
 	}
 }
 
-// require ends the test with an error unless a condition holds.
+// require ends the test with an error if holds is false.
 func (t *T) require(holds bool, format string, args ...any) {
 	if !holds {
 		t.ok(fmt.Errorf(format, args...))
@@ -72,7 +72,8 @@ func (t *T) refused(call string, got error, want unix.Errno) {
 // unmap unmaps memory of anonymous or of a GPU.
 func (t *T) unmap(b []byte) { t.note(unix.Munmap(b)) }
 
-// must is for a call that returns a value and an error: f := must(os.Open(name))(t)
+// must returns a function that ends test t if the call failed, and else returns its value: f :=
+// must(os.Open(name))(t)
 func must[V any](v V, err error) func(t *T) V {
 	return func(t *T) V {
 		t.ok(err)
@@ -83,8 +84,8 @@ func must[V any](v V, err error) func(t *T) V {
 // errOf returns the error of a call that also returns a value.
 func errOf[V any](_ V, err error) error { return err }
 
-// beside runs do, and on another goroutine again, repeatedly, until do has ended or again fails. It ends the test if
-// there is an error.
+// beside runs do, and meanwhile calls again repeatedly on another goroutine, until do has returned
+// or again fails. It ends the test if there is an error.
 func (t *T) beside(again func() error, do func()) {
 	var end atomic.Bool
 	done := make(chan error, 1)

@@ -102,7 +102,7 @@ func stress(t *T) {
 	t.require(wrong == 0, "%d pages have lost writes", wrong)
 }
 
-// sabotage and believing are the negative controls of stress.
+// sabotage and believing are the negative controls of stress: with a faulty NIC numbers must be wrong.
 func sabotage(t *T) { loses(t, testnic.Sabotages) }
 
 func believing(t *T) { loses(t, testnic.Believes) }

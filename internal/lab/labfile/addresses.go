@@ -9,8 +9,9 @@ import (
 // Addrs returns the default addresses of a guest on a rail.
 func Addrs(rail, guest int) (v4, v6 netip.Prefix) { return addr4(rail, guest), addr6(rail, guest) }
 
-// Each NIC of a guest is on a subnet with the other guests' NICs of the same number: interfaces of one guest in one
-// subnet would answer each other's ARP.
+// The third byte of the address is the rail's: each NIC of a guest is on a subnet with the other
+// guests' NICs of the same number, because interfaces of one guest in one subnet would answer each
+// other's ARP requests.
 func addr4(rail, guest int) netip.Prefix {
 	b := lab.Addr4(guest).Addr().As4()
 	b[2] += byte(rail)
@@ -23,7 +24,8 @@ func addr6(rail, guest int) netip.Prefix {
 	return netip.PrefixFrom(netip.AddrFrom16(b), 64)
 }
 
-// Given are the addresses that the file gives a NIC; zero: the file gives none, and the NIC has its rail's (Addrs).
+// Given returns the addresses of a NIC that the file sets; zero: the file sets none, and the NIC
+// has the rail's (Addrs).
 func (l *Lab) Given(guest, nic int) (v4, v6 netip.Prefix) {
 	n := &l.Guests[guest].NICs[nic]
 	own4, own6 := Addrs(nic, guest)
@@ -36,8 +38,8 @@ func (l *Lab) Given(guest, nic int) (v4, v6 netip.Prefix) {
 	return v4, v6
 }
 
-// addresses checks the addresses of NIC i of the guest at path where: the ones from the file must
-// be usable for a host, and none may be in the subnet of an earlier NIC of the guest.
+// addresses checks the addresses of NIC i of the guest at path where: each address from the file
+// must be usable for a host, and none may be in the subnet of an earlier NIC of the guest.
 func (b *builder) addresses(where path, i int, n *lab.NIC, before []lab.NIC) error {
 	own4, own6 := Addrs(i, len(b.out.Guests))
 	for _, a := range []struct {

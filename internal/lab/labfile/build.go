@@ -14,24 +14,24 @@ import (
 	"vnic.dev/vnic/internal/wire"
 )
 
-// Lab is what a lab file describes.
+// Lab is a lab file's content, as package lab needs it.
 type Lab struct {
 	lab.Description
-	Machines []Machine // of the guests
+	Machines []Machine // RAM and CPUs of the guests, in the order of Description.Guests
 	Uplinks  []Uplinked
 	Seed     *uint64 // nil: each run draws its own
 	Script   []lab.Event
-	Gateway  string // lab.GatewayNAT and so on; "": the file says nothing of it
-	Accel    string // auto, kvm or tcg; "" likewise
+	Gateway  string // lab.GatewayNAT, GatewayIsolated or GatewayOff; "": the file has no such key
+	Accel    string // auto, kvm or tcg; "": the file has no such key
 }
 
-// Machine is the hardware of a guest besides NICs and GPUs.
+// Machine is the RAM and CPUs of a guest.
 type Machine struct {
 	RAM  uint64 // bytes
 	CPUs int
 }
 
-// Memory is the size of all GPUs and, with ram, of the guests' RAM.
+// Memory returns the size of all GPUs, plus the guests' RAM if ram is set.
 func (l *Lab) Memory(ram bool) (sum uint64) {
 	add := func(n uint64) { sum += min(n, math.MaxUint64-sum) }
 	for i, g := range l.Guests {
@@ -45,7 +45,7 @@ func (l *Lab) Memory(ram bool) (sum uint64) {
 	return sum
 }
 
-// gpus is the number of GPUs of all guests.
+// gpus returns the number of GPUs of all guests.
 func (l *Lab) gpus() (n int) {
 	for _, g := range l.Guests {
 		n += len(g.GPUs)
@@ -53,7 +53,8 @@ func (l *Lab) gpus() (n int) {
 	return n
 }
 
-// Lossy reports whether any link loses or holds back segments.
+// Lossy reports whether any link may lose, hold back, duplicate or corrupt segments
+// (wire.Impairment.Lossy).
 func (l *Lab) Lossy() bool {
 	for _, g := range l.Guests {
 		if slices.ContainsFunc(g.NICs, func(n lab.NIC) bool { return n.Link.Up.Lossy() }) {
@@ -63,25 +64,26 @@ func (l *Lab) Lossy() bool {
 	return false
 }
 
-// MayLose reports whether any link is lossy, or may become so by the script. Without a lab none is.
+// MayLose reports whether any link is lossy, or the file has a script, which may make it lossy;
+// false for a nil Lab.
 func (l *Lab) MayLose() bool { return l != nil && (l.Lossy() || len(l.Script) > 0) }
 
 // Defaults of keys that a file leaves out, and bounds.
 const (
 	defaultRAM = 512 << 20
-	maxMemory  = 1 << 42 // of a GPU
+	maxMemory  = 1 << 42 // maximum memory of a GPU
 	defaultGPU = 64 << 20
-	maxNICs    = 64 // of a guest: each has a subnet
-	maxBare    = 24 // NICs and GPUs of a guest without sockets: the root complex has so many slots for them
+	maxNICs    = 64 // maximum NICs of a guest: each has a subnet
+	maxBare    = 24 // maximum NICs and GPUs of a guest without sockets: so many slots of the root complex are free
 )
 
-// builder makes a Lab of a file.
+// builder makes a Lab from a file.
 type builder struct {
 	*document
 	file  *File
 	out   *Lab
-	port  int             // ports made so far
-	given map[string]bool // MACs and addresses, of all guests
+	port  int             // ports added so far
+	given map[string]bool // MAC and IP addresses of all guests so far
 }
 
 func (b *builder) build() error {
@@ -110,7 +112,7 @@ func (b *builder) build() error {
 	}
 	for i, name := range names {
 		if slices.Contains(names[:i], name) {
-			continue // a merged one's that is written anew
+			continue // the name is also in the merged mapping, whose value the file replaces
 		}
 		if err := b.guest(name); err != nil {
 			return err
@@ -124,7 +126,7 @@ func (b *builder) build() error {
 	if gpus := b.out.gpus(); gpus > lab.MaxGPUs {
 		return b.wrong([]any{"guests"}, "%d GPUs: a lab has %d at most", gpus, lab.MaxGPUs)
 	}
-	if err := b.out.Check(); err != nil { // of the whole lab
+	if err := b.out.Check(); err != nil { // checks the whole lab
 		return b.wrong([]any{"guests"}, "%v", err)
 	}
 	return nil
@@ -136,7 +138,7 @@ func (b *builder) guest(name string) error {
 	if err := lab.CheckName(name); err != nil {
 		return b.wrong(where, "%q is no name of a guest: %v", name, err)
 	}
-	if b.out.Gateway != lab.GatewayOff && lab.HasName(name) { // boot and serve have one if the file says nothing
+	if b.out.Gateway != lab.GatewayOff && lab.HasName(name) { // boot and serve have a gateway by default
 		return b.wrong(where, "a guest cannot be called %s beside a gateway: give it another name, or write gateway: off",
 			name)
 	}
@@ -253,7 +255,7 @@ func (b *builder) nic(where path, f *Guest, n *NIC, guest string) (out lab.NIC, 
 	return out, nil
 }
 
-// links puts the impairments of links into the description.
+// links copies the impairments of the file's links to the description.
 func (b *builder) links() error {
 	seen := make(map[string]bool)
 	for i, l := range b.file.Links {
@@ -280,7 +282,7 @@ func (b *builder) links() error {
 	return nil
 }
 
-// script puts the events of the script into the description.
+// script parses the events of the file's script into the lab.
 func (b *builder) script() error {
 	if n := len(b.file.Script); n > lab.MaxEvents {
 		return b.wrong([]any{"script"}, "%d changes: a lab has %d at most", n, lab.MaxEvents)
@@ -304,7 +306,7 @@ func (b *builder) script() error {
 	return nil
 }
 
-// names checks that a change names a NIC or a GPU of the lab.
+// names returns an error if a change does not name a NIC or a GPU of the lab.
 func (b *builder) names(c *lab.Change) error {
 	if c.Kind != lab.KindGPU {
 		if b.find(c.Of) == nil {
@@ -362,7 +364,7 @@ func (b *builder) bytes(where path, text Quantity, to *uint64) error {
 	return nil
 }
 
-// path is a place in a file: keys, and indexes of elements.
+// path is a place in a YAML file: keys of mappings, and indexes of sequences' elements.
 type path []any
 
 func (p path) to(steps ...any) path { return append(slices.Clip(p), steps...) }

@@ -13,7 +13,7 @@ import (
 	"github.com/goccy/go-yaml/ast"
 )
 
-// Parse reads a lab file; name is for messages. An error is an *Error.
+// Parse parses a lab file; name is the file's name in messages. An error is an *Error.
 func Parse(name string, text []byte) (*Lab, error) {
 	d, err := parse(name, text)
 	if err != nil {
@@ -40,7 +40,7 @@ func (d *document) decode(text []byte) (f *File, err error) {
 	return f, nil
 }
 
-// undecoded makes an *Error of one of the decoder's.
+// undecoded converts an error of the YAML decoder to an *Error.
 func (d *document) undecoded(err error) error {
 	bad := syntax(d.name, err).(*Error)
 	if unknown := (*yaml.UnknownFieldError)(nil); errors.As(err, &unknown) {
@@ -87,7 +87,7 @@ func kindOf(t reflect.Type) string {
 	return "a word"
 }
 
-// words are all keys of a lab file.
+// words returns all keys of a lab file.
 func words() []string {
 	seen := make(map[string]bool)
 	var walk func(t reflect.Type)
@@ -114,7 +114,7 @@ func words() []string {
 	return list
 }
 
-// alike is the word that is most like s; "": none is.
+// alike returns the word that is most similar to s; "": no word is similar.
 func alike(s string, words []string) (best string) {
 	least := min(max(2, len(s)/3)+1, len(s)) // at least one letter must be right
 	for _, w := range words {

@@ -13,10 +13,11 @@ import (
 // Link is a NIC's link to the switch.
 type Link struct {
 	nic  string            // the NIC, as a.nic0
-	text map[string]string // of the impairments that the file gives a value, by their keys
+	text map[string]string // values of the impairments that the file sets, by their keys
 }
 
-// linkType is a struct with all keys of a link: the key of, and a key for each of lab.Impairments.
+// linkType is a struct type with all keys of a link: the key "of", and a key for each of
+// lab.Impairments.
 var linkType = func() reflect.Type {
 	fields := []reflect.StructField{{Name: "OF", Type: reflect.TypeFor[string](), Tag: `yaml:"of"`}}
 	for i, f := range lab.Impairments() {
@@ -26,7 +27,7 @@ var linkType = func() reflect.Type {
 	return reflect.StructOf(fields)
 }()
 
-// typed is the value of an impairment as a file has it: true or false, a list, or else a Quantity.
+// typed returns an impairment's value with its type in a file: true or false, a list, or else a Quantity.
 func typed(f *lab.Fault, im *wire.Impairment) reflect.Value {
 	if v := reflect.ValueOf(f.Value(im)).Elem(); v.Kind() == reflect.Bool || v.Kind() == reflect.Slice {
 		return v
@@ -34,7 +35,7 @@ func typed(f *lab.Fault, im *wire.Impairment) reflect.Value {
 	return reflect.ValueOf(Quantity(f.Text(im)))
 }
 
-// UnmarshalYAML reads a link.
+// UnmarshalYAML parses a link.
 func (l *Link) UnmarshalYAML(unmarshal func(any) error) error {
 	v := reflect.New(linkType).Elem()
 	if err := unmarshal(v.Addr().Interface()); err != nil {
@@ -52,7 +53,7 @@ func (l *Link) UnmarshalYAML(unmarshal func(any) error) error {
 	return nil
 }
 
-// linkOf is the link of a NIC for a file; nil: it is not impaired.
+// linkOf returns the YAML of a NIC's link; nil: the link has no impairment.
 func linkOf(n *lab.NIC) (m yaml.MapSlice) {
 	for _, f := range lab.Impairments() {
 		if f.Text(&n.Link.Up) != "" {

@@ -13,12 +13,12 @@ import (
 	"github.com/goccy/go-yaml/token"
 )
 
-// Error is what is wrong with a lab file.
+// Error is an error in a lab file.
 type Error struct {
-	Name         string // of the file
-	Line, Column int    // from 1; 0: of no place in it
+	Name         string // name of the file
+	Line, Column int    // from 1; 0: the error has no place in the file
 	Text         string
-	Source       string // some lines of the file, with a mark; may be ""
+	Source       string // some lines of the file with a mark at the error; may be ""
 }
 
 func (e *Error) Error() string {
@@ -32,7 +32,7 @@ func (e *Error) Error() string {
 	return s
 }
 
-// document is a file's YAML, with the place of each part.
+// document is the parsed YAML of a file; each node knows its line and column.
 type document struct {
 	name    string
 	root    ast.Node
@@ -83,14 +83,16 @@ func parse(name string, text []byte) (_ *document, err error) {
 	return d, nil
 }
 
-// recovered makes an error of a panic of the YAML library's: it had one for a tag without a value.
+// recovered converts a panic of the YAML library to an error: the library panicked for a tag
+// without a value.
 func recovered(name string, err *error) {
 	if r := recover(); r != nil {
 		*err = &Error{Name: name, Text: fmt.Sprintf("the YAML library fails on it: %v", r)}
 	}
 }
 
-// simple refuses what would take the parser's time: it goes over a list, or what is nested, again for each part of it.
+// simple refuses files for which the YAML parser needs too much time: it reads a list, or nested
+// values, again for each of their parts.
 func simple(name string, tokens token.Tokens) error {
 	if len(tokens) > MaxTokens {
 		return syntax(name, &yaml.SyntaxError{Token: tokens[MaxTokens],
@@ -117,7 +119,8 @@ func simple(name string, tokens token.Tokens) error {
 	return nil
 }
 
-// visit is called with each node of a tree, what is above before what is below; aliases are not followed.
+// visit is a function that ast.Walk calls for each node of a tree, parents before children; Walk
+// does not follow aliases.
 type visit func(ast.Node)
 
 func (f visit) Visit(n ast.Node) ast.Visitor {
@@ -125,10 +128,11 @@ func (f visit) Visit(n ast.Node) ast.Visitor {
 	return f
 }
 
-// maxDepth is how deep YAML may be nested.
+// maxDepth is the maximum nesting of YAML values.
 const maxDepth = 32
 
-// count is how many nodes there are below n, aliases written out: MaxNodes + 1 where there are more.
+// count returns the number of n and all nodes below it, with each alias counted as its anchor's
+// value: MaxNodes + 1 if there are more than MaxNodes, or if they are nested too deep.
 func (d *document) count(n ast.Node, depth int) int {
 	if depth > maxDepth {
 		return MaxNodes + 1
@@ -142,7 +146,7 @@ func (d *document) count(n ast.Node, depth int) int {
 	return sum
 }
 
-// below are the nodes that a node is made of.
+// below returns a node's direct children; the child of an alias is its anchor's value.
 func (d *document) below(n ast.Node) (list []ast.Node) {
 	switch n := n.(type) {
 	case *ast.MappingNode:
@@ -163,7 +167,7 @@ func (d *document) below(n ast.Node) (list []ast.Node) {
 	return list
 }
 
-// solid is what a node stands for: an alias for what its anchor marks.
+// solid follows aliases and anchors to the value that n stands for; nil if there is none.
 func (d *document) solid(n ast.Node) ast.Node {
 	for range maxDepth {
 		switch v := n.(type) {
@@ -178,7 +182,7 @@ func (d *document) solid(n ast.Node) ast.Node {
 	return nil
 }
 
-// entries are what a mapping has, what it merges (<<) last.
+// entries returns the entries of a mapping, followed by the entries of mappings that it merges (<<).
 func (d *document) entries(n ast.Node) (list []*ast.MappingValueNode) {
 	switch n := d.solid(n).(type) {
 	case *ast.MappingNode:
@@ -194,8 +198,8 @@ func (d *document) entries(n ast.Node) (list []*ast.MappingValueNode) {
 	return list
 }
 
-// plain refuses keys that are no words, and merges of anything but one mapping: the YAML library reads some of these
-// otherwise than they look.
+// plain returns an error for a key that is not a word, and for a merge of anything but one mapping:
+// the YAML library reads some of these in an unexpected way.
 func (d *document) plain() (err error) {
 	ast.Walk(visit(func(n ast.Node) {
 		v, ok := n.(*ast.MappingValueNode)
@@ -217,7 +221,7 @@ func (d *document) plain() (err error) {
 	return err
 }
 
-// keys lists the keys of a mapping, in their order.
+// keys returns the keys of a mapping in the order of the file, without merge keys.
 func (d *document) keys(n ast.Node) (list []string) {
 	for _, v := range d.entries(n) {
 		if !v.Key.IsMergeKey() {
@@ -227,7 +231,8 @@ func (d *document) keys(n ast.Node) (list []string) {
 	return list
 }
 
-// at finds the value at a path of keys and numbers of elements, or that of as much of it as there is.
+// node returns the value at a path of keys and indexes. If the path does not exist, node returns
+// the value at its longest existing beginning.
 func (d *document) node(path ...any) ast.Node {
 	n := d.root
 	for _, step := range path {
@@ -253,7 +258,7 @@ func (d *document) node(path ...any) ast.Node {
 	return n
 }
 
-// wrong says what is wrong at a path.
+// wrong returns an error at a path.
 func (d *document) wrong(path []any, format string, args ...any) error {
 	n := d.solid(d.node(path...))
 	if n == nil {
@@ -273,7 +278,7 @@ func (d *document) fail(t *token.Token, text string) error {
 	return syntax(d.name, &yaml.SyntaxError{Token: t, Message: text})
 }
 
-// syntax makes an *Error of one of the YAML library's.
+// syntax converts an error of the YAML library to an *Error.
 func syntax(name string, err error) error {
 	e := &Error{Name: name, Text: err.Error()}
 	var placed yaml.Error

@@ -22,8 +22,8 @@ func Presets() (names []string) {
 	return names
 }
 
-// Load reads a preset or a file. A name without a slash is looked for among the presets first; so a
-// file with the name of a preset must be given with a slash, as ./pair. "-" is standard input.
+// Load reads a preset or a file. It looks for a name without a slash among the presets first; to
+// name a file with the name of a preset, use a slash, as ./pair. "-" is standard input.
 func Load(name string, stdin io.Reader) (*Lab, error) {
 	text, err := read(name, stdin)
 	if err != nil {

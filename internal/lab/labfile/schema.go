@@ -8,5 +8,6 @@ import (
 //go:embed schema.json
 var schema []byte
 
-// Schema is the JSON schema of lab files, draft 2020-12. It knows keys and kinds of values, not what they refer to.
+// Schema returns the JSON schema of lab files, draft 2020-12. It describes keys and the kinds of
+// their values; it does not check that names in values exist.
 func Schema() []byte { return slices.Clone(schema) }

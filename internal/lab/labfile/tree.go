@@ -10,7 +10,8 @@ import (
 	"vnic.dev/vnic/internal/lab/pcie"
 )
 
-// reaches sees whether NICs can show the guest's GPUs to it, as the NIC's model has it.
+// reaches checks a guest's whole description (lab.Description.Check), and that QEMU has room for
+// the guest's tree.
 func (b *builder) reaches(where path, g *lab.Guest) error {
 	one := lab.Description{Guests: []lab.Guest{*g}}
 	err := one.Check()
@@ -33,7 +34,8 @@ func (b *builder) reaches(where path, g *lab.Guest) error {
 	return b.field(where, err)
 }
 
-// field gives an error of the guest at a path the place of the field that it names; nil: there is no error.
+// field converts an error about a guest to an error at the place in the file of the field that it
+// names; nil stays nil.
 func (b *builder) field(where path, err error) error {
 	bad := (*lab.FieldError)(nil)
 	switch {
@@ -50,7 +52,7 @@ func (b *builder) field(where path, err error) error {
 	return b.wrong(where, "%s", bad.InFile())
 }
 
-// tree puts a guest's sockets and switches into its description. Nothing has the name of anything else.
+// tree copies a guest's sockets and switches to its description. All names in a guest must differ.
 func (b *builder) tree(where path, f *Guest, g *lab.Guest) error {
 	seen := make(map[string]bool)
 	name := func(where path, s string) error {
@@ -107,7 +109,7 @@ func (b *builder) tree(where path, f *Guest, g *lab.Guest) error {
 	return nil
 }
 
-// slot reads the slot in which something is plugged.
+// slot parses the place of a device in the tree.
 func (b *builder) slot(where path, f *Guest, s Slot) (out lab.Slot, err error) {
 	if len(f.Sockets) == 0 {
 		if s != (Slot{}) {
@@ -139,7 +141,7 @@ func (b *builder) slot(where path, f *Guest, s Slot) (out lab.Slot, err error) {
 	return out, nil
 }
 
-// interconnects puts the links between a guest's sockets into its description.
+// interconnects copies the links between a guest's sockets to its description.
 func (b *builder) interconnects(where path, f *Guest, g *lab.Guest) error {
 	for _, key := range slices.Sorted(maps.Keys(f.Interconnect)) {
 		from, to, _ := strings.Cut(key, "-")

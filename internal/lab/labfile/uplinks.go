@@ -9,7 +9,7 @@ import (
 	"vnic.dev/vnic/internal/wire/uplink"
 )
 
-// uplinks puts what leads out of the switch into the lab.
+// uplinks adds the file's uplinks to the lab.
 func (b *builder) uplinks() error {
 	if n := len(b.file.Uplinks); n > lab.MaxUplinks {
 		return b.wrong([]any{"uplinks"}, "%d uplinks: a lab has %d at most", n, lab.MaxUplinks)
@@ -33,7 +33,7 @@ func (b *builder) uplinks() error {
 		c := uplink.Config{Name: f.Name, Tap: f.Tap}
 		if v := f.VXLAN; v != nil {
 			c.VXLAN = &uplink.VXLAN{VNI: uint32(min(v.VNI, uplink.MaxVNI+1))}
-			c.VXLAN.Local, _ = netip.ParseAddrPort(v.Local) // Check complains of what is none
+			c.VXLAN.Local, _ = netip.ParseAddrPort(v.Local) // if it is invalid, Check returns an error
 			c.VXLAN.Remote, _ = netip.ParseAddrPort(v.Remote)
 			where = where.to("vxlan")
 		}
@@ -57,10 +57,10 @@ func (b *builder) uplinks() error {
 // Uplinked is an uplink, and the guest whose host has it.
 type Uplinked struct {
 	uplink.Config
-	Of string // the guest whose host has it, where each guest is on a host of its own; "": any host
+	Of string // the guest whose host has the uplink, if each guest runs on a host of its own; "": every host
 }
 
-// UplinksOf lists the uplinks of the host that runs one guest; "": of a host that runs all guests.
+// UplinksOf returns the uplinks of the host that runs this guest; "": of a host that runs all guests.
 func (l *Lab) UplinksOf(guest string) (list []uplink.Config) {
 	for _, u := range l.Uplinks {
 		if u.Of == "" || u.Of == guest {
@@ -70,7 +70,7 @@ func (l *Lab) UplinksOf(guest string) (list []uplink.Config) {
 	return list
 }
 
-// uplinkOf writes one.
+// uplinkOf converts an uplink for writing a file.
 func uplinkOf(u Uplinked) Uplink {
 	f := Uplink{Name: u.Name, Of: u.Of, Tap: u.Tap}
 	if v := u.VXLAN; v != nil {

@@ -1,5 +1,5 @@
-// Package labtest has guests in this process for tests of programs that serve NICs: our driver, over
-// vhost-user, and our stack.
+// Package labtest makes guests in this process for tests of programs that serve NICs: with vnic's
+// driver, over vhost-user, and vnic's TCP stack.
 package labtest
 
 import (
@@ -19,13 +19,13 @@ import (
 	"vnic.dev/vnic/stack"
 )
 
-// Guest is a machine with a NIC, as far as a network sees it.
+// Guest is a machine with one NIC, in this process: a TCP stack on vnic's driver.
 type Guest struct {
 	*stack.Stack
 	addr netip.Addr
 }
 
-// New makes a guest of a connection to a vhost-user backend.
+// New makes a guest on a connection to a vhost-user backend.
 func New(conn *net.UnixConn, mac string, addrs []netip.Prefix, gpus ...driver.FrontendGPU) (*Guest, error) {
 	hw, err := net.ParseMAC(mac)
 	if err != nil {
@@ -44,7 +44,7 @@ func New(conn *net.UnixConn, mac string, addrs []netip.Prefix, gpus ...driver.Fr
 	return &Guest{s, addrs[0].Addr()}, nil
 }
 
-// Dial is New, over a socket that has a name.
+// Dial is New on a connection to the Unix socket at path.
 func Dial(path, mac string, addrs []netip.Prefix, gpus ...driver.FrontendGPU) (*Guest, error) {
 	conn, err := net.DialUnix("unix", nil, &net.UnixAddr{Net: "unix", Name: path})
 	if err != nil {
@@ -53,7 +53,7 @@ func Dial(path, mac string, addrs []netip.Prefix, gpus ...driver.FrontendGPU) (*
 	return New(conn, mac, addrs, gpus...)
 }
 
-// Exchange sends n bytes from g to peer and back, over TCP, and compares.
+// Exchange sends n bytes from g to peer and back, over TCP, and compares them.
 func (g *Guest) Exchange(ctx context.Context, peer *Guest, n int) error {
 	ctx, cancel := context.WithTimeout(ctx, testkit.Patience)
 	defer cancel()
@@ -95,7 +95,7 @@ func (g *Guest) Exchange(ctx context.Context, peer *Guest, n int) error {
 	return <-echoed
 }
 
-// Log is a log for a lab: what it says at level Error fails the test.
+// Log returns a log for a lab: a message at level Error fails the test.
 func Log(t testing.TB) *slog.Logger { return slog.New(failing{slog.DiscardHandler, t}) }
 
 type failing struct {

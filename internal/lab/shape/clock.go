@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// Credit bounds how much of the time that a late wake-up lost is made up for.
+// Credit is the maximum of the time lost by a late wake-up that a thread gets back.
 const Credit = 5 * time.Millisecond
 
 // Clock is the time of all edges of a lab, and the factor by which they are slowed down.

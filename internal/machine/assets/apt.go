@@ -25,7 +25,7 @@ type apt struct {
 	suite string
 }
 
-// aptKept matches the system's apt settings that are kept.
+// aptKept matches the system's apt settings that newApt copies.
 var aptKept = regexp.MustCompile(`(?i)^Acquire::((https?|ftp|tor|socks5?h?)::|Retries |ForceIPv[46] |` +
 	`Check-Valid-Until |Check-Date )`)
 
@@ -91,7 +91,7 @@ func newApt(ctx context.Context, dir, suite string, a archive) (*apt, error) {
 	return t, nil
 }
 
-// command is one of apt's programs with this state. Its temporary files are kept below the state's
+// command is one of apt's programs with this state. It puts its temporary files below the state's
 // directory, because an interrupted apt does not remove them.
 func (t *apt) command(dir string, stdout func(string)) proc.Command {
 	return proc.Command{Dir: dir, Stdout: stdout,

@@ -24,20 +24,20 @@ const (
 // GPUModules is the cache directory of built vnicgpu.ko files.
 const GPUModules = "gpu-modules"
 
-// Bundle is a set of packages with all their dependencies, fetched as QEMU and the kernel are, into
-// a tree of its own.
+// Bundle is a set of packages with all their dependencies, which vnic fetches in the same way as
+// QEMU and the kernel, into a separate tree.
 type Bundle struct {
 	Name     string
 	Title    string   // for messages; "": Name
-	Series   string   // keeps trees of the same Name apart that are all in use, such as one per kernel series
+	Series   string   // distinguishes trees of the same Name that are all in use, such as one per kernel series
 	Packages []string // the packages to install; the first one's version is the tree's
 	Leave    []string // packages that are not installed although others depend on them
 	Only     []string // if not nil, only Packages and these are installed, without other dependencies
 	Suites   []string // suites to search, best first; nil: the suites of versions.lock
-	Want     string   // the preferred version: the nearest one is used; "": the first suite's
-	// Build processes the unpacked tree before it is kept; may be nil.
+	Want     string   // the preferred version: FetchBundle uses the nearest one; "": the first suite's
+	// Build processes the unpacked tree before it enters the cache; may be nil.
 	Build func(ctx context.Context, root string) error
-	// Downloading is called with the number of bytes before a download; may be nil.
+	// Downloading receives the number of bytes before a download; may be nil.
 	Downloading func(bytes int64)
 	Needs       []string // files that the tree must have
 	// Mark is a file that the tree gets after Build, and must have: it shows that this version of

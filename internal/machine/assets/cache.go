@@ -21,7 +21,7 @@ import (
 //
 //	lock           locked (flock) by a process that changes the cache
 //	resolved.json  the last resolved and unpacked trees
-//	qemu/KEY/      a QEMU with all its libraries; KEY is made of version and content
+//	qemu/KEY/      a QEMU with all its libraries; KEY consists of version and a hash of the packages
 //	kernel/KEY/    a kernel, the same kernel unpacked (vmlinux), and its modules
 //	images/        see guest-images
 //	gpu-modules/   see gpumodule
@@ -186,7 +186,7 @@ func (c cache) clean() {
 	}
 }
 
-// Prune removes what is in a directory of the cache and was not used for a time, except one name.
+// Prune removes the entries of a directory of the cache that were not used for a time, except one name.
 func Prune(dir string, unused time.Duration, except string) {
 	entries, _ := os.ReadDir(dir)
 	for _, e := range entries {

@@ -64,7 +64,7 @@ func named(pattern string) func(*os.Root, string) bool {
 	return func(_ *os.Root, base string) bool { return re.MatchString(base) }
 }
 
-// partial reports whether a name is that of an incomplete entry.
+// partial reports whether a name belongs to an incomplete entry.
 func partial(base string) bool {
 	prefixes := []string{".new-", ".apt-", ".ncdevmem-", "fetch-", "rm-"}
 	return slices.ContainsFunc(prefixes, func(p string) bool { return strings.HasPrefix(base, p) })
@@ -210,7 +210,7 @@ func Choose(list []CacheEntry, names []string) (chosen []CacheEntry, err error) 
 	return chosen, nil
 }
 
-// RemoveCached removes the entries of the cache that choose selects, and returns those removed.
+// RemoveCached removes the entries of the cache that choose selects, and returns the removed ones.
 // Entries in use stay, with an error; so does everything while a fetch is running. Links are
 // removed, never followed.
 func RemoveCached(

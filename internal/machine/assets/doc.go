@@ -3,10 +3,10 @@
 //
 // Fetch uses what the user names, what is in PATH and what is in the cache, and downloads the rest
 // from the machine's own Debian mirror, without root and without touching the system's package
-// state. apt resolves and verifies packages; the result is compared with versions.lock, which names
+// state. apt resolves and verifies packages; Fetch compares the result with versions.lock, which names
 // the versions that the project was tested with. A tree of the cache appears by one rename and does
 // not change afterwards; a process that uses one holds it, so that it is not removed. A cache
-// contains programs: it is refused if other users may write it, or if its owner is neither this
+// contains programs: Fetch refuses it if other users may write it, or if its owner is neither this
 // user nor root (trust.go). Look reports what a machine has and lacks.
 //
 // The package starts no guest. It knows no CLI and prints nothing; messages for the user are in

@@ -34,8 +34,9 @@ type Export struct {
 // for a bzImage, efi-virtio.rom for a virtio NIC on a user's own command line.
 var firmware = []string{"efi-virtio.rom", "kvmvapic.bin", "linuxboot_dma.bin", "multiboot_dma.bin", "pvh.bin"}
 
-// FetchCached returns the cache's QEMU and kernel, and fetches them if they are missing, even if
-// others are named or installed. Without an error the caller closes the result.
+// FetchCached returns the cache's QEMU and kernel, and fetches them if they are missing. It ignores
+// a QEMU or kernel that the user names or that this machine has installed. Without an error the
+// caller closes the result.
 func FetchCached(ctx context.Context, o Options) (*Resolved, error) {
 	o.silence()
 	dir, err := CacheDir(o)
@@ -51,7 +52,7 @@ func FetchCached(ctx context.Context, o Options) (*Resolved, error) {
 }
 
 // WriteArchive makes an archive of r, a result of FetchCached: QEMU with its libraries and
-// firmware, and the kernel with x.Modules. Its cost is that of offline.Write.
+// firmware, and the kernel with x.Modules. It costs as much memory as offline.Write.
 func (r *Resolved) WriteArchive(ctx context.Context, x Export) ([]byte, error) {
 	have, err := cache{r.Cache}.load()
 	if err != nil {

@@ -26,18 +26,18 @@ const (
 	EnvHeaders = "VNIC_HEADERS"
 )
 
-// Options says where QEMU and the kernel come from. The zero value is the default for users.
+// Options are the sources of QEMU and the kernel. The zero value is the default for users.
 type Options struct {
 	CacheDir string // "" = $VNIC_CACHE, $XDG_CACHE_HOME/vnic, ~/.cache/vnic
 	Mirror   string // "" = $VNIC_MIRROR, else the first Debian URI of the machine's apt sources
 	Keyring  string // "" = $VNIC_KEYRING, else the sources' Signed-By, else Debian's
-	QEMU     string // "" = $VNIC_QEMU, else that of PATH if new enough, else the cache's, else fetched
+	QEMU     string // "" = $VNIC_QEMU, else the QEMU of PATH if new enough, else the cache's, else fetched
 	Kernel   string // "" = $VNIC_KERNEL, else the cache, else fetched
 	Modules  string // the module directory of Kernel; "" = $VNIC_MODULES
 	Headers  string // build tree or headers of Kernel; "" = $VNIC_HEADERS, else found (gpumodule)
 
-	KernelOnly       bool // no QEMU is needed
-	CachedQEMU       bool // only the cache's QEMU is needed, and no kernel
+	KernelOnly       bool // the caller needs no QEMU
+	CachedQEMU       bool // the caller needs only the cache's QEMU, and no kernel
 	VFIOUser         bool // QEMU must have vfio-user-pci
 	IgnoreSystemQEMU bool // ignore the QEMU of PATH
 	Offline          bool // use only the cache
@@ -115,8 +115,8 @@ type Resolved struct {
 	held []int // descriptors of the trees in use: see hold
 }
 
-// Close allows other processes to remove r's trees from the cache. Until then, or the end of this
-// process, they do not.
+// Close allows other processes to remove r's trees from the cache. Until then, or until this process
+// ends, vnic processes keep them.
 func (r *Resolved) Close() error {
 	var errs []error
 	for _, fd := range r.held {
@@ -126,7 +126,8 @@ func (r *Resolved) Close() error {
 	return errors.Join(errs...)
 }
 
-// Leave lets a program that replaces this process by exec hold r's trees as long as it lives.
+// Leave makes r's trees stay held after an exec: as long as the program that replaces this process
+// runs.
 func (r *Resolved) Leave() error {
 	for _, fd := range r.held {
 		if _, err := unix.FcntlInt(uintptr(fd), unix.F_SETFD, 0); err != nil {

@@ -96,8 +96,8 @@ func checkQEMU(ctx context.Context, path, source, oldest string) (Binary, error)
 	return b, CheckVersion(b.Version, oldest)
 }
 
-// hostQEMU returns the QEMU that the user names, else that of PATH; its Args are nil if there is
-// none. note says why the QEMU of PATH is not used.
+// hostQEMU returns the QEMU that the user names, else the QEMU of PATH; its Args are nil if there is
+// none. note is the reason why it does not return the QEMU of PATH.
 func hostQEMU(ctx context.Context, o *Options) (b Binary, note string, err error) {
 	if path := cmp.Or(o.QEMU, os.Getenv(EnvQEMU)); path != "" {
 		b, err = checkQEMU(ctx, path, SourceGiven, o.oldest())

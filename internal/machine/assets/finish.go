@@ -130,7 +130,7 @@ func Contents(dir string) (list []string, err error) {
 }
 
 // Squash makes a squashfs image of files. The same files give the same bytes. program is mksquashfs,
-// with leading arguments; level is that of zstd.
+// with leading arguments; level is zstd's compression level.
 func Squash(ctx context.Context, program, files []string, image string, level int, options ...string) error {
 	args := slices.Concat(program[1:], files, []string{image, "-all-root", "-comp", "zstd", "-Xcompression-level",
 		strconv.Itoa(level), "-noappend", "-no-progress", "-quiet", "-no-xattrs", "-all-time", "0", "-mkfs-time", "0"},

@@ -32,7 +32,7 @@ func Partial(what, have string) *Missing {
 
 // extras match the names of cache files that an archive may have in addition to QEMU and the
 // kernel. Names that match can be exported (Export.Extras) and imported: KIND/NAME, a file, or
-// KIND/NAME/FILE, in a directory that is copied as a whole.
+// KIND/NAME/FILE, in a directory that Import copies as a whole.
 var extras = []*regexp.Regexp{
 	regexp.MustCompile(`^programs/u-root-[0-9a-f]{64}/[0-9A-Za-z._-]{1,100}$`), // u-root's commands
 }

@@ -125,7 +125,7 @@ func signedBy(text string, deb822 bool, uri string) string {
 	return ""
 }
 
-// isDebianURI reports whether a URI is that of Debian's main archive, by the end of its path, which
+// isDebianURI reports whether a URI names Debian's main archive, by the end of its path, which
 // every mirror keeps. Cloud images list mirrors in a file debian.list (apt-transport-mirror(1)).
 func isDebianURI(uri string) bool {
 	scheme, rest, ok := strings.Cut(uri, ":")

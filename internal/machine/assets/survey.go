@@ -53,9 +53,9 @@ type Survey struct {
 	Ready         bool   // a run needs no download
 	CanFetch      bool   // missing files can be downloaded, if the mirror can be reached
 	DownloadBytes int64  // size of the first run's download
-	DiskBytes     int64  // its size in the cache
+	DiskBytes     int64  // size of the downloaded files in the cache
 
-	unusable bool // the user named an unusable file; nothing is fetched to replace it
+	unusable bool // the user named an unusable file; a run fetches nothing to replace it
 }
 
 // Look examines this machine. It changes nothing, and uses no network.

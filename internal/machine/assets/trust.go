@@ -15,18 +15,18 @@ import (
 )
 
 // The cache is a directory of programs that run as the user who starts vnic: QEMU, compilers, and
-// files loaded into guests. Packages are verified when they are unpacked, and not again: so only
+// files loaded into guests. apt verifies packages before vnic unpacks them, and nothing verifies them again: so only
 // this user and root may be able to write there. Each process checks once the cache, its
 // directories of kinds with their entries, and the whole of each tree that it uses: about 5 us per
 // file, and QEMU and a kernel have 2,600 files. tools/debs.sh has the same rule for what it puts
 // into the cache.
 //
-// Directories above the cache and access control lists are not checked: their owners decide about
-// them.
+// Directories above the cache and access control lists are not checked: the directories' owners
+// decide about them.
 //
-// A link is followed if its owner is this user or root. If a directory of this user is writable by
+// The check follows a link if its owner is this user or root. If a directory of this user is writable by
 // a group, vnic removes that permission and uses the directory: older scripts made such directories
-// under a umask of 002. Files that another user has put there belong to that user, and are refused.
+// under a umask of 002. Files that another user has put there belong to that user, and the check refuses them.
 
 // trustedPaths are the paths that this process has checked; a tree's path ends with a slash.
 var trustedPaths sync.Map

@@ -34,8 +34,8 @@ const xenPhys32Entry = 18
 const vmlinuxName = "vmlinux"
 
 // unpackKernel unpacks the kernel of a tree into an ELF file, unless that exists. If the kernel has
-// no ELF file, or has an unknown compression, the file is made empty: the bzImage is booted, and
-// not tried again.
+// no ELF file, or has an unknown compression, the file becomes empty: QEMU then boots the bzImage,
+// and vnic does not try to unpack it again.
 func unpackKernel(root string) error {
 	if _, err := os.Stat(filepath.Join(root, vmlinuxName)); err == nil {
 		return nil

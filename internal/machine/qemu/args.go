@@ -32,7 +32,7 @@ const kernelArgs = "console=ttyS0 quiet panic=-1 oops=panic cryptomgr.notests no
 const tscUnstable = "tsc=unstable"
 
 // ClockArgs returns the kernel arguments that keep the clock right with this number of CPUs; "" if
-// none are needed. AccelAuto counts as emulation.
+// the kernel needs none. It treats AccelAuto as emulation.
 func ClockArgs(cpus int, accel Accel) string {
 	if cpus > 1 && accel != AccelKVM {
 		return tscUnstable
@@ -244,8 +244,8 @@ func (c *Config) MachineArgs() ([]string, error) {
 // starts; all its names contain id.
 func (n Netdev) Args(id string) []string { return n.args(id, nil, "") }
 
-// args returns the device's arguments. f is needed only if the device is Connected. on is its place
-// on PCI, from Config.on.
+// args returns the device's arguments. f may be nil unless the device is Connected. on is the option for
+// its place on PCI, from Config.on.
 func (n *Netdev) args(id string, f *files, on string) []string {
 	if n.VFIOUser {
 		return []string{"-device", vfioUser(id, n, f, on)}
@@ -278,7 +278,7 @@ func (c *Config) memory(f *files, ram []*os.File, accel Accel) []string {
 		last++
 	}
 	nodes := []string{"-numa", fmt.Sprintf("node,nodeid=0,cpus=0-%d,memdev=ram", last)}
-	var sockets []string // of each node
+	var sockets []string // sockets[n] is the name of node n's socket
 	if c.Tree == nil {
 		args = []string{"-object", f.ram("ram", c.RAMSize, ram, 0)}
 	} else {

@@ -37,7 +37,7 @@ func (c *console) Write(p []byte) (int, error) {
 	_, _ = c.tail.Write(p)
 	c.mu.Unlock()
 	if c.also != nil {
-		_, _ = c.also.Write(p) // errors are ignored: a failing log must not stop the guest
+		_, _ = c.also.Write(p) // no error matters: a failing log must not stop the guest
 	}
 	return len(p), nil
 }

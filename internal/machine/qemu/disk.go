@@ -15,10 +15,10 @@ const maxSerial = 20
 
 // Disk is a block device of the guest, a virtio-blk-pci (1af4:1042), backed by a file.
 //
-// QEMU accesses the file through this machine's page cache. So a process that has the file sees the
-// guest's writes once they complete, and the guest sees writes to the file, unless it has the block
-// in its own cache. A memfd has no other copy. QEMU locks the whole file (fcntl(2), open file
-// description locks), and fails if another QEMU writes it.
+// QEMU accesses the file through this machine's page cache. So a process that has the file open
+// sees the guest's writes once they complete, and the guest sees writes to the file, unless the
+// guest has the block in its own cache. A memfd has no other copy. QEMU locks the whole file
+// (fcntl(2), open file description locks), and fails if another QEMU writes it.
 type Disk struct {
 	File     *os.File // regular: a memfd (NewMemory) or a file; the caller closes it
 	Serial   string   // shown in the guest as /sys/block/vdX/serial; "" = none

@@ -23,7 +23,7 @@ type Report struct {
 	Ready         bool          `json:"ready"`          // a run needs no download
 	CanFetch      bool          `json:"can_fetch"`      // missing files can be downloaded, if the mirror can be reached
 	DownloadBytes int64         `json:"download_bytes"` // size of the first run's download
-	DiskBytes     int64         `json:"disk_bytes"`     // its size in the cache
+	DiskBytes     int64         `json:"disk_bytes"`     // size of the downloaded files in the cache
 	MemoryBytes   int64         `json:"memory_bytes"`   // memory for two guests
 	Probe         *Probe        `json:"kvm_probe,omitempty"`
 }

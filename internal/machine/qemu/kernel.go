@@ -30,11 +30,11 @@ type KernelFit struct {
 type driverOf struct {
 	module string // the driver's name
 	option string // the kernel option that builds it
-	text   string // a text of the driver, found in a kernel in which it is built in
+	text   string // a text of the driver, which a kernel contains if the driver is built in
 	// Symbols that the driver imports if it is new enough for this NIC, and for device memory.
 	needs, devmemNeeds string
 	old, devmemOld     string // what a driver without them lacks
-	oldest             string // the oldest usable kernel release, used if the driver is built in and cannot be examined
+	oldest             string // the oldest usable kernel release, for built-in drivers, which vnic cannot examine
 	programs           string // another module that programs need; "": none
 	options            []string
 }

@@ -43,8 +43,8 @@ type GPU struct {
 // virtio-net-pci with a vhost-user backend, or a vfio-user-pci, whose backend implements the whole
 // device.
 type Netdev struct {
-	// Connected is called once with the connection that QEMU has made, and owns it. It is called
-	// from a goroutine of the Machine and must not wait for the guest.
+	// Connected receives, and then owns, the connection that QEMU has made. A goroutine of the
+	// Machine calls it once; it must not wait for the guest.
 	Connected func(conn *net.UnixConn)
 	Path      string // the backend's socket; QEMU reconnects after a loss (vfio-user: it connects once)
 	Listens   bool   // with Path: QEMU listens there, and waits until the backend has connected; vhost-user only
@@ -99,16 +99,16 @@ type Config struct {
 	TimeLimit time.Duration // limit on the whole run; 0 = limits.Machine
 	Log       *slog.Logger  // may be nil
 
-	// Started, if not nil, is called when QEMU's process exists, before any of its output is read
-	// and any connection of its devices is accepted: it may wait, and drop privileges of this
-	// process.
+	// Start calls Started, if not nil, when QEMU's process exists, before it reads any of QEMU's
+	// output and accepts any connection of its devices: Started may wait, and drop privileges of
+	// this process.
 	Started Started
 
 	key probeKey // of the probe that chose the accelerator
 }
 
-// Started is called with QEMU's process and its monitor (QMP), through which QEMU can be made to
-// open any file. If this process is to lose these rights, Started returns replacements: signal
+// Started receives QEMU's process and its monitor (QMP), through which a client can make QEMU open
+// any file. If this process is to lose these rights, Started returns replacements: signal
 // sends signals to QEMU; instead is a connection to the monitor that may allow only the commands of
 // Commands, and monitor then belongs to Started. Without an error neither result is nil.
 type Started func(ctx context.Context, pid int, monitor net.Conn) (signal func(syscall.Signal) error,
@@ -131,7 +131,7 @@ type Machine struct {
 	physical []Extent
 	con      *console
 	conIn    net.Conn
-	conOK    chan struct{} // closed when the console has been read to its end
+	conOK    chan struct{} // closed when this process has read the console to its end
 	qmp      *qmp
 	agent    *agent.Client
 	net      []*backendSocket
@@ -142,8 +142,8 @@ type Machine struct {
 	askOne sync.Once
 	up     chan struct{} // closed when init has reported
 	done   chan struct{} // closed when the run has ended
-	err    error         // set before done is closed
-	stderr agent.Tail    // QEMU's; read after its end
+	err    error         // the run's error; watch sets it before it closes done
+	stderr agent.Tail    // the last lines of QEMU's stderr; finish reads them after QEMU has ended
 
 	record func(*RunError) *record // makes the record for Keep after KVM stopped the guest; nil: KVM was requested
 
@@ -189,13 +189,13 @@ func Start(ctx context.Context, c Config) (*Machine, error) {
 	case <-m.done:
 	}
 	m.closeRAM()
-	if m.err == nil { // it booted, and powered off at once
+	if m.err == nil { // the guest booted and then powered off at once
 		return nil, &RunError{Name: m.name, Err: ErrPowerOff, Console: proc.LastLines(m.Console(), consoleLines)}
 	}
 	return nil, m.err
 }
 
-// choose decides how the guest is run.
+// choose decides how QEMU runs the guest's code.
 func (c *Config) choose(ctx context.Context) (Accel, error) {
 	if c.Accel == AccelTCG {
 		return AccelTCG, nil

@@ -139,7 +139,7 @@ func (l probes) with(p probed) probes {
 	return l[max(0, len(l)-maxProbes):]
 }
 
-// save writes the results to a cache's directory. Errors are ignored: a result only saves time.
+// save writes the results to a cache's directory. It ignores errors, because a stored result only saves time.
 func (l probes) save(dir string) {
 	_ = assets.SaveJSON(dir, probesFile, map[string]probes{"probes": l})
 }

@@ -5,8 +5,8 @@
 // the file system. Close, or the death of this process, ends QEMU. Doctor says what this machine
 // has and lacks.
 //
-// Package assets provides QEMU and kernel, and internal/proc manages processes. The package does
-// not know what the guest does: that is guest-images. It knows no CLI and prints nothing; messages
+// Package assets provides QEMU and kernel, and internal/proc manages processes. Package
+// guest-images defines what the guest does. The package has no CLI and prints nothing; messages
 // for the user are in results, errors and the injected logger.
 //
 // The package is not API (README, Stability).

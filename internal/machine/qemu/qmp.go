@@ -42,7 +42,7 @@ const (
 )
 
 // watched reports whether a Machine handles an event. Parts of a device without a name are deleted
-// too; those events are ignored.
+// too; a Machine ignores those events.
 func (e *qmpEvent) watched() bool {
 	switch e.Event {
 	case eventShutdown, eventStop:

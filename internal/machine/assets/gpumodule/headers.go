@@ -16,14 +16,14 @@ import (
 
 // headers are the kernel headers for a module.
 type headers struct {
-	dir     string // the user's configured tree; "": bundle is used
+	dir     string // the user's configured tree; "": use bundle
 	bundle  assets.Bundle
 	release string       // the kernel's release, for bundle
 	tree    *assets.Tree // of bundle, once fetched; Close accepts nil
 }
 
-// ownHeaders returns the headers that the user names, or those to which the kernel's modules
-// directory links; nil: there are none.
+// ownHeaders returns the headers that the user names, or the headers to which the kernel's
+// modules directory links; nil: there are none.
 func (o *Options) ownHeaders() (*headers, error) {
 	if dir := cmp.Or(o.Headers, os.Getenv(assets.EnvHeaders)); dir != "" {
 		if err := checkHeaders(dir, o.Kernel.Version); err != nil {

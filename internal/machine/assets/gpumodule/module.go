@@ -164,7 +164,7 @@ func (o *Options) key(h *headers) (string, error) {
 		_, _ = fmt.Fprintf(sum, "%s %d %x\n", name, len(content), sha256.Sum256(content))
 	}
 	part(format, nil)
-	// If the image has no banner, the version is used.
+	// Without a banner in the image the version identifies the kernel.
 	banner, _ := assets.KernelBanner(o.Kernel.Image)
 	part("kernel", []byte(cmp.Or(banner, o.Kernel.Version)))
 	sources, err := o.sources()

@@ -7,8 +7,9 @@
 //	vnic.gz         the program, packed by gzip: a minimal Debian has tar and gzip, but neither zstd nor xz
 //	files.tar.zst   the cache's files: a tar, packed by zstd, in the manifest's order
 //
-// All files are regular. Read trusts no input: names must be local and in ascending order, sizes
-// are limited and must be the manifest's, and each file's SHA-256 is checked. It uses at most 100
+// All files are regular. Read trusts no input: it refuses names that are not local or not in
+// ascending order, and sizes that exceed a limit or differ from the manifest, and it checks each
+// file's SHA-256. It uses at most 100
 // MB of memory for any input, and writes nothing itself. SHA-256 detects damage but proves no
 // origin: QEMU from the archive runs as the user who imports it.
 //

@@ -24,7 +24,7 @@ const window = 32 << 20
 type Source func(path string) (fs.File, error)
 
 // Write makes an archive of the program and of files, and computes their sizes, hashes and modes.
-// The same input gives the same bytes. The result is kept in memory: about 60 MB for the commands
+// The same input gives the same bytes. The result is in memory: about 60 MB for the commands
 // run and boot.
 func Write(ctx context.Context, m Manifest, program io.Reader, paths []string, open Source) ([]byte, error) {
 	m.Format = Format

@@ -9,7 +9,7 @@
 //     the patches of patches/;
 //   - modules: the modules of the guest's kernel, with their dependencies.
 //
-// No root, no namespace and no guest is needed: compilers and other tools are a tree of packages
+// The package needs no root, no namespace and no guest: compilers and other tools are a tree of packages
 // too, whose programs run with the loader and the libraries of the tree (bundles.go).
 //
 // An image has a hash of its inputs in its name: an existing image is never made again, and changed

@@ -25,7 +25,7 @@ const format = "vnic selftests 4"
 type Options struct {
 	assets.Options
 	Kernel  assets.Kernel // the guest's kernel
-	Source  string        // a user's tree, whose tests are built; "": the source package of the kernel's series
+	Source  string        // a user's tree, whose tests Make builds; "": the source package of the kernel's series
 	Tests   string        // directory of files that replace files of the tests; "": none
 	Patched bool          // also make the tests with the patches applied
 }
@@ -299,7 +299,7 @@ func (m *maker) tests(ctx context.Context) error {
 			}
 			list, err := os.ReadFile(filepath.Join(ks, listName))
 			if err == nil {
-				// Before the image, whose existence shows that everything is done.
+				// Write the list before the image: if the image exists, Make considers everything done.
 				err = os.WriteFile(m.path(kind, parts)+".list", list, 0o644)
 			}
 			if err == nil && left != nil {

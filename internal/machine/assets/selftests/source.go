@@ -18,7 +18,7 @@ import (
 	"vnic.dev/vnic/internal/proc"
 )
 
-// targets are the kernel's collections of tests that are built: the tests of NICs, and their
+// targets are the collections of the kernel's tests that build builds: the tests of NICs, and their
 // library.
 var targets = []string{"net/lib", "drivers/net", "drivers/net/hw"}
 

@@ -1,6 +1,6 @@
 // Package toolimage makes the image that --tools puts into guests: a squashfs of Debian packages
-// with their dependencies, and the list of their programs. Packages are fetched like the kernel and
-// QEMU, into the same cache, and unpacked; their maintainer scripts do not run, and finish replaces
+// with their dependencies, and the list of their programs. Package assets fetches the packages like the
+// kernel and QEMU, into the same cache, and unpacks them; their maintainer scripts do not run, and finish replaces
 // the effect of a few. Each set of packages has one image, made once; internal/guesttools uses it
 // in the guest.
 //

@@ -15,14 +15,14 @@ import (
 	"vnic.dev/vnic/internal/machine/assets"
 )
 
-// The files of a tree in the cache; the packages' files are removed.
+// The files of a tree in the cache; build removes the packages' files.
 const (
 	imageFile    = "tools-1.squashfs" // change its number when the way of making it changes
 	programsFile = "programs"
 )
 
-// squash is the package that makes the image. It is fetched with the other packages, because they
-// bring its libraries.
+// squash is the package that makes the image. Fetch fetches it with the other packages, because
+// they contain its libraries.
 const squash = "squashfs-tools"
 
 // squashPrograms are its programs, which the image does not include.
@@ -79,7 +79,7 @@ func (s Set) bundle(kernel string) assets.Bundle {
 
 // Fetch finds the image of a non-empty set in the cache, or fetches the packages and makes it.
 // kernel is the version of the guests' kernel, to which ethtool's version should be near, or "".
-// downloading is called with the size before a download; it may be nil. Without an error the caller
+// Fetch calls downloading with the size before a download; it may be nil. Without an error the caller
 // closes the image. If the archive lacks a package, the error is assets.ErrNoPackage.
 func Fetch(ctx context.Context, o assets.Options, s Set, kernel string, downloading func(bytes int64)) (*Image, error) {
 	b := s.bundle(kernel)
