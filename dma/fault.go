@@ -10,8 +10,8 @@ import (
 // ErrFault is the sentinel that every *FaultError wraps.
 var ErrFault = errors.New("memory fault")
 
-// FaultError means that a file could not be read or written through its mapping (SIGBUS): it was
-// truncated, or there is no memory for its pages.
+// FaultError means that a file could not be read or written through its mapping (SIGBUS): somebody
+// has truncated the file, or there is no memory for its pages.
 type FaultError struct {
 	File *File
 	Off  uint64 // of the faulting byte in the file

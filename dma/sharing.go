@@ -21,7 +21,7 @@ type Sharing uint8
 // Values of Sharing. A process that has mapped a file both privately and shared counts as sharing
 // it.
 const (
-	SharingUnknown Sharing = iota // the process has not mapped the file, or its maps cannot be read
+	SharingUnknown Sharing = iota // the process has not mapped the file, or SharingOf cannot read its maps
 	SharingOn
 	SharingOff // mapped privately only
 )

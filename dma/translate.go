@@ -179,7 +179,7 @@ func (r *Region) Pin(off, n uint64) (*Pin, error) {
 	return &Pin{file: r.file, mem: r.mem[off : off+n : off+n]}, nil
 }
 
-// Bytes returns the memory. The guest shares it; it must not be used after Close.
+// Bytes returns the memory. The guest shares the memory; the caller must not use it after Close.
 func (p *Pin) Bytes() []byte { return p.mem }
 
 // File returns the file that the memory lies in.

@@ -19,10 +19,10 @@ const shareHint = "if this is the guest's RAM, it must be shared: " + peer.Share
 // make every byte of memory a range of its own.
 const pageSize = 4096
 
-// dmaMap adds a range to the space. A range without a descriptor is recorded too, but the device
-// cannot use it: QEMU exits if mapping its ROMs is refused. (Reading such memory by message would
-// be possible, but only a machine without share=on needs that, and the log tells its user to share
-// memory.)
+// dmaMap adds a range to the space. It records a range without a descriptor too, although the
+// device cannot use it, because QEMU exits if a server refuses to map its ROMs. (Reading such
+// memory by message would be possible, but only a machine without share=on needs that, and the log
+// tells its user to share memory.)
 func (s *session) dmaMap(m *message) error {
 	d := peer.Decode[dmaMap](m.body)
 	if d.Argsz < dmaMapLen || d.Flags == 0 || d.Flags&^(dmaRead|dmaWrite) != 0 {

@@ -114,8 +114,8 @@ type irqSet struct {
 	Count uint32 // 16
 }
 
-// access is the part of a region to be read or written: the head of REGION_READ, REGION_WRITE,
-// their replies, and of each entry of REGION_WRITE_MULTI.
+// access is the part of a region that a message reads or writes: the head of REGION_READ,
+// REGION_WRITE, their replies, and of each entry of REGION_WRITE_MULTI.
 type access struct {
 	offset uint64 // offset 0
 	region uint32 // 8

@@ -34,8 +34,8 @@ func NewServer(dev Device, space *dma.Space, log *slog.Logger) *Server {
 // Serve serves the device on sock, which it closes, until the client hangs up (nil;
 // io.ErrUnexpectedEOF in the middle of a message), ctx ends (its cause), memory of the client
 // faults (a *dma.FaultError), or the client breaks the protocol (ErrBadMessage). When it returns,
-// Disconnected was called, the space is empty, and every received descriptor is closed, discarded
-// (dma.Space.Discard) or owned by the device.
+// it has called Disconnected, the space is empty, and every received descriptor is closed,
+// discarded (dma.Space.Discard) or owned by the device.
 func (s *Server) Serve(ctx context.Context, sock *net.UnixConn) error {
 	defer sock.Close()
 	if !s.busy.CompareAndSwap(false, true) {

@@ -35,9 +35,9 @@ func NewBackend(dev Device, space *dma.Space, log *slog.Logger) *Backend {
 
 // Serve serves the device on sock, which it closes, until the frontend hangs up (nil), ctx ends
 // (its cause), memory of the frontend faults (a *dma.FaultError), or the frontend breaks the
-// protocol (ErrBadMessage, ErrUnsupported). When it returns, every queue is stopped, every received
-// descriptor is closed or discarded (dma.Space.Discard), Disconnected was called and the space is
-// empty.
+// protocol (ErrBadMessage, ErrUnsupported). When it returns, it has stopped every queue, closed or
+// discarded (dma.Space.Discard) every received descriptor, and called Disconnected, and the space
+// is empty.
 func (b *Backend) Serve(ctx context.Context, sock *net.UnixConn) error {
 	defer sock.Close()
 	if !b.busy.CompareAndSwap(false, true) {

@@ -23,7 +23,7 @@ type Frontend struct {
 	conn     conn
 	msg      message
 	timeout  time.Duration
-	broken   error // why no request can be sent any more
+	broken   error // the error after which the Frontend sends no more requests
 	features uint64
 	protocol ProtocolFeatures // acked
 	queues   int

@@ -76,8 +76,9 @@ func translate(regions []region, user, n uint64) (location, error) {
 		"%w (%s)", user, n, len(regions), ErrMemory, shareHint)
 }
 
-// shareHint tells the frontend's user how to share memory that is missing or cannot be used. QEMU
-// sends no region for memory without a descriptor, and no error: it sends the rings alone.
+// shareHint tells the frontend's user how to share memory that is missing or that the Backend
+// cannot use. For memory without a descriptor QEMU sends no region and reports no error, but it
+// sends the rings that lie in it.
 const shareHint = "is the guest's memory shared? QEMU: " + peer.ShareFlags
 
 // memoryError wraps an error of the space with shareHint; nil stays nil.

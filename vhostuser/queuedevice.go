@@ -9,8 +9,8 @@ import (
 )
 
 // Queue is a started queue of a QueueDevice. A struct that embeds a *virtq.Device lacks only
-// Process. The queue's goroutine calls its methods, one at a time; Base and Close are called after
-// that goroutine has ended.
+// Process. The queue's goroutine calls its methods, one at a time; StopQueue calls Base and Close
+// after that goroutine has ended.
 type Queue interface {
 	// Process takes chains that the driver made available and commits them: at least one if there
 	// is one, and only a bounded number, because stopping the queue waits for Process. An error

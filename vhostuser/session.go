@@ -25,10 +25,10 @@ type session struct {
 	offered    ProtocolFeatures
 	protocol   ProtocolFeatures // acked
 	features   uint64           // acked, with bit 30
-	haveFeats  bool             // features has been set since the start or the last reset
+	haveFeats  bool             // SetFeatures has succeeded since the start or the last reset
 	asked      bool             // the frontend sent GET_FEATURES
 	accepted   bool             // a SET_FEATURES of the frontend succeeded
-	unreached  bool             // a request failed for missing memory, and the regions have not changed since
+	unreached  bool             // a request has failed because memory was missing, and the regions have not changed since
 	rings      []ring
 	regions    []region
 	backendReq int // channel for our requests, -1 for none; unused

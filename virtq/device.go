@@ -353,7 +353,7 @@ func (q *Device) Publish() (call bool) {
 	return call
 }
 
-// DisableKick tells the driver that no kick is needed; one may still come.
+// DisableKick tells the driver that the device needs no kick; one may still come.
 func (q *Device) DisableKick() {
 	if !q.open {
 		return

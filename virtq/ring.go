@@ -44,6 +44,6 @@ type deviceRing interface {
 	enableKick(next pos, n int) (more bool)
 }
 
-// usedElement is a chain to be returned: its head in the low half, the number of bytes written to
-// it in the high half.
+// usedElement is a chain that the Device will return: its head in the low half, the number of bytes
+// written to it in the high half.
 type usedElement uint64

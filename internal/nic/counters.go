@@ -176,8 +176,8 @@ type delta struct {
 
 // Traffic is the payload of one direction of a queue by GPU, and the number of buffers that held
 // it, headers included. The sum of Direct is the queue's DeviceBytes plus GPUFileBytes, the sum of
-// Bounced its BouncedBytes. Host is payload in host memory that was not bounced, as far as its NUMA
-// node is known.
+// Bounced its BouncedBytes. Host is payload in host memory that was not bounced and whose NUMA node
+// is known.
 type Traffic struct {
 	Buffers         uint64
 	Direct, Bounced [dma.MaxGPUs]uint64  // by GPU

@@ -46,7 +46,7 @@ type receiver struct {
 
 	updated     time.Time // when the sums below were updated
 	sent, taken float64   // frames
-	waited      float64   // seconds during which frames to it were held
+	waited      float64   // seconds during which the Sender held frames to it
 	stuck       float64   // part of waited in which it held most slots, all were held, and the driver's ring was full
 	stuckSent   float64   // part of sent: frames sent during stuck
 
@@ -54,7 +54,7 @@ type receiver struct {
 	sticks   bool      // the time since updated counts as stuck
 	lastTook time.Time // when it last took frames that were held
 	lastSent time.Time // when the Sender last sent frames to it, if within window; else an older time
-	mixed    int       // frames to it since the first frame was held; all counts are halved beyond recent
+	mixed    int       // frames to it since the Sender held its first frame; slow halves all counts beyond recent
 
 	fill fill
 }
@@ -74,7 +74,7 @@ type receivers struct {
 	known []*receiver
 	index map[wire.Waitable]*receiver // index of known by queue
 	last  *receiver                   // receiver of the previous frame
-	busy  []*receiver                 // receivers for which frames are held
+	busy  []*receiver                 // receivers for which the Sender holds frames
 	slows *receiver                   // result of the last call of slow
 	again bool                        // slow may find a receiver some time later
 }
@@ -276,10 +276,10 @@ func (rs *receivers) slow(backlog int, full bool, now time.Time) *receiver {
 	return most
 }
 
-// offered returns how many frames were sent to a receiver in the last second, or would have been if
-// it had taken them. share is the number of frames in the ring that go to it. While the ring was
-// full the driver waited, and could send no faster than the receiver took: for that time offered
-// uses the rate at which the ring was filled, at most twice slowRate.
+// offered returns how many frames came for a receiver in the last second, or would have come if it
+// had taken frames faster. share is the number of frames in the ring that go to it. While the ring
+// was full the driver waited, and could send no faster than the receiver took: for that time
+// offered uses the rate at which the ring was filled, at most twice slowRate.
 func (r *receiver) offered(share float64) float64 {
 	came := share * math.Exp(-r.updated.Sub(r.fill.since).Seconds()) // decayed like sent
 	return r.sent - r.stuckSent + came + max(r.stuckSent, r.stuck*min(r.fill.rate, 2*slowRate))

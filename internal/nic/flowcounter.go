@@ -72,8 +72,8 @@ const maxRanges = 256
 
 // seen is the set of a TCP flow's sequence numbers that have passed. It distinguishes a byte that
 // is sent again from a byte that comes late, after a loss or reordering before the flow counter.
-// Numbers are compared by their distance to edge, so they may wrap; a flow's window is far smaller
-// than half of the sequence space.
+// The set compares numbers by their distance to edge, so they may wrap; a flow's window is far
+// smaller than half of the sequence space.
 type seen struct {
 	begun  bool
 	start  uint32 // first sequence number of the connection; of the first packet if no SYN was seen

@@ -85,8 +85,8 @@ func firstBytes(segs []dma.Segment, skip uint32) uint32 {
 }
 
 // RelocatePayload finds the payload of a frame again after its memory may have moved: the same
-// bytes of segs, which are total bytes long. p keeps its headers, so headers that were checked are
-// not read again.
+// bytes of segs, which are total bytes long. p keeps its headers: RelocatePayload does not read the
+// checked headers again.
 func RelocatePayload(segs []dma.Segment, skip, total uint32, p *wire.Packet) error {
 	if total < skip || total-skip < p.Len() {
 		return errChanged

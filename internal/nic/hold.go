@@ -377,8 +377,8 @@ func (h *holder) run() {
 	}
 }
 
-// mayOvertake reports whether a packet may belong to a flow of which another queue has an open
-// merge: the packet could not be split, or its flow is unknown.
+// mayOvertake reports whether a packet may belong to a flow that has an open merge on another
+// queue: the packet could not be split, or its flow is unknown.
 func (r *route) mayOvertake(pkt *wire.Packet) bool {
 	switch pkt.Meta.Headers.Class {
 	case splitter.UDP, splitter.NotIP:
@@ -467,10 +467,10 @@ func (p *Port) flushSoon() {
 	}
 }
 
-// FlushRx ends the open merges of a receive queue. Frames that find no buffers stay until there are
-// some, or until they are dropped. A device model calls it before it stops the queue or changes
-// what its driver accepts, and again afterwards: if the queue has stopped, that second call drops
-// and counts frames that were merged in between.
+// FlushRx ends the open merges of a receive queue. Frames that find no buffers stay held until
+// there are buffers, or until the port drops them. A device model calls FlushRx before it stops the
+// queue or changes the packets that its driver accepts, and again afterwards: if the queue has
+// stopped, that second call drops and counts frames that were merged in between.
 func (p *Port) FlushRx(queue int) {
 	if rq := p.queues[queue]; rq.holding.Load() > 0 {
 		p.flushRx(rq, math.MaxInt64)

@@ -71,8 +71,8 @@ func (p *Port) NoteDeviceQueue(queue int, on bool) {
 	}
 }
 
-// DeviceQueues returns, sorted, the receive queues that have had buffers in GPU memory since the
-// port was made.
+// DeviceQueues returns, sorted, the receive queues that have had buffers in GPU memory since
+// NewPort.
 func (p *Port) DeviceQueues() []int { return p.deviceQueues.list() }
 
 // Poster is a receive queue that can list posted buffers. Posted calls visit with the segments of

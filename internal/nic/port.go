@@ -179,7 +179,7 @@ func (p *Port) Attach(sw *wire.Switch, o wire.LinkOptions) error {
 	return nil
 }
 
-// Close detaches the port and ends its jobs. Its queues must be stopped.
+// Close detaches the port and ends its jobs. The device model must have stopped the port's queues.
 func (p *Port) Close() {
 	if link := p.link.Load(); link != nil {
 		_ = p.sw.Detach(link) // ErrDetached means that the switch was closed before
@@ -291,7 +291,7 @@ func (p *Port) LostReplies() uint64 { return p.lostReplies.Load() }
 // QueuePairs returns the port's number of queue pairs; its driver may use fewer.
 func (p *Port) QueuePairs() int { return p.conf.QueuePairs }
 
-// settle waits until all packets that transmit queues have delivered are counted.
+// settle waits until all transmit queues have counted the packets that they have delivered.
 func (p *Port) settle() {
 	p.mu.Lock()
 	all := p.transmitters // append only

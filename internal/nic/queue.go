@@ -37,8 +37,8 @@ type Returner interface {
 // Frame is a frame for a receive queue to write.
 type Frame struct {
 	*wire.Packet
-	// Split: Header[:HeaderLen] goes to a header buffer and the rest to payload buffers. Otherwise
-	// the frame is written contiguously.
+	// Split makes the queue write the first HeaderLen bytes of the frame to a header buffer and the
+	// other bytes to payload buffers. Otherwise the queue writes the frame contiguously.
 	Split bool
 	// HeaderLen is the number of bytes for the header buffer: len(Header), or the whole length of a
 	// frame without payload worth splitting (ARP, SYN, UDP; splitter.Headers.SplitLen).

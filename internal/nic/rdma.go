@@ -21,7 +21,7 @@ import (
 const roceBatch = 32
 
 // roce is a port's RDMA: an rdma.Engine, the TxQueue of the frames that it sends, and the Outlet of
-// that queue's Sender. The Engine and the Sender are made at the first command.
+// that queue's Sender. begin makes the Engine and the Sender at the first command.
 type roce struct {
 	port   *Port
 	engine atomic.Pointer[rdma.Engine]

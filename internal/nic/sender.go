@@ -203,8 +203,8 @@ func (s *Sender) Stop() {
 	s.done = nil
 }
 
-// Started reports whether Start was called, and Stop has not been since. The worker may have ended
-// on an error.
+// Started reports whether the last call was Start and not Stop. The worker may have ended on an
+// error.
 func (s *Sender) Started() bool { return s.done != nil }
 
 // Close stops the Sender and closes its descriptor.
@@ -302,8 +302,8 @@ func (s *Sender) Round(last bool) (n int, err error) {
 	return n, err
 }
 
-// exchange sends held and new frames, inside the epoch. After an error, all frames before it have
-// been sent.
+// exchange sends held and new frames, inside the epoch. After an error it has sent all frames
+// before the faulty one.
 func (s *Sender) exchange(last bool) (n int, err error) {
 	var generation uint64
 	if s.o.Space != nil {
@@ -449,7 +449,7 @@ func (s *Sender) Release() {
 	}
 }
 
-// trim frees the long segment lists of frames that are done.
+// trim frees the long segment lists of frames that are not held.
 func (s *Sender) trim() {
 	for _, f := range s.frames[s.held:] {
 		f.Packet.Payload = dma.Reuse(f.Packet.Payload[:0])

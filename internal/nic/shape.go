@@ -68,7 +68,7 @@ func WireBytes(payload, header, packets, segments uint64) float64 {
 type gate struct {
 	shape *Shape
 	now   int64  // time by shape.Now; 0: gate has not read the clock
-	until int64  // when the first waiting packet's links are free; 0: none waits
+	until int64  // when the links of the first waiting packet are free; 0: no packet waits
 	last  int64  // start time of the last packet
 	turn  uint32 // bytes that wait with a reservation
 }

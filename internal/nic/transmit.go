@@ -104,7 +104,7 @@ func (t *Transmitter) flush() {
 	}
 }
 
-// settle waits until the packets that t has delivered are counted.
+// settle waits until t has counted the packets that it has delivered.
 func (t *Transmitter) settle() {
 	t.uncounted.Lock()
 	defer t.uncounted.Unlock()

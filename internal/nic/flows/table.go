@@ -38,7 +38,7 @@ type Counts struct {
 // Payload returns the bytes of payload.
 func (c *Counts) Payload() uint64 { return c.Device + c.GPUFile + c.Host }
 
-// Dropped returns how many packets were dropped.
+// Dropped returns the number of dropped packets.
 func (c *Counts) Dropped() (n uint64) {
 	for _, d := range c.Drops {
 		n += uint64(d)

@@ -88,8 +88,8 @@ func (q *rxQueue) start(p rxParams) (err error) {
 	return nil
 }
 
-// stop stops the queue: when it returns, the queue touches neither rings nor buffers. The queue may
-// be stopped already.
+// stop stops the queue: when it returns, the queue touches neither rings nor buffers. It may be
+// called on a stopped queue.
 func (q *rxQueue) stop() {
 	q.Lock()
 	defer q.Unlock()

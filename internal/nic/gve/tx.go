@@ -132,10 +132,12 @@ func (q *txQueue) finish(kind, value uint16) {
 	q.compl++
 }
 
-// Abandon implements nic.TxQueue: packets read from the ring cannot be put back.
+// Abandon implements nic.TxQueue: it returns false, because the queue cannot put packets back into
+// the ring.
 func (q *txQueue) Abandon(*nic.TxFrame) (kept bool) { return false }
 
-// Publish implements nic.TxQueue: completions are valid as soon as they are written.
+// Publish implements nic.TxQueue: it shows nothing, because a completion is valid as soon as finish
+// has written it.
 func (q *txQueue) Publish() (call bool) {
 	call = q.fired != q.compl
 	q.fired = q.compl

@@ -243,7 +243,7 @@ func (e *Engine) RDMACounts() (c control.RDMAPortCounts, err error) {
 	return c, nil
 }
 
-// now returns the time in nanoseconds since the Engine was made; it is never 0.
+// now returns the time in nanoseconds since New; it is never 0.
 func (e *Engine) now() int64 { return int64(time.Since(e.start)) + 1 }
 
 // schedule puts a queue pair into the worker's run queue.

@@ -33,7 +33,7 @@ const (
 	opAck           = 0x11
 	numOps          = 0x12 // operations that this package supports start at 0
 	atomicAck       = 0x12
-	allOps          = 0x20 // number of operation codes with the upper three bits 0: those of reliable connections
+	allOps          = 0x20 // number of operation codes of reliable connections: their upper three bits are 0
 )
 
 // shape describes the packets of an operation code.

@@ -20,8 +20,8 @@ const (
 	maxPaged    = 16                     // regions on demand of a port
 	maxPages    = 1 << 18                // pages in all of these regions: 1 GiB
 	maxRequests = 64                     // requests for pages that have no answer
-	notAgain    = int64(time.Second)     // time for which an unavailable page is not requested again
-	askAgain    = 50 * time.Millisecond  // interval at which a request is repeated, as a notice may be lost
+	notAgain    = int64(time.Second)     // time for which the Engine does not request an unavailable page again
+	askAgain    = 50 * time.Millisecond  // interval at which tick repeats a request, as its notice may be lost
 	pollBusy    = 30 * time.Microsecond  // poll interval of a mailbox that had something
 	pollIdle    = 200 * time.Microsecond // poll interval of a mailbox that has had nothing for a while
 )
@@ -77,7 +77,7 @@ type entry struct {
 	writable   bool
 	asked      bool   // a request for it has no answer
 	generation uint32 // generation of the latest invalidation
-	retryAt    int64  // time before which the page, which was unavailable, is not requested again
+	retryAt    int64  // the page was unavailable: the Engine does not request it again before this time
 }
 
 type entryState uint8
@@ -176,9 +176,9 @@ func (q *qp) resume() {
 	q.resp.parked.waiting = false
 }
 
-// places appends the segments of [off, off+n) of a region; ahead bytes from off on will be needed
-// soon. The caller has entered the engine's users, and may use the segments until it leaves. If it
-// returns awaited, the Engine resumes the queue pair when it should look again.
+// places appends the segments of [off, off+n) of a region; the queue pair will soon need ahead
+// bytes from off on. The caller has entered the engine's users, and may use the segments until it
+// leaves. If it returns awaited, the Engine resumes the queue pair when it should look again.
 func (p *paged) places(dst []dma.Segment, q *qp, off, n, ahead uint64, a dma.Access) ([]dma.Segment, outcome) {
 	g := &q.e.paging
 	g.mu.Lock()
@@ -325,8 +325,8 @@ func (g *paging) open() bool {
 	return len(g.requests) > 0
 }
 
-// tick repeats requests, and ends requests that have timed out. It returns the time at which it
-// must be called again.
+// tick repeats requests, and ends requests that have timed out. It returns the time of its next
+// call.
 func (g *paging) tick(t int64) (next int64) {
 	next = math.MaxInt64
 	if g.count.Load() == 0 {

@@ -22,7 +22,7 @@ type requester struct {
 	reads       int    // READ pieces that are requested and not completely answered
 	retries     uint8  // left
 	rnrs        uint8  // left
-	recovering  bool   // goBack has run, and no packet has got an answer since
+	recovering  bool   // goBack has run, and no answer has come since
 	waiting     bool   // the next request waits for a page of its own memory
 	again       bool   // a READ waits for a page of its memory, and its answer was dropped for that reason
 	rnrUntil    int64  // when to send again after an RNR NAK; 0: at once
@@ -277,8 +277,8 @@ func (q *qp) emitData(f frame, w *wqe) uint32 {
 	return 1
 }
 
-// stuck handles a work request of which this end's memory is missing (o). Either the queue pair
-// waits for a page, or the work request fails once all earlier ones are done.
+// stuck handles a work request whose memory on this end is missing; o is the reason. Either the
+// queue pair waits for a page, or the work request fails once all earlier ones are done.
 func (q *qp) stuck(o outcome) {
 	r := &q.req
 	if o == awaited {
@@ -291,7 +291,7 @@ func (q *qp) stuck(o outcome) {
 	q.endHead(o.status())
 }
 
-// status returns the completion status of a work request of which this end's memory is missing.
+// status returns the completion status of a work request whose memory on this end is missing.
 func (o outcome) status() control.WCStatus {
 	if o == notToGet {
 		return control.WCPagesUnavailable
@@ -392,7 +392,7 @@ func (q *qp) advance(psn uint32) (whole bool) {
 func (q *qp) progress() {
 	r := &q.req
 	r.recovering, r.retries, r.rnrs = false, q.path.Retries, q.path.RNR
-	if distance(r.next, r.una) > 0 || r.cur < 0 { // answers to packets that were to be sent again have come meanwhile
+	if distance(r.next, r.una) > 0 || r.cur < 0 { // the answers are to packets that goBack had set to be sent again
 		q.seek(r.una)
 	}
 	r.answerUntil, r.rnrUntil = 0, 0

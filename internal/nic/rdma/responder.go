@@ -11,7 +11,7 @@ import (
 type responder struct {
 	psn     uint32 // number of the expected packet
 	msn     uint32 // messages carried out (9.7.7)
-	refused bool   // refuse has queued a NAK for psn: later packets are dropped until packet psn comes
+	refused bool   // refuse has queued a NAK for psn: the responder drops later packets until packet psn comes
 
 	// State of a message that has begun and not ended.
 	inWrite, inSend bool
@@ -91,7 +91,7 @@ func (q *qp) acknowledge() {
 	if p.n > 0 && !p.last().read && p.last().syndrome == synAck {
 		*p.last() = a
 	} else {
-		p.push(a) // if the ring is full, the ACK is dropped, and the peer sends its request again
+		p.push(a) // if the ring is full, push drops the ACK, and the peer sends its request again
 	}
 	q.e.schedule(q)
 }
@@ -140,8 +140,8 @@ func (q *qp) request(c *dma.Copier, h *header, n uint32) {
 	}
 }
 
-// again processes a request that the responder has carried out before: the answer to it may be lost
-// (9.7.1.1).
+// again processes a request that the responder has carried out before: its answer may have been
+// lost, so it answers again (9.7.1.1).
 func (q *qp) again(h *header) {
 	p := &q.resp
 	q.in.AgainPackets++
@@ -366,8 +366,8 @@ func (q *qp) emitAnswer(f frame) bool {
 	return true
 }
 
-// store copies the payload, n bytes of q.src, to [off, off+n) of this end's memory in sges; ahead
-// bytes from off on will be needed soon.
+// store copies the payload, n bytes of q.src, to [off, off+n) of this end's memory in sges; the
+// responder will soon need ahead bytes from off on.
 func (q *qp) store(c *dma.Copier, sges []control.SGE, off, n, ahead uint32, need uint8,
 	count *control.RDMACounts) outcome {
 	if n == 0 {

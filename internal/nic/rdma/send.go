@@ -61,8 +61,8 @@ func cut(dst, sges []control.SGE, off, n uint32) (pieces []control.SGE, ok bool)
 	return dst, n == 0
 }
 
-// find finds the payload's memory; ahead bytes of the last piece from its start on will be needed
-// soon.
+// find finds the payload's memory; the queue pair will soon need ahead bytes of the last piece,
+// from its start on.
 func (q *qp) find(s *slot, ahead uint64) (outcome, bool) {
 	s.segs = dma.Reuse(s.segs)
 	paged := false
