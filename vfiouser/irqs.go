@@ -32,7 +32,7 @@ func (s *session) getIRQInfo(m *message) error {
 
 // setIRQs assigns eventfds to vectors, or removes them. QEMU sends a vector's eventfd again
 // whenever the guest unmasks it, and sends no descriptor for a vector that nothing listens to
-// (gve.md, section 2). Masking and triggering by message are not served: they are for
+// (gve.md, section 2). The server refuses masking and triggering by message: these are for
 // level-triggered interrupts and for tests of the client, and a device here has one eventfd per
 // vector.
 func (s *session) setIRQs(m *message) error {

@@ -37,7 +37,7 @@ func (d *direction) count(h *splitter.Headers, segments, header, n uint64, w *by
 	}
 	from := h.Seq
 	if h.TCPFlags&splitter.SYN != 0 {
-		from++ // SYN takes one sequence number: this is the first byte's
+		from++ // SYN takes one sequence number, so the first byte has the next one
 		d.seen.begin(from)
 	}
 	if again := d.seen.add(from, uint32(n)); again > 0 {

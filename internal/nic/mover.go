@@ -19,9 +19,9 @@ type Mover struct {
 	parts     bytesByMem    // scratch of payload
 	shown     []dma.Segment // scratch of placed
 	step      []dma.Segment // scratch of a bounce
-	rest      []dma.Segment // likewise
+	rest      []dma.Segment // scratch of a bounce
 	head      []dma.Segment // scratch of Whole
-	tail      []dma.Segment // likewise
+	tail      []dma.Segment // scratch of Whole
 	bounce    []dma.Segment // host memory of bounceSize bytes, made when first needed
 }
 

@@ -32,7 +32,8 @@ type Pollers struct {
 // pollIdle is how long a poller polls empty rings before it sleeps.
 const pollIdle = time.Millisecond
 
-// firstKicks: a poller checks for a ring's first kick, by a system call, once in firstKicks looks.
+// firstKicks is the number of looks at a ring in which a poller checks once for the ring's first
+// kick, because a check is a system call.
 const firstKicks = 64
 
 const (
@@ -98,7 +99,7 @@ type poller struct {
 
 	changed atomic.Bool // added may have Senders
 	mu      sync.Mutex
-	added   []*Sender // under mu
+	added   []*Sender // under mu: Senders that the thread has not taken over yet
 
 	// Used by the thread.
 	senders []*Sender

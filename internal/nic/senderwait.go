@@ -68,7 +68,8 @@ func (s *Sender) spin() bool {
 	}
 }
 
-// arm makes the receivers of held frames wake us. false: one of them has buffers by now.
+// arm makes the receivers of held frames wake the Sender when they have buffers. false: one of them
+// has buffers already.
 func (s *Sender) arm() bool {
 	for _, f := range s.frames[:s.held] {
 		receiver := f.Packet.Verdict.Queue
@@ -87,7 +88,7 @@ func (s *Sender) arm() bool {
 	return true
 }
 
-// disarm cancels arm, and ends the turns that receivers gave us.
+// disarm cancels arm, and ends the turns that receivers gave the Sender.
 func (s *Sender) disarm() {
 	for _, receiver := range s.armed {
 		receiver.Disarm(s.sleep)

@@ -44,9 +44,9 @@ func decode[T any](b []byte) (v T) {
 
 // adminQueue is the ring of commands. The control goroutine owns it.
 //
-// It reads a command's slot once, and carries out the command inside the register write that rings
-// the doorbell. It writes the command's status before the event counter shows that the command is
-// done (gve_adminq_kick_and_wait).
+// The device reads a command's slot once, and carries out the command inside the register write
+// that rings the doorbell. It writes the command's status before the event counter shows that the
+// command is done (gve_adminq_kick_and_wait).
 type adminQueue struct {
 	running bool
 	base    uint64

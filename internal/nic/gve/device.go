@@ -154,7 +154,7 @@ func New(o Options, space *dma.Space) (*Device, error) {
 	return d, nil
 }
 
-// complete checks options and fills in defaults.
+// complete checks the options and fills in their defaults.
 func (o *Options) complete() error {
 	if o.Port.Log == nil {
 		o.Port.Log = slog.New(slog.DiscardHandler)

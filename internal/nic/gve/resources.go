@@ -212,7 +212,7 @@ func (d *Device) createRx(b *body) error {
 func (d *Device) destroyTx(b *body) error { return d.destroy("transmit", d.res.tx, b, d.endTx) }
 func (d *Device) destroyRx(b *body) error { return d.destroy("receive", d.res.rx, b, d.endRx) }
 
-// destroy ends the queue named by the driver.
+// destroy ends the queue that the driver names in b: it calls end with the queue's id.
 func (d *Device) destroy(what string, qs []queueState, b *body, end func(id int)) error {
 	id := be.Uint32(b[:])
 	if id >= uint32(len(qs)) || !qs[id].live {
@@ -222,7 +222,8 @@ func (d *Device) destroy(what string, qs []queueState, b *body, end func(id int)
 	return nil
 }
 
-// rxChanged updates everything that depends on which receive queues exist.
+// rxChanged updates everything that depends on which receive queues exist. The device calls it
+// after it has started or ended receive queue id.
 func (d *Device) rxChanged(id int) {
 	d.setLimits()
 	d.stats.live(id, d.res.rx[id].live)

@@ -45,7 +45,7 @@ type qp struct {
 
 	out, in control.RDMACounts
 
-	head   scratch // for the ICRC of received packets
+	head   scratch // scratch for the ICRC of received packets
 	crc    crcOf
 	landed struct { // where the payload of the packet in Receive went
 		gpu     int

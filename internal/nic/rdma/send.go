@@ -76,8 +76,8 @@ func (q *qp) find(s *slot, ahead uint64) (outcome, bool) {
 	return found, paged
 }
 
-// load copies the payload into the frame. If the NIC does not reach its GPU, this counts as a copy
-// by the GPU's engine to host memory.
+// load copies the payload into the frame. If the NIC does not reach the payload's GPU peer to peer,
+// the copy counts as one that the GPU's engine makes to host memory.
 func (q *qp) load(f frame, ahead uint32, count *control.RDMACounts) outcome {
 	got, paged := q.find(f.slot, uint64(ahead))
 	if got != found {

@@ -27,7 +27,7 @@ func (d *Device) StartQueue(v vhostuser.Vring) error {
 	d.mu.Lock()
 	delete(d.stopped, v.Index)
 	d.mu.Unlock()
-	defer d.setDefaultRSS() // needed also if the driver has changed
+	defer d.setDefaultRSS() // also needed if noteStart has reset the port for a new driver
 	d.noteStart(&v, vq.Resumed())
 	ring := d.vring(v.Index)
 	ring.call.set(v.Call)
@@ -44,7 +44,7 @@ func (d *Device) StartQueue(v vhostuser.Vring) error {
 	return d.rx[v.Index/2].open(vq, &v, features)
 }
 
-// open opens the ring.
+// open opens the ring that v describes, for a driver with features f.
 func (d *Device) open(v *vhostuser.Vring, f uint64) (*virtq.Device, error) {
 	if v.Kick < 0 {
 		return nil, errNoKick
@@ -54,7 +54,7 @@ func (d *Device) open(v *vhostuser.Vring, f uint64) (*virtq.Device, error) {
 		Indirect: f&fIndirect != 0, EventIdx: f&fEventIdx != 0})
 }
 
-// open starts a receive queue.
+// open starts the receive queue with the opened ring vq.
 func (q *rxQueue) open(vq *virtq.Device, v *vhostuser.Vring, features uint64) error {
 	q.Lock()
 	q.Restart()
