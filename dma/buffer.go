@@ -13,9 +13,9 @@ func (a extent) compare(b extent) int {
 	return cmp.Or(cmp.Compare(a.off, b.off), cmp.Compare(a.end, b.end))
 }
 
-// SetGPU makes the file memory of the GPU with this id, or of no GPU (-1). The caller calls it
-// right after Open, before it passes the file on. An id of MaxGPUs or more is a bug of the caller,
-// and panics.
+// SetGPU declares that the file is memory of the GPU with this id, or of no GPU (-1). The caller
+// calls it right after Open, before it passes the file to other code. An id of MaxGPUs or more is a
+// bug of the caller, and panics.
 func (f *File) SetGPU(id int) {
 	if id < -1 || id >= MaxGPUs {
 		panic(fmt.Sprintf("dma: SetGPU(%d): ids end at %d", id, MaxGPUs-1))
@@ -57,7 +57,7 @@ func (f *File) Unregister(off, n uint64) error {
 	return nil
 }
 
-// publish stores the union of the registered ranges for readers. Under mu.
+// publish stores the union of the registered ranges for readers. The caller holds mu.
 func (f *File) publish() {
 	if len(f.registered) == 0 {
 		f.bufs.Store(nil)
@@ -75,7 +75,7 @@ func (f *File) publish() {
 }
 
 // MemKind returns the kind of memory of the byte at off, and how many bytes from there on have that
-// kind; 0 bytes at or past the end.
+// kind; n is 0 at or past the end of the file.
 func (f *File) MemKind(off uint64) (d MemKind, n uint64) {
 	if off >= f.Size() {
 		return Host, 0
@@ -89,7 +89,7 @@ func (f *File) MemKind(off uint64) (d MemKind, n uint64) {
 		return GPUFile, rest
 	}
 	bufs := *p
-	lo, hi := 0, len(bufs) // the first that ends past off
+	lo, hi := 0, len(bufs) // binary search for the first extent that ends past off
 	for lo < hi {
 		if mid := int(uint(lo+hi) >> 1); bufs[mid].end <= off {
 			lo = mid + 1

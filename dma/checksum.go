@@ -5,14 +5,14 @@ import (
 	"math/bits"
 )
 
-// A ones' complement sum (RFC 1071) is computed over little-endian 64-bit words with end-around
-// carry, and converted to network order at the end: the order of bytes and the width of words do
-// not change the sum.
+// These functions compute a ones' complement sum (RFC 1071) over little-endian 64-bit words with
+// end-around carry, and convert it to network order at the end: the order of bytes and the width of
+// words do not change the sum.
 
 var le = binary.LittleEndian
 
 // sum64 adds b, padded with a zero byte if its length is odd, to acc. It sums in two independent
-// chains of carries: in a single chain each addition waits for the one before.
+// chains of carries: in a single chain each addition would wait for the previous one.
 func sum64(b []byte, acc uint64) uint64 {
 	var acc2 uint64
 	for len(b) >= 64 {

@@ -6,11 +6,12 @@ import (
 	"sync/atomic"
 )
 
-// Copier copies bytes between segments and slices. One goroutine at a time uses it; Go started that
-// goroutine, and it is inside the spaces of the segments that it passes. Only errors allocate.
+// Copier copies bytes between segments and slices. One goroutine at a time uses it. Go must have
+// started that goroutine, and it must be inside the spaces of the segments that it passes. A Copier
+// allocates only for errors.
 //
-// A fault in a file comes back as that file's *FaultError; Space.Has tells which space has the
-// file. The returned count then includes only pieces that were copied completely.
+// If a file faults, the method returns that file's *FaultError; Space.Has reports whether a space
+// maps the file. The returned count then includes only completely copied pieces.
 type Copier struct {
 	counts atomic.Pointer[Counts] // nil until Counts is called
 }
@@ -18,8 +19,8 @@ type Copier struct {
 // NewCopier returns a Copier.
 func NewCopier() *Copier { return new(Copier) }
 
-// Counts returns the copier's counters, which any goroutine may read at any time. Counting begins
-// with the first call of Counts, because it costs time for every frame.
+// Counts returns the copier's counters, which any goroutine may read at any time. The copier counts
+// only from the first call of Counts on, because counting costs time for every frame.
 func (c *Copier) Counts() *Counts {
 	if counts := c.counts.Load(); counts != nil {
 		return counts
@@ -33,9 +34,9 @@ func (c *Copier) counting() bool { return c.counts.Load() != nil }
 
 // cursor walks over segments, or over one private slice.
 type cursor struct {
-	rest   []byte    // of the current segment, not used yet
+	rest   []byte    // bytes of the current segment that are not used yet
 	segs   []Segment // the segments after the current one
-	region *Region   // the current segment's; nil: a private slice
+	region *Region   // region of the current segment; nil: a private slice
 	off    uint64    // offset of rest in region
 	access Access
 }
@@ -74,9 +75,9 @@ func (u *cursor) memKind() (d MemKind, n uint64, gpu int) {
 	return d, n, u.region.file.GPU()
 }
 
-// done advances both cursors by n bytes, which have just been copied, and counts them if counters
-// are on. Every write to guest and GPU memory passes here or through View, except writes to rings
-// (Pin).
+// done advances both cursors by n bytes, which the caller has just copied, and counts them if
+// counting has begun. Every write to guest and GPU memory passes here or through View, except
+// writes to rings (Pin).
 func (c *Copier) done(dst, src *cursor, n int) {
 	// A dirty-page log would mark [dst.off, dst.off+n) of dst.region here.
 	counts := c.counts.Load()
@@ -136,14 +137,14 @@ func (c *Copier) copy(dst, src *cursor) (n uint64, err error) {
 // move copies the next n bytes of src to dst.
 //
 // Go's memmove copies backwards if dst begins inside src, and on an amd64 without AVX it sets the
-// direction flag to do so. After a fault the flag would stay set: the runtime's own string
+// direction flag to do so. If that copy faults, the flag stays set: the runtime's own string
 // instructions would then run backwards and write below their destination. So move copies
 // overlapping bytes in pieces of 256, from the end: a memmove of up to 256 bytes loads everything
 // before it stores.
 func move(dst, src *cursor, n int) {
 	d, s := dst.rest[:n], src.rest[:n]
 	if src.region == nil || dst.region == nil || src.region.file != dst.region.file || src.region.file == nil ||
-		dst.region.off+dst.off-(src.region.off+src.off) >= uint64(n) { // also if dst is below src
+		dst.region.off+dst.off-(src.region.off+src.off) >= uint64(n) { // unsigned, so also true if dst is below src
 		copy(d, s)
 		return
 	}
@@ -155,9 +156,9 @@ func move(dst, src *cursor, n int) {
 	}
 }
 
-// CopySum is Copy, and also returns the ones' complement sum (RFC 1071, not inverted, in host
-// order) of the bytes that it copied, as if they were contiguous and began at an even offset. If
-// dst begins inside src, the copied bytes are unspecified.
+// CopySum does the work of Copy, and also returns the ones' complement sum (RFC 1071, not inverted,
+// in host order) of the bytes that it copied, as if they were contiguous and began at an even
+// offset. If dst begins inside src, the copied bytes are unspecified.
 func (c *Copier) CopySum(dst, src []Segment) (n uint64, sum uint16, err error) {
 	defer Recover(&err)
 	d, s := cursor{segs: dst, access: Write}, cursor{segs: src}
@@ -186,8 +187,8 @@ func join(acc, part, n uint64) uint64 {
 	return add64(acc, part)
 }
 
-// Sum returns the ones' complement sum of src, as CopySum does. Nothing is counted, as nothing
-// moves.
+// Sum returns the ones' complement sum of src, as CopySum does. It counts no bytes, because it
+// moves none.
 func (c *Copier) Sum(src []Segment) (sum uint16, err error) {
 	defer Recover(&err)
 	s := cursor{segs: src}
@@ -214,14 +215,14 @@ func (c *Copier) Write(dst []Segment, src []byte) (int, error) {
 }
 
 // View calls f with the memory of seg itself, in order, in pieces of at most limit bytes, until f
-// returns an error. It is for engines (hash, fill); f must not keep the slice. Nothing is counted.
-// A fault in f becomes an error, as in Copy.
+// returns an error. It is for engines (hash, fill); f must not keep the slice. View counts no
+// bytes. If f faults, View returns an error, as Copy does.
 func (c *Copier) View(seg Segment, limit int, f func([]byte) error) (err error) {
 	defer Recover(&err)
 	if limit <= 0 {
 		return fmt.Errorf("%w: view in pieces of %d bytes", ErrBounds, limit)
 	}
-	b, err := seg.bytes(Read) // to fill, the caller has translated for Write
+	b, err := seg.bytes(Read) // a caller that fills memory has translated it for Write
 	if err != nil {
 		return err
 	}

@@ -3,9 +3,8 @@
 // through which every byte moves.
 //
 // A Segment is {region, offset, length}, not a slice: only this package turns one into bytes. So
-// bounds, byte counts by kind of memory, faults and (later) dirty pages are handled here and
-// nowhere else. Rings are the exception: a Pin exposes their memory, because its owner must use
-// atomics on it.
+// this package alone handles bounds, byte counts by kind of memory, faults and (later) dirty pages.
+// Rings are the exception: a Pin exposes their memory, because its owner must use atomics on it.
 //
 // Files owns the mappings: one mmap per file (FileID), reference-counted, so a byte of a file has
 // one address and one kind of memory however many spaces map it. A Space owns its table of regions;
@@ -25,25 +24,25 @@
 // The regions may be the entries of an IOTLB (Space.SetIOTLB). An address outside all of them is
 // then ErrMiss instead of ErrUnmapped: after the entry is added, the same call succeeds. An error
 // reports one miss, at the first missing address: a range that n entries cover is translated at
-// most n+1 times. The Space's owner asks the IOMMU for entries and removes them, not this package.
-// A Pin, and so each part of a ring, must lie in one entry.
+// most n+1 times. This package does not talk to the IOMMU: the Space's owner asks it for entries,
+// adds them and removes them. A Pin, and so each part of a ring, must lie in one entry.
 //
 // No system call on a peer's descriptor waits for the peer. Files accepts only files of tmpfs,
 // hugetlbfs and local disks. It determines the file system without asking a server that may be
 // behind the file: by 7 system calls, and for files that are not memory by reading
-// /proc/self/mountinfo. A disk has 2 s to answer (ErrBlocked). A descriptor that cannot be closed
-// without asking a server stays open (Space.Discard): at most 64 per Space, plus the descriptors of one
-// message; then the Space's owner must stop serving (Space.DiscardErr).
+// /proc/self/mountinfo. A disk has 2 s to answer (ErrBlocked). If closing a descriptor would ask a
+// server, the descriptor stays open (Space.Discard): at most 64 per Space, plus the descriptors of
+// one message; then the Space's owner must stop serving (Space.DiscardErr).
 //
 // A peer may have mapped a file privately: then its guest writes to private copies of the file's
 // pages, and the file does not change. A Space that has its peer's pid (SetPeer) checks this, and
 // makes such memory inaccessible (ErrNotShared). A check reads at most 1 MiB of /proc/PID/maps; a
 // space may make 64 checks at once, and 10 a second.
 //
-// A peer may truncate a file while it is mapped. Goroutines that touch mapped memory must be
-// started by Go; Recover, which guards each call of the Copier, turns the fault into a *FaultError
-// that names the file. From then on the file is dead, and every Space that maps it reports it
-// (Faulted); other spaces do not notice. A fault at any other address stays a panic.
+// A peer may truncate a file while it is mapped. Go must start the goroutines that touch mapped
+// memory; Recover, which guards each call of the Copier, turns the fault into a *FaultError that
+// names the file. From then on the file is dead, and every Space that maps it reports the fault
+// (Faulted); the fault does not affect other spaces. A fault at any other address stays a panic.
 //
 // The package is independent of rings, packets and protocols. Linux only.
 //

@@ -7,14 +7,14 @@ import (
 	"runtime/debug"
 )
 
-// ErrFault is wrapped by every *FaultError.
+// ErrFault is the sentinel that every *FaultError wraps.
 var ErrFault = errors.New("memory fault")
 
-// FaultError means that a file could not be read or written through its mapping (SIGBUS): it was
-// truncated, or there is no memory for its pages.
+// FaultError means that a file could not be read or written through its mapping (SIGBUS): somebody
+// has truncated the file, or there is no memory for its pages.
 type FaultError struct {
 	File *File
-	Off  uint64 // in the file
+	Off  uint64 // of the faulting byte in the file
 }
 
 // Error implements error.
@@ -26,8 +26,8 @@ func (e *FaultError) Error() string {
 // Unwrap returns ErrFault.
 func (e *FaultError) Unwrap() error { return ErrFault }
 
-// Go starts f on a new goroutine where a fault in mapped memory is a panic that Recover turns into
-// an error; on other goroutines a fault ends the process. Go does not wait for f.
+// Go starts f on a new goroutine, where a fault in mapped memory becomes a panic that Recover turns
+// into an error; on other goroutines a fault ends the process. Go does not wait for f.
 func Go(f func()) {
 	go func() {
 		Guard()
@@ -39,10 +39,10 @@ func Go(f func()) {
 // calls it too; it costs a nanosecond.
 func Guard() { debug.SetPanicOnFault(true) } // per goroutine
 
-// Recover is deferred, as `defer dma.Recover(&err)`, by a function that touches mapped memory on a
-// goroutine that Go started, that called Guard, or that is inside a Space. If the function faults
-// inside a mapped File, Recover sets *err to the *FaultError, marks the file dead, and reports it
-// to every space that maps it. It re-raises any other panic.
+// Recover turns a memory fault into an error. A function that touches mapped memory defers it, as
+// `defer dma.Recover(&err)`, on a goroutine that Go started, that called Guard, or that is inside a
+// Space. If the function faults inside a mapped File, Recover sets *err to the *FaultError, marks
+// the file dead, and reports it to every space that maps it. It re-raises any other panic.
 func Recover(err *error) {
 	v := recover()
 	if v == nil {
@@ -71,7 +71,7 @@ func FaultAddr(v any) (addr uintptr, ok bool) {
 }
 
 // markDead marks the file dead after a fault at off, and reports it to the spaces that map the
-// file. All callers get the error of the first fault.
+// file. It returns the error of the file's first fault.
 func (f *File) markDead(off uint64) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -95,10 +95,10 @@ func (s *Space) reportFault(fe *FaultError) {
 	}
 }
 
-// clearFault makes a new Faulted channel if no dead file is mapped here any more. Under mu, so no
-// Add runs meanwhile.
+// clearFault makes a new Faulted channel if no dead file is mapped here any more. The caller holds
+// mu, so no Add runs meanwhile.
 func (s *Space) clearFault() {
-	s.faultMu.Lock() // a file that dies from now on reports it after this function
+	s.faultMu.Lock() // a file that dies from now on calls reportFault after this function
 	defer s.faultMu.Unlock()
 	if s.fault == nil {
 		return
@@ -112,15 +112,15 @@ func (s *Space) clearFault() {
 	s.fault, s.faulted = nil, make(chan struct{})
 }
 
-// Faulted returns a channel that is closed once a file mapped here has faulted. After the file is
-// removed from the space, Faulted returns a new channel.
+// Faulted returns a channel that the space closes once a file mapped in it has faulted. After the
+// file is removed from the space, Faulted returns a new channel.
 func (s *Space) Faulted() <-chan struct{} {
 	s.faultMu.Lock()
 	defer s.faultMu.Unlock()
 	return s.faulted
 }
 
-// FaultErr returns the *FaultError of a file that is mapped here, or nil.
+// FaultErr returns the *FaultError of a file that the space maps, or nil if none has faulted.
 func (s *Space) FaultErr() error {
 	s.faultMu.Lock()
 	defer s.faultMu.Unlock()

@@ -9,10 +9,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrBadFile is returned by Files.Open and Space.Add for a descriptor that cannot be a guest's memory.
+// ErrBadFile is the error of Files.Open and Space.Add for a descriptor that cannot be a guest's
+// memory.
 var ErrBadFile = errors.New("bad memory file")
 
-// ErrClosed is returned by the copier for a segment in a file that is no longer mapped: the caller
+// ErrClosed is the Copier's error for a segment in a file that is no longer mapped: the caller has
 // kept the Segment too long.
 var ErrClosed = errors.New("memory is no longer mapped")
 
@@ -28,8 +29,8 @@ const (
 	maxFiles      = 16384
 )
 
-// Files is the registry of mapped files. A file that several users share (guests' spaces, GPUs)
-// must be opened in one registry.
+// Files is the registry of mapped files. All users that share a file (guests' spaces, GPUs) must
+// open it in one registry.
 type Files struct {
 	mu   sync.Mutex
 	open map[FileID]*File // under mu
@@ -49,13 +50,13 @@ func (fs *Files) Len() int {
 }
 
 // Open maps the file behind fd, whole, shared and writable, unless it is already mapped, and takes
-// a reference. fd stays the caller's and may be closed at once: the mapping keeps the inode. The
+// a reference. The caller still owns fd, and may close it at once: the mapping keeps the inode. The
 // error is ErrBadFile if fd is not open for reading and writing, is no regular file (memfd, tmpfs,
-// hugetlbfs or disk) of this machine, or is shorter than need; ENOSPC if too much is mapped
-// already. A file that has grown since it was mapped keeps its old size until its last reference is
-// closed.
+// hugetlbfs or disk) of this machine, or is shorter than need; ENOSPC if the registry has mapped
+// too much already. If a file has grown since it was mapped, its File keeps the old size until the
+// last reference is closed.
 //
-// Open never waits for a server behind a file, and at most 2 s for a disk: then it returns
+// Open never waits for a server behind a file. It waits at most 2 s for a disk; then it returns
 // ErrBlocked.
 func (fs *Files) Open(fd int, need uint64) (*File, error) {
 	id, size, err := check(fd)
@@ -65,8 +66,8 @@ func (fs *Files) Open(fd int, need uint64) (*File, error) {
 	return fs.openFor(nil, fd, id, size, need)
 }
 
-// openFor is Open for a Space (or nil), of a file that check has examined. The id of a hugetlbfs
-// file is valid within one Space only.
+// openFor does the work of Open for Space s (or nil), with a file that check has examined. The id
+// of a hugetlbfs file is valid within one Space only.
 func (fs *Files) openFor(s *Space, fd int, id FileID, size, need uint64) (*File, error) {
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
@@ -106,7 +107,7 @@ func (fs *Files) openFor(s *Space, fd int, id FileID, size, need uint64) (*File,
 	return f, nil
 }
 
-// File is a file that is mapped once. Its methods may be called from any goroutine.
+// File is a file that is mapped once. Any goroutine may call its methods.
 type File struct {
 	files *Files
 	id    FileID
@@ -116,8 +117,8 @@ type File struct {
 	fd    int     // under files.mu until it is set: descriptor for Space.Occupied; -1: none
 
 	gpu  atomic.Int32             // -1: none
-	node atomic.Int32             // 1 + the guest's NUMA node whose RAM the file is; 0: unknown
-	gone atomic.Pointer[gone]     // why mem must not be touched any more; nil: it may be
+	node atomic.Int32             // 1 + the guest's NUMA node that has the file as its RAM; 0: unknown
+	gone atomic.Pointer[gone]     // reason why nobody may touch mem any more; nil: mem is usable
 	bufs atomic.Pointer[[]extent] // registered GPU buffers, sorted, disjoint and not adjacent; nil: none
 
 	mu         sync.Mutex
@@ -125,7 +126,7 @@ type File struct {
 	spaces     map[*Space]int // under mu: number of regions of the file in each space
 }
 
-// gone is the reason why a file must not be touched.
+// gone is the reason why nobody may touch a file's memory any more.
 type gone struct {
 	err   error
 	fault *FaultError // nil if the file was closed
@@ -144,12 +145,12 @@ func (f *File) Close() {
 	switch {
 	case refs == 0:
 		f.gone.CompareAndSwap(nil, &gone{err: fmt.Errorf("file %v: %w", f, ErrClosed)})
-		f.unmap() // outside the lock: gigabytes take a while, and other goroutines may open files
+		f.unmap() // outside the lock: unmapping gigabytes takes a while, and other goroutines may open files meanwhile
 		if f.fd >= 0 {
-			_ = unix.Close(f.fd) // a file of memory: close does not block
+			_ = unix.Close(f.fd) // f.fd is a memory file, so close does not block
 		}
 	case refs < 0:
-		panic("dma: File closed more often than opened") // our own bug: the mapping may be another user's
+		panic("dma: File closed more often than opened") // our own bug: another user may still use the mapping
 	}
 }
 
@@ -166,14 +167,14 @@ func (f *File) Size() uint64 { return uint64(len(f.mem)) }
 // String returns the file's device and inode.
 func (f *File) String() string { return f.id.String() }
 
-// Dead reports whether a fault was seen in the file. A dead file stays dead until its last
-// reference is closed.
+// Dead reports whether the file has faulted. A dead file stays dead until its last reference is
+// closed.
 func (f *File) Dead() bool {
 	g := f.gone.Load()
 	return g != nil && g.fault != nil
 }
 
-// usable returns the reason why the file must not be touched, or nil.
+// usable returns the reason why nobody may touch the file's memory, or nil.
 func (f *File) usable() error {
 	if g := f.gone.Load(); g != nil {
 		return g.err

@@ -13,22 +13,22 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrBlocked is the cause of an error if a descriptor's file system did not answer a system call in
-// time.
+// ErrBlocked is the cause of an error when a descriptor's file system has not answered a system
+// call in time.
 var ErrBlocked = errors.New("the file system does not answer")
 
 // localFileSystems are the file systems that answer system calls and page faults from this
-// machine's memory and disks, by their names in /proc/self/mountinfo. All others are refused,
-// because they may ask a server of the peer that never answers: FUSE, network file systems, and
-// overlayfs too, whose layers may be FUSE. (mountinfo names an overlay's layers, but by paths as of
-// when and where it was mounted; they may lead elsewhere now.) ramfs and others that number their
-// inodes with 32 bits are not in the list either, see FileID.
+// machine's memory and disks, by their names in /proc/self/mountinfo. isLocal refuses all other
+// file systems, because they may ask a server of the peer that never answers: FUSE, network file
+// systems, and overlayfs too, whose layers may be FUSE. (mountinfo names an overlay's layers, but
+// by the paths that they had at the time of the mount; these paths may lead elsewhere now.) The
+// list also omits ramfs and other file systems that number their inodes with 32 bits, see FileID.
 var localFileSystems = []string{"bcachefs", "btrfs", "devtmpfs", "exfat", "ext2", "ext3", "ext4", "f2fs", "hugetlbfs",
 	"jfs", "nilfs2", "ntfs3", "reiserfs", "tmpfs", "vfat", "xfs", "zfs"}
 
 // isLocal returns an error if a server may be behind fd, and asks no server to find out. The kernel
-// alone answers the system calls made here. In contrast statx(2), fstat(2), fstatfs(2) and even
-// close(2) of a file on FUSE wait for its server, and no signal ends the wait (fs/fuse/dev.c,
+// alone answers the system calls that isLocal makes. In contrast statx(2), fstat(2), fstatfs(2) and
+// even close(2) of a file on FUSE wait for its server, and no signal ends the wait (fs/fuse/dev.c,
 // request_wait_answer).
 func isLocal(fd int) error {
 	// Only files of tmpfs and hugetlbfs, memfds among them, have seals (mm/memfd.c, memfd_file_seals_ptr).
@@ -43,7 +43,7 @@ func isLocal(fd int) error {
 		return err
 	}
 	if !strings.HasPrefix(name, "/") && !strings.HasPrefix(name, "(unreachable)") {
-		return nil // a pipe, a socket, an anon_inode (fs/d_path.c: a file with a path has a slash)
+		return nil // fd is a pipe, a socket or an anon_inode (fs/d_path.c: a file with a path has a slash)
 	}
 	mount, err := mountOf(fd)
 	if err != nil {
@@ -57,15 +57,15 @@ func isLocal(fd int) error {
 	return checkMount(f, mount)
 }
 
-// isOpen reports whether fd is open. F_GETFD tells, whereas F_GET_SEALS also gives EBADF for a
-// descriptor opened with O_PATH.
+// isOpen reports whether fd is open. It uses F_GETFD, because F_GET_SEALS fails with EBADF also for
+// an open descriptor with O_PATH.
 func isOpen(fd int) bool {
 	_, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0)
 	return err == nil
 }
 
 // mountOf returns the identifier of the mount through which fd was opened. (statx returns it too,
-// but asks the file system for the rest of its answer.)
+// but has to ask the file system for its other results.)
 func mountOf(fd int) (string, error) {
 	info, err := os.ReadFile(fmt.Sprintf("/proc/self/fdinfo/%d", fd))
 	if err != nil {
@@ -117,11 +117,11 @@ var statFile = func(fd int, st *unix.Statx_t) error {
 	return unix.Statx(fd, "", unix.AT_EMPTY_PATH|unix.AT_STATX_DONT_SYNC, unix.STATX_BASIC_STATS|unix.STATX_BTIME, st)
 }
 
-// stat calls statFile and waits at most statLimit. A disk that does not answer costs a goroutine
-// and a descriptor, which are released when it does answer; the caller gets ErrBlocked, which ends
-// the peer's connection.
+// stat calls statFile and waits at most statLimit. If a disk does not answer, stat returns
+// ErrBlocked, which ends the peer's connection; a goroutine and a descriptor remain until the disk
+// does answer.
 func stat(fd int) (st unix.Statx_t, err error) {
-	if _, err := unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0); err == nil { // memory
+	if _, err := unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0); err == nil { // fd is a memory file
 		return st, statFile(fd, &st)
 	}
 	dup, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0) // the caller may close fd meanwhile
@@ -155,8 +155,8 @@ func stat(fd int) (st unix.Statx_t, err error) {
 // every pipe advances as well, so a peer can wait until its own file gets the number of another
 // guest's. The owner of such a file controls everything else about it (its times change with its
 // last write, its size is chosen at creation). So the FileID of a hugetlbfs file is valid within
-// one Space only. All other accepted files have a time of birth, which cannot be set (tmpfs since
-// Linux 5.18), or inode numbers that are not reused.
+// one Space only. All other accepted files have a time of birth, which their owner cannot set
+// (tmpfs since Linux 5.18), or are on a file system that does not reuse inode numbers.
 type FileID struct {
 	dev, ino  uint64
 	birth     int64 // ns since 1970; 0 if the file system has none
@@ -164,7 +164,7 @@ type FileID struct {
 	space     *Space // of a hugetlbfs file: the Space in which the id is valid
 }
 
-// in returns the file's identity within a Space.
+// in returns the file's identity within Space s.
 func (id FileID) in(s *Space) FileID {
 	if id.hugetlbfs {
 		id.space = s
@@ -181,7 +181,7 @@ func FileIDOf(fd int) (FileID, error) {
 	return id, err
 }
 
-// check examines fd before anything is mapped.
+// check examines fd before the caller maps it.
 func check(fd int) (id FileID, size uint64, err error) {
 	if err := isLocal(fd); err != nil {
 		return id, 0, fmt.Errorf("%w: fd %d: %w", ErrBadFile, fd, err)
@@ -208,7 +208,7 @@ func check(fd int) (id FileID, size uint64, err error) {
 	if st.Size == 0 || st.Size > maxFile {
 		return id, 0, fmt.Errorf("%w: file %v: size %d", ErrBadFile, id, st.Size)
 	}
-	if _, err := unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0); err == nil { // tmpfs or hugetlbfs: no server
+	if _, err := unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0); err == nil { // tmpfs or hugetlbfs, so without a server
 		var vfs unix.Statfs_t
 		if err := unix.Fstatfs(fd, &vfs); err != nil {
 			return id, 0, fmt.Errorf("%w: fd %d: %w", ErrBadFile, fd, err)
@@ -218,13 +218,13 @@ func check(fd int) (id FileID, size uint64, err error) {
 	return id, st.Size, nil
 }
 
-// maxKept is how many descriptors a Space may have left open in Discard.
+// maxKept is how many descriptors Discard may leave open for one Space.
 const maxKept = 64
 
 // Discard closes a descriptor that a peer has sent, unless a server may be behind it: closing a
 // file on FUSE waits for the server, and neither a signal nor exit_group(2) ends the wait
 // (fs/fuse/file.c, fuse_flush). Such a descriptor stays open until the process ends (Linux 6.2 and
-// newer do not wait then). DiscardErr counts them.
+// newer do not wait then). DiscardErr reports when these descriptors are too many.
 func (s *Space) Discard(fd int) {
 	switch err := isLocal(fd); {
 	case fd < 0:

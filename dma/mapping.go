@@ -10,7 +10,7 @@ import (
 )
 
 // mappings lists every mapped file of the process by address: a fault reports only an address. Its
-// lock is a leaf, and no mapped memory is touched under it.
+// lock is a leaf: the holder takes no other lock and touches no mapped memory.
 var mappings struct {
 	mu    sync.Mutex
 	files []*File // sorted by base, disjoint
@@ -23,7 +23,7 @@ func (f *File) mapFile(fd int, size int) error {
 		return err
 	}
 	f.mem = mem
-	f.base = uintptr(unsafe.Pointer(unsafe.SliceData(mem))) // compared with fault addresses, never cast back
+	f.base = uintptr(unsafe.Pointer(unsafe.SliceData(mem))) // compared with fault addresses, never cast to a pointer
 	mappings.mu.Lock()
 	defer mappings.mu.Unlock()
 	i, _ := slices.BinarySearchFunc(mappings.files, f.base, byBase)

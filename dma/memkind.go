@@ -14,7 +14,7 @@ const (
 	Private     MemKind = iota // a private slice of the caller (header copies): neither guest nor GPU memory
 	Host                       // guest RAM, or process memory in the role of host RAM (bounce buffers)
 	GPUFile                    // a GPU's file, outside every registered buffer
-	GPU                        // inside a registered GPU buffer: only this counts as device memory
+	GPU                        // inside a registered GPU buffer: only these bytes count as device memory
 	Wire                       // buffers of the wire (delay line, gateway)
 	NumMemKinds                // the number of kinds
 )
@@ -29,19 +29,19 @@ func (d MemKind) String() string {
 	return "domain-" + strconv.Itoa(int(d))
 }
 
-// MaxGPUs is how many GPUs Counts can distinguish; GPU ids are below it.
+// MaxGPUs is how many GPUs Counts can distinguish. GPU ids are less than MaxGPUs.
 const MaxGPUs = 64
 
 // Counts holds the numbers of bytes that one Copier copied. The copier's goroutine writes; any
 // goroutine reads.
 type Counts struct {
 	bytes [NumMemKinds][NumMemKinds][MaxGPUs + 1]atomic.Uint64 // last index: gpu + 1; 0: no GPU
-	_     [64]byte                                             // keeps the next object off the last cache line
+	_     [64]byte                                             // padding: no other object shares the last cache line
 }
 
-// Bytes returns how many bytes were copied from src to dst. gpu is the destination's GPU if dst is
-// GPU memory, else the source's; -1 asks for the bytes that touched no GPU. For an index out of
-// range the result is 0.
+// Bytes returns how many bytes the Copier has copied from src to dst. gpu is the destination's GPU
+// if dst is GPU memory, else the source's; -1 asks for the bytes that touched no GPU. For an index
+// out of range the result is 0.
 func (c *Counts) Bytes(src, dst MemKind, gpu int) uint64 {
 	if src >= NumMemKinds || dst >= NumMemKinds || gpu < -1 || gpu >= MaxGPUs {
 		return 0
@@ -49,7 +49,7 @@ func (c *Counts) Bytes(src, dst MemKind, gpu int) uint64 {
 	return c.bytes[src][dst][gpu+1].Load()
 }
 
-// Total returns how many bytes were copied from src to dst, over all GPUs.
+// Total returns how many bytes the Copier has copied from src to dst, over all GPUs.
 func (c *Counts) Total(src, dst MemKind) uint64 {
 	var n uint64
 	for gpu := -1; gpu < MaxGPUs; gpu++ {

@@ -1,6 +1,6 @@
 package dma
 
-// MaxNodes is how many NUMA nodes of a guest are distinguished.
+// MaxNodes is how many NUMA nodes of a guest a Space can distinguish.
 const MaxNodes = 8
 
 // nodeRegions is the largest number of regions with which a space looks for nodes: RAM is a few
@@ -8,9 +8,10 @@ const MaxNodes = 8
 const nodeRegions = 256
 
 // SetNodes declares that the guest has n NUMA nodes with RAM, each a file of its own, in the order
-// of their addresses, as QEMU lays them out. Once exactly n files that are no GPU's are mapped,
-// segments in them have a Node. With any other number of files, or if an IOMMU translates the
-// addresses (SetIOTLB), the nodes stay unknown. n above MaxNodes is treated as 0.
+// of their addresses, as QEMU lays them out. Once the space maps exactly n files that are not
+// memory of a GPU, segments in these files have a Node. With any other number of files, or if an
+// IOMMU translates the addresses (SetIOTLB), the nodes stay unknown. SetNodes treats n above
+// MaxNodes as 0.
 func (s *Space) SetNodes(n int) {
 	if n < 0 || n > MaxNodes {
 		n = 0
@@ -24,7 +25,7 @@ func (s *Space) SetNodes(n int) {
 // Nodes returns the number passed to SetNodes, 0 before.
 func (s *Space) Nodes() int { return int(s.nodes.Load()) }
 
-// tellNodes sets each file's node once all nodes' files are mapped. Under mu.
+// tellNodes sets each file's node once the files of all nodes are mapped. The caller holds mu.
 func (s *Space) tellNodes() {
 	n := int(s.nodes.Load())
 	if n == 0 || s.count > nodeRegions || s.iotlb.Load() {

@@ -6,10 +6,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// maxCountedFiles is how many files a Space that counts memory may map: each costs a descriptor.
+// maxCountedFiles is how many files a Space that counts memory may map: it keeps a descriptor for
+// each.
 const maxCountedFiles = 32
 
-// CountMemory makes the space keep a descriptor of each memory file that is mapped from now on, at
+// CountMemory makes the space keep a descriptor of each memory file that it maps from now on, at
 // most 32, so that Occupied can ask how much memory these files occupy. Call it while nothing is
 // mapped: before the first Map, and again before another peer uses the space. It also forgets the
 // unmapped files.
@@ -22,10 +23,10 @@ func (s *Space) CountMemory() {
 
 // Occupied returns how many bytes of memory the space's files occupy, without holes: memfds, and
 // files of tmpfs and hugetlbfs. A hole occupies memory once anyone has written to it; the kernel
-// charges the first writer. An unmapped file counts with the bytes that it occupied when it was
-// unmapped, until it is mapped again or CountMemory is called: its owner may still hold it, and
-// with it the memory. Files of disks and of GPUs are not counted. Without CountMemory the result is
-// 0.
+// charges the first writer. An unmapped file counts with the bytes that it occupied at the time of
+// the unmapping, until the space maps it again or somebody calls CountMemory: its owner may still
+// hold the file, and with it the memory. Occupied does not count files of disks and GPUs. Without
+// CountMemory the result is 0.
 func (s *Space) Occupied() (bytes uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -39,7 +40,7 @@ func (s *Space) Occupied() (bytes uint64) {
 }
 
 // occupied returns how many bytes the file occupies; 0 if no space counts it. The caller's space
-// has the file mapped.
+// must have mapped the file.
 func (f *File) occupied() uint64 {
 	f.files.mu.Lock()
 	fd := f.fd
@@ -51,7 +52,7 @@ func (f *File) occupied() uint64 {
 	return uint64(st.Blocks) * 512 // inode(7): st_blocks
 }
 
-// leave records how many bytes f occupies when the space no longer uses it. Under mu.
+// leave records how many bytes f occupies when the space no longer uses it. The caller holds mu.
 func (s *Space) leave(f *File) {
 	if !s.counts.Load() {
 		return
@@ -60,17 +61,18 @@ func (s *Space) leave(f *File) {
 	case n == 0:
 	case len(s.left) < maxSpaceFiles:
 		s.left[f.id] = n
-	default: // counted, but not recognized if it is mapped again
+	default: // left is full: count the bytes; they stay counted even if the file is mapped again
 		s.leftMore += n
 	}
 }
 
-// keep duplicates fd, the descriptor of a memory file, if space s counts memory. Under files.mu.
+// keep duplicates fd, the descriptor of a memory file, if space s counts memory. The caller holds
+// files.mu.
 func (f *File) keep(s *Space, fd int) (err error) {
 	if s == nil || !s.counts.Load() || f.fd >= 0 || f.GPU() >= 0 {
 		return nil
 	}
-	if _, err := unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0); err != nil { // of a disk
+	if _, err := unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0); err != nil { // fd is a file of a disk
 		return nil
 	}
 	if f.fd, err = unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0); err != nil {

@@ -5,7 +5,7 @@ import (
 	"fmt"
 )
 
-// ErrBounds is returned for a range that is not inside its region or file.
+// ErrBounds is the error for a range that is not inside its region or file.
 var ErrBounds = errors.New("out of bounds")
 
 // Region is a contiguous piece of memory that a device may use: a piece of a File in a Space, or a
@@ -19,7 +19,7 @@ type Region struct {
 	buf      MemKind // kind of process memory
 	readOnly bool
 	noAccess bool
-	private  bool // noAccess because the peer has mapped the file privately
+	private  bool // set: the region is noAccess because the peer has mapped the file privately
 }
 
 // NewBuffer returns process memory as a region of kind d (Wire, Host, Private). The caller keeps b
@@ -37,10 +37,10 @@ func (r *Region) File() *File { return r.file }
 // FileOffset returns the region's offset in its file.
 func (r *Region) FileOffset() uint64 { return r.off }
 
-// IOVA returns the region's address in its space; 0 if it is in none.
+// IOVA returns the region's address in its space; 0 if it is in no space.
 func (r *Region) IOVA() uint64 { return r.iova }
 
-// denied returns the error for a use that the region does not allow.
+// denied returns the error for an access that the region does not allow.
 func (r *Region) denied() error {
 	if r.private {
 		return ErrNotShared
@@ -52,7 +52,8 @@ func (r *Region) info() RegionInfo {
 	return RegionInfo{r.iova, r.Size(), r.file, r.off, r.readOnly, r.noAccess, r.private}
 }
 
-// Segment returns [off, off+n) of the region as a Segment. Its bounds are checked when it is used.
+// Segment returns [off, off+n) of the region as a Segment. The Copier checks the Segment's bounds
+// when it uses the Segment.
 func (r *Region) Segment(off uint64, n uint32) Segment { return Segment{Region: r, Off: off, Len: n} }
 
 // memKind returns the kind of memory at off and how many bytes of it follow in the region's memory.
@@ -101,7 +102,7 @@ func (s Segment) Node() int {
 	return int(s.Region.file.node.Load()) - 1
 }
 
-// bytes returns the memory of a segment, if the access is allowed.
+// bytes returns the memory of a segment, or an error if its region does not allow the access.
 func (s *Segment) bytes(a Access) ([]byte, error) {
 	r := s.Region
 	if r == nil {
@@ -131,13 +132,13 @@ func Len(segs []Segment) uint64 {
 	return n
 }
 
-// KeepSegments is the largest capacity of a list that is kept for reuse. Packets have far fewer
-// segments: a Linux guest's lie in at most 17 fragments (MAX_SKB_FRAGS).
+// KeepSegments is the largest capacity of a list that Reuse keeps. Packets have far fewer segments:
+// a packet of a Linux guest lies in at most 17 fragments (MAX_SKB_FRAGS).
 const KeepSegments = 128
 
 // Reuse returns segs emptied, for the next packet; or nil if its capacity is above KeepSegments and
-// its length is not. So a list that a peer once made long is freed, but a peer that keeps making
-// long lists does not cause an allocation each time.
+// its length is not. So Reuse frees a list that was once long and is short now, but a peer that
+// makes long lists again and again does not cause an allocation each time.
 func Reuse(segs []Segment) []Segment {
 	if cap(segs) > KeepSegments && len(segs) <= KeepSegments {
 		return nil

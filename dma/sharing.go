@@ -18,9 +18,10 @@ var ErrNotShared = fmt.Errorf("%w: the peer has this memory mapped privately, no
 // Sharing is how a process has mapped a file.
 type Sharing uint8
 
-// Values of Sharing. A process that has mapped a file both ways counts as sharing it.
+// Values of Sharing. A process that has mapped a file both privately and shared counts as sharing
+// it.
 const (
-	SharingUnknown Sharing = iota // the process has not mapped the file, or its maps cannot be read
+	SharingUnknown Sharing = iota // the process has not mapped the file, or SharingOf cannot read its maps
 	SharingOn
 	SharingOff // mapped privately only
 )
@@ -50,14 +51,14 @@ func SharingOf(pid int, dev, ino uint64) Sharing {
 		}
 		return !m.Shared
 	})
-	if sharing == SharingOff && !complete { // the file may be mapped shared beyond what was read
+	if sharing == SharingOff && !complete { // the part of the maps that was not read may have a shared mapping of the file
 		return SharingUnknown
 	}
 	return sharing
 }
 
-// How often a Space checks its peer's mappings: a peer may map files as often as it likes. When a
-// check is not allowed, the last answer for the file applies, if there is one.
+// How often a Space checks its peer's mappings: a peer may map files as often as it likes. When the
+// limit forbids a check, the last answer for the file applies, if there is one.
 const (
 	sharingBurst = 64
 	sharingRate  = 10 // a second
@@ -67,33 +68,33 @@ const (
 type peer struct {
 	mu      sync.Mutex
 	ask     func(pid int, dev, ino uint64) Sharing // SharingOf if nil
-	pid     int                                    // 0: no process is known
+	pid     int                                    // 0: the space does not know the process
 	private func(m Map, file string)
 	limit   *rate.Limiter
-	answers map[FileID]answer // at most maxSpaceFiles
-	removed atomic.Uint64     // number of private regions that were removed
+	answers map[FileID]answer // at most maxSpaceFiles entries
+	removed atomic.Uint64     // number of private regions that the space has removed
 }
 
-// answer is how a file was mapped at a check, with the value of peer.removed at that time.
+// answer is the result of a check of a file, with the value of peer.removed at that time.
 type answer struct {
 	removed uint64
 	sharing Sharing
 }
 
-// SetSharing replaces SharingOf, for a process that may not read the peer's maps. Call it before
-// SetPeer.
+// SetSharing makes the space call ask instead of SharingOf, for a process that may not read the
+// peer's maps. The caller calls it before SetPeer.
 func (s *Space) SetSharing(ask func(pid int, dev, ino uint64) Sharing) {
 	s.peer.mu.Lock()
 	defer s.peer.mu.Unlock()
 	s.peer.ask = ask
 }
 
-// SetPeer sets the process whose memory is mapped from now on. Before the first region of a file is
-// added, and for each file at each Replace, the space checks whether that process has mapped the
-// file privately. If so, the region is like one with Map.NoAccess, but its error is ErrNotShared;
-// and the space calls private with the first such region of a file, and the file's name. With a pid
-// of 0 the space checks nothing. A space makes up to 64 checks at once, and 10 a second; beyond
-// that the last answer for the file applies.
+// SetPeer sets the process whose memory the space maps from now on. Before it adds the first region
+// of a file, and for each file at each Replace, the space checks whether that process has mapped
+// the file privately. If so, the region is like one with Map.NoAccess, but its error is
+// ErrNotShared; and the space calls private with the first such region of a file, and the file's
+// name. With a pid of 0 the space checks nothing. A space makes up to 64 checks at once, and 10 a
+// second; beyond that the last answer for the file applies.
 func (s *Space) SetPeer(pid int, private func(m Map, file string)) {
 	p := &s.peer
 	p.mu.Lock()
@@ -102,8 +103,8 @@ func (s *Space) SetPeer(pid int, private func(m Map, file string)) {
 	p.limit, p.answers = rate.NewLimiter(sharingRate, sharingBurst), make(map[FileID]answer)
 }
 
-// isPrivate reports whether the peer has mapped the file of m privately. If a region of the file is
-// mapped here already, it checks only if again is set.
+// isPrivate reports whether the peer has mapped the file of m privately. If the space maps a region
+// of the file already, isPrivate asks again only if again is set.
 func (s *Space) isPrivate(m *Map, id FileID, again bool) bool {
 	p := &s.peer
 	p.mu.Lock()
@@ -131,13 +132,13 @@ func (s *Space) isPrivate(m *Map, id FileID, again bool) bool {
 	}
 	p.mu.Unlock()
 	if now.sharing == SharingOff && last.sharing != SharingOff && private != nil {
-		name, _ := os.Readlink(fmt.Sprintf("/proc/self/fd/%d", m.FD)) // "" if it cannot be read
+		name, _ := os.Readlink(fmt.Sprintf("/proc/self/fd/%d", m.FD)) // name is "" if the link cannot be read
 		private(*m, name)
 	}
 	return now.sharing == SharingOff
 }
 
-// mapped reports whether a region of the file is mapped here.
+// mapped reports whether the space maps a region of the file.
 func (s *Space) mapped(id FileID) bool {
 	s.files.mu.Lock()
 	f := s.files.open[id]

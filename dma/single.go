@@ -1,7 +1,7 @@
 package dma
 
-// Most frames are a few bytes in one or two segments, where two cursors cost more than the copy.
-// The functions in this file copy such frames faster.
+// Most frames have a few bytes in one or two segments; for these, two cursors cost more than the
+// copy. The functions in this file copy such frames faster.
 
 // Read copies src to dst, a private slice, until one of them ends.
 func (c *Copier) Read(dst []byte, src []Segment) (n int, err error) {
@@ -15,7 +15,7 @@ func (c *Copier) Read(dst []byte, src []Segment) (n int, err error) {
 		if err != nil {
 			return n, err
 		}
-		k := copy(dst[n:], from) // dst is in no file: see move
+		k := copy(dst[n:], from) // dst is in no file, so it does not overlap from: see move
 		if c.counting() {
 			c.done(&cursor{rest: dst[n:]}, &cursor{rest: from, region: s.Region, off: s.Off}, k)
 		}
@@ -24,8 +24,8 @@ func (c *Copier) Read(dst []byte, src []Segment) (n int, err error) {
 	return n, nil
 }
 
-// behind is CopyBehind for at most one source segment, into one segment that has room for head. If
-// the two segments may overlap, done is false and nothing was copied.
+// behind does the work of CopyBehind for at most one source segment and one destination segment
+// that has room for head. If the two segments may overlap, it copies nothing and done is false.
 func (c *Copier) behind(dst *Segment, head []byte, src []Segment) (n uint64, err error, done bool) {
 	done = true
 	defer Recover(&err)
@@ -65,8 +65,7 @@ func overlap(a, b *Segment) bool {
 	return x < y+uint64(b.Len) && y < x+uint64(a.Len)
 }
 
-// single counts what behind has copied to dst: head, and the bytes from, which are the first of
-// src.
+// single counts the bytes that behind has copied to dst: head, and from, the first bytes of src.
 func (c *Copier) single(dst *Segment, head []byte, src *Segment, from []byte) {
 	if !c.counting() {
 		return

@@ -18,7 +18,7 @@ const MaxRegions = 65535
 // Map describes a region to be mapped: Size bytes at IOVA are the file's bytes at FileOffset.
 type Map struct {
 	IOVA, Size uint64
-	FD         int // not kept and never closed; unused if NoAccess, and may then be -1
+	FD         int // the space neither keeps nor closes it; with NoAccess it is unused, and may be -1
 	FileOffset uint64
 	ReadOnly   bool // the device may not write
 	NoAccess   bool // mapped but not accessible: every translation returns ErrAccess
@@ -30,7 +30,7 @@ type RegionInfo struct {
 	File               *File // nil if NoAccess
 	FileOffset         uint64
 	ReadOnly, NoAccess bool
-	NotShared          bool // NoAccess because the peer has mapped the file privately (SetPeer)
+	NotShared          bool // set: NoAccess because the peer has mapped the file privately (SetPeer)
 }
 
 // Space is the address space of one device: the guest memory that the device can reach.
@@ -43,13 +43,13 @@ type Space struct {
 	iotlb atomic.Bool
 	kept  atomic.Int32 // number of descriptors that Discard left open
 
-	counts atomic.Bool // CountMemory was called
+	counts atomic.Bool // set by CountMemory
 
 	peer peer
 
 	nodes atomic.Int32 // NUMA nodes of the guest (SetNodes); 0: unknown
 
-	mu    sync.Mutex         // held while the table is changed, not while waiting
+	mu    sync.Mutex         // held during a change of the table, not while the space waits for workers
 	count int                // under mu: regions in the table
 	using map[*File]struct{} // under mu: the files of regions that are mapped or still in use by workers
 	reach uint64             // under mu: the sum of their sizes
@@ -74,26 +74,28 @@ func NewSpace(name string, files *Files) *Space {
 func (s *Space) Name() string { return s.name }
 
 // SetIOTLB declares whether the regions are entries of an IOTLB, the device's cache of an IOMMU's
-// translations. Then an address outside all of them is an ErrMiss, and its AddrError says which
-// address and access to ask the IOMMU for: the owner leaves the space, adds the entry as a region,
-// and tries again. When the IOMMU invalidates an entry, the owner removes the region.
+// translations. Then a translation of an address outside all regions returns ErrMiss, in an
+// AddrError with the address and access that the owner has to ask the IOMMU for: the owner leaves
+// the space, adds the entry as a region, and tries again. When the IOMMU invalidates an entry, the
+// owner removes the region.
 func (s *Space) SetIOTLB(on bool) { s.iotlb.Store(on) }
 
 // Enter begins a section during which translated segments stay mapped. It never blocks, and one
-// goroutine may be inside several spaces. Pass the token to Leave. Do not wait for anything inside.
-// The goroutine is guarded (see Guard) from now on.
+// goroutine may be inside several spaces. The caller passes the token to Leave, and must not wait
+// for anything inside. Enter also calls Guard for the goroutine.
 func (s *Space) Enter() (token int) {
 	Guard()
 	return s.epoch.Enter()
 }
 
-// Leave ends the section that Enter began. Segments of this space must not be used after it.
+// Leave ends the section that Enter began. After it, the goroutine must not use the segments that
+// it translated in the section.
 func (s *Space) Leave(token int) { s.epoch.Leave(token) }
 
 // Generation returns a number that grows with each change of the space.
 func (s *Space) Generation() uint64 { return s.gen.Load() }
 
-// Waits returns how often a change of the space waited for workers inside it.
+// Waits returns how often a change of the space has waited for workers inside it.
 func (s *Space) Waits() uint64 { return s.epoch.Waits() }
 
 // Add maps a region. It does not wait for workers. The error is EEXIST if the region overlaps
@@ -120,7 +122,7 @@ func (s *Space) Add(m Map) error {
 	return nil
 }
 
-// with returns the table with r added. Under mu.
+// with returns the table with r added. The caller holds mu.
 func (s *Space) with(r *Region) (*table, error) {
 	if s.count >= MaxRegions {
 		return nil, fmt.Errorf("%v: %d regions are mapped: %w", r, s.count, unix.ENOSPC)
@@ -146,7 +148,7 @@ func (s *Space) Remove(iova, size uint64) error {
 
 // RemoveRange unmaps all regions that lie in [iova, iova+size), which may be none, and returns when
 // no worker uses them any more. It waits once, however many regions there are. The error is EINVAL
-// if the range cuts a region, or is no valid range; then nothing has changed.
+// if the range cuts a region, or is no valid range; then RemoveRange has changed nothing.
 func (s *Space) RemoveRange(iova, size uint64) error {
 	s.mu.Lock()
 	t := s.table.Load()
@@ -176,8 +178,8 @@ func (s *Space) RegionsIn(iova, size uint64) ([]RegionInfo, error) {
 	return infos, nil
 }
 
-// Replace replaces all regions by maps at once, and returns when no worker uses the old ones any
-// more. On an error nothing has changed.
+// Replace replaces all regions by maps at once, and returns when no worker uses the old regions any
+// more. On an error it has changed nothing.
 func (s *Space) Replace(maps []Map) error {
 	regions := make([]*Region, 0, min(len(maps), MaxRegions))
 	fail := func(err error) error {
@@ -219,8 +221,8 @@ func (s *Space) Replace(maps []Map) error {
 	return nil
 }
 
-// Close removes all regions and returns when no worker uses them any more. The empty space may be
-// used again.
+// Close removes all regions and returns when no worker uses them any more. The owner may use the
+// empty space again.
 func (s *Space) Close() error { return s.Replace(nil) }
 
 // Regions lists the mapped regions, by address.
@@ -233,7 +235,7 @@ func (s *Space) Regions() []RegionInfo {
 	return infos
 }
 
-// Has reports whether a region of f is mapped, or was unmapped and is still in use by workers.
+// Has reports whether the space maps a region of f, or has unmapped one that workers still use.
 func (s *Space) Has(f *File) bool {
 	if f == nil {
 		return false
@@ -286,8 +288,8 @@ func (s *Space) drop(r *Region) {
 	}
 }
 
-// attach adds the region to the space's count of its file's regions, for faults and limits. Under
-// mu.
+// attach counts the region as one of its file in this space, for faults and limits. The caller
+// holds mu.
 func (s *Space) attach(r *Region) error {
 	f := r.file
 	if f == nil {
@@ -308,13 +310,13 @@ func (s *Space) attach(r *Region) error {
 		delete(s.left, f.id)
 	}
 	f.spaces[s]++
-	if g := f.gone.Load(); g != nil && g.fault != nil { // it died after open
+	if g := f.gone.Load(); g != nil && g.fault != nil { // the file died after open
 		s.reportFault(g.fault)
 	}
 	return nil
 }
 
-// detach undoes attach. Under mu.
+// detach undoes attach. The caller holds mu.
 func (s *Space) detach(r *Region) {
 	if r.private {
 		s.peer.removed.Add(1)
@@ -333,7 +335,8 @@ func (s *Space) detach(r *Region) {
 	}
 }
 
-// retire waits until no worker that may use these regions is inside, then releases them.
+// retire waits until all workers that may use the old regions have left the space, and then
+// releases the regions.
 func (s *Space) retire(old []*Region) {
 	if len(old) == 0 {
 		return
@@ -352,7 +355,7 @@ func (s *Space) retire(old []*Region) {
 	}
 }
 
-// set makes t, which has count regions, the table. Under mu.
+// set makes t, which has count regions, the space's table. The caller holds mu.
 func (s *Space) set(t *table, count int) {
 	s.table.Store(t)
 	s.count = count

@@ -11,8 +11,8 @@ import (
 // the root has at least half as many.
 const maxNode = 64
 
-// maxFlat is the largest number of regions for which the root is a leaf, which is searched faster:
-// most guests have fewer. A change copies the whole leaf, 8 KiB.
+// maxFlat is the largest number of regions for which the root is a leaf, because a search in one
+// leaf is faster. Most guests have fewer regions. A change copies the whole leaf, 8 KiB.
 const maxFlat = 512
 
 // table is a space's regions as workers see them: a B+ tree, sorted and disjoint. A node never
@@ -20,8 +20,8 @@ const maxFlat = 512
 // others.
 type table struct {
 	starts  []uint64  // IOVA of the first region of each child, or of each region; dense for the search
-	regions []*Region // of a leaf
-	kids    []*table  // of any other node
+	regions []*Region // of a leaf: its regions
+	kids    []*table  // of any other node: its children
 }
 
 // newTable returns the tree of regions, which must be sorted and disjoint.
@@ -45,7 +45,7 @@ func newTable(regions []*Region) *table {
 
 type part struct{ from, to int }
 
-// evenly cuts n items into as few equal parts as fit nodes.
+// evenly cuts n items into equal parts that each fit a node, as few as possible.
 func evenly(n int) func(yield func(part) bool) {
 	return func(yield func(part) bool) {
 		nodes := (n + maxNode - 1) / maxNode
@@ -85,11 +85,11 @@ func (t *table) leaf(iova uint64) *table {
 // follow returns the leaf, and the index in it, where a translation continues at iova, after its
 // index in node from has left the regions: from is an inner root, or the index is past the end of a
 // leaf. The leaf is nil if no region begins at or before iova. In a tree of one leaf, as for most
-// guests, it is called only for addresses outside all regions.
+// guests, translate calls follow only for addresses outside all regions.
 //
 //go:noinline
 func (t *table) follow(from *table, iova uint64) (leaf *table, next int) {
-	if t.kids == nil || from != t && iova == 0 { // 0: round the top
+	if t.kids == nil || from != t && iova == 0 { // iova 0: the translation has wrapped past the last address
 		return nil, 0
 	}
 	leaf = t.leaf(iova)
@@ -153,8 +153,8 @@ func (t *table) all() (regions []*Region) {
 	return regions
 }
 
-// within lists the regions in [iova, iova+size). The error is EINVAL if the range cuts a region or
-// is no valid range.
+// within lists the regions that lie in [iova, iova+size). The error is EINVAL if the range cuts a
+// region or is no valid range.
 func (t *table) within(iova, size uint64) (regions []*Region, err error) {
 	if size == 0 || size-1 > ^iova {
 		return nil, fmt.Errorf("[%#x, +%#x): %w", iova, size, unix.EINVAL)
@@ -214,7 +214,7 @@ func (t *table) free(r *Region) error {
 	return nil
 }
 
-// insert returns the node with r, cut in two if it would be too long.
+// insert returns the node with r added, as two nodes if one would be too long.
 func (t *table) insert(r *Region) []*table {
 	i := t.find(r.iova)
 	if t.kids == nil {
@@ -233,9 +233,9 @@ func (t *table) without(r *Region) *table {
 	return t
 }
 
-// rebuildFrom: the tree is built anew if more than one in rebuildFrom of its regions are removed.
-// Building allocates 24 bytes for each region that stays; removing a single region allocates some
-// 2.5 KiB.
+// rebuildFrom decides when withoutAll builds the tree anew: when it removes more than one in
+// rebuildFrom regions. Building allocates 24 bytes for each region that stays; removing a single
+// region allocates some 2.5 KiB.
 const rebuildFrom = 256
 
 // withoutAll returns the tree, which has count regions, without the regions from the first of gone
@@ -258,8 +258,8 @@ func (t *table) withoutAll(gone []*Region, count int) *table {
 	return newTable(stay)
 }
 
-// remove returns the node without r, which is below it. The node itself may be too short; its
-// children are not.
+// remove returns the node without r, a region in the node or below it. The node itself may be too
+// short; its children are not.
 func (t *table) remove(r *Region) *table {
 	i := t.find(r.iova)
 	if t.kids == nil {
@@ -269,7 +269,7 @@ func (t *table) remove(r *Region) *table {
 	if len(kid.starts) >= maxNode/2 {
 		return nodeOf(spliced(t.kids, i, i+1, kid))
 	}
-	// The child is too short: it is merged with its neighbour, and cut in two again if that is too
+	// The child is too short: merge it with its neighbour, and cut the result in two if it is too
 	// long. Each node except the root has at least two children, so there is a neighbour.
 	if i == 0 {
 		return nodeOf(spliced(t.kids, 0, 2, join2(kid, t.kids[1]).halves()...))
@@ -285,7 +285,7 @@ func join2(a, b *table) *table {
 	return nodeOf(slices.Concat(a.kids, b.kids))
 }
 
-// halves returns the node, cut in two if it is too long.
+// halves returns the node as one node, or as two if it is too long.
 func (t *table) halves() []*table {
 	n := len(t.starts)
 	switch {
@@ -297,7 +297,7 @@ func (t *table) halves() []*table {
 	return []*table{nodeOf(slices.Clone(t.kids[:n/2])), nodeOf(slices.Clone(t.kids[n/2:]))}
 }
 
-// spliced returns a copy of s in which what replaces s[i:j].
+// spliced returns a copy of s in which the items what replace s[i:j].
 func spliced[T any](s []T, i, j int, what ...T) []T {
 	return slices.Concat(s[:i], what, s[j:])
 }

@@ -6,19 +6,19 @@ import (
 	"math"
 )
 
-// ErrUnmapped is returned for an address in no region.
+// ErrUnmapped is the error for an address in no region.
 var ErrUnmapped = errors.New("unmapped address")
 
-// ErrMiss is returned instead of ErrUnmapped if the regions are IOTLB entries (Space.SetIOTLB).
+// ErrMiss replaces ErrUnmapped if the regions are IOTLB entries (Space.SetIOTLB).
 var ErrMiss = errors.New("translation miss")
 
-// ErrAccess is returned for a write to a read-only region, or any use of an inaccessible one.
+// ErrAccess is the error for a write to a read-only region, or any use of an inaccessible one.
 var ErrAccess = errors.New("access denied")
 
-// ErrScattered is returned for a range that lies in more pieces than its user accepts.
+// ErrScattered is the error for a range that lies in more pieces than its user accepts.
 var ErrScattered = errors.New("memory in too many pieces")
 
-// Access is what a device does with memory.
+// Access is a kind of access of a device to memory: read or write.
 type Access uint8
 
 // Kinds of access.
@@ -35,12 +35,12 @@ func (a Access) String() string {
 	return "write"
 }
 
-// AddrError says which address could not be used. It is formatted only on demand, because guests
-// can cause many.
+// AddrError is the error for an address that a device cannot use. Error formats the text only on
+// demand, because guests can cause many such errors.
 type AddrError struct {
 	Space  string
-	IOVA   uint64 // the first address that could not be used
-	Len    uint64 // how many bytes were wanted from there on
+	IOVA   uint64 // the first address that the device cannot use
+	Len    uint64 // how many bytes the caller wanted from IOVA on
 	Access Access
 	Err    error // ErrUnmapped, ErrMiss, ErrAccess, ErrNotShared, ErrBounds or ErrScattered
 }
@@ -58,19 +58,20 @@ const maxSegment = 1 << 30
 
 // Translate appends to dst the segments of [iova, iova+n). The range may cross from one region to
 // an adjacent one; each segment lies in one region. The caller is inside the space. On an error,
-// which is an *AddrError, dst is returned unchanged.
+// which is an *AddrError, Translate returns dst unchanged.
 func (s *Space) Translate(dst []Segment, iova, n uint64, a Access) ([]Segment, error) {
 	return s.TranslateMax(dst, math.MaxInt, iova, n, a)
 }
 
-// TranslateMax is Translate with at most limit segments in the result, which includes dst. A range
-// that needs more is ErrScattered, found before a further segment is made: limit bounds time and
-// memory, however many regions the guest has made.
+// TranslateMax does the work of Translate with at most limit segments in the result, which includes
+// dst. If the range needs more, it returns ErrScattered without making a further segment: limit
+// bounds time and memory, however many regions the guest has made.
 func (s *Space) TranslateMax(dst []Segment, limit int, iova, n uint64, a Access) ([]Segment, error) {
 	return s.translate(s.table.Load(), dst, limit, iova, n, a)
 }
 
-// translate is TranslateMax with a table that the space had while the caller was inside.
+// translate does the work of TranslateMax with root, a table that the space has had since the
+// caller entered it.
 func (s *Space) translate(root *table, dst []Segment, limit int, iova, n uint64, a Access) ([]Segment, error) {
 	out := dst
 	t := root
@@ -93,9 +94,9 @@ func (s *Space) translate(root *table, dst []Segment, limit int, iova, n uint64,
 			return dst, &AddrError{s.name, iova, n, a, ErrScattered}
 		}
 		n -= k
-		iova += k // may wrap to 0 behind the last region: then there is no next one
+		iova += k // may wrap to 0 behind the last region: then no further region follows
 		for ; k > maxSegment; k -= maxSegment {
-			if len(out)+1 >= limit { // a further segment follows it
+			if len(out)+1 >= limit { // at least one further segment follows this one
 				return dst, &AddrError{s.name, iova - k, n + k, a, ErrScattered}
 			}
 			out = append(out, Segment{r, off, maxSegment})
@@ -114,8 +115,8 @@ func (s *Space) unmapped(iova, n uint64, a Access) error {
 	return &AddrError{s.name, iova, n, a, ErrUnmapped}
 }
 
-// ReadAt fills dst with the bytes at iova, for structures that a device copies
-// (descriptor tables). The caller is inside the space. The bytes are not counted.
+// ReadAt fills dst with the bytes at iova, for structures that a device copies (descriptor tables).
+// The caller is inside the space. No Copier counts these bytes.
 func (s *Space) ReadAt(dst []byte, iova uint64) (err error) {
 	defer Recover(&err)
 	var few [2]Segment
@@ -137,8 +138,8 @@ type Pin struct {
 }
 
 // Pin returns [iova, iova+n) as memory, for rings: it must lie in one region, which the device may
-// write. The caller guards every access with Recover, and closes the pin when the space has changed
-// and the address means other memory.
+// write. The caller guards every access with Recover. It closes the pin when a change of the space
+// has mapped other memory at the address.
 func (s *Space) Pin(iova, n uint64) (*Pin, error) {
 	token := s.Enter()
 	defer s.Leave(token)
@@ -158,12 +159,12 @@ func (s *Space) Pin(iova, n uint64) (*Pin, error) {
 	if err := r.file.usable(); err != nil {
 		return nil, err
 	}
-	r.file.hold() // the region holds a reference until we leave
+	r.file.hold() // safe: the region holds a reference until the caller leaves the space
 	return &Pin{file: r.file, mem: r.mem[off : off+n : off+n]}, nil
 }
 
-// Pin is Space.Pin of [off, off+n) of a region of a file, for callers that have the region itself,
-// such as a GPU's, and so keep its file open.
+// Pin returns [off, off+n) of the region as memory, like Space.Pin. It is for callers that have the
+// region itself, such as a region of a GPU, and keep its file open.
 func (r *Region) Pin(off, n uint64) (*Pin, error) {
 	switch {
 	case off > r.Size() || n > r.Size()-off:
@@ -178,7 +179,7 @@ func (r *Region) Pin(off, n uint64) (*Pin, error) {
 	return &Pin{file: r.file, mem: r.mem[off : off+n : off+n]}, nil
 }
 
-// Bytes returns the memory. The guest shares it; it must not be used after Close.
+// Bytes returns the memory. The guest shares the memory; the caller must not use it after Close.
 func (p *Pin) Bytes() []byte { return p.mem }
 
 // File returns the file that the memory lies in.

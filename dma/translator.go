@@ -3,18 +3,18 @@ package dma
 import "math"
 
 // Translator translates addresses of one space for one user, such as a ring, whose buffers mostly
-// lie in the same region: it tries the last region first. One goroutine at a time uses it, inside
-// the space.
+// lie in the same region: it tries the region of the last address first. One goroutine at a time
+// uses it, inside the space.
 type Translator struct {
 	space  *Space
-	table  *table  // the table in which region was found; region is void with another table
-	region *Region // of the last address, accessible; nil: none yet
+	table  *table  // the table that region comes from; if the space has another table, region is void
+	region *Region // the accessible region of the last address; nil: none yet
 }
 
 // NewTranslator returns a Translator of a space.
 func NewTranslator(s *Space) Translator { return Translator{space: s} }
 
-// TranslateMax is Space.TranslateMax.
+// TranslateMax returns the same as Space.TranslateMax.
 func (t *Translator) TranslateMax(dst []Segment, limit int, iova, n uint64, a Access) ([]Segment, error) {
 	if r := t.region; r != nil && t.table == t.space.table.Load() {
 		off := iova - r.iova
@@ -35,7 +35,7 @@ func (t *Translator) translate(dst []Segment, limit int, iova, n uint64, a Acces
 	return out, err
 }
 
-// ReadAt is Space.ReadAt for a caller that defers Recover itself.
+// ReadAt does the work of Space.ReadAt for a caller that defers Recover itself.
 func (t *Translator) ReadAt(dst []byte, iova uint64) error {
 	var few [2]Segment
 	segs, err := t.TranslateMax(few[:0], math.MaxInt, iova, uint64(len(dst)), Read)

@@ -9,9 +9,10 @@ import (
 )
 
 // StoreWord stores v at the start of b, a ring's memory, as one little-endian word: a reader sees
-// either the old word or the new one, and with the new one everything that was stored before it. So
-// a ring entry is published whose last word marks it as valid. b must start at a multiple of 4
-// (Aligned) and have at least 4 bytes; anything else is a bug, and panics.
+// either the old word or the new one, and a reader that sees the new word also sees everything that
+// was stored before it. So StoreWord can publish a ring entry by its last word, if that word marks
+// the entry as valid. b must start at a multiple of 4 (Aligned) and have at least 4 bytes; anything
+// else is a bug, and panics.
 //
 // Why it is sound: atomic.StoreUint32 is XCHG on amd64 and STLR on arm64, both a release, and the
 // compiler moves no store behind it. Both are little endian.
@@ -22,8 +23,8 @@ func StoreWord(b []byte, v uint32) {
 // LoadWord loads the word at the start of b; later loads see nothing older than it.
 func LoadWord(b []byte) uint32 { return atomic.LoadUint32(word(b)) }
 
-// CompareAndSwapWord stores v in the word at the start of b if that is old, and reports whether it
-// was: for a word that both sides change. It is both a release and an acquire.
+// CompareAndSwapWord stores v in the word at the start of b if the word is old, and reports whether
+// it stored v. It is for a word that both sides change. It is both a release and an acquire.
 func CompareAndSwapWord(b []byte, old, v uint32) bool {
 	return atomic.CompareAndSwapUint32(word(b), old, v)
 }

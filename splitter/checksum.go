@@ -118,7 +118,7 @@ func FixL4(h *Headers, hdr []byte, payloadLen uint32, payloadSum uint16) {
 }
 
 // PutCsum inverts a sum and writes it as a checksum. In UDP a checksum of 0 would mean that there
-// is none (RFC 768), so it is written as 0xffff.
+// is none (RFC 768), so PutCsum writes 0xffff instead.
 func PutCsum(field []byte, sum uint16, udp bool) {
 	if sum = ^sum; sum == 0 && udp {
 		sum = 0xffff
@@ -127,8 +127,8 @@ func PutCsum(field []byte, sum uint16, udp bool) {
 }
 
 // VerifyL4 checks the layer 4 checksum of a TCP or UDP frame. It returns CsumGood, CsumBad, or
-// CsumNone if it cannot be checked (another class; UDP without a checksum, or with a length that
-// differs from l4's).
+// CsumNone for a frame that it cannot check (a frame of another class; UDP without a checksum, or
+// with a length field that differs from the length of layer 4).
 func VerifyL4(h *Headers, hdr []byte, payloadLen uint32, payloadSum uint16) Csum {
 	l4 := hdr[h.L4Off:h.HdrLen]
 	l4len := uint32(len(l4)) + payloadLen

@@ -38,8 +38,8 @@ const (
 	CWR = 0x80
 )
 
-// ErrShort means that the headers continue beyond the bytes given to Parse, and the frame is longer
-// than these.
+// ErrShort means that the headers continue beyond the bytes given to Parse, and that the frame is
+// longer than these bytes.
 var ErrShort = errors.New("headers go on beyond the bytes given")
 
 // Class is the kind of a frame, as Parse found it.
@@ -48,8 +48,8 @@ type Class uint8
 // Classes of frames.
 const (
 	NotIP     Class = iota // ARP, LLDP and the like: only the link header is parsed
-	Fragment               // of an IP datagram, also the first one: no ports, never matches a rule with ports
-	OtherIP                // IP with a protocol that is neither TCP nor UDP, or a source route that is not at its end
+	Fragment               // fragment of an IP datagram, also the first: no ports, so matches no rule with ports
+	OtherIP                // IP of a protocol other than TCP and UDP, or with a source route that is not at its end
 	TCP                    // complete headers, options included
 	UDP                    // complete headers
 	Malformed              // headers that contradict themselves, or exceed the frame or MaxHeader
@@ -86,7 +86,7 @@ func (f *Flow) SPI() uint32 { return uint32(f.SrcPort)<<16 | uint32(f.DstPort) }
 // Headers is the result of Parse. Offsets count from the start of the frame.
 type Headers struct {
 	Class     Class
-	Proto     uint8 // of the upper layer, after IPv6 extension headers
+	Proto     uint8 // protocol of the upper layer, after IPv6 extension headers
 	TCPFlags  uint8
 	VLANs     uint8  // number of tags before the EtherType
 	IPv6      bool   // the frame is IPv6
@@ -100,8 +100,8 @@ type Headers struct {
 	// fragment header), for NotIP the end of the link header, for Malformed 0. It never exceeds
 	// FrameLen or the bytes given to Parse.
 	HdrLen   uint16
-	Seq, Ack uint32 // of TCP
-	AHSPI    uint32 // of the first authentication header, if AH
+	Seq, Ack uint32 // sequence and acknowledgment number, of TCP
+	AHSPI    uint32 // SPI of the first authentication header, if AH
 	// FrameLen is the frame's length by its IP header: bytes after it are padding of a short frame
 	// (see Carried), or a trailer, which no length or checksum of IP, TCP or UDP covers. For NotIP
 	// and Malformed it is the length that was given to Parse.
@@ -131,8 +131,8 @@ func (h *Headers) PayloadLen() uint32 { return h.FrameLen - uint32(h.HdrLen) }
 
 // SplitLen returns how many bytes of the frame belong in a header buffer of limit bytes: for TCP
 // the headers, for all other classes the whole frame, as devmem requires (no payload for SYN, ACK,
-// ARP, ICMP, UDP). ok is false if that does not fit or the frame is Malformed: then it cannot be
-// split, and the device model decides where it goes.
+// ARP, ICMP, UDP). ok is false if these bytes do not fit or the frame is Malformed: then the frame
+// cannot be split, and the device model decides where it goes.
 func (h *Headers) SplitLen(limit uint32) (n uint32, ok bool) {
 	n = h.FrameLen
 	if h.Class == TCP {

@@ -18,10 +18,11 @@ const (
 //   - the gateway's filter: also the body of ARP and the start of ICMPv6.
 //
 // A wire that checks source addresses (wire.Identity) also reads neighbor discovery messages beyond
-// that, after their checksum: it reads a private copy, after it has completed a partial checksum.
+// that, after their checksum: it reads a private copy of the frame, in which it has completed a
+// partial checksum.
 //
-// A capture copies headers and payload to a file, and decides nothing. A new reader of more bytes
-// must be added here. For a Malformed frame the result is its whole length.
+// A capture copies headers and payload to a file, and decides nothing. Whoever adds a reader of
+// more bytes must extend JudgedLen. For a Malformed frame the result is its whole length.
 func (h *Headers) JudgedLen() uint32 {
 	n := uint32(h.HdrLen)
 	switch {
@@ -37,17 +38,17 @@ func (h *Headers) JudgedLen() uint32 {
 	return min(n, h.FrameLen)
 }
 
-// CsumAllowed reports whether the CsumPartial of a frame of frameLen bytes may be completed: that
-// must change no byte by which a reader decides (JudgedLen). For TCP and UDP, start and offset must
-// be as in CsumPlace. For other IP protocols and frames that are not IP, start and field must lie
-// after JudgedLen, and the field inside the frame: there it belongs to a header that Parse does not
-// read (PPPoE, MPLS, a third VLAN tag, a tunnel, a source route that is not at its end). Fragments
-// and Malformed frames may have no partial checksum.
+// CsumAllowed reports whether the CsumPartial of a frame of frameLen bytes may be completed:
+// completing it must not change a byte by which a reader decides (JudgedLen). For TCP and UDP,
+// start and offset must be as in CsumPlace. For other IP protocols and frames that are not IP,
+// start and field must lie after JudgedLen, and the field inside the frame: there the field belongs
+// to a header that Parse does not read (PPPoE, MPLS, a third VLAN tag, a tunnel, a source route
+// that is not at its end). Fragments and Malformed frames may have no partial checksum.
 func (m *Meta) CsumAllowed(frameLen uint32) bool {
 	return m.csumPlaced() || m.csumBehindJudged(frameLen)
 }
 
-// csumPlaced reports whether start and offset are where TCP and UDP have their checksum.
+// csumPlaced reports whether start and offset are the ones of the checksum of TCP or UDP.
 func (m *Meta) csumPlaced() bool {
 	start, offset, ok := CsumPlace(&m.Headers)
 	return ok && m.CsumStart == start && m.CsumOffset == offset

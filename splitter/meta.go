@@ -26,9 +26,9 @@ type Csum uint8
 
 // States of a checksum.
 const (
-	CsumNone    Csum = iota // unknown: a receiver that must know verifies it
-	CsumPartial             // the field holds the pseudo-header's sum; the full checksum needs the rest
-	CsumGood                // verified or computed here, or vouched for by one of our ports
+	CsumNone    Csum = iota // unknown: a receiver that needs a verified checksum has to verify it
+	CsumPartial             // the field holds the pseudo-header's sum; the sum of header and payload is still missing
+	CsumGood                // vnic has verified or computed it, or a port of vnic vouches for it
 	CsumBad                 // verified, and wrong
 )
 

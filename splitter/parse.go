@@ -20,10 +20,10 @@ const (
 // errMalformed ends a parse whose class is already Malformed.
 var errMalformed = errors.New("malformed")
 
-// Parse reads the headers of a frame of frameLen bytes; b is the start of it (all of it, or at
-// least MaxHeader bytes to never get ErrShort). It always fills in h. ErrShort means that b is too
-// short to decide; then h.Class is Malformed. A frame that is wrong in itself is no error: its
-// Class is Malformed.
+// Parse reads the headers of a frame of frameLen bytes; b is the start of the frame: the whole
+// frame or at least MaxHeader bytes, if the caller wants no ErrShort. It always fills in h.
+// ErrShort means that b is too short to decide; then h.Class is Malformed. A frame that is wrong in
+// itself is no error: its Class is Malformed.
 func Parse(b []byte, frameLen uint32, h *Headers) error {
 	*h = Headers{FrameLen: frameLen}
 	p := parser{b: b, end: frameLen}
@@ -40,9 +40,9 @@ func Parse(b []byte, frameLen uint32, h *Headers) error {
 	return nil
 }
 
-// parser walks a frame. need checks each position before bytes there are read.
+// parser walks a frame. It calls need to check each position before it reads bytes there.
 type parser struct {
-	b   []byte // at first no longer than end
+	b   []byte // start of the frame; no longer than the frame
 	end uint32 // end of the frame; once known, of the IP datagram
 }
 
@@ -141,7 +141,7 @@ func (p *parser) ipv6(h *Headers, l3 uint32) error {
 			return p.transport(h, off)
 		}
 		switch next {
-		case extFragment: // complete ones too (RFC 6946): they are not split or steered by ports
+		case extFragment: // also atomic fragments (RFC 6946): vnic neither splits them nor steers them by ports
 			next = p.b[off]
 			off += 8
 			h.Class, h.Proto, h.Flow.Proto, h.L4Off, h.HdrLen = Fragment, next, next, uint16(off), uint16(off)
@@ -155,7 +155,7 @@ func (p *parser) ipv6(h *Headers, l3 uint32) error {
 		if next == extAH && !h.AH {
 			h.AH, h.AHSPI = true, binary.BigEndian.Uint32(p.b[off+4:off+8])
 		}
-		if next == extRouting && p.b[off+3] != 0 { // not at its last stop: the checksum is over another address
+		if next == extRouting && p.b[off+3] != 0 { // segments left: the checksum covers another address than the header's
 			off += n
 			h.Class, h.Proto, h.Flow.Proto, h.L4Off, h.HdrLen = OtherIP, next, next, uint16(off), uint16(off)
 			return nil

@@ -57,16 +57,17 @@ func (f *Flow) input(in *[inputLen]byte) int {
 	return 2*n + 4
 }
 
-// RSS spreads flows over queues. NewRSS makes it; it is immutable: replace it through an atomic
-// pointer.
+// RSS spreads flows over queues. NewRSS makes an RSS. An RSS is immutable: to change it, replace it
+// through an atomic pointer.
 type RSS struct {
 	Key   [KeyLen]byte
 	Table []uint16 // queue by hash; its length is a power of two
 
-	nibble [2 * inputLen][16]uint32 // what each half byte of the input adds to the hash
+	nibble [2 * inputLen][16]uint32 // by half byte of the input and its value: the bits that it adds to the hash
 }
 
-// NewRSS returns an RSS; the length of table, which it keeps, must be a power of two up to 32768.
+// NewRSS returns an RSS with this key and table. It keeps table, whose length must be a power of
+// two up to 32768.
 func NewRSS(key [KeyLen]byte, table []uint16) (*RSS, error) {
 	if n := len(table); n == 0 || n > maxTable || bits.OnesCount(uint(n)) != 1 {
 		return nil, fmt.Errorf("indirection table of %d: not a power of two up to %d", len(table), maxTable)

@@ -33,9 +33,10 @@ var (
 	ErrBadRule    = errors.New("bad rule")
 )
 
-// Rule steers the flows that equal Flow in Fields to Queue. Fields of Flow that are not in Fields
-// are ignored. A rule has at least one field; a port or SPI in it is not 0, so fragments match only
-// rules without ports. A rule for ESP or AH has both ports, which are the SPI's halves, or none.
+// Rule steers the flows that equal Flow in Fields to Queue. It ignores fields of Flow that are not
+// in Fields. A rule has at least one field; a port or SPI in it is not 0, so fragments match only
+// rules without ports. A rule for ESP or AH has both ports in Fields (the halves of the SPI), or
+// neither.
 type Rule struct {
 	ID     uint32 // names the rule in errors
 	Flow   Flow
@@ -43,15 +44,16 @@ type Rule struct {
 	Queue  uint16
 }
 
-// Rules is a table of exact-match flow rules. NewRules makes it; it is immutable: replace it
-// through an atomic pointer. A rule with more fields beats one with fewer; with equally many,
-// addresses beat ports and the destination beats the source. The zero Rules has no rules.
+// Rules is a table of exact-match flow rules. NewRules makes it. It is immutable: to change it,
+// replace it through an atomic pointer. A rule with more fields has priority over one with fewer;
+// among rules with equally many, addresses have priority over ports and the destination over the
+// source. The zero Rules has no rules.
 type Rules struct {
-	groups []group // best first
+	groups []group // in order of priority, highest first
 }
 
-// group is the rules with the same fields: a hash table with open addressing, at most half full. In
-// nearly all cases a lookup reads the flow in place and one cache line of the table; a map would
+// group has the rules with the same fields: a hash table with open addressing, at most half full.
+// In nearly all cases a lookup reads the flow in place and one cache line of the table; a map would
 // need a copy of the masked flow.
 type group struct {
 	fields Fields
@@ -62,14 +64,14 @@ type group struct {
 
 // entry is a rule in the table.
 type entry struct {
-	flow  words // masked
+	flow  words // the rule's flow, masked
 	queue uint16
 	used  bool
 	id    uint32
 }
 
-// words is a Flow as five words, as the table compares it. (In most functions they are five
-// variables, because the compiler keeps the struct in memory.)
+// words is a Flow as five words, in the form in which the table compares it. (In most functions
+// they are five variables, because the compiler keeps the struct in memory.)
 type words struct{ src0, src1, dst0, dst1, rest uint64 }
 
 var le = binary.LittleEndian
@@ -83,7 +85,7 @@ func (f *Flow) rest() (w uint64) {
 	return w
 }
 
-// mask returns the bits of the fields; the IP version is always included.
+// mask returns the bits of the fields in a flow's words. The mask always includes the IP version.
 func (f Fields) mask() (m words) {
 	all := Flow{IPv6: true}
 	if f&FieldSrc != 0 {
@@ -146,7 +148,7 @@ func (g *group) find(src0, src1, dst0, dst1, rest uint64) *entry {
 	}
 }
 
-// with returns a group with space for one more rule, which shares no memory with this one.
+// with returns a copy of the group with space for one more rule. The copy shares no memory with g.
 func (g *group) with() group {
 	if 2*(g.n+1) <= len(g.table) {
 		n := *g
@@ -220,7 +222,8 @@ func (r *Rules) sort() {
 	slices.SortFunc(r.groups, func(a, b group) int { return cmp.Compare(b.fields.weight(), a.fields.weight()) })
 }
 
-// add puts a checked rule into its group, whose table has space and is not shared yet.
+// add puts a checked rule into its group. The group's table must have space, and no other Rules may
+// share it.
 func (r *Rules) add(rule *Rule) error {
 	g := r.group(rule.Fields)
 	m := &g.mask
@@ -270,8 +273,9 @@ func (r *Rule) check() error {
 
 func hasPorts(proto uint8) bool { return proto == ProtoTCP || proto == ProtoUDP || proto == ProtoSCTP }
 
-// LookupFrame returns the queue for an IP frame. A rule for the flow of its upper layer precedes
-// one for the authentication header that IPv6 has in between.
+// LookupFrame returns the queue for an IP frame. If a rule matches the flow of the frame's upper
+// layer, LookupFrame returns its queue; otherwise it looks up the flow of the authentication
+// header, if an IPv6 frame has one before the upper layer.
 func (r *Rules) LookupFrame(h *Headers) (queue uint16, ok bool) {
 	queue, ok = r.Lookup(&h.Flow)
 	if ok || !h.AH || len(r.groups) == 0 {

@@ -12,7 +12,7 @@ const MinGSOSize = 8
 // ErrBadGSO means that a super-packet's type, headers and segment size do not fit each other.
 var ErrBadGSO = errors.New("bad super-packet")
 
-// The errors of CheckGSO are allocated once: a guest can cause any number of them.
+// The errors of CheckGSO, allocated only once, because a guest can cause any number of them.
 var (
 	errGSOType   = fmt.Errorf("%w: type does not fit the headers", ErrBadGSO)
 	errGSOSize   = fmt.Errorf("%w: segments too small", ErrBadGSO)
@@ -23,8 +23,8 @@ var (
 )
 
 // Segmenter cuts one super-packet into segments of MSS bytes or into smaller super-packets of k
-// times the MSS. It works by payload offset, in any order, so segments can be left out. Call Init
-// again for the next packet.
+// times the MSS. The caller asks for pieces by payload offset, in any order, so it can leave out
+// segments. It calls Init again for the next packet.
 type Segmenter struct {
 	hdr        []byte
 	meta       Meta
@@ -72,9 +72,10 @@ func CheckGSO(hdr []byte, m *Meta, payloadLen uint32) error {
 	return nil
 }
 
-// Init starts on a packet: hdr is its headers (HdrLen bytes, kept until the next Init and never
-// written), m its Meta. The Csum of a super-packet must be CsumPartial, with the start and offset
-// of CsumPlace, or CsumGood. A packet that is no super-packet (GSONone) is one segment.
+// Init starts on a packet: hdr has its headers (HdrLen bytes, which the Segmenter keeps until the
+// next Init and never writes), m is its Meta. The Csum of a super-packet must be CsumPartial, with
+// the start and offset of CsumPlace, or CsumGood. A packet that is no super-packet (GSONone) is one
+// segment.
 func (s *Segmenter) Init(hdr []byte, m *Meta, payloadLen uint32) error {
 	if err := CheckGSO(hdr, m, payloadLen); err != nil {
 		return err
@@ -103,8 +104,8 @@ func (s *Segmenter) Segments() uint32 {
 
 // Piece writes the headers of the piece that carries payload [off, off+n) to dst, which has room
 // for HdrLen bytes, and fills in its Meta. off is a multiple of the MSS; n is too, or extends to
-// the end. A piece of more than one segment is a super-packet. The checksum is left partial
-// (Meta.Complete makes it full). A packet that is no super-packet has one piece: itself, unchanged.
+// the end. A piece of more than one segment is a super-packet. The piece's checksum is partial
+// (Meta.Complete completes it). A packet that is no super-packet has one piece: itself, unchanged.
 func (s *Segmenter) Piece(dst []byte, m *Meta, off, n uint32) error {
 	if off > s.payloadLen || n > s.payloadLen-off || off%s.mss != 0 || n == 0 && s.payloadLen != 0 ||
 		n%s.mss != 0 && n != s.payloadLen-off || len(dst) < len(s.hdr) {

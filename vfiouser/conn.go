@@ -16,8 +16,8 @@ import (
 // conn receives and sends whole messages. One goroutine uses it.
 type conn struct {
 	sock      scm.Socket
-	broken    bool // a message was received or sent in part: the stream cannot be used any more
-	graceUsed bool // a message that was arriving at the end of the connection got its extra time
+	broken    bool // conn received or sent only a part of a message: the stream cannot be used any more
+	graceUsed bool // rest has waited drainTimeout longer once, after the end of Serve's context
 	head      [HeaderLen]byte
 	out       []byte // the reply: space for a header, then the handler's payload
 }
@@ -25,7 +25,8 @@ type conn struct {
 // MaxFDs is how many descriptors one message may carry (max_msg_fds; QEMU sends at most 16).
 const MaxFDs = scm.MaxFDs
 
-// message is a received message. body is valid until the next one; the receiver closes fds.
+// message is a received message. body is valid until the next receive into the same message; the
+// caller of receive closes fds.
 type message struct {
 	Header
 	body []byte
@@ -37,9 +38,9 @@ type message struct {
 // io.ErrUnexpectedEOF in the middle of one. m.fds may hold descriptors even after an error.
 //
 // Descriptors come with the first byte of a message (gve.md, section 2). The kernel drops
-// descriptors that come with later bytes, because those reads ask for none. (A read ends after the
-// part of the stream that descriptors came with, and no read crosses the end of a message: each
-// message gets its own descriptors.)
+// descriptors that come with later bytes, because rest reads these bytes without asking for
+// descriptors. (A read ends after the part of the stream that descriptors came with, and no read
+// crosses the end of a message: each message gets its own descriptors.)
 func (c *conn) receive(m *message) error {
 	m.Header, m.body = Header{}, nil
 	n, err := c.sock.ReadFDs(c.head[:], &m.fds)
@@ -63,9 +64,9 @@ func (c *conn) receive(m *message) error {
 	return nil
 }
 
-// rest fills b with the following bytes. A connection shall end between two messages: if Serve is
-// to end while a message is arriving, rest waits drainTimeout longer for its remaining bytes, but
-// only once in a connection.
+// rest fills b with the following bytes. A connection shall end between two messages: if the
+// context of Serve ends while a message is arriving, rest waits drainTimeout longer for the
+// remaining bytes of that message, but only once in a connection.
 func (c *conn) rest(b []byte) error {
 	n, err := io.ReadFull(&c.sock, b)
 	if errors.Is(err, os.ErrDeadlineExceeded) && !c.graceUsed {
@@ -107,9 +108,9 @@ func (c *conn) send(h *Header) error {
 	return err
 }
 
-// discard reads what has arrived, so that nothing is unread when the socket is closed: see drain.
-// The socket is shut down for reading, so discard does not block. The kernel closes descriptors
-// that are not read.
+// discard reads all bytes that have arrived, so that the socket has no unread bytes when Serve
+// closes it (see drain). drain has shut down the socket for reading before, so discard does not
+// block. The kernel closes descriptors that are not read.
 func (c *conn) discard() {
 	if c.sock.SetReadDeadline(time.Time{}) != nil {
 		return
@@ -124,7 +125,7 @@ func (c *conn) discard() {
 
 // peerClosed reports whether the other end is closed.
 func (c *conn) peerClosed() (gone bool) {
-	_ = scm.Control(c.sock, func(fd int) error { // fails only for a socket that is closed here
+	_ = scm.Control(c.sock, func(fd int) error { // Control fails only if this end has closed the socket
 		p := []unix.PollFd{{Fd: int32(fd)}}
 		_, err := unix.Poll(p, 0)
 		gone = err == nil && p[0].Revents&unix.POLLHUP != 0

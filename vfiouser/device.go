@@ -40,35 +40,37 @@ type IRQ struct {
 }
 
 // Device is served by a Server. Serve's goroutine calls its methods, one at a time; SetPanicOnFault
-// guards that goroutine. No method may keep the slice it gets. The reply to an error has the errno
-// that the error wraps, or EIO.
+// guards that goroutine. No method may keep a slice that it gets as argument. If a method returns
+// an error, the Server replies with the errno that the error wraps, or with EIO.
 type Device interface {
-	// Info is called once for each connection, before any other method.
+	// The Server calls Info once for each connection, before any other method.
 	Info() Info
-	// ReadRegion fills b from offset off of a region. Index, bounds and permission have been
-	// checked.
+	// ReadRegion fills b from offset off of a region. The Server has checked index, bounds and
+	// permission.
 	ReadRegion(region int, off uint64, b []byte) error
-	// WriteRegion writes b at offset off of a region, checked in the same way.
+	// WriteRegion writes b at offset off of a region. The Server has checked index, bounds and
+	// permission.
 	WriteRegion(region int, off uint64, b []byte) error
 
-	// SetIRQ replaces a vector's eventfd. The eventfd is non-blocking, unless the client, which
-	// shares the open file, changes that. The device owns fd from now on, also if it returns an
-	// error, and closes it; -1 is none.
+	// SetIRQ replaces a vector's eventfd. The eventfd is non-blocking, unless the client, which shares
+	// the open file, changes that. The device owns fd from the call on, even if SetIRQ returns an
+	// error, and closes it; -1 removes the vector's eventfd.
 	SetIRQ(index, vector int, fd int) error
-	// DisableIRQs removes all eventfds of an index. The device closes them.
+	// DisableIRQs removes and closes all eventfds of an IRQ index.
 	DisableIRQs(index int) error
 
 	// Reset resets the device: when it returns, the device does no DMA. Eventfds stay.
 	Reset() error
 
-	// Unmapping is called before [iova, iova+size) leaves the space. When it returns, the device
-	// holds no Segment and no Pin in that range, and has stopped the rings in it. The device must
-	// not be inside the space.
+	// The Server calls Unmapping before it removes [iova, iova+size) from the space. When it returns,
+	// the device holds no Segment and no Pin in that range, and has stopped the rings in it. Unmapping
+	// must not return inside the epoch of the space (dma.Space.Enter): the Server then waits until all
+	// workers have left it.
 	Unmapping(iova, size uint64)
-	// MemoryChanged is called after each change of the space.
+	// The Server calls MemoryChanged after each change of the space.
 	MemoryChanged()
 
-	// Disconnected is called once when the connection has ended, before the space is emptied: the
-	// device stops all DMA and closes its eventfds.
+	// The Server calls Disconnected once, when the connection has ended, before it empties the space:
+	// the device stops all DMA and closes its eventfds.
 	Disconnected()
 }

@@ -6,5 +6,5 @@ import "errors"
 // cannot be trusted any more.
 var ErrBadMessage = errors.New("bad vfio-user message")
 
-// ErrBusy is returned by Serve while another Serve of the same Server runs.
+// ErrBusy is the error of Serve while another Serve of the same Server runs.
 var ErrBusy = errors.New("the device is being served on another connection")

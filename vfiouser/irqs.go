@@ -31,9 +31,10 @@ func (s *session) getIRQInfo(m *message) error {
 }
 
 // setIRQs assigns eventfds to vectors, or removes them. QEMU sends a vector's eventfd again
-// whenever the guest unmasks it, and no descriptor for a vector without a listener (gve.md, section
-// 2). Masking and triggering by message are not served: they are for level-triggered interrupts and
-// for tests of the client, and a device here has one eventfd per vector.
+// whenever the guest unmasks it, and sends no descriptor for a vector that nothing listens to
+// (gve.md, section 2). The server refuses masking and triggering by message: these are for
+// level-triggered interrupts and for tests of the client, and a device here has one eventfd per
+// vector.
 func (s *session) setIRQs(m *message) error {
 	i := peer.Decode[irqSet](m.body)
 	n := s.vectors(i.Index)
@@ -66,7 +67,7 @@ func (s *session) setEvents(m *message, i *irqSet) error {
 	if i.Count == 0 || m.fds.Len() != 0 && uint32(m.fds.Len()) != i.Count {
 		return fmt.Errorf("index %d: %d descriptors for %d vectors: %w", i.Index, m.fds.Len(), i.Count, unix.EINVAL)
 	}
-	for k := range m.fds.Len() { // all before the first is passed on
+	for k := range m.fds.Len() { // check all eventfds before passing the first one to the device
 		if err := scm.CheckEvent(m.fds.At(k)); err != nil {
 			return fmt.Errorf("index %d: vector %d: %w", i.Index, int(i.Start)+k, err)
 		}

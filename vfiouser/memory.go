@@ -19,10 +19,10 @@ const shareHint = "if this is the guest's RAM, it must be shared: " + peer.Share
 // make every byte of memory a range of its own.
 const pageSize = 4096
 
-// dmaMap adds a range to the space. A range without a descriptor is recorded too, but the device
-// cannot use it: QEMU exits if mapping its ROMs is refused. (Reading such memory by message would
-// be possible, but only a machine without share=on needs that, and the log tells its user to share
-// memory.)
+// dmaMap adds a range to the space. It records a range without a descriptor too, although the
+// device cannot use it, because QEMU exits if a server refuses to map its ROMs. (Reading such
+// memory by message would be possible, but only a machine without share=on needs that, and the log
+// tells its user to share memory.)
 func (s *session) dmaMap(m *message) error {
 	d := peer.Decode[dmaMap](m.body)
 	if d.Argsz < dmaMapLen || d.Flags == 0 || d.Flags&^(dmaRead|dmaWrite) != 0 {
@@ -32,8 +32,8 @@ func (s *session) dmaMap(m *message) error {
 		return fmt.Errorf("[%#x, +%#x) from offset %#x of its file: not whole pages of %d bytes: %w",
 			d.IOVA, d.Size, d.Offset, pageSize, unix.EINVAL)
 	}
-	// A range that may be written and not read (an IOMMU's) is mapped for both: it is the guest's
-	// own memory, which its driver gave the device to write to.
+	// A range that the device may write but not read (from an emulated IOMMU) is mapped for both: it
+	// is the guest's own memory, which the guest's driver lets the device write.
 	to := dma.Map{IOVA: d.IOVA, Size: d.Size, FileOffset: d.Offset, ReadOnly: d.Flags&dmaWrite == 0}
 	if m.fds.Len() == 1 {
 		to.FD = m.fds.At(0)
@@ -42,16 +42,18 @@ func (s *session) dmaMap(m *message) error {
 	}
 	err := s.space.Add(to)
 	if errors.Is(err, dma.ErrBadFile) && !errors.Is(err, dma.ErrBlocked) && to.ReadOnly {
-		// The file of a ROM, which is not open for writing: no device needs it.
+		// This is the file of a ROM, which the client has not opened for writing. No device needs to read
+		// it, so record the range without access.
 		to.NoAccess = true
 		err = s.space.Add(to)
 	}
 	if err != nil {
 		return err
 	}
-	// A single page is no RAM: QEMU has one for a guest's stolen time (hw/arm/virt.c, VIRT_PVTIME).
+	// A range of one page is not RAM, so it gets no warning: QEMU maps such a page for a guest's
+	// stolen time (hw/arm/virt.c, VIRT_PVTIME).
 	if to.NoAccess && !to.ReadOnly && d.Size > pageSize && !s.warnedUnshared {
-		s.warnedUnshared = true // once: there may be many, and some do not matter (video memory)
+		s.warnedUnshared = true // warn once: there may be many such ranges, and some do not matter (video memory)
 		s.log.Warn("the device cannot reach memory that comes without a descriptor", "iova", fmt.Sprintf("%#x", d.IOVA),
 			"size", d.Size, "hint", shareHint)
 	}
@@ -59,9 +61,9 @@ func (s *session) dmaMap(m *message) error {
 	return nil
 }
 
-// dmaUnmap removes ranges from the space. The reply means that the device does not use them any
-// more: the device was called before, and RemoveRange and Replace wait for every worker inside the
-// space, once for all ranges.
+// dmaUnmap removes ranges from the space. The reply tells the client that the device no longer uses
+// them: dmaUnmap has called the device's Unmapping for each range, and RemoveRange and Replace wait
+// for every worker inside the space, once for all ranges.
 //
 // "The address and size of the DMA region being unmapped must match exactly a previous mapping".
 // But when a device with an emulated IOMMU is reset, QEMU 11.1 unmaps the whole address space by

@@ -39,8 +39,8 @@ type dmaMap struct {
 	Size   uint64 // 24
 }
 
-// Flags of DMA_UNMAP, from struct vfio_iommu_type1_dma_unmap (linux/vfio.h). The document has none;
-// QEMU sends the second.
+// Flags of DMA_UNMAP, from struct vfio_iommu_type1_dma_unmap (linux/vfio.h). The vfio-user document
+// has no flags here; QEMU sends unmapAll.
 const (
 	unmapDirty = 1 << 0 // VFIO_DMA_UNMAP_FLAG_GET_DIRTY_BITMAP
 	unmapAll   = 1 << 1 // VFIO_DMA_UNMAP_FLAG_ALL
@@ -114,8 +114,8 @@ type irqSet struct {
 	Count uint32 // 16
 }
 
-// access is the part of a region to be read or written: the head of REGION_READ, REGION_WRITE,
-// their replies, and of each entry of REGION_WRITE_MULTI.
+// access is the part of a region that a message reads or writes: the head of REGION_READ,
+// REGION_WRITE, their replies, and of each entry of REGION_WRITE_MULTI.
 type access struct {
 	offset uint64 // offset 0
 	region uint32 // 8

@@ -11,17 +11,17 @@ type span struct{ min, max uint32 }
 
 func exactly(n uint32) span { return span{n, n} }
 
-// rule describes the form of a command and how it is served, or why it is not.
+// rule describes the form of a command, and its handler or the reason why the server refuses it.
 type rule struct {
 	name     string // without VFIO_USER_
 	body     span   // bytes of payload
 	fds      span   // descriptors in the ancillary data
-	slow     bool   // it may have to wait for the device's workers
+	slow     bool   // its handler may have to wait for the device's workers
 	handle   func(*session, *message) error
-	unserved string // why a known command is refused
+	unserved string // why the server refuses a known command; "": it does not
 }
 
-// rules are indexed by command; an unknown command has none.
+// rules are indexed by command; an unknown command has no rule.
 var rules = [...]rule{
 	CmdVersion:        {name: "VERSION", body: span{versionLen, versionLen + maxVersionData}, handle: (*session).version},
 	CmdDMAMap:         {name: "DMA_MAP", body: exactly(dmaMapLen), fds: span{0, 1}, slow: true, handle: (*session).dmaMap},
@@ -45,7 +45,7 @@ var rules = [...]rule{
 	CmdMigDataWrite: {name: "MIG_DATA_WRITE", unserved: "live migration is not supported"},
 }
 
-// ruleFor returns the rule for a message, after it has checked the message against it.
+// ruleFor checks a message against the rule for its command, and returns that rule.
 func ruleFor(m *message) (*rule, error) {
 	if int(m.Command) >= len(rules) || rules[m.Command].name == "" {
 		return nil, fmt.Errorf("unknown: %w", unix.ENOTSUP)

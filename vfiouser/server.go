@@ -22,8 +22,8 @@ type Server struct {
 	busy  atomic.Bool
 }
 
-// NewServer returns a Server for dev. While a connection lasts, space holds what the client maps;
-// only the Server may change space. If log is nil, the Server logs nothing.
+// NewServer returns a Server for dev. While a connection lasts, space holds the ranges that the
+// client maps; only the Server may change space. If log is nil, the Server logs nothing.
 func NewServer(dev Device, space *dma.Space, log *slog.Logger) *Server {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
@@ -34,8 +34,8 @@ func NewServer(dev Device, space *dma.Space, log *slog.Logger) *Server {
 // Serve serves the device on sock, which it closes, until the client hangs up (nil;
 // io.ErrUnexpectedEOF in the middle of a message), ctx ends (its cause), memory of the client
 // faults (a *dma.FaultError), or the client breaks the protocol (ErrBadMessage). When it returns,
-// Disconnected was called, the space is empty, and every received descriptor is closed, discarded
-// (dma.Space.Discard) or owned by the device.
+// it has called Disconnected, the space is empty, and every received descriptor is closed,
+// discarded (dma.Space.Discard) or owned by the device.
 func (s *Server) Serve(ctx context.Context, sock *net.UnixConn) error {
 	defer sock.Close()
 	if !s.busy.CompareAndSwap(false, true) {
@@ -46,8 +46,8 @@ func (s *Server) Serve(ctx context.Context, sock *net.UnixConn) error {
 
 	ses := newSession(s, sock, ctx.Done())
 	err, cause := peer.Serve(ctx, s.space, func() {
-		// Ends the present read and each later one; an answer that is being written has a moment to
-		// arrive.
+		// The past deadline ends the present read and each later one. An answer that Serve is writing has
+		// drainTimeout to be sent.
 		_ = sock.SetReadDeadline(time.Unix(1, 0))
 		_ = sock.SetWriteDeadline(time.Now().Add(drainTimeout.Here()))
 	}, ses.serveOne)

@@ -21,12 +21,12 @@ type session struct {
 	dev   Device
 	space *dma.Space
 	log   *slog.Logger
-	stop  <-chan struct{} // closed when Serve is to end
+	stop  <-chan struct{} // closed when the context of Serve ends
 	msg   message
 
 	info           Info
 	negotiated     bool
-	warnedUnshared bool // the log has said that memory came without a descriptor
+	warnedUnshared bool // dmaMap has logged that memory came without a descriptor
 	refusals       peer.Refusals
 }
 
@@ -45,7 +45,7 @@ func newSession(s *Server, sock *net.UnixConn, over <-chan struct{}) *session {
 }
 
 // qemuTimeout is how long QEMU waits for a reply (vfio-user-pci's x-msg-timeout, as package qemu
-// sets it). Then it drops the message, and takes a later reply for an error.
+// sets it). After that QEMU drops the request, and treats a later reply as an error.
 const qemuTimeout = limits.QEMUReply
 
 // serveOne receives, handles and answers one message. An error ends the connection.
@@ -92,8 +92,7 @@ func (s *session) serveOne() error {
 	return s.reply(m)
 }
 
-// fail answers a message with an error before the connection ends; an error of sending does not
-// matter.
+// fail answers a message with an error before the connection ends. It ignores an error of sending.
 func (s *session) fail(m *message) {
 	if m.Flags&FlagNoReply == 0 {
 		_ = s.refuse(m, unix.EINVAL)
@@ -118,7 +117,7 @@ func errno(err error) unix.Errno {
 func (s *session) refused(m *message, err error) {
 	level := slog.LevelWarn
 	if m.Command == CmdDMAMap {
-		level = slog.LevelError // the device lacks that memory
+		level = slog.LevelError // the device cannot use that memory
 	}
 	s.refusals.Refused(level, fmt.Sprint(m.Command), "posted", m.Flags&FlagNoReply != 0, "error", err)
 }
@@ -144,16 +143,17 @@ func (s *session) end() {
 // test sets it higher.
 var drainTimeout = limits.Drain
 
-// drain answers all requests that the client has already sent, with an error. A QEMU whose request
-// stays unanswered waits for qemuTimeout with its lock held; requests that it sends later fail at
-// once. Also, closing a socket with unread data resets the connection, which QEMU 11.1 does not
-// survive (util/error.c, an assertion of error_setv; measured).
+// drain answers all requests that the client has already sent, with an error. If the server closed
+// the connection without an answer to a request, QEMU would wait for it for qemuTimeout with its
+// lock held; requests that QEMU sends after the end of the connection fail at once. Also, closing a
+// socket with unread data resets the connection, which QEMU 11.1 does not survive (util/error.c, an
+// assertion of error_setv; measured).
 func (s *session) drain() {
 	if s.sock.SetDeadline(time.Now().Add(drainTimeout.Here())) != nil || s.sock.CloseRead() != nil {
 		return
 	}
 	defer s.discard()
-	for !s.broken { // ends: it reads at most what the socket holds
+	for !s.broken { // the loop ends: after CloseRead the socket receives no more bytes
 		m := &s.msg
 		err := s.receive(m)
 		m.fds.Close()

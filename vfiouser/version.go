@@ -10,7 +10,8 @@ import (
 	"vnic.dev/vnic/dma"
 )
 
-// The supported version (QEMU sends 0.0; a minor version only adds to the one before).
+// The supported version (QEMU sends 0.0; each minor version only adds to the previous minor
+// version).
 const (
 	major = 0
 	minor = 0
@@ -53,8 +54,8 @@ func decodeVersion(b []byte) (gotMajor, gotMinor uint16, data versionData, hasDa
 }
 
 // answer returns the proposed capabilities that this end supports: "The capability list must be a
-// subset of those proposed". So a reply is never longer than the request, which is the space that
-// QEMU has for it.
+// subset of those proposed". So a reply is never longer than the request, and QEMU reserves as much
+// space for the reply as the request takes.
 func (c *capabilities) answer() capabilities {
 	least := func(p *uint64, ours uint64) *uint64 {
 		if p == nil {

@@ -35,9 +35,9 @@ func NewBackend(dev Device, space *dma.Space, log *slog.Logger) *Backend {
 
 // Serve serves the device on sock, which it closes, until the frontend hangs up (nil), ctx ends
 // (its cause), memory of the frontend faults (a *dma.FaultError), or the frontend breaks the
-// protocol (ErrBadMessage, ErrUnsupported). When it returns, every queue is stopped, every received
-// descriptor is closed or discarded (dma.Space.Discard), Disconnected was called and the space is
-// empty.
+// protocol (ErrBadMessage, ErrUnsupported). When it returns, it has stopped every queue, closed or
+// discarded (dma.Space.Discard) every received descriptor, and called Disconnected, and the space
+// is empty.
 func (b *Backend) Serve(ctx context.Context, sock *net.UnixConn) error {
 	defer sock.Close()
 	if !b.busy.CompareAndSwap(false, true) {
@@ -64,11 +64,11 @@ func (b *Backend) Serve(ctx context.Context, sock *net.UnixConn) error {
 	return err
 }
 
-// Unaccepted returns the offer that the frontend of the last connection did not accept: it asked
-// for the features and hung up before it accepted any. Else it returns "". QEMU hangs up like this
-// if it is ended before its guest has loaded a driver, and at each connection if the guest uses a
-// feature that the device no longer offers (hw/net/vhost_net.c, vhost_net_init; net/vhost-user.c,
-// vhost_user_start).
+// Unaccepted returns the offer that the frontend of the last connection did not accept: the
+// frontend asked for the features and hung up before it accepted any. Else Unaccepted returns "".
+// QEMU hangs up like this if QEMU ends before its guest has loaded a driver, and at each connection
+// if the guest uses a feature that the device no longer offers (hw/net/vhost_net.c, vhost_net_init;
+// net/vhost-user.c, vhost_user_start).
 func (b *Backend) Unaccepted() string {
 	if p := b.unaccepted.Load(); p != nil {
 		return *p
@@ -97,7 +97,7 @@ func (s *session) serveOne() error {
 	if err = checkFDs(m, ru); err == nil {
 		reply, err = ru.handle(s, m)
 	}
-	due = (due || s.ackDue(m)) && ru.answer != ownReply // SET_PROTOCOL_FEATURES changes what is due
+	due = (due || s.ackDue(m)) && ru.answer != ownReply // SET_PROTOCOL_FEATURES may turn on REPLY_ACK
 	switch {
 	case err == nil && ru.answer == ownReply:
 		return s.reply(m, reply)
@@ -122,8 +122,8 @@ func (s *session) serveOne() error {
 	return nil
 }
 
-// ackDue reports whether a message that has no reply of its own must be answered (vhost-user.rst,
-// "VHOST_USER_PROTOCOL_F_REPLY_ACK").
+// ackDue reports whether the backend must acknowledge a message whose request has no reply of its
+// own (vhost-user.rst, "VHOST_USER_PROTOCOL_F_REPLY_ACK").
 func (s *session) ackDue(m *message) bool {
 	return m.Flags&FlagNeedReply != 0 && s.protocol&ProtocolReplyAck != 0
 }
@@ -136,8 +136,7 @@ func (s *session) ack(m *message, result uint64) error {
 	return s.reply(m, le.AppendUint64(nil, result))
 }
 
-// fail answers a message with a failure before the connection ends; an error of sending does not
-// matter.
+// fail answers a message with a failure before the connection ends. It ignores an error of sending.
 func (s *session) fail(m *message) { _ = s.ack(m, 1) }
 
 // refused logs a request that failed without ending the connection.
@@ -149,7 +148,7 @@ func (s *session) refused(m *message, err error) {
 			return
 		}
 		s.unreached = true
-		level = slog.LevelError // no frame will move
+		level = slog.LevelError // the queues do not run without that memory
 	}
 	s.refusals.Refused(level, fmt.Sprint(m.Request), "error", err)
 }

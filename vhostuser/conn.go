@@ -15,14 +15,15 @@ type conn struct {
 	sock scm.Socket
 }
 
-// maxFDs is how many descriptors one message may carry: as many as a SET_MEM_TABLE.
+// maxFDs is how many descriptors one message may carry: as many as a SET_MEM_TABLE has regions.
 const maxFDs = MaxTableRegions
 
 func newConn(sock *net.UnixConn) conn {
 	return conn{sock: scm.Socket{UnixConn: sock, MaxFDs: maxFDs, Bad: ErrBadMessage}}
 }
 
-// message is a received message. body is valid until the next one; the receiver closes fds.
+// message is a received message. body is valid until the next receive into the same message; the
+// caller of receive closes fds.
 type message struct {
 	Header
 	body []byte

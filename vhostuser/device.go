@@ -11,30 +11,31 @@ type Vring struct {
 	// Base is where the ring goes on, in the encoding of the ring's format (split: the next
 	// available index). The Backend passes it on unchanged.
 	Base uint32
-	// Kick, Call and Err are non-blocking eventfds, -1 for none (no Kick: poll the ring). They
-	// belong to the device from the call on, even if it returns an error: it closes them when the
-	// queue stops or when it gets a replacement.
+	// Kick, Call and Err are non-blocking eventfds, -1 for none (no Kick: poll the ring). The device
+	// owns them from the call of StartQueue on, even if StartQueue returns an error. The device closes
+	// them when the queue stops or when it gets a replacement.
 	Kick, Call, Err int
-	// Running is set if the queue ran before and was stopped only to change something about it (an
-	// address, the kick, the memory behind it): process the ring at once, because its first kick
-	// was consumed then.
+	// Running is set if the queue ran before and the Backend stopped it only to change it (an address,
+	// the kick, the memory behind it). Then the device must process the ring at once, because it has
+	// consumed the first kick before.
 	Running bool
 }
 
 // Device is a device type that a Backend serves. The goroutine of Serve calls its methods, one at a
-// time; on that goroutine a fault in mapped memory is a panic (for dma.Recover). An error is
-// logged, and reported to the frontend if it asked for that (REPLY_ACK). If it did not ask and both
-// ends would disagree from then on (features, memory), the error ends the connection.
+// time; on that goroutine a fault in mapped memory is a panic (for dma.Recover). The Backend logs
+// an error that a method returns, and reports it to the frontend if the frontend asked for that
+// (REPLY_ACK). If the frontend did not ask and both ends would disagree from then on (features,
+// memory), the error ends the connection.
 type Device interface {
 	// Features returns the feature bits of the device and its rings. The Backend adds bit 30 and
 	// removes bits that this package cannot implement: LOG_ALL, ACCESS_PLATFORM, RING_PACKED.
 	Features() uint64
 	// ProtocolFeatures returns the protocol features to offer, a subset of SupportedProtocol.
 	ProtocolFeatures() uint64
-	// SetFeatures gets the acked features: a subset of Features, and bit 30 if the frontend acked
-	// it. No queue is started during the call: the Backend stops started queues before and starts
-	// them again after. QEMU sends the same features once per queue pair; repetitions while queues
-	// run are not passed on.
+	// SetFeatures gets the acked features: a subset of Features, and bit 30 if the frontend acked it.
+	// No queue is started during the call: the Backend stops started queues before and starts them
+	// again after. QEMU sends the same features once per queue pair; while queues run, the Backend
+	// does not pass such repetitions to the device.
 	SetFeatures(f uint64) error
 	// MaxQueues returns the number of virtqueues, at most 256: indices go from 0 to MaxQueues-1.
 	MaxQueues() int
@@ -42,9 +43,10 @@ type Device interface {
 	MTU(mtu uint16) error
 	// Status returns the device status.
 	Status() uint8
-	// SetStatus sets the device status. At 0 every queue has been stopped. The guest may only be
-	// paused: the same driver may go on with the queues, so its configuration stays. If 0 is a
-	// reset, Reset was called before.
+	// SetStatus sets the device status. The Backend stops every queue before it sets status 0. QEMU
+	// sends status 0 also when it only pauses the guest: the same driver may then go on with the
+	// queues, so the device must keep the driver's configuration. If 0 is a reset, the Backend has
+	// called Reset before.
 	SetStatus(s uint8) error
 	// GetConfig reads the configuration space from offset off into b, SetConfig writes b there.
 	// They must not keep b.
@@ -60,23 +62,24 @@ type Device interface {
 	SetCall(index, fd int) error
 	// SetErr replaces the error eventfd of a started queue, as SetCall does.
 	SetErr(index, fd int) error
-	// EnableQueue enables or disables a queue, started or not. Queues are disabled when a
-	// connection begins. For a queue that is started but disabled, the device receives nothing, and
-	// drops what the guest transmits.
+	// EnableQueue enables or disables a queue, started or not. Queues are disabled when a connection
+	// begins. While a queue is started but disabled, the device puts no packet into it, and drops
+	// packets that the guest transmits on it.
 	EnableQueue(index int, on bool) error
 	// StopQueue stops a started queue. When it returns, the device touches neither the ring nor its
 	// buffers, and base is where the ring goes on, for Vring.Base. The queue counts as stopped even
 	// after an error.
 	StopQueue(index int) (base uint32, err error)
-	// Reset puts the device into its initial state (RESET_DEVICE, or status 0 from a frontend that
-	// did not negotiate RESET_DEVICE). Every queue has been stopped, and at RESET_DEVICE disabled.
+	// Reset puts the device into its initial state (RESET_DEVICE, or status 0 from a frontend that did
+	// not negotiate RESET_DEVICE). The Backend has stopped every queue before, and at RESET_DEVICE
+	// also disabled it.
 	Reset() error
-	// MemoryChanged is called after the Space changed. The Backend stopped the queues whose ring is
-	// gone or moved before the change; after this call it starts the stopped queues whose ring is
-	// mapped.
+	// The Backend calls MemoryChanged after the Space changed. The Backend stopped the queues whose
+	// ring is gone or moved before the change; after this call it starts the stopped queues whose ring
+	// is mapped.
 	MemoryChanged() error
-	// Disconnected ends the connection: every queue is stopped and disabled, the memory is still
-	// mapped.
+	// The Backend calls Disconnected at the end of a connection. By then it has stopped and disabled
+	// every queue; the memory is still mapped.
 	Disconnected()
 }
 

@@ -14,6 +14,6 @@ var (
 	ErrMemory = errors.New("guest memory cannot be used")
 	// ErrRefused means that the backend answered a request with a failure (REPLY_ACK).
 	ErrRefused = errors.New("refused by the vhost-user backend")
-	// ErrBusy is returned by Serve while another connection is served.
+	// ErrBusy is the error of a Serve that starts while the Backend serves another connection.
 	ErrBusy = errors.New("vhost-user backend serves another connection")
 )

@@ -23,7 +23,7 @@ type Frontend struct {
 	conn     conn
 	msg      message
 	timeout  time.Duration
-	broken   error // why no request can be sent any more
+	broken   error // the error after which the Frontend sends no more requests
 	features uint64
 	protocol ProtocolFeatures // acked
 	queues   int
@@ -70,8 +70,8 @@ func (f *Frontend) Features() (features uint64, protocol ProtocolFeatures) {
 	return f.features, f.protocol
 }
 
-// command sends a request that has no reply of its own, and if REPLY_ACK was negotiated waits for
-// that answer.
+// command sends a request that has no reply of its own. If REPLY_ACK was negotiated, it waits for
+// that acknowledgement.
 func (f *Frontend) command(r Request, body []byte, fds ...int) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -121,14 +121,14 @@ func (f *Frontend) exchange(h Header, body []byte, fds []int, size uint32) ([]by
 	return f.msg.body, nil
 }
 
-// checkReply checks the header of the answer to h.
+// checkReply checks r, the header of the answer to the message with header h.
 func checkReply(h, r *Header, size uint32) error {
 	switch {
 	case r.Flags&FlagVersion != Version || r.Flags&FlagReply == 0:
 		return fmt.Errorf("flags %v: %w", r.Flags, ErrBadMessage)
 	case r.Request != h.Request:
 		return fmt.Errorf("to %v: %w", r.Request, ErrBadMessage)
-	case r.Size != size && !(r.Request == GetConfig && r.Size == 0): // zero length: an error (GET_CONFIG)
+	case r.Size != size && !(r.Request == GetConfig && r.Size == 0): // GET_CONFIG: a payload of length 0 reports an error
 		return fmt.Errorf("payload of %d bytes, not %d: %w", r.Size, size, ErrBadMessage)
 	}
 	return nil
@@ -146,7 +146,8 @@ func (f *Frontend) sendLocked(h Header, body []byte, fds []int) error {
 	return nil
 }
 
-// receiveLocked receives into f.msg. Descriptors in an answer are closed, as no answer needs any.
+// receiveLocked receives into f.msg. It closes descriptors that come with the answer, as no answer
+// needs any.
 func (f *Frontend) receiveLocked(check func(*Header) error) error {
 	if f.broken != nil {
 		return f.broken
@@ -186,8 +187,8 @@ func (f *Frontend) Receive() (h Header, body []byte, err error) {
 }
 
 // Negotiate negotiates features (of the device and its rings) and protocol features, and takes
-// ownership, in QEMU's order. It asks for bit 30 unless protocol is 0, and returns the features
-// that both ends have.
+// ownership, in QEMU's order. It asks for bit 30 (FeatureProtocol) unless protocol is 0. It returns
+// the features that both ends have.
 func (f *Frontend) Negotiate(features, protocol uint64) (gotF, gotP uint64, err error) {
 	if protocol != 0 {
 		features |= FeatureProtocol

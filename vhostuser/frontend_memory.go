@@ -15,7 +15,7 @@ type MemRegion struct {
 	GPA    uint64 // guest-physical address
 	User   uint64 // address in the frontend, which names rings by it: any unique base, stable for the session
 	Size   uint64
-	Offset uint64 // in FD
+	Offset uint64 // of the region in FD, in bytes
 }
 
 var errNoFD = errors.New("memory without a descriptor")

@@ -17,8 +17,8 @@ type VringSetup struct {
 	Kick, Call int
 }
 
-// SetupVring describes a ring and sends its descriptors, in QEMU's order. The backend starts it at
-// its first kick.
+// SetupVring describes a ring and sends its descriptors, in QEMU's order. The backend starts the
+// ring at the first kick.
 func (f *Frontend) SetupVring(v VringSetup) error {
 	if err := f.vringState(SetVringNum, v.Index, uint32(v.Size)); err != nil {
 		return err
@@ -44,7 +44,8 @@ func (f *Frontend) SetVringAddr(i int, desc, avail, used uint64) error {
 	return f.command(SetVringAddr, peer.Append(nil, a))
 }
 
-// SetVringKick sets the eventfd that notifies the backend of new buffers; -1 asks it to poll.
+// SetVringKick sets the eventfd that notifies the backend of new buffers; -1 asks the backend to
+// poll the ring.
 func (f *Frontend) SetVringKick(i, fd int) error { return f.vringFD(SetVringKick, i, fd) }
 
 // SetVringCall sets the eventfd that notifies the driver of used buffers; -1 is none.
@@ -62,8 +63,8 @@ func (f *Frontend) SetEnable(i int, on bool) error {
 	return f.vringState(SetVringEnable, i, n)
 }
 
-// GetVringBase stops ring i and returns where it goes on (its next available index). The backend no
-// longer touches the ring then.
+// GetVringBase stops ring i and returns where the ring goes on (its next available index). When it
+// returns, the backend no longer touches the ring.
 func (f *Frontend) GetVringBase(i int) (uint32, error) {
 	if err := checkIndex(i); err != nil {
 		return 0, err

@@ -29,10 +29,10 @@ type location struct {
 }
 
 // pageSize is the granularity of regions: the smallest page size. QEMU shares the guest's RAM,
-// which consists of pages of at least 4 KiB, in sections (hw/virtio/vhost.c, vhost_commit). Its
-// device memory in parts of a page, such as a TPM's, has no descriptor and is left out
-// (vhost_user_mem_section_filter), except with -machine aux-ram-share=on. Without this granularity
-// a frontend could make every byte of memory a region of its own.
+// which consists of pages of at least 4 KiB, in sections (hw/virtio/vhost.c, vhost_commit). QEMU
+// does not share device memory that is smaller than a page, such as a TPM's, because it has no
+// descriptor (vhost_user_mem_section_filter), except with -machine aux-ram-share=on. Without this
+// granularity a frontend could make every byte of memory a region of its own.
 const pageSize = 4096
 
 // check returns an error for a region that exceeds an address space, or is not whole pages.
@@ -58,8 +58,8 @@ func (r *memRegion) dma(fd int) dma.Map {
 	return dma.Map{IOVA: r.GPA, Size: r.Size, FD: fd, FileOffset: r.Offset}
 }
 
-// same reports whether q, of a REM_MEM_REG, identifies this region: "identified by its guest
-// address, user address and size. The mmap offset is ignored".
+// same reports whether q, the region in a REM_MEM_REG message, identifies region r: "identified by
+// its guest address, user address and size. The mmap offset is ignored".
 func (r *memRegion) same(q *memRegion) bool {
 	return r.GPA == q.GPA && r.User == q.User && r.Size == q.Size
 }
@@ -76,8 +76,9 @@ func translate(regions []region, user, n uint64) (location, error) {
 		"%w (%s)", user, n, len(regions), ErrMemory, shareHint)
 }
 
-// shareHint tells the frontend's user how to share memory that is missing or cannot be used. QEMU
-// sends no region for memory without a descriptor, and no error: it sends the rings alone.
+// shareHint tells the frontend's user how to share memory that is missing or that the Backend
+// cannot use. For memory without a descriptor QEMU sends no region and reports no error, but it
+// sends the rings that lie in it.
 const shareHint = "is the guest's memory shared? QEMU: " + peer.ShareFlags
 
 // memoryError wraps an error of the space with shareHint; nil stays nil.
@@ -113,8 +114,9 @@ func (s *session) setMemTable(m *message) ([]byte, error) {
 
 func (s *session) getMaxMemSlots(*message) ([]byte, error) { return replyU64(MaxMemSlots) }
 
-// addMemReg adds a region. The specification's "reply payload" is for postcopy, which is not
-// offered: otherwise the only answer is REPLY_ACK's, as QEMU expects.
+// addMemReg adds a region. The specification's "reply payload" is for postcopy, which the Backend
+// does not offer. Without postcopy the only answer is the acknowledgement of REPLY_ACK, as QEMU
+// expects.
 func (s *session) addMemReg(m *message) ([]byte, error) {
 	r := peer.Decode[singleRegion](m.body)
 	if err := r.check(); err != nil {
@@ -147,9 +149,9 @@ func (s *session) remMemReg(m *message) ([]byte, error) {
 	})
 }
 
-// remap changes the regions to next by calling apply. Rings that will not stay in the same bytes of
-// the same files are stopped before, and started after if their memory is mapped then: QEMU removes
-// a region and adds its parts again one by one.
+// remap changes the regions to next by calling apply. It stops the rings that will not stay in the
+// same bytes of the same files before, and starts them after it if their memory is mapped then:
+// QEMU removes a region and adds its parts again one by one.
 func (s *session) remap(next []region, apply func() error) error {
 	for i := range s.rings {
 		r := &s.rings[i]

@@ -9,8 +9,8 @@ import (
 )
 
 // Queue is a started queue of a QueueDevice. A struct that embeds a *virtq.Device lacks only
-// Process. The queue's goroutine calls its methods, one at a time; Base and Close are called after
-// that goroutine has ended.
+// Process. The queue's goroutine calls its methods, one at a time; StopQueue calls Base and Close
+// after that goroutine has ended.
 type Queue interface {
 	// Process takes chains that the driver made available and commits them: at least one if there
 	// is one, and only a bounded number, because stopping the queue waits for Process. An error
@@ -28,8 +28,8 @@ type Queue interface {
 
 // QueueDevice is a Device that consists only of queues: no feature bits of its type, no
 // configuration space, no MTU. Each queue has a goroutine that waits for kicks, calls Process, and
-// sends calls. A disabled queue waits. A type that needs more embeds a QueueDevice and replaces
-// methods.
+// sends calls. The goroutine of a disabled queue waits. A type that needs more embeds a QueueDevice
+// and replaces methods.
 //
 // A frontend that never reads its calls blocks only its own queue, which can still be stopped. A
 // frontend that makes its eventfds blocking while they are in use can block its own connection and
@@ -37,7 +37,7 @@ type Queue interface {
 type QueueDevice struct {
 	BaseDevice
 	Queues int                          // number of queues, 1 to MaxVrings; set before Serve
-	Open   func(v Vring) (Queue, error) // opens a queue that starts; it must ignore v's descriptors
+	Open   func(v Vring) (Queue, error) // opens the queue that StartQueue starts; must not use v's descriptors
 	Log    *slog.Logger                 // may be nil
 
 	enabled [MaxVrings]bool
@@ -53,7 +53,7 @@ type queueWorker struct {
 // MaxQueues returns Queues.
 func (d *QueueDevice) MaxQueues() int { return d.Queues }
 
-// StartQueue opens the queue and starts its goroutine.
+// StartQueue opens queue v.Index and starts its goroutine.
 func (d *QueueDevice) StartQueue(v Vring) error {
 	w := new(queueWorker)
 	if err := w.take(v, d.enabled[v.Index]); err != nil {

@@ -19,7 +19,7 @@ type ring struct {
 	size            uint16    // 0: unknown
 	addr            vringAddr // user addresses
 	haveAddr        bool
-	haveKick        bool // a kick came since the ring was last stopped, so it may start; without a descriptor: polled
+	haveKick        bool // SET_VRING_KICK came since the ring last stopped: the ring may start
 	kick, call, err int
 	base            uint32
 	enabled         bool
@@ -31,7 +31,8 @@ type ring struct {
 
 func newRing() ring { return ring{kick: -1, call: -1, err: -1} }
 
-// complete reports whether enough is known to start the ring. If no base was sent, it is 0.
+// complete reports whether the frontend has sent size, addresses and kick of the ring, so that it
+// can start. If the frontend sent no base, base is 0.
 func (r *ring) complete() bool { return r.size > 0 && r.haveAddr && r.haveKick }
 
 // locate finds the three parts of the ring, each in a single region (virtio 1.3, 2.7: the sizes of
@@ -107,7 +108,8 @@ func (s *session) pauseRing(i int) error {
 	return peer.Wrap(err, "ring %d: stop", i)
 }
 
-// whilePaused calls f to change a ring; a live ring is stopped before and started after.
+// whilePaused calls f to change ring i. It stops a live ring before the call and starts it again
+// after it.
 func (s *session) whilePaused(i int, f func()) error {
 	err := s.pauseRing(i)
 	f()
@@ -117,8 +119,9 @@ func (s *session) whilePaused(i int, f func()) error {
 	return err
 }
 
-// whileAllPaused calls f while all rings are stopped. Then it starts the live ones again, with
-// what f changed, or as before if f failed. If one does not start, the others still do.
+// whileAllPaused calls f while all rings are stopped. Then it starts the rings that were live
+// again, with the changes that f made, or as before if f failed. If one ring does not start, the
+// others still do.
 func (s *session) whileAllPaused(f func() error) (err error) {
 	var live []int
 	for i := range s.rings {
@@ -134,8 +137,8 @@ func (s *session) whileAllPaused(f func() error) (err error) {
 	return cmp.Or(errs...)
 }
 
-// stopRing stops a ring until it gets a new kick. It also closes its call, as other backends do:
-// the frontend may use that eventfd for something else now.
+// stopRing stops a ring until it gets a new kick. It also closes the ring's call eventfd, as other
+// backends do: the frontend may now use that eventfd for something else.
 func (s *session) stopRing(i int) error {
 	err := s.pauseRing(i)
 	r := &s.rings[i]
@@ -158,7 +161,7 @@ func (s *session) resetRing(i int) error {
 	return err
 }
 
-// enable enables or disables a ring in the device, if it is not so already.
+// enable makes the device enable or disable ring i, unless the ring is in that state already.
 func (s *session) enable(i int, on bool) error {
 	r := &s.rings[i]
 	if r.enabled == on {
@@ -171,7 +174,7 @@ func (s *session) enable(i int, on bool) error {
 	return nil
 }
 
-// enableAll enables or disables all rings, also those after one that fails.
+// enableAll enables or disables all rings; if one ring fails, it goes on with the next ones.
 func (s *session) enableAll(on bool) (err error) {
 	for i := range s.rings {
 		err = cmp.Or(err, s.enable(i, on))
@@ -212,7 +215,7 @@ func (s *session) setVringAddr(m *message) ([]byte, error) {
 		return nil, fmt.Errorf("SET_VRING_ADDR: ring %d: VHOST_VRING_F_LOG: live migration is not supported", a.Index)
 	}
 	if r.haveAddr && a.Desc == r.addr.Desc && a.Avail == r.addr.Avail && a.Used == r.addr.Used {
-		return nil, s.startRing(int(a.Index)) // sent again, perhaps after missing memory was added
+		return nil, s.startRing(int(a.Index)) // a repeated SET_VRING_ADDR: the frontend may have added missing memory
 	}
 	return nil, s.whilePaused(int(a.Index), func() { r.addr, r.haveAddr = a, true })
 }
@@ -225,8 +228,8 @@ func (s *session) setVringBase(_ *message, r *ring, v vringState) ([]byte, error
 	return nil, s.whilePaused(int(v.Index), func() { r.base = v.Num })
 }
 
-// getVringBase stops the ring and returns its base. It must answer even if the device failed to
-// stop.
+// getVringBase stops the ring and returns its base. It answers with a base even if the device
+// failed to stop the ring.
 func (s *session) getVringBase(m *message, r *ring, v vringState) ([]byte, error) {
 	if err := s.stopRing(int(v.Index)); err != nil {
 		s.refused(m, err)
@@ -235,8 +238,8 @@ func (s *session) getVringBase(m *message, r *ring, v vringState) ([]byte, error
 	return peer.Append(nil, v), nil
 }
 
-// withFD wraps handle, the handler of a request with an eventfd for ring i, which is r. handle owns
-// fd; -1 is none.
+// withFD wraps handle, the handler of a request that brings an eventfd for ring i; r is that ring.
+// handle owns fd; -1 is none.
 func withFD(handle func(s *session, i int, r *ring, fd int) error) handler {
 	return func(s *session, m *message) ([]byte, error) {
 		i, want := int(uint8(m.u64())), 1

@@ -2,15 +2,15 @@ package vhostuser
 
 import "fmt"
 
-// answer is how a request is answered. The zero value: only by REPLY_ACK, if the frontend asked;
-// otherwise a failure is only logged.
+// answer is the way in which the Backend answers a request. The zero value: only by REPLY_ACK, if
+// the frontend asked for it; otherwise the Backend only logs a failure.
 type answer uint8
 
 const (
-	// as the zero value, but if the frontend did not ask, a failure ends the connection: both ends
-	// would disagree
+	// as the zero value, but if the frontend did not ask for REPLY_ACK, a failure ends the connection:
+	// both ends would disagree
 	mustSucceed answer = iota + 1
-	ownReply           // by a reply of its own, so never by REPLY_ACK's
+	ownReply           // by a reply of the request's own, never by REPLY_ACK
 )
 
 // span is a range of allowed numbers.
@@ -26,18 +26,18 @@ func exactly(n uint32) span { return span{n, n} }
 // handler serves a request.
 type handler func(*session, *message) (reply []byte, err error)
 
-// rule describes the form of a request and how it is served, or why it is not.
+// rule describes the form of a request, and its handler or the reason why the Backend refuses it.
 type rule struct {
 	name     string // without VHOST_USER_
 	body     span   // bytes of payload
 	fds      span   // descriptors in the ancillary data
 	answer   answer
-	needs    ProtocolFeatures // what the device must offer; need not be acked: GET_QUEUE_NUM may come before
+	needs    ProtocolFeatures // features that the device must offer; acked or not, as GET_QUEUE_NUM may come first
 	handle   handler
-	unserved string // why a known request is not served and ends the connection
+	unserved string // why the Backend refuses a known request and ends the connection; "": it does not
 }
 
-// rules are indexed by request; an unknown request has none.
+// rules are indexed by request; an unknown request has no rule.
 var rules = [...]rule{
 	GetFeatures: {name: "GET_FEATURES", answer: ownReply, handle: (*session).getFeatures},
 	SetFeatures: {name: "SET_FEATURES", body: exactly(u64Len), answer: mustSucceed, handle: (*session).setFeatures},
@@ -90,7 +90,7 @@ var rules = [...]rule{
 	AddMemReg: {name: "ADD_MEM_REG", body: exactly(singleRegionLen), fds: one, answer: mustSucceed,
 		needs: ProtocolMemSlots, handle: (*session).addMemReg},
 	// "For compatibility with existing incorrect implementations, the back-end MAY accept messages
-	// with one file descriptor." It is closed, like every descriptor that no handler keeps.
+	// with one file descriptor." The Backend closes it, like every descriptor that no handler keeps.
 	RemMemReg: {name: "REM_MEM_REG", body: exactly(singleRegionLen), fds: optional, answer: mustSucceed,
 		needs: ProtocolMemSlots, handle: (*session).remMemReg},
 	SetStatus:        {name: "SET_STATUS", body: exactly(u64Len), needs: ProtocolStatus, handle: (*session).setStatus},
@@ -101,8 +101,8 @@ var rules = [...]rule{
 	GetShmemConfig:   {name: "GET_SHMEM_CONFIG", unserved: "shared memory regions are not supported"},
 }
 
-// ruleFor returns the rule for a request, after it checked the header before the payload is read.
-// offered are the protocol features that the device offers.
+// ruleFor returns the rule for a request. It checks the header, before the Backend reads the
+// payload. offered are the protocol features that the device offers.
 func ruleFor(h *Header, offered ProtocolFeatures) (*rule, error) {
 	if v := h.Flags & FlagVersion; v != Version {
 		return nil, fmt.Errorf("%v: protocol version %d, not %d: not a vhost-user frontend?: %w", h.Request, uint32(v),

@@ -25,10 +25,10 @@ type session struct {
 	offered    ProtocolFeatures
 	protocol   ProtocolFeatures // acked
 	features   uint64           // acked, with bit 30
-	haveFeats  bool             // features has been set since the start or the last reset
-	asked      bool             // GET_FEATURES came
-	accepted   bool             // SET_FEATURES passed
-	unreached  bool             // a request failed for missing memory, and the regions have not changed since
+	haveFeats  bool             // SetFeatures has succeeded since the start or the last reset
+	asked      bool             // the frontend sent GET_FEATURES
+	accepted   bool             // a SET_FEATURES of the frontend succeeded
+	unreached  bool             // a request has failed because memory was missing, and the regions have not changed since
 	rings      []ring
 	regions    []region
 	backendReq int // channel for our requests, -1 for none; unused
@@ -121,7 +121,7 @@ func (s *session) setFeatures(m *message) ([]byte, error) {
 		err := s.whileAllPaused(func() error {
 			err := s.dev.SetFeatures(f)
 			if err == nil {
-				s.features, s.haveFeats = f, true // also if a ring does not start with these features
+				s.features, s.haveFeats = f, true // keep the features even if a ring does not start with them
 			}
 			return err
 		})
@@ -160,8 +160,8 @@ func (s *session) getQueueNum(*message) ([]byte, error) {
 	return replyU64(uint64(len(s.rings)))
 }
 
-// setBackendReqFD keeps the channel open, as the frontend watches it. It is never used, so its type
-// is not checked.
+// setBackendReqFD keeps the channel open, as the frontend watches it. The Backend never uses the
+// channel, so it does not check the descriptor's type.
 func (s *session) setBackendReqFD(m *message) ([]byte, error) {
 	s.space.Discard(s.backendReq)
 	s.backendReq = m.fds.Take(0)
@@ -216,7 +216,7 @@ func (s *session) setConfig(m *message) ([]byte, error) {
 func (s *session) getStatus(*message) ([]byte, error) { return replyU64(uint64(s.dev.Status())) }
 
 // setStatus: 0 is a reset (virtio 1.3, 2.1) only if RESET_DEVICE was not negotiated. QEMU sends 0
-// whenever it stops vhost: at QMP stop and each migration, after which it goes on from the bases
+// whenever it stops vhost: at QMP stop and each migration, after which QEMU goes on from the bases
 // that it read. When a guest resets the device, QEMU sends RESET_DEVICE, if it was negotiated.
 func (s *session) setStatus(m *message) ([]byte, error) {
 	st := m.u64()
@@ -252,7 +252,7 @@ func (s *session) resetDevice(m *message) ([]byte, error) {
 }
 
 // resetOwner is deprecated: "It is recommended that back-ends either ignore this message, or use it
-// to disable all rings". It is ignored if the frontend could not enable them again.
+// to disable all rings". It has no effect if the frontend could not enable the rings again.
 func (s *session) resetOwner(*message) ([]byte, error) {
 	if s.haveFeats && s.features&FeatureProtocol == 0 {
 		return nil, nil

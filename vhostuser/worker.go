@@ -12,9 +12,9 @@ import (
 )
 
 // Worker calls a function for each kick of a started queue, on a separate goroutine, where a fault
-// in mapped memory is a panic (for dma.Recover). It owns the queue's eventfds. All methods except
-// Call are called on the goroutine of Serve, like the methods of a Device, and may be called while
-// the function runs.
+// in mapped memory is a panic (for dma.Recover). It owns the queue's eventfds. The owner calls all
+// methods except Call on the goroutine of Serve, like the methods of a Device, also while the
+// function runs.
 //
 // A frontend that never reads its calls blocks only its own queue; Stop still works.
 type Worker struct {
@@ -23,12 +23,12 @@ type Worker struct {
 
 // StartWorker starts a Worker for the queue v, which StartQueue received; enabled is the queue's
 // present state. The worker calls kicked at the first kick, or at once if v.Running, and then for
-// each later kick; several kicks may lead to one call. While the queue is disabled it postpones the
-// call. Stopping the queue waits for kicked, so kicked must process a bounded part of the ring, and
-// return true if chains are left: then it is called again.
+// each later kick; several kicks may lead to one call. While the queue is disabled, the worker
+// postpones the call. Stop waits for kicked, so kicked must process a bounded part of the ring, and
+// return true if chains are left: then the worker calls it again.
 //
-// v's descriptors belong to the Worker, also after an error. A queue without a kick eventfd would
-// have to be polled, which is not supported.
+// v's descriptors belong to the Worker, also after an error. A queue without a kick eventfd is an
+// error: the Worker cannot poll a ring.
 func StartWorker(v Vring, enabled bool, kicked func(w *Worker) (more bool)) (*Worker, error) {
 	w := new(Worker)
 	if err := w.take(v, enabled); err != nil {
@@ -48,8 +48,8 @@ func (w *Worker) SetCall(fd int) error { return w.setCall(fd) }
 // Enable lets the worker run, or makes it wait.
 func (w *Worker) Enable(on bool) error { return w.enable(on) }
 
-// Stop ends the worker and closes its eventfds. When it returns, the function is not running, and
-// is not called again.
+// Stop ends the worker and closes its eventfds. When it returns, kicked is not running, and the
+// worker does not call it again.
 func (w *Worker) Stop() { w.stop() }
 
 func (w *Worker) run(now bool, kicked func(w *Worker) bool) {
@@ -75,17 +75,17 @@ func (w *Worker) run(now bool, kicked func(w *Worker) bool) {
 // goroutine of Serve writes the fields that are not atomic, most of them before it starts the other
 // goroutine.
 type kicks struct {
-	kick    *os.File // closed: stop
+	kick    *os.File // the kick eventfd; stop closes it, which ends the goroutine
 	call    atomic.Pointer[os.File]
-	callDue atomic.Bool // the call was replaced: fire the new one
+	callDue atomic.Bool // SetCall has replaced the call eventfd: wait fires the new one
 	enabled atomic.Bool
 	done    chan struct{} // closed when the goroutine has ended
 }
 
-// take takes over the eventfds of queue v. After an error it has closed them.
+// take makes k the owner of the eventfds of queue v. If it returns an error, it has closed them.
 func (k *kicks) take(v Vring, enabled bool) error {
 	scm.Close(v.Err)
-	k.kick = os.NewFile(uintptr(v.Kick), "kick") // nil if there is none
+	k.kick = os.NewFile(uintptr(v.Kick), "kick") // nil if v.Kick is -1
 	k.call.Store(os.NewFile(uintptr(v.Call), "call"))
 	k.enabled.Store(enabled)
 	if k.kick == nil {
@@ -97,7 +97,7 @@ func (k *kicks) take(v Vring, enabled bool) error {
 
 func (k *kicks) close() {
 	_ = k.kick.Close()
-	_ = k.call.Load().Close() // ends a write that blocks
+	_ = k.call.Load().Close() // ends a blocked write to the eventfd
 }
 
 // start starts the goroutine.
@@ -126,11 +126,12 @@ func (k *kicks) enable(on bool) error {
 	return k.wake()
 }
 
-// wake makes a goroutine that waits for a kick check the changes made before.
+// wake interrupts the goroutine's wait for a kick, so that it sees the changes to callDue and
+// enabled.
 func (k *kicks) wake() error { return k.kick.SetReadDeadline(time.Unix(1, 0)) }
 
-// wait waits for a kick, or for wake. An error means the end: the kick was closed, or is no
-// eventfd.
+// wait waits for a kick, or for wake. It returns an error if stop has closed the kick, or if the
+// kick is no eventfd; then the goroutine ends.
 func (k *kicks) wait() (kicked bool, err error) {
 	if k.callDue.Swap(false) {
 		k.fire()
@@ -151,5 +152,5 @@ func (k *kicks) wait() (kicked bool, err error) {
 func (k *kicks) fire() {
 	var one [8]byte
 	binary.NativeEndian.PutUint64(one[:], 1)
-	_, _ = k.call.Load().Write(one[:]) // a nil or closed file only returns an error
+	_, _ = k.call.Load().Write(one[:]) // on a nil or closed file Write only returns an error
 }

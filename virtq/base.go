@@ -1,8 +1,9 @@
 package virtq
 
-// Base is the position at which a ring goes on: what the device has consumed and, in some formats,
-// what it has returned. Only the ring interprets it; others store it, compare two for equality, or
-// pass it to another Device of the same ring. The zero Base is the start of a split ring.
+// Base is the position at which a ring goes on: how far the device has consumed chains and, in some
+// formats, how far it has returned them. Only the ring interprets a Base; other code stores it,
+// compare two for equality, or pass it to another Device of the same ring. The zero Base is the
+// start of a split ring.
 type Base struct{ state uint32 }
 
 // BaseOf returns the Base for a transport's number: vhost-user's SET_VRING_BASE, in the encoding of

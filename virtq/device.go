@@ -16,13 +16,13 @@ type Chain struct {
 	Out, In []dma.Segment
 	OutLen  uint32
 	InLen   uint32
-	InFirst uint32 // bytes of In in the first non-empty writable buffer: where a device that splits headers puts them
+	InFirst uint32 // bytes of In in the first non-empty writable buffer: the header buffer of a device that splits headers
 	Empty   int    // number of empty buffers: they have no segment
 	Descs   int    // descriptors of the ring's table that the chain takes: an indirect table takes one
-	// Fault names memory of the chain that the device cannot reach: it is not mapped
-	// (dma.ErrUnmapped), the access is not allowed (dma.ErrAccess), or it is not shared
-	// (dma.ErrNotShared). nil: there is none. A chain with a Fault has no buffers; like any other, it
-	// stays taken until the owner commits it.
+	// Fault is the error for memory of the chain that the device cannot reach: the memory is not
+	// mapped (dma.ErrUnmapped), the access is not allowed (dma.ErrAccess), or the memory is not shared
+	// (dma.ErrNotShared). nil: the device reaches all memory of the chain. A chain with a Fault has no
+	// buffers; like any other, it stays taken until the owner commits it.
 	Fault error
 }
 
@@ -31,7 +31,7 @@ type Chain struct {
 // is not used again soon.
 func (c *Chain) Trim() { c.Out, c.In = dma.Reuse(c.Out[:0]), dma.Reuse(c.In[:0]) }
 
-// Config says where a split ring lies and what was negotiated for it.
+// Config describes where a split ring lies and which features the driver negotiated for it.
 type Config struct {
 	Size              uint16
 	Desc, Avail, Used uint64 // IOVAs
@@ -48,11 +48,12 @@ type Config struct {
 // Rewind makes the chains peeked last available again, and PutBack the last one; Peek finds them
 // again.
 //
-// After an error Peek and Load return that error; chains peeked before can still be committed and
-// published. Err returns it too: ring memory may fault in any method, and some return no error. A
-// translation miss (dma.ErrMiss) is the one error that does not stop the queue. The chain stays
-// available or held, and the same call succeeds once the IOTLB has the entry. Until then Pending
-// returns true, so a worker that sleeps after a miss waits for the entry, not for a kick.
+// After an error Peek and Load return that error; the owner can still commit and publish chains
+// that it has peeked before. Err returns it too: ring memory may fault in any method, and some
+// return no error. A translation miss (dma.ErrMiss) is the one error that does not stop the queue.
+// The chain stays available or held, and the same call succeeds once the IOTLB has the entry. Until
+// then Pending returns true, so a worker that sleeps after a miss waits for the entry, not for a
+// kick.
 type Device struct {
 	size    uint16
 	ring    deviceRing
@@ -60,25 +61,25 @@ type Device struct {
 	open    bool
 	resumed bool
 
-	held  []bool  // by head: peeked and not committed
-	order []taken // the chains taken, in order, by number: Rewind makes the last of them available again
+	held  []bool  // by head: the chain is peeked and not committed
+	order []taken // the taken chains by number, modulo its length; Rewind uses the last ones
 
 	next   pos           // position of the chain that is peeked next
-	number uint32        // number of that chain: how many were peeked
-	known  uint32        // the chains before this number are surely available
-	done   uint32        // how many were published: number-done are held or staged
-	staged []usedElement // committed, not yet published; cap is the ring's size, which available guarantees to suffice
+	number uint32        // number of that chain: how many chains were taken before it
+	known  uint32        // the device knows that the chains below this number are available
+	done   uint32        // how many chains were published; number-done are held or staged
+	staged []usedElement // committed, not yet published; never exceeds its cap, the ring's size (available checks that)
 }
 
-// taken is a chain that was peeked.
+// taken is the record of a chain that the device has taken (by Peek or ReturnUnused).
 type taken struct {
 	pos  pos
 	head uint16
 }
 
 // NewDevice pins the ring's memory and checks its size and alignment. The used ring goes on at the
-// used.idx found in memory. Kicks are enabled: an earlier device may have disabled them, and the
-// first kick starts a ring. From here on the calling goroutine is guarded (dma.Guard).
+// used.idx found in memory. NewDevice enables kicks: an earlier device may have disabled them, and
+// the first kick starts a ring. It calls dma.Guard for the calling goroutine.
 func NewDevice(s *dma.Space, c Config) (*Device, error) {
 	r, err := pinSplit(s, c)
 	if err != nil {
@@ -108,8 +109,8 @@ func (q *Device) start(b Base) {
 }
 
 // Repin pins the ring's memory again after the space changed. If the ring's addresses are no longer
-// mapped, the queue keeps its old memory and must be closed; after a translation miss the caller
-// may call Repin again instead.
+// mapped, it returns an error: the queue keeps its old memory, and the owner must close it; after a
+// translation miss the caller may call Repin again instead.
 func (q *Device) Repin() error {
 	if !q.open {
 		return fmt.Errorf("closed: %w", ErrMisuse)
@@ -122,7 +123,7 @@ func (q *Device) Repin() error {
 	return nil
 }
 
-// Close unpins the ring's memory. The queue no longer touches it.
+// Close unpins the ring's memory. Afterwards the queue no longer touches it.
 func (q *Device) Close() {
 	q.ring.close()
 	q.open = false
@@ -183,7 +184,7 @@ func (q *Device) stop(err error) {
 	}
 }
 
-// take is Peek without a guard against faults. A bad chain stays available.
+// take does the work of Peek without a guard against faults. A bad chain stays available.
 func (q *Device) take(c *Chain) (ok bool, err error) {
 	if q.number == q.known {
 		if ok, err = q.refresh(); !ok {
@@ -191,7 +192,7 @@ func (q *Device) take(c *Chain) (ok bool, err error) {
 		}
 	}
 	var next pos
-	if r, split := q.ring.(*splitDevice); split { // inlined: a call through the interface takes 4 % of a packet's time
+	if r, split := q.ring.(*splitDevice); split { // inlined; a call through the interface takes 4 % of a packet's time
 		next, err = r.take(q.next, c)
 	} else {
 		next, err = q.ring.take(q.next, c)
@@ -229,8 +230,8 @@ func (q *Device) refresh() (some bool, err error) {
 	return n > 0, err
 }
 
-// Load walks a chain again that was peeked and not yet committed: the memory map may have changed,
-// or the caller has left the epoch and entered it again.
+// Load walks a chain again that the owner has peeked and not yet committed. The owner needs this
+// when the memory map may have changed, or when it has left the epoch and entered it again.
 func (q *Device) Load(head uint16, c *Chain) error {
 	if q.err != nil {
 		return q.err
@@ -262,7 +263,8 @@ func (q *Device) misused(format string, args ...any) {
 	}
 }
 
-// Rewind makes the last n peeked chains available again; none of them may have been committed.
+// Rewind makes the last n peeked chains available again. The owner must not have committed any of
+// them.
 func (q *Device) Rewind(n int) {
 	for ; n > 0; n-- {
 		last := *q.chain(q.number - 1)
@@ -302,8 +304,8 @@ func (q *Device) Commit(head uint16, written uint32) {
 }
 
 // ReturnUnused commits up to n available chains with nothing written, and returns how many it
-// committed. It reads no descriptor: every chain costs the same, and a bad one is returned like any
-// other.
+// committed. It reads no descriptor: every chain costs the same, and it returns a bad chain like
+// any other.
 func (q *Device) ReturnUnused(n int) (returned int, err error) {
 	if q.err != nil {
 		return 0, q.err
@@ -351,7 +353,7 @@ func (q *Device) Publish() (call bool) {
 	return call
 }
 
-// DisableKick tells the driver that no kick is needed; one may still come.
+// DisableKick tells the driver that the device needs no kick; one may still come.
 func (q *Device) DisableKick() {
 	if !q.open {
 		return
@@ -360,14 +362,15 @@ func (q *Device) DisableKick() {
 	q.ring.disableKick(q.next)
 }
 
-// EnableKick asks for a kick at the next chain. It returns true if a chain is already available: no
-// kick may come for it, so peek before sleeping. It also returns true for a stopped queue, so that
-// its owner peeks and finds the error.
+// EnableKick asks the driver for a kick at the next chain. It returns true if a chain is already
+// available: no kick may come for that chain, so the owner must peek before it sleeps. It also
+// returns true for a stopped queue, so that its owner peeks and finds the error.
 func (q *Device) EnableKick() (more bool) { return q.EnableKickBeyond(0) }
 
-// EnableKickBeyond is EnableKick for an owner that rewound n chains because they did not suffice.
-// It asks for a kick once more than n chains are available (or at each chain, if the ring's format
-// has no such request), and returns true if more than n are already available.
+// EnableKickBeyond does the work of EnableKick for an owner that rewound n chains because they did
+// not suffice. It asks the driver for a kick once more than n chains are available (or at each
+// chain, if the ring's format has no such request), and returns true if more than n are already
+// available.
 func (q *Device) EnableKickBeyond(n int) (more bool) {
 	if q.err != nil {
 		return true
@@ -389,8 +392,8 @@ func (q *Device) Pending() (some bool) {
 	return some
 }
 
-// Available returns how many chains Peek would find if none is bad: in a packed ring, at least so
-// many.
+// Available returns how many chains Peek would find if none is bad. (For a packed ring it would be
+// a lower bound.)
 func (q *Device) Available() (n int) {
 	if q.err != nil {
 		return 0
@@ -405,8 +408,8 @@ func (q *Device) Available() (n int) {
 // Held returns how many chains are peeked and not committed.
 func (q *Device) Held() int { return int(q.number-q.done) - len(q.staged) }
 
-// Base returns where the ring goes on. With nothing held and everything published, it is the answer
-// to GET_VRING_BASE.
+// Base returns where the ring goes on. When the owner holds no chain and has published all, it is
+// the answer to GET_VRING_BASE.
 func (q *Device) Base() Base { return q.ring.base(q.next) }
 
 // Resumed reports whether the Device was made with a Base other than the ring's start.

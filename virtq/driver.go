@@ -16,20 +16,20 @@ type DriverConfig struct {
 	Size uint16
 	Mem  []byte // ring memory, as long as Layout's total, 16-aligned, shared with the device; NewDriver clears it
 	Addr uint64 // IOVA of Mem
-	// Indirect, if not empty, is memory for indirect tables (VIRTIO_F_INDIRECT_DESC), divided
-	// equally among the Size heads. A chain of several descriptors that fits into its head's share
-	// takes one descriptor of the ring.
+	// Indirect, if not empty, is memory for indirect tables (VIRTIO_F_INDIRECT_DESC), divided equally
+	// among the Size heads. A chain of several descriptors that fits into the share of its head then
+	// takes only one descriptor of the ring.
 	Indirect     []byte
 	IndirectAddr uint64 // IOVA of Indirect
 	EventIdx     bool   // VIRTIO_F_EVENT_IDX
 	// Emulated is set if the driver may run on a processor that QEMU emulates. It costs an explicit
-	// barrier (tens of nanoseconds) at each Publish and EnableCall; without it kicks are lost there
-	// (index.go).
+	// barrier (tens of nanoseconds) at each Publish and EnableCall; without the barrier, kicks are
+	// lost on such a processor (index.go).
 	Emulated bool
 }
 
-// Used is a chain that the device returned. Len is how many bytes the device says it wrote, at most
-// what the chain has room for.
+// Used is a chain that the device returned. Len is how many bytes the device reports to have
+// written, at most the length of the chain's writable buffers.
 type Used struct {
 	Cookie uint32
 	Len    uint32
@@ -44,7 +44,7 @@ type Driver struct {
 	addr  [3]uint64
 	err   error // sticky
 	slots []slot
-	next  []uint16 // links of chains and of the free list
+	next  []uint16 // by descriptor: the next one in its chain or in the free list
 	free  uint16   // head of the free list
 	nfree int
 
@@ -55,7 +55,7 @@ type Driver struct {
 	added  uint64 // chains added since the start; its low half is the next avail.idx
 	shown  uint64 // chains published
 	polled uint64 // chains that the device returned
-	seen   uint16 // used.idx as last read
+	seen   uint16 // the value of used.idx that the driver read last
 }
 
 // slot describes a chain in flight, by its head.
@@ -63,7 +63,7 @@ type slot struct {
 	seq    uint64 // value of Driver.added when the chain was added
 	cookie uint32
 	in     uint32 // bytes the device may write
-	descs  uint16 // descriptors of the ring; 0: not in flight
+	descs  uint16 // descriptors of the ring that the chain takes; 0: not in flight
 }
 
 // NewDriver makes an empty ring.
@@ -101,7 +101,8 @@ func NewDriver(c DriverConfig) (*Driver, error) {
 	return d, nil
 }
 
-// Add puts a chain into the ring; Publish shows it to the device. Without room Add returns ErrFull.
+// Add puts a chain into the ring; Publish shows it to the device. If too few descriptors are free,
+// Add returns ErrFull.
 func (d *Driver) Add(out, in []Buf, cookie uint32) error {
 	n := len(out) + len(in)
 	if n == 0 || n > min(len(d.slots), MaxDescriptors) {
@@ -141,7 +142,7 @@ func total(bufs []Buf) (n uint64) {
 }
 
 // addDirect writes the chain into free descriptors and takes them off the free list. The caller has
-// checked that there are enough.
+// checked that enough descriptors are free.
 func (d *Driver) addDirect(out, in []Buf) {
 	left := len(out) + len(in)
 	put := func(bufs []Buf, flags uint16) {
@@ -196,8 +197,9 @@ func (d *Driver) Publish() (kick bool) {
 	return kick
 }
 
-// Poll fetches up to len(dst) chains that the device returned. A used element that the device made
-// up is ErrBadUsed, returned with the n good ones before it, and again by every later Poll.
+// Poll fetches up to len(dst) chains that the device returned. If a used element names no chain in
+// flight, Poll returns ErrBadUsed with the n good chains before it, and every later Poll returns
+// ErrBadUsed too.
 func (d *Driver) Poll(dst []Used) (n int, err error) {
 	if d.err != nil {
 		return 0, d.err
@@ -250,11 +252,11 @@ func (d *Driver) take(i uint16) (Used, error) {
 	return Used{Cookie: s.cookie, Len: n}, nil
 }
 
-// DisableCall tells the device that no call is needed; one may still come.
+// DisableCall tells the device that the driver needs no call; one may still come.
 func (d *Driver) DisableCall() { d.ring.disableCall(uint16(d.shown), uint16(d.polled)) }
 
-// EnableCall asks for a call at the next used chain. It returns true if there already is one: no
-// call may come for it, so poll before sleeping.
+// EnableCall asks the device for a call at the next used chain. It returns true if there already is
+// a used chain: no call may come for that chain, so the owner must poll before it sleeps.
 func (d *Driver) EnableCall() (more bool) {
 	return d.ring.enableCall(uint16(d.shown), uint16(d.polled))
 }

@@ -14,11 +14,12 @@ import (
 //
 // Go has no 16-bit atomics, so:
 //
-//   - A load reads the aligned 32-bit word that contains the field, atomically. The word's other half may lie
-//     outside the ring (the avail ring may be 2 mod 4; used_event and avail_event are the last two bytes of
-//     their rings), but never outside its page: an aligned word does not cross one. That half is not looked at.
-//   - A 32-bit store is allowed only where both halves are ours to write: {flags, idx} of the ring that this end
-//     writes. It is an atomic store.
+//   - A load reads the aligned 32-bit word that contains the field, atomically. The word's other
+//     half may lie outside the ring (the avail ring may be 2 mod 4; used_event and avail_event are
+//     the last two bytes of their rings), but never outside its page: an aligned word does not
+//     cross one. The code ignores that half.
+//   - A 32-bit store is allowed only where this end owns both halves: {flags, idx} of the ring that
+//     this end writes. It is an atomic store.
 //   - avail_event and used_event are stored as 16 bits, by an ordinary aligned store: a 32-bit one would write
 //     two bytes that belong to the owner of the memory behind the ring.
 //
@@ -29,8 +30,8 @@ import (
 //   - full (store, then load): our idx before the peer's event or flags; our event or flags before the
 //     peer's idx. Without it both ends may miss each other's store, and sleep for ever.
 //
-// Why Go gives them. The compiler keeps memory operations in program order around an atomic one, and neither
-// splits nor repeats an aligned access of up to 8 bytes.
+// How Go provides these orders. The compiler keeps memory operations in program order around an
+// atomic one, and neither splits nor repeats an aligned access of up to 8 bytes.
 //
 // amd64: aligned accesses of 1 to 8 bytes are single; loads are not reordered with loads nor stores with stores
 // (TSO), so every load acquires and every store releases. atomic.StoreUint32 is XCHG, which is locked, thus a full
@@ -73,7 +74,7 @@ func fieldAt(b []byte, off int) (field, error) {
 	return field{word: (*uint32)(unsafe.Add(p, -int(half))), shift: uint8(half * 8)}, nil
 }
 
-// load acquires.
+// load reads the field; the load is an acquire.
 func (f field) load() uint16 { return uint16(atomic.LoadUint32(f.word) >> (f.shift & 31)) }
 
 // store writes the field's own two bytes and nothing else; it orders nothing. It recomputes the
@@ -82,8 +83,8 @@ func (f field) store(v uint16) {
 	*(*uint16)(unsafe.Add(unsafe.Pointer(f.word), int(f.shift>>3))) = v
 }
 
-// header is {flags u16, idx u16} at the start of a ring part that this end writes: both halves are
-// ours.
+// header is {flags u16, idx u16} at the start of a ring part that this end writes, so this end owns
+// both halves.
 type header struct{ word *uint32 }
 
 // headerAt proves that b starts with a whole, 4-aligned word.
@@ -98,7 +99,8 @@ func headerAt(b []byte) (header, error) {
 	return header{word: (*uint32)(p)}, nil
 }
 
-// store releases. On a processor that is not emulated it is also a full barrier before later loads.
+// store writes both halves; it is a release. On a processor that is not emulated it is also a full
+// barrier before later loads.
 func (h header) store(flags, idx uint16) {
 	atomic.StoreUint32(h.word, uint32(flags)|uint32(idx)<<16)
 	if raceEnabled {
@@ -119,8 +121,8 @@ func (f *fence) full() {
 	}
 }
 
-// rows returns b as an array of descriptors or ring entries, without a rest that is shorter than
-// one. Bytes need no alignment.
+// rows returns b as an array of descriptors or ring entries. It leaves out a rest that is shorter
+// than one item. Bytes need no alignment.
 func rows[R [descLen]byte | [availElem]byte | [usedElem]byte](b []byte) []R {
 	var r R
 	n := len(b) / int(unsafe.Sizeof(r))
@@ -135,14 +137,14 @@ func aligned(b []byte, n uintptr) bool {
 	return len(b) > 0 && uintptr(unsafe.Pointer(&b[0]))%n == 0
 }
 
-// fieldPlace is a field to be found at offset off of b.
+// fieldPlace tells fields to find a field at offset off of b.
 type fieldPlace struct {
 	f   *field
 	b   []byte
 	off int
 }
 
-// fields finds several fields.
+// fields sets several fields by fieldAt.
 func fields(ps ...fieldPlace) (err error) {
 	for _, p := range ps {
 		if *p.f, err = fieldAt(p.b, p.off); err != nil {

@@ -22,7 +22,7 @@ const (
 
 // A split ring has three parts (2.7.2): a table of desc; avail {flags, idx, ring[n] u16,
 // used_event}; used {flags, idx, ring[n] {id u32, len u32}, avail_event}. The two events take their
-// space even if VIRTIO_F_EVENT_IDX is not negotiated.
+// space even if the driver has not negotiated VIRTIO_F_EVENT_IDX.
 const (
 	descLen    = 16
 	availElem  = 2

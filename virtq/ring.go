@@ -6,7 +6,7 @@ type pos uint32
 
 // deviceRing is the memory of a ring in one format, as the device uses it: it finds chains and
 // returns them. The Device tracks which chains are taken, held and staged. The split ring is the
-// only format so far; the packed ring will be another.
+// only format so far.
 //
 // Any method may fault; the Device's guard turns the fault into an error.
 type deviceRing interface {
@@ -15,35 +15,35 @@ type deviceRing interface {
 	repin() (deviceRing, error)
 	close()
 
-	// start reads from ring memory how far the used part was filled before, and returns the position
-	// of the first chain. resumed reports whether b is not the ring's start.
+	// start reads from ring memory how far an earlier device has filled the used part, and returns the
+	// position of the first chain. resumed reports whether b is not the ring's start.
 	start(b Base) (first pos, resumed bool)
 	// base returns the Base for a ring whose first chain not consumed is at next.
 	base(next pos) Base
 
-	// available returns how many chains can surely be taken from next on, while out chains are not
-	// yet returned; 0 if there is none. A count that exceeds the ring is an error.
+	// available returns how many chains the Device can take from next on, while it has not yet
+	// returned out chains. 0: there is none. A count that exceeds the ring is an error.
 	available(next pos, out int) (n int, err error)
 	// pending reports whether there is a chain at next.
 	pending(next pos) bool
 	// take reads the chain at p, which must be available, and returns the position of the next one.
 	// The chain's head is below the ring's size.
 	take(p pos, c *Chain) (next pos, err error)
-	// head returns the head of the chain at p, which must be available, and the position of the
-	// next one, as take does. It reads no descriptor, and makes no list.
+	// head returns the head of the chain at p, which must be available, and the position of the next
+	// one, as take does. It reads no descriptor.
 	head(p pos) (next pos, head uint16, err error)
-	// load reads a chain again that was taken.
+	// load reads a chain again that the Device has taken.
 	load(head uint16, c *Chain) error
 
 	// publish returns chains, and reports whether the driver wants a call.
 	publish(es []usedElement) (call bool)
-	// disableKick tells the driver that no kick is needed.
+	// disableKick tells the driver that the device needs no kick.
 	disableKick(next pos)
-	// enableKick asks for a kick when more than n chains are available from next on, or sooner. It
-	// returns true if they already are.
+	// enableKick asks the driver for a kick when more than n chains are available from next on, or
+	// sooner. It returns true if so many are available already.
 	enableKick(next pos, n int) (more bool)
 }
 
-// usedElement is a chain to be returned: its head in the low half, the number of bytes written to
-// it in the high half.
+// usedElement is a chain that the Device will return: its head in the low half, the number of bytes
+// written to it in the high half.
 type usedElement uint64

@@ -14,8 +14,8 @@ type splitDevice struct {
 	walk     walker
 	conf     Config
 	mask     uint16
-	shown    uint16 // used.idx as stored
-	flags    uint16 // used.flags as stored
+	shown    uint16 // the value of used.idx in the ring
+	flags    uint16 // the value of used.flags in the ring
 	eventIdx bool
 	fence    fence
 	pins     [3]*dma.Pin // desc, avail, used
@@ -28,7 +28,7 @@ type splitDevice struct {
 	availFlags field
 	availIdx   field
 	usedEvent  field
-	usedIdx    field // written by the device, read back once: where the ring was left
+	usedIdx    field // the device writes it, and reads it once: where an earlier device left the ring
 }
 
 // pinSplit checks the ring's size and alignment and pins its memory.
@@ -80,7 +80,7 @@ func (r *splitDevice) pin() (err error) {
 			return fmt.Errorf("%s at %#x: not %d-aligned: %w", p.name, p.iova, p.align, ErrBadRing)
 		}
 		if r.pins[i], err = r.walk.space.Pin(p.iova, uint64(p.n)); errors.Is(err, dma.ErrMiss) {
-			return fmt.Errorf("%s at %#x: %w", p.name, p.iova, err) // the ring itself may be good
+			return fmt.Errorf("%s at %#x: %w", p.name, p.iova, err) // not ErrBadRing: the ring itself may be good
 		} else if err != nil {
 			return fmt.Errorf("%s at %#x: %w: %w", p.name, p.iova, ErrBadRing, err)
 		}
@@ -117,8 +117,8 @@ func (r *splitDevice) start(b Base) (first pos, resumed bool) {
 
 func (r *splitDevice) base(next pos) Base { return Base{uint32(next)} }
 
-// available reads avail.idx, once for all chains up to it. It is an error if avail.idx went back,
-// or so far that more chains than the ring has heads are available, held or staged.
+// available reads avail.idx, once for all chains up to it. It returns an error if avail.idx went
+// back, or went so far that more chains than the ring has heads are available, held or staged.
 func (r *splitDevice) available(next pos, out int) (n int, err error) {
 	idx := r.availIdx.load()
 	n = int(idx - uint16(next))
@@ -164,8 +164,8 @@ func (r *splitDevice) publish(es []usedElement) (call bool) {
 	return r.availFlags.load()&availNoInterrupt == 0
 }
 
-// disableKick sets avail_event just behind the consumed chains, where the driver reaches it last;
-// or it sets the flag.
+// disableKick sets avail_event to the index before next, which the driver passes last, a full lap
+// of the index later; without VIRTIO_F_EVENT_IDX it sets usedNoNotify.
 func (r *splitDevice) disableKick(next pos) {
 	if r.eventIdx {
 		r.availEvent.store(uint16(next) - 1)

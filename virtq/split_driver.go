@@ -1,10 +1,10 @@
 package virtq
 
 // driverRing is the memory of a split ring as the driver uses it: it writes desc and avail, and
-// reads used. It stores no index; callers pass them in.
+// reads used. It keeps no index of the ring; callers pass the indices in.
 type driverRing struct {
 	mask     uint16
-	flags    uint16 // avail.flags as stored
+	flags    uint16 // the value of avail.flags in the ring
 	eventIdx bool
 	emulated bool // the processor may be emulated: see barrier
 	fence    fence
@@ -57,7 +57,7 @@ func (r *driverRing) publish(now, was uint16) (kick bool) {
 	return r.usedFlags.load()&usedNoNotify == 0
 }
 
-// used returns used.idx: the elements before it may be read.
+// used returns used.idx: the driver may read the elements before it.
 func (r *driverRing) used() uint16 { return r.usedIdx.load() }
 
 // element returns the used element at index i, reading it once.
@@ -66,8 +66,8 @@ func (r *driverRing) element(i uint16) (id, n uint32) {
 	return uint32(e), uint32(e >> 32)
 }
 
-// disableCall sets used_event just behind the polled elements, where the device reaches it last; or
-// it sets the flag.
+// disableCall sets used_event to the index before polled, which the device passes last; without
+// VIRTIO_F_EVENT_IDX it sets availNoInterrupt.
 func (r *driverRing) disableCall(idx, polled uint16) {
 	if r.eventIdx {
 		r.usedEvent.store(polled - 1)

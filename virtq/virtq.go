@@ -1,12 +1,13 @@
 // Package virtq implements split virtqueues (virtio 1.3, 2.7) from both ends.
 //
 // A Device takes the chains that a driver made available and returns them used; a Driver makes
-// chains available and takes them back. The peer may rewrite ring memory at any moment: each value
-// is read once, checked, then used. A chain that breaks the rules gives ErrBadChain and stops its
-// queue for good; nothing outside the guest's regions is touched. A chain in memory that the device
-// cannot reach breaks no rule: a guest may have memory that is not shared with the device, and its
-// drivers cannot know. Such a chain comes without buffers (Chain.Fault), and the queue goes on. A
-// device that breaks the rules gives the driver ErrBadUsed.
+// chains available and takes them back. The peer may rewrite ring memory at any moment: the package
+// reads each value once, checks it, and then uses it. A chain that breaks the rules causes
+// ErrBadChain and stops its queue for good; the package touches nothing outside the guest's
+// regions. A chain in memory that the device cannot reach breaks no rule: a guest may have memory
+// that is not shared with the device, and its drivers cannot know. Peek returns such a chain
+// without buffers (Chain.Fault), and the queue goes on. If a device breaks the rules, the Driver
+// returns ErrBadUsed.
 //
 // One goroutine at a time uses a queue; there are no locks. The owner of a Device closes it, the
 // owner of a Driver owns its memory. The package depends on no device type and no transport:
@@ -14,15 +15,15 @@
 // register writes or messages.
 //
 // Ring memory of a Device is memory of a dma.Space, and may fault when the peer truncates the file
-// behind it: goroutines that use a Device must have been started by dma.Go, or have entered the
-// space, which guards them as well. A fault becomes the queue's error, like a bad chain.
+// behind it: dma.Go must have started each goroutine that uses a Device, or the goroutine must have
+// entered the space, which guards it as well. A fault becomes the queue's error, like a bad chain.
 //
 // The cost of a chain is bounded, whatever the driver writes. A chain, and an indirect table, has
 // at most MaxDescriptors descriptors (also in a ring smaller than that), and the buffers of a chain
 // lie in at most MaxSegments segments; a longer one is ErrBadChain. So Peek and Load read at most
 // MaxDescriptors+1 descriptors, copy a table of at most 16 KiB, and make lists of at most
 // MaxSegments segments (96 KiB, grown step by step): some 40 us of a processor, where an ordinary
-// packet takes 20 ns. A Chain whose lists have grown beyond what packets need drops them once it
+// packet takes 20 ns. A Chain whose lists have grown beyond the need of packets frees them after it
 // has held a chain that did not need them, or when its owner calls Trim. ReturnUnused returns
 // chains without reading their descriptors: 8 ns for each.
 //
@@ -36,8 +37,8 @@ package virtq
 import "errors"
 
 var (
-	// ErrBadChain means that the driver made something available that breaks the rules. It is
-	// sticky: the queue returns it from then on.
+	// ErrBadChain means that the driver made a chain available that breaks the rules. It is sticky:
+	// the queue returns it from then on.
 	ErrBadChain = errors.New("bad descriptor chain")
 	// ErrBadRing means that a ring cannot have the address, or the size, that the driver gave.
 	ErrBadRing = errors.New("bad ring")
@@ -45,10 +46,10 @@ var (
 	// not hold, or used a closed queue. It is sticky too; it is a bug of the owner, never the
 	// peer's fault.
 	ErrMisuse = errors.New("queue misused by its owner")
-	// ErrBadUsed means that the device returned something that the driver did not give it. It is
-	// sticky.
+	// ErrBadUsed means that the device returned a chain that was not in flight. It is sticky.
 	ErrBadUsed = errors.New("bad used element")
-	// ErrFull means that a chain needs more descriptors than are free: poll, then add again.
+	// ErrFull means that a chain needs more descriptors than are free: the driver has to poll, and
+	// then add the chain again.
 	ErrFull = errors.New("ring full")
 	// ErrBadBuf means that a chain can never be added: it is empty, has more descriptors than the
 	// ring or than MaxDescriptors, or 4 GiB or more.

@@ -54,11 +54,11 @@ func (w *walker) walk(entry pos, head uint16, c *Chain) (err error) {
 	}
 	c.OutLen, c.InLen, c.InFirst, c.Empty = 0, 0, 0, 0
 	var (
-		nested bool        // table is an indirect one
+		nested bool        // the walk is in an indirect table
 		most   = w.longest // most descriptors that the chain may have
-		left   = most      // how many may follow: one more is a loop, or a chain that is too long
+		left   = most      // how many descriptors may still follow; one more means a loop, or a chain that is too long
 		total  uint64
-		writes bool // a writable buffer was seen
+		writes bool // the walk has met a writable buffer
 	)
 	for i := int(head); ; {
 		d := decode(&table[i])
@@ -115,8 +115,8 @@ func (w *walker) walk(entry pos, head uint16, c *Chain) (err error) {
 	}
 }
 
-// fetch makes a private copy of the indirect table that t refers to (2.7.5.3). t's write-only flag
-// is ignored. The table may be longer than the ring: 2.7.5.3.1 forbids drivers to make such a
+// fetch makes a private copy of the indirect table that t refers to (2.7.5.3). fetch ignores t's
+// write-only flag. The table may be longer than the ring: 2.7.5.3.1 forbids drivers to make such a
 // chain, but Linux does (virtqueue_use_indirect checks only the ring's free space), and QEMU reads
 // it.
 func (w *walker) fetch(t desc, head uint16) (table [][descLen]byte, err error) {
@@ -138,8 +138,8 @@ func (w *walker) fetch(t desc, head uint16) (table [][descLen]byte, err error) {
 	return w.rows[:t.len/descLen], nil
 }
 
-// unreached handles err, the error of accessing the memory of descriptor i: memory that the device
-// cannot reach becomes the chain's Fault, any other error is returned.
+// unreached handles err, the error of accessing the memory of descriptor i: if the device cannot
+// reach the memory, unreached makes the error the chain's Fault; it returns any other error.
 func (w *walker) unreached(c *Chain, i int, d desc, err error) error {
 	var isBad *chainError
 	what := "buffer"
@@ -158,8 +158,8 @@ func (w *walker) unreached(c *Chain, i int, d desc, err error) error {
 	return bad(c.Head, "descriptor %d: %s at %#x, %d bytes: %w", i, what, d.addr, d.len, err)
 }
 
-// faultError is a Fault. It is formatted only on demand, because a driver may cause one for each
-// chain.
+// faultError is the error in Chain.Fault. Error formats its text only on demand, because a driver
+// may cause one for each chain.
 type faultError struct {
 	head uint16
 	i    int
@@ -202,7 +202,7 @@ func badEntry(entry pos, head uint16, size int) error {
 	return bad(head, "avail entry %d: ring of %d", entry, size)
 }
 
-// BadHead returns the head that an ErrBadChain is about.
+// BadHead returns the head of the chain that caused err, an ErrBadChain.
 func BadHead(err error) (head uint16, ok bool) {
 	var e *chainError
 	if !errors.As(err, &e) {

@@ -8,17 +8,17 @@ import (
 	"vnic.dev/vnic/internal/wire"
 )
 
-// maxBacklog is the most frames of the control channel that wait for buffers; a driver has fewer
-// requests pending.
+// maxBacklog bounds the frames of the control channel that wait for buffers; it is more than the
+// requests that a driver has pending at a time.
 const maxBacklog = 32
 
-// replyBacklog holds frames of the control channel that found no buffer on receive queue 0. A
-// goroutine puts them there when the queue has buffers again. It is started for this, because the
-// goroutine that calls Wake must not wait, and a call of the driver may block. mu is taken under
-// the queue's lock.
+// replyBacklog holds frames of the control channel that found no buffer on receive queue 0. When
+// the queue has buffers again, a new goroutine puts the frames into it: the goroutine that calls
+// Wake must not do that, because an interrupt of the driver may block. A goroutine that holds the
+// queue's lock may take mu, not the other way round.
 type replyBacklog struct {
 	port   *Port
-	copier *dma.Copier // used by the goroutine
+	copier *dma.Copier // used by the goroutine that flush runs on
 	work   sync.WaitGroup
 
 	mu     sync.Mutex
@@ -73,7 +73,7 @@ func (b *replyBacklog) flush() {
 			wait = &rq.exhaustion
 		}
 		b.port.with(rq, func() {
-			b.mu.Lock() // so no frame is put after clear has dropped it
+			b.mu.Lock() // holds off clear until the frame is in the queue
 			defer b.mu.Unlock()
 			if kept = b.isFirst(frame); kept && !exhausted {
 				res = rq.putOwn(b.copier, &pkt)
@@ -100,8 +100,8 @@ func (b *replyBacklog) first() []byte {
 	return b.frames[0]
 }
 
-// isFirst reports whether a frame is still the first one: clear may have dropped it. The caller
-// holds mu.
+// isFirst reports whether a frame is still the first one in the backlog: clear may have dropped it.
+// The caller holds mu.
 func (b *replyBacklog) isFirst(frame []byte) bool {
 	return len(b.frames) > 0 && &b.frames[0][0] == &frame[0]
 }

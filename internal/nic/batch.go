@@ -1,9 +1,9 @@
 package nic
 
-// batchBytes bounds the payload of a batch, roughly. Sender and receivers are notified when the
-// last frame of a batch has been moved, and process it while the worker moves the next batch. With
-// frames as long as GSO packets, a batch as large as the ring would make them wait for the worker
-// instead.
+// batchBytes bounds the payload of a batch, roughly. A Sender notifies its driver and the receivers
+// when it has moved the last frame of a batch; they process that batch while the worker moves the
+// next one. With frames as long as GSO packets, they would wait for the worker instead if a batch
+// were as large as the ring.
 const batchBytes = 256 << 10
 
 // batchSize limits the batches of a Sender.

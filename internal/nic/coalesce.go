@@ -8,19 +8,19 @@ import (
 )
 
 const (
-	// maxMerges is the most open merges, each of another flow, on a queue: as many flows as Linux's
-	// GRO keeps in one hash bucket (MAX_GRO_SKBS).
+	// maxMerges bounds the open merges on a queue, each of another flow: as many flows as Linux's GRO
+	// keeps in one hash bucket (MAX_GRO_SKBS).
 	maxMerges = 8
-	// lookAhead is how many following packets are searched for the next one of a flow before a
-	// merge begins: a sender seldom interleaves more flows than that.
+	// lookAhead is the number of packets behind a packet among which followed looks for the next one
+	// of its flow before a merge begins: a sender seldom interleaves more flows.
 	lookAhead = maxMerges
 	// mergeSegments bounds the segments of senders' memory in which the payload of a merge lies.
 	mergeSegments = dma.KeepSegments
 )
 
 // merger merges frames of one flow to GSO packets (receive coalescing) on their way to a receive
-// queue. It is used under the queue's lock. Before the queue's run of the batch ends, it puts all
-// merged frames into the queue, unless merges may outlive their batch (hold.go).
+// queue. Its user holds the queue's lock. A merger puts all merged frames into the queue before the
+// queue's run of the batch ends, unless merges may outlive their batch (hold.go).
 type merger struct {
 	limits wire.Limits // of the driver, during this run
 	holds  bool        // merges outlive their batch
@@ -32,16 +32,16 @@ type merger struct {
 	store  *store // memory for merges that outlive their batch; made when first needed
 }
 
-// merge is an open merge: frames of this batch and of earlier ones, which are put into the queue
-// together.
+// merge is an open merge: frames of this batch and of earlier ones, which the merger will put into
+// the queue together.
 type merge struct {
 	coalesce.Merge
 	route       route
 	first, last int32 // indices in this batch
-	here        int   // number of its frames in this batch
-	segments    int   // memory segments of its payload
-	checked     bool  // the first frame's checksum was checked
-	alone       bool  // no frame can join it
+	here        int   // number of the merge's frames in this batch
+	segments    int   // memory segments of the payload of its frames in this batch
+	checked     bool  // joins has checked the first frame's checksum
+	alone       bool  // no frame can join the merge: its first frame's checksum is not good
 	held        *held // its frames of earlier batches; nil: none
 }
 
@@ -74,9 +74,9 @@ func (rq *rxQueue) merging(d *delivery, batch []*wire.Packet) *merger {
 	return m
 }
 
-// take puts packet i of the batch into a merge. It returns false if the caller is to put the packet
-// by itself: then no merge is open that the packet must not overtake, or the queue is blocked for
-// it.
+// take puts packet i of the batch into a merge. If it returns false, the caller must put the packet
+// into the queue by itself: then no merge is open that the packet must not overtake, or the packet
+// has to wait for a queue without buffers.
 func (m *merger) take(d *delivery, rq *rxQueue, batch []*wire.Packet, i int, r *route) bool {
 	pkt := batch[i]
 	followed := m.holds || followed(batch, i)
@@ -92,7 +92,7 @@ func (m *merger) take(d *delivery, rq *rxQueue, batch []*wire.Packet, i int, r *
 		m.finish(d, rq, batch)
 		return false
 	}
-	if m.holds && d.blocked.waitFor(r) != nil { // a packet of its flow waits; held, this one might overtake it
+	if m.holds && d.blocked.waitFor(r) != nil { // a packet of its flow waits: this one must not overtake it
 		return false
 	}
 	possible := m.possible(d, pkt, r)
@@ -137,8 +137,8 @@ func (m *merger) take(d *delivery, rq *rxQueue, batch []*wire.Packet, i int, r *
 }
 
 // followed reports whether the next packet of a packet's flow may be among the packets behind it.
-// It is cheap, and true for each packet that is followed in sequence; otherwise it is nearly always
-// false.
+// The test is cheap. It is true for each packet whose successor in sequence is among these packets;
+// otherwise it is nearly always false.
 func followed(batch []*wire.Packet, i int) bool {
 	h := &batch[i].Meta.Headers
 	if h.Class != splitter.TCP || batch[i].PayloadLen == 0 {
@@ -173,8 +173,8 @@ func (m *merger) longest() uint32 {
 	return min(m.limits.MaxBytes, MaxFrame)
 }
 
-// joins reports whether a packet continues a merge of its flow. It takes the same route then: all
-// packets of a flow that can be merged are split alike.
+// joins reports whether a packet continues merge g of its flow. Then it also takes the route of
+// that merge, because the port splits all mergeable packets of a flow alike.
 func (m *merger) joins(d *delivery, g *merge, batch []*wire.Packet, pkt *wire.Packet) bool {
 	if g.alone || !g.Continues(pkt.Header, &pkt.Meta, pkt.PayloadLen) ||
 		g.segments+len(pkt.Payload) > mergeSegments {
@@ -189,7 +189,7 @@ func (m *merger) joins(d *delivery, g *merge, batch []*wire.Packet, pkt *wire.Pa
 	return vouched(d.w.Copier, pkt.Header, &pkt.Meta, pkt.Payload, pkt.PayloadLen)
 }
 
-// firstVouched is vouched for a merge's first frame.
+// firstVouched calls vouched for a merge's first frame.
 func (m *merger) firstVouched(c *dma.Copier, g *merge, batch []*wire.Packet) bool {
 	if g.held != nil {
 		hdr, meta := g.First()
@@ -200,7 +200,8 @@ func (m *merger) firstVouched(c *dma.Copier, g *merge, batch []*wire.Packet) boo
 	return vouched(c, first.Header, &first.Meta, first.Payload, first.PayloadLen)
 }
 
-// vouched reports whether a frame's checksum is good, or partial (left to be completed).
+// vouched reports whether a frame's checksum is good, or partial (the sender left it to the device
+// to complete).
 func vouched(c *dma.Copier, hdr []byte, m *splitter.Meta, payload []dma.Segment, n uint32) bool {
 	var sum uint16
 	if coalesce.NeedsSum(m) {
@@ -221,9 +222,9 @@ func (m *merger) finish(d *delivery, rq *rxQueue, batch []*wire.Packet) {
 	}
 }
 
-// end ends a merge: its frames are put into the queue as one packet, or one by one if that is not
-// possible. It returns false if held frames found no buffers: these stay, and the merge's frames of
-// this batch become Busy.
+// end ends merge k: it puts its frames into the queue as one packet, or one by one if that is not
+// possible. It returns false if held frames found no buffers: these stay held, and the merge's
+// frames of this batch become Busy.
 func (m *merger) end(d *delivery, rq *rxQueue, batch []*wire.Packet, k int) bool {
 	if m.open[k].held != nil {
 		return m.release(d, rq, batch, k)
@@ -237,14 +238,14 @@ func (m *merger) end(d *delivery, rq *rxQueue, batch []*wire.Packet, k int) bool
 	return true
 }
 
-// apart puts a merge's frames of this batch one by one.
+// apart puts a merge's frames of this batch into the queue one by one.
 func (m *merger) apart(d *delivery, rq *rxQueue, batch []*wire.Packet, g *merge) {
 	for i, n := g.first, g.here; n > 0; i, n = m.next[i], n-1 {
 		rq.one(d, batch[i], &g.route)
 	}
 }
 
-// remove removes a merge from the list.
+// remove removes merge k from the list of open merges.
 func (m *merger) remove(k int) {
 	m.n--
 	copy(m.open[k:], m.open[k+1:m.n+1])
@@ -295,8 +296,9 @@ func (m *merger) put(d *delivery, rq *rxQueue, batch []*wire.Packet, g *merge) b
 	return true
 }
 
-// part counts one frame of a merged packet, and reports it to the tap. The frame's payload is at
-// offset off of the packet's; part returns the offset of the next one.
+// part counts one frame of a merged packet, and reports it to the tap. The frame's payload begins
+// at offset off of the merged packet's payload; part returns the offset of the next frame's
+// payload.
 func (rq *rxQueue) part(d *delivery, pkt *wire.Packet, place *wire.Placement, off uint32) (next uint32) {
 	PutTaken.verdict(&pkt.Verdict, rq.wait)
 	rq.delta.count(1, uint64(len(pkt.Header)), &bytesByMem{})

@@ -8,8 +8,8 @@ import (
 	"vnic.dev/vnic/internal/control"
 )
 
-// control.State checks commands and returns their errnos; this file carries out what follows from
-// them. Commands run on the transmit workers of the port's guest, one at a time.
+// control.State checks commands and returns their errnos; the methods in this file carry out
+// accepted commands. Commands run on the transmit workers of the port's guest, one at a time.
 
 // Generation implements control.Handler.
 func (p *Port) Generation() uint32 { return p.generation.Load() }
@@ -35,8 +35,9 @@ func (p *Port) info() control.Info {
 }
 
 // SetSplit implements control.Handler. Queue 0 is never split: it gets the frames that cannot be
-// split and the answers to commands. When split goes off, posted buffers are returned unused before
-// steering changes: no whole frame may meet a chain that is laid out for split ones.
+// split and the answers to commands. When a command turns split off, SetSplit returns posted
+// buffers unused before steering changes: the queue must not put a whole frame into buffers that
+// the driver laid out for split frames.
 func (p *Port) SetSplit(s control.Split) error {
 	if p.conf.QueueSplits {
 		return fmt.Errorf("split of queue %d: it goes with the queue's ring, which is the driver's to set up: %w", s.Queue,
@@ -57,7 +58,7 @@ func (p *Port) SetSplit(s control.Split) error {
 }
 
 // SplitQueue turns header split of a queue on or off before the queue starts, for device models
-// with Config.QueueSplits. The queue is stopped. Any queue may be split, 0 too.
+// with Config.QueueSplits. The queue must be stopped. Any queue may be split, also queue 0.
 func (p *Port) SplitQueue(queue int, on bool) {
 	_ = p.change(func(s *control.State) error {
 		s.Splits = slices.Clone(s.Splits)
@@ -162,7 +163,8 @@ func (p *Port) UnregisterBuffer(id uint32) error {
 // Buffers implements control.Handler.
 func (p *Port) Buffers() ([]control.Buffer, error) { return slices.Clone(p.state().Buffers), nil }
 
-// errDriverBinds is for a NIC whose driver lays out its queues: the NIC cannot enforce a binding.
+// errDriverBinds refuses a binding on a NIC whose driver lays out the buffers of its queues: the
+// NIC cannot enforce a binding there.
 var errDriverBinds = fmt.Errorf("binding: the driver's own business on this NIC: %w", syscall.EOPNOTSUPP)
 
 // BindRx implements control.Handler.

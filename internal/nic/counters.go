@@ -7,8 +7,8 @@ import (
 	"vnic.dev/vnic/internal/control"
 )
 
-// Counters count one direction of a queue or a flow counter. One goroutine at a time adds (a
-// transmit queue's worker, the holder of a flow counter's lock); any goroutine may read.
+// Counters count one direction of a queue or a flow counter. One goroutine at a time adds to them
+// (a transmit queue's worker, the holder of a flow counter's lock); any goroutine may read them.
 type Counters struct {
 	live control.DirCounters // each field is stored and loaded atomically
 }
@@ -16,7 +16,7 @@ type Counters struct {
 // add adds to a counter. There is one writer at a time, so a load and a store are enough.
 func add(c *uint64, n uint64) { atomic.StoreUint64(c, atomic.LoadUint64(c)+n) }
 
-// addAny is add, without the store if n is 0.
+// addAny calls add unless n is 0, which saves the store.
 func addAny(c *uint64, n uint64) {
 	if n > 0 {
 		add(c, n)
@@ -33,7 +33,7 @@ type bytesByMem struct {
 	device, gpuFile, host, bounced uint64
 
 	buffers uint32 // memory segments
-	nodes   bool   // count host memory by NUMA node
+	nodes   bool   // set: count host memory by NUMA node
 	gpu     int32  // 1 + the GPU of the first byte in GPU memory; 0: none
 	node    int32  // 1 + the NUMA node of the first byte in host memory; 0: unknown
 
@@ -46,8 +46,8 @@ type bytesByMem struct {
 	here, elsewhere uint64 // bytes on the first node, and outside it
 }
 
-// reset prepares w for a new frame. It runs once a frame, so it clears only the fields that must be
-// clear.
+// reset prepares w for a new frame. The port calls it once a frame, so it clears only the fields
+// that must be clear.
 func (w *bytesByMem) reset(nodes bool) {
 	w.device, w.gpuFile, w.host, w.bounced = 0, 0, 0, 0
 	w.buffers, w.nodes, w.gpu, w.node = 0, nodes, 0, 0
@@ -59,7 +59,7 @@ func (w *bytesByMem) locate(segs []dma.Segment) (total uint64) {
 		total += uint64(s.Len)
 		for s.Len > 0 {
 			d, n := s.MemKind()
-			if n == 0 { // beyond its region: the copier will return an error
+			if n == 0 { // the segment goes beyond its region: the copier will return an error
 				n = s.Len
 			}
 			switch d {
@@ -81,8 +81,9 @@ func (w *bytesByMem) locate(segs []dma.Segment) (total uint64) {
 	return total
 }
 
-// gpuBytes counts the next n bytes of a segment for their GPU. If a frame lies in more than two
-// GPUs, which no driver of ours does, bytes of a third GPU count as the second's.
+// gpuBytes counts n bytes of segment s for the GPU whose memory they lie in. If a frame lies in the
+// memory of more than two GPUs, bytes of a third GPU count for the second; our drivers use at most
+// two.
 func (w *bytesByMem) gpuBytes(s *dma.Segment, n uint32) {
 	switch g := int32(s.GPU() + 1); {
 	case w.gpu == 0:
@@ -96,8 +97,8 @@ func (w *bytesByMem) gpuBytes(s *dma.Segment, n uint32) {
 	}
 }
 
-// nodeBytes counts n bytes of host memory for a NUMA node (-1: unknown). Bytes of a third node
-// count as the second's.
+// nodeBytes counts n bytes of host memory for a NUMA node (-1: unknown). Bytes on a third node
+// count for the second.
 func (w *bytesByMem) nodeBytes(node int, n uint64) {
 	switch slot := int32(node + 1); {
 	case slot == 0:
@@ -139,8 +140,8 @@ func (t *bytesByMem) placed(w *bytesByMem) {
 	t.secondBytes += w.secondBytes
 }
 
-// addTo adds the delta to c and clears it. It is for a caller that holds a lock which readers take
-// as well: that is cheaper than flush.
+// addTo adds the delta to c and clears it. The caller must hold a lock that readers of c take as
+// well; then addTo is cheaper than flush.
 func (t *delta) addTo(c *control.DirCounters) {
 	if t.packets > 0 {
 		c.Packets += t.packets
@@ -158,8 +159,8 @@ func (t *delta) addTo(c *control.DirCounters) {
 	t.clear()
 }
 
-// delta is what a batch adds to Counters. A store that other goroutines may read at any time costs
-// as much as a small copy, so it happens once a batch and not once a packet.
+// delta is what a batch adds to Counters. An atomic store costs as much as a small copy, so the
+// port adds to Counters once a batch and not once a packet.
 type delta struct {
 	packets, segments, header, drops, dropped uint64
 	device, gpuFile, host, bounced, buffers   uint64
@@ -175,8 +176,8 @@ type delta struct {
 
 // Traffic is the payload of one direction of a queue by GPU, and the number of buffers that held
 // it, headers included. The sum of Direct is the queue's DeviceBytes plus GPUFileBytes, the sum of
-// Bounced its BouncedBytes. Host is payload in host memory that was not bounced, as far as its NUMA
-// node is known.
+// Bounced its BouncedBytes. Host is payload in host memory that was not bounced and whose NUMA node
+// is known.
 type Traffic struct {
 	Buffers         uint64
 	Direct, Bounced [dma.MaxGPUs]uint64  // by GPU
@@ -228,7 +229,7 @@ func (t *delta) places(w *bytesByMem) {
 	}
 }
 
-// on adds n bytes for a NUMA node. A batch seldom has bytes of more than one.
+// on adds n bytes for a NUMA node. A batch seldom has bytes on more than one node.
 func (t *delta) on(node int32, n uint64) {
 	if t.node != node {
 		t.flushNode()
@@ -244,7 +245,7 @@ func (t *delta) flushNode() {
 	}
 }
 
-// toGPU adds n bytes for a GPU. A batch seldom has bytes of more than one.
+// toGPU adds n bytes for a GPU. A batch seldom has bytes in more than one GPU.
 func (t *delta) toGPU(gpu int32, w *bytesByMem, n uint64) {
 	if t.gpu != gpu {
 		t.flushGPU()
@@ -265,7 +266,8 @@ func (t *delta) flushGPU() {
 	}
 }
 
-// clear clears the delta, after adding to Traffic what is left; Traffic has no other writer.
+// clear adds the delta's bytes by GPU and node to Traffic, and then clears the delta; Traffic has
+// no other writer.
 func (t *delta) clear() {
 	to := t.to
 	if to != nil {
@@ -301,8 +303,8 @@ func (t *delta) flush(c *Counters) {
 }
 
 // Read returns the counters as the control channel carries them. While a writer adds, the result
-// may be inconsistent, but host bytes that were not bounced, and the mean length of headers, are
-// never more than was counted.
+// may be inconsistent, but the host bytes that were not bounced, and the mean header length,
+// computed from it are never too great.
 func (c *Counters) Read() (now control.DirCounters) {
 	to := now.All()
 	for i, v := range c.live.All() {

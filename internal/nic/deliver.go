@@ -11,13 +11,13 @@ import (
 	"vnic.dev/vnic/internal/wire"
 )
 
-// rxQueue is a receive queue with the port's state for it, which is used under q's lock.
+// rxQueue is a receive queue with the port's state for it. The user of that state holds q's lock.
 type rxQueue struct {
 	q       RxQueue
-	wait    wire.Waitable // q, as the Waitable of senders
+	wait    wire.Waitable // the model's queue, for which senders wait
 	mover   Mover
 	frame   Frame
-	merger  *merger      // made when frames are first merged
+	merger  *merger      // made when the port first merges frames for the queue
 	holding atomic.Int32 // merges that are open between batches; written under q's lock
 	delta   delta        // of the current batch
 	way     *shape.Route // route of the last packet over links
@@ -32,9 +32,9 @@ type rxQueue struct {
 	exhaustion exhaustion
 }
 
-// blockedQueues are the queues that lacked buffers during a batch, so that no packet overtakes
-// another one of its flow: neither on the same queue, nor on the queue for frames that cannot be
-// split.
+// blockedQueues are the queues that lacked buffers during a batch. Later packets of the batch for
+// these queues wait, so that no packet overtakes another one of its flow: neither on the same
+// queue, nor on the queue for frames that cannot be split.
 type blockedQueues struct {
 	n     int
 	queue [4]struct {
@@ -44,7 +44,7 @@ type blockedQueues struct {
 	all wire.Waitable // set when there were more than four: all packets wait
 }
 
-// waitFor returns the queue for which a packet has to wait; nil: none.
+// waitFor returns the queue for which a packet with route r has to wait; nil: none.
 func (s *blockedQueues) waitFor(r *route) wire.Waitable {
 	for i := range s.n {
 		switch b := &s.queue[i]; {
@@ -52,7 +52,7 @@ func (s *blockedQueues) waitFor(r *route) wire.Waitable {
 			return b.wait
 		case b.q == r.q:
 			wait := b.wait
-			s.add(r, wait) // its flow's later packets may take another queue
+			s.add(r, wait) // later packets of the flow may go to another queue, and have to wait too
 			return wait
 		}
 	}
@@ -104,7 +104,7 @@ func (d *delivery) toQueues(batch []*wire.Packet, trouble uint32) {
 	p := d.port
 	for p.steer(d.s, batch[0], &r); len(batch) > 0; {
 		rq := p.queues[r.q]
-		if trouble&noBuffers != 0 { // all queues: no packet overtakes another one of its flow
+		if trouble&noBuffers != 0 { // refuse on all queues, so that no packet overtakes another one of its flow
 			batch = batch[rq.refuse(d, batch, &r):]
 			continue
 		}
@@ -166,8 +166,8 @@ func (rq *rxQueue) fill(d *delivery, batch []*wire.Packet, r *route) (n int, cal
 	return n, rq.q.Flush()
 }
 
-// tally ends a use of the queue, whose lock is held. It adds the delta to the counters that readers
-// see, and drops the references to the frame and the copier.
+// tally ends a use of the queue. The caller holds the queue's lock. It adds the delta to the
+// counters that readers see, and drops the references to the frame and the copier.
 func (rq *rxQueue) tally() {
 	rq.mover.c = nil
 	rq.frame.Packet = nil
@@ -254,7 +254,8 @@ func (rq *rxQueue) account(s *steering, pkt *wire.Packet) *flows.Acc {
 	return a
 }
 
-// placement describes where the packet just put lies. It is valid while the lock is held.
+// placement describes where the packet just put lies. The result is valid while the caller holds
+// the queue's lock.
 func (rq *rxQueue) placement(r *route, pkt *wire.Packet) wire.Placement {
 	place := wire.Placement{Queue: r.q, Split: r.split, HeaderLen: r.hlen, Unsplit: r.unsplit,
 		Bounced: rq.mover.byMem.bounced > 0}
@@ -283,8 +284,8 @@ func (p *Port) putOwn(c *dma.Copier, pkt *wire.Packet) {
 	}
 }
 
-// lost counts a frame of the control channel that was not taken; the driver will repeat its
-// request.
+// lost counts a frame of the control channel if receive queue 0 did not take it (res); the driver
+// will repeat its request.
 func (p *Port) lost(res Result) {
 	if res != PutTaken {
 		p.lostReplies.Add(1)
@@ -300,7 +301,7 @@ func (p *Port) tryOwn(c *dma.Copier, pkt *wire.Packet) (res Result) {
 	return res
 }
 
-// putOwn puts a frame of the control channel into the queue, whose lock is held.
+// putOwn puts a frame of the control channel into the queue. The caller holds the queue's lock.
 func (rq *rxQueue) putOwn(c *dma.Copier, pkt *wire.Packet) Result {
 	rq.mover.c = c
 	rq.frame = Frame{Packet: pkt}
@@ -332,9 +333,10 @@ const (
 	maxReturned = 1 << 15 // most buffers returned: as many as the largest ring has, because the driver may go on posting
 )
 
-// returnBuffers returns the posted buffers of a queue whose split is about to go off, which cannot
-// use header buffers and GPU pages. The caller need not be inside the epoch, and must hold no lock
-// that others wait for: between pieces frames pass, and the driver is interrupted.
+// returnBuffers returns the posted buffers of a queue to its driver before a command turns the
+// queue's split off: without split the queue cannot use header buffers and GPU pages. The caller
+// need not be inside the epoch, and must hold no lock that others wait for: between two pieces
+// returnBuffers lets frames pass and interrupts the driver.
 func (p *Port) returnBuffers(queue uint16) {
 	rq := p.queues[queue]
 	r, ok := rq.wait.(Returner) // the model's queue, also if Sabotage has replaced q

@@ -8,14 +8,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// EventFD is an eventfd that a frontend wants us to write: the call eventfd of a virtqueue, an
-// MSI-X vector. EventFDs creates and ends it; any goroutine may fire it.
+// EventFD is an eventfd that the device writes to signal a frontend: the call eventfd of a
+// virtqueue, or an MSI-X vector. EventFDs creates and ends it; any goroutine may fire it.
 //
 // A write to a full eventfd blocks unless O_NONBLOCK is set (eventfd(2)). That flag belongs to the
-// open file, which the frontend shares with us and may change; for writes there is no RWF_NOWAIT.
-// The writer is usually another guest's worker. So the device's Monitor looks for writers that
-// block in a full eventfd, takes all eventfds away from that frontend, and frees the writers by
-// reading. The eventfd of an honest frontend is never full.
+// open file, which the frontend shares with us and may change; Linux has no RWF_NOWAIT for writes
+// to eventfds. The writer is usually the worker of another guest's NIC. So the device's Monitor
+// looks for writers that block in a full eventfd, takes all eventfds away from that frontend, and
+// frees the writers by reading. The eventfd of an honest frontend is never full.
 type EventFD struct {
 	eventFDs *EventFDs
 	file     sharedFD
@@ -25,7 +25,7 @@ type EventFD struct {
 // Enter announces a Write.
 func (e *EventFD) Enter() { e.inside.Add(1) }
 
-// Write signals. Enter comes first.
+// Write signals the eventfd. The caller has called Enter before.
 func (e *EventFD) Write() {
 	if fds := e.eventFDs; fds.parked.Load() && fds.parked.Swap(false) {
 		fds.wake()
@@ -34,7 +34,7 @@ func (e *EventFD) Write() {
 	e.inside.Add(-1)
 }
 
-// Fire signals: Enter and Write.
+// Fire signals the eventfd: it calls Enter and Write.
 func (e *EventFD) Fire() {
 	e.Enter()
 	e.Write()
@@ -51,14 +51,14 @@ func (e *EventFD) Stuck() (stuck bool) {
 	return stuck
 }
 
-// drain reads the eventfd if it is full, and so lets one blocked writer go on. If it is not full,
-// drain reads nothing: that would lose a signal.
+// drain reads the eventfd if it is full, so that one blocked writer goes on. If the eventfd is not
+// full, drain does not read it, because a read would lose a signal.
 func (e *EventFD) drain() {
 	e.file.do(func(fd int) {
 		if isFull(fd) {
 			_ = unix.SetNonblock(fd, true)
 			var b [8]byte
-			_, _ = unix.Preadv2(fd, [][]byte{b[:]}, -1, unix.RWF_NOWAIT) // whatever the file's flags say
+			_, _ = unix.Preadv2(fd, [][]byte{b[:]}, -1, unix.RWF_NOWAIT) // never blocks, whatever O_NONBLOCK is
 		}
 	})
 }
@@ -74,15 +74,15 @@ func isFull(fd int) bool {
 type EventFDs struct {
 	quarantined atomic.Bool
 	parked      atomic.Bool // the monitor sleeps until wake is called
-	wake        func()      // set before the first Park
+	wake        func()      // set (OnWrite) before the first Park
 
 	mu    sync.Mutex
 	open  map[*EventFD]bool // under mu: not ended
-	ended []*EventFD        // under mu: ended while writers were inside
+	ended []*EventFD        // under mu: EventFDs that End ended while writers were inside
 }
 
-// New makes an EventFD of fd and takes ownership of it. It returns nil, and closes fd, while the
-// frontend is quarantined.
+// New makes an EventFD of fd and takes ownership of fd. While the frontend is quarantined, New
+// returns nil and closes fd.
 func (fds *EventFDs) New(fd int) *EventFD {
 	if fds.quarantined.Load() {
 		_ = unix.Close(fd)
@@ -100,7 +100,7 @@ func (fds *EventFDs) New(fd int) *EventFD {
 }
 
 // End ends an EventFD whose owner does not use it any more; nil is allowed. If writers are inside,
-// Free closes it later.
+// Free closes the eventfd later.
 func (fds *EventFDs) End(e *EventFD) {
 	if e == nil {
 		return
@@ -115,13 +115,13 @@ func (fds *EventFDs) End(e *EventFD) {
 	e.file.close()
 }
 
-// OnWrite sets the function that wakes a parked monitor. The writing goroutine calls it, holding no
-// lock of EventFDs; it must not block. Set it before the first Park.
+// OnWrite sets the function that wakes a parked monitor. The writing goroutine calls wake, holding
+// no lock of EventFDs; wake must not block. The device calls OnWrite before the first Park.
 func (fds *EventFDs) OnWrite(wake func()) { fds.wake = wake }
 
-// Park lets the monitor sleep until the next write, which wakes it, so an idle device costs
-// nothing. It returns false if writers are inside: then the monitor has to look again after a
-// while.
+// Park announces that the monitor sleeps until the next write, which wakes the monitor, so an idle
+// device costs nothing. It returns false if writers are inside: then the monitor has to look again
+// after a while.
 func (fds *EventFDs) Park() bool {
 	fds.parked.Store(true) // before the check: a writer that enters later sees it
 	if fds.busy() {
@@ -158,8 +158,8 @@ func (fds *EventFDs) anyOpen(f func(*EventFD) bool) bool {
 // Parked reports whether the monitor is parked: no write has come since Park.
 func (fds *EventFDs) Parked() bool { return fds.parked.Load() }
 
-// Quarantine quarantines the frontend, which has blocked writers: New refuses its eventfds until
-// Release.
+// Quarantine quarantines the frontend, because it has blocked writers: New refuses its eventfds
+// until Release.
 func (fds *EventFDs) Quarantine() { fds.quarantined.Store(true) }
 
 // Release ends the quarantine, for the next frontend.
@@ -168,7 +168,8 @@ func (fds *EventFDs) Release() { fds.quarantined.Store(false) }
 // Quarantined reports whether the frontend is quarantined.
 func (fds *EventFDs) Quarantined() bool { return fds.quarantined.Load() }
 
-// freeTime bounds one call of Free: the frontend may fill an eventfd again meanwhile.
+// freeTime bounds one call of Free, because the frontend may fill an eventfd again and again
+// meanwhile.
 const freeTime = 100 * time.Millisecond
 
 // Free frees the writers of ended EventFDs, and closes the EventFDs that have no writers left.

@@ -10,24 +10,25 @@ import (
 
 // Parameters by which a Sender finds slow receivers.
 const (
-	// slowWait is how long frames to a receiver must have waited, in the last second, before it can
-	// be found slow.
+	// slowWait is how long frames to a receiver must have waited, in the last second, before the
+	// Sender may find that receiver slow.
 	slowWait = 50 * time.Millisecond
-	// judgeAgain is the interval after which a receiver is looked at again whose wait was shorter
-	// than slowWait. It is longer than slowWait because the decaying mean of the wait is a bit less
-	// than the real time.
+	// judgeAgain is the interval after which the Sender judges a receiver again that it has not found
+	// slow. It is longer than slowWait because the decaying sum of the wait is a bit less than the
+	// real time.
 	judgeAgain = slowWait * 6 / 5
-	// slowRate is the rate of frames a second from which on a receiver is never slow, whatever is
-	// sent to it: it takes all frames of a ring of 256 within about 50 ms.
+	// slowRate is the rate, in frames a second, from which on a receiver is never slow, however many
+	// frames the Sender has for it: it takes all frames of a ring of 256 within about 50 ms.
 	slowRate = 5000
-	// slowKeeps: a slow receiver keeps one in slowKeeps of the Sender's slots, with its newest
-	// frames.
+	// slowKeeps is the inverse of a slow receiver's share of the Sender's slots: the receiver keeps
+	// one in slowKeeps of the slots, with its newest frames.
 	slowKeeps = 8
-	// window is the time over which receivers are judged.
+	// window is the time over which a Sender judges its receivers.
 	window = time.Second
-	// recent is the number of recent frames from which the mix of frames in the ring is estimated.
+	// recent is the number of recent frames from which the Sender estimates the receivers' shares of
+	// the frames in the ring.
 	recent = 1024
-	// A sender has become faster if surge frames came within about surgeTime.
+	// The rate of a receiver's frames has risen if surge of them came within about surgeTime.
 	surge     = 32
 	surgeTime = 10 * time.Millisecond
 	// maxReceivers bounds the receivers in memory; a new one replaces the one updated longest ago.
@@ -40,29 +41,29 @@ type receiver struct {
 	// The fields used for each frame come first, in one cache line.
 	queue             wire.Waitable
 	place             int // index in receivers.known
-	newSent, newTaken int // frames since updated: the clock is read only while frames are held
-	held              int // frames held for it
+	newSent, newTaken int // frames since updated: the Sender reads the clock only while it holds frames
+	held              int // frames that the Sender holds for it
 
 	updated     time.Time // when the sums below were updated
 	sent, taken float64   // frames
-	waited      float64   // seconds during which frames to it were held
+	waited      float64   // seconds during which the Sender held frames to it
 	stuck       float64   // part of waited in which it held most slots, all were held, and the driver's ring was full
-	stuckSent   float64   // frames sent during stuck
+	stuckSent   float64   // part of sent: frames sent during stuck
 
 	busy     bool      // it is in receivers.busy
-	sticks   bool      // stuck is counting, since updated
+	sticks   bool      // the time since updated counts as stuck
 	lastTook time.Time // when it last took frames that were held
-	lastSent time.Time // when frames were last sent to it; long ago, if not known within window
-	mixed    int       // frames to it since any frame was held, or among the last recent ones to all receivers
+	lastSent time.Time // when the Sender last sent frames to it, if within window; else an older time
+	mixed    int       // frames to it since the Sender held its first frame; slow halves all counts beyond recent
 
 	fill fill
 }
 
-// fill measures the rate at which frames to a receiver filled the ring.
+// fill measures the rate at which frames to a receiver filled the ring of the Sender's driver.
 type fill struct {
-	since time.Time // since when frames to the receiver are held
+	since time.Time // since when the Sender holds frames to the receiver
 	came  int       // frames since then
-	rate  float64   // frames a second until the ring was full; 0: it has not been full
+	rate  float64   // frames a second until the ring was full; 0: the ring has not been full
 
 	lastly time.Time // about surgeTime ago
 	there  float64   // frames that had come at lastly
@@ -73,13 +74,13 @@ type receivers struct {
 	known []*receiver
 	index map[wire.Waitable]*receiver // index of known by queue
 	last  *receiver                   // receiver of the previous frame
-	busy  []*receiver                 // receivers for which frames are held
+	busy  []*receiver                 // receivers for which the Sender holds frames
 	slows *receiver                   // result of the last call of slow
 	again bool                        // slow may find a receiver some time later
 }
 
-// find returns the state of a queue. The cost does not depend on the number of receivers: a Sender
-// that serves its receivers in turn finds each one behind the one before.
+// find returns the state of a queue. The cost does not depend on the number of receivers: if a
+// Sender sends to its receivers in turn, find finds each one behind the previous one in known.
 func (rs *receivers) find(q wire.Waitable, now func() time.Time) *receiver {
 	if r := rs.last; r != nil && r.queue == q {
 		return r
@@ -100,8 +101,8 @@ func (rs *receivers) find(q wire.Waitable, now func() time.Time) *receiver {
 	return r
 }
 
-// add returns a slot for one more receiver: a new one, or that of the receiver updated longest ago
-// for which no frame is held.
+// add returns a slot for one more receiver: a new slot, or the slot of the receiver updated longest
+// ago among the receivers without held frames.
 func (rs *receivers) add() *receiver {
 	if len(rs.known) < maxReceivers {
 		if rs.index == nil {
@@ -121,12 +122,12 @@ func (rs *receivers) add() *receiver {
 	return r
 }
 
-// count records the verdicts of frames; the first old ones were held before. While no frame is held
-// this is all the work.
+// count records the verdicts of frames, and returns how many are Busy. The first old frames were
+// held before. While no frame is held, the Sender does no other work for its receivers.
 func (rs *receivers) count(frames []*TxFrame, old int, now func() time.Time) (busy int) {
 	for i, f := range frames {
 		v := &f.Packet.Verdict
-		if v.Queue == nil { // dropped, a packet for the wire itself, or waiting for a link
+		if v.Queue == nil { // a dropped packet, a packet for the wire itself, or one that waits for a link
 			if v.Kind == wire.Busy {
 				busy++
 			}
@@ -162,8 +163,8 @@ func (rs *receivers) hold(frames []*TxFrame, old int, now time.Time) {
 		if f.Packet.Verdict.Kind != wire.Busy || f.Packet.Verdict.Queue == nil {
 			continue
 		}
-		// Between count and here it may have been evicted for another frame's receiver, unless it
-		// is busy.
+		// A receiver that is not busy may be new here: since count, add may have given its slot to
+		// another frame's receiver.
 		r := rs.find(f.Packet.Verdict.Queue, func() time.Time { return now })
 		if !r.busy {
 			r.pass(now)
@@ -178,11 +179,11 @@ func (rs *receivers) hold(frames []*TxFrame, old int, now time.Time) {
 	})
 }
 
-// begin starts counting which receivers frames go to, when the first frame is held. Frames in its
-// batch count as sent now.
+// begin starts the count of frames by receiver (mixed), when the Sender holds its first frame. The
+// frames of that frame's batch count as sent now.
 func (rs *receivers) begin(batch []*TxFrame, now time.Time) {
 	for _, r := range rs.known {
-		if now.Sub(r.updated) > time.Millisecond { // otherwise updated is recent enough for its frames
+		if now.Sub(r.updated) > time.Millisecond { // otherwise updated is recent enough as the time of its new frames
 			r.pass(now)
 		}
 		r.mixed = -r.newSent // cancels newSent, which pass will add
@@ -202,7 +203,7 @@ func (r *receiver) pass(now time.Time) {
 	if dt <= 0 {
 		return
 	}
-	if r.newSent > 0 && now.Sub(r.updated) <= window { // otherwise it is unknown when they were sent
+	if r.newSent > 0 && now.Sub(r.updated) <= window { // otherwise the time at which they were sent is unknown
 		r.lastSent = now
 	}
 	left := math.Exp(-dt)
@@ -229,10 +230,10 @@ func (r *receiver) pass(now time.Time) {
 func (rs *receivers) mayBeSlow(all bool) bool { return all || rs.slows != nil && rs.slows.held > 0 }
 
 // slow returns the receiver that has to give up frames, so that frames to others get slots; nil:
-// none. It is the one with most held frames, if in the last second frames to it have waited for
-// more than slowWait, it has taken fewer than slowRate, and less than half of the frames sent to
-// it, and frames went to another receiver. backlog is the number of frames in the ring; full means
-// that the ring has no space for the driver.
+// none. This is the receiver with most held frames, if in the last second frames to it have waited
+// for more than slowWait, it has taken fewer frames than slowRate and less than half of the frames
+// sent to it, and frames went to another receiver. backlog is the number of frames in the ring;
+// full means that the ring has no space for the driver.
 func (rs *receivers) slow(backlog int, full bool, now time.Time) *receiver {
 	rs.slows, rs.again = nil, false
 	var most *receiver
@@ -275,17 +276,17 @@ func (rs *receivers) slow(backlog int, full bool, now time.Time) *receiver {
 	return most
 }
 
-// offered returns how many frames were sent to a receiver in the last second, or would have been if
-// it had taken them. share is the part of the frames in the ring that go to it. While the ring was
-// full the driver waited, and could send no faster than the receiver took: for that time offered
-// uses the rate at which the ring was filled, at most twice slowRate.
+// offered returns how many frames came for a receiver in the last second, or would have come if it
+// had taken frames faster. share is the number of frames in the ring that go to it. While the ring
+// was full the driver waited, and could send no faster than the receiver took: for that time
+// offered uses the rate at which the ring was filled, at most twice slowRate.
 func (r *receiver) offered(share float64) float64 {
 	came := share * math.Exp(-r.updated.Sub(r.fill.since).Seconds()) // decayed like sent
 	return r.sent - r.stuckSent + came + max(r.stuckSent, r.stuck*min(r.fill.rate, 2*slowRate))
 }
 
-// note sets rate when the ring is full for the first time since frames to the receiver are held.
-// share is the part of the frames in the ring that go to the receiver.
+// note sets rate when the ring is full for the first time since the Sender holds frames to the
+// receiver. share is the number of frames in the ring that go to the receiver.
 func (f *fill) note(share float64, full bool, now time.Time) {
 	there := float64(f.came) + share
 	if full && f.rate == 0 {
@@ -300,5 +301,6 @@ func (f *fill) note(share float64, full bool, now time.Time) {
 }
 
 // RingFull reports whether a ring with used of its size descriptors in use is as good as full: a
-// driver stops when it has too few for its longest frame, and goes on when it has some more.
+// driver stops sending when the ring has too few free descriptors for its longest frame, and goes
+// on when the ring has some more.
 func RingFull(used, size int) bool { return 4*used >= 3*size }

@@ -10,7 +10,7 @@ import (
 	"vnic.dev/vnic/internal/wire"
 )
 
-// Bounds of requested faults: no driver loses its ring for longer.
+// Bounds of requested faults: no fault stops a driver's ring for longer.
 const (
 	MaxCompletionDelay = time.Second
 	MaxExhaustion      = 10 * time.Second
@@ -23,7 +23,7 @@ const (
 	lateCompletions             // DelayCompletions
 )
 
-// faults is the state of the faults that a port has on request, to test its guest.
+// faults is the state of the faults that a user can request of a port, to test its guest.
 type faults struct {
 	losing   atomic.Int32 // interrupts still to be dropped
 	delay    atomic.Int64 // of transmit completions, in nanoseconds
@@ -32,7 +32,7 @@ type faults struct {
 	waiting atomic.Int32 // len(waiters)
 	work    sync.WaitGroup
 	mu      sync.Mutex
-	waiters []wire.Waker // under mu: woken when noBuffers is cleared
+	waiters []wire.Waker // under mu: endExhaustion wakes them
 	timer   *time.Timer  // under mu: clears noBuffers; nil: none
 	closed  bool         // under mu
 }
@@ -50,8 +50,8 @@ func (p *Port) Faults() FaultCounters {
 	return FaultCounters{c.lost.Load(), c.late.Load(), c.refused.Load()}
 }
 
-// LoseInterrupt drops the next interrupt of the driver, on whichever queue. The driver learns about
-// its frames with the next interrupt.
+// LoseInterrupt makes the port drop the next interrupt of the driver, on whichever queue. The
+// driver learns about the frames of that queue with a later interrupt.
 func (p *Port) LoseInterrupt() { p.faults.losing.Add(1) }
 
 // InterruptLost reports whether to drop an interrupt that the driver wants. The device model calls
@@ -67,8 +67,9 @@ func (p *Port) InterruptLost() bool {
 	return false
 }
 
-// DelayCompletions delays transmit completions by d, at most MaxCompletionDelay. 0, the default,
-// ends that: delayed completions are shown when their queue has other work, or at their time.
+// DelayCompletions delays transmit completions by d, at most MaxCompletionDelay. d = 0, the
+// default, ends the delay: a queue's Sender then shows delayed completions when it has other work,
+// or when they are due.
 func (p *Port) DelayCompletions(d time.Duration) {
 	d = min(max(d, 0), MaxCompletionDelay)
 	p.faults.delay.Store(int64(d))
@@ -79,8 +80,8 @@ func (p *Port) DelayCompletions(d time.Duration) {
 func (p *Port) CompletionDelay() time.Duration { return time.Duration(p.faults.delay.Load()) }
 
 // Exhaust makes the port take no receive buffers for d, at most MaxExhaustion, as if no driver had
-// posted any: frames are Busy and wait for the end. A new call replaces the one before; d = 0 ends
-// it.
+// posted any: frames are Busy and wait until d is over. A new call replaces the previous one; d = 0
+// ends the exhaustion.
 func (p *Port) Exhaust(d time.Duration) {
 	f := &p.faults
 	f.mu.Lock()
@@ -98,7 +99,7 @@ func (p *Port) Exhaust(d time.Duration) {
 	var timer *time.Timer
 	timer = time.AfterFunc(min(d, MaxExhaustion), func() {
 		defer f.work.Done()
-		f.mu.Lock() // waits until timer is set
+		f.mu.Lock() // waits until Exhaust has set timer
 		if f.timer != timer {
 			f.mu.Unlock() // Exhaust was called again
 			return
@@ -132,7 +133,7 @@ func (p *Port) endExhaustion() {
 	}
 }
 
-// endFaults ends all faults, for good.
+// endFaults ends an exhaustion, refuses further ones, and waits for the timer's function.
 func (p *Port) endFaults() {
 	p.Exhaust(0)
 	f := &p.faults
@@ -153,9 +154,9 @@ func (p *Port) set(what uint32, on bool) {
 
 func (p *Port) exhausted() bool { return p.trouble.Load()&noBuffers != 0 }
 
-// exhaustion is the Waitable of senders to a receive queue while noBuffers is set. It is not the
-// queue: the queue would wake them when its driver posts, and might keep them waiting for more
-// buffers than it had when it last lacked some.
+// exhaustion is the Waitable for which senders to a receive queue wait while noBuffers is set. They
+// do not wait for the queue: the queue would wake them when its driver posts buffers, and might
+// keep them waiting until it has more buffers than when it last lacked some.
 type exhaustion struct{ port *Port }
 
 // Arm implements wire.Waitable.
@@ -185,9 +186,9 @@ func (e *exhaustion) Disarm(w wire.Waker) {
 	}
 }
 
-// refuse gives the packets at the start of batch that go to queue r.q the verdict Busy until
-// noBuffers is cleared, and returns how many they were. Like fill, it leaves in r the route of the
-// packet behind them.
+// refuse gives the packets at the start of batch that go to queue r.q the verdict Busy, which lasts
+// until the port clears noBuffers, and returns how many they were. Like fill, it leaves in r the
+// route of the packet behind them.
 func (rq *rxQueue) refuse(d *delivery, batch []*wire.Packet, r *route) (n int) {
 	for q := r.q; r.q == q; {
 		batch[n].Verdict = wire.Verdict{Kind: wire.Busy, Queue: &rq.exhaustion}
@@ -200,20 +201,20 @@ func (rq *rxQueue) refuse(d *delivery, batch []*wire.Packet, r *route) (n int) {
 	return n
 }
 
-// LateTxQueue is a TxQueue that can return frames to the driver some time after they are done, when
-// their TxFrames are in use for other frames (Port.DelayCompletions).
+// LateTxQueue is a TxQueue that can return frames to the driver some time after the Sender is done
+// with them, when the Sender uses their TxFrames for other frames (Port.DelayCompletions).
 type LateTxQueue interface {
 	// Token identifies a done frame for DoneLate.
 	Token(f *TxFrame) uint32
-	// DoneLate is Done for the frame of a token.
+	// DoneLate does the work of Done for the frame with this token.
 	DoneLate(token uint32) error
 }
 
-// maxLate is the most frames whose completion is delayed at a time, more than an honest driver has
-// in flight. Beyond it the oldest are completed early.
+// maxLate bounds the frames whose completion lateFrames delays at a time; an honest driver has
+// fewer in flight. Beyond maxLate, put completes the oldest ones early.
 const maxLate = 1 << 15
 
-// lateFrames are done frames whose completion is delayed, in their order.
+// lateFrames are done frames that wait for their delayed completion, in their order.
 type lateFrames struct {
 	q    LateTxQueue // nil: the queue cannot complete frames late
 	port *Port
@@ -226,18 +227,18 @@ type lateFrame struct {
 	token uint32
 }
 
-// end completes all frames, as the queue stops.
+// end completes all frames. The Sender calls it when the queue stops.
 func (l *lateFrames) end() {
-	_ = l.show(true) // the queue stops anyway
+	_ = l.show(true) // ignores the error, as the queue stops anyway
 	l.list, l.next = l.list[:0], 0
 }
 
 func (l *lateFrames) some() bool { return l.next < len(l.list) }
 
-// wanted reports whether completions are to be delayed now.
+// wanted reports whether the Sender has to delay completions now.
 func (l *lateFrames) wanted() bool { return l.q != nil && l.port.trouble.Load()&lateCompletions != 0 }
 
-// put adds frames that are done.
+// put adds frames that the Sender is done with.
 func (l *lateFrames) put(fs []*TxFrame) error {
 	due := shape.Now() + l.port.faults.delay.Load()
 	l.port.faults.counters.late.Add(uint64(len(fs)))

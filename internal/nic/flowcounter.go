@@ -14,8 +14,8 @@ type flowCounter struct {
 }
 
 // direction is one direction of a flow counter's connection. A flow stays on one queue, so the lock
-// is contended only while a rule moves the flow. It is a leaf lock, held for a few additions, and
-// taken only for packets of counted flows.
+// is contended only while a rule moves the flow. The lock is a leaf lock: a goroutine holds it for
+// a few additions, and takes it only for packets of counted flows.
 type direction struct {
 	flow splitter.Flow
 
@@ -24,7 +24,8 @@ type direction struct {
 	seen seen
 }
 
-// count adds a packet of n payload bytes, and counts the bytes of them that were seen before.
+// count adds a packet of n payload bytes, and counts how many of these bytes an earlier packet has
+// carried already.
 func (d *direction) count(h *splitter.Headers, segments, header, n uint64, w *bytesByMem) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -36,7 +37,7 @@ func (d *direction) count(h *splitter.Headers, segments, header, n uint64, w *by
 	}
 	from := h.Seq
 	if h.TCPFlags&splitter.SYN != 0 {
-		from++ // SYN takes one sequence number: this is the first byte's
+		from++ // SYN takes one sequence number, so the first byte has the next one
 		d.seen.begin(from)
 	}
 	if again := d.seen.add(from, uint32(n)); again > 0 {
@@ -53,7 +54,8 @@ func (d *direction) lose(n uint64) {
 	one.flush(&d.Counters)
 }
 
-// counterFlows returns the flows of a connection, as the port receives and as it sends it.
+// counterFlows returns the two flows of a connection: the one that the port receives and the one
+// that it sends.
 func counterFlows(m control.FlowCounter) (rx, tx splitter.Flow) {
 	local, remote := m.Local.Addr().Unmap(), m.Remote.Addr().Unmap()
 	rx = splitter.Flow{Proto: m.Proto, IPv6: !local.Is4(), SrcPort: m.Remote.Port(), DstPort: m.Local.Port()}
@@ -64,24 +66,25 @@ func counterFlows(m control.FlowCounter) (rx, tx splitter.Flow) {
 	return rx, tx
 }
 
-// maxRanges is how many ranges behind a gap are kept: enough for a window of 35 MB at 1 % loss.
+// maxRanges bounds the ranges behind a gap that seen keeps: enough for a window of 35 MB at 1 %
+// loss.
 const maxRanges = 256
 
-// seen is the set of a TCP flow's sequence numbers that have passed. It tells a byte that is sent
-// again from one that comes late, after a loss or reordering before the flow counter. Numbers are
-// compared by their distance to edge, so they may wrap; a flow's window is far below half of their
-// space.
+// seen is the set of a TCP flow's sequence numbers that have passed. It distinguishes a byte that
+// is sent again from a byte that comes late, after a loss or reordering before the flow counter.
+// The set compares numbers by their distance to edge, so they may wrap; a flow's window is far
+// smaller than half of the sequence space.
 type seen struct {
 	begun  bool
 	start  uint32 // first sequence number of the connection; of the first packet if no SYN was seen
 	edge   uint32 // all numbers below have passed
 	n      int
-	ranges [maxRanges]seqRange // behind edge, sorted, with gaps before and between them
+	ranges [maxRanges]seqRange // numbers above edge that have passed: sorted, with gaps before and between them
 }
 
 type seqRange struct{ from, to uint32 }
 
-// begin starts a new connection on the same addresses. A repeated SYN changes nothing.
+// begin clears the set for a new connection on the same addresses. A repeated SYN changes nothing.
 func (s *seen) begin(start uint32) {
 	if s.begun && s.start == start {
 		return

@@ -6,7 +6,7 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// flows has a drop counter for each reason.
+// This does not compile unless flows has a drop counter for each wire.DropReason.
 var _ [flows.NumReasons - int(wire.NumDropReasons)]struct{}
 
 // countFlow adds a received or sent packet to the accumulator of its flow.

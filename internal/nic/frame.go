@@ -16,14 +16,14 @@ const MaxHeader = splitter.MaxHeader
 // with its link header and two tags.
 const MaxFrame = 65535 + splitter.EthLen + 8
 
-// firstLook is how many bytes of a frame are read at first: the headers of nearly all packets end
-// before it.
+// firstLook is how many bytes of a frame ParseFrame reads at first: the headers of nearly all
+// packets are shorter.
 const firstLook = 128
 
 // ErrBadFrame is the error for a malformed frame from a guest: too short or too long.
 var ErrBadFrame = errors.New("bad frame")
 
-// Errors that a guest can cause for each frame are allocated once.
+// Errors that a guest can cause with each frame, so they are allocated only once.
 var (
 	errFrameLen  = fmt.Errorf("%w: its length is not %d to %d", ErrBadFrame, splitter.EthLen, MaxFrame)
 	errShortRead = fmt.Errorf("%w: fewer bytes in memory than promised", ErrBadFrame)
@@ -32,12 +32,12 @@ var (
 
 // ParseFrame fills in p for the frame that lies in segs behind skip bytes of the device model's
 // header (virtio_net_hdr); total is the length of both. buf holds skip + MaxHeader bytes, and must
-// stay unchanged as long as p is used: it gets the device model's header, then the frame's headers.
-// The payload stays in segs. ParseFrame sets Meta.Headers; the caller sets the rest of Meta, and
-// then calls p.Prepare. The storage of p.Payload is reused.
+// stay unchanged as long as p is used: ParseFrame copies the device model's header and then the
+// frame's headers to it. The payload stays in segs. ParseFrame sets Meta.Headers; the caller sets
+// the rest of Meta, and then calls p.Prepare. ParseFrame reuses the storage of p.Payload.
 //
 // ParseFrame reads bytes behind the first segment only if the headers go on there. So if a driver
-// keeps headers and payload in different segments, payload is never read as headers.
+// keeps headers and payload in different segments, ParseFrame never reads payload as headers.
 func ParseFrame(c *dma.Copier, segs []dma.Segment, skip, total uint32, buf []byte, p *wire.Packet) error {
 	if total < skip+splitter.EthLen || total > skip+MaxFrame {
 		return errFrameLen
@@ -85,8 +85,8 @@ func firstBytes(segs []dma.Segment, skip uint32) uint32 {
 }
 
 // RelocatePayload finds the payload of a frame again after its memory may have moved: the same
-// bytes of segs, which are total bytes long. p keeps its headers: checked headers are not read
-// twice.
+// bytes of segs, which are total bytes long. p keeps its headers: RelocatePayload does not read the
+// checked headers again.
 func RelocatePayload(segs []dma.Segment, skip, total uint32, p *wire.Packet) error {
 	if total < skip || total-skip < p.Len() {
 		return errChanged

@@ -14,7 +14,7 @@ import (
 )
 
 const (
-	// maxHeld is the most open merges on a queue if merges outlive their batch.
+	// maxHeld bounds the open merges on a queue if merges outlive their batch.
 	maxHeld = 64
 	// chunkBytes and maxChunks bound a queue's memory for held payload: two chunks for the first
 	// frame of each flow, at an MTU of 9000. When all chunks are in use, the oldest merge ends.
@@ -27,13 +27,13 @@ const (
 	holdRetry = int64(time.Millisecond)
 )
 
-// store holds the frames of a queue's merges after their batch has ended, in the port's memory. It
-// is used under the queue's lock.
+// store holds the frames of a queue's merges after their batch has ended, in the port's memory. Its
+// user holds the queue's lock.
 type store struct {
 	free   []*held       // not in use by a merge
 	chunks []dma.Segment // not in use by a merge
 	made   int           // chunks allocated
-	worker wire.Worker   // for puts outside a sender's Deliver
+	worker wire.Worker   // worker for puts by the holder, outside a sender's Deliver
 	cutter splitter.Segmenter
 	pkt    wire.Packet // the result of frame
 	hdr    [splitter.MaxHeader]byte
@@ -41,17 +41,17 @@ type store struct {
 	meta   splitter.Meta
 }
 
-// held has the frames of a merge that came in earlier batches. All have the length of the first
-// one, because a shorter frame ends the merge.
+// held has the frames of a merge that came in earlier batches. All have the same length, because a
+// shorter frame ends the merge.
 type held struct {
 	kept     coalesce.Merge // the merge without frames of this batch
 	hdr      [splitter.MaxHeader]byte
 	meta     splitter.Meta
 	src, dst wire.MAC
 	from     uint32
-	chunks   []dma.Segment // the payload is at the start of these
+	chunks   []dma.Segment // memory with the payload at its start
 	frames   uint32
-	done     uint32 // frames put into the queue; if not 0, no frame may join the merge any more
+	done     uint32 // frames that release has put into the queue; if not 0, no frame may join the merge
 	bytes    uint32
 	whole    [coalesce.MaxFrames / 64]uint64 // bit j: frame j came with a complete checksum
 	due      int64                           // when the merge has to end, by holder.now
@@ -63,8 +63,8 @@ func newStore() *store {
 	return s
 }
 
-// keep copies the frames that merges have of this batch to the port's memory: the senders own their
-// frames again.
+// keep copies the payload of the merges' frames of this batch to the port's memory: when Deliver
+// returns, the senders own their frames again.
 func (m *merger) keep(d *delivery, rq *rxQueue, batch []*wire.Packet) {
 	now := int64(0)
 	for k := 0; k < m.n; {
@@ -103,7 +103,7 @@ func (m *merger) keep(d *delivery, rq *rxQueue, batch []*wire.Packet) {
 	}
 }
 
-// room reports whether there is memory for a merge's frames of this batch.
+// room reports whether the store has memory for a merge's frames of this batch.
 func (s *store) room(g *merge) bool {
 	n := int(g.Payload()+chunkBytes-1) / chunkBytes
 	if g.held != nil {
@@ -181,11 +181,11 @@ func (s *store) put(h *held) {
 // cut prepares frame for a merge's held frames.
 func (s *store) cut(h *held) {
 	if h.frames > 1 {
-		_ = s.cutter.Init(h.kept.Header(s.merged[:], &s.meta), &s.meta, h.bytes) // never fails: we made this GSO packet
+		_ = s.cutter.Init(h.kept.Header(s.merged[:], &s.meta), &s.meta, h.bytes) // never fails: this is our GSO packet
 	}
 }
 
-// frame rebuilds held frame j as it came. It is valid until the next call.
+// frame rebuilds held frame j as it came from the wire. The result is valid until the next call.
 func (s *store) frame(c *dma.Copier, h *held, j uint32) *wire.Packet {
 	hdr, meta := h.kept.First()
 	p, n := &s.pkt, h.kept.MSS()
@@ -198,7 +198,7 @@ func (s *store) frame(c *dma.Copier, h *held, j uint32) *wire.Packet {
 	p.Header = s.hdr[:len(hdr)]
 	_ = s.cutter.Piece(p.Header, &p.Meta, j*n, n)
 	if h.whole[j/64]&(1<<(j%64)) != 0 {
-		sum, _ := c.Sum(p.Payload) // never fails: it is our memory
+		sum, _ := c.Sum(p.Payload) // never fails: the payload is in the port's memory
 		p.Meta.Complete(p.Header, sum)
 	}
 	return p
@@ -206,8 +206,8 @@ func (s *store) frame(c *dma.Copier, h *held, j uint32) *wire.Packet {
 
 // release ends a merge with held frames. It puts them into the queue together with this batch's
 // frames of the merge; if that is not possible, it puts the held frames one by one, then the
-// batch's frames. It returns false if held frames found no buffers: they stay for the next try, and
-// the batch's frames are Busy.
+// batch's frames. It returns false if held frames found no buffers: they stay held for the next
+// try, and the batch's frames become Busy.
 func (m *merger) release(d *delivery, rq *rxQueue, batch []*wire.Packet, k int) bool {
 	g, h := &m.open[k], m.open[k].held
 	if wait := d.blocked.waitFor(&g.route); wait == nil {
@@ -245,7 +245,7 @@ func (m *merger) release(d *delivery, rq *rxQueue, batch []*wire.Packet, k int) 
 // payload offset at which this batch's frames begin.
 func (m *merger) parts(d *delivery, rq *rxQueue, h *held, place *wire.Placement) (off uint32) {
 	hdr, _ := h.kept.First()
-	if d.tap == nil && len(d.s.flowCounters) == 0 { // nothing looks at single frames
+	if d.tap == nil && len(d.s.flowCounters) == 0 { // no tap and no flow counter needs single frames
 		for range h.frames {
 			rq.delta.count(1, uint64(len(hdr)), &bytesByMem{})
 		}
@@ -265,7 +265,8 @@ func (m *merger) first(g *merge) *wire.Packet {
 	return &m.pkt
 }
 
-// late puts a frame whose sender has got its verdict already. false: there is no buffer.
+// late puts a held frame, whose sender has got the verdict Taken already, into the queue. false:
+// there is no buffer.
 func (rq *rxQueue) late(d *delivery, pkt *wire.Packet, r *route) bool {
 	rq.one(d, pkt, r)
 	switch pkt.Verdict.Kind {
@@ -301,7 +302,7 @@ func (m *merger) lose(d *delivery, rq *rxQueue, k int) {
 	m.remove(k)
 }
 
-// refuse counts at the link a frame that the port took from the wire and dropped later.
+// refuse counts a frame that the port took from the wire and dropped later as dropped at the link.
 func (p *Port) refuse(r wire.DropReason) {
 	if link := p.link.Load(); link != nil {
 		link.Refuse(r)
@@ -313,8 +314,8 @@ type holder struct {
 	port *Port
 	time int64        // Config.Hold, in nanoseconds
 	now  func() int64 // Config.Clock
-	all  atomic.Bool  // end all merges
-	next atomic.Int64 // when it wakes by itself; MaxInt64: never
+	all  atomic.Bool  // end all merges, also the ones that are not due
+	next atomic.Int64 // when the goroutine wakes by itself; MaxInt64: never
 	kick chan struct{}
 	stop chan struct{}
 	done chan struct{}
@@ -340,11 +341,11 @@ func (h *holder) close() {
 func (h *holder) Wake() {
 	select {
 	case h.kick <- struct{}{}:
-	default: // it will look anyway
+	default: // a wake is pending: the goroutine will look anyway
 	}
 }
 
-// wakeBy makes the goroutine look at due or earlier. It never blocks.
+// wakeBy makes the goroutine look for due merges at time due or earlier. It never blocks.
 func (h *holder) wakeBy(due int64) {
 	if due < h.next.Load() {
 		h.Wake()
@@ -362,7 +363,7 @@ func (h *holder) run() {
 		case <-h.stop:
 			return
 		}
-		h.next.Store(math.MaxInt64) // before it looks: a merge held meanwhile wakes it again
+		h.next.Store(math.MaxInt64) // before flushDue: a merge that is held during it wakes the goroutine again
 		if h.all.Swap(false) {
 			h.port.flushDue(math.MaxInt64)
 		}
@@ -376,8 +377,8 @@ func (h *holder) run() {
 	}
 }
 
-// mayOvertake reports whether a packet may belong to a flow that is merged on another queue: it
-// could not be split, or its flow is unknown.
+// mayOvertake reports whether a packet may belong to a flow that has an open merge on another
+// queue: the packet could not be split, or its flow is unknown.
 func (r *route) mayOvertake(pkt *wire.Packet) bool {
 	switch pkt.Meta.Headers.Class {
 	case splitter.UDP, splitter.NotIP:
@@ -399,7 +400,7 @@ func (p *Port) holdsBeside(q int) bool {
 }
 
 // flushFor ends the merges on other queues that a packet with route r may overtake. If one of these
-// queues lacks buffers, the packet has to wait for it.
+// queues lacks buffers, the packet has to wait for that queue.
 func (d *delivery) flushFor(r *route) {
 	for i, rq := range d.port.queues {
 		if i == r.q || rq.holding.Load() == 0 {
@@ -427,7 +428,7 @@ func (rq *rxQueue) flushAll(d *delivery) (call bool) {
 	return rq.q.Flush()
 }
 
-// settle ends a use of the queue, whose lock is held; the caller calls Flush.
+// settle ends a use of the queue. The caller holds the queue's lock, and calls Flush after it.
 func (rq *rxQueue) settle() {
 	rq.tally()
 	if rq.merger != nil {
@@ -457,7 +458,8 @@ func (p *Port) flushHeld() {
 	}
 }
 
-// flushSoon makes the holder call flushHeld: for a caller that must not interrupt drivers.
+// flushSoon makes the holder's goroutine end all merges, for a caller that must not interrupt
+// drivers.
 func (p *Port) flushSoon() {
 	if p.hold != nil && p.holdsBeside(-1) {
 		p.hold.all.Store(true)
@@ -465,10 +467,10 @@ func (p *Port) flushSoon() {
 	}
 }
 
-// FlushRx ends the open merges of a receive queue. Frames that find no buffers stay until there are
-// some, or until they are dropped. A device model calls it before it stops the queue or changes
-// what its driver accepts, and again afterwards: frames merged in between are dropped and counted
-// if the queue has stopped.
+// FlushRx ends the open merges of a receive queue. Frames that find no buffers stay held until
+// there are buffers, or until the port drops them. A device model calls FlushRx before it stops the
+// queue or changes the packets that its driver accepts, and again afterwards: if the queue has
+// stopped, that second call drops and counts frames that were merged in between.
 func (p *Port) FlushRx(queue int) {
 	if rq := p.queues[queue]; rq.holding.Load() > 0 {
 		p.flushRx(rq, math.MaxInt64)
@@ -491,7 +493,7 @@ func (p *Port) flushRx(rq *rxQueue, now int64) (next int64) {
 	if p.exhausted() {
 		wait = &rq.exhaustion
 	}
-	wait.Disarm(p.hold) // armed by an earlier flush
+	wait.Disarm(p.hold) // an earlier flush may have armed it
 	if !wait.Arm(p.hold) {
 		next = min(next, p.hold.now()+holdRetry)
 	}
@@ -525,7 +527,7 @@ func (rq *rxQueue) flush(p *Port, now int64) (next int64, stuck, call bool) {
 			break
 		}
 		m.lose(&d, rq, 0)
-		d.blocked = blockedQueues{} // each merge is tried by itself
+		d.blocked = blockedQueues{} // a merge that lacks buffers does not block the next one
 	}
 	rq.settle()
 	return next, stuck, rq.q.Flush()

@@ -38,7 +38,7 @@ func jobStatus(s gpumem.Status) control.JobStatus {
 }
 
 // notifier sends the driver notices that answer no request. Jobs end on goroutines of their own, so
-// it has its own copier and a lock.
+// the notifier has a copier of its own and a lock.
 type notifier struct {
 	mu     sync.Mutex
 	copier *dma.Copier

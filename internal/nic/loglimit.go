@@ -15,7 +15,7 @@ type LogLimit struct {
 	held int       // lines suppressed; under mu
 }
 
-// Log logs msg, unless it did so within the last second.
+// Log logs msg, unless it logged a line within the last second.
 func (l *LogLimit) Log(log *slog.Logger, level slog.Level, msg string, attrs ...any) {
 	held, ok := l.allow(time.Now())
 	if !ok {

@@ -13,7 +13,8 @@ import (
 	"vnic.dev/vnic/internal/limits"
 )
 
-// stuckAfter is how long a write may block. The monitor frees the writer after at most twice that.
+// stuckAfter is how long a write may block before the monitor frees the writer; the monitor does so
+// after at most twice that time.
 const stuckAfter = limits.StuckWrite
 
 // Monitor is a goroutine that does a device's work outside its queues: it frees writers that block
@@ -30,18 +31,19 @@ type Monitor struct {
 
 	// Used by the monitor's goroutine.
 	looked time.Time // when it last looked for stuck writers
-	parked bool      // no writer was inside at looked; the next writer wakes the monitor
+	parked bool      // no writer was inside at time looked; the next writer wakes the monitor
 }
 
 // Monitored is a device with a Monitor. The Monitor calls these methods on its goroutine.
 type Monitored interface {
-	// Kicked is called when a descriptor added by Watch has a signal, or may have.
+	// Kicked handles a signal. The Monitor calls it when a descriptor added by Watch has a signal, or
+	// may have one.
 	Kicked(tag int)
-	// Tend does the work that is due, and returns when to call it again; the zero Time: not before
-	// Wake. It is called after each Wake, and also when nothing is due.
+	// Tend does the work that is due, and returns when to call Tend again; the zero Time: not before
+	// Wake. The Monitor calls Tend after each Wake, and also when nothing is due.
 	Tend(now time.Time) (next time.Time)
-	// TakeEventFDs ends all eventfds of the frontend (EventFDs.End), which has blocked writers.
-	// EventFDs accepts no new ones from it.
+	// TakeEventFDs ends all eventfds of the frontend (EventFDs.End). The Monitor calls it when the
+	// frontend has blocked writers; from then on EventFDs accepts no new ones from that frontend.
 	TakeEventFDs()
 }
 
@@ -68,9 +70,9 @@ func NewMonitor(d Monitored, fds *EventFDs, log *slog.Logger) (*Monitor, error) 
 	return m, nil
 }
 
-// Watch calls Kicked with tag, which is not negative, for each signal of an eventfd. It is edge
-// triggered, because a signal that nobody consumes must not make the monitor spin. Each write to an
-// eventfd is an edge; a readable eventfd gives one when it is added.
+// Watch makes the Monitor call Kicked with tag, which is not negative, for each signal of an
+// eventfd. The epoll entry is edge triggered, because a signal that nobody consumes must not make
+// the monitor spin. Each write to an eventfd is an edge; adding a readable eventfd is one too.
 func (m *Monitor) Watch(fd, tag int) error {
 	ev := unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLET, Fd: int32(tag)}
 	return os.NewSyscallError("epoll_ctl", unix.EpollCtl(m.ep, unix.EPOLL_CTL_ADD, fd, &ev))
@@ -92,7 +94,7 @@ func (m *Monitor) run() {
 	defer close(m.done)
 	var events [16]unix.EpollEvent
 	for {
-		m.Park() // before it looks for work
+		m.Park() // Park before the goroutine looks for work
 		closing := m.closing.Load()
 		now := time.Now()
 		next := m.look(now)

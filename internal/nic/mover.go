@@ -8,9 +8,9 @@ import (
 )
 
 // Mover copies the bytes of frames into a receive queue's buffers, and records where the payload
-// lies. Each receive queue has one, used under its lock.
+// lies. Each receive queue has a Mover, whose user holds the queue's lock.
 type Mover struct {
-	c         *dma.Copier // the sender's, during a Deliver
+	c         *dma.Copier // the copier of the sender's worker, during a Deliver
 	port      *Port
 	payloadAt []dma.Segment // where this frame's payload lies, behind skip other bytes
 	skip      uint64
@@ -19,9 +19,9 @@ type Mover struct {
 	parts     bytesByMem    // scratch of payload
 	shown     []dma.Segment // scratch of placed
 	step      []dma.Segment // scratch of a bounce
-	rest      []dma.Segment // likewise
+	rest      []dma.Segment // scratch of a bounce
 	head      []dma.Segment // scratch of Whole
-	tail      []dma.Segment // likewise
+	tail      []dma.Segment // scratch of Whole
 	bounce    []dma.Segment // host memory of bounceSize bytes, made when first needed
 }
 
@@ -78,15 +78,15 @@ func (m *Mover) behind(segs []dma.Segment, skip uint64) {
 }
 
 // Payload fills dst with the first bytes of src, which has at least as many. If the NIC cannot
-// reach the GPU memory in dst peer to peer, it writes host memory, and the GPU's copy engine copies
-// the bytes from there.
+// reach the GPU memory in dst peer to peer, the Mover writes the bytes to host memory, and the
+// GPU's copy engine copies them from there.
 func (m *Mover) Payload(dst, src []dma.Segment) error {
 	_, err := m.payload(dst, src, false)
 	return err
 }
 
-// PayloadSum is Payload, and returns the ones' complement sum of the bytes that it moved (RFC
-// 1071), as if they began at an even offset.
+// PayloadSum does the work of Payload, and returns the ones' complement sum of the bytes that it
+// moved (RFC 1071), as if they began at an even offset.
 func (m *Mover) PayloadSum(dst, src []dma.Segment) (sum uint16, err error) {
 	return m.payload(dst, src, true)
 }
@@ -121,8 +121,8 @@ func (m *Mover) payload(dst, src []dma.Segment, summed bool) (sum uint16, err er
 	return sum, nil
 }
 
-// placed returns where bytes [off, off+n) of the payload just moved lie. Valid until the next call
-// or frame.
+// placed returns the memory where bytes [off, off+n) of the payload just moved lie. The result is
+// valid until the next call or frame.
 func (m *Mover) placed(off, n uint32) []dma.Segment {
 	m.shown = dma.Cut(dma.Reuse(m.shown), m.payloadAt, m.skip+uint64(off), uint64(n))
 	return m.shown
@@ -169,10 +169,10 @@ func (m *Mover) bounced(dst, src []dma.Segment, n uint64, summed bool) (sum uint
 	return sum, nil
 }
 
-// errShortFrame: a frame has fewer bytes than its sender promised.
+// errShortFrame means that a frame has fewer bytes than its sender announced.
 var errShortFrame = errors.New("frame shorter than described")
 
-// short returns the error of a copy that may have ended early.
+// short returns err, or errShortFrame if a copy without an error moved fewer bytes than wanted.
 func short(err error, got, want uint64) error {
 	if err == nil && got < want {
 		err = errShortFrame
@@ -180,8 +180,8 @@ func short(err error, got, want uint64) error {
 	return err
 }
 
-// SenderFault reports whether an error of a Mover is due to the frame's sender: the memory that it
-// sends from is gone, or too short. Otherwise it is due to the receiver, which owns space.
+// SenderFault reports whether an error of a Mover is due to the frame's sender: the memory of the
+// frame is gone, or too short. Otherwise the error is due to the receiver, which owns space.
 func SenderFault(err error, space *dma.Space) bool {
 	var fault *dma.FaultError
 	return errors.As(err, &fault) && !space.Has(fault.File) || errors.Is(err, errShortFrame)

@@ -8,15 +8,15 @@ import (
 	"vnic.dev/vnic/internal/control"
 )
 
-// Observer is notified about what drivers set up at a port. It is called on a driver's or a
-// device's goroutine, under locks of the port: it must return at once and call no method of the
-// port.
+// Observer gets notifications about changes that drivers make to a port. The port calls its methods
+// on a driver's or a device's goroutine, under locks of the port: they must return at once and call
+// no method of the port.
 type Observer interface {
-	// Changed has the State before and after a command. Both belong to the port and must not be
-	// changed. A new Generation means a device reset, or another driver.
+	// Changed gets the State before and after a command. Both belong to the port; the Observer must
+	// not change them. A new Generation means a device reset, or another driver.
 	Changed(was, now *control.State)
-	// DeviceQueue is called when a receive queue gets its first buffers in GPU memory, and when it
-	// has none any more, on NICs whose driver posts such buffers without a command.
+	// The port calls DeviceQueue when a receive queue gets its first buffers in GPU memory (on), and
+	// when it has none any more, on NICs whose driver posts such buffers without a command.
 	DeviceQueue(queue int, on bool)
 }
 
@@ -71,24 +71,24 @@ func (p *Port) NoteDeviceQueue(queue int, on bool) {
 	}
 }
 
-// DeviceQueues returns, sorted, the receive queues that have had buffers in GPU memory since the
-// port was made.
+// DeviceQueues returns, sorted, the receive queues that have had buffers in GPU memory since
+// NewPort.
 func (p *Port) DeviceQueues() []int { return p.deviceQueues.list() }
 
 // Poster is a receive queue that can list posted buffers. Posted calls visit with the segments of
-// each, and changes nothing. It looks at no more than limit buffers; if a buffer can have many
-// segments, it starts no buffer after limit segments. It is called under the lock, inside the
-// epoch: visit must return at once.
+// each buffer, and changes nothing. It looks at no more than limit buffers; if a buffer can have
+// many segments, it starts no buffer after limit segments. The caller of Posted holds the queue's
+// lock and is inside the epoch, so visit must return at once.
 type Poster interface {
 	Posted(limit int, visit func([]dma.Segment))
 }
 
-// maxPosted is the most buffers looked at under one hold of a queue's lock: the size of a large
-// ring.
+// maxPosted bounds the buffers that Posted looks at under one hold of a queue's lock: the size of a
+// large ring.
 const maxPosted = 4096
 
-// Posted calls visit with the segments of buffers posted at a receive queue. It is for inspection
-// by people: it holds the queue's lock while it reads the ring.
+// Posted calls visit with the segments of buffers posted at a receive queue. It is only for
+// inspection by people, because it holds the queue's lock while it reads the ring.
 func (p *Port) Posted(queue int, visit func([]dma.Segment)) {
 	q, ok := p.queues[queue].wait.(Poster)
 	if !ok {

@@ -12,7 +12,7 @@ import (
 const patienceSteps = 16
 
 // Patience decides for a Sender how long frames wait for busy receivers: a dead guest must not
-// delay frames to others again and again. The zero value is ready.
+// delay frames to other guests again and again. The zero value is ready.
 //
 // It measures the time during which the Sender ran, by the Sender's own clock (Pass). A host may
 // take the processors from all threads for a second, and a receiver could not post buffers in that
@@ -26,8 +26,8 @@ type Patience struct {
 	lost   time.Duration // how far the Sender's clock is behind real time
 }
 
-// limit returns how long frames wait. A machine found to be slow meanwhile gets a longer
-// limits.Patience.
+// limit returns how long frames wait. limits.Patience gets longer when vnic finds that the machine
+// is slow.
 func (p *Patience) limit() time.Duration {
 	if p.Limit != 0 {
 		return p.Limit
@@ -38,8 +38,8 @@ func (p *Patience) limit() time.Duration {
 // Step returns how often a waiting Sender looks at the clock.
 func (p *Patience) Step() time.Duration { return max(p.limit()/patienceSteps, time.Microsecond) }
 
-// Pass converts real time to the Sender's clock, and records the look. waited: frames have been
-// held since the call before.
+// Pass converts real time to the Sender's clock, and records the look. waited: the Sender has held
+// frames since the previous call.
 func (p *Patience) Pass(now time.Time, waited bool) time.Time {
 	if late := now.Sub(p.looked) - 2*p.Step(); waited && late > 0 {
 		p.lost += late
@@ -89,7 +89,8 @@ func (p *Patience) find(receiver wire.Waitable) *stalled {
 	return nil
 }
 
-// penalize starts a penalty for a receiver, or a longer one in entry s, whose penalty has ended.
+// penalize starts a penalty for a receiver: frames to it do not wait for a time. If s is not nil,
+// it is the receiver's entry, whose penalty has ended, and the new penalty is longer.
 func (p *Patience) penalize(s *stalled, receiver wire.Waitable, now time.Time) {
 	if s != nil {
 		s.penalty = min(2*s.penalty, limits.LastPenalty.Here())
@@ -116,7 +117,7 @@ func (s *stalled) reset() {
 	}
 }
 
-// Reset ends all penalties. It is called when the queue stops.
+// Reset ends all penalties. The Sender calls it when the queue stops.
 func (p *Patience) Reset() {
 	for i := range p.stalled {
 		p.stalled[i].reset()

@@ -14,9 +14,9 @@ import (
 )
 
 // Pollers are threads that serve the transmit queues of several devices by polling their rings, as
-// DPDK's drivers do: no driver kicks, and no thread is woken. Each queue belongs to one thread. A
-// thread that has found nothing in its queues for pollIdle sleeps with kicks enabled, unless it is
-// hot.
+// DPDK's drivers do: while the threads poll, no driver kicks and no thread sleeps. Each queue
+// belongs to one thread. A thread that has found nothing in its queues for pollIdle sleeps with
+// kicks enabled, unless it is hot.
 //
 // A thread serves ports in turn, however many queues each has: a turn is a batch of the port's next
 // queue that has frames. A port whose batch had more than turnBytes skips turns until it has paid
@@ -32,15 +32,16 @@ type Pollers struct {
 // pollIdle is how long a poller polls empty rings before it sleeps.
 const pollIdle = time.Millisecond
 
-// firstKicks: a poller checks for a ring's first kick, by a system call, once in firstKicks looks.
+// firstKicks is the number of looks at a ring in which a poller checks once for the ring's first
+// kick, because a check is a system call.
 const firstKicks = 64
 
 const (
-	turnBytes = 64 << 10 // average bytes of a port's turn, if other ports have frames
+	turnBytes = 64 << 10 // most bytes of a port's turn on average, if other ports have frames
 	frameCost = 2 << 10  // least bytes that a frame counts: the cost of a short one
 )
 
-// NewPollers starts n threads. Close ends them; no queue may be in service then.
+// NewPollers starts n threads. Close ends them; when it is called, no queue may be in service.
 func NewPollers(n int, hot bool) (*Pollers, error) {
 	if n < 1 {
 		return nil, fmt.Errorf("%d threads that poll", n)
@@ -72,7 +73,7 @@ func (p *Pollers) Close() {
 	})
 }
 
-// serve assigns a started Sender to the thread with fewest.
+// serve assigns a started Sender to the thread with fewest Senders.
 func (p *Pollers) serve(s *Sender) {
 	least := p.threads[0]
 	for _, t := range p.threads[1:] {
@@ -98,7 +99,7 @@ type poller struct {
 
 	changed atomic.Bool // added may have Senders
 	mu      sync.Mutex
-	added   []*Sender // under mu
+	added   []*Sender // under mu: Senders that the thread has not taken over yet
 
 	// Used by the thread.
 	senders []*Sender
@@ -112,7 +113,7 @@ func (t *poller) run() {
 	defer close(t.done)
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	var idle time.Time // since when it found no frames; zero: it found some
+	var idle time.Time // since when the thread has found no frames; zero: it found some in the last turn
 	for !t.closing.Load() {
 		if t.changed.Load() {
 			t.take()
@@ -166,7 +167,8 @@ func (t *poller) portOf(s *Sender) *polledPort {
 	return p
 }
 
-// turn gives each port a turn, and reports whether frames were moved or a port skipped its turn.
+// turn gives each port a turn, and reports whether the thread moved frames or a port skipped its
+// turn.
 func (t *poller) turn() (busy bool) {
 	missed := false
 	for i := 0; i < len(t.ports); i++ {
@@ -203,7 +205,7 @@ func (t *poller) serve(p *polledPort) (busy bool) {
 			i := slices.Index(t.senders, s)
 			t.senders = slices.Delete(t.senders, i, i+1)
 			t.load.Add(-1)
-			close(s.done) // it may be started again, on another thread
+			close(s.done) // from now on Start may run the Sender again, on another thread
 			continue
 		}
 		p.next++

@@ -49,7 +49,7 @@ type Config struct {
 	Hold     time.Duration
 	Clock    func() int64 // Hold's clock: nanoseconds, above 0; nil: shape.Now. Tests set it
 	Flows    int          // rows in the account of flows (FlowAccount), at most flows.MaxRows; 0: no account
-	Pollers  *Pollers     // serve the transmit queues, if the model's rings can be polled; nil: a thread for each queue
+	Pollers  *Pollers     // threads that poll the transmit rings, if the model supports it; nil: a thread for each queue
 	Sabotage *Sabotage    // nil: no deliberate fault
 	Log      *slog.Logger // nil: none
 }
@@ -63,11 +63,11 @@ type GPU struct {
 
 // Port is a NIC on the wire: it implements wire.Port, and control.Handler for its guest's commands.
 type Port struct {
-	// Read for each run of packets, so in one cache line: with many ports none of it is in the
-	// cache.
+	// Deliver reads these fields for each run of packets, so they are in one cache line: with many
+	// ports none of them is in the cache.
 	space    *dma.Space
 	steering atomic.Pointer[steering]     // compiled from the State; stored under mu
-	limits   *atomic.Pointer[wire.Limits] // of the driver
+	limits   *atomic.Pointer[wire.Limits] // limits of the driver
 	queues   []*rxQueue
 	link     atomic.Pointer[wire.Link] // nil until Attach
 	trouble  atomic.Uint32             // noCarrier and other bits; 0: none
@@ -90,8 +90,8 @@ type Port struct {
 	backlog      replyBacklog
 	faults       faults
 	rdma         roce
-	deviceQueues queueSet                 // have had buffers in GPU memory
-	deviceNow    queueSet                 // have them now (NoteDeviceQueue)
+	deviceQueues queueSet                 // receive queues that have had buffers in GPU memory
+	deviceNow    queueSet                 // receive queues that have such buffers now (NoteDeviceQueue)
 	observer     atomic.Pointer[Observer] // nil: none
 	lostReplies  atomic.Uint64            // control frames that receive queue 0 did not take
 
@@ -110,8 +110,8 @@ var (
 	_ TxQueue                = (*roce)(nil)
 )
 
-// NewPort makes the port of a device model, which owns space and queues. limits is updated by the
-// model and has the driver's current limits.
+// NewPort makes the port of a device model, which owns space and queues. The model keeps limits up
+// to date with the limits of its driver.
 func NewPort(c Config, space *dma.Space, queues []RxQueue, limits *atomic.Pointer[wire.Limits]) (*Port, error) {
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
@@ -167,7 +167,8 @@ func NewPort(c Config, space *dma.Space, queues []RxQueue, limits *atomic.Pointe
 	return p, nil
 }
 
-// Attach connects the port to a switch. It is called once; packets sent before are dropped.
+// Attach connects the port to a switch. It may be called once. The port drops packets that its
+// driver sends before.
 func (p *Port) Attach(sw *wire.Switch, o wire.LinkOptions) error {
 	link, err := sw.Attach(p, o)
 	if err != nil {
@@ -178,10 +179,10 @@ func (p *Port) Attach(sw *wire.Switch, o wire.LinkOptions) error {
 	return nil
 }
 
-// Close detaches the port and ends its jobs. Its queues must be stopped.
+// Close detaches the port and ends its jobs. The device model must have stopped the port's queues.
 func (p *Port) Close() {
 	if link := p.link.Load(); link != nil {
-		_ = p.sw.Detach(link) // ErrDetached: the switch was closed before
+		_ = p.sw.Detach(link) // ErrDetached means that the switch was closed before
 	}
 	p.endFaults()
 	if p.hold != nil {
@@ -198,7 +199,7 @@ func (p *Port) Close() {
 // ended.
 func (p *Port) Reset() {
 	p.rdma.reset()
-	p.engine.Reset() // not under mu: jobs that end put frames into receive queue 0
+	p.engine.Reset() // not under mu, because jobs that end put frames into receive queue 0
 	p.mu.Lock()
 	p.reset()
 	p.mu.Unlock()
@@ -214,8 +215,9 @@ func (p *Port) Restarted() {
 	}
 }
 
-// DriverChanged is called when another driver has taken over without a device reset, because its
-// guest replaced another one. It drops all state that the previous driver's commands set up.
+// The device model calls DriverChanged when another driver has taken over without a device reset,
+// because a new guest replaced the old one. DriverChanged drops all state that the previous
+// driver's commands set up.
 func (p *Port) DriverChanged() {
 	p.mu.Lock()
 	s := p.state()
@@ -249,7 +251,7 @@ func (p *Port) clear() {
 	}
 }
 
-// state returns what commands have set up. It must not be changed.
+// state returns the State that commands have set up. The caller must not change it.
 func (p *Port) state() *control.State { return p.steering.Load().state }
 
 // Name implements wire.Port.
@@ -263,7 +265,7 @@ func (p *Port) Limits() wire.Limits { return *p.limits.Load() }
 func (p *Port) SetCarrier(up bool) { p.set(noCarrier, !up) }
 
 // SetP2P turns peer to peer on (the default: as far as each GPU's Path allows) or off: then payload
-// goes through host memory. Packets in flight may still take the old way.
+// goes through host memory. Packets that Deliver or Send is working on may still take the old path.
 func (p *Port) SetP2P(on bool) {
 	mask := uint64(0)
 	for _, g := range p.conf.GPUs {
@@ -289,7 +291,7 @@ func (p *Port) LostReplies() uint64 { return p.lostReplies.Load() }
 // QueuePairs returns the port's number of queue pairs; its driver may use fewer.
 func (p *Port) QueuePairs() int { return p.conf.QueuePairs }
 
-// settle waits until all packets that transmit queues have delivered are counted.
+// settle waits until all transmit queues have counted the packets that they have delivered.
 func (p *Port) settle() {
 	p.mu.Lock()
 	all := p.transmitters // append only

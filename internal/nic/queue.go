@@ -11,24 +11,25 @@ type RxQueue interface {
 	wire.Waitable
 	Lock()
 	Unlock()
-	// Put writes one frame to the queue's buffers, completely or not at all. Bytes are moved only
-	// by m.
+	// Put writes one frame to the queue's buffers, completely or not at all. It moves the frame's
+	// bytes only by m.
 	Put(m *Mover, f *Frame) Result
 	// Flush publishes the frames put since Lock, and reports whether to interrupt the driver.
 	Flush() (call bool)
-	// Admit (RxBase) reports whether packets of a port may be put now; otherwise they are Busy.
+	// Admit (RxBase) reports whether the Port may put packets of a sending port now; otherwise they
+	// are Busy.
 	Admit(port uint32) bool
-	// Delivered (RxBase) is called with packets of one port that have their verdicts, before Flush,
-	// if at all.
+	// Delivered (RxBase) counts packets of one sending port. The Port calls it before Flush, when the
+	// packets have their verdicts; for frames of its own it does not call it.
 	Delivered(batch []*wire.Packet)
-	// Call interrupts the driver. It is called without the lock.
+	// Call interrupts the driver. The Port calls it without the lock.
 	Call()
 }
 
 // Returner is an RxQueue whose driver cannot stop it, and so cannot take buffers back. Return
-// returns up to n posted buffers, unused, and how many they were. The cost of a buffer must not
-// depend on how the driver laid it out. Return is called under the lock, inside the epoch, and
-// followed by Flush.
+// returns up to n posted buffers to the driver, unused, and reports how many they were. The cost of
+// a buffer must not depend on how the driver laid it out. The Port calls Return under the lock,
+// inside the epoch, and then Flush.
 type Returner interface {
 	Return(n int) (returned int)
 }
@@ -36,16 +37,16 @@ type Returner interface {
 // Frame is a frame for a receive queue to write.
 type Frame struct {
 	*wire.Packet
-	// Split: Header[:HeaderLen] goes to a header buffer and the rest to payload buffers. Otherwise
-	// the frame is written contiguously.
+	// Split makes the queue write the first HeaderLen bytes of the frame to a header buffer and the
+	// other bytes to payload buffers. Otherwise the queue writes the frame contiguously.
 	Split bool
 	// HeaderLen is the number of bytes for the header buffer: len(Header), or the whole length of a
 	// frame without payload worth splitting (ARP, SYN, UDP; splitter.Headers.SplitLen).
 	HeaderLen uint32
 	Unsplit   bool // the queue is split, but the frame cannot be
 	// Merged: the Port made this GSO packet of several frames (coalesce.go). If the queue does not
-	// take it, the frames come one by one. So the queue must not count a refusal, remember it, or
-	// return buffers for it.
+	// take the packet, the Port puts the frames one by one. So the queue must not count a refusal,
+	// remember it, or return buffers for it.
 	Merged bool
 	Hashed bool   // Hash is valid (Config.Hash)
 	Hash   uint32 // RSS hash: of the 4-tuple, or of the addresses if the frame has no ports
@@ -61,7 +62,7 @@ const (
 	PutDisabled        // receive is not enabled, or not started
 	PutStopped         // stopped by an error of the driver or its memory
 	PutTooBig          // longer than the queue's buffers could ever hold
-	PutUnsplit         // to be split, but the buffers do not allow it
+	PutUnsplit         // the frame is to be split, but the buffers do not allow it
 	PutFault           // the sender's memory went away; nothing was published
 )
 
@@ -73,8 +74,8 @@ var reasons = [...]wire.DropReason{
 	PutFault:    wire.DropFault,
 }
 
-// verdict fills in a packet's verdict of queue q. It sets the fields one by one, because copying a
-// Verdict just written by narrow stores would stall on store forwarding.
+// verdict fills in v, the verdict of queue q on a packet with result r. It sets the fields one by
+// one, because copying a Verdict just written by narrow stores would stall on store forwarding.
 func (r Result) verdict(v *wire.Verdict, q wire.Waitable) {
 	v.Until = 0
 	v.Reason = wire.DropNone

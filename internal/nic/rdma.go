@@ -21,12 +21,12 @@ import (
 const roceBatch = 32
 
 // roce is a port's RDMA: an rdma.Engine, the TxQueue of the frames that it sends, and the Outlet of
-// that queue's Sender. The Engine and the Sender are made at the first command.
+// that queue's Sender. begin makes the Engine and the Sender at the first command.
 type roce struct {
 	port   *Port
 	engine atomic.Pointer[rdma.Engine]
 	way    atomic.Pointer[shape.Route] // route of the last packet received
-	rests  atomic.Bool                 // the guest is gone: nothing is received or sent
+	rests  atomic.Bool                 // the guest is gone: the NIC receives and sends no RDMA packet
 
 	mu     sync.Mutex // guards begin and close
 	closed bool
@@ -72,9 +72,9 @@ func (r *roce) begin() (*rdma.Engine, error) {
 	return e, nil
 }
 
-// SuspendRDMA suspends RDMA while the guest is gone; it may come back with all its state. Meanwhile
-// the NIC receives and sends no RDMA packet, and peers get no answers, as from a machine that is
-// off.
+// SuspendRDMA(true) suspends RDMA while the guest is gone; SuspendRDMA(false) resumes it when the
+// guest comes back with all its state. Meanwhile the NIC receives and sends no RDMA packet, and
+// peers get no answers, as from a machine that is off.
 func (p *Port) SuspendRDMA(on bool) { p.rdma.rests.Store(on) }
 
 // buffer finds a registered buffer.
@@ -108,7 +108,7 @@ func (p *Port) mailbox(id uint16, off uint64) (rdma.Mailbox, error) {
 	return m, nil
 }
 
-// active reports whether the Engine takes frames to RoCEv2's port.
+// active reports whether an Engine exists and receives the frames to RoCEv2's UDP port.
 func (r *roce) active() bool {
 	e := r.engine.Load()
 	return e != nil && e.Active()
@@ -119,7 +119,7 @@ func (r *roce) usesBuffer(id uint32) bool {
 	return e != nil && e.UsesBuffer(id)
 }
 
-// reset handles device reset.
+// reset resets the Engine at a device reset.
 func (r *roce) reset() {
 	if e := r.engine.Load(); e != nil {
 		e.Reset()
@@ -156,8 +156,8 @@ func (r *roce) deliver(d *delivery, batch []*wire.Packet, trouble uint32) {
 	}
 }
 
-// receive passes a packet to the Engine as soon as the links to its memory are free. The packet's
-// own memory is not known yet, so the links of the last packet are used.
+// receive passes a packet to the Engine as soon as the links to its memory are free. The port does
+// not know the packet's memory yet, so it uses the links of the last packet.
 func (r *roce) receive(e *rdma.Engine, d *delivery, p *wire.Packet) {
 	if r.rests.Load() {
 		p.Verdict = wire.Drop(wire.DropStopped)

@@ -7,7 +7,7 @@ import (
 
 // The Engine carries out the commands of RDMA.
 
-// withRDMA calls f with the Engine, which it makes if necessary.
+// withRDMA calls f with the Engine. It makes the Engine if there is none yet.
 func withRDMA[Q, R any](p *Port, f func(*rdma.Engine, Q) (R, error), q Q) (r R, err error) {
 	e, err := p.rdma.begin()
 	if err != nil {

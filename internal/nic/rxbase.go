@@ -9,24 +9,24 @@ import (
 )
 
 // RxBase is the part of a receive queue that is the same in all device models: its lock, the list
-// of senders that wait for buffers, and the error that stopped it. A device model embeds it in its
-// RxQueue, for Lock, Unlock, Arm and Disarm, and calls Init before the queue is used.
+// of senders that wait for buffers, and the error that stopped the queue. A device model embeds it
+// in its RxQueue, for Lock, Unlock, Arm and Disarm, and calls Init before the queue is used.
 //
-// Waiting ports take turns, however many queues each waits with. For each turnBuffers buffers one
-// waiter (PortWaker) is woken: of the port that has had fewest frames, the waiter that has waited
-// longest. A port has at most one turn at a time. A turn ends with the waiter's Disarm, after it
-// has sent its frames; if buffers are left, other waiters get a turn then. A waiter without a port
-// is woken whenever buffers are posted.
+// Waiting ports take turns, however many queues each waits with. RxBase wakes one waiter
+// (PortWaker) for each turnBuffers buffers: of the port that has had fewest frames, the waiter that
+// has waited longest. A port has at most one turn at a time. A turn ends with the waiter's Disarm,
+// after it has sent its frames; if buffers are left, other waiters get a turn then. RxBase wakes a
+// waiter without a port whenever the driver posts buffers.
 //
 // A port needs no turn to send: a sender that is awake sends without one. But while another port
-// has a turn, a port that is more than mostLead frames ahead of it gets no turn, and none of its
-// frames is admitted (Admit). Its senders wait in the list meanwhile, even if there are free
-// buffers.
+// has a turn, a port that is more than mostLead frames ahead of it gets no turn, and Admit refuses
+// its frames. Its senders wait in the list meanwhile, even if there are free buffers.
 //
 // Shares are equal in frames, not in bytes: ports compete for buffers, and the driver's work for a
 // frame hardly depends on its length. A port that sends longer frames moves more bytes.
 //
-// Unlock wakes senders and reports an error, which must not happen under the lock.
+// Unlock wakes senders and reports an error after it has released the lock, because neither may
+// happen under the lock.
 type RxBase struct {
 	model   RxModel
 	waiting atomic.Int32 // number of waiting senders, one inside Arm included
@@ -34,27 +34,27 @@ type RxBase struct {
 	mu       sync.Mutex
 	ports    []portTurns  // under mu, as all fields below
 	served   int          // greatest portTurns.took so far
-	portless []wire.Waker // waiters without a port
+	portless []wire.Waker // waiters that belong to no port
 	posts    uint64       // calls of WakeNext
 	woken    []wire.Waker // Unlock wakes these
 	err      error        // why the queue stopped
-	failed   bool         // Unlock reports err
+	failed   bool         // Unlock has to report err
 }
 
 const (
 	turnBuffers = 32  // buffers for one turn: a Sender's batch
 	mostLead    = 128 // frames that a port may be ahead of a port that has a turn
-	mostLag     = 256 // credit, in frames, that a port keeps when it waits again
-	keepTurns   = 64  // calls of WakeNext after which a port without waiters is forgotten
+	mostLag     = 256 // most credit, in frames, that a port keeps when it waits again
+	keepTurns   = 64  // calls of WakeNext after which RxBase forgets a port without waiters
 )
 
-// portTurns is a port with waiting senders.
+// portTurns is RxBase's record of a port with waiting senders.
 type portTurns struct {
 	serial  uint32     // wire.Link.Serial of the port
 	waiters []waiter   // in the order of waking
-	turn    wire.Waker // woken, and not disarmed since; nil: none
-	before  int        // took at the start of the turn
-	vain    wire.Waker // waiter of the last turn, if it sent nothing: it keeps its place in waiters
+	turn    wire.Waker // the waker that was woken and has not been disarmed since; nil: none
+	before  int        // the value of took at the start of the turn
+	vain    wire.Waker // the waker of the last turn, if it sent nothing: it returns to the front of waiters
 	took    int        // frames of the port that the queue took, plus a start value from served
 	posts   uint64     // RxBase.posts when one of its waiters last began to wait
 }
@@ -64,9 +64,9 @@ type waiter struct {
 	posts uint64 // RxBase.posts when it last looked for buffers
 }
 
-// PortWaker is a wire.Waker of a port with several queues. Once woken, it must be disarmed as soon
-// as it has sent its frames, or has none: until then a receive queue wakes no other waker of its
-// port.
+// PortWaker is a wire.Waker of a port with several queues. Once woken, its owner must disarm it as
+// soon as it has sent its frames, or has none: until then a receive queue wakes no other waker of
+// its port.
 type PortWaker interface {
 	wire.Waker
 	// PortSerial is the wire.Link.Serial of the port; 0: no port. It does not change while the
@@ -76,19 +76,19 @@ type PortWaker interface {
 
 // RxModel is the device model's part of an RxBase.
 type RxModel interface {
-	// AwaitBuffers makes the driver notify the device when it posts buffers; the model calls
-	// WakeNext then. It returns false if there are already more buffers than the last frame found,
-	// or if the queue does not run. It is called under the lock.
+	// AwaitBuffers makes the driver notify the device when it posts buffers; the model calls WakeNext
+	// then. It returns false if there are already more buffers than the last frame found, or if the
+	// queue does not run. RxBase calls it under the lock.
 	AwaitBuffers() bool
-	// Buffers is the approximate number of buffers, even if too few for the last frame. Called
-	// under the lock.
+	// Buffers is the approximate number of buffers, even if too few for the last frame. RxBase calls
+	// it under the lock.
 	Buffers() int
-	// Stopped is called once after each Fail, without the lock, on the goroutine that held it. It
-	// must not wait.
+	// Stopped reports the error of a Fail. Unlock calls it once after each Fail, without the lock, on
+	// the goroutine that held the lock. It must not wait.
 	Stopped(err error)
 }
 
-// Init sets the device model's queue.
+// Init sets the device model's part of the queue.
 func (b *RxBase) Init(m RxModel) { b.model = m }
 
 // Lock implements RxQueue.
@@ -117,7 +117,7 @@ func (b *RxBase) Arm(w wire.Waker) bool {
 	more := b.err != nil || !b.model.AwaitBuffers()
 	serial, looked := serialOf(w), b.posts
 	if more {
-		looked-- // it has not seen the last posts
+		looked-- // the waiter has not seen the buffers posted last
 	}
 	switch p := b.find(serial); {
 	case more && (p == nil || p.idle() && !b.leads(p)):
@@ -181,9 +181,9 @@ func (b *RxBase) disarm(w wire.Waker) {
 	}
 }
 
-// goOn gives others a turn after one has ended, if buffers are left: any waiter if there are more
-// buffers than the last frame found, otherwise only waiters that have not looked since the last
-// post, whose frames may need fewer.
+// goOn gives other waiters a turn after a turn has ended, if buffers are left: any waiter if there
+// are more buffers than the last frame found, otherwise only waiters that have not looked for
+// buffers since the last post, because their frames may need fewer buffers.
 func (b *RxBase) goOn() {
 	for i := range b.ports {
 		if len(b.ports[i].waiters) > 0 {
@@ -195,8 +195,9 @@ func (b *RxBase) goOn() {
 	}
 }
 
-// giveTurns gives ports without a turn one, as many as buffers allow: with all, to any waiter,
-// otherwise only to waiters that have not looked since the last WakeNext. Unlock wakes them.
+// giveTurns gives a turn to ports without one, as many as the buffers allow. If all is set, any
+// waiter may get the turn, otherwise only a waiter that has not looked for buffers since the last
+// WakeNext. Unlock wakes these waiters.
 func (b *RxBase) giveTurns(all bool) {
 	turns := 0
 	for i := range b.ports {
@@ -230,13 +231,13 @@ func (b *RxBase) next(all bool) (least *portTurns, index int) {
 			}
 		}
 	}
-	if least != nil && b.leads(least) { // so do all other waiting ports, which have had more
+	if least != nil && b.leads(least) { // then all other waiting ports lead too, because they have had more frames
 		return nil, 0
 	}
 	return least, index
 }
 
-// leads reports whether a port is too far ahead of one that has a turn.
+// leads reports whether port p is too far ahead of a port that has a turn.
 func (b *RxBase) leads(p *portTurns) bool {
 	for i := range b.ports {
 		if o := &b.ports[i]; o.turn != nil && o.behind(p) {
@@ -249,8 +250,8 @@ func (b *RxBase) leads(p *portTurns) bool {
 // behind reports whether port o has had so many frames more than p that o has to wait.
 func (p *portTurns) behind(o *portTurns) bool { return o != p && o.took-p.took > mostLead }
 
-// Admit reports whether frames of a port (PortSerial) may be put now. If not, they are Busy and
-// wait for this queue. It is called under the lock.
+// Admit reports whether the Port may put frames of a sending port (PortSerial) now. If not, they
+// are Busy and wait for this queue. The caller holds the lock.
 func (b *RxBase) Admit(serial uint32) bool {
 	if len(b.ports) == 0 {
 		return true
@@ -263,7 +264,7 @@ func (b *RxBase) Admit(serial uint32) bool {
 		}
 	}
 	switch {
-	case waits && p == nil: // the port's frames are counted from now on
+	case waits && p == nil: // Delivered counts the port's frames from now on
 		b.add(serial).posts = b.posts
 		return true
 	case !behind || p.turn != nil:
@@ -271,11 +272,11 @@ func (b *RxBase) Admit(serial uint32) bool {
 	case !b.model.AwaitBuffers(): // waiters may not have been woken yet: the driver's kick is on its way
 		b.giveTurns(true)
 	}
-	p = b.find(serial) // AwaitBuffers may have moved it
+	p = b.find(serial) // AwaitBuffers may call WakeNext, which may have moved p
 	return p == nil || !b.leads(p)
 }
 
-// Delivered counts the frames of one port that the queue took. It is called under the lock.
+// Delivered counts the frames of one sending port that the queue took. The caller holds the lock.
 func (b *RxBase) Delivered(batch []*wire.Packet) {
 	if len(b.ports) == 0 {
 		return
@@ -308,7 +309,7 @@ func (b *RxBase) find(serial uint32) *portTurns {
 	return nil
 }
 
-// add adds a port, in the memory of a forgotten one if there is one.
+// add adds a port. It reuses the memory of a forgotten port if there is one.
 func (b *RxBase) add(serial uint32) *portTurns {
 	n := len(b.ports)
 	if n < cap(b.ports) {
@@ -324,12 +325,12 @@ func (b *RxBase) add(serial uint32) *portTurns {
 // idle reports whether a port has no waiters and no turn.
 func (p *portTurns) idle() bool { return p.turn == nil && len(p.waiters) == 0 }
 
-// Waiting reports whether senders wait. It needs no lock: called after buffers were made visible,
-// it misses no sender.
+// Waiting reports whether senders wait. It needs no lock: a caller that has made buffers visible
+// before the call misses no sender.
 func (b *RxBase) Waiting() bool { return b.waiting.Load() > 0 }
 
-// WakeNext is called when the driver has posted buffers. It gives waiting ports their turns, and
-// wakes waiters without a port. Unlock does the waking.
+// The device model calls WakeNext when the driver has posted buffers. WakeNext selects waiting
+// ports for turns, and all waiters without a port; Unlock wakes them.
 func (b *RxBase) WakeNext() {
 	b.posts++
 	b.wakeOthers()
@@ -354,7 +355,8 @@ func (b *RxBase) forget(n int) {
 	b.ports = b.ports[:n]
 }
 
-// WakeAll wakes all waiters at Unlock, and ends all turns: their buffers will not come.
+// WakeAll makes Unlock wake all waiters, and ends all turns: the buffers for these turns will not
+// come.
 func (b *RxBase) WakeAll() {
 	b.wakeOthers()
 	for i := range b.ports {
@@ -386,5 +388,6 @@ func (b *RxBase) Fail(err error) bool {
 	return true
 }
 
-// Restart clears the error: the driver has set the queue up again, or ended it.
+// Restart clears the error. The device model calls it when the driver has set the queue up again,
+// or ended it.
 func (b *RxBase) Restart() { b.err = nil }

@@ -5,18 +5,19 @@ import (
 	"vnic.dev/vnic/internal/control"
 )
 
-// Sabotage is a deliberate fault of a NIC, for tests that show that they detect it (package
-// sabotage lists them). It replaces parts of the NIC when they are made, or when a State is
-// compiled, so a NIC without a fault has no branch for one. Nil or zero fields change nothing.
+// Sabotage is a deliberate fault of a NIC, with which a user shows that tests detect it (package
+// sabotage lists the faults). It replaces parts of the NIC when the port makes them, or when the
+// port compiles a State, so a NIC without a fault has no branch for one. Nil or zero fields change
+// nothing.
 type Sabotage struct {
 	Name  string
 	Every uint32 // the fault hits one of Every occasions of a queue; 0: each
-	Seed  uint64 // selects which one
+	Seed  uint64 // selects which one of Every occasions
 
 	Rx       func(RxQueue) RxQueue             // wraps each receive queue
 	Tx       func(TxQueue) TxQueue             // wraps each Sender's transmit queue
 	Out      func(Outlet) Outlet               // wraps each Sender's outlet
-	Steering func(control.State) control.State // changes a copy of the State to compile; not its slices
+	Steering func(control.State) control.State // changes a copy of the State to compile, but not the copy's slices
 	Ring     RingFault                         // fault of the receive rings, which the device model implements
 }
 
@@ -26,14 +27,14 @@ type RingFault uint8
 // Ring faults.
 const (
 	NoRingFault    RingFault = iota
-	RingEnd                  // a frame of several buffers ends with the first one
-	RingGeneration           // a completion keeps the generation bit of the lap before (models that have one)
+	RingEnd                  // the device marks the first buffer of a frame of several buffers as the last one
+	RingGeneration           // a completion keeps the generation bit of the previous lap (models with generation bits)
 )
 
 // Occasions count the occasions for a fault. One goroutine at a time uses them.
 type Occasions struct{ every, left uint32 }
 
-// Occasions starts a count.
+// Occasions returns a new count of occasions.
 func (s *Sabotage) Occasions() Occasions {
 	every := max(s.Every, 1)
 	return Occasions{every: every, left: uint32(s.Seed % uint64(every))}
@@ -80,7 +81,7 @@ func (s *Sabotage) out(o Outlet) Outlet {
 }
 
 // compile makes the steering of a State. With a fault it never reuses the old compiled tables: they
-// belong to a changed State, not to the one in old.state.
+// were compiled from a State that the fault had changed, not from old.state.
 func (p *Port) compile(s *control.State, old *steering) (*steering, error) {
 	fault := p.conf.Sabotage
 	if fault == nil || fault.Steering == nil {
@@ -95,8 +96,8 @@ func (p *Port) compile(s *control.State, old *steering) (*steering, error) {
 	return now, nil
 }
 
-// Placed returns where bytes [off, off+n) of the payload just moved lie. Valid until the next call
-// or frame.
+// Placed returns the memory where bytes [off, off+n) of the payload just moved lie. The result is
+// valid until the next call or frame.
 func (m *Mover) Placed(off, n uint32) []dma.Segment { return m.placed(off, n) }
 
 // Copier returns the copier that moves the bytes, during a Put.

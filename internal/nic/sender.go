@@ -17,75 +17,76 @@ type TxFrame struct {
 	// its own state of the frame, from Gather to Done or Abandon.
 	Slot int
 
-	since time.Time // held frames: since when the receiver has taken none of its held frames
+	since time.Time // of a held frame: since when its receiver has taken no held frame
 }
 
 // TxQueue is the ring of a transmit queue, as a device model passes it to its Sender. The Sender's
 // worker calls all methods; it calls Gather, Reload, Done and Publish inside the epoch of the
 // queue's address space. None of them may wait.
 type TxQueue interface {
-	// Gather takes at most len(free) new frames from the ring, and describes the ones to be sent in
-	// free[:filled], in their order (ParseFrame, Meta, Prepare). taken also counts malformed frames,
-	// which Gather does not put into free: the queue disposes of them itself. An error stops the queue
-	// after the filled frames have been sent; later frames stay with the driver.
+	// Gather takes at most len(free) new frames from the ring, and describes the frames that the
+	// Sender has to send in free[:filled], in their order (ParseFrame, Meta, Prepare). taken also
+	// counts malformed frames, which Gather does not put into free: the queue disposes of them itself.
+	// After an error the Sender sends the filled frames and then stops the queue; later frames stay
+	// with the driver.
 	Gather(free []*TxFrame) (filled, taken int, err error)
-	// Reload finds the payload of a held frame again before each retry (RelocatePayload), because
-	// Send may have replaced its segments. moved: the address space has changed since Gather or the
-	// last Reload, so translations are void. ok is false if the frame's memory is gone: the Sender
-	// drops it. An error stops the queue.
+	// Reload finds the payload of a held frame again before each retry (RelocatePayload), because Send
+	// may have replaced its segments. moved: the address space has changed since Gather or the last
+	// Reload, so translations are void. ok is false if the frame's memory is gone: then the Sender
+	// drops the frame. An error stops the queue.
 	Reload(f *TxFrame, moved bool) (ok bool, err error)
 	// Done returns frames to the driver, in this order; each has its Verdict. An error stops the
 	// queue.
 	Done(fs []*TxFrame) error
 	// Abandon disposes of a held frame when the queue stops; the Sender starts with the newest. It
-	// returns true if the frame is back in the ring for the next start; otherwise the frame is
-	// dropped.
+	// returns true if the frame is back in the ring for the next start; otherwise the Sender drops the
+	// frame.
 	Abandon(f *TxFrame) (kept bool)
 	// Publish makes frames returned by Done visible to the driver, and reports whether to interrupt
 	// it.
 	Publish() (call bool)
 	// Call interrupts the driver.
 	Call()
-	// Pending reports whether Gather would find a frame or an error. It must be cheap: it is
-	// polled.
+	// Pending reports whether Gather would find a frame or an error. It must be cheap, because the
+	// Sender polls it.
 	Pending() bool
 	// Backlog is the approximate number of frames that Gather would find. full: together with the
-	// frames in flight they take nearly all of the ring, so the driver may be waiting. It is called
-	// only while frames fill the batch.
+	// frames in flight they take nearly all of the ring, so the driver may be waiting. The Sender
+	// calls it only while frames fill the batch.
 	Backlog() (frames int, full bool)
-	// EnableKick makes the driver kick, or Wake the Sender, at the next frame. more: there are
-	// frames already, for which no kick may come. DisableKick undoes it.
+	// EnableKick makes the driver kick, or call the Sender's Wake, at the next frame. more: there are
+	// frames already, for which no kick may come. DisableKick undoes EnableKick.
 	EnableKick() (more bool)
 	DisableKick()
-	// Idle is called before the worker sleeps and when it ends: the next frame may be far away, so
-	// the queue may free memory that the held frames do not need.
+	// Idle lets the queue free memory that the held frames do not need. The worker calls it before it
+	// sleeps and when it ends, because the next frame may be far away.
 	Idle(held []*TxFrame)
-	// Stopped is the worker's last call if an error has ended it.
+	// Stopped reports the error that has ended the worker. It is the worker's last call.
 	Stopped(err error)
 }
 
-// Outlet takes a Sender's frames. For device models it is a Transmitter.
+// Outlet takes a Sender's frames. The Outlet of a device model's Sender is a Transmitter.
 type Outlet interface {
 	// Send sends a batch and sets every Verdict.
 	Send(batch []*wire.Packet)
-	// Dropped is called for a packet that was Busy and is given up.
+	// Dropped counts a packet that was Busy and that the Sender gives up.
 	Dropped(p *wire.Packet, r wire.DropReason)
 }
 
 // SenderOptions configure a Sender.
 type SenderOptions struct {
-	Space    *dma.Space    // the space of ring and frames; nil: our own memory, which no mapping changes
+	Space    *dma.Space    // address space of ring and frames; nil: memory of this process, whose addresses do not change
 	Batch    int           // most frames in flight, held ones included
 	Patience time.Duration // how long a frame waits for a receiver without buffers; 0: limits.Patience
 	Spin     bool          // the worker locks its thread, and polls for a moment before it sleeps
 	Drain    bool          // Stop sends all frames in the ring, to receivers that take them at once
-	Pollers  *Pollers      // threads that serve it; nil: a goroutine of its own
+	Pollers  *Pollers      // threads that serve the Sender; nil: it has a goroutine of its own
 }
 
 // Sender is the worker of a transmit queue. It gathers frames, sends them, returns finished frames
-// to the driver, and holds frames that meet a busy receiver. Held frames are retried, before all
-// new frames and in order, when the receiver has buffers, until patience ends. The worker sleeps
-// until a receiver, the driver or Stop wakes it.
+// to the driver, and holds frames that meet a busy receiver. When the receiver has buffers, the
+// worker sends its held frames again, before all new frames and in order, until patience ends. The
+// worker sleeps until a receiver, the driver or Stop wakes it.
 //
 // One goroutine, the control goroutine, calls Start, Stop and Close. The worker is a sequence of
 // steps that depend on no stack or thread: Round does not wait, and the worker waits for a Sleeper,
@@ -95,10 +96,10 @@ type Sender struct {
 	out   Outlet
 	o     SenderOptions
 	sleep *Sleeper
-	port  *Port // whose transmit queue it is; nil: no NIC's, or RDMA's
+	port  *Port // the port whose transmit queue this is; nil: the queue is RDMA's, or not a NIC's
 
 	stopping atomic.Bool   // set by Stop, which then wakes the worker
-	done     chan struct{} // closed by the worker; nil: no worker. Used by the control goroutine
+	done     chan struct{} // the worker closes it; nil: no worker. Used by the control goroutine
 
 	// Used by the worker.
 	cores      int
@@ -106,24 +107,24 @@ type Sender struct {
 	frames     []*TxFrame // frames[:held] are in flight, oldest first; the others are free
 	held       int
 	size       batchSize
-	batch      []*wire.Packet // frames' packets, always in the same order
-	disposed   []*TxFrame     // memory for settle
+	batch      []*wire.Packet // the packets of frames, in the same order
+	disposed   []*TxFrame     // memory for the lists of settle and reload
 	late       lateFrames
 	generation uint64          // Generation of the space in which the held frames' segments are valid
-	armed      []wire.Waitable // receivers of held frames, from prepare to the end of the next step
+	armed      []wire.Waitable // receivers of held frames that will wake us, from prepare to the end of the next step
 	patience   Patience
-	clock      func() time.Time // times of held frames
+	clock      func() time.Time // clock for the times of held frames
 	receivers  receivers
-	kicked     bool  // the first kick has come, or is not needed: the ring may be read
-	started    bool  // the first step is done: kicks are disabled
-	asked      bool  // kicks are enabled
-	looks      int   // a poller's looks for the first kick
+	kicked     bool  // the first kick has come, or Start does not require it: the worker may read the ring
+	started    bool  // the worker has disabled kicks in its first step
+	asked      bool  // prepare has enabled kicks
+	looks      int   // how often a poller has looked for the first kick
 	moved      int   // costOf of the frames done since a poller's last look
-	broken     error // error of the poller
+	broken     error // error of the poller that ends this worker
 	count      struct{ waits, gaveUp, slow, putBack counter }
 }
 
-// SenderStats count frames that met a busy receiver.
+// SenderStats are the counters of frames that met a busy receiver.
 type SenderStats struct {
 	Waits   uint64 // sleeps for a busy receiver
 	GaveUp  uint64 // frames dropped after waiting, or when the queue stopped
@@ -156,7 +157,7 @@ func NewSender(q TxQueue, out Outlet, o SenderOptions) (*Sender, error) {
 }
 
 // Start runs the worker of a stopped queue. kick is the driver's eventfd, or -1 if the driver calls
-// Wake. With kickFirst the ring is not read before the first kick.
+// Wake. With kickFirst the worker does not read the ring before the first kick.
 func (s *Sender) Start(kick int, kickFirst bool) {
 	s.kick = kick
 	s.stopping.Store(false)
@@ -180,7 +181,7 @@ func (s *Sender) Start(kick int, kickFirst bool) {
 	})
 }
 
-// end is the worker's last step. err is why it ended; nil: Stop.
+// end is the worker's last step. err is the error that ended the worker; nil: Stop ended it.
 func (s *Sender) end(err error) {
 	s.disarm()
 	s.patience.Reset()
@@ -190,7 +191,7 @@ func (s *Sender) end(err error) {
 	}
 }
 
-// Stop ends the worker after a last round, in which held frames are sent once more. When it
+// Stop ends the worker after a last round, in which it sends held frames once more. When it
 // returns, the worker does not touch the ring any more.
 func (s *Sender) Stop() {
 	if s.done == nil {
@@ -202,8 +203,8 @@ func (s *Sender) Stop() {
 	s.done = nil
 }
 
-// Started reports whether Start was called, and Stop has not been since. The worker may have ended
-// on an error.
+// Started reports whether the last call was Start and not Stop. The worker may have ended on an
+// error.
 func (s *Sender) Started() bool { return s.done != nil }
 
 // Close stops the Sender and closes its descriptor.
@@ -239,8 +240,8 @@ func (s *Sender) run() error {
 	}
 }
 
-// step runs a round, or the last round, after which the ring is not touched. Before the first kick
-// it does nothing.
+// step runs a round. After Stop it runs the last round, after which the worker does not touch the
+// ring. Before the first kick it does nothing.
 func (s *Sender) step() (n int, ended bool, err error) {
 	last, full := s.stopping.Load(), s.held == len(s.frames)
 	if !s.kicked {
@@ -254,7 +255,7 @@ func (s *Sender) step() (n int, ended bool, err error) {
 	s.disarm()
 	if err != nil || last {
 		s.Release()
-		// If held frames filled the batch, the ring may have more.
+		// In the last round: if held frames filled the batch, the ring may have more frames to drain.
 		return n, err != nil || n == 0 && !full, err
 	}
 	return n, false, nil
@@ -301,8 +302,8 @@ func (s *Sender) Round(last bool) (n int, err error) {
 	return n, err
 }
 
-// exchange sends held and new frames, inside the epoch. After an error, all frames before it have
-// been sent.
+// exchange sends held and new frames, inside the epoch. After an error it has sent all frames
+// before the faulty one.
 func (s *Sender) exchange(last bool) (n int, err error) {
 	var generation uint64
 	if s.o.Space != nil {
@@ -331,13 +332,13 @@ func (s *Sender) exchange(last bool) (n int, err error) {
 }
 
 // reload finds the memory of held frames again, because mappings may have changed during the sleep.
-// Frames whose memory is gone are dropped.
+// It drops frames whose memory is gone.
 func (s *Sender) reload(moved bool) (err error) {
 	gone := s.disposed[:0]
 	kept := 0
 	for i, f := range s.frames[:s.held] {
 		ok := true
-		if err == nil { // after an error the rest stays held, for Release
+		if err == nil { // after an error the other frames stay held, for Release
 			ok, err = s.q.Reload(f, moved)
 		}
 		if ok || err != nil {
@@ -359,7 +360,7 @@ func (s *Sender) reload(moved bool) (err error) {
 // old frames were held before.
 func (s *Sender) settle(old int) error {
 	all := s.frames[:s.held]
-	busy := s.receivers.count(all, old, s.clock) // frames that wait for links included
+	busy := s.receivers.count(all, old, s.clock) // including frames that wait for links
 	if busy == 0 && len(s.receivers.busy) == 0 {
 		s.held = 0
 		return s.giveBack(all)
@@ -427,8 +428,8 @@ func (s *Sender) keep(k, i int) {
 	s.batch[k], s.batch[i] = s.batch[i], s.batch[k]
 }
 
-// Release is the end of the queue: it puts held frames back into the ring or drops them, and
-// returns done frames to the driver. The worker calls it itself.
+// Release ends the work on the queue: it puts held frames back into the ring or drops them, and
+// returns done frames to the driver. The worker calls it when it ends.
 func (s *Sender) Release() {
 	if s.late.some() {
 		s.late.end()
@@ -448,7 +449,7 @@ func (s *Sender) Release() {
 	}
 }
 
-// trim frees the long segment lists of frames that are done.
+// trim frees the long segment lists of frames that are not held.
 func (s *Sender) trim() {
 	for _, f := range s.frames[s.held:] {
 		f.Packet.Payload = dma.Reuse(f.Packet.Payload[:0])
@@ -456,6 +457,6 @@ func (s *Sender) trim() {
 	s.q.Idle(s.frames[:s.held])
 }
 
-// Frames returns the frames of a stopped Sender, in any order: tests of device models check that
-// their memory is bounded.
+// Frames returns the frames of a stopped Sender, in any order, for tests of device models which
+// check that the memory of the frames is bounded.
 func (s *Sender) Frames() []*TxFrame { return s.frames }

@@ -9,8 +9,8 @@ import (
 )
 
 // Wait waits until there is work: the driver has more frames and the batch has space, a receiver of
-// held frames has buffers, or patience ends. It polls first, if that is allowed and no frame is
-// held, then sleeps.
+// held frames has buffers, or patience ends. If SenderOptions.Spin is set and no frame is held, it
+// polls the ring for a moment before it sleeps.
 func (s *Sender) Wait() error {
 	if s.kicked && s.held == 0 && s.spin() {
 		return nil
@@ -25,10 +25,10 @@ func (s *Sender) Wait() error {
 }
 
 // prepare asks receivers and the driver to wake the Sender. false: there is work already. The
-// caller calls resume in any case. The receivers stay armed until the end of the next step, as a
-// turn of the port lasts that long.
+// caller has to call resume in both cases. The receivers stay armed until the end of the next step,
+// as a turn of the port lasts that long.
 func (s *Sender) prepare() bool {
-	s.disarm() // a poller may sleep again before the Sender's turn
+	s.disarm() // a poller may have called prepare since the Sender's last step
 	s.trim()
 	s.sleep.Park()
 	if s.held > 0 && !s.arm() {
@@ -44,7 +44,7 @@ func (s *Sender) prepare() bool {
 	return true
 }
 
-// resume disables the driver's kicks and Unparks.
+// resume disables the driver's kicks and calls Unpark.
 func (s *Sender) resume() {
 	if s.asked {
 		s.asked = false
@@ -68,16 +68,17 @@ func (s *Sender) spin() bool {
 	}
 }
 
-// arm makes the receivers of held frames wake us. false: one of them has buffers by now.
+// arm makes the receivers of held frames wake the Sender when they have buffers. false: one of them
+// has buffers already.
 func (s *Sender) arm() bool {
 	for _, f := range s.frames[:s.held] {
 		receiver := f.Packet.Verdict.Queue
 		if n := len(s.armed); receiver == nil || n > 0 && s.armed[n-1] == receiver {
-			continue // a link, for which timeLeft wakes us, or the same receiver as before
+			continue // the frame waits for a link, for which timeLeft ends the sleep, or for the previous frame's receiver
 		}
 		if len(s.armed) == 0 {
 			s.count.waits.add(1)
-			s.sleep.port = f.Packet.From // the same for all frames
+			s.sleep.port = f.Packet.From // all frames come from the same port
 		}
 		if !receiver.Arm(s.sleep) {
 			return false
@@ -87,7 +88,7 @@ func (s *Sender) arm() bool {
 	return true
 }
 
-// disarm cancels arm, and ends the turns that receivers gave us.
+// disarm cancels arm, and ends the turns that receivers gave the Sender.
 func (s *Sender) disarm() {
 	for _, receiver := range s.armed {
 		receiver.Disarm(s.sleep)
@@ -116,14 +117,15 @@ func (s *Sender) watch() *Patience {
 }
 
 // heldLeft returns how long the worker may sleep because of held frames: until the first one's
-// patience ends, a link is free, or receivers are to be judged again; negative: none is held.
+// patience ends, a link is free, or the Sender has to judge receivers again; negative: no frame is
+// held.
 func (s *Sender) heldLeft() time.Duration {
 	if s.held == 0 {
 		return -1
 	}
 	limit := s.patience.limit()
 	left := limit
-	link := int64(math.MaxInt64) // the earliest free link: one read of the clock for all frames that wait for links
+	link := int64(math.MaxInt64) // when the first link is free: one read of the clock for all frames that wait for links
 	var first time.Time
 	for _, f := range s.frames[:s.held] {
 		if until := f.Packet.Verdict.Until; until != 0 {

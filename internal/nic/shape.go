@@ -6,8 +6,8 @@ import (
 	"vnic.dev/vnic/internal/wire"
 )
 
-// Shape limits a port's rate: the links and memories that its packets cross, by where their payload
-// lies.
+// Shape limits a port's rate: it has the routes over links and memories that the port's packets
+// take, by the memory where their payload lies.
 type Shape struct {
 	Tx, Rx           Routes
 	ToHost, FromHost [dma.MaxGPUs]CopyRoutes // for copies by a GPU's engines
@@ -26,13 +26,13 @@ func (r *CopyRoutes) route(node int) *shape.Route {
 	return r.Host
 }
 
-// Routes are the routes of one direction. Payload in several memories takes the route of the first
-// GPU.
+// Routes are the routes of one direction. A packet with payload in several memories takes the route
+// of the first GPU.
 type Routes struct {
 	Host    *shape.Route               // payload in host memory, or no payload
 	Nodes   [dma.MaxNodes]*shape.Route // payload in host memory on a NUMA node; nil: as Host
 	Direct  [dma.MaxGPUs]*shape.Route  // payload in a GPU's memory, by GPU number
-	Bounced [dma.MaxGPUs]*shape.Route  // the same, bounced through host memory
+	Bounced [dma.MaxGPUs]*shape.Route  // payload in a GPU's memory that is bounced through host memory, by GPU number
 }
 
 func (r *Routes) route(w *bytesByMem, bounced bool) *shape.Route {
@@ -52,8 +52,8 @@ func use(p *wire.Packet, buffers uint32) shape.Use {
 	return shape.Use{Payload: p.PayloadLen, Header: uint32(len(p.Header)), Buffers: buffers, Wire: p.WireLen()}
 }
 
-// WireBytes returns the bytes on the wire of packets with so many segments, if all headers have the
-// mean length, without padding of short frames.
+// WireBytes returns the number of bytes on the wire of these packets, which become segments frames
+// with headers of the mean length. It does not count the padding of short frames.
 func WireBytes(payload, header, packets, segments uint64) float64 {
 	if packets == 0 {
 		return 0
@@ -61,14 +61,14 @@ func WireBytes(payload, header, packets, segments uint64) float64 {
 	return float64(payload) + float64(segments)*(float64(header)/float64(packets)+wire.EtherOverhead)
 }
 
-// gate lets packets of a batch into links, in their order. A packet that finds its links taken
+// gate lets packets of a batch into links, in their order. A packet that finds its links in use
 // reserves them for a later time; up to turn bytes of a batch may wait with a reservation, and all
-// packets behind them wait without. So queues that share a link get it in turn, for equal numbers
-// of bytes.
+// packets behind them wait without a reservation. So queues that share a link use it in turn, each
+// for the same number of bytes.
 type gate struct {
 	shape *Shape
-	now   int64  // 0: the clock has not been read
-	until int64  // when the first waiting packet's links are free; 0: none waits
+	now   int64  // time by shape.Now; 0: gate has not read the clock
+	until int64  // when the links of the first waiting packet are free; 0: no packet waits
 	last  int64  // start time of the last packet
 	turn  uint32 // bytes that wait with a reservation
 }
@@ -79,18 +79,18 @@ const turn = MaxFrame
 // passes reports whether a packet may pass now. start is when its reserved links are free; 0: it
 // has no reservation yet.
 func (g *gate) passes(p *wire.Packet, start *int64, r *shape.Route, u shape.Use, alone bool) bool {
-	if g.now == 0 || *start > g.now { // the batch may have taken a while
+	if g.now == 0 || *start > g.now { // read the clock again: time may have passed since
 		g.now = shape.Now()
 	}
 	if *start == 0 {
 		if g.until != 0 && (alone || g.turn+p.Len() > turn) {
 			p.Verdict = wire.Verdict{Kind: wire.Busy, Until: g.until}
-			g.turn = turn // packets behind wait too
+			g.turn = turn // all packets behind it wait too
 			return false
 		}
 		*start = max(r.Take(g.now, u), 1)
 	}
-	*start = max(*start, g.last) // no packet overtakes
+	*start = max(*start, g.last) // no packet overtakes the previous one
 	if *start <= g.now && g.until == 0 {
 		return true
 	}
@@ -103,14 +103,15 @@ func (g *gate) passes(p *wire.Packet, start *int64, r *shape.Route, u shape.Use,
 	return false
 }
 
-// leaves reports whether a packet may leave over its sender's links; otherwise it has its verdict.
+// leaves reports whether a packet may leave now over its sender's links. Otherwise it has set the
+// packet's verdict (Busy).
 func (g *gate) leaves(p *wire.Packet, w *bytesByMem, direct bool) bool {
 	return g.passes(p, &p.Leaves, g.shape.Tx.route(w, !direct), use(p, w.buffers), false)
 }
 
-// arrives reports whether a packet may come in over its receiver's links; otherwise it has its
-// verdict. The packet's buffers are not known yet, so it uses the links of the queue's previous
-// packet.
+// arrives reports whether a packet may come in now over its receiver's links. Otherwise it has set
+// the packet's verdict (Busy). The port does not know the packet's buffers yet, so arrives uses the
+// links of the queue's previous packet.
 func (rq *rxQueue) arrives(d *delivery, p *wire.Packet) bool {
 	if rq.way == nil {
 		rq.way = d.gate.shape.Rx.Host
@@ -122,7 +123,7 @@ func (rq *rxQueue) arrives(d *delivery, p *wire.Packet) bool {
 	return d.gate.passes(p, p.Progress.Arrives(), rq.way, use(p, rq.pieces), d.w.Cutting())
 }
 
-// took records the links of the packet just taken.
+// took records the route and the number of buffers of the packet that the queue has just taken.
 func (rq *rxQueue) took(s *Shape) {
 	w := &rq.mover.byMem
 	rq.way, rq.pieces = s.Rx.route(w, w.bounced > 0), w.buffers

@@ -9,16 +9,16 @@ import (
 
 var signal = [8]byte{1} // the value written to an eventfd
 
-// sharedFD is an eventfd that goroutines write while its owner may close it: the last user closes
-// the descriptor.
+// sharedFD is an eventfd that its owner may close while other goroutines write it: the last user
+// closes the descriptor.
 //
-// It is not an os.File. Writes of an os.File wait in Go's netpoller, unless its descriptor blocks
-// when the file is made; but that flag belongs to the open file, so a read of the peer's would
-// block too until the next signal.
+// It is not an os.File. A write to an os.File waits in Go's netpoller, unless the descriptor is
+// blocking when the os.File is made. But that flag belongs to the open file, which the peer shares:
+// if it were blocking, the peer's reads would block too until the next signal.
 type sharedFD struct {
 	fd     int
 	users  atomic.Int32 // goroutines inside do, and the owner; 0: closed
-	closed atomic.Bool  // by the owner
+	closed atomic.Bool  // the owner has called close
 }
 
 // init takes ownership of an eventfd.
@@ -35,8 +35,8 @@ func (s *sharedFD) do(f func(fd int)) {
 	}
 }
 
-// signal writes the eventfd once. A full counter is a signal already; an error hurts only the
-// eventfd's owner.
+// signal writes the eventfd once. It ignores errors: a full counter is a signal already, and any
+// other error hurts only the peer that passed the eventfd.
 func (s *sharedFD) signal() {
 	if !s.enter() {
 		return
@@ -67,15 +67,15 @@ func (s *sharedFD) leave() {
 	}
 }
 
-// close is called by the owner. It does not wait.
+// close releases the owner's use; only the owner calls it. It does not wait for other users.
 func (s *sharedFD) close() {
 	if !s.closed.Swap(true) {
 		s.leave()
 	}
 }
 
-// EventReader reads eventfds that a frontend shares with us. It has the buffer for a read, which
-// would be allocated for each call otherwise.
+// EventReader reads eventfds that a frontend shares with us. It contains the buffer for a read, so
+// that Consume does not allocate one for each call.
 type EventReader struct {
 	b   [8]byte
 	iov [1][]byte
@@ -92,11 +92,11 @@ func (r *EventReader) Consume(fd int) bool {
 	return err == nil && n == len(r.b)
 }
 
-// event is our own eventfd, by which goroutines wake one that sleeps.
+// event is an eventfd of this process, by which goroutines wake its owner, a goroutine that sleeps.
 //
 // The sleeper calls Park, looks for work once more, and then sleeps, or calls Unpark. A goroutine
-// that has work for it makes the work visible first, and then calls Wake. So either the sleeper
-// sees the work, or Wake sees that it sleeps.
+// that has work for the sleeper makes the work visible first, and then calls Wake. So either the
+// sleeper sees the work, or Wake sees that the sleeper sleeps.
 type event struct {
 	file   sharedFD
 	parked atomic.Bool

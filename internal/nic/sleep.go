@@ -7,9 +7,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Sleeper lets a transmit worker with a locked thread sleep in ppoll, until it is woken, its driver
-// kicks, or time is up. It does not use the netpoller, and so wakes sooner. The protocol is Park,
-// look for work, Sleep or Unpark (see event).
+// Sleeper lets a transmit worker with a locked thread sleep in ppoll, until Wake is called, its
+// driver kicks, or time is up. It does not use Go's netpoller, so the worker wakes sooner. The
+// protocol is Park, look for work, Sleep or Unpark (see event).
 type Sleeper struct {
 	event
 	port    uint32 // wire.Link.Serial of the Sender's port; 0: no port
@@ -38,7 +38,7 @@ func (s *Sleeper) Sleep(kick int, d time.Duration) (kicked bool, err error) {
 	return s.sleep(kick, d, nil)
 }
 
-// sleep is Sleep; if p is not nil, it looks at the clock once a Step meanwhile.
+// sleep does the work of Sleep; if p is not nil, p looks at the clock once a Step meanwhile.
 func (s *Sleeper) sleep(kick int, d time.Duration, p *Patience) (kicked bool, err error) {
 	defer s.Unpark()
 	s.fds[0] = unix.PollFd{Fd: int32(s.file.fd), Events: unix.POLLIN}
@@ -53,7 +53,7 @@ func (s *Sleeper) sleep(kick int, d time.Duration, p *Patience) (kicked bool, er
 	return s.fds[1].Revents != 0 && s.kicks.Consume(kick), nil
 }
 
-// nap is a thread's sleep.
+// nap lets a thread sleep in ppoll.
 type nap struct {
 	step unix.Timespec
 }

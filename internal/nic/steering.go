@@ -10,9 +10,9 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// steering is how a port treats packets: a State, and the tables compiled from it. It is immutable,
-// except for the counts of flow counters, and replaced as a whole: one steering applies to a whole
-// batch.
+// steering decides how a port treats packets: a State, and the tables compiled from it. It is
+// immutable, except for the counts of flow counters. The port replaces it as a whole, and uses one
+// steering for a whole batch.
 type steering struct {
 	state        *control.State
 	rules        *splitter.Rules
@@ -21,7 +21,7 @@ type steering struct {
 	flowCounters []*flowCounter
 }
 
-// compile makes the steering of a State. Tables of unchanged rules and RSS are reused, and
+// compile makes the steering of a State. It reuses the tables of unchanged rules and RSS, and
 // remaining flow counters keep their counts. old is the previous steering, empty at first and after
 // reset.
 func compile(s *control.State, old *steering) (*steering, error) {
@@ -57,7 +57,7 @@ func (s *steering) counter(id uint32) *flowCounter {
 }
 
 // compileRules makes the table of a list of rules. If the list is the old one, or the old one plus
-// one rule, the cost is a comparison and a copy; otherwise all rules are compiled.
+// one rule, the cost is a comparison and a copy; otherwise it compiles all rules.
 func compileRules(list []control.FlowRule, old *steering) (*splitter.Rules, error) {
 	if old.state != nil {
 		n := len(old.state.Rules)
@@ -103,7 +103,7 @@ type route struct {
 	home    int // the queue of its flow
 	q       int // the queue that gets the packet
 	split   bool
-	unsplit bool   // it should have been split, but cannot be
+	unsplit bool   // the packet should be split, but cannot be
 	hlen    uint32 // bytes for the header buffer, if split
 	hashed  bool
 	hash    uint32
@@ -137,7 +137,7 @@ func (p *Port) steer(s *steering, pkt *wire.Packet, r *route) {
 			r.home = int(s.rss.Table[0])
 		}
 	}
-	if r.home >= len(s.splits) { // commands refuse such queues
+	if r.home >= len(s.splits) { // does not happen: commands refuse such queues
 		r.home = 0
 	}
 	p.split(s, pkt, r)
@@ -166,7 +166,8 @@ func (p *Port) split(s *steering, pkt *wire.Packet, r *route) {
 	r.split, r.hlen = true, n
 }
 
-// hashTypes are what RSS can hash: 4-tuples of TCP and UDP, 2-tuples of the rest.
+// hashTypes are the types of packets that RSS can hash: TCP and UDP by 4-tuple, other IP packets by
+// 2-tuple.
 const hashTypes = control.HashIPv4 | control.HashTCPv4 | control.HashUDPv4 |
 	control.HashIPv6 | control.HashTCPv6 | control.HashUDPv6
 
@@ -188,16 +189,16 @@ func (s *steering) hash(h *splitter.Headers) (hash uint32, ok bool) {
 	return 0, false
 }
 
-// change carries out a command: f changes a copy of the State, which is then compiled and becomes
-// the port's. On an error nothing changes.
+// change carries out a command: f changes a copy of the State, and change compiles this copy and
+// makes it the port's State. On an error nothing changes.
 func (p *Port) change(f func(s *control.State) error) error {
-	defer p.flushHeld() // flows may move to other queues now, behind their held frames
+	defer p.flushHeld() // flows may now move to other queues: no frame must overtake a held one of its flow
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.changeLocked(f)
 }
 
-// add is change for a command that returns the id of what it adds.
+// add calls change for a command that adds an object and returns its id.
 func (p *Port) add(f func(s *control.State) (id uint32, err error)) (id uint32, err error) {
 	err = p.change(func(s *control.State) (err error) {
 		id, err = f(s)
@@ -206,7 +207,7 @@ func (p *Port) add(f func(s *control.State) (id uint32, err error)) (id uint32, 
 	return id, err
 }
 
-// changeLocked is change for a caller that holds mu.
+// changeLocked does the work of change; the caller holds mu.
 func (p *Port) changeLocked(f func(s *control.State) error) error {
 	old := p.steering.Load()
 	s := *old.state
@@ -251,11 +252,11 @@ func (p *Port) applyDefaultRSS() {
 		s.RSS.Table = table
 		return nil
 	})
-	p.flushSoon() // the caller holds mu, and may be the goroutine that frees callers of drivers
+	p.flushSoon() // not flushHeld: the caller holds mu, and may be the Monitor, which must not block in an interrupt
 }
 
-// SetDefaultRSS sets the receive queues in use: the driver has enabled them and posted buffers.
-// Flows are spread over them until a driver sets RSS or sends Hello.
+// SetDefaultRSS sets the receive queues in use: the driver has enabled them and posted buffers. The
+// port spreads flows over these queues until a driver sets RSS or sends Hello.
 func (p *Port) SetDefaultRSS(queues []uint16) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -11,21 +11,22 @@ import (
 )
 
 // Transmitter is the port's part of one transmit queue. It belongs to that queue's goroutine, which
-// must have been started by dma.Go and be inside the port's address space during Send.
+// dma.Go must have started, and which must be inside the epoch of the port's address space during
+// Send.
 type Transmitter struct {
 	Worker *wire.Worker
 	port   *Port
 	delta  delta // of the current batch
 
-	// uncounted is held from the delivery of a batch until it is counted. Readers of counters take
-	// it, so that packets that a receiver has read are counted. It is held for one batch at most:
-	// Deliver does not wait.
+	// Send holds uncounted from the delivery of a batch until it has counted the batch. Readers of
+	// counters take uncounted first, so that they find every packet counted that a receiver has read.
+	// Send holds it for one batch at most, because Deliver does not wait.
 	uncounted sync.Mutex
 	out       Counters
 	traffic   Traffic
 	flows     *flows.Shard // nil: no account of flows
 
-	bounce []dma.Segment // host memory for one batch, made when first needed
+	bounce []dma.Segment // host memory for the GPU payload of one batch, made when first needed
 	marks  []mark
 	run    []*wire.Packet // the batch without the control channel's frames
 	host   []dma.Segment  // segments of bounce that replace GPU payload
@@ -37,7 +38,7 @@ type Transmitter struct {
 // mark records where a packet's payload lies before the port may move it.
 type mark struct {
 	header uint32
-	skip   bool // a control frame, or it waits for a link
+	skip   bool // the packet is a control frame, or waits for a link
 	byMem  bytesByMem
 }
 
@@ -55,7 +56,7 @@ func (p *Port) NewTransmitter(batch int) *Transmitter {
 }
 
 // Send carries out the control frames of a batch, delivers the other packets to the wire, and
-// counts them. It sets every Verdict. The packets were made by ParseFrame and Prepare, or are
+// counts them. It sets every Verdict. ParseFrame and Prepare have made the packets, or they are
 // retries (RelocatePayload), in their old order.
 func (t *Transmitter) Send(batch []*wire.Packet) {
 	bounced := uint32(0)
@@ -84,7 +85,7 @@ func (t *Transmitter) Send(batch []*wire.Packet) {
 	}
 	t.uncounted.Lock()
 	defer t.uncounted.Unlock()
-	if len(run) > 0 { // in one Deliver, because only within one does a busy receiver hold up the rest of a flow
+	if len(run) > 0 { // one Deliver for all: only within one call does a busy receiver hold up the later packets of a flow
 		t.deliver(run)
 	}
 	for i, p := range batch {
@@ -103,7 +104,7 @@ func (t *Transmitter) flush() {
 	}
 }
 
-// settle waits until the packets that t has delivered are counted.
+// settle waits until t has counted the packets that it has delivered.
 func (t *Transmitter) settle() {
 	t.uncounted.Lock()
 	defer t.uncounted.Unlock()
@@ -115,7 +116,7 @@ func (t *Transmitter) deliver(run []*wire.Packet) {
 		link.Deliver(t.Worker, run)
 		return
 	}
-	for _, p := range run { // not attached yet, or the link is down
+	for _, p := range run { // the port is not attached yet, or its link is down
 		p.Verdict = wire.Drop(wire.DropStopped)
 		if link != nil {
 			link.GaveUp(t.Worker, p, wire.DropStopped)
@@ -135,7 +136,8 @@ func (t *Transmitter) toHost(p *wire.Packet, m *mark, used uint32) uint32 {
 	slot.Off, slot.Len = uint64(used)*MaxFrame, p.PayloadLen
 	dst := t.host[used : used+1 : used+1]
 	if _, err := t.Worker.Copier.Copy(dst, p.Payload); err != nil {
-		// The memory is gone. The receiver's copy will meet the same fault, and drop the packet.
+		// The payload's memory is gone. The receiver's copy will meet the same fault, and the receiver
+		// drops the packet.
 		return used
 	}
 	p.Payload = append(p.Payload[:0], *slot)
@@ -145,7 +147,7 @@ func (t *Transmitter) toHost(p *wire.Packet, m *mark, used uint32) uint32 {
 	return used + 1
 }
 
-// count counts a packet that is finished. A packet lost by the link counts as sent.
+// count counts a packet unless it is Busy. A packet lost by the link counts as sent.
 func (t *Transmitter) count(p *wire.Packet, m *mark) {
 	switch {
 	case p.Verdict.Kind == wire.Busy:
@@ -169,7 +171,7 @@ func (t *Transmitter) count(p *wire.Packet, m *mark) {
 	}
 }
 
-// Dropped counts a packet that the Sender gave up after Busy.
+// Dropped implements Outlet: it counts a packet that was Busy and that the Sender gave up.
 func (t *Transmitter) Dropped(p *wire.Packet, r wire.DropReason) {
 	if link := t.port.link.Load(); link != nil {
 		link.GaveUp(t.Worker, p, r)
@@ -197,7 +199,7 @@ func (t *Transmitter) Discard(r wire.DropReason) {
 	t.delta.flush(&t.out)
 }
 
-// discard counts a frame that is dropped before the wire, with its reason at the link.
+// discard counts a frame that the NIC drops before the wire, with the reason also at the link.
 func (t *Transmitter) discard(payload uint64, r wire.DropReason) {
 	t.delta.drop(payload)
 	if link := t.port.link.Load(); link != nil {
@@ -205,8 +207,8 @@ func (t *Transmitter) discard(payload uint64, r wire.DropReason) {
 	}
 }
 
-// isControl reports whether a packet is a control frame for the port. A tagged one is not: the wire
-// drops it.
+// isControl reports whether a packet is a control frame for the port. A control frame with a VLAN
+// tag is not for the port: the wire drops it.
 func isControl(p *wire.Packet) bool {
 	return p.Dst == wire.ControlMAC && p.Meta.Headers.EtherType == wire.EtherTypeControl && p.Meta.Headers.VLANs == 0
 }

@@ -17,7 +17,7 @@ import (
 
 var le = binary.LittleEndian
 
-// ErrBounds is returned for an access beyond the space.
+// ErrBounds is the error for an access beyond the space.
 var ErrBounds = errors.New("beyond the configuration space")
 
 // Sizes of a configuration space.
@@ -43,8 +43,8 @@ const (
 	firstCap     = 0x40
 )
 
-// Bits of the command register (PCI 3.0, 6.2.2), and the only bit of the status register that is
-// set here (6.2.3).
+// Bits of the command register (PCI 3.0, 6.2.2), and the only bit of the status register that this
+// package sets (6.2.3).
 const (
 	commandMemory    = 1 << 1
 	commandBusMaster = 1 << 2

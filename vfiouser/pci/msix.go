@@ -8,7 +8,7 @@ const (
 	msixLen       = 12
 	msixControl   = 2 // message control
 	msixTable     = 4 // offset of the table, BAR in bits 2:0
-	msixPBA       = 8 // offset of the pending bits, likewise
+	msixPBA       = 8 // offset of the pending bits, BAR in bits 2:0
 	msixMasked    = 1 << 14
 	msixEnable    = 1 << 15
 	msixEntryLen  = 16

@@ -7,11 +7,11 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// MaxFrames is the most frames of a Merge: 64 KiB of the smallest segments worth merging.
+// MaxFrames bounds the frames of a Merge: 64 KiB of the smallest segments worth merging.
 const MaxFrames = 256
 
-// maxIP is the longest IP packet, header included, that Linux's GRO makes of either version by
-// default (net/core/gro.c, skb_gro_receive: below GRO_LEGACY_MAX_SIZE). It is also the longest
+// maxIP is the length of the longest IP packet, header included, that Linux's GRO makes by default,
+// IPv4 or IPv6 (net/core/gro.c, skb_gro_receive: below GRO_LEGACY_MAX_SIZE). It is also the longest
 // possible IPv4 packet.
 const maxIP = 65535
 
@@ -36,24 +36,25 @@ const (
 	tcpUrgent   = 18
 )
 
-// Possible reports whether a frame could be part of a Merge, first or later, by its parsed headers.
-// It is cheap, and refuses most frames that cannot be merged.
+// Possible reports whether a frame could be part of a Merge, as its first or a later frame,
+// according to its parsed headers. It is cheap, and returns false for most frames that cannot be
+// merged.
 func Possible(m *splitter.Meta, payload uint32) bool {
 	h := &m.Headers
 	return h.Class == splitter.TCP && m.GSOType == splitter.GSONone && payload > 0 && payload == h.PayloadLen() &&
 		h.TCPFlags&^(splitter.PSH|splitter.CWR) == splitter.ACK && (h.IPv6 || h.L4Off-h.L3Off == ipv4Len)
 }
 
-// Vouched reports whether a frame's checksum may be left out of a GSO packet: it was found good, or
-// is partial (left to be completed). sum is the payload's (splitter.Sum); it is used only if
-// NeedsSum.
+// Vouched reports whether a frame's checksum may be left out of a GSO packet: it is good, or
+// partial (the sender left it to the device). sum is the sum of the payload (splitter.Sum); Vouched
+// uses it only if NeedsSum returns true.
 func Vouched(hdr []byte, m *splitter.Meta, payload uint32, sum uint16) bool {
 	h := &m.Headers
 	field := binary.BigEndian.Uint16(hdr[h.L4Off+tcpCsum:])
 	switch m.Csum {
 	case splitter.CsumGood:
 		return true
-	case splitter.CsumPartial: // the field must be what a segmenter would write
+	case splitter.CsumPartial: // the checksum field must have the value that a segmenter would write
 		return field == splitter.PseudoSum(h, hdr, uint32(h.HdrLen-h.L4Off)+payload)
 	case splitter.CsumNone:
 		return field != 0xffff && splitter.VerifyL4(h, hdr, payload, sum) == splitter.CsumGood
@@ -64,8 +65,9 @@ func Vouched(hdr []byte, m *splitter.Meta, payload uint32, sum uint16) bool {
 // NeedsSum reports whether Vouched needs the sum of a frame's payload.
 func NeedsSum(m *splitter.Meta) bool { return m.Csum == splitter.CsumNone }
 
-// Merge is frames of one flow that a receiver gets as one GSO packet. The zero value has no frame.
-// It refers to the first frame's header and Meta, which must not change until Header was called.
+// Merge is a sequence of frames of one flow that a receiver gets as one GSO packet. The zero value
+// has no frame. It refers to the first frame's header and Meta, which must not change until the
+// caller has called Header.
 type Merge struct {
 	hdr     []byte
 	meta    *splitter.Meta
@@ -79,8 +81,8 @@ type Merge struct {
 }
 
 // Begin makes g the Merge of one frame, for which Possible is true. If no other frame joins, the
-// receiver gets this frame unchanged. max is the longest GSO packet that the receiver takes,
-// headers included. It returns false, and g stays empty, if no frame can follow this one.
+// receiver gets this frame unchanged. max is the length of the longest GSO packet that the receiver
+// takes, headers included. Begin returns false, and g stays empty, if no frame can follow this one.
 func (g *Merge) Begin(hdr []byte, m *splitter.Meta, payload, max uint32) bool {
 	*g = Merge{}
 	h := &m.Headers
@@ -96,8 +98,8 @@ func (g *Merge) Begin(hdr []byte, m *splitter.Meta, payload, max uint32) bool {
 	return true
 }
 
-// headerGood reports whether a segmenter would write the same IPv4 header. For IPv6 there is
-// nothing to check.
+// headerGood reports whether a segmenter would write the same IPv4 header. It returns true for
+// IPv6, which needs no check.
 func headerGood(hdr []byte, h *splitter.Headers) bool {
 	if h.IPv6 {
 		return true
@@ -108,7 +110,8 @@ func headerGood(hdr []byte, h *splitter.Headers) bool {
 }
 
 // Keep copies the first frame's header to dst and its Meta to m, and makes the Merge refer to these
-// copies: the frame's memory may be reused then. dst has room for splitter.MaxHeader bytes.
+// copies: from then on the caller may reuse the frame's memory. dst has room for splitter.MaxHeader
+// bytes.
 func (g *Merge) Keep(dst []byte, m *splitter.Meta) {
 	dst = dst[:copy(dst, g.hdr)]
 	*m = *g.meta
@@ -125,7 +128,7 @@ func (g *Merge) MSS() uint32 { return g.mss }
 func (g *Merge) Flow(f *splitter.Flow) bool { return g.meta.Headers.Flow == *f }
 
 // Continues reports whether a frame, for which Possible is true, continues the Merge. The caller
-// checks its checksum, and that of the first frame, by Vouched.
+// checks the checksums of this frame and of the first one by Vouched.
 func (g *Merge) Continues(hdr []byte, m *splitter.Meta, payload uint32) bool {
 	h, first := &m.Headers, &g.meta.Headers
 	return !g.ended && g.frames < MaxFrames && h.Seq == first.Seq+g.payload && payload <= g.mss &&
@@ -133,8 +136,8 @@ func (g *Merge) Continues(hdr []byte, m *splitter.Meta, payload uint32) bool {
 		h.IPv6 == first.IPv6 && h.HdrLen == first.HdrLen && g.sameHeader(hdr) && headerGood(hdr, h) && g.follows(hdr)
 }
 
-// sameHeader compares a header, as long as the first one and with the same parts, in all fields
-// that must not differ between segments.
+// sameHeader reports whether hdr and the first frame's header agree in all fields that must not
+// differ between segments. Both have the same length and the same parts.
 func (g *Merge) sameHeader(hdr []byte) bool {
 	h := &g.meta.Headers
 	a, b := g.hdr, hdr
@@ -156,8 +159,8 @@ func (g *Merge) sameHeader(hdr []byte) bool {
 		bytes.Equal(tcp[tcpUrgent:], as[tcpUrgent:])
 }
 
-// follows reports whether an identification is right for the next frame. The second frame decides
-// whether identifications rise or stay.
+// follows reports whether the IPv4 identification in hdr is right for the next frame. The second
+// frame decides whether identifications rise by one or stay the same.
 func (g *Merge) follows(hdr []byte) bool {
 	h := &g.meta.Headers
 	if h.IPv6 {
@@ -189,11 +192,11 @@ func (g *Merge) Frames() int { return int(g.frames) }
 // Payload returns the bytes of payload of all frames.
 func (g *Merge) Payload() uint32 { return g.payload }
 
-// Ended reports that no frame can continue the Merge.
+// Ended reports whether the Merge is complete, so that no frame can continue it.
 func (g *Merge) Ended() bool { return g.ended || g.payload == g.max || g.frames == MaxFrames }
 
 // Header writes the header of the GSO packet to dst, which has room for splitter.MaxHeader bytes,
-// and fills in its Meta. The checksum is partial, as in any GSO packet.
+// and fills in m, the Meta of that packet. The checksum is partial, as in any GSO packet.
 func (g *Merge) Header(dst []byte, m *splitter.Meta) []byte {
 	dst = dst[:copy(dst, g.hdr)]
 	*m = *g.meta

@@ -7,7 +7,8 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// accs is how many flows of a batch are counted before they are added to their rows.
+// accs is the number of accumulators of a Shard: the Shard counts so many flows of a batch before
+// it adds the counts to their rows.
 const accs = 8
 
 // Acc accumulates the packets of a flow in a batch. It is valid until the next At or Flush of its
@@ -19,15 +20,15 @@ type Acc struct {
 	first uint32 // sequence number of the first byte of payload
 	top   uint32 // sequence number behind the highest byte
 	bytes uint32 // payload bytes of this batch not counted in Again
-	Rule  uint32 // the flow rule that steers it; 0: none. The owner sets it
-	Peer         // latest of this batch
+	Rule  uint32 // the flow rule that steers the flow; 0: none. The Shard's owner sets it
+	Peer         // the latest acknowledgment of this batch
 	Counts
 }
 
-// Fresh reports whether this batch has counted nothing for the flow yet.
+// Fresh reports whether the Acc has no packet of this batch yet.
 func (a *Acc) Fresh() bool { return a.Packets == 0 && a.Lost == 0 }
 
-// At returns the Acc of a flow. Only the owner calls it, and Flush.
+// At returns the Acc of a flow. Only the Shard's owner calls At and Flush.
 func (s *Shard) At(f *splitter.Flow) *Acc {
 	if s.place < s.n && s.accs[s.place].flow == *f {
 		return &s.accs[s.place]
@@ -48,8 +49,8 @@ func (s *Shard) At(f *splitter.Flow) *Acc {
 	return a
 }
 
-// Acked records what a TCP packet says about the other direction: the acknowledgment number and the
-// window, unscaled.
+// Acked records the acknowledgment number and the unscaled window of a TCP packet, which describe
+// the other direction of the connection.
 func (a *Acc) Acked(ack uint32, window uint16) {
 	if !a.Known || int32(ack-a.Ack) >= 0 {
 		a.Peer = Peer{Known: true, Ack: ack, Window: window}
@@ -80,8 +81,8 @@ func (a *Acc) TCP(flags uint8, seq, n uint32) {
 	}
 }
 
-// seed keeps peers who choose flows from aiming at one place of an index. The RSS hash would not
-// do, because a guest chooses its key.
+// seed prevents that a peer chooses flows which all have the same place in an index. The RSS hash
+// would not prevent this, because a guest chooses its key.
 var seed = maphash.MakeSeed()
 
 // hashOf returns a flow's hash for the index. Tests replace it.
@@ -103,7 +104,7 @@ func (s *Shard) Flush() {
 	s.n = 0
 }
 
-// take adds a batch's counts of the flow.
+// take adds a batch's counts of the flow to its row.
 func (r *row) take(a *Acc, now int64) {
 	r.last = now
 	if a.flags&splitter.SYN != 0 { // a connection begins, maybe a new one on the same ports

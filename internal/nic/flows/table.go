@@ -11,7 +11,7 @@ import (
 // DefaultRows is the default number of rows of a table.
 const DefaultRows = 1024
 
-// MaxRows is the most rows of a table.
+// MaxRows bounds the rows of a table.
 const MaxRows = 1 << 15
 
 // blockRows is the number of rows in a block. A shard takes blocks, and looks in one for the least
@@ -23,13 +23,13 @@ const NumReasons = 22
 
 // Counts are the counters of a flow in one direction.
 type Counts struct {
-	Packets  uint64 // as the guest received or sent them, without dropped ones
+	Packets  uint64 // packets as the guest received or sent them, without dropped ones
 	Segments uint64 // the same packets, cut to wire size
 	Header   uint64 // bytes of the packets' headers
 	Device   uint64 // payload in GPU memory, in bytes
 	GPUFile  uint64 // payload in GPU memory by way of a file, in bytes
 	Host     uint64 // payload in host memory, in bytes
-	Bounced  uint64 // part of Host: for a GPU, bounced through host memory
+	Bounced  uint64 // part of Host: payload from or for a GPU, bounced through host memory
 	Again    uint64 // TCP payload below the highest sequence number so far: sent again, or overtaken
 	Lost     uint64 // payload of packets that were dropped, in bytes
 	Drops    [NumReasons]uint32
@@ -38,7 +38,7 @@ type Counts struct {
 // Payload returns the bytes of payload.
 func (c *Counts) Payload() uint64 { return c.Device + c.GPUFile + c.Host }
 
-// Dropped returns how many packets were dropped.
+// Dropped returns the number of dropped packets.
 func (c *Counts) Dropped() (n uint64) {
 	for _, d := range c.Drops {
 		n += uint64(d)
@@ -63,7 +63,8 @@ func (c *Counts) add(o *Counts) {
 	}
 }
 
-// Peer is what a TCP flow says about the other direction.
+// Peer has the latest acknowledgment in a TCP flow, which describes the other direction of the
+// connection.
 type Peer struct {
 	Known  bool
 	Window uint16 // unscaled; 0 means a closed window whatever the scale
@@ -76,16 +77,16 @@ type Row struct {
 	Flags uint8         // all TCP flags seen
 	Rule  uint32        // the flow rule of its latest packet that had one; 0: none
 	Begun bool          // Top is set
-	Top   uint32        // the sequence number behind the highest byte of payload
+	Top   uint32        // sequence number of the byte after the highest byte of payload
 	Peer
-	First time.Time // time of the first batch with packets of it
+	First time.Time // time of the first batch with packets of the flow
 	Last  time.Time
 	Counts
 }
 
-// Others sums up flows that have lost their rows.
+// Others are the summed counters of flows that have lost their rows.
 type Others struct {
-	Flows uint64 // number of rows taken away
+	Flows uint64 // number of times that a flow lost its row
 	Counts
 }
 
@@ -96,14 +97,14 @@ type row struct {
 	begun bool // top is set
 	flags uint8
 	rule  uint32
-	top   uint32 // the sequence number behind the highest byte
+	top   uint32 // sequence number of the byte after the highest byte
 	Peer
 	hash        uint64
 	first, last int64 // Unix time in nanoseconds
 	Counts
 }
 
-// Table is the rows of a port.
+// Table has the rows of a port.
 type Table struct {
 	rows   []row
 	blocks atomic.Int64 // blocks taken by shards
@@ -123,7 +124,7 @@ func New(n, shards int) *Table {
 	for range shards {
 		t.shards = append(t.shards, &Shard{table: t, index: make([]uint16, size), blocks: make([]uint16, 0, blocks)})
 	}
-	for i, s := range t.shards { // its first block, which is never taken away
+	for i, s := range t.shards { // the shard's first block, which no other shard can take
 		s.add(uint16(i))
 	}
 	t.blocks.Store(int64(shards))
@@ -150,28 +151,28 @@ func (t *Table) block() (uint16, bool) {
 	}
 }
 
-// Shard is one queue's part of a table, in one direction. Its owner counts (At, Flush); any
-// goroutine may Read.
+// Shard is one queue's part of a table, in one direction. Its owner counts packets (At, Flush); any
+// goroutine may call Read.
 type Shard struct {
 	table *Table
 
 	// Used by the owner: the accumulators of this batch.
 	accs  [accs]Acc
 	n     int
-	place int // index of the last one used
+	place int // index of the Acc used last
 
 	held atomic.Int32 // len(blocks); changed under mu
 
 	mu     sync.Mutex
-	index  []uint16 // 1 + the row, by hash; open addressing
+	index  []uint16 // 1 + index of the row, by hash of the flow (open addressing); 0: empty
 	blocks []uint16
 	used   int // rows in use
 	hand   int // index of the block in which evict looks next
-	lost   int // blocks taken by other shards
+	lost   int // number of blocks that other shards have taken
 	rest   Others
 }
 
-// find returns the row of a flow, a new one if it has none. The caller holds mu.
+// find returns the row of a flow. If the flow has none, find makes one. The caller holds mu.
 func (s *Shard) find(f *splitter.Flow, hash uint64, now int64) *row {
 	mask := uint64(len(s.index) - 1)
 	for i := hash; ; i++ {
@@ -194,7 +195,7 @@ func (s *Shard) find(f *splitter.Flow, hash uint64, now int64) *row {
 	return r
 }
 
-// free returns an unused row.
+// free returns the index of a row for a new flow: an unused row, or the row of an evicted flow.
 func (s *Shard) free() uint16 {
 	if s.used == blockRows*len(s.blocks) {
 		b, ok := s.table.block()
@@ -217,9 +218,9 @@ func (s *Shard) add(block uint16) {
 	s.held.Store(int32(len(s.blocks)))
 }
 
-// take takes a block from the shard that has most, if this one has less than its equal part. false:
-// it has its part, or the other's lock is taken. Sooner or later each shard has its part, and
-// blocks stay where they are.
+// take takes a block from the shard that has most blocks, if this shard has less than its equal
+// part. false: this shard has its part, or another goroutine holds the other shard's lock. Sooner
+// or later each busy shard has its part, and blocks no longer move.
 func (s *Shard) take() (uint16, bool) {
 	part := len(s.table.rows) / blockRows / len(s.table.shards)
 	if len(s.blocks) >= part {
@@ -231,7 +232,8 @@ func (s *Shard) take() (uint16, bool) {
 			most = o
 		}
 	}
-	// An owner never waits for another shard's lock: two waiting for one another would deadlock.
+	// An owner holds its shard's lock here, so it never waits for another shard's lock: two owners
+	// that wait for each other would deadlock.
 	if int(most.held.Load()) <= part || !most.mu.TryLock() {
 		return 0, false
 	}
@@ -239,7 +241,8 @@ func (s *Shard) take() (uint16, bool) {
 	return most.give(part)
 }
 
-// give gives up the least used block, if the shard has more than part. The caller holds mu.
+// give removes the least used block from the shard and returns it, if the shard has more than part
+// blocks. The caller holds mu.
 func (s *Shard) give(part int) (uint16, bool) {
 	if len(s.blocks) <= part {
 		return 0, false
@@ -273,7 +276,8 @@ func (s *Shard) give(part int) (uint16, bool) {
 	return block, true
 }
 
-// evict takes the row of the least used flow of a block; the next call looks in the next block.
+// evict takes the row from the least used flow in one block of the shard; the next call looks in
+// the next block.
 func (s *Shard) evict() uint16 {
 	first := s.blocks[s.hand] * blockRows
 	s.hand = (s.hand + 1) % len(s.blocks)
@@ -288,17 +292,18 @@ func (s *Shard) evict() uint16 {
 	return least
 }
 
-// forget adds a row's counts to the others, and removes the row from the index.
+// forget adds a row's counts to rest, and removes the row from the index.
 func (s *Shard) forget(slot uint16) {
 	s.unlink(slot)
 	s.rest.Flows++
 	s.rest.add(&s.table.rows[slot].Counts)
 }
 
-// uses is the measure for the least used flow.
+// uses returns the number of packets of the flow, by which evict and give find the least used flow.
 func (r *row) uses() uint64 { return r.Packets + r.Dropped() }
 
-// unlink removes a row from the index, and moves rows behind it to where find will find them.
+// unlink removes a row from the index, and moves the entries behind it to places where find will
+// find them.
 func (s *Shard) unlink(slot uint16) {
 	mask := uint64(len(s.index) - 1)
 	hole := s.table.rows[slot].hash & mask
@@ -307,7 +312,7 @@ func (s *Shard) unlink(slot uint16) {
 	}
 	for i := (hole + 1) & mask; s.index[i] != 0; i = (i + 1) & mask {
 		home := s.table.rows[s.index[i]-1].hash & mask
-		if (i-home)&mask >= (i-hole)&mask { // the row may move into the hole
+		if (i-home)&mask >= (i-hole)&mask { // find still finds the row after it moves into the hole
 			s.index[hole] = s.index[i]
 			hole = i
 		}
@@ -315,7 +320,8 @@ func (s *Shard) unlink(slot uint16) {
 	s.index[hole] = 0
 }
 
-// Read appends the shard's rows to to, in any order, and returns them and the others.
+// Read appends the shard's rows to to, in any order, and returns the result and the sum over flows
+// that have lost their rows.
 func (s *Shard) Read(to []Row) ([]Row, Others) {
 	r := reading{s: s, rows: to, begin: len(to), lost: -1}
 	for r.step() {
@@ -327,18 +333,18 @@ func (s *Shard) Read(to []Row) ([]Row, Others) {
 type reading struct {
 	s     *Shard
 	rows  []Row
-	begin int // index of its first row in rows
-	block int // next to read
+	begin int // index of the shard's first row in rows
+	block int // index of the block to read next
 	lost  int // Shard.lost when the first block was read
 	rest  Others
 }
 
-// step reads a block. false: no block is left, and the result is consistent with the shard.
+// step reads one block. false: no block is left, and the rows read are the shard's rows.
 func (r *reading) step() (more bool) {
 	s := r.s
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.lost != r.lost { // start again: at most once a block, as rows read so far may be another's now
+	if s.lost != r.lost { // start again: another shard has taken a block, whose rows may be among the rows read so far
 		r.rows, r.block, r.lost = r.rows[:r.begin], 0, s.lost
 	}
 	if r.block == len(s.blocks) {

@@ -29,14 +29,14 @@ const (
 	opConfigureFlowRule  = 0x101 // inner opcode, inside opExtended
 	slotLen              = 64
 	adminPage            = 4096 // unit of regPFN
-	slotStatus           = 4    // offset
+	slotStatus           = 4    // offset of the status in a slot
 	bodyLen              = 56
 )
 
-// body is the rest of a command behind opcode and status.
+// body is the part of a command that follows opcode and status.
 type body [bodyLen]byte
 
-// decode reads a struct of fixed size from b, which is long enough.
+// decode reads a struct of fixed size from the beginning of b, which must be long enough.
 func decode[T any](b []byte) (v T) {
 	_, _ = binary.Decode(b, be, &v)
 	return v
@@ -44,9 +44,9 @@ func decode[T any](b []byte) (v T) {
 
 // adminQueue is the ring of commands. The control goroutine owns it.
 //
-// A command's slot is read once, and the command is carried out inside the register write that
-// rings the doorbell. Its status is written before the event counter shows that it is done
-// (gve_adminq_kick_and_wait).
+// The device reads a command's slot once, and carries out the command inside the register write
+// that rings the doorbell. It writes the command's status before the event counter shows that the
+// command is done (gve_adminq_kick_and_wait).
 type adminQueue struct {
 	running bool
 	base    uint64
@@ -54,9 +54,9 @@ type adminQueue struct {
 	done    uint32 // commands done since the last reset, free running
 }
 
-// run starts the admin queue at the address in the registers.
+// run starts the admin queue at the address that the driver has written to the registers.
 func (d *Device) run() {
-	if d.used { // ends what a driver has set up that did not reset the device
+	if d.used { // an earlier driver has set up the device, and not reset it
 		regs := d.regs
 		d.reset()
 		d.regs = regs
@@ -72,7 +72,7 @@ func (d *Device) run() {
 	d.regs.pfn = uint32(d.aq.base / adminPage)
 }
 
-// writeDoorbell carries out commands up to the driver's count.
+// writeDoorbell carries out the commands that the driver has posted, up to its count.
 func (d *Device) writeDoorbell(count uint32) {
 	d.regs.doorbell = count
 	q := &d.aq
@@ -92,14 +92,15 @@ func (d *Device) writeDoorbell(count uint32) {
 	}
 }
 
-// stopAdminQueue stops the queue until the driver resets the device: later commands cannot be
-// trusted.
+// stopAdminQueue stops the queue until the driver resets the device: the device cannot trust later
+// commands.
 func (d *Device) stopAdminQueue(err error) {
 	d.aq.running = false
 	d.limited.stop.Log(d.log, slog.LevelError, "admin queue stopped until the driver resets the NIC", "err", err)
 }
 
-// command carries out the command in a slot. An error is an error of the queue, not of the command.
+// command carries out the command in a slot. It returns an error only if the queue is broken; it
+// writes the command's own error to the slot's status.
 func (d *Device) command(slot uint64) error {
 	var b [slotLen]byte
 	if err := d.mem.read(slot, b[:]); err != nil {

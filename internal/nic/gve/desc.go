@@ -12,7 +12,7 @@ const (
 
 // rxBuf is a posted receive buffer.
 type rxBuf struct {
-	id     uint16 // offset 0: returned in the completion
+	id     uint16 // offset 0: the completion returns it to the driver
 	addr   uint64 // 8
 	header uint64 // 16: address of the header buffer
 }
@@ -104,9 +104,9 @@ type txDesc struct {
 	kind uint8
 
 	addr   uint64 // packet: offset 0
-	eop    bool   // byte 8, bit 5: the packet's last
+	eop    bool   // byte 8, bit 5: the packet's last descriptor
 	csum   bool   // bit 6: the layer 4 checksum is partial
-	report bool   // bit 7: a descriptor completion is requested
+	report bool   // bit 7: the driver requests a descriptor completion
 	tag    uint16 // 12: for the packet's completion
 	length uint16 // 14: 14 bits
 

@@ -31,8 +31,8 @@ func (d *Device) describe(b *body) error {
 func (d *Device) descriptor() []byte {
 	options, n := d.options()
 	var b [descriptorLen]byte
-	// 0: max_registered_pages, 20, 22: pages of a queue page list: none. DQO-RDA addresses memory
-	// directly.
+	// Bytes 0 (max_registered_pages) and 20, 22 (pages of a queue page list) stay 0: DQO-RDA addresses
+	// memory directly.
 	be.PutUint16(b[10:], uint16(d.conf.TxRing))
 	be.PutUint16(b[12:], uint16(d.conf.RxRing))
 	be.PutUint16(b[14:], uint16(d.conf.Queues)) // default_num_queues
@@ -45,7 +45,7 @@ func (d *Device) descriptor() []byte {
 }
 
 // counters is the number of event counters for which the driver makes room. DQO uses none, but the
-// driver allocates as many as the device says, and that must not be 0.
+// driver allocates as many as the device announces, and must not allocate 0.
 const counters = 1
 
 // VERIFY_DRIVER_COMPATIBILITY's description of the driver (struct gve_driver_info).

@@ -23,23 +23,23 @@ import (
 // Options configure a device.
 type Options struct {
 	Port   nic.Config // Name, MAC, MTU, GPUs, Log; this package sets the other fields
-	Queues int        // queue pairs with which the driver starts; 0: 4; at most 16
-	// MaxQueues is the most queue pairs that the driver may use; 0: twice Queues, so that it has
-	// more for XDP (gve_verify_xdp_configuration); at most 16.
+	Queues int        // queue pairs with which the driver starts, at most 16; 0: 4
+	// MaxQueues is the most queue pairs that the driver may use, at most 16. 0: twice Queues, so that
+	// the driver has more for XDP (gve_verify_xdp_configuration).
 	MaxQueues int
 	// RxRing and TxRing are the lengths of rings with which the driver starts, MaxRxRing and
 	// MaxTxRing the longest that it may choose; 0: 1024, 512, 4096, 4096. They are powers of two
 	// from 64 to 4096.
 	RxRing, TxRing, MaxRxRing, MaxTxRing int
-	LinkSpeed                            uint32 // as the driver reports it, in Mbit/s; 0: 100,000
-	// Express makes it a PCI Express endpoint with this link, for a slot behind a root port; zero:
-	// it is on a root bus.
+	LinkSpeed                            uint32 // link speed that the driver reports, in Mbit/s; 0: 100,000
+	// Express makes the device a PCI Express endpoint with this link, for a slot behind a root port;
+	// zero: the device is on a root bus.
 	Express pci.Link
-	// Patience is how long a frame waits for a receiver without buffers before it is dropped; 0:
+	// Patience is how long a frame waits for a receiver without buffers before the device drops it; 0:
 	// limits.Patience.
 	Patience time.Duration
-	// Timestamps offers timestamps of received frames. Then each guest asks for the time four times
-	// a second, and each batch of frames reads the clock.
+	// Timestamps makes the device offer timestamps of received frames. Then each guest's driver asks
+	// for the time four times a second, and the device reads the clock for each batch of frames.
 	Timestamps bool
 }
 
@@ -48,8 +48,8 @@ const (
 	maxQueues     = 16
 )
 
-// PCI identity and layout (docs/specs/gve.md, 1). The driver assumes another admin queue for
-// revisions below 1.
+// PCI identity and layout (docs/specs/gve.md, 1). For a revision below 1 the driver uses an older
+// admin queue interface.
 const (
 	vendorGoogle    = 0x1ae0
 	deviceGVNIC     = 0x0042
@@ -94,15 +94,15 @@ type Device struct {
 	regs   registers
 	aq     adminQueue
 	res    resources
-	rxUsed int // number of receive queues reported to the port since all had ended
+	rxUsed int // number of receive queues last reported to the port; 0: all have ended
 	flows  flowTable
 	used   bool // a driver has started since the last reset
 }
 
 var _ vfiouser.Device = (*Device)(nil)
 
-// New makes a device for the guest whose memory is in space. It is detached until Port().Attach,
-// and moves no frames until it is served (vfiouser.Server) and a driver has started.
+// New makes a device for the guest whose memory is in space. The device is detached until
+// Port().Attach, and moves no frames until a vfiouser.Server serves it and a driver has started.
 func New(o Options, space *dma.Space) (*Device, error) {
 	if err := o.complete(); err != nil {
 		return nil, err
@@ -154,7 +154,7 @@ func New(o Options, space *dma.Space) (*Device, error) {
 	return d, nil
 }
 
-// complete checks options and fills in defaults.
+// complete checks the options and fills in their defaults.
 func (o *Options) complete() error {
 	if o.Port.Log == nil {
 		o.Port.Log = slog.New(slog.DiscardHandler)
@@ -210,22 +210,22 @@ func (d *Device) Failures() uint64 { return d.failures.Load() }
 func (d *Device) Close() {
 	d.release()
 	d.close()
-	d.late.close() // before the monitor ends, which frees it if it blocks in a write
+	d.late.close() // before the monitor, which frees the moderator if that blocks in a write
 	d.monitor.Close()
 	d.vectors.close()
 	d.vectors.Free()
 }
 
-// close frees what New made before the monitor. Queues are stopped.
+// close frees everything that New made before the monitor. The queues must be stopped.
 func (d *Device) close() {
-	d.port.Close() // no frame comes in any more
+	d.port.Close() // from here on no frame comes in
 	for _, q := range d.tx {
 		q.close()
 	}
 }
 
-// setLimits updates the driver's limits: it accepts GSO packets only while all its receive queues
-// do.
+// setLimits updates the driver's limits: the driver accepts GSO packets only while all its receive
+// queues do.
 func (d *Device) setLimits() {
 	l := wire.Limits{Csum: true, MaxFrame: uint32(d.conf.Port.MTU) + splitter.EthLen}
 	buf, rsc := packetBuffer, false
@@ -244,7 +244,7 @@ func (d *Device) setLimits() {
 	d.limits.Store(&l)
 }
 
-// failed is called when a queue has stopped for good. It asks the driver to reset the device,
+// A queue calls failed when it has stopped on an error. failed asks the driver to reset the device,
 // because the driver would not notice a silent receive queue.
 func (d *Device) failed(tx bool, id int, err error) {
 	d.failures.Add(1)
@@ -257,8 +257,8 @@ func (d *Device) failed(tx bool, id int, err error) {
 	d.AskReset()
 }
 
-// reset is device reset: when it returns, all DMA for the driver has ended, and all state that the
-// driver and commands have set up is cleared.
+// reset is device reset: when it returns, all DMA for the driver has ended, and reset has cleared
+// all state that the driver and commands have set up.
 func (d *Device) reset() {
 	d.release()
 	d.port.Reset()
@@ -288,7 +288,7 @@ func (d *Device) ReadRegion(region int, off uint64, b []byte) error {
 	case registersBAR:
 		d.readRegs(off, b)
 	case msixBAR, doorbellsBAR:
-		clear(b) // the frontend keeps the vector table itself; doorbells are write-only
+		clear(b) // reads return 0: the frontend keeps the vector table itself, and doorbells are write-only
 	case vfiouser.RegionConfig:
 		return d.config.Read(off, b)
 	default:
@@ -341,7 +341,7 @@ func (d *Device) Reset() error {
 	return nil
 }
 
-// Unmapping implements vfiouser.Device. A queue stops if its ring is unmapped.
+// Unmapping implements vfiouser.Device. It stops queues whose rings lie in the range.
 func (d *Device) Unmapping(iova, size uint64) {
 	for i := range d.rx {
 		if d.res.tx[i].live {
@@ -353,11 +353,12 @@ func (d *Device) Unmapping(iova, size uint64) {
 	}
 }
 
-// MemoryChanged implements vfiouser.Device. Buffers and admin queue are translated at each use.
+// MemoryChanged implements vfiouser.Device. It has nothing to do, because the device translates the
+// addresses of buffers and admin queue at each use.
 func (d *Device) MemoryChanged() {}
 
-// Disconnected implements vfiouser.Device. The port's counters stay readable; the next driver
-// resets its state.
+// Disconnected implements vfiouser.Device. The port's counters stay readable; when the next driver
+// starts, the device resets the port's state.
 func (d *Device) Disconnected() {
 	d.release()
 	d.vectors.close()
@@ -366,5 +367,5 @@ func (d *Device) Disconnected() {
 	d.config.Reset()
 	d.status.And(^uint32(statusReset))
 	d.status.Or(statusResetDone)
-	d.port.Restarted() // connections of its guest are gone
+	d.port.Restarted() // tells other ports that the guest's connections are gone
 }

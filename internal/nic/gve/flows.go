@@ -14,8 +14,8 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// Flow rules: CONFIGURE_FLOW_RULE and QUERY_FLOW_RULES. The rules are the port's; this file keeps
-// the location that the driver has given each. Rules that came over the control channel get the
+// Flow rules: CONFIGURE_FLOW_RULE and QUERY_FLOW_RULES. The port has the rules; this file keeps the
+// location that the driver has given each rule. Rules that came over the control channel get the
 // lowest free locations (ethtool chooses the highest), so that the driver can see and delete them
 // too.
 
@@ -73,7 +73,8 @@ type flowCommand struct {
 	Loc  uint32   // 88
 }
 
-// exact reports whether a field is compared. A mask must be all ones or all zeros.
+// exact reports whether a rule compares the field with this mask. A mask must be all ones (compare)
+// or all zeros; otherwise exact returns an error.
 func exact(mask []byte) (bool, error) {
 	switch {
 	case bytes.Count(mask, []byte{0}) == len(mask):
@@ -135,7 +136,8 @@ func (f *flowField) get() error {
 	return nil
 }
 
-// put converts the field from the port's form to the driver's, unless it is not compared.
+// put converts the field from the port's form to the driver's. It does nothing if the rule does not
+// compare the field.
 func (f *flowField) put() {
 	switch {
 	case f.addr != nil && f.addr.IsValid():
@@ -188,7 +190,7 @@ type located struct {
 	rule control.FlowRule
 }
 
-// clear forgets all locations: the port's rules are gone.
+// clear forgets all locations. The device calls it when the port's rules are gone.
 func (t *flowTable) clear() { t.locations = nil }
 
 // list returns the rules sorted by location. It drops locations of deleted rules, and gives new

@@ -1,17 +1,18 @@
 package gve
 
-// linkSpeed is the default of Options.LinkSpeed, in Mbit/s: about what a machine's memory can move.
+// linkSpeed is the default of Options.LinkSpeed, in Mbit/s: about the rate at which a machine can
+// copy memory.
 const linkSpeed = 100_000
 
-// reportLinkSpeed carries out REPORT_LINK_SPEED: the address of a u64.
+// reportLinkSpeed carries out REPORT_LINK_SPEED: it writes the speed to the address of a u64.
 func (d *Device) reportLinkSpeed(b *body) error {
 	var out [8]byte
 	be.PutUint64(out[:], uint64(d.conf.LinkSpeed))
 	return d.mem.write(be.Uint64(b[0:]), out[:])
 }
 
-// SetLink sets whether the link is up, which is the default. While it is down, nothing is received,
-// and frames to send are dropped. Any goroutine may call it.
+// SetLink sets whether the link is up, which is the default. While the link is down, the device
+// receives no frames and drops frames to send. Any goroutine may call it.
 func (d *Device) SetLink(up bool) {
 	d.port.SetCarrier(up)
 	if up {

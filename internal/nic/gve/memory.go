@@ -17,12 +17,12 @@ var (
 
 // maxPieces is the most segments of one buffer. The longest buffer that a descriptor can describe,
 // 16383 bytes, touches 5 pages wherever it begins, and regions are whole pages (package vfiouser).
-// So a packet's segment lists have at most maxPieces times its number of buffers, whatever the
-// frontend maps, and may be kept.
+// So the segment lists of a packet have at most maxPieces entries for each of its buffers, whatever
+// the frontend maps, and the queue may keep their memory.
 const maxPieces = (rxMaxLen+4096-2)/4096 + 1
 
-// memory is guest memory, used by one goroutine of the control plane. It copies bytes, and
-// translates addresses for each copy.
+// memory reads and writes guest memory for one goroutine of the control plane. It translates
+// addresses anew for each copy.
 type memory struct {
 	space  *dma.Space
 	copier *dma.Copier
@@ -57,7 +57,7 @@ func (m *memory) move(iova uint64, b []byte, a dma.Access) error {
 	return err
 }
 
-// has reports whether n bytes at iova could be written now.
+// has returns an error unless the device could write n bytes at iova now.
 func (m *memory) has(iova, n uint64) error {
 	tok := m.space.Enter()
 	defer m.space.Leave(tok)

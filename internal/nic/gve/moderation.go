@@ -8,10 +8,10 @@ import (
 	"vnic.dev/vnic/internal/nic"
 )
 
-// Interrupt moderation: two interrupts of a vector are at least the interval apart that the driver
-// has written to the vector's doorbell (gve_set_itr_coalesce_usecs_dqo; `ethtool -C`). The
-// moderator raises an interrupt that came too early when the interval is over. A vector with
-// interval 0 does not read the clock.
+// Interrupt moderation: the driver writes an interval to a vector's doorbell
+// (gve_set_itr_coalesce_usecs_dqo; `ethtool -C`), and two interrupts of the vector are at least
+// that interval apart. The device delays an interrupt that is due earlier; the moderator raises it
+// when the interval is over. A vector with interval 0 does not read the clock.
 
 // Bits of a vector's doorbell (gve_dqo.h, GVE_ITR_*). Bit 1 clears the pending bit, which QEMU
 // keeps itself.
@@ -24,7 +24,7 @@ const (
 )
 
 // irqInterval returns the interval in a doorbell's value, in nanoseconds. ok is false if the value
-// keeps the old one.
+// keeps the old interval.
 func irqInterval(db uint32) (interval int64, ok bool) {
 	if db&irqNoUpdate == irqNoUpdate {
 		return 0, false
@@ -32,13 +32,13 @@ func irqInterval(db uint32) (interval int64, ok bool) {
 	return int64(db>>irqIntervalShift&irqIntervalMask) * irqIntervalUnit, true
 }
 
-// moderator is the goroutine that raises interrupts delayed by moderation. It is not the device's
-// monitor, because the monitor frees writers that block in a frontend's eventfd, and the moderator
-// may be one of them.
+// moderator is the goroutine that raises interrupts delayed by moderation. It is another goroutine
+// than the device's monitor, because the monitor frees writers that block in a frontend's eventfd,
+// and the moderator may be such a writer.
 type moderator struct {
 	vectors *vectors
 	sleeper *nic.Sleeper
-	next    atomic.Int64 // when it looks next; never: not before it is woken
+	next    atomic.Int64 // when the moderator looks next; never: not before wait wakes it
 	closing atomic.Bool
 	done    chan struct{}
 }
@@ -46,7 +46,7 @@ type moderator struct {
 // never is later than any shape.Now.
 const never = math.MaxInt64
 
-// moderate starts the moderator of vectors.
+// moderate starts the moderator of vectors vs.
 func (vs *vectors) moderate() (*moderator, error) {
 	s, err := nic.NewSleeper()
 	if err != nil {
@@ -68,7 +68,7 @@ func (vs *vectors) setWait(wait func(until int64)) {
 	}
 }
 
-// wait makes the moderator look at until or earlier.
+// wait makes the moderator look for due interrupts at time until or earlier.
 func (m *moderator) wait(until int64) {
 	if until < m.next.Load() {
 		m.sleeper.Wake()
@@ -78,7 +78,7 @@ func (m *moderator) wait(until int64) {
 func (m *moderator) run() {
 	defer close(m.done)
 	for !m.closing.Load() {
-		m.sleeper.Park() // before it looks
+		m.sleeper.Park() // Park before raiseDue looks, so that a later wait wakes the moderator
 		m.next.Store(never)
 		next := m.vectors.raiseDue()
 		m.next.Store(next)
@@ -91,13 +91,13 @@ func (m *moderator) run() {
 			d = time.Duration(max(0, next-m.vectors.now()))
 		}
 		if _, err := m.sleeper.Sleep(-1, d); err != nil {
-			m.vectors.setWait(nil) // without sleep it cannot wait: from here on interrupts are not delayed
+			m.vectors.setWait(nil) // the moderator cannot sleep: from here on no interrupt is delayed
 			return
 		}
 	}
 }
 
-// close ends the moderator. Delayed interrupts are not raised.
+// close ends the moderator. It does not raise delayed interrupts.
 func (m *moderator) close() {
 	m.closing.Store(true)
 	m.sleeper.Wake()
@@ -105,7 +105,7 @@ func (m *moderator) close() {
 	m.sleeper.Close()
 }
 
-// raiseDue raises the interrupts that are due, and returns when the next one is.
+// raiseDue raises the interrupts that are due, and returns when the next delayed interrupt is due.
 func (vs *vectors) raiseDue() (next int64) {
 	now := vs.now()
 	next = never
@@ -117,8 +117,8 @@ func (vs *vectors) raiseDue() (next int64) {
 	return next
 }
 
-// raiseDue raises the vector's interrupt if it is due; otherwise it returns when it is due; 0: none
-// is delayed.
+// raiseDue raises the vector's delayed interrupt if it is due; otherwise it returns when the
+// interrupt is due; 0: none is delayed.
 func (v *vector) raiseDue(now int64) (due int64) {
 	v.mu.Lock()
 	due = v.until

@@ -29,18 +29,18 @@ const (
 const (
 	optionHeadLen = 8 // struct gve_device_option
 
-	// packetBuffer is a packet buffer's size: one page, and so one net_iov of a dmabuf. The driver
-	// may choose less.
+	// packetBuffer is the size of a packet buffer that the device offers: one page, and so one net_iov
+	// of a dmabuf. The driver may choose a smaller size.
 	packetBuffer    = 4096
 	minPacketBuffer = 1024
-	// headerLimit is the longest header that can be split off, and the size of a header buffer:
-	// link header with two tags, IPv6 with extension headers, TCP with options. A completion could
-	// report 1023 bytes (gve_desc_dqo.h).
+	// headerLimit is the length of the longest header that the device splits off, and the size of a
+	// header buffer: link header with two tags, IPv6 with extension headers, TCP with options. A
+	// completion could report 1023 bytes (gve_desc_dqo.h).
 	headerLimit = 256
 
 	minRing = 64 // descriptors
-	// The reported minimum: a shorter ring holds few packets of many buffers (Linux:
-	// GVE_DEFAULT_MIN_TX_RING_SIZE).
+	// minTxRing is the minimum that the device reports: a shorter ring holds too few packets of many
+	// buffers (Linux: GVE_DEFAULT_MIN_TX_RING_SIZE).
 	minTxRing = 256
 	maxRing   = 4096 // far less than the number of 16-bit buffer ids
 )

@@ -8,19 +8,19 @@ import (
 	"vnic.dev/vnic/dma"
 )
 
-// shared is the part of a device that its queues use. It does not change once they exist.
+// shared is the part of a device that its queues use. It does not change once the queues exist.
 type shared struct {
 	space    *dma.Space
-	notify   *vectors      // for their interrupts
+	notify   *vectors      // vectors for the interrupts of the queues
 	patience time.Duration // how long a frame waits for a busy receiver; 0: limits.Patience
-	// failed is called when a queue has stopped on an error, until it is started again. It is
-	// called on any goroutine, without locks, and must not wait.
+	// A queue calls failed when it has stopped on an error; it stays stopped until the driver starts
+	// it again. It calls failed on any goroutine, without locks, so failed must not wait.
 	failed func(tx bool, id int, err error)
-	// clock returns the time in nanoseconds, for timestamps of received batches; nil: no
-	// timestamps. Set before Serve.
+	// clock returns the time in nanoseconds, for timestamps of received batches; nil: no timestamps.
+	// New sets it.
 	clock func() int64
-	// device reports whether a receive queue's first buffer lies in GPU memory, on the control
-	// goroutine.
+	// A receive queue calls device on the control goroutine, when the driver posts the queue's first
+	// buffers: running is set if the first one lies in GPU memory.
 	device func(queue int, running bool)
 }
 
@@ -38,7 +38,7 @@ type rxParams struct {
 	ringParams
 	bufSize    int  // bytes of a packet buffer
 	headerSize int  // bytes of a header buffer; 0: no header split
-	rsc        bool // GSO packets are accepted
+	rsc        bool // the driver accepts GSO packets
 }
 
 // Errors that stop a queue.
@@ -47,7 +47,7 @@ var (
 	errBadDesc  = errors.New("bad descriptor")
 )
 
-// counter has one writer at a time.
+// counter is a counter with one writer at a time.
 type counter struct{ v atomic.Uint64 }
 
 func (c *counter) add(n uint64) { c.v.Store(c.v.Load() + n) }

@@ -9,18 +9,18 @@ const (
 	regMaxTx         = 0x08
 	regMaxRx         = 0x0c
 	regPFN           = 0x10 // adminq_pfn: address of the admin queue, in pages of 4 KiB
-	regDoorbell      = 0x14 // of the admin queue
-	regEvents        = 0x18 // commands done
+	regDoorbell      = 0x14 // doorbell of the admin queue
+	regEvents        = 0x18 // number of commands done
 	regDriverVersion = 0x1f // one byte, written repeatedly
 	regBaseHi        = 0x20
 	regBaseLo        = 0x24
-	regLength        = 0x28 // of the admin queue, in bytes
+	regLength        = 0x28 // length of the admin queue, in bytes
 	regsLen          = 0x2a
 )
 
 // Bits of the device status (enum gve_device_status_flags).
 const (
-	statusReset     = 1 << 1 // GVE_DEVICE_STATUS_RESET_MASK: the driver is asked to reset the device
+	statusReset     = 1 << 1 // GVE_DEVICE_STATUS_RESET_MASK: the device asks the driver for a reset
 	statusLink      = 1 << 2 // GVE_DEVICE_STATUS_LINK_STATUS_MASK
 	statusResetDone = 1 << 4 // GVE_DEVICE_STATUS_DEVICE_IS_RESET
 )
@@ -31,17 +31,17 @@ const (
 	driverReset = 1 << 1 // GVE_DRIVER_STATUS_RESET_MASK
 )
 
-// maxVersion is the most bytes kept of the driver version.
+// maxVersion is the number of bytes of the driver version that the device keeps.
 const maxVersion = 64
 
-// registers are the registers that keep what is written to them.
+// registers are the registers that keep the value that the driver writes to them.
 type registers struct {
 	driverStatus   uint32
 	pfn            uint32
 	doorbell       uint32
 	baseHi, baseLo uint32
 	length         uint16
-	version        []byte // received so far
+	version        []byte // the bytes of the driver version received so far
 }
 
 // readRegs reads BAR0.
@@ -65,7 +65,7 @@ func (d *Device) readRegs(off uint64, b []byte) {
 	}
 }
 
-// writable are the writable registers, in order of address.
+// writable lists the writable registers, in order of address.
 var writable = [...]struct {
 	off, size uint64
 	write     func(d *Device, v uint32)
@@ -79,7 +79,8 @@ var writable = [...]struct {
 	{regLength, 2, func(d *Device, v uint32) { d.regs.length = uint16(v) }},
 }
 
-// writeRegs handles a write to BAR0. A register is written only if the write covers all of it.
+// writeRegs handles a write to BAR0. It writes a register only if the write covers all of the
+// register.
 func (d *Device) writeRegs(off uint64, b []byte) {
 	for i := range writable {
 		r := &writable[i]
@@ -110,10 +111,11 @@ func (d *Device) driverResets() {
 }
 
 // writePFN keeps the value; 0 resets the device. Linux (gve_adminq.c, gve_adminq_alloc and
-// gve_adminq_release) writes the register for revision 0 only, and at the end waits until it reads
-// 0. iPXE (drivers/net/gve.c) writes it beside base and length, whatever the revision
-// (gve_admin_enable). It writes 0 to reset the device (gve_reset), and understands 0 as a reset by
-// the host: gve_admin_wait then ends a command, and gve_watchdog restarts the NIC.
+// gve_adminq_release) writes the register only on a device of revision 0, and when it releases the
+// admin queue it waits until the register reads 0. iPXE (drivers/net/gve.c) writes this register,
+// base and length, whatever the revision (gve_admin_enable). It writes 0 to reset the device
+// (gve_reset), and takes a register that reads 0 as a reset by the host: gve_admin_wait then ends a
+// command, and gve_watchdog restarts the NIC.
 func (d *Device) writePFN(v uint32) {
 	if v == 0 {
 		d.driverResets()
@@ -121,7 +123,7 @@ func (d *Device) writePFN(v uint32) {
 	d.regs.pfn = v
 }
 
-// writeVersion takes one byte of the driver version, which ends with a newline.
+// writeVersion receives one byte of the driver version, which ends with a newline.
 func (d *Device) writeVersion(v uint32) {
 	if c := byte(v); c != '\n' {
 		if len(d.regs.version) < maxVersion {

@@ -7,8 +7,8 @@ import (
 
 // CONFIGURE_DEVICE_RESOURCES, and creation and end of queues.
 
-// Doorbells are words of BAR2: little endian, 32 bits, written by the driver. The indices that the
-// device reports count words.
+// Doorbells are words of BAR2: little endian, 32 bits; the driver writes them. The device reports a
+// doorbell's index in words.
 const (
 	irqDoorbells = 0x000 // one for each notification block
 	txDoorbells  = 0x400 // one for each transmit queue
@@ -26,12 +26,12 @@ const (
 // resources are the objects that the driver has set up. The control goroutine owns them.
 type resources struct {
 	blocks int // notification blocks; 0: not configured
-	base   int // MSI-X vector of the first one
+	base   int // MSI-X vector of the first block
 	rx, tx []queueState
 }
 
 type queueState struct {
-	live bool // created and not destroyed, even if it has stopped on an error
+	live bool // the queue is created and not destroyed; it may have stopped on an error
 	rsc  bool
 	buf  int
 }
@@ -67,7 +67,7 @@ func (d *Device) configure(b *body) error {
 		}
 	}
 	d.res.blocks, d.res.base = int(c.Count), int(c.Base)
-	management := d.res.blocks // the last one
+	management := d.res.blocks // the last vector
 	if c.Base == 1 {
 		management = 0
 	}
@@ -92,7 +92,8 @@ func (d *Device) deconfigure() error {
 	return nil
 }
 
-// release ends all queues and resources. When it returns, all DMA for the driver has ended.
+// release ends all queues and frees all resources. When it returns, all DMA for the driver has
+// ended.
 func (d *Device) release() {
 	for i := range d.tx {
 		d.endTx(i)
@@ -157,7 +158,8 @@ func (d *Device) createTx(b *body) error {
 	return nil
 }
 
-// offerDoorbell writes a queue's resources: the index of its doorbell.
+// offerDoorbell writes the index of a queue's doorbell to the driver's memory for the queue's
+// resources.
 func (d *Device) offerDoorbell(addr uint64, index uint32) error {
 	if err := d.mem.has(addr, resourcesLen); err != nil {
 		return err
@@ -177,7 +179,7 @@ type rxCommand struct {
 	ComplSize uint16 // 44
 	Buf       uint16 // 46: bytes of a packet buffer
 	Size      uint16 // 48
-	RSC       uint8  // 50: GSO packets are accepted
+	RSC       uint8  // 50: the driver accepts GSO packets
 	_         [1]byte
 	Header    uint16 // 52: bytes of a header buffer; 0: no header split
 }
@@ -210,7 +212,7 @@ func (d *Device) createRx(b *body) error {
 func (d *Device) destroyTx(b *body) error { return d.destroy("transmit", d.res.tx, b, d.endTx) }
 func (d *Device) destroyRx(b *body) error { return d.destroy("receive", d.res.rx, b, d.endRx) }
 
-// destroy ends the queue named by the driver.
+// destroy ends the queue that the driver names in b: it calls end with the queue's id.
 func (d *Device) destroy(what string, qs []queueState, b *body, end func(id int)) error {
 	id := be.Uint32(b[:])
 	if id >= uint32(len(qs)) || !qs[id].live {
@@ -220,7 +222,8 @@ func (d *Device) destroy(what string, qs []queueState, b *body, end func(id int)
 	return nil
 }
 
-// rxChanged updates everything that depends on which receive queues exist.
+// rxChanged updates everything that depends on which receive queues exist. The device calls it
+// after it has started or ended receive queue id.
 func (d *Device) rxChanged(id int) {
 	d.setLimits()
 	d.stats.live(id, d.res.rx[id].live)
@@ -233,11 +236,12 @@ func (d *Device) endTx(id int) {
 	d.res.tx[id] = queueState{}
 }
 
-// endRx stops a receive queue likewise. Frames for it are dropped until it exists again.
+// endRx stops a receive queue: when it returns, the queue touches no memory. The port drops frames
+// for the queue until the driver creates it again.
 func (d *Device) endRx(id int) {
 	d.port.FlushRx(id)
 	d.rx[id].stop()
-	d.port.FlushRx(id) // drops frames that were held meanwhile
+	d.port.FlushRx(id) // drops frames that the port has held since the first FlushRx
 	if !d.res.rx[id].live {
 		return
 	}

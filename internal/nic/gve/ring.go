@@ -7,13 +7,13 @@ import (
 	"vnic.dev/vnic/dma"
 )
 
-// ringLimit is the longest ring: its indices are 16 bits in transmit completions.
+// ringLimit is the length of the longest ring: transmit completions have 16 bits for an index.
 const ringLimit = 1 << 15
 
-// errBadRing: the ring is invalid.
+// errBadRing means that the parameters or the memory of a ring are invalid.
 var errBadRing = errors.New("bad ring")
 
-// ringPage is the size of the pieces in which a ring is pinned that lies in several regions: an
+// ringPage is the size of the pieces in which pin pins a ring that lies in several regions: an
 // IOMMU maps no smaller pages.
 const ringPage = 4096
 
@@ -27,7 +27,7 @@ type ring struct {
 	pins       []*dma.Pin
 }
 
-// pin finds the memory of a ring. The caller guards its use with dma.Recover.
+// pin finds and pins the memory of a ring. Its user must guard each access with dma.Recover.
 func (r *ring) pin(space *dma.Space, iova uint64, entries, entry int) (err error) {
 	if entries < 2 || entries > ringLimit || entries&(entries-1) != 0 {
 		return fmt.Errorf("ring of %d: not a power of two up to %d: %w", entries, ringLimit, errBadRing)
@@ -36,7 +36,7 @@ func (r *ring) pin(space *dma.Space, iova uint64, entries, entry int) (err error
 	if iova%uint64(entry) != 0 || iova > ^uint64(0)-r.size {
 		return fmt.Errorf("ring at %#x: not aligned to its descriptors, or beyond the end: %w", iova, errBadRing)
 	}
-	piece := r.size // a power of two; at most one page if it is aligned only to that
+	piece := r.size // a power of two; at most one page if the ring is aligned only to a page
 	p, err := space.Pin(iova, piece)
 	if err != nil && iova%ringPage == 0 && piece > ringPage {
 		piece = ringPage
@@ -59,15 +59,16 @@ func (r *ring) pin(space *dma.Space, iova uint64, entries, entry int) (err error
 	return err
 }
 
-// entryAt returns entry i, modulo the ring. An entry lies in one page, because it is aligned to its
-// length.
+// entryAt returns entry i, modulo the ring. An entry does not cross a page boundary, because its
+// address is a multiple of its length.
 func (r *ring) entryAt(i uint32) []byte {
 	off := uint64(i&r.mask) * uint64(r.entry)
 	in := off & (1<<r.shift - 1)
 	return r.pages[off>>r.shift][in : in+uint64(r.entry)]
 }
 
-// even reports whether i is in an even lap. The first lap is even, and its generation is 1.
+// even reports whether index i is in an even lap of the ring. The first lap is even, and its
+// generation is 1.
 func (r *ring) even(i uint32) bool { return i&(r.mask+1) == 0 }
 
 // overlaps reports whether the ring has bytes in [iova, iova+n).
@@ -78,7 +79,8 @@ func (r *ring) overlaps(iova, n uint64) bool {
 // rings are the two rings of a queue.
 type rings struct{ in, out ring } // descriptors or buffers; completions
 
-// pin finds the memory of both rings, with these lengths of a descriptor and a completion.
+// pin finds and pins the memory of both rings, with descriptors of descLen bytes and completions of
+// complLen bytes.
 func (r *rings) pin(space *dma.Space, p *ringParams, what string, descLen, complLen int) error {
 	if err := r.in.pin(space, p.desc, p.size, descLen); err != nil {
 		return fmt.Errorf("%s: %w", what, err)

@@ -107,16 +107,16 @@ func (d *Device) queryRSS(b *body) error {
 	be.PutUint16(out[4:], types)
 	out[6] = rssToeplitz
 	copy(out[rssHeadLen:], r.Key[:])
-	for i := range rssTableLen { // the port's table is at most this long, and a power of two: a shorter one is repeated
+	for i := range rssTableLen { // the length of the port's table is a power of two: repeat a table that is shorter
 		be.PutUint32(out[rssHeadLen+rssKeyLen+4*i:], uint32(r.Table[i%len(r.Table)]))
 	}
 	return d.mem.write(addr, out[:])
 }
 
 // setDefaultRSS tells the port which receive queues exist: by default all take part in RSS. The
-// driver expects it if the device keeps the table (gve_init_rss_config does nothing then). A queue
-// that ends while others go on (a restart) keeps its share: the number of queues is determined
-// again when all have ended.
+// driver expects this default if the device keeps the table (gve_init_rss_config does nothing
+// then). A queue that ends while others go on (a restart) keeps its share: setDefaultRSS reduces
+// the number of queues only after all have ended.
 func (d *Device) setDefaultRSS() {
 	live := len(d.res.rx)
 	for live > 0 && !d.res.rx[live-1].live {
@@ -127,7 +127,7 @@ func (d *Device) setDefaultRSS() {
 	}
 	d.rxUsed = live
 	if live == 0 {
-		return // the table stays until there are queues again
+		return // the table stays until the driver creates queues again
 	}
 	queues := make([]uint16, live)
 	for i := range queues {

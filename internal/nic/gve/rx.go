@@ -9,11 +9,11 @@ import (
 	"vnic.dev/vnic/internal/nic"
 )
 
-// maxRxBufs is the most buffers of a frame: as many as an skb can have fragments (MAX_SKB_FRAGS).
+// maxRxBufs bounds the buffers of a frame: as many as an skb can have fragments (MAX_SKB_FRAGS).
 const maxRxBufs = 17
 
-// maxOwn is the longest Header of a packet: a frame of the control channel, which is made by the
-// port.
+// maxOwn is the length of the longest Header of a packet: the port makes frames of the control
+// channel, which are all header.
 const maxOwn = max(nic.MaxHeader, control.MaxFrame)
 
 // maxRSC returns the longest GSO packet for queues with buffers of bufSize bytes
@@ -21,31 +21,31 @@ const maxOwn = max(nic.MaxHeader, control.MaxFrame)
 func maxRSC(bufSize int) uint32 { return uint32(min(maxRxBufs*bufSize, nic.MaxFrame)) }
 
 // rxQueue is a receive queue, an nic.RxQueue: a ring in which the driver posts buffers, and a ring
-// in which the buffers come back in the same order. It exists from New on; the driver starts and
-// stops it.
+// in which the buffers come back in the same order. The queue exists from New on; the driver starts
+// and stops it.
 //
-// The control goroutine calls start, stop, doorbell and unmapping. Fields below RxBase are used
-// under its lock.
+// The control goroutine calls start, stop, doorbell and unmapping. A goroutine that uses the fields
+// below RxBase holds RxBase's lock.
 type rxQueue struct {
 	*shared
 	id     int
-	tail   atomic.Uint32 // from the doorbell: where the driver posts next
+	tail   atomic.Uint32 // from the doorbell: index of the buffer that the driver posts next
 	vector atomic.Int32  // notification block
 
 	nic.RxBase
 	p       rxParams
 	on      bool
-	seen    bool // the first buffer was looked at. Used by the control goroutine
+	seen    bool // doorbell has looked at the first buffer. Used by the control goroutine
 	rings        // buffers and completions
 	head    uint32
-	shown   uint32   // completions before it are published; head counts completions, and buffers, since the start
+	shown   uint32   // completions below it are published; head counts the staged ones (and used buffers) since the start
 	words   []uint32 // the words that publish completions, by index in the ring
 	short   uint32   // number of buffers that were too few when a frame last found too few
 	bufs    [maxRxBufs]rxBuf
 	frame   placement
-	time    int64        // arrival time of this batch, if there is a clock; 0: not read yet
+	time    int64        // arrival time of this batch; 0: the queue has not read the clock yet, or has none
 	scratch [maxOwn]byte // a frame's headers
-	// frames lost, or with a bad checksum, since New
+	// Frames that were lost or had a bad checksum, since New.
 	count struct{ noBuffer, tooBig, badCsum, badBuffer counter }
 }
 
@@ -60,7 +60,7 @@ func newRxQueue(s *shared, id int) *rxQueue {
 	return q
 }
 
-// start starts with empty rings, which the driver has zeroed.
+// start starts the queue with empty rings, which the driver has zeroed.
 func (q *rxQueue) start(p rxParams) (err error) {
 	q.stop()
 	switch {
@@ -88,8 +88,8 @@ func (q *rxQueue) start(p rxParams) (err error) {
 	return nil
 }
 
-// stop returns when the queue touches neither rings nor buffers any more. It may be called on a
-// stopped queue.
+// stop stops the queue: when it returns, the queue touches neither rings nor buffers. It may be
+// called on a stopped queue.
 func (q *rxQueue) stop() {
 	q.Lock()
 	defer q.Unlock()
@@ -104,8 +104,9 @@ func (q *rxQueue) shut() {
 	q.WakeAll()
 }
 
-// doorbell: buffers are posted up to tail, modulo the ring. Linux's driver writes an index
-// (gve_rx_write_doorbell_dqo), iPXE's a counter (drivers/net/gve.c, gve_refill_rx).
+// doorbell records that the driver has posted buffers up to index tail, modulo the ring's length.
+// Linux's driver writes an index (gve_rx_write_doorbell_dqo), iPXE's a counter (drivers/net/gve.c,
+// gve_refill_rx).
 func (q *rxQueue) doorbell(tail uint32) {
 	if !q.on {
 		return
@@ -125,8 +126,9 @@ func (q *rxQueue) doorbell(tail uint32) {
 	}
 }
 
-// firstInGPU reports whether the first buffer posted since the start lies in GPU memory. All others
-// do then: a driver binds whole queues, and restarts them for it.
+// firstInGPU reports whether the first buffer posted since the start lies in GPU memory. Then all
+// other buffers do too: a driver binds whole queues to GPU memory, and restarts a queue when it
+// binds it.
 func (q *rxQueue) firstInGPU() bool {
 	defer q.space.Leave(q.space.Enter())
 	q.Lock()
@@ -201,7 +203,8 @@ func (q *rxQueue) Call() { q.notify.fire(int(q.vector.Load())) }
 // avail returns the number of posted buffers.
 func (q *rxQueue) avail() uint32 { return (q.tail.Load() - q.head) & q.in.mask }
 
-// AwaitBuffers implements nic.RxModel. The driver rings the doorbell for each post.
+// AwaitBuffers implements nic.RxModel. It need not ask for a notification, because the driver rings
+// the doorbell for each post.
 func (q *rxQueue) AwaitBuffers() bool { return q.on && q.avail() <= q.short }
 
 // Buffers implements nic.RxModel.

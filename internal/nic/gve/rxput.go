@@ -8,11 +8,11 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// placement is where the parts of a frame go.
+// placement describes the buffers into which the queue writes the parts of a frame.
 type placement struct {
 	n        uint32 // number of buffers
-	inHeader uint32 // bytes for the first buffer's header buffer
-	rest     uint32 // bytes for the buffers, which are filled one after the other
+	inHeader uint32 // bytes that go to the first buffer's header buffer
+	rest     uint32 // bytes that go to the packet buffers, one buffer after the other
 	header   []dma.Segment
 	payload  []dma.Segment
 	whole    []dma.Segment // scratch: a header buffer
@@ -20,8 +20,8 @@ type placement struct {
 }
 
 // Put implements nic.RxQueue (docs/specs/gve.md, 5). The headers of a split frame go to the header
-// buffer of its first buffer, payload to that buffer and the following ones. A frame that cannot be
-// split lies whole in the buffers, with the overflow mark.
+// buffer of its first buffer, its payload to the packet buffer of that buffer and of the following
+// ones. A frame that cannot be split lies whole in the buffers, with the overflow mark.
 func (q *rxQueue) Put(m *nic.Mover, f *nic.Frame) nic.Result {
 	switch {
 	case !q.on:
@@ -78,8 +78,8 @@ func (q *rxQueue) Put(m *nic.Mover, f *nic.Frame) nic.Result {
 	return nic.PutStopped
 }
 
-// lost counts a frame that was not taken, unless it is a merged one, whose frames will come one by
-// one.
+// lost counts a frame that the queue did not take, unless it is a merged one, whose frames the port
+// puts one by one.
 func (q *rxQueue) lost(f *nic.Frame, c *counter) {
 	if !f.Merged {
 		c.add(1)
@@ -98,7 +98,8 @@ func (q *rxQueue) read(first uint32, bufs []rxBuf) (err error) {
 	return nil
 }
 
-// locate finds the memory for a frame's parts; if ok is false, buffer number bad is unusable.
+// locate finds the memory for a frame's parts. If ok is false, the device cannot use buffer number
+// bad.
 func (q *rxQueue) locate(f *nic.Frame) (bad uint32, ok bool) {
 	place := &q.frame
 	var err error
@@ -126,15 +127,15 @@ func (q *rxQueue) locate(f *nic.Frame) (bad uint32, ok bool) {
 	}
 	place.header = dma.Cut(place.header[:0], place.whole, 0, head)
 	place.payload = place.payload[:0]
-	if more := uint64(place.inHeader) - head; more > 0 { // a frame that is not TCP goes to the header buffer whole
+	if more := uint64(place.inHeader) - head; more > 0 { // a whole frame that is not TCP goes to the header buffer
 		place.payload = dma.Cut(place.payload, place.whole, head, more)
 	}
 	place.payload = append(place.payload, place.buffers...)
 	return 0, true
 }
 
-// refuse returns the buffers up to an unusable one, marked as bad, and drops the frame: the driver
-// posts other buffers.
+// refuse returns the buffers up to buffer number bad, which the device cannot use, to the driver,
+// marked as bad, and drops the frame. The driver then posts other buffers.
 func (q *rxQueue) refuse(bad uint32) nic.Result {
 	q.count.badBuffer.add(1)
 	q.frame.n, q.frame.rest, q.frame.inHeader = bad+1, 0, 0
@@ -145,8 +146,9 @@ func (q *rxQueue) refuse(bad uint32) nic.Result {
 	return nic.PutFault
 }
 
-// write fills the located memory, and determines the checksum. This NIC has no partial checksums on
-// receive, so it completes them, and it verifies checksums that are not known to be good.
+// write fills the memory that locate found, and determines the checksum fields of c. The ring
+// format has no partial checksums on receive, so write completes them; it verifies checksums that
+// are not known to be good.
 func (q *rxQueue) write(m *nic.Mover, f *nic.Frame, c *rxCompl) error {
 	h, meta := &f.Meta.Headers, &f.Meta
 	hdr := q.scratch[:copy(q.scratch[:], f.Header)]
@@ -155,7 +157,7 @@ func (q *rxQueue) write(m *nic.Mover, f *nic.Frame, c *rxCompl) error {
 	var sum uint16
 	var err error
 	switch {
-	case meta.GSOType != splitter.GSONone: // its frames' checksums are good; the driver does not look at this one
+	case meta.GSOType != splitter.GSONone: // the checksums of its frames are good; the driver ignores this one
 		c.segLen = meta.GSOSize
 		csum = splitter.CsumGood
 		err = m.Payload(q.frame.payload, f.Payload)

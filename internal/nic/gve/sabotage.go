@@ -7,7 +7,7 @@ import (
 	"vnic.dev/vnic/internal/nic"
 )
 
-// sabotaged wraps a receive queue in the fault of its ring, if the NIC has one.
+// sabotaged wraps a receive queue so that its ring has the fault of s, if s has a ring fault.
 func sabotaged(q *rxQueue, s *nic.Sabotage) nic.RxQueue {
 	switch s.RingFault() {
 	case nic.RingEnd:
@@ -37,15 +37,16 @@ func (q *earlyEnd) Put(m *nic.Mover, f *nic.Frame) (res nic.Result) {
 	return res
 }
 
-// end marks completion i, which is not published yet. If the ring is gone, Flush will notice.
+// end sets the end-of-packet bit of completion i, which the queue has not published yet. It ignores
+// an error: if the ring is gone, Flush finds that too.
 func (q *earlyEnd) end(i uint32) {
 	var err error
 	defer dma.Recover(&err)
 	q.out.entryAt(i)[8] |= rxEOP
 }
 
-// oldGeneration is a receive queue that publishes completions with the generation of the lap
-// before.
+// oldGeneration is a receive queue that publishes completions with the generation bit of the
+// previous lap.
 type oldGeneration struct {
 	*rxQueue
 	occasions nic.Occasions

@@ -16,28 +16,28 @@ const (
 	maxStatsReport = 1 << 20
 	minStatsPeriod = 100 * time.Millisecond
 	maxStatsPeriod = time.Hour
-	// freshStats is the latest time after which a change is reported, whatever the period: the
-	// period of the kernel's driver is 20 s, and a user of ethtool -S should see drops before the
-	// sender's timer has backed off for long.
+	// freshStats is the time within which the device reports a change, whatever the period: the period
+	// of the kernel's driver is 20 s, and a user of ethtool -S should see drops before the sender's
+	// timer has backed off for long.
 	freshStats = 500 * time.Millisecond
 )
 
 // statsReport is the memory in which the driver expects counters: written_count u64, and {name u32,
-// queue u32, value u64} for each. The first counters are the driver's; the last ones are the
-// device's, four for each existing receive queue (gve_get_ethtool_stats counts them from the end,
-// and omits stopped queues).
+// queue u32, value u64} for each. The driver writes the first counters; the device writes the last
+// ones, four for each existing receive queue (gve_get_ethtool_stats counts them from the end, and
+// omits stopped queues).
 type statsReport struct {
 	dev *Device
 	mem *memory
 
-	mu     sync.Mutex // guards the fields below; held during a write, so that no write follows detach
+	mu     sync.Mutex // guards the fields below; write holds it, so that no write follows detach
 	addr   uint64
 	count  int // room for counters; 0: no report
 	period time.Duration
 	due    time.Time
 	queues []int  // existing receive queues
-	was    int    // counters in the last report
-	sum    uint64 // sum of the counters in it, which only rise
+	was    int    // number of counters in the last report
+	sum    uint64 // sum of the counters in the last report; a counter only rises
 }
 
 // reportStats carries out REPORT_STATS: length u64, address u64, interval u64 in ms. A length of 0
@@ -66,7 +66,7 @@ func (s *statsReport) attach(addr uint64, count int, period time.Duration) {
 	s.addr, s.count, s.period, s.due, s.was = addr, count, period, time.Now(), 0
 }
 
-// detach ends reports: after it returns none is written.
+// detach ends reports: after it returns, the device writes no report.
 func (s *statsReport) detach() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -83,8 +83,8 @@ func (s *statsReport) live(id int, on bool) {
 	}
 }
 
-// write writes the report if it is due, or counters have changed, and returns when to look again;
-// the zero Time: never, there is no report.
+// write writes the report if it is due, or if counters have changed, and returns when to call write
+// again; the zero Time: the driver wants no report.
 func (s *statsReport) write(now time.Time) (next time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -127,9 +127,9 @@ func (s *statsReport) put() {
 	now := statsPerQueue * len(s.queues)
 	n := max(now, s.was)
 	if n > s.count {
-		return // the driver expected fewer queues
+		return // the report's memory has room for fewer queues
 	}
-	out := make([]byte, (n-now)*statLen, n*statLen) // counters of ended queues become zeros, which is no name
+	out := make([]byte, (n-now)*statLen, n*statLen) // counters of ended queues become zeros: no counter has name 0
 	s.sum = 0
 	for _, q := range s.queues {
 		for i, v := range s.counters(q) {
@@ -138,6 +138,6 @@ func (s *statsReport) put() {
 		}
 	}
 	s.was = now
-	// If the memory is gone, that is the driver's fault, and the report is lost.
+	// If the report's memory is gone, the driver has removed it, and the report is lost.
 	_ = s.mem.write(s.addr+statsHeadLen+uint64(s.count-n)*statLen, out)
 }

@@ -8,16 +8,16 @@ import (
 	"vnic.dev/vnic/internal/nic"
 )
 
-// txBatch is the most packets of a queue in flight, held ones included.
+// txBatch bounds the packets of a queue in flight, held ones included.
 const txBatch = 32
 
-// txQueue is a transmit queue, an nic.TxQueue. While it is started its Sender's worker owns all
-// fields, except where marked.
+// txQueue is a transmit queue, an nic.TxQueue. While the queue is started, its Sender's worker owns
+// all fields, except where marked.
 //
-// The driver owns a descriptor again when the device has read it, which a descriptor completion
-// reports on request. It owns a packet's buffers when the packet is finished, which the packet's
-// completion reports. So held packets take no descriptors, and cannot be put back into the ring:
-// they are sent or dropped.
+// The driver owns a descriptor again when the device has read it; a descriptor completion reports
+// this if the driver asks for it. The driver owns a packet's buffers again when the packet is
+// finished; the packet's completion reports this. So held packets use no descriptors, and the queue
+// cannot put them back into the ring: it sends or drops them.
 //
 // The control goroutine calls start, stop, doorbell, unmapping and close.
 type txQueue struct {
@@ -25,14 +25,14 @@ type txQueue struct {
 	id     int
 	sender *nic.Sender
 	t      *nic.Transmitter
-	tail   atomic.Uint32 // from the doorbell: where the driver posts next
+	tail   atomic.Uint32 // from the doorbell: index of the descriptor that the driver posts next
 
-	block int // notification block; like the rings, set before the worker starts
+	block int // notification block; set, like the rings, before the worker starts
 	rings
-	head   uint32 // the next descriptor to read, counted since the start
-	compl  uint32 // the next completion to write, counted since the start
-	partly uint32 // tail when the packet at head was incomplete; noTail: it may be complete
-	fired  uint32 // completions for which the driver was interrupted
+	head   uint32 // number of descriptors read since the start
+	compl  uint32 // number of completions written since the start
+	partly uint32 // value of tail at which the packet at head was incomplete; noTail: it may be complete
+	fired  uint32 // value of compl at the last interrupt
 
 	slots []txSlot // txBatch slots, made at the first start, because most queues of a NIC are never used
 	count struct{ bad, unmapped counter }
@@ -43,10 +43,10 @@ var (
 	_ nic.LateTxQueue = (*txQueue)(nil)
 )
 
-// noTail is not a value of tail.
+// noTail is a value that tail never has.
 const noTail = ^uint32(0)
 
-// newTxQueue makes a stopped queue, which close frees. The port exists already.
+// newTxQueue makes a stopped queue of port p. close frees it.
 func newTxQueue(s *shared, id int, p *nic.Port) (*txQueue, error) {
 	q := &txQueue{shared: s, id: id, t: p.NewTransmitter(txBatch)}
 	o := nic.SenderOptions{Space: s.space, Batch: txBatch, Patience: s.patience, Spin: true}
@@ -55,7 +55,7 @@ func newTxQueue(s *shared, id int, p *nic.Port) (*txQueue, error) {
 	return q, err
 }
 
-// start starts with empty rings, which the driver has zeroed.
+// start starts the queue with empty rings, which the driver has zeroed.
 func (q *txQueue) start(p ringParams) error {
 	q.stop()
 	if err := q.rings.pin(q.space, &p, "descriptors", txDescLen, txComplLen); err != nil {
@@ -70,14 +70,15 @@ func (q *txQueue) start(p ringParams) error {
 	return nil
 }
 
-// stop returns when the queue touches neither rings nor buffers any more. Packets read from the
-// ring are sent or dropped.
+// stop stops the queue: it sends or drops the packets read from the ring. When it returns, the
+// queue touches neither rings nor buffers.
 func (q *txQueue) stop() {
 	q.sender.Stop()
 	q.rings.close()
 }
 
-// doorbell: descriptors are posted up to tail, modulo the ring, as in rxQueue.doorbell.
+// doorbell records that the driver has posted descriptors up to index tail, modulo the ring's
+// length (see rxQueue.doorbell).
 func (q *txQueue) doorbell(tail uint32) {
 	if !q.sender.Started() {
 		return
@@ -131,10 +132,12 @@ func (q *txQueue) finish(kind, value uint16) {
 	q.compl++
 }
 
-// Abandon implements nic.TxQueue: packets read from the ring cannot be put back.
+// Abandon implements nic.TxQueue: it returns false, because the queue cannot put packets back into
+// the ring.
 func (q *txQueue) Abandon(*nic.TxFrame) (kept bool) { return false }
 
-// Publish implements nic.TxQueue: completions are valid as soon as they are written.
+// Publish implements nic.TxQueue: it shows nothing, because a completion is valid as soon as finish
+// has written it.
 func (q *txQueue) Publish() (call bool) {
 	call = q.fired != q.compl
 	q.fired = q.compl
@@ -144,8 +147,8 @@ func (q *txQueue) Publish() (call bool) {
 // Call implements nic.TxQueue.
 func (q *txQueue) Call() { q.notify.fire(q.block) }
 
-// Pending implements nic.TxQueue: it reports whether the driver has posted descriptors that were
-// not looked at.
+// Pending implements nic.TxQueue: it reports whether the driver has posted descriptors that Gather
+// has not looked at.
 func (q *txQueue) Pending() bool {
 	tail := q.tail.Load()
 	return tail != q.head&q.in.mask && tail != q.partly
@@ -163,7 +166,8 @@ func (q *txQueue) EnableKick() (more bool) { return q.Pending() }
 // DisableKick implements nic.TxQueue.
 func (q *txQueue) DisableKick() {}
 
-// Idle implements nic.TxQueue: the lists kept for a frame are bounded by maxPieces.
+// Idle implements nic.TxQueue: it frees nothing, because maxPieces bounds the lists kept for a
+// frame.
 func (q *txQueue) Idle([]*nic.TxFrame) {}
 
 // Stopped implements nic.TxQueue.

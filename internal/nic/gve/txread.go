@@ -11,9 +11,9 @@ import (
 )
 
 const (
-	// maxTxBufs is the most buffers of a packet (GVE_TX_MAX_DATA_DESCS); for a GSO packet, of each
-	// segment. The fragments of a whole skb, cut to the length that a descriptor can describe, are
-	// far fewer than maxTSOBufs.
+	// maxTxBufs bounds the buffers of a packet (GVE_TX_MAX_DATA_DESCS), and of each segment of a GSO
+	// packet. The fragments of a whole skb, cut to the length that a descriptor can describe, are far
+	// fewer than maxTSOBufs.
 	maxTxBufs  = 10
 	maxTSOBufs = 64
 	// Segments of GSO packets, in bytes (GVE_TX_MIN_TSO_MSS_DQO, gve_prep_tso).
@@ -24,7 +24,7 @@ const (
 type txSlot struct {
 	buf   [nic.MaxHeader]byte // headers
 	tag   uint16
-	tso   txDesc // of a GSO packet
+	tso   txDesc // the TSO descriptor of a GSO packet
 	super bool
 	csum  bool
 	n     int // number of buffers
@@ -39,7 +39,7 @@ type txBuf struct {
 	len  uint16
 }
 
-// Errors that a guest can cause for each packet are allocated once.
+// Errors that a guest can cause with each packet, so they are allocated only once.
 var (
 	errBadTSO = fmt.Errorf("%w: not the super-packet that its descriptor describes", nic.ErrBadFrame)
 
@@ -48,7 +48,8 @@ var (
 	errContext     = fmt.Errorf("%w: context inside a packet, or twice", errBadDesc)
 )
 
-// Reload implements nic.TxQueue. A packet is dropped if its memory is gone.
+// Reload implements nic.TxQueue. If a packet's memory is gone, it returns false, and the Sender
+// drops the packet.
 func (q *txQueue) Reload(f *nic.TxFrame, moved bool) (ok bool, err error) {
 	s := &q.slots[f.Slot]
 	if moved {
@@ -77,7 +78,7 @@ func (q *txQueue) Gather(free []*nic.TxFrame) (filled, taken int, err error) {
 		}
 		if k == 0 {
 			if q.partly = noTail; posted > 0 {
-				q.partly = tail // the rest of the packet is not posted yet
+				q.partly = tail // the driver has not posted the rest of the packet yet
 			}
 			return filled, taken, nil
 		}
@@ -86,13 +87,13 @@ func (q *txQueue) Gather(free []*nic.TxFrame) (filled, taken int, err error) {
 		switch e := q.describe(f, s); {
 		case e == nil:
 			filled++
-		case errors.Is(e, nic.ErrBadFrame): // malformed: dropped
+		case errors.Is(e, nic.ErrBadFrame): // a malformed packet: the queue drops it
 			q.count.bad.add(1)
 			q.t.Discard(wire.DropBadFrame)
 			q.finish(txPacketDone, s.tag)
 		case errors.Is(e, dma.ErrFault): // our own memory is gone
 			return filled, taken, e
-		default: // unmapped, unreadable, or in too many segments
+		default: // the packet's memory is unmapped, unreadable, or in too many segments
 			q.count.unmapped.add(1)
 			q.t.Discard(wire.DropFault)
 			q.finish(txPacketDone, s.tag)
@@ -101,8 +102,8 @@ func (q *txQueue) Gather(free []*nic.TxFrame) (filled, taken int, err error) {
 	return filled, taken, nil
 }
 
-// read reads the descriptors of one packet, of at most posted ones. It returns their number; 0: the
-// packet is incomplete.
+// read reads the descriptors of one packet; the driver has posted posted descriptors. It returns
+// the number of the packet's descriptors; 0: the packet is incomplete.
 func (q *txQueue) read(s *txSlot, posted uint32) (n uint32, err error) {
 	s.n, s.total, s.super, s.csum = 0, 0, false, false
 	report := false
@@ -118,7 +119,7 @@ func (q *txQueue) read(s *txSlot, posted uint32) (n uint32, err error) {
 			}
 			s.super, s.tso = true, d
 			continue
-		case txGeneral: // path hash, for multi-path networks: ignored
+		case txGeneral: // path hash, for multi-path networks: the device ignores it
 			if s.n > 0 || n > 2 {
 				return 0, errContext
 			}
@@ -160,7 +161,7 @@ func (s *txSlot) translate(space *dma.Space) (err error) {
 	return nil
 }
 
-// describe makes a packet of a slot's buffers.
+// describe makes the packet f of the buffers of slot s.
 func (q *txQueue) describe(f *nic.TxFrame, s *txSlot) error {
 	if err := s.translate(q.space); err != nil {
 		return err
@@ -186,7 +187,7 @@ func (q *txQueue) describe(f *nic.TxFrame, s *txSlot) error {
 	return nil
 }
 
-// cut makes a GSO packet of the packet, after its TSO descriptor. The checksum field has the
+// cut makes p a GSO packet, as its TSO descriptor specifies. The checksum field has the
 // pseudo-header's sum without the length, which differs between segments (gve_prep_tso); cut
 // replaces it by the sum with the whole length, as in all other GSO packets.
 func (s *txSlot) cut(p *wire.Packet) error {

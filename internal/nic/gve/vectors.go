@@ -8,22 +8,23 @@ import (
 )
 
 // vectors are the MSI-X vectors of a device. A vector fires once, which masks it, and its doorbell
-// re-arms it. An interrupt that is due while the vector is masked is latched, and fires then,
-// because the driver does not look again after it has re-armed (gve_napi_poll_dqo). Any goroutine
-// may fire and arm them.
+// re-arms it. If an interrupt is due while the vector is masked, the device latches it and raises
+// it when the driver re-arms the vector, because the driver does not look for work again after that
+// (gve_napi_poll_dqo). Any goroutine may fire and arm them.
 type vectors struct {
 	nic.EventFDs
 	v   []vector
 	now func() int64
 }
 
-// vector is one MSI-X vector. Its lock is a leaf, and no system call is made under it.
+// vector is one MSI-X vector. Its lock is a leaf: its holder takes no other lock and makes no
+// system call.
 type vector struct {
 	port    *nic.Port // nil: it drops no interrupts (nic.Port.LoseInterrupt)
 	mu      sync.Mutex
 	eventFD *nic.EventFD // under mu; nil: none
 	armed   bool         // under mu
-	always  bool         // under mu: never masked, as the management vector
+	always  bool         // under mu: the vector is never masked; only the management vector is so
 	due     bool         // under mu: an interrupt is latched
 
 	// Moderation, under mu: nanoseconds, and times of now.
@@ -42,8 +43,8 @@ func (vs *vectors) init(n int, now func() int64) {
 	}
 }
 
-// losesFor makes vectors of queues drop interrupts when the port says so: another interrupt will
-// follow.
+// losesFor makes the vectors of queues drop an interrupt when the port requests it (LoseInterrupt);
+// the vector then stays armed, so a later interrupt follows.
 func (vs *vectors) losesFor(p *nic.Port) {
 	for i := range vs.v {
 		vs.v[i].port = p
@@ -65,7 +66,7 @@ func (vs *vectors) fire(i int) {
 	}
 }
 
-// arm handles vector i's doorbell.
+// arm handles db, a value that the driver has written to vector i's doorbell.
 func (vs *vectors) arm(i int, db uint32) {
 	if v := vs.get(i); v != nil {
 		v.change(func() {
@@ -85,8 +86,8 @@ func (vs *vectors) setManagement(i int) {
 	}
 }
 
-// change changes the vector's state by to, and writes its eventfd if an interrupt is due and not
-// too early.
+// change calls to, which changes the vector's state, and then writes the vector's eventfd if an
+// interrupt is due and not too early.
 func (v *vector) change(to func()) {
 	v.mu.Lock()
 	to()
@@ -107,18 +108,18 @@ func (v *vector) change(to func()) {
 		v.last = now
 	}
 	v.due = false
-	// Dropped on its way to the processor: the vector stays armed for the next one.
+	// The interrupt is lost on its way to the processor, so the vector stays armed for the next one.
 	if !v.always && v.port != nil && v.port.InterruptLost() {
 		v.mu.Unlock()
 		return
 	}
 	v.armed = false
-	e.Enter() // under mu, so that a replacement of the eventfd sees it
+	e.Enter() // under mu, so that setFD, when it replaces the eventfd, sees the writer (Busy)
 	v.mu.Unlock()
 	e.Write()
 }
 
-// setFD sets the eventfd of vector i, which owns it from now on; -1: none. A latched interrupt
+// setFD sets the eventfd of vector i, and makes the vector its owner; -1: none. A latched interrupt
 // fires if the vector is armed.
 func (vs *vectors) setFD(i, fd int) {
 	v := vs.get(i)
@@ -133,7 +134,7 @@ func (vs *vectors) setFD(i, fd int) {
 	var old *nic.EventFD
 	v.change(func() {
 		old, v.eventFD = v.eventFD, e
-		if old != nil && old.Busy() { // the write to the old one may be lost: write the new one too
+		if old != nil && old.Busy() { // a signal in the old eventfd may be lost, so write the new one too
 			v.due, v.armed = true, true
 		}
 	})

@@ -18,7 +18,7 @@ import (
 // tcpStream makes the frames of a TCP flow, as a sender without TSO does.
 type tcpStream struct {
 	a, b    Guest
-	spec    Spec // of the next frame
+	spec    Spec // describes the next frame
 	source  uint16
 	id      uint16
 	fixedID bool // IPv4: DF, with equal identifications
@@ -55,7 +55,7 @@ func (s *tcpStream) finish(f *Frame) {
 	}
 }
 
-// frames makes frames with n bytes in all, mss in each; the last one has PSH.
+// frames makes frames with n bytes of payload in all, mss in each; the last frame has PSH.
 func (s *tcpStream) frames(n, mss int) (fs []Frame) {
 	for ; n > mss; n -= mss {
 		fs = append(fs, s.frame(mss, 0))
@@ -105,7 +105,7 @@ func (f *Frame) cut(t testing.TB) (frames [][]byte) {
 }
 
 // comeAs sends frames from a to queue q of b, and returns the received packets. It checks that
-// cutting these gives the frames again.
+// cutting the received packets returns the original frames.
 func comeAs(t testing.TB, a, b Guest, q int, fs []Frame) (got []Frame) {
 	t.Helper()
 	frames, packets := b.Port().Coalesced()
@@ -152,8 +152,9 @@ func firstOf(list [][]byte) []byte {
 	return list[0]
 }
 
-// coalesces: frames of a flow in one batch reach a guest as one GSO packet, split once, its payload
-// in one piece. Counters, flow counters and taps see the frames as they crossed the wire.
+// coalesces checks that frames of a flow in one batch reach a guest as one GSO packet, split once,
+// with its payload in one piece. Counters, flow counters and taps see the frames as they crossed
+// the wire.
 //
 // Invariant: nic: Cutting a merged GSO packet gives the original frames, byte for byte.
 func coalesces(t *testing.T, lab Lab, traits Traits) {
@@ -236,7 +237,7 @@ func coalesces(t *testing.T, lab Lab, traits Traits) {
 	}
 }
 
-// mergeLong: a merged packet is no longer than an IP packet can be.
+// mergeLong checks that a merged packet is no longer than the longest IP packet.
 //
 // Invariant: nic: Frames that Linux's GRO would not merge are not merged.
 func mergeLong(t *testing.T, lab Lab, _ Traits) {
@@ -250,11 +251,11 @@ func mergeLong(t *testing.T, lab Lab, _ Traits) {
 	}
 }
 
-// payloadOf returns the received bytes of payload.
+// payloadOf returns the number of received bytes of payload.
 func payloadOf(c *control.DirCounters) uint64 { return c.DeviceBytes + c.GPUFileBytes + c.HostBytes }
 
-// apart: if the driver accepts no GSO packets, or coalescing is off, each frame comes by itself,
-// unchanged.
+// apart checks that each frame comes by itself, unchanged, if the driver accepts no GSO packets or
+// coalescing is off.
 //
 // Invariant: nic: Nothing is merged for a driver that does not accept GSO packets.
 func apart(t *testing.T, lab Lab, _ Traits) {
@@ -277,8 +278,8 @@ func apart(t *testing.T, lab Lab, _ Traits) {
 	})
 }
 
-// mergeShortage: if there are too few buffers for a merge, its frames come one by one into the
-// buffers that there are, and the rest when there are more, in order.
+// mergeShortage checks that, if there are too few buffers for a merge, its frames come one by one
+// into the posted buffers, and the other frames later, in order, when the driver posts more.
 //
 // Invariant: nic: A merge that does not fit is undone, and loses nothing.
 func mergeShortage(t *testing.T, lab Lab, _ Traits) {
@@ -315,8 +316,8 @@ func mergeShortage(t *testing.T, lab Lab, _ Traits) {
 	testkit.Equal(t, "drops", c.Rx.Drops, 0)
 }
 
-// mergeModel: frames of several flows come together, and some end a merge or belong to no flow.
-// Whatever they are, the received packets give the frames of each flow again, in order, with
+// mergeModel sends random frames of several flows together; some end a merge or belong to no flow.
+// It checks that cutting the received packets returns the frames of each flow, in order, with
 // coalescing and without.
 //
 // Invariant: nic: Cutting a merged GSO packet gives the original frames, byte for byte.
@@ -404,8 +405,8 @@ func tweak(f *Frame, rnd *rand.Rand) {
 	}
 }
 
-// mergeOrder: a frame of unknown flow, here a fragment, keeps its place among frames that are
-// merged.
+// mergeOrder checks that a frame of unknown flow, here a fragment, keeps its place among frames
+// that the NIC merges.
 //
 // Invariant: nic: No packet overtakes its flow.
 func mergeOrder(t *testing.T, lab Lab, _ Traits) {
@@ -413,7 +414,7 @@ func mergeOrder(t *testing.T, lab Lab, _ Traits) {
 	a, b := lab(t, Options{})
 	s := tcpStream{a: a, b: b, source: 1000}
 	fs := s.frames(n*mss, mss)
-	f := &fs[3] // begins no merge, and ends open ones
+	f := &fs[3] // this frame begins no merge, and ends open merges
 	f.Header[splitter.EthLen+6] |= 0x20
 	var h splitter.Headers
 	must(t, splitter.Parse(f.Header, uint32(len(f.Header)+len(f.Payload)), &h))
@@ -448,8 +449,8 @@ func mergeOrder(t *testing.T, lab Lab, _ Traits) {
 	}
 }
 
-// badSumAlone: a frame with a bad checksum joins no merge, and ends it. The receiver gets it as it
-// was sent.
+// badSumAlone checks that a frame with a bad checksum joins no merge, and ends the open merge of
+// its flow. The receiver gets the frame as it was sent.
 //
 // Invariant: nic: Only frames with good checksums are merged.
 func badSumAlone(t *testing.T, lab Lab, _ Traits) {

@@ -8,8 +8,8 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// exhausted: frames to a NIC that takes no receive buffers for a while wait, in order; the NIC can
-// still send. Answers of the control channel come when the fault ends.
+// exhausted checks that frames to a NIC that takes no receive buffers for a while wait, in order,
+// and that the NIC can still send. Answers of the control channel come when the fault ends.
 //
 // Invariant: nic: A NIC that takes no buffers for a while, or completes late, loses nothing.
 func exhausted(t *testing.T, lab Lab, _ Traits) {
@@ -25,7 +25,7 @@ func exhausted(t *testing.T, lab Lab, _ Traits) {
 	a.Post(0, 1)
 	f := Make(a.MAC(), b.MAC(), Spec{Payload: 5})
 	arrives(t, b, a, 0, f)
-	b.Send(1, hello(b)) // its answer waits too
+	b.Send(1, hello(b)) // the answer to hello waits too
 	if rx, _ := b.Port().QueueCounters(0); rx.Packets != 0 || b.Port().Faults().Refused == 0 {
 		t.Errorf("%d packets, %+v", rx.Packets, b.Port().Faults())
 	}
@@ -42,12 +42,12 @@ func exhausted(t *testing.T, lab Lab, _ Traits) {
 		next++
 	}
 	b.Post(0, 1)
-	b.Port().Exhaust(time.Hour)        // limited to MaxExhaustion
-	b.Port().Exhaust(time.Millisecond) // replaces it, and ends by itself
+	b.Port().Exhaust(time.Hour)        // the port limits the time to MaxExhaustion
+	b.Port().Exhaust(time.Millisecond) // replaces the previous exhaustion, and ends by itself
 	arrives(t, a, b, 0, fs[0])
 	rx, _ := b.Port().QueueCounters(0)
 	testkit.Equal(t, "drops", rx.Drops, 0)
-	b.Port().Exhaust(nic.MaxExhaustion) // ends with the NIC
+	b.Port().Exhaust(nic.MaxExhaustion) // this exhaustion ends when the NIC is closed
 }
 
 // isControl reports whether a received frame is an answer of the control channel.
@@ -55,8 +55,8 @@ func isControl(f *Frame) bool {
 	return len(f.Header) > 14 && f.Header[12] == 0x88 && f.Header[13] == 0xb5
 }
 
-// late: transmit completions come no earlier than the delay, in any number, and at once when the
-// delay is removed.
+// late checks that transmit completions come no earlier than the delay, however many there are, and
+// at once when the delay is removed.
 //
 // Invariant: nic: A NIC that takes no buffers for a while, or completes late, loses nothing.
 func late(t *testing.T, lab Lab, _ Traits) {
@@ -80,10 +80,10 @@ func late(t *testing.T, lab Lab, _ Traits) {
 		t.Errorf("completed after %v", d)
 	}
 	received()
-	a.Port().DelayCompletions(time.Hour) // limited to MaxCompletionDelay
+	a.Port().DelayCompletions(time.Hour) // the port limits the delay to MaxCompletionDelay
 	b.Post(0, n+1)
 	a.Queue(0, fs...)
-	received() // before they are completed
+	received() // the receiver gets the frames before the sender's driver gets the completions
 	testkit.Eventually(t, "late completions", func() bool { return a.Port().Faults().LateCompletions == 2*n })
 	a.Port().DelayCompletions(0)
 	a.Send(0, fs[0])

@@ -73,9 +73,9 @@ func flowsCounted(t *testing.T, lab Lab, _ Traits) {
 	testkit.Equal(t, "bytes lost", lost.Lost, 10)
 }
 
-// received returns a queue's counts of the received flow to a TCP port.
+// received returns a receive queue's counts of the flow to a TCP port.
 func received(p *nic.Port, queue int, port uint16) (none flows.Counts) {
-	p.QueueCounters(queue) // waits until the sender that fills the queue has left it
+	p.QueueCounters(queue) // QueueCounters waits until the sender that fills the queue has left it
 	for _, q := range p.FlowAccount() {
 		for _, r := range q.Rows {
 			if !q.Tx && q.Queue == queue && r.Flow.DstPort == port {
@@ -86,8 +86,8 @@ func received(p *nic.Port, queue int, port uint16) (none flows.Counts) {
 	return none
 }
 
-// countedMerged checks a queue's counts of the flow to TCP port 2000, all of whose frames were
-// merged to one packet. split: payload is in GPU memory, bounced if o has NoP2P.
+// countedMerged checks a queue's counts of the flow to TCP port 2000, after the NIC has merged all
+// frames of the flow to one packet. split: payload is in GPU memory, bounced if o has NoP2P.
 func countedMerged(t *testing.T, p *nic.Port, queue int, header []byte, frames, payload uint64, split bool, o Options) {
 	t.Helper()
 	want := flows.Counts{Packets: 1, Segments: frames, Header: uint64(len(header))}

@@ -21,7 +21,7 @@ import (
 )
 
 // holdFor is nic.Config.Hold in these tests, by a clock that only the test advances. A port also
-// looks at that clock this often.
+// looks at that clock at this interval.
 const holdFor = time.Millisecond
 
 // steps is a clock that the test advances.
@@ -30,9 +30,9 @@ type steps struct{ now atomic.Int64 }
 func (c *steps) read() int64          { return c.now.Load() }
 func (c *steps) turn(d time.Duration) { c.now.Add(int64(d)) }
 
-// holding makes a lab in which merges stay open until the clock is advanced. It sets RSS to queue
-// 0: the default table changes with the queues in use, at any time soon after, and a change of RSS
-// ends open merges.
+// holding makes a lab in which merges stay open until the test advances the clock. It sets RSS to
+// queue 0: the default table changes with the queues in use, at any time soon after, and a change
+// of RSS ends open merges.
 func holding(t testing.TB, lab Lab, o Options) (a, b Guest, clock *steps) {
 	t.Helper()
 	clock = new(steps)
@@ -42,7 +42,7 @@ func holding(t testing.TB, lab Lab, o Options) (a, b Guest, clock *steps) {
 	for _, g := range []Guest{a, b} {
 		rss, err := g.Port().RSS()
 		must(t, err)
-		rss.Table = []uint16{0, 0} // {0} would be the default table, and count as unset
+		rss.Table = []uint16{0, 0} // the table {0} is the default table, and would count as unset
 		must(t, g.Port().SetRSS(rss))
 	}
 	return a, b, clock
@@ -55,8 +55,8 @@ func oneByOne(a Guest, fs []Frame) {
 	}
 }
 
-// givesAgain receives packets until they have given all frames again, in the order of each flow,
-// and returns the packets.
+// givesAgain receives packets until cutting them has returned all frames, in the order of each
+// flow, and returns the packets.
 func givesAgain(t testing.TB, b Guest, q int, fs []Frame) (got []Frame) {
 	t.Helper()
 	flowOf := func(b []byte) splitter.Flow {
@@ -88,9 +88,9 @@ func givesAgain(t testing.TB, b Guest, q int, fs []Frame) (got []Frame) {
 	return got
 }
 
-// holds: frames of a flow that come in separate batches reach the guest as one GSO packet, split
-// once, its payload in one piece. Counters, flow counters and taps see each frame once, and its
-// place. Without Hold each frame comes by itself.
+// holds checks that frames of a flow that come in separate batches reach the guest as one GSO
+// packet, split once, with its payload in one piece. Counters, flow counters and taps see each
+// frame once, and its place. Without Hold each frame comes by itself.
 //
 // Invariant: nic: Cutting a merged GSO packet gives the original frames, byte for byte.
 func holds(t *testing.T, lab Lab, traits Traits) {
@@ -197,7 +197,8 @@ func holds(t *testing.T, lab Lab, traits Traits) {
 	})
 }
 
-// holdTime: a merge ends when its time is up, counted from its first frame, and not before.
+// holdTime checks that a merge ends when its time is up, counted from its first frame, and not
+// before.
 //
 // Invariant: nic: A merge outlives its batch by at most the configured time, and at most 64 merges
 // of a queue do.
@@ -218,7 +219,7 @@ func holdTime(t *testing.T, lab Lab, _ Traits) {
 		a.Send(0, fs[2]) // the merge's time is not up
 		clock.turn(1)
 		testkit.Equal(t, "packets of the first flow", len(givesAgain(t, b, 0, fs)), 1)
-		a.Send(0, late[1]) // nor that of the other merge
+		a.Send(0, late[1]) // the time of the other merge is not up either
 		clock.turn(holdFor / 2)
 		testkit.Equal(t, "packets of the second flow", len(givesAgain(t, b, 0, late)), 1)
 	}
@@ -230,9 +231,9 @@ func holdTime(t *testing.T, lab Lab, _ Traits) {
 	testkit.Equal(t, "packets while nothing is merged", len(givesAgain(t, b, 0, fs)), 3)
 }
 
-// holdFlows: 64 flows can be merged at a time; the 65th ends the oldest merge. Merges ended by PSH
-// arrive in the order in which they end. The same holds for long frames, which use up a queue's
-// memory for them.
+// holdFlows checks that a queue merges 64 flows at a time, and that the 65th ends the oldest merge.
+// Merges ended by PSH arrive in the order in which they end. Long frames, which use up the queue's
+// memory for held payload, end the oldest merge too.
 //
 // Invariant: nic: A merge outlives its batch by at most the configured time, and at most 64 merges
 // of a queue do.
@@ -253,7 +254,7 @@ func holdFlows(t *testing.T, lab Lab, _ Traits) {
 		a.Send(0, first[:32]...)
 		oneByOne(a, first[32:])
 		got := givesAgain(t, b, 0, first[:1])
-		oneByOne(a, second) // first and second together would not fit into the sender's batch
+		oneByOne(a, second) // frame by frame: first and second together would not fit into the sender's batch
 		got = append(got, givesAgain(t, b, 0, append(slices.Clone(first[1:]), second...))...)
 		for i, f := range got {
 			want, port := 2*mss, 1500+i-1
@@ -269,8 +270,9 @@ func holdFlows(t *testing.T, lab Lab, _ Traits) {
 	}
 }
 
-// holdStop: held frames reach their queue before it stops, before its split changes, and before
-// rules change. If the queue has no buffers, they are dropped with it, with a reason.
+// holdStop checks that held frames reach their queue before it stops, before its split changes, and
+// before rules change. If the queue has no buffers, the port drops the held frames when the queue
+// stops, with a reason.
 //
 // Invariant: nic: When a queue stops, its held frames are delivered or dropped, each counted once.
 func holdStop(t *testing.T, lab Lab, traits Traits) {
@@ -333,8 +335,8 @@ func holdStop(t *testing.T, lab Lab, traits Traits) {
 	arrives(t, a, b, 0, f)
 }
 
-// holdShortage: held frames that find no buffers wait, and the next frames of their flow wait with
-// their sender. No frame is lost, and the order is kept.
+// holdShortage checks that held frames that find no buffers wait, and that the next frames of their
+// flow wait with their sender. No frame is lost, and the order stays the same.
 //
 // Invariant: nic: A merge that does not fit is undone, and loses nothing.
 func holdShortage(t *testing.T, lab Lab, _ Traits) {
@@ -347,17 +349,17 @@ func holdShortage(t *testing.T, lab Lab, _ Traits) {
 		b.Post(1, posted)
 		oneByOne(a, fs[:n-1])
 		was := b.Port().Link().Counters().Busy
-		a.Queue(0, fs[n-1]) // its last frame ends the merge
+		a.Queue(0, fs[n-1]) // the last frame of fs ends the merge
 		for b.Port().Link().Counters().Busy == was {
 			runtime.Gosched()
 		}
 		if posted > 0 {
 			givesAgain(t, b, 1, fs[:posted])
 		}
-		b.Post(1, n+1) // one each: the queue may try the frames one by one
+		b.Post(1, n+1) // one buffer at a time: the queue may try the frames one by one
 		a.Sent(0)
 		givesAgain(t, b, 1, fs[posted:])
-		rest := []Frame{s.frame(mss, 0)} // the same for a merge that ends by time
+		rest := []Frame{s.frame(mss, 0)} // the same test for a merge that ends when its time is up
 		a.Send(0, rest[0])
 		clock.turn(holdFor)
 		givesAgain(t, b, 1, rest)
@@ -367,8 +369,8 @@ func holdShortage(t *testing.T, lab Lab, _ Traits) {
 	}
 }
 
-// holdLost: held frames that find no buffers for long are dropped and counted, as a hardware NIC
-// would have done at once.
+// holdLost checks that the port drops and counts held frames that find no buffers for long; a
+// hardware NIC would drop them at once.
 //
 // Invariant: nic: When a queue stops, its held frames are delivered or dropped, each counted once.
 func holdLost(t *testing.T, lab Lab, _ Traits) {
@@ -402,7 +404,8 @@ func holdLost(t *testing.T, lab Lab, _ Traits) {
 	arrives(t, a, b, 0, f)
 }
 
-// holdPieces: a queue that never has enough buffers for a whole merge gets it frame by frame.
+// holdPieces checks that a queue that never has enough buffers for a whole merge gets the merge
+// frame by frame.
 //
 // Invariant: nic: A merge that does not fit is undone, and loses nothing.
 func holdPieces(t *testing.T, lab Lab, _ Traits) {
@@ -435,8 +438,9 @@ func firstFragment(t *testing.T, a, b Guest, payload int) Frame {
 	return f
 }
 
-// holdOrder: a frame that cannot be merged, and may belong to a held flow, does not overtake it: a
-// fragment, and a frame that cannot be split and may go to another queue.
+// holdOrder checks that a frame that cannot be merged, and may belong to a flow with held frames,
+// does not overtake these: a fragment, and a frame that cannot be split and may go to another
+// queue.
 //
 // Invariant: nic: No packet overtakes its flow.
 func holdOrder(t *testing.T, lab Lab, traits Traits) {
@@ -479,8 +483,8 @@ func holdOrder(t *testing.T, lab Lab, traits Traits) {
 	}
 }
 
-// holdWaits: while a frame that ended a merge waits for buffers, the next frame of its flow does
-// not join the merge past it, although it continues the merge's sequence.
+// holdWaits checks that, while a frame that ended a merge waits for buffers, the next frame of its
+// flow does not join the merge and so overtake it, although it continues the merge's sequence.
 //
 // Invariant: nic: No packet overtakes its flow.
 func holdWaits(t *testing.T, lab Lab, _ Traits) {
@@ -510,9 +514,10 @@ func holdWaits(t *testing.T, lab Lab, _ Traits) {
 	testkit.Equal(t, "bytes of the fragment", len(b.Receive(0).Header), len(frag.Bytes()))
 }
 
-// holdModel: frames of several flows come in any batches, some end a merge or belong to no flow,
-// time passes, and coalescing is switched on and off. Whatever happens, the received packets give
-// the frames of each flow again, in order, and each is counted once.
+// holdModel sends random frames of several flows in random batches; some end a merge or belong to
+// no flow. It also advances the clock, and switches coalescing on and off. It checks that cutting
+// the received packets returns the frames of each flow, in order, and that the port counts each
+// frame once.
 //
 // Invariant: nic: Cutting a merged GSO packet gives the original frames, byte for byte.
 func holdModel(t *testing.T, lab Lab, _ Traits) {

@@ -12,7 +12,7 @@ import (
 // create_packet).
 type segment struct {
 	seq, n int
-	flags  uint8 // beside ACK
+	flags  uint8 // TCP flags besides ACK
 	ack    byte  // added to the acknowledgment number
 	v6     bool
 	noDF   bool
@@ -23,7 +23,7 @@ type segment struct {
 	frag   bool
 	tos    byte // IPv4's TOS, or IPv6's traffic class
 	ttl    byte // added to the TTL
-	badIP  bool // wrong checksums
+	badIP  bool // the frame has wrong checksums
 	badTCP bool
 }
 
@@ -83,7 +83,7 @@ func (s segment) frame(a, b Guest) Frame {
 }
 
 // groCase has the segments of a case of the kernel's test, and the payload length of each packet
-// expected.
+// that the test expects.
 type groCase struct {
 	send []segment
 	want []int
@@ -179,8 +179,8 @@ func groCases() map[string]groCase {
 	}
 }
 
-// kernelsMerges: the frames of the kernel's test of hardware GRO arrive as it expects, also with
-// each frame in a batch of its own. A frame with FIN ends the case.
+// kernelsMerges checks that the frames of the kernel's test of hardware GRO arrive as that test
+// expects, also with each frame in a batch of its own. A frame with FIN ends the case.
 //
 // Invariant: nic: Frames that Linux's GRO would not merge are not merged.
 func kernelsMerges(t *testing.T, lab Lab, _ Traits) {

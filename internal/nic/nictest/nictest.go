@@ -1,6 +1,6 @@
 // Package nictest is the test suite that each device model of a NIC passes. It tests header split,
 // steering, segmentation, checksums, counters and the control channel as a guest sees them,
-// whatever the rings look like.
+// independently of the ring format.
 //
 // A device model provides two guests on one switch (Lab). All frames go through their rings: there
 // are no mocks.
@@ -29,9 +29,9 @@ type Frame struct {
 	Header  []byte // sent: the frame's headers. Received: the header buffer's bytes, or the whole frame if not Split
 	Payload []byte
 	Split   bool
-	Dirty   bool // received: the header buffer has more in it than headers
+	Dirty   bool // received: the NIC wrote more to the header buffer than headers
 	Buffers int  // received: buffers used
-	Partial bool // the checksum is partial: to be completed at Start + Offset
+	Partial bool // the checksum is partial: the receiver has to complete it at Start + Offset
 	Good    bool // received: the NIC has found the checksum good
 	Start   uint16
 	Offset  uint16
@@ -48,20 +48,21 @@ type Guest interface {
 	MAC() wire.MAC
 	// SetSplit turns a receive queue's header split on or off.
 	SetSplit(queue int, on bool)
-	// Post posts n buffers to a receive queue: of at least 64 KiB, or, if the queue is split, a
-	// header buffer and a payload buffer of PayloadBuf bytes in GPU memory. Header buffers are
-	// filled with a pattern before.
+	// Post posts n buffers to a receive queue: buffers of at least 64 KiB, or, if the queue is split,
+	// pairs of a header buffer and a payload buffer of PayloadBuf bytes in GPU memory. It fills header
+	// buffers with a pattern before.
 	Post(queue, n int)
 	// Send sends frames on a transmit queue and returns when the NIC is done with them.
 	Send(queue int, f ...Frame)
-	// SendGPU is Send with the payload in the second half of GPU memory.
+	// SendGPU sends a frame as Send does, with the payload in the second half of GPU memory.
 	SendGPU(queue int, f Frame)
-	// Queue is Send without waiting; Sent waits.
+	// Queue adds frames to a transmit queue and does not wait; Sent waits until the NIC is done with
+	// them.
 	Queue(queue int, f ...Frame)
 	Sent(queue int)
 	// Receive waits for a frame on a queue.
 	Receive(queue int) Frame
-	// Arm asks for an interrupt at the next frame on a receive queue, which has no frame waiting.
+	// Arm asks the NIC for an interrupt at the next frame on a receive queue in which no frame waits.
 	// Called reports whether the NIC has interrupted since.
 	Arm(queue int)
 	Called(queue int) bool
@@ -69,18 +70,19 @@ type Guest interface {
 	Stop(queue int)
 	// Buffers returns copies of all buffers that a receive queue has had, header buffers included.
 	Buffers(queue int) [][]byte
-	// Copied returns what the worker of a transmit queue has copied for its frames, at both ends.
+	// Copied returns the numbers of bytes that the worker of a transmit queue has copied for its
+	// frames, at both ends.
 	Copied(queue int) *dma.Counts
 }
 
 // Options configure a lab.
 type Options struct {
 	NoOffload bool // the receiver accepts no GSO packets, and no partial checksums if the model has such a choice
-	NoP2P     bool // neither NIC reaches its guest's GPU
+	NoP2P     bool // neither NIC reaches its guest's GPU peer to peer
 
 	Hold     time.Duration // nic.Config.Hold of both NICs
 	Clock    func() int64  // nic.Config.Clock of both NICs
-	Sabotage *nic.Sabotage // of both NICs; nil: none
+	Sabotage *nic.Sabotage // fault of both NICs; nil: none
 	Wait     time.Duration // how long a guest waits for its NIC before the test fails; 0: no limit
 }
 

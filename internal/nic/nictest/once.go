@@ -18,9 +18,9 @@ func counted(c *dma.Counts) (m moved) {
 	return m
 }
 
-// once: a frame's payload is copied once from one guest to the other, and otherwise only its
-// headers are copied. Without peer to peer payload is copied three times: the counters include each
-// bounce.
+// once checks that the NICs copy a frame's payload once from one guest to the other, and besides
+// only its headers. Without peer to peer they copy the payload three times: the counters include
+// each bounce.
 //
 // Invariant: nic: Payload is copied once.
 func once(t *testing.T, lab Lab, traits Traits) {
@@ -61,8 +61,8 @@ func once(t *testing.T, lab Lab, traits Traits) {
 					got[s][d] -= before[s][d]
 				}
 			}
-			want[dma.Host][dma.Private] = n * uint64(traits.RingHeader+len(frame.Header)) // headers in
-			want[dma.Private][dma.Host] = want[dma.Host][dma.Private]                     // headers out
+			want[dma.Host][dma.Private] = n * uint64(traits.RingHeader+len(frame.Header)) // the sender's NIC reads the headers
+			want[dma.Private][dma.Host] = want[dma.Host][dma.Private]                     // the receiver's NIC writes the headers
 			if got != want {
 				t.Errorf("bytes moved, by source and destination (private, host, GPU's file, GPU, wire):\n got %v\nwant %v", got,
 					want)

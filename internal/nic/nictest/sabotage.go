@@ -17,14 +17,15 @@ import (
 )
 
 const (
-	// sabotageEnv names the fault of the suite's NICs, in a process that runs one case.
+	// sabotageEnv is the environment variable with the fault of the suite's NICs, in a process that
+	// runs one case.
 	sabotageEnv = "VNIC_NICTEST_SABOTAGE"
 	// caseTimeout is the timeout of such a process.
 	caseTimeout = 2 * time.Minute
-	// faultWait is how long guests of such a process wait for their NICs.
+	// faultWait is how long a guest in such a process waits for its NIC before the case fails.
 	faultWait = 3 * time.Second
-	// faultSeed makes a fault that does not hit all frames spare the first frame of each queue,
-	// from which the switch learns a guest's address.
+	// faultSeed is the seed of a fault that does not hit all frames: with it the fault spares the
+	// first frame of each queue, from which the switch learns a guest's address.
 	faultSeed = 2
 )
 
@@ -42,7 +43,8 @@ func sabotaged(t testing.TB) *nic.Sabotage {
 
 // SeesSabotage checks that the suite detects each fault of package sabotage that a device model can
 // have: the case named for the fault fails with it, because a check of that case fails. It runs
-// test, which calls Run, in separate processes. Run shows that the case passes without a fault.
+// test, which must call Run, in separate processes. The usual run of test shows that the case
+// passes without a fault.
 func SeesSabotage(t *testing.T, model, test string) {
 	self, err := os.Executable()
 	must(t, err)
@@ -80,7 +82,8 @@ func runCase(t *testing.T, self, test, name, fault string) (passed bool, out str
 	return passed, out
 }
 
-// placed: RSS steers a flow by its Toeplitz hash, with the key and the table that were set.
+// placed checks that RSS steers a flow by its Toeplitz hash, with the key and the table that the
+// test has set.
 //
 // Invariant: nic: RSS goes by Toeplitz hash, key and table.
 func placed(t *testing.T, lab Lab, _ Traits) {
@@ -117,8 +120,8 @@ func placed(t *testing.T, lab Lab, _ Traits) {
 	}
 }
 
-// comeBack: each frame that a guest sends is completed, whether another guest receives it or none
-// does.
+// comeBack checks that the NIC completes each frame that a guest sends, whether another guest
+// receives it or none does.
 //
 // Invariant: nic: The buffers of each transmitted frame are returned to its driver.
 func comeBack(t *testing.T, lab Lab, _ Traits) {
@@ -131,13 +134,14 @@ func comeBack(t *testing.T, lab Lab, _ Traits) {
 				a.Send(q, f)
 				Arrives(t, b, 0, &f)
 			} else {
-				a.Send(q, Make(a.MAC(), a.MAC(), Spec{UDP: true, Payload: 10 + i})) // to itself: no port receives it
+				a.Send(q, Make(a.MAC(), a.MAC(), Spec{UDP: true, Payload: 10 + i})) // to itself: no port receives the frame
 			}
 		}
 	}
 }
 
-// called: a driver that asks for an interrupt gets one for each frame, and finds the frame.
+// called checks that a driver that asks for an interrupt before each frame gets it, and then finds
+// the frame.
 //
 // Invariant: nic: A waiting driver gets its interrupt.
 func called(t *testing.T, lab Lab, _ Traits) {
@@ -148,7 +152,7 @@ func called(t *testing.T, lab Lab, _ Traits) {
 			f := Make(b.MAC(), a.MAC(), Spec{Port: port, Payload: 10 + i})
 			b.Post(q, 1)
 			b.Arm(q)
-			a.Send(0, f) // when the sender's NIC is done, so is the receiver's
+			a.Send(0, f) // when the sender's NIC is done with the frame, the receiver's NIC is done too
 			if !b.Called(q) {
 				t.Fatalf("queue %d: no call for frame %d", q, i)
 			}
@@ -160,8 +164,8 @@ func called(t *testing.T, lab Lab, _ Traits) {
 	}
 }
 
-// completed: a partial checksum is good when the frame arrives, or still partial at a receiver that
-// accepts partial ones.
+// completed checks that a partial checksum is complete and good when the frame arrives, or still
+// partial at a receiver that accepts partial checksums.
 //
 // Invariant: nic: A partial checksum is completed, by the NIC or by a receiver that accepts it.
 func completed(t *testing.T, lab Lab, traits Traits) {
@@ -188,8 +192,8 @@ func completed(t *testing.T, lab Lab, traits Traits) {
 	}
 }
 
-// leftAlone: a receive queue that its driver has stopped writes no memory, whatever frames come for
-// it.
+// leftAlone checks that a receive queue that its driver has stopped writes no memory when frames
+// come for it.
 //
 // Invariant: nic: A stopped receive queue writes to no memory.
 func leftAlone(t *testing.T, lab Lab, _ Traits) {

@@ -10,14 +10,14 @@ import (
 	"vnic.dev/vnic/internal/nic"
 )
 
-// Stream is a stream of equal frames from one guest to another that allocates nothing itself.
+// Stream is a stream of equal frames from one guest to another. Its methods allocate nothing.
 type Stream interface {
 	Ports() []*nic.Port
-	Room() int                    // how many frames may be added
+	Room() int                    // number of frames for which the transmit ring has room
 	Add(n int)                    // adds n frames to the transmit ring
 	Show()                        // shows the NIC the added frames
-	Done(wait bool) (frames int)  // takes completed frames back; with wait, waits for at least one
-	Take(wait bool) (frames int)  // takes received frames, and posts their buffers again; waits likewise
+	Done(wait bool) (frames int)  // takes completed frames back; if wait is set, waits for at least one
+	Take(wait bool) (frames int)  // takes received frames, and posts their buffers again; waits as Done does
 	EndWorker()                   // ends the transmit queue's worker, whose ring stays
 	Round() (frames int, e error) // runs a round of the ended worker, which sees added frames
 	Copy() (dst, src []byte)      // memory of receiver and sender, as long as the payload
@@ -26,7 +26,8 @@ type Stream interface {
 // StreamBatch is how many frames a round of a stream moves.
 const StreamBatch = 32
 
-// Round moves a batch: sends it, waits until it is sent and received, and posts the buffers again.
+// Round moves a batch of a stream: it sends the batch, waits until it is sent and received, and
+// posts the buffers again.
 func Round(l Stream) {
 	l.Add(StreamBatch)
 	l.Show()
@@ -52,8 +53,9 @@ func BenchmarkPath(b *testing.B, l Stream) {
 	report(b, l, b.Elapsed(), n)
 }
 
-// BenchmarkStream is BenchmarkPath without a pause: both rings are kept full, and no thread sleeps.
-// The result is the worker's time for a frame, as long as the test's drivers are not slower.
+// BenchmarkStream measures the same as BenchmarkPath without pauses: it keeps both rings full, so
+// that no thread sleeps. The result is the worker's time for a frame, unless the test's drivers are
+// slower.
 func BenchmarkStream(b *testing.B, l Stream) {
 	dst, _ := l.Copy()
 	b.SetBytes(int64(len(dst)))
@@ -76,8 +78,8 @@ func BenchmarkStream(b *testing.B, l Stream) {
 }
 
 // BenchmarkWorker measures the processor time that a transmit queue's worker takes for a frame. The
-// benchmark's thread runs the worker's rounds. The guests' work at the rings is not counted; the
-// reference is that of BenchmarkPath.
+// benchmark's thread runs the worker's rounds. It does not count the guests' work at the rings; its
+// reference is the same as in BenchmarkPath.
 func BenchmarkWorker(b *testing.B, l Stream) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()

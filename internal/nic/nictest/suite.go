@@ -93,15 +93,15 @@ func SplitTo(t testing.TB, g Guest, q, port uint16) {
 	}
 }
 
-// arrives sends a frame from one guest, and checks that it arrives on a queue of the other.
+// arrives sends a frame from one guest, and checks that it arrives on queue q of the other.
 func arrives(t testing.TB, from, to Guest, q int, f Frame) Frame {
 	t.Helper()
 	from.Send(0, f)
 	return Arrives(t, to, q, &f)
 }
 
-// same compares a received frame with the sent one. The checksum field may differ only if it was
-// completed.
+// same checks that a received frame equals the sent one. The checksum field may differ only if the
+// NIC has completed it.
 func same(t testing.TB, got, want *Frame) {
 	t.Helper()
 	sent := want.Bytes()
@@ -130,7 +130,7 @@ func splitSweep(t *testing.T, lab Lab, _ Traits) {
 		"v4-66": {Opts: 12},
 		"v6":    {V6: true},
 		"v6-94": {V6: true, Opts: 20}, "v6-114": {V6: true, Opts: 40},
-		"limit": {V6: true, Ext: 144, Opts: 36}, // lengths of headers are 2 mod 4: 254 is the longest
+		"limit": {V6: true, Ext: 144, Opts: 36}, // a length of headers is 2 modulo 4, so the longest up to 256 is 254
 		"vlan":  {VLANs: 1, Opts: 12}, "qinq": {VLANs: 2, V6: true},
 	}
 	for name, s := range specs {
@@ -154,7 +154,8 @@ func splitSweep(t *testing.T, lab Lab, _ Traits) {
 	testkit.Equal(t, "frames unsplit", b.Port().Unsplit(), 0)
 }
 
-// A frame that cannot be split arrives whole, on queue 0 or on its own queue, and is counted.
+// A frame that cannot be split arrives whole, on queue 0 or on its own queue, and the port counts
+// it.
 //
 // Invariant: nic: A frame that cannot be split arrives whole, where the device model says.
 func unsplit(t *testing.T, lab Lab, traits Traits) {
@@ -241,7 +242,8 @@ func busy(t testing.TB, g Guest, send func()) {
 	}
 }
 
-// With too few buffers nothing of a frame is published; the frame comes when there are enough.
+// With too few buffers the queue publishes no part of a frame; the frame comes when there are
+// enough.
 //
 // Invariant: nic: A frame is published whole or not at all.
 func shortage(t *testing.T, lab Lab, _ Traits) {
@@ -349,8 +351,8 @@ func super(t *testing.T, lab Lab, traits Traits) {
 	}
 }
 
-// Without peer to peer, payload is bounced through host memory at both ends; it is counted so, and
-// arrives.
+// Without peer to peer, the NICs bounce payload through host memory at both ends; they count it as
+// bounced, and the payload arrives.
 //
 // Invariant: nic: Payload that is bounced counts as host memory.
 func bounce(t *testing.T, lab Lab, _ Traits) {
@@ -383,7 +385,8 @@ func flowCounters(t *testing.T, lab Lab, _ Traits) {
 	b.Post(1, 8)
 	b.Post(0, 8)
 	edge := uint32(0xffffff00)
-	// In order across the wrap, one late, one partly repeated.
+	// Sequence numbers cross the wrap in order, then one segment comes late, and one is partly
+	// repeated.
 	for _, s := range []Spec{{Seq: edge, Payload: 512}, {Seq: edge + 1024, Payload: 512}, {Seq: edge + 512, Payload: 512},
 		{Seq: edge + 1000, Payload: 1000}} {
 		a.SendGPU(0, Make(b.MAC(), a.MAC(), s))
@@ -439,9 +442,9 @@ func controlChannel(t *testing.T, lab Lab, _ Traits) {
 		}
 	}
 	check()
-	a.Send(1, ask) // a repeated request is answered again, on any queue
+	a.Send(1, ask) // the port answers a repeated request again, on whichever queue it is sent
 	check()
-	// Frames that are not answered: tagged, too long, not to the control MAC.
+	// Frames that the port does not answer: tagged, too long, not to the control MAC.
 	tagged := Frame{Header: append(append(bytes.Clone(ask.Header[:12]), 0x81, 0, 0, 5), ask.Header[12:]...)}
 	long := Frame{Header: append(bytes.Clone(ask.Header), make([]byte, control.MaxFrame)...)}
 	other := Frame{Header: bytes.Clone(ask.Header)}
@@ -476,9 +479,9 @@ func controlChannel(t *testing.T, lab Lab, _ Traits) {
 	}
 }
 
-// A frame is dropped if its checksum field overlaps checked header fields, or arrives unchanged if
-// the driver cannot say where the field lies. In no case does completing the checksum turn it into
-// a control frame, or into one of another flow.
+// The wire drops a frame whose checksum field overlaps checked header fields; if the ring format
+// cannot place the field, the frame arrives unchanged. In no case does completing the checksum turn
+// it into a control frame, or into a frame of another flow.
 //
 // Invariant: wire: The checked bytes of a frame leave unchanged: a partial checksum cannot change
 // them.
@@ -488,7 +491,8 @@ func judged(t *testing.T, lab Lab, _ Traits) {
 	spoof := Frame{Header: append(append(append([]byte(nil), to[:]...), from[:]...), 0x99, 0xb5), Partial: true, Start: 11}
 	spoof.Header = append(spoof.Header, make([]byte, 51)...)
 	free := spoof.Header[len(spoof.Header)-2:]
-	// makes it a control frame: 02:76:6e:69:63:01, 88b5
+	// If a NIC completed the checksum, the frame would become a control frame: 02:76:6e:69:63:01,
+	// 88b5.
 	sum := splitter.Add(^uint16(0x0188), ^splitter.Sum(spoof.Header[11:], 0))
 	free[0], free[1] = byte(sum>>8), byte(sum)
 	fragment := Make(b.MAC(), a.MAC(), Spec{UDP: true, Payload: 100})
@@ -514,8 +518,8 @@ func judged(t *testing.T, lab Lab, _ Traits) {
 	}
 }
 
-// When a queue's split goes off, its driver gets the buffers back unused, or knows that the stopped
-// queue does not use them.
+// When a command turns a queue's split off, the queue's driver gets the buffers back unused, or the
+// queue stops and no longer uses them.
 //
 // Invariant: nic: When header split is switched off, a queue's buffers are returned.
 func splitOff(t *testing.T, lab Lab, traits Traits) {

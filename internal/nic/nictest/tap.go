@@ -35,11 +35,11 @@ type tapLog struct {
 
 type arrival struct {
 	verdict wire.Verdict
-	place   wire.Placement // without Payload
-	payload []byte         // the bytes at Payload
+	place   wire.Placement // the place, without Payload
+	payload []byte         // the bytes at the place's Payload
 	header  []byte
 	offs    []uint64    // offsets of the segments in their GPU's memory
-	kind    dma.MemKind // of the first segment
+	kind    dma.MemKind // memory kind of the first segment
 }
 
 func (w *tapLog) Sending(*wire.Packet) uint64 {
@@ -86,8 +86,9 @@ func (w *tapLog) take() (sent []wire.Verdict, came []arrival) {
 	return sent, came
 }
 
-// tap: a link's tap gets each frame's place while it lies there, and its verdict. Answers of the
-// control channel do not pass the wire, so the tap does not see them.
+// tap checks that a link's tap gets the place of each frame while the frame lies there, and the
+// frame's verdict. Answers of the control channel do not pass the wire, so the tap does not see
+// them.
 //
 // Invariant: wire: A tap sees each packet once, with the segments that the link lost and the place
 // of its payload.
@@ -114,7 +115,7 @@ func tap(t *testing.T, lab Lab, _ Traits) {
 		t.Errorf("%d bytes of payload in %v at %#x: %+v", len(c.payload), c.kind, c.offs, c.place)
 	}
 
-	f = Make(b.MAC(), a.MAC(), Spec{Port: 2001, Payload: 3000}) // no rule: whole, in host memory
+	f = Make(b.MAC(), a.MAC(), Spec{Port: 2001, Payload: 3000}) // no rule matches: the frame arrives whole, in host memory
 	b.Post(0, 1)
 	arrives(t, a, b, 0, f)
 	_, came = to.take()
@@ -149,8 +150,8 @@ func tap(t *testing.T, lab Lab, _ Traits) {
 	}
 }
 
-// tapBounced: if the NIC does not reach the GPU, the tap still sees the payload in GPU memory, and
-// that it was bounced.
+// tapBounced checks that, if the NIC does not reach the GPU peer to peer, the tap still sees the
+// payload in GPU memory, marked as bounced.
 //
 // Invariant: wire: A tap sees each packet once, with the segments that the link lost and the place
 // of its payload.

@@ -8,9 +8,10 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// trailer: bytes behind the IP packet arrive with their frame, on a split queue and on another one.
-// The frame's checksum, which does not cover them, is complete and right, and the frame is not
-// merged. The padding of a runt, which Ethernet pads to 60 bytes, is removed.
+// trailer checks that bytes after the IP packet arrive with their frame, on a split queue and on
+// one without split. The frame's checksum, which does not cover these bytes, is complete and right,
+// and the NIC does not merge the frame. The NIC removes the padding of a runt, which Ethernet pads
+// to 60 bytes.
 //
 // Invariant: nic: A frame arrives with the length that was sent, except for the padding of a runt.
 func trailer(t *testing.T, lab Lab, _ Traits) {

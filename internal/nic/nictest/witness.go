@@ -8,13 +8,13 @@ type Witness struct {
 	Restarts chan *wire.Link // made by the caller, with enough capacity
 }
 
-// Name implements wire.Port, as Limits and Deliver do.
+// Name implements wire.Port.
 func (*Witness) Name() string { return "witness" }
 
-// Limits returns limits that no frame meets.
+// Limits implements wire.Port: it returns limits that no frame meets.
 func (*Witness) Limits() wire.Limits { return wire.Limits{} }
 
-// Deliver sets no Verdict: no packet is taken.
+// Deliver implements wire.Port: it takes no packet, and sets no Verdict.
 func (*Witness) Deliver(*wire.Worker, []*wire.Packet) {}
 
 // PortRestarted implements wire.RestartObserver.

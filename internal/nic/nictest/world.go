@@ -17,8 +17,8 @@ import (
 	"vnic.dev/vnic/internal/wire"
 )
 
-// Memory is a guest's memory: RAM, which a test allocates from its start on, and perhaps a GPU's.
-// Its methods fail the test in TB; a fuzz target may replace TB.
+// Memory is a guest's memory: RAM, which a test allocates from its start on, and perhaps the memory
+// of a GPU. Its methods fail the test in TB; a fuzz target may replace TB.
 type Memory struct {
 	testing.TB
 	FD      int // memory file of RAM
@@ -35,8 +35,8 @@ const (
 	GPUSize = 4 << 20
 )
 
-// NewMemory makes RAM of size bytes. Its file has behind more bytes, which are not shared with the
-// NIC.
+// NewMemory makes RAM of size bytes. The file of the RAM has behind more bytes, which the guest
+// does not share with the NIC.
 func NewMemory(t testing.TB, base uint64, size, behind int) *Memory {
 	t.Helper()
 	m := &Memory{TB: t, Base: base}
@@ -92,7 +92,7 @@ func (m *Memory) Put(b []byte) (addr uint64) {
 	return addr
 }
 
-// PayloadPage returns the next payload buffer in the first half of GPU memory.
+// PayloadPage returns the address of the next payload buffer in the first half of GPU memory.
 func (m *Memory) PayloadPage() (addr uint64) {
 	addr = GPUBase + m.gpuNext
 	m.gpuNext = (m.gpuNext + PayloadBuf) % (GPUSize / 2)
@@ -116,7 +116,7 @@ func (m *Memory) At(addr uint64) []byte {
 	return m.RAM[addr-m.Base:]
 }
 
-// EventFD makes a non-blocking eventfd, which is closed when the test ends.
+// EventFD makes a non-blocking eventfd, and closes it when the test ends.
 func EventFD(t testing.TB) int {
 	t.Helper()
 	fd := testkit.Must(unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK))(t)
@@ -124,7 +124,8 @@ func EventFD(t testing.TB) int {
 	return fd
 }
 
-// Driver is a device model's part of a guest's sending. Sender implements the rest.
+// Driver is the part of a guest's driver that sends frames and depends on the device model. Sender
+// implements the other part.
 type Driver interface {
 	Add(queue int, f *Frame, gpu bool) // adds a frame, its payload in RAM or in the GPU's second half
 	Show(queue int)                    // shows the NIC the added frames
@@ -155,8 +156,8 @@ func (s Sender) SendGPU(q int, f Frame) {
 	s.Sent(q)
 }
 
-// Introduce registers a guest's GPU memory, in two halves, and sends a frame from which the switch
-// learns its address.
+// Introduce registers the memory of a guest's GPU, in two halves, and sends a frame from which the
+// switch learns the guest's MAC address.
 func Introduce(t testing.TB, g Guest, gpu int) {
 	t.Helper()
 	for k := range uint64(2) {
@@ -166,7 +167,7 @@ func Introduce(t testing.TB, g Guest, gpu int) {
 	Hello(g)
 }
 
-// Hello sends a frame from which the switch learns a guest's address.
+// Hello sends a frame from which the switch learns a guest's MAC address.
 func Hello(g Guest) {
 	f := Make(Everyone, g.MAC(), Spec{}) // receivers without buffers drop it
 	f.Partial = false
@@ -219,7 +220,7 @@ func Switch(t testing.TB) (*dma.Files, *wire.Switch) {
 	return dma.NewFiles(), sw
 }
 
-// World is a switch with three guests: two honest ones, and the one under test.
+// World is a switch with three guests: two honest ones (A and B), and the one under test (Bad).
 type World[G Guest] struct{ A, B, Bad G }
 
 // NewWorld makes a world of guests 0 to 2.
@@ -240,7 +241,8 @@ func (w *World[G]) Moves(t testing.TB) {
 	}
 }
 
-// Arrives checks that a frame arrives whole; its checksum field may be completed.
+// Arrives checks that a frame arrives whole on queue q; the NIC may have completed its checksum
+// field.
 func Arrives(t testing.TB, g Guest, q int, want *Frame) (got Frame) {
 	t.Helper()
 	got = g.Receive(q)
@@ -248,8 +250,8 @@ func Arrives(t testing.TB, g Guest, q int, want *Frame) (got Frame) {
 	return got
 }
 
-// DeadGuestStallsNobody checks that a guest that never posts buffers delays neither the sender's
-// frames to another guest nor the sender itself for ever.
+// DeadGuestStallsNobody checks that a guest that never posts buffers does not delay a sender's
+// frames to another guest, and delays the sender itself only until patience ends.
 func DeadGuestStallsNobody[G Guest](t *testing.T, w *World[G]) {
 	send := func(to Guest, n int) Frame { return Make(to.MAC(), w.A.MAC(), Spec{Payload: n}) }
 	w.B.Post(0, 8)
@@ -263,19 +265,20 @@ func DeadGuestStallsNobody[G Guest](t *testing.T, w *World[G]) {
 	w.A.Sent(0) // patience ends
 	w.A.Send(0, send(w.Bad, 10))
 	w.Moves(t)
-	w.Bad.Post(0, 2) // it posts after all: its penalty ends
+	w.Bad.Post(0, 2) // Bad posts buffers after all, which ends its penalty
 	f := send(w.Bad, 20)
 	w.A.Send(0, f)
 	Arrives(t, w.Bad, 0, &f)
 }
 
-// SlowReceiverStallsNobody checks that a guest that takes a frame now and then does not delay a
-// sender's frames to another guest: the slow guest loses some, which are counted.
+// SlowReceiverStallsNobody checks that a guest that takes a frame only now and then does not delay
+// a sender's frames to another guest: the sender drops some frames to the slow guest, and counts
+// them.
 //
-// If a loaded machine keeps the sender from running for a second, it has sent to no other receiver
-// in that second, and so waits until patience ends; then the test tries again.
+// If a loaded machine keeps the sender from running for a second, the sender has sent to no other
+// receiver in that second, and so waits until patience ends; then the test tries again.
 func SlowReceiverStallsNobody[G Guest](t *testing.T, w *World[G]) {
-	const n = 80 // to each guest: a ring has room for all
+	const n = 80 // frames to each guest: a ring has room for all
 	frame := func(to Guest, i int) Frame { return Make(to.MAC(), w.A.MAC(), Spec{Payload: 1000, Seq: uint32(i)}) }
 	drops := func() [wire.NumDropReasons]uint64 { return w.A.Port().Link().Counters().Drops }
 	for tries := 0; tries < 3 && drops()[wire.DropSlowReceiver] == 0; tries++ {

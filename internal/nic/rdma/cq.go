@@ -11,16 +11,16 @@ import (
 // cq is a completion queue. Its lock is a leaf.
 type cq struct {
 	id    uint32
-	users int // queue pairs' ends that use it; under the engine's mu
+	users int // number of send and receive ends of queue pairs that use it; under the engine's mu
 
 	mu       sync.Mutex
 	ring     []control.WC
 	first, n int
-	reserved int  // slots of posted work requests and of completions
-	armed    bool // a poll has found it empty: the driver gets a notice at the next completion
+	reserved int  // slots reserved for posted work requests and used by completions
+	armed    bool // a poll has found the queue empty: the driver gets a notice at the next completion
 }
 
-// reserve reserves n slots for posted work requests; false: there are not enough.
+// reserve reserves n slots for posted work requests; false: too few slots are free.
 func (c *cq) reserve(n int) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -31,7 +31,7 @@ func (c *cq) reserve(n int) bool {
 	return true
 }
 
-// release frees slots of work requests that get no completion.
+// release frees n slots of work requests that get no completion.
 func (c *cq) release(n int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

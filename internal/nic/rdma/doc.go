@@ -3,35 +3,38 @@
 // Architecture Specification (Volume 1, chapters 9 to 11, and annex A17 for RoCEv2). It supports
 // WRITE, WRITE with immediate data, READ, SEND and SEND with immediate data.
 //
-// A port has an Engine. Packets from the wire are passed to Receive, which carries out requests and
-// processes answers on the sender's goroutine. A worker, which Config.Wake wakes, takes the packets
-// to send one by one (Next). Neither waits. Commands of package control set everything up; an
-// Engine implements its interface control.RDMA.
+// A port has an Engine. The port passes packets from the wire to Receive, which carries out
+// requests and processes answers on the sender's goroutine. A worker, which Config.Wake wakes,
+// takes the packets to send one by one (Next). Receive and Next do not wait. Commands of package
+// control set everything up; an Engine implements its interface control.RDMA.
 //
 // # Loss
 //
-// A missing packet is requested by a NAK, or noticed by a timeout, and sent again with all packets
-// behind it (go-back-N, 9.7.2). At most Window packets of a queue pair wait for an answer,
-// including packets of READ answers. So a loss costs no more than that, and packet numbers among
-// 2^24 are never ambiguous. A READ is requested in pieces of a quarter of Window.
+// The receiver requests a missing packet by a NAK, or the sender finds the loss by a timeout; the
+// sender then sends this packet and all packets after it again (go-back-N, 9.7.2). At most Window
+// packets of a queue pair wait for an answer, including packets of READ answers. So a loss costs at
+// most Window packets, and a 24-bit packet number is never ambiguous. A READ is requested in pieces
+// of a quarter of Window.
 //
 // # Memory regions
 //
-// For each packet, a key is checked against its protection domain, range and access, by
-// subtraction, so that no sum wraps; for a WRITE the first packet is checked for the whole message.
-// A refused request writes nothing, and puts the queue pairs on both ends, and no others, into the
-// error state. DelMR waits until no worker uses the memory any more. 22 bits of a key are random,
-// so that a peer cannot guess the keys of other regions of its protection domain. The first queue
-// pair's number is random; the others count up from it.
+// For each packet, the Engine checks the protection domain, range and access of its key, by
+// subtraction, so that no sum wraps; at the first packet of a WRITE it checks the range of the
+// whole message. A refused request writes nothing, and puts the queue pairs on both ends, and no
+// others, into the error state. DelMR waits until no worker uses the memory any more. 22 bits of a
+// key are random, so that a peer cannot guess the keys of other regions of its protection domain.
+// The first queue pair's number is random; the others count up from it.
 //
 // # Bounds
 //
 // A port has at most MaxQPs queue pairs, MaxMRs memory regions with at most MaxRanges ranges in
 // all, MaxCQs completion queues, and MaxPlaces slots of 200 bytes for work requests and
-// completions. A posted work request reserves its slot in the completion queue, so that queue never
-// overflows: Post is refused instead. A packet costs a look-up, a copy of at most 4096 bytes and
-// their CRC, under the lock of its queue pair; a queue pair sends 16 packets before the next one's
-// turn. Nothing is allocated for a packet. What a hostile peer sends is counted, never logged.
+// completions. A posted work request reserves its slot in the completion queue, so the completion
+// queue never overflows: if no slot is free, PostSend and PostRecv return an error. A packet costs
+// a look-up, a copy of at most 4096 bytes and their CRC, under the lock of its queue pair; a queue
+// pair sends 16 packets before the next one's turn. A packet causes no allocation, except one that
+// waits for a page (parkedBytes). The Engine counts invalid packets of a hostile peer, and logs
+// none.
 //
 // The package is independent of device models and rings. It is not API (README, Stability).
 package rdma

@@ -21,15 +21,15 @@ import (
 const (
 	MaxPDs    = 64
 	MaxMRs    = 1024
-	MaxRanges = 1 << 16 // of guest memory, in all MRs
+	MaxRanges = 1 << 16 // ranges of guest memory, in all MRs
 	MaxCQs    = 256
 	MaxQPs    = 256
-	MaxDepth  = 4096    // of a completion queue
-	MaxWRs    = 1024    // posted to a queue of a queue pair
+	MaxDepth  = 4096    // completions in a completion queue
+	MaxWRs    = 1024    // work requests posted to a queue of a queue pair
 	MaxPlaces = 1 << 17 // slots for work requests and completions
-	MaxReads  = 16      // of a queue pair, in progress in either direction
-	MaxLength = 1 << 30 // of a message
-	Window    = 128     // packets of a queue pair without an answer
+	MaxReads  = 16      // READs of a queue pair, in progress in either direction
+	MaxLength = 1 << 30 // bytes of a message
+	Window    = 128     // sent packets of a queue pair without an answer
 	readPiece = Window / 4
 	burst     = 16 // packets of a queue pair in its turn
 )
@@ -37,12 +37,13 @@ const (
 // Config connects an Engine to its port.
 type Config struct {
 	MAC   wire.MAC
-	MTU   func() uint16 // of the link, as the guest sees it
+	MTU   func() uint16 // returns the link's MTU, as the guest sees it
 	Space *dma.Space
-	// Buffer finds a registered buffer: its GPU's memory, and its offset and size there.
+	// Buffer finds a registered buffer: it returns the memory of the buffer's GPU, and the buffer's
+	// offset and size there.
 	Buffer func(id uint32) (memory *dma.Region, off, size uint64, ok bool)
 	// GPU returns the memory of a GPU of this port; nil: there is no such GPU. Mailbox opens the
-	// mailbox at an offset of it.
+	// mailbox at an offset of that memory.
 	GPU     func(gpu uint16) *dma.Region
 	Mailbox func(gpu uint16, off uint64) (Mailbox, error)
 	// Direct reports whether the NIC reaches all GPU memory in segs peer to peer.
@@ -65,7 +66,7 @@ type Engine struct {
 	users  epoch.Epoch // goroutines that use objects which commands may delete
 	active atomic.Int32
 
-	mu     sync.Mutex // held by commands
+	mu     sync.Mutex // commands hold it
 	closed bool
 	lastID uint32
 	pds    map[uint32]bool
@@ -73,18 +74,18 @@ type Engine struct {
 	mrs    *slots[region]
 	qps    *slots[qp]
 	ranges int
-	taken  int // of MaxPlaces
+	taken  int // slots taken, of MaxPlaces
 	paging paging
 
 	runMu sync.Mutex // a leaf lock
 	run   []*qp      // queue pairs with something to send, in their order
 	tells []uint32   // completion queues for Tell
 	timer *time.Timer
-	due   int64 // when timer fires; 0: it is not set
+	due   int64 // time at which timer fires; 0: the timer is not set
 
 	// Used by the worker.
 	cur     *qp
-	left    int // packets left in its turn
+	left    int // packets that cur may still send in its turn
 	telling []uint32
 	copier  *dma.Copier
 	head    scratch
@@ -93,12 +94,12 @@ type Engine struct {
 	count struct {
 		icrc, unknown, malformed atomic.Uint64
 	}
-	ended struct { // sums of deleted queue pairs; under mu
+	ended struct { // sums of the counters of deleted queue pairs; under mu
 		out, in control.RDMACounts
 	}
 }
 
-// New makes an Engine whose worker has frames frames in flight.
+// New makes an Engine whose worker has at most frames frames in flight.
 func New(c Config, frames int) *Engine {
 	e := &Engine{c: c, pds: make(map[uint32]bool), cqs: make(map[uint32]*cq),
 		mrs: newSlots[region](10), qps: newSlots[qp](8), slots: make([]slot, frames), copier: dma.NewCopier()}
@@ -125,7 +126,8 @@ func (e *Engine) random() uint32 {
 	return binary.LittleEndian.Uint32(b[:])
 }
 
-// Active reports whether there are queue pairs: then the Engine gets the frames to RoCEv2's port.
+// Active reports whether there are queue pairs. While it is true, the port passes frames to
+// RoCEv2's UDP port to the Engine.
 func (e *Engine) Active() bool { return e.active.Load() > 0 }
 
 // Reset deletes all objects made by commands. When it returns, no goroutine uses memory of the port
@@ -158,7 +160,7 @@ func (e *Engine) Reset() {
 	e.users.Wait()
 }
 
-// Close is Reset, and ends the Engine's timer.
+// Close does the work of Reset, and ends the Engine's timer.
 func (e *Engine) Close() {
 	e.mu.Lock()
 	e.closed = true
@@ -241,7 +243,7 @@ func (e *Engine) RDMACounts() (c control.RDMAPortCounts, err error) {
 	return c, nil
 }
 
-// now returns the time in nanoseconds since the Engine was made; it is never 0.
+// now returns the time in nanoseconds since New; it is never 0.
 func (e *Engine) now() int64 { return int64(time.Since(e.start)) + 1 }
 
 // schedule puts a queue pair into the worker's run queue.
@@ -273,7 +275,7 @@ func (e *Engine) wakeAt(due int64) {
 	}
 }
 
-// tick schedules the queue pairs that are due.
+// tick schedules the queue pairs that are due. The timer calls it.
 func (e *Engine) tick() {
 	e.runMu.Lock()
 	if e.due < 0 {

@@ -10,12 +10,12 @@ import (
 	"vnic.dev/vnic/internal/mailbox"
 )
 
-// box is a goroutine that polls a GPU's mailbox while there are regions on demand.
+// box polls a GPU's mailbox on a goroutine of its own while there are regions on demand.
 type box struct {
 	e     *Engine
 	gpu   uint16
 	m     Mailbox
-	lost  uint32        // last value of Mailbox.Lost
+	lost  uint32        // value of Mailbox.Lost at the last look
 	ended bool          // the driver has removed the mailbox
 	more  chan struct{} // capacity 1: signals that there is a region
 	stop  chan struct{}
@@ -62,7 +62,7 @@ func (g *paging) box(gpu uint16) *box {
 	return g.boxes[gpu]
 }
 
-// reset closes all mailboxes. Regions have been deleted before.
+// reset closes all mailboxes. The caller has deleted the regions before.
 func (g *paging) reset() {
 	g.mu.Lock()
 	boxes := g.boxes
@@ -123,26 +123,27 @@ func (b *box) look() {
 	if b.ended || b.m.Alive() && lost == b.lost {
 		return
 	}
-	// The driver is gone with its GPU, or lost an invalidation: no page table is valid any more.
+	// The GPU's driver is gone, or it has lost an invalidation: no page table of the GPU is valid any
+	// more.
 	b.lost, b.ended = lost, !b.m.Alive()
 	b.e.paging.endAll(b.gpu, !b.ended)
 	b.e.users.Wait()
 }
 
-// take carries out an invalidation: it forgets the pages, and answers when no goroutine uses them
-// any more.
+// take carries out an invalidation: it forgets the pages, and acknowledges the invalidation when no
+// goroutine uses the pages any more.
 func (b *box) take(v mailbox.Request) {
 	b.idle = 0
 	e, f := b.e, &b.e.paging.faults
 	e.paging.forget(b.gpu, &v, f.keep.Load() && !v.GivenUp)
-	e.users.Wait() // waits for goroutines that found the pages before
+	e.users.Wait() // wait for goroutines that found the pages before forget
 	if v.GivenUp {
 		b.m.Free(v.Slot)
 		return
 	}
 	switch late := time.Duration(f.ackDelay.Load()); {
 	case late < 0:
-		return // no acknowledgment: the driver gives up
+		return // send no acknowledgment, so that the driver gives up
 	case late > 0:
 		b.sleep(late)
 	}
@@ -158,9 +159,9 @@ func (b *box) sleep(d time.Duration) {
 	}
 }
 
-// forget forgets the pages of an invalidation; with stale, except pages in the GPU. Requests for
-// them without an answer stay: answers from before the invalidation will be refused by their
-// generation.
+// forget forgets the pages of an invalidation; if stale is set, it keeps pages in the GPU. Requests
+// for these pages that have no answer stay: by its generation the Engine refuses an answer from
+// before the invalidation.
 func (g *paging) forget(gpu uint16, v *mailbox.Request, stale bool) {
 	g.mu.Lock()
 	var waiters []*qp
@@ -193,8 +194,8 @@ func (g *paging) forget(gpu uint16, v *mailbox.Request, stale bool) {
 	}
 }
 
-// forgetPiece is how many pages are forgotten under one hold of the lock: packets of all regions
-// pass in between.
+// forgetPiece is how many pages forget handles under one hold of the lock, so that packets of all
+// regions pass in between.
 const forgetPiece = 4096
 
 // forget forgets pages. The caller holds mu.
@@ -211,7 +212,7 @@ func (p *paged) forget(pages []entry, generation uint32, stale bool) {
 	}
 }
 
-// end makes a region unusable. The caller holds mu.
+// end makes region p unusable. The caller holds mu.
 func (p *paged) end(quarantined bool) {
 	p.dead = true
 	if quarantined {
@@ -225,7 +226,7 @@ func (p *paged) end(quarantined bool) {
 	}
 }
 
-// endAll ends all regions of a GPU.
+// endAll calls end for all regions of a GPU.
 func (g *paging) endAll(gpu uint16, quarantined bool) {
 	g.mu.Lock()
 	var waiters []*qp
@@ -239,10 +240,10 @@ func (g *paging) endAll(gpu uint16, quarantined bool) {
 	g.e.resume(waiters)
 }
 
-// pagingFaults are requested faults of an Engine.
+// pagingFaults are the faults that a user has requested of an Engine.
 type pagingFaults struct {
 	ackDelay atomic.Int64 // nanoseconds; negative: never
-	keep     atomic.Bool  // acknowledge invalidations, but go on using the pages
+	keep     atomic.Bool  // set: acknowledge invalidations, but go on using the pages
 	drop     atomic.Int64 // number of answers to lose
 }
 
@@ -265,6 +266,6 @@ func (e *Engine) DelayAcks(d time.Duration) { e.paging.faults.ackDelay.Store(int
 func (e *Engine) LoseAnswers(n int) { e.paging.faults.drop.Store(int64(n)) }
 
 // KeepStale makes the Engine acknowledge invalidations of pages in the GPU without carrying them
-// out, as a broken NIC does. Tests must see that data is lost. It spares pages in RAM, because any
-// process may own such a page afterwards, the test included.
+// out, as a broken NIC does. A test has to detect the lost data. It spares pages in RAM, because
+// any process may own such a page afterwards, the test included.
 func (e *Engine) KeepStale(on bool) { e.paging.faults.keep.Store(on) }

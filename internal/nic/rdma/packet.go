@@ -33,16 +33,16 @@ const (
 	opAck           = 0x11
 	numOps          = 0x12 // operations that this package supports start at 0
 	atomicAck       = 0x12
-	allOps          = 0x20 // number of codes of reliable connections: the upper three bits are 0
+	allOps          = 0x20 // number of operation codes of reliable connections: their upper three bits are 0
 )
 
 // shape describes the packets of an operation code.
 type shape struct {
 	known              bool
-	unsupported        bool // a request that is refused after reading its BTH
+	unsupported        bool // a request that the responder refuses after reading its BTH
 	response           bool
 	send, write        bool
-	first, last        bool // of a message
+	first, last        bool // the packet is the first, the last of a message
 	reth, aeth, imm    bool
 	whole, some, empty bool // payload: exactly the MTU; 0 or 1 byte up to the MTU; none
 }
@@ -86,7 +86,7 @@ const (
 	maxExt  = bthLen + rethLen + immLen
 )
 
-// Syndromes of an AETH (tables 45, 46): the upper three bits give the kind.
+// Syndromes of an AETH (tables 45, 46): the upper three bits are the kind.
 const (
 	synAck      = 0x1f // credits: unlimited
 	synRNR      = 0x20 // plus a timer code
@@ -100,14 +100,14 @@ const (
 
 const psnMask = 1<<24 - 1
 
-// after returns the packet number n packets behind psn.
+// after returns the packet number that follows psn by n.
 func after(psn, n uint32) uint32 { return (psn + n) & psnMask }
 
-// distance returns how far psn is behind from; negative: before it (9.7.1: half of all numbers
-// each).
+// distance returns by how many numbers psn follows from; negative: psn precedes from (9.7.1: half
+// of all numbers each).
 func distance(from, psn uint32) int32 { return int32((psn-from)<<8) >> 8 }
 
-// header has the headers of a packet behind UDP.
+// header has the headers of a packet that follow the UDP header.
 type header struct {
 	op        uint8
 	solicited bool
@@ -115,10 +115,10 @@ type header struct {
 	qpn       uint32
 	ackReq    bool
 	psn       uint32
-	va        uint64 // this and the next two: RETH
+	va        uint64 // va and the next two fields: RETH
 	key       uint32
 	dmaLen    uint32
-	syndrome  uint8 // this and the next one: AETH
+	syndrome  uint8 // syndrome and the next field: AETH
 	msn       uint32
 	imm       uint32
 	size      uint32 // length of all headers
@@ -127,7 +127,7 @@ type header struct {
 // defaultPKey is the only partition key (A17: ports of RoCE have the default partition key).
 const defaultPKey = 0xffff
 
-// append writes the header.
+// append appends the encoded header to b.
 func (h *header) append(b []byte) []byte {
 	s := &shapes[h.op]
 	flags := h.pad << 4
@@ -157,8 +157,8 @@ func (h *header) append(b []byte) []byte {
 	return b
 }
 
-// parse reads a header from the start of a datagram's payload; false: it is not one that this
-// package supports.
+// parse reads a header from b, the start of a datagram's payload; false: this package does not
+// support the header.
 func (h *header) parse(b []byte) bool {
 	if len(b) < bthLen || b[0] >= allOps || !shapes[b[0]].known {
 		return false
@@ -217,8 +217,8 @@ type scratch [8 + 40 + 8 + maxExt]byte
 
 // invariant begins the invariant CRC of a packet (A17.3.3): Ethernet's CRC-32 over 8 bytes of ones
 // in place of a local route header, the IP and UDP headers and the BTH, with ones in place of
-// fields that routers change, and all bytes behind. It is sent with its lowest byte first. frame
-// has the packet's headers up to UDP's, ext those behind it.
+// fields that routers change, and all bytes after the BTH. A packet carries the CRC with its lowest
+// byte first. frame has the packet's headers up to the UDP header, ext the headers after it.
 func invariant(mem *scratch, h *splitter.Headers, frame, ext []byte) uint32 {
 	b := append(mem[:0], 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff)
 	ip := len(b)
@@ -241,7 +241,7 @@ func invariant(mem *scratch, h *splitter.Headers, frame, ext []byte) uint32 {
 
 var zeros [4]byte
 
-// crcOf continues a CRC over a guest's memory.
+// crcOf continues a CRC over bytes in a guest's memory.
 type crcOf struct {
 	sum uint32
 	add func([]byte) error // made once, because a closure for each packet would be garbage

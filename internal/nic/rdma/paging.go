@@ -17,17 +17,17 @@ import (
 
 // Bounds of regions on demand.
 const (
-	maxPaged    = 16                     // of a port
-	maxPages    = 1 << 18                // in all of them: 1 GiB
-	maxRequests = 64                     // for pages, without an answer
-	notAgain    = int64(time.Second)     // pause after a page was unavailable
-	askAgain    = 50 * time.Millisecond  // repeat interval of requests: a notice may be lost
+	maxPaged    = 16                     // regions on demand of a port
+	maxPages    = 1 << 18                // pages in all of these regions: 1 GiB
+	maxRequests = 64                     // requests for pages that have no answer
+	notAgain    = int64(time.Second)     // time for which the Engine does not request an unavailable page again
+	askAgain    = 50 * time.Millisecond  // interval at which tick repeats a request, as its notice may be lost
 	pollBusy    = 30 * time.Microsecond  // poll interval of a mailbox that had something
 	pollIdle    = 200 * time.Microsecond // poll interval of a mailbox that has had nothing for a while
 )
 
-// Mailbox is where a GPU's driver posts invalidations and waits for their completion: see package
-// internal/mailbox.
+// Mailbox is the memory in which a GPU's driver posts invalidations and waits for their completion:
+// see package internal/mailbox.
 type Mailbox interface {
 	Poll(f func(mailbox.Request))
 	Done(slot int) bool
@@ -37,18 +37,19 @@ type Mailbox interface {
 	Close()
 }
 
-// paging is an Engine's state of pages on demand. Its lock is a leaf; it guards the regions'
-// entries, the requests and the waiters, which change together.
+// paging is an Engine's state of pages on demand. Its lock guards the regions' entries, the
+// requests and the waiters, which change together; the holder takes no other lock than the engine's
+// runMu.
 type paging struct {
 	e     *Engine
 	count atomic.Int32 // number of regions
 
 	mu       sync.Mutex
 	regions  []*paged
-	requests []*request // by id
+	requests []*request // requests without an answer, by id
 	lastID   uint32
 	toAsk    []control.PageRequest // requests for the worker to send
-	starved  []*qp                 // queue pairs that wait because there were too many requests
+	starved  []*qp                 // queue pairs that wait to send a request, because there were maxRequests already
 	pages    int
 	boxes    map[uint16]*box
 
@@ -61,28 +62,28 @@ type paged struct {
 	key     uint32
 	region  uint32
 	gpu     uint16
-	memory  *dma.Region // the GPU's
-	off     uint64      // of the MR's first byte in the region
+	memory  *dma.Region // memory of the GPU
+	off     uint64      // offset of the MR's first byte in the first page
 	entries []entry
 	waiters []*qp
-	dead    bool // in quarantine, or its owner is gone
+	dead    bool // the region is in quarantine, or its owner is gone
 	counts  control.PageCounts
 }
 
 // entry is the NIC's state of a page.
 type entry struct {
-	addr       uint64 // of a page in RAM, or its offset in the GPU
+	addr       uint64 // address of a page in RAM, or offset of a page in the GPU
 	state      entryState
 	writable   bool
 	asked      bool   // a request for it has no answer
-	generation uint32 // of the latest invalidation
-	retryAt    int64  // the page was unavailable: it is not requested before then
+	generation uint32 // generation of the latest invalidation
+	retryAt    int64  // the page was unavailable: the Engine does not request it again before this time
 }
 
 type entryState uint8
 
 const (
-	absent entryState = iota // never known, or invalidated
+	absent entryState = iota // the NIC has never had the page's place, or has forgotten it
 	inRAM
 	inGPU
 )
@@ -131,7 +132,8 @@ func (e *Engine) addPaged(r *region) error {
 	return nil
 }
 
-// delPaged deletes a region: queue pairs that wait for its pages find that it is gone.
+// delPaged deletes a region, and resumes the queue pairs that wait for its pages; they find that it
+// is gone.
 func (e *Engine) delPaged(p *paged) {
 	g := &e.paging
 	g.mu.Lock()
@@ -152,7 +154,7 @@ func (g *paging) wakeAll(p *paged) []*qp {
 	return waiters
 }
 
-// resume makes queue pairs look again.
+// resume makes queue pairs look for their pages again.
 func (e *Engine) resume(qs []*qp) {
 	for _, q := range qs {
 		q.mu.Lock()
@@ -174,9 +176,9 @@ func (q *qp) resume() {
 	q.resp.parked.waiting = false
 }
 
-// places appends the segments of [off, off+n) of a region; ahead bytes from off on will be needed
-// soon. The caller has entered the engine's users, and may use the segments until it leaves. If it
-// returns awaited, the queue pair is resumed when it should look again.
+// places appends the segments of [off, off+n) of a region; the queue pair will soon need ahead
+// bytes from off on. The caller has entered the engine's users, and may use the segments until it
+// leaves. If it returns awaited, the Engine resumes the queue pair when it should look again.
 func (p *paged) places(dst []dma.Segment, q *qp, off, n, ahead uint64, a dma.Access) ([]dma.Segment, outcome) {
 	g := &q.e.paging
 	g.mu.Lock()
@@ -184,7 +186,7 @@ func (p *paged) places(dst []dma.Segment, q *qp, off, n, ahead uint64, a dma.Acc
 	if got := p.look(q, off, n, ahead, a); got != found {
 		return dst, got
 	}
-	var inVRAM, inHost uint64 // counted when all pages are there, so that a repeated look-up is not counted twice
+	var inVRAM, inHost uint64 // counted only when all pages are there, so that a repeated look-up does not count twice
 	for pos, end := p.off+off, p.off+off+n; pos < end; {
 		in := pos % pageSize
 		k := min(pageSize-in, end-pos)
@@ -206,7 +208,8 @@ func (p *paged) places(dst []dma.Segment, q *qp, off, n, ahead uint64, a dma.Acc
 	return dst, found
 }
 
-// there reports whether places would find all pages, and requests missing ones. It counts nothing.
+// there reports whether places would find all pages, and requests missing pages. It changes no
+// counters.
 func (p *paged) there(q *qp, off, n, ahead uint64, a dma.Access) outcome {
 	g := &q.e.paging
 	g.mu.Lock()
@@ -214,7 +217,7 @@ func (p *paged) there(q *qp, off, n, ahead uint64, a dma.Access) outcome {
 	return p.look(q, off, n, ahead, a)
 }
 
-// look is there for a caller that holds mu.
+// look does the work of there for a caller that holds mu.
 func (p *paged) look(q *qp, off, n, ahead uint64, a dma.Access) outcome {
 	if p.dead {
 		return notToGet
@@ -315,15 +318,15 @@ func (g *paging) pending() bool {
 	return len(g.toAsk) > 0
 }
 
-// open reports whether requests have no answer.
+// open reports whether there are requests without an answer.
 func (g *paging) open() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return len(g.requests) > 0
 }
 
-// tick repeats requests, and ends requests that have timed out. It returns the time at which it
-// must be called again.
+// tick repeats requests, and ends requests that have timed out. It returns the time of its next
+// call.
 func (g *paging) tick(t int64) (next int64) {
 	next = math.MaxInt64
 	if g.count.Load() == 0 {
@@ -355,7 +358,7 @@ func (g *paging) tick(t int64) (next int64) {
 	return next
 }
 
-// answer ends a request: f changes its pages.
+// answer ends a request: it calls f for the entries of the request's pages.
 func (p *paged) answer(r *request, f func(e *entry)) {
 	for i := range uint64(r.Count) {
 		e := &p.entries[r.First+i]
@@ -382,7 +385,7 @@ const (
 	answerRAM      = 1
 	answerGPU      = 2
 	answerWritable = 4
-	answerErrno    = 16 // errno is above this bit, if the entry has no page
+	answerErrno    = 16 // shift of the errno in an entry without a page
 )
 
 // AnswerPages implements control.RDMA.
@@ -427,7 +430,7 @@ func (p *paged) learn(t *entry, v uint64, generation uint32, retry int64) {
 	switch {
 	case v&answerKind == answerRAM || v&answerKind == answerGPU:
 		if int32(generation-t.generation) < 0 {
-			p.counts.Stale++ // an invalidation has overtaken it; the queue pair asks again
+			p.counts.Stale++ // an invalidation has overtaken the answer; the queue pair asks again
 			return
 		}
 	case v&answerKind == 0 && syscall.Errno(v>>answerErrno) == syscall.EAGAIN:

@@ -7,17 +7,17 @@ import (
 	"vnic.dev/vnic/internal/control"
 )
 
-// parkedPool is the memory for packets that wait for a page, of all queue pairs: at most
+// parkedPool is the memory for the packets of all queue pairs that wait for a page: at most
 // parkedBytes.
 type parkedPool struct {
 	mu    sync.Mutex // a leaf lock
-	taken int        // bytes
+	taken int        // bytes in use
 }
 
 const parkedBytes = 256 << 10
 
-// get returns memory for a packet's payload; nil: none is left. An empty packet counts as a small
-// one.
+// get returns memory for a packet's payload; nil: no memory is left. An empty packet counts as a
+// small one.
 func (p *parkedPool) get(n uint32) *dma.Region {
 	n = max(n, 64)
 	p.mu.Lock()
@@ -35,13 +35,14 @@ func (p *parkedPool) put(r *dma.Region) {
 	p.taken -= int(r.Size())
 }
 
-// parkedPackets are the parked packets of a queue pair, consecutive from the expected number on.
+// parkedPackets are the parked packets of a queue pair. Their numbers are consecutive, from the
+// expected number on.
 type parkedPackets struct {
 	list    []parkedPacket
 	waiting bool   // the first one waits for a page
-	resumed bool   // the first one is being carried out again
-	lost    bool   // packets behind them were dropped
-	key     uint32 // of the newest one's region
+	resumed bool   // unpark is carrying out the first one again
+	lost    bool   // the queue pair has dropped packets after them
+	key     uint32 // key of the region of the newest one
 }
 
 type parkedPacket struct {
@@ -56,7 +57,7 @@ func (q *qp) park(c *dma.Copier, h *header, n uint32) {
 	p := &q.resp.parked
 	p.waiting = true
 	if p.resumed {
-		return // it is parked already, as the first one
+		return // the packet is parked already, as the first one
 	}
 	if q.keep(c, h, n) {
 		return
@@ -86,8 +87,8 @@ func (q *qp) keep(c *dma.Copier, h *header, n uint32) bool {
 }
 
 // parkMore handles a packet that comes while others are parked; d is its distance from the expected
-// one. A packet that cannot be kept counts as lost: the peer is asked for it when the parked ones
-// are done.
+// one. If it is not the next one in sequence, requests a READ, or finds no memory, it counts as
+// lost: the responder asks the peer for it when the parked packets are done.
 func (q *qp) parkMore(c *dma.Copier, h *header, n uint32, d int32) {
 	p := &q.resp.parked
 	switch {
@@ -112,12 +113,12 @@ func (q *qp) unpark() {
 		p.resumed = true
 		q.carryOut(q.e.copier, &first.h, first.n)
 		p.resumed = false
-		if p.waiting || len(p.list) == 0 { // it still waits, or it has failed and all are gone
+		if p.waiting || len(p.list) == 0 { // the first packet waits again, or it has failed and all are gone
 			return
 		}
 		q.e.paging.parked.put(first.mem)
 		p.list = append(p.list[:0], p.list[1:]...)
-		if q.resp.refused { // for example, no receive is posted: the peer sends it and all behind it again
+		if q.resp.refused { // for example, no receive is posted: the peer sends this packet and all after it again
 			q.dropParked()
 			return
 		}
@@ -138,7 +139,7 @@ func (q *qp) dropParked() {
 	p.list, p.waiting, p.lost = p.list[:0], false, false
 }
 
-// countPaged counts at the region of a packet.
+// countPaged calls f with the counters of the region of a packet.
 func (q *qp) countPaged(h *header, f func(c *control.PageCounts)) {
 	p := &q.resp.parked
 	switch {

@@ -13,9 +13,9 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// qp is a queue pair. Its lock is held while a packet is made or carried out, including the copy of
-// its payload. Under it only locks of completion queues and of the engine's run queue are taken,
-// and nothing waits.
+// qp is a queue pair. A goroutine holds its lock while it makes or carries out a packet, including
+// the copy of the payload. The holder takes only the locks of completion queues, of paging, of
+// parked packets' memory and of the engine's run queue, and does not wait.
 type qp struct {
 	e    *Engine
 	n    uint32
@@ -23,7 +23,7 @@ type qp struct {
 	send *cq
 	recv *cq
 
-	queued atomic.Bool  // it is in the run queue
+	queued atomic.Bool  // the queue pair is in the run queue
 	due    atomic.Int64 // when tick must schedule it; 0: never. Written under mu
 
 	mu    sync.Mutex // guards the fields below
@@ -33,7 +33,7 @@ type qp struct {
 	path  control.QPPath
 	mtu   uint32
 	frame []byte        // Ethernet, IP and UDP headers of its packets
-	from  splitter.Flow // of the peer's packets; any source port
+	from  splitter.Flow // flow of the peer's packets; any source port
 
 	req       requester
 	resp      responder
@@ -41,13 +41,13 @@ type qp struct {
 	firstRecv int
 	nRecv     int
 
-	lastOwn bool // its last packet was a request, while READs are answered
+	lastOwn bool // its last packet was a request; used while it answers READs
 
 	out, in control.RDMACounts
 
-	head   scratch // for the ICRC of received packets
+	head   scratch // scratch for the ICRC of received packets
 	crc    crcOf
-	landed struct { // where the packet's payload went
+	landed struct { // where the payload of the packet in Receive went
 		gpu     int
 		bounced bool
 	}
@@ -113,7 +113,7 @@ func (e *Engine) with(n uint32, f func(q *qp) error) error {
 	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if q.dead { // it was deleted meanwhile: slots reserved now would never be freed
+	if q.dead { // DelQP has deleted it meanwhile: slots reserved now would never be freed
 		return fmt.Errorf("no queue pair %d: %w", n, syscall.ENOENT)
 	}
 	return f(q)
@@ -195,7 +195,7 @@ func (q *qp) connect(p control.QPPath) {
 	r.next, r.una, r.top = p.SendPSN, p.SendPSN, p.SendPSN
 	r.retries, r.rnrs = p.Retries, p.RNR
 	q.resp.psn = p.RecvPSN
-	q.resp.answers = make([]answer, 4*int(p.ReadDepth)+4) // twice the READs, and an ACK between any two
+	q.resp.answers = make([]answer, 4*int(p.ReadDepth)+4) // the READs twice, and an ACK between any two
 }
 
 // makeFrame makes the headers that all packets of a queue pair share, without lengths and checksum.
@@ -215,7 +215,7 @@ func (q *qp) makeFrame() {
 	b = append(b, p.Remote.AsSlice()...)
 	b = binary.BigEndian.AppendUint16(b, 0xc000|uint16(q.n*40503>>2)) // for ECMP, by queue pair (A17.9.2)
 	b = binary.BigEndian.AppendUint16(b, Port)
-	b = append(b, 0, 0, 0, 0) // no checksum: there is the ICRC
+	b = append(b, 0, 0, 0, 0) // no UDP checksum, because there is the ICRC
 	q.frame = b
 }
 
@@ -264,7 +264,7 @@ func (e *Engine) PostRecv(p control.Post) error {
 	})
 }
 
-// takeRecv completes the oldest receive.
+// takeRecv completes the oldest posted receive.
 func (q *qp) takeRecv(w control.WC) {
 	r := &q.recvs[q.firstRecv]
 	w.ID, w.QPN, w.Op = r.id, q.n, control.WRRecv
@@ -284,8 +284,8 @@ func (q *qp) flushRecvs() {
 	}
 }
 
-// fail puts a queue pair into the error state: all posted work requests are flushed. A queued NAK
-// is still sent.
+// fail puts the queue pair into the error state: it flushes all posted work requests. The queue
+// pair still sends a queued NAK.
 func (q *qp) fail(cause control.WCStatus) {
 	if q.state == control.QPError {
 		return
@@ -294,7 +294,7 @@ func (q *qp) fail(cause control.WCStatus) {
 	q.stop(cause)
 }
 
-// stop is fail, but the peer's READs are still answered.
+// stop does the work of fail, but the queue pair still answers the peer's READs.
 func (q *qp) stop(cause control.WCStatus) {
 	if q.state == control.QPError {
 		return
@@ -317,8 +317,8 @@ var rnrTimes = [32]time.Duration{655360 * time.Microsecond, 10 * time.Microsecon
 	81920 * time.Microsecond, 122880 * time.Microsecond, 163840 * time.Microsecond, 245760 * time.Microsecond,
 	327680 * time.Microsecond, 491520 * time.Microsecond}
 
-// tally counts the bytes in segs by kind of memory. paged: GPU memory in them is private pages, not
-// a registered buffer.
+// tally counts the bytes in segs by kind of memory. paged: GPU memory in segs consists of pages of
+// a region on demand, not of a registered buffer.
 func tally(c *control.RDMACounts, segs []dma.Segment, paged bool) {
 	for _, s := range segs {
 		for s.Len > 0 {

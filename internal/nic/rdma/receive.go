@@ -63,7 +63,7 @@ func (e *Engine) Receive(c *dma.Copier, p *wire.Packet) (taken bool, gpu int, bo
 	return true, q.landed.gpu, q.landed.bounced
 }
 
-// whole reports whether the ICRC is right.
+// whole reports whether the packet's ICRC is right.
 func (q *qp) whole(c *dma.Copier, p *wire.Packet, ext []byte, h *header) bool {
 	var b [icrcLen]byte
 	end := p.Meta.Headers.PayloadLen() - icrcLen

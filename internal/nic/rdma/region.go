@@ -16,19 +16,19 @@ const (
 	qpnBits = 24
 )
 
-// region is a memory region. It does not change once it is whole.
+// region is a memory region (MR). It does not change once whole is set.
 type region struct {
 	control.MR
-	whole  atomic.Bool // all ranges are known
-	memory *dma.Region // of a GPU's buffer: the GPU's memory
-	base   uint64      // of the MR's first byte in memory
-	ranges []piece     // of guest memory
+	whole  atomic.Bool // the driver has sent all ranges
+	memory *dma.Region // for a registered buffer: the memory of its GPU
+	base   uint64      // offset of the MR's first byte in memory
+	ranges []piece     // for an MR in guest memory: its ranges
 	pages  *paged      // set for a region on demand
 }
 
 // piece is a range of guest memory.
 type piece struct {
-	off  uint64 // in the MR
+	off  uint64 // offset of the range in the MR
 	iova uint64
 	n    uint64
 }
@@ -38,14 +38,15 @@ type outcome uint8
 
 const (
 	found    outcome = iota
-	refused          // protection: no such key, or no such access
+	refused          // protection: the key does not exist, or does not allow the access
 	faulted          // the access is allowed, but there is no memory
-	awaited          // a page was requested
-	notToGet         // a page is unavailable
-	dropped          // the sender's memory is gone: the packet counts as lost
+	awaited          // a page is missing, and has been requested
+	notToGet         // a page is missing, and unavailable
+	dropped          // the memory of the packet's sender is gone: the packet counts as lost
 )
 
-// slots is a table. An entry's number has its index in the lower bits, and a tag above them.
+// slots is a table. The number of an entry has the entry's index in the lower bits, and a tag above
+// them.
 type slots[T any] struct {
 	bits  uint
 	slots []atomic.Pointer[T]
@@ -59,7 +60,7 @@ func newSlots[T any](bits uint) *slots[T] {
 }
 
 // free returns a number of at most limit bits for a new entry; 0: the table is full. The caller
-// adds the entry by set. Numbers count up, so a number is not reused soon.
+// adds the entry by set. free counts up, so it does not return a number again soon.
 func (s *slots[T]) free(limit uint) uint32 {
 	for range s.slots {
 		i := s.next
@@ -100,8 +101,8 @@ func (e *Engine) regionOf(key uint32) *region {
 	return nil
 }
 
-// check returns the MR of key if [va, va+n) may be used this way; otherwise nil. It adds nothing,
-// so nothing wraps.
+// check returns the MR of key if its protection domain is pd and it allows the access need to [va,
+// va+n); otherwise nil. It subtracts only, so no sum wraps.
 func (e *Engine) check(key, pd uint32, va, n uint64, need uint8) *region {
 	r := e.regionOf(key)
 	if r == nil || !r.whole.Load() || r.PD != pd || r.Access&need != need || va < r.VA || va-r.VA > r.Len ||
@@ -111,12 +112,12 @@ func (e *Engine) check(key, pd uint32, va, n uint64, need uint8) *region {
 	return r
 }
 
-// resolve appends the segments of [va, va+n) of an MR; ahead bytes from va on will be needed soon.
-// The caller is inside the address space.
+// resolve appends the segments of [va, va+n) of an MR; the queue pair will soon need ahead bytes
+// from va on. The caller is inside the address space.
 func (q *qp) resolve(dst []dma.Segment, key uint32, va, n, ahead uint64, need uint8, a dma.Access) (
 	[]dma.Segment, outcome) {
 	if n == 0 {
-		return dst, found // the key is not checked for 0 bytes (9.7.4.1.5)
+		return dst, found // for 0 bytes the key is not checked (9.7.4.1.5)
 	}
 	r := q.e.check(key, q.pd, va, n, need)
 	switch {
@@ -129,10 +130,11 @@ func (q *qp) resolve(dst []dma.Segment, key uint32, va, n, ahead uint64, need ui
 	return q.e.places(dst, r, va-r.VA, n, a)
 }
 
-// maxPieces is the most segments for a packet's payload.
+// maxPieces bounds the segments of a packet's payload.
 const maxPieces = 32
 
-// places appends the segments of [off, off+n) of a region, which is that long.
+// places appends the segments of [off, off+n) of a region. The caller has checked that the region
+// is long enough.
 func (e *Engine) places(dst []dma.Segment, r *region, off, n uint64, a dma.Access) ([]dma.Segment, outcome) {
 	if r.Kind == control.MRBuffer {
 		return append(dst, r.memory.Segment(r.base+off, uint32(n))), found
@@ -214,8 +216,8 @@ func (e *Engine) addBuffer(r *region) error {
 	return nil
 }
 
-// addRanges adds ranges of guest memory. Whether there is memory behind them is found out at their
-// use.
+// addRanges adds ranges of guest memory. It does not check that there is memory at these ranges;
+// the Engine finds that out when it uses them.
 func (e *Engine) addRanges(r *region, ranges []control.MRRange) error {
 	have := uint64(0)
 	if n := len(r.ranges); n > 0 {

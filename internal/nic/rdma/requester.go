@@ -9,22 +9,22 @@ import (
 )
 
 // requester is the half of a queue pair that sends requests (9.7) for posted work requests. Packets
-// una up to next are sent and without an answer. After a loss next goes back to una, and up to top
-// again.
+// from una up to next are sent and have no answer. After a loss next goes back to una, and then up
+// to top again.
 type requester struct {
 	wqes        []wqe // ring
 	head, n     int
-	cur         int    // index among the n of the work request whose packet is next
-	pkt         uint32 // index of the next packet in it
+	cur         int    // index, among the n posted work requests, of the one whose packet is next
+	pkt         uint32 // index of the next packet in that work request
 	next        uint32 // number of the next packet
 	una         uint32 // number of the oldest packet without an answer
-	top         uint32 // number behind the newest packet ever sent
-	reads       int    // READ pieces requested and not answered completely
+	top         uint32 // number after the newest packet ever sent
+	reads       int    // READ pieces that are requested and not completely answered
 	retries     uint8  // left
 	rnrs        uint8  // left
-	recovering  bool   // it went back, and nothing has been answered since
-	waiting     bool   // for a page of its own memory
-	again       bool   // also for a page, and an answer was dropped because of it
+	recovering  bool   // goBack has run, and no answer has come since
+	waiting     bool   // the next request waits for a page of its own memory
+	again       bool   // a READ waits for a page of its memory, and its answer was dropped for that reason
 	rnrUntil    int64  // when to send again after an RNR NAK; 0: at once
 	answerUntil int64  // when the oldest answer times out; 0: none is missing
 }
@@ -40,13 +40,13 @@ type wqe struct {
 	sges   [control.MaxSGEs]control.SGE
 	nSGE   int
 	size   uint32
-	begun  bool   // its packets have numbers
+	begun  bool   // the request's packets have numbers
 	first  uint32 // number of the first packet
 	pkts   uint32
 	got    uint32 // packets of a READ's answer received
 }
 
-// posted returns work request i of the n.
+// posted returns work request i of the n posted ones.
 func (r *requester) posted(i int) *wqe { return &r.wqes[(r.head+i)%len(r.wqes)] }
 
 // PostSend implements control.RDMA.
@@ -116,7 +116,7 @@ func (q *qp) checkWR(w *control.WR) error {
 // packets returns the number of packets of a message.
 func (q *qp) packets(size uint32) uint32 { return max(1, (size+q.mtu-1)/q.mtu) }
 
-// emitRequest makes the next packet of a request; false: none may be sent now.
+// emitRequest makes the next packet of a request; false: the queue pair must not send one now.
 func (q *qp) emitRequest(f frame) bool {
 	r := &q.req
 	t := q.e.now()
@@ -129,7 +129,7 @@ func (q *qp) emitRequest(f frame) bool {
 	}
 	w := r.posted(r.cur)
 	if r.pkt == 0 && w.flags&control.WRFence != 0 && r.una != r.next {
-		return false // fence: a packet before it has no answer
+		return false // fence: an earlier packet has no answer
 	}
 	if !w.begun {
 		w.begun, w.first = true, r.next
@@ -178,17 +178,17 @@ func (q *qp) setDue() {
 	}
 }
 
-// emitRead requests a piece of a READ. It returns the number of packets in the answer; 0: it may
-// not be sent now.
+// emitRead requests a piece of a READ. It returns the number of packets in the answer; 0: the queue
+// pair must not send the request now.
 func (q *qp) emitRead(f frame, w *wqe) uint32 {
 	r := &q.req
 	if r.reads >= int(q.path.Reads) {
 		return 0
 	}
-	n := min(w.pkts, (r.pkt/readPiece+1)*readPiece) - r.pkt // the same pieces each time, as the peer remembers them
+	n := min(w.pkts, (r.pkt/readPiece+1)*readPiece) - r.pkt // the same pieces at each try, as the peer remembers them
 	off := r.pkt * q.mtu
 	size := min(n*q.mtu, w.size-off)
-	// If there is no memory for the answer, the READ is not sent.
+	// Do not send the READ if there is no memory for its answer.
 	if got := q.probe(w, off, size); got != found {
 		q.stuck(got)
 		return 0
@@ -253,7 +253,7 @@ func (q *qp) emitData(f frame, w *wqe) uint32 {
 		h.op += opWriteFirst - opSendFirst
 	}
 	if imm && last {
-		h.op++ // each code is followed by its form with immediate data
+		h.op++ // the next code is the same operation with immediate data
 		h.imm = w.imm
 	}
 	if shapes[h.op].reth {
@@ -277,8 +277,8 @@ func (q *qp) emitData(f frame, w *wqe) uint32 {
 	return 1
 }
 
-// stuck handles a work request whose own memory is missing. The queue pair waits for a page; or the
-// work request fails, once all before it are done.
+// stuck handles a work request whose memory on this end is missing; o is the reason. Either the
+// queue pair waits for a page, or the work request fails once all earlier ones are done.
 func (q *qp) stuck(o outcome) {
 	r := &q.req
 	if o == awaited {
@@ -286,12 +286,12 @@ func (q *qp) stuck(o outcome) {
 		return
 	}
 	if r.cur > 0 {
-		return // earlier work requests may still be answered; if not, the timeout comes here again
+		return // earlier work requests may still get answers; if they get none, their timeout calls stuck again
 	}
 	q.endHead(o.status())
 }
 
-// status returns the completion status of a work request whose own memory is missing.
+// status returns the completion status of a work request whose memory on this end is missing.
 func (o outcome) status() control.WCStatus {
 	if o == notToGet {
 		return control.WCPagesUnavailable
@@ -331,7 +331,7 @@ func (q *qp) flushSends() {
 	q.req.cur, q.req.pkt = 0, 0
 }
 
-// seek sets next to a numbered packet, or to the first packet without a number.
+// seek sets next to packet psn, and cur and pkt to match; psn may be the first number not used yet.
 func (q *qp) seek(psn uint32) {
 	r := &q.req
 	r.next = psn
@@ -387,11 +387,12 @@ func (q *qp) advance(psn uint32) (whole bool) {
 	return whole
 }
 
-// progress is called when the oldest packet has got its answer.
+// progress restarts retries and timers. advance and readAnswer call it when the oldest packet has
+// got its answer.
 func (q *qp) progress() {
 	r := &q.req
 	r.recovering, r.retries, r.rnrs = false, q.path.Retries, q.path.RNR
-	if distance(r.next, r.una) > 0 || r.cur < 0 { // packets to be sent again were answered meanwhile
+	if distance(r.next, r.una) > 0 || r.cur < 0 { // the answers are to packets that goBack had set to be sent again
 		q.seek(r.una)
 	}
 	r.answerUntil, r.rnrUntil = 0, 0
@@ -402,7 +403,7 @@ func (q *qp) progress() {
 	q.e.schedule(q)
 }
 
-// sentBefore reports whether a packet with that number was sent and has no answer.
+// sentBefore reports whether packet psn has been sent and has no answer.
 func (r *requester) sentBefore(psn uint32) bool {
 	return distance(r.una, psn) >= 0 && distance(psn, r.top) > 0
 }
@@ -411,14 +412,14 @@ func (r *requester) sentBefore(psn uint32) bool {
 func (q *qp) answered(h *header) {
 	r := &q.req
 	q.out.Responses++
-	if h.syndrome&synKind == 0 { // ACK; go-back-N ignores its credits
+	if h.syndrome&synKind == 0 { // an ACK; this requester ignores its credits
 		if r.sentBefore(h.psn) && !q.advance(h.psn) && !r.recovering {
 			q.goBack() // an answer to a READ is lost
 		}
 		return
 	}
-	// The number of a NAK is that of the packet that the peer wants or refuses: it acknowledges all
-	// before it.
+	// The number of a NAK is the number of the packet that the peer wants or refuses; the NAK
+	// acknowledges all earlier packets.
 	if !r.sentBefore(h.psn) {
 		q.out.Discarded++
 		return
@@ -496,7 +497,7 @@ func (q *qp) readAnswer(c *dma.Copier, h *header, n uint32) {
 		q.out.Discarded++
 		return
 	}
-	q.advance(after(h.psn, psnMask)) // it acknowledges all packets before it
+	q.advance(after(h.psn, psnMask)) // the answer acknowledges all packets before it
 	if r.n == 0 || h.psn != r.una {
 		if !r.recovering && distance(r.una, h.psn) > 0 {
 			q.goBack()
@@ -512,7 +513,7 @@ func (q *qp) readAnswer(c *dma.Copier, h *header, n uint32) {
 	}
 	switch got := q.store(c, w.sges[:w.nSGE], off, n, n, control.AccessLocalWrite, &q.out); got {
 	case found:
-	case awaited: // it is requested again when the page is there
+	case awaited: // the queue pair requests the READ again when the page is there
 		q.out.Discarded++
 		r.waiting, r.again = true, true
 		return

@@ -9,9 +9,9 @@ import (
 
 // responder is the half of a queue pair that carries out the peer's requests (9.7.4, 9.9).
 type responder struct {
-	psn     uint32 // expected number
+	psn     uint32 // number of the expected packet
 	msn     uint32 // messages carried out (9.7.7)
-	refused bool   // a NAK for psn was sent: packets behind it are dropped until it comes
+	refused bool   // refuse has queued a NAK for psn: the responder drops later packets until packet psn comes
 
 	// State of a message that has begun and not ended.
 	inWrite, inSend bool
@@ -32,7 +32,7 @@ type responder struct {
 // answer is an ACK, a NAK or the packets of a READ's answer.
 type answer struct {
 	read     bool
-	again    bool // of a READ that was answered before
+	again    bool // the answer is to a READ that was answered before
 	syndrome uint8
 	psn      uint32 // number of the next packet
 	msn      uint32
@@ -40,7 +40,7 @@ type answer struct {
 	va       uint64 // address of the next byte
 	left     uint32
 	begun    bool
-	waiting  bool // for a page
+	waiting  bool // the answer waits for a page
 }
 
 func (p *responder) last() *answer { return &p.answers[(p.first+p.n-1)%len(p.answers)] }
@@ -69,10 +69,10 @@ func (p *responder) pop() {
 	p.first, p.n = (p.first+1)%len(p.answers), p.n-1
 }
 
-// answering reports whether a packet of the answer to a READ is next.
+// answering reports whether the next answer is one to a READ.
 func (p *responder) answering() bool { return p.n > 0 && p.answers[p.first].read }
 
-// dropReads removes the READs, and leaves ACKs and NAKs.
+// dropReads removes the answers to READs, and leaves ACKs and NAKs.
 func (p *responder) dropReads() {
 	for n := p.n; n > 0; n-- {
 		a := p.answers[p.first]
@@ -83,22 +83,22 @@ func (p *responder) dropReads() {
 	}
 }
 
-// acknowledge acknowledges all packets before the expected one. It replaces an ACK that is still to
-// be sent, because the later one includes it.
+// acknowledge acknowledges all packets before the expected one. It replaces an ACK that the queue
+// pair has not sent yet, because the later ACK includes it.
 func (q *qp) acknowledge() {
 	p := &q.resp
 	a := answer{syndrome: synAck, psn: after(p.psn, psnMask), msn: p.msn}
 	if p.n > 0 && !p.last().read && p.last().syndrome == synAck {
 		*p.last() = a
 	} else {
-		p.push(a) // if the ring is full the ACK is dropped, and the peer asks again
+		p.push(a) // if the ring is full, push drops the ACK, and the peer sends its request again
 	}
 	q.e.schedule(q)
 }
 
-// refuse sends a NAK for the expected packet. A NAK for an invalid request ends the queue pair;
-// earlier READs are still answered, because no NAK overtakes answers to earlier requests
-// (9.7.5.1.1).
+// refuse sends a NAK for the expected packet. A NAK for an invalid request ends the queue pair; the
+// queue pair still answers earlier READs, because a NAK must not overtake answers to earlier
+// requests (9.7.5.1.1).
 func (q *qp) refuse(syndrome uint8) {
 	p := &q.resp
 	switch {
@@ -140,12 +140,13 @@ func (q *qp) request(c *dma.Copier, h *header, n uint32) {
 	}
 }
 
-// again processes a request that was carried out before: its answer may be lost (9.7.1.1).
+// again processes a request that the responder has carried out before: its answer may have been
+// lost, so it answers again (9.7.1.1).
 func (q *qp) again(h *header) {
 	p := &q.resp
 	q.in.AgainPackets++
 	if shapes[h.op].unsupported {
-		q.in.Discarded++ // it was never carried out
+		q.in.Discarded++ // the request was never carried out
 		return
 	}
 	if h.op != opReadRequest {
@@ -161,7 +162,7 @@ func (q *qp) again(h *header) {
 	q.e.schedule(q)
 }
 
-// maxRead is the most bytes of a request (9.7.4.1.5): their packets take half of all numbers.
+// maxRead bounds the bytes of a request (9.7.4.1.5): their packets take half of all numbers.
 const maxRead = 2 * MaxLength
 
 // carryOut carries out a request with the expected number.
@@ -217,7 +218,7 @@ func (q *qp) carryOut(c *dma.Copier, h *header, n uint32) {
 		return
 	case refused, faulted, notToGet:
 		switch {
-		case s.send: // an error of this end (9.9.3.1, class A)
+		case s.send: // the error is on this end (9.9.3.1, class A)
 			q.takeRecv(control.WC{Status: got.status()})
 			q.refuse(nakOperate)
 		case got == refused:
@@ -256,8 +257,8 @@ func (q *qp) carriedOut(h *header, s *shape, n uint32) {
 	}
 }
 
-// wrong reports whether a packet's operation is unsupported, does not follow the one before, or
-// does not match its payload's length (9.9.3.1).
+// wrong reports whether a packet's operation is unsupported, does not fit the operation of the
+// previous packet, or does not match the payload's length (9.9.3.1).
 func (q *qp) wrong(h *header, s *shape, n uint32) bool {
 	p := &q.resp
 	inside := p.inWrite || p.inSend
@@ -292,7 +293,7 @@ func (q *qp) carryOutRead(h *header) {
 		q.refuse(nakAccess)
 		return
 	case p.nReads >= int(q.path.ReadDepth) || p.n == len(p.answers):
-		q.refuse(nakInvalid) // more at a time than agreed (9.9.3.1)
+		q.refuse(nakInvalid) // the peer has more READs in progress than agreed (9.9.3.1)
 		return
 	}
 	q.in.Requests++
@@ -303,7 +304,8 @@ func (q *qp) carryOutRead(h *header) {
 	q.e.schedule(q)
 }
 
-// emitAnswer makes the next packet to answer; false: there is none, or it has to wait.
+// emitAnswer makes the next packet of an answer; false: there is no answer, or the answer has to
+// wait.
 func (q *qp) emitAnswer(f frame) bool {
 	p := &q.resp
 	if p.n == 0 {
@@ -328,13 +330,13 @@ func (q *qp) emitAnswer(f frame) bool {
 	case awaited:
 		a.waiting = true
 		return false
-	default: // its memory has gone meanwhile
+	default: // the READ's memory has gone meanwhile
 		syndrome := uint8(nakOperate)
 		if got == refused {
 			syndrome = nakAccess
 		}
 		psn := a.psn
-		for p.n > 0 { // all answers behind it are to later requests
+		for p.n > 0 { // all following answers are to later requests
 			p.pop()
 		}
 		q.refuse(syndrome)
@@ -364,8 +366,8 @@ func (q *qp) emitAnswer(f frame) bool {
 	return true
 }
 
-// store copies the payload, n bytes of q.src, to [off, off+n) of this end's memory in sges; ahead
-// bytes from off on will be needed soon.
+// store copies the payload, n bytes of q.src, to [off, off+n) of this end's memory in sges; the
+// responder will soon need ahead bytes from off on.
 func (q *qp) store(c *dma.Copier, sges []control.SGE, off, n, ahead uint32, need uint8,
 	count *control.RDMACounts) outcome {
 	if n == 0 {

@@ -10,16 +10,16 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// slot is a frame in flight. Its payload is a copy: it does not change when the source memory is
-// written, moved or removed meanwhile, and its ICRC stays right.
+// slot is a frame in flight. Its payload is a copy: it does not change when the guest writes, moves
+// or removes the source memory meanwhile, so the frame's ICRC stays right.
 type slot struct {
-	head    []byte // Ethernet, IP and UDP
-	mem     []byte // the headers behind them, the payload from payloadAt on, padding, the ICRC
+	head    []byte // Ethernet, IP and UDP headers
+	mem     []byte // the headers after these, the payload from payloadAt on, padding, the ICRC
 	region  *dma.Region
 	need    uint8
 	pieces  []control.SGE // the payload's source in memory regions
 	segs    []dma.Segment // the payload's source
-	bounced bool          // through host memory
+	bounced bool          // the payload went through host memory
 }
 
 const (
@@ -34,13 +34,13 @@ func (s *slot) init() {
 	s.pieces = make([]control.SGE, 0, control.MaxSGEs)
 }
 
-// frame is a frame being made.
+// frame is a frame that emit is making.
 type frame struct {
 	*slot
 	p *wire.Packet
 }
 
-// cut appends the part [off, off+n) of sges to dst. ok: there are so many bytes, and no address
+// cut appends the part [off, off+n) of sges to dst. ok: sges has so many bytes, and no address
 // wraps.
 func cut(dst, sges []control.SGE, off, n uint32) (pieces []control.SGE, ok bool) {
 	for _, g := range sges {
@@ -61,8 +61,8 @@ func cut(dst, sges []control.SGE, off, n uint32) (pieces []control.SGE, ok bool)
 	return dst, n == 0
 }
 
-// find finds the payload's memory; ahead bytes of the last piece from its start on will be needed
-// soon.
+// find finds the payload's memory; the queue pair will soon need ahead bytes of the last piece,
+// from its start on.
 func (q *qp) find(s *slot, ahead uint64) (outcome, bool) {
 	s.segs = dma.Reuse(s.segs)
 	paged := false
@@ -76,8 +76,8 @@ func (q *qp) find(s *slot, ahead uint64) (outcome, bool) {
 	return found, paged
 }
 
-// load copies the payload into the frame. If the NIC does not reach its GPU, this counts as a copy
-// by the GPU's engine to host memory.
+// load copies the payload into the frame. If the NIC does not reach the payload's GPU peer to peer,
+// the copy counts as one that the GPU's engine makes to host memory.
 func (q *qp) load(f frame, ahead uint32, count *control.RDMACounts) outcome {
 	got, paged := q.find(f.slot, uint64(ahead))
 	if got != found {
@@ -95,7 +95,7 @@ func (q *qp) load(f frame, ahead uint32, count *control.RDMACounts) outcome {
 	return found
 }
 
-// build makes the frame of a packet whose payload, n bytes, is loaded.
+// build makes the frame of a packet whose payload, n bytes, load has copied.
 func (q *qp) build(f frame, h *header, n uint32) {
 	h.pad = uint8(-n & 3)
 	start := payloadAt - h.length()
@@ -116,7 +116,7 @@ func (q *qp) build(f frame, h *header, n uint32) {
 	binary.BigEndian.PutUint16(head[l4+4:], uint16(8+size))
 	*f.p = wire.Packet{Payload: dma.Reuse(f.p.Payload), Header: head, PayloadLen: size}
 	m := &f.p.Meta
-	_ = splitter.Parse(head, uint32(len(head))+size, &m.Headers) // we made these headers
+	_ = splitter.Parse(head, uint32(len(head))+size, &m.Headers) // ignores the error: this package made these headers
 	splitter.FixIPv4(&m.Headers, head)
 	m.Csum = splitter.CsumGood // RoCEv2 has no UDP checksum: the ICRC replaces it
 	sum := crc32.Update(invariant(&q.e.head, &m.Headers, head, ext), crc32.IEEETable, f.mem[payloadAt:end])
@@ -126,7 +126,7 @@ func (q *qp) build(f frame, h *header, n uint32) {
 }
 
 // Next makes the next frame in p and slot number index; false: there is none. The worker calls it,
-// inside the address space. The frame is valid until the slot's next one.
+// inside the address space. The frame is valid until the next call of Next for the same slot.
 func (e *Engine) Next(index int, p *wire.Packet) bool {
 	token := e.users.Enter()
 	defer e.users.Leave(token)
@@ -158,7 +158,7 @@ func (e *Engine) Pending() bool {
 	e.runMu.Lock()
 	some := len(e.run)+len(e.tells) > 0
 	e.runMu.Unlock()
-	return some || e.paging.pending() // not under runMu: a goroutine that holds paging's lock may set the timer
+	return some || e.paging.pending() // not under runMu: a goroutine that holds paging's lock may take runMu
 }
 
 func (e *Engine) pop() *qp {
@@ -169,7 +169,7 @@ func (e *Engine) pop() *qp {
 	}
 	q := e.run[0]
 	e.run = append(e.run[:0], e.run[1:]...)
-	q.queued.Store(false) // before it is looked at: new work puts it into the run queue again
+	q.queued.Store(false) // before emit: new work puts the queue pair into the run queue again
 	return q
 }
 
@@ -205,7 +205,7 @@ func (q *qp) emit(f frame) bool {
 		}
 	}
 	q.unpark()
-	// Answers to READs, which may never end, and own requests take turns.
+	// Answers to READs, which may never end, and this end's requests take turns.
 	if q.resp.answering() && !q.lastOwn && q.state == control.QPReady && q.emitRequest(f) {
 		q.lastOwn = true
 		return true

@@ -17,11 +17,11 @@ type Fault struct {
 	Class string // the class of the fault
 	What  string // what the NIC does wrong, one clause
 	Only  string // the only device model with the fault; "": both have it
-	Every uint32 // default of occasions for each hit
+	Every uint32 // default number of occasions for each hit
 	Case  string // case of internal/nic/nictest's suite that fails with it
 	// Kernel is the program and case of Linux's tools/testing/selftests/drivers/net that fails with
-	// the fault and passes without it (test/40-sabotage.sh); "": none does, and Why has the reason.
-	// On is the device model whose NIC shows this; "": both.
+	// the fault and passes without it (test/40-sabotage.sh); "": no case does, and Why has the reason.
+	// On is the device model whose NIC the case tests; "": both.
 	Kernel, On, Why string
 	With            string // flags that `vnic selftest` needs for that case to have frames for the fault; "": none
 	// RunVirtio and RunGVE are the outcomes of `vnic run --nic virtio` and `--nic gve` with the
@@ -39,7 +39,7 @@ const (
 	Passes  Outcome = iota // the fault breaks nothing that a run proves
 	Fails                  // the proof or a stage of it fails
 	Missing                // the model does not have the fault
-	Crawls                 // it goes on, so slowly that nobody waited for its end
+	Crawls                 // the run goes on, but too slowly to wait for its end
 )
 
 func (o Outcome) String() string { return [...]string{"passes", "fails", "-", "crawls"}[o] }

@@ -23,15 +23,15 @@ type receive struct {
 	was nic.Frame
 }
 
-// damage is what is done to a frame before or after it is put; one of before and after is nil. The
-// functions are called under the queue's lock, inside the epoch.
+// damage has the functions that damage a frame before or after the queue puts it; one of before and
+// after is nil. receive.Put calls them under the queue's lock, inside the epoch.
 type damage struct {
-	fits   func(f *nic.Frame) bool          // reports whether the fault can hit this frame
+	fits   func(f *nic.Frame) bool          // reports whether the fault can hit a frame
 	before func(f *nic.Frame)               // changes the frame to put: its packet is a shallow copy
 	after  func(m *nic.Mover, f *nic.Frame) // changes the frame in the guest's memory
 }
 
-// onReceive makes receive queues that damage frames.
+// onReceive returns a function that makes a NIC's receive queues damage frames as w describes.
 func onReceive(w damage) func(*nic.Sabotage) {
 	return func(s *nic.Sabotage) {
 		s.Rx = func(q nic.RxQueue) nic.RxQueue {
@@ -40,8 +40,8 @@ func onReceive(w damage) func(*nic.Sabotage) {
 	}
 }
 
-// Put implements nic.RxQueue. A frame that is not taken is put again later, and stays the same
-// occasion.
+// Put implements nic.RxQueue. If the queue does not take a frame, the port puts it again later;
+// both calls count as one occasion.
 func (q *receive) Put(m *nic.Mover, f *nic.Frame) nic.Result {
 	if !q.fits(f) {
 		return q.RxQueue.Put(m, f)
@@ -65,15 +65,15 @@ func (q *receive) Put(m *nic.Mover, f *nic.Frame) nic.Result {
 	return res
 }
 
-// hasPayload reports whether a frame has more than fcsLen bytes of TCP or UDP payload. Other frames
-// are not damaged: otherwise ARP and the like would fail, and nothing could be tested.
+// hasPayload reports whether a frame has more than fcsLen bytes of TCP or UDP payload. Faults do
+// not damage other frames: otherwise ARP would fail, and no test could reach the fault.
 func hasPayload(f *nic.Frame) bool {
 	c := f.Meta.Headers.Class
 	return f.PayloadLen > fcsLen && (c == splitter.TCP || c == splitter.UDP)
 }
 
-// misplace rotates the payload by one byte: the last byte comes first. Its checksum is computed
-// before. before.
+// misplace rotates the payload in the guest's memory by one byte: the last byte comes first. The
+// NIC has verified the payload's checksum before.
 func misplace(m *nic.Mover, f *nic.Frame) {
 	segs := m.Placed(0, f.PayloadLen)
 	b := make([]byte, f.PayloadLen)
@@ -85,7 +85,7 @@ func misplace(m *nic.Mover, f *nic.Frame) {
 	_, _ = m.Copier().Write(segs, b)
 }
 
-// splits reports whether a frame's header buffer gets exactly its headers.
+// splits reports whether the queue puts exactly the frame's headers into its header buffer.
 func splits(f *nic.Frame) bool {
 	return f.Split && f.HeaderLen == uint32(len(f.Header)) && f.PayloadLen > extraHeader
 }
@@ -99,11 +99,11 @@ func unverified(f *nic.Frame) bool {
 	return f.Meta.Csum == splitter.CsumNone && (c == splitter.TCP || c == splitter.UDP)
 }
 
-// vouch marks the checksum as good, whatever it is.
+// vouch marks the frame's checksum as good without a check.
 func vouch(f *nic.Frame) { f.Meta.Csum = splitter.CsumGood }
 
-// resize changes a frame's length. An unsplittable frame lies whole in the header buffer, which
-// grows with it.
+// resize changes a frame's length by by bytes. If the whole frame goes to the header buffer, the
+// number of bytes for that buffer changes too.
 func resize(f *nic.Frame, by int32) {
 	f.PayloadLen = uint32(int32(f.PayloadLen) + by)
 	if f.Split && f.HeaderLen > uint32(len(f.Header)) {
@@ -114,25 +114,27 @@ func resize(f *nic.Frame, by int32) {
 // sequence is a made-up frame check sequence.
 var sequence = dma.NewBuffer([]byte{0xde, 0xbb, 0x20, 0xe3}, dma.Host)
 
-// lengthen counts the frame check sequence as part of the frame.
+// lengthen appends a frame check sequence to the frame, like a NIC that does not strip it.
 func lengthen(f *nic.Frame) {
 	rest := dma.Cut(nil, f.Payload, 0, uint64(f.PayloadLen))
 	f.Payload = append(rest, sequence.Segment(0, fcsLen))
 	resize(f, fcsLen)
 }
 
-// fitsLonger reports whether a longer frame would fit in the same buffers.
+// fitsLonger reports whether lengthen may hit the frame: it has payload, is not a GSO packet, and
+// is not whole in the header buffer.
 func fitsLonger(f *nic.Frame) bool {
 	return hasPayload(f) && f.Meta.GSOType == splitter.GSONone && !(f.Split && f.HeaderLen > uint32(len(f.Header)))
 }
 
-// shorten removes the length of a frame check sequence from a frame that has none any more.
+// shorten cuts off the last bytes of the frame, like a NIC that strips a frame check sequence
+// twice.
 func shorten(f *nic.Frame) { resize(f, -fcsLen) }
 
-// miscount counts one byte of host memory payload too many.
+// miscount makes the port count one byte of payload in host memory too many.
 func miscount(m *nic.Mover, _ *nic.Frame) { m.Miscount(1) }
 
-// uncalled is a receive queue that does not interrupt its driver on some occasions.
+// uncalled is a receive queue that on some occasions does not interrupt its driver.
 type uncalled struct {
 	nic.RxQueue
 	occasions nic.Occasions
@@ -152,8 +154,8 @@ func (q *uncalled) Flush() (call bool) {
 	return !due
 }
 
-// stopped is a receive queue that, when stopped, writes to its last buffer with each frame that
-// comes.
+// stopped is a receive queue that, after the driver has stopped it, writes to the buffer of its
+// last frame when another frame comes.
 type stopped struct {
 	nic.RxQueue
 	occasions  nic.Occasions

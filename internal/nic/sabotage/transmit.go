@@ -30,11 +30,12 @@ func (q *incomplete) Done(fs []*nic.TxFrame) error {
 	return q.TxQueue.Done(q.kept)
 }
 
-// out is an outlet that damages frames. A held frame that is sent again is another occasion.
+// out is an outlet that damages frames. If the Sender sends a held frame again, that counts as
+// another occasion.
 type out struct {
 	nic.Outlet
 	occasions nic.Occasions
-	undo      []func() // restore the frames after the batch, as held ones must be unchanged
+	undo      []func() // functions that restore the frames after the batch, as the Sender must find held ones unchanged
 }
 
 // due reports whether the fault hits the current occasion, and moves on to the next.
@@ -53,15 +54,16 @@ func (o *out) send(batch []*wire.Packet) {
 	o.undo = o.undo[:0]
 }
 
-// unsummed does not complete partial checksums: the pseudo-header's sum stays in their place.
+// unsummed is an outlet whose NIC does not complete partial checksums: the pseudo-header's sum
+// stays in the checksum field.
 type unsummed struct{ out }
 
 func skipSums(s *nic.Sabotage) {
 	s.Out = func(o nic.Outlet) nic.Outlet { return &unsummed{out{Outlet: o, occasions: s.Occasions()}} }
 }
 
-// Send implements nic.Outlet. Checksums of GSO segments are computed at segmentation, so they stay
-// right.
+// Send implements nic.Outlet. It leaves GSO packets alone, because segmentation computes the
+// checksums of their segments.
 func (o *unsummed) Send(batch []*wire.Packet) {
 	for _, p := range batch {
 		if p.Meta.Csum == splitter.CsumPartial && p.Meta.GSOType == splitter.GSONone && o.due() {
@@ -72,7 +74,7 @@ func (o *unsummed) Send(batch []*wire.Packet) {
 	o.send(batch)
 }
 
-// swapped sends two consecutive frames of a flow in the other order.
+// swapped is an outlet that sends two consecutive frames of a flow in the other order.
 type swapped struct {
 	out
 	batch []*wire.Packet
@@ -101,7 +103,7 @@ func sameFlow(p, q *wire.Packet) bool {
 		p.PayloadLen > 0 && q.PayloadLen > 0
 }
 
-// mixed swaps the payload of the first two segments of a GSO packet.
+// mixed is an outlet that swaps the payload of the first two segments of a GSO packet.
 type mixed struct{ out }
 
 func mixSegments(s *nic.Sabotage) {

@@ -26,18 +26,18 @@ var (
 		"split wants", virtq.ErrBadChain, HeaderLimit)
 )
 
-// HeaderLimit is the longest header that can be split off. A header buffer has virtio_net_hdr
-// before the header.
+// HeaderLimit is the length of the longest header that the device splits off. In a header buffer
+// virtio_net_hdr comes before the header.
 const HeaderLimit = 256
 
 // Config describes a device.
 type Config struct {
-	Files *dma.Files // the process's, with the GPUs' files
+	Files *dma.Files // the files of this process, GPU memory included
 	Port  nic.Config // Name, MAC, MTU, QueuePairs, GPUs, Log; this package sets the other fields
-	// SetMemTable makes the device not offer CONFIGURE_MEM_SLOTS, so that the frontend sends whole
-	// tables (tests).
+	// SetMemTable keeps the device from offering CONFIGURE_MEM_SLOTS, so that the frontend sends whole
+	// tables. Tests set it.
 	SetMemTable bool
-	// Patience is how long a frame waits for a receiver without buffers before it is dropped; 0:
+	// Patience is how long a frame waits for a receiver without buffers before the device drops it; 0:
 	// limits.Patience.
 	Patience time.Duration
 }
@@ -54,7 +54,7 @@ type Device struct {
 	rx       []*rxQueue
 	tx       []*txQueue
 	backend  *vhostuser.Backend
-	serving  chan struct{} // capacity 1; full while a frontend is served
+	serving  chan struct{} // capacity 1; full while the device serves a frontend
 	eventFDs nic.EventFDs  // the call and error eventfds of all queues
 	rssMu    sync.Mutex    // serializes setDefaultRSS
 
@@ -66,19 +66,20 @@ type Device struct {
 	mu        sync.Mutex
 	stopped   map[int]string // under mu: why each stopped queue stopped, for Errors
 	broken    uint64         // under mu: how many times a queue stopped on an error
-	rssDue    bool           // under mu: a queue has got its first buffers, so the default RSS must be set again
-	failures  map[int]error  // under mu: errors of stopped vrings, still to be logged
-	unreached map[int]error  // under mu: errors of unreachable memory, by vring, still to be logged
+	rssDue    bool           // under mu: a queue has got its first buffers, so the monitor must set the default RSS again
+	failures  map[int]error  // under mu: errors of stopped vrings, which the monitor has not logged yet
+	unreached map[int]error  // under mu: errors of unreachable memory, by vring, which the monitor has not logged yet
 
-	// Used by the monitor, by vring: a guest can break a queue and set it up again at any rate.
+	// Used by the monitor: log limits by vring, because a guest can break a queue and set it up again
+	// at any rate.
 	stops, losses []nic.LogLimit
 }
 
 // pair0 records how the rings of queue pair 0 started since the last connection, reset or pause:
-// this shows whether the driver is new.
+// from this noteStart finds out whether the driver is new.
 type pair0 struct {
-	rx, tx  bool // the ring was started
-	goes    bool // a ring continues from where it was
+	rx, tx  bool // the receive ring, the transmit ring has started
+	goes    bool // a ring continued from where it had stopped
 	decided bool
 	paused  bool // the guest was paused; the driver is the same if both rings start where they stopped
 	moved   bool // a ring started at another place than where it stopped
@@ -86,8 +87,8 @@ type pair0 struct {
 
 var _ vhostuser.Device = (*Device)(nil)
 
-// New makes a device. It is detached until Port().Attach, and moves no frames until a frontend is
-// served.
+// New makes a device. The device is detached until Port().Attach, and moves no frames until Serve
+// serves a frontend.
 func New(c Config) (*Device, error) {
 	if c.Port.Log == nil {
 		c.Port.Log = slog.New(slog.DiscardHandler)
@@ -145,7 +146,7 @@ func (d *Device) Serve(ctx context.Context, conn *net.UnixConn) error {
 	return d.backend.Serve(ctx, conn)
 }
 
-// Unaccepted is vhostuser.Backend.Unaccepted.
+// Unaccepted returns the result of vhostuser.Backend.Unaccepted.
 func (d *Device) Unaccepted() string { return d.backend.Unaccepted() }
 
 // Close detaches the device and frees it. Serve must have returned.
@@ -156,7 +157,7 @@ func (d *Device) Close() {
 	for _, q := range d.rx {
 		q.shut()
 	}
-	d.port.Close() // no frame comes in any more
+	d.port.Close() // from here on no frame comes in
 	d.monitor.Close()
 	d.eventFDs.Free()
 	for _, q := range d.tx {
@@ -222,9 +223,9 @@ func (d *Device) MTU(mtu uint16) error {
 // Status implements vhostuser.Device.
 func (d *Device) Status() uint8 { return d.status }
 
-// SetStatus implements vhostuser.Device. 0 means that the guest is paused. All state set up by
-// commands is kept, for the case that the same driver goes on; meanwhile RDMA does not access the
-// guest's memory.
+// SetStatus implements vhostuser.Device. Status 0 means that the guest is paused. The device keeps
+// all state that commands have set up, for the case that the same driver goes on; meanwhile RDMA
+// does not access the guest's memory.
 func (d *Device) SetStatus(s uint8) error {
 	if d.status = s; s == 0 {
 		d.port.SuspendRDMA(true)
@@ -250,8 +251,9 @@ func (d *Device) Reset() error {
 	return nil
 }
 
-// MemoryChanged implements vhostuser.Device. Queues whose rings have moved were stopped before and
-// are started again afterwards; buffers are translated for each frame anyway.
+// MemoryChanged implements vhostuser.Device. It has nothing to do: the Backend stops queues whose
+// rings move before and starts them again afterwards, and the device translates the addresses of
+// buffers for each frame.
 func (d *Device) MemoryChanged() error { return nil }
 
 // Disconnected implements vhostuser.Device. The port keeps its state: the frontend may reconnect
@@ -263,14 +265,14 @@ func (d *Device) Disconnected() {
 	}
 	d.port.SuspendRDMA(true)
 	d.port.Restarted()   // other ports drop their state of the guest
-	d.eventFDs.Release() // for the next frontend
+	d.eventFDs.Release() // ends the quarantine, for the next frontend
 	d.status = 0
 	d.pair0 = pair0{}
 }
 
-// noteStart looks at how the rings of queue pair 0 start. If no ring continues from before, the
-// driver is new: another guest may have replaced the one that set this port up. A ring may also
-// continue at index 0, if the guest was paused there.
+// noteStart records how a ring starts. If neither ring of queue pair 0 continues from where it
+// stopped, the driver is new: another guest may have replaced the guest that set this port up.
+// After a pause of the guest a ring may also continue from index 0.
 func (d *Device) noteStart(v *vhostuser.Vring, resumed bool) {
 	d.port.SuspendRDMA(false)
 	p := &d.pair0

@@ -7,31 +7,32 @@
 // it; drivers send all other requests on the port's control channel.
 //
 // A paused guest (SET_STATUS 0, if RESET_DEVICE was negotiated) keeps all state that commands set
-// up: its queues stop, and RDMA is suspended until a ring starts again. RESET_DEVICE clears that
-// state, and so does a driver whose rings start from scratch.
+// up: its queues stop, and the device suspends RDMA until a ring starts again. RESET_DEVICE clears
+// that state, and so does a driver whose rings start from scratch.
 //
 // Each started transmit queue has one worker, which does all work for its frames, including the
 // copy to the receiving queue's buffers. Receive queues have no goroutine: senders use them under a
-// lock. One monitor for each device (nic.Monitor) waits for their kicks, which are needed only to
-// start a ring and to wake senders that wait for buffers, and logs why queues stopped.
+// lock. One monitor for each device (nic.Monitor) waits for the kicks of receive queues, which the
+// device needs only to start a ring and to wake senders that wait for buffers. The monitor also
+// logs why queues stopped.
 //
 // The cost of a driver's ring for others is bounded for each chain (package virtq) and for each
 // frame. A frame takes as many chains as it needs, until these have 4096 segments and empty
 // buffers, where a chain counts for at least 4: at most 1025 chains, about 130 us of the sender's
 // processor for the worst chains (BenchmarkRefused, BenchmarkManyChains). If the chains are not
-// enough, they are walked once: a frame that needs more room than they have is refused without
-// another walk, until the driver adds chains, some are returned, or memory changes. Chains that are
-// too small for a frame, which may have no more of them, are returned unused (with MRG_RXBUF;
-// without it the single chain stays). When split goes off, chains are returned unread, 8 ns each.
-// Long segment lists are freed when a queue sleeps, stops, or takes a frame that does not need
-// them.
+// enough, the device walks them once: it refuses a frame that needs more room than they have
+// without another walk, until the driver adds chains, the device returns some, or memory changes.
+// If the chains that a frame may take are too small for it, the device returns them unused (with
+// MRG_RXBUF; without it the single chain stays). When split goes off, the device returns chains
+// unread, 8 ns each. A queue frees long segment lists when it sleeps, stops, or takes a frame that
+// does not need them.
 //
-// A chain whose memory the device cannot reach (virtq.Chain.Fault) is returned: a frame to send is
-// lost; a frame to receive is lost, and all its chains come back unused. This is logged once for
-// each start of the ring, and at most once a second.
+// The device returns a chain whose memory it cannot reach (virtq.Chain.Fault): a frame to send is
+// lost; a frame to receive is lost, and the device returns all its chains unused. The monitor logs
+// this once for each start of the ring, and at most once a second.
 //
-// Why a queue stopped is logged at most once a second for each queue, with the number of suppressed
-// lines.
+// The monitor logs why a queue stopped at most once a second for each queue, with the number of
+// suppressed lines.
 //
 // Header split (layout after virtio-spec issue 144): on a split queue, a chain is one header
 // buffer, of at least 12 + 256 bytes, and payload buffers.

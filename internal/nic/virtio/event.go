@@ -8,14 +8,15 @@ import (
 	"vnic.dev/vnic/virtq"
 )
 
-// call is an eventfd that a frontend wants us to write: a queue's call, or its error. Any goroutine
-// may fire it, while the control goroutine replaces it, or the monitor takes it away.
+// call is an eventfd that the device writes to signal a frontend: a queue's call eventfd, or its
+// error eventfd. Any goroutine may fire it, while the control goroutine replaces it, or the monitor
+// takes it away.
 type call struct {
-	eventFDs *nic.EventFDs               // the device's
-	fd       atomic.Pointer[nic.EventFD] // nil: the driver polls
+	eventFDs *nic.EventFDs               // the eventfds of the device
+	fd       atomic.Pointer[nic.EventFD] // nil: the frontend gave none, so the driver polls
 }
 
-// fire writes the eventfd. If the eventfd is broken, only its driver suffers.
+// fire writes the eventfd. It ignores errors: if the eventfd is broken, only its driver suffers.
 func (c *call) fire() {
 	if e := c.fd.Load(); e != nil {
 		e.Fire()
@@ -35,15 +36,15 @@ func (c *call) set(fd int) {
 type vring struct {
 	dev   *Device
 	index int
-	call  call          // used by any goroutine, like fault
+	call  call          // any goroutine uses call and fault
 	fault call          // the error eventfd
 	vq    *virtq.Device // nil: stopped
 	kick  int           // -1: stopped
 	left  virtq.Base    // where the ring was when it last stopped. Used by the control goroutine
-	owed  bool          // the last interrupt was dropped (nic.Port.LoseInterrupt)
-	lost  bool          // unreachable memory was reported since the start
+	owed  bool          // the device dropped the last interrupt (nic.Port.LoseInterrupt)
+	lost  bool          // unreached has reported unreachable memory since the start
 
-	features uint64 // negotiated when the ring was opened
+	features uint64 // features negotiated when the device opened the ring
 	hdrLen   uint32 // length of virtio_net_hdr under these features
 }
 
@@ -52,7 +53,7 @@ func (v *vring) init(d *Device, index int) {
 	v.call.eventFDs, v.fault.eventFDs = &d.eventFDs, &d.eventFDs
 }
 
-// start sets up a ring that was opened with these features, and its kick.
+// start sets the ring, which the device has opened with these features, and its kick.
 func (v *vring) start(vq *virtq.Device, kick int, features uint64) {
 	v.vq, v.kick, v.owed, v.lost = vq, kick, false, false
 	v.features, v.hdrLen = features, netHdrLen(features)
@@ -72,9 +73,10 @@ func (v *vring) unreached(err error) {
 	}
 }
 
-// shouldCall reports whether to interrupt the driver; wanted: the driver asks for it. After a
-// dropped interrupt the next one ignores the driver's event index, which has been passed: otherwise
-// the driver would never get another interrupt, and only one is to be dropped.
+// shouldCall reports whether to interrupt the driver; wanted: the driver asks for it. If it drops
+// an interrupt, it sets owed, and Flush or Publish then wants the next interrupt whatever the
+// driver's event index is: the ring has passed that index, so otherwise the driver would never get
+// another interrupt.
 func (v *vring) shouldCall(wanted bool) bool {
 	if !wanted {
 		return false
@@ -93,13 +95,13 @@ func (v *vring) release() (base uint32) {
 	return v.left.State()
 }
 
-// closeEventFDs ends the eventfds that the frontend wants us to write.
+// closeEventFDs ends the queue's call and error eventfds.
 func (v *vring) closeEventFDs() {
 	v.call.set(-1)
 	v.fault.set(-1)
 }
 
-// vring returns the vring with an index.
+// vring returns the vring with this index.
 func (d *Device) vring(index int) *vring {
 	if index%2 == 1 {
 		return &d.tx[index/2].vring

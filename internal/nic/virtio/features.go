@@ -31,8 +31,9 @@ const (
 const offered = fCsum | fGuestCsum | fMTU | fMAC | fGuestTSO4 | fGuestTSO6 | fGuestECN | fHostTSO4 | fHostTSO6 |
 	fHostECN | fMrgRxbuf | fStatus | fMQ | fIndirect | fEventIdx | fVersion1
 
-// limits returns what a driver with these features accepts. The device tells it the MTU
-// (VIRTIO_NET_F_MTU), and its buffers need not hold more.
+// limits returns the limits of the packets that a driver with these features accepts. The device
+// reports the MTU to the driver (VIRTIO_NET_F_MTU), and the driver's buffers need not hold longer
+// packets.
 func limits(features uint64, mtu uint16) wire.Limits {
 	l := wire.Limits{Csum: features&fGuestCsum != 0, ECN: features&fGuestECN != 0, MaxFrame: uint32(mtu) + splitter.EthLen}
 	if features&fGuestTSO4 != 0 {
@@ -47,8 +48,8 @@ func limits(features uint64, mtu uint16) wire.Limits {
 	return l
 }
 
-// featureNames are the feature names of virtio-net (virtio 1.3, 5.1.3 and 5.1.3.2), for errors:
-// also of features that are not offered.
+// featureNames are the feature names of virtio-net (virtio 1.3, 5.1.3 and 5.1.3.2), for errors. It
+// also has features that the device does not offer.
 var featureNames = [64]string{
 	0: "CSUM", 1: "GUEST_CSUM", 2: "CTRL_GUEST_OFFLOADS", 3: "MTU", 5: "MAC", 6: "GSO", 7: "GUEST_TSO4", 8: "GUEST_TSO6",
 	9: "GUEST_ECN", 10: "GUEST_UFO", 11: "HOST_TSO4", 12: "HOST_TSO6", 13: "HOST_ECN", 14: "HOST_UFO", 15: "MRG_RXBUF",

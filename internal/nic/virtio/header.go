@@ -10,8 +10,8 @@ import (
 
 var le = binary.LittleEndian
 
-// maxNetHdr is the length of virtio_net_hdr with num_buffers (virtio 1.3, 5.1.6), legacyNetHdr
-// without (5.1.6.1).
+// maxNetHdr is the length of virtio_net_hdr with num_buffers (virtio 1.3, 5.1.6), legacyNetHdr its
+// length without num_buffers (5.1.6.1).
 const (
 	maxNetHdr    = 12
 	legacyNetHdr = 10
@@ -50,8 +50,9 @@ func (h *netHdr) gsoSize() uint16    { return le.Uint16(h[4:]) }
 func (h *netHdr) csumStart() uint16  { return le.Uint16(h[6:]) }
 func (h *netHdr) csumOffset() uint16 { return le.Uint16(h[8:]) }
 
-// meta reads the header of a frame that a driver sends. The features limit what the header may ask
-// for. splitter.Meta.CsumAllowed, called by the wire, decides where the checksum may lie.
+// meta sets m from virtio_net_hdr of a frame that a driver sends. The features limit what the
+// header may ask for. splitter.Meta.CsumAllowed, called by the wire, decides where the checksum may
+// lie.
 func (h *netHdr) meta(m *splitter.Meta, features uint64) error {
 	m.GSOType, m.GSOSize, m.ECN = splitter.GSONone, 0, false
 	m.Csum, m.CsumStart, m.CsumOffset = splitter.CsumNone, 0, 0
@@ -89,7 +90,7 @@ func (h *netHdr) meta(m *splitter.Meta, features uint64) error {
 	return nil
 }
 
-// describe fills in the header of a frame for its receiver. buffers is num_buffers. csum: the
+// describe fills in virtio_net_hdr of a frame for its receiver. buffers is num_buffers. csum: the
 // receiver has VIRTIO_NET_F_GUEST_CSUM; without it flags are 0.
 func (h *netHdr) describe(m *splitter.Meta, hlen uint32, csum bool, buffers int) {
 	lo := uint64(uint16(hlen)) << 16    // flags, gso_type, hdr_len, gso_size, csum_start

@@ -50,10 +50,11 @@ func (m *monitored) TakeEventFDs() {
 	d.log.Error("the frontend does not take its calls, and gets no more until it reconnects")
 }
 
-// requestRSS requests a new default RSS: a queue has got its first buffers. It never waits.
+// requestRSS makes the monitor set the default RSS again. A queue calls it when it has got its
+// first buffers. It never waits.
 func (d *Device) requestRSS() { d.report(func() { d.rssDue = true }) }
 
-// failed requests a log line about a stopped queue. It never waits.
+// failed makes the monitor log why a queue stopped. It never waits.
 func (d *Device) failed(index int, err error) {
 	d.report(func() {
 		if d.failures == nil {

@@ -13,7 +13,7 @@ var errNoKick = errors.New("no kick descriptor: polling is not offered")
 
 // StartQueue implements vhostuser.Device.
 func (d *Device) StartQueue(v vhostuser.Vring) error {
-	if _, err := d.StopQueue(v.Index); err != nil { // never fails
+	if _, err := d.StopQueue(v.Index); err != nil { // StopQueue never fails
 		return err
 	}
 	features := d.features.Load()
@@ -27,13 +27,13 @@ func (d *Device) StartQueue(v vhostuser.Vring) error {
 	d.mu.Lock()
 	delete(d.stopped, v.Index)
 	d.mu.Unlock()
-	defer d.setDefaultRSS() // needed also if the driver has changed
+	defer d.setDefaultRSS() // also needed if noteStart has reset the port for a new driver
 	d.noteStart(&v, vq.Resumed())
 	ring := d.vring(v.Index)
 	ring.call.set(v.Call)
 	ring.fault.set(v.Err)
 	if vq.Resumed() || v.Running {
-		ring.call.fire() // a due interrupt may have been lost, which would stall the driver after a reconnect
+		ring.call.fire() // an interrupt that was due may be lost, which would stall the driver after a reconnect
 	}
 	if v.Index%2 == 1 {
 		q := d.tx[v.Index/2]
@@ -44,7 +44,7 @@ func (d *Device) StartQueue(v vhostuser.Vring) error {
 	return d.rx[v.Index/2].open(vq, &v, features)
 }
 
-// open opens the ring.
+// open opens the ring that v describes, for a driver with features f.
 func (d *Device) open(v *vhostuser.Vring, f uint64) (*virtq.Device, error) {
 	if v.Kick < 0 {
 		return nil, errNoKick
@@ -54,7 +54,7 @@ func (d *Device) open(v *vhostuser.Vring, f uint64) (*virtq.Device, error) {
 		Indirect: f&fIndirect != 0, EventIdx: f&fEventIdx != 0})
 }
 
-// open starts a receive queue.
+// open starts the receive queue with the opened ring vq.
 func (q *rxQueue) open(vq *virtq.Device, v *vhostuser.Vring, features uint64) error {
 	q.Lock()
 	q.Restart()
@@ -74,8 +74,8 @@ func (q *rxQueue) open(vq *virtq.Device, v *vhostuser.Vring, features uint64) er
 	return nil
 }
 
-// SetCall implements vhostuser.Device. It fires the new eventfd once: a call may have been lost in
-// between.
+// SetCall implements vhostuser.Device. It fires the new eventfd once, because a call to the old one
+// may be lost.
 func (d *Device) SetCall(index, fd int) error {
 	call := &d.vring(index).call
 	call.set(fd)
@@ -83,8 +83,8 @@ func (d *Device) SetCall(index, fd int) error {
 	return nil
 }
 
-// SetErr implements vhostuser.Device. If the queue has stopped on an error already, the eventfd is
-// fired.
+// SetErr implements vhostuser.Device. If the queue has stopped on an error already, SetErr fires
+// the eventfd.
 func (d *Device) SetErr(index, fd int) error {
 	fault := &d.vring(index).fault
 	fault.set(fd)
@@ -115,9 +115,10 @@ func (d *Device) EnableQueue(index int, on bool) error {
 	return nil
 }
 
-// setDefaultRSS updates the port's list of receive queues in use, whenever it may have changed.
+// setDefaultRSS updates the port's list of receive queues in use. The device calls it whenever that
+// list may have changed.
 func (d *Device) setDefaultRSS() {
-	d.rssMu.Lock() // so that the latest list is set last
+	d.rssMu.Lock() // so that the port gets the latest list last
 	defer d.rssMu.Unlock()
 	var used []uint16
 	for i, q := range d.rx {
@@ -128,15 +129,15 @@ func (d *Device) setDefaultRSS() {
 	d.port.SetDefaultRSS(used)
 }
 
-// StopQueue implements vhostuser.Device. Held frames of a transmit queue are sent, left to the
-// driver, or dropped.
+// StopQueue implements vhostuser.Device. The Sender of a transmit queue sends its held frames once
+// more, and then puts them back into the ring or drops them.
 func (d *Device) StopQueue(index int) (base uint32, err error) {
 	if index%2 == 1 {
 		return d.tx[index/2].shut(), nil
 	}
 	d.port.FlushRx(index / 2)
 	base = d.rx[index/2].shut()
-	d.port.FlushRx(index / 2) // drops frames that were held meanwhile
+	d.port.FlushRx(index / 2) // drops frames that the port has held since the first FlushRx
 	d.setDefaultRSS()
 	return base, nil
 }

@@ -2,13 +2,14 @@ package virtio
 
 import "vnic.dev/vnic/internal/nic"
 
-// refusal records that a frame was refused, and why. Until a chain is added or returned, or memory
-// changes, a frame of this kind that needs at least more room is refused without another walk.
+// refusal records that the queue refused a frame, and why. Until the driver adds a chain, the
+// device returns one, or memory changes, the queue refuses each frame of this kind that needs more
+// room than the walked chains have, without another walk.
 type refusal struct {
 	result     nic.Result // PutNoBuffer or PutTooBig
 	generation uint64     // Generation of the space
-	chains     int        // number of chains looked at
-	all        bool       // there were no other chains
+	chains     int        // number of chains that the walk looked at
+	all        bool       // these were all available chains
 	room       uint32
 }
 
@@ -20,14 +21,15 @@ func (q *rxQueue) refusalOf(f *nic.Frame) *refusal {
 	return &q.refused[0]
 }
 
-// remember records the refusal of a frame after a walk over n chains, which are rewound; all: there
-// are no others.
+// remember records the refusal of a frame after a walk over n chains, which the queue has rewound;
+// all: these were all available chains.
 func (q *rxQueue) remember(f *nic.Frame, n int, all bool, res nic.Result) {
 	q.remembers = true
 	*q.refusalOf(f) = refusal{res, q.dev.space.Generation(), n, all, q.room}
 }
 
-// recall refuses a frame if the recorded refusal shows the result of a walk.
+// recall returns the recorded result if the recorded refusal shows that another walk for frame f
+// would end in the same way; otherwise known is false.
 func (q *rxQueue) recall(f *nic.Frame) (res nic.Result, known bool) {
 	r := q.refusalOf(f)
 	if r.chains == 0 || q.roomFor(f) <= r.room || r.generation != q.dev.space.Generation() ||
@@ -38,7 +40,7 @@ func (q *rxQueue) recall(f *nic.Frame) (res nic.Result, known bool) {
 	return r.result, true
 }
 
-// forget clears the refusals: the next chains have changed.
+// forget clears the refusals, because the next chains have changed.
 func (q *rxQueue) forget() {
 	if q.remembers {
 		q.remembers, q.refused = false, [2]refusal{}

@@ -10,45 +10,47 @@ import (
 	"vnic.dev/vnic/virtq"
 )
 
-// maxPieces bounds the chains of one frame (MRG_RXBUF): if they have more segments and empty
-// buffers, no other chain is taken. It is the limit of segments in one chain. A chain counts for at
-// least chainPieces, because it costs more than a segment. So a frame may use 1025 chains, about as
-// many as QEMU's longest ring has, or 64 KiB in buffers of 64 bytes.
+// maxPieces bounds the chains of one frame (MRG_RXBUF): when the chains of a frame have more
+// segments and empty buffers, the queue takes no other chain for it. It equals the limit of
+// segments in one chain. A chain counts for at least chainPieces, because it costs more than a
+// segment. So a frame may use 1025 chains, about as many as QEMU's longest ring has, or 64 KiB in
+// buffers of 64 bytes.
 const (
 	maxPieces   = virtq.MaxSegments
 	chainPieces = 4
 )
 
-// keepChains is how many Chains are kept for the next frame: as many as a ring of QEMU's has. A
-// longer list is kept until keepFrames frames in a row needed no more than keepChains: long and
-// short frames may alternate.
+// keepChains is how many Chains the queue keeps for the next frame: as many as a ring of QEMU has
+// by default. Because long and short frames may alternate, the queue keeps a longer list until
+// keepFrames frames in a row needed at most keepChains.
 const (
 	keepChains = 256
 	keepFrames = 64
 )
 
-// maxOwn is the longest Header of a packet: a frame of the control channel, which is made by the
-// port.
+// maxOwn is the length of the longest Header of a packet: the port makes frames of the control
+// channel, which are all header.
 const maxOwn = max(nic.MaxHeader, control.MaxFrame)
 
-// rxQueue is a receive virtqueue, an nic.RxQueue. All fields below RxBase are used under its lock.
+// rxQueue is a receive virtqueue, an nic.RxQueue. A goroutine that uses the fields below RxBase
+// holds RxBase's lock.
 type rxQueue struct {
-	vring // its ring and its kick are used under RxBase's lock
+	vring // the user of its ring and its kick holds RxBase's lock
 	nic.RxBase
 	kicks      nic.EventReader
 	enabled    bool
-	started    bool // kicked once: before that the ring must not be touched (vhost-user.rst, "Ring states")
-	hadBuffers bool // it has had buffers. QEMU's first kick does not imply buffers, so kicks stay enabled until then
+	started    bool // the driver has kicked: before that the device must not touch the ring (vhost-user.rst, "Ring states")
+	hadBuffers bool // the queue has had buffers; until then kicks stay enabled, as QEMU's first kick does not imply buffers
 	mrg        bool // VIRTIO_NET_F_MRG_RXBUF
 	csum       bool // VIRTIO_NET_F_GUEST_CSUM
 	staged     bool
 	short      int  // number of chains that were too few when a frame last found too few
 	faulty     bool // the last peeked chain of this frame has unreachable memory
 	awaited    awaited
-	remembers  bool          // refused is set
-	refused    [2]refusal    // of a whole frame, and of a split one
+	remembers  bool          // refused has an entry
+	refused    [2]refusal    // the last refusal of a whole frame, and of a split one
 	room       uint32        // room in the chains of a refused frame: see roomFor
-	chains     []virtq.Chain // as many as a frame has needed
+	chains     []virtq.Chain // memory for the chains of a frame
 	peeked     int           // chains used by the last frame
 	few        int           // consecutive frames that needed at most keepChains, while chains is longer
 	buffers    []dma.Segment // of all chains of a frame, in order
@@ -57,7 +59,8 @@ type rxQueue struct {
 	scratch    [maxNetHdr + maxOwn]byte // virtio_net_hdr and headers; control frames are all header
 }
 
-// awaited is what the last kick was requested for: more than n chains, from base on.
+// awaited is the state for which AwaitBuffers last asked for a kick: when more than n chains are
+// available, from base on.
 type awaited struct {
 	base virtq.Base
 	n    int
@@ -100,7 +103,7 @@ func (q *rxQueue) Put(m *nic.Mover, f *nic.Frame) nic.Result {
 	}
 	faulty := q.faulty
 	if q.faulty = false; faulty {
-		n++ // counts the faulty chain too
+		n++ // count the faulty chain too
 	}
 	q.trim(n)
 	switch {
@@ -129,14 +132,14 @@ func (q *rxQueue) Put(m *nic.Mover, f *nic.Frame) nic.Result {
 	return res
 }
 
-// giveUp returns n chains with used.len 0: they are too small for a frame, which may have no more
-// of them, or the last one has unreachable memory. For drivers that is a frame that is too short.
-// (Linux counts it in rx_length_errors, and posts another buffer.) The queue does not stop: the
-// driver may post such small buffers (5.1.6.3.1), and does not know which memory is shared, so any
-// sender could stop its queue. And the chains do not stay, because each frame that finds them would
-// walk over them again. A single chain that is too small does stay without MRG_RXBUF, as with
-// Linux's vhost and QEMU: its walk costs no more than that of any frame, and such drivers may
-// mishandle an empty frame.
+// giveUp returns the n chains of a frame to the driver with used.len 0: they are too small for the
+// frame, which may take no more chains, or the last one has unreachable memory. The driver sees a
+// frame that is too short. (Linux counts it in rx_length_errors, and posts another buffer.) The
+// queue does not stop: the driver may post such small buffers (5.1.6.3.1), and does not know which
+// memory is shared, so any sender could stop its queue. And the queue does not leave the chains in
+// the ring, because it would walk over them again for each frame. Without MRG_RXBUF it does leave a
+// single chain that is too small in the ring, as Linux's vhost and QEMU do: a walk over it costs no
+// more than for any other frame, and such drivers may mishandle an empty frame.
 func (q *rxQueue) giveUp(n int) {
 	for i := range n {
 		q.vq.Commit(q.chains[i].Head, 0)
@@ -149,7 +152,7 @@ func (q *rxQueue) giveUp(n int) {
 // buffers.
 func (q *rxQueue) roomFor(f *nic.Frame) uint32 {
 	if f.Split {
-		return f.PayloadLen - (f.HeaderLen - uint32(len(f.Header))) // some goes to the header buffer
+		return f.PayloadLen - (f.HeaderLen - uint32(len(f.Header))) // without the payload that goes to the header buffer
 	}
 	return q.hdrLen + uint32(len(f.Header)) + f.PayloadLen
 }
@@ -175,7 +178,7 @@ func (q *rxQueue) trim(n int) {
 	}
 }
 
-// reuse is dma.Reuse, but keeps long lists while the long list of chains is kept.
+// reuse calls dma.Reuse, but keeps long segment lists while the queue keeps a long list of chains.
 func (q *rxQueue) reuse(segs []dma.Segment) []dma.Segment {
 	if len(q.chains) > keepChains {
 		return segs[:0]
@@ -183,7 +186,7 @@ func (q *rxQueue) reuse(segs []dma.Segment) []dma.Segment {
 	return dma.Reuse(segs)
 }
 
-// begin starts the ring if it has been kicked.
+// begin starts the ring if the driver has kicked it, and reports whether it did.
 func (q *rxQueue) begin() bool {
 	if !q.kicks.Consume(q.kick) {
 		return false
@@ -205,14 +208,14 @@ func (q *rxQueue) suppressKicks() {
 	}
 }
 
-// used reports whether the driver uses the queue.
+// used reports whether the driver uses the queue: it is started, enabled and has had buffers.
 func (q *rxQueue) used() bool {
 	q.Lock()
 	defer q.Unlock()
 	return q.vq != nil && q.enabled && q.hadBuffers
 }
 
-// kicked is called by the monitor after a kick of the queue.
+// kicked handles a kick of the queue. The monitor calls it.
 func (q *rxQueue) kicked() {
 	q.Lock()
 	defer q.Unlock()
@@ -228,7 +231,7 @@ func (q *rxQueue) kicked() {
 }
 
 // putWhole writes a frame contiguously: virtio_net_hdr and the frame (virtio 1.3, 5.1.6.4). It
-// returns how many chains it peeked; it has committed them if the frame was taken.
+// returns how many chains it peeked; if it returns PutTaken, it has committed them.
 func (q *rxQueue) putWhole(m *nic.Mover, f *nic.Frame) (n int, res nic.Result) {
 	need := q.roomFor(f)
 	for room, pieces := uint32(0), 0; room < need; n++ {
@@ -238,7 +241,7 @@ func (q *rxQueue) putWhole(m *nic.Mover, f *nic.Frame) (n int, res nic.Result) {
 			return n, res
 		}
 		pieces += piecesOf(c)
-		if c.InLen < q.hdrLen { // an error for the other chains too (5.1.6.3.1)
+		if c.InLen < q.hdrLen { // a chain shorter than the header is an error, also after the first chain (5.1.6.3.1)
 			q.fail(errShortBuffer)
 			return n + 1, nic.PutStopped
 		}
@@ -256,7 +259,7 @@ func (q *rxQueue) putWhole(m *nic.Mover, f *nic.Frame) (n int, res nic.Result) {
 		buffers = q.buffers
 	}
 	q.payload = dma.Cut(q.reuse(q.payload), buffers, 0, uint64(need))
-	hlen := uint32(0)                       // unsplit: a driver with header split can tell
+	hlen := uint32(0)                       // 0: a driver with header split sees that the frame is not split
 	if f.Meta.GSOType != splitter.GSONone { // hdr_len: a hint for the receiver (5.1.6.4.1)
 		hlen = uint32(len(f.Header))
 	}
@@ -276,7 +279,7 @@ func (q *rxQueue) putWhole(m *nic.Mover, f *nic.Frame) (n int, res nic.Result) {
 // counts virtio_net_hdr, headers and payload in the first chain, payload alone in the others, whose
 // header buffers stay unchanged.
 func (q *rxQueue) putSplit(m *nic.Mover, f *nic.Frame) (n int, res nic.Result) {
-	inHeader := f.HeaderLen - uint32(len(f.Header)) // payload for the header buffer: of a frame that is not TCP
+	inHeader := f.HeaderLen - uint32(len(f.Header)) // payload bytes for the header buffer, only of a frame that is not TCP
 	need := q.roomFor(f)
 	q.payload = q.reuse(q.payload)
 	for room, pieces := uint32(0), 0; n == 0 || room < need; n++ {
@@ -316,7 +319,8 @@ func (q *rxQueue) putSplit(m *nic.Mover, f *nic.Frame) (n int, res nic.Result) {
 	return n, nic.PutTaken
 }
 
-// Return implements nic.Returner: chains are returned with used.len 0, unread.
+// Return implements nic.Returner: it returns chains with used.len 0, without reading their
+// descriptors.
 func (q *rxQueue) Return(n int) (returned int) {
 	if q.vq == nil || q.Err() != nil || !q.started && !q.begin() {
 		return 0
@@ -350,7 +354,8 @@ func (q *rxQueue) Posted(limit int, visit func([]dma.Segment)) {
 // piecesOf returns how much of maxPieces a chain counts.
 func piecesOf(c *virtq.Chain) int { return max(chainPieces, len(c.In)+c.Empty) }
 
-// next peeks chain n of a frame. pieces is how much of maxPieces the chains before it count.
+// next peeks chain n of a frame. pieces is the sum of piecesOf for the previous chains of the
+// frame.
 func (q *rxQueue) next(n, pieces int) (*virtq.Chain, nic.Result) {
 	if n == 1 && !q.mrg || pieces > maxPieces {
 		return nil, nic.PutTooBig
@@ -394,8 +399,8 @@ func (q *rxQueue) headers(f *nic.Frame, hlen uint32, buffers int) []byte {
 	return q.scratch[:int(q.hdrLen)+copy(q.scratch[q.hdrLen:], f.Header)] // a legacy header ends before num_buffers
 }
 
-// result returns the result for an error of the copy. It stops the queue if the error is the
-// queue's own.
+// result returns the Result for the error err of a copy. It stops the queue if the sender did not
+// cause the error.
 func (q *rxQueue) result(err error) nic.Result {
 	switch {
 	case err == nil:
@@ -428,12 +433,12 @@ func (q *rxQueue) AwaitBuffers() bool {
 	if q.vq == nil || !q.enabled || !q.started {
 		return false
 	}
-	// The chains that are there were not enough: wait for at least one more.
+	// The last frame found short chains, which were not enough: wait for at least one more.
 	if q.vq.EnableKickBeyond(q.short) {
 		return false
 	}
-	// Senders that waited for fewer chains would get no kick for those: wake the next one, so that
-	// it looks again.
+	// The kick comes only beyond short chains, so senders that wait for fewer chains would miss them:
+	// wake the next sender, so that it looks for buffers again.
 	if state := (awaited{q.vq.Base(), q.short}); state != q.awaited {
 		q.awaited = state
 		if q.short > 0 {
@@ -454,7 +459,7 @@ func (q *rxQueue) Buffers() int {
 // fail stops the queue until the driver or the frontend sets it up again.
 func (q *rxQueue) fail(err error) {
 	if q.Fail(err) {
-		q.dev.recordStop(q.index, err) // before it can be set up again
+		q.dev.recordStop(q.index, err) // here, before the driver can set the queue up again
 	}
 }
 

@@ -5,8 +5,8 @@ import (
 	"vnic.dev/vnic/internal/nic"
 )
 
-// sabotaged wraps a receive queue in the fault of its ring, if the NIC has one. Split virtqueues
-// have no generations.
+// sabotaged wraps a receive queue so that its ring has the fault of s, if s has a ring fault. Split
+// virtqueues have no generations.
 func sabotaged(q *rxQueue, s *nic.Sabotage) nic.RxQueue {
 	if s.RingFault() == nic.RingEnd {
 		return &earlyEnd{q, s.Occasions()}

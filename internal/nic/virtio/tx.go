@@ -11,20 +11,20 @@ import (
 	"vnic.dev/vnic/virtq"
 )
 
-// txBatch is the most frames in flight, held ones included.
+// txBatch bounds the frames of a queue in flight, held ones included.
 const txBatch = 32
 
 // txQueue is a transmit virtqueue, an nic.TxQueue. Its Sender's worker uses all fields, except
 // where marked.
 type txQueue struct {
-	vring   // its ring is set before the worker starts; its kick belongs to the control goroutine
+	vring   // the ring is set before the worker starts; the kick belongs to the control goroutine
 	sender  *nic.Sender
 	t       *nic.Transmitter
 	enabled atomic.Bool // set by the control goroutine
 
-	peeked    [txBatch]virtq.Chain // by the last Gather
+	peeked    [txBatch]virtq.Chain // the chains that the last Gather peeked
 	slots     [txBatch]txSlot
-	completed bool // frames were completed since the last Publish
+	completed bool // Done has completed frames since the last Publish
 }
 
 var (
@@ -34,7 +34,7 @@ var (
 
 // txSlot is the queue's state of a frame in flight.
 type txSlot struct {
-	chain *virtq.Chain                    // in peeked, or held
+	chain *virtq.Chain                    // points into txQueue.peeked, or to held
 	held  virtq.Chain                     // the chain of a held frame
 	buf   [maxNetHdr + nic.MaxHeader]byte // virtio_net_hdr and headers
 }
@@ -82,7 +82,7 @@ func (q *txQueue) Gather(free []*nic.TxFrame) (filled, taken int, err error) {
 	return filled, taken, err
 }
 
-// describe makes a packet of a chain, which has virtio_net_hdr and then the frame.
+// describe makes the packet f of the chain in slot s, which has virtio_net_hdr and then the frame.
 func (q *txQueue) describe(f *nic.TxFrame, s *txSlot) error {
 	c, p := s.chain, &f.Packet
 	if c.InLen > 0 {
@@ -98,11 +98,11 @@ func (q *txQueue) describe(f *nic.TxFrame, s *txSlot) error {
 	return nil
 }
 
-// Reload implements nic.TxQueue. A driver that changes the chain of a frame in flight stops its
-// queue. A frame whose memory is gone is lost.
+// Reload implements nic.TxQueue. If the driver has changed the chain of a frame in flight so that
+// it is invalid, the queue stops. If a frame's memory is gone, the frame is lost.
 func (q *txQueue) Reload(f *nic.TxFrame, moved bool) (ok bool, err error) {
 	s := &q.slots[f.Slot]
-	if s.chain != &s.held { // the next Gather will overwrite peeked
+	if s.chain != &s.held { // keep a copy: the next Gather will overwrite peeked
 		s.held, *s.chain = *s.chain, s.held
 		s.chain = &s.held
 	}
@@ -141,7 +141,8 @@ func (q *txQueue) DoneLate(head uint32) error {
 	return nil
 }
 
-// Abandon implements nic.TxQueue. The driver keeps a frame if no later one was taken from the ring.
+// Abandon implements nic.TxQueue. It puts a frame back into the ring if the queue holds no frame
+// that it took later.
 func (q *txQueue) Abandon(f *nic.TxFrame) (kept bool) {
 	s := &q.slots[f.Slot]
 	if q.vq.PutBack(s.chain.Head) {
