@@ -188,6 +188,7 @@ func (f *FS) End() {
 }
 
 // serve is the server (include/uapi/linux/fuse.h): it answers the kernel's requests until standard input ends, and then
+// reads requests without answering them.
 func serve(dev *os.File) {
 	silence := make(chan struct{})
 	go func() {

@@ -121,6 +121,7 @@ func (p *peer) Listen(local netip.AddrPort) (l net.Listener, err error) {
 }
 
 // Dial implements devmemtest.Host. Go makes the socket of a numeric address in the goroutine that dials, so it is in
+// the namespace.
 func (p *peer) Dial(ctx context.Context, local, remote netip.AddrPort) (c net.Conn, err error) {
 	if local.IsValid() {
 		return nil, fmt.Errorf("dial from %v: %w", local, errors.ErrUnsupported)

@@ -10,6 +10,7 @@ import (
 )
 
 // settings has the settings of an interface that a device may change, by name. A value is the kernel's encoded
+// answer, which is only compared.
 type settings map[string][]byte
 
 // asked has the commands of the family "ethtool" that read the settings

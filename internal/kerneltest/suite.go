@@ -122,6 +122,7 @@ func (r *Result) add(c devmemtest.Result) {
 }
 
 // world zeroes the memory and opens the device for a case. At the end of the case it closes the
+// device, and checks that the interface has its earlier settings again.
 func world(t devmemtest.T, name string, addr netip.Prefix, gpu *kernel.UDMABuf, p *peer) *devmemtest.World {
 	clear(gpu.Bytes())
 	was := testkit.Must(settingsOf(name))(t)

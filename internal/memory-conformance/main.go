@@ -92,6 +92,7 @@ type world struct {
 }
 
 // fresh returns the world of one case. Its Memory's counters start at 0, and do not count the accesses by which the
+// suite checks contents.
 func (w *world) fresh(devmemtest.T) *devmemtest.MemoryWorld {
 	m := &counted{Memory: w.engines}
 	m.before = m.Memory.Stats()
@@ -108,6 +109,7 @@ type other struct{ devmem.Buffer }
 func (o other) GPU() int { return o.Buffer.GPU() + 1 }
 
 // counted is a devmem.Memory whose Stats subtracts before: the counters at the start of the case, and the counts of
+// the accesses to contents since then.
 type counted struct {
 	devmem.Memory
 	before devmem.MemoryStats
@@ -121,6 +123,7 @@ func (c *counted) Stats() devmem.MemoryStats {
 }
 
 // contents is a buffer's memory for the suite's checks. Its accesses may go through the Memory under test, so it keeps
+// them out of the counters.
 type contents struct {
 	c *counted
 	devmemtest.Memory
@@ -137,6 +140,7 @@ func (x contents) WriteAt(p []byte, off int64) (int, error) {
 }
 
 // uncounted calls f, and adds the counts of f to before. A case does nothing else meanwhile, so the counters change
+// only by f.
 func (c *counted) uncounted(f func([]byte, int64) (int, error), p []byte, off int64) (int, error) {
 	was := c.Memory.Stats()
 	n, err := f(p, off)

@@ -60,6 +60,7 @@ func (c *commands) split(queue int, on bool) error {
 }
 
 // Forget removes the state that commands have set up, as a reset does: buffers, bindings, rules and RSS. Later ids
+// differ from all earlier ones. Header split of bound queues stays on.
 func (n *NIC) Forget() {
 	n.mu.Lock()
 	defer n.mu.Unlock()

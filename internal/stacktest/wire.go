@@ -9,6 +9,7 @@ import (
 )
 
 // wire sends a packet to the peer: it cuts a GSO packet to segments (Options.Cut), and drops, repeats and reorders
+// segments at random.
 func (n *NIC) wire(p packet, keep func(*splitter.Headers, int) bool) {
 	parts := []packet{p}
 	if n.o.Cut && p.mss > 0 {
@@ -102,6 +103,7 @@ func cut(p packet) []packet {
 }
 
 // setLen writes the IP length of a segment, and updates the sums over the length: the IPv4 header's checksum, and the
+// pseudo-header's sum in the TCP checksum field.
 func setLen(hdr []byte, h *splitter.Headers, payload int) {
 	ip := hdr[h.L3Off:]
 	if h.IPv6 {
