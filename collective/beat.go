@@ -14,7 +14,7 @@ import (
 // rank that the rank before is there. Both are progress of a connection (devmem.Conn,
 // SetStallLimit), so that only the neighbours of a rank that is gone see no progress.
 
-// beat sends heartbeats until the Ring is left.
+// beat sends heartbeats to the rank before, until the Ring is closed.
 func (r *Ring) beat() {
 	t := time.NewTicker(max(r.c.Timeout/8, time.Millisecond))
 	defer t.Stop()

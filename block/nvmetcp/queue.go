@@ -50,12 +50,12 @@ type slot struct {
 	used     bool
 	answered bool   // the target has answered the command
 	retries  int    // how often the command was sent again
-	got      uint64 // of a read: bytes received; of a write: bytes that the target has requested, or that the capsule carries
+	got      uint64 // of a read: bytes received; of a write: bytes requested, or in the capsule
 	began    time.Time
 	err      error
 
 	jobs atomic.Int32  // jobs that the sender has
-	need atomic.Uint64 // number of calls of SendDevmem that must be complete; the sender writes it before it decrements jobs
+	need atomic.Uint64 // calls of SendDevmem that must be complete; the sender writes it before it lowers jobs
 }
 
 // init makes the queue ready for Do, when its connection is steered.

@@ -44,7 +44,7 @@ type Conn struct {
 
 var _ devmem.Conn = (*Conn)(nil)
 
-// newConn makes a Conn that owns a connected socket. After an error it has closed the socket.
+// newConn makes a Conn that owns a connected socket. After an error the socket is closed.
 func (d *Device) newConn(s *sock) (*Conn, error) {
 	c := &Conn{d: d, s: s, rd: deadline.New(), wd: deadline.New()}
 	fd, ok := s.use()

@@ -129,7 +129,7 @@ func (s *sock) connected(ctx context.Context) error {
 			}
 			return os.NewSyscallError("connect", err)
 		})
-		if !errors.Is(err, syscall.ENOTCONN) { // the event came before the connect
+		if !errors.Is(err, syscall.ENOTCONN) { // ENOTCONN: the event came before the connect
 			return err
 		}
 		select {
