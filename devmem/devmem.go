@@ -247,6 +247,6 @@ type BindingStats struct {
 	Free   int // pages that may be posted to a queue
 	Posted int // pages that the device may write to
 	Queued int // pages with data that no user has received yet
-	Held   int // pages of which a user holds a token
+	Held   int // pages with a token that a user holds
 	Sends  int // TX: calls of SendDevmem that are not complete
 }

@@ -226,7 +226,7 @@ func (s *Stream) LookEach(ctx context.Context, dst []byte, each Strided) error {
 	return nil
 }
 
-// Take takes the next n bytes for dst, from offset off on: dst has them when Flush has returned.
+// Take takes the next n bytes for dst, from offset off on: they are in dst when Flush has returned.
 // Errors: EINVAL (fewer were received), EFAULT (outside dst), errors of Memory.
 func (s *Stream) Take(ctx context.Context, dst Buffer, off, n uint64) error {
 	if err := s.check("take", 0, n); err != nil {
@@ -290,8 +290,8 @@ func (s *Stream) take(n uint64, f func(p *piece, k uint64) error) error {
 	return nil
 }
 
-// Receive takes n bytes for dst, from offset off on, as they arrive, and returns when dst has all of
-// them. It returns the errors of Fill and Take; io.ErrUnexpectedEOF if the stream ends earlier.
+// Receive takes n bytes for dst, from offset off on, as they arrive, and returns when all are in dst.
+// It returns the errors of Fill and Take; io.ErrUnexpectedEOF if the stream ends earlier.
 func (s *Stream) Receive(ctx context.Context, dst Buffer, off, n uint64) error {
 	for n > 0 {
 		if err := s.Fill(ctx, 1); err != nil {

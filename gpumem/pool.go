@@ -134,7 +134,7 @@ func (p *Pool) index(off uint64) (uint32, bool) {
 	return uint32((off - p.off) / PageSize), true
 }
 
-// Supply tells whether a pool has enough pages left for arriving data.
+// Supply is the degree to which a pool has pages left for arriving data.
 type Supply uint8
 
 const (
@@ -294,7 +294,7 @@ type PoolStats struct {
 	Free   int
 	Posted int // pages that the NIC may write to
 	Queued int // pages that only the stack references
-	Held   int // pages of which a user has a token
+	Held   int // pages with a token that a user has
 }
 
 // Stats returns a snapshot.

@@ -197,7 +197,7 @@ func (l *link) nextHead(ctx context.Context) (*http.Response, error) {
 	}
 }
 
-// take takes n received bytes for offset off of dst; dst has them after the next flush.
+// take takes n received bytes for offset off of dst; they are in dst after the next flush.
 func (l *link) take(ctx context.Context, dst devmem.Buffer, off, n uint64) error {
 	if err := l.s.Take(ctx, dst, off, n); err != nil {
 		return l.failed(err)

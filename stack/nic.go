@@ -30,8 +30,8 @@ type NIC interface {
 	Offloads() driver.Offloads
 }
 
-// merges reports whether the NIC delivers GSO packets: those that a peer sent as one, and segments
-// that the NIC has merged.
+// merges reports whether the NIC delivers GSO packets: packets that a peer has sent uncut, and
+// segments that the NIC has merged.
 func (s *Stack) merges(ipv6 bool) bool {
 	o := s.nic.Offloads()
 	if ipv6 {

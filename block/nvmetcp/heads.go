@@ -38,7 +38,7 @@ type seenHead struct {
 	b   [headLen]byte
 }
 
-// next copies to b the header at the start of the untaken data, of which there are at least headLen bytes.
+// next copies the header at the start of the untaken data to b. The stream has at least headLen untaken bytes.
 func (h *heads) next(ctx context.Context, b *[headLen]byte) error {
 	for h.i < h.n && h.seen[h.i].pos < h.pos {
 		h.i++

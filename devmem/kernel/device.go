@@ -213,7 +213,7 @@ func (d *Device) abort() {
 	}
 }
 
-// restore restores the settings of the interface in undo, each before those that it depends on.
+// restore restores the settings of the interface in undo, each before the settings that it depends on.
 func (d *Device) restore() error {
 	var errs []error
 	for id := range d.flows {

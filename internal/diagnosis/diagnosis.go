@@ -63,7 +63,7 @@ type situation struct {
 	dry      *Binding // the binding of the connection's queue, if isDry; nil: none, or it has pages
 }
 
-// Stall returns a sentence about the likely mistake because of which a connection makes no progress.
+// Stall returns a sentence about the likely mistake that makes a connection stall.
 func Stall(c Connection, d Device) string {
 	s := d.situation(c)
 	elsewhere := s.receives && c.Received > 0 && c.Queue >= 0 && !slices.Contains(s.queues, c.Queue)

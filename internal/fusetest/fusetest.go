@@ -129,7 +129,7 @@ func Mount(t *testing.T) *FS {
 	f.silent, err = f.server.StdoutPipe()
 	ok("pipe", err)
 	ok("server", f.server.Start())
-	_ = f.server.ExtraFiles[0].Close() // only the server has it open now: when the server ends, requests fail
+	_ = f.server.ExtraFiles[0].Close() // now only the server's descriptor is open: when the server ends, requests fail
 	t.Cleanup(f.End)
 	mounted = append(mounted, f)
 	return f

@@ -32,7 +32,7 @@ func (c *Client) SetIRQ(index, vector int, e *Event) error {
 	return c.SetIRQs(index, vector, e)
 }
 
-// SetIRQs sets the events of successive vectors, the first of which is start, with one message.
+// SetIRQs sets the events of successive vectors, from vector start on, with one message.
 func (c *Client) SetIRQs(index, start int, events ...*Event) error {
 	fds := make([]int, len(events))
 	for i, e := range events {
