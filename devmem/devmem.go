@@ -49,7 +49,7 @@ type Device interface {
 	// BindTX makes the buffer a source for SendDevmem. Errors: EBADF, EINVAL, EOPNOTSUPP.
 	BindTX(b Buffer) (Binding, error)
 
-	// AddFlow steers the packets that match f to a queue instead of by RSS. Errors: EINVAL (no
+	// AddFlow steers the packets that match f to a queue; rules precede RSS. Errors: EINVAL (no
 	// such queue, nothing to match), ENOSPC (rule table full), EEXIST.
 	AddFlow(f Flow) (FlowID, error)
 	DelFlow(id FlowID) error // ENOENT
