@@ -32,8 +32,8 @@ const (
 	QEMUVersion = Limit(20 * time.Second)
 	// Monitor is how long QEMU may take to accept a command of its monitor.
 	Monitor = Limit(10 * time.Second)
-	// QEMUEnd is how long QEMU may take to answer at its end, and to end after SIGTERM. It is short,
-	// because a guest has nothing to save, and a user who presses Ctrl-C does not want to wait.
+	// QEMUEnd is how long QEMU may take to answer a command that needs no work, and to end after
+	// SIGTERM: a guest has nothing to save, and a user who presses Ctrl-C does not want to wait.
 	QEMUEnd = Limit(time.Second)
 	// GuestEnd is how long it may take to notice the end of a connection to a QEMU or a guest that
 	// has ended.
