@@ -1,6 +1,6 @@
-// Package block has what clients of remote block devices with data in device memory share: they
-// read blocks from the network into GPU memory, and write blocks from it. nvmetcp and nbd are such
-// clients; each uses only package devmem.
+// Package block has the types that clients of remote block devices share. The clients, packages
+// nvmetcp and nbd, read blocks from the network into GPU memory, and write blocks from GPU memory;
+// each uses only package devmem.
 //
 // The package is API (README, Stability).
 package block
@@ -13,8 +13,8 @@ import (
 	"time"
 )
 
-// Op is an operation on a device: Len bytes from Off on, to or from a buffer in device memory from
-// Mem on.
+// Op is an operation on a device: it reads or writes Len bytes of the device from Off on. The data is
+// in a buffer in device memory, from Mem on.
 type Op struct {
 	Write bool
 	Off   uint64 // on the device, in bytes: whole blocks
@@ -34,10 +34,10 @@ func (o Op) String() string {
 type Info struct {
 	Size        uint64 // in bytes
 	BlockSize   uint64 // in bytes: Off and Len are multiples of it
-	MaxTransfer uint64 // in bytes, of one operation
-	MaxDepth    int    // operations at a time
+	MaxTransfer uint64 // of one operation, in bytes
+	MaxDepth    int    // the most operations in progress at a time
 	ReadOnly    bool
-	Name        string // for people: the server's description of itself
+	Name        string // the server's description of itself, for people
 }
 
 // Check returns an error for an operation that is invalid on a device and a buffer of size bytes:
@@ -70,12 +70,12 @@ type Device interface {
 	Info() Info
 
 	// Do performs the operations that next returns, at most depth at a time, until next returns
-	// false; it may complete them in any order. Do calls done, in its own goroutine, once for each
-	// started operation, when the operation's memory is no longer in use and, for a read, has the
-	// data. An operation that fails alone has an error: *OpError for a failure that the server
-	// reports, or an error of Info.Check, for which nothing was sent. Do returns an error when the
-	// connection cannot be used any more, or ctx has ended; then it has called done with that error
-	// for each operation in progress.
+	// false; it may complete them in any order. Do calls done, in the goroutine that called Do, once
+	// for each operation of next, when the operation's memory is no longer in use and, for a read,
+	// has the data. If one operation fails, its Done has the error, and Do continues: *OpError for a
+	// failure that the server reports, or an error of Info.Check, for which Do sends nothing. Do
+	// returns an error when the connection cannot be used any more, or ctx has ended; before that it
+	// calls done with the error for each operation in progress.
 	Do(ctx context.Context, depth int, next func() (Op, bool), done func(Done)) error
 
 	Stats() Stats
@@ -85,7 +85,7 @@ type Device interface {
 // Done is a completed operation.
 type Done struct {
 	Op
-	Took time.Duration // since its command was sent
+	Took time.Duration // time since the client sent the operation's command
 	Err  error
 }
 
@@ -93,19 +93,19 @@ type Done struct {
 type Stats struct {
 	Read, Written uint64 // payload of successful operations
 	HostBytes     uint64 // received bytes that arrived in host memory
-	Looked        uint64 // bytes of headers that were read in device memory
-	Looks         uint64 // calls that read them
-	Messages      uint64 // headers that were received: NVMe/TCP's PDUs, NBD's replies
+	Looked        uint64 // bytes of headers that the client read in device memory
+	Looks         uint64 // calls of Memory that read these bytes
+	Messages      uint64 // received headers: of NVMe/TCP's PDUs, of NBD's replies
 }
 
-// ErrProtocol means that a server broke its protocol: the connection is closed, and only the
-// buffers of operations in progress were written.
+// ErrProtocol means that a server broke its protocol. The client has closed the connection, and has
+// written only to the buffers of operations in progress.
 var ErrProtocol = errors.New("the server breaks the protocol")
 
 // OpError means that the server did not perform an operation.
 type OpError struct {
 	Op     Op
-	Status string        // in the protocol's words, with its number
+	Status string        // the server's status in the protocol's words, with its number
 	Errno  syscall.Errno // the closest errno
 }
 

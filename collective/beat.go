@@ -14,7 +14,7 @@ import (
 // rank that the rank before is there. Both are progress of a connection (devmem.Conn,
 // SetStallLimit), so that only the neighbours of a rank that is gone see no progress.
 
-// beat sends heartbeats until the Ring is left.
+// beat sends heartbeats to the rank before, until the Ring is closed.
 func (r *Ring) beat() {
 	t := time.NewTicker(max(r.c.Timeout/8, time.Millisecond))
 	defer t.Stop()
@@ -25,7 +25,7 @@ func (r *Ring) beat() {
 		case <-t.C:
 		}
 		if _, err := r.in.Write([]byte{0}); err != nil && !stalled(err) {
-			return // receive reports the error
+			return // an operation's receive reports the error
 		}
 		r.beats.Add(1)
 	}
@@ -37,7 +37,7 @@ func (r *Ring) hear() {
 	b := make([]byte, 256)
 	for {
 		if _, err := r.out.Read(b); err != nil && !stalled(err) {
-			return // send reports the error
+			return // an operation's send reports the error
 		}
 	}
 }

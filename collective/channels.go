@@ -10,7 +10,7 @@ import (
 	"vnic.dev/vnic/devmem"
 )
 
-// Channel is a Ring, and its rank's memory as a Buffer of the Ring's Device.
+// Channel is a Ring, and the rank's memory as a Buffer of the Ring's Device.
 type Channel struct {
 	*Ring
 	Buffer devmem.Buffer
@@ -62,7 +62,7 @@ func (s *Channels) Broadcast(ctx context.Context, t devmem.Type, off, count uint
 	})
 }
 
-// each runs f for all channels at the same time, if check accepts all of them.
+// each runs f for all channels at the same time, if check returns no error for any of them.
 func (s *Channels) each(ctx context.Context, t devmem.Type, off, count uint64,
 	check func(c Channel, off, count uint64) error,
 	f func(ctx context.Context, c Channel, off, count uint64) error) error {
@@ -84,7 +84,7 @@ func (s *Channels) each(ctx context.Context, t devmem.Type, off, count uint64,
 				return
 			}
 			errs[i] = fmt.Errorf("channel %d: %w", i, errs[i])
-			for _, other := range s.list { // their neighbours may wait for this rank
+			for _, other := range s.list { // ends the waits of neighbours for this rank
 				other.abort()
 			}
 		})

@@ -77,8 +77,8 @@ func (o *operation) reduce(ctx context.Context, last int) error { return o.round
 // chunks.
 func (o *operation) gather(ctx context.Context, first int) error { return o.round(ctx, first, false) }
 
-// round makes the steps of a half. In the first one this rank sends chunk first, and in each step it
-// receives the chunk that it sends in the next one.
+// round makes the steps of one half of an all-reduce. In the first step this rank sends chunk first,
+// and in each step it receives the chunk that it sends in the next step.
 func (o *operation) round(ctx context.Context, first int, add bool) error {
 	r := o.r
 	for s := range r.c.Ranks - 1 {
@@ -182,8 +182,8 @@ func (o *operation) send(ctx context.Context, c chunk) error {
 	return o.r.sender.Wait()
 }
 
-// receive receives a chunk: into scratch memory and adds it to the buffer, or directly into the
-// buffer.
+// receive receives a chunk. If add is set, it receives into scratch memory and adds the chunk to the
+// buffer; otherwise it receives directly into the buffer.
 func (o *operation) receive(ctx context.Context, c chunk, add bool) error {
 	r := o.r
 	to, base := o.b, o.off+c.off

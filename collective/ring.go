@@ -25,14 +25,14 @@ type Config struct {
 
 	Device devmem.Device
 	Memory devmem.Memory // of the Device's GPUs
-	GPU    int           // of the memory of all operations
+	GPU    int           // number of the GPU whose memory all operations use
 
-	Queue   int           // a receive queue that can be bound, for the Ring alone
+	Queue   int           // a receive queue that can be bound and that only the Ring uses
 	Pool    devmem.Buffer // memory of GPU for received data; the Ring binds it
 	Scratch devmem.Buffer // memory of GPU for one chunk; a longer chunk is ENOSPC
 
-	// Copy makes payload go through host memory, as a baseline: nothing is bound or steered, and
-	// Pool is not used. All ranks must have the same Copy. Memory adds in any case.
+	// Copy makes payload go through host memory, as a baseline: the Ring binds and steers nothing, and
+	// does not use Pool. All ranks must have the same Copy. Memory makes the additions in any case.
 	Copy bool
 
 	Listen netip.AddrPort // the rank before connects to this address
@@ -42,15 +42,15 @@ type Config struct {
 	// is free.
 	From netip.AddrPort
 
-	// Timeout is how long there may be neither a byte nor an acknowledgment from a neighbour; 0
-	// means DefaultTimeout. If the neighbour's host answers and its program is slow, an operation
-	// waits until its context ends.
+	// Timeout is how long a neighbour may send neither a byte nor an acknowledgment during an
+	// operation; 0 means DefaultTimeout. While the neighbour's host acknowledges, an operation waits
+	// for a slow program until the operation's context ends.
 	Timeout time.Duration
 }
 
-// Error is an error of a neighbour.
+// Error is an error of the connection to a neighbour.
 type Error struct {
-	Rank int    // the neighbour's
+	Rank int    // rank of the neighbour
 	Step string // the step in which it occurred, for example "all-reduce, step 2 of 6"
 	Err  error
 }
@@ -66,8 +66,8 @@ type Ring struct {
 	prev, next int
 
 	rx   devmem.Binding
-	tx   devmem.Binding // of txOf; nil: none
-	txOf devmem.Buffer  // the last operation's
+	tx   devmem.Binding // transmit binding of txOf; nil: none
+	txOf devmem.Buffer  // the buffer of the last operation
 	flow devmem.FlowID
 	in   devmem.Conn // from prev; nil with one rank
 	out  devmem.Conn // to next
@@ -83,14 +83,14 @@ type Ring struct {
 	work sync.WaitGroup
 
 	once sync.Once
-	err  error // the result of once
+	err  error // the result of Close, set by once
 }
 
 // Stats counts bytes of payload.
 type Stats struct {
 	Sent, Received uint64
 	Linear         uint64 // bytes of Received that came in host memory
-	Looked         uint64 // bytes of hellos that were read in device memory
+	Looked         uint64 // bytes of hellos that the Ring read in device memory
 	Beats          uint64 // heartbeats sent, each a byte that Sent does not count
 }
 
@@ -165,8 +165,8 @@ func Join(ctx context.Context, c Config) (_ *Ring, err error) {
 	return r, nil
 }
 
-// steer makes the data of the rank before arrive in the pool. It is called before anybody connects,
-// so that the first byte arrives in device memory.
+// steer binds the pool, and steers the connection of the rank before to it. Join calls it before it
+// listens, so that the first byte arrives in device memory.
 func (r *Ring) steer() (err error) {
 	if r.c.Copy {
 		return nil
@@ -230,7 +230,7 @@ func (r *Ring) accept(ctx context.Context, l devmem.Listener) error {
 	}
 }
 
-// hello is the start of each connection: 16 bytes, little endian: magic u64, rank u32, ranks u32.
+// hello is what the connecting rank sends first: 16 bytes, little endian: magic u64, rank u32, ranks u32.
 type hello struct{ Rank, Ranks uint32 }
 
 const (
@@ -244,7 +244,7 @@ func (h hello) bytes() []byte {
 	return binary.LittleEndian.AppendUint32(b, h.Ranks)
 }
 
-// head receives a hello, which is in device memory.
+// head receives the hello of the rank before, which arrives in device memory.
 func (r *Ring) head(ctx context.Context, s *devmem.Stream) (h hello, err error) {
 	var b [helloLen]byte
 	if err := s.Fill(ctx, helloLen); err != nil {

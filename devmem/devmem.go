@@ -49,7 +49,7 @@ type Device interface {
 	// BindTX makes the buffer a source for SendDevmem. Errors: EBADF, EINVAL, EOPNOTSUPP.
 	BindTX(b Buffer) (Binding, error)
 
-	// AddFlow steers the packets that match f to a queue; a rule precedes RSS. Errors: EINVAL (no
+	// AddFlow steers the packets that match f to a queue; rules precede RSS. Errors: EINVAL (no
 	// such queue, nothing to match), ENOSPC (rule table full), EEXIST.
 	AddFlow(f Flow) (FlowID, error)
 	DelFlow(id FlowID) error // ENOENT
@@ -73,8 +73,8 @@ type Device interface {
 	Close() error
 }
 
-// Buffer is registered device memory. It may be bound several times; closing it while it is bound
-// is EBUSY.
+// Buffer is registered device memory. It may be bound several times; Close returns EBUSY while it is
+// bound.
 type Buffer interface {
 	GPU() int
 	Offset() uint64 // in the GPU's memory
@@ -206,10 +206,10 @@ type Conn interface {
 	// returned.
 	ReadCompletion(deadline time.Time) (lo, hi uint32, err error)
 
-	// SetStallLimit makes calls that wait for this connection fail with a *StallError once it has
-	// made no progress for d: no byte received and none acknowledged. 0 (the default) is off. Set
-	// it only where data is known to be pending. While it is set, an idle peer may be probed (TCP
-	// keepalive), so that the error can say whether the peer is gone.
+	// SetStallLimit makes calls that wait for this connection fail with a *StallError once the
+	// connection has made no progress for d: no byte received and none acknowledged. 0 (the default)
+	// is no limit. Set a limit only while data is pending. While a limit is set, the stack may probe
+	// an idle peer (TCP keepalive), so that the error can name a peer that is gone.
 	SetStallLimit(d time.Duration)
 
 	// State describes the connection's TCP state in one line for people: the variables of both
@@ -244,9 +244,9 @@ type BindingStats struct {
 	TX     bool
 	Closed bool
 	Pages  int
-	Free   int // may be posted
-	Posted int // the device may write to it
-	Queued int // has data of a connection that is not received yet
-	Held   int // a user holds a token
+	Free   int // pages that may be posted to a queue
+	Posted int // pages that the device may write to
+	Queued int // pages with data that no user has received yet
+	Held   int // pages with a token that a user holds
 	Sends  int // TX: calls of SendDevmem that are not complete
 }

@@ -18,7 +18,7 @@ type StallError struct {
 	// Diagnosis names the likely mistake, for people: tokens that were not returned, a missing
 	// rule, a peer that is gone. "" if none was found.
 	Diagnosis string
-	State     string // the connection's own side: Conn.State
+	State     string // Conn.State of the connection, at the error
 }
 
 func (e *StallError) Error() string {
@@ -31,11 +31,11 @@ func (e *StallError) Error() string {
 // Timeout makes a StallError a net.Error.
 func (e *StallError) Timeout() bool { return true }
 
-// Temporary returns false: the connection should be given up.
+// Temporary returns false: the caller should close the connection.
 func (e *StallError) Temporary() bool { return false }
 
-// Accept calls l's AcceptConn. If ctx ends first, it closes l, and returns an error that says that
-// no peer connected.
+// Accept calls l.AcceptConn. If ctx ends first, it closes l, and returns an error which explains that
+// no peer has connected.
 func Accept(ctx context.Context, l Listener) (Conn, error) {
 	stop := context.AfterFunc(ctx, func() { _ = l.Close() })
 	defer stop()
@@ -47,9 +47,9 @@ func Accept(ctx context.Context, l Listener) (Conn, error) {
 	return c, err
 }
 
-// Diagnose says why the payload of a connection arrives in host memory although its user wants it
+// Diagnose explains why the payload of a connection arrives in host memory although its user wants it
 // in device memory: no flow rule, or a rule to a queue without a binding. It is for programs that
-// received bytes without frags from RecvDevmem. It returns "" if the implementation cannot tell.
+// received bytes without frags from RecvDevmem. It returns "" if the implementation finds no reason.
 func Diagnose(c Conn) string {
 	if d, ok := c.(interface{ Diagnose() string }); ok {
 		return d.Diagnose()

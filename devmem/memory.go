@@ -7,22 +7,24 @@ import (
 	"syscall"
 )
 
-// Memory is what a program asks the owner of device memory to do with it: read a few bytes, such as
-// protocol headers, which are in device memory with the rest of a steered connection; put together
-// the fragments of a message; and add sums. On hardware these are cudaMemcpy or GDRCopy, a copy
-// kernel, and a reduction kernel.
+// Memory has the operations on device memory that its owner performs for a program: read a few bytes,
+// such as protocol headers, which are in device memory with all data of a steered connection; put the
+// fragments of a message together; and add numbers. On hardware these are cudaMemcpy or GDRCopy, a
+// copy kernel, and a reduction kernel.
 //
 // All offsets are from the start of the buffer, which any [Device] over the same memory may have
-// registered. Operations on two buffers need both on one GPU (EXDEV). Methods return when the
-// memory is no longer accessed, also when ctx ends; then the error is its cause. They may be called
-// from several goroutines; concurrent operations on overlapping memory have any order. A caller
-// sees data that a [Conn] has received before; a later SendDevmem sends what was written before.
+// registered. Operations on two buffers need both on one GPU (EXDEV). A method returns when it no
+// longer accesses the memory, also if ctx ends; then the error is the cause of ctx. Several
+// goroutines may call methods; concurrent operations on overlapping memory have any order. An
+// operation sees the data that a [Conn] has received before, and a later SendDevmem sends the bytes
+// that the operation has written.
 //
-// Errors: EFAULT (outside the buffer: nothing outside is accessed, but bytes before may have been;
-// also a closed buffer, if the owner knows), EXDEV, and the errors named at each method.
+// Errors: EFAULT (a range is outside the buffer: the operation accesses nothing outside, but may have
+// accessed bytes before; also a closed buffer, if the owner detects it), EXDEV, and the errors named
+// at each method.
 type Memory interface {
 	// Look copies ranges of a buffer to dst, one after another. It is for bytes that a CPU must
-	// see: Stats counts them. EINVAL: dst is not as long as all ranges together.
+	// see; Stats counts these bytes. EINVAL: dst is not as long as all ranges together.
 	Look(ctx context.Context, dst []byte, b Buffer, ranges ...Range) error
 
 	// LookEach copies the pieces of s to dst, one after another, in one operation: such as the
@@ -31,7 +33,7 @@ type Memory interface {
 
 	// Put copies src to the buffer from offset off on, for bytes that arrived in host memory
 	// (Linear). Get copies in the other direction, for a baseline that sends payload through the
-	// host. Stats counts neither as Looked.
+	// host. Stats counts the bytes of both, but not in Looked.
 	Put(ctx context.Context, b Buffer, off uint64, src []byte) error
 	Get(ctx context.Context, dst []byte, b Buffer, off uint64) error
 
@@ -39,12 +41,12 @@ type Memory interface {
 	// destination of a move overlap, the copied bytes are unspecified.
 	Gather(ctx context.Context, dst, src Buffer, moves []Move) error
 
-	// Reduce adds: dst[i] += src[i] for n elements of a type, from these offsets on. They must be
-	// multiples of the type's size, and the type must be known (EINVAL). The two ranges may be the
-	// same; if they overlap otherwise the sums are unspecified.
+	// Reduce adds: dst[i] += src[i] for n elements of type t, from dstOff and srcOff on. EINVAL: an
+	// offset is not a multiple of the type's size, or the type is unknown. The two ranges may be the
+	// same; if they overlap otherwise, the sums are unspecified.
 	Reduce(ctx context.Context, t Type, dst Buffer, dstOff uint64, src Buffer, srcOff uint64, n uint64) error
 
-	// Stats returns a snapshot.
+	// Stats returns a snapshot of the counters.
 	Stats() MemoryStats
 }
 
@@ -146,5 +148,5 @@ type MemoryStats struct {
 	Looked   uint64 // by Look and LookEach
 	Put, Got uint64
 	Gathered uint64
-	Reduced  uint64 // bytes of dst
+	Reduced  uint64 // bytes of dst to which Reduce has added
 }

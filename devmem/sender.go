@@ -7,28 +7,28 @@ import (
 	"time"
 )
 
-// senderCall is how many bytes go through host memory at a time.
+// senderCall is the most bytes that Send copies through host memory at a time.
 const senderCall = 256 << 10
 
 // Sender is the sending side of a connection: it sends whole messages, and waits until their memory
-// is free. Headers of messages, which are in host memory, are sent by [Conn.Write] in between. One
-// goroutine uses a Sender, and only the Sender calls ReadCompletion.
+// may change. Its user sends the messages' headers, which are in host memory, by [Conn.Write] in
+// between. One goroutine uses a Sender, and only the Sender calls ReadCompletion.
 type Sender struct {
 	c    Conn
 	m    Memory
 	host []byte
 
-	sent, completed uint32 // successful calls of SendDevmem, modulo 2^32; of these, the completed ones
+	sent, completed uint32 // number of calls of SendDevmem that queued bytes, modulo 2^32; of these, how many are complete
 }
 
-// NewSender returns a Sender for a connection, which stays the caller's. It needs m only to send
-// through host memory.
+// NewSender returns a Sender for a connection, which the caller still owns. The Sender uses m only to
+// send through host memory.
 func NewSender(c Conn, m Memory) *Sender { return &Sender{c: c, m: m} }
 
-// Send sends all of [off, off+n) of a buffer: from device memory, by its transmit binding, or if tx
-// is nil through host memory, as a baseline (Memory.Get, Conn.Write). It may return before the peer
-// has received anything: see Wait. EFAULT: the range is outside the buffer, and nothing is sent.
-// After an error of SendDevmem, Write or Memory a part was sent.
+// Send sends all of [off, off+n) of a buffer: from device memory by tx, the buffer's transmit
+// binding, or if tx is nil through host memory, as a baseline (Memory.Get, Conn.Write). It may return
+// before the peer has received anything: see Wait. EFAULT: the range is outside the buffer, and Send
+// sends nothing. After an error of SendDevmem, Write or Memory it may have sent a part.
 func (s *Sender) Send(ctx context.Context, b Buffer, tx Binding, off, n uint64) error {
 	if size := b.Size(); off > size || n > size-off {
 		return fmt.Errorf("send: [%#x, +%#x) of a buffer of %#x bytes: %w", off, n, size, syscall.EFAULT)

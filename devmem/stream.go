@@ -13,41 +13,42 @@ const (
 	// any message.
 	MaxFill = 64 << 10
 
-	streamCall = 256 << 10 // limit of one call of RecvDevmem
+	streamCall = 256 << 10 // bytes of one call of RecvDevmem, at most
 )
 
-// Stream is the receiving side of a connection, read message by message: it reads the few bytes of
-// a protocol's headers in place, gathers the rest to its destination, and returns tokens. Its user
-// need not care how the stream is cut into fragments, whether a header crosses two of them, or
-// whether bytes arrived in device memory at all: for a connection that no rule steers all bytes are
-// copied from host memory.
+// Stream is the receiving side of a connection, which its user reads message by message: a Stream
+// reads the few bytes of a protocol's headers in place, gathers the rest to its destination, and
+// returns tokens. Its user need not know how the stream is cut into fragments, whether a header
+// crosses two of them, or whether bytes arrived in device memory at all: for a connection that no
+// rule steers, the Stream copies all bytes from host memory.
 //
-// Data that was received and not taken holds pages of the binding. Take and Skip only record what
-// to do; Flush does it, in one call of [Memory.Gather], and returns the pages. Receiving calls
-// Flush before it waits, so that no sender waits for pages that the Stream holds.
+// Data that the Stream has received, and its user has not taken, holds pages of the binding. Take and
+// Skip only record moves and tokens; Flush makes the moves, in one call of [Memory.Gather], and
+// returns the tokens. Before the Stream waits for bytes, it calls Flush, so that no sender waits for
+// pages that the Stream holds.
 //
-// One goroutine uses a Stream. The contexts are for Memory: to end the wait for bytes, close the
-// connection or set its read deadline. After an error of the connection or of Memory the Stream
-// cannot be used any more.
+// One goroutine uses a Stream. The methods pass their contexts only to Memory: to end the wait for
+// bytes, close the connection or set its read deadline. After an error of the connection or of
+// Memory the Stream cannot be used any more.
 //
-// Cost: descriptions of 1024 fragments, 256 KiB for bytes in host memory, and the pages that it
-// holds.
+// Cost: descriptions of 1024 fragments, 256 KiB for bytes in host memory, and the pages that the
+// Stream holds.
 type Stream struct {
 	c    Conn
 	m    Memory
 	pool Buffer
 
 	frags  []Frag
-	linear []byte // buffer for host memory; nil: the data of the last call is in lent
-	lent   []byte // pieces may be in it
+	linear []byte // buffer for bytes that arrive in host memory; nil: lent has it
+	lent   []byte // the same buffer while pieces may be in it
 
-	pieces []piece // pieces[first:] are not taken
+	pieces []piece // pieces[first:] are not taken yet
 	first  int
 	n      uint64 // bytes in pieces[first:]
 
 	to     Buffer // destination of moves
 	moves  []Move
-	tokens Tokens // to be returned when the moves are done
+	tokens Tokens // Flush returns these after the moves
 
 	host uint64
 }
@@ -60,9 +61,8 @@ type piece struct {
 	token uint32
 }
 
-// NewStream returns a Stream for a connection, which stays the caller's. pool is the buffer that is
-// bound to the queue to which the connection is steered, or nil for a connection that is not
-// steered.
+// NewStream returns a Stream for a connection, which the caller still owns. pool is the buffer that
+// is bound to the queue to which a rule steers the connection; nil: no rule steers it.
 func NewStream(c Conn, m Memory, pool Buffer) *Stream {
 	return &Stream{c: c, m: m, pool: pool, frags: make([]Frag, MaxFrags)}
 }
@@ -226,7 +226,7 @@ func (s *Stream) LookEach(ctx context.Context, dst []byte, each Strided) error {
 	return nil
 }
 
-// Take takes the next n bytes for dst, from offset off on: they are there when Flush has returned.
+// Take takes the next n bytes for dst, from offset off on: they are in dst when Flush has returned.
 // Errors: EINVAL (fewer were received), EFAULT (outside dst), errors of Memory.
 func (s *Stream) Take(ctx context.Context, dst Buffer, off, n uint64) error {
 	if err := s.check("take", 0, n); err != nil {
@@ -264,7 +264,7 @@ func (s *Stream) Skip(n uint64) error {
 	return s.take(n, func(*piece, uint64) error { return nil })
 }
 
-// take takes n received bytes, and calls f with each piece.
+// take takes n received bytes, and calls f with each piece and how many of its bytes it takes.
 func (s *Stream) take(n uint64, f func(p *piece, k uint64) error) error {
 	for n > 0 {
 		p := &s.pieces[s.first]
@@ -290,8 +290,8 @@ func (s *Stream) take(n uint64, f func(p *piece, k uint64) error) error {
 	return nil
 }
 
-// Receive takes n bytes as they arrive, and returns when they are at their destination. It returns
-// the errors of Fill and Take; io.ErrUnexpectedEOF if the stream ends before.
+// Receive takes n bytes for dst, from offset off on, as they arrive, and returns when all are in dst.
+// It returns the errors of Fill and Take; io.ErrUnexpectedEOF if the stream ends earlier.
 func (s *Stream) Receive(ctx context.Context, dst Buffer, off, n uint64) error {
 	for n > 0 {
 		if err := s.Fill(ctx, 1); err != nil {
@@ -314,7 +314,7 @@ func (s *Stream) Receive(ctx context.Context, dst Buffer, off, n uint64) error {
 	return s.Flush(ctx)
 }
 
-// Flush copies the taken data to its destination, and returns its tokens. It returns the errors of
+// Flush copies the taken data to its destination, and gives its tokens back. It returns the errors of
 // Memory and [Tokens.GiveBack].
 func (s *Stream) Flush(ctx context.Context) error {
 	if len(s.moves) > 0 {

@@ -33,7 +33,7 @@ func (t *Tokens) Len() int { return t.n }
 func (t *Tokens) Reset() { t.ranges, t.n = t.ranges[:0], 0 }
 
 // Calls yields the arguments of successive calls of DontNeed: at most MaxTokenRanges ranges, with
-// at most MaxFrags tokens in all. The slices are t's, and valid until t changes.
+// at most MaxFrags tokens in all. The slices are parts of t, and valid until t changes.
 func (t *Tokens) Calls() iter.Seq[[]TokenRange] {
 	return func(yield func([]TokenRange) bool) {
 		for rest := t.ranges; len(rest) > 0; {
@@ -50,8 +50,8 @@ func (t *Tokens) Calls() iter.Seq[[]TokenRange] {
 	}
 }
 
-// GiveBack returns the tokens to the connection that issued them, and removes them. It returns the
-// errors of DontNeed, and EPROTO if the connection did not know all of them.
+// GiveBack returns the tokens to the connection that issued them, and removes them from t. It returns
+// the errors of DontNeed, and EPROTO if the connection had not issued all of them.
 func (t *Tokens) GiveBack(c Conn) error {
 	freed, n := 0, t.n
 	for ranges := range t.Calls() {

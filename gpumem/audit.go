@@ -25,15 +25,15 @@ type Stream struct {
 	Bytes uint64
 }
 
-// Hit is a piece of a stream found in memory: as long as possible, and at least AuditWindow bytes.
+// Hit is a piece of a stream that Audit found in memory: as long as possible, and at least AuditWindow bytes.
 type Hit struct {
-	Off       uint64 // in the memory
+	Off       uint64 // offset in the memory
 	Len       uint64
-	Stream    int // index
+	Stream    int // index in the list of streams
 	StreamOff uint64
 }
 
-// auditChunk is how much memory a worker takes at a time.
+// auditChunk is the number of bytes that a worker scans at a time.
 const auditChunk = 1 << 20
 
 // Audit finds every piece of the streams in ram, at any alignment in both, in the order of ram.
@@ -45,15 +45,15 @@ const auditChunk = 1 << 20
 // pointers) can equal a window only if it contains at least seven of the words that mix64 makes of
 // seven successive states.
 //
-// ram must not shrink meanwhile. For a guest's memory use AuditReader on its file: reading a hole
-// of a mapped memfd would allocate it, and a file may be truncated.
+// ram must not shrink during the call. For a guest's memory use AuditReader on its file: a read from a
+// hole of a mapped memfd would allocate pages, and the file may be truncated.
 func Audit(ram []byte, streams []Stream) []Hit {
 	look := func(off, n uint64) ([]byte, error) { return ram[off : off+n], nil }
 	hits, _ := audit(uint64(len(ram)), streams, func() view { return look }, nil) // look returns no errors
 	return hits
 }
 
-// AuditReader is Audit for the size bytes of r, which two goroutines read at once. If r is an
+// AuditReader is Audit for the size bytes of r, which two goroutines read at the same time. If r is an
 // *os.File, it skips the file's holes (which moves the file offset).
 func AuditReader(r io.ReaderAt, size int64, streams []Stream) ([]Hit, error) {
 	open := func() view {
@@ -168,7 +168,7 @@ type scanner struct {
 type target struct {
 	base  uint64 // for word number i of the stream unmix64(word)*stepInv - base == i
 	words uint64 // complete words in the stream
-	// the last hit in this view, so that a long one is compared only once
+	// end and distance of the last hit in this view, so that confirm compares a long hit only once
 	end      uint64
 	distance uint64
 }
@@ -231,7 +231,7 @@ func (s *scanner) probe(b []byte, off uint64, from, to int) {
 			w = lo>>(8*k) | hi<<(64-8*k)
 		}
 	}
-	for k := 0; k < 8 && pos+k+8 <= to; k++ { // a group cut by the end
+	for k := 0; k < 8 && pos+k+8 <= to; k++ { // the last group, which the end of the window cuts
 		t := unmix64(le.Uint64(b[pos+k:])) * stepInv
 		for i := range s.targets {
 			if t-s.targets[i].base < s.targets[i].words {

@@ -15,13 +15,13 @@ import (
 	"vnic.dev/vnic/internal/sha256x16"
 )
 
-// DigestPiece is the size of the pieces whose digests Digest hashes.
+// DigestPiece is the size, in bytes, of the pieces whose digests Digest hashes.
 const DigestPiece = 1 << 20
 
-// groupLen is how much a worker takes at a time: a piece for each lane of sha256x16.
+// groupLen is the number of bytes that a worker hashes at a time: a piece for each lane of sha256x16.
 const groupLen = sha256x16.Lanes * DigestPiece
 
-// inLanes is set if groups are hashed in lanes.
+// inLanes is set if workers hash groups in the lanes of sha256x16.
 var inLanes = sha256x16.Available
 
 // Extent is [Off, Off+Size) of a GPU's memory.
@@ -31,18 +31,18 @@ type Extent struct{ Off, Size uint64 }
 // SHA-256s of its pieces of DigestPiece bytes (the last may be shorter). The memory must lie in
 // buffers that the port registered, else the error is EFAULT.
 //
-// It is for the host: guests cannot call it, and it does not count towards MaxJobs. It works as
-// jobs do, in steps of 1 MiB, shares with them the limit of maxInHand steps at a time, and enters
-// the address space and the registry for each step. It needs 32 bytes of memory per piece. It ends
-// with the cause of ctx, or with ECANCELED after CancelAll or Reset; when it returns, all its
-// goroutines have ended.
+// Digest is for the host: guests cannot call it, and it does not count towards MaxJobs. It works as
+// jobs do, in steps of 1 MiB, shares with them the limit of maxInHand steps at a time, and enters the
+// address space and the registry for each step. It needs 32 bytes of memory per piece. It returns the
+// cause of ctx if ctx ends, or ECANCELED after CancelAll or Reset; when it returns, all its goroutines
+// have ended.
 func (e *Engine) Digest(ctx context.Context, gpu int, extents []Extent) (sum [32]byte, err error) {
 	return e.DigestIdle(ctx, gpu, extents, nil)
 }
 
-// DigestIdle is Digest, but until hurry is closed it uses a single thread, which the kernel runs
-// only when a processor is idle (SCHED_IDLE), so that it does not slow down other work. Taking
-// memory away may have to wait until that thread has finished its 1 MiB.
+// DigestIdle is Digest, but until hurry is closed it uses a single thread, which the kernel runs only
+// when a processor is idle (SCHED_IDLE), so that it does not slow down other work. A removal of a
+// mapping or buffer may have to wait until that thread has finished its step of 1 MiB.
 func (e *Engine) DigestIdle(ctx context.Context, gpu int, extents []Extent, hurry <-chan struct{}) (sum [32]byte,
 	err error) {
 	g := e.registry.GPU(gpu)
@@ -114,7 +114,7 @@ type digest struct {
 	extents []Extent
 	total   uint64
 	next    atomic.Uint64 // start of the group that a worker takes next
-	sums    [][32]byte    // each is written by the worker that took its piece
+	sums    [][32]byte    // the worker that hashes a piece writes the piece's sum
 }
 
 // run is a worker: it hashes groups of pieces until none is left.

@@ -1,5 +1,5 @@
-// Package gpumem implements fake GPUs: their memory, what ports may do with it, and the engines
-// that work on it.
+// Package gpumem implements fake GPUs: their memory, the buffers of it that ports may use, and the
+// engines that work on it.
 //
 // On the host, a GPU's memory is a sealed, fully allocated memfd, addressed as (GPU, offset) and
 // never by a guest's address. A port has a Registry of the buffers that its guest registered in
@@ -9,7 +9,8 @@
 // In the guest, a Pool manages the 4 KiB pages of a buffer that is bound for receive: it gives them
 // to the NIC's queues, and counts the references to the payload that the NIC wrote there. Tokens
 // are the ids by which a socket's user returns its frags, each a piece {offset, length} of a page
-// (Linux devmem TCP: net/core/devmem.c). Package stack uses both; they touch no memory.
+// (Linux devmem TCP: net/core/devmem.c). Package stack uses Pool and Tokens; they access no GPU
+// memory.
 //
 // FillPattern and Audit prove that no payload is in host memory: payload consists of 64-byte
 // windows that do not occur by chance, and Audit finds each of them in memory where it should not

@@ -26,10 +26,10 @@ type Status struct {
 
 // EngineOptions configure an Engine.
 type EngineOptions struct {
-	MaxJobs int // largest number of jobs at one time; 16 if 0
-	Keep    int // number of ended jobs whose status is kept for Poll; 256 if 0
-	// Done, if set, is called from the job's goroutine when the job has ended, and not after
-	// CancelAll has returned: it must not wait for a caller of CancelAll.
+	MaxJobs int // the most jobs at one time; 0: 16
+	Keep    int // number of ended jobs whose status the Engine keeps for Poll; 0: 256
+	// The job's goroutine calls Done, if it is not nil, when the job has ended, and never after
+	// CancelAll has returned: so Done must not wait for a caller of CancelAll.
 	Done func(Status)
 	// ToGuest and FromGuest return the links that a copy crosses between a GPU, by its number, and
 	// guest memory of a NUMA node, or -1 if the node is unknown: a job sleeps while one of the
@@ -37,7 +37,7 @@ type EngineOptions struct {
 	ToGuest, FromGuest func(gpu, node int) *shape.Route
 }
 
-// maxInHand is how many jobs may work on a piece at one time.
+// maxInHand is how many jobs of an Engine may work on their pieces at the same time.
 const maxInHand = 2
 
 // Engine runs the jobs of one port. Its methods may be called from any goroutine.
@@ -49,12 +49,12 @@ type Engine struct {
 	registry *Registry
 	space    *dma.Space
 	o        EngineOptions
-	inHand   chan struct{} // has one element for each piece in hand
+	inHand   chan struct{} // has one element for each piece in progress
 
 	mu    sync.Mutex
 	last  uint64              // under mu: the last id; ids are not reused, not even after Reset
 	jobs  map[uint64]*running // under mu: jobs that have not ended
-	alive map[*running]bool   // under mu: these, and jobs whose Done is being called
+	alive map[*running]bool   // under mu: the jobs in jobs, and jobs in their call of Done
 	ended map[uint64]Status   // under mu
 	order []uint64            // under mu: ids in ended, oldest first
 
@@ -70,13 +70,13 @@ type running struct {
 	cancelled atomic.Bool
 	done      atomic.Uint32 // entries
 	bytes     atomic.Uint64
-	ended     chan struct{} // closed when its status is final and it touches no memory any more
-	gone      chan struct{} // closed at the end of its goroutine
+	ended     chan struct{} // closed when the job's status is final and the job accesses no memory any more
+	gone      chan struct{} // closed at the end of the job's goroutine
 }
 
 // EngineStats counts what jobs did, in bytes except Jobs and Failed.
 type EngineStats struct {
-	Jobs, Failed                 uint64 // jobs ended; of these, the ones with an error
+	Jobs, Failed                 uint64 // jobs that have ended; of these, the jobs with an error
 	Gathered, ToGuest, FromGuest uint64
 	Filled, Hashed, TableBytes   uint64
 }
@@ -90,9 +90,9 @@ func NewEngine(r *Registry, space *dma.Space, o EngineOptions) *Engine {
 	}
 }
 
-// Submit starts a job and returns its id. Errors: EINVAL (no such operation, too many entries),
-// ENODEV (no such GPU for this port), EAGAIN (MaxJobs have not ended). The job itself checks
-// whether the memory belongs to the port, when it gets there.
+// Submit starts a job and returns its id. Errors: EINVAL (no such operation, too many entries), ENODEV
+// (no such GPU for this port), EAGAIN (MaxJobs jobs have not ended). The job itself checks, at each
+// piece, that the memory belongs to the port.
 func (e *Engine) Submit(j Job) (uint64, error) {
 	g := e.registry.GPU(j.GPU)
 	switch {
@@ -145,7 +145,7 @@ func (e *Engine) do(r *running, g *GPU) {
 	}
 }
 
-// leave removes a job or a digest from the list of CancelAll.
+// leave removes a job or a digest from the work that CancelAll cancels.
 func (e *Engine) leave(r *running) {
 	e.mu.Lock()
 	delete(e.alive, r)
@@ -161,7 +161,7 @@ func errnoOf(err error) syscall.Errno {
 	case errors.As(err, &no):
 		return no
 	}
-	return syscall.EIO // a fault: the memory is gone
+	return syscall.EIO // a memory fault, because the memory is gone
 }
 
 func (r *running) status() Status {
@@ -183,8 +183,8 @@ func (e *Engine) Poll(id uint64) (Status, error) {
 	return Status{}, fmt.Errorf("no job %d, or it ended too long ago: %w", id, syscall.ENOENT)
 }
 
-// Cancel stops a job and returns its status when the job touches no memory any more; Done may still
-// be called after that. A job that has already ended keeps its status.
+// Cancel stops a job and returns the job's status when the job accesses no memory any more; the job may
+// call Done after that. A job that has already ended keeps its status.
 func (e *Engine) Cancel(id uint64) (Status, error) {
 	e.mu.Lock()
 	r := e.jobs[id]
@@ -196,7 +196,7 @@ func (e *Engine) Cancel(id uint64) (Status, error) {
 	return e.Poll(id)
 }
 
-// CancelAll stops all jobs and returns when their goroutines have ended, and so all calls of Done.
+// CancelAll stops all jobs and returns when their goroutines, and so their calls of Done, have ended.
 func (e *Engine) CancelAll() {
 	e.mu.Lock()
 	var all []*running

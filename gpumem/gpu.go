@@ -12,7 +12,7 @@ import (
 
 // Options of a GPU.
 type Options struct {
-	Name string // of the memfd, for /proc; "vnic-gpuN" if empty
+	Name string // name of the memfd, which /proc shows; empty: "vnic-gpuN"
 }
 
 // GPU is the memory of one fake GPU. Its methods may be called from any goroutine.
@@ -23,12 +23,12 @@ type GPU struct {
 	region *dma.Region
 }
 
-// fallocStep is the size of one fallocate: a signal undoes the whole call.
+// fallocStep is the size of one fallocate. It is small because a signal undoes the whole call.
 const fallocStep = 64 << 20
 
 // NewGPU makes a GPU of size bytes, a multiple of 4 KiB; ids are below dma.MaxGPUs. The memory is a
-// memfd that can neither shrink nor grow, nor become executable on Linux 6.3 and newer. It is
-// allocated in full, so that no later access fails for lack of a page.
+// memfd that can neither shrink nor grow, nor become executable on Linux 6.3 and newer. NewGPU
+// allocates all its pages, so that no later access fails for lack of a page.
 func NewGPU(files *dma.Files, id int, size uint64, o Options) (*GPU, error) {
 	if id < 0 || id >= dma.MaxGPUs {
 		return nil, fmt.Errorf("GPU %d: ids are 0 to %d: %w", id, dma.MaxGPUs-1, syscall.EINVAL)
@@ -44,7 +44,7 @@ func NewGPU(files *dma.Files, id int, size uint64, o Options) (*GPU, error) {
 	}
 	const flags = unix.MFD_CLOEXEC | unix.MFD_ALLOW_SEALING
 	fd, err := unix.MemfdCreate(o.Name, flags|unix.MFD_NOEXEC_SEAL) // mode 0666: a receiver may open it again
-	if errors.Is(err, syscall.EINVAL) {                             // before Linux 6.3
+	if errors.Is(err, syscall.EINVAL) {                             // a kernel before Linux 6.3
 		fd, err = unix.MemfdCreate(o.Name, flags)
 	}
 	if err != nil {

@@ -31,13 +31,13 @@ const (
 const (
 	MaxEntries = 1 << 20
 	EntryLen   = 24      // {src u64, dst u64, len u32, zero u32}, little endian
-	pieceLen   = 1 << 20 // most bytes that are moved between two checks of the cancel flag
-	batchLen   = 256     // most entries of a table that are read, and moved, at a time
+	pieceLen   = 1 << 20 // the most bytes that a job processes between two checks of the cancel flag
+	batchLen   = 256     // the most entries of a table that a job reads, and processes, at a time
 )
 
-// Job is work for an engine. GPU offsets must lie in one buffer that the port registered, for each
-// entry of a table. Entries are done in their order; if source and destination of an entry overlap,
-// the written bytes are unspecified.
+// Job is work for an engine. Each range of GPU offsets, such as a table entry's, must lie in one buffer
+// that the port registered. The engine processes entries in their order; if source and destination of
+// an entry overlap, the written bytes are unspecified.
 type Job struct {
 	Op         Op
 	GPU        int    // the GPU of all GPU offsets of the job
@@ -70,12 +70,12 @@ type work struct {
 	gpu    *GPU
 	copier *dma.Copier
 	hash   hash.Hash
-	thread idleThread // of a digest
+	thread idleThread // the thread of a digest; unused by jobs
 
 	table    [batchLen * EntryLen]byte // scratch
-	entries  [batchLen]entry           // entries that were read; those from first on are not done
+	entries  [batchLen]entry           // entries that readTable has read; entries from first on are not done
 	n, first int
-	part     uint32 // bytes done of entries[first]
+	part     uint32 // bytes of entries[first] that are done
 	segs     []dma.Segment
 	dst, src []dma.Segment
 }
@@ -108,8 +108,8 @@ func (w *work) run() error {
 	}
 }
 
-// inPlace works on [Off, Off+Len) of the GPU's memory. f gets the bytes and their offset in that
-// range.
+// inPlace calls f for successive parts of [Off, Off+Len) of the GPU's memory, with the bytes and their
+// offset in that range.
 func (w *work) inPlace(c *atomic.Uint64, f func(b []byte, pos uint64)) error {
 	for done := uint64(0); done < w.job.Len; {
 		if err := w.acquire(); err != nil {
@@ -171,8 +171,8 @@ func (w *work) list(c *atomic.Uint64) error {
 	return nil
 }
 
-// links returns the links that a copy to or from guest memory crosses, and its counters; nil if the
-// copy stays within GPU memory.
+// links returns the function for the links that a copy to or from guest memory crosses, and the
+// counters of such copies; nil if the job copies only within GPU memory.
 func (w *work) links() (route func(gpu, node int) *shape.Route, by *byNode) {
 	c := &w.e.copies[w.gpu.id]
 	switch w.job.Op {
@@ -184,8 +184,8 @@ func (w *work) links() (route func(gpu, node int) *shape.Route, by *byNode) {
 	return nil, nil
 }
 
-// count adds the first n bytes of a batch to the counters of their guest memory's NUMA nodes, and
-// returns the first one's node.
+// count adds the first n bytes of a batch to the counters of the NUMA nodes whose guest memory has
+// them, and returns the node of the first byte.
 func (w *work) count(by *byNode, n uint64) (first int) {
 	segs := w.dst
 	if w.job.Op == CopyFromGuest {
@@ -209,7 +209,7 @@ func (w *work) count(by *byNode, n uint64) (first int) {
 // cancelled.
 const longestSleep = 10 * time.Millisecond
 
-// cross reserves the links for n bytes that have been copied, and sleeps until their time is over.
+// cross reserves the links for n copied bytes, and sleeps until the reserved time is over.
 func (w *work) cross(links *shape.Route, n uint64) error {
 	until := links.Take(shape.Now(), shape.Use{Payload: uint32(n)})
 	for left := shape.Until(until); left > 0; left = shape.Until(until) {
@@ -249,7 +249,7 @@ func (w *work) readTable(bufs *buffers, next, n uint32) (err error) {
 	return nil
 }
 
-// batch copies the rest of the entries that were read, at most pieceLen bytes.
+// batch copies at most pieceLen bytes of the entries that were read and are not done.
 func (w *work) batch(bufs *buffers) (copied uint64, err error) {
 	w.dst, w.src = w.dst[:0], w.src[:0]
 	first, part, bad := w.first, w.part, error(nil)
@@ -340,7 +340,7 @@ func (w *work) outside(off, n uint64) error {
 	return fmt.Errorf("[%#x, +%#x) of GPU %d is not in one buffer of this port: %w", off, n, w.gpu.id, syscall.EFAULT)
 }
 
-// advance marks the entries that the copied bytes of a failed batch complete as done.
+// advance marks as done the entries that a failed batch has copied completely, copied bytes in all.
 func (w *work) advance(copied uint64) {
 	for ; w.first < w.n; w.first++ {
 		left := uint64(w.entries[w.first].len - w.part)
@@ -362,7 +362,7 @@ func (w *work) piece(f func(*buffers) error) (err error) {
 	return f(bufs)
 }
 
-// acquire waits until fewer than maxInHand pieces are in hand; release ends the piece.
+// acquire waits until fewer than maxInHand pieces are in progress, and adds one; Engine.release removes it.
 func (w *work) acquire() error {
 	w.e.inHand <- struct{}{}
 	if w.cancelled.Load() {

@@ -7,7 +7,7 @@ import (
 	"syscall"
 )
 
-// FramePages is more than the pages of the largest frame, of 64 KiB.
+// FramePages is an upper bound for the pages of the largest frame, of 64 KiB.
 const FramePages = 1<<16/PageSize + 2
 
 // Range is a piece of a GPU's memory.
@@ -35,25 +35,25 @@ type page struct {
 	tokens int32 // the tokens among refs
 }
 
-// Pool is the pages of one receive binding, in the guest, shared by the binding's queues. Its lock
-// is held only for work on its tables, and no other lock is taken under it.
+// Pool has the pages of one receive binding, in the guest; the binding's queues share it. Methods hold
+// its lock only for work on its tables, and take no other lock under it.
 //
-// A page is free, then posted to the NIC, then, once the NIC has written to it, held by references:
-// of the stack, which has queued a frame, and of tokens, which a user has. When the last reference
-// is dropped the page is free. When the pool is exhausted, the NIC finds no buffer and drops whole
-// frames, which it counts.
+// A page is free, then posted to the NIC, then, once the NIC has written to it, held by references: of
+// the stack, which has queued a frame, and of tokens, which a user has. When the last reference is
+// dropped, the page is free again. When the pool has no free page, the NIC finds no buffer, and drops
+// and counts whole frames.
 type Pool struct {
 	gpu int
-	off uint64 // of page 0 in the GPU
-	// reserve is how many pages must be free or posted for out-of-order data to be kept, so that
-	// the missing segment always finds a buffer.
+	off uint64 // offset of page 0 in the GPU's memory
+	// reserve is how many pages must be free or posted when the stack keeps out-of-order data, so
+	// that the missing segment always finds a buffer.
 	reserve int
 	refill  func(queue int)
 	ended   func()
 
 	mu      sync.Mutex
 	pages   []page
-	free    []uint32 // the last one is taken first
+	free    []uint32 // TakePages takes the last one first
 	posted  int
 	held    int   // pages with tokens
 	waiting []int // queues that got fewer pages than they asked for
@@ -61,9 +61,9 @@ type Pool struct {
 	emptied bool
 }
 
-// NewPool returns a pool over [off, off+size) of a GPU, all pages free. It calls refill when there
-// is a page for a queue that got too few, and ended once, when a closed pool has all its pages
-// back. Both are called without the pool's lock.
+// NewPool returns a pool over [off, off+size) of a GPU, with all pages free. The pool calls refill when
+// it has a page for a queue that got too few, and ended once, when it is closed and has all its pages
+// back. It calls both without holding its lock.
 func NewPool(gpu int, off, size uint64, refill func(queue int), ended func()) (*Pool, error) {
 	if size == 0 || size%PageSize != 0 || off%PageSize != 0 || size/PageSize > 1<<30 {
 		return nil, fmt.Errorf("page pool over [%#x, +%#x): not whole pages of %d: %w", off, size, PageSize, syscall.EINVAL)
@@ -134,25 +134,25 @@ func (p *Pool) index(off uint64) (uint32, bool) {
 	return uint32((off - p.off) / PageSize), true
 }
 
-// Supply is how well a pool is supplied with free pages.
+// Supply is the degree to which a pool has pages left for arriving data.
 type Supply uint8
 
 const (
 	SupplyOK    Supply = iota
-	SupplyLow          // out-of-order data must be refused
-	SupplyEmpty        // only the missing segment may be taken
+	SupplyLow          // the stack must refuse out-of-order data
+	SupplyEmpty        // the stack may accept only the missing segment
 )
 
 // segmentPages hold one segment of a jumbo frame (9,000 bytes): retransmitted segments are no
 // longer.
 const segmentPages = 4
 
-// Supply returns the state that the pool will have after an arriving frame keeps its pages. It is
-// SupplyLow when the reserve is touched, or when queued data has half of the pages. The other half
-// is for tokens and for in-order data: an application that holds that many tokens while it waits
-// for missing data still gets that data. It is SupplyEmpty only when the rest would not hold the
-// missing segment: if segments in order were refused earlier, the sender would get one through per
-// retransmission timeout.
+// Supply returns the state that the pool will have after it keeps the pages of an arriving frame. It is
+// SupplyLow when fewer pages than the reserve are left, or when queued data has half of the pages. The
+// other half is for tokens and for in-order data: an application that holds tokens for these pages
+// while it waits for missing data still gets that data. It is SupplyEmpty only when the pages that are
+// left would not hold the missing segment: if the stack refused segments in order earlier, the sender
+// would deliver only one segment per retransmission timeout.
 func (p *Pool) Supply(frame int) Supply {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -168,7 +168,7 @@ func (p *Pool) Supply(frame int) Supply {
 // Window returns the receive buffer that fits the pool if each page holds a segment of mss bytes.
 func (p *Pool) Window(mss int) int { return len(p.pages) * min(mss, PageSize) }
 
-// Receive converts the device's ranges to pieces, n bytes in all, and takes a reference to each
+// Receive appends to dst[:0] the device's ranges as pieces, n bytes in all, and takes a reference to each
 // page for the stack. The device is not trusted: if it names a page that it did not get, or too few
 // bytes, Receive takes nothing and returns false.
 func (p *Pool) Receive(dst []Piece, ranges []Range, n int) ([]Piece, bool) {
@@ -197,7 +197,7 @@ func (p *Pool) Receive(dst []Piece, ranges []Range, n int) ([]Piece, bool) {
 	return dst, true
 }
 
-// Discard takes back the pages of a frame that is not delivered, if the device really had them.
+// Discard makes the pages of a frame that is not delivered free, if they are posted.
 func (p *Pool) Discard(ranges []Range) {
 	p.mu.Lock()
 	for _, r := range ranges {
@@ -208,7 +208,7 @@ func (p *Pool) Discard(ranges []Range) {
 	p.unlockAndNotify()
 }
 
-// Release drops the stack's references of a frame.
+// Release drops the stack's references to the pages of a frame.
 func (p *Pool) Release(pieces []Piece) {
 	p.mu.Lock()
 	for _, pc := range pieces {
@@ -217,7 +217,7 @@ func (p *Pool) Release(pieces []Piece) {
 	p.unlockAndNotify()
 }
 
-// hold adds a token's reference to each of the pages, which must be held already.
+// hold adds a token's reference to each of the pages, which must have references already.
 func (p *Pool) hold(pages []uint32) {
 	p.mu.Lock()
 	for _, pg := range pages {
@@ -229,7 +229,7 @@ func (p *Pool) hold(pages []uint32) {
 	p.mu.Unlock()
 }
 
-// unhold drops the references of tokens.
+// unhold drops a token's reference to each of the pages.
 func (p *Pool) unhold(pages []uint32) {
 	p.mu.Lock()
 	for _, pg := range pages {
@@ -292,9 +292,9 @@ func (p *Pool) emptyLocked() func() {
 type PoolStats struct {
 	Pages  int
 	Free   int
-	Posted int // the NIC may write to it
-	Queued int // referenced only by the stack
-	Held   int // a user has a token
+	Posted int // pages that the NIC may write to
+	Queued int // pages that only the stack references
+	Held   int // pages with a token that a user has
 }
 
 // Stats returns a snapshot.

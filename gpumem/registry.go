@@ -17,7 +17,7 @@ type Buffer struct {
 	Off, Size uint64
 }
 
-// Registry is the buffers that one port has registered in the GPUs that it may use. Its methods may
+// Registry has the buffers that one port has registered in the GPUs that it may use. Its methods may
 // be called from any goroutine.
 type Registry struct {
 	gpus  []*GPU
@@ -26,12 +26,12 @@ type Registry struct {
 	inside epoch.Epoch // the engines that work with a table
 	now    atomic.Pointer[buffers]
 
-	mu     sync.Mutex // of those who replace the table
+	mu     sync.Mutex // serializes replacements of the table
 	lastID uint32     // under mu
 }
 
-// buffers is a table of buffers, by id. It is never changed but replaced: an engine works on one
-// piece with one table, and Unregister waits until no table with the buffer is in use.
+// buffers is a table of buffers, by id. The registry never changes a table, but replaces it: an engine
+// works on one piece with one table, and Unregister waits until no table with the buffer is in use.
 type buffers struct{ list []Buffer }
 
 // covers reports whether [off, off+n) of a GPU lies in one registered buffer.
@@ -91,7 +91,7 @@ func (r *Registry) RegisterBuffer(gpu int, off, size uint64) (uint32, error) {
 	return r.lastID, nil
 }
 
-// Unregister undoes RegisterBuffer; it waits for engine pieces in progress. The error is ENOENT if
+// Unregister undoes RegisterBuffer, and waits for engines' pieces in progress. The error is ENOENT if
 // there is no such buffer. The caller makes sure that no binding uses the buffer.
 func (r *Registry) Unregister(id uint32) error {
 	r.mu.Lock()
@@ -115,12 +115,12 @@ func (r *Registry) CloseAll() {
 	r.mu.Unlock()
 	r.inside.Wait()
 	for _, b := range gone.list {
-		_ = r.GPU(b.GPU).File().Unregister(b.Off, b.Size) // the same range as registered
+		_ = r.GPU(b.GPU).File().Unregister(b.Off, b.Size) // RegisterBuffer has registered the same range
 	}
 }
 
-// enter returns the table for one piece of work; its buffers stay registered until leave, which gets
-// the token.
+// enter returns the table for one piece of work; its buffers stay registered until the caller passes
+// the token to leave.
 func (r *Registry) enter() (b *buffers, token int) {
 	token = r.inside.Enter()
 	return r.now.Load(), token

@@ -8,15 +8,15 @@ import (
 // TokenRange is Count tokens from Start (struct dmabuf_token).
 type TokenRange struct{ Start, Count uint32 }
 
-// Tokens are the tokens of a connection: one for each frag, with which its user returns the frag's
-// page. The lowest free token is issued first, from 1, and reused at once, as in Linux
-// (net/ipv4/tcp.c: tcp_xa_pool_refill): so returning a token twice can free another frag. Its lock
-// is taken before the pools' locks.
+// Tokens has the tokens of a connection: one for each frag, with which the connection's user returns
+// the frag's page. Issue takes the lowest free token first, from 1, and reuses tokens at once, as Linux
+// does (net/ipv4/tcp.c: tcp_xa_pool_refill): so a user that returns a token twice can free another
+// frag. Methods take its lock before the pools' locks.
 type Tokens struct {
 	mu     sync.Mutex
 	closed bool
-	held   []held   // by token - 1; pool is nil if free
-	free   []uint64 // bit set: free
+	held   []held   // by token - 1; pool is nil if the token is free
+	free   []uint64 // a bit for each token, set if the token is free
 	low    int      // words of free before this index are 0
 	pages  []uint32 // scratch of Put
 }
@@ -52,7 +52,7 @@ func (t *Tokens) Issue(p *Pool, pages []uint32, dst []uint32) bool {
 	return true
 }
 
-// takeLocked takes a token back.
+// takeLocked makes an issued token free, and returns the page that it held; false: the token was not issued.
 func (t *Tokens) takeLocked(token uint32) (held, bool) {
 	i := int(token) - 1
 	if i < 0 || i >= len(t.held) || t.held[i].pool == nil {

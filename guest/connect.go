@@ -137,7 +137,7 @@ func (d *Device) DialGuest(ctx context.Context, guest int, port uint16) (devmem.
 	return &conn{Conn: c}, nil
 }
 
-// Diagnose is used by devmem.Diagnose.
+// Diagnose explains why payload arrives in host memory, for devmem.Diagnose.
 func (c *conn) Diagnose() string { return devmem.Diagnose(c.Conn) }
 
 // conn is a connection whose Close waits for the peer.

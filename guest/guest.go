@@ -53,7 +53,7 @@ type Device struct {
 	devmem.Device
 
 	Index, Guests int        // its number from 0, and how many guests; 0: unknown (an image of vnic image build)
-	Addr          netip.Addr // the device's
+	Addr          netip.Addr // the device's address
 	Queue         int        // a receive queue that can be bound; ListenGPU binds it
 	GPU           int        // the GPU's number, for Register
 	Size          uint64     // usable bytes of the GPU's memory, from offset 0: a multiple of devmem.PageSize
@@ -71,10 +71,10 @@ type Device struct {
 
 	mu     sync.Mutex
 	memory devmem.Memory
-	used   uint64 // bytes of Size that Alloc has given; under mu
+	used   uint64 // bytes of Size that Alloc has returned; under mu
 
 	once     sync.Once
-	closeErr error // the result of once
+	closeErr error // the result of Close
 }
 
 // Open opens the device. Its Close closes everything that was opened with it. Most programs leave

@@ -29,7 +29,7 @@ func run(ctx context.Context, open func(context.Context) (*Device, error),
 		return err
 	}
 	defer func() {
-		cerr := d.Close() // also when f panics
+		cerr := d.Close() // runs even if f panics
 		switch {
 		case ctx.Err() != nil && err != nil:
 			err = fmt.Errorf("interrupted: %w", err)

@@ -14,7 +14,7 @@ import (
 	"vnic.dev/vnic/internal/limits"
 )
 
-// The values that a Config has where a field is zero.
+// Defaults: check replaces zero fields of a Config by these values.
 const (
 	DefaultConnections = 4
 	DefaultPipeline    = 2
@@ -29,7 +29,7 @@ const (
 	MaxPipeline    = 16
 	MaxRangeSize   = 1 << 30
 
-	poolEach = 16 * devmem.PageSize // bytes of the pool for each connection: enough for a response head
+	poolEach = 16 * devmem.PageSize // minimum of the pool's bytes for each connection: enough for a response head
 )
 
 // Config configures how a file is read.
@@ -37,14 +37,14 @@ type Config struct {
 	Device devmem.Device
 	Memory devmem.Memory // of the Device's GPUs
 
-	Queue int           // a receive queue that can be bound, for the Object alone
+	Queue int           // a receive queue that can be bound and that only the Object uses
 	Pool  devmem.Buffer // for received data; the Object binds it; at least 64 KiB for each connection (ENOSPC)
 	Copy  bool          // use neither queue nor pool: receive in host memory and copy to the destination, as a baseline
 
 	// Local is the address that connections come from, of the same family as the server's. Zero:
 	// the Device chooses.
 	Local netip.Addr
-	// Resolve returns a host's addresses; it is called for literal addresses too. nil means
+	// Resolve returns a host's addresses; the loader calls it for literal addresses too. nil means
 	// net.DefaultResolver.
 	Resolve func(ctx context.Context, host string) ([]netip.Addr, error)
 
@@ -52,17 +52,17 @@ type Config struct {
 	Pipeline    int    // requests in progress on each connection, 1 to 16; 0 means DefaultPipeline
 	RangeSize   uint64 // the most bytes that one request asks for, up to 1 GiB; 0 means DefaultRangeSize
 
-	// Header is sent with each request, for example Authorization. The value of Host replaces the
-	// URL's host. Headers that the loader sets itself are refused (EINVAL): ranges, conditions,
+	// Header has headers for each request, for example Authorization. The value of Host replaces the
+	// URL's host. Open refuses headers that the loader sets itself (EINVAL): ranges, conditions,
 	// codings and headers of the connection.
 	Header http.Header
 
 	// Timeout is how long a server may take to connect, and how long it may send nothing after a
 	// request. 0 means DefaultTimeout.
 	Timeout time.Duration
-	// Retry is how long a connection tries again without receiving a byte of the file, after the
-	// connection broke or the server answered 408, 429 or 5xx. Each connection counts for itself. 0
-	// means DefaultRetry.
+	// Retry is how long a worker connects or requests again without receiving a byte of the file, after
+	// its connection broke or the server answered 408, 429 or 5xx. Each of the Connections workers has
+	// its own limit. 0 means DefaultRetry.
 	Retry time.Duration
 
 	now   func() time.Time // a test's clock; nil: package time's
@@ -74,7 +74,7 @@ var reserved = []string{"Range", "If-Range", "If-Match", "If-None-Match", "If-Mo
 	"Connection", "Content-Length", "Transfer-Encoding", "Accept-Encoding", "Te", "Trailer", "Upgrade", "Expect",
 	"Keep-Alive"}
 
-// check sets the defaults; the error names the first value that is not allowed.
+// check sets the defaults. Its error names the first value that is not allowed.
 func (c *Config) check() error {
 	c.Connections = cmp.Or(c.Connections, DefaultConnections)
 	c.Pipeline = cmp.Or(c.Pipeline, DefaultPipeline)

@@ -26,10 +26,10 @@ func Pieces(list ...Piece) func(context.Context) (Piece, bool) {
 	}
 }
 
-// span is the part of a piece that one request asks for, or the rest of the part.
+// span is the part of a piece that one request asks for, or the rest of it that has not come.
 type span struct {
 	off, n, mem uint64
-	all         uint64 // the first value of n
+	all         uint64 // the value of n when the span was made
 	piece       *pending
 }
 
@@ -156,16 +156,16 @@ type worker struct {
 	f *fetch
 	l **link // the Object's
 
-	list   []span // asked for or to be asked for by this worker; the first may have come in part
-	landed []span // taken from the stream; in dst after the next flush
-	busy   bool   // list is not empty: Fetch.idle does not count this worker
+	list   []span // spans that this worker has requested or will request; a part of the first may have come
+	landed []span // spans taken from the stream; dst has their bytes after the next flush
+	busy   bool   // list is not empty, so fetch.idle does not count this worker
 
 	tried retries
 }
 
-// run brings spans until there are no more. If there was no error, the connection stays open.
+// run fetches spans until there are no more. If there was no error, the connection stays open.
 func (w *worker) run(ctx context.Context) (err error) {
-	if l := *w.l; l != nil { // from the Fetch before
+	if l := *w.l; l != nil { // the connection of the previous Fetch
 		l.hold(ctx)
 	}
 	defer func() {
@@ -197,7 +197,7 @@ func (w *worker) run(ctx context.Context) (err error) {
 	}
 }
 
-// name adds the range of bytes to an error.
+// name adds the byte range of the first span in list to an error.
 func (w *worker) name(err error) error {
 	if len(w.list) == 0 {
 		return err
@@ -205,8 +205,8 @@ func (w *worker) name(err error) error {
 	return fmt.Errorf("bytes %d-%d: %w", w.list[0].off, w.list[0].off+w.list[0].n-1, err)
 }
 
-// gain makes sure that list has a span, and waits for one if needed. It returns false if there are
-// no more.
+// gain makes sure that list has a span, and waits for a span if needed. It returns false if there are
+// no more spans.
 func (w *worker) gain(ctx context.Context) (more bool, err error) {
 	if len(w.list) > 0 {
 		return true, nil
@@ -239,7 +239,7 @@ func (w *worker) gain(ctx context.Context) (more bool, err error) {
 	return true, nil
 }
 
-// settle flushes the landed spans to dst, and reports them.
+// settle flushes the bytes of the landed spans to dst, and reports the spans.
 func (w *worker) settle(ctx context.Context) error {
 	if len(w.landed) == 0 {
 		return nil
@@ -251,7 +251,7 @@ func (w *worker) settle(ctx context.Context) error {
 	return nil
 }
 
-// report reports the landed spans to Fetch, which always receives them.
+// report sends the landed spans to Fetch's goroutine, which always receives them.
 func (w *worker) report() {
 	for _, s := range w.landed {
 		w.f.landed <- s
@@ -301,19 +301,19 @@ func (w *worker) serve(ctx context.Context) error {
 	if err := w.settle(ctx); err != nil {
 		return err
 	}
-	_ = l.close() // the server closes it too, and drops the other requests
+	_ = l.close() // the server closes the connection too, and drops the other requests
 	*w.l = nil
 	return nil
 }
 
-// ask gets more spans, up to the most that may be in progress, and sends requests for the new ones.
+// ask adds spans to list, up to the most that may be in progress, and sends requests for the new ones.
 func (w *worker) ask(l *link) error {
 	most := 1
 	if l.persists {
 		most = w.f.o.c.Pipeline
 	}
 gain:
-	for len(w.list) < most && w.f.idle.Load() == 0 { // leave spans to workers that have none
+	for len(w.list) < most && w.f.idle.Load() == 0 { // leaves spans to idle workers
 		select {
 		case s, ok := <-w.f.spans:
 			if !ok {

@@ -14,9 +14,9 @@ import (
 )
 
 const (
-	lookStep  = 512      // bytes of a head that one Look reads
-	headLimit = 16 << 10 // bytes of a head
-	interims  = 8        // responses 1xx before the final one
+	lookStep  = 512      // bytes that one Look reads of a head
+	headLimit = 16 << 10 // the most bytes of a head
+	interims  = 8        // the most responses 1xx before the final one
 )
 
 var (
@@ -38,7 +38,7 @@ type headParser struct {
 	buf *bufio.Reader
 }
 
-// askedBy is the request of all responses, for http.ReadResponse.
+// askedBy is the request that http.ReadResponse gets for each response.
 var askedBy = &http.Request{Method: http.MethodGet}
 
 // parse parses a head, including its empty line. The caller must not read the response's Body.
@@ -54,15 +54,15 @@ func (p *headParser) parse(head []byte) (*http.Response, error) {
 		return nil, fmt.Errorf("%w: a head that is none: %v", ErrProtocol, err)
 	case resp.ProtoMajor != 1:
 		return nil, fmt.Errorf("%w: version %q in an answer to HTTP/1.1", ErrProtocol, resp.Proto)
-	case p.buf.Buffered()+p.src.Len() != 0: // headEnd and net/http find different ends
+	case p.buf.Buffered()+p.src.Len() != 0: // net/http finds another end of the head than headEnd
 		return nil, fmt.Errorf("%w: a head with an empty line in it", ErrProtocol)
 	}
 	return resp, nil
 }
 
 // headEnd returns the length of the head at the start of b, or -1 if b does not have the empty line
-// that ends it. from is where the search begins. A line ends with LF, with or without a CR before
-// it (RFC 9112, section 2.2).
+// that ends the head. The search begins at from. A line ends with LF, with or without a CR before it
+// (RFC 9112, section 2.2).
 func headEnd(b []byte, from int) int {
 	for {
 		k := bytes.IndexByte(b[from:], '\n')
@@ -79,9 +79,9 @@ func headEnd(b []byte, from int) int {
 	}
 }
 
-// version is what a response says about its version of the file.
+// version has the headers of a response that identify the file's version.
 type version struct {
-	size         uint64   // 0: the response does not have it
+	size         uint64   // 0: the response does not report it
 	etag         string   // "": none
 	lastModified string   // "": none
 	from         net.Addr // the server's address
@@ -148,7 +148,7 @@ func sameDate(a, b string) bool {
 }
 
 // partial checks that a response is exactly the n bytes from off on, and returns their version,
-// whose size is 0 if the response does not say it.
+// whose size is 0 if the response does not report it.
 func partial(resp *http.Response, off, n uint64) (v version, err error) {
 	if err := status(resp); err != nil {
 		return v, err
@@ -182,7 +182,7 @@ func partial(resp *http.Response, off, n uint64) (v version, err error) {
 	return version{size: size, etag: h.Get("Etag"), lastModified: h.Get("Last-Modified")}, nil
 }
 
-// status returns an error if the status is not 206; the error is broken if it may pass.
+// status returns an error if the status is not 206; the error is a *broken if another request may succeed.
 func status(resp *http.Response) error {
 	switch resp.StatusCode {
 	case http.StatusPartialContent:

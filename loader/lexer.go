@@ -120,8 +120,8 @@ func (l *lexer) text() (s string, err error) {
 	return string(bytes.Trim(raw, `"`)), err
 }
 
-// quoted takes a string as it is written; plain reports that it has no escapes and no control
-// characters.
+// quoted takes a string and returns its bytes as they are written, with the quotes; plain reports that
+// it has no escapes and no control characters.
 func (l *lexer) quoted() (raw []byte, plain bool, err error) {
 	if l.peek() != '"' {
 		return nil, false, l.unexpected("a string")

@@ -19,7 +19,7 @@ type broken struct{ err error }
 func (b *broken) Error() string { return b.err.Error() }
 func (b *broken) Unwrap() error { return b.err }
 
-// memory remembers the first error of a Memory: another connection would not help.
+// memory records the first error of a Memory, so that a worker does not try another connection after it.
 type memory struct {
 	devmem.Memory
 	failed atomic.Pointer[error]
@@ -62,13 +62,13 @@ type link struct {
 	out    []byte
 	host   uint64 // the part of Stats.HostBytes that this link has added
 
-	sent     int  // requests without a complete response
-	served   int  // complete responses
+	sent     int  // requests sent whose response is not complete
+	served   int  // number of complete responses
 	begun    bool // a byte of the next response has come
 	persists bool // the server has answered and keeps the connection: several requests may be in progress
 
 	request     *asking
-	conditional bool // request has conditions
+	conditional bool // the requests of this link have conditions
 
 	took      bool // a byte of a body was taken
 	unflushed uint64
@@ -116,8 +116,8 @@ func (l *link) close() error {
 	return err
 }
 
-// hold makes the end of ctx end the link's waits, until release. release returns false if ctx has
-// ended them.
+// hold makes the end of ctx end the link's waits, until release is called. release returns false if
+// ctx has ended meanwhile.
 func (l *link) hold(ctx context.Context) {
 	l.stop = context.AfterFunc(ctx, func() { _ = l.c.SetDeadline(time.Unix(1, 0)) })
 }
@@ -128,7 +128,7 @@ func (l *link) release() (ok bool) {
 	return stop == nil || stop()
 }
 
-// failed returns nil if err is nil, Memory's error as final if there is one, or else err as broken.
+// failed returns nil if err is nil; Memory's error, which ends the worker, if there is one; or else err as a *broken.
 func (l *link) failed(err error) error {
 	if err == nil {
 		return nil
@@ -168,7 +168,7 @@ func (l *link) response(ctx context.Context) (*http.Response, error) {
 	return nil, fmt.Errorf("%w: %d responses 1xx to one request", ErrProtocol, interims)
 }
 
-// nextHead reads a head in device memory, and skips it.
+// nextHead reads the next head, in device memory, and skips its bytes in the stream.
 func (l *link) nextHead(ctx context.Context) (*http.Response, error) {
 	l.head = l.head[:0]
 	for {
@@ -197,7 +197,7 @@ func (l *link) nextHead(ctx context.Context) (*http.Response, error) {
 	}
 }
 
-// take moves n received bytes to offset off of dst; they are there after the next flush.
+// take takes n received bytes for offset off of dst; they are in dst after the next flush.
 func (l *link) take(ctx context.Context, dst devmem.Buffer, off, n uint64) error {
 	if err := l.s.Take(ctx, dst, off, n); err != nil {
 		return l.failed(err)
@@ -216,8 +216,8 @@ func (l *link) flush(ctx context.Context) error {
 	return l.failed(l.s.Flush(ctx))
 }
 
-// flushAt returns how many bytes may be taken before a flush: until then they hold pages of the
-// pool that other connections need.
+// flushAt returns how many bytes a link may take before it must flush: until the flush they hold pages
+// of the pool that other connections need.
 func (o *Object) flushAt() uint64 {
 	const most = 1 << 20
 	if o.c.Copy {

@@ -21,24 +21,24 @@ import (
 )
 
 const (
-	redirects = 10 // the most that are followed
-	addresses = 16 // of a host: the most that are tried
+	redirects = 10 // the most redirects that Open follows
+	addresses = 16 // the most addresses of a host that dial tries
 )
 
 // Object is a file on a server. One Fetch, or one Records, is in progress at a time (EBUSY).
 type Object struct {
 	c       Config
 	url     *url.URL // after redirects
-	name    string   // of the URL, for messages
+	name    string   // the URL for messages, without secrets
 	version version
 
 	client *http.Client // for requests to host memory
 
-	conditional, plain asking      // requests with the conditions of version, and without
+	conditional, plain asking      // the request with the conditions of version, and without conditions
 	refused            atomic.Bool // a server has answered 412: new connections use plain
 
 	rx    devmem.Binding
-	links []*link // by worker; nil: no connection. The Fetch in progress owns them
+	links []*link // by worker; nil: no connection. The Fetch in progress owns the list
 
 	stats counters
 
@@ -49,7 +49,7 @@ type Object struct {
 	idle   chan struct{}           // closed when that Fetch has ended
 
 	once sync.Once
-	err  error // the result of once
+	err  error // the result of Close, set by once
 }
 
 // asking is a request without its range.
@@ -79,7 +79,7 @@ type Stats struct {
 	Payload     uint64 // bytes of the file that Fetch received
 	HostBytes   uint64 // bytes on Fetch's connections, of any kind, that were received in host memory
 	HeaderBytes uint64 // bytes of the file for Open and ReadHost, on another connection
-	Looked      uint64 // bytes of response heads that were read in device memory
+	Looked      uint64 // bytes of response heads that Look read in device memory
 	Looks       uint64 // the calls of Look that read them
 	Requests    uint64 // requests of ranges by Fetch; a repeated request counts again
 	Connections uint64 // connections that Fetch made
@@ -177,7 +177,7 @@ func nameOf(u *url.URL) string {
 	return x.String()
 }
 
-// inner returns the error inside a *url.Error, without the URL.
+// inner returns the error inside a *url.Error, which would show the URL.
 func inner(err error) error {
 	if e := (*url.Error)(nil); errors.As(err, &e) {
 		return e.Err
@@ -185,7 +185,7 @@ func inner(err error) error {
 	return err
 }
 
-// probe asks for the first byte.
+// probe requests the first byte of the file, and records URL, size and version.
 func (o *Object) probe(ctx context.Context) error {
 	o.conditional.base = &http.Request{Method: http.MethodGet, URL: o.url, Header: o.c.Header.Clone(),
 		Host: o.c.Header.Get("Host")}
@@ -265,10 +265,10 @@ func (o *Object) getOnce(ctx context.Context, p []byte, off uint64) (*http.Respo
 	return resp, v, err
 }
 
-// answer checks that a response is what was asked for, and of the first response's version. If the
-// server answers 412 to a conditional request, the error is broken, and the request is repeated
-// without conditions: a server whose ETag is weak answers 412 for the same file, because If-Match
-// compares strong ETags alone (RFC 9110, section 13.1.1). A response to a request without
+// answer checks that a response has the requested range, in the version of the first response. If the
+// server answers 412 to a conditional request, the error is a *broken, and the caller repeats the
+// request without conditions: a server whose ETag is weak answers 412 for the same file, because
+// If-Match compares only strong ETags (RFC 9110, section 13.1.1). A response to a request without
 // conditions must have a validator to compare.
 func (o *Object) answer(resp *http.Response, from net.Addr, conditional bool, off, n uint64) (version, error) {
 	first := o.version.size == 0

@@ -31,19 +31,19 @@ type RecordsConfig struct {
 type Records struct {
 	o      *Object
 	c      RecordsConfig
-	size   uint64 // of the file, without Skip
+	size   uint64 // bytes of the file after Skip
 	each   uint64 // bytes of a batch
 	count  uint64 // batches
 	cancel context.CancelCauseFunc
 	free   chan struct{}   // one element for each slot of Buffer that is free
-	ready  []chan struct{} // by slot: its batch is complete
+	ready  []chan struct{} // by slot: has an element when the slot's batch is complete
 	ended  chan struct{}   // closed when the fetch has ended
-	err    error           // the fetch's; valid after ended
+	err    error           // the fetch's error; valid after ended is closed
 
-	next, held uint64 // used by the consumer alone
+	next, held uint64 // only the consumer uses these
 
 	now   func() time.Time
-	asked time.Time // when Next returned last; zero: never
+	asked time.Time // when Next returned last; zero: not yet
 	stats RecordsStats
 }
 
@@ -72,7 +72,7 @@ func (s *RecordsStats) Share() float64 {
 	return float64(s.Waited) / float64(s.Waited+s.Busy)
 }
 
-// check checks c for a file of file bytes, and returns the length of a batch.
+// check checks c for a file of length file, and returns the length of a batch in bytes.
 func (c *RecordsConfig) check(file uint64) (each uint64, err error) {
 	over, each := bits.Mul64(c.RecordSize, c.Batch)
 	switch {
@@ -207,7 +207,7 @@ func (r *Records) Stats() RecordsStats { return r.stats }
 var errLeft = errors.New("the records were closed")
 
 // Close ends the fetch, and returns when the fetch no longer writes to memory; then the Object can
-// be used for another. It is idempotent.
+// start another Fetch or Records. It is idempotent.
 func (r *Records) Close() error {
 	r.cancel(errLeft)
 	<-r.ended

@@ -41,7 +41,7 @@ func (e *StatusError) wait(now time.Time) time.Duration {
 		}
 		return max(0, until.Sub(now))
 	}
-	seconds, _ := strconv.ParseUint(e.retryAfter, 10, 32) // the largest uint32 if it is too large
+	seconds, _ := strconv.ParseUint(e.retryAfter, 10, 32) // on overflow ParseUint returns the largest uint32
 	return time.Duration(seconds) * time.Second
 }
 
@@ -53,7 +53,7 @@ const (
 
 // retries counts attempts without progress.
 type retries struct {
-	since time.Time // when the first of them failed; zero: none failed
+	since time.Time // when the first of these attempts failed; zero: none failed
 	n     int
 }
 

@@ -226,7 +226,7 @@ func (t *Tensor) parse(l *lexer) error {
 	return nil
 }
 
-// maxShort is how many runes of the file's text, or numbers of a list, an error shows.
+// maxShort is the most runes of the file's text, or numbers of a list, that an error shows.
 const maxShort = 80
 
 // listed formats numbers as JSON does: [1, 2].

@@ -71,7 +71,7 @@ type rxBinding struct {
 
 	// under configMu
 	closed  bool
-	unbound bool // closed, and the NIC has released all queues
+	unbound bool // closed is set, and the NIC has released all queues
 }
 
 // txBinding is a buffer bound for transmit.
@@ -126,7 +126,7 @@ func (b *txBinding) unref() {
 			defer b.s.configMu.Unlock()
 			b.s.txBinds.Delete(b.id)
 			b.buf.bound--
-			if !b.s.conns.Closed() { // or else the NIC drops all bindings anyway
+			if !b.s.conns.Closed() { // after Close the NIC drops all bindings anyway
 				if err := b.s.unbind(b.nicID); err != nil {
 					b.s.log.Warn("unbind tx", "binding", b.id, "err", err)
 				}
@@ -145,9 +145,9 @@ func (b *txBinding) Close() error {
 	return nil
 }
 
-// Close unbinds the queues. If the NIC does not release a queue, it may still write to the queue's
-// pages. Then the binding is done only when the pages are used up, or a later Close succeeds, or
-// the stack is closed.
+// Close unbinds the queues. If the NIC does not release a queue, it may still write to the pages that
+// it has. Then the binding is done only when received frames have used up these pages, or a later
+// Close succeeds, or the stack is closed.
 func (b *rxBinding) Close() error {
 	b.s.configMu.Lock()
 	defer b.s.configMu.Unlock()
@@ -170,7 +170,7 @@ func (s *Stack) closeRX(b *rxBinding) error {
 		if e := s.nic.UnbindQueue(l.queue); e != nil {
 			err = errors.Join(err, fmt.Errorf("queue %d: unbind: %w", l.queue, e))
 			b.unbound = false
-			continue // frames that come to the queue are still received
+			continue // the NIC keeps the queue, and the stack still receives its frames
 		}
 		s.rx[l.queue].Store(nil)
 	}
@@ -178,7 +178,7 @@ func (s *Stack) closeRX(b *rxBinding) error {
 	return err
 }
 
-// ended is called, under any locks, when the last page of a closed binding is returned.
+// ended is the pool's callback when a closed binding has all its pages back. Its caller may hold any locks.
 func (b *rxBinding) ended() {
 	b.s.work.Go(func() {
 		b.s.configMu.Lock()
@@ -186,14 +186,14 @@ func (b *rxBinding) ended() {
 		delete(b.s.rxBinds, b.id)
 		b.buf.bound--
 		for _, l := range b.shadowQueues {
-			b.s.rx[l.queue].CompareAndSwap(l, nil) // a queue that the NIC did not release, without pages now
+			b.s.rx[l.queue].CompareAndSwap(l, nil) // a queue that the NIC did not release; it has no pages now
 		}
 		b.s.dropShadowQueues(b.shadowQueues)
 		close(b.done)
 	})
 }
 
-// unbind sends the command to the NIC, unless the NIC is gone.
+// unbind sends the command Unbind to the NIC, unless the NIC has failed.
 func (s *Stack) unbind(id uint32) error {
 	if id == 0 || s.nic.Err() != nil {
 		return nil

@@ -33,7 +33,7 @@ type Conn struct {
 	tokens        gpumem.Tokens
 
 	rd, wd *deadline.Deadline
-	stall  atomic.Int64 // nanoseconds
+	stall  atomic.Int64 // stall limit in nanoseconds; 0: none
 	closed chan struct{}
 	once   sync.Once
 
@@ -52,7 +52,7 @@ type Conn struct {
 
 var _ devmem.Conn = (*Conn)(nil)
 
-// newConn takes over an endpoint that is or was connected, and its queue.
+// newConn makes a Conn that owns an endpoint, which is or was connected, and the endpoint's queue.
 func (s *Stack) newConn(ep tcpip.Endpoint, wq *waiter.Queue) (*Conn, error) {
 	c := &Conn{
 		s: s, ep: ep, wq: wq, rd: deadline.New(), wd: deadline.New(), closed: make(chan struct{}),
@@ -84,12 +84,12 @@ func (s *Stack) newConn(ep tcpip.Endpoint, wq *waiter.Queue) (*Conn, error) {
 
 // fitWindow limits the receive buffer, which is twice the window, to the size of the pool that
 // receives the payload, if the handshake came through a bound queue. Linux leaves this to the
-// administrator; but a window that is wider than the pool makes the peer send segments that are
-// then lost. With a NIC that receives GSO packets, pages count as half full: a sender that needs
-// the whole window sends large frames, which fill their pages, and the other half of the pool is
-// for pages that the application holds. When pages counted as full, late receivers lost segments
-// (vnic run on a busy machine). The limit cannot be set later: netstack deadlocks when a buffer
-// shrinks while data is out of order.
+// administrator; but if the window is wider than the pool, the NIC drops segments that the peer may
+// send. With a NIC that receives GSO packets, fitWindow counts pages as half full: a sender that
+// needs the whole window sends large frames, which fill their pages, and the other half of the pool
+// is for pages that the application holds. With pages counted as full, the NIC dropped segments when
+// an application read late (vnic run on a busy machine). The limit cannot be set later: netstack
+// deadlocks when a buffer shrinks while data is out of order.
 func (c *Conn) fitWindow() {
 	c.f.mu.Lock()
 	queue := c.f.queue
@@ -123,7 +123,7 @@ func (c *Conn) NotifyEvent(mask waiter.EventMask) {
 	}
 }
 
-// wait waits for sig. It returns an error if the connection is closed, the deadline has passed, or
+// wait waits for sig. It returns an error if the connection is closed, d is closed (a deadline), or
 // the connection makes no progress.
 func (c *Conn) wait(op string, sig <-chan struct{}, d <-chan struct{}) error {
 	limit := time.Duration(c.stall.Load())

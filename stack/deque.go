@@ -2,7 +2,7 @@ package stack
 
 // deque is a double-ended queue in a ring that grows when it is full.
 type deque[T any] struct {
-	ring []T // len is a power of two, or 0
+	ring []T // its length is a power of two, or 0
 	head int
 	n    int
 }

@@ -19,7 +19,7 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// minPages is how many pages a bound queue needs: four times the pages of the largest frame.
+// minPages is the minimum number of pages for a bound queue: four times the pages of the largest frame.
 const minPages = 4 * gpumem.FramePages
 
 const pageSize = gpumem.PageSize
@@ -68,7 +68,7 @@ func (s *Stack) BindRX(buf devmem.Buffer, queues ...int) (devmem.Binding, error)
 	return rb, nil
 }
 
-// buffer returns an error unless a buffer is an open one of this stack. Under configMu.
+// buffer returns buf as a *Buffer, or EBADF if buf is closed or not this stack's. Under configMu.
 func (s *Stack) buffer(buf devmem.Buffer) (*Buffer, error) {
 	b, ok := buf.(*Buffer)
 	if !ok || b.s != s || b.closed {
@@ -77,7 +77,7 @@ func (s *Stack) buffer(buf devmem.Buffer) (*Buffer, error) {
 	return b, nil
 }
 
-// bindRX is BindRX with the queues sorted, each once. Under configMu.
+// bindRX is BindRX for queues that are sorted and without duplicates. Under configMu.
 func (s *Stack) bindRX(buf devmem.Buffer, queues []int) (*rxBinding, error) {
 	b, err := s.buffer(buf)
 	if err != nil {
@@ -109,13 +109,13 @@ func (s *Stack) bindRX(buf devmem.Buffer, queues []int) (*rxBinding, error) {
 	s.rxBinds[rb.id] = rb
 	b.bound++
 	s.addShadowQueues(rb.shadowQueues)
-	for i, l := range rb.shadowQueues { // splits the queue, which the NIC requires before BindRx
+	for i, l := range rb.shadowQueues { // BindQueue turns on header split, which the NIC requires before BindRx
 		s.rx[l.queue].Store(l)
 		if err := s.nic.BindQueue(l.queue, b.GPU(), rb.pool); err != nil {
 			s.rx[l.queue].Store(nil)
 			s.dropShadowQueues(rb.shadowQueues[i:])
 			rb.shadowQueues = rb.shadowQueues[:i]
-			_ = s.closeRX(rb) // err says why; this error does not matter
+			_ = s.closeRX(rb) // err is the cause; an error of closeRX does not matter
 			return nil, fmt.Errorf("queue %d: %w", l.queue, err)
 		}
 	}
@@ -175,8 +175,8 @@ func (s *Stack) newShadowQueue(queue int, b *rxBinding) (*shadowQueue, error) {
 	return makeShadowQueue(queue, b, free[len(free)-1], n), nil
 }
 
-// dropShadowQueues keeps the address space of shadow queues that are no longer used: netstack may
-// still have views of it, but does not deliver them.
+// dropShadowQueues removes shadow queues, and keeps their address space for later ones: netstack may
+// still have views of it, but does not deliver them. Under configMu.
 func (s *Stack) dropShadowQueues(ls []*shadowQueue) {
 	all := slices.DeleteFunc(slices.Clone(*s.shadowQueues.Load()),
 		func(l *shadowQueue) bool { return slices.Contains(ls, l) })
@@ -300,7 +300,7 @@ func (s *Stack) Restore(ctx context.Context) error {
 		if err != nil {
 			errs = append(errs, fmt.Errorf("restore %s: %w", what, err))
 		}
-		*id = n // 0 after an error
+		*id = n // f returns 0 with an error
 	}
 	for b := range s.buffers {
 		do(&b.id, "buffer", func() (uint32, error) {
@@ -328,7 +328,7 @@ func (s *Stack) Restore(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// Stats implements devmem.Device. It asks the NIC for its drop counter.
+// Stats implements devmem.Device. It reads the drop counter from the NIC by a command.
 func (s *Stack) Stats() devmem.Stats {
 	t := s.ns.Stats().TCP
 	st := devmem.Stats{

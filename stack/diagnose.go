@@ -16,11 +16,11 @@ import (
 	"vnic.dev/vnic/internal/diagnosis"
 )
 
-// keepalives is how many probes are sent to the peer within a stall limit. A peer that answers none
-// is gone.
+// keepalives is how many probes netstack sends to an idle peer within a stall limit. A peer that
+// answers none is gone.
 const keepalives = 4
 
-// SetStallLimit implements devmem.Conn. While there is a limit, an idle peer is probed.
+// SetStallLimit implements devmem.Conn. While there is a limit, netstack probes an idle peer.
 func (c *Conn) SetStallLimit(d time.Duration) {
 	c.stall.Store(int64(d))
 	if d > 0 {
@@ -33,11 +33,11 @@ func (c *Conn) SetStallLimit(d time.Duration) {
 	c.ep.SocketOptions().SetKeepAlive(d > 0)
 }
 
-// since holds a connection's counters at its last progress.
+// since has a connection's counters at the time of its last progress.
 type since struct {
 	heard       uint32
 	retransmits uint64
-	half        uint32 // heard, at the middle of the stall limit
+	half        uint32 // flow.heard at the middle of the stall limit
 }
 
 func (c *Conn) since() since {
@@ -62,7 +62,7 @@ func (c *Conn) stalled(op string, idle time.Duration, start since) error {
 		State: c.State()}
 }
 
-// Diagnose explains why payload comes in host memory, for devmem.Diagnose.
+// Diagnose explains why payload arrives in host memory, for devmem.Diagnose.
 func (c *Conn) Diagnose() string { return c.s.facts().Steering(c.facts()) }
 
 func (c *Conn) facts() diagnosis.Connection {
@@ -77,7 +77,7 @@ func (c *Conn) facts() diagnosis.Connection {
 	return x
 }
 
-// facts returns the configuration and the holders of tokens.
+// facts returns the stack's bindings and rules, and the connections that hold tokens.
 func (s *Stack) facts() (d diagnosis.Device) {
 	s.configMu.Lock()
 	for _, r := range s.rules {

@@ -17,27 +17,27 @@ import (
 // The lock is taken below netstack's and the transmit queue's locks, above the locks of shadow queues
 // and pools.
 type flow struct {
-	key   splitter.Flow // of received packets
-	heads atomic.Int32  // len(linear), to be read without the lock
+	key   splitter.Flow // addresses and ports as in received packets
+	heads atomic.Int32  // len(linear), which readers load without the lock
 
 	mu    sync.Mutex
 	conn  *Conn
-	age   int    // sweeps that found no endpoint
+	age   int    // number of sweeps that found no endpoint
 	queue int    // the queue that the handshake came through
-	last  int    // the queue that the last payload came through; -1: none came
-	heard uint32 // packets received
+	last  int    // the queue that the last payload came through; -1: no payload came
+	heard uint32 // number of packets received
 
-	// Transmit. Bytes that are in no part were written by Write; netstack holds them.
+	// Transmit. A byte of the stream that is in no part is host memory, from Write; netstack has it.
 	issKnown, finSent bool
 	iss               uint32
 	mss               int    // segment size of netstack's last GSO packet; 0: unknown
-	una, nxt, written uint64 // acknowledged, sent, accepted from the application
+	una, nxt, written uint64 // ends of the acknowledged, the sent, and the bytes accepted from the application
 	parts             deque[part]
 	sends             deque[send]
 	firstSend         uint32 // number of the first send in sends
 	done              deque[completion]
 	tail              tail
-	ended             bool   // netstack sends no more: no acknowledgment is needed
+	ended             bool   // netstack sends nothing more: sends complete without acknowledgments
 	wnd               uint32 // the peer's last advertised window, not scaled
 	wndKnown          bool
 
@@ -46,10 +46,10 @@ type flow struct {
 	irs        uint32
 	acked      uint64 // the last acknowledgment that we sent: a lower bound of netstack's RCV.NXT
 	ahead      uint64 // the end of the bytes that netstack received without a gap, if it dropped none
-	read       uint64 // the application's position
+	read       uint64 // the position up to which the application has read
 	pending    deque[pending]
-	pages      int    // in pending
-	linear     []span // of packets that are not readable but start with bytes in host memory
+	pages      int    // pages of the frames in pending
+	linear     []span // bytes in host memory at the start of the payload of packets that are not readable
 	rxShutdown bool   // the application reads no more
 	adv        uint32 // our last advertised window, not scaled
 	scale      [2]int8
@@ -71,14 +71,14 @@ type span struct{ start, end uint64 }
 type send struct {
 	binding  *txBinding
 	end      uint64
-	open     bool // the call has not returned
+	open     bool // SendDevmem has not returned
 	inFlight int  // frames that the device may still read
 }
 
 // completion is a range of sends, including both ends.
 type completion struct{ lo, hi uint32 }
 
-// pending is a frame's payload that netstack may still deliver.
+// pending is the payload of a frame that netstack may still deliver; it holds a slot of a shadow queue.
 type pending struct {
 	end   uint64
 	queue *shadowQueue
@@ -102,8 +102,8 @@ func (f *flow) syn(seq uint32, hasAck bool, ack uint32) bool {
 	return true
 }
 
-// txOffset returns the stream offset of an outgoing sequence number. A SYN has -1, and a probe may
-// be before una.
+// txOffset returns the stream offset of an outgoing sequence number: -1 for a SYN. The offset of a
+// probe may be below una.
 func (f *flow) txOffset(seq uint32) int64 {
 	return int64(f.una) + int64(int32(seq-(f.iss+1+uint32(f.una))))
 }
@@ -137,7 +137,7 @@ func (f *flow) acknowledge(ack, wnd uint32) {
 	}
 }
 
-// complete moves sends to done that are acknowledged and that the device no longer reads.
+// complete moves the first sends to done, up to one that is not acknowledged or that the device may still read.
 func (f *flow) complete() {
 	for f.parts.len() > 0 && (f.parts.elem(0).end <= f.una || f.ended) {
 		f.parts.pop()
@@ -163,7 +163,7 @@ func (f *flow) complete() {
 	}
 }
 
-// txDone is called when the device has read a frame of sends lo to hi.
+// txDone records that the device has read a frame of sends lo to hi.
 func (f *flow) txDone(lo, hi uint32) {
 	f.mu.Lock()
 	f.addInFlight(lo, hi, -1)
@@ -182,15 +182,15 @@ func (f *flow) addInFlight(lo, hi uint32, n int) {
 	}
 }
 
-// end is called when netstack will send nothing more: sends then complete without an
-// acknowledgment.
+// end records that netstack will send nothing more for the flow: sends then complete without an
+// acknowledgment, once the device no longer reads them.
 func (f *flow) end() {
 	f.mu.Lock()
 	if !f.ended {
 		f.ended = true
 		f.dropTail()
 		f.complete()
-		if f.conn != nil { // a waiting writer may have looked before ended was set
+		if f.conn != nil { // wakes calls that checked ended before it was set
 			ether.Signal(f.conn.csig)
 			ether.Signal(f.conn.wsig)
 		}
@@ -204,13 +204,13 @@ type verdict uint8
 const (
 	deliver verdict = iota
 	junk            // netstack must see the segment, but will not deliver its payload
-	refuse          // no room: the segment is dropped
+	refuse          // the stack drops the segment, because the pool has few pages
 )
 
-// maxWindow is more than any receive window: payload further ahead is outside of the window.
+// maxWindow is larger than any receive window: payload further ahead is outside of the window.
 const maxWindow = 64 << 20
 
-// receive processes a received segment with n bytes of payload, and decides about the payload.
+// receive processes a received segment with n bytes of payload, and returns what to do with the payload.
 func (f *flow) receive(h *splitter.Headers, wnd uint32, n int, queue int, pages gpumem.Supply) verdict {
 	if f.conn == nil {
 		f.queue = queue
@@ -238,7 +238,7 @@ func (f *flow) receive(h *splitter.Headers, wnd uint32, n int, queue int, pages 
 	switch {
 	case end <= int64(f.acked), off > int64(f.ahead)+maxWindow:
 		return junk
-	case off <= int64(f.acked): // the next bytes of the stream: always delivered
+	case off <= int64(f.acked): // the next bytes of the stream: always deliver these
 		f.ahead = uint64(end) // netstack may have dropped later bytes
 		return deliver
 	case uint64(off) == f.ahead && pages < gpumem.SupplyEmpty: // most likely in order
@@ -251,7 +251,7 @@ func (f *flow) receive(h *splitter.Headers, wnd uint32, n int, queue int, pages 
 	return deliver
 }
 
-// keep records payload that was given to netstack.
+// keep records n bytes of payload in a slot that netstack now has.
 func (f *flow) keep(seq uint32, n int, l *shadowQueue, slot uint32) {
 	end := uint64(f.rxOffset(seq) + int64(n))
 	i := f.pending.len()
@@ -290,8 +290,8 @@ func (f *flow) headAt(pos uint64) (n int, ok bool) {
 	return 0, false
 }
 
-// advance moves the application's position and returns the payload that netstack cannot deliver any
-// more.
+// advance moves the application's position n bytes forward, and appends to drop the payload that
+// netstack cannot deliver any more.
 func (f *flow) advance(n int, drop []pending) []pending {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -319,8 +319,8 @@ func (f *flow) drop(drop []pending, all bool) []pending {
 	return drop
 }
 
-// stop detaches the flow from its Conn (nil if it has none), and ends reading. It returns all
-// pending payload.
+// stop detaches the flow from its Conn c, and ends reading; it returns all pending payload. c is nil
+// for a flow without a Conn. If the flow's Conn is not c, stop does nothing.
 func (f *flow) stop(c *Conn) []pending {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -341,7 +341,7 @@ func releaseAll(ps []pending) {
 	}
 }
 
-// progress changes whenever a byte was received, acknowledged or read.
+// progress returns a number that changes with each byte received, acknowledged or read.
 func (f *flow) progress() uint64 {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -15,11 +15,11 @@ import (
 const (
 	sweepEvery = time.Second
 	maxUnowned = 16384 // flows without a Conn; most are half open
-	maxAge     = 10    // sweeps that a flow without an endpoint survives: a SYN cookie may still be answered
-	maxKeep    = 3     // the same for a flow with payload: the answer was not valid
+	maxAge     = 10    // sweeps that a flow without an endpoint survives: the answer to a SYN cookie may still come
+	maxKeep    = 3     // the same for a flow with payload: it had a wrong answer to the SYN cookie
 )
 
-// flows finds the flow of a segment.
+// flows has the flows of the connections, and finds the flow of a segment.
 type flows struct {
 	s *Stack
 
@@ -52,7 +52,7 @@ func (fs *flows) outgoing(k splitter.Flow, t header.TCP) *flow {
 	if fs.unowned >= maxUnowned {
 		fs.mu.Unlock()
 		fs.sweepSoon()
-		return nil // the handshake goes on, but newConn refuses the connection
+		return nil // netstack continues the handshake, but newConn refuses the connection
 	}
 	fs.m[k] = f
 	fs.unowned++
@@ -70,7 +70,7 @@ func (fs *flows) forget(f *flow) {
 	releaseAll(f.stop(nil)) // if it has a Conn, the application may still read
 }
 
-// claim assigns a flow to a Conn. It returns nil if there is no flow, or it has or had a Conn.
+// claim assigns a flow to a Conn. It returns nil if there is no flow, or if the flow has or had a Conn.
 func (fs *flows) claim(k splitter.Flow, c *Conn) *flow {
 	f := fs.get(&k)
 	if f == nil {
@@ -87,7 +87,7 @@ func (fs *flows) claim(k splitter.Flow, c *Conn) *flow {
 
 func (fs *flows) sweepSoon() { ether.Signal(fs.kick) }
 
-// sweeper removes flows without an endpoint: netstack does not report when an endpoint ends.
+// sweeper removes flows without an endpoint, because netstack does not report when an endpoint ends.
 func (fs *flows) sweeper(stop <-chan struct{}) {
 	var tick <-chan time.Time
 	for {
@@ -154,7 +154,7 @@ func (fs *flows) alive(f *flow) bool {
 	defer f.mu.Unlock()
 	if ok {
 		switch tcp.EndpointState(ep.State()) {
-		case tcp.StateListen: // the listener's endpoint: a SYN cookie may be unanswered
+		case tcp.StateListen: // this is the listener: the answer to a SYN cookie may still come
 		case tcp.StateClose, tcp.StateError:
 			return false
 		default:

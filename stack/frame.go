@@ -13,7 +13,7 @@ import (
 
 const (
 	ethLen = header.EthernetMinimumSize
-	// the longest header that netstack sends separate from its payload
+	// the longest header of a packet, which netstack keeps separate from the payload
 	maxHeader = ethLen + header.IPv6MinimumSize + header.TCPHeaderMaximumSize
 )
 
@@ -21,9 +21,9 @@ const (
 type txHeader struct {
 	b    [maxHeader + header.IPv4MaximumHeaderSize]byte
 	n    int // bytes of b in use
-	l4   int // offset of the transport header; 0: there is none
+	l4   int // offset of the transport header; 0: the packet has none
 	ipv6 bool
-	// The sum of the pseudo-header without the length; all frames of the packet share it.
+	// The checksum of the pseudo-header without the length, which is the same for all frames of the packet.
 	sum    uint16
 	summed bool
 }
@@ -104,13 +104,13 @@ func (h *txHeader) other(dst []byte, f *driver.TxFrame, pkt *stack.PacketBuffer,
 		return
 	}
 	if ip := header.IPv4(dst[ethLen:]); !h.ipv6 && (ip.More() || ip.FragmentOffset() != 0) {
-		return // a fragment is sent without a checksum
+		return // a fragment has no checksum to complete
 	}
 	udp.SetChecksum(h.pseudoSum(header.UDPProtocolNumber, uint16(len(udp)+n)))
 	f.NeedsCsum, f.CsumStart, f.CsumOffset = true, uint16(h.l4), 6 // RFC 768
 }
 
-// flowKey returns the flow of the answers to a packet.
+// flowKey returns the flow key of a packet, as in the packets that the peer sends back.
 func (h *txHeader) flowKey() splitter.Flow {
 	k := splitter.Flow{Proto: splitter.ProtoTCP, IPv6: h.ipv6}
 	tcp := h.b[h.l4:h.n]

@@ -26,12 +26,12 @@ var (
 	_ stack.GSOEndpoint  = (*link)(nil)
 )
 
-// queue returns the transmit queue of a packet: all packets of a flow have the same one, except
-// that an acknowledgment goes to the queue with the least payload if its own has much. If
+// queue returns the transmit queue of a packet: all packets of a flow have the same one, except that
+// an acknowledgment goes to the queue with the least payload if the flow's queue has much. If
 // acknowledgments waited behind another flow's payload, two transfers in opposite directions would
-// take turns at being idle: one would wait for an acknowledgment behind the other's window of data
-// (Zhang, Shenker, Clark, "Observations on the Dynamics of a Congestion Control Algorithm", SIGCOMM
-// 1991). Linux keeps its rings short instead (TCP small queues).
+// alternately be idle: the acknowledgment that one transfer waits for would be queued behind the
+// other's window of data (Zhang, Shenker, Clark, "Observations on the Dynamics of a Congestion
+// Control Algorithm", SIGCOMM 1991). Linux keeps its rings short instead (TCP small queues).
 func (l *link) queue(pkt *stack.PacketBuffer) *txQueue {
 	q := l.s.tx[int(pkt.Hash)%len(l.s.tx)]
 	if len(l.s.tx) > 1 && q.waiting.Load() >= fewFrames && acknowledges(pkt) {

@@ -35,8 +35,8 @@ type Listener struct {
 
 var _ devmem.Listener = (*Listener)(nil)
 
-// local reports whether an address is one of the stack's, or unspecified: netstack would bind to
-// others too.
+// local reports whether an address is one of the stack's, or unspecified. Listen and Dial check it,
+// because netstack would bind to other addresses too.
 func (s *Stack) local(a netip.Addr) bool {
 	return !a.IsValid() || a.IsUnspecified() ||
 		slices.ContainsFunc(s.addrs, func(p netip.Prefix) bool { return p.Addr() == a })
@@ -124,7 +124,7 @@ func (l *Listener) AcceptConn() (devmem.Conn, error) {
 		case nil:
 			c, err := l.s.newConn(ep, wq)
 			if err != nil {
-				continue // the connection is gone
+				continue // the connection ended before newConn
 			}
 			return c, nil
 		case *tcpip.ErrWouldBlock:
@@ -197,7 +197,7 @@ func (s *Stack) Dial(ctx context.Context, local, remote netip.AddrPort) (devmem.
 	return c, nil
 }
 
-// connect connects an endpoint, which has the queue wq.
+// connect connects an endpoint and waits for the result; wq is the endpoint's queue.
 func (s *Stack) connect(ctx context.Context, ep tcpip.Endpoint, wq *waiter.Queue, local, remote netip.AddrPort) error {
 	if local.Addr().IsValid() || local.Port() != 0 {
 		if err := ep.Bind(fullAddr(local)); err != nil {

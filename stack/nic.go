@@ -11,9 +11,9 @@ import (
 // NIC is the device under a stack: *driver.NIC, or a pair of them in memory (package stacktest).
 // The stack owns it from New on, and closes it.
 //
-// Receive, Completed and Wake are called without a lock held, and may call Transmit and Refill. For
-// each frame that Transmit accepted, Completed returns the cookie, unless it is 0, when the device
-// no longer reads the frame.
+// The NIC calls the receiver's Receive, Completed and Wake without holding a lock, and they may call
+// Transmit and Refill. When the device no longer reads a frame that Transmit accepted, the NIC calls
+// Completed with the frame's cookie, unless the cookie is 0.
 type NIC interface {
 	MAC() net.HardwareAddr
 	MTU() int
@@ -30,8 +30,8 @@ type NIC interface {
 	Offloads() driver.Offloads
 }
 
-// merges reports whether the NIC receives GSO packets: packets of a peer, and segments that
-// the NIC merges.
+// merges reports whether the NIC delivers GSO packets: packets that a peer has sent uncut, and
+// segments that the NIC has merged.
 func (s *Stack) merges(ipv6 bool) bool {
 	o := s.nic.Offloads()
 	if ipv6 {

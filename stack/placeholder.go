@@ -5,8 +5,8 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip"
 )
 
-// newPlaceholder returns a stand-in for n bytes of payload in device memory: netstack counts the
-// bytes, and the link layer finds the payload.
+// newPlaceholder returns a Payloader for n bytes of payload in device memory: netstack counts n bytes
+// without having them, and the link layer puts the payload's place into the frames.
 //
 // Netstack reads a payload into buffers that it allocates and clears, which would be most of the
 // cost of a send, and it would keep 64 KiB of zeros for each segment. So a thin placeholder asks
@@ -46,7 +46,7 @@ func (g *thickPlaceholder) Read(b []byte) (int, error) {
 	return n, nil
 }
 
-// isPlaceholder reports whether a view counts bytes that it does not have.
+// isPlaceholder reports whether a view has a thin placeholder's bytes: more than its buffer can hold.
 func isPlaceholder(v *buffer.View) bool { return v.Size() > v.Capacity() }
 
 var thinWorks = func() bool {

@@ -11,7 +11,7 @@ import (
 	"vnic.dev/vnic/gpumem"
 )
 
-// errStop ends a read of netstack's queue; the bytes that the sink took are consumed.
+// errStop is the error with which the sink ends a read; netstack has consumed the bytes that the sink took.
 var errStop = errors.New("stop")
 
 type sinkMode uint8
@@ -27,15 +27,15 @@ const (
 type sink struct {
 	c      *Conn
 	mode   sinkMode
-	room   int // bytes that may still be taken
+	room   int // bytes that the sink may still take
 	linear []byte
 	frags  []devmem.Frag
 	nlin   int
 	nfrags int
 	pos    uint64 // stream position of the next byte
 	began  bool
-	device bool  // the bytes so far are from packets that are not readable
-	err    error // the reason why it took no byte
+	device bool  // the bytes taken so far are from packets that are not readable
+	err    error // the reason why the sink took no byte
 }
 
 // Write implements io.Writer: it takes as much of b as it can.
@@ -100,8 +100,8 @@ func (k *sink) copy(b []byte) int {
 	return n
 }
 
-// token issues frags for the bytes [off, off+n) of a slot, each up to the end of its page, as far
-// as there is room.
+// token fills frags, with tokens, for the bytes [off, off+n) of a slot: one frag for the bytes of each
+// page, until frags is full. It returns the number of these bytes.
 func (k *sink) token(l *shadowQueue, slot uint32, off, n int) (int, error) {
 	var pages, tokens [gpumem.FramePages]uint32
 	room := min(len(k.frags)-k.nfrags, len(pages))
@@ -126,7 +126,7 @@ func (k *sink) token(l *shadowQueue, slot uint32, off, n int) (int, error) {
 		off = 0
 	}
 	if given == 0 {
-		return 0, syscall.EIO // the payload was to be dropped
+		return 0, syscall.EIO // the slot has no pages: it is the junk slot, which netstack should not deliver
 	}
 	if !k.c.tokens.Issue(l.binding.pool, pages[:given], tokens[:given]) {
 		return 0, net.ErrClosed
@@ -138,7 +138,7 @@ func (k *sink) token(l *shadowQueue, slot uint32, off, n int) (int, error) {
 	return got, nil
 }
 
-// receive reads into the sink. Under rmu.
+// receive reads from netstack into the sink, and waits for data. Under rmu.
 func (c *Conn) receive(op string, flags devmem.RecvFlags) (int, error) {
 	c.f.mu.Lock()
 	c.sink.pos = c.f.read

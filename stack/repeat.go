@@ -29,13 +29,13 @@ type tail struct {
 	pkt    *stack.PacketBuffer // nil: all is acknowledged
 	fin    *stack.PacketBuffer // a FIN without data after pkt; nil: none
 	end    uint64              // the stream offset after the segment and the FIN
-	silent int                 // ticks since data or a FIN was sent, or progress was made
+	silent int                 // ticks since the flow sent data or a FIN, or the peer acknowledged bytes
 	wait   int                 // ticks of silence before the next repetition
 	tsval  uint32              // the timestamp (RFC 7323) of the last segment sent
 }
 
-// remember keeps an outgoing segment with n bytes of payload if it is the last of the stream. Under
-// the flow's lock.
+// remember keeps an outgoing segment with n bytes of payload in the tail, if it ends the stream that
+// the flow has sent so far. Under the flow's lock.
 func (f *flow) remember(pkt *stack.PacketBuffer, tcp header.TCP, n int) {
 	if o := tcpOption(tcp, header.TCPOptionTS, header.TCPOptionTSLength); o != nil {
 		f.tail.tsval = binary.BigEndian.Uint32(o)
@@ -100,7 +100,7 @@ func (f *flow) refresh(tcp header.TCP) {
 	}
 }
 
-// silence counts a tick, and appends the tail to list if it must be repeated now.
+// silence counts a tick, and appends the tail's packets to list if they must be repeated now.
 func (f *flow) silence(list []*stack.PacketBuffer) []*stack.PacketBuffer {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -119,7 +119,7 @@ func (f *flow) silence(list []*stack.PacketBuffer) []*stack.PacketBuffer {
 	return list
 }
 
-// repeater repeats tails.
+// repeater sends the tails of silent flows again, until stop is closed.
 func (fs *flows) repeater(stop <-chan struct{}) {
 	tick := time.NewTicker(repeatTick)
 	defer tick.Stop()

@@ -107,7 +107,7 @@ func (s *Stack) receiveSplit(fr *driver.RxFrame) {
 		l = s.rx[fr.Queue].Load()
 	}
 	if l == nil {
-		s.count.rxDropped.Add(1) // the owner of the pages is unknown
+		s.count.rxDropped.Add(1) // the stack does not know the pages' owner, so it cannot return them
 		return
 	}
 	pool := l.binding.pool

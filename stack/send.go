@@ -15,8 +15,8 @@ import (
 // writeSize is netstack's largest segment without headers (snd.go: sendData).
 const writeSize = ether.MaxGSO - 160 - 1
 
-// room waits until a good part of n bytes fits into the send buffer, and returns how many to write:
-// whole segments if possible. Under wmu.
+// room waits until the send buffer has space for a good part of n bytes, and returns how many bytes
+// to write: whole segments if possible. Under wmu.
 func (c *Conn) room(op string, n int) (int, error) {
 	d := c.wd.Wait()
 	for {
@@ -47,7 +47,7 @@ func (f *flow) longest() int {
 	return writeSize
 }
 
-// put gives payload to netstack, which may take less.
+// put writes payload to netstack, and returns how many bytes netstack took, which may be fewer.
 func (c *Conn) put(op string, p tcpip.Payloader) (int, error) {
 	d := c.wd.Wait()
 	for {
@@ -90,7 +90,7 @@ func (c *Conn) SendDevmem(binding uint32, ranges []devmem.Range) (n int, err err
 			if m, err = c.room("send", int(min(r.Len-done, writeSize))); err != nil {
 				break
 			}
-			// Record where the bytes are first, because netstack may send them at once.
+			// Record first where the bytes are, because netstack may send them before put returns.
 			c.f.addPart(b.buf.GPU(), b.buf.Offset()+r.Off+done, m)
 			m, err = c.put("send", newPlaceholder(m))
 			c.f.cutPart(m)
@@ -138,21 +138,21 @@ func (c *Conn) ReadCompletion(until time.Time) (lo, hi uint32, err error) {
 	}
 }
 
-// wrote counts bytes of Write that netstack took.
+// wrote adds n bytes of Write that netstack took to the stream.
 func (f *flow) wrote(n int) {
 	f.mu.Lock()
 	f.written += uint64(n)
 	f.mu.Unlock()
 }
 
-// openSend begins a call of SendDevmem; the call owns the caller's reference of b.
+// openSend records the start of a call of SendDevmem, which takes over the caller's reference to b.
 func (f *flow) openSend(b *txBinding) {
 	f.mu.Lock()
 	f.sends.push(send{binding: b, open: true})
 	f.mu.Unlock()
 }
 
-// addPart records that the next n bytes are in a GPU's memory.
+// addPart records that the next n bytes of the stream are in a GPU's memory, from off on.
 func (f *flow) addPart(gpu int, off uint64, n int) {
 	f.mu.Lock()
 	f.parts.push(part{
@@ -168,7 +168,7 @@ func (f *flow) cutPart(n int) {
 	defer f.mu.Unlock()
 	f.written += uint64(n)
 	if f.parts.len() == 0 {
-		return // already acknowledged, or ended
+		return // the peer has acknowledged the part, or the flow has ended
 	}
 	if p := f.parts.elem(f.parts.len() - 1); p.end > f.written {
 		if p.end = f.written; p.start == p.end {

@@ -21,7 +21,7 @@ import (
 const (
 	slotShift = 16
 	slotSize  = 1 << slotShift // payload of the largest frame, in bytes
-	junkSlot  = 0              // for payload that the stack will not deliver
+	junkSlot  = 0              // for payload that the stack does not deliver
 )
 
 // shadow is reserved, inaccessible address space that stands for received payload. Any access to it

@@ -11,10 +11,10 @@ import (
 // maxSlots bounds a shadow queue's address space to 4 GiB.
 const maxSlots = 1 << 16
 
-// shadowQueue is one receive queue's part of a binding: its shadow, and the contents of the
-// shadow's slots. A slot is taken when a frame arrives and released when no byte of it can be
-// delivered any more; views that netstack still has of it are then never read. The taker owns the
-// pieces of a slot until the slot is released.
+// shadowQueue is one receive queue's part of a binding: its shadow, and for each of the shadow's slots
+// the pieces of memory with the payload. The stack takes a slot when a frame arrives, and releases it
+// when netstack can deliver no byte of it any more; netstack may still have views of the slot, but
+// nothing reads these. The taker owns the pieces of a slot until it releases the slot.
 type shadowQueue struct {
 	queue   int
 	binding *rxBinding
@@ -54,7 +54,7 @@ func (l *shadowQueue) take(ranges []driver.Range, n int) (slot uint32, ok bool) 
 	return slot, true
 }
 
-// discard returns to the pool the ranges of a frame that is not delivered.
+// discard returns the ranges of a frame to the pool, because the stack does not deliver the frame.
 func (l *shadowQueue) discard(ranges []driver.Range) {
 	var rs [gpumem.FramePages]gpumem.Range
 	l.binding.pool.Discard(places(rs[:0], ranges))
@@ -68,7 +68,7 @@ func places(dst []gpumem.Range, ranges []driver.Range) []gpumem.Range {
 	return dst
 }
 
-// view returns a view of a slot's first n bytes, which faults when it is read.
+// view returns a view of a slot's first n bytes; a read of these bytes faults.
 func (l *shadowQueue) view(slot uint32, n int) *buffer.View {
 	l.mu.Lock()
 	defer l.mu.Unlock()

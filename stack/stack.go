@@ -9,18 +9,19 @@
 // transmit, netstack gets placeholders of the same length, and the link layer finds the payload in
 // device memory by the sequence number, also for a retransmission.
 //
-// Pages of a received frame are held until the application has read past the end of the frame and
-// has returned each token for it; until then nothing is written to them. The application owns sent
-// memory again when the peer has acknowledged it and no descriptor of the device points to it.
+// The stack holds the pages of a received frame until the application has read past the end of the
+// frame and has returned each token for it; until then nothing is written to them. The application
+// owns sent memory again when the peer has acknowledged it and no descriptor of the device points to
+// it.
 //
-// If a pool has few pages left, data out of order is dropped, but never the missing segment, so
+// If a pool has few pages left, the stack drops data out of order, but never the missing segment, so
 // that the stream recovers.
 //
 // Locks, from the top: netstack's, a transmit queue's or a connection's tokens', a flow's, a shadow
-// queue's, a pool's. None is held while the NIC is called, except the first two, for Transmit and
-// Refill. configMu is separate: commands to the NIC and changes of bindings hold it, and take
-// shadow queues' and pools' locks below it. It is never taken under another lock, so a
-// binding that ends under a lock leaves the rest to a goroutine.
+// queue's, a pool's. The stack holds none while it calls the NIC, except the first two, for Transmit
+// and Refill. configMu is separate: commands to the NIC and changes of bindings hold it, and take
+// shadow queues' and pools' locks below it. No goroutine takes it under another lock, so a binding
+// that ends under a lock is removed by a new goroutine.
 //
 // Not supported: several NICs, changes of addresses, IP forwarding, UDP sockets, TCP Fast Open,
 // urgent data (its bytes stay in the stream).
@@ -61,22 +62,22 @@ type Options struct {
 	// RecvBuffer limits the unread bytes of a connection; the window is half of it. 0: 1 MiB, which
 	// netstack raises up to 8 MiB.
 	RecvBuffer int
-	// NoGSO sends frames of the MTU's size. Netstack still makes packets of up to 64 KiB, which are
-	// cut before they go to the NIC, as Linux does for a NIC without TSO (GSO). With RACK, which
-	// needs a time for each sent segment, netstack makes the segments.
+	// NoGSO sends frames of at most the MTU's size. Netstack still makes packets of up to 64 KiB, and
+	// the link layer cuts them into frames, as Linux does for a NIC without TSO (GSO). With RACK,
+	// which needs the time of each sent segment, netstack itself makes the segments.
 	NoGSO bool
 	// RACK enables loss recovery by time with tail loss probes (RFC 8985), for links that lose
-	// segments. Without it recovery uses only SACK (RFC 6675), and nothing is retransmitted only
-	// because an acknowledgment is late, as happens often with emulated guests. gVisor's RACK needs
-	// the help of repeat.go. It hardly recovers data that is sent to a gVisor that has already
-	// closed its own direction, because such a gVisor sends no SACK (tcp/connect.go: sendRaw): on a
-	// lossy link, close a connection only when all data has arrived.
+	// segments. Without RACK, recovery uses only SACK (RFC 6675), and netstack does not retransmit
+	// early when an acknowledgment is late, as often happens with emulated guests. gVisor's RACK
+	// needs the workaround of repeat.go. It hardly recovers data sent to a gVisor peer that has
+	// already closed its own direction, because such a peer sends no SACK (tcp/connect.go: sendRaw):
+	// on a lossy link, close a connection only when all data has arrived.
 	RACK bool
 	// MinRTO is the minimum of the retransmission timeout (RFC 6298, 2.4). 0: a second, 200 ms with
 	// RACK.
 	MinRTO time.Duration
-	// WideWindow lets a connection's receive window be larger than the pool of its payload, as on
-	// Linux; the NIC drops frames that find no page.
+	// WideWindow allows a connection's receive window to be larger than the pool for its payload, as
+	// on Linux. Then the NIC may lack pages for frames, and drops these.
 	WideWindow bool
 	Log        *slog.Logger
 }
@@ -97,7 +98,7 @@ type Stack struct {
 	maxRecv      int // the largest receive buffer, in bytes
 	wide         bool
 	repeat       bool // the repeater runs
-	cut          bool // netstack's packets are cut to the MTU's size
+	cut          bool // the link layer cuts netstack's packets to the MTU's size
 
 	stop    chan struct{}
 	work    sync.WaitGroup
@@ -125,7 +126,7 @@ type counters struct {
 
 var _ devmem.Device = (*Stack)(nil)
 
-// New starts a stack on a NIC, and takes ownership of it. Without ctl nothing can be bound or
+// New starts a stack on a NIC, and takes ownership of the NIC. Without ctl nothing can be bound or
 // steered. After an error the caller still owns the NIC.
 func New(nic NIC, ctl Control, o Options) (*Stack, error) {
 	if errLayout != nil {
@@ -178,7 +179,7 @@ func (s *Stack) configure(o Options) error {
 		recv.Min, recv.Default, recv.Max = min(recv.Min, o.RecvBuffer), o.RecvBuffer, o.RecvBuffer
 	}
 	s.maxRecv = recv.Max
-	// An emulated guest on a busy host may be silent for long without loss.
+	// The RTO is long, because an emulated guest on a busy host may be silent for long without loss.
 	rto := limits.MinRTO.Here()
 	recovery := tcpip.TCPRecovery(0)
 	if o.RACK {
@@ -208,7 +209,7 @@ func (s *Stack) configure(o Options) error {
 	return nil
 }
 
-// fail ends all connections and all waits for one: the NIC is gone.
+// fail ends all connections, and all waits for a connection, because the NIC has failed with err.
 func (s *Stack) fail(err error) {
 	if s.failure.CompareAndSwap(nil, &err) {
 		s.log.Error("nic stopped", "err", err)
@@ -221,8 +222,8 @@ func (s *Stack) fail(err error) {
 	}
 }
 
-// failed returns the error of a NIC that is gone: it is ENETDOWN, and ENODEV first if the NIC was
-// removed. nil: the NIC works.
+// failed returns the error with which the NIC has failed. It wraps ENETDOWN; if the NIC was removed,
+// it wraps ENODEV too. nil: the NIC works.
 func (s *Stack) failed() error {
 	err := s.failure.Load()
 	switch {
@@ -248,7 +249,7 @@ func (s *Stack) Close() error {
 		c.SetLinger(0)
 		c.Close()
 	}
-	s.ns.Close() // closes connections without an owner
+	s.ns.Close() // closes connections that no Conn owns
 	err := s.unbindAll(context.Background())
 	err = errors.Join(err, s.nic.Close()) // nothing arrives after this
 	s.configMu.Lock()
@@ -269,7 +270,7 @@ func (s *Stack) Close() error {
 	for _, f := range all {
 		s.flows.forget(f)
 	}
-	s.work.Wait() // for bindings that forget has ended
+	s.work.Wait() // forget may have ended bindings
 	for _, free := range s.shadows {
 		for _, sh := range free {
 			err = errors.Join(err, sh.close())

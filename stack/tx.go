@@ -12,11 +12,11 @@ import (
 
 const (
 	maxRanges  = 17   // pieces of device memory in a frame: MAX_SKB_FRAGS
-	maxBacklog = 4096 // packets that wait for room on a ring; more are dropped, and netstack retransmits them
+	maxBacklog = 4096 // packets that wait for room on a ring; the queue drops more, and netstack retransmits them
 )
 
-// txQueue turns netstack's packets into frames. It looks up the payload when it puts a frame on the
-// ring, also for a retransmission: where the payload is, and whether it is still needed.
+// txQueue turns netstack's packets into frames. Whenever it puts a frame on the ring, also for a
+// retransmission, it looks up in the flow where the payload is, and whether the peer still needs it.
 //
 // Its lock is taken below netstack's locks and above a flow's.
 type txQueue struct {
@@ -27,9 +27,9 @@ type txQueue struct {
 
 	mu      sync.Mutex
 	header  txHeader
-	frames  []txFrame // of the current packet
+	frames  []txFrame // headers and ranges of the current packet's frames
 	out     []driver.TxFrame
-	flights []flight // by cookie - 1
+	flights []flight // indexed by cookie - 1
 	idle    []uint32 // free cookies
 	backlog deque[backlogged]
 }
@@ -39,7 +39,7 @@ type txFrame struct {
 	header  [maxHeader + header.IPv4MaximumHeaderSize]byte
 	ranges  [maxRanges]driver.Range
 	scratch []byte
-	pos, n  int // its part of the packet's payload
+	pos, n  int // the frame has bytes [pos, pos+n) of the packet's payload
 }
 
 // flight is a frame for which the device may read device memory.
@@ -112,7 +112,7 @@ func (q *txQueue) flush() {
 	}
 }
 
-// close drops the backlog and frees all cookies; the NIC is closed.
+// close drops the backlog and frees all cookies, after the NIC was closed.
 func (q *txQueue) close() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -156,7 +156,7 @@ const (
 	loaded = bare - 1
 )
 
-// count counts frames with payload that were put on the ring.
+// count adds the frames with payload, which are now on the ring, to waiting.
 func (q *txQueue) count(frames []driver.TxFrame) {
 	n := int64(0)
 	for i := range frames {
@@ -169,7 +169,7 @@ func (q *txQueue) count(frames []driver.TxFrame) {
 	}
 }
 
-// takeBack frees the cookies of frames that were not sent.
+// takeBack frees the cookies of frames that are not put on the ring.
 func (q *txQueue) takeBack(frames []driver.TxFrame) {
 	for i := range frames {
 		if len(frames[i].Device) > 0 {
@@ -183,14 +183,14 @@ func (q *txQueue) next() (*txFrame, *driver.TxFrame) {
 	i := len(q.out)
 	if i == len(q.frames) {
 		q.frames = append(q.frames, make([]txFrame, max(1, i))...)
-		for j := range i { // the slices in out point to the old frames
+		for j := range i { // out has slices of the old frames' arrays
 			q.out[j].Header = q.frames[j].header[:len(q.out[j].Header)]
 			if len(q.out[j].Device) > 0 {
 				q.out[j].Device = q.frames[j].ranges[:len(q.out[j].Device)]
 			}
 		}
 	}
-	// Each frame has a cookie: Completed shows when a full ring has room.
+	// Each frame has a cookie, so that each Completed is a chance to flush the backlog.
 	q.out = append(q.out, driver.TxFrame{Cookie: bare})
 	return &q.frames[i], &q.out[i]
 }
@@ -295,7 +295,7 @@ func (q *txQueue) cookie(f *flow, lo, hi uint32) uint64 {
 	return uint64(c)
 }
 
-// sent records the header of an outgoing segment with n bytes of payload.
+// sent updates the flow from the header of an outgoing segment with n bytes of payload.
 func (f *flow) sent(tcp header.TCP, n int) {
 	flags := tcp.Flags()
 	if f.irsKnown && flags.Contains(header.TCPFlagAck) && !flags.Contains(header.TCPFlagRst) {
@@ -346,11 +346,11 @@ func (f *flow) shift() uint8 {
 	return 0
 }
 
-// place returns where up to n bytes of the stream from off on are: first linear bytes, which
-// netstack has, then device memory, as much as fits into one frame. lo and hi are the first and
-// last send of the device memory.
+// place returns where up to n bytes of the stream from off on are: the first linear bytes are in host
+// memory, in netstack, and the next ones in the ranges of device memory, as many as fit into one
+// frame. lo and hi are the numbers of the first and the last send that these ranges belong to.
 func (f *flow) place(off uint64, n int, dst []driver.Range) (linear int, device []driver.Range, lo, hi uint32) {
-	i, j := 0, f.parts.len() // the first part that ends after off
+	i, j := 0, f.parts.len() // searches for the first part that ends after off
 	for i < j {
 		if m := int(uint(i+j) / 2); f.parts.elem(m).end > off {
 			j = m

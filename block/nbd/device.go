@@ -22,7 +22,7 @@ import (
 // DefaultTimeout replaces a Config.Timeout of 0.
 const DefaultTimeout = time.Duration(limits.Silence)
 
-// maxDepth bounds the cost of a Config.
+// maxDepth is the largest Config.Depth; it bounds the memory of a Device.
 const maxDepth = 1024
 
 // Config names an export of a server, and the memory for its data.
@@ -31,24 +31,24 @@ type Config struct {
 	Memory devmem.Memory // of the Device's GPUs
 
 	Server netip.AddrPort
-	Export string     // its name, of up to 4096 bytes; "" is the server's default
+	Export string     // the export's name, of up to 4096 bytes; "": the server's default export
 	Local  netip.Addr // local address of the connections; the zero Addr: the Device chooses
 
 	// Queue is a receive queue that can be bound; the Device uses it for its reads. RSS must not
 	// spread other packets to it.
 	Queue int
-	Pool  devmem.Buffer // receives the data of reads before it is moved to Data; on Data's GPU; the Device binds it
+	Pool  devmem.Buffer // data of reads arrives here, and is then moved to Data; on Data's GPU; the Device binds it
 	Data  devmem.Buffer // buffer of the operations' Mem; the Device binds it for transmit, unless it is read-only
 
 	Depth    int  // operations at a time, 1 to 1024
-	ReadOnly bool // no connection for writes is opened, and writes fail (EROFS)
+	ReadOnly bool // the Device opens no connection for writes, and writes fail (EROFS)
 
 	// Timeout is how long a connection with operations in progress may make no progress, and how
-	// long connecting and handshake may take together; 0 means DefaultTimeout.
+	// long connecting and the handshake may take together; 0 means DefaultTimeout.
 	Timeout time.Duration
 
-	// Copy sends all payload through host memory, as a baseline: nothing is bound or steered, and
-	// Pool and Queue are not used.
+	// Copy moves all payload through host memory, as a baseline: the Device binds and steers
+	// nothing, and does not use Pool and Queue.
 	Copy bool
 }
 
@@ -71,18 +71,18 @@ func (c *Config) check() error {
 	return nil
 }
 
-// link is one of the connections.
+// link is one of a Device's connections, for reads or for writes.
 type link struct {
 	devmem.Conn
 	what string // for errors
 
-	queue []uint32 // slots whose requests must be sent; under mu
+	queue []uint32 // slots whose requests are to be sent; under mu
 	out   int      // requests that were sent and not answered; under mu
 
 	send, receive chan struct{} // wake the goroutines that send and receive; of capacity 1
 }
 
-// wake wakes the goroutine that waits for ch, now or when it waits next.
+// wake wakes the goroutine that waits for ch, a channel of capacity 1, now or when it waits next.
 func wake(ch chan struct{}) {
 	select {
 	case ch <- struct{}{}:
@@ -90,7 +90,7 @@ func wake(ch chan struct{}) {
 	}
 }
 
-// Device is a block.Device: an export of a server.
+// Device implements block.Device for an export of an NBD server.
 type Device struct {
 	c       Config
 	info    block.Info
@@ -102,11 +102,11 @@ type Device struct {
 	reads  *link
 	writes *link // nil: none
 
-	stream *devmem.Stream // of reads; the receiving goroutine uses it
-	sender *devmem.Sender // of writes; the sending goroutine uses it
+	stream *devmem.Stream // of the connection reads; the receiving goroutine uses it
+	sender *devmem.Sender // of the connection writes; the sending goroutine uses it
 
 	heads    []byte   // headers of replies to reads; the receiving goroutine uses it
-	landed   []uint32 // likewise: slots whose data was taken from the stream
+	landed   []uint32 // slots whose data the receiving goroutine has taken from the stream
 	requests []byte   // requests of reads; the sending goroutine uses it
 
 	free []uint32 // free slots; Do uses it
@@ -128,15 +128,15 @@ type Device struct {
 	read, written, host, looked, looks, messages atomic.Uint64
 
 	once   sync.Once
-	closed error // result of once
+	closed error // the result of Close, set by once
 }
 
 var _ block.Device = (*Device)(nil)
 
 // Open connects to a server, and opens one of its exports. Errors with an errno or sentinel: ENOENT
-// (no such export), EOPNOTSUPP (TLS is required, or the server's protocol is older), EPERM (the
-// server's policy), block.ErrProtocol (it breaks the protocol), EINVAL and EXDEV (the Config), and
-// errors of devmem.Device.
+// (no such export), EOPNOTSUPP (the server requires TLS, or has only older negotiation), EPERM (the
+// server's policy), block.ErrProtocol (the server breaks the protocol), EINVAL and EXDEV (the
+// Config), and errors of devmem.Device.
 func Open(ctx context.Context, c Config) (_ *Device, err error) {
 	if c.Timeout == 0 {
 		c.Timeout = limits.Silence.Here()
@@ -152,7 +152,7 @@ func Open(ctx context.Context, c Config) (_ *Device, err error) {
 	if err := d.open(ctx); err != nil {
 		d.err = err
 		for _, l := range d.links() {
-			_ = l.Close() // not in the transmission phase; NBD_OPT_ABORT may have been sent
+			_ = l.Close() // this connection is not in the transmission phase; handshake may have sent NBD_OPT_ABORT
 		}
 		return nil, errors.Join(fmt.Errorf("nbd: %w", err), d.Close())
 	}
@@ -205,7 +205,7 @@ func (d *Device) open(ctx context.Context) (err error) {
 	return err
 }
 
-// connect makes a connection, and does the handshake.
+// connect connects to the server, stores the link in *to, and does the handshake.
 func (d *Device) connect(ctx context.Context, to **link, what string) (e export, err error) {
 	what += " connection to " + d.c.Server.String()
 	slow := fmt.Errorf("not done in %v: %w", d.c.Timeout, context.DeadlineExceeded)
@@ -247,12 +247,13 @@ func (d *Device) connect(ctx context.Context, to **link, what string) (e export,
 // (proto.md, Size constraints); MaxTransfer is the server's, at most 32 MiB.
 func (d *Device) Info() block.Info { return d.info }
 
-// Coherent reports whether reads see written data after Do has returned, according to the server:
-// it has NBD_FLAG_CAN_MULTI_CONN and NBD_CMD_FLUSH. It is false for a read-only export.
+// Coherent reports whether the server guarantees that reads see written data after Do has returned:
+// the server has NBD_FLAG_CAN_MULTI_CONN and NBD_CMD_FLUSH. It is false for a read-only export.
 func (d *Device) Coherent() bool { return d.shared && d.flushes }
 
-// Stats implements block.Device. HostBytes includes the headers of a connection that is not
-// steered. Looked includes all bytes that were read, also those after a reply with an error.
+// Stats implements block.Device. HostBytes includes the headers of a connection that is not steered.
+// Looked includes all bytes that the Device read as headers, also the bytes after a reply with an
+// error, which are no headers.
 func (d *Device) Stats() block.Stats {
 	return block.Stats{Read: d.read.Load(), Written: d.written.Load(), HostBytes: d.host.Load(),
 		Looked: d.looked.Load(), Looks: d.looks.Load(), Messages: d.messages.Load()}
@@ -267,7 +268,7 @@ func (d *Device) links() (list []*link) {
 	return list
 }
 
-// fail closes the connections; only the first reason is kept.
+// fail closes the connections, and sets the Device's error if it has none yet.
 func (d *Device) fail(err error) {
 	d.mu.Lock()
 	if d.err == nil {
@@ -279,7 +280,7 @@ func (d *Device) fail(err error) {
 		cancel(err)
 	}
 	for _, l := range d.links() {
-		_ = l.SetLinger(0) // otherwise unacknowledged data would be retransmitted from memory that is no longer ours
+		_ = l.SetLinger(0) // otherwise TCP would retransmit unacknowledged data from memory that the caller may reuse
 		_ = l.Close()
 	}
 }
@@ -301,9 +302,10 @@ func (d *Device) leave() error {
 	return errors.Join(errs...)
 }
 
-// Close implements block.Device: if no operation is in progress it ends the connections by
-// NBD_CMD_DISC, otherwise at once; then Do returns. Buffers stay the caller's; when Close returns,
-// their bindings are closed and done. It is idempotent, and may be called from the callbacks of Do.
+// Close implements block.Device. If no operation is in progress, it ends the connections by
+// NBD_CMD_DISC; otherwise it closes them at once, and Do returns. The caller still owns the buffers;
+// when Close returns, their bindings are closed and done. It is idempotent, and callbacks of Do may
+// call it.
 func (d *Device) Close() error {
 	d.once.Do(func() {
 		d.mu.Lock()

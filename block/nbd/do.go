@@ -14,34 +14,34 @@ import (
 // States of an operation.
 const (
 	free     uint8 = iota
-	queued         // its request must be sent
-	sent           // or is being sent
-	answered       // by the server
+	queued         // the request is to be sent
+	sent           // the request was sent, or is being sent
+	answered       // the server has replied
 )
 
 // slot is an operation in progress.
 type slot struct {
 	op     block.Op
-	flush  bool // it is NBD_CMD_FLUSH
+	flush  bool // the operation is NBD_CMD_FLUSH
 	state  uint8
-	handed bool // request and payload were passed to the connection
+	handed bool // the connection has taken request and payload
 	cookie uint64
-	began  time.Time // when its request was sent
-	err    error     // the server's error
+	began  time.Time // when the request was sent
+	err    error     // the error of the server's reply
 	took   time.Duration
 }
 
-// A cookie is the number of the operation, from 1, and the index of its slot.
+// A cookie has the number of the operation, from 1, and in its lower slotBits the index of the slot.
 const slotBits = 16
 
-// size counts the reads of one length.
+// size counts the reads of one length that are in progress.
 type size struct {
 	n     uint64
 	reads int
 }
 
-// Do implements block.Device; depth is limited to the Config's. After ctx has ended, or any error
-// except that of a flush, the Device's connections are closed and it cannot be used any more.
+// Do implements block.Device; it limits depth to Config.Depth. After ctx has ended, or Do has returned
+// another error than a flush's, the Device's connections are closed and it cannot be used any more.
 //
 // In addition to block.Device: a Do that wrote ends with NBD_CMD_FLUSH if the server has it, and
 // returns the flush's error; then written data may be lost. If the server reports that it is being
@@ -126,7 +126,7 @@ type run struct {
 	done  func(block.Done)
 
 	under   int  // operations in progress
-	last    bool // next returns no more
+	last    bool // next has returned false, or is not called any more
 	wrote   bool
 	leaving bool // the server is being shut down
 	flush   error
@@ -167,7 +167,7 @@ func (r *run) do() error {
 	return r.flush
 }
 
-// fill starts operations up to the depth.
+// fill calls next and starts operations, until depth operations are in progress.
 func (r *run) fill() error {
 	d := r.d
 	for r.under < r.depth && !r.last {
@@ -207,7 +207,7 @@ func (r *run) begin(op block.Op, i uint32) {
 	wake(l.send)
 }
 
-// wait waits until operations have completed, and reports them; or until the Device has failed.
+// wait waits until operations have completed, and reports these, or until the Device has failed.
 func (r *run) wait() error {
 	<-r.d.ended
 	r.collect()
@@ -245,12 +245,12 @@ func (r *run) collect() {
 	}
 }
 
-// abort reports all operations in progress when the Device has failed.
+// abort ends the Device, and then reports all operations in progress with its error.
 func (r *run) abort(err error) error {
 	d := r.d
-	d.fail(err) // again: when it returns, the connections are closed
+	d.fail(err) // another goroutine may have called it already; when it returns, the connections are closed
 	d.work.Wait()
-	r.collect() // operations that completed before
+	r.collect() // reports operations that completed before the failure
 	if d.tx != nil && slices.ContainsFunc(d.slots, func(s slot) bool { return s.op.Write && s.state >= sent }) {
 		// Once the binding is done, memory that was being sent is no longer in use.
 		if e := d.tx.Close(); e != nil {
@@ -299,7 +299,7 @@ func (d *Device) take(l *link, b *[requestLen]byte) (i uint32, ok bool) {
 	return i, true
 }
 
-// tally changes the count of reads of a length. Under mu.
+// tally adds more, 1 or -1, to the count of reads of length n in progress. Under mu.
 func (d *Device) tally(n uint64, more int) {
 	i := slices.IndexFunc(d.sizes, func(s size) bool { return s.n == n })
 	if i < 0 {
@@ -313,7 +313,7 @@ func (d *Device) tally(n uint64, more int) {
 	}
 }
 
-// answer returns the operation that a reply on a link answers.
+// answer marks the operation that a reply on a link answers, and returns its slot and the operation.
 func (d *Device) answer(l *link, r *reply) (i uint32, op block.Op, err error) {
 	if err := r.check(); err != nil {
 		return 0, op, err
@@ -353,7 +353,7 @@ func (d *Device) answer(l *link, r *reply) (i uint32, op block.Op, err error) {
 	return uint32(index), s.op, nil
 }
 
-// finish reports completed operations to Do. Under mu.
+// finish passes the slots of completed operations to Do, and wakes Do. Under mu.
 func (d *Device) finish(list []uint32) {
 	now := time.Now()
 	for _, i := range list {

@@ -15,7 +15,7 @@ import (
 const (
 	maxReplies  = 64
 	maxReplyLen = 64 << 10
-	maxShown    = 200 // bytes of a server's text that are shown in an error or a name
+	maxShown    = 200 // bytes of a server's text that an error or a name shows
 )
 
 // export is the server's description of an export.
@@ -23,12 +23,12 @@ type export struct {
 	size  uint64
 	flags uint16 // transmission flags
 
-	minBlock, maxPayload uint32 // 0: not given
+	minBlock, maxPayload uint32 // 0: the server does not announce it
 	name, description    string
 }
 
-// handshake negotiates, up to the transmission phase. It reads exactly the handshake's bytes. If
-// the server refuses, it ends the session by the protocol, with NBD_OPT_ABORT.
+// handshake negotiates with the server, up to the transmission phase. It reads exactly the
+// handshake's bytes. If the server refuses the export, handshake ends the session with NBD_OPT_ABORT.
 func handshake(c io.ReadWriter, name string) (e export, err error) {
 	if len(name) > maxString {
 		return e, fmt.Errorf("an export's name of %d bytes: %d at most: %w", len(name), maxString, syscall.EINVAL)
@@ -78,7 +78,7 @@ func handshake(c io.ReadWriter, name string) (e export, err error) {
 	return e, fmt.Errorf("handshake: more than %d replies to NBD_OPT_GO: %w", maxReplies, block.ErrProtocol)
 }
 
-// greet receives the server's greeting, and returns the client's flags.
+// greet receives the server's greeting, and returns the flags that the client must send.
 func greet(c io.Reader) (flags uint32, err error) {
 	var b [18]byte
 	if err := full(c, b[:8]); err != nil {
@@ -108,7 +108,7 @@ func greet(c io.Reader) (flags uint32, err error) {
 	return uint32(has & (flagFixedNewstyle | flagNoZeroes)), nil // proto.md, Client flags
 }
 
-// full reads all of b; if the stream ends before, it returns io.ErrUnexpectedEOF.
+// full reads len(b) bytes; if the stream ends earlier, it returns io.ErrUnexpectedEOF.
 func full(c io.Reader, b []byte) error {
 	_, err := io.ReadFull(c, b)
 	if errors.Is(err, io.EOF) {
@@ -173,7 +173,7 @@ func (e *export) info(b []byte) (typ uint16, err error) {
 	case infoDescription:
 		e.description = shown(b[2:])
 	}
-	return typ, nil // other types are for clients that know them
+	return typ, nil // the client ignores other types
 }
 
 // check returns an error if the server's description is invalid.
@@ -185,7 +185,7 @@ func (e *export) check() error {
 	return nil
 }
 
-// shown returns a server's text for people: printable, and limited in length.
+// shown returns a server's text in a form for people: printable, and of limited length.
 func shown(b []byte) string {
 	return strings.Map(func(r rune) rune {
 		if r < ' ' || r == 0x7f {
@@ -203,9 +203,9 @@ func refused(name string, typ uint32, data []byte) error {
 	return fmt.Errorf("export %q: %s: %w", name, text, err)
 }
 
-// device returns the block.Info of an export. If the server gives no block sizes, they are 512
-// bytes and 32 MiB; if 512 does not divide the export's size, the block size is 1, so that the end
-// can be read.
+// device returns the block.Info of an export. If the server announces no block sizes, device uses 512
+// bytes and 32 MiB; if 512 does not divide the export's size, it uses 1 byte, so that the client can
+// read the end.
 func (e *export) device(depth int) block.Info {
 	i := block.Info{Size: e.size, BlockSize: defaultBlockSize, MaxTransfer: maxPayload, MaxDepth: depth,
 		ReadOnly: e.flags&flagReadOnly != 0}

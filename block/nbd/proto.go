@@ -59,17 +59,17 @@ const (
 	replyLen   = 16
 )
 
-// Size constraints if the server gives none (proto.md, Size constraints): with these a client works
-// with any server.
+// Size constraints if the server announces none (proto.md, Size constraints): a client that keeps
+// these works with any server.
 const (
 	defaultBlockSize = 512
-	maxPayload       = 32 << 20 // a server may take more for an attack, whatever it announces
+	maxPayload       = 32 << 20 // a server may treat a longer payload as an attack, even if it announces a larger maximum
 	maxMinBlock      = 64 << 10
 )
 
 // request is a request message.
 type request struct {
-	Type   uint16 // offset 6; flags, at 4, are never set
+	Type   uint16 // offset 6; the flags, at offset 4, are always 0
 	Cookie uint64 // 8
 	Off    uint64 // 16
 	Len    uint32 // 24

@@ -10,10 +10,10 @@ import (
 	"vnic.dev/vnic/devmem"
 )
 
-// maxBatch is how many requests of reads are sent with one Write.
+// maxBatch is the most requests of reads that one Write sends.
 const maxBatch = 64
 
-// sleep waits for ch; it returns false if the work must end.
+// sleep waits for ch; it returns false if ctx has ended.
 func sleep(ctx context.Context, ch <-chan struct{}) bool {
 	select {
 	case <-ch:
@@ -23,8 +23,8 @@ func sleep(ctx context.Context, ch <-chan struct{}) bool {
 	}
 }
 
-// sendReads is the goroutine that sends requests of reads. Receiving needs another goroutine: a
-// server may wait for room for replies before it takes more requests.
+// sendReads is the goroutine that sends requests of reads. Another goroutine receives the replies: a
+// server may wait until it can send replies before it reads more requests.
 func (d *Device) sendReads(ctx context.Context) error {
 	for {
 		n := 0
@@ -69,7 +69,7 @@ func (d *Device) receiveReads(ctx context.Context) error {
 	}
 }
 
-// window takes the replies whose headers have arrived.
+// window waits for a reply, and then processes all replies whose headers have arrived.
 func (d *Device) window(ctx context.Context) error {
 	if err := d.stream.Fill(ctx, replyLen); err != nil {
 		return ended("the head of a reply", err)
@@ -101,14 +101,14 @@ func (d *Device) window(ctx context.Context) error {
 		}
 		d.landed = append(d.landed, i)
 		if r.Error != 0 || op.Len+replyLen != each.Stride {
-			break // what follows are not the headers that were read
+			break // the other bytes in heads are no headers: the next header is elsewhere
 		}
 	}
 	return d.land(ctx)
 }
 
-// plan returns where the arrived headers are: at a fixed distance while all reads in progress have
-// the same length, otherwise only the first one.
+// plan returns the places of the arrived headers in the stream: at a fixed distance while all reads in
+// progress have the same length, otherwise only the place of the first header.
 func (d *Device) plan() devmem.Strided {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -120,7 +120,7 @@ func (d *Device) plan() devmem.Strided {
 	return devmem.Strided{Stride: stride, Len: replyLen, Count: int(min(n, uint64(d.sizes[0].reads)))}
 }
 
-// data takes a read's data to its memory, and waits for data that has not arrived.
+// data takes a read's data from the stream to the read's memory, and waits for the bytes that have not arrived.
 func (d *Device) data(ctx context.Context, op block.Op) error {
 	n := min(op.Len, d.stream.Len())
 	if err := d.stream.Take(ctx, d.c.Data, op.Mem, n); err != nil {
@@ -129,7 +129,7 @@ func (d *Device) data(ctx context.Context, op block.Op) error {
 	if n == op.Len {
 		return nil
 	}
-	if err := d.land(ctx); err != nil { // before it waits, because Do may have more operations to start
+	if err := d.land(ctx); err != nil { // before the wait, because Do may start more operations meanwhile
 		return err
 	}
 	if err := d.stream.Receive(ctx, d.c.Data, op.Mem+n, op.Len-n); err != nil {
@@ -138,7 +138,7 @@ func (d *Device) data(ctx context.Context, op block.Op) error {
 	return nil
 }
 
-// land moves the taken data to its memory, and reports the reads to Do.
+// land makes the stream move the taken data to its memory, and reports the landed reads to Do.
 func (d *Device) land(ctx context.Context) error {
 	if err := d.stream.Flush(ctx); err != nil {
 		return err
@@ -152,7 +152,7 @@ func (d *Device) land(ctx context.Context) error {
 	return nil
 }
 
-// ended adds to err where the stream is, and whether the server has ended it.
+// ended adds to err the place in the stream, and that the server has closed the connection if it has.
 func ended(where string, err error) error {
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
 		return fmt.Errorf("the server ended it where %s should be: %w", where, io.ErrUnexpectedEOF)

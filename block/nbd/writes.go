@@ -5,9 +5,9 @@ import (
 	"fmt"
 )
 
-// sendWrites is the goroutine that sends writes, and waits until their memory is free. Sender.Wait
-// waits for everything that was sent: so it is called only when a reply has arrived and no request
-// is queued.
+// sendWrites is the goroutine that sends writes, and waits until their memory is no longer in use.
+// Sender.Wait waits for everything that the Sender has sent, so sendWrites calls it only when a reply
+// has arrived and no request is queued.
 func (d *Device) sendWrites(ctx context.Context) error {
 	var b [requestLen]byte
 	var ready []uint32
@@ -50,7 +50,8 @@ func (d *Device) sendWrites(ctx context.Context) error {
 	}
 }
 
-// settle records a write that was sent and answered: only its memory may still be in use. Under mu.
+// settle records a write whose payload was sent and that the server has answered: only its memory may still be in
+// use. Under mu.
 func (d *Device) settle(i uint32) {
 	d.ready = append(d.ready, i)
 	wake(d.writes.send)
@@ -59,7 +60,7 @@ func (d *Device) settle(i uint32) {
 // receiveWrites is the goroutine that receives replies to writes, which have no data.
 func (d *Device) receiveWrites(ctx context.Context) error {
 	var buf [maxBatch * replyLen]byte
-	n := 0 // bytes of a reply that is not complete
+	n := 0 // received bytes of an incomplete reply
 	for {
 		d.mu.Lock()
 		out := d.writes.out

@@ -6,7 +6,7 @@ import "fmt"
 const (
 	opWrite       = 0x01
 	opRead        = 0x02
-	opIdentify    = 0x06 // of the admin queue, like the next
+	opIdentify    = 0x06 // this and the next are commands of the admin queue
 	opSetFeatures = 0x09
 	opFabrics     = 0x7f
 )
@@ -39,8 +39,8 @@ const (
 
 // SGL descriptors (Base 4.4; Fabrics 2.3.1): type and subtype.
 const (
-	sglInCapsule = 0x01 // data block, address is an offset in the capsule
-	sglTransport = 0x5a // transport data block: by C2HData and R2T
+	sglInCapsule = 0x01 // data block descriptor, whose address is an offset in the capsule
+	sglTransport = 0x5a // transport data block descriptor: the data comes by C2HData and R2T
 )
 
 const (
@@ -58,7 +58,7 @@ const (
 // sqe is a submission queue entry (Base 4.2).
 type sqe [sqeLen]byte
 
-// newSQE returns a command with its opcode and namespace.
+// newSQE returns a command with an opcode and a namespace; its other fields are 0.
 func newSQE(opcode uint8, nsid uint32) *sqe {
 	var s sqe
 	s[0], s[1] = opcode, usesSGL
@@ -66,7 +66,7 @@ func newSQE(opcode uint8, nsid uint32) *sqe {
 	return &s
 }
 
-// newFabrics returns a Fabrics command.
+// newFabrics returns a Fabrics command with FCTYPE kind.
 func newFabrics(kind uint8) *sqe {
 	s := newSQE(opFabrics, 0)
 	s[4] = kind
@@ -75,17 +75,17 @@ func newFabrics(kind uint8) *sqe {
 
 func (s *sqe) setCID(cid uint16) { le.PutUint16(s[2:], cid) }
 
-// setSGL sets SGL1: n bytes of data.
+// setSGL sets SGL1 to a descriptor of this kind for n bytes of data.
 func (s *sqe) setSGL(kind uint8, n uint32) {
 	le.PutUint64(s[24:], 0)
 	le.PutUint32(s[32:], n)
 	s[39] = kind
 }
 
-// setDword sets CDW10 to CDW15.
+// setDword sets command dword i, from CDW10 to CDW15.
 func (s *sqe) setDword(i int, v uint32) { le.PutUint32(s[4*i:], v) }
 
-// setBlocks sets SLBA and NLB (Base 6.9, 6.15).
+// setBlocks sets SLBA and NLB, for n blocks from lba on (Base 6.9, 6.15).
 func (s *sqe) setBlocks(lba uint64, n uint32) {
 	le.PutUint64(s[40:], lba)
 	le.PutUint16(s[48:], uint16(n-1))

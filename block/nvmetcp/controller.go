@@ -15,16 +15,16 @@ import (
 
 // Limits.
 const (
-	adminEntries = 32      // of the admin queue: the least that a target must offer (Fabrics 3.3)
+	adminEntries = 32      // entries of the admin queue: the minimum that a target must offer (Fabrics 3.3)
 	noLimit      = 4 << 20 // MaxTransfer if the target has no limit, in bytes
 	maxNLB       = 1 << 16 // blocks of a command
-	minLBADS     = 9       // of a block: 512 bytes
+	minLBADS     = 9       // the smallest LBADS, which is log2 of the block size: 512 bytes
 	maxLBADS     = 20
 	readyPause   = 10 * time.Millisecond // between reads of CSTS
 	maxPDO       = math.MaxUint8
 )
 
-// controller is what a controller and a namespace report about themselves.
+// controller has the values that the controller and the namespace report about themselves.
 type controller struct {
 	cntlid    uint16
 	capab     uint64 // CAP
@@ -32,11 +32,11 @@ type controller struct {
 	mdts      uint8
 	inCapsule uint64 // bytes of data that fit in a command's capsule
 	icdoff    uint16
-	maxCmd    int // MAXCMD; 0: not given
+	maxCmd    int // MAXCMD; 0: the controller does not report it
 	info      block.Info
 }
 
-// connect connects to the controller (Fabrics 3.3), enables it, and identifies it.
+// connect connects the admin queue (Fabrics 3.3), enables the controller, and identifies controller and namespace.
 func (d *Device) connect(ctx context.Context) error {
 	k, l := &d.ctrl, d.admin
 	if err := l.open(); err != nil {
@@ -68,7 +68,7 @@ func (d *Device) connect(ctx context.Context) error {
 	return err
 }
 
-// property executes Property Get (Fabrics 3.5).
+// property executes Property Get (Fabrics 3.5) for a property of 4 bytes, or 8 if wide is set.
 func (l *link) property(off uint32, wide bool) (uint64, error) {
 	s := newFabrics(fabricsPropertyGet)
 	if wide {
@@ -91,7 +91,7 @@ func (l *link) setProperty(off, v uint32) error {
 	return err
 }
 
-// cc returns CC of an enabled controller, with its smallest page size.
+// cc returns the value of CC that enables a controller with the smallest page size that it supports.
 func cc(capab uint64) uint32 { return ccEnable | ccSQES | ccCQES | uint32(capab>>48&0xf)<<7 }
 
 // enable sets CC.EN and waits for CSTS.RDY, for up to CAP.TO (Base 3.1.1).
@@ -103,7 +103,7 @@ func (l *link) enable(ctx context.Context, capab uint64) error {
 	return l.await(ctx, limit, "CSTS.RDY", func(csts uint64) bool { return csts&cstsReady != 0 })
 }
 
-// await waits until CSTS reaches a state.
+// await reads CSTS again and again until reached returns true, for at most limit.
 func (l *link) await(ctx context.Context, limit time.Duration, what string, reached func(csts uint64) bool) error {
 	for end := time.Now().Add(limit); ; {
 		csts, err := l.property(propCSTS, false)
@@ -152,7 +152,7 @@ func (d *Device) identify() error {
 }
 
 // isController reads an Identify Controller data structure (Base figure 247; Fabrics 4.1), and
-// returns an error if the controller cannot be used.
+// returns an error if this package cannot use the controller.
 func (k *controller) isController(b *[identifyLen]byte, nqn string) error {
 	subNQN, _, _ := bytes.Cut(b[768:1024], []byte{0})
 	switch cntrltype := b[111]; {
@@ -169,14 +169,14 @@ func (k *controller) isController(b *[identifyLen]byte, nqn string) error {
 	k.mdts, k.icdoff = b[77], icdoff
 	k.maxCmd = int(le.Uint16(b[514:]))
 	k.name = fmt.Sprintf("%s (%s)", printable(b[24:64]), nqn)
-	// IOCCSZ counts units of 16 bytes, including the SQE; ICDOFF too, from the end of the SQE on.
+	// IOCCSZ counts units of 16 bytes, including the SQE. ICDOFF counts such units from the end of the SQE on.
 	if room, before := 16*uint64(ioccsz), sqeLen+16*uint64(icdoff); room > before {
 		k.inCapsule = room - before
 	}
 	return nil
 }
 
-// printable returns a target's text for people.
+// printable returns a target's text in a form for people.
 func printable(b []byte) string {
 	return strings.TrimRight(strings.Map(func(r rune) rune {
 		switch {
@@ -190,7 +190,7 @@ func printable(b []byte) string {
 }
 
 // isNamespace reads an Identify Namespace data structure (Base figure 245), and returns an error if
-// the namespace cannot be used.
+// this package cannot use the namespace.
 func (k *controller) isNamespace(b *[identifyLen]byte) error {
 	nsze, flbas := le.Uint64(b[:]), b[26]
 	format := int(flbas&0xf) | int(flbas>>5&3)<<4
@@ -222,8 +222,8 @@ func (k *controller) isNamespace(b *[identifyLen]byte) error {
 	return nil
 }
 
-// shutdown shuts the controller down (Base 7.6.2). Errors do not matter: its connection ends in any
-// case.
+// shutdown shuts the controller down (Base 7.6.2). It ignores errors, because the caller closes the
+// connection in any case.
 func (d *Device) shutdown() {
 	ctx, cancel := context.WithTimeout(context.Background(), d.c.Timeout)
 	defer cancel()
@@ -236,7 +236,7 @@ func (d *Device) shutdown() {
 }
 
 // ioQueue connects the I/O queue: without SQ flow control, because then Linux's target omits
-// responses to reads; or with it if the target requires that.
+// responses to reads; or with SQ flow control if the target requires it.
 func (d *Device) ioQueue(ctx context.Context) error {
 	refused := (*commandError)(nil)
 	err := d.tryQueue(ctx, noSQFlow)

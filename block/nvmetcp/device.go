@@ -41,12 +41,12 @@ type Config struct {
 
 	Target    netip.AddrPort
 	NQN       string // of the subsystem
-	HostNQN   string // ours; empty: made from a random UUID
+	HostNQN   string // the host's NQN; empty: made from a random UUID
 	Namespace uint32 // NSID; 0 means 1
 
 	Local netip.Addr    // local address of the connections; the zero Addr: the Device chooses
-	Queue int           // a receive queue that can be bound, and to which RSS spreads nothing (Device.SetRSS)
-	Pool  devmem.Buffer // receives the I/O queue's data before it is moved to Data: the Device binds it to Queue
+	Queue int           // a receive queue that can be bound, and that RSS does not use (Device.SetRSS)
+	Pool  devmem.Buffer // data of the I/O queue arrives here, and is then moved to Data; the Device binds it to Queue
 	Data  devmem.Buffer // buffer of the operations' Mem; on Pool's GPU; the Device binds it for transmit
 
 	// Depth is how many commands the I/O queue holds, 1 to 1023; 0 means DefaultDepth. The target
@@ -59,8 +59,8 @@ type Config struct {
 	// 128 s).
 	Timeout time.Duration
 
-	// Copy sends all payload through host memory, as a baseline: nothing is bound or steered; Queue
-	// and Pool are not used.
+	// Copy moves all payload through host memory, as a baseline: the Device binds and steers nothing,
+	// and does not use Queue and Pool.
 	Copy bool
 }
 
@@ -134,16 +134,16 @@ type Device struct {
 
 	rx, tx devmem.Binding // nil with Copy
 	flow   devmem.FlowID
-	rule   bool // flow is set
+	rule   bool // flow is valid
 
 	doing sync.Mutex // held by Do, and while the Device ends
 
 	mu     sync.Mutex
-	err    error                   // why it cannot be used any more
-	cancel context.CancelCauseFunc // ends the present Do
+	err    error                   // why the Device cannot be used any more
+	cancel context.CancelCauseFunc // ends the Do in progress
 
 	once   sync.Once
-	closed error // result of once
+	closed error // the result of Close, set by once
 }
 
 var _ block.Device = (*Device)(nil)
@@ -172,7 +172,7 @@ func Open(ctx context.Context, c Config) (*Device, error) {
 }
 
 func (d *Device) open(ctx context.Context) (err error) {
-	if !d.c.Copy { // before any packet is in flight: a NIC may restart the queue
+	if !d.c.Copy { // before any packet is in flight, because a NIC may restart the queue
 		if d.rx, err = d.c.Device.BindRX(d.c.Pool, d.c.Queue); err != nil {
 			return err
 		}
@@ -240,8 +240,8 @@ func (d *Device) wrap(err error) error {
 	return fmt.Errorf("nvme/tcp: %s at %v: %w", d.c.NQN, d.c.Target, err)
 }
 
-// abort resets a connection: otherwise unacknowledged data would be retransmitted from the memory
-// while the target does not answer.
+// abort resets a connection: otherwise TCP would retransmit unacknowledged data from the buffers while
+// the target does not answer.
 func abort(c devmem.Conn) {
 	_ = c.SetLinger(0)
 	_ = c.Close()
@@ -282,13 +282,13 @@ func (d *Device) failed() error {
 // subsystem's NQN in parentheses.
 func (d *Device) Info() block.Info { return d.ctrl.info }
 
-// Stats returns a snapshot; call it between calls of Do. With Config.Copy no header is read in
-// device memory.
+// Stats returns a snapshot; call it between calls of Do. With Config.Copy, Looked and Looks are 0,
+// because headers are in host memory.
 func (d *Device) Stats() block.Stats { return d.q.snapshot() }
 
-// Close ends the operations in progress, shuts the controller down if it answers within
-// Config.Timeout, and returns when the queue, the pool and the data are no longer in use, and Do
-// has returned: so neither next nor done may call it. Errors: errors of [devmem.Device]; ETIMEDOUT
+// Close ends the operations in progress, and shuts the controller down if it answers within
+// Config.Timeout. It returns when the queue, the pool and the data are no longer in use, and Do has
+// returned: so neither next nor done may call Close. Errors: errors of [devmem.Device]; ETIMEDOUT
 // (the memory stays in use for longer than Config.Timeout).
 func (d *Device) Close() error {
 	d.once.Do(func() {
@@ -310,7 +310,7 @@ func (d *Device) Close() error {
 	return d.closed
 }
 
-// release releases what the Device took. Its connections are closed.
+// release deletes the flow rule and closes the bindings, after the connections were closed.
 func (d *Device) release() error {
 	var errs []error
 	if d.rule {

@@ -14,7 +14,7 @@ import (
 
 const (
 	readBeyond = syscall.EIO
-	// mostTaken is how many bytes are taken before they are gathered, unless the pool is small.
+	// mostTaken is the most bytes that a run takes before it gathers them; a small pool lowers it.
 	mostTaken = 1 << 20
 )
 
@@ -28,21 +28,21 @@ type run struct {
 
 	jobs    chan job
 	sent    chan struct{} // closed when the sender has ended
-	sendErr error         // valid then
+	sendErr error         // the sender's error; valid after sent is closed
 
-	over  bool    // next returns no more
-	open  []*slot // in progress, the answered ones too
-	unans int     // number of these that are not answered
-	reads int     // number of these that are reads
-	kinds int     // kinds of the unanswered commands when the last header was read
+	over  bool    // next has returned false
+	open  []*slot // slots of operations in progress, including answered ones
+	unans int     // number of slots in open that are not answered
+	reads int     // number of slots in open that are unanswered reads
+	kinds int     // kindsUnderWay when the last header was read
 
-	// The C2HData that is being received.
+	// The C2HData whose data the run is receiving.
 	into      *slot
-	pad, left uint64 // bytes before the data; bytes of the data
+	pad, left uint64 // padding bytes before the data, and bytes of the data, that have not arrived
 	final     bool   // no CapsuleResp follows
 
-	taken  uint64 // bytes, of headers too, that the stream has not flushed
-	placed bool   // some of them are data
+	taken  uint64 // taken bytes, including headers, that the stream has not flushed
+	placed bool   // some of the bytes in taken are data
 }
 
 // Do implements block.Device. It limits depth to Info.MaxDepth. EINVAL: depth is not positive; the
@@ -82,7 +82,7 @@ func (d *Device) Do(ctx context.Context, depth int, next func() (block.Op, bool)
 	return err
 }
 
-// do performs all operations.
+// do performs all operations, and ends the sender. After an error it reports the operations in progress.
 func (r *run) do(ctx context.Context) error {
 	go func() {
 		defer close(r.sent)
@@ -98,7 +98,7 @@ func (r *run) do(ctx context.Context) error {
 		return nil
 	}
 	for _, s := range r.open {
-		if s.op.Write && r.d.tx != nil { // its data may be retransmitted until the binding is done
+		if s.op.Write && r.d.tx != nil { // TCP may retransmit its data until the binding is done
 			err = errors.Join(err, r.d.tx.Close(), r.d.settled(r.d.tx))
 			break
 		}
@@ -110,10 +110,10 @@ func (r *run) do(ctx context.Context) error {
 	return err
 }
 
-// cause returns the original error behind err.
+// cause returns err, or the sender's error if err is only its consequence, with the number of commands in progress.
 func (r *run) cause(err error) error {
 	if errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, errSender) {
-		<-r.sent // the sender sets the deadline when it fails
+		<-r.sent // the sender sets the read deadline when it fails
 		err = fmt.Errorf("send: %w", r.sendErr)
 	}
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
@@ -122,7 +122,7 @@ func (r *run) cause(err error) error {
 	return fmt.Errorf("%d commands under way: %w", len(r.open), err)
 }
 
-// errSender means that the sender has ended.
+// errSender means that the sender has ended with an error.
 var errSender = errors.New("cannot send")
 
 func (r *run) loop(ctx context.Context) error {
@@ -149,7 +149,7 @@ func (r *run) loop(ctx context.Context) error {
 	}
 }
 
-// begin starts operations up to the depth.
+// begin calls next and starts operations, until depth operations are in progress.
 func (r *run) begin() error {
 	for !r.over && len(r.open) < r.depth {
 		o, ok := r.next()
@@ -243,8 +243,8 @@ func (r *run) pdu(ctx context.Context) error {
 	return r.capsule(&b)
 }
 
-// Kinds of commands in progress. PDUs of reads and of writes are at the same distance only by
-// chance.
+// Kinds of commands in progress. If there are reads and writes, the headers of their PDUs have a fixed
+// distance only by chance.
 const (
 	someReads = 1 << iota
 	someWrites
@@ -261,7 +261,7 @@ func (r *run) kindsUnderWay() (kinds int) {
 	return kinds
 }
 
-// skip skips bytes.
+// skip skips n bytes of the stream.
 func (r *run) skip(n uint64) error {
 	r.q.heads.took(n)
 	r.taken += n
@@ -281,7 +281,7 @@ func (r *run) c2hData(b *[headLen]byte) error {
 	switch {
 	case s.op.Write:
 		return violation("C2HData for %v", s)
-	case p.Len != p.PLen-uint32(p.PDO): // which check has ensured not to wrap
+	case p.Len != p.PLen-uint32(p.PDO): // check has made sure that this does not wrap around
 		return violation("C2HData for %v: DATAL %d in a PDU that holds %d", s, p.Len, p.PLen-uint32(p.PDO))
 	case uint64(p.Off) != s.got:
 		return violation("C2HData for %v: DATAO %d, not %d", s, p.Off, s.got)
@@ -323,13 +323,13 @@ func (r *run) take(ctx context.Context) error {
 	return r.gather(ctx)
 }
 
-// gather moves the taken data to its memory.
+// gather makes the stream move the taken data to its memory.
 func (r *run) gather(ctx context.Context) error {
 	r.taken, r.placed = 0, false
 	return r.q.stream.Flush(ctx)
 }
 
-// answer records that a command was answered.
+// answer records that the target has answered a command; err is the command's error.
 func (r *run) answer(s *slot, err error) {
 	s.answered, s.err = true, err
 	r.unans--
@@ -338,7 +338,7 @@ func (r *run) answer(s *slot, err error) {
 	}
 }
 
-// r2t passes the data that the target requests to the sender.
+// r2t processes an R2T: it makes the sender send the data that the target requests.
 func (r *run) r2t(b *[headLen]byte) error {
 	var p transfer
 	p.decode(b)
@@ -355,7 +355,7 @@ func (r *run) r2t(b *[headLen]byte) error {
 		return violation("R2T for %v: R2TO %d, not %d", s, p.Off, s.got)
 	case p.Len == 0 || uint64(p.Len) > s.op.Len-s.got:
 		return violation("R2T for %v: R2TL %d, not 1 to the %d bytes that are left", s, p.Len, s.op.Len-s.got)
-	case s.jobs.Load() >= maxJobs-1: // the command may be sent again after the data
+	case s.jobs.Load() >= maxJobs-1: // one place stays free, for sending the command again after the data
 		return violation("R2T for %v: more than one at a time (MAXR2T is 0)", s)
 	}
 	j := r.q.job(s)
@@ -372,7 +372,7 @@ func (r *run) capsule(b *[headLen]byte) error {
 	switch {
 	case err != nil:
 		return err
-	case p.Status.mayRetry() && s.retries < maxRetries: // the retry follows its data, if that is being sent
+	case p.Status.mayRetry() && s.retries < maxRetries: // if the sender still sends the data, the command follows it
 		if s.jobs.Load() >= maxJobs {
 			return violation("CapsuleResp for %v: it was not sent yet", s)
 		}
@@ -396,7 +396,7 @@ func (r *run) terminated(ctx context.Context, h *common, b *[headLen]byte) error
 	var buf [maxTermLen]byte
 	pdu := buf[:h.PLen]
 	if r.q.stream.Fill(ctx, len(pdu)) != nil || r.q.stream.Look(ctx, pdu, 0) != nil {
-		pdu = pdu[:headLen] // the header alone
+		pdu = pdu[:headLen] // only the header is there
 	}
 	return fmt.Errorf("the target ends the connection (C2HTermReq): %s: %w", p.say(pdu[headLen:]), syscall.EPROTO)
 }
@@ -431,7 +431,7 @@ func (r *run) finish(ctx context.Context) (err error) {
 	return err
 }
 
-// end reports an operation.
+// end counts an operation, frees its slot, and calls done.
 func (r *run) end(s *slot) {
 	if s.err == nil && s.op.Write {
 		r.q.written += s.op.Len
@@ -442,7 +442,7 @@ func (r *run) end(s *slot) {
 	r.done(block.Done{Op: s.op, Took: time.Since(s.began), Err: s.err})
 }
 
-// settle waits when all commands are answered, but the memory of some is in use.
+// settle waits until memory may be free. Call it when all commands are answered, but memory of some is in use.
 func (r *run) settle(ctx context.Context) error {
 	for _, s := range r.open {
 		if s.op.Write && s.jobs.Load() == 0 {

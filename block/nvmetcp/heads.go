@@ -7,7 +7,7 @@ import (
 	"vnic.dev/vnic/devmem"
 )
 
-// maxWindow is how many headers are read at a time.
+// maxWindow is the most headers that one look reads.
 const maxWindow = 64
 
 // heads reads the headers of PDUs in place. It reads ahead, at the positions where headers are if
@@ -21,7 +21,7 @@ type heads struct {
 	pos    uint64
 
 	seen    [maxWindow]seenHead
-	i, n    int // seen[i:n] are ahead
+	i, n    int // seen[i:n] were read ahead and are not used yet
 	window  int // number of headers of the next look
 	scratch [maxWindow * headLen]byte
 
@@ -32,13 +32,13 @@ type heads struct {
 	stats block.Stats // Looked, Looks and Messages
 }
 
-// seenHead is what was read at a position of the stream.
+// seenHead has the bytes that look read at a position of the stream.
 type seenHead struct {
 	pos uint64
 	b   [headLen]byte
 }
 
-// next returns the header at the start of the untaken data, which has at least headLen bytes.
+// next copies the header at the start of the untaken data to b. The stream has at least headLen untaken bytes.
 func (h *heads) next(ctx context.Context, b *[headLen]byte) error {
 	for h.i < h.n && h.seen[h.i].pos < h.pos {
 		h.i++
@@ -62,7 +62,7 @@ func (h *heads) next(ctx context.Context, b *[headLen]byte) error {
 // expected.
 func (h *heads) forget() { h.stride, h.pair, h.inPair, h.window = 0, false, false, 1 }
 
-// look reads up to window headers.
+// look reads up to window headers, at the positions that the pattern predicts, into seen.
 func (h *heads) look(ctx context.Context) error {
 	// Each piece has size bytes.
 	size, count, most := uint64(headLen), 1, maxWindow
@@ -100,10 +100,10 @@ func (h *heads) look(ctx context.Context) error {
 	return nil
 }
 
-// took records that n bytes of the stream were taken.
+// took records that the user has taken n bytes of the stream.
 func (h *heads) took(n uint64) { h.pos += n }
 
-// learn records the pattern of a received PDU.
+// learn derives from a received PDU the pattern of the next ones.
 func (h *heads) learn(p *common) {
 	switch {
 	case p.Type == typeC2HData && p.Flags&flagLast != 0 && p.Flags&flagSuccess == 0:

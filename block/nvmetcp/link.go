@@ -20,7 +20,7 @@ const minMaxH2C = 4096
 // admin queue's, and the I/O queue's until it is steered.
 type link struct {
 	c       devmem.Conn
-	timeout time.Duration // of a command
+	timeout time.Duration // of each command
 	cid     uint16
 
 	align  int    // PDO of the PDUs that we send is a multiple of this
@@ -29,7 +29,7 @@ type link struct {
 	buf [icLen + identifyLen]byte // a received PDU: header, padding and data
 }
 
-// ended adds to err what was going on, and whether the target closed the connection.
+// ended adds to err the action in progress, and that the target has closed the connection if it has.
 func ended(during string, err error) error {
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
 		return fmt.Errorf("%s: the target closed the connection: %w", during, io.ErrUnexpectedEOF)
@@ -76,7 +76,7 @@ func (l *link) open() error {
 	return nil
 }
 
-// receive reads a PDU to buf. A C2HTermReq is an error.
+// receive reads a PDU to buf, and returns its common header. For a C2HTermReq it returns an error.
 func (l *link) receive(during string) (h common, err error) {
 	if _, err := io.ReadFull(l.c, l.buf[:commonLen]); err != nil {
 		return h, ended(during, err)
@@ -97,8 +97,8 @@ func (l *link) receive(during string) (h common, err error) {
 	return h, nil
 }
 
-// do executes a command: its capsule has the data out, and the target's data must fill in. A status
-// other than success is a *commandError.
+// do executes a command: the command's capsule carries the bytes of out, and the target's data must
+// fill in. If the status is not success, the error is a *commandError.
 func (l *link) do(name string, s *sqe, out, in []byte) (result uint64, err error) {
 	if err := l.c.SetDeadline(time.Now().Add(l.timeout)); err != nil {
 		return 0, err
@@ -145,8 +145,8 @@ func (l *link) do(name string, s *sqe, out, in []byte) (result uint64, err error
 	}
 }
 
-// data copies the C2HData in buf to room, which is the space for all further data; off is the
-// number of bytes before. last means that no response follows.
+// data copies the data of the C2HData in buf to room, which is the space for all data from offset off
+// on, and returns the number of bytes. last means that no CapsuleResp follows.
 func (l *link) data(h *common, room []byte, off int) (n int, last bool, err error) {
 	var p transfer
 	p.decode((*[headLen]byte)(l.buf[:]))
@@ -165,7 +165,7 @@ func (l *link) data(h *common, room []byte, off int) (n int, last bool, err erro
 	return n, p.Flags&flagSuccess != 0, nil
 }
 
-// answer processes the CapsuleResp in buf. whole is set if all data has arrived.
+// answer checks the CapsuleResp in buf, and returns its result. whole is set if all data has arrived.
 func (l *link) answer(name string, whole bool) (uint64, error) {
 	var r response
 	r.decode((*[headLen]byte)(l.buf[:]))

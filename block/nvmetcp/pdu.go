@@ -7,7 +7,7 @@ import (
 	"vnic.dev/vnic/block"
 )
 
-var le = binary.LittleEndian // TCP 3.6: all fields
+var le = binary.LittleEndian // all fields are little endian (TCP 3.6)
 
 // pduType is PDU-Type (TCP 3.6.2).
 type pduType uint8
@@ -39,8 +39,8 @@ func (t pduType) String() string {
 // FLAGS of the common header (TCP 3.6.2).
 const (
 	flagHDGST   = 1 << 0 // a digest of the header follows it
-	flagDDGST   = 1 << 1 // a digest of the data
-	flagLast    = 1 << 2 // LAST_PDU: of the data of a command (C2HData), of an R2T (H2CData)
+	flagDDGST   = 1 << 1 // a digest of the data follows the data
+	flagLast    = 1 << 2 // LAST_PDU: the last PDU with data of a command (C2HData), or of an R2T (H2CData)
 	flagSuccess = 1 << 3 // SUCCESS: no CapsuleResp follows (C2HData)
 )
 
@@ -82,7 +82,7 @@ func decode(b []byte, pdu any) { _, _ = binary.Decode(b, le, pdu) }
 type icReq struct {
 	common
 	_      [4]byte
-	MaxR2T uint32 // 12: outstanding R2Ts of a command, less one
+	MaxR2T uint32 // 12: the most outstanding R2Ts of a command, less one
 	_      [112]byte
 }
 
@@ -94,7 +94,7 @@ type icResp struct {
 	PFV    uint16 // 8: version of the PDUs' format
 	CPDA   uint8  // 10: alignment of the host's data, in words of 4 bytes, less one
 	Digest uint8  // 11
-	MaxH2C uint32 // 12: MAXH2CDATA, in bytes: most data of an H2CData
+	MaxH2C uint32 // 12: MAXH2CDATA, in bytes: the most data that an H2CData may have
 	_      [112]byte
 }
 
@@ -108,7 +108,7 @@ type transfer struct {
 	common
 	CID uint16 // 8: CCCID, of the command
 	Tag uint16 // 10: TTAG, of the transfer; 0 in C2HData
-	Off uint32 // 12: DATAO, R2TO: in the command's data
+	Off uint32 // 12: DATAO, R2TO: offset in the command's data
 	Len uint32 // 16: DATAL, R2TL: bytes
 }
 
@@ -151,7 +151,7 @@ func (p *response) encode(b *[headLen]byte) {
 	le.PutUint16(b[22:], uint16(p.Status)<<1)
 }
 
-// termReq is C2HTermReq (TCP 3.6.2.5): after it comes the start of the wrong PDU.
+// termReq is C2HTermReq (TCP 3.6.2.5). The start of the PDU that the target rejects follows it.
 type termReq struct {
 	common
 	FES uint16 // 8: Fatal Error Status
@@ -168,8 +168,8 @@ func violation(format string, args ...any) error {
 	return fmt.Errorf("%w: %s", block.ErrProtocol, fmt.Sprintf(format, args...))
 }
 
-// check returns an error if a target must not send such a PDU after ICResp, or if its lengths are
-// wrong. If it returns nil, PLen - PDO is the length of the data of a C2HData.
+// check returns an error if a target must not send a PDU with this header after ICResp, or if its
+// lengths are wrong. If it returns nil, PLen - PDO is the length of the data of a C2HData.
 func (h *common) check() error {
 	switch h.Type {
 	case typeCapsuleResp, typeR2T, typeC2HData, typeC2HTermReq:

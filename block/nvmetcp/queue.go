@@ -9,13 +9,13 @@ import (
 	"vnic.dev/vnic/devmem"
 )
 
-// A command identifier has the slot's number in its lower bits, and above them how often the slot
-// was used: so a PDU that names an already answered command is detected.
+// A command identifier has the slot's number in its lower slotBits, and above them a count of the
+// slot's uses, so that find detects a PDU that names an already answered command.
 const slotBits = 10
 
-// maxJobs is how many jobs of a command the sender may have: the command, or earlier data, which
-// the target may have received before the sender has counted it as sent; the data of the one R2T (MAXR2T
-// is 0); and the command once more, if the target refuses it before it has received the data.
+// maxJobs is how many jobs of a command the sender may have at a time: the command, or earlier data,
+// which the target may have received before the sender has counted it as sent; the data of one R2T
+// (MAXR2T is 0); and the command once more, if the target refuses it before it has received the data.
 const maxJobs = 3
 
 // queue is the I/O queue.
@@ -23,14 +23,14 @@ type queue struct {
 	conn    devmem.Conn
 	timeout time.Duration
 	data    devmem.Buffer
-	tx      devmem.Binding // of data; nil: through host memory
+	tx      devmem.Binding // binding of data; nil: payload goes through host memory
 
 	nsid       uint32
 	info       *block.Info
 	align      int
 	maxH2C     uint32
 	inCapsule  uint64 // bytes of data that a capsule holds
-	commandPDO int    // offset of these in the capsule
+	commandPDO int    // offset of the data in the capsule
 
 	stream    *devmem.Stream
 	heads     heads
@@ -48,17 +48,17 @@ type slot struct {
 	op       block.Op
 	cid      uint16
 	used     bool
-	answered bool   // by the target: with a status, or successfully
-	retries  int    // how often it was sent again
-	got      uint64 // of a read: bytes received; of a write: bytes requested
+	answered bool   // the target has answered the command
+	retries  int    // how often the command was sent again
+	got      uint64 // of a read: bytes received; of a write: bytes requested, or in the capsule
 	began    time.Time
 	err      error
 
 	jobs atomic.Int32  // jobs that the sender has
-	need atomic.Uint64 // calls of SendDevmem that must be complete; written before jobs is decremented
+	need atomic.Uint64 // calls of SendDevmem that must be complete; the sender writes it before it lowers jobs
 }
 
-// init makes the queue ready for Do, with its steered connection.
+// init makes the queue ready for Do, when its connection is steered.
 func (q *queue) init(d *Device) {
 	k := &d.ctrl
 	q.timeout, q.data, q.tx = d.c.Timeout, d.c.Data, d.tx
@@ -66,7 +66,7 @@ func (q *queue) init(d *Device) {
 	if pdo := roundUp(commandLen+16*int(k.icdoff), q.align); pdo <= maxPDO {
 		q.commandPDO = pdo
 	} else {
-		q.inCapsule = 0 // its offset does not fit in PDO
+		q.inCapsule = 0 // the data's offset does not fit in PDO
 	}
 	pool := d.c.Pool
 	if d.c.Copy {
@@ -108,7 +108,7 @@ func (q *queue) renew(s *slot) {
 	s.cid += 1 << slotBits
 	s.answered, s.got, s.err = false, 0, nil
 	if s.op.Write && s.op.Len <= q.inCapsule {
-		s.got = s.op.Len // nothing will be requested
+		s.got = s.op.Len // the capsule carries the data, so the target requests nothing
 	}
 }
 

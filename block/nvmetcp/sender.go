@@ -10,33 +10,34 @@ import (
 	"vnic.dev/vnic/internal/limits"
 )
 
-// maxBurst is how many commands are sent with one Write.
+// maxBurst is the most commands that one Write sends.
 const maxBurst = 64
 
-// job is something to send: a command, or the data that an R2T requests.
+// job is an order to the sender: it sends a command, or the data that an R2T requests.
 type job struct {
 	s    *slot
 	cid  uint16
-	data bool // data that an R2T requests
+	data bool // the job is data that an R2T requests, not a command
 	tag  uint16
 
 	write    bool
 	lba      uint64
-	off, len uint64 // bytes of the operation: all of it; for an R2T: the requested range
-	mem      uint64 // their offset in Config.Data
+	off, len uint64 // range in the operation's bytes: all of them; for an R2T the requested range
+	mem      uint64 // offset of the range in Config.Data
 }
 
 // sender is the sending side of the I/O queue's connection. One goroutine at a time uses it. It may
-// have to wait for the target, which may wait until we receive: so another goroutine receives.
+// have to wait for the target, and the target may wait until this end receives: so another goroutine
+// receives.
 type sender struct {
 	q    *queue
-	send *devmem.Sender // for Copy, through host memory
+	send *devmem.Sender // with Config.Copy sends through host memory
 
 	sent  uint64 // calls of SendDevmem that queued a byte
 	burst []byte // commands that are not written yet
 	held  []*slot
 
-	wake chan struct{} // notified when a job is done
+	wake chan struct{} // gets a value when a job is done
 }
 
 // run executes jobs until the channel is closed.
@@ -59,7 +60,8 @@ func (s *sender) run(ctx context.Context, jobs <-chan job) error {
 	return nil
 }
 
-// over gives the receiving goroutine time to read the target's message about the error.
+// over sets the read deadline of the connection after an error of sending: until then the receiving
+// goroutine may read a message in which the target explains the error.
 func (s *sender) over(err error) error {
 	wait := min(limits.LastWords.Here(), s.q.timeout)
 	if stalled := (*devmem.StallError)(nil); errors.As(err, &stalled) {
@@ -69,7 +71,7 @@ func (s *sender) over(err error) error {
 	return err
 }
 
-// do sends a job.
+// do sends the command or the data of a job. Commands may stay in burst until flush.
 func (s *sender) do(ctx context.Context, j *job) error {
 	if j.data {
 		if err := s.flush(); err != nil {
@@ -174,7 +176,7 @@ func (s *sender) payload(ctx context.Context, mem, n uint64) error {
 	return nil
 }
 
-// flush writes the commands of burst.
+// flush writes the commands in burst to the connection.
 func (s *sender) flush() error {
 	if len(s.burst) > 0 {
 		if err := s.write(s.burst); err != nil {
@@ -194,13 +196,13 @@ func (s *sender) write(b []byte) error {
 	return err
 }
 
-// done records that a job of a slot was sent.
+// done records that the sender has sent a job of a slot, and notifies wake.
 func (s *sender) done(x *slot) {
 	x.need.Store(s.sent)
 	x.jobs.Add(-1)
 	select {
 	case s.wake <- struct{}{}:
-	default: // already notified
+	default: // wake has a value already
 	}
 }
 
@@ -220,7 +222,7 @@ func completed(c devmem.Conn, n *uint64, need uint64, wait bool) error {
 		if err != nil {
 			return err
 		}
-		*n += uint64(hi + 1 - uint32(*n)) // their numbers have 32 bits
+		*n += uint64(hi + 1 - uint32(*n)) // ReadCompletion's numbers have 32 bits
 	}
 	return nil
 }

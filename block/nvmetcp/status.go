@@ -11,7 +11,7 @@ type status uint16
 
 const statusDNR status = 1 << 14 // do not retry
 
-// maxRetries is how often a command is sent again (Linux's nvme_core.max_retries).
+// maxRetries is how often a Device sends a refused command again (Linux's nvme_core.max_retries).
 const maxRetries = 5
 
 // code returns SCT and SC.
@@ -20,8 +20,8 @@ func (s status) code() uint16 { return uint16(s) & 0x7ff }
 // ok reports whether the command succeeded.
 func (s status) ok() bool { return s.code() == 0 }
 
-// mayRetry reports whether the same command may succeed later. It is sent again at once: targets
-// give a delay, CRD, only to hosts that have enabled it (Host Behavior Support, ACRE; Base
+// mayRetry reports whether the same command may succeed later. The Device sends it again at once:
+// targets announce a delay, CRD, only to hosts that have enabled it (Host Behavior Support, ACRE; Base
 // 5.21.1.22).
 func (s status) mayRetry() bool { return !s.ok() && s&statusDNR == 0 }
 
@@ -33,7 +33,7 @@ type statusText struct {
 	errno syscall.Errno
 }
 
-// statuses are the statuses that can occur here (Base, figures 128 to 132; Fabrics 2.2).
+// statuses are the statuses that commands of this package can have (Base, figures 128 to 132; Fabrics 2.2).
 var statuses = map[uint16]statusText{
 	0x001: {"invalid command opcode", syscall.EOPNOTSUPP},
 	0x002: {"invalid field in command", syscall.EINVAL},
@@ -66,7 +66,7 @@ var statuses = map[uint16]statusText{
 	0x083: {"reservation conflict", syscall.EBUSY},
 	0x084: {"format in progress", syscall.EBUSY},
 
-	// Of reads and writes; for Connect these numbers have the meaning in connectStatuses.
+	// These are for reads and writes; for Connect the same numbers have the meanings in connectStatuses.
 	0x180: {"conflicting attributes", syscall.EINVAL},
 	0x181: {"invalid protection information", syscall.EILSEQ},
 	0x182: {"attempted write to read only range", syscall.EROFS},
@@ -102,7 +102,7 @@ var connectStatuses = map[uint16]statusText{
 	0x191: {"authentication required, which is not supported", syscall.EACCES},
 }
 
-// in returns a status's entry in a table.
+// in returns the entry of a status in a table, or an entry for unknown statuses.
 func (s status) in(table map[uint16]statusText) statusText {
 	if t, ok := table[s.code()]; ok {
 		return t
@@ -131,8 +131,8 @@ type commandError struct {
 	result  uint64
 }
 
-// table returns the table with the status. A generic status of Connect, such as an invalid field,
-// has the same meaning as for all commands.
+// table returns the table that has the status: connectStatuses, or statuses for all other commands
+// and for a generic status of Connect, such as an invalid field.
 func (e *commandError) table() map[uint16]statusText {
 	if _, ok := connectStatuses[e.status.code()]; ok && e.command == connectName {
 		return connectStatuses
@@ -158,7 +158,7 @@ func (e *commandError) Unwrap() error { return e.status.in(e.table()).errno }
 var fatalErrors = map[uint16]string{1: "invalid PDU header field", 2: "PDU sequence error", 3: "header digest error",
 	4: "data transfer out of range", 5: "data transfer limit exceeded", 6: "unsupported parameter"}
 
-// say describes the target's complaint about a PDU of ours, whose start is pdu.
+// say describes the error that the target reports for a PDU of ours; pdu is the start of that PDU.
 func (p *termReq) say(pdu []byte) string {
 	text := fatalErrors[p.FES]
 	if text == "" {
@@ -168,13 +168,13 @@ func (p *termReq) say(pdu []byte) string {
 	if len(pdu) > 0 {
 		s += fmt.Sprintf(" of our %v", pduType(pdu[0]))
 	}
-	if p.FES == 1 || p.FES == 6 { // FEI is the field's offset
+	if p.FES == 1 || p.FES == 6 { // FEI is the offset of the wrong field
 		s += fmt.Sprintf(": %s", field(pdu, p.FEI))
 	}
 	return s
 }
 
-// field names a field of a PDU that we send.
+// field returns the name of the field at offset off of a PDU that we send.
 func field(pdu []byte, off uint32) string {
 	type place struct {
 		t   pduType

@@ -6,11 +6,11 @@ import (
 	"github.com/mdlayher/netlink"
 )
 
-// attrs are netlink attributes to send, in this order.
+// attrs are netlink attributes of a request, in this order.
 type attrs []attr
 
-// attr is an attribute to send: its value is a number, encoded in its own width, a string, nested
-// attributes, or nil for a flag.
+// attr is an attribute of a request. Its value is a number, which is encoded in the width of its Go
+// type, a string, nested attributes, or nil for a flag.
 type attr struct {
 	kind  uint16
 	value any
@@ -33,8 +33,8 @@ func (as attrs) encode() ([]byte, error) {
 	return ae.Encode()
 }
 
-// fields are the attributes to read from a message, by type: the value points to where a number is
-// stored, or is the nested fields, or a function that reads the attribute.
+// fields are the attributes to read from a message, by type. A value is a pointer to the variable for
+// a number, the fields of a nested attribute, or a function that reads the attribute.
 type fields map[uint16]any
 
 func (fs fields) decode(ad *netlink.AttributeDecoder) {

@@ -14,8 +14,8 @@ import (
 	"vnic.dev/vnic/internal/diagnosis"
 )
 
-// minPages is how many pages a bound queue needs. Drivers post buffers to the NIC in batches (gve:
-// of 32), so a queue with fewer pages never receives; Linux binds it all the same.
+// minPages is the minimum number of pages for a bound queue. Drivers post buffers to the NIC in batches
+// (gve: of 32), so a queue with too few pages never receives; Linux binds such a queue all the same.
 const minPages = 64
 
 // binding is a buffer bound for receive or transmit.
@@ -30,11 +30,11 @@ type binding struct {
 
 	closed atomic.Bool // written under d.mu
 
-	// of a receive binding
+	// fields of a receive binding
 	queues []int
-	held   atomic.Int64 // tokens
+	held   atomic.Int64 // tokens that users hold
 
-	// of a transmit binding
+	// fields of a transmit binding
 	base  uint64       // added to offsets: 0, except in tests
 	host  bool         // for tests: the memory is the host's at address base, and the kernel has no binding
 	sends atomic.Int64 // sends that are not complete
@@ -65,15 +65,16 @@ func (b *binding) close() error {
 	return nil
 }
 
-// How often the kernel is asked whether a closed binding's memory is in use: the end of its use
-// causes no event.
+// Limits of the pause between two checks whether the memory of a closed binding is in use. The device
+// must poll, because the end of the use causes no event.
 const (
 	minPoll = time.Millisecond
 	maxPoll = 50 * time.Millisecond
 )
 
-// watch waits until the memory is out of use, or the device gives up. Memory that is in use for
-// long may be held by packets that wait because another process has restarted a queue.
+// watch waits until the closed binding's memory is no longer in use, or the device gives up. While the
+// memory stays in use, watch calls runQueued at intervals: packets that wait because another process
+// has restarted a queue may hold the memory.
 func (b *binding) watch() {
 	pause := minPoll
 	late := b.d.late
@@ -109,7 +110,7 @@ func (b *binding) watch() {
 	close(b.done)
 }
 
-// runQueued sends packets of any process that wait at the interface since a receive queue was
+// runQueued makes the interface send packets, of any process, that wait there since a receive queue was
 // restarted (kick.go).
 func (d *Device) runQueued() {
 	switch n, err := d.kick(); {
@@ -120,7 +121,7 @@ func (d *Device) runQueued() {
 	}
 }
 
-// dropQueued drops, once, the packets that the interface has not sent.
+// dropQueued makes the interface drop the packets that it has not sent. Only its first call does so.
 func (d *Device) dropQueued() {
 	d.flushed.Do(func() {
 		if err := d.flush(); err != nil {
@@ -130,7 +131,7 @@ func (d *Device) dropQueued() {
 	})
 }
 
-// putBack returns the dma-buf to its buffer.
+// putBack returns the dma-buf to its buffer, for a later binding, or closes it. Under d.mu.
 func (b *binding) putBack() {
 	if b.buf.spare == nil && !b.buf.closed {
 		b.buf.spare = b.mem
@@ -146,7 +147,7 @@ func (d *Device) bindings() iter.Seq[*binding] {
 	}
 }
 
-// rxBinding returns the binding of a token; it may be closed.
+// rxBinding returns the receive binding with an id, which may be closed, or foreignBinding if there is none.
 func (d *Device) rxBinding(id uint32) *binding {
 	if v, ok := d.binds.Load(id); ok && !v.(*binding).tx {
 		return v.(*binding)
@@ -154,7 +155,7 @@ func (d *Device) rxBinding(id uint32) *binding {
 	return foreignBinding
 }
 
-// txBinding returns the binding for a send; nil if there is none, or it is closed.
+// txBinding returns the transmit binding with an id; nil if there is none, or it is closed.
 func (d *Device) txBinding(id uint32) *binding {
 	v, ok := d.binds.Load(id)
 	if b, _ := v.(*binding); ok && b.tx && !b.closed.Load() {
@@ -192,7 +193,7 @@ func (d *Device) bind(b devmem.Buffer, cmd uint8, queues []int, check func(*buff
 	return nil, err
 }
 
-// buffer returns an error unless a buffer is an open one of this device.
+// buffer returns b as a *buffer, or an error if b is closed or not this device's.
 func (d *Device) buffer(b devmem.Buffer) (*buffer, error) {
 	buf, ok := b.(*buffer)
 	if !ok || buf.d != d || buf.closed {
@@ -207,7 +208,7 @@ func (d *Device) BindRX(buf devmem.Buffer, queues ...int) (devmem.Binding, error
 	defer d.mu.Unlock()
 	restarts := false
 	defer func() {
-		if restarts { // also after an error
+		if restarts { // after an error too
 			d.runQueued()
 		}
 	}()
@@ -236,7 +237,7 @@ func (d *Device) BindTX(buf devmem.Buffer) (devmem.Binding, error) {
 	return b, nil
 }
 
-// checkBind returns the errors that the API adds. The kernel refuses the rest itself.
+// checkBind returns the errors of a binding that Linux would allow, or reports in another way. Under d.mu.
 func (d *Device) checkBind(buf *buffer, queues []int) error {
 	n, err := d.queues()
 	if err != nil && len(queues) > 0 {
@@ -258,8 +259,9 @@ func (d *Device) checkBind(buf *buffer, queues []int) error {
 	return buf.CheckRX(len(queues), minPages, memory)
 }
 
-// enableSplit makes all queues split headers from payload, for any size. It always sets the split,
-// because rings-get may report the driver's state, while the kernel checks what was configured.
+// enableSplit makes all queues split headers from payload, for packets of any size. It sets the split
+// even if it is on already: rings-get may report the driver's state, but the kernel checks the
+// configured value.
 func (d *Device) enableSplit() error {
 	if d.undo.rings != nil {
 		return nil

@@ -19,7 +19,7 @@ import (
 type dmabuf struct {
 	fd      int
 	release func() error
-	refs    int64 // references other than the binding's
+	refs    int64 // number of references apart from the kernel's binding
 }
 
 func (b *dmabuf) close() error {
@@ -30,9 +30,9 @@ func (b *dmabuf) close() error {
 	return err
 }
 
-// inUse reports whether the kernel's binding references the dma-buf: it does so while a queue, a
-// packet or a token uses it (net/core/devmem.c:__net_devmem_dmabuf_binding_free), and nothing else
-// tells.
+// inUse reports whether the kernel's binding references the dma-buf. The kernel keeps the reference
+// while a queue, a packet or a token uses the binding
+// (net/core/devmem.c:__net_devmem_dmabuf_binding_free), and has no other sign of that use.
 func (b *dmabuf) inUse(refs func(fd int) (int64, error)) (bool, error) {
 	n, err := refs(b.fd)
 	return n > b.refs, err
@@ -60,7 +60,7 @@ type buffer struct {
 	d *Device
 
 	// under d.mu
-	spare  *dmabuf // a dma-buf that no binding uses
+	spare  *dmabuf // a dma-buf of this buffer that no binding uses; nil: none
 	bound  int
 	closed bool
 }
@@ -87,8 +87,8 @@ func (d *Device) Register(gpu int, off, size uint64) (devmem.Buffer, error) {
 	return b, nil
 }
 
-// export makes a dma-buf of the buffer. Each binding has its own, so that its references show the
-// use by that binding.
+// export makes a new dma-buf of the buffer. Each binding has a separate dma-buf, so that the number of
+// references shows the use by that binding.
 func (b *buffer) export() (*dmabuf, error) {
 	if b.d.exporter == nil {
 		return nil, fmt.Errorf("%s was opened without an exporter: %w", b.d.name, syscall.ENODEV)
@@ -104,7 +104,7 @@ func (b *buffer) export() (*dmabuf, error) {
 	return m, nil
 }
 
-// take returns a dma-buf for a binding.
+// take returns the spare dma-buf, or a new one, for a binding.
 func (b *buffer) take() (*dmabuf, error) {
 	if m := b.spare; m != nil {
 		b.spare = nil

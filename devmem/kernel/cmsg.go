@@ -20,7 +20,7 @@ const (
 	tokenLen     = 8 // struct dmabuf_token
 	txSpace      = cmsgHdrLen + 8
 	extendedErr  = 16  // struct sock_extended_err (include/uapi/linux/errqueue.h)
-	completeRoom = 256 // for the control messages of one completion: sock_extended_err and an address
+	completeRoom = 256 // enough for the control messages of one completion: sock_extended_err and an address
 )
 
 // nextCmsg splits the first control message off b: its length field gives the length of data, and
@@ -87,11 +87,11 @@ func txCmsg(b *[txSpace]byte, id uint32) []byte {
 	return b[:]
 }
 
-// seqRange is the sends numbered lo to hi, both included. It may wrap.
+// seqRange is the sends with numbers lo to hi, both included. The numbers wrap around: hi may be less than lo.
 type seqRange struct{ lo, hi uint32 }
 
-// parseCompletion reads a completion of zerocopy sends from the error queue
-// (Documentation/networking/msg_zerocopy.rst). ok is false for other messages there.
+// parseCompletion parses the control messages of an entry of the error queue: a completion of zerocopy
+// sends (Documentation/networking/msg_zerocopy.rst). ok is false for other entries.
 func parseCompletion(control []byte) (r seqRange, ok bool, err error) {
 	for len(control) > 0 {
 		var level, kind int32

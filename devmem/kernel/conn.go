@@ -24,7 +24,7 @@ type Conn struct {
 	s             *sock
 	local, remote *net.TCPAddr
 	rd, wd        *deadline.Deadline
-	stall         atomic.Int64 // nanoseconds
+	stall         atomic.Int64 // stall limit in nanoseconds; 0: none
 	failed        atomic.Pointer[syscall.Errno]
 	setLinger     atomic.Bool
 	once          sync.Once
@@ -44,7 +44,7 @@ type Conn struct {
 
 var _ devmem.Conn = (*Conn)(nil)
 
-// newConn takes over a connected socket, also after an error.
+// newConn makes a Conn that owns a connected socket. After an error the socket is closed.
 func (d *Device) newConn(s *sock) (*Conn, error) {
 	c := &Conn{d: d, s: s, rd: deadline.New(), wd: deadline.New()}
 	fd, ok := s.use()
@@ -58,7 +58,7 @@ func (d *Device) newConn(s *sock) (*Conn, error) {
 		os.NewSyscallError("SO_ZEROCOPY", unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_ZEROCOPY, 1)))
 	s.unuse()
 	if lerr != nil || rerr != nil {
-		err = errors.Join(syscall.ECONNABORTED, err) // reset before the addresses were read
+		err = errors.Join(syscall.ECONNABORTED, err) // the peer reset the connection before newConn read the addresses
 	}
 	if err == nil {
 		if c.local, c.remote = tcpAddr(local), tcpAddr(remote); !d.conns.Add(c, nil) {
@@ -72,8 +72,8 @@ func (d *Device) newConn(s *sock) (*Conn, error) {
 	return c, nil
 }
 
-// wait waits for sig. It returns an error when the connection is closed, when the deadline d has
-// passed, or when the connection stalls.
+// wait waits for sig. It returns an error when the connection is closed, when d is closed (a deadline
+// has passed), or when the connection stalls.
 func (c *Conn) wait(op string, sig, d <-chan struct{}) error {
 	s := devmembase.Stall{Limit: time.Duration(c.stall.Load()), Progress: c.progress,
 		Stalled: func(idle time.Duration) error { return c.stalled(op, idle) }}
@@ -101,8 +101,8 @@ func (c *Conn) attempt(op string, sig, d <-chan struct{}, f func(fd int) error) 
 	}
 }
 
-// fails records an error of the connection itself: Linux reports it only to the first call after
-// it.
+// fails returns err, and records it if the connection itself has failed with it: Linux reports such an
+// error only to one call, and later calls return the recorded one.
 func (c *Conn) fails(err error) error {
 	if err == nil {
 		return nil
@@ -118,7 +118,7 @@ func (c *Conn) fails(err error) error {
 	return err
 }
 
-// end returns why there is nothing more to read: the error that ended the connection, or io.EOF.
+// end returns the error of a stream that has ended: the recorded error of the connection, or io.EOF.
 func (c *Conn) end() error {
 	if e := c.failed.Load(); e != nil {
 		return *e
@@ -162,7 +162,7 @@ func (c *Conn) Close() error {
 func (c *Conn) close() error {
 	lingers := false
 	if fd, ok := c.s.use(); ok {
-		c.tokens.release(fd) // Linux would keep them until the socket is destroyed
+		c.tokens.release(fd) // Linux would keep the tokens until it destroys the socket
 		lingers = c.shouldLinger(fd)
 		if !lingers {
 			c.count(fd)

@@ -42,11 +42,11 @@ type Device struct {
 	ioctl    func(b []byte) error // SIOCETHTOOL on the interface
 	refs     func(fd int) (int64, error)
 	poll     *poller
-	work     sync.WaitGroup // goroutines that watch bindings, and connections that linger
+	work     sync.WaitGroup // goroutines that watch bindings, or keep the sockets of connections that linger
 	giveUp   chan struct{}  // closed when the goroutines that watch bindings must stop
-	aborted  chan struct{}  // closed when no connection may linger any more
-	late     chan struct{}  // closed when packets that the interface has not sent must be dropped
-	flush    func() error   // drops them
+	aborted  chan struct{}  // closed when lingering connections must be reset
+	late     chan struct{}  // closed when the interface must drop the packets that it has not sent
+	flush    func() error   // makes the interface drop these packets
 	kick     func() (int, error)
 	flushed  sync.Once
 	count    counters
@@ -66,11 +66,11 @@ type Device struct {
 	once sync.Once
 }
 
-// undo is what Close restores.
+// undo has the settings of the interface from before the device's changes, which Close restores.
 type undo struct {
-	rings  *rings   // as reported before
-	ntuple bool     // was off
-	rss    []uint32 // the previous table, empty for the default; nil: not changed
+	rings  *rings   // the reported ring settings; nil: not changed
+	ntuple bool     // ntuple was off
+	rss    []uint32 // the RSS table, empty for the driver's default; nil: not changed
 }
 
 var _ devmem.Device = (*Device)(nil)
@@ -118,7 +118,7 @@ func newDevice(o Options, index int, dial dialFunc, ioctl func([]byte) error) (d
 	return d, nil
 }
 
-// use returns an error if the device is being closed. Under mu.
+// use returns an error if Close was called. Under mu.
 func (d *Device) use() error {
 	if d.closing {
 		return fmt.Errorf("%s: %w", d.name, net.ErrClosed)
@@ -138,7 +138,7 @@ func (d *Device) queues() (int, error) {
 	return len(qs), nil
 }
 
-// Queues returns the number of receive queues; 0 if it is not available.
+// Queues returns the number of receive queues; 0 if the kernel does not report it.
 func (d *Device) Queues() int {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -152,14 +152,14 @@ func (d *Device) Queues() int {
 // closeTime is how long Close waits for the memory of bindings; tests shorten it.
 var closeTime = limits.Unbind
 
-// flushTime is how long memory may stay in use before packets that are stuck at the interface are
-// sent (kick.go), and how long Close waits before it makes the interface drop packets that it has
-// not sent: all connections are aborted by then.
+// flushTime is how long memory may stay in use before the device makes the interface send packets that
+// are stuck there (kick.go), and how long Close waits before it makes the interface drop packets that
+// it has not sent: Close has aborted all connections by then.
 var flushTime = limits.Flush
 
-// Close implements devmem.Device. It also restores what the device changed at the interface. It
-// returns an error if the NIC or another process still uses memory after 10 seconds; then the Done
-// of its binding stays open.
+// Close implements devmem.Device. It also restores the settings of the interface that the device has
+// changed. It returns an error if the NIC or another process still uses the memory of a binding after
+// closeTime; then the binding's Done stays open.
 func (d *Device) Close() error {
 	var err error
 	d.once.Do(func() { err = d.close() })
@@ -213,7 +213,7 @@ func (d *Device) abort() {
 	}
 }
 
-// restore restores the interface, in the reverse order of the dependencies.
+// restore restores the settings of the interface in undo, each before the settings that it depends on.
 func (d *Device) restore() error {
 	var errs []error
 	for id := range d.flows {
@@ -233,8 +233,8 @@ func (d *Device) restore() error {
 	return errors.Join(errs...)
 }
 
-// restoreRings lets the driver decide about the split, unless the driver then reports another state
-// than before.
+// restoreRings makes the driver decide about header split. If the driver then reports another split
+// than was.split, restoreRings sets that split.
 func (d *Device) restoreRings(was rings) error {
 	back := was
 	back.split = splitUnknown

@@ -13,12 +13,12 @@ import (
 	"vnic.dev/vnic/internal/diagnosis"
 )
 
-// keepalives is how many probes are sent to the peer within a stall limit: they show whether the
-// peer is gone.
+// keepalives is how many probes the kernel sends to an idle peer within a stall limit: they show
+// whether the peer is gone.
 const keepalives = 4
 
-// SetStallLimit implements devmem.Conn. With a limit of at least two seconds an idle peer is
-// probed: Linux counts in seconds.
+// SetStallLimit implements devmem.Conn. With a limit of at least two seconds the kernel probes an idle
+// peer; shorter limits have no probes, because Linux counts their intervals in seconds.
 func (c *Conn) SetStallLimit(d time.Duration) {
 	c.stall.Store(int64(d))
 	_ = c.s.on(func(fd int) error {
@@ -28,7 +28,7 @@ func (c *Conn) SetStallLimit(d time.Duration) {
 		every := min(max(int(d/time.Second)/keepalives, 1), 32767) // MAX_TCP_KEEPIDLE, net/tcp.h
 		_ = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_KEEPIDLE, every)
 		_ = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_KEEPINTVL, every)
-		_ = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_KEEPCNT, 127) // never: the limit ends only a call
+		_ = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_KEEPCNT, 127) // so many that probes never end the connection
 		return unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_KEEPALIVE, 1)
 	})
 }
@@ -50,7 +50,7 @@ func (c *Conn) stalled(op string, idle time.Duration) error {
 		State: c.State()}
 }
 
-// Diagnose says why payload arrives in host memory, for devmem.Diagnose.
+// Diagnose explains why payload arrives in host memory, for devmem.Diagnose.
 func (c *Conn) Diagnose() string { return c.d.facts().Steering(c.facts()) }
 
 func (c *Conn) facts() diagnosis.Connection {
@@ -61,7 +61,7 @@ func (c *Conn) facts() diagnosis.Connection {
 		x.Window = int64(info.Snd_wnd)
 	}
 	_ = c.s.on(func(fd int) error {
-		queued, err := unix.IoctlGetInt(fd, unix.SIOCOUTQ) // not acknowledged, or not sent
+		queued, err := unix.IoctlGetInt(fd, unix.SIOCOUTQ) // bytes that are not acknowledged, including those not sent yet
 		x.Unacked = uint64(max(queued, 0))
 		return err
 	})
@@ -87,7 +87,7 @@ func (c *Conn) queue() int {
 	return c.d.netdev.queueOf(c.d.index, uint32(napi))
 }
 
-// facts collects the configuration, and the connections that hold tokens.
+// facts collects the device's bindings and rules, and the connections that hold tokens.
 func (d *Device) facts() (f diagnosis.Device) {
 	d.mu.Lock()
 	f.Rules = slices.Collect(maps.Values(d.flows))
@@ -151,7 +151,7 @@ func (d *Device) noTXBinding(id uint32) error {
 	return diagnosis.NoTXBinding(id, d.bindingStats())
 }
 
-// count returns how many tokens of the connection are issued, by binding.
+// count returns how many tokens the connection's user holds, by the id of the binding.
 func (t *tokens) count() map[uint32]int {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -15,7 +15,7 @@ import (
 	"vnic.dev/vnic/internal/diagnosis"
 )
 
-// errDown is the error if there is no queue.
+// errDown is the error of an operation that needs a receive queue, on an interface that has none in use.
 const errDown = syscall.ENETDOWN
 
 func sockaddr(a netip.AddrPort, index int) (unix.Sockaddr, int) {
@@ -50,8 +50,8 @@ func tcpAddr(s unix.Sockaddr) *net.TCPAddr {
 	return &net.TCPAddr{}
 }
 
-// socket makes a socket for an address, bound to the device: a send from a binding works only on
-// such a socket (net/core/datagram.c).
+// socket makes a socket for the IP version of an address, bound to the device (SO_BINDTODEVICE): a
+// send from a binding works only on such a socket (net/core/datagram.c).
 func (d *Device) socket(a netip.AddrPort) (*sock, unix.Sockaddr, error) {
 	sa, family := sockaddr(a, d.index)
 	fd, err := unix.Socket(family, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, unix.IPPROTO_TCP)
@@ -98,7 +98,7 @@ func (d *Device) connect(ctx context.Context, local, remote netip.AddrPort) (*Co
 					local = netip.AddrPortFrom(netip.IPv6Unspecified(), local.Port())
 				}
 			}
-			_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1) // a fixed port may have been in use
+			_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1) // an earlier connection may have used a fixed port
 			from, _ := sockaddr(local, d.index)
 			if err := unix.Bind(fd, from); err != nil {
 				return os.NewSyscallError("bind", err)
@@ -116,7 +116,7 @@ func (d *Device) connect(ctx context.Context, local, remote netip.AddrPort) (*Co
 	return d.newConn(s)
 }
 
-// connected waits for the end of a connect.
+// connected waits until a non-blocking connect has succeeded or failed.
 func (s *sock) connected(ctx context.Context) error {
 	for {
 		err := s.on(func(fd int) error {
@@ -129,7 +129,7 @@ func (s *sock) connected(ctx context.Context) error {
 			}
 			return os.NewSyscallError("connect", err)
 		})
-		if !errors.Is(err, syscall.ENOTCONN) { // an event from before the connect
+		if !errors.Is(err, syscall.ENOTCONN) { // ENOTCONN: the event came before the connect
 			return err
 		}
 		select {

@@ -52,7 +52,7 @@ const (
 // rings is the part of a ring configuration that devmem needs.
 type rings struct {
 	split     dataSplit
-	thresh    uint32 // payload of packets up to this size may stay with the header
+	thresh    uint32 // HDS threshold: packets up to this size need not be split
 	hasThresh bool
 }
 
@@ -69,7 +69,7 @@ func (g *genl) getRings(ifindex int) (r rings, err error) {
 	return r, err
 }
 
-// setRings sets the split, and if hasThresh is set the threshold.
+// setRings sets header split, and the threshold if r.hasThresh is set.
 func (g *genl) setRings(ifindex int, r rings) error {
 	request := attrs{header(ifindex, noReply), {attrRingsDataSplit, uint8(r.split)}}
 	if r.hasThresh {
@@ -89,7 +89,7 @@ func (g *genl) getFeature(ifindex int, name string) (f feature, err error) {
 	return f, err
 }
 
-// hasBit looks for a bit by name in a list of set bits: a verbose bitset without a mask.
+// hasBit returns fields that set *found if a list of set bits, which is a verbose bitset without a mask, has the name.
 func hasBit(name string, found *bool) fields {
 	compare := func(ad *netlink.AttributeDecoder) { *found = *found || ad.String() == name }
 	return fields{attrBitsetBits: fields{attrBitsetBit: fields{attrBitName: compare}}}

@@ -11,27 +11,27 @@ import (
 
 // A driver may stop its transmit queues while it restarts a receive queue, as gve does
 // (gve_turndown, gve_turnup), and start them again without running the queueing disciplines
-// (docs/specs/gve.md, 11). Packets sent meanwhile then wait there until another packet is sent to
-// the same queue. TCP does not help: it does not retransmit a segment that still waits in its own
-// host (skb_still_in_host_queue), and its other packets, such as acknowledgements, go to another
-// queue after their route is looked up anew. So the process that restarts a queue must help, for
-// all programs that send there.
+// (docs/specs/gve.md, 11). Packets that programs send meanwhile then wait in a discipline until
+// somebody sends another packet to the same queue. TCP does not send one: it does not retransmit a
+// segment that still waits in its own host (skb_still_in_host_queue), and its other packets, such as
+// acknowledgements, may use another queue. So the process that restarts a receive queue must make the
+// disciplines continue, for all programs that send through the interface.
 //
-// Sending a packet runs the discipline that holds earlier packets. So the Device sends small
-// packets to the interface's own address, only while something waits. The kernel chooses a packet's
-// queue by the sending CPU (XPS) and by a hash of its addresses and ports, with a secret key: so
-// they are sent on all CPUs, from many ports.
+// The kernel runs a discipline, which sends its earlier packets, when a packet is sent through it. So
+// the Device sends small packets to the interface's own address, but only while packets wait. The
+// kernel chooses a packet's queue by the sending CPU (XPS), and by a hash of the packet's addresses
+// and ports with a secret key: so the Device sends on all CPUs, from many ports.
 
 // maxCPUs is CPU_SETSIZE: one more than the highest CPU number in a [unix.CPUSet].
 const maxCPUs = 1024
 
-// kickRounds bounds how often packets are sent: a round with as many packets as queues misses a
-// given queue with a probability of 1/e.
+// kickRounds is the most rounds of packets that a kick sends: a round with as many packets as queues
+// misses a given queue with a probability of 1/e.
 const kickRounds = 16
 
-// kick makes the queueing disciplines of an interface send packets that wait although their queue
-// is not stopped, and returns how many disciplines had such packets. A queue that is stopped
-// because the NIC is behind is no error.
+// kick makes the queueing disciplines of an interface send packets that wait although their queue is
+// not stopped, and returns how many disciplines then continued. kick returns no error if a queue is
+// stopped because its ring is full.
 func kick(ifindex int) (n int, err error) {
 	err = withRoutes(func(ask asker) error {
 		list := func() ([]qdisc, error) { return qdiscs(ask, ifindex) }
@@ -54,14 +54,14 @@ func kick(ifindex int) (n int, err error) {
 	return n, err
 }
 
-// runQueued calls send, with the number of queues, until each discipline where packets waited has
-// sent something or is empty. It returns how many such disciplines went on.
+// runQueued calls send, with the number of queues, until each discipline where packets waited has sent
+// bytes or is empty, at most kickRounds times. It returns how many of these disciplines have done so.
 func runQueued(list func() ([]qdisc, error), send func(queues int) error) (n int, err error) {
 	all, err := list()
 	if err != nil {
 		return 0, err
 	}
-	stuck := map[place]uint64{} // bytes sent before
+	stuck := map[place]uint64{} // by discipline: bytes that it had sent when packets waited
 	leaves := 0
 	for _, q := range all {
 		if q.shared() {
@@ -96,7 +96,7 @@ type prober struct {
 	fd    int
 	to    unix.SockaddrLinklayer
 	frame [60]byte // the shortest Ethernet frame
-	cpus  []int    // that this process may run on
+	cpus  []int    // CPUs that this process may run on
 	sent  int
 }
 
@@ -142,7 +142,7 @@ func (p *prober) send(queues int) (err error) {
 		for range (queues + len(p.cpus) - 1) / len(p.cpus) {
 			p.sent++
 			setPort(&p.frame, p.sent)
-			// A discipline without room for it runs all the same.
+			// A discipline that has no room for the packet runs all the same.
 			err := unix.Sendto(p.fd, p.frame[:], unix.MSG_DONTWAIT, &p.to)
 			if err != nil && err != unix.ENOBUFS && err != unix.EAGAIN {
 				return fmt.Errorf("send a packet: %w", err)

@@ -9,10 +9,11 @@ import (
 	"vnic.dev/vnic/internal/limits"
 )
 
-// shouldLinger reports whether a connection has sends in progress when it is closed. The kernel
-// would continue them after the last descriptor was closed; but then nothing could abort them, and
-// their memory would be in use for minutes if the peer is gone. Close does not wait in any case.
-// With unread data the kernel resets the connection, as it should.
+// shouldLinger reports whether Close must keep the socket open in a goroutine (startLinger), because
+// sends are in progress. If Close closed the descriptor, the kernel would continue the sends, but
+// nothing could abort them, and their memory would be in use for minutes if the peer is gone. Close
+// does not wait in either case. If there is unread data, shouldLinger returns false: the close then
+// resets the connection, as it should.
 func (c *Conn) shouldLinger(fd int) bool {
 	if c.setLinger.Load() {
 		return false
@@ -30,7 +31,7 @@ func (d *Device) startLinger(c *Conn) bool {
 	return d.conns.Do(func() {
 		fd, err := c.s.detach()
 		if err != nil {
-			return // closed by another call
+			return // another call has closed it
 		}
 		// A peer that sends more from now on gets a reset, as after close.
 		_ = unix.Shutdown(fd, unix.SHUT_RDWR)
@@ -60,7 +61,7 @@ func (c *Conn) linger(s *sock) {
 	c.sends.abandon()
 }
 
-// detach closes a socket for its users, and passes its descriptor to the caller.
+// detach closes a socket for its users, and returns the descriptor, which the caller then owns.
 func (s *sock) detach() (int, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -80,7 +80,7 @@ func (l *Listener) AcceptConn() (devmem.Conn, error) {
 		switch {
 		case err == nil:
 			return c, nil
-		case errors.Is(err, syscall.ECONNABORTED) || errors.Is(err, syscall.EINTR): // the listener goes on
+		case errors.Is(err, syscall.ECONNABORTED) || errors.Is(err, syscall.EINTR): // the listener continues
 			continue
 		case !errors.Is(err, syscall.EAGAIN):
 			return nil, &net.OpError{Op: "accept", Net: "tcp", Source: l.local, Err: err}

@@ -43,7 +43,7 @@ const (
 	queueTypeRx = 0 // NETDEV_QUEUE_TYPE_RX
 )
 
-// genlConn is the part of a *genetlink.Conn that is used here.
+// genlConn is the part of *genetlink.Conn that this package uses.
 type genlConn interface {
 	GetFamily(name string) (genetlink.Family, error)
 	Execute(m genetlink.Message, family uint16, flags netlink.HeaderFlags) ([]genetlink.Message, error)
@@ -51,7 +51,7 @@ type genlConn interface {
 	Close() error
 }
 
-// genl is a generic netlink socket, with the family's number.
+// genl is a generic netlink socket for one family, with the family's number.
 type genl struct {
 	genlConn
 	family genetlink.Family
@@ -67,7 +67,7 @@ func (f dialFunc) open(family string) (*genl, error) {
 	if err != nil {
 		return nil, fmt.Errorf("generic netlink: %w", err)
 	}
-	// With it errors have a text (extack); a kernel without this option only lacks the text.
+	// With this option the kernel adds a text to errors (extack); an old kernel without it adds none.
 	_ = c.SetOption(netlink.ExtendedAcknowledge, true)
 	g := &genl{genlConn: c}
 	if g.family, err = c.GetFamily(family); err != nil {
@@ -80,9 +80,8 @@ func (f dialFunc) open(family string) (*genl, error) {
 	return g, nil
 }
 
-// ask executes a command with attributes, and calls reply with the attributes of each answer. If
-// reply is nil, the kernel sends an acknowledgement instead of an answer: Execute reads one or the
-// other.
+// ask executes a command with attributes, and calls reply with the attributes of each answer. reply is
+// nil for commands that the kernel only acknowledges.
 func (g *genl) ask(cmd uint8, dump bool, request attrs, reply func(*netlink.AttributeDecoder)) error {
 	flags := netlink.Request
 	switch {
@@ -115,7 +114,7 @@ func (g *genl) ask(cmd uint8, dump bool, request attrs, reply func(*netlink.Attr
 	return nil
 }
 
-// noAttach is the kernel's message if a dma-buf cannot be attached to the NIC (net/core/devmem.c,
+// noAttach is the kernel's message if it cannot attach a dma-buf to the NIC (net/core/devmem.c,
 // net_devmem_bind_dmabuf).
 const noAttach = "Failed to bind dmabuf to device"
 

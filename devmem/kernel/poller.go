@@ -10,10 +10,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// poller waits for all sockets of a device. Go's own poller only waits for the poller's epoll
-// descriptor: it takes an event that has only EPOLLERR, which is a completion on the error queue,
-// for the end of the descriptor (runtime/netpoll.go, setEventErr), and reads would fail with
-// ErrNotPollable.
+// poller waits for events of all sockets of a device, by epoll. Go's own poller waits only for the
+// poller's epoll descriptor, because it cannot serve the sockets: it treats an event with only
+// EPOLLERR, which is here a completion on the error queue, as the end of the descriptor
+// (runtime/netpoll.go, setEventErr), and later reads would fail with ErrNotPollable.
 type poller struct {
 	ep   *os.File
 	raw  syscall.RawConn
@@ -57,7 +57,7 @@ func (p *poller) run() {
 		}
 		p.mu.Lock()
 		for _, e := range events[:n] {
-			if s := p.socks[e.Fd]; s != nil { // nil: it was closed meanwhile
+			if s := p.socks[e.Fd]; s != nil { // nil: the socket was closed meanwhile
 				s.notify(e.Events)
 			}
 		}
@@ -65,7 +65,7 @@ func (p *poller) run() {
 	}
 }
 
-// close ends the poller; sockets get no more events.
+// close ends the poller; it notifies sockets of no more events.
 func (p *poller) close() {
 	_ = p.ep.Close()
 	<-p.done
@@ -85,14 +85,14 @@ type sock struct {
 	p      *poller
 	id     int32
 	closed chan struct{}
-	// A value in one of these means that a call of its kind should be tried again.
+	// A value in rsig, wsig or esig means that reads, writes or reads of completions should try again.
 	rsig, wsig, esig chan struct{}
 
 	mu sync.RWMutex // held for reading during a system call on fd
 	fd int          // -1: closed
 }
 
-// newSock takes over a descriptor, also after an error.
+// newSock makes a sock that owns a descriptor. After an error it has closed the descriptor.
 func (p *poller) newSock(fd int) (*sock, error) {
 	s := &sock{
 		p: p, fd: fd, closed: make(chan struct{}),
@@ -112,7 +112,7 @@ func (p *poller) newSock(fd int) (*sock, error) {
 	return s, nil
 }
 
-// notify signals the calls that may be tried again after events. Under the poller's lock.
+// notify wakes the kinds of calls that should try again after these events. Under the poller's lock.
 func (s *sock) notify(events uint32) {
 	if events&(unix.EPOLLIN|unix.EPOLLRDHUP|unix.EPOLLHUP|unix.EPOLLERR) != 0 {
 		signal(s.rsig)
@@ -132,8 +132,8 @@ func signal(c chan struct{}) {
 	}
 }
 
-// use returns the descriptor for one call, followed by unuse; false: the socket is closed, and
-// unuse must not be called.
+// use returns the descriptor for one system call, after which the caller calls unuse. If ok is false,
+// the socket is closed, and the caller must not call unuse.
 func (s *sock) use() (fd int, ok bool) {
 	s.mu.RLock()
 	if s.fd < 0 {
@@ -145,7 +145,7 @@ func (s *sock) use() (fd int, ok bool) {
 
 func (s *sock) unuse() { s.mu.RUnlock() }
 
-// on calls f, which must not wait, with the descriptor.
+// on calls f with the descriptor, which stays open meanwhile. f must not wait.
 func (s *sock) on(f func(fd int) error) error {
 	fd, ok := s.use()
 	if !ok {

@@ -34,14 +34,14 @@ func withRoutes(f func(asker) error) error {
 	return errors.Join(f(c.Execute), c.Close())
 }
 
-// dropQueued makes the queueing disciplines of a network interface drop their packets, by replacing
-// the disciplines and then restoring the default. It returns an error for a discipline that is not
-// the kernel's default, because nothing would restore that.
+// dropQueued makes the queueing disciplines of a network interface drop their packets: it replaces the
+// disciplines, and then restores the default. If a discipline is not the kernel's default, it returns
+// errOwnQdisc, because it could not restore that discipline.
 func dropQueued(ifindex int) error {
 	return withRoutes(func(ask asker) error { return replaceQdisc(ask, ifindex) })
 }
 
-// tcmsg returns a request of this kind about an interface's queueing disciplines.
+// tcmsg returns an rtnetlink request of this kind about an interface's queueing disciplines.
 func tcmsg(kind netlink.HeaderType, flags netlink.HeaderFlags, ifindex int, parent uint32,
 	attrs []byte) netlink.Message {
 	b := make([]byte, tcmsgLen, tcmsgLen+len(attrs))
@@ -84,11 +84,11 @@ type qdisc struct {
 	place
 	kind    string
 	gone    uint64 // bytes passed to the driver
-	waiting uint32 // packets
+	waiting uint32 // packets that wait in the discipline
 }
 
-// shared reports whether a discipline holds no packets itself: it has one discipline for each
-// transmit queue, which is listed too.
+// shared reports whether a discipline holds no packets itself, but has another discipline, which is
+// listed too, for each transmit queue.
 func (q qdisc) shared() bool { return q.kind == "mq" || q.kind == "mqprio" }
 
 // qdiscs lists an interface's queueing disciplines. Values that the kernel does not report are 0.

@@ -9,7 +9,7 @@ import (
 	"vnic.dev/vnic/devmem"
 )
 
-// errNoWait stands for EAGAIN if the caller does not wait.
+// errNoWait replaces EAGAIN if the caller must not wait, so that attempt returns it.
 var errNoWait = errors.New("nothing to receive")
 
 // Read implements net.Conn.
@@ -51,7 +51,7 @@ func (c *Conn) receive(op string, b []byte, frags []devmem.Frag, flags int) (n, 
 			return nil
 		}
 		if nfrags, nlinear, err = parseFrags(control[:nc], frags); err == nil && nfrags == 0 {
-			nlinear = n // packets that did not come through a bound queue
+			nlinear = n // the packets did not come through a bound queue
 		}
 		c.tokens.issued(c.d, frags[:nfrags])
 		return err
@@ -97,7 +97,7 @@ func (c *Conn) DontNeed(ranges []devmem.TokenRange) (freed int, err error) {
 	}
 	fd, ok := c.s.use()
 	if !ok {
-		return 0, nil // Close has returned them
+		return 0, nil // Close has returned all tokens
 	}
 	defer c.s.unuse()
 	c.tokens.returned(ranges)

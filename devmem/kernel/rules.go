@@ -38,7 +38,7 @@ const (
 	rxnfcCount  = 184
 	rxnfcLocs   = 188
 	specKey     = 4   // in fs: u32 flow_type, then the values to match
-	specMask    = 76  // and their masks
+	specMask    = 76  // the masks of these values
 	specCookie  = 152 // the queue
 	specLoc     = 160
 	maxLocs     = 1 << 16
@@ -149,7 +149,7 @@ func (d *Device) ruleLocs(count uint32) (used []uint32, size uint64, err error) 
 func (d *Device) dropRules() error {
 	b, err := d.command(rxnfcLen, ethtoolGRXCLSRLCNT)
 	if errors.Is(err, syscall.EOPNOTSUPP) {
-		return nil // no rules, or ntuple is off
+		return nil // the interface has no rules, or ntuple is off
 	} else if err != nil {
 		return fmt.Errorf("count rules: %w", err)
 	}
@@ -213,7 +213,7 @@ func (d *Device) delFlow(id devmem.FlowID) error {
 		return fmt.Errorf("%s: %w", d.name, diagnosis.NoFlow(id, slices.Collect(maps.Keys(d.flows))))
 	}
 	err := d.ioctl(deleteRule(uint32(id - 1)))
-	if err == nil || errors.Is(err, syscall.ENOENT) { // another process has deleted it
+	if err == nil || errors.Is(err, syscall.ENOENT) { // ENOENT: another process has deleted the rule
 		delete(d.flows, id)
 		return nil
 	}
@@ -298,7 +298,7 @@ func (d *Device) SetRSS(n int) error {
 	}
 	if d.undo.rss == nil {
 		if d.undo.rss = was; slices.Equal(was, equalTable(len(was), all)) {
-			d.undo.rss = []uint32{} // the default
+			d.undo.rss = []uint32{} // restores the driver's default
 		}
 	}
 	return nil

@@ -13,9 +13,9 @@ import (
 	"vnic.dev/vnic/internal/devmembase"
 )
 
-// maxPieces is how many pieces of memory a segment may consist of. Drivers have a limit for each
-// segment that the NIC cuts, and drop segments above it, again and again, because they cannot
-// linearize unreadable memory; the lowest known limit is gve's: 9 besides the header
+// maxPieces is how many pieces of memory a segment may consist of. Drivers limit the pieces of each
+// segment that the NIC cuts. They drop a packet above the limit, and each retransmission of it, because
+// they cannot linearize unreadable memory. The lowest known limit is gve's: 9 besides the header
 // (gve_tx_dqo.c:gve_can_send_tso).
 const maxPieces = 9
 
@@ -33,7 +33,7 @@ func (c *Conn) SendDevmem(binding uint32, ranges []devmem.Range) (n int, err err
 	defer c.wmu.Unlock()
 	var call *sendCall
 	mss := 0
-	if 2*len(rest) > maxPieces { // each may begin and end with a small piece
+	if 2*len(rest) > maxPieces { // each range may begin and end with a small piece
 		mss = c.mss()
 	}
 	for len(rest) > 0 && err == nil {
@@ -48,11 +48,11 @@ func (c *Conn) SendDevmem(binding uint32, ranges []devmem.Range) (n int, err err
 	return n, c.opError("send", c.fails(err))
 }
 
-// group returns how many of ranges go into one sendmsg, which ends a packet: no segment may contain
-// more than maxPieces adjacent pieces. The kernel cuts ranges into pages.
+// group returns how many of the first ranges may go into one sendmsg, which ends a packet, so that no
+// segment of mss bytes contains more than maxPieces pieces. The kernel cuts ranges into pages.
 func group(ranges []devmem.Range, mss int) int {
-	var sizes [maxPieces - 1]uint64 // of the last pieces
-	var inner uint64                // their sum: a segment with these pieces has also a byte before and after
+	var sizes [maxPieces - 1]uint64 // sizes of the last pieces
+	var inner uint64                // sum of sizes; a segment with these pieces and two more has at least inner+2 bytes
 	pieces := 0
 	for i, r := range ranges {
 		if i == maxIovecs {
@@ -120,14 +120,14 @@ func cut(iov []iovec, n int) []iovec {
 	return iov
 }
 
-// optmemFull handles ENOBUFS: every send has a notification in memory that net.core.optmem_max
-// limits, until its completion is read.
+// optmemFull handles ENOBUFS of a send, and returns nil if the send may succeed now. Every send has a
+// notification, until its completion is read, in memory that net.core.optmem_max limits.
 func (c *Conn) optmemFull(fd int) error {
 	if c.reap(fd) {
-		return nil // try again
+		return nil // reap has freed memory: the caller tries again
 	}
 	if c.sends.underWay() == 0 {
-		return syscall.ENOBUFS // other sockets use it up
+		return syscall.ENOBUFS // the socket has no notifications that could end
 	}
 	return syscall.EAGAIN
 }
@@ -168,7 +168,7 @@ func (c *Conn) ReadCompletion(limit time.Time) (lo, hi uint32, err error) {
 		if !ok {
 			return 0, 0, c.opError("completion", net.ErrClosed)
 		}
-		over := c.over(fd) // before the queue is read: the end of the connection completes all sends
+		over := c.over(fd) // before the error queue is read: the end of the connection completes all sends
 		c.reap(fd)
 		c.s.unuse()
 		r, ok, none := c.sends.take()
@@ -201,5 +201,5 @@ func (c *Conn) over(fd int) error {
 	if e := c.failed.Load(); e != nil {
 		return *e
 	}
-	return syscall.EPIPE // both ends have closed, or another call got the error
+	return syscall.EPIPE // both ends have closed, or another call has read the error
 }

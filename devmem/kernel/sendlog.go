@@ -9,10 +9,10 @@ import (
 // sendLog translates the kernel's numbers of completed sends, which count calls of sendmsg, to
 // numbers of calls of SendDevmem. One such call may need several sendmsg.
 type sendLog struct {
-	mu    sync.Mutex // also held during sendmsg: a send must be recorded before its completion
+	mu    sync.Mutex // also held during sendmsg, so that a send is recorded before its completion
 	base  uint32     // the kernel's number of recs[0]
 	recs  []sendRec
-	calls uint32     // numbers assigned
+	calls uint32     // numbers of SendDevmem assigned so far
 	done  []seqRange // complete calls, ascending, not adjacent, not yet read
 	open  int        // calls that are not complete
 }
@@ -26,12 +26,12 @@ type sendRec struct {
 type sendCall struct {
 	b      *binding
 	number uint32
-	left   int  // sendmsgs that are not complete
-	ended  bool // no more sendmsgs will follow
+	left   int  // calls of sendmsg that are not complete
+	ended  bool // SendDevmem calls sendmsg no more
 }
 
-// queued records a sendmsg that queued something; call is nil for the first of a SendDevmem. Under
-// mu.
+// queued records a sendmsg that queued bytes. call is the SendDevmem that it belongs to, or nil for the
+// first sendmsg of a SendDevmem; queued then makes the sendCall. Under mu.
 func (l *sendLog) queued(call *sendCall, b *binding) *sendCall {
 	if call == nil {
 		call = &sendCall{b: b, number: l.calls}
@@ -44,7 +44,7 @@ func (l *sendLog) queued(call *sendCall, b *binding) *sendCall {
 	return call
 }
 
-// end records that a SendDevmem will queue no more.
+// end records that a SendDevmem queues no more bytes. call is nil if it queued none.
 func (l *sendLog) end(call *sendCall) {
 	if call == nil {
 		return
@@ -75,7 +75,7 @@ func (l *sendLog) settle(call *sendCall) {
 
 // completed records the sends that the kernel reports as complete. Under mu.
 func (l *sendLog) completed(r seqRange) {
-	n := r.hi - r.lo // one less than their number; numbers wrap
+	n := r.hi - r.lo // one less than the number of sends; numbers wrap around
 	for i := uint32(0); ; i++ {
 		if k := r.lo + i - l.base; k < uint32(len(l.recs)) && !l.recs[k].done {
 			l.recs[k].done = true
@@ -94,7 +94,8 @@ func (l *sendLog) completed(r seqRange) {
 	l.base += uint32(k)
 }
 
-// take returns the first complete calls; none means that no other call is in progress either.
+// take removes and returns the first range of complete calls. If there is none, ok is false, and none
+// reports whether no call is in progress either.
 func (l *sendLog) take() (r seqRange, ok, none bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -15,14 +15,14 @@ import (
 	"vnic.dev/vnic/internal/rtnl"
 )
 
-// counters of a device. Counters of the interface start at boot, ours at Open.
+// counters has a device's counters, which start at Open; the counters of the interface start at boot.
 type counters struct {
 	rxDevice, rxLinear, txDevice, txLinear atomic.Uint64
 
 	mu       sync.Mutex
-	segments segments // of closed connections
+	segments segments // of the connections that have ended
 	base     nicCounters
-	last     nicCounters // these never decrease, although drivers clear theirs at a reset
+	last     nicCounters // never decrease, although drivers clear their counters at a reset
 }
 
 type segments struct{ in, out, retrans uint64 }
@@ -30,7 +30,7 @@ type segments struct{ in, out, retrans uint64 }
 // nicCounters are the interface's counters.
 type nicCounters struct{ rxDrops, txDrops, nicDrops uint64 }
 
-// since returns what was counted since Open.
+// since returns the increase of the interface's counters since Open.
 func (c *counters) since(n nicCounters) nicCounters {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -46,7 +46,7 @@ func (c *counters) since(n nicCounters) nicCounters {
 	}
 }
 
-// count adds a connection's segments when it ends.
+// count adds the segments of a connection to the device's counters when the connection ends.
 func (c *Conn) count(fd int) {
 	info, err := tcpInfo(fd)
 	if err != nil {
@@ -66,8 +66,8 @@ func (s *segments) add(i *unix.TCPInfo) {
 // nicCounters reads the kernel's counters. Unavailable ones are 0.
 func (d *Device) nicCounters() nicCounters {
 	n, _ := linkCounters(d.index)
-	// Drivers report the same drops in several counters, and some drivers in none of the standard
-	// ones.
+	// Drivers report the same drops in several counters, so use the largest one. Some drivers use
+	// none of the standard counters.
 	if hw, err := d.netdev.hwDrops(d.index); err == nil {
 		n.nicDrops = max(n.nicDrops, hw)
 	}
@@ -98,8 +98,8 @@ const (
 	maxDriverCounters = 1 << 14
 )
 
-// driverDrops sums the driver's own counters (ethtool -S) that by their names count packets for
-// which the NIC had no buffer.
+// driverDrops returns the sum of the driver's own counters (ethtool -S) whose names say that they count
+// packets for which the NIC had no buffer.
 func (d *Device) driverDrops() (sum uint64, err error) {
 	var info [16 + 4]byte // struct ethtool_sset_info: u32 cmd, u32, u64 mask, u32 data[]
 	native.PutUint32(info[:], ethtoolGSSETINFO)
@@ -111,7 +111,7 @@ func (d *Device) driverDrops() (sum uint64, err error) {
 	if n == 0 || n > maxDriverCounters {
 		return 0, fmt.Errorf("%d counters: %w", n, syscall.EOPNOTSUPP)
 	}
-	// The kernel writes as many as there are then: leave room for more queues.
+	// The kernel writes all counters that exist at the call, so leave room for counters of more queues.
 	room := 2*int(n) + maxDriverCounters/16
 	// struct ethtool_gstrings: u32 cmd, set, len
 	names, err := d.command(12+room*ethGStringLen, ethtoolGSTRINGS, ethSSStats, n)
@@ -131,9 +131,9 @@ func (d *Device) driverDrops() (sum uint64, err error) {
 	return sum, nil
 }
 
-// countsDrops reports whether a counter's name has one of the words that drivers use. A sum over
-// queues must not be counted besides its parts, so the words match only parts, and counters of the
-// whole NIC: gve rx_no_buffers_posted[q], mlx5 rx_out_of_buffer, bnxt rx_discards.
+// countsDrops reports whether a counter's name contains one of the words that drivers use for such
+// drops. Some drivers have a counter for each queue and their sum; the words match only one of these:
+// gve rx_no_buffers_posted[q], mlx5 rx_out_of_buffer, bnxt rx_discards.
 func countsDrops(name string) bool {
 	words := []string{"no_buffers_posted", "queue_drop_cnt", "out_of_buffer", "rx_missed", "rx_discards"}
 	return slices.ContainsFunc(words, func(word string) bool { return strings.Contains(name, word) })
@@ -163,11 +163,11 @@ func (d *Device) Stats() devmem.Stats {
 	return st
 }
 
-// segments sums over all connections, and reads their available completions.
+// segments returns the sum over all connections, and reads their available completions.
 func (d *Device) segments() segments {
 	conns := d.conns.All()
 	d.count.mu.Lock()
-	sum := d.count.segments // after All: a connection is counted there before it is removed
+	sum := d.count.segments // read after All: a connection that ends is counted here before it is removed there
 	d.count.mu.Unlock()
 	for _, c := range conns {
 		_ = c.s.on(func(fd int) error {

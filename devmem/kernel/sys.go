@@ -10,9 +10,9 @@ import (
 	"vnic.dev/vnic/devmem"
 )
 
-// System calls that golang.org/x/sys/unix cannot make: their vectors hold no pointers, or it drops
-// their results. Each pointer passed to the kernel here is that of a slice, with the slice's
-// length.
+// System calls that golang.org/x/sys/unix cannot make: their vectors hold no pointers, or the package
+// drops their results. Each pointer that this file passes to the kernel points to a slice, and the
+// slice's length goes with it.
 
 // From include/linux/socket.h and include/uapi/asm-generic/socket.h.
 const (
@@ -102,7 +102,7 @@ func dontNeed(fd int, ranges []devmem.TokenRange) (int, error) {
 type ifreq struct {
 	name [unix.IFNAMSIZ]byte
 	data unsafe.Pointer
-	_    [16]byte // the union is 24 bytes
+	_    [16]byte // the union has 24 bytes
 }
 
 // ethtoolIoctl calls SIOCETHTOOL on a network interface; b begins with the command and has room for
@@ -132,7 +132,7 @@ const (
 	mpolBind       = 2          // MPOL_BIND
 )
 
-// createUDMABuf makes a dma-buf of a part of a memfd; dev is /dev/udmabuf.
+// createUDMABuf makes a dma-buf of a part of a memfd; dev is a descriptor of /dev/udmabuf.
 func createUDMABuf(dev, memfd int, off, size uint64) (int, error) {
 	c := struct {
 		memfd, flags uint32

@@ -11,7 +11,7 @@ import (
 // (net/ipv4/tcp.c:tcp_xa_pool_refill), so a slice is enough.
 type tokens struct {
 	mu   sync.Mutex
-	held []*binding // by token; nil: not issued
+	held []*binding // by token; nil: the token is not issued
 }
 
 // foreignBinding stands for bindings of other programs.
@@ -36,8 +36,9 @@ func (t *tokens) issued(d *Device, frags []devmem.Frag) {
 	}
 }
 
-// returned records which tokens DONTNEED will free, by its rules: tokens beyond the limit of a call
-// stay. It is called before DONTNEED, because a freed token can be issued again at once.
+// returned records the tokens that DONTNEED will free, by the kernel's rules: tokens beyond the limit
+// of a call stay issued. Call it before DONTNEED, because the kernel may issue a freed token again at
+// once.
 func (t *tokens) returned(ranges []devmem.TokenRange) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -67,7 +68,7 @@ func (t *tokens) release(fd int) {
 	t.mu.Unlock()
 	for ranges := range list.Calls() {
 		if _, err := dontNeed(fd, ranges); err != nil {
-			return // the kernel frees them when the socket is destroyed
+			return // the kernel frees the tokens when it destroys the socket
 		}
 	}
 }

@@ -14,7 +14,7 @@ import (
 
 // UDMABufOptions of NewUDMABuf.
 type UDMABufOptions struct {
-	Size uint64 // of GPU 0, whole pages
+	Size uint64 // size of GPU 0's memory, whole pages
 	Node int    // NUMA node of the memory; -1: any
 }
 
@@ -88,7 +88,7 @@ func (u *UDMABuf) Bytes() []byte { return u.mem }
 // FD returns the memfd.
 func (u *UDMABuf) FD() int { return u.memfd }
 
-// Close releases the memory; it is freed when no dma-buf of it is left.
+// Close releases the memory; the kernel frees it when no dma-buf of it is left.
 func (u *UDMABuf) Close() error {
 	var errs []error
 	u.once.Do(func() {

@@ -65,16 +65,15 @@ type binding struct {
 	mu     sync.Mutex
 	closed bool
 	gone   bool
-	// Receive: free pages; for each other page, how often it is queued, and how many tokens hold
-	// it.
+	// Receive: the free pages; for each page, how many queued chunks and how many tokens hold it.
 	free         []uint32
 	queued, held []uint32
-	nq, nh       int           // pages that are queued; pages that are held, but not queued
+	nq, nh       int           // pages in connections' queues; pages that only tokens hold
 	room         chan struct{} // closed when pages become free, or the binding is closed; nil: no reader waits
-	sends        int           // transmit: sends in progress
+	sends        int           // transmit: calls of SendDevmem in progress
 }
 
-// bind makes a binding. Under d.mu.
+// bind makes a binding of a buffer, without pages. Under d.mu.
 func (d *Device) bind(b devmem.Buffer, tx bool, queues []int) (*binding, error) {
 	x, ok := b.(*buffer)
 	if !ok || x.d != d {
@@ -214,7 +213,7 @@ func (b *binding) take(pages []uint32, n int) (got []uint32, room <-chan struct{
 // page returns a page's memory.
 func (b *binding) page(i uint32) []byte { return b.buf.mem[int(i)*devmem.PageSize:][:devmem.PageSize] }
 
-// hold counts one more token for a page.
+// hold adds a token's reference to a page.
 func (b *binding) hold(i uint32) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -223,7 +222,7 @@ func (b *binding) hold(i uint32) {
 	}
 }
 
-// unhold drops a token's reference to a page, unqueue the queue's.
+// unhold drops a token's reference to a page, unqueue drops a queue's.
 func (b *binding) unhold(i uint32) { b.drop(i, b.held, b.queued, &b.nh) }
 
 func (b *binding) unqueue(i uint32) { b.drop(i, b.queued, b.held, &b.nq) }
@@ -233,10 +232,10 @@ func (b *binding) drop(i uint32, from, other []uint32, n *int) {
 	from[i]--
 	switch {
 	case from[i] > 0:
-	case other[i] > 0 && n == &b.nq: // now only held
+	case other[i] > 0 && n == &b.nq: // only tokens hold it now
 		b.nq--
 		b.nh++
-	case other[i] > 0: // still queued
+	case other[i] > 0: // the page is still in a queue
 	default:
 		*n--
 		b.free = append(b.free, i)

@@ -22,12 +22,12 @@ import (
 const (
 	maxQueues = 256
 	maxRules  = 1024
-	minPages  = 16 // of a receive binding, for each queue
+	minPages  = 16 // minimum pages of a receive binding, for each of its queues
 )
 
 // Options of New.
 type Options struct {
-	GPUs   []*GPU // numbered in this order; they stay the caller's
+	GPUs   []*GPU // GPU i is GPUs[i]; the caller still owns them
 	Queues int    // receive queues, 0 included: 2 to 256; 0 means 16
 }
 
@@ -188,7 +188,7 @@ func (l *listener) Close() error {
 	return l.TCPListener.Close()
 }
 
-// Stats implements devmem.Device. The operating system's segments are not counted here.
+// Stats implements devmem.Device. It does not count segments.
 func (d *Device) Stats() devmem.Stats {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -218,7 +218,7 @@ func (d *Device) Close() error {
 		if c, ok := x.(*conn); ok {
 			_ = c.SetLinger(0)
 		}
-		if err := x.Close(); !errors.Is(err, net.ErrClosed) { // its owner may have closed it before
+		if err := x.Close(); !errors.Is(err, net.ErrClosed) { // its user may have closed it before
 			errs = append(errs, err)
 		}
 	}

@@ -30,7 +30,7 @@ func (c *conn) stalled(op string, idle time.Duration) error {
 	return &devmem.StallError{Op: op, Idle: idle, Diagnosis: diagnosis.Stall(x, c.d.facts()), State: c.State()}
 }
 
-// Diagnose says why payload arrives in host memory, for devmem.Diagnose.
+// Diagnose explains why payload arrives in host memory, for devmem.Diagnose.
 func (c *conn) Diagnose() string { return c.d.facts().Steering(c.facts()) }
 
 func (c *conn) facts() diagnosis.Connection {
@@ -45,7 +45,7 @@ func (c *conn) facts() diagnosis.Connection {
 	return x
 }
 
-// facts collects the configuration, and the connections that hold tokens.
+// facts collects the device's bindings and rules, and the connections that hold tokens.
 func (d *Device) facts() (f diagnosis.Device) {
 	d.mu.Lock()
 	f.Rules = slices.Collect(maps.Values(d.rules))

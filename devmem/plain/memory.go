@@ -48,12 +48,12 @@ func MapMemory(bytes func(gpu int, off, size uint64) ([]byte, error)) *Memory {
 // type.
 const step = 1 << 20
 
-// part is a part of a buffer, from which pieces are taken one after another.
+// part is a range of a buffer, or host memory, that a worker processes piece by piece.
 type part struct {
 	w         worker
 	gpu       int
 	pos, left uint64
-	now       []byte // the next bytes of it
+	now       []byte // the next bytes, which are contiguous
 }
 
 // open returns [off, off+n) of a buffer as a part.
@@ -62,7 +62,7 @@ func (w worker) open(b devmem.Buffer, off, n uint64) (part, error) {
 	return part{w: w, gpu: b.GPU(), pos: pos, left: n}, err
 }
 
-// look returns the next bytes.
+// look returns the next contiguous bytes; none if the whole part was skipped.
 func (p *part) look() ([]byte, error) {
 	if len(p.now) > 0 || p.left == 0 {
 		return p.now, nil

@@ -21,11 +21,11 @@ type sends struct {
 	total  uint64   // bytes written to the socket
 	next   uint32   // number of the next call
 	done   uint32   // calls before this number were reported as complete
-	ends   []uint64 // stream positions at which the calls from done on end
+	ends   []uint64 // stream positions of the ends of the calls from number done on
 	failed error    // the socket's error
 }
 
-// writable returns the Conn's error for the socket's error of a write.
+// writable returns the error of a call for the error err of a write to the socket.
 func (c *conn) writable(err error) error {
 	if devmembase.IsClosed(c.ended) {
 		return c.wrap("send", net.ErrClosed)
@@ -89,12 +89,12 @@ func (c *conn) SendDevmem(id uint32, ranges []devmem.Range) (n int, err error) {
 	c.wrote(int(k), err, true)
 	c.d.txDevice.Add(uint64(k))
 	if k > 0 && passing(err) {
-		err = nil // the next call returns it
+		err = nil // this call has sent bytes; the next call returns the error
 	}
 	return int(k), c.writable(err)
 }
 
-// begin counts a send; it returns false if the binding is closed.
+// begin counts a send in progress; it returns false if the binding is closed.
 func (b *binding) begin() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -105,7 +105,7 @@ func (b *binding) begin() bool {
 	return true
 }
 
-// end counts a send down, which has been copied to the socket.
+// end ends a send, whose bytes the socket has copied.
 func (b *binding) end() {
 	b.mu.Lock()
 	b.sends--
@@ -122,8 +122,8 @@ func (c *conn) unacknowledged() (n int) {
 	return n
 }
 
-// reset returns an error if the connection has failed. A reader that has received FIN gets no error
-// any more.
+// reset returns an error if the connection has failed. It asks the socket, because a read after FIN
+// reports no error any more.
 func (c *conn) reset() (err error) {
 	_ = c.raw.Control(func(fd uintptr) {
 		if n, e := unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_ERROR); e == nil && n != 0 {

@@ -20,7 +20,7 @@ func (c *conn) progress() (n uint64) {
 	return n
 }
 
-// watch returns what finds out that the connection makes no progress, for a call that waits on it.
+// watch returns a Stall that detects that the connection makes no progress, for a call op that waits on it.
 func (c *conn) watch(op string) *devmembase.Stall {
 	c.mu.Lock()
 	limit := c.stallLimit
@@ -29,8 +29,8 @@ func (c *conn) watch(op string) *devmembase.Stall {
 		Stalled: func(time.Duration) error { return c.stalled(op, limit) }}
 }
 
-// send calls write, which writes to the socket and waits for room: until the write deadline, or
-// until the connection stalls.
+// send calls write, which writes to the socket and waits for room there. It ends the wait at the write
+// deadline, or when the connection stalls.
 func (c *conn) send(write func() (int64, error)) (n int64, err error) {
 	s := c.watch("send")
 	if s.Limit == 0 {

@@ -22,8 +22,9 @@ const (
 	gpuSize                 = scratchOff + scratchSize
 )
 
-// gpu is memory of GPU 0 whose dma-buf is mapped, as a driver that allows this would show it to the
-// CPU. Caches are coherent with devices (x86), so that DMA_BUF_IOCTL_SYNC is not needed.
+// gpu is the memory of GPU 0, which the CPU accesses through a mapping of its dma-buf, as with a GPU
+// driver that allows such mappings. Caches are coherent with devices (x86), so no
+// DMA_BUF_IOCTL_SYNC is needed.
 type gpu struct {
 	*kernel.UDMABuf
 	mapped []byte // the mapping of the dma-buf
@@ -45,7 +46,7 @@ func newGPU(node int) (_ *gpu, err error) {
 	return g, nil
 }
 
-// find is the function for plain.MapMemory.
+// find returns the mapped bytes of [off, off+size) of GPU id, for plain.MapMemory.
 func (g *gpu) find(id int, off, size uint64) ([]byte, error) {
 	if id != 0 {
 		return nil, fmt.Errorf("gpu %d: %w", id, syscall.ENODEV)

@@ -24,15 +24,15 @@ import (
 
 // Report is the result of a job.
 type Report struct {
-	// For "memory": the number of passed cases, and the failed ones.
+	// Of the job "memory": the number of passed cases, and the results of the failed ones.
 	Passed int                 `json:"passed,omitempty"`
 	Cases  []devmemtest.Result `json:"cases,omitempty"`
 
-	Received  uint64 `json:"received,omitempty"` // payload, in bytes
+	Received  uint64 `json:"received,omitempty"` // bytes of payload
 	Sent      uint64 `json:"sent,omitempty"`
-	HostBytes uint64 `json:"host_bytes,omitempty"` // of Received, on steered connections
-	SHA256    string `json:"sha256,omitempty"`     // of the received bytes in GPU memory
-	Written   string `json:"written,omitempty"`    // SHA-256 of the written bytes
+	HostBytes uint64 `json:"host_bytes,omitempty"` // of Received: arrived in host memory on steered connections
+	SHA256    string `json:"sha256,omitempty"`     // digest of the received bytes in GPU memory
+	Written   string `json:"written,omitempty"`    // SHA-256 of the bytes written to a block device
 
 	Memory devmem.MemoryStats `json:"memory"`
 }
@@ -47,7 +47,7 @@ type bench struct {
 	data, pool, scratch devmem.Buffer
 }
 
-// newBench opens the interface. RSS does not use the last queue, which is for the client.
+// newBench opens the interface. It removes the last queue from RSS: the client of the job uses that queue.
 func newBench(name string, node int) (b *bench, err error) {
 	b = &bench{}
 	defer func() {
@@ -94,7 +94,7 @@ func (b *bench) bytes(n uint64) []byte { return b.gpu.mapped[dataOff : dataOff+n
 
 func digest(b []byte) string { return fmt.Sprintf("%x", sha256.Sum256(b)) }
 
-// other is a buffer that claims to be another GPU's.
+// other is a buffer that claims to be on another GPU.
 type other struct{ devmem.Buffer }
 
 func (other) GPU() int { return 1 }
@@ -141,7 +141,7 @@ func (b *bench) load(ctx context.Context, url string, r *Report) (err error) {
 	return nil
 }
 
-// plain brings the file to host memory by an ordinary socket, for comparison.
+// plain reads the file into host memory over an ordinary socket, for comparison with load.
 func (b *bench) plain(ctx context.Context, url string, r *Report) error {
 	q, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
@@ -212,8 +212,8 @@ func (b *bench) blocks(ctx context.Context, d block.Device, r *Report) (err erro
 	return nil
 }
 
-// all reads or writes a whole device, from the last block to the first; the device's first byte is
-// at mem in the buffer.
+// all reads or writes a whole device, from the last block to the first. The device's first byte
+// corresponds to offset mem of the buffer.
 func all(ctx context.Context, d block.Device, write bool, mem uint64) error {
 	left := d.Info().Size
 	var errs []error
@@ -251,7 +251,7 @@ func (r Ring) Sum(k int) (sum uint32) {
 	return sum
 }
 
-// ring adds integers with the other ranks, and checks the sums.
+// ring adds integers over all ranks (an all-reduce), and checks the sums.
 func (b *bench) ring(ctx context.Context, c Ring, r *Report) (err error) {
 	if c.Count < 0 || c.Count > dataSize/4 {
 		return fmt.Errorf("%d integers: up to %d", c.Count, dataSize/4)

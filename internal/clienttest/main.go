@@ -28,14 +28,14 @@ needs to at the interface, and sets it back. JOB is one of:
 
 `
 
-// options are the program's.
+// options are the program's flags and its job.
 type options struct {
-	name   string // the interface's
+	name   string // of the interface
 	node   int
 	limit  time.Duration
 	url    string
 	server netip.AddrPort
-	remote string // the name of the export, or of the subsystem
+	remote string // name of the NBD export, or NQN of the NVMe subsystem
 	ring   Ring
 	job    string
 }
@@ -83,7 +83,7 @@ func Main(args []string) int {
 	return 0
 }
 
-// run does the job.
+// run opens the interface and runs the job.
 func run(ctx context.Context, o *options) (r Report, err error) {
 	ctx, cancel := context.WithTimeout(ctx, o.limit)
 	defer cancel()

@@ -1,6 +1,6 @@
-// Package devmembase has what the implementations of package devmem have in common: the checks of
-// arguments, the waits of a connection, the set of a device's open connections, and a devmem.Memory
-// over whatever does its work. Some functions are of use to programs that use package devmem, too.
+// Package devmembase has the common code of package devmem's implementations: checks of arguments,
+// the waits of a connection, the set of a device's open connections, and a devmem.Memory whose work
+// a Worker does. Some functions are also useful to programs that use package devmem.
 //
 // The package is not API (README, Stability).
 package devmembase
@@ -43,14 +43,14 @@ func (r *Region) Size() uint64 { return r.size }
 // Pages returns the number of pages.
 func (r *Region) Pages() int { return int(r.size / devmem.PageSize) }
 
-// InUse returns the error of closing a buffer that is bound; bound are its bindings that are not
+// InUse returns the error of closing a bound buffer; bound has the buffer's bindings that are not
 // done.
 func (r *Region) InUse(bound []devmem.BindingStats) error {
 	return fmt.Errorf("buffer [%#x, +%#x) of gpu %d: close: %w", r.off, r.size, r.gpu, diagnosis.InUse(bound))
 }
 
 // CheckRX returns an error if the memory cannot be bound for receive to so many queues, each with
-// at least minPages pages; memory has the regions of the receive bindings, by their ids.
+// at least minPages pages; memory has the regions of the device's receive bindings, by binding id.
 func (r *Region) CheckRX(queues, minPages int, memory map[uint32]*Region) error {
 	for id, o := range memory {
 		if o.gpu == r.gpu && r.off < o.off+o.size && o.off < r.off+r.size {
@@ -63,8 +63,8 @@ func (r *Region) CheckRX(queues, minPages int, memory map[uint32]*Region) error 
 	return nil
 }
 
-// Inside returns the ranges of a send up to the first one that is not inside the memory. The error
-// is EINVAL for no range or an empty one, and EFAULT if the first one is not inside.
+// Inside returns the ranges of a send that precede the first range outside the memory. It returns
+// EINVAL if there is no range or an empty one, and EFAULT if the first range is outside.
 func (r *Region) Inside(ranges []devmem.Range) ([]devmem.Range, error) {
 	if len(ranges) == 0 || slices.ContainsFunc(ranges, func(x devmem.Range) bool { return x.Len == 0 }) {
 		return nil, syscall.EINVAL
@@ -98,8 +98,8 @@ func CheckQueues(queues []int, n int, bound func(queue int) bool) error {
 	return nil
 }
 
-// CheckFlow returns an error if a device with n receive queues and these rules cannot have the rule
-// f too.
+// CheckFlow returns an error if the rule f cannot be added to a device with n receive queues and
+// these rules.
 func CheckFlow(f devmem.Flow, n int, rules ...devmem.Flow) error {
 	if f.Queue < 0 || f.Queue >= n {
 		return fmt.Errorf("%s: %w", diagnosis.NoQueue(f.Queue, n), syscall.EINVAL)

@@ -10,13 +10,13 @@ import (
 )
 
 // Worker works on a GPU's memory. Its methods check that the memory is inside of its buffer, and add
-// the bytes that are done to count.
+// the number of processed bytes to count.
 type Worker interface {
-	// ToHost copies pieces of a buffer to dst, one after another; dst is as long as they are.
+	// ToHost copies pieces of a buffer to dst, one after another; dst is as long as all pieces together.
 	ToHost(ctx context.Context, dst []byte, b devmem.Buffer, from Pieces, count *atomic.Uint64) error
 	FromHost(ctx context.Context, b devmem.Buffer, off uint64, src []byte, count *atomic.Uint64) error
-	// Within makes moves within the memory of one GPU: it copies, or adds elements of type t if that
-	// is not 0.
+	// Within makes moves within the memory of one GPU: if t is 0 it copies, otherwise it adds
+	// elements of type t.
 	Within(ctx context.Context, t devmem.Type, dst, src devmem.Buffer, moves []devmem.Move, count *atomic.Uint64) error
 }
 
@@ -32,7 +32,7 @@ var _ devmem.Memory = (*Memory)(nil)
 // NewMemory makes a Memory.
 func NewMemory(w Worker) *Memory { return &Memory{w: w} }
 
-// Pieces are pieces of a buffer: ranges, or if there are none strided ones.
+// Pieces are pieces of a buffer: the ranges, or if there are none, the strided pieces of each.
 type Pieces struct {
 	ranges []devmem.Range
 	each   devmem.Strided
@@ -49,7 +49,7 @@ func (p *Pieces) At(i int) devmem.Range {
 	return devmem.Range{Off: p.each.Off + uint64(i)*p.each.Stride, Len: uint64(p.each.Len)}
 }
 
-// Inside returns the offset in the GPU's memory of [off, off+n) of a buffer, or EFAULT.
+// Inside returns the offset in the GPU's memory of [off, off+n) of a buffer; EFAULT: the range is not in the buffer.
 func Inside(b devmem.Buffer, off, n uint64) (gpuOff uint64, err error) {
 	if size := b.Size(); off > size || n > size-off {
 		return 0, fmt.Errorf("[%#x, +%#x) of a buffer of %#x bytes: %w", off, n, size, syscall.EFAULT)
@@ -57,7 +57,7 @@ func Inside(b devmem.Buffer, off, n uint64) (gpuOff uint64, err error) {
 	return b.Offset() + off, nil
 }
 
-// named adds the name of an operation to its error.
+// named adds the name of an operation to the operation's error.
 func named(name string, err error) error {
 	if err == nil {
 		return nil

@@ -6,7 +6,7 @@ import (
 	"sync"
 )
 
-// Set is the connections or listeners that a device closes when it is closed. The zero Set is empty.
+// Set has the connections or listeners that a device closes in its own Close. The zero Set is empty.
 type Set[E comparable] struct {
 	mu     sync.Mutex
 	open   map[E]struct{}
@@ -24,8 +24,8 @@ func (s *Set[E]) Do(f func()) bool {
 	return true
 }
 
-// Add adds an element, unless the Set is closed; then it returns false. It calls then, which may be
-// nil, under the Set's lock.
+// Add adds an element, unless the Set is closed; then it returns false. After it has added e, it
+// calls then, which may be nil, under the Set's lock.
 func (s *Set[E]) Add(e E, then func()) bool {
 	return s.Do(func() {
 		if s.open == nil {

@@ -21,16 +21,16 @@ func IsClosed(c <-chan struct{}) bool {
 	}
 }
 
-// AddrPort returns an end of a connection, an IPv4 address in its own form.
+// AddrPort returns the address and port of an end of a connection, in Unmap's form.
 func AddrPort(a net.Addr) netip.AddrPort {
 	if t, ok := a.(*net.TCPAddr); ok {
 		return Unmap(t.AddrPort())
 	}
-	p, _ := netip.ParseAddrPort(a.String()) // zero: it is no such address
+	p, _ := netip.ParseAddrPort(a.String()) // after an error p is the zero AddrPort
 	return Unmap(p)
 }
 
-// Unmap returns an address with an IPv4 address in its own form.
+// Unmap converts an IPv4-mapped IPv6 address to IPv4, and returns all others unchanged.
 func Unmap(a netip.AddrPort) netip.AddrPort { return netip.AddrPortFrom(a.Addr().Unmap(), a.Port()) }
 
 // OpError wraps an error of a connection as package net does; it returns io.EOF unchanged.
@@ -44,17 +44,17 @@ func OpError(op string, err error, local, remote net.Addr) error {
 	return &net.OpError{Op: op, Net: "tcp", Source: local, Addr: remote, Err: diagnosis.Ended(err, remote)}
 }
 
-// Stall finds out that a connection makes no progress, for a call that waits for it.
+// Stall detects that a connection makes no progress while a call waits for it.
 type Stall struct {
-	Limit    time.Duration // without progress; 0: none
+	Limit    time.Duration // of the time without progress; 0: none
 	Progress func() uint64 // a number that changes with each byte received and each byte acknowledged
-	// Stalled returns the error of a call after Limit; idle is the time since the last progress.
+	// Stalled returns the error of a call when Limit is over; idle is the time since the last progress.
 	Stalled func(idle time.Duration) error
-	// Tick is called at the begin and at each check, with 0 after progress. nil: it is not called.
+	// Begin and each Check call Tick, if it is not nil, with the time since the last progress.
 	Tick func(idle time.Duration)
 
 	last  uint64
-	since time.Time // when Progress first returned last
+	since time.Time // when Progress first returned the value in last
 }
 
 // Begin begins a wait.
@@ -71,7 +71,7 @@ func (s *Stall) tick(idle time.Duration) {
 	}
 }
 
-// Check returns the error of Stalled if there was no progress for Limit.
+// Check calls Tick, and returns the error of Stalled if there was no progress for Limit.
 func (s *Stall) Check(now time.Time) error {
 	if s.Limit == 0 {
 		return nil
@@ -88,7 +88,7 @@ func (s *Stall) Check(now time.Time) error {
 }
 
 // Wait waits for sig. It returns net.ErrClosed once closed is closed, os.ErrDeadlineExceeded once
-// deadline is, and the error of s.Stalled.
+// deadline is closed, and the error of Check, which it calls eight times in Limit.
 func (s *Stall) Wait(sig, closed, deadline <-chan struct{}) error {
 	var tick <-chan time.Time
 	s.Begin()

@@ -15,9 +15,9 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// MemoryWorld is the environment of a case of MemoryCases: a devmem.Memory, two buffers of one GPU,
-// one of another GPU (nil: there is only one GPU), each of at least MemorySize bytes, and their
-// memory as the CPU sees it.
+// MemoryWorld is the environment of a case of MemoryCases: a devmem.Memory; two buffers of one GPU,
+// each of at least MemorySize bytes; one buffer of another GPU (nil: there is only one GPU); and the
+// contents of the two buffers, for reads and writes by the CPU.
 type MemoryWorld struct {
 	Memory   devmem.Memory
 	Buffers  [2]devmem.Buffer
@@ -58,8 +58,8 @@ var contents = sync.OnceValue(func() (list [2][]byte) {
 	return list
 })
 
-// MemoryCases is the suite of devmem.Memory: each method does what its documentation says, to the
-// byte and no byte more, and counts it.
+// MemoryCases returns the suite of devmem.Memory. Its cases check that each method changes exactly
+// the bytes that its documentation names, and counts them.
 func MemoryCases() []MemoryCase {
 	return []MemoryCase{
 		{"look at ranges", lookRanges}, {"look at strides", lookStrided}, {"put and get", putGet}, {"gather", gather},
@@ -75,7 +75,7 @@ type memoryEnv struct {
 	random *rand.Rand
 }
 
-// compare compares all memory with the expected contents.
+// compare compares the memory of both buffers with the expected contents.
 func (e *memoryEnv) compare() {
 	e.Helper()
 	for i, want := range e.want {
@@ -173,7 +173,7 @@ func gather(e *memoryEnv) {
 	testkit.Equal(e.T, "counted", e.Memory.Stats(), devmem.MemoryStats{Gathered: all})
 }
 
-// sum is the reference: one element at a time, with Go's types.
+// sum is the reference for Reduce: it adds b to a, one element at a time, with Go's types.
 func sum(t devmem.Type, a, b []byte) {
 	le := binary.LittleEndian
 	switch t {
@@ -187,8 +187,8 @@ func sum(t devmem.Type, a, b []byte) {
 	}
 }
 
-// nearest finds the bfloat16 nearest to the float32 of a sum by trying both neighbours; of two
-// equally near ones the even one.
+// nearest returns the bfloat16 nearest to the float32 of a sum: it compares the distances of both
+// neighbours, and chooses the even one if the distances are equal.
 func nearest(sum float64) uint16 {
 	f := float32(sum)
 	low := uint16(math.Float32bits(f) >> 16) // towards zero
@@ -197,7 +197,7 @@ func nearest(sum float64) uint16 {
 	switch {
 	case math.IsNaN(sum) || math.IsInf(float64(f), 0) || value(low) == float64(f):
 		return low
-	case math.IsInf(value(high), 0): // rounds like one more number after the largest
+	case math.IsInf(value(high), 0): // infinity rounds as if it were the next number after the largest
 		if math.Abs(float64(f)) >= math.Ldexp(2-math.Ldexp(1, -8), 127) {
 			return high
 		}
@@ -221,7 +221,7 @@ func nan(t devmem.Type, b []byte) bool {
 	return false
 }
 
-// reduced adds n elements in the expected contents, copies NaNs, and compares.
+// reduced adds n elements in the expected contents, copies the NaNs of the actual contents there, and compares both.
 func (e *memoryEnv) reduced(t devmem.Type, dst int, dstOff uint64, src int, srcOff, n uint64) {
 	e.Helper()
 	size := t.Size()
@@ -286,7 +286,7 @@ func reduceInPlace(e *memoryEnv) {
 	testkit.OK(e.T, e.Memory.Reduce(e.Context(), devmem.Int32, e.Buffers[0], 8, e.Buffers[0], 1<<20, 1000))
 	e.reduced(devmem.Int32, 0, 8, 0, 1<<20, 1000)
 	testkit.OK(e.T, e.Memory.Reduce(e.Context(), devmem.Int32, e.Buffers[0], 4096, e.Buffers[0], 4096, 5))
-	e.reduced(devmem.Int32, 0, 4096, 0, 4096, 5) // added to itself
+	e.reduced(devmem.Int32, 0, 4096, 0, 4096, 5) // adds the elements to themselves
 }
 
 func beyond(e *memoryEnv) {

@@ -74,7 +74,7 @@ var tokenCases = []testCase{
 		b, c, host := e.steered()
 		want := e.arrive(c, host, 24, 4000)
 		kept, _ := e.recv(c, 16, 4000, 0)
-		for i := range 40 { // several times the pool
+		for i := range 40 { // in all several times as many pages as the pool has
 			e.stream(c, host, data(uint64(30+i), 100_000))
 		}
 		e.equal("what was kept", e.bytes(kept, nil), want)
@@ -127,7 +127,7 @@ var tokenCases = []testCase{
 		e.free(c, f)
 		e.recvAll(c, rest)
 		<-b.Done()
-		e.readAll(c, more) // in host memory: the stream continues
+		e.readAll(c, more) // the rest of the stream arrives in host memory
 	}},
 	{"are returned by Close", func(e *env) {
 		b, c, host := e.steered()

@@ -54,7 +54,7 @@ type World struct {
 	// rules send traffic to them.
 	Queues []int
 	GPU    int
-	// Memory is the GPU's memory: at least 4 MiB, zero, and visible to the CPU.
+	// Memory is the GPU's memory, which the CPU can access: at least 4 MiB, all zero at first.
 	Memory Memory
 
 	Host Host
@@ -98,7 +98,7 @@ func (b Bytes) WriteAt(p []byte, off int64) (int, error) {
 
 const (
 	port     = 5201
-	rxOff    = 0 // of the receive buffer in the GPU
+	rxOff    = 0 // offset of the receive buffer in the GPU's memory
 	rxSize   = 1 << 20
 	txOff    = 2 << 20
 	txSize   = 1 << 20
@@ -228,9 +228,9 @@ func data(seed uint64, n int) []byte {
 	return b
 }
 
-// background runs f while the case continues; the case calls wait before it ends. More than a few
-// segments must be sent in this way, while the other end receives: the ends decide how much may be
-// in flight.
+// background runs f while the case continues; the case calls wait before it ends. A case sends more
+// than a few segments in this way while the other end receives, because the windows of both ends
+// limit how much may be in flight.
 func (e *env) background(f func() error) (wait func()) {
 	done := make(chan error, 1)
 	go func() { done <- f() }()
@@ -252,7 +252,7 @@ func (e *env) write(c net.Conn, b []byte) {
 	testkit.OK(e, writeAll(c, b))
 }
 
-// stream makes the host write, and receives all of it.
+// stream makes the host write the bytes of want, and receives all of them.
 func (e *env) stream(c devmem.Conn, host net.Conn, want []byte) {
 	e.Helper()
 	wait := e.background(func() error { return writeAll(host, want) })
@@ -311,7 +311,7 @@ func (e *env) free(c devmem.Conn, frags []devmem.Frag) {
 	testkit.OK(e, list.GiveBack(c))
 }
 
-// bytes reads the bytes of frags and linear. With no frags it returns linear.
+// bytes returns the bytes of the frags, in device memory and in linear, in order. With no frags it returns linear.
 func (e *env) bytes(frags []devmem.Frag, linear []byte) []byte {
 	e.Helper()
 	if len(frags) == 0 {
@@ -336,7 +336,7 @@ func (e *env) bytes(frags []devmem.Frag, linear []byte) []byte {
 	return out
 }
 
-// recv is RecvDevmem that must succeed, with its bytes.
+// recv calls RecvDevmem with room for room frags and n bytes, and returns the frags and the bytes.
 func (e *env) recv(c devmem.Conn, room, n int, flags devmem.RecvFlags) ([]devmem.Frag, []byte) {
 	e.Helper()
 	frags, linear := make([]devmem.Frag, room), make([]byte, n)
@@ -351,13 +351,13 @@ func (e *env) recv(c devmem.Conn, room, n int, flags devmem.RecvFlags) ([]devmem
 	return frags[:nf], b
 }
 
-// recvAll receives the expected bytes, and returns their tokens.
+// recvAll receives the expected bytes, and gives their tokens back to the connection.
 func (e *env) recvAll(c devmem.Conn, want []byte) {
 	e.Helper()
 	e.recvEach(c, 256, want, func([]devmem.Frag) {})
 }
 
-// recvEach is recvAll with room frags in each call; check gets them.
+// recvEach is recvAll with room for room frags in each call; it calls check with the frags of each call.
 func (e *env) recvEach(c devmem.Conn, room int, want []byte, check func(frags []devmem.Frag)) {
 	e.Helper()
 	for got := 0; got < len(want); {
@@ -369,7 +369,7 @@ func (e *env) recvEach(c devmem.Conn, room int, want []byte, check func(frags []
 	}
 }
 
-// dontNeed returns tokens, and checks how many of them the device knows.
+// dontNeed returns tokens, and checks that DontNeed frees known of them.
 func (e *env) dontNeed(c devmem.Conn, what string, known int, ranges ...devmem.TokenRange) {
 	e.Helper()
 	if n, err := c.DontNeed(ranges); n != known || err != nil {
@@ -394,7 +394,7 @@ func (e *env) readAll(c net.Conn, want []byte) {
 	e.equal("read", got, want)
 }
 
-// readWhile makes the host read the bytes that f sends while it runs.
+// readWhile runs f, which sends the bytes of want, and meanwhile reads them from the host's connection c.
 func (e *env) readWhile(c net.Conn, want []byte, f func() error) {
 	e.Helper()
 	wait := e.background(f)

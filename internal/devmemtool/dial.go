@@ -14,12 +14,12 @@ import (
 // dialPause is the pause between two attempts.
 const dialPause = 100 * time.Millisecond
 
-// DialAgain repeats dial while no program listens yet, until ctx ends: the programs of several
+// DialAgain calls dial again while no program listens yet, until ctx ends: the programs of several
 // guests start in no certain order. It returns dial's other errors at once. It calls waits, which
 // may be nil, with the error of the first attempt.
 func DialAgain(ctx context.Context, dial func(ctx context.Context) (devmem.Conn, error),
 	waits func(err error)) (devmem.Conn, error) {
-	var last error // says more than that the time is over
+	var last error // explains more than the error of ctx
 	for {
 		c, err := dial(ctx)
 		if err == nil {

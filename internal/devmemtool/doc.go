@@ -20,7 +20,7 @@ import (
 	"vnic.dev/vnic/internal/driver"
 )
 
-// Name is the applet's name; the image needs a link with this name (guestimages.Options.Applets).
+// Name is the applet's name. The image must have a link of this name (guestimages.Options.Applets).
 const Name = "devmem"
 
 // GPU is a GPU that a device reaches: its ID and its Size.
@@ -42,7 +42,7 @@ type Device struct {
 type Request struct {
 	Interface string       // PCI address, or "virtio" for the only device; or the name of a network interface
 	Address   netip.Prefix // ours
-	// Unguarded: nothing is cleaned up at the NIC when the program is killed. Programs that cannot
+	// Unguarded starts no guard that cleans up at the NIC when the program is killed. Programs that cannot
 	// be started as kernelnic.GuardName need this.
 	Unguarded bool
 }
@@ -50,7 +50,7 @@ type Request struct {
 // Opener opens a device.
 type Opener func(ctx context.Context, r Request) (*Device, error)
 
-// Stdio has the streams of the tool: payload goes to Out, all other output to Err.
+// Stdio has the streams of the tool: it writes payload to Out, all other output to Err.
 type Stdio struct {
 	In       io.Reader
 	Out, Err io.Writer

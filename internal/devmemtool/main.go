@@ -16,7 +16,7 @@ import (
 	"vnic.dev/vnic/internal/limits"
 )
 
-// Applet is the tool as a guest's program: on a PCI device, until it is done or interrupted.
+// Applet runs the tool in a guest, until it is done or a signal interrupts it, and returns its exit status.
 func Applet(args []string) int {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
@@ -50,7 +50,7 @@ func Main(ctx context.Context, args []string, std Stdio, open Opener) int {
 	return exitDone
 }
 
-// usageError is wrong use that only the device can detect.
+// usageError is an error of the arguments that shows only when the device is open.
 type usageError struct{ error }
 
 // tool is one run.
@@ -86,7 +86,7 @@ func (t *tool) run(ctx context.Context, open Opener) (err error) {
 // say prints a message for the user.
 func (t *tool) say(format string, args ...any) { _, _ = fmt.Fprintf(t.std.Err, format+"\n", args...) }
 
-// later registers f to be called at the end, in reverse order.
+// later registers f: at the end the tool calls the registered functions in reverse order.
 func (t *tool) later(what string, f func() error) {
 	t.undo = append(t.undo, func() error {
 		if err := f(); err != nil && !errors.Is(err, net.ErrClosed) {
@@ -132,7 +132,7 @@ func (t *tool) register() (devmem.Buffer, error) {
 	return buf, nil
 }
 
-// bound makes sure that a binding is closed, and its memory unused, before its buffer is closed.
+// bound makes the tool close a binding, and wait until its memory is unused, before it closes the buffer.
 func (t *tool) bound(b devmem.Binding) {
 	t.say("got dmabuf id=%d", b.ID())
 	t.later("unbind", func() error {
@@ -148,7 +148,7 @@ func (t *tool) bound(b devmem.Binding) {
 	})
 }
 
-// untilPeer returns ctx with the limit for the peer to come.
+// untilPeer returns ctx with the timeout -w: the limit of the wait for the peer.
 func (t *tool) untilPeer(ctx context.Context) (context.Context, context.CancelFunc) {
 	if t.peer == 0 {
 		return context.WithCancel(ctx)
@@ -156,8 +156,8 @@ func (t *tool) untilPeer(ctx context.Context) (context.Context, context.CancelFu
 	return context.WithTimeoutCause(ctx, t.peer, fmt.Errorf("(-w %v) %w", t.peer, os.ErrDeadlineExceeded))
 }
 
-// using makes sure that a connection is closed at the end, or when ctx ends. If whole is not set,
-// it is reset.
+// using makes the tool close a connection at its end: by a reset, unless *whole is true then. If ctx
+// ends, using resets the connection at once.
 func (t *tool) using(ctx context.Context, c devmem.Conn, whole *bool) {
 	c.SetStallLimit(t.stall)
 	abort := func() error {

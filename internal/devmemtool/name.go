@@ -14,13 +14,13 @@ import (
 // resolve returns a name's addresses, like net.Resolver.LookupNetIP.
 type resolve func(ctx context.Context, network, name string) ([]netip.Addr, error)
 
-// hosts resolves names of /etc/hosts, which has vnic's guests, and asks no DNS server.
+// hosts resolves names by /etc/hosts, which lists vnic's guests, and sends no request to a DNS server.
 var hosts = resolve((&net.Resolver{PreferGo: true, Dial: func(context.Context, string, string) (net.Conn, error) {
 	return nil, errors.ErrUnsupported
 }}).LookupNetIP)
 
-// lookup returns the address of a name. If a guest's devmem programs have a separate address, a
-// guest's name means it, and not the kernel's. IPv4 is preferred.
+// lookup returns the address of a name, and prefers IPv4. If a guest's devmem programs have another
+// address than the guest's kernel, lookup returns the programs' address for the guest's name.
 func (r resolve) lookup(name string) (netip.Addr, error) {
 	ctx := context.Background()
 	var list []netip.Addr

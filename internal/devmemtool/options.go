@@ -33,7 +33,7 @@ type options struct {
 	send     bool
 	iface    string
 	server   netip.Prefix
-	client   netip.Prefix // the zero Prefix: anyone
+	client   netip.Prefix // the zero Prefix: any client
 	port     uint16
 	pattern  int // -v; 0: none
 	first    int // receive queue; -1: the last
@@ -41,9 +41,9 @@ type options struct {
 	chunk    uint64        // -z; 0: a whole piece
 	bytes    uint64        // -b; 0: stdin
 	gpu      int           // -1: the first
-	stall    time.Duration // without progress; 0: no limit
-	peer     time.Duration // until there is one; 0: no limit
-	linear   bool          // -L: fails
+	stall    time.Duration // limit of the time without progress; 0: no limit
+	peer     time.Duration // -w, limit of the wait for the peer; 0: no limit
+	linear   bool          // -L, with which the tool fails
 	hold     bool          // -H
 	describe bool          // -d
 }
@@ -125,7 +125,7 @@ func (o *options) check(rest []string) error {
 	return nil
 }
 
-// ourselves takes our address from the guest's environment, unless it was given.
+// ourselves reads our address from the guest's environment, unless a flag gave it.
 func (o *options) ourselves() error {
 	p, name := &o.server, "VNIC_ADDR"
 	if o.send {
@@ -184,7 +184,7 @@ func parseAddress(s string) (netip.Prefix, error) {
 	return onLink(a.Unmap()), err
 }
 
-// onLink returns an address with the prefix length of links in this network.
+// onLink returns an address with the prefix length of links in vnic's networks: 24, or 64 for IPv6.
 func onLink(a netip.Addr) netip.Prefix {
 	bits := 24
 	if a.Is6() {

@@ -14,7 +14,7 @@ import (
 
 const (
 	recvBytes = 819200 // of one call, like ncdevmem's iobuf
-	recvFrags = 1024   // one call can return no more tokens
+	recvFrags = 1024   // DontNeed returns no more tokens in one call
 )
 
 // receiveAll is the server: it receives one connection until its end.
@@ -84,8 +84,8 @@ func (t *tool) accept(ctx context.Context, l devmem.Listener) (devmem.Conn, erro
 }
 
 // bindQueues binds device memory to receive queues and steers the flow to the first of them. Other
-// traffic goes to the queues before them: with our own stack to queue 0, so that RSS need not
-// change. It returns the memory.
+// traffic goes to the queues before these: with vnic's stack all of it goes to queue 0 anyway, so
+// only other stacks need a change of RSS. It returns the memory.
 func (t *tool) bindQueues(local netip.AddrPort) (devmem.Buffer, error) {
 	if t.first < 0 {
 		t.first, t.queues = t.dev.Queues-1, 1
@@ -167,7 +167,7 @@ func (r *receiver) loop(ctx context.Context) error {
 	}
 }
 
-// take writes the bytes of a call in the order of the stream, and returns the tokens.
+// take writes the bytes that a call of RecvDevmem returned, in the order of the stream, and returns the tokens.
 func (r *receiver) take(ctx context.Context, frags []devmem.Frag, linear []byte) error {
 	r.pieces = r.pieces[:0]
 	r.tokens.Reset()

@@ -19,7 +19,7 @@ const (
 	sendSize = 1 << 18 // bytes of one send, at most
 )
 
-// sendAll is the client's part: it connects to the server, and sends its input from device memory.
+// sendAll is the client: it connects to the server, and sends its input from device memory.
 func (t *tool) sendAll(ctx context.Context) error {
 	buf, err := t.register()
 	if err != nil {
@@ -71,9 +71,9 @@ func (t *tool) sendAll(ctx context.Context) error {
 	return nil
 }
 
-// closeBoth closes our end and waits until the peer has closed its end. Once the tool has closed
-// its device, nothing retransmits a lost FIN. All bytes are already acknowledged, so a peer that
-// stays open is no failure; nor is a reset, by which a peer's device may end too.
+// closeBoth closes our end and waits until the peer has closed its end, because nothing retransmits
+// a lost FIN once the tool has closed its device. The peer has already acknowledged all bytes, so
+// closeBoth returns no error if the peer does not close its end, or resets the connection.
 func (t *tool) closeBoth(c devmem.Conn) error {
 	if err := errors.Join(c.CloseWrite(), c.SetReadDeadline(time.Now().Add(limits.CloseWait.Here()))); err != nil {
 		return err

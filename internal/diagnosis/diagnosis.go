@@ -18,28 +18,28 @@ import (
 	"vnic.dev/vnic/devmem"
 )
 
-// Connection has an implementation's facts about a connection.
+// Connection has the facts about a connection that the implementation has collected.
 type Connection struct {
-	Op            string // of the call that waits: recv, read, send, write, completion
+	Op            string // name of the call that waits: recv, read, send, write, completion
 	Local, Remote netip.AddrPort
-	Idle          time.Duration // without progress
-	Received      uint64        // bytes, in any memory
+	Idle          time.Duration // time since the last progress
+	Received      uint64        // bytes received, in host and device memory
 	Queue         int           // the queue that its last payload came through; -1: unknown, or none came
 
 	Unacked    uint64 // bytes that were sent and not acknowledged
 	Sends      int    // calls of SendDevmem that are not complete
-	Window     int64  // the peer's, in bytes; -1: not known
+	Window     int64  // the peer's receive window, in bytes; -1: not known
 	Unanswered int    // retransmissions and probes since the stall began
-	Heard      bool   // a packet of the peer came since the stall began, including acknowledgments
-	Alive      bool   // the same in the second half of that time: a peer may have ended since the stall began
-	Asked      bool   // the peer was probed in that half, if nothing else was sent to it
+	Heard      bool   // a packet of the peer, at least an acknowledgment, came since the stall began
+	Alive      bool   // one came in the second half of that time: a peer may have ended since the stall began
+	Asked      bool   // our end sent probes or data in that half
 }
 
 // Device is the configuration that the connection runs with.
 type Device struct {
 	Bindings []Binding
 	Rules    []devmem.Flow
-	Holders  []Holder // connections with tokens
+	Holders  []Holder // connections that hold tokens
 }
 
 // Binding is a binding and its receive queues.
@@ -51,27 +51,27 @@ type Binding struct {
 // Holder is a connection that holds tokens of a binding.
 type Holder = devmem.Holder
 
-// situation is what the rows of the table look at: a connection that stalls, or whose payload comes in
+// situation has the facts that the table's rows judge: a connection that stalls, or whose payload arrives in
 // host memory, and its device's rules and bindings.
 type situation struct {
 	Connection
 	device   Device
 	receives bool        // the call that waits is a receive
-	rule     devmem.Flow // the connection's flow meets it, if steered
+	rule     devmem.Flow // the rule that matches the connection's flow; valid if steered
 	steered  bool
 	queues   []int    // of open receive bindings
-	dry      *Binding // its pool has no pages for the connection's payload; nil: none
+	dry      *Binding // the binding of the connection's queue, if isDry; nil: none, or it has pages
 }
 
-// Stall names the likely mistake of a connection that makes no progress.
+// Stall returns a sentence about the likely mistake that makes a connection stall.
 func Stall(c Connection, d Device) string {
 	s := d.situation(c)
 	elsewhere := s.receives && c.Received > 0 && c.Queue >= 0 && !slices.Contains(s.queues, c.Queue)
 	return s.sentence(func(m *mistake) bool { return !m.steering || elsewhere })
 }
 
-// Steering explains why a connection's payload comes in host memory; "": nothing is bound, or it
-// does not.
+// Steering returns a sentence that explains why a connection's payload arrives in host memory; "": no
+// row explains it, for example because no queue is bound.
 func (d Device) Steering(c Connection) string {
 	return d.situation(c).sentence(func(m *mistake) bool { return m.steering })
 }
@@ -95,7 +95,7 @@ func (d Device) situation(c Connection) *situation {
 	return s
 }
 
-// sentence returns the sentence of the first wanted row that fits; "": none does.
+// sentence returns the sentence of the first wanted row that fits the situation; "": no row fits.
 func (s *situation) sentence(wanted func(*mistake) bool) string {
 	for i := range mistakes {
 		if m := &mistakes[i]; m.when != nil && wanted(m) && m.when(s) {
@@ -105,7 +105,7 @@ func (s *situation) sentence(wanted func(*mistake) bool) string {
 	return ""
 }
 
-// facts replaces the words in braces of a mistake's sentence.
+// facts returns the replacer of the words in braces in a mistake's sentence.
 func (s *situation) facts() *strings.Replacer {
 	words := []string{"{peer}", s.Remote.String(), "{host}", s.Local.String(), "{bytes}", fmt.Sprint(s.Unacked),
 		"{retransmissions}", times(s.Unanswered, "retransmission"), "{sends}", times(s.Sends, "send"),
@@ -134,7 +134,7 @@ func (s *situation) facts() *strings.Replacer {
 	return strings.NewReplacer(words...)
 }
 
-// fewPages are not enough for the largest packets that a NIC may deliver: 64 KiB.
+// fewPages is the number of pages below which a pool may lack room for the largest packet of a NIC, of 64 KiB.
 const fewPages = 17
 
 // isDry reports whether tokens hold so many pages of a pool that few or none are left.
@@ -145,7 +145,7 @@ func (b *Binding) isDry() bool {
 // maxHolders is how many connections a message names.
 const maxHolders = 4
 
-// holders names the connections that hold tokens of a binding.
+// holders returns a phrase with the connections that hold tokens of a binding.
 func (d Device) holders(binding uint32, c Connection) string {
 	var hs []Holder
 	for _, h := range d.Holders {
@@ -172,7 +172,7 @@ func (d Device) holders(binding uint32, c Connection) string {
 	return "; tokens of " + strings.Join(words, ", ")
 }
 
-// rule returns the rule of a flow; of several the most specific one.
+// rule returns the rule that matches a connection's flow; if several match, the most specific one.
 func (d Device) rule(c Connection) (found devmem.Flow, ok bool) {
 	best := -1
 	for _, r := range d.Rules {
@@ -183,7 +183,7 @@ func (d Device) rule(c Connection) (found devmem.Flow, ok bool) {
 	return found, ok
 }
 
-// Matches reports whether a rule matches the packets from src to dst, and with how many fields.
+// Matches reports whether a rule matches the packets from src to dst, and how many fields the rule compares.
 func Matches(r devmem.Flow, src, dst netip.AddrPort) (fields int, ok bool) {
 	for _, x := range []struct{ rule, packet netip.AddrPort }{{r.Src, src}, {r.Dst, dst}} {
 		if a := x.rule.Addr(); a.IsValid() && !a.IsUnspecified() {

@@ -12,8 +12,8 @@ import (
 // maxNamed is how many bindings or rules a message lists.
 const maxNamed = 16
 
-// NoTXBinding returns the error of a send from a binding that does not exist, given all bindings:
-// EINVAL, with an explanation of the id.
+// NoTXBinding returns the error of a send from a transmit binding that does not exist: EINVAL, with
+// an explanation of the id. all has the device's bindings.
 func NoTXBinding(id uint32, all []devmem.BindingStats) error {
 	for _, b := range all {
 		switch {
@@ -29,7 +29,7 @@ func NoTXBinding(id uint32, all []devmem.BindingStats) error {
 	return fmt.Errorf("binding %d: there is no such TX binding%s: %w", id, list(all), syscall.EINVAL)
 }
 
-// InUse returns the error of closing a buffer that is bound: EBUSY. bound are its bindings that are
+// InUse returns the error of closing a bound buffer: EBUSY. bound has the buffer's bindings that are
 // not done.
 func InUse(bound []devmem.BindingStats) error {
 	var words []string
@@ -55,7 +55,7 @@ func underWay(sends int) string {
 	return fmt.Sprintf(", with %s under way: its memory is in use until Done", times(sends, "send"))
 }
 
-// list names the open bindings.
+// list returns a phrase with the open bindings.
 func list(all []devmem.BindingStats) string {
 	var words []string
 	for _, b := range all {
@@ -73,7 +73,7 @@ func list(all []devmem.BindingStats) string {
 	return "; open ones: " + some(words)
 }
 
-// some joins the first words, and counts the others.
+// some joins the first maxNamed words, and adds the number of the others.
 func some(words []string) string {
 	if len(words) > maxNamed {
 		words = append(words[:maxNamed], fmt.Sprintf("%d more", len(words)-maxNamed))
@@ -86,7 +86,7 @@ func Numbers[N any](list []N) string {
 	return strings.ReplaceAll(strings.Trim(fmt.Sprint(list), "[]"), " ", ", ")
 }
 
-// NoFlow returns the error of a rule that does not exist, given the existing ids: ENOENT.
+// NoFlow returns the error of deleting a rule that does not exist: ENOENT. all has the ids of the existing rules.
 func NoFlow(id devmem.FlowID, all []devmem.FlowID) error {
 	slices.Sort(all)
 	there := "there is none"
@@ -96,12 +96,12 @@ func NoFlow(id devmem.FlowID, all []devmem.FlowID) error {
 	return fmt.Errorf("flow %d: there is no such rule; %s: %w", id, there, syscall.ENOENT)
 }
 
-// NoQueue returns the message that a queue is out of range, of n.
+// NoQueue returns the message that a queue number is out of range; the device has n queues.
 func NoQueue(queue, n int) string {
 	return fmt.Sprintf("there is no queue %d: the device has %d, 0 to %d", queue, n, n-1)
 }
 
-// QueueZero explains why queue 0 cannot be bound, of n.
+// QueueZero returns the message that explains why queue 0 cannot be bound; the device has n queues.
 func QueueZero(n int) string {
 	if n < 2 {
 		return "queue 0 is for what cannot be split, and the device has no other"

@@ -15,10 +15,10 @@ type mistake struct {
 	Name     string   // a heading of the page, which several rows may share; "": the page has the sentence in a list
 	Sentence string   // of Stall or Steering. Words in braces stand for facts: see situation.facts
 	Errors   []string // examples of errors of calls; numbers and addresses differ
-	Do       string   // what to do, for the page
+	Do       string   // advice for the page: what to do
 
 	steering bool                    // the row explains why payload comes in host memory
-	when     func(s *situation) bool // Sentence fits; nil: it is the error of a call
+	when     func(s *situation) bool // reports whether Sentence fits; nil: a call's error shows the mistake
 }
 
 // Addresses and bindings of the examples.

@@ -48,8 +48,8 @@ func DialServer(err error, remote netip.AddrPort) error {
 		Err: fmt.Errorf("%w: %s", cause, server)}
 }
 
-// why returns the error in err for which a connect failed, with the sentences about it; nil: it is
-// none of dialing.
+// why returns the error inside err that dialing lists, with its two sentences; a nil cause means
+// that dialing lists no error inside err.
 func why(err error, remote netip.AddrPort) (cause error, peer, server string) {
 	for _, d := range dialing {
 		for _, e := range d.errs {
@@ -62,7 +62,7 @@ func why(err error, remote netip.AddrPort) (cause error, peer, server string) {
 	return nil, "", ""
 }
 
-// Ended adds to an error that has ended a connection what it says about the peer.
+// Ended adds to the error that has ended a connection an explanation of what may have happened to the peer.
 func Ended(err error, remote net.Addr) error {
 	switch {
 	case errors.Is(err, syscall.ECONNRESET):

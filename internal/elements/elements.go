@@ -1,7 +1,7 @@
 // Package elements adds arrays of numbers, like a GPU's reduction kernel. Bytes are little endian,
 // as on GPUs, on any machine.
 //
-// Cost: a pass over the shorter of the two; no memory.
+// Cost: a pass over the shorter array; no memory.
 //
 // The package is not API (README, Stability).
 package elements
@@ -34,8 +34,8 @@ func (t Type) Size() int {
 
 var le = binary.LittleEndian
 
-// Add adds src to dst, element by element, for as many whole elements as both have. They may be the
-// same memory, but must not overlap otherwise.
+// Add adds src to dst, element by element, for as many whole elements as both have. dst and src may
+// start at the same byte, but must not overlap otherwise.
 func Add(t Type, dst, src []byte) {
 	n := min(len(dst), len(src))
 	dst, src = dst[:n], src[:n]

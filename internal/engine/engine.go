@@ -25,8 +25,8 @@ type Runner interface {
 	RunJob(ctx context.Context, j control.Job) (control.JobStatus, error)
 }
 
-// DMA allocates guest memory that the NIC reaches: *driver.NIC, or *hugemem.Memory. It is never
-// freed.
+// DMA allocates guest memory that the NIC reaches: *driver.NIC, or *hugemem.Memory. The engine never
+// frees the memory.
 type DMA interface {
 	AllocDMA(size int) (b []byte, iova uint64, err error)
 }
@@ -49,7 +49,7 @@ type worker struct {
 	slots chan *slot // free slots
 }
 
-// New makes a Memory of a guest's GPUs.
+// New makes a Memory that works on a guest's GPUs.
 func New(run Runner, dma DMA) *Memory {
 	w := &worker{run: run, dma: dma, slots: make(chan *slot, jobs)}
 	for range jobs {
@@ -97,7 +97,7 @@ func (s *slot) add(src, dst uint64, n int) {
 	s.n++
 }
 
-// do runs the job of a table, and empties the table.
+// do runs a job for the entries of the slot's table, and empties the table.
 func (w *worker) do(ctx context.Context, s *slot, op control.JobOp, gpu int, t devmem.Type, count *atomic.Uint64) error {
 	if s.n == 0 {
 		return nil

@@ -9,16 +9,17 @@ import "sync/atomic"
 // counter that new readers use. A waiting writer switches the index, so that the counter it waits
 // for only decreases; readers never wait.
 //
-// Why it is correct: a reader counts itself before it loads the table, and all operations are
-// sequentially consistent. If a counter is zero after the new table was stored, every reader that
-// counts itself in it later loads the new table, and every earlier reader has left. So each counter
-// must be seen at zero once. A reader that loaded the index long ago and counts itself in the other
-// counter is no exception: the writer may only wait for it needlessly.
+// Why it is correct: a reader counts itself (Enter) before it loads the versioned table, a writer
+// stores the new table before Wait, and all operations are sequentially consistent. If a counter is
+// zero after the new table was stored, every reader that counts itself in it later loads the new
+// table, and every earlier reader has left. So Wait must see each counter at zero once. A reader
+// that loaded the index long ago may count itself in either counter: at worst the writer waits for
+// it needlessly.
 type Epoch struct {
 	index   atomic.Uint32
 	waiting atomic.Bool
-	wake    chan struct{} // capacity 1: a token to read the counters again
-	grace   chan struct{} // capacity 1: held by the waiting writer
+	wake    chan struct{} // capacity 1: a token makes the waiting writer read the counter again
+	grace   chan struct{} // capacity 1: the waiting writer has put a token in it
 	_       [64]byte
 	inside  [2]struct {
 		n atomic.Int64
@@ -49,7 +50,7 @@ func (e *Epoch) Leave(token int) {
 	if n < 0 {
 		panic("epoch: Leave without Enter")
 	}
-	if e.waiting.Load() { // stored before the counter was looked at: one of us sees the other
+	if e.waiting.Load() { // the writer stores waiting, then loads the counter: it sees the 0, or we see waiting
 		select {
 		case e.wake <- struct{}{}:
 		default:
@@ -57,18 +58,18 @@ func (e *Epoch) Leave(token int) {
 	}
 }
 
-// Empty tells that everyone who was inside at the call has left: each counter was seen at zero, so there is nobody to
-// wait for, also if another writer waits.
+// Empty reports whether it has seen each counter at zero: then every reader that was inside at the call has left, and
+// the caller need not call Wait. That also holds while another writer waits.
 func (e *Epoch) Empty() bool { return e.inside[0].n.Load() == 0 && e.inside[1].n.Load() == 0 }
 
-// Wait returns when everyone who was inside at the call has left. Behind another writer it also waits for those who are
-// inside when its turn comes.
+// Wait returns when every reader that was inside at the call has left. Several writers wait one after another; a Wait
+// also waits for readers that are inside when its turn comes.
 func (e *Epoch) Wait() {
 	e.waits.Add(1)
 	e.grace <- struct{}{}
 	defer func() { <-e.grace }()
 	cur := e.index.Load() & 1
-	e.drain(1 - cur) // those who were slow to count themselves, long ago
+	e.drain(1 - cur) // readers that loaded an old index and counted themselves late
 	e.index.Store(1 - cur)
 	e.drain(cur)
 }
@@ -81,9 +82,9 @@ func (e *Epoch) drain(i uint32) {
 	e.waiting.Store(true)
 	defer e.waiting.Store(false)
 	for n.Load() != 0 {
-		<-e.wake // a token may be old: look again
+		<-e.wake // the token may be old, so the loop reads the counter again
 	}
 }
 
-// Waits counts the calls of Wait.
+// Waits returns the number of calls of Wait.
 func (e *Epoch) Waits() uint64 { return e.waits.Load() }

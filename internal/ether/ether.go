@@ -1,6 +1,6 @@
-// Package ether is what the netstacks of packages stack and gateway have in common: how one is set
-// up, and a link endpoint, Ethernet with large packets. How packets leave, and which offloads there
-// are, is for the type that embeds Link.
+// Package ether has the code that packages stack and gateway share for their netstacks: functions
+// that set up a netstack, and Link, the common part of their link endpoints, which is Ethernet with
+// large packets. The type that embeds Link sends the packets and declares the offloads.
 package ether
 
 import (
@@ -11,19 +11,19 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/stack"
 )
 
-// MaxGSO makes netstack's largest packet, stack.GSOEndpoint's GSOMaxSize less 160 bytes for headers
-// and 1, fit into 64 KiB with them.
+// MaxGSO is the GSOMaxSize of a Link (stack.GSOEndpoint). Netstack's largest segment has GSOMaxSize
+// less 160 less 1 bytes of payload, so a segment with its headers fits into 64 KiB.
 const MaxGSO = 65535
 
-// Link is the part of a stack.LinkEndpoint, and of a stack.GSOEndpoint, that is the same for all.
-// Its fields are set before it is attached. It must not be copied after.
+// Link is the common part of the stack.LinkEndpoints, which are stack.GSOEndpoints too. Set its
+// fields before netstack attaches it, and do not copy it after that.
 type Link struct {
 	Addr  tcpip.LinkAddress
 	Bytes uint32 // MTU
 	to    atomic.Pointer[stack.NetworkDispatcher]
 }
 
-// Dispatcher is where packets that arrive go; nil while the endpoint is not attached.
+// Dispatcher returns the dispatcher for arriving packets; nil while the endpoint is not attached.
 func (l *Link) Dispatcher() stack.NetworkDispatcher {
 	if d := l.to.Load(); d != nil {
 		return *d

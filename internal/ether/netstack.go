@@ -15,7 +15,7 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
 )
 
-// NIC is the number of the one NIC that a netstack has.
+// NIC is the number of a netstack's only NIC.
 const NIC = 1
 
 // New makes a netstack of IPv4 and IPv6 with TCP, ICMP and more transports. It has no NIC yet.
@@ -57,7 +57,7 @@ func AddAddress(ns *stack.Stack, p netip.Prefix) (tcpip.Route, error) {
 	return tcpip.Route{Destination: a.AddressWithPrefix.Subnet(), NIC: NIC}, nil
 }
 
-// DefaultRoute is the route to all other networks of a gateway's family.
+// DefaultRoute returns the route through a gateway to all other networks of the gateway's IP version.
 func DefaultRoute(gateway netip.Addr) tcpip.Route {
 	to := header.IPv4EmptySubnet
 	if gateway.Is6() {
@@ -66,7 +66,7 @@ func DefaultRoute(gateway netip.Addr) tcpip.Route {
 	return tcpip.Route{Destination: to, Gateway: Address(gateway), NIC: NIC}
 }
 
-// Protocol is the network protocol of an address.
+// Protocol returns the network protocol of an address.
 func Protocol(a netip.Addr) tcpip.NetworkProtocolNumber {
 	if a.Is4() {
 		return ipv4.ProtocolNumber
@@ -74,11 +74,11 @@ func Protocol(a netip.Addr) tcpip.NetworkProtocolNumber {
 	return ipv6.ProtocolNumber
 }
 
-// Address is an address in netstack's form.
+// Address returns an address in netstack's form.
 func Address(a netip.Addr) tcpip.Address { return tcpip.AddrFromSlice(a.AsSlice()) }
 
-// Signal sets a channel of capacity 1: it wakes the one goroutine that waits for it, or the next to
-// wait.
+// Signal puts a value into a channel of capacity 1, unless there is one: so it wakes the goroutine
+// that waits for the channel, now or when it waits next.
 func Signal(c chan struct{}) {
 	select {
 	case c <- struct{}{}:

@@ -1,8 +1,8 @@
-// Package fusetest has a FUSE server that falls silent, for tests that may not wait for one: any user
-// may mount FUSE (fusermount), open files there, and hand their descriptors to others.
+// Package fusetest has a FUSE server that stops answering, for tests of code that must not wait for such a server: any
+// user may mount FUSE (fusermount), open files there, and pass their descriptors to other processes.
 //
-// Run runs a test once more, in a process with mounts of its own; Mount mounts there. It takes root, or
-// an unprivileged user namespace (unshare -Urm) where the kernel allows one, and /dev/fuse.
+// Run runs a test again in a process with its own mount namespace; Mount mounts there. Run needs /dev/fuse, and root or
+// an unprivileged user namespace (unshare -Urm), if the kernel allows one.
 package fusetest
 
 import (
@@ -24,21 +24,23 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// role is the environment's variable that says what a process of the test is for.
+// role is the environment variable with the role of a process that self starts: "test" or "server".
 const role = "VNIC_TEST_FUSE"
 
-// Size is that of the file.
+// Size is the size of the file, in bytes.
 const Size = 64 << 10
 
-// Run runs test in a process of its own, which may mount file systems, and leave descriptors that
-// nobody may close. It skips, and says why, where this machine allows none.
+// Run runs test in another process, which may mount file systems, and may leave open descriptors
+// whose close would wait for a server. It skips the test, with the reason, if this machine does not
+// allow such a process.
 func Run(t *testing.T, test func(t *testing.T)) {
 	t.Helper()
 	switch os.Getenv(role) {
 	case "test":
-		defer func() { // not through TestMain, which looks for what is left
-			// As long as a server is silent this process cannot end: that closes files, which asks the server. The
-			// servers would be killed behind it, or before, if the thread that started them is not the last to end.
+		defer func() { // exits before TestMain checks for leaked goroutines and descriptors
+			// End the servers first. The end of this process closes its files, and the close of a file waits for
+			// its server's answer: while a server is silent, the process cannot end. Pdeathsig kills a server only
+			// when the thread that started it has ended, which may be after the close.
 			for _, f := range mounted {
 				f.End()
 			}
@@ -61,7 +63,7 @@ func Run(t *testing.T, test func(t *testing.T)) {
 	} else if err := f.Close(); err != nil {
 		t.Fatal(err)
 	}
-	c := self(t, "test", 2*time.Minute) // only of a test that fails
+	c := self(t, "test", 2*time.Minute) // only a test that hangs reaches the limit
 	c.SysProcAttr.Cloneflags = unix.CLONE_NEWNS
 	if os.Getuid() != 0 {
 		c.SysProcAttr.Cloneflags |= unix.CLONE_NEWUSER
@@ -80,7 +82,7 @@ func Run(t *testing.T, test func(t *testing.T)) {
 	}
 }
 
-// self is this test in another process.
+// self returns a command that runs this test in another process, in the role as, for at most limit.
 func self(t *testing.T, as string, limit time.Duration) *exec.Cmd {
 	args := []string{"-test.run=^" + strings.ReplaceAll(t.Name(), "/", "$/^") + "$"}
 	if testing.Verbose() {
@@ -94,7 +96,7 @@ func self(t *testing.T, as string, limit time.Duration) *exec.Cmd {
 	return c
 }
 
-// FS is a mounted FUSE with a file in it, whose server answers until Silence.
+// FS is a mounted FUSE file system with one file. Its server answers requests until Silence.
 type FS struct {
 	Dir    string
 	t      *testing.T
@@ -106,7 +108,7 @@ type FS struct {
 // mounted are the file systems that this process has mounted.
 var mounted []*FS
 
-// Mount mounts one until the end of the test, in Run.
+// Mount mounts an FS until the end of the test. Only the test of a Run may call it.
 func Mount(t *testing.T) *FS {
 	t.Helper()
 	ok := func(what string, err error) {
@@ -127,13 +129,13 @@ func Mount(t *testing.T) *FS {
 	f.silent, err = f.server.StdoutPipe()
 	ok("pipe", err)
 	ok("server", f.server.Start())
-	_ = f.server.ExtraFiles[0].Close() // the server's is the last: once that has ended, nobody waits any more
+	_ = f.server.ExtraFiles[0].Close() // now only the server's descriptor is open: when the server ends, requests fail
 	t.Cleanup(f.End)
 	mounted = append(mounted, f)
 	return f
 }
 
-// File is the descriptor of the file at a path below Dir or on an overlay of it. Nobody closes it.
+// File opens the file in dir, which is Dir or an overlay of Dir. The descriptor stays open until the process ends.
 func (f *FS) File(dir string) int {
 	f.t.Helper()
 	fd, err := unix.Open(filepath.Join(dir, "file"), unix.O_RDWR|unix.O_CLOEXEC, 0)
@@ -143,7 +145,7 @@ func (f *FS) File(dir string) int {
 	return fd
 }
 
-// Overlay mounts an overlayfs whose lower layer is Dir.
+// Overlay mounts an overlayfs whose lower layer is Dir, until the end of the test.
 func (f *FS) Overlay() (dir string) {
 	f.t.Helper()
 	top := f.t.TempDir()
@@ -168,8 +170,8 @@ func (f *FS) Overlay() (dir string) {
 	return dir
 }
 
-// Silence returns once the server answers nothing any more. It still takes what it is asked: who asks
-// waits, and can neither be interrupted nor killed.
+// Silence makes the server stop answering, and returns when it has stopped. The server still reads requests: a process
+// whose request it has read waits, and can neither be interrupted nor killed.
 func (f *FS) Silence() {
 	f.t.Helper()
 	_ = f.talk.Close()
@@ -178,14 +180,15 @@ func (f *FS) Silence() {
 	}
 }
 
-// End ends the server: all who wait get an error.
+// End kills the server, so that all waiting requests fail, and unmounts the file system.
 func (f *FS) End() {
 	_ = f.server.Process.Kill()
 	_ = f.server.Wait()
 	_ = unix.Unmount(f.Dir, unix.MNT_DETACH)
 }
 
-// serve answers the kernel's requests until the end of standard input (include/uapi/linux/fuse.h).
+// serve is the server (include/uapi/linux/fuse.h): it answers the kernel's requests until standard input ends, and then
+// reads requests without answering them.
 func serve(dev *os.File) {
 	silence := make(chan struct{})
 	go func() {
@@ -197,7 +200,7 @@ func serve(dev *os.File) {
 	b := make([]byte, 1<<20)
 	for {
 		n, err := unix.Read(int(dev.Fd()), b)
-		if err == unix.EINTR || err == unix.ENOENT { // interrupted, or the request was
+		if err == unix.EINTR || err == unix.ENOENT { // a signal interrupted the read, or the process that made the request
 			continue
 		}
 		if err != nil || n < 40 {
@@ -211,7 +214,7 @@ func serve(dev *os.File) {
 		opcode, unique, node := le.Uint32(b[4:]), le.Uint64(b[8:]), le.Uint64(b[16:])
 		errno, reply := answer(opcode, node, b[40:n])
 		if reply == nil && errno == 0 {
-			continue // FORGET, BATCH_FORGET, INTERRUPT have none
+			continue // FORGET, BATCH_FORGET, INTERRUPT have no reply
 		}
 		out := le.AppendUint32(nil, uint32(16+len(reply)))
 		out = le.AppendUint32(out, uint32(-int32(errno)))
@@ -222,7 +225,7 @@ func serve(dev *os.File) {
 	}
 }
 
-// answer makes the reply to one request.
+// answer returns the errno and the body of the reply to one request; both are zero if the request has no reply.
 func answer(opcode uint32, node uint64, in []byte) (errno syscall.Errno, reply []byte) {
 	le := binary.LittleEndian
 	attr := func(node uint64) []byte { // struct fuse_attr
@@ -234,20 +237,20 @@ func answer(opcode uint32, node uint64, in []byte) (errno syscall.Errno, reply [
 		le.PutUint64(a, node)
 		le.PutUint64(a[8:], size)
 		le.PutUint32(a[60:], mode)
-		le.PutUint32(a[64:], 1) // links
+		le.PutUint32(a[64:], 1) // number of links
 		le.PutUint32(a[80:], 4096)
 		return a
 	}
 	switch opcode {
 	case 2, 36, 42: // FORGET, INTERRUPT, BATCH_FORGET
 		return 0, nil
-	case 26: // INIT: 7.31, no features
+	case 26: // INIT: protocol version 7.31, no features
 		reply = make([]byte, 64)
 		le.PutUint32(reply, 7)
 		le.PutUint32(reply[4:], 31)
 		le.PutUint32(reply[20:], 1<<16) // max_write
 		return 0, reply
-	case 1: // LOOKUP: the attributes are good for no time at all, so that whoever wants them asks
+	case 1: // LOOKUP: attributes with a validity of 0, so that the kernel requests them at each use
 		if string(in) != "file\x00" {
 			return unix.ENOENT, nil
 		}

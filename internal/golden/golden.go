@@ -1,8 +1,9 @@
-// Package golden compares what a test makes with files that an earlier commit froze.
+// Package golden compares the texts that a test makes with golden files, which an earlier commit
+// has stored.
 //
-// A directory of golden files is compared as a whole, so that a file that no test makes any more
-// fails the test too. The flag -update rewrites the directory. A change of a golden file is a
-// change of what others see: it is a commit of its own, with a line in CHANGELOG.md.
+// A test compares a whole directory of golden files, so it also fails for a file that no test makes
+// any more. The flag -update rewrites the directory. Golden files show output that users see: each
+// change of one is a separate commit, with a line in CHANGELOG.md.
 package golden
 
 import (
@@ -18,14 +19,14 @@ import (
 
 var update = flag.Bool("update", false, "write the golden files anew, in the place of comparing with them")
 
-// Updating reports whether tests write what they would compare with.
+// Updating reports whether -update is set: then tests write the golden files.
 func Updating() bool { return *update }
 
-// suffix is that of golden files; a directory may have others, which are not looked at.
+// suffix is the suffix of golden files; the package ignores other files of a directory.
 const suffix = ".txt"
 
-// Check compares the files of a directory, by their names without ".txt", with what the test made.
-// With -update it writes them.
+// Check compares the golden files of a directory with got: the texts that the test made, by the
+// files' names without ".txt". With -update it writes the files first.
 func Check(t testing.TB, dir string, got map[string]string) {
 	t.Helper()
 	if *update {
@@ -60,7 +61,7 @@ func compare(dir string, got map[string]string) (errs []error) {
 	return errs
 }
 
-// Read returns the golden files of a directory, by their names without ".txt".
+// Read returns the contents of a directory's golden files, by their names without ".txt".
 func Read(dir string) (map[string]string, error) {
 	paths, err := filepath.Glob(filepath.Join(dir, "*"+suffix))
 	files := make(map[string]string)
@@ -97,8 +98,8 @@ func write(dir string, got map[string]string) error {
 	return nil
 }
 
-// differs describes the first line in which two texts differ, with the comment ("# ...") that it
-// stands under.
+// differs describes the first line in which two texts differ, with the last comment line ("# ...")
+// above it. It returns "" if the texts are equal.
 func differs(want, got string) string {
 	if want == got {
 		return ""

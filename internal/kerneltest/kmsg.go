@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// kernelLog reads what the kernel says from now on (Documentation/ABI/testing/dev-kmsg).
+// kernelLog reads the records that the kernel logs after openKernelLog (Documentation/ABI/testing/dev-kmsg).
 type kernelLog struct{ fd int }
 
 func openKernelLog() (*kernelLog, error) {
@@ -23,9 +23,9 @@ func openKernelLog() (*kernelLog, error) {
 	return &kernelLog{fd}, nil
 }
 
-// complaints gives the lines since the last call that speak of a fault of the kernel's.
+// complaints returns the records, logged since the last call, that report a fault of the kernel.
 func (l *kernelLog) complaints() (lines []string) {
-	var b [8192]byte // the kernel's limit of a record
+	var b [8192]byte // the kernel writes no longer record
 	for {
 		n, err := unix.Read(l.fd, b[:])
 		if err == unix.EPIPE { // records were overwritten before they were read

@@ -13,15 +13,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// peer is an ordinary TCP host behind an interface in a network namespace of its own, which ends with it and gives the
-// interface back.
+// peer is an ordinary TCP host: an interface in a new network namespace, and a thread there that makes the sockets.
+// After close the namespace ends, and the kernel moves a physical interface back to the initial namespace.
 type peer struct {
 	addr  netip.Addr
-	calls chan func() // run by the thread in the namespace
+	calls chan func() // the thread in the namespace runs these
 	done  chan struct{}
 }
 
-// newPeer moves an interface to a new namespace and gives it its addresses.
+// newPeer moves an interface to a new namespace, and brings it up with the addresses.
 func newPeer(name string, addrs []netip.Prefix) (*peer, error) {
 	p := &peer{addr: addrs[0].Addr(), calls: make(chan func()), done: make(chan struct{})}
 	ready := make(chan error)
@@ -35,7 +35,7 @@ func newPeer(name string, addrs []netip.Prefix) (*peer, error) {
 
 func (p *peer) run(name string, addrs []netip.Prefix, ready chan<- error) {
 	defer close(p.done)
-	runtime.LockOSThread() // and never unlocked: the thread ends with the goroutine, and the namespace with the thread
+	runtime.LockOSThread() // never unlocked: the thread ends with the goroutine, and the namespace with the thread
 	err := enter(name)
 	if err == nil {
 		err = bringUp(name, addrs)
@@ -49,7 +49,7 @@ func (p *peer) run(name string, addrs []netip.Prefix, ready chan<- error) {
 	}
 }
 
-// enter takes this thread, and the interface, to a new namespace.
+// enter moves this thread and the interface to a new namespace.
 func enter(name string) error {
 	was, err := os.Open("/proc/thread-self/ns/net")
 	if err != nil {
@@ -105,7 +105,7 @@ func (p *peer) do(f func()) {
 	<-ran
 }
 
-// close ends the namespace.
+// close ends the thread, and with it the namespace.
 func (p *peer) close() {
 	close(p.calls)
 	<-p.done
@@ -120,7 +120,8 @@ func (p *peer) Listen(local netip.AddrPort) (l net.Listener, err error) {
 	return l, err
 }
 
-// Dial implements devmemtest.Host. The socket of a single address is made by the goroutine that dials.
+// Dial implements devmemtest.Host. Go makes the socket of a numeric address in the goroutine that dials, so it is in
+// the namespace.
 func (p *peer) Dial(ctx context.Context, local, remote netip.AddrPort) (c net.Conn, err error) {
 	if local.IsValid() {
 		return nil, fmt.Errorf("dial from %v: %w", local, errors.ErrUnsupported)

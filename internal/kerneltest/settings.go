@@ -9,11 +9,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// settings is what of an interface a device may change, as the kernel reports it: to be compared, not to be read.
+// settings has the settings of an interface that a device may change, by name. A value is the kernel's encoded
+// answer, which is only compared.
 type settings map[string][]byte
 
-// Commands of the family "ethtool" (include/uapi/linux/ethtool_netlink.h). Flow rules are no part
-// of it; but ntuple is, and turning that off deletes them.
+// asked has the commands of the family "ethtool" that read the settings
+// (include/uapi/linux/ethtool_netlink.h). The family has no command for flow rules; but the
+// features include ntuple, and turning ntuple off deletes the rules.
 var asked = map[string]uint8{"features": 11, "rings": 15, "rss": 38}
 
 func settingsOf(name string) (settings, error) {
@@ -49,7 +51,7 @@ func settingsOf(name string) (settings, error) {
 	return s, nil
 }
 
-// differs says what is not as it was.
+// differs returns the names of the settings that differ from was.
 func (s settings) differs(was settings) (what []string) {
 	for k := range asked {
 		if !bytes.Equal(s[k], was[k]) {

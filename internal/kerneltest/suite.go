@@ -22,27 +22,27 @@ import (
 
 // Options of Run.
 type Options struct {
-	Interface string         // under test
-	Addrs     []netip.Prefix // of it; the suite runs once over each
+	Interface string         // the interface under test
+	Addrs     []netip.Prefix // of Interface; the suite runs once for each
 	Peer      string         // the interface that Interface is wired to
-	PeerAddrs []netip.Prefix // of it, one for each of Addrs
-	Node      int            // NUMA node that passes for the GPU's; -1: ordinary memory
-	Cases     *regexp.Regexp // which; nil: all
-	Progress  io.Writer      // a line for each case
+	PeerAddrs []netip.Prefix // of Peer, one for each of Addrs
+	Node      int            // NUMA node whose memory plays the GPU's; -1: any node
+	Cases     *regexp.Regexp // the cases to run; nil: all
+	Progress  io.Writer      // Run writes a line for each case to it; nil: none
 }
 
-// Result is how the suite went.
+// Result counts the cases by their results.
 type Result struct {
 	Passed  int                 `json:"passed"`
 	Skipped int                 `json:"skipped"`
 	Failed  int                 `json:"failed"`
-	Cases   []devmemtest.Result `json:"cases"` // the failed ones
+	Cases   []devmemtest.Result `json:"cases"` // the failed and the skipped ones
 }
 
-// memSize is how much GPU memory the suite needs.
+// memSize is the size of the GPU memory that the suite needs, in bytes.
 const memSize = 4 << 20
 
-// Run runs the suite.
+// Run runs the suite once for each of o.Addrs. A case fails too if the kernel logs a fault meanwhile.
 func Run(ctx context.Context, o Options) (r Result, err error) {
 	if len(o.Addrs) == 0 || len(o.Addrs) != len(o.PeerAddrs) {
 		return r, fmt.Errorf("%d addresses and %d of the peer: %w", len(o.Addrs), len(o.PeerAddrs), syscall.EINVAL)
@@ -121,7 +121,8 @@ func (r *Result) add(c devmemtest.Result) {
 	r.Cases = append(r.Cases, c)
 }
 
-// world opens the device for a case, on memory without traces of the case before.
+// world zeroes the memory and opens the device for a case. At the end of the case it closes the
+// device, and checks that the interface has its earlier settings again.
 func world(t devmemtest.T, name string, addr netip.Prefix, gpu *kernel.UDMABuf, p *peer) *devmemtest.World {
 	clear(gpu.Bytes())
 	was := testkit.Must(settingsOf(name))(t)
@@ -154,7 +155,7 @@ it back.
 
 `
 
-// Main is the program, and returns its exit status.
+// Main runs the program with its arguments, and returns its exit status.
 func Main(args []string) int {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()

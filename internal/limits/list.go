@@ -15,8 +15,8 @@ const (
 	ProbeSilence = Limit(2 * time.Second)
 	// Probe is how long the guest of a KVM probe may take to boot while it prints.
 	Probe = Limit(15 * time.Second)
-	// GuestSilence is the silence limit of other guests with KVM that was not requested by the
-	// user. Their kernels print little, so it covers the whole boot.
+	// GuestSilence is how long other guests with KVM may print nothing, if the user has not requested
+	// KVM. Their kernels print little, so it covers the whole boot.
 	GuestSilence = Limit(time.Minute)
 	// Boot is how long a guest may take until its init reports: it takes seconds, but the machine
 	// may be small and busy.
@@ -32,8 +32,8 @@ const (
 	QEMUVersion = Limit(20 * time.Second)
 	// Monitor is how long QEMU may take to accept a command of its monitor.
 	Monitor = Limit(10 * time.Second)
-	// QEMUEnd is how long QEMU has to answer, and to end after SIGTERM. A guest has nothing to
-	// save, and a user who presses Ctrl-C does not want to wait.
+	// QEMUEnd is how long QEMU may take to answer a command that needs no work, and to end after
+	// SIGTERM: a guest has nothing to save, and a user who presses Ctrl-C does not want to wait.
 	QEMUEnd = Limit(time.Second)
 	// GuestEnd is how long it may take to notice the end of a connection to a QEMU or a guest that
 	// has ended.
@@ -106,23 +106,23 @@ const (
 const (
 	// Patience is how long a frame waits for a receiver without buffers.
 	Patience = Limit(500 * time.Millisecond)
-	// FirstPenalty and LastPenalty are how long after Patience has expired frames to the same
-	// receiver do not wait: the first time, and at most.
+	// FirstPenalty is how long, after Patience has expired for a receiver, frames to that receiver do
+	// not wait. The time grows at each further expiry, up to LastPenalty.
 	FirstPenalty = Limit(2 * time.Second)
 	LastPenalty  = Limit(32 * time.Second)
 	// StuckWrite is how long a write to a frontend's eventfd may block.
 	StuckWrite = Limit(500 * time.Millisecond)
 	// Page is how long a GPU's driver may take for a page that RDMA requests.
 	Page = Limit(4 * time.Second)
-	// Frontend is how long a vhost-user frontend in a process waits for an answer; for some, the
-	// backend drains a queue.
+	// Frontend is how long a vhost-user frontend in a process waits for an answer; before some answers
+	// the backend drains a queue.
 	Frontend = Limit(30 * time.Second)
 	// QEMUReply is how long QEMU waits for an answer of a vfio-user server.
 	QEMUReply = Limit(5 * time.Second)
 	// Drain is how long a vfio-user client that does not read its answers may delay the end of its
 	// server.
 	Drain = Limit(time.Second)
-	// Connected is how long a process that has connected to a port may send nothing: QEMU sends at
+	// Connected is how long a process may send nothing after it has connected to a port: QEMU sends at
 	// once.
 	Connected = Limit(10 * time.Second)
 	// Takeover is how long a port's new connection waits for the end of the old one.
@@ -144,7 +144,7 @@ const (
 	// may take to read the answer.
 	LocalServer = Limit(5 * time.Second)
 	LocalClient = Limit(5 * time.Second)
-	// PageEnd is how long the clients of the page have when the page ends.
+	// PageEnd is how long the page waits for its clients when it ends.
 	PageEnd = Limit(500 * time.Millisecond)
 	// Directory is how long another vnic may hold the lock of a socket's directory: it takes a
 	// millisecond.

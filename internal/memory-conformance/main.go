@@ -1,9 +1,9 @@
-// Command memory-conformance runs the conformance suite of devmem.Memory in a guest of vnic boot, over what package
-// guest gives there (Device.Engines): with --nic virtio the engines of vnic's GPU, with --nic gve memory that is
-// mapped.
+// Command memory-conformance runs the conformance suite of devmem.Memory in a guest of vnic boot, over the Memory that
+// package guest provides there (Device.Engines): with --nic virtio the engines of vnic's GPU do its work, with --nic
+// gve this process does, which maps the memory.
 //
-// What the suite finds in GPU memory is looked at through the GPU's BAR, where there is one. On a guest whose GPU is a
-// NUMA node there is no other way to it than Engines themselves.
+// The suite checks the contents of GPU memory through the GPU's BAR if the GPU is a PCI device. If the GPU is a NUMA
+// node, Engines is the only way to its memory, and the suite checks the contents through Engines.
 package main
 
 import (
@@ -56,8 +56,8 @@ func run(ctx context.Context, d *guest.Device) error {
 	return nil
 }
 
-// mapBAR maps the memory of the guest's GPU that is a PCI device: BAR 2 of ivshmem-plain. It is nil where there is
-// none.
+// mapBAR maps the GPU's memory if the GPU is a PCI device: BAR 2 of ivshmem-plain. It returns nil if there is no such
+// device.
 func mapBAR(d *guest.Device) ([]byte, error) {
 	dirs, err := filepath.Glob("/sys/bus/pci/devices/*")
 	if err != nil {
@@ -84,14 +84,15 @@ func mapBAR(d *guest.Device) ([]byte, error) {
 	return nil, nil
 }
 
-// world is what all cases run in.
+// world has the memory that all cases use: two buffers, and their contents as the suite's checks access them.
 type world struct {
 	engines  devmem.Memory
 	buffers  [2]devmem.Buffer
 	contents [2]devmemtest.Memory
 }
 
-// fresh makes a case's own: what the Memory counts begins with 0, and what is done to look at contents is not counted.
+// fresh returns the world of one case. Its Memory's counters start at 0, and do not count the accesses by which the
+// suite checks contents.
 func (w *world) fresh(devmemtest.T) *devmemtest.MemoryWorld {
 	m := &counted{Memory: w.engines}
 	m.before = m.Memory.Stats()
@@ -102,12 +103,13 @@ func (w *world) fresh(devmemtest.T) *devmemtest.MemoryWorld {
 	return mw
 }
 
-// other is a buffer as if it were another GPU's.
+// other is a buffer that claims to be on another GPU.
 type other struct{ devmem.Buffer }
 
 func (o other) GPU() int { return o.Buffer.GPU() + 1 }
 
-// counted is a devmem.Memory whose counters are less what they were, and what contents have added.
+// counted is a devmem.Memory whose Stats subtracts before: the counters at the start of the case, and the counts of
+// the accesses to contents since then.
 type counted struct {
 	devmem.Memory
 	before devmem.MemoryStats
@@ -120,7 +122,8 @@ func (c *counted) Stats() devmem.MemoryStats {
 		Gathered: s.Gathered - b.Gathered, Reduced: s.Reduced - b.Reduced}
 }
 
-// contents is memory that may be reached by the Memory under test.
+// contents is a buffer's memory for the suite's checks. Its accesses may go through the Memory under test, so it keeps
+// them out of the counters.
 type contents struct {
 	c *counted
 	devmemtest.Memory
@@ -136,7 +139,8 @@ func (x contents) WriteAt(p []byte, off int64) (int, error) {
 	return x.c.uncounted(x.Memory.WriteAt, p, off)
 }
 
-// uncounted calls f. What is counted meanwhile, of one case, is f's.
+// uncounted calls f, and adds the counts of f to before. A case does nothing else meanwhile, so the counters change
+// only by f.
 func (c *counted) uncounted(f func([]byte, int64) (int, error), p []byte, off int64) (int, error) {
 	was := c.Memory.Stats()
 	n, err := f(p, off)

@@ -1,4 +1,4 @@
-// Package netlog says where what netstack logs goes.
+// Package netlog sends the log messages of netstack to slog.
 package netlog
 
 import (
@@ -11,8 +11,8 @@ import (
 	"gvisor.dev/gvisor/pkg/log"
 )
 
-// Quiet sends what netstack logs, through a logger of its own that all of a process has, to slog's default at level
-// Debug: nearly all of it is about what a peer sent.
+// Quiet makes gVisor's logger, which all of a process shares, send its messages to slog's default logger at level
+// Debug: nearly all of netstack's messages are about packets that a peer sent.
 var Quiet = sync.OnceFunc(func() { log.SetTarget(emitter{}) })
 
 type emitter struct{}

@@ -1,6 +1,6 @@
 // Package procmaps reads which files a process has mapped (proc_pid_maps(5)).
 //
-// At most Limit bytes are read, which are some 10,000 mappings and take some milliseconds: a
+// Read reads at most Limit bytes, which are some 10,000 mappings and take some milliseconds, because a
 // process may have any number of mappings.
 package procmaps
 
@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Limit is how many bytes of a process's list are read, at most.
+// Limit is the most bytes of a process's list that Read reads.
 const Limit = 1 << 20
 
 // Mapping is a mapping of a file.
@@ -63,6 +63,6 @@ func parse(line string) (m Mapping, ok bool) {
 	if err1 != nil || err2 != nil || err3 != nil || ino == 0 {
 		return m, false
 	}
-	_, name, _ := strings.Cut(line, "/") // a path begins with the line's first slash
+	_, name, _ := strings.Cut(line, "/") // the path begins at the first slash of the line
 	return Mapping{unix.Mkdev(uint32(ma), uint32(mi)), ino, f[1][3] == 's', "/" + name}, true
 }

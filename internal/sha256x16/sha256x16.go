@@ -1,9 +1,10 @@
 // Package sha256x16 computes sixteen SHA-256 digests at the same time (FIPS 180-4), one in each lane of AVX-512
 // registers: nearly twice as fast as crypto/sha256 with the processor's SHA instructions, on one core.
 //
-// The sixteen messages have one length, a multiple of 64 bytes, and lie at equal distances in memory. A State
-// belongs to one goroutine; nothing here allocates. Assembly reads exactly what Write has checked to be in its slice; a
-// fault there is a panic as in Go code (dma.Recover). Where Available is false, Write panics: use crypto/sha256.
+// The sixteen messages have one length, a multiple of 64 bytes, and lie at equal distances in memory. One goroutine at
+// a time uses a State; the package allocates nothing. Write checks that the bytes lie in its slice, and the assembly
+// reads only these; a memory fault there panics as in Go code (see dma.Recover). If Available is false, Write panics:
+// use crypto/sha256.
 //
 // The package is not API (README, Stability).
 package sha256x16
@@ -13,7 +14,7 @@ import (
 	"fmt"
 )
 
-// Lanes is how many digests are computed at a time.
+// Lanes is the number of digests that a State computes at a time.
 const Lanes = 16
 
 const (
@@ -36,7 +37,7 @@ var constants = [64]uint32{ //nolint:unused // blocks_amd64.s reads it
 	0x748f82ee, 0x78a5636f, 0x84c87814, 0x8cc70208, 0x90befffa, 0xa4506ceb, 0xbef9a3f7, 0xc67178f2,
 }
 
-// bigEndian is the byte shuffle that turns the words of a register around.
+// bigEndian is the byte shuffle that reverses the bytes of each 32-bit word of a register.
 var bigEndian = func() (b [blockLen]byte) { //nolint:unused // blocks_amd64.s reads it
 	for i := range b {
 		b[i] = byte(i&^3 | 3 - i&3)
@@ -47,10 +48,10 @@ var bigEndian = func() (b [blockLen]byte) { //nolint:unused // blocks_amd64.s re
 // State is the state of sixteen computations. Reset makes it ready for use.
 type State struct {
 	h [8][Lanes]uint32 // by word, then lane
-	n uint64           // bytes that each lane has had
+	n uint64           // bytes that Write has added to each lane
 }
 
-// Reset begins anew.
+// Reset starts sixteen new computations.
 func (s *State) Reset() {
 	for i := range s.h {
 		for j := range s.h[i] {
@@ -60,7 +61,7 @@ func (s *State) Reset() {
 	s.n = 0
 }
 
-// Write adds n bytes, a multiple of 64, to each lane: lane i's are b[i*stride:][:n].
+// Write adds n bytes, a multiple of 64, to each lane: to lane i it adds b[i*stride:][:n].
 func (s *State) Write(b []byte, stride, n int) {
 	if !Available || n < 0 || n%blockLen != 0 || stride < 0 || stride > len(b)/(Lanes-1) ||
 		n > len(b)-(Lanes-1)*stride {
@@ -72,7 +73,7 @@ func (s *State) Write(b []byte, stride, n int) {
 	}
 }
 
-// Sums writes the digests to out. What comes after is Reset.
+// Sums writes the digests to out. Call Reset before the next Write.
 func (s *State) Sums(out [][sumLen]byte) {
 	var pad [blockLen]byte
 	pad[0] = 0x80

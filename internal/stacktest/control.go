@@ -9,21 +9,21 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// Bounds of what commands set up.
+// Limits of the state that commands set up: AddFlow, BindRx and BindTx, SetRSS.
 const (
 	maxRules    = 16
 	maxBindings = 16
 	maxRSS      = 128
 )
 
-// commands is what commands have set up.
+// commands has the state that the NIC's commands have set up.
 type commands struct {
 	mu     sync.Mutex
 	state  *control.State
-	buffer uint32 // id of the last one
+	buffer uint32 // id of the last registered buffer
 }
 
-// reset forgets everything. Ids are not used again.
+// reset removes all state. Later ids differ from all earlier ones.
 func (c *commands) reset(queues int) {
 	last := uint32(0)
 	if c.state != nil {
@@ -33,7 +33,7 @@ func (c *commands) reset(queues int) {
 	c.state.LastID = last
 }
 
-// queue steers a packet.
+// queue returns the receive queue of a packet: of the first rule that matches it, or else of RSS.
 func (c *commands) queue(h *splitter.Headers) int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -52,14 +52,15 @@ func (c *commands) queue(h *splitter.Headers) int {
 	return int(c.state.RSS.Table[sum%len(c.state.RSS.Table)])
 }
 
-// split has a queue split, as it must be while it is bound, or not any more.
+// split turns a queue's header split on or off; it must be on while the queue is bound.
 func (c *commands) split(queue int, on bool) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.state.SetSplit(control.Split{Queue: uint16(queue), On: on})
 }
 
-// Forget is a reset of what commands set: buffers, bindings, rules and RSS. New ids are others than before.
+// Forget removes the state that commands have set up, as a reset does: buffers, bindings, rules and RSS. Later ids
+// differ from all earlier ones. Header split of bound queues stays on.
 func (n *NIC) Forget() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -73,7 +74,7 @@ func (n *NIC) Forget() {
 	}
 }
 
-// Left is how many buffers and bindings the NIC knows.
+// Left returns how many buffers and bindings the NIC has.
 func (n *NIC) Left() (buffers, bindings int) {
 	n.ctl.mu.Lock()
 	defer n.ctl.mu.Unlock()

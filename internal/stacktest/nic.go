@@ -26,9 +26,9 @@ type Options struct {
 
 	Seed               uint64
 	Loss, Dup, Reorder float64
-	Cut                bool // GSO packets are cut to segments on the wire
-	Merge              bool // segments that follow each other are merged on receive, as RSC does
-	Checksums          bool // senders complete checksums, receivers do not mark them as verified in host memory
+	Cut                bool // the wire cuts GSO packets to segments
+	Merge              bool // the receiving NIC merges successive segments of a flow, as RSC does
+	Checksums          bool // senders complete checksums; receivers do not mark frames in host memory as verified
 	LinearHead         int  // up to this many bytes of a split frame's payload stay in the header buffer
 }
 
@@ -44,7 +44,7 @@ type NIC struct {
 	stop chan struct{}
 	done chan struct{}
 
-	callback sync.Mutex // held while the receiver is called
+	callback sync.Mutex // held during calls of the receiver
 
 	mu       sync.Mutex
 	r        driver.Receiver
@@ -55,7 +55,7 @@ type NIC struct {
 	full     []bool
 	bound    []boundQueue
 	filter   func(h *splitter.Headers, payload int) bool
-	hold     bool // completions are held back
+	hold     bool // the NIC holds back completions
 	keep     error
 	finished []finished
 	drops    uint64 // frames without a buffer
@@ -68,9 +68,9 @@ type NIC struct {
 type packet struct {
 	header  []byte
 	payload []byte
-	mss     int // of a GSO packet, else 0
+	mss     int // of a GSO packet; 0: not one
 	bad     bool
-	after   int // if delayed: number of packets that go first
+	after   int // of a delayed packet: number of packets that overtake it
 }
 
 type txFrame struct {
@@ -258,7 +258,7 @@ func (n *NIC) KeepQueues(err error) {
 
 // UnbindQueue implements stack.NIC.
 func (n *NIC) UnbindQueue(queue int) error {
-	n.callback.Lock() // frames under way
+	n.callback.Lock() // waits until no frame is being delivered to the receiver
 	defer n.callback.Unlock()
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -441,7 +441,7 @@ func (n *NIC) receive() bool {
 	n.mu.Unlock()
 	if len(frames) > 0 {
 		r.Receive(frames)
-		for i := range frames { // the receiver must not keep them
+		for i := range frames { // a receiver that has kept the frames finds zeros
 			clear(frames[i].Header)
 			clear(frames[i].Payload)
 		}

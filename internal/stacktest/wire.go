@@ -8,7 +8,8 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// wire cuts a packet, loses, repeats and reorders its parts, and gives the rest to the peer.
+// wire sends a packet to the peer: it cuts a GSO packet to segments (Options.Cut), and drops, repeats and reorders
+// segments at random.
 func (n *NIC) wire(p packet, keep func(*splitter.Headers, int) bool) {
 	parts := []packet{p}
 	if n.o.Cut && p.mss > 0 {
@@ -34,7 +35,7 @@ func (n *NIC) wire(p packet, keep func(*splitter.Headers, int) bool) {
 			n.lost++
 		}
 		n.mu.Unlock()
-		if loss && h.Class == splitter.TCP { // neighbour discovery waits a second for each try
+		if loss && h.Class == splitter.TCP { // other packets always pass: neighbour discovery would retry only after a second
 			continue
 		}
 		switch {
@@ -68,7 +69,7 @@ func (n *NIC) wire(p packet, keep func(*splitter.Headers, int) bool) {
 	to.kick()
 }
 
-// complete turns a partial checksum into a full one: the pseudo-header's sum is in the field.
+// complete turns a partial checksum into a full one; the field already has the pseudo-header's sum.
 func complete(h *splitter.Headers, p *packet) {
 	if start, offset, ok := splitter.CsumPlace(h); ok {
 		sum := splitter.Add(splitter.Sum(p.header[start:], 0), splitter.Sum(p.payload, 0))
@@ -81,7 +82,7 @@ func valid(h *splitter.Headers, p *packet) bool {
 	return splitter.VerifyL4(h, p.header, uint32(len(p.payload)), splitter.Sum(p.payload, 0)) == splitter.CsumGood
 }
 
-// cut makes segments of a GSO packet.
+// cut returns the segments of a GSO packet.
 func cut(p packet) []packet {
 	var h splitter.Headers
 	if err := splitter.Parse(p.header, uint32(len(p.header)+len(p.payload)), &h); err != nil || h.Class != splitter.TCP {
@@ -101,7 +102,8 @@ func cut(p packet) []packet {
 	return out
 }
 
-// setLen writes the IP length of a segment, and the sums over it: IPv4's, and the pseudo-header's.
+// setLen writes the IP length of a segment, and updates the sums over the length: the IPv4 header's checksum, and the
+// pseudo-header's sum in the TCP checksum field.
 func setLen(hdr []byte, h *splitter.Headers, payload int) {
 	ip := hdr[h.L3Off:]
 	if h.IPv6 {
@@ -113,7 +115,7 @@ func setLen(hdr []byte, h *splitter.Headers, payload int) {
 	splitter.FixPartial(h, hdr, uint32(payload))
 }
 
-// merge makes GSO packets of segments that follow each other and differ in nothing else.
+// merge joins successive segments of a flow to GSO packets, if they have the same acknowledgment and TCP options.
 func merge(in []packet) []packet {
 	var out []packet
 	var last splitter.Headers

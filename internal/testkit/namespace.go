@@ -13,10 +13,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// inNamespace is set in the environment of a process that InNamespace has started.
+// inNamespace is the environment variable that InNamespace sets for the process that it starts.
 const inNamespace = "VNIC_TEST_NAMESPACE"
 
-// MayClone returns an error if a process cannot be started with these namespace flags. Call it
+// MayClone returns an error if this process cannot start another with these namespace flags. Call it
 // before a start with maps of users: if such a start fails, Go leaves two descriptors of a pipe
 // open (syscall, forkAndExecInChild).
 func MayClone(flags uintptr) error {

@@ -19,7 +19,7 @@ var le = binary.LittleEndian
 // Pair returns the two ends of a connection: one for Connect, one for Server.Serve.
 func Pair() (client, server *net.UnixConn, err error) { return scm.Pair() }
 
-// Error is an error reply.
+// Error is an error reply of the server.
 type Error struct {
 	Command vfiouser.Command
 	Errno   unix.Errno
@@ -33,14 +33,14 @@ func (e *Error) Error() string {
 // Unwrap returns the errno, for errors.Is.
 func (e *Error) Unwrap() error { return e.Errno }
 
-// Message is one to send, or one that was received.
+// Message is a message to send, or a received message.
 type Message struct {
 	vfiouser.Header // Size is filled in by Send if it is 0
 	Body            []byte
-	FDs             []int // descriptors to send; they stay the caller's
+	FDs             []int // descriptors to send; the caller still owns them
 }
 
-// Client is the client end. Its requests may come from several goroutines and are made one at a time.
+// Client is the client's end of a connection. Several goroutines may call its methods; it sends one request at a time.
 type Client struct {
 	mu   sync.Mutex
 	sock scm.Socket
@@ -48,10 +48,10 @@ type Client struct {
 	caps string
 }
 
-// New returns a client that has said nothing yet.
+// New returns a client that has sent nothing yet.
 func New(sock *net.UnixConn) *Client { return &Client{sock: scm.Socket{UnixConn: sock}} }
 
-// Connect negotiates the version on sock, which the client owns from then on, as QEMU does.
+// Connect negotiates the version on sock as QEMU does. The client owns sock from then on.
 func Connect(sock *net.UnixConn) (*Client, error) {
 	c := New(sock)
 	const qemu = `{"capabilities": {"pgsizes": 4096, "max_msg_fds": 16, "max_dma_maps": 65535, ` +
@@ -69,16 +69,16 @@ func Connect(sock *net.UnixConn) (*Client, error) {
 // Capabilities returns the JSON with which the server answered Connect.
 func (c *Client) Capabilities() string { return c.caps }
 
-// Close hangs up.
+// Close closes the connection.
 func (c *Client) Close() error { return c.sock.Close() }
 
-// SetTimeout bounds everything from now on, for tests that may fail.
+// SetTimeout sets a deadline after d for all sends and receives, so that a failing test does not hang.
 func (c *Client) SetTimeout(d time.Duration) error { return c.sock.SetDeadline(time.Now().Add(d)) }
 
-// Conn returns the connection, for what no client says.
+// Conn returns the connection, for tests that send bytes that no client would send.
 func (c *Client) Conn() *net.UnixConn { return c.sock.UnixConn }
 
-// Send sends a message as it is.
+// Send sends a message unchanged, but fills in a Size of 0.
 func (c *Client) Send(m Message) error {
 	if m.Size == 0 {
 		m.Size = uint32(vfiouser.HeaderLen + len(m.Body))
@@ -96,7 +96,7 @@ func (c *Client) Send(m Message) error {
 	return nil
 }
 
-// Receive receives a message. An error reply is no error here.
+// Receive receives a message. It returns an error reply as a Message, not as an error.
 func (c *Client) Receive() (Message, error) {
 	var m Message
 	var h [vfiouser.HeaderLen]byte
@@ -115,8 +115,8 @@ func (c *Client) Receive() (Message, error) {
 	return m, nil
 }
 
-// Request sends a command and returns the body of its reply, which must have size bytes; -1 is any.
-// An error reply is an *Error.
+// Request sends a command and returns the body of its reply, which must have size bytes; -1: any
+// number of bytes. If the server sends an error reply, the error is an *Error.
 func (c *Client) Request(cmd vfiouser.Command, body []byte, size int, fds ...int) ([]byte, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -141,7 +141,7 @@ func (c *Client) Request(cmd vfiouser.Command, body []byte, size int, fds ...int
 	return m.Body, nil
 }
 
-// Version proposes a version, with JSON if there is any, and returns the server's JSON.
+// Version proposes a version, with the JSON text unless it is empty, and returns the JSON of the server's reply.
 func (c *Client) Version(major, minor uint16, text string) (string, error) {
 	b := le.AppendUint16(le.AppendUint16(nil, major), minor)
 	if text != "" {
@@ -154,7 +154,7 @@ func (c *Client) Version(major, minor uint16, text string) (string, error) {
 	switch {
 	case len(r) < 4 || le.Uint16(r) != major || le.Uint16(r[2:]) > minor:
 		return "", fmt.Errorf("VERSION %d.%d: reply % x", major, minor, r)
-	case len(r) > len(b): // QEMU has no more space
+	case len(r) > len(b): // QEMU has no room for a reply longer than its request
 		return "", fmt.Errorf("VERSION: reply of %d bytes to %d", len(r), len(b))
 	case len(r) == 4:
 		return "", nil

@@ -12,7 +12,7 @@ type Info struct {
 	Regions, IRQs int
 }
 
-// Info asks for the device's.
+// Info sends DEVICE_GET_INFO and returns the answer.
 func (c *Client) Info() (Info, error) {
 	r, err := c.Request(vfiouser.CmdGetInfo, words(16, 0, 0, 0), 16)
 	if err != nil {
@@ -28,7 +28,7 @@ type RegionInfo struct {
 	Read, Write bool
 }
 
-// RegionInfo asks for a region's.
+// RegionInfo sends DEVICE_GET_REGION_INFO for a region and returns the answer.
 func (c *Client) RegionInfo(region int) (RegionInfo, error) {
 	r, err := c.Request(vfiouser.CmdGetRegionInfo, append(words(32, 0, uint32(region), 0), make([]byte, 16)...), 32)
 	if err != nil {
@@ -44,7 +44,7 @@ func (c *Client) RegionInfo(region int) (RegionInfo, error) {
 	return RegionInfo{le.Uint64(r[16:]), flags&1 != 0, flags&2 != 0}, nil
 }
 
-// IRQCount asks how many vectors an index has.
+// IRQCount returns how many vectors an index has (DEVICE_GET_IRQ_INFO).
 func (c *Client) IRQCount(index int) (int, error) {
 	r, err := c.Request(vfiouser.CmdGetIRQInfo, words(16, 0, uint32(index), 0), 16)
 	if err != nil {
@@ -57,7 +57,7 @@ func (c *Client) IRQCount(index int) (int, error) {
 	return int(n), nil
 }
 
-// Access returns the body of a REGION_READ, or the head of that of a REGION_WRITE.
+// Access returns the body of a REGION_READ, or the start of the body of a REGION_WRITE, before the data.
 func Access(region int, off uint64, count int) []byte {
 	b := le.AppendUint64(nil, off)
 	b = le.AppendUint32(b, uint32(region))
@@ -91,7 +91,7 @@ func (c *Client) Write(region int, off uint64, b []byte) error {
 	return nil
 }
 
-// Post writes to a region and does not wait: there is no answer. Later requests are served after it.
+// Post writes to a region without a reply, and does not wait. The server serves later requests after the write.
 func (c *Client) Post(region int, off uint64, b []byte) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -99,14 +99,14 @@ func (c *Client) Post(region int, off uint64, b []byte) error {
 		Body: append(Access(region, off, len(b)), b...)})
 }
 
-// A Write is one of several for WriteMulti; Data has at most 8 bytes.
+// Write is one of the writes of a WriteMulti; Data has at most 8 bytes.
 type Write struct {
 	Region int
 	Off    uint64
 	Data   []byte
 }
 
-// WriteMulti makes several writes with one message.
+// WriteMulti makes several writes with one message (REGION_WRITE_MULTI).
 func (c *Client) WriteMulti(writes ...Write) error {
 	b := le.AppendUint64(nil, uint64(len(writes)))
 	for _, w := range writes {

@@ -1,6 +1,6 @@
-// Package vfiotest is a small vfio-user client: it drives a device as QEMU does, without QEMU, and
-// encodes its messages by itself, so that a mistake of package vfiouser is not made twice. It is
-// for tests, but reports errors and knows no testing.T.
+// Package vfiotest is a small vfio-user client for tests: it drives a device as QEMU does, without
+// QEMU. It encodes its messages itself, so that it does not repeat a mistake of package vfiouser.
+// Its functions return errors, and do not use testing.T.
 //
 // The package is not API (README, Stability).
 package vfiotest

@@ -23,7 +23,7 @@ const (
 	irqDisable = 0x21
 )
 
-// SetIRQ gives a vector its event; nil is none. The event stays the caller's.
+// SetIRQ sets the event that the device signals for a vector; nil: none. The caller still owns the event.
 func (c *Client) SetIRQ(index, vector int, e *Event) error {
 	if e == nil {
 		_, err := c.Request(vfiouser.CmdSetIRQs, IRQSet(irqEvents, index, vector, 1), 0)
@@ -32,7 +32,7 @@ func (c *Client) SetIRQ(index, vector int, e *Event) error {
 	return c.SetIRQs(index, vector, e)
 }
 
-// SetIRQs gives the vectors from start on their events, with one message.
+// SetIRQs sets the events of successive vectors, from vector start on, with one message.
 func (c *Client) SetIRQs(index, start int, events ...*Event) error {
 	fds := make([]int, len(events))
 	for i, e := range events {
@@ -42,7 +42,7 @@ func (c *Client) SetIRQs(index, start int, events ...*Event) error {
 	return err
 }
 
-// DisableIRQs takes all events of an index away.
+// DisableIRQs removes the events of all vectors of an index.
 func (c *Client) DisableIRQs(index int) error {
 	_, err := c.Request(vfiouser.CmdSetIRQs, IRQSet(irqDisable, index, 0, 0), 0)
 	return err
@@ -51,10 +51,10 @@ func (c *Client) DisableIRQs(index int) error {
 // Event is an eventfd.
 type Event struct {
 	fd   int
-	file *os.File // of the same descriptor, non-blocking
+	file *os.File // on fd, which is non-blocking
 }
 
-// NewEvent makes one.
+// NewEvent makes an Event.
 func NewEvent() (*Event, error) {
 	fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
 	if err != nil {
@@ -63,10 +63,10 @@ func NewEvent() (*Event, error) {
 	return &Event{fd, os.NewFile(uintptr(fd), "eventfd")}, nil
 }
 
-// FD returns the descriptor, which stays the Event's.
+// FD returns the descriptor, which the Event still owns.
 func (e *Event) FD() int { return e.fd }
 
-// Wait waits until the event was signalled and returns how often since it was looked at last.
+// Wait waits until the event is signalled, and returns how often it was signalled since the last Wait or Poll.
 func (e *Event) Wait(ctx context.Context) (uint64, error) {
 	ended := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
@@ -89,7 +89,7 @@ func (e *Event) Wait(ctx context.Context) (uint64, error) {
 	return le.Uint64(b[:]), nil
 }
 
-// Poll is Wait without waiting: 0 if nothing was signalled.
+// Poll is Wait without waiting: it returns 0 if the event was not signalled.
 func (e *Event) Poll() uint64 {
 	var b [8]byte
 	if n, err := unix.Read(e.fd, b[:]); err != nil || n != len(b) {
@@ -98,5 +98,5 @@ func (e *Event) Poll() uint64 {
 	return le.Uint64(b[:])
 }
 
-// Close closes it.
+// Close closes the eventfd.
 func (e *Event) Close() { e.file.Close() }

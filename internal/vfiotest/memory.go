@@ -14,7 +14,7 @@ type Memory struct {
 	mem []byte
 }
 
-// NewMemory makes one.
+// NewMemory allocates a Memory of size bytes.
 func NewMemory(size uint64) (*Memory, error) {
 	fd, err := unix.MemfdCreate("vfiotest", unix.MFD_CLOEXEC)
 	if err != nil {
@@ -32,16 +32,16 @@ func NewMemory(size uint64) (*Memory, error) {
 	return &Memory{fd, mem}, nil
 }
 
-// Bytes returns the memory, which is valid until Close. A device works on it at the same time.
+// Bytes returns the memory, which is valid until Close. A device may read and write it at the same time.
 func (m *Memory) Bytes() []byte { return m.mem }
 
-// FD returns the descriptor, which stays the Memory's.
+// FD returns the descriptor, which the Memory still owns.
 func (m *Memory) FD() int { return m.fd }
 
-// Close unmaps and closes it. A server that has mapped it keeps its mapping.
+// Close unmaps the memory and closes the memfd. A server that has mapped the memfd keeps its mapping.
 func (m *Memory) Close() {
 	if m.mem != nil {
-		_ = unix.Munmap(m.mem) // fails only for what is not mapped
+		_ = unix.Munmap(m.mem) // fails only for memory that is not mapped
 		_ = unix.Close(m.fd)
 		m.mem = nil
 	}
@@ -84,10 +84,10 @@ func DMAUnmap(flags uint32, iova, size uint64) []byte {
 	return le.AppendUint64(b, size)
 }
 
-// Unmap unmaps what Map or MapRange mapped. When it returns the device does not touch it any more.
+// Unmap unmaps a range that Map or MapRange mapped. When it returns, the device no longer accesses the range.
 func (c *Client) Unmap(iova, size uint64) error { return c.unmap(0, iova, size) }
 
-// UnmapAll unmaps everything.
+// UnmapAll unmaps all ranges.
 func (c *Client) UnmapAll() error { return c.unmap(2, 0, 0) }
 
 func (c *Client) unmap(flags uint32, iova, size uint64) error {

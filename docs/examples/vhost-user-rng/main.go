@@ -24,12 +24,12 @@ type queue struct {
 	source io.Reader
 }
 
-// Base is where the ring goes on, as the protocol has it.
+// Base returns the position at which the ring continues, in vhost-user's encoding (GET_VRING_BASE).
 func (q *queue) Base() uint32 { return q.Device.Base().State() }
 
 // Process fills the next buffer, at most 4096 bytes of it.
 func (q *queue) Process() error {
-	defer q.space.Leave(q.space.Enter()) // in between the memory stays where it is
+	defer q.space.Leave(q.space.Enter()) // until Leave the guest's memory stays mapped
 	var chain virtq.Chain
 	if ok, err := q.Peek(&chain); !ok {
 		return err
@@ -43,7 +43,7 @@ func (q *queue) Process() error {
 	return err
 }
 
-// counter gives 0, 1, 2, ... 255, 0, ...: bytes that a test recognises.
+// counter is a Reader of the bytes 0, 1, 2, ... 255, 0, ..., which a test recognises.
 type counter byte
 
 func (c *counter) Read(b []byte) (int, error) {
