@@ -57,10 +57,10 @@ type Prediction struct {
 	ErrorPercent float64 `json:"error_percent"` // of the rate, compared with the measured median
 }
 
-// quiet is how much of the processors workers have where nobody else wants them.
+// quiet is the least part of the processors that workers get on a quiet machine.
 const quiet = 0.95
 
-// modelColumns are the columns of the table of --model.
+// modelColumns are the columns of the table of vnic bench --model.
 var modelColumns = report.Columns[ModelRow]{
 	{Title: "measurement", Text: func(r *ModelRow) string { return r.About }},
 	{Title: "unit", Text: func(r *ModelRow) string { return r.Unit }},
@@ -73,7 +73,8 @@ var modelColumns = report.Columns[ModelRow]{
 	{Title: "error", Text: predicted(func(p *Prediction) string { return fmt.Sprintf("%+.1f %%", p.ErrorPercent) })},
 }
 
-// predicted is the text of a prediction; "-": there is none.
+// predicted returns a function for a cell: the text of the row's prediction, or "-" if there is
+// none.
 func predicted(text func(*Prediction) string) func(*ModelRow) string {
 	return func(r *ModelRow) string {
 		if r.Prediction == nil {

@@ -81,7 +81,7 @@ type PortCounters struct {
 	Rules       int                `json:"rules"`            // number of flow rules
 	Engine      *EngineCounters    `json:"engine,omitempty"`
 	Gateway     *Gateway           `json:"gateway,omitempty"`
-	Memory      *uint64            `json:"frontend_memory_bytes,omitempty"` // that the frontend's memory occupies; nil: unknown
+	Memory      *uint64            `json:"frontend_memory_bytes,omitempty"` // of the frontend's memory; nil: unknown
 	GPUs        []GPU              `json:"gpus,omitempty"`
 	Queues      []Queue            `json:"queues"`
 }
