@@ -167,7 +167,8 @@ func onlyThese(dir string, files map[string]content) error {
 }
 
 // rename renames without replacing, or exchanges (rename(2)). On file systems that support neither,
-// it first looks whether the target exists, so another process can make it in between.
+// it first looks whether the target exists, or removes it, and then renames: another process can
+// make the target in between.
 func rename(from, to string, flags uint) error {
 	err := unix.Renameat2(unix.AT_FDCWD, from, unix.AT_FDCWD, to, flags)
 	if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOSYS) {
