@@ -2,10 +2,11 @@ package broker
 
 import "vnic.dev/vnic/dma"
 
-// This table is all that a process may ask its broker. Only the process that started the broker can ask: it has the
-// other end of the broker's socket. It is confined when it asks opSeal, and has mapped no guest's memory before.
+// This table lists all requests of a process to its broker. Only the process that started the broker can send them:
+// it has the other end of the broker's socket. It sends opSeal when it is confined, and maps no guest's memory
+// before.
 //
-// A row has the types of the request's body and of the answer's, and says
+// A row has the types of the request's body and of the answer's, and states
 //   - when the process may ask: always, or only before opSeal (else EPERM);
 //   - whether a descriptor comes with the request: none, perhaps, or one (else EBADF);
 //   - whether the broker answers at once, before it reads the next request, or is slow: then a goroutine answers,

@@ -51,8 +51,8 @@ type Options struct {
 	Protocol
 	MaxRequest int                      // bytes of a line that is sent
 	Strict     bool                     // a malformed line ends the connection
-	Closed     func(error) error        // makes Err of the error that ended the connection
-	Event      func(*Message) error     // handles an event; its error ends the connection; nil: ignored
+	Closed     func(error) error        // converts the error that ended the connection to Client.Err
+	Event      func(*Message) error     // handles an event; an error ends the connection; nil: events are ignored
 	Plain      func(text string) string // cleans the text of a RemoteError; nil: unchanged
 }
 
@@ -137,7 +137,7 @@ func (c *Client) call(ctx context.Context, op string, args, out any, progress fu
 		delete(c.pending, m.ID)
 		c.mu.Unlock()
 	}()
-	if err := c.Send(ctx, m); err != nil && !errors.Is(err, syscall.EPIPE) { // it has closed, and may have answered before
+	if err := c.Send(ctx, m); err != nil && !errors.Is(err, syscall.EPIPE) { // the other end has closed, and may have answered before
 		return err
 	}
 	select {
