@@ -173,10 +173,10 @@ func realMain(ctx context.Context, args []string, stdout, stderr io.Writer) int 
 	var late *limit.Error
 	again, record, byKVM := spare.StoppedByKVM(err)
 	switch {
-	case context.Cause(ctx) != nil: // whatever came of it
+	case context.Cause(ctx) != nil: // even if the command has another error
 		complain(stderr, errInterrupted)
 		return exitFailed
-	case errors.As(err, &late): // whatever came of it
+	case errors.As(err, &late): // even if the command has another error
 		complain(stderr, late)
 		return exitTimeout
 	case byKVM && s != nil:

@@ -89,7 +89,7 @@ func (d *draftFile) check() error {
 	return errors.Join(d.Directory.check(), d.Temporary.check(), d.Name.check())
 }
 
-// isBase reports whether a name is that of a file in a directory, and leads to no other directory.
+// isBase reports whether a name is one component of a path, and neither "." nor "..".
 func isBase(name string) bool {
 	return name != "" && name != "." && name != ".." && !strings.Contains(name, "/")
 }

@@ -69,8 +69,8 @@ func (k *kept) same() bool {
 	return err == nil && st.Ino == k.st.Ino && st.Dev == k.st.Dev && (k.to != "" || st.Mtim == k.st.Mtim)
 }
 
-// rename is opRename's handler: it gives a draft its name. Under a temporary name, the file must
-// still be the draft.
+// rename is opRename's handler: it gives a draft its name. If the draft has a temporary name, that
+// must still lead to the same file.
 func (s *server) rename(i fileIndex) (none, error) {
 	k, err := element(s.kept, i)
 	switch {

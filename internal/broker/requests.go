@@ -41,11 +41,12 @@ var (
 
 	// Names a file for opRemove.
 	opKeep = row[keptFile, fileIndex]("keep", beforeSeal, fdNone, atOnce, plain((*server).keep))
-	// Names a file for opRename and opRemove, and the name that opRename gives it. The descriptor: it has no name yet.
+	// Names a file for opRename and opRemove, and the name that opRename gives it. The descriptor: the file, if it has
+	// no name yet.
 	opDraft = row[draftFile, fileIndex]("draft", beforeSeal, fdMay, atOnce, (*server).draft)
-	// Removes a file of opKeep or opDraft, if it is still the same file.
+	// Removes a file of opKeep or opDraft, if its name still leads to the same file.
 	opRemove = row[fileIndex, none]("remove", always, fdNone, atOnce, plain((*server).remove))
-	// Gives a file of opDraft its name, if it is still the same file.
+	// Gives a file of opDraft its name, if its temporary name still leads to the same file.
 	opRename = row[fileIndex, none]("rename", always, fdNone, atOnce, plain((*server).rename))
 
 	// Names a process, a QEMU, for opSignal. The descriptor: its pidfd.
@@ -60,6 +61,7 @@ var (
 	// Gives a GPU's memory to the members of a group that connect to a socket. The descriptor: the listening socket.
 	opGive = row[grant, none]("give", beforeSeal, fdMust, atOnce, (*server).give)
 
-	// Ends what is allowed beforeSeal. The descriptor: the listener of seccomp that reports refused system calls.
+	// From then on beforeSeal requests are refused. The descriptor: the listener of seccomp that reports refused system
+	// calls.
 	opSeal = row[none, none]("seal", beforeSeal, fdMay, atOnce, (*server).seal)
 )

@@ -68,7 +68,7 @@ func NewClient(conn Conn, o Options) *Client {
 func (c *Client) Done() <-chan struct{} { return c.done }
 
 // Err returns nil while the connection is open. Then it returns a version.Error, the error of an
-// event or of Fail, or that of Options.Closed.
+// event or of Fail, or the error that Options.Closed returns.
 func (c *Client) Err() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -137,7 +137,7 @@ func (c *Client) call(ctx context.Context, op string, args, out any, progress fu
 		delete(c.pending, m.ID)
 		c.mu.Unlock()
 	}()
-	if err := c.Send(ctx, m); err != nil && !errors.Is(err, syscall.EPIPE) { // the other end has closed, and may have answered before
+	if err := c.Send(ctx, m); err != nil && !errors.Is(err, syscall.EPIPE) { // EPIPE: it may have answered before closing
 		return err
 	}
 	select {

@@ -8,8 +8,9 @@
 // caches and TCP windows in the same state. A row has the medians, each with the interval in which the true median
 // lies with a confidence of 95 %, by order statistics (stats.go).
 //
-// Counters outside of the measuring loop, a device's or the receiver's end of a connection, count the bytes of a row. A
-// run fails if it claims another number of bytes than they counted, or if it moves nothing.
+// Counters outside of the measuring loop, a device's or the receiver's end of a connection, count the bytes of a row.
+// A run fails if it claims more bytes than they counted, or moves nothing. It also fails if it claims fewer, unless
+// the counters include other traffic or retransmissions.
 //
 // Yardsticks do not change, so that rows of different versions can be compared by their ratios. So the plain loop
 // (plain.go) has its own code and shares nothing with virtq or nic.

@@ -181,7 +181,7 @@ func (c *circle) once(ctx context.Context, d time.Duration) (w work, err error) 
 // connect starts the frontend testpmd, which connects to the sockets in dir.
 func (c *circle) connect(ctx context.Context, r *rig, macs [2]wire.MAC) (err error) {
 	var vdevs [2]string
-	// Both ports have the same source address: 0.0.0.0, which nobody claims.
+	// Both ports send from address 0.0.0.0, which belongs to no port.
 	args := []string{c.bursts(), "--no-lsc-interrupt", "--tx-ip=0.0.0.0,198.18.0.2", "--txpkts=" + strconv.Itoa(c.size)}
 	for i := range vdevs {
 		vdevs[i] = fmt.Sprintf("net_virtio_user%d,path=%s,queue_size=1024,mac=%s", i, c.socket(i), macText(macs[i]))

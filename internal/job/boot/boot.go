@@ -25,8 +25,7 @@ import (
 	"vnic.dev/vnic/internal/terminal"
 )
 
-// runner has the guests of `vnic boot`, their session, and everything else that is closed at the
-// end.
+// runner has the guests of `vnic boot`, their session, and everything else that close releases.
 type runner struct {
 	*session.Session // nil: not yet open
 	opt              *Options

@@ -30,7 +30,7 @@ type program struct {
 	userland func() (*guestimages.Userland, error) // finds u-root's commands
 }
 
-// UseError is a mistake of the user's that only looking at files reveals.
+// UseError is an error for wrong use of the command that vnic finds only when it looks at files.
 type UseError struct{ Err error }
 
 func (e *UseError) Error() string { return e.Err.Error() }

@@ -16,9 +16,9 @@ import (
 	"vnic.dev/vnic/internal/machine/qemu"
 )
 
-// Image is what a guest boots from under a QEMU that is not ours: the same kernel and files as
-// under vnic boot, but the guest configures its network by itself and runs the program on its
-// console.
+// Image has the files from which a guest boots under a QEMU that vnic does not start: the same
+// kernel and files as under vnic boot, but the guest configures its network by itself and runs the
+// program on its console.
 type Image struct {
 	Kernel assets.Kernel
 	Append string // the kernel's command line

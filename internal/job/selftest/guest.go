@@ -62,8 +62,8 @@ type bench struct {
 	first time.Duration // from began to the start of the first test; 0: no test has started
 }
 
-// describe returns the description of the lab: a guest with two NICs of the model, of which the second is the tests'
-// remote end. The first NIC has a GPU. maxMTU is the highest MTU of both NICs.
+// describe returns the description of the lab: a guest with two NICs of the model. The second NIC is the tests'
+// remote end; the first has a GPU. maxMTU is the highest MTU of both NICs.
 func (o *Options) describe(maxMTU int) lab.Description {
 	if o.Device != "" { // QEMU has the NICs and a hub; a lab needs at least one port, which nobody uses here
 		return lab.Description{Guests: []lab.Guest{{Name: "guest"}, {NICs: []lab.NIC{{Model: lab.Virtio}}}}}

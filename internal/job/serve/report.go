@@ -26,7 +26,7 @@ import (
 
 // Report is what `vnic serve` prints when QEMUs may connect. Its keys are API.
 type Report struct {
-	Schema        int          `json:"schema"` // 1
+	Schema        int          `json:"schema"` // version of this form: 1
 	NIC           string       `json:"nic"`
 	PID           int          `json:"pid"`
 	OldestQEMU    string       `json:"oldest_qemu"`

@@ -19,7 +19,7 @@ type Flows struct {
 	List   []Flow   `json:"list"`             // sorted by moved bytes, most first
 	Others []Others `json:"others,omitempty"` // sums of flows whose rows the NICs have reused
 	Hints  []string `json:"hints,omitempty"`  // sentences about flows that may go wrong
-	More   int      `json:"-"`                // number of flows left out of List, all of which moved less
+	More   int      `json:"-"`                // number of flows left out of List; they moved less than any in List
 }
 
 // Flow is one direction of a connection, or in general all packets with the same addresses, ports
@@ -128,8 +128,8 @@ func (f *Flow) moved() uint64 {
 	return max(sums[0], sums[1])
 }
 
-// worthARow reports whether tables show a flow: IP flows with payload, and TCP and UDP flows of which a port dropped
-// packets at the sender.
+// worthARow reports whether tables show a flow: IP flows with payload, and TCP and UDP flows with packets that a
+// sender's port dropped.
 func (f *Flow) worthARow() bool {
 	return f.moved() > 0 && f.Proto != "other" || f.hasPorts() && len(total(f.TX).Drops) > 0
 }

@@ -28,7 +28,7 @@ const (
 type gpuMaps struct {
 	mu        sync.Mutex
 	seen      map[seenOf]*bitmap
-	forgotten uint64 // number of calls of forget: queue discards posted units that it read before the last call
+	forgotten uint64 // number of calls of forget: queue does not remember units that it read before the last call
 }
 
 type seenOf struct {

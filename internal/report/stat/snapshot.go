@@ -30,7 +30,7 @@ type Port struct {
 
 	Gateway func() gateway.Stats // the counters of a gateway; nil: the port is no gateway
 
-	Memory func() (bytes uint64, counted bool) // how much memory the frontend's occupies; nil: not counted
+	Memory func() (bytes uint64, counted bool) // host memory that the frontend's memory occupies; nil: not counted
 
 	// Holders asks the guest which of its connections hold tokens; nil: there is no way to ask the
 	// guest.
@@ -99,18 +99,18 @@ type LinkCounters struct {
 	Drops map[string]uint64 `json:"drops"` // by wire.DropReason; reasons with 0 are left out
 }
 
-// Gateway counts flows, questions and datagrams of guests that a gateway refused, ended or lost.
+// Gateway counts guests' flows, DNS questions and datagrams that a gateway refused, ended or lost.
 type Gateway struct {
-	// Refused counts flows, questions and datagrams beyond the gateway's bounds.
+	// Refused counts flows, DNS questions and datagrams beyond the gateway's bounds.
 	Refused uint64 `json:"refused"`
-	// Evicted counts flows, questions and datagrams that the gateway ended to make room for a guest
-	// with fewer of them.
+	// Evicted counts flows, DNS questions and datagrams that the gateway ended to make room for a
+	// guest with fewer of them.
 	Evicted uint64 `json:"evicted"`
 	// Unreached counts flows whose other end did not answer, and connections that a guest began and did not confirm.
 	Unreached uint64 `json:"unreached"`
 	// LostDatagrams counts datagrams for which a socket of the host, or a guest, had no room.
 	LostDatagrams uint64 `json:"lost_datagrams"`
-	// Denied counts flows and questions that the gateway's policy refuses, by gateway.Rule.
+	// Denied counts flows and DNS questions that the gateway's policy refuses, by gateway.Rule.
 	Denied map[string]uint64 `json:"denied"`
 }
 

@@ -16,7 +16,8 @@ var files embed.FS
 // MaxSize is the largest size of a file, in bytes.
 const MaxSize = 1 << 20
 
-// ErrUnknown means that there are no expectations of a kernel, or of a device model with it.
+// ErrUnknown means that there are no expectations for a kernel, or for a device model with that
+// kernel.
 var ErrUnknown = errors.New("nothing is written down")
 
 // SuiteOf returns the suite for a kernel's release; ErrUnknown if there is none.

@@ -92,7 +92,7 @@ func worth(p *expect.ProgramJudgement) string {
 	return strings.Join(parts, ", ")
 }
 
-// reasons prints why cases do not pass, for those of which that is expected: one line for all cases with the same
+// reasons prints the cases that do not pass, as expected, with the reasons: one line for all cases with the same
 // expectation.
 func reasons(w io.Writer, j *expect.Judgement) error {
 	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
