@@ -89,8 +89,8 @@ func (r *plainRing) give(pos uint32, head uint16, n uint32) {
 	le.PutUint32(u[4:], n)
 }
 
-// round moves the available frames, at most most of them, and publishes the progress to the drivers
-// of both rings.
+// round moves the available frames, but no more than the argument most, and publishes the progress
+// to the drivers of both rings.
 func (l *plainLoop) round(most uint32) (frames int, err error) {
 	tx, rx := l.tx, l.rx
 	n := min(tx.made.Load()-tx.taken, rx.made.Load()-rx.taken, most)
@@ -204,7 +204,7 @@ func (p *plainSide) take() (frames int, err error) {
 	}
 }
 
-// rounds runs the loop until it has moved frames frames.
+// rounds runs the loop until it has moved this many frames.
 func (p *plainSide) rounds(frames int) error {
 	for moved := 0; moved < frames; {
 		n, err := p.loop.round(burst)

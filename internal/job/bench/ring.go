@@ -209,7 +209,7 @@ func (n *network) takeOf(l *flow) (frames int, err error) {
 	return frames, err
 }
 
-// send sends frames, an equal part on each flow.
+// send sends this many frames, an equal part on each flow.
 func (n *network) send(frames int) error {
 	for _, l := range n.flows {
 		if err := n.sendOn(l, frames/len(n.flows)); err != nil {

@@ -125,8 +125,8 @@ func Inherited() (fds []int) {
 	return fds
 }
 
-// CheckInherited returns an error if this process was not started with one of the descriptors that the user names. A
-// descriptor with close-on-exec is one that the process has opened itself.
+// CheckInherited returns an error if a descriptor that the user names is not one with which this process was started:
+// a descriptor with close-on-exec is one that the process has opened itself.
 func CheckInherited(fds []int) error {
 	for _, fd := range fds {
 		if flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0); err == nil && flags&unix.FD_CLOEXEC != 0 {

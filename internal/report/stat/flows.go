@@ -160,8 +160,9 @@ type flowState struct {
 	peer  flows.Peer
 }
 
-// readFlows merges the flows that all ports have counted, and returns the most flows that moved most bytes; most = 0:
-// all flows. It returns nil if no port counts flows. It calls ask to get the connections that hold tokens.
+// readFlows merges the flows that all ports have counted, and returns the flows that moved the largest numbers of
+// bytes: at most "most" of them, or all if most is 0. It returns nil if no port counts flows. It calls ask to get the
+// connections that hold tokens.
 func readFlows(ports []Port, name func(i int) string, most int, ask askFunc) *Flows {
 	var list []portFlows
 	kept := false
@@ -306,8 +307,8 @@ func (w weighed) compare(o weighed) int {
 		cmp.Compare(o.key.DstPort, w.key.DstPort), cmp.Compare(o.key.Proto, w.key.Proto))
 }
 
-// largest returns the most flows that moved most bytes, and the number of other flows. wanted is
-// nil if there are no others.
+// largest returns the flows that moved the largest numbers of bytes, at most "most" of them, and
+// the number of other flows. wanted is nil if there are no others.
 func largest(list []portFlows, most int) (wanted map[splitter.Flow]bool, more int) {
 	sums := map[splitter.Flow][2]uint64{}
 	for i := range list {

@@ -98,7 +98,7 @@ func (s *Server) Page() *Page {
 	return s.page(shownFlows, s.holders.latest)
 }
 
-// page reads a Page of the current lab, with at most flows flows; 0: all.
+// page reads a Page of the current lab, with at most this many flows; 0: all.
 func (s *Server) page(flows int, ask askFunc) *Page {
 	p := &Page{Snapshot: s.snapshot(flows, ask), Machines: []Machine{}, Memory: []GPUMap{}, Events: s.events.read()}
 	if l := s.lab.Load(); l != nil {

@@ -105,7 +105,8 @@ func (s *Server) SetPorts(ports func() []Port) {
 // waits at most limits.Tokens for the answers.
 func (s *Server) Snapshot() *Snapshot { return s.snapshot(0, askHolders) }
 
-// snapshot is Snapshot with at most most flows, the ones that moved most bytes; 0: all.
+// snapshot is Snapshot with at most "most" flows, the ones that moved the largest numbers of bytes;
+// 0: all.
 func (s *Server) snapshot(most int, ask askFunc) *Snapshot {
 	now, ports := s.counters()
 	now.Flows = readFlows(ports, func(i int) string { return now.Ports[i].Name }, most, ask)
