@@ -77,7 +77,7 @@ receiver in C: devmem.c, in share/doc/vnic/examples beside bin, and in guest/doc
 		RunE: func(c *cobra.Command, args []string) error {
 			o.Command = args
 			if o.End == "" {
-				o.End = "''" // an empty value is an error too
+				o.End = "''" // no value either
 			}
 			if labName != "" {
 				file, err := loadLab(c, labName, withRAM, "nic", "guests", "cpus", "seed", "uplink")

@@ -61,7 +61,7 @@ Memory TCP.`,
 				return err
 			}
 			if c.Flags().Changed("sabotage") && o.Sabotage == "" {
-				o.Sabotage = "''" // an empty name is an error too
+				o.Sabotage = "''" // no name either
 			}
 			if o.Sabotage == "list" {
 				_, err := fmt.Fprint(c.OutOrStdout(), sabotage.Table())
@@ -101,7 +101,7 @@ Memory TCP.`,
 			o.Log = ui.Fetching(&o.Fetch, verbose)
 			o.Stage, o.Progress, o.Note = ui.Stage, ui.Progress, ui.Note
 			if profile != "" && !c.Flags().Changed("sandbox") {
-				l.Sandbox = broker.Off // the sandbox forbids the profiler's timers for new threads
+				l.Sandbox = broker.Off // the profiler makes timers for new threads
 			}
 			l.More = broker.Terminal
 			drawn := l.File("plot", picture)

@@ -143,7 +143,7 @@ management software vnic serve keeps to QEMU's conventions of backend programs.`
 			}
 			o.Ready = func(r *serve.Report) error { return show.Report(out, asJSON, r, r.Print) }
 			seedLinks(c, o.Lab, &o.Impair, note)
-			for _, fd := range o.FDs { // the broker must not inherit them
+			for _, fd := range o.FDs { // the other process shall not have them
 				unix.CloseOnExec(fd)
 			}
 			return l.Run(c, &o.Common, o.BrokerConfig, func(ctx context.Context) error {

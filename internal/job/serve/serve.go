@@ -33,7 +33,7 @@ func Do(ctx context.Context, o Options) (err error) {
 			err = errors.Join(err, s.Close())
 		}
 		if ctx.Err() != nil && errors.Is(err, context.Cause(ctx)) {
-			err = nil // ctx ended before vnic began to serve
+			err = nil // told to end before it had begun
 		}
 	}()
 	if err != nil {
@@ -44,8 +44,8 @@ func Do(ctx context.Context, o Options) (err error) {
 		return err
 	}
 	before := resident()
-	var ports uint64 // memory that the ports have added
-	// This service is the first, so it runs when the switch has nothing but the ports.
+	var ports uint64 // what they have added
+	// Ports are measured by themselves: what else is on the switch comes after them.
 	measure := func(*lab.Lab) (io.Closer, error) {
 		now := resident()
 		ports = now - min(now, before)
