@@ -36,7 +36,7 @@ every element with a reference of its own, and the NICs count where payload lay.
   vnic allreduce --p2p off=1                    rank 1's NIC does not reach its GPU: only its host bytes rise
   vnic allreduce --op all_gather --dtype bfloat16`,
 		Args: func(c *cobra.Command, args []string) error {
-			if len(args) > 0 && c.Flags().Changed("check") { // nccl-tests has -c 0
+			if len(args) > 0 && c.Flags().Changed("check") { // nccl-tests accepts -c 0
 				return usagef(c, "-c %s: write -c=%s", args[0], args[0])
 			}
 			return cobra.NoArgs(c, args)
@@ -90,7 +90,8 @@ every element with a reference of its own, and the NICs count where payload lay.
 	return c
 }
 
-// sizes checks flags that say the same, and sets the largest or the smallest size where only the other one is given.
+// sizes refuses flags that contradict each other. If only the smallest or the largest size is given, it adjusts the
+// other one, so that the smallest is at most the largest.
 func sizes(c *cobra.Command, o *allreduce.Options) error {
 	if c.Flags().Changed("count") && (c.Flags().Changed("minbytes") || c.Flags().Changed("maxbytes")) {
 		return usagef(c, "--count and --minbytes or --maxbytes: one says how many elements there are")
@@ -107,7 +108,7 @@ func sizes(c *cobra.Command, o *allreduce.Options) error {
 	return nil
 }
 
-// ncclName is our name of a flag of nccl-tests that has another one there.
+// ncclName returns vnic's name for a flag that has another name in nccl-tests.
 func ncclName(_ *pflag.FlagSet, name string) pflag.NormalizedName {
 	switch name {
 	case "ngpus":
@@ -118,7 +119,7 @@ func ncclName(_ *pflag.FlagSet, name string) pflag.NormalizedName {
 	return pflag.NormalizedName(strings.ReplaceAll(name, "_", "-"))
 }
 
-// parseOp reads an operation, or nccl-tests' name of the reduction.
+// parseOp parses an operation, or nccl-tests' name of the reduction.
 func parseOp(s string) (string, error) {
 	switch s {
 	case "sum":
@@ -129,7 +130,7 @@ func parseOp(s string) (string, error) {
 	return s, nil
 }
 
-// addCounts reads numbers of elements, with commas between, and adds them to list.
+// addCounts parses numbers of elements, separated by commas, and adds them to list.
 func addCounts(list *[]uint64, s string) error {
 	for word := range strings.SplitSeq(s, ",") {
 		n, err := strconv.ParseUint(word, 10, 64)

@@ -92,10 +92,11 @@ the model by which labs' links are shared, where what is shared is this machine'
 	return c
 }
 
-// measure measures, and prints what came of it; model: what the model predicts, too.
+// measure runs the measurements, or those of the model if model is set, and prints the report. plot
+// is the file for a picture.
 func measure(c *cobra.Command, o bench.Options, plot string, asJSON, model bool) (err error) {
 	var picture io.WriteCloser
-	if plot != "" { // before it is measured: a wrong name is found at once
+	if plot != "" { // before measuring, so that a wrong name is found at once
 		if picture, err = outfile.Create(plot); err != nil {
 			return fmt.Errorf("--plot: %w", err)
 		}

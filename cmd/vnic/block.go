@@ -28,7 +28,7 @@ NVMe/TCP target in a second guest, or nbdkit for a guest in this process. HOST m
   nbdkit pattern size=1G; vnic block nbd://localhost/ --content nbdkit-pattern --guest inproc`,
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(c *cobra.Command, args []string) (err error) {
-			o.URL = strings.Join(args, "") // one at most
+			o.URL = strings.Join(args, "") // Args allows at most one
 			if err := u.check(c); err != nil {
 				return err
 			}

@@ -20,7 +20,8 @@ import (
 	"vnic.dev/vnic/internal/report/show"
 )
 
-// exitStatus is the status of a program that ran in a guest: the command's own, and nothing to complain of.
+// exitStatus is the exit status of a program that ran in a guest, which becomes the command's status without a
+// message.
 type exitStatus int
 
 func (s exitStatus) Error() string { return fmt.Sprintf("exit status %d", int(s)) }
@@ -165,7 +166,7 @@ receiver in C: devmem.c, in share/doc/vnic/examples beside bin, and in guest/doc
 	return c
 }
 
-// programArgs wants all arguments behind --: a program for the guest.
+// programArgs returns an error for arguments before --: after -- stands the guest's program.
 func programArgs(c *cobra.Command, args []string) error {
 	if n := c.ArgsLenAtDash(); n > 0 || n < 0 && len(args) > 0 {
 		return fmt.Errorf("unknown command %q: a program for the guest stands behind --", args[0])
@@ -173,7 +174,7 @@ func programArgs(c *cobra.Command, args []string) error {
 	return nil
 }
 
-// ofProgram is an error of a command that has looked for a program and files: it may be wrong use.
+// ofProgram marks an error about the program and its files as wrong use, if it is a boot.UseError.
 func ofProgram(c *cobra.Command, err error) error {
 	if use := new(boot.UseError); errors.As(err, &use) {
 		return misuse(c, err)
@@ -181,7 +182,7 @@ func ofProgram(c *cobra.Command, err error) error {
 	return err
 }
 
-// indented puts words into lines of a help text.
+// indented formats words as indented lines of a help text.
 func indented(words []string) string {
 	var b strings.Builder
 	line := " "
@@ -195,7 +196,7 @@ func indented(words []string) string {
 	return b.String() + line + "\n"
 }
 
-// toolsFlag is the flag for Debian packages in guests.
+// toolsFlag is --tools: Debian packages in guests.
 func toolsFlag(f *pflag.FlagSet, list *string) {
 	f.StringVar(list, "tools", toolimage.None,
 		"none; or Debian packages for the guests: net (ethtool, tcpdump, iperf3, ping), python, ncdevmem, PACKAGE,...")

@@ -18,8 +18,8 @@ import (
 	"vnic.dev/vnic/internal/manual"
 )
 
-// With the tag docs, which `make install` builds a program of its own with, there is a command
-// more: it writes what is installed beside the program. The program itself needs none of it.
+// With the build tag docs there is one more command, which writes the files that `make install`
+// installs beside the program. `make install` builds a separate program with that tag.
 func init() { more = append(more, docsCommand) }
 
 func docsCommand() *cobra.Command {
@@ -61,7 +61,8 @@ func docsCommand() *cobra.Command {
 	return c
 }
 
-// manTree writes a page for a command and each that it has, as doc.GenManTree does, with sections besides.
+// manTree writes a manual page for a command and each of its subcommands, as doc.GenManTree does, with additional
+// sections.
 func manTree(c *cobra.Command, h *doc.GenManHeader, dir string) error {
 	for _, sub := range c.Commands() {
 		if sub.IsAvailableCommand() && !sub.IsAdditionalHelpTopicCommand() {
@@ -71,7 +72,7 @@ func manTree(c *cobra.Command, h *doc.GenManHeader, dir string) error {
 		}
 	}
 	var page bytes.Buffer
-	header := *h // which is completed by the first that has it
+	header := *h // GenMan would fill in the original for the first command
 	if err := doc.GenMan(c, &header, &page); err != nil {
 		return err
 	}

@@ -25,7 +25,7 @@ import (
 	"vnic.dev/vnic/internal/spare"
 )
 
-// labFlag names a lab file.
+// labFlag is --lab: the name of a lab file.
 func labFlag(f *pflag.FlagSet, name *string) {
 	f.StringVar(name, "lab", "", "lab file with all guests, or preset: "+strings.Join(labfile.Presets(), ", ")+
 		" (vnic lab show; instead of flags that say the same)")
@@ -46,7 +46,8 @@ func gpuDriverFlag(f *pflag.FlagSet, name *string, o *assets.Options) {
 	headersFlag(f, o)
 }
 
-// headersFlag is --headers: what the module vnicgpu is built with, for a kernel of the user's own.
+// headersFlag is --headers: the kernel headers to build the module vnicgpu with, for a kernel of
+// the user's own.
 func headersFlag(f *pflag.FlagSet, o *assets.Options) {
 	f.StringVar(&o.Headers, "headers", "", "build tree of --kernel, or its headers, to build vnicgpu with ($"+
 		assets.EnvHeaders+"; else as --modules links to them, else Debian's of the kernel's version, fetched)")
@@ -66,8 +67,8 @@ func driverNeedsKernel(c *cobra.Command, name string, inProc bool) error {
 	return nil
 }
 
-// setDrivers sets the GPU driver of all guests of a lab, and gives them an IOMMU if iommu; "" and false: they keep
-// theirs.
+// setDrivers sets the GPU driver of all guests of a lab, and gives them an IOMMU. "" and false leave the lab's
+// values.
 func setDrivers(l *labfile.Lab, driver string, iommu bool) {
 	for i := range l.Guests {
 		g := &l.Guests[i]
@@ -75,10 +76,10 @@ func setDrivers(l *labfile.Lab, driver string, iommu bool) {
 	}
 }
 
-// readLab reads a lab file. A mistake in the file is the user's.
+// readLab reads a lab file. An error in the file is wrong use of the command.
 func readLab(c *cobra.Command, name string) (*labfile.Lab, error) {
 	if st, err := os.Stat(name); name == "-" || err == nil && !st.Mode().IsRegular() {
-		spare.JobBegins() // it can be read once
+		spare.JobBegins() // a spare process could not read it again
 	}
 	l, err := labfile.Load(name, os.Stdin)
 	if bad := (*labfile.Error)(nil); errors.As(err, &bad) {
@@ -87,9 +88,9 @@ func readLab(c *cobra.Command, name string) (*labfile.Lab, error) {
 	return l, err
 }
 
-// loadLab reads a lab file for a command, and checks that there is as much memory as memory gives.
-// It refuses flags that the lab file is in the place of: flags of the command's own, impairments,
-// and those of NICs and memory.
+// loadLab reads a lab file for a command, and checks that the machine has as much memory as memory
+// returns. It refuses flags whose values the lab file gives: flags, impairments, and flags of NICs
+// and memory.
 func loadLab(c *cobra.Command, name string, memory func(*labfile.Lab) uint64, flags ...string) (*labfile.Lab, error) {
 	flags = append(flags, "memory", "gpu-memory", "mtu", "max-mtu", "xdp", "rsc-usecs")
 	for _, x := range lab.Impairments() {
@@ -110,19 +111,19 @@ func loadLab(c *cobra.Command, name string, memory func(*labfile.Lab) uint64, fl
 	return l, enough(name, memory(l))
 }
 
-// accelOf sets --accel to the lab file's, unless the user has set it.
+// accelOf sets --accel to the lab file's value, unless the user has set it.
 func accelOf(c *cobra.Command, l *labfile.Lab) {
 	f := c.Flags().Lookup("accel")
 	if l.Accel == "" || f == nil || f.Changed || os.Getenv(qemu.EnvAccel) != "" {
 		return
 	}
-	_ = f.Value.Set(l.Accel) // labfile has seen to it
+	_ = f.Value.Set(l.Accel) // labfile has checked the value
 	if f.Value.String() != "auto" {
-		spare.JobBegins() // by nothing else
+		spare.JobBegins() // no spare process runs it by TCG instead
 	}
 }
 
-// gatewayOnce refuses flags for the gateway if the lab file has that key.
+// gatewayOnce refuses flags for the gateway if the lab file sets it.
 func gatewayOnce(c *cobra.Command, l *labfile.Lab) error {
 	for _, flag := range []string{"gateway", "no-gateway"} {
 		if l.Gateway != "" && c.Flags().Changed(flag) {
@@ -132,13 +133,14 @@ func gatewayOnce(c *cobra.Command, l *labfile.Lab) error {
 	return nil
 }
 
-// withRAM is the memory of a lab whose guests are booted here.
+// withRAM returns the memory that a lab needs if its guests boot on this machine.
 func withRAM(l *labfile.Lab) uint64 { return l.Memory(true) }
 
-// withoutRAM is the memory of a lab whose guests another QEMU boots.
+// withoutRAM returns the memory that a lab needs without its guests' RAM, which a user's QEMU
+// allocates.
 func withoutRAM(l *labfile.Lab) uint64 { return l.Memory(false) }
 
-// enough checks that there is memory for a lab.
+// enough returns an error if this machine lacks memory for a lab.
 func enough(name string, memory uint64) error {
 	if err := memavail.Enough(memory, "/"); err != nil {
 		return fmt.Errorf("--lab %s: its guests and GPUs: %w", name, err)
@@ -146,7 +148,7 @@ func enough(name string, memory uint64) error {
 	return nil
 }
 
-// sow seeds a lab's links: with the file's seed, else with one of the command's.
+// sow sets the seed of a lab's links: the file's, else the command's.
 func sow(l *labfile.Lab, seed uint64) {
 	if l.Seed != nil {
 		seed = *l.Seed
@@ -154,8 +156,8 @@ func sow(l *labfile.Lab, seed uint64) {
 	l.Sow(seed)
 }
 
-// seedLinks seeds the links of a lab file, or without one (nil) those that im is of. It notes a seed that it draws, if
-// links do anything by chance.
+// seedLinks draws a seed for the links of lab file l, or, without one, for the impairment im, unless the file or
+// --seed gives it. It notes the seed if links do anything by chance.
 func seedLinks(c *cobra.Command, l *labfile.Lab, im *lab.Impairment, note func(format string, args ...any)) {
 	drawn := uint64(rand.Uint32())
 	lossy := im.Lossy() && !c.Flags().Changed("seed")
@@ -276,6 +278,6 @@ func faultsHelp() string {
 		}
 		fmt.Fprintf(w, "  %s\t%s\n", f.Words(), f.Help)
 	}
-	_ = w.Flush() // to a strings.Builder
+	_ = w.Flush() // writes to a strings.Builder do not fail
 	return b.String()
 }

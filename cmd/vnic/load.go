@@ -32,7 +32,7 @@ and comes back, or is too busy for a while, is not.`,
   vnic load http://data.example/file --header 'Authorization: Bearer ...' --sha256 9f86d0...`,
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
-			o.URL = strings.Join(args, "") // one at most
+			o.URL = strings.Join(args, "") // Args allows at most one
 			if err := u.check(c); err != nil {
 				return err
 			}

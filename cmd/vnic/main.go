@@ -18,7 +18,7 @@ import (
 	"vnic.dev/vnic/internal/agent"
 	"vnic.dev/vnic/internal/atexit"
 	"vnic.dev/vnic/internal/broker"
-	_ "vnic.dev/vnic/internal/guestbin" // carries the guest program
+	_ "vnic.dev/vnic/internal/guestbin" // embeds the guest program
 	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/limit"
 	"vnic.dev/vnic/internal/machine/assets"
@@ -30,10 +30,10 @@ import (
 const (
 	exitFailed  = 1
 	exitUsage   = 2   // wrong use
-	exitMissing = 3   // the machine lacks something, which the message names with its fix
-	exitTimeout = 124 // --timeout, as of timeout(1)
+	exitMissing = 3   // the machine lacks something, which the message names with advice
+	exitTimeout = 124 // the time of --timeout is over, as with timeout(1)
 
-	exitPipe = 128 + int(syscall.SIGPIPE) // the reader of stdout has gone: as a shell says it
+	exitPipe = 128 + int(syscall.SIGPIPE) // the reader of stdout has gone, as shells report it
 )
 
 func main() {
@@ -46,27 +46,29 @@ func main() {
 	}
 	signals := make(chan os.Signal, 8)
 	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM)
-	if !signal.Ignored(syscall.SIGHUP) { // as under nohup(1)
+	if !signal.Ignored(syscall.SIGHUP) { // nohup(1) sets SIGHUP to be ignored
 		signal.Notify(signals, syscall.SIGHUP)
 	}
-	// or the runtime has SIGPIPE of stdout kill us, and nothing is cleared up
+	// otherwise Go's runtime ends this process by SIGPIPE of stdout, without clearing up
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
 	go interrupts(signals, cancel, func() {
 		atexit.Run()
 		fmt.Fprintln(os.Stderr, "vnic: interrupted again: gone at once")
-		os.Exit(exitFailed) // the kernel ends what we have started (PR_SET_PDEATHSIG)
+		os.Exit(exitFailed) // the kernel kills the child processes (PR_SET_PDEATHSIG)
 	})
 	status := realMain(ctx, backendArgs(os.Args), os.Stdout, os.Stderr)
 	os.Exit(status)
 }
 
-// errInterrupted is the end that a user asked for.
+// errInterrupted is the cause of the end after a user's signal.
 var errInterrupted = errors.New("interrupted")
 
-// impatience is after how long a second signal is meant as one: timeout(1) and shells deliver the first more than once.
+// impatience is how long after the first signal another one ends the command at once: timeout(1) and shells deliver
+// the first signal more than once.
 const impatience = time.Second
 
-// interrupts ends the command in good order at the first signal, and at once at a later one.
+// interrupts cancels the command at the first signal. It calls now, which exits at once, at a
+// signal more than impatience later.
 func interrupts(signals <-chan os.Signal, cancel context.CancelCauseFunc, now func()) {
 	var first time.Time
 	for range signals {
@@ -81,10 +83,10 @@ func interrupts(signals <-chan os.Signal, cancel context.CancelCauseFunc, now fu
 	}
 }
 
-// more are commands that only some builds have.
+// more makes commands that only some builds have.
 var more []func() *cobra.Command
 
-// newRoot makes the command with all its subcommands.
+// newRoot makes the root command with all its subcommands.
 func newRoot() *cobra.Command {
 	var version bool
 	root := &cobra.Command{
@@ -137,7 +139,7 @@ steering, and a GPU whose memory the NIC can reach. Both are emulated; the paylo
 	return root
 }
 
-// inOrder makes helps of commands list flags in the order in which they were added.
+// inOrder makes the helps of commands list flags in the order of their definition.
 func inOrder(commands []*cobra.Command) {
 	for _, c := range commands {
 		c.Flags().SortFlags = false
@@ -145,7 +147,7 @@ func inOrder(commands []*cobra.Command) {
 	}
 }
 
-// realMain runs the command and gives its exit status.
+// realMain runs the command and returns its exit status.
 func realMain(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	if asksCapabilities(args) {
 		args = []string{"serve", capabilitiesFlag}
@@ -171,10 +173,10 @@ func realMain(ctx context.Context, args []string, stdout, stderr io.Writer) int 
 	var late *limit.Error
 	again, record, byKVM := spare.StoppedByKVM(err)
 	switch {
-	case context.Cause(ctx) != nil: // whatever came of it
+	case context.Cause(ctx) != nil: // even if the command has another error
 		complain(stderr, errInterrupted)
 		return exitFailed
-	case errors.As(err, &late): // whatever came of it
+	case errors.As(err, &late): // even if the command has another error
 		complain(stderr, late)
 		return exitTimeout
 	case byKVM && s != nil:
@@ -205,7 +207,7 @@ func realMain(ctx context.Context, args []string, stdout, stderr io.Writer) int 
 	return exitFailed
 }
 
-// keepHelpError has the error of printing a help kept, which cobra would print and forget.
+// keepHelpError makes root keep the error of printing a help, which cobra would print and forget.
 func keepHelpError(root *cobra.Command) *error {
 	help, kept := root.HelpFunc(), new(error)
 	root.SetHelpFunc(func(c *cobra.Command, args []string) {
@@ -219,27 +221,28 @@ func keepHelpError(root *cobra.Command) *error {
 	return kept
 }
 
-// readerGone says whether stdout is a pipe without a reader: nothing to complain of, as
-// in `vnic stat | head`.
+// readerGone reports whether an error means that stdout is a pipe without a reader, as in `vnic
+// stat | head`, which needs no message.
 func readerGone(err error) bool {
 	var p *os.PathError
 	return errors.As(err, &p) && p.Path == os.Stdout.Name() && errors.Is(p.Err, syscall.EPIPE)
 }
 
-// complaint bounds what an error may take up: its first lines say what was wrong, the rest is what guests said.
+// The most lines of an error, and bytes of a line, that complain prints. The first lines describe the error; the rest
+// is output of guests.
 const (
 	complaintLines = 40
 	complaintWidth = 1000
 )
 
-// complain prints an error: one line that says it, and below that, indented, what else there is to know.
+// complain prints an error: its first line, and below, indented, the further lines.
 func complain(w io.Writer, err error) {
 	lines := strings.Split(strings.TrimSpace(err.Error()), "\n")
 	if cut := len(lines) - complaintLines; cut > 0 {
 		lines = append(lines[:complaintLines], fmt.Sprintf("(%d more lines)", cut))
 	}
 	for i, l := range lines {
-		l = agent.Plain(strings.ReplaceAll(l, "\t", "  ")) // some of it may be a guest's
+		l = agent.Plain(strings.ReplaceAll(l, "\t", "  ")) // may contain text from a guest
 		if len(l) > complaintWidth {
 			l = strings.ToValidUTF8(l[:complaintWidth], "") + "..."
 		}

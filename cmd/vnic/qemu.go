@@ -13,7 +13,7 @@ import (
 	"vnic.dev/vnic/internal/report/show"
 )
 
-// behindDashes says where QEMU's arguments stand.
+// behindDashes is the advice where QEMU's arguments stand.
 const behindDashes = "QEMU's own arguments stand behind --, as in: vnic qemu -- --version"
 
 func qemuCommand() *cobra.Command {

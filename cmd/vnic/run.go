@@ -197,7 +197,7 @@ Memory TCP.`,
 	return c
 }
 
-// setGuests reads --guest: how guests run, and which one of a lab file's does here.
+// setGuests parses --guest: how guests run, and which guest of a lab file runs on this host.
 func setGuests(o *run.Options, words []string) error {
 	guest := ""
 	for _, w := range words {
@@ -215,13 +215,13 @@ func setGuests(o *run.Options, words []string) error {
 	return nil
 }
 
-// takeLab has the guests be those of a lab file, or of one of them that is named.
+// takeLab sets the guests to those of a lab file, or to the one that --guest names.
 func takeLab(c *cobra.Command, o *run.Options, name string) error {
 	refused := []string{"p2p"}
 	if o.Half == "" {
 		refused = append(refused, "uplink")
 	} else {
-		spare.JobBegins() // the other host would not begin again
+		spare.JobBegins() // the other host would not repeat its part
 	}
 	l, err := loadLab(c, name, o.LabMemory, refused...)
 	if err != nil {
@@ -243,38 +243,39 @@ func takeLab(c *cobra.Command, o *run.Options, name string) error {
 		o.Seed = *l.Seed
 	}
 	sow(l, o.Seed)
-	if len(o.Uplinks) == 0 { // a half's flags are in place of the file's
+	if len(o.Uplinks) == 0 { // on one of two hosts, --uplink replaces the file's uplinks
 		o.Uplinks = l.UplinksOf(o.Half)
 	}
 	o.Take(l, o.Rails)
 	return nil
 }
 
-// sourceFlags say where QEMU and the kernel come from, and whether they may be fetched.
+// sourceFlags adds the flags for the sources of QEMU and the kernel, and for whether they may be
+// fetched.
 func sourceFlags(f *pflag.FlagSet, o *assets.Options) {
 	placeFlags(f, o)
 	offlineFlag(f, o)
 }
 
-// offlineFlag is --offline: nothing is fetched.
+// offlineFlag is --offline: vnic fetches nothing.
 func offlineFlag(f *pflag.FlagSet, o *assets.Options) {
 	f.BoolVar(&o.Offline, "offline", false, "use what is in the cache, fetch nothing")
 }
 
-// placeFlags say where QEMU and the kernel come from.
+// placeFlags adds the flags for the sources of QEMU and the kernel.
 func placeFlags(f *pflag.FlagSet, o *assets.Options) {
 	f.StringVar(&o.QEMU, "qemu", "", "QEMU to use ($"+assets.EnvQEMU+"; else the system's if new enough, else fetched)")
 	kernelFlags(f, o)
 }
 
-// kernelFlags say where the kernel comes from.
+// kernelFlags adds the flags for the source of the kernel.
 func kernelFlags(f *pflag.FlagSet, o *assets.Options) {
 	f.StringVar(&o.Kernel, "kernel", "", "guest kernel, a bzImage ($"+assets.EnvKernel+"; else fetched)")
 	f.StringVar(&o.Modules, "modules", "", "directory with the modules of --kernel ($"+assets.EnvModules+")")
 	mirrorFlags(f, o)
 }
 
-// mirrorFlags say where things are fetched from, and where to.
+// mirrorFlags adds the flags for the mirror, its keyring and the cache.
 func mirrorFlags(f *pflag.FlagSet, o *assets.Options) {
 	cacheFlag(f, &o.CacheDir)
 	f.StringVar(&o.Mirror, "mirror", "", "Debian mirror to fetch from ($"+assets.EnvMirror+"; else this machine's)")
@@ -308,7 +309,7 @@ func startProfile(name string) (stop func(), err error) {
 	return func() { pprof.StopCPUProfile(); _ = f.Close() }, nil
 }
 
-// pictureFormat is the format of --plot's file; "": there is none.
+// pictureFormat returns the format of --plot's file; "": no picture.
 func pictureFormat(c *cobra.Command, file string) (format string, err error) {
 	if c.Flags().Changed("plot") {
 		if format, err = plot.Format(file); err != nil {
@@ -318,7 +319,8 @@ func pictureFormat(c *cobra.Command, file string) (format string, err error) {
 	return format, err
 }
 
-// labTitle is a lab's name in the title of a picture: of a file, without directory and extension.
+// labTitle returns a lab's name for the title of a picture: the file's name without directory and
+// extension.
 func labTitle(name string) string {
 	if name == "" {
 		return ""

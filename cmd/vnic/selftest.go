@@ -146,7 +146,7 @@ failure.`,
 	return c
 }
 
-// ofSelftest tells a mistake of the user's from other errors.
+// ofSelftest marks a selftest.UsageError as wrong use of the command.
 func ofSelftest(c *cobra.Command, err error) error {
 	if u := (*selftest.UsageError)(nil); errors.As(err, &u) {
 		return misuse(c, err)
@@ -154,7 +154,7 @@ func ofSelftest(c *cobra.Command, err error) error {
 	return err
 }
 
-// reportSelftest prints a run, and gives the status that it deserves.
+// reportSelftest prints a run, and returns the exit status.
 func reportSelftest(c *cobra.Command, res *kselftest.Run, asJSON bool, xml *live.Draft) (status int, err error) {
 	j, err := expect.Judge(res)
 	if err != nil {

@@ -29,7 +29,8 @@ const capabilitiesFlag = "--print-capabilities"
 
 const memoryMaxFlag = "print-memory-max"
 
-// backendArgs are the arguments of a program that may have been started by a backend's name, without a subcommand.
+// backendArgs returns the command's arguments, with the subcommand serve if the program was started by the name of a
+// backend.
 func backendArgs(args []string) []string {
 	if filepath.Base(args[0]) == serve.BackendName {
 		return append([]string{"serve"}, args[1:]...)
@@ -37,8 +38,9 @@ func backendArgs(args []string) []string {
 	return args[1:]
 }
 
-// asksCapabilities says whether nothing else is asked: "Other options and arguments should be
-// ignored" (vhost-user.rst, "Backend program conventions"), those that are not known, too.
+// asksCapabilities reports whether serve has --print-capabilities. Then other arguments, unknown
+// ones too, have no effect: "Other options and arguments should be ignored" (vhost-user.rst,
+// "Backend program conventions").
 func asksCapabilities(args []string) bool {
 	return len(args) > 0 && args[0] == "serve" && slices.Contains(args, capabilitiesFlag)
 }
@@ -205,8 +207,8 @@ management software vnic serve keeps to QEMU's conventions of backend programs.`
 	return c
 }
 
-// imageToBoot finds the image that the printed commands are to boot; nil: none. The default is taken only where it is
-// sure to be meant.
+// imageToBoot finds the image that the printed commands boot; nil: none. Without --image it returns the default
+// directory's image only if that fits the NIC's model.
 func imageToBoot(c *cobra.Command, dir, model string) (*image.Files, error) {
 	given := c.Flags().Changed("image")
 	switch {
@@ -220,7 +222,7 @@ func imageToBoot(c *cobra.Command, dir, model string) (*image.Files, error) {
 	f, err := image.Load(dir)
 	another := errors.As(err, new(version.Error))
 	switch {
-	case !given && (err != nil && !another || f.NIC != model): // of a lab file's there is no one model
+	case !given && (err != nil && !another || f.NIC != model): // a lab file's NICs may have several models
 		return nil, nil
 	case another:
 		return nil, err
@@ -233,7 +235,7 @@ func imageToBoot(c *cobra.Command, dir, model string) (*image.Files, error) {
 	return &f, nil
 }
 
-// lines has whole lines of several goroutines written one after the other.
+// lines is a writer for several goroutines that writes one call's bytes after the other's.
 type lines struct {
 	mu sync.Mutex
 	w  io.Writer

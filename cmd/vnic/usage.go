@@ -7,7 +7,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// usageError is wrong use of a command.
+// usageError is an error for wrong use of a command.
 type usageError struct {
 	command string
 	error
@@ -15,7 +15,7 @@ type usageError struct {
 
 func (e usageError) Unwrap() error { return e.error }
 
-// misuse is what was wrong with the use of a command; nil: nothing.
+// misuse marks err as wrong use of a command; nil stays nil.
 func misuse(c *cobra.Command, err error) error {
 	if err == nil {
 		return nil
@@ -27,7 +27,8 @@ func usagef(c *cobra.Command, format string, args ...any) error {
 	return misuse(c, fmt.Errorf(format, args...))
 }
 
-// isCobraUsage recognises cobra's own complaints about arguments, which carry no type.
+// isCobraUsage reports whether an error is one of cobra's errors for wrong arguments, which have no
+// type of their own.
 func isCobraUsage(err error) bool {
 	s := err.Error()
 	for _, p := range []string{"unknown command", "accepts ", "requires at least", "if any flags in the group",
@@ -39,7 +40,8 @@ func isCobraUsage(err error) bool {
 	return false
 }
 
-// Help opens with examples that can be run.
+// helpTemplate prints a command's description and then usageTemplate, which begins with the
+// examples.
 const helpTemplate = `{{with (or .Long .Short)}}{{. | trimTrailingWhitespaces}}
 
 {{end}}{{if or .Runnable .HasSubCommands}}{{.UsageString}}{{end}}`

@@ -18,25 +18,25 @@ import (
 	"vnic.dev/vnic/internal/session"
 )
 
-// use is what the commands for uses of device memory have in common: guests that a Set has, and the flags for them.
+// use has the common part of the commands that use device memory: options and flags of the guests in a session.Set.
 type use struct {
 	opt      *session.Options
-	complete func() error // the command's own: sets what follows from its options, and says what is wrong with them
+	complete func() error // the command's function that derives and checks its options
 	progress func(*show.UI, string, uint64, uint64)
 
 	mode, guest, lab string
-	unused           []string // of the lab file
+	unused           []string // keys of the lab file that the command ignores
 	asJSON, verbose  bool
 	live             live.Command
 }
 
-// newUse makes a use, with the values that flags have unless they are given.
+// newUse makes a use with the defaults of its flags.
 func newUse(command string, o *session.Options, complete func() error) *use {
 	return &use{opt: o, complete: complete, progress: (*show.UI).Progress, mode: strings.Join(o.Modes, ","), guest: "qemu",
 		live: live.New(command)}
 }
 
-// flags adds the flags that all uses have, behind a command's own.
+// flags adds the flags that all uses have, after a command's own.
 func (u *use) flags(c *cobra.Command) {
 	f, o := c.Flags(), u.opt
 	if len(o.Modes) > 0 {
@@ -64,7 +64,7 @@ func (u *use) flags(c *cobra.Command) {
 	f.BoolVarP(&u.verbose, "verbose", "v", false, "log what happens")
 }
 
-// check reads the flags that are not options as they stand, and completes the options.
+// check sets the options that depend on several flags, and checks all.
 func (u *use) check(c *cobra.Command) error {
 	if err := u.live.Check(); err != nil {
 		return misuse(c, err)
@@ -95,7 +95,7 @@ func (u *use) check(c *cobra.Command) error {
 	return misuse(c, u.complete())
 }
 
-// takeLab takes the guests of a lab file.
+// takeLab sets the guests to the lab file's.
 func (u *use) takeLab(c *cobra.Command) error {
 	l, err := loadLab(c, u.lab, func(l *labfile.Lab) uint64 { return l.Memory(!u.opt.InProc) }, "nic")
 	if err != nil {
@@ -110,20 +110,20 @@ func (u *use) takeLab(c *cobra.Command) error {
 		u.unused = append(u.unused, "uplinks")
 	}
 	u.opt.Lab = l
-	if f := c.Flags().Lookup("guests"); f != nil && !f.Changed { // a command without the flag has the first guest alone
+	if f := c.Flags().Lookup("guests"); f != nil && !f.Changed { // no flag --guests: only the first guest
 		u.opt.Guests = 0
 	}
 	return nil
 }
 
-// report is what a use prints.
+// report is the result that a use prints.
 type report interface {
 	Table(w io.Writer) error
 	SetCapture(p *pcap.Report)
 }
 
-// runUse does what a use is for, when check has been called: with the sandbox, progress, counters and a capture. do
-// gives a report, which is nil if there is none, also with an error.
+// runUse calls do with the sandbox, progress, counters and a capture, after check, and prints the report that do
+// returns. The report is nil if there is none; it may come with an error.
 func runUse[R any, P interface {
 	*R
 	report
@@ -153,7 +153,8 @@ func runUse[R any, P interface {
 	})
 }
 
-// results is where a command's results go: to stderr, when its capture has stdout.
+// results returns the writer for a command's results: stdout, or stderr if the capture goes to
+// stdout.
 func results(c *cobra.Command, dump *pcap.Options, asJSON bool) (io.Writer, error) {
 	out := c.OutOrStdout()
 	if dump.Stdout = out; dump.File == "-" {

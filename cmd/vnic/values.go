@@ -10,8 +10,8 @@ import (
 	"vnic.dev/vnic/internal/nic/sabotage"
 )
 
-// flagValues are the words that a flag takes, whichever command it is of, for shells and for "did you mean": what a
-// value may be says the command's own check.
+// flagValues are the words that a flag takes in any command, for shell completion and for "did you mean". The command
+// itself checks the value.
 var flagValues = map[string][]string{
 	"nic":        {lab.Virtio, lab.GVE},
 	"device":     {"virtio-net-pci", "vmxnet3", "e1000e"},
@@ -35,7 +35,7 @@ var flagValues = map[string][]string{
 	"sabotage":   append(faultNames(), "list"),
 }
 
-// openValues are flags of which some of the values are known: others are no mistakes.
+// openValues are flags that also take values other than their words in flagValues.
 var openValues = map[string]bool{"host-ports": true, "lab": true, "scale": true, "allow-mac": true, "sabotage": true}
 
 func faultNames() (names []string) {
@@ -45,10 +45,10 @@ func faultNames() (names []string) {
 	return names
 }
 
-// directoryFlags take a directory.
+// directoryFlags are flags whose value is a directory.
 var directoryFlags = map[string]bool{"log-dir": true, "modules": true, "headers": true, "cache": true, "log": true,
 	"source": true,
 	"tests":  true}
 
-// values are all of these, for shells and for "did you mean".
+// values has all of these, for shell completion and for "did you mean".
 var values = hints.Values{Words: flagValues, Open: openValues, Directories: directoryFlags}

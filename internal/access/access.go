@@ -1,17 +1,15 @@
-// Package access says who may use a socket of `vnic serve`.
+// Package access decides who may use a socket of `vnic serve`.
 //
-// Our user and root may. So may members of a group that the socket's file is given to: the kernel asks that
-// file's mode and group when a process connects (connect(2) wants the right to write; unix(7)), and knows all
-// groups of the peer. The package does not ask again which groups these are (SO_PEERGROUPS): the answer would
-// be the same. What it does look at, for each peer, is whether the file still has the group and a mode that
-// lets nobody else in: what somebody has changed since, by chmod or chgrp, opens the socket to nobody. An
-// access control list lets in whom it names: whoever writes one, for the file or as its directory's default,
-// has said so.
+// vnic's user and root may use it, and members of the group that owns the socket's file. When a process connects, the
+// kernel checks the mode and the group of that file (connect(2) needs the right to write; unix(7)), and knows all
+// groups of the process. The package does not check these groups again (SO_PEERGROUPS): the result would be the same.
+// For each peer it checks whether the file still has its group and a mode that admits nobody else: if somebody has
+// changed them by chmod or chgrp, nobody of the group may use the socket. An access control list, on the file or as
+// the default of its directory, admits the users that its writer names.
 //
-// A connected socket that a member passes on, or the right to one by a program that it starts, is the member's
-// to give.
+// A member may pass a connected socket on to other processes.
 //
-// A check costs three system calls; who was refused is told once for each user, of at most 16 users a socket.
+// A check costs three system calls. A refusal is noted once for each user, for at most 16 users of a socket.
 package access
 
 import (
@@ -32,13 +30,14 @@ import (
 // GroupMode is the mode of a socket that a group shares.
 const GroupMode = 0o660
 
-// Rule is who may use a socket. The zero Rule: our user and root.
+// Rule decides who may use a socket. The zero Rule admits vnic's user and root.
 type Rule struct {
-	file  *os.File // of the socket, whatever its name becomes; nil: no group may
+	file  *os.File // the socket's file, also after a renaming; nil: no group is admitted
 	group uint32
 }
 
-// ForGroup lets in members of a group, whose the socket's file is. Close is the caller's.
+// ForGroup returns a Rule that also admits the members of a group, which must own the socket's file
+// at path. The caller closes the Rule.
 func ForGroup(path string, group int) (Rule, error) {
 	f, err := os.OpenFile(path, unix.O_PATH|unix.O_NOFOLLOW, 0)
 	if err != nil {
@@ -52,7 +51,7 @@ func ForGroup(path string, group int) (Rule, error) {
 	return r, nil
 }
 
-// Close lets go of the file.
+// Close closes the socket's file.
 func (r Rule) Close() error {
 	if r.file == nil {
 		return nil
@@ -60,7 +59,7 @@ func (r Rule) Close() error {
 	return r.file.Close()
 }
 
-// Check says why a peer may not use the socket: "", it may.
+// Check returns the peer, and why it may not use the socket; "": it may.
 func (r Rule) Check(conn *net.UnixConn) (peer *unix.Ucred, why string) {
 	peer, err := scm.Peer(conn)
 	if err != nil {
@@ -76,12 +75,13 @@ func (r Rule) Check(conn *net.UnixConn) (peer *unix.Ucred, why string) {
 	return peer, r.changed()
 }
 
-// retry is how long Accept waits when this process has no descriptors left.
+// retry is how long Accept waits after an error, for example when this process has no descriptors
+// left.
 const retry = time.Second
 
-// Accept calls serve with each connection to l, until ctx ends or l is closed. serve owns the connection.
+// Accept calls serve for each connection to l, until ctx ends or l is closed. serve takes the connection over.
 func Accept(ctx context.Context, l *net.UnixListener, serve func(*net.UnixConn)) {
-	defer context.AfterFunc(ctx, func() { _ = l.SetDeadline(time.Unix(1, 0)) })() // long past
+	defer context.AfterFunc(ctx, func() { _ = l.SetDeadline(time.Unix(1, 0)) })() // in the past: accepts fail
 	for {
 		conn, err := l.AcceptUnix()
 		switch {
@@ -92,7 +92,7 @@ func Accept(ctx context.Context, l *net.UnixListener, serve func(*net.UnixConn))
 			return
 		case ctx.Err() != nil || errors.Is(err, net.ErrClosed):
 			return
-		default: // no descriptors are left; connections go on
+		default: // for example, no descriptors are left
 			select {
 			case <-ctx.Done():
 			case <-time.After(retry):
@@ -101,7 +101,7 @@ func Accept(ctx context.Context, l *net.UnixListener, serve func(*net.UnixConn))
 	}
 }
 
-// changed says what has become of the socket's file.
+// changed returns what somebody has changed of the socket's file; "": nothing.
 func (r Rule) changed() string {
 	st, err := r.file.Stat()
 	if err != nil {
@@ -121,13 +121,14 @@ func (r Rule) changed() string {
 
 func mayConnect(uid, ours uint32) bool { return uid == ours || uid == 0 }
 
-// maxTold is how many users are logged, each once: a process can connect for ever.
+// maxTold is how many users First allows to be logged, each once: a process can connect for ever.
 const maxTold = 16
 
-// Told remembers which users were logged. Its owner is one goroutine.
+// Told remembers which users, or processes, were logged. Its methods must not be called at the same
+// time.
 type Told struct{ users map[uint32]bool }
 
-// First reports whether to log a user: true once for each, for the first maxTold.
+// First reports whether to log a user: true at the user's first call, for the first maxTold users.
 func (t *Told) First(uid uint32) bool {
 	if t.users[uid] || len(t.users) == maxTold {
 		return false

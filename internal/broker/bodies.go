@@ -14,11 +14,11 @@ type (
 	// none is an empty body.
 	none struct{}
 
-	// The place of a thing in the broker's list of its kind.
-	socketIndex  uint32 // Config.Connect
-	fileIndex    uint32 // of opKeep and opDraft
-	processIndex uint32 // of opOwn
-	memoryIndex  uint32 // of opMemory
+	// The index of a thing in the broker's list of its kind.
+	socketIndex  uint32 // in Config.Connect
+	fileIndex    uint32 // from opKeep or opDraft
+	processIndex uint32 // from opOwn
+	memoryIndex  uint32 // from opMemory
 
 	// flow is gateway.Flow.
 	flow struct {
@@ -47,13 +47,13 @@ type (
 		Dev, Ino uint64
 	}
 
-	// keptFile is a file to remove.
+	// keptFile names a file that opRemove removes.
 	keptFile struct {
 		Path         text
 		AndDirectory bool // remove its directory, too, if it is empty then
 	}
 
-	// draftFile is a file to give a name or to remove.
+	// draftFile names a file that opRename renames or opRemove removes.
 	draftFile struct {
 		Directory text
 		Temporary text // its name now; empty: it has none, and its descriptor comes with the request
@@ -66,11 +66,11 @@ type (
 		Signal  int32
 	}
 
-	// grant is a GPU's memory for the members of a group that connect to a socket.
+	// grant asks the broker to give a GPU's memory to the members of a group that connect to a socket.
 	grant struct {
 		Memory memoryIndex
 		Group  uint32
-		Path   text // the socket's
+		Path   text // the socket's path
 	}
 )
 
@@ -89,7 +89,7 @@ func (d *draftFile) check() error {
 	return errors.Join(d.Directory.check(), d.Temporary.check(), d.Name.check())
 }
 
-// isBase reports whether a name is that of a file in a directory, and leads to no other directory.
+// isBase reports whether a name is one component of a path, and neither "." nor "..".
 func isBase(name string) bool {
 	return name != "" && name != "." && name != ".." && !strings.Contains(name, "/")
 }

@@ -22,7 +22,8 @@ import (
 	"vnic.dev/vnic/internal/wire/gateway"
 )
 
-// Client is a process's end of its broker. Its methods can be used by several goroutines.
+// Client is the process's end of the connection to its broker. Several goroutines may call its
+// methods.
 type Client struct {
 	conn  *scm.Socket
 	child *proc.Child
@@ -38,7 +39,7 @@ type Client struct {
 var (
 	_ gateway.Outside = (*Client)(nil)
 
-	// ErrGone is the error of everything that needs a broker after it has ended.
+	// ErrGone is the error of all requests after the broker has ended.
 	ErrGone = errors.New("the process outside of the sandbox, which opens, connects and ends QEMUs for this one, " +
 		"has ended")
 )
@@ -49,7 +50,7 @@ func newClient(c *net.UnixConn) *Client {
 	return k
 }
 
-// reply is an answer on its way to the goroutine that waits for it.
+// reply is an answer that read passes to the goroutine that waits for it.
 type reply struct {
 	errno unix.Errno
 	body  []byte
@@ -83,7 +84,7 @@ func (k *Client) read() {
 	}
 }
 
-// ask sends the request that message makes, and waits for its answer.
+// ask sends the request that message encodes, and waits for its answer.
 func (k *Client) ask(ctx context.Context, message func(id uint32) []byte, fds []int) (reply, error) {
 	wait := make(chan reply, 1)
 	k.mu.Lock()
@@ -109,7 +110,7 @@ func (k *Client) ask(ctx context.Context, message func(id uint32) []byte, fds []
 	_, waits := k.waits[id]
 	delete(k.waits, id)
 	k.mu.Unlock()
-	if !waits { // the answer has come, or comes just now
+	if !waits { // read has taken the answer and passes it on
 		scm.Close((<-wait).fd)
 	} else {
 		_ = k.conn.WriteFDs(opCancel.message(0, id), nil) // nothing waits for its answer
@@ -117,7 +118,7 @@ func (k *Client) ask(ctx context.Context, message func(id uint32) []byte, fds []
 	return reply{fd: -1}, err
 }
 
-// get makes a request whose answer has a socket.
+// get makes a request whose answer comes with a socket's descriptor.
 func get[C net.Conn, Q, A any](ctx context.Context, k *Client, r request[Q, A], q Q, fds ...int) (c C, a A, err error) {
 	a, fd, err := r.ask(ctx, k, q, fds...)
 	if err == nil && fd < 0 {
@@ -129,7 +130,7 @@ func get[C net.Conn, Q, A any](ctx context.Context, k *Client, r request[Q, A], 
 	return c, a, err
 }
 
-// Dial is gateway.Outside's.
+// Dial implements gateway.Outside.
 func (k *Client) Dial(ctx context.Context, network string, to netip.AddrPort) (net.Conn, error) {
 	if network != "tcp" {
 		return nil, fmt.Errorf("broker: connections of %s: %w", network, unix.EPROTONOSUPPORT)
@@ -138,26 +139,26 @@ func (k *Client) Dial(ctx context.Context, network string, to netip.AddrPort) (n
 	return c, err
 }
 
-// OpenFlow is gateway.Outside's.
+// OpenFlow implements gateway.Outside.
 func (k *Client) OpenFlow(ctx context.Context, f gateway.Flow) (*net.UDPConn, error) {
 	c, _, err := get[*net.UDPConn](ctx, k, opFlow,
 		flow{toAddress(f.To), f.Proto, f.TTL, f.DF, f.Local, uint32(f.Buffer)})
 	return c, err
 }
 
-// OpenAnswer is gateway.Outside's.
+// OpenAnswer implements gateway.Outside.
 func (k *Client) OpenAnswer(ctx context.Context, a gateway.Answer) (*net.UDPConn, error) {
 	c, _, err := get[*net.UDPConn](ctx, k, opAnswer, answer{toAddress(a.Listen), toAddress(a.Sender), uint32(a.Buffer)})
 	return c, err
 }
 
-// DialResolver is gateway.Outside's.
+// DialResolver implements gateway.Outside.
 func (k *Client) DialResolver(ctx context.Context, network string, to netip.AddrPort) (net.Conn, error) {
 	c, _, err := get[net.Conn](ctx, k, opResolver, resolver{toAddress(to), network == "udp"})
 	return c, err
 }
 
-// Resolvers is gateway.Outside's.
+// Resolvers implements gateway.Outside.
 func (k *Client) Resolvers() []netip.AddrPort {
 	list, _ := opResolvers.quick(k, none{})
 	out := make([]netip.AddrPort, len(list))
@@ -167,7 +168,7 @@ func (k *Client) Resolvers() []netip.AddrPort {
 	return out
 }
 
-// Addrs is gateway.Outside's.
+// Addrs implements gateway.Outside.
 func (k *Client) Addrs() ([]netip.Addr, error) {
 	list, err := opAddrs.quick(k, none{})
 	out := make([]netip.Addr, len(list))
@@ -177,7 +178,7 @@ func (k *Client) Addrs() ([]netip.Addr, error) {
 	return out, err
 }
 
-// ListenUDP is gateway.Outside's.
+// ListenUDP implements gateway.Outside.
 func (k *Client) ListenUDP(addr netip.AddrPort) (gateway.Datagrams, error) {
 	ctx, cancel := soon()
 	defer cancel()
@@ -188,13 +189,14 @@ func (k *Client) ListenUDP(addr netip.AddrPort) (gateway.Datagrams, error) {
 	return &relayed{c: c, listen: netip.AddrPortFrom(addr.Addr(), port)}, nil
 }
 
-// Connect connects to a socket of Config.Connect.
+// Connect connects to the Unix socket Config.Connect[i].
 func (k *Client) Connect(ctx context.Context, i int) (*net.UnixConn, error) {
 	c, _, err := get[*net.UnixConn](ctx, k, opConnect, socketIndex(i))
 	return c, err
 }
 
-// OldMemory reports whether a process has mapped files whose names begin with Config.Memory, and not this one.
+// OldMemory reports whether a process has mapped memfds whose names begin with Config.Memory, but not the memfd of
+// the descriptor pidfd.
 func (k *Client) OldMemory(pid int, pidfd *os.File) bool {
 	var st unix.Stat_t
 	if pidfd == nil || unix.Fstat(int(pidfd.Fd()), &st) != nil {
@@ -204,7 +206,7 @@ func (k *Client) OldMemory(pid int, pidfd *os.File) bool {
 	return err == nil && old
 }
 
-// Sharing is dma.SharingOf, by the broker; without one (k is nil) by this process.
+// Sharing is dma.SharingOf, which the broker calls; if k is nil, this process calls it.
 func (k *Client) Sharing(pid int, dev, ino uint64) dma.Sharing {
 	if k == nil {
 		return dma.SharingOf(pid, dev, ino)
@@ -216,7 +218,8 @@ func (k *Client) Sharing(pid int, dev, ino uint64) dma.Sharing {
 	return s
 }
 
-// Keep names a file to remove later, before Confine; dir: its directory too, if it is empty then.
+// Keep names a file to the broker, before Confine; remove makes the broker remove it later. dir:
+// and then its directory, if that is empty.
 func (k *Client) Keep(path string, dir bool) (remove func() error, err error) {
 	path, err = filepath.Abs(path)
 	if err != nil {
@@ -229,8 +232,9 @@ func (k *Client) Keep(path string, dir bool) (remove func() error, err error) {
 	return later(k, opRemove, i), nil
 }
 
-// Draft names a file, before Confine: rename gives it a name later, in place of the file that has the name then; remove
-// removes it. temp is its name now, in the same directory; "": it has none.
+// Draft names a draft file to the broker, before Confine. Later, rename makes the broker rename it to name, in place
+// of a file that has the name then; remove makes the broker remove it. temp is its name now, in the same directory;
+// "": it has none.
 func (k *Client) Draft(f *os.File, temp, name string) (rename, remove func() error, err error) {
 	var fds []int
 	dir, base := filepath.Split(name)
@@ -246,7 +250,7 @@ func (k *Client) Draft(f *os.File, temp, name string) (rename, remove func() err
 	return later(k, opRename, i), later(k, opRemove, i), nil
 }
 
-// later is a function that makes a request.
+// later returns a function that makes a request and waits for the answer.
 func later[Q any](k *Client, r request[Q, none], q Q) func() error {
 	return func() error {
 		_, err := r.quick(k, q)
@@ -254,8 +258,8 @@ func later[Q any](k *Client, r request[Q, none], q Q) func() error {
 	}
 }
 
-// Own names a process of ours, before Confine. signal sends it SIGTERM or SIGKILL; the latter also to what it has
-// started.
+// Own names a child process to the broker, before Confine. signal makes the broker send it SIGTERM or SIGKILL;
+// SIGKILL goes to its process group too.
 func (k *Client) Own(pid int) (signal func(syscall.Signal) error, err error) {
 	fd, err := unix.PidfdOpen(pid, 0)
 	if errors.Is(err, unix.ESRCH) { // it has ended already, and has been waited for
@@ -275,8 +279,8 @@ func (k *Client) Own(pid int) (signal func(syscall.Signal) error, err error) {
 	}, nil
 }
 
-// Monitor gives the socket of a QEMU's monitor to the broker, before Confine, and returns another one, which passes on
-// the commands of Config.Monitor. The first is the caller's to close.
+// Monitor passes the socket of a QEMU's monitor to the broker, before Confine, and returns another socket: by it the
+// broker passes the commands of Config.Monitor on to the QEMU. The caller still owns monitor, and closes it.
 func (k *Client) Monitor(monitor net.Conn) (instead net.Conn, err error) {
 	ctx, cancel := soon()
 	defer cancel()
@@ -290,8 +294,8 @@ func (k *Client) Monitor(monitor net.Conn) (instead net.Conn, err error) {
 	return instead, nil
 }
 
-// Give makes the broker give a GPU's memory to the members of a group that connect to l, whose name is path, before
-// Confine. Both stay the caller's, who closes l.
+// Give makes the broker send descriptors of a GPU's memory to the members of a group that connect to l, whose path is
+// path. It must be called before Confine. The caller still owns l and memory, and closes l.
 func (k *Client) Give(l *net.UnixListener, path string, memory *os.File, group int) error {
 	path, err := filepath.Abs(path)
 	if err != nil {
@@ -310,13 +314,13 @@ func (k *Client) Give(l *net.UnixListener, path string, memory *os.File, group i
 	return nil
 }
 
-// soon is a context for a request that is answered at once.
+// soon returns a context for a request that the broker answers at once.
 func soon() (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.Background(), limits.Broker.Here())
 }
 
-// State returns the mode of Confine, "" before it has succeeded, and how many system calls of this process were
-// refused since, or would have been.
+// State returns the mode of Confine, "" before it has succeeded, and how many of this process's system calls were
+// refused since, or in mode Log would have been.
 func (k *Client) State() (mode string, refused uint64) {
 	if m := k.mode.Load(); m != nil {
 		return *m, k.Refused()
@@ -324,14 +328,16 @@ func (k *Client) State() (mode string, refused uint64) {
 	return "", 0
 }
 
-// Refused returns how many system calls of this process were refused, or would have been.
+// Refused returns how many of this process's system calls were refused, or in mode Log would have
+// been.
 func (k *Client) Refused() uint64 {
 	n, _ := opRefused.quick(k, none{})
 	return n
 }
 
-// Guard makes a context that ends when the broker ends, which it does not by itself, with an ErrGone that says how:
-// without a broker this process can do nothing new, nor end what it has started. cancel is called before Close.
+// Guard returns a context that ends with ErrGone and the reason if the broker ends before Close, for example because
+// somebody kills it. Without a broker this process can open nothing new, nor end what it has started. The caller
+// calls cancel before Close.
 func (k *Client) Guard(ctx context.Context) (guarded context.Context, cancel context.CancelFunc) {
 	guarded, end := context.WithCancelCause(ctx)
 	if k == nil {
@@ -347,7 +353,7 @@ func (k *Client) Guard(ctx context.Context) (guarded context.Context, cancel con
 	return guarded, func() { end(nil) }
 }
 
-// gone is ErrGone, with the way in which the broker has ended.
+// gone returns ErrGone with the reason why the broker has ended.
 func (k *Client) gone() error {
 	if k.child != nil && k.child.Ends(limits.Broker.Here()) && k.child.Err() != nil {
 		return fmt.Errorf("%w: %w", ErrGone, k.child.Err())

@@ -11,14 +11,14 @@ import (
 	"vnic.dev/vnic/internal/outfile"
 )
 
-// kept is a file that the process has named, to remove it or to give it a name later.
+// kept is a file that the process has named, to remove or rename it later.
 type kept struct {
 	dir   *os.File
-	name  string      // in dir; "": a draft without a name
-	st    unix.Stat_t // of the file that had the name at that time
+	name  string      // the file's name in dir; "": a draft without a name
+	st    unix.Stat_t // identifies the file that had the name when the process named it
 	to    string      // the name that a draft gets; "": it is no draft
-	draft *os.File    // a draft without a name
-	path  string      // the directory's, if it is to be removed with the file
+	draft *os.File    // the descriptor of a draft without a name; else nil
+	path  string      // path of the directory, to remove it with the file; "": the directory stays
 }
 
 // keep is opKeep's handler.
@@ -61,14 +61,16 @@ func (s *server) hold(dir string, k kept) (i fileIndex, err error) {
 	return fileIndex(len(s.kept) - 1), nil
 }
 
-// same reports whether the same file still has the name. A draft may have been written since.
+// same reports whether the file that the process named still has the name. A draft may have been
+// written to since; another file may not.
 func (k *kept) same() bool {
 	var st unix.Stat_t
 	err := unix.Fstatat(int(k.dir.Fd()), k.name, &st, unix.AT_SYMLINK_NOFOLLOW)
 	return err == nil && st.Ino == k.st.Ino && st.Dev == k.st.Dev && (k.to != "" || st.Mtim == k.st.Mtim)
 }
 
-// rename is opRename's handler: it gives a draft its name, if it is still the same file.
+// rename is opRename's handler: it gives a draft its name. If the draft has a temporary name, that
+// must still lead to the same file.
 func (s *server) rename(i fileIndex) (none, error) {
 	k, err := element(s.kept, i)
 	switch {
@@ -86,14 +88,15 @@ func (s *server) rename(i fileIndex) (none, error) {
 	return none{}, err
 }
 
-// remove is opRemove's handler: it removes a file, if it is still the same file, and then perhaps its directory.
+// remove is opRemove's handler: it removes a file if the name still has the same file, and then its directory if
+// requested.
 func (s *server) remove(i fileIndex) (none, error) {
 	k, err := element(s.kept, i)
 	if err == nil && k.draft == nil && k.same() {
 		err = unix.Unlinkat(int(k.dir.Fd()), k.name, 0)
 	}
 	if err == nil && k.path != "" {
-		_ = os.Remove(k.path) // if it is empty
+		_ = os.Remove(k.path) // Remove fails if the directory is not empty
 	}
 	return none{}, err
 }

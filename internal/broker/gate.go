@@ -8,24 +8,24 @@ import (
 	"syscall"
 )
 
-// Gate holds back the QEMUs of this process until all of them have started and the process is confined: so it starts
-// all of them before it is confined, and maps no memory of theirs until then.
+// Gate makes the starters of all QEMUs of this process wait until every QEMU has started and the process is confined.
+// So the process starts all QEMUs before it is confined, and maps no memory of theirs until then.
 type Gate struct {
 	broker  *Client
 	confine func() error
-	open    chan struct{} // closed when confine has been called
-	err     error         // confine's; set before open is closed
+	open    chan struct{} // closed when confine has returned
+	err     error         // result of confine; set before open is closed
 
 	mu   sync.Mutex
 	left int // QEMUs that have not started yet
 }
 
-// NewGate makes a Gate for n QEMUs. confine is called once, when all have started.
+// NewGate makes a Gate for n QEMUs. When all have started, Pass calls confine, once.
 func NewGate(k *Client, n int, confine func() error) *Gate {
 	return &Gate{broker: k, confine: confine, open: make(chan struct{}), left: n}
 }
 
-// Pass is called by the starter of each QEMU once that has started: it is a qemu.Started. It returns when it has been
+// Pass is a qemu.Started: the starter of each QEMU calls it after the QEMU's start. It returns when it has been
 // called for all QEMUs and the process is confined, or when ctx ends.
 func (g *Gate) Pass(ctx context.Context, pid int, monitor net.Conn) (signal func(syscall.Signal) error,
 	instead net.Conn, err error) {
@@ -35,7 +35,7 @@ func (g *Gate) Pass(ctx context.Context, pid int, monitor net.Conn) (signal func
 	if instead, err = g.broker.Monitor(monitor); err != nil {
 		return signal, nil, err
 	}
-	_ = monitor.Close() // so that this process reaches the monitor by the broker alone
+	_ = monitor.Close() // from now on this process reaches the monitor only through the broker
 	g.mu.Lock()
 	g.left--
 	last := g.left == 0

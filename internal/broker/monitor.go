@@ -13,7 +13,7 @@ import (
 	"vnic.dev/vnic/internal/scm"
 )
 
-// maxCommand is the length of the longest line to a monitor.
+// maxCommand is the length of the longest command line that the relay accepts.
 const maxCommand = 4 << 10
 
 // monitor is opMonitor's handler: it starts a relay between a QEMU's monitor and the process.
@@ -35,21 +35,23 @@ func (s *server) monitor(ctx context.Context, c *call, _ none) (none, error) {
 	return none{}, nil
 }
 
-// unplug is the only command with an argument: a device whose name begins with devicePrefix.
+// unplug is the only command that may have an argument: a device whose name begins with
+// devicePrefix.
 const (
 	unplug       = "device_del"
 	devicePrefix = "dev-"
 )
 
-// relayCommands passes the process's commands on to a QEMU's monitor if they are allowed, without arguments but
-// unplug's, and all lines of the monitor to the process (QEMU docs/interop/qmp-spec.rst). It drops other commands.
+// relayCommands passes commands of the process to a QEMU's monitor if allowed lists them, without arguments except
+// for unplug's; it drops other commands. It passes all lines of the monitor to the process (QEMU
+// docs/interop/qmp-spec.rst).
 func relayCommands(monitor, process net.Conn, allowed []string) {
 	go func() {
 		defer monitor.Close()
 		lines := bufio.NewScanner(process)
 		lines.Buffer(nil, maxCommand)
 		for lines.Scan() {
-			var c struct { // encoded again below: nothing else of the line is passed on
+			var c struct { // encoded again below, so that no other field is passed on
 				Execute string `json:"execute"`
 				ID      uint64 `json:"id"`
 				Args    *struct {

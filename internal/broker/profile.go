@@ -17,11 +17,11 @@ var paths = []confine.Path{
 		"(or -race): how many arenas, when it has eight"},
 }
 
-// Calls are system calls that a process may make besides those for serving NICs.
+// Calls are system calls that a process may make in addition to the calls for serving NICs.
 type Calls []confine.Call
 
-// Terminal are the calls of a process that shows progress on a terminal, or connects it to a guest. The call that puts
-// characters into a terminal's input (TIOCSTI) is not among them.
+// Terminal has the calls for a process that shows progress on a terminal, or connects the terminal to a guest. The
+// ioctl that puts characters into a terminal's input (TIOCSTI) is not among them.
 var Terminal = Calls{
 	{Nr: unix.SYS_IOCTL, Name: "ioctl", If: []confine.Arg{confine.IsInt(1, unix.TIOCGWINSZ)}, Why: "its size"},
 	{Nr: unix.SYS_IOCTL, Name: "ioctl", If: []confine.Arg{confine.IsInt(1, unix.TCSETS)}, Why: "raw mode, and back"},
@@ -29,7 +29,8 @@ var Terminal = Calls{
 		Why: "whether it is another process's now"},
 }
 
-// InProcess are the calls of a process that runs its guests itself. All its sockets are connected.
+// InProcess has the calls for a process that runs its guests itself. All its sockets are connected
+// before Confine.
 var InProcess = Calls{
 	{Nr: unix.SYS_SENDMSG, Name: "sendmsg", Why: "driver: eventfds for the NIC, with the messages of vhost-user"},
 	{Nr: unix.SYS_SCHED_GETATTR, Name: "sched_getattr", If: []confine.Arg{confine.IsInt(0, 0)},
@@ -37,11 +38,11 @@ var InProcess = Calls{
 	{Nr: unix.SYS_SCHED_SETATTR, Name: "sched_setattr", If: []confine.Arg{confine.IsInt(0, 0)}, Why: "the same"},
 }
 
-// handover are calls that are forbidden once the listener has been sent: else a socket that gets the number of the
-// broker's descriptor could be used with sendmsg.
+// handover has calls that Confine needs to send the listener and forbids afterwards: a socket that later gets the
+// number of the broker's descriptor could otherwise be used with sendmsg.
 var handover = []uintptr{unix.SYS_SENDMSG, unix.SYS_SECCOMP}
 
-// calls are all calls that a confined process may make. broker is the descriptor of the broker's socket.
+// calls returns all calls that a confined process may make. broker is the descriptor of the broker's socket.
 func calls(pid, broker int) []confine.Call {
 	const writes = unix.O_ACCMODE | unix.O_CREAT | unix.O_TRUNC | unix.O_PATH
 	return slices.Concat(confine.GoRuntime(pid), confine.Sockets, callsArch, []confine.Call{

@@ -15,16 +15,16 @@ import (
 // maxSenders is how many senders a relay remembers. When one more comes, the relay forgets the older half.
 const maxSenders = 4096
 
-// relay carries datagrams between the host's socket of a forward and the process, which may answer only the senders of
-// datagrams. Each message between the broker and the process is an address and a datagram. One whose address is zero
-// has instead the number of datagrams for which the host's socket had no room.
+// relay carries datagrams between the host's socket of a forward and the process, which may send only to addresses
+// whose datagrams the relay remembers. Each message between the broker and the process is an address and a datagram.
+// One whose address is zero has instead the number of datagrams for which the host's socket had no room.
 type relay struct {
 	host    gateway.Datagrams
 	process *net.UnixConn
 
 	mu   sync.Mutex
-	seen map[netip.AddrPort]uint64 // the turn of each sender's last datagram
-	turn uint64                    // how many datagrams have come
+	seen map[netip.AddrPort]uint64 // number of each sender's last datagram
+	turn uint64                    // number of datagrams so far
 }
 
 // note remembers the sender of a datagram.
@@ -55,7 +55,8 @@ func (l *relay) close() {
 	_ = l.process.Close()
 }
 
-// answer sends the process's datagrams to the senders whom they answer.
+// answer passes datagrams of the process to their receivers, if the relay remembers a datagram from
+// each of them.
 func (l *relay) answer() {
 	defer l.close()
 	b := make([]byte, addrLen+maxDatagram)
@@ -88,7 +89,7 @@ func (l *relay) run() {
 		sender := toAddress(from)
 		copy(b, sender[:])
 		_, err = l.process.Write(b[:addrLen+n])
-		if now := l.host.Lost(); err == nil && now != lost { // they were lost before this datagram came
+		if now := l.host.Lost(); err == nil && now != lost { // the host's socket lost them before this datagram came
 			lost = now
 			_, err = l.process.Write(le.AppendUint64(make([]byte, addrLen), lost))
 		}
@@ -99,10 +100,10 @@ func (l *relay) run() {
 	}
 }
 
-// relayed is the process's end of a relay.
+// relayed is the process's end of a relay, a gateway.Datagrams.
 type relayed struct {
 	c      *net.UnixConn
-	listen netip.AddrPort // of the host's socket
+	listen netip.AddrPort // address of the host's socket
 	lost   atomic.Uint64
 }
 
@@ -120,7 +121,7 @@ func (r *relayed) ReadFromUDPAddrPort(b []byte) (int, netip.AddrPort, error) {
 			return 0, netip.AddrPort{}, net.ErrClosed
 		}
 		from := address(m[:addrLen]).addrPort()
-		if !from.Addr().IsUnspecified() { // no datagram comes from that address
+		if !from.Addr().IsUnspecified() { // the zero address marks a count of lost datagrams
 			return copy(b, m[addrLen:n]), from, nil
 		}
 		if n == addrLen+8 {
@@ -129,7 +130,7 @@ func (r *relayed) ReadFromUDPAddrPort(b []byte) (int, netip.AddrPort, error) {
 	}
 }
 
-// Lost is the method of gateway.Datagrams.
+// Lost implements gateway.Datagrams.
 func (r *relayed) Lost() uint64 { return r.lost.Load() }
 
 func (r *relayed) WriteToUDPAddrPort(b []byte, to netip.AddrPort) (int, error) {

@@ -2,10 +2,11 @@ package broker
 
 import "vnic.dev/vnic/dma"
 
-// This table is all that a process may ask its broker. Only the process that started the broker can ask: it has the
-// other end of the broker's socket. It is confined when it asks opSeal, and has mapped no guest's memory before.
+// This table lists all requests of a process to its broker. Only the process that started the broker can send them:
+// it has the other end of the broker's socket. It sends opSeal when it is confined, and maps no guest's memory
+// before.
 //
-// A row has the types of the request's body and of the answer's, and says
+// A row has the types of the request's body and of the answer's, and states
 //   - when the process may ask: always, or only before opSeal (else EPERM);
 //   - whether a descriptor comes with the request: none, perhaps, or one (else EBADF);
 //   - whether the broker answers at once, before it reads the next request, or is slow: then a goroutine answers,
@@ -40,11 +41,12 @@ var (
 
 	// Names a file for opRemove.
 	opKeep = row[keptFile, fileIndex]("keep", beforeSeal, fdNone, atOnce, plain((*server).keep))
-	// Names a file for opRename and opRemove, and the name that opRename gives it. The descriptor: it has no name yet.
+	// Names a file for opRename and opRemove, and the name that opRename gives it. The descriptor: the file, if it has
+	// no name yet.
 	opDraft = row[draftFile, fileIndex]("draft", beforeSeal, fdMay, atOnce, (*server).draft)
-	// Removes a file of opKeep or opDraft, if it is still the same file.
+	// Removes a file of opKeep or opDraft, if its name still leads to the same file.
 	opRemove = row[fileIndex, none]("remove", always, fdNone, atOnce, plain((*server).remove))
-	// Gives a file of opDraft its name, if it is still the same file.
+	// Gives a file of opDraft its name, if its temporary name still leads to the same file.
 	opRename = row[fileIndex, none]("rename", always, fdNone, atOnce, plain((*server).rename))
 
 	// Names a process, a QEMU, for opSignal. The descriptor: its pidfd.
@@ -59,6 +61,7 @@ var (
 	// Gives a GPU's memory to the members of a group that connect to a socket. The descriptor: the listening socket.
 	opGive = row[grant, none]("give", beforeSeal, fdMust, atOnce, (*server).give)
 
-	// Ends what is allowed beforeSeal. The descriptor: the listener of seccomp that reports refused system calls.
+	// From then on beforeSeal requests are refused. The descriptor: the listener of seccomp that reports refused system
+	// calls.
 	opSeal = row[none, none]("seal", beforeSeal, fdMay, atOnce, (*server).seal)
 )

@@ -30,16 +30,16 @@ const (
 	slow
 )
 
-// request is the client's end of a row: a request with a body of type Q, and an answer with one of type A.
+// request is the client's part of a row: the request has a body of type Q, and its answer a body of type A.
 type request[Q, A any] struct{ op uint32 }
 
-// entry is the server's end of a row.
+// entry is the server's part of a row.
 type entry struct {
 	name       string
 	when       when
 	descriptor descriptor
 	pace       pace
-	size       int // of the body
+	size       int // bytes of the body
 	decode     func(body []byte) (task, error)
 }
 
@@ -48,17 +48,19 @@ type task func(s *server, ctx context.Context, c *call) ([]byte, error)
 
 // call has the descriptors of a request and its answer.
 type call struct {
-	fds *scm.FDs // from the request: a handler takes what it keeps
-	out net.Conn // its descriptor goes with the answer, and then it is closed; nil: none
+	fds *scm.FDs // descriptors of the request; a handler takes the ones that it keeps
+	out net.Conn // connection whose descriptor goes with the answer, and which is then closed; nil: none
 }
 
-// table has the rows by number, maxRequest is the length of the longest request. They are set before main.
+// table has the rows, by request number; maxRequest is the length of the longest request. Both are set before main
+// runs.
 var (
 	table      []entry
 	maxRequest int
 )
 
-// row adds a request to the table. Its place there is its number: both ends are the same program.
+// row adds a request to the table. The request's number is its index there, which both ends share
+// because they are the same program.
 func row[Q, A any](name string, w when, d descriptor, p pace, handle handler[Q, A]) request[Q, A] {
 	bind := func(body []byte) (task, error) {
 		q, err := decode[Q](body)
@@ -70,7 +72,7 @@ func row[Q, A any](name string, w when, d descriptor, p pace, handle handler[Q, 
 			if b := peer.Append(nil, a); len(b) <= maxBody {
 				return b, nil
 			}
-			return nil, unix.E2BIG // a list of addresses
+			return nil, unix.E2BIG // a list of addresses that is too long
 		}, err
 	}
 	size := binary.Size(*new(Q))
@@ -78,15 +80,16 @@ func row[Q, A any](name string, w when, d descriptor, p pace, handle handler[Q, 
 	return request[Q, A]{uint32(len(table) - 1)}
 }
 
-// handler does what is asked. c has the descriptor that came, and gets the one that goes back.
+// handler serves a request. It takes the request's descriptor from c, and puts the answer's
+// descriptor into c.
 type handler[Q, A any] func(s *server, ctx context.Context, c *call, q Q) (A, error)
 
-// plain is the handler of a request without descriptors.
+// plain makes a handler for a request without descriptors.
 func plain[Q, A any](f func(*server, Q) (A, error)) handler[Q, A] {
 	return func(s *server, _ context.Context, _ *call, q Q) (A, error) { return f(s, q) }
 }
 
-// socket is the handler of a request for a socket.
+// socket makes a handler for a request whose answer has a socket's descriptor.
 func socket[Q any, C net.Conn](f func(*server, context.Context, Q) (C, error)) handler[Q, none] {
 	return func(s *server, ctx context.Context, c *call, q Q) (none, error) {
 		conn, err := f(s, ctx, q)
@@ -97,7 +100,7 @@ func socket[Q any, C net.Conn](f func(*server, context.Context, Q) (C, error)) h
 	}
 }
 
-// admits checks the time of a request and how many descriptors came with it.
+// admits checks whether a request is allowed now, and has the right number of descriptors.
 func (e *entry) admits(sealed bool, fds int) error {
 	switch {
 	case e.when == beforeSeal && sealed:
@@ -108,13 +111,13 @@ func (e *entry) admits(sealed bool, fds int) error {
 	return nil
 }
 
-// message is a request on the wire.
+// message encodes a request.
 func (r request[Q, A]) message(id uint32, q Q) []byte {
 	return peer.Append(peer.Append(nil, requestHeader{r.op, id}), q)
 }
 
-// ask makes a request, with or without a descriptor, and waits for the answer. The caller owns fd, which came with the
-// answer; -1: none came.
+// ask sends a request, with or without a descriptor, and waits for the answer. The caller owns fd, the answer's
+// descriptor; -1: the answer has none.
 func (r request[Q, A]) ask(ctx context.Context, k *Client, q Q, fds ...int) (a A, fd int, err error) {
 	got, err := k.ask(ctx, func(id uint32) []byte { return r.message(id, q) }, fds)
 	if err == nil {
@@ -123,7 +126,7 @@ func (r request[Q, A]) ask(ctx context.Context, k *Client, q Q, fds ...int) (a A
 	return a, got.fd, err
 }
 
-// quick is ask for a request that is answered at once, without a descriptor.
+// quick is ask for a request that the broker answers at once, without a descriptor.
 func (r request[Q, A]) quick(k *Client, q Q, fds ...int) (A, error) {
 	ctx, cancel := soon()
 	defer cancel()

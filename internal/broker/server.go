@@ -23,32 +23,32 @@ import (
 	"vnic.dev/vnic/internal/wire/gateway"
 )
 
-// How many of each kind a broker has at the most.
+// How many of each a broker has at most.
 const (
-	maxSlow     = 1024 // slow requests that are not answered yet
-	maxKept     = 256  // files
-	maxOwn      = 256  // processes
-	maxKinds    = 64   // kinds of refused system calls that are logged, each once
+	maxSlow     = 1024 // unanswered slow requests
+	maxKept     = 256  // files of opKeep and opDraft
+	maxOwn      = 256  // processes of opOwn
+	maxKinds    = 64   // logged kinds of refused system calls
 	maxMemories = dma.MaxGPUs
 )
 
-// server is a broker.
+// server is the broker's end of the connection.
 type server struct {
 	conn   *scm.Socket
 	config Config
 	dialer *gateway.Dialer
 	log    *slog.Logger
 
-	slots   chan struct{} // of slow requests
+	slots   chan struct{} // has an element for each slow request
 	refused atomic.Uint64
 
-	// Of the goroutine that reads requests.
+	// Only the goroutine that reads requests uses these fields.
 	sealed   bool
 	kept     []kept
 	owned    []int // pidfds
-	memories []int // of GPUs
+	memories []int // descriptors of GPUs' memory
 
-	gpus gpufd.Server   // gives memories to other processes
+	gpus gpufd.Server   // sends these descriptors to other processes
 	wg   sync.WaitGroup // slow requests, and relays
 
 	mu      sync.Mutex
@@ -65,7 +65,7 @@ func serve(c *net.UnixConn, config Config, log *slog.Logger) {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer func() {
 		cancel()
-		_ = c.Close() // nobody reads answers any more
+		_ = c.Close() // further answers fail at once
 		s.wg.Wait()
 		for _, k := range s.kept {
 			_ = errors.Join(k.dir.Close(), k.draft.Close())
@@ -75,7 +75,7 @@ func serve(c *net.UnixConn, config Config, log *slog.Logger) {
 			_ = unix.Close(fd)
 		}
 	}()
-	b := make([]byte, maxRequest+1) // a longer message is not cut to a request
+	b := make([]byte, maxRequest+1) // one byte more: a longer message fails the check of its length
 	for {
 		var fds scm.FDs
 		n, err := s.conn.ReadFDs(b, &fds)
@@ -144,7 +144,7 @@ func (s *server) begin(ctx context.Context, id uint32, do task) {
 	})
 }
 
-// answer sends an answer, with a descriptor of a connection unless that is nil, and closes the connection.
+// answer sends an answer, with the descriptor of out unless out is nil, and closes out.
 func (s *server) answer(id uint32, body []byte, out net.Conn, err error) {
 	b := append(peer.Append(nil, answerHeader{id, uint32(errnoOf(err))}), body...)
 	if out == nil {
@@ -155,7 +155,7 @@ func (s *server) answer(id uint32, body []byte, out net.Conn, err error) {
 	_ = out.Close()
 }
 
-// errnoOf is the number for an error in an answer.
+// errnoOf returns the error number that an answer carries for err.
 func errnoOf(err error) unix.Errno {
 	var e unix.Errno
 	switch {
@@ -171,7 +171,7 @@ func errnoOf(err error) unix.Errno {
 	return unix.EIO
 }
 
-// element returns an element of a list, if there is one at that place.
+// element returns element i of a list, or EINVAL.
 func element[T any, I ~uint32](list []T, i I) (e T, err error) {
 	if uint64(i) >= uint64(len(list)) {
 		return e, unix.EINVAL
@@ -277,7 +277,7 @@ func (s *server) memory(_ context.Context, c *call, _ none) (memoryIndex, error)
 	return take[memoryIndex](&s.memories, maxMemories, c)
 }
 
-// take keeps the descriptor of a call in a list.
+// take adds the call's descriptor to a list, and returns its index.
 func take[I ~uint32](list *[]int, most int, c *call) (I, error) {
 	if len(*list) == most {
 		return 0, unix.EPERM
@@ -287,7 +287,7 @@ func take[I ~uint32](list *[]int, most int, c *call) (I, error) {
 }
 
 func (s *server) signal(p processSignal) (none, error) {
-	const group = 1 << 2 // PIDFD_SIGNAL_PROCESS_GROUP, Linux 6.9: nobody else is in it (internal/proc)
+	const group = 1 << 2 // PIDFD_SIGNAL_PROCESS_GROUP, Linux 6.9: the child's own group (internal/proc)
 	sig := unix.Signal(p.Signal)
 	pidfd, err := element(s.owned, p.Process)
 	if err == nil && (sig != unix.SIGKILL || unix.PidfdSendSignal(pidfd, sig, nil, group) != nil) {
@@ -296,7 +296,8 @@ func (s *server) signal(p processSignal) (none, error) {
 	return none{}, err
 }
 
-// give starts to give a GPU's memory to the processes that connect to a listening socket and may have it.
+// give starts to send the descriptor of a GPU's memory to each process that connects to the listening socket and is
+// admitted by access.Rule.
 func (s *server) give(ctx context.Context, c *call, g grant) (none, error) {
 	memory, err := element(s.memories, g.Memory)
 	if err != nil {
@@ -343,7 +344,7 @@ func (s *server) watch(listener int) {
 		if trial && r.Nr == unix.SYS_OPENAT {
 			kind = r.Opens(list, paths)
 		}
-		if kind == "" { // a file that Landlock permits
+		if kind == "" { // an openat that Landlock would permit
 			return
 		}
 		s.refused.Add(1)

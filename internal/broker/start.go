@@ -25,7 +25,7 @@ import (
 // The modes of a sandbox.
 const (
 	On  = "on"
-	Log = "log" // nothing is refused: calls that would be are logged
+	Log = "log" // no call is refused; calls that On would refuse are logged
 	Off = "off"
 )
 
@@ -37,10 +37,10 @@ func CheckMode(mode string) error {
 	return nil
 }
 
-// Config is what a broker may do for its process. It never changes.
+// Config lists what a broker may do for its process. It never changes.
 type Config struct {
 	Mode     string // On or Log
-	NAT      bool   // of the gateway, as Policy and Forwards
+	NAT      bool   // gateway.Options.NAT; Policy and Forwards likewise
 	Policy   gateway.Policy
 	Forwards []gateway.Forward
 	Connect  []string // paths of the sockets to which the process may ask for a connection
@@ -48,13 +48,15 @@ type Config struct {
 	Monitor  []string // commands that the process may give to its QEMUs' monitors
 }
 
-// argument makes this program a broker. No command has this name.
+// argument is the argument with which Start starts this program as a broker. No command has this
+// name.
 const argument = "__broker"
 
-// Is reports whether this process was started by Start.
+// Is reports whether Start has started this process.
 func Is(args []string) bool { return len(args) == 2 && args[1] == argument }
 
-// Start starts a broker for this process. The broker inherits descriptors without close-on-exec: there should be none.
+// Start starts a broker for this process. The broker inherits descriptors without close-on-exec: the caller should
+// have none.
 func Start(c Config) (*Client, error) {
 	b, err := json.Marshal(c)
 	if err != nil {
@@ -82,10 +84,12 @@ func Start(c Config) (*Client, error) {
 	return k, nil
 }
 
-// Main runs a broker: its configuration comes on standard input, its requests on descriptor 3.
+// Main runs a broker. It reads the configuration from standard input, and requests from descriptor
+// 3.
 func Main() int {
 	_ = unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0) // no other process of our user reads its memory
-	// systemd and pkill(1) signal each process of vnic. The broker ignores that: the process needs it while it ends.
+	// systemd and pkill(1) signal each process of vnic. The broker ignores these signals, because the confined process
+	// still needs it while ending.
 	signal.Ignore(unix.SIGTERM, unix.SIGINT, unix.SIGHUP)
 	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
 	var config Config
@@ -103,8 +107,9 @@ func Main() int {
 	return 0
 }
 
-// Confine forbids this process all system calls that are neither in profile.go nor in more. Keep, Draft, Own, Monitor,
-// Give and ListenUDP are called before it. The warning says which part does not work on this machine; "": all works.
+// Confine forbids this process all system calls that are neither in profile.go nor in more. Keep, Draft, Own,
+// Monitor, Give and ListenUDP must be called before. The warning says which part does not work on this machine; "":
+// all works.
 func (k *Client) Confine(mode string, more Calls) (warning string, err error) {
 	_ = time.Now().Local().String() // reads the time zone
 	broker := -1

@@ -19,24 +19,24 @@ var le = binary.LittleEndian
 type (
 	requestHeader struct {
 		Op uint32 // the request's place in the table
-		ID uint32 // the answer has the same
+		ID uint32 // chosen by the client; the answer repeats it
 	}
 	answerHeader struct {
 		ID    uint32
-		Errno uint32 // not 0: the request was refused, or did not work, and no body follows
+		Errno uint32 // not 0: the request was refused or failed, and the answer has no body
 	}
 )
 
 const (
 	headerLen = 8
-	maxBody   = 4096 * addrLen // of an answer
+	maxBody   = 4096 * addrLen // of an answer, in bytes
 )
 
-// errDescriptors is the cause of errors about a message with more than one descriptor, or with one for which this
-// process has no room.
+// errDescriptors is the cause of errors for a message with more than one descriptor, or with a descriptor that this
+// process has no room for.
 var errDescriptors = fmt.Errorf("descriptors: %w", unix.EBADF)
 
-// messageSocket sends and receives messages over a connection.
+// messageSocket returns a socket that sends and receives messages over a connection.
 func messageSocket(c *net.UnixConn) *scm.Socket {
 	return &scm.Socket{UnixConn: c, MaxFDs: 1, Bad: errDescriptors}
 }
@@ -49,7 +49,7 @@ func header[H any](b []byte) (h H, body []byte, ok bool) {
 	return peer.Decode[H](b), b[headerLen:], true
 }
 
-// decode decodes a body and checks it. A body has one encoding: others, as a bool of 2, are refused.
+// decode decodes a body and checks it. Each value has only one valid encoding: a bool of 2, for example, is refused.
 func decode[T any](b []byte) (v T, err error) {
 	if list, ok := any(&v).(*[]address); ok {
 		*list = make([]address, len(b)/addrLen)

@@ -1,23 +1,23 @@
-// Package gpufd gives the memory of a GPU to QEMUs of other users.
+// Package gpufd passes the memory of a GPU to QEMUs of other users.
 //
-// A GPU's memory is a sealed memfd of vnic. QEMU opens it as /proc/PID/fd/N, which needs the rights of ptrace over vnic
-// (proc_pid_fd(5)): root has them, and a process of the same user. A file in /dev/shm that a group may open is no
-// solution, as it cannot be sealed: anybody who shortened it would cause SIGBUS in vnic and in other QEMUs. So
-// `vnic serve --socket-group` has a socket for each GPU, and sends a descriptor to each process that connects: Server.
-// The other end is `vnic gpu-fd`: Receive, and Exec, which starts QEMU with the descriptors as 3, 4, and so on. QEMU
-// opens its own /proc/self/fd/3.
+// A GPU's memory is a sealed memfd of vnic. QEMU opens it as /proc/PID/fd/N, which needs the rights of ptrace over
+// vnic (proc_pid_fd(5)): only root and processes of the same user have them. A file in /dev/shm that a group may open
+// cannot be sealed: whoever shortened it would cause SIGBUS in vnic and in other QEMUs. So `vnic serve
+// --socket-group` has a socket for each GPU, and sends a descriptor to each process that connects: Server. The other
+// end is `vnic gpu-fd`: Receive, and Exec, which starts QEMU with the descriptors as 3, 4, and so on. QEMU opens its
+// own /proc/self/fd/3.
 //
-// The socket is a stream: the server sends one message and ends its side; the client reads the message and closes.
-// With a descriptor (SCM_RIGHTS) the message is one byte, 0; without one it is text that says why there is none.
+// The socket is a stream: the server sends one message and ends its side; the client reads the message and closes. A
+// message with a descriptor (SCM_RIGHTS) is one byte, 0; a message without one is a text with the reason.
 //
 // A process with the descriptor can read and write the memory, as a QEMU of vnic's user can. It can neither shrink,
 // grow nor seal it, nor run it as a program (MFD_NOEXEC_SEAL, where the kernel has it). Each descriptor is of an open
 // file of its own, with its own flags, position and locks.
 //
 // Costs. One goroutine for each socket serves the peers one after the other, under one lock: a process that connects
-// all the time keeps at most one processor busy, and others get their turn. Nothing waits for a peer. An unreceived
-// descriptor counts as in flight for vnic's user, who may have RLIMIT_NOFILE of them (unix(7), ETOOMANYREFS); so the
-// server keeps a connection until its descriptor was received (SIOCOUTQ), and checks that when the next process
-// connects. It keeps at most 64 of one user and 256 in all, each a descriptor and about 100 bytes; beyond that it
-// sends text. The first refusal of each user is reported, for at most 16 users.
+// again and again keeps at most one processor busy, and other peers are still served. The server never waits for a
+// peer. An unreceived descriptor counts as in flight for vnic's user, who may have RLIMIT_NOFILE of them (unix(7),
+// ETOOMANYREFS); so the server keeps a connection until its descriptor was received (SIOCOUTQ), and checks that when
+// the next process connects. It keeps at most 64 of one user and 256 in all, each a descriptor and about 100 bytes;
+// beyond that it sends text. The first refusal of each user is reported, for at most 16 users.
 package gpufd

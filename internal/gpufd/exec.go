@@ -15,13 +15,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// First is the descriptor of the first GPU's memory in a program that was started by Exec.
+// First is the descriptor of the first GPU's memory in a program that Exec started.
 const First = 3
 
-// Path is the name by which the program opens the memory of GPU i.
+// Path returns the path by which the program opens the memory of GPU i.
 func Path(i int) string { return fmt.Sprintf("/proc/self/fd/%d", First+i) }
 
-// Check returns an error for sockets or a command that cannot work, before anything is received.
+// Check returns an error if sockets or command cannot work. Call it before Receive.
 func Check(sockets, command []string) error {
 	switch {
 	case len(sockets) == 0:
@@ -58,18 +58,20 @@ func Check(sockets, command []string) error {
 
 var named = regexp.MustCompile(`/proc/self/fd/([0-9]+)`)
 
-// inherited reports whether this process was started with a descriptor: its own have close-on-exec.
+// inherited reports whether this process was started with a descriptor: descriptors that it opened
+// itself have close-on-exec.
 func inherited(fd int) bool {
 	flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0)
 	return err == nil && flags&unix.FD_CLOEXEC == 0
 }
 
-// Exec replaces this process by a program, with these descriptors as First and the next. It takes the descriptors. It
-// returns only if it fails; then the process should end.
+// Exec replaces this process by a program in which fds have the numbers First and following. It takes the descriptors
+// over. It returns only if it fails; then the process should end.
 func Exec(program string, args []string, fds []int) error {
 	runtime.LockOSThread()
-	// A table of descriptors for this thread alone: so the other threads keep the descriptors that have these numbers, as
-	// the runtime's epoll. (Linux 5.9; on an older kernel they lack them for a moment, and might panic.)
+	// Gives this thread its own descriptor table, so that other threads keep the descriptors that have these numbers,
+	// such as the runtime's epoll. (Linux 5.9; on an older kernel they lose these descriptors for a moment, and might
+	// panic.)
 	_ = unix.CloseRange(math.MaxUint32, math.MaxUint32, unix.CLOSE_RANGE_UNSHARE)
 	for i, fd := range fds {
 		high, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, First+len(fds))

@@ -21,11 +21,11 @@ import (
 	"vnic.dev/vnic/internal/scm"
 )
 
-// Suffix is what the name of a GPU's socket has behind the name of its port's socket.
+// Suffix follows the name of a port's socket in the name of its GPU's socket.
 const Suffix = ".gpu"
 
 var (
-	// patience is how long a server may take to answer: it answers at once. Tests change it.
+	// patience is how long Receive waits for the server, which answers at once. Tests change it.
 	patience = limits.LocalServer
 
 	errDescriptors = errors.New("descriptors")
@@ -34,7 +34,8 @@ var (
 // MaxPath is the length of the longest name of a socket (sockaddr_un).
 const MaxPath = 107
 
-// Receive receives a descriptor of a GPU's memory from the socket at path. It has close-on-exec.
+// Receive receives a descriptor of a GPU's memory from the socket at path. The descriptor has
+// close-on-exec set.
 func Receive(ctx context.Context, path string) (fd int, err error) {
 	fd, err = receive(ctx, path)
 	if err != nil {
@@ -57,7 +58,7 @@ func receive(ctx context.Context, path string) (int, error) {
 		return -1, advise(path, err)
 	}
 	defer conn.Close()
-	defer context.AfterFunc(limit, func() { _ = conn.SetReadDeadline(time.Unix(1, 0)) })() // long past
+	defer context.AfterFunc(limit, func() { _ = conn.SetReadDeadline(time.Unix(1, 0)) })() // in the past: reads fail
 	b, socket := make([]byte, maxText), scm.Socket{UnixConn: conn, MaxFDs: scm.MaxFDs, Bad: errDescriptors}
 	var fds scm.FDs
 	defer fds.Close()
@@ -106,13 +107,13 @@ func dial(ctx context.Context, path string) (*net.UnixConn, error) {
 	}
 }
 
-// sealed reports whether a descriptor is of memory that nobody can shorten.
+// sealed reports whether a descriptor refers to memory that nobody can shorten.
 func sealed(fd int) bool {
 	seals, err := unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0)
 	return err == nil && seals&unix.F_SEAL_SHRINK != 0
 }
 
-// advise adds to an error what the user can do.
+// advise adds advice for the user to an error.
 func advise(path string, err error) error {
 	st, e := os.Stat(path)
 	var s *os.SyscallError

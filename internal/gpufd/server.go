@@ -13,7 +13,8 @@ import (
 	"vnic.dev/vnic/internal/scm"
 )
 
-// How many descriptors may be sent and not yet received: of one user, and in all.
+// How many descriptors the server may have sent that were not received yet: to one user, and in
+// all.
 const (
 	maxOfUser = 64
 	maxInAll  = 256
@@ -22,23 +23,24 @@ const (
 // maxText is the longest message without a descriptor.
 const maxText = 200
 
-// Server gives descriptors of GPUs' memory to other processes.
+// Server sends descriptors of GPUs' memory to other processes.
 type Server struct {
-	// Note gets a line for the user. Set before Serve.
+	// Note is called with a line for the user. Set it before Serve.
 	Note func(format string, args ...any)
 
-	mu       sync.Mutex // one peer is served at a time
+	mu       sync.Mutex // held while a peer is served
 	unread   []unread
 	reported access.Told
 }
 
-// unread is a connection whose descriptor may not have been received yet.
+// unread is a connection whose peer may not have received its descriptor yet.
 type unread struct {
 	conn *net.UnixConn
 	uid  uint32
 }
 
-// Serve gives memory to the processes that connect to l and may have it, until ctx ends.
+// Serve sends a descriptor of memory to each process that connects to l and that rule admits, until
+// ctx ends.
 func (s *Server) Serve(ctx context.Context, l *net.UnixListener, memory int, rule access.Rule) {
 	access.Accept(ctx, l, func(conn *net.UnixConn) { s.give(conn, memory, rule) })
 }
@@ -70,8 +72,8 @@ func (s *Server) give(conn *net.UnixConn, memory int, rule access.Rule) {
 	_ = conn.Close()
 }
 
-// full returns why a user gets no more descriptors; "": the user gets one. It closes the connections whose descriptors
-// were received.
+// full returns why a user gets no more descriptors; "": the user may get one. It closes the connections whose peers
+// have received their descriptors.
 func (s *Server) full(uid uint32) string {
 	left, ofUser := s.unread[:0], 0
 	for _, u := range s.unread {
@@ -95,7 +97,7 @@ func (s *Server) full(uid uint32) string {
 	return ""
 }
 
-// Close ends the connections that are still open. Serve has returned.
+// Close closes the connections that are still open. Call it after Serve has returned.
 func (s *Server) Close() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -105,7 +107,7 @@ func (s *Server) Close() {
 	s.unread = nil
 }
 
-// send opens the memory's file once more, sends the descriptor, and ends our side.
+// send opens the memory's file anew, sends the new descriptor, and shuts down the sending side.
 func send(conn *net.UnixConn, memory int) error {
 	fd, err := unix.Open(fmt.Sprintf("/proc/self/fd/%d", memory), unix.O_RDWR|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -115,7 +117,7 @@ func send(conn *net.UnixConn, memory int) error {
 	if err := message(conn, []byte{0}, unix.UnixRights(fd)); err != nil {
 		return err
 	}
-	_ = conn.CloseWrite() // if the peer has gone, full sees that
+	_ = conn.CloseWrite() // an error means that the peer has gone, which full detects
 	return nil
 }
 

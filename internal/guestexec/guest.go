@@ -23,7 +23,7 @@ import (
 // its output open.
 const grace = limits.SessionOutput
 
-// running is a program running in this guest.
+// running is a program that runs in this guest.
 type running struct {
 	id      uint64
 	stdin   *os.File // the terminal's master, or a pipe

@@ -51,8 +51,8 @@ type Options struct {
 	Protocol
 	MaxRequest int                      // bytes of a line that is sent
 	Strict     bool                     // a malformed line ends the connection
-	Closed     func(error) error        // makes Err of the error that ended the connection
-	Event      func(*Message) error     // handles an event; its error ends the connection; nil: ignored
+	Closed     func(error) error        // converts the error that ended the connection to Client.Err
+	Event      func(*Message) error     // handles an event; an error ends the connection; nil: events are ignored
 	Plain      func(text string) string // cleans the text of a RemoteError; nil: unchanged
 }
 
@@ -68,7 +68,7 @@ func NewClient(conn Conn, o Options) *Client {
 func (c *Client) Done() <-chan struct{} { return c.done }
 
 // Err returns nil while the connection is open. Then it returns a version.Error, the error of an
-// event or of Fail, or that of Options.Closed.
+// event or of Fail, or the error that Options.Closed returns.
 func (c *Client) Err() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -137,7 +137,7 @@ func (c *Client) call(ctx context.Context, op string, args, out any, progress fu
 		delete(c.pending, m.ID)
 		c.mu.Unlock()
 	}()
-	if err := c.Send(ctx, m); err != nil && !errors.Is(err, syscall.EPIPE) { // it has closed, and may have answered before
+	if err := c.Send(ctx, m); err != nil && !errors.Is(err, syscall.EPIPE) { // EPIPE: it may have answered before closing
 		return err
 	}
 	select {

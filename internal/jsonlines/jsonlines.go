@@ -47,8 +47,8 @@ type Protocol struct {
 	Fix     string // advice for the user in a version.Error
 }
 
-// Errors of lines. ErrNoMessage itself is a JSON object that is not a message; the error of a line
-// that is not JSON wraps it.
+// Errors of lines. Next returns ErrNoMessage itself for a JSON object that is no message, and an
+// error that matches ErrNoMessage for a line that is not JSON.
 var (
 	ErrTooLong   = errors.New("message too long")
 	ErrNoMessage = errors.New("this is no message")

@@ -5,19 +5,19 @@ import (
 	"log/slog"
 )
 
-// MaxRefusalLogs is how many refusals of a connection are logged individually: a peer can send
-// requests forever.
+// MaxRefusalLogs is how many refused requests of a connection are logged individually: a peer can
+// send requests forever.
 const MaxRefusalLogs = 16
 
-// Refusals logs a connection's requests that failed without ending it.
+// Refusals logs requests of a connection that failed without ending the connection.
 type Refusals struct {
 	Log      *slog.Logger
-	Protocol string // its name, for the log
+	Protocol string // name of the protocol, for the log
 	n        int
 	repeated int
 }
 
-// Refused logs a request: the first MaxRefusalLogs of them.
+// Refused logs a failed request, up to MaxRefusalLogs of them.
 func (r *Refusals) Refused(level slog.Level, request string, attrs ...any) {
 	if r.n++; r.n > MaxRefusalLogs {
 		return
@@ -25,7 +25,7 @@ func (r *Refusals) Refused(level slog.Level, request string, attrs ...any) {
 	r.Log.Log(context.Background(), level, r.Protocol+" request refused", append([]any{"request", request}, attrs...)...)
 }
 
-// Repeated counts a request that failed for a reason that was already logged.
+// Repeated counts a failed request whose reason was already logged.
 func (r *Refusals) Repeated() { r.repeated++ }
 
 // End logs how many refusals were not logged.

@@ -1,7 +1,7 @@
 // Package scm sends and receives bytes with descriptors over Unix sockets (SCM_RIGHTS, unix(7)): a
-// Socket, as vhost-user, vfio-user and vnic's own protocols use it. FDs holds what came, so that no
-// descriptor is ever leaked: one that is not taken is closed with its message, one too many is
-// closed at once.
+// Socket, as vhost-user, vfio-user and vnic's own protocols use it. FDs holds the received
+// descriptors, so that none leaks: Close closes the descriptors that nobody took, and Collect
+// closes descriptors beyond the limit at once.
 //
 // Descriptors come from a peer that may be hostile: CheckEvent checks whether a datapath may write to one.
 package scm
@@ -18,27 +18,27 @@ import (
 // MaxFDs is how many descriptors an FDs can hold: vfio-user's max_msg_fds. vhost-user sends 8 at most.
 const MaxFDs = 16
 
-// ErrAncillary is the cause of errors about control messages that are not what the protocol allows.
+// ErrAncillary is the cause of errors for control messages that the protocol does not allow.
 var ErrAncillary = errors.New("bad ancillary data")
 
-// FDs are the descriptors that came with a message. A caller that keeps one takes it; Close closes
-// the others. The zero FDs is ready for use.
+// FDs holds the descriptors that came with a message. A caller that keeps a descriptor takes it;
+// Close closes the others. The zero FDs is ready for use.
 type FDs struct {
-	// Discard closes a descriptor that is not taken, which may be anything: close(2) of some waits for a server of
-	// the peer's (dma.Space.Discard knows). Close of this package if nil.
+	// Discard closes a descriptor that was not taken; nil: Close. The descriptor may be of any kind, and close(2) of
+	// some kinds waits for a server that the peer runs: dma.Space.Discard handles these.
 	Discard func(fd int)
 
 	fd [MaxFDs]int
 	n  int
 }
 
-// Len is how many came, the taken ones included.
+// Len returns how many descriptors came, the taken ones included.
 func (d *FDs) Len() int { return d.n }
 
-// At returns descriptor i, which stays d's; -1 if it was taken.
+// At returns descriptor i, which d still owns; -1 if it was taken.
 func (d *FDs) At(i int) int { return d.fd[:d.n][i] }
 
-// Take hands over descriptor i.
+// Take returns descriptor i, which the caller then owns.
 func (d *FDs) Take(i int) int {
 	fd := d.At(i)
 	d.fd[i] = -1
@@ -64,8 +64,8 @@ func (d *FDs) discard(fd int) {
 	}
 }
 
-// Collect adds the descriptors in control messages. It closes those by which d would hold more than
-// limit, which is MaxFDs at the most, and says so. Errors wrap ErrAncillary.
+// Collect adds the descriptors in control messages. It closes the descriptors by which d would hold
+// more than limit or MaxFDs, and returns an error about them. Errors wrap ErrAncillary.
 func (d *FDs) Collect(oob []byte, limit int) error {
 	msgs, err := unix.ParseSocketControlMessage(oob)
 	if err != nil {
@@ -98,7 +98,7 @@ func (d *FDs) Collect(oob []byte, limit int) error {
 // Close closes fd, an eventfd or socket, unless it is -1.
 func Close(fd int) {
 	if fd >= 0 {
-		_ = unix.Close(fd) // of a descriptor that is ours: EIO at worst, and gone all the same
+		_ = unix.Close(fd) // an error (EIO) is ignored: the descriptor is closed all the same
 	}
 }
 

@@ -10,12 +10,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Socket receives and sends bytes and the descriptors that come with them. One goroutine receives at a time, and of a
-// stream one sends at a time; messages (SOCK_SEQPACKET) can be sent by several.
+// Socket receives and sends bytes and the descriptors that come with them. One goroutine at a time may receive. On a
+// stream one goroutine at a time may send; on a SOCK_SEQPACKET socket several may.
 type Socket struct {
 	*net.UnixConn
-	MaxFDs int   // the maximum of descriptors in one message, at most the constant of this name
-	Bad    error // errors about descriptors wrap it
+	MaxFDs int   // the most descriptors in one message; at most the constant of this name
+	Bad    error // the cause of errors about descriptors
 	oob    [16 + 4*MaxFDs]byte
 }
 
@@ -27,7 +27,7 @@ type Socket struct {
 // needed does no harm.)
 func (s *Socket) ReadFDs(b []byte, fds *FDs) (int, error) {
 	n, oobn, flags, _, err := s.ReadMsgUnix(b, s.oob[:16+4*s.MaxFDs])
-	if oobn > 0 { // first of all: they are open now, whatever the error
+	if oobn > 0 { // collect them first: they are open, even if there is an error
 		if err := fds.Collect(s.oob[:oobn], s.MaxFDs); err != nil {
 			return n, fmt.Errorf("%w: %w", err, s.Bad)
 		}
@@ -65,8 +65,8 @@ func (s *Socket) WriteFDs(b []byte, fds []int) error {
 	return nil
 }
 
-// Control calls f with the descriptor of a socket, or of a file that Go's runtime can wait for, and returns f's error. The
-// descriptor stays the socket's.
+// Control calls f with the descriptor of a socket, or of a file that Go's runtime can wait for, and returns f's
+// error. The socket still owns the descriptor.
 func Control(socket any, f func(fd int) error) error {
 	c, ok := socket.(syscall.Conn)
 	if !ok {

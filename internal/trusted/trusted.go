@@ -1,7 +1,8 @@
-// Package trusted opens directories in which only this user, or root, can have put anything.
+// Package trusted opens directories in which only this user, or root, can have put files.
 //
-// What is checked is the owner and the mode of the directory that was opened, and of no directory above it: whoever may
-// rename there can put another directory in its place afterwards. An access control list is its owner's decision.
+// It checks the owner and the mode of the opened directory, and not of the directories above: whoever may rename
+// there can put another directory in its place afterwards. It ignores access control lists, which are the owner's
+// decision.
 //
 // The package is not API (README, Stability).
 package trusted
@@ -14,23 +15,24 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Err is wrapped by the error of a directory or a file that others could have changed.
+// Err is the cause of errors for a directory or file that other users could have changed.
 var Err = errors.New("not to be trusted")
 
-// Rule is what a directory or a file has to be.
+// Rule is a requirement for a directory or a file.
 type Rule struct {
-	Forbidden uint32 // bits of its mode that it may not have
-	Roots     bool   // it may be root's; else it is this user's
+	Forbidden uint32 // mode bits that must be clear
+	Roots     bool   // its owner may be root; else only this user
 }
 
 var (
-	// Private is the rule of what no other user has to do with.
+	// Private requires that other users have no access.
 	Private = Rule{Forbidden: 0o077}
-	// ReadOnly is the rule of what others may read, and only this user or root can have written.
+	// ReadOnly requires that only this user or root can have written; others may read.
 	ReadOnly = Rule{Forbidden: 0o022, Roots: true}
 )
 
-// OpenDir opens a directory, which may be no link, by O_PATH, and checks it. The caller closes what it gives.
+// OpenDir opens a directory by O_PATH, and checks it. It does not follow a symbolic link. The caller closes the
+// result.
 func (r Rule) OpenDir(path string) (*os.File, error) {
 	d, err := os.OpenFile(path, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
 	if err != nil {
@@ -46,7 +48,7 @@ func (r Rule) OpenDir(path string) (*os.File, error) {
 	return d, nil
 }
 
-// Check checks what was found at a path. Of a link the mode says nothing, and is not looked at.
+// Check checks the owner and mode of the file at path. It ignores the mode of a symbolic link.
 func (r Rule) Check(path string, st *unix.Stat_t) error { return r.check(path, st, os.Geteuid()) }
 
 func (r Rule) check(path string, st *unix.Stat_t, ours int) error {
@@ -63,7 +65,7 @@ func (r Rule) check(path string, st *unix.Stat_t, ours int) error {
 // refused is an error of Check.
 type refused struct {
 	path, why string
-	owner     bool // it has another owner; false: a wrong mode
+	owner     bool // true: a wrong owner; false: a wrong mode
 }
 
 func (e *refused) Error() string { return fmt.Sprintf("%s (%v: %s)", e.path, Err, e.why) }

@@ -1,4 +1,4 @@
-// Package version has the version of vnic that this program belongs to, and refuses peers with
+// Package version has the version of vnic that this program belongs to, and refuses peers that use
 // another version of a protocol. Each end of a protocol sends both versions in its first message.
 package version
 

@@ -5,10 +5,10 @@ import (
 	"os/exec"
 )
 
-// base is the network that networks with more of something are compared with.
+// base is the network to which scale compares networks with more ports, queues or rules.
 var base = shape{ports: 2, queues: 1, rules: 1}
 
-// All are the measurements, in the order of the table.
+// All returns the measurements, in the order of the table.
 func All() (list []Measurement) {
 	add := func(name, unit, about, yardstick string, open openFunc) *Measurement {
 		list = append(list, Measurement{Name: name, Unit: unit, About: about, Yardstick: yardstick, open: open})
@@ -70,7 +70,7 @@ func All() (list []Measurement) {
 	return list
 }
 
-// findSlirp says why slirp is not measured: vnic bench cannot drive it.
+// findSlirp returns why slirp is not measured: vnic bench cannot drive it, or it is not installed.
 func findSlirp() string {
 	path, err := exec.LookPath("slirp4netns")
 	if err != nil {
@@ -79,5 +79,5 @@ func findSlirp() string {
 	return path + " has no vhost-user: beside a guest of QEMU's it is measured by test/25-gateways.sh"
 }
 
-// bytesName is a number of bytes in words.
+// bytesName formats a number of bytes: "64 KiB", "1500 B".
 func bytesName(n int) string { return inKiB(n, " KiB", " B") }

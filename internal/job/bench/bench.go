@@ -13,36 +13,36 @@ import (
 
 // Units of measurements.
 const (
-	GBps    = "GB/s"     // 10^9 bytes a second: more is better
+	GBps    = "GB/s"     // 10^9 bytes a second; more is better
 	NsFrame = "ns/frame" // less is better
 )
 
-// Measurement is a row: something of ours, and its yardstick.
+// Measurement is a row of the table: a rig of vnic's with a yardstick.
 type Measurement struct {
 	Name      string
 	Unit      string
 	About     string // what is measured
-	Yardstick string // what it is compared with; "": it is a yardstick itself
+	Yardstick string // what ours is compared with; "": the row is a yardstick itself
 	open      openFunc
-	find      func() (note string) // set: a program that may be missing; why it is not measured, "" if it is
+	find      func() (note string) // nil, or returns why the row cannot be measured; "": it can
 }
 
-// openFunc sets a rig up. The caller closes the rig, also after an error.
+// openFunc sets up a rig. The caller closes the rig, also after an error.
 type openFunc func(ctx context.Context, log *slog.Logger, r *rig) error
 
-// runFunc moves something for about a time, and waits until it has come.
+// runFunc moves data for about d, and waits until all of it has arrived.
 type runFunc func(ctx context.Context, d time.Duration) (work, error)
 
-// rig is a measurement that is set up. Its functions are called by one goroutine at a time.
+// rig is a measurement that is set up. One goroutine at a time calls its functions.
 type rig struct {
 	ours, yardstick runFunc
-	counted         func() uint64 // payload bytes that counters outside of ours have seen, ever; nil: see check
-	atLeast         bool          // counted sees more: what came twice, and what is not ours
-	check           func() error  // returns an error unless the bytes that ours moved have arrived; nil: see counted
+	counted         func() uint64 // total payload bytes by counters outside of the measuring loop; nil: check is used
+	atLeast         bool          // counted also includes retransmissions, and traffic that is not ours
+	check           func() error  // returns an error unless the bytes that ours moved have arrived; nil: counted is used
 	closers
 }
 
-// closers end what was set up, the last one first.
+// closers are functions that release what was set up; close calls the last one first.
 type closers []func() error
 
 func (c *closers) onClose(f func() error) { *c = append(*c, f) }
@@ -55,14 +55,14 @@ func (c *closers) close() (err error) {
 	return err
 }
 
-// work is what a run has done.
+// work is what one run has moved, and how long it took.
 type work struct {
 	frames uint64
-	bytes  uint64 // of payload
+	bytes  uint64 // bytes of payload
 	spent  time.Duration
 }
 
-// value is the work's in a measurement's unit.
+// value returns the throughput or the cost in a measurement's unit.
 func (w work) value(unit string) float64 {
 	if unit == NsFrame {
 		return float64(w.spent.Nanoseconds()) / float64(w.frames)
@@ -70,35 +70,35 @@ func (w work) value(unit string) float64 {
 	return float64(w.bytes) / float64(w.spent.Nanoseconds())
 }
 
-// Options say what is measured, and how long.
+// Options say which measurements Do makes, and how long a run takes.
 type Options struct {
-	Only  []string // names; nil: all
-	Pairs int      // runs of ours and of the yardstick, in turn
+	Only  []string // names of measurements; nil: all
+	Pairs int      // number of runs of ours, and of the yardstick
 	Time  time.Duration
-	Quick bool         // for the report
-	Log   *slog.Logger // of the networks that are measured; nil: none
+	Quick bool         // goes into the report
+	Log   *slog.Logger // log of the measured networks; nil: none
 	// Progress is called before each measurement; it may be nil.
 	Progress func(name string, done, total int)
 
-	all  []Measurement // tests have their own; nil: All
-	cold int           // bytes that copies of Model go through, in tests; 0: as many as caches want
+	all  []Measurement // the measurements, which tests change; nil: All
+	cold int           // bytes through which copies of Model go, set by tests; 0: modelMemory
 }
 
 // Bounds of the options.
 const (
-	MinPairs = 6 // fewer have no interval of 95 %
+	MinPairs = 6 // fewer pairs have no interval of 95 %
 	MaxPairs = 1000
 	MinTime  = time.Millisecond
 	MaxTime  = time.Minute
 )
 
-// Defaults are the options of a measurement that is to be reported.
+// Defaults returns the options of a measurement whose results are to be published.
 func Defaults() Options { return Options{Pairs: 15, Time: 200 * time.Millisecond} }
 
-// QuickOptions take a minute in all.
+// QuickOptions returns the options of a measurement that takes a minute in all.
 func QuickOptions() Options { return Options{Pairs: 7, Time: 70 * time.Millisecond, Quick: true} }
 
-// Check says what is wrong with the options, in terms of flags.
+// Check returns an error that names the wrong flag, if an option is wrong.
 func (o *Options) Check() error {
 	switch {
 	case o.Pairs < MinPairs || o.Pairs > MaxPairs:
@@ -110,7 +110,7 @@ func (o *Options) Check() error {
 	return err
 }
 
-// chosen are the measurements that the options name, in the order of the table.
+// chosen returns the measurements that the options name, in the order of the table.
 func (o *Options) chosen() ([]Measurement, error) {
 	all := o.all
 	if all == nil {
@@ -131,7 +131,7 @@ func (o *Options) chosen() ([]Measurement, error) {
 	return slices.DeleteFunc(slices.Clone(all), unwanted), nil
 }
 
-// Names lists the names of all measurements, and the first words of names that several have in common.
+// Names lists the names of all measurements, and their first words, which select all measurements of that kind.
 func Names() (names []string) {
 	for _, m := range All() {
 		if first, _, _ := strings.Cut(m.Name, "-"); !slices.Contains(names, first) {
@@ -144,12 +144,13 @@ func Names() (names []string) {
 	return names
 }
 
-// matches reports whether a name selects the measurement: its own name, or its first words, as "ring" for "ring-64".
+// matches reports whether a name selects the measurement: its full name, or its first words, as "ring" for "ring-64".
 func (m *Measurement) matches(name string) bool {
 	return m.Name == name || strings.HasPrefix(m.Name, name+"-")
 }
 
-// Do measures. A report comes with an error, too, if some rows were measured before.
+// Do makes the chosen measurements, one after the other. After an error it still returns a report,
+// with the rows measured before.
 func Do(ctx context.Context, o Options) (*Report, error) {
 	list, err := o.chosen()
 	if err != nil {
@@ -170,8 +171,8 @@ func Do(ctx context.Context, o Options) (*Report, error) {
 	return rep, nil
 }
 
-// compare returns an error unless the counters have seen the bytes that a run claims. Frames that a receiver already
-// has may be counted a moment later.
+// compare returns an error unless the counters grew by the bytes that a run claims. It waits up to a second for the
+// counters: a device may count frames a moment after their receiver has them.
 func (r *rig) compare(before, claimed uint64) error {
 	var n uint64
 	for deadline := time.Now().Add(time.Second); ; runtime.Gosched() {
@@ -184,7 +185,7 @@ func (r *rig) compare(before, claimed uint64) error {
 	}
 }
 
-// measure measures one row.
+// measure makes one measurement.
 func (m *Measurement) measure(ctx context.Context, o *Options) (row Row, err error) {
 	row = Row{Name: m.Name, Unit: m.Unit, About: m.About, Yardstick: m.Yardstick}
 	if m.find != nil {
@@ -205,7 +206,7 @@ func (m *Measurement) measure(ctx context.Context, o *Options) (row Row, err err
 		if err != nil {
 			return 0
 		}
-		runtime.GC() // not in the middle of a run, where it can be helped
+		runtime.GC() // so that it is less likely to happen during the run
 		w, e := f(ctx, d)
 		if e == nil && (w.frames == 0 || w.bytes == 0 || w.spent <= 0) {
 			e = fmt.Errorf("a run moved %d frames and %d bytes in %v", w.frames, w.bytes, w.spent)
@@ -233,7 +234,7 @@ func (m *Measurement) measure(ctx context.Context, o *Options) (row Row, err err
 		row.Bytes += w.bytes
 		return w, err
 	}
-	run(counted, o.Time) // warms up: pages are touched, addresses learnt
+	run(counted, o.Time) // warms up: touches pages, learns addresses
 	if r.yardstick != nil {
 		run(r.yardstick, o.Time)
 	}

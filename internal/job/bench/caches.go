@@ -7,11 +7,11 @@ import (
 	"strings"
 )
 
-// cacheBytes is the size of this machine's last-level caches, all together; 0: the kernel does not say. root is "/".
-// (Linux, Documentation/ABI/testing/sysfs-devices-system-cpu: cache/index*.)
+// cacheBytes returns the total size of this machine's last-level caches, or 0 if the kernel does not report it. root
+// is "/", except in tests. (Linux, Documentation/ABI/testing/sysfs-devices-system-cpu: cache/index*.)
 func cacheBytes(root string) (sum uint64) {
 	dirs, _ := filepath.Glob(filepath.Join(root, "sys/devices/system/cpu/cpu[0-9]*/cache/index[0-9]*"))
-	sizes := make(map[[2]string]uint64) // by level and the processors that share it
+	sizes := make(map[[2]string]uint64) // key: level, and the processors that share the cache
 	last := ""
 	for _, dir := range dirs {
 		read := func(name string) string {

@@ -8,10 +8,11 @@ import (
 	"log/slog"
 )
 
-// coldFrame is how long the frames of a flow through cold memory are, link header included.
+// coldFrame is the length of frames that a flow sends through cold memory, link header included.
 const coldFrame = 64 << 10
 
-// stretch is memory that is used piece after piece, and from its start again.
+// stretch is a range of memory that next hands out piece by piece; at its end next starts again
+// from its beginning.
 type stretch struct{ base, size, pos uint64 }
 
 func (s *stretch) next(n uint64) (addr uint64) {
@@ -23,17 +24,17 @@ func (s *stretch) next(n uint64) (addr uint64) {
 	return addr
 }
 
-// coldFlow is a network of two ports whose frames are sent from one buffer after another of much memory, and come to
-// one after another: what is copied is in no cache. Its side is done by one goroutine, the worker's rounds too.
+// coldFlow is a network of two ports. Each frame is sent from, and received in, another buffer of a large memory, so
+// that no cache has the bytes to copy. One goroutine drives both ends and does the worker's rounds.
 type coldFlow struct {
 	*network
 	src, dst stretch
-	newest   uint64 // where the frame lies that came last
+	newest   uint64 // address of the frame that arrived last
 	payload  int
 	run      runFunc
 }
 
-// newColdFlow makes a flow from memory of a size to as much.
+// newColdFlow makes a flow from size bytes of memory to size bytes of memory.
 func newColdFlow(size int, log *slog.Logger) (c *coldFlow, err error) {
 	s := shape{ports: 2, queues: 1, frame: coldFrame, mtu: jumboMTU, ram: guestRAM + size}
 	c = new(coldFlow)
@@ -50,7 +51,7 @@ func newColdFlow(size int, log *slog.Logger) (c *coldFlow, err error) {
 		for i == 0 && len(b) > 0 {
 			b = b[copy(b, pattern):]
 		}
-		clear(b) // its pages are there from now on
+		clear(b) // allocates the pages
 		*m = stretch{base: addr, size: uint64(size)}
 	}
 	c.payload = coldFrame - tcpHeader
@@ -94,7 +95,7 @@ func (c *coldFlow) take() (frames int, err error) {
 	return frames, err
 }
 
-// arrived returns an error unless the frame that came last has the payload of the frame that was sent last.
+// arrived returns an error unless the last received frame has the payload of the last sent frame.
 func (c *coldFlow) arrived() error {
 	l := c.flows[0]
 	sent := l.from.ram[l.tx[1].Addr:][:c.payload]
@@ -104,7 +105,8 @@ func (c *coldFlow) arrived() error {
 	return nil
 }
 
-// warm has all of the memory touched by the device too, whose mapping is another one.
+// warm sends frames until the device, which has a mapping of its own, has touched all of the memory
+// too.
 func (c *coldFlow) warm(ctx context.Context) error {
 	for sent := uint64(0); sent < 2*c.src.size; {
 		w, err := c.run(ctx, MinTime)

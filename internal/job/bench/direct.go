@@ -87,7 +87,8 @@ func (nobody) Receive([]driver.RxFrame) {}
 func (nobody) Completed(int, []uint64)  {}
 func (nobody) Wake()                    {}
 
-// gpuDirect measures frames of 64 KiB from GPU to GPU, from driver to driver, without TCP.
+// gpuDirect measures frames of 64 KiB between the drivers of two guests, from GPU to GPU, without
+// TCP.
 func gpuDirect(f footprint) openFunc { return f.betweenGPUs(1500, f.connectDrivers) }
 
 // tellPlace sends a frame from port 1 to port 0, so that the switch learns port 1's address and
@@ -105,7 +106,7 @@ func tellPlace(l *lab.Lab, n *driver.NIC) error {
 	})
 }
 
-// transmitted is a frame without payload, as a driver sends it.
+// transmitted returns the frame as a driver sends it, without payload.
 func (f *frame) transmitted() driver.TxFrame {
 	return driver.TxFrame{Header: f.head[netHeader:], NeedsCsum: true, CsumStart: le.Uint16(f.head[6:]),
 		CsumOffset: le.Uint16(f.head[8:])}

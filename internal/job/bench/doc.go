@@ -1,22 +1,24 @@
 // Package bench is `vnic bench`: it measures the datapath on this machine, each measurement beside a yardstick in the
 // same run.
 //
-// A Measurement is a row of the table: what is moved, and what moves as much without us. Ours and the yardstick
-// run in turn, and ours once more at the end. A run of ours and the yardstick's behind it give a ratio; it and ours
-// behind that one the A/A pair, which says what the machine's noise alone makes of a ratio. So each run of ours comes
-// behind the yardstick: what caches and TCP's windows were left as is the same. A row has the medians, and the interval
-// in which a median lies with a confidence of 95 %, by order statistics (stats.go).
+// A Measurement is a row of the table. Its rig has two ways to move the same kind of data: "ours", with vnic, and the
+// yardstick, without. Runs of ours and of the yardstick alternate, with one more run of ours at the end. A run of
+// ours and the next run of the yardstick give a ratio. Two successive runs of ours give the A/A ratio, which shows
+// how far noise of the machine alone moves a ratio. So each run of ours follows a run of the yardstick, and finds
+// caches and TCP windows in the same state. A row has the medians, each with the interval in which the true median
+// lies with a confidence of 95 %, by order statistics (stats.go).
 //
-// Counters outside of the measuring loop, a device's or the receiver's end of a connection, count the bytes of a row. A
-// run fails if it claims another number of bytes than they counted, or if it moves nothing.
+// Counters outside of the measuring loop, a device's or the receiver's end of a connection, count the bytes of a row.
+// A run fails if it claims more bytes than they counted, or moves nothing. It also fails if it claims fewer, unless
+// the counters include other traffic or retransmissions.
 //
-// Yardsticks do not change: rows of different versions are compared by their ratios. So the plain loop (plain.go) is
-// code of its own and shares nothing with virtq or nic.
+// Yardsticks do not change, so that rows of different versions can be compared by their ratios. So the plain loop
+// (plain.go) has its own code and shares nothing with virtq or nic.
 //
-// A measurement costs its time a run (Options.Time), twice for each pair, and a second or two to set up; memory is at
-// most 512 MiB, taken by one measurement at a time.
+// A run takes Options.Time; a pair has two runs; setting up takes a second or two. Memory is at most 512 MiB;
+// measurements do not overlap.
 //
-// Model is `vnic bench --model`, and has rows of its own: what a flow gets beside workers that copy, next to what
-// lab.MaxMin makes of either alone. It takes three times twice the last-level caches of memory, and no more than half
-// of what is available.
+// Model is `vnic bench --model`, with rows of its own: it measures what a flow gets while workers copy memory, beside
+// what lab.MaxMin predicts from flows alone and copies alone. It uses six times the size of the last-level caches, at
+// least 768 MiB, but at most half of the available memory.
 package bench

@@ -10,11 +10,11 @@ import (
 const (
 	netHeader = 12 // bytes of virtio_net_hdr (virtio 1.3, 5.1.6)
 	tcpHeader = splitter.EthLen + 20 + 20
-	tcpPort   = 2000 // of the first flow
+	tcpPort   = 2000 // port of the first flow
 )
 
-// frame is a TCP frame whose checksum is left to the device, as a driver's with VIRTIO_NET_F_CSUM: what the ring's
-// first buffer holds, and the payload.
+// frame is a TCP frame whose checksum the device computes, as a driver with VIRTIO_NET_F_CSUM sends it. Its two parts
+// go into two buffers.
 type frame struct {
 	head    []byte // virtio_net_hdr and the frame's headers
 	payload []byte
@@ -57,5 +57,5 @@ func newFrame(dst, src wire.MAC, port uint16, size, mtu int) *frame {
 
 func (f *frame) len() int { return len(f.head) + len(f.payload) }
 
-// bufferLen is what a receive buffer for the frame has.
+// bufferLen returns the size of a receive buffer for the frame.
 func (f *frame) bufferLen() int { return max(2048, (f.len()+4095)&^4095) }

@@ -16,14 +16,15 @@ import (
 
 const (
 	ringSize  = 256
-	userBase  = 1 << 46 // user address of guest-physical 0: nothing is mapped there, it is a name
-	tableSize = 16 * 4  // bytes of an indirect table: of four descriptors
+	userBase  = 1 << 46 // user address of guest-physical address 0: an arbitrary value, where nothing is mapped
+	tableSize = 16 * 4  // bytes of an indirect table of four descriptors
 	features  = 1<<32 | // VIRTIO_F_VERSION_1
 		1<<15 | 1<<29 | 1<<28 | // MRG_RXBUF, EVENT_IDX, INDIRECT_DESC
 		1<<0 | 1<<1 | 1<<7 | 1<<8 | 1<<11 | 1<<12 // CSUM, GUEST_CSUM, GUEST_TSO4 and 6, HOST_TSO4 and 6
 )
 
-// guest is a port's frontend without a driver: rings that a measurement fills by hand, and polls.
+// guest is the frontend of a port, without a driver: the measurement itself fills and polls the
+// rings.
 type guest struct {
 	port  *lab.Port
 	dev   *virtio.Device
@@ -31,14 +32,14 @@ type guest struct {
 	ram   []byte
 	next  int
 	rings []*virtq.Driver
-	fds   []int // eventfds, and memory
+	fds   []int // descriptors of eventfds and of memory
 	kicks []int
 
-	bufs []virtq.Buf // receive buffers, by cookie
+	bufs []virtq.Buf // receive buffers; the index is the buffer's cookie
 	used []virtq.Used
 }
 
-// newGuest attaches a frontend with ram bytes of memory to a port; its rings run.
+// newGuest attaches a frontend with ram bytes of memory to a port, and starts its rings.
 func newGuest(port *lab.Port, ram int) (g *guest, err error) {
 	g = &guest{port: port, dev: port.Device().(*virtio.Device), used: make([]virtq.Used, ringSize)}
 	defer func() {
@@ -85,7 +86,7 @@ func (g *guest) close() (err error) {
 	return err
 }
 
-// alloc gives memory on pages of its own.
+// alloc returns n bytes of the guest's memory, in pages that nothing else uses.
 func (g *guest) alloc(n int) (addr uint64, b []byte, err error) {
 	pos := g.next
 	if n > len(g.ram)-pos {
@@ -95,7 +96,7 @@ func (g *guest) alloc(n int) (addr uint64, b []byte, err error) {
 	return uint64(pos), g.ram[pos:][:n], nil
 }
 
-// start makes ring i and enables it.
+// start makes ring i and enables it at the device.
 func (g *guest) start(i int) error {
 	_, _, _, total := virtq.Layout(ringSize)
 	addr, mem, err := g.alloc(int(total))
@@ -133,14 +134,15 @@ var one = [8]byte{1}
 
 func (g *guest) kick(i int) { _, _ = unix.Write(g.kicks[i], one[:]) }
 
-// publish shows the device what was added to ring i.
+// publish makes the buffers added to ring i visible to the device, and kicks the device if it wants
+// that.
 func (g *guest) publish(i int) {
 	if g.rings[i].Publish() {
 		g.kick(i)
 	}
 }
 
-// post gives receive queue q n buffers of a size. Cookies are places in bufs.
+// post adds n buffers of size bytes to receive queue q. A buffer's cookie is its index in bufs.
 func (g *guest) post(q, n, size int) error {
 	for range n {
 		addr, _, err := g.alloc(size)
@@ -160,7 +162,7 @@ func (g *guest) repost(q int, cookie uint32) error {
 	return g.rings[2*q].Add(nil, g.bufs[cookie:cookie+1], cookie)
 }
 
-// layOut puts a frame in memory.
+// layOut copies a frame into the guest's memory, and returns its buffers.
 func (g *guest) layOut(f *frame) (bufs []virtq.Buf, err error) {
 	for _, part := range [][]byte{f.head, f.payload} {
 		addr, b, err := g.alloc(len(part))
@@ -175,7 +177,8 @@ func (g *guest) layOut(f *frame) (bufs []virtq.Buf, err error) {
 	return bufs, nil
 }
 
-// take takes the frames of length n that have come to queue q, and posts their buffers again.
+// take takes the frames that have arrived on queue q, each of n bytes, and posts their buffers
+// again.
 func (g *guest) take(q, n int) (frames int, err error) {
 	if frames, err = g.rings[2*q].Poll(g.used); err != nil || frames == 0 {
 		return frames, err
@@ -192,8 +195,9 @@ func (g *guest) take(q, n int) (frames int, err error) {
 	return frames, nil
 }
 
-// sent takes back the frames of transmit queue q that were sent.
+// sent takes back the buffers of transmit queue q that the device has sent, and returns their
+// number.
 func (g *guest) sent(q int) (frames int, err error) { return g.rings[2*q+1].Poll(g.used) }
 
-// errStuck says that frames did not come within limits.Bench.
+// errStuck means that no frame came within limits.Bench.
 var errStuck = fmt.Errorf("nothing moves for %v", limits.Bench.Here())

@@ -12,16 +12,17 @@ import (
 )
 
 const (
-	pieceLen = 64 << 10 // what is copied at a time
-	// Footprints of copies: hot bytes stay in a processor's caches, cold ones come from memory.
+	pieceLen = 64 << 10 // bytes of one copy
+	// Sizes of the memory that copies go through: hot bytes stay in a processor's caches, cold ones
+	// come from memory.
 	hotLen  = pieceLen
 	coldLen = 128 << 20
 )
 
-// memory is two memory files of a size, mapped: what a yardstick copies from and to.
+// memory is two mapped memory files: yardsticks copy from src to dst.
 type memory struct{ src, dst []byte }
 
-// newMemory makes memory whose pages are there.
+// newMemory makes memory files of src and dst bytes, maps them, and touches their pages.
 func newMemory(src, dst int) (m *memory, err error) {
 	file := func(size int) (b []byte) {
 		if err != nil {
@@ -53,7 +54,7 @@ func (m *memory) close() (err error) {
 	return err
 }
 
-// mapped makes a memory file of a size and maps it.
+// mapped makes a memory file of size bytes and maps it.
 func mapped(size int) (fd int, b []byte, err error) {
 	if fd, err = unix.MemfdCreate("vnic-bench", unix.MFD_CLOEXEC); err != nil {
 		return -1, nil, fmt.Errorf("memfd: %w", err)
@@ -67,13 +68,14 @@ func mapped(size int) (fd int, b []byte, err error) {
 	return fd, b, nil
 }
 
-// copier copies pieces, one after another through both memories.
+// copier returns a run that copies pieces of piece bytes, one after the other through both
+// memories.
 func (m *memory) copier(piece int) runFunc {
 	from, to := 0, 0
 	return func(_ context.Context, d time.Duration) (w work, _ error) {
 		start := time.Now()
 		for w.spent < d || w.frames == 0 {
-			for range max(1, 1<<20/piece) { // a clock read for each megabyte
+			for range max(1, 1<<20/piece) { // read the clock once for each MiB
 				if from+piece > len(m.src) {
 					from = 0
 				}
@@ -91,7 +93,7 @@ func (m *memory) copier(piece int) runFunc {
 	}
 }
 
-// copies measures copies of 64 KiB through memory of a size.
+// copies measures copies of 64 KiB through two memories of size bytes each.
 func copies(size int) openFunc {
 	return func(_ context.Context, _ *slog.Logger, r *rig) error {
 		m, err := newMemory(size, size)
@@ -101,7 +103,7 @@ func copies(size int) openFunc {
 		r.onClose(m.close)
 		r.ours = m.copier(pieceLen)
 		r.check = func() error {
-			// A run writes from the start on, or goes on from where the run before it ended.
+			// A run starts at the beginning of dst, or continues where the run before it ended.
 			if !bytes.Equal(m.dst[:pieceLen], m.src[:pieceLen]) {
 				return errors.New("what was copied is not there")
 			}

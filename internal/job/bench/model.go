@@ -18,23 +18,23 @@ import (
 	"vnic.dev/vnic/internal/memavail"
 )
 
-// modelRuns is how often each case of the model is measured: the cases run in turn.
+// modelRuns is how many runs each case of the model has. The cases run in turn.
 const modelRuns = 5
 
-// memoryEdge is the name of the edge that all share.
+// memoryEdge is the name of the edge that all flows and copies cross.
 const memoryEdge = "memory"
 
-// calibration has the rates from which the prediction is made, in GB/s of all workers together. Each worker has a
-// thread.
+// calibration has the rates from which predict makes the prediction: the sums over all workers, in GB/s. Each worker
+// has a thread.
 type calibration struct {
-	workers          int     // processors
-	copyOne, copyAll float64 // copies of cold memory by one worker, and by as many as there are processors
-	flowOne, flowAll float64 // payload of one flow through NICs, and of as many
+	workers          int     // number of processors
+	copyOne, copyAll float64 // copies of cold memory: by one worker, and by one for each processor
+	flowOne, flowAll float64 // payload through NICs: of one flow, and of one for each processor
 }
 
-// predict says what a flow gets beside workers that copy, the hogs, and what these get together, by the fairness of
-// lab.MaxMin: memory is an edge that all cross. What a flow or a worker gets alone is an edge of its own. When no
-// processor is left, a flow has no more than its part of what flows on all of them have.
+// predict returns the rate of a flow beside hogs, which are workers that copy, and the hogs' rate together. It
+// divides by lab.MaxMin: memory is an edge that all cross, and the rate that a flow or a worker has alone is an edge
+// of its own. If hogs and flow take all processors, the flow gets at most its part of flowAll.
 func (c *calibration) predict(hogs int) (flow, hog float64, flowBound, hogBound string) {
 	threads := hogs + 1
 	memory := &lab.Edge{Name: memoryEdge, Rate: c.copyAll}
@@ -60,20 +60,20 @@ func (c *calibration) predict(hogs int) (flow, hog float64, flowBound, hogBound 
 	return rates[0], hog, limits[0].Name, hogBound
 }
 
-// worker is a goroutine of a case: it moves something for a time.
+// worker is a goroutine of a case. It runs run for a time.
 type worker struct {
 	run  runFunc
-	flow *coldFlow // nil: it copies
+	flow *coldFlow // nil: the worker copies memory
 }
 
-// did is what workers have done in one run: their rates, and the processor time that they had, summed up.
+// did is the result of workers in one run: the sums of their rates, and of the processors that they had.
 type did struct{ rate, processors float64 }
 
-// together runs workers at the same time, each on a thread of its own, and sums up flows and copies.
+// together runs workers at the same time, each on its own thread, and sums up flows and copies separately.
 func together(ctx context.Context, d time.Duration, workers []worker) (flows, copies did, err error) {
 	var (
 		wg    sync.WaitGroup
-		mu    sync.Mutex // of the results
+		mu    sync.Mutex // guards flows and copies
 		ready sync.WaitGroup
 		begin = make(chan struct{})
 	)
@@ -116,18 +116,18 @@ func together(ctx context.Context, d time.Duration, workers []worker) (flows, co
 	return flows, copies, errors.Join(err, ctx.Err())
 }
 
-// testbed is the memory and the flows that the model is held against.
+// testbed has the memory and the flows that the workers use.
 type testbed struct {
 	mem   *memory
 	flows []*coldFlow
 	closers
 }
 
-// leastPart is the least memory of a worker, for what it copies from and to alike.
+// leastPart is the least size of a worker's source memory, and of its destination memory.
 const leastPart = 4 << 20
 
-// fill makes memory of a size, half of it to copy from and half to copy to, and n flows: the first through as much, the
-// others each through a part.
+// fill makes the memory for copies, size bytes, half of it source and half destination, and n flows. The first flow
+// uses as much memory, each other flow a part of that.
 func (b *testbed) fill(ctx context.Context, n, size int, log *slog.Logger) (err error) {
 	half := max(size/2, n*leastPart)
 	if b.mem, err = newMemory(half, half); err != nil {
@@ -152,7 +152,7 @@ func (b *testbed) fill(ctx context.Context, n, size int, log *slog.Logger) (err 
 	return nil
 }
 
-// copiers returns n workers. Each copies through its own part of the memory.
+// copiers returns n workers that copy, each through its own part of the memory.
 func (b *testbed) copiers(n int) (all []worker) {
 	part := len(b.mem.src) / n &^ (pieceLen - 1)
 	for i := range n {
@@ -162,7 +162,7 @@ func (b *testbed) copiers(n int) (all []worker) {
 	return all
 }
 
-// nics are n workers, each with a flow.
+// nics returns n workers, each with a flow.
 func (b *testbed) nics(n int) (all []worker) {
 	for _, f := range b.flows[:n] {
 		all = append(all, worker{run: f.run, flow: f})
@@ -170,14 +170,14 @@ func (b *testbed) nics(n int) (all []worker) {
 	return all
 }
 
-// modelMemory says how much memory copies go through: twice the last-level caches, but no more than a sixth of what is
-// available, as flows have up to twice as much besides.
+// modelMemory returns the size of the memory for copies: twice the last-level caches, but at most a sixth of the
+// available memory, because flows need up to twice as much besides.
 func modelMemory(caches, available uint64) uint64 {
 	return max(min(max(2*caches, 2*coldLen), available/6), 2*leastPart) &^ (2*pieceLen - 1)
 }
 
-// Model measures what a flow through NICs gets beside workers that copy as fast as they can, and what the model
-// predicts of it from measurements of either alone. Of the options it has Time, Log and Progress.
+// Model measures what a flow through NICs gets while workers copy as fast as they can, and predicts that from
+// measurements of flows alone and of copies alone. It uses Options.Time, Log and Progress.
 func Model(ctx context.Context, o Options) (rep *ModelReport, err error) {
 	n := runtime.GOMAXPROCS(0)
 	rep = &ModelReport{Schema: 1, CPUs: runtime.NumCPU(), Workers: n, Arch: runtime.GOOS + "/" + runtime.GOARCH,
@@ -199,7 +199,7 @@ func Model(ctx context.Context, o Options) (rep *ModelReport, err error) {
 	cases := []modelCase{{name: "copy-1", workers: b.copiers(1)}, {name: "copy-all", workers: b.copiers(n)},
 		{name: "nic-1", workers: b.nics(1)}, {name: "nic-all", workers: b.nics(n)},
 		{name: "nic-beside-hogs", workers: append(b.nics(1), b.copiers(hogs)...)}}
-	if n == 1 { // one worker is all of them
+	if n == 1 { // with one processor the cases "-1" and "-all" are the same
 		cases = slices.Delete(slices.Delete(cases, 3, 4), 1, 2)
 	}
 	for i := range modelRuns {
@@ -220,14 +220,14 @@ func Model(ctx context.Context, o Options) (rep *ModelReport, err error) {
 	return rep, nil
 }
 
-// modelCase is workers that run together, and what they did in each run.
+// modelCase has workers that run together, and their results in each run.
 type modelCase struct {
 	name          string
 	workers       []worker
-	flows, copies []did // of the workers with a flow, and of the others
+	flows, copies []did // results of the workers with a flow, and of the workers that copy
 }
 
-// fill makes a row of each case, and predicts the mixed case, the last one, from the cases with workers of one kind.
+// fill adds a row for each case. It predicts the last case, which has flows and copies, from the other cases.
 func (rep *ModelReport) fill(cases []modelCase) {
 	c := calibration{workers: rep.Workers}
 	for _, x := range cases[:len(cases)-1] {
@@ -245,7 +245,7 @@ func (rep *ModelReport) fill(cases []modelCase) {
 	rep.add("hogs-beside-nic", english.Plural(hogs, "hog", "")+" beside it", hogs, mixed.copies).holdAgainst(hog, hogBound)
 }
 
-// add adds the row of what workers did in all runs.
+// add adds the row of a case, from its results in all runs.
 func (rep *ModelReport) add(name, about string, workers int, runs []did) *ModelRow {
 	var rates, processors []float64
 	for _, r := range runs {
@@ -258,12 +258,12 @@ func (rep *ModelReport) add(name, about string, workers int, runs []did) *ModelR
 	return &rep.Rows[len(rep.Rows)-1]
 }
 
-// holdAgainst adds a prediction to a row.
+// holdAgainst adds a prediction, and its error, to a row.
 func (r *ModelRow) holdAgainst(rate float64, bound string) {
 	r.Prediction = &Prediction{Rate: rate, Bound: bound, ErrorPercent: 100 * (rate/r.Measured.Median - 1)}
 }
 
-// spanOf is the median of an odd number of values, the least and the most.
+// spanOf returns the median of an odd number of values, with the least and the largest value.
 func spanOf(values []float64) Span {
 	v := slices.Sorted(slices.Values(values))
 	return Span{Median: v[len(v)/2], Low: v[0], High: v[len(v)-1]}

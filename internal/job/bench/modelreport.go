@@ -22,11 +22,11 @@ type ModelReport struct {
 	Hogs        int        `json:"hogs" jsonschema:"minimum=1"`    // workers that copy beside the predicted flow
 	Arch        string     `json:"arch"`                           // "linux/amd64"
 	Go          string     `json:"go"`                             // version of Go that built vnic
-	CacheBytes  uint64     `json:"cache_bytes"`                    // of the last-level caches; 0: not known
-	MemoryBytes uint64     `json:"memory_bytes"`                   // that copies go through
-	Runs        int        `json:"runs" jsonschema:"minimum=1"`    // of each row, in turn
-	RunSeconds  float64    `json:"run_seconds"`                    // the least time of a run
-	Rows        []ModelRow `json:"rows"`                           // copy-all and nic-all only with several processors
+	CacheBytes  uint64     `json:"cache_bytes"`                    // size of the last-level caches; 0: unknown
+	MemoryBytes uint64     `json:"memory_bytes"`                   // size of the memory that copies go through
+	Runs        int        `json:"runs" jsonschema:"minimum=1"`    // number of runs of each row; the rows' runs alternate
+	RunSeconds  float64    `json:"run_seconds"`                    // least time of a run
+	Rows        []ModelRow `json:"rows"`                           // with one processor without copy-all and nic-all
 }
 
 // ModelRow is one case: the throughput of its workers together.
@@ -37,7 +37,7 @@ type ModelRow struct {
 	Workers  int     `json:"workers" jsonschema:"minimum=1"`
 	Measured Span    `json:"measured"`   // in unit, of all workers together
 	NsPerKiB float64 `json:"ns_per_kib"` // the time that a worker takes for a KiB, by the clock
-	// processors that the workers had; fewer than workers: the machine was not quiet
+	// processors that the workers had; fewer than workers: other programs used some
 	Processors float64     `json:"processors"`
 	Prediction *Prediction `json:"prediction" jsonschema:"nullable"` // null: predictions are made from this row
 }
@@ -49,18 +49,18 @@ type Span struct {
 	High   float64 `json:"high"` // of all runs
 }
 
-// Prediction is what the model says of a row.
+// Prediction is the model's prediction for a row.
 type Prediction struct {
 	Rate float64 `json:"rate"` // in unit
-	// the edge that is full in the model
+	// the edge that limits the rate in the model
 	Bound        string  `json:"bound" jsonschema:"enum=memory,enum=one flow,enum=one worker,enum=processors"`
-	ErrorPercent float64 `json:"error_percent"` // of the rate, compared with the measured median
+	ErrorPercent float64 `json:"error_percent"` // error of the rate, compared with the measured median
 }
 
-// quiet is how much of the processors workers have where nobody else wants them.
+// quiet is the least part of the processors that workers get on a quiet machine.
 const quiet = 0.95
 
-// modelColumns are the columns of the table of --model.
+// modelColumns are the columns of the table of vnic bench --model.
 var modelColumns = report.Columns[ModelRow]{
 	{Title: "measurement", Text: func(r *ModelRow) string { return r.About }},
 	{Title: "unit", Text: func(r *ModelRow) string { return r.Unit }},
@@ -73,7 +73,8 @@ var modelColumns = report.Columns[ModelRow]{
 	{Title: "error", Text: predicted(func(p *Prediction) string { return fmt.Sprintf("%+.1f %%", p.ErrorPercent) })},
 }
 
-// predicted is the text of a prediction; "-": there is none.
+// predicted returns a function for a cell: the text of the row's prediction, or "-" if there is
+// none.
 func predicted(text func(*Prediction) string) func(*ModelRow) string {
 	return func(r *ModelRow) string {
 		if r.Prediction == nil {

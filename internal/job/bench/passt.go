@@ -16,7 +16,7 @@ import (
 	"vnic.dev/vnic/stack"
 )
 
-// Of the network behind passt: the largest MTU that it has, and the MSS that it says.
+// The network behind passt: the largest MTU that it allows, and the MSS that it announces.
 const (
 	passtMTU = 65520
 	passtMSS = 60 << 10
@@ -24,17 +24,18 @@ const (
 
 var (
 	passtGuest = netip.MustParsePrefix("10.0.2.15/24")
-	passtHost  = netip.MustParseAddr("10.0.2.2") // this machine's loopback
+	passtHost  = netip.MustParseAddr("10.0.2.2") // the guest's address for this machine's loopback
 	passtMAC   = net.HardwareAddr{0x52, 0x54, 0, 0x12, 0x34, 0x56}
 )
 
-// passtOptions are what passt is fastest with. It has no segmentation offload; it drops what a socket does not take at
-// once; and it may acknowledge the end of what it has only 10 ms later, so with little under way it stalls. Of send
-// buffers of 256 and 512 KiB, 1, 1.5, 2 and 3 MiB none was faster than 1 MiB.
+// passtOptions are the stack's fastest options with passt. passt has no segmentation offload, drops data that a
+// socket does not take at once, and may delay the acknowledgement of the last data by 10 ms, so it stalls with little
+// data in flight. With send buffers of 256 KiB, 512 KiB, 1.5 MiB, 2 MiB and 3 MiB it was no faster than with 1 MiB.
 var passtOptions = stack.Options{Addresses: []netip.Prefix{passtGuest}, NoGSO: true, RACK: true,
 	SendBuffer: 1 << 20}
 
-// findPasst says why passt is not measured. Before 2024 it knew no vhost-user.
+// findPasst returns why passt cannot be measured; "": it can. passt before 2024 does not support
+// vhost-user.
 func findPasst() string {
 	path, err := exec.LookPath("passt")
 	if err != nil {
@@ -50,8 +51,8 @@ func findPasst() string {
 	return ""
 }
 
-// throughPasst starts passt and connects a guest's stack to a listener of this machine through it. passt's vhost-user
-// backend is used by the same driver and stack as ours.
+// throughPasst starts passt and connects a guest's stack through it to a listener of this machine. The guest has the
+// same driver and stack as with vnic's backend.
 func throughPasst(ctx context.Context, host *net.TCPListener, r *rig) (*ends, error) {
 	backend, frontend, err := scm.Pair()
 	if err != nil {
@@ -80,7 +81,8 @@ func throughPasst(ctx context.Context, host *net.TCPListener, r *rig) (*ends, er
 	return e, nil
 }
 
-// inSegments writes by passt's MSS, which netstack does not do by itself: it would send a small segment behind each.
+// inSegments splits writes into multiples of passt's MSS: netstack would send a small segment at the end of each
+// write.
 type inSegments struct{ net.Conn }
 
 func (s inSegments) Write(b []byte) (n int, err error) {
@@ -92,7 +94,7 @@ func (s inSegments) Write(b []byte) (n int, err error) {
 	return n, err
 }
 
-// startPasst starts passt as the backend of a connection, which it gets; end stops it.
+// startPasst starts passt with the backend's end of a vhost-user connection; end stops it.
 func startPasst(backend *net.UnixConn) (end func() error, err error) {
 	defer backend.Close()
 	file, err := backend.File()
@@ -111,7 +113,7 @@ func startPasst(backend *net.UnixConn) (end func() error, err error) {
 		return nil, err
 	}
 	return func() error {
-		child.End(0) // it has ended by itself, if the connection was closed before
+		child.End(0) // passt ends by itself when the connection is closed
 		var exit *exec.ExitError
 		if err := child.Err(); err != nil && !(errors.As(err, &exit) && exit.ExitCode() < 0) {
 			return fmt.Errorf("passt: %w: %s", err, lastLines(log.Bytes()))

@@ -8,21 +8,20 @@ import (
 
 var le = binary.LittleEndian
 
-// plainRing is a ring of descriptors in a memory file, as a split virtqueue is one: table, avail ring and used ring
-// have its layout. Its two indices, which the sides tell each other, are Go's atomics. Nothing that it says is doubted
-// but that a buffer lies in memory.
+// plainRing is a ring of descriptors in a memory file. Table, avail ring and used ring have the layout of a split
+// virtqueue; its two indices are Go atomics instead. The loop checks only that a buffer lies in memory.
 //
-// It is half of the yardstick of the datapath, so it shares no code with virtq, and does not change.
+// It is half of the yardstick of the datapath, so it shares no code with virtq, and its code does not change.
 type plainRing struct {
 	size               uint32
 	table, avail, used []byte
-	made               atomic.Uint32 // chains that the driver made available, ever
-	_                  [60]byte      // the indices are on lines of their own, as in the rings' memory
-	done               atomic.Uint32 // chains that the loop gave back, ever
+	made               atomic.Uint32 // total chains that the driver has made available
+	_                  [60]byte      // the indices are on separate cache lines, as in real rings
+	done               atomic.Uint32 // total chains that the loop has given back
 	_                  [60]byte
 
-	added, seen uint32 // the driver's
-	taken       uint32 // the loop's
+	added, seen uint32 // used by the driver
+	taken       uint32 // used by the loop
 }
 
 const (
@@ -31,7 +30,8 @@ const (
 	plainUsed = 8  // head and length
 )
 
-// newPlainRing makes a ring of chains whose descriptors are given: chain i is head i*len(pieces).
+// newPlainRing makes a ring in mem. pieces returns the addresses and lengths of a chain's
+// descriptors; the head of chain i is descriptor i*len(pieces).
 func newPlainRing(mem []byte, chains uint32, pieces func(chain uint32) [][2]uint64) *plainRing {
 	r := &plainRing{size: chains}
 	per := uint32(len(pieces(0)))
@@ -56,7 +56,7 @@ func newPlainRing(mem []byte, chains uint32, pieces func(chain uint32) [][2]uint
 	return r
 }
 
-// add makes a chain available that begins with a descriptor.
+// add makes the chain that begins with descriptor head available.
 func (r *plainRing) add(head uint16) {
 	le.PutUint16(r.avail[2*(r.added%r.size):], head)
 	r.added++
@@ -64,7 +64,7 @@ func (r *plainRing) add(head uint16) {
 
 func (r *plainRing) publish() { r.made.Store(r.added) }
 
-// poll gives the next chain that came back.
+// poll returns the next chain that the loop has given back.
 func (r *plainRing) poll() (head uint16, n uint32, ok bool) {
 	if r.seen == r.done.Load() {
 		return 0, 0, false
@@ -74,21 +74,23 @@ func (r *plainRing) poll() (head uint16, n uint32, ok bool) {
 	return uint16(le.Uint32(u)), le.Uint32(u[4:]), true
 }
 
-// plainLoop moves frames from one ring to another: what a switch costs that does nothing but that.
+// plainLoop moves frames from one ring to another: it shows the cost of a switch that does nothing
+// else.
 type plainLoop struct {
 	tx, rx *plainRing
-	src    []byte // memory that the descriptors of tx are about
+	src    []byte // memory in which the buffers of tx lie
 	dst    []byte
 }
 
-// give writes a used element.
+// give writes element pos of the used ring.
 func (r *plainRing) give(pos uint32, head uint16, n uint32) {
 	u := r.used[plainUsed*(pos%r.size):]
 	le.PutUint32(u, uint32(head))
 	le.PutUint32(u[4:], n)
 }
 
-// round moves what there is to move, at most so many frames, and shows both sides what was moved.
+// round moves the available frames, but no more than the argument most, and publishes the progress
+// to the drivers of both rings.
 func (l *plainLoop) round(most uint32) (frames int, err error) {
 	tx, rx := l.tx, l.rx
 	n := min(tx.made.Load()-tx.taken, rx.made.Load()-rx.taken, most)
@@ -128,16 +130,16 @@ func (l *plainLoop) round(most uint32) (frames int, err error) {
 	return frames, nil
 }
 
-// plainSide is both guests on a plainLoop.
+// plainSide is the yardstick's side: it drives both ends of a plainLoop.
 type plainSide struct {
 	loop  plainLoop
 	batch int
 	frame uint32 // bytes, virtio_net_hdr included
-	out   int    // frames sent that have not come back
+	out   int    // frames sent whose transmit buffers have not come back
 	mem   *memory
 }
 
-// newPlainSide makes a loop and memory for frames of a length, in two pieces: the headers, and payload.
+// newPlainSide makes a loop, and memory for batch frames like f, each of two pieces: headers, and payload.
 func newPlainSide(f *frame, batch int) (*plainSide, error) {
 	size := f.bufferLen()
 	rings := batch * 64
@@ -165,7 +167,7 @@ func newPlainSide(f *frame, batch int) (*plainSide, error) {
 
 func (p *plainSide) close() error { return p.mem.close() }
 
-// send adds frames and shows them to the loop.
+// send adds n frames to the transmit ring and publishes them.
 func (p *plainSide) send(n int) error {
 	for range n {
 		p.loop.tx.add(uint16(2 * (p.loop.tx.added % p.loop.tx.size)))
@@ -175,10 +177,10 @@ func (p *plainSide) send(n int) error {
 	return nil
 }
 
-// room is how many frames may be sent.
+// room returns how many frames may be sent.
 func (p *plainSide) room() int { return p.batch - p.out }
 
-// take takes frames that have come, posts their buffers again, and takes back what was sent.
+// take takes arrived frames, posts their buffers again, and takes back sent frames.
 func (p *plainSide) take() (frames int, err error) {
 	for {
 		head, n, ok := p.loop.rx.poll()
@@ -202,7 +204,7 @@ func (p *plainSide) take() (frames int, err error) {
 	}
 }
 
-// rounds has the loop move what was sent.
+// rounds runs the loop until it has moved this many frames.
 func (p *plainSide) rounds(frames int) error {
 	for moved := 0; moved < frames; {
 		n, err := p.loop.round(burst)

@@ -19,7 +19,7 @@ type Report struct {
 	Go         string  `json:"go"`   // version of Go that built vnic
 	Quick      bool    `json:"quick"`
 	Pairs      int     `json:"pairs" jsonschema:"minimum=6"` // of each row: a run of ours, and one of the yardstick
-	RunSeconds float64 `json:"run_seconds"`                  // the least time of a run
+	RunSeconds float64 `json:"run_seconds"`                  // least time of a run
 	Rows       []Row   `json:"rows"`
 }
 
@@ -29,15 +29,15 @@ type Row struct {
 	// GB/s: 10^9 bytes of payload a second, more is better; ns/frame: less is better
 	Unit      string `json:"unit" jsonschema:"enum=GB/s,enum=ns/frame"`
 	About     string `json:"about"`          // what is measured
-	Yardstick string `json:"yardstick"`      // what it is compared with; empty: the row is a yardstick itself
-	Measured  bool   `json:"measured"`       // false: it was not measured, note says why
+	Yardstick string `json:"yardstick"`      // what ours is compared with; empty: the row is a yardstick itself
+	Measured  bool   `json:"measured"`       // false: it was not measured; note has the reason
 	Note      string `json:"note,omitempty"` // why it was not measured
-	Bytes     uint64 `json:"bytes"`          // payload of ours in all runs, counted outside of the measuring loop
+	Bytes     uint64 `json:"bytes"`          // payload bytes of all runs of ours, counted outside of the measuring loop
 
 	Ours  *Interval `json:"ours" jsonschema:"nullable"`            // in unit; null if it was not measured
 	Yard  *Interval `json:"yardstick_value" jsonschema:"nullable"` // in unit; null also without a yardstick
-	Ratio *Interval `json:"ratio" jsonschema:"nullable"`           // ours over yardstick, of a pair
-	// ours of the next pair over ours: the ratio that noise alone gives
+	Ratio *Interval `json:"ratio" jsonschema:"nullable"`           // ours divided by the yardstick, of each pair
+	// ours of the next pair divided by ours: the ratio that noise alone gives
 	AA *Interval `json:"aa" jsonschema:"nullable"`
 }
 

@@ -20,49 +20,49 @@ import (
 const (
 	guestRAM  = 16 << 20
 	jumboMTU  = 9000
-	mostBatch = 256     // frames that are sent at a time
-	batchLen  = 1 << 20 // bytes, of frames that are large
+	mostBatch = 256     // most frames in flight
+	batchLen  = 1 << 20 // most bytes in flight
 )
 
-// side is one of two things that move frames from rings to rings: ours, or a plain loop.
+// side moves frames from transmit rings to receive rings: vnic's network, or the plain loop.
 type side interface {
-	send(n int) error              // adds frames and shows them
-	room() int                     // how many may be added
-	take() (frames int, err error) // takes frames that have come, posts their buffers again, takes back what was sent
-	rounds(frames int) error       // does the worker's rounds, until as many frames were moved
+	send(n int) error              // adds n frames to the transmit rings and publishes them
+	room() int                     // how many frames may be added now
+	take() (frames int, err error) // takes arrived frames, posts their buffers again, and takes back sent frames
+	rounds(frames int) error       // does the worker's rounds on this thread until they have moved this many frames
 	close() error
 }
 
-// flow is frames from a transmit queue to a receive queue.
+// flow sends frames from a transmit queue of one guest to a receive queue of another.
 type flow struct {
 	from, to           *guest
 	fromQueue, toQueue int
 	tx                 []virtq.Buf
-	out                int // frames sent that have not come back
+	out                int // frames sent whose transmit buffers have not come back
 }
 
-// network is ours: ports of a lab, and flows between them.
+// network is vnic's side: ports of a lab, and flows between them.
 type network struct {
 	guests []*guest
 	flows  []*flow
-	batch  int // of each flow
+	batch  int // frames in flight of each flow
 	ended  bool
-	length int // of a frame, virtio_net_hdr included
+	length int // bytes of a frame, virtio_net_hdr included
 	closers
 }
 
-// shape says what differs between networks.
+// shape has what differs between networks.
 type shape struct {
-	ports  int // the first one sends to all others
-	queues int // of each port; the sender's i-th sends to the receiver's i-th
-	rules  int // of the receiver: the frame's is the last
-	frame  int // bytes, link header included
+	ports  int // number of ports: the first sends to all others
+	queues int // queue pairs of each port: the sender's queue i sends to the receivers' queue i
+	rules  int // flow rules of a receiver for each queue: only the last one matches
+	frame  int // bytes of a frame, link header included
 	mtu    int
-	poll   int // threads that poll the rings; 0: each has a worker that sleeps
-	ram    int // bytes of each guest; 0: guestRAM
+	poll   int // threads that poll the rings; 0: each NIC has workers that sleep
+	ram    int // RAM of each guest, in bytes; 0: guestRAM
 }
 
-// newNetwork makes a network; its workers run.
+// newNetwork makes a network and starts its workers.
 func newNetwork(s shape, log *slog.Logger) (n *network, err error) {
 	n = new(network)
 	defer func() {
@@ -115,7 +115,7 @@ func newNetwork(s shape, log *slog.Logger) (n *network, err error) {
 	return n, nil
 }
 
-// introduce has b tell the switch where it is, by a frame to a.
+// introduce sends a frame from b to a, from which the switch learns b's MAC.
 func (n *network) introduce(b, a *guest, mtu int) error {
 	tx, err := b.layOut(newFrame(a.port.MAC, b.port.MAC, tcpPort, 64, mtu))
 	if err != nil {
@@ -128,7 +128,8 @@ func (n *network) introduce(b, a *guest, mtu int) error {
 	return until(func() (bool, error) { k, err := b.sent(0); return k > 0, err })
 }
 
-// steer has flow q of a guest come to receive queue q, by a rule behind others that are not met.
+// steer adds flow rules to b: the last steers flow q to receive queue q, the ones before it match
+// no frame.
 func steer(b *guest, q, rules int) error {
 	for i := range rules {
 		port := uint16(tcpPort + q)
@@ -143,7 +144,8 @@ func steer(b *guest, q, rules int) error {
 	return nil
 }
 
-// begin sends frames of a flow until one arrives: the first may meet a ring that has not started, and is dropped then.
+// begin sends frames of a flow until one arrives: the switch drops frames that come before the receive ring has
+// started.
 func (n *network) begin(l *flow) error {
 	err := until(func() (bool, error) {
 		if l.out == 0 {
@@ -160,11 +162,11 @@ func (n *network) begin(l *flow) error {
 	if err := until(func() (bool, error) { _, err := n.takeOf(l); return l.out == 0, err }); err != nil {
 		return err
 	}
-	_, err = n.takeOf(l) // what had come when the last frame was taken back, and not when it was looked for before
+	_, err = n.takeOf(l) // frames that arrived between the last look at the receive ring and the return of the last frame
 	return err
 }
 
-// until waits for something that is polled for.
+// until calls f until it returns true or an error, for at most limits.Bench.
 func until(f func() (bool, error)) error {
 	for deadline := time.Now().Add(limits.Bench.Here()); ; {
 		if ok, err := f(); ok || err != nil {
@@ -179,7 +181,7 @@ func until(f func() (bool, error)) error {
 
 func (n *network) close() error {
 	if n.ended {
-		n.endWorkers() // once more: what stops the queues comes after the last round
+		n.endWorkers() // for the race detector: the queues' end then comes after the last round
 	}
 	return n.closers.close()
 }
@@ -196,7 +198,8 @@ func (n *network) sendOn(l *flow, frames int) error {
 	return nil
 }
 
-// takeOf takes what has come of a flow. Of flows on one transmit queue, the first takes back what all have sent.
+// takeOf takes the frames of a flow that have arrived. If flows share a transmit queue, the first one takes back the
+// sent frames of all.
 func (n *network) takeOf(l *flow) (frames int, err error) {
 	if frames, err = l.to.take(l.toQueue, n.length); err != nil {
 		return frames, err
@@ -206,7 +209,7 @@ func (n *network) takeOf(l *flow) (frames int, err error) {
 	return frames, err
 }
 
-// send sends an equal part on each flow.
+// send sends this many frames, an equal part on each flow.
 func (n *network) send(frames int) error {
 	for _, l := range n.flows {
 		if err := n.sendOn(l, frames/len(n.flows)); err != nil {
@@ -216,7 +219,7 @@ func (n *network) send(frames int) error {
 	return nil
 }
 
-// room is that of the only flow, as frames are streamed on one.
+// room returns how many frames the first flow may send: byStream uses networks with one flow.
 func (n *network) room() int { return n.batch - n.flows[0].out }
 
 func (n *network) take() (frames int, err error) {
@@ -229,7 +232,7 @@ func (n *network) take() (frames int, err error) {
 	return frames, nil
 }
 
-// endWorkers ends the sender's workers: rounds does theirs.
+// endWorkers ends the workers of the sender's queues: from then on rounds does their work.
 func (n *network) endWorkers() {
 	n.ended = true
 	for q := range n.guests[0].port.QueuePairs {
@@ -256,7 +259,7 @@ func (n *network) rounds(frames int) error {
 	return nil
 }
 
-// received is how many payload bytes the devices have written to receivers.
+// received returns how many payload bytes the NICs have written to the receivers' memory.
 func (n *network) received() (sum uint64) {
 	for _, g := range n.guests[1:] {
 		sum += hostBytes(g.port)
@@ -264,18 +267,18 @@ func (n *network) received() (sum uint64) {
 	return sum
 }
 
-// threadTime is the processor time of the calling thread.
+// threadTime returns the processor time of the calling thread.
 func threadTime() time.Duration {
 	var t unix.Timespec
 	_ = unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &t)
 	return time.Duration(t.Nano())
 }
 
-// burst is how many frames the streams' rings are given at a time, as DPDK's drivers do.
+// burst is how many frames byStream adds to a ring at a time, as DPDK's drivers do.
 const burst = 32
 
-// byRounds measures what a batch costs the worker, in processor time of the thread that does its rounds: the rings'
-// other ends are not counted.
+// byRounds measures the processor time of a thread that does the worker's rounds, batch by batch. It does not count
+// the time for filling and emptying the rings.
 func byRounds(s side, batch, payload int) runFunc {
 	return func(ctx context.Context, d time.Duration) (w work, err error) {
 		runtime.LockOSThread()
@@ -304,8 +307,8 @@ func byRounds(s side, batch, payload int) runFunc {
 	}
 }
 
-// byStream measures what a frame takes from ring to ring, with rings that are kept full. meanwhile is called where
-// the worker has no thread of its own.
+// byStream measures the time for a frame from ring to ring while the rings are kept full. It calls meanwhile between
+// its steps, which does the worker's rounds if the worker has no thread of its own.
 func byStream(s side, payload int, meanwhile func() error) runFunc {
 	return func(ctx context.Context, d time.Duration) (w work, err error) {
 		start, last, most := time.Now(), time.Now(), s.room()
@@ -345,7 +348,8 @@ func byStream(s side, payload int, meanwhile func() error) runFunc {
 	}
 }
 
-// ring measures frames of a size from ring to ring, kept full, by a worker or by a thread that polls.
+// ring measures frames of size bytes from ring to ring, with full rings. A worker that sleeps moves them, or poll
+// threads that poll.
 func ring(size, poll int) openFunc {
 	return besidePlain(shape{ports: 2, queues: 1, frame: size, mtu: jumboMTU, poll: poll},
 		func(n *network, p *plainSide, payload int) (ours, yardstick runFunc) {
@@ -354,7 +358,7 @@ func ring(size, poll int) openFunc {
 		})
 }
 
-// rounds measures the processor time of a transmit queue's worker for frames of a size.
+// rounds measures the processor time of a transmit queue's worker for frames of size bytes.
 func rounds(size int) openFunc {
 	return besidePlain(shape{ports: 2, queues: 1, frame: size, mtu: jumboMTU},
 		func(n *network, p *plainSide, payload int) (ours, yardstick runFunc) {
@@ -363,7 +367,7 @@ func rounds(size int) openFunc {
 		})
 }
 
-// besidePlain measures a network in some way, and a plain loop in the same way.
+// besidePlain sets up a network and a plain loop, and measures both in the same way.
 func besidePlain(s shape, way func(n *network, p *plainSide, payload int) (ours, yardstick runFunc)) openFunc {
 	return func(_ context.Context, log *slog.Logger, r *rig) error {
 		n, err := newNetwork(s, log)
@@ -383,7 +387,7 @@ func besidePlain(s shape, way func(n *network, p *plainSide, payload int) (ours,
 	}
 }
 
-// inKiB writes a number of bytes, in KiB with one unit if that is a whole number, else with another.
+// inKiB formats n: in KiB with the unit kib if that is a whole number, else in bytes with the unit bytes.
 func inKiB(n int, kib, bytes string) string {
 	if n >= 1<<10 && n%(1<<10) == 0 {
 		return fmt.Sprint(n>>10, kib)

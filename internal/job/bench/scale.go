@@ -5,8 +5,8 @@ import (
 	"log/slog"
 )
 
-// scale measures what a frame of 64 bytes costs the sender's workers in a network that has more of something than a
-// base has: nothing should cost more for it.
+// scale measures the processor time of the sender's workers for a frame of 64 bytes, in a network that has more
+// ports, queues or rules than base. The yardstick is base: the cost should be the same.
 func scale(many shape) openFunc {
 	return func(_ context.Context, log *slog.Logger, r *rig) error {
 		var nets [2]*network

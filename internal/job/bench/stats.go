@@ -5,18 +5,19 @@ import (
 	"slices"
 )
 
-// doubt is the chance that a median lies outside of its interval, at most.
+// doubt is the largest chance that the true median lies outside of its interval.
 const doubt = 0.05
 
-// Interval is a median of measured values, and where it lies with a confidence of 95 %.
+// Interval has the median of measured values, and the interval in which the true median lies with a
+// confidence of 95 %.
 type Interval struct {
 	Median float64 `json:"median"`
 	Low    float64 `json:"low"`
 	High   float64 `json:"high"`
 }
 
-// summarize gives the median of MinPairs to MaxPairs values and its interval, by order statistics: nothing is assumed
-// of how the values are distributed. It sorts the values.
+// summarize returns the median of values (MinPairs to MaxPairs of them) and its interval, by order statistics, which
+// assume no distribution. It sorts values.
 func summarize(values []float64) *Interval {
 	slices.Sort(values)
 	n := len(values)
@@ -28,10 +29,10 @@ func summarize(values []float64) *Interval {
 	}
 }
 
-// outside gives how many of n values are below the interval, and as many are above it: the largest number for which
-// the median is outside of the interval with a chance of at most doubt. Each value is below the true median with a
-// chance of one half, so the number of values below it has a binomial distribution: the interval is the sign test's
-// (Conover, Practical Nonparametric Statistics, 3.2).
+// outside returns the number of values, of n, that lie below the interval, which equals the number above it. It is
+// the largest number for which the true median lies outside of the interval with a chance of at most doubt. Each
+// value is below the true median with a chance of one half, so the number of values below it has a binomial
+// distribution: the interval is that of the sign test (Conover, Practical Nonparametric Statistics, 3.2).
 func outside(n int) int {
 	sum, k := 0.0, 0
 	for ; k < n/2; k++ {
@@ -43,7 +44,7 @@ func outside(n int) int {
 	return max(k-1, 0)
 }
 
-// logChoose is the logarithm of how many sets of k there are among n.
+// logChoose returns the logarithm of the binomial coefficient n over k.
 func logChoose(n, k int) float64 {
 	all, _ := math.Lgamma(float64(n + 1))
 	total, _ := math.Lgamma(float64(k + 1))

@@ -10,15 +10,15 @@ import (
 
 // Sizes of the picture, in pixels.
 const (
-	svgLeft   = 150 // for names
-	svgRight  = 150 // for numbers
+	svgLeft   = 150 // space for names
+	svgRight  = 150 // space for numbers
 	svgAxis   = 560
 	svgRow    = 26
 	svgMargin = 40
 )
 
-// SVG draws the ratios: for each row that has one, a line for its interval with a dot at the median, and below it, in
-// grey, the A/A pair's. The axis is logarithmic.
+// SVG draws the ratios. Each row that has a ratio gets a line for its interval with a dot at the median, and below
+// it, in grey, the same for its A/A ratio. The axis is logarithmic.
 func (rep *Report) SVG(w io.Writer) error {
 	var rows []*Row
 	low, high := 0.5, 2.0
@@ -30,7 +30,7 @@ func (rep *Report) SVG(w io.Writer) error {
 		rows = append(rows, r)
 		low, high = min(low, r.Ratio.Low, r.AA.Low), max(high, r.Ratio.High, r.AA.High)
 	}
-	low, high = math.Max(low, 0.01), math.Min(high, 100) // what is beyond lies at the edge
+	low, high = math.Max(low, 0.01), math.Min(high, 100) // values beyond are drawn at the edge
 	x := func(v float64) float64 {
 		v = min(max(v, low), high)
 		return svgLeft + svgAxis*math.Log(v/low)/math.Log(high/low)
@@ -42,7 +42,7 @@ func (rep *Report) SVG(w io.Writer) error {
 		width, bottom+2*svgMargin)
 	text := func(x float64, y int, anchor, s string) {
 		fmt.Fprintf(&b, `<text x="%.1f" y="%d" text-anchor="%s">`, x, y, anchor)
-		_ = xml.EscapeText(&b, []byte(s)) // a Builder takes all
+		_ = xml.EscapeText(&b, []byte(s)) // writes to a Builder do not fail
 		b.WriteString("</text>\n")
 	}
 	text(svgLeft, svgMargin/2, "start", "vnic bench: ours / yardstick; grey: ours / ours (A/A); lines: 95 % of the median")

@@ -7,7 +7,7 @@ import (
 	"text/tabwriter"
 )
 
-// Table prints the report for people: a line a row.
+// Table prints the report for people, one row a line.
 func (rep *Report) Table(w io.Writer) error {
 	if err := columns.Right(w, rep.Rows, func(r *Row) string { return strings.TrimRight(" "+r.Note, " ") }); err != nil {
 		return err
@@ -17,7 +17,7 @@ func (rep *Report) Table(w io.Writer) error {
 	return err
 }
 
-// value writes the median of measured values.
+// value formats the median of an interval, or "-" without one.
 func (v *Interval) value() string {
 	if v == nil {
 		return "-"
@@ -25,7 +25,7 @@ func (v *Interval) value() string {
 	return amount(v.Median)
 }
 
-// amount writes a value in three digits.
+// amount formats a value with three digits.
 func amount(v float64) string {
 	switch {
 	case v >= 100:
@@ -43,7 +43,7 @@ func (v *Interval) ratio() string {
 	return digits(v.Median)
 }
 
-// digits writes a ratio: small ones, as of TCP to memcpy, have a digit more.
+// digits formats a ratio; below 0.1 it has one more digit.
 func digits(v float64) string {
 	if v < 0.1 {
 		return fmt.Sprintf("%.3f", v)
@@ -58,7 +58,7 @@ func (v *Interval) bounds() string {
 	return digits(v.Low) + " - " + digits(v.High)
 }
 
-// List prints what there is to measure: name, unit, what it is and its yardstick.
+// List prints all measurements: name, unit, description and yardstick.
 func List(w io.Writer) error {
 	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	for _, m := range All() {

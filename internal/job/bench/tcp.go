@@ -21,13 +21,14 @@ import (
 )
 
 const (
-	chunkLen  = 256 << 10 // what a sender sends at a time
-	gpuQueue  = 1         // the receive queue that is bound to GPU memory
-	poolHot   = 8 << 20   // of pages: fewer do not fill a ring
+	chunkLen  = 256 << 10 // bytes of one send
+	gpuQueue  = 1         // receive queue with GPU memory
+	poolHot   = 8 << 20   // bytes of pages: with fewer a ring is not full
 	sourceHot = 1 << 20
 )
 
-// footprint is how much GPU memory payload is sent from, and how much receives it.
+// footprint has the sizes of the GPU memory that payload is sent from, and of the memory that
+// receives it.
 type footprint struct{ source, pool int }
 
 var (
@@ -35,15 +36,15 @@ var (
 	cold = footprint{coldLen, coldLen}
 )
 
-// open makes a lab of two guests with a GPU each that fits the footprint.
+// open makes a lab of two guests, each with a GPU that fits the footprint.
 func (f footprint) open(mtu int, log *slog.Logger) (*lab.Lab, error) {
 	return lab.Open(lab.Uniform(2, lab.NIC{Model: lab.Virtio, QueuePairs: gpuQueue + 1,
 		NICOptions: lab.NICOptions{MTU: mtu}},
 		uint64(max(f.source, f.pool))), lab.Options{Log: log})
 }
 
-// betweenGPUs measures payload from the GPU of one guest to the GPU of another, which connect joins. The yardstick is a
-// copy of as much from memory of the same sizes.
+// betweenGPUs measures payload from the GPU of one guest to the GPU of another, which connect joins. The yardstick
+// copies pieces between two memories of the same sizes.
 func (f footprint) betweenGPUs(mtu int, connect func(context.Context, *lab.Lab, *rig) error) openFunc {
 	return func(ctx context.Context, log *slog.Logger, r *rig) error {
 		l, err := f.open(mtu, log)
@@ -64,7 +65,7 @@ func (f footprint) betweenGPUs(mtu int, connect func(context.Context, *lab.Lab, 
 	}
 }
 
-// newStack makes a driver and a stack on a port.
+// newStack makes a driver on a port, and a stack on the driver.
 func newStack(p *lab.Port, o stack.Options) (*stack.Stack, error) {
 	n, err := p.InProcess(driver.Options{QueuePairs: p.QueuePairs})
 	if err != nil {
@@ -78,8 +79,8 @@ func newStack(p *lab.Port, o stack.Options) (*stack.Stack, error) {
 	return s, nil
 }
 
-// deviceBytes and hostBytes are how much payload a port's NIC has written to GPU memory, and to host memory. Payload
-// that came twice counts twice.
+// deviceBytes and hostBytes return how many payload bytes a port's NIC has written to GPU memory, and to host memory.
+// Retransmitted payload counts each time.
 func deviceBytes(p *lab.Port) uint64 {
 	c, _ := p.NIC().PortCounters()
 	return c.Rx.DeviceBytes
@@ -90,11 +91,12 @@ func hostBytes(p *lab.Port) uint64 {
 	return c.Rx.HostBytes
 }
 
-// transfer sends chunks with one function and receives as many bytes with another, for a time.
+// transfer returns a run that calls send for one chunk after the other, for a time, and receive for
+// as many bytes.
 func transfer(send func() error, receive func(n int) error) runFunc {
 	return func(ctx context.Context, d time.Duration) (w work, err error) {
 		start := time.Now()
-		due := make(chan struct{}, 1<<10) // a chunk that is being sent
+		due := make(chan struct{}, 1<<10) // has an element for each chunk that is sent and not yet received
 		var g errgroup.Group
 		g.Go(func() error {
 			defer close(due)
@@ -108,7 +110,7 @@ func transfer(send func() error, receive func(n int) error) runFunc {
 		})
 		for range due {
 			if err != nil {
-				continue // the sender ends by its deadline
+				continue // after an error, drain due until the sender ends
 			}
 			if err = receive(chunkLen); err != nil {
 				err = fmt.Errorf("receiving: %w", err)
@@ -122,14 +124,16 @@ func transfer(send func() error, receive func(n int) error) runFunc {
 	}
 }
 
-// gpuTCP measures a connection from the GPU of one guest in this process to that of another: driver, stack, sockets.
+// gpuTCP measures a TCP connection from one guest's GPU to another guest's. Both guests, with driver, stack and
+// sockets, run in this process.
 func gpuTCP(f footprint, mtu int, gso bool) openFunc {
 	return f.betweenGPUs(mtu, func(ctx context.Context, l *lab.Lab, r *rig) error {
 		return f.connectStacks(ctx, l, stack.Options{NoGSO: !gso}, r)
 	})
 }
 
-// connectStacks connects the stacks of two guests, from the first one's GPU to the second one's.
+// connectStacks sets up r with a connection between the stacks of two guests, from the first
+// guest's GPU to the second's.
 func (f footprint) connectStacks(ctx context.Context, l *lab.Lab, o stack.Options, r *rig) error {
 	var stacks [2]*stack.Stack
 	for i, p := range l.Ports() {
@@ -197,7 +201,7 @@ func (f footprint) connectStacks(ctx context.Context, l *lab.Lab, o stack.Option
 	return nil
 }
 
-// connect opens a connection between two stacks.
+// connect opens a connection from stack a to addr on stack b.
 func connect(ctx context.Context, a, b *stack.Stack, addr netip.AddrPort) (from, to devmem.Conn, err error) {
 	ctx, cancel := context.WithTimeout(ctx, limits.Bench.Here())
 	defer cancel()
@@ -219,11 +223,11 @@ func connect(ctx context.Context, a, b *stack.Stack, addr netip.AddrPort) (from,
 	return from, to, nil
 }
 
-// ignore is for an error that another one has caused.
+// ignore drops an error that an earlier error has caused.
 func ignore(error) error { return nil }
 
-// toHost measures a connection between a guest's stack and a socket of this machine, through the gateway, out of the
-// guest or into it. The yardstick is another connection to the same listener, which connect makes.
+// toHost measures a connection through the gateway between a guest's stack and a socket of this machine: data goes
+// out of the guest, or into it. The yardstick is another connection to the same listener, which connect makes.
 func toHost(out bool, connect func(ctx context.Context, host *net.TCPListener, r *rig) (*ends, error)) openFunc {
 	return func(ctx context.Context, log *slog.Logger, r *rig) error {
 		host, err := net.ListenTCP("tcp4", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
@@ -263,10 +267,11 @@ func toHost(out bool, connect func(ctx context.Context, host *net.TCPListener, r
 	}
 }
 
-// ends are the two ends of a connection: the guest's, and the host's.
+// ends has the two ends of a connection: near, of the guest or the connecting socket, and far,
+// which the listener accepted.
 type ends struct{ near, far net.Conn }
 
-// stream sends out of the guest, or into it.
+// stream returns a run that sends from near to far (out), or from far to near.
 func (e *ends) stream(out bool) runFunc {
 	if out {
 		return stream(e.near, e.far)
@@ -274,20 +279,21 @@ func (e *ends) stream(out bool) runFunc {
 	return stream(e.far, e.near)
 }
 
-// overLoopback connects a socket to a listener of this machine.
+// overLoopback connects a socket of this machine to a listener of this machine.
 func overLoopback(ctx context.Context, host *net.TCPListener, r *rig) (*ends, error) {
 	return meet(ctx, host, func(ctx context.Context) (net.Conn, error) {
 		return new(net.Dialer).DialContext(ctx, "tcp4", host.Addr().String())
 	}, r)
 }
 
-// dialFrom connects a guest's stack to a listener of this machine, which it knows by another address.
+// dialFrom returns a function that connects a guest's stack to a listener of this machine, at the address addr by
+// which the guest reaches this machine.
 func dialFrom(s *stack.Stack, addr netip.Addr, host *net.TCPListener) func(ctx context.Context) (net.Conn, error) {
 	to := netip.AddrPortFrom(addr, host.Addr().(*net.TCPAddr).AddrPort().Port())
 	return func(ctx context.Context) (net.Conn, error) { return s.Dial(ctx, netip.AddrPort{}, to) }
 }
 
-// meet connects to a listener. The rig closes both ends.
+// meet connects to a listener by dial. The rig closes both ends.
 func meet(ctx context.Context, l *net.TCPListener, dial func(context.Context) (net.Conn, error), r *rig,
 ) (e *ends, err error) {
 	ctx, cancel := context.WithTimeout(ctx, limits.Bench.Here())
@@ -307,7 +313,7 @@ func meet(ctx context.Context, l *net.TCPListener, dial func(context.Context) (n
 	return e, nil
 }
 
-// stream sends from one connection to another.
+// stream returns a run that sends from one connection's end to the other.
 func stream(from, to net.Conn) runFunc {
 	data, into := make([]byte, chunkLen), make([]byte, chunkLen)
 	f := transfer(func() error { _, err := from.Write(data); return err },

@@ -30,11 +30,11 @@ type testpmd struct {
 	in io.WriteCloser
 
 	mu   sync.Mutex
-	text []byte        // under mu: what it has written since the last text that await found
+	text []byte        // under mu: output after the last text that await found
 	more chan struct{} // has an element when text has grown
 }
 
-// Write takes what testpmd writes.
+// Write receives testpmd's output.
 func (t *testpmd) Write(b []byte) (int, error) {
 	t.mu.Lock()
 	t.text = append(t.text, b...)
@@ -46,18 +46,19 @@ func (t *testpmd) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// What testpmd writes when it is ready for a command, when it forwards, and when it has stopped to, with the
-// statistics of all ports.
+// What testpmd writes when it is ready for a command, when it starts to forward, and, with the statistics of all
+// ports, when it has stopped.
 var (
 	isReady   = regexp.MustCompile(`testpmd> `)
 	isMoving  = regexp.MustCompile(`packet forwarding - ports=2`)
 	isStopped = regexp.MustCompile(`(?s)statistics for all ports.*?RX-packets: (\d+).*?Done`)
 )
 
-// testpmdPrograms are its names in distributions.
+// testpmdPrograms are the names of testpmd in distributions.
 var testpmdPrograms = []string{"dpdk-testpmd", "testpmd"}
 
-// startTestpmd starts one on a processor, with two virtual devices. The rig closes it.
+// startTestpmd starts a testpmd on a processor, with two virtual devices, and waits until it is
+// ready. The rig ends it.
 func startTestpmd(ctx context.Context, r *rig, processor int, vdevs [2]string, args ...string) (*testpmd, error) {
 	path := ""
 	for _, name := range testpmdPrograms {
@@ -86,7 +87,7 @@ func startTestpmd(ctx context.Context, r *rig, processor int, vdevs [2]string, a
 	return t, err
 }
 
-// await waits until testpmd has written something, and returns its parts.
+// await waits until testpmd's output matches what, and returns the match and its submatches.
 func (t *testpmd) await(ctx context.Context, what *regexp.Regexp) ([][]byte, error) {
 	timeout := time.NewTimer(limits.Bench.Here())
 	defer timeout.Stop()
@@ -113,10 +114,11 @@ func (t *testpmd) await(ctx context.Context, what *regexp.Regexp) ([][]byte, err
 	}
 }
 
-// lastLines is what a user needs of a program's output to see why it ended.
+// lastLines returns the end of a program's output, which shows the user why the program ended.
 func lastLines(output []byte) string { return strings.Join(proc.LastLines(output, 3), "; ") }
 
-// do gives it a command and returns what it says to it.
+// do sends testpmd a command, waits until its output matches says, and returns the match as await
+// does.
 func (t *testpmd) do(ctx context.Context, command string, says *regexp.Regexp) ([][]byte, error) {
 	if _, err := io.WriteString(t.in, command+"\n"); err != nil {
 		return nil, err
@@ -124,18 +126,18 @@ func (t *testpmd) do(ctx context.Context, command string, says *regexp.Regexp) (
 	return t.await(ctx, says)
 }
 
-// circle is two ports of testpmd, joined by a switch: frames that come in at one port go out at the other, around and
-// around.
+// circle is two ports of a testpmd, joined by a switch: testpmd sends each frame that arrives at one port out of the
+// other, so that frames circle for ever.
 type circle struct {
 	front *testpmd
-	sw    *testpmd // nil: our switch
-	dir   string   // with the sockets
+	sw    *testpmd // the testpmd that is the switch; nil: vnic is the switch
+	dir   string   // directory of the sockets
 	size  int      // bytes of a frame, without FCS
-	burst int      // frames
+	burst int      // frames in one burst
 }
 
-// run lets frames circle for a time, and counts the frames that came back. It tries again if none came back: frames sent
-// before a ring has started are lost, and a testpmd that waits for its processor has sent nothing.
+// run makes frames circle for d, and counts the frames that came back. If none came back, it tries again: frames are
+// lost if they are sent before a ring has started, and a testpmd that waits for its processor sends nothing.
 func (c *circle) run(ctx context.Context, d time.Duration) (w work, err error) {
 	for deadline := time.Now().Add(limits.Bench.Here()); ; {
 		w, err = c.once(ctx, max(d, leastCircling))
@@ -176,10 +178,10 @@ func (c *circle) once(ctx context.Context, d time.Duration) (w work, err error) 
 	return w, err
 }
 
-// connect starts the frontend, at sockets in dir.
+// connect starts the frontend testpmd, which connects to the sockets in dir.
 func (c *circle) connect(ctx context.Context, r *rig, macs [2]wire.MAC) (err error) {
 	var vdevs [2]string
-	// Both ports have the same source address: 0.0.0.0, which nobody claims.
+	// Both ports send from address 0.0.0.0, which belongs to no port.
 	args := []string{c.bursts(), "--no-lsc-interrupt", "--tx-ip=0.0.0.0,198.18.0.2", "--txpkts=" + strconv.Itoa(c.size)}
 	for i := range vdevs {
 		vdevs[i] = fmt.Sprintf("net_virtio_user%d,path=%s,queue_size=1024,mac=%s", i, c.socket(i), macText(macs[i]))
@@ -194,15 +196,16 @@ func (c *circle) socket(port int) string { return filepath.Join(c.dir, strconv.I
 func (c *circle) bursts() string { return "--burst=" + strconv.Itoa(c.burst) }
 
 const (
-	leastCircling = 100 * time.Millisecond // a run takes, or it may end before the first frame is back
-	underWay      = 512                    // frames that circle, from each port: half of a ring
+	leastCircling = 100 * time.Millisecond // least time of a run: a shorter one may end before the first frame is back
+	underWay      = 512                    // frames that circle from each port: half of a ring
 	etherLen      = 14
 	udpHeaders    = 20 + 8
 )
 
 func macText(m wire.MAC) string { return net.HardwareAddr(m[:]).String() }
 
-// aroundOurs makes it a circle around our switch, whose NICs have sockets; poll threads serve them.
+// aroundOurs makes vnic's switch the switch of the circle. poll threads serve its NICs, or workers
+// that sleep if poll is 0.
 func (c *circle) aroundOurs(ctx context.Context, log *slog.Logger, poll int, r *rig) error {
 	l, err := lab.Open(lab.Uniform(2, lab.NIC{Model: lab.Virtio, QueuePairs: 1, NICOptions: lab.NICOptions{MTU: 1500}}, 0),
 		lab.Options{Log: log, Poll: poll})
@@ -233,7 +236,7 @@ func (c *circle) aroundOurs(ctx context.Context, log *slog.Logger, poll int, r *
 	return c.connect(ctx, r, macs)
 }
 
-// aroundTestpmd makes it a circle around another testpmd with two vhost ports, on the second processor.
+// aroundTestpmd makes a second testpmd with two vhost ports, on the second processor, the switch of the circle.
 func (c *circle) aroundTestpmd(ctx context.Context, r *rig) (err error) {
 	var vdevs [2]string
 	for i := range vdevs {
@@ -245,7 +248,7 @@ func (c *circle) aroundTestpmd(ctx context.Context, r *rig) (err error) {
 	return c.connect(ctx, r, [2]wire.MAC{lab.MAC(0), lab.MAC(1)})
 }
 
-// findTestpmd says why testpmd is not measured.
+// findTestpmd returns why testpmd cannot be measured; "": it can.
 func findTestpmd() string {
 	if runtime.NumCPU() < 2 {
 		return "needs two processors"
@@ -258,7 +261,8 @@ func findTestpmd() string {
 	return "not installed (Debian: dpdk)"
 }
 
-// circling measures a circle of testpmd's ports around our switch, beside the same around another testpmd.
+// circling measures frames that circle through vnic's switch. The yardstick is the same circle through a second
+// testpmd.
 func circling(size, burst, poll int) openFunc {
 	return func(ctx context.Context, log *slog.Logger, r *rig) error {
 		dir, err := os.MkdirTemp("", "vnic-bench-")
@@ -266,7 +270,7 @@ func circling(size, burst, poll int) openFunc {
 			return err
 		}
 		r.onClose(func() error { return os.RemoveAll(dir) })
-		// On the wire a frame of 64 B has its FCS, which no virtual one has.
+		// size includes the FCS, 4 bytes, which frames of virtual devices lack.
 		ours := &circle{dir: filepath.Join(dir, "ours"), size: size - 4, burst: burst}
 		theirs := &circle{dir: filepath.Join(dir, "dpdk"), size: size - 4, burst: burst}
 		r.ours, r.yardstick, r.atLeast = ours.run, theirs.run, true

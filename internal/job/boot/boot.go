@@ -25,20 +25,19 @@ import (
 	"vnic.dev/vnic/internal/terminal"
 )
 
-// runner has the guests of `vnic boot`, their session, and everything else that is closed at the
-// end.
+// runner has the guests of `vnic boot`, their session, and everything else that close releases.
 type runner struct {
 	*session.Session // nil: not yet open
 	opt              *Options
 	program          *program
-	uroot            *guestimages.Userland // in all guests; nil: none
+	uroot            *guestimages.Userland // u-root's commands for all guests; nil: not available
 	images           *images
-	tools            *packages // nil: none
+	tools            *packages // packages of --tools; nil: none
 	guests           []*guest
 	logs             []*log       // with LogDir: one for each guest
 	alive            limit.Guests // records what each guest does, for the message of a timeout
 
-	terminal *terminal.Terminal // this process's
+	terminal *terminal.Terminal // this process's terminal
 }
 
 // images has QEMU, kernel and initramfs, and an archive of the user's files that guests get in
@@ -51,8 +50,8 @@ type images struct {
 
 // Do boots the guests, runs the program in all of them and returns its exit status: with several
 // guests, the first one that is not 0. When Do returns, the lab is closed, also after an error.
-// When ctx ends, Do returns its cause; a user who leaves by Ctrl-] q, and Options.Timeout, end ctx,
-// too.
+// When ctx ends, when the user leaves by Ctrl-] q, or after Options.Timeout, Do ends the guests and
+// returns the cause.
 func Do(ctx context.Context, o Options) (status int, err error) {
 	l := &runner{opt: &o}
 	ctx, leave := context.WithCancelCause(ctx)
@@ -187,8 +186,8 @@ func (o *Options) drivers(between string) string {
 }
 
 // initrd makes the initramfs. If the kernel lacks the modules for devmem programs, it makes one
-// without them, because other programs can still run. If the kernel comes without any modules, they
-// may be built in; if not, the guest reports what is missing.
+// without them, because other programs can still run. If a kernel has no modules at all, the
+// drivers may be built in; if they are not, the guest reports what is missing.
 func (l *runner) initrd(ctx context.Context) error {
 	o, im := l.opt, l.images
 	build := func(modules []string) error {
@@ -247,12 +246,12 @@ func (l *runner) files() error {
 	return err
 }
 
-// errFirstFailure is the cause with which the other guests are ended when one has failed, with
-// --end first-failure.
+// errFirstFailure is the cause with which run cancels the other guests' programs after one has
+// failed, with --end first-failure.
 var errFirstFailure = errors.New("another guest's program has failed")
 
-// run runs the program in all guests, and waits for all of them. If one guest is lost, the others
-// are ended.
+// run runs the program in all guests, and waits for all of them. If a guest fails, it ends the
+// programs of the others.
 func (l *runner) run(ctx context.Context) (int, error) {
 	status := make([]int, len(l.guests))
 	streams := l.streams()
@@ -295,7 +294,7 @@ func (l *runner) run(ctx context.Context) (int, error) {
 	return 0, nil
 }
 
-// close ends the guests, all at the same time, then the lab.
+// close ends all guests at the same time, and then the lab.
 func (l *runner) close() error {
 	if l.terminal != nil {
 		l.terminal.Close()

@@ -18,25 +18,26 @@ import (
 	"vnic.dev/vnic/internal/machine/assets"
 )
 
-// program is what runs in the guests, and the files that it needs there.
+// program is the program that runs in the guests, with the files that it needs there.
 type program struct {
-	path  string // in the guest
+	path  string // path in the guest
 	args  []string
 	dir   string
 	files *guestimages.Overlay
-	terms []string // terminals that it may be run on
-	env   []string // that it gets besides
+	terms []string // the terminals (TERM) on which it may run
+	env   []string // additional environment
 
 	userland func() (*guestimages.Userland, error) // finds u-root's commands
 }
 
-// UseError is a mistake of the user's that only looking at files reveals.
+// UseError is an error for wrong use of the command that vnic finds only when it looks at files.
 type UseError struct{ Err error }
 
 func (e *UseError) Error() string { return e.Err.Error() }
 func (e *UseError) Unwrap() error { return e.Err }
 
-// prepare finds the command and all files on this machine, before anything boots. What the packages have is theirs.
+// prepare finds the command and all its files on this machine, before any guest boots. Files of tools' packages are
+// not copied.
 func (o *Options) prepare(ctx context.Context, tools *packages) (*program, error) {
 	p := &program{args: o.Command, files: guestimages.NewOverlay(), dir: "/", userland: o.userland(ctx),
 		terms: []string{os.Getenv("TERM")}}
@@ -68,7 +69,7 @@ func (o *Options) prepare(ctx context.Context, tools *packages) (*program, error
 	return p, nil
 }
 
-// explain says what can be done.
+// explain adds the flag and advice to an error.
 func (o *Options) explain(flag string, err error) error {
 	if flag != "" {
 		err = fmt.Errorf("%s: %w", flag, err)
@@ -88,7 +89,7 @@ func (o *Options) explain(flag string, err error) error {
 	return &UseError{err}
 }
 
-// copy adds files as --copy says.
+// copy adds the files of a --copy argument.
 func (p *program) copy(arg string) error {
 	host, guest, ok := strings.Cut(arg, ":")
 	if host == "" || ok && guest == "" {
@@ -165,7 +166,7 @@ func (p *program) copied(path string) error {
 	return nil
 }
 
-// script reports whether a shell is among the guest's files, as it is when a script's interpreter was copied.
+// script reports whether the guest's files include a shell, as they do after a script's interpreter was copied.
 func (p *program) script() bool {
 	for s := range shells {
 		if p.files.Has("/bin/"+s) || p.files.Has("/usr/bin/"+s) {
@@ -175,7 +176,7 @@ func (p *program) script() bool {
 	return false
 }
 
-// usable reports whether a directory of this name can be made in the guest.
+// usable reports whether the guest can make a directory at this path.
 func usable(dir string) bool {
 	for _, d := range []string{"/proc", "/sys", "/dev", "/vnic"} {
 		if dir == d || strings.HasPrefix(dir, d+"/") {
@@ -185,14 +186,15 @@ func usable(dir string) bool {
 	return true
 }
 
-// system adds what programs expect of a system. What a copy has brought stays.
+// system adds the files and directories that programs expect of a system. It replaces no copied
+// file.
 func (p *program) system() {
 	for _, dir := range []string{"/root", "/run", "/var/tmp", "/var/log", "/tmp"} {
 		p.files.Dir(dir)
 	}
 	for name, text := range map[string]string{
 		"passwd": "root:x:0:0:root:/root:/bin/sh\n" +
-			"tcpdump:x:0:0::/root:/usr/sbin/nologin\n" + // it takes this user's rights, and with root's it may write its files
+			"tcpdump:x:0:0::/root:/usr/sbin/nologin\n" + // tcpdump changes to this user, and as root it may write its files
 			"nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n",
 		"group": "root:x:0:\nnogroup:x:65534:\n", "nsswitch.conf": "passwd: files\ngroup: files\nhosts: files dns\n",
 	} {

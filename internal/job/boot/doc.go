@@ -1,9 +1,9 @@
-// Package boot is `vnic boot`: guests of the user's own. Each has a NIC, GPU memory, and a program
-// of the user's that runs in it; all are on one switch, with a gateway. The program's streams are
-// this process's, its exit status is the command's.
+// Package boot is `vnic boot`: it boots guests, and runs a program of the user's in each. Each
+// guest has a NIC and GPU memory; all are on one switch, with a gateway. With one guest the
+// program's streams are this process's. The command's exit status is the program's.
 //
-// What there is, and what it is called, is the same with both device models: interface eth0 with
-// address Addr4(i) is the kernel's, names resolve, and the device that devmem programs open, with
-// the address that they are to give it, is in the environment. On virtio that is a second NIC,
-// which the kernel has been made to let go of; on gve it is eth0 itself.
+// Guests look the same with both device models: the kernel has interface eth0 with address
+// Addr4(i), names resolve, and environment variables name the device that devmem programs open and
+// the address that they give it. On virtio that device is a second NIC, from which the kernel's
+// driver has been unbound; on gve it is eth0 itself.
 package boot

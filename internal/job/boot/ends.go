@@ -7,26 +7,27 @@ import (
 	"vnic.dev/vnic/internal/limit"
 )
 
-// The values of --end: when the guests are ended.
+// The values of --end: when vnic ends the guests.
 const (
-	EndAll          = "all"           // when the programs of all have ended
-	EndFirstFailure = "first-failure" // when the program of one has failed
+	EndAll          = "all"           // when the programs of all guests have ended
+	EndFirstFailure = "first-failure" // when the program of one guest has failed
 )
 
-// ends notes the end of each guest's program when it comes.
+// ends reports the end of each guest's program.
 type ends struct {
 	runner *runner
 	mu     sync.Mutex
 	first  int // under mu: the status of the first program that failed, with EndFirstFailure
 }
 
-// tell notes that a guest's program has ended, and calls stop if its failure ends the other guests.
+// tell reports that a guest's program has ended, and calls stop if this failure ends the other
+// guests.
 func (e *ends) tell(g *guest, status int, stop func()) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	alive := &e.runner.alive
 	alive.Set(g.name, "")
-	if e.first != 0 { // an end that was on its way when the others were ended
+	if e.first != 0 { // the program ended while tell stopped the others
 		return
 	}
 	running := alive.In(limit.Runs)
@@ -39,7 +40,7 @@ func (e *ends) tell(g *guest, status int, stop func()) {
 	}
 }
 
-// rest says what the others do.
+// rest describes what the other guests do.
 func (e *ends) rest(status int, running []string) string {
 	verb := "run"
 	if len(running) == 1 {

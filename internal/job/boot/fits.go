@@ -7,9 +7,9 @@ import (
 	"vnic.dev/vnic/internal/lab"
 )
 
-// What a guest's memory is used for besides files, as was measured with Linux 6.12 and 7.2: the kernel has keptByKernel
-// and a 32nd for itself. Of what is left when the archive lies in memory, rootfs takes up half at most (Linux
-// mm/shmem.c, shmem_default_max_blocks), and leftForPrograms of that is not for files that are copied.
+// How a guest uses its memory besides files, measured with Linux 6.12 and 7.2: the kernel needs keptByKernel and a
+// 32nd. When the archive lies in memory, rootfs takes at most half of the rest (Linux mm/shmem.c,
+// shmem_default_max_blocks); leftForPrograms of that half is reserved for programs.
 const (
 	keptByKernel    = 56 << 20
 	partOfKernel    = 32
@@ -18,8 +18,8 @@ const (
 	maxArchive = 2<<30 - 1<<20
 )
 
-// checkFits returns an error if the user's files do not fit into each guest beside an image of this size. The size is 0
-// while the image is not made yet.
+// checkFits returns an error if the user's files do not fit into each guest beside an initramfs of image bytes. image
+// is 0 before the initramfs is made.
 func (o *Options) checkFits(files, image uint64) error {
 	all := files + image
 	if all > maxArchive {
@@ -27,11 +27,11 @@ func (o *Options) checkFits(files, image uint64) error {
 			"this machine, by its name gateway", files>>20, (maxArchive-image)>>20)
 	}
 	free := freeFor(o.Memory)
-	var node uint64 // gve's GPU memory counts as the guest's for the size of rootfs
+	var node uint64 // gve's GPU memory is a NUMA node, which the kernel counts when it sizes rootfs
 	if m, _ := lab.LookupModel(o.NIC); o.Lab == nil && m.Node && o.GPUDriver != lab.DriverVNICGPU {
 		node = o.GPUMemory
 	}
-	// The archive and what is unpacked of it are there at the same time.
+	// The archive and its unpacked files are in memory at the same time.
 	if most := min(free/2, (free+node)/3); all+leftForPrograms > most {
 		need := o.Memory
 		for step := uint64(2 << 20); min(freeFor(need)/2, (freeFor(need)+node)/3) < all+leftForPrograms; {
@@ -43,7 +43,7 @@ func (o *Options) checkFits(files, image uint64) error {
 	return nil
 }
 
-// freeFor is what a kernel leaves of a guest's memory.
+// freeFor returns how much of a guest's memory the kernel leaves.
 func freeFor(memory uint64) uint64 {
 	return memory - min(memory, keptByKernel+memory/partOfKernel)
 }

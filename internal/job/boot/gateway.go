@@ -8,24 +8,24 @@ import (
 	"vnic.dev/vnic/internal/wire/gateway"
 )
 
-// HostPorts are the ports of this machine that guests reach unless a user says otherwise, as behind QEMU's slirp, or
+// HostPorts is the default of --host-ports: which ports of this machine guests reach. It is as behind QEMU's slirp or
 // passt.
 const HostPorts = "all"
 
-// openPorts tells of them.
+// openPorts notes that guests reach all ports of this machine, if that is the default.
 func (o *Options) openPorts() {
 	if g, err := o.Options(guestnet.GuestName, o.Guests, HostPorts); err == nil && g.NAT && o.HostPorts == "" {
 		o.Note("guests reach all ports of this machine, loopback too, by the name gateway; --host-ports LIST or none: fewer")
 	}
 }
 
-// BrokerConfig is what a broker is to do for this command: to end QEMUs, and to dial for the gateway.
+// BrokerConfig returns the configuration of the broker, which ends QEMUs and dials for the gateway.
 func (o *Options) BrokerConfig(mode string) (broker.Config, error) {
 	g, err := o.Options(guestnet.GuestName, o.Guests, HostPorts)
 	return broker.Config{Mode: mode, NAT: g.NAT, Policy: g.Policy, Forwards: g.Forwards, Monitor: qemu.Commands}, err
 }
 
-// gateway is a router among the lab's services, unless there is to be none.
+// gateway returns the lab's service that runs the gateway; nil if the user turned the gateway off.
 func (o *Options) gateway() ([]lab.Service, error) {
 	g, err := o.Options(guestnet.GuestName, o.Guests, HostPorts)
 	if err != nil || o.Off() {
@@ -39,7 +39,7 @@ func (o *Options) gateway() ([]lab.Service, error) {
 		g.Hosts = append(g.Hosts,
 			gateway.Host{Name: guestnet.HostName(i), MAC: guest.NICs[0].MAC, Addr4: lab.Addr4(i).Addr(),
 				Addr6: lab.Addr6(i).Addr()},
-			gateway.Host{Name: guestnet.DevmemName(i), Addr4: d4.Addr(), Addr6: d6.Addr()}) // DHCP is not for it
+			gateway.Host{Name: guestnet.DevmemName(i), Addr4: d4.Addr(), Addr6: d6.Addr()}) // no MAC: DHCP does not serve it
 	}
 	return []lab.Service{lab.Gateway(g)}, nil
 }

@@ -20,20 +20,20 @@ import (
 	"vnic.dev/vnic/internal/session"
 )
 
-// guest is one of them.
+// guest is a guest of vnic boot.
 type guest struct {
 	*session.Guest
 	place
 	runner  *runner
 	network guestnet.Result
-	ran     bool // the program, to its end
+	ran     bool // its program has ended
 }
 
-// kernelLog has the kernel's log on a console that is kept: all but what is for debugging, which costs a boot 2 s of
-// its slow serial line under TCG. The user's own words come behind it.
+// kernelLog is the log level for consoles that LogDir keeps: all messages except debugging ones, which under TCG
+// would delay a boot by 2 s on the slow serial line. The user's words follow it on the kernel's command line.
 const kernelLog = "loglevel=7"
 
-const forever = 365 * 24 * time.Hour // the program says when it is done
+const forever = 365 * 24 * time.Hour // the program's end ends the guest, not a time limit
 
 // complete fills in the part of guest i's configuration that differs from other guests'.
 func (l *runner) complete(c *machine.Config, i int) (done func(), err error) {
@@ -43,7 +43,7 @@ func (l *runner) complete(c *machine.Config, i int) (done func(), err error) {
 	c.Append, c.Args, c.ResultsPort = o.Append, o.QEMUArgs, true
 	if o.GDB != 0 {
 		port := o.GDB + i
-		ownports.Add(uint16(port)) // QEMU's, for the rest of the run
+		ownports.Add(uint16(port)) // QEMU holds the port until the run ends
 		c.Args = append(c.Args[:len(c.Args):len(c.Args)], "-gdb", "tcp:127.0.0.1:"+strconv.Itoa(port))
 		c.Append, c.BootLimit = strings.TrimSpace("nokaslr "+c.Append), forever // a person who debugs the boot takes time
 		o.Note("%s: gdb: target remote 127.0.0.1:%d", c.Name, port)
@@ -53,10 +53,11 @@ func (l *runner) complete(c *machine.Config, i int) (done func(), err error) {
 		c.Append = strings.TrimSpace(kernelLog + " " + c.Append)
 	}
 	c.Disks, err = l.tools.disks()
-	return func() { closeDisks(c.Disks) }, err // called when QEMU has opened them
+	return func() { closeDisks(c.Disks) }, err // done is called when QEMU has opened the disks
 }
 
-// start makes the guest's network, once it has booted. ctx ends when another guest fails.
+// start configures the guest's network, once the guest has booted, and mounts the packages of
+// --tools. ctx ends when another guest fails.
 func (g *guest) start(ctx context.Context) (err error) {
 	o, im := g.runner.opt, g.runner.images
 	if g.network, err = guestnet.Apply(ctx, g.QEMU.Agent(), o.network(g.place)); err != nil {
@@ -90,7 +91,7 @@ func (g *guest) start(ctx context.Context) (err error) {
 	return nil
 }
 
-// env is the program's environment.
+// env returns the program's environment.
 func (g *guest) env() []string {
 	o := g.runner.opt
 	env := append(plainEnv(g.runner.tools), "PS1="+g.name+`:\w\$ `, "VNIC_INDEX="+strconv.Itoa(g.index),
@@ -119,13 +120,13 @@ func (g *guest) env() []string {
 	return append(env, o.given()...)
 }
 
-// run runs the program and gives its exit status as a shell does.
+// run runs the program in the guest, and returns its exit status as a shell does.
 func (g *guest) run(ctx context.Context, s streams) (int, error) {
 	p := g.runner.program
 	status, err := guestexec.Run(ctx, g.QEMU.Agent(), guestexec.Command{Path: p.path, Args: p.args, Env: g.env(),
 		Dir: p.dir, Stdin: s.in, Stdout: s.out, Stderr: s.err, TTY: s.tty, Size: s.size, Resize: s.resize})
 	if g.runner.opt.Guests == 1 {
-		g.runner.terminal.Close() // what follows is this process's
+		g.runner.terminal.Close() // from here on this process uses its terminal again
 	}
 	if err != nil {
 		return 0, g.blame(ctx, err)
@@ -138,12 +139,13 @@ func (g *guest) run(ctx context.Context, s streams) (int, error) {
 	return status.Exit(), nil
 }
 
-// blame finds what is behind an error of the guest.
+// blame adds the cause of an error of the guest to the error.
 func (g *guest) blame(ctx context.Context, err error) error {
 	return g.runner.Blame(ctx, fmt.Errorf("%s: %w", g.name, err))
 }
 
-// powerOff ends a guest whose program has ended and whose console is kept, so that the console has its last line.
+// powerOff shuts down a guest whose program has ended, if LogDir keeps its console, so that the console has its last
+// lines.
 func (g *guest) powerOff() {
 	if !g.ran || g.runner.opt.LogDir == "" {
 		return

@@ -16,8 +16,9 @@ import (
 	"vnic.dev/vnic/internal/machine/qemu"
 )
 
-// Image is what a guest boots from under a QEMU that is not ours: the same as ours do, but that it
-// brings up its network by itself and runs the program on its console.
+// Image has the files from which a guest boots under a QEMU that vnic does not start: the same
+// kernel and files as under vnic boot, but the guest configures its network by itself and runs the
+// program on its console.
 type Image struct {
 	Kernel assets.Kernel
 	Append string // the kernel's command line
@@ -26,8 +27,8 @@ type Image struct {
 	config agent.Config
 }
 
-// NewImage finds all that belongs to an image. Of o it takes no notice of what is a machine's or a
-// network's. Without an error the caller closes it.
+// NewImage finds all parts of an image. It ignores the options of o that describe machines or
+// networks. Without an error the caller closes the image.
 func NewImage(ctx context.Context, o Options) (i *Image, err error) {
 	l := &runner{opt: &o}
 	o.image, o.Fetch.KernelOnly = true, true
@@ -71,9 +72,9 @@ func NewImage(ctx context.Context, o Options) (i *Image, err error) {
 	return i, nil
 }
 
-// imageEnv is what is known of a program's environment before its guest boots. Of this process's
-// there is in it only where its libraries were found, and what the user asks for: the same flags
-// are to give the same image.
+// imageEnv returns the part of a program's environment that is known before its guest boots. It
+// takes from this process's environment only LD_LIBRARY_PATH and the variables that the user names,
+// so that the same flags make the same image.
 func (o *Options) imageEnv(tools *packages) []string {
 	env := append(plainEnv(tools), `PS1=\h:\w\$ `, "TERM="+imageTerms[0], "VNIC_NIC="+o.NIC)
 	if v, ok := os.LookupEnv("LD_LIBRARY_PATH"); ok {
@@ -82,10 +83,12 @@ func (o *Options) imageEnv(tools *packages) []string {
 	return append(append(env, limits.Environ()...), o.given()...)
 }
 
-// imageTerms are terminals that may be at the other end of an image's console. Most are like the first one.
+// imageTerms are the terminals that may be at the other end of an image's console. Most terminals are like the first
+// one.
 var imageTerms = strings.Fields("xterm xterm-256color screen screen-256color tmux-256color linux vt100 vt220")
 
-// plainEnv is what any program expects. In PATH the packages of --tools come first, u-root's commands last.
+// plainEnv returns the environment that any program expects. In PATH the packages of --tools come first, u-root's
+// commands last.
 func plainEnv(t *packages) []string {
 	path := guestimages.Path
 	if t != nil {
@@ -95,7 +98,7 @@ func plainEnv(t *packages) []string {
 		"LOGNAME=root", "SHELL=/bin/sh", "LANG=C.UTF-8"}
 }
 
-// given is the part of the environment that the user named.
+// given returns the part of the environment that the user named.
 func (o *Options) given() (env []string) {
 	for _, e := range o.Env {
 		if !strings.Contains(e, "=") {
@@ -120,5 +123,5 @@ func (i *Image) WriteInitrd(w io.Writer) error {
 	return err
 }
 
-// Close lets go of the cache.
+// Close releases the image's files and the cache.
 func (i *Image) Close() error { return i.runner.close() }

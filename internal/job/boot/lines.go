@@ -6,15 +6,15 @@ import (
 	"sync"
 )
 
-// maxLine is the length at which a line is cut: no other guest's line comes out meanwhile.
+// maxLine is the length at which Write cuts a line in two.
 const maxLine = 64 << 10
 
 // lines puts a prefix before each line, and writes whole lines only.
 type lines struct {
-	mu     *sync.Mutex // held to write to w: shared by all that do
+	mu     *sync.Mutex // held while writing to w; shared by all lines with the same w
 	w      io.Writer
 	prefix string
-	buf    []byte // one goroutine's
+	buf    []byte // the start of the current line; one goroutine uses it
 }
 
 func (l *lines) Write(b []byte) (int, error) {
@@ -37,7 +37,7 @@ func (l *lines) Write(b []byte) (int, error) {
 	return n, nil
 }
 
-// end writes a last line that has no end.
+// end writes a last line that has no newline.
 func (l *lines) end() {
 	if len(l.buf) > 0 {
 		_ = l.flush()

@@ -15,14 +15,15 @@ import (
 	"vnic.dev/vnic/internal/outfile"
 )
 
-// log is a guest's console, in a file.
+// log is the file of a guest's console output.
 type log struct {
 	*os.File
 	note   func(format string, args ...any)
 	failed sync.Once
 }
 
-// Write writes as long as that works, and says once when it does not any more: the guest goes on.
+// Write writes to the file. At the first error it notes that the rest of the console is lost; the
+// guest goes on.
 func (l *log) Write(b []byte) (int, error) {
 	n, err := l.File.Write(b)
 	if err != nil {
@@ -31,7 +32,7 @@ func (l *log) Write(b []byte) (int, error) {
 	return n, err
 }
 
-// openLogs makes the files for consoles, before anything boots.
+// openLogs makes the consoles' files, before any guest boots.
 func (l *runner) openLogs() error {
 	dir := l.opt.LogDir
 	if dir == "" {

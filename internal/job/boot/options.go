@@ -21,8 +21,9 @@ import (
 // Options are the flags of `vnic boot`.
 type Options struct {
 	session.Common
-	lab.NICOptions // of all NICs
-	// Lab, if it is not nil, says what guests there are, and Take has what it says in the options up to Impair.
+	lab.NICOptions // options of all NICs
+	// Lab is a lab file, whose guests Take copies into the options below, up to Impair; nil: the options describe the
+	// guests.
 	Lab *labfile.Lab
 
 	NIC       string // lab.Virtio or lab.GVE
@@ -30,36 +31,36 @@ type Options struct {
 	CPUs      int
 	Memory    uint64
 	GPUMemory uint64
-	GPUDriver string         // lab.DriverNode or lab.DriverVNICGPU; a Lab has its own
-	IOMMU     bool           // guests' kernels translate what NICs address; of a Lab its file may say so, too
-	Flows     int            // lab.Options'
-	Impair    lab.Impairment // of all links
+	GPUDriver string         // lab.DriverNode or lab.DriverVNICGPU; unused with Lab, which has a driver for each guest
+	IOMMU     bool           // guests' kernels translate the addresses that NICs use; unused with Lab
+	Flows     int            // lab.Options.Flows
+	Impair    lab.Impairment // impairment of all links
 
 	AllowMAC lab.AllowedMACs
-	Storm    uint // lab.Options'
+	Storm    uint // lab.Options.Storm
 	lab.GatewayFlags
 
-	Copies   []string // HOST:GUEST, or HOST for the same place
-	Env      []string // NAME=VALUE, or NAME for its value here
-	Tools    string   // Debian packages for the guests, as toolimage.Parse has it
-	Append   string   // to the kernel's command line
+	Copies   []string // files for the guests: HOST:GUEST, or HOST for the same path
+	Env      []string // the programs' environment: NAME=VALUE, or NAME for its value here
+	Tools    string   // Debian packages for the guests, in the form of toolimage.Parse
+	Append   string   // words added to the kernel's command line
 	QEMUArgs []string
-	GDB      int    // port of the first guest's, 0 = none
-	LogDir   string // for consoles; "" = none are kept
+	GDB      int    // gdb port of the first guest; 0: none
+	LogDir   string // directory for the guests' console output; "": not kept
 
-	Command []string // empty: a shell
+	Command []string // program and arguments; empty: a shell
 
 	End string // EndAll or EndFirstFailure; "": EndAll
 
-	Booted         func(accel qemu.Accel) // told when all guests have booted, and how they run; may be nil
-	Doing          func(what string)      // "" = nothing more to be shown: the guests' programs have the terminal
+	Booted         func(accel qemu.Accel) // called when all guests have booted, with their accelerator; may be nil
+	Doing          func(what string)      // called with the current step; "": the guests' programs have the terminal
 	Stdin          *os.File
 	Stdout, Stderr io.Writer
 
-	image bool // for a QEMU that is not ours
+	image bool // for NewImage: another QEMU boots the guest
 }
 
-// MaxGuests is how many guests there can be: each has a GPU.
+// MaxGuests is the largest number of guests: each has a GPU.
 const MaxGuests = lab.MaxGPUs
 
 // Take sets the guests to the lab file's. It returns an error if vnic boot cannot boot them.
@@ -73,7 +74,7 @@ func (o *Options) Take(l *labfile.Lab) error {
 		return fmt.Errorf("--lab: %d guests: %d at most", len(l.Guests), MaxGuests)
 	}
 	for i, g := range l.Guests {
-		o.Memory = min(o.Memory, l.Machines[i].RAM) // checkFits goes by the smallest guest
+		o.Memory = min(o.Memory, l.Machines[i].RAM) // checkFits checks the smallest guest
 		if ownName(g.Name, i) {
 			return fmt.Errorf("--lab: a guest cannot be called %s: that is a name of vnic boot's, for another", g.Name)
 		}
@@ -92,7 +93,7 @@ func ownName(name string, i int) bool {
 
 var guestNumber = regexp.MustCompile("^" + guestnet.GuestName + "[0-9]+$")
 
-// Check says what is wrong with the options, in terms of flags.
+// Check returns an error that names the flag if an option is wrong.
 func (o *Options) Check() error {
 	err := cmp.Or(session.Number("--guests", o.Guests, 1, MaxGuests),
 		session.OneOf("--end", cmp.Or(o.End, EndAll), EndAll, EndFirstFailure))
@@ -130,7 +131,8 @@ func (o *Options) models() (list []string) {
 	return slices.Compact(list)
 }
 
-// kernelModels lists the models of NICs that the guest's kernel drives: programs use the kernel's devmem sockets there.
+// kernelModels lists the models of NICs that the guest's kernel drives: on these NICs devmem programs use the
+// kernel's sockets.
 func (o *Options) kernelModels() []string {
 	return slices.DeleteFunc(o.models(), func(m string) bool { return !kernels(m) })
 }
@@ -141,7 +143,8 @@ func kernels(model string) bool {
 	return m.Kernel
 }
 
-// ownNIC reports whether guest i gets one more NIC for its kernel, because a devmem program drives its first NIC.
+// ownNIC reports whether guest i gets one more NIC for its kernel, because devmem programs drive its first NIC
+// themselves.
 func (o *Options) ownNIC(i int) bool {
 	if o.Lab != nil {
 		return !kernels(o.Lab.Guests[i].NICs[0].Model)
@@ -149,8 +152,8 @@ func (o *Options) ownNIC(i int) bool {
 	return !kernels(o.NIC)
 }
 
-// gpuPort is the first NIC by which programs of the guest can get GPU memory for the kernel's sockets; nil: there is
-// none.
+// gpuPort returns the guest's first NIC that the kernel drives and that reaches a GPU; nil: there is none. By it
+// programs get GPU memory for the kernel's sockets.
 func (p *place) gpuPort() *lab.Port {
 	for _, port := range p.devmem {
 		if port.Model.Kernel && port.GPU() != nil {

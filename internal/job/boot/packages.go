@@ -16,21 +16,22 @@ import (
 	"vnic.dev/vnic/internal/machine/qemu"
 )
 
-// packages are what --tools brings along.
+// packages has the images of --tools.
 type packages struct {
 	set   toolimage.Set
 	image *toolimage.Image
-	tests *selftests.Images // that have ncdevmem; nil: it is not wanted
+	tests *selftests.Images // the images with ncdevmem; nil: --tools does not name it
 }
 
-// ncdevmem is where the kernel's tests have it, whose image is mounted at testsDir.
+// ncdevmem is the path of that program in the image of the kernel's tests, which is mounted at
+// testsDir.
 const (
 	testsDir = "/ks"
 	ncdevmem = testsDir + "/drivers/net/hw/ncdevmem"
 )
 
-// fetchTools finds or fetches what --tools names, of the kernel's generation. That comes before all else, as commands
-// may be of it.
+// fetchTools finds or fetches the packages of --tools, for the kernel's Debian release. It runs first, because the
+// command may be in one of them.
 func (l *runner) fetchTools(ctx context.Context) error {
 	o := l.opt
 	set, err := toolimage.Parse(o.Tools)
@@ -76,7 +77,7 @@ func (t *packages) has(name string) bool {
 	return t != nil && (t.image.Has(name) || t.tests != nil && name == "ncdevmem")
 }
 
-// nor is the part of an error that names the packages in which a program was not found.
+// nor returns the part of an error that lists the packages in which a program was not found.
 func (t *packages) nor() string {
 	if t == nil {
 		return ""
@@ -84,7 +85,7 @@ func (t *packages) nor() string {
 	return fmt.Sprintf(", nor in --tools %v", t.set)
 }
 
-// files are the images, in the order of config's.
+// files returns the images' files, in the order of config.
 func (t *packages) files() (list []string) {
 	if t != nil {
 		list = append(list, t.image.Path)
@@ -97,7 +98,7 @@ func (t *packages) files() (list []string) {
 
 func serial(i int) string { return fmt.Sprintf("vnic-tools-%d", i) }
 
-// toolModules are the kernel's modules that --tools needs.
+// toolModules returns the kernel modules that --tools needs.
 func (o *Options) toolModules() []string {
 	if o.image {
 		return guesttools.FileModules
@@ -105,7 +106,8 @@ func (o *Options) toolModules() []string {
 	return guesttools.Modules
 }
 
-// bring adds the images to the guest's files, for a guest whose QEMU has no disk of ours.
+// bring adds the images to the guest's files, for a guest of NewImage, whose QEMU has no disk from
+// vnic.
 func (t *packages) bring(files *guestimages.Overlay) error {
 	if t == nil {
 		return nil
@@ -124,7 +126,7 @@ func (t *packages) bring(files *guestimages.Overlay) error {
 	return err
 }
 
-// disks open the images for a guest. The caller closes them, by closeDisks.
+// disks opens the images for a guest. The caller closes them, by closeDisks.
 func (t *packages) disks() (list []qemu.Disk, err error) {
 	for i, path := range t.files() {
 		f, err := os.Open(path)
@@ -143,7 +145,8 @@ func closeDisks(list []qemu.Disk) {
 	}
 }
 
-// config tells the guest's agent which images to mount, and which programs they have.
+// config returns the configuration of guesttools: which images the guest's agent mounts, and which
+// programs they have.
 func (t *packages) config() (c guesttools.Config) {
 	for i := range t.files() {
 		c.Images = append(c.Images, guesttools.Image{Serial: serial(i)})
@@ -156,7 +159,7 @@ func (t *packages) config() (c guesttools.Config) {
 	return c
 }
 
-// mount has a guest mount them.
+// mount makes a guest mount the images.
 func (t *packages) mount(ctx context.Context, a *agent.Client) error {
 	if t == nil {
 		return nil

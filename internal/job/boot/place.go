@@ -16,17 +16,17 @@ import (
 	"vnic.dev/vnic/internal/wire/gateway"
 )
 
-// place is what a guest has on the switch.
+// place has the ports of a guest on the switch.
 type place struct {
 	index  int
-	name   string // "guest0", or the lab file's
+	name   string // "guest0", or the name in the lab file
 	hw     *lab.Machine
-	kernel *lab.Port   // the kernel's first NIC
-	devmem []*lab.Port // NICs for devmem programs; the kernel drives a gVNIC among them
+	kernel *lab.Port   // first NIC that the kernel drives
+	devmem []*lab.Port // NICs for devmem programs; of these the kernel drives the gVNICs
 }
 
-// devmemAddrs are the addresses of guest i's devmem programs on a rail: the lab file's, or else
-// ones that the kernel does not have.
+// devmemAddrs returns the addresses of guest i's devmem programs on a rail: from the lab file, or
+// else addresses that the kernel does not use.
 func (o *Options) devmemAddrs(rail, i int) (v4, v6 netip.Prefix) {
 	v4, v6 = labfile.Addrs(rail, guestnet.DevmemHost+i)
 	if o.Lab != nil {
@@ -36,8 +36,8 @@ func (o *Options) devmemAddrs(rail, i int) (v4, v6 netip.Prefix) {
 	return v4, v6
 }
 
-// interfaceAddrs lists the addresses of an interface of the kernel's. The first interface also has the addresses to
-// which the gateway and the guests' names lead, whatever the lab file gives it.
+// interfaceAddrs lists the addresses of a NIC that the kernel drives. The kernel's first NIC also has the addresses
+// to which the gateway and the guests' names lead, in addition to the lab file's.
 func (o *Options) interfaceAddrs(p place, port *lab.Port) []netip.Prefix {
 	list := []netip.Prefix{port.Addr4, port.Addr6}
 	if port == p.kernel {
@@ -50,8 +50,8 @@ func (o *Options) interfaceAddrs(p place, port *lab.Port) []netip.Prefix {
 	return list
 }
 
-// describe is the lab that the guests are in: of each the kernel's first NIC, and where that is no gVNIC others, for
-// devmem programs.
+// describe returns the description of the lab. If the kernel does not drive a guest's first NIC, it adds a NIC for
+// the kernel.
 func (o *Options) describe() (d lab.Description) {
 	if o.Lab != nil {
 		d = o.describeLab()
@@ -69,7 +69,7 @@ func (o *Options) describeFlags() (d lab.Description) {
 			NICs: []lab.NIC{o.kernelNIC(i)}}
 		g.NICs[0].Name, g.NICs[0].MAC = guestnet.HostName(i), lab.MAC(i)
 		if o.ownNIC(i) {
-			g.NICs[0].GPUs = []int{} // none
+			g.NICs[0].GPUs = []int{} // no GPU
 			n := guestnet.DevmemHost + i
 			g.NICs = append(g.NICs, lab.NIC{Name: guestnet.DevmemName(i), Model: o.NIC, MAC: lab.MAC(n), Addr4: lab.Addr4(n),
 				Addr6: lab.Addr6(n), NICOptions: lab.NICOptions{MTU: o.MTU, RSCUsecs: o.RSCUsecs}})
@@ -82,7 +82,8 @@ func (o *Options) describeFlags() (d lab.Description) {
 	return d
 }
 
-// kernelNIC is the kernel's first NIC of guest i, unless it is the lab file's.
+// kernelNIC returns the first NIC of guest i that the kernel drives, if the lab file does not have
+// it.
 func (o *Options) kernelNIC(i int) lab.NIC {
 	n := lab.NIC{Model: o.NIC, Addr4: lab.Addr4(i), Addr6: lab.Addr6(i), NICOptions: o.NICOptions}
 	if o.Lab != nil {
@@ -97,16 +98,16 @@ func (o *Options) kernelNIC(i int) lab.NIC {
 	return n
 }
 
-// describeLab is the file's lab. The kernel drives its gVNICs; its virtio NICs are for devmem
-// programs alone. A guest whose first NIC is virtio has another one for its kernel, on the root
-// complex.
+// describeLab returns the description of the lab file's lab. The kernel drives its gVNICs; only
+// devmem programs use its virtio NICs. If the first NIC of a guest is virtio, describeLab adds one
+// for its kernel, on the root complex.
 func (o *Options) describeLab() lab.Description {
 	d := o.Lab.Complete()
 	for i := range d.Guests {
 		g := &d.Guests[i]
 		for j := range g.NICs {
 			if !kernels(g.NICs[j].Model) {
-				g.NICs[j].MaxMTU = g.NICs[j].MTU // our driver takes what the NIC says, and raises nothing
+				g.NICs[j].MaxMTU = g.NICs[j].MTU // vnic's driver uses the NIC's MTU, and cannot raise it
 				g.NICs[j].Addr4, g.NICs[j].Addr6 = o.devmemAddrs(j, i)
 			}
 		}
@@ -120,7 +121,8 @@ func (o *Options) describeLab() lab.Description {
 	return d
 }
 
-// freeMAC is a MAC for the kernel's NIC of guest i that no NIC of the file has. It counts down from the last port's.
+// freeMAC returns a MAC for the kernel's NIC of guest i that no NIC of the file has. It looks from the MAC of the
+// last possible port downwards.
 func (o *Options) freeMAC(i int) wire.MAC {
 	given := make(map[wire.MAC]bool)
 	for _, g := range o.Lab.Guests {
@@ -128,7 +130,7 @@ func (o *Options) freeMAC(i int) wire.MAC {
 			given[n.MAC] = true
 		}
 	}
-	for k := lab.MaxPorts - 1; ; k-- { // there are at most so many ports, these included
+	for k := lab.MaxPorts - 1; ; k-- { // there are at most MaxPorts ports, these included
 		if m := lab.MAC(k); !given[m] {
 			if i == 0 {
 				return m
@@ -138,7 +140,7 @@ func (o *Options) freeMAC(i int) wire.MAC {
 	}
 }
 
-// places says which guest has which ports.
+// places returns the ports of each guest.
 func (o *Options) places(l *lab.Lab) (list []place) {
 	for i, m := range l.Machines() {
 		p := place{index: i, name: m.Name, hw: m, kernel: m.Ports[0], devmem: m.Ports}
@@ -150,7 +152,8 @@ func (o *Options) places(l *lab.Lab) (list []place) {
 	return list
 }
 
-// reserve is a service of the lab: each guest's addresses are its own, before it uses them, too.
+// reserve is a service of the lab: it reserves each guest's addresses for its ports, before the
+// guest uses them.
 func (o *Options) reserve(l *lab.Lab) (io.Closer, error) {
 	for i, p := range o.places(l) {
 		for _, a := range o.interfaceAddrs(p, p.kernel) {
@@ -164,7 +167,7 @@ func (o *Options) reserve(l *lab.Lab) (io.Closer, error) {
 	return io.NopCloser(nil), nil
 }
 
-// network is the guest's network configuration.
+// network returns the guest's network configuration.
 func (o *Options) network(p place) guestnet.Config {
 	var c guestnet.Config
 	for _, port := range p.hw.Ports {
@@ -221,7 +224,7 @@ func (o *Options) devmemNames(i int) (rails [][]string) {
 	return rails
 }
 
-// machine has the RAM and CPUs of guest i.
+// machine returns the RAM and CPUs of guest i.
 func (o *Options) machine(i int) labfile.Machine {
 	if o.Lab != nil {
 		return o.Lab.Machines[i]
@@ -229,8 +232,8 @@ func (o *Options) machine(i int) labfile.Machine {
 	return labfile.Machine{RAM: o.Memory, CPUs: o.CPUs}
 }
 
-// local is the name of a guest's NIC or GPU for its programs: the lab file's without the guest's name before it; from
-// flags it is made of the kind and the number.
+// local returns the name of a guest's NIC or GPU for the guest's programs: from the lab file, without the guest's
+// name before it; without a lab file, kind and number.
 func (p *place) local(kind string, number int, name string) string {
 	if local, ok := strings.CutPrefix(name, p.name+"."); ok {
 		return local
@@ -238,16 +241,16 @@ func (p *place) local(kind string, number int, name string) string {
 	return fmt.Sprint(kind, number)
 }
 
-// entry is a device for devmem programs, as $VNIC_DEVICES has it.
+// entry describes a device for devmem programs, in $VNIC_DEVICES.
 type entry struct {
-	name         string // nic0, or the lab file's
-	device       string // what programs open: of a gVNIC the kernel's name, of a virtio NIC a PCI address
+	name         string // "nic0", or the name in the lab file
+	device       string // what programs open: the interface of a gVNIC, the PCI address of a virtio NIC
 	addr4, addr6 netip.Prefix
 }
 
 func (e entry) String() string { return fmt.Sprintf("%s=%s,%v,%v", e.name, e.device, e.addr4, e.addr6) }
 
-// devices are the guest's devices for devmem programs.
+// devices returns the guest's devices for devmem programs.
 func (g *guest) devices() (list []entry) {
 	o := g.runner.opt
 	for j, port := range g.devmem {
@@ -262,8 +265,8 @@ func (g *guest) devices() (list []entry) {
 	return list
 }
 
-// peers are the addresses of all guests' devmem programs on each of this guest's rails, as $VNIC_PEERS has them:
-// name=ADDRESS,ADDRESS,... in the order of guests, and - where one has no NIC there.
+// peers returns, for each of this guest's rails, the addresses of all guests' devmem programs, for $VNIC_PEERS:
+// name=ADDRESS,ADDRESS,... in the order of guests, with - for a guest that has no NIC there.
 func (g *guest) peers() (list []string) {
 	o := g.runner.opt
 	for j, e := range g.devices() {
@@ -279,12 +282,12 @@ func (g *guest) peers() (list []string) {
 	return list
 }
 
-// found is the guest's interface for a port. The guest lists its interfaces in the order of its ports.
+// found returns the guest's interface for a port. The guest lists its interfaces in the order of its ports.
 func (g *guest) found(p *lab.Port) guestnet.Found {
 	return g.network.Interfaces[slices.Index(g.hw.Ports, p)]
 }
 
-// gpus are the guest's GPUs by name: name=ID each.
+// gpus returns name=ID for each GPU of the guest.
 func (g *guest) gpus() (list []string) {
 	for j, m := range g.hw.GPUs {
 		list = append(list, fmt.Sprintf("%s=%d", g.local("gpu", j, m.Name), m.ID()))

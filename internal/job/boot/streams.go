@@ -11,18 +11,18 @@ import (
 	"vnic.dev/vnic/internal/terminal"
 )
 
-// streams are what a guest's program reads and writes.
+// streams are the input and output of a guest's program.
 type streams struct {
-	in       io.Reader // nil: nothing
+	in       io.Reader // nil: no input
 	out, err io.Writer
 	tty      bool
 	size     guestexec.Size
 	resize   chan guestexec.Size
-	end      func() // after the last Write
+	end      func() // called after the last Write
 }
 
-// streams returns the streams of each guest's program. One guest alone uses this process's streams, and a terminal when
-// all three are one. Programs of several guests read nothing, and each line of output names its guest.
+// streams returns the streams of each guest's program. One guest alone uses this process's streams, and a terminal if
+// all three are the same terminal. Programs of several guests read nothing, and each line of output names its guest.
 func (l *runner) streams() []streams {
 	o := l.opt
 	if o.Guests == 1 {
@@ -38,12 +38,13 @@ func (l *runner) streams() []streams {
 	return list
 }
 
-// takeTerminal takes this process's terminal, if there is one, until close. leave ends the command.
+// takeTerminal sets this process's terminal up for guests, if there is one, until close. leave ends
+// the command.
 func (l *runner) takeTerminal(leave context.CancelCauseFunc) {
 	o := l.opt
 	out := any(o.Stdout)
 	if o.Guests > 1 {
-		out = nil // none of their programs reads it
+		out = nil // no guest's program uses the terminal
 	}
 	l.terminal = terminal.Take(o.Stdin, out, o.Stderr, terminal.Actions{Leave: func() { leave(terminal.ErrLeft) },
 		Help: func() { o.Note("%s", terminal.Help) }, Lost: func() { o.Note("%s", terminal.Lost) }})

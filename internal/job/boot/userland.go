@@ -11,7 +11,7 @@ import (
 	"vnic.dev/vnic/internal/machine/assets"
 )
 
-// userland gives a function that finds u-root's commands, or builds them, when it is first called.
+// userland returns a function that finds or builds u-root's commands when it is first called.
 func (o *Options) userland(ctx context.Context) func() (*guestimages.Userland, error) {
 	return sync.OnceValues(func() (*guestimages.Userland, error) {
 		dir, err := assets.CacheDir(o.Fetch)
@@ -28,7 +28,7 @@ func (o *Options) userland(ctx context.Context) func() (*guestimages.Userland, e
 	})
 }
 
-// takeUserland takes u-root's commands for the guests, which boot without them where they are not to be had.
+// takeUserland finds u-root's commands for the guests. If they are not available, guests boot without them.
 func (l *runner) takeUserland() (err error) {
 	if l.uroot, err = l.program.userland(); errors.Is(err, guestimages.ErrNoUserland) {
 		l.opt.Note("%v: guests have what this machine has", err)
@@ -37,7 +37,7 @@ func (l *runner) takeUserland() (err error) {
 	return err
 }
 
-// ofUserland takes a command of u-root's at a place of the guest, if that is where there is one; else it is an error.
+// ofUserland selects the command name of u-root's if where is its path in the guest; else it returns otherwise.
 func (p *program) ofUserland(name, where string, otherwise error) error {
 	base := path.Base(where)
 	if path.Dir(where) != guestimages.UserlandDir && where != "/bin/sh" {

@@ -25,11 +25,11 @@ const (
 	readmeFile = "README"
 )
 
-// protocol is the version of the protocols between an image's programs and the NICs of `vnic serve`. Images up to
-// 780d5150 do not name it.
+// protocol is the version of the protocols between an image's programs and the NICs of `vnic serve`. Images of vnic
+// up to 780d5150 do not state it.
 const protocol = 2
 
-// builtBy is a README's last line.
+// builtBy is the last line of an image's README.
 const builtBy = "\nBuilt by vnic %s, protocol %d.\n"
 
 // BuildOptions are the flags of `vnic image build`.
@@ -39,10 +39,10 @@ type BuildOptions struct {
 	Guest boot.Options
 }
 
-// Build writes the directory, and to out how it is used.
+// Build writes the directory of an image, and prints to out how to use it.
 func Build(ctx context.Context, o BuildOptions, out io.Writer) (err error) {
 	o.Dir = filepath.Clean(o.Dir)
-	if err := replaceable(o.Dir, o.Force, fs.FileMode.IsDir, "not a directory"); err != nil { // before anything is fetched
+	if err := replaceable(o.Dir, o.Force, fs.FileMode.IsDir, "not a directory"); err != nil { // check before fetching
 		return err
 	}
 	img, err := boot.NewImage(ctx, o.Guest)
@@ -83,7 +83,7 @@ func copyFile(w io.Writer, path string) error {
 	return err
 }
 
-// stopping is a writer until ctx ends.
+// stopping is a writer that fails after ctx has ended.
 type stopping struct {
 	ctx context.Context
 	w   io.Writer
@@ -96,7 +96,7 @@ func (s stopping) Write(b []byte) (int, error) {
 	return s.w.Write(b)
 }
 
-// usage says how an image is used.
+// usage is the text about how to use an image.
 type usage struct {
 	NIC    string
 	XDP    bool

@@ -19,16 +19,16 @@ import (
 type ExportOptions struct {
 	File     string // "-": Stdout
 	Force    bool
-	CacheDir string // "" = as assets.CacheDir has it
+	CacheDir string // "": the default of assets.CacheDir
 	Stdout   io.Writer
 }
 
-// Export writes the tools.
+// Export writes the program with the tools to a file.
 func Export(ctx context.Context, o ExportOptions) error {
 	if o.File == "" {
 		return errors.New("no name of a file")
 	}
-	if o.File != "-" { // before anything is built
+	if o.File != "-" { // check before anything is built
 		if err := replaceable(o.File, o.Force, fs.FileMode.IsRegular, "not a file"); err != nil {
 			return err
 		}

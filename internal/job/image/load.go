@@ -16,17 +16,17 @@ import (
 	"vnic.dev/vnic/internal/version"
 )
 
-// DefaultDir is where Build writes unless a user says otherwise.
+// DefaultDir is the default of the directory that Build writes.
 const DefaultDir = "guest"
 
 // Files are the files of an image that Build has written.
 type Files struct {
-	NIC            string // the device model that it is for
+	NIC            string // the device model of the image
 	Kernel, Initrd string // absolute paths
 	Append         string // the kernel's command line
 }
 
-// ErrNoImage says that a directory is not one that Build has written.
+// ErrNoImage means that a directory was not written by Build.
 var ErrNoImage = errors.New("no guest image: 'vnic image build' makes one")
 
 var (
@@ -34,10 +34,10 @@ var (
 	builtByLine = regexp.MustCompile(`(?m)^Built by vnic (.+), protocol (\d{1,9})\.$`)
 )
 
-// maxText bounds what is read of the files that are text.
+// maxText is how many bytes of a text file are read.
 const maxText = 64 << 10
 
-// Load finds the files of an image in a directory. With a version.Error it returns them, too.
+// Load finds the files of an image in a directory. It returns them also with a version.Error.
 func Load(dir string) (f Files, err error) {
 	if dir, err = filepath.Abs(dir); err != nil {
 		return f, err
@@ -87,8 +87,8 @@ func readText(name string) (string, error) {
 	return string(b), err
 }
 
-// Args are the arguments of a QEMU that boots the image with a shell, or a program, on its serial line.
-// With kvm it uses KVM. The machine has several CPUs: for one, qemu.ForMachine changes the kernel's command line.
+// Args returns the arguments of a QEMU that boots the image and shows its shell or program on the serial line. kvm:
+// QEMU uses KVM. The machine has several CPUs: for one, qemu.ForMachine changes the kernel's command line.
 func (f *Files) Args(kvm bool) []string {
 	accel := qemu.AccelTCG
 	if kvm {
@@ -102,8 +102,8 @@ func (f *Files) Args(kvm bool) []string {
 	return append(args, byTCG...)
 }
 
-// machineArgs and byTCG are for any image. Not every machine that has KVM can run a guest by it, and QEMU finds out too
-// late to take TCG instead.
+// machineArgs and byTCG are QEMU's arguments for any image. The commands use TCG by default: not every machine with
+// KVM can run a guest by it, and QEMU notices that too late to fall back to TCG.
 var (
 	machineArgs = strings.Fields("-nographic -vga none -nic none -no-reboot")
 	byTCG       = strings.Fields("-accel tcg,thread=multi -cpu max")

@@ -16,16 +16,16 @@ import (
 	"vnic.dev/vnic/internal/outfile"
 )
 
-// ErrExists says that there is something of this name already.
+// ErrExists means that a file or directory of this name exists.
 var ErrExists = errors.New("is there already: give another name, or --force to replace it")
 
-// content is what a file is to have.
+// content is the mode of a file, and a function that writes its bytes.
 type content struct {
 	mode  fs.FileMode
 	write func(io.Writer) error
 }
 
-// writeFile writes a file at one go: others see all of it or nothing.
+// writeFile writes a file atomically: others see all of it or nothing.
 func writeFile(path string, force bool, c content) (err error) {
 	if err := replaceable(path, force, fs.FileMode.IsRegular, "not a file"); err != nil {
 		return err
@@ -67,8 +67,8 @@ func (c content) fill(f *os.File, path string) error {
 	return err
 }
 
-// writeDir makes a directory of files at one go. An older one is replaced only if all that it has
-// are files of such names.
+// writeDir makes a directory of files atomically. It replaces an older directory only if that
+// contains nothing but files of these names.
 func writeDir(path string, force bool, files map[string]content) (err error) {
 	path = filepath.Clean(path)
 	if err := replaceable(path, force, fs.FileMode.IsDir, "not a directory"); err != nil {
@@ -86,7 +86,7 @@ func writeDir(path string, force bool, files map[string]content) (err error) {
 		_ = claim(d)
 		defer func() { _ = d.Close() }()
 	}
-	defer func() { // after an exchange it is the older one
+	defer func() { // after an exchange dir is the older directory
 		if rerr := os.RemoveAll(dir); err == nil && rerr != nil {
 			err = rerr
 		}
@@ -109,13 +109,14 @@ func writeDir(path string, force bool, files map[string]content) (err error) {
 	return rename(dir, path, unix.RENAME_NOREPLACE)
 }
 
-// unfinished returns the prefix of temporary names of path, until it is complete.
+// unfinished returns the prefix of the temporary names for path.
 func unfinished(path string) string { return "." + filepath.Base(path) + ".new-" }
 
-// own marks something unfinished as that of a process that lives: as long as it has f open.
+// claim marks a temporary file or directory as in use by this process, as long as f is open.
 func claim(f *os.File) error { return unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) }
 
-// sweep removes what killed processes have left on their way to path. What cannot be removed stays.
+// sweep removes the temporary files for path that killed processes have left. It ignores files that
+// it cannot remove.
 func sweep(path string) {
 	dir := filepath.Dir(path)
 	entries, _ := os.ReadDir(dir)
@@ -135,7 +136,7 @@ func sweep(path string) {
 	}
 }
 
-// replaceable is an error if nothing may be written to path.
+// replaceable returns an error if path exists and must not be replaced.
 func replaceable(path string, force bool, kind func(fs.FileMode) bool, not string) error {
 	st, err := os.Lstat(path)
 	switch {
@@ -151,7 +152,7 @@ func replaceable(path string, force bool, kind func(fs.FileMode) bool, not strin
 	return nil
 }
 
-// onlyThese refuses a directory in which there is anything but files of these names.
+// onlyThese returns an error if a directory contains anything but files of these names.
 func onlyThese(dir string, files map[string]content) error {
 	entries, err := os.ReadDir(dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -165,8 +166,9 @@ func onlyThese(dir string, files map[string]content) error {
 	return nil
 }
 
-// rename needs a file system that can rename without replacing, or exchange (rename(2)); on others
-// there is a moment between the look and the renaming.
+// rename renames without replacing, or exchanges (rename(2)). On file systems that support neither,
+// it first looks whether the target exists, or removes it, and then renames: another process can
+// make the target in between.
 func rename(from, to string, flags uint) error {
 	err := unix.Renameat2(unix.AT_FDCWD, from, unix.AT_FDCWD, to, flags)
 	if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOSYS) {
@@ -181,7 +183,7 @@ func rename(from, to string, flags uint) error {
 			err = os.Rename(from, to)
 		}
 	}
-	if errors.Is(err, unix.EEXIST) { // another process was quicker
+	if errors.Is(err, unix.EEXIST) { // another process has made it meanwhile
 		return fmt.Errorf("%s: %w", to, ErrExists)
 	}
 	return outfile.Explain(to, err)

@@ -7,11 +7,12 @@ import (
 	"vnic.dev/vnic/internal/job/selftest/splat"
 )
 
-// console takes the output of the guest's kernel, looks for complaints in it, and passes it on.
+// console is the writer for the guest's kernel console. It looks for complaints in the output and
+// passes the output on.
 type console struct {
 	mu     sync.Mutex
 	scan   *splat.Scanner
-	report func(splat.Splat) // gets the complaints; nil: they are dropped
+	report func(splat.Splat) // called with each complaint; nil: complaints are dropped
 	next   io.Writer
 }
 
@@ -33,7 +34,8 @@ func (c *console) Write(b []byte) (int, error) {
 	return c.next.Write(b)
 }
 
-// to sets the function that gets complaints from now on, and ends a block that is open for the one before.
+// to sets the function that gets complaints from now on. It first ends an open complaint, which the former function
+// gets.
 func (c *console) to(report func(splat.Splat)) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

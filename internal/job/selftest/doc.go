@@ -1,13 +1,14 @@
 // Package selftest is what `vnic selftest` does: it runs the Linux kernel's own driver selftests
-// (tools/testing/selftests/drivers/net and drivers/net/hw) in a guest, on a NIC of vnic's or on one that QEMU has.
+// (tools/testing/selftests/drivers/net and drivers/net/hw) in a guest, on a NIC of vnic or on one that QEMU emulates.
 //
-// The guest has two NICs on one switch, the second of them in a network namespace of its own as the tests' remote end;
-// and of a kernel that has devmem TCP a GPU, whose memory the tests' dma-bufs are of. Each program finds the interfaces
-// as their driver leaves them when it takes a device: what the program before left behind is gone (setup.sh). After an
-// oops or a panic the next program gets a fresh boot.
+// The guest has two NICs on one switch. The second NIC is the tests' remote end, in a network namespace of its own.
+// If the kernel has devmem TCP, the guest also has a GPU, whose memory the tests' dma-bufs use. Before each program
+// setup.sh brings the interfaces into the state in which their driver leaves a new device, and undoes changes of
+// earlier programs. After an oops or a panic the next program gets a freshly booted guest.
 //
-// Packages below it: ktap reads what programs print, splat what the kernel complains about, results are what came of a
-// run, expect what was expected of it, report how it is shown.
+// Packages below: ktap parses the programs' output, splat finds the kernel's complaints in its console output,
+// results has the types of a run's results, expect compares them with expected results, and report prints them.
 //
-// Costs: a program has Options.Timeout at most, and what it prints is bounded by ktap; the guest has 2 GiB of memory.
+// Costs: a program runs for at most Options.Timeout, and ktap bounds how much of its output is kept; the guest has 2
+// GiB of memory.
 package selftest

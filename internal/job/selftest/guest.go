@@ -31,56 +31,57 @@ import (
 //go:embed setup.sh
 var setupScript string
 
-// What the guest has. Three CPUs are the least for irq.py, four for toeplitz.py beside them.
+// The hardware of the guest. irq.py needs three CPUs, toeplitz.py four.
 const (
 	guestCPUs   = 4
 	guestRAM    = 2 << 30
 	gpuMemory   = 256 << 20
-	gpuNode     = "1" // the NUMA node that is the GPU's memory
+	gpuNode     = "1" // the NUMA node of the GPU's memory
 	prefixV6    = "fd00:76:6e::/64"
 	remoteNetns = "remote"
 )
 
-// bench is a lab with one guest, and what the guest boots from.
+// bench is a lab with one guest, and the files from which the guest boots.
 type bench struct {
 	*session.Session // nil: no guest is booted
 	opt              *Options
 	im               *machine.Images
 	images           *selftests.Images
 	disks            []qemu.Disk
-	mounts           []guestroot.Image // of the disks
-	maxMTU           int               // of its NICs
+	mounts           []guestroot.Image // where the guest mounts the disks
+	maxMTU           int               // highest MTU of the guest's NICs
 	splats           *console
 
-	expected *expect.Expectations // nil: nothing is known of this kernel
+	expected *expect.Expectations // nil: there are no expectations for this kernel
 
 	logs       []*os.File
 	consoleLog io.Writer
 
-	ended bool          // the user has had a shell: that was the run
-	began time.Time     // Do
-	first time.Duration // from then on to the first test's start; 0: there was none
+	ended bool          // the user had a shell, which ends the run
+	began time.Time     // when Do began
+	first time.Duration // from began to the start of the first test; 0: no test has started
 }
 
-// describe is the lab: a guest with two NICs of the model. The second NIC is the tests' remote end. A GPU is behind the
-// first. maxMTU is the highest MTU of both NICs.
+// describe returns the description of the lab: a guest with two NICs of the model. The second NIC is the tests'
+// remote end; the first has a GPU. maxMTU is the highest MTU of both NICs.
 func (o *Options) describe(maxMTU int) lab.Description {
-	if o.Device != "" { // QEMU has the NICs, and a hub between them; a lab has one port at least, here without a user
+	if o.Device != "" { // QEMU has the NICs and a hub; a lab needs at least one port, which nobody uses here
 		return lab.Description{Guests: []lab.Guest{{Name: "guest"}, {NICs: []lab.NIC{{Model: lab.Virtio}}}}}
 	}
 	nic := lab.NIC{Model: o.NIC, QueuePairs: o.Queues, NICOptions: o.NICOptions,
 		Timestamps: o.NIC == lab.GVE,
-		// Tests send from addresses that they make up, and forward others' packets.
+		// Tests send from made-up addresses, and forward packets of others.
 		Link: wire.LinkOptions{Identity: &wire.Identity{Any: true, Router: true}}}
 	nic.MaxMTU = maxMTU
 	first, second := nic, nic
 	first.GPUs, second.GPUs = []int{0}, []int{}
-	first.Sabotage = o.Sabotage // of the NIC that is tested
+	first.Sabotage = o.Sabotage // only the tested NIC has the fault
 	return lab.Description{Guests: []lab.Guest{{Name: "guest", IOMMU: o.IOMMU, NICs: []lab.NIC{first, second},
 		GPUs: []lab.GPU{{Memory: gpuMemory}}}}}
 }
 
-// wants ends the guest if a program needs NICs with another maximal MTU.
+// wants ends the guest if a program needs NICs with another maximal MTU, so that the next boot has
+// them.
 func (b *bench) wants(p *program) error {
 	maxMTU := b.opt.MaxMTU
 	if b.opt.Device == "" && slices.Contains(smallFrames[b.opt.NIC], p.name) {
@@ -93,7 +94,7 @@ func (b *bench) wants(p *program) error {
 	return b.shut()
 }
 
-// open opens what the guest has as disks.
+// open opens the images that are the guest's disks.
 func (b *bench) open() (err error) {
 	for _, im := range []struct{ path, where string }{{b.images.Root, ""}, {b.images.Tests, "/ks"},
 		{b.images.Changed, "/ks"}, {b.images.Modules, "/usr/lib/modules/" + b.im.Kernel.Version}, {b.images.Patched,
@@ -112,7 +113,7 @@ func (b *bench) open() (err error) {
 	return nil
 }
 
-// boot makes the lab, boots the guest and gives it its root.
+// boot makes the lab, boots the guest and mounts its root file system.
 func (b *bench) boot(ctx context.Context) (err error) {
 	b.splats = newConsole(b.consoleLog)
 	if b.Session, err = session.Open(ctx, &b.opt.Common, session.World{
@@ -133,7 +134,7 @@ func (b *bench) boot(ctx context.Context) (err error) {
 	return nil
 }
 
-// complete says how the guest boots, but for what all guests have in common.
+// complete fills in the configuration of the guest that differs from other commands' guests.
 func (b *bench) complete(c *machine.Config) (done func(), err error) {
 	c.Agent = agent.Config{Hostname: "vnic", Port: true}
 	c.Console, c.ResultsPort, c.Append, c.Args = b.splats, true, "nokaslr", b.opt.ownNICs()
@@ -144,9 +145,9 @@ func (b *bench) complete(c *machine.Config) (done func(), err error) {
 	return func() {}, nil
 }
 
-const forever = 365 * 24 * time.Hour // a program that takes too long is ended by its own limit
+const forever = 365 * 24 * time.Hour // the guest has no time limit: each program has its own
 
-// guest is the guest that is booted.
+// guest returns the booted guest.
 func (b *bench) guest() *machine.Guest { return b.Guests[0].QEMU }
 
 // shut ends the guest and its lab.
@@ -174,10 +175,10 @@ func (b *bench) close() error {
 	return errors.Join(errs...)
 }
 
-// QEMU's own NICs, and the modules that drive them.
+// devices maps QEMU's NIC models to the kernel modules that drive them.
 var devices = map[string][]string{"virtio-net-pci": {"virtio_net"}, "vmxnet3": {"vmxnet3"}, "e1000e": {"e1000e"}}
 
-// ownNICs are the arguments for two NICs of QEMU's own on a hub.
+// ownNICs returns QEMU's arguments for two NICs of Options.Device on a hub.
 func (o *Options) ownNICs() (args []string) {
 	if o.Device == "" {
 		return nil
@@ -193,13 +194,14 @@ func (o *Options) ownNICs() (args []string) {
 	return args
 }
 
-// mac is the address of the NIC that is tested (0), or of its remote end (1).
+// mac returns the MAC address of the tested NIC (0), or of its remote end (1).
 func mac(i int) string {
 	m := lab.MAC(i)
 	return net.HardwareAddr(m[:]).String()
 }
 
-// env describes the guest to the tests (tools/testing/selftests/drivers/net/README.rst).
+// env returns the environment variables that describe the guest to the tests
+// (tools/testing/selftests/drivers/net/README.rst).
 func (b *bench) env() []string {
 	env := []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root", "LANG=C.UTF-8", "NO_COLOR=1",
 		"PYTHONDONTWRITEBYTECODE=1",
@@ -213,19 +215,19 @@ func (b *bench) env() []string {
 	}
 	env = append(env, limits.Environ()...)
 	if b.opt.Sabotage != nil {
-		env = append(env, "FAULTY=on") // what waits in vain need not wait for longer
+		env = append(env, "FAULTY=on") // a faulty NIC makes tests wait in vain, so their time limits are not raised
 	} else {
 		env = append(env, "PYTHONPATH=/ks/"+selftests.PythonPath)
 	}
 	return env
 }
 
-// sh runs a script in the tests' root. Its output goes to out.
+// sh runs a bash script in the guest. Its output goes to out.
 func (b *bench) sh(ctx context.Context, script string, out io.Writer) (guestexec.Status, error) {
 	return b.exec(ctx, "/", out, out, "/bin/bash", "-c", script)
 }
 
-// exec runs a program there.
+// exec runs a program in the guest, in directory dir.
 func (b *bench) exec(ctx context.Context, dir string, stdout, stderr io.Writer, args ...string) (guestexec.Status,
 	error) {
 	st, err := guestexec.Run(ctx, b.guest().Agent(), guestexec.Command{Path: args[0], Args: args, Dir: dir,
@@ -236,7 +238,8 @@ func (b *bench) exec(ctx context.Context, dir string, stdout, stderr io.Writer, 
 	return st, err
 }
 
-// prepare brings the interfaces to the state in which each program finds them.
+// prepare runs setup.sh, which brings the interfaces into the state in which each program finds
+// them.
 func (b *bench) prepare(ctx context.Context) error {
 	limit := limits.SelftestSetup.Here()
 	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("not done within %v", limit))
@@ -253,7 +256,7 @@ func (b *bench) prepare(ctx context.Context) error {
 	return nil
 }
 
-// shell gives the user a shell in the guest, in a program's directory, with the program's environment.
+// shell gives the user a shell in the guest, in a program's directory and environment.
 func (b *bench) shell(ctx context.Context, dir string, p *program) error {
 	o := b.opt
 	o.Note("a shell in the guest, as it is after %s: ./%s runs it again, exit ends the run", p.name, path.Base(p.name))

@@ -32,7 +32,8 @@ func (b *bench) openLogs() error {
 	return nil
 }
 
-// log opens a program's file, and appends if the program ran before. Without Options.LogDir all output is dropped.
+// log opens the file for a program's output; it appends if the program ran before. Without Options.LogDir it returns
+// a writer that drops the output.
 func (b *bench) log(p *program, column results.Column) (io.WriteCloser, error) {
 	if b.opt.LogDir == "" {
 		return dropped{io.Discard}, nil
@@ -45,12 +46,12 @@ func (b *bench) log(p *program, column results.Column) (io.WriteCloser, error) {
 	return f, nil
 }
 
-// dropped is the log of a program without a file.
+// dropped is the log of a program if there is no Options.LogDir.
 type dropped struct{ io.Writer }
 
 func (dropped) Close() error { return nil }
 
-// Line has the results of a program in one line.
+// Line returns the results of a program in one line.
 func Line(p *results.Program) string {
 	if p.Left != nil {
 		return fmt.Sprintf("%-24s not run (%s): does not apply: %s", p.Name, p.Column, strings.Join(p.Left, ", "))
@@ -70,7 +71,7 @@ func Line(p *results.Program) string {
 	return line
 }
 
-// checkGDB returns an error if the port for gdb is taken. QEMU would find it too, after the image is built.
+// checkGDB returns an error if the port for gdb is in use. QEMU would notice that only after the image is built.
 func (o *Options) checkGDB() error {
 	if o.GDB == 0 {
 		return nil

@@ -17,39 +17,39 @@ import (
 	"vnic.dev/vnic/internal/session"
 )
 
-// DefaultQueues is how many pairs of queues a NIC has for which expectations are written down.
+// DefaultQueues is the number of queue pairs of a NIC for which expectations are written.
 const DefaultQueues = 4
 
-// Options says what is run.
+// Options are the flags of `vnic selftest`.
 type Options struct {
 	session.Common
-	lab.NICOptions // MTU is that of both ends' interfaces
+	lab.NICOptions // MTU is the MTU of both ends' interfaces
 
 	NIC      string        // lab.GVE or lab.Virtio
-	Device   string        // of devices: a NIC of QEMU's own in place of ours; "": ours
-	Programs []string      // PROGRAM or PROGRAM:CASE; none: all that are for a NIC like ours
-	Queues   int           // pairs of queues of each NIC; expectations are of DefaultQueues
-	Sabotage *nic.Sabotage // a fault of the NIC that is tested; nil: none
-	IOMMU    bool          // the guest's kernel translates what the NICs address
-	Timeout  time.Duration // of a program
-	Repeat   int           // how often all is run; 0: 1
+	Device   string        // a NIC of QEMU, a key of devices, in place of vnic's; "": vnic's
+	Programs []string      // PROGRAM or PROGRAM:CASE; none: all programs but NotForUs
+	Queues   int           // queue pairs of each NIC; expectations are for DefaultQueues
+	Sabotage *nic.Sabotage // a fault of the tested NIC; nil: none
+	IOMMU    bool          // the guest's kernel translates the NICs' addresses
+	Timeout  time.Duration // time limit of each program
+	Repeat   int           // how often all programs run; 0: once
 
-	Source  string // a kernel's tree, whose tests are built; "": the package of the guest kernel's series
-	Tests   string // a directory with files that take the place of tests'; "": none
-	Patched bool   // programs that the patch series changes are run with it, too
+	Source  string // a kernel source tree with the tests; "": the package of the guest kernel's series
+	Tests   string // a directory with files that replace files of the tests; "": none
+	Patched bool   // programs that vnic's patches change also run patched
 
-	Shell  bool // a shell in the guest at the first failure, which ends the run
+	Shell  bool // start a shell in the guest at the first failure, which ends the run
 	Stdin  *os.File
-	Stdout io.Writer // of the shell
+	Stdout io.Writer // output of the shell
 	Stderr io.Writer
 	GDB    int    // port of QEMU's gdb server; 0: none
-	LogDir string // directory for what programs print, and the guest's console; "": none
+	LogDir string // directory for the output of programs and of the guest's console; "": none
 
-	Doing func(what string)        // what goes on; "": tests begin
-	Ended func(p *results.Program) // a program has ended
+	Doing func(what string)        // called with the current step; "": tests begin
+	Ended func(p *results.Program) // called when a program has ended
 }
 
-// Check returns an error if an option is wrong, in the words of the user's flags.
+// Check returns an error that names the user's flag if an option is wrong.
 func (o *Options) Check() error {
 	m, known := lab.LookupModel(o.NIC)
 	switch {

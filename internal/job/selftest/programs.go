@@ -10,11 +10,12 @@ import (
 	"vnic.dev/vnic/internal/machine/assets/selftests"
 )
 
-// collections are the collections of the tests' list that have programs for a NIC, with the prefix of these programs'
-// names here.
+// collections maps the collections of the tests' list that have programs for a NIC to the prefix of these programs'
+// names in vnic.
 var collections = map[string]string{"drivers/net": "", "drivers/net/hw": "hw/"}
 
-// NotForUs are programs that are for other kinds of devices, and are run when they are named alone.
+// NotForUs maps programs for other kinds of devices to the reason; they run only when the user
+// names them.
 var NotForUs = map[string]string{
 	"hw/devlink_port_split.py":     "for switches with devlink ports",
 	"hw/devlink_rate_cross_esw.py": "for NICs with several eswitches, in a bond",
@@ -33,17 +34,17 @@ var NotForUs = map[string]string{
 	"macsec.py":                    "for NICs with MACsec",
 }
 
-// smallFrames are programs for which a model's driver needs a NIC whose MTU cannot be raised: gve takes pools of
-// AF_XDP only where the longest frame that the device may have fits a buffer (gve_main.c, gve_reg_xsk_pool).
+// smallFrames are programs for which a model's driver needs a NIC whose MTU cannot be raised: gve accepts AF_XDP
+// pools only if the device's longest possible frame fits a buffer (gve_main.c, gve_reg_xsk_pool).
 var smallFrames = map[string][]string{lab.GVE: {"hw/xsk_reconfig.py"}}
 
 // program is a program of the tests' list, or some of its cases.
 type program struct {
-	name string   // below drivers/net: "hw/csum.py"
-	only []string // cases; nil: all
+	name string   // path below drivers/net: "hw/csum.py"
+	only []string // cases to run; nil: all
 }
 
-// dir is its directory, below the root of the tests.
+// dir returns the program's directory, below the root of the tests.
 func (p *program) dir() string { return path.Join("drivers/net", path.Dir(p.name)) }
 
 // patches returns the names of the patches that change the program.
@@ -51,10 +52,11 @@ func (p *program) patches() []string {
 	return selftests.Changing(path.Join(p.dir(), path.Base(p.name)))
 }
 
-// isDevmem reports whether its payload has to go to device memory.
+// isDevmem reports whether the program's payload must go to device memory.
 func (p *program) isDevmem() bool { return strings.Contains(path.Base(p.name), "devmem") }
 
-// listed returns the programs of a tests' list, kselftest-list.txt: lines COLLECTION:FILE.
+// listed returns the names of the programs in a tests' list, kselftest-list.txt, whose lines are
+// COLLECTION:FILE.
 func listed(text string) (list []string) {
 	for line := range strings.Lines(text) {
 		collection, file, _ := strings.Cut(strings.TrimSpace(line), ":")
@@ -66,8 +68,8 @@ func listed(text string) (list []string) {
 	return list
 }
 
-// choose returns the programs that args name, in their order, as PROGRAM or PROGRAM:CASE; without args, all that are
-// for a NIC like ours.
+// choose returns the programs that args name as PROGRAM or PROGRAM:CASE, in the order of args; without args, all
+// programs but NotForUs.
 func choose(all, args []string) (list []program, err error) {
 	if len(args) == 0 {
 		for _, name := range all {
@@ -91,7 +93,7 @@ func choose(all, args []string) (list []program, err error) {
 			list = append(list, program{name: full})
 			i = len(list) - 1
 		} else if list[i].only == nil || !hasCase {
-			list[i].only = nil // all of it was asked for
+			list[i].only = nil // the user named the whole program
 			continue
 		}
 		if hasCase {
@@ -101,7 +103,8 @@ func choose(all, args []string) (list []program, err error) {
 	return list, nil
 }
 
-// find returns the program with a name: "hw/csum.py", or "csum.py" and "csum" where there is one.
+// find returns the full name of a program: "hw/csum.py" for "hw/csum.py", "csum.py" or "csum". The
+// short form must match one program.
 func find(all []string, name string) (string, error) {
 	name = strings.TrimPrefix(strings.TrimPrefix(name, "./"), "drivers/net/")
 	var found []string

@@ -22,7 +22,7 @@ import (
 	"vnic.dev/vnic/internal/machine/qemu"
 )
 
-// Do runs the programs. It returns their results so far also with an error.
+// Do runs the programs of o. After an error it still returns the results so far.
 func Do(ctx context.Context, o *Options) (run *results.Run, err error) {
 	b := &bench{opt: o, began: time.Now()}
 	defer func() { err = errors.Join(err, b.close()) }()
@@ -44,7 +44,7 @@ func Do(ctx context.Context, o *Options) (run *results.Run, err error) {
 	}
 	run = b.describeRun()
 	if b.expected, err = expect.Of(run.Model, run.Kernel); err != nil {
-		b.expected, err = nil, nil // without expectations nothing is judged: expect.Judge says so
+		b.expected, err = nil, nil // without expectations expect.Judge judges nothing
 	}
 	for range max(1, o.Repeat) {
 		for _, p := range list {
@@ -52,7 +52,7 @@ func Do(ctx context.Context, o *Options) (run *results.Run, err error) {
 				res, err := b.program(ctx, &p, column)
 				if res != nil {
 					run.Programs = append(run.Programs, *res)
-					if !b.ended { // else it was told before the shell
+					if !b.ended { // program has reported it before the shell
 						o.Ended(res)
 					}
 				}
@@ -65,7 +65,8 @@ func Do(ctx context.Context, o *Options) (run *results.Run, err error) {
 	return run, nil
 }
 
-// checkCases returns an error if a program has no such case, where the cases are known: not with tests of the user's.
+// checkCases returns an error if a program has no case that the user named. It checks nothing with the user's own
+// tests, whose cases are unknown.
 func (b *bench) checkCases(list []program) error {
 	suite, err := expect.SuiteOf(b.im.Kernel.Version)
 	if err != nil || b.opt.Source != "" || b.opt.Tests != "" {
@@ -82,12 +83,12 @@ func (b *bench) checkCases(list []program) error {
 	return nil
 }
 
-// UsageError is a mistake of the user's.
+// UsageError is an error for wrong use of the command.
 type UsageError struct{ error }
 
 func (e *UsageError) Unwrap() error { return e.error }
 
-// List returns the programs of the guest's kernel, or the cases of the ones that o names.
+// List returns the programs of the guest's kernel, or the cases of the programs that o names.
 func List(ctx context.Context, o *Options) (list []string, err error) {
 	b := &bench{opt: o}
 	defer func() { err = errors.Join(err, b.close()) }()
@@ -131,7 +132,7 @@ func (b *bench) fetch(ctx context.Context) (err error) {
 		models = nil
 	}
 	fetch := o.Fetch
-	fetch.Whole = true // images have all of the kernel's modules
+	fetch.Whole = true // the images need all modules of the kernel
 	if b.im, err = machine.Fetch(ctx, fetch, models, o.Note); err != nil {
 		return err
 	}
@@ -154,20 +155,20 @@ func (b *bench) fetch(ctx context.Context) (err error) {
 	return b.im.Build(ctx, modules, guestroot.ModprobeName)
 }
 
-// describeRun returns a run without programs.
+// describeRun returns the results of a run in which no program has run yet.
 func (b *bench) describeRun() *results.Run {
 	model, device, queues := b.opt.NIC, "vnic", b.opt.Queues
 	switch {
 	case b.opt.Device != "":
 		model, device, queues = b.opt.Device, "qemu", 1
-	case b.opt.XDP: // its driver sees another NIC
+	case b.opt.XDP: // with XDP the driver sees a NIC with other features
 		model += "-xdp"
 	}
 	return &results.Run{Schema: results.Schema, Model: model, Device: device, Queues: queues, Kernel: b.im.Kernel.Version,
 		Versions: map[string]string{"qemu": b.im.QEMU.Version, "tests": b.images.Source}, Programs: []results.Program{}}
 }
 
-// columns are the columns in which a program is run.
+// columns returns the columns in which a program runs.
 func (b *bench) columns(p *program) []results.Column {
 	list := []results.Column{results.Unmodified}
 	if b.opt.Patched && len(p.patches()) > 0 {
@@ -176,8 +177,8 @@ func (b *bench) columns(p *program) []results.Column {
 	return list
 }
 
-// withoutPatches returns the result of a program that is not run in a column, as patches of it do not apply to this
-// kernel's tests; nil: all do. Without them it would run as in the column of unmodified programs.
+// withoutPatches returns a result without cases if patches of the program do not apply to this kernel's tests, so
+// that it cannot run in the patched column; otherwise nil.
 func (b *bench) withoutPatches(p *program, column results.Column) *results.Program {
 	if column != results.Patched {
 		return nil
@@ -194,7 +195,8 @@ func (b *bench) withoutPatches(p *program, column results.Column) *results.Progr
 	return &results.Program{Name: p.name, Column: column, Left: left, Only: p.only, Planned: -1, Cases: []results.Case{}}
 }
 
-// program runs a program, in a guest that it boots if there is none. Without an error the next one can be run.
+// program runs a program, in a guest that it boots if there is none. If it returns no error, the next program can
+// run.
 func (b *bench) program(ctx context.Context, p *program, column results.Column) (*results.Program, error) {
 	o := b.opt
 	if res := b.withoutPatches(p, column); res != nil {
@@ -214,7 +216,7 @@ func (b *bench) program(ctx context.Context, p *program, column results.Column) 
 		return nil, err
 	}
 	if b.first == 0 {
-		o.Doing("") // from here on
+		o.Doing("") // the tests begin
 		b.first = time.Since(b.began)
 		o.Note("the first test starts after %.1f s (%s)", b.first.Seconds(), b.guest().Accel())
 	}
@@ -261,11 +263,11 @@ func (b *bench) program(ctx context.Context, p *program, column results.Column) 
 	return &res, nil
 }
 
-// failed reports whether a program has a case that failed, or the kernel complained.
+// failed reports whether a case of the program failed, or the kernel complained while it ran.
 func failed(p *results.Program) bool { return p.Count().Bad() > 0 || len(p.Splats) > 0 }
 
-// leaveOut returns the cases of a program that are left out because they are known to end the guest, and the names of
-// the others, if they are known. A case that the user names is run.
+// leaveOut returns the cases of a program that are not run because they would end the guest, and the names of the
+// other cases, if known. It leaves out no case that the user names.
 func (b *bench) leaveOut(p *program, column results.Column) (leftOut, names []string) {
 	if b.expected == nil || b.opt.Source != "" || b.opt.Tests != "" || p.only != nil {
 		return nil, nil
@@ -282,7 +284,7 @@ func (b *bench) leaveOut(p *program, column results.Column) (leftOut, names []st
 // maxStderr is how many lines of a program's standard error are kept.
 const maxStderr = 50
 
-// tailBytes is how much of it is looked at for them.
+// tailBytes is how many bytes at the end of the standard error are searched for these lines.
 const tailBytes = 64 << 10
 
 func lastLines(text []byte, n int) (list []string) {
@@ -295,7 +297,7 @@ func lastLines(text []byte, n int) (list []string) {
 }
 
 // runProgram runs a program to its end, or to the end of its time or of the guest. It returns an error if KVM has
-// stopped the guest: that is not the program's fault, and would happen to the next guest, too.
+// stopped the guest: that is not the program's fault, and the next guest would stop, too.
 func (b *bench) runProgram(ctx context.Context, dir string, p *program, leftOut []string,
 	out io.Writer) (ktap.Exit, []byte, error) {
 	args := []string{"./" + path.Base(p.name)}
@@ -324,7 +326,7 @@ func (b *bench) runProgram(ctx context.Context, dir string, p *program, leftOut 
 	return ktap.Exit{Status: st.Exit()}, stderr.Bytes(), nil
 }
 
-// payload has the payload bytes of the NIC that is tested, by the memory where they lay.
+// payload counts the payload bytes of the tested NIC, in GPU memory and in other memory.
 type payload struct{ device, host uint64 }
 
 func (b *bench) payload() (x payload) {
@@ -339,7 +341,8 @@ func (b *bench) payload() (x payload) {
 		c.Rx.HostBytes + c.Tx.HostBytes}
 }
 
-// since judges a program of device memory: where a case of it passed, payload has been in device memory.
+// since judges a program of device memory by the payload since before: if one of its cases passed, payload must have
+// been in device memory.
 func (x payload) since(before payload, p *results.Program) *results.Devmem {
 	d := &results.Devmem{DeviceBytes: x.device - before.device, HostBytes: x.host - before.host}
 	switch {

@@ -13,7 +13,7 @@ import (
 	"vnic.dev/vnic/internal/access"
 )
 
-// groupID is that of a group by its name or number.
+// groupID returns the id of a group, by the group's name or number.
 func groupID(name string) (int, error) {
 	g, err := user.LookupGroup(name)
 	if n, e := strconv.ParseUint(name, 10, 31); err != nil && e == nil {
@@ -25,8 +25,8 @@ func groupID(name string) (int, error) {
 	return strconv.Atoi(g.Gid)
 }
 
-// share gives the socket to a group; "" leaves it as it is. The kernel then lets in who is of that group
-// (unix(7)). First the group, then the mode: the one that it had has never been let in.
+// share gives the socket's file to a group, unless group is "". The kernel then lets members of the group connect
+// (unix(7)). It changes the group before the mode, so that the file's former group never gets access.
 func (l *listener) share(group string) error {
 	if group == "" {
 		return nil
@@ -51,8 +51,8 @@ func (l *listener) share(group string) error {
 	return nil
 }
 
-// admits reports whether the peer may be served, whatever mode the socket's file has by now. It notes
-// each refused user once.
+// admits reports whether the peer may use the socket by l.rule, which holds whatever mode somebody has given the file
+// meanwhile. It notes each refused user once.
 func (l *listener) admits(conn *net.UnixConn) bool {
 	if l.note == nil {
 		return true

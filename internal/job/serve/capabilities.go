@@ -5,20 +5,21 @@ import (
 	"io"
 )
 
-// capabilities is VHostUserBackendCapabilities of QEMU's docs/interop/vhost-user.json: of type net
-// there is nothing more to say.
+// capabilities is VHostUserBackendCapabilities of QEMU's docs/interop/vhost-user.json: type net has
+// no other fields.
 type capabilities struct {
 	Type string `json:"type"`
 }
 
-// PrintCapabilities writes what --print-capabilities is to say.
+// PrintCapabilities writes the output of --print-capabilities.
 func PrintCapabilities(w io.Writer) error {
 	e := json.NewEncoder(w)
 	e.SetIndent("", "  ")
 	return e.Encode(capabilities{Type: "net"})
 }
 
-// Description is VhostUserBackend of the same file: it tells management software of a backend.
+// Description is VhostUserBackend of QEMU's docs/interop/vhost-user.json: a description of a
+// backend for management software.
 type Description struct {
 	Description string   `json:"description"`
 	Type        string   `json:"type"`
@@ -26,11 +27,12 @@ type Description struct {
 	Tags        []string `json:"tags,omitempty"`
 }
 
-// BackendName is the name under which the program is a backend without a subcommand: management software starts it with
-// options only.
+// BackendName is the program's name as a vhost-user backend. Under this name it needs no subcommand, because
+// management software starts it with options only.
 const BackendName = "vhost-user-vnic"
 
-// PrintDescription writes a description for the directory vhost-user, of a program at binary.
+// PrintDescription writes a description of the program at binary, for a file in the directory
+// vhost-user.
 func PrintDescription(w io.Writer, binary string) error {
 	e := json.NewEncoder(w)
 	e.SetIndent("", "  ")

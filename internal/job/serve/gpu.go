@@ -10,8 +10,8 @@ import (
 	"vnic.dev/vnic/internal/lab"
 )
 
-// gpuSockets are the sockets where processes of a group get descriptors of the GPUs' memory: the broker gives
-// them, or this process, if there is none.
+// gpuSockets are the sockets where members of a group get descriptors of the GPUs' memory. The broker serves them, or
+// this process if there is no broker.
 type gpuSockets struct {
 	list   []*listener
 	server gpufd.Server
@@ -19,10 +19,11 @@ type gpuSockets struct {
 	wg     sync.WaitGroup
 }
 
-// sharesGPUs reports whether there are sockets for GPUs' memory.
+// sharesGPUs reports whether each port has a socket for its GPU's memory.
 func (o *Options) sharesGPUs() bool { return o.Group != "" && o.GPUMemory > 0 }
 
-// shareGPUs makes a socket beside each port's. The caller closes them, even after an error.
+// shareGPUs makes a socket for GPU memory beside each port's socket. The caller closes the result,
+// even after an error.
 func (o *Options) shareGPUs(ctx context.Context, l *lab.Lab) (*gpuSockets, error) {
 	s := &gpuSockets{}
 	ctx, s.stop = context.WithCancel(ctx)
@@ -62,11 +63,11 @@ func (s *gpuSockets) share(ctx context.Context, o *Options, path string, gpu *la
 		return fmt.Errorf("socket %w", err)
 	}
 	given := l.UnixListener
-	l.UnixListener = nil // if the broker is killed nobody is left waiting
+	l.UnixListener = nil // the broker's copy is now the only one: if the broker is killed, connecting fails at once
 	return given.Close()
 }
 
-// Close ends them, and removes their files.
+// Close closes the sockets, and removes their files.
 func (s *gpuSockets) Close() (err error) {
 	s.stop()
 	s.wg.Wait()

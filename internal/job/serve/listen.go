@@ -21,29 +21,29 @@ import (
 	"vnic.dev/vnic/internal/sockfile"
 )
 
-// listener is a socket that we listen at.
+// listener is a socket at which vnic listens.
 type listener struct {
 	*net.UnixListener
 	name string
-	file os.FileInfo // what we made at name; nil: the socket came open
-	gone func()      // the file is
+	file os.FileInfo // the file that listen made at name; nil: the socket was inherited
+	gone func()      // undoes atexit.Register, once the file is removed
 	once sync.Once
 
-	outside func() error // removes the file; nil: this process does
+	outside func() error // the broker's function that removes the file; nil: this process removes it
 
 	rule     access.Rule                      // who may connect
-	note     func(format string, args ...any) // nil: nobody is refused, the socket came open
-	reported access.Told                      // users who were refused; of each
+	note     func(format string, args ...any) // nil: everybody may connect, because the socket was inherited
+	reported access.Told                      // users whose refusal was noted, each once
 }
 
-// listen makes a socket at path. A file that a dead process has left there is replaced.
+// listen makes a socket at path. It replaces the file of a socket that no process listens at.
 func listen(ctx context.Context, path string) (*listener, error) {
 	unlock, err := lockDir(ctx, filepath.Dir(path))
 	if err != nil {
 		return nil, outfile.Explain("socket "+path, err)
 	}
 	defer unlock()
-	for range 3 { // others than us take no lock
+	for range 3 { // programs other than vnic do not take the lock
 		l, err := sockfile.Bind(path)
 		if err == nil {
 			st, err := private(path)
@@ -64,8 +64,8 @@ func listen(ctx context.Context, path string) (*listener, error) {
 	return nil, fmt.Errorf("socket %s: somebody else makes and removes it all the time", path)
 }
 
-// private looks whether the socket at path came to be ours alone. A umask that takes the owner's
-// rights is undone.
+// private checks that only this user can access the socket at path. If the umask has removed rights
+// of the owner, it restores them.
 func private(path string) (os.FileInfo, error) {
 	st, err := os.Lstat(path)
 	if err != nil {
@@ -84,10 +84,11 @@ func private(path string) (os.FileInfo, error) {
 	return os.Lstat(path)
 }
 
-// lockDir keeps others of our kind from making sockets in a directory. Where that cannot be done, it is done without.
+// lockDir locks a directory, so that other vnics make no sockets there meanwhile. If it cannot lock the directory, it
+// returns without a lock.
 func lockDir(ctx context.Context, dir string) (unlock func(), err error) {
 	d, err := os.Open(dir)
-	if errors.Is(err, fs.ErrPermission) { // a user who may write may not always read
+	if errors.Is(err, fs.ErrPermission) { // a user may be allowed to write to a directory, but not to read it
 		return func() {}, nil
 	}
 	if err != nil {
@@ -95,7 +96,7 @@ func lockDir(ctx context.Context, dir string) (unlock func(), err error) {
 	}
 	retry := time.NewTicker(5 * time.Millisecond)
 	defer retry.Stop()
-	limit := time.After(limits.Directory.Here()) // it takes a millisecond; whoever holds it longer is not of our kind
+	limit := time.After(limits.Directory.Here()) // vnic holds it for a millisecond; another program may hold it for ever
 	for {
 		if err := unix.Flock(int(d.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != unix.EWOULDBLOCK && err != unix.EINTR {
 			return func() { _ = d.Close() }, nil
@@ -111,7 +112,7 @@ func lockDir(ctx context.Context, dir string) (unlock func(), err error) {
 	}
 }
 
-// Close ends accepting, and removes the file if it is still ours.
+// Close closes the socket, and removes its file unless somebody has replaced that.
 func (l *listener) Close() (err error) {
 	l.once.Do(func() {
 		if l.UnixListener != nil {
@@ -126,7 +127,7 @@ func (l *listener) Close() (err error) {
 	return err
 }
 
-// remove removes the file if it is still ours.
+// remove removes the file, unless somebody has replaced it.
 func (l *listener) remove() error {
 	if l.outside != nil {
 		return l.outside()
@@ -137,7 +138,8 @@ func (l *listener) remove() error {
 	return os.Remove(l.name)
 }
 
-// sameTime tells two files apart that had the same inode one after the other.
+// sameTime reports whether two files have the same modification time: it differs if a later file
+// has reused the inode of an earlier one.
 func sameTime(a, b os.FileInfo) bool {
 	x, ok := a.Sys().(*syscall.Stat_t)
 	y, ok2 := b.Sys().(*syscall.Stat_t)

@@ -23,37 +23,37 @@ import (
 
 // Options are the flags of `vnic serve`.
 type Options struct {
-	session.Common // Accel is that of QEMUs that users start, as far as it is known
+	session.Common // Accel is the accelerator of the users' QEMUs, as far as vnic can tell
 
-	// Lab, if it is not nil, has the guests in place of NIC, GPUMemory, Impair and NoP2P; Paths are its NICs', in their
-	// order (Take).
+	// Lab is a lab file, whose guests take the place of NIC, GPUMemory, Impair and NoP2P; nil: none. Paths has the
+	// sockets of its NICs, in their order (Take).
 	Lab *labfile.Lab
 
-	NIC       lab.NIC        // what all ports have in common
-	GPUMemory uint64         // of each port's GPU; 0: none has one
+	NIC       lab.NIC        // the configuration of each port's NIC
+	GPUMemory uint64         // size of each port's GPU memory; 0: no GPUs
 	Impair    lab.Impairment // of all links
-	NoP2P     bool           // no NIC reaches its GPU's memory
-	Paths     []string       // sockets' files, one a port
-	FDs       []int          // instead: sockets that are open already
+	NoP2P     bool           // NICs have no peer-to-peer access to GPU memory
+	Paths     []string       // paths of the sockets, one for each port
+	FDs       []int          // instead of Paths: descriptors of open sockets
 	Client    bool           // QEMU listens at Paths
-	Group     string         // who may connect at Paths besides our user and root; "": nobody
+	Group     string         // group whose members may connect at Paths, besides vnic's user and root; "": no group
 	AllowMAC  lab.AllowedMACs
-	Flows     int      // lab.Options'
-	Storm     uint     // the same
+	Flows     int      // lab.Options.Flows
+	Storm     uint     // lab.Options.Storm
 	Memory    uint64   // lab.Options.FrontendMemory
-	Boot      []string // arguments with which the QEMUs boot something; nil: users have something
+	Boot      []string // arguments with which each QEMU boots an image; nil: the user has none
 	Poll      int      // threads that poll the NICs' rings; 0: none
-	Hot       bool     // they never sleep
+	Hot       bool     // the polling threads never sleep
 
 	lab.GatewayFlags
 
-	Ready func(*Report) error                    // all sockets are there, and QEMU may come
-	Event func(port, format string, args ...any) // what happens at a port
+	Ready func(*Report) error                    // called when all sockets are open and QEMUs may connect
+	Event func(port, format string, args ...any) // called for each event at a port
 
-	silence, takeover time.Duration // tests
+	silence, takeover time.Duration // limits.Connected and limits.Takeover, which tests change
 }
 
-// BrokerConfig is that of the Broker for these options.
+// BrokerConfig returns the configuration of the broker for these options.
 func (o *Options) BrokerConfig(mode string) (broker.Config, error) {
 	g, err := o.gatewayOptions()
 	c := broker.Config{Mode: mode, NAT: g.NAT, Policy: g.Policy, Forwards: g.Forwards, Memory: lab.GPUFilePrefix}
@@ -66,7 +66,8 @@ func (o *Options) BrokerConfig(mode string) (broker.Config, error) {
 // maxPath is the longest name of a socket (sockaddr_un).
 const maxPath = gpufd.MaxPath
 
-// Paths makes the sockets' names of what a user gave: names, or one with %d in it, for n ports.
+// Paths returns the paths of the sockets of n ports. given has either all paths, or one in which %d
+// stands for the port's number.
 func Paths(given []string, n int) ([]string, error) {
 	if len(given) == 1 && strings.Contains(given[0], "%d") {
 		var paths []string
@@ -83,8 +84,8 @@ func Paths(given []string, n int) ([]string, error) {
 	return given, nil
 }
 
-// Take sets the NICs to the lab file's. Each NIC's socket has the name that the user gave, with the NIC's name in place
-// of %s.
+// Take sets the NICs to the lab file's. The socket of each NIC is the path in given with the NIC's name in place of
+// %s.
 func (o *Options) Take(l *labfile.Lab, given []string) error {
 	if len(given) != 1 || !strings.Contains(given[0], "%s") {
 		return errors.New("--lab: give --socket-path once with %s in it, for the name of each NIC, as a.nic0")
@@ -103,28 +104,29 @@ func (o *Options) Take(l *labfile.Lab, given []string) error {
 		for _, n := range g.NICs {
 			o.Paths = append(o.Paths, strings.Replace(given[0], "%s", n.Name, 1))
 			if m, _ := lab.LookupModel(n.Model); o.NIC.Model == "" || m.VFIOUser {
-				o.NIC.Model = n.Model // which the flags go with that are not for all models
+				o.NIC.Model = n.Model // decides which model's flags are allowed
 			}
 		}
 	}
 	return nil
 }
 
-// Inherited are the descriptors of the sockets that systemd has passed (sd_listen_fds(3)).
+// Inherited returns the descriptors of the sockets that systemd has passed to this process
+// (sd_listen_fds(3)).
 func Inherited() (fds []int) {
 	if pid, err := strconv.Atoi(os.Getenv("LISTEN_PID")); err != nil || pid != os.Getpid() {
 		return nil
 	}
 	const first = 3
 	n, _ := strconv.Atoi(os.Getenv("LISTEN_FDS"))
-	for i := range min(n, lab.MaxPorts+1) { // Check complains of too many
+	for i := range min(n, lab.MaxPorts+1) { // Check refuses more than lab.MaxPorts
 		fds = append(fds, first+i)
 	}
 	return fds
 }
 
-// CheckInherited returns an error if a descriptor that a user names is not one that this process was
-// started with. Descriptors that the process has opened itself are closed on exec.
+// CheckInherited returns an error if a descriptor that the user names is not one with which this process was started:
+// a descriptor with close-on-exec is one that the process has opened itself.
 func CheckInherited(fds []int) error {
 	for _, fd := range fds {
 		if flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0); err == nil && flags&unix.FD_CLOEXEC != 0 {
@@ -134,7 +136,7 @@ func CheckInherited(fds []int) error {
 	return nil
 }
 
-// Check says what is wrong with the options.
+// Check returns an error if the options are wrong or contradict each other.
 func (o *Options) Check() error {
 	seen := map[string]bool{}
 	for _, p := range o.Paths {
@@ -199,7 +201,7 @@ func (o *Options) Check() error {
 	return d.Check()
 }
 
-// checkPoll says what is wrong with the threads that poll, of a process that may use so many processors.
+// checkPoll checks Poll and Hot for a process that may use this many processors.
 func (o *Options) checkPoll(processors int) error {
 	m, _ := lab.LookupModel(o.NIC.Model)
 	switch {
@@ -217,7 +219,8 @@ func (o *Options) checkPoll(processors int) error {
 	return nil
 }
 
-// describe has a guest with one port for each socket.
+// describe returns the description of the lab: the lab file's guests, or a guest with one port for
+// each socket.
 func (o *Options) describe() lab.Description {
 	if o.Lab != nil {
 		d := o.Lab.Complete()
@@ -231,11 +234,11 @@ func (o *Options) describe() lab.Description {
 		return d
 	}
 	d := lab.Uniform(len(o.Paths)+len(o.FDs), o.NIC, o.GPUMemory)
-	d.Identify(o.AllowMAC, true) // QEMU's mac= decides
+	d.Identify(o.AllowMAC, true) // QEMU's mac= may set another MAC
 	d.NoP2P = o.NoP2P
 	d.Impair(o.Impair)
 	if !o.Off() {
-		for i := range d.Guests { // the kernel's drivers make it up: a name is to lead to what they have
+		for i := range d.Guests { // names must lead to the IPv6 address that the kernel makes of the MAC
 			n := &d.Guests[i].NICs[0]
 			n.MAC, n.Addr6 = lab.MAC(i), lab.Addr6(i)
 			n.Addr6 = madeUp(n)
@@ -244,7 +247,7 @@ func (o *Options) describe() lab.Description {
 	return d
 }
 
-// HostPorts are the ports of this machine that guests reach unless a user says otherwise.
+// HostPorts is the default of --host-ports: which ports of this machine guests reach.
 const HostPorts = "none"
 
 func (o *Options) gatewayOptions() (gateway.Options, error) {
@@ -267,21 +270,22 @@ func (o *Options) gatewayOptions() (gateway.Options, error) {
 	return g, nil
 }
 
-// madeUp is the IPv6 address that the kernel's drivers make up where a gateway advertises the prefix of a NIC's: a name
-// is to lead to what they have.
+// madeUp returns the IPv6 address that a guest's kernel derives from the NIC's MAC when a gateway advertises the
+// NIC's prefix. The guests' names must lead to this address.
 func madeUp(n *lab.NIC) netip.Prefix {
 	return netip.PrefixFrom(gateway.EUI64(n.Addr6, n.MAC), n.Addr6.Bits())
 }
 
-// onGateway reports whether the first NIC of guest i of a lab file is on the gateway's IPv4 network, which is the first
-// rail's.
+// onGateway reports whether the first NIC of guest i of a lab file is on the gateway's IPv4 network: the lab file
+// gives it no IPv4 address.
 func (o *Options) onGateway(i int) bool {
 	v4, _ := o.Lab.Given(i, 0)
 	return !o.Off() && !v4.IsValid()
 }
 
-// hosts lists a lab file's guests for the gateway: their first NICs, by the guests' names. All
-// other NICs are on networks of their own, and get no address.
+// hosts lists the NICs of a lab file's guests for the gateway. The first NIC of a guest on the
+// gateway's network has the guest's name and addresses. All other NICs are on networks of their
+// own, and the gateway gives them no address.
 func (o *Options) hosts() (list []gateway.Host) {
 	d := o.describe()
 	for i, g := range d.Guests {
@@ -301,7 +305,7 @@ func (o *Options) hosts() (list []gateway.Host) {
 	return list
 }
 
-// gateway is a router among the lab's services, unless there is to be none.
+// gateway returns the lab's service that runs the gateway; nil if the user turned the gateway off.
 func (o *Options) gateway() ([]lab.Service, error) {
 	g, err := o.gatewayOptions()
 	if err != nil || o.Off() {

@@ -15,26 +15,26 @@ import (
 	"vnic.dev/vnic/internal/scm"
 )
 
-// port is a NIC that one QEMU after the other has.
+// port is a NIC that serves one QEMU after the other.
 type port struct {
 	*lab.Port
 	src     source
 	note    func(port, format string, args ...any)
-	outside *broker.Client // nil: none
-	turn    chan struct{}  // holds one while a QEMU is served
-	peer    atomic.Int64   // its process
+	outside *broker.Client // nil: there is no broker
+	turn    chan struct{}  // holds an element while a QEMU is served
+	peer    atomic.Int64   // process id of the QEMU that is served
 
 	silence, takeover time.Duration
 
-	// The process that hung up last without accepting the offered features, and how often it did so in a row. Whoever has
-	// the turn uses them.
+	// The process id of the last QEMU that hung up without accepting the offered features, and how often it did so in a
+	// row. The goroutine that holds turn uses them.
 	declining, times int
 
 	mu      sync.Mutex
-	refused access.Told // under mu: processes that came while one was served
+	refused access.Told // under mu: processes that were refused because the port served another
 }
 
-// serve serves one connection, which it owns.
+// serve serves one connection, which it takes over.
 func (p *port) serve(ctx context.Context, conn *net.UnixConn) {
 	if !p.speaks(ctx, conn) {
 		_ = conn.Close()
@@ -57,7 +57,7 @@ func (p *port) serve(ctx context.Context, conn *net.UnixConn) {
 	p.begins(pid)
 	var once sync.Once
 	connected := func() { once.Do(func() { p.connected(pid) }) }
-	if p.declining == pid && p.times > 0 { // it declines again within milliseconds, or accepts
+	if p.declining == pid && p.times > 0 { // within milliseconds it declines again, or accepts
 		defer time.AfterFunc(p.takeover, connected).Stop()
 	} else {
 		connected()
@@ -76,7 +76,8 @@ func (p *port) serve(ctx context.Context, conn *net.UnixConn) {
 	}
 }
 
-// refuse turns a process away that has waited for its turn. It is said once of each that comes again and again.
+// refuse notes that a process is refused because the port is taken: once for each process, until another process gets
+// the port.
 func (p *port) refuse(pid int) {
 	p.mu.Lock()
 	first := p.refused.First(uint32(pid))
@@ -87,7 +88,7 @@ func (p *port) refuse(pid int) {
 	}
 }
 
-// begins gives a process the port.
+// begins records that a process has got the port.
 func (p *port) begins(pid int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -106,8 +107,8 @@ func (p *port) connected(pid int) {
 	}
 }
 
-// declined reports whether a process that hung up has declined the offered features more than once in a row, which is
-// noted once.
+// declined reports whether a process that hung up has declined the offered features more than once in a row. It notes
+// that the second time.
 func (p *port) declined(pid int) bool {
 	offer := p.Unaccepted()
 	switch {
@@ -126,14 +127,14 @@ func (p *port) declined(pid int) bool {
 	return p.times > 1
 }
 
-// speaks waits until the peer has said something, and reads none of it. false: it hung up, or said
-// nothing for too long, or ctx ended.
+// speaks waits until the peer has sent something, and leaves that unread. It returns false if the
+// peer hung up or sent nothing for p.silence, or if ctx ended.
 func (p *port) speaks(ctx context.Context, conn *net.UnixConn) (some bool) {
 	raw, err := conn.SyscallConn()
 	if err != nil {
 		return false
 	}
-	giveUp := func() { _ = conn.SetReadDeadline(time.Unix(1, 0)) } // long past
+	giveUp := func() { _ = conn.SetReadDeadline(time.Unix(1, 0)) } // a time in the past: pending and later reads fail
 	stop, limit := context.AfterFunc(ctx, giveUp), time.AfterFunc(p.silence, giveUp)
 	_ = raw.Read(func(fd uintptr) bool {
 		var b [1]byte
@@ -141,11 +142,11 @@ func (p *port) speaks(ctx context.Context, conn *net.UnixConn) (some bool) {
 		some = n > 0
 		return err != unix.EAGAIN && err != unix.EINTR
 	})
-	inTime, on := limit.Stop(), stop() // or the deadline is set, or about to be
+	inTime, on := limit.Stop(), stop() // otherwise giveUp has set the deadline, or is about to
 	return some && inTime && on
 }
 
-// peer is the process at the other end; 0 if that cannot be told.
+// peer returns the process id of the other end; 0 if the kernel does not report it.
 func peer(conn *net.UnixConn) int {
 	if c, err := scm.Peer(conn); err == nil {
 		return int(c.Pid)

@@ -8,24 +8,25 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// quietBurst is how many lines about a port may be written at once; after them one a second may.
+// quietBurst is how many lines about a port may be written at once; further lines are limited to
+// one per second.
 const quietBurst = 100
 
-// quiet bounds the lines about each port: a peer can connect, be refused and hang up as often as it likes.
+// quiet limits the lines about each port: a peer can connect, be refused and hang up as often as it likes.
 type quiet struct {
 	mu    sync.Mutex
-	ports map[string]*budget // by name; "": of no port
+	ports map[string]*budget // key: the port's name; "": lines about no port
 }
 
-// budget is a port's.
+// budget limits the lines about one port.
 type budget struct {
 	lines   *rate.Limiter
-	leftOut int // lines since the last one that was written
+	leftOut int // number of lines dropped since the last one that was written
 }
 
 func newQuiet() *quiet { return &quiet{ports: map[string]*budget{}} }
 
-// allow reports whether a line about a port may be written, and how many lines before it were left out.
+// allow reports whether a line about a port may be written; if so, leftOut is how many lines were dropped before it.
 func (q *quiet) allow(port string) (leftOut int, ok bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -42,7 +43,7 @@ func (q *quiet) allow(port string) (leftOut int, ok bool) {
 	return leftOut, true
 }
 
-// note is note with the bound.
+// note returns a function that calls note within the port's limit.
 func (q *quiet) note(note func(port, format string, args ...any)) func(port, format string, args ...any) {
 	return func(port, format string, args ...any) {
 		leftOut, ok := q.allow(port)
@@ -56,7 +57,8 @@ func (q *quiet) note(note func(port, format string, args ...any)) func(port, for
 	}
 }
 
-// quietHandler is a log with the bound, of all from warnings on: with --verbose a user has asked for the rest.
+// quietHandler is a slog.Handler that limits records of level warning and above; lower levels, which --verbose asks
+// for, are not limited.
 type quietHandler struct {
 	slog.Handler
 	q    *quiet

@@ -24,64 +24,65 @@ import (
 	"vnic.dev/vnic/internal/wire/gateway"
 )
 
-// Report is what `vnic serve` prints when QEMU may come. Its keys are API.
+// Report is what `vnic serve` prints when QEMUs may connect. Its keys are API.
 type Report struct {
-	Schema        int          `json:"schema"` // 1
+	Schema        int          `json:"schema"` // version of this form: 1
 	NIC           string       `json:"nic"`
 	PID           int          `json:"pid"`
 	OldestQEMU    string       `json:"oldest_qemu"`
-	Client        bool         `json:"client"`  // QEMU listens
-	Gateway       string       `json:"gateway"` // its address; "": none
+	Client        bool         `json:"client"`  // QEMU listens at the sockets
+	Gateway       string       `json:"gateway"` // the gateway's address; "": no gateway
 	KernelArgs    string       `json:"kernel_args"`
-	GPUModule     bool         `json:"gpu_module,omitempty"` // guests are to load vnicgpu.ko: their GPUs have the driver
-	ResidentBytes uint64       `json:"resident_bytes"`       // this process's own memory, without GPUs' and guests'
-	PortBytes     uint64       `json:"port_bytes"`           // what each port added to it
+	GPUModule     bool         `json:"gpu_module,omitempty"` // guests must load vnicgpu.ko, the driver of their GPUs
+	ResidentBytes uint64       `json:"resident_bytes"`       // this process's memory, without GPUs' and guests'
+	PortBytes     uint64       `json:"port_bytes"`           // the part of ResidentBytes that each port needs
 	Ports         []PortReport `json:"ports"`
-	// AllPorts are arguments of one QEMU that has all ports, where there are 2 to 8.
+	// AllPorts has the arguments of one QEMU with all ports, if there are 2 to 8 ports.
 	AllPorts []string `json:"all_ports,omitempty"`
-	// Boot is Options.Boot: arguments of each QEMU, which follow the arguments of a port, of all ports, or of a guest.
+	// Boot is Options.Boot: arguments for every QEMU, which follow QEMU, AllPorts or GuestReport.QEMU.
 	Boot []string `json:"boot,omitempty"`
-	// Guests are a lab file's: then they have the arguments of QEMU and the GPUs, and the ports have neither.
+	// Guests has the guests of a lab file: their QEMU and GPUs are set then, and those fields of Ports are empty.
 	Guests []GuestReport `json:"guests,omitempty"`
 
-	mtu     int             // of the network, that its router tells
-	maxMTU  int             // of the first port's NIC
-	program string          // this, as another user may call it
-	qemu    []string        // how QEMU is called
-	gateway gateway.Options // of that gateway
-	clock   string          // the last words of KernelArgs, for a guest with several CPUs; "": there are none
+	mtu     int             // MTU of the network, which the gateway advertises
+	maxMTU  int             // MaxMTU of the first port's NIC
+	program string          // name or path of this program, for a shell
+	qemu    []string        // the first words of a command that starts QEMU
+	gateway gateway.Options // the options of Gateway
+	clock   string          // the last words of KernelArgs, for a guest with several CPUs without KVM; "": no such words
 }
 
 // PortReport is one port.
 type PortReport struct {
 	Name     string `json:"name"`
-	Socket   string `json:"socket"` // "": it has no name
+	Socket   string `json:"socket"` // "": the socket has no name
 	MAC      string `json:"mac"`
-	Addr4    string `json:"addr4"` // meant for the guest: the gateway's DHCP gives it
+	Addr4    string `json:"addr4"` // the address that the gateway's DHCP gives the guest
 	Addr6    string `json:"addr6"`
 	GPUBytes uint64 `json:"gpu_bytes"` // 0: no GPU
 	GPUPath  string `json:"gpu_path"`
-	// GPUSocket is where `vnic gpu-fd` gets the GPU's memory for the arguments of QEMU; "": they have GPUPath.
+	// GPUSocket is the socket from which `vnic gpu-fd` gets the GPU's memory; "": QEMU opens GPUPath.
 	GPUSocket string   `json:"gpu_socket"`
-	QEMU      []string `json:"qemu"` // arguments
+	QEMU      []string `json:"qemu"` // arguments for QEMU
 }
 
 // GuestReport is a guest of a lab file.
 type GuestReport struct {
 	Name  string      `json:"name"`
-	Ports []string    `json:"ports"` // by name
+	Ports []string    `json:"ports"` // names of ports
 	GPUs  []GPUReport `json:"gpus"`
-	QEMU  []string    `json:"qemu"` // arguments, for CPUs, RAM, PCIe tree, GPUs and NICs
+	QEMU  []string    `json:"qemu"` // arguments for QEMU: CPUs, RAM, PCIe tree, GPUs and NICs
 }
 
-// GPUReport is a GPU of such a guest.
+// GPUReport is a GPU of a lab file's guest.
 type GPUReport struct {
 	Name  string `json:"name"`
 	Bytes uint64 `json:"bytes"`
 	Path  string `json:"path"`
 }
 
-// addGuests puts the guests of a lab file into the report.
+// addGuests adds the guests of a lab file to the report, and clears AllPorts and the ports' GPUs
+// and arguments.
 func (r *Report) addGuests(l *lab.Lab, file *labfile.Lab, client bool) error {
 	r.AllPorts = nil
 	ports := r.Ports
@@ -109,7 +110,8 @@ func (r *Report) addGuests(l *lab.Lab, file *labfile.Lab, client bool) error {
 	return nil
 }
 
-// addModels adds the device models of all NICs, and what QEMU and the guests' kernels need for them.
+// addModels sets the device models of all NICs, the oldest QEMU that supports them, and the words for the guests'
+// kernel command lines.
 func (r *Report) addModels(l *lab.Lab) {
 	var models, words []string
 	for _, hw := range l.Machines() {
@@ -132,22 +134,24 @@ func (r *Report) addModels(l *lab.Lab) {
 	r.KernelArgs = strings.TrimSpace(strings.Join(words, " "))
 }
 
-// addClock adds words for the guests' clocks to the kernel's command line.
+// addClock adds the words for the guests' clocks to the kernel's command line.
 func (r *Report) addClock(words string) {
 	r.KernelArgs, r.clock = strings.TrimSpace(r.KernelArgs+" "+words), words
 }
 
-// noKASLR is a word of the kernel's command line, else it may put itself where a GPU is that is a node.
+// noKASLR is a word for the kernel's command line: with KASLR the kernel may place itself in the NUMA node that is a
+// GPU.
 const noKASLR = "nokaslr"
 
-// guestRAM is what the printed flags have; users name their own.
+// guestRAM is the size of RAM in the printed arguments; users may change it.
 const guestRAM = 1 << 30
 
-// guestCPUs is the number of CPUs in the printed flags: one alone would lose kicks under TCG
-// (internal/machine/qemu/args.go, cpus).
+// guestCPUs is the number of CPUs in the printed arguments: with one, a guest would lose kicks
+// under TCG (internal/machine/qemu/args.go, cpus).
 const guestCPUs = 2
 
-// newReport says how QEMUs reach a lab's NICs. shared: they get the GPUs' memory from sockets.
+// newReport makes the report with QEMU's arguments for a lab's NICs. shared: QEMUs get the GPUs'
+// memory from sockets.
 func newReport(l *lab.Lab, sources []source, client, shared bool) *Report {
 	first := l.Port(0)
 	m := first.Model
@@ -174,7 +178,7 @@ func newReport(l *lab.Lab, sources []source, client, shared bool) *Report {
 			all = append(all, g)
 		}
 		ram := "ram"
-		if i > 0 { // arguments of several ports may be given to one QEMU
+		if i > 0 { // the user may give one QEMU the arguments of several ports
 			ram = id(ram, i)
 		}
 		e.QEMU = append(machineArgs(m, ram, gpus), nicArgs(id("net", i), p, &e, client)...)
@@ -196,19 +200,20 @@ func newReport(l *lab.Lab, sources []source, client, shared bool) *Report {
 
 const qemuName = "qemu-system-x86_64"
 
-// maxAllPorts bounds the ports of one QEMU: its machine has some 28 places for NICs and GPUs, and this is a screenful.
+// maxAllPorts bounds the ports in AllPorts: a QEMU machine has some 28 slots for NICs and GPUs, and the arguments of
+// 8 ports fill a screen.
 const maxAllPorts = 8
 
 func id(name string, i int) string { return name + strconv.Itoa(i) }
 
-// gpu is GPU memory of a QEMU.
+// gpu is a GPU in QEMU's arguments.
 type gpu struct {
 	id    string
 	bytes uint64
-	path  string // as QEMU has it
+	path  string // the path that QEMU opens
 }
 
-// machineArgs are QEMU's arguments for memory that a backend can reach, and the GPUs'.
+// machineArgs returns QEMU's arguments for the machine, shared RAM, and the GPUs' memory.
 func machineArgs(m lab.Model, ramID string, gpus []gpu) []string {
 	total, smp := uint64(guestRAM), strconv.Itoa(guestCPUs)
 	ram := []string{"-object", fmt.Sprintf("memory-backend-memfd,id=%s,size=%dM,share=on", ramID, guestRAM>>20)}
@@ -230,7 +235,7 @@ func machineArgs(m lab.Model, ramID string, gpus []gpu) []string {
 	return append(args, nodes...)
 }
 
-// program is how this program is called: by its name, if that leads to it, else by where it is.
+// program returns the name of this program if PATH leads to it, else its path.
 func program() string {
 	const name = "vnic"
 	address, err := os.Executable()
@@ -256,7 +261,7 @@ func nicArgs(id string, p *lab.Port, e *PortReport, client bool) []string {
 	return n.Args(id)
 }
 
-// resident is the memory that only this process has: no files, nothing shared. Garbage is not counted.
+// resident returns the size of this process's anonymous memory: no files, no shared memory, no garbage.
 func resident() uint64 {
 	debug.FreeOSMemory()
 	b, _ := os.ReadFile("/proc/self/status")
@@ -269,7 +274,7 @@ func resident() uint64 {
 	return 0
 }
 
-// leadsTo says what a gateway gives to guests.
+// leadsTo describes what a gateway offers to guests.
 func leadsTo(o *gateway.Options) string {
 	switch ports := o.Policy.HostPorts.String(); {
 	case !o.NAT:
@@ -283,7 +288,7 @@ func leadsTo(o *gateway.Options) string {
 	}
 }
 
-// Print writes the report for people: for each port, what to give QEMU.
+// Print writes the report for people: for each port or guest, the QEMU command to use.
 func (r *Report) Print(w io.Writer) error {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%d %s on one switch: %d KiB of memory for each, %d KiB in all\n", len(r.Ports),
@@ -312,7 +317,7 @@ func (r *Report) Print(w io.Writer) error {
 	if words := strings.TrimSpace(strings.TrimSuffix(r.KernelArgs, r.clock)); words != "" {
 		fmt.Fprintf(&b, "for devmem TCP, on the guest kernel's command line: %s\n", words)
 	}
-	if r.clock != "" && len(r.Boot) == 0 { // else it is in the commands
+	if r.clock != "" && len(r.Boot) == 0 { // with Boot the commands contain it
 		fmt.Fprintf(&b, "without KVM, on the guest kernel's command line: %s, or a guest with several CPUs may stand still "+
 			"while it boots\n", r.clock)
 	}
@@ -328,7 +333,7 @@ func (r *Report) Print(w io.Writer) error {
 		case p.Socket == "":
 			fmt.Fprintln(&b, "# its socket has no name: QEMU has it already")
 			printArgs(&b, nil, p.QEMU)
-		case len(r.Guests) > 0: // they have the arguments
+		case len(r.Guests) > 0: // the guests' arguments follow below
 		case p.GPUSocket != "":
 			shared = append(shared, p.GPUSocket)
 			r.printCommand(&b, []string{p.GPUSocket}, p.QEMU)
@@ -349,14 +354,15 @@ func (r *Report) Print(w io.Writer) error {
 	return err
 }
 
-// printCommand writes a command that can be pasted into a shell, of a QEMU that gets GPUs' memory from these sockets.
+// printCommand writes a QEMU command that can be pasted into a shell; with sockets, `vnic gpu-fd` gets the GPUs'
+// memory from these and starts QEMU.
 func (r *Report) printCommand(w io.Writer, sockets, args []string) {
 	command := r.qemu
 	if len(sockets) > 0 {
 		command = slices.Concat([]string{r.program, "gpu-fd"}, sockets, []string{"--"}, command)
 	}
 	boot := r.Boot
-	if i := slices.Index(boot, "-cpu"); i >= 0 && slices.Contains(args, "-cpu") { // the machine's own
+	if i := slices.Index(boot, "-cpu"); i >= 0 && slices.Contains(args, "-cpu") { // args have their own -cpu
 		boot = slices.Delete(slices.Clone(boot), i, i+2)
 	}
 	smp, line := slices.Index(args, "-smp")+1, slices.Index(boot, "-append")+1
@@ -367,8 +373,8 @@ func (r *Report) printCommand(w io.Writer, sockets, args []string) {
 	printArgs(w, command, slices.Concat(args, boot))
 }
 
-// printArgs writes a command, if there is one, and its arguments as a shell reads them: each flag on a line, with its
-// value if it has one.
+// printArgs writes command, unless it is empty, and args in a shell's syntax: each flag with its value, if it has
+// one, on a line.
 func printArgs(w io.Writer, command, args []string) {
 	var lines []string
 	if len(command) > 0 {
@@ -389,7 +395,7 @@ func printArgs(w io.Writer, command, args []string) {
 	fmt.Fprintln(w, strings.Join(lines, " \\\n"))
 }
 
-// quote makes one word of s in a shell.
+// quote returns s quoted as one word for a shell.
 func quote(s string) string {
 	if s != "" && strings.Trim(s, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-+=.,:/@%") == "" {
 		return s

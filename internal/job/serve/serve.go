@@ -14,11 +14,11 @@ import (
 	"vnic.dev/vnic/internal/machine/qemu"
 )
 
-// text notes what happens at a port.
+// text reports what happens at a port to o.Event.
 func (o *Options) text(port, text string) { o.Event(port, "%s", text) }
 
-// Do serves until ctx ends, which is a good end, or until no connection can come any more. Nothing
-// is left when it returns.
+// Do serves until ctx ends, which is no error, or until no connection can come any more. It
+// releases everything before it returns.
 func Do(ctx context.Context, o Options) (err error) {
 	if err := o.Check(); err != nil {
 		return err

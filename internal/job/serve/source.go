@@ -14,17 +14,17 @@ import (
 	"vnic.dev/vnic/internal/access"
 )
 
-// source is where a port's connections come from.
+// source yields the connections of a port.
 type source interface {
-	// each calls serve with each connection, on any goroutine, until ctx ends or there can be no more,
-	// and waits until every serve has returned. serve owns the connection.
+	// each calls serve for each connection, on any goroutine, until ctx ends or no more connections
+	// can come. It returns when all calls of serve have returned. serve takes over the connection.
 	each(ctx context.Context, serve func(context.Context, *net.UnixConn))
-	// path is the name by which QEMU finds the socket; "" if it has none.
+	// path returns the path by which QEMU finds the socket; "" if the socket has none.
 	path() string
 	Close() error
 }
 
-// open makes the sources of all ports, in order. The caller closes them, even when there is an error.
+// open opens the sources of all ports, in order. The caller closes them, even after an error.
 func (o *Options) open(ctx context.Context) (list []source, err error) {
 	for i, p := range o.Paths {
 		if o.Client {
@@ -56,7 +56,7 @@ func (o *Options) open(ctx context.Context) (list []source, err error) {
 	return list, nil
 }
 
-// maxWaiting is how many connections of a port wait for their turn, or for something to be said.
+// maxWaiting is how many connections of a port may wait for their turn or for their first byte.
 const maxWaiting = 8
 
 func (l *listener) path() string { return l.name }
@@ -101,7 +101,8 @@ func (o *Options) dialer(i int) dialer {
 func (d dialer) path() string { return d.name }
 func (d dialer) Close() error { return nil }
 
-// QEMU may be started before us or after: at first we look often, then seldom.
+// The intervals between attempts to connect, while QEMU does not listen: short at first, then
+// longer.
 const (
 	redial    = 50 * time.Millisecond
 	maxRedial = time.Second
@@ -120,7 +121,7 @@ func (d dialer) each(ctx context.Context, serve func(context.Context, *net.UnixC
 	}
 }
 
-// once is a connection that we were started with.
+// once is a connected socket that vnic inherited.
 type once struct {
 	conn *net.UnixConn
 	used sync.Once
@@ -137,7 +138,7 @@ func (o *once) Close() (err error) {
 	return err
 }
 
-// inherit takes a socket that is open: connected, or listening.
+// inherit makes a source of an inherited descriptor of a socket, which is connected or listens.
 func inherit(fd int) (source, error) {
 	if domain, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_DOMAIN); err != nil || domain != unix.AF_UNIX {
 		return nil, errors.New("not a Unix domain socket")
@@ -159,7 +160,7 @@ func inherit(fd int) (source, error) {
 		u := l.(*net.UnixListener)
 		name := u.Addr().String()
 		if name == "" || name[0] == '@' {
-			name = "" // no path that QEMU could be given
+			name = "" // not a path that QEMU could be given
 		}
 		return &listener{UnixListener: u, name: name}, nil
 	}

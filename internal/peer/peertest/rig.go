@@ -19,9 +19,9 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// Rig is the memory and the log of a device under test, and what the device was told. When the test
-// ends, nothing may be mapped, nothing may have been wrong, and Disconnected must have been the
-// last call.
+// Rig is the memory and the log of a device under test, and a record of the device's calls. When
+// the test ends, the Rig checks that nothing is mapped, no error was recorded, and Disconnected was
+// the last call.
 type Rig struct {
 	T     testing.TB
 	Space *dma.Space
@@ -30,13 +30,13 @@ type Rig struct {
 
 	mu    sync.Mutex
 	calls []string
-	last  string // the method that was called last
+	last  string // the last called method
 	wrong []string
 	fail  map[string]error // by method name
 	hook  func(method string)
 }
 
-// NewRig makes one.
+// NewRig makes a Rig, which checks itself at the end of the test.
 func NewRig(t testing.TB) *Rig {
 	t.Helper()
 	files := dma.NewFiles()
@@ -62,7 +62,7 @@ func (r *Rig) check() {
 // Log returns a logger whose lines are in Logs.
 func (r *Rig) Log() *slog.Logger { return slog.New(slog.NewTextHandler(&r.Logs, nil)) }
 
-// Note writes a call down, and returns the error that the method is to return.
+// Note records a call of the device, and returns the error that the method must return.
 func (r *Rig) Note(method, format string, args ...any) error {
 	r.mu.Lock()
 	hook := r.hook
@@ -76,35 +76,35 @@ func (r *Rig) Note(method, format string, args ...any) error {
 	return r.fail[method]
 }
 
-// OnCall has f called with the name of each method that is called; nil ends that.
+// OnCall makes Note call f with the name of each called method; nil ends that.
 func (r *Rig) OnCall(f func(method string)) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.hook = f
 }
 
-// FailWith has a method return an error, or no longer.
+// FailWith makes a method return an error; nil ends that.
 func (r *Rig) FailWith(method string, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.fail[method] = err
 }
 
-// Fails returns the error that a method is to return.
+// Fails returns the error that FailWith has set for a method.
 func (r *Rig) Fails(method string) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.fail[method]
 }
 
-// Errorf fails the test, when it ends, for a call that no device may get.
+// Errorf records a call that no device may get. The test fails when it ends.
 func (r *Rig) Errorf(format string, args ...any) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.wrong = append(r.wrong, fmt.Sprintf(format, args...))
 }
 
-// ClearErrors drops what Errorf has recorded, in a test that expects it.
+// ClearErrors drops the errors that Errorf has recorded, in a test that expects them.
 func (r *Rig) ClearErrors() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -151,7 +151,7 @@ func (r *Rig) SetByteAt(iova uint64, v byte) error {
 	return err
 }
 
-// WantError fails the test, which goes on, if the error of a thing is another than this, or none.
+// WantError fails the test, which continues, unless err wraps want.
 func WantError(t testkit.T, what string, err, want error) {
 	t.Helper()
 	if !errors.Is(err, want) {
@@ -159,10 +159,10 @@ func WantError(t testkit.T, what string, err, want error) {
 	}
 }
 
-// Script is a fuzzer's bytes, from which a session is played.
+// Script is a fuzzer's input, from which Play plays a session.
 type Script []byte
 
-// Next takes a byte; there are zeros at the end.
+// Next removes and returns the first byte; at the end it returns 0.
 func (s *Script) Next() byte {
 	if len(*s) == 0 {
 		return 0
@@ -172,13 +172,13 @@ func (s *Script) Next() byte {
 	return b
 }
 
-// Play has step send one message after the other until the script is at its end or Serve has ended,
-// reads all answers, and hangs up. It fails the test if Serve ends with an error that is none of
-// these.
+// Play calls step, which sends a message, until the script is at its end or Serve has ended. It
+// drops all answers, and hangs up. It fails the test if Serve ends with an error that errs does not
+// contain.
 func (s *Script) Play(t testing.TB, sock *net.UnixConn, served *Served, step func() error, errs ...error) {
 	t.Helper()
 	drained := make(chan struct{})
-	go func() { // the answers, so that Serve does not block in a write
+	go func() { // drops the answers, so that Serve does not block in a write
 		defer close(drained)
 		_, _ = io.Copy(io.Discard, sock)
 	}()
@@ -214,11 +214,11 @@ func (l *Logs) String() string {
 	return l.b.String()
 }
 
-// ErrStop is why Stop ends a connection.
+// ErrStop is the cause with which Stop ends a connection.
 var ErrStop = errors.New("stopped by the test")
 
-// Served is a connection that is served. If the test has not waited for its end, the test's end is
-// that the peer hangs up, which must be no error.
+// Served is a connection that a device serves. If the test has not waited for its end, the peer
+// hangs up at the end of the test, and serve must then return no error.
 type Served struct {
 	Cancel context.CancelCauseFunc
 	t      testing.TB

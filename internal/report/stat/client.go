@@ -18,21 +18,22 @@ import (
 	"vnic.dev/vnic/internal/version"
 )
 
-// ErrNone is the error if no vnic is running that could be asked.
+// ErrNone means that no vnic with the given process id, or of this user, is running.
 var ErrNone = errors.New("no vnic of this user is running")
 
-// A client sends one of two requests, and the server answers it (package jsonlines).
+// A client sends one of these two requests, and the server answers it (package jsonlines).
 const (
-	protocol   = 2          // 780d5150 sends none and counts as 1
+	protocol   = 2          // version 780d5150 of vnic sends no protocol version, which counts as 1
 	opSnapshot = "snapshot" // the answer is a Snapshot
-	opSet      = "set"      // args is what lab.ParseChange reads
+	opSet      = "set"      // args is a text for lab.ParseChange
 
 	maxRequest  = 4 << 10  // bytes
 	maxSnapshot = 64 << 20 // bytes: 64 ports of 128 queue pairs are 4 MB
 )
 
-// Find asks every vnic of this user for a snapshot, and returns the longest running vnic first. A vnic that does not
-// answer is left out; one of another version too, unless there are no others.
+// Find asks every vnic of this user for a snapshot, and returns the longest running vnic first. It leaves out a vnic
+// that does not answer. It also leaves out vnics of other versions; if there are only those, it returns their refusal
+// as the error.
 func Find(ctx context.Context) ([]*Snapshot, error) {
 	var found []*Snapshot
 	var refused error
@@ -54,12 +55,13 @@ func Find(ctx context.Context) ([]*Snapshot, error) {
 	return found, nil
 }
 
-// began is when the process began.
+// began returns when the process began.
 func (s *Snapshot) began() time.Time {
 	return s.Time.Add(-time.Duration(s.Uptime * float64(time.Second)))
 }
 
-// Read asks one vnic; ErrNone if it is not running, or not any more.
+// Read asks the vnic with process id pid for a snapshot. The error is ErrNone if that vnic is not
+// running.
 func Read(ctx context.Context, pid int) (*Snapshot, error) {
 	snap := new(Snapshot)
 	if err := askOne(ctx, pid, opSnapshot, nil, snap); err != nil {
@@ -68,7 +70,7 @@ func Read(ctx context.Context, pid int) (*Snapshot, error) {
 	return snap, nil
 }
 
-// Change makes a vnic change something in its lab. ErrNone means that there is no such vnic; another error is the vnic's
+// Change sends a change of the lab to a vnic. ErrNone means that there is no such vnic; another error is the vnic's
 // reason to refuse.
 func Change(ctx context.Context, pid int, what lab.Change) error {
 	return askOne(ctx, pid, opSet, what.String(), nil)
@@ -90,7 +92,8 @@ func askOne(ctx context.Context, pid int, op string, args, out any) error {
 	return errNone(fmt.Sprintf(" as process %d", pid))
 }
 
-// errNone lists the places where no vnic was found, and why a place could not be searched.
+// errNone returns an ErrNone that lists the searched directories, and why a directory was not
+// searched.
 func errNone(who string) error {
 	var places []string
 	for _, path := range candidates() {
@@ -106,13 +109,14 @@ func errNone(who string) error {
 	return fmt.Errorf("%w%s: looked in %s", ErrNone, who, strings.Join(places, ", "))
 }
 
-// running yields the process and the socket of each vnic that may be running. The path is good until the next one.
+// running yields the process id and the socket's path for each vnic that may be running. A path is valid until the
+// loop's next iteration.
 func running() iter.Seq2[int, string] {
 	return func(yield func(int, string) bool) {
 		for _, dir := range candidates() {
 			d, err := openDir(dir, false)
 			if err != nil {
-				continue // none, or not to be trusted
+				continue // the directory does not exist, or is not trusted
 			}
 			for pid, name := range sockets(d) {
 				if !yield(pid, within(d, name)) {
@@ -139,12 +143,12 @@ func ask(ctx context.Context, path string, pid int, op string, args, out any) er
 	c := jsonlines.NewClient(conn.(*net.UnixConn), jsonlines.Options{Protocol: p, MaxRequest: maxRequest, Strict: true,
 		Closed: func(err error) error {
 			switch {
-			case err == jsonlines.ErrNoMessage: // JSON, but no message of ours
+			case err == jsonlines.ErrNoMessage: // JSON, but no Message: another version of the protocol
 				return version.Ours(protocol).Check(version.Hello{}, p.Who, p.Fix)
 			case errors.Is(err, jsonlines.ErrNoMessage), errors.Is(err, jsonlines.ErrTooLong):
 				return fmt.Errorf("what it says cannot be read: %w", err)
 			}
-			return fmt.Errorf("%w: it does not answer", ErrNone) // it ends, or has too many clients
+			return fmt.Errorf("%w: it does not answer", ErrNone) // the server ends, or has too many clients
 		}})
 	err = c.Call(ctx, op, args, out)
 	_ = c.Close()

@@ -8,17 +8,18 @@ import (
 	"vnic.dev/vnic/internal/control"
 )
 
-// counter is a counter of a T: a row for all that show it.
+// counter describes one counter of a T: JSON, table and metrics are made from it.
 type counter[T any] struct {
-	key    string // in JSON: API. One in bytes ends in "bytes"
-	column string // of the table; "": not shown there
-	metric string // "": none
+	key    string // JSON key, which is API; ends in "bytes" if the counter counts bytes
+	column string // heading in the table; "": not in the table
+	metric string // name of the metric; "": no metric
 	help   string
-	labels []string // of the metric: pairs of a name and a value, behind the ones that all counters of a T have
+	labels []string // further labels of the metric, as pairs of name and value
 	value  func(*T) *uint64
 }
 
-// Direction is one half of a queue pair. Payload is counted by where it was written (rx) or lay (tx).
+// Direction has the counters of one half of a queue pair. Payload is counted by the memory to which it was written
+// (rx) or in which it lay (tx).
 type Direction control.DirCounters
 
 const (
@@ -26,8 +27,8 @@ const (
 	engineHelp  = "Bytes that GPU engines worked on."
 )
 
-// directionCounters are the counters of each half of a queue pair; control.DirCounters describes them. The first is
-// that of packets: a row without any is not shown.
+// directionCounters are the counters of each half of a queue pair; control.DirCounters describes them. The first
+// counts packets: tables leave out a row whose packets are 0.
 var directionCounters = []counter[Direction]{
 	{"packets", "PACKETS", "packets_total", "Packets of a queue, as the guest saw or sent them.", nil,
 		func(d *Direction) *uint64 { return &d.Packets }},
@@ -49,7 +50,7 @@ var directionCounters = []counter[Direction]{
 		func(d *Direction) *uint64 { return &d.DroppedBytes }},
 }
 
-// dropsColumn is where the table has the link's drops too.
+// dropsColumn is the heading of the column that also has the link's drops.
 const dropsColumn = "DROPS"
 
 // bytes returns the sum of header and payload bytes.
@@ -105,7 +106,7 @@ func marshal[T any](list []counter[T], v *T) ([]byte, error) {
 	return append(b, '}'), nil
 }
 
-// unmarshal reads the counters that b has. Another version may have more, or fewer.
+// unmarshal reads the counters that b contains. Another version of vnic may send more, or fewer.
 func unmarshal[T any](list []counter[T], v *T, b []byte) error {
 	var m map[string]json.RawMessage
 	if err := json.Unmarshal(b, &m); err != nil {
@@ -121,7 +122,8 @@ func unmarshal[T any](list []counter[T], v *T, b []byte) error {
 	return nil
 }
 
-// collect counts the metrics of a T, with the labels that all of them have.
+// collect calls count for each counter of v that has a metric, with labels before the counter's
+// own.
 func collect[T any](list []counter[T], v *T, count countFunc, labels ...string) {
 	for _, c := range list {
 		if c.metric != "" {
@@ -130,7 +132,7 @@ func collect[T any](list []counter[T], v *T, count countFunc, labels ...string) 
 	}
 }
 
-// cell is the counter's cell of the table.
+// cell returns the counter's cell of the table.
 func (c *counter[T]) cell(t *table, before, now *T) string {
 	if strings.HasSuffix(c.key, "bytes") {
 		return t.bytes(*c.value(before), *c.value(now))

@@ -13,14 +13,15 @@ import (
 	"vnic.dev/vnic/internal/trusted"
 )
 
-// suffix ends the name of a socket; its process's number is before it.
+// suffix ends the name of a socket's file; the process's id precedes it.
 const suffix = ".sock"
 
-// EnvDir names the directory of sockets; without it there is a choice: see candidates.
+// EnvDir is the environment variable that names the directory of sockets; without it, see
+// candidates.
 const EnvDir = "VNIC_RUNTIME_DIR"
 
-// candidates are where sockets may lie, best first. A server takes the first that will do, a client
-// looks in all: they may have been started from different places.
+// candidates returns the directories in which sockets may lie, best first. A server uses the first
+// that works; a client looks in all, because it may run in another environment than the server.
 func candidates() (dirs []string) {
 	if dir := os.Getenv(EnvDir); dir != "" {
 		return []string{dir}
@@ -30,15 +31,16 @@ func candidates() (dirs []string) {
 		dirs = append(dirs, filepath.Join(base, "vnic"))
 	}
 	if uid == 0 {
-		dirs = append(dirs, "/run/vnic") // root's of /run/user is there only while root is logged in
+		dirs = append(dirs, "/run/vnic") // /run/user/0 exists only while root is logged in
 	} else {
 		dirs = append(dirs, fmt.Sprintf("/run/user/%d/vnic", uid))
 	}
 	return append(dirs, fmt.Sprintf("/tmp/vnic-%d", uid))
 }
 
-// openDir opens a directory of sockets, and makes it first if told to. It must be this user's and
-// nobody else's: what is below is then what this user has put there.
+// openDir opens a directory of sockets; create: it makes the directory first if that does not
+// exist. Only this user may own or access the directory, so only this user can have put files
+// there.
 func openDir(path string, create bool) (*os.File, error) {
 	if create {
 		if err := os.Mkdir(path, 0o700); err != nil && !errors.Is(err, os.ErrExist) {
@@ -48,11 +50,11 @@ func openDir(path string, create bool) (*os.File, error) {
 	return trusted.Private.OpenDir(path)
 }
 
-// within is a path to something in an open directory: short enough for a socket's address, and in
-// that directory whatever happens to its name. It is good while d is open.
+// within returns a path to name in an open directory. The path is short enough for a socket's
+// address, stays correct if the directory is renamed, and is valid while d is open.
 func within(d *os.File, name string) string { return fmt.Sprintf("/proc/self/fd/%d/%s", d.Fd(), name) }
 
-// sockets lists those in a directory by process.
+// sockets returns the names of the sockets in a directory, by process id.
 func sockets(d *os.File) map[int]string {
 	list := map[int]string{}
 	entries, _ := os.ReadDir(within(d, "."))
@@ -65,11 +67,11 @@ func sockets(d *os.File) map[int]string {
 	return list
 }
 
-// sweep removes the sockets of processes that are gone.
+// sweep removes the sockets of processes that have ended.
 func sweep(d *os.File) {
 	for pid, name := range sockets(d) {
-		// A process of another PID namespace may have a number that is free here: so nothing may listen
-		// either. And one that is about to listen is alive.
+		// A process in another PID namespace may have an id that no process has here, so sweep also
+		// checks that nobody listens at the socket. A process that is about to listen is alive.
 		if errors.Is(unix.Kill(pid, 0), unix.ESRCH) && errors.Is(connects(within(d, name)), unix.ECONNREFUSED) {
 			_ = unix.Unlinkat(int(d.Fd()), name, 0)
 		}

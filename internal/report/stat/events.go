@@ -7,17 +7,18 @@ import (
 	"time"
 )
 
-// Bounds of events. A guest makes as many as it likes, and they push out nobody else's.
+// Bounds of events. A guest can cause any number of events, but they displace only events of its
+// own port.
 const (
-	portEvents  = 256 // of one port that are kept
-	shownEvents = 512 // of all that are shown
+	portEvents  = 256 // kept events of each port
+	shownEvents = 512 // events that read returns
 )
 
-// events keeps the last ones of each port. Any goroutine may add.
+// events keeps the last portEvents events of each port. Any goroutine may add events.
 type events struct {
 	mu    sync.Mutex
 	n     uint64
-	ports map[string][]Event // by Event.Port: the lab's ports and links, whose names are not the guests'
+	ports map[string][]Event // key: Event.Port, the lab's names of ports and links, which guests cannot choose
 }
 
 func (e *events) add(x Event) {
@@ -35,7 +36,8 @@ func (e *events) add(x Event) {
 	e.ports[x.Port] = append(list, x)
 }
 
-// read gives what is shown, oldest first: where there is more, of each port as many as of any other that has more.
+// read returns at most shownEvents events, oldest first. If there are more, it returns the last events of each port,
+// with the same maximum for each port.
 func (e *events) read() []Event {
 	e.mu.Lock()
 	defer e.mu.Unlock()

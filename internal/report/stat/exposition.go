@@ -8,12 +8,13 @@ import (
 	"time"
 )
 
-// expositionType is the Content-Type of an exposition. All versions of Prometheus take our names: none is escaped.
+// expositionType is the Content-Type of an exposition. All versions of Prometheus accept vnic's metric names, so no
+// name is escaped.
 const expositionType = "text/plain; version=0.0.4; charset=utf-8; escaping=underscores"
 
 // exposition collects samples, and writes them in Prometheus's text format, version 0.0.4
-// (https://prometheus.io/docs/instrumenting/exposition_formats/#text-based-format). The order is that of
-// client_golang's: families by name, labels by name, samples by the labels' values.
+// (https://prometheus.io/docs/instrumenting/exposition_formats/#text-based-format). The order is the order of
+// client_golang: families by name, labels by name, samples by the labels' values.
 type exposition struct {
 	families map[string]*family // by the metric's name
 }
@@ -22,18 +23,18 @@ type exposition struct {
 type family struct {
 	name, help, kind string
 	labels           []string // names, sorted
-	order            []int    // where the value of each label is in the arguments of add
+	order            []int    // for each of labels, the index of its value in the arguments of add
 	samples          []sample
 }
 
 type sample struct {
-	suffix string   // of the name
+	suffix string   // what follows the metric's name: "", "_sum" or "_count"
 	labels []string // values, in the family's order
 	value  float64
 }
 
-// add adds a sample of a metric. labels has pairs of a name and a value; all samples of a metric have the same names in
-// the same order. Of two samples with the same values the first counts.
+// add adds a sample of a metric. labels has pairs of a name and a value; all samples of a metric have the same names
+// in the same order. If two samples have the same values, text writes only the first.
 func (x *exposition) add(name, help string, value float64, labels ...string) *family {
 	f := x.families[name]
 	if f == nil {
@@ -61,7 +62,8 @@ func (x *exposition) add(name, help string, value float64, labels ...string) *fa
 	return f
 }
 
-// summarize adds a summary without labels: quantiles from least to most, the sum and the count of what was observed.
+// summarize adds a summary without labels: quantiles from least to most, the sum and the number of the observed
+// durations.
 func (x *exposition) summarize(name, help string, quantiles []time.Duration, sum time.Duration, count int64) {
 	var f *family
 	for i, v := range quantiles {
@@ -75,7 +77,7 @@ func (x *exposition) summarize(name, help string, quantiles []time.Duration, sum
 // summary is the kind of a family whose samples stay in their order.
 const summary = "summary"
 
-// text writes all families.
+// text returns all families in the text format.
 func (x *exposition) text() []byte {
 	var b []byte
 	for _, name := range slices.Sorted(maps.Keys(x.families)) {
@@ -110,5 +112,6 @@ func (f *family) append(b []byte) []byte {
 	return b
 }
 
-// number is as client_golang writes it: NaN, +Inf and -Inf are Prometheus's words, too.
+// number formats a number as client_golang does; NaN, +Inf and -Inf are valid in Prometheus's
+// format too.
 func number(v float64) string { return strconv.FormatFloat(v, 'g', -1, 64) }

@@ -14,29 +14,29 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// Flows lists all flows, as the NICs have counted them since they were made.
+// Flows lists the flows that the NICs have counted since the NICs were made.
 type Flows struct {
-	List   []Flow   `json:"list"`             // the flows that moved most come first
-	Others []Others `json:"others,omitempty"` // flows for which there was no row any more
+	List   []Flow   `json:"list"`             // sorted by moved bytes, most first
+	Others []Others `json:"others,omitempty"` // sums of flows whose rows the NICs have reused
 	Hints  []string `json:"hints,omitempty"`  // sentences about flows that may go wrong
-	More   int      `json:"-"`                // flows that moved less than any of List, and are left out
+	More   int      `json:"-"`                // number of flows left out of List; they moved less than any in List
 }
 
 // Flow is one direction of a connection, or in general all packets with the same addresses, ports
 // and protocol.
 type Flow struct {
 	Proto string     `json:"proto"` // "tcp", "udp", "icmp", "ip 47"; "other": frames that are not IP
-	From  string     `json:"from"`  // address and port; only the address if there is no port; "": not IP
+	From  string     `json:"from"`  // address and port; only the address if the protocol has no port; "": not IP
 	To    string     `json:"to"`
-	TX    []FlowSide `json:"tx,omitempty"` // at the NIC that sent it; not there if no NIC of a guest did
-	RX    []FlowSide `json:"rx,omitempty"` // at the NICs that received it
+	TX    []FlowSide `json:"tx,omitempty"` // counters of the NIC that sent it; empty if no guest's NIC sent it
+	RX    []FlowSide `json:"rx,omitempty"` // counters of the NICs that received it
 	State string     `json:"state,omitempty"`
 }
 
-// FlowSide has a NIC's counters of a flow. All bytes except header_bytes are payload.
+// FlowSide has one NIC's counters of a flow. All bytes except header_bytes are payload.
 type FlowSide struct {
 	Port     string            `json:"port"`
-	Queues   []int             `json:"queues"`          // that received or sent it; the busiest first
+	Queues   []int             `json:"queues"`          // the queues that received or sent it, the busiest first
 	Rule     uint32            `json:"rule,omitempty"`  // on receive: the flow rule that matched last
 	Bound    []int             `json:"bound,omitempty"` // on receive: queues of the port that have GPU memory
 	Packets  uint64            `json:"packets"`
@@ -52,11 +52,12 @@ type FlowSide struct {
 	First    time.Time         `json:"first"`
 	Last     time.Time         `json:"last"`
 
-	// Held is how many tokens of payload in GPU memory the connection has not returned, by the guest's stack or agent;
-	// nil: the guest has not answered.
+	// Held is how many tokens of payload in GPU memory the connection has not returned, as the guest's stack or agent
+	// reports; nil: the guest has not answered.
 	Held *int `json:"tokens_held,omitempty"`
 
-	// Of the sender of a TCP flow: payload that is not acknowledged, and the receiver's last window, unscaled.
+	// Only at the sender of a TCP flow: payload bytes that the receiver has not acknowledged, and the window in the
+	// receiver's last segment, unscaled.
 	InFlight uint64  `json:"in_flight_bytes,omitempty"`
 	Window   *uint16 `json:"window,omitempty"`
 }
@@ -77,7 +78,7 @@ func (s *FlowSide) Payload() uint64 { return s.Device + s.GPUFile + s.Host }
 // GPU returns the bytes of payload in GPU memory.
 func (s *FlowSide) GPU() uint64 { return s.Device + s.GPUFile }
 
-// total adds up a flow's counters of several NICs.
+// total adds up the counters that several NICs have of a flow.
 func total(sides []FlowSide) (t FlowSide) {
 	for i := range sides {
 		t.add(&sides[i])
@@ -115,7 +116,8 @@ func (s *FlowSide) add(o *FlowSide) {
 	s.Rule = cmp.Or(s.Rule, o.Rule)
 }
 
-// moved returns how many bytes of payload arrived, or were sent if that is more: not every receiver has a NIC of ours.
+// moved returns the flow's payload bytes: the larger of the received and the sent sum, because not every receiver has
+// a NIC of vnic.
 func (f *Flow) moved() uint64 {
 	var sums [2]uint64
 	for i, sides := range [][]FlowSide{f.RX, f.TX} {
@@ -126,39 +128,41 @@ func (f *Flow) moved() uint64 {
 	return max(sums[0], sums[1])
 }
 
-// worthARow reports whether a flow is shown in tables: hosts' broadcasts that introduce them are not.
+// worthARow reports whether tables show a flow: IP flows with payload, and TCP and UDP flows with packets that a
+// sender's port dropped.
 func (f *Flow) worthARow() bool {
 	return f.moved() > 0 && f.Proto != "other" || f.hasPorts() && len(total(f.TX).Drops) > 0
 }
 
-// hasPorts reports whether a program may own the flow.
+// hasPorts reports whether the flow is TCP or UDP, so that a program may own it.
 func (f *Flow) hasPorts() bool { return f.Proto == "tcp" || f.Proto == "udp" }
 
-// portFlows is a port's account of flows.
+// portFlows are the flows that a port has counted.
 type portFlows struct {
 	name  string
 	rows  []nic.QueueFlows
 	bound []int // queues that have GPU memory
 }
 
-// accounts puts together the accounts of ports.
+// accounts merges the flows that several ports have counted.
 type accounts struct {
-	wanted map[splitter.Flow]bool // flows that are put together; nil: all
+	wanted map[splitter.Flow]bool // the flows to merge; nil: all
 	flows  map[splitter.Flow]*flowState
 	rest   []Others
 }
 
-// flowState is a Flow so far, and what TCP's headers say of it.
+// flowState is a Flow being merged, with state from its TCP headers.
 type flowState struct {
 	Flow
 	flags uint8
-	sent  bool   // top is known
-	top   uint32 // the sequence number at which the payload that was sent ends
+	sent  bool   // a NIC has sent payload, so top is valid
+	top   uint32 // the sequence number after the last sent payload byte
 	peer  flows.Peer
 }
 
-// readFlows returns the accounts of all ports: of the flows that moved most, most of them at most, or of all (0); nil
-// if no port keeps one. ask asks guests which of their connections hold tokens.
+// readFlows merges the flows that all ports have counted, and returns the flows that moved the largest numbers of
+// bytes: at most "most" of them, or all if most is 0. It returns nil if no port counts flows. It calls ask to get the
+// connections that hold tokens.
 func readFlows(ports []Port, name func(i int) string, most int, ask askFunc) *Flows {
 	var list []portFlows
 	kept := false
@@ -174,8 +178,7 @@ func readFlows(ports []Port, name func(i int) string, most int, ask askFunc) *Fl
 	return account(list, ask(ports, name), most)
 }
 
-// account puts together the accounts of ports, as readFlows returns them. holders has the connections that hold tokens,
-// by port.
+// account merges the flows of ports, for readFlows. holders maps a port's name to the connections that hold tokens.
 func account(list []portFlows, holders map[string][]devmem.Holder, most int) *Flows {
 	a := accounts{flows: map[splitter.Flow]*flowState{}}
 	all := &Flows{List: []Flow{}}
@@ -204,7 +207,7 @@ func account(list []portFlows, holders map[string][]devmem.Holder, most int) *Fl
 	return all
 }
 
-// port adds the account of a port.
+// port adds the flows that a port has counted.
 func (a *accounts) port(p *portFlows) {
 	var rest [2]Others
 	for _, q := range p.rows {
@@ -216,7 +219,7 @@ func (a *accounts) port(p *portFlows) {
 		if a.wanted != nil {
 			rows = slices.DeleteFunc(rows, func(r flows.Row) bool { return !a.wanted[r.Flow] && !a.wanted[reverse(r.Flow)] })
 		}
-		// The busiest queue of a flow comes first.
+		// row keeps the order: the busiest queue of a flow comes first.
 		slices.SortFunc(rows, func(a, b flows.Row) int { return cmp.Compare(b.Packets, a.Packets) })
 		for i := range rows {
 			a.row(p, &q, &rows[i])
@@ -230,7 +233,7 @@ func (a *accounts) port(p *portFlows) {
 	}
 }
 
-// direction is 0 of a receive queue, and 1 of a transmit queue.
+// direction returns 0 for a receive queue, and 1 for a transmit queue.
 func direction(q *nic.QueueFlows) int {
 	if q.Tx {
 		return 1
@@ -238,13 +241,13 @@ func direction(q *nic.QueueFlows) int {
 	return 0
 }
 
-// reverse returns the other direction of a flow.
+// reverse returns the flow in the opposite direction.
 func reverse(f splitter.Flow) splitter.Flow {
 	f.Src, f.Dst, f.SrcPort, f.DstPort = f.Dst, f.Src, f.DstPort, f.SrcPort
 	return f
 }
 
-// row adds a row of a queue of the port.
+// row adds a flow's row, which queue q of port p has counted.
 func (a *accounts) row(p *portFlows, q *nic.QueueFlows, r *flows.Row) {
 	f := a.flows[r.Flow]
 	if f == nil {
@@ -275,8 +278,7 @@ func (a *accounts) row(p *portFlows, q *nic.QueueFlows, r *flows.Row) {
 	*list = append(*list, s)
 }
 
-// inFlight sets how much of a flow's payload its receiver has not acknowledged, and the window, if the other direction
-// was seen.
+// inFlight sets InFlight and Window of the flow's sender, if a NIC has seen the opposite direction.
 func (a *accounts) inFlight(key splitter.Flow, f *flowState) {
 	back := a.flows[reverse(key)]
 	if !f.sent || back == nil || !back.peer.Known || len(f.TX) == 0 {
@@ -289,11 +291,11 @@ func (a *accounts) inFlight(key splitter.Flow, f *flowState) {
 	}
 }
 
-// shownFlows is how many flows are put together for clients that ask again and again: a guest makes as many as the
-// account has rows.
+// shownFlows limits the flows of a snapshot for clients that poll: a guest can make as many flows as the NIC has
+// rows.
 const shownFlows = 200
 
-// weighed is a flow, and how many bytes it moved.
+// weighed is a flow with its moved bytes.
 type weighed struct {
 	key   splitter.Flow
 	moved uint64
@@ -305,7 +307,8 @@ func (w weighed) compare(o weighed) int {
 		cmp.Compare(o.key.DstPort, w.key.DstPort), cmp.Compare(o.key.Proto, w.key.Proto))
 }
 
-// largest finds the flows that moved most, and how many others there are; nil: there are no others.
+// largest returns the flows that moved the largest numbers of bytes, at most "most" of them, and
+// the number of other flows. wanted is nil if there are no others.
 func largest(list []portFlows, most int) (wanted map[splitter.Flow]bool, more int) {
 	sums := map[splitter.Flow][2]uint64{}
 	for i := range list {
@@ -321,7 +324,7 @@ func largest(list []portFlows, most int) (wanted map[splitter.Flow]bool, more in
 	if len(sums) <= most {
 		return nil, 0
 	}
-	top := make([]weighed, 0, most) // the least first
+	top := make([]weighed, 0, most) // sorted by moved bytes, least first
 	for key, s := range sums {
 		w := weighed{key, max(s[0], s[1])}
 		if len(top) == most && w.moved < top[0].moved {
@@ -357,7 +360,7 @@ func sideOf(r *flows.Row) FlowSide {
 	return s
 }
 
-// names returns a flow's protocol and ends.
+// names returns the text of a flow's protocol, source and destination.
 func names(f *splitter.Flow) (proto, from, to string) {
 	if *f == (splitter.Flow{}) {
 		return "other", "", ""
@@ -380,7 +383,8 @@ func names(f *splitter.Flow) (proto, from, to string) {
 	return proto, src.String(), dst.String()
 }
 
-// state is the state of a TCP connection by the flags of its packets.
+// state returns the state of a TCP connection, derived from the flags of all its packets in one
+// direction.
 func state(f splitter.Flow, flags uint8) string {
 	switch {
 	case f.Proto != splitter.ProtoTCP:

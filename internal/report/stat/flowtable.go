@@ -12,10 +12,10 @@ import (
 	"vnic.dev/vnic/internal/report"
 )
 
-// mostFlows is how many flows are in the table: the ones that moved most.
+// mostFlows is how many flows the table shows: the ones that moved most bytes.
 const mostFlows = 12
 
-// FlowTable writes who sent what to whom since the process began; nothing if there was no payload.
+// FlowTable writes the table of flows since the process began, or nothing if there was no payload.
 func FlowTable(w io.Writer, now *Flows) error {
 	t := table{seconds: 1}
 	t.flows(nil, now)
@@ -23,7 +23,8 @@ func FlowTable(w io.Writer, now *Flows) error {
 	return err
 }
 
-// flowRow is a row of the table of flows, with the sums of what the NICs at each end counted, before and now.
+// flowRow is a row of the table of flows: for the sender and the receivers, the sums of their NICs' counters before
+// and now.
 type flowRow struct {
 	*Flow
 	tx, rx [2]FlowSide
@@ -55,7 +56,8 @@ func (t *table) flowColumns() report.Columns[flowRow] {
 	}
 }
 
-// flowBytes makes a cell of a counter at the sender, at the receivers, or of the larger one; "" if no NIC counted it.
+// flowBytes returns the function for the cells of a counter: the sender's value, the receivers', or the larger of
+// both. A cell is "" if no NIC counted.
 func (t *table) flowBytes(sender, receivers bool, counter func(*FlowSide) uint64) func(*flowRow) string {
 	return func(r *flowRow) string {
 		var n [2]uint64
@@ -74,7 +76,8 @@ func (t *table) flowBytes(sender, receivers bool, counter func(*FlowSide) uint64
 	}
 }
 
-// drops lists how many packets were dropped for which reason, by the end that counted more.
+// drops lists the numbers of dropped packets by reason. If both ends counted a reason, it shows the
+// larger number.
 func (r *flowRow) drops() string {
 	drops := map[string]uint64{}
 	for _, counted := range []map[string]uint64{r.tx[1].Drops, r.rx[1].Drops} {
@@ -89,7 +92,7 @@ func (r *flowRow) drops() string {
 	return strings.Join(list, ", ")
 }
 
-// flows adds the flows that moved most: what they moved since before, by the second, or in all if it is nil.
+// flows adds the table of the flows that moved most: per second since before, or in total if before is nil.
 func (t *table) flows(before, now *Flows) {
 	if now == nil {
 		return
@@ -132,10 +135,10 @@ func (t *table) flows(before, now *Flows) {
 	}
 }
 
-// id tells flows apart.
+// id returns a text that identifies the flow.
 func (f *Flow) id() string { return f.Proto + " " + f.From + " " + f.To }
 
-// owner names the port of a flow's end, for before its address.
+// owner returns the prefix of a flow's address: the name of the port there.
 func owner(sides []FlowSide) string {
 	switch len(sides) {
 	case 0:
@@ -146,7 +149,7 @@ func owner(sides []FlowSide) string {
 	return fmt.Sprintf("%d ports ", len(sides))
 }
 
-// tokensHeld is how many tokens the connection holds; nil: no guest of it has answered.
+// tokensHeld returns how many tokens the flow's receiver holds; nil: no guest has answered.
 func (f *Flow) tokensHeld() (n *int) {
 	for i := range f.RX {
 		if h := f.RX[i].Held; h != nil {

@@ -24,12 +24,11 @@ const (
 	stateSend   = "send"
 )
 
-// gpuMaps remembers which units of GPUs were posted: a unit that is posted no more is held. It has a bit for each unit
-// of a GPU and queue.
+// gpuMaps remembers which units of GPU memory each queue has posted: a unit that was posted and is no longer is held.
 type gpuMaps struct {
 	mu        sync.Mutex
 	seen      map[seenOf]*bitmap
-	forgotten uint64 // how often forget was called: maps that were read before the last call are not remembered
+	forgotten uint64 // number of calls of forget: queue does not remember units that it read before the last call
 }
 
 type seenOf struct {
@@ -42,8 +41,8 @@ type bitmap [mostUnits / 64]uint64
 func (b *bitmap) set(i uint64)      { b[i/64] |= 1 << (i % 64) }
 func (b *bitmap) has(i uint64) bool { return b[i/64]&(1<<(i%64)) != 0 }
 
-// forget deletes the record of a queue, which is being set up anew; queue -1: of all queues of the
-// port.
+// forget deletes the record of a queue that is being set up anew; queue -1: the records of all
+// queues of the port.
 func (m *gpuMaps) forget(port string, queue int) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -55,7 +54,7 @@ func (m *gpuMaps) forget(port string, queue int) {
 	}
 }
 
-// unitOf returns the bytes of a unit in which a GPU's memory is shown: a power of two.
+// unitOf returns the size of a unit, in bytes, for a GPU's memory of this size: a power of two.
 func unitOf(size uint64) uint64 {
 	unit := uint64(pageSize)
 	for unit*mostUnits < size {
@@ -64,7 +63,7 @@ func unitOf(size uint64) uint64 {
 	return unit
 }
 
-// read returns the maps of all GPUs of a lab. Each ring is read once, whatever GPUs there are.
+// read returns the maps of all GPUs of a lab. It reads each ring once, for all GPUs together.
 func (m *gpuMaps) read(l *lab.Lab) []GPUMap {
 	out := []GPUMap{}
 	for _, x := range l.Machines() {
@@ -103,11 +102,11 @@ func (m *gpuMaps) look(p *lab.Port) {
 // view is a GPU's memory, unit by unit.
 type view struct {
 	gpu   *lab.GPUMemory
-	size  uint64        // of a unit, in bytes
-	units []MemoryRange // without Off and Len; nil: the view is not shown
+	size  uint64        // size of a unit, in bytes
+	units []MemoryRange // without Off and Len; nil: look needs none
 }
 
-// ranges returns the map: adjacent equal units are one range.
+// ranges returns the map of the view, with adjacent equal units joined into one range.
 func (v *view) ranges() GPUMap {
 	out := GPUMap{GPU: v.gpu.Name, Bytes: v.gpu.Size(), Ranges: []MemoryRange{}}
 	for i := 0; i < len(v.units); {
@@ -125,7 +124,7 @@ func (v *view) ranges() GPUMap {
 	return out
 }
 
-// sends marks memory that is bound for transmit.
+// sends marks the units in bindings for transmit.
 func (v *view) sends(port string, s *control.State) {
 	for _, b := range s.Bindings {
 		if !b.Tx {
@@ -141,12 +140,12 @@ func (v *view) sends(port string, s *control.State) {
 	}
 }
 
-// queue marks the units that a receive queue has posted, and the ones it had posted before.
+// queue marks the units that a receive queue has posted now or before, and remembers them.
 func (m *gpuMaps) queue(p *lab.Port, q int, binding uint32, views []*view) {
 	m.mu.Lock()
 	before := m.forgotten
 	m.mu.Unlock()
-	posted := make([]*bitmap, len(views)) // nil: nothing of that GPU
+	posted := make([]*bitmap, len(views)) // nil: the queue posts no memory of that GPU
 	p.NIC().Posted(q, func(segments []dma.Segment) {
 		for _, s := range segments {
 			k := slices.IndexFunc(views, func(v *view) bool { return v.gpu.ID() == s.GPU() })
@@ -175,7 +174,8 @@ func (m *gpuMaps) queue(p *lab.Port, q int, binding uint32, views []*view) {
 	}
 }
 
-// remember adds posted units to the units that were posted before; nil if there are none. Under mu.
+// remember adds posted to the units that the queue has posted before, and returns all of them; nil
+// if there are none. The caller holds mu.
 func (m *gpuMaps) remember(key seenOf, posted *bitmap) *bitmap {
 	seen := m.seen[key]
 	if posted == nil {
@@ -194,7 +194,7 @@ func (m *gpuMaps) remember(key seenOf, posted *bitmap) *bitmap {
 	return seen
 }
 
-// mark marks the units that a queue has posted, or had posted before.
+// mark marks the units of a queue: posted units as posted, the others of seen as held.
 func (v *view) mark(port string, queue int, binding uint32, seen, posted *bitmap) {
 	for w, all := range seen {
 		for ; all != 0; all &= all - 1 {
@@ -208,9 +208,9 @@ func (v *view) mark(port string, queue int, binding uint32, seen, posted *bitmap
 	}
 }
 
-// bindingOf returns the last binding of a receive queue, 0 if no command has made one.
+// bindingOf returns the ID of the last binding of a receive queue, or 0 if no command has made one.
 func bindingOf(s *control.State, queue int) (id uint32) {
-	for _, b := range s.Bindings { // by ID
+	for _, b := range s.Bindings { // sorted by ID
 		if !b.Tx && slices.Contains(b.Queues, uint16(queue)) {
 			id = b.ID
 		}

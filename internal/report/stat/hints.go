@@ -9,17 +9,17 @@ import (
 	"github.com/dustin/go-humanize"
 )
 
-// A hint about payload in host memory needs worthAHint bytes of it, or worthBeside bytes at a port that has received
-// other payload in GPU memory.
+// hints reports payload in host memory from worthAHint bytes on, or from worthBeside bytes on at a port that has also
+// received payload in GPU memory.
 const (
 	worthAHint  = 64 << 10
 	worthBeside = 1 << 20
 	mostHints   = 8
 )
 
-// hints are sentences about flows that may go wrong, the largest flow first.
+// hints returns sentences about flows that may have a problem, in the order of list.
 func hints(list []Flow) (out []string) {
-	inGPU := map[string]bool{} // ports that have received anything there
+	inGPU := map[string]bool{} // ports that have received payload in GPU memory
 	for i := range list {
 		for _, s := range list[i].RX {
 			inGPU[s.Port] = inGPU[s.Port] || s.GPU() > 0 || s.Bounced > 0
@@ -68,7 +68,7 @@ func hints(list []Flow) (out []string) {
 	return out
 }
 
-// whyHost is the reason for which payload of a port with bound queues came to lie in host memory.
+// whyHost returns why payload went to host memory at a port that has queues with GPU memory.
 func whyHost(s *FlowSide) string {
 	for _, q := range s.Queues {
 		if slices.Contains(s.Bound, q) {
@@ -84,12 +84,12 @@ func whyHost(s *FlowSide) string {
 		numbers(s.Bound))
 }
 
-// numbers lists queues: "1 and 2".
+// numbers formats a list of queues: "1 and 2".
 func numbers[N any](list []N) string {
 	return strings.ReplaceAll(strings.Trim(fmt.Sprint(list), "[]"), " ", " and ")
 }
 
-// dropMeanings explain reasons of drops.
+// dropMeanings explains reasons of drops.
 var dropMeanings = map[string]string{
 	"no-buffer":   ": the receiver's queue had no buffers for them",
 	"link-loss":   ": the link loses as it was told to",
@@ -98,8 +98,8 @@ var dropMeanings = map[string]string{
 	"stopped":     ": the receiver, or its queue, was not there",
 }
 
-// dropMeaning is a reason of drops, and what to do about it where that is clear. tokens is how many tokens the flow's
-// receiver holds; nil: not known.
+// dropMeaning explains a reason of drops, and says what to do if that is clear. tokens is how many tokens the flow's
+// receiver holds; nil: unknown.
 func dropMeaning(reason string, tokens *int) string {
 	meaning := reason + dropMeanings[reason]
 	switch {

@@ -9,7 +9,8 @@ import (
 	"vnic.dev/vnic/internal/limits"
 )
 
-// askHolders asks all guests at once. There is an entry for each port whose guest has answered.
+// askHolders asks all guests at the same time which connections hold tokens. The result has an
+// entry for each port whose guest has answered.
 func askHolders(ports []Port, name func(i int) string) map[string][]devmem.Holder {
 	ctx, cancel := context.WithTimeout(context.Background(), limits.Tokens.Here())
 	defer cancel()
@@ -33,18 +34,18 @@ func askHolders(ports []Port, name func(i int) string) map[string][]devmem.Holde
 	return holders
 }
 
-// askFunc asks the guests for the connections that hold tokens. name gives the name of ports[i].
+// askFunc asks the guests which connections hold tokens. name returns the name of ports[i].
 type askFunc func(ports []Port, name func(i int) string) map[string][]devmem.Holder
 
-// answers are the guests' last answers: the connections that hold tokens. A page reads them again and again, and waits
-// for no guest.
+// answers has the guests' last answers: the connections that hold tokens. Page reads them each time, without waiting
+// for a guest.
 type answers struct {
 	mu     sync.Mutex
-	last   map[string][]devmem.Holder // under mu; nil: nobody was asked
-	asking chan struct{}              // under mu: is closed when guests that are being asked have answered; nil: none is
+	last   map[string][]devmem.Holder // under mu; nil: no guest was asked
+	asking chan struct{}              // under mu: closed when the guests have answered; nil: no request is under way
 }
 
-// latest returns the last answers, and begins to ask the guests again unless they are being asked.
+// latest returns the last answers, and starts a request to the guests unless one is under way.
 func (a *answers) latest(ports []Port, name func(i int) string) map[string][]devmem.Holder {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -62,7 +63,7 @@ func (a *answers) latest(ports []Port, name func(i int) string) map[string][]dev
 	return a.last
 }
 
-// forget waits until no guest is being asked, for limits.Tokens at most, and drops the answers.
+// forget waits until no request is under way, at most limits.Tokens, and drops the answers.
 func (a *answers) forget() {
 	a.mu.Lock()
 	asking := a.asking
@@ -75,7 +76,7 @@ func (a *answers) forget() {
 	a.last = nil
 }
 
-// held sets how many tokens a connection's receiver holds, at each of its ports whose guest has answered.
+// held sets FlowSide.Held: how many tokens the flow's receiver holds, at each port whose guest has answered.
 func (f *Flow) held(holders map[string][]devmem.Holder) {
 	for i := range f.RX {
 		s := &f.RX[i]

@@ -14,14 +14,14 @@ import (
 	"vnic.dev/vnic/internal/report"
 )
 
-// links reads how much a lab's links have carried.
+// links reads the counters of a lab's links.
 type links struct {
-	ports []*lab.Port // of machines whose links the lab describes
+	ports []*lab.Port // the ports of machines whose links the lab describes
 	rated []*lab.Edge
 	scale func() float64
 
 	mu    sync.Mutex
-	shown map[*lab.Edge]lab.Carried // under mu
+	shown map[*lab.Edge]lab.Carried // under mu: the counters that read returned last
 }
 
 // newLinks returns nil if the lab describes no machine's links.
@@ -38,8 +38,9 @@ func newLinks(l *lab.Lab) *links {
 	return x
 }
 
-// read returns the links, sorted by name. No counter ever goes back, though the counters behind it are read one after
-// the other while packets pass, and the length of headers is a mean.
+// read returns the counters of the links, sorted by name. No counter ever decreases between two calls, although read
+// reads the counters behind it one after the other while packets pass, and computes the length of headers from a
+// mean.
 func (x *links) read() (list []LabLink, scale *float64) {
 	now := make(map[*lab.Edge]lab.Carried)
 	for _, e := range x.rated {
@@ -65,13 +66,13 @@ func (x *links) read() (list []LabLink, scale *float64) {
 	return list, scale
 }
 
-// mostLinks is how many links are in the table: the ones that were taken for longest, or carried most.
+// mostLinks is how many links the table shows: the links with the longest busy time, or else the most bytes.
 const mostLinks = 8
 
 // linkRow is a row of the table of links.
 type linkRow struct {
 	before, now *LabLink
-	busy        float64 // seconds
+	busy        float64 // seconds for which the link was busy between before and now
 }
 
 func (t *table) linkColumns() report.Columns[linkRow] {
@@ -89,7 +90,7 @@ func (t *table) linkColumns() report.Columns[linkRow] {
 			switch {
 			case r.now.Rate == 0:
 				return ""
-			case t.bits: // a batch takes its links for as long as it needs them when it begins
+			case t.bits: // a batch counts all its busy time when it begins, so this may exceed 100 %
 				return fmt.Sprintf("%.0f %%", min(100*r.busy/t.seconds, 100))
 			}
 			return fmt.Sprintf("%.2f s", r.busy)
@@ -97,7 +98,8 @@ func (t *table) linkColumns() report.Columns[linkRow] {
 	}
 }
 
-// carried shows bytes that a link carried. The rate of a memory is in bytes, so these are too.
+// carried formats the bytes that a link carried. Lab files give the rate of a memory in bytes, so
+// its cell is in bytes too, not in bits.
 func (t *table) carried(r *linkRow, before, now uint64) string {
 	if t.bits && strings.HasSuffix(r.now.Name, " memory") {
 		return humanize.Bytes(uint64(t.rate(before, now)+0.5)) + "/s"
@@ -105,7 +107,7 @@ func (t *table) carried(r *linkRow, before, now uint64) string {
 	return t.bytes(before, now)
 }
 
-// links adds a row for each of the busiest links; nothing if none has carried anything.
+// links adds the table of the busiest links, or nothing if no link has carried anything.
 func (t *table) links(before, now *Snapshot) {
 	old := make(map[string]*LabLink)
 	for i := range before.Links {
@@ -130,7 +132,7 @@ func (t *table) links(before, now *Snapshot) {
 	write(t, t.linkColumns(), rows[:min(len(rows), mostLinks)])
 }
 
-// linksTitle is the line above the table: how slow the links are, and how many there are.
+// linksTitle returns the line above the table: how slow the links are, and how many there are.
 func (s *Snapshot) linksTitle() string {
 	slow := ""
 	switch {

@@ -7,26 +7,26 @@ import (
 	"vnic.dev/vnic/internal/lab"
 )
 
-// A buffer counts as held if a queue had posted it and data has come since, so what a queue posts must be seen before
-// data comes: after a driver has set something up, its port's rings are looked at, looks times, with lookPause between,
-// whatever the driver does.
+// A buffer counts as held if its queue had posted it and no longer does, so the looker must read a ring before data
+// uses the buffers up. After a driver has set something up, the looker reads the port's rings looks times, lookPause
+// apart.
 const (
 	looks     = 5
 	lookPause = 20 * time.Millisecond
 )
 
-// looker looks at the rings of ports that ask for it, each port on a goroutine of its own, until stop.
+// looker reads the rings of ports for which ask was called, with a goroutine for each port, until stop.
 type looker struct {
 	maps *gpuMaps
 	end  chan struct{}
 	wg   sync.WaitGroup
 
 	mu      sync.Mutex
-	left    map[*lab.Port]int // how often to look at ports that have a goroutine; under mu
+	left    map[*lab.Port]int // under mu: how often to read the rings of each port that has a goroutine
 	stopped bool
 }
 
-// ask makes the looker look at a port. It waits for nothing that holds a lock of a NIC.
+// ask makes the looker read a port's rings. It takes no lock of a NIC: its callers may hold one.
 func (k *looker) ask(p *lab.Port) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -56,7 +56,7 @@ func (k *looker) run(p *lab.Port) {
 	}
 }
 
-// next counts a look at a port, if one is left.
+// next reports whether to read a port's rings once more, and counts that.
 func (k *looker) next(p *lab.Port) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()

@@ -22,7 +22,7 @@ func (s *Snapshot) collect(x *exposition) {
 		x.add("vnic_lab_scale", "How many times slower than their rates links of the lab are; 0: they are not slow.",
 			*s.Scale)
 	}
-	for i := range s.Links { // of the lab; metrics whose names begin with link are of ports' wires, and older
+	for i := range s.Links { // metrics of ports' wires have the prefix link_, which is older
 		l := &s.Links[i]
 		add := func(name, help string, v float64) { x.add("vnic_lab_link_"+name, help, v, "link", l.Name) }
 		add("payload_bytes_total",
@@ -37,7 +37,8 @@ func (s *Snapshot) collect(x *exposition) {
 	}
 }
 
-// countFunc adds a sample of a counter of a port, with pairs of a label's name and value.
+// countFunc adds a sample of a port's counter to the exposition, with labels as pairs of name and
+// value.
 type countFunc func(name, help string, n uint64, labels ...string)
 
 func (p *PortCounters) collect(x *exposition) {
@@ -100,15 +101,16 @@ func (p *PortCounters) collect(x *exposition) {
 	}
 }
 
-// metricsFlag is the flag of the metrics' address.
+// metricsFlag is the flag that sets the address of the metrics.
 const metricsFlag = "--metrics"
 
-// Check returns an error if an option is wrong, in the words of the user's flags.
+// Check returns an error if an option is wrong, which names the user's flag.
 func (o *Options) Check() error {
 	return httpserver.CheckAddr(metricsFlag, o.Metrics, "localhost:9118")
 }
 
-// metricsHandler serves the metrics of s and of its process, and a page for people.
+// metricsHandler serves the metrics of s and of its process at /metrics, and a page for people at
+// /.
 func metricsHandler(s *Server) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /metrics", expose(s))
@@ -116,10 +118,11 @@ func metricsHandler(s *Server) http.Handler {
 	return mux
 }
 
-// scrapesAtOnce is how many requests for metrics are answered at the same time: each takes memory for all metrics.
+// scrapesAtOnce is how many requests for metrics the server answers at the same time: each needs memory for all
+// metrics.
 const scrapesAtOnce = 4
 
-// expose answers with the metrics.
+// expose returns the handler that answers with the metrics.
 func expose(s *Server) http.HandlerFunc {
 	refusal := fmt.Sprintf("Limit of concurrent requests reached (%d), try again later.", scrapesAtOnce)
 	return atOnce(scrapesAtOnce, refusal, func(w http.ResponseWriter, _ *http.Request) {
@@ -129,11 +132,11 @@ func expose(s *Server) http.HandlerFunc {
 		collectGo(&x)
 		collectProcess(&x)
 		w.Header().Set("Content-Type", expositionType)
-		_, _ = w.Write(x.text()) // an error is the client's
+		_, _ = w.Write(x.text()) // an error means that the client has gone
 	})
 }
 
-// atOnce lets n requests into a handler at the same time. One more is refused with status 503, and does not wait.
+// atOnce limits a handler to n requests at the same time. It answers a further request with status 503 at once.
 func atOnce(n int, refusal string, h http.HandlerFunc) http.HandlerFunc {
 	places := make(chan struct{}, n)
 	return func(w http.ResponseWriter, r *http.Request) {
@@ -147,7 +150,7 @@ func atOnce(n int, refusal string, h http.HandlerFunc) http.HandlerFunc {
 	}
 }
 
-// maxScrapers is how many connections may be open to the metrics.
+// maxScrapers is how many connections may be open to the server of the metrics.
 const maxScrapers = 64
 
 func serveMetrics(addr string, s *Server) (*httpserver.Server, error) {

@@ -9,19 +9,19 @@ import (
 	"vnic.dev/vnic/internal/lab/pcie"
 )
 
-// Page is what a page shows of a vnic at one moment: the counters, the hardware, and events. Its JSON keys may change
-// with each version: the page comes from the same process.
+// Page is what the web page shows of a vnic at one moment: the counters, the hardware, and events. Its JSON keys may
+// change with each version: the page comes from the same process.
 type Page struct {
 	*Snapshot
 	Machines []Machine `json:"machines"`
 	Memory   []GPUMap  `json:"memory"`
-	Events   []Event   `json:"events"` // the last ones of each port, oldest first
+	Events   []Event   `json:"events"` // the last events of each port, oldest first
 }
 
 // Machine is a guest's hardware.
 type Machine struct {
 	Name string     `json:"name"`
-	Tree []TreeNode `json:"tree"` // PCIe; empty if the lab describes none
+	Tree []TreeNode `json:"tree"` // the PCIe tree; empty if the lab describes none
 	NICs []NIC      `json:"nics"`
 	GPUs []PageGPU  `json:"gpus"`
 }
@@ -30,24 +30,24 @@ type Machine struct {
 type TreeNode struct {
 	Name  string `json:"name"`
 	Kind  string `json:"kind"`            // "socket", "switch", "nic", "gpu", "other"
-	Below string `json:"below,omitempty"` // its parent's name; "" of a socket
+	Below string `json:"below,omitempty"` // the parent's name; "" for a socket
 }
 
-// NIC is a machine's.
+// NIC is a NIC of a machine.
 type NIC struct {
-	Name  string     `json:"name"` // as PortCounters has it
+	Name  string     `json:"name"` // PortCounters.Name
 	Model string     `json:"model"`
 	MAC   string     `json:"mac"`
 	Addrs []string   `json:"addrs"`
 	MTU   int        `json:"mtu"`
-	Place string     `json:"place,omitempty"` // its name in the tree
-	Paths []PagePath `json:"paths"`           // to the GPUs that it reaches, the nearest first
+	Place string     `json:"place,omitempty"` // TreeNode.Name of the NIC
+	Paths []PagePath `json:"paths"`           // to the NIC's GPUs, the nearest first
 }
 
 // PagePath is a NIC's way to a GPU.
 type PagePath struct {
 	GPU    string `json:"gpu"`    // PageGPU's name
-	Direct bool   `json:"direct"` // peer to peer; else payload goes through host memory
+	Direct bool   `json:"direct"` // peer to peer; false: payload goes through host memory
 }
 
 // PageGPU is a machine's GPU.
@@ -59,9 +59,8 @@ type PageGPU struct {
 }
 
 // GPUMap shows the ranges of a GPU's memory that NICs use. The NIC may write to a "posted" range. A "held" range was
-// posted, and has not come back: a program has not returned it, or the driver keeps it. A "send" range is bound for
-// transmit.
-// Memory in no range is free.
+// posted and is no longer: a program has not returned it, or the driver keeps it. A "send" range belongs to a binding
+// for transmit. Memory in no range is free.
 type GPUMap struct {
 	GPU    string        `json:"gpu"` // PageGPU's name
 	Bytes  uint64        `json:"bytes"`
@@ -73,23 +72,23 @@ type MemoryRange struct {
 	Off     uint64 `json:"off"` // bytes
 	Len     uint64 `json:"len"`
 	State   string `json:"state"`             // see GPUMap
-	Port    string `json:"port"`              // NIC's name
-	Queue   int    `json:"queue"`             // receive queue; -1 of "send"
-	Binding uint32 `json:"binding,omitempty"` // where a driver of ours has made it
+	Port    string `json:"port"`              // NIC.Name
+	Queue   int    `json:"queue"`             // receive queue; -1 for "send"
+	Binding uint32 `json:"binding,omitempty"` // the ID of the binding; 0: no command of vnic's driver made one
 }
 
 // Event is something that has happened in a lab.
 type Event struct {
 	Seq  uint64    `json:"seq"` // from 1 on
 	Time time.Time `json:"time"`
-	Port string    `json:"port,omitempty"` // whose it is
+	Port string    `json:"port,omitempty"` // the port or link that the event is about
 	Kind string    `json:"kind"`           // "binding", "rule", "split", "reset", "link", "fault"
 	Text string    `json:"text"`           // "rule 3: tcp to 10.0.0.1:7002 goes to queue 1"
 }
 
-// Page reads all that a page shows, with the 200 flows that moved most. It waits for no guest: the numbers of tokens
-// that connections hold are the guests' answers from when the Page before was read. Any goroutine may call it until
-// Close. After the lab has ended it returns the last Page, with the events.
+// Page reads all that the web page shows, with the 200 flows that moved most. It waits for no guest: the token counts
+// are the guests' answers to the previous Page. Any goroutine may call it until Close. After the lab has ended it
+// returns the last Page, with the current events.
 func (s *Server) Page() *Page {
 	if last := s.last.Load(); last != nil && s.ports.Load() == nil {
 		p := *last
@@ -99,7 +98,7 @@ func (s *Server) Page() *Page {
 	return s.page(shownFlows, s.holders.latest)
 }
 
-// page is Page while there is a lab, with at most so many flows; 0: all.
+// page reads a Page of the current lab, with at most this many flows; 0: all.
 func (s *Server) page(flows int, ask askFunc) *Page {
 	p := &Page{Snapshot: s.snapshot(flows, ask), Machines: []Machine{}, Memory: []GPUMap{}, Events: s.events.read()}
 	if l := s.lab.Load(); l != nil {

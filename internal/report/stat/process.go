@@ -13,7 +13,8 @@ const userHZ = 100
 // (https://prometheus.io/docs/instrumenting/writing_clientlibs/#process-metrics). A metric whose file of /proc cannot
 // be read is left out.
 func collectProcess(x *exposition) {
-	// proc_pid_stat(5), from the third field on: the second is a name in parentheses, with anything in it.
+	// proc_pid_stat(5), from the third field on: the second is the program's name in parentheses, which may contain any
+	// character.
 	const utime, stime, starttime, vsize, rss = 14 - 3, 15 - 3, 22 - 3, 23 - 3, 24 - 3
 	text := procFile("/proc/self/stat")
 	if f := floats(text[strings.LastIndexByte(text, ')')+1:]); len(f) > rss {
@@ -30,7 +31,7 @@ func collectProcess(x *exposition) {
 	}
 	if d, err := os.Open("/proc/self/fd"); err == nil {
 		if names, err := d.Readdirnames(-1); err == nil {
-			x.add("process_open_fds", "Number of open file descriptors.", float64(len(names)-1)) // without d
+			x.add("process_open_fds", "Number of open file descriptors.", float64(len(names)-1)) // without d's own descriptor
 		}
 		_ = d.Close()
 	}
@@ -40,7 +41,7 @@ func collectProcess(x *exposition) {
 		if f := strings.Fields(columns); len(f) == 0 {
 			return
 		} else if f[0] == "unlimited" {
-			x.add(name, help, 1<<64) // 2^64 - 1 as a float64, as client libraries have it
+			x.add(name, help, 1<<64) // 2^64 - 1 as a float64, as in the client libraries
 		} else {
 			x.add(name, help, floats(f[0])[0])
 		}
@@ -48,7 +49,8 @@ func collectProcess(x *exposition) {
 	limit("Max open files", "process_max_fds", "Maximum number of open file descriptors.")
 	limit("Max address space", "process_virtual_memory_max_bytes",
 		"Maximum amount of virtual memory available in bytes.")
-	// Of the process's network namespace: "IpExt: NAME...", and in the next line "IpExt: NUMBER...".
+	// The counters of the process's network namespace: a line "IpExt: NAME...", then a line "IpExt:
+	// NUMBER...".
 	_, text, _ = strings.Cut("\n"+procFile("/proc/self/net/netstat"), "\nIpExt:")
 	names, text, _ := strings.Cut(text, "\nIpExt:")
 	values, _, _ := strings.Cut(text, "\n")

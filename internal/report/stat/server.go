@@ -24,22 +24,23 @@ import (
 	"vnic.dev/vnic/internal/version"
 )
 
-// maxClients is how many clients of the socket are served at a time; the next is turned away.
+// maxClients is how many clients of the socket the server serves at a time. It closes the
+// connection of one more.
 const maxClients = 32
 
-// Options are a Server's: what it shows, and where.
+// Options of a Server.
 type Options struct {
-	Command string       // of this process: "run", "boot", "serve"
-	Metrics string       // HOST:PORT for Prometheus; "" = none
-	Log     *slog.Logger // nil: none
+	Command string       // this process's command: "run", "boot" or "serve"
+	Metrics string       // HOST:PORT of the HTTP server for Prometheus; "": no server
+	Log     *slog.Logger // nil: no log
 
 	Sandbox func() *Sandbox // nil: the process has none
 
-	// Keep passes the socket's file to the process that removes it at the end, and its directory if that is empty then;
-	// nil: Close removes them.
+	// Keep names the socket's file to another process, which removes it when remove is called; dir: and then its
+	// directory, if it is empty. nil: Close removes both.
 	Keep func(path string, dir bool) (remove func() error, err error)
 
-	patience time.Duration // tests; 0: limits.LocalClient
+	patience time.Duration // time limit of a request, set by tests; 0: limits.LocalClient
 }
 
 // Server shows this process's counters until Close.
@@ -47,26 +48,26 @@ type Server struct {
 	opt     Options
 	began   time.Time
 	ports   atomic.Pointer[func() []Port]
-	lab     atomic.Pointer[watched] // nil: there is none
-	last    atomic.Pointer[Page]    // when the lab ended; nil: it has not
+	lab     atomic.Pointer[watched] // nil: there is no lab
+	last    atomic.Pointer[Page]    // set when the lab has ended; nil: it has not
 	events  events
 	holders answers
 
-	dir        *os.File // of the socket; nil: none
+	dir        *os.File // the socket's directory; nil: there is no socket
 	path       string   // dir's name
 	listener   *net.UnixListener
-	unregister func()       // drops what a signal would run to remove the socket's name
-	remove     func() error // nil: Close removes the name
+	unregister func()       // undoes atexit.Register, which removes the socket when a signal ends the process
+	remove     func() error // from Options.Keep; nil: Close removes the socket
 	metrics    *httpserver.Server
 	wg         sync.WaitGroup
 
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards the fields below
 	clients map[*net.UnixConn]bool
 	closed  bool
 }
 
-// Start begins to show counters: over a socket, and over HTTP if o.Metrics names an address. If there is no place for a
-// socket, the log says so, and there is none. Only metrics that cannot be served are an error.
+// Start begins to show counters: over a socket, and over HTTP if o.Metrics names an address. If no directory can have
+// the socket, Start logs that and continues without one. It returns an error only if it cannot serve metrics.
 func Start(o Options) (*Server, error) {
 	if err := o.Check(); err != nil {
 		return nil, err
@@ -82,7 +83,7 @@ func Start(o Options) (*Server, error) {
 	}
 	if err := s.listen(); err != nil {
 		level := slog.LevelDebug
-		if os.Getenv(EnvDir) != "" { // the user has asked for one
+		if os.Getenv(EnvDir) != "" { // the user has named a directory
 			level = slog.LevelWarn
 		}
 		s.opt.Log.Log(context.Background(), level, "no socket for 'vnic stat'", "err", err)
@@ -90,8 +91,8 @@ func Start(o Options) (*Server, error) {
 	return s, nil
 }
 
-// SetPorts sets the ports that are shown from now on; nil: none. ports is called at each request, by several
-// goroutines at a time, also for a moment after it was replaced.
+// SetPorts sets the function that returns the ports to show; nil: none. Several goroutines may call ports at the same
+// time, once for each request, and also for a moment after another SetPorts.
 func (s *Server) SetPorts(ports func() []Port) {
 	if ports == nil {
 		s.ports.Store(nil)
@@ -100,11 +101,12 @@ func (s *Server) SetPorts(ports func() []Port) {
 	s.ports.Store(&ports)
 }
 
-// Snapshot reads the counters of all ports, and the account of all flows. It waits at most limits.Tokens for the guests
-// to say which connections hold tokens.
+// Snapshot reads the counters of all ports, and all flows. It asks the guests which connections hold tokens, and
+// waits at most limits.Tokens for the answers.
 func (s *Server) Snapshot() *Snapshot { return s.snapshot(0, askHolders) }
 
-// snapshot is Snapshot with only the flows that moved most, most of them at most; 0: all.
+// snapshot is Snapshot with at most "most" flows, the ones that moved the largest numbers of bytes;
+// 0: all.
 func (s *Server) snapshot(most int, ask askFunc) *Snapshot {
 	now, ports := s.counters()
 	now.Flows = readFlows(ports, func(i int) string { return now.Ports[i].Name }, most, ask)
@@ -126,10 +128,11 @@ func (s *Server) counters() (now *Snapshot, list []Port) {
 	return now, list
 }
 
-// Last returns the Page of the moment when the lab ended; nil: it has not, or there was none.
+// Last returns the Page of the moment when the lab ended; nil: the lab has not ended, or there was
+// none.
 func (s *Server) Last() *Page { return s.last.Load() }
 
-// MetricsURL is where Prometheus finds the metrics; "" if nowhere.
+// MetricsURL returns the URL of the metrics; "" if the server has none.
 func (s *Server) MetricsURL() string {
 	if s.metrics == nil {
 		return ""
@@ -161,14 +164,14 @@ func (s *Server) Close() {
 		s.unregister()
 		_ = s.dir.Close()
 		if s.remove == nil {
-			_ = os.Remove(s.path) // if it is empty
+			_ = os.Remove(s.path) // Remove fails if the directory is not empty
 		}
 	}
 }
 
 func socketName() string { return strconv.Itoa(os.Getpid()) + suffix }
 
-// listen makes the socket, in the first of the candidates where that is possible.
+// listen makes the socket in the first candidate directory in which that succeeds.
 func (s *Server) listen() error {
 	var errs []error
 	for _, path := range candidates() {
@@ -195,14 +198,14 @@ func (s *Server) listenIn(path string) error {
 	sweep(d)
 	name := socketName()
 	address := within(d, name)
-	if errors.Is(connects(address), unix.ECONNREFUSED) { // of an earlier process with our number
+	if errors.Is(connects(address), unix.ECONNREFUSED) { // an earlier process with this process's number left it
 		_ = unix.Unlinkat(int(d.Fd()), name, 0)
 	}
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: address, Net: "unix"})
 	if err != nil {
 		return errors.Join(fmt.Errorf("%s/%s: %w", path, name, err), d.Close())
 	}
-	l.SetUnlinkOnClose(false) // Close does, while d is open
+	l.SetUnlinkOnClose(false) // Server.Close removes the file
 	s.dir, s.path, s.listener = d, path, l
 	atEnd := func() { _ = unix.Unlinkat(int(d.Fd()), name, 0) }
 	if s.opt.Keep != nil {
@@ -220,7 +223,7 @@ func (s *Server) accept() {
 		if errors.Is(err, net.ErrClosed) {
 			return
 		}
-		if err != nil { // out of descriptors, say
+		if err != nil { // for example: no descriptor is left
 			s.opt.Log.Debug("a client of 'vnic stat'", "err", err)
 			time.Sleep(100 * time.Millisecond)
 			continue
@@ -238,7 +241,8 @@ func (s *Server) accept() {
 	}
 }
 
-// enter counts a client, so that Close ends its connection; false: it is one too many.
+// enter registers a client, so that Close closes its connection; false: the server is closed or has
+// maxClients.
 func (s *Server) enter(c *net.UnixConn) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -249,7 +253,8 @@ func (s *Server) enter(c *net.UnixConn) bool {
 	return true
 }
 
-// answer handles a client's request. A client that sends nothing, or no message, has another version of the protocol.
+// answer reads a client's request and answers it. If the client sends nothing, or no message, it is refused as one
+// with another version of the protocol.
 func (s *Server) answer(c *net.UnixConn) {
 	_ = c.SetReadDeadline(time.Now().Add(s.opt.patience))
 	in := jsonlines.Protocol{Version: protocol, MaxLine: maxRequest, Who: "who asks",

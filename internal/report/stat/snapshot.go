@@ -1,9 +1,10 @@
 // Package stat shows the counters of a running vnic: to `vnic stat` over a socket, and to Prometheus over HTTP.
 //
-// A Server takes a Snapshot of its ports at each request, and only then; the datapath knows nothing of it. Its socket
-// lies in a directory that is this user's alone, named for the process. A client asks for one Snapshot or one change of
-// the lab, is answered (package jsonlines), and the connection ends: a client that never reads costs a goroutine for
-// some seconds. What a process leaves that was killed, the next one removes.
+// A Server takes a Snapshot of its ports at each request, and only then; the datapath does no work for it. Its socket
+// is named after the process, in a directory that only this user can access. A client sends one request, for a
+// Snapshot or for a change of the lab; the server answers (package jsonlines) and closes the connection: a client
+// that never reads costs a goroutine for some seconds. A Server that starts removes the sockets of processes that
+// were killed.
 package stat
 
 import (
@@ -22,16 +23,17 @@ import (
 // Port is a port of the switch, with the sources of its counters.
 type Port struct {
 	Kind string     // "virtio", "gve", "host", "uplink"
-	MAC  wire.MAC   // zero: none of its own
-	NIC  *nic.Port  // nil: a port without queues
-	Link *wire.Link // of a port without NIC
-	Name string     // "" = the link's
+	MAC  wire.MAC   // zero: the port has no MAC address of its own
+	NIC  *nic.Port  // nil: no queues
+	Link *wire.Link // the port's link, if NIC is nil
+	Name string     // "": the link's name
 
-	Gateway func() gateway.Stats // nil: it is none
+	Gateway func() gateway.Stats // the counters of a gateway; nil: the port is no gateway
 
-	Memory func() (bytes uint64, counted bool) // that the frontend's memory occupies; nil: not counted
+	Memory func() (bytes uint64, counted bool) // host memory that the frontend's memory occupies; nil: not counted
 
-	// Holders asks the guest which of its connections hold tokens; nil: the guest cannot be asked.
+	// Holders asks the guest which of its connections hold tokens; nil: there is no way to ask the
+	// guest.
 	Holders func(ctx context.Context) (list []devmem.Holder, known bool)
 }
 
@@ -42,28 +44,28 @@ type Snapshot struct {
 	PID     int            `json:"pid"`
 	Command string         `json:"command"` // "run", "boot", "serve"
 	Time    time.Time      `json:"time"`
-	Uptime  float64        `json:"uptime_seconds"`    // by the monotonic clock: rates go by it
+	Uptime  float64        `json:"uptime_seconds"`    // since the start, by the monotonic clock; for rates
 	Sandbox *Sandbox       `json:"sandbox,omitempty"` // nil: the process has none
 	Ports   []PortCounters `json:"ports"`
-	Scale   *float64       `json:"scale,omitempty"` // links are so many times slower than their rates; 0: not slow
-	Links   []LabLink      `json:"links,omitempty"` // of the lab, by name
-	Flows   *Flows         `json:"flows,omitempty"` // nil: no port keeps account of them
+	Scale   *float64       `json:"scale,omitempty"` // links are so many times slower; 0: not slowed down
+	Links   []LabLink      `json:"links,omitempty"` // the lab's links, sorted by name
+	Flows   *Flows         `json:"flows,omitempty"` // nil: no port counts flows
 }
 
-// LabLink is one direction of a link of the lab that packets can cross, or a memory. Only links that have a rate or have
-// carried something are shown, and none of a lab that describes no links.
+// LabLink is one direction of a link of the lab that packets can cross, or a memory. A Snapshot has only links that
+// have a rate or have carried something, and none if the lab describes no links.
 type LabLink struct {
-	Name    string  `json:"name"`           // "a.nic0 up", "a.s0 memory"; of the wire "a.nic0 out", "a.nic0 in"
-	Rate    float64 `json:"rate,omitempty"` // bytes a second that the lab file says, whatever the scale; 0: none
-	Payload uint64  `json:"payload_bytes"`  // as often as they crossed it, those included that were sent again
-	Bytes   uint64  `json:"bytes"`          // with headers, rings, and what packets of links and wires add
-	Busy    float64 `json:"busy_seconds"`   // for which it was taken; 0 of one without a rate
+	Name    string  `json:"name"`           // "a.nic0 up", "a.s0 memory"; the wire: "a.nic0 out", "a.nic0 in"
+	Rate    float64 `json:"rate,omitempty"` // bytes per second, by the lab file; 0: none
+	Payload uint64  `json:"payload_bytes"`  // counted at each crossing, retransmissions included
+	Bytes   uint64  `json:"bytes"`          // with headers, ring accesses, and the framing of PCIe and wires
+	Busy    float64 `json:"busy_seconds"`   // how long packets occupied the link; 0 if it has no rate
 }
 
-// Sandbox is what keeps the process from what it does not need.
+// Sandbox is the state of the process's sandbox (package broker).
 type Sandbox struct {
 	Mode    string `json:"mode"`    // "on"; or "log": nothing is refused
-	Refused uint64 `json:"refused"` // system calls, or what would be; what Landlock refuses is not counted
+	Refused uint64 `json:"refused"` // system calls refused, or in mode "log" to be refused
 }
 
 // PortCounters are the counters of one port.
@@ -73,19 +75,19 @@ type PortCounters struct {
 	MAC         string             `json:"mac,omitempty"`
 	Link        LinkCounters       `json:"link"`
 	Unsplit     uint64             `json:"unsplit"`          // frames of split queues that could not be split
-	LostReplies uint64             `json:"lost_replies"`     // of the control channel
-	Coalesced   Coalesced          `json:"coalesced"`        // of receive queues
-	Faults      *nic.FaultCounters `json:"faults,omitempty"` // nil: it had none (vnic lab set)
-	Rules       int                `json:"rules"`            // flow rules that are set
+	LostReplies uint64             `json:"lost_replies"`     // answers that the control channel lost
+	Coalesced   Coalesced          `json:"coalesced"`        // of all receive queues
+	Faults      *nic.FaultCounters `json:"faults,omitempty"` // nil: the NIC had no fault (vnic lab set)
+	Rules       int                `json:"rules"`            // number of flow rules
 	Engine      *EngineCounters    `json:"engine,omitempty"`
 	Gateway     *Gateway           `json:"gateway,omitempty"`
-	Memory      *uint64            `json:"frontend_memory_bytes,omitempty"` // that it occupies; nil: nobody counts it
+	Memory      *uint64            `json:"frontend_memory_bytes,omitempty"` // of the frontend's memory; nil: unknown
 	GPUs        []GPU              `json:"gpus,omitempty"`
 	Queues      []Queue            `json:"queues"`
 }
 
-// Coalesced counts frames that came to a guest as part of a GSO packet made of several, and the GSO
-// packets.
+// Coalesced counts the GSO packets that the port made of several frames for a guest, and these
+// frames.
 type Coalesced struct {
 	Frames  uint64 `json:"frames"`
 	Packets uint64 `json:"packets"`
@@ -97,17 +99,18 @@ type LinkCounters struct {
 	Drops map[string]uint64 `json:"drops"` // by wire.DropReason; reasons with 0 are left out
 }
 
-// Gateway counts flows, questions and datagrams of guests that a gateway refused, ended or lost.
+// Gateway counts guests' flows, DNS questions and datagrams that a gateway refused, ended or lost.
 type Gateway struct {
-	// Refused counts flows, questions and datagrams beyond the gateway's bounds.
+	// Refused counts flows, DNS questions and datagrams beyond the gateway's bounds.
 	Refused uint64 `json:"refused"`
-	// Evicted counts the ones that the gateway ended to make room for a guest with fewer of them.
+	// Evicted counts flows, DNS questions and datagrams that the gateway ended to make room for a
+	// guest with fewer of them.
 	Evicted uint64 `json:"evicted"`
-	// Unreached counts flows whose other end did not answer, and connections that a guest asked for and did not confirm.
+	// Unreached counts flows whose other end did not answer, and connections that a guest began and did not confirm.
 	Unreached uint64 `json:"unreached"`
 	// LostDatagrams counts datagrams for which a socket of the host, or a guest, had no room.
 	LostDatagrams uint64 `json:"lost_datagrams"`
-	// Denied counts flows and questions that the gateway's policy refuses, by gateway.Rule.
+	// Denied counts flows and DNS questions that the gateway's policy refuses, by gateway.Rule.
 	Denied map[string]uint64 `json:"denied"`
 }
 
@@ -127,7 +130,7 @@ type Queue struct {
 	TX    Direction `json:"tx"`
 }
 
-// snapshot reads all counters but the flows'.
+// snapshot reads the counters of all ports. It does not read flows.
 func snapshot(command string, began time.Time, ports []Port) *Snapshot {
 	now := time.Now()
 	s := &Snapshot{Schema: 1, PID: os.Getpid(), Command: command, Time: now, Uptime: now.Sub(began).Seconds(),
@@ -135,7 +138,7 @@ func snapshot(command string, began time.Time, ports []Port) *Snapshot {
 	names := map[string]int{}
 	for _, p := range ports {
 		c := p.read()
-		if names[c.Name]++; names[c.Name] > 1 { // a name tells ports apart, in metrics too
+		if names[c.Name]++; names[c.Name] > 1 { // names must be unique, also as labels of metrics
 			c.Name = fmt.Sprintf("%s#%d", c.Name, names[c.Name])
 		}
 		s.Ports = append(s.Ports, c)
@@ -199,7 +202,7 @@ func (c *PortCounters) readNIC(p *nic.Port) {
 		}
 		c.GPUs = append(c.GPUs, gpu)
 	}
-	for i, split := range state.Splits { // one for each queue pair
+	for i, split := range state.Splits { // Splits has an element for each queue pair
 		rx, tx := p.QueueCounters(i)
 		c.Queues = append(c.Queues, Queue{Index: i, Split: split.On, RX: Direction(rx), TX: Direction(tx)})
 	}

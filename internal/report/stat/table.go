@@ -15,7 +15,7 @@ import (
 )
 
 // Table writes a table of counters: the rates per second between before and now, or, if before is
-// nil, the sums since the process began. It leaves out queues that have never had a packet.
+// nil, the values since the process began. It leaves out queues that have never had a packet.
 func Table(w io.Writer, before, now *Snapshot) error {
 	t := table{seconds: 1}
 	what := "since it began"
@@ -49,25 +49,25 @@ func Table(w io.Writer, before, now *Snapshot) error {
 	return err
 }
 
-// table is a text with tables of counters.
+// table collects the text of tables of counters.
 type table struct {
 	text    strings.Builder
-	seconds float64 // since the counters before
-	bits    bool    // counters in bytes are shown in bits by the second, as links' rates are
+	seconds float64 // time between the two snapshots
+	bits    bool    // show counters of bytes as bits per second, as rates of links are given
 }
 
 func (t *table) printf(format string, args ...any) { fmt.Fprintf(&t.text, format, args...) }
 
-// write adds a table, without the spaces at the ends of its lines.
+// write adds a table of rows, and strips the spaces at the ends of lines.
 func write[R any](t *table, columns report.Columns[R], rows []R) {
 	var text strings.Builder
-	_ = columns.Right(&text, rows, nil) // a strings.Builder takes everything
+	_ = columns.Right(&text, rows, nil) // writes to a strings.Builder do not fail
 	for line := range strings.Lines(text.String()) {
 		t.printf("%s\n", strings.TrimRight(line, " \n"))
 	}
 }
 
-// amount is the heading of columns of bytes.
+// amount returns the heading of columns of bytes.
 func (t *table) amount() string {
 	if t.bits {
 		return "BIT RATE"
@@ -75,8 +75,8 @@ func (t *table) amount() string {
 	return "BYTES"
 }
 
-// rate returns the growth of a counter per second. A counter that is smaller than before was reset
-// to 0 in between.
+// rate returns the growth of a counter per second. If the counter is smaller than before, it was
+// reset to 0 in between.
 func (t *table) rate(before, now uint64) float64 {
 	if before > now {
 		before = 0
@@ -96,7 +96,7 @@ func (t *table) bytes(before, now uint64) string {
 	return humanize.IBytes(uint64(n + 0.5))
 }
 
-// bitRate has three digits, and the prefix that goes with them: "0 bit/s", "16.8 Mbit/s".
+// bitRate formats n bits per second with three digits and an SI prefix: "0 bit/s", "16.8 Mbit/s".
 func bitRate(n float64) string {
 	n, prefix := humanize.ComputeSI(n)
 	digits := 0
@@ -107,14 +107,15 @@ func bitRate(n float64) string {
 }
 
 // portRow is a row of the table of ports: half of a queue pair, a direction of the port's link, or a reason for which
-// the link dropped packets. A link counts less than a queue.
+// the link dropped packets. Rows of a link have fewer counters than rows of queues.
 type portRow struct {
 	port, queue, name string
 	before, now       Direction
-	shown             []string // headings of the counters that the row has; nil: all
+	shown             []string // headings of the counters to show in this row; nil: all
 }
 
-// portColumns are the port, the queue, which half of it, and its counters, with all bytes behind the packets.
+// portColumns returns the columns: port, queue, half of the queue pair, and the counters, with all bytes after the
+// packets.
 func (t *table) portColumns() report.Columns[portRow] {
 	list := report.Columns[portRow]{
 		{Title: "PORT", Text: func(r *portRow) string { return r.port }},
@@ -137,7 +138,7 @@ func (t *table) portColumns() report.Columns[portRow] {
 	return list
 }
 
-// portRows are, for each port, rows of its link and rows of queues that have seen a packet.
+// portRows returns, for each port, the rows of its link and of the queues that have had a packet.
 func (t *table) portRows(before, now *Snapshot) (rows []portRow) {
 	for i := range now.Ports {
 		p, old := &now.Ports[i], before.find(now.Ports[i].Name)
@@ -172,7 +173,7 @@ func (t *table) portRows(before, now *Snapshot) (rows []portRow) {
 	return rows
 }
 
-// find gives the counters of a port; nothing if it was not there.
+// find returns the counters of the port with this name; if there is none, counters of 0.
 func (s *Snapshot) find(name string) *PortCounters {
 	if i := slices.IndexFunc(s.Ports, func(p PortCounters) bool { return p.Name == name }); i >= 0 {
 		return &s.Ports[i]

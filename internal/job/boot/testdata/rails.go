@@ -1,5 +1,5 @@
-// Rails sends from each device of guest 1 to the device of the same name of guest 0, all at the same time, from GPU
-// memory to GPU memory, and says what came: another text on each.
+// Rails sends a different text from each device of guest 1 to the device of the same name of guest 0, all at the same
+// time, from GPU memory to GPU memory. Guest 0 prints the texts.
 package main
 
 import (
@@ -20,7 +20,8 @@ import (
 
 const size = 1 << 20
 
-// stuckAfter is when the program says where it stands, and ends: DialGuest gives up before.
+// stuckAfter is the time after which the program prints its goroutines and ends; DialGuest gives up
+// before.
 const stuckAfter = 2 * time.Minute
 
 func main() {

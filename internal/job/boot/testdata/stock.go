@@ -1,5 +1,5 @@
-// Stock has the kernel's own virtio_net drive the NICs of a lab file, and sends a stream over each from guest 1 to
-// guest 0: what comes is checked, and the end of it told. One whose device goes is told of, too.
+// Stock binds the NICs of a lab file to the kernel's own virtio_net, and sends a stream over each from guest 1 to
+// guest 0, which checks the data and reports the end of each stream. It also reports a device that is removed.
 package main
 
 import (
@@ -24,13 +24,13 @@ const (
 	piece  = 64 << 10
 	pieces = 300
 	pause  = 50 * time.Millisecond // between pieces: the stream lasts for 15 s
-	silent = 8 * time.Second       // without data, until a receiver gives up
+	silent = 8 * time.Second       // a receiver gives up after this time without data
 )
 
 func main() {
 	names, err := guest.Devices()
 	check(err)
-	for _, key := range []string{"arp_ignore=1", "arp_announce=2"} { // each interface answers for itself
+	for _, key := range []string{"arp_ignore=1", "arp_announce=2"} { // each interface answers ARP only for its own addresses
 		key, value, _ := strings.Cut(key, "=")
 		check(os.WriteFile("/proc/sys/net/ipv4/conf/all/"+key, []byte(value), 0))
 	}
@@ -40,7 +40,7 @@ func main() {
 		parts := strings.Split(rest, ",")
 		all.Go(func() {
 			name := names[i]
-			// Its own are on eth0's subnet.
+			// The NIC's addresses in the lab file are on eth0's subnet.
 			addr := netip.MustParseAddr(fmt.Sprintf("10.99.%d.1%s", i, os.Getenv("VNIC_INDEX")))
 			ifname, err := up(parts[0], netip.PrefixFrom(addr, 24).String())
 			if err == nil && os.Getenv("VNIC_INDEX") == "0" {
@@ -65,14 +65,14 @@ func check(err error) {
 	}
 }
 
-// up gives a PCI device, which is left to programs, back to the kernel's driver, and brings its interface up, with an
-// address.
+// up binds a PCI device that vnic has left to programs to the kernel's driver again, sets an address and brings the
+// interface up.
 func up(pci, addr string) (string, error) {
 	if err := os.WriteFile("/sys/bus/pci/drivers/virtio-pci/bind", []byte(pci), 0); err != nil {
 		return "", err
 	}
 	var found []string
-	for range 100 { // its name comes a moment later
+	for range 100 { // the interface appears a moment later
 		var err error
 		if found, err = filepath.Glob("/sys/bus/pci/devices/" + pci + "/virtio*/net/*"); err != nil || len(found) == 1 {
 			break
@@ -124,7 +124,7 @@ func receive(at netip.Addr) error {
 }
 
 func send(from netip.Addr, ifname string) error {
-	to := netip.AddrPortFrom(from.Prev(), 5000).String() // guest 0's
+	to := netip.AddrPortFrom(from.Prev(), 5000).String() // the address of guest 0
 	var c net.Conn
 	err := errors.New("not tried")
 	for end := time.Now().Add(silent); err != nil && time.Now().Before(end); time.Sleep(100 * time.Millisecond) {

@@ -20,11 +20,11 @@ var sourceLine = regexp.MustCompile(`^[\w.+-]+(/[\w.+-]+)+\.[chS]:[1-9]\d*$`)
 // checker collects the errors of a file.
 type checker struct {
 	x        *Expectations
-	headings []string // of docs/found.md; nil: not checked
+	headings []string // headings of docs/found.md; nil: not checked
 	errs     []error
 }
 
-// check returns all that is wrong with the expectations.
+// check returns all errors in the expectations.
 func (x *Expectations) check(headings []string) error {
 	c := checker{x: x, headings: headings}
 	f := x.File
@@ -64,7 +64,7 @@ func (c *checker) wrong(where, format string, args ...any) {
 
 func (c *checker) program(where string, p *Program, cases []string) {
 	c.source(where, p.From)
-	first := make(map[*Entry]int) // how many cases each entry is the first to match
+	first := make(map[*Entry]int) // for how many cases each entry is the first match
 	for _, name := range cases {
 		if e := p.entry(name); e != nil {
 			first[e]++
@@ -91,7 +91,8 @@ func (c *checker) source(where string, from Source) {
 	}
 }
 
-// patched checks that each case that fails by the test's fault passes with the patch, or fails as its author expects.
+// patched checks that each case whose failure is the test's fault is expected, with the patch, to pass or to fail as
+// its author expects.
 func (c *checker) patched(name string, cases []string) {
 	columns := c.x.File.Programs[name]
 	unmodified, patched := columns[results.Unmodified], columns[results.Patched]
@@ -132,7 +133,7 @@ func (c *checker) entry(where string, e *Entry) {
 	_, isPatch := c.x.Suite.Patches[evidence]
 	classes := fmt.Sprintf("it is one of %s, %s, %s, %s", Driver, Test, Setup, Kernel)
 	switch {
-	case e.Class == "" && e.Expect == Expected(ktap.XFail): // the test's author has said why
+	case e.Class == "" && e.Expect == Expected(ktap.XFail): // the test's author has given the reason
 	case e.Class == "":
 		c.wrong(where, "class: there is none: %s", classes)
 	case e.Class == Ours:
@@ -153,8 +154,7 @@ func (c *checker) entry(where string, e *Entry) {
 	}
 }
 
-// seen checks that the counts of a run, in the file, are the sums of the expected results of the
-// cases.
+// seen checks that the counts in the file's field seen are the sums of the cases' expected results.
 func (c *checker) seen(where string, p *Program, cases []string) {
 	if p.Seen == "" {
 		if p.From == FromRun {

@@ -1,12 +1,13 @@
-// Package expect says which results of the kernel's driver selftests are expected of a device, and
-// why, and compares a run with that.
+// Package expect has the expected results of the kernel's driver selftests for each device, with
+// reasons, and compares a run with them.
 //
-// There is a file for each series of kernels (suites/7.2.yaml: which cases its tests have, and what
-// vnic's patches of them are called) and one for each device model and series (models/gve-7.2.yaml:
-// which result each case has). Both are in the program. A result that is not pass has a class and
-// its evidence: a driver's file and line, a patch of the tests, a change of the setup with which the
-// case passes, or a report in docs/found.md. What has none of these is ours, and is not written
-// down: it makes a run fail until it is mended. "Flaky" is no class.
+// There is a file for each series of kernels (suites/7.2.yaml: the cases of its tests, and the names of vnic's
+// patches for them) and one for each device model and series (models/gve-7.2.yaml: the result of each case). The
+// program embeds both. A result that is not pass has a class and evidence of its own kind: a driver's file and line,
+// a patch of the tests, a change of the setup with which the case passes, or a report in docs/found.md. A failure
+// with none of these is vnic's fault, and no expectation of it is written: it makes a run fail until vnic is mended.
+// "Flaky" is no class.
 //
-// A kernel, program or column without expectations is reported without judgement.
+// If there are no expectations for a kernel, program or column, its results are reported without
+// judgement.
 package expect

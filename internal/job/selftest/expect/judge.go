@@ -9,38 +9,38 @@ import (
 	"vnic.dev/vnic/internal/job/selftest/results"
 )
 
-// Verdict says how a case's result relates to the expected one.
+// Verdict is how a case's result relates to the expected one.
 type Verdict string
 
 // Verdicts. All but AsExpected, NewPass, New and Unjudged make a run not match.
 const (
 	AsExpected Verdict = "as expected"
-	NewPass    Verdict = "new pass"    // it passes, and was not expected to: the expectation can go
-	NewFailure Verdict = "new failure" // it fails, and was not expected to
-	Changed    Verdict = "changed"     // it neither passes nor newly fails, and was expected to do otherwise
-	Missing    Verdict = "missing"     // it has no result
-	Complained Verdict = "complaint"   // the kernel complained while it ran
-	Unproved   Verdict = "unproved"    // the host's counters do not say that payload went to device memory
-	New        Verdict = "new"         // nothing is written down of the kernel's series: what is seen is new
-	Unjudged   Verdict = "unjudged"    // nothing is written down of it
+	NewPass    Verdict = "new pass"    // the case passes unexpectedly: the expectation can be removed
+	NewFailure Verdict = "new failure" // the case fails unexpectedly
+	Changed    Verdict = "changed"     // any other result than the expected one
+	Missing    Verdict = "missing"     // the case has no result
+	Complained Verdict = "complaint"   // the kernel complained unexpectedly while the case ran
+	Unproved   Verdict = "unproved"    // the host's counters show no payload in device memory
+	New        Verdict = "new"         // there are no expectations for this series of kernels: each result is new
+	Unjudged   Verdict = "unjudged"    // there is no expectation to compare with
 )
 
-// Matches reports whether a run with this verdict can match.
+// Matches reports whether a run with this verdict can still match the expectations.
 func (v Verdict) Matches() bool { return v == AsExpected || v == NewPass || v == New || v == Unjudged }
 
 // Judged is a case, or a complaint of the kernel, with its verdict.
 type Judged struct {
 	Case    string      `json:"case"`
 	Verdict Verdict     `json:"verdict"`
-	Result  ktap.Result `json:"result,omitempty"` // "": it has none
-	// Class of the reason: of what does not match it is Ours.
+	Result  ktap.Result `json:"result,omitempty"` // "": no result
+	// Class is the expected reason; for a result that does not match, Ours.
 	Class Class `json:"class,omitempty"`
-	// Expected is the entry that matches the case; null: there is none.
+	// Expected is the entry that applies to the case; null: there is none.
 	Expected *Entry `json:"expected,omitempty"`
-	Note     string `json:"note,omitempty"` // what else is to be said
+	Note     string `json:"note,omitempty"` // explanation of the verdict
 }
 
-// Complaint reports whether it is about a complaint of the kernel, whose title its note begins with.
+// Complaint reports whether j is about a complaint of the kernel, whose title begins the note.
 func (j *Judged) Complaint() bool {
 	return j.Verdict == Complained || j.Verdict == New && j.Result == ""
 }
@@ -49,23 +49,25 @@ func (j *Judged) Complaint() bool {
 type ProgramJudgement struct {
 	Name   string         `json:"name"`
 	Column results.Column `json:"column"`
-	Judged bool           `json:"judged"` // false: nothing is written down of this program and column
+	Judged bool           `json:"judged"` // false: there are no expectations for this program and column
 	Cases  []Judged       `json:"cases"`
 }
 
 // Judgement has the verdicts of a run.
 type Judgement struct {
-	Judged bool `json:"judged"` // false: nothing is written down of this device and kernel
-	// Why there is no judgement.
+	Judged bool `json:"judged"` // false: there are no expectations for this device and kernel
+	// Why says why there is no judgement.
 	Why string `json:"why,omitempty"`
-	// Matches is true if every case has the expected result, or passes; false of an unjudged run.
+	// Matches is true if every judged case has the expected result, or passes; an unjudged run has
+	// false.
 	Matches  bool               `json:"matches"`
 	Programs []ProgramJudgement `json:"programs"`
-	good     bool               // nothing went wrong in programs that are not judged
+	good     bool               // all programs that are not judged ran without faults
 }
 
-// Status is the exit status of a run: 0 if it matches. A run with new results has 0 if payload was where it had to be,
-// which vnic has to prove with any kernel. Any other run without judgement has 0 if nothing in it failed.
+// Status returns the exit status of the command: 0 if the run matches. If all results are new, it is 0 if payload was
+// in device memory where required, which vnic must prove with any kernel. Any other run without a judgement has 0 if
+// nothing in it failed.
 func (j *Judgement) Status() int {
 	if (j.Matches || !j.Judged) && j.good {
 		return 0
@@ -73,7 +75,7 @@ func (j *Judgement) Status() int {
 	return 1
 }
 
-// Count returns how many cases have a verdict.
+// Count returns the number of cases with this verdict.
 func (j *Judgement) Count(v Verdict) (n int) {
 	for i := range j.Programs {
 		n += j.Programs[i].Count(v)
@@ -81,7 +83,7 @@ func (j *Judgement) Count(v Verdict) (n int) {
 	return n
 }
 
-// Count returns how many cases have a verdict.
+// Count returns the number of cases with this verdict.
 func (p *ProgramJudgement) Count(v Verdict) (n int) {
 	for i := range p.Cases {
 		if p.Cases[i].Verdict == v {
@@ -91,12 +93,12 @@ func (p *ProgramJudgement) Count(v Verdict) (n int) {
 	return n
 }
 
-// Matches reports whether all cases of a program have verdicts with which a run matches.
+// Matches reports whether the verdicts of all cases of a program let a run match.
 func (p *ProgramJudgement) Matches() bool {
 	return !slices.ContainsFunc(p.Cases, func(c Judged) bool { return !c.Verdict.Matches() })
 }
 
-// Judge compares a run with the expectations of its model and kernel.
+// Judge compares a run with the expectations for its model and kernel.
 func Judge(run *results.Run) (*Judgement, error) {
 	if run.Device != "vnic" {
 		j := &Judgement{Why: fmt.Sprintf("%v of %s of %s: it is what vnic is compared with", ErrUnknown, run.Model,
@@ -144,7 +146,7 @@ func (x *Expectations) program(run *results.Program) ProgramJudgement {
 	for _, name := range x.Suite.Programs[run.Name] {
 		e := p.entry(name)
 		if run.Case(name) != nil || e == nil || e.Expect == LeftOut || !Asked(name, run.Only) {
-			continue // without an entry the program is expected to come to no case
+			continue // no entry: a program that ends before its first case has none
 		}
 		j.Cases = append(j.Cases, Judged{Case: name, Verdict: Missing, Class: Ours, Expected: e, Note: "it has no result"})
 	}
@@ -155,7 +157,7 @@ func (x *Expectations) program(run *results.Program) ProgramJudgement {
 	for i := range run.Splats {
 		s := &run.Splats[i]
 		if e := p.entry(s.Case); e != nil && e.Splat != "" && e.Splat == s.Function {
-			continue // the case's reason is this complaint
+			continue // the expectation says that this complaint comes
 		}
 		j.Cases = append(j.Cases, complaint(s))
 	}
@@ -173,7 +175,7 @@ func unproved(d *results.Devmem) Judged {
 	return Judged{Case: ktap.Whole, Verdict: Unproved, Class: Ours, Note: d.Why}
 }
 
-// complaint judges a complaint that is not expected.
+// complaint returns the judgement of an unexpected complaint.
 func complaint(s *results.Splat) Judged {
 	note := s.Title
 	if s.Function != "" {
@@ -208,7 +210,8 @@ func (p *Program) judge(c *results.Case) Judged {
 	return j
 }
 
-// allNew judges a run with a series of kernels for which there are no expectations yet.
+// allNew judges a run with a series of kernels for which there are no expectations yet: each case
+// is new.
 func allNew(run *results.Run, why string) *Judgement {
 	j := &Judgement{Why: why, good: true}
 	for i := range run.Programs {
@@ -231,7 +234,7 @@ func notJudged(run *results.Program) ProgramJudgement {
 		j.Cases = append(j.Cases, Judged{Case: run.Cases[i].Name, Verdict: Unjudged, Result: run.Cases[i].Result})
 	}
 	for i := range run.Splats {
-		j.Cases = append(j.Cases, complaint(&run.Splats[i])) // that is bad whatever is expected
+		j.Cases = append(j.Cases, complaint(&run.Splats[i])) // a complaint is bad whatever is expected
 	}
 	return j
 }

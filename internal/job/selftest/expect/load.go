@@ -13,13 +13,14 @@ import (
 //go:embed suites/*.yaml models/*.yaml
 var files embed.FS
 
-// MaxSize is the most that a file may have, in bytes.
+// MaxSize is the largest size of a file, in bytes.
 const MaxSize = 1 << 20
 
-// ErrUnknown means that there are no expectations of a kernel, or of a device model with it.
+// ErrUnknown means that there are no expectations for a kernel, or for a device model with that
+// kernel.
 var ErrUnknown = errors.New("nothing is written down")
 
-// SuiteOf is the suite of a kernel's release; ErrUnknown if there is none.
+// SuiteOf returns the suite for a kernel's release; ErrUnknown if there is none.
 func SuiteOf(release string) (*Suite, error) {
 	name := "suites/" + Series(release) + ".yaml"
 	text, err := read(name, "the tests of kernel "+release)
@@ -29,7 +30,8 @@ func SuiteOf(release string) (*Suite, error) {
 	return ParseSuite(name, text)
 }
 
-// Of has the expectations of a device model with a kernel's release; ErrUnknown if there are none.
+// Of returns the expectations for a device model with a kernel's release; ErrUnknown if there are
+// none.
 func Of(model, release string) (*Expectations, error) {
 	suite, err := SuiteOf(release)
 	if err != nil {
@@ -43,7 +45,8 @@ func Of(model, release string) (*Expectations, error) {
 	return Parse(name, text, suite, nil)
 }
 
-// read reads a file about something; ErrUnknown if there is none.
+// read returns an embedded file, or ErrUnknown if there is none. about describes the file's subject
+// for the error.
 func read(name, about string) ([]byte, error) {
 	text, err := files.ReadFile(name)
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrInvalid) { // a name with ".." is invalid
@@ -52,7 +55,7 @@ func read(name, about string) ([]byte, error) {
 	return text, err
 }
 
-// ParseSuite reads a suite's file.
+// ParseSuite parses and checks a suite's file.
 func ParseSuite(name string, text []byte) (*Suite, error) {
 	s := new(Suite)
 	if err := decode(name, text, s); err != nil {
@@ -61,9 +64,9 @@ func ParseSuite(name string, text []byte) (*Suite, error) {
 	return s, in(name, errors.Join(s.check()...))
 }
 
-// Parse reads a file of expectations, and returns all that is wrong with it: names that the suite does not have, entries
-// that match nothing, reasons without evidence. Evidence that names a heading of docs/found.md is looked up in headings;
-// nil: it is not checked.
+// Parse parses a file of expectations, and returns all errors in it: names that the suite does not have, entries that
+// match nothing, reasons without evidence. Evidence of class Kernel must be among headings, the headings of
+// docs/found.md; nil: that is not checked.
 func Parse(name string, text []byte, suite *Suite, headings []string) (*Expectations, error) {
 	x := &Expectations{File: new(File), Suite: suite}
 	if err := decode(name, text, x.File); err != nil {
@@ -82,7 +85,7 @@ func decode(name string, text []byte, to any) error {
 	return nil
 }
 
-// in puts a file's name before each of several errors; nil if there is none.
+// in puts a file's name before each line of an error; nil stays nil.
 func in(name string, err error) error {
 	if err == nil {
 		return nil

@@ -12,24 +12,25 @@ import (
 	"vnic.dev/vnic/internal/job/selftest/ktap"
 )
 
-// Suite is what the tests of a series of kernels consist of.
+// Suite has the programs and cases of the tests of a series of kernels.
 type Suite struct {
 	// Kernel is the series, as "7.2".
 	Kernel string `yaml:"kernel"`
-	// Patches are the changes of the tests that vnic has, by name.
+	// Patches are vnic's changes of the tests, by name.
 	Patches map[string]Patch `yaml:"patches"`
-	// Programs are the cases of each program, as it lists them with -l, in their order. One without cases is judged as a
-	// whole only.
+	// Programs has the cases of each program, in the order in which the program lists them with -l. A program without
+	// cases is judged only as a whole.
 	Programs map[string][]string `yaml:"programs"`
 }
 
-// Patch is a change of the tests.
+// Patch is one of vnic's changes of the tests.
 type Patch struct {
-	Does    string `yaml:"does"`    // in a sentence
-	Numbers []int  `yaml:"numbers"` // of the patches of internal/machine/assets/selftests/patches that make it
+	Does    string `yaml:"does"`    // one sentence that describes the change
+	Numbers []int  `yaml:"numbers"` // numbers of its patches in internal/machine/assets/selftests/patches
 }
 
-// Series is the series of a kernel's release, as uname -r has it: "7.2" of "7.2.12+deb13-cloud-amd64"; "": it has none.
+// Series returns the series of a kernel's release: "7.2" for "7.2.12+deb13-cloud-amd64"; "" if the text is no
+// release.
 func Series(release string) string {
 	major, rest, ok := strings.Cut(release, ".")
 	minor := rest[:len(rest)-len(strings.TrimLeft(rest, "0123456789"))]
@@ -39,8 +40,8 @@ func Series(release string) string {
 	return major + "." + minor
 }
 
-// Asked reports whether patterns ask for a case, by the rule of ksft.py's -t: a pattern is a name, or a pattern of
-// shells. No pattern asks for all.
+// Asked reports whether a case matches one of the patterns, by the rule of ksft.py's -t: a pattern is a name or a
+// shell pattern. Without patterns it is true.
 func Asked(name string, patterns []string) bool {
 	return len(patterns) == 0 || slices.ContainsFunc(patterns, func(p string) bool { return matches(p, name) })
 }
@@ -50,7 +51,7 @@ func matches(pattern, name string) bool {
 	return pattern == name || ok && err == nil
 }
 
-// check returns all that is wrong with a suite.
+// check returns all errors in a suite.
 func (s *Suite) check() (errs []error) {
 	wrong := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
 	if Series(s.Kernel) != s.Kernel || s.Kernel == "" {
@@ -71,7 +72,7 @@ func (s *Suite) check() (errs []error) {
 	return errs
 }
 
-// like suggests what a wrong name may be meant to be, for the end of an error; "" if nothing is near.
+// like returns a suggestion for a misspelt name, for the end of an error; "" if no name is similar.
 func like(name string, names []string) string {
 	best, distance := "", 1+len(name)/3
 	for _, n := range names {

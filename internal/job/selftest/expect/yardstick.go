@@ -5,20 +5,21 @@ import (
 	"vnic.dev/vnic/internal/job/selftest/results"
 )
 
-// Lag is a case that passes on another device with the same driver, and not on this one.
+// Lag is a case that passes on another device with the same driver, and not on the device under
+// test.
 type Lag struct {
 	Program string
 	Column  results.Column
 	Case    string
-	Result  ktap.Result // on this device: the best one of several runs
+	Result  ktap.Result // on the device under test: the best result of several runs
 }
 
-// Bad reports whether the case fails. A case that is skipped, or fails as its author expects, is only listed.
+// Bad reports whether the case fails. A case that is skipped, or fails as its author expects, is no failure.
 func (l *Lag) Bad() bool { return l.Result != ktap.Skip && l.Result != ktap.XFail }
 
-// Behind are the cases that pass on a yardstick, QEMU's own NIC, and in none of some runs of a device with the same
-// driver, in which their program ran. Whatever is written down of such a case, its reason is neither the driver nor the
-// kernel.
+// Behind returns the cases that pass in the run of the yardstick, QEMU's own NIC, and pass in none of runs, although
+// their program ran there. Both devices have the same driver and kernel, so whatever the expectations say, the cause
+// of such a failure is neither.
 func Behind(yardstick *results.Run, runs []*results.Run) (list []Lag) {
 	for i := range yardstick.Programs {
 		there := &yardstick.Programs[i]

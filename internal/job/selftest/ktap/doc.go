@@ -1,19 +1,19 @@
-// Package ktap reads what kernel selftests print: the Kernel Test Anything Protocol, version 1
+// Package ktap parses the output of kernel selftests: the Kernel Test Anything Protocol, version 1
 // (Linux, Documentation/dev-tools/ktap.rst), as net/lib/py/ksft.py, kselftest/ktap_helpers.sh and
 // kselftest.h write it.
 //
-// A Parser takes bytes as they come and emits events at once: the plan, a case that begins, a case
-// that ended with all that was printed about it. The caller says at the end how the program ended;
-// then the Parser lists planned cases without a result, and contradictions, as a plan of more cases
-// than there were. A program that prints no KTAP is one case, Whole, whose result is the exit
+// A Parser takes output piece by piece, and emits events at once: the plan, the begin of a case,
+// the end of a case with all output about it. At the end the caller reports how the program ended;
+// then the Parser lists planned cases without a result, and contradictions, for example a plan of
+// more cases than ran. A program that prints no KTAP is one case, Whole, whose result is the exit
 // status.
 //
-// What is parsed comes from a guest, which may print anything. Nothing of it makes the parser fail,
-// and it keeps no more than its bounds (MaxLine, MaxCases, MaxDiagnostics, MaxKept, MaxDepth): some
-// 12 MiB for a program. Text in events is valid UTF-8 without control characters: terminals and XML
-// take it as it is. A program can print the result line of another one's case: results are no safer
-// than the guest.
+// The output comes from a guest, which may print anything. The parser never fails, and keeps no
+// more than its bounds (MaxLine, MaxCases, MaxDiagnostics, MaxKept, MaxDepth), some 12 MiB for a
+// program. Text in events is valid UTF-8 without control characters, safe for terminals and XML. A
+// test can print the result line of another test's case, so the results are as trustworthy as the
+// guest.
 //
-// What the package does not know: the clock, kernel messages (package splat), what was expected
-// (package expect).
+// The package does not use: the clock, kernel messages (package splat), expectations (package
+// expect).
 package ktap

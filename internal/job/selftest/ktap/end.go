@@ -7,8 +7,8 @@ import (
 
 // Exit is how a program ended.
 type Exit struct {
-	Status   int    // its exit status; 128 + the signal, if one ended it, as shells have it
-	TimedOut bool   // it was ended, as it took too long
+	Status   int    // exit status; 128 + the signal's number if a signal ended the program, as in shells
+	TimedOut bool   // it was killed at its time limit
 	Lost     string // why there is no exit status, as "the guest's kernel has panicked"; "": there is one
 }
 
@@ -24,7 +24,7 @@ func (e Exit) String() string {
 	return fmt.Sprintf("the program ended with status %d", e.Status)
 }
 
-// unfinished is the result of a case that an end of this kind interrupts.
+// unfinished returns the result of the case that was running when the program ended in this way.
 func (e Exit) unfinished() Result {
 	if e.Lost == "" && (e.TimedOut || e.Status == exitTimeout) {
 		return Timeout
@@ -32,22 +32,23 @@ func (e Exit) unfinished() Result {
 	return Error
 }
 
-// Summary is a program as a whole.
+// Summary has the facts about a program that are not in its cases.
 type Summary struct {
-	Planned int // cases; -1: there was no plan
-	// NotRun are cases of the plan behind the one with which the program ended: Number, and Name if it is known.
+	Planned int // number of planned cases; -1: there was no plan
+	// NotRun are the planned cases without a result: Number, and Name if known.
 	NotRun []Case
-	Totals *Totals // the program's own count; nil: it has none
-	// Troubles are sentences about what does not fit together: numbers, plan, totals, exit status. A program with one
-	// is not to be relied upon, whatever its cases say.
+	Totals *Totals // the program's own count; nil: it printed none
+	// Troubles are sentences about contradictions between case numbers, plan, totals and exit status. A program with one
+	// is not reliable, whatever the results of its cases.
 	Troubles []string
-	// Diagnostics is what was printed behind the last case.
+	// Diagnostics is the output after the last case.
 	Diagnostics []string
-	Dropped     int // lines of it that were not kept
+	Dropped     int // lines of Diagnostics that were not kept
 }
 
-// End says that nothing more comes, and how the program ended. It tells of the case that was under way, if one was, and
-// of the whole program as a case, if it printed no KTAP. It is called once; Write is not called any more.
+// End ends the output; exit is how the program ended. It emits the end of the case that was running, if there is one,
+// and, if the program printed no KTAP, of a case for the whole program. The caller calls it once, and does not call
+// Write afterwards.
 func (p *Parser) End(exit Exit) Summary {
 	p.cutter.Flush()
 	p.continues = 0
@@ -79,7 +80,7 @@ func (p *Parser) End(exit Exit) Summary {
 	return s
 }
 
-// wholeCase is a program without KTAP.
+// wholeCase returns the case of a program that prints no KTAP.
 func (p *Parser) wholeCase(exit Exit) Case {
 	c := Case{Name: Whole, Result: ofStatus(exit.Status), Reason: exit.String()}
 	if exit.TimedOut || exit.Lost != "" {
@@ -91,7 +92,7 @@ func (p *Parser) wholeCase(exit Exit) Case {
 	return c
 }
 
-// check notes where a program's end, count and cases contradict each other.
+// check records contradictions between a program's exit, totals and cases.
 func (p *Parser) check(exit Exit) {
 	if p.bail != "" && !p.begun {
 		p.trouble("the program bailed out: %s", p.bail)
@@ -100,8 +101,8 @@ func (p *Parser) check(exit Exit) {
 		p.trouble("neither a plan nor a result: %s", exit)
 	}
 	switch {
-	case p.begun: // told as the result of the case that was under way
-	case p.stopped && exit.Lost == "": // told as a timeout of the case that was interrupted
+	case p.begun: // the case that was running has that result
+	case p.stopped && exit.Lost == "": // the interrupted case has the result Timeout
 	case exit.Lost != "" || exit.TimedOut:
 		p.trouble("after the last case: %s", exit)
 	case exit.Status == 0 && p.bad:

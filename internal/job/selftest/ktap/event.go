@@ -1,40 +1,41 @@
 package ktap
 
-// Whole is the name of the case that a whole program is: of one that prints no KTAP, of one that says of itself that it
-// is skipped, and of what is wrong with a program and none of its cases.
+// Whole is the name of the case that stands for the whole program: if it prints no KTAP, if its plan skips it, or for
+// an error that belongs to none of its cases.
 const Whole = "(program)"
 
 // Case is one test.
 type Case struct {
-	Number int    // from 1; 0: a whole program's
-	Name   string // without the program's name; Whole: the program is the case; "#3": it has a number only
+	Number int    // from 1; 0: the case is the whole program
+	Name   string // without the program's name; Whole: the whole program; "#3": the case has only a number
 	Result Result
-	// Directive is the keyword behind the hash sign, as SKIP; "" where there is none.
+	// Directive is the keyword after the hash sign, for example SKIP; "": none.
 	Directive string
-	// Reason is the text behind the directive; of a case without a result line, why there is none.
+	// Reason is the text after the directive; for a case without a result line, why it has none.
 	Reason string
-	// Diagnostics are the lines that were printed since the case before ended, without "# ": with ksft.py these are
-	// checks that failed, and tracebacks.
+	// Diagnostics are the lines, without "# ", that were printed since the previous case ended: ksft.py prints failed
+	// checks and tracebacks there.
 	Diagnostics []string
 	Dropped     int // lines that were not kept
-	// Subtests are nested results (ktap.rst, "Nested tests"): Name is what is printed, of the innermost level.
+	// Subtests are nested results (ktap.rst, "Nested tests"), each with the printed name.
 	Subtests []Case
 }
 
-// Kind is what an Event tells of.
+// Kind is the kind of an Event.
 type Kind int
 
 // Kinds of events.
 const (
-	Planned   Kind = iota + 1 // N cases will be run
-	Begun                     // Case.Number and, if it is known, Case.Name begins
+	Planned   Kind = iota + 1 // the program will run N cases
+	Begun                     // the case Case.Number begins; Case.Name is its name, if known
 	Ended                     // Case has a result
-	Continued                 // Line belongs to the Reason of the case that ended last: it has more lines than one
+	Continued                 // Line continues the Reason of the case that ended last
 	Counted                   // Totals is the program's own count
 	BailedOut                 // Line says why the program gave up
 )
 
-// Event is something that a program printed, or that follows from its end. What it points to is the receiver's.
+// Event is something that a program printed, or that follows from its end. The receiver owns the memory to which it
+// points.
 type Event struct {
 	Kind   Kind
 	N      int

@@ -16,10 +16,10 @@ type resultLine struct {
 	number    int
 	name      string
 	directive string // in capitals; "": there is none
-	text      string // what is behind the directive, or behind the hash sign
+	text      string // the text after the directive, or after the hash sign
 }
 
-// Directives (ktap.rst, "Test case result lines"); XPASS is kselftest.h's.
+// directives are the directives of ktap.rst, "Test case result lines"; XPASS is from kselftest.h.
 var directives = map[string]bool{
 	"SKIP": true, "TODO": true, "XFAIL": true, "XPASS": true, "TIMEOUT": true, "ERROR": true,
 }
@@ -41,7 +41,7 @@ func parseResult(line string) (r resultLine, found bool) {
 	r.number = number
 	rest = " " + strings.TrimSpace(rest)
 	name, comment, _ := strings.Cut(rest, " #")
-	r.name = strings.TrimPrefix(strings.TrimSpace(name), "- ") // TAP 14's
+	r.name = strings.TrimPrefix(strings.TrimSpace(name), "- ") // TAP 14 writes "- " before the name
 	comment = strings.TrimSpace(comment)
 	word, text, _ := strings.Cut(comment, " ")
 	// kselftest.h writes "error" in small letters.
@@ -78,13 +78,13 @@ func isVersion(line string) bool {
 // Totals is the line with which kselftests end: "# Totals: pass:1 fail:0 xfail:0 xpass:0 skip:0 error:0".
 type Totals struct{ Pass, Fail, XFail, XPass, Skip, Error int }
 
-// words has the counts in a sentence.
+// words formats the counts for a sentence.
 func (t Totals) words() string {
 	return fmt.Sprintf("pass %d, fail %d, xfail %d, xpass %d, skip %d, error %d", t.Pass, t.Fail, t.XFail, t.XPass, t.Skip,
 		t.Error)
 }
 
-// sum counts errors as failures: a program may print either.
+// sum adds errors to failures, because a program may count an error as either.
 func (t Totals) sum() Totals {
 	t.Fail, t.Error = t.Fail+t.Error, 0
 	return t
@@ -107,8 +107,8 @@ func parseTotals(comment string) (t Totals, found bool) {
 // escape is a control sequence of terminals (ECMA-48, 5.4). ksft.py uses the colours.
 var escape = regexp.MustCompile("\x1b(\\[[0-?]*[ -/]*[@-~]|[@-Z\\\\-_])")
 
-// Clean makes text of bytes that a guest printed: valid UTF-8, without control characters and the sequences that begin
-// with them.
+// Clean converts bytes that a guest printed to valid UTF-8 text, without control characters and terminal escape
+// sequences.
 func Clean(line []byte) string {
 	s := string(line)
 	if strings.IndexByte(s, 0x1b) >= 0 {
@@ -124,7 +124,7 @@ func Clean(line []byte) string {
 		case c == '\r':
 			return -1
 		case unicode.IsControl(c), unicode.Is(unicode.Cf, c), c == 0xfffe, c == 0xffff:
-			return utf8.RuneError // Cf: what turns a terminal's text around
+			return utf8.RuneError // Cf: for example marks that reverse a terminal's text
 		}
 		return c
 	}, strings.ToValidUTF8(s, string(utf8.RuneError)))

@@ -5,7 +5,8 @@ import (
 	"slices"
 )
 
-// lines holds the diagnostics of one case: the first quarter of MaxDiagnostics, and the last ones.
+// lines holds the diagnostics of one case: the first quarter of MaxDiagnostics lines, and the last
+// lines.
 type lines struct {
 	first, last []string
 	dropped     int
@@ -16,7 +17,7 @@ const (
 	keepLast  = MaxDiagnostics - keepFirst
 )
 
-// add keeps a line; it returns how many bytes are not kept any more in its place.
+// add keeps a line. It returns the size of the line that it drops instead.
 func (l *lines) add(s string) (freed int) {
 	if len(l.first) < keepFirst {
 		l.first = append(l.first, s)
@@ -31,7 +32,7 @@ func (l *lines) add(s string) (freed int) {
 	return freed
 }
 
-// take returns the lines in their order, and how many were not kept; then there are none.
+// take returns the kept lines in order, and the number of lines that were not kept, and empties l.
 func (l *lines) take() (all []string, dropped int) {
 	all, dropped = slices.Concat(l.first, l.last), l.dropped
 	*l = lines{}
@@ -40,14 +41,14 @@ func (l *lines) take() (all []string, dropped int) {
 
 // Cutter cuts bytes that come in pieces of any size into lines.
 type Cutter struct {
-	Max  int                         // bytes of a line that are kept
-	Line func(line []byte, cut bool) // takes a line without its end; cut: the line was longer than Max
+	Max  int                         // how many bytes of a line are kept
+	Line func(line []byte, cut bool) // called with each line, without its newline; cut: the line was longer than Max
 
 	line []byte // the part of a line that has come so far
 	cut  bool
 }
 
-// Write takes bytes as they come. It returns no error, and keeps nothing of b.
+// Write takes a piece of any size. It returns no error, and does not keep b.
 func (c *Cutter) Write(b []byte) (int, error) {
 	n := len(b)
 	for len(b) > 0 {
@@ -64,7 +65,7 @@ func (c *Cutter) Write(b []byte) (int, error) {
 	return n, nil
 }
 
-// Flush ends a line that has no end.
+// Flush ends a last line that has no newline.
 func (c *Cutter) Flush() {
 	if len(c.line) > 0 {
 		c.end()

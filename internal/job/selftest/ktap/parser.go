@@ -6,59 +6,61 @@ import (
 	"strings"
 )
 
-// Bounds of what is kept of a program's output. What is beyond them is counted, not kept.
+// Bounds of the output that a Parser keeps. It counts the rest.
 const (
-	MaxLine        = 4 << 10 // bytes of a line; the rest of it is left out
-	MaxCases       = 4096    // of a program, subtests included
-	MaxDiagnostics = 200     // lines of a case: the first quarter, and the last ones
+	MaxLine        = 4 << 10 // bytes of a line; the rest is dropped
+	MaxCases       = 4096    // cases of a program, subtests included
+	MaxDiagnostics = 200     // lines about a case: the first quarter and the last ones are kept
 	MaxKept        = 8 << 20 // bytes of all diagnostics of a program
-	MaxDepth       = 8       // of nested tests; what is deeper is diagnostics
-	maxContinued   = 16      // lines of a reason behind the first
-	maxName        = 256     // bytes; also of a reason where MaxKept bytes are kept already
+	MaxDepth       = 8       // levels of nested tests; deeper lines are diagnostics
+	maxContinued   = 16      // lines of a reason after the first
+	maxName        = 256     // bytes of a name; also of a reason, once MaxKept bytes are kept
 	maxTroubles    = 16
 )
 
 // Options of a Parser.
 type Options struct {
-	// Program is the name that case names begin with: ksft.py writes "ping.test_default_v4" in ping.py.
+	// Program is the program's name, with which names of cases may begin: ksft.py writes "ping.test_default_v4" in
+	// ping.py.
 	Program string
-	// Names of the cases in their order, as the program lists them with -l; nil: they are not known before they end.
+	// Names are the names of the cases in order, as the program lists them with -l; nil: the names are unknown until the
+	// cases end.
 	Names []string
 }
 
-// Parser reads what one program prints. It is used by one goroutine.
+// Parser parses the output of one program. One goroutine uses it.
 type Parser struct {
 	opts Options
 	emit func(Event)
 
 	cutter  Cutter
-	started bool // something of KTAP has come
+	started bool // a line of KTAP has come
 
-	plan      int // cases; -1: none has come
-	next      int // number of the case that is under way
+	plan      int // number of planned cases; -1: no plan has come
+	next      int // number of the case that is running
 	begun     bool
-	done      map[int]bool // numbers that have a result
-	stored    int          // cases kept, subtests included
-	kept      int          // bytes of diagnostics and reasons
-	levels    []level      // of nested tests, the outermost first; never empty
+	done      map[int]bool // numbers of cases that have a result
+	stored    int          // number of kept cases, subtests included
+	kept      int          // kept bytes of diagnostics and reasons
+	levels    []level      // levels of nested tests, the outermost first; never empty
 	counts    map[Result]int
 	xpass     int
-	bad       bool // a result line said "not ok"
+	bad       bool // a result line of the outermost level had "not ok"
 	totals    *Totals
-	continues int // lines that may still belong to the reason of the last case; 0: none
+	continues int // how many lines may still belong to the reason of the last case
 	bail      string
-	stopped   bool // no case follows
-	whole     bool // the program said of itself what it is: skipped
+	stopped   bool // no further case follows
+	whole     bool // the plan was "1..0 # SKIP": the program skipped itself
 	troubles  []string
 }
 
-// level is what has come of one level of nested tests.
+// level has the cases and diagnostics of one level of nested tests.
 type level struct {
 	lines lines
 	cases []Case
 }
 
-// New makes a Parser that calls emit for each event, from Write and End.
+// New makes a Parser. Write and End call emit for each event.
 func New(opts Options, emit func(Event)) *Parser {
 	p := &Parser{opts: opts, emit: emit, plan: -1, next: 1, done: make(map[int]bool), levels: make([]level, 1),
 		counts: make(map[Result]int)}
@@ -72,16 +74,16 @@ func New(opts Options, emit func(Event)) *Parser {
 	return p
 }
 
-// Write takes output as it comes, in pieces of any size. It returns no error, and keeps nothing of b.
+// Write takes a piece of output of any size. It returns no error, and does not keep b.
 func (p *Parser) Write(b []byte) (int, error) { return p.cutter.Write(b) }
 
-// take reads a line.
+// take parses a line.
 func (p *Parser) take(line string) {
 	body := strings.TrimLeft(line, " ")
 	indent := len(line) - len(body)
 	depth := indent / 2
 	if indent%2 != 0 || depth > len(p.levels) {
-		depth = -1 // no line of a test (ktap.rst, "Unknown lines")
+		depth = -1 // not a line of a test (ktap.rst, "Unknown lines")
 	}
 	if isVersion(body) && depth >= 0 && depth < MaxDepth {
 		p.continues, p.started = 0, true
@@ -115,11 +117,11 @@ func (p *Parser) take(line string) {
 	p.comment(max(0, min(depth, len(p.levels)-1)), line, body)
 }
 
-// comment takes a diagnostic line, or one that is unknown and as good as one.
+// comment handles a diagnostic line, or an unknown line, which it treats as one.
 func (p *Parser) comment(depth int, line, body string) {
 	text, marked := strings.CutPrefix(body, "#")
 	if !marked {
-		// An exception's text may have several lines: ksft.py prints all of them behind "# SKIP".
+		// An exception's text may have several lines: ksft.py prints them after "# SKIP".
 		switch {
 		case line == "":
 		case p.continues > 0 && p.kept+len(line) <= MaxKept:
@@ -134,7 +136,7 @@ func (p *Parser) comment(depth int, line, body string) {
 	p.continues = 0
 	text = strings.TrimPrefix(text, " ")
 	if t, ok := parseTotals(text); ok && depth == 0 {
-		p.totals, p.begun = &t, false // it is printed when no case runs any more
+		p.totals, p.begun = &t, false // programs print it after the last case
 		p.emit(Event{Kind: Counted, Totals: t})
 		return
 	}
@@ -170,7 +172,7 @@ func (p *Parser) planned(n int, skip string) {
 	p.begin()
 }
 
-// begin tells of the case that is under way now, if one must be.
+// begin emits the begin of the next planned case, if there is one.
 func (p *Parser) begin() {
 	for p.done[p.next] {
 		p.next++
@@ -180,7 +182,7 @@ func (p *Parser) begin() {
 	}
 }
 
-// known is the name of a case that has no result yet; "": it is not known.
+// known returns the name of a case that has no result yet; "": the name is unknown.
 func (p *Parser) known(number int) string {
 	if number >= 1 && number <= len(p.opts.Names) {
 		return p.opts.Names[number-1]
@@ -188,11 +190,11 @@ func (p *Parser) known(number int) string {
 	return ""
 }
 
-// terminated is what ksft.py prints in a case that SIGTERM ended, by which runner.sh says that the time is up (ksft.py,
-// _ksft_intr and ksft_run). The case's own result is "not ok", and no other follows.
+// terminated is printed by ksft.py (_ksft_intr, ksft_run) in a case that SIGTERM interrupts, which runner.sh sends at
+// the time limit. The result of this case is "not ok", and no other case follows.
 const terminated = "Stopping tests due to KsftTerminate."
 
-// result takes a result line, which ends the tests that are nested in it.
+// result handles a result line, which ends the tests that are nested in it.
 func (p *Parser) result(depth int, r resultLine) {
 	c := Case{Number: r.number, Name: short(r.name), Result: ofLine(r.ok, r.directive), Directive: r.directive,
 		Reason: r.text}
@@ -203,7 +205,7 @@ func (p *Parser) result(depth int, r resultLine) {
 		c.Subtests = p.levels[depth+1].cases
 	}
 	c.Diagnostics, c.Dropped = p.levels[depth].lines.take()
-	if len(p.levels) > depth+1 { // lines behind the last subtest are about the case that it is nested in
+	if len(p.levels) > depth+1 { // lines after the last subtest are about its parent case
 		rest, dropped := p.levels[depth+1].lines.take()
 		c.Diagnostics, c.Dropped = append(rest, c.Diagnostics...), c.Dropped+dropped
 		p.levels = p.levels[:depth+1]
@@ -234,9 +236,9 @@ func (p *Parser) result(depth int, r resultLine) {
 	p.top(c)
 }
 
-// top takes a case of the outermost level.
+// top handles a case of the outermost level.
 func (p *Parser) top(c Case) {
-	separate := c.Name == p.opts.Program && p.opts.Program != "" // net/lib/py/ynl.py, where its library is missing
+	separate := c.Name == p.opts.Program && p.opts.Program != "" // net/lib/py/ynl.py prints this if its library is missing
 	switch {
 	case separate:
 		c.Name = Whole
@@ -268,9 +270,9 @@ func (p *Parser) top(c Case) {
 	p.begin()
 }
 
-// finish gives a case what was printed and belongs to no other.
+// finish adds all output that belongs to no other case to a case.
 func (p *Parser) finish(c Case) Case {
-	for i := len(p.levels) - 1; i >= 0; i-- { // what is printed last comes last, roughly
+	for i := len(p.levels) - 1; i >= 0; i-- { // roughly in the order in which it was printed
 		l, dropped := p.levels[i].lines.take()
 		c.Diagnostics, c.Dropped = append(c.Diagnostics, l...), c.Dropped+dropped
 	}
@@ -281,7 +283,7 @@ func (p *Parser) finish(c Case) Case {
 	return c
 }
 
-// short is the beginning of a text.
+// short returns the beginning of a text.
 func short(s string) string {
 	if len(s) <= maxName {
 		return s

@@ -3,8 +3,8 @@ package ktap
 // Result is how a case ended.
 type Result string
 
-// Results. XFAIL and TODO of a case that failed are XFail; XPASS, and TODO of one that passed, are Pass with the
-// directive kept.
+// Results. A case that failed with the directive XFAIL or TODO has the result XFail. A case that passed with XPASS or
+// TODO has Pass, and keeps the directive.
 const (
 	Pass    Result = "pass"
 	Fail    Result = "fail"
@@ -14,7 +14,7 @@ const (
 	Error   Result = "error"   // it could not be run to its end
 )
 
-// Results lists all results, the one that is best first.
+// Results lists all results, the best first.
 var Results = []Result{Pass, XFail, Skip, Fail, Timeout, Error}
 
 // Bad reports whether a result is a failure, whatever the kind.
@@ -29,7 +29,7 @@ const (
 	exitTimeout = 124
 )
 
-// ofStatus is what an exit status alone says.
+// ofStatus returns the result of a program by its exit status.
 func ofStatus(status int) Result {
 	switch status {
 	case exitPass, exitXPass:
@@ -44,12 +44,12 @@ func ofStatus(status int) Result {
 	return Fail
 }
 
-// ofLine is what a result line says: whether it begins with "ok", and its directive. An unknown directive changes
-// nothing (ktap.rst, "Test case result lines").
+// ofLine returns the result of a case by its result line: ok if the line begins with "ok", and the directive. An
+// unknown directive has no effect (ktap.rst, "Test case result lines").
 func ofLine(ok bool, directive string) Result {
 	switch directive {
 	case "SKIP":
-		return Skip // whether it is "ok" or "not ok"
+		return Skip // "ok" and "not ok" alike
 	case "TIMEOUT":
 		return Timeout
 	case "ERROR":

@@ -1,6 +1,5 @@
-// Package report shows what a run of selftests came to: as a table for people, as JSON, as JUnit's
-// XML for CI, and several runs side by side.
+// Package report prints the results of selftest runs: as a table for people, as JSON, as JUnit XML
+// for CI, and several runs side by side.
 //
-// What is shown of a guest is clean text already (package ktap): nothing of it can steer a terminal
-// or break XML.
+// Text from a guest is clean already (package ktap): it cannot control a terminal or break XML.
 package report

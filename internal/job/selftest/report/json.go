@@ -11,9 +11,9 @@ import (
 // Document is the JSON of a run. Names of fields are API; schema.json describes them.
 type Document struct {
 	results.Run
-	// Judgement says what the results are worth.
+	// Judgement compares the results with the expected ones.
 	Judgement *expect.Judgement `json:"judgement"`
-	// Status is the exit status that follows from it.
+	// Status is the exit status of vnic selftest, by Judgement.
 	Status int `json:"status"`
 }
 

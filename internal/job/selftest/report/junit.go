@@ -11,9 +11,9 @@ import (
 	"vnic.dev/vnic/internal/report/junit"
 )
 
-// JUnit writes a run for CI: a suite for each program, a failure or error for each case that does not match what is
-// expected. A case that fails as expected is skipped, with its reason, so that CI is red exactly when the exit status
-// is not 0. So is one that is new, and does not pass. Where there is no judgement, each case that failed is a failure.
+// JUnit writes a run for CI: a suite for each program, and a failure or error for each case that does not match the
+// expected results. A case that fails as expected, or is new and does not pass, is skipped, with its reason, so that
+// CI fails exactly when the exit status is not 0. Without a judgement each failed case is a failure.
 func JUnit(w io.Writer, run *results.Run, j *expect.Judgement) error {
 	all := junit.Suites{Name: "vnic selftest: " + device(run)}
 	total := 0.0
@@ -33,7 +33,7 @@ func junitSuite(run *results.Run, p *results.Program, j *expect.ProgramJudgement
 	}
 	s.Properties = []junit.Property{{Name: "model", Value: run.Model}, {Name: "device", Value: run.Device},
 		{Name: "kernel", Value: run.Kernel}, {Name: "column", Value: string(p.Column)}}
-	class := strings.NewReplacer("/", ".", ".py", "").Replace(p.Name) // Jenkins makes a package of what is before a dot
+	class := strings.NewReplacer("/", ".", ".py", "").Replace(p.Name) // Jenkins takes the text before a dot for a package
 	if p.Left != nil {
 		s.Cases = append(s.Cases, junit.Case{Name: ktap.Whole, Class: class, Time: junit.Seconds(0),
 			Skipped: &junit.Message{Message: notApplied(p)}})
@@ -48,7 +48,7 @@ func junitSuite(run *results.Run, p *results.Program, j *expect.ProgramJudgement
 			t.Name += ": kernel"
 			t.Skipped, t.SystemOut = &junit.Message{Message: describe(c)}, trace(p, c)
 		case c.Complaint():
-			t.Name += ": kernel" // beside the case itself
+			t.Name += ": kernel" // the case itself has an entry too
 			t.Error = &junit.Message{Message: c.Note, Type: string(c.Verdict), Text: trace(p, c)}
 		case c.Verdict == expect.Unproved:
 			t.Name = "payload in device memory"
@@ -61,7 +61,7 @@ func junitSuite(run *results.Run, p *results.Program, j *expect.ProgramJudgement
 	return s
 }
 
-// junitCase fills in a case that has a result.
+// junitCase fills in the entry of a case that has a result.
 func junitCase(t *junit.Case, c *results.Case, j *expect.Judged) {
 	t.Time = junit.Seconds(c.Seconds)
 	text := strings.Join(c.Diagnostics, "\n")
@@ -87,7 +87,7 @@ func junitCase(t *junit.Case, c *results.Case, j *expect.Judged) {
 	}
 }
 
-// trace is the block of the complaint that a judgement is about.
+// trace returns the block of the complaint to which a judgement refers.
 func trace(p *results.Program, j *expect.Judged) string {
 	for i := range p.Splats {
 		s := &p.Splats[i]

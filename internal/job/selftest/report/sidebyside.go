@@ -15,8 +15,9 @@ import (
 	"vnic.dev/vnic/internal/job/selftest/results"
 )
 
-// SideBySide writes a table in Markdown with a row for each program and a column for each run and column of tests: how
-// many cases pass, fail and skip, as 4/0/1, and behind an x how many fail as their author expects.
+// SideBySide writes a Markdown table with a row for each program and a column for each run and column of tests. A
+// cell has the numbers of cases that pass, fail and skip, as 4/0/1, and after an x the number that fail as their
+// author expects.
 func SideBySide(w io.Writer, runs []*results.Run) error {
 	type key struct {
 		run    int
@@ -60,8 +61,9 @@ func SideBySide(w io.Writer, runs []*results.Run) error {
 	return err
 }
 
-// Yardstick compares the runs of vnic's virtio with one of QEMU's own virtio-net, if both are there: it writes a line
-// for each program that has cases which pass there, and not here. It returns how many of these cases fail here.
+// Yardstick compares runs of vnic's virtio with a run of QEMU's own virtio-net, if both are there. It writes a line
+// for each program with cases that pass on QEMU's NIC and not on vnic's, and returns how many of these cases fail on
+// vnic's.
 func Yardstick(w io.Writer, runs []*results.Run) (failures int, err error) {
 	var ours []*results.Run
 	var theirs *results.Run
@@ -127,8 +129,8 @@ func counts(p *results.Program) string {
 	return s
 }
 
-// Files prints runs side by side that files have as JSON. It is an error if cases fail on vnic's virtio that pass on
-// QEMU's own.
+// Files prints the runs in JSON files side by side. It returns an error if cases that pass on QEMU's own virtio-net
+// fail on vnic's virtio.
 func Files(w io.Writer, names []string) error {
 	var runs []*results.Run
 	for _, name := range names {

@@ -14,13 +14,14 @@ import (
 	"vnic.dev/vnic/internal/job/selftest/results"
 )
 
-// What is shown of one case that does not match.
+// The number of lines that Table prints about one case that does not match.
 const (
-	shownLines = 12 // of diagnostics: the last ones, where the exception's text is
-	shownTrace = 16 // of a kernel's complaint: the first ones
+	shownLines = 12 // last lines of the diagnostics, where the text of an exception is
+	shownTrace = 16 // first lines of a kernel's complaint
 )
 
-// Table shows a run to people: a line for each program, what does not pass and why, and what does not match.
+// Table prints a run for people: a line for each program, the cases that do not pass and why, and the cases that do
+// not match.
 func Table(w io.Writer, run *results.Run, j *expect.Judgement) error {
 	fmt.Fprintf(w, "%s, kernel %s%s\n\n", device(run), run.Kernel, versions(run))
 	if err := programs(w, run, j); err != nil {
@@ -44,7 +45,7 @@ func versions(run *results.Run) string {
 	return s
 }
 
-// programs has a line for each program.
+// programs prints a line for each program.
 func programs(w io.Writer, run *results.Run, j *expect.Judgement) error {
 	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintf(tw, "program\tcolumn\tpass\tfail\tskip\txfail\tseconds\tdevice memory\tresults are\n")
@@ -71,10 +72,10 @@ func devmem(d *results.Devmem) string {
 	return "NOT PROVED"
 }
 
-// mismatches are the verdicts with which a run does not match.
+// mismatches are the verdicts that make a run not match.
 var mismatches = []expect.Verdict{expect.NewFailure, expect.Changed, expect.Missing, expect.Complained, expect.Unproved}
 
-// worth counts the verdicts of a program that are not as expected.
+// worth formats the number of cases for each verdict other than AsExpected.
 func worth(p *expect.ProgramJudgement) string {
 	var parts []string
 	for _, v := range append(slices.Clip(mismatches), expect.NewPass, expect.New) {
@@ -91,7 +92,8 @@ func worth(p *expect.ProgramJudgement) string {
 	return strings.Join(parts, ", ")
 }
 
-// reasons lists why cases do not pass that were not expected to, a line for all that have the same reason.
+// reasons prints the cases that do not pass, as expected, with the reasons: one line for all cases with the same
+// expectation.
 func reasons(w io.Writer, j *expect.Judgement) error {
 	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	first := true
@@ -125,7 +127,7 @@ func column(c results.Column) string {
 	return fmt.Sprintf(" (%s)", c)
 }
 
-// deviations shows each case that does not match, with what the guest said of it.
+// deviations prints each case that does not match, with its diagnostics or the kernel's complaint.
 func deviations(w io.Writer, run *results.Run, j *expect.Judgement) {
 	for i := range j.Programs {
 		p := &run.Programs[i]
@@ -155,7 +157,7 @@ func deviations(w io.Writer, run *results.Run, j *expect.Judgement) {
 	}
 }
 
-// block shows n lines at most: the last ones, or the first.
+// block prints at most n lines: the last ones, or the first.
 func block(w io.Writer, lines []string, n int, last bool) {
 	hidden := max(0, len(lines)-n)
 	if last && hidden > 0 {
@@ -176,7 +178,7 @@ func block(w io.Writer, lines []string, n int, last bool) {
 	}
 }
 
-// verdict is the last line.
+// verdict prints the last line of the table.
 func verdict(w io.Writer, j *expect.Judgement) error {
 	text := "the run matches what is expected"
 	switch news, unproved := j.Count(expect.NewPass), j.Count(expect.Unproved); {

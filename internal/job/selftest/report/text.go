@@ -11,27 +11,27 @@ import (
 	"vnic.dev/vnic/internal/job/selftest/results"
 )
 
-// device names what was tested.
+// device returns a text that names the tested device.
 func device(run *results.Run) string {
 	s := run.Model + " on " + run.Device
-	if run.Device == "vnic" && run.Queues == 1 { // QEMU's has one always
+	if run.Device == "vnic" && run.Queues == 1 { // QEMU's NICs always have one
 		s += ", 1 queue"
 	}
 	return s
 }
 
-// reason is an expectation's class, evidence and text.
+// reason formats an expectation's class, evidence and text.
 func reason(e *expect.Entry) string {
 	parts := []string{string(e.Class), e.Evidence, e.Text}
 	return strings.Join(slices.DeleteFunc(parts, func(s string) bool { return s == "" }), ": ")
 }
 
-// notApplied is the reason for which a program was not run in a column.
+// notApplied returns why a program did not run in a column.
 func notApplied(p *results.Program) string {
 	return "not run: does not apply to this kernel's tests: " + strings.Join(p.Left, ", ")
 }
 
-// describe is a line about the result and the verdict of a case.
+// describe returns a line about the result and the verdict of a case.
 func describe(j *expect.Judged) string {
 	result := cmp.Or(string(j.Result), "no result")
 	switch {

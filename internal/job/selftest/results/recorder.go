@@ -14,26 +14,28 @@ import (
 
 // Options of a Recorder.
 type Options struct {
-	Name   string // of the program, as Program has it
+	Name   string // Program.Name
 	Column Column
 	Only   []string
-	Cases  []string         // names in their order, if they are known: ktap.Options.Names
+	Cases  []string         // names of the cases in order, if known: ktap.Options.Names
 	Now    func() time.Time // nil: time.Now
-	// Event gets each event at once, for progress; may be nil. It must not call the Recorder.
+	// Event is called with each event at once, to show progress; it may be nil. It must not call the
+	// Recorder.
 	Event func(ktap.Event)
 }
 
-// Recorder makes a Program. Its methods may be called by several goroutines: output and console come by different ways.
+// Recorder makes a Program. Several goroutines may call its methods, because output and console arrive on different
+// goroutines.
 type Recorder struct {
 	mu     sync.Mutex
 	opts   Options
 	parser *ktap.Parser
-	began  time.Time // the program
-	since  time.Time // the case that is under way
-	due    int       // its number
+	began  time.Time // when the program began
+	since  time.Time // when the running case began
+	due    int       // number of the running case
 	prog   Program
-	number []int // of Cases
-	splats []int // numbers of the cases of Splats
+	number []int // numbers of the cases in prog.Cases
+	splats []int // numbers of the cases that ran at the complaints in prog.Splats
 }
 
 // NewRecorder makes a Recorder for a program that begins now.
@@ -49,15 +51,15 @@ func NewRecorder(opts Options) *Recorder {
 	return r
 }
 
-// Write takes what the program prints. It returns no error.
+// Write takes the program's output. It returns no error.
 func (r *Recorder) Write(b []byte) (int, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.parser.Write(b)
 }
 
-// Complaint takes what the kernel complains about while the program runs: it belongs to the case that is under way. One
-// that the console brings late can belong to the case before.
+// Complaint adds a complaint of the kernel to the case that is running. A complaint that arrives late on the console
+// may belong to the case before.
 func (r *Recorder) Complaint(s splat.Splat) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -69,7 +71,7 @@ func (r *Recorder) Complaint(s splat.Splat) {
 	r.splats = append(r.splats, r.due)
 }
 
-// event takes what the parser tells of, under mu.
+// event handles an event of the parser. The caller holds mu.
 func (r *Recorder) event(e ktap.Event) {
 	switch e.Kind {
 	case ktap.Planned:
@@ -95,7 +97,7 @@ func (r *Recorder) event(e ktap.Event) {
 	}
 }
 
-// subtest is what is said of nested results: they are not cases of their own.
+// subtest returns lines of diagnostics about a nested result, which is no case of its own.
 func subtest(s *ktap.Case) []string {
 	line := fmt.Sprintf("subtest %d, %s: %s", s.Number, s.Name, s.Result)
 	if s.Reason != "" {
@@ -110,8 +112,8 @@ func subtest(s *ktap.Case) []string {
 
 func seconds(d time.Duration) float64 { return d.Round(time.Millisecond).Seconds() }
 
-// End says how the program ended, and returns all that came of it. What does not fit together makes a case of its own,
-// ktap.Whole with the result error.
+// End ends the program; exit is how it ended. It returns the results. If the parser found contradictions, they are a
+// case of their own, ktap.Whole with the result error.
 func (r *Recorder) End(exit ktap.Exit) Program {
 	r.mu.Lock()
 	defer r.mu.Unlock()

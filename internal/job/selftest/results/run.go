@@ -7,78 +7,79 @@ import (
 	"vnic.dev/vnic/internal/job/selftest/splat"
 )
 
-// Schema is the number of the form of Run in JSON. It grows when a field goes or changes its meaning.
+// Schema is the version of the JSON form of Run. It grows when a field is removed or changes its meaning.
 const Schema = 1
 
-// Column says which copy of the tests a program is of.
+// Column is the copy of the tests to which a program belongs.
 type Column string
 
 // Columns.
 const (
-	Unmodified Column = "unmodified" // as the kernel's source package has them
-	Patched    Column = "patched"    // with vnic's patch series applied
+	Unmodified Column = "unmodified" // the tests of the kernel's source package
+	Patched    Column = "patched"    // these tests with vnic's patch series
 )
 
 // Run is one run of selftests on one device.
 type Run struct {
 	Schema int `json:"schema"`
-	// Model is what the guest sees: "gve", "virtio", or "virtio-xdp" with --xdp; of QEMU's own NICs their name there.
+	// Model is the NIC that the guest sees: "gve", "virtio", or "virtio-xdp" with --xdp; for QEMU's own NICs, QEMU's
+	// name of the device.
 	Model  string `json:"model"`
-	Device string `json:"device"` // what emulates it: "vnic" or "qemu"
-	Queues int    `json:"queues"` // pairs of them, of each NIC
-	Kernel string `json:"kernel"` // the guest's, as uname -r has it
-	// Versions of what else took part, by name: vnic, qemu, tests, ethtool, iproute2 and so on.
+	Device string `json:"device"` // what emulates the NIC: "vnic" or "qemu"
+	Queues int    `json:"queues"` // queue pairs of each NIC
+	Kernel string `json:"kernel"` // release of the guest's kernel, as of uname -r
+	// Versions of other software by name: vnic, qemu, tests, ethtool, iproute2 and so on.
 	Versions map[string]string `json:"versions,omitempty"`
 	Accel    string            `json:"accel,omitempty"` // kvm or tcg
 	Programs []Program         `json:"programs"`
 }
 
-// Program is a test program that was run.
+// Program has the results of a test program.
 type Program struct {
-	Name   string `json:"name"` // its path below tools/testing/selftests/drivers/net, as "hw/csum.py"
+	Name   string `json:"name"` // path below tools/testing/selftests/drivers/net, for example "hw/csum.py"
 	Column Column `json:"column"`
-	// Left has the patches that do not apply to this kernel's tests; with one of them the program was not run in this
+	// Left has the patches that do not apply to this kernel's tests. If there are any, the program did not run in this
 	// column.
 	Left []string `json:"patches_that_do_not_apply,omitempty"`
-	// Only has the patterns of the cases that were asked for; empty: all of them.
+	// Only has the patterns of the cases that the user named; empty: all cases ran.
 	Only    []string `json:"only,omitempty"`
-	Planned int      `json:"planned"` // cases, by the program; -1: it said nothing
+	Planned int      `json:"planned"` // number of planned cases; -1: the program printed no plan
 	Cases   []Case   `json:"cases"`
-	NotRun  []string `json:"not_run,omitempty"` // planned cases that the program did not come to
-	Splats  []Splat  `json:"splats,omitempty"`  // what the kernel complained about
-	// SplatsLeftOut counts complaints behind the ones in Splats.
+	NotRun  []string `json:"not_run,omitempty"` // planned cases without a result
+	Splats  []Splat  `json:"splats,omitempty"`  // the kernel's complaints
+	// SplatsLeftOut counts further complaints, which are not in Splats.
 	SplatsLeftOut int      `json:"splats_left_out,omitempty"`
-	Devmem        *Devmem  `json:"devmem,omitempty"` // null: no test of device memory
-	Exit          string   `json:"exit,omitempty"`   // how it ended, if not with status 0
+	Devmem        *Devmem  `json:"devmem,omitempty"` // null: the program does not test device memory
+	Exit          string   `json:"exit,omitempty"`   // how the program ended, if not with exit status 0
 	Seconds       float64  `json:"seconds"`
-	Diagnostics   []string `json:"diagnostics,omitempty"` // what it printed behind the last case
+	Diagnostics   []string `json:"diagnostics,omitempty"` // output after the last case, and the end of standard error
 }
 
 // Case is one test of a program.
 type Case struct {
-	Name        string      `json:"name"` // "(program)": the program as a whole
+	Name        string      `json:"name"` // "(program)": the whole program
 	Result      ktap.Result `json:"result"`
-	Reason      string      `json:"reason,omitempty"` // as the program gave it; may have several lines
+	Reason      string      `json:"reason,omitempty"` // as the program printed it; may have several lines
 	Seconds     float64     `json:"seconds"`
 	Diagnostics []string    `json:"diagnostics,omitempty"`
 	Dropped     int         `json:"diagnostics_left_out,omitempty"` // lines
 }
 
-// Splat is a complaint of the guest's kernel, with the case that was under way.
+// Splat is a complaint of the guest's kernel, with the case that was running.
 type Splat struct {
-	Case string `json:"case"` // its name; "(program)": none was
+	Case string `json:"case"` // name of the case; "(program)": no case was running
 	splat.Splat
 }
 
-// Devmem is what the host's counters of a program say, whose payload is to go to device memory.
+// Devmem has the host's payload counters of a program whose payload must go to device memory.
 type Devmem struct {
 	DeviceBytes uint64 `json:"device_bytes"` // payload that the NIC wrote to device memory, or read there
-	HostBytes   uint64 `json:"host_bytes"`   // of the same connections: to or from any other memory
+	HostBytes   uint64 `json:"host_bytes"`   // payload that the NIC wrote to any other memory, or read there
 	Proved      bool   `json:"proved"`
-	Why         string `json:"why,omitempty"` // it is not proved
+	Why         string `json:"why,omitempty"` // why it is not proved, or why there is nothing to prove
 }
 
-// Count is how many cases have which result.
+// Count has the number of cases with each result.
 type Count map[ktap.Result]int
 
 // Count counts a program's cases.
@@ -90,10 +91,10 @@ func (p *Program) Count() Count {
 	return c
 }
 
-// Bad is how many cases failed, in whatever way.
+// Bad returns how many cases failed, whatever the kind of failure.
 func (c Count) Bad() int { return c[ktap.Fail] + c[ktap.Timeout] + c[ktap.Error] }
 
-// Case finds a case by its name; nil: it has no result.
+// Case returns the case with this name; nil: it has no result.
 func (p *Program) Case(name string) *Case {
 	if i := slices.IndexFunc(p.Cases, func(c Case) bool { return c.Name == name }); i >= 0 {
 		return &p.Cases[i]
@@ -101,7 +102,7 @@ func (p *Program) Case(name string) *Case {
 	return nil
 }
 
-// Program finds a program's run; nil: it was not run.
+// Program returns the results of a program in a column; nil: it did not run.
 func (r *Run) Program(name string, column Column) *Program {
 	i := slices.IndexFunc(r.Programs, func(p Program) bool { return p.Name == name && p.Column == column })
 	if i < 0 {
@@ -110,8 +111,8 @@ func (r *Run) Program(name string, column Column) *Program {
 	return &r.Programs[i]
 }
 
-// Good reports whether nothing went wrong, whatever was expected: no case failed or was left out, the kernel complained
-// about nothing, and payload was where it had to be.
+// Good reports whether the program ran without faults, whatever was expected: no case failed or was left out, the
+// kernel did not complain, and payload was in device memory where that is required.
 func (p *Program) Good() bool {
 	return p.Count().Bad() == 0 && len(p.NotRun) == 0 && len(p.Splats)+p.SplatsLeftOut == 0 &&
 		(p.Devmem == nil || p.Devmem.Proved)

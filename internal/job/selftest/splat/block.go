@@ -5,13 +5,13 @@ import (
 	"strings"
 )
 
-// block is a complaint whose end has not come.
+// block is a complaint that has begun and not ended.
 type block struct {
 	splat Splat
 	ends  end
-	cut   bool   // it began with "cut here": what it is comes in the next lines
-	named bool   // it is known what it is
-	words string // WARN's own, which come before the line that says where it is (lib/bug.c, __report_bug)
+	cut   bool   // it began with "cut here"; the description comes in the next lines
+	named bool   // a line that gives the kind and the title has come
+	words string // the text of WARN, which precedes the line with the place (lib/bug.c, __report_bug)
 }
 
 // holds reports whether a line belongs to an open block.
@@ -24,11 +24,12 @@ func (b *block) holds(text string, kind Kind, begins bool) bool {
 	case !b.named:
 		return true
 	}
-	// An oops, and BUG(), have this line behind the first (arch/x86/kernel/dumpstack.c, __die_header).
+	// In an oops, or after BUG(), this line follows the first (arch/x86/kernel/dumpstack.c,
+	// __die_header).
 	return (b.splat.Kind == Oops || b.splat.Kind == Bug) && dieHeader.MatchString(text)
 }
 
-// add takes a line of the block.
+// add adds a line to the block.
 func (b *block) add(text string, kind Kind, ends end, begins bool) {
 	if len(b.splat.Lines) < MaxLines {
 		b.splat.Lines = append(b.splat.Lines, text)
@@ -40,7 +41,7 @@ func (b *block) add(text string, kind Kind, ends end, begins bool) {
 	case begins:
 		b.named, b.splat.Kind, b.splat.Title = true, kind, text
 		if !b.cut {
-			b.ends = ends // what is cut out has a marker, whatever it is
+			b.ends = ends // a block that begins with "cut here" has an end marker, whatever its kind
 		}
 	case b.words == "":
 		b.words = text
@@ -62,7 +63,7 @@ func (b *block) ended(text string) bool {
 	return false
 }
 
-// complete is the complaint, when all of it has come.
+// complete returns the complaint, when all of it has come.
 func (b *block) complete() Splat {
 	s := &b.splat
 	s.Function, s.Module = b.function()
@@ -78,18 +79,18 @@ func (b *block) complete() Splat {
 }
 
 var (
-	// symbol is "function+0x17/0x50 [gve]".
+	// symbol matches "function+0x17/0x50 [gve]".
 	symbol = regexp.MustCompile(`([A-Za-z_][\w.]*)\+0x[0-9a-f]+/0x[0-9a-f]+(?: \[([\w-]+)[^\]]*\])?`)
-	// place is the register that says where a CPU was: arch/x86/kernel/dumpstack.c, show_ip; arm64's is pc.
+	// place matches the line with the instruction pointer: arch/x86/kernel/dumpstack.c, show_ip; on arm64 pc.
 	place = regexp.MustCompile(`^(RIP: |pc : )`)
-	// reporters are functions of traces that report and are not to blame, or only wait.
+	// reporters matches functions in traces that only report a complaint, or only wait.
 	reporters = regexp.MustCompile(`^_*(dump_stack|show_stack|print_|kasan_|kmsan_|kcsan_|kfence_|ubsan_|asan_|` +
 		`check_region|report_|schedule|might_|cant_|lockdep_|lock_acquire|lock_release|validate_chain|mark_lock|panic|` +
 		`vpanic|warn|handle_bug|exc_|asm_|nmi_|watchdog_|refcount_warn|mutex_lock|memcpy$|memset$|memmove$)`)
 )
 
-// function finds the function to name: where a register, or the title, says that it happened; else the first of the
-// trace.
+// function returns the function to blame: the one in the line of the instruction pointer, else in the title, else the
+// first of the trace.
 func (b *block) function() (name, module string) {
 	find := func(text string) bool {
 		m := symbol.FindStringSubmatch(text)

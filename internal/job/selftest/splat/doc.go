@@ -1,15 +1,15 @@
-// Package splat finds what a kernel complains about in the lines of its console: oopses, BUG, WARN,
+// Package splat finds the kernel's complaints in the lines of its console: oopses, BUG, WARN,
 // reports of sanitizers and lockdep, lockups, stalls, hung tasks, panics, transmit timeouts, and
-// references to a network device that nobody gives back.
+// leaked references to a network device.
 //
-// A Scanner takes the console's bytes as they come. It reports a complaint when its block is
-// complete: at its end marker, at the first line that is no part of a trace where there is no such
-// marker, or at Flush. Lines are the kernel's if they have printk's time ("[   12.345678]",
-// printk.time=1, the default of distributions); what is printed without it is not looked at, nor
-// what precedes it in a line.
+// A Scanner takes the console's output piece by piece. It reports a complaint when its block is
+// complete: at its end marker; if its kind has no end marker, at the first line that is not part of
+// a trace; or at Flush. A line comes from the kernel if it contains printk's time ("[ 12.345678]",
+// printk.time=1, the default of distributions); the Scanner ignores other lines, and text before
+// the time.
 //
-// Text comes from a guest: nothing of it makes the scanner fail, lines are cut at MaxLine, a block
-// has MaxLines, and MaxSplats are reported. Whoever can write to /dev/kmsg there can write a
-// complaint. The blocks of two CPUs that complain at the same moment are mixed: then the second is
+// The text comes from a guest. The Scanner never fails; it cuts lines at MaxLine, keeps MaxLines of
+// a block, and reports MaxSplats complaints. Whoever can write to the guest's /dev/kmsg can fake a
+// complaint. If two CPUs complain at the same moment, their blocks are mixed: then the second is
 // part of the first, or its beginning ends the first.
 package splat

@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// stamped is a kernel message: printk's time, and the caller where CONFIG_PRINTK_CALLER is set. It can stand behind
-// what a program has printed to the same console.
+// stamped is a kernel message: printk's time, and the caller where CONFIG_PRINTK_CALLER is set. In a line, text that
+// a program printed to the same console may precede it.
 var stamped = regexp.MustCompile(`\[ *(\d{1,9}\.\d{6})\](?:\[ *[TC]\d+\])? ?(.*)$`)
 
 func message(line string) (time, text string, ok bool) {
@@ -21,11 +21,11 @@ func message(line string) (time, text string, ok bool) {
 type end int
 
 const (
-	oneLine  end = iota // with its first line
-	marker              // with "---[ end trace" (kernel/panic.c, print_oops_end_marker)
-	equals              // with a line of equals signs (mm/kasan/report.c, end_report)
-	panicEnd            // with "---[ end Kernel panic"
-	trace               // before the first line that is no part of a trace
+	oneLine  end = iota // the first line is the whole block
+	marker              // ends with "---[ end trace" (kernel/panic.c, print_oops_end_marker)
+	equals              // ends with a line of equals signs (mm/kasan/report.c, end_report)
+	panicEnd            // ends with "---[ end Kernel panic"
+	trace               // ends before the first line that is not part of a trace
 )
 
 const (
@@ -35,17 +35,18 @@ const (
 	equalsLine = "=================================================================="
 )
 
-// dieHeader is the line that counts oopses (arch/x86/kernel/dumpstack.c, __die_header; arch/arm64/kernel/traps.c,
-// __die).
+// dieHeader matches the line that counts oopses (arch/x86/kernel/dumpstack.c, __die_header;
+// arch/arm64/kernel/traps.c, __die).
 var dieHeader = regexp.MustCompile(`^(Oops|Internal error)(:| - )`)
 
-// beginnings are the first lines of complaints, the more special ones first.
+// beginnings match the first lines of complaints. The first match counts, so special ones precede
+// general ones.
 var beginnings = []struct {
 	line *regexp.Regexp
 	kind Kind
 	end  end
 }{
-	{regexp.MustCompile(`^` + regexp.QuoteMeta(cutHere)), Warning, marker}, // what it is comes in the next lines
+	{regexp.MustCompile(`^` + regexp.QuoteMeta(cutHere)), Warning, marker}, // the kind comes in the next lines
 	{regexp.MustCompile(`^BUG: (KASAN|KFENCE|KMSAN|KCSAN): `), KASAN, equals},
 	{regexp.MustCompile(`^UBSAN: `), UBSAN, marker},
 	{regexp.MustCompile(`BUG: soft lockup - |Watchdog detected hard LOCKUP|^BUG: workqueue lockup - `), Lockup, trace},
@@ -68,7 +69,8 @@ var beginnings = []struct {
 	{regexp.MustCompile(`^Kernel panic - not syncing: `), Panic, panicEnd},
 }
 
-// begin reports whether a complaint begins with a line, its kind, and how it ends.
+// begin reports whether a complaint begins with this line, and returns its kind and how its block
+// ends.
 func begin(text string) (Kind, end, bool) {
 	if !strings.Contains(text, ": ") && !strings.HasPrefix(text, "---") && !strings.HasPrefix(text, "kernel BUG") &&
 		!strings.HasPrefix(text, "Unable") && !strings.HasPrefix(text, "[ BUG") {
@@ -82,7 +84,7 @@ func begin(text string) (Kind, end, bool) {
 	return "", 0, false
 }
 
-// traceLine is what a trace consists of (lib/dump_stack.c, arch/x86/kernel/dumpstack.c, arch/arm64/kernel/process.c,
+// traceLine matches the lines of a trace (lib/dump_stack.c, arch/x86/kernel/dumpstack.c, arch/arm64/kernel/process.c,
 // kernel/locking/lockdep.c, kernel/rcu/tree_stall.h, kernel/workqueue.c).
 var traceLine = regexp.MustCompile(`^ |^$|\+0x[0-9a-f]+/0x[0-9a-f]+|` +
 	`^(CPU|RIP|RSP|R[A-D]X|RBP|R\d\d|FS|CS|CR\d|DR\d|PKRU|Code|Call Trace|Call trace|Modules linked in|Hardware name|` +

@@ -4,10 +4,10 @@ import (
 	"vnic.dev/vnic/internal/job/selftest/ktap"
 )
 
-// Bounds of what is kept.
+// Bounds of what a Scanner keeps.
 const (
-	MaxLine   = 1 << 10 // bytes of a line, without its time; printk's own bound (PRINTK_MESSAGE_MAX is 2 KiB)
-	MaxLines  = 200     // of a block
+	MaxLine   = 1 << 10 // bytes of a line, without its time; printk's own bound is PRINTK_MESSAGE_MAX, 2 KiB
+	MaxLines  = 200     // lines of a block
 	MaxSplats = 64      // complaints that are reported
 )
 
@@ -16,35 +16,36 @@ type Kind string
 
 // Kinds.
 const (
-	Oops      Kind = "oops"       // an access to no memory, or another exception in kernel mode
-	Bug       Kind = "bug"        // BUG(), and what the kernel calls so: a bad page, sleeping where it must not
+	Oops      Kind = "oops"       // an invalid memory access, or another exception in kernel mode
+	Bug       Kind = "bug"        // BUG(), and other reports that begin with BUG: a bad page, sleeping in atomic context
 	Warning   Kind = "warning"    // WARN()
-	KASAN     Kind = "kasan"      // of the sanitizers: KASAN, KFENCE, KMSAN and KCSAN
+	KASAN     Kind = "kasan"      // reports of the sanitizers KASAN, KFENCE, KMSAN and KCSAN
 	UBSAN     Kind = "ubsan"      // undefined behaviour
-	Lockdep   Kind = "lockdep"    // of the checkers of locks and RCU
+	Lockdep   Kind = "lockdep"    // reports of the checkers of locks and of RCU
 	Lockup    Kind = "lockup"     // a CPU, or a workqueue, that makes no progress
-	Stall     Kind = "rcu-stall"  // RCU waits
-	HungTask  Kind = "hung-task"  // a task waits
+	Stall     Kind = "rcu-stall"  // RCU waits too long for a CPU or task
+	HungTask  Kind = "hung-task"  // a task is blocked too long
 	TxTimeout Kind = "tx-timeout" // the stack's watchdog: a transmit queue makes no progress
-	RefLeak   Kind = "ref-leak"   // unregister_netdevice waits for a reference
-	Leak      Kind = "leak"       // kmemleak
+	RefLeak   Kind = "ref-leak"   // unregister_netdevice waits for a leaked reference
+	Leak      Kind = "leak"       // kmemleak found leaked memory
 	Panic     Kind = "panic"      // the machine stops
 )
 
 // Splat is one complaint.
 type Splat struct {
 	Kind  Kind   `json:"kind"`
-	Title string `json:"title"` // the line that says what it is
-	// Function in which it happened: of RIP, of the title, or the first of the trace that is not the reporter's own;
-	// "": the block names none.
+	Title string `json:"title"` // the line that describes the complaint
+	// Function in which the complaint arose: from the line RIP, from the title, or the first function of the trace that
+	// does not itself report; "": the block names none.
 	Function string   `json:"function,omitempty"`
-	Module   string   `json:"module,omitempty"` // of Function; "": it is built in, or not known
-	Time     string   `json:"time,omitempty"`   // printk's, of the first line: seconds since the machine booted
+	Module   string   `json:"module,omitempty"` // kernel module of Function; "": built in, or unknown
+	Time     string   `json:"time,omitempty"`   // printk's time of the first line: seconds since the machine booted
 	Lines    []string `json:"lines"`            // the whole block, without times
 	Dropped  int      `json:"dropped,omitempty"`
 }
 
-// Fatal reports whether another test in this kernel would prove nothing after the complaint.
+// Fatal reports whether results of later tests in this kernel would be worthless after the
+// complaint.
 func (s *Splat) Fatal() bool {
 	switch s.Kind {
 	case Oops, Bug, Lockup, Panic, HungTask, KASAN:
@@ -53,35 +54,36 @@ func (s *Splat) Fatal() bool {
 	return false
 }
 
-// Scanner looks for complaints in a console's output. It is used by one goroutine.
+// Scanner looks for complaints in a console's output. One goroutine uses it.
 type Scanner struct {
 	report   func(Splat)
 	cutter   ktap.Cutter
 	reported int
-	// More counts complaints behind the first MaxSplats, which are not reported.
+	// More counts complaints after the first MaxSplats, which the Scanner does not report.
 	More int
 	open *block
-	// titles of complaints that the kernel repeats while their cause lasts: each is reported once
+	// the reported titles of kinds that the kernel repeats while their cause lasts: each title is
+	// reported once
 	once map[string]bool
 }
 
-// New makes a Scanner that calls report for each complaint, from Write and Flush. The Splat is the receiver's.
+// New makes a Scanner. Write and Flush call report for each complaint, which owns the Splat.
 func New(report func(Splat)) *Scanner {
 	s := &Scanner{report: report, once: make(map[string]bool)}
-	s.cutter = ktap.Cutter{Max: 2 * MaxLine, Line: s.line} // a time and what precedes it have room, too
+	s.cutter = ktap.Cutter{Max: 2 * MaxLine, Line: s.line} // leaves room for the time and for text before it
 	return s
 }
 
-// Write takes output as it comes, in pieces of any size. It returns no error, and keeps nothing of b.
+// Write takes a piece of output of any size. It returns no error, and does not keep b.
 func (s *Scanner) Write(b []byte) (int, error) { return s.cutter.Write(b) }
 
-// Flush ends an open block: at the end of a test, or of the machine.
+// Flush ends an open block. The caller calls it at the end of a test or of the machine.
 func (s *Scanner) Flush() {
 	s.cutter.Flush()
 	s.close()
 }
 
-// Open reports whether a complaint has begun whose end has not come.
+// Open reports whether a complaint has begun and not ended.
 func (s *Scanner) Open() bool { return s.open != nil }
 
 func (s *Scanner) line(line []byte, _ bool) {
@@ -93,7 +95,7 @@ func (s *Scanner) line(line []byte, _ bool) {
 	}
 }
 
-// take looks at a kernel message.
+// take handles a kernel message.
 func (s *Scanner) take(time, text string) {
 	kind, ends, begins := begin(text)
 	if s.open != nil && !s.open.holds(text, kind, begins) {
