@@ -26,7 +26,7 @@ type CQ struct {
 	Depth int
 	d     *Device
 
-	polls chan struct{} // of capacity 1: held during a poll, so that completions stay in order
+	polls chan struct{} // of capacity 1: full during a poll, so that completions stay in order
 
 	mu      sync.Mutex
 	quiet   bool              // under mu: the NIC had no more completions, and will send a notify for the next
