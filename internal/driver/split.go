@@ -10,8 +10,8 @@ import (
 // split is the state of a bound queue: chains of a header buffer in host memory and pages of a GPU
 // (docs/specs/virtio.md, 4). The polling goroutine owns it.
 //
-// A returned chain keeps the pages that its frame did not use, in order. Before the driver posts the
-// chain again, it fills it up with pages from the PageSource. A chain without any page waits in idle.
+// A returned chain keeps the pages that its frame did not use, in order. Before the driver posts
+// the chain again, fill adds pages from the PageSource. A chain without any page waits in idle.
 type split struct {
 	gpu      GPUInfo
 	src      PageSource
