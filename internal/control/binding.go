@@ -11,7 +11,7 @@ type Buffer struct {
 
 func (f Buffer) number() uint32 { return f.ID }
 
-// MaxBindQueues bounds the numbers of receive queues in a binding: they are below it.
+// MaxBindQueues bounds a binding's receive queues: the number of each is below it.
 const MaxBindQueues = 256
 
 // Binding binds receive queues, or transmission, to a buffer.

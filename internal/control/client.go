@@ -16,8 +16,8 @@ import (
 )
 
 // Sender puts a frame on a transmit queue of the NIC. Send copies the frame before it returns; many
-// goroutines may call it at once. If the error is net.ErrClosed, the call fails; after any other
-// error the client treats the frame as lost.
+// goroutines may call it at once. If the error is net.ErrClosed, the client's call fails; after any
+// other error the client treats the frame as lost.
 type Sender interface{ Send(frame []byte) error }
 
 // Times of a Client.
@@ -26,17 +26,17 @@ const (
 	lastRetry  = time.Second
 )
 
-// maxSpan bounds the distance between the sequence numbers of a client's pending requests. It keeps
-// the oldest one inside the dispatcher's window.
+// maxSpan bounds the distance between the sequence numbers of a client's pending requests. So the
+// oldest pending request stays inside the dispatcher's window.
 const maxSpan = Window / 2
 
 // ClientOptions configure a Client; the zero value works.
 type ClientOptions struct {
 	MAC     [6]byte       // the driver's; the source address of frames
 	Timeout time.Duration // how long a call waits for an answer; 10 s if 0
-	// OnGeneration is called, if set, when the generation in an answer differs from the one in
-	// earlier answers: the port's state is empty and must be set up again. Receive calls it before
-	// the answer reaches its caller, so it must not wait for the client.
+	// OnGeneration, if set, is called by Receive when a frame of the NIC has another generation than
+	// earlier frames: the port's state is empty, and the driver must set it up again. Receive calls
+	// it before an answer reaches its caller, so it must not wait for the client.
 	OnGeneration func(old, generation uint32)
 }
 
@@ -58,7 +58,7 @@ func (e *Error) Error() string {
 // Unwrap returns the errno.
 func (e *Error) Unwrap() error { return e.Errno }
 
-// ErrNoAnswer is returned when a request gets no answer; it is also ETIMEDOUT.
+// ErrNoAnswer is the error of a request that gets no answer in time; errors.Is finds ETIMEDOUT.
 var ErrNoAnswer = fmt.Errorf("no answer from the NIC's control channel: %w", syscall.ETIMEDOUT)
 
 // Client is a driver's end of the control channel, with its own session. Its methods are safe for
@@ -76,7 +76,7 @@ type Client struct {
 	freed    chan struct{}    // under mu: closed and replaced when a request ends
 	gen      uint32           // under mu
 	genKnown bool             // under mu
-	done     bool             // under mu: closed
+	done     bool             // under mu: Fail has closed closed
 	jobs     jobWaits         // under mu
 	rdma     []*RDMAEvents    // under mu; replaced, not changed
 	stats    ClientStats      // under mu
@@ -166,8 +166,9 @@ func (c *Client) Receive(frame []byte) bool {
 	return true
 }
 
-// classify returns the pending request that a frame answers, if any, and the RDMA events that it
-// causes.
+// classify counts a frame, and passes on a job's end. It returns the generation of earlier frames,
+// whether this frame changed it, the pending request that the frame answers, if any, and the RDMA
+// callbacks for the frame.
 func (c *Client) classify(f *Frame, err error) (old uint32, changed bool, cl *call, rdma rdmaNotify) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -213,7 +214,7 @@ func (c *Client) classify(f *Frame, err error) (old uint32, changed bool, cl *ca
 	return old, changed, cl, rdma
 }
 
-// remove ends a request; under mu.
+// remove removes a pending request. The caller holds mu.
 func (c *Client) remove(seq uint32) {
 	if c.pending[seq] != nil {
 		delete(c.pending, seq)
@@ -222,8 +223,8 @@ func (c *Client) remove(seq uint32) {
 	}
 }
 
-// begin gives a request its number, after it has waited until the oldest pending request is near
-// enough.
+// begin waits until the oldest pending request is less than maxSpan back, and then numbers and
+// registers a new request.
 func (c *Client) begin(ctx context.Context, class Class, cmd Command) (seq uint32, cl *call, err error) {
 	for {
 		c.mu.Lock()

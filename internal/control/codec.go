@@ -43,8 +43,8 @@ func decode(data []byte, v any) error {
 }
 
 // decodeFirst sets v, a pointer, from the start of data and returns how many bytes it used. Each
-// value has one encoding: data that encode would not have written (a reserved byte or bit that is
-// not zero, a bool of 2) is refused.
+// value has one encoding: decodeFirst refuses data that encode would not have written (a reserved
+// byte or bit that is not zero, a bool of 2).
 func decodeFirst(data []byte, v any) (n int, err error) {
 	if d, ok := v.(decoder); ok {
 		n, err = d.decode(data)
@@ -79,7 +79,7 @@ func decodeFixed(data []byte, v any) (int, error) {
 }
 
 // appendElems appends the fixed part of a value and its elements. tooMany is the format of the error
-// for more than limit.
+// for more than limit elements.
 func appendElems[T any](b []byte, head any, elems []T, limit int, tooMany string) ([]byte, error) {
 	if len(elems) > limit {
 		return nil, badData(tooMany, len(elems), limit)
@@ -117,7 +117,7 @@ type element interface {
 
 // list is the reply to a request for a list: {count u16, more u16, zero u32} and the elements. The
 // request is a number; the reply has the elements with greater numbers. So a list that needs
-// several frames may change between them, and each element that stays is still listed.
+// several frames may change between them, and the client still gets each element that stays.
 type list[T element] struct {
 	elems []T
 	more  bool // there are elements after these

@@ -8,13 +8,13 @@ import (
 
 // Handler is the NIC's side of all commands. The goroutines of all transmit queues call it at once.
 //
-// An error's syscall.Errno is sent to the driver with the error's text; an error without one is
-// sent as EIO. A method may keep slices that it is given; the dispatcher only reads slices that a
-// method returns, and not after Handle has returned.
+// The dispatcher sends an error's syscall.Errno and its text to the driver, and EIO for an error
+// without an Errno. A method may keep the slices of its arguments. The dispatcher only reads slices
+// that a method returns, and not after Handle has returned.
 type Handler interface {
-	// Generation returns the generation of the port's state, which each reply has.
+	// Generation returns the generation of the port's state, which each reply carries.
 	Generation() uint32
-	// Info answers Hello: the driver then knows the generation.
+	// Info answers Hello, the command by which the driver learns the generation.
 	Info() (Info, error)
 
 	SetSplit(s Split) error
@@ -51,14 +51,15 @@ type Handler interface {
 	RDMA
 }
 
-// RDMA is the part of a Handler for RDMA. A NIC without RDMA answers EOPNOTSUPP to all of it.
+// RDMA is the part of a Handler for RDMA. A NIC without RDMA answers all its commands with
+// EOPNOTSUPP.
 type RDMA interface {
 	RDMALimits() (RDMALimits, error)
 	AddPD() (id uint32, err error)
 	DelPD(id uint32) error
 	AddMR(m MR) (key uint32, err error)
 	MoreMR(m MRMore) error
-	DelMR(key uint32) error // after it returns nobody uses the MR's memory
+	DelMR(key uint32) error // after it returns, the NIC no longer uses the MR's memory
 	AddCQ(depth uint32) (id uint32, err error)
 	DelCQ(id uint32) error
 	PollCQ(p Poll) (Completions, error)
@@ -76,8 +77,8 @@ type RDMA interface {
 }
 
 // The table of commands: class and command, the types of request and reply, and the handler. The
-// dispatcher uses it by number, and the client by name. JobCompleted is not here, because it is a
-// notify.
+// dispatcher finds a row by its number, and the client by its variable. JobCompleted is not here,
+// because it is a notify.
 var (
 	_ = row[none, Info](ClassInfo, InfoHello, withoutArgs(Handler.Info))
 
@@ -155,13 +156,14 @@ type server interface {
 	serve(h Handler, data, out []byte) ([]byte, error)
 }
 
-// commands has the rows by number. It is complete before main runs, and is then only read.
+// commands maps numbers to rows. The initialization of this package fills it; then nothing changes
+// it.
 var commands = make(map[number]server)
 
 func row[Q, R any](class Class, cmd Command, handle func(Handler, Q) (R, error)) *command[Q, R] {
 	c := &command[Q, R]{class, cmd, handle}
 	if commands[number{class, cmd}] != nil {
-		panic(fmt.Sprintf("control: two commands %d.%d", class, cmd)) // at the start of every program with this package
+		panic(fmt.Sprintf("control: two commands %d.%d", class, cmd)) // stops every program with this package at its start
 	}
 	commands[number{class, cmd}] = c
 	return c
@@ -197,7 +199,7 @@ func (c *command[Q, R]) serve(h Handler, data, out []byte) ([]byte, error) {
 	return encode(out, r)
 }
 
-// handle calls the handler of a request.
+// handle serves a request by the command's row; EOPNOTSUPP: there is no such command.
 func handle(h Handler, class Class, cmd Command, data, out []byte) ([]byte, error) {
 	if c := commands[number{class, cmd}]; c != nil {
 		return c.serve(h, data, out)
@@ -223,7 +225,7 @@ func callVoid[Q any](ctx context.Context, client *Client, c *command[Q, none], q
 	return err
 }
 
-// callList asks for a list, frame by frame.
+// callList requests a list, one frame after the other.
 func callList[T element](ctx context.Context, client *Client, c *command[uint32, list[T]]) (elems []T, err error) {
 	for after := uint32(0); ; {
 		l, err := c.call(ctx, client, after)
@@ -241,7 +243,7 @@ func callList[T element](ctx context.Context, client *Client, c *command[uint32,
 	}
 }
 
-// Hello asks for the NIC's properties, and tells the NIC that the driver knows the generation.
+// Hello returns the NIC's properties. From it the NIC knows that the driver has the generation.
 func (c *Client) Hello(ctx context.Context) (i Info, err error) {
 	b, err := c.Call(ctx, ClassInfo, InfoHello, nil)
 	if err == nil {

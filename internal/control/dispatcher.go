@@ -9,22 +9,22 @@ import (
 
 // Bounds of what a Dispatcher stores.
 const (
-	// Window is how many requests of a session can be recognized as repeats: the newest one and
-	// those before it. A client has fewer pending. An older request is refused with ESTALE, because
-	// it may have been handled before.
+	// Window is how many requests of a session the dispatcher recognizes as repeats: the newest one
+	// and those before it. A client has fewer requests pending. The dispatcher refuses an older
+	// request with ESTALE, because it may have handled the request before.
 	Window = 64
-	// MaxSessions is how many sessions are stored. A new one replaces the one that was unused for
-	// the longest time.
+	// MaxSessions is how many sessions the dispatcher stores. A new session replaces the session
+	// that was unused for the longest time.
 	MaxSessions = 8
-	// maxText is how many bytes of an error's text are sent.
+	// maxText is how many bytes of an error's text a reply has at most.
 	maxText = 256
 )
 
 // Dispatcher is a port's end of the control channel. Its methods are safe for concurrent use.
 //
-// Each request is handled once: a repeat gets the stored reply, or none while the first one is
-// still being handled (the driver will repeat it again). Sessions serve only to recognize repeats:
-// the results of commands belong to the port and outlive the session, until device reset.
+// It handles each request once: it answers a repeat with the stored reply, or not at all while it
+// still handles the first one (the driver will repeat it again). Sessions serve only to recognize
+// repeats: the results of commands belong to the port and outlive the session, until device reset.
 type Dispatcher struct {
 	h Handler
 
@@ -65,8 +65,8 @@ func NewDispatcher(h Handler) *Dispatcher {
 type DispatcherStats struct {
 	Requests  uint64 // passed to the handler
 	Failed    uint64 // of Requests: with an error
-	Repeats   uint64 // answered from the stored reply, or still being handled
-	Stale     uint64 // refused because they are too old
+	Repeats   uint64 // repeats: answered from the stored reply, or of a request still being handled
+	Stale     uint64 // refused because they are older than Window
 	Malformed uint64 // not requests of this protocol
 }
 
@@ -87,7 +87,7 @@ func (d *Dispatcher) Reset() {
 }
 
 // Handle processes a control frame, with its Ethernet header, and returns the frame of the reply,
-// for receive queue 0, or nil if there is none. The reply is written to reply's storage if that
+// for receive queue 0, or nil if there is none. Handle writes the reply to reply's storage if that
 // holds MaxFrame bytes. Handle does not keep frame, and returns after the Handler has returned.
 func (d *Dispatcher) Handle(frame, reply []byte) []byte {
 	reply = reply[:0]
@@ -100,7 +100,7 @@ func (d *Dispatcher) Handle(frame, reply []byte) []byte {
 	if err != nil || f.Kind != KindRequest || f.Session == 0 {
 		d.malformed.Add(1)
 		if f.Kind != KindRequest || f.Session == 0 {
-			return nil // it cannot be answered; a reply must never be answered
+			return nil // without a session there is no answer; nobody answers a reply or notify
 		}
 		return d.answer(&f, nil, err).Append(reply)
 	}
@@ -126,8 +126,8 @@ func (d *Dispatcher) Handle(frame, reply []byte) []byte {
 
 var errStale = &textError{"this request is older than those that are remembered", syscall.ESTALE}
 
-// begin decides whether a request must be handled (run). If not, old is the stored reply, or nil if
-// there is none yet. For a request that is too old, run is true and s is nil.
+// begin decides whether Handle has to handle a request (run). If not, old is the stored reply, or
+// nil if there is none yet. For a request that is older than Window, run is true and s is nil.
 func (d *Dispatcher) begin(f *Frame) (s *session, old []byte, run bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -199,7 +199,7 @@ func (d *Dispatcher) answer(f *Frame, data []byte, err error) *Frame {
 	return r
 }
 
-// errnoOf returns the number that is sent for an error.
+// errnoOf returns the errno that a reply carries for an error: EIO if the error has none.
 func errnoOf(err error) syscall.Errno {
 	var no syscall.Errno
 	if errors.As(err, &no) && no > 0 && no <= 0xffff {
@@ -208,12 +208,12 @@ func errnoOf(err error) syscall.Errno {
 	return syscall.EIO
 }
 
-// NotifyJob appends a frame to frame that tells the driver, whose MAC is dst, that a job has ended.
+// NotifyJob appends to frame the notify, for the driver with the MAC dst, that a job has ended.
 func (d *Dispatcher) NotifyJob(frame []byte, dst [6]byte, s *JobStatus) []byte {
 	return d.notify(frame, dst, ClassJob, JobCompleted, s)
 }
 
-// notify appends the frame of a notify with data of fixed size.
+// notify appends to frame a notify with data of fixed size, for the driver with the MAC dst.
 func (d *Dispatcher) notify(frame []byte, dst [6]byte, class Class, cmd Command, v any) []byte {
 	data, _ := encode(nil, v) // cannot fail for a fixed size
 	f := Frame{Dst: dst, Src: MAC, Data: data}
@@ -221,7 +221,7 @@ func (d *Dispatcher) notify(frame []byte, dst [6]byte, class Class, cmd Command,
 	return f.Append(frame)
 }
 
-// textError is an errno with another text.
+// textError is an errno with a text of its own.
 type textError struct {
 	text  string
 	errno syscall.Errno

@@ -2,10 +2,10 @@
 // back.
 //
 // QEMU does not pass virtio-net's control queue on, and a gve guest has no device of ours. So
-// commands (header split, flow rules, RSS, GPUs, buffers, bindings, flow counters, jobs, RDMA) are
-// sent as frames of EtherType 0x88B5 to the NIC's control MAC on any transmit queue, and answered
-// on receive queue 0. The bytes are in docs/specs/control.md; the commands are one table
-// (commands.go), which both ends use: number, types of request and reply, handler.
+// the driver sends commands (header split, flow rules, RSS, GPUs, buffers, bindings, flow counters,
+// jobs, RDMA) as frames of EtherType 0x88B5 to the NIC's control MAC on any transmit queue, and the
+// NIC answers on receive queue 0. docs/specs/control.md describes the bytes. The commands are one
+// table (commands.go), which both ends use: number, types of request and reply, handler.
 //
 // Client is the driver's end: it numbers requests, repeats requests without an answer, and turns
 // the errno of an answer into an error. Dispatcher is the NIC's end: it decodes requests, calls a

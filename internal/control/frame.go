@@ -9,7 +9,7 @@ import (
 
 var le = binary.LittleEndian
 
-// ErrMalformed is returned for a frame that is not a control frame, or whose parts contradict each
+// ErrMalformed is the error for a frame that is not a control frame, or whose parts contradict each
 // other.
 var ErrMalformed = errors.New("malformed control frame")
 
@@ -83,7 +83,7 @@ func IsControl(frame []byte) bool {
 		[6]byte(frame[0:]) == MAC || [6]byte(frame[6:]) == MAC)
 }
 
-// badData returns the error for data of a command that does not decode, or a value that cannot be
+// badData returns the error for a command's data that cannot be decoded, or a value that cannot be
 // encoded.
 func badData(what string, args ...any) error {
 	return fmt.Errorf("%w: %s: %w", ErrMalformed, fmt.Sprintf(what, args...), syscall.EINVAL)

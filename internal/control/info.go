@@ -2,13 +2,13 @@ package control
 
 // Info has the properties of a NIC (Info/Hello).
 type Info struct {
-	Generation uint32    // offset 0: of the port's state: if it changes, the state is empty and must be set up again
+	Generation uint32    // offset 0: of the port's state; a new one means that the state is empty
 	Flags      InfoFlags // 4
 	MAC        [6]byte   // 8
 	MTU        uint16    // 14
 	QueuePairs uint16    // 16: receive queues are 0 to QueuePairs-1, and so are transmit queues
-	// 18: length of the longest header that is split, in bytes; a header buffer is at least 12
-	// bytes longer (virtio)
+	// 18: length of the longest header that the NIC splits off, in bytes; a header buffer is at
+	// least 12 bytes longer (virtio)
 	HeaderLimit     uint16
 	MaxRSS          uint16  // 20: entries of the largest RSS table
 	MaxRules        uint16  // 22
@@ -63,7 +63,7 @@ type P2P uint8
 
 // Kinds of paths. The numbers equal pcie.PathKind's.
 const (
-	P2PNone       P2P = 0 // payload is bounced through host memory
+	P2PNone       P2P = 0 // payload goes through host memory
 	P2PBus        P2P = 1 // below a common switch
 	P2PHostBridge P2P = 2 // through a root complex that allows it
 )
@@ -105,8 +105,8 @@ func (g *GPUInfo) decode(data []byte) (int, error) {
 	return n, nil
 }
 
-// GPUMap is a part of a GPU's memory, from Off on, in the guest's address space. A guest that has
-// the memory as ordinary memory on a NUMA node needs it to find where each page is in the GPU.
+// GPUMap is a part of a GPU's memory, from Off on, in the guest's address space. A guest that sees
+// the memory as ordinary memory on a NUMA node needs GPUMaps to find where each page is in the GPU.
 type GPUMap struct {
 	ID   uint32 // offset 0: position in the list, from 1
 	GPU  uint16 // 4

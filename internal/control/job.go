@@ -20,7 +20,7 @@ const (
 type Job struct {
 	Op         JobOp  // offset 0
 	TableInGPU bool   // 1: 0 or 1: Table is a GPU offset, not an IOVA
-	GPU        uint16 // 2: whose memory all GPU offsets of the job refer to
+	GPU        uint16 // 2: the GPU in whose memory all GPU offsets of the job are
 	Entries    uint32 // 4
 	Off        uint64 // 8
 	Len        uint64 // 16

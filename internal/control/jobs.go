@@ -14,17 +14,17 @@ const (
 	lastPoll  = time.Second
 )
 
-// maxEnded is how many ended jobs are stored for a WaitJob that comes after the notify.
+// maxEnded is how many ended jobs a client stores for calls of WaitJob that come after the notify.
 const maxEnded = 64
 
-// jobWaits passes notifies to waiting WaitJobs; under the client's mu.
+// jobWaits passes the status of ended jobs to waiting calls of WaitJob; under the client's mu.
 type jobWaits struct {
 	waiters map[uint64][]chan JobStatus // each of capacity 1
-	recent  [maxEnded]JobStatus         // jobs that ended before their WaitJob; a ring
+	recent  [maxEnded]JobStatus         // jobs that ended before a call of WaitJob; a ring
 	next    int
 }
 
-// ended passes a status to waiting calls, or stores it.
+// ended passes the status of an ended job to waiting calls, or stores it if none waits.
 func (j *jobWaits) ended(s JobStatus) {
 	ws := j.waiters[s.ID]
 	delete(j.waiters, s.ID)
@@ -37,7 +37,7 @@ func (j *jobWaits) ended(s JobStatus) {
 	}
 }
 
-// wait returns a channel that receives the status, or already has it.
+// wait returns a channel for the status of a job. If the job has not ended, ended sends the status.
 func (j *jobWaits) wait(id uint64) chan JobStatus {
 	w := make(chan JobStatus, 1)
 	if i := slices.IndexFunc(j.recent[:], func(s JobStatus) bool { return s.ID == id && s.State == JobDone }); i >= 0 {
@@ -71,8 +71,8 @@ func (j *jobWaits) remove(id uint64, w chan JobStatus) {
 	}
 }
 
-// WaitJob waits for a job's end, by the NIC's notify, and polls in case the notify is lost. The
-// error is not the job's, which is in JobStatus.Err.
+// WaitJob waits for a job's end, by the NIC's notify, and polls in case the notify is lost. It does
+// not return the job's own error: JobStatus.Err does.
 func (c *Client) WaitJob(ctx context.Context, id uint64) (JobStatus, error) {
 	c.mu.Lock()
 	w := c.jobs.wait(id)
@@ -93,7 +93,7 @@ func (c *Client) WaitJob(ctx context.Context, id uint64) (JobStatus, error) {
 			return JobStatus{ID: id, State: JobRunning}, ctx.Err()
 		case <-timer.C:
 			s, err := c.PollJob(ctx, id)
-			if errors.Is(err, syscall.ENOENT) { // it has ended, and the NIC has dropped its status
+			if errors.Is(err, syscall.ENOENT) { // the job has ended, and the NIC has dropped its status
 				return lateNotify(ctx, w, err)
 			}
 			if err != nil || s.State == JobDone {

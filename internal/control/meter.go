@@ -5,7 +5,7 @@ import (
 	"net/netip"
 )
 
-// FlowCounter identifies a connection to be counted on this port, in both directions.
+// FlowCounter identifies a connection whose packets the NIC counts on this port, in both directions.
 type FlowCounter struct {
 	ID     uint32         // offset 0: chosen by the NIC, from 1
 	Proto  uint8          // 5
@@ -46,8 +46,8 @@ func (m *FlowCounter) decode(data []byte) (int, error) {
 	return n, err
 }
 
-// DirCounters counts one direction. Payload bytes are counted by this port's memory: the memory
-// written for received packets, the memory read for sent packets.
+// DirCounters counts one direction. The payload counters stand for kinds of this port's memory: the
+// memory that the NIC wrote for received packets, or read for sent packets.
 type DirCounters struct {
 	Packets      uint64 // as the guest received or sent them: a GSO packet counts as one
 	Segments     uint64 // as packets of the wire's size: a GSO packet counts as many
@@ -56,7 +56,7 @@ type DirCounters struct {
 	GPUFileBytes uint64 // payload in GPU memory outside of every registered buffer
 	HostBytes    uint64 // payload in host memory
 	BouncedBytes uint64 // payload that went through host memory to or from a GPU, because P2P was not possible
-	RetransBytes uint64 // payload bytes seen again; included in the three payload counters above
+	RetransBytes uint64 // payload bytes of retransmissions; also in DeviceBytes, GPUFileBytes or HostBytes
 	Drops        uint64 // packets dropped by this port; not in the counters above
 	DroppedBytes uint64 // payload bytes of dropped packets
 }

@@ -6,9 +6,9 @@ import (
 )
 
 // The commands of RDMA make the objects of the InfiniBand verbs: protection domains (PD), memory
-// regions (MR), completion queues (CQ) and reliably connected queue pairs (QP). They are sent like
-// all commands: a work request takes a frame, or a part of one, and after a notify a command reads
-// the completion.
+// regions (MR), completion queues (CQ) and reliably connected queue pairs (QP). The driver sends
+// them like all commands: a Post has as many work requests as fit in its frame, and after a notify
+// the driver reads the completions by a Poll.
 
 // RDMALimits are the NIC's maxima.
 type RDMALimits struct {
@@ -40,7 +40,7 @@ const (
 	MROnDemand MRKind = 3 // pages that the NIC requests
 )
 
-// Access to an MR; the NIC's queue pairs may always read it.
+// Bits of MR.Access. The NIC's own queue pairs may always read an MR.
 const (
 	AccessLocalWrite  = 1
 	AccessRemoteWrite = 2
@@ -57,7 +57,7 @@ type MR struct {
 	VA     uint64    // 16
 	Len    uint64    // 24
 	Off    uint64    // 32: of MRBuffer, in the buffer; of MROnDemand, of the first byte in its first page
-	GPU    uint16    // 40: of MROnDemand, the GPU whose private pages it may have
+	GPU    uint16    // 40: of MROnDemand, the GPU whose private pages the MR may use
 	Ranges []MRRange // 48, a count as u32 at 44: of MRGuest, the first ranges
 }
 
@@ -129,7 +129,7 @@ type QP struct {
 	_       uint32
 }
 
-// QPPath connects a queue pair: it may then send and receive (from INIT to RTS at once).
+// QPPath connects a queue pair, which may then send and receive (from INIT to RTS at once).
 type QPPath struct {
 	QPN       uint32     // offset 0
 	RemoteQPN uint32     // 4: 24 bits
@@ -139,12 +139,12 @@ type QPPath struct {
 	Remote    netip.Addr // 32; 56, bit 0: both are IPv6
 	MAC       [6]byte    // 48: destination of frames to Remote
 	MTU       uint16     // 54: payload of a packet: 256, 512, 1024, 2048 or 4096
-	Timeout   uint8      // 57: an answer takes at most 4.096 us * 2^Timeout; 1 to 31
-	Retries   uint8      // 58: 0 to 7, before a work request fails because no answer came
-	RNR       uint8      // 59: 0 to 6, before a work request fails because the peer has no receive posted; 7: no limit
-	RNRTimer  uint8      // 60: the wait that RNR NAKs ask peers for: the specification's code, 0 to 31
-	Reads     uint8      // 61: READs in progress, which the peer answers
-	ReadDepth uint8      // 62: READs of the peer that are answered at one time
+	Timeout   uint8      // 57: the NIC waits 4.096 us * 2^Timeout for an answer; 1 to 31
+	Retries   uint8      // 58: retries, 0 to 7, before a work request fails because no answer came
+	RNR       uint8      // 59: retries, 0 to 6, before one fails because the peer has posted no receive; 7: no limit
+	RNRTimer  uint8      // 60: the wait that this end's RNR NAKs ask the peer for: the specification's code, 0 to 31
+	Reads     uint8      // 61: most READs of this end in progress, which the peer answers
+	ReadDepth uint8      // 62: most READs of the peer that the NIC answers at one time
 	DSCP      uint8      // 63
 }
 
@@ -195,7 +195,7 @@ const (
 
 // Flags of work requests.
 const (
-	WRSignaled  = 1 // make a completion on success; a failure always has one
+	WRSignaled  = 1 // make a completion on success too; a failure always makes one
 	WRSolicited = 2
 	WRFence     = 4 // wait for earlier READs
 )
@@ -212,7 +212,7 @@ const MaxSGEs = 4
 
 // WR is a work request.
 type WR struct {
-	ID     uint64 // offset 0: the user's, returned in the completion
+	ID     uint64 // offset 0: chosen by the user; the completion returns it
 	Op     WROp   // 8
 	Flags  uint8  // 9; 10: how many SGEs, u16
 	Imm    uint32 // 12
@@ -266,7 +266,7 @@ func (p *Post) decode(data []byte) (int, error) {
 		return n, err
 	}
 	*p = Post{QPN: head[0]}
-	for range head[1] { // decoded one by one: the count alone reserves nothing
+	for range head[1] { // one by one: a large count alone allocates nothing
 		var w wr
 		sges, k, err := decodeElems[SGE](data[n:], &w, &w.SGEs, MaxSGEs)
 		if err != nil {
@@ -309,7 +309,7 @@ type WC struct {
 	Imm    uint32 // 20
 }
 
-// Poll asks for completions and removes them from the CQ.
+// Poll removes at most Max completions from a CQ and returns them.
 type Poll struct {
 	CQ  uint32
 	Max uint32
@@ -353,7 +353,7 @@ const (
 type QPStatus struct {
 	QPN     uint32 // offset 0
 	State   QPState
-	Cause   WCStatus // 5: the first error; if it was in the peer's request, WCRemote...
+	Cause   WCStatus // 5: the first error; one in a request of the peer is WCRemote...
 	Reads   uint16   // 6: READs in progress
 	Sends   uint32   // 8: work requests that are not complete
 	Recvs   uint32   // 12: posted receives
@@ -365,8 +365,8 @@ type QPStatus struct {
 }
 
 // RDMACounts counts one direction of a queue pair, or of all queue pairs of a port. Out counts the
-// port's requests and the packets that answer them; In counts the peer's. Payload bytes are counted
-// by this port's memory.
+// port's requests and the packets that answer them; In counts the peer's. Each payload counter
+// stands for one kind of this port's memory.
 type RDMACounts struct {
 	Requests     uint64 // packets of requests: sent (Out), executed (In)
 	Responses    uint64 // packets of answers: received (Out), sent (In)
@@ -376,11 +376,11 @@ type RDMACounts struct {
 	HostBytes    uint64 // payload in host memory
 	BouncedBytes uint64 // of the payload: bytes that went through host memory to or from a GPU
 	AgainPackets uint64 // Out: retransmissions; In: duplicates
-	AgainBytes   uint64 // payload of AgainPackets; included above if it was moved again
+	AgainBytes   uint64 // payload of AgainPackets; the counters above include it if the NIC moved it again
 	Sequence     uint64 // NAKs for missing packets: received (Out), sent (In)
-	NotReady     uint64 // NAKs because no receive is posted, or a page is awaited: received (Out), sent (In)
+	NotReady     uint64 // RNR NAKs, for no posted receive or a page not there yet: received (Out), sent (In)
 	Errors       uint64 // NAKs for errors: received (Out), sent (In)
-	Timeouts     uint64 // Out: no answer in time
+	Timeouts     uint64 // Out: requests without an answer in time
 	Discarded    uint64 // packets that match no request
 	_            [2]uint64
 }
@@ -402,12 +402,13 @@ type Mailbox struct {
 	Off uint64 // 8
 }
 
-// PageRequest asks for pages of an MR on demand. It is sent as the notify RDMAPages, and repeated
-// until there is a PageAnswer; RDMAPageList lists requests without one.
+// PageRequest asks the driver for pages of an MR on demand. The NIC sends it as the notify
+// RDMAPages, and repeats it until the driver sends a PageAnswer; RDMAPageList lists the requests
+// without an answer.
 type PageRequest struct {
 	ID     uint32 // offset 0: not 0
 	Key    uint32 // 4: the MR's
-	Region uint32 // 8: its number in the driver
+	Region uint32 // 8: the region's number in the driver
 	Count  uint16 // 12: pages
 	Write  bool   // 14: the NIC will write to them
 	InRAM  bool   // 15: the NIC does not reach the GPU, so that it cannot use private pages
@@ -424,7 +425,7 @@ const MaxPages = 64
 type PageAnswer struct {
 	ID         uint32   // offset 0
 	Generation uint32   // 4: of the region, when the entries were valid
-	Errno      uint16   // 10; 8, u16: number of entries. Not 0: no page is available
+	Errno      uint16   // 10: not 0: no page is available; 8, u16: number of entries
 	Entries    []uint64 // 16
 }
 
@@ -450,15 +451,15 @@ func (a *PageAnswer) decode(data []byte) (int, error) {
 type PageCounts struct {
 	Requests      uint64 // for pages
 	Answers       uint64
-	Stale         uint64 // answers that were outdated by an invalidation
+	Stale         uint64 // answers that an invalidation had made outdated
 	MapsHost      uint64 // pages that answers mapped in RAM
 	MapsGPU       uint64 // pages that answers mapped in a GPU
 	Refused       uint64 // pages that were not available
 	Invalidations uint64
 	Invalidated   uint64 // pages
-	Parked        uint64 // packets that waited for a page here
+	Parked        uint64 // packets that waited in the NIC for a page
 	ParkedBytes   uint64
-	NotReady      uint64 // packets that were refused with an RNR NAK because no more could wait
+	NotReady      uint64 // packets that the NIC refused with an RNR NAK because no more could wait
 	GPUBytes      uint64 // payload in private pages
 	HostBytes     uint64 // payload in RAM
 	Quarantined   uint64 // 1: the MR is quarantined, and no payload moves

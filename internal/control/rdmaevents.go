@@ -4,11 +4,12 @@ import "slices"
 
 // RDMAEvents are a program's callbacks for the notifies of RDMA. A notify may be lost, so programs
 // also poll. Fields may be nil. Receive calls the functions, and Receive may run in several
-// goroutines at once. They must not block or call the client: they wake a goroutine that does.
+// goroutines at once. The functions must not block or call the client; they can wake a goroutine
+// that calls it.
 type RDMAEvents struct {
 	Completions func(cq uint32)     // a CQ has completions that came after its last poll
-	Pages       func(r PageRequest) // pages of an MR on demand are requested; repeated until they are answered
-	// Reset is called when the port has a new state: all objects of RDMA are gone.
+	Pages       func(r PageRequest) // the NIC requests pages of an MR on demand; repeated until AnswerPages
+	// Reset is called when the generation of the port's state changes: all RDMA objects are gone.
 	Reset func(old, generation uint32)
 }
 
@@ -60,13 +61,13 @@ func (n *rdmaNotify) notify(f *Frame, old uint32, changed bool) {
 	}
 }
 
-// NotifyCompletions appends a frame to frame that tells the driver, whose MAC is dst, that a CQ has
+// NotifyCompletions appends to frame the notify, for the driver with the MAC dst, that a CQ has
 // completions.
 func (d *Dispatcher) NotifyCompletions(frame []byte, dst [6]byte, cq uint32) []byte {
 	return d.notify(frame, dst, ClassRDMA, RDMACompletions, cq)
 }
 
-// NotifyPages appends a frame to frame that asks the driver, whose MAC is dst, for pages.
+// NotifyPages appends to frame the notify that asks the driver, which has the MAC dst, for pages.
 func (d *Dispatcher) NotifyPages(frame []byte, dst [6]byte, r *PageRequest) []byte {
 	return d.notify(frame, dst, ClassRDMA, RDMAPages, r)
 }

@@ -12,7 +12,7 @@ import (
 // Its methods implement the rules of each command, with the errnos of Linux's devmem
 // (net/core/netdev-genl.c, net/ethtool/rings.c), and change the State only if they return no error.
 // They never modify the elements of its slices but replace the slices: a copy of the struct is an
-// independent State. The owner makes the hardware model follow the State.
+// independent State. The owner changes the device model to match the State.
 type State struct {
 	Generation   uint32
 	Splits       []Split // one for each receive queue, in order
@@ -24,8 +24,8 @@ type State struct {
 	LastID       uint32 // the last ID of a rule, binding or flow counter
 }
 
-// NewState returns the state of a port after reset: no queue is split, and RSS uses as many receive
-// queues as the table has entries for.
+// NewState returns the state of a port after reset: no queue has header split, and RSS spreads over
+// the receive queues, as many as its table has entries for.
 func NewState(generation uint32, i *Info, key [40]byte) *State {
 	s := &State{Generation: generation, RSS: RSS{Key: key, Table: make([]uint16, max(i.MaxRSS, 1))}}
 	for q := range i.QueuePairs {
@@ -55,8 +55,8 @@ func refuse(errno syscall.Errno, what string, args ...any) error {
 	return &textError{fmt.Sprintf(what, args...), errno}
 }
 
-// SetSplit sets a queue's split. A bound queue stays split, with threshold 0; queue 0 is never
-// split, because it receives frames that must be readable.
+// SetSplit sets a queue's header split. A bound queue keeps header split on, with threshold 0.
+// Queue 0 cannot have header split, because it receives frames that the driver itself must read.
 func (s *State) SetSplit(x Split) error {
 	switch {
 	case int(x.Queue) >= len(s.Splits):
@@ -75,7 +75,7 @@ func (s *State) SetSplit(x Split) error {
 	return nil
 }
 
-// Split returns a queue's split.
+// Split returns a queue's header split.
 func (s *State) Split(queue uint16) (Split, error) {
 	if int(queue) >= len(s.Splits) {
 		return Split{}, refuse(syscall.EINVAL, "split of queue %d: the port has %d", queue, len(s.Splits))
@@ -83,7 +83,7 @@ func (s *State) Split(queue uint16) (Split, error) {
 	return s.Splits[queue], nil
 }
 
-// ruled are the protocols that rules may have.
+// ruled are the protocols for which AddFlow accepts rules.
 var ruled = []uint8{protoTCP, protoUDP, protoESP, protoAH, protoSCTP}
 
 // AddFlow adds a rule; limit is the maximum of rules.
@@ -133,7 +133,7 @@ func (s *State) SetRSS(r RSS, limit int) error {
 	return nil
 }
 
-// AddBuffer adds a buffer that was registered with number b.ID.
+// AddBuffer adds a buffer, which its owner has registered under the number b.ID.
 func (s *State) AddBuffer(b Buffer) {
 	i, _ := slices.BinarySearchFunc(s.Buffers, b.ID, func(o Buffer, id uint32) int { return int(int64(o.ID) - int64(id)) })
 	s.Buffers = slices.Insert(slices.Clip(s.Buffers), i, b)

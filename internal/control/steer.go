@@ -10,8 +10,8 @@ type Split struct {
 	Queue uint16 // offset 0
 	On    bool   // 2: 0 or 1
 	_     uint8
-	// 4: hds-thresh: frames with less payload are not split. A bound queue needs 0, so that all
-	// frames are split, also those without payload
+	// 4: hds-thresh: the NIC does not split frames with less payload. A bound queue needs 0, so that
+	// the NIC splits all frames, also frames without payload
 	Threshold uint32
 }
 
@@ -25,7 +25,7 @@ type FlowRule struct {
 	// Addr means any
 	Src, Dst netip.Addr
 	// 40, 42; 4, bits 3 and 4: 0 means any. For ESP and AH they are the upper and the lower half of
-	// the SPI, which is compared as a whole; 0 in both means any.
+	// the SPI, which the NIC compares as a whole; 0 in both means any.
 	SrcPort, DstPort uint16
 }
 
@@ -100,8 +100,8 @@ func (r *FlowRule) decode(data []byte) (int, error) {
 	return n, err
 }
 
-// putAddr writes an address of the family; IPv4 in the first four bytes. An invalid address writes
-// nothing.
+// putAddr writes an address of the family to b, IPv4 to the first four bytes. For an invalid address
+// it writes nothing.
 func putAddr(b *[16]byte, a netip.Addr, v6 bool) error {
 	if a.IsValid() && (a.Is4() == v6 || a.Zone() != "") {
 		return badData("address %v: not of the family (IPv6: %v), or with a zone", a, v6)

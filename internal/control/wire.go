@@ -13,7 +13,7 @@ const (
 	MaxData     = MaxFrame - EthernetLen - HeaderLen
 )
 
-// Version of the protocol: a request with another version is answered with EPROTONOSUPPORT.
+// Version of the protocol: the NIC answers a request with another version by EPROTONOSUPPORT.
 const Version = 1
 
 // MAC is the destination of requests and the source of answers.

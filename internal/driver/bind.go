@@ -11,7 +11,7 @@ import (
 	"vnic.dev/vnic/internal/limits"
 )
 
-// defaultHeader is the length of the longest header that is split if the NIC reports none
+// defaultHeader is the length of the longest header that the NIC splits off, if it reports none
 // (docs/specs/virtio.md, 4).
 const defaultHeader = 256
 
@@ -67,8 +67,8 @@ func (n *NIC) BindQueue(queue int, gpu int, src PageSource) error {
 	return nil
 }
 
-// UnbindQueue turns header split off and returns the unused pages to their source. Earlier frames
-// are delivered first. In a process the device stops the queue meanwhile (GET_VRING_BASE). In a
+// UnbindQueue turns header split off and returns the unused pages to their source. The Receiver gets
+// earlier frames first. In a process the device stops the queue meanwhile (GET_VRING_BASE). In a
 // guest it cannot (see pci.settle): there the device has to return all chains, with used.len 0,
 // when split is turned off. If a binding of the NIC prevents turning split off, the caller must
 // undo it first.

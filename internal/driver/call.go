@@ -23,7 +23,7 @@ func (n *NIC) do(f func() error) error {
 	return <-c.done
 }
 
-// takeCalls takes the waiting calls. If ended is set, later calls are refused.
+// takeCalls removes and returns the waiting calls. With ended, do refuses later calls.
 func (n *NIC) takeCalls(ended bool) []*call {
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -26,8 +26,8 @@ const (
 	minMTU     = 68
 )
 
-// readConfig sets address, MTU and number of queues from the device's configuration; mac and mtu
-// are the caller's, or empty.
+// readConfig sets address, MTU and number of queues from the device's configuration. mac and mtu, if
+// not empty, take precedence.
 func (n *NIC) readConfig(mac net.HardwareAddr, mtu int) error {
 	n.mac, n.mtu = mac, mtu
 	if n.mac == nil && n.features&featMAC != 0 {
@@ -60,7 +60,7 @@ func (n *NIC) readConfig(mac net.HardwareAddr, mtu int) error {
 	return n.countPairs()
 }
 
-// countPairs sets how many queue pairs are used.
+// countPairs sets how many queue pairs the driver uses.
 func (n *NIC) countPairs() error {
 	pairs := 1
 	if n.features&featMQ != 0 {

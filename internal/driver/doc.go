@@ -2,12 +2,13 @@
 //
 // It drives a PCI device inside a guest (OpenPCI: sysfs, hugetlb pages, uio_pci_generic) or a
 // vhost-user backend from a process (Attach: memfd, eventfds, sockets). Both give the same NIC: on
-// host queues, frames are received into host memory; on bound queues, frames are split, with
+// host queues the device writes frames to host memory; on bound queues it splits frames, with
 // headers in host memory and payload in pages of a GPU that the driver never maps; frames to send
 // have headers in host memory and may have payload in a GPU.
 //
-// Virtio's control queue is used for the number of queue pairs. Other commands (split, steering,
-// bindings) go in-band through package control; the driver takes its frames out of receive queue 0.
+// The driver sets the number of queue pairs over virtio's control queue. Other commands (split,
+// steering, bindings) go in-band through package control; the driver takes the frames of that
+// package out of receive queue 0.
 //
 // One goroutine polls all queues and calls the Receiver. Any goroutine may call Transmit, which
 // takes one lock for each queue. The device is not trusted: the driver checks what it returns, and

@@ -60,8 +60,8 @@ func featureString(f uint64) string {
 	return strings.Join(s, " ")
 }
 
-// chooseFeatures returns the features to accept. A feature is accepted only with the features that
-// it needs (virtio 1.3, 5.1.3.1).
+// chooseFeatures returns the features to accept. It accepts a feature only together with the
+// features that it needs (virtio 1.3, 5.1.3.1).
 func chooseFeatures(offered uint64) (uint64, error) {
 	f := offered & featsWanted
 	if miss := featsMandatory &^ f; miss != 0 {

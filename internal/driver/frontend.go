@@ -153,8 +153,8 @@ func (f *frontend) placeGPUs(list []FrontendGPU) ([]GPUInfo, error) {
 func (f *frontend) negotiate() (feats uint64, err error) {
 	proto := vhostuser.ProtocolMQ | vhostuser.ProtocolReplyAck | vhostuser.ProtocolMTU | vhostuser.ProtocolConfig |
 		vhostuser.ProtocolMemSlots | vhostuser.ProtocolStatus
-	// A backend has no control queue: queue pairs are enabled by messages, queues are reset by
-	// GET_VRING_BASE.
+	// A backend has no control queue: the driver enables queue pairs by messages, and resets queues
+	// by GET_VRING_BASE.
 	const provided = featCtrlVQ | featRingReset
 	feats, f.proto, err = f.front.Negotiate(featsWanted&^provided, uint64(proto))
 	if err != nil {

@@ -63,8 +63,8 @@ func (h *netHdr) encode(b *[netHdrLen]byte) {
 	le.PutUint16(b[10:], h.numBuffers)
 }
 
-// offload copies the header's checksum and segmentation fields. A GSO type that was not negotiated
-// or is unknown is the device's error.
+// offload copies the header's checksum and segmentation fields to f. It returns ErrBroken for a GSO
+// type that is unknown or was not negotiated.
 func (h *netHdr) offload(o *Offloads, f *RxFrame) error {
 	// virtio 1.3 (5.1.6.4.1) forbids DATA_VALID without GUEST_CSUM, but Linux accepts it, and some
 	// backends compute no checksum at all (passt).
@@ -84,7 +84,7 @@ func (h *netHdr) offload(o *Offloads, f *RxFrame) error {
 	return nil
 }
 
-// sum returns the checksum of a frame if the device does not compute it.
+// sum computes the checksum of a frame for a device that does not compute it.
 func (f *TxFrame) sum() uint16 {
 	head := f.Header[f.CsumStart:]
 	payload := dma.Fold(dma.Checksum(f.Linear, 0))

@@ -38,7 +38,7 @@ type NIC struct {
 	poller   poller
 
 	mu     sync.Mutex // orders calls on the polling goroutine, and its end, against do
-	calls  []*call    // waiting; under mu
+	calls  []*call    // calls of do that wait for the polling goroutine; under mu
 	ended  bool       // the polling goroutine takes no more calls; under mu
 	binder sync.Mutex // held by BindQueue and UnbindQueue until they return
 	closed bool       // under binder
@@ -51,8 +51,8 @@ type NIC struct {
 	sleeping atomic.Bool           // the polling goroutine sleeps, or is about to
 	fatal    atomic.Pointer[error] // the error with which the polling goroutine has to stop
 	err      atomic.Pointer[error]
-	failed   chan struct{} // closed with err
-	done     chan struct{} // closed by the polling goroutine
+	failed   chan struct{} // closed when err is set
+	done     chan struct{} // closed when the polling goroutine ends
 
 	// Set-up after a loss of in-band state: see generation.go.
 	life        context.Context // ends with Close
@@ -60,7 +60,7 @@ type NIC struct {
 	background  sync.WaitGroup
 	settingUp   atomic.Bool
 	lost        atomic.Bool // in-band state was lost, and Options.OnGeneration was not called yet
-	wakePending atomic.Bool // the Receiver has to be woken
+	wakePending atomic.Bool // the polling goroutine has to call the Receiver's Wake
 	linkDown    atomic.Bool
 }
 
@@ -84,7 +84,7 @@ func open(t transport, o *Options, mac net.HardwareAddr, mtu int, gpus []GPUInfo
 	return n, nil
 }
 
-// gone is called when the device is gone.
+// gone stops the NIC with an error. The transport calls it when the device is gone.
 func (n *NIC) gone(err error) {
 	n.fatal.CompareAndSwap(nil, &err)
 	n.wake()
@@ -165,9 +165,9 @@ func (n *NIC) GPUs() []GPUInfo { return slices.Clone(n.gpus) }
 // Control returns the client of the in-band channel to the NIC.
 func (n *NIC) Control() *control.Client { return n.ctl }
 
-// AllocDMA allocates memory for the caller and the device, whose address for it is iova: tables and staging
-// buffers of jobs. It is page aligned and contiguous, and at most 2 MiB in a guest. It is freed by
-// Close, and not before.
+// AllocDMA allocates memory that the caller and the device share, for tables and staging buffers of
+// jobs. iova is the memory's address for the device. The memory is page aligned and contiguous, and
+// at most 2 MiB in a guest. Only Close frees it.
 func (n *NIC) AllocDMA(size int) (b []byte, iova uint64, err error) {
 	n.binder.Lock()
 	defer n.binder.Unlock()
@@ -184,7 +184,7 @@ func (n *NIC) AllocDMA(size int) (b []byte, iova uint64, err error) {
 	return m.b[:size], m.addr, nil
 }
 
-// Start sets the Receiver of the frames. Earlier frames are dropped.
+// Start sets the Receiver of the frames. The NIC drops frames that come before.
 func (n *NIC) Start(r Receiver) error {
 	if r == nil {
 		return errors.New("no receiver")
@@ -204,7 +204,7 @@ func (n *NIC) Err() error {
 	return nil
 }
 
-// fail records the error with which the NIC stops. Later errors are ignored.
+// fail records the error with which the NIC stops. It ignores later errors.
 func (n *NIC) fail(err error) {
 	if n.err.CompareAndSwap(nil, &err) {
 		close(n.failed)
@@ -218,8 +218,8 @@ func (n *NIC) wake() {
 	}
 }
 
-// Close stops the device and returns all pages to their sources. It waits for running callbacks. It
-// does not call the Receiver for frames that are still in flight.
+// Close stops the device and returns all pages to their PageSources. It waits for running callbacks.
+// It does not call the Receiver for frames that are still in flight.
 func (n *NIC) Close() error {
 	n.endLife()
 	n.closing.Do(func() { n.closeErr = n.close() })

@@ -9,7 +9,7 @@ import (
 
 // Options are common to all transports. The zero value works.
 type Options struct {
-	QueuePairs int // the number in use; 0: all that the device has, up to 8
+	QueuePairs int // queue pairs that the driver uses; 0: all that the device has, up to 8
 	// HostQueues is how many receive queues have buffers in host memory, from queue 0 on; at least
 	// 1. The others receive nothing until they are bound: do not steer flows to them before.
 	HostQueues int

@@ -18,12 +18,12 @@ import (
 	"vnic.dev/vnic/internal/inuse"
 )
 
-// pci is the transport of a guest: a virtio-net PCI device that was taken from the kernel (virtio
+// pci is the transport in a guest: a virtio-net PCI device that OpenPCI took from the kernel (virtio
 // 1.3, 4.1).
 //
 // Interrupts are INTx through uio_pci_generic: its handler sets INTX_DISABLE and makes /dev/uioN
 // readable. Reading the ISR byte deasserts the interrupt; clearing INTX_DISABLE allows the next
-// one. Both are done only before the driver sleeps, so a busy driver does not pay for them.
+// one. The driver does both only before it sleeps, so a busy driver does not pay for them.
 type pci struct {
 	dev    pciDev
 	log    *slog.Logger
@@ -44,8 +44,8 @@ type pci struct {
 	queues   map[int]int // offset in notify of each queue that is set up
 	halted   bool
 
-	gone    atomic.Bool // the device was removed: registers are not accessed any more
-	kept    bool        // its memory is not freed, because the device may still write there
+	gone    atomic.Bool // the device was removed: touch accesses no registers any more
+	kept    bool        // close does not free mem, because the device may still write there
 	events  *os.File    // the kernel's events about removed devices; nil: not available
 	hearing sync.WaitGroup
 }
@@ -118,7 +118,8 @@ func (p *pci) take() error {
 	if err != nil {
 		return err
 	}
-	// Open before bus mastering is enabled: the close of an earlier descriptor disables it.
+	// Open before bus mastering is enabled: the close of an earlier descriptor disables bus
+	// mastering.
 	if p.intr, err = p.dev.openUIO(name); err != nil {
 		return err
 	}
@@ -260,8 +261,8 @@ func (p *pci) settle() (uint64, error) {
 	p.common.addStatus(statusAcknowledge)
 	p.common.addStatus(statusDriver)
 	// QEMU (11.1) answers a queue reset itself and does not pass it on to a vhost-user backend,
-	// which continues with the old ring: measured. So the queue reset is not used, and the device
-	// returns chains when split is turned off.
+	// which continues with the old ring: measured. So the driver does not use the queue reset, and
+	// the device returns chains when the driver turns split off.
 	f, err := chooseFeatures(p.common.features() &^ featRingReset)
 	if err != nil {
 		p.common.addStatus(statusFailed)
@@ -277,8 +278,8 @@ func (p *pci) settle() (uint64, error) {
 	return f, nil
 }
 
-// config reads the device structure consistently: it repeats if the generation changed (4.1.4.3.1,
-// 2.5.1).
+// config reads the device structure consistently: it reads again if the configuration generation
+// changed meanwhile (4.1.4.3.1, 2.5.1).
 func (p *pci) config(off int, b []byte) error {
 	return p.touch(func() error { return p.readStructure(off, b) })
 }
@@ -354,8 +355,8 @@ func (p *pci) placeQueue(q int, r ringAddrs) error {
 }
 
 func (p *pci) start() error {
-	// Enable interrupts before the device: at DRIVER_OK QEMU's vhost checks whether INTx is off,
-	// and if it is, it never gives the backend a call descriptor.
+	// Enable interrupts before the device: if INTx is off at DRIVER_OK, QEMU's vhost never gives the
+	// backend a call descriptor.
 	if err := p.cfg.write16(pciCommand, p.command); err != nil {
 		return err
 	}
@@ -383,8 +384,8 @@ func (p *pci) kick(q int) {
 	})
 }
 
-// arm deasserts an interrupt that came, and allows the next one. If the device's interrupts do not
-// come (sleeper), arm only reads the ISR byte.
+// arm deasserts an interrupt that came, and allows the next one. If the device's interrupts seem not
+// to come (ears.deaf), arm only reads the ISR byte.
 func (p *pci) arm() (changed bool, err error) {
 	if p.gone.Load() {
 		return false, p.errRemoved()

@@ -83,8 +83,8 @@ type virtioCap struct {
 	multiplier uint32 // 16: notify_off_multiplier; only capNotify has it
 }
 
-// virtioCaps finds the structures in a configuration space. Of several of one kind the first counts
-// (4.1.4.1).
+// virtioCaps finds the structures in a configuration space. It takes the first of several structures
+// of one kind (4.1.4.1).
 func virtioCaps(cfg *[pciConfigLen]byte) (caps [capDevice + 1]virtioCap, err error) {
 	if cfg[pciStatus]&statusCapList == 0 {
 		return caps, fmt.Errorf("no capabilities: not a virtio 1 device")

@@ -22,12 +22,12 @@ const (
 //
 // It polls all queues as long as one has work; calls (interrupts) are off meanwhile. When none has
 // work, it may poll on for a short time: the window. Then it asks for calls, polls all queues once
-// more and sleeps. The window adapts to what would have paid off, like KVM's halt polling: a sleep
+// more and sleeps. The window adapts to the last sleeps, like KVM's halt polling: a sleep
 // shorter than Options.Spin doubles the window up to Options.Spin, a longer sleep halves it, down
 // to nothing. So a busy request-reply exchange is polled, and an idle NIC costs nothing. With one
 // processor, where polling only keeps the peer from running, there is no window.
 //
-// The clock is read when the state changes and while the goroutine spins, not for each packet.
+// The goroutine reads the clock when the state changes and while it spins, not for each packet.
 type poller struct {
 	spin spinner
 
@@ -155,7 +155,7 @@ func (n *NIC) hasWork() bool {
 // ends the sleep.
 func (n *NIC) sleep() error {
 	p := &n.poller
-	n.sleeping.Store(true) // whoever stores work after this wakes us
+	n.sleeping.Store(true) // a goroutine that stores work after this wakes this one
 	defer n.sleeping.Store(false)
 	changed, err := n.t.arm()
 	if err != nil {

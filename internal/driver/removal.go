@@ -9,8 +9,8 @@ import (
 // A device may be removed while it is used (PCI hotplug, or a backend that hangs up). Then the NIC
 // stops with an error that is ENODEV and names the device: the driver does not touch the device
 // again, and all waits end. The NIC also stops if a GPU is removed that it has used: its rings
-// point to the GPU's memory, and the device cannot be told to skip those entries. If the NIC has
-// not used the GPU, only later uses of the GPU fail.
+// point to the GPU's memory, and the driver cannot make the device skip these entries. If the NIC
+// has not used the GPU, only later uses of the GPU fail.
 
 // removed returns the error of a device that was removed.
 func removed(what string) error { return fmt.Errorf("%s has been removed: %w", what, unix.ENODEV) }
@@ -33,7 +33,7 @@ func (n *NIC) removeGPU(removed func(g GPUInfo) bool) {
 		if !removed(g) {
 			continue
 		}
-		n.gpusLost.Or(bit(g.ID)) // before gpusUsed is read; useGPU does it the other way round
+		n.gpusLost.Or(bit(g.ID)) // before reading gpusUsed; useGPU writes gpusUsed before it reads gpusLost
 		if n.gpusUsed.Load()&bit(g.ID) != 0 {
 			n.gone(gpuRemoved(g))
 		}

@@ -12,7 +12,7 @@ import (
 // Sizes of reception, in bytes.
 const (
 	hostBuf   = 4096    // a buffer of a host queue
-	maxFrame  = 1 << 17 // longer frames are dropped: IP has none, and a batch must have room for one
+	maxFrame  = 1 << 17 // the driver drops longer frames: IP has none, and a batch must have room for one
 	arenaSize = 4 * maxFrame
 	maxBatch  = 64
 )
@@ -144,8 +144,8 @@ func (q *rxQueue) takeHost(b *batch, used []virtq.Used) (n int, err error) {
 	return n, nil
 }
 
-// device wrote n bytes of b. readHeader returns how many buffers the frame uses.
-// device wrote n bytes, and returns how many buffers the frame uses.
+// readHeader decodes the virtio_net_hdr at the start of b, to which the device wrote n bytes, and
+// returns how many buffers the frame uses.
 func (q *rxQueue) readHeader(h *netHdr, b []byte, n int, buffer string) (count int, err error) {
 	if n < netHdrLen {
 		return 0, fmt.Errorf("%w: a %s with %d bytes, less than virtio_net_hdr", ErrBroken, buffer, n)

@@ -32,22 +32,23 @@ type sleeper struct {
 
 // ears handle a device whose calls may never come. QEMU (11.1) routes INTx of devices below a PCI
 // expander bus of a q35 machine to an interrupt that its ACPI tables do not list. And if a stopped
-// guest continues (QMP cont) while INTx is masked because an interrupt has come, QEMU takes the
-// call from the backend until the guest is stopped again. So a sleep ends after a while, which is
-// longer after the first call. If there was work twice after such a sleep, the device counts as
-// deaf: it is polled every millisecond until a call comes. Only the sleeping goroutine uses ears.
+// guest continues (QMP cont) while INTx is masked because an interrupt has come, QEMU leaves the
+// backend without a call descriptor until the guest is stopped again. So a sleep ends after a while
+// (nap), which is longer after the first call. If the driver found work after two such sleeps, the
+// device counts as deaf: the driver then polls it every millisecond until a call comes. Only the
+// sleeping goroutine uses ears.
 type ears struct {
 	nap    time.Duration // the longest sleep; 0: no limit
 	heard  time.Duration // the value of nap after a call
 	napped bool          // the last sleep ended without a call or a wake
-	missed int           // naps after which there was work
+	missed int           // sleeps that ended so, and after which there was work
 }
 
 const (
 	firstNap = 20 * time.Millisecond
 	heardNap = 5 * firstNap
 	deafNap  = time.Millisecond
-	tooMany  = 2 // of missed
+	tooMany  = 2 // value of missed at which a device counts as deaf
 )
 
 // deaf reports whether the device's calls seem not to arrive.
@@ -109,7 +110,7 @@ func (s *sleeper) sleep() (called bool, err error) {
 	}
 	s.ears.napped = s.ears.nap > 0 && !s.woken.Load() && err != nil
 	if errors.Is(err, os.ErrDeadlineExceeded) && s.ears.napped && !s.ears.deaf() && s.ready() {
-		err = s.f.SetReadDeadline(time.Time{}) // the call had come, and this goroutine was late: read it
+		err = s.f.SetReadDeadline(time.Time{}) // the call came, and this goroutine ran late: read it
 		if err == nil {
 			_, err = s.f.Read(s.buf[:s.size])
 		}

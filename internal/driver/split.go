@@ -10,8 +10,8 @@ import (
 // split is the state of a bound queue: chains of a header buffer in host memory and pages of a GPU
 // (docs/specs/virtio.md, 4). The polling goroutine owns it.
 //
-// A returned chain keeps the pages that its frame did not use, in order. Before it is posted again,
-// it is filled up with pages from the PageSource. A chain without any page waits in idle.
+// A returned chain keeps the pages that its frame did not use, in order. Before the driver posts
+// the chain again, fill adds pages from the PageSource. A chain without any page waits in idle.
 type split struct {
 	gpu      GPUInfo
 	src      PageSource
@@ -19,7 +19,7 @@ type split struct {
 	pages    [][]uint64 // offsets in the GPU, by cookie; the capacity is PagesPerChain
 	idle     []uint32   // cookies that are not posted
 	posted   int
-	draining bool          // nothing is posted any more
+	draining bool          // postSplit posts no more chains
 	drained  chan struct{} // closed when draining and nothing is posted
 	bufs     []virtq.Buf   // scratch
 }

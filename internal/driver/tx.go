@@ -37,9 +37,9 @@ type txQueue struct {
 	idle    []uint32 // free slots
 	watched int      // frames in flight with a cookie
 	starved bool     // Transmit has returned because the ring was full
-	freed   bool     // a frame has been returned since
+	freed   bool     // the device has returned a frame since
 	asleep  bool     // the polling goroutine sleeps, or is about to
-	calls   bool     // the device has been asked for calls
+	calls   bool     // askCalls has asked the device for calls
 	done    []uint64 // returned cookies that Completed has not reported
 	bufs    []virtq.Buf
 	used    []virtq.Used
@@ -83,10 +83,10 @@ func newTxQueue(n *NIC, index int) (*txQueue, error) {
 	return q, n.t.setupQueue(r.vq, r.addrs)
 }
 
-// Transmit puts frames on a transmit queue and returns how many it accepted. If the ring is full,
-// it accepts less than all, and Completed, with or without cookies, is called when there is room.
-// An error is about frame f[n]: the frame is wrong, or the NIC has stopped. Any goroutine may call
-// it, including the Receiver's.
+// Transmit puts frames on a transmit queue and returns how many it accepted. If the ring is full, it
+// accepts fewer than all, and the polling goroutine calls Completed, with or without cookies, when
+// there is room. An error is about frame f[n]: the frame is wrong, or the NIC has stopped. Any
+// goroutine may call Transmit, also the one that calls the Receiver.
 func (n *NIC) Transmit(queue int, f []TxFrame) (int, error) {
 	if queue < 0 || queue >= len(n.tx) {
 		return 0, fmt.Errorf("transmit queue %d of %d: %w", queue, len(n.tx), unix.EINVAL)
@@ -268,18 +268,19 @@ func (q *txQueue) poll(cookies []uint64) (worked bool, err error) {
 	return report, err
 }
 
-// wanted reports whether a caller waits for frames to be sent. If none waits, they are taken back
-// when the ring is full: most frames of a TCP connection are acknowledgments, and an interrupt for
-// each would cost more than the frame.
+// wanted reports whether a caller waits until frames are sent. If none waits, transmit takes sent
+// frames back when the ring is full: most frames of a TCP connection are acknowledgments, and an
+// interrupt for each would cost more than the frame.
 func (q *txQueue) wanted() bool { return q.watched > 0 || q.starved }
 
-// askCalls asks the device for a call when it has sent a frame; more reports that it already has.
+// askCalls asks the device for a call when it has sent a frame; more: it has sent one already.
 func (q *txQueue) askCalls() (more bool) {
 	q.calls = true
 	return q.ring.EnableCall()
 }
 
-// enableCall is called by the polling goroutine before it sleeps.
+// enableCall asks for calls if a caller waits until frames are sent; more: there is work already.
+// The polling goroutine calls it before it sleeps.
 func (q *txQueue) enableCall() (more bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -293,7 +294,7 @@ func (q *txQueue) enableCall() (more bool) {
 	return more || len(q.done) > 0
 }
 
-// disableCall is called by the polling goroutine after it slept.
+// disableCall asks for no more calls. The polling goroutine calls it after it has slept.
 func (q *txQueue) disableCall() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -303,7 +304,8 @@ func (q *txQueue) disableCall() {
 	}
 }
 
-// close ends transmission with an error and returns the cookies of frames in flight.
+// close makes later calls of Transmit fail with err. It returns the cookies that Completed has not
+// reported, including frames in flight.
 func (q *txQueue) close(err error) (cookies []uint64) {
 	q.mu.Lock()
 	defer q.mu.Unlock()

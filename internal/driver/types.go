@@ -16,12 +16,12 @@ type Range struct {
 	Len uint32
 }
 
-// RxFrame is a received frame. It is valid until the callback returns: Header is in memory that the
-// device can write to again, and a malicious device could change it at any time.
+// RxFrame is a received frame. It is valid until Receiver.Receive returns. Header is in memory that
+// the device can write to afterwards; a malicious device could change it at any time.
 type RxFrame struct {
 	Queue      int
 	Header     []byte  // all headers if Split, or else the whole frame
-	Split      bool    // from a bound queue
+	Split      bool    // the frame came to a bound queue
 	Payload    []Range // in order, each within one page, from the page's start; the Receiver owns the pages
 	PayloadLen int     // sum of Payload
 	CsumGood   bool    // the device has checked the layer 4 checksum, which may be incomplete in the frame
@@ -30,7 +30,8 @@ type RxFrame struct {
 }
 
 // TxFrame is a frame to send: Header, then Linear, then the Device ranges. Transmit copies Header
-// and Linear before it returns; the memory of Device must not change until the cookie is returned.
+// and Linear before it returns; the memory of Device must not change until Completed returns the
+// cookie.
 type TxFrame struct {
 	Header     []byte
 	Linear     []byte
@@ -43,9 +44,9 @@ type TxFrame struct {
 	Cookie     uint64 // returned by Completed; 0: not reported
 }
 
-// PageSource gives a bound queue the GPU pages for payload, as offsets in the GPU. It is called
-// from the polling goroutine, and from UnbindQueue and Close. It must not keep the slices and must
-// not call the NIC.
+// PageSource has the GPU pages in which a bound queue receives payload, as offsets in the GPU. The
+// polling goroutine, UnbindQueue and Close call it. It must not keep the slices and must not call
+// the NIC.
 type PageSource interface {
 	TakePages(queue int, dst []uint64) int
 	ReturnPages(queue int, offs []uint64)
@@ -57,8 +58,8 @@ type PageSource interface {
 type Receiver interface {
 	Receive(frames []RxFrame)
 	Completed(queue int, cookies []uint64)
-	// Wake is called for other changes: the NIC has stopped (see Err), its link or its generation
-	// has changed, or a queue was set up again.
+	// Wake reports other changes: the NIC has stopped (see Err), its link or its generation has
+	// changed, or the driver has set up a queue again.
 	Wake()
 }
 
@@ -70,7 +71,7 @@ type GPUInfo struct {
 	PCI  string // address of its PCI device, if it is one
 }
 
-// Stats are a NIC's counters. They are not read at one instant.
+// Stats are a NIC's counters. NIC.Stats does not read all of them at one instant.
 type Stats struct {
 	Busy   time.Duration // polling, with something to do
 	Spin   time.Duration // polling, with nothing to do

@@ -26,12 +26,12 @@ type CQ struct {
 	Depth int
 	d     *Device
 
-	polls chan struct{} // of capacity 1: held during a poll, so that completions stay in order
+	polls chan struct{} // of capacity 1: full during a poll, so that completions stay in order
 
 	mu      sync.Mutex
 	quiet   bool              // under mu: the NIC had no more completions, and will send a notify for the next
 	common  []WC              // under mu: polled completions for the program
-	claims  map[uint32]*claim // under mu: of transfers, by number
+	claims  map[uint32]*claim // under mu: claims of running transfers, by the transfer's number
 	changed chan struct{}     // under mu: closed and replaced when there may be completions
 	closed  bool              // under mu
 }

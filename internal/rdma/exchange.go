@@ -29,7 +29,7 @@ const (
 // version of the protocol of the exchange.
 const version = 1
 
-// ErrPeer is returned if the peer breaks the protocol, or reports that it could not connect.
+// ErrPeer is the error if the peer breaks the protocol, or reports that it could not connect.
 var ErrPeer = errors.New("rdma: the peer")
 
 // Ends configures this end of a connection.
@@ -61,7 +61,7 @@ type hello struct {
 	Addr    netip.Addr `json:"ip"`
 	MAC     mac        `json:"mac"`
 	MTU     uint16     `json:"mtu"`
-	Reads   uint8      `json:"reads"` // that this end answers at one time
+	Reads   uint8      `json:"reads"` // READs that this end answers at one time
 	MR      *Remote    `json:"mr,omitempty"`
 }
 
@@ -116,8 +116,8 @@ func validMTU(n uint16) bool { return slices.Contains([]uint16{256, 512, 1024, 2
 // reads no byte that does not belong to it.
 //
 // An end that has received all its data keeps its queue pair until the other end reports, on conn,
-// that it has all its answers too: lost packets are requested again, and a closed queue pair
-// answers nobody.
+// that it has all its answers too: the other end requests lost packets again, and a closed queue
+// pair does not answer.
 //
 // After an error the queue pair cannot be used, and conn may be in the middle of a line: close
 // both. ErrPeer: the peer broke the protocol, or reported why it could not connect.

@@ -14,8 +14,8 @@ import (
 
 // OnDemand is memory whose pages the NIC requests when it needs them: it is not pinned.
 type OnDemand struct {
-	Region uint32 // its number in the driver that finds the pages
-	GPU    uint16 // the GPU whose private pages it may have; call SetMailbox for it first
+	Region uint32 // the memory's number in the driver that finds the pages
+	GPU    uint16 // the GPU whose private pages the memory may have; call SetMailbox for it first
 	Off    uint64 // of the first byte, in the first page
 	Len    uint64 // bytes
 	VA     uint64 // address of the first byte in the MR
@@ -42,7 +42,7 @@ type PageStats struct {
 	Late     uint64 // answers that the NIC no longer needed
 	Failed   uint64 // answers that did not reach the NIC
 	Listed   uint64 // of Requests: found by a list, not by a notify
-	Put      uint64 // requests that were postponed because the queue was full
+	Put      uint64 // requests left to the NIC's next repeat or list, because the queue was full
 }
 
 // PageServer answers the NIC's requests for pages of the MRs that it has registered.
@@ -172,7 +172,7 @@ func (s *PageServer) drop() {
 	}
 }
 
-// list asks for requests regularly, until ctx ends.
+// list reads the NIC's list of requests regularly, until ctx ends, and passes them to workers.
 func (s *PageServer) list(ctx context.Context, end context.CancelCauseFunc) {
 	tick := time.NewTicker(pagePoll)
 	defer tick.Stop()

@@ -24,7 +24,8 @@ type TransferOptions struct {
 	// posted a receive, gets a completion with Imm after all bytes have arrived.
 	Notify bool
 	Imm    uint32
-	// Progress is called, if set, after each batch of completions, with the number of bytes done.
+	// Progress, if set, is called by Put and Get after each batch of completions, with the number of
+	// bytes done.
 	Progress func(done uint64)
 }
 

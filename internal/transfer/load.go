@@ -187,7 +187,7 @@ func (n *Node) Load(ctx context.Context, l LoadArgs) (r LoadResult, err error) {
 	return r, err
 }
 
-// consume takes batches as a training loop does, and waits l.Step for each.
+// consume takes batches as a training loop does, and waits l.Step with each batch.
 func (s *source) consume(ctx context.Context, l *LoadArgs, r *LoadResult) error {
 	batches, err := s.Records(ctx, loader.RecordsConfig{Buffer: s.data, Off: l.Mem, Skip: l.Skip, RecordSize: l.Records,
 		Batch: l.Batch, Depth: l.Depth})

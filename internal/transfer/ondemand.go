@@ -43,9 +43,9 @@ type ODPStats struct {
 	Touched uint64 `json:"touched"` // pages moved to RAM because the program, or the NIC's request, touched them
 	Private uint64 `json:"private"` // pages now in the GPU
 
-	Invalidations uint64   `json:"invalidations"` // invalidations that the NIC was notified of
+	Invalidations uint64   `json:"invalidations"` // invalidations that the GPU's driver reported to the NIC
 	Untold        uint64   `json:"untold"`        // invalidations of pages that the NIC did not use
-	Refused       uint64   `json:"refused"`       // invalidations that failed because Linux did not want to wait
+	Refused       uint64   `json:"refused"`       // invalidations that failed because Linux did not allow the driver to wait
 	Timeouts      uint64   `json:"timeouts"`
 	Quarantined   bool     `json:"quarantined"`
 	Waits         []uint32 `json:"waits"` // gpudriver.RegionStats.Waits

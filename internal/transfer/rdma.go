@@ -23,9 +23,9 @@ import (
 // RDMA is a guest's end of queue pairs with which one guest's NIC reads or writes the other guest's
 // memory (package rdma).
 type RDMA struct {
-	Offer   bool           `json:"offer,omitempty"` // this end's memory is accessed; else the peer's
-	Read    bool           `json:"read,omitempty"`  // the offered memory is read; else it is written
-	Both    bool           `json:"both,omitempty"`  // the offered memory is read and written
+	Offer   bool           `json:"offer,omitempty"` // the peer's NIC accesses this end's memory; else this end's NIC the peer's
+	Read    bool           `json:"read,omitempty"`  // the NIC reads the offered memory; else it writes to it
+	Both    bool           `json:"both,omitempty"`  // the NIC reads and writes the offered memory
 	Memory  string         `json:"memory"`          // the kind of this end's memory: MemoryGPU, MemoryRAM or MemoryODP
 	GPU     int            `json:"gpu"`
 	Data    Area           `json:"data"`   // source or destination in the GPU's memory
@@ -391,7 +391,7 @@ func (e *rdmaEnd) close() error {
 	return errors.Join(errs...)
 }
 
-// ignoreClosed returns nil if err says that something was already closed.
+// ignoreClosed returns nil for net.ErrClosed, and err otherwise.
 func ignoreClosed(err error) error {
 	if errors.Is(err, net.ErrClosed) {
 		return nil

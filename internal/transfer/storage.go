@@ -147,7 +147,7 @@ func (n *Node) connect(ctx context.Context, s *Storage, data, pool devmem.Buffer
 }
 
 // DoIO reads or writes a range of the device. It ends early when ctx ends or CloseStorage is
-// called. Operations that the server refuses are counted; any other error ends it.
+// called. DoIO counts operations that the server refuses; any other error ends it.
 func (n *Node) DoIO(ctx context.Context, x IO) (r IOResult, err error) {
 	n.opening.Lock()
 	s := n.storage

@@ -116,11 +116,11 @@ type PrepareArgs struct {
 
 	Local  netip.AddrPort `json:"local"`
 	Remote netip.AddrPort `json:"remote"`
-	// Hold is the number of bytes, in whole pages, whose tokens are held until the end instead of
-	// returned (for exhaustion tests).
+	// Hold is the number of bytes, in whole pages, whose tokens the receiver keeps until the end
+	// instead of returning them (for exhaustion tests).
 	Hold uint64 `json:"hold,omitempty"`
-	// HoldSeconds is the number of seconds without data after which they are returned anyway; 0:
-	// not before the end.
+	// HoldSeconds is the number of seconds without data after which the receiver returns these
+	// tokens anyway; 0: not before the end.
 	HoldSeconds int `json:"hold_seconds,omitempty"`
 	// StallSeconds is the number of seconds without progress after which the transfer fails; 0: 60.
 	StallSeconds int `json:"stall_seconds,omitempty"`
@@ -170,7 +170,7 @@ type Result struct {
 	Linear      uint64 `json:"linear_bytes"` // in mode devmem: payload received in host memory
 	Frags       uint64 `json:"frags"`
 	Jobs        uint64 `json:"jobs"`
-	Held        uint64 `json:"held,omitempty"`   // tokens that were held
+	Held        uint64 `json:"held,omitempty"`   // tokens that the receiver kept (PrepareArgs.Hold)
 	Stalls      uint64 `json:"stalls,omitempty"` // how often held tokens were returned because no more data came
 	Late        uint64 `json:"late,omitempty"`   // the most tokens delayed at a time
 	Retransmits uint64 `json:"retransmits"`      // segments

@@ -7,10 +7,10 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// fault is a change that an impaired link makes to a packet after switching and checks, in a copy.
+// fault is a change that an impaired link makes to a copy of a packet, after switching and checks.
 type fault struct {
 	kind fate   // passes: none; corrupt (one segment) or marked
-	draw uint64 // selects the bit
+	draw uint64 // random number that selects the bit to flip
 }
 
 // alter delivers a changed copy of a packet to the link's port, according to the packet's fault.
@@ -37,8 +37,8 @@ func (l *Link) alter(w *Worker, p *Packet) {
 	p.Verdict, p.Progress = x.Verdict, x.Progress
 }
 
-// ecn returns the byte with a packet's ECN bits, and how far they are shifted up in it; nil: not
-// TCP in IP.
+// ecn returns the byte with a packet's ECN bits, and by how many bits they are shifted left in it;
+// nil: the packet is not TCP in IP.
 func ecn(p *Packet) (b *byte, shift int) {
 	h := &p.Meta.Headers
 	if h.Class != splitter.TCP || int(h.L3Off)+20 > len(p.Header) {
@@ -98,7 +98,7 @@ func (x *piece) corrupt(w *Worker, draw uint64) DropReason {
 	return DropNone
 }
 
-// maxAltered is the longest payload that is copied to be changed: one segment's.
+// maxAltered is the longest payload that corrupt changes: one segment's.
 const maxAltered = 64 << 10
 
 // flip changes bits of a byte of payload, in a copy.

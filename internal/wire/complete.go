@@ -42,9 +42,9 @@ func reachable(p *Packet) bool {
 	return end <= uint32(len(p.Header))+splitter.MaxHeader
 }
 
-// completed makes the worker's copy of p, without copying payload, with its unplaced checksum
-// completed. It parses the copy's headers again: they are equal to p's, because the checksum field
-// lies behind them. The copy is valid until the next one.
+// completed describes p in w.whole, with its unplaced checksum completed. The copy refers to p's
+// payload, and is valid until the next call. completed parses its headers again: they must equal
+// p's, because the checksum field lies behind them.
 func (w *Worker) completed(p *Packet) DropReason {
 	x := &w.whole
 	if len(p.Header) < int(p.Meta.Headers.HdrLen) {
@@ -69,7 +69,8 @@ func (w *Worker) completed(p *Packet) DropReason {
 	return DropNone
 }
 
-// describe makes x a copy of p with a header of its own, and the n bytes at a cursor as payload.
+// describe makes x a copy of p with a header of its own, and the n bytes of payload at a cursor; it
+// returns false if p's header is too long, or its payload too short.
 func (x *piece) describe(p *Packet, from *cursor, n uint32) (ok bool) {
 	if len(p.Header) > len(x.hdr) {
 		return false
@@ -85,7 +86,7 @@ func (x *piece) describe(p *Packet, from *cursor, n uint32) (ok bool) {
 
 // sumUnplaced completes a checksum at a place that only the sender understands: it sums from start
 // to the frame's end, as any NIC would. The field may lie in the payload, which the wire must not
-// write: then the start of the payload is copied.
+// write: sumUnplaced then copies the start of the payload to w.csum.
 func (x *piece) sumUnplaced(w *Worker) DropReason {
 	start, hdr := uint32(x.Meta.CsumStart), uint32(len(x.Header))
 	field := start + uint32(x.Meta.CsumOffset)

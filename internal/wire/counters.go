@@ -11,24 +11,24 @@ const (
 	DropNoBuffer                // the receiver had no buffer, and the sender could not wait (any longer)
 	DropLinkLoss                // lost by an Impairment; counted in segments
 	DropUnknownDst              // no port to send it to
-	DropSamePort                // its destination is the port that it came from
+	DropSamePort                // the packet's destination is behind the port that sent it
 	DropControlMAC              // control EtherType or control MAC outside the control channel
 	DropTooBig                  // longer than the receiver accepts, and it cannot be segmented
 	DropStopped                 // the port or its queue is stopped, or the link is detached
-	DropFault                   // its memory went away
-	DropBadFrame                // malformed, too short, inconsistent lengths, or Identity cannot find the sender
+	DropFault                   // the memory of the packet or of its buffers is no longer mapped
+	DropBadFrame                // malformed, too short, inconsistent lengths, or a frame whose sender Identity cannot find
 	DropBadSource               // a multicast source address
 	DropBadGSO                  // a GSO packet that contradicts itself
 	DropBadCsum                 // a partial checksum that would change checked fields, or lies outside the frame
 	DropDelay                   // dropped from a delay line: its link was detached, or the receiver stayed busy
 	DropDisabled                // the receiving queue is not enabled
-	DropUnsplit                 // the receiver wanted it split, but it cannot be
-	DropSlowReceiver            // held frames to a slow receiver took all slots of a queue
+	DropUnsplit                 // the receiver accepts the packet only split, but it cannot be split
+	DropSlowReceiver            // the oldest frame held for slow receivers, when such frames fill a batch
 	DropMAC                     // its source MAC, or a sender's MAC in it, is not its port's (Identity)
 	DropAddress                 // a sender's IP address in it is not its port's (Identity)
 	DropLinkQueue               // the queue of a link with a rate was full
 	DropStorm                   // to a group address, beyond the port's limit (LinkOptions.Storm)
-	DropRDMA                    // to RoCEv2's port of a NIC with queue pairs, but to none of them, or damaged
+	DropRDMA                    // sent to RoCEv2's port of a NIC with queue pairs, but to none of them, or damaged
 	NumDropReasons
 )
 
@@ -49,10 +49,10 @@ func (r DropReason) String() string {
 // when it is finished, not when it meets a busy port. A packet dropped before its receiver is known
 // counts at the sender's link, any other at the receiver's.
 type Counters struct {
-	Sent             uint64                 `json:"sent"` // by the port, whatever the verdict
+	Sent             uint64                 `json:"sent"` // packets that the port sent, whatever the verdict
 	SentBytes        uint64                 `json:"sent_bytes"`
 	SentSegments     uint64                 `json:"sent_segments"` // with segments lost by Up
-	Received         uint64                 `json:"received"`      // taken by the port; a packet that was cut counts as several
+	Received         uint64                 `json:"received"`      // packets that the port took; each piece of a cut packet counts
 	ReceivedBytes    uint64                 `json:"received_bytes"`
 	ReceivedSegments uint64                 `json:"received_segments"`
 	Busy             uint64                 `json:"busy"` // how often the port had no buffers
@@ -69,7 +69,7 @@ type Counters struct {
 type counters struct {
 	received, receivedBytes     atomic.Uint64
 	receivedMore                atomic.Uint64 // segments beyond one for each packet
-	sent, sentBytes, sentMore   atomic.Uint64 // likewise
+	sent, sentBytes, sentMore   atomic.Uint64 // the same for sent packets
 	busy                        atomic.Uint64
 	drops                       [NumDropReasons]atomic.Uint64
 	held, delayFull, notLearned atomic.Uint64
@@ -111,7 +111,7 @@ func (c *counters) dropped(r DropReason) {
 	c.drops[r].Add(1)
 }
 
-// sentAll counts the packets that a port sent, after they have their verdicts.
+// sentAll counts the packets of a batch whose verdict is final, for the port that sent them.
 func (c *counters) sentAll(batch []*Packet) {
 	var n, bytes, segments uint64
 	for _, p := range batch {
@@ -128,7 +128,7 @@ func (c *counters) sentAll(batch []*Packet) {
 	}
 }
 
-// addMore skips the atomic addition of 0, the usual case.
+// addMore adds n to c. It skips the atomic addition of 0, the usual case.
 func addMore(c *atomic.Uint64, n uint64) {
 	if n > 0 {
 		c.Add(n)

@@ -16,21 +16,23 @@ import (
 const (
 	never    = math.MaxUint64
 	maxTries = 8 // deliveries of a segment to a busy port, one each HoldMax
-	// A buffer has room for at least one segment; a large one, for a packet above largeFrom, for
-	// any GSO packet.
+	// A buffer has room for at least one segment. A packet above largeFrom gets a large buffer,
+	// which has room for any GSO packet.
 	minBuf    = 2 << 10
 	largeFrom = 16 << 10
 	largeBuf  = 64 << 10
-	// keepBytes of free buffers are kept for the next packets, so a burst does not keep its memory.
+	// keepBytes bounds the free buffers that a line keeps for the next packets; it releases the
+	// rest, so a burst does not keep its memory.
 	keepBytes = 8 << 20
-	// Bounds of packets in flight on a link with a delay; beyond them the sender waits.
+	// Bounds of packets in flight on a link with a delay; further packets are Busy, so their sender
+	// waits.
 	maxQueued      = 1 << 14
 	maxQueuedBytes = 64 << 20
 )
 
 // line is the delay line of a link. It holds segments back until enough later ones have overtaken
-// them, or for long enough; and it holds all packets of a link with a delay or a rate, in order,
-// until their time. Payload is copied to buffers of the wire, so the sender's are free.
+// them, or for HoldMax; and it holds all packets of a link with a delay or a rate, in order, until
+// they are due. It copies payload to buffers of the wire, so the sender's are free.
 type line struct {
 	link     *Link
 	lv       int
@@ -39,7 +41,7 @@ type line struct {
 	maxBytes int
 	wait     time.Duration
 	due      atomic.Uint64 // the lowest due of all held segments; never if none
-	kick     chan struct{} // capacity 1: something is held
+	kick     chan struct{} // capacity 1: wakes the goroutine for a new entry
 	stop     chan struct{}
 	done     chan struct{} // closed when the goroutine has ended
 	begin    sync.Once     // starts the goroutine
@@ -53,19 +55,20 @@ type line struct {
 	closed bool
 
 	queue       deque
-	queueBytes  int       // buffer bytes in use for queue, those being filled or sent included
-	queueCount  int       // the same in packets
-	departed    time.Time // when the last packet has left the link's queue, on a link with a rate
+	queueBytes  int       // buffer bytes of entries for queue: in it, being filled or being sent
+	queueCount  int       // number of these entries
+	departed    time.Time // on a link with a rate: when the last packet leaves the link's queue
 	jitterDraws uint64
 }
 
-// pool is a list of free entries with their buffers.
+// pool is a list of unused entries with their buffers.
 type pool struct {
 	list  []*heldSegment
-	bytes int // of their buffers
+	bytes int // of the entries' buffers
 }
 
-// take returns the entry that was freed last, if its buffer is no longer than most; otherwise nil.
+// take removes and returns the entry that was put last, if its buffer is no longer than most;
+// otherwise it returns nil.
 func (f *pool) take(most int) *heldSegment {
 	k := len(f.list) - 1
 	if k < 0 || len(f.list[k].buf) > most {
@@ -82,7 +85,7 @@ func (f *pool) put(h *heldSegment) {
 	f.bytes += len(h.buf)
 }
 
-// deque is a queue of entries.
+// deque is a first-in, first-out queue of entries.
 type deque struct {
 	list []*heldSegment
 	head int
@@ -162,8 +165,9 @@ func (l *line) close() {
 	}
 }
 
-// hold keeps a copy of a segment, to be sent before segment due passes. It returns false if there
-// is no room, and the segment is to pass at once, or if the copy failed: then *r is the reason.
+// hold keeps a copy of a segment, which release sends before segment due passes. It returns false
+// if there is no room: the caller then lets the segment pass at once. It also returns false if the
+// copy failed: *r is then the reason.
 func (l *line) hold(w *Worker, p *Packet, due uint64, r *DropReason) bool {
 	h := l.reserve(int(p.PayloadLen), false)
 	if h == nil {
@@ -272,19 +276,19 @@ func (l *line) recycle(h *heldSegment) {
 	}
 }
 
-// popDue removes the first entry that is due before segment seq; nil: none.
+// popDue removes and returns the held entry with the lowest due, if that is at most seq; nil: none.
 func (l *line) popDue(seq uint64) *heldSegment {
 	return l.pop(func(h, best *heldSegment) bool { return h.due <= seq && (best == nil || h.due < best.due) })
 }
 
-// popLate removes the first entry that was held for long enough.
+// popLate removes and returns the held entry whose time ended first; nil: none has ended.
 func (l *line) popLate(now time.Time) *heldSegment {
 	return l.pop(func(h, best *heldSegment) bool {
 		return !h.late.After(now) && (best == nil || h.late.Before(best.late))
 	})
 }
 
-// pop removes the entry that is better than all others.
+// pop removes and returns the held entry that is better than all others; nil: none.
 func (l *line) pop(better func(h, best *heldSegment) bool) *heldSegment {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -327,7 +331,8 @@ func (l *line) send(w *Worker, h *heldSegment) {
 	l.recycle(h)
 }
 
-// run sends entries that were held for long enough.
+// run is the goroutine: it sends held entries when their time ends, and queued packets when they
+// are due.
 func (l *line) run() {
 	defer close(l.done)
 	w := NewWorker()
@@ -349,7 +354,7 @@ func (l *line) run() {
 	}
 }
 
-// sendLate is send on the line's goroutine, which has not entered the link.
+// sendLate enters the link and sends an entry; only the line's goroutine calls it.
 func (l *line) sendLate(w *Worker, h *heldSegment) {
 	if !l.link.enter() {
 		l.link.count.dropped(DropDelay)
@@ -360,7 +365,8 @@ func (l *line) sendLate(w *Worker, h *heldSegment) {
 	l.send(w, h)
 }
 
-// nextLate returns how long until the next entry has been held for long enough.
+// nextLate returns how long it takes until the time of the next entry ends; an hour if there is
+// none.
 func (l *line) nextLate() time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -375,7 +381,7 @@ func (l *line) nextLate() time.Duration {
 	return max(d, 0)
 }
 
-// beyond sends packets on behind the line.
+// beyond passes packets from the line on: to the switch on the way up, to the port on the way down.
 func (l *line) beyond(w *Worker, run []*Packet) {
 	if l.lv == levelUp {
 		l.link.forward(w, run)
@@ -387,8 +393,8 @@ func (l *line) beyond(w *Worker, run []*Packet) {
 // delays reports whether all packets go through the line in order.
 func (c *chances) delays() bool { return c.Delay > 0 || c.Jitter > 0 || c.Rate > 0 }
 
-// delay puts packets into the line, in order. If there is no room for one, it and all behind it are
-// Busy until there is.
+// delay puts packets into the line, in order. If there is no room for a packet, delay sets the
+// verdict Busy for it and for all packets behind it.
 func (l *line) delay(w *Worker, c *chances, run []*Packet) {
 	for i, p := range run {
 		h := l.reserve(int(p.PayloadLen), true)
@@ -411,8 +417,8 @@ func (l *line) delay(w *Worker, c *chances, run []*Packet) {
 	}
 }
 
-// enqueue puts a filled entry into the link's queue, and sets when it is sent. It is dropped if the
-// queue is full.
+// enqueue puts a filled entry into the link's queue, and sets when the goroutine sends it. It
+// returns why it did not: DropLinkQueue if the queue is full, DropStopped if the line is closed.
 func (l *line) enqueue(c *chances, h *heldSegment) DropReason {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -454,7 +460,7 @@ func (l *line) enqueue(c *chances, h *heldSegment) DropReason {
 	return DropNone
 }
 
-// sendQueue sends the queued packets whose time has come.
+// sendQueue sends the queued packets that are due.
 func (l *line) sendQueue(w *Worker) {
 	for {
 		l.mu.Lock()

@@ -10,10 +10,11 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// Impairment is what a bad link does to the segments that pass it in one direction. The fate of the
-// n-th segment depends on Seed, the direction and n alone, so a sequence of segments meets the same
-// fates again. A GSO packet counts as its segments, and goes on as the runs that survive. The zero
-// value does nothing. A segment meets one fate: the first that applies, in the order of the fields.
+// Impairment is what a bad link does to the segments that pass it in one direction. Except for Drop
+// and Rate, the fate of the n-th segment depends on Seed, the direction and n alone, so a sequence
+// of segments meets the same fates in each run. A GSO packet counts as its segments; the link passes
+// on the runs of them that survive. The zero value does nothing. A segment meets one fate: the first
+// that applies, in the order of the fields.
 type Impairment struct {
 	Seed uint64
 	Loss float64 // probability that a segment is lost
@@ -21,30 +22,30 @@ type Impairment struct {
 	// (RFC 3168).
 	ECN   bool
 	Burst Burst // losses in bursts, in addition to Loss
-	// Drop are the segments of each TCP connection that are lost when they are first sent: at most
-	// MaxDrop, in order. They are counted from 0, by the connection's maximum segment size.
+	// Drop are the numbers of the segments that each TCP connection loses when it first sends them:
+	// at most MaxDrop, in order. Segments count from 0, by the connection's maximum segment size.
 	Drop      []uint32
 	Reorder   float64 // probability that a segment that is not lost is held back
-	Duplicate float64 // probability that one that is neither lost nor held back comes twice
-	// Corrupt is the probability that one bit is flipped, in the TCP or UDP header or in the
-	// payload. The checksum is complete before, so that the receiver detects it.
+	Duplicate float64 // probability that a segment that is neither lost nor held back comes twice
+	// Corrupt is the probability that the link flips one bit of a segment, in the TCP or UDP header
+	// or in the payload. It completes the checksum before, so that the receiver detects the change.
 	Corrupt float64
-	// ReorderDepth is the largest number of later segments that overtake one that is held back; the
-	// number is random, from 1. 0 means 3.
+	// ReorderDepth is the largest number of later segments that overtake a segment that is held
+	// back; the number is random, from 1. 0 means 3.
 	ReorderDepth int
 	// HoldMax is the longest time for which a segment is held back; 0 means 10 ms.
 	HoldMax time.Duration
-	// MaxPackets and MaxBytes bound the delay line. While it is full, segments are not held back. 0
-	// means 256 and 4 MiB.
+	// MaxPackets and MaxBytes bound the delay line. While it is full, the link holds no further
+	// segments back. 0 means 256 and 4 MiB.
 	MaxPackets int
 	MaxBytes   int
 
 	// Delay is the time that each packet is under way, give or take a random time of at most
-	// Jitter. None overtakes another.
+	// Jitter. No packet overtakes another.
 	Delay, Jitter time.Duration
 	// Rate, in bytes a second on the wire, is the rate of a queue that holds Limit bytes and drops
-	// what does not fit. With ECN, segments are marked when it is half full. 0: no queue, and no
-	// Limit.
+	// packets that do not fit. With ECN, the queue marks packets while it is more than half full.
+	// 0: no queue, and no Limit.
 	Rate  float64
 	Limit int
 }
@@ -69,7 +70,7 @@ func (im *Impairment) Lossy() bool {
 		im.Duplicate > 0 || im.Corrupt > 0 || im.Rate > 0
 }
 
-// does reports whether it does anything.
+// does reports whether the impairment changes or delays anything.
 func (im *Impairment) does() bool { return im.Lossy() || im.Delay > 0 || im.Jitter > 0 }
 
 func (im *Impairment) check() error {
@@ -113,7 +114,7 @@ type chances struct {
 	Impairment
 	lv    int
 	seed  uint64
-	loss  uint64 // of 1<<53, as all that follow
+	loss  uint64 // probability times 1<<53, as hold, dup and flip
 	hold  uint64
 	dup   uint64
 	flip  uint64
@@ -121,11 +122,11 @@ type chances struct {
 	burst *burst // nil: none
 	drop  *drops // nil: none
 
-	onlyLoses bool // by Loss; Drop, which depends on the segment, comes on top
+	onlyLoses bool // Loss is the only random fate; Drop, which depends on the packet, may be set too
 }
 
-// newChances compiles an impairment that begins at segment from. old is the link's impairment
-// before, or nil: where Burst and Drop are the same, their state is kept.
+// newChances compiles an impairment that begins at segment from. old is the link's previous
+// impairment, or nil: if its Burst or Drop is the same, newChances keeps the state of that field.
 func newChances(im Impairment, lv int, from uint64, old *chances) *chances {
 	c := &chances{Impairment: im, lv: lv, seed: mix64(im.Seed + uint64(lv)), depth: uint64(im.ReorderDepth)}
 	if c.depth == 0 {
@@ -147,10 +148,10 @@ func newChances(im Impairment, lv int, from uint64, old *chances) *chances {
 	return c
 }
 
-// draw is the k-th random number of segment seq, of 64 bits.
+// draw returns the k-th random number of segment seq, of 64 bits.
 func (c *chances) draw(seq, k uint64) uint64 { return mix64(mix64(c.seed+seq*0x9e3779b97f4a7c15) + k) }
 
-// passing is the number of segments that pass before the first that does not, of n from seq on.
+// passing returns how many of the n segments from seq on pass before the first that does not.
 func (c *chances) passing(seq, n uint64) (i uint64) {
 	if c.onlyLoses {
 		for h := c.seed + seq*0x9e3779b97f4a7c15; i < n && mix64(h)>>11 >= c.loss; i++ {
@@ -166,7 +167,7 @@ func (c *chances) passing(seq, n uint64) (i uint64) {
 	return i
 }
 
-// fate is the fate of a segment; one that is held is released before segment due.
+// fate returns the fate of segment seq. The link releases a held segment before segment due.
 func (c *chances) fate(seq uint64) (f fate, due uint64) {
 	h := mix64(c.seed + seq*0x9e3779b97f4a7c15)
 	switch {
@@ -187,7 +188,8 @@ func (c *chances) fate(seq uint64) (f fate, due uint64) {
 	return passes, 0
 }
 
-// fateOf is the fate of a segment of a packet.
+// fateOf returns the fate of segment seq, which is one of packet p: with ECN, an ECN-capable packet
+// is marked instead of lost.
 func (c *chances) fateOf(p *Packet, seq uint64) (f fate, due uint64) {
 	if f, due = c.fate(seq); f == lost && c.ECN && capable(p) {
 		f = marked
@@ -196,7 +198,7 @@ func (c *chances) fateOf(p *Packet, seq uint64) (f fate, due uint64) {
 }
 
 // burst is the state of a link in the model of Gilbert and Elliott. The seed alone decides how long
-// each state lasts. Of the latest changes of state it keeps at which segments they were.
+// each state lasts. burst keeps the segment numbers of the latest changes of state.
 type burst struct {
 	Burst
 	seed uint64
@@ -204,8 +206,8 @@ type burst struct {
 	ln   [2]float64 // logarithms of the probabilities to stay good, and to stay bad
 
 	mu      sync.Mutex
-	changes []uint64 // segments at which the state changed; it was good at from
-	first   uint64   // how many changes were forgotten
+	changes []uint64 // segments at which the state changed; the link was good at from
+	first   uint64   // how many earlier changes are no longer in changes
 }
 
 const keptChanges = 256
@@ -217,7 +219,7 @@ func newBurst(b Burst, seed, from uint64) *burst {
 	return &burst{Burst: b, seed: seed, from: from, ln: [2]float64{math.Log1p(-b.P), math.Log1p(-b.R)}}
 }
 
-// stay is the number of segments that the n-th state lasts: a geometric distribution.
+// stay returns how many segments the n-th state lasts: a geometric distribution.
 func (b *burst) stay(n uint64) uint64 {
 	l := b.ln[n&1]
 	if l == 0 { // for ever
@@ -227,8 +229,8 @@ func (b *burst) stay(n uint64) uint64 {
 	return 1 + uint64(min(math.Log(u)/l, 1e18))
 }
 
-// bad reports whether the link is bad at a segment. At one before the changes that are kept it is
-// good.
+// bad reports whether the link is bad at a segment. It returns false for a segment from before the
+// oldest change that burst keeps.
 func (b *burst) bad(seq uint64) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -263,10 +265,10 @@ func (b *burst) loses(seq uint64) bool {
 	return float64(mix64(b.seed^mix64(seq))>>11) < p*(1<<53)
 }
 
-// maxDropFlows is the number of connections that drops keeps; others lose nothing.
+// maxDropFlows is how many connections drops tracks; further ones lose nothing by Impairment.Drop.
 const maxDropFlows = 4096
 
-// drops loses segments of connections by their numbers.
+// drops decides which segments of TCP connections are lost by their numbers (Impairment.Drop).
 type drops struct {
 	list []uint32
 
@@ -277,11 +279,11 @@ type drops struct {
 type dropFlow struct {
 	start uint32 // the sequence number of the first byte
 	mss   uint32 // the longest segment so far
-	next  int    // of list
+	next  int    // index in drops.list of the next segment to lose
 }
 
-// hits reports whether a segment of n bytes at seq has the first byte of the next segment of the
-// list. mss is the length of a full segment, as far as it is known.
+// hits reports whether a segment of n bytes at sequence number seq has the first byte of the next
+// segment that the list names, and so is lost. mss is the length of a full segment, as far as known.
 func (d *drops) hits(h *splitter.Headers, seq, n, mss uint32) bool {
 	if h.Class != splitter.TCP {
 		return false
@@ -305,10 +307,10 @@ func (d *drops) hits(h *splitter.Headers, seq, n, mss uint32) bool {
 	return f.next < len(d.list) && f.first(d) >= uint64(seq-f.start) && f.first(d) < uint64(seq-f.start)+uint64(n)
 }
 
-// first is the offset of the next segment of the list, from the first byte of the connection.
+// first returns the offset, from the first byte of the connection, of the next segment to lose.
 func (f *dropFlow) first(d *drops) uint64 { return uint64(d.list[f.next]) * uint64(f.mss) }
 
-// lost notes that a segment of n bytes at seq was lost.
+// lost skips the entries of the list that a lost segment of n bytes at seq covers.
 func (d *drops) lost(h *splitter.Headers, seq, n uint32) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -3,8 +3,8 @@ package wire
 import "vnic.dev/vnic/splitter"
 
 // fit delivers a run of packets to the link's port: unchanged if the port accepts them, otherwise
-// segmented and completed. The caller has entered the link. Once the port was busy for a packet,
-// the rest of the run is busy too.
+// segmented and completed. The caller has entered the link. Once the port is Busy for a packet, fit
+// makes the rest of the run Busy too.
 func (l *Link) fit(w *Worker, run []*Packet) {
 	lim := l.port.Limits()
 	for len(run) > 0 {
@@ -39,13 +39,13 @@ func (l *Link) deliver(w *Worker, run []*Packet) (v Verdict, busy bool) {
 	return v, busy
 }
 
-// begun reports whether the link has already got a part of the packet.
+// begun reports whether the link's port has already got a part of the packet.
 func (p *Packet) begun(l *Link) bool {
 	return p.Progress.begun && p.Progress.level[levelFit].done != 0 && p.Progress.link == l.serial
 }
 
-// at returns the packet's progress on a level below a link. Progress on another link does not
-// count.
+// at returns the packet's progress on level lv (levelDown or levelFit) of link l. It first clears
+// the progress on any other link.
 func (p *Packet) at(lv int, l *Link) *level {
 	p.Progress.begun = true
 	if p.Progress.link != l.serial {
@@ -120,7 +120,7 @@ func (l *Link) cut(w *Worker, lim *Limits, p *Packet) {
 			}
 		}
 		if reason != DropNone {
-			l.count.drop(p, reason) // the rest of it
+			l.count.drop(p, reason) // the part of the packet that was not delivered
 		}
 		if reason != DropNone || end >= p.PayloadLen {
 			break
@@ -132,7 +132,7 @@ func (l *Link) cut(w *Worker, lim *Limits, p *Packet) {
 }
 
 // complete delivers a frame that is not a GSO packet to a port that does not accept its partial
-// checksum. It is a TCP or UDP frame: forward has completed all others.
+// checksum. The frame is TCP or UDP, because forward has completed all other checksums.
 func (l *Link) complete(w *Worker, lim *Limits, p *Packet) {
 	if !lim.fits(&p.Meta.Headers, p.Len()) {
 		l.count.drop(p, DropTooBig)

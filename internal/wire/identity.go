@@ -10,19 +10,19 @@ import (
 	"time"
 )
 
-// Identity says which source addresses the frames of a port may have. Other frames are dropped as
-// DropMAC or DropAddress, before the switch learns from them.
+// Identity lists the source addresses that the frames of a port may have. The link drops other
+// frames as DropMAC or DropAddress, before the switch learns from them.
 //
-// An IP address is bound to the port that uses it first, unless it is bound to another port. Uses
-// are: the source of an IP packet or an ARP frame, the target of a neighbor advertisement, and the
-// target of a probe for duplicates (RFC 4862, 5.4; RFC 5227, 2.1).
+// The first port that uses an IP address is bound to it: no other port may use the address. A port
+// uses an address as the source of an IP packet or an ARP frame, as the target of a neighbor
+// advertisement, or as the target of a probe for duplicates (RFC 4862, 5.4; RFC 5227, 2.1).
 type Identity struct {
-	MAC     MAC           // the port's own, which no other port may use; zero: none
-	Learn   bool          // the port takes its MAC from its first frame since Link.Forget, and ignores MAC
-	Also    []MAC         // other MACs that it may use, unless another port does
-	Any     bool          // it may use any MAC that no other port uses
-	Router  bool          // its addresses are not checked, as it forwards others' packets; MAC is its own
-	Refused func(Refusal) // called by the sender's goroutine, at most once in ReportEvery; nil: none
+	MAC     MAC           // the port's own MAC, which no other port may use; zero: none
+	Learn   bool          // the port's MAC is the source of its first frame since Link.Forget, instead of MAC
+	Also    []MAC         // other MACs that the port may use, unless another port uses them
+	Any     bool          // the port may use any MAC that no other port uses
+	Router  bool          // the link does not check sources, because the port forwards other hosts' packets
+	Refused func(Refusal) // the sender's goroutine calls it, at most once in ReportEvery for each reason; may be nil
 }
 
 // Refusal is a refused frame, and the number of other frames refused for the same reason since the
@@ -32,27 +32,27 @@ type Refusal struct {
 	Reason DropReason // DropMAC or DropAddress
 	MAC    MAC        // the frame's source, or the MAC that ARP or neighbor discovery named
 	Addr   netip.Addr // for DropAddress
-	Holder string     // the port that has the address; "": none
-	Full   bool       // no port has the address, but this one has MaxBindings
-	More   uint64
+	Holder string     // the other port that is bound to the address; "": none
+	Full   bool       // no other port is bound to the address, but the sender has MaxBindings addresses
+	More   uint64     // other frames refused for Reason since the last report
 }
 
 // Bounds of a port's bindings.
 const (
 	// MaxBindings is the most IP addresses of a port, beside those reserved for it, and the most
-	// MACs, beside its own. Another one is refused, unless one of them is idle.
+	// MACs, beside its own. The link refuses another one, unless one of them is idle.
 	MaxBindings = 64
 	// BindingIdle is how long a bound address must be unused before another port may take it, or
-	// before it makes room for another address of the port. The time counts from when the address
-	// was first wanted.
+	// before it makes room for another address of the port. The time counts from when one of them
+	// first wanted it.
 	BindingIdle = time.Minute
 	// ReportEvery is the shortest interval between two calls of Identity.Refused, for each reason.
 	ReportEvery = time.Minute
-	// probeIdle is BindingIdle for an address that its port has probed for and never used.
+	// probeIdle replaces BindingIdle for an address that its port has probed for and never used.
 	probeIdle = 10 * time.Second
 	// wantedAgain is how old the last recorded use of an address must be before its port has to
-	// show again that it uses the address. So an address that others want, or a port with too many,
-	// costs its user a look-up a few times a minute, and not for each frame.
+	// show again that it uses the address. So an address that other ports want, or that is one of
+	// MaxBindings, costs its port a look-up a few times a minute, and not for each frame.
 	wantedAgain = 10 * time.Second
 )
 
@@ -111,10 +111,10 @@ func (s source) addr() netip.Addr {
 	return netip.Addr{}
 }
 
-// unspecified reports whether it is 0.0.0.0 or ::, which each port may use.
+// unspecified reports whether the address is 0.0.0.0 or ::, which each port may use.
 func (s source) unspecified() bool { return s.b == [16]byte{} }
 
-// unicast reports whether it may be the address of a machine.
+// unicast reports whether the address may be a machine's: neither a group, loopback nor zero.
 func (s source) unicast() bool {
 	switch s.kind {
 	case kindIPv4:
@@ -126,8 +126,8 @@ func (s source) unicast() bool {
 	return s.b[0]&1 == 0 && !s.unspecified()
 }
 
-// bindings has the address bindings of a switch. Frames whose addresses their port has used before
-// do not look there: see identity.allowed.
+// bindings has the address bindings of a switch. A link does not look there for frames from
+// addresses that its port has used before: see identity.allowed.
 type bindings struct {
 	mu     sync.Mutex
 	clock  func() time.Time // nil: time.Now
@@ -138,21 +138,21 @@ type bindings struct {
 type binding struct {
 	src        source
 	by         *identity // nil: reserved, and no port uses it
-	isPortMAC  bool      // the own MAC of a port, which no other port may use
+	isPortMAC  bool      // src is a port's own MAC, which no other port may use
 	reservedBy *Link     // the link that has reserved it; nil: not reserved
-	mac        MAC       // if reserved: Identity.MAC of the port for which it is
-	used       bool      // the port has sent from it
+	mac        MAC       // if reserved: Identity.MAC of the port for which it is reserved
+	used       bool      // the port has sent from src
 	probed     bool      // the port's latest use was a probe for duplicates
 	until      time.Time // end of the lease; zero: none
 	seen       time.Time // the latest recorded use
-	wanted     time.Time // since then the port has to show that it uses the address; zero: it need not
+	wanted     time.Time // since then the port has to show that it still uses the address; zero: it need not
 }
 
 // fixed reports whether the binding does not count towards its port's MaxBindings, and never becomes
 // idle.
 func (c *binding) fixed() bool { return c.isPortMAC || c.reservedBy != nil }
 
-// idle reports whether the binding may be given up.
+// idle reports whether the binding may make room for another port or another address.
 func (c *binding) idle(now time.Time) bool {
 	switch {
 	case c.fixed() || now.Before(c.until):
@@ -174,11 +174,11 @@ type identity struct {
 	// Under bindings.mu.
 	learned    MAC
 	movable    [2][]*binding // bindings that are not fixed: of IP addresses, of MACs
-	reported   [2]time.Time  // time of the last Refused: for DropMAC, for DropAddress
-	unreported [2]uint64     // frames refused since
+	reported   [2]time.Time  // time of the last call of Refused: for DropMAC, for DropAddress
+	unreported [2]uint64     // frames refused since reported
 }
 
-// sources are the addresses that a port's frames may have without a look at the bindings;
+// sources are the addresses that a link accepts from its port without a look at the bindings;
 // immutable.
 type sources struct {
 	macs  []MAC
@@ -237,7 +237,7 @@ func (h *sources) without(s source) *sources {
 	return &n
 }
 
-// enter makes the identity of a link that is being attached; nil for nil.
+// enter returns the identity of a link that is being attached, and binds its MAC; nil for nil.
 func (r *bindings) enter(o *Identity) (*identity, error) {
 	if o == nil {
 		return nil, nil
@@ -286,9 +286,9 @@ func (r *bindings) leave(l *Link) {
 	}
 }
 
-// Forget is called when another guest may be at the port: it removes the port's bindings, and a
-// learned MAC. Addresses reserved for the port stay reserved. No packet of the port may be in
-// flight.
+// Forget removes the port's bindings, and a learned MAC. The port calls it when another guest may
+// be behind it, while none of its packets is in flight. Addresses reserved for the port stay
+// reserved.
 func (l *Link) Forget() {
 	if l.who == nil {
 		return
@@ -314,9 +314,9 @@ func (l *Link) Forget() {
 	d.allowed.Store(h)
 }
 
-// Reserve reserves addresses for the port whose Identity.MAC is mac, which need not exist yet, as
-// long as this link is attached. No other port may use them, and existing bindings of them are
-// removed.
+// Reserve reserves addresses, as long as this link is attached, for the port whose Identity.MAC is
+// mac; that port need not exist yet. No other port may use them. Reserve removes their existing
+// bindings.
 func (l *Link) Reserve(mac MAC, addrs ...netip.Addr) {
 	r := &l.sw.names
 	r.mu.Lock()
@@ -430,13 +430,13 @@ func (d *identity) like(s source) *[]*binding {
 }
 
 // allow binds an address to the port, or returns why the port may not send from it; probe: the port
-// only probes for duplicates. It takes the lock of the bindings, and reports a refusal.
+// only probes for duplicates. It takes the lock of the bindings, and calls Refused for a refusal.
 func (d *identity) allow(s source, probe bool, mac MAC) DropReason {
 	r := &d.link.sw.names
 	r.mu.Lock()
 	now := r.now()
 	var ok bool
-	var c *binding // of another port
+	var c *binding // the other port's, after a refusal
 	if s.kind == kindMAC {
 		ok, c = r.bindMAC(d, s, now)
 	} else {
@@ -511,7 +511,7 @@ func (r *bindings) bindMAC(d *identity, s source, now time.Time) (ok bool, other
 }
 
 // bind reports whether a port may use an address, and binds it. If not, it returns the other port's
-// binding; nil: no port may use the address, or this one has too many. The caller holds mu.
+// binding; nil: no port may use the address, or port d has MaxBindings. The caller holds mu.
 func (r *bindings) bind(d *identity, s source, probe bool, now time.Time) (ok bool, other *binding) {
 	if !s.unicast() {
 		return false, nil
@@ -523,7 +523,7 @@ func (r *bindings) bind(d *identity, s source, probe bool, now time.Time) (ok bo
 		case reserved:
 			c.by = d
 		case probe && !(c.probed && now.Sub(c.seen) < probeIdle):
-			return true, nil // its user answers the probe
+			return true, nil // the port that uses the address answers the probe
 		case probe || !c.idle(now):
 			r.want(c, now)
 			return false, c
@@ -541,7 +541,7 @@ func (r *bindings) bind(d *identity, s source, probe bool, now time.Time) (ok bo
 		r.byAddr[s] = c
 		if *list = append(*list, c); len(*list) == MaxBindings {
 			for _, o := range *list {
-				r.want(o, now) // so that idle ones are known when the next address needs room
+				r.want(o, now) // so that makeRoom finds idle ones when the port uses another address
 			}
 		}
 	}
@@ -554,8 +554,8 @@ func (r *bindings) bind(d *identity, s source, probe bool, now time.Time) (ok bo
 	return true, nil
 }
 
-// want records that another port wants an address: the next use by its port has to be recorded in
-// the bindings. The caller holds mu.
+// want records that another port wants an address, or that its own port needs room. It removes the
+// address from allowed, so that the next frame from it is recorded as a use. The caller holds mu.
 func (r *bindings) want(c *binding, now time.Time) {
 	if c.by == nil || c.fixed() || !c.wanted.IsZero() || now.Sub(c.seen) < wantedAgain {
 		return
@@ -564,8 +564,8 @@ func (r *bindings) want(c *binding, now time.Time) {
 	c.by.allowed.Store(c.by.allowed.Load().without(c.src))
 }
 
-// makeRoom removes the port's binding that has been idle for longest; false: none is idle. The
-// caller holds mu.
+// makeRoom removes, of a port's idle bindings in list, the one with the oldest use; false: none is
+// idle. The caller holds mu.
 func (r *bindings) makeRoom(list []*binding, now time.Time) bool {
 	var found *binding
 	for _, c := range list {

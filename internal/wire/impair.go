@@ -16,16 +16,16 @@ const (
 	defaultMaxBytes   = 4 << 20
 )
 
-// impaired is one direction of a link that is impaired, or was.
+// impaired is the state of one direction of a link that has an Impairment, or once had one.
 type impaired struct {
 	link *Link
 	lv   int                     // levelUp or levelDown
 	now  atomic.Pointer[chances] // changed by Link.Impair
 	next atomic.Uint64           // number of the next segment
-	line *line                   // nil: nothing was ever held back
+	line *line                   // holds and delays segments
 }
 
-// newImpaired gives nil for an impairment that does nothing.
+// newImpaired returns the state of a link's direction; nil for an impairment that does nothing.
 func newImpaired(l *Link, lv int, im Impairment) *impaired {
 	if !im.does() {
 		return nil
@@ -35,8 +35,9 @@ func newImpaired(l *Link, lv int, im Impairment) *impaired {
 	return x
 }
 
-// Impair changes what the link does to what its port sends, and to what it receives. Segments are counted on. What is
-// in a delay line goes as it would have gone. A link that is being detached is left as it is.
+// Impair replaces the impairments of the packets that the port sends (up) and receives (down). The
+// numbers of segments continue. Segments that are in a delay line leave it as before. If the link is
+// being detached, Impair changes nothing and returns ErrDetached.
 func (l *Link) Impair(up, down Impairment) error {
 	for _, im := range []*Impairment{&up, &down} {
 		if err := im.check(); err != nil {
@@ -75,7 +76,8 @@ func mix64(x uint64) uint64 {
 	return x ^ x>>31
 }
 
-// clear is how many segments, from seq on and of n, all pass, with no held one to be let go among them.
+// clear returns how many of the n segments from seq on pass, up to the first that does not, or
+// before which a held segment is due.
 func (im *impaired) clear(c *chances, seq, n uint64) uint64 {
 	if due := im.line.due.Load(); due < seq+n {
 		n = due - min(seq, due)
@@ -83,7 +85,8 @@ func (im *impaired) clear(c *chances, seq, n uint64) uint64 {
 	return c.passing(seq, n)
 }
 
-// on sends packets on to what lies behind the link, or into the delay line on the way to it.
+// on puts packets into the delay line if the link delays, or if the line still has packets in
+// order; otherwise it passes them on.
 func (im *impaired) on(w *Worker, c *chances, run []*Packet) {
 	if len(run) > 0 && (c.delays() || im.line.queued.Load() > 0) {
 		im.line.delay(w, c, run)
@@ -92,7 +95,8 @@ func (im *impaired) on(w *Worker, c *chances, run []*Packet) {
 	im.beyond(w, run)
 }
 
-// beyond sends packets on to what lies behind the link and its delay line.
+// beyond passes packets on without the delay line: to the switch on the way up, to the port on the
+// way down.
 func (im *impaired) beyond(w *Worker, run []*Packet) {
 	switch {
 	case len(run) == 0:
@@ -103,7 +107,7 @@ func (im *impaired) beyond(w *Worker, run []*Packet) {
 	}
 }
 
-// pass brings packets over the link.
+// pass applies the impairment to a batch, and passes on the packets that survive.
 func (im *impaired) pass(w *Worker, batch []*Packet) {
 	start := 0
 	c := im.now.Load()
@@ -137,7 +141,7 @@ func (im *impaired) pass(w *Worker, batch []*Packet) {
 	im.on(w, c, batch[start:])
 }
 
-// cut brings one packet over the link, in pieces.
+// cut applies the impairment to the segments of one packet, and passes on the pieces that survive.
 func (im *impaired) cut(w *Worker, c *chances, one []*Packet, at *level, segments uint64) {
 	p, st := one[0], &w.stages[im.lv]
 	p.Verdict = Verdict{}
@@ -149,7 +153,8 @@ func (im *impaired) cut(w *Worker, c *chances, one []*Packet, at *level, segment
 	mss := uint64(s.MSS())
 	from := cursor{segs: p.Payload}
 	from.skip(at.done)
-	// size is where segment i ends and how long it is, drops whether it is one of Impairment.Drop.
+	// size returns where segment i ends and how long it is; drops reports whether Impairment.Drop
+	// loses it.
 	size := func(i uint64) (end, n uint32) {
 		end = uint32(min((i+1)*mss, uint64(p.PayloadLen)))
 		return end, end - uint32(min(i*mss, uint64(p.PayloadLen)))
@@ -186,7 +191,7 @@ func (im *impaired) cut(w *Worker, c *chances, one []*Packet, at *level, segment
 			}
 			im.lose(w, &st.piece, p, &from, at.done, end-at.done)
 		case f == passes && i == 0 && j == segments:
-			im.on(w, c, one) // whole, after what had to be let go
+			im.on(w, c, one) // the whole packet, after release has sent the held segments that are due
 			return
 		default:
 			x := &st.piece
@@ -224,21 +229,22 @@ func (im *impaired) cut(w *Worker, c *chances, one []*Packet, at *level, segment
 	}
 }
 
-// again sends a piece that has gone a second time, if its receiver takes it at once.
+// again sends a piece a second time, for Impairment.Duplicate. It drops the copy if the receiver is
+// busy.
 func (im *impaired) again(w *Worker, c *chances, x *piece) {
 	busy := len(w.busy)
 	x.Verdict, x.Progress = Verdict{}, Progress{}
 	im.on(w, c, w.stages[im.lv].run[:])
 	if x.Verdict.Kind == Busy {
-		w.busy = w.busy[:busy] // nobody waits for a copy
+		w.busy = w.busy[:busy] // no sender waits for a copy
 		im.link.count.dropped(DropDelay)
 		return
 	}
 	im.link.count.duplicated.Add(1)
 }
 
-// lose loses the piece [off, off+n) of a packet; from is the packet's cursor. The sender's tap
-// calls Link.Lost to find pieces that were lost on the way up.
+// lose counts the piece [off, off+n) of a packet as lost, moves the packet's cursor from behind it,
+// and reports it to the receiver's tap. A sender's tap calls Link.Lost to find such pieces.
 func (im *impaired) lose(w *Worker, x *piece, p *Packet, from *cursor, off, n uint32) {
 	im.link.count.dropped(DropLinkLoss)
 	here := *from
@@ -256,20 +262,20 @@ func (x *piece) resume(p *Packet, lv int) {
 	}
 }
 
-// suspend notes the progress of a piece that met a busy port.
+// suspend copies to the packet the verdict and progress of its piece x, which met a busy port.
 func (p *Packet) suspend(x *Packet, lv int) {
 	p.Verdict = x.Verdict
 	p.Progress.link, p.Progress.arrives = x.Progress.link, x.Progress.arrives
 	copy(p.Progress.level[lv+1:], x.Progress.level[lv+1:])
 }
 
-// finished forgets the progress below lv: a piece is disposed of.
+// finished clears the progress on the levels after lv, because a piece was taken or dropped there.
 func (p *Packet) finished(lv int) {
 	clear(p.Progress.level[lv+1:])
 	p.Progress.arrives = 0
 }
 
-// release lets go of what is due before segment seq passes.
+// release sends the held segments that are due before segment seq passes.
 func (im *impaired) release(w *Worker, seq uint64) {
 	for im.line.due.Load() <= seq {
 		h := im.line.popDue(seq)

@@ -7,15 +7,16 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// unchecked is used by forward for a packet that may pass, but whose sender's addresses have to be
-// looked up in the packet or in the bindings. It is not a reason to drop, and never counted.
+// unchecked marks, within forward, a packet that admit lets pass, but whose source addresses
+// checkSource has to look up in the packet or in the bindings. It is not a reason to drop, and never
+// counted.
 const unchecked = NumDropReasons + 1
 
-// checked reports whether the link's source addresses are checked.
+// checked reports whether the link checks the source addresses of its port's frames.
 func (l *Link) checked() bool { return l.who != nil && !l.who.Router }
 
-// passes reports whether a packet has no other source addresses than those in its headers, and its
-// port has used these before. It takes no lock, and looks only at what splitter has parsed.
+// passes reports whether all source addresses of a packet are in its parsed headers, and its port
+// has used them before. It takes no lock, and looks only at headers that splitter has parsed.
 func (d *identity) passes(p *Packet) bool {
 	allowed, h := d.allowed.Load(), &p.Meta.Headers
 	if !allowed.hasMAC(p.Src) {
@@ -41,7 +42,7 @@ func (d *identity) passes(p *Packet) bool {
 }
 
 // sameSource reports whether a packet has the source addresses of the packet before it in its
-// batch, which passes.
+// batch, for which passes was true.
 func sameSource(p, before *Packet) bool {
 	h, b := &p.Meta.Headers, &before.Meta.Headers
 	return (h.Class == splitter.TCP || h.Class == splitter.UDP) && (b.Class == splitter.TCP || b.Class == splitter.UDP) &&
@@ -56,7 +57,7 @@ func flowSource(h *splitter.Headers) source {
 	return s
 }
 
-// tagged reports whether there are more tags than splitter parses.
+// tagged reports whether the frame has more VLAN tags than splitter parses.
 func tagged(h *splitter.Headers) bool {
 	return h.EtherType == splitter.EtherTypeVLAN || h.EtherType == splitter.EtherTypeQinQ
 }
@@ -79,15 +80,15 @@ const (
 )
 
 // checkSource returns why a packet's sender may not send it, or DropNone. For a packet with
-// addresses behind the headers (ARP, neighbor discovery) it returns a copy whose Header includes
-// them, because the sender may rewrite its memory.
+// addresses behind the headers (ARP, neighbor discovery) it also returns a copy whose Header
+// includes them, because the sender may rewrite its own memory after the check.
 func (l *Link) checkSource(w *Worker, p *Packet) (*Packet, DropReason) {
 	d, h := l.who, &p.Meta.Headers
 	if r := d.from(p.Src.source(), p.Src); r != DropNone {
 		return p, r
 	}
 	if tagged(h) || h.Class == splitter.Malformed && h.EtherType == 0 {
-		return p, DropBadFrame // receivers may parse further
+		return p, DropBadFrame // a receiver may parse further than splitter, and find other addresses
 	}
 	l3 := int(h.L3Off)
 	q, r := w.pulled(p, checkedLen(h))
@@ -120,7 +121,7 @@ func (l *Link) checkSource(w *Worker, p *Packet) (*Packet, DropReason) {
 func checkedLen(h *splitter.Headers) uint32 {
 	switch {
 	case h.Class == splitter.TCP || h.Class == splitter.UDP:
-		return 0 // all are in Header
+		return 0 // all addresses are in Header
 	case h.EtherType == splitter.EtherTypeARP:
 		return uint32(h.L3Off) + arpLen
 	case h.Class == splitter.Malformed:
@@ -131,8 +132,8 @@ func checkedLen(h *splitter.Headers) uint32 {
 	return uint32(h.HdrLen)
 }
 
-// pulled returns a packet with at least n bytes in its Header, or all that it has: p itself, or the
-// worker's copy.
+// pulled returns a packet with at least n bytes in its Header, or the whole frame if it is shorter:
+// p itself, or the worker's copy of p.
 func (w *Worker) pulled(p *Packet, n uint32) (*Packet, DropReason) {
 	n = min(n, p.Len(), splitter.MaxHeader)
 	have := uint32(len(p.Header))
@@ -172,8 +173,8 @@ func (d *identity) linkAddr(b []byte) DropReason {
 }
 
 // arp checks an ARP frame (RFC 826), of whatever operation, by its sender addresses; and a probe
-// (RFC 5227) by its target. A frame that is not for IPv4 on Ethernet is refused, because its
-// addresses are unknown.
+// (RFC 5227) by its target. It refuses a frame that is not for IPv4 on Ethernet, because it cannot
+// find the addresses in it.
 func (d *identity) arp(b []byte, mac MAC) DropReason {
 	if len(b) < arpLen || binary.BigEndian.Uint16(b[2:]) != splitter.EtherTypeIPv4 || b[4] != 6 || b[5] != 4 {
 		return DropBadFrame
@@ -191,7 +192,8 @@ func (d *identity) arp(b []byte, mac MAC) DropReason {
 	return DropNone
 }
 
-// neighbor checks an ICMPv6 message. unspecified: its source is ::; cut: b is not all of it.
+// neighbor checks an ICMPv6 message. unspecified: the IPv6 source is ::; cut: b is only the start of
+// the message.
 func (d *identity) neighbor(b []byte, unspecified, cut bool, mac MAC) DropReason {
 	if len(b) < 1 {
 		return DropNone
@@ -227,8 +229,8 @@ func (d *identity) neighbor(b []byte, unspecified, cut bool, mac MAC) DropReason
 }
 
 // malformed checks a frame whose headers are inconsistent or too long. A receiver may be less
-// strict, so its source address counts; a frame whose addresses may lie behind extension headers is
-// refused.
+// strict than splitter, so malformed checks the frame's source address. It refuses a frame in which
+// more addresses may lie behind extension headers.
 func (d *identity) malformed(h *splitter.Headers, b []byte, mac MAC) DropReason {
 	ip := b[min(int(h.L3Off), len(b)):]
 	switch {
@@ -249,7 +251,7 @@ func fragmented(h *splitter.Headers, b []byte) DropReason {
 		return DropBadFrame
 	}
 	if binary.BigEndian.Uint16(b[off-6:])&^7 != 0 {
-		return DropNone // not the first
+		return DropNone // not the first fragment
 	}
 	next := b[off-8]
 	for extension(next) {

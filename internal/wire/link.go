@@ -11,27 +11,28 @@ import (
 type LinkOptions struct {
 	Up   Impairment // for packets that the port sends
 	Down Impairment // for packets that the port receives
-	// Identity says which source addresses the port's frames may have; nil: any.
+	// Identity lists the source addresses that the port's frames may have; nil: any.
 	Identity *Identity
-	// Storm is how many frames to group addresses the port may send a second; more are dropped
+	// Storm is how many frames to group addresses the port may send a second; the link drops more
 	// (DropStorm). 0: any number.
 	Storm int
 }
 
 // Link connects a port to the switch.
 type Link struct {
-	// Read for each run of packets to the port, in one cache line with the first counters.
+	// Workers read these fields for each run of packets to the port; they share a cache line with
+	// the first counters.
 	port Port
 	down atomic.Pointer[impaired]
 	tap  atomic.Pointer[Tap] // nil: none
-	// inside counts workers in the port's Deliver or the link's; closed is added when the link is
-	// to be detached.
+	// inside counts workers in the port's Deliver or the link's; drain adds closed to it when the
+	// switch detaches the link.
 	inside atomic.Int64
 	count  counters
 
 	sw      *Switch
-	id      uint16 // in the tables, while attached
-	serial  uint32 // never reused
+	id      uint16 // the link's index in the switch's tables, while attached
+	serial  uint32 // see Serial
 	up      atomic.Pointer[impaired]
 	places  bool      // port is a PlacementReporter
 	who     *identity // nil: any source
@@ -40,7 +41,7 @@ type Link struct {
 	detach  sync.Once
 }
 
-// closed, added to Link.inside, refuses entry.
+// closed is so large that enter refuses workers once drain has added it to Link.inside.
 const closed = 1 << 62
 
 // enter counts a worker in; false: the link is being detached. It never waits.
@@ -58,7 +59,7 @@ func (l *Link) leave() {
 	}
 }
 
-// signal puts a value into a channel of capacity 1.
+// signal puts a value into a channel of capacity 1, unless it has one.
 func signal(c chan struct{}) {
 	select {
 	case c <- struct{}{}:
@@ -80,12 +81,12 @@ func (l *Link) drain() {
 // Name returns the port's name.
 func (l *Link) Name() string { return l.port.Name() }
 
-// Serial is the link's number, by which receivers identify the sender of a packet (Packet.From). It
-// is never 0, and no two links of a switch ever have the same one.
+// Serial returns the link's number, by which receivers identify the sender of a packet
+// (Packet.From). It is never 0, and no two links of a switch ever have the same one.
 func (l *Link) Serial() uint32 { return l.serial }
 
-// Restarted notifies the other ports that the machine behind this one has restarted
-// (RestartObserver).
+// Restarted notifies the switch's other ports that the machine behind this link's port has
+// restarted (RestartObserver).
 func (l *Link) Restarted() {
 	for _, o := range l.sw.ports.Load().list {
 		if p, ok := o.port.(RestartObserver); ok && o != l {
@@ -100,8 +101,8 @@ func (l *Link) Port() Port { return l.port }
 // Counters reads the link's counters.
 func (l *Link) Counters() Counters { return l.count.load() }
 
-// Deliver sends a batch and sets every Verdict: Taken, Dropped or Busy. Packets that a link lost
-// completely are Dropped as DropLinkLoss. It never waits.
+// Deliver sends a batch of the port's packets and sets every Verdict: Taken, Dropped or Busy.
+// Packets that a link lost completely are Dropped as DropLinkLoss. It never waits.
 func (l *Link) Deliver(w *Worker, batch []*Packet) {
 	if !l.enter() {
 		l.count.dropAll(batch, DropStopped)
@@ -171,7 +172,7 @@ func (l *Link) forward(w *Worker, batch []*Packet) {
 }
 
 // forwardAlone drops a packet for which admit returned a reason, or switches one that is unplaced
-// or unchecked: its checksum is completed, and its source checked, before the switch looks at it.
+// or unchecked: it first completes an unplaced checksum, and checks the source.
 func (l *Link) forwardAlone(w *Worker, ports *ports, one []*Packet, r DropReason) {
 	p := one[0]
 	q := p
@@ -234,7 +235,7 @@ func (l *Link) receive(w *Worker, run []*Packet) bool {
 	return true
 }
 
-// flood sends packets to all other links. No sender waits: a port without buffers misses them.
+// flood sends packets to all links but l. No sender waits: a port without buffers misses them.
 func (l *Link) flood(w *Worker, ports *ports, run []*Packet) {
 	w.flooding = true
 	defer func() { w.flooding = false }()
@@ -276,8 +277,8 @@ func (l *Link) flood(w *Worker, ports *ports, run []*Packet) {
 	}
 }
 
-// admit returns why a packet may not pass the wire at all, or unplaced. It looks only at what
-// splitter has parsed.
+// admit returns why a packet may not pass the wire at all, unplaced for a packet whose checksum has
+// to be completed first, or DropNone. It looks only at headers that splitter has parsed.
 func admit(p *Packet) DropReason {
 	h := &p.Meta.Headers
 	if len(p.Header) < splitter.EthLen {

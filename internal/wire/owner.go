@@ -1,9 +1,9 @@
 package wire
 
-// Owner returns the port to which a MAC is bound by the ports' Identities; nil: none. isPortMAC:
-// the MAC is the port's own one, so only another machine with the same MAC could send from it. A
-// port whose frames are not checked, such as an uplink to other machines, calls it before the
-// switch learns a MAC from it.
+// Owner returns the link of the port to which the ports' Identities bind a MAC; nil: none.
+// isPortMAC: the MAC is that port's own, so only another machine with the same MAC could send from
+// it elsewhere. A port whose link does not check its frames, such as an uplink to other machines,
+// calls Owner before the switch learns a MAC from it.
 func (s *Switch) Owner(mac MAC) (l *Link, isPortMAC bool) {
 	r := &s.names
 	r.mu.Lock()
@@ -23,6 +23,6 @@ func (s *Switch) Owner(mac MAC) (l *Link, isPortMAC bool) {
 // Router reports whether the link's Identity is a router's.
 func (l *Link) Router() bool { return l.who != nil && l.who.Router }
 
-// Refuse counts a frame that the port dropped before it became a Packet, on its way in from
-// outside.
+// Refuse counts a frame that the port dropped on its way in from outside, before the port made it a
+// Packet.
 func (l *Link) Refuse(r DropReason) { l.count.dropped(r) }

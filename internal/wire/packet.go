@@ -34,12 +34,12 @@ type Packet struct {
 	Src, Dst   MAC    // from Header, by Prepare
 	From       uint32 // Link.Serial of the sending port, set by the wire
 	Tag        uint64 // the sender's own; the wire ignores it
-	Leaves     int64  // the sender's own, 0 at first: when it gets its sender's links, by shape.Now
+	Leaves     int64  // the sender's own: when its PCIe links are free for the packet, by shape.Now; 0 at first
 
 	taken  bool       // flood: some receiver has taken it
-	reason DropReason // flood: drop reason of the last receiver that has not
+	reason DropReason // flood: drop reason of the last receiver that has not taken it
 	fault  fault      // change that an impaired link makes after switching
-	mark   uint64     // returned by the sender's tap
+	mark   uint64     // the result of Sending of the sender's tap
 	origin *Packet    // the packet from which this piece was cut
 
 	// Progress records which parts of the packet were finished before it met a busy port. It is the
@@ -49,11 +49,11 @@ type Packet struct {
 }
 
 // Prepare prepares a new packet for Deliver: it clears verdict and progress, sets the addresses
-// from the header, and cuts the padding of a runt (Meta.Headers.Carried). Bytes behind the IP
-// packet of a longer frame are kept.
+// from the header, and cuts the padding of a runt (Meta.Headers.Carried). It keeps the bytes behind
+// the IP packet of a longer frame.
 func (p *Packet) Prepare() {
-	// One by one: an assignment of several values writes each twice, and reads it before the first
-	// write is done.
+	// One statement for each field: one assignment of several values writes each value twice, and
+	// reads it before the first write is done.
 	p.Verdict = Verdict{}
 	p.Progress.reset()
 	p.Leaves = 0
@@ -90,15 +90,15 @@ func trim(segs []dma.Segment, n uint32) []dma.Segment {
 // Len returns the frame's length.
 func (p *Packet) Len() uint32 { return uint32(len(p.Header)) + p.PayloadLen }
 
-// Trailed reports that bytes lie behind the TCP or UDP packet, which its checksum does not cover.
-// The wire does not segment or merge such a frame, or verify its checksum: the receiver does that.
-// A partial checksum is completed before any receiver gets the frame.
+// Trailed reports whether bytes lie behind the TCP or UDP packet, which its checksum does not
+// cover. The wire does not segment or merge such a frame, and leaves it to the receiver to verify
+// the checksum. The wire completes a partial checksum before any receiver gets the frame.
 func (p *Packet) Trailed() bool {
 	h := &p.Meta.Headers
 	return p.Len() > h.FrameLen && (h.Class == splitter.TCP || h.Class == splitter.UDP)
 }
 
-// Segments returns how many segments the packet would be on a real wire.
+// Segments returns the number of segments that the packet would take on a real wire.
 func (p *Packet) Segments() uint32 {
 	if p.Meta.GSOType == splitter.GSONone || p.PayloadLen <= uint32(p.Meta.GSOSize) || p.Meta.GSOSize == 0 {
 		return 1
@@ -122,18 +122,19 @@ func (p *Packet) WireLen() uint32 {
 	return p.PayloadLen + n*(max(h, etherLeast-min(etherLeast, p.PayloadLen/n))+EtherOverhead)
 }
 
-// Progress records the fate of the parts of a packet that had to be cut, so that a retry repeats
-// nothing. The zero value is a new packet's. A sender that makes new Packets for a retry copies it.
+// Progress records the fate of the parts of a packet that the wire had to cut, so that a retry
+// repeats nothing. A new packet has the zero value. A sender that makes a new Packet for a retry
+// copies Progress to it.
 type Progress struct {
 	begun   bool   // the fields below may be set; most packets need none
-	link    uint32 // the last link that met the packet on levels down and fit
+	link    uint32 // Serial of the last link that met the packet on levels down and fit
 	level   [levels]level
 	arrives int64                // see Arrives
-	dropped [maxNoted / 8]uint64 // segments lost by their number on the way up, for taps
+	dropped [maxNoted / 8]uint64 // bits of segments lost on the sender's link while it has Impairment.Drop, for taps
 }
 
-// Arrives is the receiver's: from when on, by shape.Now, its links are free for the part that is
-// delivered next; 0 at first.
+// Arrives returns a field for the receiver: the time, by shape.Now, from which on the receiver's
+// PCIe links are free for the part that the wire delivers next; 0 at first.
 func (g *Progress) Arrives() *int64 {
 	g.begun = true
 	return &g.arrives
@@ -161,7 +162,7 @@ const maxNoted = 16
 const (
 	levelUp   = iota // the sender's link is impaired
 	levelDown        // the receiver's link is impaired
-	levelFit         // for what the receiver accepts
+	levelFit         // the packet is beyond the receiver's Limits
 	levels
 )
 
@@ -169,7 +170,7 @@ const (
 type level struct {
 	done  uint32 // payload bytes that are finished
 	known bool   // seq is set
-	taken bool   // some of it reached its receiver, or a delay line
+	taken bool   // a part of the packet reached its receiver, or a delay line
 	held  uint16 // segments that went to a delay line
 	seq   uint64 // number of the packet's first segment on an impaired link
 }
@@ -206,16 +207,16 @@ func Drop(r DropReason) Verdict { return Verdict{Kind: Dropped, Reason: r} }
 
 // Waitable is a receive queue without buffers.
 type Waitable interface {
-	// Arm registers w, to be woken once after the queue got buffers or stopped: soon, except for
-	// wakers that take turns (nic.PortWaker). It returns false, and w must not wait, if the queue
-	// has buffers already, or has stopped.
+	// Arm registers w: the queue calls its Wake once, after the queue got buffers or stopped. The
+	// call comes soon, except for wakers that take turns (nic.PortWaker). Arm returns false, and w
+	// must not wait, if the queue has buffers already, or has stopped.
 	Arm(w Waker) bool
-	// Disarm removes the registration, or ends the turn that began with the wake. A wake in
-	// progress may still come once.
+	// Disarm removes the registration, or ends the turn that began with the call of Wake. A call
+	// in progress may still come once.
 	Disarm(w Waker)
 }
 
-// Waker is woken by a Waitable.
+// Waker is a sender that waits for a Waitable.
 type Waker interface {
-	Wake() // must not block (an eventfd write)
+	Wake() // called by the Waitable; must not block (an eventfd write)
 }

@@ -2,12 +2,13 @@ package wire
 
 import "sync/atomic"
 
-// storm limits how many frames to group addresses a port sends a second, because each is delivered
-// to every other port. It is a token bucket of a tenth of a second, or of stormLeast frames, kept
-// as the time at which it will be full again (the generic cell rate algorithm of ITU-T I.371).
+// storm limits how many frames to group addresses a port sends a second, because the switch
+// delivers each to every other port. It is a token bucket of a tenth of a second, but at least
+// stormLeast frames. It stores the time at which the bucket will be full again (the generic cell
+// rate algorithm of ITU-T I.371).
 //
-// Frames to an unknown address go to every port as well, but are not counted: all frames to a
-// machine that only receives are such frames.
+// Frames to an unknown address go to every port as well, but storm does not count them: all frames
+// to a machine that only receives are such frames.
 type storm struct {
 	each  int64        // nanoseconds in which the bucket gains a frame; 0: no limit
 	spare int64        // nanoseconds in which an empty bucket becomes full

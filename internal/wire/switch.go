@@ -25,15 +25,15 @@ var (
 type Switch struct {
 	log   *slog.Logger
 	table *macTable
-	names bindings // of addresses, for Identity
+	names bindings // of addresses to ports, for Identity
 	ports atomic.Pointer[ports]
 
-	mu     sync.Mutex // held by changes
-	serial uint32     // of the last link
+	mu     sync.Mutex // held while the list of ports changes
+	serial uint32     // of the link that was attached last
 	closed bool
 }
 
-// ports is the list of a switch's links, as workers see it; immutable.
+// ports is the immutable list of a switch's links that workers read; a change stores a new list.
 type ports struct {
 	byID []*Link // nil: no such link
 	list []*Link // in the order of attaching
@@ -100,8 +100,8 @@ func (s *Switch) Attach(p Port, opts LinkOptions) (*Link, error) {
 	return l, nil
 }
 
-// Detach detaches a port. When it returns, no worker is in the port's Deliver, or will be, and none
-// is in the link's. It must not be called from inside either.
+// Detach detaches a port. When it returns, no worker is in the port's Deliver or the link's, or will
+// enter the port's again. Neither Deliver may call Detach.
 func (s *Switch) Detach(l *Link) error {
 	err := fmt.Errorf("port %s: %w", l.Name(), ErrDetached)
 	if l.sw != s {
@@ -112,7 +112,7 @@ func (s *Switch) Detach(l *Link) error {
 		l.drain()
 		l.up.Load().close()
 		l.down.Load().close()
-		s.table.forget(l.id) // no address is learned for it any more
+		s.table.forget(l.id) // after drain, so no worker learns another address for it
 		s.names.leave(l)
 		s.remove(l, true)
 		l.Restarted()
@@ -122,8 +122,8 @@ func (s *Switch) Detach(l *Link) error {
 	return err
 }
 
-// remove removes a link from list; with id from byID too, which must happen after all uses of the
-// id are gone, so that no other link gets it before.
+// remove removes a link from list; with id true from byID, which frees the id for other links. The
+// caller must have removed all uses of the id before.
 func (s *Switch) remove(l *Link, id bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -11,12 +11,12 @@ import (
 const (
 	buckets    = 1024
 	ways       = 8
-	maxPerLink = 128 // addresses of one link; its oldest makes room
+	maxPerLink = 128 // addresses of one link; a further one replaces the oldest
 )
 
 // macTable maps addresses to links. Each entry is one word, so a lookup takes no lock and never
 // sees half of a change. Its size is fixed, so no guest can make it grow, and a guest that invents
-// addresses displaces only its own.
+// addresses displaces only addresses of its own link.
 type macTable struct {
 	seed  uint64
 	slots [buckets][ways]atomic.Uint64 // link id + 1 in the top 16 bits, address below; 0: empty
@@ -35,7 +35,7 @@ func (m MAC) key() uint64 {
 	return uint64(m[0])<<40 | uint64(m[1])<<32 | uint64(m[2])<<24 | uint64(m[3])<<16 | uint64(m[4])<<8 | uint64(m[5])
 }
 
-// multicast reports whether it is a group address (broadcast included).
+// multicast reports whether m is a group address (broadcast included).
 func (m MAC) multicast() bool { return m[0]&1 != 0 }
 
 // bucket hashes an address. The seed keeps guests from aiming at one bucket.
@@ -77,7 +77,8 @@ func (t *macTable) learn(key uint64, id uint16) bool {
 	return true
 }
 
-// slot finds the slot of an address, or an empty one for it. The caller holds mu.
+// slot returns the slot that has an address, or with empty an unused slot for it; nil: none. The
+// caller holds mu.
 func (t *macTable) slot(key uint64, empty bool) *atomic.Uint64 {
 	b := t.bucket(key)
 	for i := range b {
@@ -88,8 +89,8 @@ func (t *macTable) slot(key uint64, empty bool) *atomic.Uint64 {
 	return nil
 }
 
-// addTo adds an address to a link's list; the oldest goes if there are too many. The caller holds
-// mu.
+// addTo adds an address to a link's list; a link with maxPerLink addresses loses the oldest. The
+// caller holds mu.
 func (t *macTable) addTo(id uint16, key uint64) {
 	keys := t.byLink[id]
 	if len(keys) >= maxPerLink {

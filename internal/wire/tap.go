@@ -2,16 +2,17 @@ package wire
 
 import "vnic.dev/vnic/dma"
 
-// Tap observes what a port sends and receives. Many workers call it at once on the fast path,
-// Received even under a receive queue's lock: it must not wait, and must not keep its arguments.
+// Tap observes the packets that a port sends and receives. Many workers call it at once on the fast
+// path, Received even under a receive queue's lock: it must not wait, and must not keep its
+// arguments.
 type Tap interface {
-	// Sending is called before anything happens to a packet, so that a tap knows the order in which
-	// packets were sent. The mark that it returns is passed to Sent.
+	// Sending is called by the link before it does anything with a packet, so the calls show the
+	// order in which the port sent packets. The link passes the returned mark to Sent.
 	Sending(p *Packet) (mark uint64)
-	// Sent is called with the packet's Verdict. If it is Busy, the packet will be sent again.
+	// Sent is called by the link when the packet has its Verdict. The port sends a Busy packet again.
 	Sent(w *Worker, p *Packet, mark uint64)
-	// Received is called for a packet that came for the port; its Verdict is Taken or Dropped. A
-	// packet that was cut comes as its pieces.
+	// Received is called by the link or its port for a packet that came for the port; the Verdict is
+	// Taken or Dropped. A packet that the wire cut comes as its pieces.
 	Received(w *Worker, p *Packet, place Placement)
 }
 
@@ -20,8 +21,8 @@ type Placement struct {
 	Queue     int           // receive queue; -1: none
 	Split     bool          // headers and payload are in different buffers
 	HeaderLen uint32        // if Split: bytes of the frame in the header buffer
-	Unsplit   bool          // it should have been split, but could not be
-	Merged    bool          // merged with others to a GSO packet: HeaderLen is 0 except for the first one
+	Unsplit   bool          // the receive queue splits headers, but could not split this packet
+	Merged    bool          // merged with other packets to a GSO packet: HeaderLen is 0 except for the first one
 	Bounced   bool          // the payload went through host memory, because the NIC cannot reach the GPU
 	Payload   []dma.Segment // where the payload lies; nil: unknown
 }
@@ -29,8 +30,8 @@ type Placement struct {
 // Nowhere is the Placement of a packet that was dropped, or whose place only its port knows.
 var Nowhere = Placement{Queue: -1}
 
-// PlacementReporter is a Port that itself calls its link's tap for received packets, because it
-// knows where they lie. For all other ports the link calls the tap.
+// PlacementReporter is a Port that itself calls Received of its link's tap, because only the port
+// knows where the packets lie. For all other ports the link calls it.
 type PlacementReporter interface {
 	Port
 	ReportsPlacement()
@@ -66,8 +67,8 @@ func sent(t Tap, w *Worker, batch []*Packet) {
 	}
 }
 
-// GaveUp reports to the tap a packet that the port itself has dropped, before Deliver or after
-// Busy, and counts it. Its payload may be unreachable by then, so the tap does not see it.
+// GaveUp counts a packet that the port itself has dropped, before Deliver or after Busy, and reports
+// it to the tap, without payload, because that may be unreachable by then.
 func (l *Link) GaveUp(w *Worker, p *Packet, r DropReason) {
 	l.count.dropped(r)
 	t := l.Tap()
@@ -85,8 +86,8 @@ func (l *Link) GaveUp(w *Worker, p *Packet, r DropReason) {
 // it.
 func (l *Link) Discarded(r DropReason) { l.count.dropped(r) }
 
-// missed reports to the tap a packet that was lost on its way down the link. It changes the
-// Verdict.
+// missed reports to the tap a packet that was lost on its way down the link. With a tap it sets the
+// Verdict to Dropped.
 func (l *Link) missed(w *Worker, p *Packet, r DropReason) {
 	if t := l.Tap(); t != nil {
 		p.Verdict = Drop(r)
@@ -94,7 +95,8 @@ func (l *Link) missed(w *Worker, p *Packet, r DropReason) {
 	}
 }
 
-// arrived reports to the tap how the port treated a run, unless the port does so itself.
+// arrived reports to the tap the packets of a run that the port took or dropped, unless the port
+// does so itself.
 func (l *Link) arrived(w *Worker, run []*Packet) {
 	t := l.Tap()
 	if t == nil || l.places {
@@ -107,9 +109,9 @@ func (l *Link) arrived(w *Worker, run []*Packet) {
 	}
 }
 
-// Origin returns the packet from which p was cut, or p itself, and the mark of its sender's tap.
-// That tap may have been removed since, and another packet may have the same mark. Only taps may
-// call it, in Received.
+// Origin returns the packet from which p was cut, or p itself, and the mark that its sender's tap
+// returned. That tap may have been removed since, and another packet may have the same mark. Only
+// taps may call Origin, in Received.
 func (p *Packet) Origin() (o *Packet, mark uint64) {
 	if p.origin != nil {
 		p = p.origin
@@ -118,7 +120,7 @@ func (p *Packet) Origin() (o *Packet, mark uint64) {
 }
 
 // Held returns how many segments of a packet the sender's link held back; they come later. Only
-// taps may call it, like Lost.
+// taps may call Held, in their methods.
 func (p *Packet) Held() int { return int(p.Progress.level[levelUp].held) }
 
 // Lost returns the first run of segments of a packet, from segment number from on, that the

@@ -8,29 +8,29 @@ import (
 // maxPieces is how many pieces of a packet are delivered to a port at once.
 const maxPieces = 32
 
-// Worker belongs to a sending goroutine: it has the copier and the wire's scratch. One goroutine at
-// a time uses it.
+// Worker has the copier and the wire's scratch memory for a sending goroutine. Only one goroutine
+// at a time may use it.
 type Worker struct {
 	Copier *dma.Copier
 
 	busy     []busyLink // links that were busy in this batch
-	flooding bool       // set by flood: busy links are not remembered
+	flooding bool       // set by flood: setBusy records no links
 	cutting  bool       // pieces of a packet are being delivered
 
 	cutter splitter.Segmenter
 	pieces [maxPieces]piece
-	run    [maxPieces]*Packet // the pieces
+	run    [maxPieces]*Packet // point to pieces
 	stages [levelFit]stage
 
 	gone Packet // used by GaveUp
 
 	altered    piece          // a packet changed by a link, see alter
-	alteredRun [1]*Packet     // altered
+	alteredRun [1]*Packet     // points to altered
 	alteredBuf *dma.Region    // the changed payload; made when first needed
 	alteredSeg [1]dma.Segment // the changed payload
 
 	whole      piece                    // a packet whose checksum was completed, see completed
-	wholeRun   [1]*Packet               // whole
+	wholeRun   [1]*Packet               // points to whole
 	csum       [splitter.MaxHeader]byte // start of its payload, if the checksum field lies there
 	csumRegion *dma.Region              // of csum
 	csumSegs   []dma.Segment
@@ -70,12 +70,12 @@ func NewWorker() *Worker {
 	return w
 }
 
-// Flooding reports that packets go to all links: a port without buffers misses them, and no sender
-// waits.
+// Flooding reports whether the packets go to all links: a port without buffers misses them, and no
+// sender waits.
 func (w *Worker) Flooding() bool { return w.flooding }
 
-// Cutting reports that the packets are pieces of one packet: after Busy all but the first are made
-// anew, without their Progress.
+// Cutting reports whether the packets are pieces of one packet: after Busy the wire cuts all but
+// the first anew, without their Progress.
 func (w *Worker) Cutting() bool { return w.cutting }
 
 // busyWith returns the verdict with which the link was busy in this batch.
@@ -104,7 +104,7 @@ func setAll(run []*Packet, v Verdict) {
 	}
 }
 
-// cursor walks over payload.
+// cursor is a position in a packet's payload.
 type cursor struct {
 	segs []dma.Segment
 	off  uint32 // bytes used of the first segment

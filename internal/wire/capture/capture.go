@@ -15,7 +15,7 @@ import (
 	"vnic.dev/vnic/internal/wire"
 )
 
-// MaxPayload is the most bytes of a packet's payload that can be captured: all of it.
+// MaxPayload is the most bytes of a packet's payload that a capture can write: all of it.
 const MaxPayload = 1 << 16
 
 // ErrStuck is the error after Close gave up on a writer that accepts nothing, such as a pipe that is
@@ -52,7 +52,7 @@ type Capture struct {
 	asleep atomic.Bool   // the writer sleeps, or is about to: a commit wakes it
 	ending atomic.Bool
 	done   chan struct{} // closed when the writer has ended
-	broken atomic.Bool   // nothing more is captured
+	broken atomic.Bool   // taps capture nothing more
 	left   atomic.Bool   // Close gave up on the writer
 
 	written atomic.Uint64 // packets written

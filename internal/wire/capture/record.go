@@ -8,7 +8,7 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// Bounds of a record's lists; the rest is only counted.
+// Bounds of a record's lists; a record only counts entries beyond them.
 const (
 	maxFrags = 20 // a GSO packet is 17 pages
 	maxLost  = 8
@@ -43,7 +43,7 @@ type record struct {
 	held     int // segments that the link held back
 
 	// With Options.Once: origin is the packet being sent, for its receivers; nil: none. ends is its
-	// fate at its receivers. Only the first one's payload is located.
+	// fate at its receivers. The record locates only the first receiver's payload.
 	origin atomic.Pointer[wire.Packet]
 	ends   [maxEnds]end
 	nEnds  int // number of ends
@@ -143,7 +143,7 @@ type locations struct {
 }
 
 // frag is a piece of payload. In GPU memory each piece of the driver or the application has its own
-// frag; pieces in other memory are added up to one.
+// frag; append adds pieces in other memory to one frag.
 type frag struct {
 	gpu    int // -1: none
 	domain dma.MemKind

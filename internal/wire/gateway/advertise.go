@@ -13,8 +13,8 @@ import (
 
 const (
 	advertiseEvery = 200 * time.Second         // unsolicited (RFC 4861, 6.2.1)
-	advertisePause = 200 * time.Millisecond    // between two solicited ones; requests in between share one answer
-	routerLifetime = uint16(2 * 60 * 60)       // seconds, of router and names: guests may be stopped meanwhile
+	advertisePause = 200 * time.Millisecond    // after each advertisement; solicitations in this time share one answer
+	routerLifetime = uint16(2 * 60 * 60)       // seconds, of router and names; long, because guests may be stopped meanwhile
 	prefixLifetime = uint32(30 * 24 * 60 * 60) // seconds
 )
 

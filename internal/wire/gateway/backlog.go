@@ -30,8 +30,8 @@ func (q *backlog) init(g *Gateway, now func(*outgoing) bool, later func(*outgoin
 	q.gateway, q.now, q.later = g, now, later
 }
 
-// send sends a datagram, and never waits. A datagram for which there is no room is lost, and
-// counted.
+// send sends a datagram, now or later, and never waits. It drops and counts a datagram for which
+// there is no room.
 func (q *backlog) send(d outgoing) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -74,7 +74,7 @@ func (q *backlog) buffer(e *entry, sockets *[]*flowSocket) (b *buffers) {
 	return b
 }
 
-// next takes a waiting datagram; false: there is none left, and flush ends.
+// next removes and returns the oldest waiting datagram; false: there is none left, and flush ends.
 func (q *backlog) next() (d outgoing, ok bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -12,9 +12,9 @@ import (
 )
 
 // pingBeyond reports whether a frame that the filter refused is ICMP to an address that is not on
-// the link. The address may exist, and NAT lead there for other protocols, so the guest gets an
-// ICMP error. For IPv4, b does not include the ICMP type: netstack looks at it, and does not answer
-// ICMP errors. b is the checked part of the frame.
+// the link. The address may exist, and NAT may lead there for other protocols, so the gateway
+// answers with an ICMP error. b is the checked part of the frame. For IPv4 it does not include the
+// ICMP type; netstack looks at the type later, and answers no ICMP errors.
 func (f *filter) pingBeyond(h *splitter.Headers, b []byte) bool {
 	if h.Tagged() || h.Class != splitter.OtherIP {
 		return false
@@ -34,8 +34,8 @@ func (f *filter) pingBeyond(h *splitter.Headers, b []byte) bool {
 }
 
 // unreachable answers a ping that leads nowhere (RFC 792; RFC 4443, 3.1): "prohibited" with NAT,
-// because other packets may go there, and "no route" without. The packet is as it came, from its
-// network header on.
+// because other packets may go there, and "no route" without. pkt has the bytes of the frame from
+// its network header on.
 func (g *Gateway) unreachable(proto tcpip.NetworkProtocolNumber, pkt *stack.PacketBuffer) {
 	if !g.allowsError(g.port.sender()) {
 		return

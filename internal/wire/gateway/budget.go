@@ -11,8 +11,8 @@ const (
 	bufferMost  = 1 << 20  // of a connection, each way
 	bufferLeast = 64 << 10 // the guaranteed minimum
 	bufferAll   = 256 << 20
-	// bufferSpare is what connections share above bufferLeast each way, including closed
-	// connections that still have data to send.
+	// bufferSpare are the bytes that connections share for buffers above bufferLeast, including
+	// closed connections that still have data to send.
 	bufferSpare = bufferAll - 2*bufferLeast*(maxTCP+maxDNSConns) - bufferLeast*maxUnfinished
 )
 
@@ -22,14 +22,15 @@ const (
 	flowBuffer = 2 << 20  // of a socket, at most
 	flowLeast  = 64 << 10 // the guaranteed minimum
 	flowAll    = 256 << 20
-	// flowSpare is what flows share: for larger buffers, and for more than two sockets of a flow.
+	// flowSpare are the bytes that flows share for buffers above flowLeast, and for more than two
+	// sockets of a flow.
 	flowSpare = flowAll - 2*flowLeast*maxUDP
 	// flowSocketsAll is the resulting greatest number of sockets.
 	flowSocketsAll = 2*maxUDP + flowSpare/flowLeast
 )
 
-// budget divides a number of bytes for buffers among the ports of the switch. Of n ports with
-// buffers each has at most one part in n+1, so that some is left for another port.
+// budget divides a number of bytes for buffers among the ports of the switch. If n ports have
+// buffers, each has at most one part in n+1, so that some bytes are left for another port.
 type budget struct {
 	most, least int // of a buffer
 	spare       int // for bytes above the least
@@ -47,8 +48,8 @@ func newBudget(most, least, spare int) *budget {
 type buffers struct {
 	b     *budget
 	owner owner
-	size  int // of each
-	held  int // taken from the budget
+	size  int // of each buffer
+	held  int // bytes taken from the budget
 }
 
 // sizeOf returns the greatest size of a buffer for the n-th connection or flow of a port, counted
@@ -62,7 +63,7 @@ func (b *budget) sizeOf(n int) int {
 }
 
 // take returns count buffers of one size for the n-th connection or flow of a port. When the port's
-// share is used up, they have the least size, which does not count for the budget.
+// share is used up, the buffers have the least size, which does not count for the budget.
 func (b *budget) take(o owner, n, count int) *buffers {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -107,15 +108,15 @@ func (f *buffers) set(ep tcpip.Endpoint) {
 	o.SetReceiveBufferSize(int64(f.size), true)
 }
 
-// received returns the budget for receiving to the pool: the connection is closed, and only sends
-// what is left.
+// received gives the bytes of the receive buffer back to the budget: the gateway has closed the
+// connection, which only sends its remaining data.
 func (f *buffers) received() {
 	f.b.mu.Lock()
 	defer f.b.mu.Unlock()
 	f.give(f.held / 2)
 }
 
-// free returns all to the pool. It may be called more than once.
+// free gives all bytes back to the budget. Further calls do nothing.
 func (f *buffers) free() {
 	f.b.mu.Lock()
 	defer f.b.mu.Unlock()

@@ -23,7 +23,7 @@ const (
 type datagram struct {
 	data   []byte
 	from   netip.AddrPort
-	sender owner // the sending port, whatever from is
+	sender owner // the port of the switch that sent it, whatever the source address is
 }
 
 // datagramServer is a UDP port of the gateway. To know which port of the switch sent a datagram, it
@@ -35,7 +35,7 @@ type datagramServer struct {
 	in   waiting
 }
 
-// waiting holds datagrams for a service, which serves their senders in turn.
+// waiting holds datagrams for a service, which serves the datagrams' senders in turn.
 type waiting struct {
 	filled chan struct{} // capacity 1: there are datagrams
 
@@ -44,7 +44,8 @@ type waiting struct {
 	turn   []owner // senders that have, or had, datagrams; the next one first
 }
 
-// push adds a datagram. refused: there is no room for it; evicted: it took another sender's place.
+// push adds a datagram. refused: there is no room for it; evicted: push removed a datagram of
+// another sender to make room.
 func (w *waiting) push(d datagram) (refused, evicted bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -64,7 +65,7 @@ func (w *waiting) push(d datagram) (refused, evicted bool) {
 	return false, evicted
 }
 
-// pop takes the oldest datagram of the sender whose turn it is; false: there is none.
+// pop removes and returns the oldest datagram of the sender whose turn it is; false: none waits.
 func (w *waiting) pop() (d datagram, ok bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -115,8 +116,8 @@ func (g *Gateway) serveDatagrams(addr tcpip.FullAddress, proto tcpip.NetworkProt
 	return nil
 }
 
-// drain takes all datagrams out of the endpoint. The endpoint calls it when a datagram came and it
-// was empty.
+// drain takes all datagrams out of the endpoint. Netstack calls it when a datagram comes to the
+// empty endpoint.
 func (s *datagramServer) drain() {
 	sender := s.g.port.sender()
 	var buf [maxDatagram]byte

@@ -73,9 +73,9 @@ func (g *Gateway) sendLease(mac wire.MAC, to netip.AddrPort, b []byte) {
 	g.out.put(pkt)
 }
 
-// mayAsk reports whether a datagram's client is its sender. For whole frames asksForAnother has
-// checked this by the MAC; reassembled fragments are checked by the source address only, which no
-// other port has.
+// mayAsk reports whether a datagram's client is its sender, by the source address, which no other
+// port may use. For whole frames asksForAnother has also checked the MAC; for reassembled fragments
+// mayAsk is the only check.
 func (g *Gateway) mayAsk(b []byte, from netip.Addr) bool {
 	mac, ok := clientOf(b)
 	return ok && (from.IsUnspecified() || g.sw.Holds(mac, from))
@@ -95,8 +95,8 @@ func clientOf(b []byte) (mac wire.MAC, ok bool) {
 }
 
 // asksForAnother reports whether a frame, b from its network header on, is a DHCP message whose
-// client's MAC is not the frame's source. A client sends its messages itself; relays are not
-// allowed.
+// client's MAC is not the frame's source. A client has to send its messages itself; the gateway
+// accepts no relays.
 func asksForAnother(h *splitter.Headers, src wire.MAC, b []byte) bool {
 	if h.Class != splitter.UDP || h.IPv6 || h.Flow.DstPort != portDHCPServer {
 		return false
@@ -114,7 +114,7 @@ func (g *Gateway) answerDHCP(b []byte, now time.Time) (reply []byte, to netip.Ad
 	}
 	mac := wire.MAC(req.MAC)
 	if g.leases.none[mac] {
-		return []byte{}, to // it is on another network
+		return []byte{}, to // a Host without Addr4 has its IPv4 network elsewhere
 	}
 	if server, ok := req.Options.Addr(dhcp4.ServerID); ok && server != g.o.Prefix4.Addr() {
 		return []byte{}, to // the client has chosen another server
@@ -173,8 +173,8 @@ func (g *Gateway) dhcpReply(req *dhcp4.Message, kind dhcp4.Type, yours netip.Add
 	return r
 }
 
-// network adds the options that describe the network. Without NAT there is no router: the client
-// may have another network with one.
+// network adds the options that describe the network. Without NAT it names no router, because the
+// client may have another network with a router.
 func (g *Gateway) network(o dhcp4.Options, mac wire.MAC) {
 	gateway4 := g.o.Prefix4.Addr().AsSlice()
 	o[dhcp4.SubnetMask] = net.CIDRMask(g.o.Prefix4.Bits(), 32)

@@ -15,7 +15,7 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// dialHost makes a socket of the host.
+// dialHost connects a socket of the host to a permitted address.
 func dialHost(ctx context.Context, network string, p permit) (net.Conn, error) {
 	var d net.Dialer
 	return d.DialContext(ctx, network, p.to.String())
@@ -80,7 +80,7 @@ type Dialer struct {
 	resolvers func() []netip.AddrPort
 
 	mu     sync.Mutex
-	opened map[uint16]netip.Addr // hosts of flows, by their local port, past ones included
+	opened map[uint16]netip.Addr // the host of each flow, by the flow's local port; also of past flows
 }
 
 // NewDialer uses NAT, Policy and Forwards of a gateway's options.
@@ -108,8 +108,8 @@ func (d *Dialer) Dial(ctx context.Context, network string, to netip.AddrPort) (n
 	return dialHost(ctx, network, p)
 }
 
-// OpenFlow implements Outside. Two sockets may share a local port only if the first one was opened
-// here, to the same host.
+// OpenFlow implements Outside. Two sockets may share a local port only if this Dialer has opened the
+// first one, to the same host.
 func (d *Dialer) OpenFlow(ctx context.Context, f Flow) (*net.UDPConn, error) {
 	if !d.nat {
 		return nil, refusedOutside(f.To, "no NAT")
@@ -123,7 +123,7 @@ func (d *Dialer) OpenFlow(ctx context.Context, f Flow) (*net.UDPConn, error) {
 	if f.Local != 0 && opened != f.To.Addr() {
 		return nil, refusedOutside(f.To, "no flow of this machine's with that port")
 	}
-	if f.Proto != splitter.ProtoUDP || f.To.Port() != 0 { // otherwise it only receives
+	if f.Proto != splitter.ProtoUDP || f.To.Port() != 0 { // otherwise the socket only receives
 		if _, no := d.policy.check(f.To, d.host); no != nil {
 			return nil, refusedOutside(f.To, no.rule.String())
 		}

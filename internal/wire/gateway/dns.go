@@ -17,12 +17,12 @@ import (
 )
 
 const (
-	maxQuestions = 128              // forwarded at a time
+	maxQuestions = 128              // questions forwarded at a time
 	maxDNSConns  = 32               // connections for questions
 	dnsIdle      = 10 * time.Second // timeout of a silent connection
 
 	maxUDPQuestion = 4096      // bytes
-	maxTCPQuestion = 1<<16 - 1 // the greatest length that fits (RFC 7766, 8)
+	maxTCPQuestion = 1<<16 - 1 // the greatest length that the length field holds (RFC 7766, 8)
 )
 
 // dnsServer is the state shared by the gateway's DNS services.
@@ -32,7 +32,8 @@ type dnsServer struct {
 	conns *quota // for connections
 }
 
-// startDNS serves DNS on each of the gateway's addresses. Connections come from pending.
+// startDNS serves DNS over UDP on each of the gateway's addresses. For DNS over TCP, pending calls
+// connection.
 func (g *Gateway) startDNS() error {
 	s := &dnsServer{g: g, asked: newQuota(maxQuestions, &g.count), conns: newQuota(maxDNSConns, &g.count)}
 	g.dns = s
@@ -58,7 +59,8 @@ func (s *dnsServer) datagram(server *datagramServer, d datagram) {
 	}
 }
 
-// begin forwards a question on a goroutine of its own, if there are not too many.
+// begin forwards a question on a goroutine of its own, or replies with a failure if the quota of
+// forwarded questions refuses it.
 func (s *dnsServer) begin(q *question, reply func([]byte)) {
 	ctx, end := context.WithCancel(s.g.ctx)
 	entry := s.asked.take(q.owner, end)
@@ -77,13 +79,13 @@ func (s *dnsServer) begin(q *question, reply func([]byte)) {
 	}
 }
 
-// serves reports whether DNS is served at an address.
+// serves reports whether the gateway serves DNS at an address.
 func (s *dnsServer) serves(a netip.AddrPort) bool {
 	return a.Port() == portDNS && (a.Addr() == s.g.o.Prefix4.Addr() || a.Addr() == s.g.o.Prefix6.Addr())
 }
 
 // connection answers questions over a TCP connection (RFC 7766) that a guest asks for, until ctx
-// ends. It calls made when the guest has the connection.
+// ends. It calls made when the handshake is complete.
 func (s *dnsServer) connection(ctx context.Context, r *tcp.ForwarderRequest, o owner, made func()) {
 	ctx, end := context.WithCancel(ctx)
 	defer end()
@@ -124,7 +126,7 @@ func (s *dnsServer) stream(ctx context.Context, c net.Conn, o owner, from netip.
 	buf := make([]byte, maxTCPQuestion)
 	for {
 		_ = c.SetDeadline(time.Now().Add(dnsIdle))
-		if ctx.Err() != nil { // its deadline was just overwritten
+		if ctx.Err() != nil { // the line above may have overwritten the deadline set at ctx's end
 			return
 		}
 		n, err := readMessage(c, "tcp", buf)
@@ -150,12 +152,12 @@ type question struct {
 	header dnsmessage.Header
 	q      dnsmessage.Question
 	raw    []byte // the whole message
-	owner  owner  // who asks
+	owner  owner  // the port that asks
 	from   netip.AddrPort
 }
 
-// answer answers a message of at most most bytes, or returns the question to forward. If it does
-// neither, the message is ignored.
+// answer returns the answer to a message of at most most bytes, or the question to forward. It
+// returns neither for a message that the gateway ignores.
 func (s *dnsServer) answer(b []byte, most int) ([]byte, *question) {
 	s.g.count.queries.Add(1)
 	var p dnsmessage.Parser

@@ -12,8 +12,8 @@ import (
 )
 
 // echo forwards a guest's echo request (RFC 792, RFC 4443, 4.1) to an address that is not the
-// gateway's own; netstack answers for those. Netstack calls it on the goroutine that delivered the
-// packet.
+// gateway's own; netstack answers requests to the gateway. Netstack calls echo on the goroutine that
+// delivered the packet (port.run).
 func (g *Gateway) echo(id stack.TransportEndpointID, pkt *stack.PacketBuffer) bool {
 	v := stack.PayloadSince(pkt.TransportHeader())
 	defer v.Release()

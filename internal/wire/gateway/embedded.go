@@ -5,8 +5,9 @@ import "net/netip"
 // maxLayers is the most addresses that one address stands for, itself included.
 const maxLayers = 8
 
-// embedded are the prefixes of IPv6 addresses with an embedded IPv4 address, and its place. A
-// router or translator on the way may extract that address and send the packet there.
+// embedded are the prefixes of IPv6 addresses with an embedded IPv4 address, and functions that
+// extract it. A router or translator on the way may also extract the IPv4 address, and send the
+// packet there.
 var embedded = []struct {
 	prefix  netip.Prefix
 	extract []func(b *[16]byte) [4]byte
@@ -26,8 +27,9 @@ var embedded = []struct {
 	}}},
 }
 
-// ownNAT64 has the IPv4 address at one of several places, and it is unknown which. A candidate that
-// no translator would pass on is ignored.
+// ownNAT64 is the prefix of addresses with the IPv4 address at one of several places; the gateway
+// does not know at which. layers ignores reserved candidates, because no translator would send a
+// packet there.
 var ownNAT64 = netip.MustParsePrefix("64:ff9b:1::/48")
 
 var low = []func(*[16]byte) [4]byte{octets(12, 13, 14, 15)}
@@ -38,7 +40,7 @@ func octets(i, j, k, l int) func(*[16]byte) [4]byte {
 }
 
 // layers returns the addresses that an address stands for: itself, and the embedded ones. For an
-// IPv4-mapped address, the embedded one is what the host dials.
+// IPv4-mapped address the host dials the embedded one.
 func layers(a netip.Addr) []netip.Addr {
 	list := append(make([]netip.Addr, 0, maxLayers), a.WithZone(""))
 	if !a.Is6() || a.IsUnspecified() || a.IsLoopback() { // these two are not IPv4-compatible addresses

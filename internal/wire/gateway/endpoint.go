@@ -16,7 +16,8 @@ type endpoint struct {
 	ether.Link
 	out *outbox
 
-	// fragment: the frame that netstack processes now is a fragment, as port.from is its sender.
+	// fragment reports whether the frame that netstack processes now is a fragment. The port sets
+	// it for each frame, as it sets port.from.
 	fragment atomic.Bool
 }
 

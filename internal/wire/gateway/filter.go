@@ -89,8 +89,8 @@ func (f *filter) ipv4(h *splitter.Headers) bool {
 	return f.outside(h, dst) && !f.prefix4.Contains(dst) && h.Flow.Dst[0] != 0 && dst != broadcast4
 }
 
-// outside reports whether a packet may go to an address that is not on the link, as far as the
-// filter is concerned: the policy is checked when a socket is made.
+// outside reports whether the filter lets a packet go to an address that is not on the link. The
+// gateway checks its Policy later, when it makes a socket.
 func (f *filter) outside(h *splitter.Headers, dst netip.Addr) bool {
 	icmp := uint8(protoICMP) // allowedICMP checks its types
 	if h.IPv6 {
@@ -133,17 +133,18 @@ func (f *filter) ipv6(h *splitter.Headers, b []byte) bool {
 	return f.outside(h, dst) && !f.prefix6.Contains(dst) && !src.IsLinkLocalUnicast()
 }
 
-// Types of ICMP that guests may send: echo requests, and what neighbor discovery needs. Errors are
-// refused, because netstack would believe them, whichever connection they name.
+// Types of ICMP that guests may send: echo requests, beside neighbor discovery (ndSolicit and the
+// like). The filter refuses errors, because netstack would believe them, whichever connection they
+// name.
 const (
 	echo4 = 8
 	echo6 = 128
 )
 
 // allowedICMP reports whether a packet, b from its network header on, is not ICMP, or ICMP of a
-// type that guests may send. A fragmented packet is checked by its first fragment, which has at
-// least 8 bytes of data (RFC 791, 3.2; RFC 8200, 4.5). An IPv6 fragment with more extension headers
-// behind the fragment header may be ICMP; it is refused, because nobody sends such packets.
+// type that guests may send. It checks a fragmented packet by its first fragment, which has at least
+// 8 bytes of data (RFC 791, 3.2; RFC 8200, 4.5). An IPv6 fragment with more extension headers behind
+// the fragment header may be ICMP; allowedICMP refuses it, because nobody sends such packets.
 func allowedICMP(h *splitter.Headers, b []byte) bool {
 	off, first := int(h.L4Off-h.L3Off), true
 	switch {

@@ -17,8 +17,8 @@ import (
 // Bounds of a datagram flow.
 const (
 	flowIdle    = 2 * time.Minute // timeout of a silent flow (RFC 4787, REQ-5; RFC 5508, REQ-2)
-	flowSockets = 8               // most sockets that send for it; the one opened first is closed
-	flowOpens   = 4               // most flows that open sockets at a time: others wait for their turn (turns.go)
+	flowSockets = 8               // most sockets that send for a flow; a further one replaces the oldest
+	flowOpens   = 4               // most flows that open sockets at a time; other flows wait for their turn (turns.go)
 )
 
 // flowKey identifies a NAT flow: address-dependent filtering (RFC 4787, 5), so that a server may
@@ -29,7 +29,7 @@ type flowKey struct {
 	server netip.Addr     // as the guest sees it
 }
 
-// flows are all flows.
+// flows are all datagram flows of a gateway.
 type flows struct {
 	mu       sync.Mutex
 	byKey    map[flowKey]*flow         // NAT flows
@@ -50,14 +50,14 @@ type flowLife struct {
 	end   context.CancelFunc // of ctx
 
 	last            atomic.Int64  // when a datagram last passed, in nanoseconds since epoch
-	asked, answered atomic.Uint32 // datagrams to the other end, and from there
+	asked, answered atomic.Uint32 // datagrams to the other end, and from the other end
 }
 
 var epoch = time.Now()
 
-// begin takes a quota entry for a flow; false: there is none for that owner. When the flow ends,
-// for whatever reason, closed is called on a goroutine for which the gateway waits, and the entry
-// is returned.
+// begin takes a quota entry for a flow; false: there is none for owner o, or the gateway is being
+// closed. When the flow ends, for whatever reason, a goroutine for which Gateway.Close waits calls
+// closed and gives the entry back.
 func (l *flowLife) begin(g *Gateway, o owner, closed func()) bool {
 	if !g.begin() {
 		return false
@@ -128,10 +128,10 @@ type flow struct {
 	backlog
 	key  flowKey
 	host netip.Addr   // the server's address as this machine sees it
-	back *stack.Route // to the guest, from the server
+	back *stack.Route // for datagrams from the server to the guest
 
 	// hears is connected to the host without a port, and receives from its other ports; nil until
-	// the first socket is open. This and sends: under the backlog's mu.
+	// the first socket is open. The backlog's mu guards hears and sends.
 	hears *flowSocket
 	sends []*flowSocket // in the order of opening
 }
@@ -139,14 +139,14 @@ type flow struct {
 // outgoing is a datagram from a guest.
 type outgoing struct {
 	to   permit // port 0: an echo
-	port uint16 // the server's port as the guest sees it; for a forward, the guest's
+	port uint16 // the server's port as the guest sees it; for a forward, the guest's port
 	ttl  uint8
 	df   bool
 	data []byte
 }
 
-// flowOf finds a flow, or begins it; nil: there are too many. It is called on the goroutine that
-// runs netstack.
+// flowOf finds a flow, or begins it; nil: there are too many flows, or netstack has no route to the
+// guest. The goroutine that runs netstack calls it.
 func (g *Gateway) flowOf(key flowKey, from owner, host netip.Addr) *flow {
 	f := g.flows.find(key)
 	if f != nil {
@@ -163,7 +163,7 @@ func (g *Gateway) flowOf(key flowKey, from owner, host netip.Addr) *flow {
 	}
 	g.flows.mu.Lock()
 	defer g.flows.mu.Unlock()
-	if f.ctx.Err() == nil { // otherwise close has run, or will run, and must not find it here
+	if f.ctx.Err() == nil { // otherwise the flow has ended, and close may have run already
 		g.flows.byKey[key] = f
 	}
 	return f
@@ -201,7 +201,7 @@ func (f *flow) permitFor(port uint16) (permit, bool) {
 	return permit{}, false
 }
 
-// socketFor finds the socket for a datagram. The caller holds mu.
+// socketFor returns the socket that fits a datagram; nil: none. The caller holds mu.
 func (f *flow) socketFor(d *outgoing) *flowSocket {
 	for _, s := range f.sends {
 		if s.port == d.port && s.ttl == d.ttl && s.df == d.df {
@@ -211,7 +211,7 @@ func (f *flow) socketFor(d *outgoing) *flowSocket {
 	return nil
 }
 
-// now sends a datagram if there is a socket for it with room.
+// now sends a datagram; false: the flow has no socket for it, or the socket has no room.
 func (f *flow) now(d *outgoing) bool {
 	s := f.socketFor(d)
 	if s == nil {
@@ -225,7 +225,7 @@ func (f *flow) now(d *outgoing) bool {
 	return true
 }
 
-// sent handles the host's result for a datagram.
+// sent handles the result of writing a datagram to a socket of the host.
 func (f *flow) sent(s *flowSocket, d *outgoing, err error) {
 	switch {
 	case err == nil || f.ctx.Err() != nil:
@@ -283,10 +283,10 @@ func (f *flow) heard(ctx context.Context, s *flowSocket, from netip.AddrPort, b 
 	}
 }
 
-// open opens the socket for a datagram. With the first one of UDP it opens the socket that receives
-// from other ports of the host, before anything is sent.
+// open opens the socket for a datagram. With the first one of a UDP flow it also opens hears, before
+// the flow sends anything.
 func (f *flow) open(d *outgoing) (*flowSocket, error) {
-	bufs := f.buffer(f.entry, &f.sends) // before opens.take: it may wait for another socket's end
+	bufs := f.buffer(f.entry, &f.sends) // before opens.take, because buffer may wait until another socket ends
 	if err := f.gateway.opens.take(f.ctx, f.entry.owner); err != nil {
 		bufs.free()
 		return nil, err

@@ -23,24 +23,26 @@ type flowSocket struct {
 	ttl   uint8
 	df    bool
 	local uint16
-	bufs  *buffers // its receive buffer
+	bufs  *buffers // the receive buffer
 
-	end  context.CancelFunc // of its reader
+	end  context.CancelFunc // ends the context of the reader
 	done chan struct{}      // closed when the reader has ended
 
-	lost uint32 // datagrams that it had no room for; used by the reader
+	lost uint32 // the last result of droppedBy; only the reader uses it
 }
 
-// flowReader is a flow for which a socket is read.
+// flowReader is a flow that gets the datagrams and errors of a flowSocket.
 type flowReader interface {
 	// heard gets a datagram, and may wait until ctx ends. from is not valid if the socket is
 	// connected.
 	heard(ctx context.Context, s *flowSocket, from netip.AddrPort, b []byte)
-	// troubled gets an error of a datagram, b: its control messages, and its destination.
+	// troubled gets an error of a datagram that the socket sent: oob has the error's control
+	// messages, to is the datagram's destination, b its data.
 	troubled(s *flowSocket, oob []byte, to netip.AddrPort, b []byte)
 }
 
-// newFlowSocket makes a flowSocket of what open opens, with a buffer that it returns at its end.
+// newFlowSocket makes a flowSocket of the socket that open opens, with bufs as its receive buffer.
+// After an error it frees bufs; otherwise closeAll or drop does.
 func newFlowSocket(ctx context.Context, bufs *buffers,
 	open func(ctx context.Context) (*net.UDPConn, error)) (*flowSocket, error) {
 	ctx, cancel := context.WithTimeout(ctx, limits.Dial.Here())
@@ -72,7 +74,7 @@ func (f *flow) socket(want Flow, d *outgoing, bufs *buffers) (*flowSocket, error
 	return s, nil
 }
 
-// start reads the socket for a flow, until it is closed.
+// start starts the socket's reader, which passes datagrams to a flow until the socket is closed.
 func (s *flowSocket) start(ctx context.Context, g *Gateway, f flowReader) {
 	ctx, s.end = context.WithCancel(ctx)
 	go func() {
@@ -81,7 +83,8 @@ func (s *flowSocket) start(ctx context.Context, g *Gateway, f flowReader) {
 	}()
 }
 
-// close closes the socket, and waits for its reader: a datagram that waits for the guest is lost.
+// close closes the socket, and waits until its reader has ended. A datagram that the reader holds
+// for the guest is lost.
 func (s *flowSocket) close() {
 	s.end()
 	_ = s.c.Close()
@@ -131,7 +134,8 @@ func toSocket(fd int, b []byte) (err error) {
 	return err
 }
 
-// writeWaiting waits for room as long as a frame waits for a receiver; EAGAIN: there was none.
+// writeWaiting sends one datagram. It waits for room as long as a frame waits for a receiver
+// (limits.Patience); EAGAIN: there was no room in that time.
 func (s *flowSocket) writeWaiting(ctx context.Context, b []byte) (err error) {
 	_ = s.c.SetWriteDeadline(time.Now().Add(limits.Patience.Here()))
 	defer s.c.SetWriteDeadline(time.Time{}) //nolint:errcheck // it is closed, then
@@ -187,7 +191,7 @@ func (s *flowSocket) drain(ctx context.Context, g *Gateway, f flowReader, fd int
 	return net.ErrClosed
 }
 
-// socketErrors is how many errors of a socket are read at a time.
+// socketErrors is how many errors of a socket troubles reads at a time.
 const socketErrors = 64
 
 // troubles reads errors of a socket's datagrams (IP_RECVERR, ip(7)); false: there were none.
@@ -207,8 +211,8 @@ func (s *flowSocket) troubles(f flowReader, fd int) (some bool) {
 	return some
 }
 
-// receiveFrom reads a datagram. It copies it to memory of its length, because it may wait for its
-// guest.
+// receiveFrom reads a datagram. It copies the datagram to memory of just its length, because the
+// datagram may wait for its guest.
 func receiveFrom(fd int) ([]byte, netip.AddrPort, error) {
 	chunk := chunks.Get().(*[chunkLen]byte)
 	defer chunks.Put(chunk)
@@ -240,7 +244,7 @@ func ofDatagram(err error) bool {
 	return false
 }
 
-// countLost counts datagrams that a socket had no room for.
+// countLost counts the datagrams that the socket has dropped for lack of room since the last call.
 func (s *flowSocket) countLost(g *Gateway, fd int) {
 	if lost, ok := droppedBy(fd); ok {
 		g.count.udpLost.Add(uint64(lost - s.lost))

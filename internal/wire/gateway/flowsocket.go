@@ -16,18 +16,18 @@ import (
 )
 
 // Flow describes a socket of a datagram flow. Flows with one source port have one socket for each
-// destination port, time to live and DF (IP_MTU_DISCOVER), so that no option is set for each
-// datagram, and one that receives from other ports of the same host.
+// destination port, time to live and DF (IP_MTU_DISCOVER), so that the gateway need not set options
+// for each datagram; and one socket that receives from other ports of the same host.
 type Flow struct {
 	Proto uint8 // IP protocol: UDP; or ICMP, ICMPv6, whose sockets send and receive echoes only
-	// To is where it is connected. A UDP socket without a port receives from any port of that host,
-	// and sends nothing.
+	// To is the address to which the socket is connected. A UDP socket without a port receives from
+	// any port of that host, and sends nothing.
 	To netip.AddrPort
 	// Local is the port of an open UDP socket to the same host, which both share then; 0: any port.
 	Local uint16
 	TTL   uint8 // of sent packets; 0: the host's default
-	// DF refuses packets that are too long for the path (EMSGSIZE), instead of fragmenting them.
-	// The socket's error queue (IP_RECVERR) has all errors of the path.
+	// DF makes the kernel refuse packets that are too long for the path (EMSGSIZE), instead of
+	// fragmenting them. The socket's error queue (IP_RECVERR) gets all errors of the path.
 	DF bool
 	// Buffer is the size of the receive buffer in bytes, as far as net.core.rmem_max allows; 0: the
 	// host's default.
@@ -41,7 +41,7 @@ const forwardBuffer = 4 << 20
 // Answer describes a socket for a guest behind a forward that answers from another port than the
 // forward's.
 type Answer struct {
-	Listen netip.AddrPort // the forward's
+	Listen netip.AddrPort // the forward's address on the host
 	Sender netip.AddrPort // the sender to the forward, to which the socket is connected
 	Buffer int            // as in Flow
 }
@@ -129,8 +129,8 @@ func (f *Flow) open(ctx context.Context) (*net.UDPConn, error) {
 	return u, nil
 }
 
-// reuse lets other sockets that ask for it share the port, of the same user only (SO_REUSEPORT,
-// socket(7)).
+// reuse lets other sockets of the same user share the port, if they set SO_REUSEPORT too
+// (socket(7)).
 func reuse(c *net.UDPConn) error {
 	return scm.Control(c, func(fd int) error {
 		return os.NewSyscallError("setsockopt", unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEPORT, 1))

@@ -12,7 +12,7 @@ import (
 	"vnic.dev/vnic/internal/limits"
 )
 
-// startForwards listens on the host.
+// startForwards opens the listening sockets of all forwards on the host.
 func (g *Gateway) startForwards() error {
 	for _, f := range g.o.Forwards {
 		var err error
@@ -38,8 +38,8 @@ func (g *Gateway) Forwards() []Forward {
 	return slices.Clone(g.forwards)
 }
 
-// closes closes a socket when the gateway ends, before Close returns: Close would not wait for a
-// context.AfterFunc.
+// closes starts a goroutine that closes a socket when the gateway's context ends. It does not use
+// context.AfterFunc, because Close would not wait for that.
 func (g *Gateway) closes(c io.Closer) {
 	g.serve(func() {
 		<-g.ctx.Done()

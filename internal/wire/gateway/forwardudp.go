@@ -23,7 +23,8 @@ type udpForward struct {
 	flows map[netip.AddrPort]*outerFlow // by sender
 }
 
-// forwardKey identifies a flow towards the guest: by a port of the gateway.
+// forwardKey identifies a flow towards a guest, by the gateway's port from which the guest gets the
+// flow's datagrams.
 type forwardKey struct {
 	guest netip.Addr
 	port  uint16
@@ -46,7 +47,7 @@ type outerFlow struct {
 	key    forwardKey
 	back   *stack.Route // to the guest, from the gateway
 
-	extra []*flowSocket // under the backlog's mu
+	extra []*flowSocket // for answers from other ports of the guest; under the backlog's mu
 }
 
 func (g *Gateway) listenUDP(f *Forward) error {
@@ -91,7 +92,7 @@ func (f *outerFlow) toGuest(ctx context.Context, port uint16, b []byte) {
 }
 
 // flow returns the flow of an outside sender, and makes it if there is none; nil: there are too
-// many flows. Only run calls it.
+// many flows, or netstack has no route to the guest. Only run calls it.
 func (u *udpForward) flow(from netip.AddrPort) *outerFlow {
 	u.mu.Lock()
 	f := u.flows[from]
@@ -116,7 +117,7 @@ func (u *udpForward) flow(from netip.AddrPort) *outerFlow {
 		port = firstPort + (port-firstPort+1)%numPorts
 	}
 	f.key = forwardKey{guest, uint16(port)}
-	if f.ctx.Err() == nil { // otherwise close has run, or will run, and must not find it here
+	if f.ctx.Err() == nil { // otherwise the flow has ended, and close may have run already
 		g.flows.forwards[f.key] = f
 	}
 	g.flows.mu.Unlock()
@@ -182,7 +183,7 @@ func (f *outerFlow) later(d *outgoing) {
 	}
 }
 
-// other finds the socket for another port of the guest, or opens it.
+// other finds the socket for answers from another port of the guest, or opens it.
 func (f *outerFlow) other(port uint16) (*flowSocket, error) {
 	f.mu.Lock()
 	for _, s := range f.extra {
@@ -211,7 +212,8 @@ func (f *outerFlow) other(port uint16) (*flowSocket, error) {
 	return s, nil
 }
 
-// heard implements flowReader: the sender has sent a datagram to one of the other sockets.
+// heard implements flowReader: it passes on a datagram that the sender has sent to a socket of
+// extra.
 func (f *outerFlow) heard(ctx context.Context, s *flowSocket, _ netip.AddrPort, b []byte) {
 	f.toGuest(ctx, s.port, b)
 }

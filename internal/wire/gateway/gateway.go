@@ -25,7 +25,8 @@ import (
 	"vnic.dev/vnic/internal/wire"
 )
 
-// abortAgain is the interval at which the endpoint of a handshake is looked for again, to abort it.
+// abortAgain is the interval at which Close aborts again all endpoints, because a handshake may have
+// made a new one.
 const abortAgain = 5 * time.Millisecond
 
 // Gateway is a running gateway.
@@ -44,7 +45,7 @@ type Gateway struct {
 	tcp    *quota // for connections, of NAT and forwards
 	udp    *quota // for datagram flows
 
-	pending *quota // for connections that guests ask for
+	pending *quota // for connections that guests ask for, until they are established
 
 	unfinished unfinished
 	buffers    *budget // for connections
@@ -131,7 +132,7 @@ func newGateway(sw *wire.Switch, o Options) (*Gateway, error) {
 	return g, nil
 }
 
-// start starts the gateway and attaches it. After an error nothing is left.
+// start starts the gateway and attaches it. After an error it has undone everything.
 func (g *Gateway) start() error {
 	var err error
 	if g.out, err = newOutbox(&g.count, g.log); err != nil {
@@ -167,8 +168,8 @@ func (g *Gateway) start() error {
 	return nil
 }
 
-// forget ends all flows and questions of a port whose guest has restarted. Otherwise they would use
-// up its quota until they time out.
+// forget ends all connections, flows and questions of a port whose guest has restarted. Otherwise
+// these would use up the port's quota until they time out.
 func (g *Gateway) forget(o owner) {
 	for _, q := range []*quota{g.tcp, g.udp, g.pending, g.dns.asked, g.dns.conns} {
 		q.endOf(o)
@@ -240,7 +241,7 @@ func (g *Gateway) configure(ep *endpoint) error {
 		routes = append(routes, r)
 	}
 	g.ns.SetRouteTable(routes)
-	if g.o.Prefix6.IsValid() && g.o.NAT { // its neighbor advertisements say that it is a router (RFC 4861, 4.4)
+	if g.o.Prefix6.IsValid() && g.o.NAT { // sets the router flag in neighbor advertisements (RFC 4861, 4.4)
 		if _, err := g.ns.SetNICForwarding(ether.NIC, ipv6.ProtocolNumber, true); err != nil {
 			return fmt.Errorf("netstack: forwarding: %s", err)
 		}
@@ -254,13 +255,14 @@ func (g *Gateway) Addr4() netip.Prefix { return g.o.Prefix4 }
 // Addr6 returns the gateway's IPv6 address in its network.
 func (g *Gateway) Addr6() netip.Prefix { return g.o.Prefix6 }
 
-// MAC returns the address of its port.
+// MAC returns the MAC of the gateway's port.
 func (g *Gateway) MAC() wire.MAC { return g.o.MAC }
 
-// Link returns its link on the switch.
+// Link returns the gateway's link on the switch.
 func (g *Gateway) Link() *wire.Link { return g.link }
 
-// begin registers a user of netstack, until end; false: the gateway is being closed.
+// begin registers a user of netstack, for which Close waits until end; false: the gateway is being
+// closed.
 func (g *Gateway) begin() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -272,7 +274,7 @@ func (g *Gateway) begin() bool {
 
 func (g *Gateway) end() { g.work.Done() }
 
-// serve runs f on a goroutine; false: the gateway is being closed.
+// serve runs f on a goroutine for which Close waits; false: the gateway is being closed.
 func (g *Gateway) serve(f func()) bool {
 	if !g.begin() {
 		return false
@@ -295,7 +297,7 @@ func (g *Gateway) pause() bool {
 }
 
 // Close resets every connection, detaches the gateway from its switch, and returns when no
-// goroutine of it runs any more. The switch may be closed before or after.
+// goroutine of the gateway runs any more. The caller may close the switch before or after.
 func (g *Gateway) Close() error {
 	g.mu.Lock()
 	closed := g.closed
@@ -326,7 +328,7 @@ func (g *Gateway) Close() error {
 		break
 	}
 	g.ns.Wait()
-	g.out.close() // last packets, such as resets, are sent
+	g.out.close() // sends the last packets, such as resets
 	if g.link == nil {
 		return nil
 	}

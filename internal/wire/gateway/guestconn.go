@@ -45,7 +45,8 @@ func newGuestConn(wq *waiter.Queue, ep tcpip.Endpoint) *guestConn {
 	return &guestConn{TCPConn: gonet.NewTCPConn(wq, ep), ep: ep, wq: wq, gone: make(chan struct{})}
 }
 
-// reset ends the connection, and calls that wait in it, at once. It may be called more than once.
+// reset resets the connection at once, and ends calls that wait in it. Further calls of reset do no
+// harm.
 func (c *guestConn) reset() {
 	c.end.Do(func() { close(c.gone) })
 	_ = c.SetDeadline(time.Now()) // wakes readers and writers

@@ -18,7 +18,7 @@ import (
 // trouble is an error of a guest's datagram, in ICMP's terms (RFC 792, RFC 4443).
 type trouble struct {
 	typ, code uint8
-	mtu       uint32     // of the path; 0: not that error
+	mtu       uint32     // of the path; 0: the error is not about the MTU
 	from      netip.Addr // source of the error; not valid: the gateway
 }
 
@@ -111,17 +111,17 @@ func (f *flow) troubleFor(err error, mtu uint32) (t trouble, ok bool) {
 	return t, false
 }
 
-// failed reports to the guest why a datagram was not sent. mtu is that of the path, if the datagram
-// is too long for it.
+// failed reports to the guest why the gateway could not send a datagram. mtu is the path's MTU, if
+// the datagram is too long for it.
 func (f *flow) failed(err error, mtu int, d *outgoing) {
 	if t, ok := f.troubleFor(err, uint32(mtu)); ok {
 		f.tell(t, d)
 	}
 }
 
-// tell sends an error to the guest, as far as allowsError allows. Its source is the router or host
-// that found the error: the server under the address that the guest uses for it, and this machine
-// under the gateway's.
+// tell sends an ICMP error to the guest, as far as allowsError allows. The source is the router or
+// host that found the error: for the server the address that the guest uses for it, for this machine
+// the gateway's address.
 func (f *flow) tell(t trouble, d *outgoing) {
 	from := t.from.Unmap()
 	switch {
@@ -195,7 +195,8 @@ func (g *Gateway) sendError(to owner, t trouble, from netip.Addr, about flowKey,
 	g.sendTo(r, header.ICMPv6ProtocolNumber, header.ICMPv6HeaderSize+4, b)
 }
 
-// sendTo sends a packet, which starts with the transport header, to a guest. It does not wait.
+// sendTo sends a packet, whose bytes b start with the transport header, to a guest. It does not
+// wait.
 func (g *Gateway) sendTo(r *stack.Route, proto tcpip.TransportProtocolNumber, headerLen int, b []byte) {
 	pkt := stack.NewPacketBuffer(stack.PacketBufferOptions{ReserveHeaderBytes: int(r.MaxHeaderLength()) + headerLen,
 		Payload: buffer.MakeWithData(b[headerLen:])})

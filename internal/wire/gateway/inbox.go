@@ -11,9 +11,9 @@ import (
 	"vnic.dev/vnic/internal/wire"
 )
 
-// Bounds of the frames that wait for netstack. inboxFrames and inboxBytes are divided equally among
-// the ports with frames in the inbox. A port may always have laneFrames and laneBytes, so k ports
-// exceed the sums by at most k times these.
+// Bounds of the frames that wait for netstack. The ports with frames in the inbox share inboxFrames
+// and inboxBytes equally. A port may always have laneFrames and laneBytes, so k ports exceed the
+// sums by at most k times these.
 const (
 	inboxFrames = 512
 	inboxBytes  = 4 << 20
@@ -29,13 +29,13 @@ type arrived struct {
 	payload   *buffer.View // behind view; nil: view has all bytes
 	from      uint32       // wire.Packet.From
 	proto     uint16       // EtherType
-	group     bool         // its link address was a group address
+	group     bool         // its destination MAC was a group address
 	fragment  bool         // a fragment: its packet's checksum was not verified
 	solicited bool         // it is a router solicitation
 	beyond    bool         // netstack does not get it: filter.pingBeyond
 }
 
-// size returns how many bytes of the inbox it takes.
+// size returns how many bytes of the inbox the frame takes.
 func (a *arrived) size() int { return a.view.Size() + a.payload.Size() }
 
 // release frees a frame that netstack does not get.
@@ -48,12 +48,13 @@ func (a *arrived) release() {
 
 // inbox holds frames for netstack: a queue for each port of the switch (a lane), served in turn by
 // bytes. A port that sends more than netstack takes fills its own lane, and its own senders wait.
-// Frames of other ports find room, also those to group addresses, for which the switch does not
-// wait.
+// Frames of other ports find room, also frames to group addresses, which the switch would drop
+// instead of waiting.
 //
-// A lane's lock comes before the inbox's, which is a leaf.
+// A goroutine may take the inbox's lock while it holds a lane's, and no lock while it holds the
+// inbox's.
 type inbox struct {
-	filled chan struct{} // capacity 1: a lane is in turn, or the inbox is closed
+	filled chan struct{} // capacity 1: wakes the reader, for a lane in turn or a closed inbox
 	closed atomic.Bool
 	active atomic.Int32 // lanes with frames
 
@@ -62,16 +63,16 @@ type inbox struct {
 	turn  []*lane          // lanes with frames, the next one first
 }
 
-// lane has the frames of one port. Its senders wait on its RxBase when it is full; not for long,
-// because the reader of the inbox never waits.
+// lane has the frames of one port. The port's senders wait on the lane's RxBase when the lane is
+// full; not for long, because the reader of the inbox never waits.
 type lane struct {
 	nic.RxBase // its lock guards the fields below
 	in         *inbox
 	queue      []arrived // oldest first
 	used       int       // frames in the queue, and those for which a sender has reserved space
-	bytes      int       // bytes of the same
-	credit     int       // bytes left of its turn
-	inTurn     bool      // it is in inbox.turn, or the reader has it
+	bytes      int       // bytes of these frames
+	credit     int       // bytes that netstack may still take in the lane's turn
+	inTurn     bool      // the lane is in inbox.turn, or the reader has it
 
 	idle bool // used is 0; under the inbox's lock
 }
@@ -107,7 +108,7 @@ func (q *inbox) limit() (frames, bytes int) {
 	return max(laneFrames, inboxFrames/n), max(laneBytes, inboxBytes/n)
 }
 
-// reserve reserves space for a frame of n bytes. full: there is none now.
+// reserve reserves space for a frame of n bytes. full: the lane has no space now.
 func (l *lane) reserve(n int) (full, closed bool) {
 	l.Lock()
 	defer l.Unlock()
@@ -139,7 +140,7 @@ func (l *lane) count(frames, bytes int) {
 	}
 }
 
-// unreserve frees space for n bytes that was not needed.
+// unreserve frees the reserved space of a frame of n bytes that its sender does not put.
 func (l *lane) unreserve(n int) {
 	l.Lock()
 	defer l.Unlock()
@@ -165,7 +166,7 @@ func (q *inbox) append(l *lane) {
 	ether.Signal(q.filled)
 }
 
-// next takes the lane whose turn it is; nil: none has frames.
+// next removes and returns the lane whose turn it is; nil: no lane has frames.
 func (q *inbox) next() *lane {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -178,9 +179,9 @@ func (q *inbox) next() *lane {
 	return l
 }
 
-// take appends the frames of the lane whose turn it is to into. It is a deficit round robin: unused
-// credit counts in the lane's next turn, if it still has frames then. If it appends none, no lane
-// has frames.
+// take moves the frames of the lane whose turn it is to into. It is a deficit round robin: unused
+// credit counts in the lane's next turn, if the lane still has frames. If take adds no frame, no
+// lane has frames.
 func (q *inbox) take(into []arrived) []arrived {
 	l := q.next()
 	if l == nil {
@@ -241,13 +242,13 @@ func (l *lane) Buffers() int {
 	return max(0, frames-l.used)
 }
 
-// relieve wakes senders if they need not wait any more: all of them, because they belong to one
-// port. The caller holds the lock.
+// relieve wakes the lane's senders if they need not wait any more: all of them, because they belong
+// to one port. The caller holds the lock.
 func (l *lane) relieve() {
 	if !l.AwaitBuffers() {
 		l.WakeAll()
 	}
 }
 
-// Stopped implements nic.RxModel. This queue cannot fail.
+// Stopped implements nic.RxModel. It does nothing, because a lane cannot fail.
 func (l *lane) Stopped(error) {}

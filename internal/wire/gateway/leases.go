@@ -11,15 +11,15 @@ import (
 
 const (
 	poolSize  = 128              // most addresses for unknown MACs
-	leaseTime = 2 * time.Hour    // of a lease: long enough for a client that was stopped for half an hour at half of it
-	offerTime = 20 * time.Second // how long an offered address is kept for its client
-	badTime   = 10 * time.Minute // how long an address that a client found in use is not given out (RFC 2131, 4.4.4)
+	leaseTime = 2 * time.Hour    // of a lease; long enough for a client that is stopped for half an hour when it has to renew
+	offerTime = 20 * time.Second // how long offer keeps an address for its client
+	badTime   = 10 * time.Minute // how long decline withholds an address that a client found in use (RFC 2131, 4.4.4)
 )
 
 // leases are the IPv4 addresses that the gateway gives out. Their number is fixed.
 type leases struct {
 	hosts map[wire.MAC]*Host // hosts with an IPv4 address
-	none  map[wire.MAC]bool  // known MACs that get no address
+	none  map[wire.MAC]bool  // MACs of Hosts without Addr4, which get no address
 	sw    *wire.Switch       // has the bindings of addresses to ports; nil: no checks
 
 	mu   sync.Mutex
@@ -63,8 +63,8 @@ func newLeases(o *Options) *leases {
 	return l
 }
 
-// offer returns the address for a client: its own; otherwise the one that it wants, if that is
-// free; otherwise any. The address is kept for it for offerTime.
+// offer returns an address for a client: its own, as a Host or of an earlier lease; otherwise the
+// one that it wants, if that is free; otherwise any. offer keeps the address for offerTime.
 func (l *leases) offer(mac wire.MAC, want netip.Addr, now time.Time) (netip.Addr, bool) {
 	if h := l.hosts[mac]; h != nil {
 		return h.Addr4, true
@@ -86,7 +86,8 @@ func (l *leases) offer(mac wire.MAC, want netip.Addr, now time.Time) (netip.Addr
 	return x.addr, true
 }
 
-// confirm leases an address to a client for leaseTime from now on; false: it may not have it.
+// confirm leases an address to a client for leaseTime from now on; false: the client may not have
+// the address.
 func (l *leases) confirm(mac wire.MAC, addr netip.Addr, now time.Time) bool {
 	if h := l.hosts[mac]; h != nil {
 		return h.Addr4 == addr
@@ -115,7 +116,7 @@ func (l *leases) release(mac wire.MAC, addr netip.Addr) {
 	}
 }
 
-// decline keeps an address unused for a while: its client found it in use.
+// decline withholds an address from all clients for badTime, because its client found it in use.
 func (l *leases) decline(mac wire.MAC, addr netip.Addr, now time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -125,7 +126,7 @@ func (l *leases) decline(mac wire.MAC, addr netip.Addr, now time.Time) {
 	}
 }
 
-// taken returns how many addresses of the pool are leased.
+// taken returns how many addresses of the pool are leased, offered or withheld.
 func (l *leases) taken() (n int64) {
 	now := time.Now()
 	l.mu.Lock()
@@ -138,11 +139,10 @@ func (l *leases) taken() (n int64) {
 	return n
 }
 
-// may reports whether no port but the client's has an address. The caller holds mu.
+// may reports whether no other port than the client's uses an address. The caller holds mu.
 func (l *leases) may(mac wire.MAC, x *lease) bool { return l.sw == nil || l.sw.MayLease(mac, x.addr) }
 
-// ended tells the switch that a client's port does not use an address any more. The caller holds
-// mu.
+// ended ends the switch's binding of an address to a client's port. The caller holds mu.
 func (l *leases) ended(mac wire.MAC, x *lease) {
 	if l.sw != nil {
 		l.sw.EndLease(mac, x.addr)
@@ -169,8 +169,8 @@ func (l *leases) find(match func(lease) bool) *lease {
 	return nil
 }
 
-// oldest finds the address that has been free for longest, so that returning clients find theirs,
-// and that the client may have. The caller holds mu.
+// oldest finds, of the addresses that the client may have, the one that has been free for longest,
+// so that returning clients find theirs. The caller holds mu.
 func (l *leases) oldest(mac wire.MAC, now time.Time) (found *lease) {
 	for i := range l.pool {
 		if x := &l.pool[i]; x.free(now) && (found == nil || x.until.Before(found.until)) && l.may(mac, x) {

@@ -9,7 +9,7 @@ import (
 )
 
 const (
-	domain  = "vnic" // of all names that the gateway serves, given with or without it
+	domain  = "vnic" // of all names that the gateway serves; a question may leave it out
 	nameTTL = 30     // seconds
 )
 
@@ -17,7 +17,7 @@ const (
 type names struct {
 	addrs    map[string][2]netip.Addr // IPv4 and IPv6, by name in lower case
 	names    map[netip.Addr]string    // the reverse, with the domain and a dot
-	networks [2]netip.Prefix          // networks in which no address has another name
+	networks [2]netip.Prefix          // networks for whose addresses the gateway is authoritative
 }
 
 func newNames(o *Options) *names {
@@ -34,16 +34,16 @@ func newNames(o *Options) *names {
 	return n
 }
 
-// lookup finds a name. ours: the gateway is authoritative, so if the name is not found, it does not
-// exist.
+// lookup finds a name. ours: the gateway is authoritative for the name, so a name that is not found
+// does not exist.
 func (n *names) lookup(name string) (addrs [2]netip.Addr, found, ours bool) {
 	name, ours = strings.CutSuffix(strings.ToLower(strings.TrimSuffix(name, ".")), "."+domain)
 	addrs, found = n.addrs[name]
 	return addrs, found, ours || name == domain
 }
 
-// answer answers a question about a name or an address for which the gateway is authoritative; nil
-// otherwise.
+// answer returns the answer to a question about a name or an address for which the gateway is
+// authoritative; nil for other questions.
 func (n *names) answer(h *dnsmessage.Header, q *dnsmessage.Question) []byte {
 	addrs, found, ours := n.lookup(q.Name.String())
 	name := ""

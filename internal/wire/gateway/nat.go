@@ -31,8 +31,9 @@ const (
 func (g *Gateway) startFlows() {
 	p := &pending{g: g, quota: g.pending,
 		ids: map[stack.TransportEndpointID]asked{}}
-	// The quota limits pending connections. Just evicted ones may exist beside it: if the forwarder
-	// counted them and ignored a new one, that one would be pending for ever.
+	// The forwarder has no limit of its own, because the quota limits pending connections. The
+	// forwarder would also count connections that the quota has just evicted. If it then ignored a
+	// new connection, that one would be pending for ever.
 	p.next = tcp.NewForwarder(g.ns, 0, math.MaxInt, p.connection)
 	g.ns.SetTransportProtocolHandler(tcp.ProtocolNumber, p.segment)
 	g.ns.SetTransportProtocolHandler(udp.ProtocolNumber, g.datagram)
@@ -42,8 +43,8 @@ func (g *Gateway) startFlows() {
 	}
 	g.ns.SetTransportProtocolHandler(icmp.ProtocolNumber4, g.echo)
 	g.ns.SetTransportProtocolHandler(icmp.ProtocolNumber6, g.echo)
-	// From here on netstack answers for any address; the filter admits only packets that it may
-	// answer.
+	// From here on netstack answers for any address; the filter admits only packets that netstack
+	// may answer.
 	_ = g.ns.SetPromiscuousMode(ether.NIC, true)
 	_ = g.ns.SetSpoofing(ether.NIC, true)
 }
@@ -55,8 +56,8 @@ var (
 	loopback6 = netip.IPv6Loopback()
 )
 
-// looped reports whether a packet was sent by the gateway itself: netstack receives its own
-// broadcasts. The filter refuses frames with such a source.
+// looped reports whether the gateway itself has sent a packet: netstack receives its own broadcasts.
+// The filter refuses frames from the switch with such a source.
 func (g *Gateway) looped(id stack.TransportEndpointID) bool {
 	switch addrPort(id.RemoteAddress, 0).Addr() {
 	case g.o.Prefix4.Addr(), g.o.Prefix6.Addr(), g.port.filter.local6:
@@ -65,8 +66,8 @@ func (g *Gateway) looped(id stack.TransportEndpointID) bool {
 	return false
 }
 
-// hostSide returns the host's addresses for an address to which a guest sends: the gateway's own is
-// the host's loopback.
+// hostSide returns the host's addresses for an address to which a guest sends: the host's loopbacks
+// for the gateway's own address, otherwise the address itself.
 func (g *Gateway) hostSide(to netip.AddrPort) []netip.AddrPort {
 	v4, v6 := netip.AddrPortFrom(loopback4, to.Port()), netip.AddrPortFrom(loopback6, to.Port())
 	switch to.Addr() {
@@ -118,8 +119,8 @@ const (
 
 // rates limits log lines and ICMP errors for a port of the switch.
 type rates struct {
-	refusals nic.LogLimit  // in the log
-	errors   *rate.Limiter // to its guest, by ICMP
+	refusals nic.LogLimit  // for log lines about refusals
+	errors   *rate.Limiter // for ICMP errors to the port's guest
 }
 
 // ratesOf returns the limits of a port.
@@ -138,8 +139,8 @@ func (g *Gateway) ratesOf(o owner) *rates {
 }
 
 // allowsError reports whether the guest of a port may get another ICMP error now. Each port has its
-// own limit, so that errors of other guests do not suppress its own, which path MTU discovery
-// needs.
+// own limit, so that errors to other guests do not suppress errors to this one, which path MTU
+// discovery needs.
 func (g *Gateway) allowsError(o owner) bool { return g.ratesOf(o).errors.AllowN(g.now(), 1) }
 
 // dialFirst connects to the first of the addresses that accepts.

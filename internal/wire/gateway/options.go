@@ -21,7 +21,8 @@ type Options struct {
 	Name string   // of the port; "" is "gateway"
 	MAC  wire.MAC // of the port
 	MTU  int      // of the network; 0: 1500
-	// MaxMTU is the longest packet that it accepts, from guests with another MTU than MTU; 0: MTU
+	// MaxMTU is the longest packet that the gateway accepts, from guests with another MTU than MTU;
+	// 0: MTU
 	MaxMTU int
 	// Prefix4 and Prefix6 are the gateway's own addresses, each in its network: 10.118.110.254/24,
 	// fd76:6e69::fe/64. One of them may be missing. Without an IPv4 network there is no DHCP. In a
@@ -30,35 +31,35 @@ type Options struct {
 	Hosts            []Host
 	Forwards         []Forward
 	// NAT lets guests reach the host's network, and the host's loopback (TCP: of either family) by
-	// the gateway's addresses, as far as Policy allows. Without it they reach each other, and the
-	// gateway's services.
+	// the gateway's addresses, as far as Policy allows. Without NAT guests reach only each other and
+	// the gateway's services.
 	NAT    bool
 	Policy Policy
 	Log    *slog.Logger
 	// Own reports whether a port of the host belongs to this program. Guests reach such a port only
 	// if Policy.HostPorts names it alone or in a range of at most 100 ports; nil: there are none.
 	Own func(port uint16) bool
-	// Outside makes the sockets of the host; nil: this process does. An Outside in another process
-	// (Dialer) checks the same Policy again, so it stays in force even if this process is
-	// compromised.
+	// Outside makes the sockets of the host; nil: this process makes them. An Outside in another
+	// process (Dialer) checks the same Policy again, so the Policy stays in force even if this
+	// process is compromised.
 	Outside Outside
 }
 
 // Outside is the gateway's access to the host.
 type Outside interface {
-	// Dial connects by "tcp".
+	// Dial connects to an address; network is "tcp".
 	Dial(ctx context.Context, network string, to netip.AddrPort) (net.Conn, error)
 	// OpenFlow makes a socket of a datagram flow.
 	OpenFlow(ctx context.Context, f Flow) (*net.UDPConn, error)
-	// OpenAnswer makes a socket at a forward's address, with any port, connected to a sender to the
-	// forward.
+	// OpenAnswer makes a socket at a forward's address, with any port, connected to a peer that
+	// sends to the forward.
 	OpenAnswer(ctx context.Context, a Answer) (*net.UDPConn, error)
-	// DialResolver connects to one of Resolvers, by "tcp" or "udp".
+	// DialResolver connects to one of Resolvers; network is "tcp" or "udp".
 	DialResolver(ctx context.Context, network string, to netip.AddrPort) (net.Conn, error)
 	Resolvers() []netip.AddrPort
 	// Addrs returns the host's own addresses.
 	Addrs() ([]netip.Addr, error)
-	// ListenUDP makes the socket of a forward, at its Listen.
+	// ListenUDP makes the socket of a UDP forward, at Forward.Listen.
 	ListenUDP(addr netip.AddrPort) (Datagrams, error)
 }
 
@@ -66,7 +67,8 @@ type Outside interface {
 type Datagrams interface {
 	ReadFromUDPAddrPort(b []byte) (int, netip.AddrPort, error)
 	WriteToUDPAddrPort(b []byte, to netip.AddrPort) (int, error)
-	// Lost returns how many datagrams it had no room for, at least all before the one read last.
+	// Lost returns how many datagrams the socket dropped for lack of room, at least all before the
+	// one that was read last.
 	Lost() uint64
 	LocalAddr() net.Addr
 	Close() error
@@ -75,7 +77,7 @@ type Datagrams interface {
 // Host is a guest that the gateway knows: it gets its address by DHCP, and has a name.
 type Host struct {
 	Name         string   // "": none
-	MAC          wire.MAC // zero: it gets no address; nor does it without Addr4
+	MAC          wire.MAC // zero: unknown; DHCP answers a known MAC only if it has an Addr4
 	Addr4, Addr6 netip.Addr
 }
 

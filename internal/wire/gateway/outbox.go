@@ -20,13 +20,13 @@ const (
 	outBatch     = 32           // frames in flight, held ones included
 	destUnderWay = outBatch / 4 // of these, for one destination
 	slotSize     = 66 << 10
-	directPieces = 4 // most pieces of a payload that is sent from netstack's memory
+	directPieces = 4 // most pieces of a payload that the outbox sends from netstack's memory
 )
 
 // outbox holds netstack's packets for the wire: it is an nic.TxQueue, and the nic.Outlet of its
 // Sender.
 type outbox struct {
-	link   *wire.Link // set before run; nil: none, and all packets are dropped
+	link   *wire.Link // set before run; nil: none, and Send drops all packets
 	count  *counters
 	log    *slog.Logger
 	sender *nic.Sender
@@ -35,18 +35,18 @@ type outbox struct {
 	queue  outQueue // under mu
 	closed bool     // under mu
 
-	// Used by the Sender's worker.
+	// Only the Sender's worker uses these.
 	worker *wire.Worker
 	slots  [outBatch]outSlot
 }
 
 var _ nic.TxQueue = (*outbox)(nil)
 
-// outSlot has the bytes of a frame in flight, in our own memory of kind wire.
+// outSlot has the bytes of a frame in flight, in memory of the gateway (dma.Wire).
 type outSlot struct {
-	frame []byte // its header, or all of it
+	frame []byte // the header of the frame, or all of it
 	mem   *dma.Region
-	pkt   *stack.PacketBuffer // its memory has the rest; nil: frame has all
+	pkt   *stack.PacketBuffer // has the rest of the frame; nil: frame has all of it
 	dest  *dest
 }
 
@@ -88,8 +88,9 @@ func (o *outbox) put(pkt *stack.PacketBuffer) bool {
 	return taken
 }
 
-// await waits for room for frames of data to a destination, with so many bytes, as long as a frame
-// waits for a receiver. The room is not reserved: others may take it first.
+// await waits until the queue of a destination has room for so many frames and bytes of data, at
+// most as long as a frame waits for a receiver; false: it had none in time, or ctx ended. await
+// reserves no room: other callers may take it first.
 func (o *outbox) await(ctx context.Context, to wire.MAC, frames, bytes int) bool {
 	o.mu.Lock()
 	d := o.queue.dests[to]
@@ -114,7 +115,7 @@ func (o *outbox) await(ctx context.Context, to wire.MAC, frames, bytes int) bool
 	return false
 }
 
-// close ends the worker, after it has sent what receivers take at once.
+// close ends the worker, after it has sent the frames that receivers take at once.
 func (o *outbox) close() {
 	o.mu.Lock()
 	o.closed = true
@@ -175,7 +176,7 @@ func (o *outbox) done(d *dest) {
 	o.queue.done(d)
 }
 
-// Reload implements nic.TxQueue: our memory does not move.
+// Reload implements nic.TxQueue: the memory of the slots does not move.
 func (o *outbox) Reload(*nic.TxFrame, bool) (ok bool, err error) { return true, nil }
 
 // Done implements nic.TxQueue.
@@ -216,8 +217,8 @@ func (o *outbox) Pending() bool {
 	return len(o.queue.turn) > 0
 }
 
-// Backlog implements nic.TxQueue. No sender waits for space: excess packets for a destination are
-// dropped.
+// Backlog implements nic.TxQueue. full is false, because nobody waits for space: put drops excess
+// packets for a destination.
 func (o *outbox) Backlog() (frames int, full bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -239,7 +240,7 @@ func (o *outbox) Idle([]*nic.TxFrame) {}
 // Stopped implements nic.TxQueue. Only the worker's sleep can fail.
 func (o *outbox) Stopped(err error) { o.log.Error("the gateway sends no more", "err", err) }
 
-// describe makes a packet for the wire from netstack's; false: it cannot be sent.
+// describe makes p describe a packet of netstack, for the wire; false: the packet cannot be sent.
 func (s *outSlot) describe(pkt *stack.PacketBuffer, p *wire.Packet) bool {
 	*p = wire.Packet{Payload: p.Payload[:0]}
 	slices, h := pkt.AsSlices(), &p.Meta.Headers
@@ -265,8 +266,8 @@ func (s *outSlot) describe(pkt *stack.PacketBuffer, p *wire.Packet) bool {
 }
 
 // refer leaves a packet's payload in netstack's memory until the frame is released. It returns
-// false unless the packet is TCP with contiguous headers and a payload of a few long pieces. Sent
-// packets of netstack do not change.
+// false unless the packet is TCP with contiguous headers and a payload of a few long pieces.
+// Netstack does not change packets that it has sent.
 func (s *outSlot) refer(pkt *stack.PacketBuffer, slices [][]byte, p *wire.Packet) bool {
 	h, size := &p.Meta.Headers, pkt.Size()
 	if len(slices) < 2 || len(slices) > 1+directPieces || len(slices[0]) > splitter.MaxHeader ||

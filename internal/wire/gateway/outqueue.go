@@ -31,7 +31,7 @@ type dest struct {
 	data     fifo
 	answers  fifo
 	underWay int  // frames in flight
-	inTurn   bool // it is in outQueue.turn
+	inTurn   bool // the destination is in outQueue.turn
 
 	waiters []chan struct{} // goroutines that wait for room, in order; closed when it is their turn
 }
@@ -86,8 +86,8 @@ func (f *fifo) dropNewest() (bytes int) {
 	return n
 }
 
-// put adds a packet. lost is how many packets were dropped: this one, or others to make room for
-// it.
+// put adds a packet. lost is how many packets it dropped: pkt itself, and packets of other
+// destinations to make room for pkt.
 func (q *outQueue) put(pkt *stack.PacketBuffer) (taken bool, lost int) {
 	var mac wire.MAC
 	copy(mac[:], pkt.LinkHeader().Slice())
@@ -134,8 +134,8 @@ func (q *outQueue) longest() (longest *dest) {
 	return longest
 }
 
-// take takes the next packet of the destination whose turn it is; nil: none may go. The worker
-// calls done when it has finished the packet.
+// take removes and returns the next packet of the destination whose turn it is; nil: no packet may
+// go. The worker calls done when it has finished the packet.
 func (q *outQueue) take() (*stack.PacketBuffer, *dest) {
 	for len(q.turn) > 0 {
 		d := q.turn[0]
@@ -166,8 +166,8 @@ func (q *outQueue) done(d *dest) {
 	q.rest(d)
 }
 
-// rest puts a destination behind the others, if it has packets that may go, or deletes it if it is
-// unused.
+// rest puts a destination behind the others in turn, if it has packets that may go, or deletes it if
+// it is unused.
 func (q *outQueue) rest(d *dest) {
 	switch some := len(d.data.pkts)+len(d.answers.pkts) > 0; {
 	case some && !d.inTurn && d.underWay < destUnderWay:

@@ -12,8 +12,8 @@ import (
 // socket that it makes for a guest, with the address and port to which it connects that socket. By
 // which name, fragments or headers the guest reached that address makes no difference.
 //
-// An address may be embedded in an IPv6 address in many ways (embedded). Such an address is refused
-// if any of the addresses in it is: each layer is checked by itself, as follows.
+// An address may be embedded in an IPv6 address in many ways (embedded). The gateway checks each
+// such layer by itself, as follows, and refuses the whole address if it refuses a layer.
 //
 //  1. Reserved addresses are refused: multicast, broadcast, 0.0.0.0/8, 240.0.0.0/4, ::.
 //  2. Of the prefixes of Deny and Allow and the built-in ones that contain the address, the longest
@@ -54,7 +54,7 @@ func (r Rule) String() string {
 	return "unknown"
 }
 
-// builtin are the prefixes refused by default. No flag allows the reserved ones.
+// builtin are the prefixes that a Policy refuses by default. No flag allows the reserved ones.
 var builtin = parseBuiltin([]struct {
 	prefix string
 	rule   Rule
@@ -124,11 +124,11 @@ func Reserved(p netip.Prefix) bool {
 	return false
 }
 
-// permit is an address that may be dialled. Only check and checkResolver make permits, and
+// permit is an address that the gateway may dial. Only check and checkResolver make permits, and
 // functions that make sockets accept nothing else.
 type permit struct{ to netip.AddrPort }
 
-// refusal is why an address may not be dialled.
+// refusal is the reason why the gateway may not dial an address.
 type refusal struct {
 	to   netip.AddrPort
 	rule Rule
@@ -139,11 +139,12 @@ func (r *refusal) Error() string {
 	return fmt.Sprintf("%v is refused: %v; %s", r.to, r.rule, r.flag)
 }
 
-// check reports whether a guest may reach an address. It costs a look at each prefix of the policy
-// for each layer of the address, at most maxLayers; the host's addresses are read at most once a
-// second.
+// check returns a permit for an address, or why a guest may not reach it. It costs a look at each
+// prefix of the policy for each layer of the address, at most maxLayers; it reads the host's
+// addresses at most once a second.
 //
-// This program's own ports are checked only here: a Dialer in another process does not know them.
+// Only this method refuses the program's own ports (Options.Own): a Dialer in another process does
+// not know them.
 func (g *Gateway) check(to netip.AddrPort) (permit, *refusal) {
 	p, no := g.o.Policy.check(to, g.host)
 	if no != nil || g.o.Own == nil || !g.o.Own(to.Port()) || g.o.Policy.HostPorts.names(to.Port()) {
@@ -170,8 +171,8 @@ func (p *Policy) check(to netip.AddrPort, host *hostAddrs) (permit, *refusal) {
 	return permit{to}, nil
 }
 
-// checkResolver reports whether a resolver of the host may be asked. It often is a link-local
-// address or the host's own, and no guest chooses it.
+// checkResolver returns a permit for a resolver of the host, or why the gateway may not ask it. A
+// resolver's address often is link-local or the host's own, and no guest chooses it.
 func (p *Policy) checkResolver(to netip.AddrPort) (permit, *refusal) {
 	for _, a := range layers(to.Addr()) {
 		if rule, flag := p.addr(a, nil); rule == RuleDeny {
@@ -181,8 +182,8 @@ func (p *Policy) checkResolver(to netip.AddrPort) (permit, *refusal) {
 	return permit{to}, nil
 }
 
-// addr returns the rule that refuses an address, of the policy and of builtin, and the flag that
-// would allow it.
+// addr returns the rule, of the policy or of builtin, that refuses an address, and the flag that
+// would allow it; RuleNone: no rule refuses it.
 func (p *Policy) addr(a netip.Addr, builtin []refuses) (Rule, string) {
 	if reserved(a) {
 		return RuleReserved, "no flag allows it"

@@ -45,7 +45,8 @@ var (
 	_ wire.RestartObserver = (*port)(nil)
 )
 
-// portLimits returns what a gateway accepts: all that netstack can process without reading payload.
+// portLimits returns the limits of a gateway's port: it accepts all packets that netstack can
+// process without reading payload.
 func portLimits(mtu int) wire.Limits {
 	return wire.Limits{
 		GSO: wire.GSO(splitter.GSOTCPv4, splitter.GSOTCPv6), ECN: true, Csum: true,
@@ -119,8 +120,8 @@ func (p *port) Deliver(w *wire.Worker, batch []*wire.Packet) {
 	}
 }
 
-// wants reports whether a packet is for the gateway, and returns the bytes at its start that were
-// checked: in its Header, or buf.
+// wants reports whether a packet is for the gateway, and returns the bytes at the packet's start
+// that it checked: in its Header, or copied to buf.
 func (p *port) wants(w *wire.Worker, pkt *wire.Packet, buf *[splitter.MaxHeader]byte) (checked []byte, ok bool) {
 	if pkt.Dst != p.mac && pkt.Dst[0]&1 == 0 {
 		return nil, false
@@ -141,8 +142,8 @@ func (p *port) wants(w *wire.Worker, pkt *wire.Packet, buf *[splitter.MaxHeader]
 }
 
 // receive copies a packet, n bytes from its network header on, and verifies its checksum, which
-// netstack will not do. The payload may lie in memory that the sender is changing: checked has the
-// bytes that were read for the check.
+// netstack will not do. The sender may change the payload's memory meanwhile. So receive takes the
+// bytes that wants has checked from checked, and does not read them again.
 func receive(w *wire.Worker, pkt *wire.Packet, checked []byte, n int) (arrived, wire.DropReason) {
 	h := &pkt.Meta.Headers
 	a := arrived{from: pkt.From, proto: h.EtherType, group: pkt.Dst[0]&1 != 0,

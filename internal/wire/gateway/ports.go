@@ -50,8 +50,8 @@ func (p Ports) Contains(port uint16) bool {
 	return false
 }
 
-// widest is the most ports of a range that counts as naming each of them: nobody thinks of each
-// port of a wider one.
+// widest is the most ports of a range for which names counts each port as named. Who writes a wider
+// range does not think of each port in it.
 const widest = 100
 
 // names reports whether a port is listed alone or in a short range.
@@ -80,8 +80,8 @@ func (p Ports) String() string {
 	return strings.Join(words, ",")
 }
 
-// ParsePrefix parses what a Policy allows or denies: a network such as 192.0.2.0/24, or a single
-// address.
+// ParsePrefix parses an entry of Policy.Allow or Policy.Deny: a network such as 192.0.2.0/24, or a
+// single address.
 func ParsePrefix(s string) (netip.Prefix, error) {
 	p, err := netip.ParsePrefix(s)
 	if err != nil {
@@ -104,7 +104,7 @@ func ParsePrefix(s string) (netip.Prefix, error) {
 	return p, nil
 }
 
-// checkPolicy refuses entries without effect.
+// checkPolicy refuses entries that are not networks, and networks that are both allowed and denied.
 func (o *Options) checkPolicy() error {
 	denied := map[netip.Prefix]bool{}
 	for _, p := range o.Policy.Deny {
@@ -124,10 +124,10 @@ func (o *Options) checkPolicy() error {
 	return nil
 }
 
-// MarshalText writes them as String does.
+// MarshalText writes the set as String does.
 func (p Ports) MarshalText() ([]byte, error) { return []byte(p.String()), nil }
 
-// UnmarshalText reads them as ParsePorts does.
+// UnmarshalText reads the set as ParsePorts does.
 func (p *Ports) UnmarshalText(b []byte) (err error) {
 	*p, err = ParsePorts(string(b))
 	return err

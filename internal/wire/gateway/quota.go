@@ -7,8 +7,9 @@ import (
 	"sync/atomic"
 )
 
-// owner is to whom an entry counts: the port of the switch that sent the frame asking for it,
-// whatever the frame's source address; for a forward to a guest whose port is unknown, that guest.
+// owner is the user for which a quota counts an entry: the port of the switch that sent the frame
+// asking for the entry, whatever the frame's source address; or, for a forward to a guest whose port
+// is unknown, that guest.
 type owner struct {
 	link uint32 // wire.Link.Serial; 0: addr counts
 	addr netip.Addr
@@ -94,7 +95,7 @@ type quota struct {
 	shares shares[*entry]
 }
 
-// entry is an entry of a quota, until its holder returns it or another owner takes its place.
+// entry is an entry of a quota, until its holder calls give or another owner takes its place.
 type entry struct {
 	q     *quota
 	owner owner
@@ -108,14 +109,14 @@ func newQuota(all int, c *counters) *quota {
 }
 
 // take takes an entry for an owner; nil: the owner may have no more, which counts as refused. The
-// caller returns the entry by give. If another owner takes its place before, end is called, and the
-// entry counts as evicted.
+// caller returns the entry by give. If another owner takes its place before, the quota calls end,
+// and counts the entry as evicted.
 func (q *quota) take(o owner, end func()) *entry {
 	return q.add(&entry{q: q, owner: o, end: end}, func() (from owner, ok bool) { return q.shares.giver(o) })
 }
 
-// takeRanked is take for entries that may end at any time: if no other owner gives one up, the
-// owner itself does.
+// takeRanked is take for entries that may end at any time: if no other owner has to give up an
+// entry, owner o gives up its own entry of the lowest rank.
 func (q *quota) takeRanked(o owner, end func(), rank func() int64) *entry {
 	return q.add(&entry{q: q, owner: o, end: end, rank: rank}, func() (from owner, ok bool) {
 		if from, ok = q.shares.giver(o); ok {
@@ -125,7 +126,8 @@ func (q *quota) takeRanked(o owner, end func(), rank func() int64) *entry {
 	})
 }
 
-// add adds an entry. If the table is full, the owner returned by giver gives one up.
+// add adds an entry. If the table is full, the owner that giver returns loses one; nil: giver
+// returned none.
 func (q *quota) add(e *entry, giver func() (owner, bool)) *entry {
 	var old *entry
 	q.mu.Lock()

@@ -66,8 +66,8 @@ func (s *dnsServer) ask(ctx context.Context, q *question, network string) []byte
 	return s.refuse(&q.header, &q.q, dnsmessage.RCodeServerFailure)
 }
 
-// askOne asks one resolver. The question gets a random id of our own, because the guest's may be
-// easy to guess.
+// askOne asks one resolver. It gives the question a random id, because the guest's id may be easy to
+// guess.
 func (g *Gateway) askOne(ctx context.Context, q *question, network string, to permit) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, g.askTime)
 	defer cancel()
@@ -97,7 +97,7 @@ func (g *Gateway) askOne(ctx context.Context, q *question, network string, to pe
 		if answers(buf[:n], id, &q.q) {
 			return buf[:n], nil
 		}
-		if network != "udp" { // a datagram may come from elsewhere
+		if network != "udp" { // a datagram may answer another question; askOne skips it
 			return nil, errNotTheAnswer
 		}
 	}

@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// hostSearch returns the domains by which this machine completes names, read when the gateway
-// starts.
+// hostSearch reads the domains by which this machine completes names. The gateway calls it once,
+// when it starts.
 func hostSearch() []string {
 	f, err := os.Open(resolvConf)
 	if err != nil {
@@ -18,8 +18,8 @@ func hostSearch() []string {
 	return readSearch(f)
 }
 
-// readSearch reads the search list of resolv.conf(5): of several lines the last one counts. It
-// leaves out words that are not domain names, and domains beyond maxSearch and maxSearchLen.
+// readSearch reads the search list of resolv.conf(5): the last of several lines counts. It leaves
+// out words that are not domain names, and domains beyond maxSearch and maxSearchLen.
 func readSearch(r io.Reader) (found []string) {
 	for lines := bufio.NewScanner(r); lines.Scan(); {
 		words := strings.Fields(lines.Text())

@@ -17,10 +17,11 @@ import (
 const (
 	chunkLen = 64 << 10
 	// Pieces of a guest's stream of at least this length go from netstack's memory to the socket.
-	// Shorter ones are collected in a chunk: a system call for each segment of an ordinary MTU
-	// costs more than its copy.
+	// socketWriter collects shorter pieces in a chunk: a system call for each segment of an ordinary
+	// MTU costs more than its copy.
 	directLen = 8 << 10
-	// What netstack gets at a time: its largest segment (ether.MaxGSO).
+	// segmentLen is how much of a host's stream netstack gets at a time: one largest segment
+	// (ether.MaxGSO).
 	segmentLen = ether.MaxGSO - 160 - 1
 )
 
@@ -53,7 +54,8 @@ func splice(ctx context.Context, guest *guestConn, host hostConn) {
 	host.Close()
 }
 
-// toHost passes on the guest's data to its end: netstack writes it to the socket.
+// toHost passes on the guest's data until the guest's stream ends: netstack writes the data to the
+// host's socket.
 func toHost(host hostConn, guest *guestConn) error {
 	raw, err := host.SyscallConn()
 	if err != nil {
@@ -118,7 +120,7 @@ func (s *socketWriter) Write(b []byte) (int, error) {
 	return n, nil
 }
 
-// flush writes the collected bytes and then b, and returns how much of b was written.
+// flush writes the collected bytes and then b, and returns how many bytes of b it has written.
 func (s *socketWriter) flush(b []byte) (done int) {
 	for !s.full && s.err == nil && len(s.chunk)+len(b) > done {
 		n, err := unix.Writev(s.fd, [][]byte{s.chunk, b[done:]})
@@ -137,7 +139,8 @@ func (s *socketWriter) flush(b []byte) (done int) {
 	return done
 }
 
-// toGuest passes on the host's data to its end: netstack reads it from the socket.
+// toGuest passes on the host's data until the host's stream ends: netstack reads the data from the
+// host's socket.
 func toGuest(guest *guestConn, host hostConn) error {
 	raw, err := host.SyscallConn()
 	if err != nil {
@@ -184,8 +187,8 @@ type socketReader struct {
 	err   error
 }
 
-// look finds how many bytes can be read; false: an error. With MSG_TRUNC nothing is copied
-// (tcp(7)); scratch is for protocols that do copy.
+// look sets left to how many bytes the socket has; false: an error. With MSG_TRUNC the kernel copies
+// nothing for TCP (tcp(7)); scratch is for protocols for which it does copy.
 func (s *socketReader) look(scratch []byte) bool {
 	for {
 		n, _, err := unix.Recvfrom(s.fd, scratch[:segmentLen], unix.MSG_PEEK|unix.MSG_TRUNC)

@@ -5,7 +5,7 @@ import "sync/atomic"
 // Stats are a gateway's counters.
 type Stats struct {
 	Received   uint64 // frames passed to netstack
-	Filtered   uint64 // frames that were not for the gateway, or were refused
+	Filtered   uint64 // frames that were not for the gateway, or that its filter refused
 	Sent       uint64 // frames that the wire took
 	OutDropped uint64 // frames that the wire dropped
 	OutGaveUp  uint64 // frames whose receiver had no buffers for too long
@@ -17,7 +17,7 @@ type Stats struct {
 	TCPOpen    int64  // now
 	UDPOpen    int64
 	Refused    uint64           // flows, datagrams for services and questions to forward beyond the limits
-	Evicted    uint64           // the same, ended to make room for a port with fewer
+	Evicted    uint64           // flows and questions ended to make room for a port with fewer
 	Denied     [NumRules]uint64 // flows and questions that Policy refused
 	Unreached  uint64           // flows whose other end did not answer; connections that a guest did not confirm
 	Leases     int64            // to unknown MACs, now

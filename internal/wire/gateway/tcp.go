@@ -16,9 +16,9 @@ import (
 	"vnic.dev/vnic/internal/limits"
 )
 
-// takeTCP reserves a connection for an owner; nil: the owner may have no more. end resets the
-// connection if another owner takes its place. The bound of connections that the gateway has closed
-// and the guest has not (unfinished) is checked as well.
+// takeTCP reserves a connection for an owner; nil: the owner may have no more. The quota calls end,
+// which resets the connection, if another owner takes its place. takeTCP also checks the bound of
+// connections that the gateway has closed and the guest has not (unfinished).
 func (g *Gateway) takeTCP(o owner, end func()) *entry {
 	if !g.unfinished.room(o) {
 		g.count.refused.Add(1)
@@ -42,10 +42,10 @@ type asked struct {
 	entry *entry
 	to    []permit // addresses of the host's end
 	ctx   context.Context
-	end   context.CancelFunc // of ctx: called when it is evicted, or its guest is gone
+	end   context.CancelFunc // of ctx; the quota calls it to evict the connection, or when its guest is gone
 }
 
-// segment handles TCP segments without a connection; false: they are refused.
+// segment handles TCP segments without a connection; false: netstack answers with a reset.
 func (p *pending) segment(id stack.TransportEndpointID, pkt *stack.PacketBuffer) bool {
 	h := header.TCP(pkt.TransportHeader().Slice())
 	if len(h) < header.TCPMinimumSize || h.Flags()&(header.TCPFlagSyn|header.TCPFlagAck) != header.TCPFlagSyn {
@@ -103,8 +103,8 @@ func (p *pending) asked(id stack.TransportEndpointID) asked {
 	return p.ids[id]
 }
 
-// connection makes a connection that a guest asks for, and serves it. Netstack calls it on a
-// goroutine of its own.
+// connection makes a connection that a guest asks for, and serves it until it ends. Netstack calls
+// connection on a goroutine of its own.
 func (p *pending) connection(r *tcp.ForwarderRequest) {
 	g, id := p.g, r.ID()
 	made := sync.OnceFunc(func() { p.end(id) })
@@ -156,8 +156,8 @@ func (p *pending) connection(r *tcp.ForwarderRequest) {
 }
 
 // handshake makes the guest's end of a connection that the guest asks for. It fails if the guest
-// does not confirm the connection within confirmTime, or if ctx ends. Netstack itself waits for two
-// minutes, which only Abort ends.
+// does not confirm the connection within confirmTime, or if ctx ends. By itself netstack would wait
+// for two minutes; only Abort ends its wait.
 func (g *Gateway) handshake(ctx context.Context, r *tcp.ForwarderRequest, wq *waiter.Queue) (tcpip.Endpoint,
 	tcpip.Error) {
 	ctx, cancel := context.WithTimeout(ctx, g.confirmTime.Here())
@@ -182,7 +182,7 @@ func (g *Gateway) handshake(ctx context.Context, r *tcp.ForwarderRequest, wq *wa
 	ep, err := r.CreateEndpoint(wq)
 	close(made)
 	if !stop() {
-		<-aborted // so that it does not abort a later connection with this ID
+		<-aborted // so that the function above does not abort a later connection with this ID
 	}
 	return ep, err
 }

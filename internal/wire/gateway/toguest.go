@@ -26,8 +26,8 @@ func (g *Gateway) routeTo(guest, from netip.Addr) *stack.Route {
 }
 
 // sendDatagram sends a UDP datagram to a guest. It waits for the guest's MAC, which netstack
-// resolves, and for room in the outbox, as long as a frame waits for a receiver; a datagram that
-// finds none is counted as lost.
+// resolves, and for room in the outbox, as long as a frame waits for a receiver. If it waits in
+// vain, it drops the datagram and counts it as lost.
 func (g *Gateway) sendDatagram(ctx context.Context, r *stack.Route, from, to uint16, b []byte) {
 	if !g.awaitGuest(ctx, r, header.UDPMinimumSize+len(b)) {
 		g.count.udpLost.Add(1)
@@ -57,7 +57,8 @@ func writeDatagram(r *stack.Route, from, to uint16, b []byte) {
 // checksumOf returns the Internet checksum's sum of bytes (RFC 1071).
 func checksumOf(b []byte) uint16 { return checksum.Checksum(b, 0) }
 
-// awaitGuest waits until a packet with n bytes, from the transport header on, can be sent.
+// awaitGuest waits until netstack knows the guest's MAC, and the outbox has room for a packet with n
+// bytes from the transport header on; false: it waited in vain.
 func (g *Gateway) awaitGuest(ctx context.Context, r *stack.Route, n int) bool {
 	found := make(chan stack.ResolvedFieldsResult, 1)
 	err := r.ResolvedFields(func(res stack.ResolvedFieldsResult) { found <- res })

@@ -6,18 +6,19 @@ import (
 	"sync"
 )
 
-// turns lets a limited number of goroutines at a time go on. Among owners with waiting goroutines,
-// each gets a turn for one goroutine, so that none waits behind all of another port's.
+// turns limits how many goroutines go on at a time. Owners with waiting goroutines take turns, for
+// one goroutine each, so that no owner waits behind all goroutines of another.
 type turns struct {
 	mu    sync.Mutex
-	free  int                       // how many more may go on; 0 if any waits
+	free  int                       // how many more goroutines may go on; 0 if any waits
 	by    map[owner][]chan struct{} // waiting goroutines, oldest first, closed when they may go on; no empty lists
 	order []owner                   // keys of by, the next one first
 }
 
 func newTurns(n int) *turns { return &turns{free: n, by: map[owner][]chan struct{}{}} }
 
-// take waits for its turn; the caller calls give afterwards. An error: ctx has ended.
+// take waits until the caller may go on. The caller calls give when it is done. After an error (ctx
+// has ended) it does not.
 func (t *turns) take(ctx context.Context, o owner) error {
 	turn := t.wait(o)
 	if turn == nil {
@@ -31,7 +32,7 @@ func (t *turns) take(ctx context.Context, o owner) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	i := slices.Index(t.by[o], turn)
-	if i < 0 { // its turn came just now
+	if i < 0 { // the turn came just now: pass it on
 		t.next()
 		return ctx.Err()
 	}
@@ -42,7 +43,8 @@ func (t *turns) take(ctx context.Context, o owner) error {
 	return ctx.Err()
 }
 
-// wait returns a channel that is closed when it is the caller's turn; nil: it is now.
+// wait returns a channel that next closes when it is the caller's turn; nil: the caller may go on
+// now.
 func (t *turns) wait(o owner) (turn chan struct{}) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -11,7 +11,7 @@ import (
 )
 
 // datagram forwards a guest's UDP datagram that is not for a service of the gateway. Netstack calls
-// it on the goroutine that delivered it.
+// it on the goroutine that delivered the datagram (port.run).
 func (g *Gateway) datagram(id stack.TransportEndpointID, pkt *stack.PacketBuffer) bool {
 	if g.looped(id) {
 		return true
@@ -30,8 +30,8 @@ func (g *Gateway) datagram(id stack.TransportEndpointID, pkt *stack.PacketBuffer
 	return true
 }
 
-// goodSum reports whether a datagram's checksum is right. For whole frames it was verified on
-// arrival.
+// goodSum reports whether a datagram's checksum is right. For whole frames the port has verified it
+// on arrival.
 func (g *Gateway) goodSum(pkt *stack.PacketBuffer) bool {
 	src, dst := addresses(pkt)
 	h := header.UDP(pkt.TransportHeader().Slice())
@@ -85,8 +85,8 @@ func (g *Gateway) carry(key flowKey, id stack.TransportEndpointID, port uint16, 
 	f.send(d)
 }
 
-// hopsOf returns a packet's time to live, and whether no router may fragment it. No router may
-// fragment IPv6; but a packet that the guest has fragmented itself may be fragmented again.
+// hopsOf returns a packet's time to live, and whether no router may fragment it. That holds for all
+// IPv6 packets, except that the gateway may fragment a packet again that the guest has fragmented.
 func (g *Gateway) hopsOf(pkt *stack.PacketBuffer) (hops uint8, df bool) {
 	if b := pkt.NetworkHeader().Slice(); pkt.NetworkProtocolNumber == header.IPv4ProtocolNumber {
 		ip := header.IPv4(b)
@@ -108,8 +108,8 @@ func (g *Gateway) expire(key flowKey, pkt *stack.PacketBuffer) {
 	g.sendError(g.port.sender(), t, g.ownAddr(key.server), key, v.AsSlice())
 }
 
-// prohibit reports to the sender of a packet that it was refused (RFC 1812, 5.2.7.1; RFC 4443,
-// 3.1).
+// prohibit reports to the sender of a packet that the Policy refuses it (RFC 1812, 5.2.7.1; RFC
+// 4443, 3.1).
 func (g *Gateway) prohibit(pkt *stack.PacketBuffer) {
 	if !g.allowsError(g.port.sender()) {
 		return

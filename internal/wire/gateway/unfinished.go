@@ -8,8 +8,8 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
 )
 
-// maxUnfinished is how many connections may be closed by the gateway and not yet by the guest, for
-// up to unackedTime. Netstack keeps them, without an owner.
+// maxUnfinished is how many connections may be in unfinished: the gateway has closed them, and the
+// guest has not, for up to unackedTime. Netstack keeps their endpoints.
 const maxUnfinished = maxTCP
 
 // unfinished are the guests' ends of connections that the gateway has closed.
@@ -21,10 +21,10 @@ type unfinished struct {
 // ended is the guest's end of a closed connection.
 type ended struct {
 	ep   tcpip.Endpoint
-	bufs *buffers // needed for data still to be sent
+	bufs *buffers // for the data that netstack still has to send
 }
 
-// add adds a closed connection.
+// add adds a closed connection, unless netstack has finished it already.
 func (u *unfinished) add(o owner, ep tcpip.Endpoint, bufs *buffers) {
 	bufs.received()
 	u.mu.Lock()
