@@ -98,11 +98,12 @@ type World struct {
 	Models     []string
 	Modules    []string
 	Interfaces bool
-	Images     func(context.Context) (*machine.Images, error) // if set, Open calls it in place of fetching Models and Modules; the caller closes the Images
-	Services   []lab.Service                                  // they start before Common.Services
-	Flows      *int                                           // lab.Options.Flows; nil: lab.DefaultFlows
-	Storm      uint                                           // lab.Options.Storm
-	Enough     func() error                                   // returns an error if memory does not suffice for all guests; nil: no check
+	// Images, if set, is called in place of a fetch of Models and Modules. The caller of Open closes the Images.
+	Images   func(context.Context) (*machine.Images, error)
+	Services []lab.Service // they start before Common.Services
+	Flows    *int          // lab.Options.Flows; nil: lab.DefaultFlows
+	Storm    uint          // lab.Options.Storm
+	Enough   func() error  // an error if memory does not suffice for all; nil: no check
 	// Started is called when a guest has booted, with a context that ends when another guest fails. It may be nil.
 	Started func(context.Context, *Guest) error
 	During  string // for the message about a guest that ended: when it did; "": in the middle of the run
@@ -111,14 +112,14 @@ type World struct {
 	Keep func(name string) (*os.File, error)
 }
 
-// BootConfig says how a guest in QEMU boots.
+// BootConfig describes how a guest in QEMU boots.
 type BootConfig struct {
 	Title     string // the guest's name in messages; "": "guest " and its name in the lab
 	Memory    uint64 // RAM, in bytes
 	CPUs      int    // 0: 1
 	TimeLimit time.Duration
 	Disks     []qemu.Disk
-	Load      func(*machine.Images) []string // lists the kernel modules of the Images that the guest loads; nil: all of them
+	Load      func(*machine.Images) []string // the Images' kernel modules that the guest loads; nil: all
 	// Complete sets further fields of the Config. The function done that it returns is called when QEMU has started or
 	// failed. Complete may be nil.
 	Complete func(*machine.Config) (done func(), err error)
