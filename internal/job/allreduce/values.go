@@ -9,7 +9,7 @@ import (
 	"vnic.dev/vnic/internal/transfer"
 )
 
-// An element is a function of the seed, the rank and the element's number, so the host does not store elements. Integers
+// An element is a function of the seed, the rank and the element's number, so the host stores no elements. Integers
 // use all 32 bits. Floating point numbers have many magnitudes; their sums are rounded, but neither NaN nor infinite.
 
 // mix spreads the bits of a number (splitmix64, Steele and others, "Fast splittable pseudorandom number generators").

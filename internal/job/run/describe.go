@@ -207,7 +207,7 @@ func (o *Options) Take(l *labfile.Lab, n int) {
 	least := MaxRails
 	for _, g := range l.Guests {
 		least = min(least, len(g.NICs))
-		for _, n := range g.NICs { // Loss and Reorder become those of the worst link
+		for _, n := range g.NICs { // the worst link sets Loss and Reorder
 			o.Loss, o.Reorder = max(o.Loss, n.Link.Up.Loss), max(o.Reorder, n.Link.Up.Reorder)
 		}
 	}

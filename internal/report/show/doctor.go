@@ -11,7 +11,7 @@ import (
 	"vnic.dev/vnic/internal/machine/qemu"
 )
 
-// Doctor prints a line for each fact, and a last line that tells whether `vnic run` can work.
+// Doctor prints a line for each fact, and a last line: can `vnic run` work?
 func Doctor(w io.Writer, rep *qemu.Report) error {
 	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	for _, f := range rep.Facts {
