@@ -50,7 +50,8 @@ type Server struct {
 	ended bool
 }
 
-// CheckAddr says what is wrong with an address, as a user gave it by a flag; "" is none. example is a good one.
+// CheckAddr returns an error if addr, the value of a flag, is not HOST:PORT. "" means no server.
+// The error shows example.
 func CheckAddr(flag, addr, example string) error {
 	if addr == "" {
 		return nil
@@ -65,7 +66,7 @@ func CheckAddr(flag, addr, example string) error {
 	return nil
 }
 
-// Serve serves until Close, which is the caller's.
+// Serve starts a Server. The caller closes it.
 func Serve(o Options) (*Server, error) {
 	list, err := listen(o.Addr)
 	if err != nil {
@@ -107,7 +108,7 @@ func (s *Server) Conns() int {
 	return len(s.conns)
 }
 
-// End lets no more requests in; first is false if it was called before.
+// End makes the server answer no further requests. first is false if End was called before.
 func (s *Server) End() (first bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -116,7 +117,7 @@ func (s *Server) End() (first bool) {
 	return first
 }
 
-// Close ends it, and leaves nothing of it. Requests that are inside have so long to end. It may be called again.
+// Close ends the server. It waits at most patience for requests that are being answered. It may be called again.
 func (s *Server) Close(patience time.Duration) {
 	s.End()
 	gone := make(chan struct{})
@@ -161,8 +162,8 @@ func (s *Server) connState(c net.Conn, state http.ConnState) {
 	}
 }
 
-// guard refuses what a page of another name asks for (DNS rebinding). It answers a request of HTTP/1.0 without a Host
-// header, as health checks send it: a browser always sends that header (RFC 9112, 3.2).
+// guard refuses requests whose Host header does not name this server, against DNS rebinding. It answers a request of
+// HTTP/1.0 without a Host header, as health checks send it: a browser always sends that header (RFC 9112, 3.2).
 func (s *Server) guard(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		h := w.Header()

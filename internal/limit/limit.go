@@ -11,7 +11,7 @@ import (
 	"vnic.dev/vnic/internal/machine/assets"
 )
 
-// Error says that a command was not done in time. It is the cause of the end of its context.
+// Error means that a command did not end within its limit. It is the cause of the end of the command's context.
 type Error struct {
 	Limit time.Duration
 	Still string // what there was to wait for: "guest0 and guest1 still ran"
@@ -19,7 +19,7 @@ type Error struct {
 
 func (e *Error) Error() string { return fmt.Sprintf("--timeout %v: %s", e.Limit, e.Still) }
 
-// Check says what is wrong with a limit; 0: there is none.
+// Check returns an error if a limit is negative; 0 means no limit.
 func Check(d time.Duration) error {
 	if d < 0 {
 		return fmt.Errorf("--timeout %v: a time, as 90s or 10m, or 0: no limit", d)
@@ -27,8 +27,8 @@ func Check(d time.Duration) error {
 	return nil
 }
 
-// Context ends, after d, with an Error for its cause, which has what g knows at that moment; 0: never. cancel is to be
-// called in any case.
+// Context returns a context that ends after d, with an Error as its cause; 0: it has no limit. The
+// Error describes what the guests in g do at that moment. The caller must call cancel.
 func Context(ctx context.Context, d time.Duration, g *Guests) (_ context.Context, cancel func()) {
 	ctx, end := context.WithCancelCause(ctx)
 	if d == 0 {
@@ -41,7 +41,7 @@ func Context(ctx context.Context, d time.Duration, g *Guests) (_ context.Context
 	}
 }
 
-// Guests has what each guest of a command is doing. The zero value has no guests; nil ignores all calls.
+// Guests records what each guest of a command does. The zero value has no guests; a nil Guests ignores all calls.
 type Guests struct {
 	mu    sync.Mutex
 	stage string
@@ -55,7 +55,7 @@ const (
 	Runs  = "ran"
 )
 
-// Stage says what the command does as a whole; "": nothing that has a name.
+// Stage records the stage of the command as a whole; "": it has no name.
 func (g *Guests) Stage(what string) {
 	if g == nil {
 		return
@@ -75,7 +75,7 @@ func (g *Guests) Fetching(next func(assets.Progress)) func(assets.Progress) {
 	}
 }
 
-// Set says what a guest does; "": it has ended.
+// Set records the state of a guest; "": it has ended.
 func (g *Guests) Set(name, state string) {
 	if g == nil {
 		return
@@ -91,7 +91,7 @@ func (g *Guests) Set(name, state string) {
 	g.state[name] = state
 }
 
-// In gives the guests in a state.
+// In lists the guests in a state.
 func (g *Guests) In(state string) (names []string) {
 	if g == nil {
 		return nil
@@ -106,7 +106,7 @@ func (g *Guests) In(state string) (names []string) {
 	return names
 }
 
-// Still says what of them has not ended.
+// Still describes the guests that have not ended.
 func (g *Guests) Still() string {
 	var parts []string
 	for _, state := range []string{Boots, Runs} {

@@ -43,7 +43,7 @@ func (l *Command) Check() error {
 	return errors.Join(broker.CheckMode(l.Sandbox), l.Show.Check(), page.CheckAddr(l.Page.addr))
 }
 
-// File adds a file that a flag names; "": there is none. It has its name once it is committed.
+// File adds a file that a flag names. If name is "", it returns nil. The file gets its name when it is committed.
 func (l *Command) File(flag, name string) *Draft {
 	if name == "" {
 		return nil

@@ -13,22 +13,22 @@ import (
 	"github.com/dustin/go-humanize"
 )
 
-// Column is a figure of a T.
+// Column is a figure of a T, and how tables show it.
 type Column[T any] struct {
 	Title string           // the heading; " ": an empty one; "": no table shows the figure
 	Count func(*T) *uint64 // the figure, if it is a count that every T has
-	Text  func(*T) string  // the cell; nil: Count, with its thousands apart
+	Text  func(*T) string  // the cell; nil: Count, with separators between thousands
 	If    func([]T) bool   // reports whether the table of a list shows the column; nil: always
-	Sum   bool             // Add adds Count up
+	Sum   bool             // Columns.Add adds up Count
 }
 
-// Sum is a column of a count that Add adds up.
+// Sum returns a column of a count that Columns.Add adds up.
 func Sum[T any](title string, count func(*T) *uint64) Column[T] {
 	return Column[T]{Title: title, Count: count, Sum: true}
 }
 
-// Optional is a column of a part that some T have: a table shows the column if an element of the list has the part; the
-// cells of other elements are empty.
+// Optional returns a column of a part that some T have. A table shows the column if an element of
+// the list has the part; the cells of other elements are empty.
 func Optional[T, P any](title string, part func(*T) *P, text func(*P) string) Column[T] {
 	return Column[T]{Title: title, Text: func(x *T) string {
 		if p := part(x); p != nil {
@@ -43,15 +43,15 @@ func Optional[T, P any](title string, part func(*T) *P, text func(*P) string) Co
 // Columns are the columns of a table, from left to right, or the lines of a sheet, from top to bottom.
 type Columns[T any] []Column[T]
 
-// Table writes a line for each of list, below the headings.
+// Table writes the headings, and below them a line for each element of list.
 func (c Columns[T]) Table(w io.Writer, list []T) error {
 	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	c.lines(list, func(cells []string, _ *T) { fmt.Fprintln(tw, strings.Join(cells, "\t")) })
 	return tw.Flush()
 }
 
-// Right is Table with cells at the right of their columns. Behind the last one is what tail says of a T, if it is not
-// nil.
+// Right is Table with cells aligned to the right. If tail is not nil, its text for an element ends
+// the element's line.
 func (c Columns[T]) Right(w io.Writer, list []T, tail func(*T) string) error {
 	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
 	c.lines(list, func(cells []string, x *T) {
@@ -64,7 +64,7 @@ func (c Columns[T]) Right(w io.Writer, list []T, tail func(*T) string) error {
 	return tw.Flush()
 }
 
-// lines calls line with the headings, and with the cells of each of list.
+// lines calls line with the headings, and then with the cells of each element of list.
 func (c Columns[T]) lines(list []T, line func(cells []string, x *T)) {
 	shown := c.shown(list)
 	cells := make([]string, len(shown))
@@ -80,7 +80,7 @@ func (c Columns[T]) lines(list []T, line func(cells []string, x *T)) {
 	}
 }
 
-// Sheet writes a line for each column: the heading, and the cell of each of list.
+// Sheet writes a line for each column: its heading, and its cell of each element of list.
 func (c Columns[T]) Sheet(w io.Writer, list []T) error {
 	tw := tabwriter.NewWriter(w, 0, 0, 3, ' ', tabwriter.AlignRight)
 	for _, x := range c.shown(list) {
@@ -93,7 +93,7 @@ func (c Columns[T]) Sheet(w io.Writer, list []T) error {
 	return tw.Flush()
 }
 
-// shown are the columns that a table of list has.
+// shown returns the columns that a table of list shows.
 func (c Columns[T]) shown(list []T) (shown Columns[T]) {
 	for _, x := range c {
 		if x.Title != "" && (x.If == nil || x.If(list)) {
@@ -110,7 +110,7 @@ func (c *Column[T]) cell(x *T) string {
 	return Number(*c.Count(x))
 }
 
-// PerSecond is a count divided by seconds; 0 if no time has passed.
+// PerSecond returns n divided by seconds; 0 if no time has passed.
 func PerSecond(n uint64, seconds float64) float64 {
 	if seconds == 0 {
 		return 0
@@ -118,10 +118,10 @@ func PerSecond(n uint64, seconds float64) float64 {
 	return float64(n) / seconds
 }
 
-// Number is a number with its thousands apart.
+// Number formats a number with separators between thousands.
 func Number(n uint64) string { return humanize.Comma(int64(n)) }
 
-// Add adds the counts of x to the same counts of to, where a column is a sum.
+// Add adds the counts of x to the counts of to, in the columns whose Sum is true.
 func (c Columns[T]) Add(to, x *T) {
 	for _, col := range c {
 		if col.Sum {

@@ -5,24 +5,24 @@ import (
 	"fmt"
 )
 
-// Findings are what a report shows that it must not.
+// Findings lists the figures of a report that contradict its proof.
 type Findings []error
 
-// If adds a finding.
+// If adds a finding if bad is true.
 func (f *Findings) If(bad bool, format string, args ...any) {
 	if bad {
 		*f = append(*f, fmt.Errorf(format, args...))
 	}
 }
 
-// Within adds the findings of a part of the report, each with the part's name before it.
+// Within adds the findings of a part of the report, with the part's name before each.
 func (f *Findings) Within(name string, part Findings) {
 	for _, err := range part {
 		*f = append(*f, fmt.Errorf("%s: %w", name, err))
 	}
 }
 
-// Err is noProof with all findings; nil: there are none.
+// Err returns noProof with all findings; nil: there are none.
 func (f Findings) Err(noProof error) error {
 	if err := errors.Join(f...); err != nil {
 		return fmt.Errorf("%w:\n%w", noProof, err)
@@ -30,8 +30,8 @@ func (f Findings) Err(noProof error) error {
 	return nil
 }
 
-// Prove is noProof with the findings of all parts of a report, each with its part's name before it, as find returns
-// both.
+// Prove returns noProof with the findings of all parts of a report, or nil if there are none. find
+// returns the name and the findings of a part.
 func Prove[T any](noProof error, parts []T, find func(*T) (name string, found Findings)) error {
 	var f Findings
 	for i := range parts {

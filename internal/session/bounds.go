@@ -11,7 +11,7 @@ import (
 	"vnic.dev/vnic/internal/transfer"
 )
 
-// Number is an error unless a flag's value is from least to most.
+// Number returns an error unless a flag's value is from least to most.
 func Number(flag string, v, least, most int) error {
 	if v < least || v > most {
 		return fmt.Errorf("%s %d: %d to %d", flag, v, least, most)
@@ -19,7 +19,7 @@ func Number(flag string, v, least, most int) error {
 	return nil
 }
 
-// Bytes is an error unless a flag's value is from one byte to most.
+// Bytes returns an error unless a flag's value is from one byte to most.
 func Bytes(flag string, v, most uint64) error {
 	if v == 0 || v > most {
 		return fmt.Errorf("%s %s: 1 byte to %s", flag, lab.FormatBytes(v), lab.FormatBytes(most))
@@ -27,7 +27,7 @@ func Bytes(flag string, v, most uint64) error {
 	return nil
 }
 
-// Patience is an error unless a flag's value is a time to wait.
+// Patience returns an error unless a flag's value, a time to wait, is from 1 ms to 1 hour.
 func Patience(flag string, v time.Duration) error {
 	if v < time.Millisecond || v > time.Hour {
 		return fmt.Errorf("%s %v: 1ms to 1h", flag, v)
@@ -35,7 +35,7 @@ func Patience(flag string, v time.Duration) error {
 	return nil
 }
 
-// OneOf is an error unless a flag's value is one of list.
+// OneOf returns an error unless a flag's value is one of list.
 func OneOf(flag, v string, list ...string) error {
 	if slices.Contains(list, v) {
 		return nil
@@ -44,7 +44,8 @@ func OneOf(flag, v string, list ...string) error {
 	return fmt.Errorf("%s %s: %s or %s", flag, v, strings.Join(list[:last], ", "), list[last])
 }
 
-// Family is an error unless a family is IPv4's or IPv6's, and an MTU is large enough for it (RFC 8200, section 5).
+// Family returns an error unless family is 4 or 6, for IPv4 or IPv6, and the MTU is large enough for it (RFC 8200,
+// section 5).
 func Family(family, mtu int) error {
 	switch {
 	case family != 4 && family != 6:
@@ -55,7 +56,7 @@ func Family(family, mtu int) error {
 	return nil
 }
 
-// Modes is an error unless there are modes, and each is one.
+// Modes returns an error unless modes has at least one element and each is a mode of transfer.
 func Modes(modes []string) error {
 	for _, m := range modes {
 		if m != transfer.Devmem && m != transfer.Copy {

@@ -15,15 +15,16 @@ import (
 	"vnic.dev/vnic/internal/kernelnic"
 )
 
-// Memory is what a guest has of a GPU's memory: all of it, or a window of a NUMA node. The host reads and writes it
-// here, and asks no guest. Offsets are the guest's.
+// Memory is the part of a GPU's memory that a guest uses: all of it, or a window of a NUMA node.
+// Its methods read and write this memory from the host, without the guest. Offsets count from the
+// beginning of the guest's part.
 type Memory struct {
-	Name   string             // the guest's, for messages
+	Name   string             // the guest's name, for messages
 	GPU    *gpumem.GPU        //
-	Window []kernelnic.Extent // where the guest's window is; nil: all of the GPU's memory is the guest's
+	Window []kernelnic.Extent // where the guest's window lies; nil: the guest uses all of the GPU's memory
 }
 
-// Extents say where in the GPU's memory [off, off+n) is.
+// Extents returns where in the GPU's memory the guest's bytes [off, off+n) lie.
 func (m *Memory) Extents(off, n uint64) (list []gpumem.Extent, err error) {
 	if m.Window == nil {
 		return []gpumem.Extent{{Off: off, Size: n}}, nil
@@ -45,7 +46,7 @@ func (m *Memory) Extents(off, n uint64) (list []gpumem.Extent, err error) {
 	return list, nil
 }
 
-// View calls f with [off, off+n), in pieces of at most 1 MiB, until ctx ends.
+// View calls f with the bytes of [off, off+n), in pieces of at most 1 MiB, until f fails or ctx ends.
 func (m *Memory) View(ctx context.Context, off, n uint64, f func([]byte) error) error {
 	extents, err := m.Extents(off, n)
 	for _, x := range extents {
@@ -56,7 +57,8 @@ func (m *Memory) View(ctx context.Context, off, n uint64, f func([]byte) error) 
 	return err
 }
 
-// ViewRegion calls each with [off, off+n) of a region, in pieces of at most limit, until ctx ends.
+// ViewRegion calls each with the bytes of [off, off+n) of a region, in pieces of at most limit
+// bytes, until each fails or ctx ends.
 func ViewRegion(ctx context.Context, r *dma.Region, off, n uint64, limit int, each func([]byte) error) error {
 	f := func(b []byte) error {
 		if err := context.Cause(ctx); err != nil {
@@ -80,10 +82,11 @@ func ViewRegion(ctx context.Context, r *dma.Region, off, n uint64, limit int, ea
 	return <-errc
 }
 
-// Each calls f with all bytes of [off, off+n), in pieces of at most 1 MiB, and where in that range they begin. Workers,
-// one a processor, do so at the same time, until one returns an error.
+// Each calls f with all bytes of [off, off+n), in pieces of at most 1 MiB. pos is the position of a
+// piece in this range. Several workers, one for each processor, call f at the same time, until one
+// call fails.
 func (m *Memory) Each(ctx context.Context, off, n uint64, f func(b []byte, pos uint64) error) error {
-	const share = 16 << 20 // what a worker takes at a time
+	const share = 16 << 20 // bytes that a worker takes at a time
 	var next atomic.Uint64
 	eg, ctx := errgroup.WithContext(ctx)
 	for range min(uint64(runtime.NumCPU()), (n+share-1)/share) {
@@ -106,7 +109,7 @@ func (m *Memory) Each(ctx context.Context, off, n uint64, f func(b []byte, pos u
 	return eg.Wait()
 }
 
-// Write puts bytes to [off, off+len(b)).
+// Write copies b to [off, off+len(b)).
 func (m *Memory) Write(off uint64, b []byte) error {
 	extents, err := m.Extents(off, uint64(len(b)))
 	if err != nil {
@@ -127,7 +130,8 @@ func (m *Memory) Write(off uint64, b []byte) error {
 	return <-errc
 }
 
-// Fill writes bytes that gen makes, piece by piece, from the at-th byte of [off, off+n) on.
+// Fill writes to [off, off+n) the bytes that gen makes, in pieces of at most 1 MiB. pos is the
+// position of a piece in this range.
 func (m *Memory) Fill(ctx context.Context, off, n uint64, gen func(b []byte, pos uint64)) error {
 	b := make([]byte, min(n, 1<<20))
 	for pos := uint64(0); pos < n; {
@@ -144,7 +148,7 @@ func (m *Memory) Fill(ctx context.Context, off, n uint64, gen func(b []byte, pos
 	return nil
 }
 
-// Poison writes bytes of one value.
+// Poison sets each byte of [off, off+n) to value.
 func (m *Memory) Poison(ctx context.Context, off, n uint64, value byte) error {
 	return m.Fill(ctx, off, n, func(b []byte, _ uint64) {
 		for i := range b {
@@ -153,7 +157,8 @@ func (m *Memory) Poison(ctx context.Context, off, n uint64, value byte) error {
 	})
 }
 
-// Differs finds the first of n bytes that is not what gen makes; n: there is none.
+// Differs compares the n bytes at off with the bytes that gen makes. It returns the position of the first byte that
+// differs, or n.
 func (m *Memory) Differs(ctx context.Context, off, n uint64, gen func(b []byte, pos uint64)) (uint64, error) {
 	var first atomic.Uint64
 	first.Store(n)
@@ -177,7 +182,7 @@ func (m *Memory) Differs(ctx context.Context, off, n uint64, gen func(b []byte, 
 	return first.Load(), err
 }
 
-// SHA256 digests n bytes.
+// SHA256 returns the digest of the n bytes at off.
 func (m *Memory) SHA256(ctx context.Context, off, n uint64) (d [sha256.Size]byte, err error) {
 	h := sha256.New()
 	err = m.View(ctx, off, n, func(b []byte) error { _, err := h.Write(b); return err })

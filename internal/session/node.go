@@ -19,22 +19,22 @@ import (
 	"vnic.dev/vnic/internal/transfer"
 )
 
-// NodeConfig says how a guest takes a NIC.
+// NodeConfig describes how a guest takes a NIC.
 type NodeConfig struct {
 	Port   *lab.Port
-	GPU    *gpumem.GPU // the one that is used
+	GPU    *gpumem.GPU // the GPU that the guest uses with the NIC
 	Family int         // 4 or 6
-	Bind   int         // receive queues that are to be bound, the last ones
+	Bind   int         // how many receive queues the guest binds to GPU memory, the last ones
 	Loss   transfer.Loss
-	Window uint64 // of a node's GPU memory, how much the guest takes: whole huge pages
-	Device string // what the guest calls the NIC; "": it has no other
-	Number int    // of the transfer.Node in the guest
+	Window uint64 // if the GPU is a NUMA node: how many bytes of it the guest takes, in whole huge pages
+	Device string // the NIC's PCI address or interface name in the guest; "": the guest has no other NIC
+	Number int    // the number of the transfer.Node in the guest
 
-	Gateways []netip.Addr // default routes, of Family
+	Gateways []netip.Addr // default routes, of the address family Family
 	Log      *slog.Logger
 }
 
-// Addr is the NIC's address in the guest.
+// Addr returns the NIC's address, with its prefix, in the guest.
 func (c *NodeConfig) Addr() netip.Prefix {
 	if c.Family == 6 {
 		return c.Port.Addr6
@@ -42,7 +42,7 @@ func (c *NodeConfig) Addr() netip.Prefix {
 	return c.Port.Addr4
 }
 
-// UsedPairs is how many of a NIC's queue pairs its guest's driver uses.
+// UsedPairs returns how many of a NIC's queue pairs its guest's driver uses.
 func UsedPairs(model string, pairs int) int {
 	if model == lab.Virtio {
 		return min(pairs, driver.MaxPairs)
@@ -50,13 +50,13 @@ func UsedPairs(model string, pairs int) int {
 	return pairs
 }
 
-// Pairs is how many queue pairs the guest uses.
+// Pairs returns how many queue pairs of the NIC the guest uses.
 func (c *NodeConfig) Pairs() int { return UsedPairs(c.Port.Model.Name, c.Port.QueuePairs) }
 
-// HostQueues is how many of them carry ordinary traffic.
+// HostQueues returns how many of these pairs carry ordinary traffic. They are the first ones.
 func (c *NodeConfig) HostQueues() int { return c.Pairs() - c.Bind }
 
-// Queues lists the queues to bind.
+// Queues lists the receive queues that the guest binds to GPU memory.
 func (c *NodeConfig) Queues() (list []int) {
 	for q := c.HostQueues(); q < c.Pairs(); q++ {
 		list = append(list, q)
@@ -67,18 +67,19 @@ func (c *NodeConfig) Queues() (list []int) {
 // Node is a NIC and a GPU that a guest uses together, with its stack on the NIC.
 type Node struct {
 	*Guest
-	Memory // what the guest has of the GPU's
+	Memory // the part of the GPU's memory that the guest uses
 	Config NodeConfig
 	Port   *lab.Port
-	Ops    transfer.Guest // what the guest does with them; nil: it has not taken the NIC
-	Name   string         // for messages
-	P2P    bool           // the NIC reaches the GPU's memory itself
+	Ops    transfer.Guest // requests to the guest; nil: the guest has not taken the NIC
+	Name   string         // in messages
+	P2P    bool           // the NIC addresses the GPU's memory directly
 
-	near *transfer.Node // of a guest in this process
+	near *transfer.Node // for a guest in this process: what Ops is
 }
 
-// Take makes the guest take the NIC and start its stack. A guest in this process does so over the same vhost-user
-// socket as QEMU's; another Node of its NIC, if there is one, is first.
+// Take makes the guest take the NIC and start its network stack. A guest in this process drives the
+// NIC over a vhost-user socket, as QEMU does. first is a Node that has taken the same NIC, or nil;
+// in this process n then shares its stack.
 func (n *Node) Take(ctx context.Context, first *Node) (err error) {
 	switch {
 	case n.QEMU != nil:
@@ -98,7 +99,7 @@ func (n *Node) Take(ctx context.Context, first *Node) (err error) {
 	return err
 }
 
-// Close ends what a guest in this process has on the NIC.
+// Close closes the stack and the driver of a guest in this process. For a guest in QEMU it does nothing.
 func (n *Node) Close() error {
 	if n.near == nil {
 		return nil
@@ -106,8 +107,8 @@ func (n *Node) Close() error {
 	return n.near.Close()
 }
 
-// inProcess makes a guest of a driver and a stack in this process, over the same vhost-user socket as QEMU's. The Node
-// is the caller's to close.
+// inProcess starts a driver and a stack in this process as a guest, which drives the NIC over a
+// vhost-user socket, as QEMU does. The caller closes the Node.
 func inProcess(c *NodeConfig) (*transfer.Node, error) {
 	n, err := c.Port.InProcess(driver.Options{QueuePairs: c.Pairs(), HostQueues: c.HostQueues(), Log: c.Log})
 	if err != nil {
@@ -120,7 +121,8 @@ func inProcess(c *NodeConfig) (*transfer.Node, error) {
 	return node, err
 }
 
-// setup makes a guest in QEMU take a NIC and start its stack. window is where the memory is that it has of a node.
+// setup makes a guest in QEMU take a NIC and start its network stack. If the GPU is a NUMA node,
+// window is where in the GPU's memory the guest's pages lie.
 func setup(ctx context.Context, a *agent.Client, c *NodeConfig) (r transfer.Remote, window []kernelnic.Extent,
 	err error) {
 	r = transfer.Remote{Agent: a, Node: c.Number}
@@ -144,8 +146,8 @@ func setup(ctx context.Context, a *agent.Client, c *NodeConfig) (r transfer.Remo
 	return r, res.GPUs[i].Extents, nil
 }
 
-// Locate asks a guest's kernel what it calls these NICs: by their PCI addresses, or by the interface's name where the
-// NIC is the kernel's.
+// Locate asks a guest's kernel for the names of these NICs. The name is the interface's if the
+// kernel drives the NIC, else the PCI address.
 func Locate(ctx context.Context, a *agent.Client, ports []*lab.Port) (devices []string, err error) {
 	var c guestnet.Config
 	for _, p := range ports {

@@ -16,56 +16,57 @@ import (
 	"vnic.dev/vnic/internal/wire/gateway"
 )
 
-// Options are what commands have in common that ask every guest the same.
+// Options are the options of commands that request the same of every guest.
 type Options struct {
 	Common
 	lab.Impairment
-	lab.NICOptions // of all NICs
+	lab.NICOptions // for all NICs
 
-	Guests    int          // 1 to MaxGuests; of a Lab: 0 means all
-	NIC       []string     // models of the guests' NICs, the last one of all further guests too
-	Lab       *labfile.Lab // has the guests; nil: guests with a NIC and a GPU each
+	Guests    int          // how many guests, 1 to MaxGuests; with a Lab: how many of its guests, 0 for all
+	NIC       []string     // the models of the guests' NICs, by guest; further guests have the last model
+	Lab       *labfile.Lab // describes the guests; nil: each guest has one NIC and one GPU
 	Family    int          // 4 or 6
-	Hotplug   bool         // GPUs can be removed while guests run; of a Lab its file says so
-	Driver    string       // of the GPUs, lab.DriverNode or lab.DriverVNICGPU; a Lab has its own
+	Hotplug   bool         // GPUs can be removed while guests run; with a Lab its file decides that
+	Driver    string       // of the GPUs, lab.DriverNode or lab.DriverVNICGPU; with a Lab its file decides that
 	Memory    uint64       // RAM of each guest, in bytes
-	GPUMemory uint64       // in bytes
+	GPUMemory uint64       // of each GPU, in bytes
 	P2P       P2P
 	Window    uint64   // how much of its GPU's memory each guest needs, in bytes
-	Windows   []uint64 // the same of the first guests, where it is another for each
-	Bind      int      // receive queues of a NIC that are to be bound; 0: 1
+	Windows   []uint64 // overrides Window for the first guests, one value a guest
+	Bind      int      // how many receive queues of a NIC the guest binds to GPU memory; 0: 1
 
 	Modes    []string                              // of transfers, transfer.Devmem or transfer.Copy, one after the other
-	Progress func(mode string, done, total uint64) // how far a mode is; may be nil
+	Progress func(mode string, done, total uint64) // called with the bytes that a mode has moved; may be nil
 
-	Servers []Server          // further guests
-	Gateway *lab.GatewayFlags // nil: there is none
+	Servers []Server          // run as further guests
+	Gateway *lab.GatewayFlags // nil: the lab has no gateway
 
-	Hook func(*Set) // tests: the Set, before its guests boot
+	Hook func(*Set) // tests: called with the Set before its guests boot
 }
 
-// Server is a guest whose kernel has the NIC, and that has no GPU: it serves the others, or judges what they did. There
-// are none in this process.
+// Server describes a guest without a GPU, whose kernel drives its NIC. It serves the other guests,
+// or checks what they did. It always runs in QEMU.
 type Server struct {
 	Name    string
 	Model   string   // of its NIC
-	Modules []string // of its kernel, besides the NIC's driver
+	Modules []string // that its kernel loads, besides the NIC's driver
 	Disks   []qemu.Disk
 }
 
-// serverRAM is a Server's, in bytes.
+// serverRAM is the RAM of each Server's guest, in bytes.
 const serverRAM = 384 << 20
 
-// MaxGuests is how many guests a command has.
+// MaxGuests is the largest number of guests of a command.
 const MaxGuests = 64
 
-// Defaults are the options without a flag.
+// Defaults returns the options of a command line without flags.
 func Defaults() Options {
 	return Options{Guests: 2, NIC: []string{lab.Virtio}, Modes: []string{transfer.Devmem},
 		NICOptions: lab.NICOptions{MTU: 1500}, Family: 4, Memory: 512 << 20, GPUMemory: 256 << 20}
 }
 
-// BrokerConfig is what a broker is to do for a command: to end QEMUs, and to dial for the gateway.
+// BrokerConfig returns the configuration of the broker of a command: the broker signals QEMUs, and
+// dials for the gateway.
 func (o *Options) BrokerConfig(mode string) (broker.Config, error) {
 	c := broker.Config{Mode: mode, Monitor: qemu.Commands}
 	if o.Gateway == nil {
@@ -76,10 +77,10 @@ func (o *Options) BrokerConfig(mode string) (broker.Config, error) {
 	return c, err
 }
 
-// noPorts are the ports of this machine that guests reach unless a command or its user says otherwise.
+// noPorts is the default of the gateway's flag for ports of this machine: guests reach none of them.
 const noPorts = "none"
 
-// services are the lab's that the options ask for: the gateway.
+// services returns the services that the options add to the lab: the gateway, if the user has enabled it.
 func (o *Options) services() ([]lab.Service, error) {
 	if o.Gateway == nil || o.Gateway.Off() {
 		return nil, nil
@@ -102,7 +103,7 @@ func (o *Options) services() ([]lab.Service, error) {
 	return []lab.Service{lab.Gateway(g)}, nil
 }
 
-// GatewayAddr is the gateway's address, of Family.
+// GatewayAddr returns the gateway's address of the address family o.Family.
 func (o *Options) GatewayAddr() netip.Addr {
 	v4, v6 := lab.GatewayAddrs()
 	if o.Family == 6 {
@@ -111,7 +112,7 @@ func (o *Options) GatewayAddr() netip.Addr {
 	return v4.Addr()
 }
 
-// gateways are a guest's default routes.
+// gateways returns the default routes of each guest: the gateway's address, or none without a gateway.
 func (o *Options) gateways() []netip.Addr {
 	if o.Gateway == nil || o.Gateway.Off() {
 		return nil
@@ -119,14 +120,14 @@ func (o *Options) gateways() []netip.Addr {
 	return []netip.Addr{o.GatewayAddr()}
 }
 
-// Show shows how far a mode is.
+// Show passes the progress of a mode, in bytes, to Progress, if Progress is set.
 func (o *Options) Show(mode string, done, total uint64) {
 	if o.Progress != nil {
 		o.Progress(mode, done, total)
 	}
 }
 
-// loss says where segments are lost.
+// loss reports whether the lab's links may lose segments.
 func (o *Options) loss() transfer.Loss {
 	if o.Lossy() || o.Lab.MayLose() {
 		return transfer.LinkLoss
@@ -134,7 +135,7 @@ func (o *Options) loss() transfer.Loss {
 	return transfer.NoLoss
 }
 
-// window is how much of its GPU's memory guest i needs, in bytes.
+// window returns how many bytes of its GPU's memory guest i needs.
 func (o *Options) window(i int) uint64 {
 	if i < len(o.Windows) {
 		return o.Windows[i]
@@ -144,10 +145,10 @@ func (o *Options) window(i int) uint64 {
 
 func (o *Options) bind() int { return max(1, o.Bind) }
 
-// model is that of guest i's NIC.
+// model returns the model of guest i's NIC.
 func (o *Options) model(i int) string { return o.NIC[min(i, len(o.NIC)-1)] }
 
-// Describe is the lab.
+// Describe returns the description of the lab, with the Servers behind the other guests.
 func (o *Options) Describe() (d lab.Description, err error) {
 	if o.Lab != nil {
 		d = o.Lab.Complete()
@@ -183,7 +184,8 @@ func (o *Options) Describe() (d lab.Description, err error) {
 	return d, nil
 }
 
-// enough is an error if memory does not suffice for all guests. For a Lab, its user has checked that.
+// enough returns an error if this machine's memory does not suffice for all guests. With a Lab it
+// checks nothing: the command that read the lab file has done so.
 func (o *Options) enough() error {
 	each := o.GPUMemory
 	if !o.InProc {
@@ -199,7 +201,7 @@ func (o *Options) enough() error {
 	return nil
 }
 
-// addServers adds the servers, behind all guests.
+// addServers appends the Servers to the guests of d.
 func (o *Options) addServers(d *lab.Description) {
 	for _, s := range o.Servers {
 		d.Guests = append(d.Guests, lab.Guest{Name: s.Name,
@@ -207,7 +209,8 @@ func (o *Options) addServers(d *lab.Description) {
 	}
 }
 
-// Only names the guest of a command that has one, and says how much of its GPU's memory it can take.
+// Only returns the first guest's name, and how many bytes of its GPU's memory it can take. It is
+// for commands with one guest.
 func (o *Options) Only() (name string, has uint64, err error) {
 	if err := o.Check(); err != nil {
 		return "", 0, err
@@ -221,7 +224,7 @@ func (o *Options) Only() (name string, has uint64, err error) {
 	return g.Name, room(m, g.GPUs[first(g)].Memory), nil
 }
 
-// first is the first GPU that a guest's first NIC may address; -1: none.
+// first returns the index of the first GPU that a guest's first NIC may address, or -1.
 func first(g *lab.Guest) int {
 	for i := range g.GPUs {
 		if g.NICs[0].Reaches(i) {
@@ -231,7 +234,7 @@ func first(g *lab.Guest) int {
 	return -1
 }
 
-// Check says what is wrong with the options.
+// Check returns an error that names what is wrong with the options.
 func (o *Options) Check() error {
 	if err := Number("--guests", o.Guests, 1, MaxGuests); err != nil && o.Lab == nil {
 		return err

@@ -7,10 +7,11 @@ import (
 	"strings"
 )
 
-// P2P says whose NICs reach GPU memory: a flag. The zero P2P is all.
+// P2P is the value of the flag that selects the guests whose NICs reach GPU memory directly. The
+// zero P2P selects all.
 type P2P struct {
-	off   bool  // none
-	not   []int // these do not
+	off   bool  // no NIC reaches GPU memory
+	not   []int // numbers of the guests whose NICs do not
 	given string
 }
 

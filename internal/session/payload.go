@@ -22,14 +22,14 @@ type Place struct {
 	Bounced uint64 `json:"bounced"` // of Host: through a bounce buffer, as the NIC does not reach the GPU
 }
 
-// Add adds what was counted since before.
+// Add adds to p the payload that a NIC counted in one direction between two readings of its counters.
 func (p *Place) Add(now, before control.DirCounters) {
 	p.Device += now.DeviceBytes - before.DeviceBytes
 	p.Host += now.HostBytes + now.GPUFileBytes - before.HostBytes - before.GPUFileBytes
 	p.Bounced += now.BouncedBytes - before.BouncedBytes
 }
 
-// Merge adds another's.
+// Merge adds x to p.
 func (p *Place) Merge(x Place) {
 	p.Device, p.Host, p.Bounced = p.Device+x.Device, p.Host+x.Host, p.Bounced+x.Bounced
 }
@@ -40,30 +40,32 @@ type Where struct {
 	Retransmitted uint64 `json:"retransmitted"` // of Device and Host
 }
 
-// Add adds what was counted since before.
+// Add adds to w the payload that a NIC counted in one direction between two readings of its counters.
 func (w *Where) Add(now, before control.DirCounters) {
 	w.Place.Add(now, before)
 	w.Retransmitted += now.RetransBytes - before.RetransBytes
 }
 
-// Payload is all payload that was counted, of any kind of memory.
+// Payload returns the sum of the payload in all kinds of memory.
 func Payload(d control.DirCounters) uint64 { return d.DeviceBytes + d.GPUFileBytes + d.HostBytes }
 
-// Settle waits until done reports that workers have counted all that they delivered: they count after delivery.
+// Settle waits until done returns true, for a limited time. done reports whether the NICs' workers
+// have counted all that they delivered: a worker counts a packet after it has delivered it.
 func Settle(ctx context.Context, done func() bool) {
 	for end := time.Now().Add(limits.Counted.Here()); !done() && time.Now().Before(end) && ctx.Err() == nil; {
 		time.Sleep(time.Millisecond)
 	}
 }
 
-// Traffic is what a guest's NIC sends and receives while something goes on, what it sends again included.
+// Traffic is the payload that a guest's NIC sends and receives during a measurement, retransmissions included.
 type Traffic struct {
 	TX Place `json:"tx"`
 	RX Place `json:"rx"`
 }
 
-// Meter counts the payload of all connections of a guest's NIC while f runs, which says how many bytes at the least it
-// has sent and received.
+// Meter counts the payload of all connections of a guest's NIC while f runs. f returns the least
+// number of bytes that the guest has sent and received; Meter waits until the NIC has counted as
+// many.
 func (n *Node) Meter(ctx context.Context, f func() (sent, received uint64, err error)) (t Traffic, err error) {
 	before, _ := n.Port.NIC().PortCounters()
 	sent, received, err := f()
@@ -80,17 +82,18 @@ func (n *Node) Meter(ctx context.Context, f func() (sent, received uint64, err e
 	return t, nil
 }
 
-// Pool is how much of its GPU's memory, from the begin on, a guest that talks to a server has for received packets, in
-// bytes. The data is behind it.
+// Pool is the size of the page pool, in bytes, of a guest that exchanges data with a server. The
+// pool is at offset 0 of the guest's GPU memory; the NIC puts received packets there. The data lies
+// behind it.
 const Pool = 16 << 20
 
-// Poison is the value of the bytes of GPU memory to which nothing has been moved yet.
+// Poison is the value of every byte of GPU memory to which no data has been written yet.
 const Poison = 0x5a
 
-// Pages is n bytes, rounded up to whole pages.
+// Pages rounds n bytes up to whole pages.
 func Pages(n uint64) uint64 { return (n + devmem.PageSize - 1) &^ (devmem.PageSize - 1) }
 
-// Head is the beginning of a report about one guest.
+// Head is the beginning of a report of a command with one guest that moves data.
 type Head struct {
 	Schema int `json:"schema"` // 1
 	Info
@@ -98,13 +101,13 @@ type Head struct {
 	P2P bool   `json:"p2p"`
 }
 
-// Head returns the Head of a Set's report.
+// Head returns the Head of a report about the first Node of s.
 func (s *Set) Head() Head {
 	n := s.Nodes[0]
 	return Head{1, s.Info, n.Port.Model.Name, n.P2P}
 }
 
-// Moved is the part of a report about the data that a guest and a server have moved, in one mode and in all rounds.
+// Moved is the part of a report about the data that a guest and a server exchanged in one mode, all rounds together.
 type Moved struct {
 	Bytes    uint64  `json:"bytes"`
 	Seconds  float64 `json:"seconds"`
@@ -119,11 +122,12 @@ type Moved struct {
 	// CPU seconds of the guest for each 10^9 bytes; null: the guest shares this process
 	CPUPerGB *float64 `json:"guest_cpu_seconds_per_gb"`
 
-	cpu float64 // seconds of the guest
+	cpu float64 // the guest's CPU time so far, in seconds
 }
 
-// Meter adds a round to m: what f, which moves the data, says of it, and where the guest's NIC saw payload meanwhile.
-// send is the direction: the guest sends the data.
+// Meter adds a round to m. f moves the data, and returns the round's figures and the guest's CPU
+// time; Meter measures which memory the guest's NIC reads and writes meanwhile. If send is true,
+// the guest sends the data, else it receives them.
 func (m *Moved) Meter(ctx context.Context, n *Node, send bool, f func() (Moved, transfer.CPU, error)) error {
 	var round Moved
 	traffic, err := n.Meter(ctx, func() (sent, received uint64, err error) {
@@ -148,8 +152,9 @@ func (m *Moved) Meter(ctx context.Context, n *Node, send bool, f func() (Moved, 
 	return nil
 }
 
-// Compare adds the digest of a round's n bytes to m, and returns where they begin to differ from what gen makes; n:
-// nowhere, or gen is nil.
+// Compare adds to m the digest of the n bytes that a round wrote to g's GPU memory. It returns the
+// position of the first byte that differs from the bytes that gen makes, or n if no byte differs or
+// gen is nil.
 func (m *Moved) Compare(ctx context.Context, g *Node, n uint64, gen func(b []byte, pos uint64)) (uint64, error) {
 	d, err := g.SHA256(ctx, Pool, n)
 	if err != nil {
@@ -162,7 +167,7 @@ func (m *Moved) Compare(ctx context.Context, g *Node, n uint64, gen func(b []byt
 	return g.Differs(ctx, Pool, n, gen)
 }
 
-// Done sets CPUPerGB when all rounds are done, for a guest in QEMU.
+// Done computes CPUPerGB after the last round, for a guest in QEMU.
 func (m *Moved) Done(inProc bool) {
 	if !inProc && m.Bytes > 0 {
 		cost := m.cpu / (float64(m.Bytes) / 1e9)
@@ -170,10 +175,10 @@ func (m *Moved) Done(inProc bool) {
 	}
 }
 
-// Rate is the cell of a table for 10^6 bytes a second.
+// Rate returns the rate in units of 10^6 bytes a second, as text for a table.
 func (m *Moved) Rate() string { return fmt.Sprintf("%.1f", report.PerSecond(m.Bytes, m.Seconds)/1e6) }
 
-// LookedShare is the part of the data's size that a CPU of the guest has read of heads.
+// LookedShare returns the bytes of heads that a CPU of the guest has read, divided by the size of the data.
 func (m *Moved) LookedShare() float64 {
 	if m.Bytes == 0 {
 		return 0
@@ -181,8 +186,9 @@ func (m *Moved) LookedShare() float64 {
 	return float64(m.Looked) / float64(m.Bytes)
 }
 
-// Misplaced lists where payload was not in the memory that the mode wants. place is where the NIC saw the
-// data; hostCame reports that bytes came to host memory that should have come to the GPU's.
+// Misplaced lists findings about payload that was in another memory than the mode requires. place
+// is the memory in which the NIC saw the data; hostCame is true if bytes arrived in host memory
+// that should have arrived in GPU memory.
 func (m *Moved) Misplaced(mode string, p2p bool, place *Place, hostCame bool) (f report.Findings) {
 	direct := mode == transfer.Devmem
 	f.If(direct && p2p && place.Device < m.Bytes, "%d bytes of payload, and device memory saw %d", m.Bytes, place.Device)
@@ -194,7 +200,7 @@ func (m *Moved) Misplaced(mode string, p2p bool, place *Place, hostCame bool) (f
 	return f
 }
 
-// Percent writes a share for people: two digits of what is below 1 %, else one decimal.
+// Percent formats a share for people: with two significant digits below 1 %, else with one decimal.
 func Percent(share float64) string {
 	switch p := 100 * share; {
 	case p == 0:

@@ -1,10 +1,12 @@
-// Package session boots the guests of a command, in QEMU or in this process, and has each take its NICs: a
-// transfer.Node for every NIC that is used, which does what the command asks for.
+// Package session boots the guests of a command, in QEMU or in this process, and makes each take
+// its NICs. Each NIC that the command uses gets a transfer.Node, which moves data in the guest at
+// the command's request.
 //
-// What is common to all commands with guests is here: what they boot from, how they are started behind the sandbox,
-// which of a guest's NICs is which, how much of a GPU's memory a guest can use and where it is, and who is to blame
-// when one ends. `vnic run` has ends of its own, made of these parts; a [Set] is for commands that ask every guest
-// the same.
+// The package has what all commands with guests share: it finds the images that guests boot from,
+// starts the guests behind the sandbox, finds out which of a guest's NICs is which, computes how
+// much of a GPU's memory a guest can use and where that lies, and finds the guest that caused an
+// error by ending. `vnic run` builds ends of its own from these parts; a [Set] is for commands that
+// request the same of every guest.
 package session
 
 import (
@@ -37,22 +39,22 @@ type Common struct {
 	Accel    qemu.Accel // how QEMU runs guests
 	Fetch    assets.Options
 	Log      *slog.Logger
-	Services []lab.Service // what else sees the lab: counters, a capture
+	Services []lab.Service // further services of the lab: counters, a capture
 
-	Stage func(Step)                       // a stage begins
-	Note  func(format string, args ...any) // what a user should know
-	Pause string                           // the stage at which to stop for ever (tests)
-	Alive *limit.Guests                    // what the guests do, for Timeout; may be nil
+	Stage func(Step)                       // called when a stage begins; may be nil
+	Note  func(format string, args ...any) // shows the user a message; may be nil
+	Pause string                           // the stage in which the command waits for ever (tests)
+	Alive *limit.Guests                    // records what each guest does, for the error of Timeout; may be nil
 
-	Timeout time.Duration // after which the command ends, with a *limit.Error; 0: never
+	Timeout time.Duration // the command ends after it, with a *limit.Error; 0: no limit
 
-	// Confine takes rights from this process when all guests are there, and none has been let in; Broker then does for it
-	// what it may not any more. Both or neither may be nil.
+	// Confine restricts this process to its sandbox. It is called when all QEMUs have started, before any of them may
+	// connect. From then on Broker does for the process what the sandbox forbids. Both or neither may be nil.
 	Confine func() error
 	Broker  *broker.Client
 }
 
-// Check says what is wrong with the options.
+// Check returns an error that names what is wrong with the options.
 func (o *Common) Check() error {
 	if o.Fetch.Modules != "" && o.Fetch.Kernel == "" {
 		return errors.New("--modules without --kernel: give the kernel that they belong to")
@@ -60,7 +62,7 @@ func (o *Common) Check() error {
 	return limit.Check(o.Timeout)
 }
 
-// Step is a stage as it begins.
+// Step describes a stage that begins.
 type Step struct {
 	Stage         string
 	Mode          string // "" before the first transfer
@@ -79,7 +81,7 @@ func (o *Common) Begin(ctx context.Context, s Step) error {
 	return context.Cause(ctx)
 }
 
-// Tell notes what a user should know.
+// Tell passes a message for the user to Note, if Note is set.
 func (o *Common) Tell(format string, args ...any) {
 	if o.Note != nil {
 		o.Note(format, args...)
@@ -89,37 +91,41 @@ func (o *Common) Tell(format string, args ...any) {
 // World is what a Session opens.
 type World struct {
 	Lab    lab.Description
-	Guests []BootConfig // of the lab's first machines; all others are ports of this process
-	// Models are the device models of the NICs of guests in QEMU; Modules are what their kernels load besides the NICs'
-	// drivers. With Interfaces, the kernels load these drivers first, and report which interface is which NIC.
+	Guests []BootConfig // for the lab's first machines; all others are ports of this process
+	// Models are the device models of the NICs of guests in QEMU; Modules are the kernel modules that
+	// these guests load besides the modules that a NIC's model needs. With Interfaces, a guest's
+	// kernel first loads its own drivers of the NICs, and reports which interface is which NIC.
 	Models     []string
 	Modules    []string
 	Interfaces bool
-	Images     func(context.Context) (*machine.Images, error) // in place of these, and the caller's to close; or nil
-	Services   []lab.Service                                  // they see the lab before Common.Services
-	Flows      *int                                           // lab.Options'; nil: lab.DefaultFlows
-	Storm      uint                                           // lab.Options'
-	Enough     func() error                                   // is there memory for all; nil: nobody looks
-	// Started is called when a guest has booted, with a context that ends when another one fails. It may be nil.
+	// Images, if set, is called in place of a fetch of Models and Modules. The caller of Open closes the Images.
+	Images   func(context.Context) (*machine.Images, error)
+	Services []lab.Service // they start before Common.Services
+	Flows    *int          // lab.Options.Flows; nil: lab.DefaultFlows
+	Storm    uint          // lab.Options.Storm
+	Enough   func() error  // an error if memory does not suffice for all; nil: no check
+	// Started is called when a guest has booted, with a context that ends when another guest fails. It may be nil.
 	Started func(context.Context, *Guest) error
-	During  string // when a guest ended that is gone, for messages; "": in the middle of the run
-	// Keep makes a file of this name that outlives the run; a nil file: nobody wants it. nil: the command keeps nothing.
+	During  string // for the message about a guest that ended: when it did; "": in the middle of the run
+	// Keep makes a file of this name that outlives the run. It returns a nil file if the user keeps
+	// none. If Keep is nil, the command keeps nothing.
 	Keep func(name string) (*os.File, error)
 }
 
-// BootConfig says how a guest in QEMU boots.
+// BootConfig describes how a guest in QEMU boots.
 type BootConfig struct {
-	Title     string // in messages; "": guest and its name
+	Title     string // the guest's name in messages; "": "guest " and its name in the lab
 	Memory    uint64 // RAM, in bytes
 	CPUs      int    // 0: 1
 	TimeLimit time.Duration
 	Disks     []qemu.Disk
-	Load      func(*machine.Images) []string // modules of the Images' that the kernel loads; nil: all
-	// Complete sets what else there is to say, and gives what is called when QEMU has started or failed. It may be nil.
+	Load      func(*machine.Images) []string // the Images' kernel modules that the guest loads; nil: all
+	// Complete sets further fields of the Config. The function done that it returns is called when QEMU has started or
+	// failed. Complete may be nil.
 	Complete func(*machine.Config) (done func(), err error)
 }
 
-// Session is a lab and its guests, from the fetch of what they boot from to their end.
+// Session is a lab and its guests. Open fetches the images that they boot from; Close ends them.
 type Session struct {
 	Lab    *lab.Lab
 	Guests []*Guest
@@ -129,24 +135,24 @@ type Session struct {
 	world  World
 	im     *machine.Images // nil: guests are in this process
 	gate   *broker.Gate
-	stop   context.CancelFunc // ends guests that are still about to boot
-	closes []func() error     // called after the guests' end, the last first
+	stop   context.CancelFunc // ends guests that have not booted yet
+	closes []func() error     // called after the guests have ended, the last first
 
 	mu   sync.Mutex
-	ends []func() error // under mu: called with the guests' end, all at the same time
+	ends []func() error // under mu: Close calls them while it ends the guests, all at the same time
 }
 
-// Guest is one of a Session's.
+// Guest is one guest of a Session.
 type Guest struct {
 	Name string
 	HW   *lab.Machine
-	QEMU *machine.Guest // nil: in this process, or not booted
+	QEMU *machine.Guest // nil: the guest is in this process, or has not booted
 
 	boot    BootConfig
-	console *os.File // nil: it is not kept
+	console *os.File // the copy of the guest's console output; nil: none is kept
 }
 
-// Info is what is known of a Session's guests.
+// Info describes the QEMU, the kernel and the boot of a Session's guests.
 type Info struct {
 	Guest       string   `json:"guest"` // "qemu" or "inproc"
 	QEMU        string   `json:"qemu"`
@@ -156,7 +162,7 @@ type Info struct {
 	Untested    []string `json:"untested,omitempty"`
 }
 
-// String is a line about them.
+// String returns one line that describes the guests.
 func (i *Info) String() string {
 	if i.Guest != "qemu" {
 		return i.Guest
@@ -164,8 +170,8 @@ func (i *Info) String() string {
 	return fmt.Sprintf("%s %s (%s), kernel %s, booted in %.1f s", i.Guest, i.QEMU, i.Accel, i.Kernel, i.BootSeconds)
 }
 
-// Open fetches what guests boot from and makes the lab: the stages fetch and gpu-memory. Without an error the caller
-// closes the Session; after one nothing of it is left.
+// Open fetches the images that guests boot from and makes the lab: the stages fetch and gpu-memory. If it returns no
+// error, the caller closes the Session; if it returns one, it has closed everything that it had opened.
 func Open(ctx context.Context, o *Common, w World) (s *Session, err error) {
 	s = &Session{opt: o, world: w, stop: func() {}}
 	defer func() {
@@ -223,10 +229,10 @@ func Open(ctx context.Context, o *Common, w World) (s *Session, err error) {
 	return s, nil
 }
 
-// title names the guest for users.
+// title returns the guest's name in messages to users.
 func (g *Guest) title() string { return cmp.Or(g.boot.Title, "guest "+g.Name) }
 
-// Boot boots all guests at the same time; one that fails ends the others: stage boot.
+// Boot boots all guests at the same time: stage boot. If one fails, Boot ends the others.
 func (s *Session) Boot(ctx context.Context) (err error) {
 	if err := s.opt.Begin(ctx, Step{Stage: "boot"}); err != nil {
 		return err
@@ -272,7 +278,7 @@ func (s *Session) Boot(ctx context.Context) (err error) {
 	return nil
 }
 
-// console is the file that keeps what a guest's console says; nil: nobody wants it.
+// console makes the file that keeps the output of a guest's console. It returns nil if the user keeps none.
 func (s *Session) console(g *Guest) (*os.File, error) {
 	if s.world.Keep == nil {
 		return nil, nil
@@ -284,7 +290,7 @@ func (s *Session) console(g *Guest) (*os.File, error) {
 	return f, err
 }
 
-// boot boots a guest, which lives as long as ctx, at most until the Session is closed.
+// boot boots a guest, which runs until ctx ends or the Session is closed.
 func (s *Session) boot(ctx context.Context, g *Guest) (err error) {
 	c := machine.Config{Config: qemu.Config{Name: g.title(), RAMSize: g.boot.Memory, CPUs: g.boot.CPUs,
 		Disks: g.boot.Disks, TimeLimit: g.boot.TimeLimit, Log: s.opt.Log, Accel: s.opt.Accel},
@@ -309,8 +315,9 @@ func (s *Session) boot(ctx context.Context, g *Guest) (err error) {
 	return err
 }
 
-// Setup makes each guest take its NICs, by f, within a limit: stage setup. Then this process gives up its rights, if it
-// has not with the guests' start.
+// Setup calls f for each guest, within a limit, to make the guest take its NICs: stage setup. If
+// all guests are in this process, Setup then calls Confine; for guests in QEMU the gate has called
+// it.
 func (s *Session) Setup(ctx context.Context, limit time.Duration, f func(context.Context, *Guest) error) error {
 	if err := s.opt.Begin(ctx, Step{Stage: "setup"}); err != nil {
 		return err
@@ -325,8 +332,8 @@ func (s *Session) Setup(ctx context.Context, limit time.Duration, f func(context
 	return err
 }
 
-// Each calls f for all of list at the same time, within a limit; 0: without one. The first error cancels the others;
-// all errors are returned, each with the title of the element that it came from.
+// Each calls f for all elements of list at the same time, each call within a limit; 0 is no limit. The first error
+// cancels the other calls. Each returns all errors, each with the title of its element.
 func Each[T any](ctx context.Context, limit time.Duration, list []T, title func(T) string,
 	f func(context.Context, T) error) error {
 	outer := ctx
@@ -353,7 +360,7 @@ func Each[T any](ctx context.Context, limit time.Duration, list []T, title func(
 	return context.Cause(outer)
 }
 
-// Within calls f with a context that ends after the limit; 0: there is none.
+// Within calls f with a context that ends after the limit; 0 is no limit.
 func Within(ctx context.Context, limit time.Duration, f func(context.Context) error) error {
 	if limit == 0 {
 		return f(ctx)
@@ -367,7 +374,7 @@ func Within(ctx context.Context, limit time.Duration, f func(context.Context) er
 	return err
 }
 
-// OnClose adds what is called at the guests' end. It may be called from any goroutine until Close.
+// OnClose adds a function that Close calls while it ends the guests. Any goroutine may call OnClose before Close.
 func (s *Session) OnClose(f func() error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -379,7 +386,8 @@ func (s *Session) Gone() bool {
 	return slices.ContainsFunc(s.Guests, func(g *Guest) bool { return g.QEMU != nil && g.QEMU.Ended() })
 }
 
-// Blame finds what is behind an error: an interruption, or a guest that is gone, explains whatever came of it.
+// Blame returns the cause of an error, if there is one: ctx was cancelled, or a guest has ended.
+// Else it returns err.
 func (s *Session) Blame(ctx context.Context, err error) error {
 	if cause := context.Cause(ctx); cause != nil {
 		return cause
@@ -395,7 +403,7 @@ func (s *Session) Blame(ctx context.Context, err error) error {
 	return err
 }
 
-// advice says what can be done about a guest that ended.
+// advice returns a line that tells the user what to do about a guest that ended, or "".
 func (s *Session) advice(err error) string {
 	var e *qemu.RunError
 	switch {
@@ -407,7 +415,7 @@ func (s *Session) advice(err error) string {
 	return ""
 }
 
-// Close ends the guests, all at the same time, and then takes the lab down.
+// Close ends the guests, all at the same time, and then closes the lab.
 func (s *Session) Close() error {
 	s.mu.Lock()
 	ends := s.ends
@@ -432,7 +440,7 @@ func (s *Session) Close() error {
 	return errors.Join(errs...)
 }
 
-// OrCause puts the end of ctx before what came of it.
+// OrCause returns the cause of the end of ctx, or err if ctx has not ended.
 func OrCause(ctx context.Context, err error) error {
 	if cause := context.Cause(ctx); cause != nil {
 		return cause

@@ -18,8 +18,9 @@ import (
 	"vnic.dev/vnic/internal/report/pcap"
 )
 
-// Lives is ctx as long as the guest has not ended: for what others do with its NIC, which may go on without it, so that
-// nobody would be told. The caller calls end.
+// Lives returns a context that ends with ctx, or earlier when the guest ends. Work on the guest's
+// NIC uses it if the work could go on without the guest and would not notice its end. The caller
+// calls end.
 func (g *Guest) Lives(ctx context.Context) (_ context.Context, end func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	if g.QEMU == nil {
@@ -40,23 +41,23 @@ func (g *Guest) Lives(ctx context.Context) (_ context.Context, end func()) {
 	}
 }
 
-// Booted is a Server that has booted, and whose kernel has its address.
+// Booted is a Server that has booted. Setup gives its kernel the address Addr.
 type Booted struct {
 	*Guest
 	Port *lab.Port
-	Addr netip.Addr // of Options.Family
+	Addr netip.Addr // of the address family Options.Family
 }
 
-// Captured is the part of a report that tells of a capture, which its caller made.
+// Captured is the part of a report that describes a packet capture. The command that made the capture sets it.
 type Captured struct {
 	Pcap *pcap.Report `json:"pcap,omitempty"`
 }
 
-// SetCapture sets it; nil: there was none.
+// SetCapture sets the description of the capture; nil: there was none.
 func (c *Captured) SetCapture(p *pcap.Report) { c.Pcap = p }
 
-// End writes a report for people, whose beginning b has: behind that are the last lines. nic is the model, "" if there
-// are several.
+// End completes a report for people and writes it to w: it appends the last lines to b, which has
+// the beginning. nic is the model of the guests' NICs, "" if there are several.
 func (c *Captured) End(w io.Writer, b *strings.Builder, i *Info, nic string, seed uint64) error {
 	if nic != "" {
 		nic = "; NIC: " + nic
@@ -72,13 +73,14 @@ func (c *Captured) End(w io.Writer, b *strings.Builder, i *Info, nic string, see
 // Set is a Session whose guests have all taken their first NIC.
 type Set struct {
 	*Session
-	Nodes   []*Node // of the guests that are no Servers, in their order
+	Nodes   []*Node // of all guests but the Servers, in the order of the guests
 	Servers []*Booted
 	opt     *Options
 }
 
-// OpenSet makes the lab and boots its guests: the stages fetch, gpu-memory, boot and setup. Without an error the caller
-// closes the Set; after one nothing of it is left. An error says which guest has ended, if one has.
+// OpenSet makes the lab and boots its guests: the stages fetch, gpu-memory, boot and setup. If it
+// returns no error, the caller closes the Set; if it returns one, it has closed everything that it
+// had opened. If a guest has ended, the error names it.
 func OpenSet(ctx context.Context, o *Options) (s *Set, err error) {
 	w, err := o.world()
 	if err != nil {
@@ -103,7 +105,7 @@ func OpenSet(ctx context.Context, o *Options) (s *Set, err error) {
 	return s, nil
 }
 
-// world is what the Session of a Set opens.
+// world returns the World that the Session of a Set opens.
 func (o *Options) world() (w World, err error) {
 	if w.Lab, err = o.Describe(); err != nil {
 		return w, err
@@ -118,7 +120,7 @@ func (o *Options) world() (w World, err error) {
 			w.Models = append(w.Models, n.Model)
 		}
 		b := BootConfig{Memory: o.Memory, TimeLimit: limits.GuestsRun.Here()}
-		k := i - (len(w.Lab.Guests) - len(o.Servers)) // of Servers
+		k := i - (len(w.Lab.Guests) - len(o.Servers)) // index in Servers; negative: no Server
 		switch {
 		case k >= 0:
 			x := &o.Servers[k]
@@ -136,9 +138,9 @@ func (o *Options) world() (w World, err error) {
 	return w, nil
 }
 
-// Do opens a Set, calls f to fill a report, and closes the Set: whatever happens, nothing of it is left then. After an
-// error of f there is no report; an error of check, what the report does not prove, comes with it. When ctx ends, its
-// cause is returned.
+// Do opens a Set, calls f to fill a report, and always closes the Set. If f fails, Do returns no
+// report. check returns an error for what the report does not prove; Do returns that error together
+// with the report. If f or OpenSet fails after ctx has ended, Do returns the cause of that.
 func Do[R any](ctx context.Context, o *Options, f func(*Set, *R) error, check func(*R) error) (*R, error) {
 	s, err := OpenSet(ctx, o)
 	if err != nil {
@@ -158,7 +160,8 @@ func Do[R any](ctx context.Context, o *Options, f func(*Set, *R) error, check fu
 	return rep, check(rep)
 }
 
-// InModes calls f for each of modes, one after the other. An error names its mode, behind flag, if there are others.
+// InModes calls f for each of modes, one after the other, until f fails. If there are several
+// modes, the error names the mode, with flag in front of it.
 func InModes(flag string, modes []string, f func(i int, mode string) error) error {
 	for i, mode := range modes {
 		err := f(i, mode)
@@ -172,7 +175,7 @@ func InModes(flag string, modes []string, f func(i int, mode string) error) erro
 	return nil
 }
 
-// Cost is how a table says guest CPU seconds for each GB; nil: the guest shares this process.
+// Cost formats guest CPU seconds for each GB for a table; nil: the guest shares this process.
 func Cost(perGB *float64) string {
 	if perGB == nil {
 		return "-"
@@ -180,7 +183,9 @@ func Cost(perGB *float64) string {
 	return fmt.Sprintf("%.2f", *perGB)
 }
 
-// Verified is the cell of a table for a comparison of a run's bytes: by says with what; nil: there was none.
+// Verified returns the cell of a table for the result of a comparison of a run's bytes; right is
+// nil if none was made. by names what the bytes were compared with; wrong is the text if they
+// differ.
 func Verified(right *bool, by, wrong string) string {
 	switch {
 	case right == nil:
@@ -191,7 +196,7 @@ func Verified(right *bool, by, wrong string) string {
 	return wrong
 }
 
-// reach makes the nodes, and takes peer-to-peer from NICs that shall have none.
+// reach makes the Nodes and the Servers, and turns off peer-to-peer for the NICs for which the options do so.
 func (s *Set) reach(d *lab.Description) error {
 	for i, g := range s.Guests {
 		p := g.HW.Ports[0]
@@ -222,7 +227,7 @@ func (s *Set) reach(d *lab.Description) error {
 	return nil
 }
 
-// network gives a server's kernel its address.
+// network configures the addresses of a Server's NIC in the Server's kernel.
 func (s *Set) network(ctx context.Context, b *Booted) error {
 	found, err := guestnet.Apply(ctx, b.QEMU.Agent(), guestnet.Config{Interfaces: []guestnet.Interface{{
 		MAC: net.HardwareAddr(b.Port.MAC[:]).String(), MTU: b.Port.MTU,
@@ -233,7 +238,7 @@ func (s *Set) network(ctx context.Context, b *Booted) error {
 	return err
 }
 
-// setup makes a guest take its NIC: a Server by its kernel, any other as a Node.
+// setup makes a guest take its NIC: a Server's kernel drives it, any other guest takes it as a Node.
 func (s *Set) setup(ctx context.Context, g *Guest) error {
 	for _, b := range s.Servers {
 		if b.Guest == g {
@@ -251,7 +256,7 @@ func (s *Set) setup(ctx context.Context, g *Guest) error {
 	return n.Take(ctx, nil)
 }
 
-// Each calls f for all nodes at the same time, as the function of this name does.
+// Each calls f for all nodes at the same time, as the function Each does for the elements of a list.
 func (s *Set) Each(ctx context.Context, limit time.Duration, f func(context.Context, *Node) error) error {
 	return Each(ctx, limit, s.Nodes, func(n *Node) string { return n.title() }, f)
 }

@@ -41,7 +41,7 @@ var taken bool
 // Taken reports whether this process is a spare whose turn has come: its guests run by TCG, whatever its arguments say.
 func Taken() bool { return taken }
 
-// Keep starts a spare, where guests may be run by KVM.
+// Keep starts a spare if KVM may run the guests of this process.
 func Keep() error {
 	if !isVNIC || taken || !qemu.MayUseKVM() {
 		return nil
@@ -80,8 +80,8 @@ func (s *Spare) Dismiss() {
 	}
 }
 
-// TakeOver lets the spare do the job, and returns its exit status. It is interrupted when this process is. An error
-// means that the spare is gone.
+// TakeOver makes the spare do the job, and returns its exit status. When interrupted is closed,
+// TakeOver interrupts the spare. An error means that the spare is gone.
 func (s *Spare) TakeOver(record string, interrupted <-chan struct{}) (int, error) {
 	if _, err := s.turn.WriteString(record + "\n"); err != nil {
 		return 1, fmt.Errorf("the process that goes on by TCG is gone: %w", err)

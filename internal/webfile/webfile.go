@@ -24,7 +24,7 @@ type File struct {
 	Seed uint64
 }
 
-// Fill makes what the file has from byte pos on.
+// Fill writes to b the file's bytes from pos on.
 func (f *File) Fill(b []byte, pos uint64) {
 	if n := uint64(len(f.Head)); pos < n {
 		k := copy(b, f.Head[pos:])
@@ -49,7 +49,7 @@ type Server struct {
 	srv     *httpserver.Server
 }
 
-// Serve starts a server with a file, for at most so many connections. The caller closes it.
+// Serve starts a server for a file, with at most this many connections. The caller closes it.
 func Serve(f *File, connections int) (s *Server, err error) {
 	began := time.Now()
 	s = &Server{File: f, Content: func(w http.ResponseWriter, r *http.Request) {

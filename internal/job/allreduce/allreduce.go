@@ -1,10 +1,11 @@
 // Package allreduce is `vnic allreduce`: collective operations on a ring of guests, GPU memory to GPU memory, in the
 // columns of nccl-tests, with a proof of each.
 //
-// Every guest is a rank (package collective, by its transfer.Node). The host fills each GPU's memory with elements
-// that follow from the seed, tells all ranks to do the operation, and compares each element of every GPU's memory
-// with what a reference says: scalar code, in the order of the ring, which shares none with the engines. What goes
-// from rank to rank is counted by both NICs, and must be what the operation passes on, to the byte, all in device
+// Every guest is a rank (package collective, by its transfer.Node). The host fills each GPU's
+// memory with elements that it computes from the seed, makes all ranks do the operation, and
+// compares each element in every GPU's memory with a reference: scalar code, in the order of the
+// ring, which shares no code with the engines. The NICs of both ranks count the payload from one
+// rank to the next. It must be exactly as many bytes as the operation passes on, all in device
 // memory.
 package allreduce
 
@@ -25,15 +26,15 @@ import (
 	"vnic.dev/vnic/internal/transfer"
 )
 
-// ErrProof says that the operations ended, but not as they must.
+// ErrProof means that the operations ended, but the results contradict the proof.
 var ErrProof = errors.New("the operations do not prove what they should")
 
-// basePort is where ranks listen; they connect from the next port. Each mode has ports of its own, as TCP keeps a
-// connection's ports busy for a minute (TIME_WAIT).
+// basePort is the first port on which ranks listen; they connect from the next port. Each mode has
+// its own ports, because TCP keeps a connection's ports busy for a minute (TIME_WAIT).
 const basePort = 5301
 
-// Do makes the lab, does the operations in each mode, and reports (session.Do). The report is also returned with an
-// ErrProof.
+// Do makes the lab, does the operations in each mode, and returns the report (session.Do). With an ErrProof Do also
+// returns the report.
 func Do(ctx context.Context, o *Options) (*Report, error) {
 	return session.Do(ctx, &o.Options, func(s *session.Set, rep *Report) error {
 		*rep = Report{Schema: 1, Info: s.Info, Op: o.Op, Type: o.Type.String(), Ranks: len(s.Nodes), Channels: o.Channels,
@@ -48,7 +49,7 @@ func Do(ctx context.Context, o *Options) (*Report, error) {
 	}, (*Report).check)
 }
 
-// ring is the ranks of a mode.
+// ring has the ranks of a mode.
 type ring struct {
 	*Options
 	set    *session.Set
@@ -58,14 +59,15 @@ type ring struct {
 	sums   []Rank
 }
 
-// meter counts what a rank sends to the next one, and what it gets from the one before, of each channel.
+// meter has the numbers of a rank's flow counters, one for each channel: out counts the payload to
+// the next rank, in the payload from the previous one.
 type meter struct{ out, in []uint32 }
 
-// hello is how many bytes each connection of a ring begins with (package collective). They are counted before the first
-// operation is.
+// hello is how many bytes each connection of a ring begins with (package collective). mode waits until the NICs have
+// counted them, before the first operation.
 const hello = 16
 
-// mode has the guests join a ring, and does all rows.
+// mode makes the guests join a ring, and does the operations of all rows.
 func (r *ring) mode(ctx context.Context, mode string, port uint16) error {
 	o, n := r.Options, len(r.set.Nodes)
 	if err := o.Begin(ctx, session.Step{Stage: "connect", Mode: mode}); err != nil {
@@ -143,7 +145,7 @@ func (r *ring) mode(ctx context.Context, mode string, port uint16) error {
 	return nil
 }
 
-// sum adds up the rows.
+// sum computes the figures of a mode from its rows. cpu is the CPU time of all guests.
 func (m *Mode) sum(cpu *float64, inProc bool) {
 	for i := range m.Rows {
 		for _, h := range []*Half{&m.Rows[i].OutOfPlace, &m.Rows[i].InPlace} {
@@ -159,8 +161,9 @@ func (m *Mode) sum(cpu *float64, inProc bool) {
 	}
 }
 
-// all has all ranks do something at the same time. One that fails does not cancel the others, who learn of it by
-// themselves and say so; but they have to say so soon.
+// all calls f for all ranks at the same time. A rank that fails does not cancel the others, because
+// they find the failure themselves and return errors that describe it. But all cancels them if they
+// do not return within a time.
 func (r *ring) all(ctx context.Context, f func(ctx context.Context, i int, g *session.Node) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -168,7 +171,7 @@ func (r *ring) all(ctx context.Context, f func(ctx context.Context, i int, g *se
 	var work sync.WaitGroup
 	var once sync.Once
 	var timer *time.Timer
-	late := 2*r.silence() + limits.Ask.Here() // a guest that is emulated may be slow to answer
+	late := 2*r.silence() + limits.Ask.Here() // an emulated guest may answer slowly
 	for i, g := range r.set.Nodes {
 		work.Go(func() {
 			if errs[i] = f(ctx, i, g); errs[i] != nil {
@@ -194,15 +197,15 @@ func (r *ring) all(ctx context.Context, f func(ctx context.Context, i int, g *se
 	return errors.Join(list...)
 }
 
-// blame sorts errors: an error that names a silent neighbour comes first.
+// blame is the sort key of errors: errors that name a silent neighbour come first.
 func blame(err error) int {
-	if strings.Contains(err.Error(), "no progress for ") { // devmem.StallError, as a guest's agent says it
+	if strings.Contains(err.Error(), "no progress for ") { // text of devmem.StallError in an agent's error
 		return 0
 	}
 	return 1
 }
 
-// row does both halves of a size.
+// row does the operations of a row: out of place, then in place.
 func (r *ring) row(ctx context.Context, count uint64, cpu *float64) (*Row, error) {
 	row := &Row{Bytes: count * r.Type.Size(), Count: count}
 	for _, h := range []struct {
@@ -221,7 +224,8 @@ func (r *ring) row(ctx context.Context, count uint64, cpu *float64) (*Row, error
 	return row, nil
 }
 
-// half times operations, and compares what another one makes of fresh elements.
+// half measures the time of Iters operations. With Validate it then does one operation on fresh
+// elements, and compares the result with the reference.
 func (r *ring) half(ctx context.Context, x *expected, from *uint64, h *Half, cpu *float64) error {
 	c := transfer.CollectiveArgs{Op: x.op, Type: x.t, Off: r.place.to, Count: x.count, Root: x.root, From: from,
 		Times: r.Iters, Warm: r.Warmup}
@@ -256,7 +260,7 @@ func (r *ring) half(ctx context.Context, x *expected, from *uint64, h *Half, cpu
 	return err
 }
 
-// fill writes every rank's elements; where an operation is out of place, what it will write over is 0xff.
+// fill writes every rank's elements to its GPU memory. Out of place, it fills the memory of the result with 0xff.
 func (r *ring) fill(ctx context.Context, x *expected, from *uint64) error {
 	return r.set.Each(ctx, 0, func(ctx context.Context, g *session.Node) error {
 		rank, size := slices.Index(r.set.Nodes, g), x.t.Size()
@@ -271,8 +275,8 @@ func (r *ring) fill(ctx context.Context, x *expected, from *uint64) error {
 	})
 }
 
-// operate has all ranks do operations, and adds to their sums what their NICs counted. It gives the time of the
-// slowest.
+// operate makes all ranks do operations, and adds the payload that their NICs counted to r.sums. It
+// returns the time of the slowest rank.
 func (r *ring) operate(ctx context.Context, x *expected, c transfer.CollectiveArgs, cpu *float64) (seconds float64,
 	err error) {
 	before := r.read()
@@ -298,13 +302,13 @@ func (r *ring) operate(ctx context.Context, x *expected, c transfer.CollectiveAr
 		s.Linear += res.Stats.Linear
 		s.Retransmitted += res.Retransmits
 		seconds = max(seconds, res.Seconds)
-		// what warm-up cost is about as much, each time
+		// The CPU time covers the timed operations; a warm-up operation is assumed to take as much.
 		*cpu += res.CPU.Work() * float64(times) / float64(c.Times)
 	}
 	return seconds, nil
 }
 
-// counts are a rank's meters.
+// counts has the sums of a rank's flow counters.
 type counts struct{ out, in control.DirCounters }
 
 func (r *ring) read() []counts {
@@ -325,12 +329,13 @@ func (r *ring) read() []counts {
 	return list
 }
 
-// settle waits until workers have counted all payload that ranks have sent and received.
+// settle waits until the NICs have counted all payload that the ranks sent and received after
+// before was read. payload returns the number of bytes for rank i.
 func (r *ring) settle(ctx context.Context, before []counts, payload func(i int) (out, in uint64)) {
 	if len(before) == 1 {
 		return
 	}
-	since := func(now, before control.DirCounters) uint64 { // without what was sent again
+	since := func(now, before control.DirCounters) uint64 { // without retransmissions
 		return session.Payload(now) - now.RetransBytes - (session.Payload(before) - before.RetransBytes)
 	}
 	session.Settle(ctx, func() bool {
@@ -343,7 +348,7 @@ func (r *ring) settle(ctx context.Context, before []counts, payload func(i int) 
 	})
 }
 
-// compare counts elements of all ranks that are not what the reference says.
+// compare counts the elements of all ranks that differ from the reference.
 func (r *ring) compare(ctx context.Context, x *expected) (wrong uint64, err error) {
 	var mu sync.Mutex
 	err = r.set.Each(ctx, 0, func(ctx context.Context, g *session.Node) error {
@@ -360,7 +365,7 @@ func (r *ring) compare(ctx context.Context, x *expected) (wrong uint64, err erro
 	return wrong, err
 }
 
-// wrongCount says what of a rank's counters is not as it must be; "": nothing.
+// wrongCount describes the first of a rank's counters that contradicts the proof; "": none does.
 func (x *Rank) wrongCount(mode string) string {
 	out, in := x.Out.Device+x.Out.Host-x.Out.Retransmitted, x.In.Device+x.In.Host-x.In.Retransmitted
 	switch {
@@ -378,7 +383,7 @@ func (x *Rank) wrongCount(mode string) string {
 	return ""
 }
 
-// check holds the report against what it must prove.
+// check returns an ErrProof for figures that contradict the proof.
 func (r *Report) check() error {
 	var f report.Findings
 	for i := range r.Modes {

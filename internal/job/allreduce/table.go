@@ -13,7 +13,8 @@ import (
 	"vnic.dev/vnic/internal/transfer"
 )
 
-// Table prints the report in the columns of nccl-tests, whose parsers read it: all other lines begin with #.
+// Table prints the report in the columns of nccl-tests, so that parsers of its output can read them. All other lines
+// begin with #.
 func (r *Report) Table(w io.Writer) error {
 	var b strings.Builder
 	for i := range r.Modes {
@@ -72,7 +73,7 @@ func (r *Report) table(b *strings.Builder, m *Mode) {
 	fmt.Fprintf(b, "# Out of bounds values : %d %s\n# Avg bus bandwidth    : %.6g\n#\n", m.Wrong, verdict, m.Bus)
 }
 
-// checked is nccl-tests' word for whether elements were compared.
+// checked returns the number that nccl-tests prints for validation: 1 if the elements were compared, else 0.
 func checked(m *Mode) int {
 	if m.Rows[0].InPlace.Wrong == nil {
 		return 0
@@ -80,7 +81,7 @@ func checked(m *Mode) int {
 	return 1
 }
 
-// text is a half's columns. Where time is too long for its column it has no decimals, as with nccl-tests.
+// text returns the columns of a half. A time that is too long for its column has fewer decimals, as in nccl-tests.
 func (h *Half) text() string {
 	us := fmt.Sprintf("%7.2f", h.Microseconds)
 	switch {
@@ -96,7 +97,7 @@ func (h *Half) text() string {
 	return fmt.Sprintf("%s  %6.2f  %6.2f  %5s", us, h.Alg, h.Bus, wrong)
 }
 
-// payload says where it lay.
+// payload prints in which memory the payload of each rank lay.
 func (m *Mode) payload(b *strings.Builder) {
 	var t strings.Builder
 	tw := tabwriter.NewWriter(&t, 0, 0, 2, ' ', 0)
@@ -106,7 +107,7 @@ func (m *Mode) payload(b *strings.Builder) {
 		fmt.Fprintf(tw, "%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", x.Rank, n(x.Out.Device), n(x.Out.Host), n(x.In.Device),
 			n(x.In.Host), n(x.Out.Retransmitted), n(x.Expected.Out), n(x.Out.Bounced+x.In.Bounced))
 	}
-	_ = tw.Flush() // a strings.Builder takes all
+	_ = tw.Flush() // writing to a strings.Builder never fails
 	b.WriteString("#\n# payload by the NICs' meters, in bytes, all operations together\n")
 	for line := range strings.Lines(t.String()) {
 		b.WriteString("#   " + line)

@@ -9,8 +9,8 @@ import (
 	"vnic.dev/vnic/internal/transfer"
 )
 
-// Elements follow from a seed, the rank and their number alone, so that nothing has to be kept: integers of all 32
-// bits, and floating point numbers of many magnitudes whose sums are rounded, but neither NaN nor infinite.
+// An element is a function of the seed, the rank and the element's number, so the host stores no elements. Integers
+// use all 32 bits. Floating point numbers have many magnitudes; their sums are rounded, but neither NaN nor infinite.
 
 // mix spreads the bits of a number (splitmix64, Steele and others, "Fast splittable pseudorandom number generators").
 func mix(x uint64) uint64 {
@@ -20,7 +20,7 @@ func mix(x uint64) uint64 {
 	return x ^ x>>31
 }
 
-// value is an element, as its bits.
+// value returns the bits of element i of a rank.
 func value(t devmem.Type, seed uint64, rank int, i uint64) uint32 {
 	h := mix(seed ^ mix(uint64(rank)+1) ^ i)
 	if t == devmem.Int32 {
@@ -34,7 +34,8 @@ func value(t devmem.Type, seed uint64, rank int, i uint64) uint32 {
 	return bits
 }
 
-// plus adds two elements: what IEEE 754 says, one at a time, by the processor's own addition of a float32 alone.
+// plus returns the sum of two elements as IEEE 754 defines it. It uses no vector code: only the
+// processor's addition of two float32.
 func plus(t devmem.Type, a, b uint32) uint32 {
 	switch t {
 	case devmem.Int32:
@@ -44,13 +45,13 @@ func plus(t devmem.Type, a, b uint32) uint32 {
 	}
 	sum := math.Float32bits(math.Float32frombits(a<<16) + math.Float32frombits(b<<16))
 	kept, rest := sum>>16, sum&0xffff
-	if rest > 0x8000 || rest == 0x8000 && kept&1 == 1 { // to the nearest, ties to even
+	if rest > 0x8000 || rest == 0x8000 && kept&1 == 1 { // round to the nearest, ties to even
 		kept++
 	}
 	return kept
 }
 
-// expected says what is in memory after an operation.
+// expected computes the elements in memory after an operation.
 type expected struct {
 	op    string
 	t     devmem.Type
@@ -58,10 +59,10 @@ type expected struct {
 	ranks int
 	root  int
 	count uint64
-	parts int // channels; each has a part of the elements
+	parts int // channels; each works on a part of the elements
 }
 
-// part is what a channel has to do, and which element is its first.
+// part returns the operation of channel c, and the number of its first element.
 func (x *expected) part(c int) (e expected, first uint64) {
 	e = *x
 	e.parts = 1
@@ -69,10 +70,10 @@ func (x *expected) part(c int) (e expected, first uint64) {
 	return e, first
 }
 
-// channel is which channel has an element.
+// channel returns the channel of element i.
 func (x *expected) channel(i uint64) int { return partOf(i, x.parts, x.count) }
 
-// partOf is which of n parts an element is in.
+// partOf returns which of n parts of count elements element i is in.
 func partOf(i uint64, n int, count uint64) int {
 	each, more := count/uint64(n), count%uint64(n)
 	if long := more * (each + 1); i >= long {
@@ -81,7 +82,7 @@ func partOf(i uint64, n int, count uint64) int {
 	return int(i / (each + 1))
 }
 
-// mine says which elements of a rank an operation has anything to say of: [first, first+n).
+// share returns which elements of a rank the operation defines: [first, first+n).
 func (x *expected) share(rank int) (first, n uint64) {
 	if x.op == transfer.ReduceScatter {
 		return collective.Part(rank, x.ranks, x.count)
@@ -89,7 +90,8 @@ func (x *expected) share(rank int) (first, n uint64) {
 	return 0, x.count
 }
 
-// chunk is which of the parts of all elements an element is in.
+// chunk returns which chunk element i is in. Each channel divides its elements into as many chunks
+// as there are ranks.
 func (x *expected) chunk(i uint64) int {
 	if x.parts > 1 {
 		e, first := x.part(x.channel(i))
@@ -98,9 +100,9 @@ func (x *expected) chunk(i uint64) int {
 	return partOf(i, x.ranks, x.count)
 }
 
-// element is element i of each rank that has it.
+// element returns element i after the operation. It is the same in each rank that has it.
 func (x *expected) element(i uint64) uint32 {
-	first := x.chunk(i) // a sum begins at this rank
+	first := x.chunk(i) // the rank where the sum begins
 	switch x.op {
 	case transfer.Broadcast:
 		return value(x.t, x.seed, x.root, i)
@@ -116,7 +118,7 @@ func (x *expected) element(i uint64) uint32 {
 	return sum
 }
 
-// passes is how many bytes a rank passes on in an operation, and so how many come to the next one.
+// passes returns how many bytes a rank sends to the next one in an operation.
 func (x *expected) passes(rank int) (n uint64) {
 	if x.parts > 1 {
 		for c := range x.parts {
@@ -135,9 +137,9 @@ func (x *expected) passes(rank int) (n uint64) {
 		return 0
 	case x.op == transfer.AllReduce:
 		return 2*all - part(rank+1) - part(rank+2)
-	case x.op == transfer.ReduceScatter: // all but its own, which is the last to arrive
+	case x.op == transfer.ReduceScatter: // all chunks but its own, which arrives last
 		return all - part(rank)
-	case x.op == transfer.AllGather: // all but the next one's own
+	case x.op == transfer.AllGather: // all chunks but the next rank's own
 		return all - part(rank+1)
 	case (rank+1)%x.ranks == x.root:
 		return 0
@@ -145,7 +147,7 @@ func (x *expected) passes(rank int) (n uint64) {
 	return all
 }
 
-// fill writes elements from number i on.
+// fill writes to b the elements of a rank from number i on.
 func fill(b []byte, t devmem.Type, seed uint64, rank int, i uint64) {
 	size := int(t.Size())
 	for pos := 0; pos+size <= len(b); pos += size {
@@ -162,7 +164,7 @@ func put(b []byte, t devmem.Type, bits uint32) {
 	binary.LittleEndian.PutUint32(b, bits)
 }
 
-// wrong counts elements of b that are not what they should be; b begins with number i.
+// wrong counts the elements of b that differ from the expected ones; the first element of b has number i.
 func (x *expected) wrong(b []byte, i uint64) (n uint64) {
 	size := int(x.t.Size())
 	for pos := 0; pos+size <= len(b); pos += size {

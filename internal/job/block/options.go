@@ -19,28 +19,28 @@ type Options struct {
 	session.Options
 
 	URL     string // "": a device that the command starts
-	Read    bool   // with none of the three: Read, and all of them of a device that the command starts
+	Read    bool   // if Read, Write and Verify are false: Read, and for a device that the command starts all three
 	Write   bool
-	Verify  bool // what was written is read back
+	Verify  bool // read the written blocks back and compare them
 	Size    uint64
 	Offset  uint64 // on the device
-	Block   uint64 // bytes of an operation
+	Block   uint64 // bytes in an operation
 	Depth   int
 	Random  bool
-	Content string // what the device has: ContentUnknown and so on
+	Content string // the device's content: ContentUnknown or ContentNBDKit
 	Timeout time.Duration
 
 	target target
-	room   uint64 // of GPU memory, for data
+	room   uint64 // bytes of GPU memory for data
 }
 
-// What a device has, as a user knows it.
+// Contents of a device that the user can name.
 const (
 	ContentUnknown = ""
-	ContentNBDKit  = "nbdkit-pattern" // each 8 bytes are their own offset, big endian (nbdkit-pattern-plugin)
+	ContentNBDKit  = "nbdkit-pattern" // each 8 bytes have their own offset, big endian (nbdkit-pattern-plugin)
 )
 
-// Defaults are the options without a flag, but for a seed.
+// Defaults returns the options of the command without flags, except that Seed is 0.
 func Defaults() Options {
 	o := Options{Options: session.Defaults(), Size: 64 << 20, Block: 128 << 10, Depth: 8,
 		Timeout: time.Duration(limits.Silence)}
@@ -54,7 +54,7 @@ const (
 	maxSize  = 1 << 40
 )
 
-// Complete sets what follows from the rest, and says what is wrong.
+// Complete sets the options that follow from others, and returns an error for options that are invalid.
 func (o *Options) Complete() (err error) {
 	if err := cmp.Or(session.Bytes("--size", o.Size, maxSize), session.Bytes("--bs", o.Block, maxBlock),
 		session.Number("--qd", o.Depth, 1, maxDepth), session.Patience("--timeout", o.Timeout),
@@ -62,7 +62,7 @@ func (o *Options) Complete() (err error) {
 		return err
 	}
 	switch {
-	case o.Offset > math.MaxInt64-o.Size: // the device's own bound is known when it is open
+	case o.Offset > math.MaxInt64-o.Size: // fits checks the device's own size
 		return fmt.Errorf("--offset %d: with --size %d beyond the %d bytes that any device may have", o.Offset, o.Size,
 			math.MaxInt64)
 	case o.Content != ContentUnknown && o.Content != ContentNBDKit:
@@ -88,7 +88,7 @@ func (o *Options) Complete() (err error) {
 	return o.fit()
 }
 
-// fit finds how much GPU memory there is for data.
+// fit computes how much GPU memory the data can use, and returns an error if that is too little.
 func (o *Options) fit() error {
 	name, has, err := o.Only()
 	if err != nil {

@@ -25,24 +25,25 @@ import (
 	"vnic.dev/vnic/internal/transfer"
 )
 
-// Peer is the server: a user's, or one of the command's own.
+// Peer is the server of the device: a user's, or one that the command starts.
 type Peer struct {
 	target target
-	text   string // for people
+	text   string // the server's name for people
 	start  func(ctx context.Context, s *session.Set) (netip.AddrPort, error)
 	close  func() error
-	child  *proc.Child // one that the command has started; nil: there is none
+	child  *proc.Child // the process of a server that the command has started; nil: none
 
-	content     func(b []byte, pos uint64) // what the device has; nil: not known
+	content     func(b []byte, pos uint64) // makes the device's content from pos on; nil: unknown
 	contentText string
-	// written compares what the device has from at on with what gen makes, without asking a client of ours; nil: it cannot
+	// written reports whether the device's n bytes from pos on are the bytes that gen makes. It reads them without our
+	// client; nil: that is impossible.
 	written     func(pos, n uint64, gen func(b []byte, i uint64)) bool
 	writtenText string
-	restore     func() // makes it content again; may be nil
+	restore     func() // makes the device's content content again; may be nil
 }
 
-// Peer finds the server, or starts one before this process gives up rights, and completes the options with what it
-// found. The caller closes it, after Do.
+// Peer finds the server, or starts one while this process still has the rights to do so, and
+// completes the options with the server's address. The caller closes the Peer after Do.
 func (o *Options) Peer(ctx context.Context) (*Peer, error) {
 	switch {
 	case o.URL != "":
@@ -53,10 +54,11 @@ func (o *Options) Peer(ctx context.Context) (*Peer, error) {
 	return o.nvmet()
 }
 
-// Close ends the server, if it is the command's own.
+// Close ends the server, if the command started it.
 func (p *Peer) Close() error { return p.close() }
 
-// own has a broker send signals to the server that this process may not send any more.
+// claim makes the broker send signals to a server that the command started: the sandbox forbids
+// this process to do so.
 func (p *Peer) claim(b *broker.Client) error {
 	if p.child == nil || b == nil {
 		return nil
@@ -68,7 +70,7 @@ func (p *Peer) claim(b *broker.Client) error {
 	return err
 }
 
-// foreign is a user's server.
+// foreign returns the Peer for a server that the user names.
 func (o *Options) foreign(ctx context.Context) (*Peer, error) {
 	addr, err := o.resolve(ctx)
 	if err != nil {
@@ -82,14 +84,14 @@ func (o *Options) foreign(ctx context.Context) (*Peer, error) {
 	return p, nil
 }
 
-// The target of the command's own.
+// The target that the command itself starts.
 const (
 	ownNQN    = "nqn.2026-01.dev.vnic:disk"
 	ownServer = "target"
 	serial    = "disk"
 )
 
-// nvmet is Linux's own NVMe/TCP target in a second guest. Its disk is memory of the host.
+// nvmet returns the Peer for Linux's own NVMe/TCP target in a second guest. Its disk is memory of the host.
 func (o *Options) nvmet() (*Peer, error) {
 	size := (o.Offset + o.Size + 1<<20 - 1) &^ (1<<20 - 1)
 	if err := memavail.Enough(size, "/"); err != nil {
@@ -99,7 +101,7 @@ func (o *Options) nvmet() (*Peer, error) {
 	if err != nil {
 		return nil, fmt.Errorf("a disk of %s: %w", lab.FormatBytes(size), err)
 	}
-	// Mapped, as the sandbox lets this process write to no file.
+	// The sandbox lets this process write to no file, so it maps the disk.
 	mem, err := unix.Mmap(int(disk.Fd()), 0, int(size), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("a disk of %s: %w", lab.FormatBytes(size), err), disk.Close())
@@ -128,14 +130,14 @@ func (o *Options) nvmet() (*Peer, error) {
 	return p, nil
 }
 
-// nbdkit is its memory plugin, on this machine's loopback.
+// nbdkit starts nbdkit with its memory plugin, on this machine's loopback, and returns the Peer for it.
 func (o *Options) nbdkit(ctx context.Context) (*Peer, error) {
 	path, err := exec.LookPath("nbdkit")
 	if err != nil {
 		return nil, &assets.Missing{What: "no nbdkit, which in-process guests would have for a server", Err: err,
 			Fix: "install nbdkit, name a server as nbd://localhost, or leave out --guest inproc"}
 	}
-	l, err := net.Listen("tcp", "127.0.0.1:0") // a port that is free
+	l, err := net.Listen("tcp", "127.0.0.1:0") // finds a free port
 	if err != nil {
 		return nil, err
 	}
@@ -165,15 +167,15 @@ func (o *Options) nbdkit(ctx context.Context) (*Peer, error) {
 	}
 	p.text, p.close, p.child = "nbdkit memory", end, child
 	if o.Read {
-		p.content, p.contentText = func(b []byte, _ uint64) { clear(b) }, "zeros" // as it begins
+		p.content, p.contentText = func(b []byte, _ uint64) { clear(b) }, "zeros" // a new disk of nbdkit has zeros
 	}
 	if o.Write && len(o.Modes) > 1 {
-		p.content = nil // the mode before has written
+		p.content = nil // the first mode has written to the disk
 	}
 	return p, nil
 }
 
-// listens waits until a server takes connections.
+// listens waits until the server accepts connections.
 func listens(ctx context.Context, addr netip.AddrPort, child *proc.Child) error {
 	ctx, cancel := context.WithTimeout(ctx, limits.StorageServer.Here())
 	defer cancel()

@@ -10,10 +10,10 @@ import (
 	"vnic.dev/vnic/internal/session"
 )
 
-// Report is the result of `vnic block`, and its --json.
+// Report is the result of `vnic block`, as --json prints it.
 type Report struct {
 	session.Head
-	Server string `json:"server"` // for people
+	Server string `json:"server"` // its name for people
 	Device Device `json:"device"`
 	Block  uint64 `json:"block_bytes"`
 	Depth  int    `json:"depth"`
@@ -24,7 +24,7 @@ type Report struct {
 	session.Captured
 }
 
-// Device is what the server says of it.
+// Device is the server's description of the device.
 type Device struct {
 	Name        string `json:"name"`
 	Bytes       uint64 `json:"bytes"`
@@ -34,18 +34,18 @@ type Device struct {
 	ReadOnly    bool   `json:"read_only"`
 }
 
-// Run is all operations of a kind in a mode.
+// Run has the results of all operations of a kind in a mode.
 type Run struct {
 	Mode string `json:"mode"` // transfer.Devmem or transfer.Copy
 	What string `json:"what"` // Read, Write or ReadBack
 	session.Moved
 	Operations uint64   `json:"operations"`
-	P50        float64  `json:"p50_us"` // of rounds the largest
+	P50        float64  `json:"p50_us"` // the largest of the rounds'
 	P99        float64  `json:"p99_us"`
 	Max        float64  `json:"max_us"`
 	Failed     uint64   `json:"failed"`
 	Errors     []string `json:"errors,omitempty"`
-	Messages   uint64   `json:"messages"` // heads of the protocol that came
+	Messages   uint64   `json:"messages"` // received heads of the protocol
 	Rounds     int      `json:"rounds"`
 }
 
@@ -80,7 +80,7 @@ var placeColumns = report.Columns[Run]{
 
 // Table prints the report for people.
 func (r *Report) Table(w io.Writer) error {
-	var b strings.Builder // takes all
+	var b strings.Builder // writing to it never fails
 	fmt.Fprintf(&b, "%s: %s, %s in blocks of %s%s\n", r.Server, r.Device.Name, lab.ShowBytes(r.Device.Bytes),
 		lab.ShowBytes(r.Device.BlockSize), map[bool]string{true: ", read-only"}[r.Device.ReadOnly])
 	fmt.Fprintf(&b, "operations of %s, %d at a time%s; rates are the emulation's\n\n", lab.ShowBytes(r.Block), r.Depth,

@@ -23,11 +23,11 @@ import (
 	"vnic.dev/vnic/internal/transfer"
 )
 
-// ErrProof says that the operations ended, but not as they must.
+// ErrProof means that the operations ended, but the results contradict the proof.
 var ErrProof = errors.New("the operations do not prove what they should")
 
-// Do opens the device, does the operations in each mode, and reports (session.Do). The report is also returned with an
-// ErrProof.
+// Do opens the device, does the operations in each mode, and returns the report (session.Do). With
+// an ErrProof Do also returns the report.
 func Do(ctx context.Context, o *Options, p *Peer) (*Report, error) {
 	if err := p.claim(o.Broker); err != nil {
 		return nil, err
@@ -40,7 +40,7 @@ func Do(ctx context.Context, o *Options, p *Peer) (*Report, error) {
 			return err
 		}
 		return session.InModes("", o.Modes, func(i int, mode string) error {
-			if i > 0 && p.restore != nil { // the mode before has written
+			if i > 0 && p.restore != nil { // the previous mode has written
 				p.restore()
 			}
 			return u.mode(ctx, mode, server, uint64(i))
@@ -48,7 +48,7 @@ func Do(ctx context.Context, o *Options, p *Peer) (*Report, error) {
 	}, (*Report).check)
 }
 
-// use is a guest's use of a device.
+// use is what Do needs to make a guest use a device.
 type use struct {
 	*Options
 	guest *session.Node
@@ -56,7 +56,7 @@ type use struct {
 	rep   *Report
 }
 
-// mode does all that is asked for in a mode.
+// mode does the requested operations in one mode.
 func (u *use) mode(ctx context.Context, mode string, server netip.AddrPort, number uint64) error {
 	if err := u.Begin(ctx, session.Step{Stage: "connect", Mode: mode}); err != nil {
 		return err
@@ -71,18 +71,19 @@ func (u *use) mode(ctx context.Context, mode string, server netip.AddrPort, numb
 		return fmt.Errorf("%s: %w", u.peer.text, err)
 	}
 	u.rep.Device = Device{Name: info.Name, Bytes: info.Size, BlockSize: info.BlockSize, MaxTransfer: info.MaxTransfer,
-		MaxDepth: info.MaxDepth, ReadOnly: info.ReadOnly && (u.Write || t.protocol != transfer.NBD)} // as it was opened
+		// An NBD device that was opened for reading only reports that it is read-only.
+		MaxDepth: info.MaxDepth, ReadOnly: info.ReadOnly && (u.Write || t.protocol != transfer.NBD)}
 	if err := u.fits(&u.rep.Device); err != nil {
 		return err
 	}
 	if err := u.Begin(ctx, session.Step{Stage: "transfer", Mode: mode}); err != nil {
 		return err
 	}
-	written := pattern(u.Seed + number + 1) // other bytes in each mode
+	written := pattern(u.Seed + number + 1) // different bytes in each mode
 	for _, x := range []struct {
 		what    string
 		asked   bool
-		content func(b []byte, pos uint64) // nil: not known
+		content func(b []byte, pos uint64) // nil: unknown
 		by      string
 	}{
 		{Read, u.Read, u.peer.content, u.peer.contentText},
@@ -101,7 +102,7 @@ func (u *use) mode(ctx context.Context, mode string, server netip.AddrPort, numb
 	return transfer.CloseStorage(ctx, u.guest.Ops)
 }
 
-// fits is an error if the device lacks what the options ask for.
+// fits returns an error if the device does not support the options.
 func (u *use) fits(d *Device) error {
 	switch {
 	case u.Offset > d.Bytes || u.Size > d.Bytes-u.Offset:
@@ -118,12 +119,12 @@ func (u *use) fits(d *Device) error {
 	return nil
 }
 
-// pattern is what a seed says of the device, byte by byte.
+// pattern returns a function that makes the bytes of a device from a seed.
 func pattern(seed uint64) func(b []byte, pos uint64) {
 	return func(b []byte, pos uint64) { gpumem.FillAt(b, seed, pos) }
 }
 
-// nbdkitPattern is nbdkit's: each 8 bytes are their own offset, big endian.
+// nbdkitPattern makes the bytes of nbdkit's pattern plugin: each 8 bytes have their own offset, big endian.
 func nbdkitPattern(b []byte, pos uint64) {
 	var word [8]byte
 	for i := range b {
@@ -133,7 +134,7 @@ func nbdkitPattern(b []byte, pos uint64) {
 	}
 }
 
-// all does operations over all that is asked for, in rounds that fit GPU memory.
+// all does the operations of a kind over Options.Size bytes, in rounds that fit GPU memory.
 func (u *use) all(ctx context.Context, r *Run, content func(b []byte, pos uint64)) error {
 	room := u.room / u.Block * u.Block
 	if u.room >= u.Size {
@@ -159,7 +160,7 @@ func (u *use) all(ctx context.Context, r *Run, content func(b []byte, pos uint64
 	return nil
 }
 
-// round transfers bytes [done, done+n), and reports whether all of them are right.
+// round transfers the bytes [done, done+n) of Options.Size, and reports whether all of them are right.
 func (u *use) round(ctx context.Context, r *Run, done, n uint64, content func(b []byte, pos uint64)) (right bool,
 	err error) {
 	g, pos := u.guest, u.Offset+done
@@ -192,7 +193,7 @@ func (u *use) round(ctx context.Context, r *Run, done, n uint64, content func(b 
 	}); err != nil || r.Failed > failed {
 		return false, err
 	}
-	if x.Write { // the server's own view of what was written, if there is one
+	if x.Write { // compare the server's own copy of the written bytes, if the host can read it
 		return u.peer.written == nil || u.peer.written(pos, n, gen), nil
 	}
 	first, err := r.Compare(ctx, g, n, gen)
@@ -202,7 +203,7 @@ func (u *use) round(ctx context.Context, r *Run, done, n uint64, content func(b 
 	return err == nil && first == n, err
 }
 
-// wrong lists what of a run contradicts its mode.
+// wrong lists the figures of a run that contradict its mode.
 func (r *Run) wrong(size uint64, p2p bool) (f report.Findings) {
 	place := &r.RX
 	if r.What == Write {
@@ -214,14 +215,14 @@ func (r *Run) wrong(size uint64, p2p bool) (f report.Findings) {
 	return append(f, r.Misplaced(r.Mode, p2p, place, r.What != Write && place.Host > 0)...)
 }
 
-// check holds the report against what it must prove.
+// check returns an ErrProof for figures that contradict the proof.
 func (r *Report) check() error {
 	return report.Prove(ErrProof, r.Runs, func(x *Run) (string, report.Findings) {
 		return "mode " + x.Mode + ", " + x.What, x.wrong(x.Bytes, r.P2P)
 	})
 }
 
-// sameBytes compares bytes with what gen makes.
+// sameBytes reports whether got has the bytes that gen makes.
 func sameBytes(got []byte, gen func(b []byte, i uint64)) bool {
 	want := make([]byte, 1<<20)
 	for i := 0; i < len(got); i += len(want) {

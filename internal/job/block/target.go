@@ -14,7 +14,7 @@ import (
 	"vnic.dev/vnic/internal/transfer"
 )
 
-// target is the device that a user names.
+// target identifies the device that a user names.
 type target struct {
 	protocol  string
 	host      string
@@ -23,12 +23,12 @@ type target struct {
 	namespace uint32
 }
 
-// defaultPorts are IANA's: nvme is 4420, nbd is 10809.
+// defaultPorts has the ports that IANA has assigned: nvme is 4420, nbd is 10809.
 var defaultPorts = map[string]uint16{transfer.NVMeTCP: 4420, transfer.NBD: 10809}
 
 const form = "nvme-tcp://HOST[:PORT]/NQN[?nsid=N] or nbd://HOST[:PORT]/[EXPORT]"
 
-// parseTarget reads nvme-tcp://HOST[:PORT]/NQN[?nsid=N] or nbd://HOST[:PORT]/[EXPORT] (the NBD project's uri.md).
+// parseTarget parses nvme-tcp://HOST[:PORT]/NQN[?nsid=N] or nbd://HOST[:PORT]/[EXPORT] (the NBD project's uri.md).
 func parseTarget(s string) (t target, err error) {
 	wrong := func(why string) (target, error) { return t, fmt.Errorf("%s: %s: %s", s, why, form) }
 	u, err := url.Parse(s)
@@ -68,7 +68,7 @@ func parseTarget(s string) (t target, err error) {
 	return t, nil
 }
 
-// resolve finds the target's address as guests see it: this machine is the gateway to them.
+// resolve returns the target's address as guests reach it: for a target on this machine the gateway's.
 func (o *Options) resolve(ctx context.Context) (netip.AddrPort, error) {
 	t, family := &o.target, o.Family
 	list, err := net.DefaultResolver.LookupNetIP(ctx, fmt.Sprint("ip", family), t.host)

@@ -1,4 +1,5 @@
-// Package export is `vnic cache export`: which commands can be exported, what their guests need, and the file.
+// Package export is `vnic cache export`: it lists the commands whose software can be exported,
+// finds the files that their guests need, and writes them to one file.
 package export
 
 import (
@@ -20,7 +21,8 @@ import (
 	"vnic.dev/vnic/internal/outfile"
 )
 
-// commands can be exported; each has the kernel modules that its guests load besides the modules for NICs.
+// commands has the commands whose software can be exported, each with the kernel modules that its
+// guests load besides the modules for NICs.
 var commands = map[string][]string{
 	"allreduce": nil,
 	"block":     guestnvme.TargetModules,
@@ -28,23 +30,23 @@ var commands = map[string][]string{
 	"load":      nil,
 	"rdma":      nil,
 	"run":       nil,
-	"serve":     nil, // by vnic qemu and vnic image build
+	"serve":     nil, // for guests of vnic qemu and vnic image build
 }
 
-// Commands are the names that Options.For may have.
+// Commands lists the names that Options.For may have.
 func Commands() []string { return slices.Sorted(maps.Keys(commands)) }
 
 // Options are the flags of `vnic cache export`.
 type Options struct {
 	File  string
 	For   []string
-	Vnic  string // version of this program
+	Vnic  string // the version of this program
 	Fetch assets.Options
 	Note  func(format string, args ...any)
 	Stage func(what string)
 }
 
-// Result is what was written.
+// Result describes the file that Run has written.
 type Result struct {
 	File   string   `json:"file"`
 	Bytes  int64    `json:"bytes"`
@@ -52,10 +54,10 @@ type Result struct {
 	For    []string `json:"for"`
 }
 
-// ErrCommand says that a name is of no command that can be exported.
+// ErrCommand means that a name in For is not in Commands.
 var ErrCommand = errors.New("cannot be exported for")
 
-// Check looks at the names in For, puts them in order, each once.
+// Check returns an error for a name in For that is not in Commands. It sorts For and removes duplicates.
 func (o *Options) Check() error {
 	for _, name := range o.For {
 		if _, ok := commands[name]; !ok {
@@ -69,7 +71,8 @@ func (o *Options) Check() error {
 	return nil
 }
 
-// modules lists what guests of these commands load, for NICs of any model; a kernel may have some of them built in.
+// modules lists the kernel modules that guests of these commands load, for NICs of any model. A
+// kernel may have some of them built in.
 func modules(im *machine.Images, names []string) (list []string) {
 	for _, m := range []string{lab.Virtio, lab.GVE} {
 		list = append(list, machine.SoftwareFor(m).Modules...)
@@ -82,13 +85,13 @@ func modules(im *machine.Images, names []string) (list []string) {
 	return slices.Compact(list)
 }
 
-// Run fetches what the cache lacks, and writes the file: all of it, or nothing. While it makes the file, it keeps it in
-// memory: some 60 MB.
+// Run fetches the files that the cache lacks, and writes the export. After an error a file of this
+// name is as before. Run holds the whole content in memory before it writes it: some 60 MB.
 func Run(ctx context.Context, o Options) (res *Result, err error) {
 	if err := o.Check(); err != nil {
 		return nil, err
 	}
-	draft, err := outfile.NewDraft(o.File) // before anything is fetched
+	draft, err := outfile.NewDraft(o.File) // fails before the fetch if the file cannot be written
 	if err != nil {
 		return nil, err
 	}
@@ -129,8 +132,9 @@ func Run(ctx context.Context, o Options) (res *Result, err error) {
 	return &Result{File: o.File, Bytes: int64(len(b)), SHA256: hex.EncodeToString(sum[:]), For: o.For}, nil
 }
 
-// userland gives the directory of the cache with u-root's commands, which guests of boot have: a vnic in a checkout
-// builds them there. A release carries them itself.
+// userland returns the directory in the cache that has u-root's commands, which guests of boot
+// need. A vnic in a checkout builds them there. A release embeds them; then userland returns
+// nothing.
 func (o *Options) userland(ctx context.Context, cacheDir string) ([]string, error) {
 	if !slices.Contains(o.For, "boot") {
 		return nil, nil
@@ -147,8 +151,8 @@ func (o *Options) userland(ctx context.Context, cacheDir string) ([]string, erro
 	return []string{u.InCache}, nil
 }
 
-// open finds or fetches QEMU and the kernel, and the files of the modules. A kernel that was imported itself may lack
-// some: then it is fetched whole.
+// open finds or fetches QEMU, the kernel, and the files of the kernel modules. An imported kernel
+// may lack some modules; open then fetches the complete kernel.
 func open(ctx context.Context, o *Options) (*assets.Resolved, []string, error) {
 	for {
 		r, err := assets.FetchCached(ctx, o.Fetch)

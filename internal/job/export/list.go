@@ -11,7 +11,7 @@ import (
 	"vnic.dev/vnic/internal/machine/assets"
 )
 
-// Size is how much of the cache an entry takes up, for people.
+// Size formats the size of a cache entry for people.
 func Size(e assets.CacheEntry) string {
 	if e.Link != "" {
 		return "a link"
@@ -26,14 +26,14 @@ func total(list []assets.CacheEntry) (n int64) {
 	return n
 }
 
-// Cache is what `vnic cache ls --json` prints.
+// Cache is the output of `vnic cache ls --json`.
 type Cache struct {
 	Cache   string              `json:"cache"`
 	Bytes   int64               `json:"bytes"`
 	Entries []assets.CacheEntry `json:"entries"`
 }
 
-// Contents is the Cache of a directory.
+// Contents returns the Cache of a directory with these entries.
 func Contents(dir string, list []assets.CacheEntry) Cache {
 	return Cache{dir, total(list), append([]assets.CacheEntry{}, list...)}
 }
@@ -60,7 +60,7 @@ func List(w io.Writer, dir string, list []assets.CacheEntry) error {
 	return err
 }
 
-// shortName is as much of a name as tells it apart: an image's is a hash.
+// shortName shortens the name of an image, which is a hash, to a distinct beginning. Other names it returns whole.
 func shortName(e assets.CacheEntry) string {
 	const enough = len("images/") + 12
 	if e.Kind == "images" && len(e.Name) > enough && !e.Partial {

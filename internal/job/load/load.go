@@ -1,9 +1,10 @@
-// Package load is `vnic load`: a guest brings a file from a web server into its GPU's memory (package loader, by a
-// transfer.Node): all of it, the tensors of a safetensors file, or records that a consumer takes in batches.
+// Package load is `vnic load`: a guest loads a file from a web server into its GPU's memory (package loader, by a
+// transfer.Node): the whole file, the tensors of a safetensors file, or records that a consumer takes in batches.
 //
-// The server is one that the user names, behind the gateway, or one that the command starts in this process, whose file
-// follows from the seed. What is in GPU memory then is compared by the host, byte by byte, or digested where nobody
-// knows what should be there. The NIC counts where payload lay.
+// The server is one that the user names, behind the gateway, or one that the command starts in this
+// process; the seed then defines the content of its file. The host compares each byte in GPU memory
+// with that content, or computes a digest if it does not know the content. The NIC counts in which
+// memory payload lay.
 package load
 
 import (
@@ -31,23 +32,23 @@ import (
 type Options struct {
 	session.Options
 
-	URL         string // "": a file of the command's own server
-	Format      string // Raw, Records or Safetensors; "": by the URL's end
+	URL         string // "": a file of the server that the command starts
+	Format      string // Raw, Records or Safetensors; "": chosen by the end of the URL
 	Header      http.Header
-	Size        uint64 // of the own server's file
+	Size        uint64 // of the file of the command's own server, in bytes
 	Connections int
-	Range       uint64 // bytes of a request
-	Record      uint64 // bytes
-	Batch       uint64 // records
-	Prefetch    int    // batches
+	Range       uint64 // bytes that a request asks for
+	Record      uint64 // bytes in a record
+	Batch       uint64 // records in a batch
+	Prefetch    int    // batches that the guest loads ahead
 	Skip        uint64 // bytes before the first record
 	Step        time.Duration
-	SHA256      string // of what is to land, as hex; "": not known
+	SHA256      string // digest that the loaded data must have, in hex; "": unknown
 	Timeout     time.Duration
 	Retry       time.Duration
 
 	url  *url.URL
-	room uint64 // of GPU memory, for data
+	room uint64 // bytes of GPU memory for data
 }
 
 // Formats of files.
@@ -57,7 +58,7 @@ const (
 	Safetensors = "safetensors"
 )
 
-// Defaults are the options without a flag, but for a seed.
+// Defaults returns the options of the command without flags, except that Seed is 0.
 func Defaults() Options {
 	o := Options{Options: session.Defaults(), Size: 64 << 20, Connections: 4,
 		Range: 1 << 20, Record: 64 << 10, Batch: 16, Prefetch: 4,
@@ -74,7 +75,7 @@ const (
 	maxHeader      = 16 << 10
 )
 
-// Complete sets what follows from the rest, and says what is wrong.
+// Complete sets the options that follow from others, and returns an error for options that are invalid.
 func (o *Options) Complete() error {
 	if o.Format == "" {
 		o.Format = Raw
@@ -89,7 +90,7 @@ func (o *Options) Complete() error {
 		return err
 	}
 	var lines strings.Builder
-	_ = o.Header.Write(&lines) // as they are sent: NAME: VALUE CR LF
+	_ = o.Header.Write(&lines) // in the form of a request: NAME: VALUE CR LF
 	each, records := o.Record*o.Batch, o.Format == Records
 	switch {
 	case o.Step < 0 || o.Step > time.Hour:
@@ -116,7 +117,7 @@ func (o *Options) Complete() error {
 	return o.fit()
 }
 
-// parse reads the URL, and opens the port of this machine that it names.
+// parse parses the URL. If it names this machine, parse lets guests reach its port through the gateway.
 func (o *Options) parse() (err error) {
 	if o.URL == "" {
 		return nil
@@ -136,14 +137,15 @@ func (o *Options) parse() (err error) {
 	return nil
 }
 
-// Serve starts the server that a command without a URL has; nil: there is a URL. The caller closes it.
+// Serve starts the command's own server if the user has given no URL; else it returns nil. The
+// caller closes the server.
 func (o *Options) Serve() (s *webfile.Server, err error) {
 	if o.URL != "" {
 		return nil, nil //nolint:nilnil // as documented
 	}
 	f := &webfile.File{Name: "data", Size: o.Size, Seed: o.Seed}
 	switch o.Format {
-	case Records: // whole ones
+	case Records: // a whole number of records
 		f.Size = max(1, (o.Size-min(o.Size, o.Skip))/o.Record)*o.Record + o.Skip
 	case Safetensors:
 		f.Name = "model.safetensors"
@@ -159,14 +161,14 @@ func (o *Options) Serve() (s *webfile.Server, err error) {
 	return s, o.parse()
 }
 
-// local reports whether a host is this machine, which guests reach as the gateway.
+// local reports whether host is this machine, which guests reach at the gateway's address.
 func local(host string) bool {
 	a, err := netip.ParseAddr(host)
 	return strings.EqualFold(host, "localhost") || strings.HasSuffix(strings.ToLower(host), ".localhost") ||
 		err == nil && a.IsLoopback()
 }
 
-// fit finds how much GPU memory there is for data.
+// fit computes how much GPU memory the data can use, and returns an error if that is too little.
 func (o *Options) fit() error {
 	name, has, err := o.Only()
 	if err != nil {
@@ -191,7 +193,7 @@ func (o *Options) fit() error {
 	return o.Check()
 }
 
-// ParseHeader reads NAME: VALUE.
+// ParseHeader parses a line NAME: VALUE and adds it to h.
 func ParseHeader(h http.Header, s string) error {
 	name, value, ok := strings.Cut(s, ":")
 	if name = strings.TrimSpace(name); !ok || name == "" || strings.ContainsAny(s, "\r\n") {
@@ -201,11 +203,11 @@ func ParseHeader(h http.Header, s string) error {
 	return nil
 }
 
-// ErrProof says that the file was loaded, but not as it must be.
+// ErrProof means that the file was loaded, but the results contradict the proof.
 var ErrProof = errors.New("what was loaded does not prove what it should")
 
-// Do opens the file, loads it in each mode, and reports (session.Do). s is the server, if it is the command's own. The
-// report is also returned with an ErrProof.
+// Do loads the file in each mode, and returns the report (session.Do). s is the command's own
+// server, or nil. With an ErrProof Do also returns the report.
 func Do(ctx context.Context, o *Options, s *webfile.Server) (*Report, error) {
 	return session.Do(ctx, &o.Options, func(set *session.Set, rep *Report) error {
 		u := &use{Options: o, guest: set.Nodes[0], rep: rep}
@@ -217,15 +219,15 @@ func Do(ctx context.Context, o *Options, s *webfile.Server) (*Report, error) {
 	}, (*Report).check)
 }
 
-// use is a guest's use of a file.
+// use is what Do needs to make a guest load a file.
 type use struct {
 	*Options
 	guest *session.Node
-	gen   func(b []byte, pos uint64) // makes the file's content from pos on; nil: it is not known
+	gen   func(b []byte, pos uint64) // makes the file's content from pos on; nil: the content is unknown
 	rep   *Report
 }
 
-// source is the file for the guest.
+// source describes the file and the connection to its server, for the guest.
 func (u *use) source(mode string) transfer.Source {
 	gateway := u.GatewayAddr()
 	s := transfer.Source{URL: u.URL, Header: u.Header, Local: u.guest.Config.Addr().Addr(), GPU: u.guest.GPU.ID(),
@@ -243,7 +245,7 @@ func (u *use) source(mode string) transfer.Source {
 	return s
 }
 
-// mode loads the file in a mode.
+// mode loads the file in one mode.
 func (u *use) mode(ctx context.Context, mode string) error {
 	if err := u.Begin(ctx, session.Step{Stage: "connect", Mode: mode}); err != nil {
 		return err
@@ -266,7 +268,7 @@ func (u *use) mode(ctx context.Context, mode string) error {
 	case u.Format == Safetensors && info.Size-info.Data > u.room:
 		err = fmt.Errorf("%s: its tensors have %d bytes, and the GPU has room for %d: a larger --gpu-memory", info.URL,
 			info.Size-info.Data, u.room)
-	default: // info.Data is 0 but for tensors
+	default: // info.Data is 0 unless the file has tensors
 		u.rep.Tensors, u.rep.TensorCount = nil, info.Count
 		for _, t := range info.Tensors {
 			u.rep.Tensors = append(u.rep.Tensors, Tensor{t.Name, t.DType, t.Shape, session.Pool + t.Begin, t.Len})
@@ -281,7 +283,7 @@ func (u *use) mode(ctx context.Context, mode string) error {
 	return transfer.CloseSource(ctx, u.guest.Ops)
 }
 
-// whole loads [from, to) of the file, in rounds that fit GPU memory.
+// whole loads [from, to) of the file, in rounds that fit GPU memory, and verifies each round.
 func (u *use) whole(ctx context.Context, r *Run, from, to uint64) error {
 	for pos := from; pos < to; {
 		n := min(to-pos, u.room)
@@ -315,7 +317,8 @@ func (u *use) whole(ctx context.Context, r *Run, from, to uint64) error {
 	return nil
 }
 
-// records makes a consumer take all batches. What is in GPU memory at the end are the last ones.
+// records makes the guest's consumer take all batches. The last Prefetch batches are in GPU memory
+// at the end; records verifies those.
 func (u *use) records(ctx context.Context, r *Run, info *transfer.SourceInfo) error {
 	u.Show(r.Mode, 0, info.Size)
 	if err := u.load(ctx, r, transfer.LoadArgs{Records: u.Record, Batch: u.Batch, Depth: u.Prefetch, Step: u.Step,
@@ -343,20 +346,20 @@ func (u *use) records(ctx context.Context, r *Run, info *transfer.SourceInfo) er
 	return nil
 }
 
-// differs keeps the first byte of the file that is not as the server has it.
+// differs records the position of the first byte that differs from the server's file.
 func (r *Run) differs(wrong bool, pos uint64) {
 	if wrong && r.Error == "" {
 		r.Error = fmt.Sprintf("byte %d of the file is not what the server has", pos)
 	}
 }
 
-// verified says with what all that came was compared: it is right if there is no Error.
+// verified sets the result of the comparison: right if there is no Error. by names what the data was compared with.
 func (r *Run) verified(by string) {
 	right := r.Error == ""
 	r.Verified, r.By = &right, by
 }
 
-// load makes the guest load something to memory that is poisoned, and adds what it cost.
+// load poisons GPU memory, makes the guest load into it, and adds the figures of that to r.
 func (u *use) load(ctx context.Context, r *Run, l transfer.LoadArgs) error {
 	n := l.Len
 	if l.Records > 0 {
@@ -377,13 +380,13 @@ func (u *use) load(ctx context.Context, r *Run, l transfer.LoadArgs) error {
 	})
 }
 
-// wrong lists what of a run contradicts its mode.
+// wrong lists the figures of a run that contradict its mode.
 func (r *Run) wrong(p2p bool) (f report.Findings) {
 	f.If(r.Verified != nil && !*r.Verified, "%s", r.Error)
 	return append(f, r.Misplaced(r.Mode, p2p, &r.RX, r.HostCame > 0 || r.RX.Host > 0 && r.Resumed == 0)...)
 }
 
-// check holds the report against what it must prove.
+// check returns an ErrProof for figures that contradict the proof.
 func (r *Report) check() error {
 	return report.Prove(ErrProof, r.Runs, func(x *Run) (string, report.Findings) {
 		return "mode " + x.Mode, x.wrong(r.P2P)

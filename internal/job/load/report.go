@@ -11,39 +11,39 @@ import (
 	"vnic.dev/vnic/internal/session"
 )
 
-// Report is the result of `vnic load`, and its --json.
+// Report is the result of `vnic load`, as --json prints it.
 type Report struct {
 	session.Head
-	URL         string   `json:"url"` // behind redirects
+	URL         string   `json:"url"` // after redirects
 	Size        uint64   `json:"size"`
 	ETag        string   `json:"etag"`
 	Format      string   `json:"format"`
 	Connections int      `json:"connections"`
 	Range       uint64   `json:"range_bytes"`
-	Tensors     []Tensor `json:"tensors,omitempty"`      // the first ones
-	TensorCount int      `json:"tensor_count,omitempty"` // all of them
+	Tensors     []Tensor `json:"tensors,omitempty"`      // the first tensors of the file
+	TensorCount int      `json:"tensor_count,omitempty"` // of all tensors
 	Seed        uint64   `json:"seed"`
 	Runs        []Run    `json:"runs"`
 
 	session.Captured
 }
 
-// Tensor is one of a safetensors file.
+// Tensor describes a tensor of a safetensors file and where it lies.
 type Tensor struct {
 	Name  string   `json:"name"`
 	Type  string   `json:"dtype"`
 	Shape []uint64 `json:"shape"`
-	Off   uint64   `json:"gpu_offset"` // where it is in what the guest has of its GPU's memory
+	Off   uint64   `json:"gpu_offset"` // in the guest's part of its GPU's memory
 	Bytes uint64   `json:"bytes"`
 }
 
-// Run is what was loaded in a mode.
+// Run has the results of a mode.
 type Run struct {
 	Mode string `json:"mode"` // transfer.Devmem or transfer.Copy
 	session.Moved
-	// of a consumer of records
+	// Records, Waited and First describe the consumer of records.
 	Records uint64  `json:"records,omitempty"`
-	Waited  float64 `json:"waited_share"` // of its time, for data
+	Waited  float64 `json:"waited_share"` // part of the consumer's time in which it waited for data
 	First   float64 `json:"first_seconds,omitempty"`
 
 	Requests    uint64 `json:"requests"`
@@ -52,7 +52,7 @@ type Run struct {
 	Error       string `json:"error,omitempty"`
 }
 
-// mostTensors are shown to people.
+// mostTensors is how many tensors the table for people shows.
 const mostTensors = 12
 
 var tensorColumns = report.Columns[Tensor]{
@@ -90,7 +90,7 @@ var placeColumns = report.Columns[Run]{
 
 // Table prints the report for people.
 func (r *Report) Table(w io.Writer) error {
-	var b strings.Builder // takes all
+	var b strings.Builder // writing to it never fails
 	fmt.Fprintf(&b, "%s: %s\n%d connections, requests of %s; rates are the emulation's\n\n", r.URL,
 		lab.ShowBytes(r.Size), r.Connections, lab.ShowBytes(r.Range))
 	if len(r.Tensors) > 0 {

@@ -24,21 +24,21 @@ const (
 	Stale       = "stale"        // the NIC acknowledges invalidations, but keeps using the old addresses
 
 	RemoveGPU = "remove-gpu" // =TIME: guest 1's GPU is removed TIME after the first round has begun
-	Kill      = "kill"       // =TIME: the program that owns the memory is killed then
+	Kill      = "kill"       // =TIME: the program that owns the memory is killed TIME after the first round has begun
 	BadPage   = "bad-page"   // =N: Linux marks page N as broken memory
 )
 
 // faults has the faults of a run. After remove, kill or bad the transfer cannot go on, and the
 // command ends with an error.
 type faults struct {
-	late         time.Duration // of acknowledgments; negative: for ever
-	lose         int           // answers
+	late         time.Duration // delay of acknowledgments; negative: for ever
+	lose         int           // how many answers to page requests are lost
 	stale        bool
-	remove, kill time.Duration // after the first round has begun; 0: not
-	bad          int           // -1: none
+	remove, kill time.Duration // time after the first round has begun; 0: no such fault
+	bad          int           // number of the page; -1: no such fault
 }
 
-// faults reads Options.Fault: one, or several with commas between.
+// faults parses Options.Fault: one fault, or several with commas between.
 func (o *Options) faults() (f faults, err error) {
 	f.bad = -1
 	if o.Fault == "" {
@@ -82,7 +82,7 @@ func (f *faults) add(text string, pages int) error {
 	return nil
 }
 
-// ends reports whether the command ends with an error.
+// ends reports whether the faults make the command end with an error.
 func (f *faults) ends() bool { return f.remove > 0 || f.kill > 0 || f.bad >= 0 }
 
 // disturbed runs rounds until one fails, as one must after the fault, and then reports the state of
@@ -152,7 +152,8 @@ func (u *use) disturbed(ctx context.Context, r *Run, f faults) error {
 	return fmt.Errorf("%s: %w", reported, err)
 }
 
-// after says what has happened when a fault has ended the rounds, and what is wrong with what should go on.
+// after describes what a fault did that ended the rounds. bad is an error if something that the
+// fault must not disturb does not work.
 func (u *use) after(ctx context.Context, r *Run, f faults, killed transfer.Killed) (reported string, bad error) {
 	name := "guest " + u.responder.Name
 	switch {
@@ -208,8 +209,8 @@ func (u *use) remove() error {
 	return err
 }
 
-// goesOn checks that the spare queue pair still works: it moves n bytes from off on to the offered
-// memory and back, and compares them.
+// goesOn checks that the spare queue pair still works: it writes n bytes from off on to the offered
+// memory, reads them back, and compares them.
 func (u *use) goesOn(ctx context.Context, r *Run, off, n uint64) error {
 	if n == 0 {
 		return nil
@@ -239,9 +240,9 @@ func (u *use) goesOn(ctx context.Context, r *Run, off, n uint64) error {
 	return err
 }
 
-// afterRemoval checks the memory of guest 1's program, whose GPU has been removed: the bytes of
-// each packet must be those of the failed round or of the round before. It returns how many bytes
-// are of either.
+// afterRemoval checks the memory of guest 1's program, whose GPU has been removed: each packet's
+// part of it must have the bytes of the failed round or of the round before. It returns how many
+// bytes are of either round.
 func (u *use) afterRemoval(ctx context.Context, r *Run) (now, before uint64, err error) {
 	u.set.Lab.AwaitRemovals(ctx)
 	if !u.responder.HW.GPUs[0].Removed() {

@@ -165,7 +165,8 @@ func (u *use) onDemand(ctx context.Context, r *Run, port uint16) error {
 	return u.end(ctx)
 }
 
-// why says what is known of memory that the NIC did not get, before what came of that.
+// why explains an error of a move, if the responder's NIC did not get pages or its memory region is
+// in quarantine. Else it returns err.
 func (u *use) why(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return err
@@ -190,7 +191,8 @@ func (u *use) why(ctx context.Context, err error) error {
 	return err
 }
 
-// pages asks all what became of the pages.
+// pages sets r.Pages from the counters of the responder's driver and NIC, and checks the digest of
+// the program's memory.
 func (u *use) pages(ctx context.Context, r *Run, before *transfer.ODPStats) error {
 	now, err := transfer.ODP(ctx, u.responder.Ops)
 	if err != nil {
@@ -238,7 +240,8 @@ func (u *use) digest(round uint64) string {
 	return hex.EncodeToString(h.Sum(nil))
 }
 
-// roundOnDemand does a round: what is asked for is measured, and the way back shows whether it was right.
+// roundOnDemand writes the source to the responder's memory and reads it back, and verifies the
+// bytes that came back. It measures only the direction of Options.Op.
 func (u *use) roundOnDemand(ctx context.Context, r *Run) error {
 	put := transfer.RDMAMove{Back: u.opt.Op == Get}
 	get := transfer.RDMAMove{Back: u.opt.Op == Put, At: u.opt.Size}

@@ -12,17 +12,17 @@ import (
 	"vnic.dev/vnic/internal/transfer"
 )
 
-// Directions, as guest 0 sees it.
+// Operations of guest 0's NIC.
 const (
-	Put = "put" // its NIC writes guest 1's memory
-	Get = "get" // its NIC reads guest 1's memory
+	Put = "put" // the NIC writes guest 1's memory
+	Get = "get" // the NIC reads guest 1's memory
 )
 
-// Kinds of memory that memory regions are of.
+// Kinds of memory in which memory regions lie.
 const (
 	GPU      = transfer.MemoryGPU
 	RAM      = transfer.MemoryRAM
-	OnDemand = transfer.MemoryODP // guest 1's: its program's own, of which the GPU's driver moves pages
+	OnDemand = transfer.MemoryODP // of guest 1's program: ordinary memory, whose pages the GPU's driver moves
 )
 
 // Options are the flags of `vnic rdma`.
@@ -30,47 +30,47 @@ type Options struct {
 	session.Options
 
 	Op      string   // Put or Get
-	MRs     []string // kinds of memory, one after the other
-	Size    uint64   // bytes of a round
-	Block   uint64   // bytes of a work request
-	Depth   int      // work requests of a queue pair under way
+	MRs     []string // kinds of memory; the run uses one after the other
+	Size    uint64   // bytes in a round
+	Block   uint64   // bytes in a work request
+	Depth   int      // outstanding work requests of a queue pair
 	QPs     int
-	PathMTU int // bytes; 0: the largest that the links have room for
+	PathMTU int // bytes; 0: the largest that the links allow
 	Rounds  int
 	Verify  bool // compare every byte
 
-	// Of OnDemand.
-	Pages   int           // of Size, if not 0
-	Migrate float64       // pages a second that are moved meanwhile, to the GPU or back; 0: none
-	Compact bool          // and Linux moves those that are in RAM
-	Time    time.Duration // at least that long, in place of Rounds
-	Fault   string        // what guest 1's NIC does wrong
+	// The following options are for OnDemand.
+	Pages   int           // sets Size to this many pages; 0: Size is as given
+	Migrate float64       // pages a second that guest 1 moves during the rounds, to the GPU or back; 0: none
+	Compact bool          // makes Linux move pages within RAM during the rounds
+	Time    time.Duration // the rounds go on for at least this time; 0: Rounds is their number
+	Fault   string        // faults of guest 1 or its NIC, in the syntax of --fault
 
-	moved func(s *session.Set, r *Run, round int) // tests: after a round, from 0 on, before it is compared
+	moved func(s *session.Set, r *Run, round int) // tests: called after round 0, 1 and so on, before comparing
 }
 
-// Defaults are the options without a flag, but for a seed.
+// Defaults returns the options of the command without flags, except that Seed is 0.
 func Defaults() Options {
 	o := Options{Options: session.Defaults(), MRs: []string{GPU}, Size: 64 << 20, Block: 1 << 20, Depth: 16, QPs: 1,
 		Rounds: 1, Verify: true}
-	o.Modes = nil // MRs is in their place
+	o.Modes = nil // the command has MRs in place of modes
 	return o
 }
 
 const (
 	maxSize   = 1 << 40
-	maxBlock  = 1 << 30 // of a message (IBA Volume 1, 9.7.7: 2 GiB), as the NIC has it
+	maxBlock  = 1 << 30 // the longest message that our NIC supports (IBA Volume 1, 9.7.7 allows 2 GiB)
 	maxRounds = 1 << 20
 
-	// overhead is what a frame has at most besides payload: the headers of IPv6 and UDP, BTH, RETH, immediate data and
-	// ICRC. The NIC counts so for both IP versions (package internal/nic/rdma).
+	// overhead is how many bytes of a packet are at most not payload: the headers of IPv6 and UDP, BTH, RETH, immediate
+	// data and ICRC. The NIC uses this number for both IP versions (package internal/nic/rdma).
 	overhead = 40 + 8 + 12 + 16 + 4 + 4
 )
 
-// pathMTUs are those of the specification, in bytes.
+// pathMTUs are the path MTUs of the specification, in bytes.
 var pathMTUs = []int{256, 512, 1024, 2048, 4096}
 
-// Complete sets what follows from the rest, and says what is wrong.
+// Complete sets the options that follow from others, and returns an error for options that are invalid.
 func (o *Options) Complete() error {
 	o.Guests = 2
 	if err := o.completeOnDemand(); err != nil {
@@ -103,8 +103,8 @@ func (o *Options) Complete() error {
 	}
 	o.Window = session.Pages(o.Size)
 	if o.onDemand() {
-		o.Window *= 2        // what was put is read back beside it
-		if len(o.MRs) == 1 { // guest 1's GPU may have less than that: it has pages as they come
+		o.Window *= 2        // guest 0 reads the bytes back behind the source
+		if len(o.MRs) == 1 { // guest 1's GPU may have less memory: pages move there one by one
 			o.Windows = []uint64{o.Window, session.HugePage}
 		}
 	}
@@ -114,7 +114,7 @@ func (o *Options) Complete() error {
 	return o.checkMTU()
 }
 
-// checkMTU says whether the path MTU fits the links.
+// checkMTU returns an error if the path MTU does not fit the links' MTU.
 func (o *Options) checkMTU() error {
 	d, err := o.Describe()
 	if err != nil {
@@ -127,7 +127,7 @@ func (o *Options) checkMTU() error {
 		}
 	}
 	if link == 0 {
-		return nil // the lab's default, which has room for the default path MTU
+		return nil // the links have the lab's default MTU, which fits the default path MTU
 	}
 	room := link - overhead
 	switch {

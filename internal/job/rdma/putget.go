@@ -1,9 +1,11 @@
-// Package rdma is `vnic rdma put` and `vnic rdma get`: the NIC of one guest writes memory of the other's GPU, or
-// reads it, over RoCEv2 queue pairs (package rdma, by a transfer.Node), and the other guest does nothing.
+// Package rdma is `vnic rdma put` and `vnic rdma get`: the NIC of one guest writes memory of the
+// other guest's GPU, or reads it, over RoCEv2 queue pairs (package rdma, by a transfer.Node),
+// without work of the other guest's CPU.
 //
-// The host fills the source from the seed and poisons the destination before each round, and compares every byte after
-// it. The NICs count where payload lay at both ends, and what was sent again: a run that moved a byte too many, too few
-// or through other memory than it should is an error.
+// The host fills the source from the seed and poisons the destination before each round, and
+// compares every byte after the round. The NICs of both ends count in which memory payload lay, and
+// how much was sent again. A run is an error if it moved too many or too few bytes, or moved them
+// through other memory than its kind of memory allows.
 package rdma
 
 import (
@@ -21,15 +23,16 @@ import (
 	"vnic.dev/vnic/internal/transfer"
 )
 
-// ErrProof says that all was moved, but not as it must be.
+// ErrProof means that all data was moved, but the results contradict the proof.
 var ErrProof = errors.New("what was moved does not prove what it should")
 
-// basePort is where guest 1 listens, by TCP, for what it takes to connect queue pairs; each kind of memory has another,
-// as TCP keeps a connection's busy for a minute (TIME_WAIT).
+// basePort is the first TCP port on which guest 1 listens for the exchange of queue pair numbers.
+// Each kind of memory has its own port, because TCP keeps a connection's port busy for a minute
+// (TIME_WAIT).
 const basePort = 5401
 
-// Do makes the lab, moves what is asked for with each kind of memory, and reports (session.Do). The report is also
-// returned with an ErrProof.
+// Do makes the lab, moves the data with each kind of memory, and returns the report (session.Do).
+// With an ErrProof Do also returns the report.
 func Do(ctx context.Context, o *Options) (*Report, error) {
 	return session.Do(ctx, &o.Options, func(s *session.Set, rep *Report) error {
 		*rep = Report{Schema: 1, Info: s.Info, Op: o.Op, Size: o.Size, Block: o.Block, Depth: o.Depth, QPs: o.QPs,
@@ -47,16 +50,16 @@ func Do(ctx context.Context, o *Options) (*Report, error) {
 	}, (*Report).check)
 }
 
-// use is the guests' use of each other's memory.
+// use is what Do needs to move data between the two guests.
 type use struct {
 	opt       *Options
 	set       *session.Set
-	requester *session.Node // whose NIC reads or writes
-	responder *session.Node // whose memory that is
-	begin     time.Time     // of the rounds, where time says how many
+	requester *session.Node // its NIC reads or writes the responder's memory
+	responder *session.Node // owns that memory
+	begin     time.Time     // when the rounds began, for Options.Time
 }
 
-// ends are the guests' source and destination.
+// ends returns the guest that has the source and the guest that has the destination.
 func (u *use) ends() (src, dst *session.Node) {
 	if u.opt.Op == Get {
 		return u.responder, u.requester
@@ -64,7 +67,7 @@ func (u *use) ends() (src, dst *session.Node) {
 	return u.requester, u.responder
 }
 
-// run does all rounds with a kind of memory.
+// run does all rounds with one kind of memory.
 func (u *use) run(ctx context.Context, r *Run, port uint16) error {
 	o := u.opt
 	if err := o.Begin(ctx, session.Step{Stage: "connect", Mode: r.Memory}); err != nil {
@@ -106,15 +109,16 @@ func (u *use) end(ctx context.Context) error {
 	})
 }
 
-// connect has both guests make memory regions and queue pairs, and connect these. window is how many bytes of the data
-// the regions hold at one time.
+// connect makes both guests create memory regions and queue pairs, and connects the queue pairs.
+// window is how many bytes of the data the regions hold at one time.
 func (u *use) connect(ctx context.Context, r *Run, port uint16) (window uint64, err error) {
 	o := u.opt
 	conf := func(g *session.Node) transfer.RDMA {
 		c := transfer.RDMA{Offer: g == u.responder, Read: o.Op == Get, Memory: r.Memory, GPU: g.GPU.ID(),
 			Data: transfer.Area{Bytes: session.Pages(o.Size)},
 			QPs:  o.QPs, Depth: o.Depth, PathMTU: uint16(o.PathMTU)}
-		if c.Both = r.Memory == OnDemand; c.Both && !c.Offer { // what was put is read back, behind it
+		// The requester reads the written bytes back, behind the source.
+		if c.Both = r.Memory == OnDemand; c.Both && !c.Offer {
 			c.Memory, c.Data.Bytes = GPU, 2*c.Data.Bytes
 		}
 		if f, err := o.faults(); c.Both && err == nil {
@@ -124,7 +128,7 @@ func (u *use) connect(ctx context.Context, r *Run, port uint16) (window uint64, 
 	}
 	addr := func(g *session.Node) netip.Addr { return g.Config.Addr().Addr() }
 	peer := netip.AddrPortFrom(addr(u.responder), port)
-	for _, g := range []*session.Node{u.responder, u.requester} { // who listens comes first
+	for _, g := range []*session.Node{u.responder, u.requester} { // the responder listens, so it comes first
 		c := conf(g)
 		c.Local, c.Remote = netip.AddrPortFrom(addr(g), 0), peer
 		if c.Offer {
@@ -147,15 +151,15 @@ func (u *use) connect(ctx context.Context, r *Run, port uint16) (window uint64, 
 	})
 }
 
-// exchange is how a round goes with a kind of memory.
+// exchange describes a round with a kind of memory.
 type exchange struct {
 	src, dst *session.Node
-	off      uint64                             // where in the memory of dst the bytes come to
-	move     func() error                       // moves all of them
-	wrong    func(first uint64) (string, error) // what is wrong when the first wrong byte is that one; Size: none is
+	off      uint64                             // where in the memory of dst the destination begins
+	move     func() error                       // moves all bytes of the round
+	wrong    func(first uint64) (string, error) // describes the error if byte first is wrong; Size: none is
 }
 
-// round fills the source, moves all of it, and compares it with the destination.
+// round fills the source, moves all of it, and compares the destination with it.
 func (u *use) round(ctx context.Context, r *Run, round int, x exchange) error {
 	o := u.opt
 	begin := func(stage string) error {
@@ -195,7 +199,8 @@ func (u *use) round(ctx context.Context, r *Run, round int, x exchange) error {
 	return err
 }
 
-// digests digests the memory at both ends after a round, and returns what is wrong with it.
+// digests computes the digest of the memory at both ends after a round. wrong describes an error in
+// it. first is the first wrong byte of the destination, or Size.
 func (u *use) digests(ctx context.Context, r *Run, first uint64) (wrong string, err error) {
 	src, dst := u.ends()
 	a, err1 := src.SHA256(ctx, 0, u.opt.Size)
@@ -213,8 +218,8 @@ func (u *use) digests(ctx context.Context, r *Run, first uint64) (wrong string, 
 	return wrong, nil
 }
 
-// move moves [at, at+n) of the data, which memory regions hold at one time. The responder has no part in that: its end
-// ends it all the same.
+// move moves the n bytes at pos, which the memory regions hold at one time. The responder's CPU has
+// no part in that, so move itself watches whether the responder has ended.
 func (u *use) move(ctx context.Context, r *Run, pos, n uint64) error {
 	ctx, end := u.responder.Lives(ctx)
 	defer end()
@@ -233,16 +238,16 @@ func (u *use) move(ctx context.Context, r *Run, pos, n uint64) error {
 	return nil
 }
 
-// add adds what was moved.
+// add adds the results of a move to r.
 func (r *Run) add(res *transfer.RDMAResult) {
 	r.Bytes += res.Bytes
 	r.Requests += res.Requests
 	r.Seconds += res.Seconds
 }
 
-// snapshot is what is known of both ends at a time.
+// snapshot has counters of both ends, the requester first, at one moment.
 type snapshot struct {
-	out, in control.RDMACounts // the requester's own requests, and the responder's answers to them
+	out, in control.RDMACounts // of the requester's requests, and of the responder's answers to them
 	icrc    [2]uint64
 	cpu     [2]transfer.CPU
 }
@@ -253,7 +258,7 @@ func (u *use) counts() (s snapshot, err error) {
 	return snapshot{out: a.Out, in: b.In, icrc: [2]uint64{a.ICRC, b.ICRC}}, errors.Join(err1, err2)
 }
 
-// snapshot has the guests' CPU time, too.
+// snapshot reads the counters and the guests' CPU time.
 func (u *use) snapshot(ctx context.Context) (snapshot, error) {
 	s, err := u.counts()
 	for i, g := range []*session.Node{u.requester, u.responder} {
@@ -264,8 +269,9 @@ func (u *use) snapshot(ctx context.Context) (snapshot, error) {
 	return s, err
 }
 
-// measure adds to both ends what f, which moves all data of a round, has cost, and shows meanwhile how far it is. done
-// is how much was moved before.
+// measure calls f, which moves all data of a round, and adds to both ends what their NICs counted
+// and the guests' CPU time. Meanwhile it shows the progress; done is how many bytes earlier rounds
+// moved.
 func (u *use) measure(ctx context.Context, r *Run, done uint64, f func() error) error {
 	before, err := u.snapshot(ctx)
 	if err != nil {
@@ -277,7 +283,7 @@ func (u *use) measure(ctx context.Context, r *Run, done uint64, f func() error) 
 	if err != nil {
 		return err
 	}
-	session.Settle(ctx, func() bool { // the NICs count after they have delivered
+	session.Settle(ctx, func() bool { // a NIC counts a packet after it has delivered it
 		now, err := u.counts()
 		return err != nil || placed(&now.out)-placed(&before.out) >= u.opt.Size &&
 			placed(&now.in)-placed(&before.in) >= u.opt.Size
@@ -294,26 +300,27 @@ func (u *use) measure(ctx context.Context, r *Run, done uint64, f func() error) 
 		x.end.add(x.now, x.before, gb, max(0, now.cpu[i].Work()-before.cpu[i].Work()))
 		x.end.ICRC += now.icrc[i] - before.icrc[i]
 	}
-	// The NIC counts READs that it answers again, and not their bytes.
+	// For READs that it answers again the NIC counts packets, not bytes, so the progress may lag: now it is complete.
 	u.progress(r.Memory, done+u.opt.Size)
 	return nil
 }
 
-// placed is all payload, of any kind of memory.
+// placed returns all payload, of any kind of memory.
 func placed(c *control.RDMACounts) uint64 { return c.DeviceBytes + c.GPUFileBytes + c.HostBytes }
 
-// progress shows how much is done: bytes, or, where that says when it ends, time.
+// progress shows how much is done: bytes, or time if Options.Time sets the end of the rounds.
 func (u *use) progress(mode string, bytes uint64) {
 	o := u.opt
 	if mode == OnDemand && o.Time > 0 {
 		o.Show(mode, uint64(min(time.Since(u.begin), o.Time)), uint64(o.Time))
 		return
 	}
-	all := o.Size * uint64(o.Rounds) // faults end the rounds that are more than were asked for
+	all := o.Size * uint64(o.Rounds) // with faults there may be more rounds than Options.Rounds
 	o.Show(mode, min(bytes, all), all)
 }
 
-// showEvery is how often the progress is shown: guests say nothing until they are done, but the NIC counts.
+// showEvery is the interval at which watch shows progress. Guests report nothing before they are
+// done, so watch reads the NIC's counters.
 const showEvery = 200 * time.Millisecond
 
 // watch shows progress until the function that it returns is called.

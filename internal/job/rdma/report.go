@@ -11,7 +11,7 @@ import (
 	"vnic.dev/vnic/internal/session"
 )
 
-// Report is the result of `vnic rdma`, and its --json.
+// Report is the result of `vnic rdma`, as --json prints it.
 type Report struct {
 	Schema int `json:"schema"` // 1
 	session.Info
@@ -28,38 +28,39 @@ type Report struct {
 	session.Captured
 }
 
-// Run is all rounds with a kind of memory.
+// Run has the results of all rounds with a kind of memory.
 type Run struct {
 	Memory    string  `json:"mr"`
 	PathMTU   int     `json:"path_mtu"`
 	Rounds    int     `json:"rounds"`
 	Bytes     uint64  `json:"bytes"`
-	Seconds   float64 `json:"seconds"` // by the requester's clock; with RAM without the engines' copies
+	Seconds   float64 `json:"seconds"` // by the requester's clock; for RAM without the copies of the GPUs' engines
 	Requests  uint64  `json:"work_requests"`
 	Requester End     `json:"requester"`
 	Responder End     `json:"responder"`
-	// Verified says that every byte was compared, and was right.
+	// Verified is true if every byte was compared and was right.
 	Verified     bool   `json:"verified"`
-	Pages        *Pages `json:"pages,omitempty"`         // of OnDemand
-	Error        string `json:"error,omitempty"`         // the first byte that was wrong
-	SourceSHA256 string `json:"source_sha256,omitempty"` // of the last round
+	Pages        *Pages `json:"pages,omitempty"`         // for OnDemand only
+	Error        string `json:"error,omitempty"`         // names the first wrong byte
+	SourceSHA256 string `json:"source_sha256,omitempty"` // of the last round's source
 	SHA256       string `json:"sha256,omitempty"`
 }
 
-// End is what a guest's NIC counts in all rounds: the requester's of its requests, the responder's of its answers.
+// End has the counters of a guest's NIC over all rounds. The requester's NIC counts its requests
+// and the answers to them, the responder's NIC the requests that it answers and its answers.
 type End struct {
 	Guest   string `json:"guest"`
 	NIC     string `json:"nic"` // model
 	P2P     bool   `json:"p2p"`
 	Device  uint64 `json:"device"`   // payload in registered buffers of a GPU
-	GPUFile uint64 `json:"gpu_file"` // elsewhere in a GPU's memory
-	Host    uint64 `json:"host"`     // in host memory
-	Bounced uint64 `json:"bounced"`  // of Host: on its way to a GPU, or from one, that the NIC does not reach
-	Again   uint64 `json:"again"`    // of all payload: moved again
+	GPUFile uint64 `json:"gpu_file"` // payload elsewhere in a GPU's memory
+	Host    uint64 `json:"host"`     // payload in host memory
+	Bounced uint64 `json:"bounced"`  // part of Host: payload to or from a GPU that the NIC does not reach
+	Again   uint64 `json:"again"`    // part of all payload: moved more than once
 	// Packets of requests and of their answers.
 	RequestPackets  uint64 `json:"request_packets"`
 	ResponsePackets uint64 `json:"response_packets"`
-	AgainPackets    uint64 `json:"again_packets"` // sent again, or seen before
+	AgainPackets    uint64 `json:"again_packets"` // sent again, or received again
 	Sequence        uint64 `json:"sequence_naks"`
 	NotReady        uint64 `json:"not_ready_naks"`
 	Errors          uint64 `json:"error_naks"`
@@ -73,7 +74,8 @@ func newEnd(g *session.Node) End {
 	return End{Guest: g.Name, NIC: g.Port.Model.Name, P2P: g.P2P, CPUPerGB: new(float64)}
 }
 
-// add adds what was counted since before.
+// add adds what the NIC counted between two readings, now and before. gb is the data of all rounds,
+// in 10^9 bytes; cpu is the guest's CPU time in seconds.
 func (e *End) add(now, before *control.RDMACounts, gb, cpu float64) {
 	e.Device += now.DeviceBytes - before.DeviceBytes
 	e.GPUFile += now.GPUFileBytes - before.GPUFileBytes
@@ -92,11 +94,11 @@ func (e *End) add(now, before *control.RDMACounts, gb, cpu float64) {
 
 func (e *End) payload() uint64 { return e.Device + e.GPUFile + e.Host }
 
-// wrong lists what is wrong with an end's counters.
+// wrong lists counters of an end that contradict the proof.
 func (e *End) wrong(memory string, bytes uint64) (f report.Findings) {
 	f.If(e.payload()-e.Again != bytes, "%d bytes of payload, without %d that were moved again, and not %d",
 		e.payload()-e.Again, e.Again, bytes)
-	if memory == OnDemand { // wherever its pages are
+	if memory == OnDemand { // the pages may be in RAM or in the GPU
 		f.If(e.GPUFile > 0, "%d bytes in GPU memory that is nobody's", e.GPUFile)
 		f.If(!e.P2P && e.Device > 0, "without peer-to-peer %d bytes lay in the GPU", e.Device)
 		f.If(e.Bounced > 0, "%d bytes were bounced, and pages should have come to RAM", e.Bounced)
@@ -113,7 +115,7 @@ func (e *End) wrong(memory string, bytes uint64) (f report.Findings) {
 	return f
 }
 
-// wrong lists what is wrong with a run; size is the bytes of a round.
+// wrong lists figures of a run that contradict the proof; size is the bytes of a round.
 func (r *Run) wrong(size uint64) (f report.Findings) {
 	f.If(r.Error != "", "%s", r.Error)
 	if p := r.Pages; p != nil {
@@ -126,14 +128,14 @@ func (r *Run) wrong(size uint64) (f report.Findings) {
 	f.If(r.Bytes != want, "%d bytes of %d", r.Bytes, want)
 	requester := r.Memory
 	if requester == OnDemand {
-		requester = GPU // its own is pinned
+		requester = GPU // the requester's memory is pinned GPU memory
 	}
 	f.Within("guest "+r.Requester.Guest, r.Requester.wrong(requester, r.Bytes))
 	f.Within("guest "+r.Responder.Guest, r.Responder.wrong(r.Memory, r.Bytes))
 	return f
 }
 
-// check holds the report against what it must prove.
+// check returns an ErrProof for figures that contradict the proof.
 func (r *Report) check() error {
 	return report.Prove(ErrProof, r.Runs, func(x *Run) (string, report.Findings) {
 		return "--mr " + x.Memory, x.wrong(r.Size)
@@ -168,7 +170,7 @@ var columns = report.Columns[Run]{
 	}},
 }
 
-// side is an End with what the table says of it besides.
+// side is an End with further cells of its line in the table.
 type side struct {
 	*End
 	memory, role string
@@ -205,7 +207,7 @@ func (r *Report) Table(w io.Writer) error {
 	}
 	fmt.Fprintf(&b, "\nwork requests of %s, %d at a time on %s; rates are the emulation's\n\n", lab.ShowBytes(r.Block),
 		r.Depth, pairs)
-	_ = columns.Table(&b, r.Runs) // a strings.Builder takes all
+	_ = columns.Table(&b, r.Runs) // writing to a strings.Builder never fails
 	var sides []side
 	for i := range r.Runs {
 		x := &r.Runs[i]
@@ -256,7 +258,7 @@ var invalidationColumns = report.Columns[Pages]{
 	}},
 }
 
-// table prints what happened to pages.
+// table prints how often pages moved and were invalidated.
 func (p *Pages) table(b *strings.Builder) {
 	_ = pageColumns.Table(b, []Pages{*p})
 	b.WriteByte('\n')

@@ -9,18 +9,18 @@ import (
 	"vnic.dev/vnic/internal/transfer"
 )
 
-// ErrProof says that a transfer ended, but not as it must.
+// ErrProof means that the transfers ended, but their results contradict the proof.
 var ErrProof = errors.New("the transfer does not prove what it should")
 
-// check holds each transfer against what its mode must prove, and makes sure that all NICs have been given back what
-// they had.
+// check compares the results of each transfer with what its mode must prove, and checks that the
+// guests have released all buffers of their NICs.
 func (r *runner) check(rep *Report) error {
 	var errs []error
 	for _, s := range r.streams {
 		errs = append(errs, s.wrong...)
 		s.wrong = nil
 	}
-	if r.lost() == nil { // else a device was removed, and nothing was given back
+	if r.lost() == nil { // a removed device releases nothing
 		for _, e := range r.ends() {
 			errs = append(errs, e.empty())
 		}
@@ -28,8 +28,8 @@ func (r *runner) check(rep *Report) error {
 	return rep.check(r.opt, r.streams, errors.Join(errs...))
 }
 
-// check holds the report against what each mode must prove. streams has the stream of each rail; without rails it may
-// be empty. more has further errors.
+// check compares the report with what each mode must prove. streams has the stream of each rail;
+// without rails it may be empty. more is a further error to return.
 func (rep *Report) check(o *Options, streams []*stream, more error) error {
 	var f report.Findings
 	if o.Rails == 0 {
@@ -48,7 +48,8 @@ func (rep *Report) check(o *Options, streams []*stream, more error) error {
 	return append(f, more).Err(ErrProof)
 }
 
-// wrong lists what contradicts a proof in a run's digest and counters. here says which ends have counters on this host.
+// wrong lists the figures of a run that contradict its proof. here is true for the ends, sender and
+// receiver, that have counters on this host.
 func (r *Run) wrong(o *Options, here [2]bool) (f report.Findings) {
 	f.If(r.Bytes != o.Size, "%d bytes of %d", r.Bytes, o.Size)
 	f.If(!r.SHA256Match && here[1], "the destination's digest is not the source's")
@@ -76,7 +77,7 @@ func (r *Run) wrong(o *Options, here [2]bool) (f report.Findings) {
 	f.If(a.BytesScanned == 0, "audit: nothing was searched")
 	hits := a.HitsSender + a.HitsReceiver
 	f.If(r.Mode == transfer.Devmem && hits != 0, "audit: %d pieces of payload in guest RAM", hits)
-	// A payload shorter than a window has no window to be found.
+	// The audit searches for windows of the payload; a very short payload has none.
 	blind := here[0] && a.HitsSender == 0 || here[1] && a.HitsReceiver == 0
 	f.If(r.Mode == transfer.Copy && r.Bytes >= 4096 && blind,
 		"audit: %d pieces of payload in the sender's RAM, %d in the receiver's: the audit does not see what it must",

@@ -14,13 +14,13 @@ import (
 	"vnic.dev/vnic/internal/session"
 )
 
-// MaxRails is how many rails there can be: the NICs of a guest, each with a GPU.
+// MaxRails is the largest number of rails. Each rail uses a NIC and a GPU of either guest.
 const MaxRails = 32
 
-// rails is how many NICs of each guest transfer.
+// rails returns how many NICs of each guest transfer.
 func (o *Options) rails() int { return max(1, o.Rails) }
 
-// describe is the lab of a run: the file's, or two guests with a NIC and a GPU for each rail.
+// describe returns the description of a run's lab: the lab file's, or two guests with a NIC and a GPU for each rail.
 func (o *Options) describe() (d lab.Description, err error) {
 	if o.Lab == nil {
 		d, err = o.bare()
@@ -34,7 +34,8 @@ func (o *Options) describe() (d lab.Description, err error) {
 	return d, o.sabotage(&d)
 }
 
-// fromFile is the lab of the lab file, which must have two guests with as many NICs as transfer.
+// fromFile returns the description in the lab file. It returns an error unless the file has two guests, each with at
+// least Rails NICs.
 func (o *Options) fromFile() (lab.Description, error) {
 	d := o.Lab.Complete()
 	if len(d.Guests) != 2 {
@@ -49,7 +50,7 @@ func (o *Options) fromFile() (lab.Description, error) {
 	return d, nil
 }
 
-// bare is the lab of a run without a lab file.
+// bare returns the description of the lab of a run without a lab file.
 func (o *Options) bare() (d lab.Description, err error) {
 	models, err := o.models()
 	if err != nil {
@@ -75,7 +76,7 @@ func (o *Options) bare() (d lab.Description, err error) {
 	return d, nil
 }
 
-// guestModels are the models of the NICs that guests here transfer by.
+// guestModels lists the models of the NICs that transfer, of the guests on this host.
 func (o *Options) guestModels(d *lab.Description) (list []string) {
 	for i := range d.Guests {
 		if !o.away(i) {
@@ -85,7 +86,7 @@ func (o *Options) guestModels(d *lab.Description) (list []string) {
 	return list
 }
 
-// checkLab says what is wrong with the lab that the options describe, and whether the transfers fit it.
+// checkLab returns an error if the described lab is invalid or the transfers do not fit it.
 func (o *Options) checkLab() error {
 	switch {
 	case o.Rails < 0 || o.Rails > MaxRails:
@@ -130,7 +131,8 @@ func (o *Options) checkLab() error {
 	return err
 }
 
-// checkSubnets sees whether both ends of each rail are in one subnet: a lab file may say others.
+// checkSubnets returns an error unless both ends of each rail have addresses in the same subnet. A lab file may set
+// addresses in different subnets.
 func (o *Options) checkSubnets(d *lab.Description) error {
 	for rail := range o.rails() {
 		a, b := &d.Guests[0].NICs[rail], &d.Guests[1].NICs[rail]
@@ -142,7 +144,7 @@ func (o *Options) checkSubnets(d *lab.Description) error {
 	return nil
 }
 
-// addr is the address by which a NIC transfers.
+// addr returns the NIC's address of the family Family, which its transfers use.
 func (o *Options) addr(n *lab.NIC) netip.Prefix {
 	if o.Family == 6 {
 		return n.Addr6
@@ -150,7 +152,7 @@ func (o *Options) addr(n *lab.NIC) netip.Prefix {
 	return n.Addr4
 }
 
-// modelsOf are the models of a guest's NICs that are used, each once.
+// modelsOf lists the models of the NICs of a guest that transfer, each model once.
 func (o *Options) modelsOf(g *lab.Guest) (list []string) {
 	for _, n := range g.NICs[:o.rails()] {
 		list = append(list, n.Model)
@@ -159,14 +161,15 @@ func (o *Options) modelsOf(g *lab.Guest) (list []string) {
 	return slices.Compact(list)
 }
 
-// checkRAM checks that guest i has RAM for all its NICs; each needs huge pages. Where GPUs are NUMA nodes,
-// all that runs in the guest keeps to the first socket's.
+// checkRAM returns an error unless guest i has enough RAM for all its NICs; each NIC needs huge
+// pages. If a GPU is a NUMA node, the guest's programs use the RAM of the first socket only, so
+// each socket must have as much.
 func (o *Options) checkRAM(i int, g *lab.Guest) error {
 	if o.InProc || o.away(i) {
 		return nil
 	}
 	ram, _ := o.machine(i)
-	pages, most, node := 0, 0, false // the least RAM has room for the huge pages of one NIC
+	pages, most, node := 0, 0, false // lab.MinRAM includes the huge pages of one NIC
 	for i := range g.NICs {
 		model := g.ModelOf(&g.NICs[i])
 		one := machine.SoftwareFor(model.Name).HugePages
@@ -185,7 +188,8 @@ func (o *Options) checkRAM(i int, g *lab.Guest) error {
 		len(g.NICs), which, lab.FormatBytes(least))
 }
 
-// maxBare is how many NICs, with as many GPUs, fit into a QEMU without a described PCIe tree: it has 24 slots.
+// maxBare is how many NICs, with as many GPUs, fit into a QEMU machine without a described PCIe
+// tree: it has 24 slots.
 const maxBare = 12
 
 // machine returns guest i's RAM, in bytes, and its number of CPUs.
@@ -196,13 +200,14 @@ func (o *Options) machine(i int) (ram uint64, cpus int) {
 	return o.Memory, 1
 }
 
-// Take sets the guests to the ones of a lab file. n of their NICs transfer; 0: as many as both have.
+// Take makes the run use the guests of a lab file. n is how many NICs of each guest transfer; 0: as
+// many as both have.
 func (o *Options) Take(l *labfile.Lab, n int) {
 	o.Lab, o.Rails = l, n
 	least := MaxRails
 	for _, g := range l.Guests {
 		least = min(least, len(g.NICs))
-		for _, n := range g.NICs { // what is lost on the way is said of the worst link
+		for _, n := range g.NICs { // the worst link sets Loss and Reorder
 			o.Loss, o.Reorder = max(o.Loss, n.Link.Up.Loss), max(o.Reorder, n.Link.Up.Reorder)
 		}
 	}
@@ -211,11 +216,12 @@ func (o *Options) Take(l *labfile.Lab, n int) {
 	}
 }
 
-// nodeMemory is how much memory a GPU should have if it is a NUMA node.
+// nodeMemory is the memory to which Remodel enlarges a GPU that is a NUMA node, in bytes.
 const nodeMemory = 128 << 20
 
-// Remodel has all NICs of a lab file be of NIC's models, the first guest's and the other's. GPUs whose memory is then a
-// NUMA node grow to what those should have; what cannot be hotplug any more is not.
+// Remodel changes the NICs of a lab file to the models in NIC: the first guest's NICs to the first
+// model, the other guest's to the second. A GPU that is then a NUMA node gets at least nodeMemory
+// and loses Hotplug; a NIC loses Hotplug if its new model does not support it.
 func (o *Options) Remodel(l *labfile.Lab) error {
 	models, err := o.models()
 	for i := range l.Guests {
@@ -234,8 +240,9 @@ func (o *Options) Remodel(l *labfile.Lab) error {
 	return err
 }
 
-// noteLinux notes where a guest's kernel decides by itself which NIC reaches which GPU: what it refuses, and what it
-// allows that the lab's tree does not. The tree's paths are counted.
+// noteLinux tells the user where a guest's kernel decides by its own rules which NIC reaches which
+// GPU: the pairs that it refuses, and the pairs that it allows although the lab's tree does not.
+// Loads of links are computed from the lab's tree.
 func (o *Options) noteLinux(d *lab.Description) {
 	for i, g := range d.Guests {
 		if g.Driver != lab.DriverVNICGPU || o.away(i) {

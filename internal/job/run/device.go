@@ -14,7 +14,8 @@ const (
 	NICGVE    = lab.GVE
 )
 
-// models are the NICs' of sender and receiver: Options.NIC is one name for both, or two with a comma between.
+// models returns the models of the sender's and the receiver's NICs. Options.NIC is one name for
+// both, or two with a comma between.
 func (o *Options) models() (m [2]lab.Model, err error) {
 	names := strings.Split(o.NIC, ",")
 	if len(names) > len(m) {
@@ -33,6 +34,6 @@ func (o *Options) models() (m [2]lab.Model, err error) {
 	return m, nil
 }
 
-// queuePairs is how many queue pairs a NIC gets: the last ones are to be bound, and the first, at least one, carry
-// ordinary traffic.
+// queuePairs returns how many queue pairs a NIC gets. The guest binds the last BindQueues to GPU
+// memory; the first ones, at least one, carry ordinary traffic.
 func (o *Options) queuePairs(m lab.Model) int { return max(m.QueuePairs, o.BindQueues+1) }

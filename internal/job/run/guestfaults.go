@@ -12,11 +12,12 @@ import (
 	"vnic.dev/vnic/internal/transfer"
 )
 
-// ErrRemoved says that a NIC or a GPU was taken from its guest while a transfer used it (nic a.nic0 remove).
+// ErrRemoved means that a user removed a NIC or a GPU from its guest while a transfer used it (nic a.nic0 remove).
 var ErrRemoved = errors.New("removed while it was used")
 
-// removed lists the NICs and GPUs of the transfer that were taken away, or are about to be. Where there are none, these
-// are other GPUs that its NICs reach: a NIC stops when one goes that it has used for another transfer.
+// removed lists the stream's NICs and GPUs that have been removed or are being removed. If there
+// are none, it lists the removed ones among the other GPUs that the NICs reach: a NIC stops if such
+// a GPU goes that it has used for another transfer.
 func (s *stream) removed() (used []string) {
 	var idle []string
 	for _, e := range s.here() {
@@ -39,7 +40,7 @@ func (s *stream) removed() (used []string) {
 	return used
 }
 
-// blameRemoval names what has been taken away, if that is behind an error.
+// blameRemoval puts the names of the removed devices before an error, if there are any.
 func (s *stream) blameRemoval(err error) error {
 	if list := s.removed(); len(list) > 0 && !errors.Is(err, ErrRemoved) {
 		return fmt.Errorf("%s: %w: %w", strings.Join(list, ", "), ErrRemoved, err)
@@ -47,7 +48,8 @@ func (s *stream) blameRemoval(err error) error {
 	return err
 }
 
-// lateTokens has the transfers of a guest's ends, which are set up, give tokens back later.
+// lateTokens returns the faults of a guest: LateTokens makes the transfers of the ends at NIC i
+// return tokens late. The ends must have taken their NICs.
 func lateTokens(ends ...*end) lab.GuestFaults {
 	return lab.GuestFaults{LateTokens: func(i int, by time.Duration) error {
 		ctx, cancel := context.WithTimeout(context.Background(), limits.Ask.Here())

@@ -23,10 +23,10 @@ import (
 	"vnic.dev/vnic/stack"
 )
 
-// With Options.Half only one of the lab's two guests is here; the other one is on another host, whose vnic runs it by
-// the same file, and the switches of both are joined by an uplink. Each transfer has one end here, which is counted,
-// verified and judged here. Both vnics have a port of their own on that network, by which they go from step to step
-// together, and tell each other what they found (peer).
+// With Options.Half this vnic runs only one of the lab's two guests. A vnic on another host runs the other guest from
+// the same lab file, and an uplink joins the switches of both. Each transfer has one end here, and this vnic counts,
+// verifies and judges that end. Both vnics have a port of their own on the joined network. Over it they wait for each
+// other at each step and exchange their verdicts (peer).
 
 // Half says which guest of the lab ran on this host.
 type Half struct {
@@ -42,7 +42,7 @@ func (o *Options) away(i int) bool {
 	return o.Half != "" && o.Lab != nil && i < len(o.Lab.Guests) && o.Lab.Guests[i].Name != o.Half
 }
 
-// LabMemory is how much memory a lab's guests take that are here.
+// LabMemory returns how much memory those guests of a lab need that run on this host, in bytes.
 func (o *Options) LabMemory(l *labfile.Lab) uint64 {
 	part := *l
 	part.Guests, part.Machines = nil, nil
@@ -54,7 +54,7 @@ func (o *Options) LabMemory(l *labfile.Lab) uint64 {
 	return part.Memory(!o.InProc)
 }
 
-// here is which guest is here, and which is on the other host, if one is.
+// here returns the number of the guest on this host, and of the guest on the other host, if there is one.
 func (o *Options) here() (self, other int) {
 	if o.away(0) {
 		return 1, 0
@@ -62,7 +62,7 @@ func (o *Options) here() (self, other int) {
 	return 0, 1
 }
 
-// checkHalf says what is wrong with the options of a half.
+// checkHalf returns an error that names what is wrong with the options of a half.
 func (o *Options) checkHalf() error {
 	if o.Half == "" {
 		return nil
@@ -80,7 +80,7 @@ func (o *Options) checkHalf() error {
 	self, other := o.here()
 	switch {
 	case len(names) != 2:
-		return nil // which is wrong for other reasons, too
+		return nil // checkLab returns an error for it
 	case o.Scale != "" || o.MustShare:
 		return fmt.Errorf("--guest %s: --scale and --check are of links of both guests, and one is on another host", o.Half)
 	case len(o.Uplinks) == 0:
@@ -92,7 +92,7 @@ func (o *Options) checkHalf() error {
 	return o.checkOwn()
 }
 
-// checkOwn says which NIC of the file has an address that is one of the hosts' own.
+// checkOwn returns an error if a NIC of the lab file has an address or a MAC that the vnics use for their own ports.
 func (o *Options) checkOwn() error {
 	for _, g := range o.Lab.Guests {
 		for _, n := range g.NICs {
@@ -111,7 +111,7 @@ func (o *Options) checkOwn() error {
 	return nil
 }
 
-// hello is what the other host has to agree on. The description is the effective one.
+// hello returns our hello: the settings and the effective lab description on which the hosts must agree.
 func (o *Options) hello() (hello, error) {
 	l := *o.Lab
 	l.Uplinks = nil // each host has its own
@@ -128,21 +128,20 @@ func (o *Options) hello() (hello, error) {
 	return h, err
 }
 
-// Addresses of the vnics' own ports, on a subnet that no rail has; the last byte of their MACs is one that no guest
-// has.
+// Addresses of the vnics' own ports. No rail is in their subnet, and no guest's MAC has the last byte of their MACs.
 const (
-	hostMAC  = lab.MaxPorts // and the next one
+	hostMAC  = lab.MaxPorts // the number of the MAC of guest 0's vnic; guest 1's has the next one
 	hostPort = 5200
 )
 
-// hostAddr is the address of the vnic on the host of guest i.
+// hostAddr returns the address of the vnic that runs guest i.
 func hostAddr(i int) netip.Prefix {
 	b := lab.Addr4(i).Addr().As4()
 	b[2]--
 	return netip.PrefixFrom(netip.AddrFrom4(b), 24)
 }
 
-// halve cuts a complete description to what is here: the guest, and a port of our own.
+// halve reduces a complete description to this host's guest, and adds a port for this vnic itself.
 func (o *Options) halve(d lab.Description) lab.Description {
 	self, _ := o.here()
 	g := d.Guests[self]
@@ -153,7 +152,7 @@ func (o *Options) halve(d lab.Description) lab.Description {
 	return d
 }
 
-// local returns the events of a script that change NICs and GPUs on this host.
+// local returns the events of a script that change NICs and GPUs of guests on this host.
 func (r *runner) local(script []lab.Event) (list []lab.Event) {
 	for _, e := range script {
 		for _, m := range r.Guests {
@@ -166,7 +165,8 @@ func (r *runner) local(script []lab.Event) (list []lab.Event) {
 	return list
 }
 
-// uplinks are the services by which a half reaches the other host. When one ends, the run ends.
+// uplinks returns the services that join this host's switch to the other host's. If an uplink
+// fails, it calls fail, which ends the run.
 func (r *runner) uplinks(fail func(error)) (list []lab.Service) {
 	_, other := r.opt.here()
 	for _, c := range r.opt.Uplinks {
@@ -184,14 +184,14 @@ func (r *runner) uplinks(fail func(error)) (list []lab.Service) {
 	return list
 }
 
-// twice is an error that frames of ours explain that came back.
+// twice explains an error that came because a frame with one of our source MACs arrived from an uplink.
 func (r *runner) twice(err error) error {
 	self, _ := r.opt.here()
 	return fmt.Errorf("the other host runs guest %s, too, or the uplink leads back here: %w", r.desc.Guests[self].Name,
 		err)
 }
 
-// looped reports whether a frame of ours has come back by an uplink.
+// looped reports whether a frame with one of our source MACs has arrived from an uplink.
 func (r *runner) looped() bool {
 	for _, l := range r.Lab.Switch().Links() {
 		if u, ok := l.Port().(interface{ UplinkStats() map[string]uint64 }); ok && u.UplinkStats()[uplink.Loop] > 0 {
@@ -201,13 +201,13 @@ func (r *runner) looped() bool {
 	return false
 }
 
-// host is the vnic's own end on the network of the guests.
+// host is this vnic's own network stack on the guests' network.
 type host struct {
 	*stack.Stack
 	addr, peer netip.AddrPort
 }
 
-// newHost starts our stack on a port.
+// newHost starts this vnic's network stack on a port.
 func newHost(p *lab.Port, peer netip.Addr, o *Options) (*host, error) {
 	n, err := p.InProcess(driver.Options{QueuePairs: p.QueuePairs, HostQueues: p.QueuePairs, Log: o.Log})
 	if err != nil {
@@ -220,12 +220,12 @@ func newHost(p *lab.Port, peer netip.Addr, o *Options) (*host, error) {
 	return &host{s, netip.AddrPortFrom(p.Addr4.Addr(), hostPort), netip.AddrPortFrom(peer, hostPort)}, nil
 }
 
-// Times of meeting. The peer may have attached to the network a moment ago, or not yet.
+// dialAgain is the time between two attempts to connect: the peer may attach to the network later than we do.
 const (
 	dialAgain = 200 * time.Millisecond
 )
 
-// dial connects to the peer, which may not be there yet, until ctx ends.
+// dial tries to connect to the peer until it succeeds or ctx ends.
 func (h *host) dial(ctx context.Context) (halfCloser, error) {
 	for {
 		one, cancel := context.WithTimeout(ctx, limits.DialHost.Here())
@@ -242,8 +242,9 @@ func (h *host) dial(ctx context.Context) (halfCloser, error) {
 	}
 }
 
-// accept takes the peer's connection. Meanwhile it calls, too, which nobody takes: so a host that runs the same guest
-// hears of it.
+// accept waits for the peer's connection. Meanwhile it also dials the peer, which does not listen.
+// If the other host runs the same guest by mistake, its uplink sees our frames with its own source
+// MAC, and reports that.
 func (h *host) accept(ctx context.Context) (halfCloser, error) {
 	l, err := h.Listen(h.addr)
 	if err != nil {
@@ -269,10 +270,11 @@ func (h *host) accept(ctx context.Context) (halfCloser, error) {
 	return c, nil
 }
 
-// silence is how long a peer that is there may say nothing.
+// silence returns how long a connected peer may send nothing before it counts as gone.
 func (o *Options) silence() time.Duration { return o.patience() / 3 }
 
-// meetPeer finds the other host, and agrees with it on what to do.
+// meetPeer connects to the vnic on the other host, and checks that both run halves of the same transfer. When the
+// connection ends too early later, it calls fail.
 func (r *runner) meetPeer(ctx context.Context, fail func(error)) error {
 	o := r.opt
 	self, other := o.here()
@@ -308,12 +310,12 @@ func (r *runner) meetPeer(ctx context.Context, fail func(error)) error {
 		differs := error(nil)
 		if err == nil {
 			if differs = ours.differs(&theirs); differs == nil {
-				_, err = p.meet(wait, "met", "") // it has heard us, too
+				_, err = p.meet(wait, "met", "") // the peer has received our hello, too
 			}
 		} else if errors.As(err, new(version.Error)) {
 			differs, err = err, nil
 		}
-		if err != nil && wait.Err() == nil { // that was nobody, or did not hear us: it calls again
+		if err != nil && wait.Err() == nil { // it was no vnic, or it did not receive our hello: wait for the next connection
 			p.close(nil)
 			continue
 		}
@@ -328,8 +330,8 @@ func (r *runner) meetPeer(ctx context.Context, fail func(error)) error {
 	}
 }
 
-// step waits until the other host is at the same step of the transfer, too, and exchanges a text with it. It does
-// nothing if both ends are on this host.
+// step waits until the other host is at the same step of this round, and exchanges a text with it.
+// If both ends are on this host, it does nothing.
 func (t *round) step(ctx context.Context, what, ours string) (theirs string, err error) {
 	p := t.s.r.peer
 	if p == nil {
@@ -339,7 +341,8 @@ func (t *round) step(ctx context.Context, what, ours string) (theirs string, err
 	return p.meet(ctx, fmt.Sprintf("%s %s to %s, round %d, %s", t.mode, from, to, t.number, what), ours)
 }
 
-// moved waits until all bytes have been moved on both hosts. The receiving host learns the digest of the source.
+// moved waits until both hosts report that all bytes have been moved. The sending host sends the
+// digest of the source to the receiving host.
 func (t *round) moved(ctx context.Context) error {
 	ours := ""
 	if !t.s.ends[0].away() {
@@ -357,7 +360,8 @@ func (t *round) moved(ctx context.Context) error {
 	return nil
 }
 
-// conclude exchanges verdicts with the other host, and says what is wrong on either.
+// conclude exchanges verdicts with the other host. The error that it returns names what was not
+// proved on either host.
 func (r *runner) conclude(ctx context.Context, rep *Report, err error) error {
 	if r.peer == nil || err != nil && !errors.Is(err, ErrProof) {
 		return err
@@ -377,11 +381,12 @@ func (r *runner) conclude(ctx context.Context, rep *Report, err error) error {
 	return err
 }
 
-// leave ends what is said to the other host; err is why, if it is before the end.
+// leave closes the connection to the other host, and our own stack. err is why the run ends early,
+// or nil; leave sends it to the other host, unless it is an ErrProof.
 func (r *runner) leave(err error) error {
 	if r.peer != nil {
 		if errors.Is(err, ErrProof) {
-			err = nil // it knows
+			err = nil // our verdict has told the peer
 		}
 		r.peer.close(err)
 	}

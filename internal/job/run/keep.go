@@ -11,8 +11,8 @@ import (
 	"vnic.dev/vnic/internal/wire"
 )
 
-// keep makes a file that outlives the run, in a directory that a user can tell apart from other runs'; nil without
-// Keep.
+// keep makes a file that outlives the run, in KeepDir or a directory named for the seed. Without
+// Keep it returns nil.
 func (o *Options) keep(name string) (*os.File, error) {
 	if !o.Keep {
 		return nil, nil
@@ -32,7 +32,7 @@ func (o *Options) keep(name string) (*os.File, error) {
 	return f, nil
 }
 
-// keepCounters writes all counters of the NICs as they are now.
+// keepCounters writes the current counters of the NICs to the kept file, if there is one.
 func (r *runner) keepCounters() error {
 	if r.kept == nil {
 		return nil

@@ -44,22 +44,22 @@ type Share struct {
 	ModelLimit string  `json:"model_limit,omitempty"` // the link that is full in the model
 }
 
-// Bounds of what is called a share.
+// measure reports a share only within the first three bounds; probe and autoScale use the others.
 const (
-	busyLeast  = 0.95                              // of the time the link was taken
-	probeLeast = 1.5                               // times as fast the transfer was without links' rates
-	shareLeast = 100 * float64(shape.Credit) / 1e9 // seconds
-	autoLeast  = 8 * shareLeast                    // of what auto chooses: a hundredth is as long as a late start or turn
-	probePart  = 4                                 // of the bytes, in the probe: a fourth
+	busyLeast  = 0.95                              // the least part of the time that the busiest link was busy
+	probeLeast = 1.5                               // how many times as fast the transfer was at least without links' rates
+	shareLeast = 100 * float64(shape.Credit) / 1e9 // the least time that the transfer took, in seconds
+	autoLeast  = 8 * shareLeast                    // seconds of a transfer at a scale of auto: a late start is then 1 %
+	probePart  = 4                                 // the probe transfers a fourth of the bytes
 	scaleAuto  = "auto"
 )
 
-// shares reports whether shares are measured: the user or the lab file has set a scale.
+// shares reports whether the run measures shares: the user or the lab file has set a scale.
 func (o *Options) shares() bool {
 	return o.Half == "" && (o.Scale != "" || o.Lab != nil && o.Lab.Scale > 1)
 }
 
-// checkScale says what is wrong with Scale.
+// checkScale returns an error that names what is wrong with Scale or MustShare.
 func (o *Options) checkScale() error {
 	switch {
 	case o.MustShare && !o.shares():
@@ -76,8 +76,8 @@ func (o *Options) checkScale() error {
 	return nil
 }
 
-// perByte returns how many bytes a transfer in a mode moved over each edge for a byte of payload, by its connection's
-// counters.
+// perByte returns how many bytes the transfers in a mode moved over each edge for a byte of
+// payload. It computes them from the counters of the connections.
 func (s *stream) perByte(mode string) map[*lab.Edge]float64 {
 	bytes := make(map[*lab.Edge]float64)
 	for i, e := range s.ends {
@@ -108,7 +108,8 @@ func (s *stream) perByte(mode string) map[*lab.Edge]float64 {
 	return bytes
 }
 
-// lineRate is what the slower of a transfer's NICs sends, in bytes a second at scale 1; 0: neither has a rate.
+// lineRate returns the rate of the slower of the stream's two NICs, in bytes a second at scale 1;
+// 0: neither has a rate.
 func (s *stream) lineRate() float64 {
 	a, b := s.ends[0].Port.Rate(), s.ends[1].Port.Rate()
 	if a == 0 || b != 0 && b < a {
@@ -117,8 +118,8 @@ func (s *stream) lineRate() float64 {
 	return a
 }
 
-// possible is what payload can have of its NICs' rates, as its frames were, in bytes a second at scale 1; 0: neither
-// has a rate.
+// possible returns the highest rate of payload that the rates of the stream's wires allow, with the
+// headers that its last transfers had, in bytes a second at scale 1; 0: neither wire has a rate.
 func (s *stream) possible() float64 {
 	least := math.Inf(1)
 	for e, perByte := range s.loads {
@@ -132,7 +133,8 @@ func (s *stream) possible() float64 {
 	return least
 }
 
-// model predicts what all transfers get, as the last ones went.
+// model predicts the rate of each stream's transfer, and the edge that limits it, from the bytes
+// that the streams' last transfers moved over each edge.
 func (r *runner) model() (rates []float64, limits []*lab.Edge) {
 	var all []map[*lab.Edge]float64
 	for _, s := range r.streams {
@@ -141,9 +143,11 @@ func (r *runner) model() (rates []float64, limits []*lab.Edge) {
 	return lab.MaxMin(all)
 }
 
-// autoScale is the smallest of 1, 2, 5, 10 and so on at which each transfer of a probe was twice as much faster than its
-// links as it has to be for a share, as one that waits for links takes more of a processor; and at which size bytes take
-// autoLeast.
+// autoScale returns the smallest of 1, 2, 5, 10 and so on that fits all transfers. model has their
+// rates at scale 1, probe their measured rates without links' rates. A scale fits if each transfer
+// was 2*probeLeast times as fast in the probe as the model allows at this scale, and takes
+// autoLeast for size bytes. The factor 2 is there because a transfer that waits for links uses more
+// processor time than the probe.
 func autoScale(model, probe []float64, size uint64) (float64, error) {
 	fits := func(scale float64) bool {
 		for i, rate := range model {
@@ -165,12 +169,12 @@ func autoScale(model, probe []float64, size uint64) (float64, error) {
 		lab.MaxScale)
 }
 
-// tally is what the transfers of a mode have used.
+// tally has what the transfers of a stream in one mode have counted.
 type tally struct {
-	edges []*lab.Edge // whose busy time is measured
-	moved uint64      // bytes of payload, each once
+	edges []*lab.Edge // the tally measures their busy time
+	moved uint64      // bytes of payload, without retransmissions
 	flows [2]control.FlowCounts
-	taken map[*lab.Edge]int64 // nanoseconds, while transfers went on
+	taken map[*lab.Edge]int64 // how long each edge was busy during transfers, in nanoseconds
 	since map[*lab.Edge]int64
 }
 
@@ -189,7 +193,7 @@ func (t *tally) end() {
 	}
 }
 
-// add adds a transfer by the counters of its connection at both ends.
+// add adds a transfer of n bytes, and what the flow counters of its sender and receiver counted.
 func (t *tally) add(n uint64, more [2]control.FlowCounts) {
 	t.moved += n
 	for i := range more {
@@ -198,8 +202,9 @@ func (t *tally) add(n uint64, more [2]control.FlowCounts) {
 	}
 }
 
-// measure says what share a transfer has had, at a scale; probe is its rate without links' rates, 0 if nobody has
-// tried.
+// measure returns the share that a stream's transfers had at a scale, or why there is none. probe
+// is the stream's rate without links' rates, 0 if there was no probe; model and limit are what the
+// model predicts.
 func (s *stream) measure(run *Run, scale, probe, model float64, limit *lab.Edge) *Share {
 	x := &Share{LineRate: s.lineRate(), Possible: s.possible(), Probe: probe, Model: model, ModelLimit: limit.Name}
 	for e, perByte := range s.loads {
@@ -229,8 +234,8 @@ func (s *stream) measure(run *Run, scale, probe, model float64, limit *lab.Edge)
 	return x
 }
 
-// linksSince says what each edge has carried since, the most loaded one first. full has how much of it all transfers
-// would take at the rates of their NICs.
+// linksSince returns what each edge has carried since before was read, the most loaded edge first.
+// Load is the part of an edge's rate that all transfers would use if each NIC sent at its own rate.
 func (r *runner) linksSince(before map[*lab.Edge]lab.Carried) (list []Link) {
 	full := make(map[*lab.Edge]float64)
 	for _, s := range r.streams {
@@ -255,7 +260,7 @@ func (r *runner) linksSince(before map[*lab.Edge]lab.Carried) (list []Link) {
 	return list
 }
 
-// carried is what all edges have carried so far.
+// carried returns what each edge has carried so far.
 func (r *runner) carried() map[*lab.Edge]lab.Carried {
 	m := make(map[*lab.Edge]lab.Carried)
 	for _, g := range r.Guests {
@@ -266,7 +271,7 @@ func (r *runner) carried() map[*lab.Edge]lab.Carried {
 	return m
 }
 
-// why says why there is no share.
+// why returns the reason why there is no share.
 func (x *Share) why() string {
 	if x == nil {
 		return "nothing on its way has a rate"
@@ -274,7 +279,9 @@ func (x *Share) why() string {
 	return x.Why
 }
 
-// probe transfers a fourth of the bytes without links' rates, if shares are measured, and sets the scale.
+// probe sets the scale of the lab. If the run measures shares, it first transfers a fourth of the
+// bytes without links' rates in each mode; with --scale auto it computes the scale from these
+// transfers' rates.
 func (r *runner) probe(ctx context.Context) error {
 	o, clock := r.opt, r.Lab.Clock()
 	scale := clock.Scale()
@@ -331,7 +338,7 @@ func (r *runner) probe(ctx context.Context) error {
 	return r.Lab.SetScale(scale)
 }
 
-// playScript plays the lab file's script from when the first transfers begin, until end is called.
+// playScript plays the lab file's script from the moment at which the first transfers begin, until end is called.
 func (r *runner) playScript(ctx context.Context) (end func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	var once sync.Once
@@ -355,7 +362,7 @@ func (r *runner) playScript(ctx context.Context) (end func()) {
 	}
 }
 
-// part is as many rounds as move n bytes.
+// part returns the plan for the first n bytes, rounded down to whole pages.
 func (p plan) part(n uint64) (few plan) {
 	few.pool = p.pool
 	for n = max(n, page) / page * page; n > 0 && len(few.rounds) < len(p.rounds); {

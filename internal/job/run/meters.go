@@ -11,9 +11,9 @@ import (
 	"vnic.dev/vnic/internal/wire"
 )
 
-// flowCounters count the measured connection, and nothing else, on the NICs of the ends that are here.
+// flowCounters count the payload of the measured connection, and of no other, on the NICs of the ends on this host.
 type flowCounters struct {
-	ends [2]*end // nil: it is not here, or not yet counted
+	ends [2]*end // nil: the end is on another host, or its counter does not exist yet
 	id   [2]uint32
 }
 
@@ -36,7 +36,7 @@ func (s *stream) addFlowCounters(from, to netip.AddrPort) (m *flowCounters, err 
 	return m, nil
 }
 
-// read returns what both ends have counted; zeros for an end that is not here.
+// read returns the counts of both ends; zeros for an end on another host.
 func (m *flowCounters) read() (c [2]control.FlowCounts) {
 	for i, e := range m.ends {
 		if e != nil {
@@ -46,7 +46,7 @@ func (m *flowCounters) read() (c [2]control.FlowCounts) {
 	return c
 }
 
-// moved is what the receiver has, or what was sent if the receiver is not here.
+// moved returns what the receiver has received, or what was sent if the receiver is on another host.
 func (m *flowCounters) moved() control.DirCounters {
 	c := m.read()
 	if m.ends[1] == nil {
@@ -63,7 +63,8 @@ func (m *flowCounters) remove() {
 	}
 }
 
-// settle waits until the sender's worker has counted what the receiver already has.
+// settle waits until the NICs have counted n bytes of payload: the sender's worker may count them
+// after the receiver has them.
 func (m *flowCounters) settle(ctx context.Context, n uint64) {
 	session.Settle(ctx, func() bool {
 		c := m.read()
@@ -71,10 +72,10 @@ func (m *flowCounters) settle(ctx context.Context, n uint64) {
 	})
 }
 
-// totals are counters that are not flowCounters': of ports, as they stand now.
+// totals are current counters of whole ports: bytes that the copy engines moved, and dropped packets.
 type totals struct{ engine, drops uint64 }
 
-// noBuffer is how often frames found no buffer at the receiving NIC, if it is here.
+// noBuffer returns how often a frame found no buffer at the receiving NIC; 0 if the NIC is on another host.
 func (s *stream) noBuffer() uint64 {
 	if s.ends[1].away() {
 		return 0
@@ -94,8 +95,9 @@ func countersOf(ports ...*nic.Port) (t totals) {
 	for _, p := range ports {
 		c, _ := p.PortCounters()
 		t.engine += c.Engine.Gathered + c.Engine.ToGuest + c.Engine.FromGuest
-		// What the wire drops for another reason than loss, the sending port counts too, unless it was taken first and held
-		// back; what the port gave up on, as its receiver stayed busy, the wire has never dropped.
+		// The wire and the sending port both count a packet that the wire drops for another reason than loss, with two
+		// exceptions. The wire alone counts one that it had accepted and delayed; the port alone counts one that it gave up
+		// because the receiver stayed busy. So the larger count is the number of packets.
 		link := p.Link().Counters()
 		lost := link.Drops[wire.DropLinkLoss]
 		var other uint64
@@ -107,7 +109,7 @@ func countersOf(ports ...*nic.Port) (t totals) {
 	return t
 }
 
-// account adds what the transfer cost.
+// account adds the round's counters, times and CPU time to r.
 func (t *round) account(r *Run) {
 	c := t.flows.read()
 	tx, rx := c[0].Tx, c[1].Rx

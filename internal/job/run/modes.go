@@ -12,7 +12,7 @@ import (
 	"vnic.dev/vnic/internal/limits"
 )
 
-// transfer transfers in each mode, and reports.
+// transfer runs the transfers of each mode, and returns the report.
 func (r *runner) transfer(ctx context.Context) (*Report, error) {
 	o := r.opt
 	rep := r.describe()
@@ -36,7 +36,7 @@ func (r *runner) transfer(ctx context.Context) (*Report, error) {
 			if err = r.blame(ctx, err); len(rep.Rails) == 0 {
 				return nil, err
 			}
-			return rep, errors.Join(err, r.check(rep)) // the other rails have ended well
+			return rep, errors.Join(err, r.check(rep)) // the other rails have finished
 		}
 	}
 	rep.compare()
@@ -56,7 +56,7 @@ func (r *runner) describe() *Report {
 	return rep
 }
 
-// compare compares the modes, if there are two.
+// compare sets the ratio of the modes' rates, if there are two modes.
 func (rep *Report) compare() {
 	if len(rep.Runs) == 2 && rep.Runs[1].Rate() > 0 {
 		ratio := rep.Runs[0].Rate() / rep.Runs[1].Rate()
@@ -64,7 +64,7 @@ func (rep *Report) compare() {
 	}
 }
 
-// runMode transfers on all streams in one mode, and adds what came of it to the report.
+// runMode runs the transfers of all streams in one mode, and adds their results to the report.
 func (r *runner) runMode(ctx context.Context, rep *Report, mode string, number uint64) error {
 	before, carried := countersOf(r.ports()...), r.carried()
 	eg, ctx := errgroup.WithContext(ctx)
@@ -97,7 +97,7 @@ func (r *runner) runMode(ctx context.Context, rep *Report, mode string, number u
 			if ctx.Err() != nil || !errors.Is(err, ErrRemoved) || s.gone() || r.peer != nil {
 				return err
 			}
-			runs[i], s.lost = nil, err // the other rails go on
+			runs[i], s.lost = nil, err // the other rails continue
 			all.leave()
 			rail[s.rail.Rail].leave()
 			s.abandon(ctx)
@@ -131,14 +131,14 @@ func (r *runner) runMode(ctx context.Context, rep *Report, mode string, number u
 		rep.Rails = append(rep.Rails, one)
 		rep.add(&sum, runs[i])
 	}
-	// The two directions of a rail have these counters in common.
+	// These counters are of whole ports, which the two directions of a rail share.
 	now := countersOf(r.ports()...)
 	sum.DroppedPackets, sum.CopyEngineBytes = now.drops-before.drops, now.engine-before.engine+sum.BouncedBytes
 	rep.Runs = append(rep.Runs, sum)
 	return nil
 }
 
-// lost is why transfers have ended early, of what was removed; nil: none has.
+// lost returns the errors of transfers that ended early because a device was removed; nil: there are none.
 func (r *runner) lost() error {
 	var errs []error
 	for _, s := range r.streams {
@@ -147,7 +147,8 @@ func (r *runner) lost() error {
 	return errors.Join(errs...)
 }
 
-// awaitRemovals waits for devices that are being removed, for a while, so that the user sees that they are gone.
+// awaitRemovals waits, for a limited time, until the guests have released the devices that are
+// being removed, so that the user sees that they are gone.
 func (r *runner) awaitRemovals(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, limits.Ask.Here())
 	defer cancel()

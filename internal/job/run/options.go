@@ -21,57 +21,61 @@ import (
 // Options are the flags of `vnic run`.
 type Options struct {
 	session.Common
-	lab.Impairment // of the link, in each direction; its Seed is the payload's, too
-	lab.NICOptions // of all NICs
+	lab.Impairment // of the link, in each direction; its Seed is also the payload's seed
+	lab.NICOptions // for all NICs
 
-	NIC        string // NICVirtio or NICGVE; or the sender's and the receiver's, with a comma between
-	BindQueues int    // receive queues that are bound to GPU memory in mode devmem
-	HoldTokens uint64 // tokens that the receiver keeps until nothing comes any more, in each round of mode devmem
+	NIC        string // NICVirtio or NICGVE for both guests; or the sender's model, a comma and the receiver's
+	BindQueues int    // receive queues that the receiver binds to GPU memory in mode devmem
+	HoldTokens uint64 // tokens that the receiver keeps until no more data comes, in each round of mode devmem
 	Size       uint64 // bytes to transfer, in each mode
 	Modes      []string
 	Family     int // 4 or 6
 	Memory     uint64
 	GPUMemory  uint64
-	GPUDriver  string // lab.DriverNode or lab.DriverVNICGPU; a Lab has its own
-	IOMMU      bool   // guests' kernels translate what NICs address; of a Lab its file may say so, too
+	GPUDriver  string // lab.DriverNode or lab.DriverVNICGPU; with a Lab its file decides that
+	IOMMU      bool   // guests' kernels translate the addresses that NICs use; with a Lab its file may enable that
 	P2P        bool
 	Audit      bool
-	// Lab, if it is not nil, has the guests; Rails is how many of their NICs are used, each with that of the same number
-	// of the other guest, in both directions with Bidir. 0: one transfer, without a lab.
+	// Lab, if it is not nil, describes the guests. Rails is how many NICs of each guest transfer: NIC
+	// i of the first guest to NIC i of the second, with Bidir also back. Rails is 0 for one transfer
+	// without a lab.
 	Lab   *labfile.Lab
 	Rails int
 	Bidir bool
-	// Half is the guest of the lab that is here; the other one is on another host, to which Uplinks lead. "": both are
-	// here, and Uplinks are Services. Keeper is uplink.Options.Keep; PeerSecs is how many seconds the other host has to
-	// come.
+	// Half names the guest of the lab that runs on this host. The other guest runs on another host,
+	// which the Uplinks reach. If Half is "", both guests run here, and Services has the lab's
+	// uplinks. Keeper is uplink.Options.Keep. PeerSecs is how many seconds the run waits for the other
+	// host.
 	Half     string
 	Uplinks  []uplink.Config
 	Keeper   func(path string, dir bool) (remove func() error, err error)
 	PeerSecs int
-	// Scale is how many times slower than they say the lab's links are, or auto; "": as the lab file has it. Where it is
-	// said, shares of links are measured, and with MustShare a rail without one is an error.
+	// Scale is the factor by which links are slower than the lab says, or auto; "": the lab file's
+	// factor. If Scale is set, the run measures shares of links' rates; with MustShare a rail without
+	// a share is an error.
 	Scale     string
 	MustShare bool
 	Digest    string // DigestPieces or DigestSHA256
-	Sabotage  string // a fault that NICs are made with, for sabotage.Parse; "": none
-	Keep      bool   // keep the guests' consoles and the NICs' counters
-	KeepDir   string // where; "" = a directory named for the seed, here
-	StallSecs int    // without progress, until a transfer fails
+	Sabotage  string // a fault of the NICs, in the syntax of sabotage.Parse; "": none
+	Keep      bool   // keep the guests' console output and the NICs' counters in files
+	KeepDir   string // the directory of these files; "": vnic-run- and the seed, in the working directory
+	StallSecs int    // seconds without progress after which a transfer fails
 
-	Progress func(mode string, done, total uint64) // during a transfer; from one goroutine at a time
+	Progress func(mode string, done, total uint64) // called during a transfer, by one goroutine at a time; may be nil
 
-	Recorder *Recorder // for a picture; nil: none
+	Recorder *Recorder // takes samples for a picture; nil: no picture
 
-	hook   func(*runner) // tests: before the guests boot
-	opened func(*runner) // and when they have taken their NICs
+	hook   func(*runner) // tests: called before the guests boot
+	opened func(*runner) // tests: called when the guests have taken their NICs
 }
 
-// BrokerConfig is what a broker is to do for this command: to end QEMUs; there is no gateway.
+// BrokerConfig returns the configuration of the broker of this command: the broker signals QEMUs.
+// There is no gateway.
 func (o *Options) BrokerConfig(mode string) (broker.Config, error) {
 	return broker.Config{Mode: mode, Monitor: qemu.Commands}, nil
 }
 
-// Defaults are the options of `vnic run` without a flag, but for a seed.
+// Defaults returns the options of `vnic run` without flags, except that Seed is 0.
 func Defaults() Options {
 	return Options{NIC: NICVirtio, BindQueues: 1, Size: 256 << 20, Modes: []string{transfer.Devmem, transfer.Copy},
 		NICOptions: lab.NICOptions{MTU: 1500}, Family: 4, Memory: 512 << 20, GPUMemory: 512 << 20, P2P: true,
@@ -79,25 +83,25 @@ func Defaults() Options {
 		PeerSecs:  int(limits.Host / limits.Limit(time.Second)), Digest: DigestPieces}
 }
 
-// Step is a stage as it begins. The last four stages come once for each round of each mode.
+// Step describes a stage that begins. The last four stages come once for each round of each mode.
 type Step = session.Step
 
-// Stages are in order: what a user sees, and where an interruption is tested.
+// Stages lists the stages in order, as users see them. Tests interrupt the command in each.
 var Stages = []string{"fetch", "gpu-memory", "boot", "setup", "prepare", "connect", "transfer", "verify"}
 
 const (
 	page      = 4096
-	poolShare = 8 // the page pool of the receiver is this part of GPU memory
+	poolShare = 8 // the receiver's page pool is an eighth of its GPU memory, within minPool and maxPool
 	minPool   = 4 << 20
 	maxPool   = 64 << 20
-	leastRoom = minPool * poolShare // that a transfer needs of a GPU
+	leastRoom = minPool * poolShare // the least GPU memory for a transfer
 	basePort  = 5201
 	maxBind   = 15 // a NIC has 16 queue pairs at most
 	maxHold   = 1 << 32
-	holdTime  = 3 // seconds without data until tokens that are held are given back
+	holdTime  = 3 // seconds without data after which the receiver returns the tokens that it holds
 )
 
-// Check says what is wrong with the options.
+// Check returns an error that names what is wrong with the options.
 func (o *Options) Check() error {
 	if err := session.Modes(o.Modes); err != nil {
 		return err
@@ -123,7 +127,7 @@ func (o *Options) Check() error {
 		errors.Join(o.checkHalf(), o.checkScale()), o.checkLab())
 }
 
-// loss says where segments are lost. What is between hosts may do so.
+// loss reports where segments may be lost. With Half it assumes that the network between the hosts may lose some.
 func (o *Options) loss() transfer.Loss {
 	switch {
 	case o.Half != "", o.Lossy(), o.Lab.MayLose():
@@ -134,7 +138,7 @@ func (o *Options) loss() transfer.Loss {
 	return transfer.NoLoss
 }
 
-// patience is how long anything may take that shows no progress.
+// patience returns how long an operation may show no progress before the run fails.
 func (o *Options) patience() time.Duration {
 	return limits.Stall.Unless(time.Duration(o.StallSecs) * time.Second)
 }

@@ -18,58 +18,60 @@ import (
 	"vnic.dev/vnic/internal/limits"
 )
 
-// peer is the vnic on the host that runs the other guest, at the end of a connection. Both send events (package
-// jsonlines): first a hello each; then the steps of the transfer, so that both go on together, and meanwhile signs of
-// life; at the end a verdict each, and an acknowledgement. A host that ends earlier sends the reason. The peer's
-// messages are bounded, and their text is made printable.
+// peer is this host's connection to the vnic on the other host, which runs the other guest. Both
+// vnics send events (package jsonlines). Each first sends a hello. At each step of the transfer
+// each sends an event and waits for the peer's, so that both go on together; meanwhile both send
+// signs of life. At the end each sends a verdict, and acknowledges the other's. A host that ends
+// earlier sends the reason. The size of the peer's messages is bounded, and unprintable characters
+// in their text are replaced.
 type peer struct {
 	*jsonlines.Client
 	conn    halfCloser
-	guest   string        // the other host's
-	silence time.Duration // without a word, after which it is gone
+	guest   string        // the guest on the other host
+	silence time.Duration // how long the peer may send nothing before it counts as gone
 	work    sync.WaitGroup
-	stop    chan struct{} // closed: nothing is to be said that nobody asked for
-	over    *atomic.Bool  // all has been said and heard: how it ends means nothing any more
+	stop    chan struct{} // closed by close: live then sends no more signs of life
+	over    *atomic.Bool  // true after the verdicts or close: an end of the connection is no error then
 
 	mu       sync.Mutex
-	received map[string]json.RawMessage // under mu: by event and step, messages that are not consumed yet
+	received map[string]json.RawMessage // under mu: by event and step, messages that exchange has not read yet
 	news     chan struct{}              // under mu: closed, and replaced, when a message is added to received
 }
 
-// halfCloser is a connection of either network stack.
+// halfCloser is a connection of our network stack or of the host's.
 type halfCloser interface {
 	net.Conn
 	CloseWrite() error
 }
 
-// hello is what both have to agree on.
+// hello is the first message of each host. The hosts must have the same Settings and Lab, and different guests.
 type hello struct {
 	Guest    string      `json:"guest"`
-	Settings [][2]string `json:"settings"` // as flags say them
-	Lab      string      `json:"lab"`      // the file, completed, without uplinks
+	Settings [][2]string `json:"settings"` // flags and their values
+	Lab      string      `json:"lab"`      // the lab file in YAML, with defaults filled in, without uplinks
 }
 
-// verdict is what a host says of its own side.
+// verdict is a host's result for its own end of the transfers.
 type verdict struct {
 	OK   bool   `json:"ok"`
-	Text string `json:"text,omitempty"` // why not
+	Text string `json:"text,omitempty"` // why OK is false
 }
 
-// Events.
+// Events. The comments name their arguments.
 const (
 	sayHello   = "hello"   // a hello
 	sayAlive   = "alive"   // nothing
-	sayStep    = "step"    // what there is to say there; op is the step
+	sayStep    = "step"    // a string that the step defines; op is the step's name
 	sayVerdict = "verdict" // a verdict
 	sayHeard   = "heard"   // true
-	sayEnd     = "end"     // why
+	sayEnd     = "end"     // a string: why the host ends
 )
 
 const (
-	protocol   = 2       // that of 780d5150 is 1
+	protocol   = 2       // commit 780d5150 has version 1
 	maxMessage = 4 << 20 // bytes: a completed lab file is some 100 KiB at most
 	maxSteps   = 4 * MaxRails
-	maxText    = 500 // bytes of what is printed
+	maxText    = 500 // the longest text of the peer that we print, in bytes
 	timeWait   = 250 * time.Millisecond
 )
 
@@ -84,7 +86,7 @@ func (p patient) Read(b []byte) (int, error) {
 	return p.halfCloser.Read(b)
 }
 
-// newPeer begins to talk. guest is the one that is expected there; conn is the peer's to close.
+// newPeer starts a conversation over conn, which the peer closes. guest is the guest that the other host should run.
 func newPeer(conn halfCloser, guest string, silence time.Duration, over *atomic.Bool) *peer {
 	p := makePeer(conn, guest, silence, over)
 	p.Client = jsonlines.NewClient(patient{conn, silence},
@@ -94,7 +96,7 @@ func newPeer(conn halfCloser, guest string, silence time.Duration, over *atomic.
 	return p
 }
 
-// makePeer makes one that says and hears nothing yet.
+// makePeer makes a peer that neither sends nor receives yet.
 func makePeer(conn halfCloser, guest string, silence time.Duration, over *atomic.Bool) *peer {
 	return &peer{conn: conn, guest: guest, silence: silence, over: over, stop: make(chan struct{}),
 		received: make(map[string]json.RawMessage), news: make(chan struct{})}
@@ -105,10 +107,10 @@ func (p *peer) protocol() jsonlines.Protocol {
 		Fix: "run the same vnic on both hosts"}
 }
 
-// host is the other one, in messages.
+// host names the other host in messages.
 func (p *peer) host() string { return "the host of guest " + p.guest }
 
-// watch has f told why the peer is gone, if that is before the end.
+// watch calls f with the error if the connection ends before the verdicts have been exchanged.
 func (p *peer) watch(f func(error)) {
 	p.work.Go(func() {
 		if <-p.Done(); !p.over.Load() {
@@ -117,10 +119,11 @@ func (p *peer) watch(f func(error)) {
 	})
 }
 
-// beat is how often we say that we are alive. The other host may be a faster one, which waits by its own limits.
+// beat returns the interval of our signs of life. It is at most a thirtieth of the default stall
+// limit, as the other host may use shorter limits than this one.
 func (p *peer) beat() time.Duration { return min(p.silence, time.Duration(limits.Stall)/3) / 10 }
 
-// live says that we are alive.
+// live sends signs of life until close is called or the connection ends.
 func (p *peer) live() {
 	tick := time.NewTicker(p.beat())
 	defer tick.Stop()
@@ -136,7 +139,7 @@ func (p *peer) live() {
 	}
 }
 
-// say says something. An error is one of a peer that is gone.
+// say sends an event. After an error the peer is gone.
 func (p *peer) say(event, step string, what any) error {
 	b, err := json.Marshal(what)
 	if err != nil {
@@ -155,7 +158,7 @@ func (p *peer) say(event, step string, what any) error {
 	return nil
 }
 
-// broken says what an error of the connection means.
+// broken turns an error of the connection into a message for the user.
 func (p *peer) broken(err error) error {
 	switch {
 	case errors.Is(err, os.ErrDeadlineExceeded), errors.Is(err, context.DeadlineExceeded):
@@ -174,7 +177,7 @@ func (p *peer) nonsense(err error) error {
 	return fmt.Errorf("what says to be %s makes no sense: %s", p.host(), printable(err.Error()))
 }
 
-// hear takes a message. An error ends the conversation.
+// hear handles a message from the peer. An error ends the connection.
 func (p *peer) hear(m *jsonlines.Message) error {
 	switch m.Event {
 	case sayAlive:
@@ -207,7 +210,8 @@ func (p *peer) hear(m *jsonlines.Message) error {
 	return nil
 }
 
-// exchange sends an event and waits for the peer's event of the same name and step, also if that was its last message.
+// exchange sends an event and waits for the peer's event of the same name and step. If the connection ends, it still
+// returns that event if the peer had sent it.
 func (p *peer) exchange(ctx context.Context, event, step string, ours, theirs any) error {
 	if err := p.say(event, step, ours); err != nil {
 		return err
@@ -243,13 +247,13 @@ func (p *peer) greet(ctx context.Context, ours hello) (theirs hello, err error) 
 	return theirs, err
 }
 
-// meet waits until the peer is at a step, too, and gives what it has to say there.
+// meet sends our text for a step, waits until the peer is at the same step, and returns the peer's text.
 func (p *peer) meet(ctx context.Context, step, ours string) (theirs string, err error) {
 	err = p.exchange(ctx, sayStep, step, ours, &theirs)
 	return theirs, err
 }
 
-// conclude exchanges verdicts. Without an error each has heard the other's.
+// conclude exchanges verdicts. If it returns no error, each host has received the other's verdict.
 func (p *peer) conclude(ctx context.Context, ours verdict) (theirs verdict, err error) {
 	if err = p.exchange(ctx, sayVerdict, "", ours, &theirs); err == nil {
 		err = p.exchange(ctx, sayHeard, "", true, new(bool))
@@ -258,8 +262,10 @@ func (p *peer) conclude(ctx context.Context, ours verdict) (theirs verdict, err 
 	return theirs, err
 }
 
-// close says why we end, if we do so before the end, and waits for the peer to hang up, too, so that all that was said
-// has arrived. As TCP does (TIME-WAIT) it stays a moment longer, for the peer to hear that we have heard that.
+// close sends the reason why, unless why is nil, and closes our direction of the connection. It
+// waits a while for the peer to close its direction, too, which shows that the peer has received
+// everything. Then it waits for timeWait, so that our stack can still acknowledge the peer's FIN
+// (TCP's TIME-WAIT).
 func (p *peer) close(why error) {
 	close(p.stop)
 	p.over.Store(true)
@@ -276,12 +282,12 @@ func (p *peer) close(why error) {
 	time.Sleep(timeWait)
 }
 
-// reason is an error in one line.
+// reason formats an error as one printable line, without the text of ErrProof in front.
 func reason(err error) string {
 	return printable(strings.TrimPrefix(strings.ReplaceAll(err.Error(), ":\n", ": "), ErrProof.Error()+": "))
 }
 
-// printable is a text in one line that a terminal may be shown.
+// printable returns the text as one line of printable characters, cut to maxText bytes.
 func printable(s string) string {
 	if len(s) > maxText {
 		s = s[:maxText] + "..."
@@ -295,7 +301,7 @@ func printable(s string) string {
 	}, s)
 }
 
-// differs says what two hosts that are to run halves of one transfer do not agree on.
+// differs returns an error that names the first thing on which the hellos of two hosts do not agree.
 func (h *hello) differs(theirs *hello) error {
 	if theirs.Guest == h.Guest {
 		return fmt.Errorf("--guest %s: the other host runs guest %s, too", h.Guest, h.Guest)
@@ -318,7 +324,7 @@ func (h *hello) differs(theirs *hello) error {
 	return nil
 }
 
-// firstDifference gives the first lines of two texts that are not the same.
+// firstDifference returns the first line in which two texts differ, from each of them.
 func firstDifference(a, b string) (x, y string) {
 	s, t := strings.Split(a, "\n"), strings.Split(b, "\n")
 	for i := range max(len(s), len(t)) {

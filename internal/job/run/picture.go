@@ -17,12 +17,12 @@ import (
 
 // Bounds of what a picture shows.
 const (
-	mostIntervals = 40 // of the longest mode's lines: eight with more are a tangle
+	mostIntervals = 40 // intervals of the longest mode's lines: with more, eight lines would be unreadable
 	mostBars      = 16
-	alike         = 0.02 // of a rate: by so much loads may differ of links that are shown as one
+	alike         = 0.02 // rows of bars whose loads differ by less, as a part of the rate, are merged
 )
 
-// Picture draws what was recorded of a run that has ended.
+// Picture draws the recorded samples of a run that has ended.
 func (r *Recorder) Picture(rep *Report) *plot.Picture {
 	p := &plot.Picture{Title: r.title(rep), Subtitle: rep.subtitle(), Bars: rep.bars(),
 		Footnote: "Rates are those of an emulator on one machine, and of nothing else."}
@@ -42,10 +42,11 @@ func (r *Recorder) Picture(rep *Report) *plot.Picture {
 	return p
 }
 
-// scaled reports whether links were slower than the lab file says: rates are then shown as on the lab's own links.
+// scaled reports whether links were slower than the lab file says. The picture then shows rates
+// multiplied by the scale, as on the lab's own links.
 func (rep *Report) scaled() bool { return len(rep.Rails) > 0 && rep.Scale > 1 }
 
-// rate is one that was measured, in the picture's unit.
+// rate converts a measured rate into the picture's unit.
 func (rep *Report) rate(bytesPerSecond float64) float64 {
 	if rep.scaled() {
 		return bytesPerSecond * rep.Scale * 8 / 1e9
@@ -83,10 +84,10 @@ func (r *Recorder) title(rep *Report) string {
 	return b.String()
 }
 
-// bidir reports whether rails had both directions.
+// bidir reports whether the rails transferred in both directions.
 func (rep *Report) bidir() bool { return len(rep.Rails) > 1 && rep.Rails[0].Rail == rep.Rails[1].Rail }
 
-// subtitle says what else is to be known to do it again.
+// subtitle lists the settings that are needed to repeat the run.
 func (rep *Report) subtitle() string {
 	size, each := uint64(0), ""
 	if len(rep.Rails) > 0 {
@@ -122,7 +123,7 @@ func (rep *Report) subtitle() string {
 	return strings.Join(append(parts, fmt.Sprint("seed ", rep.Seed)), "  ·  ")
 }
 
-// panel is a mode's.
+// panel returns the panel of one mode.
 func (r *Recorder) panel(rep *Report, run *Run) plot.Panel {
 	p := plot.Panel{Unit: rep.unit()}
 	all := ""
@@ -175,7 +176,8 @@ func (r *Recorder) panel(rep *Report, run *Run) plot.Panel {
 	return p
 }
 
-// interval is how long intervals are at least: no shorter than can be seen, and as long in each mode.
+// interval returns the least length of the picture's intervals. It is the same for all modes, and
+// long enough that the longest mode has at most mostIntervals.
 func (r *Recorder) interval() time.Duration {
 	least := sampleOften
 	for _, m := range r.modes {
@@ -188,7 +190,8 @@ func (r *Recorder) interval() time.Duration {
 	return least
 }
 
-// intervals are what a flow moved between its readings, times factor.
+// intervals returns the rate of a flow between its readings, times factor, in intervals of at least
+// the length least.
 func (f *flow) intervals(m *recorded, least time.Duration, factor float64) (list []plot.Interval) {
 	seconds := func(t time.Time) float64 { return max(0, t.Sub(m.begin).Seconds()) }
 	between := func(a, b reading) plot.Interval {
@@ -198,8 +201,8 @@ func (f *flow) intervals(m *recorded, least time.Duration, factor float64) (list
 		}
 		return v
 	}
-	var before, begin reading // of the interval before, and of this one
-	whole := false            // there is one before, of the same round
+	var before, begin reading // the first readings of the previous interval and of this one
+	whole := false            // true: the previous interval is of the same round
 	for i, now := range f.list {
 		if now.first {
 			begin, whole = now, false
@@ -207,7 +210,7 @@ func (f *flow) intervals(m *recorded, least time.Duration, factor float64) (list
 		}
 		last := i == len(f.list)-1 || f.list[i+1].first
 		switch long := now.when.Sub(begin.when); {
-		case last && whole && long < least/2: // too short to be told apart
+		case last && whole && long < least/2: // too short for an interval of its own
 			list[len(list)-1] = between(before, now)
 		case last || long >= least:
 			list = append(list, between(begin, now))
@@ -217,7 +220,7 @@ func (f *flow) intervals(m *recorded, least time.Duration, factor float64) (list
 	return list
 }
 
-// bars are of the links that are loaded most; nil: nobody knows any.
+// bars returns the bars of the most loaded links, or nil if the report has no links.
 func (rep *Report) bars() *plot.Bars {
 	rows := rep.barRows()
 	if len(rows) == 0 {
@@ -258,15 +261,16 @@ func percentOf(v float64) string {
 	return fmt.Sprintf("%.0f %%", v*100)
 }
 
-// barRow is a link, or several of a kind whose bars would look the same.
+// barRow is a link, or several links of a kind whose bars would look the same.
 type barRow struct {
 	link          string
 	alike         int // how many more there are
 	rate          float64
-	load, carried []float64 // by mode; -1: not known
+	load, carried []float64 // by mode; -1: unknown
 }
 
-// barRows has the links of all modes, the most loaded first.
+// barRows returns a row for each link of any mode, the most loaded first. It merges rows that would
+// look the same, and returns at most mostBars.
 func (rep *Report) barRows() (rows []*barRow) {
 	all, most := make(map[string]*barRow), 0.
 	for i := range rep.Runs {
@@ -309,7 +313,7 @@ func (rep *Report) barRows() (rows []*barRow) {
 	return kept[:min(len(kept), mostBars)]
 }
 
-// kind is a link's name without the guest's and without numbers.
+// kind returns the name of the row's link without the guest's name and without digits.
 func (row *barRow) kind() string {
 	_, name, _ := strings.Cut(row.link, ".")
 	return strings.Map(func(r rune) rune {
@@ -320,7 +324,7 @@ func (row *barRow) kind() string {
 	}, name)
 }
 
-// isLike reports whether the bars of two links would look the same, the longest being most.
+// isLike reports whether the bars of two rows would look the same. most is the largest number of bytes in any row.
 func (row *barRow) isLike(other *barRow, most float64) bool {
 	if row.kind() != other.kind() || row.rate != other.rate {
 		return false

@@ -11,13 +11,14 @@ import (
 	"vnic.dev/vnic/internal/session"
 )
 
-// plan is how a size is cut into rounds.
+// plan describes how a transfer is divided into rounds.
 type plan struct {
-	pool   uint64 // bytes of the receiver's GPU memory, from 0, that its pages come from
+	pool   uint64 // size of the receiver's page pool, in bytes, at the beginning of its part of GPU memory
 	rounds []uint64
 }
 
-// cut plans with so much GPU memory of sender and receiver.
+// cut makes a plan for the size to transfer. send and recv are the bytes of GPU memory that sender
+// and receiver have.
 func (o *Options) cut(send, recv uint64) (p plan, err error) {
 	p.pool = min(recv/poolShare, maxPool) / page * page
 	room := min(send, recv-p.pool) / page * page
@@ -33,28 +34,28 @@ func (o *Options) cut(send, recv uint64) (p plan, err error) {
 	return p, nil
 }
 
-// window is how much memory of a NUMA node a guest allocates: as much as the largest round needs.
+// window returns how many bytes of a GPU that is a NUMA node a guest allocates: as many as the largest round needs.
 func (p *plan) window() uint64 {
 	return (p.pool + up(slices.Max(p.rounds)) + session.HugePage - 1) &^ (session.HugePage - 1)
 }
 
-// maxRounds keeps the plan small; it is a TiB with the smallest GPU.
+// maxRounds is the largest number of rounds, which keeps the plan small. With the smallest GPU it allows a TiB.
 const maxRounds = 1 << 15
 
-// place is where an end is in the description: the numbers of a guest and of its NIC and GPU.
+// place identifies an end in the description by the numbers of its guest, NIC and GPU.
 type place struct{ guest, nic, gpu int }
 
-// ofGPU is the GPU alone.
+// ofGPU returns the place without the NIC, as a key for the GPU.
 func (p place) ofGPU() place { return place{guest: p.guest, gpu: p.gpu} }
 
-// plan makes the streams: what each sends, from where to where. The description is complete.
+// plan makes the streams from the complete description: which GPU and NIC each sends from, and which it sends to.
 func (r *runner) plan() error {
 	var trees [2]*tree
 	for i := range trees {
 		t, nics, gpus := r.desc.Tree(i)
 		trees[i] = &tree{t, nics, gpus}
 	}
-	used := make(map[place]int) // of GPUs
+	used := make(map[place]int) // how many ends use each GPU
 	for rail := range r.opt.rails() {
 		for _, way := range r.ways {
 			r.add(rail, way, trees, used)
@@ -79,7 +80,7 @@ func (r *runner) plan() error {
 	return nil
 }
 
-// ofRail is an error in the plan of a stream, which names the rail if there are several or a lab file names them.
+// ofRail puts the number of the rail before an error in the plan of a stream, if a lab file describes the rails.
 func (r *runner) ofRail(s *stream, err error) error {
 	if r.opt.Lab == nil {
 		return err
@@ -87,14 +88,14 @@ func (r *runner) ofRail(s *stream, err error) error {
 	return fmt.Errorf("rail %d: %w", s.rail.Rail, err)
 }
 
-// tree returns a guest's PCIe tree; its NICs and GPUs have names.
+// tree is a guest's PCIe tree with the names that its NICs and GPUs have in it.
 type tree struct {
 	*pcie.Tree
 	nics, gpus []string
 }
 
-// add adds one direction of a rail. Either end takes the GPU that is nearest to its NIC, and of several as near the one
-// that the fewest have taken.
+// add makes the stream of one direction of a rail. Either end uses the GPU nearest to its NIC; of
+// several GPUs at the same distance it uses the one that the fewest ends use so far.
 func (r *runner) add(rail int, way [2]int, trees [2]*tree, used map[place]int) {
 	s := &stream{opt: *r.opt, rail: Rail{Rail: rail}}
 	s.opt.P2P = true
@@ -118,7 +119,7 @@ func (r *runner) add(rail int, way [2]int, trees [2]*tree, used map[place]int) {
 				here, path = other, to
 			}
 		}
-		if worst = max(worst, path.Distance); !r.opt.away(guest) { // a host judges its own side
+		if worst = max(worst, path.Distance); !r.opt.away(guest) { // each host checks its own end only
 			s.opt.P2P = s.opt.P2P && path.P2P() && !r.desc.NoP2P
 		}
 		s.ends[i] = &end{Node: session.Node{Name: n.Name}, base: uint64(used[here.ofGPU()]), addr: r.opt.addr(n)}
@@ -132,9 +133,9 @@ func (r *runner) add(rail int, way [2]int, trees [2]*tree, used map[place]int) {
 	r.streams = append(r.streams, s)
 }
 
-// share divides the memory of each GPU equally among the ends that use it, sets where in it each part begins (base was
-// the end's number among them), and lowers room to the parts of sender and receiver. Of a node's memory each end takes
-// what the kernel gives it.
+// share divides the memory of each GPU equally among the ends that use it. It replaces each end's
+// base, so far the end's number among them, by the offset of its part, and lowers room to the parts
+// of sender and receiver. On a NUMA node base is 0: the kernel chooses the pages of each end.
 func (s *stream) share(d *lab.Description, used map[place]int, room *[2]uint64) error {
 	for i, e := range s.ends {
 		here := s.places[i]
@@ -153,7 +154,7 @@ func (s *stream) share(d *lab.Description, used map[place]int, room *[2]uint64) 
 	return nil
 }
 
-// tooSmall is the error if the GPU of end i lacks memory for n streams.
+// tooSmall returns the error for a GPU of end i that lacks memory for n streams.
 func (s *stream) tooSmall(i int, model lab.Model, memory, n uint64) error {
 	least, power := n*leastRoom, s.opt.Lab == nil || !model.Node // a power of two
 	for session.Usable(model, least)/n&^(session.HugePage-1) < leastRoom || power && least&(least-1) != 0 {

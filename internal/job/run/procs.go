@@ -5,14 +5,15 @@ import (
 	"sync"
 )
 
-// procs guards GOMAXPROCS, which runs that go on at the same time change.
+// procs guards GOMAXPROCS, which concurrent runs in this process change.
 var procs sync.Mutex
 
-// addProcs lets n more threads run Go code at the same time, until the function that it returns is called.
+// addProcs raises GOMAXPROCS by n until undo is called.
 //
-// A port's transmit worker sleeps in the kernel (nic.Sleeper), and keeps what entitles it to run Go code, one of
-// GOMAXPROCS, until the runtime takes that away: after 20 µs, and after up to 10 ms when little happens. As many such
-// sleepers as processors, as where two in-process guests have two of them, and nobody runs for so long.
+// A port's transmit worker sleeps in a system call (nic.Sleeper). Until the Go runtime notices
+// that, the worker still counts as one of the GOMAXPROCS threads that may run Go code: for 20 µs,
+// or for up to 10 ms when the process does little. If as many workers sleep as GOMAXPROCS allows,
+// as with two in-process guests on two processors, no goroutine runs for that time.
 func addProcs(n int) (undo func()) {
 	add := func(n int) {
 		procs.Lock()

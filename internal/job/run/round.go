@@ -24,13 +24,13 @@ type round struct {
 	n, seed        uint64
 	send, recv     transfer.PrepareArgs
 	from, to       netip.AddrPort
-	source         sum // the digest of what is sent, of kind pieces
+	source         sum // the source's digest, of the kind pieces
 	flows          *flowCounters
 	sent, got      transfer.Result
 	start          time.Time
 	took           time.Duration
 	before         totals
-	noBuffer       uint64 // stream.noBuffer before
+	noBuffer       uint64 // stream.noBuffer before the transfer
 	samples        *sampler
 }
 
@@ -38,7 +38,7 @@ func (s *stream) newRound(mode string, number int, n, seed uint64, port uint16) 
 	a, b, p := s.ends[0], s.ends[1], &s.plan
 	t := &round{s: s, mode: mode, number: number, rounds: len(p.rounds), n: n, seed: seed,
 		from: netip.AddrPortFrom(a.addr.Addr(), port), to: netip.AddrPortFrom(b.addr.Addr(), port)}
-	stall := int(s.opt.patience()/time.Second) + 3 // the host's own watch comes first: it knows both ends
+	stall := int(s.opt.patience()/time.Second) + 3 // the host's limit is shorter: its error has both ends' states
 	if !a.away() {
 		t.send = transfer.PrepareArgs{Mode: mode, Send: true, GPU: a.GPU.ID(), Off: a.base, Bytes: up(n), Len: n,
 			Seed:  seed,
@@ -143,7 +143,7 @@ func (t *round) run(ctx context.Context, r *Run) error {
 	return nil
 }
 
-// empty makes sure that a guest has given back what it registered with its NIC.
+// empty returns an error if the guest still has buffers registered with its NIC.
 func (e *end) empty() error {
 	list, err := e.nic().Buffers()
 	if err == nil && len(list) > 0 {
@@ -156,9 +156,9 @@ func (t *round) stage(ctx context.Context, name string) error {
 	return t.s.opt.Begin(ctx, Step{Stage: name, Mode: t.mode, Round: t.number, Rounds: t.rounds})
 }
 
-// digestIdle begins to digest the source of in-process guests, on a thread of its own. From when the source lies in GPU
-// memory until it has been transferred, the digest takes the processors that the guests leave idle; where QEMU runs
-// guests there are none. finish makes it hurry, and waits for it.
+// digestIdle starts to compute the digest of the source in a goroutine; it is for guests in this
+// process. The engine uses the processors that the guests leave idle during the transfer. finish
+// makes it use all, and waits for the digest.
 func (t *round) digestIdle(ctx context.Context) (finish func() error) {
 	hurry := make(chan struct{})
 	var eg errgroup.Group
@@ -171,7 +171,7 @@ func (t *round) digestIdle(ctx context.Context) (finish func() error) {
 	})
 }
 
-// move transfers, watched. base is how much earlier rounds have moved.
+// move transfers the data while watch looks for stalls. base is how many bytes earlier rounds have moved.
 func (t *round) move(ctx context.Context, base uint64) error {
 	a, b := t.s.ends[0], t.s.ends[1]
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -191,7 +191,7 @@ func (t *round) move(ctx context.Context, base uint64) error {
 	}
 	err := both(ctx, func(ctx context.Context) (err error) {
 		if a.away() {
-			t.sent.Bytes = t.n // its host says so if it has not
+			t.sent.Bytes = t.n // the sender's host checks the real number
 			return nil
 		}
 		if t.sent, err = transfer.Send(ctx, a.Ops); b.away() {
@@ -219,13 +219,13 @@ func (t *round) move(ctx context.Context, base uint64) error {
 	switch {
 	case errors.As(context.Cause(ctx), &stalled):
 		return stalled
-	case t.s.gone(): // which says more than the TCP state of the other
+	case t.s.gone(): // Session.Blame names the guest that ended, so the TCP states are not needed
 		return err
 	}
 	return fmt.Errorf("%w%s", err, t.s.states(ctx))
 }
 
-// stallError is a transfer that does not move any more.
+// stallError is the error of a transfer that made no progress for a time.
 type stallError struct {
 	limit       time.Duration
 	done, total uint64
@@ -237,8 +237,9 @@ func (e *stallError) Error() string {
 		e.limit, e.done, e.total, e.states)
 }
 
-// watch reports progress by what the receiving NIC has written, or the sending one has read if the other is away. It
-// ends a transfer in which nothing new is written and no engine goes on, also when a guest does not answer any more.
+// watch reports progress: the bytes that the receiving NIC has written, or the sending one has read
+// if the receiver is on another host. It fails a transfer if the NICs move nothing new and no
+// engine copies for the stall limit, even if a guest does not answer any more.
 func (t *round) watch(ctx context.Context, done <-chan struct{}, fail context.CancelCauseFunc, base uint64) {
 	limit := t.s.opt.patience()
 	tick := time.NewTicker(100 * time.Millisecond)
@@ -264,8 +265,8 @@ func (t *round) watch(ctx context.Context, done <-chan struct{}, fail context.Ca
 	}
 }
 
-// states describes the TCP state of both ends, as lines to be added to an error. A guest that does
-// not answer says nothing.
+// states returns lines with the TCP state of both ends, to append to an error. The text is empty
+// for a guest that does not answer.
 func (s *stream) states(ctx context.Context) string {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), limits.AskState.Here())
 	defer cancel()

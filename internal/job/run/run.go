@@ -10,9 +10,9 @@ import (
 	"vnic.dev/vnic/internal/session"
 )
 
-// Do makes the lab, transfers in each mode, and reports. Whatever happens, nothing of the lab is left when it returns.
-// The report is also returned with an ErrProof, so that a user sees what was wrong. When ctx ends, its cause is
-// returned; Options.Timeout ends it, too.
+// Do makes the lab, transfers in each mode, and reports. When it returns, it has closed the lab.
+// With an ErrProof it also returns the report, so that a user sees what was wrong. If ctx ends
+// before, Do returns the cause; Options.Timeout ends the run with a *limit.Error.
 func Do(ctx context.Context, o Options) (*Report, error) {
 	o.Alive = new(limit.Guests)
 	o.Fetch.Progress = o.Alive.Fetching(o.Fetch.Progress)
@@ -50,7 +50,7 @@ func doWithin(ctx context.Context, o *Options) (*Report, error) {
 	return rep, cmp.Or(err, kerr)
 }
 
-// run boots the guests, meets the other host if one has the other guest, and transfers.
+// run connects to the other host if Options.Half is set, boots the guests, and transfers.
 func (r *runner) run(ctx context.Context, fail func(error)) (*Report, error) {
 	o := r.opt
 	if o.Half != "" {

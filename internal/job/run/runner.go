@@ -19,23 +19,23 @@ import (
 	"vnic.dev/vnic/internal/transfer"
 )
 
-// runner is a run: a Session, and the transfers between its guests. There are several at the same time, each between
-// NICs of the same number of two guests: a rail, in one direction or in both. Each is a stream, with its seed, its
-// memory, its connection and its proof. They begin to transfer together.
+// runner is a run: a Session, and the transfers between its two guests. A rail is NIC i of one
+// guest and NIC i of the other. Each direction of a rail that transfers is a stream, with its own
+// seed, GPU memory, connection and proof. All streams begin to transfer together.
 type runner struct {
 	*session.Session
 	opt     *Options
 	desc    lab.Description
 	ways    [][2]int // the directions of each rail, as numbers of the sending and the receiving guest
 	streams []*stream
-	begun   func()      // called when transfers begin
-	kept    *os.File    // Options.Keep's counters; nil: nobody wants them
-	host    *host       // of a half: our own end on the network
-	peer    *peer       // of a half, when it has been met
-	over    atomic.Bool // it has said and heard all
+	begun   func()      // called when the transfers of a mode begin
+	kept    *os.File    // file for the NICs' counters (Options.Keep); nil: none
+	host    *host       // with Options.Half: our own network stack; else nil
+	peer    *peer       // with Options.Half: the other host, once connected; else nil
+	over    atomic.Bool // the verdicts have been exchanged
 }
 
-// planned is a runner without a Session, which knows its streams.
+// planned returns a runner with its streams and without a Session.
 func planned(o *Options) (*runner, error) {
 	r := &runner{opt: o, ways: [][2]int{{0, 1}}, begun: func() {}}
 	if o.Bidir {
@@ -49,7 +49,7 @@ func planned(o *Options) (*runner, error) {
 	return r, r.plan()
 }
 
-// newRunner makes the lab: the stages fetch and gpu-memory. fail is called with what ends the run meanwhile.
+// newRunner makes the lab: the stages fetch and gpu-memory. An uplink that fails later calls fail to end the run.
 func newRunner(ctx context.Context, o *Options, fail func(error)) (*runner, error) {
 	r, err := planned(o)
 	if err != nil {
@@ -78,9 +78,9 @@ func newRunner(ctx context.Context, o *Options, fail func(error)) (*runner, erro
 	return r, nil
 }
 
-// attach gives the streams' ends what they have of the lab.
+// attach sets, in the streams' ends on this host, the guest, the port and the GPU memory of the lab.
 func (r *runner) attach() {
-	nodes := [2]int{} // so far, of each guest
+	nodes := [2]int{} // how many Nodes each guest has so far
 	for _, s := range r.streams {
 		s.r = r
 		s.links.edges = r.Lab.Edges()
@@ -99,7 +99,7 @@ func (r *runner) attach() {
 	}
 }
 
-// guest is guest i of the description; nil: it is on another host.
+// guest returns guest i of the description, or nil if it is on another host.
 func (r *runner) guest(i int) *session.Guest {
 	switch {
 	case r.opt.Half == "":
@@ -121,7 +121,8 @@ func (r *runner) open(ctx context.Context) error {
 // setup makes the guests take their NICs, with a Node for each end: stage setup.
 func (r *runner) setup(ctx context.Context) error { return r.Setup(ctx, 0, r.take) }
 
-// take makes a guest take its NICs. Its kernel knows their MACs, and says where they are.
+// take makes a guest take its NICs, one Node for each end. With rails in QEMU it first asks the
+// guest's kernel, by the NICs' MACs, for the name of each NIC.
 func (r *runner) take(ctx context.Context, g *session.Guest) error {
 	var devices []string
 	if g.QEMU != nil && r.opt.Rails > 0 {
@@ -173,8 +174,8 @@ func (r *runner) ports() (list []*nic.Port) {
 	return list
 }
 
-// blame finds what is behind an error. Where one guest is on another host, whose end may have broken the connection,
-// that host has a moment to say why.
+// blame returns the cause of an error. If one guest is on another host, that host may have broken
+// the connection; blame then waits a moment for its reason.
 func (r *runner) blame(ctx context.Context, err error) error {
 	if r.peer != nil && !r.Gone() {
 		select {
@@ -185,8 +186,9 @@ func (r *runner) blame(ctx context.Context, err error) error {
 	return r.Blame(ctx, r.streams[0].blameRemoval(err))
 }
 
-// close ends the guests, then the lab. Where a NIC of a guest in this process has two Nodes, what is under way of the
-// second ends before the first closes both.
+// close ends the guests, then closes the lab. If a NIC of a guest in this process has two Nodes,
+// close first finishes the transfers of both, because closing the first Node closes the NIC of
+// both.
 func (r *runner) close() error {
 	if r.opt.InProc && r.opt.Bidir {
 		var eg errgroup.Group
@@ -197,23 +199,23 @@ func (r *runner) close() error {
 				eg.Go(func() error { return transfer.Finish(ctx, e.Ops) })
 			}
 		}
-		_ = eg.Wait() // what it cannot give back goes with the device
+		_ = eg.Wait() // closing the device frees what a Node could not
 	}
 	return r.Close()
 }
 
-// end is one side of a stream: a Node. If it is on another host, it has only its name and address.
+// end is one side of a stream: a Node. For an end on another host only the name and the address are set.
 type end struct {
 	session.Node
-	base uint64       // where in the GPU's memory the stream's part of it begins
-	addr netip.Prefix // of Options.Family
+	base uint64       // offset in the GPU's memory of the part that the stream uses
+	addr netip.Prefix // of the address family Options.Family
 
-	// digest digests memory that the guest has of its GPU: engineDigest.
+	// digest computes the digest of a range of the guest's GPU memory. It is engineDigest, except in tests.
 	digest func(ctx context.Context, off, n uint64, hurry <-chan struct{}) (sum, error)
 }
 
 // away reports whether the end is on another host.
 func (e *end) away() bool { return e.Guest == nil }
 
-// nic is the end's NIC.
+// nic returns the device of the end's NIC.
 func (e *end) nic() *nic.Port { return e.Port.NIC() }

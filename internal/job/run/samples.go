@@ -8,9 +8,9 @@ import (
 	"vnic.dev/vnic/internal/session"
 )
 
-// Recorder takes samples of what transfers move, for a Picture of the run, and marks of what happens meanwhile. A nil
-// Recorder takes none. Each transfer has a goroutine that reads counters which anybody may read; nothing is locked that
-// packets need.
+// Recorder records, for a Picture of a run, samples of the bytes that transfers moved, and marks of
+// events. A nil Recorder records nothing. For each transfer a goroutine reads counters without
+// taking any lock that the packets' path uses.
 type Recorder struct {
 	Name string // of the lab, for the title
 
@@ -18,10 +18,10 @@ type Recorder struct {
 	modes []*recorded
 }
 
-// recorded is what there is of a mode.
+// recorded has the samples and marks of one mode.
 type recorded struct {
 	mode  string
-	begin time.Time // when its first transfer began; zero: none has
+	begin time.Time // when its first transfer began; zero: none has begun
 	flows []*flow
 	marks []mark
 }
@@ -30,30 +30,30 @@ type recorded struct {
 type flow struct {
 	from, to    string
 	list        []reading
-	bytes, lost uint64 // of rounds that have ended
+	bytes, lost uint64 // totals of the rounds that have ended
 }
 
-// reading is what a flow has moved and lost so far, all rounds together.
+// reading is a sample: the bytes that a flow has moved and the packets that it has lost so far, all rounds together.
 type reading struct {
 	when        time.Time
 	bytes, lost uint64
-	first       bool // of a round: nothing moved between the sample before and this one
+	first       bool // the first of its round: the flow moved nothing between the reading before and this one
 }
 
-// mark is something that happened.
+// mark is an event during a mode, and when it happened.
 type mark struct {
 	when time.Time
 	text string
 }
 
 const (
-	sampleOften  = 10 * time.Millisecond // at first: a small transfer takes a tenth of a second
+	sampleOften  = 10 * time.Millisecond // the interval at first: a small transfer takes a tenth of a second
 	sampleOftenS = time.Second
 	sampleLater  = 50 * time.Millisecond
-	maxSamples   = 1 << 13 // of a flow; then every other one is dropped
+	maxSamples   = 1 << 13 // of a flow; when it has so many, add drops every other one
 )
 
-// mode begins a mode. What goes on before, as a probe does, is not recorded.
+// mode begins a mode. The Recorder records no transfer before the first mode: a probe, for example.
 func (r *Recorder) mode(mode string) {
 	if r == nil {
 		return
@@ -63,7 +63,8 @@ func (r *Recorder) mode(mode string) {
 	r.modes = append(r.modes, &recorded{mode: mode})
 }
 
-// Mark says what happens now, in a few words: a fault is set, a link goes down.
+// Mark records that something happens now, in a few words: a user sets a fault, a link goes down. Before the first
+// transfer of a mode it does nothing.
 func (r *Recorder) Mark(text string) {
 	if r == nil {
 		return
@@ -75,15 +76,15 @@ func (r *Recorder) Mark(text string) {
 	}
 }
 
-// sampler samples a round.
+// sampler takes the samples of a round.
 type sampler struct {
 	t     *round
 	flow  *flow
-	since time.Time // the mode's begin
-	lost  uint64    // before the round
+	since time.Time // when the mode began
+	lost  uint64    // t.lost() before the round
 }
 
-// sample begins with a round; nil: nobody wants its samples.
+// sample begins to sample a round, and returns its sampler, or nil if the round is not recorded.
 func (r *Recorder) sample(t *round, now time.Time) *sampler {
 	if r == nil {
 		return nil
@@ -108,8 +109,8 @@ func (r *Recorder) sample(t *round, now time.Time) *sampler {
 	return s
 }
 
-// lost is how many packets have been dropped so far. What the other end sends is counted with the transfer that it is,
-// if it is one.
+// lost returns how many packets have been dropped so far. If the rail transfers in both directions,
+// it counts the sending NIC only: the stream of the other direction counts the other NIC.
 func (t *round) lost() uint64 {
 	if a := t.s.ends[0]; t.s.opt.Bidir && !a.away() {
 		return countersOf(a.nic()).drops
@@ -117,7 +118,7 @@ func (t *round) lost() uint64 {
 	return t.s.counters().drops
 }
 
-// follow samples until the end of the round.
+// follow takes samples until done is closed.
 func (s *sampler) follow(done <-chan struct{}) {
 	every := sampleOften
 	tick := time.NewTicker(every)
@@ -129,7 +130,7 @@ func (s *sampler) follow(done <-chan struct{}) {
 		case <-tick.C:
 		}
 		now := time.Now()
-		if now.Sub(last) < every/2 { // the tick before came late
+		if now.Sub(last) < every/2 { // the previous tick came late
 			continue
 		}
 		have := session.Payload(s.t.flows.moved())
@@ -141,7 +142,8 @@ func (s *sampler) follow(done <-chan struct{}) {
 	}
 }
 
-// end adds the last sample, when counters have settled: bytes that the round has received until at.
+// end adds the last sample of the round, after the counters have settled. The round ended at when
+// and received bytes.
 func (s *sampler) end(when time.Time, bytes uint64) {
 	if s == nil {
 		return
@@ -150,13 +152,15 @@ func (s *sampler) end(when time.Time, bytes uint64) {
 	f.bytes += bytes
 	f.lost += s.t.lost() - s.lost
 	n := len(f.list)
-	for n > 0 && !f.list[n-1].first && when.Sub(f.list[n-1].when) < sampleOften/2 { // or later
+	// Drop the samples just before when, and after it.
+	for n > 0 && !f.list[n-1].first && when.Sub(f.list[n-1].when) < sampleOften/2 {
 		n--
 	}
 	f.list = append(f.list[:n], reading{when: when, bytes: f.bytes, lost: f.lost})
 }
 
-// add adds a sample. They are sums, so none is missed when some are dropped.
+// add adds a sample. If there are too many, it drops about every other one. No bytes are lost with a sample, because
+// samples are running totals.
 func (f *flow) add(s reading) {
 	f.list = append(f.list, s)
 	if len(f.list) < maxSamples {

@@ -29,21 +29,23 @@ const (
 	StackVNIC  = "vnic"  // our driver and stack, by virtio-net
 )
 
-// stacks has, for each stack, what a table calls it and the bytes of memory that processors move for a byte of payload:
-// each copy reads and writes it. Linux copies it once between the program's memory and the socket's. Ours do so between
-// the program's and the stack's, and between the stack's and the NIC's.
+// stacks has, for each stack, its name in tables and how many bytes of memory the processors read
+// and write for a byte of payload. Each copy reads the byte and writes it. Linux copies it once,
+// between the program's memory and the socket's. Our stack copies it twice: between the program's
+// memory and the stack's, and between the stack's and the NIC's.
 var stacks = map[string]struct {
 	owner   string
 	perByte int
 }{StackLinux: {"Linux's", 2 * 1}, StackVNIC: {"ours", 2 * 2}}
 
-// stackCopies returns what the guests' stacks copy in a mode, by guest. A guest with NICs of both models has two stacks.
+// stackCopies returns how many bytes each guest's stacks copied in a mode. A guest with NICs of both models has two
+// stacks.
 func (r *runner) stackCopies(mode string, runs []*Run) (list []StackCopies) {
 	if mode != transfer.Copy {
 		return nil
 	}
 	for i, s := range r.streams {
-		if runs[i] == nil { // it has ended early
+		if runs[i] == nil { // the transfer has ended early
 			continue
 		}
 		for _, here := range s.places {
@@ -68,7 +70,7 @@ func (r *runner) stackCopies(mode string, runs []*Run) (list []StackCopies) {
 	return list
 }
 
-// stackLines says what the guests' processors copy.
+// stackLines prints a line for each element of StackCopies.
 func (r *Run) stackLines(w io.Writer) {
 	for _, c := range r.StackCopies {
 		fmt.Fprintf(w, "copies of %s's processors, not counted and in no link, by its stack (%s): %d bytes of memory a byte of "+

@@ -16,29 +16,31 @@ import (
 	"vnic.dev/vnic/internal/transfer"
 )
 
-// stream is a transfer of one direction of a rail.
+// stream is one direction of a rail: its transfers in all modes.
 type stream struct {
-	r      *runner // nil: it is planned, and no more
+	r      *runner // nil: the stream is planned, and has no Session
 	opt    Options
 	plan   plan
 	places [2]place // of sender and receiver
 	ends   [2]*end  // sender, receiver
 	rail   Rail
 
-	wrong []error               // destinations that are not what was sent, the first byte of each round
-	port  uint16                // the first port that rounds use: Linux keeps a connection's ports busy for a minute (TIME_WAIT)
-	links tally                 // what of links the mode has used
-	lost  error                 // why the transfer has ended early, of what was removed
-	loads map[*lab.Edge]float64 // of the last transfer: see perByte
-	probe map[string]float64    // by mode, bytes a second without links' rates; nil: nobody has tried
+	wrong []error // for each round whose destination is wrong: the first byte that differs from the payload
+	// port is the first port of the stream's rounds. Each round has its own port, because Linux keeps a used one busy
+	// for a minute (TIME_WAIT).
+	port  uint16
+	links tally                 // what the transfers of the current mode have counted
+	lost  error                 // names the removed device that ended the transfer early; nil: none did
+	loads map[*lab.Edge]float64 // result of perByte for the last transfer
+	probe map[string]float64    // by mode, bytes a second in the probe, without links' rates; nil: there was no probe
 }
 
-// here are the ends that are not away.
+// here returns the ends on this host.
 func (s *stream) here() []*end {
 	return slices.DeleteFunc(slices.Clone(s.ends[:]), (*end).away)
 }
 
-// named puts the stream's name before an error, if there may be others.
+// named puts the names of the stream's NICs before an error, if the run may have several streams.
 func (s *stream) named(err error) error {
 	if err == nil || s.opt.Rails == 0 {
 		return err
@@ -54,12 +56,12 @@ func (s *stream) gone() bool {
 // runMode transfers Options.Size in one mode, in rounds that fit GPU memory.
 func (s *stream) runMode(ctx context.Context, mode string, number uint64) (*Run, error) {
 	s.links.reset()
-	seeds := rand.New(rand.NewPCG(s.opt.Seed, number)) // each (mode, round) has its own
+	seeds := rand.New(rand.NewPCG(s.opt.Seed, number)) // a seed for each round of each mode
 	r := &Run{Mode: mode, SHA256Match: true, Seed: s.opt.Seed, Rounds: len(s.plan.rounds)}
 	if s.opt.Audit {
 		r.Audit = &AuditCount{}
 	}
-	if !s.opt.InProc && s.opt.Rails == 0 { // else the CPU time is all streams'
+	if !s.opt.InProc && s.opt.Rails == 0 { // with rails the CPU time of a guest is the sum over all streams
 		r.GuestCPU, r.GuestCPUSeconds = &CPU{}, new(float64)
 	}
 	for i, n := range s.plan.rounds {
@@ -74,8 +76,8 @@ func (s *stream) runMode(ctx context.Context, mode string, number uint64) (*Run,
 	return r, nil
 }
 
-// onBoth calls a function for the sender and one for the receiver at the same time, within a limit. A nil function, or
-// one of an end that is away, is not called.
+// onBoth calls sender for the sender's end and receiver for the receiver's at the same time, each
+// within a limit. It calls no nil function, and none for an end on another host.
 func (s *stream) onBoth(ctx context.Context, limit time.Duration, sender, receiver func(context.Context) error) error {
 	type side struct {
 		*end
@@ -95,13 +97,13 @@ func both(ctx context.Context, f, g func(context.Context) error) error {
 	return eg.Wait()
 }
 
-// abandon ends what is left in the guests of a transfer that is not to go on.
+// abandon ends a transfer that cannot go on, in the guests on this host.
 func (s *stream) abandon(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, limits.Ask.Here())
 	defer cancel()
 	var wg sync.WaitGroup
 	for _, e := range s.here() {
-		wg.Go(func() { _ = transfer.Finish(ctx, e.Ops) }) // what it cannot give back went with the device
+		wg.Go(func() { _ = transfer.Finish(ctx, e.Ops) }) // an error is ignored: removing the device has freed the rest
 	}
 	wg.Wait()
 }

@@ -12,7 +12,7 @@ import (
 	"vnic.dev/vnic/internal/transfer"
 )
 
-// columns are the lines of the table, and the counts that are added up over rails. What a Run has besides, add adds.
+// columns returns the lines of the table. Report.add uses the same columns to sum counts over rails.
 func (rep *Report) columns() report.Columns[Run] {
 	sends, receives := rep.sides()
 	only := func(there bool, c report.Column[Run]) report.Column[Run] {
@@ -53,7 +53,7 @@ func (rep *Report) columns() report.Columns[Run] {
 			func(a *AuditCount) string { return fmt.Sprint(a.HitsSender) }),
 		report.Optional("in RAM of B", audit, func(a *AuditCount) string { return fmt.Sprint(a.HitsReceiver) }),
 
-		// in no table
+		// These counts are summed, and shown in no table.
 		report.Sum("", func(r *Run) *uint64 { return &r.PayloadBytesDevice }),
 		report.Sum("", func(r *Run) *uint64 { return &r.PayloadBytesHost }),
 		report.Sum("", func(r *Run) *uint64 { return &r.LinearBytes }),
@@ -71,7 +71,7 @@ func match(ok bool) string {
 	return "MISMATCH"
 }
 
-// railColumns are the columns of the table of rails; if links have rates, some show shares of them.
+// railColumns are the columns of the table of rails. Some show shares of the links' rates, if shares were measured.
 var railColumns = report.Columns[Rail]{
 	{Title: "rail", Text: func(r *Rail) string { return fmt.Sprint(r.Rail) }},
 	{Title: "from", Text: func(r *Rail) string { return r.From }},
@@ -97,7 +97,8 @@ var railColumns = report.Columns[Rail]{
 // share reports whether the shares of rails were measured.
 func share(rails []Rail) bool { return rails[0].Share != nil && rails[0].Share.Probe > 0 }
 
-// Table prints the report for people: for each mode a line a rail, if there are any, and then a column a mode.
+// Table prints the report for people: for each mode a table with a line for each rail, if there are
+// rails, and then a table with a column for each mode.
 func (rep *Report) Table(w io.Writer) error {
 	for i := range rep.Runs {
 		if err := rep.railTable(w, rep.Runs[i].Mode); err != nil {
@@ -107,7 +108,7 @@ func (rep *Report) Table(w io.Writer) error {
 	return rep.table(w)
 }
 
-// railTable prints a line for each rail's direction in a mode.
+// railTable prints the table of a mode with a line for each direction of a rail.
 func (rep *Report) railTable(w io.Writer, mode string) error {
 	if len(rep.Rails) == 0 {
 		return nil
@@ -122,7 +123,7 @@ func (rep *Report) railTable(w io.Writer, mode string) error {
 	return rep.linkTable(w, mode)
 }
 
-// percent writes a share; "-": there is none.
+// percent formats a share; nil becomes "-".
 func percent(f *float64) string {
 	if f == nil {
 		return "-"
@@ -130,7 +131,7 @@ func percent(f *float64) string {
 	return fmt.Sprintf("%.1f %%", *f*100)
 }
 
-// shareLines says what is behind shares, and what the model says of line rate.
+// shareLines prints the scale, the reasons why rails have no share, and the model's prediction.
 func (rep *Report) shareLines(w io.Writer, mode string) {
 	var shared []*Rail
 	for i := range rep.Rails {
@@ -162,7 +163,7 @@ func (rep *Report) shareLines(w io.Writer, mode string) {
 		least.modelShare()*100, least.Model/least.Possible*100, least.ModelLimit)
 }
 
-// mostLinks are shown to people: the most loaded ones.
+// mostLinks is how many links the table shows: the most loaded ones.
 const mostLinks = 8
 
 // linkColumns are the columns of the table of links.
@@ -201,7 +202,7 @@ func (rep *Report) linkTable(w io.Writer, mode string) error {
 	return err
 }
 
-// modelShare is what the model gives of line rate.
+// modelShare returns the rate that the model predicts, as a part of the line rate.
 func (x *Share) modelShare() float64 {
 	if x.LineRate == 0 {
 		return 0
@@ -209,7 +210,8 @@ func (x *Share) modelShare() float64 {
 	return x.Model / x.LineRate
 }
 
-// sides reports whether a guest on this host sends, and whether one receives: a half without Bidir does one of both.
+// sides reports whether a guest on this host sends, and whether one receives. On a half without
+// Bidir the guest does only one of both.
 func (rep *Report) sides() (sends, receives bool) {
 	if rep.Half == nil {
 		return true, true

@@ -11,8 +11,9 @@ import (
 	"vnic.dev/vnic/internal/lab/pcie"
 )
 
-// savings writes what links and memory would carry less, and let through more, if payload went between NICs and GPUs
-// without a copy in host memory, by the model of package lab: nothing is measured.
+// savings writes by how much the load of links and memory would fall, and how much more payload
+// they could carry, if payload went between NICs and GPUs without a copy in host memory. The
+// figures come from the model of package lab; none is measured.
 func (v *view) savings(b *strings.Builder) {
 	var list []lab.Pairs
 	for _, n := range v.nics {
@@ -28,7 +29,7 @@ func (v *view) savings(b *strings.Builder) {
 	b.WriteByte('\n')
 }
 
-// saving is what a NIC and a GPU would save.
+// saving describes the savings of a NIC and a GPU.
 func (v *view) saving(nic, gpu string) string {
 	if !v.path(nic, gpu).P2P() {
 		return "nothing: payload would be bounced, and be in host memory as with copies"
@@ -52,7 +53,7 @@ func (v *view) saving(nic, gpu string) string {
 	return text
 }
 
-// memory is how many bytes memories carry for each byte of payload.
+// memory returns how many bytes memories carry for each byte of payload.
 func memory(loads []pcie.Load) (n float64) {
 	for _, x := range loads {
 		if x.Kind == pcie.Memory {
@@ -62,8 +63,8 @@ func memory(loads []pcie.Load) (n float64) {
 	return n
 }
 
-// most is how much payload links let through, in bytes a second, and which is the limit. +Inf: of one of them nobody
-// knows how fast it is.
+// most returns the highest rate of payload that links allow, in bytes a second, and the link that
+// limits it. +Inf: the rate of a link is unknown.
 func (v *view) most(loads []pcie.Load, nic, gpu string) (rate float64, limit string) {
 	links := make(map[string]pcie.Link)
 	for _, n := range v.tree.Nodes() {
@@ -71,7 +72,7 @@ func (v *view) most(loads []pcie.Load, nic, gpu string) (rate float64, limit str
 	}
 	per := make(map[pcie.Edge]float64)
 	for _, x := range loads {
-		if x.Kind == pcie.Up || x.Kind == pcie.Down { // no memory, and no link between sockets
+		if x.Kind == pcie.Up || x.Kind == pcie.Down { // neither memory nor links between sockets
 			per[x.Edge] += x.PerByte
 		}
 	}

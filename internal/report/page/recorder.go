@@ -26,22 +26,22 @@ type Recorder struct {
 	clock func() time.Duration // since began
 
 	mu      sync.Mutex    // guards what follows
-	looks   int           // that there was time for
-	live    bool          // the next look is to make a state
-	due     bool          // and a sample
-	resume  time.Duration // not before
-	pages   int           // that are open
-	every   int           // looks that make a sample
+	looks   int           // ticks so far, skipped ones included
+	live    bool          // the next look makes a state
+	due     bool          // the next look also keeps a sample
+	resume  time.Duration // the next look is not before this time
+	pages   int           // how many pages are open
+	every   int           // a sample is kept every so many ticks
 	samples []sample
-	page    *stat.Page    // of the last second
+	page    *stat.Page    // read in the last second
 	used    []stat.GPUMap // GPUs' memory when NICs last used any; nil: they have not
 	usedAt  time.Duration
 	now     sample        // the same moment's
-	state   []byte        // the same, as JSON; nil: nobody has wanted it
-	next    chan struct{} // is closed when there is another state
+	state   []byte        // page and now as JSON; nil: not made yet
+	next    chan struct{} // closed when there is another state
 }
 
-// Record begins. read gives what there is; it is called by one goroutine at a time, until Close.
+// Record starts a Recorder. One goroutine at a time calls read, until Close; read returns the counters.
 func Record(read func() *stat.Page) *Recorder {
 	ctx, stop := context.WithCancel(context.Background())
 	r := newRecorder(read)
@@ -57,7 +57,7 @@ func newRecorder(read func() *stat.Page) *Recorder {
 	return r
 }
 
-// Watch says that a page is open, until closed is called: the Recorder reads more often.
+// Watch makes the Recorder read more often, because a page is open, until closed is called.
 func (r *Recorder) Watch() (closed func()) {
 	add := func(n int) {
 		r.mu.Lock()
@@ -81,7 +81,7 @@ func (r *Recorder) run(ctx context.Context) {
 	}
 }
 
-// Close ends it with a last look.
+// Close takes a last look at the counters and ends the Recorder.
 func (r *Recorder) Close() {
 	r.stop()
 	r.wg.Wait()
@@ -133,7 +133,7 @@ func (r *Recorder) keep(s sample) {
 	r.samples = append(r.samples, s)
 }
 
-// thinned gives every second one, the last among them.
+// thinned returns every second sample, the last among them.
 func thinned(list []sample) []sample {
 	out := make([]sample, 0, maxSamples)
 	for i := (len(list) - 1) % 2; i < len(list); i += 2 {
@@ -153,7 +153,7 @@ func (r *Recorder) State() ([]byte, <-chan struct{}) {
 	return r.state, r.next
 }
 
-// History gives all samples as JSON.
+// History returns all samples as JSON.
 func (r *Recorder) History() []byte {
 	s := State{Recording: record(r.copy())}
 	return s.encode()

@@ -11,7 +11,7 @@ import (
 	"vnic.dev/vnic/internal/machine/qemu"
 )
 
-// Doctor prints a line for each fact, and a last one that says what a run can count on.
+// Doctor prints a line for each fact, and a last line: can `vnic run` work?
 func Doctor(w io.Writer, rep *qemu.Report) error {
 	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	for _, f := range rep.Facts {
@@ -28,7 +28,7 @@ func Doctor(w io.Writer, rep *qemu.Report) error {
 		}
 		fmt.Fprintf(tw, "%s\t%s\t%s\n", f.Name, mark, agent.Plain(f.Value))
 		if f.Fix != "" {
-			// As many escapes as above: tabwriter counts them.
+			// The line has as many escape codes as the one above, because tabwriter counts them as width.
 			fmt.Fprintf(tw, "\t%s\t%s\n", Paint(w, "39", ""), agent.Plain(f.Fix))
 		}
 	}

@@ -1,5 +1,5 @@
-// Package show shows the user of a command what goes on, and what came of it: progress and notes on stderr, tables and
-// JSON on stdout.
+// Package show shows the user of a command its progress and its results: progress and notes on
+// stderr, tables and JSON on stdout.
 package show
 
 import (
@@ -15,10 +15,10 @@ import (
 	"vnic.dev/vnic/internal/agent"
 )
 
-// What guests, servers, files and other programs say is shown without what a terminal obeys: agent.Plain decides what
-// that is. TestEachPrintIsPlain finds what is printed in another way than by these functions.
+// Text from guests, servers, files and other programs may have control codes for the terminal. These functions remove
+// them by agent.Plain. TestEachPrintIsPlain finds code that prints such text in another way.
 
-// Text prints what f writes, for people.
+// Text prints, for people, the text that f writes, without control codes.
 func Text(w io.Writer, f func(io.Writer) error) error {
 	var b, clean strings.Builder
 	err := f(&b)
@@ -31,7 +31,7 @@ func Text(w io.Writer, f func(io.Writer) error) error {
 	return err
 }
 
-// Report prints v as one object if asJSON, else what table writes.
+// Report prints v as one JSON object if asJSON is true, else the text that table writes.
 func Report(w io.Writer, asJSON bool, v any, table func(io.Writer) error) error {
 	if asJSON {
 		return JSON(w, v)
@@ -39,7 +39,7 @@ func Report(w io.Writer, asJSON bool, v any, table func(io.Writer) error) error 
 	return Text(w, table)
 }
 
-// JSON prints one object, for programs.
+// JSON prints v as one JSON object, for programs.
 func JSON(w io.Writer, v any) error {
 	return Encoded(w, func(w io.Writer) error {
 		e := json.NewEncoder(w)
@@ -48,7 +48,8 @@ func JSON(w io.Writer, v any) error {
 	})
 }
 
-// Encoded prints JSON that f writes. encoding/json escapes what is below U+0020 and leaves the rest.
+// Encoded prints the JSON that f writes, and escapes control codes for terminals. encoding/json
+// escapes those below U+0020 only.
 func Encoded(w io.Writer, f func(io.Writer) error) error {
 	var b bytes.Buffer
 	if err := f(&b); err != nil {
@@ -56,7 +57,7 @@ func Encoded(w io.Writer, f func(io.Writer) error) error {
 	}
 	var clean strings.Builder
 	for _, r := range b.String() {
-		if r != '\n' && agent.Obeyed(r) { // only strings have such
+		if r != '\n' && agent.Obeyed(r) { // only strings have such characters
 			fmt.Fprintf(&clean, `\u%04x`, r)
 		} else {
 			clean.WriteRune(r)
@@ -66,15 +67,15 @@ func Encoded(w io.Writer, f func(io.Writer) error) error {
 	return err
 }
 
-// Plainly formats a message of vnic's. Its arguments may be words of guests and other programs: each is printed in one
-// line, without what a terminal obeys.
+// Plainly formats a message of vnic's. An argument may be text of a guest or another program:
+// Plainly prints each argument in one line, without control codes for the terminal.
 func Plainly(format string, args ...any) string {
 	if false {
 		_ = fmt.Sprintf(format, args...) // so that go vet checks Plainly's callers as Sprintf's
 	}
 	plain := make([]any, len(args))
 	for i, a := range args {
-		if plain[i] = a; !isInt(a) { // which may be a width
+		if plain[i] = a; !isInt(a) { // an int may be a width
 			plain[i] = inLine{a}
 		}
 	}
@@ -83,31 +84,31 @@ func Plainly(format string, args ...any) string {
 
 func isInt(a any) bool { _, ok := a.(int); return ok }
 
-// inLine wraps an argument of fmt's functions: it is formatted in one line, without what a terminal obeys
+// inLine wraps an argument of fmt's functions. They format it in one line, without control codes for the terminal
 // (agent.Plain).
 type inLine struct{ v any }
 
-// Format implements fmt.Formatter. Ends of lines become "; ".
+// Format implements fmt.Formatter. It replaces ends of lines by "; ".
 func (p inLine) Format(f fmt.State, verb rune) {
 	text := fmt.Sprintf(fmt.FormatString(f, verb), p.v)
 	_, _ = io.WriteString(f, agent.Plain(strings.ReplaceAll(text, "\n", "; ")))
 }
 
-// IsTerminal reports whether w is a terminal that a person looks at.
+// IsTerminal reports whether w is a terminal that understands control codes.
 func IsTerminal(w io.Writer) bool {
 	f, ok := w.(*os.File)
 	return ok && term.IsTerminal(int(f.Fd())) && os.Getenv("TERM") != "dumb"
 }
 
-// colored reports whether w shows colours (https://no-color.org).
+// colored reports whether to write colours to w (https://no-color.org).
 func colored(w io.Writer) bool { return os.Getenv("NO_COLOR") == "" && IsTerminal(w) }
 
-// The eight basic colours, which every terminal has.
+// Red, Green and Yellow return s in one of the eight basic colours, which every terminal has, if w shows colours.
 func Red(w io.Writer, s string) string    { return Paint(w, "31", s) }
 func Green(w io.Writer, s string) string  { return Paint(w, "32", s) }
 func Yellow(w io.Writer, s string) string { return Paint(w, "33", s) }
 
-// Paint writes a text in a colour, if w shows colours.
+// Paint returns s with the codes of a colour around it, if w shows colours.
 func Paint(w io.Writer, code, s string) string {
 	if !colored(w) {
 		return s

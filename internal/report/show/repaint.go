@@ -9,11 +9,11 @@ import (
 	"golang.org/x/term"
 )
 
-// Repaint writes the same thing again and again: on a terminal over the last one, elsewhere below it.
+// Repaint writes successive versions of a text: on a terminal over the previous one, elsewhere below it.
 type Repaint struct {
 	w     io.Writer
-	size  func() (width, height int) // nil: not a terminal
-	lines int                        // of the last one
+	size  func() (width, height int) // of the terminal; nil: w is no terminal
+	lines int                        // how many the previous version has
 }
 
 func NewRepaint(w io.Writer) *Repaint {

@@ -18,23 +18,23 @@ import (
 	"vnic.dev/vnic/internal/terminal"
 )
 
-// UI is what a user sees on stderr while something runs: on a terminal one line, which goes away,
-// elsewhere plain lines, few enough for a log.
+// UI shows a user on stderr what a command does: on a terminal as one progress line, which it removes at the end,
+// elsewhere as plain lines, few enough for a log.
 type UI struct {
 	w     io.Writer
 	tty   bool
-	quiet bool // nothing but notes and what is logged
+	quiet bool // show notes and log lines only
 	crlf  bool // w is a terminal
-	Times bool // notes have the time of day, as what is logged
+	Times bool // notes begin with the time of day, as log lines do
 
-	mu    sync.Mutex // guards what follows, and what is written
-	given bool       // the terminal is a guest's program's: it may be raw
-	doing string     // what the line is about
-	part  uint64     // of it, in quarters, or how many steps of it are done
+	mu    sync.Mutex // guards the fields below, and writes to w
+	given bool       // a guest's program uses the terminal, which may be raw
+	doing string     // what the progress line shows
+	part  uint64     // how many quarters of it are done, or how many steps
 	bar   *progressbar.ProgressBar
-	since time.Time     // when doing began; zero: bar shows it
-	stop  chan struct{} // closed by done
-	once  sync.Once     // does that
+	since time.Time     // when doing began; zero: the line shows bar, or nothing
+	stop  chan struct{} // closed by Done
+	once  sync.Once     // closes stop
 	wg    sync.WaitGroup
 }
 
@@ -46,7 +46,7 @@ func New(w io.Writer, quiet bool) *UI {
 	return u
 }
 
-// tick keeps the time of what has no known length.
+// tick repaints the line of something with an unknown length, with the time since it began.
 func (u *UI) tick() {
 	t := time.NewTicker(200 * time.Millisecond)
 	defer t.Stop()
@@ -62,7 +62,7 @@ func (u *UI) tick() {
 	}
 }
 
-// paint draws the line of something without a known length.
+// paint draws the line of something with an unknown length.
 func (u *UI) paint() {
 	if u.since.IsZero() {
 		return
@@ -76,7 +76,7 @@ func (u *UI) paint() {
 	}
 }
 
-// Write lets log lines through, above the progress line.
+// Write writes log lines above the progress line.
 func (u *UI) Write(b []byte) (int, error) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -87,7 +87,7 @@ func (u *UI) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// lines has lines begin at the left of a raw terminal, too.
+// lines makes lines begin in the first column of a terminal even if that is raw.
 func (u *UI) lines(s string) string {
 	if u.given && u.crlf {
 		return strings.ReplaceAll(s, "\n", "\r\n")
@@ -95,7 +95,7 @@ func (u *UI) lines(s string) string {
 	return s
 }
 
-// Note says what a user should know, whatever else is silent. Its arguments are shown plain.
+// Note shows a note to the user, even if u is quiet. It prints the arguments without control codes.
 func (u *UI) Note(format string, args ...any) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -107,14 +107,14 @@ func (u *UI) Note(format string, args ...any) {
 	_, _ = io.WriteString(u.w, u.lines(Yellow(u.w, "note:")+" "+text+"\n"))
 }
 
-// doingWhat is what a stage's name means, on a terminal.
+// doingWhat has the text that a terminal shows for a stage.
 var doingWhat = map[string]string{
 	"fetch": "looking for QEMU and a kernel", "gpu-memory": "allocating GPU memory", "boot": "booting guests",
 	"setup": "setting up their NICs", "prepare": "filling GPU memory", "connect": "connecting",
 	"verify": "digesting what arrived",
 }
 
-// Stage begins a stage. Elsewhere than on a terminal, only a mode's first round says so.
+// Stage shows that a stage begins. Elsewhere than on a terminal it does so for the first round of a mode only.
 func (u *UI) Stage(s session.Step) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -135,20 +135,20 @@ func (u *UI) Stage(s session.Step) {
 	case !u.tty && s.Round <= 1:
 		fmt.Fprintf(u.w, "stage: %s\n", s.Stage)
 	case !u.tty, s.Stage == "transfer":
-	case u.bar != nil && u.doing == s.Mode && !(s.Stage == "verify" && s.Round == s.Rounds): // the bar is about all rounds
+	case u.bar != nil && u.doing == s.Mode && !(s.Stage == "verify" && s.Round == s.Rounds): // the bar covers all rounds
 		u.bar.Describe(fmt.Sprintf("%s, round %d of %d", s.Mode, s.Round, s.Rounds))
 	default:
 		u.spin(what)
 	}
 }
 
-// Measuring says which of several measurements is under way.
+// Measuring shows which of several measurements runs.
 func (u *UI) Measuring(name string, done, total int) {
 	what := fmt.Sprintf("%s (measurement %d of %d)", name, done+1, total)
 	u.step(what, what)
 }
 
-// Sizes shows how many rows of an all-reduce's table are there.
+// Sizes shows how many rows of an all-reduce's table are done.
 func (u *UI) Sizes(mode string, done, total uint64) {
 	line := ""
 	if done > 0 {
@@ -157,7 +157,7 @@ func (u *UI) Sizes(mode string, done, total uint64) {
 	u.step(fmt.Sprintf("%s: size %d of %d", mode, min(done+1, total), total), line)
 }
 
-// step shows what is under way, or elsewhere than on a terminal a line, if it is not "".
+// step shows what on a terminal, and line elsewhere, unless line is "".
 func (u *UI) step(what, line string) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -170,7 +170,7 @@ func (u *UI) step(what, line string) {
 	}
 }
 
-// Fetch shows a download.
+// Fetch shows the progress of a download or a build.
 func (u *UI) Fetch(p assets.Progress) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -190,11 +190,11 @@ func (u *UI) Fetch(p assets.Progress) {
 	}
 }
 
-// fewest is the first number of steps that is a line of its own.
+// fewest is the smallest number of steps for which count prints a line.
 const fewest = 25
 
-// count shows how many steps of an unknown number are done: elsewhere than on a terminal
-// at fewest, twice as many, and so on.
+// count shows how many steps of an unknown number are done. Elsewhere than on a terminal it prints
+// a line at fewest, at twice as many, and so on.
 func (u *UI) count(what string, done uint64) {
 	switch {
 	case u.tty:
@@ -211,7 +211,7 @@ func (u *UI) count(what string, done uint64) {
 	}
 }
 
-// Progress shows how far a transfer is.
+// Progress shows how many bytes of a transfer are done.
 func (u *UI) Progress(mode string, done, total uint64) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -220,14 +220,14 @@ func (u *UI) Progress(mode string, done, total uint64) {
 	}
 }
 
-// ClearLine takes the progress line away before results.
+// ClearLine removes the progress line, so that results can be printed.
 func (u *UI) ClearLine() {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	u.end()
 }
 
-// advance shows how far something with a known end is.
+// advance shows how much of something with a known length is done.
 func (u *UI) advance(what string, done, total uint64) {
 	if !u.tty {
 		if what != u.doing {
@@ -244,19 +244,19 @@ func (u *UI) advance(what string, done, total uint64) {
 		u.completed()
 		u.end()
 		u.doing = what
-		u.bar = progressbar.NewOptions64(int64(total), // it has no goroutine of its own
-			// It would have the kernel synchronise a file, which a sandbox refuses.
+		u.bar = progressbar.NewOptions64(int64(total), // starts no goroutine
+			// The struct hides a file's Sync method, which progressbar would call: the sandbox forbids that.
 			progressbar.OptionSetWriter(struct{ io.Writer }{u.w}), progressbar.OptionShowBytes(true),
 			progressbar.OptionUseIECUnits(true), progressbar.OptionSetDescription(what),
 			progressbar.OptionSetWidth(barWidth(u.w, what)), progressbar.OptionUseANSICodes(true))
-		_ = u.bar.RenderBlank() // its clock starts
+		_ = u.bar.RenderBlank() // starts the bar's clock
 	}
 	_ = u.bar.Set64(int64(min(done, total)))
 }
 
-// barWidth is how long a bar is beside what, in columns: as it fits a terminal.
+// barWidth returns how many columns a bar has beside the text what, so that the line fits the terminal.
 func barWidth(w io.Writer, what string) int {
-	const most, least, beside = 24, 4, 36 // beside it are percent, rate and times
+	const most, least, beside = 24, 4, 36 // beside: columns for percent, rate and times
 	if f, ok := w.(*os.File); ok {
 		if columns, _, err := term.GetSize(int(f.Fd())); err == nil && columns > 0 {
 			return min(most, max(least, columns-len(what)-beside))
@@ -265,19 +265,19 @@ func barWidth(w io.Writer, what string) int {
 	return most
 }
 
-// completed says of what had a known end that it has come to it: by a bar that is full, or where lines have told of
-// parts of it. Of a failure it is not called.
+// completed shows that something with a known length is complete: it fills the bar, or prints a
+// line if earlier lines have shown a part of it. It must not be called after a failure.
 func (u *UI) completed() {
 	switch {
 	case u.bar != nil:
 		_ = u.bar.Finish()
-	case !u.tty && !u.quiet && u.part > 0 && u.part < 4: // quarters
+	case !u.tty && !u.quiet && u.part > 0 && u.part < 4: // part counts quarters
 		u.part = 4
 		fmt.Fprintf(u.w, "  %s: 100%%\n", u.doing)
 	}
 }
 
-// spin shows that something of unknown length is under way, and since when.
+// spin shows that something with an unknown length runs, and for how long.
 func (u *UI) spin(what string) {
 	u.end()
 	u.doing, u.since, u.part = what, time.Now(), 0
@@ -295,7 +295,7 @@ func (u *UI) end() {
 	u.bar, u.since = nil, time.Time{}
 }
 
-// Done takes the progress line away, for good. Once is enough, and more is no mistake.
+// Done removes the progress line, for good. Further calls do nothing.
 func (u *UI) Done() {
 	u.mu.Lock()
 	u.end()
@@ -304,7 +304,7 @@ func (u *UI) Done() {
 	u.wg.Wait()
 }
 
-// Doing shows what is being done; "": nothing any more, as the guests' job begins.
+// Doing shows what the command does. "" means that the guests' job begins: Doing then removes the line.
 func (u *UI) Doing(what string) {
 	if what == "" {
 		spare.JobBegins()
@@ -320,13 +320,14 @@ func (u *UI) Doing(what string) {
 	}
 }
 
-// Fetching makes o log to u and show its progress there, and returns the log: of errors, or verbose: of everything.
+// Fetching makes o log to u and show its progress there. It returns the log, which has errors, or with verbose all
+// messages.
 func (u *UI) Fetching(o *assets.Options, verbose bool) *slog.Logger {
 	o.Log, o.Progress = Log(u, slog.LevelError, verbose), u.Fetch
 	return o.Log
 }
 
-// Log returns a log of what is at least as grave as level; verbose: of everything.
+// Log returns a log of messages of at least this level, or with verbose of all messages.
 func Log(w io.Writer, level slog.Level, verbose bool) *slog.Logger {
 	if verbose {
 		level = slog.LevelDebug
@@ -334,5 +335,5 @@ func Log(w io.Writer, level slog.Level, verbose bool) *slog.Logger {
 	return slog.New(slog.NewTextHandler(w, &slog.HandlerOptions{Level: level}))
 }
 
-// TimeOfDay is how messages of commands that run for long begin.
+// TimeOfDay returns the time with which messages of long-running commands begin.
 func TimeOfDay() string { return time.Now().Format(time.TimeOnly) }
