@@ -137,9 +137,6 @@ func (x *bootFlags) run(c *cobra.Command, args []string) error {
 		}
 		setDrivers(file, o.GPUDriver, o.IOMMU)
 		l.Uplinks = file.UplinksOf("")
-		if err := gatewayOnce(c, file); err != nil {
-			return err
-		}
 		if err := o.Take(file); err != nil {
 			return misuse(c, err)
 		}
@@ -170,7 +167,7 @@ func (x *bootFlags) run(c *cobra.Command, args []string) error {
 		if err == nil && status != 0 {
 			return exitStatus(status)
 		}
-		return ofProgram(c, err)
+		return misuseIf[*boot.UseError](c, err)
 	})
 }
 
@@ -180,14 +177,6 @@ func programArgs(c *cobra.Command, args []string) error {
 		return fmt.Errorf("unknown command %q: a program for the guest stands behind --", args[0])
 	}
 	return nil
-}
-
-// ofProgram is an error of a command that has looked for a program and files: it may be wrong use.
-func ofProgram(c *cobra.Command, err error) error {
-	if use := new(boot.UseError); errors.As(err, &use) {
-		return misuse(c, err)
-	}
-	return err
 }
 
 // indented puts words into lines of a help text.

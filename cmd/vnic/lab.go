@@ -7,6 +7,7 @@ import (
 	"io"
 	"math/rand/v2"
 	"os"
+	"slices"
 	"strings"
 	"text/tabwriter"
 
@@ -81,15 +82,12 @@ func readLab(c *cobra.Command, name string) (*labfile.Lab, error) {
 		spare.JobBegins() // it can be read once
 	}
 	l, err := labfile.Load(name, os.Stdin)
-	if bad := (*labfile.Error)(nil); errors.As(err, &bad) {
-		return nil, misuse(c, err)
-	}
-	return l, err
+	return l, misuseIf[*labfile.Error](c, err)
 }
 
 // loadLab reads a lab file for a command, and checks that there is as much memory as memory gives.
-// It refuses flags that the lab file is in the place of: flags of the command's own, impairments,
-// and those of NICs and memory.
+// It refuses flags whose values the lab file has: flags, impairments, the flags of NICs and memory,
+// and the flags of the gateway if the file has that key.
 func loadLab(c *cobra.Command, name string, memory func(*labfile.Lab) uint64, flags ...string) (*labfile.Lab, error) {
 	flags = append(flags, "memory", "gpu-memory", "mtu", "max-mtu", "xdp", "rsc-usecs")
 	for _, x := range lab.Impairments() {
@@ -97,12 +95,19 @@ func loadLab(c *cobra.Command, name string, memory func(*labfile.Lab) uint64, fl
 			flags = append(flags, x.Key)
 		}
 	}
-	for _, flag := range flags {
-		if c.Flags().Changed(flag) {
-			return nil, usagef(c, "--lab and --%s: the lab file says that", flag)
+	refuse := func(flags ...string) error {
+		if i := slices.IndexFunc(flags, c.Flags().Changed); i >= 0 {
+			return usagef(c, "--lab and --%s: the lab file says that", flags[i])
 		}
+		return nil
+	}
+	if err := refuse(flags...); err != nil {
+		return nil, err
 	}
 	l, err := readLab(c, name)
+	if err == nil && l.Gateway != "" {
+		err = refuse("gateway", "no-gateway")
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -120,16 +125,6 @@ func accelOf(c *cobra.Command, l *labfile.Lab) {
 	if f.Value.String() != "auto" {
 		spare.JobBegins() // by nothing else
 	}
-}
-
-// gatewayOnce refuses flags for the gateway if the lab file has that key.
-func gatewayOnce(c *cobra.Command, l *labfile.Lab) error {
-	for _, flag := range []string{"gateway", "no-gateway"} {
-		if l.Gateway != "" && c.Flags().Changed(flag) {
-			return usagef(c, "--lab and --%s: the lab file says that", flag)
-		}
-	}
-	return nil
 }
 
 // withRAM is the memory of a lab whose guests are booted here.

@@ -142,25 +142,17 @@ func (x *selftestFlags) run(c *cobra.Command, args []string) error {
 			_, err := io.WriteString(w, strings.Join(append(names, ""), "\n"))
 			return err
 		})
-		return errors.Join(printed, ofSelftest(c, err))
+		return errors.Join(printed, misuseIf[*selftest.UsageError](c, err))
 	}
 	o.Ended = func(p *kselftest.Program) { ui.Note("%s", selftest.Line(p)) }
 	res, err := selftest.Do(c.Context(), o)
 	ui.Done()
 	if res == nil || len(res.Programs) == 0 {
-		return ofSelftest(c, err)
+		return misuseIf[*selftest.UsageError](c, err)
 	}
 	status, rerr := reportSelftest(c, res, x.asJSON, xml)
-	if err = errors.Join(ofSelftest(c, err), rerr); err == nil && status != 0 {
+	if err = errors.Join(misuseIf[*selftest.UsageError](c, err), rerr); err == nil && status != 0 {
 		return exitStatus(status)
-	}
-	return err
-}
-
-// ofSelftest tells a mistake of the user's from other errors.
-func ofSelftest(c *cobra.Command, err error) error {
-	if u := (*selftest.UsageError)(nil); errors.As(err, &u) {
-		return misuse(c, err)
 	}
 	return err
 }

@@ -201,9 +201,6 @@ func (x *serveFlags) takeOptions(c *cobra.Command) (err error) {
 		if err != nil {
 			return err
 		}
-		if err := gatewayOnce(c, file); err != nil {
-			return err
-		}
 		x.live.Uplinks = file.UplinksOf("")
 		o.NIC.Model = ""
 		if err := o.Take(file, x.paths); err != nil {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 
@@ -25,6 +26,14 @@ func misuse(c *cobra.Command, err error) error {
 
 func usagef(c *cobra.Command, format string, args ...any) error {
 	return misuse(c, fmt.Errorf(format, args...))
+}
+
+// misuseIf is misuse for an error that is or wraps an E, and leaves others as they are.
+func misuseIf[E error](c *cobra.Command, err error) error {
+	if _, wrong := errors.AsType[E](err); wrong {
+		return misuse(c, err)
+	}
+	return err
 }
 
 // isCobraUsage recognises cobra's own complaints about arguments, which carry no type.
