@@ -249,6 +249,14 @@ func (q *txQueue) build(pkt *stack.PacketBuffer, skip int) bool {
 		tcp.SetFlags(uint8(header.TCPFlagAck))
 		return true
 	}
+	return q.payload(f, pkt, base, max(skip, int(int64(f.una)-base)))
+}
+
+// payload makes the frames for a packet's payload from byte pos on. base is the place in the stream
+// of the payload's first byte. It returns false if the packet must be dropped. Under the flow's
+// lock.
+func (q *txQueue) payload(f *flow, pkt *stack.PacketBuffer, base int64, pos int) bool {
+	h, total := &q.header, pkt.Data().Size()
 	mss, most := pkt.GSOOptions.MSS, total
 	if pkt.GSOOptions.Type == stack.GSONone {
 		mss = 0
@@ -259,7 +267,7 @@ func (q *txQueue) build(pkt *stack.PacketBuffer, skip int) bool {
 			mss, most = 0, f.mss
 		}
 	}
-	for pos := max(skip, int(int64(f.una)-base)); pos < total; {
+	for pos < total {
 		b, fr := q.next()
 		linear, device, lo, hi := f.place(uint64(base+int64(pos)), min(total-pos, most), b.ranges[:0])
 		n := linear

@@ -26,14 +26,16 @@ type exitStatus int
 
 func (s exitStatus) Error() string { return fmt.Sprintf("exit status %d", int(s)) }
 
+// bootFlags are the flags of vnic boot.
+type bootFlags struct {
+	verbose          bool
+	labName, account string
+	live             live.Command
+	options          boot.Options
+}
+
 func bootCommand() *cobra.Command {
-	var (
-		verbose bool
-		labName string
-		account string
-		l       = live.New("boot")
-		o       = boot.Options{Memory: 512 << 20, GPUMemory: 256 << 20}
-	)
+	x := bootFlags{live: live.New("boot"), options: boot.Options{Memory: 512 << 20, GPUMemory: 256 << 20}}
 	c := &cobra.Command{
 		Use:   "boot [flags] [-- COMMAND ARGS...]",
 		Short: "Boot a guest of your own, with NIC and GPU memory, and run a program in it",
@@ -74,57 +76,15 @@ receiver in C: devmem.c, in share/doc/vnic/examples beside bin, and in guest/doc
   vnic boot --copy data:/data -- ls -l /data  with files
   vnic boot --guests 2 --end first-failure --timeout 10m -- ./test   for CI`,
 		Args: programArgs,
-		RunE: func(c *cobra.Command, args []string) error {
-			o.Command = args
-			if o.End == "" {
-				o.End = "''" // no value either
-			}
-			if labName != "" {
-				file, err := loadLab(c, labName, withRAM, "nic", "guests", "cpus", "seed", "uplink")
-				if err != nil {
-					return err
-				}
-				setDrivers(file, o.GPUDriver, o.IOMMU)
-				l.Uplinks = file.UplinksOf("")
-				if err := gatewayOnce(c, file); err != nil {
-					return err
-				}
-				if err := o.Take(file); err != nil {
-					return misuse(c, err)
-				}
-			}
-			if l.Dump.File == "-" {
-				return usagef(c, "--pcap -: stdout is the program's: name a file")
-			}
-			if err := errors.Join(l.Check(), o.Check(), l.Dump.Check(false), checkFlows(o.Flows)); err != nil {
-				return misuse(c, err)
-			}
-			ui := show.New(c.ErrOrStderr(), false)
-			ui.Times = verbose
-			defer ui.Done()
-			o.Log = ui.Fetching(&o.Fetch, verbose)
-			o.Note, o.Doing = ui.Note, ui.Doing
-			o.Stdin, o.Stdout, o.Stderr = os.Stdin, c.OutOrStdout(), c.ErrOrStderr()
-			seedLinks(c, o.Lab, &o.Impair, ui.Note)
-			file := l.File("json", account)
-			l.More = broker.Terminal
-			return l.Run(c, &o.Common, o.BrokerConfig, func(ctx context.Context) error {
-				var accel qemu.Accel
-				o.Booted = func(a qemu.Accel) { accel = a }
-				status, err := boot.Do(ctx, o)
-				if r := l.Capture.Report(); r != nil && (r.Missed > 0 || verbose) {
-					ui.Note("%v", r)
-				}
-				err = errors.Join(err, live.TellFlows(c.ErrOrStderr(), l.Counters.Last(), accel, file))
-				if err == nil && status != 0 {
-					return exitStatus(status)
-				}
-				return ofProgram(c, err)
-			})
-		},
+		RunE: x.run,
 	}
-	f := c.Flags()
-	labFlag(f, &labName)
+	x.flags(c.Flags())
+	return c
+}
+
+func (x *bootFlags) flags(f *pflag.FlagSet) {
+	o, l := &x.options, &x.live
+	labFlag(f, &x.labName)
 	f.StringVar(&o.NIC, "nic", lab.Virtio,
 		"virtio; or gve, whose devmem TCP is the kernel's, and which needs QEMU "+assets.MinVFIOUser)
 	f.IntVar(&o.Guests, "guests", 1, "how many guests; the command runs in all of them")
@@ -139,7 +99,7 @@ receiver in C: devmem.c, in share/doc/vnic/examples beside bin, and in guest/doc
 	iommuFlag(f, &o.IOMMU)
 	nicFlags(f, &o.NICOptions)
 	flowsFlag(f, &o.Flows, "it is printed at the end, and by 'vnic stat' before")
-	f.StringVar(&account, "json", "", "also write that account, when all guests have ended, to this file")
+	f.StringVar(&x.account, "json", "", "also write that account, when all guests have ended, to this file")
 	impairFlags(f, &o.Impair)
 	impairSeedFlag(f, &o.Impair)
 	f.StringArrayVar(&o.Forwards, "forward", nil, "[tcp:|udp:]HOSTPORT:[guestN:]GUESTPORT, from 127.0.0.1 here to a guest")
@@ -162,8 +122,54 @@ receiver in C: devmem.c, in share/doc/vnic/examples beside bin, and in guest/doc
 	f.StringVar(&o.LogDir, "log-dir", "", "directory for the guests' consoles, with their kernels' logs: "+
 		"console-guest0.log, ... (--append loglevel=4: its errors alone, which is sooner)")
 	sourceFlags(f, &o.Fetch)
-	f.BoolVarP(&verbose, "verbose", "v", false, "log what happens")
-	return c
+	f.BoolVarP(&x.verbose, "verbose", "v", false, "log what happens")
+}
+
+func (x *bootFlags) run(c *cobra.Command, args []string) error {
+	o, l := &x.options, &x.live
+	o.Command = args
+	if o.End == "" {
+		o.End = "''" // no value either
+	}
+	if x.labName != "" {
+		file, err := loadLab(c, x.labName, withRAM, "nic", "guests", "cpus", "seed", "uplink")
+		if err != nil {
+			return err
+		}
+		setDrivers(file, o.GPUDriver, o.IOMMU)
+		l.Uplinks = file.UplinksOf("")
+		if err := o.Take(file); err != nil {
+			return misuse(c, err)
+		}
+	}
+	if l.Dump.File == "-" {
+		return usagef(c, "--pcap -: stdout is the program's: name a file")
+	}
+	if err := errors.Join(l.Check(), o.Check(), l.Dump.Check(false), checkFlows(o.Flows)); err != nil {
+		return misuse(c, err)
+	}
+	ui := show.New(c.ErrOrStderr(), false)
+	ui.Times = x.verbose
+	defer ui.Done()
+	o.Log = ui.Fetching(&o.Fetch, x.verbose)
+	o.Note, o.Doing = ui.Note, ui.Doing
+	o.Stdin, o.Stdout, o.Stderr = os.Stdin, c.OutOrStdout(), c.ErrOrStderr()
+	seedLinks(c, o.Lab, &o.Impair, ui.Note)
+	file := l.File("json", x.account)
+	l.More = broker.Terminal
+	return l.Run(c, &o.Common, o.BrokerConfig, func(ctx context.Context) error {
+		var accel qemu.Accel
+		o.Booted = func(a qemu.Accel) { accel = a }
+		status, err := boot.Do(ctx, *o)
+		if r := l.Capture.Report(); r != nil && (r.Missed > 0 || x.verbose) {
+			ui.Note("%v", r)
+		}
+		err = errors.Join(err, live.TellFlows(c.ErrOrStderr(), l.Counters.Last(), accel, file))
+		if err == nil && status != 0 {
+			return exitStatus(status)
+		}
+		return misuseIf[*boot.UseError](c, err)
+	})
 }
 
 // programArgs returns an error for arguments before --: after -- stands the guest's program.
@@ -172,14 +178,6 @@ func programArgs(c *cobra.Command, args []string) error {
 		return fmt.Errorf("unknown command %q: a program for the guest stands behind --", args[0])
 	}
 	return nil
-}
-
-// ofProgram marks an error about the program and its files as wrong use, if it is a boot.UseError.
-func ofProgram(c *cobra.Command, err error) error {
-	if use := new(boot.UseError); errors.As(err, &use) {
-		return misuse(c, err)
-	}
-	return err
 }
 
 // indented formats words as indented lines of a help text.

@@ -64,7 +64,7 @@ The same flags, files and kernel give the same image, byte for byte.`,
 			ui := show.New(c.ErrOrStderr(), false)
 			defer ui.Done()
 			g.Log, g.Note = ui.Fetching(&g.Fetch, verbose), ui.Note
-			return ofProgram(c, image.Build(c.Context(), o, c.OutOrStdout()))
+			return misuseIf[*boot.UseError](c, image.Build(c.Context(), o, c.OutOrStdout()))
 		},
 	}
 	f := c.Flags()

@@ -7,6 +7,7 @@ import (
 	"io"
 	"math/rand/v2"
 	"os"
+	"slices"
 	"strings"
 	"text/tabwriter"
 
@@ -82,15 +83,12 @@ func readLab(c *cobra.Command, name string) (*labfile.Lab, error) {
 		spare.JobBegins() // a spare process could not read it again
 	}
 	l, err := labfile.Load(name, os.Stdin)
-	if bad := (*labfile.Error)(nil); errors.As(err, &bad) {
-		return nil, misuse(c, err)
-	}
-	return l, err
+	return l, misuseIf[*labfile.Error](c, err)
 }
 
 // loadLab reads a lab file for a command, and checks that the machine has as much memory as memory
-// returns. It refuses flags whose values the lab file gives: flags, impairments, and flags of NICs
-// and memory.
+// returns. It refuses flags whose values the lab file gives: flags, impairments, flags of NICs and
+// memory, and the flags of the gateway if the file sets it.
 func loadLab(c *cobra.Command, name string, memory func(*labfile.Lab) uint64, flags ...string) (*labfile.Lab, error) {
 	flags = append(flags, "memory", "gpu-memory", "mtu", "max-mtu", "xdp", "rsc-usecs")
 	for _, x := range lab.Impairments() {
@@ -98,12 +96,19 @@ func loadLab(c *cobra.Command, name string, memory func(*labfile.Lab) uint64, fl
 			flags = append(flags, x.Key)
 		}
 	}
-	for _, flag := range flags {
-		if c.Flags().Changed(flag) {
-			return nil, usagef(c, "--lab and --%s: the lab file says that", flag)
+	refuse := func(flags ...string) error {
+		if i := slices.IndexFunc(flags, c.Flags().Changed); i >= 0 {
+			return usagef(c, "--lab and --%s: the lab file says that", flags[i])
 		}
+		return nil
+	}
+	if err := refuse(flags...); err != nil {
+		return nil, err
 	}
 	l, err := readLab(c, name)
+	if err == nil && l.Gateway != "" {
+		err = refuse("gateway", "no-gateway")
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -121,16 +126,6 @@ func accelOf(c *cobra.Command, l *labfile.Lab) {
 	if f.Value.String() != "auto" {
 		spare.JobBegins() // no spare process runs it by TCG instead
 	}
-}
-
-// gatewayOnce refuses flags for the gateway if the lab file sets it.
-func gatewayOnce(c *cobra.Command, l *labfile.Lab) error {
-	for _, flag := range []string{"gateway", "no-gateway"} {
-		if l.Gateway != "" && c.Flags().Changed(flag) {
-			return usagef(c, "--lab and --%s: the lab file says that", flag)
-		}
-	}
-	return nil
 }
 
 // withRAM returns the memory that a lab needs if its guests boot on this machine.

@@ -25,16 +25,18 @@ import (
 	"vnic.dev/vnic/internal/spare"
 )
 
+// runFlags are the flags of vnic run.
+type runFlags struct {
+	mode, p2p                 string
+	guests                    []string
+	asJSON, verbose, schema   bool
+	profile, labName, picture string
+	live                      live.Command
+	options                   run.Options
+}
+
 func runCommand() *cobra.Command {
-	var (
-		mode, p2p               = "both", "on"
-		guests                  = []string{"qemu"}
-		asJSON, verbose, schema bool
-		profile, labName        string
-		picture                 string
-		l                       = live.New("run")
-		o                       = run.Defaults()
-	)
+	x := runFlags{mode: "both", p2p: "on", guests: []string{"qemu"}, live: live.New("run"), options: run.Defaults()}
 	c := &cobra.Command{
 		Use:   "run",
 		Short: "Send a buffer from the GPU of one guest to the GPU of another, and prove where its bytes went",
@@ -55,102 +57,23 @@ Memory TCP.`,
   vnic run --plot run.svg           a picture: rates over time; with --lab, loads of links
   vnic run --json                   one JSON object on stdout`,
 		Args: cobra.NoArgs,
-		RunE: func(c *cobra.Command, _ []string) error {
-			if schema {
-				_, err := fmt.Fprint(c.OutOrStdout(), run.Schema)
-				return err
-			}
-			if c.Flags().Changed("sabotage") && o.Sabotage == "" {
-				o.Sabotage = "''" // no name either
-			}
-			if o.Sabotage == "list" {
-				_, err := fmt.Fprint(c.OutOrStdout(), sabotage.Table())
-				return err
-			}
-			if !c.Flags().Changed("seed") {
-				o.Seed = uint64(rand.Uint32())
-			}
-			if mode != "both" {
-				o.Modes = []string{mode}
-			}
-			if o.P2P = p2p == "on"; !o.P2P && p2p != "off" {
-				return usagef(c, "--p2p %s: on or off", p2p)
-			}
-			if err := setGuests(&o, guests); err != nil {
-				return misuse(c, err)
-			}
-			if err := driverNeedsKernel(c, o.GPUDriver, o.InProc); err != nil {
-				return err
-			}
-			o.Uplinks = l.Uplinks
-			if labName != "" {
-				if err := takeLab(c, &o, labName); err != nil {
-					return err
-				}
-			}
-			format, perr := pictureFormat(c, picture)
-			if err := errors.Join(l.Check(), o.Check(), perr); err != nil {
-				return misuse(c, err)
-			}
-			out, err := results(c, &l.Dump, asJSON)
-			if err != nil {
-				return err
-			}
-			ui := show.New(c.ErrOrStderr(), asJSON && !verbose)
-			defer ui.Done()
-			o.Log = ui.Fetching(&o.Fetch, verbose)
-			o.Stage, o.Progress, o.Note = ui.Stage, ui.Progress, ui.Note
-			if profile != "" && !c.Flags().Changed("sandbox") {
-				l.Sandbox = broker.Off // the profiler makes timers for new threads
-			}
-			l.More = broker.Terminal
-			drawn := l.File("plot", picture)
-			if drawn != nil {
-				o.Recorder = &run.Recorder{Name: labTitle(labName)}
-			}
-			l.Uplinks = nil
-			if o.Half == "" {
-				l.Uplinks = o.Uplinks
-			}
-			return l.Run(c, &o.Common, o.BrokerConfig, func(ctx context.Context) error {
-				if o.Half != "" && o.Broker != nil {
-					o.Keeper = o.Broker.Keep
-				}
-				stop, err := startProfile(profile)
-				if err != nil {
-					return err
-				}
-				rep, err := run.Do(ctx, o)
-				stop()
-				ui.Done()
-				if rep == nil {
-					return err
-				}
-				rep.Pcap = l.Capture.Report()
-				if perr := printReport(out, rep, asJSON); perr != nil {
-					return errors.Join(err, perr)
-				}
-				if drawn == nil {
-					return err
-				}
-				var b bytes.Buffer
-				if perr := o.Recorder.Picture(rep).Write(&b, format); perr != nil {
-					return errors.Join(err, fmt.Errorf("--plot %w", perr))
-				}
-				return errors.Join(err, drawn.Commit(b.Bytes()))
-			})
-		},
+		RunE: x.run,
 	}
-	f := c.Flags()
+	x.flags(c.Flags())
+	return c
+}
+
+func (x *runFlags) flags(f *pflag.FlagSet) {
+	o, l := &x.options, &x.live
 	f.Var((*bytesFlag)(&o.Size), "size", "bytes to send in each mode (K, M, G); more than fits GPU memory runs in rounds")
-	f.StringVar(&mode, "mode", mode, "devmem, copy or both")
+	f.StringVar(&x.mode, "mode", x.mode, "devmem, copy or both")
 	f.StringVar(&o.NIC, "nic", o.NIC,
 		"virtio: our driver and TCP stack in the guests; gve: the kernel's, which needs QEMU "+assets.MinVFIOUser+
 			"; or two, with a comma: the sender's and the receiver's; with --lab, of all NICs in place of what it says")
-	f.StringSliceVar(&guests, "guest", guests, "qemu, or inproc: guests in this process, over the same vhost-user "+
+	f.StringSliceVar(&x.guests, "guest", x.guests, "qemu, or inproc: guests in this process, over the same vhost-user "+
 		"socket; and with --lab the name of one of its guests: that alone runs here, and the other one on another host "+
 		"(docs/uplinks.md), as --guest a or --guest a,inproc")
-	labFlag(f, &labName)
+	labFlag(f, &x.labName)
 	uplinkFlag(f, &l.Uplinks)
 	f.IntVar(&o.PeerSecs, "peer-wait", o.PeerSecs, "with a guest's name: seconds that the other host has to come")
 	f.IntVar(&o.Rails, "rails", 0,
@@ -166,7 +89,7 @@ Memory TCP.`,
 	f.Uint64Var(&o.HoldTokens, "hold-tokens", 0,
 		"tokens that the receiver keeps until nothing comes any more (exhaustion test)")
 	sandboxFlag(f, &l.Sandbox)
-	f.StringVar(&p2p, "p2p", p2p, "on, or off: the NICs cannot reach the GPUs, payload goes through host memory")
+	f.StringVar(&x.p2p, "p2p", x.p2p, "on, or off: the NICs cannot reach the GPUs, payload goes through host memory")
 	f.BoolVar(&o.Audit, "audit", false, "scan each guest's RAM for 64-byte pieces of the payload")
 	f.StringVar(&o.Sabotage, "sabotage", "",
 		"make the NICs with a fault, to see who sees it: a name, with /N for 1 frame of N, or list (docs/sabotage.md)")
@@ -182,19 +105,112 @@ Memory TCP.`,
 	sourceFlags(f, &o.Fetch)
 	f.BoolVar(&o.Keep, "keep", false, "keep the guests' consoles and the NICs' counters, in ./vnic-run-SEED")
 	l.Dump.Flags(f)
-	f.StringVar(&picture, "plot", "", "draw rates over time, and what links carried, to this file, .svg or .png")
-	f.BoolVar(&asJSON, "json", false, "print one JSON object (schema: vnic run --json-schema)")
+	f.StringVar(&x.picture, "plot", "", "draw rates over time, and what links carried, to this file, .svg or .png")
+	f.BoolVar(&x.asJSON, "json", false, "print one JSON object (schema: vnic run --json-schema)")
 	metricsFlag(f, &l.Show)
 	l.Page.Flags(f)
-	f.BoolVarP(&verbose, "verbose", "v", false, "log what happens")
+	f.BoolVarP(&x.verbose, "verbose", "v", false, "log what happens")
 	f.StringVar(&o.Pause, "pause-at", "", "stop at a stage until interrupted (for tests): "+strings.Join(run.Stages, ", "))
 	f.IntVar(&o.StallSecs, "stall", o.StallSecs, "seconds without progress after which a transfer fails")
-	f.StringVar(&profile, "cpuprofile", "", "write a CPU profile of this process")
+	f.StringVar(&x.profile, "cpuprofile", "", "write a CPU profile of this process")
 	_ = f.MarkHidden("cpuprofile")
 	_ = f.MarkHidden("pause-at")
 	_ = f.MarkHidden("stall")
-	f.BoolVar(&schema, "json-schema", false, "print the schema of --json")
-	return c
+	f.BoolVar(&x.schema, "json-schema", false, "print the schema of --json")
+}
+
+func (x *runFlags) run(c *cobra.Command, _ []string) error {
+	o, l := &x.options, &x.live
+	if x.schema {
+		_, err := fmt.Fprint(c.OutOrStdout(), run.Schema)
+		return err
+	}
+	if o.Sabotage == "list" {
+		_, err := fmt.Fprint(c.OutOrStdout(), sabotage.Table())
+		return err
+	}
+	if err := x.takeOptions(c); err != nil {
+		return err
+	}
+	format, perr := pictureFormat(c, x.picture)
+	if err := errors.Join(l.Check(), o.Check(), perr); err != nil {
+		return misuse(c, err)
+	}
+	out, err := results(c, &l.Dump, x.asJSON)
+	if err != nil {
+		return err
+	}
+	ui := show.New(c.ErrOrStderr(), x.asJSON && !x.verbose)
+	defer ui.Done()
+	o.Log = ui.Fetching(&o.Fetch, x.verbose)
+	o.Stage, o.Progress, o.Note = ui.Stage, ui.Progress, ui.Note
+	if x.profile != "" && !c.Flags().Changed("sandbox") {
+		l.Sandbox = broker.Off // the profiler makes timers for new threads
+	}
+	l.More = broker.Terminal
+	drawn := l.File("plot", x.picture)
+	if drawn != nil {
+		o.Recorder = &run.Recorder{Name: labTitle(x.labName)}
+	}
+	l.Uplinks = nil
+	if o.Half == "" {
+		l.Uplinks = o.Uplinks
+	}
+	return l.Run(c, &o.Common, o.BrokerConfig, func(ctx context.Context) error {
+		if o.Half != "" && o.Broker != nil {
+			o.Keeper = o.Broker.Keep
+		}
+		stop, err := startProfile(x.profile)
+		if err != nil {
+			return err
+		}
+		rep, err := run.Do(ctx, *o)
+		stop()
+		ui.Done()
+		if rep == nil {
+			return err
+		}
+		rep.Pcap = l.Capture.Report()
+		if perr := printReport(out, rep, x.asJSON); perr != nil {
+			return errors.Join(err, perr)
+		}
+		if drawn == nil {
+			return err
+		}
+		var b bytes.Buffer
+		if perr := o.Recorder.Picture(rep).Write(&b, format); perr != nil {
+			return errors.Join(err, fmt.Errorf("--plot %w", perr))
+		}
+		return errors.Join(err, drawn.Commit(b.Bytes()))
+	})
+}
+
+// takeOptions fills in the options that no flag sets by itself, also from a lab file.
+func (x *runFlags) takeOptions(c *cobra.Command) error {
+	o := &x.options
+	if c.Flags().Changed("sabotage") && o.Sabotage == "" {
+		o.Sabotage = "''" // no name either
+	}
+	if !c.Flags().Changed("seed") {
+		o.Seed = uint64(rand.Uint32())
+	}
+	if x.mode != "both" {
+		o.Modes = []string{x.mode}
+	}
+	if o.P2P = x.p2p == "on"; !o.P2P && x.p2p != "off" {
+		return usagef(c, "--p2p %s: on or off", x.p2p)
+	}
+	if err := setGuests(o, x.guests); err != nil {
+		return misuse(c, err)
+	}
+	if err := driverNeedsKernel(c, o.GPUDriver, o.InProc); err != nil {
+		return err
+	}
+	o.Uplinks = x.live.Uplinks
+	if x.labName != "" {
+		return takeLab(c, o, x.labName)
+	}
+	return nil
 }
 
 // setGuests parses --guest: how guests run, and which guest of a lab file runs on this host.

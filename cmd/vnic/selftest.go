@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"vnic.dev/vnic/internal/job/selftest"
 	"vnic.dev/vnic/internal/job/selftest/expect"
@@ -23,15 +24,18 @@ import (
 	"vnic.dev/vnic/internal/report/show"
 )
 
+// selftestFlags are the flags of vnic selftest.
+type selftestFlags struct {
+	verbose, list, asJSON, table bool
+	junit, fault                 string
+	seed                         uint64 // of the fault
+	options                      selftest.Options
+}
+
 func selftestCommand() *cobra.Command {
-	var (
-		verbose, list, asJSON, table bool
-		junit, fault                 string
-		seed                         uint64
-		o                            = selftest.Options{NIC: lab.GVE,
-			NICOptions: lab.NICOptions{MTU: 1500, MaxMTU: 9000, RSCUsecs: 80000},
-			Queues:     selftest.DefaultQueues, Timeout: time.Duration(limits.Selftest), Repeat: 1}
-	)
+	x := selftestFlags{options: selftest.Options{NIC: lab.GVE,
+		NICOptions: lab.NICOptions{MTU: 1500, MaxMTU: 9000, RSCUsecs: 80000},
+		Queues:     selftest.DefaultQueues, Timeout: time.Duration(limits.Selftest), Repeat: 1}}
 	c := &cobra.Command{
 		Use:   "selftest [flags] [PROGRAM[:CASE]...]",
 		Short: "Run the Linux kernel's own driver selftests on the NIC",
@@ -55,65 +59,18 @@ failure.`,
   vnic selftest --device virtio-net-pci        the same on QEMU's own NIC, to compare
   vnic selftest --kernel bzImage --modules lib/modules/7.2.0 --source . hw/devmem.py   a kernel of your own
   vnic selftest --tests ~/linux/tools/testing/selftests --shell hw/csum.py   tests of your own; a shell where they fail`,
-		RunE: func(c *cobra.Command, args []string) error {
-			o.Programs = args
-			if table && len(args) == 0 {
-				return usagef(c, "--table: which files? vnic selftest --json writes them")
-			}
-			if table {
-				return show.Text(c.OutOrStdout(), func(w io.Writer) error { return kreport.Files(w, args) })
-			}
-			if fault == "list" {
-				_, err := fmt.Fprint(c.OutOrStdout(), sabotage.Table())
-				return err
-			}
-			if fault != "" || c.Flags().Changed("sabotage") {
-				f, err := sabotage.Parse(fault)
-				if err != nil {
-					return usagef(c, "--sabotage %v", err)
-				}
-				o.Sabotage = f.NIC(seed)
-			}
-			if err := o.Check(); err != nil {
-				return misuse(c, err)
-			}
-			xml, err := live.OpenDraft("junit:", junit)
-			if err != nil {
-				return err
-			}
-			defer xml.Close()
-			ui := show.New(c.ErrOrStderr(), false)
-			defer ui.Done()
-			o.Log = ui.Fetching(&o.Fetch, verbose)
-			o.Note, o.Doing = ui.Note, ui.Doing
-			o.Stdin, o.Stdout, o.Stderr = os.Stdin, c.OutOrStdout(), c.ErrOrStderr()
-			if list {
-				names, err := selftest.List(c.Context(), &o)
-				ui.Done()
-				printed := show.Text(c.OutOrStdout(), func(w io.Writer) error {
-					_, err := io.WriteString(w, strings.Join(append(names, ""), "\n"))
-					return err
-				})
-				return errors.Join(printed, ofSelftest(c, err))
-			}
-			o.Ended = func(p *kselftest.Program) { ui.Note("%s", selftest.Line(p)) }
-			res, err := selftest.Do(c.Context(), &o)
-			ui.Done()
-			if res == nil || len(res.Programs) == 0 {
-				return ofSelftest(c, err)
-			}
-			status, rerr := reportSelftest(c, res, asJSON, xml)
-			if err = errors.Join(ofSelftest(c, err), rerr); err == nil && status != 0 {
-				return exitStatus(status)
-			}
-			return err
-		},
+		RunE: x.run,
 	}
-	f := c.Flags()
+	x.flags(c.Flags())
+	return c
+}
+
+func (x *selftestFlags) flags(f *pflag.FlagSet) {
+	o := &x.options
 	f.StringVar(&o.NIC, "nic", o.NIC, "gve, which needs QEMU "+assets.MinVFIOUser+"; or virtio")
 	f.StringVar(&o.Device, "device", "", "a NIC of QEMU's own in place of --nic: virtio-net-pci, vmxnet3 or e1000e, with "+
 		"one queue")
-	f.BoolVar(&list, "list", false, "list the programs, or the cases of those that are named")
+	f.BoolVar(&x.list, "list", false, "list the programs, or the cases of those that are named")
 	f.BoolVar(&o.Patched, "patch-tests", false,
 		"programs that assume what not all NICs have run with vnic's patches, too, in a column of their own")
 	f.StringVar(&o.Source, "source", "", "a kernel's tree, whose tests are built and run")
@@ -131,25 +88,71 @@ failure.`,
 	f.BoolVar(&o.XDP, "xdp", false, "a virtio NIC that offloads nothing to receive, so that its driver takes native XDP "+
 		"programs")
 	f.IntVar(&o.Queues, "queues", o.Queues, "pairs of queues of each NIC; what is expected is that of 4")
-	f.StringVar(&fault, "sabotage", "",
+	f.StringVar(&x.fault, "sabotage", "",
 		"make the NIC that is tested with a fault, to see which test sees it: a name, with /N for 1 frame of N, or list "+
 			"(docs/sabotage.md)")
-	f.Uint64Var(&seed, "seed", 1, "which frames --sabotage hits")
+	f.Uint64Var(&x.seed, "seed", 1, "which frames --sabotage hits")
 	f.IntVar(&o.GDB, "gdb", 0, "port of 127.0.0.1 for a gdb that looks at the guest's kernel")
 	f.StringVar(&o.LogDir, "log", "", "directory for what each program prints, and the guest's console")
 	sourceFlags(f, &o.Fetch)
-	f.BoolVar(&asJSON, "json", false, "print one JSON object (its schema: docs/selftest.md)")
-	f.StringVar(&junit, "junit", "", "file for the results as JUnit's XML")
-	f.BoolVar(&table, "table", false, "run nothing: the arguments are files of --json, and are shown side by side, in "+
+	f.BoolVar(&x.asJSON, "json", false, "print one JSON object (its schema: docs/selftest.md)")
+	f.StringVar(&x.junit, "junit", "", "file for the results as JUnit's XML")
+	f.BoolVar(&x.table, "table", false, "run nothing: the arguments are files of --json, and are shown side by side, in "+
 		"Markdown")
-	f.BoolVarP(&verbose, "verbose", "v", false, "log what happens")
-	return c
+	f.BoolVarP(&x.verbose, "verbose", "v", false, "log what happens")
 }
 
-// ofSelftest marks a selftest.UsageError as wrong use of the command.
-func ofSelftest(c *cobra.Command, err error) error {
-	if u := (*selftest.UsageError)(nil); errors.As(err, &u) {
+func (x *selftestFlags) run(c *cobra.Command, args []string) error {
+	o := &x.options
+	o.Programs = args
+	if x.table && len(args) == 0 {
+		return usagef(c, "--table: which files? vnic selftest --json writes them")
+	}
+	if x.table {
+		return show.Text(c.OutOrStdout(), func(w io.Writer) error { return kreport.Files(w, args) })
+	}
+	if x.fault == "list" {
+		_, err := fmt.Fprint(c.OutOrStdout(), sabotage.Table())
+		return err
+	}
+	if x.fault != "" || c.Flags().Changed("sabotage") {
+		f, err := sabotage.Parse(x.fault)
+		if err != nil {
+			return usagef(c, "--sabotage %v", err)
+		}
+		o.Sabotage = f.NIC(x.seed)
+	}
+	if err := o.Check(); err != nil {
 		return misuse(c, err)
+	}
+	xml, err := live.OpenDraft("junit:", x.junit)
+	if err != nil {
+		return err
+	}
+	defer xml.Close()
+	ui := show.New(c.ErrOrStderr(), false)
+	defer ui.Done()
+	o.Log = ui.Fetching(&o.Fetch, x.verbose)
+	o.Note, o.Doing = ui.Note, ui.Doing
+	o.Stdin, o.Stdout, o.Stderr = os.Stdin, c.OutOrStdout(), c.ErrOrStderr()
+	if x.list {
+		names, err := selftest.List(c.Context(), o)
+		ui.Done()
+		printed := show.Text(c.OutOrStdout(), func(w io.Writer) error {
+			_, err := io.WriteString(w, strings.Join(append(names, ""), "\n"))
+			return err
+		})
+		return errors.Join(printed, misuseIf[*selftest.UsageError](c, err))
+	}
+	o.Ended = func(p *kselftest.Program) { ui.Note("%s", selftest.Line(p)) }
+	res, err := selftest.Do(c.Context(), o)
+	ui.Done()
+	if res == nil || len(res.Programs) == 0 {
+		return misuseIf[*selftest.UsageError](c, err)
+	}
+	status, rerr := reportSelftest(c, res, x.asJSON, xml)
+	if err = errors.Join(misuseIf[*selftest.UsageError](c, err), rerr); err == nil && status != 0 {
+		return exitStatus(status)
 	}
 	return err
 }

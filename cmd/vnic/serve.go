@@ -12,6 +12,7 @@ import (
 	"sync"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	"golang.org/x/sys/unix"
 
 	"vnic.dev/vnic/internal/gpufd"
@@ -45,18 +46,19 @@ func asksCapabilities(args []string) bool {
 	return len(args) > 0 && args[0] == "serve" && slices.Contains(args, capabilitiesFlag)
 }
 
+// serveFlags are the flags of vnic serve.
+type serveFlags struct {
+	paths                         []string
+	labName, p2p, imageDir        string
+	ports                         int
+	asJSON, verbose, capabilities bool
+	guestRAM                      uint64
+	live                          live.Command
+	options                       serve.Options
+}
+
 func serveCommand() *cobra.Command {
-	var (
-		paths           []string
-		labName         string
-		p2p, imageDir   = "on", ""
-		ports           int
-		asJSON, verbose bool
-		capabilities    bool
-		guestRAM        uint64
-		l               = live.New("serve")
-		o               = serve.Options{GPUMemory: 256 << 20}
-	)
+	x := serveFlags{p2p: "on", live: live.New("serve"), options: serve.Options{GPUMemory: 256 << 20}}
 	c := &cobra.Command{
 		Use:   "serve",
 		Short: "Serve NICs, with their GPUs, to a QEMU of your own",
@@ -79,98 +81,29 @@ management software vnic serve keeps to QEMU's conventions of backend programs.`
   vnic serve --socket-path $XDG_RUNTIME_DIR/vnic.sock --forward 2222:22      ssh -p 2222 localhost leads to the guest
   vnic serve --socket-path $XDG_RUNTIME_DIR/vnic.sock --json                 the same as one JSON object, for scripts`,
 		Args: cobra.NoArgs,
-		RunE: func(c *cobra.Command, _ []string) (err error) {
-			if capabilities {
-				return serve.PrintCapabilities(c.OutOrStdout())
-			}
-			if labName != "" {
-				file, err := loadLab(c, labName, withoutRAM, "ports", "nic", "queues", "seed", "p2p", "uplink")
-				if err == nil {
-					err = gatewayOnce(c, file)
-				}
-				if err == nil {
-					l.Uplinks = file.UplinksOf("")
-					o.NIC.Model = ""
-					if err = o.Take(file, paths); err != nil {
-						err = misuse(c, err)
-					}
-				}
-				if err != nil {
-					return err
-				}
-			} else if o.Paths, err = serve.Paths(paths, ports); err != nil {
-				return misuse(c, err)
-			}
-			if len(o.Paths) == 0 && len(o.FDs) == 0 {
-				o.FDs = serve.Inherited()
-			}
-			if o.NoP2P = p2p == "off"; !o.NoP2P && p2p != "on" {
-				return usagef(c, "--p2p %s: on or off", p2p)
-			}
-			if err := cmp.Or(errors.Join(l.Check(), o.Check(), checkFlows(o.Flows)),
-				serve.CheckInherited(o.FDs)); err != nil {
-				return misuse(c, err)
-			}
-			if c.Flags().Changed(memoryMaxFlag) {
-				if guestRAM == 0 {
-					return usagef(c, "--%s 0: the RAM of each guest, as 2G", memoryMaxFlag)
-				}
-				_, err := fmt.Fprintf(c.OutOrStdout(), "MemoryMax=%d\n", o.MemoryMax(guestRAM))
-				return err
-			}
-			boots, err := imageToBoot(c, imageDir, o.NIC.Model)
-			if err != nil {
-				return err
-			}
-			out, err := results(c, &l.Dump, asJSON)
-			if err != nil {
-				return err
-			}
-			stderr := &lines{w: c.ErrOrStderr()}
-			o.Log = show.Log(stderr, slog.LevelWarn, verbose)
-			note := func(format string, args ...any) { fmt.Fprintln(stderr, show.Plainly(format, args...)) }
-			o.Note = note
-			if boots != nil {
-				o.Boot = boots.Args(o.Accel == qemu.AccelKVM)
-				by := "TCG; with KVM: -accel kvm -cpu host"
-				if o.Accel == qemu.AccelKVM {
-					by = "KVM"
-				}
-				note("QEMU is to boot %s (--image none: nothing), by %s", filepath.Dir(boots.Kernel), by)
-			}
-			o.Event = func(port, format string, args ...any) {
-				note(show.TimeOfDay()+" "+port+": "+format, args...)
-			}
-			o.Ready = func(r *serve.Report) error { return show.Report(out, asJSON, r, r.Print) }
-			seedLinks(c, o.Lab, &o.Impair, note)
-			for _, fd := range o.FDs { // the other process shall not have them
-				unix.CloseOnExec(fd)
-			}
-			return l.Run(c, &o.Common, o.BrokerConfig, func(ctx context.Context) error {
-				err := serve.Do(ctx, o)
-				if r := l.Capture.Report(); r != nil {
-					note("%v", r)
-				}
-				return err
-			})
-		},
+		RunE: x.run,
 	}
-	f := c.Flags()
-	f.StringArrayVar(&paths, "socket-path", nil,
+	x.flags(c.Flags())
+	return c
+}
+
+func (x *serveFlags) flags(f *pflag.FlagSet) {
+	o, l := &x.options, &x.live
+	f.StringArrayVar(&x.paths, "socket-path", nil,
 		"socket to listen at; once for each port, or with %d for the port's number, with --lab with %s for the NIC's name")
-	labFlag(f, &labName)
-	f.StringVar(&imageDir, "image", "", "directory of 'vnic image build' that the printed commands boot; none: nothing "+
+	labFlag(f, &x.labName)
+	f.StringVar(&x.imageDir, "image", "", "directory of 'vnic image build' that the printed commands boot; none: nothing "+
 		"(default: ./"+image.DefaultDir+", if it is one for such a NIC)")
-	f.IntVar(&ports, "ports", 0, "how many NICs, with %d in --socket-path")
+	f.IntVar(&x.ports, "ports", 0, "how many NICs, with %d in --socket-path")
 	f.IntSliceVar(&o.FDs, "fd", nil,
 		"socket that is open already, connected or listening (default: those of systemd's LISTEN_FDS)")
 	f.BoolVar(&o.Client, "client", false, "connect to --socket-path, where QEMU listens (server=on)")
 	f.StringVar(&o.Group, "socket-group", "",
 		"also let members of a group connect (default: nobody but this user and root); beside each port's socket there is "+
 			"one, with "+gpufd.Suffix+" at its end, where 'vnic gpu-fd' gets the GPU's memory for their QEMU")
-	f.BoolVar(&capabilities, capabilitiesFlag[2:], false,
+	f.BoolVar(&x.capabilities, capabilitiesFlag[2:], false,
 		"print the capabilities as management software wants them, and nothing else")
-	f.Var((*bytesFlag)(&guestRAM), memoryMaxFlag,
+	f.Var((*bytesFlag)(&x.guestRAM), memoryMaxFlag,
 		"print the memory limit of a systemd unit with these flags, when each guest has that much RAM, and nothing else")
 	f.StringVar(&o.NIC.Model, "nic", lab.Virtio,
 		"virtio, by vhost-user; or gve, by vfio-user, which needs QEMU "+assets.MinVFIOUser)
@@ -188,7 +121,7 @@ management software vnic serve keeps to QEMU's conventions of backend programs.`
 	flowsFlag(f, &o.Flows, "'vnic stat' shows it")
 	impairFlags(f, &o.Impair)
 	impairSeedFlag(f, &o.Impair)
-	f.StringVar(&p2p, "p2p", p2p, "on, or off: the NICs cannot reach the GPUs, payload goes through host memory")
+	f.StringVar(&x.p2p, "p2p", x.p2p, "on, or off: the NICs cannot reach the GPUs, payload goes through host memory")
 	gatewayFlags(f, &o.GatewayFlags, serve.HostPorts)
 	f.BoolVar(&o.NoGateway, "no-gateway", false,
 		"nothing on the switch but the NICs: no DHCP, no DNS, no way to this machine's network; as --gateway off")
@@ -200,11 +133,91 @@ management software vnic serve keeps to QEMU's conventions of backend programs.`
 	accelerated(f, &o.Accel)
 	sandboxFlag(f, &l.Sandbox)
 	l.Dump.Flags(f)
-	f.BoolVar(&asJSON, "json", false, "print one JSON object")
+	f.BoolVar(&x.asJSON, "json", false, "print one JSON object")
 	metricsFlag(f, &l.Show)
 	l.Page.Flags(f)
-	f.BoolVarP(&verbose, "verbose", "v", false, "log what happens")
-	return c
+	f.BoolVarP(&x.verbose, "verbose", "v", false, "log what happens")
+}
+
+func (x *serveFlags) run(c *cobra.Command, _ []string) error {
+	o, l := &x.options, &x.live
+	if x.capabilities {
+		return serve.PrintCapabilities(c.OutOrStdout())
+	}
+	if err := x.takeOptions(c); err != nil {
+		return err
+	}
+	if err := cmp.Or(errors.Join(l.Check(), o.Check(), checkFlows(o.Flows)),
+		serve.CheckInherited(o.FDs)); err != nil {
+		return misuse(c, err)
+	}
+	if c.Flags().Changed(memoryMaxFlag) {
+		if x.guestRAM == 0 {
+			return usagef(c, "--%s 0: the RAM of each guest, as 2G", memoryMaxFlag)
+		}
+		_, err := fmt.Fprintf(c.OutOrStdout(), "MemoryMax=%d\n", o.MemoryMax(x.guestRAM))
+		return err
+	}
+	boots, err := imageToBoot(c, x.imageDir, o.NIC.Model)
+	if err != nil {
+		return err
+	}
+	out, err := results(c, &l.Dump, x.asJSON)
+	if err != nil {
+		return err
+	}
+	stderr := &lines{w: c.ErrOrStderr()}
+	o.Log = show.Log(stderr, slog.LevelWarn, x.verbose)
+	note := func(format string, args ...any) { fmt.Fprintln(stderr, show.Plainly(format, args...)) }
+	o.Note = note
+	if boots != nil {
+		o.Boot = boots.Args(o.Accel == qemu.AccelKVM)
+		by := "TCG; with KVM: -accel kvm -cpu host"
+		if o.Accel == qemu.AccelKVM {
+			by = "KVM"
+		}
+		note("QEMU is to boot %s (--image none: nothing), by %s", filepath.Dir(boots.Kernel), by)
+	}
+	o.Event = func(port, format string, args ...any) {
+		note(show.TimeOfDay()+" "+port+": "+format, args...)
+	}
+	o.Ready = func(r *serve.Report) error { return show.Report(out, x.asJSON, r, r.Print) }
+	seedLinks(c, o.Lab, &o.Impair, note)
+	for _, fd := range o.FDs { // the other process shall not have them
+		unix.CloseOnExec(fd)
+	}
+	return l.Run(c, &o.Common, o.BrokerConfig, func(ctx context.Context) error {
+		err := serve.Do(ctx, *o)
+		if r := l.Capture.Report(); r != nil {
+			note("%v", r)
+		}
+		return err
+	})
+}
+
+// takeOptions fills in the options that no flag sets by itself: the ports and their sockets, also of a lab file.
+func (x *serveFlags) takeOptions(c *cobra.Command) (err error) {
+	o := &x.options
+	if x.labName != "" {
+		file, err := loadLab(c, x.labName, withoutRAM, "ports", "nic", "queues", "seed", "p2p", "uplink")
+		if err != nil {
+			return err
+		}
+		x.live.Uplinks = file.UplinksOf("")
+		o.NIC.Model = ""
+		if err := o.Take(file, x.paths); err != nil {
+			return misuse(c, err)
+		}
+	} else if o.Paths, err = serve.Paths(x.paths, x.ports); err != nil {
+		return misuse(c, err)
+	}
+	if len(o.Paths) == 0 && len(o.FDs) == 0 {
+		o.FDs = serve.Inherited()
+	}
+	if o.NoP2P = x.p2p == "off"; !o.NoP2P && x.p2p != "on" {
+		return usagef(c, "--p2p %s: on or off", x.p2p)
+	}
+	return nil
 }
 
 // imageToBoot finds the image that the printed commands boot; nil: none. Without --image it returns the default

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 
@@ -25,6 +26,15 @@ func misuse(c *cobra.Command, err error) error {
 
 func usagef(c *cobra.Command, format string, args ...any) error {
 	return misuse(c, fmt.Errorf(format, args...))
+}
+
+// misuseIf marks an error that is or wraps an E as wrong use of the command, and returns other
+// errors unchanged.
+func misuseIf[E error](c *cobra.Command, err error) error {
+	if _, wrong := errors.AsType[E](err); wrong {
+		return misuse(c, err)
+	}
+	return err
 }
 
 // isCobraUsage reports whether an error is one of cobra's errors for wrong arguments, which have no

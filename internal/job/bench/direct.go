@@ -158,40 +158,51 @@ func (f footprint) connectDrivers(ctx context.Context, l *lab.Lab, r *rig) error
 	tx[0].GSOType, tx[0].GSOSize = splitter.GSOTCPv4, le.Uint16(frame.head[4:])
 	tx[0].Device = []driver.Range{{GPU: gpuA, Len: uint32(len(frame.payload))}}
 	r.counted = func() uint64 { return deviceBytes(l.Port(1)) }
-	r.ours = func(ctx context.Context, d time.Duration) (w work, err error) {
-		late := time.NewTimer(d + limits.Bench.Here())
-		defer late.Stop()
-		start, out := time.Now(), 0
-		for {
-			for out < directWindow && (w.frames == 0 && out == 0 || time.Since(start) < d) {
-				n, err := a.Transmit(0, tx)
-				if err != nil {
-					return w, err
-				}
-				if n == 0 {
-					runtime.Gosched() // the ring is full: the driver has not yet taken back the sent frames
-					continue
-				}
-				out++
-				if r := &tx[0].Device[0]; r.Off+2*directFrame <= uint64(f.source) {
-					r.Off += directFrame
-				} else {
-					r.Off = 0
-				}
+	r.ours = (&direct{a, b, tx, uint64(f.source), s.came}).measure
+	return nil
+}
+
+// direct sends a frame from driver a to driver b again and again, each time with the next piece of
+// a's GPU memory.
+type direct struct {
+	a, b   *driver.NIC
+	frames []driver.TxFrame // one
+	source uint64           // bytes of a's GPU memory
+	came   <-chan int       // payload bytes of a frame that b received
+}
+
+func (x *direct) measure(ctx context.Context, d time.Duration) (w work, err error) {
+	late := time.NewTimer(d + limits.Bench.Here())
+	defer late.Stop()
+	start, out := time.Now(), 0
+	for {
+		for out < directWindow && (w.frames == 0 && out == 0 || time.Since(start) < d) {
+			n, err := x.a.Transmit(0, x.frames)
+			if err != nil {
+				return w, err
 			}
-			if out == 0 {
-				w.spent = time.Since(start)
-				return w, ctx.Err()
+			if n == 0 {
+				runtime.Gosched() // the ring is full: the driver has not yet taken back the sent frames
+				continue
 			}
-			select {
-			case n := <-s.came:
-				w.frames++
-				w.bytes += uint64(n)
-				out--
-			case <-late.C:
-				return w, fmt.Errorf("%w: %d frames under way; drivers: %w", errStuck, out, errors.Join(a.Err(), b.Err()))
+			out++
+			if r := &x.frames[0].Device[0]; r.Off+2*directFrame <= x.source {
+				r.Off += directFrame
+			} else {
+				r.Off = 0
 			}
 		}
+		if out == 0 {
+			w.spent = time.Since(start)
+			return w, ctx.Err()
+		}
+		select {
+		case n := <-x.came:
+			w.frames++
+			w.bytes += uint64(n)
+			out--
+		case <-late.C:
+			return w, fmt.Errorf("%w: %d frames under way; drivers: %w", errStuck, out, errors.Join(x.a.Err(), x.b.Err()))
+		}
 	}
-	return nil
 }

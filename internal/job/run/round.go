@@ -92,22 +92,9 @@ func (t *round) run(ctx context.Context, r *Run) error {
 		return err
 	}
 	defer t.flows.remove()
-
-	if err := t.stage(ctx, "connect"); err != nil {
+	if err := t.connect(ctx); err != nil {
 		return err
 	}
-	listen := func(ctx context.Context) error { return transfer.Listen(ctx, b.Ops) }
-	if err := s.onBoth(ctx, s.opt.patience(), nil, listen); err != nil {
-		return fmt.Errorf("listen: %w", err)
-	}
-	if _, err := t.step(ctx, "listen", ""); err != nil {
-		return err
-	}
-	if err := s.onBoth(ctx, s.opt.patience(), func(ctx context.Context) error { return transfer.Connect(ctx, a.Ops) },
-		func(ctx context.Context) error { return transfer.Accept(ctx, b.Ops) }); err != nil {
-		return fmt.Errorf("connect: %w", err)
-	}
-
 	if err := t.stage(ctx, "transfer"); err != nil {
 		return err
 	}
@@ -139,6 +126,26 @@ func (t *round) run(ctx context.Context, r *Run) error {
 	if err := s.onBoth(ctx, s.opt.patience(), func(ctx context.Context) error { return transfer.Finish(ctx, a.Ops) },
 		func(ctx context.Context) error { return transfer.Finish(ctx, b.Ops) }); err != nil {
 		return fmt.Errorf("finish: %w", err)
+	}
+	return nil
+}
+
+// connect makes the connection for the payload, from the sending guest to the receiving one.
+func (t *round) connect(ctx context.Context) error {
+	s, a, b := t.s, t.s.ends[0], t.s.ends[1]
+	if err := t.stage(ctx, "connect"); err != nil {
+		return err
+	}
+	listen := func(ctx context.Context) error { return transfer.Listen(ctx, b.Ops) }
+	if err := s.onBoth(ctx, s.opt.patience(), nil, listen); err != nil {
+		return fmt.Errorf("listen: %w", err)
+	}
+	if _, err := t.step(ctx, "listen", ""); err != nil {
+		return err
+	}
+	if err := s.onBoth(ctx, s.opt.patience(), func(ctx context.Context) error { return transfer.Connect(ctx, a.Ops) },
+		func(ctx context.Context) error { return transfer.Accept(ctx, b.Ops) }); err != nil {
+		return fmt.Errorf("connect: %w", err)
 	}
 	return nil
 }

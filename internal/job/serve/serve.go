@@ -63,23 +63,9 @@ func Do(ctx context.Context, o Options) (err error) {
 	if err != nil {
 		return err
 	}
-	rep := newReport(l, sources, o.Client, o.sharesGPUs())
-	rep.Boot = o.Boot
-	cpus := guestCPUs
-	if o.Lab != nil {
-		if err := rep.addGuests(l, o.Lab, o.Client); err != nil {
-			return err
-		}
-		cpus = 0
-		for _, m := range o.Lab.Machines {
-			cpus = max(cpus, m.CPUs)
-		}
-	}
-	rep.addClock(qemu.ClockArgs(cpus, o.Accel))
-	if !o.Off() {
-		gw, _ := lab.GatewayAddrs()
-		rep.Gateway = gw.Addr().String()
-		rep.gateway, _ = o.gatewayOptions()
+	rep, err := o.report(l, sources)
+	if err != nil {
+		return err
 	}
 	rep.ResidentBytes, rep.PortBytes = resident(), ports/uint64(len(rep.Ports))
 	if o.Confine != nil {
@@ -103,4 +89,27 @@ func Do(ctx context.Context, o Options) (err error) {
 	}
 	wg.Wait()
 	return nil
+}
+
+// report describes the NICs and GPUs, and how a QEMU is started with them.
+func (o *Options) report(l *lab.Lab, sources []source) (*Report, error) {
+	r := newReport(l, sources, o.Client, o.sharesGPUs())
+	r.Boot = o.Boot
+	cpus := guestCPUs
+	if o.Lab != nil {
+		if err := r.addGuests(l, o.Lab, o.Client); err != nil {
+			return nil, err
+		}
+		cpus = 0
+		for _, m := range o.Lab.Machines {
+			cpus = max(cpus, m.CPUs)
+		}
+	}
+	r.addClock(qemu.ClockArgs(cpus, o.Accel))
+	if !o.Off() {
+		gw, _ := lab.GatewayAddrs()
+		r.Gateway = gw.Addr().String()
+		r.gateway, _ = o.gatewayOptions()
+	}
+	return r, nil
 }

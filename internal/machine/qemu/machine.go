@@ -210,7 +210,7 @@ func (c *Config) choose(ctx context.Context) (Accel, error) {
 	return accel, err
 }
 
-// launch makes the files that QEMU inherits, and starts it and the readers of its sockets.
+// launch starts QEMU with the files that it inherits, and the readers of its sockets.
 func launch(ctx context.Context, c *Config, accel Accel) (_ *Machine, err error) {
 	m := &Machine{
 		name: c.Name, qemu: strings.TrimSpace("QEMU " + c.QEMU.Version), kernel: c.Kernel, accel: accel,
@@ -235,37 +235,8 @@ func launch(ctx context.Context, c *Config, accel Accel) (_ *Machine, err error)
 			m.closeRAM()
 		}
 	}()
-	for _, size := range c.ramSizes() {
-		f, err := NewMemory("vnic-ram", size)
-		if err != nil {
-			return nil, err
-		}
-		m.ram = append(m.ram, f)
-	}
-	in.ram, m.physical = m.ram, physical(c.nodeFiles(m.ram))
-	if in.initrd, err = gather(c.Initrd); err != nil {
-		return nil, fmt.Errorf("initramfs: %w", err)
-	}
-	names := []string{consoleChannel, resultsChannel, qmpChannel}
-	if c.ResultsPort {
-		names = append(names, portChannel)
-	}
-	for _, name := range names {
-		ours, theirs, err := socketPair()
-		if err != nil {
-			return nil, err
-		}
-		host[name], in.channels = ours, append(in.channels, channel{name, theirs})
-	}
-	for i := range c.Netdevs {
-		if n := &c.Netdevs[i]; n.Connected != nil {
-			b, err := newBackendSocket(n.Connected, n.VFIOUser)
-			if err != nil {
-				return nil, err
-			}
-			m.net = append(m.net, b)
-			n.abstract, n.socket = b.name, b.file
-		}
+	if err := m.open(c, &in, host); err != nil {
+		return nil, err
 	}
 	in.sandbox = hasSandbox(ctx, c.QEMU)
 	args, fds := arguments(c, accel, in)
@@ -307,6 +278,45 @@ func launch(ctx context.Context, c *Config, accel Accel) (_ *Machine, err error)
 	}
 	m.agent = agent.NewClient(results)
 	return m, nil
+}
+
+// open makes the files that QEMU inherits. host gets this process's ends of the channels by name.
+// What is made before an error stays for launch to close.
+func (m *Machine) open(c *Config, in *inherited, host map[string]net.Conn) error {
+	for _, size := range c.ramSizes() {
+		f, err := NewMemory("vnic-ram", size)
+		if err != nil {
+			return err
+		}
+		m.ram = append(m.ram, f)
+	}
+	in.ram, m.physical = m.ram, physical(c.nodeFiles(m.ram))
+	var err error
+	if in.initrd, err = gather(c.Initrd); err != nil {
+		return fmt.Errorf("initramfs: %w", err)
+	}
+	names := []string{consoleChannel, resultsChannel, qmpChannel}
+	if c.ResultsPort {
+		names = append(names, portChannel)
+	}
+	for _, name := range names {
+		ours, theirs, err := socketPair()
+		if err != nil {
+			return err
+		}
+		host[name], in.channels = ours, append(in.channels, channel{name, theirs})
+	}
+	for i := range c.Netdevs {
+		if n := &c.Netdevs[i]; n.Connected != nil {
+			b, err := newBackendSocket(n.Connected, n.VFIOUser)
+			if err != nil {
+				return err
+			}
+			m.net = append(m.net, b)
+			n.abstract, n.socket = b.name, b.file
+		}
+	}
+	return nil
 }
 
 // gather writes readers' data into one sealed memfd, in order.

@@ -1,0 +1,246 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * Page faults of NICs: makes pages of a region present, and says where they are. An invalidation
+ * that comes in between makes it begin again (region.c).
+ */
+#include <linux/bitmap.h>
+#include <linux/hmm.h>
+#include <linux/mm.h>
+#include <linux/mmu_notifier.h>
+#include <linux/sched/mm.h>
+#include <linux/sched/signal.h>
+#include <linux/uaccess.h>
+
+#include "internal.h"
+#include "region.h"
+
+#define MAX_FAULT	64 /* pages */
+
+/* After this many attempts that an invalidation spoiled, half as many pages are requested. */
+#define PATIENCE 16
+
+static u64 invalid(int error)
+{
+	return VNICGPU_ENTRY_INVALID | (u64)-error << VNICGPU_ENTRY_ERRNO;
+}
+
+/* Returns the entry for a present page. Under the region's lock, for which an invalidation of the page waits. */
+static u64 entry_of(const struct vnicgpu *gpu, unsigned long pfn)
+{
+	struct page *page = hmm_pfn_to_page(pfn);
+	u64 entry;
+
+	if (vnicgpu_private_at(gpu, page, &entry))
+		entry |= VNICGPU_ENTRY_GPU;
+	else if (!is_zone_device_page(page))
+		entry = page_to_phys(hmm_pfn_to_page(pfn)) | VNICGPU_ENTRY_RAM;
+	else
+		return invalid(-EOPNOTSUPP);
+	if (pfn & HMM_PFN_WRITE) {
+		entry |= VNICGPU_ENTRY_WRITE;
+		/*
+		 * The NIC sets no dirty bit in page tables. Without this, a clean page under
+		 * MADV_FREE would be dropped.
+		 */
+		folio_mark_dirty(page_folio(page));
+	}
+	return entry;
+}
+
+/*
+ * Makes n pages present. For pages in the GPU Linux only returns their places, even if the NIC wants
+ * to write to them and they are read-only, as after a fork. The function then faults these pages in
+ * as for a CPU, which moves them to RAM.
+ */
+static int fault_range(struct hmm_range *range, unsigned long addr, unsigned long n, unsigned long *pfns)
+{
+	void *owner = range->dev_private_owner;
+	unsigned long i, k;
+	int ret;
+
+	range->start = addr;
+	range->end = addr + (n << PAGE_SHIFT);
+	range->hmm_pfns = pfns;
+	ret = hmm_range_fault(range);
+	if (!(range->default_flags & HMM_PFN_REQ_WRITE))
+		return ret;
+	range->dev_private_owner = NULL;
+	for (i = 0; !ret && i < n; i += k) {
+		k = 1;
+		if (pfns[i] & HMM_PFN_WRITE)
+			continue;
+		while (i + k < n && !(pfns[i + k] & HMM_PFN_WRITE))
+			k++;
+		range->start = addr + (i << PAGE_SHIFT);
+		range->end = range->start + (k << PAGE_SHIFT);
+		range->hmm_pfns = pfns + i;
+		/* EBUSY if it moved pages, because that called the notifier; the next attempt finds them moved. */
+		ret = hmm_range_fault(range);
+	}
+	range->dev_private_owner = owner;
+	return ret;
+}
+
+/*
+ * Makes n pages of a vma present. If one page fails, Linux fails the whole range: the function then
+ * requests each page alone. EBUSY: there was an invalidation.
+ */
+static int fault_vma(struct hmm_range *range, unsigned long addr, unsigned long n, unsigned long *pfns, u64 *entries)
+{
+	unsigned long i;
+	int ret = fault_range(range, addr, n, pfns);
+
+	if (!ret || ret == -EBUSY)
+		return ret;
+	for (i = 0; i < n; i++) {
+		pfns[i] = 0;
+		ret = fault_range(range, addr + (i << PAGE_SHIFT), 1, pfns + i);
+		if (ret == -EBUSY)
+			return ret;
+		if (ret) {
+			pfns[i] = 0;
+			entries[i] = invalid(ret);
+		}
+	}
+	return 0;
+}
+
+/*
+ * Makes n pages from addr on present: pfns gets their places, and entries the errors of the pages
+ * without a valid pfn. It accepts only private memory of the program: page faults of other memory
+ * may wait for another program (FUSE), and removal of the GPU would wait with them.
+ */
+static int fault_pages(struct hmm_range *range, struct mm_struct *mm, unsigned long addr, unsigned long n,
+		       unsigned long *pfns, u64 *entries)
+{
+	struct vm_area_struct *vma;
+	unsigned long i, k, j;
+	int ret;
+
+	memset(pfns, 0, n * sizeof(*pfns));
+	for (i = 0; i < n; i += k, addr += k << PAGE_SHIFT) {
+		k = 1;
+		entries[i] = invalid(-EFAULT);
+		vma = vma_lookup(mm, addr);
+		if (!vma)
+			continue;
+		k = min(n - i, (vma->vm_end - addr) >> PAGE_SHIFT);
+		for (j = i; j < i + k; j++)
+			entries[j] = invalid(-EOPNOTSUPP);
+		if (!vma_is_anonymous(vma))
+			continue;
+		ret = fault_vma(range, addr, k, pfns + i, entries + i);
+		if (ret)
+			return ret;
+	}
+	return 0;
+}
+
+/*
+ * Marks pages as used by the NIC, and fills in their entries. EAGAIN: an invalidation came in
+ * between.
+ */
+static int answer(struct region *r, const struct hmm_range *range, u64 first, unsigned long n,
+		  const unsigned long *pfns, u64 *entries, struct vnicgpu_fault *arg)
+{
+	unsigned long i;
+	int ret;
+
+	mutex_lock(&r->lock);
+	ret = r->error;
+	if (!ret && mmu_interval_read_retry(&r->notifier, range->notifier_seq))
+		ret = -EAGAIN;
+	if (ret)
+		goto unlock;
+	for (i = 0; i < arg->count; i++) {
+		if (i >= n)
+			entries[i] = invalid(-EAGAIN);
+		else if (pfns[i] & HMM_PFN_VALID)
+			entries[i] = entry_of(r->gpu, pfns[i]);
+		switch (entries[i] & VNICGPU_ENTRY_KIND) {
+		case VNICGPU_ENTRY_RAM:
+			r->stats.ram++;
+			break;
+		case VNICGPU_ENTRY_GPU:
+			r->stats.gpu++;
+			break;
+		default:
+			r->stats.invalid++;
+			continue;
+		}
+		if (!__test_and_set_bit(first + i, r->mapped))
+			r->stats.mapped++;
+	}
+	r->stats.faults++;
+	arg->generation = r->generation;
+unlock:
+	mutex_unlock(&r->lock);
+	return ret;
+}
+
+static int fault(struct region *r, struct mm_struct *mm, struct vnicgpu_fault *arg, u64 *entries)
+{
+	unsigned long pfns[MAX_FAULT], n = arg->count, addr = r->start + (arg->first << PAGE_SHIFT);
+	struct hmm_range range = {
+		.notifier = &r->notifier,
+		.default_flags = HMM_PFN_REQ_FAULT | (arg->flags & VNICGPU_FAULT_WRITE ? HMM_PFN_REQ_WRITE : 0),
+		.dev_private_owner = arg->flags & VNICGPU_FAULT_RAM ? NULL : r->gpu,
+	};
+	unsigned int tries = 0;
+	int ret;
+
+	do {
+		if (fatal_signal_pending(current))
+			return -EINTR;
+		if (READ_ONCE(r->gpu->gone)) /* its removal waits for us */
+			return -ENODEV;
+		if (READ_ONCE(r->error))
+			return r->error;
+		if (++tries % PATIENCE == 0 && n > 1)
+			n /= 2;
+		range.notifier_seq = mmu_interval_read_begin(&r->notifier);
+		ret = mmap_read_lock_killable(mm);
+		if (ret)
+			return ret;
+		ret = fault_pages(&range, mm, addr, n, pfns, entries);
+		mmap_read_unlock(mm);
+		if (!ret)
+			ret = answer(r, &range, arg->first, n, pfns, entries, arg);
+		cond_resched();
+	} while (ret == -EBUSY || ret == -EAGAIN);
+	return ret;
+}
+
+int vnicgpu_region_fault(struct vnicgpu_file *f, struct vnicgpu_fault *arg)
+{
+	u64 entries[MAX_FAULT];
+	struct region *r;
+	int ret, idx;
+
+	if (!vnicgpu_enter(f->gpu, &idx))
+		return -ENODEV;
+	r = vnicgpu_region_get(f, arg->id);
+	if (!r) {
+		vnicgpu_exit(idx);
+		return -ENOENT;
+	}
+	if (arg->flags & ~(VNICGPU_FAULT_WRITE | VNICGPU_FAULT_RAM) || !arg->count || arg->count > MAX_FAULT ||
+	    arg->first >= r->pages || arg->count > r->pages - arg->first)
+		ret = -EINVAL;
+	else if (!mmget_not_zero(r->mm))
+		ret = -ESRCH;
+	else
+		ret = 0;
+	if (ret) {
+		vnicgpu_exit(idx);
+		vnicgpu_region_put(r);
+		return ret;
+	}
+	ret = fault(r, r->mm, arg, entries);
+	vnicgpu_exit(idx);
+	mmput(r->mm); /* it may be the last reference, and invalidate all pages of the program */
+	vnicgpu_region_put(r);
+	if (!ret && copy_to_user(u64_to_user_ptr(arg->entries), entries, arg->count * sizeof(*entries)))
+		ret = -EFAULT;
+	return ret;
+}

@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+#ifndef _VNICGPU_REGION_H
+#define _VNICGPU_REGION_H
+
+#include "internal.h"
+
+/* Memory of a program whose pages a NIC gets on demand. */
+struct region {
+	struct mmu_interval_notifier notifier;
+	struct kref ref;			/* one of the file, and one of each user without a lock of its lists */
+	struct vnicgpu *gpu;
+	struct mm_struct *mm;			/* the owner of the memory; its page tables may be gone */
+	struct list_head list;			/* entry in the file's list */
+	struct list_head of_gpu;
+	bool ended;				/* under gpu->regions_lock: vnicgpu_regions_end has handled it */
+	u32 id;
+	unsigned long start, pages;
+
+	struct mutex lock;			/* taken in invalidations: do not allocate memory while holding it */
+	unsigned long *mapped;			/* under lock: pages that the NIC may use */
+	u32 generation;				/* under lock: number of the last invalidation */
+	int error;				/* under lock: errno of further VNICGPU_FAULT calls; 0: the NIC still gets pages */
+	struct vnicgpu_region_stats stats;	/* under lock, except refused and the fields that are no counters */
+	atomic64_t refused;
+};
+
+/* Returns a region of the file with a reference for the caller, or NULL. */
+struct region *vnicgpu_region_get(struct vnicgpu_file *f, u32 id);
+void vnicgpu_region_put(struct region *r);
+
+#endif
