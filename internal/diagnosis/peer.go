@@ -31,7 +31,7 @@ var dialing = []struct {
 
 // Dial adds an explanation and advice to the error of a connect.
 func Dial(err error, remote netip.AddrPort) error {
-	if _, peer, _ := why(err, remote); peer != "" {
+	if peer, _, _ := why(err, remote); peer != "" {
 		return fmt.Errorf("%w: %s", err, peer)
 	}
 	return err
@@ -40,7 +40,7 @@ func Dial(err error, remote netip.AddrPort) error {
 // DialServer replaces the explanation in an error of a device's Dial, which is about receivers, by
 // one about servers.
 func DialServer(err error, remote netip.AddrPort) error {
-	cause, _, server := why(err, remote)
+	_, server, cause := why(err, remote)
 	if cause == nil {
 		return err
 	}
@@ -48,18 +48,18 @@ func DialServer(err error, remote netip.AddrPort) error {
 		Err: fmt.Errorf("%w: %s", cause, server)}
 }
 
-// why returns the error inside err that dialing lists, with its two sentences; a nil cause means
-// that dialing lists no error inside err.
-func why(err error, remote netip.AddrPort) (cause error, peer, server string) {
+// why returns the two sentences of the error inside err that dialing lists, and that error; a nil
+// cause means that dialing lists no error inside err.
+func why(err error, remote netip.AddrPort) (peer, server string, cause error) {
 	for _, d := range dialing {
 		for _, e := range d.errs {
 			if errors.Is(err, e) {
 				args := []any{remote.Addr(), remote.Port(), remote}
-				return e, fmt.Sprintf(d.peer, args...), fmt.Sprintf(d.server, args...)
+				return fmt.Sprintf(d.peer, args...), fmt.Sprintf(d.server, args...), e
 			}
 		}
 	}
-	return nil, "", ""
+	return "", "", nil
 }
 
 // Ended adds to the error that has ended a connection an explanation of what may have happened to the peer.

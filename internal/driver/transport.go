@@ -2,8 +2,6 @@ package driver
 
 import (
 	"errors"
-
-	"vnic.dev/vnic/internal/hugemem"
 )
 
 // memory is DMA memory: the driver and the device share it; addr is its address for the device. It is page
@@ -65,9 +63,6 @@ type transport interface {
 }
 
 var errNoReset = errors.New("the queue cannot be reset")
-
-// maxAlloc is the most contiguous DMA memory: a huge page.
-const maxAlloc = hugemem.PageSize
 
 // slab makes n pieces of size bytes each (a power of two), with few allocations.
 func slab(t transport, n, size int) ([]memory, error) {

@@ -215,9 +215,9 @@ func (p *Port) Restarted() {
 	}
 }
 
-// The device model calls DriverChanged when another driver has taken over without a device reset,
-// because a new guest replaced the old one. DriverChanged drops all state that the previous
-// driver's commands set up.
+// DriverChanged drops all state that the previous driver's commands set up. The device model calls
+// it when another driver has taken over without a device reset, because a new guest replaced the
+// old one.
 func (p *Port) DriverChanged() {
 	p.mu.Lock()
 	s := p.state()

@@ -72,8 +72,8 @@ func (r *roce) begin() (*rdma.Engine, error) {
 	return e, nil
 }
 
-// SuspendRDMA(true) suspends RDMA while the guest is gone; SuspendRDMA(false) resumes it when the
-// guest comes back with all its state. Meanwhile the NIC receives and sends no RDMA packet, and
+// SuspendRDMA suspends RDMA (on is true) while the guest is gone, and resumes it (on is false) when
+// the guest comes back with all its state. Meanwhile the NIC receives and sends no RDMA packet, and
 // peers get no answers, as from a machine that is off.
 func (p *Port) SuspendRDMA(on bool) { p.rdma.rests.Store(on) }
 

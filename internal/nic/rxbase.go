@@ -329,8 +329,8 @@ func (p *portTurns) idle() bool { return p.turn == nil && len(p.waiters) == 0 }
 // before the call misses no sender.
 func (b *RxBase) Waiting() bool { return b.waiting.Load() > 0 }
 
-// The device model calls WakeNext when the driver has posted buffers. WakeNext selects waiting
-// ports for turns, and all waiters without a port; Unlock wakes them.
+// WakeNext selects waiting ports for turns, and all waiters without a port; Unlock wakes them. The
+// device model calls it when the driver has posted buffers.
 func (b *RxBase) WakeNext() {
 	b.posts++
 	b.wakeOthers()

@@ -28,7 +28,7 @@ func newMemory(src, dst int) (m *memory, err error) {
 		if err != nil {
 			return nil
 		}
-		fd := -1
+		var fd int
 		if fd, b, err = mapped(size); err == nil {
 			err = unix.Close(fd) // the mapping keeps the file
 		}

@@ -103,9 +103,13 @@ func IsTerminal(w io.Writer) bool {
 // colored reports whether to write colours to w (https://no-color.org).
 func colored(w io.Writer) bool { return os.Getenv("NO_COLOR") == "" && IsTerminal(w) }
 
-// Red, Green and Yellow return s in one of the eight basic colours, which every terminal has, if w shows colours.
-func Red(w io.Writer, s string) string    { return Paint(w, "31", s) }
-func Green(w io.Writer, s string) string  { return Paint(w, "32", s) }
+// Red returns s in red, one of the eight basic colours, which every terminal has, if w shows colours.
+func Red(w io.Writer, s string) string { return Paint(w, "31", s) }
+
+// Green returns s in green, if w shows colours.
+func Green(w io.Writer, s string) string { return Paint(w, "32", s) }
+
+// Yellow returns s in yellow, if w shows colours.
 func Yellow(w io.Writer, s string) string { return Paint(w, "33", s) }
 
 // Paint returns s with the codes of a colour around it, if w shows colours.
