@@ -121,17 +121,18 @@ type NIC struct {
 }
 
 // NICOptions are the settings of a NIC that users set by a flag, for all NICs of a command, or in a
-// lab file.
+// lab file. The tags are the keys of the file, and the comments are in its schema.
 type NICOptions struct {
-	MTU    int // the guest's first MTU, in bytes; 0: 1500
-	MaxMTU int // the maximum to which the guest may raise its MTU; 0: MTU
+	// MTU is the guest's first MTU, in bytes; 0: 1500.
+	MTU int `yaml:"mtu,omitempty"`
+	// MaxMTU is the maximum to which the guest may raise its MTU, in bytes; 0: MTU.
+	MaxMTU int `yaml:"max-mtu,omitempty"`
 	// RSCUsecs is how many microseconds the NIC holds a received TCP frame to merge later frames of
 	// the same flow with it into one packet; 0: the NIC merges only frames of one batch.
-	RSCUsecs int
-	// XDP disables all receive offloads of the NIC, checksums and merged segments: only then Linux's
-	// virtio_net accepts native XDP programs. Only a Virtio NIC in QEMU can have it; a gVNIC's driver
-	// accepts such programs after the commands in GVEBeforeXDP.
-	XDP bool
+	RSCUsecs int `yaml:"rsc-usecs,omitempty"`
+	// XDP disables all receive offloads of a virtio NIC, checksums and merged segments, so that the
+	// guest kernel's driver accepts native XDP programs. It needs a guest in QEMU.
+	XDP bool `yaml:"xdp,omitempty"` // a gVNIC's driver accepts such programs after the commands in GVEBeforeXDP
 }
 
 // GPU is memory that is neither the guest's RAM nor its CPUs'. How the guest sees it follows from

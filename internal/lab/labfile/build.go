@@ -209,7 +209,7 @@ func (b *builder) guest(name string) error {
 func (b *builder) nic(where path, f *Guest, n *NIC, guest string) (out lab.NIC, err error) {
 	out = lab.NIC{Name: guest + "." + n.Name, Model: cmp.Or(n.Model, lab.Virtio),
 		QueuePairs: n.Queues, MAC: lab.MAC(b.port),
-		NICOptions: lab.NICOptions{MTU: n.MTU, MaxMTU: n.MaxMTU, XDP: n.XDP, RSCUsecs: n.RSCUsecs}}
+		NICOptions: n.NICOptions}
 	out.Hotplug, out.Timestamps = n.Hotplug, n.Timestamps
 	if out.Slot, err = b.slot(where, f, n.Slot); err != nil {
 		return out, err

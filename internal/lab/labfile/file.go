@@ -1,6 +1,10 @@
 package labfile
 
-import "github.com/goccy/go-yaml"
+import (
+	"github.com/goccy/go-yaml"
+
+	"vnic.dev/vnic/internal/lab"
+)
 
 // File is the content of a lab file.
 type File struct {
@@ -88,14 +92,10 @@ type NIC struct {
 	// Model is virtio or gve.
 	Model string `yaml:"model,omitempty" jsonschema:"enum=virtio,enum=gve"`
 	Slot  `yaml:",inline"`
-	// MTU is the guest's first MTU; the guest may raise it to MaxMTU.
-	MTU    int `yaml:"mtu,omitempty"`
-	MaxMTU int `yaml:"max-mtu,omitempty"`
+
+	lab.NICOptions `yaml:",inline"`
 	// Rate is the rate of its wire, in each direction, as 200Gbit.
 	Rate Quantity `yaml:"rate,omitempty"`
-	// RSCUsecs is how many microseconds the NIC holds a received TCP frame to merge later frames of
-	// the same flow with it into one packet; 0, the default: the NIC merges only frames of one batch.
-	RSCUsecs int `yaml:"rsc-usecs,omitempty"`
 	// Queues is the number of its queue pairs. The driver of a gve NIC may have twice as many.
 	Queues int    `yaml:"queues,omitempty"`
 	MAC    string `yaml:"mac,omitempty"`
@@ -103,9 +103,6 @@ type NIC struct {
 	// prefix.
 	IPv4 string `yaml:"ipv4,omitempty"`
 	IPv6 string `yaml:"ipv6,omitempty"`
-	// XDP disables all receive offloads of a virtio NIC, so that the guest kernel's driver accepts
-	// native XDP programs.
-	XDP bool `yaml:"xdp,omitempty"`
 	// GPUs are the names of the guest's GPUs that the NIC can reach; without this key it reaches all
 	// of them.
 	GPUs *[]string `yaml:"gpus,omitempty"`

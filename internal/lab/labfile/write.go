@@ -68,10 +68,12 @@ func (l *Lab) guest(i int, g *lab.Guest) Guest {
 		f.GPUs = append(f.GPUs, GPU{g.Local(m.Name), slotOf(m.Slot), Quantity(lab.FormatBytes(m.Memory)), m.Hotplug})
 	}
 	for _, n := range g.NICs {
-		nic := NIC{Name: g.Local(n.Name), Model: n.Model, Slot: slotOf(n.Slot), MTU: n.MTU, MaxMTU: raised(&n),
+		nic := NIC{Name: g.Local(n.Name), Model: n.Model, Slot: slotOf(n.Slot), NICOptions: n.NICOptions,
 			Queues: n.QueuePairs, Rate: rateOf(n.Rate, lab.FormatBitRate), Hotplug: n.Hotplug, Timestamps: n.Timestamps,
-			XDP: n.XDP, RSCUsecs: n.RSCUsecs, MAC: net.HardwareAddr(n.MAC[:]).String(), IPv4: n.Addr4.String(),
-			IPv6: n.Addr6.String()}
+			MAC: net.HardwareAddr(n.MAC[:]).String(), IPv4: n.Addr4.String(), IPv6: n.Addr6.String()}
+		if nic.MaxMTU == nic.MTU {
+			nic.MaxMTU = 0 // no key, as it is the MTU
+		}
 		reached := []string{}
 		for j := range g.GPUs {
 			if n.Reaches(j) {
@@ -84,14 +86,6 @@ func (l *Lab) guest(i int, g *lab.Guest) Guest {
 		f.NICs = append(f.NICs, nic)
 	}
 	return f
-}
-
-// raised is the key max-mtu of a NIC; 0: left out, as it is the MTU.
-func raised(n *lab.NIC) int {
-	if n.MaxMTU == n.MTU {
-		return 0
-	}
-	return n.MaxMTU
 }
 
 func rateOf(r float64, format func(float64) string) Quantity {
