@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -131,8 +132,10 @@ func TestNICOfAnotherVersionIsNamed(t *testing.T) {
 		c, l, _ := connect(t, ClientOptions{Timeout: time.Hour, OnGeneration: func(uint32, uint32) {
 			t.Error("the generation of another version's frame was used")
 		}})
+		var lost atomic.Bool
+		l.drop = func(int) (bool, bool) { return lost.Load(), false }
 		testkit.OK(t, testkit.Err(c.Hello(t.Context())))
-		l.drop = func(int) (bool, bool) { return true, false }
+		lost.Store(true)
 		for _, stray := range []func(f *Frame){func(f *Frame) { f.Session++ }, func(f *Frame) { f.Kind = KindNotify }, nil} {
 			done := make(chan error, 1)
 			go func() { _, err := c.Hello(t.Context()); done <- err }()
@@ -151,9 +154,9 @@ func TestNICOfAnotherVersionIsNamed(t *testing.T) {
 				stray(&f)
 				deliver(2)
 				testkit.Equal(t, "answers", len(done), 0)
-				l.drop = nil
+				lost.Store(false)
 				testkit.OK(t, <-done) // by the repeat of the request
-				l.drop = func(int) (bool, bool) { return true, false }
+				lost.Store(true)
 				continue
 			}
 			deliver(2)
@@ -162,7 +165,7 @@ func TestNICOfAnotherVersionIsNamed(t *testing.T) {
 			testkit.Equal(t, "error", err.Error(), "the NIC has version 2 of the control protocol, this driver has 1: "+
 				"use the same vnic in the guest and on its host")
 		}
-		l.drop = nil
+		lost.Store(false)
 		testkit.OK(t, testkit.Err(c.Hello(t.Context())))
 	})
 }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"net"
 	"os"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -14,16 +15,17 @@ import (
 // A wait ends with a signal, a close, a deadline, or after a time without progress.
 func TestWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		progress, errStalled := uint64(0), errors.New("stalled")
+		var progress atomic.Uint64
+		errStalled := errors.New("stalled")
 		var stalled time.Duration
-		s := Stall{Limit: 8 * time.Second, Progress: func() uint64 { return progress },
+		s := Stall{Limit: 8 * time.Second, Progress: progress.Load,
 			Stalled: func(idle time.Duration) error { stalled = idle; return errStalled }}
 		open, closed := make(chan struct{}), make(chan struct{})
 		close(closed)
 		testkit.OK(t, s.Wait(closed, open, open))
 		testkit.ErrorIs(t, s.Wait(open, closed, open), net.ErrClosed)
 		testkit.ErrorIs(t, s.Wait(open, open, closed), os.ErrDeadlineExceeded)
-		time.AfterFunc(5500*time.Millisecond, func() { progress++ })
+		time.AfterFunc(5500*time.Millisecond, func() { progress.Add(1) })
 		begin := time.Now()
 		testkit.ErrorIs(t, s.Wait(open, open, open), errStalled)
 		testkit.Equal(t, "time", time.Since(begin), 14*time.Second)
