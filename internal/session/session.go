@@ -31,6 +31,7 @@ import (
 	"vnic.dev/vnic/internal/machine"
 	"vnic.dev/vnic/internal/machine/assets"
 	"vnic.dev/vnic/internal/machine/qemu"
+	"vnic.dev/vnic/internal/undo"
 )
 
 // Common are the options of every command that starts guests.
@@ -131,12 +132,12 @@ type Session struct {
 	Guests []*Guest
 	Info   Info
 
-	opt    *Common
-	world  World
-	im     *machine.Images // nil: guests are in this process
-	gate   *broker.Gate
-	stop   context.CancelFunc // ends guests that have not booted yet
-	closes []func() error     // called after the guests have ended, the last first
+	opt   *Common
+	world World
+	im    *machine.Images // nil: guests are in this process
+	gate  *broker.Gate
+	stop  context.CancelFunc // ends guests that have not booted yet
+	undo  undo.Stack         // closes everything but guests, after they have ended
 
 	mu   sync.Mutex
 	ends []func() error // under mu: Close calls them while it ends the guests, all at the same time
@@ -194,7 +195,7 @@ func Open(ctx context.Context, o *Common, w World) (s *Session, err error) {
 		if s.im, err = Images(ctx, o.Fetch, slices.Compact(models), w.Interfaces, o.Tell, w.Modules...); err != nil {
 			return s, err
 		}
-		s.closes = append(s.closes, s.im.Close)
+		s.undo.Add(s.im.Close)
 	}
 	if err := o.Begin(ctx, Step{Stage: "gpu-memory"}); err != nil {
 		return s, err
@@ -218,7 +219,7 @@ func Open(ctx context.Context, o *Common, w World) (s *Session, err error) {
 	if s.Lab, err = lab.Open(w.Lab, conf); err != nil {
 		return s, err
 	}
-	s.closes = append(s.closes, s.Lab.Close)
+	s.undo.Add(s.Lab.Close)
 	for i, b := range w.Guests {
 		hw := s.Lab.Machine(i)
 		s.Guests = append(s.Guests, &Guest{Name: hw.Name, HW: hw, boot: b})
@@ -285,7 +286,7 @@ func (s *Session) console(g *Guest) (*os.File, error) {
 	}
 	f, err := s.world.Keep("console-" + g.Name + ".log")
 	if f != nil {
-		s.closes = append(s.closes, f.Close)
+		s.undo.Add(f.Close)
 	}
 	return f, err
 }
@@ -433,11 +434,7 @@ func (s *Session) Close() error {
 	}
 	work.Wait()
 	s.stop()
-	for _, f := range slices.Backward(s.closes) {
-		errs = append(errs, f())
-	}
-	s.closes = nil
-	return errors.Join(errs...)
+	return errors.Join(append(errs, s.undo.All())...)
 }
 
 // OrCause returns the cause of the end of ctx, or err if ctx has not ended.

@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"vnic.dev/vnic/internal/undo"
 )
 
 // Units of measurements.
@@ -39,20 +41,7 @@ type rig struct {
 	counted         func() uint64 // total payload bytes by counters outside of the measuring loop; nil: check is used
 	atLeast         bool          // counted also includes retransmissions, and traffic that is not ours
 	check           func() error  // returns an error unless the bytes that ours moved have arrived; nil: counted is used
-	closers
-}
-
-// closers are functions that release what was set up; close calls the last one first.
-type closers []func() error
-
-func (c *closers) onClose(f func() error) { *c = append(*c, f) }
-
-func (c *closers) close() (err error) {
-	for _, f := range slices.Backward(*c) {
-		err = errors.Join(err, f())
-	}
-	*c = nil
-	return err
+	undo            undo.Stack    // releases what was set up
 }
 
 // work is what one run has moved, and how long it took.
@@ -194,7 +183,7 @@ func (m *Measurement) measure(ctx context.Context, o *Options) (row Row, err err
 		}
 	}
 	r := new(rig)
-	defer func() { err = errors.Join(err, r.close()) }()
+	defer func() { err = errors.Join(err, r.undo.All()) }()
 	if err := m.open(ctx, o.Log, r); err != nil {
 		return row, err
 	}

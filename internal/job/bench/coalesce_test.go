@@ -16,8 +16,8 @@ func BenchmarkCoalescing(b *testing.B) {
 	f := hot
 	l := testkit.Must(f.open(1500, nil))(b)
 	r := new(rig)
-	r.onClose(l.Close)
-	defer func() { testkit.OK(b, r.close()) }()
+	r.undo.Add(l.Close)
+	defer func() { testkit.OK(b, r.undo.All()) }()
 	testkit.OK(b, f.connectStacks(b.Context(), l, stack.Options{NoGSO: true}, r))
 	port := l.Port(1).NIC()
 	run := func(on bool) float64 {

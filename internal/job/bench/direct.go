@@ -120,7 +120,7 @@ func (f footprint) connectDrivers(ctx context.Context, l *lab.Lab, r *rig) error
 		if err != nil {
 			return err
 		}
-		r.onClose(n.Close)
+		r.undo.Add(n.Close)
 		nics[i] = n
 	}
 	a, b := nics[0], nics[1]

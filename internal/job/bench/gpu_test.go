@@ -37,7 +37,7 @@ func BenchmarkGPU(b *testing.B) {
 			b.ReportMetric(best, "best-GB/s")
 			b.ReportMetric(float64(cpu)/float64(all.bytes)*1024, "cpu-ns/KiB")
 			b.ReportMetric(float64(cpu)/float64(all.spent), "cpus")
-			testkit.OK(b, r.close())
+			testkit.OK(b, r.undo.All())
 		})
 	}
 }

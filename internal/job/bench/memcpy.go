@@ -100,7 +100,7 @@ func copies(size int) openFunc {
 		if err != nil {
 			return err
 		}
-		r.onClose(m.close)
+		r.undo.Add(m.close)
 		r.ours = m.copier(pieceLen)
 		r.check = func() error {
 			// A run starts at the beginning of dst, or continues where the run before it ended.

@@ -16,6 +16,7 @@ import (
 
 	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/memavail"
+	"vnic.dev/vnic/internal/undo"
 )
 
 // modelRuns is how many runs each case of the model has. The cases run in turn.
@@ -120,7 +121,7 @@ func together(ctx context.Context, d time.Duration, workers []worker) (flows, co
 type testbed struct {
 	mem   *memory
 	flows []*coldFlow
-	closers
+	undo  undo.Stack // releases mem and flows
 }
 
 // leastPart is the least size of a worker's source memory, and of its destination memory.
@@ -133,7 +134,7 @@ func (b *testbed) fill(ctx context.Context, n, size int, log *slog.Logger) (err 
 	if b.mem, err = newMemory(half, half); err != nil {
 		return err
 	}
-	b.onClose(b.mem.close)
+	b.undo.Add(b.mem.close)
 	for i := range n {
 		through := half
 		if i > 0 {
@@ -143,7 +144,7 @@ func (b *testbed) fill(ctx context.Context, n, size int, log *slog.Logger) (err 
 		if err != nil {
 			return err
 		}
-		b.onClose(f.close)
+		b.undo.Add(f.close)
 		b.flows = append(b.flows, f)
 		if err := f.warm(ctx); err != nil {
 			return err
@@ -192,7 +193,7 @@ func Model(ctx context.Context, o Options) (rep *ModelReport, err error) {
 	hogs := max(1, n-1)
 	rep.Hogs = hogs
 	b := new(testbed)
-	defer func() { err = errors.Join(err, b.close()) }()
+	defer func() { err = errors.Join(err, b.undo.All()) }()
 	if err := b.fill(ctx, n, int(rep.MemoryBytes), o.Log); err != nil {
 		return nil, err
 	}

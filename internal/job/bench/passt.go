@@ -62,7 +62,7 @@ func throughPasst(ctx context.Context, host *net.TCPListener, r *rig) (*ends, er
 	if err != nil {
 		return nil, errors.Join(err, frontend.Close())
 	}
-	r.onClose(end)
+	r.undo.Add(end)
 	nic, err := driver.Attach(driver.FrontendOptions{Conn: frontend, MAC: passtMAC, MTU: passtMTU,
 		Options: driver.Options{QueuePairs: 1, WholeFrames: true}})
 	if err != nil {
@@ -72,7 +72,7 @@ func throughPasst(ctx context.Context, host *net.TCPListener, r *rig) (*ends, er
 	if err != nil {
 		return nil, errors.Join(err, nic.Close())
 	}
-	r.onClose(s.Close)
+	r.undo.Add(s.Close)
 	e, err := meet(ctx, host, dialFrom(s, passtHost, host), r)
 	if err != nil {
 		return nil, fmt.Errorf("through passt: %w", err)

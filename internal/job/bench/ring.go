@@ -13,6 +13,7 @@ import (
 	"vnic.dev/vnic/internal/control"
 	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/limits"
+	"vnic.dev/vnic/internal/undo"
 	"vnic.dev/vnic/splitter"
 	"vnic.dev/vnic/virtq"
 )
@@ -48,7 +49,7 @@ type network struct {
 	batch  int // frames in flight of each flow
 	ended  bool
 	length int // bytes of a frame, virtio_net_hdr included
-	closers
+	undo   undo.Stack
 }
 
 // shape has what differs between networks.
@@ -75,13 +76,13 @@ func newNetwork(s shape, log *slog.Logger) (n *network, err error) {
 	if err != nil {
 		return nil, err
 	}
-	n.onClose(l.Close)
+	n.undo.Add(l.Close)
 	for _, p := range l.Ports() {
 		g, err := newGuest(p, max(guestRAM, s.ram))
 		if err != nil {
 			return nil, err
 		}
-		n.onClose(g.close)
+		n.undo.Add(g.close)
 		n.guests = append(n.guests, g)
 	}
 	a, receivers := n.guests[0], n.guests[1:]
@@ -183,7 +184,7 @@ func (n *network) close() error {
 	if n.ended {
 		n.endWorkers() // for the race detector: the queues' end then comes after the last round
 	}
-	return n.closers.close()
+	return n.undo.All()
 }
 
 func (n *network) sendOn(l *flow, frames int) error {
@@ -374,13 +375,13 @@ func besidePlain(s shape, way func(n *network, p *plainSide, payload int) (ours,
 		if err != nil {
 			return err
 		}
-		r.onClose(n.close)
+		r.undo.Add(n.close)
 		f := newFrame(n.guests[1].port.MAC, n.guests[0].port.MAC, tcpPort, s.frame, s.mtu)
 		p, err := newPlainSide(f, n.batch)
 		if err != nil {
 			return err
 		}
-		r.onClose(p.close)
+		r.undo.Add(p.close)
 		r.counted = n.received
 		r.ours, r.yardstick = way(n, p, len(f.payload))
 		return nil

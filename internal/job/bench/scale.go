@@ -17,7 +17,7 @@ func scale(many shape) openFunc {
 			if err != nil {
 				return err
 			}
-			r.onClose(n.close)
+			r.undo.Add(n.close)
 			n.endWorkers()
 			nets[i], runs[i] = n, byRounds(n, n.batch*len(n.flows), s.frame-tcpHeader)
 		}

@@ -51,7 +51,7 @@ func (f footprint) betweenGPUs(mtu int, connect func(context.Context, *lab.Lab, 
 		if err != nil {
 			return err
 		}
-		r.onClose(l.Close)
+		r.undo.Add(l.Close)
 		if err := connect(ctx, l, r); err != nil {
 			return err
 		}
@@ -59,7 +59,7 @@ func (f footprint) betweenGPUs(mtu int, connect func(context.Context, *lab.Lab, 
 		if err != nil {
 			return err
 		}
-		r.onClose(m.close)
+		r.undo.Add(m.close)
 		r.yardstick = m.copier(pieceLen)
 		return nil
 	}
@@ -141,7 +141,7 @@ func (f footprint) connectStacks(ctx context.Context, l *lab.Lab, o stack.Option
 		if err != nil {
 			return err
 		}
-		r.onClose(s.Close)
+		r.undo.Add(s.Close)
 		stacks[i] = s
 	}
 	a, b := stacks[0], stacks[1]
@@ -234,18 +234,18 @@ func toHost(out bool, connect func(ctx context.Context, host *net.TCPListener, r
 		if err != nil {
 			return err
 		}
-		r.onClose(host.Close)
+		r.undo.Add(host.Close)
 		l, err := lab.Open(lab.Uniform(1, lab.NIC{Model: lab.Virtio}, 0), lab.Options{Log: log, Services: []lab.Service{
 			lab.Gateway(gateway.Options{NAT: true, Policy: gateway.Policy{HostPorts: gateway.AllPorts}})}})
 		if err != nil {
 			return err
 		}
-		r.onClose(l.Close)
+		r.undo.Add(l.Close)
 		s, err := newStack(l.Port(0), stack.Options{})
 		if err != nil {
 			return err
 		}
-		r.onClose(s.Close)
+		r.undo.Add(s.Close)
 		v4, _ := lab.GatewayAddrs()
 		ours, err := meet(ctx, host, dialFrom(s, v4.Addr(), host), r)
 		if err != nil {
@@ -305,11 +305,11 @@ func meet(ctx context.Context, l *net.TCPListener, dial func(context.Context) (n
 	if e.near, err = dial(ctx); err != nil {
 		return nil, err
 	}
-	r.onClose(e.near.Close)
+	r.undo.Add(e.near.Close)
 	if e.far, err = l.Accept(); err != nil {
 		return nil, err
 	}
-	r.onClose(e.far.Close)
+	r.undo.Add(e.far.Close)
 	return e, nil
 }
 

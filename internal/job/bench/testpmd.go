@@ -82,7 +82,7 @@ func startTestpmd(ctx context.Context, r *rig, processor int, vdevs [2]string, a
 	if t.Child, err = proc.StartChild(cmd); err != nil {
 		return nil, err
 	}
-	r.onClose(func() error { t.End(0); return nil })
+	r.undo.Add(func() error { t.End(0); return nil })
 	_, err = t.await(ctx, isReady)
 	return t, err
 }
@@ -212,7 +212,7 @@ func (c *circle) aroundOurs(ctx context.Context, log *slog.Logger, poll int, r *
 	if err != nil {
 		return err
 	}
-	r.onClose(l.Close)
+	r.undo.Add(l.Close)
 	var macs [2]wire.MAC
 	for i, p := range l.Ports() {
 		macs[i] = p.MAC
@@ -220,7 +220,7 @@ func (c *circle) aroundOurs(ctx context.Context, log *slog.Logger, poll int, r *
 		if err != nil {
 			return err
 		}
-		r.onClose(s.Close)
+		r.undo.Add(s.Close)
 		go func() {
 			if conn, err := s.Accept(); err == nil {
 				p.Connected(conn.(*net.UnixConn))
@@ -269,7 +269,7 @@ func circling(size, burst, poll int) openFunc {
 		if err != nil {
 			return err
 		}
-		r.onClose(func() error { return os.RemoveAll(dir) })
+		r.undo.Add(func() error { return os.RemoveAll(dir) })
 		// size includes the FCS, 4 bytes, which frames of virtual devices lack.
 		ours := &circle{dir: filepath.Join(dir, "ours"), size: size - 4, burst: burst}
 		theirs := &circle{dir: filepath.Join(dir, "dpdk"), size: size - 4, burst: burst}
