@@ -2,7 +2,7 @@
 # "CPU ns a packet (all our threads) with queues up to the cores, ports in use up to 64, rules 1 to 1,024: within 25
 # %, no slope above log n": frames of 64 B through a vnic serve. It measures the processor time of all threads of
 # vnic and of its child processes (their clocks, clock_getcpuclockid(3)); another process fills the rings. Sizes: 2
-# to 64 ports, each of which sends to the next, all at once; 1 to 8 queues of one port, one flow each; 1 to 1,024
+# to 64 ports, where each port sends to the next, all at once; 1 to 8 queues of one port, one flow each; 1 to 1,024
 # rules of the receiver, where successive frames match different rules. gve: ports only. There are 15 rounds; each
 # measures all sizes, alternately upwards and downwards, and the smallest once more (A/A). The rule. A ratio
 # compares two sizes of one round; judged are its median over the rounds, and the 95 % interval by order statistics:

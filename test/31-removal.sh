@@ -1,10 +1,12 @@
 #!/usr/bin/env bash
-# NICs and GPUs are removed from their guests during traffic, and receivers return tokens late: - by a script of the
-# lab file, and by vnic lab set in a running vnic, with guests in QEMU and in the process. The run ends in bounded
-# time with exit status 1 and the error "no such device", which names the removed device; the other rail goes on,
-# and its digest matches; - the removal of other devices is refused with one line, and does not change the run; -
-# late tokens are counted, and the stream is right. It takes a minute and a half. The Go test
-# TestStockDriverLosesItsNIC, with VNIC_LONG, tests the kernel's own driver.
+# NICs and GPUs are removed from their guests during traffic, and receivers return tokens late:
+# - by a script of the lab file, and by vnic lab set in a running vnic, with guests in QEMU and in the process. The
+#   run ends in bounded time with exit status 1 and the error "no such device", which names the removed device; the
+#   other rail goes on, and its digest matches;
+# - the removal of other devices is refused with one line, and does not change the run;
+# - late tokens are counted, and the stream is right.
+# It takes a minute and a half. The Go test TestStockDriverLosesItsNIC, with VNIC_LONG, tests the kernel's own
+# driver.
 . "$(dirname "$0")/lib.sh"
 
 # lab RATE SCRIPT [OPTION]: writes a lab file of two rails; NICs of the first have this rate and option.

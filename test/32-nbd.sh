@@ -3,10 +3,12 @@
 # devmem/plain: ordinary sockets, no guest), and for comparison through host memory:
 # - all of nbdkit's pattern is read, at several sizes and depths, and each byte is right; nbdcopy reads the same;
 # - nbdcopy and qemu-img read back the data that we wrote, and it is in qemu-nbd's file; we read the data that
-# nbdcopy wrote; - at 128 KiB, heads that the CPU looks at are less than 0.1 % of the data; no payload goes through
-# host memory; - only blocks that a server refuses fail; an error names what a server does not support; - if a
-# server is shut down, killed, or stopped, the client ends in bounded time. Servers and clients are this machine's,
-# or Debian's packages, unpacked (tools/nbd). It takes half a minute.
+#   nbdcopy wrote;
+# - at 128 KiB, heads that the CPU looks at are less than 0.1 % of the data; no payload goes through host memory;
+# - only blocks that a server refuses fail; an error names what a server does not support;
+# - if a server is shut down, killed, or stopped, the client ends in bounded time. Servers and clients are this
+#   machine's, or Debian's packages, unpacked (tools/nbd).
+# It takes half a minute.
 . "$(dirname "$0")/lib.sh"
 . test/uses.sh
 tool nbdclient

@@ -1,10 +1,13 @@
 #!/usr/bin/env bash
-# "vnic allreduce": guests add up the memory of their GPUs on a ring. The Go tests of internal/job/allreduce
-# cover types, counts, operations, modes, numbers of ranks, a rank without peer-to-peer and a killed rank. This
-# script tests the installed program, and uses other programs: - Over IPv6 and on a preset, in the process; with
-# guests of both models on links that lose segments, and on a preset: no element is wrong, and the NICs have counted
-# exactly the payload that a ring sends, all of it in device memory. - tshark finds the ring's payload. The output
-# follows the rules of nccl-tests' parsers. - Ctrl-C leaves nothing. It takes four minutes.
+# "vnic allreduce": guests add up the memory of their GPUs on a ring. The Go tests of internal/job/allreduce cover
+# types, counts, operations, modes, numbers of ranks, a rank without peer-to-peer and a killed rank. This script
+# tests the installed program, and uses other programs:
+# - Over IPv6 and on a preset, in the process; with guests of both models on links that lose segments, and on a
+#   preset: no element is wrong, and the NICs have counted exactly the payload that a ring sends, all of it in
+#   device memory.
+# - tshark finds the ring's payload. The output follows the rules of nccl-tests' parsers.
+# - Ctrl-C leaves nothing.
+# It takes four minutes.
 . "$(dirname "$0")/lib.sh"
 . test/signals.sh
 . test/uses.sh

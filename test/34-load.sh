@@ -1,11 +1,14 @@
 #!/usr/bin/env bash
-# "vnic load" loads files from nginx and other web servers into a guest's GPU, and every byte is right. - nginx on
-# this machine, through the gateway: a whole file, the tensors of a safetensors file, records; with guests in the
-# process, and in QEMU on virtio and gve. The heads that the CPU looks at are less than 0.1 % of a file; no payload
-# is in host memory. - If nginx is killed in the middle and started again, or if a server ends bodies early, vnic
-# requests the rest. - A file that changes during the load, a wrong byte, a server without ranges, chunks, https, a
-# server that is not there: for each, the error names the cause. - nginx in a stock guest, with its libraries,
-# behind vnic boot --forward. nginx is this machine's, or Debian's, unpacked (tools/nginx). It takes four minutes.
+# "vnic load" loads files from nginx and other web servers into a guest's GPU, and every byte is right.
+# - nginx on this machine, through the gateway: a whole file, the tensors of a safetensors file, records; with
+#   guests in the process, and in QEMU on virtio and gve. The heads that the CPU looks at are less than 0.1 % of a
+#   file; no payload is in host memory.
+# - If nginx is killed in the middle and started again, or if a server ends bodies early, vnic requests the rest.
+# - A file that changes during the load, a wrong byte, a server without ranges, chunks, https, a server that is not
+#   there: for each, the error names the cause.
+# - nginx in a stock guest, with its libraries, behind vnic boot --forward. nginx is this machine's, or Debian's,
+#   unpacked (tools/nginx).
+# It takes four minutes.
 . "$(dirname "$0")/lib.sh"
 . test/uses.sh
 tools/nginx -v 2> "$work/version" || { cat "$work/version" >&2; fail "nginx"; }

@@ -1,13 +1,15 @@
 #!/usr/bin/env bash
 # "vnic block" reads blocks of remote devices into a guest's GPU and writes them from there, and every byte is
-# right. - Linux's own NVMe/TCP target in a stock guest: blocks of 4K, 128K and 1M, 1, 8 and 64 at a time, in order
-# and at random, on virtio and gve. Data read and read back is right, and written data is on the target's disk; no
-# byte of the data read is in host memory, and of blocks of 128K the CPU looks at less than 0.1 %. - Without
-# peer-to-peer all payload is bounced; in mode copy it is in host memory; a link may lose segments. - The same
-# target as a user's own, in a guest of vnic boot behind --forward, with two namespaces. - nbdkit and qemu-nbd on
-# this machine, with a guest in the process and in QEMU. - Servers that are not there, unknown names, sizes that do
-# not fit: for each, the error names the cause. nbdkit and qemu-nbd are this machine's, or Debian's, unpacked
-# (tools/nbd). It takes five minutes.
+# right.
+# - Linux's own NVMe/TCP target in a stock guest: blocks of 4K, 128K and 1M, 1, 8 and 64 at a time, in order and at
+#   random, on virtio and gve. Data read and read back is right, and written data is on the target's disk; no byte
+#   of the data read is in host memory, and of blocks of 128K the CPU looks at less than 0.1 %.
+# - Without peer-to-peer all payload is bounced; in mode copy it is in host memory; a link may lose segments.
+# - The same target as a user's own, in a guest of vnic boot behind --forward, with two namespaces.
+# - nbdkit and qemu-nbd on this machine, with a guest in the process and in QEMU.
+# - Servers that are not there, unknown names, sizes that do not fit: for each, the error names the cause. nbdkit
+#   and qemu-nbd are this machine's, or Debian's, unpacked (tools/nbd).
+# It takes five minutes.
 . "$(dirname "$0")/lib.sh"
 . test/uses.sh
 tools/nbd # fetches

@@ -1,15 +1,17 @@
 #!/usr/bin/env bash
 # "A GPU driver in the guest": vnicgpu.ko, built by vnic for the kernel that is fetched, for Linux 7.3 and for 6.12.
 #
-# - `vnic run --nic gve --gpu-driver vnicgpu`: the same proof as without, and no nokaslr on the kernel's command line.
+# - `vnic run --nic gve --gpu-driver vnicgpu`: the same proof as without, and no nokaslr on the kernel's command
+#   line.
 # - Linux decides which NIC reaches which GPU: across root ports of a host bridge that forwards nothing it refuses,
-# and vnic reports that before and after; below a switch, and across root ports of a bridge that forwards, it works.
-# In two cases Linux cannot see the obstacle: behind a redirect, which QEMU's switches do not have, and between host
-# bridges that forward only between their own ports. Then the NIC bounces, and vnic counts and reports it. - The
-# other uses of devmem TCP work with it: all-reduce, a web server's file, blocks. - If a GPU is removed while a
-# gVNIC writes to it, its driver waits until the NIC no longer uses it. - A program's pages in the GPU: a short
-# test, on both kernels (`VNIC_LONG=1 go test ./test/internal/gpulab` runs the long one). Pages on demand for a NIC
-# on Linux 7.3; `make test` tests them on the other kernel.
+#   and vnic reports that before and after; below a switch, and across root ports of a bridge that forwards, it
+#   works. In two cases Linux cannot see the obstacle: behind a redirect, which QEMU's switches do not have, and
+#   between host bridges that forward only between their own ports. Then the NIC bounces, and vnic counts and
+#   reports it.
+# - The other uses of devmem TCP work with it: all-reduce, a web server's file, blocks.
+# - If a GPU is removed while a gVNIC writes to it, its driver waits until the NIC no longer uses it.
+# - A program's pages in the GPU: a short test, on both kernels (`VNIC_LONG=1 go test ./test/internal/gpulab` runs
+#   the long one). Pages on demand for a NIC on Linux 7.3; `make test` tests them on the other kernel.
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
 "$root/tools/with-tools" env CGO_ENABLED=0 go build -ldflags="-s -w" -o "$work/gpudriver-test" \

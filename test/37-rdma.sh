@@ -1,13 +1,15 @@
 #!/usr/bin/env bash
 # "vnic rdma": the NIC of one guest writes and reads the memory of another's GPU over RoCEv2. The Go tests of
-# internal/job/rdma cover sizes, queue pairs, path MTUs, RAM and a NIC without peer-to-peer. Here: - In the
-# process: links that also duplicate, reorder and corrupt packets, and two NICs without peer-to-peer. In QEMU:
-# guests of both models, also one with the other. Every byte is right, and both NICs have counted exactly these
-# bytes. - tshark dissects captures: operation codes, RETH and AETH are there, and packets and payload of each
-# direction are as the NICs have counted. The ICRC of each packet equals the one that zlib computes. - The
-# responder's guest uses next to no processor time. - If a guest is killed during a transfer, the error names it.
-# Nothing is left after that, nor after Ctrl-C. Mistakes end the command at once, with a message that says what to
-# do. It takes four minutes.
+# internal/job/rdma cover sizes, queue pairs, path MTUs, RAM and a NIC without peer-to-peer. Here:
+# - In the process: links that also duplicate, reorder and corrupt packets, and two NICs without peer-to-peer. In
+#   QEMU: guests of both models, also one with the other. Every byte is right, and both NICs have counted exactly
+#   these bytes.
+# - tshark dissects captures: operation codes, RETH and AETH are there, and packets and payload of each direction
+#   are as the NICs have counted. The ICRC of each packet equals the one that zlib computes.
+# - The responder's guest uses next to no processor time.
+# - If a guest is killed during a transfer, the error names it. Nothing is left after that, nor after Ctrl-C.
+#   Mistakes end the command at once, with a message that says what to do.
+# It takes four minutes.
 . "$(dirname "$0")/lib.sh"
 . test/signals.sh
 . test/uses.sh

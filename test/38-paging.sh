@@ -3,14 +3,16 @@
 # writes and reads them. It runs on the fetched kernel, and on Linux 7.3.
 #
 # - 16,384 pages, 500 migrations a second, for a minute: every digest is right, the NIC has counted exactly the
-# bytes of the transfer, and wrote to none of thousands of checked GPU pages after it had acknowledged the page's
-# invalidation. The same with reads, with compaction, and with a GPU that has room for a part of the pages. -
-# Sabotage: a NIC that acknowledges invalidations but keeps using the old addresses is detected twice, by wrong
-# bytes and by changed pages. - Without peer-to-peer the NIC gets no address in the GPU, and exactly the pages that
-# it accesses move back to RAM. - Faults: answers lost, late acknowledgements, none at all; the GPU removed, the
-# program killed, and a page's memory broken, during transfers. A NIC that never acknowledges delays the program's
-# exit once. The guest's kernel logs no complaint in any of these cases. It takes ten minutes. PAGES, RATE and
-# SECONDS_LONG change the figures of the first case.
+#   bytes of the transfer, and wrote to none of thousands of checked GPU pages after it had acknowledged the page's
+#   invalidation. The same with reads, with compaction, and with a GPU that has room for a part of the pages.
+# - Sabotage: a NIC that acknowledges invalidations but keeps using the old addresses is detected twice, by wrong
+#   bytes and by changed pages.
+# - Without peer-to-peer the NIC gets no address in the GPU, and exactly the pages that it accesses move back to
+#   RAM.
+# - Faults: answers lost, late acknowledgements, none at all; the GPU removed, the program killed, and a page's
+#   memory broken, during transfers. A NIC that never acknowledges delays the program's exit once. The guest's
+#   kernel logs no complaint in any of these cases. It takes ten minutes. PAGES, RATE and SECONDS_LONG change the
+#   figures of the first case.
 . "$(dirname "$0")/lib.sh"
 . test/uses.sh
 

@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
 # "vnic selftest": the kernel's own driver selftests in a guest.
 # - On the gVNIC all cases of devmem.py and queues.py pass, and with the patches those of csum.py and ntuple.py;
-# exit status, JSON, and JUnit's XML agree; by the NIC's counters payload of devmem.py was in device memory. A
-# program that needs longer than the usual limit of the tests' library passes. - Negative controls: a test that was
-# changed so that it fails is a new failure, with status 1, and has its line in table, JSON and JUnit's XML; if a
-# guest's kernel panics, the report has the kernel's complaint, and the next program gets another guest. - For a
-# case or program that does not exist, wrong flags and wrong trees the command ends at once, and names them. This
-# script takes four minutes with a warm cache, and downloads 400 MB with a cold one.
+#   exit status, JSON, and JUnit's XML agree; by the NIC's counters payload of devmem.py was in device memory. A
+#   program that needs longer than the usual limit of the tests' library passes.
+# - Negative controls: a test that was changed so that it fails is a new failure, with status 1, and has its line in
+#   table, JSON and JUnit's XML; if a guest's kernel panics, the report has the kernel's complaint, and the next
+#   program gets another guest.
+# - For a case or program that does not exist, wrong flags and wrong trees the command ends at once, and names them.
+# This script takes four minutes with a warm cache, and downloads 400 MB with a cold one.
 . "$(dirname "$0")/lib.sh"
 
 echo "== programs that pass on the gVNIC"

@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# "--sabotage": faults of the NIC, and the tests that detect them. For each fault the table names two cases. - The
-# case of internal/nic/nictest fails with the fault, on each model, and passes without. - The case of the kernel's
-# selftests passes three times in a row without the fault, and fails the first time with it, on each model that the
-# table names. This script takes a quarter of an hour, on a machine that does nothing else. MODELS="gve virtio" and
-# FAULTS="cut end" choose some models and faults.
+# "--sabotage": faults of the NIC, and the tests that detect them. For each fault the table names two cases.
+# - The case of internal/nic/nictest fails with the fault, on each model, and passes without.
+# - The case of the kernel's selftests passes three times in a row without the fault, and fails the first time with
+#   it, on each model that the table names.
+# This script takes a quarter of an hour, on a machine that does nothing else. MODELS="gve virtio" and FAULTS="cut
+# end" choose some models and faults.
 . "$(dirname "$0")/lib.sh"
 
 echo "== the suite of the NIC"

@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
-# "vnic selftest" with a kernel that a user has built from source works as with Debian's. - The script configures
-# the kernel's source from the cache with the least that the tests need, builds it, and installs its modules. With
-# `--kernel --modules --source PROGRAM` csum.py and devmem.py pass; the time to the first test's start is printed. -
-# Negative controls: with a driver that was changed so that it does not verify checksums of IPv4 csum.py fails, and
-# no other program; a changed test fails. So the files that a developer edits are the ones that run. - With wrong
-# source, a kernel that lacks a module, no modules, half a kernel, or a full disk the command ends at once, with one
-# message that names the cause. This script takes half an hour on two cores, and downloads flex, bison and 400 MB if
-# the cache is empty.
+# "vnic selftest" with a kernel that a user has built from source works as with Debian's.
+# - The script configures the kernel's source from the cache with the least that the tests need, builds it, and
+#   installs its modules. With `--kernel --modules --source PROGRAM` csum.py and devmem.py pass; the time to the
+#   first test's start is printed.
+# - Negative controls: with a driver that was changed so that it does not verify checksums of IPv4 csum.py fails,
+#   and no other program; a changed test fails. So the files that a developer edits are the ones that run.
+# - With wrong source, a kernel that lacks a module, no modules, half a kernel, or a full disk the command ends at
+#   once, with one message that names the cause.
+# This script takes half an hour on two cores, and downloads flex, bison and 400 MB if the cache is empty.
 . "$(dirname "$0")/lib.sh"
 
 echo "== the source"

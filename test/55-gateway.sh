@@ -3,9 +3,10 @@
 # QEMU's -netdev user, and of Debian 13's passt, which is fetched into the cache. The outside world consists of
 # network namespaces: a router, and behind a link of MTU 1280 a host. It needs no privileges except user namespaces.
 # - It measures twelve rows. It fails if slirp and passt both do better than vnic in a row other than the rates, or
-# if docs/gateway.md has another yes, some or no; figures may differ. WRITE=yes writes that page instead. - For vnic
-# only: if the host allows no pings, the guest gets ICMP's "administratively prohibited"; a traceroute sees the
-# gateway, the router and the host. It takes five minutes: the guest boots twice.
+#   if docs/gateway.md has another yes, some or no; figures may differ. WRITE=yes writes that page instead.
+# - For vnic only: if the host allows no pings, the guest gets ICMP's "administratively prohibited"; a traceroute
+#   sees the gateway, the router and the host.
+# It takes five minutes: the guest boots twice.
 . "$(dirname "$0")/lib.sh"
 export CGO_ENABLED=0
 if [ ! "${own_net-}" ]; then # all is fetched before the script enters a namespace without a network

@@ -92,8 +92,8 @@ the model by which labs' links are shared, where what is shared is this machine'
 	return c
 }
 
-// measure runs the measurements, or those of the model if model is set, and prints the report. plot
-// is the file for a picture.
+// measure runs the measurements, or the model's measurements if model is set, and prints the report.
+// It draws the results into the file plot, unless plot is empty.
 func measure(c *cobra.Command, o bench.Options, plot string, asJSON, model bool) (err error) {
 	var picture io.WriteCloser
 	if plot != "" { // before measuring, so that a wrong name is found at once

@@ -144,8 +144,8 @@ func allowMACFlag(f *pflag.FlagSet, m *lab.AllowedMACs, ownRule string) {
 // stormFlag is --storm: the limit of broadcasts and multicasts for each NIC and uplink.
 func stormFlag(f *pflag.FlagSet, storm *uint) {
 	f.UintVar(storm, "storm", lab.DefaultStorm, "broadcast and multicast `frames` a second that a guest may send, and "+
-		"that may come in by an uplink; what is beyond is dropped, and counted as storm. 5000 full frames are a multicast stream "+
-		"of 60 Mb/s: give more for a faster one (0: no limit)")
+		"that may come in by an uplink; what is beyond is dropped, and counted as storm. 5000 full frames are a "+
+		"multicast stream of 60 Mb/s: give more for a faster one (0: no limit)")
 }
 
 // timeoutFlag is --timeout: how long a command may take.

@@ -231,7 +231,8 @@ func setGuests(o *run.Options, words []string) error {
 	return nil
 }
 
-// takeLab sets the guests to those of a lab file, or to the one that --guest names.
+// takeLab reads a lab file, and sets the options' guests to the file's, or to the guest that --guest
+// names.
 func takeLab(c *cobra.Command, o *run.Options, name string) error {
 	refused := []string{"p2p"}
 	if o.Half == "" {

@@ -13,13 +13,14 @@ import (
 // What of a lab file a use does nothing with is said.
 func TestUseSaysWhatOfALabItLeavesOut(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "lab.yaml")
-	testkit.OK(t, os.WriteFile(path, []byte(`guests: {a: {sockets: [{name: s}], gpus: [{name: gpu0, below: s, memory: 64M}],
+	testkit.OK(t, os.WriteFile(path, []byte(`guests: {a: {sockets: [{name: s}],
+  gpus: [{name: gpu0, below: s, memory: 64M}],
   nics: [{name: nic0, below: s}]}}
 script: [{at: 1h, set: link a.nic0 loss=0}]
 `), 0o600))
 	var out, errs bytes.Buffer
-	status := realMain(t.Context(), []string{"load", "--guest", "inproc", "--sandbox", "off", "--size", "1M", "--lab", path},
-		&out, &errs)
+	args := []string{"load", "--guest", "inproc", "--sandbox", "off", "--size", "1M", "--lab", path}
+	status := realMain(t.Context(), args, &out, &errs)
 	if want := "this command does nothing with its script"; status != 0 || !strings.Contains(errs.String(), want) {
 		t.Errorf("status %d, %s", status, errs.String())
 	}

@@ -68,8 +68,8 @@ var mistakes = []mistake{
 	{Sentence: "peer {peer} does not answer: {retransmissions} of {bytes} bytes in vain: its program or its guest has " +
 		"ended or is stopped, or its pool is empty as its tokens are not returned (DontNeed)",
 		when: func(s *situation) bool { return s.Unacked > 0 && !s.Heard }},
-	{Sentence: "peer {peer} answers, and does not acknowledge {bytes} bytes after {retransmissions}: its pool is empty as " +
-		"its tokens are not returned (DontNeed), or the link loses them",
+	{Sentence: "peer {peer} answers, and does not acknowledge {bytes} bytes after {retransmissions}: its pool is " +
+		"empty as its tokens are not returned (DontNeed), or the link loses them",
 		when: func(s *situation) bool { return s.Unacked > 0 }},
 	{Sentence: "all is acknowledged, and our NIC has not let go of the memory of {sends}",
 		when: func(s *situation) bool { return !s.receives && s.Sends > 0 }},

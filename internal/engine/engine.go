@@ -98,7 +98,8 @@ func (s *slot) add(src, dst uint64, n int) {
 }
 
 // do runs a job for the entries of the slot's table, and empties the table.
-func (w *worker) do(ctx context.Context, s *slot, op control.JobOp, gpu int, t devmem.Type, count *atomic.Uint64) error {
+func (w *worker) do(ctx context.Context, s *slot, op control.JobOp, gpu int, t devmem.Type,
+	count *atomic.Uint64) error {
 	if s.n == 0 {
 		return nil
 	}

@@ -1,4 +1,4 @@
-// Package hints says which words a user probably meant, and makes shells complete them.
+// Package hints suggests the word that a user probably meant, and registers words for completion by shells.
 package hints
 
 import (
@@ -12,14 +12,14 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// Values are what is known of the values of flags, by the flags' names.
+// Values describes the values of flags, by the flags' names.
 type Values struct {
-	Words       map[string][]string // that the flag takes
-	Open        map[string]bool     // the flag takes others, too
-	Directories map[string]bool     // the flag takes a directory
+	Words       map[string][]string // words that the flag accepts
+	Open        map[string]bool     // the flag accepts other values, too
+	Directories map[string]bool     // the flag accepts a directory
 }
 
-// Complete makes shells complete the values of a command's flags, and of its subcommands'.
+// Complete registers completions for the values of a command's flags, and for the flags of its subcommands.
 func (v *Values) Complete(c *cobra.Command) {
 	c.LocalFlags().VisitAll(func(f *pflag.Flag) {
 		if _, done := c.GetFlagCompletionFunc(f.Name); done {
@@ -41,7 +41,7 @@ func (v *Values) Complete(c *cobra.Command) {
 		case f.Value.Type() == "string" && v.Directories[f.Name]:
 			complete = cobra.FixedCompletions(nil, cobra.ShellCompDirectiveFilterDirs)
 		case f.Value.Type() == "string" || strings.HasPrefix(f.Value.Type(), "string"):
-			return // a file, as shells do it
+			return // a file: shells complete its name by themselves
 		default: // a number, a time: no file
 			complete = cobra.NoFileCompletions
 		}
@@ -52,9 +52,9 @@ func (v *Values) Complete(c *cobra.Command) {
 	}
 }
 
-// alike returns the one of words that was probably meant by s, behind prefix; "": none.
+// alike returns prefix and the word that is most like s, or "" if no word is like it.
 func alike(prefix, s string, words []string) (best string) {
-	least := min(max(1, len(s)/3)+1, len(s)) // not a word in which hardly a letter is right
+	least := min(max(1, len(s)/3)+1, len(s)) // at most a third of s, or one letter, may be wrong
 	for _, w := range words {
 		if s != "" && strings.HasPrefix(w, s) {
 			return prefix + w
@@ -66,7 +66,7 @@ func alike(prefix, s string, words []string) (best string) {
 	return best
 }
 
-// meantFlag finds the flag that was meant by one that is not known: "unknown flag: --mtuu", as pflag says it.
+// meantFlag returns the flag that the user meant, for pflag's error about an unknown one ("unknown flag: --mtuu").
 func meantFlag(c *cobra.Command, err error) string {
 	_, name, ok := strings.Cut(err.Error(), "unknown flag: --")
 	if !ok { // "unknown shorthand flag: 'n' in -nic": one hyphen, as QEMU's
@@ -82,7 +82,7 @@ func meantFlag(c *cobra.Command, err error) string {
 	return alike("--", strings.TrimSpace(name), names)
 }
 
-// meantCommand finds the command that was meant by one that does not exist.
+// meantCommand returns the command that the user meant, for cobra's error about an unknown one.
 func meantCommand(c *cobra.Command, err error) string {
 	_, rest, _ := strings.Cut(err.Error(), `unknown command "`)
 	name, _, _ := strings.Cut(rest, `"`)
@@ -95,7 +95,7 @@ func meantCommand(c *cobra.Command, err error) string {
 	return alike(c.CommandPath()+" ", name, names)
 }
 
-// value finds what was meant by a value that its flag does not take: "--nic gve".
+// value returns the flag and value that the user meant ("--nic gve"), for an error about a value that the flag refuses.
 func (v *Values) value(c *cobra.Command, err error) (meant string) {
 	look := func(name, value string) {
 		words, known := v.Words[name]
@@ -120,8 +120,8 @@ func (v *Values) value(c *cobra.Command, err error) (meant string) {
 	return meant
 }
 
-// Meant returns what was probably meant where an error is about a command, a flag or a value that does not exist, to be
-// printed behind the error's first line; "": nothing.
+// Meant returns a line that suggests a command, a flag or a value, for an error about one that does not exist. The
+// caller prints it behind the error's first line. It returns "" if nothing is alike.
 func (v *Values) Meant(c *cobra.Command, err error) string {
 	like := cmp.Or(meantFlag(c, err), v.value(c, err), meantCommand(c, err))
 	if like == "" {

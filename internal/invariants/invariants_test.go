@@ -188,8 +188,8 @@ there, and write the page with ` + "`go test ./internal/invariants -update`" + `
 
 ` + "`TestNIC/...`" + ` are cases of the suite in ` + "`internal/nic/nictest`" + `, which each device model passes.
 
-A mark after a sentence means that only such tests check it: (long) tests outside of ` + "`test/internal/guests`" + ` that
-run only with VNIC_LONG set, mostly because they boot guests; (script) a script of ` + "`test`" + `.
+A mark after a sentence means that only such tests check it: (long) tests outside of ` + "`test/internal/guests`" + `
+that run only with VNIC_LONG set, mostly because they boot guests; (script) a script of ` + "`test`" + `.
 `
 
 // render makes the document: areas in order of name, in each its sentences, and of each its tests

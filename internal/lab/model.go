@@ -75,7 +75,8 @@ func LookupModel(name string) (m Model, known bool) {
 
 // Drivers of a guest's GPUs (Guest.Driver).
 const (
-	DriverNode    = "node"    // no driver: for a gVNIC, GPU memory is a NUMA node without CPUs; for a virtio NIC, a PCI BAR
+	// Without a driver, GPU memory is a NUMA node without CPUs for a gVNIC, and a PCI BAR for a virtio NIC.
+	DriverNode    = "node"
 	DriverVNICGPU = "vnicgpu" // guest-images/vnicgpu: a driver for BAR 2 of a PCI device, whatever the NIC
 )
 

@@ -28,9 +28,11 @@ var waits = []string{"block", "cmd/vnic", "collective", "devmem", "gpumem", "gue
 	"internal/guestnvme", "internal/guestroot", "internal/guesttools", "internal/guesttree", "internal/kernelnic",
 	"internal/lab", "internal/machine", "internal/machine/qemu", "internal/mailbox", "internal/newc",
 	"internal/nic", "internal/proc", "internal/rdma", "internal/guestexec", "internal/transfer", "internal/wire",
-	"internal/wire/uplink", "loader", "stack", "vfiouser", "vhostuser", "internal/access", "internal/atexit", "internal/limit",
+	"internal/wire/uplink", "loader", "stack", "vfiouser", "vhostuser", "internal/access", "internal/atexit",
+	"internal/limit",
 	"internal/gpufd", "internal/broker", "internal/terminal", "internal/spare", "internal/hints", "internal/report/plot",
-	"internal/report/labshow", "internal/report/pcap", "internal/session", "internal/job", "internal/webfile", "internal/httpserver",
+	"internal/report/labshow", "internal/report/pcap", "internal/session", "internal/job", "internal/webfile",
+	"internal/httpserver",
 	"internal/report/stat", "internal/report/page", "internal/report/junit", "internal/report/show", "internal/live",
 	"internal/manual"}
 

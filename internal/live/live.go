@@ -1,5 +1,5 @@
-// Package live runs what is beside the lab of a command: the sandbox, counters, a capture, a page, and files that are
-// written at the end.
+// Package live opens and closes everything that runs beside a command's job: the sandbox, counters, a capture, a page,
+// and files that are written at the end.
 package live
 
 import (
@@ -19,7 +19,7 @@ import (
 	"vnic.dev/vnic/internal/wire/uplink"
 )
 
-// Command holds what runs beside a command's lab.
+// Command has the settings of everything that runs beside a command's job.
 type Command struct {
 	Sandbox string
 	Dump    pcap.Options
@@ -38,7 +38,7 @@ func New(command string) Command {
 	return Command{Sandbox: broker.On, Show: stat.Options{Command: command}}
 }
 
-// Check returns what is wrong with the flags.
+// Check returns the errors of the flags.
 func (l *Command) Check() error {
 	return errors.Join(broker.CheckMode(l.Sandbox), l.Show.Check(), page.CheckAddr(l.Page.addr))
 }
@@ -53,9 +53,10 @@ func (l *Command) File(flag, name string) *Draft {
 	return d
 }
 
-// Run calls job with a context that ends when the process outside of the sandbox does. o gets the Broker, what closes
-// the sandbox and what looks on at the lab; config says what the broker may do. Afterwards everything is closed and
-// written, but for the capture's report.
+// Run calls job with a context that ends when the broker, the process outside of the sandbox, ends. Before, it
+// sets in o the Broker, the function that closes the sandbox, and the Services that watch the lab; config returns
+// the operations that the broker allows. After job, Run closes all and writes the files. The caller prints the
+// capture's report.
 func (l *Command) Run(c *cobra.Command, o *session.Common, config func(mode string) (broker.Config, error),
 	job func(context.Context) error) (err error) {
 	note := o.Tell

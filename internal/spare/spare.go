@@ -16,29 +16,28 @@ import (
 	"vnic.dev/vnic/internal/proc"
 )
 
-// Spare is this program again, with the same arguments, that does nothing yet. It is started while this process may
-// start others, where guests run by KVM without having been told to. If KVM stops a guest before the guests' job has
-// begun, this process ends all that it has, and the spare does the job by TCG in its place, on the same terminal.
-// Nobody else is started for a process that may have been taken over: the spare's arguments and environment are from
-// before its guests.
+// Spare is a second process of this program, with the same arguments, that waits. Keep starts it before the sandbox
+// closes, if vnic itself chose KVM for the guests. If KVM stops a guest before the guests' job has begun, this process
+// ends its guests, and the spare does the job by TCG in its place, on the same terminal. The spare is started before
+// the guests, so a guest that has taken over this process cannot choose the spare's arguments and environment.
 type Spare struct {
 	child *proc.Child
-	turn  *os.File // a line, a qemu.RunError's Record, begins the spare's turn; the end of the file ends the spare
+	turn  *os.File // a line, a qemu.RunError's Record, makes the spare begin; the end of the file ends the spare
 }
 
-// spareEnv has the descriptor of a spare's end of the pipe.
+// spareEnv is the environment variable with the descriptor of a spare's end of the pipe.
 const spareEnv = "VNIC_SPARE"
 
 // standby is this process's spare; nil: there is none, or the job has begun.
 var standby atomic.Pointer[Spare]
 
-// isVNIC is set by Await: the arguments of a test's process are none of vnic's.
+// isVNIC is set by Await, which only vnic's main calls: a test's process has no arguments of vnic.
 var isVNIC bool
 
-// taken is set when a spare's turn has come.
+// taken is set when this process is a spare that begins the job.
 var taken bool
 
-// Taken reports whether this process is a spare whose turn has come: its guests run by TCG, whatever its arguments say.
+// Taken reports whether this process is a spare that does the job: its guests run by TCG, whatever its arguments are.
 func Taken() bool { return taken }
 
 // Keep starts a spare if KVM may run the guests of this process.
@@ -63,11 +62,11 @@ func Keep() error {
 	return nil
 }
 
-// Take returns this process's spare, which may be nil, and forgets it: the caller ends it.
+// Take returns this process's spare, or nil. The caller ends it: a second call returns nil.
 func Take() *Spare { return standby.Swap(nil) }
 
-// JobBegins ends the spare: the job is not begun twice. It is also for a job that cannot be begun again: its input is
-// read once, or another host takes part.
+// JobBegins ends the spare, because a job cannot begin twice. A command calls it when the job begins, or earlier if the
+// job reads its input once or another host takes part.
 func JobBegins() {
 	Take().Dismiss()
 }
@@ -103,9 +102,9 @@ func (s *Spare) TakeOver(record string, interrupted <-chan struct{}) (int, error
 	}
 }
 
-// Await is the beginning of a spare: it returns when its turn has come, and false when it never will. From then on
-// interrupt is called when the process before it is interrupted, or gone. It does nothing in a process that is no
-// spare.
+// Await is called at the start of vnic. In a spare it waits, and returns true when the spare must do the job, and false
+// when the first process has ended without a need for it. After true it calls interrupt once the first process is
+// interrupted or has ended. In a process that is no spare it returns true at once.
 func Await(interrupt func()) bool {
 	isVNIC = true
 	n, err := strconv.Atoi(os.Getenv(spareEnv))
@@ -145,7 +144,7 @@ func StoppedByKVM(err error) (once, record string, yes bool) {
 	return fmt.Sprintf("KVM: %s: %s: all guests are started again, by TCG", e.Name, what), e.Record(), true
 }
 
-// firstKVMLine is what QEMU says of an error of KVM's.
+// firstKVMLine returns the first line of QEMU's stderr about an error of KVM, or "".
 func firstKVMLine(stderr []string) string {
 	for _, l := range stderr {
 		if qemu.OfKVM(l) {

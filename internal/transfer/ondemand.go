@@ -45,7 +45,7 @@ type ODPStats struct {
 
 	Invalidations uint64   `json:"invalidations"` // invalidations that the GPU's driver reported to the NIC
 	Untold        uint64   `json:"untold"`        // invalidations of pages that the NIC did not use
-	Refused       uint64   `json:"refused"`       // invalidations that failed because Linux did not allow the driver to wait
+	Refused       uint64   `json:"refused"`       // invalidations that failed because the driver was not allowed to wait
 	Timeouts      uint64   `json:"timeouts"`
 	Quarantined   bool     `json:"quarantined"`
 	Waits         []uint32 `json:"waits"` // gpudriver.RegionStats.Waits

@@ -146,8 +146,9 @@ func TestOpsWithoutNIC(t *testing.T) {
 	h := &host{open: func(context.Context, SetupArgs) (*Node, SetupResult, error) {
 		return nil, SetupResult{}, errors.New("no NIC")
 	}}
-	testkit.ErrorSays(t, testkit.Err(h.ops()[setupName](t.Context(), json.RawMessage(`{"addrs":["10.0.0.1/24"]}`))), "no NIC")
-	testkit.ErrorSays(t, testkit.Err(h.ops()[setupName](t.Context(), json.RawMessage(`[`))), "unexpected end of JSON input")
+	setup := func(args string) error { return testkit.Err(h.ops()[setupName](t.Context(), json.RawMessage(args))) }
+	testkit.ErrorSays(t, setup(`{"addrs":["10.0.0.1/24"]}`), "no NIC")
+	testkit.ErrorSays(t, setup(`[`), "unexpected end of JSON input")
 	testkit.ErrorSays(t, testkit.Err(h.ops()["transfer.prepare"](t.Context(), nil)), setupName)
 	testkit.Must(h.ops()[closeName](t.Context(), nil))(t)
 }

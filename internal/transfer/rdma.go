@@ -23,7 +23,7 @@ import (
 // RDMA is a guest's end of queue pairs with which one guest's NIC reads or writes the other guest's
 // memory (package rdma).
 type RDMA struct {
-	Offer   bool           `json:"offer,omitempty"` // the peer's NIC accesses this end's memory; else this end's NIC the peer's
+	Offer   bool           `json:"offer,omitempty"` // the peer's NIC accesses this end's memory; else vice versa
 	Read    bool           `json:"read,omitempty"`  // the NIC reads the offered memory; else it writes to it
 	Both    bool           `json:"both,omitempty"`  // the NIC reads and writes the offered memory
 	Memory  string         `json:"memory"`          // the kind of this end's memory: MemoryGPU, MemoryRAM or MemoryODP

@@ -1,5 +1,5 @@
-// Package webfile is a web server with one file, whose content follows from a seed: what `vnic load` loads without a
-// URL.
+// Package webfile is a web server with one file, whose content follows from a seed. `vnic load` without a URL loads
+// this file.
 package webfile
 
 import (
@@ -16,11 +16,11 @@ import (
 	"vnic.dev/vnic/internal/limits"
 )
 
-// File is Head, and behind it the seed's pattern, which is counted from the begin of the file.
+// File has Head as its first bytes, followed by the seed's pattern from the file's offset len(Head) on.
 type File struct {
 	Name string
 	Head []byte
-	Size uint64 // all of it, in bytes
+	Size uint64 // of the whole file, in bytes
 	Seed uint64
 }
 
@@ -75,8 +75,8 @@ func (s *Server) Close() {
 	}
 }
 
-// Model makes the header of a file with the tensors of a small transformer, of at least size bytes of data, with its
-// length before it, and says how long the whole file is.
+// Model makes the head of a safetensors file with the tensors of a small transformer: the header's length and the
+// header. The data has at least size bytes. all is the size of the whole file.
 func Model(size uint64) (head []byte, all uint64, err error) {
 	type tensor struct {
 		Type    string    `json:"dtype"`

@@ -52,17 +52,17 @@ type Counters struct {
 	Sent             uint64                 `json:"sent"` // packets that the port sent, whatever the verdict
 	SentBytes        uint64                 `json:"sent_bytes"`
 	SentSegments     uint64                 `json:"sent_segments"` // with segments lost by Up
-	Received         uint64                 `json:"received"`      // packets that the port took; each piece of a cut packet counts
+	Received         uint64                 `json:"received"`      // packets, and pieces of cut ones, that the port took
 	ReceivedBytes    uint64                 `json:"received_bytes"`
 	ReceivedSegments uint64                 `json:"received_segments"`
 	Busy             uint64                 `json:"busy"` // how often the port had no buffers
 	Drops            [NumDropReasons]uint64 `json:"-"`
 	Held             uint64                 `json:"held"`                 // segments held back in a delay line
-	DelayFull        uint64                 `json:"delay_full"`           // segments that a full delay line did not hold back
+	DelayFull        uint64                 `json:"delay_full"`           // segments that a full line did not hold back
 	Duplicated       uint64                 `json:"duplicated,omitempty"` // segments that an Impairment sent twice
 	Corrupted        uint64                 `json:"corrupted,omitempty"`  // segments that an Impairment changed
 	Marked           uint64                 `json:"marked,omitempty"`     // segments that an Impairment marked (ECN)
-	NotLearned       uint64                 `json:"not_learned"`          // source addresses for which the table had no room
+	NotLearned       uint64                 `json:"not_learned"`          // source addresses that the full table left out
 }
 
 // counters are the live counters; many workers write them, a few times for each batch.

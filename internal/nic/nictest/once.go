@@ -61,8 +61,9 @@ func once(t *testing.T, lab Lab, traits Traits) {
 					got[s][d] -= before[s][d]
 				}
 			}
-			want[dma.Host][dma.Private] = n * uint64(traits.RingHeader+len(frame.Header)) // the sender's NIC reads the headers
-			want[dma.Private][dma.Host] = want[dma.Host][dma.Private]                     // the receiver's NIC writes the headers
+			// The sender's NIC reads the headers, and the receiver's writes them.
+			want[dma.Host][dma.Private] = n * uint64(traits.RingHeader+len(frame.Header))
+			want[dma.Private][dma.Host] = want[dma.Host][dma.Private]
 			if got != want {
 				t.Errorf("bytes moved, by source and destination (private, host, GPU's file, GPU, wire):\n got %v\nwant %v", got,
 					want)

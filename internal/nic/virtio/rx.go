@@ -39,8 +39,8 @@ type rxQueue struct {
 	nic.RxBase
 	kicks      nic.EventReader
 	enabled    bool
-	started    bool // the driver has kicked: before that the device must not touch the ring (vhost-user.rst, "Ring states")
-	hadBuffers bool // the queue has had buffers; until then kicks stay enabled, as QEMU's first kick does not imply buffers
+	started    bool // the driver has kicked: only then may the device touch the ring (vhost-user.rst, "Ring states")
+	hadBuffers bool // the queue has had buffers; until then kicks stay enabled, as QEMU first kicks without any
 	mrg        bool // VIRTIO_NET_F_MRG_RXBUF
 	csum       bool // VIRTIO_NET_F_GUEST_CSUM
 	staged     bool

@@ -14,7 +14,7 @@ import (
 const (
 	advertiseEvery = 200 * time.Second         // unsolicited (RFC 4861, 6.2.1)
 	advertisePause = 200 * time.Millisecond    // after each advertisement; solicitations in this time share one answer
-	routerLifetime = uint16(2 * 60 * 60)       // seconds, of router and names; long, because guests may be stopped meanwhile
+	routerLifetime = uint16(2 * 60 * 60)       // seconds, of router and names; long, as guests may be stopped
 	prefixLifetime = uint32(30 * 24 * 60 * 60) // seconds
 )
 

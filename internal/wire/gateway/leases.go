@@ -11,7 +11,7 @@ import (
 
 const (
 	poolSize  = 128              // most addresses for unknown MACs
-	leaseTime = 2 * time.Hour    // of a lease; long enough for a client that is stopped for half an hour when it has to renew
+	leaseTime = 2 * time.Hour    // of a lease: a client may be stopped for half an hour when it has to renew
 	offerTime = 20 * time.Second // how long offer keeps an address for its client
 	badTime   = 10 * time.Minute // how long decline withholds an address that a client found in use (RFC 2131, 4.4.4)
 )

@@ -30,7 +30,8 @@ const (
 func main() {
 	names, err := guest.Devices()
 	check(err)
-	for _, key := range []string{"arp_ignore=1", "arp_announce=2"} { // each interface answers ARP only for its own addresses
+	// Each interface answers ARP only for its own addresses.
+	for _, key := range []string{"arp_ignore=1", "arp_announce=2"} {
 		key, value, _ := strings.Cut(key, "=")
 		check(os.WriteFile("/proc/sys/net/ipv4/conf/all/"+key, []byte(value), 0))
 	}
