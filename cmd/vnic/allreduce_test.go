@@ -7,8 +7,8 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// Flags of nccl-tests mean here what they mean there, by either name; of those that there are not the error names the
-// others.
+// Flags of nccl-tests mean the same here, short and long. The error for a flag that vnic does not have names the
+// flags that it has.
 func TestFlagsOfNCCLTests(t *testing.T) {
 	for args, want := range map[string]string{
 		"-g 8": "guests=8", "--ngpus 3": "guests=3", "-o sum": "op=all_reduce", "-o broadcast": "op=broadcast",

@@ -96,7 +96,7 @@ type section struct {
 	content []byte
 }
 
-// elf writes an ELF file of these sections. A dynamic one follows that of its strings.
+// elf writes an ELF file of these sections. A dynamic section follows the section of its strings.
 func (tr *transcript) elf(name string, kind elf.Type, sections ...section) {
 	const headerLen, progLen, sectionLen = 64, 56, 64
 	names := "\x00"

@@ -462,8 +462,8 @@ func (tr *transcript) end(args []string) {
 
 var numberLine = regexp.MustCompile(`(?m)^( *"(\w+)": )(-?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?)(,?)$`)
 
-// typed [KEY=TYPE|KEY]...: of JSON in the transcript, numbers become <number> or <integer>. KEY=TYPE
-// does it to those of that key; with any KEY alone, to all but those of such keys.
+// typed [KEY=TYPE|KEY]...: replaces numbers of JSON in the transcript by <number> or <integer>. With
+// KEY=TYPE it replaces the numbers of that key; with a KEY alone, all numbers but that key's.
 func (tr *transcript) typed(args []string) {
 	kinds, stay := map[string]string{}, map[string]bool{}
 	for _, a := range args {
@@ -511,8 +511,8 @@ func (tr *transcript) replace(args []string) {
 	tr.text = pattern.ReplaceAll(tr.text, []byte(args[1]))
 }
 
-// sorted puts the lines of the last command's output into order: those of several guests come as
-// they come.
+// sorted sorts the lines of the last command's output, because lines of several guests come in any
+// order.
 func (tr *transcript) sorted([]string) {
 	pos := bytes.LastIndex(tr.text, []byte("\n= ")) + 1
 	pos += bytes.IndexByte(tr.text[pos:], '\n') + 1

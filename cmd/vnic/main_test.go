@@ -53,7 +53,7 @@ func TestErrorsAreOneLineAndWhatBelongsToIt(t *testing.T) {
 	}
 }
 
-// A reader of stdout that goes away is told apart from other pipes that break.
+// readerGone accepts a broken pipe at stdout, and no other error.
 func TestReaderOfStdoutThatIsGone(t *testing.T) {
 	for name, want := range map[string]bool{os.Stdout.Name(): true, "/tmp/fifo": false} {
 		if readerGone(fmt.Errorf("x: %w", &os.PathError{Op: "write", Path: name, Err: syscall.EPIPE})) != want {

@@ -47,11 +47,11 @@ func TestForGroup(t *testing.T) {
 }
 
 func TestTold(t *testing.T) {
-	var told Told
+	var users Told
 	n := 0
 	for range 3 {
 		for uid := range uint32(100) {
-			if told.First(uid) {
+			if users.First(uid) {
 				n++
 			}
 		}

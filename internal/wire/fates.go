@@ -132,8 +132,8 @@ func newChances(im Impairment, lv int, from uint64, old *chances) *chances {
 	if c.depth == 0 {
 		c.depth = defaultDepth
 	}
-	of := func(p float64) uint64 { return uint64(p * (1 << 53)) }
-	c.loss, c.hold, c.dup, c.flip = of(im.Loss), of(im.Reorder), of(im.Duplicate), of(im.Corrupt)
+	limit := func(p float64) uint64 { return uint64(p * (1 << 53)) }
+	c.loss, c.hold, c.dup, c.flip = limit(im.Loss), limit(im.Reorder), limit(im.Duplicate), limit(im.Corrupt)
 	if b := im.Burst; old != nil && b == old.Burst && c.seed == old.seed {
 		c.burst = old.burst
 	} else if b.P > 0 || b.Good > 0 {
@@ -247,8 +247,8 @@ func (b *burst) bad(seq uint64) bool {
 		b.changes = append(b.changes, next)
 		last = next
 	}
-	i, at := slices.BinarySearch(b.changes, seq)
-	if at {
+	i, found := slices.BinarySearch(b.changes, seq)
+	if found {
 		i++
 	}
 	if i == 0 && b.first > 0 {

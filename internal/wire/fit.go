@@ -44,9 +44,9 @@ func (p *Packet) begun(l *Link) bool {
 	return p.Progress.begun && p.Progress.level[levelFit].done != 0 && p.Progress.link == l.serial
 }
 
-// at returns the packet's progress on level lv (levelDown or levelFit) of link l. It first clears
+// levelOn returns the packet's progress on level lv (levelDown or levelFit) of link l. It first clears
 // the progress on any other link.
-func (p *Packet) at(lv int, l *Link) *level {
+func (p *Packet) levelOn(lv int, l *Link) *level {
 	p.Progress.begun = true
 	if p.Progress.link != l.serial {
 		p.Progress.link, p.Progress.arrives = l.serial, 0
@@ -57,7 +57,7 @@ func (p *Packet) at(lv int, l *Link) *level {
 
 // cut delivers one packet that the port does not accept as it is.
 func (l *Link) cut(w *Worker, lim *Limits, p *Packet) {
-	state := p.at(levelFit, l)
+	state := p.levelOn(levelFit, l)
 	if p.Meta.GSOType == splitter.GSONone {
 		l.complete(w, lim, p)
 		return

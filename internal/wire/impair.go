@@ -50,14 +50,14 @@ func (l *Link) Impair(up, down Impairment) error {
 		return fmt.Errorf("port %s: %w", l.Name(), ErrDetached)
 	}
 	for _, d := range []struct {
-		at *atomic.Pointer[impaired]
-		lv int
-		im Impairment
+		dir *atomic.Pointer[impaired]
+		lv  int
+		im  Impairment
 	}{{&l.up, levelUp, up}, {&l.down, levelDown, down}} {
-		if x := d.at.Load(); x != nil {
+		if x := d.dir.Load(); x != nil {
 			x.now.Store(newChances(d.im, d.lv, x.next.Load(), x.now.Load()))
 		} else {
-			d.at.Store(newImpaired(l, d.lv, d.im))
+			d.dir.Store(newImpaired(l, d.lv, d.im))
 		}
 	}
 	return nil
@@ -115,15 +115,16 @@ func (im *impaired) pass(w *Worker, batch []*Packet) {
 		if r := admit(p); r != DropNone && r != unplaced {
 			continue // forward drops it, and does not count it as a segment
 		}
-		at := p.Progress.up()
+		progress := p.Progress.up()
 		if im.lv == levelDown {
-			at = p.at(levelDown, im.link)
+			progress = p.levelOn(levelDown, im.link)
 		}
 		n := uint64(p.Segments())
-		if !at.known {
-			at.known, at.seq = true, im.next.Add(n)-n
+		if !progress.known {
+			progress.known, progress.seq = true, im.next.Add(n)-n
 		}
-		if at.done == 0 && (c.drop == nil || p.Meta.Headers.Class != splitter.TCP) && im.clear(c, at.seq, n) == n {
+		if progress.done == 0 && (c.drop == nil || p.Meta.Headers.Class != splitter.TCP) &&
+			im.clear(c, progress.seq, n) == n {
 			continue
 		}
 		im.on(w, c, batch[start:i])
@@ -132,7 +133,7 @@ func (im *impaired) pass(w *Worker, batch []*Packet) {
 			setAll(batch[i:], v)
 			return
 		}
-		im.cut(w, c, batch[i:start], at, n)
+		im.cut(w, c, batch[i:start], progress, n)
 	}
 	if v, busy := w.busyWith(im.link); busy {
 		setAll(batch[start:], v)
@@ -142,7 +143,7 @@ func (im *impaired) pass(w *Worker, batch []*Packet) {
 }
 
 // cut applies the impairment to the segments of one packet, and passes on the pieces that survive.
-func (im *impaired) cut(w *Worker, c *chances, one []*Packet, at *level, segments uint64) {
+func (im *impaired) cut(w *Worker, c *chances, one []*Packet, progress *level, segments uint64) {
 	p, st := one[0], &w.stages[im.lv]
 	p.Verdict = Verdict{}
 	s := &st.cutter
@@ -152,7 +153,7 @@ func (im *impaired) cut(w *Worker, c *chances, one []*Packet, at *level, segment
 	}
 	mss := uint64(s.MSS())
 	from := cursor{segs: p.Payload}
-	from.skip(at.done)
+	from.skip(progress.done)
 	// size returns where segment i ends and how long it is; drops reports whether Impairment.Drop
 	// loses it.
 	size := func(i uint64) (end, n uint32) {
@@ -166,17 +167,17 @@ func (im *impaired) cut(w *Worker, c *chances, one []*Packet, at *level, segment
 		_, n := size(i)
 		return c.drop.hits(&p.Meta.Headers, p.Meta.Headers.Seq+uint32(i*mss), n, max(n, uint32(p.Meta.GSOSize)))
 	}
-	for i := uint64(at.done) / mss; i < segments; {
-		im.release(w, at.seq+i)
-		f, due := c.fateOf(p, at.seq+i)
+	for i := uint64(progress.done) / mss; i < segments; {
+		im.release(w, progress.seq+i)
+		f, due := c.fateOf(p, progress.seq+i)
 		if drops(i) {
 			f = lost
 		}
 		j := i + 1
 		if f == passes && c.drop == nil {
-			j += im.clear(c, at.seq+j, segments-j)
+			j += im.clear(c, progress.seq+j, segments-j)
 		} else if f == passes {
-			for j < segments && im.clear(c, at.seq+j, 1) == 1 && !drops(j) {
+			for j < segments && im.clear(c, progress.seq+j, 1) == 1 && !drops(j) {
 				j++
 			}
 		}
@@ -189,19 +190,19 @@ func (im *impaired) cut(w *Worker, c *chances, one []*Packet, at *level, segment
 				}
 				c.drop.lost(&p.Meta.Headers, p.Meta.Headers.Seq+uint32(i*mss), n)
 			}
-			im.lose(w, &st.piece, p, &from, at.done, end-at.done)
+			im.lose(w, &st.piece, p, &from, progress.done, end-progress.done)
 		case f == passes && i == 0 && j == segments:
 			im.on(w, c, one) // the whole packet, after release has sent the held segments that are due
 			return
 		default:
 			x := &st.piece
-			r := x.cut(s, p, &from, at.done, end-at.done)
+			r := x.cut(s, p, &from, progress.done, end-progress.done)
 			if r == DropNone && f == held && im.line.hold(w, &x.Packet, due, &r) {
-				at.taken = true
-				at.held++
+				progress.taken = true
+				progress.held++
 			} else if r == DropNone {
 				if f == corrupt || f == marked {
-					x.fault = fault{f, c.draw(at.seq+i, 5)}
+					x.fault = fault{f, c.draw(progress.seq+i, 5)}
 				}
 				x.resume(p, im.lv)
 				im.on(w, c, st.run[:])
@@ -210,7 +211,7 @@ func (im *impaired) cut(w *Worker, c *chances, one []*Packet, at *level, segment
 					return
 				}
 				p.finished(im.lv)
-				at.taken = at.taken || x.Verdict.Kind == Taken
+				progress.taken = progress.taken || x.Verdict.Kind == Taken
 				p.Verdict = x.Verdict
 				if f == twice {
 					im.again(w, c, x)
@@ -220,9 +221,9 @@ func (im *impaired) cut(w *Worker, c *chances, one []*Packet, at *level, segment
 				im.link.count.drop(p, r)
 			}
 		}
-		at.done, i = end, j
+		progress.done, i = end, j
 	}
-	if at.taken {
+	if progress.taken {
 		p.Verdict = Verdict{Kind: Taken}
 	} else if p.Verdict.Kind != Dropped {
 		p.Verdict = Drop(DropLinkLoss)

@@ -7,7 +7,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// Faults that are none are refused, with those that there are.
+// The error for an unknown fault lists the known ones.
 func TestFaultsAreRead(t *testing.T) {
 	for _, c := range []struct {
 		fault string

@@ -18,7 +18,7 @@ import (
 
 func TestMain(m *testing.M) { testkit.Main(m) }
 
-// options are those of guests in this process.
+// options returns options for guests in this process.
 func options(t *testing.T, op string, size uint64) Options {
 	o := Defaults()
 	o.InProc, o.Op, o.Size, o.Seed, o.GPUMemory, o.Log = true, op, size, 3, 64<<20, labtest.Log(t)

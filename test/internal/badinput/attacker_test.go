@@ -103,21 +103,21 @@ func (a *attacker) hangUp() {
 
 // alloc gives n bytes of memory, on pages of their own.
 func (a *attacker) alloc(n uint64) uint64 {
-	at := a.next
+	addr := a.next
 	a.next += (n + 4095) &^ 4095
 	if a.next > ramSize {
 		a.t.Fatal("the attacker's memory is used up")
 	}
-	return at
+	return addr
 }
 
 // start starts ring i.
 func (a *attacker) start(i int, size uint16) *ring {
 	a.t.Helper()
 	desc, avail, used, total := virtq.Layout(size)
-	at := a.alloc(total)
-	clear(a.ram[at : at+total])
-	r := &ring{size: size, desc: at + desc, avail: at + avail, used: at + used, kick: -1, call: -1}
+	buf := a.alloc(total)
+	clear(a.ram[buf : buf+total])
+	r := &ring{size: size, desc: buf + desc, avail: buf + avail, used: buf + used, kick: -1, call: -1}
 	for _, fd := range []*int{&r.kick, &r.call} {
 		*fd = testkit.Must(unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK))(a.t)
 	}
@@ -128,9 +128,9 @@ func (a *attacker) start(i int, size uint16) *ring {
 	return r
 }
 
-// put writes a descriptor at a place in memory.
-func (a *attacker) put(at, addr uint64, n uint32, flags, next uint16) {
-	b := a.ram[at:]
+// put writes a descriptor to offset desc of the attacker's RAM.
+func (a *attacker) put(desc, addr uint64, n uint32, flags, next uint16) {
+	b := a.ram[desc:]
 	le.PutUint64(b, addr)
 	le.PutUint32(b[8:], n)
 	le.PutUint16(b[12:], flags)
@@ -156,10 +156,10 @@ func (a *attacker) usedIdx(r *ring) uint16 { return le.Uint16(a.ram[r.used+2:]) 
 func (a *attacker) send(r *ring, hdr [12]byte, frame []byte) {
 	a.t.Helper()
 	before := a.usedIdx(r)
-	at := uint64(ramSize - 4096)
-	n := copy(a.ram[at:], hdr[:])
-	n += copy(a.ram[at+12:], frame)
-	a.put(r.desc, at, uint32(n), 0, 0)
+	addr := uint64(ramSize - 4096)
+	n := copy(a.ram[addr:], hdr[:])
+	n += copy(a.ram[addr+12:], frame)
+	a.put(r.desc, addr, uint32(n), 0, 0)
 	a.offer(r, 0)
 	testkit.Eventually(a.t, "the frame comes back", func() bool { return a.usedIdx(r) != before })
 }

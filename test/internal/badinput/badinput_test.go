@@ -156,9 +156,9 @@ func (w *world) try(r row, usual time.Duration, slowness float64) (over []string
 	w.t.Logf("%6.0f ms, %d frames: memory %+d KiB, peak %+d KiB, %v of processor time, %d lines, %d descriptors, "+
 		"worst frame %v (usual %v)", float64(time.Since(start).Milliseconds()), n, (after.memory-before.memory)>>10,
 		(after.peak-before.peak)>>10, spent, after.lines-before.lines, w.files-before.files, worst, usual)
-	exceeds := func(is, most int, what string) {
-		if is > most {
-			over = append(over, fmt.Sprintf("%d %s, at most %d", is, what, most))
+	exceeds := func(n, most int, what string) {
+		if n > most {
+			over = append(over, fmt.Sprintf("%d %s, at most %d", n, what, most))
 		}
 	}
 	exceeds(after.memory-before.memory, r.bound.memory, "bytes are left")

@@ -162,9 +162,9 @@ func (a *attacker) flush(r *ring) {
 	before := a.usedIdx(r)
 	n := uint16(len(a.waiting))
 	for i, f := range a.waiting {
-		at := frameSpace + uint64(i)*frameLen
-		clear(a.ram[at:][:12])
-		a.put(r.desc+16*uint64(i), at, uint32(12+copy(a.ram[at+12:][:frameLen-12], f)), 0, 0)
+		addr := frameSpace + uint64(i)*frameLen
+		clear(a.ram[addr:][:12])
+		a.put(r.desc+16*uint64(i), addr, uint32(12+copy(a.ram[addr+12:][:frameLen-12], f)), 0, 0)
 	}
 	a.waiting = a.waiting[:0]
 	a.offer(r, heads(n)...)

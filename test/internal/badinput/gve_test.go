@@ -83,11 +83,11 @@ func (g *gveClient) alloc(n int) (iova uint64) {
 	if g.next > ramSize {
 		g.t.Fatal("the client's memory is used up")
 	}
-	clear(g.at(iova, n))
+	clear(g.bytesAt(iova, n))
 	return iova
 }
 
-func (g *gveClient) at(iova uint64, n int) []byte { return g.mem.Bytes()[iova-dmaAt:][:n] }
+func (g *gveClient) bytesAt(iova uint64, n int) []byte { return g.mem.Bytes()[iova-dmaAt:][:n] }
 
 // write writes a register.
 func (g *gveClient) write(reg uint64, v uint32) {
@@ -115,7 +115,7 @@ func (g *gveClient) start(n int) {
 
 // slot writes a command of big-endian values to the next of n slots.
 func (g *gveClient) slot(n int, op uint32, vs ...any) []byte {
-	s := g.at(g.aq+uint64(int(g.count)%n)*slotLen, slotLen)
+	s := g.bytesAt(g.aq+uint64(int(g.count)%n)*slotLen, slotLen)
 	clear(s)
 	be.PutUint32(s, op)
 	b := s[:8]
@@ -170,16 +170,16 @@ func (g *gveClient) createRx(q *gveQueue) {
 
 // buffer adds a receive buffer, and packet a transmit descriptor of a piece of a packet.
 func (g *gveClient) buffer(q *gveQueue, addr uint64) {
-	at := uint64(q.posted) % uint64(q.size)
-	b := g.at(q.ring+at*32, 32)
+	slot := uint64(q.posted) % uint64(q.size)
+	b := g.bytesAt(q.ring+slot*32, 32)
 	clear(b)
-	le.PutUint16(b, uint16(at))
+	le.PutUint16(b, uint16(slot))
 	le.PutUint64(b[8:], addr)
 	q.posted++
 }
 
 func (g *gveClient) packet(q *gveQueue, addr uint64, n int, last bool) {
-	b := g.at(q.ring+uint64(q.posted)%uint64(q.size)*16, 16)
+	b := g.bytesAt(q.ring+uint64(q.posted)%uint64(q.size)*16, 16)
 	clear(b)
 	le.PutUint64(b, addr)
 	b[8] = 0x0c // GVE_TX_PKT_DESC_DTYPE_DQO
@@ -192,7 +192,7 @@ func (g *gveClient) packet(q *gveQueue, addr uint64, n int, last bool) {
 
 // segmented adds the transmit descriptor that makes the NIC cut the following packet into segments.
 func (g *gveClient) segmented(q *gveQueue) {
-	b := g.at(q.ring+uint64(q.posted)%uint64(q.size)*16, 16)
+	b := g.bytesAt(q.ring+uint64(q.posted)%uint64(q.size)*16, 16)
 	clear(b)
 	le.PutUint32(b, 1<<20)
 	le.PutUint16(b[4:], 1448)
@@ -210,7 +210,7 @@ func (g *gveClient) show(doorbell int, q *gveQueue) {
 // completion returns the next completion of n bytes, whose word at off has the generation bit; nil
 // if there is none.
 func (g *gveClient) completion(q *gveQueue, n, off int, generation uint32) []byte {
-	b := g.at(q.compl+uint64(q.seen)%uint64(q.size)*uint64(n), n)
+	b := g.bytesAt(q.compl+uint64(q.seen)%uint64(q.size)*uint64(n), n)
 	want := generation // of the first lap
 	if int(q.seen)/q.size%2 == 1 {
 		want = 0
@@ -224,7 +224,7 @@ func (g *gveClient) completion(q *gveQueue, n, off int, generation uint32) []byt
 
 func (g *gveClient) sent(q *gveQueue) bool         { return g.completion(q, 8, 0, 1<<15) != nil }
 func (g *gveClient) received(q *gveQueue) []byte   { return g.completion(q, 32, 4, 1<<14) }
-func (g *gveClient) put(iova uint64, frame []byte) { copy(g.at(iova, len(frame)), frame) }
+func (g *gveClient) put(iova uint64, frame []byte) { copy(g.bytesAt(iova, len(frame)), frame) }
 
 // up starts the admin queue, resources and a pair of queues.
 func (g *gveClient) up(txSize, rxSize int) (tx, rx *gveQueue) {
@@ -243,12 +243,12 @@ func (g *gveClient) send(q *gveQueue, frames ...[]byte) {
 	if g.next+1<<20 > ramSize {
 		g.t.Fatal("no memory for frames")
 	}
-	at := uint64(dmaAt + ramSize - 1<<20)
+	addr := uint64(dmaAt + ramSize - 1<<20)
 	for len(frames) > 0 {
 		n := min(len(frames), q.size/2, 256)
 		for i, f := range frames[:n] {
-			g.put(at+uint64(i)*2048, f)
-			g.packet(q, at+uint64(i)*2048, len(f), true)
+			g.put(addr+uint64(i)*2048, f)
+			g.packet(q, addr+uint64(i)*2048, len(f), true)
 		}
 		frames = frames[n:]
 		g.show(txDoorbells, q)
@@ -271,9 +271,9 @@ func (s *server) gveGuest(port int) *guest {
 	event := testkit.Must(vfiotest.NewEvent())(s.t)
 	testkit.OK(s.t, g.SetIRQ(vfiouser.IRQMSIX, vector, event))
 	buffers := g.alloc(gveRing * packetLen)
-	var at [gveRing]uint64 // of the buffer in each place of the ring
+	var addrs [gveRing]uint64 // of the buffer in each place of the ring
 	post := func(addr uint64) {
-		at[rx.posted%gveRing] = addr
+		addrs[rx.posted%gveRing] = addr
 		g.buffer(rx, addr)
 	}
 	for i := range gveRing - 1 {
@@ -293,9 +293,9 @@ func (s *server) gveGuest(port int) *guest {
 		if sending == gveRing-1 {
 			return 0, nil
 		}
-		at := frames + uint64(tx.posted)%gveRing*2048
-		g.put(at, frame)
-		g.packet(tx, at, len(frame), true)
+		addr := frames + uint64(tx.posted)%gveRing*2048
+		g.put(addr, frame)
+		g.packet(tx, addr, len(frame), true)
 		sending++
 		return 1, g.bell(txDoorbells, tx.posted%gveRing)
 	}
@@ -308,8 +308,8 @@ func (s *server) gveGuest(port int) *guest {
 				return
 			}
 			for b := g.received(rx); b != nil; b = g.received(rx) {
-				addr := at[le.Uint16(b[12:])%gveRing]
-				guest.receive(g.at(addr, int(dma.LoadWord(b[4:])&0x3fff)))
+				addr := addrs[le.Uint16(b[12:])%gveRing]
+				guest.receive(g.bytesAt(addr, int(dma.LoadWord(b[4:])&0x3fff)))
 				post(addr)
 			}
 			if g.bell(rxDoorbells, rx.posted%gveRing) != nil {

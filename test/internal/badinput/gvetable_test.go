@@ -147,7 +147,7 @@ var gveTable = []row{
 			c.packet(tx, 1<<60, 4096, true) // nowhere
 			c.show(txDoorbells, tx)
 			c.command(opDestroyTx, uint32(0))
-			clear(c.at(tx.compl, 256*8))
+			clear(c.bytesAt(tx.compl, 256*8))
 			c.createTx(tx)
 		}
 	}, quiet},
@@ -177,7 +177,7 @@ var gveTable = []row{
 		buf := c.alloc(packetLen)
 		for i := range reps {
 			c.command(opDestroyRx, uint32(0))
-			clear(c.at(rx.compl, 64*32))
+			clear(c.bytesAt(rx.compl, 64*32))
 			c.createRx(rx)
 			c.buffer(rx, buf)
 			c.show(rxDoorbells, rx)

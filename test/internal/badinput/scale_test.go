@@ -138,7 +138,7 @@ type gveLoop struct {
 
 func (l *gveLoop) spread(k int) {
 	for i := range 2 * scaleRing {
-		le.PutUint64(l.g.at(l.q.ring+uint64(i)*32+8, 8), l.bufs+uint64(i%k)*packetLen)
+		le.PutUint64(l.g.bytesAt(l.q.ring+uint64(i)*32+8, 8), l.bufs+uint64(i%k)*packetLen)
 	}
 }
 
@@ -204,11 +204,11 @@ func (s *server) scaleGVE(t *testing.T, g *scaleGuest) {
 	rx := &gveLoop{g: c, q: rq, bell: rxDoorbells, bufs: bufs, each: 32,
 		came: func() bool { return c.received(rq) != nil }}
 	rx.show(2*scaleRing - 1)
-	put := func(at uint32, f []byte) {
-		addr := frames + uint64(at%(2*scaleRing))*2048
+	put := func(posted uint32, f []byte) {
+		addr := frames + uint64(posted%(2*scaleRing))*2048
 		c.put(addr, f)
 		q := *tq
-		q.posted = at
+		q.posted = posted
 		c.packet(&q, addr, len(f), true)
 	}
 	g.tx, g.rx = []end{tx}, []end{rx}

@@ -21,12 +21,12 @@ import (
 
 // server is a vnic serve, seen from outside.
 type server struct {
-	t    *testing.T
-	cmd  *exec.Cmd
-	dir  string
-	mu   sync.Mutex
-	said bytes.Buffer // under mu: its log
-	end  chan error
+	t      *testing.T
+	cmd    *exec.Cmd
+	dir    string
+	mu     sync.Mutex
+	logged bytes.Buffer // under mu: its log
+	end    chan error
 }
 
 // programEnv names the vnic program to test instead of one that is built from this tree.
@@ -52,8 +52,8 @@ func serve(t *testing.T, ports int, args ...string) *server {
 		err := <-s.end
 		cancel()
 		if err != nil || t.Failed() {
-			said := s.log()
-			t.Errorf("vnic serve ended with %v and said at last:\n%s", err, said[max(0, len(said)-4096):])
+			text := s.log()
+			t.Errorf("vnic serve ended with %v and said at last:\n%s", err, text[max(0, len(text)-4096):])
 		}
 	})
 	var started json.RawMessage
@@ -67,13 +67,13 @@ func serve(t *testing.T, ports int, args ...string) *server {
 func (s *server) Write(b []byte) (int, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.said.Write(b)
+	return s.logged.Write(b)
 }
 
 func (s *server) log() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.said.String()
+	return s.logged.String()
 }
 
 // dial connects to a port.

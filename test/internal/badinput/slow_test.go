@@ -214,11 +214,11 @@ func keepsShare(t *testing.T, model string, buffers int) {
 			return addr
 		}
 		flows := map[*receiver]*net.UDPAddr{other: flow(other.say, 2), slow: flow(slow.say, 3)}
-		mine := flow(say, 1)
+		first := flow(say, 1)
 		data := make([]byte, 1000)
 		send = func(d time.Duration, beside *receiver) {
 			for end := time.Now().Add(d); time.Now().Before(end); {
-				for _, a := range []*net.UDPAddr{flows[beside], mine} {
+				for _, a := range []*net.UDPAddr{flows[beside], first} {
 					_ = testkit.Must(host.WriteToUDP(data, a))(t)
 				}
 			}

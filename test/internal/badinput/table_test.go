@@ -206,11 +206,11 @@ var virtioTable = []row{
 			}
 			for _, x := range []struct{ from, to *attacker }{{a, b}, {b, a}} {
 				r := x.from.rings[1]
-				at := x.from.alloc(4096)
-				n := copy(x.from.ram[at+12:], frameTo(x.to.mac, x.from.mac))
+				buf := x.from.alloc(4096)
+				n := copy(x.from.ram[buf+12:], frameTo(x.to.mac, x.from.mac))
 				var all []uint16
 				for i := range uint16(200) {
-					x.from.put(r.desc+16*uint64(i), at, uint32(12+n), 0, 0)
+					x.from.put(r.desc+16*uint64(i), buf, uint32(12+n), 0, 0)
 					all = append(all, i)
 				}
 				x.from.offer(r, all...)

@@ -61,15 +61,15 @@ func (p *prober) report(name string, f func() (verdict, text string, err error))
 	return p.ask("/row", r, nil)
 }
 
-// share returns the verdict for n arrivals out of of. vnic must lose none. For the other gateways a
+// share returns the verdict if n of sent datagrams arrived. vnic must lose none. For the other gateways a
 // twentieth more or less makes no difference, so that their verdict is the same each time.
-func (p *prober) share(n, of int) string {
+func (p *prober) share(n, sent int) string {
 	slack := 0
 	if p.name != gateways[0].name {
-		slack = of / 20
+		slack = sent / 20
 	}
 	switch {
-	case n >= of-slack:
+	case n >= sent-slack:
 		return "yes"
 	case n <= slack:
 		return "no"

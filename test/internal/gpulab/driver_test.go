@@ -91,8 +91,8 @@ func TestPrivatePages(t *testing.T) {
 		off := testkit.Must(strconv.ParseUint(text, 10, 64))(t)
 		testkit.Must(g.gpu.File.ReadAt(b, int64(off)))(t)
 		for j := 0; j < page; j += 8 {
-			at := uint64(i*page + j)
-			if got, want := binary.NativeEndian.Uint64(b[j:]), (at+12)*0x9e3779b97f4a7c15; got != want {
+			off := uint64(i*page + j)
+			if got, want := binary.NativeEndian.Uint64(b[j:]), (off+12)*0x9e3779b97f4a7c15; got != want {
 				t.Fatalf("page %d, at %#x of the GPU: %#x, and not %#x", i, off+uint64(j), got, want)
 			}
 		}

@@ -60,10 +60,10 @@ func judge(t *testing.T, list ...kernelCase) {
 	im := images(t)
 	var d lab.Description
 	for i, c := range list {
-		at := lab.Slot{Below: c.below}
+		slot := lab.Slot{Below: c.below}
 		g := lab.Guest{Name: fmt.Sprint("g", i), Driver: lab.DriverVNICGPU,
 			Sockets: []lab.Socket{{Name: "s", Routing: c.routing}},
-			NICs:    []lab.NIC{{Model: lab.GVE, Slot: at}}, GPUs: []lab.GPU{{Memory: 16 << 20, Slot: at}}}
+			NICs:    []lab.NIC{{Model: lab.GVE, Slot: slot}}, GPUs: []lab.GPU{{Memory: 16 << 20, Slot: slot}}}
 		if c.below == "x" {
 			g.Switches = []lab.Switch{{Name: "x", Slot: lab.Slot{Below: "s"}}}
 		}

@@ -69,34 +69,34 @@ func (w *clientLab) serve(t *testing.T) {
 		webPort: func(l net.Listener) { serveFile(l, w.file) },
 		nbdPort: w.nbd.serve,
 	} {
-		l := testkit.Must(w.peer.Listen(w.at(peerPort, port)))(t)
+		l := testkit.Must(w.peer.Listen(w.addrPort(peerPort, port)))(t)
 		t.Cleanup(func() { testkit.OK(t, l.Close()) })
 		work.Go(func() { serve(l) })
 	}
 	testkit.OK(t, guestnvme.Serve(t.Context(), w.virtio.Agent(), guestnvme.Target{NQN: nqn, Disks: []string{diskShared},
-		Addrs: []netip.AddrPort{w.at(virtioPort, guestnvme.Port)}}))
+		Addrs: []netip.AddrPort{w.addrPort(virtioPort, guestnvme.Port)}}))
 	t.Cleanup(func() { testkit.NoError(t, guestnvme.Stop(context.WithoutCancel(t.Context()), w.virtio.Agent())) })
 }
 
 // meters reads the counters of the client's NIC: of the receive queue that its program has bound,
 // and of all others.
-func (w *clientLab) meters() (bound, others counts) {
+func (w *clientLab) meters() (bound, rest counts) {
 	p := w.ports[gvePort]
 	n := p.QueuePairs
 	for i := range n - 1 {
 		rx, tx := p.NIC().QueueCounters(i)
-		others.rx.Add(rx)
-		others.tx.Add(tx)
+		rest.rx.Add(rx)
+		rest.tx.Add(tx)
 	}
 	bound.rx, bound.tx = p.NIC().QueueCounters(n - 1)
-	others.tx.Add(bound.tx) // whichever queue it is
+	rest.tx.Add(bound.tx) // whichever queue it is
 	bound.tx = control.DirCounters{}
-	return bound, others
+	return bound, rest
 }
 
 // job runs the program, and returns its report and the NIC's counters.
 func (w *clientLab) job(ctx context.Context, t *testing.T, job string, args ...any) (r clienttest.Report, bound,
-	others counts) {
+	rest counts) {
 	t.Helper()
 	words := []string{"/bin/devmem-clients", job, "-i", "eth0", "-node", "1"}
 	for _, a := range args {
@@ -106,11 +106,11 @@ func (w *clientLab) job(ctx context.Context, t *testing.T, job string, args ...a
 	begin := time.Now()
 	out := call(ctx, t, w.gve, words...)
 	testkit.OK(t, json.Unmarshal([]byte(out.Stdout), &r))
-	bound, others = w.meters()
-	bound, others = bound.since(wasBound), others.since(wasOthers)
+	bound, rest = w.meters()
+	bound, rest = bound.since(wasBound), rest.since(wasOthers)
 	t.Logf("%s: %v\n\t%+v\n\tbound queue: rx %+v\n\tothers: rx %+v\n\ttx %+v", job, time.Since(begin), r, bound.rx,
-		others.rx, others.tx)
-	return r, bound, others
+		rest.rx, rest.tx)
+	return r, bound, rest
 }
 
 // overhead is an upper bound of the bytes that clients exchange through host memory: handshakes,
@@ -119,7 +119,7 @@ const overhead = 64 << 10
 
 // inGPU checks that a client's payload was in the GPU's memory, by the client's own count and by
 // the NIC's. The program registers no buffer, so the NIC counts the payload as GPU file.
-func inGPU(t *testing.T, r clienttest.Report, bound, others counts) {
+func inGPU(t *testing.T, r clienttest.Report, bound, rest counts) {
 	t.Helper()
 	if r.Received == 0 || r.HostBytes != 0 {
 		t.Errorf("received %d bytes, %d of what was steered in host memory", r.Received, r.HostBytes)
@@ -127,10 +127,10 @@ func inGPU(t *testing.T, r clienttest.Report, bound, others counts) {
 	if x := bound.rx; x.GPUFileBytes < r.Received || x.HostBytes != 0 || x.DeviceBytes != 0 || x.BouncedBytes != 0 {
 		t.Errorf("the bound queue has received %+v, the client %d bytes", x, r.Received)
 	}
-	if x := others.rx; x.GPUFileBytes != 0 || x.HostBytes > overhead {
+	if x := rest.rx; x.GPUFileBytes != 0 || x.HostBytes > overhead {
 		t.Errorf("other queues have received %+v", x)
 	}
-	if x := others.tx; x.GPUFileBytes < r.Sent || x.HostBytes > overhead {
+	if x := rest.tx; x.GPUFileBytes < r.Sent || x.HostBytes > overhead {
 		t.Errorf("sent %+v, the client %d bytes", x, r.Sent)
 	}
 }
@@ -152,34 +152,34 @@ func (l *guestLab) clients(t *testing.T) {
 		}
 		testkit.Equal(t, "cases passed", r.Passed, len(devmemtest.MemoryCases()))
 	})
-	url := fmt.Sprintf("http://%v/file", w.at(peerPort, webPort))
+	url := fmt.Sprintf("http://%v/file", w.addrPort(peerPort, webPort))
 	w.run(t, "load", func(ctx context.Context, t *testing.T) {
-		r, bound, others := w.job(ctx, t, "load", "-url", url)
+		r, bound, rest := w.job(ctx, t, "load", "-url", url)
 		testkit.Equal(t, "payload", r.Received, fileSize)
 		testkit.Equal(t, "digest", r.SHA256, digest(w.file))
 		testkit.Equal(t, "gathered", r.Memory.Gathered, fileSize)
-		inGPU(t, r, bound, others)
+		inGPU(t, r, bound, rest)
 	})
 	// The meters show where payload is, not what is hoped for.
 	w.run(t, "an ordinary socket", func(ctx context.Context, t *testing.T) {
-		r, bound, others := w.job(ctx, t, "plain", "-url", url)
+		r, bound, rest := w.job(ctx, t, "plain", "-url", url)
 		testkit.Equal(t, "digest", r.SHA256, digest(w.file))
 		// The client before has left its queue to RSS: late acknowledgments may come by it.
-		if others.rx.HostBytes < fileSize || others.rx.GPUFileBytes != 0 || bound.rx.HostBytes+bound.rx.GPUFileBytes != 0 {
-			t.Errorf("received %+v, on the other queue %+v", others.rx, bound.rx)
+		if rest.rx.HostBytes < fileSize || rest.rx.GPUFileBytes != 0 || bound.rx.HostBytes+bound.rx.GPUFileBytes != 0 {
+			t.Errorf("received %+v, on the other queue %+v", rest.rx, bound.rx)
 		}
 	})
 	w.run(t, "nbd", func(ctx context.Context, t *testing.T) {
 		before := w.nbd.content()
-		r, bound, others := w.job(ctx, t, "nbd", "-server", w.at(peerPort, nbdPort), "-name", exportName)
+		r, bound, rest := w.job(ctx, t, "nbd", "-server", w.addrPort(peerPort, nbdPort), "-name", exportName)
 		w.judgeBlocks(t, r, before, w.nbd.content())
-		inGPU(t, r, bound, others)
+		inGPU(t, r, bound, rest)
 	})
 	w.run(t, "nvme", func(ctx context.Context, t *testing.T) {
 		before := w.bytes(t, diskShared, 0, disks[diskShared].size)
-		r, bound, others := w.job(ctx, t, "nvme", "-server", w.at(virtioPort, guestnvme.Port), "-name", nqn)
+		r, bound, rest := w.job(ctx, t, "nvme", "-server", w.addrPort(virtioPort, guestnvme.Port), "-name", nqn)
 		w.judgeBlocks(t, r, before, w.bytes(t, diskShared, 0, disks[diskShared].size))
-		inGPU(t, r, bound, others)
+		inGPU(t, r, bound, rest)
 		w.kernelReads(ctx, t, r.Written)
 	})
 	w.run(t, "ring", w.ring)
@@ -203,7 +203,8 @@ func (w *clientLab) judgeBlocks(t *testing.T, r clienttest.Report, before, after
 func (w *clientLab) kernelReads(ctx context.Context, t *testing.T, written string) {
 	t.Helper()
 	a := w.gve.Agent()
-	c := testkit.Must(guestnvme.Connect(ctx, a, guestnvme.Connection{Addr: w.at(virtioPort, guestnvme.Port), NQN: nqn}))(t)
+	c := testkit.Must(guestnvme.Connect(ctx, a, guestnvme.Connection{Addr: w.addrPort(virtioPort, guestnvme.Port),
+		NQN: nqn}))(t)
 	all := guestnvme.Range{Device: c.Namespaces[0].Device, Len: disks[diskShared].size}
 	read := func() string { return fmt.Sprintf("%x", testkit.Must(guestnvme.Digest(ctx, a, all))(t)) }
 	testkit.Equal(t, "digest of what the kernel's initiator reads", read(), written)
@@ -222,13 +223,13 @@ func (w *clientLab) ring(ctx context.Context, t *testing.T) {
 	gpu := p.GPU()
 	register := func(off, size uint64) devmem.Buffer { return testkit.Must(w.peer.Register(gpu.ID(), off, size))(t) }
 	data, pool, scratch := register(0, 8<<20), register(8<<20, 4<<20), register(12<<20, 2<<20)
-	place := clienttest.Ring{Rank: 1, Ranks: 2, Count: sums, Listen: w.at(peerPort, ringPort),
-		Next: w.at(gvePort, ringPort)}
-	mine := make([]byte, 4*sums)
+	place := clienttest.Ring{Rank: 1, Ranks: 2, Count: sums, Listen: w.addrPort(peerPort, ringPort),
+		Next: w.addrPort(gvePort, ringPort)}
+	local := make([]byte, 4*sums)
 	for k := range sums {
-		binary.LittleEndian.PutUint32(mine[4*k:], place.Element(1, k))
+		binary.LittleEndian.PutUint32(local[4*k:], place.Element(1, k))
 	}
-	testkit.Must(unix.Pwrite(gpu.GPU.FD(), mine, 0))(t)
+	testkit.Must(unix.Pwrite(gpu.GPU.FD(), local, 0))(t)
 	ctx, cancel := context.WithTimeout(ctx, testkit.Patience)
 	defer cancel()
 	ended := make(chan error, 1)
@@ -248,7 +249,7 @@ func (w *clientLab) ring(ctx context.Context, t *testing.T) {
 		cancel()
 		<-ended
 	}()
-	r, bound, others := w.job(ctx, t, "ring", "-rank", 0, "-ranks", 2, "-listen", place.Next, "-next", place.Listen,
+	r, bound, rest := w.job(ctx, t, "ring", "-rank", 0, "-ranks", 2, "-listen", place.Next, "-next", place.Listen,
 		"-count", strconv.Itoa(sums))
 	err := <-ended
 	ended <- err
@@ -262,7 +263,7 @@ func (w *clientLab) ring(ctx context.Context, t *testing.T) {
 	}
 	testkit.Equal(t, "digest of the guest's sums", r.SHA256, digest(got))
 	testkit.Equal(t, "the guest has sent", r.Sent, 4*sums)
-	inGPU(t, r, bound, others)
+	inGPU(t, r, bound, rest)
 }
 
 func digest(b []byte) string { return fmt.Sprintf("%x", sha256.Sum256(b)) }

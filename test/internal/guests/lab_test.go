@@ -131,8 +131,8 @@ func (w *guestLab) startPeer(t *testing.T) {
 	t.Cleanup(func() { testkit.OK(t, s.Close()) })
 }
 
-// at returns the address of a TCP port of the guest at port i of the lab.
-func (w *guestLab) at(i int, port uint16) netip.AddrPort {
+// addrPort returns the address of a TCP port of the guest at port i of the lab.
+func (w *guestLab) addrPort(i int, port uint16) netip.AddrPort {
 	return netip.AddrPortFrom(w.ports[i].Addr4.Addr(), port)
 }
 

@@ -83,7 +83,7 @@ type pair struct {
 }
 
 func (w *guestLab) pair(target, initiator *machine.Guest, port int) *pair {
-	return &pair{w, target.Agent(), initiator.Agent(), w.at(port, guestnvme.Port), w.ports[port].Addr6.Addr()}
+	return &pair{w, target.Agent(), initiator.Agent(), w.addrPort(port, guestnvme.Port), w.ports[port].Addr6.Addr()}
 }
 
 const (

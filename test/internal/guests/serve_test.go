@@ -93,9 +93,9 @@ func bootServed(ctx context.Context, t *testing.T, dir string, im *machine.Image
 		t.Cleanup(func() {
 			if t.Failed() {
 				console, _ := os.ReadFile(c.Console())
-				said, _ := os.ReadFile(c.Console() + "-qemu")
+				output, _ := os.ReadFile(c.Console() + "-qemu")
 				t.Logf("guest %s: %s%s", c.Name, agent.Plain(string(console[max(0, len(console)-4<<10):])),
-					agent.Plain(string(said)))
+					agent.Plain(string(output)))
 			}
 		})
 	}

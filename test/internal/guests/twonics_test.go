@@ -71,8 +71,8 @@ func (w *guestLab) twoModels(t *testing.T) {
 		}
 		for i, s := range sides {
 			other := sides[1-i]
-			if own, foreign := s.found(t, s.pattern), s.found(t, other.pattern); own == 0 || foreign != 0 {
-				t.Errorf("GPU %d: %d pieces of its own stream, %d of the other's", i, own, foreign)
+			if native, foreign := s.found(t, s.pattern), s.found(t, other.pattern); native == 0 || foreign != 0 {
+				t.Errorf("GPU %d: %d pieces of its own stream, %d of the other's", i, native, foreign)
 			}
 		}
 	})
@@ -240,8 +240,8 @@ func (s *side) found(t *testing.T, pattern int) (n int) {
 			t.Fatal(err)
 		}
 		for p := 0; p < len(b); p += page {
-			at := bytes.IndexByte(want[:pattern], b[p])
-			if at >= 0 && bytes.Equal(b[p:p+piece], want[at:at+piece]) {
+			i := bytes.IndexByte(want[:pattern], b[p])
+			if i >= 0 && bytes.Equal(b[p:p+piece], want[i:i+piece]) {
 				n++
 			}
 		}

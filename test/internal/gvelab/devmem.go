@@ -131,7 +131,7 @@ func (d *dut) receive() {
 		if nf == 0 {
 			err = compare(o, linear[:nl])
 		}
-		at, inDevice := o, 0
+		start, inDevice := o, 0
 		tokens = tokens[:0]
 		for _, f := range frags[:nf] {
 			if f.Kind != devmem.Dmabuf {
@@ -139,9 +139,9 @@ func (d *dut) receive() {
 				return
 			}
 			if err == nil {
-				err = compare(at, d.gpu.Bytes()[f.Off:f.Off+uint64(f.Size)])
+				err = compare(start, d.gpu.Bytes()[f.Off:f.Off+uint64(f.Size)])
 			}
-			at, inDevice = at+uint64(f.Size), inDevice+int(f.Size)
+			start, inDevice = start+uint64(f.Size), inDevice+int(f.Size)
 			tokens = append(tokens, devmem.TokenRange{Start: f.Token, Count: 1})
 		}
 		if err == nil && inDevice+nl != n {

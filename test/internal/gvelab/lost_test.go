@@ -78,7 +78,7 @@ func newLoss(t *testing.T, away bool) *loss {
 	x := &loss{log: log, served: make(chan error, len(describe().Guests[0].NICs))}
 	t.Cleanup(func() {
 		if t.Failed() {
-			t.Log("our log:\n" + x.said())
+			t.Log("our log:\n" + x.text())
 		}
 		_ = log.Close()
 	})
@@ -106,8 +106,8 @@ func (x *loss) stop() {
 	x.tells()
 }
 
-// said returns the text of the log.
-func (x *loss) said() string {
+// text returns the log's text.
+func (x *loss) text() string {
 	b, err := os.ReadFile(x.log.Name())
 	if err != nil {
 		return err.Error()
@@ -118,7 +118,7 @@ func (x *loss) said() string {
 // tells checks that our log describes what the guest will see, for each NIC.
 func (x *loss) tells() {
 	x.Helper()
-	if got := strings.Count(x.said(), lost); got != len(x.lab.Ports()) {
+	if got := strings.Count(x.text(), lost); got != len(x.lab.Ports()) {
 		x.Errorf("our log has %d times %q, not for each NIC", got, lost)
 	}
 }

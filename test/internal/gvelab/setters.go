@@ -216,11 +216,11 @@ func (g *guest) stamps() error {
 		if err != nil {
 			return fmt.Errorf("datagram %d: %w", i, err)
 		}
-		at, err := stamp(oob[:n])
-		if err != nil || at <= last {
-			return fmt.Errorf("datagram %d came at %v, the one before at %v: %w", i, at, last, err)
+		stamped, err := stamp(oob[:n])
+		if err != nil || stamped <= last {
+			return fmt.Errorf("datagram %d came at %v, the one before at %v: %w", i, stamped, last, err)
 		}
-		last = at
+		last = stamped
 	}
 	return nil
 }

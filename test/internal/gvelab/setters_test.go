@@ -46,7 +46,7 @@ func TestSettersUnderTraffic(t *testing.T) {
 func (b *bench) counted() {
 	b.Helper()
 	port := b.lab.Port(0).Device().(interface{ Port() *nic.Port }).Port()
-	var said, want map[string]uint64
+	var got, want map[string]uint64
 	for end := time.Now().Add(30 * time.Second); time.Now().Before(end); { // a change is reported after half a second
 		want = make(map[string]uint64)
 		total := uint64(0)
@@ -55,15 +55,15 @@ func (b *bench) counted() {
 			want[fmt.Sprintf("rx_queue_drop_cnt[%d]", q)] = rx.Drops
 			total += rx.Drops
 		}
-		testkit.OK(b, b.call(OpStats, nil, &said))
+		testkit.OK(b, b.call(OpStats, nil, &got))
 		same := total > 0
 		for name, n := range want {
-			same = same && said[name] == n
+			same = same && got[name] == n
 		}
 		if same {
 			b.ok("ethtool -S says %d drops, as the NIC does", total)
 			return
 		}
 	}
-	b.Errorf("ethtool -S says %v, the NIC %v", said, want)
+	b.Errorf("ethtool -S says %v, the NIC %v", got, want)
 }

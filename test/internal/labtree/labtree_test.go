@@ -48,8 +48,8 @@ func TestKernelFindsTheTree(t *testing.T) {
 			hw := l.Machine(0)
 			for i, g := range hw.GPUs {
 				b := testkit.Must(unix.Mmap(int(g.File.Fd()), 0, int(g.Size()), unix.PROT_WRITE, unix.MAP_SHARED))(t)
-				for at := 0; at < len(b); at += PageSize {
-					binary.LittleEndian.PutUint64(b[at:], uint64(i+1))
+				for off := 0; off < len(b); off += PageSize {
+					binary.LittleEndian.PutUint64(b[off:], uint64(i+1))
 				}
 				testkit.OK(t, unix.Munmap(b))
 			}
@@ -104,12 +104,12 @@ func compare(t *testing.T, hw *lab.Machine, s *Seen) {
 			if gpu == "" {
 				t.Fatalf("GPU %d is not there: %v", i, s.GPUs)
 			}
-			is, found := hw.Tree.Path(p.Place, g.Place), seen.Path(nic, gpu)
-			if is.Distance != found.Distance {
-				t.Errorf("%s to %s: %+v, found to be %+v", p.Name, g.Place, is, found)
+			path, found := hw.Tree.Path(p.Place, g.Place), seen.Path(nic, gpu)
+			if path.Distance != found.Distance {
+				t.Errorf("%s to %s: %+v, found to be %+v", p.Name, g.Place, path, found)
 			}
-			if found.P2P() != (is.Kind == pcie.Bus) { // the CPU is none whose host bridges are known to forward
-				t.Errorf("%s to %s: %+v, the guest's kernel says %+v", p.Name, g.Place, is, found)
+			if found.P2P() != (path.Kind == pcie.Bus) { // the CPU is none whose host bridges are known to forward
+				t.Errorf("%s to %s: %+v, the guest's kernel says %+v", p.Name, g.Place, path, found)
 			}
 		}
 	}

@@ -77,7 +77,7 @@ func main() {
 }
 
 func run(job string, o options) (err error) {
-	at, err := netip.ParseAddrPort(o.server)
+	addr, err := netip.ParseAddrPort(o.server)
 	if err != nil {
 		return err
 	}
@@ -102,7 +102,7 @@ func run(job string, o options) (err error) {
 		copy(gpu.Bytes()[n:], gpu.Bytes()[:n])
 	}
 	memory := plain.NewMemory(gpu)
-	d, err := nbd.Open(context.Background(), nbd.Config{Device: dev, Memory: memory, Server: at, Export: o.export,
+	d, err := nbd.Open(context.Background(), nbd.Config{Device: dev, Memory: memory, Server: addr, Export: o.export,
 		Queue: 1, Pool: landing, Data: data, Depth: o.depth, ReadOnly: o.readOnly, Copy: o.copied, Timeout: o.timeout})
 	if err != nil {
 		return err
@@ -195,8 +195,8 @@ func (j *work) do() error {
 // have changed.
 func (j *work) pattern() {
 	want := make([]byte, (len(j.data)+7)/8*8)
-	for at := 0; at < len(want); at += 8 {
-		binary.BigEndian.PutUint64(want[at:], uint64(at))
+	for off := 0; off < len(want); off += 8 {
+		binary.BigEndian.PutUint64(want[off:], uint64(off))
 	}
 	for _, o := range j.bad {
 		copy(want[o.Off:o.Off+o.Len], bytes.Repeat([]byte{poison}, int(o.Len)))

@@ -65,16 +65,16 @@ func makeLines(seed uint64, n int) []byte {
 			b[i] = 0
 		}
 	}
-	for i, at := 0, 0; at < n; i++ {
-		at = min(n, at+lineLengths[i%len(lineLengths)])
-		b[at-1] = '\n'
+	for i, off := 0, 0; off < n; i++ {
+		off = min(n, off+lineLengths[i%len(lineLengths)])
+		b[off-1] = '\n'
 	}
 	return b
 }
 
 func countLines(n int) (lines int) {
-	for at := 0; at < n; lines++ {
-		at += lineLengths[lines%len(lineLengths)]
+	for off := 0; off < n; lines++ {
+		off += lineLengths[lines%len(lineLengths)]
 	}
 	return lines
 }

@@ -63,7 +63,7 @@ func serve(args []string) error {
 	if len(args) < 4 {
 		return errors.New("arguments are NQN ADDR:PORT FOLDER FILE, and more files")
 	}
-	at, err := netip.ParseAddrPort(args[1])
+	addr, err := netip.ParseAddrPort(args[1])
 	if err != nil {
 		return err
 	}
@@ -82,7 +82,7 @@ func serve(args []string) error {
 			setting{ns + "/enable", "1"})
 	}
 	list = append(list, setting{port, ""}, setting{port + "/addr_trtype", "tcp"}, setting{port + "/addr_adrfam", "ipv4"},
-		setting{port + "/addr_traddr", at.Addr().String()}, setting{port + "/addr_trsvcid", strconv.Itoa(int(at.Port()))})
+		setting{port + "/addr_traddr", addr.Addr().String()}, setting{port + "/addr_trsvcid", strconv.Itoa(int(addr.Port()))})
 	for _, s := range list {
 		if s.value == "" {
 			err = os.Mkdir(s.path, 0o755)
@@ -96,6 +96,6 @@ func serve(args []string) error {
 	if err := os.Symlink(subsystem, port+"/subsystems/"+args[0]); err != nil {
 		return err
 	}
-	fmt.Printf("%s listens at %v\n", args[0], at)
+	fmt.Printf("%s listens at %v\n", args[0], addr)
 	return nil
 }

@@ -38,18 +38,18 @@ func smaller(b []byte) ([]byte, error) {
 	for _, c := range most[:min(len(most), 128)] {
 		p = append(p, c)
 	}
-	is := image.NewPaletted(r, p)
+	img := image.NewPaletted(r, p)
 	index := map[color.RGBA]uint8{}
 	for c := range count {
 		index[c] = uint8(p.Index(c))
 	}
 	for y := r.Min.Y; y < r.Max.Y; y++ {
 		for x := r.Min.X; x < r.Max.X; x++ {
-			is.SetColorIndex(x, y, index[shade(was.At(x, y))])
+			img.SetColorIndex(x, y, index[shade(was.At(x, y))])
 		}
 	}
 	var out bytes.Buffer
 	e := png.Encoder{CompressionLevel: png.BestCompression}
-	err = e.Encode(&out, is)
+	err = e.Encode(&out, img)
 	return out.Bytes(), err
 }

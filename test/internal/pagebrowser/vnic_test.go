@@ -14,11 +14,11 @@ import (
 
 // vnic is one that runs.
 type vnic struct {
-	t    *testing.T
-	cmd  *exec.Cmd
-	url  string      // of its page
-	said chan string // lines of stderr, until it ends
-	done chan error
+	t     *testing.T
+	cmd   *exec.Cmd
+	url   string      // of its page
+	lines chan string // lines of stderr, until it ends
+	done  chan error
 }
 
 // start starts a vnic with a page somewhere, and waits for its address. The test ends it.
@@ -29,7 +29,7 @@ func start(t *testing.T, args ...string) *vnic {
 
 func startAt(t *testing.T, addr string, args ...string) *vnic {
 	t.Helper()
-	v := &vnic{t: t, said: make(chan string, 1000), done: make(chan error, 1)}
+	v := &vnic{t: t, lines: make(chan string, 1000), done: make(chan error, 1)}
 	v.cmd = exec.CommandContext(t.Context(), os.Getenv("VNIC"), append(args, "--http", addr)...)
 	v.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	errs, err := v.cmd.StderrPipe()
@@ -41,9 +41,9 @@ func startAt(t *testing.T, addr string, args ...string) *vnic {
 	}
 	go func() {
 		for s := bufio.NewScanner(errs); s.Scan(); {
-			v.said <- s.Text()
+			v.lines <- s.Text()
 		}
-		close(v.said)
+		close(v.lines)
 		v.done <- v.cmd.Wait()
 	}()
 	t.Cleanup(func() { v.end(syscall.SIGKILL) })
@@ -58,7 +58,7 @@ func (v *vnic) waits(begin string) string {
 	limit := time.After(time.Minute)
 	for {
 		select {
-		case l, ok := <-v.said:
+		case l, ok := <-v.lines:
 			if !ok {
 				v.t.Fatalf("it has ended without %q: %q", begin, all)
 			}
@@ -77,7 +77,7 @@ func (v *vnic) end(s syscall.Signal) {
 		return
 	}
 	_ = v.cmd.Process.Signal(s)
-	for range v.said {
+	for range v.lines {
 	}
 	<-v.done
 	v.done = nil

@@ -47,11 +47,11 @@ func TestFramesOfRXE(t *testing.T) {
 		testkit.Equal(t, name+": ICRC", f.ICRC, f.Sum)
 		seen[name] = true
 		// Of the IP header, of what is before the ICRC, and of it.
-		for _, at := range []int{ethLen + 4, len(raw) - icrcLen - 1, len(raw) - 1} {
+		for _, off := range []int{ethLen + 4, len(raw) - icrcLen - 1, len(raw) - 1} {
 			bad := slices.Clone(raw)
-			bad[at] ^= 0x10
+			bad[off] ^= 0x10
 			if f, err := ParseFrame(bad); err == nil && f.ICRC == f.Sum {
-				t.Errorf("%s: its ICRC is right with byte %d changed", name, at)
+				t.Errorf("%s: its ICRC is right with byte %d changed", name, off)
 			}
 		}
 	}

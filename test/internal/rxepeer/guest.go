@@ -95,15 +95,15 @@ func Boot(t *testing.T, im *machine.Images, list ...*lab.Machine) []*Peer {
 func start(t *testing.T, g *machine.Guest, netdev string) *Peer {
 	t.Helper()
 	ours, theirs := net.Pipe()
-	var said agent.Tail // read when the program has ended
-	said.Max = 4 << 10
+	var output agent.Tail // read when the program has ended
+	output.Max = 4 << 10
 	ended := make(chan error, 1)
 	ctx := context.WithoutCancel(t.Context()) // t.Context ends before the Cleanup runs
 	go func() {
 		status, err := guestexec.Run(ctx, g.Agent(), guestexec.Command{Path: "/bin/rdma-peer",
-			Args: []string{"rdma-peer", "-n", netdev}, Stdin: theirs, Stdout: theirs, Stderr: &said})
+			Args: []string{"rdma-peer", "-n", netdev}, Stdin: theirs, Stdout: theirs, Stderr: &output})
 		if err == nil && status.Exit() != 0 {
-			err = fmt.Errorf("rdma-peer: status %d: %s", status.Exit(), agent.Plain(string(said.Bytes())))
+			err = fmt.Errorf("rdma-peer: status %d: %s", status.Exit(), agent.Plain(string(output.Bytes())))
 		}
 		_ = theirs.Close()
 		ended <- err

@@ -125,7 +125,7 @@ func (e *end) from(op Op, n uint64) {
 	x.Helper()
 	x.seed++
 	const off, to = 4096 - 5, 4096 - 3
-	mine, far := x.gpu[:large], x.mrs[target]
+	local, far := x.gpu[:large], x.mrs[target]
 	w := control.WR{ID: x.seed, Op: operations[op], Flags: control.WRSignaled,
 		SGEs: []control.SGE{{VA: base + off, Len: uint32(n), Key: x.key}}}
 	if op.Immediate() {
@@ -137,11 +137,11 @@ func (e *end) from(op Op, n uint64) {
 	var before []byte
 	if op == Read {
 		testkit.OK(x, x.rxe.Fill(target, to, n, x.seed, 0))
-		poisonAll(mine[:n+2*off])
+		poisonAll(local[:n+2*off])
 	} else {
-		gpumem.FillAt(mine[off:off+n], x.seed, 0)
+		gpumem.FillAt(local[off:off+n], x.seed, 0)
 		testkit.OK(x, x.rxe.Poison(target, to-guard, n+2*guard, poison))
-		before = slices.Clone(mine[:n+2*off])
+		before = slices.Clone(local[:n+2*off])
 	}
 	if op.Receives() {
 		k := n
@@ -161,17 +161,17 @@ func (e *end) from(op Op, n uint64) {
 		testkit.Equal(x, what+": completion of the receive", fmt.Sprint(got, ok), fmt.Sprint(r, true))
 	}
 	if op == Read {
-		k := gpumem.MatchAt(mine[off:off+n], x.seed, 0)
-		if k != int(n) || !onlyPoison(mine[:off]) || !onlyPoison(mine[off+n:n+2*off]) {
+		k := gpumem.MatchAt(local[off:off+n], x.seed, 0)
+		if k != int(n) || !onlyPoison(local[:off]) || !onlyPoison(local[off+n:n+2*off]) {
 			x.Errorf("%s: %d bytes are right, or something else was written", what, k)
 		}
 		return
 	}
 	testkit.Equal(x, what+": what is wrong", testkit.Must(x.rxe.Check(target, to, n, x.seed, 0))(x), Wrong{0, -1})
-	for _, at := range []uint64{to - guard, to + n} {
-		testkit.Equal(x, what+": what is around it", testkit.Must(x.rxe.Same(target, at, guard, poison))(x), Wrong{0, -1})
+	for _, addr := range []uint64{to - guard, to + n} {
+		testkit.Equal(x, what+": what is around it", testkit.Must(x.rxe.Same(target, addr, guard, poison))(x), Wrong{0, -1})
 	}
-	if !bytes.Equal(mine[:n+2*off], before) {
+	if !bytes.Equal(local[:n+2*off], before) {
 		x.Errorf("%s: the NIC's own memory has changed", what)
 	}
 }
@@ -189,13 +189,13 @@ func (e *end) to(op Op, n uint64) {
 	if op != Send && op != SendImm {
 		r.VA, r.RKey = base+to, x.key
 	}
-	mine := x.gpu[:n+2*to]
+	local := x.gpu[:n+2*to]
 	if op == Read {
-		gpumem.FillAt(mine[to:to+n], x.seed, 0)
+		gpumem.FillAt(local[to:to+n], x.seed, 0)
 		testkit.OK(x, x.rxe.Poison(source, off-guard, n+2*guard, poison))
 	} else {
 		testkit.OK(x, x.rxe.Fill(source, off, n, x.seed, 0))
-		poisonAll(mine)
+		poisonAll(local)
 	}
 	if op.Receives() {
 		w := control.WR{ID: x.seed, Op: control.WRRecv}
@@ -215,12 +215,13 @@ func (e *end) to(op Op, n uint64) {
 	}
 	if op == Read {
 		testkit.Equal(x, what+": what is wrong", testkit.Must(x.rxe.Check(source, off, n, x.seed, 0))(x), Wrong{0, -1})
-		for _, at := range []uint64{off - guard, off + n} {
-			testkit.Equal(x, what+": what is around it", testkit.Must(x.rxe.Same(source, at, guard, poison))(x), Wrong{0, -1})
+		for _, addr := range []uint64{off - guard, off + n} {
+			testkit.Equal(x, what+": what is around it", testkit.Must(x.rxe.Same(source, addr, guard, poison))(x), Wrong{0, -1})
 		}
 		return
 	}
-	if k := gpumem.MatchAt(mine[to:to+n], x.seed, 0); k != int(n) || !onlyPoison(mine[:to]) || !onlyPoison(mine[to+n:]) {
+	if k := gpumem.MatchAt(local[to:to+n], x.seed, 0); k != int(n) || !onlyPoison(local[:to]) ||
+		!onlyPoison(local[to+n:]) {
 		x.Errorf("%s: %d bytes are right, or something else was written", what, k)
 	}
 }
@@ -292,7 +293,7 @@ func (x *judged) refusals() {
 	const m = 2
 	theirs := testkit.Must(x.rxe.MR(m, 4096, "lr"))(x)
 	testkit.OK(x, x.rxe.Poison(m, 0, 4096, poison))
-	mine := testkit.Must(x.c.AddMR(ctx, control.MR{PD: x.pd, Kind: control.MRBuffer, Buffer: 1, VA: base, Len: 4096,
+	local := testkit.Must(x.c.AddMR(ctx, control.MR{PD: x.pd, Kind: control.MRBuffer, Buffer: 1, VA: base, Len: 4096,
 		Off: 8192, Access: control.AccessRemoteWrite}))(x)
 	poisonAll(x.gpu[:large])
 	for _, c := range []struct {
@@ -322,11 +323,11 @@ func (x *judged) refusals() {
 		r    Request
 		want Status
 	}{
-		{"the peer's read where only writes may be", Request{Op: Read, Len: 9, VA: base, RKey: mine}, RemoteAccess},
-		{"the peer's key of nothing", Request{Op: Write, Len: 9, VA: base, RKey: mine + 1<<20}, RemoteAccess},
-		{"the peer's write a byte beyond the end", Request{Op: Write, Len: 4096, VA: base + 1, RKey: mine}, RemoteAccess},
-		{"the peer's write a byte before the beginning", Request{Op: Write, Len: 9, VA: base - 1, RKey: mine}, RemoteAccess},
-		{"the peer's write at the end of all addresses", Request{Op: Write, Len: 4096, VA: 1<<64 - 1000, RKey: mine},
+		{"the peer's read where only writes may be", Request{Op: Read, Len: 9, VA: base, RKey: local}, RemoteAccess},
+		{"the peer's key of nothing", Request{Op: Write, Len: 9, VA: base, RKey: local + 1<<20}, RemoteAccess},
+		{"the peer's write a byte beyond the end", Request{Op: Write, Len: 4096, VA: base + 1, RKey: local}, RemoteAccess},
+		{"the peer's write a byte before the beginning", Request{Op: Write, Len: 9, VA: base - 1, RKey: local}, RemoteAccess},
+		{"the peer's write at the end of all addresses", Request{Op: Write, Len: 4096, VA: 1<<64 - 1000, RKey: local},
 			RemoteAccess},
 		{"the peer's send, and nobody receives", Request{Op: Send, Len: 9}, RNRRetriesExceeded},
 	} {

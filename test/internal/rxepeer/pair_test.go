@@ -113,8 +113,8 @@ func (x *pair) move(m moved) Wrong {
 		}
 		testkit.Equal(x, fmt.Sprintf("%+v: completion of the receive request", m), x.completion(b, m.q), want)
 	}
-	for _, at := range []uint64{to - guard, to + m.n} {
-		w := testkit.Must(b.Same(target, at, guard, poison))(x)
+	for _, addr := range []uint64{to - guard, to + m.n} {
+		w := testkit.Must(b.Same(target, addr, guard, poison))(x)
 		testkit.Equal(x, fmt.Sprintf("%+v: what is around it", m), w, Wrong{0, -1})
 	}
 	return testkit.Must(b.Check(target, to, m.n, seed, 0))(x)
@@ -164,11 +164,11 @@ func TestTwoGuests(t *testing.T) {
 // pattern checks that the program's pattern equals that of GPUs' memory, at any offset.
 func (x *pair) pattern() {
 	a := x.sides[0]
-	for at := range uint64(9) {
-		b := make([]byte, 1000+at)
-		gpumem.FillAt(b, 77, at)
-		testkit.OK(x, a.Fill(source, at, uint64(len(b)), 77, at))
-		testkit.Equal(x, "the pattern's sum", testkit.Must(a.Sum(source, at, uint64(len(b))))(x), crc32.ChecksumIEEE(b))
+	for i := range uint64(9) {
+		b := make([]byte, 1000+i)
+		gpumem.FillAt(b, 77, i)
+		testkit.OK(x, a.Fill(source, i, uint64(len(b)), 77, i))
+		testkit.Equal(x, "the pattern's sum", testkit.Must(a.Sum(source, i, uint64(len(b))))(x), crc32.ChecksumIEEE(b))
 	}
 }
 

@@ -129,8 +129,10 @@ func (p *Peer) MR(m int, size uint64, access Access) (MR, error) {
 // Dereg deregisters a memory region; its memory stays, for Check.
 func (p *Peer) Dereg(m int) error { return p.do("dereg", m) }
 
-// Fill writes the bytes of a pattern from byte at of its stream (gpumem.FillAt) to a region, from off on.
-func (p *Peer) Fill(m int, off, n, seed, at uint64) error { return p.do("fill", m, off, n, seed, at) }
+// Fill writes a pattern (gpumem.FillAt), from byte from of its stream on, to a region, from byte off on.
+func (p *Peer) Fill(m int, off, n, seed, from uint64) error {
+	return p.do("fill", m, off, n, seed, from)
+}
 
 // Poison writes a byte n times.
 func (p *Peer) Poison(m int, off, n uint64, b byte) error { return p.do("poison", m, off, n, b) }
@@ -145,8 +147,8 @@ type Wrong struct {
 }
 
 // Check compares with what Fill writes.
-func (p *Peer) Check(m int, off, n, seed, at uint64) (Wrong, error) {
-	return p.wrong("check", m, off, n, seed, at)
+func (p *Peer) Check(m int, off, n, seed, from uint64) (Wrong, error) {
+	return p.wrong("check", m, off, n, seed, from)
 }
 
 // Same compares with what Poison writes.

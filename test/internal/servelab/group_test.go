@@ -53,7 +53,7 @@ func TestServeGroupsQEMU(t *testing.T) {
 
 			q := b.startOfGroup(ctx, cache, env, append([]string{b.vnic, "gpu-fd", p.GPUSocket, "--"}, args...))
 			defer kill(q.Child)
-			b.must("QEMU by gpu-fd", q.said.says(ctx, q.Child, "(qemu)"))
+			b.must("QEMU by gpu-fd", q.output.says(ctx, q.Child, "(qemu)"))
 			s.says(ctx, fmt.Sprintf("%s: process %d connected", p.Name, q.PID()))
 			maps := string(testkit.Must(os.ReadFile(fmt.Sprintf("/proc/%d/maps", q.PID())))(t))
 			if !strings.Contains(maps, "/memfd:vnic-gpu"+p.Name) {
@@ -71,7 +71,7 @@ func TestServeGroupsQEMU(t *testing.T) {
 			defer kill(q.Child)
 			<-q.Done()
 			if exit := (*exec.ExitError)(nil); !errors.As(q.Err(), &exit) || exit.ExitCode() != 1 {
-				t.Errorf("by %s: %v: %s", p.GPUPath, q.Err(), q.said.String())
+				t.Errorf("by %s: %v: %s", p.GPUPath, q.Err(), q.output.String())
 			}
 			// It is the path that this user may not open.
 			opens := b.startOfGroup(ctx, cache, nil, []string{"/bin/sh", "-c", `exec < "$0"`, p.GPUPath})
@@ -92,7 +92,7 @@ const group, nobody = 54321, 65534
 type groupsQEMU struct {
 	*proc.Child
 	monitor io.Writer
-	said    said
+	output  output
 }
 
 // startOfGroup starts it in a directory below which it finds all; how it gets there is no matter of the user's
@@ -108,7 +108,7 @@ func (b *bench) startOfGroup(ctx context.Context, dir string, env, args []string
 	defer root.Close()
 	cmd.Dir = fmt.Sprintf("/proc/self/fd/%d", root.Fd())
 	cmd.Env = append(os.Environ(), env...)
-	cmd.Stdout, cmd.Stderr = &q.said, &q.said
+	cmd.Stdout, cmd.Stderr = &q.output, &q.output
 	q.monitor, err = cmd.StdinPipe()
 	b.must("stdin", err)
 	q.Child, err = proc.StartChild(cmd)

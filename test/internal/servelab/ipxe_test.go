@@ -69,7 +69,7 @@ type console struct {
 	*proc.Child
 	ctx  context.Context
 	in   io.WriteCloser
-	out  said
+	out  output
 	seen int // bytes of it that were asked for
 }
 

@@ -112,11 +112,11 @@ func (k *sink) serve(l net.Listener) {
 			defer c.Close()
 			b := make([]byte, 64<<10)
 			_, err := io.ReadFull(c, b[:9])
-			for at := 0; err == nil && at < upload; {
+			for sent := 0; err == nil && sent < upload; {
 				var n int
 				n, err = c.Read(b)
-				k.compare(b[:n], want[at:min(at+n, upload)])
-				at += n
+				k.compare(b[:n], want[sent:min(sent+n, upload)])
+				sent += n
 			}
 		}()
 	}

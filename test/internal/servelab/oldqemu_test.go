@@ -47,12 +47,12 @@ func TestServeOldQEMU(t *testing.T) {
 		args := append([]string{"-display", "none"}, s.rep.Ports[0].QEMU...)
 		got, err := exec.CommandContext(ctx, old, args...).CombinedOutput()
 		s.term()
-		said := b.words(ctx, socket, why)
+		message := b.words(ctx, socket, why)
 		if err == nil || !strings.Contains(string(got), why) {
 			t.Errorf("QEMU 10.0: %v: %s", err, got)
 		}
-		if !strings.Contains(said, "QEMU 10.1 or newer") || !strings.Contains(said, why) {
-			t.Errorf("vnic serve has not said it: %s", said)
+		if !strings.Contains(message, "QEMU 10.1 or newer") || !strings.Contains(message, why) {
+			t.Errorf("vnic serve has not said it: %s", message)
 		}
 		got, err = exec.CommandContext(ctx, vnic, "run", "--nic", lab.GVE, "--qemu", old).CombinedOutput()
 		if e := (*exec.ExitError)(nil); !errors.As(err, &e) || e.ExitCode() != 3 ||

@@ -15,23 +15,23 @@ func (b *bench) pauses(ctx context.Context, s *server, guests *pair) {
 	before := s.received(ctx)
 	sent := make(chan error, 1)
 	go func() { sent <- b.send(ctx, guests[0], guests[1]) }()
-	var at uint64
+	var offset uint64
 	for i := range uint64(times) {
-		want := max(at+1, transfer/(times+1)*(i+1))
+		want := max(offset+1, transfer/(times+1)*(i+1))
 		testkit.Eventually(b.T, "the transfer goes on", func() bool {
-			at = s.received(ctx).gpu - before.gpu
+			offset = s.received(ctx).gpu - before.gpu
 			select {
 			case err := <-sent:
-				b.Fatalf("the transfer has ended behind %d bytes and %d stops: %v", at, i, err)
+				b.Fatalf("the transfer has ended behind %d bytes and %d stops: %v", offset, i, err)
 			default:
 			}
-			return at >= want
+			return offset >= want
 		})
 		g := guests[1-i%2]
 		b.must("stop", g.QMP(ctx, "stop", nil))
 		b.must("cont", g.QMP(ctx, "cont", nil))
 	}
-	if at >= transfer {
+	if offset >= transfer {
 		b.Fatal("the transfer was over before the last stop: this check would see nothing")
 	}
 	b.must("send", <-sent)
@@ -39,7 +39,7 @@ func (b *bench) pauses(ctx context.Context, s *server, guests *pair) {
 		b.Fatalf("of %d bytes %d were received in GPU memory, %d in host memory", transfer, n.gpu-before.gpu,
 			n.host-before.host)
 	}
-	b.ok("from GPU to GPU, over %d stops and conts, the last behind %d of %d bytes", times, at, transfer)
+	b.ok("from GPU to GPU, over %d stops and conts, the last behind %d of %d bytes", times, offset, transfer)
 }
 
 // payload has the received bytes, by kind of memory.

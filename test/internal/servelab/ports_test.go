@@ -46,11 +46,11 @@ func TestServe64Ports(t *testing.T) {
 			if rep.Schema != 1 || rep.Bytes > 1<<20 || len(rep.Ports) != 64 || rep.Ports[63].MAC != "02:76:6e:69:00:40" {
 				t.Errorf("%+v", rep)
 			}
-			said, err := exec.Command(vnic, "serve", "--socket-path", dir+"/s7").CombinedOutput()
+			output, err := exec.Command(vnic, "serve", "--socket-path", dir+"/s7").CombinedOutput()
 			want := fmt.Sprintf("vnic: socket %s/s7: in use: process %d listens there: end it, or give another name\n", dir,
 				s.PID())
-			if err == nil || string(said) != want {
-				t.Errorf("a second start: %v: %q, want %q", err, said, want)
+			if err == nil || string(output) != want {
+				t.Errorf("a second start: %v: %q, want %q", err, output, want)
 			}
 			before := ticks(t, s.PID())
 			time.Sleep(idle) // in which nothing is to happen

@@ -39,7 +39,7 @@ type server struct {
 	*proc.Child
 	args           []string
 	rep            report
-	stdout, stderr said
+	stdout, stderr output
 }
 
 // launch starts vnic serve.

@@ -72,12 +72,12 @@ func Boot(ctx context.Context, im *machine.Images, c Config) (*Guest, error) {
 		"-qmp", "unix:"+comma(c.monitor())+",server=on,wait=off")
 	cmd := exec.CommandContext(ctx, im.QEMU.Args[0], append(args, c.Args...)...)
 	cmd.Env = append(os.Environ(), im.QEMU.Env...)
-	said, err := os.Create(c.Console() + "-qemu") // much, when vnic goes away
+	output, err := os.Create(c.Console() + "-qemu") // much, when vnic goes away
 	if err != nil {
 		return nil, err
 	}
-	defer said.Close()
-	cmd.Stderr = said
+	defer output.Close()
+	cmd.Stderr = output
 	qemu, err := proc.StartChild(cmd)
 	if err != nil {
 		return nil, err
@@ -89,7 +89,7 @@ func Boot(ctx context.Context, im *machine.Images, c Config) (*Guest, error) {
 	conn, err := l.Accept()
 	if err != nil {
 		<-qemu.Done()
-		return nil, fmt.Errorf("QEMU of %s ended: %w: %s", c.Name, qemu.Err(), words(said.Name()))
+		return nil, fmt.Errorf("QEMU of %s ended: %w: %s", c.Name, qemu.Err(), words(output.Name()))
 	}
 	g := &Guest{agent.NewClient(conn), qemu, c.monitor()}
 	select {
@@ -97,7 +97,7 @@ func Boot(ctx context.Context, im *machine.Images, c Config) (*Guest, error) {
 		return g, nil
 	case <-g.Done():
 		g.Kill()
-		return nil, fmt.Errorf("guest %s: %w: %s", c.Name, g.Err(), words(said.Name()))
+		return nil, fmt.Errorf("guest %s: %w: %s", c.Name, g.Err(), words(output.Name()))
 	case <-ctx.Done():
 		g.Kill()
 		return nil, fmt.Errorf("guest %s has not booted: %w", c.Name, ctx.Err())

@@ -113,7 +113,7 @@ func baseOf(dir, given string) (commit, what string, err error) {
 
 // change is one of the API's.
 type change struct {
-	of         string // package and identifier: "dma.Space.Add", or the package alone
+	name       string // package and identifier: "dma.Space.Add", or the package alone
 	message    string
 	compatible bool
 }
@@ -160,8 +160,8 @@ func compare(dir, commit, module string) ([]change, error) {
 			all = append(all, change{pkg, "added", true})
 		default:
 			for _, c := range apidiff.Changes(old[pkg], fresh[pkg]).Changes {
-				of, message := identifier(c.Message)
-				all = append(all, change{pkg + "." + of, message, c.Compatible})
+				name, message := identifier(c.Message)
+				all = append(all, change{pkg + "." + name, message, c.Compatible})
 			}
 		}
 	}
@@ -230,14 +230,14 @@ func untar(r io.Reader, to string) error {
 }
 
 // identifier takes apart a message of package apidiff: what has changed, as "Type.Method" or "Type.Field",
-// and how. A further part, "Type, method set of *Type", belongs to how.
-func identifier(message string) (of, how string) {
-	of, how, _ = strings.Cut(message, ": ")
-	of, part, more := strings.Cut(of, ", ")
+// and the change. A further part, "Type, method set of *Type", belongs to the change.
+func identifier(message string) (name, change string) {
+	name, change, _ = strings.Cut(message, ": ")
+	name, part, more := strings.Cut(name, ", ")
 	if more {
-		how = part + ": " + how
+		change = part + ": " + change
 	}
-	return strings.NewReplacer("(*", "", ")", "").Replace(of), how
+	return strings.NewReplacer("(*", "", ")", "").Replace(name), change
 }
 
 // named lists what is in backquotes under "### Incompatible" of the section "Unreleased".
@@ -273,15 +273,15 @@ func report(out io.Writer, base string, changes []change, named map[string]bool)
 				fmt.Fprintf(out, "%s since %s:\n", title, base)
 			}
 			first = false
-			fmt.Fprintf(out, "  %s: %s\n", c.of, c.message)
+			fmt.Fprintf(out, "  %s: %s\n", c.name, c.message)
 		}
 	}
 	print("Compatible changes", true)
 	print("Incompatible changes", false)
 	var missing []string
 	for _, c := range changes {
-		if !c.compatible && !named[c.of] {
-			missing = append(missing, "`"+c.of+"`")
+		if !c.compatible && !named[c.name] {
+			missing = append(missing, "`"+c.name+"`")
 		}
 	}
 	slices.Sort(missing)

@@ -141,8 +141,8 @@ func TestMessagesAreTakenApart(t *testing.T) {
 		"T, method set of *T: removed":        {"T", "method set of *T: removed"},
 		"V.F: changed from func() to func(x)": {"V.F", "changed from func() to func(x)"},
 	} {
-		if of, how := identifier(message); of != want[0] || how != want[1] {
-			t.Errorf("%q: %q, %q", message, of, how)
+		if name, change := identifier(message); name != want[0] || change != want[1] {
+			t.Errorf("%q: %q, %q", message, name, change)
 		}
 	}
 }
@@ -155,28 +155,28 @@ func TestBaseIsTheLastVersion(t *testing.T) {
 		t.Fatal(err)
 	}
 	second := commit(t, dir)
-	is := func(given, commit, what string) {
+	want := func(given, commit, what string) {
 		t.Helper()
 		if c, w, err := baseOf(dir, given); c != commit || w != what || err != nil {
 			t.Errorf("%q: %s, %s, %v; want %s, %s", given, c, w, err, commit, what)
 		}
 	}
-	tag := func(name, of string) {
+	tag := func(name, commit string) {
 		t.Helper()
-		if _, err := git(dir, "tag", name, of); err != nil {
+		if _, err := git(dir, "tag", name, commit); err != nil {
 			t.Fatal(err)
 		}
 	}
-	is("", first, first)
+	want("", first, first)
 	tag("x1", second)
 	tag("very", second)
-	is("", first, first)
+	want("", first, first)
 	tag("v0.1.0", first)
-	is("", first, "v0.1.0")
+	want("", first, "v0.1.0")
 	tag("v0.2.0", second)
-	is("", second, "v0.2.0")
-	is(first, first, first)
-	is("v0.1.0", first, "v0.1.0")
+	want("", second, "v0.2.0")
+	want(first, first, first)
+	want("v0.1.0", first, "v0.1.0")
 	var out strings.Builder
 	if err := run([]string{dir}, fixture, &out); err != nil || !strings.Contains(out.String(), "that of v0.2.0") {
 		t.Errorf("%v, %q", err, &out)

@@ -121,11 +121,11 @@ func readTables(text string) ([]table, error) {
 	return all, nil
 }
 
-func number(line []string, at int) float64 {
-	if at >= len(line) || line[at] == "" {
+func number(line []string, column int) float64 {
+	if column >= len(line) || line[column] == "" {
 		return math.NaN()
 	}
-	v, err := strconv.ParseFloat(line[at], 64)
+	v, err := strconv.ParseFloat(line[column], 64)
 	if err != nil {
 		return math.NaN()
 	}

@@ -81,8 +81,8 @@ func TestResultsOfAllPackagesAreJudged(t *testing.T) {
 	}
 }
 
-// at are samples of a package, all with the same result.
-func at(pkg string, names ...string) []sample {
+// results returns a sample of each benchmark of a package, all with the same result.
+func results(pkg string, names ...string) []sample {
 	var all []sample
 	for _, n := range names {
 		all = append(all, sample{pkg, n, "1\t1 ns/op"})
@@ -99,11 +99,11 @@ func TestResultsGoByTheNamesOfTheBase(t *testing.T) {
 	if got := fmt.Sprint(c.newPackages()); got != "[dma lab/nic wire]" {
 		t.Errorf("built are %s", got)
 	}
-	base := append(at("nic", "BenchmarkA/x", "BenchmarkOld/y"), at("dma", "BenchmarkD")...)
+	base := append(results("nic", "BenchmarkA/x", "BenchmarkOld/y"), results("dma", "BenchmarkD")...)
 	samples := map[string][]sample{
 		sideBase: base, sideSame: base,
-		sideNew: append(append(at("lab/nic", "BenchmarkA/x", "BenchmarkFurther"), at("wire", "BenchmarkNew/y")...),
-			at("dma", "BenchmarkD")...),
+		sideNew: append(append(results("lab/nic", "BenchmarkA/x", "BenchmarkFurther"), results("wire", "BenchmarkNew/y")...),
+			results("dma", "BenchmarkD")...),
 	}
 	dir := t.TempDir()
 	if err := write(dir, samples, rules); err != nil {
@@ -116,7 +116,7 @@ func TestResultsGoByTheNamesOfTheBase(t *testing.T) {
 			t.Errorf("%s: %q, error %v, want %q", side, got, err, want)
 		}
 	}
-	samples[sideNew] = at("lab/nic", "BenchmarkA/x")
+	samples[sideNew] = results("lab/nic", "BenchmarkA/x")
 	err = write(dir, samples, rules)
 	for _, want := range []string{"nic BenchmarkOld/y has no heir", "dma BenchmarkD has no heir"} {
 		if err == nil || !strings.Contains(err.Error(), want) {

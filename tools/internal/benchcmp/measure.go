@@ -200,12 +200,12 @@ func write(dir string, samples map[string][]sample, rules *heirs.Rules) error {
 		}
 		done[old] = true
 		candidates := rules.Candidates(old)
-		at := slices.IndexFunc(candidates, func(e entry.Entry) bool { return there[e] })
-		if at < 0 {
+		i := slices.IndexFunc(candidates, func(e entry.Entry) bool { return there[e] })
+		if i < 0 {
 			wrong = append(wrong, fmt.Errorf("%s has no heir: say in the mapping what it is called now", old))
 			continue
 		}
-		heirOf[candidates[at]] = append(heirOf[candidates[at]], old)
+		heirOf[candidates[i]] = append(heirOf[candidates[i]], old)
 	}
 	if err := errors.Join(wrong...); err != nil {
 		return err

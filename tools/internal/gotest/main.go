@@ -185,22 +185,22 @@ func (r *report) take(e event) {
 
 // end takes the end of a test or a package.
 func (r *report) end(e event, top string) {
-	of := r.output[e.Package]
+	output := r.output[e.Package]
 	switch {
 	case strings.Contains(e.Test, "/"):
 		if e.Action != "fail" {
-			of[top] = slices.DeleteFunc(of[top], func(o event) bool {
+			output[top] = slices.DeleteFunc(output[top], func(o event) bool {
 				return o.Test == e.Test || strings.HasPrefix(o.Test, e.Test+"/")
 			})
 		}
 		return
 	case e.Test != "":
 		if e.Action == "fail" {
-			text := of[top].String()
+			text := output[top].String()
 			r.failed = append(r.failed, failure{e.Package, e.Test, text})
 			fmt.Fprint(r.out, text)
 		}
-		delete(of, top)
+		delete(output, top)
 		return
 	}
 	if e.Action != "skip" { // "no test files"
@@ -209,13 +209,13 @@ func (r *report) end(e event, top string) {
 	}
 	if e.Action == "fail" && !slices.ContainsFunc(r.failed, func(f failure) bool { return f.pkg == e.Package }) {
 		var all strings.Builder // a test may have ended the program, or TestMain has failed
-		for _, b := range of {
+		for _, b := range output {
 			all.WriteString(b.String())
 		}
 		r.failed = append(r.failed, failure{pkg: e.Package, output: all.String()})
 		fmt.Fprint(r.out, all.String())
 	} else if e.Action != "skip" {
-		for line := range strings.Lines(of[""].String()) {
+		for line := range strings.Lines(output[""].String()) {
 			if line != "PASS\n" {
 				fmt.Fprint(r.out, line)
 			}

@@ -246,12 +246,12 @@ func (r *Rules) Close(old, now []entry.Entry, shallow bool) ([]Closed, error) {
 	var closed []Closed
 	for _, e := range old {
 		candidates := r.Candidates(e)
-		at := slices.IndexFunc(candidates, there)
-		if at < 0 {
+		i := slices.IndexFunc(candidates, there)
+		if i < 0 {
 			errs = append(errs, fmt.Errorf("no heir: %s", e))
 			continue
 		}
-		closed = append(closed, Closed{e, candidates[at]})
+		closed = append(closed, Closed{e, candidates[i]})
 	}
 	return closed, errors.Join(errs...)
 }

@@ -57,8 +57,8 @@ func countGo(name string, src []byte) (int, error) {
 		}
 		first := file.Line(pos)
 		for i, text := range strings.Split(lit, "\n") {
-			if at := first + i; at > last && (i == 0 || strings.TrimSpace(text) != "") {
-				n, last = n+1, at
+			if line := first + i; line > last && (i == 0 || strings.TrimSpace(text) != "") {
+				n, last = n+1, line
 			}
 		}
 	}

@@ -105,8 +105,8 @@ func count(dir string, files []string) (sizes, error) {
 			return nil, err
 		}
 		d := path.Dir(name)
-		if at := strings.Index("/"+name, "/testdata/"); at >= 0 {
-			d = path.Clean(name[:at])
+		if i := strings.Index("/"+name, "/testdata/"); i >= 0 {
+			d = path.Clean(name[:i])
 		}
 		if sums[d] == nil {
 			sums[d] = map[kind]int{}
@@ -131,8 +131,8 @@ func noTesting(name string, src []byte) error {
 	return nil
 }
 
-// of sums up what the filter takes.
-func (s sizes) of(take func(kind) bool) int {
+// sum returns the lines of the kinds that take accepts.
+func (s sizes) sum(take func(kind) bool) int {
 	n := 0
 	for _, byKind := range s {
 		for k, v := range byKind {
@@ -154,7 +154,7 @@ func (s sizes) print(out io.Writer, packages bool) error {
 		fmt.Fprintln(w, "product\ttest\tsupport\tacceptance\ttools\t  directory")
 		for _, d := range slices.Sorted(maps.Keys(s)) {
 			for _, c := range []tree.Class{tree.Product, tree.Test, tree.TestHelp, tree.Acceptance, tree.Tools} {
-				fmt.Fprintf(w, "%d\t", sizes{d: s[d]}.of(class(c)))
+				fmt.Fprintf(w, "%d\t", sizes{d: s[d]}.sum(class(c)))
 			}
 			fmt.Fprintf(w, "  %s\n", d)
 		}
@@ -163,7 +163,7 @@ func (s sizes) print(out io.Writer, packages bool) error {
 	fmt.Fprintln(w, "lines\tclass\t  language")
 	for _, c := range []tree.Class{tree.Product, tree.Test, tree.TestHelp, tree.Acceptance, tree.Tools} {
 		for _, l := range []tree.Language{tree.Go, tree.Assembly, tree.C, tree.Shell, tree.Python, tree.Script} {
-			if n := s.of(func(k kind) bool { return k == kind{c, l} }); n > 0 {
+			if n := s.sum(func(k kind) bool { return k == kind{c, l} }); n > 0 {
 				fmt.Fprintf(w, "%d\t%s\t  %s\n", n, c, l)
 			}
 		}
@@ -171,16 +171,16 @@ func (s sizes) print(out io.Writer, packages bool) error {
 	if err := w.Flush(); err != nil {
 		return err
 	}
-	fmt.Fprintf(out, "product: %d lines\n", s.of(class(tree.Product)))
-	fmt.Fprintf(out, "tests, support and acceptance: %d lines\n", s.of(class(tree.Test, tree.TestHelp, tree.Acceptance)))
+	fmt.Fprintf(out, "product: %d lines\n", s.sum(class(tree.Product)))
+	fmt.Fprintf(out, "tests, support and acceptance: %d lines\n", s.sum(class(tree.Test, tree.TestHelp, tree.Acceptance)))
 	return nil
 }
 
 func (s sizes) judge(most, beside int) error {
-	if n := s.of(class(tree.Product)); most > 0 && n > most {
+	if n := s.sum(class(tree.Product)); most > 0 && n > most {
 		return fmt.Errorf("product: %d lines, %d more than --most %d", n, n-most, most)
 	}
-	if n := s.of(class(tree.Test, tree.TestHelp, tree.Acceptance)); beside > 0 && n > beside {
+	if n := s.sum(class(tree.Test, tree.TestHelp, tree.Acceptance)); beside > 0 && n > beside {
 		return fmt.Errorf("tests, support and acceptance: %d lines, %d more than --beside %d", n, n-beside, beside)
 	}
 	return nil
@@ -200,11 +200,11 @@ func tooWide(out io.Writer, dir string, files []string, columns int) error {
 		if err != nil {
 			return err
 		}
-		at := 0
+		number := 0
 		for line := range strings.Lines(string(src)) {
-			at++
+			number++
 			if long := utf8.RuneCountInString(strings.TrimRight(line, "\r\n")); long > columns {
-				fmt.Fprintf(out, "%s:%d: %d characters\n", name, at, long)
+				fmt.Fprintf(out, "%s:%d: %d characters\n", name, number, long)
 				n++
 			}
 		}

@@ -103,8 +103,8 @@ func number(name string) (most uint64, err error) {
 		return 0, err
 	}
 	votes := make(map[uint64]int)
-	for at := 0; at < len(b); at += labtree.PageSize {
-		votes[binary.LittleEndian.Uint64(b[at:])]++
+	for off := 0; off < len(b); off += labtree.PageSize {
+		votes[binary.LittleEndian.Uint64(b[off:])]++
 	}
 	for n, v := range votes {
 		if v > votes[most] {

@@ -13,14 +13,14 @@ import (
 	"vnic.dev/vnic/test/internal/stranger"
 )
 
-// said is what a program has said until now.
-type said struct {
+// output is what a program has written until now.
+type output struct {
 	mu   sync.Mutex
 	text []byte
-	more chan struct{} // under mu: closed with the next that it says; nil: nothing waits
+	more chan struct{} // under mu: closed by the next Write; nil: nobody waits
 }
 
-func (s *said) Write(b []byte) (int, error) {
+func (s *output) Write(b []byte) (int, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.text = append(s.text, b...)
@@ -31,8 +31,8 @@ func (s *said) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// now is all of it, and a channel that is closed when there is more.
-func (s *said) now() (string, <-chan struct{}) {
+// now returns the output until now, and a channel that the next Write closes.
+func (s *output) now() (string, <-chan struct{}) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.more == nil {
@@ -41,13 +41,13 @@ func (s *said) now() (string, <-chan struct{}) {
 	return string(s.text), s.more
 }
 
-func (s *said) String() string {
+func (s *output) String() string {
 	text, _ := s.now()
 	return text
 }
 
-// until waits for what it says to be what found looks for, as long as the program runs.
-func (s *said) until(ctx context.Context, program *proc.Child, what string, found func(text string) bool) error {
+// until waits until found accepts the program's output; it fails if the program ends before.
+func (s *output) until(ctx context.Context, program *proc.Child, what string, found func(text string) bool) error {
 	late := time.After(patience)
 	for {
 		text, more := s.now()
@@ -72,8 +72,8 @@ func (s *said) until(ctx context.Context, program *proc.Child, what string, foun
 	}
 }
 
-// says waits until it has said something.
-func (s *said) says(ctx context.Context, program *proc.Child, want string) error {
+// says waits until the program has written want.
+func (s *output) says(ctx context.Context, program *proc.Child, want string) error {
 	return s.until(ctx, program, want, func(text string) bool { return strings.Contains(text, want) })
 }
 
