@@ -5,7 +5,7 @@
 #
 # for those who work on it (CONTRIBUTING.md):
 #
-#   make check      before every commit: lint, and all tests that boot nothing
+#   make check      before every commit: lint, and the tests that boot nothing and take no seconds
 #   make race       all tests that boot nothing, with the race detector
 #   make test-all   every script, tests in their long form, new inputs for fuzz targets: hours; PART=3 is one part of it
 #   make parts      the parts of test-all, at most 25 minutes each
@@ -114,7 +114,10 @@ bin/fetch: $(SRC) internal/machine/assets/versions.lock
 	@GOGC=400 $(WITH) go build runtime
 	$(BUILD) -o $@ ./internal/machine/assets/cmd/fetch
 
-check: lint short
+# Linter and tests build on the same compiled packages. Then the linter takes the processor time that the tests leave.
+check: $(GUEST)
+	@$(HASTE) $(WITH) go list -p $(CPUS) -test -export ./... > /dev/null
+	@tools/beside '$(MAKE) --no-print-directory lint' '$(MAKE) --no-print-directory short'
 
 # Guests boot when nothing else runs: they emulate two processors on two.
 test: build

@@ -345,6 +345,7 @@ func TestRankThatLeaves(t *testing.T) {
 
 // If a rank is slow but its host answers, the others wait beyond Timeout, until their contexts end.
 func TestRankThatIsLate(t *testing.T) {
+	testkit.Slow(t)
 	list := newRanks(t, 3)
 	for _, r := range list {
 		r.conf.Timeout = 2 * time.Second

@@ -159,6 +159,7 @@ func passes(i, n, count int) (bytes uint64) {
 // Invariant: collective: by the meters of NICs, exactly the bytes that a rank sends are in device
 // memory on both sides.
 func TestMeters(t *testing.T) {
+	testkit.Slow(t)
 	for _, c := range []struct {
 		name  string
 		ranks int
@@ -302,6 +303,7 @@ func TestRails(t *testing.T) {
 
 // Invariant: collective: if a rank's host is gone, its neighbours name it; the others end too.
 func TestHostThatIsGone(t *testing.T) {
+	testkit.Slow(t)
 	l, list := newMembers(t, 5, false, 4*time.Second)
 	testkit.OK(t, l.Apply(testkit.Must(lab.ParseChange("link port2 state=down"))(t)))
 	errs := each(list, func(_ int, m *member) error {

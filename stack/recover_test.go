@@ -242,6 +242,7 @@ func TestStallLimit(t *testing.T) {
 }
 
 func TestDialErrors(t *testing.T) {
+	testkit.Slow(t)
 	t.Parallel()
 	w := newRig(t, stacktest.Options{})
 	for _, c := range []struct {
@@ -273,6 +274,7 @@ func TestDialErrors(t *testing.T) {
 
 // Many connections at once over the same bindings, closed from both ends in all ways.
 func TestManyConnections(t *testing.T) {
+	testkit.Slow(t)
 	t.Parallel()
 	w := newRig(t, stacktest.Options{GPUSize: 16 << 20, Reorder: 0.02, Seed: 4, Cut: true})
 	rx := bindRX(t, w.b, 0, 8<<20, 7, 1, 2)

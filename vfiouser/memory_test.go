@@ -215,6 +215,7 @@ func TestTruncatedMemoryEndsTheConnection(t *testing.T) {
 // Invariant: vfiouser: 65,535 maps hold less than 64 MiB, and a message about one costs the same as
 // about the first.
 func TestMostMaps(t *testing.T) {
+	testkit.Slow(t)
 	const (
 		most = dma.MaxRegions
 		held = 64 << 20
@@ -290,6 +291,7 @@ func (d *counting) Unmapping(uint64, uint64) { d.unmapping++ }
 func (d *counting) MemoryChanged()           { d.changed++ }
 
 func TestManyMaps(t *testing.T) {
+	testkit.Slow(t)
 	h, l := serving(t)
 	m := memory(t, guestSize)
 	n := uint64(3000)

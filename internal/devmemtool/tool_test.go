@@ -177,6 +177,7 @@ func TestExamplesRun(t *testing.T) {
 }
 
 func TestFailures(t *testing.T) {
+	testkit.Slow(t)
 	t.Run("no device", func(t *testing.T) {
 		var e bytes.Buffer
 		open := func(context.Context, Request) (*Device, error) { return nil, syscall.ENODEV }

@@ -21,6 +21,7 @@ import (
 //
 // Invariant: nic: Cutting a merged GSO packet gives the original frames, byte for byte.
 func TestCoalescedTransfersKeepBytes(t *testing.T) {
+	testkit.Slow(t)
 	for name, links := range map[string]lab.Impairment{
 		"clean": {}, "loss": {Loss: 0.01, Seed: 1}, "reorder": {Reorder: 0.02, Seed: 2},
 		"both": {Loss: 0.01, Reorder: 0.02, Seed: 3},

@@ -269,6 +269,7 @@ func (u *udpCounter) until(t testing.TB, f func() bool) {
 
 // A reset of the port in the middle of a transfer ends it on both sides, and nothing hangs.
 func TestRDMAWhenThePeerResets(t *testing.T) {
+	testkit.Slow(t)
 	_, ends := newVerbs(t, 1024, lab.Impairment{})
 	a, b := ends[0], ends[1]
 	ctx, cancel := context.WithCancel(t.Context())
@@ -293,6 +294,7 @@ func TestRDMAWhenThePeerResets(t *testing.T) {
 
 // The NIC of a guest that is gone is silent: its peers miss their answers, and its GPU is not written to any more.
 func TestRDMAOfAGuestThatIsGone(t *testing.T) {
+	testkit.Slow(t)
 	l, ends := newVerbs(t, 1024, lab.Impairment{})
 	a, b := ends[0], ends[1]
 	put := func() error {

@@ -2,6 +2,8 @@ package testkit
 
 import (
 	"os"
+	"runtime/debug"
+	"slices"
 	"testing"
 )
 
@@ -16,4 +18,19 @@ func Boots(t testing.TB) {
 	if testing.Short() || !Long() {
 		t.Skip("boots guests: in the large form only (VNIC_LONG)")
 	}
+}
+
+// Slow skips a test that takes a second or more in `make check`, which takes short tests alone. The
+// test runs in `make test`, and with the race detector in `make race`.
+func Slow(t testing.TB) {
+	t.Helper()
+	if testing.Short() && !underRace() {
+		t.Skip("takes seconds: not with -short, but with -race")
+	}
+}
+
+// underRace reports whether this program was built with -race.
+func underRace() bool {
+	info, _ := debug.ReadBuildInfo()
+	return info != nil && slices.Contains(info.Settings, debug.BuildSetting{Key: "-race", Value: "true"})
 }

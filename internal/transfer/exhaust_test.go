@@ -101,6 +101,7 @@ func TestStalledConnectionGoesOn(t *testing.T) {
 // TestStallIsAnError has a receiver that returns no tokens: both ends detect the stall, report
 // TCP's state, and free everything.
 func TestStallIsAnError(t *testing.T) {
+	testkit.Slow(t)
 	w := newWorld(t, options{})
 	least := w.b.leastPool()
 	send, recv := w.prepares(trial{mode: Devmem, size: 4 << 20, pages: least, hold: 1 << 40, stall: 1, seed: 3})

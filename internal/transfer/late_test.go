@@ -10,6 +10,7 @@ import (
 // With delayed tokens a small pool runs dry repeatedly: the stream is still right, and the receiver
 // counts the delayed tokens. Without a delay the count is 0.
 func TestLateTokensRunThePoolDry(t *testing.T) {
+	testkit.Slow(t)
 	w := newWorld(t, options{})
 	pages := w.b.leastPool()
 	x := trial{mode: Devmem, size: 2 << 20, pages: pages, seed: 11}

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"vnic.dev/vnic/internal/lab"
+	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/internal/wire"
 )
 
@@ -15,6 +16,7 @@ import (
 // Invariant: stack: Over loss, reordering and duplicates the right bytes arrive, and every page
 // comes back.
 func TestLossyLink(t *testing.T) {
+	testkit.Slow(t)
 	const seeds = 24
 	size := uint64(1_500_000)
 	if testing.Short() {

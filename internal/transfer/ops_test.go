@@ -69,6 +69,7 @@ func (g *guest) remote(t *testing.T, name string) (Remote, *host) {
 }
 
 func TestRemoteGuests(t *testing.T) {
+	testkit.Slow(t)
 	ignore := goleak.IgnoreCurrent()
 	t.Run("world", func(t *testing.T) {
 		w := newWorld(t, options{})

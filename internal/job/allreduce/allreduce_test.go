@@ -38,6 +38,7 @@ func do(t *testing.T, o *Options) (*Report, error) {
 // Invariant: vnic allreduce: every element of every rank is what scalar code says, in the order of the ring; each rank
 // passes on what the operation says, to the byte, from device memory to device memory.
 func TestRings(t *testing.T) {
+	testkit.Slow(t)
 	for _, n := range []int{1, 2, 3, 4, 8} {
 		for name, typ := range Types {
 			t.Run(fmt.Sprint(n, name), func(t *testing.T) {
@@ -131,6 +132,7 @@ func TestChannels(t *testing.T) {
 }
 
 func TestLossyLinks(t *testing.T) {
+	testkit.Slow(t)
 	o := options(t, 3, 300_001)
 	o.Loss, o.Impairment.Seed = 0.01, 3
 	rep, err := do(t, &o)

@@ -25,6 +25,7 @@ func tiny(only ...string) Options { return Options{Pairs: MinPairs, Time: MinTim
 
 // Each measurement runs, and its counters agree with what it says it moved; a program that is not there is said so.
 func TestEachMeasurementMovesWhatItSays(t *testing.T) {
+	testkit.Slow(t)
 	for _, m := range All() {
 		t.Run(m.Name, func(t *testing.T) {
 			testkit.CheckFDs(t)

@@ -183,6 +183,7 @@ func TestEachFaultInProcess(t *testing.T) {
 // has been seen.
 // The transfer is slower than the script, as links have rates, and lasts until the NIC takes buffers again.
 func TestFaultsLeaveTheStreamRight(t *testing.T) {
+	testkit.Slow(t)
 	for _, c := range []struct{ name, model string }{{"inproc", NICVirtio}, {NICVirtio, NICVirtio}, {NICGVE, NICGVE}} {
 		model, inProc := c.model, c.name == "inproc"
 		t.Run(c.name, func(t *testing.T) {

@@ -84,6 +84,7 @@ func (h *hosts) runUntil(ctx [2]context.Context) (rep [2]*Report, err [2]error) 
 //
 // Invariant: run: Each of two hosts proves its own side of a transfer.
 func TestHalves(t *testing.T) {
+	testkit.Slow(t)
 	testkit.LeavesNothing(t)
 	for _, c := range []struct {
 		name, digest string
@@ -176,6 +177,7 @@ func TestHalfIsNotProved(t *testing.T) {
 
 // What two hosts do not agree on each of them says, before anything is transferred.
 func TestHalvesThatDoNotFit(t *testing.T) {
+	testkit.Slow(t)
 	testkit.LeavesNothing(t)
 	for _, c := range []struct {
 		name   string
@@ -212,6 +214,7 @@ func TestHalvesThatDoNotFit(t *testing.T) {
 
 // Both hosts run guest a: the one that hears of the other's says so, and the other one that no b has come.
 func TestHalvesOfOneGuest(t *testing.T) {
+	testkit.Slow(t)
 	testkit.LeavesNothing(t)
 	up := t.TempDir() + "/up"
 	h := newHosts(t, aFile(t, aGuest, "", up, up), 1)
@@ -399,6 +402,7 @@ func TestHalfOfTooLongPackets(t *testing.T) {
 
 // Who calls and hangs up, or says nothing that a vnic would, was nobody: the host waits on, for the one that it needs.
 func TestHalfWaitsOnBehindStrangers(t *testing.T) {
+	testkit.Slow(t)
 	testkit.LeavesNothing(t)
 	up := t.TempDir() + "/up"
 	h := newHosts(t, aFile(t, aGuest, "", up, up), 1)

@@ -142,6 +142,7 @@ func TestNoShareWhereLinksAreNotTheLimit(t *testing.T) {
 
 // Links that are slow are a limit: nothing is faster than they are, however busy the machine is.
 func TestShareOfSlowLinks(t *testing.T) {
+	testkit.Slow(t)
 	testkit.LeavesNothing(t)
 	o := railsOptions(t, 1, file(t, "sockets: [{name: s0}], nics: [{name: nic0, below: s0, rate: 8Mbit}], "+
 		"gpus: [{name: gpu0, below: s0}]", ""))
@@ -162,6 +163,7 @@ func TestShareOfSlowLinks(t *testing.T) {
 // One rail at half rate has half, and no other rail less for it: by the model of what was counted, and by what links
 // let through, where they were the limit. How links divide time is in labfile's test of the same name.
 func TestOneRailAtHalfRate(t *testing.T) {
+	testkit.Slow(t)
 	testkit.LeavesNothing(t)
 	const slow, scale, rate = 2, 10_000, 25e9
 	o := railsOptions(t, 4, "a3-high")

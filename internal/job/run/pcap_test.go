@@ -113,6 +113,7 @@ func (c *captured) findLost(t *testing.T) {
 // Invariant: wire/capture: A capture has all passed frames, in order, and no byte of payload that
 // was not requested.
 func TestCaptureOfALossyRun(t *testing.T) {
+	testkit.Slow(t)
 	o := options(4 << 20)
 	o.Loss = 0.02
 	rep, frames := capturedRun(t, o, 0)

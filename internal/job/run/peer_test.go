@@ -61,6 +61,7 @@ const greeting = `{"event":"alive","hello":{"protocol":2,"vnic":"v"}}` + "\n"
 //
 // Invariant: run: What another host says is bounded.
 func TestHostilePeers(t *testing.T) {
+	testkit.Slow(t)
 	testkit.LeavesNothing(t)
 	steps := new(bytes.Buffer)
 	for i := range maxSteps + 1 {
@@ -151,6 +152,7 @@ func FuzzPeer(f *testing.F) {
 
 // A peer that hangs up is gone, and one that is slow, but alive, is not.
 func TestPeerHangsUp(t *testing.T) {
+	testkit.Slow(t)
 	testkit.LeavesNothing(t)
 	x, y := call(t)
 	p := newPeer(x, "b", 400*time.Millisecond, new(atomic.Bool))

@@ -29,6 +29,7 @@ func area(t *testing.T, s *plot.Series) (moved float64, lost uint64) {
 //
 // Invariant: vnic run: A picture's lines sum up to what the NICs counted.
 func TestPictureIsWhatWasCounted(t *testing.T) {
+	testkit.Slow(t)
 	testkit.LeavesNothing(t)
 	for _, c := range []struct {
 		name   string

@@ -122,6 +122,7 @@ func TestRailsOfManyQueues(t *testing.T) {
 
 // A link of the file that loses segments is said to, and what it lost was sent again.
 func TestRailsThatLose(t *testing.T) {
+	testkit.Slow(t)
 	testkit.LeavesNothing(t)
 	o := railsOptions(t, 2, file(t, "nics: [{name: n}, {name: m}], gpus: [{name: g}, {name: h}]",
 		"links: [{of: a.m, loss: 2%}]"))
@@ -135,6 +136,7 @@ func TestRailsThatLose(t *testing.T) {
 
 // An interruption in the middle ends all transfers, and leaves nothing.
 func TestRailsAreInterrupted(t *testing.T) {
+	testkit.Slow(t)
 	testkit.LeavesNothing(t)
 	o := railsOptions(t, 4, "a3-high")
 	o.Bidir, o.Size = true, 1<<40
@@ -294,6 +296,7 @@ func (s *stepper) Do(ctx context.Context, c transfer.Call) error {
 // The directions of a rail are in step, however many rounds there are: gve's driver would hold back for good what one
 // sends while the other binds a queue of the same NIC (barrier).
 func TestDirectionsAreInStep(t *testing.T) {
+	testkit.Slow(t)
 	testkit.LeavesNothing(t)
 	o := railsOptions(t, 2, "")
 	o.Bidir, o.Size, o.Modes = true, 100<<20, []string{"devmem"}

@@ -18,6 +18,7 @@ import (
 
 // Memory does not grow with what is sent: far more than both GPUs together have.
 func TestMemoryIsBounded(t *testing.T) {
+	testkit.Slow(t)
 	o := options(256 << 20)
 	if testkit.Long() {
 		o.Size, o.GPUMemory = 4<<30, 512<<20

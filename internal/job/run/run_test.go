@@ -94,6 +94,7 @@ func TestBothModesMoveTheSameWayTwice(t *testing.T) {
 }
 
 func TestLossIsMadeGood(t *testing.T) {
+	testkit.Slow(t)
 	for seed := range uint64(3) {
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
 			o := options(4 << 20)
@@ -148,6 +149,7 @@ func TestRoundsExceedGPUMemory(t *testing.T) {
 
 // Invariant: vnic run: Counters and audit see payload where it was, and nowhere else.
 func TestAuditFindsPayloadOnlyWhereItWas(t *testing.T) {
+	testkit.Slow(t)
 	o := options(2 << 20)
 	o.Audit = true
 	rep := do(t, o)
@@ -164,6 +166,7 @@ func TestAuditFindsPayloadOnlyWhereItWas(t *testing.T) {
 //
 // Invariant: vnic run: Counters and audit see payload where it was, and nowhere else.
 func TestWithoutP2PPayloadIsInHostMemory(t *testing.T) {
+	testkit.Slow(t)
 	o := options(2 << 20)
 	o.Modes = o.Modes[:1]
 	on := do(t, o).Runs[0]
@@ -183,6 +186,7 @@ func TestWithoutP2PPayloadIsInHostMemory(t *testing.T) {
 
 // A connection that is cut in the middle ends in an error that shows both ends' TCP state.
 func TestStallShowsBothTCPStates(t *testing.T) {
+	testkit.Slow(t)
 	testkit.LeavesNothing(t)
 	for _, mode := range []string{transfer.Devmem, transfer.Copy} {
 		o := options(16 << 20)

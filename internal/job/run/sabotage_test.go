@@ -13,6 +13,7 @@ import (
 //
 // Invariant: vnic run: The proof fails on a NIC that is made to do wrong what the proof is about.
 func TestProofSeesSabotage(t *testing.T) {
+	testkit.Slow(t)
 	const wrongByte, inHost = "of the destination is not what the seed says", "in host memory"
 	says := map[string]string{"payload-place": wrongByte, "segmentation": wrongByte, "rule": inHost, "stats": inHost,
 		"end": "", "checksum-in": wrongByte}

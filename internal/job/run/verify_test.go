@@ -49,6 +49,7 @@ func tampered(t *testing.T, o Options, change func(b []byte), hook func(*runner)
 //
 // Invariant: vnic run: Every byte of the destination is compared with what was sent.
 func TestWrongDestinationIsFound(t *testing.T) {
+	testkit.Slow(t)
 	const size = 5<<20 + 12345
 	changes := map[string]struct {
 		change func([]byte)
@@ -130,6 +131,7 @@ func TestWrongDigestIsFound(t *testing.T) {
 
 // The kinds of digests are what the schema says, in each mode and round.
 func TestDigestKinds(t *testing.T) {
+	testkit.Slow(t)
 	for _, kind := range []string{DigestPieces, DigestSHA256} {
 		t.Run(kind, func(t *testing.T) {
 			o := options(40<<20 + 99) // a GPU has 32M

@@ -67,6 +67,7 @@ func uses(t *testing.T, dir, path string, uid uint32, groups ...uint32) string {
 //
 // Invariant: vnic serve: The memory of a GPU is given to --socket-group, and to nobody else.
 func TestGroupGetsTheGPU(t *testing.T) {
+	testkit.Slow(t)
 	testkit.LeavesNothing(t)
 	dir := publicDir(t)
 	for _, mode := range []string{broker.Off, broker.Log, broker.On} {

@@ -31,6 +31,7 @@ func statusBytes(t *testing.T, pid int, key string) uint64 {
 // What a vnic serve has in memory at its peak is below what MemoryMax says, also when all of its GPUs'
 // memory is in use.
 func TestMemoryMaxIsEnough(t *testing.T) {
+	testkit.Slow(t)
 	testkit.LeavesNothing(t)
 	const most, ram = 8 << 20, 64 << 20
 	for _, n := range []int{1, 16, 64} {

@@ -101,6 +101,7 @@ func mappings(t *testing.T, fd int) (n int) {
 // Invariant: nic/gve: 10,000 IOMMU mappings are added and removed under traffic; each file is
 // mapped once, and access to removed mappings is an error.
 func TestTenThousandMapsUnderTraffic(t *testing.T) {
+	testkit.Slow(t)
 	w := newWorld(t)
 	g := w.Bad
 	near, far, err := vfiotest.Pair()

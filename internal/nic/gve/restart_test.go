@@ -20,6 +20,7 @@ import (
 //
 // Invariant: nic/gve: Rings wrap, and may lie in scattered pages.
 func TestRingsWrap(t *testing.T) {
+	testkit.Slow(t)
 	for _, ring := range []int{64, 128} {
 		w := newWorldWith(t, rawOptions{pairs: 1, mtu: 9000, p2p: true, rsc: true, ring: ring, bufSize: 2048})
 		for i := range 40 * ring {

@@ -31,6 +31,7 @@ func TestPathAllocatesNothing(t *testing.T) {
 //
 // Invariant: hot path: Nothing is allocated for a packet.
 func TestPolledPathAllocatesNothing(t *testing.T) {
+	testkit.Slow(t)
 	for _, payload := range []int{64, 65000} {
 		t.Run(fmt.Sprint(payload), func(t *testing.T) {
 			ro := rawOptions{pollers: newPollers(t, 1, false), claims: true}

@@ -4,11 +4,13 @@ import (
 	"testing"
 
 	"vnic.dev/vnic/internal/nic/nictest"
+	"vnic.dev/vnic/internal/testkit"
 )
 
 // While others send to it, a guest connects, posts, stops, resets and hangs up again and again: the
 // others' traffic goes on.
 func TestChurnUnderTraffic(t *testing.T) {
+	testkit.Slow(t)
 	w := newWorld(t)
 	stop, ended := make(chan struct{}), make(chan struct{})
 	go func() { // a sends to both, as long as the other churns

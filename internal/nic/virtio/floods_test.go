@@ -206,6 +206,7 @@ func (v *innocent) asks(what string, frame []byte, accept func(b []byte) bool) {
 // Invariant: stack/gateway: During a flood by one port of the switch, another port's frames are
 // neither lost nor refused.
 func TestFloods(t *testing.T) {
+	testkit.Slow(t)
 	addr0 := floodNet.Addr()
 	addr := func(mac wire.MAC) netip.Addr { return netip.AddrFrom4([4]byte{10, 9, 0, mac[5]}) }
 	from := func(mac wire.MAC, i int) netip.AddrPort { return netip.AddrPortFrom(addr(mac), uint16(1024+i%50000)) }

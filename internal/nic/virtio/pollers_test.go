@@ -23,6 +23,7 @@ func newPollers(t testing.TB, n int, hot bool) *nic.Pollers {
 // TestNICPolled runs the suite with one thread that serves the queues of all NICs: one that sleeps
 // when idle, and one that never sleeps.
 func TestNICPolled(t *testing.T) {
+	testkit.Slow(t)
 	for name, hot := range map[string]bool{"sleeps": false, "hot": true} {
 		t.Run(name, func(t *testing.T) {
 			pollers := newPollers(t, 1, hot)

@@ -15,6 +15,7 @@ import (
 // checked. A shorter one is one frame, whatever gso_size says. A gso_size that is too small for TCP
 // is refused (Linux: TCP_MIN_GSO_SIZE).
 func TestSuperPacketIsJudgedByItsOwnLength(t *testing.T) {
+	testkit.Slow(t)
 	for _, c := range []struct {
 		payload int
 		size    uint16

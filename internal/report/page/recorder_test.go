@@ -139,6 +139,7 @@ func TestSampleHasWhatFlowsDid(t *testing.T) {
 //
 // Invariant: page: A report is below 2 MB, and no name in it is HTML.
 func TestReportIsBoundedAndEscaped(t *testing.T) {
+	testkit.Slow(t)
 	r := newRecorder(func() *stat.Page { return large(1 << 62) })
 	for range maxSamples {
 		r.keep(take(r.page, time.Since(r.began)+1000*time.Hour))

@@ -155,6 +155,7 @@ func TestHostIsChecked(t *testing.T) {
 
 // Invariant: page: A client that does not read is dropped, and others go on.
 func TestSlowClientIsDropped(t *testing.T) {
+	testkit.Slow(t)
 	p := large(1e12)
 	s, c := serving(t, func() *stat.Page { return p }, 100*time.Millisecond)
 	slow := testkit.Must(net.Dial("tcp", strings.Trim(s.URL()[len("http:"):], "/")))(t)

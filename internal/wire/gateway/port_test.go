@@ -205,6 +205,7 @@ func TestDeadGuestStallsNobody(t *testing.T) {
 //
 // Invariant: gateway: A guest that takes few frames delays only frames to itself.
 func TestSlowGuestsStarveNobody(t *testing.T) {
+	testkit.Slow(t)
 	for _, slow := range []int{1, 5} { // five guests want more places in flight than there are
 		t.Run(fmt.Sprint(slow), func(t *testing.T) {
 			w := newRig(t, nil)
