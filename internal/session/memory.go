@@ -130,9 +130,20 @@ func (m *Memory) Write(off uint64, b []byte) error {
 	return <-errc
 }
 
+// Content writes to b the bytes of a file or a device from pos on. A nil Content is unknown.
+type Content func(b []byte, pos uint64)
+
+// From returns the Content that begins at position base of c.
+func (c Content) From(base uint64) Content {
+	if c == nil {
+		return nil
+	}
+	return func(b []byte, pos uint64) { c(b, base+pos) }
+}
+
 // Fill writes to [off, off+n) the bytes that gen makes, in pieces of at most 1 MiB. pos is the
 // position of a piece in this range.
-func (m *Memory) Fill(ctx context.Context, off, n uint64, gen func(b []byte, pos uint64)) error {
+func (m *Memory) Fill(ctx context.Context, off, n uint64, gen Content) error {
 	b := make([]byte, min(n, 1<<20))
 	for pos := uint64(0); pos < n; {
 		if err := context.Cause(ctx); err != nil {
@@ -159,7 +170,7 @@ func (m *Memory) Poison(ctx context.Context, off, n uint64, value byte) error {
 
 // Differs compares the n bytes at off with the bytes that gen makes. It returns the position of the first byte that
 // differs, or n.
-func (m *Memory) Differs(ctx context.Context, off, n uint64, gen func(b []byte, pos uint64)) (uint64, error) {
+func (m *Memory) Differs(ctx context.Context, off, n uint64, gen Content) (uint64, error) {
 	var first atomic.Uint64
 	first.Store(n)
 	err := m.Each(ctx, off, n, func(b []byte, pos uint64) error {
