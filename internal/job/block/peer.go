@@ -109,7 +109,7 @@ func (o *Options) nvmet() (*Peer, error) {
 	p := &Peer{target: target{protocol: transfer.NVMeTCP, name: ownNQN, namespace: 1},
 		text:    "Linux's nvmet in guest " + ownServer,
 		close:   func() error { return errors.Join(unix.Munmap(mem), disk.Close()) },
-		content: pattern(o.Seed), contentText: "what the host put on the disk", writtenText: "the target's disk"}
+		content: session.Pattern(o.Seed), contentText: "what the host put on the disk", writtenText: "the target's disk"}
 	p.restore = func() { gpumem.FillAt(mem, o.Seed, 0) }
 	p.restore()
 	p.written = func(pos, n uint64, gen session.Content) bool { return sameBytes(mem[pos:pos+n], gen) }

@@ -16,7 +16,6 @@ import (
 	"net/netip"
 	"strings"
 
-	"vnic.dev/vnic/gpumem"
 	"vnic.dev/vnic/internal/limits"
 	"vnic.dev/vnic/internal/report"
 	"vnic.dev/vnic/internal/session"
@@ -79,7 +78,7 @@ func (u *use) mode(ctx context.Context, mode string, server netip.AddrPort, numb
 	if err := u.Begin(ctx, session.Step{Stage: "transfer", Mode: mode}); err != nil {
 		return err
 	}
-	written := pattern(u.Seed + number + 1) // different bytes in each mode
+	written := session.Pattern(u.Seed + number + 1) // different bytes in each mode
 	for _, x := range []struct {
 		what    string
 		asked   bool
@@ -117,11 +116,6 @@ func (u *use) fits(d *Device) error {
 		return fmt.Errorf("--write: %s is read-only", u.peer.text)
 	}
 	return nil
-}
-
-// pattern returns a function that makes the bytes of a device from a seed.
-func pattern(seed uint64) session.Content {
-	return func(b []byte, pos uint64) { gpumem.FillAt(b, seed, pos) }
 }
 
 // nbdkitPattern makes the bytes of nbdkit's pattern plugin: each 8 bytes have their own offset, big endian.

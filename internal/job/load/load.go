@@ -48,7 +48,8 @@ type Options struct {
 	Retry       time.Duration
 
 	url  *url.URL
-	room uint64 // bytes of GPU memory for data
+	room uint64          // bytes of GPU memory for data
+	gen  session.Content // the file's, if the command's own server has it
 }
 
 // Formats of files.
@@ -154,7 +155,7 @@ func (o *Options) Serve() (s *webfile.Server, err error) {
 	if s, err = webfile.Serve(f, 2*maxConnections); err != nil {
 		return nil, err
 	}
-	o.URL = s.URL
+	o.URL, o.gen = s.URL, f.Fill
 	return s, o.parse()
 }
 
@@ -196,15 +197,12 @@ func ParseHeader(h http.Header, s string) error {
 // ErrProof means that the file was loaded, but the results contradict the proof.
 var ErrProof = errors.New("what was loaded does not prove what it should")
 
-// Do loads the file in each mode, and returns the report (session.Do). s is the command's own
-// server, or nil. With an ErrProof Do also returns the report.
-func Do(ctx context.Context, o *Options, s *webfile.Server) (*Report, error) {
+// Do loads the file in each mode, and returns the report (session.Do). With an ErrProof Do also
+// returns the report.
+func Do(ctx context.Context, o *Options) (*Report, error) {
 	return session.Do(ctx, &o.Options, func(set *session.Set, rep *Report) error {
 		u := &use{Options: o, guest: set.Nodes[0], rep: rep}
 		*rep = Report{Head: set.Head(), Format: o.Format, Connections: o.Connections, Range: o.Range, Seed: o.Seed}
-		if s != nil {
-			u.gen = s.Fill
-		}
 		return session.InModes("", o.Modes, func(_ int, mode string) error { return u.mode(ctx, mode) })
 	}, (*Report).check)
 }
@@ -213,7 +211,6 @@ func Do(ctx context.Context, o *Options, s *webfile.Server) (*Report, error) {
 type use struct {
 	*Options
 	guest *session.Node
-	gen   session.Content // the file's
 	rep   *Report
 }
 
