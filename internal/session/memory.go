@@ -78,7 +78,7 @@ func ViewRegion(ctx context.Context, r *dma.Region, off, n uint64, limit int, ea
 	})
 }
 
-// withCopier calls f on a goroutine that may touch memory of guests (dma.Go), and waits for it.
+// withCopier calls f on a goroutine where a fault in mapped memory becomes an error (dma.Go), and waits for it.
 func withCopier(f func(c *dma.Copier) error) error {
 	c := dma.NewCopier()
 	errc := make(chan error, 1)
