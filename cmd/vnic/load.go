@@ -41,7 +41,7 @@ and comes back, or is too busy for a while, is not.`,
 				return err
 			}
 			defer s.Close()
-			return runUse(u, c, func(ctx context.Context) (*load.Report, error) { return load.Do(ctx, &o, s) })
+			return runUse(u, c, func(ctx context.Context) (*load.Report, error) { return load.Do(ctx, &o) })
 		},
 	}
 	f := c.Flags()

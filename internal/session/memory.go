@@ -66,19 +66,23 @@ func ViewRegion(ctx context.Context, r *dma.Region, off, n uint64, limit int, ea
 		}
 		return each(b)
 	}
-	c := dma.NewCopier()
-	errc := make(chan error, 1)
-	dma.Go(func() {
+	return withCopier(func(c *dma.Copier) error {
 		for n > 0 {
 			k := min(n, 1<<30)
 			if err := c.View(dma.Segment{Region: r, Off: off, Len: uint32(k)}, limit, f); err != nil {
-				errc <- err
-				return
+				return err
 			}
 			off, n = off+k, n-k
 		}
-		errc <- nil
+		return nil
 	})
+}
+
+// withCopier calls f on a goroutine where a fault in mapped memory becomes an error (dma.Go), and waits for it.
+func withCopier(f func(c *dma.Copier) error) error {
+	c := dma.NewCopier()
+	errc := make(chan error, 1)
+	dma.Go(func() { errc <- f(c) })
 	return <-errc
 }
 
@@ -115,37 +119,62 @@ func (m *Memory) Write(off uint64, b []byte) error {
 	if err != nil {
 		return err
 	}
-	c := dma.NewCopier()
-	errc := make(chan error, 1)
-	dma.Go(func() {
+	return withCopier(func(c *dma.Copier) error {
 		for _, x := range extents {
 			if _, err := c.Write([]dma.Segment{m.GPU.Region().Segment(x.Off, uint32(x.Size))}, b[:x.Size]); err != nil {
-				errc <- fmt.Errorf("guest %s: write %d bytes of its GPU's memory: %w", m.Name, x.Size, err)
-				return
+				return fmt.Errorf("guest %s: write %d bytes of its GPU's memory: %w", m.Name, x.Size, err)
 			}
 			b = b[x.Size:]
 		}
-		errc <- nil
+		return nil
 	})
-	return <-errc
+}
+
+// Content writes to b the bytes of a file or a device from pos on. A nil Content is unknown.
+type Content func(b []byte, pos uint64)
+
+// From returns the Content that begins at position base of c.
+func (c Content) From(base uint64) Content {
+	if c == nil {
+		return nil
+	}
+	return func(b []byte, pos uint64) { c(b, base+pos) }
+}
+
+// Pattern returns the Content that a seed defines.
+func Pattern(seed uint64) Content {
+	return func(b []byte, pos uint64) { gpumem.FillAt(b, seed, pos) }
+}
+
+// each calls f with the first n bytes of c, in pieces of at most 1 MiB, until f fails or ctx ends. pos
+// is the position of a piece.
+func (c Content) each(ctx context.Context, n uint64, f func(b []byte, pos uint64) error) error {
+	b := make([]byte, min(n, 1<<20))
+	for pos := uint64(0); pos < n; pos += uint64(len(b)) {
+		if err := context.Cause(ctx); err != nil {
+			return err
+		}
+		b = b[:min(uint64(len(b)), n-pos)]
+		c(b, pos)
+		if err := f(b, pos); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// SHA256 returns the digest of the first n bytes of c.
+func (c Content) SHA256(ctx context.Context, n uint64) (d [sha256.Size]byte, err error) {
+	h := sha256.New()
+	err = c.each(ctx, n, func(b []byte, _ uint64) error { _, err := h.Write(b); return err })
+	h.Sum(d[:0])
+	return d, err
 }
 
 // Fill writes to [off, off+n) the bytes that gen makes, in pieces of at most 1 MiB. pos is the
 // position of a piece in this range.
-func (m *Memory) Fill(ctx context.Context, off, n uint64, gen func(b []byte, pos uint64)) error {
-	b := make([]byte, min(n, 1<<20))
-	for pos := uint64(0); pos < n; {
-		if err := context.Cause(ctx); err != nil {
-			return err
-		}
-		part := b[:min(uint64(len(b)), n-pos)]
-		gen(part, pos)
-		if err := m.Write(off+pos, part); err != nil {
-			return err
-		}
-		pos += uint64(len(part))
-	}
-	return nil
+func (m *Memory) Fill(ctx context.Context, off, n uint64, gen Content) error {
+	return gen.each(ctx, n, func(b []byte, pos uint64) error { return m.Write(off+pos, b) })
 }
 
 // Poison sets each byte of [off, off+n) to value.
@@ -159,22 +188,32 @@ func (m *Memory) Poison(ctx context.Context, off, n uint64, value byte) error {
 
 // Differs compares the n bytes at off with the bytes that gen makes. It returns the position of the first byte that
 // differs, or n.
-func (m *Memory) Differs(ctx context.Context, off, n uint64, gen func(b []byte, pos uint64)) (uint64, error) {
-	var first atomic.Uint64
-	first.Store(n)
-	err := m.Each(ctx, off, n, func(b []byte, pos uint64) error {
+func (m *Memory) Differs(ctx context.Context, off, n uint64, gen Content) (uint64, error) {
+	return m.FirstWrong(ctx, off, n, func(b []byte, pos uint64) int {
 		want := make([]byte, len(b))
 		gen(want, pos)
 		if bytes.Equal(b, want) {
+			return len(b)
+		}
+		i := 0
+		for b[i] == want[i] {
+			i++
+		}
+		return i
+	})
+}
+
+// FirstWrong returns the position of the first wrong byte among the n bytes at off, or n. match returns how many bytes
+// of a piece at position pos are right before the first wrong one. Several workers call it, as Each does.
+func (m *Memory) FirstWrong(ctx context.Context, off, n uint64, match func(b []byte, pos uint64) int) (uint64, error) {
+	var first atomic.Uint64
+	first.Store(n)
+	err := m.Each(ctx, off, n, func(b []byte, pos uint64) error {
+		right := match(b, pos)
+		if right == len(b) {
 			return nil
 		}
-		for i := range b {
-			if b[i] == want[i] {
-				continue
-			}
-			pos += uint64(i)
-			break
-		}
+		pos += uint64(right)
 		for was := first.Load(); pos < was && !first.CompareAndSwap(was, pos); was = first.Load() {
 		}
 		return nil

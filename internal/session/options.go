@@ -112,6 +112,13 @@ func (o *Options) GatewayAddr() netip.Addr {
 	return v4.Addr()
 }
 
+// OnHost reports whether host is this machine, which guests reach at the gateway's address.
+func OnHost(host string) bool {
+	a, err := netip.ParseAddr(host)
+	return strings.EqualFold(host, "localhost") || strings.HasSuffix(strings.ToLower(host), ".localhost") ||
+		err == nil && a.IsLoopback()
+}
+
 // gateways returns the default routes of each guest: the gateway's address, or none without a gateway.
 func (o *Options) gateways() []netip.Addr {
 	if o.Gateway == nil || o.Gateway.Off() {

@@ -125,15 +125,17 @@ type Moved struct {
 	cpu float64 // the guest's CPU time so far, in seconds
 }
 
-// Meter adds a round to m. f moves the data, and returns the round's figures and the guest's CPU
-// time; Meter measures which memory the guest's NIC reads and writes meanwhile. If send is true,
+// Meter adds a round to m. f moves the data, and returns the round's Bytes, Looked and HostCame, and
+// what it cost the guest; Meter measures which memory the guest's NIC reads and writes meanwhile. If send is true,
 // the guest sends the data, else it receives them.
-func (m *Moved) Meter(ctx context.Context, n *Node, send bool, f func() (Moved, transfer.CPU, error)) error {
+func (m *Moved) Meter(ctx context.Context, n *Node, send bool, f func() (Moved, transfer.Cost, error)) error {
 	var round Moved
 	traffic, err := n.Meter(ctx, func() (sent, received uint64, err error) {
-		var cpu transfer.CPU
-		round, cpu, err = f()
-		m.cpu += cpu.Work()
+		var cost transfer.Cost
+		round, cost, err = f()
+		m.cpu += cost.CPU.Work()
+		m.Seconds += cost.Seconds
+		m.Retransmits += cost.Retransmits
 		if send {
 			return round.Bytes, 0, err
 		}
@@ -143,10 +145,8 @@ func (m *Moved) Meter(ctx context.Context, n *Node, send bool, f func() (Moved, 
 		return err
 	}
 	m.Bytes += round.Bytes
-	m.Seconds += round.Seconds
 	m.Looked += round.Looked
 	m.HostCame += round.HostCame
-	m.Retransmits += round.Retransmits
 	m.TX.Merge(traffic.TX)
 	m.RX.Merge(traffic.RX)
 	return nil
@@ -155,7 +155,7 @@ func (m *Moved) Meter(ctx context.Context, n *Node, send bool, f func() (Moved, 
 // Compare adds to m the digest of the n bytes that a round wrote to g's GPU memory. It returns the
 // position of the first byte that differs from the bytes that gen makes, or n if no byte differs or
 // gen is nil.
-func (m *Moved) Compare(ctx context.Context, g *Node, n uint64, gen func(b []byte, pos uint64)) (uint64, error) {
+func (m *Moved) Compare(ctx context.Context, g *Node, n uint64, gen Content) (uint64, error) {
 	d, err := g.SHA256(ctx, Pool, n)
 	if err != nil {
 		return 0, err

@@ -134,11 +134,9 @@ func (o *Options) layout(ranks int) layout {
 	channels := uint64(o.Channels)
 	chunk := (slices.Max(o.Counts)/channels/uint64(ranks) + 2) * o.Type.Size()
 	l := layout{pool: transfer.Area{Bytes: channels * pool}}
-	l.scratch = transfer.Area{Off: l.pool.Bytes, Bytes: channels * pages(chunk)}
-	l.data = transfer.Area{Off: l.scratch.Off + l.scratch.Bytes, Bytes: 2 * pages(longest)}
-	l.from = pages(longest)
+	l.scratch = transfer.Area{Off: l.pool.Bytes, Bytes: channels * session.Pages(chunk)}
+	l.data = transfer.Area{Off: l.scratch.Off + l.scratch.Bytes, Bytes: 2 * session.Pages(longest)}
+	l.from = session.Pages(longest)
 	l.end = l.data.Off + l.data.Bytes
 	return l
 }
-
-func pages(n uint64) uint64 { return (n + devmem.PageSize - 1) &^ (devmem.PageSize - 1) }

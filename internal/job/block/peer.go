@@ -33,11 +33,11 @@ type Peer struct {
 	close  func() error
 	child  *proc.Child // the process of a server that the command has started; nil: none
 
-	content     func(b []byte, pos uint64) // makes the device's content from pos on; nil: unknown
+	content     session.Content // the device's
 	contentText string
 	// written reports whether the device's n bytes from pos on are the bytes that gen makes. It reads them without our
 	// client; nil: that is impossible.
-	written     func(pos, n uint64, gen func(b []byte, i uint64)) bool
+	written     func(pos, n uint64, gen session.Content) bool
 	writtenText string
 	restore     func() // makes the device's content content again; may be nil
 }
@@ -109,10 +109,10 @@ func (o *Options) nvmet() (*Peer, error) {
 	p := &Peer{target: target{protocol: transfer.NVMeTCP, name: ownNQN, namespace: 1},
 		text:    "Linux's nvmet in guest " + ownServer,
 		close:   func() error { return errors.Join(unix.Munmap(mem), disk.Close()) },
-		content: pattern(o.Seed), contentText: "what the host put on the disk", writtenText: "the target's disk"}
+		content: session.Pattern(o.Seed), contentText: "what the host put on the disk", writtenText: "the target's disk"}
 	p.restore = func() { gpumem.FillAt(mem, o.Seed, 0) }
 	p.restore()
-	p.written = func(pos, n uint64, gen func([]byte, uint64)) bool { return sameBytes(mem[pos:pos+n], gen) }
+	p.written = func(pos, n uint64, gen session.Content) bool { return sameBytes(mem[pos:pos+n], gen) }
 	o.Servers = append([]session.Server{{Name: ownServer, Model: lab.Virtio, Modules: guestnvme.TargetModules,
 		Disks: []qemu.Disk{{File: disk, Serial: serial}}}}, o.Servers...)
 	p.start = func(ctx context.Context, s *session.Set) (netip.AddrPort, error) {

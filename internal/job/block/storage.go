@@ -16,7 +16,6 @@ import (
 	"net/netip"
 	"strings"
 
-	"vnic.dev/vnic/gpumem"
 	"vnic.dev/vnic/internal/limits"
 	"vnic.dev/vnic/internal/report"
 	"vnic.dev/vnic/internal/session"
@@ -79,11 +78,11 @@ func (u *use) mode(ctx context.Context, mode string, server netip.AddrPort, numb
 	if err := u.Begin(ctx, session.Step{Stage: "transfer", Mode: mode}); err != nil {
 		return err
 	}
-	written := pattern(u.Seed + number + 1) // different bytes in each mode
+	written := session.Pattern(u.Seed + number + 1) // different bytes in each mode
 	for _, x := range []struct {
 		what    string
 		asked   bool
-		content func(b []byte, pos uint64) // nil: unknown
+		content session.Content
 		by      string
 	}{
 		{Read, u.Read, u.peer.content, u.peer.contentText},
@@ -119,11 +118,6 @@ func (u *use) fits(d *Device) error {
 	return nil
 }
 
-// pattern returns a function that makes the bytes of a device from a seed.
-func pattern(seed uint64) func(b []byte, pos uint64) {
-	return func(b []byte, pos uint64) { gpumem.FillAt(b, seed, pos) }
-}
-
 // nbdkitPattern makes the bytes of nbdkit's pattern plugin: each 8 bytes have their own offset, big endian.
 func nbdkitPattern(b []byte, pos uint64) {
 	var word [8]byte
@@ -135,7 +129,7 @@ func nbdkitPattern(b []byte, pos uint64) {
 }
 
 // all does the operations of a kind over Options.Size bytes, in rounds that fit GPU memory.
-func (u *use) all(ctx context.Context, r *Run, content func(b []byte, pos uint64)) error {
+func (u *use) all(ctx context.Context, r *Run, content session.Content) error {
 	room := u.room / u.Block * u.Block
 	if u.room >= u.Size {
 		room = u.room
@@ -161,13 +155,9 @@ func (u *use) all(ctx context.Context, r *Run, content func(b []byte, pos uint64
 }
 
 // round transfers the bytes [done, done+n) of Options.Size, and reports whether all of them are right.
-func (u *use) round(ctx context.Context, r *Run, done, n uint64, content func(b []byte, pos uint64)) (right bool,
-	err error) {
+func (u *use) round(ctx context.Context, r *Run, done, n uint64, content session.Content) (right bool, err error) {
 	g, pos := u.guest, u.Offset+done
-	var gen func(b []byte, i uint64)
-	if content != nil {
-		gen = func(b []byte, i uint64) { content(b, pos+i) }
-	}
+	gen := content.From(pos)
 	x := transfer.IO{Write: r.What == Write, Off: pos, Len: n, Size: u.Block, Depth: u.Depth}
 	if u.Random {
 		x.Random = &u.Seed
@@ -181,15 +171,14 @@ func (u *use) round(ctx context.Context, r *Run, done, n uint64, content func(b 
 		return false, err
 	}
 	failed := r.Failed
-	if err = r.Meter(ctx, g, x.Write, func() (session.Moved, transfer.CPU, error) {
+	if err = r.Meter(ctx, g, x.Write, func() (session.Moved, transfer.Cost, error) {
 		res, err := transfer.DoIO(ctx, g.Ops, x)
 		r.Operations += res.Operations
 		r.P50, r.P99, r.Max = max(r.P50, res.P50), max(r.P99, res.P99), max(r.Max, res.Max)
 		r.Failed += res.Failed
 		r.Errors = append(r.Errors, res.Errors...)
 		r.Messages += res.Stats.Messages
-		return session.Moved{Bytes: res.Bytes, Seconds: res.Seconds, Looked: res.Stats.Looked,
-			HostCame: res.Stats.HostBytes, Retransmits: res.Retransmits}, res.CPU, err
+		return session.Moved{Bytes: res.Bytes, Looked: res.Stats.Looked, HostCame: res.Stats.HostBytes}, res.Cost, err
 	}); err != nil || r.Failed > failed {
 		return false, err
 	}
@@ -223,7 +212,7 @@ func (r *Report) check() error {
 }
 
 // sameBytes reports whether got has the bytes that gen makes.
-func sameBytes(got []byte, gen func(b []byte, i uint64)) bool {
+func sameBytes(got []byte, gen session.Content) bool {
 	want := make([]byte, 1<<20)
 	for i := 0; i < len(got); i += len(want) {
 		k := min(len(got)-i, len(want))

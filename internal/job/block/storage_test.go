@@ -143,11 +143,11 @@ func TestWrongRuns(t *testing.T) {
 func TestSameBytes(t *testing.T) {
 	b := make([]byte, 3<<20+5)
 	gpumem.FillAt(b, 9, 0)
-	if !sameBytes(b, pattern(9)) || sameBytes(b, pattern(8)) {
+	if !sameBytes(b, session.Pattern(9)) || sameBytes(b, session.Pattern(8)) {
 		t.Error("the pattern is not told from another one")
 	}
 	b[len(b)-1]++
-	if sameBytes(b, pattern(9)) {
+	if sameBytes(b, session.Pattern(9)) {
 		t.Error("the last byte is not looked at")
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 
+	"vnic.dev/vnic/internal/session"
 	"vnic.dev/vnic/internal/transfer"
 )
 
@@ -72,7 +73,7 @@ func parseTarget(s string) (t target, err error) {
 func (o *Options) resolve(ctx context.Context) (netip.AddrPort, error) {
 	t, family := &o.target, o.Family
 	list, err := net.DefaultResolver.LookupNetIP(ctx, fmt.Sprint("ip", family), t.host)
-	if t.local(list) {
+	if session.OnHost(t.host) || slices.ContainsFunc(list, netip.Addr.IsLoopback) {
 		return netip.AddrPortFrom(o.GatewayAddr(), t.port), nil
 	}
 	if err != nil {
@@ -84,12 +85,4 @@ func (o *Options) resolve(ctx context.Context) (netip.AddrPort, error) {
 		}
 	}
 	return netip.AddrPort{}, fmt.Errorf("%s: %w (--family %d)", t.host, errors.New("no address of this family"), family)
-}
-
-// local reports whether the target is on this machine's loopback.
-func (t *target) local(list []netip.Addr) bool {
-	if a, err := netip.ParseAddr(t.host); err == nil {
-		return a.IsLoopback()
-	}
-	return slices.ContainsFunc(list, netip.Addr.IsLoopback) || strings.EqualFold(t.host, "localhost")
 }

@@ -48,7 +48,8 @@ type Options struct {
 	Retry       time.Duration
 
 	url  *url.URL
-	room uint64 // bytes of GPU memory for data
+	room uint64          // bytes of GPU memory for data
+	gen  session.Content // the file's, if the command's own server has it
 }
 
 // Formats of files.
@@ -131,7 +132,7 @@ func (o *Options) parse() (err error) {
 	case o.url.Scheme != "http" || o.url.Host == "":
 		return fmt.Errorf("%s: http://HOST[:PORT]/PATH is wanted", o.URL)
 	}
-	if local(o.url.Hostname()) && o.Gateway.HostPorts == "" && !o.Gateway.Off() {
+	if session.OnHost(o.url.Hostname()) && o.Gateway.HostPorts == "" && !o.Gateway.Off() {
 		o.Gateway.HostPorts = cmp.Or(o.url.Port(), "80")
 	}
 	return nil
@@ -149,23 +150,13 @@ func (o *Options) Serve() (s *webfile.Server, err error) {
 		f.Size = max(1, (o.Size-min(o.Size, o.Skip))/o.Record)*o.Record + o.Skip
 	case Safetensors:
 		f.Name = "model.safetensors"
-		f.Head, f.Size, err = webfile.Model(o.Size)
+		f.Head, f.Size = webfile.Model(o.Size)
 	}
-	if err == nil {
-		s, err = webfile.Serve(f, 2*maxConnections)
-	}
-	if err != nil {
+	if s, err = webfile.Serve(f, 2*maxConnections); err != nil {
 		return nil, err
 	}
-	o.URL = s.URL
+	o.URL, o.gen = s.URL, f.Fill
 	return s, o.parse()
-}
-
-// local reports whether host is this machine, which guests reach at the gateway's address.
-func local(host string) bool {
-	a, err := netip.ParseAddr(host)
-	return strings.EqualFold(host, "localhost") || strings.HasSuffix(strings.ToLower(host), ".localhost") ||
-		err == nil && a.IsLoopback()
 }
 
 // fit computes how much GPU memory the data can use, and returns an error if that is too little.
@@ -206,15 +197,12 @@ func ParseHeader(h http.Header, s string) error {
 // ErrProof means that the file was loaded, but the results contradict the proof.
 var ErrProof = errors.New("what was loaded does not prove what it should")
 
-// Do loads the file in each mode, and returns the report (session.Do). s is the command's own
-// server, or nil. With an ErrProof Do also returns the report.
-func Do(ctx context.Context, o *Options, s *webfile.Server) (*Report, error) {
+// Do loads the file in each mode, and returns the report (session.Do). With an ErrProof Do also
+// returns the report.
+func Do(ctx context.Context, o *Options) (*Report, error) {
 	return session.Do(ctx, &o.Options, func(set *session.Set, rep *Report) error {
 		u := &use{Options: o, guest: set.Nodes[0], rep: rep}
 		*rep = Report{Head: set.Head(), Format: o.Format, Connections: o.Connections, Range: o.Range, Seed: o.Seed}
-		if s != nil {
-			u.gen = s.Fill
-		}
 		return session.InModes("", o.Modes, func(_ int, mode string) error { return u.mode(ctx, mode) })
 	}, (*Report).check)
 }
@@ -223,7 +211,6 @@ func Do(ctx context.Context, o *Options, s *webfile.Server) (*Report, error) {
 type use struct {
 	*Options
 	guest *session.Node
-	gen   func(b []byte, pos uint64) // makes the file's content from pos on; nil: the content is unknown
 	rep   *Report
 }
 
@@ -235,12 +222,10 @@ func (u *use) source(mode string) transfer.Source {
 		Queue: u.guest.Config.Queues()[0], Connections: u.Connections, RangeSize: u.Range,
 		Timeout: limits.Silence.Unless(u.Timeout), Retry: limits.ServerBack.Unless(u.Retry),
 		Copy: mode == transfer.Copy, Tensors: u.Format == Safetensors, Names: []netip.Addr{gateway}}
-	hosts := []string{"localhost", "127.0.0.1", "::1"} // the guest's own loopback has no server
-	if name := u.url.Hostname(); local(name) {
-		hosts = append(hosts, name)
-	}
-	for _, name := range hosts {
-		s.Hosts = append(s.Hosts, transfer.HostAddr{Name: name, Addr: gateway})
+	for _, name := range []string{"localhost", "127.0.0.1", "::1", u.url.Hostname()} {
+		if session.OnHost(name) { // the guest's own loopback has no server
+			s.Hosts = append(s.Hosts, transfer.HostAddr{Name: name, Addr: gateway})
+		}
 	}
 	return s
 }
@@ -287,14 +272,10 @@ func (u *use) mode(ctx context.Context, mode string) error {
 func (u *use) whole(ctx context.Context, r *Run, from, to uint64) error {
 	for pos := from; pos < to; {
 		n := min(to-pos, u.room)
-		if err := u.load(ctx, r, transfer.LoadArgs{Off: pos, Len: n}); err != nil {
+		if err := u.load(ctx, r, n, transfer.LoadArgs{Off: pos, Len: n}); err != nil {
 			return err
 		}
-		gen := func(b []byte, i uint64) { u.gen(b, pos+i) }
-		if u.gen == nil {
-			gen = nil
-		}
-		first, err := r.Compare(ctx, u.guest, n, gen)
+		first, err := r.Compare(ctx, u.guest, n, u.gen.From(pos))
 		if err != nil {
 			return err
 		}
@@ -321,8 +302,8 @@ func (u *use) whole(ctx context.Context, r *Run, from, to uint64) error {
 // at the end; records verifies those.
 func (u *use) records(ctx context.Context, r *Run, info *transfer.SourceInfo) error {
 	u.Show(r.Mode, 0, info.Size)
-	if err := u.load(ctx, r, transfer.LoadArgs{Records: u.Record, Batch: u.Batch, Depth: u.Prefetch, Step: u.Step,
-		Skip: u.Skip}); err != nil {
+	if err := u.load(ctx, r, u.room, transfer.LoadArgs{Records: u.Record, Batch: u.Batch, Depth: u.Prefetch,
+		Step: u.Step, Skip: u.Skip}); err != nil {
 		return err
 	}
 	u.Show(r.Mode, info.Size, info.Size)
@@ -336,7 +317,7 @@ func (u *use) records(ctx context.Context, r *Run, info *transfer.SourceInfo) er
 	count := (all + each - 1) / each
 	for i := count - min(count, places); i < count; i++ {
 		n, pos := min(each, all-i*each), u.Skip+i*each
-		first, err := u.guest.Differs(ctx, session.Pool+i%places*each, n, func(b []byte, k uint64) { u.gen(b, pos+k) })
+		first, err := u.guest.Differs(ctx, session.Pool+i%places*each, n, u.gen.From(pos))
 		if err != nil {
 			return err
 		}
@@ -359,24 +340,19 @@ func (r *Run) verified(by string) {
 	r.Verified, r.By = &right, by
 }
 
-// load poisons GPU memory, makes the guest load into it, and adds the figures of that to r.
-func (u *use) load(ctx context.Context, r *Run, l transfer.LoadArgs) error {
-	n := l.Len
-	if l.Records > 0 {
-		n = u.room
-	}
+// load poisons n bytes of GPU memory, makes the guest load into them, and adds the figures of that to r.
+func (u *use) load(ctx context.Context, r *Run, n uint64, l transfer.LoadArgs) error {
 	if err := u.guest.Poison(ctx, session.Pool, n, session.Poison); err != nil {
 		return err
 	}
-	return r.Meter(ctx, u.guest, false, func() (session.Moved, transfer.CPU, error) {
+	return r.Meter(ctx, u.guest, false, func() (session.Moved, transfer.Cost, error) {
 		res, err := transfer.Load(ctx, u.guest.Ops, l)
 		r.Records += res.Consumer.Records
 		r.Waited, r.First = res.Consumer.Share(), res.Consumer.First.Seconds()
 		r.Requests += res.Stats.Requests
 		r.Connections += res.Stats.Connections
 		r.Resumed += res.Stats.Resumed
-		return session.Moved{Bytes: res.Bytes, Seconds: res.Seconds, Looked: res.Stats.Looked,
-			HostCame: res.Stats.HostBytes, Retransmits: res.Retransmits}, res.CPU, err
+		return session.Moved{Bytes: res.Bytes, Looked: res.Stats.Looked, HostCame: res.Stats.HostBytes}, res.Cost, err
 	})
 }
 

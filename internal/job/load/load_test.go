@@ -43,7 +43,7 @@ func do(t *testing.T, o *Options, url string) (*Report, error) {
 	testkit.OK(t, o.Complete())
 	s := testkit.Must(o.Serve())(t)
 	defer s.Close()
-	return Do(t.Context(), o, s)
+	return Do(t.Context(), o)
 }
 
 // Invariant: vnic load: every byte of a file is in GPU memory, and came there without a CPU that has looked at more
@@ -92,7 +92,7 @@ func TestRounds(t *testing.T) {
 	o.room = 4 << 20
 	s := testkit.Must(o.Serve())(t)
 	defer s.Close()
-	rep, err := Do(t.Context(), &o, s)
+	rep, err := Do(t.Context(), &o)
 	testkit.OK(t, err)
 	testkit.Equal(t, "digests", strings.Count(rep.Runs[0].SHA256, ",")+1, 3)
 }
@@ -145,7 +145,7 @@ func TestWrongByteIsFound(t *testing.T) {
 	defer s.Close()
 	inner := s.Content
 	s.Content = func(w http.ResponseWriter, r *http.Request) { inner(&liar{ResponseWriter: w}, r) }
-	_, err := Do(t.Context(), &o, s)
+	_, err := Do(t.Context(), &o)
 	testkit.ErrorIs(t, err, ErrProof)
 	testkit.ErrorSays(t, err, "byte ", "is not what the server has")
 }
@@ -238,7 +238,7 @@ func TestInterruption(t *testing.T) {
 	enough := errors.New("enough")
 	ctx, cancel := context.WithCancelCause(t.Context())
 	o.Progress = func(string, uint64, uint64) { time.AfterFunc(100*time.Millisecond, func() { cancel(enough) }) }
-	_, err := Do(ctx, &o, s)
+	_, err := Do(ctx, &o)
 	testkit.ErrorIs(t, err, enough)
 }
 

@@ -216,7 +216,7 @@ func (u *use) goesOn(ctx context.Context, r *Run, off, n uint64) error {
 		return nil
 	}
 	g, o := u.requester, u.opt
-	gen := func(b []byte, pos uint64) { gpumem.FillAt(b, o.Seed+uint64(r.Rounds), pos) }
+	gen := session.Pattern(o.Seed + uint64(r.Rounds))
 	m := transfer.RDMAMove{Off: off, Len: n, Block: uint32(o.Block), Spare: true}
 	if err := g.Fill(ctx, off, n, gen); err != nil {
 		return err

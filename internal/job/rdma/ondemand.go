@@ -2,7 +2,6 @@ package rdma
 
 import (
 	"context"
-	"crypto/sha256"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -12,7 +11,6 @@ import (
 	"time"
 
 	"vnic.dev/vnic/devmem"
-	"vnic.dev/vnic/gpumem"
 	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/session"
 	"vnic.dev/vnic/internal/transfer"
@@ -220,24 +218,16 @@ func (u *use) pages(ctx context.Context, r *Run, before *transfer.ODPStats) erro
 	if err := u.quiet(ctx, u.responder); err != nil {
 		return err
 	}
-	if want := u.digest(uint64(r.Rounds - 1)); p.SHA256 != want && r.Error == "" {
+	written, err := session.Pattern(u.opt.Seed+uint64(r.Rounds-1)).SHA256(ctx, u.opt.Size)
+	if err != nil {
+		return err
+	}
+	if want := hex.EncodeToString(written[:]); p.SHA256 != want && r.Error == "" {
 		r.Verified = false
 		r.Error = fmt.Sprintf("the memory of guest %s's program is not what was put there: its SHA-256 is %s, and not %s",
 			u.responder.Name, p.SHA256, want)
 	}
 	return nil
-}
-
-// digest returns the SHA-256 of the bytes of a round.
-func (u *use) digest(round uint64) string {
-	h := sha256.New()
-	b := make([]byte, 1<<20)
-	for pos := uint64(0); pos < u.opt.Size; pos += uint64(len(b)) {
-		b = b[:min(uint64(len(b)), u.opt.Size-pos)]
-		gpumem.FillAt(b, u.opt.Seed+round, pos)
-		_, _ = h.Write(b)
-	}
-	return hex.EncodeToString(h.Sum(nil))
 }
 
 // roundOnDemand writes the source to the responder's memory and reads it back, and verifies the

@@ -16,7 +16,6 @@ import (
 	"net/netip"
 	"time"
 
-	"vnic.dev/vnic/gpumem"
 	"vnic.dev/vnic/internal/control"
 	"vnic.dev/vnic/internal/limits"
 	"vnic.dev/vnic/internal/session"
@@ -168,7 +167,7 @@ func (u *use) round(ctx context.Context, r *Run, round int, x exchange) error {
 	if err := begin("prepare"); err != nil {
 		return err
 	}
-	gen := func(b []byte, pos uint64) { gpumem.FillAt(b, o.Seed+uint64(round), pos) }
+	gen := session.Pattern(o.Seed + uint64(round))
 	if err := errors.Join(x.src.Fill(ctx, 0, o.Size, gen),
 		x.dst.Poison(ctx, x.off, o.Size, session.Poison)); err != nil {
 		return err

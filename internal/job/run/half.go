@@ -221,9 +221,7 @@ func newHost(p *lab.Port, peer netip.Addr, o *Options) (*host, error) {
 }
 
 // dialAgain is the time between two attempts to connect: the peer may attach to the network later than we do.
-const (
-	dialAgain = 200 * time.Millisecond
-)
+const dialAgain = 200 * time.Millisecond
 
 // dial tries to connect to the peer until it succeeds or ctx ends.
 func (h *host) dial(ctx context.Context) (halfCloser, error) {

@@ -6,7 +6,6 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
-	"sync/atomic"
 
 	"golang.org/x/sync/errgroup"
 
@@ -84,61 +83,32 @@ func (t *round) verify(ctx context.Context, r *Run) error {
 	if e.away() {
 		e, off, what = t.s.ends[0], t.send.Off, "source"
 	}
-	source, destination := t.source, sum{}
-	var first atomic.Uint64 // position of the first wrong byte
-	first.Store(t.n)
+	source, destination, first := t.source, sum{}, t.n // first: position of the first wrong byte
 	eg, ctx := errgroup.WithContext(ctx)
-	eg.Go(func() error {
-		return e.Each(ctx, off, t.n, func(b []byte, pos uint64) error {
-			if k := gpumem.MatchAt(b, t.seed, pos); k < len(b) {
-				pos += uint64(k)
-				for was := first.Load(); pos < was && !first.CompareAndSwap(was, pos); was = first.Load() {
-				}
-			}
-			return nil
-		})
+	eg.Go(func() (err error) {
+		match := func(b []byte, pos uint64) int { return gpumem.MatchAt(b, t.seed, pos) }
+		first, err = e.FirstWrong(ctx, off, t.n, match)
+		return err
 	})
 	if t.s.opt.Digest == DigestPieces {
 		eg.Go(func() (err error) { destination, err = e.digest(ctx, off, t.n, nil); return err })
 	} else {
-		eg.Go(func() (err error) {
-			h := sha256.New()
-			err = e.View(ctx, off, t.n, func(b []byte) error { _, err := h.Write(b); return err })
-			h.Sum(destination[:0])
-			return err
-		})
-		eg.Go(func() (err error) { source, err = pattern(ctx, t.seed, t.n); return err })
+		eg.Go(func() (err error) { destination, err = e.SHA256(ctx, off, t.n); return err })
+		eg.Go(func() (err error) { source, err = session.Pattern(t.seed).SHA256(ctx, t.n); return err })
 	}
 	if err := eg.Wait(); err != nil {
 		return fmt.Errorf("digest of the %s: %w", what, err)
 	}
-	if pos := first.Load(); pos < t.n && len(t.s.wrong) < maxWrong {
+	if first < t.n && len(t.s.wrong) < maxWrong {
 		t.s.wrong = append(t.s.wrong,
-			fmt.Errorf("mode %s, round %d: byte %d of the %s is not what the seed says", t.mode, t.number, pos, what))
+			fmt.Errorf("mode %s, round %d: byte %d of the %s is not what the seed says", t.mode, t.number, first, what))
 	}
-	r.SHA256Match = r.SHA256Match && first.Load() == t.n && source == destination
+	r.SHA256Match = r.SHA256Match && first == t.n && source == destination
 	if r.SHA256 != "" {
 		r.SHA256 += ","
 	}
 	r.SHA256 += hex.EncodeToString(destination[:])
 	return nil
-}
-
-// pattern returns the SHA-256 of the first n bytes that a seed generates.
-func pattern(ctx context.Context, seed, n uint64) (d sum, err error) {
-	h := sha256.New()
-	b := make([]byte, 1<<18)
-	for off := uint64(0); off < n; {
-		k := min(n-off, uint64(len(b)))
-		gpumem.FillAt(b[:k], seed, off)
-		h.Write(b[:k])
-		off += k
-		if err := context.Cause(ctx); err != nil {
-			return d, err
-		}
-	}
-	h.Sum(d[:0])
-	return d, nil
 }
 
 // audit searches the RAM of the guests on this host for the payload that was sent, if the run audits.
