@@ -118,9 +118,7 @@ func unregisterOf(name string, ids map[uint32]struct{}) (err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), limits.GVECommand.Here())
 	defer cancel()
 	for id := range ids {
-		if uerr := unregister(ctx, c.ctl, id); uerr != nil {
-			err = errors.Join(err, uerr)
-		}
+		err = errors.Join(err, unregister(ctx, c.ctl, id))
 	}
 	return err
 }

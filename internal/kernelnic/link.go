@@ -3,7 +3,6 @@ package kernelnic
 import (
 	"errors"
 	"fmt"
-	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -37,36 +36,6 @@ func findInterface(sys, driver string) (string, error) {
 		unix.EINVAL)
 }
 
-// bringUp sets an interface's MTU and addresses and brings it up. IPv6 addresses are usable at
-// once. added are the addresses that the interface did not have before, also after an error.
-func bringUp(name string, mtu int, addrs []netip.Prefix) (mac net.HardwareAddr, index int, added []netip.Prefix,
-	err error) {
-	fail := func(what string, err error) (net.HardwareAddr, int, []netip.Prefix, error) {
-		return nil, 0, added, fmt.Errorf("%s: %s: %w", name, what, err)
-	}
-	link, err := rtnl.LinkByName(name)
-	if err != nil {
-		return fail("find", err)
-	}
-	if mtu != 0 && mtu != link.MTU {
-		if err := rtnl.SetMTU(link.Index, mtu); err != nil {
-			return fail(fmt.Sprintf("MTU %d", mtu), err)
-		}
-	}
-	if err := rtnl.SetUp(link.Index); err != nil {
-		return fail("up", err)
-	}
-	for _, p := range addrs {
-		switch err := rtnl.AddAddr(link.Index, p, false); {
-		case err == nil:
-			added = append(added, p)
-		case !errors.Is(err, unix.EEXIST):
-			return fail("address "+p.String(), err)
-		}
-	}
-	return link.HardwareAddr, link.Index, added, nil
-}
-
 // addRoutes adds default routes through the interface. The kernel removes IPv4 routes together with
 // the interface's last IPv4 address.
 func addRoutes(index int, gateways []netip.Addr) error {
@@ -92,7 +61,7 @@ func raiseMinRTO() error {
 	return nil
 }
 
-// takeDown undoes bringUp, except for the MTU.
+// takeDown removes the addresses that Open has added to an interface. The interface stays up.
 func takeDown(name string, addrs []netip.Prefix) error {
 	link, err := rtnl.LinkByName(name)
 	if err != nil {
