@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
-	"path/filepath"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -15,15 +14,9 @@ import (
 
 // findInterface returns the name of a driver's only network interface.
 func findInterface(sys, driver string) (string, error) {
-	links, err := filepath.Glob(filepath.Join(sys, "class/net/*/device/driver"))
+	names, err := rtnl.OfDriver(sys, driver)
 	if err != nil {
 		return "", err
-	}
-	var names []string
-	for _, l := range links {
-		if to, err := os.Readlink(l); err == nil && filepath.Base(to) == driver {
-			names = append(names, filepath.Base(filepath.Dir(filepath.Dir(l))))
-		}
 	}
 	switch len(names) {
 	case 0:

@@ -1,10 +1,13 @@
 package rtnl
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net"
 	"net/netip"
+	"os"
+	"path/filepath"
 	"slices"
 
 	"github.com/mdlayher/netlink"
@@ -177,4 +180,21 @@ func (l Link) BringUp(mtu int, addrs []netip.Prefix, ignore func(netip.Prefix, e
 		}
 	}
 	return added, nil
+}
+
+// OfDriver returns the names of a driver's network interfaces, in the order of their devices' paths.
+// sys is the directory of sysfs.
+func OfDriver(sys, driver string) (names []string, err error) {
+	links, err := filepath.Glob(filepath.Join(sys, "class/net/*/device/driver"))
+	places := map[string]string{}
+	for _, l := range links {
+		to, err := os.Readlink(l)
+		place, perr := filepath.EvalSymlinks(filepath.Dir(l))
+		if err == nil && perr == nil && filepath.Base(to) == driver {
+			name := filepath.Base(filepath.Dir(filepath.Dir(l)))
+			names, places[name] = append(names, name), place
+		}
+	}
+	slices.SortFunc(names, func(a, b string) int { return cmp.Compare(places[a], places[b]) })
+	return names, err
 }
