@@ -139,7 +139,7 @@ func WaitDisk(ctx context.Context, serial string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, limits.Disk.Here())
 	defer cancel()
 	for {
-		var others []string
+		var disks []string
 		files, _ := filepath.Glob("/sys/block/*/serial")
 		for _, f := range files {
 			b, err := os.ReadFile(f)
@@ -150,11 +150,11 @@ func WaitDisk(ctx context.Context, serial string) (string, error) {
 			if got == serial {
 				return "/dev/" + name, nil
 			}
-			others = append(others, fmt.Sprintf("%s %q", name, got))
+			disks = append(disks, fmt.Sprintf("%s %q", name, got))
 		}
 		select {
 		case <-ctx.Done():
-			return "", fmt.Errorf("no disk with the serial number %s, of %s: %w: %w", serial, strings.Join(others, ", "),
+			return "", fmt.Errorf("no disk with the serial number %s, of %s: %w: %w", serial, strings.Join(disks, ", "),
 				unix.ENODEV, ctx.Err())
 		case <-time.After(10 * time.Millisecond): // sysfs sends no events
 		}
