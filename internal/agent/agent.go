@@ -110,11 +110,17 @@ var registry = struct {
 }{ops: map[string]Op{}, applets: map[string]Applet{}}
 
 // Register adds an operation; call it before Serve. A later registration of a name replaces the
-// earlier one. Arguments are decoded from JSON; a request without arguments gets the zero value.
-func Register[A any](name string, op func(ctx context.Context, args A) (any, error)) {
+// earlier one.
+func Register(name string, op Op) {
 	registry.Lock()
 	defer registry.Unlock()
-	registry.ops[name] = func(ctx context.Context, raw json.RawMessage) (any, error) {
+	registry.ops[name] = op
+}
+
+// Decoded returns the operation that decodes its arguments from JSON and calls op; a request
+// without arguments gets the zero value.
+func Decoded[A any](op func(ctx context.Context, args A) (any, error)) Op {
+	return func(ctx context.Context, raw json.RawMessage) (any, error) {
 		var args A
 		if len(raw) > 0 {
 			if err := json.Unmarshal(raw, &args); err != nil {

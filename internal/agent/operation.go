@@ -17,7 +17,7 @@ func NewOperation[A, R any](name string) Operation[A, R] { return Operation[A, R
 
 // Serve registers the operation; call it before the agent of this process serves.
 func (o Operation[A, R]) Serve(run func(ctx context.Context, args A) (R, error)) {
-	Register(o.name, func(ctx context.Context, args A) (any, error) { return run(ctx, args) })
+	Register(o.name, Decoded(func(ctx context.Context, args A) (any, error) { return run(ctx, args) }))
 }
 
 // Call runs the operation in a guest, as Client.Call does.

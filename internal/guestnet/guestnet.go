@@ -66,9 +66,7 @@ func Apply(ctx context.Context, c *agent.Client, conf Config) (Result, error) {
 }
 
 // Ops registers the operation.
-func Ops() {
-	configure.Serve(func(ctx context.Context, c Config) (Result, error) { return c.apply(ctx, "/") })
-}
+func Ops() { configure.Serve(Configure) }
 
 // apply configures this machine; its files are below root.
 func (c *Config) apply(ctx context.Context, root string) (Result, error) {

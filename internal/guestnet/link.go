@@ -57,22 +57,9 @@ func (c *Config) sort(links []rtnl.Link) (found []rtnl.Link, missing string) {
 
 // up sets an interface's MTU and addresses and brings it up. IPv6 addresses can be used at once.
 func (i *Interface) up(l rtnl.Link) error {
-	if i.MTU != 0 && i.MTU != l.MTU {
-		if err := rtnl.SetMTU(l.Index, i.MTU); err != nil {
-			return fmt.Errorf("MTU %d: %w", i.MTU, err)
-		}
-	}
 	withoutDAD(l.Name)
-	if err := rtnl.SetUp(l.Index); err != nil {
-		return fmt.Errorf("up: %w", err)
-	}
-	for _, p := range i.Addrs {
-		err := rtnl.AddAddr(l.Index, p, false)
-		if err != nil && !errors.Is(err, unix.EEXIST) && !without6(p.Addr().Is6(), err) {
-			return fmt.Errorf("address %v: %w", p, err)
-		}
-	}
-	return nil
+	_, err := l.BringUp(i.MTU, i.Addrs, func(p netip.Prefix, err error) bool { return without6(p.Addr().Is6(), err) })
+	return err
 }
 
 // withoutDAD makes an interface's link-local address usable at once (Linux

@@ -10,6 +10,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -72,6 +73,20 @@ func connect(ctx context.Context, c Connection) (r Controller, err error) {
 		r.Namespaces = append(r.Namespaces, n)
 	}
 	return r, nil
+}
+
+// poll calls f repeatedly until f returns true or ctx ends: sysfs sends no events for these conditions.
+func poll(ctx context.Context, f func() bool) error {
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for !f() {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-tick.C:
+		}
+	}
+	return nil
 }
 
 // create makes the kernel connect to a subsystem, and returns the controller's name.

@@ -11,12 +11,11 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"time"
 
 	"golang.org/x/sys/unix"
 
 	"vnic.dev/vnic/internal/agent"
-	"vnic.dev/vnic/internal/limits"
+	"vnic.dev/vnic/internal/guestroot"
 	"vnic.dev/vnic/internal/undo"
 )
 
@@ -80,7 +79,10 @@ func (t *Target) configure(ctx context.Context) (u steps, err error) {
 		return u, fmt.Errorf("subsystem: %w", err)
 	}
 	for i, disk := range t.Disks {
-		device, err := findDisk(ctx, disk)
+		device, err := disk, error(nil)
+		if !strings.HasPrefix(disk, "/") {
+			device, err = guestroot.WaitDisk(ctx, disk)
+		}
 		if err == nil {
 			err = u.namespace(filepath.Join(subsystem, "namespaces", strconv.Itoa(i+1)), device)
 		}
@@ -162,52 +164,6 @@ func set(dir, name, value string) error {
 	_, err = f.WriteString(value)
 	if err = errors.Join(err, f.Close()); err != nil {
 		return fmt.Errorf("%s: %w", value, err)
-	}
-	return nil
-}
-
-// findDisk returns the device of a disk, which disk names by its serial number or by its path.
-func findDisk(ctx context.Context, disk string) (path string, err error) {
-	if strings.HasPrefix(disk, "/") {
-		return disk, nil
-	}
-	ctx, cancel := context.WithTimeout(ctx, limits.Disk.Here())
-	defer cancel()
-	var seen []string
-	err = poll(ctx, func() bool {
-		seen = nil
-		files, _ := filepath.Glob("/sys/block/*/serial")
-		for _, f := range files {
-			serial, err := os.ReadFile(f)
-			if err != nil {
-				continue
-			}
-			name := filepath.Base(filepath.Dir(f))
-			seen = append(seen, fmt.Sprintf("%s %q", name, strings.TrimSpace(string(serial))))
-			if strings.TrimSpace(string(serial)) == disk {
-				path = "/dev/" + name
-				return true
-			}
-		}
-		return false
-	})
-	if err != nil {
-		return "", fmt.Errorf("no block device has that serial number, of %s: %w: %w", strings.Join(seen, ", "),
-			unix.ENODEV, err)
-	}
-	return path, nil
-}
-
-// poll calls f repeatedly until f returns true or ctx ends: sysfs sends no events for these conditions.
-func poll(ctx context.Context, f func() bool) error {
-	tick := time.NewTicker(10 * time.Millisecond)
-	defer tick.Stop()
-	for !f() {
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-tick.C:
-		}
 	}
 	return nil
 }

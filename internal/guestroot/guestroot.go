@@ -134,20 +134,28 @@ func MountAt(source, to, kind string, flags uintptr, options string) error {
 }
 
 // WaitDisk waits until this guest's kernel has the disk with this serial number, up to limits.Disk,
-// and returns the disk's device.
+// and returns the disk's device. Its error names the disks that the kernel has.
 func WaitDisk(ctx context.Context, serial string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, limits.Disk.Here())
 	defer cancel()
 	for {
+		var disks []string
 		files, _ := filepath.Glob("/sys/block/*/serial")
 		for _, f := range files {
-			if b, err := os.ReadFile(f); err == nil && strings.TrimSpace(string(b)) == serial {
-				return "/dev/" + filepath.Base(filepath.Dir(f)), nil
+			b, err := os.ReadFile(f)
+			if err != nil {
+				continue
 			}
+			name, got := filepath.Base(filepath.Dir(f)), strings.TrimSpace(string(b))
+			if got == serial {
+				return "/dev/" + name, nil
+			}
+			disks = append(disks, fmt.Sprintf("%s %q", name, got))
 		}
 		select {
 		case <-ctx.Done():
-			return "", fmt.Errorf("no disk with the serial number %s: %w", serial, unix.ENODEV)
+			return "", fmt.Errorf("no disk with the serial number %s, of %s: %w: %w", serial, strings.Join(disks, ", "),
+				unix.ENODEV, ctx.Err())
 		case <-time.After(10 * time.Millisecond): // sysfs sends no events
 		}
 	}

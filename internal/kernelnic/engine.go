@@ -219,7 +219,7 @@ func (n *NIC) unregister(list []Registered) (err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), limits.GVECommand.Here())
 	defer cancel()
 	for _, r := range list {
-		uerr := unregister(ctx, n.channel.ctl, r.Buffer)
+		uerr := Unregister(ctx, n.channel.ctl, r.Buffer)
 		if uerr == nil {
 			uerr = n.guard.note('-', r.Buffer)
 		}

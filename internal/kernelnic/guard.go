@@ -118,16 +118,14 @@ func unregisterOf(name string, ids map[uint32]struct{}) (err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), limits.GVECommand.Here())
 	defer cancel()
 	for id := range ids {
-		if uerr := unregister(ctx, c.ctl, id); uerr != nil {
-			err = errors.Join(err, uerr)
-		}
+		err = errors.Join(err, Unregister(ctx, c.ctl, id))
 	}
 	return err
 }
 
-// unregister removes a buffer from the NIC. It is no error if the NIC does not have it, as after a
+// Unregister removes a buffer from the NIC. It is no error if the NIC does not have it, as after a
 // reset.
-func unregister(ctx context.Context, c *control.Client, id uint32) error {
+func Unregister(ctx context.Context, c *control.Client, id uint32) error {
 	if err := c.UnregisterBuffer(ctx, id); err != nil && !errors.Is(err, unix.ENOENT) {
 		return fmt.Errorf("unregister buffer %d: %w", id, err)
 	}

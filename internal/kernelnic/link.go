@@ -3,10 +3,8 @@ package kernelnic
 import (
 	"errors"
 	"fmt"
-	"net"
 	"net/netip"
 	"os"
-	"path/filepath"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -16,15 +14,9 @@ import (
 
 // findInterface returns the name of a driver's only network interface.
 func findInterface(sys, driver string) (string, error) {
-	links, err := filepath.Glob(filepath.Join(sys, "class/net/*/device/driver"))
+	names, err := rtnl.OfDriver(sys, driver)
 	if err != nil {
 		return "", err
-	}
-	var names []string
-	for _, l := range links {
-		if to, err := os.Readlink(l); err == nil && filepath.Base(to) == driver {
-			names = append(names, filepath.Base(filepath.Dir(filepath.Dir(l))))
-		}
 	}
 	switch len(names) {
 	case 0:
@@ -35,36 +27,6 @@ func findInterface(sys, driver string) (string, error) {
 	}
 	return "", fmt.Errorf("network interfaces %s of driver %s: name one: %w", strings.Join(names, ", "), driver,
 		unix.EINVAL)
-}
-
-// bringUp sets an interface's MTU and addresses and brings it up. IPv6 addresses are usable at
-// once. added are the addresses that the interface did not have before, also after an error.
-func bringUp(name string, mtu int, addrs []netip.Prefix) (mac net.HardwareAddr, index int, added []netip.Prefix,
-	err error) {
-	fail := func(what string, err error) (net.HardwareAddr, int, []netip.Prefix, error) {
-		return nil, 0, added, fmt.Errorf("%s: %s: %w", name, what, err)
-	}
-	link, err := rtnl.LinkByName(name)
-	if err != nil {
-		return fail("find", err)
-	}
-	if mtu != 0 && mtu != link.MTU {
-		if err := rtnl.SetMTU(link.Index, mtu); err != nil {
-			return fail(fmt.Sprintf("MTU %d", mtu), err)
-		}
-	}
-	if err := rtnl.SetUp(link.Index); err != nil {
-		return fail("up", err)
-	}
-	for _, p := range addrs {
-		switch err := rtnl.AddAddr(link.Index, p, false); {
-		case err == nil:
-			added = append(added, p)
-		case !errors.Is(err, unix.EEXIST):
-			return fail("address "+p.String(), err)
-		}
-	}
-	return link.HardwareAddr, link.Index, added, nil
 }
 
 // addRoutes adds default routes through the interface. The kernel removes IPv4 routes together with
@@ -92,7 +54,7 @@ func raiseMinRTO() error {
 	return nil
 }
 
-// takeDown undoes bringUp, except for the MTU.
+// takeDown removes the addresses that Open has added to an interface. The interface stays up.
 func takeDown(name string, addrs []netip.Prefix) error {
 	link, err := rtnl.LinkByName(name)
 	if err != nil {

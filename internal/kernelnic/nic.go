@@ -17,6 +17,7 @@ import (
 	"vnic.dev/vnic/internal/control"
 	"vnic.dev/vnic/internal/hugemem"
 	"vnic.dev/vnic/internal/inuse"
+	"vnic.dev/vnic/internal/rtnl"
 	"vnic.dev/vnic/internal/undo"
 )
 
@@ -88,16 +89,19 @@ func Open(ctx context.Context, o Options) (n *NIC, err error) {
 		n.undo.Add(claim.Close)
 	}
 	n.undo.Add(n.memory.Free)
-	var index int
-	var added []netip.Prefix
-	n.mac, index, added, err = bringUp(n.name, o.MTU, o.Addrs)
+	link, err := rtnl.LinkByName(n.name)
+	if err != nil {
+		return n, fmt.Errorf("%s: find: %w", n.name, err)
+	}
+	n.mac = link.HardwareAddr
+	added, err := link.BringUp(o.MTU, o.Addrs, nil)
 	if len(added) > 0 {
 		n.undo.Add(func() error { return takeDown(n.name, added) })
 	}
 	if err != nil {
-		return n, err
+		return n, fmt.Errorf("%s: %w", n.name, err)
 	}
-	if err := addRoutes(index, o.Gateways); err != nil {
+	if err := addRoutes(link.Index, o.Gateways); err != nil {
 		return n, fmt.Errorf("%s: %w", n.name, err)
 	}
 	if o.Lossless {
@@ -105,7 +109,7 @@ func Open(ctx context.Context, o Options) (n *NIC, err error) {
 			return n, err
 		}
 	}
-	if n.channel, err = openChannel(n.name, index, n.mac); err != nil {
+	if n.channel, err = openChannel(n.name, link.Index, n.mac); err != nil {
 		return n, err
 	}
 	n.undo.Add(n.channel.close)

@@ -1,8 +1,13 @@
 package rtnl
 
 import (
+	"cmp"
+	"errors"
 	"fmt"
 	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
 	"slices"
 
 	"github.com/mdlayher/netlink"
@@ -150,4 +155,46 @@ func SetMTU(index, mtu int) error {
 	attrs := netlink.NewAttributeEncoder()
 	attrs.Uint32(unix.IFLA_MTU, uint32(mtu))
 	return change(unix.RTM_SETLINK, 0, linkHeader(index, 0, 0), attrs)
+}
+
+// BringUp sets the link's MTU (0: unchanged), brings the link up, and adds addresses without
+// duplicate address detection: they can be used at once. It skips an address if the kernel's error
+// for it satisfies ignore (nil: none does). added are the addresses that the link did not have
+// before, also after an error.
+func (l Link) BringUp(mtu int, addrs []netip.Prefix, ignore func(netip.Prefix, error) bool) (added []netip.Prefix,
+	err error) {
+	if mtu != 0 && mtu != l.MTU {
+		if err := SetMTU(l.Index, mtu); err != nil {
+			return nil, fmt.Errorf("MTU %d: %w", mtu, err)
+		}
+	}
+	if err := SetUp(l.Index); err != nil {
+		return nil, fmt.Errorf("up: %w", err)
+	}
+	for _, p := range addrs {
+		err := AddAddr(l.Index, p, false)
+		if err == nil {
+			added = append(added, p)
+		} else if !errors.Is(err, unix.EEXIST) && (ignore == nil || !ignore(p, err)) {
+			return added, fmt.Errorf("address %v: %w", p, err)
+		}
+	}
+	return added, nil
+}
+
+// OfDriver returns the names of a driver's network interfaces, in the order of their devices' paths.
+// sys is the directory of sysfs.
+func OfDriver(sys, driver string) (names []string, err error) {
+	links, err := filepath.Glob(filepath.Join(sys, "class/net/*/device/driver"))
+	places := map[string]string{}
+	for _, l := range links {
+		to, err := os.Readlink(l)
+		place, perr := filepath.EvalSymlinks(filepath.Dir(l))
+		if err == nil && perr == nil && filepath.Base(to) == driver {
+			name := filepath.Base(filepath.Dir(filepath.Dir(l)))
+			names, places[name] = append(names, name), place
+		}
+	}
+	slices.SortFunc(names, func(a, b string) int { return cmp.Compare(places[a], places[b]) })
+	return names, err
 }

@@ -57,7 +57,7 @@ func Ops() {
 
 // ops returns all operations by name.
 func (h *host) ops() map[string]agent.Op {
-	all := map[string]agent.Op{setupName: decoded(h.setUp), closeName: decoded(h.closeNode)}
+	all := map[string]agent.Op{setupName: agent.Decoded(h.setUp), closeName: agent.Decoded(h.closeNode)}
 	for name, op := range served {
 		all[name] = op(h)
 	}

@@ -2,7 +2,6 @@ package transfer
 
 import (
 	"context"
-	"encoding/json"
 
 	"vnic.dev/vnic/internal/agent"
 )
@@ -120,7 +119,7 @@ func op[A, R any](name string, run func(*Node, context.Context, A) (R, error)) f
 	error) {
 	name = prefix + name
 	served[name] = func(h *host) agent.Op {
-		return decoded(func(ctx context.Context, q request[A]) (any, error) {
+		return agent.Decoded(func(ctx context.Context, q request[A]) (any, error) {
 			n, err := h.get(q.Node)
 			if err != nil {
 				return nil, err
@@ -155,17 +154,4 @@ func opNoResult[A any](name string, run func(*Node, context.Context, A) error) f
 func opPlain(name string, run func(*Node, context.Context) error) func(context.Context, Guest) error {
 	f := opNoResult(name, func(n *Node, ctx context.Context, _ agent.None) error { return run(n, ctx) })
 	return func(ctx context.Context, g Guest) error { return f(ctx, g, agent.None{}) }
-}
-
-// decoded returns the operation that decodes a request for run; an empty one is the zero request.
-func decoded[A any](run func(ctx context.Context, q request[A]) (any, error)) agent.Op {
-	return func(ctx context.Context, raw json.RawMessage) (any, error) {
-		var q request[A]
-		if len(raw) > 0 {
-			if err := json.Unmarshal(raw, &q); err != nil {
-				return nil, err
-			}
-		}
-		return run(ctx, q)
-	}
 }

@@ -96,12 +96,8 @@ func newPort(c *control.Client, mac net.HardwareAddr) port {
 		if err != nil {
 			return nil, nil, err
 		}
-		return []kernelnic.Registered{{Buffer: id, Size: size}}, func() error {
-			if err := c.UnregisterBuffer(context.Background(), id); err != nil && !errors.Is(err, syscall.ENOENT) {
-				return fmt.Errorf("unregister buffer %d: %w", id, err)
-			}
-			return nil
-		}, nil
+		release := func() error { return kernelnic.Unregister(context.Background(), c, id) }
+		return []kernelnic.Registered{{Buffer: id, Size: size}}, release, nil
 	}}
 }
 

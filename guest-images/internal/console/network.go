@@ -1,14 +1,12 @@
 package console
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"net/netip"
 	"os"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -178,22 +176,9 @@ func identity(p netip.Prefix) []string {
 // addresses.
 func interfaces(ctx context.Context, root, driver string, limit time.Duration) ([]string, error) {
 	for end := time.Now().Add(limit); ; { // sysfs sends no events
-		links, err := filepath.Glob(filepath.Join(root, "sys/class/net/*/device/driver"))
-		if err != nil {
-			return nil, err
-		}
-		names, places := []string(nil), map[string]string{}
-		for _, l := range links {
-			to, err := os.Readlink(l)
-			place, perr := filepath.EvalSymlinks(filepath.Dir(l))
-			if err == nil && perr == nil && filepath.Base(to) == driver {
-				name := filepath.Base(filepath.Dir(filepath.Dir(l)))
-				names, places[name] = append(names, name), place
-			}
-		}
-		if len(names) > 0 {
-			slices.SortFunc(names, func(a, b string) int { return cmp.Compare(places[a], places[b]) })
-			return names, nil
+		names, err := rtnl.OfDriver(filepath.Join(root, "sys"), driver)
+		if err != nil || len(names) > 0 {
+			return names, err
 		}
 		if time.Now().After(end) {
 			return nil,
