@@ -77,7 +77,6 @@ const (
 // has restarted a queue may hold the memory.
 func (b *binding) watch() {
 	pause := minPoll
-	late := b.d.late
 	long := time.NewTicker(flushTime.Here())
 	defer long.Stop()
 	t := time.NewTimer(0)
@@ -86,10 +85,6 @@ func (b *binding) watch() {
 		select {
 		case <-b.d.giveUp:
 			return
-		case <-late:
-			late = nil
-			b.d.dropQueued()
-			continue
 		case <-long.C:
 			b.d.runQueued()
 			continue
@@ -119,16 +114,6 @@ func (d *Device) runQueued() {
 	case n > 0:
 		d.log.Info("packets waited at transmit queues, and were sent", "interface", d.name, "queues", n)
 	}
-}
-
-// dropQueued makes the interface drop the packets that it has not sent. Only its first call does so.
-func (d *Device) dropQueued() {
-	d.flushed.Do(func() {
-		if err := d.flush(); err != nil {
-			d.log.Warn("memory is still in use, and packets that wait to be sent cannot be dropped", "interface", d.name, "err",
-				err)
-		}
-	})
 }
 
 // putBack returns the dma-buf to its buffer, for a later binding, or closes it. Under d.mu.
@@ -218,7 +203,7 @@ func (d *Device) BindRX(buf devmem.Buffer, queues ...int) (devmem.Binding, error
 			return err
 		}
 		restarts = true
-		return wrap("turn tcp-data-split on", d.enableSplit())
+		return devmembase.Named("turn tcp-data-split on", d.enableSplit())
 	})
 	if err != nil {
 		return nil, fmt.Errorf("%s: bind rx queues %s: %w", d.name, diagnosis.Numbers(queues), err)

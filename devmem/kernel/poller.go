@@ -132,27 +132,14 @@ func signal(c chan struct{}) {
 	}
 }
 
-// use returns the descriptor for one system call, after which the caller calls unuse. If ok is false,
-// the socket is closed, and the caller must not call unuse.
-func (s *sock) use() (fd int, ok bool) {
-	s.mu.RLock()
-	if s.fd < 0 {
-		s.mu.RUnlock()
-		return -1, false
-	}
-	return s.fd, true
-}
-
-func (s *sock) unuse() { s.mu.RUnlock() }
-
-// on calls f with the descriptor, which stays open meanwhile. f must not wait.
+// on calls f with the descriptor, which stays open meanwhile, unless the socket is closed. f must not wait.
 func (s *sock) on(f func(fd int) error) error {
-	fd, ok := s.use()
-	if !ok {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	if s.fd < 0 {
 		return net.ErrClosed
 	}
-	defer s.unuse()
-	return f(fd)
+	return f(s.fd)
 }
 
 // close wakes all waiting calls, and closes the descriptor when the calls on it have returned.

@@ -58,8 +58,8 @@ func inside(b devmem.Buffer, off, n uint64) error {
 	return nil
 }
 
-// named adds the name of an operation to the operation's error.
-func named(name string, err error) error {
+// Named adds the name of an operation to the operation's error, which may be nil.
+func Named(name string, err error) error {
 	if err == nil {
 		return nil
 	}
@@ -83,7 +83,7 @@ func (m *Memory) Look(ctx context.Context, dst []byte, b devmem.Buffer, ranges .
 	if err == nil {
 		err = m.toHost(ctx, dst, b, Pieces{ranges: ranges}, &m.looked)
 	}
-	return named("look", err)
+	return Named("look", err)
 }
 
 // LookEach implements devmem.Memory.
@@ -92,12 +92,12 @@ func (m *Memory) LookEach(ctx context.Context, dst []byte, b devmem.Buffer, s de
 	if err == nil {
 		err = m.toHost(ctx, dst, b, Pieces{each: s}, &m.looked)
 	}
-	return named("look", err)
+	return Named("look", err)
 }
 
 // Get implements devmem.Memory.
 func (m *Memory) Get(ctx context.Context, dst []byte, b devmem.Buffer, off uint64) error {
-	return named("get", m.toHost(ctx, dst, b, Pieces{each: devmem.Strided{Off: off, Len: len(dst), Count: 1}}, &m.got))
+	return Named("get", m.toHost(ctx, dst, b, Pieces{each: devmem.Strided{Off: off, Len: len(dst), Count: 1}}, &m.got))
 }
 
 // Put implements devmem.Memory.
@@ -106,12 +106,12 @@ func (m *Memory) Put(ctx context.Context, b devmem.Buffer, off uint64, src []byt
 	if err == nil {
 		err = m.w.FromHost(ctx, b, off, src, &m.put)
 	}
-	return named("put", err)
+	return Named("put", err)
 }
 
 // Gather implements devmem.Memory.
 func (m *Memory) Gather(ctx context.Context, dst, src devmem.Buffer, moves []devmem.Move) error {
-	return named("gather", m.within(ctx, 0, dst, src, moves, &m.gathered))
+	return Named("gather", m.within(ctx, 0, dst, src, moves, &m.gathered))
 }
 
 // Reduce implements devmem.Memory.
@@ -121,7 +121,7 @@ func (m *Memory) Reduce(ctx context.Context, t devmem.Type, dst devmem.Buffer, d
 	if err == nil {
 		err = m.within(ctx, t, dst, src, []devmem.Move{{Src: srcOff, Dst: dstOff, Len: n * t.Size()}}, &m.reduced)
 	}
-	return named("reduce", err)
+	return Named("reduce", err)
 }
 
 // within makes moves between two buffers, which must be on one GPU.
