@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -33,7 +32,7 @@ func (b *Buffer) Close() error {
 		return nil
 	}
 	if b.bound > 0 {
-		return b.InUse(b.s.boundTo(b))
+		return devmembase.InUse(b, b.s.allBindings())
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), limits.Control.Here())
 	defer cancel()
@@ -43,17 +42,6 @@ func (b *Buffer) Close() error {
 	b.closed = true
 	delete(b.s.buffers, b)
 	return nil
-}
-
-// boundTo returns the bindings of a buffer that are not done. Under configMu.
-func (s *Stack) boundTo(b *Buffer) []devmem.BindingStats {
-	return slices.DeleteFunc(s.bindingStats(), func(st devmem.BindingStats) bool {
-		if rb := s.rxBinds[st.ID]; rb != nil {
-			return rb.buf != b
-		}
-		v, ok := s.txBinds.Load(st.ID)
-		return !ok || v.(*txBinding).buf != b
-	})
 }
 
 // rxBinding is a buffer bound for receive: its pages belong to a pool, and each of its queues has a

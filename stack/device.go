@@ -87,11 +87,7 @@ func (s *Stack) bindRX(buf devmem.Buffer, queues []int) (*rxBinding, error) {
 	if err := devmembase.CheckQueues(queues, len(s.rx), bound); err != nil {
 		return nil, err
 	}
-	memory := map[uint32]*devmembase.Region{}
-	for id, o := range s.rxBinds {
-		memory[id] = &o.buf.Region
-	}
-	if err := b.CheckRX(len(queues), minPages, memory); err != nil {
+	if err := b.CheckRX(len(queues), minPages, s.allBindings()); err != nil {
 		return nil, err
 	}
 	rb := &rxBinding{binding: binding{s: s, id: s.newID(), buf: b, done: make(chan struct{})}}
@@ -346,6 +342,6 @@ func (s *Stack) Stats() devmem.Stats {
 		}
 		st.Queues = append(st.Queues, qs)
 	}
-	st.Bindings = s.bindingStats()
+	st.Bindings = diagnosis.Stats(s.allBindings())
 	return st
 }

@@ -228,20 +228,14 @@ func (d *Device) checkBind(buf *buffer, queues []int) error {
 	if err != nil && len(queues) > 0 {
 		return err
 	}
-	memory, bound := map[uint32]*devmembase.Region{}, map[int]bool{}
-	for o := range d.bindings() {
-		if o.tx {
-			continue
-		}
-		memory[o.id] = &o.buf.Region
-		for _, q := range o.queues {
-			bound[q] = bound[q] || !o.closed.Load()
-		}
+	all := d.allBindings()
+	bound := func(q int) bool {
+		return slices.ContainsFunc(all, func(o diagnosis.Binding) bool { return !o.Closed && slices.Contains(o.Queues, q) })
 	}
-	if err := devmembase.CheckQueues(queues, n, func(q int) bool { return bound[q] }); err != nil {
+	if err := devmembase.CheckQueues(queues, n, bound); err != nil {
 		return err
 	}
-	return buf.CheckRX(len(queues), minPages, memory)
+	return buf.CheckRX(len(queues), minPages, all)
 }
 
 // enableSplit makes all queues split headers from payload, for packets of any size. It sets the split

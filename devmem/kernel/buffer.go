@@ -121,7 +121,7 @@ func (b *buffer) Close() error {
 		return nil
 	}
 	if b.bound > 0 {
-		return b.InUse(b.d.boundTo(b))
+		return devmembase.InUse(b, b.d.allBindings())
 	}
 	return b.close()
 }

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"vnic.dev/vnic/devmem"
+	"vnic.dev/vnic/internal/diagnosis"
 	"vnic.dev/vnic/internal/rtnl"
 )
 
@@ -159,7 +160,7 @@ func (d *Device) Stats() devmem.Stats {
 	}
 	n := d.count.since(now)
 	st.RxFrameDrops, st.TxFrameDrops, st.NICDrops = n.rxDrops, n.txDrops, n.nicDrops
-	st.Bindings = d.bindingStats()
+	st.Bindings = diagnosis.Stats(d.allBindings())
 	return st
 }
 

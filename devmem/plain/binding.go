@@ -26,7 +26,7 @@ func (b *buffer) Close() error {
 	b.d.mu.Lock()
 	defer b.d.mu.Unlock()
 	if b.bound > 0 {
-		return b.InUse(b.d.bindingStats(func(o *binding) bool { return o.buf == b }))
+		return devmembase.InUse(b, b.d.allBindings())
 	}
 	b.closed = true
 	return nil
@@ -115,14 +115,8 @@ func (d *Device) BindRX(b devmem.Buffer, queues ...int) (devmem.Binding, error) 
 	if err := devmembase.CheckQueues(queues, len(d.queues), bound); err != nil {
 		return nil, fmt.Errorf("bind: %w", err)
 	}
-	memory := map[uint32]*devmembase.Region{}
-	for id, o := range d.bindings {
-		if !o.tx {
-			memory[id] = &o.buf.Region
-		}
-	}
 	if x, ok := b.(*buffer); ok && !x.closed {
-		if err := x.CheckRX(len(queues), minPages, memory); err != nil {
+		if err := x.CheckRX(len(queues), minPages, d.allBindings()); err != nil {
 			return nil, fmt.Errorf("bind: %w", err)
 		}
 	}
@@ -248,10 +242,11 @@ func (b *binding) drop(i uint32, from, other []uint32, n *int) {
 	}
 }
 
-// stats returns the binding's counters. Under d.mu.
-func (b *binding) stats() devmem.BindingStats {
+// facts returns the binding and its counters. Under d.mu.
+func (b *binding) facts() diagnosis.Binding {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return devmem.BindingStats{ID: b.id, TX: b.tx, Closed: b.closed, Pages: b.buf.Pages(),
-		Posted: len(b.free), Queued: b.nq, Held: b.nh, Sends: b.sends}
+	return diagnosis.Binding{Buffer: b.buf, Queues: b.queues, BindingStats: devmem.BindingStats{
+		ID: b.id, TX: b.tx, Closed: b.closed, Pages: b.buf.Pages(),
+		Posted: len(b.free), Queued: b.nq, Held: b.nh, Sends: b.sends}}
 }
