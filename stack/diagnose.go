@@ -135,10 +135,3 @@ func (s *Stack) allBindings() (all []diagnosis.Binding) {
 	slices.SortFunc(all, func(a, b diagnosis.Binding) int { return cmp.Compare(a.ID, b.ID) })
 	return all
 }
-
-// noTXBinding returns the error of a send from a binding that does not exist.
-func (s *Stack) noTXBinding(id uint32) error {
-	s.configMu.Lock()
-	defer s.configMu.Unlock()
-	return diagnosis.NoTXBinding(id, diagnosis.Stats(s.allBindings()))
-}

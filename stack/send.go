@@ -72,14 +72,14 @@ func (c *Conn) put(op string, p tcpip.Payloader) (int, error) {
 func (c *Conn) SendDevmem(binding uint32, ranges []devmem.Range) (n int, err error) {
 	v, ok := c.s.txBinds.Load(binding)
 	if !ok {
-		return 0, c.opError("send", c.s.noTXBinding(binding))
+		return 0, c.opError("send", c.s.facts().NoTXBinding(binding))
 	}
 	b := v.(*txBinding)
 	if ranges, err = b.buf.Inside(ranges); err != nil {
 		return 0, c.opError("send", err)
 	}
 	if !b.ref() {
-		return 0, c.opError("send", c.s.noTXBinding(binding))
+		return 0, c.opError("send", c.s.facts().NoTXBinding(binding))
 	}
 	c.wmu.Lock()
 	defer c.wmu.Unlock()

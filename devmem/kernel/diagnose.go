@@ -130,13 +130,6 @@ func (d *Device) allBindings() (all []diagnosis.Binding) {
 	return all
 }
 
-// noTXBinding returns the error for a send from a binding that does not exist.
-func (d *Device) noTXBinding(id uint32) error {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return diagnosis.NoTXBinding(id, diagnosis.Stats(d.allBindings()))
-}
-
 // count returns how many tokens the connection's user holds, by the id of the binding.
 func (t *tokens) count() map[uint32]int {
 	t.mu.Lock()

@@ -22,7 +22,7 @@ const maxPieces = 9
 func (c *Conn) SendDevmem(binding uint32, ranges []devmem.Range) (n int, err error) {
 	b := c.d.txBinding(binding)
 	if b == nil {
-		return 0, c.opError("send", c.d.noTXBinding(binding))
+		return 0, c.opError("send", c.d.facts().NoTXBinding(binding))
 	}
 	rest, err := b.buf.Inside(ranges)
 	if err != nil {

@@ -73,7 +73,7 @@ func (c *conn) SendDevmem(id uint32, ranges []devmem.Range) (n int, err error) {
 	b := c.d.bindings[id]
 	c.d.mu.Unlock()
 	if b == nil || !b.tx || !b.begin() {
-		return 0, c.wrap("send", c.d.noTXBinding(id))
+		return 0, c.wrap("send", c.d.facts().NoTXBinding(id))
 	}
 	defer b.end()
 	if ranges, err = b.buf.Inside(ranges); err != nil {

@@ -46,8 +46,7 @@ func (r *Region) Pages() int { return int(r.size / devmem.PageSize) }
 // InUse returns the error of closing a bound buffer; all has the device's bindings that are not done.
 func InUse(b devmem.Buffer, all []diagnosis.Binding) error {
 	bound := slices.DeleteFunc(all, func(x diagnosis.Binding) bool { return x.Buffer != b })
-	return fmt.Errorf("buffer [%#x, +%#x) of gpu %d: close: %w", b.Offset(), b.Size(), b.GPU(),
-		diagnosis.InUse(diagnosis.Stats(bound)))
+	return fmt.Errorf("buffer [%#x, +%#x) of gpu %d: close: %w", b.Offset(), b.Size(), b.GPU(), diagnosis.InUse(bound))
 }
 
 // CheckRX returns an error if the memory cannot be bound for receive to so many queues, each with
