@@ -27,7 +27,7 @@ var (
 	exampleBindings = []Binding{
 		{BindingStats: devmem.BindingStats{ID: 1}}, {BindingStats: devmem.BindingStats{ID: 2, TX: true}},
 	}
-	exampleSends    = []Binding{{BindingStats: devmem.BindingStats{ID: 1, TX: true, Sends: 24}}}
+	exampleSends = []Binding{{BindingStats: devmem.BindingStats{ID: 1, TX: true, Sends: 24}}}
 )
 
 // mistakes is the table. The first row that fits names the mistake, so the order counts.
