@@ -214,28 +214,14 @@ func (s *scanner) scan(b []byte, off uint64) {
 // the seven residues modulo 56 that are congruent modulo 8, and any eight successive residues
 // include one of these.
 func (s *scanner) probe(b []byte, off uint64, from, to int) {
-	pos := from
-	for ; pos+16 <= to; pos += 56 {
-		lo, hi := le.Uint64(b[pos:]), le.Uint64(b[pos+8:])
-		w := lo
-		for k := 0; ; {
-			t := unmix64(w) * stepInv
+	last := to - 8
+	for group := from; group <= last; group += 56 {
+		for pos := group; pos <= min(group+7, last); pos++ {
+			t := unmix64(le.Uint64(b[pos:])) * stepInv
 			for i := range s.targets {
 				if t-s.targets[i].base < s.targets[i].words {
-					s.confirm(b, off, pos+k, i, (t-s.targets[i].base)*8)
+					s.confirm(b, off, pos, i, (t-s.targets[i].base)*8)
 				}
-			}
-			if k++; k == 8 {
-				break
-			}
-			w = lo>>(8*k) | hi<<(64-8*k)
-		}
-	}
-	for k := 0; k < 8 && pos+k+8 <= to; k++ { // the last group, which the end of the window cuts
-		t := unmix64(le.Uint64(b[pos+k:])) * stepInv
-		for i := range s.targets {
-			if t-s.targets[i].base < s.targets[i].words {
-				s.confirm(b, off, pos+k, i, (t-s.targets[i].base)*8)
 			}
 		}
 	}
