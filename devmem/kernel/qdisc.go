@@ -118,23 +118,6 @@ func (q *qdisc) parse(attrs []byte) error {
 	if err != nil {
 		return err
 	}
-	for ad.Next() {
-		switch ad.Type() {
-		case tcaKind:
-			q.kind = ad.String()
-		case tcaStats2:
-			ad.Nested(func(ad *netlink.AttributeDecoder) error {
-				for ad.Next() {
-					switch b := ad.Bytes(); {
-					case ad.Type() == tcaStatsBasic && len(b) >= 8:
-						q.gone = binary.NativeEndian.Uint64(b)
-					case ad.Type() == tcaStatsQueue && len(b) >= 4:
-						q.waiting = binary.NativeEndian.Uint32(b)
-					}
-				}
-				return nil
-			})
-		}
-	}
+	fields{tcaKind: &q.kind, tcaStats2: fields{tcaStatsBasic: start{&q.gone}, tcaStatsQueue: start{&q.waiting}}}.decode(ad)
 	return ad.Err()
 }
