@@ -92,7 +92,7 @@ func (c *Conn) SendDevmem(binding uint32, ranges []devmem.Range) (n int, err err
 			}
 			// Record first where the bytes are, because netstack may send them before put returns.
 			c.f.addPart(b.buf.GPU(), b.buf.Offset()+r.Off+done, m)
-			m, err = c.put("send", newPlaceholder(m))
+			m, err = c.put("send", &placeholder{m})
 			c.f.cutPart(m)
 			done += uint64(m)
 			n += m

@@ -129,8 +129,8 @@ var _ devmem.Device = (*Stack)(nil)
 // New starts a stack on a NIC, and takes ownership of the NIC. Without ctl nothing can be bound or
 // steered. After an error the caller still owns the NIC.
 func New(nic NIC, ctl Control, o Options) (*Stack, error) {
-	if errLayout != nil {
-		return nil, errLayout
+	if err := errors.Join(errLayout, errPlaceholder); err != nil {
+		return nil, err
 	}
 	o.MTU = cmp.Or(o.MTU, nic.MTU())
 	if o.Log == nil {
