@@ -64,11 +64,9 @@ type binding struct {
 
 	mu     sync.Mutex
 	closed bool
-	gone   bool
 	// Receive: the free pages; for each page, how many queued chunks and how many tokens hold it.
 	free         []uint32
 	queued, held []uint32
-	nq, nh       int           // pages in connections' queues; pages that only tokens hold
 	room         chan struct{} // closed when pages become free, or the binding is closed; nil: no reader waits
 	sends        int           // transmit: calls of SendDevmem in progress
 }
@@ -153,8 +151,7 @@ func (b *binding) Close() error {
 	b.mu.Lock()
 	b.closed = true
 	b.wake()
-	b.mu.Unlock()
-	b.settle()
+	b.unlock()
 	return nil
 }
 
@@ -166,42 +163,43 @@ func (b *binding) wake() {
 	}
 }
 
-// settle ends the binding if it is closed and nothing uses its memory.
-func (b *binding) settle() {
+// unlock unlocks b.mu, and ends the binding if it is closed and nothing uses its memory.
+func (b *binding) unlock() {
+	idle := b.closed && len(b.free) == len(b.queued) && b.sends == 0
+	b.mu.Unlock()
+	if !idle {
+		return
+	}
 	b.d.mu.Lock()
 	defer b.d.mu.Unlock()
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.closed && !b.gone && b.nq == 0 && b.nh == 0 && b.sends == 0 {
-		b.gone = true
+	if b.d.bindings[b.id] == b { // the first call
 		b.buf.bound--
 		delete(b.d.bindings, b.id)
 		close(b.done)
 	}
 }
 
-// take returns up to n pages for payload. If none is free, it returns a channel to wait for; closed
-// means that the binding is closed.
-func (b *binding) take(pages []uint32, n int) (got []uint32, room <-chan struct{}, closed bool) {
+// take returns up to n pages for payload; if none is free, a channel to wait for; neither if the
+// binding is closed.
+func (b *binding) take(n int) (pages []uint32, room <-chan struct{}) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.closed {
-		return pages, nil, true
-	}
-	if len(b.free) == 0 {
+	switch {
+	case b.closed:
+		return nil, nil
+	case len(b.free) == 0:
 		if b.room == nil {
 			b.room = make(chan struct{})
 		}
-		return pages, b.room, false
+		return nil, b.room
 	}
-	for range min(n, len(b.free)) {
-		k := len(b.free) - 1
-		pages = append(pages, b.free[k])
-		b.queued[b.free[k]]++
-		b.free = b.free[:k]
-		b.nq++
+	k := max(len(b.free)-n, 0)
+	pages, b.free = slices.Clone(b.free[k:]), b.free[:k]
+	slices.Reverse(pages) // the last free page is taken first
+	for _, p := range pages {
+		b.queued[p]++
 	}
-	return pages, nil, false
+	return pages, nil
 }
 
 // page returns a page's memory.
@@ -211,34 +209,20 @@ func (b *binding) page(i uint32) []byte { return b.buf.mem[int(i)*devmem.PageSiz
 func (b *binding) hold(i uint32) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.held[i]++; b.held[i] == 1 && b.queued[i] == 0 {
-		b.nh++
-	}
+	b.held[i]++
 }
 
 // unhold drops a token's reference to a page, unqueue drops a queue's.
-func (b *binding) unhold(i uint32) { b.drop(i, b.held, b.queued, &b.nh) }
+func (b *binding) unhold(i uint32) { b.drop(i, b.held) }
 
-func (b *binding) unqueue(i uint32) { b.drop(i, b.queued, b.held, &b.nq) }
+func (b *binding) unqueue(i uint32) { b.drop(i, b.queued) }
 
-func (b *binding) drop(i uint32, from, other []uint32, n *int) {
+func (b *binding) drop(i uint32, refs []uint32) {
 	b.mu.Lock()
-	from[i]--
-	switch {
-	case from[i] > 0:
-	case other[i] > 0 && n == &b.nq: // only tokens hold it now
-		b.nq--
-		b.nh++
-	case other[i] > 0: // the page is still in a queue
-	default:
-		*n--
+	defer b.unlock()
+	if refs[i]--; b.queued[i] == 0 && b.held[i] == 0 {
 		b.free = append(b.free, i)
 		b.wake()
-	}
-	idle := b.closed && b.nq == 0 && b.nh == 0
-	b.mu.Unlock()
-	if idle {
-		b.settle()
 	}
 }
 
@@ -246,7 +230,14 @@ func (b *binding) drop(i uint32, from, other []uint32, n *int) {
 func (b *binding) facts() diagnosis.Binding {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return diagnosis.Binding{Buffer: b.buf, Queues: b.queues, BindingStats: devmem.BindingStats{
-		ID: b.id, TX: b.tx, Closed: b.closed, Pages: b.buf.Pages(),
-		Posted: len(b.free), Queued: b.nq, Held: b.nh, Sends: b.sends}}
+	s := devmem.BindingStats{ID: b.id, TX: b.tx, Closed: b.closed, Pages: b.buf.Pages(), Posted: len(b.free),
+		Sends: b.sends}
+	for i := range b.queued {
+		if b.queued[i] > 0 {
+			s.Queued++
+		} else if b.held[i] > 0 {
+			s.Held++
+		}
+	}
+	return diagnosis.Binding{Buffer: b.buf, Queues: b.queues, BindingStats: s}
 }

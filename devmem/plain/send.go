@@ -108,12 +108,8 @@ func (b *binding) begin() bool {
 // end ends a send, whose bytes the socket has copied.
 func (b *binding) end() {
 	b.mu.Lock()
+	defer b.unlock()
 	b.sends--
-	idle := b.closed && b.sends == 0
-	b.mu.Unlock()
-	if idle {
-		b.settle()
-	}
 }
 
 // unacknowledged returns how many bytes the peer has not acknowledged (SIOCOUTQ, tcp(7)).
