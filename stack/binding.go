@@ -192,7 +192,7 @@ func (s *Stack) unbind(id uint32) error {
 }
 
 // unbindAll closes all bindings, so that the device releases its queues.
-func (s *Stack) unbindAll(context.Context) error {
+func (s *Stack) unbindAll() error {
 	s.configMu.Lock()
 	defer s.configMu.Unlock()
 	var err error

@@ -31,7 +31,6 @@ package stack
 
 import (
 	"cmp"
-	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -250,7 +249,7 @@ func (s *Stack) Close() error {
 		c.Close()
 	}
 	s.ns.Close() // closes connections that no Conn owns
-	err := s.unbindAll(context.Background())
+	err := s.unbindAll()
 	err = errors.Join(err, s.nic.Close()) // nothing arrives after this
 	s.configMu.Lock()
 	for _, b := range s.rxBinds {
