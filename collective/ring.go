@@ -12,6 +12,8 @@ import (
 	"syscall"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
 	"vnic.dev/vnic/devmem"
 	"vnic.dev/vnic/internal/limits"
 )
@@ -138,29 +140,14 @@ func Join(ctx context.Context, c Config) (_ *Ring, err error) {
 	if err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
+	defer l.Close()
+	work, ctx := errgroup.WithContext(ctx)
 	stop := context.AfterFunc(ctx, func() { _ = l.Close() })
-	defer func() {
-		if stop() {
-			_ = l.Close()
-		}
-	}()
-	var work sync.WaitGroup
-	var failed [2]error
-	for i, f := range []func() error{func() error { return r.dial(ctx) }, func() error { return r.accept(ctx, l) }} {
-		work.Go(func() {
-			if failed[i] = f(); failed[i] != nil {
-				cancel(failed[i])
-			}
-		})
-	}
-	work.Wait()
-	if err := errors.Join(failed[:]...); err != nil {
-		if cause := context.Cause(ctx); cause != nil {
-			err = cause
-		}
-		return nil, err
+	defer stop()
+	work.Go(func() error { return r.dial(ctx) })
+	work.Go(func() error { return r.accept(ctx, l) })
+	if work.Wait() != nil {
+		return nil, context.Cause(ctx)
 	}
 	return r, nil
 }

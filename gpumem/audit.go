@@ -3,6 +3,7 @@ package gpumem
 import (
 	"bytes"
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -12,6 +13,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 )
 
@@ -91,19 +93,14 @@ type view func(off, n uint64) ([]byte, error)
 // bytes, so that a window lies in the view of the chunk in which it begins; join merges hits that
 // are cut at the ends of views.
 func audit(size uint64, streams []Stream, open func() view, hole func(off, n uint64) bool) ([]Hit, error) {
-	var (
-		next   atomic.Uint64
-		failed atomic.Bool
-		mu     sync.Mutex
-		all    []Hit
-		first  error
-		wait   sync.WaitGroup
-	)
+	var next atomic.Uint64
+	var mu sync.Mutex
+	var all []Hit
+	work, ctx := errgroup.WithContext(context.Background())
 	for range min(2, runtime.GOMAXPROCS(0)) {
-		wait.Go(func() {
+		work.Go(func() error {
 			s, look := newScanner(streams), open()
-			var err error
-			for err == nil && !failed.Load() {
+			for ctx.Err() == nil {
 				off := next.Add(auditChunk) - auditChunk
 				if off >= size {
 					break
@@ -112,23 +109,20 @@ func audit(size uint64, streams []Stream, open func() view, hole func(off, n uin
 				if hole != nil && hole(off, n) {
 					continue
 				}
-				var b []byte
-				if b, err = look(off, n); err == nil {
-					s.scan(b, off)
+				b, err := look(off, n)
+				if err != nil {
+					return err
 				}
+				s.scan(b, off)
 			}
 			mu.Lock()
 			defer mu.Unlock()
 			all = append(all, s.hits...)
-			if err != nil {
-				failed.Store(true)
-				first = cmp.Or(first, err)
-			}
+			return nil
 		})
 	}
-	wait.Wait()
-	if first != nil {
-		return nil, first
+	if err := work.Wait(); err != nil {
+		return nil, err
 	}
 	return join(all), nil
 }

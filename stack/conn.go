@@ -214,10 +214,7 @@ func (c *Conn) Close() error {
 		c.s.conns.Remove(c)
 		c.s.flows.sweepSoon()
 	})
-	if err != nil {
-		return c.opError("close", err)
-	}
-	return nil
+	return c.opError("close", err)
 }
 
 // CloseWrite implements devmem.Conn.

@@ -71,41 +71,48 @@ type binding struct {
 	sends        int           // transmit: calls of SendDevmem in progress
 }
 
-// bind makes a binding of a buffer, without pages. Under d.mu.
-func (d *Device) bind(b devmem.Buffer, tx bool, queues []int) (*binding, error) {
-	x, ok := b.(*buffer)
-	if !ok || x.d != d {
-		return nil, fmt.Errorf("bind: the buffer is another device's: %w", syscall.EINVAL)
+// buffer returns b as a *buffer, or an error if it cannot be bound. Under d.mu.
+func (d *Device) buffer(b devmem.Buffer) (*buffer, error) {
+	if err := d.use(); err != nil {
+		return nil, err
 	}
-	if x.closed {
+	x, ok := b.(*buffer)
+	switch {
+	case !ok || x.d != d:
+		return nil, fmt.Errorf("bind: the buffer is another device's: %w", syscall.EINVAL)
+	case x.closed:
 		return nil, fmt.Errorf("bind: the buffer is closed: %w", syscall.EBADF)
 	}
+	return x, nil
+}
+
+// bind makes a binding of a buffer, without pages. Under d.mu.
+func (b *buffer) bind(tx bool, queues []int) *binding {
+	d := b.d
 	d.lastID++
-	n := &binding{d: d, id: d.lastID, buf: x, tx: tx, queues: queues, done: make(chan struct{})}
-	x.bound++
+	n := &binding{d: d, id: d.lastID, buf: b, tx: tx, queues: queues, done: make(chan struct{})}
+	b.bound++
 	d.bindings[n.id] = n
-	return n, nil
+	return n
 }
 
 // BindTX implements devmem.Device.
 func (d *Device) BindTX(b devmem.Buffer) (devmem.Binding, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if err := d.use(); err != nil {
-		return nil, err
-	}
-	x, err := d.bind(b, true, nil)
+	x, err := d.buffer(b)
 	if err != nil {
 		return nil, err
 	}
-	return x, nil
+	return x.bind(true, nil), nil
 }
 
 // BindRX implements devmem.Device.
 func (d *Device) BindRX(b devmem.Buffer, queues ...int) (devmem.Binding, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if err := d.use(); err != nil {
+	buf, err := d.buffer(b)
+	if err != nil {
 		return nil, err
 	}
 	queues = slices.Compact(slices.Sorted(slices.Values(queues)))
@@ -113,16 +120,11 @@ func (d *Device) BindRX(b devmem.Buffer, queues ...int) (devmem.Binding, error) 
 	if err := devmembase.CheckQueues(queues, len(d.queues), bound); err != nil {
 		return nil, fmt.Errorf("bind: %w", err)
 	}
-	if x, ok := b.(*buffer); ok && !x.closed {
-		if err := x.CheckRX(len(queues), minPages, d.allBindings()); err != nil {
-			return nil, fmt.Errorf("bind: %w", err)
-		}
+	if err := buf.CheckRX(len(queues), minPages, d.allBindings()); err != nil {
+		return nil, fmt.Errorf("bind: %w", err)
 	}
-	x, err := d.bind(b, false, queues)
-	if err != nil {
-		return nil, err
-	}
-	pages := x.buf.Pages()
+	x := buf.bind(false, queues)
+	pages := buf.Pages()
 	x.queued, x.held = make([]uint32, pages), make([]uint32, pages)
 	for i := range pages {
 		x.free = append(x.free, uint32(pages-1-i))
