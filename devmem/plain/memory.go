@@ -51,8 +51,8 @@ const step = 1 << 20
 // memory returns up to n bytes from pos on: fewer if fewer are contiguous, at least one.
 type memory func(pos, n uint64) ([]byte, error)
 
-// at returns the memory of a buffer from off on.
-func (w worker) at(b devmem.Buffer, off uint64) memory {
+// memoryOf returns the memory of a buffer from off on.
+func (w worker) memoryOf(b devmem.Buffer, off uint64) memory {
 	return func(pos, n uint64) ([]byte, error) {
 		pos += b.Offset() + off
 		part, err := w.bytes(b.GPU(), pos, n)
@@ -95,7 +95,7 @@ func (w worker) ToHost(ctx context.Context, dst []byte, b devmem.Buffer, from de
 	count *atomic.Uint64) error {
 	for i := range from.Len() {
 		r := from.At(i)
-		if err := pairs(ctx, host(dst), w.at(b, r.Off), r.Len, count, move); err != nil {
+		if err := pairs(ctx, host(dst), w.memoryOf(b, r.Off), r.Len, count, move); err != nil {
 			return err
 		}
 		dst = dst[r.Len:]
@@ -105,7 +105,7 @@ func (w worker) ToHost(ctx context.Context, dst []byte, b devmem.Buffer, from de
 
 // FromHost implements devmembase.Worker.
 func (w worker) FromHost(ctx context.Context, b devmem.Buffer, off uint64, src []byte, count *atomic.Uint64) error {
-	return pairs(ctx, w.at(b, off), host(src), uint64(len(src)), count, move)
+	return pairs(ctx, w.memoryOf(b, off), host(src), uint64(len(src)), count, move)
 }
 
 // Within implements devmembase.Worker.
@@ -116,7 +116,7 @@ func (w worker) Within(ctx context.Context, t devmem.Type, dst, src devmem.Buffe
 		f = func(dst, src []byte) { elements.Add(elements.Type(t), dst, src) }
 	}
 	for i, v := range moves {
-		if err := pairs(ctx, w.at(dst, v.Dst), w.at(src, v.Src), v.Len, count, f); err != nil {
+		if err := pairs(ctx, w.memoryOf(dst, v.Dst), w.memoryOf(src, v.Src), v.Len, count, f); err != nil {
 			return fmt.Errorf("move %d: %w", i, err)
 		}
 	}
