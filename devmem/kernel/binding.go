@@ -90,8 +90,9 @@ func (b *binding) watch() {
 			continue
 		case <-t.C:
 		}
-		used, err := b.mem.inUse(b.d.refs)
-		if err == nil && !used {
+		// The kernel's binding references the dma-buf while a queue, a packet or a token uses the binding
+		// (net/core/devmem.c:__net_devmem_dmabuf_binding_free). The kernel has no other sign of that use.
+		if n, err := b.d.refs(b.mem.fd); err == nil && n <= b.mem.refs {
 			break
 		}
 		t.Reset(pause)

@@ -91,7 +91,7 @@ func newDevice(o Options, index int, dial dialFunc, ioctl func([]byte) error) (d
 	d = &Device{
 		name: o.Interface, index: index, exporter: o.Buffers, log: o.Log, dial: dial, ioctl: ioctl, refs: dmabufRefs,
 		giveUp: make(chan struct{}), aborted: make(chan struct{}),
-		flush:   func() error { return dropQueued(index) },
+		flush:   func() error { return withRoutes(func(ask asker) error { return replaceQdisc(ask, index) }) },
 		kick:    func() (int, error) { return kick(index) },
 		buffers: map[*buffer]struct{}{}, flows: map[devmem.FlowID]devmem.Flow{},
 	}

@@ -81,10 +81,18 @@ func (c *Conn) queue() int {
 	}
 	c.d.mu.Lock()
 	defer c.d.mu.Unlock()
-	if c.d.closing {
+	queue := -1
+	if !c.d.closing {
+		err = c.d.netdev.eachQueue(c.d.index, func(id int, _, by uint32) {
+			if by == uint32(napi) {
+				queue = id
+			}
+		})
+	}
+	if err != nil {
 		return -1
 	}
-	return c.d.netdev.queueOf(c.d.index, uint32(napi))
+	return queue
 }
 
 // facts collects the device's bindings and rules, and the connections that hold tokens.
