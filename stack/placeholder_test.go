@@ -14,7 +14,8 @@ func TestGhostsHaveNoBytes(t *testing.T) {
 	g := &placeholder{writeSize}
 	var b buffer.Buffer
 	defer b.Release()
-	if n, err := b.WriteFromReader(g, int64(g.Len())); n != writeSize || b.Size() != writeSize || g.Len() != 0 || err != nil {
+	n, err := b.WriteFromReader(g, int64(g.Len()))
+	if n != writeSize || b.Size() != writeSize || g.Len() != 0 || err != nil {
 		t.Errorf("%d bytes of %d, %d left, %v", n, b.Size(), g.Len(), err)
 	}
 	memory, views := 0, b.AsViewList()

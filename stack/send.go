@@ -1,7 +1,6 @@
 package stack
 
 import (
-	"net"
 	"syscall"
 	"time"
 
@@ -60,9 +59,6 @@ func (c *Conn) put(op string, p tcpip.Payloader) (int, error) {
 				return 0, err
 			}
 		default:
-			if c.isClosed() {
-				return 0, net.ErrClosed
-			}
 			return 0, c.failure(err)
 		}
 	}

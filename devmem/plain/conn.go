@@ -209,39 +209,30 @@ func (c *conn) wrap(op string, err error) error {
 	return devmembase.OpError(op, err, c.LocalAddr(), c.RemoteAddr())
 }
 
-// available returns nil if data can be received now; otherwise the reason: EAGAIN if it is only not
-// there yet. Under c.mu.
-func (c *conn) available(op string) error {
-	switch {
-	case c.closed:
-		return c.wrap(op, net.ErrClosed)
-	case devmembase.IsClosed(c.readDeadline.Wait()):
-		return c.wrap(op, os.ErrDeadlineExceeded)
-	case c.first < len(c.queue):
-		return nil
-	case c.err != nil:
-		return c.wrap(op, c.err)
-	}
-	return syscall.EAGAIN
-}
-
-// await waits until data can be received. If it returns nil, it holds c.mu.
+// await waits until data can be received. If it returns nil, it holds c.mu. With dontWait it returns
+// EAGAIN, unwrapped, if data is only not there yet.
 func (c *conn) await(op string, dontWait bool) error {
-	c.mu.Lock()
 	for {
-		err := c.available(op)
-		if err == nil {
+		c.mu.Lock()
+		news, err := c.news, c.err
+		switch {
+		case c.closed:
+			err = net.ErrClosed
+		case devmembase.IsClosed(c.readDeadline.Wait()):
+			err = os.ErrDeadlineExceeded
+		case c.first < len(c.queue):
 			return nil
 		}
-		news := c.news
 		c.mu.Unlock()
-		if err != syscall.EAGAIN || dontWait { //nolint:errorlint // available returns it unwrapped
-			return err
+		if err == nil && dontWait {
+			return syscall.EAGAIN
 		}
-		if err := c.watch(op).Wait(news, c.ended, c.readDeadline.Wait()); err != nil {
+		if err == nil {
+			err = c.watch(op).Wait(news, c.ended, c.readDeadline.Wait())
+		}
+		if err != nil {
 			return c.wrap(op, err)
 		}
-		c.mu.Lock()
 	}
 }
 
