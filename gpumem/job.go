@@ -228,13 +228,8 @@ func (w *work) readTable(bufs *buffers, next, n uint32) (err error) {
 	if addr < w.job.Table {
 		return fmt.Errorf("table at %#x: entry %d is beyond all memory: %w", w.job.Table, next, syscall.EFAULT)
 	}
-	if w.job.TableInGPU {
-		if !bufs.covers(w.gpu.id, addr, size) {
-			return fmt.Errorf("table: %w", w.outside(addr, size))
-		}
-		w.segs = append(w.segs[:0], w.gpu.segment(addr, size))
-	} else if w.segs, err = w.e.space.Translate(w.segs[:0], addr, size, dma.Read); err != nil {
-		return fmt.Errorf("table: %w: %w", err, syscall.EFAULT)
+	if w.segs, err = w.segments(bufs, w.segs[:0], addr, size, !w.job.TableInGPU, dma.Read); err != nil {
+		return fmt.Errorf("table: %w", err)
 	}
 	if _, err := w.copier.Read(w.table[:size], w.segs); err != nil {
 		return fmt.Errorf("table: %w", err)
