@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 	"sync/atomic"
 
 	"vnic.dev/vnic/devmem"
@@ -20,7 +19,6 @@ type Buffer struct {
 
 	// under configMu
 	id     uint32 // the NIC's number of the buffer
-	bound  int
 	closed bool
 }
 
@@ -31,8 +29,8 @@ func (b *Buffer) Close() error {
 	if b.closed {
 		return nil
 	}
-	if b.bound > 0 {
-		return devmembase.InUse(b, b.s.allBindings())
+	if err := devmembase.InUse(b, b.s.allBindings()); err != nil {
+		return err
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), limits.Control.Here())
 	defer cancel()
@@ -67,7 +65,6 @@ type txBinding struct {
 	binding
 	refs   atomic.Int64 // 1 until Close, and 1 for each send
 	closed atomic.Bool
-	once   sync.Once
 }
 
 // binding has the fields of both kinds of bindings.
@@ -113,7 +110,6 @@ func (b *txBinding) unref() {
 			b.s.configMu.Lock()
 			defer b.s.configMu.Unlock()
 			b.s.txBinds.Delete(b.id)
-			b.buf.bound--
 			if !b.s.conns.Closed() { // after Close the NIC drops all bindings anyway
 				if err := b.s.unbind(b.nicID); err != nil {
 					b.s.log.Warn("unbind tx", "binding", b.id, "err", err)
@@ -126,10 +122,9 @@ func (b *txBinding) unref() {
 
 // Close ends the binding for new sends.
 func (b *txBinding) Close() error {
-	b.once.Do(func() {
-		b.closed.Store(true)
+	if !b.closed.Swap(true) {
 		b.unref()
-	})
+	}
 	return nil
 }
 
@@ -172,7 +167,6 @@ func (b *rxBinding) ended() {
 		b.s.configMu.Lock()
 		defer b.s.configMu.Unlock()
 		delete(b.s.rxBinds, b.id)
-		b.buf.bound--
 		for _, l := range b.shadowQueues {
 			b.s.rx[l.queue].CompareAndSwap(l, nil) // a queue that the NIC did not release; it has no pages now
 		}

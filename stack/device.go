@@ -103,7 +103,6 @@ func (s *Stack) bindRX(buf devmem.Buffer, queues []int) (*rxBinding, error) {
 		rb.shadowQueues = append(rb.shadowQueues, l)
 	}
 	s.rxBinds[rb.id] = rb
-	b.bound++
 	s.addShadowQueues(rb.shadowQueues)
 	for i, l := range rb.shadowQueues { // BindQueue turns on header split, which the NIC requires before BindRx
 		s.rx[l.queue].Store(l)
@@ -141,7 +140,6 @@ func (s *Stack) BindTX(buf devmem.Buffer) (devmem.Binding, error) {
 	tb := &txBinding{binding: binding{s: s, id: s.newID(), buf: b, nicID: id, done: make(chan struct{})}}
 	tb.refs.Store(1)
 	s.txBinds.Store(tb.id, tb)
-	b.bound++
 	return tb, nil
 }
 

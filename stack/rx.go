@@ -166,7 +166,6 @@ func (s *Stack) receiveSplit(fr *driver.RxFrame) {
 func (s *Stack) inject(h *splitter.Headers, buf buffer.Buffer) {
 	pkt := stack.NewPacketBuffer(stack.PacketBufferOptions{Payload: buf})
 	s.link.unverified.Store(h.Class == splitter.Fragment)
-	s.count.rxPackets.Add(1)
 	if d := s.link.Dispatcher(); d != nil {
 		d.DeliverNetworkPacket(tcpip.NetworkProtocolNumber(h.EtherType), pkt)
 	}

@@ -119,8 +119,8 @@ type Stack struct {
 }
 
 type counters struct {
-	rxPackets, rxDropped, rxRefused, txDropped atomic.Uint64
-	rxDevice, rxLinear, txDevice, txLinear     atomic.Uint64
+	rxDropped, rxRefused, txDropped        atomic.Uint64
+	rxDevice, rxLinear, txDevice, txLinear atomic.Uint64
 }
 
 var _ devmem.Device = (*Stack)(nil)

@@ -101,7 +101,6 @@ func (b *binding) watch() {
 	b.d.mu.Lock()
 	defer b.d.mu.Unlock()
 	b.d.binds.Delete(b.id)
-	b.buf.bound--
 	b.putBack()
 	close(b.done)
 }
@@ -169,7 +168,6 @@ func (d *Device) bind(b devmem.Buffer, cmd uint8, queues []int, check func(*buff
 	}
 	if bound.nl, err = d.dial.open(netdevFamily); err == nil {
 		if bound.id, err = bound.nl.bind(cmd, d.index, bound.mem.fd, queues); err == nil {
-			buf.bound++
 			d.binds.Store(bound.id, bound)
 			return bound, nil
 		}

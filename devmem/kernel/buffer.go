@@ -53,7 +53,6 @@ type buffer struct {
 
 	// under d.mu
 	spare  *dmabuf // a dma-buf of this buffer that no binding uses; nil: none
-	bound  int
 	closed bool
 }
 
@@ -112,8 +111,8 @@ func (b *buffer) Close() error {
 	if b.closed {
 		return nil
 	}
-	if b.bound > 0 {
-		return devmembase.InUse(b, b.d.allBindings())
+	if err := devmembase.InUse(b, b.d.allBindings()); err != nil {
+		return err
 	}
 	return b.close()
 }

@@ -17,16 +17,15 @@ type buffer struct {
 	d   *Device
 	mem []byte
 
-	bound  int // under d.mu
-	closed bool
+	closed bool // under d.mu
 }
 
 // Close implements devmem.Buffer.
 func (b *buffer) Close() error {
 	b.d.mu.Lock()
 	defer b.d.mu.Unlock()
-	if b.bound > 0 {
-		return devmembase.InUse(b, b.d.allBindings())
+	if err := devmembase.InUse(b, b.d.allBindings()); err != nil {
+		return err
 	}
 	b.closed = true
 	return nil
@@ -91,7 +90,6 @@ func (b *buffer) bind(tx bool, queues []int) *binding {
 	d := b.d
 	d.lastID++
 	n := &binding{d: d, id: d.lastID, buf: b, tx: tx, queues: queues, done: make(chan struct{})}
-	b.bound++
 	d.bindings[n.id] = n
 	return n
 }
@@ -175,7 +173,6 @@ func (b *binding) unlock() {
 	b.d.mu.Lock()
 	defer b.d.mu.Unlock()
 	if b.d.bindings[b.id] == b { // the first call
-		b.buf.bound--
 		delete(b.d.bindings, b.id)
 		close(b.done)
 	}

@@ -19,7 +19,6 @@ import (
 type sends struct {
 	mu     sync.Mutex
 	total  uint64   // bytes written to the socket
-	next   uint32   // number of the next call
 	done   uint32   // calls before this number were reported as complete
 	ends   []uint64 // stream positions of the ends of the calls from number done on
 	failed error    // the socket's error
@@ -54,7 +53,6 @@ func (c *conn) wrote(n int, err error, call bool) {
 	s.total += uint64(n)
 	if call && n > 0 {
 		s.ends = append(s.ends, s.total)
-		s.next++
 	}
 	if err != nil && !passing(err) {
 		s.failed = err

@@ -43,9 +43,13 @@ func (r *Region) Size() uint64 { return r.size }
 // Pages returns the number of pages.
 func (r *Region) Pages() int { return int(r.size / devmem.PageSize) }
 
-// InUse returns the error of closing a bound buffer; all has the device's bindings that are not done.
+// InUse returns an error if a buffer that is to be closed is bound; all has the device's bindings that
+// are not done.
 func InUse(b devmem.Buffer, all []diagnosis.Binding) error {
 	bound := slices.DeleteFunc(all, func(x diagnosis.Binding) bool { return x.Buffer != b })
+	if len(bound) == 0 {
+		return nil
+	}
 	return fmt.Errorf("buffer [%#x, +%#x) of gpu %d: close: %w", b.Offset(), b.Size(), b.GPU(), diagnosis.InUse(bound))
 }
 
