@@ -124,8 +124,11 @@ func (d *Device) use() error {
 	return nil
 }
 
-// queues returns the number of receive queues. Under mu.
+// queues returns the number of receive queues, or an error if Close was called. Under mu.
 func (d *Device) queues() (int, error) {
+	if err := d.use(); err != nil {
+		return 0, err
+	}
 	qs, err := d.netdev.rxQueues(d.index)
 	if err != nil {
 		return 0, fmt.Errorf("list queues: %w", err)
@@ -140,9 +143,6 @@ func (d *Device) queues() (int, error) {
 func (d *Device) Queues() int {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.use() != nil {
-		return 0
-	}
 	n, _ := d.queues()
 	return n
 }
