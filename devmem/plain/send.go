@@ -1,6 +1,7 @@
 package plain
 
 import (
+	"cmp"
 	"errors"
 	"io"
 	"net"
@@ -166,33 +167,30 @@ func (c *conn) ReadCompletion(deadline time.Time) (lo, hi uint32, err error) {
 
 // complete returns the calls whose bytes were acknowledged, or the error of a failed connection.
 func (c *conn) complete() (lo, hi uint32, ok bool, err error) {
-	waiting, reset := uint64(c.unacknowledged()), error(nil)
+	waiting := uint64(c.unacknowledged())
+	var reset error
 	if waiting > 0 {
-		reset = c.reset()
+		reset = c.wrap("send", c.reset())
 	}
 	c.mu.Lock()
 	closed, bad := c.closed, c.err
 	c.mu.Unlock()
+	if errors.Is(bad, io.EOF) {
+		bad = nil
+	}
 	s := &c.sends
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if closed {
 		return 0, 0, false, c.wrap("read completion", net.ErrClosed)
 	}
-	failed := s.failed
-	if failed == nil && bad != nil && !errors.Is(bad, io.EOF) {
-		failed = bad
-	}
-	if failed == nil && reset != nil {
-		failed = c.wrap("send", reset)
-		s.failed = failed
-	}
+	s.failed = cmp.Or(s.failed, bad, reset)
 	n := 0
-	for n < len(s.ends) && (failed != nil || s.ends[n] <= s.total-min(waiting, s.total)) {
+	for n < len(s.ends) && (s.failed != nil || s.ends[n] <= s.total-min(waiting, s.total)) {
 		n++
 	}
 	if n == 0 {
-		return 0, 0, false, failed
+		return 0, 0, false, s.failed
 	}
 	lo = s.done
 	s.done += uint32(n)
